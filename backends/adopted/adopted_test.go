@@ -57,8 +57,8 @@ func run(m *testing.M) int {
 
 const me backends.Identity = 1 << 63
 
-// hostLease is longer than any test takes: the databases' clocks go on.
-const hostLease = 100 * time.Hour
+// sidecarTimeout is longer than any test takes: the databases' clocks go on.
+const sidecarTimeout = 100 * time.Hour
 
 // kit is a database with an adopted table.
 type kit struct {
@@ -100,12 +100,12 @@ func newKit(t *testing.T, ddl string, tables map[string]adopted.Table) *kit {
 		}
 		return engine
 	}
-	k.Store = k.again(tables)
-	k.beat(me, backends.HeartbeatJoin, hostLease)
+	k.Store = k.reopened(tables)
+	k.heartbeat(me, backends.HeartbeatJoin, sidecarTimeout)
 	return k
 }
 
-func (k *kit) beat(host backends.Identity, kind backends.HeartbeatKind, lease time.Duration) {
+func (k *kit) heartbeat(host backends.Identity, kind backends.HeartbeatKind, lease time.Duration) {
 	k.Helper()
 	if _, err := k.Heartbeat(k.Context(), backends.Heartbeat{Host: host, Kind: kind, Timeout: lease}); err != nil {
 		k.Fatal(err)
@@ -126,8 +126,8 @@ func (k *kit) sql(text string) {
 	}
 }
 
-// aside runs a statement on a connection of its own.
-func (k *kit) aside(text string) {
+// sqlElsewhere runs a statement on a connection of its own.
+func (k *kit) sqlElsewhere(text string) {
 	k.Helper()
 	var err error
 	if k.c != nil {
@@ -140,8 +140,8 @@ func (k *kit) aside(text string) {
 	}
 }
 
-// shows compares the rows of a query, a text each, with those wanted.
-func (k *kit) shows(query string, want ...string) {
+// wantRows compares the rows of a query, a text each, with those wanted.
+func (k *kit) wantRows(query string, want ...string) {
 	k.Helper()
 	var got []string
 	var err error
@@ -158,8 +158,8 @@ func (k *kit) shows(query string, want ...string) {
 	}
 }
 
-// again opens another Store of the database.
-func (k *kit) again(tables map[string]adopted.Table) *adopted.Store {
+// reopened opens another Store of the database.
+func (k *kit) reopened(tables map[string]adopted.Table) *adopted.Store {
 	k.Helper()
 	engine := k.reopen()
 	s, err := adopted.New(k.Context(), engine, tables)
@@ -229,7 +229,7 @@ func (k *kit) write(w backends.Write, lost int) backends.WriteResult {
 	return r
 }
 
-func (k *kit) sweep(s backends.Maintenance) backends.MaintenanceResult {
+func (k *kit) maintain(s backends.Maintenance) backends.MaintenanceResult {
 	k.Helper()
 	s.Limit = 100
 	r, err := k.Maintain(k.Context(), s)

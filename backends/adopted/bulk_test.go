@@ -69,7 +69,7 @@ func (k *kit) settleTogether(on *product, queue, left string, alike bool, verb f
 	for i, j := range jobs {
 		shown = append(shown, j.ID+" processing "+claim.Slots[i].Worker)
 	}
-	k.shows("SELECT concat_ws(' ', queue_item_id, state, worker_name) FROM my_queue ORDER BY queue_item_id", shown...)
+	k.wantRows("SELECT concat_ws(' ', queue_item_id, state, worker_name) FROM my_queue ORDER BY queue_item_id", shown...)
 	// One row has another worker's name, one a similar name, and one is deleted.
 	k.sql("UPDATE my_queue SET worker_name = 'own' WHERE queue_item_id = " + jobs[1].ID +
 		"; UPDATE my_queue SET worker_name = 'W" + claim.Slots[4].Worker[1:] + "' WHERE queue_item_id = " + jobs[4].ID + "; DELETE FROM my_queue WHERE queue_item_id = " + jobs[8].ID)
@@ -96,6 +96,6 @@ func (k *kit) settleTogether(on *product, queue, left string, alike bool, verb f
 			rows = append(rows, j.ID+" "+left)
 		}
 	}
-	k.shows("SELECT concat_ws(' ', queue_item_id, state) FROM my_queue ORDER BY queue_item_id", rows...)
-	k.shows("SELECT item FROM " + on.own + "qsidecar_leases WHERE token_host IS NOT NULL")
+	k.wantRows("SELECT concat_ws(' ', queue_item_id, state) FROM my_queue ORDER BY queue_item_id", rows...)
+	k.wantRows("SELECT item FROM " + on.own + "qsidecar_leases WHERE token_host IS NOT NULL")
 }

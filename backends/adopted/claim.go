@@ -124,7 +124,7 @@ func (c *claim) tooMuch(r *statement.Candidate, fit int) bool {
 	return c.MaxBytes > 0 && r.Size > c.left && (c.Strict || len(c.res.Jobs)+fit > 0)
 }
 
-// bury has a job that is too large be dead.
+// bury marks a job dead that is too large.
 func (c *claim) bury(q *statement.Queue, x *changes, r *statement.Candidate, p backends.Policy) error {
 	q.Begin(r, p, backends.Slot{}, q.NewToken())
 	r.Lease.Attempts-- // it was not delivered

@@ -50,7 +50,7 @@ func TestPeekAndCommands(t *testing.T) {
 			k.write(backends.Nack{Leases: leases(jobs[0]), Error: "dead", Dead: true}, 0)
 			k.write(backends.Nack{Leases: leases(jobs[1]), Error: "later"}, 0)
 			k.write(backends.Ack{Leases: leases(jobs[2])}, 0)
-			k.aside("UPDATE q SET state = 1 WHERE id = 6") // as one of its own consumers does
+			k.sqlElsewhere("UPDATE q SET state = 1 WHERE id = 6") // as one of its own consumers does
 			k.peek(backends.Peek{State: backends.StateReady, Max: 9}, "5:ready:0 ")
 			dead := map[string]string{"state": "1:dead:1 ", "token": "1:dead:3 "}[name]
 			if v := k.peek(backends.Peek{State: backends.StateDead, Max: 9}, dead); len(v) != 1 || string(v[0].Payload) != "text" || len(v[0].Failures) != 1 || v[0].Failures[0].Message != "dead" {
@@ -81,8 +81,8 @@ func TestPeekAndCommands(t *testing.T) {
 			k.command(backends.Command{Kind: backends.Purge, State: backends.StateScheduled}, 1)
 			k.command(backends.Command{Kind: backends.Purge, State: backends.StateDead}, 0)
 			left := map[string][]string{"state": {"1", "3", "4", "6"}, "token": {"1", "4", "6"}}[name]
-			k.shows("SELECT id::text FROM q ORDER BY id", left...)
-			k.shows("SELECT item FROM qsidecar.qsidecar_leases")
+			k.wantRows("SELECT id::text FROM q ORDER BY id", left...)
+			k.wantRows("SELECT item FROM qsidecar.qsidecar_leases")
 		})
 	}
 }

@@ -53,7 +53,7 @@ func (k *kit) counts(queue string, m adopted.Table) {
 	rows := func(what string, want ...string) {
 		k.Helper()
 		before := k.Failed()
-		k.shows("SELECT concat_ws(' ', id, state, coalesce(failure_count, 0)) FROM "+queue+" ORDER BY id", want...)
+		k.wantRows("SELECT concat_ws(' ', id, state, coalesce(failure_count, 0)) FROM "+queue+" ORDER BY id", want...)
 		if k.Failed() && !before {
 			k.Errorf("that was %s, %s", queue, what)
 		}

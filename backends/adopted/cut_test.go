@@ -36,7 +36,7 @@ type cutter interface {
 	write(w backends.Write, lost int) backends.WriteResult
 	one(queue string) backends.Job
 	command(c backends.Command, want int64)
-	shows(query string, want ...string)
+	wantRows(query string, want ...string)
 }
 
 // nothingIsCut checks that values that fit are stored, and others refused.
@@ -71,7 +71,7 @@ func nothingIsCut(t *testing.T, k cutter) {
 	}
 	j := k.one("q")
 	k.write(backends.Ack{Leases: leases(j), Result: []byte("1234")}, 0)
-	k.shows("SELECT concat(id, '|', payload, '|', result, '|', fixed) FROM short", "abcdef|ä123456789|1234|1234")
+	k.wantRows("SELECT concat(id, '|', payload, '|', result, '|', fixed) FROM short", "abcdef|ä123456789|1234|1234")
 	k.command(backends.Command{Queue: "q", Kind: backends.Delete, IDs: []string{j.ID}}, 1)
 }
 
@@ -110,7 +110,7 @@ func TestNothingIsCutByTypes(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%s: %v", column, err)
 			}
-			k.shows("SELECT "+column+"::text FROM odd WHERE id = "+r.Writes[0].Stored[0].ID, value)
+			k.wantRows("SELECT "+column+"::text FROM odd WHERE id = "+r.Writes[0].Stored[0].ID, value)
 		}
 	}
 }
@@ -127,7 +127,7 @@ func TestSQLiteNothingIsCut(t *testing.T) {
 	for _, count := range []string{"12 apples", "many", "12"} {
 		k.write(backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Payload: []byte("longer "), Headers: map[string]string{"count": count}}}}, 0)
 	}
-	k.shows("SELECT payload || '|' || count || '|' || typeof(count) FROM short ORDER BY id", "longer |12 apples|text", "longer |many|text", "longer |12|integer")
+	k.wantRows("SELECT payload || '|' || count || '|' || typeof(count) FROM short ORDER BY id", "longer |12 apples|text", "longer |many|text", "longer |12|integer")
 	k.command(backends.Command{Queue: "two", Kind: backends.Delete, IDs: []string{"7-1,a", "7.0,a", "7x,a", "7,ab", "7,a "}}, 0)
 	k.command(backends.Command{Kind: backends.Delete, IDs: []string{"1-1", "1.0", "1x", "12", "01"}}, 0)
 	k.command(backends.Command{Kind: backends.Delete, IDs: []string{"1"}}, 1)
@@ -155,7 +155,7 @@ func (k *kit) claimsOddNumbers(claimed, shown string) {
 		k.Errorf("claimed %s, want %s", got, claimed)
 	}
 	k.peek(backends.Peek{State: backends.StateClaimed, Max: 20}, shown)
-	k.sweep(backends.Maintenance{Waiting: []string{"q"}, Prune: true})
+	k.maintain(backends.Maintenance{Waiting: []string{"q"}, Prune: true})
 	k.write(backends.Nack{Leases: leases(jobs...), HasDelay: true}, 0)
 }
 

@@ -14,7 +14,7 @@
 //   - internal/condition: the conditions that follow from a mapping
 //   - internal/statement: statements and how their answers are read
 //   - internal/advise: facts and advice for operators
-//   - this package: it runs the statements. It knows engines by backends.Adopter alone
+//   - this package: it runs the statements on an engine, a backends.Adopter
 //   - guess, beside them: it proposes a mapping for a table
 //
 // Start reading at Store in store.go, then Commit in commit.go. The files tx_*.go are about

@@ -30,7 +30,7 @@ func TestWritesAreSynced(t *testing.T) {
 	if n, _, err := k.Command(t.Context(), backends.Command{Kind: backends.Retry, Queue: "e", All: true}); n != 1 || err != nil {
 		t.Errorf("retry: %d, %v", n, err)
 	}
-	k.shows("SELECT what FROM seen ORDER BY at",
+	k.wantRows("SELECT what FROM seen ORDER BY at",
 		"UPDATE processing off", "UPDATE processing off", "UPDATE processing off",
 		"UPDATE done on", "UPDATE error on", "UPDATE waiting on", "INSERT on",
 		"UPDATE processing off", "UPDATE done on", "INSERT on",

@@ -47,7 +47,7 @@ func (f *fitting) sql(text string) {
 // misfits are those of a mapping, a line each.
 func (f *fitting) misfits(m adopted.Table) string {
 	f.Helper()
-	_, wrong, err := adopted.Look(f.Context(), f.engine, map[string]adopted.Table{"q": m})
+	_, wrong, err := adopted.Check(f.Context(), f.engine, map[string]adopted.Table{"q": m})
 	if err != nil {
 		f.Fatal(err)
 	}

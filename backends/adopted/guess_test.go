@@ -58,8 +58,8 @@ func cheap(t *testing.T, k *kit, sql func(string)) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := fmt.Sprint(p.Table.States); got != "map[dead:{failed false} done:{done false} ready:{waiting false}]" || p.Looks != "1000 rows, from both ends of its key" {
-		t.Errorf("it looked at %s and proposes %s", p.Looks, got)
+	if got := fmt.Sprint(p.Table.States); got != "map[dead:{failed false} done:{done false} ready:{waiting false}]" || p.Sampled != "1000 rows, from both ends of its key" {
+		t.Errorf("it looked at %s and proposes %s", p.Sampled, got)
 	}
 	if len(engine.all) < 5 {
 		t.Errorf("it asked %d times", len(engine.all))
@@ -81,7 +81,7 @@ func TestGuesses(t *testing.T) {
 	for name, c := range map[string]struct {
 		ddl   string
 		table string
-		want  string // in short; see shortly
+		want  string // in short; see summary
 	}{
 		"times alone say nothing": {
 			`CREATE TABLE t (id integer PRIMARY KEY, body text, processed_at datetime)`, "t",
@@ -190,15 +190,15 @@ func TestGuesses(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := shortly(p); got != c.want {
+			if got := summary(p); got != c.want {
 				t.Errorf("it proposes %s\nwant        %s", got, c.want)
 			}
 		})
 	}
 }
 
-// shortly is the proposal's columns, states, what an ack does, and the keys that it leaves open.
-func shortly(p *guess.Proposal) string {
+// summary is the proposal's columns, states, what an ack does, and the keys that it leaves open.
+func summary(p *guess.Proposal) string {
 	var all []string
 	for _, role := range adopted.Roles {
 		if names := p.Table.Columns[role]; len(names) > 0 {

@@ -103,7 +103,7 @@ func TestOwnLimitOfANewJob(t *testing.T) {
 	onEvery(t, func(t *testing.T, product string, start func(ddl string, tables map[string]adopted.Table) *kit) {
 		k := start(fmt.Sprintf("CREATE TABLE limited (id %s, locked_at %s NULL, max_attempts smallint NOT NULL)", serial(product), zoneless(product)), map[string]adopted.Table{"q": m, "bare": bare})
 		k.write(backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", MaxAttempts: 7}, {Queue: "q"}}}, 0)
-		k.shows("SELECT concat_ws('|', id, max_attempts) FROM limited ORDER BY id", "1|7", "2|4")
+		k.wantRows("SELECT concat_ws('|', id, max_attempts) FROM limited ORDER BY id", "1|7", "2|4")
 		var u *backends.UnsupportedError
 		if _, err := k.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "bare", MaxAttempts: 2}}}}}); !errors.As(err, &u) {
 			t.Errorf("%v", err)
@@ -131,7 +131,7 @@ func TestOwnLimitHeld(t *testing.T) {
 		k.sql("ALTER TABLE worker_queue ADD COLUMN most int NULL")
 		k.sql("DELETE FROM worker_queue")
 		k.sql("INSERT INTO worker_queue (command, most) VALUES ('a', 1), ('b', NULL), ('c', 5)")
-		k.Store = k.again(map[string]adopted.Table{"q": m})
+		k.Store = k.reopened(map[string]adopted.Table{"q": m})
 		var got []string
 		for {
 			jobs := k.claim("q", 1)

@@ -104,7 +104,7 @@ func (k *kit) hostileNames(tables map[string]adopted.Table, product string) {
 		k.write(backends.Ack{Leases: leases(jobs[0]), Result: []byte(h)}, 0)
 		k.write(backends.Nack{Leases: leases(jobs[1]), Error: h, Dead: true}, 0)
 		c := func(role adopted.Role) string { return "coalesce(" + name(m.Columns[role][0]) + ", '-')" }
-		k.shows(fmt.Sprintf("SELECT concat_ws('|', %s, %s, %s, %s) FROM %s ORDER BY %s", name(m.Columns[adopted.ID][1]), c(adopted.State), c(adopted.Result), c(adopted.Error),
+		k.wantRows(fmt.Sprintf("SELECT concat_ws('|', %s, %s, %s, %s) FROM %s ORDER BY %s", name(m.Columns[adopted.ID][1]), c(adopted.State), c(adopted.Result), c(adopted.Error),
 			name(m.Name), name(m.Columns[adopted.ID][1])), "1|d"+h+"|-|"+h, "2|c"+h+"|"+h+"|-")
 		if n, _, err := k.Command(k.Context(), backends.Command{Kind: backends.Retry, Queue: queue, IDs: []string{id("1")}}); n != 1 || err != nil {
 			k.Errorf("%q: %d are retried, %v", h, n, err)
@@ -127,7 +127,7 @@ func (k *kit) hostileNames(tables map[string]adopted.Table, product string) {
 	if indexes != len(hostile) {
 		k.Errorf("check advises %d indexes, want %d", indexes, len(hostile))
 	}
-	k.shows("SELECT concat_ws('', count(*)) FROM canary", "0")
+	k.wantRows("SELECT concat_ws('', count(*)) FROM canary", "0")
 	k.texts()
 }
 

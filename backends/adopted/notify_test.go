@@ -17,7 +17,7 @@ func TestNotifyWhere(t *testing.T) {
 		t.Helper()
 		m := tableE()
 		m.Notify = "jobs"
-		_, wrong, err := adopted.Look(t.Context(), k.Adopter, map[string]adopted.Table{"e": m})
+		_, wrong, err := adopted.Check(t.Context(), k.Adopter, map[string]adopted.Table{"e": m})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -63,7 +63,7 @@ func TestFreedElsewhere(t *testing.T) {
 		return s
 	}
 	k.Store = store()
-	k.beat(me, backends.HeartbeatJoin, hostLease)
+	k.heartbeat(me, backends.HeartbeatJoin, sidecarTimeout)
 	queues, ok := store().Notifications(testwait.Context(t))
 	if !ok || <-queues != "" {
 		t.Fatal("there are none")
@@ -97,9 +97,9 @@ func TestFreedElsewhere(t *testing.T) {
 	}
 	k.one("e")
 	k.sql("UPDATE qsidecar.qsidecar_leases SET due_at = 1 WHERE token_host IS NOT NULL")
-	k.sweep(backends.Maintenance{})
+	k.maintain(backends.Maintenance{})
 	hear("taken back")
 	k.sql("UPDATE my_queue SET state = 'processing', started = now() - interval '2 hours'")
-	k.sweep(backends.Maintenance{})
+	k.maintain(backends.Maintenance{})
 	hear("stuck")
 }

@@ -28,8 +28,8 @@ func TestTheAdvisedIndex(t *testing.T) {
 	})
 }
 
-// said are the findings of check about an index, and about the claim's plan.
-func (k *kit) said(t *testing.T) (do, plan string) {
+// indexFindings are the findings of check about an index, and about the claim's plan.
+func (k *kit) indexFindings(t *testing.T) (do, plan string) {
 	t.Helper()
 	found, err := k.Examine(t.Context(), nil)
 	if err != nil {
@@ -58,7 +58,7 @@ func advisedIndex(t *testing.T, start func(ddl string, tables map[string]adopted
 		rows = append(rows, fmt.Sprintf("(%d, '%c', '%s', %d)", n, "ab"[n%2], []string{"new", "busy", "gone"}[n/2%3], n%7))
 	}
 	sql("INSERT INTO jobs (id, kind, state, urgency) VALUES " + strings.Join(rows, ", "))
-	do, plan := k.said(t)
+	do, plan := k.indexFindings(t)
 	if !strings.HasPrefix(do, "CREATE INDEX ") || !strings.Contains(plan, ", and sorts what it read:\n") {
 		t.Fatalf("without an index it says %q and %q", do, plan)
 	}
@@ -73,7 +73,7 @@ func advisedIndex(t *testing.T, start func(ddl string, tables map[string]adopted
 	if k.Store, err = adopted.New(t.Context(), k.Store.Adopter, map[string]adopted.Table{"q": m}); err != nil {
 		t.Fatal(err)
 	}
-	after, plan := k.said(t)
+	after, plan := k.indexFindings(t)
 	if reads := regexp.MustCompile(` by (jobs_[a-z_]*idx|waiting_jobs):\n`); after != "" || !reads.MatchString(plan) {
 		t.Errorf("after %s it says %q and %q", do, after, plan)
 	}

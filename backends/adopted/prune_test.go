@@ -20,7 +20,7 @@ func old(table, state, minutes string) string {
 func (k *kit) pruned() (n int) {
 	k.Helper()
 	for {
-		r := k.sweep(backends.Maintenance{Prune: true})
+		r := k.maintain(backends.Maintenance{Prune: true})
 		if n += r.Pruned; !r.PruneMore {
 			return n
 		}
@@ -44,12 +44,12 @@ func TestKeep(t *testing.T) {
 			t.Errorf("%d rows were pruned of a table whose owner asked for nothing", n)
 		}
 		m.Keep, m.KeepDead = time.Hour, 2*time.Hour
-		k.Store = k.again(map[string]adopted.Table{"e": m})
+		k.Store = k.reopened(map[string]adopted.Table{"e": m})
 		if n := k.pruned(); n != 2 {
 			t.Errorf("%d rows were pruned, want 2", n)
 		}
-		k.shows(left, "done|7|never|", "done|7||", "done|8||long", "error|7||long", "error|8||long", "processing|7||long", "waiting|7||long")
-		k.shows("SELECT concat_ws('|', state, count(*)) FROM my_queue WHERE user_id IS NULL GROUP BY state", "processing|3")
+		k.wantRows(left, "done|7|never|", "done|7||", "done|8||long", "error|7||long", "error|8||long", "processing|7||long", "waiting|7||long")
+		k.wantRows("SELECT concat_ws('|', state, count(*)) FROM my_queue WHERE user_id IS NULL GROUP BY state", "processing|3")
 		// A row that a sidecar finished is not old yet.
 		k.write(backends.Ack{Leases: leases(k.one("e"))}, 0)
 		if n := k.pruned(); n != 0 {
@@ -69,8 +69,8 @@ func TestKeepInTheArchive(t *testing.T) {
 		if n := k.pruned(); n != 1 {
 			t.Errorf("%d rows were pruned, want 1", n)
 		}
-		k.shows("SELECT concat_ws('|', queue_item_id, state) FROM sent", "2|done")
-		k.shows("SELECT concat_ws('|', queue_item_id, state) FROM my_queue", "3|done") // as its own consumers do
+		k.wantRows("SELECT concat_ws('|', queue_item_id, state) FROM sent", "2|done")
+		k.wantRows("SELECT concat_ws('|', queue_item_id, state) FROM my_queue", "3|done") // as its own consumers do
 	})
 }
 
@@ -84,11 +84,11 @@ func TestKeepInBites(t *testing.T) {
 			k.sql("INSERT INTO my_queue (state, parameters, finished_dt) SELECT state, parameters, finished_dt FROM my_queue WHERE state = 'error'")
 		}
 		for left := 256; left > 0; left -= 100 {
-			if r := k.sweep(backends.Maintenance{Prune: true, Limit: 100}); r.Pruned != min(left, 100) || r.PruneMore != (left >= 100) {
+			if r := k.maintain(backends.Maintenance{Prune: true, Limit: 100}); r.Pruned != min(left, 100) || r.PruneMore != (left >= 100) {
 				t.Errorf("%d were left: %+v", left, r)
 			}
 		}
-		k.shows("SELECT concat_ws('|', state, count(*)) FROM my_queue GROUP BY state", "waiting|3")
+		k.wantRows("SELECT concat_ws('|', state, count(*)) FROM my_queue GROUP BY state", "waiting|3")
 	})
 }
 
@@ -100,16 +100,16 @@ func TestKeepWhatCannotGo(t *testing.T) {
 		m.Keep, m.KeepDead = time.Hour, time.Hour
 		k := on.newKit(t, on.systemE+"; "+old("my_queue", "'done'", "61")+"; "+old("my_queue", "'done'", "61")+"; "+old("my_queue", "'error'", "61")+
 			"; CREATE TABLE notes (about bigint, FOREIGN KEY (about) REFERENCES my_queue (queue_item_id)); INSERT INTO notes VALUES (4)", map[string]adopted.Table{"e": m})
-		r := k.sweep(backends.Maintenance{Prune: true})
+		r := k.maintain(backends.Maintenance{Prune: true})
 		if r.Pruned != 2 || r.PruneRefused == nil || !strings.Contains(r.PruneRefused.Error(), "queues.e.keep: the database refused it") {
 			t.Errorf("%+v", r)
 		}
-		if r := k.sweep(backends.Maintenance{Prune: true}); r.Pruned != 0 || r.PruneRefused == nil {
+		if r := k.maintain(backends.Maintenance{Prune: true}); r.Pruned != 0 || r.PruneRefused == nil {
 			t.Errorf("again: %+v", r)
 		}
-		k.shows("SELECT concat_ws('|', queue_item_id, state) FROM my_queue ORDER BY 1", "1|waiting", "2|waiting", "3|waiting", "4|done")
+		k.wantRows("SELECT concat_ws('|', queue_item_id, state) FROM my_queue ORDER BY 1", "1|waiting", "2|waiting", "3|waiting", "4|done")
 		k.sql("DELETE FROM notes")
-		if r := k.sweep(backends.Maintenance{Prune: true}); r.Pruned != 1 || r.PruneRefused != nil {
+		if r := k.maintain(backends.Maintenance{Prune: true}); r.Pruned != 1 || r.PruneRefused != nil {
 			t.Errorf("when nothing refers to it: %+v", r)
 		}
 	})
@@ -148,7 +148,7 @@ func TestKeepOfACompositeKey(t *testing.T) {
 		if n := k.pruned(); n != 1 {
 			t.Errorf("%d rows were pruned, want 1", n)
 		}
-		k.shows("SELECT concat_ws('|', tenant, id) FROM moved ORDER BY 1", "7|c", "8|d")
+		k.wantRows("SELECT concat_ws('|', tenant, id) FROM moved ORDER BY 1", "7|c", "8|d")
 	})
 }
 
@@ -215,7 +215,7 @@ func TestKeepAsksForAnIndex(t *testing.T) {
 			t.Errorf("%q", got)
 		}
 		k.sql(do) // it serves both retentions
-		k.Store = k.again(map[string]adopted.Table{"e": m})
+		k.Store = k.reopened(map[string]adopted.Table{"e": m})
 		if got := advice(); got != "" {
 			t.Errorf("with an index: %q", got)
 		}

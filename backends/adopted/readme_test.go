@@ -41,9 +41,9 @@ func TestPlainReaders(t *testing.T) {
 		t.Fatal(err)
 	}
 	k.write(backends.Ack{Leases: leases(job)}, 1)
-	k.shows("SELECT state || readercode FROM MsgQueue WHERE MsgId = 1", "Areader")
+	k.wantRows("SELECT state || readercode FROM MsgQueue WHERE MsgId = 1", "Areader")
 	if _, err := k.c.Exec(t.Context(), done, id); err != nil {
 		t.Fatal(err)
 	}
-	k.shows("SELECT state || readercode FROM MsgQueue WHERE MsgId = 1", "Creader")
+	k.wantRows("SELECT state || readercode FROM MsgQueue WHERE MsgId = 1", "Creader")
 }

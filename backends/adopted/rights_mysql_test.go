@@ -62,7 +62,7 @@ func TestRightsOnMySQL(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			_, wrong, err := adopted.Look(t.Context(), engine, map[string]adopted.Table{"q": m})
+			_, wrong, err := adopted.Check(t.Context(), engine, map[string]adopted.Table{"q": m})
 			if err != nil {
 				t.Fatal(err)
 			}

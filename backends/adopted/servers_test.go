@@ -141,8 +141,8 @@ func kitOn(m *testserver.MySQL) func(t *testing.T, ddl string, tables map[string
 			}
 			return engine
 		}
-		k.Store = k.again(tables)
-		k.beat(me, backends.HeartbeatJoin, hostLease)
+		k.Store = k.reopened(tables)
+		k.heartbeat(me, backends.HeartbeatJoin, sidecarTimeout)
 		return k
 	}
 }

@@ -98,7 +98,7 @@ func TestStatesAlike(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		k := on.newKit(t, "CREATE TABLE folded (id int PRIMARY KEY, state varchar(5))", nil)
 		m := stateKind{ready: "N", claimed: "n", done: "c"}.table("folded")
-		_, wrong, err := adopted.Look(t.Context(), k.Adopter, map[string]adopted.Table{"q": m})
+		_, wrong, err := adopted.Check(t.Context(), k.Adopter, map[string]adopted.Table{"q": m})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -141,7 +141,7 @@ func (k *kit) stateKind(kind stateKind, queue, product string) {
 		if value == "NULL" {
 			condition = "state IS NULL"
 		}
-		k.shows("SELECT concat_ws('', id) FROM "+queue+" WHERE "+condition+" ORDER BY id", ids...)
+		k.wantRows("SELECT concat_ws('', id) FROM "+queue+" WHERE "+condition+" ORDER BY id", ids...)
 	}
 	jobs := k.claim(queue, 10)
 	if len(jobs) != 4 {

@@ -43,7 +43,7 @@ var _ interface {
 // New is a Store with the tables, by the names of their queues. The error has everything that
 // does not fit the database.
 func New(ctx context.Context, engine backends.Adopter, tables map[string]Table) (*Store, error) {
-	s, misfits, err := Look(ctx, engine, tables)
+	s, misfits, err := Check(ctx, engine, tables)
 	if err != nil {
 		return nil, err
 	}
@@ -53,15 +53,15 @@ func New(ctx context.Context, engine backends.Adopter, tables map[string]Table) 
 	return s, nil
 }
 
-// Bare is a Store without tables, to Succeed another one.
-func Bare(engine backends.Adopter) *Store {
+// Empty is a Store without tables, to Succeed another one.
+func Empty(engine backends.Adopter) *Store {
 	return &Store{Adopter: engine, dialect: engine.Dialect(), queues: map[string]*statement.Queue{}, tx: newTxPool()}
 }
 
-// Look checks the tables. The Store has the queues that fit. The error is the database's, not one
+// Check checks the tables. The Store has the queues that fit. The error is the database's, not one
 // of the tables.
-func Look(ctx context.Context, engine backends.Adopter, tables map[string]Table) (*Store, []*Misfit, error) {
-	s := Bare(engine)
+func Check(ctx context.Context, engine backends.Adopter, tables map[string]Table) (*Store, []*Misfit, error) {
+	s := Empty(engine)
 	var misfits []*Misfit
 	for _, name := range slices.Sorted(maps.Keys(tables)) {
 		p := &mapping.Problems{Queue: name}
@@ -141,7 +141,7 @@ func (s *Store) checkNotify(p *mapping.Problems, channel string) {
 	}
 }
 
-// noOpenTx says why this database cannot have claims that are open transactions; nil: it can.
+// noOpenTx returns why this database cannot have claims that are open transactions; nil: it can.
 func (s *Store) noOpenTx() error {
 	c, ok := s.Adopter.(backends.TxClaimer)
 	if !ok {

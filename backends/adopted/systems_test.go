@@ -32,11 +32,11 @@ func TestClaimAndAck(t *testing.T) {
 		if len(jobs) != 2 || jobs[0].ID != "1" || string(jobs[0].Payload) != `{"n": 1}` || jobs[1].Attempt != 1 || jobs[0].Queue != "e" || jobs[1].Fence <= jobs[0].Fence {
 			t.Fatalf("%+v", jobs)
 		}
-		k.shows(on.rowsE, "1|processing|w|f", "2|processing|w|f", "3|waiting|f")
+		k.wantRows(on.rowsE, "1|processing|w|f", "2|processing|w|f", "3|waiting|f")
 		k.write(backends.Ack{Leases: leases(jobs[0]), Result: []byte(`{"ok": true}`)}, 0)
 		k.write(backends.Ack{Leases: leases(jobs...)}, 1)
-		k.shows(on.rowsE, `1|done|w|{"ok": true}|t`, "2|done|w|t", "3|waiting|f")
-		k.shows("SELECT item FROM " + on.own + "qsidecar_leases")
+		k.wantRows(on.rowsE, `1|done|w|{"ok": true}|t`, "2|done|w|t", "3|waiting|f")
+		k.wantRows("SELECT item FROM " + on.own + "qsidecar_leases")
 		if more := k.claim("e", 5); len(more) != 1 || more[0].ID != "3" {
 			t.Errorf("%+v", more)
 		}
@@ -53,7 +53,7 @@ func TestFailures(t *testing.T) {
 		if r := k.write(backends.Nack{Leases: leases(first), Error: "no luck", HasDelay: true}, 0); len(r.MadeReady) != 1 || r.MadeReady[0] != "e" {
 			t.Errorf("%+v", r)
 		}
-		k.shows(on.rowsE, "1|waiting|no luck|f")
+		k.wantRows(on.rowsE, "1|waiting|no luck|f")
 		second := k.one("e")
 		if second.Attempt != 2 || second.LastError != "no luck" || second.Fence <= first.Fence {
 			t.Errorf("%+v", second)
@@ -67,15 +67,15 @@ func TestFailures(t *testing.T) {
 		if jobs := k.claim("e", 1); len(jobs) != 0 {
 			t.Errorf("its back-off is not over: %+v", jobs)
 		}
-		if r := k.sweep(backends.Maintenance{Waiting: []string{"e"}}); len(r.Ready) != 0 {
+		if r := k.maintain(backends.Maintenance{Waiting: []string{"e"}}); len(r.Ready) != 0 {
 			t.Errorf("%+v", r)
 		}
 		k.sql("UPDATE " + on.own + "qsidecar_leases SET not_before = 1")
-		if r := k.sweep(backends.Maintenance{Waiting: []string{"e"}}); len(r.Ready) != 1 {
+		if r := k.maintain(backends.Maintenance{Waiting: []string{"e"}}); len(r.Ready) != 1 {
 			t.Errorf("%+v", r)
 		}
 		k.write(backends.Nack{Leases: leases(k.one("e")), Error: "the last"}, 0)
-		k.shows(on.rowsE, "1|error|w|the last|t")
+		k.wantRows(on.rowsE, "1|error|w|the last|t")
 	})
 }
 
@@ -98,8 +98,8 @@ func TestOthersRows(t *testing.T) {
 				k.sql("UPDATE my_queue SET state = 'waiting', worker_name = NULL WHERE queue_item_id = 1")
 				k.sql("UPDATE my_queue SET state = 'processing', worker_name = 'own' WHERE queue_item_id = 1")
 				k.write(verb(leases(stale)), 1)
-				k.shows(on.rowsE+" LIMIT 1", "1|processing|own|f")
-				k.shows("SELECT item FROM "+on.own+"qsidecar_leases", mine.ID)
+				k.wantRows(on.rowsE+" LIMIT 1", "1|processing|own|f")
+				k.wantRows("SELECT item FROM "+on.own+"qsidecar_leases", mine.ID)
 				k.write(verb(leases(mine)), 0)
 			})
 		}
@@ -113,7 +113,7 @@ func TestTakenBack(t *testing.T) {
 		timed := backends.Claim{Queues: []backends.Policy{policy("e")}, Slots: []backends.Slot{k.slot(time.Hour)}}
 		ended := k.commit(backends.Batch{Host: me, Claims: []backends.Claim{timed}}).Claims[0].Jobs[0]
 		const dead backends.Identity = 7
-		k.beat(dead, backends.HeartbeatJoin, hostLease)
+		k.heartbeat(dead, backends.HeartbeatJoin, sidecarTimeout)
 		c := backends.Claim{Queues: []backends.Policy{policy("e")}, Slots: []backends.Slot{{Token: backends.Token{Host: dead, Number: 1}}}}
 		lost := k.commit(backends.Batch{Host: dead, Claims: []backends.Claim{c}}).Claims[0].Jobs[0]
 		held, err := k.ClaimedBy(t.Context(), dead, "", 10)
@@ -121,15 +121,15 @@ func TestTakenBack(t *testing.T) {
 			t.Fatalf("%+v, %v", held, err)
 		}
 		kept := k.one("e")
-		if r := k.sweep(backends.Maintenance{}); len(r.Reaped)+len(r.MadeReady) != 0 || r.Next <= 0 {
+		if r := k.maintain(backends.Maintenance{}); len(r.Reaped)+len(r.MadeReady) != 0 || r.Next <= 0 {
 			t.Errorf("nothing was due: %+v", r)
 		}
 		k.sql("UPDATE " + on.own + "qsidecar_leases SET due_at = 1 WHERE due_at IS NOT NULL; UPDATE " + on.own + "qsidecar_hosts SET dead = true WHERE host = 7")
-		r := k.sweep(backends.Maintenance{})
+		r := k.maintain(backends.Maintenance{})
 		if r.Reaped[backends.CauseLeaseEnded] != 1 || r.Reaped[backends.CauseSidecarLost] != 1 || fmt.Sprint(r.MadeReady) != "[e]" {
 			t.Errorf("%+v", r)
 		}
-		k.shows(on.rowsE, "1|waiting|f", "2|waiting|f", "3|processing|w|f")
+		k.wantRows(on.rowsE, "1|waiting|f", "2|waiting|f", "3|processing|w|f")
 		k.write(backends.Ack{Leases: leases(ended, lost, kept)}, 2)
 	})
 }
@@ -152,7 +152,7 @@ func TestEmptyHanded(t *testing.T) {
 		if _, err := k.Commit(t.Context(), backends.Batch{Host: me, Claims: []backends.Claim{c}}); !errors.Is(err, backends.ErrEvicted) {
 			t.Errorf("%v", err)
 		}
-		k.shows(on.rowsE, "1|waiting|f", "2|waiting|f", "3|waiting|f")
+		k.wantRows(on.rowsE, "1|waiting|f", "2|waiting|f", "3|waiting|f")
 	})
 }
 
@@ -176,8 +176,8 @@ func TestLockedRow(t *testing.T) {
 			t.Errorf("alone: %v", err)
 		}
 		third := k.one("e")
-		k.aside("UPDATE " + on.own + "qsidecar_leases SET due_at = 1")
-		if r := k.sweep(backends.Maintenance{}); r.Reaped[backends.CauseLeaseEnded] != 1 {
+		k.sqlElsewhere("UPDATE " + on.own + "qsidecar_leases SET due_at = 1")
+		if r := k.maintain(backends.Maintenance{}); r.Reaped[backends.CauseLeaseEnded] != 1 {
 			t.Errorf("%+v", r)
 		}
 		k.write(backends.Ack{Leases: leases(third)}, 1)
@@ -251,7 +251,7 @@ func TestCleanerResets(t *testing.T) {
 		k.write(backends.Ack{Leases: leases(before)}, 1)
 		k.write(backends.Extend{Leases: leases(now), Lease: time.Hour}, 0)
 		k.write(backends.Ack{Leases: leases(now)}, 0)
-		k.shows(on.rowsE, "1|done|w|t")
+		k.wantRows(on.rowsE, "1|done|w|t")
 	})
 }
 
@@ -261,10 +261,10 @@ func TestForgotten(t *testing.T) {
 		k := on.newKit(t, on.systemE, map[string]adopted.Table{"e": tableE()})
 		k.write(backends.Nack{Leases: leases(k.claim("e", 3)...), Error: "x"}, 0)
 		k.sql("DELETE FROM my_queue WHERE queue_item_id = 1; UPDATE my_queue SET state = 'done' WHERE queue_item_id = 2")
-		if r := k.sweep(backends.Maintenance{Prune: true}); r.Pruned != 2 {
+		if r := k.maintain(backends.Maintenance{Prune: true}); r.Pruned != 2 {
 			t.Errorf("%+v", r)
 		}
-		k.shows("SELECT item FROM "+on.own+"qsidecar_leases", "3")
+		k.wantRows("SELECT item FROM "+on.own+"qsidecar_leases", "3")
 	})
 }
 
@@ -279,10 +279,10 @@ func TestStuck(t *testing.T) {
 		k.sql("UPDATE my_queue SET state = 'processing', worker_name = 'own', started = localtimestamp - interval '61' minute WHERE queue_item_id = 2")
 		k.sql("UPDATE my_queue SET state = 'processing', worker_name = 'own', started = localtimestamp - interval '59' minute WHERE queue_item_id = 3")
 		k.sql("UPDATE my_queue SET started = started - interval '2' hour WHERE queue_item_id = 1")
-		if r := k.sweep(backends.Maintenance{}); fmt.Sprint(r.MadeReady) != "[e]" {
+		if r := k.maintain(backends.Maintenance{}); fmt.Sprint(r.MadeReady) != "[e]" {
 			t.Errorf("%+v", r)
 		}
-		k.shows(on.rowsE, "1|processing|w|f", "2|waiting|f", "3|processing|own|f")
+		k.wantRows(on.rowsE, "1|processing|w|f", "2|waiting|f", "3|processing|own|f")
 		k.write(backends.Ack{Leases: leases(mine)}, 1) // the row no longer shows the claim
 	})
 }

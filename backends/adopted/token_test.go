@@ -27,11 +27,11 @@ func TestOthersToken(t *testing.T) {
 			k.one(q)
 		}
 		k.sql("UPDATE things SET status = 2, pid = '7' WHERE id = 4; UPDATE mails SET taken = 899 WHERE id = 4")
-		if said := k.says("token"); said != "" {
+		if said := k.findings("token"); said != "" {
 			t.Errorf("of its own: %s", said)
 		}
 		k.sql("UPDATE things SET pid = 'sidecar' WHERE id = 4; UPDATE mails SET taken = 999 WHERE id = 4")
-		said := k.says("token")
+		said := k.findings("token")
 		if strings.Count(said, "claimed them (4)") != 2 || !strings.Contains(said, "queues.things.token: ") || !strings.Contains(said, "queues.mails.token: ") {
 			t.Errorf("of others: %q", said)
 		}

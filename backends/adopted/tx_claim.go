@@ -108,7 +108,7 @@ func (c *claim) roundInTx(ctx context.Context, conn txConn, p backends.Policy) (
 	return true, false, nil
 }
 
-// buryInTx has a job that is too large be dead.
+// buryInTx marks a job dead that is too large, and commits that.
 func (c *claim) buryInTx(ctx context.Context, conn txConn, q *statement.Queue, r *statement.Candidate, p backends.Policy) error {
 	x := &changes{dialect: c.s.dialect}
 	if err := c.bury(q, x, r, p); err != nil {

@@ -28,7 +28,7 @@ func (p *txPool) count(queue string, st *backends.QueueStats) {
 	st.OldestClaimed = max(time.Since(all[0].began), time.Millisecond)
 }
 
-// show has the pool's jobs be claimed in the views.
+// show marks the pool's jobs as claimed in the views.
 func (p *txPool) show(queue string, views map[string]*backends.View) {
 	for _, j := range p.ofQueue(queue) {
 		if v := views[j.lease.Item]; v != nil {

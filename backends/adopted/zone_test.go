@@ -30,20 +30,20 @@ func TestOwnersTimes(t *testing.T) {
 		for _, id := range []string{"1", "2"} {
 			k.write(backends.Enqueue{Jobs: []backends.NewJob{{Queue: "mails", Payload: []byte(id)}}}, 0)
 		}
-		k.shows("SELECT "+near("made")+" FROM mails UNION SELECT "+near("born")+" FROM mails", "now")
+		k.wantRows("SELECT "+near("made")+" FROM mails UNION SELECT "+near("born")+" FROM mails", "now")
 		if touched != "" {
-			k.shows("SELECT DISTINCT "+near("changed")+" FROM mails", "now")
+			k.wantRows("SELECT DISTINCT "+near("changed")+" FROM mails", "now")
 			k.sql("UPDATE mails SET changed = '2020-01-01'")
 		}
 		job := k.one("mails")
 		if touched != "" {
-			k.shows("SELECT "+near("changed")+" FROM mails WHERE id = 1", "now")
+			k.wantRows("SELECT "+near("changed")+" FROM mails WHERE id = 1", "now")
 			k.sql("UPDATE mails SET changed = '2020-01-01'")
 			k.write(backends.Nack{Leases: leases(job), Error: "x", HasDelay: true}, 0)
-			k.shows("SELECT "+near("changed")+" FROM mails WHERE id = 1", "now")
+			k.wantRows("SELECT "+near("changed")+" FROM mails WHERE id = 1", "now")
 			job = k.one("mails")
 		}
 		k.write(backends.Ack{Leases: leases(job)}, 0)
-		k.shows("SELECT "+near("made")+" FROM sent UNION SELECT "+near("moved")+" FROM sent", "now")
+		k.wantRows("SELECT "+near("made")+" FROM sent UNION SELECT "+near("moved")+" FROM sent", "now")
 	})
 }

@@ -279,7 +279,7 @@ func (c *config) adopt(ctx context.Context, database string, b backends.Backend,
 	if !ok {
 		return nil, usagef("queues.%s.table: this build adopts no tables of %s", slices.Sorted(maps.Keys(tables))[0], b.Info().Engine)
 	}
-	store, wrong, err := adopted.Look(ctx, engine, tables)
+	store, wrong, err := adopted.Check(ctx, engine, tables)
 	if err != nil {
 		return nil, err
 	}
@@ -309,13 +309,13 @@ func (c *config) lookAdopted(ctx context.Context, database string, b backends.Ba
 		found.AddError("table", fmt.Sprintf("queues.%s.table: this build adopts no tables of %s", slices.Sorted(maps.Keys(tables))[0], b.Info().Engine), "have the queue in a database whose tables can be adopted, or leave the table out")
 		return b, found
 	}
-	store, wrong, err := adopted.Look(ctx, engine, tables)
+	store, wrong, err := adopted.Check(ctx, engine, tables)
 	if err != nil {
 		found.AddError("table", err.Error(), "see that the server can be reached, and that this login may look at its catalogue")
 		return b, found
 	}
 	for _, m := range wrong {
-		found.AddError("table", m.Key+": "+m.Text, cmp.Or(m.Do, "correct the queue's mapping in the config; deploy/qsidecar.example.yaml has every key"))
+		found.AddError("table", m.Key+": "+m.Text, cmp.Or(m.Fix, "correct the queue's mapping in the config; deploy/qsidecar.example.yaml has every key"))
 	}
 	return store, found
 }

@@ -175,7 +175,7 @@ func succeed(open, before map[string]*openDB) {
 			}
 			next, adopts := o.Backend.(*adopted.Store)
 			if engine, can := o.Backend.(backends.Adopter); !adopts && can {
-				next = adopted.Bare(engine)
+				next = adopted.Empty(engine)
 				o.Backend = next
 			}
 			if next != nil {

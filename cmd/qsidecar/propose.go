@@ -90,7 +90,7 @@ func (a *app) propose(ctx context.Context, at string, name tableName, queue stri
 		return "", err
 	}
 	queue = cmp.Or(queue, queueNamed(name.name))
-	store, wrong, err := adopted.Look(ctx, engine, map[string]adopted.Table{queue: p.Table})
+	store, wrong, err := adopted.Check(ctx, engine, map[string]adopted.Table{queue: p.Table})
 	if err != nil {
 		return "", err
 	}

@@ -114,7 +114,7 @@ func (g *guesser) marksClaims() bool {
 	return false
 }
 
-// failedAt has a row with that time be dead, if no state shows the dead ones.
+// failedAt takes rows with that time for dead ones, if no state shows these.
 func (g *guesser) failedAt() {
 	c, has := g.column(mapping.FailedAt)
 	_, dead := g.Table.States[backends.StateDead]

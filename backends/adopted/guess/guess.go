@@ -3,7 +3,7 @@
 // marked as guessed, and what nothing shows is left to people.
 //
 // It is the wizard of `qsidecar adopt`. It uses package mapping, and an engine by
-// backends.Adopter; it does not know the code that runs queues. Start reading at Table.
+// backends.Adopter, but not the code that runs queues. Start reading at Table.
 package guess
 
 import (
@@ -21,12 +21,12 @@ type Proposal struct {
 	Info  backends.TableInfo
 	Table mapping.Table
 
-	Notes map[string]Note // by key of the config: why it is as it is
-	Hints []Hint          // keys that are left out
-	Looks string          // the rows that were sampled, for people
+	Notes   map[string]Note // by key of the config: why it is as it is
+	Hints   []Hint          // keys that are left out
+	Sampled string          // the rows that were sampled, for people
 }
 
-// Note says why a key is as it is. The key of an entry of a list or a map is written
+// Note is the reason for a key. The key of an entry of a list or a map is written
 // columns.payload, states.ready, where.NAME.
 type Note struct {
 	Guessed bool // nothing proves it
@@ -40,7 +40,7 @@ type Hint struct {
 	Text string
 }
 
-// Unadoptable says why no queue can live in a table.
+// Unadoptable is the error for a table that no queue can live in.
 type Unadoptable struct {
 	Table string
 	Why   []string
@@ -89,7 +89,7 @@ func (g *guesser) guess(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	g.Looks = s.describe()
+	g.Sampled = s.describe()
 	g.stateValues(s)
 	g.kindValue(s)
 	g.attempts(s)

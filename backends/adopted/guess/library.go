@@ -6,8 +6,8 @@ import (
 	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
 )
 
-// unadoptableLibrary says why no queue can live in the table of a known library, which it knows by
-// its name and columns. Empty: it is another table.
+// unadoptableLibrary returns why no queue can live in the table of a library, recognized by its name
+// and columns. Empty: it is another table.
 func (g *guesser) unadoptableLibrary() string {
 	name := g.Info.Name
 	switch {

@@ -194,7 +194,7 @@ func (s *sample) values(column string) (all []*value) {
 	return all
 }
 
-// describe says what was sampled.
+// describe is what was sampled, for people.
 func (s *sample) describe() string {
 	switch {
 	case s.cut != nil:

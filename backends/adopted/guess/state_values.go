@@ -77,7 +77,7 @@ func (g *guesser) stateValues(s *sample) {
 	g.unknownStates(s, values)
 }
 
-// setState has the value mean the state, unless one of the two is known already.
+// setState gives the state that value, unless one of the two is known already.
 func (g *guesser) setState(state backends.State, text string, guessed bool, format string, args ...any) bool {
 	if _, known := g.Table.States[state]; known || g.meaning(text) != "" {
 		return false
@@ -97,7 +97,7 @@ func (g *guesser) meaning(text string) backends.State {
 	return ""
 }
 
-// rowsOf says how many rows have a value.
+// rowsOf is how many rows have a value, for people.
 func rowsOf(values []*value, text string, s *sample) string {
 	for _, v := range values {
 		if v.text == text && v.rows > 0 {

@@ -159,7 +159,7 @@ func canonical(c backends.Column, v Value) string {
 // numbers than 0 and 1.
 func holdsNumbers(c backends.Column) bool { return c.Kind == backends.BoolColumn && c.Most > 1 }
 
-// unfit says why the column cannot hold the value; empty: it can.
+// unfit returns why the column cannot hold the value; empty: it can.
 func unfit(c backends.Column, v Value) string {
 	if v.Null {
 		if !c.Nullable {

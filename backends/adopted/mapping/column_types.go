@@ -78,7 +78,7 @@ func (t Table) TimeUnit(c backends.Column) int64 {
 	return t.Unit
 }
 
-// unfitTime says why a column can't hold times, and how to fix it; empty: it can.
+// unfitTime returns why a column can't hold times, and how to fix it; empty: it can.
 func (t Table) unfitTime(c backends.Column) (why, fix string) {
 	is := fmt.Sprintf("the column %s is of the type %s", c.Name, DeclaredType(c))
 	switch {

@@ -13,15 +13,15 @@ import (
 type Misfit struct {
 	Key  string // the config's: queues.NAME.columns.id
 	Text string // what is wrong
-	Do   string // how to fix it; empty: Text says it
+	Fix  string // how to fix it; empty: Text says it
 }
 
 // Error implements error.
 func (m *Misfit) Error() string {
-	if m.Do == "" {
+	if m.Fix == "" {
 		return m.Key + ": " + m.Text
 	}
-	return m.Key + ": " + m.Text + ": " + m.Do
+	return m.Key + ": " + m.Text + ": " + m.Fix
 }
 
 // Join returns one error for all of them; nil: there are none.
@@ -46,7 +46,7 @@ func (p *Problems) Add(key, format string, args ...any) {
 
 // AddFix adds a misfit and how to fix it.
 func (p *Problems) AddFix(key, fix, format string, args ...any) {
-	p.All = append(p.All, &Misfit{Key: "queues." + p.Queue + "." + key, Text: fmt.Sprintf(format, args...), Do: fix})
+	p.All = append(p.All, &Misfit{Key: "queues." + p.Queue + "." + key, Text: fmt.Sprintf(format, args...), Fix: fix})
 }
 
 // SimilarOr returns a hint for a missing table: the names like it, or else the other hint.

@@ -157,7 +157,7 @@ func (q *Queue) NewToken() string {
 	}
 }
 
-// Claim has the rows of the leases show their claims.
+// Claim makes the rows of the leases show their claims.
 func (q *Queue) Claim(leases []*lease.Lease) (all []*Change) {
 	for some := range slices.Chunk(leases, min(lease.MaxRows, q.MaxItems())) {
 		items := make([]string, len(some))

@@ -188,7 +188,7 @@ func (r *row) missing() error {
 	return nil
 }
 
-// checkInsert says why no jobs can be enqueued; nil: they can. It tries a row with everything that
+// checkInsert returns why no jobs can be enqueued; nil: they can. It tries a row with everything that
 // a job can have.
 func (q *Queue) checkInsert() error {
 	no := func(format string, args ...any) error {

@@ -25,7 +25,7 @@ func New(m *mapping.Mapping) *Queue {
 	return q
 }
 
-// UseIndex has claims use the index that serves them.
+// UseIndex makes claims name the index that serves them.
 func (q *Queue) UseIndex(o backends.RowOrdering) { q.claimIndex, q.sought = q.ClaimIndex(o) }
 
 // requirement is what a new job can ask for, beyond being stored.

@@ -114,7 +114,7 @@ func (q *Queue) End(l *lease.Lease, d backends.Disposition, cause backends.Cause
 	return q.end(l, d, cause, false)
 }
 
-// Bury has a waiting job be dead, whose row the lease's new claim does not show.
+// Bury marks a waiting job dead. Its row does not show the lease's claim.
 func (q *Queue) Bury(l *lease.Lease, cause backends.Cause, message string) (*Change, error) {
 	return q.end(l, backends.Disposition{State: backends.StateDead, Attempts: l.Attempts, Losses: l.Losses, Cause: cause, Message: message}, cause, true)
 }

@@ -25,7 +25,7 @@ func (u *update) set(c backends.Column, expression string) {
 	u.sets = append(u.sets, u.Quote(c)+" = "+expression)
 }
 
-// setState has the row show the state; false: the table has no value for it.
+// setState sets the state that the row shows; false: the table has no value for it.
 func (u *update) setState(s backends.State) bool {
 	v, ok := u.States[s]
 	c, has := u.Column(mapping.State)
@@ -132,7 +132,7 @@ func (u *update) head() string {
 	return "UPDATE " + u.SQLName + " SET " + strings.Join(u.sets, ", ")
 }
 
-// Reset has rows be ready again. With attempts it removes those and the end, too.
+// Reset makes rows ready again. With attempts it also removes their attempts and end.
 func (q *Queue) Reset(b *condition.Builder, where string, attempts bool) *backends.Statement {
 	u := &update{Builder: b}
 	u.setState(backends.StateReady)

@@ -118,7 +118,7 @@ func (q *Queue) Views(items []string, views map[string]*backends.View) []*backen
 			Text: "SELECT " + query.Columns(columns...) + " FROM " + q.SQLName + " WHERE " + query.And(append(q.InQueue(), where)...), Args: b.Args,
 			Row: func(cells [][]byte) error {
 				v, err := q.readView(q.Item(cells), cells[len(q.Key):])
-				if err == nil && v.State != "" { // else the mapping does not know its state
+				if err == nil && v.State != "" { // else the mapping has no such state
 					views[v.ID] = v
 				}
 				return err
