@@ -300,7 +300,8 @@ func (k *commitment) write(x *changes, p part, claims leases) (all []settled, er
 // before it, which are claimed.
 func (s *Store) claimInParts(ctx context.Context, host backends.Identity, c backends.Claim, each bool, blocked map[string]bool) (backends.ClaimResult, error) {
 	all := claimParts{claim: c, left: c.MaxBytes}
-	for from, to := 0, 0; from < len(c.Queues) && !all.full(); from = to {
+	var to int
+	for from := 0; from < len(c.Queues) && !all.full(); from = to {
 		kind := s.kind(c.Queues[from].Queue)
 		for to = from + 1; !each && to < len(c.Queues) && s.kind(c.Queues[to].Queue) == kind; {
 			to++

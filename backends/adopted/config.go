@@ -2,7 +2,7 @@ package adopted
 
 import "github.com/qsidecar/qsidecar/backends/adopted/mapping"
 
-// What a config says of an adopted queue; package mapping has the definitions.
+// Table and these types are what a config says of an adopted queue. Package mapping defines them.
 type (
 	Table    = mapping.Table
 	Role     = mapping.Role

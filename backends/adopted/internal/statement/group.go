@@ -18,8 +18,8 @@ type Group struct {
 	Statement *backends.Statement
 }
 
-// ErrNotAllRows: some rows of a group did not show their claims, and it is unknown which. Nothing
-// was written. The changes have to run one by one.
+// ErrNotAllRows means that some rows of a group did not show their claims, and that it is unknown
+// which. Nothing was written. The changes have to run one by one.
 var ErrNotAllRows = backends.Refused(errors.New("not all rows show the claims that are settled"))
 
 // GroupChanges groups the changes of which several can run in one statement, and marks them.
