@@ -125,7 +125,7 @@ func TestAdvice(t *testing.T) {
 	m.OnAck, m.Archive = adopted.Archive, "old"
 	advice, _ := f.advice(m)
 	for _, want := range []string{
-		`triggers: queues.q.table: the table "public"."jobs" has the triggers or rules audit, keep: `, "the table jobs is UNLOGGED", "queues.q.columns: nothing in a row tells",
+		`triggers: queues.q.table: the table "public"."jobs" has the triggers or rules audit, keep: `, "the table jobs is UNLOGGED", "queues.q.columns: nothing in a row distinguishes",
 		"queues.q.on_ack.archive: the column s holds less in old (character varying(9)) than in jobs (text)", "queues.q.on_ack.archive: the column w can be NULL in jobs and cannot in old",
 	} {
 		if !strings.Contains(advice, want) {

@@ -10,6 +10,7 @@
 // The layers, each a package that uses only those before it:
 //
 //   - mapping: what the user wrote, checked against the catalogue
+//   - internal/query: the names of output columns, and how numbers are read
 //   - internal/lease: the rows of qsidecar_leases
 //   - internal/condition: the conditions that follow from a mapping
 //   - internal/statement: statements and how their answers are read

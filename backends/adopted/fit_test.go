@@ -86,9 +86,9 @@ func TestStatesFitTheirColumn(t *testing.T) {
 		{"v", "wait", "takän", `"takän" is longer than the column v holds (character varying(4))`},
 		{"v", "äöüß", "", ""},
 		{"n", "1", "-2", ""},
-		{"n", "waiting", "2", `queues.q.states.ready: the column n is of the type smallint, and "waiting" is no whole number`},
+		{"n", "waiting", "2", `queues.q.states.ready: the column n is of the type smallint, and "waiting" is not a whole number`},
 		{"n", "1", "32768", `queues.q.states.claimed: the column n is of the type smallint, which holds -32768 to 32767, and 32768 is outside`},
-		{"n", "1", "2.0", `"2.0" is no whole number`},
+		{"n", "1", "2.0", `"2.0" is not a whole number`},
 		{"n", "1", "99999999999999999999", `99999999999999999999 is outside`},
 		{"n", "1", "01", "queues.q.states.ready: the same value as states.claimed"},
 		{"d", "999", "1000", "which holds -999 to 999, and 1000 is outside"},
@@ -97,11 +97,11 @@ func TestStatesFitTheirColumn(t *testing.T) {
 		{"b", "waiting", "true", `queues.q.states.ready: the column b is of the type boolean, and "waiting" is neither true nor false`},
 		{"e", "new", `it's "odd", this`, ""},
 		{"e", "new", "gone", `queues.q.states.claimed: the column e is of the type mood, which has no "gone": it has new, busy, done, it's "odd", this`},
-		{"u", "b9f0f6a4-3c3a-4a4e-9f57-0a0f6a0c9e8d", "x", `"x" is no UUID`},
-		{"j", `"waiting"`, "taken", `"taken" is no JSON text`},
+		{"u", "b9f0f6a4-3c3a-4a4e-9f57-0a0f6a0c9e8d", "x", `"x" is not a UUID`},
+		{"j", `"waiting"`, "taken", `"taken" is not a JSON text`},
 		{"js", `"waiting"`, `"taken"`, "queues.q.table: the database refuses to look for jobs in it: "},
-		{"at", "infinity", "soon", `"soon" is no time`},
-		{"made", "1", "2", "queues.q.columns.state: the column made is generated: nobody can write it"},
+		{"at", "infinity", "soon", `"soon" is not a time`},
+		{"made", "1", "2", "queues.q.columns.state: the column made is generated, so nothing can be stored in it"},
 	} {
 		got := f.misfits(on(c.column, c.ready, c.claimed))
 		if c.want == "" && got != "" || !strings.Contains(got, c.want) {

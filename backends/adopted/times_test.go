@@ -141,7 +141,7 @@ func TestTimesThatDoNotFit(t *testing.T) {
 			{"i", 0, ""},
 			{"i", adopted.Seconds, ""},
 			{"i", adopted.Milliseconds, "too little for milliseconds since 1970: set times: seconds"},
-			{"b", 0, "which doesn't tell whether it counts seconds or milliseconds since 1970: set times: seconds, or times: milliseconds"},
+			{"b", 0, "which doesn't show whether it counts seconds or milliseconds since 1970: set times: seconds, or times: milliseconds"},
 			{"b", adopted.Milliseconds, ""},
 			{"small", 0, "too little for seconds since 1970: name another column"},
 			{"v", 0, "which can't hold times: name a column of a type that can: a date with a time (timestamp, datetime), whole numbers"},

@@ -181,7 +181,7 @@ func (g *guesser) channel() {
 		g.Table.Notify = all[0]
 		g.note("notify", true, "a trigger of the table names it")
 	default:
-		g.hint("notify", all[0], "the table's triggers name the channels %s: which one tells of new jobs?", strings.Join(all, ", "))
+		g.hint("notify", all[0], "the table's triggers name the channels %s: which one announces new jobs?", strings.Join(all, ", "))
 	}
 }
 

@@ -119,7 +119,7 @@ func unadoptable(d backends.Dialect, info backends.TableInfo) (why []string) {
 		why = append(why, "its rows cannot be changed in a transaction, so that a job could be lost, or worked twice: "+info.Unsafe)
 	}
 	if len(info.Unique) == 0 {
-		why = append(why, fmt.Sprintf("it has no primary key, and no unique key of columns that are never NULL, so that nothing tells one job from another: ALTER TABLE %s ADD PRIMARY KEY (…)", table))
+		why = append(why, fmt.Sprintf("it has no primary key, and no unique key of columns that are never NULL, so that jobs cannot be distinguished: ALTER TABLE %s ADD PRIMARY KEY (…)", table))
 	}
 	if slices.Contains(info.Denied, "SELECT") {
 		why = append(why, fmt.Sprintf("this login lacks SELECT on it: GRANT SELECT, UPDATE ON %s", table))

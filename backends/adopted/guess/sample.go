@@ -198,7 +198,7 @@ func (s *sample) values(column string) (all []*value) {
 func (s *sample) describe() string {
 	switch {
 	case s.cut != nil:
-		return fmt.Sprintf("%d rows; it was too slow to look at more (%v)", s.rows, s.cut)
+		return fmt.Sprintf("%d rows; reading more was too slow (%v)", s.rows, s.cut)
 	case s.rows == 0:
 		return "no rows: there are none"
 	case s.whole:

@@ -79,7 +79,7 @@ func (g *guesser) weighState(c backends.Column) (s stateCandidate) {
 		s.weight = truthName
 	}
 	if s.weight == 0 {
-		s.why = "by the values that it may have"
+		s.why = "by the values that it can have"
 	}
 	if list := g.listedValues(c); len(list) > 1 && len(list) <= mostValues {
 		s.listed = true

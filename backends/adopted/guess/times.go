@@ -112,7 +112,7 @@ func (g *guesser) timeUnit() (counted bool) {
 		g.note("times", false, "since 1970, as the rows have them")
 	case forms[someUnit]:
 		g.Table.Unit = mapping.Seconds
-		g.note("times", true, "since 1970; no row has a time that would tell. Or milliseconds")
+		g.note("times", true, "since 1970; no row has a time that would show it. Or milliseconds")
 	}
 	return g.Table.Unit > 0
 }

@@ -44,7 +44,7 @@ func (c *checker) columnType(role Role, column backends.Column) {
 		c.AddFix(role.configKey(), "name a column of a type that can: "+kindNames(kinds), "the column %s is of the type %s, which can't hold it", column.Name, DeclaredType(column))
 	}
 	if column.Generated && role != CreatedAt {
-		c.Add(role.configKey(), "the column %s is generated: nobody can write it", column.Name)
+		c.Add(role.configKey(), "the column %s is generated, so nothing can be stored in it", column.Name)
 	}
 }
 
@@ -90,7 +90,7 @@ func (c *checker) stateValues(column backends.Column) {
 			continue
 		}
 		if other, twice := seen[canonical(column, v)]; twice {
-			c.Add(key, "the same value as states.%s: nothing would tell the two apart", other)
+			c.Add(key, "the same value as states.%s: nothing would distinguish the two", other)
 		}
 		seen[canonical(column, v)] = s
 	}
@@ -103,7 +103,7 @@ func (c *checker) tokenValues() {
 		return
 	}
 	if column.Generated {
-		c.Add("token.column", "the column %s is generated: nobody can write it", column.Name)
+		c.Add("token.column", "the column %s is generated, so nothing can be stored in it", column.Name)
 	}
 	if c.Token.Text != "" {
 		if why := unfit(column, Value{Text: c.Token.Text}); why != "" {
@@ -177,7 +177,7 @@ func unfit(c backends.Column, v Value) string {
 		return unfitText(c, v.Text)
 	case backends.NumberColumn:
 		if !wholeNumber.MatchString(v.Text) {
-			return fmt.Sprintf("%s, and %q is no whole number", is, v.Text)
+			return fmt.Sprintf("%s, and %q is not a whole number", is, v.Text)
 		}
 		n, err := strconv.ParseInt(v.Text, 10, 64)
 		if limited := c.Least != 0 || c.Most != 0; limited && (err != nil || n < c.Least || n > c.Most) {
@@ -189,15 +189,15 @@ func unfit(c backends.Column, v Value) string {
 		}
 	case backends.UUIDColumn:
 		if !uuidForm.MatchString(v.Text) {
-			return fmt.Sprintf("%s, and %q is no UUID", is, v.Text)
+			return fmt.Sprintf("%s, and %q is not a UUID", is, v.Text)
 		}
 	case backends.JSONColumn:
 		if !json.Valid([]byte(v.Text)) {
-			return fmt.Sprintf("%s, and %q is no JSON text", is, v.Text)
+			return fmt.Sprintf("%s, and %q is not a JSON text", is, v.Text)
 		}
 	case backends.TimeColumn:
 		if !isTime(v.Text) {
-			return fmt.Sprintf("%s, and %q is no time (write 2006-01-02 15:04:05)", is, v.Text)
+			return fmt.Sprintf("%s, and %q is not a time (write 2006-01-02 15:04:05)", is, v.Text)
 		}
 	}
 	return ""
@@ -206,7 +206,7 @@ func unfit(c backends.Column, v Value) string {
 func unfitText(c backends.Column, text string) string {
 	switch {
 	case !utf8.ValidString(text) || strings.ContainsRune(text, 0):
-		return fmt.Sprintf("%q is no text that the column %s could hold", text, c.Name)
+		return fmt.Sprintf("%q is not a text that the column %s can hold", text, c.Name)
 	case c.Values != nil && !slices.Contains(c.Values, text):
 		return fmt.Sprintf("the column %s is of the type %s, which has no %q: it has %s", c.Name, DeclaredType(c), text, strings.Join(c.Values, ", "))
 	case c.Chars > 0 && utf8.RuneCountInString(text) > c.Chars:

@@ -87,7 +87,7 @@ func (t Table) unfitTime(c backends.Column) (why, fix string) {
 	case c.Kind != backends.NumberColumn:
 		return is + ", which can't hold times", "name a column of a type that can: " + timeTypes
 	case t.TimeUnit(c) == 0:
-		return is + ", which doesn't tell whether it counts seconds or milliseconds since 1970", "set times: seconds, or times: milliseconds"
+		return is + ", which doesn't show whether it counts seconds or milliseconds since 1970", "set times: seconds, or times: milliseconds"
 	case c.Most > 0 && c.Most < mostSeconds:
 		return is + ", which holds at most " + fmt.Sprint(c.Most) + ": too little for seconds since 1970", "name another column"
 	case t.TimeUnit(c) == Milliseconds && c.Most > 0 && c.Most < mostMillis:

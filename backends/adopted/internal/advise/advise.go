@@ -57,8 +57,8 @@ func describe(found *backends.Findings, q *statement.Queue) {
 		found.AddInfo("unsupported", fmt.Sprintf("queues.%s: %v", q.Queue, err))
 	}
 	if q.Hold {
-		found.AddInfo("table", fmt.Sprintf("the queue %s has hold: transaction: a row that is worked on is locked, and says nothing; its own consumers pass over it, and it cannot be told from "+
-			"one that waits but by who holds it. As many are held at a time as the database's max_held, with a connection each", q.Queue))
+		found.AddInfo("table", fmt.Sprintf("the queue %s has hold: transaction: a row that is worked on is locked, and shows nothing; its own consumers skip it, and only the sidecar that holds it can "+
+			"distinguish it from one that waits. The database's max_held limits how many are held at a time, with a connection each", q.Queue))
 	}
 	var without []string
 	for role, consequence := range map[mapping.Role]string{
@@ -78,7 +78,7 @@ func describe(found *backends.Findings, q *statement.Queue) {
 	}
 	if roles := q.ClaimRoles(); len(roles) == 1 && roles[0] == mapping.Worker {
 		worker, _ := q.Column(mapping.Worker)
-		found.AddInfo("table", fmt.Sprintf("the queue %s tells its claims from those of its own consumers by the column %s alone: its workers need names that they do not use", q.Queue, worker.Name))
+		found.AddInfo("table", fmt.Sprintf("only the column %s distinguishes claims of the queue %s from those of its own consumers: its workers need names that they do not use", worker.Name, q.Queue))
 	}
 	if slices.Contains(q.Info.Denied, "DELETE") {
 		found.AddInfo("table", fmt.Sprintf("queues.%s: this login lacks DELETE on %s: the commands delete and purge are refused", q.Queue, q.SQLName))
@@ -123,7 +123,7 @@ func foreignTokens(ctx context.Context, engine backends.Adopter, q *statement.Qu
 	case len(rows) > 0:
 		found.AddError("token", fmt.Sprintf("queues.%s.token: rows of %s show in %s what is the sidecar's, and no sidecar has claimed them (%s): its own consumers use it, too, so that they work what a worker has, "+
 			"and a worker that comes too late could settle what they have", q.Queue, q.SQLName, q.Token.Column, strings.Join(rows, " ")),
-			"give the token a value or a range that they never use; rows that nobody works on are to be made ready by hand")
+			"give the token a value or a range that they never use; make rows ready by hand that no worker has")
 	}
 	return nil
 }
@@ -138,8 +138,8 @@ func warn(found *backends.Findings, q *statement.Queue, a backends.Advisor, plan
 			"see that they let rows be claimed and settled, and are short")
 	}
 	if len(q.ClaimRoles()) == 0 && !q.Hold { // with hold no one else can change the row
-		found.AddWarning("table", fmt.Sprintf("queues.%s.columns: nothing in a row tells a claim of the sidecar from one of the table's own consumers: "+
-			"should a cleaner of theirs reset a row that a worker still has, and another consumer take it, the worker's ack would end that one's job", q.Queue),
+		found.AddWarning("table", fmt.Sprintf("queues.%s.columns: nothing in a row distinguishes a claim of the sidecar from one of the table's own consumers: "+
+			"if a cleaner of theirs resets a row that a worker still has, and another consumer claims it, the worker's ack ends that one's job", q.Queue),
 			"name a column in the role worker or claimed_at, or a token, where the table has one")
 	}
 	if a == nil {

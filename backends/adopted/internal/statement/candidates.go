@@ -104,9 +104,9 @@ func (q *Queue) Contents(items []string, byItem map[string]*Candidate) []*backen
 	})
 }
 
-// Begin writes the claim of the slot into the candidate's lease. shown is what the claim shows in
+// Begin writes the claim of the slot into the candidate's lease. token is what the claim shows in
 // the token's column.
-func (q *Queue) Begin(r *Candidate, p backends.Policy, slot backends.Slot, shown string) {
+func (q *Queue) Begin(r *Candidate, p backends.Policy, slot backends.Slot, token string) {
 	l := r.Lease
 	l.Now, l.ClaimedAt, l.Fence, l.NotBefore = r.Now, r.Now, max(r.fence, l.Fence+1), 0
 	if q.Has(mapping.Attempts) {
@@ -123,8 +123,14 @@ func (q *Queue) Begin(r *Candidate, p backends.Policy, slot backends.Slot, shown
 	l.Worker = slot.Worker
 	l.Shown = map[mapping.Role]string{}
 	for _, role := range q.ClaimRoles() {
-		c, _ := q.Column(role)
-		l.Shown[role] = map[mapping.Role]string{mapping.ClaimedAt: r.claimedAt, mapping.Worker: workerText(c, slot.Worker), mapping.TokenRole: shown}[role]
+		switch c, _ := q.Column(role); role {
+		case mapping.Worker:
+			l.Shown[role] = workerText(c, slot.Worker)
+		case mapping.ClaimedAt:
+			l.Shown[role] = r.claimedAt
+		default:
+			l.Shown[role] = token
+		}
 	}
 }
 

@@ -95,7 +95,7 @@ func (r *row) payloadMap(payload []byte) error {
 	for _, name := range slices.Sorted(maps.Keys(m)) {
 		i := slices.IndexFunc(r.queue.Payload, func(c backends.Column) bool { return c.Name == name })
 		if i < 0 {
-			return backends.Refused(fmt.Errorf("the payload has the key %q, which is no column of it in the queue %s", name, r.queue.Queue))
+			return backends.Refused(fmt.Errorf("the payload has the key %q, which is not a payload column of the queue %s", name, r.queue.Queue))
 		}
 		c, text := r.queue.Payload[i], string(m[name])
 		var word string

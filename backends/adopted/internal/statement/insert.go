@@ -208,7 +208,7 @@ func (q *Queue) checkInsert() error {
 		switch {
 		case !r.has(c.Name):
 		case c.Generated:
-			return no("the column %s is generated, and nobody can write it", c.Name)
+			return no("the column %s is generated, so nothing can be stored in it", c.Name)
 		case slices.Contains(c.Denied, "INSERT"):
 			return no("this login lacks INSERT on the column %s", c.Name)
 		}
