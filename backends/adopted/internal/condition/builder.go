@@ -91,20 +91,25 @@ func (b *Builder) Cases(texts []string, items map[string][]string, then func(tex
 	return cases.String()
 }
 
-// ShowsClaim is the condition that the row of the lease's job still shows the claim.
+// ShowsClaim is the condition for the row of the lease's job while it shows the claim.
 func (b *Builder) ShowsClaim(l *lease.Lease) string {
-	all := []string{b.Row(l.Item)}
+	claim := b.Claim(l)
+	return query.And(append([]string{b.Row(l.Item)}, claim...)...)
+}
+
+// Claim are the conditions that a row shows the claim.
+func (b *Builder) Claim(l *lease.Lease) []string {
 	if l.InTx {
-		return query.And(append(all, b.Waiting()...)...)
+		return b.Waiting()
 	}
-	all = append(append(all, b.InQueue()...), b.Claimed()...)
+	all := append(b.InQueue(), b.Claimed()...)
 	for _, role := range b.ClaimRoles() {
 		if text, shown := l.Shown[role]; shown {
 			c, _ := b.Column(role)
 			all = append(all, b.Equals(c, text))
 		}
 	}
-	return query.And(all...)
+	return all
 }
 
 // ForItems makes as many statements as it takes for the rows of these jobs.

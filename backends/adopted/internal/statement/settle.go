@@ -191,7 +191,7 @@ func (u *update) addFailure(l *lease.Lease, d backends.Disposition) error {
 // Extend renews a claim, and binds it to another worker if e does.
 func (q *Queue) Extend(l *lease.Lease, e backends.Extend) *Change {
 	u := q.newUpdate()
-	where := u.ShowsClaim(l)
+	claim := u.Claim(l)
 	if c, has := q.Column(mapping.Worker); has && e.Bind != 0 {
 		if text := workerText(c, e.Worker); l.Shown[mapping.Worker] != text {
 			u.set(c, u.Value(c, text))
@@ -205,7 +205,7 @@ func (q *Queue) Extend(l *lease.Lease, e backends.Extend) *Change {
 		l.Length = batch.MS(e.Lease)
 	}
 	l.SetDue()
-	return &Change{Lease: l, Rows: 1, queue: q, Statement: u.statement(where)}
+	return &Change{Lease: l, Rows: 1, queue: q, Statement: u.statement(query.And(append([]string{u.Row(l.Item)}, claim...)...))}
 }
 
 // CountDelivery counts a delivery in the row of a job that is claimed in a transaction.
