@@ -91,11 +91,13 @@ func (b *Builder) Cases(texts []string, items map[string][]string, then func(tex
 	return cases.String()
 }
 
-// ShowsClaim is the condition for the row of the lease's job while it shows the claim.
-func (b *Builder) ShowsClaim(l *lease.Lease) string {
-	claim := b.Claim(l)
-	return query.And(append([]string{b.Row(l.Item)}, claim...)...)
+// RowIf is the condition for the row of a job while it meets the others.
+func (b *Builder) RowIf(item string, others []string) string {
+	return query.And(append([]string{b.Row(item)}, others...)...)
 }
+
+// ShowsClaim is the condition for the row of the lease's job while it shows the claim.
+func (b *Builder) ShowsClaim(l *lease.Lease) string { return b.RowIf(l.Item, b.Claim(l)) }
 
 // Claim are the conditions that a row shows the claim.
 func (b *Builder) Claim(l *lease.Lease) []string {

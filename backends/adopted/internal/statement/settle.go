@@ -145,7 +145,7 @@ func (q *Queue) end(l *lease.Lease, d backends.Disposition, cause backends.Cause
 	}
 	var where string
 	if waiting {
-		where = query.And(append([]string{u.Row(l.Item)}, q.Waiting()...)...)
+		where = u.RowIf(l.Item, q.Waiting())
 	} else {
 		change.groupable(u, u.head())
 		where = u.ShowsClaim(l)
@@ -205,7 +205,7 @@ func (q *Queue) Extend(l *lease.Lease, e backends.Extend) *Change {
 		l.Length = batch.MS(e.Lease)
 	}
 	l.SetDue()
-	return &Change{Lease: l, Rows: 1, queue: q, Statement: u.statement(query.And(append([]string{u.Row(l.Item)}, claim...)...))}
+	return &Change{Lease: l, Rows: 1, queue: q, Statement: u.statement(u.RowIf(l.Item, claim))}
 }
 
 // CountDelivery counts a delivery in the row of a job that is claimed in a transaction.
