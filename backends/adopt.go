@@ -26,6 +26,13 @@ type Adopter interface {
 	Dialect() Dialect
 }
 
+// Engine is an Adopter with its diagnostics, as the diagnose package of each engine adds them.
+type Engine interface {
+	Adopter
+	Advisor
+	Examiner
+}
+
 // Mixed is a Backend that has queues in adopted tables, whose jobs are not claimed
 // ahead: the table shows its owner's people what is being worked on.
 type Mixed interface {

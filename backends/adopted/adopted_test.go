@@ -29,7 +29,7 @@ func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
 	versions := testserver.Versions()
-	// Most of what these tests cost is the start of sessions.
+	// The start of sessions is most of the cost of these tests.
 	settings := map[string]string{"shared_buffers": "32MB", "jit": "off", "autovacuum": "off"}
 	p, err := testserver.StartPostgres(context.Background(), versions[len(versions)-1], testserver.Options{Settings: settings})
 	if err != nil {
@@ -58,20 +58,20 @@ func run(m *testing.M) int {
 
 const me backends.Identity = 1 << 63
 
-// hostLease is longer than any test takes: the databases' clocks go on.
-const hostLease = 100 * time.Hour
+// sidecarTimeout is longer than any test takes: the databases' clocks go on.
+const sidecarTimeout = 100 * time.Hour
 
 // kit is a database with an adopted table.
 type kit struct {
 	*testing.T
 	*adopted.Store
 	url     string
-	c       *pgx.Conn // nil: it is no PostgreSQL
-	db      *sql.DB   // of another one
+	c       *pgx.Conn // nil: it is another engine
+	db      *sql.DB   // of another engine
 	conn    *sql.Conn
 	counted atomic.Uint64
 
-	reopen func() adopted.Adopter
+	reopen func() backends.Engine
 }
 
 func connect(t testing.TB, url string) *pgx.Conn {
@@ -94,19 +94,19 @@ func newKit(t *testing.T, ddl string, tables map[string]adopted.Table) *kit {
 	url := urlOf(onPostgres.get(t))
 	k := &kit{T: t, url: url, c: connect(t, url)}
 	k.sql(ddl)
-	k.reopen = func() adopted.Adopter {
+	k.reopen = func() backends.Engine {
 		engine, err := postgres.Open(t.Context(), postgres.Options{URL: url})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return pgdiagnose.New(engine)
 	}
-	k.Store = k.again(tables)
-	k.beat(me, backends.HeartbeatJoin, hostLease)
+	k.Store = k.reopened(tables)
+	k.heartbeat(me, backends.HeartbeatJoin, sidecarTimeout)
 	return k
 }
 
-func (k *kit) beat(host backends.Identity, kind backends.HeartbeatKind, lease time.Duration) {
+func (k *kit) heartbeat(host backends.Identity, kind backends.HeartbeatKind, lease time.Duration) {
 	k.Helper()
 	if _, err := k.Heartbeat(k.Context(), backends.Heartbeat{Host: host, Kind: kind, Timeout: lease}); err != nil {
 		k.Fatal(err)
@@ -127,8 +127,8 @@ func (k *kit) sql(text string) {
 	}
 }
 
-// aside runs a statement in a connection of its own.
-func (k *kit) aside(text string) {
+// sqlElsewhere runs a statement on a connection of its own.
+func (k *kit) sqlElsewhere(text string) {
 	k.Helper()
 	var err error
 	if k.c != nil {
@@ -141,8 +141,8 @@ func (k *kit) aside(text string) {
 	}
 }
 
-// shows compares a query's rows, a text each, with what it should answer.
-func (k *kit) shows(query string, want ...string) {
+// wantRows compares the rows of a query, a text each, with those wanted.
+func (k *kit) wantRows(query string, want ...string) {
 	k.Helper()
 	var got []string
 	var err error
@@ -159,8 +159,8 @@ func (k *kit) shows(query string, want ...string) {
 	}
 }
 
-// again is another Store of the database.
-func (k *kit) again(tables map[string]adopted.Table) *adopted.Store {
+// reopened opens another Store of the database.
+func (k *kit) reopened(tables map[string]adopted.Table) *adopted.Store {
 	k.Helper()
 	engine := k.reopen()
 	s, err := adopted.New(k.Context(), engine, tables)
@@ -171,7 +171,7 @@ func (k *kit) again(tables map[string]adopted.Table) *adopted.Store {
 	return s
 }
 
-// rows are a query's on PostgreSQL, a text each.
+// rows are the rows of a query on PostgreSQL, a text each.
 func (k *kit) rows(query string) ([]string, error) {
 	rows, err := k.c.Query(k.Context(), query)
 	if err != nil {
@@ -188,7 +188,7 @@ func policy(queue string) backends.Policy {
 	return backends.Policy{Queue: queue, MaxAttempts: 3, Backoff: time.Hour, BackoffMax: time.Hour}
 }
 
-// claim takes up to n jobs of the queue.
+// claim claims up to n jobs of the queue.
 func (k *kit) claim(queue string, n int) []backends.Job {
 	k.Helper()
 	c := backends.Claim{Queues: []backends.Policy{policy(queue)}, MaxBytes: 1 << 20, MaxPayload: 1 << 20}
@@ -220,7 +220,7 @@ func (k *kit) commit(b backends.Batch) backends.Results {
 	return r
 }
 
-// write makes one write and checks how many leases were lost.
+// write commits one write and checks how many leases were lost.
 func (k *kit) write(w backends.Write, lost int) backends.WriteResult {
 	k.Helper()
 	r := k.commit(backends.Batch{Writes: []backends.Write{w}}).Writes[0]
@@ -230,7 +230,7 @@ func (k *kit) write(w backends.Write, lost int) backends.WriteResult {
 	return r
 }
 
-func (k *kit) sweep(s backends.Maintenance) backends.MaintenanceResult {
+func (k *kit) maintain(s backends.Maintenance) backends.MaintenanceResult {
 	k.Helper()
 	s.Limit = 100
 	r, err := k.Maintain(k.Context(), s)

@@ -11,7 +11,7 @@ import (
 	pgdiagnose "github.com/qsidecar/qsidecar/backends/postgres/diagnose"
 )
 
-// advice is what check says of a mapping besides its facts, a line each; facts are those.
+// advice returns the warnings and errors of check about a mapping, and its facts, a line each.
 func (f *fitting) advice(m adopted.Table) (advice, facts string) {
 	f.Helper()
 	s, err := adopted.New(f.Context(), pgdiagnose.New(f.engine), map[string]adopted.Table{"q": m})
@@ -40,7 +40,7 @@ func (f *fitting) advice(m adopted.Table) (advice, facts string) {
 	return advice, facts
 }
 
-// TestIndexes: which of them serve a claim, and the one that would.
+// TestIndexes checks which indexes serve a claim, and which index the advice proposes.
 func TestIndexes(t *testing.T) {
 	if testing.Short() {
 		t.Skip("make check runs this")
@@ -70,9 +70,9 @@ func TestIndexes(t *testing.T) {
 	const waiting = ` WHERE "s" =  E'waiting'`
 	for name, c := range map[string]struct {
 		m      adopted.Table
-		serves []string // indexes, each of which serves alone
+		serves []string // indexes, each of which serves the claim alone
 		not    []string
-		want   string // the index that would
+		want   string // the proposed index
 	}{
 		"state": {plain, []string{"(s, id)", "(s, id DESC)", "(id) WHERE s = 'waiting'", "(s, id, at)", "(id, at) WHERE s::text = 'waiting'::text"},
 			[]string{"(s)", "(id, s)", "(s, at, id)", "(id) WHERE s = 'taken'", "(id) WHERE b", "(s, (id + 1))", "(s, id DESC NULLS LAST)", "(s text_pattern_ops, id)"}, `("id")` + waiting},
@@ -112,8 +112,8 @@ func TestIndexes(t *testing.T) {
 	}
 }
 
-// TestAdvice: triggers and rules, what a crash leaves, and a queue whose claims
-// look like anybody's.
+// TestAdvice checks the advice about triggers and rules, about what a crash leaves, and about claims
+// that rows do not show.
 func TestAdvice(t *testing.T) {
 	t.Parallel()
 	f := newFitting(t, `CREATE UNLOGGED TABLE jobs (id bigint PRIMARY KEY, s text, w text); CREATE INDEX ON jobs (s, id);
@@ -126,7 +126,7 @@ func TestAdvice(t *testing.T) {
 	m.OnAck, m.Archive = adopted.Archive, "old"
 	advice, _ := f.advice(m)
 	for _, want := range []string{
-		`triggers: queues.q.table: the table "public"."jobs" has the triggers or rules audit, keep: `, "the table jobs is UNLOGGED", "queues.q.columns: nothing in a row tells",
+		`triggers: queues.q.table: the table "public"."jobs" has the triggers or rules audit, keep: `, "the table jobs is UNLOGGED", "queues.q.columns: nothing in a row distinguishes",
 		"queues.q.on_ack.archive: the column s holds less in old (character varying(9)) than in jobs (text)", "queues.q.on_ack.archive: the column w can be NULL in jobs and cannot in old",
 	} {
 		if !strings.Contains(advice, want) {

@@ -11,9 +11,8 @@ import (
 	pgdiagnose "github.com/qsidecar/qsidecar/backends/postgres/diagnose"
 )
 
-// BenchmarkSystemE claims n jobs, each for a worker of its own, and acks them, on
-// PostgreSQL without durability: what it costs beside the disk. b.N is the number of
-// jobs.
+// BenchmarkSystemE claims jobs, each for a worker of its own, and acks them. It runs on PostgreSQL
+// without durability, to measure the costs besides the disk. b.N is the number of jobs.
 //
 //	go test ./backends/adopted -run '^$' -bench SystemE -benchtime 20000x
 func BenchmarkSystemE(b *testing.B) {

@@ -11,9 +11,8 @@ import (
 	"github.com/qsidecar/qsidecar/backends/adopted"
 )
 
-// TestTogether: what is settled in one commit is settled each by itself, though one
-// statement changes many rows: those that do not show their claims any more are lost,
-// and no other.
+// TestTogether: jobs that are settled in one commit are settled independently, although one
+// statement changes many rows. Only those whose rows no longer show their claims are lost.
 func TestTogether(t *testing.T) {
 	deletes := tableE()
 	deletes.OnAck = adopted.Delete
@@ -30,7 +29,7 @@ func TestTogether(t *testing.T) {
 	together(k.kit, &product{})
 }
 
-// sqliteSystemE is that system's table on SQLite.
+// sqliteSystemE is the table of system E on SQLite.
 const sqliteSystemE = `CREATE TABLE my_queue (queue_item_id integer PRIMARY KEY, state text NOT NULL DEFAULT 'waiting', parameters text,
 	created_dt datetime NOT NULL DEFAULT CURRENT_TIMESTAMP, finished_dt datetime, error_message text, worker_name text, result text)`
 
@@ -49,8 +48,8 @@ func together(k *kit, on *product) {
 	settled("e", "error", true, func(l []backends.Lease) backends.Write { return backends.Nack{Leases: l, Dead: true} })
 }
 
-// settleTogether has 13 jobs claimed, three of whose rows then change, and settled in
-// one commit. left is the state of those that were settled; empty: they are deleted.
+// settleTogether claims 13 jobs, changes the rows of three, and settles all in one commit. left is
+// the state of the settled ones; empty: they are deleted.
 func (k *kit) settleTogether(on *product, queue, left string, alike bool, verb func(l []backends.Lease) backends.Write) {
 	k.Helper()
 	k.sql("DELETE FROM my_queue; INSERT INTO my_queue (parameters) VALUES ('1')" + strings.Repeat(", ('2')", 12))
@@ -70,8 +69,8 @@ func (k *kit) settleTogether(on *product, queue, left string, alike bool, verb f
 	for i, j := range jobs {
 		shown = append(shown, j.ID+" processing "+claim.Slots[i].Worker)
 	}
-	k.shows("SELECT concat_ws(' ', queue_item_id, state, worker_name) FROM my_queue ORDER BY queue_item_id", shown...)
-	// One has another's name, one a name that only looks like its own, and one is gone.
+	k.wantRows("SELECT concat_ws(' ', queue_item_id, state, worker_name) FROM my_queue ORDER BY queue_item_id", shown...)
+	// One row has another worker's name, one a similar name, and one is deleted.
 	k.sql("UPDATE my_queue SET worker_name = 'own' WHERE queue_item_id = " + jobs[1].ID +
 		"; UPDATE my_queue SET worker_name = 'W" + claim.Slots[4].Worker[1:] + "' WHERE queue_item_id = " + jobs[4].ID + "; DELETE FROM my_queue WHERE queue_item_id = " + jobs[8].ID)
 	var writes []backends.Write
@@ -97,6 +96,6 @@ func (k *kit) settleTogether(on *product, queue, left string, alike bool, verb f
 			rows = append(rows, j.ID+" "+left)
 		}
 	}
-	k.shows("SELECT concat_ws(' ', queue_item_id, state) FROM my_queue ORDER BY queue_item_id", rows...)
-	k.shows("SELECT item FROM " + on.own + "qsidecar_leases WHERE token_host IS NOT NULL")
+	k.wantRows("SELECT concat_ws(' ', queue_item_id, state) FROM my_queue ORDER BY queue_item_id", rows...)
+	k.wantRows("SELECT item FROM " + on.own + "qsidecar_leases WHERE token_host IS NOT NULL")
 }

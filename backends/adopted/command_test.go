@@ -18,7 +18,7 @@ func (k *kit) command(c backends.Command, want int64) {
 	}
 }
 
-// peek is what a look shows, in short.
+// peek is the result of a Peek, in short.
 func (k *kit) peek(p backends.Peek, want string) []backends.View {
 	k.Helper()
 	p.Queue, p.Max = "q", max(p.Max, 1)
@@ -33,8 +33,8 @@ func (k *kit) peek(p backends.Peek, want string) []backends.View {
 	return views
 }
 
-// TestPeekAndCommands with a table that has a key and a state, and one that has a
-// key, a number of failures and a token.
+// TestPeekAndCommands runs on a table with a key and a state, and on one with a key, a number of
+// failures and a token.
 func TestPeekAndCommands(t *testing.T) {
 	t.Parallel()
 	state := adopted.Table{Name: "q", Columns: map[adopted.Role][]string{adopted.ID: {"id"}, adopted.State: {"state"}, adopted.Payload: {"payload"}}, MaxAttempts: 3,
@@ -50,7 +50,7 @@ func TestPeekAndCommands(t *testing.T) {
 			k.write(backends.Nack{Leases: leases(jobs[0]), Error: "dead", Dead: true}, 0)
 			k.write(backends.Nack{Leases: leases(jobs[1]), Error: "later"}, 0)
 			k.write(backends.Ack{Leases: leases(jobs[2])}, 0)
-			k.aside("UPDATE q SET state = 1 WHERE id = 6") // one of its own consumers
+			k.sqlElsewhere("UPDATE q SET state = 1 WHERE id = 6") // as one of its own consumers does
 			k.peek(backends.Peek{State: backends.StateReady, Max: 9}, "5:ready:0 ")
 			dead := map[string]string{"state": "1:dead:1 ", "token": "1:dead:3 "}[name]
 			if v := k.peek(backends.Peek{State: backends.StateDead, Max: 9}, dead); len(v) != 1 || string(v[0].Payload) != "text" || len(v[0].Failures) != 1 || v[0].Failures[0].Message != "dead" {
@@ -73,7 +73,7 @@ func TestPeekAndCommands(t *testing.T) {
 			}
 			k.peek(backends.Peek{IDs: []string{"4", "5"}, MaxBytes: 5}, claimed[:len("4:claimed:0 ")])
 
-			k.command(backends.Command{Kind: backends.Delete, IDs: []string{"4", "5", "6"}}, 1) // not those claimed
+			k.command(backends.Command{Kind: backends.Delete, IDs: []string{"4", "5", "6"}}, 1) // but not the claimed ones
 			k.command(backends.Command{Kind: backends.Reclaim, IDs: []string{"4", "6"}}, 1)
 			k.write(backends.Ack{Leases: leases(jobs[3])}, 1)
 			k.command(backends.Command{Kind: backends.Retry, All: true}, 1)
@@ -81,8 +81,8 @@ func TestPeekAndCommands(t *testing.T) {
 			k.command(backends.Command{Kind: backends.Purge, State: backends.StateScheduled}, 1)
 			k.command(backends.Command{Kind: backends.Purge, State: backends.StateDead}, 0)
 			left := map[string][]string{"state": {"1", "3", "4", "6"}, "token": {"1", "4", "6"}}[name]
-			k.shows("SELECT id::text FROM q ORDER BY id", left...)
-			k.shows("SELECT item FROM qsidecar.qsidecar_leases")
+			k.wantRows("SELECT id::text FROM q ORDER BY id", left...)
+			k.wantRows("SELECT item FROM qsidecar.qsidecar_leases")
 		})
 	}
 }

@@ -7,112 +7,117 @@ import (
 	"slices"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/adopted/internal/lease"
+	"github.com/qsidecar/qsidecar/backends/adopted/internal/statement"
 	"github.com/qsidecar/qsidecar/backends/internal/batch"
 )
 
-// commitment is a batch in which there is something for adopted tables.
+// commitment is a batch with something for adopted tables, split by split.
 type commitment struct {
-	s       *Store
-	batch   backends.Batch // as it was given
-	managed backends.Batch // the engine's part of it
-	of      []int          // whose write each of the engine's is
-	claimOf []int
-	parts   []part // of the writes that are about adopted jobs
-	claims  []*claiming
-	later   []int // claims of several kinds of queues, or of held jobs
-	stores  []storing
-	at      map[int][]int // where the engine's jobs stand in a write's list
+	s     *Store
+	batch backends.Batch // as it was given
 
-	held   *held        // not nil: the batch is one write about its job, in its transaction
-	single bool         // see settling
-	locked map[int]bool // the writes whose rows other programs have locked; see lockRows
+	managed   subset // the engine's part of it
+	settles   []part // the parts of writes about adopted jobs
+	inserts   []inserts
+	claims    []*claim
+	separate  []int         // the numbers of claims that need transactions of their own
+	positions map[int][]int // by write: the positions of the engine's jobs in its list
 
-	res    backends.Results
-	follow map[int]int // what is stored with an ack: by the ack's number, the write's number in the engine's batch
+	tx     *txJob       // not nil: the batch is one write about this job, in its transaction
+	alone  bool         // see changes
+	locked map[int]bool // the writes whose rows other programs have locked; see checkLocks
+
+	res     backends.Results
+	follows map[int]int // by ack: the number in the engine's batch of the write that stores its jobs
 }
 
-// part is a write, or as much of it as is about adopted jobs.
+// part is a write, or the part of it that is about adopted jobs.
 type part struct {
-	n int
+	n int // the write's number in the batch
 	backends.Write
 }
 
-// Commit implements backends.Backend. What is about held jobs is done when all else
-// is, each in its own transaction.
+// settled is the change of a settle.
+type settled struct {
+	*statement.Change
+	write int // its number in the batch
+	proof backends.Lease
+}
+
+func newResults(b backends.Batch) backends.Results {
+	return backends.Results{Writes: make([]backends.WriteResult, len(b.Writes)), Claims: make([]backends.ClaimResult, len(b.Claims))}
+}
+
+// Commit implements backends.Backend. Writes about jobs that are claimed in open transactions come
+// after all others, each in its transaction.
 func (s *Store) Commit(ctx context.Context, b backends.Batch) (backends.Results, error) {
-	rest, held := s.holds.pick(b)
-	if len(held) == 0 {
+	rest, inTx := s.tx.pick(b)
+	if len(inTx) == 0 {
 		return s.commit(ctx, b, map[string]bool{})
 	}
-	res := backends.Results{Writes: make([]backends.WriteResult, len(b.Writes)), Claims: make([]backends.ClaimResult, len(b.Claims))}
-	if len(rest.batch.Writes)+len(rest.batch.Claims) > 0 {
-		got, err := s.commit(ctx, rest.batch, map[string]bool{})
-		if err != nil {
-			return backends.Results{}, err
-		}
-		for i, n := range rest.of {
-			res.Writes[n] = got.Writes[i]
-		}
-		res.Claims = got.Claims
+	res := newResults(b)
+	if err := rest.commit(ctx, s, map[string]bool{}, &res); err != nil {
+		return backends.Results{}, err
 	}
-	held = slices.DeleteFunc(held, func(h heldWrite) bool { return locked(res.Writes[h.n].Err) }) // it is tried again as a whole
-	s.settleHeld(ctx, held, res.Writes)
+	inTx = slices.DeleteFunc(inTx, func(w txWrite) bool { return isLocked(res.Writes[w.n].Err) }) // the whole write is tried again
+	s.settleInTx(ctx, inTx, res.Writes)
 	return res, nil
 }
 
-// commit carries out what is not about held jobs, but for claims of them. It asks no
-// queue that is blocked, and notes those that are found to be; see apart.
+// commit commits a batch without writes about jobs in open transactions. It claims from no blocked
+// queue, and adds those that it finds to be blocked by other programs' locks; see claimApart.
 func (s *Store) commit(ctx context.Context, b backends.Batch, blocked map[string]bool) (backends.Results, error) {
 	k := &commitment{s: s, batch: without(b, blocked)}
 	if err := k.split(); err != nil {
 		return backends.Results{}, err
 	}
-	if len(k.parts)+len(k.claims)+len(k.later)+len(k.stores) == 0 {
-		return s.Adopter.Commit(ctx, b)
+	if len(k.settles)+len(k.claims)+len(k.separate)+len(k.inserts) == 0 {
+		return s.Engine.Commit(ctx, b)
 	}
-	err := k.together(ctx)
+	err := k.run(ctx)
 	switch {
 	case errors.Is(err, errRowsLocked):
 		return s.setAside(ctx, k.batch, k.locked, blocked)
-	case locked(err) && len(k.claims) > 0:
-		return s.apart(ctx, k.batch, blocked)
-	case locked(err) && !b.WaitForLocks:
-		return s.setAside(ctx, k.batch, k.adopts(), blocked)
+	case isLocked(err) && len(k.claims) > 0:
+		return s.claimApart(ctx, k.batch, blocked)
+	case isLocked(err) && !b.WaitForLocks:
+		return s.setAside(ctx, k.batch, k.adoptedWrites(), blocked)
 	}
 	if err != nil {
 		return backends.Results{}, err
 	}
-	for i, n := range k.later {
-		res, err := s.claimInTurn(ctx, b.Host, k.batch.Claims[n], blocked)
-		switch {
-		case errors.Is(err, backends.ErrEvicted) && i == 0 && len(b.Writes) == 0 && len(b.Claims) == len(k.later):
+	for i, n := range k.separate {
+		res, err := s.claimInParts(ctx, b.Host, k.batch.Claims[n], false, blocked)
+		if errors.Is(err, backends.ErrEvicted) && i == 0 && len(b.Writes) == 0 && len(b.Claims) == len(k.separate) {
 			return backends.Results{}, err
-		case errors.Is(err, backends.ErrEvicted):
-			res.More = true // what came before is done and must be told: it is asked again
-		default:
-			res.Err = err
 		}
+		setClaimError(&res, err)
 		k.res.Claims[n] = res
 	}
 	return k.res, nil
 }
 
-// together commits all but the claims of both kinds of queues.
-func (k *commitment) together(ctx context.Context) error {
-	also := backends.TxHooks{Claims: len(k.claims) > 0, Writes: len(k.parts)+len(k.stores) > 0}
-	also.Before = func(ctx context.Context, sql backends.SQL, b *backends.Batch) error {
-		k.res = backends.Results{Writes: make([]backends.WriteResult, len(k.batch.Writes)), Claims: make([]backends.ClaimResult, len(k.batch.Claims))}
+// run commits everything but the claims that need transactions of their own.
+func (k *commitment) run(ctx context.Context) error {
+	if len(k.settles)+len(k.claims)+len(k.inserts) == 0 && k.managed.empty() {
+		k.res.Claims = make([]backends.ClaimResult, len(k.batch.Claims))
+		return nil
+	}
+	hooks := backends.TxHooks{Claims: len(k.claims) > 0, Writes: len(k.settles)+len(k.inserts) > 0}
+	hooks.Before = func(ctx context.Context, sql backends.SQL, b *backends.Batch) error {
+		k.res = newResults(k.batch)
 		return k.settle(ctx, sql, b)
 	}
-	also.Freed = func() (queues []string) {
+	hooks.Freed = func() (queues []string) {
 		for _, r := range k.res.Writes {
 			queues = append(queues, r.MadeReady...)
 		}
 		return queues
 	}
-	if len(k.claims)+len(k.stores) > 0 {
-		also.After = func(ctx context.Context, sql backends.SQL, r *backends.Results) error {
-			if err := k.store(ctx, sql, r); err != nil {
+	if len(k.claims)+len(k.inserts) > 0 {
+		hooks.After = func(ctx context.Context, sql backends.SQL, r *backends.Results) error {
+			if err := k.insert(ctx, sql, r); err != nil {
 				return err
 			}
 			for _, c := range k.claims {
@@ -123,130 +128,132 @@ func (k *commitment) together(ctx context.Context) error {
 			return nil
 		}
 	}
-	if len(k.parts)+len(k.claims)+len(k.stores)+len(k.managed.Writes)+len(k.managed.Claims) == 0 {
-		k.res.Claims = make([]backends.ClaimResult, len(k.batch.Claims))
+	commit := k.s.Engine.CommitWith
+	if k.tx != nil {
+		commit = k.tx.conn.CommitWith
+	}
+	got, err := commit(ctx, k.managed.Batch, hooks)
+	if errors.Is(err, statement.ErrNotAllRows) {
+		k.alone = true
+		got, err = commit(ctx, k.managed.Batch, hooks)
+	}
+	if err == nil {
+		k.merge(got)
+	}
+	return err
+}
+
+// merge adds the engine's results and those of claims.
+func (k *commitment) merge(got backends.Results) {
+	for i, n := range k.managed.writes {
+		k.mergeWrite(n, got.Writes[i])
+	}
+	for n, at := range k.follows {
+		k.mergeWrite(n, backends.WriteResult{Stored: got.Writes[at].Stored, MadeReady: got.Writes[at].MadeReady})
+	}
+	for i, n := range k.managed.claims {
+		k.res.Claims[n] = got.Claims[i]
+	}
+	for _, c := range k.claims {
+		k.res.Claims[c.n] = c.res
+	}
+}
+
+// mergeWrite adds the engine's result to that of write n. The engine's jobs can be some of those
+// that the write stores.
+func (k *commitment) mergeWrite(n int, got backends.WriteResult) {
+	r := &k.res.Writes[n]
+	r.Lost = append(r.Lost, got.Lost...)
+	r.Failed.AddAll(got.Failed)
+	addQueues(&r.MadeReady, got.MadeReady...)
+	positions, mixed := k.positions[n]
+	if !mixed {
+		r.Stored = got.Stored
+		return
+	}
+	for i, stored := range got.Stored {
+		k.stored(n)[positions[i]] = stored
+	}
+}
+
+// stored are the results for the jobs that write n stores.
+func (k *commitment) stored(n int) []backends.Stored {
+	r := &k.res.Writes[n]
+	if r.Stored == nil {
+		r.Stored = make([]backends.Stored, len(batch.JobsOf(k.batch.Writes[n])))
+	}
+	return r.Stored
+}
+
+// settle runs the writes about adopted jobs. Jobs for managed queues that an ack stores are added
+// to the engine's batch if the lease is not lost.
+func (k *commitment) settle(ctx context.Context, sql backends.SQL, b *backends.Batch) error {
+	k.follows = map[int]int{}
+	if len(k.settles) == 0 {
 		return nil
 	}
-	commit := k.s.Adopter.CommitWith
-	if k.held != nil {
-		commit = k.held.conn.CommitWith
-	}
-	got, err := commit(ctx, k.managed, also)
-	if errors.Is(err, errNotAll) {
-		k.single = true
-		got, err = commit(ctx, k.managed, also)
-	}
+	claims, err := k.lock(ctx, sql)
 	if err != nil {
 		return err
 	}
-	k.collect(got)
-	return nil
-}
-
-// collect puts the parts' answers together.
-func (k *commitment) collect(got backends.Results) {
-	for i, n := range k.of {
-		r := &k.res.Writes[n]
-		k.stored(n, got.Writes[i].Stored)
-		r.Lost = append(r.Lost, got.Writes[i].Lost...)
-		r.Failed.AddAll(got.Writes[i].Failed)
-		for _, q := range got.Writes[i].MadeReady {
-			batch.Free(r, q)
-		}
-	}
-	for n, at := range k.follow {
-		r := &k.res.Writes[n]
-		k.stored(n, got.Writes[at].Stored)
-		for _, q := range got.Writes[at].MadeReady {
-			batch.Free(r, q)
-		}
-	}
-	for i, n := range k.claimOf {
-		k.res.Claims[n] = got.Claims[i]
-	}
-	next := 0
-	for n, c := range k.batch.Claims {
-		if next < len(k.claims) && !slices.ContainsFunc(c.Queues, func(p backends.Policy) bool { return k.s.kind(p.Queue) != ofAdopted }) {
-			k.res.Claims[n] = k.claims[next].res
-			next++
-		}
-	}
-}
-
-// stored puts what the engine stored among what went into adopted tables.
-func (k *commitment) stored(n int, got []backends.Stored) {
-	at, mixed := k.at[n]
-	r := &k.res.Writes[n]
-	if !mixed {
-		r.Stored = got
-		return
-	}
-	for i, s := range got {
-		if r.Stored == nil {
-			r.Stored = make([]backends.Stored, len(batch.JobsOf(k.batch.Writes[n])))
-		}
-		r.Stored[at[i]] = s
-	}
-}
-
-// settle carries out the writes about adopted jobs.
-func (k *commitment) settle(ctx context.Context, sql backends.SQL, b *backends.Batch) error {
-	k.follow = map[int]int{}
-	if len(k.parts) == 0 {
-		return nil
-	}
-	var ids []int64
-	for _, p := range k.parts {
-		for _, l := range batch.LeasesOf(p.Write) {
-			id, _ := handled(l.Job)
-			ids = append(ids, id)
-		}
-	}
-	slices.Sort(ids)
-	x := &settling{s: k.s, single: k.single || k.held != nil}
-	if k.held != nil {
-		l := *k.held.lease // Before may be called again
-		l.failures = slices.Clone(l.failures)
-		x.leases = map[int64]*lease{l.id: &l}
-	} else {
-		if err := x.load(ctx, sql, slices.Compact(ids)); err != nil {
+	x := &changes{dialect: k.s.dialect, alone: k.alone || k.tx != nil}
+	var all []settled
+	for _, p := range k.settles {
+		made, err := k.write(x, p, claims)
+		if err != nil {
 			return err
 		}
-		if err := k.lockRows(ctx, sql, x); err != nil {
-			return err
-		}
-	}
-	for _, p := range k.parts {
-		if err := k.write(x, p); err != nil {
-			return err
-		}
+		all = append(all, made...)
 	}
 	if err := x.flush(ctx, sql); err != nil {
 		return err
 	}
-	for _, e := range x.ends {
-		r := &k.res.Writes[e.write]
-		if e.statement.Matched == 0 {
-			r.Lost = append(r.Lost, e.lease)
+	for _, change := range all {
+		r := &k.res.Writes[change.write]
+		if change.Statement.Matched == 0 {
+			r.Lost = append(r.Lost, change.proof)
 			continue
 		}
-		if e.fell {
-			r.Failed.Add(e.l.queue, e.why, e.dead)
+		if change.Failed {
+			r.Failed.Add(change.Lease.Queue, change.Cause, change.Dead)
 		}
-		if e.frees {
-			batch.Free(r, e.l.queue)
+		if change.MadeReady {
+			addQueues(&r.MadeReady, change.Lease.Queue)
 		}
 	}
-	for _, p := range k.parts {
+	for _, p := range k.settles {
 		if w, ok := p.Write.(backends.Ack); ok && len(w.Enqueue) > 0 && len(k.res.Writes[p.n].Lost) == 0 {
-			k.follow[p.n] = len(b.Writes)
+			k.follows[p.n] = len(b.Writes)
 			b.Writes = append(b.Writes, backends.Enqueue{Jobs: w.Enqueue})
 		}
 	}
 	return nil
 }
 
-// ownerOf is whose claims alone a write is about; 0: anybody's.
+// lock locks the leases of the settles, and then their rows; see checkLocks. The lease of a job in
+// an open transaction is in memory.
+func (k *commitment) lock(ctx context.Context, sql backends.SQL) (leases, error) {
+	if k.tx != nil {
+		l := *k.tx.lease // a copy: the transaction can run again
+		l.Failures = slices.Clone(l.Failures)
+		return leases{l.ID: &l}, nil
+	}
+	var ids []int64
+	for _, p := range k.settles {
+		for _, l := range batch.LeasesOf(p.Write) {
+			id, _ := lease.ParseHandle(l.Job)
+			ids = append(ids, id)
+		}
+	}
+	slices.Sort(ids)
+	claims, err := lockLeases(ctx, sql, k.s.dialect, slices.Compact(ids))
+	if err != nil {
+		return nil, err
+	}
+	return claims, k.checkLocks(ctx, sql, claims)
+}
+
+// ownerOf is the only sidecar whose claims a write is about; 0: it is about all.
 func ownerOf(w backends.Write) backends.Identity {
 	if r, ok := w.(backends.Release); ok {
 		return r.Owner
@@ -254,76 +261,112 @@ func ownerOf(w backends.Write) backends.Identity {
 	return 0
 }
 
-// write collects what one write wants.
-func (k *commitment) write(x *settling, p part) error {
-	owner := ownerOf(p.Write)
+// write adds the changes of one write.
+func (k *commitment) write(x *changes, p part, claims leases) (all []settled, err error) {
 	for _, proof := range batch.LeasesOf(p.Write) {
-		l := x.valid(proof, owner)
+		l := claims.provedBy(proof, ownerOf(p.Write))
 		if l == nil {
 			k.res.Writes[p.n].Lost = append(k.res.Writes[p.n].Lost, proof)
 			continue
 		}
-		t := k.s.tableOf(l.queue)
-		if k.held != nil {
-			t = k.held.table // a reload may have mapped the queue elsewhere
+		q := k.s.settledIn(l.Queue)
+		if k.tx != nil {
+			q = k.tx.queue // a reload can have moved the queue to another table
 		}
-		if t == nil {
-			return backends.Refused(fmt.Errorf("the job is of the queue %s, which lives in an adopted table that this sidecar's config does not have (any more)", l.queue))
+		if q == nil {
+			return nil, backends.Refused(fmt.Errorf("the job is of the queue %s, which lives in an adopted table that this sidecar's config does not have (any more)", l.Queue))
 		}
-		var e *ending
-		var err error
+		var change *statement.Change
 		switch w := p.Write.(type) {
 		case backends.Ack:
-			e, err = x.ack(t, l, w.Result)
+			change, err = x.ack(q, l, w.Result)
 		case backends.Nack:
-			e, err = x.end(t, l, l.standing().AfterNack(w), backends.CauseNacked, nil)
+			change, err = x.add(q.End(l, l.AttemptState().AfterNack(w), backends.CauseNacked))
 		case backends.Release:
-			e, err = x.end(t, l, l.standing().AfterRelease(w), w.Cause, nil)
+			change, err = x.add(q.End(l, l.AttemptState().AfterRelease(w), w.Cause))
 		case backends.Extend:
-			e = x.extend(t, l, w)
+			change, err = x.add(q.Extend(l, w), nil)
 		}
 		if err != nil {
-			return err
+			return nil, err
 		}
-		e.write, e.lease = p.n, proof
-	}
-	return nil
-}
-
-// claimInTurn makes a claim of several kinds of queues, or of held jobs, one run of a kind after
-// another: each is a commit by itself.
-func (s *Store) claimInTurn(ctx context.Context, host backends.Identity, c backends.Claim, blocked map[string]bool) (all backends.ClaimResult, err error) {
-	left := c.MaxBytes
-	for from := 0; from < len(c.Queues) && len(all.Jobs) < len(c.Slots) && !all.More; {
-		to := from + 1
-		kind := s.kind(c.Queues[from].Queue)
-		for to < len(c.Queues) && s.kind(c.Queues[to].Queue) == kind {
-			to++
-		}
-		run := backends.Claim{Queues: c.Queues[from:to], Slots: c.Slots[len(all.Jobs):], MaxBytes: left, MaxPayload: c.MaxPayload, Strict: c.Strict || len(all.Jobs) > 0}
-		var got backends.ClaimResult
-		if kind == ofHeld {
-			got, err = s.hold(ctx, run)
-		} else if res, failed := s.commit(ctx, backends.Batch{Host: host, Claims: []backends.Claim{run}}, blocked); failed != nil {
-			err = failed
-		} else {
-			got = res.Claims[0]
-		}
-		if err != nil {
-			if len(all.Jobs) > 0 {
-				return all, nil // they are claimed
-			}
-			return all, err
-		}
-		all.Failed.AddAll(got.Failed)
-		all.Jobs, all.More = append(all.Jobs, got.Jobs...), got.More
-		for i := range got.Jobs {
-			left -= int64(len(got.Jobs[i].Payload))
-		}
-		if left <= 0 && c.MaxBytes > 0 {
-			all.More = true
-		}
-		from = to
+		all = append(all, settled{change, p.n, proof})
 	}
 	return all, nil
+}
+
+// claimInParts makes a claim in several transactions, in the order of its queues: one for each run of
+// queues of one kind, or with each one for each queue. If one fails the result has the jobs of those
+// before it, which are claimed.
+func (s *Store) claimInParts(ctx context.Context, host backends.Identity, c backends.Claim, each bool, blocked map[string]bool) (backends.ClaimResult, error) {
+	all := claimParts{claim: c, left: c.MaxBytes}
+	var to int
+	for from := 0; from < len(c.Queues) && !all.full(); from = to {
+		kind := s.kind(c.Queues[from].Queue)
+		for to = from + 1; !each && to < len(c.Queues) && s.kind(c.Queues[to].Queue) == kind; {
+			to++
+		}
+		if each && blocked[c.Queues[from].Queue] {
+			continue
+		}
+		got, err := s.claimKind(ctx, host, kind, all.next(c.Queues[from:to]), blocked)
+		switch {
+		case err == nil:
+			all.add(got)
+		case len(all.res.Jobs) > 0:
+			all.res.More = each
+			return all.res, nil
+		default:
+			return all.res, err
+		}
+	}
+	return all.res, nil
+}
+
+func (s *Store) claimKind(ctx context.Context, host backends.Identity, kind queueKind, c backends.Claim, blocked map[string]bool) (backends.ClaimResult, error) {
+	if kind == txQueue {
+		return s.claimInTx(ctx, c)
+	}
+	res, err := s.commit(ctx, backends.Batch{Host: host, Claims: []backends.Claim{c}}, blocked)
+	if err != nil {
+		return backends.ClaimResult{}, err
+	}
+	return res.Claims[0], nil
+}
+
+// setClaimError sets the error of a claim, besides others that are committed. These have to reach the
+// caller, who claims again if the sidecar was evicted.
+func setClaimError(res *backends.ClaimResult, err error) {
+	if errors.Is(err, backends.ErrEvicted) {
+		res.More = true
+	} else {
+		res.Err = err
+	}
+}
+
+// claimParts is a claim that runs in several transactions.
+type claimParts struct {
+	claim backends.Claim
+	res   backends.ClaimResult
+	left  int64 // bytes that the result may still have
+}
+
+func (p *claimParts) full() bool { return len(p.res.Jobs) == len(p.claim.Slots) || p.res.More }
+
+// next is the rest of the claim, of these queues.
+func (p *claimParts) next(queues []backends.Policy) backends.Claim {
+	c := p.claim
+	c.Queues, c.Slots, c.MaxBytes, c.Strict = queues, c.Slots[len(p.res.Jobs):], p.left, c.Strict || len(p.res.Jobs) > 0
+	return c
+}
+
+func (p *claimParts) add(got backends.ClaimResult) {
+	p.res.Failed.AddAll(got.Failed)
+	p.res.Jobs, p.res.More = append(p.res.Jobs, got.Jobs...), got.More
+	for i := range got.Jobs {
+		p.left -= int64(len(got.Jobs[i].Payload))
+	}
+	if p.left <= 0 && p.claim.MaxBytes > 0 {
+		p.res.More = true
+	}
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/qsidecar/qsidecar/backends/adopted"
 )
 
-// TestCounts: the attempts column counts failures, which an end writes, or deliveries,
-// which a claim does; whoever counted there, at the limit a job is dead.
+// TestCounts: the attempts column counts failures, which settles write, or deliveries, which claims
+// write. At the limit a job is dead, whoever counted.
 func TestCounts(t *testing.T) {
 	if testing.Short() {
 		t.Skip("make check runs this")
@@ -53,12 +53,12 @@ func (k *kit) counts(queue string, m adopted.Table) {
 	rows := func(what string, want ...string) {
 		k.Helper()
 		before := k.Failed()
-		k.shows("SELECT concat_ws(' ', id, state, coalesce(failure_count, 0)) FROM "+queue+" ORDER BY id", want...)
+		k.wantRows("SELECT concat_ws(' ', id, state, coalesce(failure_count, 0)) FROM "+queue+" ORDER BY id", want...)
 		if k.Failed() && !before {
 			k.Errorf("that was %s, %s", queue, what)
 		}
 	}
-	count := func(failures, deliveries int) int { // what the column shows
+	count := func(failures, deliveries int) int { // the column's value
 		if m.Deliveries {
 			return deliveries
 		}
@@ -74,7 +74,7 @@ func (k *kit) counts(queue string, m adopted.Table) {
 	k.write(backends.Ack{Leases: leases(jobs[2])}, 0)
 	rows("a nack, a give-back and an ack", row(1, "new", 1, 1), row(2, "new", 0, 0), row(3, "done", 0, 1))
 
-	// Its own consumers count, too: the second job has two attempts behind it.
+	// The table's own consumers count, too: they have tried the second job twice.
 	k.sql("UPDATE " + queue + " SET failure_count = 2 WHERE id = 2")
 	for i, job := range k.claim(queue, 3) {
 		if want := []int{2, 3}[i]; job.Attempt != want || job.MaxAttempts != 3 {
@@ -82,12 +82,12 @@ func (k *kit) counts(queue string, m adopted.Table) {
 		}
 		k.write(backends.Nack{Leases: leases(job), HasDelay: true}, 0)
 	}
-	last := "new" // with as many attempts as there may be it is dead all the same
+	last := "new" // with all attempts used it is still dead
 	if buried {
 		last = "dead"
 	}
 	rows("the last attempt of one", row(1, "new", 2, 2), row(2, last, 3, 3), row(3, "done", 0, 1))
-	k.sql("UPDATE " + queue + " SET failure_count = 3 WHERE id = 1") // it is dead, though its state does not say so: one of its own consumers failed
+	k.sql("UPDATE " + queue + " SET failure_count = 3 WHERE id = 1") // one of its own consumers failed: the job is dead, although its state does not show it
 	if more := k.claim(queue, 3); len(more) > 0 {
 		k.Errorf("%s: beyond the limit there are %+v", queue, more)
 	}

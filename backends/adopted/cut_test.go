@@ -9,7 +9,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends/adopted"
 )
 
-// cutTable has short texts in every role that takes a job's own values.
+// cutTable has short texts in every role that takes values of a job.
 func cutTable() adopted.Table {
 	return adopted.Table{
 		Name:    "short",
@@ -18,7 +18,7 @@ func cutTable() adopted.Table {
 	}
 }
 
-// cutKey is a key of several columns, of which MySQL finds a number by a text that begins with it.
+// cutKey is a key of several columns, one a number. MySQL finds a number by a text that begins with it.
 func cutKey() adopted.Table {
 	m := cutTable()
 	m.Name, m.Columns = "two", map[adopted.Role][]string{adopted.ID: {"n", "id"}, adopted.State: {"state"}, adopted.Payload: {"id"}}
@@ -29,17 +29,17 @@ const cutDDL = `CREATE TABLE short (id varchar(6) PRIMARY KEY, payload varchar(1
 	CREATE TABLE two (n int NOT NULL, id varchar(6) NOT NULL, state int NOT NULL DEFAULT 0, PRIMARY KEY (n, id));
 	INSERT INTO two (n, id, state) VALUES (7, 'a', 0)`
 
-// cutter is what the test needs of a kit.
+// cutter is the part of a kit that the test uses.
 type cutter interface {
 	backends.Backend
 	backends.Inspector
 	write(w backends.Write, lost int) backends.WriteResult
 	one(queue string) backends.Job
 	command(c backends.Command, want int64)
-	shows(query string, want ...string)
+	wantRows(query string, want ...string)
 }
 
-// nothingIsCut stores what fits, and has the rest refused.
+// nothingIsCut checks that values that fit are stored, and others refused.
 func nothingIsCut(t *testing.T, k cutter) {
 	t.Helper()
 	job := func(id, payload, fixed string) backends.NewJob {
@@ -71,19 +71,19 @@ func nothingIsCut(t *testing.T, k cutter) {
 	}
 	j := k.one("q")
 	k.write(backends.Ack{Leases: leases(j), Result: []byte("1234")}, 0)
-	k.shows("SELECT concat(id, '|', payload, '|', result, '|', fixed) FROM short", "abcdef|ä123456789|1234|1234")
+	k.wantRows("SELECT concat(id, '|', payload, '|', result, '|', fixed) FROM short", "abcdef|ä123456789|1234|1234")
 	k.command(backends.Command{Queue: "q", Kind: backends.Delete, IDs: []string{j.ID}}, 1)
 }
 
-// TestNothingIsCut: a value that is longer than its column is refused, and an id names
-// no row whose key is its beginning.
+// TestNothingIsCut: a value that is longer than its column is refused, and an id does not find a row
+// whose key is its beginning.
 func TestNothingIsCut(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		nothingIsCut(t, on.newKit(t, cutDDL, map[string]adopted.Table{"q": cutTable(), "two": cutKey()}))
 	})
 }
 
-// TestNothingIsCutByTypes: types whose limits PostgreSQL applies in an explicit cast, too.
+// TestNothingIsCutByTypes checks types whose limits PostgreSQL also applies in an explicit cast.
 func TestNothingIsCutByTypes(t *testing.T) {
 	t.Parallel()
 	m := cutTable()
@@ -110,13 +110,13 @@ func TestNothingIsCutByTypes(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%s: %v", column, err)
 			}
-			k.shows("SELECT "+column+"::text FROM odd WHERE id = "+r.Writes[0].Stored[0].ID, value)
+			k.wantRows("SELECT "+column+"::text FROM odd WHERE id = "+r.Writes[0].Stored[0].ID, value)
 		}
 	}
 }
 
-// TestSQLiteNothingIsCut: its columns take texts of any length. A number's takes a text that
-// is none as it is, and no row is found by a text that begins with its number.
+// TestSQLiteNothingIsCut: columns of SQLite take texts of any length, also those of numbers. A text
+// that begins with a number does not find the row of that number.
 func TestSQLiteNothingIsCut(t *testing.T) {
 	t.Parallel()
 	m := cutTable()
@@ -127,13 +127,13 @@ func TestSQLiteNothingIsCut(t *testing.T) {
 	for _, count := range []string{"12 apples", "many", "12"} {
 		k.write(backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Payload: []byte("longer "), Headers: map[string]string{"count": count}}}}, 0)
 	}
-	k.shows("SELECT payload || '|' || count || '|' || typeof(count) FROM short ORDER BY id", "longer |12 apples|text", "longer |many|text", "longer |12|integer")
+	k.wantRows("SELECT payload || '|' || count || '|' || typeof(count) FROM short ORDER BY id", "longer |12 apples|text", "longer |many|text", "longer |12|integer")
 	k.command(backends.Command{Queue: "two", Kind: backends.Delete, IDs: []string{"7-1,a", "7.0,a", "7x,a", "7,ab", "7,a "}}, 0)
 	k.command(backends.Command{Kind: backends.Delete, IDs: []string{"1-1", "1.0", "1x", "12", "01"}}, 0)
 	k.command(backends.Command{Kind: backends.Delete, IDs: []string{"1"}}, 1)
 }
 
-// oddNumbers has jobs whose attempts and priority are of a type that holds more than whole
+// oddNumbers has jobs whose attempts and priority are of a type that holds other things than whole
 // numbers.
 func oddNumbers() adopted.Table {
 	m := cutTable()
@@ -143,7 +143,7 @@ func oddNumbers() adopted.Table {
 	return m
 }
 
-// claimsOddNumbers: no row keeps the others from being claimed, shown and swept.
+// claimsOddNumbers checks that no row prevents claims, views and maintenance of the others.
 func (k *kit) claimsOddNumbers(claimed, shown string) {
 	k.Helper()
 	var got string
@@ -155,11 +155,11 @@ func (k *kit) claimsOddNumbers(claimed, shown string) {
 		k.Errorf("claimed %s, want %s", got, claimed)
 	}
 	k.peek(backends.Peek{State: backends.StateClaimed, Max: 20}, shown)
-	k.sweep(backends.Maintenance{Waiting: []string{"q"}, Prune: true})
+	k.maintain(backends.Maintenance{Waiting: []string{"q"}, Prune: true})
 	k.write(backends.Nack{Leases: leases(jobs...), HasDelay: true}, 0)
 }
 
-// TestOddNumbers: a row whose attempts or priority is no whole number is a job like others.
+// TestOddNumbers: a row whose attempts or priority is not a whole number is a job like others.
 func TestOddNumbers(t *testing.T) {
 	t.Parallel()
 	k := newKit(t, `CREATE TABLE odd (id int PRIMARY KEY, state int NOT NULL DEFAULT 0, tries numeric DEFAULT 0, urgency numeric);
@@ -168,7 +168,7 @@ func TestOddNumbers(t *testing.T) {
 	k.claimsOddNumbers("1:1:1 2:0:1 3:32767:1 4:-32768:1 5:5:2 6:6:-6 8:0:1 ", "1:claimed:0 2:claimed:0 3:claimed:0 4:claimed:0 5:claimed:1 6:claimed:-7 8:claimed:0 ")
 }
 
-// TestSQLiteOddNumbers: a column of SQLite's holds anything.
+// TestSQLiteOddNumbers: a column of SQLite holds anything.
 func TestSQLiteOddNumbers(t *testing.T) {
 	t.Parallel()
 	k := newSQLiteKit(t, `CREATE TABLE odd (id INTEGER PRIMARY KEY, state INT NOT NULL DEFAULT 0, tries INT DEFAULT 0, urgency INT);

@@ -14,18 +14,18 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
-// databases are those of a server. A test that passes leaves its database with the
-// sidecar's tables to a later one: to create them costs more than most tests do.
+// databases are the databases of a server. A test that passes leaves its database with the sidecar's
+// tables to a later test, because their creation costs more than most tests.
 type databases struct {
 	exec  func(sql string) error
-	clean func(name string) error // removes the owner's tables, and what the sidecar's hold
+	clean func(name string) error // removes the owner's tables, and the rows of the sidecar's
 
 	mu   sync.Mutex
 	made int
 	free []string
 }
 
-// get is a free database or a new one, until the test ends.
+// get returns a free database or a new one, until the test ends.
 func (d *databases) get(t *testing.T) string {
 	t.Helper()
 	name, used := d.next()
@@ -60,7 +60,7 @@ func (d *databases) next() (name string, used bool) {
 	return fmt.Sprintf("adopted%d_%d", os.Getpid(), d.made), false
 }
 
-// onPostgres are those of the PostgreSQL server.
+// onPostgres are the databases of the PostgreSQL server.
 var onPostgres = &databases{
 	exec: func(sql string) error { return server.Exec(context.Background(), sql) },
 	clean: func(name string) (err error) {
@@ -97,7 +97,7 @@ func urlOf(name string) string {
 	return u.String()
 }
 
-// onMySQL are those of a MySQL or MariaDB.
+// onMySQL are the databases of a MySQL or MariaDB server.
 func onMySQL(m *testserver.MySQL) *databases {
 	return &databases{
 		exec: func(sql string) error { return m.Exec(context.Background(), sql) },

@@ -8,9 +8,8 @@ import (
 	"github.com/qsidecar/qsidecar/backends/adopted"
 )
 
-// TestWritesAreSynced: PostgreSQL is told not to wait for the disk where nothing but
-// claims is committed, and nowhere else (design.md §2.1). That what is synced outlives
-// a crash is seen by the engine's own TestAnsweredIsOnDisk.
+// TestWritesAreSynced: PostgreSQL does not wait for the disk if a commit has only claims, and waits
+// for it otherwise. The engine's TestAnsweredIsOnDisk proves that synced writes survive a crash.
 func TestWritesAreSynced(t *testing.T) {
 	t.Parallel()
 	k := newKit(t, systemE+`;
@@ -31,7 +30,7 @@ func TestWritesAreSynced(t *testing.T) {
 	if n, _, err := k.Command(t.Context(), backends.Command{Kind: backends.Retry, Queue: "e", All: true}); n != 1 || err != nil {
 		t.Errorf("retry: %d, %v", n, err)
 	}
-	k.shows("SELECT what FROM seen ORDER BY at",
+	k.wantRows("SELECT what FROM seen ORDER BY at",
 		"UPDATE processing off", "UPDATE processing off", "UPDATE processing off",
 		"UPDATE done on", "UPDATE error on", "UPDATE waiting on", "INSERT on",
 		"UPDATE processing off", "UPDATE done on", "INSERT on",

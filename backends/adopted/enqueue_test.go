@@ -25,8 +25,8 @@ func TestEnqueue(t *testing.T) {
 	if len(r.Stored) != 4 || r.Stored[1].ID != "4" || r.Stored[3].ID != "5" || r.Stored[0].ID == "" || r.Stored[2].ID == "" || len(r.MadeReady) != 2 {
 		t.Errorf("%+v", r)
 	}
-	k.shows("SELECT parameters::text FROM my_queue WHERE queue_item_id > 3 ORDER BY 1", "[5]", `{"n": 4}`)
-	k.shows("SELECT convert_from(payload, 'UTF8') FROM qsidecar.qsidecar_jobs ORDER BY id", "x", "y")
+	k.wantRows("SELECT parameters::text FROM my_queue WHERE queue_item_id > 3 ORDER BY 1", "[5]", `{"n": 4}`)
+	k.wantRows("SELECT convert_from(payload, 'UTF8') FROM qsidecar.qsidecar_jobs ORDER BY id", "x", "y")
 	var u *backends.UnsupportedError
 	for role, job := range map[string]backends.NewJob{
 		"priority": {Priority: 1}, "run_at": {Delay: time.Second}, "headers": {Headers: map[string]string{"a": "b"}}, "": {Key: "k"},
@@ -41,8 +41,8 @@ func TestEnqueue(t *testing.T) {
 	}
 }
 
-// TestAckAndEnqueue: what comes with an ack is stored with it or not at all,
-// whichever of the two is in an adopted table.
+// TestAckAndEnqueue: jobs that come with an ack are stored with it or not at all, whichever of the
+// two is in an adopted table.
 func TestAckAndEnqueue(t *testing.T) {
 	t.Parallel()
 	k := newKit(t, systemE, map[string]adopted.Table{"e": tableE()})
@@ -57,11 +57,11 @@ func TestAckAndEnqueue(t *testing.T) {
 			t.Errorf("%s, a lost lease: %+v", queue, r)
 		}
 	}
-	k.shows(`SELECT count(*)::text FROM my_queue WHERE parameters = '"next"'`, "2")
-	k.shows(`SELECT count(*)::text FROM qsidecar.qsidecar_jobs WHERE payload = 'next'`, "2")
+	k.wantRows(`SELECT count(*)::text FROM my_queue WHERE parameters = '"next"'`, "2")
+	k.wantRows(`SELECT count(*)::text FROM qsidecar.qsidecar_jobs WHERE payload = 'next'`, "2")
 }
 
-// TestClaimOfBothKinds goes by the order of the queues.
+// TestClaimOfBothKinds: a claim of managed and adopted queues keeps their order.
 func TestClaimOfBothKinds(t *testing.T) {
 	t.Parallel()
 	k := newKit(t, systemE, map[string]adopted.Table{"e": tableE()})
@@ -84,8 +84,8 @@ func TestClaimOfBothKinds(t *testing.T) {
 	k.write(backends.Ack{Leases: leases(jobs...)}, 0)
 }
 
-// TestOddTables: names that would end a statement, several columns for a payload,
-// NULL for a state, a token, another schema, an archive.
+// TestOddTables has names that would end a statement, a payload of several columns, NULL as a state,
+// a token, another schema, an archive.
 func TestOddTables(t *testing.T) {
 	t.Parallel()
 	m := adopted.Table{
@@ -107,28 +107,28 @@ func TestOddTables(t *testing.T) {
 	later := job
 	later.RunAt = time.Date(2101, 2, 3, 4, 5, 6, 0, time.UTC)
 	r := k.write(backends.Enqueue{Jobs: []backends.NewJob{job, later}}, 0)
-	k.shows(`SELECT "when"::text FROM q WHERE "when" > now()`, "2101-02-03 04:05:06")
+	k.wantRows(`SELECT "when"::text FROM q WHERE "when" > now()`, "2101-02-03 04:05:06")
 	k.sql(`INSERT INTO q ("i""d", "ki\nd") VALUES (gen_random_uuid(), 'other')`)
 	jobs := k.claim("odd", 3)
 	if len(jobs) != 1 || jobs[0].ID != r.Stored[0].ID || string(jobs[0].Payload) != `{"a'b":{"c":[1]},"n":7,"select":"x"}` || jobs[0].Headers["user"] != "u'1" || jobs[0].Priority != 2 {
 		t.Fatalf("%+v", jobs)
 	}
-	k.shows(`SELECT (pid BETWEEN 900 AND 999)::text FROM q WHERE pid IS NOT NULL`, "true")
+	k.wantRows(`SELECT (pid BETWEEN 900 AND 999)::text FROM q WHERE pid IS NOT NULL`, "true")
 	k.write(backends.Nack{Leases: leases(jobs[0]), Error: "x", HasDelay: true}, 0)
 	jobs = k.claim("odd", 3)
 	if len(jobs) != 1 || jobs[0].Attempt != 2 {
 		t.Fatalf("%+v", jobs)
 	}
 	k.write(backends.Ack{Leases: leases(jobs[0])}, 0)
-	k.shows(`SELECT concat_ws('|', "select", "i""d", fails, other) FROM old`, "x|"+jobs[0].ID+"|1")
-	k.shows(`SELECT count(*)::text FROM q`, "2")
+	k.wantRows(`SELECT concat_ws('|', "select", "i""d", fails, other) FROM old`, "x|"+jobs[0].ID+"|1")
+	k.wantRows(`SELECT count(*)::text FROM q`, "2")
 	stats, err := k.Stats(t.Context(), "odd")
 	if err != nil || len(stats) != 1 || stats[0].Scheduled != 1 || stats[0].Ready+stats[0].Claimed+stats[0].Dead+stats[0].Done != 0 {
 		t.Errorf("%+v, %v", stats, err)
 	}
 }
 
-// TestWhatCannotBeAdopted: everything that is wrong is told at once.
+// TestWhatCannotBeAdopted: the error lists everything that does not fit.
 func TestWhatCannotBeAdopted(t *testing.T) {
 	t.Parallel()
 	url := server.Database(t)
@@ -162,7 +162,7 @@ func TestWhatCannotBeAdopted(t *testing.T) {
 	}
 }
 
-// TestCreatedAtWithoutADefault: a new job has the time, although its column may be NULL.
+// TestCreatedAtWithoutADefault: a new job has the time, although its column can be NULL.
 func TestCreatedAtWithoutADefault(t *testing.T) {
 	m := adopted.Table{
 		Name: "made", Columns: map[adopted.Role][]string{adopted.ID: {"id"}, adopted.State: {"state"}, adopted.CreatedAt: {"made_at"}},
@@ -171,11 +171,11 @@ func TestCreatedAtWithoutADefault(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		k := on.newKit(t, fmt.Sprintf("CREATE TABLE made (id %s, state char(1) NOT NULL, made_at %s NULL)", serial(on.name), on.zoneless), map[string]adopted.Table{"q": m})
 		k.write(backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}}, 0)
-		k.shows("SELECT concat_ws('', count(made_at)) FROM made", "1")
+		k.wantRows("SELECT concat_ws('', count(made_at)) FROM made", "1")
 	})
 }
 
-// serial is a key that the database numbers.
+// serial is the type of a key that the database numbers.
 func serial(product string) string {
 	switch product {
 	case "PostgreSQL":

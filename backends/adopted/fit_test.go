@@ -14,7 +14,7 @@ import (
 	pgdiagnose "github.com/qsidecar/qsidecar/backends/postgres/diagnose"
 )
 
-// fitting is a database to hold mappings against.
+// fitting is a database to check mappings against.
 type fitting struct {
 	*testing.T
 	engine *postgres.Store
@@ -45,10 +45,10 @@ func (f *fitting) sql(text string) {
 	}
 }
 
-// misfits are what is wrong with a mapping, a line each.
+// misfits are those of a mapping, a line each.
 func (f *fitting) misfits(m adopted.Table) string {
 	f.Helper()
-	_, wrong, err := adopted.Look(f.Context(), pgdiagnose.New(f.engine), map[string]adopted.Table{"q": m})
+	_, wrong, err := adopted.Check(f.Context(), pgdiagnose.New(f.engine), map[string]adopted.Table{"q": m})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -72,8 +72,8 @@ func on(column, ready, claimed string) adopted.Table {
 	}
 }
 
-// TestStatesFitTheirColumn: what a column cannot hold is told by its key, and what
-// it can is taken.
+// TestStatesFitTheirColumn: values that a column cannot hold are misfits, which name their key. Others
+// are accepted.
 func TestStatesFitTheirColumn(t *testing.T) {
 	t.Parallel()
 	f := newFitting(t, kinds)
@@ -87,9 +87,9 @@ func TestStatesFitTheirColumn(t *testing.T) {
 		{"v", "wait", "takän", `"takän" is longer than the column v holds (character varying(4))`},
 		{"v", "äöüß", "", ""},
 		{"n", "1", "-2", ""},
-		{"n", "waiting", "2", `queues.q.states.ready: the column n is of the type smallint, and "waiting" is no whole number`},
+		{"n", "waiting", "2", `queues.q.states.ready: the column n is of the type smallint, and "waiting" is not a whole number`},
 		{"n", "1", "32768", `queues.q.states.claimed: the column n is of the type smallint, which holds -32768 to 32767, and 32768 is outside`},
-		{"n", "1", "2.0", `"2.0" is no whole number`},
+		{"n", "1", "2.0", `"2.0" is not a whole number`},
 		{"n", "1", "99999999999999999999", `99999999999999999999 is outside`},
 		{"n", "1", "01", "queues.q.states.ready: the same value as states.claimed"},
 		{"d", "999", "1000", "which holds -999 to 999, and 1000 is outside"},
@@ -98,11 +98,11 @@ func TestStatesFitTheirColumn(t *testing.T) {
 		{"b", "waiting", "true", `queues.q.states.ready: the column b is of the type boolean, and "waiting" is neither true nor false`},
 		{"e", "new", `it's "odd", this`, ""},
 		{"e", "new", "gone", `queues.q.states.claimed: the column e is of the type mood, which has no "gone": it has new, busy, done, it's "odd", this`},
-		{"u", "b9f0f6a4-3c3a-4a4e-9f57-0a0f6a0c9e8d", "x", `"x" is no UUID`},
-		{"j", `"waiting"`, "taken", `"taken" is no JSON text`},
+		{"u", "b9f0f6a4-3c3a-4a4e-9f57-0a0f6a0c9e8d", "x", `"x" is not a UUID`},
+		{"j", `"waiting"`, "taken", `"taken" is not a JSON text`},
 		{"js", `"waiting"`, `"taken"`, "queues.q.table: the database refuses to look for jobs in it: "},
-		{"at", "infinity", "soon", `"soon" is no time`},
-		{"made", "1", "2", "queues.q.columns.state: the column made is generated: nobody can write it"},
+		{"at", "infinity", "soon", `"soon" is not a time`},
+		{"made", "1", "2", "queues.q.columns.state: the column made is generated, so nothing can be stored in it"},
 	} {
 		got := f.misfits(on(c.column, c.ready, c.claimed))
 		if c.want == "" && got != "" || !strings.Contains(got, c.want) {
@@ -116,7 +116,7 @@ func TestStatesFitTheirColumn(t *testing.T) {
 	}
 }
 
-// TestMappingsFit: the rest of a mapping, all findings at once.
+// TestMappingsFit checks the misfits of the rest of a mapping.
 func TestMappingsFit(t *testing.T) {
 	t.Parallel()
 	f := newFitting(t, kinds+`;
@@ -172,8 +172,8 @@ func TestMappingsFit(t *testing.T) {
 	}
 }
 
-// TestRights: what the login lacks is a problem where the queue needs it, and told
-// where it can do without.
+// TestRights: a right that the login lacks is a misfit if the queue needs it, and a fact in check
+// if it does not.
 func TestRights(t *testing.T) {
 	t.Parallel()
 	f := newFitting(t, kinds)
@@ -184,7 +184,7 @@ func TestRights(t *testing.T) {
 	role := "clerk_" + db
 	f.sql(fmt.Sprintf("CREATE ROLE %q LOGIN; GRANT ALL ON SCHEMA qsidecar TO %[1]q; GRANT ALL ON ALL TABLES IN SCHEMA qsidecar TO %[1]q;"+
 		"GRANT ALL ON ALL SEQUENCES IN SCHEMA qsidecar TO %[1]q", role))
-	t.Cleanup(func() { // before its database goes
+	t.Cleanup(func() { // before its database is dropped
 		if _, err := f.c.Exec(context.Background(), fmt.Sprintf("DROP OWNED BY %q; DROP ROLE %[1]q", role)); err != nil {
 			t.Error(err)
 		}

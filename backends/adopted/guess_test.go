@@ -11,20 +11,19 @@ import (
 	"github.com/qsidecar/qsidecar/backends/adopted/guess"
 )
 
-// asked is an engine that keeps what it was asked.
+// asked is an engine that keeps the queries that it ran.
 type asked struct {
-	adopted.Adopter
+	backends.Engine
 	all []*backends.Statement
 }
 
 func (a *asked) Query(ctx context.Context, statements ...*backends.Statement) error {
 	a.all = append(a.all, statements...)
-	return a.Adopter.Query(ctx, statements...)
+	return a.Engine.Query(ctx, statements...)
 }
 
-// TestGuessIsCheap: what is looked at for a proposal comes from an index, in its order:
-// a table may have as many rows as it likes. A rare state in its middle is found all the
-// same.
+// TestGuessIsCheap: a proposal reads rows from an index, in its order, so that its cost does not grow
+// with the table. It still finds a rare state in the middle.
 func TestGuessIsCheap(t *testing.T) {
 	if testing.Short() {
 		t.Skip("make check runs this")
@@ -54,13 +53,13 @@ func cheap(t *testing.T, k *kit, sql func(string)) {
 		}
 		sql("INSERT INTO jobs VALUES " + strings.Join(rows, ", "))
 	}
-	engine := &asked{Adopter: k.Store.Adopter}
+	engine := &asked{Engine: k.Store.Engine}
 	p, err := guess.Table(t.Context(), engine, "", "jobs")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := fmt.Sprint(p.Table.States); got != "map[dead:{failed false} done:{done false} ready:{waiting false}]" || p.Looks != "1000 rows, from both ends of its key" {
-		t.Errorf("it looked at %s and proposes %s", p.Looks, got)
+	if got := fmt.Sprint(p.Table.States); got != "map[dead:{failed false} done:{done false} ready:{waiting false}]" || p.Sampled != "1000 rows, from both ends of its key" {
+		t.Errorf("it looked at %s and proposes %s", p.Sampled, got)
 	}
 	if len(engine.all) < 5 {
 		t.Errorf("it asked %d times", len(engine.all))
@@ -76,13 +75,13 @@ func cheap(t *testing.T, k *kit, sql func(string)) {
 	}
 }
 
-// TestGuesses: what names, types, defaults and rows say, and what they do not.
+// TestGuesses checks what names, types, defaults and rows show, and what they do not.
 func TestGuesses(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		ddl   string
 		table string
-		want  string // in short; see shortly
+		want  string // in short; see summary
 	}{
 		"times alone say nothing": {
 			`CREATE TABLE t (id integer PRIMARY KEY, body text, processed_at datetime)`, "t",
@@ -187,19 +186,19 @@ func TestGuesses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			k := newSQLiteKit(t, c.ddl, nil)
-			p, err := guess.Table(t.Context(), k.Store.Adopter, "", c.table)
+			p, err := guess.Table(t.Context(), k.Store.Engine, "", c.table)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := shortly(p); got != c.want {
+			if got := summary(p); got != c.want {
 				t.Errorf("it proposes %s\nwant        %s", got, c.want)
 			}
 		})
 	}
 }
 
-// shortly is a proposal's columns, states, what an ack does, and the keys it leaves open.
-func shortly(p *guess.Proposal) string {
+// summary is the proposal's columns, states, what an ack does, and the keys that it leaves open.
+func summary(p *guess.Proposal) string {
 	var all []string
 	for _, role := range adopted.Roles {
 		if names := p.Table.Columns[role]; len(names) > 0 {

@@ -13,8 +13,8 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// TestHeldConnectionLost: with its connection a job's lock falls, and nothing of the
-// claim is left. Who settles it is told, and so is who looks at what is held.
+// TestHeldConnectionLost: a lost connection ends the lock and the claim. A settle of the job gets
+// lease_lost, and the job no longer counts as claimed.
 func TestHeldConnectionLost(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		for name, w := range map[string]func(l []backends.Lease) backends.Write{
@@ -31,12 +31,12 @@ func TestHeldConnectionLost(t *testing.T) {
 				t.Parallel()
 				k := kitB(t, on)
 				lost := k.claim("b", 2)
-				k.cutHeld(2)
+				k.terminateHeld(2)
 				k.unlocked("1 2 3")
 				k.write(w(leases(lost[0])), 1)
-				k.shows(rowsB, "1|open|0", "2|open|0", "3|open|0")
-				testwait.Until(k, "the beat finds out that the other one is lost", func() bool {
-					k.beat(me, backends.HeartbeatRenew, hostLease)
+				k.wantRows(rowsB, "1|open|0", "2|open|0", "3|open|0")
+				testwait.Until(k, "the heartbeat finds out that the other one is lost", func() bool {
+					k.heartbeat(me, backends.HeartbeatRenew, sidecarTimeout)
 					held, err := k.ClaimedBy(t.Context(), me, "", 10)
 					if err != nil {
 						t.Fatal(err)
@@ -52,14 +52,14 @@ func TestHeldConnectionLost(t *testing.T) {
 				}
 				k.write(backends.Ack{Leases: leases(lost...)}, 2)
 				k.write(backends.Ack{Leases: leases(again...)}, 0)
-				k.shows(rowsB, "1|done|0", "2|done|0", "3|done|0")
+				k.wantRows(rowsB, "1|done|0", "2|done|0", "3|done|0")
 			})
 		}
 	})
 }
 
-// TestMaxHeld: each held job has a connection, of which there are so many and no more.
-// Who found none is told when there is one.
+// TestMaxHeld: each held job has a connection, and their number is limited. A queue that a claim found
+// no connection for is reported when one is free.
 func TestMaxHeld(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		k := kitB(t, on)
@@ -68,7 +68,7 @@ func TestMaxHeld(t *testing.T) {
 		if len(jobs) != 2 || len(k.claim("b", 1)) > 0 {
 			t.Fatalf("%+v", jobs)
 		}
-		if r := k.sweep(backends.Maintenance{}); len(r.MadeReady) > 0 {
+		if r := k.maintain(backends.Maintenance{}); len(r.MadeReady) > 0 {
 			t.Errorf("there is no room, and freed is %v", r.MadeReady)
 		}
 		if r := k.write(backends.Ack{Leases: leases(jobs[0])}, 0); !slices.Equal(r.MadeReady, []string{"b"}) {
@@ -82,22 +82,22 @@ func TestMaxHeld(t *testing.T) {
 			t.Error("there is no fourth job")
 		}
 		k.write(backends.Release{Leases: leases(third), Uncounted: true}, 0)
-		k.shows(rowsB, "1|done|0", "2|done|0", "3|open|0")
+		k.wantRows(rowsB, "1|done|0", "2|done|0", "3|open|0")
 	})
 }
 
-// TestHeldGoesWithTheSidecar: an identity that is new, or the last beat, lets go.
+// TestHeldGoesWithTheSidecar: a new identity and the last heartbeat roll held transactions back.
 func TestHeldGoesWithTheSidecar(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		k := kitB(t, on)
 		k.claim("b", 1)
-		k.beat(me, backends.HeartbeatRenew, hostLease)
-		k.shows(unlockedB, "2", "3")
-		k.beat(me+1, backends.HeartbeatJoin, hostLease)
-		k.shows(unlockedB, "1", "2", "3")
+		k.heartbeat(me, backends.HeartbeatRenew, sidecarTimeout)
+		k.wantRows(unlockedB, "2", "3")
+		k.heartbeat(me+1, backends.HeartbeatJoin, sidecarTimeout)
+		k.wantRows(unlockedB, "1", "2", "3")
 		k.claim("b", 2)
-		k.beat(me, backends.HeartbeatLeave, hostLease)
-		k.shows(unlockedB, "1", "2", "3")
+		k.heartbeat(me, backends.HeartbeatLeave, sidecarTimeout)
+		k.wantRows(unlockedB, "1", "2", "3")
 		last := k.claim("b", 2)
 		if err := k.Close(); err != nil {
 			t.Fatal(err)
@@ -106,17 +106,17 @@ func TestHeldGoesWithTheSidecar(t *testing.T) {
 		if k.InTx(last[0].Lease()) {
 			t.Error("a closed one holds")
 		}
-		k.shows(rowsB, "1|open|0", "2|open|0", "3|open|0")
+		k.wantRows(rowsB, "1|open|0", "2|open|0", "3|open|0")
 	})
 }
 
-// TestHeldOverAReload: a Store that takes another one's place goes on with what it holds;
-// the other one is closed when its connections hold nothing any more.
+// TestHeldOverAReload: a Store that succeeds another one shares its held jobs. The other one closes when
+// its connections have no jobs.
 func TestHeldOverAReload(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		k := kitB(t, on)
 		jobs := k.claim("b", 2)
-		next := k.again(map[string]adopted.Table{"other": tableB()})
+		next := k.reopened(map[string]adopted.Table{"other": tableB()})
 		next.Succeed(k.Store)
 		next.SetMaxHeld(3)
 		old, last := make(chan error), k.Store
@@ -137,19 +137,19 @@ func TestHeldOverAReload(t *testing.T) {
 			t.Error(err)
 		}
 		k.write(backends.Ack{Leases: leases(third)}, 0)
-		k.shows(rowsB, "1|done|0", "2|open|1", "3|done|0")
+		k.wantRows(rowsB, "1|done|0", "2|open|1", "3|done|0")
 		k.one("other")
 	})
 }
 
-// TestHeldAfterAReloadThatFails: a Store that was to take another one's place and is closed
-// again leaves that one as it was, with its limit.
+// TestHeldAfterAReloadThatFails: a Store that was to succeed another one and is closed again leaves the
+// other one unchanged, also its limit.
 func TestHeldAfterAReloadThatFails(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		k := kitB(t, on)
 		k.SetMaxHeld(2)
 		first := k.one("b")
-		next := k.again(map[string]adopted.Table{"b": tableB()})
+		next := k.reopened(map[string]adopted.Table{"b": tableB()})
 		next.SetMaxHeld(1)
 		next.Succeed(k.Store)
 		if err := next.Close(); err != nil {
@@ -157,12 +157,12 @@ func TestHeldAfterAReloadThatFails(t *testing.T) {
 		}
 		second := k.one("b")
 		k.write(backends.Ack{Leases: leases(first, second)}, 0)
-		k.shows(rowsB, "1|done|0", "2|done|0", "3|open|0")
+		k.wantRows(rowsB, "1|done|0", "2|done|0", "3|open|0")
 	})
 }
 
-// TestHeldWithMore: what is enqueued with an ack is in the held transaction; a queue
-// of another kind is claimed in the same go.
+// TestHeldWithMore: jobs that come with an ack are stored in the held transaction. One claim can name
+// queues of different kinds.
 func TestHeldWithMore(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		k := kitB(t, on)
@@ -185,7 +185,7 @@ func TestHeldWithMore(t *testing.T) {
 				t.Errorf("%+v", w)
 			}
 		}
-		k.shows(rowsB, "1|done|0", "2|done|0", "3|done|0", "4|open|0", "5|open|0")
+		k.wantRows(rowsB, "1|done|0", "2|done|0", "3|done|0", "4|open|0", "5|open|0")
 		if len(k.claim("plain", 5)) != 1 {
 			t.Error("what was enqueued with the ack is not there")
 		}
@@ -193,8 +193,8 @@ func TestHeldWithMore(t *testing.T) {
 	})
 }
 
-// TestHeldRefused: what the database refuses leaves the job held; one that is given
-// back is free all the same.
+// TestHeldRefused: a settle that the database refuses leaves the job held. A released job is free in
+// any case.
 func TestHeldRefused(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		k := on.newKit(t, strings.Replace(on.systemB, "smallint NOT NULL DEFAULT 0", "smallint NOT NULL DEFAULT 0, CHECK (command <> 'one' OR NOT is_done AND failure_count = 0)", 1),
@@ -206,13 +206,13 @@ func TestHeldRefused(t *testing.T) {
 		if !backends.IsRefused(r.Err) {
 			t.Errorf("%+v", r)
 		}
-		k.shows(rowsB, "1|open|0", "2|done|0", "3|open|0")
-		k.shows(unlockedB, "3")
+		k.wantRows(rowsB, "1|open|0", "2|done|0", "3|open|0")
+		k.wantRows(unlockedB, "3")
 		k.unsupported(jobs[0])
-		k.write(backends.Release{Leases: leases(jobs[0]), Owner: me + 1, Uncounted: true}, 1) // it is not theirs
-		k.shows(unlockedB, "3")
+		k.write(backends.Release{Leases: leases(jobs[0]), Owner: me + 1, Uncounted: true}, 1) // the claim has another owner
+		k.wantRows(unlockedB, "3")
 		k.write(backends.Release{Leases: leases(jobs[0]), Cause: backends.CauseDisconnected}, 0)
-		k.shows(unlockedB, "1", "3")
+		k.wantRows(unlockedB, "1", "3")
 		c := backends.Claim{Queues: []backends.Policy{policy("b")}, Slots: []backends.Slot{k.slot(time.Hour)}}
 		if r := k.commit(backends.Batch{Host: me, Claims: []backends.Claim{c}}).Claims[0]; !errors.As(r.Err, &unsupported) {
 			t.Errorf("a timed lease: %+v", r)
@@ -220,7 +220,7 @@ func TestHeldRefused(t *testing.T) {
 	})
 }
 
-// unsupported: what a held job cannot have changes nothing.
+// unsupported checks that an unsupported write changes nothing.
 func (k *kit) unsupported(job backends.Job) {
 	k.Helper()
 	var unsupported *backends.UnsupportedError
@@ -233,8 +233,8 @@ func (k *kit) unsupported(job backends.Job) {
 	}
 }
 
-// TestHeldTooLongOrTooLarge: a run over its time is a failed attempt; a payload over
-// the limit is dead.
+// TestHeldTooLongOrTooLarge: a run that exceeds its time is a failed attempt. A job whose payload
+// exceeds the limit is dead.
 func TestHeldTooLongOrTooLarge(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		k := kitB(t, on)
@@ -243,10 +243,10 @@ func TestHeldTooLongOrTooLarge(t *testing.T) {
 		c := backends.Claim{Queues: []backends.Policy{p}, Slots: []backends.Slot{k.slot(0)}, MaxPayload: 3}
 		late := k.commit(backends.Batch{Host: me, Claims: []backends.Claim{c}}).Claims[0].Jobs
 		testwait.Until(k, "its time is over", func() bool {
-			return k.sweep(backends.Maintenance{}).Reaped[backends.CauseTimedOut] == 1
+			return k.maintain(backends.Maintenance{}).Reaped[backends.CauseTimedOut] == 1
 		})
 		k.write(backends.Ack{Leases: leases(late...)}, 1)
-		k.shows(rowsB, "1|open|1", "2|open|0", "3|open|0")
+		k.wantRows(rowsB, "1|open|1", "2|open|0", "3|open|0")
 		k.sql("UPDATE " + on.own + "qsidecar_leases SET not_before = NULL")
 		for range 3 {
 			c.Slots = append(c.Slots, k.slot(0))
@@ -256,12 +256,11 @@ func TestHeldTooLongOrTooLarge(t *testing.T) {
 			t.Errorf("%+v", jobs)
 		}
 		k.write(backends.Release{Leases: leases(jobs...), Uncounted: true}, 0)
-		k.shows(rowsB, "1|open|1", "2|open|0", "3|open|3")
+		k.wantRows(rowsB, "1|open|1", "2|open|0", "3|open|3")
 	})
 }
 
-// TestHeldLooks: what is held here counts as claimed and shows as such; an operator
-// can take it back.
+// TestHeldLooks: jobs that are held here count and show as claimed, and an operator can reclaim them.
 func TestHeldLooks(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		k := kitB(t, on)
@@ -295,12 +294,12 @@ func TestHeldLooks(t *testing.T) {
 		do(backends.Command{Kind: backends.Reclaim, IDs: []string{"1", "9"}}, 1)
 		k.write(backends.Ack{Leases: leases(jobs...)}, 1)
 		do(backends.Command{Kind: backends.Purge, State: backends.StateDone}, 1)
-		k.shows(rowsB, "1|open|0")
+		k.wantRows(rowsB, "1|open|0")
 	})
 }
 
-// TestHeldTables: the smallest table that jobs can be held in, with an archive, and one
-// that counts deliveries.
+// TestHeldTables: jobs of the smallest table can be held, with an archive, and of a table that counts
+// deliveries.
 func TestHeldTables(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		bare := adopted.Table{Name: "bare", Hold: true, OnAck: adopted.Delete, Columns: map[adopted.Role][]string{adopted.ID: {"id"}, adopted.Payload: {"p"}}}
@@ -317,24 +316,24 @@ func TestHeldTables(t *testing.T) {
 		}
 		k.write(backends.Ack{Leases: leases(job)}, 0)
 		k.write(backends.Ack{Leases: leases(k.one("moved"))}, 0)
-		k.shows("SELECT p FROM bare")
-		k.shows("SELECT concat(id, p) FROM old", "2y")
-		k.shows("SELECT item FROM " + on.own + "qsidecar_leases")
+		k.wantRows("SELECT p FROM bare")
+		k.wantRows("SELECT concat(id, p) FROM old", "2y")
+		k.wantRows("SELECT item FROM " + on.own + "qsidecar_leases")
 		one := k.one("counted")
 		k.write(backends.Release{Leases: leases(one), Uncounted: true}, 0)
-		k.shows(rowsB, "1|open|0", "2|open|0", "3|open|0")
+		k.wantRows(rowsB, "1|open|0", "2|open|0", "3|open|0")
 		two := k.claim("counted", 2)
 		k.write(backends.Nack{Leases: leases(two[0]), HasDelay: true}, 0)
 		k.write(backends.Ack{Leases: leases(two[1])}, 0)
-		k.shows(rowsB, "1|open|1", "2|done|1", "3|open|0")
+		k.wantRows(rowsB, "1|open|1", "2|done|1", "3|open|0")
 	})
 }
 
-// TestHeldMisfits: a mapping that says of a row what only its lock says.
+// TestHeldMisfits: a mapping cannot have columns for what only the lock of a row shows.
 func TestHeldMisfits(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		k := on.newKit(t, fmt.Sprintf("%s; CREATE TABLE more (id int PRIMARY KEY, state text, who varchar(20), at %s, pid int)", on.systemB, on.zoneless), nil)
-		_, wrong, err := adopted.Look(t.Context(), k.Adopter, map[string]adopted.Table{"q": {
+		_, wrong, err := adopted.Check(t.Context(), k.Engine, map[string]adopted.Table{"q": {
 			Name: "more", Hold: true, OnAck: adopted.Delete, StuckAfter: time.Hour, Token: &adopted.Token{Column: "pid", From: 1, To: 1},
 			Columns: map[adopted.Role][]string{adopted.ID: {"id"}, adopted.State: {"state"}, adopted.Worker: {"who"}, adopted.ClaimedAt: {"at"}},
 			States:  map[backends.State]adopted.Value{backends.StateReady: {Text: "r"}, backends.StateClaimed: {Text: "c"}},
@@ -350,11 +349,11 @@ func TestHeldMisfits(t *testing.T) {
 	})
 }
 
-// TestSQLiteHoldsNothing: it has one writer.
+// TestSQLiteHoldsNothing: SQLite has one writer, and refuses hold: transaction.
 func TestSQLiteHoldsNothing(t *testing.T) {
 	t.Parallel()
 	k := newSQLiteKit(t, `CREATE TABLE worker_queue (id INTEGER PRIMARY KEY, command TEXT, is_done BOOLEAN, failure_count INT)`, nil)
-	_, wrong, err := adopted.Look(t.Context(), k.Adopter, map[string]adopted.Table{"b": tableB()})
+	_, wrong, err := adopted.Check(t.Context(), k.Engine, map[string]adopted.Table{"b": tableB()})
 	if err != nil || len(wrong) != 1 || wrong[0].Key != "queues.b.hold" || !strings.Contains(wrong[0].Text, "sqlite") {
 		t.Errorf("%v %v", wrong, err)
 	}

@@ -18,7 +18,7 @@ INSERT INTO worker_queue (command) VALUES ('one'), ('two'), ('three')`
 // rowsB are the rows of system B.
 const rowsB = `SELECT concat_ws('|', id, CASE WHEN is_done THEN 'done' ELSE 'open' END, failure_count) FROM worker_queue ORDER BY id`
 
-// unlockedB is what its own consumers would find.
+// unlockedB are the rows that the table's own consumers would find.
 const unlockedB = `SELECT concat(id, '') FROM worker_queue WHERE failure_count < 3 AND is_done = FALSE ORDER BY id FOR UPDATE SKIP LOCKED`
 
 func tableB() adopted.Table {
@@ -36,8 +36,8 @@ func kitB(t *testing.T, on *product) *kit {
 	return on.newKit(t, on.systemB, map[string]adopted.Table{"b": tableB()})
 }
 
-// TestHeld: a claim shows in no row, but by its lock; each kind of end leaves the
-// row as its own consumers would.
+// TestHeld: a claim shows only by the lock of its row. Each way to end it leaves the row as the table's
+// own consumers would.
 func TestHeld(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		k := kitB(t, on)
@@ -45,9 +45,9 @@ func TestHeld(t *testing.T) {
 		if len(jobs) != 2 || jobs[0].ID != "1" || string(jobs[1].Payload) != "two" || jobs[0].Attempt != 1 || jobs[1].Fence <= jobs[0].Fence || !k.InTx(jobs[0].Lease()) {
 			t.Fatalf("%+v", jobs)
 		}
-		k.shows(rowsB, "1|open|0", "2|open|0", "3|open|0")
-		k.shows(unlockedB, "3")
-		k.shows("SELECT item FROM " + on.own + "qsidecar_leases")
+		k.wantRows(rowsB, "1|open|0", "2|open|0", "3|open|0")
+		k.wantRows(unlockedB, "3")
+		k.wantRows("SELECT item FROM " + on.own + "qsidecar_leases")
 		if held, err := k.ClaimedBy(t.Context(), me, "", 10); err != nil || len(held) != 2 {
 			t.Errorf("%+v %v", held, err)
 		}
@@ -56,18 +56,18 @@ func TestHeld(t *testing.T) {
 		if r := k.write(backends.Nack{Leases: leases(jobs[1]), Error: "no luck", HasDelay: true}, 0); !slices.Contains(r.MadeReady, "b") {
 			t.Errorf("%+v", r)
 		}
-		k.shows(rowsB, "1|done|0", "2|open|1", "3|open|0")
+		k.wantRows(rowsB, "1|done|0", "2|open|1", "3|open|0")
 		again := k.one("b")
 		if again.ID != "2" || again.Attempt != 2 || again.LastError != "no luck" || again.Fence <= jobs[1].Fence {
 			t.Errorf("%+v", again)
 		}
 		k.write(backends.Release{Leases: leases(again), Uncounted: true}, 0)
-		k.shows(rowsB, "1|done|0", "2|open|1", "3|open|0")
+		k.wantRows(rowsB, "1|done|0", "2|open|1", "3|open|0")
 		again = k.one("b")
 		k.write(backends.Release{Leases: leases(again), Cause: backends.CauseDisconnected}, 0)
-		k.shows(rowsB, "1|done|0", "2|open|2", "3|open|0")
+		k.wantRows(rowsB, "1|done|0", "2|open|2", "3|open|0")
 		k.write(backends.Nack{Leases: leases(k.one("b")), Error: "the last"}, 0)
-		k.shows(rowsB, "1|done|0", "2|open|3", "3|open|0")
+		k.wantRows(rowsB, "1|done|0", "2|open|3", "3|open|0")
 		if views, err := k.Peek(t.Context(), backends.Peek{Queue: "b", State: backends.StateDead, Max: 5}); err != nil || len(views) != 1 || len(views[0].Failures) != 3 {
 			t.Errorf("%+v %v", views, err)
 		}
@@ -75,12 +75,12 @@ func TestHeld(t *testing.T) {
 		if more := k.claim("b", 1); len(more) > 0 {
 			t.Errorf("%+v", more)
 		}
-		k.shows(rowsB, "1|done|0", "2|open|3", "3|done|0")
+		k.wantRows(rowsB, "1|done|0", "2|open|3", "3|done|0")
 	})
 }
 
-// cutHeld has the server end the connections that hold so many rows.
-func (k *kit) cutHeld(n int) {
+// terminateHeld has the server end the connections that hold that many rows.
+func (k *kit) terminateHeld(n int) {
 	k.Helper()
 	if k.c != nil {
 		k.sql(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle in transaction'`)
@@ -111,10 +111,10 @@ func (k *kit) cutHeld(n int) {
 	})
 }
 
-// activeTransaction finds the connections of transactions that are open.
+// activeTransaction finds the connections of open transactions.
 var activeTransaction = regexp.MustCompile(`(?s)---TRANSACTION \d+, ACTIVE.*?thread id (\d+)`)
 
-// unlocked waits until its own consumers find these rows.
+// unlocked waits until the table's own consumers find these rows.
 func (k *kit) unlocked(want string) {
 	k.Helper()
 	testwait.Until(k, "unlocked: "+want, func() bool {

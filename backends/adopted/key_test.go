@@ -11,8 +11,8 @@ import (
 	"github.com/qsidecar/qsidecar/backends/adopted"
 )
 
-// TestKeys: whatever a key is of, its jobs go through every path: claims, settles,
-// failures, commands, looks, sweeps.
+// TestKeys takes jobs with keys of each type through claims, settles, failures, commands, views and
+// maintenance.
 func TestKeys(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -57,7 +57,7 @@ func (k *kit) everyPath(want []string) {
 	}
 	states := func(want string) {
 		k.Helper()
-		k.shows("SELECT string_agg(state::text, '' ORDER BY seq) FROM q", want)
+		k.wantRows("SELECT string_agg(state::text, '' ORDER BY seq) FROM q", want)
 	}
 	k.write(backends.Extend{Leases: leases(jobs...)}, 0)
 	k.write(backends.Nack{Leases: leases(jobs[1]), Error: "later", HasDelay: true, Delay: time.Hour}, 0)
@@ -77,7 +77,7 @@ func (k *kit) everyPath(want []string) {
 		k.Errorf("%+v, want %s", last, ids[2])
 	}
 	k.sql("UPDATE qsidecar.qsidecar_leases SET due_at = 1 WHERE token_host IS NOT NULL")
-	if r := k.sweep(backends.Maintenance{}); r.Reaped[backends.CauseLeaseEnded] != 1 {
+	if r := k.maintain(backends.Maintenance{}); r.Reaped[backends.CauseLeaseEnded] != 1 {
 		k.Errorf("%+v", r)
 	}
 	last = k.one("q")
@@ -86,18 +86,18 @@ func (k *kit) everyPath(want []string) {
 	k.command(backends.Command{Kind: backends.Retry, IDs: []string{ids[2], ids[0], "x"}}, 1)
 	states("200")
 	k.sql("UPDATE q SET state = 1, since = now() - interval '2 hours' WHERE seq = 3")
-	if r := k.sweep(backends.Maintenance{}); len(r.MadeReady) != 1 {
+	if r := k.maintain(backends.Maintenance{}); len(r.MadeReady) != 1 {
 		k.Errorf("%+v", r)
 	}
 	states("200")
 	k.command(backends.Command{Kind: backends.Delete, IDs: []string{ids[1], "x", "1,2"}}, 1)
 	k.sql("UPDATE q SET state = 2")
-	k.sweep(backends.Maintenance{Prune: true})
+	k.maintain(backends.Maintenance{Prune: true})
 	k.command(backends.Command{Kind: backends.Purge, State: backends.StateDone}, 2)
-	k.shows("SELECT item FROM qsidecar.qsidecar_leases")
+	k.wantRows("SELECT item FROM qsidecar.qsidecar_leases")
 }
 
-// TestManyOfAKey: more jobs than one statement is about.
+// TestManyOfAKey has more jobs than one statement can name.
 func TestManyOfAKey(t *testing.T) {
 	t.Parallel()
 	m := adopted.Table{Name: "q", Columns: map[adopted.Role][]string{adopted.ID: {"a", "b"}, adopted.State: {"state"}, adopted.Payload: {"b"}}, MaxAttempts: 3,
@@ -112,12 +112,11 @@ func TestManyOfAKey(t *testing.T) {
 	k.command(backends.Command{Kind: backends.Retry, All: true}, 300)
 	k.command(backends.Command{Kind: backends.Purge, State: backends.StateDone}, 300)
 	k.command(backends.Command{Kind: backends.Purge, State: backends.StateReady}, 400)
-	k.shows("SELECT count(*)::text FROM q", "300")
+	k.wantRows("SELECT count(*)::text FROM q", "300")
 	k.write(backends.Ack{Leases: leases(jobs[600:]...)}, 0)
 }
 
-// TestLongKeys: a row whose id would be longer than an id may be is left alone, and
-// the others are not.
+// TestLongKeys: a row whose id would be too long is left alone, and the others are claimed.
 func TestLongKeys(t *testing.T) {
 	t.Parallel()
 	m := adopted.Table{Name: "q", Columns: map[adopted.Role][]string{adopted.ID: {"a", "b"}, adopted.State: {"state"}}, MaxAttempts: 3,
@@ -127,15 +126,14 @@ func TestLongKeys(t *testing.T) {
 	if jobs := k.claim("q", 9); len(jobs) != 2 || len(jobs[1].ID) != 255 {
 		t.Errorf("%d jobs", len(jobs))
 	}
-	k.shows("SELECT length(b)::text FROM q WHERE state = 0 ORDER BY 1", "254", "255")
-	said := k.says("table")
+	k.wantRows("SELECT length(b)::text FROM q WHERE state = 0 ORDER BY 1", "254", "255")
+	said := k.findings("table")
 	if !strings.Contains(said, "id is longer than 255 bytes") {
 		t.Errorf("check says %s", said)
 	}
 }
 
-// TestCompositeEnqueue: the parts of a key come from constants, from headers, and
-// one from the database.
+// TestCompositeEnqueue: the parts of a key come from constants and headers, and one from the database.
 func TestCompositeEnqueue(t *testing.T) {
 	t.Parallel()
 	m := adopted.Table{Name: "q", Columns: map[adopted.Role][]string{adopted.ID: {"tenant", "name", "seq"}, adopted.State: {"state"}, adopted.Headers: {"name"}}, MaxAttempts: 3,
@@ -147,11 +145,11 @@ func TestCompositeEnqueue(t *testing.T) {
 		t.Error(got)
 	}
 	k.write(backends.Ack{Leases: leases(k.claim("q", 2)...)}, 0)
-	k.shows("SELECT state::text FROM q", "2", "2")
+	k.wantRows("SELECT state::text FROM q", "2", "2")
 }
 
-// says are the findings of a topic, as one text.
-func (k *kit) says(topic string) (all string) {
+// findings are the findings of a topic, as one text.
+func (k *kit) findings(topic string) (all string) {
 	k.Helper()
 	found, err := k.Examine(k.Context(), nil)
 	if err != nil {
@@ -165,8 +163,7 @@ func (k *kit) says(topic string) (all string) {
 	return all
 }
 
-// TestEscapedKeys: a key that is too long with what separates its columns escaped is
-// in no other job's way.
+// TestEscapedKeys: a key that is too long with its separators escaped does not affect other jobs.
 func TestEscapedKeys(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		m := adopted.Table{Name: "q", Columns: map[adopted.Role][]string{adopted.ID: {"w", "n"}, adopted.State: {"state"}},

@@ -29,8 +29,8 @@ func onEvery(t *testing.T, f func(t *testing.T, product string, start func(ddl s
 	})
 }
 
-// TestOwnLimit: a row's own limit of attempts, with attempts in the row and without. NULL, and
-// what is no limit, is the queue's.
+// TestOwnLimit: a row's own limit of attempts holds, with attempts in the row and without. The queue's
+// holds for NULL and for numbers that are no limit.
 func TestOwnLimit(t *testing.T) {
 	m := adopted.Table{
 		Name: "limited", MaxAttempts: 3, OnAck: adopted.Delete,
@@ -103,7 +103,7 @@ func TestOwnLimitOfANewJob(t *testing.T) {
 	onEvery(t, func(t *testing.T, product string, start func(ddl string, tables map[string]adopted.Table) *kit) {
 		k := start(fmt.Sprintf("CREATE TABLE limited (id %s, locked_at %s NULL, max_attempts smallint NOT NULL)", serial(product), zoneless(product)), map[string]adopted.Table{"q": m, "bare": bare})
 		k.write(backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", MaxAttempts: 7}, {Queue: "q"}}}, 0)
-		k.shows("SELECT concat_ws('|', id, max_attempts) FROM limited ORDER BY id", "1|7", "2|4")
+		k.wantRows("SELECT concat_ws('|', id, max_attempts) FROM limited ORDER BY id", "1|7", "2|4")
 		var u *backends.UnsupportedError
 		if _, err := k.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "bare", MaxAttempts: 2}}}}}); !errors.As(err, &u) {
 			t.Errorf("%v", err)
@@ -122,7 +122,7 @@ func zoneless(product string) string {
 	return "datetime"
 }
 
-// TestOwnLimitHeld: the same of jobs that are held.
+// TestOwnLimitHeld is TestOwnLimit with held jobs.
 func TestOwnLimitHeld(t *testing.T) {
 	m := tableB()
 	m.Columns[adopted.OwnLimit] = []string{"most"}
@@ -131,7 +131,7 @@ func TestOwnLimitHeld(t *testing.T) {
 		k.sql("ALTER TABLE worker_queue ADD COLUMN most int NULL")
 		k.sql("DELETE FROM worker_queue")
 		k.sql("INSERT INTO worker_queue (command, most) VALUES ('a', 1), ('b', NULL), ('c', 5)")
-		k.Store = k.again(map[string]adopted.Table{"q": m})
+		k.Store = k.reopened(map[string]adopted.Table{"q": m})
 		var got []string
 		for {
 			jobs := k.claim("q", 1)

@@ -11,7 +11,7 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testseed"
 )
 
-// hostile are names and texts that would be something else if they were not quoted.
+// hostile are names and texts that mean something else if they are not quoted.
 var hostile = []string{
 	`"`, "`", `'`, `]`, `a"b`, "a`b", `a'b`, `a]b`, `""`, "``", `''`, `]]`, `\`, `\"`, "\\`", `\'`, `a\`,
 	`"; DROP TABLE canary; --`, "`; DROP TABLE canary; -- ", `'; DROP TABLE canary; --`, `]; DROP TABLE canary; --`,
@@ -31,8 +31,7 @@ func quoter(product string) (name, text func(string) string) {
 	return double("`"), func(s string) string { return double(`'`)(strings.ReplaceAll(s, `\`, `\\`)) }
 }
 
-// TestHostileNames: whatever tables and columns are called, and whatever a config's
-// constants say, it is that name and that text.
+// TestHostileNames: names of tables and columns, and constants of a config, can be any text.
 func TestHostileNames(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		family := "MySQL"
@@ -105,7 +104,7 @@ func (k *kit) hostileNames(tables map[string]adopted.Table, product string) {
 		k.write(backends.Ack{Leases: leases(jobs[0]), Result: []byte(h)}, 0)
 		k.write(backends.Nack{Leases: leases(jobs[1]), Error: h, Dead: true}, 0)
 		c := func(role adopted.Role) string { return "coalesce(" + name(m.Columns[role][0]) + ", '-')" }
-		k.shows(fmt.Sprintf("SELECT concat_ws('|', %s, %s, %s, %s) FROM %s ORDER BY %s", name(m.Columns[adopted.ID][1]), c(adopted.State), c(adopted.Result), c(adopted.Error),
+		k.wantRows(fmt.Sprintf("SELECT concat_ws('|', %s, %s, %s, %s) FROM %s ORDER BY %s", name(m.Columns[adopted.ID][1]), c(adopted.State), c(adopted.Result), c(adopted.Error),
 			name(m.Name), name(m.Columns[adopted.ID][1])), "1|d"+h+"|-|"+h, "2|c"+h+"|"+h+"|-")
 		if n, _, err := k.Command(k.Context(), backends.Command{Kind: backends.Retry, Queue: queue, IDs: []string{id("1")}}); n != 1 || err != nil {
 			k.Errorf("%q: %d are retried, %v", h, n, err)
@@ -128,11 +127,11 @@ func (k *kit) hostileNames(tables map[string]adopted.Table, product string) {
 	if indexes != len(hostile) {
 		k.Errorf("check advises %d indexes, want %d", indexes, len(hostile))
 	}
-	k.shows("SELECT concat_ws('', count(*)) FROM canary", "0")
+	k.wantRows("SELECT concat_ws('', count(*)) FROM canary", "0")
 	k.texts()
 }
 
-// texts has the server say random texts again.
+// texts has the server return random texts.
 func (k *kit) texts() {
 	k.Helper()
 	r := testseed.Rand(k)

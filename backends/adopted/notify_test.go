@@ -12,14 +12,13 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// TestNotifyWhere: a channel can be listened to on PostgreSQL alone, and is told of
-// as wrong elsewhere.
+// TestNotifyWhere: only PostgreSQL can listen to a channel. It is a misfit on other engines.
 func TestNotifyWhere(t *testing.T) {
 	look := func(t *testing.T, k *kit, want string) {
 		t.Helper()
 		m := tableE()
 		m.Notify = "jobs"
-		_, wrong, err := adopted.Look(t.Context(), k.Adopter, map[string]adopted.Table{"e": m})
+		_, wrong, err := adopted.Check(t.Context(), k.Engine, map[string]adopted.Table{"e": m})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -43,8 +42,8 @@ func TestNotifyWhere(t *testing.T) {
 	look(t, k.kit, "queues.e.notify: sqlite sends no notifications")
 }
 
-// TestFreedElsewhere: other sidecars hear of adopted jobs that became ready through
-// this one, however that was.
+// TestFreedElsewhere: other sidecars are notified of adopted jobs that this one made ready, in
+// whichever way.
 func TestFreedElsewhere(t *testing.T) {
 	t.Parallel()
 	url := server.Database(t)
@@ -65,7 +64,7 @@ func TestFreedElsewhere(t *testing.T) {
 		return s
 	}
 	k.Store = store()
-	k.beat(me, backends.HeartbeatJoin, hostLease)
+	k.heartbeat(me, backends.HeartbeatJoin, sidecarTimeout)
 	queues, ok := store().Notifications(testwait.Context(t))
 	if !ok || <-queues != "" {
 		t.Fatal("there are none")
@@ -99,9 +98,9 @@ func TestFreedElsewhere(t *testing.T) {
 	}
 	k.one("e")
 	k.sql("UPDATE qsidecar.qsidecar_leases SET due_at = 1 WHERE token_host IS NOT NULL")
-	k.sweep(backends.Maintenance{})
+	k.maintain(backends.Maintenance{})
 	hear("taken back")
 	k.sql("UPDATE my_queue SET state = 'processing', started = now() - interval '2 hours'")
-	k.sweep(backends.Maintenance{})
+	k.maintain(backends.Maintenance{})
 	hear("stuck")
 }

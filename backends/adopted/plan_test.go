@@ -10,8 +10,8 @@ import (
 	"github.com/qsidecar/qsidecar/backends/adopted"
 )
 
-// TestTheAdvisedIndex: on each engine, the index that check advises serves the claim:
-// its plan reads it and sorts nothing, and check has no more to say.
+// TestTheAdvisedIndex: on each engine, the index that check advises serves the claim. The plan reads it
+// and sorts nothing, and check has no more advice.
 func TestTheAdvisedIndex(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		advisedIndex(t, func(ddl string, tables map[string]adopted.Table) (*kit, func(string)) {
@@ -28,8 +28,8 @@ func TestTheAdvisedIndex(t *testing.T) {
 	})
 }
 
-// said is what check says of an index, and of the claim's plan.
-func (k *kit) said(t *testing.T) (do, plan string) {
+// indexFindings are the findings of check about an index, and about the claim's plan.
+func (k *kit) indexFindings(t *testing.T) (do, plan string) {
 	t.Helper()
 	found, err := k.Examine(t.Context(), nil)
 	if err != nil {
@@ -58,7 +58,7 @@ func advisedIndex(t *testing.T, start func(ddl string, tables map[string]adopted
 		rows = append(rows, fmt.Sprintf("(%d, '%c', '%s', %d)", n, "ab"[n%2], []string{"new", "busy", "gone"}[n/2%3], n%7))
 	}
 	sql("INSERT INTO jobs (id, kind, state, urgency) VALUES " + strings.Join(rows, ", "))
-	do, plan := k.said(t)
+	do, plan := k.indexFindings(t)
 	if !strings.HasPrefix(do, "CREATE INDEX ") || !strings.Contains(plan, ", and sorts what it read:\n") {
 		t.Fatalf("without an index it says %q and %q", do, plan)
 	}
@@ -70,10 +70,10 @@ func advisedIndex(t *testing.T, start func(ddl string, tables map[string]adopted
 		}
 	}
 	var err error
-	if k.Store, err = adopted.New(t.Context(), k.Store.Adopter, map[string]adopted.Table{"q": m}); err != nil {
+	if k.Store, err = adopted.New(t.Context(), k.Store.Engine, map[string]adopted.Table{"q": m}); err != nil {
 		t.Fatal(err)
 	}
-	after, plan := k.said(t)
+	after, plan := k.indexFindings(t)
 	if reads := regexp.MustCompile(` by (jobs_[a-z_]*idx|waiting_jobs):\n`); after != "" || !reads.MatchString(plan) {
 		t.Errorf("after %s it says %q and %q", do, after, plan)
 	}

@@ -11,24 +11,23 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// old is a row that was finished so many minutes ago; state is in quotes.
+// old is a row that was finished that many minutes ago; state is in quotes.
 func old(table, state, minutes string) string {
 	return "INSERT INTO " + table + " (state, parameters, user_id, finished_dt) VALUES (" + state + ", '{}', 7, current_timestamp - interval '" + minutes + "' minute)"
 }
 
-// pruned sweeps until nothing is left to be pruned, and tells how much was.
+// pruned runs maintenance until nothing is left to prune, and returns the number of pruned rows.
 func (k *kit) pruned() (n int) {
 	k.Helper()
 	for {
-		r := k.sweep(backends.Maintenance{Prune: true})
+		r := k.maintain(backends.Maintenance{Prune: true})
 		if n += r.Pruned; !r.PruneMore {
 			return n
 		}
 	}
 }
 
-// TestKeep: rows that are finished go when their queue's own keep and keep_dead are
-// over, and no others do.
+// TestKeep: finished rows are deleted after their queue's own keep and keep_dead, and no others.
 func TestKeep(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		m := tableE()
@@ -45,13 +44,13 @@ func TestKeep(t *testing.T) {
 			t.Errorf("%d rows were pruned of a table whose owner asked for nothing", n)
 		}
 		m.Keep, m.KeepDead = time.Hour, 2*time.Hour
-		k.Store = k.again(map[string]adopted.Table{"e": m})
+		k.Store = k.reopened(map[string]adopted.Table{"e": m})
 		if n := k.pruned(); n != 2 {
 			t.Errorf("%d rows were pruned, want 2", n)
 		}
-		k.shows(left, "done|7|never|", "done|7||", "done|8||long", "error|7||long", "error|8||long", "processing|7||long", "waiting|7||long")
-		k.shows("SELECT concat_ws('|', state, count(*)) FROM my_queue WHERE user_id IS NULL GROUP BY state", "processing|3")
-		// What a sidecar finished is no older.
+		k.wantRows(left, "done|7|never|", "done|7||", "done|8||long", "error|7||long", "error|8||long", "processing|7||long", "waiting|7||long")
+		k.wantRows("SELECT concat_ws('|', state, count(*)) FROM my_queue WHERE user_id IS NULL GROUP BY state", "processing|3")
+		// A row that a sidecar finished is not old yet.
 		k.write(backends.Ack{Leases: leases(k.one("e"))}, 0)
 		if n := k.pruned(); n != 0 {
 			t.Errorf("%d rows were pruned, want none", n)
@@ -59,7 +58,7 @@ func TestKeep(t *testing.T) {
 	})
 }
 
-// TestKeepInTheArchive: what was moved goes when keep is over.
+// TestKeepInTheArchive: moved rows are deleted after keep.
 func TestKeepInTheArchive(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		m := tableE()
@@ -70,12 +69,12 @@ func TestKeepInTheArchive(t *testing.T) {
 		if n := k.pruned(); n != 1 {
 			t.Errorf("%d rows were pruned, want 1", n)
 		}
-		k.shows("SELECT concat_ws('|', queue_item_id, state) FROM sent", "2|done")
-		k.shows("SELECT concat_ws('|', queue_item_id, state) FROM my_queue", "3|done") // its own consumers' way
+		k.wantRows("SELECT concat_ws('|', queue_item_id, state) FROM sent", "2|done")
+		k.wantRows("SELECT concat_ws('|', queue_item_id, state) FROM my_queue", "3|done") // as its own consumers do
 	})
 }
 
-// TestKeepInBites: pruning goes on where one bite was not all.
+// TestKeepInBites: pruning goes on if one batch was not all.
 func TestKeepInBites(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		m := tableE()
@@ -85,38 +84,39 @@ func TestKeepInBites(t *testing.T) {
 			k.sql("INSERT INTO my_queue (state, parameters, finished_dt) SELECT state, parameters, finished_dt FROM my_queue WHERE state = 'error'")
 		}
 		for left := 256; left > 0; left -= 100 {
-			if r := k.sweep(backends.Maintenance{Prune: true, Limit: 100}); r.Pruned != min(left, 100) || r.PruneMore != (left >= 100) {
+			if r := k.maintain(backends.Maintenance{Prune: true, Limit: 100}); r.Pruned != min(left, 100) || r.PruneMore != (left >= 100) {
 				t.Errorf("%d were left: %+v", left, r)
 			}
 		}
-		k.shows("SELECT concat_ws('|', state, count(*)) FROM my_queue GROUP BY state", "waiting|3")
+		k.wantRows("SELECT concat_ws('|', state, count(*)) FROM my_queue GROUP BY state", "waiting|3")
 	})
 }
 
-// TestKeepWhatCannotGo: a row that another table refers to stays and is told of, and
-// keeps neither the others nor the rest of a sweep.
+// TestKeepWhatCannotGo: a row that another table refers to stays and is reported. It stops neither the
+// deletion of others nor other maintenance.
 func TestKeepWhatCannotGo(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		m := tableE()
 		m.Keep, m.KeepDead = time.Hour, time.Hour
 		k := on.newKit(t, on.systemE+"; "+old("my_queue", "'done'", "61")+"; "+old("my_queue", "'done'", "61")+"; "+old("my_queue", "'error'", "61")+
 			"; CREATE TABLE notes (about bigint, FOREIGN KEY (about) REFERENCES my_queue (queue_item_id)); INSERT INTO notes VALUES (4)", map[string]adopted.Table{"e": m})
-		r := k.sweep(backends.Maintenance{Prune: true})
+		r := k.maintain(backends.Maintenance{Prune: true})
 		if r.Pruned != 2 || r.PruneRefused == nil || !strings.Contains(r.PruneRefused.Error(), "queues.e.keep: the database refused it") {
 			t.Errorf("%+v", r)
 		}
-		if r := k.sweep(backends.Maintenance{Prune: true}); r.Pruned != 0 || r.PruneRefused == nil {
+		if r := k.maintain(backends.Maintenance{Prune: true}); r.Pruned != 0 || r.PruneRefused == nil {
 			t.Errorf("again: %+v", r)
 		}
-		k.shows("SELECT concat_ws('|', queue_item_id, state) FROM my_queue ORDER BY 1", "1|waiting", "2|waiting", "3|waiting", "4|done")
+		k.wantRows("SELECT concat_ws('|', queue_item_id, state) FROM my_queue ORDER BY 1", "1|waiting", "2|waiting", "3|waiting", "4|done")
 		k.sql("DELETE FROM notes")
-		if r := k.sweep(backends.Maintenance{Prune: true}); r.Pruned != 1 || r.PruneRefused != nil {
+		if r := k.maintain(backends.Maintenance{Prune: true}); r.Pruned != 1 || r.PruneRefused != nil {
 			t.Errorf("when nothing refers to it: %+v", r)
 		}
 	})
 }
 
-// TestKeepLocked: who keeps an old row locked holds up no sweep, and is not hurried.
+// TestKeepLocked: a program that keeps an old row locked does not delay maintenance, and is not
+// disturbed.
 func TestKeepLocked(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		m := tableE()
@@ -133,7 +133,7 @@ func TestKeepLocked(t *testing.T) {
 	})
 }
 
-// TestKeepOfACompositeKey: part of the key may say whose row it is.
+// TestKeepOfACompositeKey: a part of the key can be the value of all rows of the queue.
 func TestKeepOfACompositeKey(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		m := adopted.Table{
@@ -148,11 +148,11 @@ func TestKeepOfACompositeKey(t *testing.T) {
 		if n := k.pruned(); n != 1 {
 			t.Errorf("%d rows were pruned, want 1", n)
 		}
-		k.shows("SELECT concat_ws('|', tenant, id) FROM moved ORDER BY 1", "7|c", "8|d")
+		k.wantRows("SELECT concat_ws('|', tenant, id) FROM moved ORDER BY 1", "7|c", "8|d")
 	})
 }
 
-// TestKeepThatCannotBe: what keep and keep_dead need is told, not guessed.
+// TestKeepThatCannotBe: what keep and keep_dead lack is a misfit, and not guessed.
 func TestKeepThatCannotBe(t *testing.T) {
 	t.Parallel()
 	f := newFitting(t, systemE+`; CREATE TABLE bare (queue_item_id bigint, state text);
@@ -196,7 +196,7 @@ func TestKeepThatCannotBe(t *testing.T) {
 	}
 }
 
-// TestKeepAsksForAnIndex: reading the whole table at each look is worth a word.
+// TestKeepAsksForAnIndex: check advises an index if pruning reads the whole table.
 func TestKeepAsksForAnIndex(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		m := tableE()
@@ -214,8 +214,8 @@ func TestKeepAsksForAnIndex(t *testing.T) {
 		if got := advice(); !strings.Contains(got, "queues.e.keep: no index of ") || !strings.Contains(got, "queues.e.keep_dead: no index of ") {
 			t.Errorf("%q", got)
 		}
-		k.sql(do) // it serves both
-		k.Store = k.again(map[string]adopted.Table{"e": m})
+		k.sql(do) // it serves both retentions
+		k.Store = k.reopened(map[string]adopted.Table{"e": m})
 		if got := advice(); got != "" {
 			t.Errorf("with an index: %q", got)
 		}

@@ -27,7 +27,7 @@ func ofLaravel(product string) string {
 		"alter table `jobs` add index `jobs_queue_index`(`queue`);"
 }
 
-// ofDelayedJob is Delayed Job's table, as Rails 7 and later make it of its migration.
+// ofDelayedJob is Delayed Job's table, as Rails 7 and later create it from its migration.
 func ofDelayedJob(product string) string {
 	switch product {
 	case "PostgreSQL":
@@ -44,7 +44,7 @@ func ofDelayedJob(product string) string {
 		"INDEX `delayed_jobs_priority` (`priority`, `run_at`));"
 }
 
-// utc is the present in UTC as Rails writes it, so many seconds on.
+// utc is the present in UTC as Rails writes it, plus that many seconds.
 func utc(product string, seconds int) string {
 	switch product {
 	case "PostgreSQL":
@@ -55,17 +55,17 @@ func utc(product string, seconds int) string {
 	return fmt.Sprintf("(utc_timestamp(6) + INTERVAL %d SECOND)", seconds)
 }
 
-// adopts has the queue q live in a table as `qsidecar adopt` proposes it.
+// adopts maps the queue q to a table as `qsidecar adopt` proposes it.
 func (k *kit) adopts(table string, want string) *guess.Proposal {
 	k.Helper()
-	p, err := guess.Table(k.Context(), k.Adopter, "", table)
+	p, err := guess.Table(k.Context(), k.Engine, "", table)
 	if err != nil {
 		k.Fatal(err)
 	}
-	if got := shortly(p); got != want {
+	if got := summary(p); got != want {
 		k.Errorf("it proposes %s\nwant        %s", got, want)
 	}
-	if k.Store, err = adopted.New(k.Context(), k.Adopter, map[string]adopted.Table{"q": p.Table}); err != nil {
+	if k.Store, err = adopted.New(k.Context(), k.Engine, map[string]adopted.Table{"q": p.Table}); err != nil {
 		k.Fatal(err)
 	}
 	return p
@@ -89,7 +89,7 @@ func idsOf(jobs []backends.Job) string {
 	return strings.Join(all, " ")
 }
 
-// TestLaravel: Laravel's table, by the config that is proposed for it.
+// TestLaravel runs on Laravel's table, with the config that is proposed for it.
 func TestLaravel(t *testing.T) {
 	onEvery(t, func(t *testing.T, product string, start func(ddl string, tables map[string]adopted.Table) *kit) {
 		now := epoch(product)
@@ -108,16 +108,16 @@ func TestLaravel(t *testing.T) {
 		if got := idsOf(jobs); got != "1/1 4/1 5/3" || !strings.Contains(string(jobs[0].Payload), "Illuminate") || time.Since(jobs[0].EnqueuedAt) > 30*time.Minute {
 			t.Fatalf("claimed %s: %+v", got, jobs)
 		}
-		// What its own workers look for: none of these.
+		// Its own workers find none of these.
 		mine := "SELECT concat_ws('|', id, attempts) FROM jobs WHERE queue = 'default' AND (reserved_at IS NULL AND available_at <= " + now + " OR reserved_at <= " + now + " - 90) ORDER BY id"
-		k.shows(mine)
-		k.shows("SELECT concat_ws('|', id, attempts) FROM jobs WHERE reserved_at BETWEEN "+now+" - 600 AND "+now+" ORDER BY id", "1|1", "2|1", "4|1", "5|3")
+		k.wantRows(mine)
+		k.wantRows("SELECT concat_ws('|', id, attempts) FROM jobs WHERE reserved_at BETWEEN "+now+" - 600 AND "+now+" ORDER BY id", "1|1", "2|1", "4|1", "5|3")
 		k.write(backends.Ack{Leases: leases(jobs[0])}, 0)
 		k.write(backends.Nack{Leases: leases(jobs[1]), Error: "again in an hour"}, 0)
-		k.write(backends.Nack{Leases: leases(jobs[2]), Error: "no more"}, 0) // its third
-		k.shows("SELECT concat_ws('|', id, attempts, reserved_at, CASE WHEN available_at > "+now+" + 3000 THEN 'later' ELSE 'now' END) FROM jobs ORDER BY id",
+		k.write(backends.Nack{Leases: leases(jobs[2]), Error: "no more"}, 0) // the third attempt
+		k.wantRows("SELECT concat_ws('|', id, attempts, reserved_at, CASE WHEN available_at > "+now+" + 3000 THEN 'later' ELSE 'now' END) FROM jobs ORDER BY id",
 			"2|1|"+k.text("SELECT concat_ws('', reserved_at) FROM jobs WHERE id = 2")+"|now", "3|0|later", "4|1|later", "5|3|now", "6|0|now")
-		k.shows(mine, "5|3") // and they move it to failed_jobs, by its attempts
+		k.wantRows(mine, "5|3") // and they move it to failed_jobs, by its attempts
 		if len(k.claimWith(9, 3, time.Hour)) > 0 {
 			t.Error("a job is claimed before its time")
 		}
@@ -127,11 +127,11 @@ func TestLaravel(t *testing.T) {
 			t.Fatalf("%+v", again)
 		}
 		k.write(backends.Release{Leases: leases(again...), Uncounted: true}, 0)
-		k.shows(mine, "4|1", "5|3")
-		k.sql("UPDATE jobs SET reserved_at = " + now + ", attempts = attempts + 1 WHERE id = 4") // as its own worker takes it
+		k.wantRows(mine, "4|1", "5|3")
+		k.sql("UPDATE jobs SET reserved_at = " + now + ", attempts = attempts + 1 WHERE id = 4") // as its own worker claims it
 		k.write(backends.Ack{Leases: leases(again...)}, 1)
 		k.write(backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Payload: []byte(`{"job": 7}`)}, {Queue: "q", Delay: time.Hour}}}, 0)
-		k.shows("SELECT concat_ws('|', queue, payload, attempts, reserved_at, CASE WHEN available_at > "+now+" + 3000 THEN 'later' ELSE 'now' END, created_at > "+now+" - 600) FROM jobs WHERE id > 6 ORDER BY id",
+		k.wantRows("SELECT concat_ws('|', queue, payload, attempts, reserved_at, CASE WHEN available_at > "+now+" + 3000 THEN 'later' ELSE 'now' END, created_at > "+now+" - 600) FROM jobs WHERE id > 6 ORDER BY id",
 			`default|{"job": 7}|0|now|`+truthText(product), "default||0|later|"+truthText(product))
 		k.command(backends.Command{Kind: backends.Retry, IDs: []string{"5"}}, 1)
 		if jobs := k.claimWith(9, 3, time.Hour); idsOf(jobs) != "5/1 7/1" {
@@ -140,7 +140,7 @@ func TestLaravel(t *testing.T) {
 	})
 }
 
-// text is a query's only one.
+// text is the only text that a query returns.
 func (k *kit) text(query string) string {
 	k.Helper()
 	var got []string
@@ -156,7 +156,7 @@ func (k *kit) text(query string) string {
 	return got[0]
 }
 
-// truthText is true in a concat_ws.
+// truthText is how concat_ws writes true.
 func truthText(product string) string {
 	if product == "PostgreSQL" {
 		return "t"
@@ -164,7 +164,7 @@ func truthText(product string) string {
 	return "1"
 }
 
-// TestDelayedJob: Delayed Job's table, by the config that is proposed for it.
+// TestDelayedJob runs on Delayed Job's table, with the config that is proposed for it.
 func TestDelayedJob(t *testing.T) {
 	onEvery(t, func(t *testing.T, product string, start func(ddl string, tables map[string]adopted.Table) *kit) {
 		now := utc(product, 0)
@@ -187,17 +187,17 @@ func TestDelayedJob(t *testing.T) {
 		if idsOf(jobs) != "5/1 6/1 1/1" || string(jobs[0].Payload) != "--- !ruby/object" {
 			t.Fatalf("%+v", jobs)
 		}
-		// What its own workers look for: none of these, while they are locked.
+		// Its own workers find none of these while they are locked.
 		mine := "SELECT concat_ws('|', id, attempts) FROM delayed_jobs WHERE run_at <= " + now + " AND (locked_at IS NULL OR locked_at < " + utc(product, -14400) + ") AND failed_at IS NULL ORDER BY priority, run_at"
-		k.shows(mine)
+		k.wantRows(mine)
 		k.peek(backends.Peek{State: backends.StateClaimed, Max: 9}, "5:claimed:0 6:claimed:0 2:claimed:0 1:claimed:0 ")
 		k.write(backends.Ack{Leases: leases(jobs[0])}, 0)
 		k.write(backends.Nack{Leases: leases(jobs[1]), Error: "again in an hour"}, 0)
 		k.write(backends.Nack{Leases: leases(jobs[2]), Error: "no more", Dead: true}, 0)
-		k.shows("SELECT concat_ws('|', id, attempts, last_error, locked_by, CASE WHEN failed_at IS NULL THEN 'lives' ELSE 'failed' END, CASE WHEN locked_at IS NULL THEN 'free' ELSE 'locked' END, CASE WHEN run_at > "+
+		k.wantRows("SELECT concat_ws('|', id, attempts, last_error, locked_by, CASE WHEN failed_at IS NULL THEN 'lives' ELSE 'failed' END, CASE WHEN locked_at IS NULL THEN 'free' ELSE 'locked' END, CASE WHEN run_at > "+
 			utc(product, 3000)+" THEN 'later' ELSE 'now' END) FROM delayed_jobs ORDER BY id",
 			"1|1|no more|failed|free|now", "2|0|host:x pid:1|lives|locked|now", "3|0|lives|free|later", "4|0|host:x pid:1|failed|locked|now", "6|1|again in an hour|lives|free|later")
-		k.shows(mine)
+		k.wantRows(mine)
 		k.peek(backends.Peek{State: backends.StateDead, Max: 9}, "4:dead:0 1:dead:1 ")
 		k.sql("UPDATE delayed_jobs SET run_at = " + past + " WHERE id = 6")
 		last := k.claimWith(9, 2, time.Hour)
@@ -207,9 +207,9 @@ func TestDelayedJob(t *testing.T) {
 		k.write(backends.Nack{Leases: leases(last...), Error: "twice"}, 0)
 		k.peek(backends.Peek{State: backends.StateDead, Max: 9}, "4:dead:0 6:dead:2 1:dead:1 ")
 		k.command(backends.Command{Kind: backends.Retry, IDs: []string{"1"}}, 1)
-		k.shows(mine, "1|0")
+		k.wantRows(mine, "1|0")
 		k.write(backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Payload: []byte("--- new"), Priority: 3}}}, 0)
-		k.shows(mine, "7|0", "1|0")
+		k.wantRows(mine, "7|0", "1|0")
 		k.command(backends.Command{Kind: backends.Delete, IDs: []string{"7"}}, 1)
 		if st, err := k.Stats(t.Context(), "q"); err != nil || st[0].Ready != 1 || st[0].Scheduled != 1 || st[0].Claimed != 1 || st[0].Dead != 2 {
 			t.Errorf("%+v, %v", st, err)
@@ -217,7 +217,7 @@ func TestDelayedJob(t *testing.T) {
 	})
 }
 
-// TestTablesOfOtherKinds: tables of libraries in which no queue can live, and the reason.
+// TestTablesOfOtherKinds: tables of libraries that no queue can live in are refused with a reason.
 func TestTablesOfOtherKinds(t *testing.T) {
 	onEvery(t, func(t *testing.T, product string, start func(ddl string, tables map[string]adopted.Table) *kit) {
 		at := zoneless(product)
@@ -238,7 +238,7 @@ func TestTablesOfOtherKinds(t *testing.T) {
 			"django_q_ormq":                    "Its column lock has a time in every row, and a row waits if that is longer ago than the cluster's setting `retry`",
 		} {
 			var cannot *guess.Unadoptable
-			if _, err := guess.Table(t.Context(), k.Adopter, "", table); !errors.As(err, &cannot) || !strings.Contains(err.Error(), words) {
+			if _, err := guess.Table(t.Context(), k.Engine, "", table); !errors.As(err, &cannot) || !strings.Contains(err.Error(), words) {
 				t.Errorf("%s: %v", table, err)
 			}
 		}
@@ -252,8 +252,8 @@ func quoted(product, name string) string {
 	return "`" + name + "`"
 }
 
-// TestMarkedBesideAState: a state that has no value for rows that are being worked on, beside
-// a column that is NULL in those that are not.
+// TestMarkedBesideAState: the state has no value for claimed rows, and another column is NULL in those
+// that are not claimed.
 func TestMarkedBesideAState(t *testing.T) {
 	m := adopted.Table{
 		Name: "marked", MaxAttempts: 3,
@@ -270,15 +270,15 @@ func TestMarkedBesideAState(t *testing.T) {
 			t.Fatalf("%+v, %+v", first, second)
 		}
 		k.write(backends.Ack{Leases: leases(first)}, 0)
-		k.shows("SELECT concat_ws('|', id, CASE WHEN is_done THEN 't' ELSE 'f' END, pid) FROM marked ORDER BY id", "1|t|7", "2|f|7")
+		k.wantRows("SELECT concat_ws('|', id, CASE WHEN is_done THEN 't' ELSE 'f' END, pid) FROM marked ORDER BY id", "1|t|7", "2|f|7")
 		k.peek(backends.Peek{State: backends.StateClaimed, Max: 9}, "2:claimed:1 ")
 		k.write(backends.Nack{Leases: leases(second), HasDelay: true}, 0)
 		k.peek(backends.Peek{State: backends.StateReady, Max: 9}, "2:ready:1 ")
 	})
 }
 
-// TestStuckWithoutAState: of rows that a time marks as claimed, only those that are neither
-// done nor dead are freed.
+// TestStuckWithoutAState: of rows that a time marks as claimed, only those are reset that are neither
+// done nor dead.
 func TestStuckWithoutAState(t *testing.T) {
 	m := adopted.Table{
 		Name: "marked", MaxAttempts: 3, StuckAfter: time.Hour, Unit: adopted.Seconds,
@@ -289,20 +289,20 @@ func TestStuckWithoutAState(t *testing.T) {
 		k := start("CREATE TABLE marked (id int PRIMARY KEY, is_done boolean NOT NULL DEFAULT false, locked_at int, failed_at int);"+
 			"INSERT INTO marked VALUES (1, false, 5, NULL), (2, true, 5, NULL), (3, false, 5, 9), (4, false, NULL, 9), (5, true, NULL, NULL)", map[string]adopted.Table{"q": m})
 		k.peek(backends.Peek{State: backends.StateClaimed, Max: 9}, "1:claimed:0 ")
-		k.sweep(backends.Maintenance{Waiting: []string{"q"}})
-		k.shows("SELECT concat_ws('|', id, CASE WHEN is_done THEN 't' ELSE 'f' END, coalesce(locked_at, 0), coalesce(failed_at, 0)) FROM marked ORDER BY id", "1|f|0|0", "2|t|5|0", "3|f|5|9", "4|f|0|9", "5|t|0|0")
+		k.maintain(backends.Maintenance{Waiting: []string{"q"}})
+		k.wantRows("SELECT concat_ws('|', id, CASE WHEN is_done THEN 't' ELSE 'f' END, coalesce(locked_at, 0), coalesce(failed_at, 0)) FROM marked ORDER BY id", "1|f|0|0", "2|t|5|0", "3|f|5|9", "4|f|0|9", "5|t|0|0")
 		jobs := k.claimWith(9, 3, time.Hour)
 		if idsOf(jobs) != "1/1" {
 			t.Fatalf("claimed %s", idsOf(jobs))
 		}
-		// Its own consumer, or a cleaner, ends the row that a worker has.
+		// Its own consumer, or a cleaner, finishes the row that a worker has.
 		k.sql("UPDATE marked SET is_done = true WHERE id = 1")
 		k.write(backends.Nack{Leases: leases(jobs...), HasDelay: true}, 1)
 		k.sql("INSERT INTO marked (id) VALUES (6), (7)")
 		jobs = k.claimWith(9, 3, time.Hour)
 		k.sql("UPDATE marked SET failed_at = 9 WHERE id > 5")
 		k.write(backends.Ack{Leases: leases(jobs...)}, 2)
-		k.shows("SELECT concat_ws('|', id, CASE WHEN is_done THEN 't' ELSE 'f' END) FROM marked WHERE id IN (1, 6, 7) ORDER BY id", "1|t", "6|f", "7|f")
+		k.wantRows("SELECT concat_ws('|', id, CASE WHEN is_done THEN 't' ELSE 'f' END) FROM marked WHERE id IN (1, 6, 7) ORDER BY id", "1|t", "6|f", "7|f")
 		k.sql("DELETE FROM marked WHERE id IN (1, 6, 7)")
 		k.peek(backends.Peek{State: backends.StateDone, Max: 9}, "2:done:0 5:done:0 ")
 		k.peek(backends.Peek{State: backends.StateDead, Max: 9}, "3:dead:0 4:dead:0 ")

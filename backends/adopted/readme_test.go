@@ -9,8 +9,8 @@ import (
 	"github.com/qsidecar/qsidecar/backends/adopted"
 )
 
-// TestPlainReaders: the page's readers that take without a lock take what a sidecar
-// has, and the sidecar notices.
+// TestPlainReaders: consumers that claim without a lock, as the README describes, can claim a row that
+// a sidecar has claimed. The sidecar notices.
 func TestPlainReaders(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("README.md")
@@ -41,9 +41,9 @@ func TestPlainReaders(t *testing.T) {
 		t.Fatal(err)
 	}
 	k.write(backends.Ack{Leases: leases(job)}, 1)
-	k.shows("SELECT state || readercode FROM MsgQueue WHERE MsgId = 1", "Areader")
+	k.wantRows("SELECT state || readercode FROM MsgQueue WHERE MsgId = 1", "Areader")
 	if _, err := k.c.Exec(t.Context(), done, id); err != nil {
 		t.Fatal(err)
 	}
-	k.shows("SELECT state || readercode FROM MsgQueue WHERE MsgId = 1", "Creader")
+	k.wantRows("SELECT state || readercode FROM MsgQueue WHERE MsgId = 1", "Creader")
 }

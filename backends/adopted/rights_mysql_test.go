@@ -11,8 +11,8 @@ import (
 	"github.com/qsidecar/qsidecar/backends/mysql/diagnose"
 )
 
-// TestRightsOnMySQL: what the login lacks on the table, and on single columns of it, is
-// a problem where the queue needs it; a right that comes by a role is one.
+// TestRightsOnMySQL: a right that the login lacks on the table or on a column is a misfit if the queue
+// needs it. Rights that come with a role count.
 func TestRightsOnMySQL(t *testing.T) {
 	onEach(t, func(t *testing.T, p *product) {
 		if p.name == "PostgreSQL" {
@@ -63,7 +63,7 @@ func TestRightsOnMySQL(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			_, wrong, err := adopted.Look(t.Context(), diagnose.New(engine), map[string]adopted.Table{"q": m})
+			_, wrong, err := adopted.Check(t.Context(), diagnose.New(engine), map[string]adopted.Table{"q": m})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -20,20 +20,20 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
-// A product is what tests must know of a server that they run on, beyond its SQL.
+// product is what tests need of a server that they run on, besides its SQL.
 type product struct {
 	name    string
-	own     string // what stands before the names of the sidecar's tables
-	systemE string // the last of the five systems of the page on adoption, in its own DDL
+	own     string // the prefix of the sidecar's tables
+	systemE string // the DDL of system E of the README
 	rowsE   string // its rows in short
 
-	zoneless string // the type of a time that names no zone
+	zoneless string // the type of a time without a zone
 	systemB  string
 	newKit   func(t *testing.T, ddl string, tables map[string]adopted.Table) *kit
 }
 
-// onEach runs a test on each product. In a short run MySQL and MariaDB take turns from
-// test to test: each test runs on PostgreSQL and on one of them.
+// onEach runs a test on each product. In a short run each test runs on PostgreSQL, and alternately on
+// MySQL or MariaDB.
 func onEach(t *testing.T, f func(t *testing.T, on *product)) {
 	t.Parallel()
 	turn := 0
@@ -51,7 +51,7 @@ func onEach(t *testing.T, f func(t *testing.T, on *product)) {
 	}
 }
 
-// products are PostgreSQL, and what startMySQL adds.
+// products are PostgreSQL, and those that startMySQL adds.
 var products = []*product{{
 	name: "PostgreSQL", own: "qsidecar.", newKit: newKit, systemB: fmt.Sprintf(systemB, "bigint GENERATED ALWAYS AS IDENTITY"), zoneless: "timestamp",
 	systemE: `CREATE TABLE my_queue (
@@ -91,7 +91,7 @@ func startMySQL() (stop func(), err error) {
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
-			case errors.Is(failed, testserver.ErrUnavailable): // it said so loudly
+			case errors.Is(failed, testserver.ErrUnavailable): // it is reported elsewhere
 			case failed != nil:
 				err = errors.Join(err, failed)
 			default:
@@ -114,8 +114,8 @@ func startMySQL() (stop func(), err error) {
 	}, err
 }
 
-// kitOn makes kits on a MySQL or MariaDB. Its owner's connection is of another time
-// zone than the sidecar's.
+// kitOn creates kits on a MySQL or MariaDB server. The owner's connection has another time zone than
+// the sidecar's.
 func kitOn(m *testserver.MySQL) func(t *testing.T, ddl string, tables map[string]adopted.Table) *kit {
 	databases := onMySQL(m)
 	return func(t *testing.T, ddl string, tables map[string]adopted.Table) *kit {
@@ -135,15 +135,15 @@ func kitOn(m *testserver.MySQL) func(t *testing.T, ddl string, tables map[string
 		}
 		closed(t, k.conn)
 		k.sql(ddl)
-		k.reopen = func() adopted.Adopter {
+		k.reopen = func() backends.Engine {
 			engine, err := backend.Open(t.Context(), backend.Options{URL: k.url})
 			if err != nil {
 				t.Fatal(err)
 			}
 			return diagnose.New(engine)
 		}
-		k.Store = k.again(tables)
-		k.beat(me, backends.HeartbeatJoin, hostLease)
+		k.Store = k.reopened(tables)
+		k.heartbeat(me, backends.HeartbeatJoin, sidecarTimeout)
 		return k
 	}
 }
@@ -156,7 +156,7 @@ func closed(t *testing.T, c interface{ Close() error }) {
 	})
 }
 
-// texts are a query's rows, a text each.
+// texts are the rows of a query, a text each.
 func texts(ctx context.Context, c *sql.Conn, query string) (got []string, err error) {
 	rows, err := c.QueryContext(ctx, query)
 	if err != nil {

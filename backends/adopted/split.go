@@ -1,159 +1,193 @@
 package adopted
 
 import (
+	"context"
 	"fmt"
 	"slices"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/adopted/internal/lease"
 	"github.com/qsidecar/qsidecar/backends/internal/batch"
 )
 
-// split parts the batch.
+// subset is a part of a batch that is committed by itself.
+type subset struct {
+	backends.Batch
+	writes, claims []int // the numbers of its writes and claims in the whole batch
+}
+
+func (b *subset) addWrite(n int, w backends.Write) {
+	b.writes, b.Writes = append(b.writes, n), append(b.Writes, w)
+}
+
+func (b *subset) addClaim(n int, c backends.Claim) {
+	b.claims, b.Claims = append(b.claims, n), append(b.Claims, c)
+}
+
+func (b *subset) empty() bool { return len(b.writes)+len(b.claims) == 0 }
+
+// commit commits the subset unless it is empty, and puts its results where they belong in those of
+// the whole batch.
+func (b *subset) commit(ctx context.Context, s *Store, blocked map[string]bool, res *backends.Results) error {
+	if b.empty() {
+		return nil
+	}
+	got, err := s.commit(ctx, b.Batch, blocked)
+	if err != nil {
+		return err
+	}
+	for i, n := range b.writes {
+		res.Writes[n] = got.Writes[i]
+	}
+	for i, n := range b.claims {
+		res.Claims[n] = got.Claims[i]
+	}
+	return nil
+}
+
+// split splits the batch into the engine's part and the parts about adopted queues.
 func (k *commitment) split() error {
 	k.managed.Host = k.batch.Host
-	k.at = map[int][]int{}
+	k.positions = map[int][]int{}
 	for n, w := range k.batch.Writes {
-		w, st := k.sortJobs(n, w)
-		mine, others, err := k.s.part(w)
+		w, ins := k.splitJobs(n, w)
+		mine, others, err := splitLeases(w)
 		if err != nil {
 			return err
 		}
 		if mine != nil {
-			k.parts = append(k.parts, part{n, mine})
+			k.settles = append(k.settles, part{n, mine})
 		}
 		if others != nil {
 			if _, ack := w.(backends.Ack); ack {
-				st.managed = len(k.managed.Writes)
+				ins.managedAck = len(k.managed.Writes)
 			}
-			k.of, k.managed.Writes = append(k.of, n), append(k.managed.Writes, others)
+			k.managed.addWrite(n, others)
 		}
-		if len(st.jobs) > 0 {
-			k.stores = append(k.stores, st)
+		if len(ins.jobs) > 0 {
+			k.inserts = append(k.inserts, ins)
 		}
 	}
 	for n, c := range k.batch.Claims {
-		kind := ofManaged
-		for i, p := range c.Queues {
-			if of := k.s.kind(p.Queue); i == 0 {
-				kind = of
-			} else if of != kind {
-				kind = ofHeld // of several
-			}
-		}
-		switch kind {
-		case ofManaged:
-			k.claimOf, k.managed.Claims = append(k.claimOf, n), append(k.managed.Claims, c)
-		case ofAdopted:
-			k.claims = append(k.claims, k.s.claiming(c))
+		switch kind, mixed := k.s.kindOf(c); {
+		case mixed || kind == txQueue:
+			k.separate = append(k.separate, n)
+		case kind == adoptedQueue:
+			k.claims = append(k.claims, k.s.newClaim(n, c))
 		default:
-			k.later = append(k.later, n)
+			k.managed.addClaim(n, c)
 		}
 	}
 	return nil
 }
 
-// The kinds of queues, by how they are claimed.
+// queueKind is how jobs of a queue are claimed.
+type queueKind int
+
 const (
-	ofManaged = iota
-	ofAdopted
-	ofHeld
+	managedQueue queueKind = iota
+	adoptedQueue
+	txQueue // adopted, and each claim is an open transaction
 )
 
-func (s *Store) kind(queue string) int {
-	switch t := s.tables[queue]; {
-	case t == nil:
-		return ofManaged
-	case t.Hold:
-		return ofHeld
+func (s *Store) kind(queue string) queueKind {
+	switch q := s.queues[queue]; {
+	case q == nil:
+		return managedQueue
+	case q.Hold:
+		return txQueue
 	}
-	return ofAdopted
+	return adoptedQueue
 }
 
-// sortJobs takes the new jobs of adopted queues out of a write.
-func (k *commitment) sortJobs(n int, w backends.Write) (backends.Write, storing) {
-	st := storing{n: n, managed: -1}
+// kindOf is the kind of the first queue of a claim. mixed: others have another.
+func (s *Store) kindOf(c backends.Claim) (first queueKind, mixed bool) {
+	for i, p := range c.Queues {
+		kind := s.kind(p.Queue)
+		if i == 0 {
+			first = kind
+		}
+		mixed = mixed || kind != first
+	}
+	return first, mixed
+}
+
+// splitJobs takes the new jobs of adopted queues out of a write.
+func (k *commitment) splitJobs(n int, w backends.Write) (backends.Write, inserts) {
+	ins := inserts{n: n, managedAck: -1}
 	all := batch.JobsOf(w)
 	if !slices.ContainsFunc(all, func(j backends.NewJob) bool { return k.s.Adopted(j.Queue) }) {
-		return w, st
+		return w, ins
 	}
 	var rest []backends.NewJob
-	k.at[n] = []int{}
+	k.positions[n] = []int{}
 	for i, j := range all {
 		if k.s.Adopted(j.Queue) {
-			st.at, st.jobs = append(st.at, i), append(st.jobs, j)
+			ins.positions, ins.jobs = append(ins.positions, i), append(ins.jobs, j)
 		} else {
-			k.at[n], rest = append(k.at[n], i), append(rest, j)
+			k.positions[n], rest = append(k.positions[n], i), append(rest, j)
 		}
 	}
 	if a, ok := w.(backends.Ack); ok {
 		a.Enqueue = rest
-		return a, st
+		return a, ins
 	}
-	return backends.Enqueue{Jobs: rest}, st
+	return backends.Enqueue{Jobs: rest}, ins
 }
 
-// claiming leaves out the slots of those who claim ahead.
-func (s *Store) claiming(c backends.Claim) *claiming {
-	if n := slices.IndexFunc(c.Slots, func(slot backends.Slot) bool { return slot.Prefetch }); n >= 0 {
-		c.Slots = c.Slots[:n]
-	}
-	return &claiming{Claim: c, s: s}
-}
-
-// part parts a write: what is about adopted jobs, and what is about others.
-func (s *Store) part(w backends.Write) (mine, others backends.Write, err error) {
-	if w, ok := w.(backends.Enqueue); ok {
-		if len(w.Jobs) == 0 {
-			return nil, nil, nil
-		}
-		return nil, w, nil
-	}
-	a, m := sorted(w)
-	switch w := w.(type) {
-	case backends.Ack:
-		return whole(a, backends.Ack{Leases: a, Result: w.Result, Enqueue: w.Enqueue}), whole(m, backends.Ack{Leases: m, Result: w.Result, Enqueue: w.Enqueue}), nil
-	case backends.Nack:
-		x := w
-		w.Leases, x.Leases = a, m
-		return whole(a, w), whole(m, x), nil
-	case backends.Release:
-		x := w
-		w.Leases, x.Leases = a, m
-		return whole(a, w), whole(m, x), nil
-	case backends.Extend:
-		x := w
-		w.Leases, x.Leases = a, m
-		return whole(a, w), whole(m, x), nil
-	case backends.Deliver:
-		var rest []backends.Delivery
-		for _, h := range w.Deliveries {
-			if _, ok := handled(h.Lease.Job); !ok { // adopted jobs are not claimed ahead
-				rest = append(rest, h)
-			}
-		}
-		if len(rest) == 0 && len(w.Deliveries) > 0 {
-			return nil, nil, nil
-		}
-		return nil, backends.Deliver{Deliveries: rest}, nil
-	}
-	return nil, nil, fmt.Errorf("adopted: a write of the unknown kind %T", w)
-}
-
-func whole(leases []backends.Lease, w backends.Write) backends.Write {
-	if len(leases) == 0 {
-		return nil
-	}
-	return w
-}
-
-// sorted are the leases of adopted jobs, and the others.
-func sorted(w backends.Write) (adopted, others []backends.Lease) {
+// splitLeases splits a write into the parts about adopted jobs and about others; nil: there is no
+// such part.
+func splitLeases(w backends.Write) (mine, others backends.Write, err error) {
+	var adopted, managed []backends.Lease
 	for _, l := range batch.LeasesOf(w) {
-		if _, ok := handled(l.Job); ok {
+		if _, ok := lease.ParseHandle(l.Job); ok {
 			adopted = append(adopted, l)
 		} else {
-			others = append(others, l)
+			managed = append(managed, l)
 		}
 	}
-	return adopted, others
+	switch w := w.(type) {
+	case backends.Enqueue:
+		if len(w.Jobs) > 0 {
+			others = w
+		}
+		return nil, others, nil
+	case backends.Deliver: // adopted jobs are not prefetched
+		if len(managed) == len(w.Deliveries) {
+			return nil, w, nil
+		}
+		adopted = nil
+	case backends.Ack, backends.Nack, backends.Release, backends.Extend:
+	default:
+		return nil, nil, fmt.Errorf("adopted: a write of the unknown kind %T", w)
+	}
+	if len(adopted) > 0 {
+		mine = withLeases(w, adopted)
+	}
+	if len(managed) > 0 {
+		others = withLeases(w, managed)
+	}
+	return mine, others, nil
+}
+
+// withLeases is the write about these of its leases.
+func withLeases(w backends.Write, leases []backends.Lease) backends.Write {
+	switch w := w.(type) {
+	case backends.Ack:
+		w.Leases = leases
+		return w
+	case backends.Nack:
+		w.Leases = leases
+		return w
+	case backends.Release:
+		w.Leases = leases
+		return w
+	case backends.Extend:
+		w.Leases = leases
+		return w
+	case backends.Deliver:
+		w.Deliveries = slices.DeleteFunc(slices.Clone(w.Deliveries), func(d backends.Delivery) bool { return !slices.Contains(leases, d.Lease) })
+		return w
+	}
+	return w
 }

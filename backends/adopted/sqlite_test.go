@@ -48,7 +48,7 @@ func newSQLiteKit(t *testing.T, ddl string, tables map[string]adopted.Table) *sq
 	if k.Store, err = adopted.New(t.Context(), diagnose.New(engine), tables); err != nil {
 		t.Fatal(err)
 	}
-	k.beat(me, backends.HeartbeatJoin, hostLease)
+	k.heartbeat(me, backends.HeartbeatJoin, sidecarTimeout)
 	return k
 }
 
@@ -59,7 +59,7 @@ func (k *sqliteKit) sql(text string) {
 	}
 }
 
-func (k *sqliteKit) shows(query string, want ...string) {
+func (k *sqliteKit) wantRows(query string, want ...string) {
 	k.Helper()
 	rows, err := k.db.QueryContext(k.Context(), query)
 	if err != nil {
@@ -103,37 +103,37 @@ func TestSQLite(t *testing.T) {
 	if len(jobs) != 2 || jobs[0].ID != "1" || jobs[1].ID != "3" || string(jobs[1].Payload) != "two" || jobs[0].Attempt != 1 {
 		t.Fatalf("%+v", jobs)
 	}
-	k.shows("SELECT strftime('%s', CreateTime) FROM MsgQueue WHERE MsgId = 1", fmt.Sprint(jobs[0].EnqueuedAt.Unix()))
-	k.shows("SELECT State || Reader || (Taken BETWEEN CreateTime AND CURRENT_TIMESTAMP) FROM MsgQueue WHERE MsgId < 4 AND MsgTypeCode = 'ORD'", "Aw1", "Aw1")
+	k.wantRows("SELECT strftime('%s', CreateTime) FROM MsgQueue WHERE MsgId = 1", fmt.Sprint(jobs[0].EnqueuedAt.Unix()))
+	k.wantRows("SELECT State || Reader || (Taken BETWEEN CreateTime AND CURRENT_TIMESTAMP) FROM MsgQueue WHERE MsgId < 4 AND MsgTypeCode = 'ORD'", "Aw1", "Aw1")
 	k.write(backends.Ack{Leases: leases(jobs[0])}, 0)
 	k.write(backends.Ack{Leases: leases(jobs[0])}, 1)
-	k.write(backends.Nack{Leases: leases(jobs[1]), Error: "why"}, 0) // back in an hour
-	k.shows("SELECT MsgId || State || coalesce(Reader, '-') || Tries || (Done IS NOT NULL) FROM MsgQueue", "1Cw01", "2N-00", "3N-10", "4N-00")
+	k.write(backends.Nack{Leases: leases(jobs[1]), Error: "why"}, 0) // ready again in an hour
+	k.wantRows("SELECT MsgId || State || coalesce(Reader, '-') || Tries || (Done IS NOT NULL) FROM MsgQueue", "1Cw01", "2N-00", "3N-10", "4N-00")
 	third := k.one("q")
 	if third.ID != "4" || len(k.claim("q", 1)) > 0 {
 		t.Errorf("%+v", third)
 	}
-	// Its own cleaner resets the row, and its own consumer takes it.
+	// Its own cleaner resets the row, and its own consumer claims it.
 	k.sql("UPDATE MsgQueue SET Reader = 'own', Taken = '2020-01-01 00:00:00' WHERE MsgId = 4")
 	k.write(backends.Ack{Leases: leases(third)}, 1)
-	k.shows("SELECT State || Reader FROM MsgQueue WHERE MsgId = 4", "Aown")
-	if r := k.sweep(backends.Maintenance{Waiting: []string{"q"}}); len(r.MadeReady) != 1 { // it is stuck
+	k.wantRows("SELECT State || Reader FROM MsgQueue WHERE MsgId = 4", "Aown")
+	if r := k.maintain(backends.Maintenance{Waiting: []string{"q"}}); len(r.MadeReady) != 1 { // it is stuck
 		t.Errorf("%+v", r)
 	}
-	if r := k.sweep(backends.Maintenance{Waiting: []string{"q"}}); len(r.Ready) != 1 {
+	if r := k.maintain(backends.Maintenance{Waiting: []string{"q"}}); len(r.Ready) != 1 {
 		t.Errorf("%+v", r)
 	}
 	if st, err := k.Stats(t.Context(), "q"); err != nil || st[0].Ready != 1 || st[0].Scheduled != 1 || st[0].Done != 1 || st[0].Claimed != 0 {
 		t.Errorf("%+v, %v", st, err)
 	}
-	// A sidecar that is gone.
+	// A lost sidecar.
 	lost := k.one("q")
 	k.sql("UPDATE qsidecar_hosts SET dead = 1")
-	if r := k.sweep(backends.Maintenance{}); r.Reaped[backends.CauseSidecarLost] != 1 {
+	if r := k.maintain(backends.Maintenance{}); r.Reaped[backends.CauseSidecarLost] != 1 {
 		t.Errorf("%+v", r)
 	}
 	k.write(backends.Ack{Leases: leases(lost)}, 1)
-	k.shows("SELECT State || Tries || coalesce(Reader, '-') FROM MsgQueue WHERE MsgId = 4", "N1-")
+	k.wantRows("SELECT State || Tries || coalesce(Reader, '-') FROM MsgQueue WHERE MsgId = 4", "N1-")
 }
 
 func TestSQLiteEnqueueAndCommands(t *testing.T) {
@@ -144,7 +144,7 @@ func TestSQLiteEnqueueAndCommands(t *testing.T) {
 	if r.Stored[0].ID != "5" || r.Stored[1].ID != "1" {
 		t.Errorf("%+v", r)
 	}
-	k.shows("SELECT MsgTypeCode || State || hex(Msg) FROM MsgQueue WHERE MsgId = 5", "ORDN697427732000206E6577")
+	k.wantRows("SELECT MsgTypeCode || State || hex(Msg) FROM MsgQueue WHERE MsgId = 5", "ORDN697427732000206E6577")
 	var u *backends.UnsupportedError
 	if _, err := k.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Priority: 1}}}}}); !errors.As(err, &u) || u.Role != "priority" {
 		t.Errorf("%v", err)
@@ -163,8 +163,8 @@ func TestSQLiteEnqueueAndCommands(t *testing.T) {
 	}
 }
 
-// TestSQLiteOddTables: names that would end a statement, NULL and booleans as
-// states, a key of text, an archive.
+// TestSQLiteOddTables has names that would end a statement, NULL and booleans as states, a key of text,
+// an archive.
 func TestSQLiteOddTables(t *testing.T) {
 	t.Parallel()
 	m := adopted.Table{
@@ -183,17 +183,16 @@ func TestSQLiteOddTables(t *testing.T) {
 		jobs[1].ID != "a,b" || string(jobs[1].Payload) != `{"b":"AP8=","n":"7","select":"x"}` || jobs[1].Priority != 1 {
 		t.Fatalf("%+v", jobs)
 	}
-	k.shows(`SELECT "i""d" FROM q WHERE busy = 1 ORDER BY 1`, "a,b", "first")
+	k.wantRows(`SELECT "i""d" FROM q WHERE busy = 1 ORDER BY 1`, "a,b", "first")
 	k.write(backends.Ack{Leases: leases(jobs[1])}, 0)
-	k.shows(`SELECT "i""d" || "select" FROM old`, "a,bx")
+	k.wantRows(`SELECT "i""d" || "select" FROM old`, "a,bx")
 	k.write(backends.Nack{Leases: leases(jobs[0]), Dead: true}, 0)
-	k.shows(`SELECT "i""d" FROM q WHERE busy IS NULL`, "first")
+	k.wantRows(`SELECT "i""d" FROM q WHERE busy IS NULL`, "first")
 	k.write(backends.Nack{Leases: leases(jobs[0])}, 1)
-	k.shows(`SELECT coalesce("i""d", 'no key') || busy FROM q WHERE busy IS NOT NULL ORDER BY "order"`, "other0", "later0", "no key0")
+	k.wantRows(`SELECT coalesce("i""d", 'no key') || busy FROM q WHERE busy IS NOT NULL ORDER BY "order"`, "other0", "later0", "no key0")
 }
 
-// TestSQLiteKeep: rows that are finished go when keep and keep_dead are over, out of
-// the table and out of its archive.
+// TestSQLiteKeep: finished rows are deleted after keep and keep_dead, from the table and its archive.
 func TestSQLiteKeep(t *testing.T) {
 	t.Parallel()
 	m := adopted.Table{
@@ -210,10 +209,10 @@ func TestSQLiteKeep(t *testing.T) {
 			(4, 'E', datetime('now', '-121 minutes')), (5, 'E', datetime('now', '-100 minutes')), (6, 'N', '2020-01-01 00:00:00');
 		INSERT INTO moved SELECT id, state, done FROM jobs; INSERT INTO archive SELECT id, state, done FROM jobs`,
 		map[string]adopted.Table{"jobs": m, "moved": into})
-	if r := k.sweep(backends.Maintenance{Prune: true}); r.Pruned != 7 {
+	if r := k.maintain(backends.Maintenance{Prune: true}); r.Pruned != 7 {
 		t.Errorf("%+v", r)
 	}
 	for table, want := range map[string][]string{"jobs": {"2", "3", "5", "6"}, "moved": {"1", "2", "3", "5", "6"}, "archive": {"2", "3"}} {
-		k.shows("SELECT id FROM "+table+" ORDER BY 1", want...)
+		k.wantRows("SELECT id FROM "+table+" ORDER BY 1", want...)
 	}
 }

@@ -10,12 +10,11 @@ import (
 	"github.com/qsidecar/qsidecar/backends/adopted"
 )
 
-// stateKind is a state column and its values; "NULL" is that, and an empty one is not
-// mapped.
+// stateKind is a state column and its values. "NULL" stands for NULL; an empty one is not mapped.
 type stateKind struct {
 	column                     string // its type and rules
 	ready, claimed, done, dead string
-	on                         string // the product alone that has it; empty: all
+	on                         string // the only product that has it; empty: all
 }
 
 var stateKinds = []stateKind{
@@ -43,7 +42,7 @@ var stateKinds = []stateKind{
 
 var bare = regexp.MustCompile(`^(-?[0-9]+|true|false|NULL)$`)
 
-// literal is a value as the owner's SQL has it.
+// literal is a value in the owner's SQL.
 func literal(value, column, product string) string {
 	if bare.MatchString(value) && !strings.Contains(column, "char") && !strings.Contains(column, "text") || value == "NULL" {
 		return value
@@ -58,7 +57,7 @@ func literal(value, column, product string) string {
 	return "'" + value + "'"
 }
 
-// TestStateKinds: a state may be of any type, and any of its values NULL.
+// TestStateKinds: a state can have any type, and any of its values can be NULL.
 func TestStateKinds(t *testing.T) {
 	var script, sqlite strings.Builder
 	tables := map[string]map[string]adopted.Table{}
@@ -94,13 +93,12 @@ func TestStateKinds(t *testing.T) {
 	k.kit.stateKinds("SQLite")
 }
 
-// TestStatesAlike: where the column's collation holds two states equal, nothing tells
-// them apart.
+// TestStatesAlike: two states that the column's collation holds equal are a misfit.
 func TestStatesAlike(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		k := on.newKit(t, "CREATE TABLE folded (id int PRIMARY KEY, state varchar(5))", nil)
 		m := stateKind{ready: "N", claimed: "n", done: "c"}.table("folded")
-		_, wrong, err := adopted.Look(t.Context(), k.Adopter, map[string]adopted.Table{"q": m})
+		_, wrong, err := adopted.Check(t.Context(), k.Engine, map[string]adopted.Table{"q": m})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -135,7 +133,7 @@ func (k *kit) stateKinds(product string) {
 	}
 }
 
-// stateKind has jobs of one queue go through their states.
+// stateKind takes jobs of one queue through their states.
 func (k *kit) stateKind(kind stateKind, queue, product string) {
 	is := func(value string, ids ...string) {
 		k.Helper()
@@ -143,7 +141,7 @@ func (k *kit) stateKind(kind stateKind, queue, product string) {
 		if value == "NULL" {
 			condition = "state IS NULL"
 		}
-		k.shows("SELECT concat_ws('', id) FROM "+queue+" WHERE "+condition+" ORDER BY id", ids...)
+		k.wantRows("SELECT concat_ws('', id) FROM "+queue+" WHERE "+condition+" ORDER BY id", ids...)
 	}
 	jobs := k.claim(queue, 10)
 	if len(jobs) != 4 {
@@ -162,7 +160,7 @@ func (k *kit) stateKind(kind stateKind, queue, product string) {
 		is(kind.ready, "1", "4")
 		is(kind.dead, "3")
 	} else {
-		is(kind.ready, "1", "3", "4") // the sidecar remembers that it is dead
+		is(kind.ready, "1", "3", "4") // the lease has that it is dead
 	}
 	for state, want := range map[backends.State]string{backends.StateReady: "14", backends.StateDone: "2", backends.StateDead: "3", backends.StateClaimed: ""} {
 		views, err := k.Peek(k.Context(), backends.Peek{Queue: queue, State: state, Max: 10})

@@ -32,19 +32,19 @@ func TestClaimAndAck(t *testing.T) {
 		if len(jobs) != 2 || jobs[0].ID != "1" || string(jobs[0].Payload) != `{"n": 1}` || jobs[1].Attempt != 1 || jobs[0].Queue != "e" || jobs[1].Fence <= jobs[0].Fence {
 			t.Fatalf("%+v", jobs)
 		}
-		k.shows(on.rowsE, "1|processing|w|f", "2|processing|w|f", "3|waiting|f")
+		k.wantRows(on.rowsE, "1|processing|w|f", "2|processing|w|f", "3|waiting|f")
 		k.write(backends.Ack{Leases: leases(jobs[0]), Result: []byte(`{"ok": true}`)}, 0)
 		k.write(backends.Ack{Leases: leases(jobs...)}, 1)
-		k.shows(on.rowsE, `1|done|w|{"ok": true}|t`, "2|done|w|t", "3|waiting|f")
-		k.shows("SELECT item FROM " + on.own + "qsidecar_leases")
+		k.wantRows(on.rowsE, `1|done|w|{"ok": true}|t`, "2|done|w|t", "3|waiting|f")
+		k.wantRows("SELECT item FROM " + on.own + "qsidecar_leases")
 		if more := k.claim("e", 5); len(more) != 1 || more[0].ID != "3" {
 			t.Errorf("%+v", more)
 		}
 	})
 }
 
-// TestFailures: what fails is tried again after the back-off, as long as there are
-// attempts, though the table has no column for either.
+// TestFailures: a failed job is tried again after the back-off while attempts are left, although the
+// table has no column for either.
 func TestFailures(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		k := on.newKit(t, on.systemE, map[string]adopted.Table{"e": tableE()})
@@ -53,7 +53,7 @@ func TestFailures(t *testing.T) {
 		if r := k.write(backends.Nack{Leases: leases(first), Error: "no luck", HasDelay: true}, 0); len(r.MadeReady) != 1 || r.MadeReady[0] != "e" {
 			t.Errorf("%+v", r)
 		}
-		k.shows(on.rowsE, "1|waiting|no luck|f")
+		k.wantRows(on.rowsE, "1|waiting|no luck|f")
 		second := k.one("e")
 		if second.Attempt != 2 || second.LastError != "no luck" || second.Fence <= first.Fence {
 			t.Errorf("%+v", second)
@@ -63,23 +63,23 @@ func TestFailures(t *testing.T) {
 		if second.Attempt != 2 {
 			t.Errorf("%+v", second)
 		}
-		k.write(backends.Nack{Leases: leases(second), Error: "again"}, 0) // to be tried in an hour
+		k.write(backends.Nack{Leases: leases(second), Error: "again"}, 0) // tried again in an hour
 		if jobs := k.claim("e", 1); len(jobs) != 0 {
 			t.Errorf("its back-off is not over: %+v", jobs)
 		}
-		if r := k.sweep(backends.Maintenance{Waiting: []string{"e"}}); len(r.Ready) != 0 {
+		if r := k.maintain(backends.Maintenance{Waiting: []string{"e"}}); len(r.Ready) != 0 {
 			t.Errorf("%+v", r)
 		}
 		k.sql("UPDATE " + on.own + "qsidecar_leases SET not_before = 1")
-		if r := k.sweep(backends.Maintenance{Waiting: []string{"e"}}); len(r.Ready) != 1 {
+		if r := k.maintain(backends.Maintenance{Waiting: []string{"e"}}); len(r.Ready) != 1 {
 			t.Errorf("%+v", r)
 		}
 		k.write(backends.Nack{Leases: leases(k.one("e")), Error: "the last"}, 0)
-		k.shows(on.rowsE, "1|error|w|the last|t")
+		k.wantRows(on.rowsE, "1|error|w|the last|t")
 	})
 }
 
-// TestOthersRows: a lease changes nothing that does not show its claim any more.
+// TestOthersRows: a settle changes no row that no longer shows the claim.
 func TestOthersRows(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		for name, verb := range map[string]func(l []backends.Lease) backends.Write{
@@ -98,22 +98,22 @@ func TestOthersRows(t *testing.T) {
 				k.sql("UPDATE my_queue SET state = 'waiting', worker_name = NULL WHERE queue_item_id = 1")
 				k.sql("UPDATE my_queue SET state = 'processing', worker_name = 'own' WHERE queue_item_id = 1")
 				k.write(verb(leases(stale)), 1)
-				k.shows(on.rowsE+" LIMIT 1", "1|processing|own|f")
-				k.shows("SELECT item FROM "+on.own+"qsidecar_leases", mine.ID)
+				k.wantRows(on.rowsE+" LIMIT 1", "1|processing|own|f")
+				k.wantRows("SELECT item FROM "+on.own+"qsidecar_leases", mine.ID)
 				k.write(verb(leases(mine)), 0)
 			})
 		}
 	})
 }
 
-// TestTakenBack: leases that ended, and those of sidecars that are gone.
+// TestTakenBack: maintenance takes back claims whose leases ended, and those of lost sidecars.
 func TestTakenBack(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		k := on.newKit(t, on.systemE, map[string]adopted.Table{"e": tableE()})
 		timed := backends.Claim{Queues: []backends.Policy{policy("e")}, Slots: []backends.Slot{k.slot(time.Hour)}}
 		ended := k.commit(backends.Batch{Host: me, Claims: []backends.Claim{timed}}).Claims[0].Jobs[0]
 		const dead backends.Identity = 7
-		k.beat(dead, backends.HeartbeatJoin, hostLease)
+		k.heartbeat(dead, backends.HeartbeatJoin, sidecarTimeout)
 		c := backends.Claim{Queues: []backends.Policy{policy("e")}, Slots: []backends.Slot{{Token: backends.Token{Host: dead, Number: 1}}}}
 		lost := k.commit(backends.Batch{Host: dead, Claims: []backends.Claim{c}}).Claims[0].Jobs[0]
 		held, err := k.ClaimedBy(t.Context(), dead, "", 10)
@@ -121,21 +121,20 @@ func TestTakenBack(t *testing.T) {
 			t.Fatalf("%+v, %v", held, err)
 		}
 		kept := k.one("e")
-		if r := k.sweep(backends.Maintenance{}); len(r.Reaped)+len(r.MadeReady) != 0 || r.Next <= 0 {
+		if r := k.maintain(backends.Maintenance{}); len(r.Reaped)+len(r.MadeReady) != 0 || r.Next <= 0 {
 			t.Errorf("nothing was due: %+v", r)
 		}
 		k.sql("UPDATE " + on.own + "qsidecar_leases SET due_at = 1 WHERE due_at IS NOT NULL; UPDATE " + on.own + "qsidecar_hosts SET dead = true WHERE host = 7")
-		r := k.sweep(backends.Maintenance{})
+		r := k.maintain(backends.Maintenance{})
 		if r.Reaped[backends.CauseLeaseEnded] != 1 || r.Reaped[backends.CauseSidecarLost] != 1 || fmt.Sprint(r.MadeReady) != "[e]" {
 			t.Errorf("%+v", r)
 		}
-		k.shows(on.rowsE, "1|waiting|f", "2|waiting|f", "3|processing|w|f")
+		k.wantRows(on.rowsE, "1|waiting|f", "2|waiting|f", "3|processing|w|f")
 		k.write(backends.Ack{Leases: leases(ended, lost, kept)}, 2)
 	})
 }
 
-// TestEmptyHanded: a paused queue gives nothing, nor does the claim of a host that
-// is gone.
+// TestEmptyHanded: a claim of a paused queue, or by a lost sidecar, gets no jobs.
 func TestEmptyHanded(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		k := on.newKit(t, on.systemE, map[string]adopted.Table{"e": tableE()})
@@ -153,11 +152,11 @@ func TestEmptyHanded(t *testing.T) {
 		if _, err := k.Commit(t.Context(), backends.Batch{Host: me, Claims: []backends.Claim{c}}); !errors.Is(err, backends.ErrEvicted) {
 			t.Errorf("%v", err)
 		}
-		k.shows(on.rowsE, "1|waiting|f", "2|waiting|f", "3|waiting|f")
+		k.wantRows(on.rowsE, "1|waiting|f", "2|waiting|f", "3|waiting|f")
 	})
 }
 
-// TestLockedRow: whoever keeps a row locked holds up its job alone.
+// TestLockedRow: a program that keeps a row locked delays only its job.
 func TestLockedRow(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		k := on.newKit(t, on.systemE, map[string]adopted.Table{"e": tableE()})
@@ -177,8 +176,8 @@ func TestLockedRow(t *testing.T) {
 			t.Errorf("alone: %v", err)
 		}
 		third := k.one("e")
-		k.aside("UPDATE " + on.own + "qsidecar_leases SET due_at = 1")
-		if r := k.sweep(backends.Maintenance{}); r.Reaped[backends.CauseLeaseEnded] != 1 {
+		k.sqlElsewhere("UPDATE " + on.own + "qsidecar_leases SET due_at = 1")
+		if r := k.maintain(backends.Maintenance{}); r.Reaped[backends.CauseLeaseEnded] != 1 {
 			t.Errorf("%+v", r)
 		}
 		k.write(backends.Ack{Leases: leases(third)}, 1)
@@ -187,8 +186,8 @@ func TestLockedRow(t *testing.T) {
 	})
 }
 
-// TestExtendOfALockedRow: a lease is renewed while its worker's own transaction, or another
-// program's, has the row locked. Nothing of the row is changed.
+// TestExtendOfALockedRow: a lease can be renewed while the worker's own transaction, or another program,
+// has the row locked. The row does not change.
 func TestExtendOfALockedRow(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		k := on.newKit(t, on.systemE, map[string]adopted.Table{"e": tableE()})
@@ -200,7 +199,8 @@ func TestExtendOfALockedRow(t *testing.T) {
 	})
 }
 
-// TestOrder: oldest first, by numbers as numbers; newest first; as the columns say.
+// TestOrder: claims find the oldest first, with numbers in numeric order; or the newest first; or by the
+// columns of order.
 func TestOrder(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		lifo, columns := tableE(), tableE()
@@ -236,8 +236,8 @@ func TestOrder(t *testing.T) {
 	})
 }
 
-// TestCleanerResets: the table's own cleaner makes a row ready that a worker still
-// has. Whoever claims it then has it, and the attempt before counts.
+// TestCleanerResets: the table's own cleaner makes a row ready that a worker still has. The next claim
+// of it is valid, and the attempt before counts.
 func TestCleanerResets(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		k := on.newKit(t, on.systemE, map[string]adopted.Table{"e": tableE()})
@@ -251,26 +251,25 @@ func TestCleanerResets(t *testing.T) {
 		k.write(backends.Ack{Leases: leases(before)}, 1)
 		k.write(backends.Extend{Leases: leases(now), Lease: time.Hour}, 0)
 		k.write(backends.Ack{Leases: leases(now)}, 0)
-		k.shows(on.rowsE, "1|done|w|t")
+		k.wantRows(on.rowsE, "1|done|w|t")
 	})
 }
 
-// TestForgotten: what is remembered of jobs goes when their rows are gone, or were
-// finished by others.
+// TestForgotten: leases are deleted after the rows of their jobs are, or after others finished these.
 func TestForgotten(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		k := on.newKit(t, on.systemE, map[string]adopted.Table{"e": tableE()})
 		k.write(backends.Nack{Leases: leases(k.claim("e", 3)...), Error: "x"}, 0)
 		k.sql("DELETE FROM my_queue WHERE queue_item_id = 1; UPDATE my_queue SET state = 'done' WHERE queue_item_id = 2")
-		if r := k.sweep(backends.Maintenance{Prune: true}); r.Pruned != 2 {
+		if r := k.maintain(backends.Maintenance{Prune: true}); r.Pruned != 2 {
 			t.Errorf("%+v", r)
 		}
-		k.shows("SELECT item FROM "+on.own+"qsidecar_leases", "3")
+		k.wantRows("SELECT item FROM "+on.own+"qsidecar_leases", "3")
 	})
 }
 
-// TestStuck: with stuck_after, rows that its own consumers left are ready again, and
-// those that sidecars have are not.
+// TestStuck: with stuck_after, rows that the table's own consumers left behind become ready again, but not
+// those that sidecars claimed.
 func TestStuck(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		m := tableE()
@@ -280,10 +279,10 @@ func TestStuck(t *testing.T) {
 		k.sql("UPDATE my_queue SET state = 'processing', worker_name = 'own', started = localtimestamp - interval '61' minute WHERE queue_item_id = 2")
 		k.sql("UPDATE my_queue SET state = 'processing', worker_name = 'own', started = localtimestamp - interval '59' minute WHERE queue_item_id = 3")
 		k.sql("UPDATE my_queue SET started = started - interval '2' hour WHERE queue_item_id = 1")
-		if r := k.sweep(backends.Maintenance{}); fmt.Sprint(r.MadeReady) != "[e]" {
+		if r := k.maintain(backends.Maintenance{}); fmt.Sprint(r.MadeReady) != "[e]" {
 			t.Errorf("%+v", r)
 		}
-		k.shows(on.rowsE, "1|processing|w|f", "2|waiting|f", "3|processing|own|f")
-		k.write(backends.Ack{Leases: leases(mine)}, 1) // it is not as the claim left it
+		k.wantRows(on.rowsE, "1|processing|w|f", "2|waiting|f", "3|processing|own|f")
+		k.write(backends.Ack{Leases: leases(mine)}, 1) // the row no longer shows the claim
 	})
 }

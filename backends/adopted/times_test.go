@@ -11,12 +11,12 @@ import (
 	"github.com/qsidecar/qsidecar/backends/adopted"
 )
 
-// timeForm is how a table writes times that are not of a time's type.
+// timeForm is how a table writes times in columns of other types.
 type timeForm struct {
 	column string // its type
 	unit   int64
-	at     string // the SQL of an instant, of so many seconds after now
-	on     string // the product alone that has it; empty: all
+	at     string // the SQL of a time that many seconds after now
+	on     string // the only product that has it; empty: all
 }
 
 // epoch is the present second on a product.
@@ -41,7 +41,7 @@ var timeForms = []timeForm{
 	{"text", 0, "strftime('%%Y-%%m-%%dT%%H:%%M:%%f', 'now', '%d seconds', '+2 hours') || '000+02:00'", "SQLite"},
 }
 
-// TestTimeForms: every role of a time, in whole numbers since 1970, and on SQLite in texts.
+// TestTimeForms: every role of a time works with whole numbers since 1970, and on SQLite with texts.
 func TestTimeForms(t *testing.T) {
 	onEvery(t, func(t *testing.T, product string, start func(ddl string, tables map[string]adopted.Table) *kit) {
 		for i, form := range timeForms {
@@ -87,10 +87,10 @@ func timesAre(t *testing.T, form timeForm, product string, start func(ddl string
 	if ago := time.Since(job.EnqueuedAt).Round(time.Hour); job.ID != "1" || ago != 0 || len(k.claim("q", 9)) > 0 {
 		t.Fatalf("%+v", job)
 	}
-	if r := k.sweep(backends.Maintenance{Waiting: []string{"q"}, Prune: true}); !slices.Equal(r.MadeReady, []string{"q"}) || r.Pruned != 2 {
+	if r := k.maintain(backends.Maintenance{Waiting: []string{"q"}, Prune: true}); !slices.Equal(r.MadeReady, []string{"q"}) || r.Pruned != 2 {
 		t.Errorf("%+v", r)
 	}
-	k.shows("SELECT concat_ws('|', id, state) FROM timed ORDER BY id", "1|A", "2|N", "3|N", "4|A", "6|C", "8|N")
+	k.wantRows("SELECT concat_ws('|', id, state) FROM timed ORDER BY id", "1|A", "2|N", "3|N", "4|A", "6|C", "8|N")
 	k.write(backends.Nack{Leases: leases(job)}, 0) // for an hour
 	k.write(backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}, {Queue: "q", Delay: time.Hour}, {Queue: "q", RunAt: time.Now().Add(2 * time.Hour)}}}, 0)
 	var got []string
@@ -120,13 +120,13 @@ func timesAre(t *testing.T, form timeForm, product string, start func(ddl string
 	k.write(backends.Nack{Leases: leases(jobs[1]), Dead: true}, 0)
 	k.write(backends.Release{Leases: leases(jobs[2:]...), Uncounted: true}, 0)
 	k.write(backends.Ack{Leases: leases(jobs[3])}, 1)
-	k.shows("SELECT concat_ws('|', id, state, CASE WHEN ended_at IS NULL THEN '-' ELSE 'ended' END, CASE WHEN failed_at IS NULL THEN '-' ELSE 'failed' END) FROM timed WHERE id < 4 ORDER BY id",
+	k.wantRows("SELECT concat_ws('|', id, state, CASE WHEN ended_at IS NULL THEN '-' ELSE 'ended' END, CASE WHEN failed_at IS NULL THEN '-' ELSE 'failed' END) FROM timed WHERE id < 4 ORDER BY id",
 		"1|C|ended|-", "2|N|-|failed", "3|N|-|-")
 	if form.unit > 0 {
-		k.shows(fmt.Sprintf("SELECT concat_ws('', count(*)) FROM timed WHERE abs(coalesce(ended_at, failed_at) - %s) < 600 * %d AND id < 3", at(0), 1000/form.unit), "2")
+		k.wantRows(fmt.Sprintf("SELECT concat_ws('', count(*)) FROM timed WHERE coalesce(ended_at, failed_at) BETWEEN %[1]s - %[2]d AND %[1]s + %[2]d AND id < 3", at(0), 600*1000/form.unit), "2")
 	}
 	k.command(backends.Command{Kind: backends.Retry, IDs: []string{"2"}}, 1)
-	k.shows("SELECT concat_ws('|', id, state, failed_at) FROM timed WHERE id = 2", "2|N")
+	k.wantRows("SELECT concat_ws('|', id, state, failed_at) FROM timed WHERE id = 2", "2|N")
 }
 
 // TestTimesThatDoNotFit: the error names the types that do.
@@ -141,7 +141,7 @@ func TestTimesThatDoNotFit(t *testing.T) {
 			{"i", 0, ""},
 			{"i", adopted.Seconds, ""},
 			{"i", adopted.Milliseconds, "too little for milliseconds since 1970: set times: seconds"},
-			{"b", 0, "which doesn't tell whether it counts seconds or milliseconds since 1970: set times: seconds, or times: milliseconds"},
+			{"b", 0, "which doesn't show whether it counts seconds or milliseconds since 1970: set times: seconds, or times: milliseconds"},
 			{"b", adopted.Milliseconds, ""},
 			{"small", 0, "too little for seconds since 1970: name another column"},
 			{"v", 0, "which can't hold times: name a column of a type that can: a date with a time (timestamp, datetime), whole numbers"},
@@ -149,7 +149,7 @@ func TestTimesThatDoNotFit(t *testing.T) {
 			{"bin", 0, "which can't hold times: name a column of a type that can: "},
 		} {
 			if product == "SQLite" {
-				switch c.column { // its types have no limits
+				switch c.column { // types of SQLite have no limits
 				case "i", "small":
 					c.want = map[bool]string{true: "", false: "set times: seconds, or times: milliseconds"}[c.unit > 0]
 				case "v":
@@ -160,7 +160,7 @@ func TestTimesThatDoNotFit(t *testing.T) {
 				Name: "odd", Unit: c.unit, OnAck: adopted.Delete,
 				Columns: map[adopted.Role][]string{adopted.ID: {"id"}, adopted.ClaimedAt: {c.column}},
 			}
-			_, wrong, err := adopted.Look(t.Context(), k.Adopter, map[string]adopted.Table{"q": m})
+			_, wrong, err := adopted.Check(t.Context(), k.Engine, map[string]adopted.Table{"q": m})
 			if err != nil {
 				t.Fatal(err)
 			}

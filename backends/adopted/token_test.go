@@ -8,8 +8,8 @@ import (
 	"github.com/qsidecar/qsidecar/backends/adopted"
 )
 
-// TestOthersToken: check tells of rows that show what the sidecar's claims show, and
-// that none of them made; and of nothing while there are only its own.
+// TestOthersToken: check reports rows that show the sidecar's token without a claim of a sidecar, and
+// no others.
 func TestOthersToken(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		ids := map[adopted.Role][]string{adopted.ID: {"id"}}
@@ -27,11 +27,11 @@ func TestOthersToken(t *testing.T) {
 			k.one(q)
 		}
 		k.sql("UPDATE things SET status = 2, pid = '7' WHERE id = 4; UPDATE mails SET taken = 899 WHERE id = 4")
-		if said := k.says("token"); said != "" {
+		if said := k.findings("token"); said != "" {
 			t.Errorf("of its own: %s", said)
 		}
 		k.sql("UPDATE things SET pid = 'sidecar' WHERE id = 4; UPDATE mails SET taken = 999 WHERE id = 4")
-		said := k.says("token")
+		said := k.findings("token")
 		if strings.Count(said, "claimed them (4)") != 2 || !strings.Contains(said, "queues.things.token: ") || !strings.Contains(said, "queues.mails.token: ") {
 			t.Errorf("of others: %q", said)
 		}

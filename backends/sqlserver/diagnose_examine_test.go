@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/backends/adopted"
 	"github.com/qsidecar/qsidecar/backends/sqlserver"
 	"github.com/qsidecar/qsidecar/backends/sqlserver/diagnose"
 	"github.com/qsidecar/qsidecar/backends/sqlserver/internal/plan"
@@ -18,7 +17,7 @@ import (
 // The tests of adopted tables in package sqlserver need an engine with diagnostics, which
 // they can't import.
 func init() {
-	sqlserver.NewEngine = func(s *sqlserver.Store) adopted.Adopter { return diagnose.New(s) }
+	sqlserver.NewEngine = func(s *sqlserver.Store) backends.Engine { return diagnose.New(s) }
 }
 
 var createIndex = regexp.MustCompile(`CREATE (?:UNIQUE )?INDEX (\w+)`)

@@ -1,6 +1,6 @@
 package sqlserver
 
-import "github.com/qsidecar/qsidecar/backends/adopted"
+import "github.com/qsidecar/qsidecar/backends"
 
 // The tests of package diagnose (package sqlserver_test) run on the scripted server of this
 // package's tests.
@@ -17,4 +17,4 @@ var (
 func SetBabelfish(s *Store) { s.server.babelfish = true }
 
 // NewEngine is diagnose.New, which this package can't import. Package sqlserver_test sets it.
-var NewEngine func(s *Store) adopted.Adopter
+var NewEngine func(s *Store) backends.Engine

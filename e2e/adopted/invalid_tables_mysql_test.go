@@ -96,7 +96,7 @@ var mysqlTables = engineTables{
 		{
 			"generated", `CREATE TABLE made (id int PRIMARY KEY, at int, state int GENERATED ALWAYS AS (at + 1) STORED)`,
 			`{table: made, columns: {id: id, state: state}, states: {ready: 1, claimed: 2, done: 3}}`,
-			"columns.state", "the column state is generated: nobody can write it",
+			"columns.state", "the column state is generated, so nothing can be stored in it",
 		},
 	},
 	odd: []unusualTable{

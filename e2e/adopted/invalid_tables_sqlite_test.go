@@ -45,7 +45,7 @@ var sqliteTables = engineTables{
 		{
 			"type", `CREATE TABLE type (id integer PRIMARY KEY, state smallint NOT NULL)`,
 			`{table: type, columns: {id: id, state: state}, states: {ready: waiting, claimed: 2, done: 3}}`,
-			"states.ready", `the column state is of the type smallint, and "waiting" is no whole number`,
+			"states.ready", `the column state is of the type smallint, and "waiting" is not a whole number`,
 		},
 		{
 			"null", `CREATE TABLE nulls (id integer PRIMARY KEY, state text NOT NULL)`,
@@ -55,7 +55,7 @@ var sqliteTables = engineTables{
 		{
 			"generated", `CREATE TABLE made (id integer PRIMARY KEY, at int, state int AS (at + 1) STORED)`,
 			`{table: made, columns: {id: id, state: state}, states: {ready: 1, claimed: 2, done: 3}}`,
-			"columns.state", "the column state is generated: nobody can write it",
+			"columns.state", "the column state is generated, so nothing can be stored in it",
 		},
 	},
 	odd: []unusualTable{

@@ -69,7 +69,7 @@ var postgresTables = engineTables{
 		{
 			"type", `CREATE TABLE type (id int PRIMARY KEY, state smallint NOT NULL);`,
 			`{table: type, columns: {id: id, state: state}, states: {ready: waiting, claimed: 2, done: 3}}`,
-			"states.ready", `the column state is of the type smallint, and "waiting" is no whole number`,
+			"states.ready", `the column state is of the type smallint, and "waiting" is not a whole number`,
 		},
 		{
 			"long", `CREATE TABLE long (id int PRIMARY KEY, state char(1) NOT NULL);`,

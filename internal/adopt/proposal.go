@@ -64,7 +64,7 @@ func under(key string) func(string) bool {
 // write writes the whole config.
 func (p *proposal) write(at, place, queue string) {
 	p.line("# A config to start from, for the table %s. `qsidecar adopt` looked at its columns and", tableText(p.Table.Schema, p.Table.Name))
-	p.line("# keys, and at %s. A column has the role that its name says; other guesses are", p.Looks)
+	p.line("# keys, and at %s. A column has the role that its name says; other guesses are", p.Sampled)
 	p.line("# marked, and a TODO is yours to decide. Then ask `qsidecar check --config FILE`.")
 	p.line("")
 	clean, had := engines.WithoutPassword(at)

@@ -48,7 +48,7 @@ func Propose(ctx context.Context, r Request) (text string, err error) {
 		return "", err
 	}
 	queue := cmp.Or(r.Queue, queueNamed(r.Table.Name))
-	store, wrong, err := adopted.Look(ctx, engine, map[string]adopted.Table{queue: p.Table})
+	store, wrong, err := adopted.Check(ctx, engine, map[string]adopted.Table{queue: p.Table})
 	if err != nil {
 		return "", err
 	}

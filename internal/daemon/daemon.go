@@ -174,8 +174,8 @@ func inheritClaims(open, before map[string]*openDB) {
 				continue
 			}
 			next, adopts := o.Backend.(*adopted.Store)
-			if engine, can := o.Backend.(adopted.Adopter); !adopts && can {
-				next = adopted.Bare(engine)
+			if engine, can := o.Backend.(backends.Engine); !adopts && can {
+				next = adopted.Empty(engine)
 				o.Backend = next
 			}
 			if next != nil {

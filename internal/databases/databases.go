@@ -17,7 +17,7 @@ import (
 
 // OpenEngine opens one database of the config without its adopted tables. If look is set it
 // changes nothing in the database.
-func OpenEngine(ctx context.Context, c *config.Config, name string, look bool, log *slog.Logger) (adopted.Adopter, error) {
+func OpenEngine(ctx context.Context, c *config.Config, name string, look bool, log *slog.Logger) (backends.Engine, error) {
 	d := c.Databases[name]
 	u, err := engines.ParseURL(d.URL)
 	if err != nil {
@@ -88,12 +88,12 @@ func CloseAll(open map[string]backends.Backend) (err error) {
 
 // adopt returns the database with its adopted tables. The error lists every mapping that
 // doesn't fit.
-func adopt(ctx context.Context, c *config.Config, database string, engine adopted.Adopter, log *slog.Logger) (backends.Backend, error) {
+func adopt(ctx context.Context, c *config.Config, database string, engine backends.Engine, log *slog.Logger) (backends.Backend, error) {
 	tables := c.AdoptedTables(database)
 	if len(tables) == 0 {
 		return engine, nil
 	}
-	store, wrong, err := adopted.Look(ctx, engine, tables)
+	store, wrong, err := adopted.Check(ctx, engine, tables)
 	if err != nil {
 		return nil, err
 	}
@@ -113,19 +113,19 @@ func adopt(ctx context.Context, c *config.Config, database string, engine adopte
 
 // ExamineAdopted is adopt for `qsidecar check`: it returns mappings that don't fit as
 // findings, and the database with the others.
-func ExamineAdopted(ctx context.Context, c *config.Config, database string, engine adopted.Adopter) (adopted.Adopter, []backends.Finding) {
+func ExamineAdopted(ctx context.Context, c *config.Config, database string, engine backends.Engine) (backends.Engine, []backends.Finding) {
 	var found backends.Findings
 	tables := c.AdoptedTables(database)
 	if len(tables) == 0 {
 		return engine, nil
 	}
-	store, wrong, err := adopted.Look(ctx, engine, tables)
+	store, wrong, err := adopted.Check(ctx, engine, tables)
 	if err != nil {
 		found.AddError("table", err.Error(), "see that the server can be reached, and that this login may look at its catalogue")
 		return engine, found
 	}
 	for _, m := range wrong {
-		found.AddError("table", m.Key+": "+m.Text, cmp.Or(m.Do, "correct the queue's mapping in the config; deploy/qsidecar.example.yaml has every key"))
+		found.AddError("table", m.Key+": "+m.Text, cmp.Or(m.Fix, "correct the queue's mapping in the config; deploy/qsidecar.example.yaml has every key"))
 	}
 	return store, found
 }

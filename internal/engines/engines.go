@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/qsidecar/qsidecar/backends/adopted"
+	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/mysql"
 	mydiagnose "github.com/qsidecar/qsidecar/backends/mysql/diagnose"
 	mymigrate "github.com/qsidecar/qsidecar/backends/mysql/migrate"
@@ -36,7 +36,7 @@ type Engine struct {
 	// Its errors contain no password.
 	parse func(url string) (string, error)
 	// open opens the database. If o.ReadOnly is set it changes nothing.
-	open func(ctx context.Context, o Options) (adopted.Adopter, error)
+	open func(ctx context.Context, o Options) (backends.Engine, error)
 	// migrations returns the SQL of URL.Migrations.
 	migrations func(url, schema, role string, from int) string
 }
@@ -90,7 +90,7 @@ type URL struct {
 }
 
 // Open opens the database. It ignores o.URL.
-func (u URL) Open(ctx context.Context, o Options) (adopted.Adopter, error) {
+func (u URL) Open(ctx context.Context, o Options) (backends.Engine, error) {
 	o.URL = u.At
 	return u.open(ctx, o)
 }
@@ -147,7 +147,7 @@ func parseSQLite(s string) (string, error) {
 	return path, nil
 }
 
-func openSQLite(ctx context.Context, o Options) (adopted.Adopter, error) {
+func openSQLite(ctx context.Context, o Options) (backends.Engine, error) {
 	store, err := sqlite.Open(ctx, sqlite.Options{Path: o.URL, Look: o.ReadOnly, Log: o.Log})
 	if err != nil {
 		return nil, fmt.Errorf("the database sqlite:%s cannot be opened: %w", o.URL, err)
@@ -155,7 +155,7 @@ func openSQLite(ctx context.Context, o Options) (adopted.Adopter, error) {
 	return sqlitediagnose.New(store), nil
 }
 
-func openPostgres(ctx context.Context, o Options) (adopted.Adopter, error) {
+func openPostgres(ctx context.Context, o Options) (backends.Engine, error) {
 	store, err := postgres.Open(ctx, postgres.Options{
 		URL:            o.URL,
 		Password:       o.Password,
@@ -171,7 +171,7 @@ func openPostgres(ctx context.Context, o Options) (adopted.Adopter, error) {
 	return pgdiagnose.New(store), nil
 }
 
-func openSQLServer(ctx context.Context, o Options) (adopted.Adopter, error) {
+func openSQLServer(ctx context.Context, o Options) (backends.Engine, error) {
 	store, err := sqlserver.Open(ctx, sqlserver.Options{
 		URL:            o.URL,
 		Password:       o.Password,
@@ -186,7 +186,7 @@ func openSQLServer(ctx context.Context, o Options) (adopted.Adopter, error) {
 	return msdiagnose.New(store), nil
 }
 
-func openMySQL(ctx context.Context, o Options) (adopted.Adopter, error) {
+func openMySQL(ctx context.Context, o Options) (backends.Engine, error) {
 	store, err := mysql.Open(ctx, mysql.Options{
 		URL:            o.URL,
 		Password:       o.Password,

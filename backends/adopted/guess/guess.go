@@ -1,6 +1,9 @@
-// Package guess proposes how a queue may live in a table that is there: which column
-// and which value means what, by names, types, keys and a sample of the rows. What
-// nothing proves is marked as guessed, and what nothing tells is left to decide.
+// Package guess proposes how a queue could live in an existing table: which column and which value
+// means what. It goes by names, types, keys and a sample of the rows. What nothing proves is
+// marked as guessed, and what nothing shows is left to people.
+//
+// It is the wizard of `qsidecar adopt`. It uses package mapping, and an engine by
+// backends.Adopter, but not the code that runs queues. Start reading at Table.
 package guess
 
 import (
@@ -10,20 +13,20 @@ import (
 	"strings"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/backends/adopted"
+	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
 )
 
 // Proposal is a mapping to start from.
 type Proposal struct {
 	Info  backends.TableInfo
-	Table adopted.Table
+	Table mapping.Table
 
-	Notes map[string]Note // what is to be said of a key of the config
-	Hints []Hint          // keys that are left out
-	Looks string          // what was looked at
+	Notes   map[string]Note // by key of the config: why it is as it is
+	Hints   []Hint          // keys that are left out
+	Sampled string          // the rows that were sampled, for people
 }
 
-// Note says why a key is as it is. Of a list or a map it stands at what it is about:
+// Note is the reason for a key. The key of an entry of a list or a map is written
 // columns.payload, states.ready, where.NAME.
 type Note struct {
 	Guessed bool // nothing proves it
@@ -33,11 +36,11 @@ type Note struct {
 // Hint is a key that is left out, for people to decide.
 type Hint struct {
 	Key  string // the config's
-	YAML string // what may stand there; empty: nothing can be said
+	YAML string // a possible value; empty: unknown
 	Text string
 }
 
-// Unadoptable says why no queue can live in a table.
+// Unadoptable is the error for a table that no queue can live in.
 type Unadoptable struct {
 	Table string
 	Why   []string
@@ -48,9 +51,9 @@ func (e *Unadoptable) Error() string {
 	return fmt.Sprintf("the table %s cannot be adopted: %s", e.Table, strings.Join(e.Why, "\nand "))
 }
 
-// Table proposes a mapping of a table: that of the schema (empty: where the login
-// looks) and name. The error is an *Unadoptable, or the database's.
-func Table(ctx context.Context, engine adopted.Adopter, schema, name string) (*Proposal, error) {
+// Table proposes a mapping of the table of that schema (empty: where the login looks for names) and
+// name. The error is an *Unadoptable, or the database's.
+func Table(ctx context.Context, engine backends.Engine, schema, name string) (*Proposal, error) {
 	info, err := engine.Describe(ctx, schema, name)
 	if err != nil {
 		return nil, err
@@ -62,59 +65,53 @@ func Table(ctx context.Context, engine adopted.Adopter, schema, name string) (*P
 		}
 		return nil, &Unadoptable{full, why}
 	}
-	p := &Proposal{
+	g := &guesser{engine: engine, used: map[string]bool{}, times: map[string]timeForm{}, Proposal: &Proposal{
 		Info: info, Notes: map[string]Note{},
-		Table: adopted.Table{Schema: schema, Name: name, Columns: map[adopted.Role][]string{}, States: map[backends.State]adopted.Value{}, Where: map[string]adopted.Value{}},
+		Table: mapping.Table{Schema: schema, Name: name, Columns: map[mapping.Role][]string{}, States: map[backends.State]mapping.Value{}, Where: map[string]mapping.Value{}},
+	}}
+	if why := g.unadoptableLibrary(); why != "" {
+		return nil, &Unadoptable{name, []string{why}}
 	}
-	g := &guessing{Proposal: p, used: map[string]bool{}, times: map[string]timeForm{}}
-	if why := g.library(); why != "" {
-		return nil, &Unadoptable{p.Table.Name, []string{why}}
-	}
-	g.key()
-	if err := g.findTimes(ctx, engine); err != nil {
-		return nil, err
-	}
-	if err := g.stateColumn(ctx, engine); err != nil {
-		return nil, err
-	}
-	g.roles()
-	s, err := look(ctx, engine, g.plan())
-	if err != nil {
-		return nil, err
-	}
-	p.Looks = s.told()
-	g.states(s)
-	g.kinds(s)
-	g.attempts(s)
-	g.limit()
-	noHold := fmt.Errorf("%s has no jobs held so far", engine.Info().Engine)
-	if h, holds := engine.(backends.TxClaimer); holds {
-		noHold = h.NoOpenTx()
-	}
-	g.settling(noHold)
-	if err := g.archive(ctx, engine); err != nil {
-		return nil, err
-	}
-	g.clock(engine.Info().Engine)
-	g.order()
-	g.asPublished(engine.Info().Engine)
-	if _, hears := engine.(backends.ChannelListener); hears {
-		g.channel()
-	}
-	g.rest()
-	return p, nil
+	return g.Proposal, g.guess(ctx)
 }
 
-// unadoptable is what no config can mend.
-func unadoptable(g backends.Dialect, info backends.TableInfo) (why []string) {
-	if len(info.Columns) == 0 {
-		hint := "see that it is spelled as the database has it, and that this login may look at it"
-		if len(info.Similar) > 0 {
-			hint = "there is " + strings.Join(info.Similar, ", ")
-		}
-		return []string{"there is no such table: " + hint}
+// guess fills the proposal in.
+func (g *guesser) guess(ctx context.Context) error {
+	g.key()
+	if err := g.findTimes(ctx); err != nil {
+		return err
 	}
-	table := g.Table(info.Schema, info.Name)
+	if err := g.findStateColumn(ctx); err != nil {
+		return err
+	}
+	g.roles()
+	s, err := takeSample(ctx, g.engine, g.toSample())
+	if err != nil {
+		return err
+	}
+	g.Sampled = s.describe()
+	g.stateValues(s)
+	g.kindValue(s)
+	g.attempts(s)
+	g.ownLimit()
+	g.claims()
+	if err := g.archive(ctx); err != nil {
+		return err
+	}
+	g.timeZone()
+	g.order()
+	g.knownLibrary()
+	g.channel()
+	g.unmapped()
+	return nil
+}
+
+// unadoptable is what no config can fix.
+func unadoptable(d backends.Dialect, info backends.TableInfo) (why []string) {
+	if len(info.Columns) == 0 {
+		return []string{"there is no such table: " + mapping.SimilarOr(info, mapping.MissingTable)}
+	}
+	table := d.Table(info.Schema, info.Name)
 	if info.Kind != "table" {
 		return []string{fmt.Sprintf("it is a %s, and only a table's rows can be locked: adopt the table below it", info.Kind)}
 	}
@@ -122,7 +119,7 @@ func unadoptable(g backends.Dialect, info backends.TableInfo) (why []string) {
 		why = append(why, "its rows cannot be changed in a transaction, so that a job could be lost, or worked twice: "+info.Unsafe)
 	}
 	if len(info.Unique) == 0 {
-		why = append(why, fmt.Sprintf("it has no primary key, and no unique key of columns that are never NULL, so that nothing tells one job from another: ALTER TABLE %s ADD PRIMARY KEY (…)", table))
+		why = append(why, fmt.Sprintf("it has no primary key, and no unique key of columns that are never NULL, so that jobs cannot be distinguished: ALTER TABLE %s ADD PRIMARY KEY (…)", table))
 	}
 	if slices.Contains(info.Denied, "SELECT") {
 		why = append(why, fmt.Sprintf("this login lacks SELECT on it: GRANT SELECT, UPDATE ON %s", table))
@@ -130,32 +127,33 @@ func unadoptable(g backends.Dialect, info backends.TableInfo) (why []string) {
 	return why
 }
 
-// guessing is a Proposal being made.
-type guessing struct {
+// guesser makes a Proposal.
+type guesser struct {
 	*Proposal
-	used  map[string]bool // columns that have a role
-	times map[string]timeForm
-	state backends.Column // without a name: there is none
-	token backends.Column
-	kind  backends.Column // says what kind of job a row is
+	engine backends.Engine
+	used   map[string]bool // columns that have a role
+	times  map[string]timeForm
+	state  backends.Column // without a name: there is none
+	token  backends.Column
+	kind   backends.Column // holds what kind of job a row is
 }
 
-func (g *guessing) note(key string, guessed bool, format string, args ...any) {
+func (g *guesser) note(key string, guessed bool, format string, args ...any) {
 	g.Notes[key] = Note{guessed, fmt.Sprintf(format, args...)}
 }
 
-func (g *guessing) hint(key, yaml, format string, args ...any) {
+func (g *guesser) hint(key, yaml, format string, args ...any) {
 	g.Hints = append(g.Hints, Hint{key, yaml, fmt.Sprintf(format, args...)})
 }
 
-// drop takes back the hints for a key.
-func (g *guessing) drop(key string) {
+// dropHints removes the hints for a key.
+func (g *guesser) dropHints(key string) {
 	g.Hints = slices.DeleteFunc(g.Hints, func(h Hint) bool { return h.Key == key })
 }
 
-func (g *guessing) key() {
+func (g *guesser) key() {
 	key := g.Info.Unique[0]
-	g.Table.Columns[adopted.ID] = key
+	g.Table.Columns[mapping.ID] = key
 	for _, c := range key {
 		g.used[c] = true
 	}
@@ -168,16 +166,51 @@ func (g *guessing) key() {
 	}
 }
 
-// take gives a column its role.
-func (g *guessing) take(role adopted.Role, c backends.Column) {
+// assign gives a column its role.
+func (g *guesser) assign(role mapping.Role, c backends.Column) {
 	g.Table.Columns[role] = append(g.Table.Columns[role], c.Name)
 	g.used[c.Name] = true
 }
 
 // column is the one in the role.
-func (g *guessing) column(role adopted.Role) (backends.Column, bool) {
+func (g *guesser) column(role mapping.Role) (backends.Column, bool) {
 	if names := g.Table.Columns[role]; len(names) == 1 {
 		return g.Info.Column(names[0])
 	}
 	return backends.Column{}, false
+}
+
+func (g *guesser) has(role mapping.Role) bool {
+	_, has := g.column(role)
+	return has
+}
+
+// isSQLite reports whether columns of times have no zones.
+func (g *guesser) isSQLite() bool { return g.engine.Info().Engine == "sqlite" }
+
+// hasAll reports whether the table has all the columns.
+func (g *guesser) hasAll(names ...string) bool {
+	return !slices.ContainsFunc(names, func(name string) bool { _, has := g.Info.Column(name); return !has })
+}
+
+// unmapped lists the columns without a role.
+func (g *guesser) unmapped() {
+	var names, needed []string
+	for _, c := range g.Info.Columns {
+		if _, fixed := g.Table.Where[c.Name]; fixed || g.used[c.Name] && c.Name != g.kind.Name {
+			continue
+		}
+		names = append(names, c.Name)
+		if !c.Nullable && !c.Default && !c.Generated {
+			needed = append(needed, c.Name)
+		}
+	}
+	if len(names) == 0 {
+		return
+	}
+	text := "without a role: " + strings.Join(names, ", ")
+	if len(needed) > 0 {
+		text += "; an INSERT has to fill " + strings.Join(needed, ", ") + ", so that jobs cannot be enqueued here"
+	}
+	g.hint("columns", "", "%s", text)
 }

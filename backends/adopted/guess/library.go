@@ -3,12 +3,12 @@ package guess
 import (
 	"strings"
 
-	"github.com/qsidecar/qsidecar/backends/adopted"
+	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
 )
 
-// library says why a queue can't live in the table of a library that is known to us; empty:
-// it is another table. It is judged by its name and its columns.
-func (g *guessing) library() string {
+// unadoptableLibrary returns why no queue can live in the table of a library, recognized by its name
+// and columns. Empty: it is another table.
+func (g *guesser) unadoptableLibrary() string {
 	name := g.Info.Name
 	switch {
 	case strings.HasPrefix(name, "solid_queue_") && (g.hasAll("class_name", "active_job_id") || g.hasAll("job_id")):
@@ -23,18 +23,18 @@ func (g *guessing) library() string {
 	return ""
 }
 
-// asPublished adds what a library's documentation says of its table, and no row shows.
-func (g *guessing) asPublished(engine string) {
+// knownLibrary adds what the documentation of a library says of its table, and no row shows.
+func (g *guesser) knownLibrary() {
 	if strings.HasSuffix(g.Info.Name, "delayed_jobs") && g.hasAll("handler", "run_at", "locked_at", "locked_by", "failed_at", "attempts") {
 		g.Table.Deliveries = false
 		g.note("counts", false, "as Delayed Job does")
 		g.Table.MaxAttempts = 25
 		g.note("max_attempts", true, "Delayed Job's default")
-		g.drop("max_attempts")
-		if c, has := g.column(adopted.RunAt); has && engine != "sqlite" && !strings.Contains(c.Type, "with time zone") {
+		g.dropHints("max_attempts")
+		if c, has := g.column(mapping.RunAt); has && !g.isSQLite() && !strings.Contains(c.Type, "with time zone") {
 			g.Table.UTC = true
 			g.note("times", true, "as Rails writes them, unless its default_timezone says otherwise")
-			g.drop("times")
+			g.dropHints("times")
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package guess
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -8,54 +9,53 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/backends/adopted"
+	"github.com/qsidecar/qsidecar/backends/adopted/internal/query"
+	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
 )
 
 const (
 	sampleRows = 500             // from each end of the table, by its key
-	sampleTime = 5 * time.Second // for all that is asked
-	mostValues = 16              // a column with more is no state
+	sampleTime = 5 * time.Second // for all queries
+	mostValues = 16              // a column with more values is no state
 )
 
-// asking is what to look at.
-type asking struct {
+// columns are what to sample.
+type columns struct {
 	info   backends.TableInfo
 	values []backends.Column // whose values matter
 	set    []backends.Column // of which it matters whether they are NULL
 }
 
-// sample is what was seen.
+// sample is what the sampled rows have.
 type sample struct {
+	columns
 	rows  int
-	whole bool // they are all that there are
-	cut   error
-	ask   asking
-	of    map[string]map[string]*seen // column → value → its rows
-	null  map[string]int              // column → rows that have NULL there
+	whole bool                         // they are all rows of the table
+	cut   error                        // why the sample ended early
+	of    map[string]map[string]*value // column → text → its rows
+	null  map[string]int               // column → rows with NULL
 }
 
-// seen is a value of a column.
-type seen struct {
+// value is a value of a column.
+type value struct {
 	text string
-	rows int            // of the sample
-	set  map[string]int // column → those of them that have something there
+	rows int            // with the value
+	set  map[string]int // column → those of the rows that are not NULL there
 }
 
-// plan is what to look at before the states can be told.
-func (g *guessing) plan() asking {
-	a := asking{info: g.Info}
-	for _, c := range []backends.Column{g.state, g.kind} {
+// toSample is what to sample to find the states.
+func (g *guesser) toSample() columns {
+	a := columns{info: g.Info}
+	attempts, _ := g.column(mapping.Attempts)
+	for _, c := range []backends.Column{g.state, g.kind, attempts} {
 		if c.Name != "" {
 			a.values = append(a.values, c)
 		}
 	}
-	if c, has := g.column(adopted.Attempts); has {
-		a.values = append(a.values, c)
-	}
 	if g.token.Name != "" {
 		a.set = append(a.set, g.token)
 	}
-	for _, role := range []adopted.Role{adopted.Worker, adopted.ClaimedAt, adopted.FinishedAt, adopted.Error} {
+	for _, role := range []mapping.Role{mapping.Worker, mapping.ClaimedAt, mapping.FinishedAt, mapping.Error} {
 		if c, has := g.column(role); has {
 			a.set = append(a.set, c)
 		}
@@ -63,19 +63,18 @@ func (g *guessing) plan() asking {
 	return a
 }
 
-// look reads rows from both ends of the table's key, and the values that an index
-// begins with: what takes no longer on a large table than on a small one. Where it
-// takes too long all the same, what was seen by then has to do.
-func look(ctx context.Context, engine adopted.Adopter, a asking) (*sample, error) {
-	s := &sample{ask: a, of: map[string]map[string]*seen{}, null: map[string]int{}}
+// takeSample reads rows from both ends of the table's key, and the values that an index begins
+// with: the cost does not grow with the table. After sampleTime it ends with what it has.
+func takeSample(ctx context.Context, engine backends.Adopter, a columns) (*sample, error) {
+	s := &sample{columns: a, of: map[string]map[string]*value{}, null: map[string]int{}}
 	for _, c := range a.values {
-		s.of[c.Name] = map[string]*seen{}
+		s.of[c.Name] = map[string]*value{}
 	}
 	short, cancel := context.WithTimeout(ctx, sampleTime)
 	defer cancel()
-	err := s.ends(short, engine)
+	err := s.readEnds(short, engine)
 	if err == nil && !s.whole {
-		err = s.leading(short, engine)
+		err = s.readIndexes(short, engine)
 	}
 	if err != nil && short.Err() != nil && ctx.Err() == nil {
 		s.cut, err = err, nil
@@ -83,30 +82,30 @@ func look(ctx context.Context, engine adopted.Adopter, a asking) (*sample, error
 	return s, err
 }
 
-// ends reads rows from both ends.
-func (s *sample) ends(ctx context.Context, engine adopted.Adopter) error {
-	g := engine.Dialect()
+// readEnds reads rows from both ends of the key.
+func (s *sample) readEnds(ctx context.Context, engine backends.Adopter) error {
+	d := engine.Dialect()
 	var key []backends.Column
-	for _, name := range s.ask.info.Unique[0] {
-		c, _ := s.ask.info.Column(name)
+	for _, name := range s.info.Unique[0] {
+		c, _ := s.info.Column(name)
 		key = append(key, c)
 	}
-	columns := []string{g.RowKey(key) + " AS qsidecar_1"}
-	for _, c := range s.ask.values {
-		columns = append(columns, fmt.Sprintf("%s AS qsidecar_%d", g.AsText(c), len(columns)+1))
+	output := []string{d.RowKey(key)}
+	for _, c := range s.columns.values {
+		output = append(output, d.AsText(c))
 	}
-	for _, c := range s.ask.set {
-		columns = append(columns, fmt.Sprintf("%s AS qsidecar_%d", g.ToText("CASE WHEN "+g.Name(c.Name)+" IS NULL THEN 0 ELSE 1 END"), len(columns)+1))
+	for _, c := range s.set {
+		output = append(output, d.ToText("CASE WHEN "+d.Name(c.Name)+" IS NULL THEN 0 ELSE 1 END"))
 	}
 	known := map[string]bool{}
 	for _, direction := range []string{"", " DESC"} {
 		var order []string
 		for _, c := range key {
-			order = append(order, g.Name(c.Name)+direction)
+			order = append(order, d.Name(c.Name)+direction)
 		}
 		read := 0
 		if err := engine.Query(ctx, &backends.Statement{
-			Text: g.SelectFirst(strings.Join(columns, ", "), g.Table(s.ask.info.Schema, s.ask.info.Name), "1 = 1", strings.Join(order, ", "), fmt.Sprint(sampleRows)),
+			Text: d.SelectFirst(query.Columns(output...), d.Table(s.info.Schema, s.info.Name), "1 = 1", strings.Join(order, ", "), fmt.Sprint(sampleRows)),
 			Row: func(cells [][]byte) error {
 				if read++; !known[string(cells[0])] {
 					known[string(cells[0])] = true
@@ -122,61 +121,62 @@ func (s *sample) ends(ctx context.Context, engine adopted.Adopter) error {
 	return nil
 }
 
+// count adds a row.
 func (s *sample) count(cells [][]byte) {
 	s.rows++
-	set := cells[len(s.ask.values):]
-	for i, c := range s.ask.values {
+	set := cells[len(s.columns.values):]
+	for i, c := range s.columns.values {
 		if cells[i] == nil {
 			s.null[c.Name]++
 			continue
 		}
-		v := s.see(c.Name, string(cells[i]))
+		v := s.value(c.Name, string(cells[i]))
 		v.rows++
-		for j, other := range s.ask.set {
+		for j, other := range s.set {
 			if string(set[j]) == "1" {
 				v.set[other.Name]++
 			}
 		}
 	}
-	for j, other := range s.ask.set {
+	for j, other := range s.set {
 		if string(set[j]) == "0" {
 			s.null[other.Name]++
 		}
 	}
 }
 
-func (s *sample) see(column, text string) *seen {
+// value finds or adds a value of a column.
+func (s *sample) value(column, text string) *value {
 	v := s.of[column][text]
 	if v == nil {
-		v = &seen{text: text, set: map[string]int{}}
+		v = &value{text: text, set: map[string]int{}}
 		s.of[column][text] = v
 	}
 	return v
 }
 
-// leading asks an index that begins with a column for its values, each from where the
-// last one ends.
-func (s *sample) leading(ctx context.Context, engine adopted.Adopter) error {
-	g := engine.Dialect()
-	for _, c := range s.ask.values {
-		if c.Values != nil || !slices.ContainsFunc(s.ask.info.Indexes, func(x backends.Index) bool { return x.Only == "" && x.Columns[0].Name == c.Name }) {
+// readIndexes reads the values of columns that an index begins with, each from where the last one
+// ends.
+func (s *sample) readIndexes(ctx context.Context, engine backends.Adopter) error {
+	d := engine.Dialect()
+	for _, c := range s.columns.values {
+		if c.Values != nil || !slices.ContainsFunc(s.info.Indexes, func(x backends.Index) bool { return x.Only == "" && x.Columns[0].Name == c.Name }) {
 			continue
 		}
-		name, table := g.Name(c.Name), g.Table(s.ask.info.Schema, s.ask.info.Name)
-		after, more := "", true
+		name, after, more := d.Name(c.Name), "", true
 		for n := 0; more && n < mostValues; n++ {
+			more = false // unless there is a row
 			st := &backends.Statement{Row: func(cells [][]byte) error {
 				after, more = string(cells[0]), true
-				s.see(c.Name, after)
+				s.value(c.Name, after)
 				return nil
 			}}
 			where := name + " IS NOT NULL"
 			if n > 0 {
-				where = name + " > " + g.Arg(1, c)
+				where = name + " > " + d.Arg(1, c)
 				st.Args = []any{after}
 			}
-			st.Text = g.SelectFirst(g.AsText(c)+" AS qsidecar_1", table, where, name, "1")
-			more = false // unless there is a row
+			st.Text = d.SelectFirst(query.Columns(d.AsText(c)), d.Table(s.info.Schema, s.info.Name), where, name, "1")
 			if err := engine.Query(ctx, st); err != nil {
 				return err
 			}
@@ -186,23 +186,19 @@ func (s *sample) leading(ctx context.Context, engine adopted.Adopter) error {
 }
 
 // values are those of a column, those of most rows first.
-func (s *sample) values(column string) (all []*seen) {
+func (s *sample) values(column string) (all []*value) {
 	for _, v := range s.of[column] {
 		all = append(all, v)
 	}
-	slices.SortFunc(all, func(a, b *seen) int {
-		if a.rows != b.rows {
-			return b.rows - a.rows
-		}
-		return strings.Compare(a.text, b.text)
-	})
+	slices.SortFunc(all, func(a, b *value) int { return cmp.Or(b.rows-a.rows, strings.Compare(a.text, b.text)) })
 	return all
 }
 
-func (s *sample) told() string {
+// describe is what was sampled, for people.
+func (s *sample) describe() string {
 	switch {
 	case s.cut != nil:
-		return fmt.Sprintf("%d rows; it was too slow to look at more (%v)", s.rows, s.cut)
+		return fmt.Sprintf("%d rows; reading more was too slow (%v)", s.rows, s.cut)
 	case s.rows == 0:
 		return "no rows: there are none"
 	case s.whole:

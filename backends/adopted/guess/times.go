@@ -3,19 +3,19 @@ package guess
 import (
 	"context"
 	"regexp"
-	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/backends/adopted"
+	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
 )
 
-// timeForm is how a column that is not of a time's type holds times.
+// timeForm is how a column holds times whose type is no time's.
 type timeForm int
 
 const (
 	notTime  timeForm = iota
-	someUnit          // whole numbers, and no row has one
+	someUnit          // whole numbers, of which no row has one
 	inSeconds
 	inMillis
 	inText
@@ -31,10 +31,10 @@ const (
 	mostMillis   = 100_000_000_000_000
 )
 
-// findTimes finds the columns of whole numbers and of texts that hold times: those that are
-// called so and have nothing else.
-func (g *guessing) findTimes(ctx context.Context, engine adopted.Adopter) error {
-	ask := asking{info: g.Info}
+// findTimes finds the columns of whole numbers and of texts that hold times: their names say so,
+// and they hold nothing else.
+func (g *guesser) findTimes(ctx context.Context) error {
+	ask := columns{info: g.Info}
 	for _, c := range g.Info.Columns {
 		number := c.Kind == backends.NumberColumn && (c.Most == 0 || c.Most >= leastSeconds)
 		if timeName.MatchString(c.Name) && !g.used[c.Name] && (number || c.TimeText) {
@@ -44,7 +44,7 @@ func (g *guessing) findTimes(ctx context.Context, engine adopted.Adopter) error 
 	if len(ask.values) == 0 {
 		return nil
 	}
-	s, err := look(ctx, engine, ask)
+	s, err := takeSample(ctx, g.engine, ask)
 	if err != nil {
 		return err
 	}
@@ -54,7 +54,7 @@ func (g *guessing) findTimes(ctx context.Context, engine adopted.Adopter) error 
 	return nil
 }
 
-func formOf(c backends.Column, values []*seen) timeForm {
+func formOf(c backends.Column, values []*value) timeForm {
 	form := someUnit
 	if c.TimeText {
 		form = inText
@@ -79,20 +79,20 @@ func formOf(c backends.Column, values []*seen) timeForm {
 	return form
 }
 
-// kindOf is the column's kind, as far as roles are concerned.
-func (g *guessing) kindOf(c backends.Column) backends.ColumnKind {
+// kindOf is the column's kind, by what it holds.
+func (g *guesser) kindOf(c backends.Column) backends.ColumnKind {
 	if g.times[c.Name] != notTime {
 		return backends.TimeColumn
 	}
 	return c.Kind
 }
 
-// unit tells what the numbers are that hold times; false: none has a role. A column that
-// counts other than the first one is left out.
-func (g *guessing) unit() (counted bool) {
+// timeUnit finds what the numbers count that hold times; false: none has a role. A column that
+// counts another unit than the first one loses its role.
+func (g *guesser) timeUnit() (counted bool) {
 	forms := map[timeForm]bool{}
 	for _, form := range []timeForm{inSeconds, inMillis, someUnit} {
-		for _, role := range []adopted.Role{adopted.CreatedAt, adopted.RunAt, adopted.ClaimedAt, adopted.FinishedAt, adopted.FailedAt} {
+		for _, role := range []mapping.Role{mapping.CreatedAt, mapping.RunAt, mapping.ClaimedAt, mapping.FinishedAt, mapping.FailedAt} {
 			c, has := g.column(role)
 			if !has || g.times[c.Name] != form {
 				continue
@@ -105,19 +105,28 @@ func (g *guessing) unit() (counted bool) {
 	}
 	switch {
 	case forms[inSeconds]:
-		g.Table.Unit = adopted.Seconds
+		g.Table.Unit = mapping.Seconds
 		g.note("times", false, "since 1970, as the rows have them")
 	case forms[inMillis]:
-		g.Table.Unit = adopted.Milliseconds
+		g.Table.Unit = mapping.Milliseconds
 		g.note("times", false, "since 1970, as the rows have them")
 	case forms[someUnit]:
-		g.Table.Unit = adopted.Seconds
-		g.note("times", true, "since 1970; no row has a time that would tell. Or milliseconds")
+		g.Table.Unit = mapping.Seconds
+		g.note("times", true, "since 1970; no row has a time that would show it. Or milliseconds")
 	}
 	return g.Table.Unit > 0
 }
 
-// has reports whether the table has all the columns.
-func (g *guessing) hasAll(names ...string) bool {
-	return !slices.ContainsFunc(names, func(name string) bool { _, has := g.Info.Column(name); return !has })
+// timeZone asks about columns of times without a zone, and finds the unit of numbers.
+func (g *guesser) timeZone() {
+	if g.timeUnit() || g.isSQLite() {
+		return
+	}
+	for _, role := range []mapping.Role{mapping.CreatedAt, mapping.ClaimedAt, mapping.FinishedAt, mapping.RunAt} {
+		c, has := g.column(role)
+		if has && (strings.HasPrefix(c.Type, "timestamp") && strings.Contains(c.Type, "without time zone") || strings.HasPrefix(c.Type, "datetime")) {
+			g.hint("times", "utc", "%s and the like name no zone: do its own consumers write UTC there, and not the server's time?", c.Name)
+			return
+		}
+	}
 }

@@ -1,0 +1,31 @@
+package adopted
+
+import (
+	"context"
+	"slices"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/adopted/internal/advise"
+	"github.com/qsidecar/qsidecar/backends/adopted/internal/statement"
+)
+
+// Advice is what could be better about the adopted tables, as far as the catalogue shows it.
+func (s *Store) Advice() backends.Findings { return advise.Startup(s.sortedQueues(), s.Engine) }
+
+// Examine implements backends.Examiner: the engine's findings, and those about each adopted table.
+func (s *Store) Examine(ctx context.Context, queues []backends.Policy) ([]backends.Finding, error) {
+	found, err := s.Engine.Examine(ctx, slices.DeleteFunc(slices.Clone(queues), func(p backends.Policy) bool { return s.Adopted(p.Queue) }))
+	if err != nil {
+		return found, err
+	}
+	mine, err := advise.Examine(ctx, s.Engine, s.sortedQueues())
+	return append(found, mine...), err
+}
+
+// sortedQueues are the adopted queues by name.
+func (s *Store) sortedQueues() (all []*statement.Queue) {
+	for _, name := range s.queueNames() {
+		all = append(all, s.queues[name])
+	}
+	return all
+}

@@ -1,0 +1,200 @@
+package guess
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
+)
+
+// attempts guesses what their column counts, and the limit.
+func (g *guesser) attempts(s *sample) {
+	c, has := g.column(mapping.Attempts)
+	if !has {
+		return
+	}
+	name := plain(c.Name)
+	g.Table.Deliveries = !strings.Contains(name, "fail") && !strings.Contains(name, "err") && !strings.Contains(name, "retr")
+	g.note("counts", true, "by the column's name")
+	most := int64(0)
+	for _, v := range s.values(c.Name) {
+		if n, err := strconv.ParseInt(v.text, 10, 64); err == nil && v.rows > 0 {
+			most = max(most, n)
+		}
+	}
+	if most >= 2 && most <= 100 {
+		g.Table.MaxAttempts = int(most)
+		g.note("max_attempts", true, "the most that the rows looked at show")
+		return
+	}
+	g.hint("max_attempts", "20", "with how many is a row dead for its own consumers?")
+}
+
+// ownLimit explains the limit of each row.
+func (g *guesser) ownLimit() {
+	c, has := g.column(mapping.OwnLimit)
+	if has && strings.Contains(plain(c.Name), "retr") {
+		g.note("columns.max_attempts", true, "by its name. With so many attempts a row is dead: where its own consumers do not count the first one, they make one more")
+	}
+	if has && g.Table.MaxAttempts == 0 {
+		g.dropHints("max_attempts")
+		if c.Nullable {
+			g.hint("max_attempts", "20", "of rows whose %s is NULL", c.Name)
+		}
+	}
+}
+
+// claims guesses how a row shows that it is claimed, done or dead.
+func (g *guesser) claims() {
+	_, claimed := g.Table.States[backends.StateClaimed]
+	switch {
+	case g.token.Name != "" && (g.state.Name == "" || claimed):
+		g.reserveToken()
+	case g.token.Name != "":
+		g.hint("token", fmt.Sprintf("{column: %s, value: …}", g.token.Name), "do its own consumers find the rows that they took by it? Then a number that none of them uses")
+	}
+	marked := !claimed && g.Table.Token == nil && g.marksClaims()
+	shown := claimed || marked || g.Table.Token != nil
+	if !shown {
+		g.hold()
+	}
+	g.ack(shown)
+	if g.has(mapping.ClaimedAt) && (claimed || marked) {
+		g.hint("stuck_after", "1h", "since when a row that its own consumers claimed counts as left behind; absent: never")
+	}
+	for _, c := range g.Info.Columns {
+		if name := plain(c.Name); strings.HasPrefix(name, "deleted") || strings.HasPrefix(name, "isdeleted") {
+			value := "null"
+			if !c.Nullable {
+				value = "false"
+			}
+			g.hint("where."+c.Name, value, "do its own consumers pass over such rows?")
+		}
+	}
+	g.failedAt()
+}
+
+// ack guesses what becomes of a row whose job is done, if no state shows it. shown: a row shows that
+// it is claimed.
+func (g *guesser) ack(shown bool) {
+	if _, done := g.Table.States[backends.StateDone]; done || g.state.Name != "" || !shown {
+		return
+	}
+	if g.has(mapping.FinishedAt) {
+		g.hint("on_ack", "delete", "no state says that a row is done: are such rows deleted? Or {archive: TABLE}")
+		return
+	}
+	g.Table.OnAck = mapping.Delete
+	g.note("on_ack", true, "nothing in a row says that it is done; or {archive: TABLE}")
+}
+
+// claimName matches the names of columns that hold a time only while a worker has the row.
+var claimName = regexp.MustCompile(`claim|taken|lock|reserv|pick|leas`)
+
+// marksClaims reports whether the time of the claim tells claimed rows from those that wait. A time
+// of another name can stay in a row that waits again, and then people have to decide.
+func (g *guesser) marksClaims() bool {
+	c, has := g.column(mapping.ClaimedAt)
+	if !has || g.state.Name != "" && g.state.Kind != backends.BoolColumn {
+		return false
+	}
+	if c.Nullable && claimName.MatchString(plain(c.Name)) {
+		g.note("columns.claimed_at", true, "a row that has it is being worked on: its own consumers have to pass over it, and to clear it when a row waits again")
+		return true
+	}
+	delete(g.Table.Columns, mapping.ClaimedAt)
+	delete(g.Notes, "columns.claimed_at")
+	if c.Nullable {
+		g.hint("columns.claimed_at", c.Name, "is it NULL in every row that waits, and do its own consumers pass over rows that have it?")
+	}
+	return false
+}
+
+// failedAt takes rows with that time for dead ones, if no state shows these.
+func (g *guesser) failedAt() {
+	c, has := g.column(mapping.FailedAt)
+	_, dead := g.Table.States[backends.StateDead]
+	switch {
+	case !has || dead:
+	case c.Nullable:
+		g.note("columns.failed_at", true, "a row that has it is dead")
+	default:
+		delete(g.Table.Columns, mapping.FailedAt)
+	}
+}
+
+// hold asks whether the table's own consumers keep claimed rows locked. It is never guessed: if they
+// don't, hold: transaction would have both work a job.
+func (g *guesser) hold() {
+	const why = "nothing in a row says that it is being worked on"
+	cannot := fmt.Errorf("%s has no jobs held so far", g.engine.Info().Engine)
+	if c, ok := g.engine.(backends.TxClaimer); ok {
+		cannot = c.NoOpenTx()
+	}
+	if cannot != nil {
+		g.hint("hold", "", "%s: name the state or the column that does. Where its own consumers keep it locked all the while, sidecars cannot here: %v", why, cannot)
+		return
+	}
+	g.hint("hold", "transaction", "%s: where its own consumers keep it locked all the while, say so; else name the state or the column that does", why)
+}
+
+// archive finds a table beside this one that rows can move to.
+func (g *guesser) archive(ctx context.Context) error {
+	for _, suffix := range []string{"_archive", "_archived", "_done", "_history"} {
+		to, err := g.engine.Describe(ctx, g.Table.Schema, g.Table.Name+suffix)
+		if err != nil {
+			return err
+		}
+		common := 0
+		for _, c := range to.Columns {
+			if g.hasAll(c.Name) {
+				common++
+			}
+		}
+		if 2*common < len(g.Info.Columns) || to.Kind != "table" {
+			continue
+		}
+		if g.Table.OnAck == mapping.Delete {
+			g.Table.OnAck, g.Table.ArchiveSchema, g.Table.Archive = mapping.Archive, g.Table.Schema, to.Name
+			g.note("on_ack.archive", true, "it has %d columns of this table; or on_ack: delete", common)
+		} else {
+			g.hint("on_ack", "{archive: "+to.Name+"}", "it has %d columns of this table: do its own consumers move rows there?", common)
+		}
+		return nil
+	}
+	return nil
+}
+
+// channel guesses the channel on which the table's own producers announce new jobs.
+func (g *guesser) channel() {
+	if _, listens := g.engine.(backends.ChannelListener); !listens {
+		return
+	}
+	switch all := g.Info.Channels; len(all) {
+	case 0:
+		g.hint("notify", "", "where its own producers NOTIFY of new jobs, name the channel: else sidecars look about once a second")
+	case 1:
+		g.Table.Notify = all[0]
+		g.note("notify", true, "a trigger of the table names it")
+	default:
+		g.hint("notify", all[0], "the table's triggers name the channels %s: which one announces new jobs?", strings.Join(all, ", "))
+	}
+}
+
+// reserveToken gives the sidecars numbers of the token's column: beyond the ids of processes on
+// Linux, but within 24 bits.
+func (g *guesser) reserveToken() {
+	from, to := int64(8_000_001), int64(8_388_607)
+	if most := g.token.Most; most > 0 && most < to {
+		from, to = most-most/32, most
+	} else if most == 1<<24-1 {
+		from, to = 16_500_001, most
+	}
+	g.Table.Token = &mapping.Token{Column: g.token.Name, From: from, To: to}
+	g.note("token.column", true, "by its name")
+	g.note("token.range", true, "these numbers have to be the sidecars' alone: see that none of its own consumers uses them")
+}

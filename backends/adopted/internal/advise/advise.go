@@ -1,0 +1,170 @@
+// Package advise describes adopted tables to their operators: how each queue lives in its table,
+// what it cannot do, how its claims run, and what would make them cheaper or safer. It is the part
+// of `qsidecar check` that is about adopted tables, and what the sidecar logs at its start.
+//
+// The code that runs queues does not need it. Start reading at Startup and Examine.
+package advise
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/adopted/internal/condition"
+	"github.com/qsidecar/qsidecar/backends/adopted/internal/query"
+	"github.com/qsidecar/qsidecar/backends/adopted/internal/statement"
+	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
+)
+
+// Startup is what could be better, as far as the catalogue shows it.
+func Startup(queues []*statement.Queue, a backends.Advisor) (found backends.Findings) {
+	for _, q := range queues {
+		warn(&found, q, a, backends.Plan{})
+	}
+	return found
+}
+
+// Examine describes the queues: facts, warnings, and the plans of their claims. It returns an
+// error only if the database cannot be asked.
+func Examine(ctx context.Context, engine backends.Engine, queues []*statement.Queue) (found backends.Findings, err error) {
+	for _, q := range queues {
+		describe(&found, q)
+		if st := q.LongKeys(func(item string) {
+			found.AddError("table", fmt.Sprintf("the queue %s has a job whose id is longer than %d bytes, so that no worker gets it: %.60q…", q.Queue, condition.MaxID, item),
+				"map another unique key in columns.id, or have its own consumers do such jobs")
+		}); st != nil {
+			if err := engine.Query(ctx, st); err != nil {
+				return found, err
+			}
+		}
+		if err := foreignTokens(ctx, engine, q, &found); err != nil {
+			return found, err
+		}
+		warn(&found, q, engine, explain(ctx, engine, q, &found))
+	}
+	return found, nil
+}
+
+// describe adds how a queue lives in its table, and what it cannot do without a column for it.
+func describe(found *backends.Findings, q *statement.Queue) {
+	found.AddInfo("table", fmt.Sprintf("the queue %s lives in the table %s; its jobs are claimed where %s, by %s",
+		q.Queue, q.SQLName, query.And(q.Waiting()...), q.OrderBy()))
+	for _, err := range q.Unsupported() {
+		found.AddInfo("unsupported", fmt.Sprintf("queues.%s: %v", q.Queue, err))
+	}
+	if q.Hold {
+		found.AddInfo("table", fmt.Sprintf("the queue %s has hold: transaction: a row that is worked on is locked, and shows nothing; its own consumers skip it, and only the sidecar that holds it can "+
+			"distinguish it from one that waits. The database's max_held limits how many are held at a time, with a connection each", q.Queue))
+	}
+	var without []string
+	for role, consequence := range map[mapping.Role]string{
+		mapping.Payload:   "payload (jobs are delivered without one)",
+		mapping.RunAt:     "run_at (a back-off is kept by the sidecar, and its own consumers do not see it)",
+		mapping.Attempts:  "attempts (the sidecar counts its own)",
+		mapping.Error:     "error (messages of failures are kept by the sidecar alone)",
+		mapping.ClaimedAt: "claimed_at (no stuck_after)",
+	} {
+		if !q.Has(role) {
+			without = append(without, consequence)
+		}
+	}
+	slices.Sort(without)
+	if len(without) > 0 {
+		found.AddInfo("table", fmt.Sprintf("the queue %s has no column in the roles %s", q.Queue, strings.Join(without, ", ")))
+	}
+	if roles := q.ClaimRoles(); len(roles) == 1 && roles[0] == mapping.Worker {
+		worker, _ := q.Column(mapping.Worker)
+		found.AddInfo("table", fmt.Sprintf("only the column %s distinguishes claims of the queue %s from those of its own consumers: its workers need names that they do not use", worker.Name, q.Queue))
+	}
+	if slices.Contains(q.Info.Denied, "DELETE") {
+		found.AddInfo("table", fmt.Sprintf("queues.%s: this login lacks DELETE on %s: the commands delete and purge are refused", q.Queue, q.SQLName))
+	}
+}
+
+// explain adds the plan of the queue's claim.
+func explain(ctx context.Context, a backends.Advisor, q *statement.Queue, found *backends.Findings) backends.Plan {
+	p, err := a.Explain(ctx, q.LockCandidates(backends.Policy{Queue: q.Queue, MaxAttempts: cmp.Or(q.MaxAttempts, condition.NoLimit)}, 1), q.Info)
+	if err != nil {
+		found.AddInfo("plan", fmt.Sprintf("queues.%s: the claim's plan cannot be asked for, as before the first start, which makes the sidecar's own tables: %v", q.Queue, err))
+		return backends.Plan{}
+	}
+	how := ""
+	switch {
+	case p.Sorts:
+		how = ", and sorts what it read"
+	case p.Whole:
+		how = ", from one end of the table to where it has found enough"
+	}
+	found.AddInfo("plan", fmt.Sprintf("queues.%s: the plan of its claim reads %s by %s%s:\n%s", q.Queue, q.SQLName, cmp.Or(p.Index, "no index"), how, strings.Join(p.Lines, "\n")))
+	return p
+}
+
+// foreignTokens finds rows that show the sidecar's token, and that no sidecar claimed.
+func foreignTokens(ctx context.Context, engine backends.Adopter, q *statement.Queue, found *backends.Findings) error {
+	var rows []string
+	st := q.ForeignTokens(10, func(item string) { rows = append(rows, item) })
+	if st == nil {
+		return nil
+	}
+	err := engine.Query(ctx, st)
+	switch {
+	case err != nil && (backends.Retryable(err) || ctx.Err() != nil):
+		return err
+	case err != nil: // the sidecar's own tables do not exist yet, as the plan's text says
+		found.AddInfo("token", fmt.Sprintf("queues.%s: whether others use its token cannot be asked: %v", q.Queue, err))
+	case len(rows) > 0:
+		found.AddError("token", fmt.Sprintf("queues.%s.token: rows of %s show in %s what is the sidecar's, and no sidecar has claimed them (%s): its own consumers use it, too, so that they work what a worker has, "+
+			"and a worker that comes too late could settle what they have", q.Queue, q.SQLName, q.Token.Column, strings.Join(rows, " ")),
+			"give the token a value or a range that they never use; make rows ready by hand that no worker has")
+	}
+	return nil
+}
+
+// warn adds what could be better. plan is the claim's, or empty.
+func warn(found *backends.Findings, q *statement.Queue, a backends.Advisor, plan backends.Plan) {
+	*found = append(*found, q.Info.Remarks...)
+	*found = append(*found, q.Warnings...)
+	if len(q.Info.Triggers) > 0 {
+		found.AddWarning("triggers", fmt.Sprintf("queues.%s.table: the table %s has the triggers or rules %s: they run in the sidecar's transactions as in its own consumers', "+
+			"and where one raises an error or passes a row over, that change is refused", q.Queue, q.SQLName, strings.Join(q.Info.Triggers, ", ")),
+			"see that they let rows be claimed and settled, and are short")
+	}
+	if len(q.ClaimRoles()) == 0 && !q.Hold { // with hold no one else can change the row
+		found.AddWarning("table", fmt.Sprintf("queues.%s.columns: nothing in a row distinguishes a claim of the sidecar from one of the table's own consumers: "+
+			"if a cleaner of theirs resets a row that a worker still has, and another consumer claims it, the worker's ack ends that one's job", q.Queue),
+			"name a column in the role worker or claimed_at, or a token, where the table has one")
+	}
+	if !served(q, a.RowOrdering(), plan) {
+		fixed := q.WaitingColumns()
+		found.AddWarning("index", fmt.Sprintf("queues.%s.order: no index of %s has first what is equal for all jobs that wait (%s), and then their order (%s): each claim costs more the more rows there are",
+			q.Queue, q.SQLName, strings.Join(condition.Names(fixed), ", "), q.OrderBy()), a.CreateIndex("waiting", q.Info, fixed, q.IndexOrder()))
+	}
+	for _, r := range q.Retentions() {
+		warnRetention(found, r, a)
+	}
+}
+
+// served reports whether an index has exactly the rows that wait, in the order of claims. The
+// server judges the conditions of partial indexes best.
+func served(q *statement.Queue, o backends.RowOrdering, plan backends.Plan) bool {
+	return slices.ContainsFunc(q.Info.Indexes, func(x backends.Index) bool {
+		return q.Serves(x, o) || x.Only != "" && x.Name == plan.Index && !plan.Sorts
+	})
+}
+
+// warnRetention adds the index that would find expired rows. The index for rows that are done also
+// serves for dead ones.
+func warnRetention(found *backends.Findings, r statement.Retention, a backends.Advisor) {
+	fixed := r.FixedColumns()
+	for _, x := range r.Info.Indexes {
+		first := slices.IndexFunc(x.Columns, func(c backends.IndexColumn) bool { return !slices.Contains(condition.Names(fixed), c.Name) })
+		if x.Only == "" && first >= 0 && x.Columns[first].Name == r.Since.Name {
+			return
+		}
+	}
+	found.AddWarning("index", fmt.Sprintf("queues.%s.%s: no index of %s leads to the rows that have been finished for long: to look for them may read the whole table",
+		r.Queue, r.ConfigKey(), r.SQLName), a.CreateIndex("finished", r.Info, fixed, []backends.IndexColumn{{Name: r.Since.Name}}))
+}

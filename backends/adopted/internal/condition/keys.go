@@ -1,0 +1,138 @@
+package condition
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// keyEscaper escapes what separates the columns of a key; see backends.Dialect.RowKey.
+var keyEscaper = strings.NewReplacer(`\`, `\\`, `,`, `\,`)
+
+// Item is the id of the job whose key's columns have these texts.
+func (t *Table) Item(cells [][]byte) string {
+	if len(t.Key) == 1 {
+		return string(cells[0])
+	}
+	texts := make([]string, len(t.Key))
+	for i := range t.Key {
+		texts[i] = keyEscaper.Replace(string(cells[i]))
+	}
+	return strings.Join(texts, ",")
+}
+
+// keyTexts is the opposite of Item. nil: no row has that id.
+func (t *Table) keyTexts(item string) (all []string) {
+	if len(t.Key) == 1 {
+		return t.possible([]string{item})
+	}
+	var one strings.Builder
+	for i := 0; i < len(item); i++ {
+		switch c := item[i]; c {
+		case ',':
+			all = append(all, one.String())
+			one.Reset()
+		case '\\':
+			if i++; i == len(item) || item[i] != ',' && item[i] != '\\' {
+				return nil
+			}
+			one.WriteByte(item[i])
+		default:
+			one.WriteByte(c)
+		}
+	}
+	return t.possible(append(all, one.String()))
+}
+
+var (
+	numberForm  = regexp.MustCompile(`^-?[0-9]{1,40}(\.[0-9]{1,40})?$`)
+	decimalType = regexp.MustCompile(`(?i)^(numeric|decimal)`)
+)
+
+// possible returns the texts if the key's columns can have them as values, else nil. The
+// database would refuse a whole statement for an impossible one.
+func (t *Table) possible(texts []string) []string {
+	if len(texts) != len(t.Key) {
+		return nil
+	}
+	for i, c := range t.Key {
+		text := texts[i]
+		if c.Values != nil && !slices.Contains(c.Values, text) {
+			return nil
+		}
+		switch c.Kind {
+		case backends.NumberColumn:
+			m := numberForm.FindStringSubmatch(text)
+			if m == nil || m[1] != "" && !decimalType.MatchString(c.Type) {
+				return nil
+			}
+		case backends.UUIDColumn:
+			if len(text) != 36 || strings.Trim(text, "0123456789abcdefABCDEF-") != "" {
+				return nil
+			}
+		}
+	}
+	return texts
+}
+
+// Requested returns a filter for the rows that a query found by ids. A server can find a row by
+// a text that is not its key: by 7-1 the row 7. The case of a UUID's letters does not count.
+func (t *Table) Requested(ids []string) func(item string) bool {
+	form := func(id string) string { return id }
+	if slices.ContainsFunc(t.Key, func(c backends.Column) bool { return c.Kind == backends.UUIDColumn }) {
+		form = strings.ToLower
+	}
+	all := make(map[string]bool, len(ids))
+	for _, id := range ids {
+		all[form(id)] = true
+	}
+	return func(item string) bool { return all[form(item)] }
+}
+
+// KeyTexts are the expressions whose values Item reads.
+func (t *Table) KeyTexts() (all []string) {
+	for _, c := range t.Key {
+		all = append(all, t.Dialect.AsText(c))
+	}
+	return all
+}
+
+// KeyOrder are the key's columns, for an ORDER BY.
+func (t *Table) KeyOrder() string {
+	var all []string
+	for _, c := range t.Key {
+		all = append(all, t.Quote(c))
+	}
+	return strings.Join(all, ", ")
+}
+
+// MaxItems is the most ids that one statement names: each column of a composite key takes an
+// argument for each of them.
+func (t *Table) MaxItems() int {
+	if len(t.Key) == 1 {
+		return 1000
+	}
+	return 128
+}
+
+// ShortKey is the condition that a job's id has at most MaxID bytes; empty: all have.
+func (t *Table) ShortKey() string {
+	most, known := len(t.Key)-1, true
+	for _, c := range t.Key {
+		switch {
+		case c.Kind != backends.TextColumn && c.Kind != backends.OtherColumn:
+			most += 40
+		case c.Chars > 0:
+			most += 8 * c.Chars // each letter has up to four bytes, or is escaped
+		default:
+			known = false
+		}
+	}
+	if known && most <= MaxID {
+		return ""
+	}
+	return fmt.Sprintf("%s <= %d", t.Dialect.TextLength(t.Dialect.RowKey(t.Key)), MaxID)
+}

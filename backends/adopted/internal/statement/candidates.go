@@ -1,0 +1,185 @@
+package statement
+
+import (
+	"cmp"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/adopted/internal/condition"
+	"github.com/qsidecar/qsidecar/backends/adopted/internal/lease"
+	"github.com/qsidecar/qsidecar/backends/adopted/internal/query"
+	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
+)
+
+// Candidate is a row that a claim locked.
+type Candidate struct {
+	Item    string
+	Size    int64 // of the payload, in bytes
+	Payload []byte
+	Headers map[string]string
+	Now     int64        // milliseconds since 1970
+	Lease   *lease.Lease // what is kept about the job; nil: it cannot be claimed now
+
+	attempts        int64 // the column's; 0: there is none
+	limit           int64 // the row's own limit of attempts; 0: there is no column
+	priority        int64
+	enqueued, fence int64
+	claimedAt       string // what the claim writes there; empty: nothing
+}
+
+// candidateColumns is the number of output columns before the key's.
+const candidateColumns = 7
+
+// LockCandidates locks up to n rows that can be claimed, in the order of claims.
+func (q *Queue) LockCandidates(p backends.Policy, n int) *backends.Statement {
+	d := q.Dialect
+	columns := []string{
+		d.ToText(q.size(q.Payload)), q.output(mapping.Attempts, q.textOf), q.output(mapping.Priority, q.textOf), q.output(mapping.CreatedAt, q.millisOf),
+		q.output(mapping.ClaimedAt, func(c backends.Column) string { return d.ToText(q.Now(c)) }), d.ToText(d.NowMillis()), d.ToText(d.Fence()),
+	}
+	columns = append(columns, q.KeyTexts()...)
+	if q.Has(mapping.OwnLimit) {
+		columns = append(columns, d.ToText(q.AttemptLimit(p.MaxAttempts)))
+	}
+	where := q.Claimable(p.MaxAttempts) + " AND NOT " + d.Paused(d.TextArg(2))
+	var text string
+	if h, ok := d.(backends.HintDialect); ok {
+		text = h.SelectClaim(query.Columns(columns...), q.SQLName, where, q.OrderBy(), 1, q.claimIndex, q.sought)
+	} else {
+		text = d.SelectLocked(query.Columns(columns...), q.SQLName, where, q.OrderBy(), 1, true)
+	}
+	return &backends.Statement{Text: text, Args: []any{int64(n), q.Queue}}
+}
+
+// Candidates is LockCandidates with its answer appended to rows.
+func (q *Queue) Candidates(p backends.Policy, n int, rows *[]*Candidate) *backends.Statement {
+	st := q.LockCandidates(p, n)
+	st.Row = func(cells [][]byte) error {
+		r := &Candidate{Item: q.Item(cells[candidateColumns:]), claimedAt: string(cells[4]), attempts: query.AnyNumber(cells[1]), priority: query.AnyNumber(cells[2])}
+		if len(r.Item) > condition.MaxID {
+			return backends.Refused(fmt.Errorf("the row %q of %s cannot be claimed: a job's id is at most %d bytes, with its escapes", r.Item, q.SQLName, condition.MaxID))
+		}
+		for i, to := range map[int]*int64{0: &r.Size, 3: &r.enqueued, 5: &r.Now, 6: &r.fence} {
+			if err := query.Int(cells[i], to); err != nil {
+				return fmt.Errorf("the row %s of %s: %w", r.Item, q.SQLName, err)
+			}
+		}
+		if q.Has(mapping.OwnLimit) {
+			r.limit = query.AnyNumber(cells[len(cells)-1])
+		}
+		if cells[3] == nil {
+			r.enqueued = r.Now
+		}
+		if n := len(*rows); n > 0 {
+			r.fence = max(r.fence, (*rows)[n-1].fence+1) // some engines give one number to all rows
+		}
+		*rows = append(*rows, r)
+		return nil
+	}
+	return st
+}
+
+// Contents reads what workers get into the candidates.
+func (q *Queue) Contents(items []string, byItem map[string]*Candidate) []*backends.Statement {
+	if len(items) == 0 || len(q.Payload)+len(q.Headers) == 0 {
+		return nil
+	}
+	columns := q.KeyTexts()
+	for _, c := range slices.Concat(q.Payload, q.Headers) {
+		columns = append(columns, q.Dialect.AsBytes(c))
+	}
+	return q.ForItems(items, func(b *condition.Builder, where string) *backends.Statement {
+		return &backends.Statement{
+			Text: "SELECT " + query.Columns(columns...) + " FROM " + q.SQLName + " WHERE " + where, Args: b.Args,
+			Row: func(cells [][]byte) (err error) {
+				r := byItem[q.Item(cells)]
+				r.Payload, r.Headers, err = q.readContents(cells[len(q.Key):])
+				return err
+			},
+		}
+	})
+}
+
+// Begin writes the claim of the slot into the candidate's lease. token is what the claim shows in
+// the token's column.
+func (q *Queue) Begin(r *Candidate, p backends.Policy, slot backends.Slot, token string) {
+	l := r.Lease
+	l.Now, l.ClaimedAt, l.Fence, l.NotBefore = r.Now, r.Now, max(r.fence, l.Fence+1), 0
+	if q.Has(mapping.Attempts) {
+		l.Attempts = int(r.attempts)
+	}
+	l.Attempts++
+	l.Limit, l.Backoff, l.BackoffMax = cmp.Or(int(r.limit), p.MaxAttempts), p.Backoff.Milliseconds(), p.BackoffMax.Milliseconds()
+	l.Host, l.Number, l.Owner = int64(slot.Token.Host), int64(slot.Token.Number), int64(slot.Token.Host)
+	l.Length, l.Deadline = max(slot.Lease, 0).Milliseconds(), 0
+	if p.Timeout > 0 {
+		l.Deadline = r.Now + p.Timeout.Milliseconds()
+	}
+	l.SetDue()
+	l.Worker = slot.Worker
+	l.Shown = map[mapping.Role]string{}
+	for _, role := range q.ClaimRoles() {
+		switch c, _ := q.Column(role); role {
+		case mapping.Worker:
+			l.Shown[role] = workerText(c, slot.Worker)
+		case mapping.ClaimedAt:
+			l.Shown[role] = r.claimedAt
+		default:
+			l.Shown[role] = token
+		}
+	}
+}
+
+// Job is the candidate as a worker gets it, after Begin.
+func (q *Queue) Job(r *Candidate, p backends.Policy, slot backends.Slot) backends.Job {
+	l := r.Lease
+	return backends.Job{
+		ID: r.Item, Handle: l.Handle(), Queue: q.Queue, Token: slot.Token, Payload: r.Payload, Attempt: l.Attempts, MaxAttempts: l.Limit,
+		Fence: l.Fence, Priority: int16Of(r.priority), EnqueuedAt: time.UnixMilli(r.enqueued).UTC(),
+		Timeout: p.Timeout, Headers: r.Headers, LastError: l.LastError(),
+	}
+}
+
+func int16Of(n int64) int16 { return int16(max(-32768, min(n, 32767))) }
+
+// workerText is what a claim writes into the worker's column.
+func workerText(c backends.Column, worker string) string {
+	return mapping.Truncate(c, cmp.Or(worker, "qsidecar"))
+}
+
+// NewToken is what a claim shows in the token's column; empty: there is none.
+func (q *Queue) NewToken() string {
+	switch t := q.Token; {
+	case t == nil:
+		return ""
+	case t.From == t.To && t.Text != "":
+		return t.Text
+	default:
+		return strconv.FormatInt(t.From+rand.Int64N(t.To-t.From+1), 10)
+	}
+}
+
+// Claim makes the rows of the leases show their claims.
+func (q *Queue) Claim(leases []*lease.Lease) (all []*Change) {
+	for some := range slices.Chunk(leases, min(lease.MaxRows, q.MaxItems())) {
+		items := make([]string, len(some))
+		for i, l := range some {
+			items[i] = l.Item
+		}
+		u := q.newUpdate()
+		u.setState(backends.StateClaimed)
+		for _, role := range q.ClaimRoles() {
+			u.setShown(role, some)
+		}
+		if c, has := q.Column(mapping.Attempts); has && q.Deliveries {
+			u.addAttempts(c, 1)
+		}
+		where := query.And(append([]string{u.Rows(items)}, q.Waiting()...)...)
+		all = append(all, &Change{Lease: some[0], Rows: int64(len(some)), queue: q, Statement: u.statement(where)})
+	}
+	return all
+}

@@ -1,0 +1,88 @@
+package statement
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/adopted/internal/condition"
+	"github.com/qsidecar/qsidecar/backends/adopted/internal/query"
+	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
+)
+
+// Items reads the ids of the first rows that meet the condition, at most limit (an expression).
+func (q *Queue) Items(where, order, limit string, f func(item string), args ...any) *backends.Statement {
+	return &backends.Statement{Text: q.Dialect.SelectFirst(query.Columns(q.KeyTexts()...), q.SQLName, where, order, limit), Args: args, Row: q.ReadItems(f)}
+}
+
+// LockItems locks rows that meet the condition and reads their ids. Argument n is their number
+// (0: all). skip: it skips rows that others have locked.
+func (q *Queue) LockItems(where, order string, n int, skip bool, f func(item string), args ...any) *backends.Statement {
+	return &backends.Statement{Text: q.Dialect.SelectLocked(query.Columns(q.KeyTexts()...), q.SQLName, where, order, n, skip), Args: args, Row: q.ReadItems(f)}
+}
+
+// UnlockedItems reads the ids of rows that meet the condition. It waits for no lock, and can see
+// what others have not committed.
+func (q *Queue) UnlockedItems(where string, f func(item string), args ...any) *backends.Statement {
+	return &backends.Statement{Text: q.Dialect.SelectUnlocked(query.Columns(q.KeyTexts()...), q.SQLName, where), Args: args, Row: q.ReadItems(f)}
+}
+
+// Exists reports whether a row can be claimed now, by any limit of attempts.
+func (q *Queue) Exists(found func()) *backends.Statement {
+	return &backends.Statement{
+		Text: q.countFirst(query.And(q.InState(backends.StateReady)...), 1),
+		Row: func(cells [][]byte) error {
+			if string(cells[0]) != "0" {
+				found()
+			}
+			return nil
+		},
+	}
+}
+
+// Unfinished finds the rows of the jobs that exist and are not done.
+func (q *Queue) Unfinished(items []string, f func(item string)) []*backends.Statement {
+	all := q.InQueue()
+	if done := q.Shows(backends.StateDone); done != nil {
+		all = append(all, "CASE WHEN "+done[0]+" THEN 1 ELSE 0 END = 0")
+	}
+	return q.ForItems(items, func(b *condition.Builder, where string) *backends.Statement {
+		return &backends.Statement{
+			Text: "SELECT " + query.Columns(q.KeyTexts()...) + " FROM " + q.SQLName + " WHERE " + query.And(append(slices.Clone(all), where)...), Args: b.Args,
+			Row: q.ReadItems(f),
+		}
+	})
+}
+
+// Stuck locks rows that the table's own consumers claimed longer than StuckAfter ago. It ignores
+// rows with a lease: those are claimed by sidecars.
+func (q *Queue) Stuck(limit int, f func(item string)) *backends.Statement {
+	since, _ := q.Column(mapping.ClaimedAt)
+	all := append(q.InState(backends.StateClaimed), q.IsPast(since, 2), q.NoLease("l.token_host IS NOT NULL"))
+	return q.LockItems(query.And(all...), q.Quote(since), 1, true, f, int64(min(limit, q.MaxItems())), -q.StuckAfter.Milliseconds())
+}
+
+// ForeignTokens finds up to limit rows that show the sidecar's token, and that no sidecar claimed;
+// nil: there is no token.
+func (q *Queue) ForeignTokens(limit int, f func(item string)) *backends.Statement {
+	c, has := q.Column(mapping.TokenRole)
+	if !has {
+		return nil
+	}
+	ours := q.Quote(c) + " BETWEEN " + q.Dialect.Constant(fmt.Sprint(q.Token.From), c) + " AND " + q.Dialect.Constant(fmt.Sprint(q.Token.To), c)
+	if q.Token.Text != "" {
+		ours = q.Equal(c.Name, mapping.Value{Text: q.Token.Text})
+	}
+	where := append(q.InQueue(), q.Claimed()...)
+	where = append(where, ours, "NOT "+q.HasLease("l.token_host IS NOT NULL"))
+	return q.Items(query.And(where...), "", fmt.Sprint(limit), f)
+}
+
+// LongKeys finds a job whose id is longer than one can be; nil: there can't be one.
+func (q *Queue) LongKeys(f func(item string)) *backends.Statement {
+	short := q.ShortKey()
+	if short == "" {
+		return nil
+	}
+	return q.Items(query.And(append(q.Waiting(), "NOT ("+short+")")...), "", "1", f)
+}

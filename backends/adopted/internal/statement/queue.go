@@ -1,0 +1,107 @@
+package statement
+
+import (
+	"strings"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/adopted/internal/condition"
+	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
+)
+
+// Queue writes the statements of one adopted queue.
+type Queue struct {
+	*condition.Table
+
+	enqueueErr error // why no jobs can be enqueued; nil: they can
+
+	claimIndex string // has the rows that wait in the order of claims; empty: none is known to
+	sought     bool   // claims find them at a value of its first column
+}
+
+// New is the queue of a mapping without problems.
+func New(m *mapping.Mapping) *Queue {
+	q := &Queue{Table: &condition.Table{Mapping: m}}
+	q.enqueueErr = q.checkInsert()
+	return q
+}
+
+// UseIndex makes claims name the index that serves them.
+func (q *Queue) UseIndex(o backends.RowOrdering) { q.claimIndex, q.sought = q.ClaimIndex(o) }
+
+// requirement is what a new job can ask for, beyond being stored.
+type requirement struct {
+	role  mapping.Role // that it needs; empty: no mapping can do it
+	what  string       // the error's text if the table has nothing for it
+	asked func(backends.NewJob) bool
+}
+
+var requirements = []requirement{
+	{mapping.Payload, "a job's payload cannot be stored", func(j backends.NewJob) bool { return len(j.Payload) > 0 }},
+	{mapping.Priority, "a job's priority cannot be stored", func(j backends.NewJob) bool { return j.Priority != 0 }},
+	{mapping.RunAt, "a job cannot be scheduled", func(j backends.NewJob) bool { return j.Delay > 0 || !j.RunAt.IsZero() }},
+	{mapping.Headers, "a job's headers cannot be stored", func(j backends.NewJob) bool { return len(j.Headers) > 0 }},
+	{"", "a job cannot have a key", func(j backends.NewJob) bool { return j.Key != "" }},
+	{mapping.OwnLimit, "a job cannot have a max_attempts of its own", func(j backends.NewJob) bool { return j.MaxAttempts != 0 }},
+	{"", "a job cannot have a timeout_ms of its own", func(j backends.NewJob) bool { return j.Timeout != 0 }},
+}
+
+const noResult = "the result of an ack cannot be kept"
+
+// unsupported is the error for what needs a column in the role.
+func (q *Queue) unsupported(role mapping.Role, what string) error {
+	return &backends.UnsupportedError{Queue: q.Queue, Role: string(role), What: what}
+}
+
+// checkRequirements finds what a new job asks for and the table has nothing for.
+func (q *Queue) checkRequirements(j backends.NewJob) error {
+	for _, r := range requirements {
+		if r.asked(j) && !q.Has(r.role) {
+			return q.unsupported(r.role, r.what)
+		}
+	}
+	return nil
+}
+
+// Unsupported is everything that the queue answers with an UnsupportedError.
+func (q *Queue) Unsupported() (all []error) {
+	if q.enqueueErr != nil {
+		all = append(all, q.enqueueErr)
+	}
+	for _, r := range requirements {
+		if q.enqueueErr == nil && !q.Has(r.role) {
+			all = append(all, q.unsupported(r.role, r.what))
+		}
+	}
+	if !q.Has(mapping.Result) {
+		all = append(all, q.unsupported(mapping.Result, noResult))
+	}
+	if q.Hold {
+		for _, what := range []string{backends.NoTimedLease, backends.NoExtend, backends.NotElsewhere} {
+			all = append(all, &backends.UnsupportedError{Queue: q.Queue, What: what, InTx: true})
+		}
+	}
+	return all
+}
+
+// output is an expression of the column in the role; NULL: there is none.
+func (q *Queue) output(role mapping.Role, expression func(c backends.Column) string) string {
+	if c, has := q.Column(role); has {
+		return expression(c)
+	}
+	return "NULL"
+}
+
+func (q *Queue) textOf(c backends.Column) string   { return q.Dialect.ToText(q.Quote(c)) }
+func (q *Queue) millisOf(c backends.Column) string { return q.Dialect.ToText(q.ToMillis(c)) }
+
+// size is the number of bytes in the columns together.
+func (q *Queue) size(columns []backends.Column) string {
+	if len(columns) == 0 {
+		return "0"
+	}
+	all := make([]string, len(columns))
+	for i, c := range columns {
+		all[i] = "coalesce(" + q.Dialect.ByteLength(c) + ", 0)"
+	}
+	return strings.Join(all, " + ")
+}

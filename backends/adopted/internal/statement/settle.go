@@ -1,0 +1,218 @@
+package statement
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/adopted/internal/lease"
+	"github.com/qsidecar/qsidecar/backends/adopted/internal/query"
+	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
+	"github.com/qsidecar/qsidecar/backends/internal/batch"
+)
+
+// Change is a change of a job's row. It matches the row only while that shows the lease's claim,
+// unless it is a claim itself.
+type Change struct {
+	Lease     *lease.Lease
+	Before    []*backends.Statement // run before Statement
+	Statement *backends.Statement
+	Rows      int64 // the number of rows that it has to match
+
+	MadeReady bool
+	Failed    bool           // the claim ended without success,
+	Cause     backends.Cause // for this reason,
+	Dead      bool           // and the job is dead
+
+	// What changes that can run in one statement have in common; see Group.
+	queue   *Queue
+	head    string // the statement up to its conditions; empty: the change runs alone
+	args    []any  // of head
+	claim   *lease.Lease
+	Grouped bool // a Group runs it
+}
+
+// groupable notes what the change has in common with others. u has all but the conditions.
+func (c *Change) groupable(u *update, head string) {
+	shown := *c.Lease // as it is before the claim ends
+	c.head, c.args, c.claim = head, slices.Clone(u.Args), &shown
+}
+
+// Ack ends the claim of a job that is done.
+func (q *Queue) Ack(l *lease.Lease, result []byte) (*Change, error) {
+	u := q.newUpdate()
+	change := &Change{Lease: l, Rows: 1, queue: q}
+	c, has := q.Column(mapping.Result)
+	if len(result) > 0 && !has {
+		return nil, q.unsupported(mapping.Result, noResult)
+	}
+	if err := mapping.CheckLength(c, string(result)); err != nil {
+		return nil, err
+	}
+	head := "DELETE FROM " + q.SQLName
+	if q.OnAck == mapping.Update {
+		u.setState(backends.StateDone)
+		u.setNow(mapping.FinishedAt)
+		if has && result != nil {
+			u.set(c, u.ExactValue(c, string(result)))
+		}
+		if len(l.Failures) > 0 {
+			u.setNull(mapping.Error) // of earlier attempts
+		}
+		head = u.head()
+	}
+	if q.OnAck == mapping.Archive {
+		change.Before = []*backends.Statement{q.lockClaimed(l), q.copyToArchive(l, result)}
+	} else {
+		change.groupable(u, head)
+	}
+	where := u.ShowsClaim(l)
+	change.Statement = &backends.Statement{Text: head + " WHERE " + where, Args: u.Args}
+	l.EndClaim()
+	return change, nil
+}
+
+// lockClaimed locks the row while it shows the claim, so that the row that is copied is the row
+// that is deleted.
+func (q *Queue) lockClaimed(l *lease.Lease) *backends.Statement {
+	u := q.newUpdate()
+	where := u.ShowsClaim(l)
+	return &backends.Statement{Text: q.Dialect.SelectLocked(query.Columns(q.Dialect.ToText("1")), q.SQLName, where, "", 0, false), Args: u.Args}
+}
+
+// copyToArchive copies the row into the archive, as one that is done.
+func (q *Queue) copyToArchive(l *lease.Lease, result []byte) *backends.Statement {
+	u := q.newUpdate()
+	var names, values []string
+	for _, name := range q.ArchiveTo.Common {
+		value := q.Dialect.Name(name)
+		done, hasDone := q.States[backends.StateDone]
+		switch c, _ := q.Info.Column(name); {
+		case q.IsIn(mapping.State, name) && hasDone:
+			value = q.Constant(name, done)
+		case q.IsIn(mapping.FinishedAt, name):
+			value = q.Now(c)
+		case q.IsIn(mapping.Result, name) && result != nil:
+			value = u.ExactValue(c, string(result))
+		}
+		names, values = append(names, q.Dialect.Name(name)), append(values, value)
+	}
+	for _, c := range q.ArchiveTo.Stamps {
+		names, values = append(names, q.Quote(c)), append(values, q.Now(c))
+	}
+	where := u.ShowsClaim(l)
+	return &backends.Statement{
+		Text: "INSERT INTO " + q.ArchiveTo.SQLName + " (" + strings.Join(names, ", ") + ") SELECT " + strings.Join(values, ", ") + " FROM " + q.SQLName + " WHERE " + where,
+		Args: u.Args,
+	}
+}
+
+// End ends a claim without success, because of the cause. What d says goes into the row as far as
+// that has columns for it, and else into the lease.
+func (q *Queue) End(l *lease.Lease, d backends.Disposition, cause backends.Cause) (*Change, error) {
+	return q.end(l, d, cause, false)
+}
+
+// Bury marks a waiting job dead. Its row does not show the lease's claim.
+func (q *Queue) Bury(l *lease.Lease, cause backends.Cause, message string) (*Change, error) {
+	return q.end(l, backends.Disposition{State: backends.StateDead, Attempts: l.Attempts, Losses: l.Losses, Cause: cause, Message: message}, cause, true)
+}
+
+func (q *Queue) end(l *lease.Lease, d backends.Disposition, cause backends.Cause, waiting bool) (*Change, error) {
+	u := q.newUpdate()
+	change := &Change{Lease: l, Rows: 1, queue: q, MadeReady: d.State == backends.StateReady, Failed: true, Cause: cause, Dead: d.State == backends.StateDead}
+	shown := change.Dead && u.setState(backends.StateDead) // the row shows that it is dead
+	if shown {
+		u.setNow(mapping.FinishedAt)
+	} else {
+		u.setState(backends.StateReady)
+		u.endClaim()
+	}
+	if change.Dead && u.setNow(mapping.FailedAt) {
+		shown = true
+	}
+	q.countAttempts(u, l, d, change.Dead && !shown)
+	if d.State == backends.StateScheduled {
+		if c, has := q.Column(mapping.RunAt); has {
+			u.set(c, u.NowPlus(c, u.Arg(batch.MS(d.Delay))))
+		} else {
+			l.NotBefore = l.Now + batch.MS(d.Delay)
+		}
+	}
+	if err := u.addFailure(l, d); err != nil {
+		return nil, err
+	}
+	var where string
+	if waiting {
+		where = u.RowIf(l.Item, q.Waiting())
+	} else {
+		change.groupable(u, u.head())
+		where = u.ShowsClaim(l)
+	}
+	change.Statement = u.statement(where)
+	l.Attempts, l.Losses = d.Attempts, d.Losses
+	l.EndClaim()
+	return change, nil
+}
+
+// countAttempts writes the number of attempts into the row, as its owner counts them. unseen: the
+// job is dead, and nothing else in the row shows it: the number then does, or else the lease.
+func (q *Queue) countAttempts(u *update, l *lease.Lease, d backends.Disposition, unseen bool) {
+	l.NotBefore = 0
+	c, counted := q.Column(mapping.Attempts)
+	more := d.Attempts - l.Attempts
+	if !q.Deliveries {
+		more++ // the claim added nothing
+	}
+	switch {
+	case counted && unseen:
+		u.set(c, fmt.Sprint(max(l.Limit, d.Attempts)))
+	case counted && more != 0:
+		u.addAttempts(c, more)
+	case unseen:
+		l.NotBefore = lease.Never
+	}
+}
+
+// addFailure keeps a failure in the lease and, if it concerns the owner, in the row. The loss of
+// a worker or a sidecar does only if it was the last attempt.
+func (u *update) addFailure(l *lease.Lease, d backends.Disposition) error {
+	if d.Cause == "" {
+		return nil
+	}
+	l.AddFailure(lease.Failure{Attempt: d.Attempts, Cause: d.Cause, Message: d.Message, At: l.Now})
+	if d.Cause != backends.CauseNacked && d.State != backends.StateDead {
+		return nil
+	}
+	return u.setError(l.LastError())
+}
+
+// Extend renews a claim, and binds it to another worker if e does.
+func (q *Queue) Extend(l *lease.Lease, e backends.Extend) *Change {
+	u := q.newUpdate()
+	claim := u.Claim(l)
+	if c, has := q.Column(mapping.Worker); has && e.Bind != 0 {
+		if text := workerText(c, e.Worker); l.Shown[mapping.Worker] != text {
+			u.set(c, u.Value(c, text))
+			l.Shown[mapping.Worker] = text
+		}
+	}
+	switch {
+	case e.Bind != 0:
+		l.Length, l.Owner, l.Worker = 0, int64(e.Bind), e.Worker
+	case e.Lease > 0:
+		l.Length = batch.MS(e.Lease)
+	}
+	l.SetDue()
+	return &Change{Lease: l, Rows: 1, queue: q, Statement: u.statement(u.RowIf(l.Item, claim))}
+}
+
+// CountDelivery counts a delivery in the row of a job that is claimed in a transaction.
+func (q *Queue) CountDelivery(l *lease.Lease) *backends.Statement {
+	u := q.newUpdate()
+	if c, has := q.Column(mapping.Attempts); has {
+		u.addAttempts(c, 1)
+	}
+	return u.statement(u.ShowsClaim(l))
+}

@@ -1,0 +1,152 @@
+package statement
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/adopted/internal/condition"
+	"github.com/qsidecar/qsidecar/backends/adopted/internal/lease"
+	"github.com/qsidecar/qsidecar/backends/adopted/internal/query"
+	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
+)
+
+// update builds an UPDATE.
+type update struct {
+	*condition.Builder
+	sets []string
+}
+
+func (q *Queue) newUpdate() *update { return &update{Builder: &condition.Builder{Table: q.Table}} }
+
+func (u *update) set(c backends.Column, expression string) {
+	u.sets = append(u.sets, u.Quote(c)+" = "+expression)
+}
+
+// setState sets the state that the row shows; false: the table has no value for it.
+func (u *update) setState(s backends.State) bool {
+	v, ok := u.States[s]
+	c, has := u.Column(mapping.State)
+	if ok && has {
+		u.set(c, u.Constant(c.Name, v))
+	}
+	return ok && has
+}
+
+// setNow stores the present time in the role, if a column has it.
+func (u *update) setNow(role mapping.Role) (has bool) {
+	c, has := u.Column(role)
+	if has {
+		u.set(c, u.Now(c))
+	}
+	return has
+}
+
+// setNull stores NULL in those of the roles that have a column which can be NULL.
+func (u *update) setNull(roles ...mapping.Role) {
+	for _, role := range roles {
+		if c, has := u.Column(role); has && c.Nullable {
+			u.set(c, "NULL")
+		}
+	}
+}
+
+// endClaim removes from the row what a claim wrote there.
+func (u *update) endClaim() { u.setNull(mapping.Worker, mapping.ClaimedAt, mapping.TokenRole) }
+
+// addAttempts adds to the number of attempts that the row shows.
+func (u *update) addAttempts(c backends.Column, n int) {
+	u.set(c, fmt.Sprintf("coalesce(%s, 0) + %d", u.Quote(c), n))
+}
+
+// setError stores a message for people, cut to what the column holds.
+func (u *update) setError(text string) error {
+	c, has := u.Column(mapping.Error)
+	if !has {
+		return nil
+	}
+	if c.Kind == backends.JSONColumn {
+		quoted, err := json.Marshal(text)
+		if err != nil {
+			return err
+		}
+		text = string(quoted)
+	} else {
+		text = mapping.Truncate(c, text)
+	}
+	u.set(c, u.Value(c, text))
+	return nil
+}
+
+// setShown stores in the role what each claim shows there: one value for all, or each row's own.
+func (u *update) setShown(role mapping.Role, leases []*lease.Lease) {
+	c, _ := u.Column(role)
+	texts, items := groupByShown(role, leases)
+	if len(texts) == 1 {
+		u.set(c, u.Value(c, texts[0]))
+		return
+	}
+	u.set(c, "CASE"+u.Cases(texts, items, func(text string) string { return u.Value(c, text) })+" END")
+}
+
+// groupByShown groups the ids of jobs by what their claims wrote in the role. It leaves out
+// claims that wrote nothing there.
+func groupByShown(role mapping.Role, leases []*lease.Lease) (texts []string, items map[string][]string) {
+	items = map[string][]string{}
+	for _, l := range leases {
+		text, shown := l.Shown[role]
+		if !shown {
+			continue
+		}
+		if items[text] == nil {
+			texts = append(texts, text)
+		}
+		items[text] = append(items[text], l.Item)
+	}
+	return texts, items
+}
+
+// statement changes the rows that meet the condition. Without changes it only finds them.
+func (u *update) statement(where string) *backends.Statement {
+	text := u.head()
+	if text == "" {
+		text = "SELECT " + query.Columns(u.Dialect.ToText("1")) + " FROM " + u.SQLName
+	}
+	return &backends.Statement{Text: text + " WHERE " + where, Args: u.Args}
+}
+
+// head is the UPDATE up to its conditions; empty: nothing changes. It gives the owner's time to
+// columns whose defaults would store the time in the zone of the sidecar's session.
+func (u *update) head() string {
+	if len(u.sets) == 0 {
+		return ""
+	}
+	for _, c := range u.Info.Columns {
+		is := u.Quote(c) + " = "
+		if c.Touched && !slices.Contains(c.Denied, "UPDATE") && !slices.ContainsFunc(u.sets, func(set string) bool { return strings.HasPrefix(set, is) }) {
+			u.set(c, u.Now(c))
+		}
+	}
+	return "UPDATE " + u.SQLName + " SET " + strings.Join(u.sets, ", ")
+}
+
+// Reset makes rows ready again. With attempts it also removes their attempts and end.
+func (q *Queue) Reset(b *condition.Builder, where string, attempts bool) *backends.Statement {
+	u := &update{Builder: b}
+	u.setState(backends.StateReady)
+	u.endClaim()
+	if attempts {
+		u.setNull(mapping.FinishedAt, mapping.FailedAt)
+		if c, has := u.Column(mapping.Attempts); has {
+			u.set(c, "0")
+		}
+	}
+	return u.statement(where)
+}
+
+// Delete deletes rows.
+func (q *Queue) Delete(b *condition.Builder, where string) *backends.Statement {
+	return &backends.Statement{Text: "DELETE FROM " + q.SQLName + " WHERE " + where, Args: b.Args}
+}

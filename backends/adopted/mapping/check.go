@@ -1,0 +1,239 @@
+package mapping
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// checker checks one mapping. Problems collects what does not fit.
+type checker struct {
+	*Mapping
+	*Problems
+}
+
+// Check checks a queue's mapping against the catalogue's description of its table. It adds
+// everything that does not fit to p. The result is nil if there is no such table; if p has
+// problems, it is not fit for use.
+func Check(p *Problems, t Table, info backends.TableInfo, d backends.Dialect) *Mapping {
+	m := &Mapping{Table: t.spelledAs(info), Queue: p.Queue, Dialect: d, Info: info, SQLName: d.Table(info.Schema, info.Name), columns: map[Role]backends.Column{}}
+	c := &checker{m, p}
+	full := t.Name
+	if t.Schema != "" {
+		full = t.Schema + "." + t.Name
+	}
+	if len(info.Columns) == 0 {
+		p.Add("table", "there is no table %s: %s", full, SimilarOr(info, MissingTable))
+		return nil
+	}
+	if info.Kind != "table" {
+		p.Add("table", "%s is a %s: only a table's rows can be locked", full, info.Kind)
+	}
+	if info.Unsafe != "" {
+		p.Add("table", "its rows cannot be changed in a transaction, so that a job could be lost, or worked twice: %s", info.Unsafe)
+	}
+	c.roles()
+	c.key()
+	c.states()
+	c.stuckAfter()
+	c.hold()
+	for _, o := range m.Order {
+		c.find("order", o.Column)
+	}
+	c.constants()
+	c.sharedColumns()
+	c.rights()
+	c.retentions()
+	return m
+}
+
+// roles finds the columns of all roles.
+func (c *checker) roles() {
+	for _, role := range Roles {
+		names := c.Columns[role]
+		if len(names) == 0 {
+			continue
+		}
+		var found []backends.Column
+		for _, name := range names {
+			if column, ok := c.find(role.configKey(), name); ok {
+				found = append(found, column)
+			}
+		}
+		if len(found) < len(names) {
+			continue
+		}
+		switch {
+		case role == ID:
+			c.Key = found
+		case role == Payload:
+			c.Payload = found
+		case role == Headers:
+			c.Headers = found
+		case len(found) > 1:
+			c.Add(role.configKey(), "one column, and there are %d", len(found))
+		default:
+			c.columns[role] = found[0]
+			c.columnType(role, found[0])
+		}
+	}
+	for role := range c.Columns {
+		if !slices.Contains(Roles, role) {
+			c.Add("columns", "there is no role %q", role)
+		}
+	}
+	if c.Token != nil {
+		if column, ok := c.find(TokenRole.configKey(), c.Token.Column); ok {
+			c.columns[TokenRole] = column
+		}
+	}
+}
+
+// key checks that the columns in the role ID are a unique key.
+func (c *checker) key() {
+	names := c.Columns[ID]
+	if len(names) == 0 {
+		c.Add("columns.id", "it is missing: which column is the table's key?")
+		return
+	}
+	if len(c.Key) < len(names) {
+		return // a column does not exist
+	}
+	key := slices.Sorted(slices.Values(names))
+	if !slices.ContainsFunc(c.Info.Unique, func(u []string) bool { return slices.Equal(slices.Sorted(slices.Values(u)), key) }) {
+		what := "the column " + names[0] + " alone is"
+		if len(names) > 1 {
+			what = "the columns " + strings.Join(names, ", ") + " are"
+		}
+		c.Add("columns.id", "%s no primary key and no unique key: a job must be one row", what)
+	}
+	for _, column := range c.Key {
+		if column.Kind == backends.BytesColumn || column.Kind == backends.JSONColumn {
+			c.Add("columns.id", "the column %s is of the type %s, which cannot be in it: a job's id is a text", column.Name, DeclaredType(column))
+		}
+	}
+}
+
+// states checks that the mapping tells apart waiting, claimed, dead and done rows.
+func (c *checker) states() {
+	state, stated := c.columns[State]
+	marker, marked := c.ClaimMarker()
+	if _, ready := c.States[backends.StateReady]; stated && !ready {
+		c.Add("states.ready", "it is missing: what does the column %s say of a job that waits?", state.Name)
+	}
+	if !stated && len(c.States) > 0 {
+		c.Add("states", "columns.state is missing: which column says it?")
+	}
+	switch {
+	case !marked && !c.HasState(backends.StateClaimed) && !c.Hold:
+		c.Add("states.claimed", "nothing in a row would say that it is being worked on: name its state, or a token, or a columns.claimed_at that is NULL in rows that wait")
+	case marked && !marker.Nullable:
+		role := ClaimedAt
+		if c.Token != nil {
+			role = TokenRole
+		}
+		c.Add(role.configKey(), "the column %s cannot be NULL, so nothing says which rows wait: name columns.state and states.claimed", marker.Name)
+	}
+	if dead, has := c.DeadMarker(); has && !dead.Nullable {
+		c.Add(FailedAt.configKey(), "the column %s cannot be NULL, so every row would be dead: name states.dead, or leave it out", dead.Name)
+	}
+	if c.OnAck == Update && !c.hasStateValue(backends.StateDone) {
+		c.Add("on_ack", "update needs states.done; say delete or archive, or name it")
+	}
+}
+
+// stuckAfter checks that a row shows since when its own consumers have it.
+func (c *checker) stuckAfter() {
+	if c.StuckAfter <= 0 {
+		return
+	}
+	if _, has := c.columns[ClaimedAt]; !has {
+		c.Add("stuck_after", "columns.claimed_at is missing: nothing says since when a row is claimed")
+	}
+	if _, marked := c.ClaimMarker(); !marked && !c.HasState(backends.StateClaimed) {
+		c.Add("stuck_after", "states.claimed is missing: nothing says which rows are claimed")
+	}
+}
+
+// hold refuses what needs a claimed row to show its claim: with hold it shows nothing.
+func (c *checker) hold() {
+	if !c.Hold {
+		return
+	}
+	const why = "with hold: transaction a row says nothing while it is worked on, for its lock does: leave it out"
+	if _, claimed := c.States[backends.StateClaimed]; claimed {
+		c.Add("states.claimed", why)
+	}
+	for _, role := range c.ClaimRoles() {
+		c.Add(role.configKey(), why)
+	}
+	if c.StuckAfter > 0 {
+		c.Add("stuck_after", "with hold: transaction no row is ever left behind: its lock falls with its consumer's connection; leave it out")
+	}
+}
+
+// sharedColumns refuses a column in two roles that are written, since a statement cannot write
+// it twice. It also refuses to write columns that identify the row.
+func (c *checker) sharedColumns() {
+	by := map[string]Role{}
+	for _, role := range writtenRoles {
+		column, has := c.columns[role]
+		if !has {
+			continue
+		}
+		other, twice := by[column.Name]
+		switch {
+		case twice && !(role == FinishedAt && other == ClaimedAt): // that one is the time of the last change
+			c.Add(role.configKey(), "the column %s is in the role %s, too: one of them needs another column, or none", column.Name, other)
+		case slices.Contains(c.Columns[ID], column.Name):
+			c.Add(role.configKey(), "the column %s is the key: it cannot change", column.Name)
+		}
+		if _, fixed := c.Where[column.Name]; fixed && role != State {
+			c.Add("where."+column.Name, "the column %s is in the role %s, too, and changes: leave it out here", column.Name, role)
+		}
+		by[column.Name] = role
+	}
+}
+
+// rights checks that the login can read and write what claims and settles need.
+func (c *checker) rights() {
+	need := []string{"SELECT", "UPDATE"}
+	if c.OnAck != Update {
+		need = append(need, "DELETE")
+	}
+	if lacking := c.lacking(need); lacking != "" {
+		c.AddFix("table", fmt.Sprintf("GRANT %s ON %s", lacking, c.SQLName), "this login lacks %s on it", lacking)
+	}
+	for _, column := range c.Info.Columns {
+		if !c.names(column.Name) {
+			continue
+		}
+		need := []string{"SELECT"}
+		if slices.ContainsFunc(writtenRoles, func(r Role) bool { return c.IsIn(r, column.Name) }) {
+			need = append(need, "UPDATE")
+		}
+		for _, right := range need {
+			if slices.Contains(column.Denied, right) {
+				c.AddFix("table", fmt.Sprintf("GRANT %s (%s) ON %s", right, c.Quote(column), c.SQLName), "this login lacks %s on its column %s", right, column.Name)
+			}
+		}
+	}
+}
+
+// lacking are those of the rights that the login lacks on the table.
+func (m *Mapping) lacking(rights []string) string {
+	return strings.Join(slices.DeleteFunc(rights, func(right string) bool { return !slices.Contains(m.Info.Denied, right) }), ", ")
+}
+
+// names reports whether the config mentions the column.
+func (t Table) names(column string) bool {
+	for _, columns := range t.Columns {
+		if slices.Contains(columns, column) {
+			return true
+		}
+	}
+	_, fixed := t.Where[column]
+	return fixed || slices.ContainsFunc(t.Order, func(o Ordering) bool { return o.Column == column }) || t.Token != nil && t.Token.Column == column
+}

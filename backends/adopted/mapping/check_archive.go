@@ -1,0 +1,131 @@
+package mapping
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+const archiveKey = "on_ack.archive"
+
+// CheckArchive checks the table that rows move to against the one that they come from, and
+// fills in m.ArchiveTo.
+func CheckArchive(p *Problems, m *Mapping, archive backends.TableInfo) {
+	c := &checker{m, p}
+	archive = spellArchive(archive, m.Info)
+	to := ArchiveTable{SQLName: m.Dialect.Table(archive.Schema, archive.Name)}
+	switch {
+	case len(archive.Columns) == 0:
+		c.Add(archiveKey, "there is no table %s to move rows to: %s", m.Archive, SimilarOr(archive, "see that it is spelled as the database has it"))
+		return
+	case slices.Contains(archive.Denied, "INSERT"):
+		c.AddFix(archiveKey, fmt.Sprintf("GRANT INSERT ON %s", to.SQLName), "this login lacks INSERT on the table %s", archive.Name)
+	case archive.Unsafe != "":
+		c.Add(archiveKey, "the table %s cannot be changed in a transaction, so that a job could be lost: %s", archive.Name, archive.Unsafe)
+	}
+	for _, column := range archive.Columns {
+		from, both := m.Info.Column(column.Name)
+		switch {
+		case both && !column.Generated:
+			to.Common = append(to.Common, column.Name)
+			c.archiveColumn(from, column, archive.Name)
+		case len(Stamped([]backends.Column{column})) > 0:
+			to.Stamps = append(to.Stamps, column)
+		case !column.Nullable && !column.Default && !column.Generated:
+			c.AddFix(archiveKey, "give it a default there", "the column %s of the table %s needs a value, and the table %s has no such column", column.Name, archive.Name, m.Info.Name)
+		}
+	}
+	m.ArchiveTo = to
+	if m.Keep > 0 {
+		c.archiveRetention(archive)
+	}
+	if len(to.Common) == 0 {
+		c.Add(archiveKey, "the tables %s and %s have no column in common", m.Info.Name, archive.Name)
+	}
+}
+
+// archiveColumn checks that a column of the archive holds what the table's column holds. What
+// only some rows break is a warning.
+func (c *checker) archiveColumn(from, to backends.Column, archive string) {
+	table := c.Info.Name
+	if from.Kind != to.Kind && to.Kind != backends.TextColumn {
+		c.Add(archiveKey, "the column %s is of the type %s in %s, and of %s in %s, which cannot take it", from.Name, DeclaredType(from), table, DeclaredType(to), archive)
+		return
+	}
+	if done, has := c.States[backends.StateDone]; has && c.IsIn(State, from.Name) {
+		if why := unfit(to, done); why != "" {
+			c.Add(archiveKey, "in %s, which rows in the state done move to, %s", archive, why)
+		}
+	}
+	if slices.Contains(to.Denied, "INSERT") {
+		c.Add(archiveKey, "this login lacks INSERT on the column %s of %s", to.Name, archive)
+	}
+	key := "queues." + c.Mapping.Queue + "." + archiveKey
+	switch {
+	case from.Nullable && !to.Nullable:
+		c.Warnings.AddWarning("archive", fmt.Sprintf("%s: the column %s can be NULL in %s and cannot in %s: the ack of such a row is refused", key, from.Name, table, archive),
+			"let it be NULL there, too")
+	case to.Chars > 0 && (from.Chars == 0 || from.Chars > to.Chars), to.Most > 0 && (from.Most == 0 || from.Most > to.Most):
+		c.Warnings.AddWarning("archive", fmt.Sprintf("%s: the column %s holds less in %s (%s) than in %s (%s): the ack of a row that has more is refused",
+			key, from.Name, archive, DeclaredType(to), table, DeclaredType(from)), "let it hold as much there")
+	}
+}
+
+// retentions finds the rows of the table itself that Keep and KeepDead ask to delete.
+func (c *checker) retentions() {
+	finished, has := c.columns[FinishedAt]
+	if c.Keep > 0 && c.OnAck != Archive {
+		c.retention(Retention{c.Mapping, backends.StateDone, finished, c.Keep}, has)
+	}
+	if failed, also := c.columns[FailedAt]; also {
+		finished, has = failed, true
+	}
+	if c.KeepDead > 0 {
+		c.retention(Retention{c.Mapping, backends.StateDead, finished, c.KeepDead}, has)
+	}
+}
+
+func (c *checker) retention(r Retention, timed bool) {
+	if !timed {
+		c.Add(r.ConfigKey(), "columns.finished_at is missing: nothing says since when a row is %s", r.State)
+	}
+	if !c.HasState(r.State) {
+		c.Add(r.ConfigKey(), "states.%s is missing: nothing says which rows are %s", r.State, r.State)
+	}
+	c.deleteRights(r)
+	c.Retained = append(c.Retained, r)
+}
+
+// archiveRetention finds the rows of the archive that Keep asks to delete.
+func (c *checker) archiveRetention(archive backends.TableInfo) {
+	m := &Mapping{Table: c.Table, Queue: c.Mapping.Queue, Dialect: c.Dialect, Info: archive, SQLName: c.ArchiveTo.SQLName}
+	for i, name := range append(slices.Clone(c.Columns[ID]), slices.Sorted(maps.Keys(c.Where))...) {
+		column, has := archive.Column(name)
+		if !has {
+			c.Add("keep", "the table %s has no column %s, by which a row of this queue is found: add it there, or leave keep out", archive.Name, name)
+			continue
+		}
+		if i < len(c.Columns[ID]) {
+			m.Key = append(m.Key, column)
+		}
+	}
+	since, has := archive.Column(c.columns[FinishedAt].Name)
+	if !has && len(c.ArchiveTo.Stamps) > 0 {
+		since, has = c.ArchiveTo.Stamps[0], true
+	}
+	if why, _ := c.unfitTime(since); !has || why != "" {
+		c.Add("keep", "nothing says since when a row is in %s: that takes the column in the role finished_at, in both tables", archive.Name)
+	}
+	r := Retention{m, "", since, c.Keep}
+	c.deleteRights(r)
+	c.Retained = append(c.Retained, r)
+}
+
+// deleteRights checks that the login can find and delete the rows.
+func (c *checker) deleteRights(r Retention) {
+	if lacking := r.lacking([]string{"SELECT", "DELETE"}); lacking != "" {
+		c.AddFix(r.ConfigKey(), fmt.Sprintf("GRANT %s ON %s", lacking, r.SQLName), "this login lacks %s on the table %s", lacking, r.Info.Name)
+	}
+}

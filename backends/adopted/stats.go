@@ -1,0 +1,97 @@
+package adopted
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strconv"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/adopted/internal/lease"
+	"github.com/qsidecar/qsidecar/backends/adopted/internal/statement"
+	"github.com/qsidecar/qsidecar/backends/internal/batch"
+)
+
+// Stats implements backends.Inspector. What the table's own consumers have claimed counts as
+// claimed. Of jobs that are claimed in open transactions only this sidecar's do: the database does
+// not tell the others from those that wait.
+func (s *Store) Stats(ctx context.Context, queue string) ([]backends.QueueStats, error) {
+	all, err := s.Engine.Stats(ctx, queue)
+	if err != nil || queue != "" && !s.Adopted(queue) {
+		return all, err
+	}
+	queues := s.queueNames()
+	if queue != "" {
+		queues = []string{queue}
+	}
+	paused := map[string]bool{}
+	for _, st := range all {
+		paused[st.Queue] = st.Paused
+	}
+	all = slices.DeleteFunc(all, func(st backends.QueueStats) bool { return s.Adopted(st.Queue) })
+	for _, name := range queues {
+		st := backends.QueueStats{Queue: name, Paused: paused[name]}
+		if err := s.count(ctx, s.queues[name], &st); err != nil {
+			return nil, err
+		}
+		s.tx.count(name, &st)
+		all = append(all, st)
+	}
+	slices.SortFunc(all, func(a, b backends.QueueStats) int { return cmp.Compare(a.Queue, b.Queue) })
+	return all, nil
+}
+
+func (s *Store) count(ctx context.Context, q *statement.Queue, st *backends.QueueStats) error {
+	if err := s.Query(ctx, q.Stats(st)...); err != nil {
+		return err
+	}
+	return s.estimates.Fill(st, func(state backends.State) (n int64, err error) {
+		err = s.Query(ctx, q.Count(state, &n))
+		return n, err
+	})
+}
+
+// Queues implements backends.Locator.
+func (s *Store) Queues(ctx context.Context, all []backends.Lease) (queues []string, err error) {
+	var managed []backends.Lease
+	var ids []string
+	for _, l := range all {
+		if id, ok := lease.ParseHandle(l.Job); ok {
+			ids = append(ids, strconv.FormatInt(id, 10))
+		} else {
+			managed = append(managed, l)
+		}
+	}
+	if l, ok := s.Engine.(backends.Locator); ok && len(managed) > 0 {
+		if queues, err = l.Queues(ctx, managed); err != nil {
+			return nil, err
+		}
+	}
+	adopted, err := batch.Queues(ctx, s, lease.Table, lease.IDColumn.Type, ids)
+	return append(queues, adopted...), err
+}
+
+// ClaimedBy implements backends.Backend: the managed jobs first, then the adopted ones.
+func (s *Store) ClaimedBy(ctx context.Context, host backends.Identity, after string, limit int) (all []backends.ClaimedJob, err error) {
+	last, adopted := lease.ParseHandle(after)
+	if !adopted {
+		if all, err = s.Engine.ClaimedBy(ctx, host, after, limit); err != nil || len(all) >= limit {
+			return all, err
+		}
+	}
+	claims := leases{}
+	st := claims.query(lease.Select(s.dialect, "l.token_host IS NOT NULL AND l.owner = "+s.dialect.IntArg(1)+" AND l.id > "+s.dialect.IntArg(2)), int64(host), last)
+	if err := s.Query(ctx, st); err != nil {
+		return nil, err
+	}
+	for _, j := range s.tx.find(func(j *txJob) bool { return j.lease.Host == int64(host) && j.lease.ID > last }) {
+		claims[j.lease.ID] = j.lease
+	}
+	for _, l := range claims.sorted() {
+		if len(all) == limit {
+			break
+		}
+		all = append(all, backends.ClaimedJob{Lease: l.Proof(), Queue: l.Queue, Timed: l.Length > 0})
+	}
+	return all, nil
+}

@@ -1,0 +1,213 @@
+package adopted
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/adopted/internal/query"
+	"github.com/qsidecar/qsidecar/backends/adopted/internal/statement"
+	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
+	"github.com/qsidecar/qsidecar/backends/internal/batch"
+)
+
+// Store is an engine's backend with adopted queues beside the managed ones.
+type Store struct {
+	backends.Engine
+	dialect   backends.Dialect
+	queues    map[string]*statement.Queue
+	former    map[string]*statement.Queue // queues that only a Store before this one had; see Succeed
+	estimates batch.Estimates
+	tx        *txPool
+
+	forgetting sync.Mutex
+	forgotten  int64 // the lease that the last run of forget ended with
+
+	closing  sync.Once
+	closeErr error // of the first Close
+}
+
+var _ interface {
+	backends.Backend
+	backends.Inspector
+	backends.Notifier
+	backends.Mixed
+	backends.Examiner
+} = (*Store)(nil)
+
+// New is a Store with the tables, by the names of their queues. The error has everything that
+// does not fit the database.
+func New(ctx context.Context, engine backends.Engine, tables map[string]Table) (*Store, error) {
+	s, misfits, err := Check(ctx, engine, tables)
+	if err != nil {
+		return nil, err
+	}
+	if len(misfits) > 0 {
+		return nil, mapping.Join(misfits)
+	}
+	return s, nil
+}
+
+// Empty is a Store without tables, to Succeed another one.
+func Empty(engine backends.Engine) *Store {
+	return &Store{Engine: engine, dialect: engine.Dialect(), queues: map[string]*statement.Queue{}, tx: newTxPool()}
+}
+
+// Check checks the tables. The Store has the queues that fit. The error is the database's, not one
+// of the tables.
+func Check(ctx context.Context, engine backends.Engine, tables map[string]Table) (*Store, []*Misfit, error) {
+	s := Empty(engine)
+	var misfits []*Misfit
+	for _, name := range slices.Sorted(maps.Keys(tables)) {
+		p := &mapping.Problems{Queue: name}
+		q, err := s.adopt(ctx, p, tables[name])
+		if err != nil {
+			return nil, nil, err
+		}
+		misfits = append(misfits, p.All...)
+		if len(p.All) == 0 {
+			s.queues[name] = q
+		}
+	}
+	return s, misfits, nil
+}
+
+// adopt checks a table and prepares its queue. If p has problems, there is no queue.
+func (s *Store) adopt(ctx context.Context, p *mapping.Problems, t Table) (*statement.Queue, error) {
+	info, err := s.Describe(ctx, t.Schema, t.Name)
+	if err != nil {
+		return nil, fmt.Errorf("queues.%s.table: %w", p.Queue, err)
+	}
+	m := mapping.Check(p, t, info, s.dialect)
+	s.checkNotify(p, t.Notify)
+	if m == nil {
+		return nil, nil
+	}
+	if m.Hold {
+		if err := s.noOpenTx(); err != nil {
+			p.AddFix("hold", "say hold: state, with a state for jobs that are worked on (states.claimed)", "its jobs cannot be held in transactions: %v", err)
+		}
+	}
+	if m.OnAck == Archive {
+		archive, err := s.Describe(ctx, m.ArchiveSchema, m.Archive)
+		if err != nil {
+			return nil, fmt.Errorf("queues.%s.on_ack: %w", p.Queue, err)
+		}
+		mapping.CheckArchive(p, m, archive)
+	}
+	if len(p.All) > 0 {
+		return nil, nil
+	}
+	q := statement.New(m)
+	return q, s.checkQueries(ctx, p, q)
+}
+
+// checkQueries checks that the database accepts a query for jobs, by asking for its plan.
+func (s *Store) checkQueries(ctx context.Context, p *mapping.Problems, q *statement.Queue) error {
+	q.UseIndex(s.RowOrdering())
+	_, err := s.Explain(ctx, &backends.Statement{
+		Text: s.dialect.SelectLocked(query.Columns(s.dialect.ToText("1")), q.SQLName, query.And(q.Waiting()...), q.OrderBy(), 0, false),
+	}, q.Info)
+	if err != nil && (backends.Retryable(err) || ctx.Err() != nil) {
+		return err
+	}
+	if err != nil && !errors.Is(err, backends.ErrNoPlan) {
+		p.Add("table", "the database refuses to look for jobs in it: %v", err)
+	}
+	return nil
+}
+
+// checkNotify checks that the engine can listen to the channel of a table.
+func (s *Store) checkNotify(p *mapping.Problems, channel string) {
+	if channel == "" {
+		return
+	}
+	l, ok := s.Engine.(backends.ChannelListener)
+	if !ok {
+		p.AddFix("notify", "leave it out: a sidecar looks for new jobs about once a second", "%s sends no notifications", s.Info().Engine)
+		return
+	}
+	if err := l.CanListen(channel); err != nil {
+		p.Add("notify", "%v", err)
+	}
+}
+
+// noOpenTx returns why this database cannot have claims that are open transactions; nil: it can.
+func (s *Store) noOpenTx() error {
+	c, ok := s.Engine.(backends.TxClaimer)
+	if !ok {
+		return fmt.Errorf("a sidecar keeps no transactions open on %s", s.Info().Engine)
+	}
+	return c.NoOpenTx()
+}
+
+// Adopted implements backends.Mixed.
+func (s *Store) Adopted(queue string) bool { return s.queues[queue] != nil }
+
+// queueNames are the names of the adopted queues.
+func (s *Store) queueNames() []string { return slices.Sorted(maps.Keys(s.queues)) }
+
+// settledNames are the names of the queues whose jobs the Store can settle and take back.
+func (s *Store) settledNames() []string {
+	return append(s.queueNames(), slices.Sorted(maps.Keys(s.former))...)
+}
+
+// settledIn is the queue of claimed jobs; nil: it is unknown.
+func (s *Store) settledIn(name string) *statement.Queue {
+	return cmp.Or(s.queues[name], s.former[name])
+}
+
+// Notifications implements backends.Notifier. The engine's come together with those that the
+// owners of the tables send.
+func (s *Store) Notifications(ctx context.Context) (<-chan string, bool) {
+	channels := map[string][]string{}
+	for _, name := range s.queueNames() {
+		if channel := s.queues[name].Notify; channel != "" {
+			channels[channel] = append(channels[channel], name)
+		}
+	}
+	if l, ok := s.Engine.(backends.ChannelListener); ok && len(channels) > 0 {
+		return l.Listen(ctx, channels)
+	}
+	if n, ok := s.Engine.(backends.Notifier); ok {
+		return n.Notifications(ctx)
+	}
+	return nil, false
+}
+
+// Usage implements backends.Metered: it is the engine's.
+func (s *Store) Usage() backends.Usage {
+	if m, ok := s.Engine.(backends.Metered); ok {
+		return m.Usage()
+	}
+	return backends.Usage{}
+}
+
+// transaction runs f in a transaction of its own, which other sidecars learn of from the queues
+// that madeReady returns after its commit.
+func (s *Store) transaction(ctx context.Context, madeReady func() []string, f func(ctx context.Context, sql backends.SQL) error) error {
+	_, err := s.CommitWith(ctx, backends.Batch{}, backends.TxHooks{Writes: true, Freed: madeReady, Before: func(ctx context.Context, sql backends.SQL, _ *backends.Batch) error {
+		return f(ctx, sql)
+	}})
+	return err
+}
+
+// addQueues adds names to a list that has each once.
+func addQueues(to *[]string, names ...string) {
+	for _, name := range names {
+		if !slices.Contains(*to, name) {
+			*to = append(*to, name)
+		}
+	}
+}
+
+// isLocked reports whether another program's lock was in the way.
+func isLocked(err error) bool {
+	var l *backends.LockedError
+	return errors.As(err, &l)
+}

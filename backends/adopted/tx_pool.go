@@ -1,0 +1,294 @@
+package adopted
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/adopted/internal/lease"
+	"github.com/qsidecar/qsidecar/backends/adopted/internal/statement"
+)
+
+// DefaultMaxHeld is the default of how many jobs a Store claims in open transactions at a time.
+const DefaultMaxHeld = 16
+
+// closeTimeout bounds the last messages to servers, which notice a closed connection without them.
+const closeTimeout = 2 * time.Second
+
+// txPool has the connections of jobs that are claimed in open transactions: one for each. The
+// database does not show whose they are. A row that is locked and not in here is locked by another
+// program.
+type txPool struct {
+	mu      sync.Mutex
+	max     int
+	idle    time.Duration    // after which a server ends a silent connection
+	used    int              // connections with a job, or reserved for one
+	free    []txConn         // connections without a job
+	jobs    map[int64]*txJob // by the lease's id
+	waiting []string         // queues for which there was no connection
+	closed  bool
+	pings   sync.WaitGroup
+
+	stores int        // that share the pool; see Succeed
+	ended  *sync.Cond // broadcasts the end of each job
+}
+
+// txConn is a connection, and the engine that opened it.
+type txConn struct {
+	backends.OpenTx
+	engine backends.Adopter
+}
+
+// txJob is a job, and the connection whose open transaction locks its row.
+type txJob struct {
+	mu      sync.Mutex // of the connection, which one caller uses at a time
+	conn    txConn
+	queue   *statement.Queue
+	lease   *lease.Lease
+	began   time.Time // by this host's clock
+	timeout time.Duration
+	ended   bool // the connection is no longer the job's
+}
+
+func newTxPool() *txPool {
+	p := &txPool{max: DefaultMaxHeld, stores: 1, jobs: map[int64]*txJob{}}
+	p.ended = sync.NewCond(&p.mu)
+	return p
+}
+
+// SetMaxHeld sets how many jobs of the database are claimed in open transactions at most, each
+// with a connection of its own. Those beyond a lower limit stay claimed.
+func (s *Store) SetMaxHeld(n int) {
+	s.tx.mu.Lock()
+	defer s.tx.mu.Unlock()
+	s.tx.max = n
+}
+
+// Succeed has the Store share the open transactions of another one of the same database, as after
+// a reload of the config, until one of the two is closed. It settles and takes back claims of
+// queues that it has no table for as the other one would. It has to be called before all other
+// methods. The limit is the other one's; SetMaxHeld then changes it for both.
+func (s *Store) Succeed(other *Store) {
+	s.former = map[string]*statement.Queue{}
+	maps.Copy(s.former, other.former)
+	maps.Copy(s.former, other.queues)
+	for name := range s.queues {
+		delete(s.former, name)
+	}
+	s.tx = other.tx
+	s.tx.mu.Lock()
+	defer s.tx.mu.Unlock()
+	s.tx.stores++
+}
+
+// ClaimsInTx implements backends.Mixed.
+func (s *Store) ClaimsInTx(queue string) bool { return s.kind(queue) == txQueue }
+
+// InTx implements backends.Mixed.
+func (s *Store) InTx(l backends.Lease) bool { return s.tx.provedBy(l) != nil }
+
+// provedBy finds the job of a lease; nil: it is not in the pool.
+func (p *txPool) provedBy(l backends.Lease) *txJob {
+	id, ok := lease.ParseHandle(l.Job)
+	if !ok {
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if j := p.jobs[id]; j != nil && j.lease.Proof() == l {
+		return j
+	}
+	return nil
+}
+
+// find finds the jobs that meet the condition, in the order of their leases' ids.
+func (p *txPool) find(where func(*txJob) bool) (found []*txJob) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, j := range p.jobs {
+		if where(j) {
+			found = append(found, j)
+		}
+	}
+	slices.SortFunc(found, func(a, b *txJob) int { return cmp.Compare(a.lease.ID, b.lease.ID) })
+	return found
+}
+
+// reserve reserves a connection. If all are in use it notes the queues for connectable.
+func (p *txPool) reserve(queues []backends.Policy) (ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.used < p.max && !p.closed {
+		p.used++
+		return true
+	}
+	for _, policy := range queues {
+		addQueues(&p.waiting, policy.Queue)
+	}
+	return false
+}
+
+// connect returns the reserved connection. fresh: no other job had it before.
+func (p *txPool) connect(ctx context.Context, engine backends.Engine) (c txConn, fresh bool, err error) {
+	p.mu.Lock()
+	idle := p.idle
+	if i := slices.IndexFunc(p.free, func(c txConn) bool { return c.engine == engine }); i >= 0 {
+		c = p.free[i]
+		p.free = slices.Delete(p.free, i, i+1)
+	}
+	p.mu.Unlock()
+	if c.OpenTx != nil {
+		return c, false, nil
+	}
+	c.engine = engine
+	c.OpenTx, err = engine.(backends.TxClaimer).OpenTx(ctx, idle) // adopt checked that it is one
+	return c, true, err
+}
+
+// release ends the reservation of a connection, and rolls its transaction back. It returns the
+// queues for which there was no connection.
+func (p *txPool) release(ctx context.Context, c txConn) (waiting []string) {
+	if c.OpenTx != nil {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+		defer cancel()
+		if err := c.Rollback(ctx); err != nil {
+			c.Close() // the server rolls back
+			c.OpenTx = nil
+		}
+	}
+	p.mu.Lock()
+	p.used--
+	waiting, p.waiting = p.waiting, nil
+	if c.OpenTx != nil && !p.closed {
+		p.free, c.OpenTx = append(p.free, c), nil
+	}
+	p.ended.Broadcast()
+	p.mu.Unlock()
+	if c.OpenTx != nil {
+		c.Close()
+	}
+	return waiting
+}
+
+// add gives the connection to a job.
+func (p *txPool) add(j *txJob) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.jobs[j.lease.ID] = j
+}
+
+// end removes a job whose transaction is committed, or rolls it back. The caller holds j.mu. It
+// returns the queues for which there was no connection.
+func (p *txPool) end(ctx context.Context, j *txJob) (waiting []string) {
+	j.ended = true
+	p.mu.Lock()
+	if p.jobs[j.lease.ID] == j {
+		delete(p.jobs, j.lease.ID)
+	}
+	p.mu.Unlock()
+	return p.release(ctx, j.conn)
+}
+
+// rollBack ends jobs as if they had never been claimed.
+func (p *txPool) rollBack(ctx context.Context, jobs []*txJob) {
+	var wg sync.WaitGroup
+	for _, j := range jobs {
+		wg.Go(func() {
+			j.mu.Lock()
+			defer j.mu.Unlock()
+			if !j.ended {
+				p.addWaiting(p.end(ctx, j))
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// ping keeps the servers from ending the connections, and ends the jobs whose connections are
+// broken. It does not wait for the answers.
+func (p *txPool) ping(timeout time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return
+	}
+	for _, j := range p.jobs {
+		p.pings.Go(func() {
+			if !j.mu.TryLock() {
+				return // a call is using it, which has the same effect
+			}
+			defer j.mu.Unlock()
+			if j.ended {
+				return
+			}
+			ctx, cancel := context.WithTimeoutCause(context.Background(), timeout, errors.New("no answer to a ping"))
+			defer cancel()
+			if err := j.conn.Ping(ctx); err != nil {
+				p.addWaiting(p.end(ctx, j))
+			}
+		})
+	}
+}
+
+// addWaiting notes queues for connectable.
+func (p *txPool) addWaiting(queues []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.waiting = append(p.waiting, queues...)
+}
+
+// connectable are the queues for which there was no connection, and is one now.
+func (p *txPool) connectable() (queues []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.used < p.max {
+		queues, p.waiting = p.waiting, nil
+	}
+	return queues
+}
+
+// close ends a Store's use of the pool. The last one rolls all transactions back. Another one waits
+// for the jobs on connections of its engine, and closes the free ones.
+func (p *txPool) close(engine backends.Engine) {
+	p.mu.Lock()
+	p.stores--
+	p.closed = p.stores == 0
+	last := p.closed
+	p.mu.Unlock()
+	if last {
+		p.pings.Wait()
+		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+		defer cancel()
+		p.rollBack(ctx, p.find(func(*txJob) bool { return true }))
+	}
+	p.mu.Lock()
+	for p.uses(engine) {
+		p.ended.Wait()
+	}
+	var free []txConn
+	p.free = slices.DeleteFunc(p.free, func(c txConn) bool {
+		if c.engine == engine {
+			free = append(free, c)
+		}
+		return c.engine == engine
+	})
+	p.mu.Unlock()
+	for _, c := range free {
+		c.Close()
+	}
+}
+
+// uses reports whether a job is on a connection of the engine. The caller holds p.mu.
+func (p *txPool) uses(engine backends.Engine) bool {
+	for _, j := range p.jobs {
+		if j.conn.engine == engine {
+			return true
+		}
+	}
+	return false
+}

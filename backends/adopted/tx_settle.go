@@ -1,0 +1,174 @@
+package adopted
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/batch"
+)
+
+// txWrite is a write about one job in an open transaction.
+type txWrite struct {
+	n int // the write's number in the batch
+	backends.Write
+	proof backends.Lease
+	job   *txJob
+}
+
+// pick splits a batch into the writes about jobs in the pool, and the rest.
+func (p *txPool) pick(b backends.Batch) (rest subset, found []txWrite) {
+	p.mu.Lock()
+	none := len(p.jobs) == 0
+	p.mu.Unlock()
+	if none {
+		return subset{}, nil
+	}
+	rest.Batch = backends.Batch{Host: b.Host, WaitForLocks: b.WaitForLocks}
+	for n, c := range b.Claims {
+		rest.addClaim(n, c)
+	}
+	for n, w := range b.Writes {
+		all := batch.LeasesOf(w)
+		var others []backends.Lease
+		for _, l := range all {
+			if j := p.provedBy(l); j != nil {
+				found = append(found, txWrite{n, withLeases(w, []backends.Lease{l}), l, j})
+			} else {
+				others = append(others, l)
+			}
+		}
+		if len(others) > 0 || len(all) == 0 {
+			if len(others) < len(all) {
+				w = withLeases(w, others)
+			}
+			rest.addWrite(n, w)
+		}
+	}
+	return rest, found
+}
+
+// settleInTx runs the writes at the same time: each is a commit of its own connection.
+func (s *Store) settleInTx(ctx context.Context, all []txWrite, res []backends.WriteResult) {
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	for _, w := range all {
+		wg.Go(func() {
+			one := s.settleJob(ctx, w)
+			mu.Lock()
+			defer mu.Unlock()
+			r := &res[w.n]
+			r.Lost = append(r.Lost, one.Lost...)
+			r.Failed.AddAll(one.Failed)
+			addQueues(&r.MadeReady, one.MadeReady...)
+			if one.Stored != nil {
+				r.Stored = one.Stored
+			}
+			r.Err = errors.Join(r.Err, one.Err)
+		})
+	}
+	wg.Wait()
+}
+
+// settleJob runs a write about one job.
+func (s *Store) settleJob(ctx context.Context, w txWrite) (r backends.WriteResult) {
+	j := w.job
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	release, isRelease := w.Write.(backends.Release)
+	switch _, extend := w.Write.(backends.Extend); {
+	case j.ended, release.Owner != 0 && release.Owner != backends.Identity(j.lease.Owner):
+		r.Lost = []backends.Lease{w.proof}
+		return r
+	case extend:
+		r.Err = &backends.UnsupportedError{Queue: j.queue.Queue, What: backends.NoExtend, InTx: true}
+		return r
+	case isRelease && release.Uncounted:
+		r.MadeReady = append(s.tx.end(ctx, j), j.queue.Queue)
+		r.Failed.Add(j.queue.Queue, release.Cause, false)
+		return r
+	}
+	k := &commitment{s: s, batch: backends.Batch{Writes: []backends.Write{w.Write}}, tx: j}
+	err := k.split()
+	if err == nil {
+		err = k.run(ctx)
+	}
+	lost := errors.Is(err, backends.ErrTxLost)
+	switch {
+	case err == nil:
+		r = k.res.Writes[0]
+	case isRelease: // the job is free in any case, and the attempt does not count
+		r.MadeReady = []string{j.queue.Queue}
+		if !lost {
+			r.Failed.Add(j.queue.Queue, release.Cause, false)
+		}
+	case !lost:
+		r.Err = err
+	}
+	if lost {
+		r.Lost = []backends.Lease{w.proof}
+	}
+	if err == nil || isRelease || !j.conn.Open() {
+		addQueues(&r.MadeReady, s.tx.end(ctx, j)...)
+	}
+	return r
+}
+
+// reapInTx takes back the jobs in open transactions whose time is over. It returns when that of the
+// next one will be; < 0: there is none.
+func (s *Store) reapInTx(ctx context.Context, r *backends.MaintenanceResult) (next time.Duration) {
+	next = -1
+	for _, j := range s.tx.find(func(j *txJob) bool { return j.timeout > 0 }) {
+		left := j.timeout - time.Since(j.began)
+		if left > 0 {
+			if next < 0 || left < next {
+				next = left
+			}
+			continue
+		}
+		one := s.release(ctx, j, backends.Release{Cause: backends.CauseTimedOut})
+		if len(one.Lost) == 0 {
+			r.Reaped[backends.CauseTimedOut]++
+			r.Failed.AddAll(one.Failed)
+		}
+		addQueues(&r.MadeReady, one.MadeReady...)
+	}
+	return next
+}
+
+// release takes a job back.
+func (s *Store) release(ctx context.Context, j *txJob, how backends.Release) backends.WriteResult {
+	how.Leases = []backends.Lease{j.lease.Proof()}
+	return s.settleJob(ctx, txWrite{Write: how, proof: how.Leases[0], job: j})
+}
+
+// Heartbeat implements backends.Backend. It also keeps the connections of open transactions alive.
+// A last heartbeat, and one with a new identity, rolls transactions back.
+func (s *Store) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.HeartbeatResult, error) {
+	r, err := s.Engine.Heartbeat(ctx, b)
+	p := s.tx
+	switch {
+	case b.Kind == backends.HeartbeatLeave:
+		p.rollBack(ctx, p.find(func(*txJob) bool { return true }))
+		return r, err
+	case b.Kind == backends.HeartbeatJoin && err == nil:
+		p.rollBack(ctx, p.find(func(j *txJob) bool { return j.lease.Owner != int64(b.Host) }))
+	}
+	p.mu.Lock()
+	p.idle = b.Timeout
+	p.mu.Unlock()
+	p.ping(b.Timeout / 2)
+	return r, err
+}
+
+// Close implements backends.Backend. If another Store shares the open transactions, it waits for
+// those on this one's connections.
+func (s *Store) Close() error {
+	s.closing.Do(func() {
+		s.tx.close(s.Engine)
+		s.closeErr = s.Engine.Close()
+	})
+	return s.closeErr
+}
