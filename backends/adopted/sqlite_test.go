@@ -192,6 +192,22 @@ func TestSQLiteOddTables(t *testing.T) {
 	k.wantRows(`SELECT coalesce("i""d", 'no key') || busy FROM q WHERE busy IS NOT NULL ORDER BY "order"`, "other0", "later0", "no key0")
 }
 
+// TestSQLiteLastSecond: a job that is for the last second there is waits for it.
+func TestSQLiteLastSecond(t *testing.T) {
+	t.Parallel()
+	m := adopted.Table{
+		Name:    "jobs",
+		Columns: map[adopted.Role][]string{adopted.ID: {"id"}, adopted.State: {"state"}, adopted.RunAt: {"due"}},
+		States:  map[backends.State]adopted.Value{backends.StateReady: {Text: "new"}, backends.StateClaimed: {Text: "taken"}, backends.StateDone: {Text: "done"}},
+	}
+	k := newSQLiteKit(t, "CREATE TABLE jobs (id INTEGER PRIMARY KEY, state TEXT DEFAULT 'new', due TEXT)", map[string]adopted.Table{"q": m})
+	k.write(backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", RunAt: time.UnixMilli(253402300799999)}}}, 0)
+	if jobs := k.claim("q", 1); len(jobs) > 0 {
+		t.Errorf("it was claimed: %+v", jobs)
+	}
+	k.wantRows("SELECT due FROM jobs", "9999-12-31 23:59:59")
+}
+
 // TestSQLiteKeep: finished rows are deleted after keep and keep_dead, from the table and its archive.
 func TestSQLiteKeep(t *testing.T) {
 	t.Parallel()

@@ -114,8 +114,9 @@ func (grammar) NowPlus(_ backends.Column, _ bool, n int) string {
 	return fmt.Sprintf("strftime(%s, 'now', ((?%d + iif(?%[2]d > 0, 999, -999)) / 1000.0) || ' seconds')", second, n)
 }
 
+// FromMillis gives at most the last second of the year 9999: strftime has NULL for a later one.
 func (grammar) FromMillis(_ backends.Column, _ bool, n int) string {
-	return fmt.Sprintf("strftime(%s, (?%d + 999) / 1000, 'unixepoch')", second, n)
+	return fmt.Sprintf("strftime(%s, min((?%d + 999) / 1000, 253402300799), 'unixepoch')", second, n)
 }
 
 func (g grammar) ToMillis(c backends.Column, _ bool) string {
