@@ -115,6 +115,7 @@ func vale(files []string) (map[string][]alert, error) {
 	}
 	args := []string{"tool", "-modfile=tools/vale/go.mod", "vale", "--output=JSON", "--no-exit", "--minAlertLevel=error"}
 	cmd := exec.Command("go", append(args, files...)...)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=1") // vale's parsers are C
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
