@@ -89,7 +89,7 @@ func run(list string, table, update bool) error {
 	}
 	slices.Sort(worse)
 	if len(worse) > 0 {
-		return errors.New(strings.Join(worse, "\n"))
+		return errors.New(strings.Join(worse, "\n") + "\nIf files moved between directories: go run ./scripts/prose -update")
 	}
 	return nil
 }
