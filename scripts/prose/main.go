@@ -89,7 +89,7 @@ func run(list string, table, update bool) error {
 	}
 	slices.Sort(worse)
 	if len(worse) > 0 {
-		return errors.New(strings.Join(worse, "\n"))
+		return errors.New(strings.Join(worse, "\n") + "\nIf files moved between directories: go run ./scripts/prose -update")
 	}
 	return nil
 }
@@ -115,6 +115,7 @@ func vale(files []string) (map[string][]alert, error) {
 	}
 	args := []string{"tool", "-modfile=tools/vale/go.mod", "vale", "--output=JSON", "--no-exit", "--minAlertLevel=error"}
 	cmd := exec.Command("go", append(args, files...)...)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=1") // vale's parsers are C
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
