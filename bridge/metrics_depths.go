@@ -11,11 +11,11 @@ import (
 
 // The gauges that come of a census.
 var (
-	depthDesc         = metrics.Gauge("queue_jobs", "Jobs in the database, by state; told by one sidecar of a database. Exact up to 10,000, beyond that an estimate.", metrics.LabelDatabase, metrics.LabelQueue, "state")
-	oldestReadyDesc   = metrics.Gauge("queue_oldest_ready_seconds", "For how long the oldest ready job has waited; 0: there is none. Told as queue_jobs is.", metrics.LabelDatabase, metrics.LabelQueue)
-	oldestClaimedDesc = metrics.Gauge("queue_oldest_claimed_seconds", "For how long the longest running delivery has run; 0: there is none. Told as queue_jobs is.", metrics.LabelDatabase, metrics.LabelQueue)
-	pausedDesc        = metrics.Gauge("queue_paused", "1: nothing of the queue is given out. Told as queue_jobs is.", metrics.LabelDatabase, metrics.LabelQueue)
-	readerDesc        = metrics.Gauge("depths_reader", "1: this sidecar tells the depths of the queues, for all; 0: another one does, or they could not be read.", metrics.LabelDatabase)
+	depthDesc         = metrics.Gauge("queue_jobs", "Jobs in the database, by state; reported by one sidecar of a database. Exact up to 10,000, beyond that an estimate.", metrics.LabelDatabase, metrics.LabelQueue, "state")
+	oldestReadyDesc   = metrics.Gauge("queue_oldest_ready_seconds", "Age of the oldest ready job; 0 without one. Reported as queue_jobs is.", metrics.LabelDatabase, metrics.LabelQueue)
+	oldestClaimedDesc = metrics.Gauge("queue_oldest_claimed_seconds", "Age of the longest running delivery; 0 without one. Reported as queue_jobs is.", metrics.LabelDatabase, metrics.LabelQueue)
+	pausedDesc        = metrics.Gauge("queue_paused", "1: the queue's jobs are not handed out. Reported as queue_jobs is.", metrics.LabelDatabase, metrics.LabelQueue)
+	readerDesc        = metrics.Gauge("depths_reader", "1: this sidecar reports the depths of the queues, for all sidecars; 0: another one does, or they could not be read.", metrics.LabelDatabase)
 )
 
 // tellDepths gives the gauges of a database's queues, where this sidecar is the one that reads them.

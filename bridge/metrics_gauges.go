@@ -12,13 +12,13 @@ var (
 	heldDesc      = metrics.Gauge("jobs_held", "Jobs that this sidecar's connections hold.", metrics.LabelDatabase)
 	waitingDesc   = metrics.Gauge("claims_waiting", "Claims that wait for jobs.", metrics.LabelDatabase)
 	queuedDesc    = metrics.Gauge("writes_queued", "Writes that wait for the next commit.", metrics.LabelDatabase)
-	reachableDesc = metrics.Gauge("database_reachable", "1: the last beat reached the database and is not late; 0: nothing is handed out.", metrics.LabelDatabase)
-	beatDesc      = metrics.Gauge("beat_age_seconds", "Time since the last beat that reached the database; the sidecar's own life time where none did.", metrics.LabelDatabase)
-	leaseDesc     = metrics.Gauge("host_lease_seconds", "host_lease: a sidecar that does not beat for so long is given up.", metrics.LabelDatabase)
-	drainingDesc  = metrics.Gauge("draining", "1: the sidecar stops, and gives no more jobs out.")
+	reachableDesc = metrics.Gauge("database_reachable", "1: the last heartbeat reached the database and is not late; 0: no jobs are handed out.", metrics.LabelDatabase)
+	beatDesc      = metrics.Gauge("beat_age_seconds", "Time since the last heartbeat that reached the database; the sidecar's uptime if none did.", metrics.LabelDatabase)
+	leaseDesc     = metrics.Gauge("host_lease_seconds", "host_lease: a sidecar without a heartbeat for this time is declared dead.", metrics.LabelDatabase)
+	drainingDesc  = metrics.Gauge("draining", "1: the sidecar drains, and hands out no more jobs.")
 
-	poolDesc    = metrics.Gauge("pool_connections", "Connections of the pool, by what they do: idle or in_use. The beat's own, and those of held jobs, are not among them.", metrics.LabelDatabase, "state")
-	poolMaxDesc = metrics.Gauge("pool_connections_max", "How many connections the pool may have.", metrics.LabelDatabase)
+	poolDesc    = metrics.Gauge("pool_connections", "Connections of the pool, by what they do: idle or in_use. It does not include the connection of the heartbeat and those of held jobs.", metrics.LabelDatabase, "state")
+	poolMaxDesc = metrics.Gauge("pool_connections_max", "Maximum number of connections in the pool.", metrics.LabelDatabase)
 )
 
 var gauges = []*prometheus.Desc{sessionsDesc, heldDesc, waitingDesc, queuedDesc, reachableDesc, beatDesc, leaseDesc, drainingDesc,

@@ -12,19 +12,19 @@ import (
 func (p *Daemon) registry() *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
-		Namespace: "qsidecar", Name: "build_info", Help: "1, with the version, the revision and the Go that this program was built of.",
+		Namespace: "qsidecar", Name: "build_info", Help: "1, with the version, the revision and the Go version of this build.",
 		ConstLabels: prometheus.Labels{"version": p.version, "revision": p.revision, "goversion": runtime.Version()},
 	})
 	build.Set(1)
 	gauge := func(name, help string, value func() float64) {
 		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "qsidecar", Name: name, Help: help}, value))
 	}
-	gauge("config_generation", "Which config runs, counted from 1.", func() float64 {
+	gauge("config_generation", "Number of the running config, counted from 1.", func() float64 {
 		p.stateMu.Lock()
 		defer p.stateMu.Unlock()
 		return float64(p.generation)
 	})
-	gauge("config_last_reload_successful", "1: the config files run as they are; 0: the newest could not be taken, and an older one runs.", func() float64 {
+	gauge("config_last_reload_successful", "1: the newest config runs; 0: it was rejected, and an older one runs.", func() float64 {
 		p.stateMu.Lock()
 		defer p.stateMu.Unlock()
 		if p.reloadErr != nil {
@@ -32,7 +32,7 @@ func (p *Daemon) registry() *prometheus.Registry {
 		}
 		return 1
 	})
-	gauge("config_last_reload_success_timestamp_seconds", "When the config that runs was taken.", func() float64 {
+	gauge("config_last_reload_success_timestamp_seconds", "When the running config was loaded.", func() float64 {
 		p.stateMu.Lock()
 		defer p.stateMu.Unlock()
 		return float64(p.loadedAt.UnixMilli()) / 1000
