@@ -19,49 +19,10 @@ import (
 
 var _ backends.Adopter = (*Store)(nil)
 
-// CommitWith implements backends.Adopter.
-func (s *Store) CommitWith(ctx context.Context, b backends.Batch, also backends.TxHooks) (backends.Results, error) {
-	k := &commitment{s: s, queues: batch.QueuesOf(b.Claims)}
-	var sc scope
-	if len(b.Claims) > 0 || also.Claims {
-		host := int64(b.Host)
-		sc.host, sc.queues = &host, k.queues
-	}
-	if len(b.Claims) > 0 {
-		s.prove(ctx, b.Claims)
-	}
-	sc.before = func(ctx context.Context, t *tx) error {
-		t.brief = also.Writes || also.Claims
-		k.batch, k.res = b, backends.Results{}
-		k.batch.Writes = slices.Clone(b.Writes) // Before may add some, at each try
-		if also.Claims && len(b.Claims) == 0 {
-			t.ask(sc) // with what is sent first
-		}
-		if also.Before == nil {
-			return nil
-		}
-		return also.Before(ctx, t, &k.batch)
-	}
-	if also.After != nil {
-		sc.after = func(ctx context.Context, t *tx) error { return also.After(ctx, t, &k.res) }
-	}
-	err := s.write(ctx, sc, func(t *tx, round int) (bool, error) {
-		if len(k.batch.Writes)+len(k.batch.Claims) == 0 {
-			return false, nil
-		}
-		return k.round(t, round)
-	})
-	if err != nil {
-		return backends.Results{}, err
-	}
-	k.learn()
-	return k.res, nil
-}
-
-// lockedOut gives the error of a transaction that waited for somebody's row its kind.
-func (t *tx) lockedOut(err error) error {
-	if t.brief && slices.Contains(numbers(err), 1222) {
-		return errLocked()
+// lockedOut gives the error of a transaction that waited for another program's row its kind.
+func lockedOut(err error) error {
+	if slices.Contains(numbers(err), 1222) {
+		return &backends.LockedError{Err: errors.New("it was not had within half a second")}
 	}
 	return err
 }
@@ -72,21 +33,24 @@ func (t *tx) Do(ctx context.Context, statements ...*backends.Statement) error {
 	if err != nil {
 		return err
 	}
+	if t.o.Sidecar != 0 && !t.asked && len(t.o.Queues) == 0 {
+		t.ask()
+	}
 	for _, q := range said {
 		t.calls = append(t.calls, q.call)
 	}
 	if err := t.send(ctx); err != nil {
 		return t.s.withoutHints(said, err)
 	}
-	if t.asked && !t.alive {
-		return backends.ErrEvicted
+	if err := t.evicted(); err != nil {
+		return err
 	}
 	return said.tell()
 }
 
-// Ask implements backends.Adopter. The statements see q state of the database where
-// it has row versions for its readers (READ_COMMITTED_SNAPSHOT), each its own; where
-// it has none, as much as a transaction at READ COMMITTED does.
+// Query implements backends.Adopter. If the database has row versions for readers
+// (READ_COMMITTED_SNAPSHOT), each statement sees one state of the database. Otherwise it sees
+// what a transaction at READ COMMITTED does.
 func (s *Store) Query(ctx context.Context, statements ...*backends.Statement) error {
 	said, err := sayAll(statements)
 	if err != nil {
@@ -98,7 +62,7 @@ func (s *Store) Query(ctx context.Context, statements ...*backends.Statement) er
 	}
 	for len(calls) > 0 {
 		n := together(calls)
-		if err := s.glance(ctx, s.sql.knowing(calls[:n])); err != nil {
+		if err := s.readBriefly(ctx, s.sql.knowing(calls[:n])); err != nil {
 			return err
 		}
 		some := said[:n]
@@ -110,32 +74,14 @@ func (s *Store) Query(ctx context.Context, statements ...*backends.Statement) er
 	return nil
 }
 
-// glance is read, and waits for no row that others hold: without row versions that may
-// be for as long as they like.
-func (s *Store) glance(ctx context.Context, calls []call) error {
-	ctx, done := s.bound(ctx)
-	defer done()
-	if ctx.Err() != nil {
-		return batch.Ended(ctx, "before asking "+s.place)
-	}
+// readBriefly is read, but it does not wait long for rows that others have locked: without
+// row versions that wait has no bound.
+func (s *Store) readBriefly(ctx context.Context, calls []call) error {
 	brief := append([]call{{piece: s.sql.brief}}, calls...)
-	return s.again(ctx, func() error {
-		err := s.sql.carryOut(ctx, s.db, brief)
-		switch {
-		case err != nil && slices.Contains(numbers(err), 1222):
-			return errLocked()
-		case err != nil && broken(err):
-			flush(s.db, s.o.MaxConnections-1)
-		}
-		return err
-	})
+	return s.Again(ctx, func(ctx context.Context) error { return lockedOut(s.once(ctx, brief...)) })
 }
 
-func errLocked() error {
-	return &backends.LockedError{Err: errors.New("it was not had within half a second")}
-}
-
-// saying is a statement as it is sent, and its answer.
+// saying is a statement of package adopted in the form in which it is sent, and its answer.
 type saying struct {
 	call
 	st      *backends.Statement
@@ -145,8 +91,8 @@ type saying struct {
 
 type sayings []*saying
 
-// tell hands the answers on, once all are there: where what asked for them is tried
-// again, they come once.
+// tell passes the answers on, after all have come: if the batch is retried, the statements
+// get them once.
 func (all sayings) tell() error {
 	for _, q := range all {
 		q.st.Matched = q.matched
@@ -173,7 +119,7 @@ func sayAll(statements []*backends.Statement) (all sayings, err error) {
 	return all, nil
 }
 
-// say makes a piece of a statement: the n-th of those that go together.
+// say makes a piece of a statement, the n-th of a batch.
 func say(n int, st *backends.Statement) (*saying, error) {
 	p := &piece{name: "a" + strconv.Itoa(n), sets: 1, adopted: true}
 	q := &saying{call: call{piece: p}, st: st}
@@ -205,7 +151,8 @@ func say(n int, st *backends.Statement) (*saying, error) {
 	return q, nil
 }
 
-// marked puts parameters where a Grammar's text has marks. key: it answers with q.
+// marked replaces the marks in a Dialect's text by parameters. key: the statement answers
+// with a key.
 func (q *saying) marked(st *backends.Statement) (text string, key bool, err error) {
 	var b strings.Builder
 	for i, part := range strings.Split(st.Text, "\x00") {
@@ -243,13 +190,13 @@ func (q *saying) marked(st *backends.Statement) (text string, key bool, err erro
 	return b.String(), key, nil
 }
 
-// few is how many values of a list are parameters each: the server then looks for
-// each by the key, as it may not for what comes out of a document, and meets no row
-// that others have locked.
+// few is how many values of a list have a parameter each. The server then finds each row by
+// its key, and meets no row that others have locked. For the values of a document it can
+// choose to scan.
 const few = 64
 
-// list puts in a list's values. The last comes again and again: the texts of
-// statements are few.
+// list writes a list's values. It repeats the last value up to a power of two, so that few
+// texts of statements exist.
 func (q *saying) list(b *strings.Builder, n int, a any, around string) error {
 	before, after, _ := strings.Cut(around, "\x02")
 	all, ok := a.([]string)
@@ -294,8 +241,8 @@ func (q *saying) list(b *strings.Builder, n int, a any, around string) error {
 	return nil
 }
 
-// argument is an argument's type and value. A text is declared no longer than it may
-// have to be: with nvarchar(max) no index is sought in.
+// argument is an argument's type and value. A text that fits is nvarchar(4000): for
+// nvarchar(max) the server seeks in no index.
 func argument(letter string, a any) (kind string, value any, err error) {
 	switch v := a.(type) {
 	case nil:
@@ -320,7 +267,7 @@ func argument(letter string, a any) (kind string, value any, err error) {
 		case letter == markBytes:
 			return "varbinary(max)", blob(v).bytes(), nil
 		case letter != markText:
-		case !utf8.ValidString(v): // the driver would make it so, and not say so
+		case !utf8.ValidString(v): // the driver would change it without an error
 			return "", nil, backends.Refused(errors.New("a text for a column of texts is no valid UTF-8"))
 		case len(v) <= 4000:
 			return "nvarchar(4000)", mssql.NVarCharMax(v), nil
@@ -331,7 +278,7 @@ func argument(letter string, a any) (kind string, value any, err error) {
 	return "", nil, fmt.Errorf("sqlserver: an argument is a %T, where a statement has the mark %q", a, letter)
 }
 
-// collect reads a row: each cell as a text, or bytes; NULL is nil.
+// collect reads a row, each cell as a text or bytes. NULL is nil.
 func (q *saying) collect(rows *sql.Rows) error {
 	columns, err := rows.Columns()
 	if err != nil {
@@ -359,7 +306,7 @@ func (q *saying) collect(rows *sql.Rows) error {
 	return nil
 }
 
-// knowing puts before calls what their texts refer to.
+// knowing adds the pieces that declare what the texts of calls refer to.
 func (s *statements) knowing(calls []call) []call {
 	names := func(word string) bool {
 		return slices.ContainsFunc(calls, func(c call) bool { return c.adopted && strings.Contains(c.text, word) })

@@ -11,50 +11,48 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// grammar implements backends.Grammar. Its texts have marks where arguments go, which
-// say turns into parameters: each between two NULs, a letter and the argument's
-// number.
+// grammar implements backends.Dialect. Its texts have marks in the place of arguments, which
+// say turns into parameters. A mark is a letter and the argument's number between two NULs.
 //
-// Names and constants are of other people's: they may hold whatever T-SQL has a
-// meaning for, but for NULs, which no name and no text of it may have.
+// Names and constants come from other programs. They can contain anything but NULs, which no
+// name and no text of T-SQL has.
 type grammar struct {
 	schema   string
-	utf8     bool         // the server has collations of UTF-8: from 2019 on
-	hintless *atomic.Bool // true: no hints, as the server refused them; nil: they are used
+	utf8     bool         // the server has UTF-8 collations: from 2019 on
+	hintless *atomic.Bool // true: no hints, because the server refused them; nil: hints are used
 }
 
-// Grammar implements backends.Adopter.
+// Dialect implements backends.Adopter.
 func (s *Store) Dialect() backends.Dialect {
 	azure := s.server.edition == editionAzure || s.server.edition == editionManaged
 	s.hintless.Store(false)
 	return grammar{schema: s.o.Schema, utf8: azure || s.server.major >= 15, hintless: &s.hintless}
 }
 
-// What a mark is for, and as what its argument is declared.
+// The letters of marks: what one stands for, and the type of its argument.
 const (
 	markNumber = "n" // bigint
 	markText   = "w" // nvarchar
 	markBytes  = "b" // varbinary
 	markList   = "l" // a list of texts; see listed
-	markKey    = "k" // of an INSERT: the expression that it answers with
+	markKey    = "k" // in an INSERT: the expression that it returns
 )
 
 func mark(letter string, n int) string { return "\x00" + letter + strconv.Itoa(n) + "\x00" }
 
-// listed is the mark of a list: what stands before and after each of its values.
+// listed is the mark of a list, with the texts before and after each value.
 func listed(n int, before, after string) string {
 	return mark(markList, n)[:len(mark(markList, n))-1] + "\x02" + before + "\x02" + after + "\x00"
 }
 
-// bytewise is the collation by which texts are compared as they are stored, and inUTF8
-// one in which they are UTF-8.
+// bytewise is a collation that compares texts as they are stored. In inUTF8 they are UTF-8.
 const (
 	bytewise = " COLLATE Latin1_General_100_BIN2"
 	inUTF8   = " COLLATE Latin1_General_100_CI_AS_SC_UTF8"
 )
 
 func (g grammar) Name(identifier string) string {
-	return quoteName(strings.ReplaceAll(identifier, "\x00", "")) // which no name has
+	return quoteName(strings.ReplaceAll(identifier, "\x00", "")) // no name has one
 }
 
 func (g grammar) Table(schema, name string) string {
@@ -66,7 +64,7 @@ func (g grammar) Table(schema, name string) string {
 
 func (g grammar) SidecarTable(table string) string { return quoteName(g.schema) + "." + table }
 
-// Text: one with a NUL is written in hex.
+// Text writes a literal with a NUL in hex.
 func (g grammar) Text(literal string) string {
 	if !strings.Contains(literal, "\x00") {
 		return quoteText(literal)
@@ -84,13 +82,13 @@ var (
 	textForm    = regexp.MustCompile(`^(n?)(char|varchar|text)(?:\(([0-9]+|max)\))?(?: COLLATE (\w+))?$`)
 )
 
-// writtenAs is what a column's type says of its texts.
+// writtenAs is what a column's type says about its texts.
 type writtenAs struct {
-	national  bool   // its texts are UTF-16; else of the collation's code page
+	national  bool   // its texts are UTF-16; otherwise of the collation's code page
 	padded    bool   // with blanks, to its length
-	old       bool   // TEXT and NTEXT: not to be compared
+	old       bool   // TEXT and NTEXT, which cannot be compared
 	size      string // as in the type; empty: it has none
-	collation string // with the word; empty: a column of the sidecar's own
+	collation string // with the word COLLATE; empty: a column of the sidecar's own
 }
 
 func writtenOf(c backends.Column) writtenAs {
@@ -113,9 +111,8 @@ func (t writtenAs) wide() string {
 	return "nvarchar(max)"
 }
 
-// like is a text as the column has it, so that its index finds it. What a code page
-// lacks becomes a question mark, which the comparison by bytes tells from one that
-// was there.
+// like is a text in the column's own type, so that an index on it can be used. A letter that
+// the code page lacks becomes a question mark. The comparison by bytes then finds no match.
 func (t writtenAs) like(expression string) string {
 	if t.national {
 		return expression + t.collation
@@ -127,13 +124,13 @@ func (t writtenAs) like(expression string) string {
 	return "CONVERT(varchar(8000), " + expression + t.collation + ")"
 }
 
-// isText: the column is compared as one.
+// isText reports whether the column is compared as a text.
 func isText(c backends.Column) bool {
 	return c.Kind == backends.TextColumn || c.Kind == backends.JSONColumn && textForm.MatchString(c.Type)
 }
 
-// Constant: a literal of the column's own type, so that an index of it serves, a
-// filtered one too.
+// Constant is a literal of the column's own type, so that an index on it, also a filtered one,
+// can be used.
 func (g grammar) Constant(literal string, c backends.Column) string {
 	switch {
 	case c.Kind == backends.BoolColumn:
@@ -165,9 +162,9 @@ func (g grammar) Constant(literal string, c backends.Column) string {
 }
 
 // converted is a text as a value of the column's type. function is CONVERT or TRY_CONVERT.
-// A text becomes a datetime or a smalldatetime by way of a datetime2. Otherwise the login's
-// language decides which number is the month of 2026-02-03 10:00, and Babelfish takes no
-// text with a T.
+// A text is converted to a datetime or a smalldatetime by way of a datetime2. Otherwise the
+// login's language decides which number is the month of 2026-02-03 10:00, and Babelfish does
+// not accept a text with a T.
 func converted(function string, c backends.Column, text string) string {
 	if c.Type == "datetime" || c.Type == "smalldatetime" {
 		text = function + "(datetime2(7), " + text + ")"
@@ -175,8 +172,7 @@ func converted(function string, c backends.Column, text string) string {
 	return function + "(" + c.Type + ", " + text + ")"
 }
 
-// Arg: what is too long for the column is the server's to refuse, so that nothing is
-// cut here.
+// Arg does not cut a value that is too long for the column. The server refuses it.
 func (g grammar) Arg(n int, c backends.Column) string {
 	switch {
 	case c.Kind == backends.BytesColumn:
@@ -192,8 +188,8 @@ func (g grammar) Arg(n int, c backends.Column) string {
 	return converted("CONVERT", c, mark(markText, n))
 }
 
-// Exact: the server makes question marks of letters that a code page lacks. What is
-// no number is refused by the attempt to read one.
+// ExactArg refuses letters that a code page lacks, which the server would turn into question
+// marks. It converts a text that is not a number to a number, which is an error.
 func (g grammar) ExactArg(n int, c backends.Column) string {
 	t := writtenOf(c)
 	if !isText(c) || t.national || !narrow(c) {
@@ -204,7 +200,7 @@ func (g grammar) ExactArg(n int, c backends.Column) string {
 		" ELSE CONVERT(varchar(max), CONVERT(int, " + g.Text("the code page of the column "+c.Name+" lacks letters of the text ") + " + LEFT(" + value + ", 40))) END"
 }
 
-// narrow: the column's texts are of a code page that is not UTF-8's.
+// narrow reports whether the column's texts are of a code page that is not UTF-8.
 func narrow(c backends.Column) bool {
 	t := writtenOf(c)
 	return isText(c) && !t.national && !strings.HasSuffix(t.collation, "_UTF8")
@@ -213,7 +209,7 @@ func narrow(c backends.Column) bool {
 func (g grammar) IntArg(n int) string  { return mark(markNumber, n) }
 func (g grammar) TextArg(n int) string { return mark(markText, n) }
 
-// bare is a text without what its column pads it with.
+// bare is a text without its column's padding.
 func (t writtenAs) bare(expression string) string {
 	if t.padded {
 		return "RTRIM(" + expression + ")"
@@ -221,7 +217,7 @@ func (t writtenAs) bare(expression string) string {
 	return expression
 }
 
-// Is: blanks at a text's end count in no comparison of the server's.
+// Equals also compares bytes, because the server ignores blanks at the end of a text.
 func (g grammar) Equals(n int, c backends.Column) string {
 	if !isText(c) {
 		return g.Name(c.Name) + " = " + converted("TRY_CONVERT", c, mark(markText, n))
@@ -249,7 +245,7 @@ func (g grammar) AnyOf(n int, c backends.Column) string {
 	switch {
 	case t.old:
 		return same
-	case t.collation == bytewise && t.size == "4000": // the sidecar's own are compared so anyhow
+	case t.collation == bytewise && t.size == "4000": // the sidecar's own columns have this collation
 		return among(g.Name(c.Name), "CONVERT(nvarchar(4000), {})"+bytewise)
 	}
 	if t.national {
@@ -258,12 +254,12 @@ func (g grammar) AnyOf(n int, c backends.Column) string {
 	return "(" + among(g.Name(c.Name), t.like(value)) + " AND " + same + ")"
 }
 
-// ToText: of times in the form that is read back as what it was.
+// ToText writes times in a form that is read back without a change.
 func (g grammar) ToText(expression string) string {
 	return "CONVERT(nvarchar(max), " + expression + ", 126)"
 }
 
-// styled finds the types of which a plain conversion loses something.
+// styled finds the types that a plain conversion does not keep exactly.
 var styled = regexp.MustCompile(`^(date|time|small|money|float|real)`)
 
 // characters is a value of the column as a text.
@@ -307,7 +303,7 @@ func (g grammar) AsBytes(c backends.Column) string {
 	return g.characters(g.Name(c.Name), c)
 }
 
-// Length is that in UTF-8; where the server has none, in UTF-16.
+// TextLength is the length in UTF-8, or in UTF-16 if the server has no UTF-8.
 func (g grammar) TextLength(text string) string {
 	if g.utf8 {
 		text = "CONVERT(varchar(max), (" + text + ")" + inUTF8 + ")"
@@ -324,7 +320,7 @@ func (g grammar) ByteLength(c backends.Column) string {
 
 func (g grammar) Integer(number string) string { return "CONVERT(bigint, " + number + ")" }
 
-// First passes over rows that others have locked, rather than wait for them.
+// SelectFirst passes over rows that others have locked.
 func (g grammar) SelectFirst(columns, from, where, order, limit string) string {
 	return selecting(columns, from, "READPAST, READCOMMITTEDLOCK", where, order, limit)
 }
@@ -356,7 +352,7 @@ func (g grammar) SelectUnlocked(columns, from, where string) string {
 	return selecting(columns, from, "READUNCOMMITTED", where, "", "")
 }
 
-// Insert: an OUTPUT without INTO fails where the table has a trigger.
+// Insert uses OUTPUT with INTO, because OUTPUT alone fails if the table has a trigger.
 func (g grammar) Insert(table string, names, values []string, id backends.Column) string {
 	sql := "INSERT INTO " + table
 	if len(names) > 0 {
@@ -369,7 +365,7 @@ func (g grammar) Insert(table string, names, values []string, id backends.Column
 	return sql + "VALUES (" + strings.Join(values, ", ") + ")"
 }
 
-// Fence is the first of the thousand numbers that the batch drew.
+// Fence is the first of a thousand numbers that the batch drew.
 func (g grammar) Fence() string { return "@adopt_line" }
 
 func (g grammar) Paused(queue string) string {

@@ -88,7 +88,7 @@ func TestCursors(t *testing.T) {
 		commit([]backends.Write{backends.Enqueue{Jobs: jobs}}, 0)
 	}
 	low := func() int64 {
-		for _, l := range s.cursors.Lows("q") {
+		for _, l := range s.Cursors.Lows("q") {
 			return l.Position
 		}
 		return 0

@@ -81,7 +81,7 @@ func TestKindsOfErrors(t *testing.T) {
 		if got := whenAgain(c.err); got != c.again {
 			t.Errorf("%s: again %v, want %v", name, got, c.again)
 		}
-		err := s.explain(c.err)
+		err := s.withKind(c.err)
 		if backends.Retryable(err) != c.down || backends.IsRefused(err) != c.refused || !strings.Contains(err.Error(), c.words) {
 			t.Errorf("%s: %v: unavailable %v, refused %v; want %v, %v and the words %q", name, err, backends.Retryable(err), backends.IsRefused(err), c.down, c.refused, c.words)
 		}

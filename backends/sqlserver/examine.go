@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"regexp"
 	"slices"
 	"strings"
@@ -318,19 +317,7 @@ func (e *examination) lookClaim(ctx context.Context) error {
 	return nil
 }
 
-// showplan asks for the plan of the claim as it is sent, but for its parameters, which
-// are variables here. Nothing is carried out.
+// showplan asks for the plan of the claim. Nothing is carried out.
 func (e *examination) showplan(ctx context.Context, queue string) (xml string, err error) {
-	x := claiming{cursors: &e.cursors, seen: map[string]*learned{}}
-	x.Queues, x.to = []backends.Policy{{Queue: queue, MaxAttempts: 1}}, 1
-	values := map[string]string{
-		"claim_max": "1", "claim_bytes": fmt.Sprint(int64(math.MaxInt64)), "claim_payload": fmt.Sprint(int64(math.MaxInt64)), "claim_host": "0", "claim_first": "1",
-		"claim_segments": quoteText(string(document(x.segments(e.now())))), "claim_policies": quoteText(string(document(x.policies()))), "claim_slots": "N'[]'",
-	}
-	var b strings.Builder
-	for _, p := range e.sql.claim.params {
-		fmt.Fprintf(&b, "DECLARE @%s %s = %s;\n", p.name, p.kind, values[p.name])
-	}
-	text, _ := e.sql.batch([]call{{piece: e.sql.claim}})
-	return e.showplanOf(ctx, e.conn, b.String()+text)
+	return e.showplanOf(ctx, e.conn, e.claimStatement(queue))
 }

@@ -52,7 +52,7 @@ func goldens() map[string]string {
 		}
 	}
 	add("commit_usual", s.store, s.ack, s.claim, s.host, s.mark)
-	add("commit_all", s.storeKeyed, s.ack, s.deliver, s.extend, s.look, s.meet, s.claim, s.host, s.mark)
+	add("commit_all", s.storeKeyed, s.ack, s.deliver, s.lock, s.renewClaims, s.endClaims, s.claim, s.host, s.mark)
 	return all
 }
 

@@ -12,12 +12,12 @@ var _ backends.HintDialect = grammar{}
 // locking are the hints of a query that locks rows, passing over those that others have locked.
 const locking = "UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK"
 
-// hints are whether statements name indexes and the way to their rows.
+// hints reports whether statements name indexes and how to reach their rows.
 func (g grammar) hints() bool { return g.hintless == nil || !g.hintless.Load() }
 
-// Claim implements backends.HintDialect. On a small table the server may otherwise scan, sort or
-// hash, and lock every waiting row. Without OPTIMIZE FOR it takes a variable TOP for a
-// hundred rows, and may lock rows ahead of it.
+// SelectClaim implements backends.HintDialect. Without hints the server can scan, sort or hash
+// a small table, and lock every ready row. Without OPTIMIZE FOR it plans a variable TOP for a
+// hundred rows, and can lock more rows than it returns.
 func (g grammar) SelectClaim(columns, from, where, order string, n int, index string, sought bool) string {
 	hints, option := locking, "OPTIMIZE FOR ("+g.IntArg(n)+" = 1)"
 	if g.hints() {
@@ -32,7 +32,7 @@ func (g grammar) SelectClaim(columns, from, where, order string, n int, index st
 	return selecting(columns, from, hints, where, order, g.IntArg(n)) + "\nOPTION (" + option + ")"
 }
 
-// Recall implements backends.HintDialect.
+// SelectByKey implements backends.HintDialect.
 func (g grammar) SelectByKey(columns, from, where, order string, skip bool) string {
 	hints := "UPDLOCK, ROWLOCK"
 	if skip {
@@ -44,11 +44,11 @@ func (g grammar) SelectByKey(columns, from, where, order string, skip bool) stri
 	return selecting(columns, from, hints, where, order, "")
 }
 
-// Unlocked implements backends.HintDialect.
+// UnlockedTable implements backends.HintDialect.
 func (g grammar) UnlockedTable(table string) string { return table + " WITH (READUNCOMMITTED)" }
 
-// refusedHints are what the server says of hints that it cannot follow: the index is gone,
-// or no plan is as they want it.
+// refusedHints are the errors for hints that the server cannot follow: the index does not
+// exist, or no plan satisfies them.
 var refusedHints = []int32{307, 308, 315, 8622}
 
 // withoutHints turns hints off in the statements of adopted tables, if the server refused

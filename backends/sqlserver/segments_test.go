@@ -6,6 +6,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 	"github.com/qsidecar/qsidecar/backends/internal/cursor"
 )
 
@@ -38,7 +39,11 @@ func TestSegments(t *testing.T) {
 			}
 			all = append(all, cursor.Segment{From: from, To: to})
 		}
-		rows := segments(nil, "q", 7, all)
+		var pieces []core.Piece
+		for _, s := range all {
+			pieces = append(pieces, core.Piece{Queue: 6, Segment: s})
+		}
+		rows := segmentsOf(pieces, func(int) string { return "q" })
 		for i, r := range rows {
 			if r.N != i+1 || r.Queue != "q" || r.Policy != 7 || r.Highest < r.Lowest || r.Highest == r.Lowest && r.Low >= r.High {
 				t.Fatalf("piece %d is %+v", i, r)
@@ -66,7 +71,7 @@ func follows(x, y cursor.Spot) bool {
 // TestWholeQueue: the usual claim is one piece.
 func TestWholeQueue(t *testing.T) {
 	t.Parallel()
-	rows := segments(nil, "q", 1, []cursor.Segment{{From: cursor.Beginning, To: cursor.End}})
+	rows := segments(nil, "q", 1, cursor.Whole)
 	if len(rows) != 1 || rows[0].Highest != math.MaxInt16 || rows[0].Lowest != math.MinInt16 {
 		t.Errorf("%+v", rows)
 	}

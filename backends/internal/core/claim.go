@@ -91,11 +91,22 @@ func (k *Commit) startClaims(ctx context.Context, tx Tx) {
 	tx.Prove(ctx, queues)
 	for _, c := range k.batch.Claims {
 		c.MaxBytes, c.MaxPayload = cmp.Or(max(c.MaxBytes, 0), math.MaxInt64), cmp.Or(max(c.MaxPayload, 0), math.MaxInt64)
+		c.Queues = distinct(c.Queues)
 		cl := &claim{Claim: c, s: k.s, sidecar: k.batch.Host, left: c.MaxBytes, learned: map[string]*learned{}}
 		k.claims = append(k.claims, cl)
 		cl.next()
 		cl.ask(tx)
 	}
+}
+
+// distinct are the policies without those of a queue that came before.
+func distinct(all []backends.Policy) []backends.Policy {
+	seen := make(map[string]bool, len(all))
+	return slices.DeleteFunc(slices.Clone(all), func(p backends.Policy) bool {
+		twice := seen[p.Queue]
+		seen[p.Queue] = true
+		return twice
+	})
 }
 
 // finishClaims asks again, in rounds, where claims may get more.

@@ -115,7 +115,7 @@ func (k *Commit) writes(ctx context.Context, tx Tx) error {
 			return err
 		}
 	}
-	if answers && k.queueLocks(tx, func(x *settle) bool { return k.isFast(x, fast) && !x.done }) {
+	if answers && k.queueLocks(tx, func(x *settle) bool { return k.isFast(x, fast) && !x.done && !k.isLost(x) }) {
 		if err := tx.Flush(ctx); err != nil {
 			return err
 		}
@@ -179,6 +179,13 @@ func (k *Commit) isFast(x *settle, fast bool) bool {
 		return k.s.traits.FastDeliver
 	}
 	return false
+}
+
+// isLost reports whether a fast statement that did not carry the settle out says that its
+// lease is lost.
+func (k *Commit) isLost(x *settle) bool {
+	_, ack := k.batch.Writes[x.write].(backends.Ack)
+	return ack && k.s.traits.AcksAll
 }
 
 // queueFast queues the fast statements. answers: what they did not do is known after a
@@ -262,7 +269,7 @@ func (k *Commit) apply() {
 		res := &k.res.Writes[x.write]
 		switch w := k.batch.Writes[x.write].(type) {
 		case backends.Ack:
-			if r.Kept || r.Key != "" || r.Failed {
+			if !k.s.traits.AcksAll && (r.Kept || r.Key != "" || r.Failed) {
 				k.s.lean.missed()
 			}
 			r.ack(w.Result)

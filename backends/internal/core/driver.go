@@ -52,6 +52,9 @@ type Traits struct {
 	// an error. The core then waits for all answers before the commit and checks them.
 	Silent bool
 
+	// AcksAll: Tx.Ack ends every claim whose lease is valid, whatever the job is like.
+	AcksAll bool
+
 	// FastDeliver: Tx.Deliver is implemented.
 	FastDeliver bool
 
@@ -132,7 +135,8 @@ type Claimer interface {
 	// Bury queues what makes too large jobs dead.
 	Bury(jobs []TooLarge)
 
-	// Prove may move the floors of the queues' cursors, now or after the commit.
+	// Prove may move the floors of the queues' cursors, now or after the commit. An engine
+	// that needs another connection for that does it before it begins the transaction.
 	Prove(ctx context.Context, queues []string)
 }
 
