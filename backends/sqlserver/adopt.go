@@ -3,21 +3,44 @@ package sqlserver
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
-	"unicode/utf8"
-
-	mssql "github.com/microsoft/go-mssqldb"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/internal/batch"
+	"github.com/qsidecar/qsidecar/backends/sqlserver/internal/dialect"
 )
 
 var _ backends.Adopter = (*Store)(nil)
+
+// Dialect implements backends.Adopter.
+func (s *Store) Dialect() backends.Dialect {
+	azure := s.server.edition == editionAzure || s.server.edition == editionManaged
+	s.hintless.Store(false)
+	return dialect.Dialect{Schema: s.o.Schema, UTF8: azure || s.server.major >= 15, Hintless: &s.hintless}
+}
+
+// refusedHints are the errors for hints that the server cannot follow: the index does not
+// exist, or no plan satisfies them.
+var refusedHints = []int32{307, 308, 315, 8622}
+
+// withoutHints turns hints off in the statements of adopted tables, if the server refused
+// one. A reload describes the tables again and turns hints on.
+func (s *Store) withoutHints(said sayings, err error) error {
+	hinted := slices.ContainsFunc(said, func(q *saying) bool {
+		return strings.Contains(q.text, "FORCESEEK") || strings.Contains(q.text, "WITH (INDEX ")
+	})
+	if !hinted || !slices.ContainsFunc(numbers(err), func(n int32) bool { return slices.Contains(refusedHints, n) }) {
+		return err
+	}
+	if !s.hintless.Swap(true) {
+		s.log.Warn("an index of an adopted table is gone", "place", s.place, "error", err)
+	}
+	return &againError{err.Error()}
+}
 
 // lockedOut gives the error of a transaction that waited for another program's row its kind.
 func lockedOut(err error) error {
@@ -123,13 +146,16 @@ func sayAll(statements []*backends.Statement) (all sayings, err error) {
 func say(n int, st *backends.Statement) (*saying, error) {
 	p := &piece{name: "a" + strconv.Itoa(n), sets: 1, adopted: true}
 	q := &saying{call: call{piece: p}, st: st}
-	text, key, err := q.marked(st)
+	c, err := dialect.Compile(p.name, st)
 	if err != nil {
 		return nil, err
 	}
+	for _, x := range c.Params {
+		p.params, q.args = append(p.params, param{x.Name, x.Kind}), append(q.args, x.Value)
+	}
 	collect := each(func(rows *sql.Rows) error { return q.collect(rows) })
-	if strings.HasPrefix(text, "SELECT ") {
-		p.text = text + ";"
+	if c.Query {
+		p.text = c.Text + ";"
 		q.read = []reader{func(rows *sql.Rows) error {
 			q.rows = nil
 			err := collect(rows)
@@ -138,144 +164,17 @@ func say(n int, st *backends.Statement) (*saying, error) {
 		}}
 		return q, nil
 	}
-	p.text = "SET @wrote = @wrote + 1;\n" + text + ";\nSELECT @@ROWCOUNT AS matched;"
+	p.text = "SET @wrote = @wrote + 1;\n" + c.Text + ";\nSELECT @@ROWCOUNT AS matched;"
 	q.read = []reader{func(rows *sql.Rows) error {
 		q.rows = nil
 		return one(&q.matched)(rows)
 	}}
-	if key {
+	if c.Key {
 		p.sets = 2
 		p.text = "DECLARE @" + p.name + "_key TABLE (id nvarchar(max) NULL);\n" + p.text + "\nSELECT k.id FROM @" + p.name + "_key AS k;"
 		q.read = append(q.read, collect)
 	}
 	return q, nil
-}
-
-// marked replaces the marks in a Dialect's text by parameters. key: the statement answers
-// with a key.
-func (q *saying) marked(st *backends.Statement) (text string, key bool, err error) {
-	var b strings.Builder
-	for i, part := range strings.Split(st.Text, "\x00") {
-		if i%2 == 0 {
-			b.WriteString(part)
-			continue
-		}
-		letter, rest := part[:1], part[1:]
-		if letter == markKey {
-			fmt.Fprintf(&b, "OUTPUT %s INTO @%s_key", rest, q.name)
-			key = true
-			continue
-		}
-		rest, around, list := strings.Cut(rest, "\x02")
-		n, err := strconv.Atoi(rest)
-		if err != nil || n < 1 || n > len(st.Args) {
-			return "", false, fmt.Errorf("sqlserver: a statement has %d arguments, and names number %s", len(st.Args), rest)
-		}
-		if list {
-			if err := q.list(&b, n, st.Args[n-1], around); err != nil {
-				return "", false, err
-			}
-			continue
-		}
-		name := q.name + "_" + rest
-		if !slices.ContainsFunc(q.params, func(p param) bool { return p.name == name }) {
-			kind, value, err := argument(letter, st.Args[n-1])
-			if err != nil {
-				return "", false, err
-			}
-			q.params, q.args = append(q.params, param{name, kind}), append(q.args, value)
-		}
-		b.WriteString("@" + name)
-	}
-	return b.String(), key, nil
-}
-
-// few is how many values of a list have a parameter each. The server then finds each row by
-// its key, and meets no row that others have locked. For the values of a document it can
-// choose to scan.
-const few = 64
-
-// list writes a list's values. It repeats the last value up to a power of two, so that few
-// texts of statements exist.
-func (q *saying) list(b *strings.Builder, n int, a any, around string) error {
-	before, after, _ := strings.Cut(around, "\x02")
-	all, ok := a.([]string)
-	if !ok {
-		return fmt.Errorf("sqlserver: argument %d of a statement is a %T, and no list", n, a)
-	}
-	name := fmt.Sprintf("%s_%d", q.name, n)
-	known := slices.ContainsFunc(q.params, func(p param) bool { return p.name == name || p.name == name+"_1" })
-	switch {
-	case len(all) == 0:
-		b.WriteString("NULL")
-		return nil
-	case len(all) > few:
-		if !known {
-			document, err := json.Marshal(all)
-			if err != nil {
-				return err
-			}
-			q.params, q.args = append(q.params, param{name, "nvarchar(max)"}), append(q.args, mssql.NVarCharMax(document))
-		}
-		b.WriteString("SELECT " + before + "v.value" + after + " FROM OPENJSON(@" + name + ") AS v")
-		return nil
-	}
-	size := 1
-	for size < len(all) {
-		size *= 2
-	}
-	for i := range size {
-		one := fmt.Sprintf("%s_%d", name, i+1)
-		if !known {
-			kind, value, err := argument(markText, all[min(i, len(all)-1)])
-			if err != nil {
-				return err
-			}
-			q.params, q.args = append(q.params, param{one, kind}), append(q.args, value)
-		}
-		if i > 0 {
-			b.WriteString(", ")
-		}
-		b.WriteString(before + "@" + one + after)
-	}
-	return nil
-}
-
-// argument is an argument's type and value. A text that fits is nvarchar(4000): for
-// nvarchar(max) the server seeks in no index.
-func argument(letter string, a any) (kind string, value any, err error) {
-	switch v := a.(type) {
-	case nil:
-		switch letter { // Babelfish refuses a NULL without a type
-		case markNumber:
-			return "bigint", sql.NullInt64{}, nil
-		case markBytes:
-			return "varbinary(max)", []byte(nil), nil
-		case markText:
-			return "nvarchar(4000)", sql.NullString{}, nil
-		}
-	case int64:
-		if letter == markNumber {
-			return "bigint", v, nil
-		}
-	case []byte:
-		if letter == markBytes {
-			return "varbinary(max)", blob(v).bytes(), nil
-		}
-	case string:
-		switch {
-		case letter == markBytes:
-			return "varbinary(max)", blob(v).bytes(), nil
-		case letter != markText:
-		case !utf8.ValidString(v): // the driver would change it without an error
-			return "", nil, backends.Refused(errors.New("a text for a column of texts is no valid UTF-8"))
-		case len(v) <= 4000:
-			return "nvarchar(4000)", mssql.NVarCharMax(v), nil
-		default:
-			return "nvarchar(max)", mssql.NVarCharMax(v), nil
-		}
-	}
-	return "", nil, fmt.Errorf("sqlserver: an argument is a %T, where a statement has the mark %q", a, letter)
 }
 
 // collect reads a row, each cell as a text or bytes. NULL is nil.

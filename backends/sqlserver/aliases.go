@@ -3,7 +3,9 @@ package sqlserver
 import (
 	"context"
 
+	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/internal/core"
+	"github.com/qsidecar/qsidecar/backends/sqlserver/internal/dialect"
 )
 
 // Short names of what the core has, for the checks and the migrations.
@@ -23,3 +25,7 @@ func (s *Store) read(ctx context.Context, calls ...call) error {
 }
 
 const maxTries = core.MaxTries
+
+type grammar = dialect.Dialect
+
+func narrow(c backends.Column) bool { return dialect.Narrow(c) }

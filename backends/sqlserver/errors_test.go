@@ -252,3 +252,32 @@ func TestABeatThatMayHaveBeenMade(t *testing.T) {
 		}
 	}
 }
+
+// TestARowThatIsNotChanged shows what a locked row means that an UPDATE does not change: a
+// trigger on SQL Server, and on Babelfish, which has no such locks, another transaction.
+func TestARowThatIsNotChanged(t *testing.T) {
+	t.Parallel()
+	for babelfish, want := range map[bool]struct {
+		tries int
+		is    func(error) bool
+	}{false: {1, backends.IsRefused}, true: {maxTries, backends.Retryable}} {
+		tries := 0
+		s, _ := scriptedStore(t, func(query string) ([]*answer, error) {
+			switch {
+			case strings.Contains(query, "@lock_ids"):
+				return []*answer{rowOf("", int64(7), "q", "", int64(0), int64(1), int64(2), int64(3), int64(4), int64(3), int64(0),
+					int64(1), int64(5), int64(0), int64(0), int64(0), int64(0), int64(0), int64(0), int64(0)), rowOf(int64(0))}, nil
+			case strings.Contains(query, "@ending_claims"):
+				tries++
+				return []*answer{{columns: make([]string, 1)}, {columns: make([]string, 2)}, rowOf(int64(1))}, nil
+			}
+			return nil, nil
+		})
+		s.server.babelfish = babelfish
+		lease := backends.Lease{Job: "7", Token: backends.Token{Host: 3, Number: 4}}
+		_, err := s.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Nack{Leases: []backends.Lease{lease}}}})
+		if !want.is(err) || tries != want.tries {
+			t.Errorf("babelfish %v: %v after %d tries", babelfish, err, tries)
+		}
+	}
+}

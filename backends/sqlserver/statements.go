@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/sqlserver/internal/dialect"
 )
 
 // The statements. The comment of each says what it does, and declares its parameters and how
@@ -108,9 +109,9 @@ func in(schema, sql string) string {
 	return strings.NewReplacer("{s}", quoteName(schema), "{'s}", quoteText(schema)).Replace(sql)
 }
 
-func quoteName(s string) string { return "[" + strings.ReplaceAll(s, "]", "]]") + "]" }
+func quoteName(s string) string { return dialect.QuoteName(s) }
 
-func quoteText(s string) string { return "N'" + strings.ReplaceAll(s, "'", "''") + "'" }
+func quoteText(s string) string { return dialect.QuoteText(s) }
 
 func render(schema string) *statements {
 	s := &statements{head: in(schema, body("head")), begin: in(schema, body("begin")), greet: body("greet"), meta: in(schema, body("meta"))}

@@ -1,4 +1,4 @@
-package sqlserver
+package dialect
 
 import (
 	"fmt"
@@ -80,13 +80,13 @@ func following(c backends.Column, n int, instant string) string {
 	return instant
 }
 
-func (g grammar) Now(c backends.Column, utc bool) string { return at(c, utc, now(utc)) }
+func (d Dialect) Now(c backends.Column, utc bool) string { return at(c, utc, now(utc)) }
 
-func (g grammar) NowPlus(c backends.Column, utc bool, n int) string {
+func (d Dialect) NowPlus(c backends.Column, utc bool, n int) string {
 	return at(c, utc, following(c, n, now(utc)))
 }
 
-func (g grammar) FromMillis(c backends.Column, utc bool, n int) string {
+func (d Dialect) FromMillis(c backends.Column, utc bool, n int) string {
 	epoch := "CONVERT(datetime2(6), '1970-01-01')"
 	if !utc {
 		epoch = "DATEADD(minute, @adopt_zone, " + epoch + ")"
@@ -94,8 +94,8 @@ func (g grammar) FromMillis(c backends.Column, utc bool, n int) string {
 	return at(c, utc, following(c, n, epoch))
 }
 
-func (g grammar) ToMillis(c backends.Column, utc bool) string {
-	value := g.Name(c.Name)
+func (d Dialect) ToMillis(c backends.Column, utc bool) string {
+	value := d.Name(c.Name)
 	switch {
 	case offset(c):
 		return sinceEpoch("CONVERT(datetime2(6), SWITCHOFFSET(" + value + ", '+00:00'))")
@@ -109,4 +109,4 @@ func sinceEpoch(instant string) string {
 	return "DATEDIFF_BIG(millisecond, '1970-01-01', " + instant + ")"
 }
 
-func (g grammar) NowMillis() string { return sinceEpoch("@now") }
+func (d Dialect) NowMillis() string { return sinceEpoch("@now") }

@@ -1,4 +1,9 @@
-package sqlserver
+// Package dialect writes T-SQL for adopted tables, the queues in tables that another program
+// owns. Dialect implements backends.Dialect. Compile turns a statement that is written with it
+// into a batch's text and parameters.
+//
+// The package may use package backends. It opens no connection. Start reading with Dialect.
+package dialect
 
 import (
 	"encoding/hex"
@@ -11,23 +16,24 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// grammar implements backends.Dialect. Its texts have marks in the place of arguments, which
-// say turns into parameters. A mark is a letter and the argument's number between two NULs.
+// Dialect implements backends.Dialect. Its texts have marks in the place of arguments, which
+// Compile turns into parameters. A mark is a letter and the argument's number between two NULs.
 //
 // Names and constants come from other programs. They can contain anything but NULs, which no
 // name and no text of T-SQL has.
-type grammar struct {
-	schema   string
-	utf8     bool         // the server has UTF-8 collations: from 2019 on
-	hintless *atomic.Bool // true: no hints, because the server refused them; nil: hints are used
+type Dialect struct {
+	Schema   string       // of the sidecar's own tables
+	UTF8     bool         // the server has UTF-8 collations: from 2019 on
+	Hintless *atomic.Bool // true: no hints, because the server refused them; nil: hints are used
 }
 
-// Dialect implements backends.Adopter.
-func (s *Store) Dialect() backends.Dialect {
-	azure := s.server.edition == editionAzure || s.server.edition == editionManaged
-	s.hintless.Store(false)
-	return grammar{schema: s.o.Schema, utf8: azure || s.server.major >= 15, hintless: &s.hintless}
-}
+var _ backends.HintDialect = Dialect{}
+
+// QuoteName is an identifier in brackets.
+func QuoteName(s string) string { return "[" + strings.ReplaceAll(s, "]", "]]") + "]" }
+
+// QuoteText is a literal of an nvarchar.
+func QuoteText(s string) string { return "N'" + strings.ReplaceAll(s, "'", "''") + "'" }
 
 // The letters of marks: what one stands for, and the type of its argument.
 const (
@@ -51,23 +57,23 @@ const (
 	inUTF8   = " COLLATE Latin1_General_100_CI_AS_SC_UTF8"
 )
 
-func (g grammar) Name(identifier string) string {
-	return quoteName(strings.ReplaceAll(identifier, "\x00", "")) // no name has one
+func (d Dialect) Name(identifier string) string {
+	return QuoteName(strings.ReplaceAll(identifier, "\x00", "")) // no name has one
 }
 
-func (g grammar) Table(schema, name string) string {
+func (d Dialect) Table(schema, name string) string {
 	if schema == "" {
-		return g.Name(name)
+		return d.Name(name)
 	}
-	return g.Name(schema) + "." + g.Name(name)
+	return d.Name(schema) + "." + d.Name(name)
 }
 
-func (g grammar) SidecarTable(table string) string { return quoteName(g.schema) + "." + table }
+func (d Dialect) SidecarTable(table string) string { return QuoteName(d.Schema) + "." + table }
 
 // Text writes a literal with a NUL in hex.
-func (g grammar) Text(literal string) string {
+func (d Dialect) Text(literal string) string {
 	if !strings.Contains(literal, "\x00") {
-		return quoteText(literal)
+		return QuoteText(literal)
 	}
 	var raw []byte
 	for _, unit := range utf16.Encode([]rune(literal)) {
@@ -131,7 +137,7 @@ func isText(c backends.Column) bool {
 
 // Constant is a literal of the column's own type, so that an index on it, also a filtered one,
 // can be used.
-func (g grammar) Constant(literal string, c backends.Column) string {
+func (d Dialect) Constant(literal string, c backends.Column) string {
 	switch {
 	case c.Kind == backends.BoolColumn:
 		switch strings.ToLower(literal) {
@@ -148,17 +154,17 @@ func (g grammar) Constant(literal string, c backends.Column) string {
 		t := writtenOf(c)
 		switch {
 		case t.national:
-			return g.Text(literal)
+			return d.Text(literal)
 		case plainText.MatchString(literal):
-			return quoteText(literal)[1:]
+			return QuoteText(literal)[1:]
 		}
-		return t.like(g.Text(literal))
+		return t.like(d.Text(literal))
 	case c.Kind == backends.BytesColumn:
 		return "0x" + hex.EncodeToString([]byte(literal))
 	case c.Kind == backends.TimeColumn && !strings.HasPrefix(c.Type, "datetimeoffset") && !strings.ContainsAny(literal, "Tt"):
-		return converted("CONVERT", c, g.Text(literal)+", 121")
+		return converted("CONVERT", c, d.Text(literal)+", 121")
 	}
-	return converted("CONVERT", c, g.Text(literal))
+	return converted("CONVERT", c, d.Text(literal))
 }
 
 // converted is a text as a value of the column's type. function is CONVERT or TRY_CONVERT.
@@ -173,7 +179,7 @@ func converted(function string, c backends.Column, text string) string {
 }
 
 // Arg does not cut a value that is too long for the column. The server refuses it.
-func (g grammar) Arg(n int, c backends.Column) string {
+func (d Dialect) Arg(n int, c backends.Column) string {
 	switch {
 	case c.Kind == backends.BytesColumn:
 		return mark(markBytes, n)
@@ -190,24 +196,24 @@ func (g grammar) Arg(n int, c backends.Column) string {
 
 // ExactArg refuses letters that a code page lacks, which the server would turn into question
 // marks. It converts a text that is not a number to a number, which is an error.
-func (g grammar) ExactArg(n int, c backends.Column) string {
+func (d Dialect) ExactArg(n int, c backends.Column) string {
 	t := writtenOf(c)
-	if !isText(c) || t.national || !narrow(c) {
-		return g.Arg(n, c)
+	if !isText(c) || t.national || !Narrow(c) {
+		return d.Arg(n, c)
 	}
 	value := mark(markText, n)
-	return "CASE WHEN CONVERT(nvarchar(max), " + g.Arg(n, c) + ")" + bytewise + " = " + value + bytewise + " THEN " + g.Arg(n, c) +
-		" ELSE CONVERT(varchar(max), CONVERT(int, " + g.Text("the code page of the column "+c.Name+" lacks letters of the text ") + " + LEFT(" + value + ", 40))) END"
+	return "CASE WHEN CONVERT(nvarchar(max), " + d.Arg(n, c) + ")" + bytewise + " = " + value + bytewise + " THEN " + d.Arg(n, c) +
+		" ELSE CONVERT(varchar(max), CONVERT(int, " + d.Text("the code page of the column "+c.Name+" lacks letters of the text ") + " + LEFT(" + value + ", 40))) END"
 }
 
-// narrow reports whether the column's texts are of a code page that is not UTF-8.
-func narrow(c backends.Column) bool {
+// Narrow reports whether the column's texts are of a code page that is not UTF-8.
+func Narrow(c backends.Column) bool {
 	t := writtenOf(c)
 	return isText(c) && !t.national && !strings.HasSuffix(t.collation, "_UTF8")
 }
 
-func (g grammar) IntArg(n int) string  { return mark(markNumber, n) }
-func (g grammar) TextArg(n int) string { return mark(markText, n) }
+func (d Dialect) IntArg(n int) string  { return mark(markNumber, n) }
+func (d Dialect) TextArg(n int) string { return mark(markText, n) }
 
 // bare is a text without its column's padding.
 func (t writtenAs) bare(expression string) string {
@@ -218,44 +224,44 @@ func (t writtenAs) bare(expression string) string {
 }
 
 // Equals also compares bytes, because the server ignores blanks at the end of a text.
-func (g grammar) Equals(n int, c backends.Column) string {
+func (d Dialect) Equals(n int, c backends.Column) string {
 	if !isText(c) {
-		return g.Name(c.Name) + " = " + converted("TRY_CONVERT", c, mark(markText, n))
+		return d.Name(c.Name) + " = " + converted("TRY_CONVERT", c, mark(markText, n))
 	}
 	t := writtenOf(c)
 	value := t.bare(mark(markText, n))
-	same := g.AsText(c) + " = " + value + bytewise
+	same := d.AsText(c) + " = " + value + bytewise
 	if t.old {
 		return same
 	}
-	return "(" + g.Name(c.Name) + " = " + t.like(value) + " AND " + same + ")"
+	return "(" + d.Name(c.Name) + " = " + t.like(value) + " AND " + same + ")"
 }
 
-func (g grammar) AnyOf(n int, c backends.Column) string {
+func (d Dialect) AnyOf(n int, c backends.Column) string {
 	among := func(what, value string) string {
 		before, after, _ := strings.Cut(value, "{}")
 		return what + " IN (" + listed(n, before, after) + ")"
 	}
 	if !isText(c) {
-		return among(g.Name(c.Name), converted("TRY_CONVERT", c, "{}"))
+		return among(d.Name(c.Name), converted("TRY_CONVERT", c, "{}"))
 	}
 	t := writtenOf(c)
 	value := t.bare("{}")
-	same := among(g.AsText(c), value+bytewise)
+	same := among(d.AsText(c), value+bytewise)
 	switch {
 	case t.old:
 		return same
 	case t.collation == bytewise && t.size == "4000": // the sidecar's own columns have this collation
-		return among(g.Name(c.Name), "CONVERT(nvarchar(4000), {})"+bytewise)
+		return among(d.Name(c.Name), "CONVERT(nvarchar(4000), {})"+bytewise)
 	}
 	if t.national {
 		value = "CONVERT(" + t.wide() + ", " + value + ")"
 	}
-	return "(" + among(g.Name(c.Name), t.like(value)) + " AND " + same + ")"
+	return "(" + among(d.Name(c.Name), t.like(value)) + " AND " + same + ")"
 }
 
 // ToText writes times in a form that is read back without a change.
-func (g grammar) ToText(expression string) string {
+func (d Dialect) ToText(expression string) string {
 	return "CONVERT(nvarchar(max), " + expression + ", 126)"
 }
 
@@ -263,7 +269,7 @@ func (g grammar) ToText(expression string) string {
 var styled = regexp.MustCompile(`^(date|time|small|money|float|real)`)
 
 // characters is a value of the column as a text.
-func (g grammar) characters(value string, c backends.Column) string {
+func (d Dialect) characters(value string, c backends.Column) string {
 	switch {
 	case !isText(c) && styled.MatchString(c.Type):
 		return "CONVERT(nvarchar(4000), " + value + ", 126)"
@@ -278,60 +284,60 @@ func (g grammar) characters(value string, c backends.Column) string {
 	return "CONVERT(" + t.wide() + ", " + value + ")"
 }
 
-func (g grammar) AsText(c backends.Column) string {
-	return g.characters(g.Name(c.Name), c) + bytewise
+func (d Dialect) AsText(c backends.Column) string {
+	return d.characters(d.Name(c.Name), c) + bytewise
 }
 
-func (g grammar) RowKey(key []backends.Column) string {
+func (d Dialect) RowKey(key []backends.Column) string {
 	if len(key) == 1 {
-		return g.AsText(key[0])
+		return d.AsText(key[0])
 	}
 	all := make([]string, len(key))
 	for i, c := range key {
-		all[i] = `REPLACE(REPLACE(` + g.AsText(c) + `, N'\', N'\\'), N',', N'\,')`
+		all[i] = `REPLACE(REPLACE(` + d.AsText(c) + `, N'\', N'\\'), N',', N'\,')`
 	}
 	return "(" + strings.Join(all, " + N',' + ") + ")"
 }
 
-func (g grammar) AsBytes(c backends.Column) string {
+func (d Dialect) AsBytes(c backends.Column) string {
 	switch {
 	case c.Kind == backends.BytesColumn && c.Type == "image":
-		return "CONVERT(varbinary(max), " + g.Name(c.Name) + ")"
+		return "CONVERT(varbinary(max), " + d.Name(c.Name) + ")"
 	case c.Kind == backends.BytesColumn:
-		return g.Name(c.Name)
+		return d.Name(c.Name)
 	}
-	return g.characters(g.Name(c.Name), c)
+	return d.characters(d.Name(c.Name), c)
 }
 
 // TextLength is the length in UTF-8, or in UTF-16 if the server has no UTF-8.
-func (g grammar) TextLength(text string) string {
-	if g.utf8 {
+func (d Dialect) TextLength(text string) string {
+	if d.UTF8 {
 		text = "CONVERT(varchar(max), (" + text + ")" + inUTF8 + ")"
 	}
 	return "DATALENGTH(" + text + ")"
 }
 
-func (g grammar) ByteLength(c backends.Column) string {
+func (d Dialect) ByteLength(c backends.Column) string {
 	if c.Kind == backends.BytesColumn {
-		return "DATALENGTH(" + g.AsBytes(c) + ")"
+		return "DATALENGTH(" + d.AsBytes(c) + ")"
 	}
-	return g.TextLength(g.AsBytes(c))
+	return d.TextLength(d.AsBytes(c))
 }
 
-func (g grammar) Integer(number string) string { return "CONVERT(bigint, " + number + ")" }
+func (d Dialect) Integer(number string) string { return "CONVERT(bigint, " + number + ")" }
 
 // SelectFirst passes over rows that others have locked.
-func (g grammar) SelectFirst(columns, from, where, order, limit string) string {
+func (d Dialect) SelectFirst(columns, from, where, order, limit string) string {
 	return selecting(columns, from, "READPAST, READCOMMITTEDLOCK", where, order, limit)
 }
 
-func (g grammar) SelectLocked(columns, from, where, order string, n int, skip bool) string {
+func (d Dialect) SelectLocked(columns, from, where, order string, n int, skip bool) string {
 	hints, limit := "UPDLOCK, ROWLOCK", ""
 	if skip {
 		hints = locking
 	}
 	if n > 0 {
-		limit = g.IntArg(n)
+		limit = d.IntArg(n)
 	}
 	return selecting(columns, from, hints, where, order, limit)
 }
@@ -348,17 +354,17 @@ func selecting(columns, from, hints, where, order, limit string) string {
 	return sql
 }
 
-func (g grammar) SelectUnlocked(columns, from, where string) string {
+func (d Dialect) SelectUnlocked(columns, from, where string) string {
 	return selecting(columns, from, "READUNCOMMITTED", where, "", "")
 }
 
 // Insert uses OUTPUT with INTO, because OUTPUT alone fails if the table has a trigger.
-func (g grammar) Insert(table string, names, values []string, id backends.Column) string {
+func (d Dialect) Insert(table string, names, values []string, id backends.Column) string {
 	sql := "INSERT INTO " + table
 	if len(names) > 0 {
 		sql += " (" + strings.Join(names, ", ") + ")"
 	}
-	sql += " \x00" + markKey + g.characters("inserted."+g.Name(id.Name), id) + "\x00 "
+	sql += " \x00" + markKey + d.characters("inserted."+d.Name(id.Name), id) + "\x00 "
 	if len(names) == 0 {
 		return sql + "DEFAULT VALUES"
 	}
@@ -366,12 +372,12 @@ func (g grammar) Insert(table string, names, values []string, id backends.Column
 }
 
 // Fence is the first of a thousand numbers that the batch drew.
-func (g grammar) Fence() string { return "@adopt_line" }
+func (d Dialect) Fence() string { return "@adopt_line" }
 
-func (g grammar) Paused(queue string) string {
-	return "EXISTS (SELECT 1 FROM " + g.SidecarTable("qsidecar_queues") + " AS p WHERE p.queue = CONVERT(varchar(128), " + queue + ") AND p.paused = 1)"
+func (d Dialect) Paused(queue string) string {
+	return "EXISTS (SELECT 1 FROM " + d.SidecarTable("qsidecar_queues") + " AS p WHERE p.queue = CONVERT(varchar(128), " + queue + ") AND p.paused = 1)"
 }
 
-func (g grammar) IsAlive(host string) string {
-	return "EXISTS (SELECT 1 FROM " + g.SidecarTable("qsidecar_hosts") + " AS h WHERE h.host = " + host + " AND h.dead = 0)"
+func (d Dialect) IsAlive(host string) string {
+	return "EXISTS (SELECT 1 FROM " + d.SidecarTable("qsidecar_hosts") + " AS h WHERE h.host = " + host + " AND h.dead = 0)"
 }

@@ -1,0 +1,85 @@
+package dialect
+
+import (
+	"database/sql"
+	"fmt"
+	"testing"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// TestHostileNames shows that the names and texts of a config cannot end a name or a text.
+func TestHostileNames(t *testing.T) {
+	t.Parallel()
+	g := Dialect{Schema: "qsidecar", UTF8: true}
+	wide, narrow := backends.Column{Kind: backends.TextColumn, Type: "nvarchar(9) COLLATE Latin1_General_CI_AS"}, backends.Column{Kind: backends.TextColumn, Type: "char(9) COLLATE Latin1_General_CI_AS"}
+	number, truth := backends.Column{Kind: backends.NumberColumn, Type: "int"}, backends.Column{Kind: backends.BoolColumn, Type: "bit"}
+	for got, want := range map[string]string{
+		g.Name("a]; DROP TABLE x; --\x00"): "[a]]; DROP TABLE x; --]",
+		g.Table("s]", "t].[u"):             "[s]]].[t]].[u]",
+		g.Text("it's"):                     "N'it''s'",
+		g.Text("a\x00"):                    "CONVERT(nvarchar(max), 0x61000000)",
+		g.Constant("'; --", wide):          "N'''; --'",
+		g.Constant("'; --", narrow):        "'''; --'",
+		g.Constant("é'", narrow):           "CONVERT(varchar(8000), N'é''' COLLATE Latin1_General_CI_AS)",
+		g.Constant("1; DROP", number):      "CONVERT(int, N'1; DROP')",
+		g.Constant("+7", number):           "7",
+		g.Constant("Yes", truth):           "1",
+		g.Constant("1) OR (1=1", truth):    "CONVERT(bit, N'1) OR (1=1')",
+		g.Constant("x", backends.Column{Kind: backends.BytesColumn, Type: "varbinary(9)"}):                        "0x78",
+		g.Constant("2026-01-02T03:04:05Z", backends.Column{Kind: backends.TimeColumn, Type: "datetimeoffset(3)"}): "CONVERT(datetimeoffset(3), N'2026-01-02T03:04:05Z')",
+		g.SidecarTable("qsidecar_leases"): "[qsidecar].qsidecar_leases",
+	} {
+		if got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+	// A name that contains a mark's characters is not a mark.
+	q, err := Compile("a1", &backends.Statement{Text: "SELECT 1 AS one FROM " + g.Name("a\x00n1\x00") + " WHERE x = " + g.IntArg(1), Args: []any{int64(1)}})
+	if err != nil || q.Text != "SELECT 1 AS one FROM [an1] WHERE x = @a1_1" || len(q.Params) != 1 {
+		t.Errorf("%+v, %v", q, err)
+	}
+	for _, st := range []*backends.Statement{
+		{Text: "SELECT " + g.IntArg(2), Args: []any{int64(1)}}, {Text: "SELECT " + g.IntArg(1), Args: []any{"1"}}, {Text: "SELECT " + g.TextArg(1), Args: []any{[]string{"x"}}},
+		{Text: "SELECT " + g.AnyOf(1, number), Args: []any{"x"}}, {Text: "SELECT " + g.TextArg(1), Args: []any{"\xff"}},
+	} {
+		if _, err := Compile("a1", st); err == nil {
+			t.Errorf("%q with %v compiles", st.Text, st.Args)
+		}
+	}
+}
+
+// TestTextsAsTimes shows that a text becomes a datetime by way of a datetime2, which accepts
+// the forms of ISO 8601 in any language, and on Babelfish, too.
+func TestTextsAsTimes(t *testing.T) {
+	t.Parallel()
+	g := Dialect{}
+	of := func(kind string) backends.Column {
+		return backends.Column{Name: "At", Kind: backends.TimeColumn, Type: kind}
+	}
+	text := mark(markText, 1)
+	for got, want := range map[string]string{
+		g.Constant("2026-01-02 03:04:05", of("datetime")):      "CONVERT(datetime, CONVERT(datetime2(7), N'2026-01-02 03:04:05', 121))",
+		g.Constant("2026-01-02T03:04:05", of("smalldatetime")): "CONVERT(smalldatetime, CONVERT(datetime2(7), N'2026-01-02T03:04:05'))",
+		g.Constant("2026-01-02 03:04:05", of("datetime2(3)")):  "CONVERT(datetime2(3), N'2026-01-02 03:04:05', 121)",
+		g.Arg(1, of("datetime")):                               "CONVERT(datetime, CONVERT(datetime2(7), " + text + "))",
+		g.ExactArg(1, of("smalldatetime")):                     "CONVERT(smalldatetime, CONVERT(datetime2(7), " + text + "))",
+		g.Arg(1, of("datetimeoffset(3)")):                      "CONVERT(datetimeoffset(3), " + text + ")",
+		g.Equals(1, of("datetime")):                            "[At] = TRY_CONVERT(datetime, TRY_CONVERT(datetime2(7), " + text + "))",
+		g.AnyOf(1, of("datetime")):                             "[At] IN (" + listed(1, "TRY_CONVERT(datetime, TRY_CONVERT(datetime2(7), ", "))") + ")",
+	} {
+		if got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
+// TestNULLs shows that each NULL has a type: Babelfish refuses one without.
+func TestNULLs(t *testing.T) {
+	t.Parallel()
+	for letter, want := range map[string]any{markNumber: sql.NullInt64{}, markText: sql.NullString{}, markBytes: []byte(nil)} {
+		if _, value, err := argument(letter, nil); err != nil || fmt.Sprintf("%T", value) != fmt.Sprintf("%T", want) {
+			t.Errorf("the mark %q: a NULL of the type %T, want %T (%v)", letter, value, want, err)
+		}
+	}
+}
