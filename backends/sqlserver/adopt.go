@@ -23,17 +23,17 @@ func (s *Store) Dialect() backends.Dialect {
 	return dialect.Dialect{Schema: s.o.Schema, UTF8: azure || s.server.major >= 15, Hintless: &s.hintless}
 }
 
-// refusedHints are the errors for hints that the server cannot follow: the index does not
+// hintNumbers are the errors for hints that the server cannot follow: the index does not
 // exist, or no plan satisfies them.
-var refusedHints = []int32{307, 308, 315, 8622}
+var hintNumbers = []int32{307, 308, 315, 8622}
 
 // withoutHints turns hints off in the statements of adopted tables, if the server refused
 // one. A reload describes the tables again and turns hints on.
-func (s *Store) withoutHints(said sayings, err error) error {
-	hinted := slices.ContainsFunc(said, func(q *saying) bool {
+func (s *Store) withoutHints(said preparedAll, err error) error {
+	hinted := slices.ContainsFunc(said, func(q *prepared) bool {
 		return strings.Contains(q.text, "FORCESEEK") || strings.Contains(q.text, "WITH (INDEX ")
 	})
-	if !hinted || !slices.ContainsFunc(numbers(err), func(n int32) bool { return slices.Contains(refusedHints, n) }) {
+	if !hinted || !slices.ContainsFunc(numbers(err), func(n int32) bool { return slices.Contains(hintNumbers, n) }) {
 		return err
 	}
 	if !s.hintless.Swap(true) {
@@ -52,7 +52,7 @@ func lockedOut(err error) error {
 
 // Do implements backends.SQL.
 func (t *tx) Do(ctx context.Context, statements ...*backends.Statement) error {
-	said, err := sayAll(statements)
+	said, err := prepareAll(statements)
 	if err != nil {
 		return err
 	}
@@ -68,14 +68,14 @@ func (t *tx) Do(ctx context.Context, statements ...*backends.Statement) error {
 	if err := t.evicted(); err != nil {
 		return err
 	}
-	return said.tell()
+	return said.report()
 }
 
 // Query implements backends.Adopter. If the database has row versions for readers
 // (READ_COMMITTED_SNAPSHOT), each statement sees one state of the database. Otherwise it sees
 // what a transaction at READ COMMITTED does.
 func (s *Store) Query(ctx context.Context, statements ...*backends.Statement) error {
-	said, err := sayAll(statements)
+	said, err := prepareAll(statements)
 	if err != nil {
 		return err
 	}
@@ -89,7 +89,7 @@ func (s *Store) Query(ctx context.Context, statements ...*backends.Statement) er
 			return err
 		}
 		some := said[:n]
-		if err := some.tell(); err != nil {
+		if err := some.report(); err != nil {
 			return err
 		}
 		calls, said = calls[n:], said[n:]
@@ -104,19 +104,19 @@ func (s *Store) readBriefly(ctx context.Context, calls []call) error {
 	return s.Again(ctx, func(ctx context.Context) error { return lockedOut(s.once(ctx, brief...)) })
 }
 
-// saying is a statement of package adopted in the form in which it is sent, and its answer.
-type saying struct {
+// prepared is a statement of package adopted in the form in which it is sent, and its answer.
+type prepared struct {
 	call
 	st      *backends.Statement
 	matched int64
 	rows    [][][]byte
 }
 
-type sayings []*saying
+type preparedAll []*prepared
 
-// tell passes the answers on, after all have come: if the batch is retried, the statements
+// report passes the answers on, after all have come: if the batch is retried, the statements
 // get them once.
-func (all sayings) tell() error {
+func (all preparedAll) report() error {
 	for _, q := range all {
 		q.st.Matched = q.matched
 		if q.st.Row == nil {
@@ -131,7 +131,7 @@ func (all sayings) tell() error {
 	return nil
 }
 
-func sayAll(statements []*backends.Statement) (all sayings, err error) {
+func prepareAll(statements []*backends.Statement) (all preparedAll, err error) {
 	for i, st := range statements {
 		q, err := say(i+1, st)
 		if err != nil {
@@ -143,9 +143,9 @@ func sayAll(statements []*backends.Statement) (all sayings, err error) {
 }
 
 // say makes a piece of a statement, the n-th of a batch.
-func say(n int, st *backends.Statement) (*saying, error) {
+func say(n int, st *backends.Statement) (*prepared, error) {
 	p := &piece{name: "a" + strconv.Itoa(n), sets: 1, adopted: true}
-	q := &saying{call: call{piece: p}, st: st}
+	q := &prepared{call: call{piece: p}, st: st}
 	c, err := dialect.Compile(p.name, st)
 	if err != nil {
 		return nil, err
@@ -178,7 +178,7 @@ func say(n int, st *backends.Statement) (*saying, error) {
 }
 
 // collect reads a row, each cell as a text or bytes. NULL is nil.
-func (q *saying) collect(rows *sql.Rows) error {
+func (q *prepared) collect(rows *sql.Rows) error {
 	columns, err := rows.Columns()
 	if err != nil {
 		return err

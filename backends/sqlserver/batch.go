@@ -101,7 +101,7 @@ func readAll(rows *sql.Rows, calls []call) (wrong error) {
 			if n < len(c.read) && c.read[n] != nil {
 				note(c.read[n](rows))
 			}
-			for rows.Next() { // the rest, and what the server says after it
+			for rows.Next() { // the rest, and errors that the server sends behind it
 			}
 		}
 	}

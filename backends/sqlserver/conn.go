@@ -86,12 +86,12 @@ func (s *Store) connect(config msdsn.Config) {
 		if c.Dialer == nil {
 			c.Dialer = &net.Dialer{KeepAlive: config.KeepAlive}
 		}
-		c.Dialer = dialer{c.Dialer}
+		c.Dialer = recordingDialer{c.Dialer}
 		var to driver.Connector = c
 		if s.o.driver != nil {
 			to = s.o.driver(c)
 		}
-		db := sql.OpenDB(prompt{to, s.o.connect})
+		db := sql.OpenDB(timedConnector{to, s.o.connect})
 		db.SetMaxOpenConns(most)
 		db.SetMaxIdleConns(most)
 		db.SetConnMaxIdleTime(idleTime)
@@ -105,17 +105,17 @@ func (s *Store) connect(config msdsn.Config) {
 	}
 }
 
-// prompt is a connector that limits the time of a connect, including the login. The driver
-// waits for a silent server without a limit, even after ctx has ended.
-type prompt struct {
+// timedConnector limits the time of a connect, including the login. The driver waits for a
+// silent server without a limit, even after ctx has ended.
+type timedConnector struct {
 	driver.Connector
 	within time.Duration
 }
 
 // Connect implements driver.Connector.
-func (p prompt) Connect(ctx context.Context) (driver.Conn, error) {
-	w := new(dialled)
-	within, cancel := context.WithTimeoutCause(context.WithValue(ctx, dialledKey{}, w), p.within, fmt.Errorf("no answer to the login within %v", p.within))
+func (p timedConnector) Connect(ctx context.Context) (driver.Conn, error) {
+	w := new(pendingConn)
+	within, cancel := context.WithTimeoutCause(context.WithValue(ctx, pendingConnKey{}, w), p.within, fmt.Errorf("no answer to the login within %v", p.within))
 	defer cancel()
 	stop := context.AfterFunc(within, w.cut)
 	c, err := p.Connector.Connect(within)
@@ -128,17 +128,17 @@ func (p prompt) Connect(ctx context.Context) (driver.Conn, error) {
 	return nil, errors.Join(context.Cause(within), err)
 }
 
-// dialled is the network connection of a connect under way.
-type dialled struct {
+// pendingConn is the network connection of a connect under way.
+type pendingConn struct {
 	mu   sync.Mutex
 	wire net.Conn
 	over bool
 }
 
-type dialledKey struct{}
+type pendingConnKey struct{}
 
 // cut ends all reads from the network connection, now and later.
-func (w *dialled) cut() {
+func (w *pendingConn) cut() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.over = true
@@ -147,13 +147,13 @@ func (w *dialled) cut() {
 	}
 }
 
-// dialer notes the network connection of each connect.
-type dialer struct{ mssql.Dialer }
+// recordingDialer notes the network connection of each connect.
+type recordingDialer struct{ mssql.Dialer }
 
 // DialContext implements mssql.Dialer.
-func (d dialer) DialContext(ctx context.Context, network, addr string) (net.Conn, error) {
+func (d recordingDialer) DialContext(ctx context.Context, network, addr string) (net.Conn, error) {
 	wire, err := d.Dialer.DialContext(ctx, network, addr)
-	if w, ok := ctx.Value(dialledKey{}).(*dialled); ok && err == nil {
+	if w, ok := ctx.Value(pendingConnKey{}).(*pendingConn); ok && err == nil {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		if w.wire = wire; w.over {

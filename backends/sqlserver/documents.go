@@ -18,8 +18,8 @@ import (
 // of a list are one varbinary(max) argument, and the document has offsets and sizes. So
 // nothing has to be encoded and decoded.
 
-// most is how many rows a document has at most.
-const most = 1000
+// maxRows is how many rows a document has at most.
+const maxRows = 1000
 
 // document is a list as an argument. It holds numbers and texts alone, at which json.Marshal
 // cannot fail.
@@ -36,8 +36,8 @@ func document[T any](rows []T) mssql.NVarCharMax {
 
 // chunks calls f with pieces of rows that one statement may have.
 func chunks[T any](rows []T, f func(from int, rows []T)) {
-	for from := 0; from < len(rows); from += most {
-		f(from, rows[from:min(from+most, len(rows))])
+	for from := 0; from < len(rows); from += maxRows {
+		f(from, rows[from:min(from+maxRows, len(rows))])
 	}
 }
 

@@ -171,10 +171,10 @@ func TestLongSpans(t *testing.T) {
 // TestChunks: no statement has more rows than a thousand, and none is left out.
 func TestChunks(t *testing.T) {
 	t.Parallel()
-	for _, n := range []int{0, 1, most - 1, most, most + 1, 3 * most} {
+	for _, n := range []int{0, 1, maxRows - 1, maxRows, maxRows + 1, 3 * maxRows} {
 		seen := 0
 		chunks(make([]int, n), func(from int, rows []int) {
-			if from != seen || len(rows) > most || len(rows) == 0 {
+			if from != seen || len(rows) > maxRows || len(rows) == 0 {
 				t.Errorf("%d: a piece of %d from %d on", n, len(rows), from)
 			}
 			seen += len(rows)

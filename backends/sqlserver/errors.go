@@ -79,11 +79,11 @@ func whenAgain(err error) again {
 			return soon
 		}
 	}
-	if ours(err) {
+	if insertRace(err) {
 		return soon
 	}
 	for _, n := range said {
-		if slices.Contains(throttled, n) {
+		if slices.Contains(throttledNumbers, n) {
 			return later
 		}
 	}
@@ -97,9 +97,9 @@ func whenAgain(err error) again {
 	return never
 }
 
-// throttled are errors that end by themselves, most of them Azure's: reconfigurations,
+// throttledNumbers are errors that end by themselves, most of them Azure's: reconfigurations,
 // failovers, limits of sessions and resources, and databases that start.
-var throttled = []int32{
+var throttledNumbers = []int32{
 	40197, 40501, 40613, 40143, 40540, 49918, 49919, 49920, 10928, 10929, 10936, 4060, 4221,
 	42108, 42109, // a serverless database wakes up
 	615, 921, 922, 926, 927, // it moves, recovers or is restored
@@ -107,10 +107,10 @@ var throttled = []int32{
 	17197, 17830, 18401, // login timeout; upgrading
 }
 
-// ours reports whether two transactions inserted one row of this package's own tables at the
-// same time. That happens if the server has no key-range locks (Babelfish), or if the row was
-// passed over as locked (a lease). The second transaction finds it at its next try.
-func ours(err error) bool {
+// insertRace reports whether two transactions inserted one row of this package's own tables
+// at the same time. That happens if the server has no key-range locks (Babelfish), or if the
+// row was passed over as locked (a lease). The second transaction finds it at its next try.
+func insertRace(err error) bool {
 	var said mssql.Error
 	if !errors.As(err, &said) || said.Number != 2627 && said.Number != 2601 {
 		return false
@@ -150,7 +150,7 @@ func (s *Store) withKind(err error) error {
 	}
 	switch kindOf(said) {
 	case down:
-		if slices.Contains(denials, said.Number) {
+		if slices.Contains(deniedNumbers, said.Number) {
 			return backends.Denied(fmt.Errorf("%s: %w", s.place, err))
 		}
 		if slices.Contains([]int32{1101, 1105, 9002}, said.Number) { // its files, or its log
@@ -220,17 +220,17 @@ func kindOf(e mssql.Error) kind {
 	case some(func(e mssql.Error) bool { return isDown(e.Number) || e.Class >= 20 }):
 		return down
 	case some(func(e mssql.Error) bool {
-		return e.Number >= 50000 || e.Number == 3609 || e.Number == 3616 || // told by a trigger; it ended the transaction
-			somebodys(e.ProcName) || slices.Contains(refusals, e.Number)
+		return e.Number >= 50000 || e.Number == 3609 || e.Number == 3616 || // raised by a trigger; a trigger ended the transaction
+			fromUserCode(e.ProcName) || slices.Contains(refusedNumbers, e.Number)
 	}):
 		return refused
 	}
 	return internal
 }
 
-// somebodys reports whether the error was raised in a procedure, a trigger or a function that
-// is neither the server's nor this package's.
-func somebodys(procedure string) bool {
+// fromUserCode reports whether the error was raised in a procedure, a trigger or a function
+// that is neither the server's nor this package's.
+func fromUserCode(procedure string) bool {
 	switch strings.ToLower(procedure) {
 	case "", "sp_executesql", "sp_getapplock", "qsidecar_now":
 		return false
@@ -238,8 +238,8 @@ func somebodys(procedure string) bool {
 	return !strings.HasPrefix(strings.ToLower(procedure), "sys.")
 }
 
-// refusals are errors about a value or a rule of the table.
-var refusals = []int32{
+// refusedNumbers are errors about a value or a rule of the table.
+var refusedNumbers = []int32{
 	515, 547, 550, 2601, 2627, 2628, 8152, // NULL, constraints, a view's check, too long
 	220, 232, 241, 242, 244, 245, 248, 8114, 8115, 8134, 517, 535, // values of the wrong form or range
 	13608, 13609, 13610, 13611, // JSON
@@ -247,8 +247,8 @@ var refusals = []int32{
 	511, 1701, 1946, 9420, // a row or a key too long; XML
 }
 
-// denials are errors of logins.
-var denials = []int32{18452, 18456, 18461, 18470, 18486, 18487, 18488, 4064, 40532, 40615, 40914}
+// deniedNumbers are errors of logins.
+var deniedNumbers = []int32{18452, 18456, 18461, 18470, 18486, 18487, 18488, 4064, 40532, 40615, 40914}
 
 // isDown reports whether an error says that the database is unavailable or read-only.
 func isDown(n int32) bool {
@@ -263,7 +263,7 @@ func isDown(n int32) bool {
 		-2:
 		return true
 	}
-	return slices.Contains(throttled, n) || slices.Contains(denials, n)
+	return slices.Contains(throttledNumbers, n) || slices.Contains(deniedNumbers, n)
 }
 
 // retryCause is the cause of a retry; see backends.RetryCauses.
@@ -271,7 +271,7 @@ func retryCause(err error) int {
 	switch {
 	case broken(err):
 		return backends.RetryConnection
-	case saysConflict(err):
+	case isConflict(err):
 		return backends.RetryConflict
 	}
 	return backends.RetryOther
@@ -306,8 +306,8 @@ func (s *Store) Usage() backends.Usage {
 	return u
 }
 
-// saysConflict reports whether the server ended the transaction because of another one.
-func saysConflict(err error) bool {
+// isConflict reports whether the server ended the transaction because of another one.
+func isConflict(err error) bool {
 	for _, n := range numbers(err) {
 		switch n {
 		case 1205, 1222, 3960, 3961, 601:

@@ -40,8 +40,8 @@ func (q inspection) Stats(ctx context.Context, queues []string) ([]backends.Queu
 		slices.Sort(queues)
 	}
 	all := make([]backends.QueueStats, len(queues))
-	for from := 0; from < len(queues); from += most {
-		to := min(from+most, len(queues))
+	for from := 0; from < len(queues); from += maxRows {
+		to := min(from+maxRows, len(queues))
 		if err := q.statsOf(ctx, queues[from:to], all[from:to]); err != nil {
 			return nil, err
 		}

@@ -15,12 +15,12 @@ const findOutFor = 2 * time.Second
 
 // lane is a row of qsidecar_commits, which one transaction at a time writes.
 type lane struct {
-	id     int32
-	number int64 // of the transaction that has it
-	over   bool  // its row may be locked for a while: another one takes its place
+	id        int32
+	number    int64 // of the transaction that has it
+	abandoned bool  // its row may be locked for a while: another one takes its place
 }
 
-func (s *Store) newLane() *lane { return &lane{id: s.made.Add(1)} }
+func (s *Store) newLane() *lane { return &lane{id: s.laneCount.Add(1)} }
 
 // takeLane gives a lane with its next number. There are as many as connections.
 func (s *Store) takeLane(ctx context.Context) (*lane, error) {
@@ -34,7 +34,7 @@ func (s *Store) takeLane(ctx context.Context) (*lane, error) {
 }
 
 func (s *Store) giveLane(l *lane) {
-	if l.over {
+	if l.abandoned {
 		l = s.newLane()
 	}
 	s.lanes <- l

@@ -46,7 +46,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
-// Options say which database to open, and how.
+// Options name the database to open and its settings.
 type Options struct {
 	// URL is a sqlserver:// URL as go-mssqldb reads it:
 	// sqlserver://USER@HOST:PORT?database=NAME or sqlserver://USER@HOST/INSTANCE?database=NAME.
@@ -97,13 +97,13 @@ type Store struct {
 	database string
 	sql      *statements
 
-	db       *sql.DB // everything but heartbeats
-	beats    *sql.DB // one connection, for heartbeats alone
-	handle   int64   // this Store in qsidecar_commits
-	opened   time.Time
-	lanes    chan *lane
-	made     atomic.Int32 // number of lanes so far
-	hintless atomic.Bool  // statements of adopted tables have no hints; see withoutHints
+	db        *sql.DB // everything but heartbeats
+	beats     *sql.DB // one connection, for heartbeats alone
+	handle    int64   // this Store in qsidecar_commits
+	opened    time.Time
+	lanes     chan *lane
+	laneCount atomic.Int32 // number of lanes so far
+	hintless  atomic.Bool  // statements of adopted tables have no hints; see withoutHints
 
 	closing sync.Once
 	closed  error                             // of the first Close
@@ -123,7 +123,7 @@ var _ core.Driver = engine{}
 
 // Traits implements core.Driver.
 func (engine) Traits() core.Traits {
-	return core.Traits{Ordered: true, Silent: true, AcksAll: true, FastDeliver: true, MaxRows: most}
+	return core.Traits{Ordered: true, Silent: true, AcksAll: true, FastDeliver: true, MaxRows: maxRows}
 }
 
 // MadeReady implements core.Driver. SQL Server cannot notify other sidecars.

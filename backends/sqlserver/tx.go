@@ -182,7 +182,7 @@ func (t *tx) close() {
 func (t *tx) abandon() {
 	discard(t.c)
 	flush(t.s.db, t.s.o.MaxConnections-1)
-	t.lane.over = true
+	t.lane.abandoned = true
 }
 
 // Commit implements core.Tx. If the answer is lost, another connection finds out whether the

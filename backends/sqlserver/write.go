@@ -198,7 +198,7 @@ func (t *tx) endRows(all []*core.Row, changed func(*core.Row), gaveBack func(que
 	})
 }
 
-// newEndingRow is a claim that ends without success, as the server is told.
+// newEndingRow is a claim that ends without success, in the form that the server reads.
 func newEndingRow(n int, r *core.Row) endingRow {
 	c := &r.Change
 	x := endingRow{

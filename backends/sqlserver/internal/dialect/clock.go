@@ -80,12 +80,15 @@ func following(c backends.Column, n int, instant string) string {
 	return instant
 }
 
+// Now implements backends.Dialect.
 func (d Dialect) Now(c backends.Column, utc bool) string { return at(c, utc, now(utc)) }
 
+// NowPlus implements backends.Dialect.
 func (d Dialect) NowPlus(c backends.Column, utc bool, n int) string {
 	return at(c, utc, following(c, n, now(utc)))
 }
 
+// FromMillis implements backends.Dialect.
 func (d Dialect) FromMillis(c backends.Column, utc bool, n int) string {
 	epoch := "CONVERT(datetime2(6), '1970-01-01')"
 	if !utc {
@@ -94,6 +97,7 @@ func (d Dialect) FromMillis(c backends.Column, utc bool, n int) string {
 	return at(c, utc, following(c, n, epoch))
 }
 
+// ToMillis implements backends.Dialect.
 func (d Dialect) ToMillis(c backends.Column, utc bool) string {
 	value := d.Name(c.Name)
 	switch {
@@ -109,4 +113,5 @@ func sinceEpoch(instant string) string {
 	return "DATEDIFF_BIG(millisecond, '1970-01-01', " + instant + ")"
 }
 
+// NowMillis implements backends.Dialect.
 func (d Dialect) NowMillis() string { return sinceEpoch("@now") }

@@ -57,10 +57,12 @@ const (
 	inUTF8   = " COLLATE Latin1_General_100_CI_AS_SC_UTF8"
 )
 
+// Name implements backends.Dialect.
 func (d Dialect) Name(identifier string) string {
 	return QuoteName(strings.ReplaceAll(identifier, "\x00", "")) // no name has one
 }
 
+// Table implements backends.Dialect.
 func (d Dialect) Table(schema, name string) string {
 	if schema == "" {
 		return d.Name(name)
@@ -68,6 +70,7 @@ func (d Dialect) Table(schema, name string) string {
 	return d.Name(schema) + "." + d.Name(name)
 }
 
+// SidecarTable implements backends.Dialect.
 func (d Dialect) SidecarTable(table string) string { return QuoteName(d.Schema) + "." + table }
 
 // Text writes a literal with a NUL in hex.
@@ -212,7 +215,10 @@ func Narrow(c backends.Column) bool {
 	return isText(c) && !t.national && !strings.HasSuffix(t.collation, "_UTF8")
 }
 
-func (d Dialect) IntArg(n int) string  { return mark(markNumber, n) }
+// IntArg implements backends.Dialect.
+func (d Dialect) IntArg(n int) string { return mark(markNumber, n) }
+
+// TextArg implements backends.Dialect.
 func (d Dialect) TextArg(n int) string { return mark(markText, n) }
 
 // bare is a text without its column's padding.
@@ -237,6 +243,7 @@ func (d Dialect) Equals(n int, c backends.Column) string {
 	return "(" + d.Name(c.Name) + " = " + t.like(value) + " AND " + same + ")"
 }
 
+// AnyOf implements backends.Dialect.
 func (d Dialect) AnyOf(n int, c backends.Column) string {
 	among := func(what, value string) string {
 		before, after, _ := strings.Cut(value, "{}")
@@ -284,10 +291,12 @@ func (d Dialect) characters(value string, c backends.Column) string {
 	return "CONVERT(" + t.wide() + ", " + value + ")"
 }
 
+// AsText implements backends.Dialect.
 func (d Dialect) AsText(c backends.Column) string {
 	return d.characters(d.Name(c.Name), c) + bytewise
 }
 
+// RowKey implements backends.Dialect.
 func (d Dialect) RowKey(key []backends.Column) string {
 	if len(key) == 1 {
 		return d.AsText(key[0])
@@ -299,6 +308,7 @@ func (d Dialect) RowKey(key []backends.Column) string {
 	return "(" + strings.Join(all, " + N',' + ") + ")"
 }
 
+// AsBytes implements backends.Dialect.
 func (d Dialect) AsBytes(c backends.Column) string {
 	switch {
 	case c.Kind == backends.BytesColumn && c.Type == "image":
@@ -317,6 +327,7 @@ func (d Dialect) TextLength(text string) string {
 	return "DATALENGTH(" + text + ")"
 }
 
+// ByteLength implements backends.Dialect.
 func (d Dialect) ByteLength(c backends.Column) string {
 	if c.Kind == backends.BytesColumn {
 		return "DATALENGTH(" + d.AsBytes(c) + ")"
@@ -324,39 +335,8 @@ func (d Dialect) ByteLength(c backends.Column) string {
 	return d.TextLength(d.AsBytes(c))
 }
 
+// Integer implements backends.Dialect.
 func (d Dialect) Integer(number string) string { return "CONVERT(bigint, " + number + ")" }
-
-// SelectFirst passes over rows that others have locked.
-func (d Dialect) SelectFirst(columns, from, where, order, limit string) string {
-	return selecting(columns, from, "READPAST, READCOMMITTEDLOCK", where, order, limit)
-}
-
-func (d Dialect) SelectLocked(columns, from, where, order string, n int, skip bool) string {
-	hints, limit := "UPDLOCK, ROWLOCK", ""
-	if skip {
-		hints = locking
-	}
-	if n > 0 {
-		limit = d.IntArg(n)
-	}
-	return selecting(columns, from, hints, where, order, limit)
-}
-
-func selecting(columns, from, hints, where, order, limit string) string {
-	sql := "SELECT "
-	if limit != "" {
-		sql += "TOP (" + limit + ") "
-	}
-	sql += columns + " FROM " + from + " WITH (" + hints + ") WHERE " + where
-	if order != "" {
-		sql += " ORDER BY " + order
-	}
-	return sql
-}
-
-func (d Dialect) SelectUnlocked(columns, from, where string) string {
-	return selecting(columns, from, "READUNCOMMITTED", where, "", "")
-}
 
 // Insert uses OUTPUT with INTO, because OUTPUT alone fails if the table has a trigger.
 func (d Dialect) Insert(table string, names, values []string, id backends.Column) string {
@@ -374,10 +354,12 @@ func (d Dialect) Insert(table string, names, values []string, id backends.Column
 // Fence is the first of a thousand numbers that the batch drew.
 func (d Dialect) Fence() string { return "@adopt_line" }
 
+// Paused implements backends.Dialect.
 func (d Dialect) Paused(queue string) string {
 	return "EXISTS (SELECT 1 FROM " + d.SidecarTable("qsidecar_queues") + " AS p WHERE p.queue = CONVERT(varchar(128), " + queue + ") AND p.paused = 1)"
 }
 
+// IsAlive implements backends.Dialect.
 func (d Dialect) IsAlive(host string) string {
 	return "EXISTS (SELECT 1 FROM " + d.SidecarTable("qsidecar_hosts") + " AS h WHERE h.host = " + host + " AND h.dead = 0)"
 }

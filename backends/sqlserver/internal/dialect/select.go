@@ -37,3 +37,37 @@ func (d Dialect) SelectByKey(columns, from, where, order string, skip bool) stri
 
 // UnlockedTable implements backends.HintDialect.
 func (d Dialect) UnlockedTable(table string) string { return table + " WITH (READUNCOMMITTED)" }
+
+// SelectFirst passes over rows that others have locked.
+func (d Dialect) SelectFirst(columns, from, where, order, limit string) string {
+	return selecting(columns, from, "READPAST, READCOMMITTEDLOCK", where, order, limit)
+}
+
+// SelectLocked implements backends.Dialect.
+func (d Dialect) SelectLocked(columns, from, where, order string, n int, skip bool) string {
+	hints, limit := "UPDLOCK, ROWLOCK", ""
+	if skip {
+		hints = locking
+	}
+	if n > 0 {
+		limit = d.IntArg(n)
+	}
+	return selecting(columns, from, hints, where, order, limit)
+}
+
+func selecting(columns, from, hints, where, order, limit string) string {
+	sql := "SELECT "
+	if limit != "" {
+		sql += "TOP (" + limit + ") "
+	}
+	sql += columns + " FROM " + from + " WITH (" + hints + ") WHERE " + where
+	if order != "" {
+		sql += " ORDER BY " + order
+	}
+	return sql
+}
+
+// SelectUnlocked implements backends.Dialect.
+func (d Dialect) SelectUnlocked(columns, from, where string) string {
+	return selecting(columns, from, "READUNCOMMITTED", where, "", "")
+}
