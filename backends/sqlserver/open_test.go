@@ -46,8 +46,8 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// TestServersThatWillNotDo are told so, and what to do.
-func TestServersThatWillNotDo(t *testing.T) {
+// TestUnsupportedServers shows that such servers are rejected with the reason and a remedy.
+func TestUnsupportedServers(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		row  *answer
@@ -82,10 +82,10 @@ func TestServersThatWillNotDo(t *testing.T) {
 	}
 }
 
-// TestLooksPassLockedRows: where the database has no row versions for readers, what counts
-// and lists jobs waits for no row that another transaction has locked. Where it has them it
-// reads what is committed.
-func TestLooksPassLockedRows(t *testing.T) {
+// TestReadsPassLockedRows shows that statements that count and list jobs do not wait for rows
+// that another transaction has locked. If the database has row versions for readers, they read
+// what is committed.
+func TestReadsPassLockedRows(t *testing.T) {
 	t.Parallel()
 	for _, versions := range []int64{0, 1} {
 		sc := &scripted{}
@@ -112,7 +112,7 @@ func TestLooksPassLockedRows(t *testing.T) {
 	}
 }
 
-// TestNewerTables are told apart from ones that may be used.
+// TestNewerTables shows that tables are rejected that need a newer program.
 func TestNewerTables(t *testing.T) {
 	t.Parallel()
 	sc := &scripted{}
@@ -129,7 +129,7 @@ func TestNewerTables(t *testing.T) {
 	}
 }
 
-// TestLookMakesNothing: a Store for Examine alone sends no statement that changes anything.
+// TestLookMakesNothing shows that a Store for Examine sends no statement that changes anything.
 func TestLookMakesNothing(t *testing.T) {
 	t.Parallel()
 	sc := &scripted{}
@@ -143,8 +143,8 @@ func TestLookMakesNothing(t *testing.T) {
 	}
 }
 
-// TestMigrations: each batch is guarded, so that it may be run again, and the rights
-// at the end are on everything that the script makes.
+// TestMigrations shows that each batch can be run again, and that the script ends with rights on
+// all that it creates.
 func TestMigrations(t *testing.T) {
 	t.Parallel()
 	script := Migrations("jobs", "app role", 0)
@@ -218,8 +218,8 @@ func TestBabelfish(t *testing.T) {
 	}
 }
 
-// TestEveryPieceIsDeclared: parameters, variables and lists of different pieces have
-// different names, because they go together in one batch.
+// TestEveryPieceIsDeclared shows that parameters, variables and lists of different pieces have
+// different names, because they go into one batch.
 func TestEveryPieceIsDeclared(t *testing.T) {
 	t.Parallel()
 	s := render(defaultSchema)

@@ -10,7 +10,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends/internal/cursor"
 )
 
-// holds reports how often a ready row is in the pieces that the server is told of.
+// holds counts how often a ready row is in the pieces that the server reads.
 func holds(rows []segmentRow, priority int16, position int64) (n int) {
 	for _, r := range rows {
 		if r.Highest == r.Lowest && priority == r.Highest && position > r.Low && position <= r.High ||
@@ -21,8 +21,8 @@ func holds(rows []segmentRow, priority int16, position int64) (n int) {
 	return n
 }
 
-// TestSegments: each place of an index is in the pieces as often as in the segments
-// that they are made of, and the pieces keep their order.
+// TestSegments shows that each place of an index is in the pieces as often as in the segments
+// that they are made from, and that the pieces keep their order.
 func TestSegments(t *testing.T) {
 	t.Parallel()
 	urgency := rapid.OneOf(rapid.Int32Range(-3, 3), rapid.SampledFrom([]int32{cursor.Beginning.Urgency, mostUrgent, mostUrgent + 1, leastUrgent - 1, leastUrgent, cursor.End.Urgency}))
@@ -68,7 +68,7 @@ func follows(x, y cursor.Spot) bool {
 	return y.Urgency > x.Urgency || y.Urgency == x.Urgency && y.Position > x.Position
 }
 
-// TestWholeQueue: the usual claim is one piece.
+// TestWholeQueue shows that the usual claim is one piece.
 func TestWholeQueue(t *testing.T) {
 	t.Parallel()
 	rows := segments(nil, "q", 1, cursor.Whole)
