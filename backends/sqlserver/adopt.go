@@ -45,7 +45,7 @@ func (s *Store) withoutHints(said preparedAll, err error) error {
 // lockedOut gives the error of a transaction that waited for another program's row its kind.
 func lockedOut(err error) error {
 	if slices.Contains(numbers(err), 1222) {
-		return &backends.LockedError{Err: errors.New("it was not had within half a second")}
+		return &backends.LockedError{Err: errors.New("the lock was not released within half a second")}
 	}
 	return err
 }

@@ -98,7 +98,7 @@ func (s *Store) connect(config msdsn.Config) {
 		return db
 	}
 	own := s.o.MaxConnections - 1
-	s.db, s.beats = pool(own), pool(1)
+	s.db, s.heartbeats = pool(own), pool(1)
 	s.lanes = make(chan *lane, own)
 	for range own {
 		s.lanes <- s.newLane()

@@ -176,7 +176,7 @@ func newJobRow(n int, j *backends.NewJob, payloads *blob) (jobRow, error) {
 	if j.Key != "" {
 		// A document would turn other bytes into U+FFFD, which can be another job's key.
 		if !utf8.ValidString(j.Key) || strings.ContainsRune(j.Key, 0) {
-			return r, backends.Refused(fmt.Errorf("the key %q is no text", j.Key))
+			return r, backends.Refused(fmt.Errorf("the key %q is not valid UTF-8, or has a NUL", j.Key))
 		}
 		ttl := ms(j.KeyTTL)
 		r.Key, r.TTL = &j.Key, &ttl

@@ -164,7 +164,7 @@ func (s *Store) withKind(err error) error {
 		return fmt.Errorf("%s: the login lacks a right on the schema %s (`qsidecar migrate --print` ends with what it needs): %w", s.place, s.o.Schema, err)
 	}
 	if said.Number == 1934 {
-		return fmt.Errorf("%s: a trigger or a procedure there was made with SET QUOTED_IDENTIFIER or ANSI_NULLS OFF (make it anew with both ON): %w", s.place, err)
+		return fmt.Errorf("%s: a trigger or a procedure there was created with SET QUOTED_IDENTIFIER or ANSI_NULLS OFF (create it again with both ON): %w", s.place, err)
 	}
 	return fmt.Errorf("%s: %w", s.place, err)
 }

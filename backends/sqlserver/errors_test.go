@@ -64,7 +64,7 @@ func TestKindsOfErrors(t *testing.T) {
 		"a trigger's own fault": {inTrigger, never, false, true, "Divide by zero"},
 		"no right":              {said(229, "The SELECT permission was denied on the object 'qsidecar_jobs'"), never, false, false, "migrate --print"},
 		"no hints' plan":        {said(8622, "Query processor could not produce a query plan because of the hints"), never, false, false, "8622"},
-		"settings":              {said(1934, "INSERT failed because the following SET options have incorrect settings: 'QUOTED_IDENTIFIER'."), never, false, false, "made with"},
+		"settings":              {said(1934, "INSERT failed because the following SET options have incorrect settings: 'QUOTED_IDENTIFIER'."), never, false, false, "created with"},
 		"broken stream":         {mssql.StreamError{InnerError: io.ErrUnexpectedEOF}, soon, true, false, ""},
 		"severed":               {fmt.Errorf("x: %w", driver.ErrBadConn), soon, true, false, ""},
 		"eof":                   {io.EOF, soon, true, false, ""},

@@ -97,13 +97,13 @@ type Store struct {
 	database string
 	sql      *statements
 
-	db        *sql.DB // everything but heartbeats
-	beats     *sql.DB // one connection, for heartbeats alone
-	handle    int64   // this Store in qsidecar_commits
-	opened    time.Time
-	lanes     chan *lane
-	laneCount atomic.Int32 // number of lanes so far
-	hintless  atomic.Bool  // statements of adopted tables have no hints; see withoutHints
+	db         *sql.DB // everything but heartbeats
+	heartbeats *sql.DB // one connection, for heartbeats alone
+	handle     int64   // this Store in qsidecar_commits
+	opened     time.Time
+	lanes      chan *lane
+	laneCount  atomic.Int32 // number of lanes so far
+	hintless   atomic.Bool  // statements of adopted tables have no hints; see withoutHints
 
 	closing sync.Once
 	closed  error                             // of the first Close
@@ -140,7 +140,7 @@ func (o *Options) complete() error {
 		o.MaxConnections = defaultMaxConnections
 	}
 	if o.MaxConnections < minConnections {
-		return fmt.Errorf("max_connections is %d: SQL Server needs at least %d (claims and settles, beats, looks)", o.MaxConnections, minConnections)
+		return fmt.Errorf("max_connections is %d: SQL Server needs at least %d (claims and settles, heartbeats, queries)", o.MaxConnections, minConnections)
 	}
 	if o.ApplicationName == "" {
 		o.ApplicationName = "qsidecar"
@@ -187,7 +187,7 @@ func (s *Store) Info() backends.Info {
 func (s *Store) Close() error {
 	s.closing.Do(func() {
 		s.Stop(backends.Unavailable(fmt.Errorf("%s: %w", s.place, errClosed)))
-		s.closed = errors.Join(s.db.Close(), s.beats.Close())
+		s.closed = errors.Join(s.db.Close(), s.heartbeats.Close())
 	})
 	return s.closed
 }

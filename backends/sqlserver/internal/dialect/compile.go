@@ -95,7 +95,7 @@ func (c *Compiled) list(b *strings.Builder, n int, a any, around string) error {
 	before, after, _ := strings.Cut(around, "\x02")
 	all, ok := a.([]string)
 	if !ok {
-		return fmt.Errorf("sqlserver: argument %d of a statement is a %T, and no list", n, a)
+		return fmt.Errorf("sqlserver: argument %d of a statement is a %T, not a list", n, a)
 	}
 	name := fmt.Sprintf("%s_%d", c.name, n)
 	switch {
@@ -157,7 +157,7 @@ func argument(letter string, a any) (kind string, value any, err error) {
 			return "varbinary(max)", []byte(v), nil
 		case letter != markText:
 		case !utf8.ValidString(v): // the driver would change it without an error
-			return "", nil, backends.Refused(errors.New("a text for a column of texts is no valid UTF-8"))
+			return "", nil, backends.Refused(errors.New("a text for a text column is not valid UTF-8"))
 		case len(v) <= 4000:
 			return "nvarchar(4000)", mssql.NVarCharMax(v), nil
 		default:

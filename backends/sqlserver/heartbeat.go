@@ -15,17 +15,17 @@ func (s *Store) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.H
 	var p backends.HeartbeatResult
 	maybe := false // it may have been written
 	err := s.Again(ctx, func(ctx context.Context) error {
-		c, err := s.beats.Conn(ctx)
+		c, err := s.heartbeats.Conn(ctx)
 		if err != nil {
 			return err
 		}
 		p = backends.HeartbeatResult{}
-		if err = s.sql.carryOut(ctx, c, []call{s.beat(b, &p)}); err != nil && (broken(err) || ctx.Err() != nil) {
+		if err = s.sql.carryOut(ctx, c, []call{s.heartbeatCall(b, &p)}); err != nil && (broken(err) || ctx.Err() != nil) {
 			maybe = true
 			discard(c)
 		}
 		if e := c.Close(); e != nil && err == nil {
-			s.log.Debug("giving the beats' connection back", "place", s.place, "error", e)
+			s.log.Debug("giving the heartbeat connection back", "place", s.place, "error", e)
 		}
 		return err
 	})
@@ -33,13 +33,13 @@ func (s *Store) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.H
 	case err == nil:
 		return p, nil
 	case maybe:
-		return backends.HeartbeatResult{}, fmt.Errorf("%w: a beat: %w", backends.ErrUnknownOutcome, err)
+		return backends.HeartbeatResult{}, fmt.Errorf("%w: a heartbeat: %w", backends.ErrUnknownOutcome, err)
 	}
 	return backends.HeartbeatResult{}, err
 }
 
-// beat is the call that writes a heartbeat.
-func (s *Store) beat(b backends.Heartbeat, p *backends.HeartbeatResult) call {
+// heartbeatCall is the call that writes a heartbeat.
+func (s *Store) heartbeatCall(b backends.Heartbeat, p *backends.HeartbeatResult) call {
 	piece := map[backends.HeartbeatKind]*piece{backends.HeartbeatJoin: s.sql.join, backends.HeartbeatRenew: s.sql.renew, backends.HeartbeatLeave: s.sql.leave}[b.Kind]
 	return call{piece, []any{int64(b.Host), b.RowName(), ms(b.Timeout)}, []reader{
 		func(rows *sql.Rows) error {
