@@ -81,11 +81,12 @@ func readStoredKeyed(jobs []*core.NewJob) reader {
 // Ack implements core.Writer. The statement ends all claims whose leases are valid.
 func (t *tx) Ack(leases []core.Lease, ended func(i int)) (sure bool) {
 	chunks(leases, func(from int, leases []core.Lease) {
+		var results blob
 		rows := make([]ackRow, len(leases))
 		for i, l := range leases {
-			rows[i].leaseRow = rowOfLease(i, l)
+			rows[i] = newAckRow(rowOfLease(i, l), l.Result, &results)
 		}
-		t.add(t.s.sql.ack, []reader{numbered(len(rows), func(n int) { ended(from + n) })}, document(rows), blob{}.bytes())
+		t.add(t.s.sql.ack, []reader{numbered(len(rows), func(n int) { ended(from + n) })}, document(rows), results.bytes())
 	})
 	return false
 }
@@ -151,16 +152,21 @@ func (t *tx) Change(rows []*core.Row, changed func(*core.Row), gaveBack func(que
 	t.endRows(ended, changed, gaveBack)
 }
 
+func newAckRow(lease leaseRow, result []byte, results *blob) ackRow {
+	r := ackRow{leaseRow: lease}
+	if result != nil {
+		start, size := results.add(result)
+		r.Start, r.Size = &start, &size
+	}
+	return r
+}
+
 func (t *tx) ackRows(all []*core.Row, changed func(*core.Row)) {
 	chunks(all, func(_ int, all []*core.Row) {
 		var results blob
 		rows := make([]ackRow, len(all))
 		for i, r := range all {
-			rows[i].leaseRow = rowOfClaim(i, r)
-			if r.Change.Result != nil {
-				start, size := results.add(r.Change.Result)
-				rows[i].Start, rows[i].Size = &start, &size
-			}
+			rows[i] = newAckRow(rowOfClaim(i, r), r.Change.Result, &results)
 		}
 		t.add(t.s.sql.ack, []reader{t.changes(all, changed)}, document(rows), results.bytes())
 	})

@@ -145,9 +145,12 @@ func (k *Commit) flushIf(ctx context.Context, tx Tx, needed bool) error {
 func (k *Commit) list(fast *bool) {
 	seen := map[int64]bool{}
 	for i, w := range k.batch.Writes {
-		owner := backends.Identity(0)
-		if r, ok := w.(backends.Release); ok {
-			owner = r.Owner
+		owner, result := backends.Identity(0), []byte(nil)
+		switch w := w.(type) {
+		case backends.Release:
+			owner = w.Owner
+		case backends.Ack:
+			result = w.Result
 		}
 		n := 0
 		for l := range leasesOf(w) {
@@ -160,7 +163,8 @@ func (k *Commit) list(fast *bool) {
 			}
 			seen[id] = true
 			k.settles = append(k.settles, settle{
-				Lease: Lease{ID: id, Host: int64(l.Token.Host), Number: int64(l.Token.Number), Owner: int64(owner)}, write: i, n: n,
+				Lease: Lease{ID: id, Host: int64(l.Token.Host), Number: int64(l.Token.Number), Owner: int64(owner), Result: result},
+				write: i, n: n,
 			})
 			n++
 		}
@@ -174,7 +178,7 @@ func (k *Commit) isFast(x *settle, fast bool) bool {
 	}
 	switch w := k.batch.Writes[x.write].(type) {
 	case backends.Ack:
-		return len(w.Enqueue) == 0 && w.Result == nil
+		return len(w.Enqueue) == 0 && (w.Result == nil || k.s.traits.AcksAll)
 	case backends.Deliver:
 		return k.s.traits.FastDeliver
 	}

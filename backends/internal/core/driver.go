@@ -52,7 +52,8 @@ type Traits struct {
 	// an error. The core then waits for all answers before the commit and checks them.
 	Silent bool
 
-	// AcksAll: Tx.Ack ends every claim whose lease is valid, whatever the job is like.
+	// AcksAll: Tx.Ack ends every claim whose lease is valid, whatever the job is like, and
+	// stores results.
 	AcksAll bool
 
 	// FastDeliver: Tx.Deliver is implemented.
@@ -107,10 +108,10 @@ type Writer interface {
 	Insert(jobs []*NewJob)
 
 	// Ack ends claims by one statement, as far as it can, and calls ended with the index
-	// of each. Leases are in ascending order of ids, which are distinct. The statement need
-	// not know jobs that are kept, have a key, or failed before; the core looks at the rows
-	// of those. If sure is true it ends all of them, or ErrNotAll comes from a Flush or the
-	// Commit, and ended is not called.
+	// of each. Leases are in ascending order of ids, which are distinct. Without
+	// Traits.AcksAll the statement need not know jobs that are kept, have a key, or failed
+	// before; the core looks at the rows of those. If sure is true it ends all of them, or
+	// ErrNotAll comes from a Flush or the Commit, and ended is not called.
 	Ack(leases []Lease, ended func(i int)) (sure bool)
 
 	// Deliver records that prefetched jobs were handed out, by one statement, and calls
