@@ -3,74 +3,61 @@ package sqlserver
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
-	"unicode/utf8"
-
-	mssql "github.com/microsoft/go-mssqldb"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/internal/batch"
+	"github.com/qsidecar/qsidecar/backends/sqlserver/internal/dialect"
 )
 
 var _ backends.Adopter = (*Store)(nil)
 
-// CommitWith implements backends.Adopter.
-func (s *Store) CommitWith(ctx context.Context, b backends.Batch, also backends.TxHooks) (backends.Results, error) {
-	k := &commitment{s: s, queues: batch.QueuesOf(b.Claims)}
-	var sc scope
-	if len(b.Claims) > 0 || also.Claims {
-		host := int64(b.Host)
-		sc.host, sc.queues = &host, k.queues
-	}
-	if len(b.Claims) > 0 {
-		s.prove(ctx, b.Claims)
-	}
-	sc.before = func(ctx context.Context, t *tx) error {
-		t.brief = also.Writes || also.Claims
-		k.batch, k.res = b, backends.Results{}
-		k.batch.Writes = slices.Clone(b.Writes) // Before may add some, at each try
-		if also.Claims && len(b.Claims) == 0 {
-			t.ask(sc) // with what is sent first
-		}
-		if also.Before == nil {
-			return nil
-		}
-		return also.Before(ctx, t, &k.batch)
-	}
-	if also.After != nil {
-		sc.after = func(ctx context.Context, t *tx) error { return also.After(ctx, t, &k.res) }
-	}
-	err := s.write(ctx, sc, func(t *tx, round int) (bool, error) {
-		if len(k.batch.Writes)+len(k.batch.Claims) == 0 {
-			return false, nil
-		}
-		return k.round(t, round)
-	})
-	if err != nil {
-		return backends.Results{}, err
-	}
-	k.learn()
-	return k.res, nil
+// Dialect implements backends.Adopter.
+func (s *Store) Dialect() backends.Dialect {
+	azure := s.server.edition == editionAzure || s.server.edition == editionManaged
+	s.hintless.Store(false)
+	return dialect.Dialect{Schema: s.o.Schema, UTF8: azure || s.server.major >= 15, Hintless: &s.hintless}
 }
 
-// lockedOut gives the error of a transaction that waited for somebody's row its kind.
-func (t *tx) lockedOut(err error) error {
-	if t.brief && slices.Contains(numbers(err), 1222) {
-		return errLocked()
+// hintNumbers are the errors for hints that the server cannot follow: the index does not
+// exist, or no plan satisfies them.
+var hintNumbers = []int32{307, 308, 315, 8622}
+
+// withoutHints turns hints off in the statements of adopted tables, if the server refused
+// one. A reload describes the tables again and turns hints on.
+func (s *Store) withoutHints(said preparedAll, err error) error {
+	hinted := slices.ContainsFunc(said, func(q *prepared) bool {
+		return strings.Contains(q.text, "FORCESEEK") || strings.Contains(q.text, "WITH (INDEX ")
+	})
+	if !hinted || !slices.ContainsFunc(numbers(err), func(n int32) bool { return slices.Contains(hintNumbers, n) }) {
+		return err
+	}
+	if !s.hintless.Swap(true) {
+		s.log.Warn("an index of an adopted table is gone", "place", s.place, "error", err)
+	}
+	return &againError{err.Error()}
+}
+
+// lockedOut gives the error of a transaction that waited for another program's row its kind.
+func lockedOut(err error) error {
+	if slices.Contains(numbers(err), 1222) {
+		return &backends.LockedError{Err: errors.New("the lock was not released within half a second")}
 	}
 	return err
 }
 
 // Do implements backends.SQL.
 func (t *tx) Do(ctx context.Context, statements ...*backends.Statement) error {
-	said, err := sayAll(statements)
+	said, err := prepareAll(statements)
 	if err != nil {
 		return err
+	}
+	if t.o.Sidecar != 0 && !t.asked && len(t.o.Queues) == 0 {
+		t.ask()
 	}
 	for _, q := range said {
 		t.calls = append(t.calls, q.call)
@@ -78,17 +65,17 @@ func (t *tx) Do(ctx context.Context, statements ...*backends.Statement) error {
 	if err := t.send(ctx); err != nil {
 		return t.s.withoutHints(said, err)
 	}
-	if t.asked && !t.alive {
-		return backends.ErrEvicted
+	if err := t.evicted(); err != nil {
+		return err
 	}
-	return said.tell()
+	return said.report()
 }
 
-// Ask implements backends.Adopter. The statements see q state of the database where
-// it has row versions for its readers (READ_COMMITTED_SNAPSHOT), each its own; where
-// it has none, as much as a transaction at READ COMMITTED does.
+// Query implements backends.Adopter. If the database has row versions for readers
+// (READ_COMMITTED_SNAPSHOT), each statement sees one state of the database. Otherwise it sees
+// what a transaction at READ COMMITTED does.
 func (s *Store) Query(ctx context.Context, statements ...*backends.Statement) error {
-	said, err := sayAll(statements)
+	said, err := prepareAll(statements)
 	if err != nil {
 		return err
 	}
@@ -98,11 +85,11 @@ func (s *Store) Query(ctx context.Context, statements ...*backends.Statement) er
 	}
 	for len(calls) > 0 {
 		n := together(calls)
-		if err := s.glance(ctx, s.sql.knowing(calls[:n])); err != nil {
+		if err := s.readBriefly(ctx, s.sql.knowing(calls[:n])); err != nil {
 			return err
 		}
 		some := said[:n]
-		if err := some.tell(); err != nil {
+		if err := some.report(); err != nil {
 			return err
 		}
 		calls, said = calls[n:], said[n:]
@@ -110,44 +97,26 @@ func (s *Store) Query(ctx context.Context, statements ...*backends.Statement) er
 	return nil
 }
 
-// glance is read, and waits for no row that others hold: without row versions that may
-// be for as long as they like.
-func (s *Store) glance(ctx context.Context, calls []call) error {
-	ctx, done := s.bound(ctx)
-	defer done()
-	if ctx.Err() != nil {
-		return batch.Ended(ctx, "before asking "+s.place)
-	}
+// readBriefly is read, but it does not wait long for rows that others have locked: without
+// row versions that wait has no bound.
+func (s *Store) readBriefly(ctx context.Context, calls []call) error {
 	brief := append([]call{{piece: s.sql.brief}}, calls...)
-	return s.again(ctx, func() error {
-		err := s.sql.carryOut(ctx, s.db, brief)
-		switch {
-		case err != nil && slices.Contains(numbers(err), 1222):
-			return errLocked()
-		case err != nil && broken(err):
-			flush(s.db, s.o.MaxConnections-1)
-		}
-		return err
-	})
+	return s.Again(ctx, func(ctx context.Context) error { return lockedOut(s.once(ctx, brief...)) })
 }
 
-func errLocked() error {
-	return &backends.LockedError{Err: errors.New("it was not had within half a second")}
-}
-
-// saying is a statement as it is sent, and its answer.
-type saying struct {
+// prepared is a statement of package adopted in the form in which it is sent, and its answer.
+type prepared struct {
 	call
 	st      *backends.Statement
 	matched int64
 	rows    [][][]byte
 }
 
-type sayings []*saying
+type preparedAll []*prepared
 
-// tell hands the answers on, once all are there: where what asked for them is tried
-// again, they come once.
-func (all sayings) tell() error {
+// report passes the answers on, after all have come: if the batch is retried, the statements
+// get them once.
+func (all preparedAll) report() error {
 	for _, q := range all {
 		q.st.Matched = q.matched
 		if q.st.Row == nil {
@@ -162,7 +131,7 @@ func (all sayings) tell() error {
 	return nil
 }
 
-func sayAll(statements []*backends.Statement) (all sayings, err error) {
+func prepareAll(statements []*backends.Statement) (all preparedAll, err error) {
 	for i, st := range statements {
 		q, err := say(i+1, st)
 		if err != nil {
@@ -173,17 +142,20 @@ func sayAll(statements []*backends.Statement) (all sayings, err error) {
 	return all, nil
 }
 
-// say makes a piece of a statement: the n-th of those that go together.
-func say(n int, st *backends.Statement) (*saying, error) {
+// say makes a piece of a statement, the n-th of a batch.
+func say(n int, st *backends.Statement) (*prepared, error) {
 	p := &piece{name: "a" + strconv.Itoa(n), sets: 1, adopted: true}
-	q := &saying{call: call{piece: p}, st: st}
-	text, key, err := q.marked(st)
+	q := &prepared{call: call{piece: p}, st: st}
+	c, err := dialect.Compile(p.name, st)
 	if err != nil {
 		return nil, err
 	}
+	for _, x := range c.Params {
+		p.params, q.args = append(p.params, param{x.Name, x.Kind}), append(q.args, x.Value)
+	}
 	collect := each(func(rows *sql.Rows) error { return q.collect(rows) })
-	if strings.HasPrefix(text, "SELECT ") {
-		p.text = text + ";"
+	if c.Query {
+		p.text = c.Text + ";"
 		q.read = []reader{func(rows *sql.Rows) error {
 			q.rows = nil
 			err := collect(rows)
@@ -192,12 +164,12 @@ func say(n int, st *backends.Statement) (*saying, error) {
 		}}
 		return q, nil
 	}
-	p.text = "SET @wrote = @wrote + 1;\n" + text + ";\nSELECT @@ROWCOUNT AS matched;"
+	p.text = "SET @wrote = @wrote + 1;\n" + c.Text + ";\nSELECT @@ROWCOUNT AS matched;"
 	q.read = []reader{func(rows *sql.Rows) error {
 		q.rows = nil
 		return one(&q.matched)(rows)
 	}}
-	if key {
+	if c.Key {
 		p.sets = 2
 		p.text = "DECLARE @" + p.name + "_key TABLE (id nvarchar(max) NULL);\n" + p.text + "\nSELECT k.id FROM @" + p.name + "_key AS k;"
 		q.read = append(q.read, collect)
@@ -205,134 +177,8 @@ func say(n int, st *backends.Statement) (*saying, error) {
 	return q, nil
 }
 
-// marked puts parameters where a Grammar's text has marks. key: it answers with q.
-func (q *saying) marked(st *backends.Statement) (text string, key bool, err error) {
-	var b strings.Builder
-	for i, part := range strings.Split(st.Text, "\x00") {
-		if i%2 == 0 {
-			b.WriteString(part)
-			continue
-		}
-		letter, rest := part[:1], part[1:]
-		if letter == markKey {
-			fmt.Fprintf(&b, "OUTPUT %s INTO @%s_key", rest, q.name)
-			key = true
-			continue
-		}
-		rest, around, list := strings.Cut(rest, "\x02")
-		n, err := strconv.Atoi(rest)
-		if err != nil || n < 1 || n > len(st.Args) {
-			return "", false, fmt.Errorf("sqlserver: a statement has %d arguments, and names number %s", len(st.Args), rest)
-		}
-		if list {
-			if err := q.list(&b, n, st.Args[n-1], around); err != nil {
-				return "", false, err
-			}
-			continue
-		}
-		name := q.name + "_" + rest
-		if !slices.ContainsFunc(q.params, func(p param) bool { return p.name == name }) {
-			kind, value, err := argument(letter, st.Args[n-1])
-			if err != nil {
-				return "", false, err
-			}
-			q.params, q.args = append(q.params, param{name, kind}), append(q.args, value)
-		}
-		b.WriteString("@" + name)
-	}
-	return b.String(), key, nil
-}
-
-// few is how many values of a list are parameters each: the server then looks for
-// each by the key, as it may not for what comes out of a document, and meets no row
-// that others have locked.
-const few = 64
-
-// list puts in a list's values. The last comes again and again: the texts of
-// statements are few.
-func (q *saying) list(b *strings.Builder, n int, a any, around string) error {
-	before, after, _ := strings.Cut(around, "\x02")
-	all, ok := a.([]string)
-	if !ok {
-		return fmt.Errorf("sqlserver: argument %d of a statement is a %T, and no list", n, a)
-	}
-	name := fmt.Sprintf("%s_%d", q.name, n)
-	known := slices.ContainsFunc(q.params, func(p param) bool { return p.name == name || p.name == name+"_1" })
-	switch {
-	case len(all) == 0:
-		b.WriteString("NULL")
-		return nil
-	case len(all) > few:
-		if !known {
-			document, err := json.Marshal(all)
-			if err != nil {
-				return err
-			}
-			q.params, q.args = append(q.params, param{name, "nvarchar(max)"}), append(q.args, mssql.NVarCharMax(document))
-		}
-		b.WriteString("SELECT " + before + "v.value" + after + " FROM OPENJSON(@" + name + ") AS v")
-		return nil
-	}
-	size := 1
-	for size < len(all) {
-		size *= 2
-	}
-	for i := range size {
-		one := fmt.Sprintf("%s_%d", name, i+1)
-		if !known {
-			kind, value, err := argument(markText, all[min(i, len(all)-1)])
-			if err != nil {
-				return err
-			}
-			q.params, q.args = append(q.params, param{one, kind}), append(q.args, value)
-		}
-		if i > 0 {
-			b.WriteString(", ")
-		}
-		b.WriteString(before + "@" + one + after)
-	}
-	return nil
-}
-
-// argument is an argument's type and value. A text is declared no longer than it may
-// have to be: with nvarchar(max) no index is sought in.
-func argument(letter string, a any) (kind string, value any, err error) {
-	switch v := a.(type) {
-	case nil:
-		switch letter { // Babelfish refuses a NULL without a type
-		case markNumber:
-			return "bigint", sql.NullInt64{}, nil
-		case markBytes:
-			return "varbinary(max)", []byte(nil), nil
-		case markText:
-			return "nvarchar(4000)", sql.NullString{}, nil
-		}
-	case int64:
-		if letter == markNumber {
-			return "bigint", v, nil
-		}
-	case []byte:
-		if letter == markBytes {
-			return "varbinary(max)", blob(v).bytes(), nil
-		}
-	case string:
-		switch {
-		case letter == markBytes:
-			return "varbinary(max)", blob(v).bytes(), nil
-		case letter != markText:
-		case !utf8.ValidString(v): // the driver would make it so, and not say so
-			return "", nil, backends.Refused(errors.New("a text for a column of texts is no valid UTF-8"))
-		case len(v) <= 4000:
-			return "nvarchar(4000)", mssql.NVarCharMax(v), nil
-		default:
-			return "nvarchar(max)", mssql.NVarCharMax(v), nil
-		}
-	}
-	return "", nil, fmt.Errorf("sqlserver: an argument is a %T, where a statement has the mark %q", a, letter)
-}
-
-// collect reads a row: each cell as a text, or bytes; NULL is nil.
-func (q *saying) collect(rows *sql.Rows) error {
+// collect reads a row, each cell as a text or bytes. NULL is nil.
+func (q *prepared) collect(rows *sql.Rows) error {
 	columns, err := rows.Columns()
 	if err != nil {
 		return err
@@ -359,7 +205,7 @@ func (q *saying) collect(rows *sql.Rows) error {
 	return nil
 }
 
-// knowing puts before calls what their texts refer to.
+// knowing adds the pieces that declare what the texts of calls refer to.
 func (s *statements) knowing(calls []call) []call {
 	names := func(word string) bool {
 		return slices.ContainsFunc(calls, func(c call) bool { return c.adopted && strings.Contains(c.text, word) })

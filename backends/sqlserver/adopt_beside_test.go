@@ -15,8 +15,8 @@ import (
 	"github.com/qsidecar/qsidecar/backends/adopted/guess"
 )
 
-// The T-SQL of system D's own readers: the published form, and the one that looks under
-// a lock, as package adopted's page has it.
+// The T-SQL of system D's own readers: the published form, and the one that checks for locks,
+// as package adopted's page shows it.
 const (
 	readLocked = `SET NOCOUNT ON;
 DECLARE @id int;
@@ -34,8 +34,8 @@ SELECT @id AS id;`
 	readCount   = `SELECT COUNT_BIG(*) AS n FROM [dbo].[MsgQueue] AS m WHERE m.[State] = 'C' AND m.[MsgTypeCode] = 'ORD' AND m.[TakenTime] IS NOT NULL AND m.[DoneTime] IS NOT NULL;`
 )
 
-// besideReaders: half of the workers are the table's own readers, in their own T-SQL.
-// Every message is worked once, and the rows are as those readers would have left them.
+// besideReaders shows that half of the workers can be the table's own readers, in their own
+// T-SQL. Every message is worked once, and the rows end as those readers would leave them.
 func (k *adopter) besideReaders(db *sql.DB, messages int) {
 	k.Helper()
 	exec := func(text string, arg sql.NamedArg) {
@@ -54,7 +54,7 @@ func (k *adopter) besideReaders(db *sql.DB, messages int) {
 		defer mu.Unlock()
 		worked[id] = append(worked[id], who)
 	}
-	// Batches have a statement for each number of jobs. The workers below take one each, so that
+	// Batches have a statement for each number of jobs. The workers below claim one each, so that
 	// the emulator meets the same statements in every run.
 	two := k.claim("orders", 2, 0)
 	for _, j := range two {
@@ -92,7 +92,7 @@ func (k *adopter) besideReaders(db *sql.DB, messages int) {
 		k.Errorf("%d messages, %d worked, %d done, %v", messages, len(worked), done, err)
 	}
 	k.Logf("worked by: %v", kinds)
-	// The plain form takes what a sidecar has: the sidecar notices.
+	// The published form takes a job that a sidecar has claimed. The sidecar notices.
 	exec(readWritten, sql.Named("text", "raced"))
 	raced := k.one("orders")
 	var id int
@@ -103,7 +103,7 @@ func (k *adopter) besideReaders(db *sql.DB, messages int) {
 	k.write(backends.Ack{Leases: leasesOf(raced)}, 1)
 }
 
-// again1205 has one who was a deadlock's victim try again, as its own readers do.
+// again1205 retries after a deadlock, as the table's own readers do.
 func again1205(f func() error) error {
 	for try := 0; ; try++ {
 		if err := f(); err == nil || try == 20 || whenAgain(err) != soon {
@@ -112,7 +112,7 @@ func again1205(f func() error) error {
 	}
 }
 
-// workAll claims and acks until there is nothing.
+// workAll claims and acks until no job is left.
 func (k *adopter) workAll(note func(id, who string)) error {
 	for {
 		c := backends.Claim{Queues: []backends.Policy{{Queue: "orders", MaxAttempts: 3}}, Slots: []backends.Slot{k.slot(0)}}
@@ -137,8 +137,8 @@ func (k *adopter) workAll(note func(id, who string)) error {
 	}
 }
 
-// TestAdoptedBesideReaders runs system D by emulation; whether its locks hold on a
-// server of its own TestAdoptedOnSQLServer tells.
+// TestAdoptedBesideReaders runs system D by emulation. TestAdoptedOnSQLServer shows whether its
+// locks hold on a real server.
 func TestAdoptedBesideReaders(t *testing.T) {
 	t.Parallel()
 	k := adopting(t, map[string]adopted.Table{"orders": messages()})
@@ -151,7 +151,7 @@ func TestAdoptedBesideReaders(t *testing.T) {
 	k.besideReaders(db, 60)
 }
 
-// TestAdoptedOnSQLServer is what only a real server can show of adopted tables.
+// TestAdoptedOnSQLServer shows what only a real server can show of adopted tables.
 func TestAdoptedOnSQLServer(t *testing.T) {
 	onReal(t, func(t *testing.T, url string) {
 		for _, table := range []string{"MsgQueue", "Order Lines", "Order Lines Done", "Kinds"} {
@@ -193,8 +193,8 @@ func TestAdoptedOnSQLServer(t *testing.T) {
 	})
 }
 
-// lockedOnSQLServer: a row that another program holds is passed over, and keeps no other
-// job from being settled or taken back.
+// lockedOnSQLServer shows that a row that another program has locked is passed over, and that
+// no other job waits for it to be settled or taken back.
 func (k *adopter) lockedOnSQLServer(db *sql.DB) {
 	k.Helper()
 	for _, text := range []string{"a", "b", "c"} {
@@ -224,7 +224,7 @@ func (k *adopter) lockedOnSQLServer(db *sql.DB) {
 	k.write(backends.Ack{Leases: leasesOf(first)}, 0)
 }
 
-// TestAdoptedGuess: what `qsidecar adopt` makes of system D's table.
+// TestAdoptedGuess shows the mapping that `qsidecar adopt` proposes for system D's table.
 func TestAdoptedGuess(t *testing.T) {
 	t.Parallel()
 	k := adopting(t, nil, someMessages)

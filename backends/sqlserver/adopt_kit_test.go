@@ -23,7 +23,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends/backendtest"
 )
 
-// tablesSQL is the DDL of tables that somebody else owns.
+// tablesSQL is the DDL of tables that other programs own.
 func tablesSQL(t testing.TB) string {
 	t.Helper()
 	text, err := os.ReadFile("testdata/adopted.sql")
@@ -40,7 +40,7 @@ var (
 	indexLine   = regexp.MustCompile(`CREATE INDEX \[(\w+)\] ON \S+ \((.*)\);`)
 )
 
-// catalogue is what the server would say of the tables: by name, the answers to
+// catalogue is what the server would return about the tables: by name, the answers to
 // describe.sql.
 func catalogue(t testing.TB, ddl string) map[string][]*answer {
 	t.Helper()
@@ -75,7 +75,7 @@ func catalogue(t testing.TB, ddl string) map[string][]*answer {
 	return all
 }
 
-// catalogued is a column's row in sys.Columns, of the parts of its line.
+// catalogued is a column's row in sys.columns, from the parts of its line in the DDL.
 func catalogued(c []string, nullable bool) []driver.Value {
 	size, err := strconv.ParseInt(c[3], 10, 64)
 	bytes, digits, scale := size, int64(0), size
@@ -105,7 +105,7 @@ type adopter struct {
 	slots atomic.Uint64
 }
 
-// adoption is one on what stands in for SQL Server.
+// adoption is a Store with adopted tables on the emulator.
 type adoption struct {
 	*adopter
 	e      *emulator
@@ -115,7 +115,7 @@ type adoption struct {
 
 const me backends.Identity = 1 << 63
 
-// adopting makes the tables on what stands in for SQL Server, and adopts some.
+// adopting creates the tables on the emulator, and adopts some of them.
 func adopting(t *testing.T, tables map[string]adopted.Table, rows ...string) *adoption {
 	t.Helper()
 	ddl := tablesSQL(t)
@@ -160,7 +160,7 @@ func (k *adopter) beat(host backends.Identity) {
 	}
 }
 
-// sql runs the owner's own statements, in PostgreSQL's words.
+// sql runs the owner's own statements, written for PostgreSQL.
 func (k *adoption) sql(text string) {
 	k.Helper()
 	if _, err := k.beside.Exec(k.Context(), text); err != nil {
@@ -168,7 +168,7 @@ func (k *adoption) sql(text string) {
 	}
 }
 
-// shows compares a query's rows, a text each, with what it should answer.
+// shows compares a query's rows, each one text, with the expected ones.
 func (k *adoption) shows(query string, want ...string) {
 	k.Helper()
 	rows, err := k.beside.Query(k.Context(), query)
@@ -260,8 +260,7 @@ func leasesOf(jobs ...backends.Job) (l []backends.Lease) {
 	return l
 }
 
-// recorder is an engine that notes each statement that package adopted has it carry
-// out, as it is sent.
+// recorder is an engine that records each statement of package adopted as it is sent.
 type recorder struct {
 	*Store
 	backends.Advisor
@@ -323,7 +322,7 @@ func (n noted) Do(ctx context.Context, statements ...*backends.Statement) error 
 	return n.SQL.Do(ctx, statements...)
 }
 
-// golden is a statement as it is sent, without what stands around all.
+// golden is a statement as it is sent, without the beginning and the end of its batch.
 func golden(c call) string {
 	var b, d strings.Builder
 	for _, p := range c.params {
@@ -336,9 +335,10 @@ func golden(c call) string {
 	return b.String()
 }
 
-// isTSQL has two grammars of T-SQL read what package adopted said, all names looked up
-// and types compared, and the rules for it applied: testdata/tsql/adopted.py. It is not
-// kept, as the sidecar's own statements are: the words are package adopted's.
+// isTSQL checks the statements of package adopted as TestTSQL checks the sidecar's own: two
+// grammars of T-SQL parse them, names are looked up, types of comparisons are checked, and the
+// rules of testdata/tsql/adopted.py are applied. There are no golden files of them, because
+// package adopted writes their texts.
 func (k *adoption) isTSQL(name string) {
 	k.Helper()
 	if testing.Short() {

@@ -10,9 +10,9 @@ import (
 	"github.com/qsidecar/qsidecar/backends/adopted"
 )
 
-// TestAdoptedLockedRowIsSetAside: of two acks the one whose row another program has locked
-// is set aside, and whether that row is there is asked without waiting for its lock, as a
-// server without row versions otherwise does.
+// TestAdoptedLockedRowIsSetAside shows that of two acks the one whose row another program has
+// locked is set aside. The question whether that row exists does not wait for its lock, as it
+// would on a server without row versions.
 func TestAdoptedLockedRowIsSetAside(t *testing.T) {
 	t.Parallel()
 	k := adopting(t, map[string]adopted.Table{"orders": messages()}, someMessages)
@@ -35,8 +35,8 @@ func TestAdoptedLockedRowIsSetAside(t *testing.T) {
 	}
 }
 
-// TestAdoptedBlanksAtTheEnd: SQL Server takes texts for the same that differ in blanks at
-// their ends. What is remembered under an id with a blank is of the job without.
+// TestAdoptedBlanksAtTheEnd shows that an id with a blank at its end names the job whose id has
+// none: SQL Server takes texts for equal that differ in blanks at their ends.
 func TestAdoptedBlanksAtTheEnd(t *testing.T) {
 	t.Parallel()
 	k := adopting(t, map[string]adopted.Table{"orders": messages()}, someMessages)
@@ -58,8 +58,9 @@ func TestAdoptedBlanksAtTheEnd(t *testing.T) {
 	}
 }
 
-// TestAdoptedFilteredIndex: a claim names an index of the waiting rows alone, as the server
-// writes such a condition, and seeks nothing in it if the condition says all.
+// TestAdoptedFilteredIndex shows that a claim names a filtered index of the ready rows, whose
+// condition is as the server writes it. It does not seek in it if the
+// filter is the whole condition.
 func TestAdoptedFilteredIndex(t *testing.T) {
 	t.Parallel()
 	k := adopting(t, kindTables())

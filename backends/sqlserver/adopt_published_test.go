@@ -10,8 +10,8 @@ import (
 	"github.com/qsidecar/qsidecar/backends/adopted/guess"
 )
 
-// TestAdoptedLaravel: Laravel's table, by the config that is proposed for it. Its times are
-// whole numbers of seconds, and its claims show by one of them.
+// TestAdoptedLaravel shows Laravel's table with the config that is proposed for it. Its times
+// are whole seconds, and one of them shows a claim.
 func TestAdoptedLaravel(t *testing.T) {
 	t.Parallel()
 	const now = "floor(extract(epoch FROM clock_timestamp()))::bigint"
@@ -43,8 +43,8 @@ func TestAdoptedLaravel(t *testing.T) {
 	k.isTSQL("laravel")
 }
 
-// TestAdoptedLimits: each row's own limit of attempts, in milliseconds since 1970, and the
-// time of its death.
+// TestAdoptedLimits shows a limit of attempts for each row, times in milliseconds since 1970,
+// and the time at which a job became dead.
 func TestAdoptedLimits(t *testing.T) {
 	t.Parallel()
 	m := adopted.Table{

@@ -12,7 +12,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends/adopted"
 )
 
-// TestAdoptedKeys: a key of two columns, a token in place of a state, attempts in a
+// TestAdoptedKeys shows a key of two columns, a token in the place of a state, attempts in a
 // column, a payload of several columns, and an archive.
 func TestAdoptedKeys(t *testing.T) {
 	t.Parallel()
@@ -56,7 +56,7 @@ func TestAdoptedKeys(t *testing.T) {
 	k.isTSQL("order_lines")
 }
 
-// kindTables are two queues in a table with columns of all types of the server's.
+// kindTables are two queues in a table with columns of all types of the server.
 func kindTables() map[string]adopted.Table {
 	m := adopted.Table{
 		Name: "Kinds", OnAck: adopted.Delete,
@@ -77,7 +77,7 @@ func kindTables() map[string]adopted.Table {
 	return map[string]adopted.Table{"kinds": m, "kept": kept}
 }
 
-// TestAdoptedKinds: columns of all types of the server's.
+// TestAdoptedKinds shows that columns of all types of the server keep their values.
 func TestAdoptedKinds(t *testing.T) {
 	t.Parallel()
 	k := adopting(t, kindTables())
@@ -91,8 +91,8 @@ func TestAdoptedKinds(t *testing.T) {
 	k.isTSQL("kinds")
 }
 
-// allKinds stores values of all kinds, and gets them back. It returns the id of a job
-// for later.
+// allKinds stores values of all kinds, and reads them back. It returns the id of a scheduled
+// job.
 func (k *adopter) allKinds() (later string) {
 	k.Helper()
 	within := withinNow()

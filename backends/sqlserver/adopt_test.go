@@ -11,7 +11,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends/adopted"
 )
 
-// messages are the queue of one type of system D's messages: see package adopted's page.
+// messages are the queue of one type of system D's messages; see package adopted's page.
 func messages() adopted.Table {
 	return adopted.Table{
 		Name: "MsgQueue", MaxAttempts: 3, StuckAfter: time.Hour,
@@ -32,7 +32,7 @@ const (
 		FROM dbo."MsgQueue" WHERE "MsgTypeCode" = 'ORD' ORDER BY "MsgId"`
 )
 
-// TestAdoptedMessages runs the whole life of jobs in system D's table.
+// TestAdoptedMessages shows jobs in system D's table from their insertion to their end.
 func TestAdoptedMessages(t *testing.T) {
 	t.Parallel()
 	k := adopting(t, map[string]adopted.Table{"orders": messages()}, someMessages)
@@ -103,8 +103,8 @@ func TestAdoptedMessages(t *testing.T) {
 	k.isTSQL("messages")
 }
 
-// TestAdoptedNames: where the database's collation takes names of columns in any case, so
-// does a mapping.
+// TestAdoptedNames shows that a mapping names columns in any case if the database's collation
+// does.
 func TestAdoptedNames(t *testing.T) {
 	t.Parallel()
 	m := messages()
@@ -135,8 +135,8 @@ func TestAdoptedNames(t *testing.T) {
 	k.shows(`SELECT concat_ws('|', "OrderNo", "Line", "What") FROM dbo."Order Lines Done"`, "a|1|x")
 }
 
-// TestAdoptedClaimsPastLeases: a claim waits for no lease that another transaction has
-// locked, and gives the jobs of the others.
+// TestAdoptedClaimsPastLeases shows that a claim does not wait for a lease that another
+// transaction has locked, and gives the other jobs.
 func TestAdoptedClaimsPastLeases(t *testing.T) {
 	t.Parallel()
 	k := adopting(t, map[string]adopted.Table{"orders": messages()}, someMessages)
@@ -164,8 +164,8 @@ func TestAdoptedClaimsPastLeases(t *testing.T) {
 	}
 }
 
-// TestAdoptedClaimHoldsUpNoWrites: a claim that has to wait for another program's lock is
-// given up, and the writes of its commit are made.
+// TestAdoptedClaimHoldsUpNoWrites shows that a claim that has to wait for another program's lock
+// is given up, and that the writes of its commit are carried out.
 func TestAdoptedClaimHoldsUpNoWrites(t *testing.T) {
 	t.Parallel()
 	k := adopting(t, map[string]adopted.Table{"orders": messages()}, someMessages)
@@ -195,7 +195,7 @@ func TestAdoptedClaimHoldsUpNoWrites(t *testing.T) {
 	}
 }
 
-// TestAdoptedIndexGone: a claim whose index is gone names none from then on.
+// TestAdoptedIndexGone shows that a claim whose index is gone does not name one any more.
 func TestAdoptedIndexGone(t *testing.T) {
 	t.Parallel()
 	k := adopting(t, map[string]adopted.Table{"orders": messages()}, someMessages)
@@ -221,8 +221,8 @@ func TestAdoptedIndexGone(t *testing.T) {
 	}
 }
 
-// TestAdoptedCutsNothing: a value that is longer than its column is refused, and no row is
-// found by an id that begins with its key.
+// TestAdoptedCutsNothing shows that a value that is longer than its column is refused, and that
+// an id that begins with a row's key does not find the row.
 func TestAdoptedCutsNothing(t *testing.T) {
 	t.Parallel()
 	k := adopting(t, map[string]adopted.Table{"orders": messages()}, someMessages)
@@ -243,7 +243,8 @@ func TestAdoptedCutsNothing(t *testing.T) {
 	k.command(backends.Command{Kind: backends.Delete, Queue: "orders", IDs: []string{"1"}}, 1)
 }
 
-// adoptedSweeps: what is taken back, and what the owner's own consumers left.
+// adoptedSweeps shows which jobs maintenance takes back, also those that the table's own
+// consumers left.
 func (k *adoption) adoptedSweeps() {
 	k.Helper()
 	k.sql(`DELETE FROM dbo."MsgQueue"; DELETE FROM qsidecar.qsidecar_leases; ALTER TABLE dbo."MsgQueue" ALTER COLUMN "MsgId" RESTART WITH 11; ` + someMessages)
@@ -271,8 +272,8 @@ func (k *adoption) adoptedSweeps() {
 	}
 }
 
-// TestAdoptedStrangers: a lease changes nothing that does not show its claim any more,
-// waits for no row that others hold, and claims pass over those.
+// TestAdoptedStrangers shows that a lease changes no row that no longer shows its claim, that it
+// does not wait for rows that others have locked, and that claims pass over those.
 func TestAdoptedStrangers(t *testing.T) {
 	t.Parallel()
 	k := adopting(t, map[string]adopted.Table{"orders": messages()}, someMessages)
@@ -305,9 +306,9 @@ func TestAdoptedStrangers(t *testing.T) {
 	}
 }
 
-// TestAskWaitsForNobody: where the database has no row versions, who keeps a row locked
-// holds up no look for longer than half a second.
-func TestAskWaitsForNobody(t *testing.T) {
+// TestQueryDoesNotWaitForLocks shows that a locked row delays a query by half a second at most
+// if the database has no row versions.
+func TestQueryDoesNotWaitForLocks(t *testing.T) {
 	t.Parallel()
 	asked := 0
 	s, _ := scriptedStore(t, func(query string) ([]*answer, error) {
@@ -322,7 +323,7 @@ func TestAskWaitsForNobody(t *testing.T) {
 	}
 }
 
-// TestAdoptedKeep: rows that are finished go when the queue's keep is over.
+// TestAdoptedKeep shows that finished rows are deleted after the queue's retention.
 func TestAdoptedKeep(t *testing.T) {
 	m := messages()
 	m.Keep, m.KeepDead, m.UTC = time.Hour, 2*time.Hour, true

@@ -11,8 +11,8 @@ import (
 	mssql "github.com/microsoft/go-mssqldb"
 )
 
-// call is a piece with its arguments, in the order of its parameters, and what reads
-// its result sets; a set without a reader is of no interest.
+// call is a piece with its arguments, in the order of its parameters, and the readers of its
+// result sets. A set without a reader is skipped.
 type call struct {
 	*piece
 	args []any
@@ -27,8 +27,8 @@ type querier interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-// batch is the calls as they are sent: text and declarations of parameters. Where
-// none needs the clock, it does without this package's own tables.
+// batch is the text of the calls as it is sent, and the declarations of their parameters. A
+// batch that does not need the clock does not use this package's own tables.
 func (s *statements) batch(calls []call) (text, declarations string) {
 	var b, d strings.Builder
 	if slices.ContainsFunc(calls, func(c call) bool { return !c.adopted || strings.Contains(c.text, "@now") }) {
@@ -49,11 +49,10 @@ func (s *statements) batch(calls []call) (text, declarations string) {
 	return b.String(), d.String()
 }
 
-// carryOut sends a batch and reads its answers. It is sent as a call of sp_executesql
-// that declares its parameters itself: declared by the driver, by the lengths of the
-// values, nearly each batch would be another one to the server, with a plan of its
-// own. What a reader finds wrong counts only if all answers came: where the server
-// said that it failed, or the connection broke, that is what happened.
+// carryOut sends a batch and reads its answers. It calls sp_executesql with declarations of
+// its own: the driver would declare parameters by the lengths of their values, and the
+// server would then make a plan for nearly every batch. An error of a reader counts only if
+// all answers came. Otherwise the error is the server's, or the broken connection.
 func (s *statements) carryOut(ctx context.Context, on querier, calls []call) (err error) {
 	text, declarations := s.batch(calls)
 	args := []any{mssql.NVarCharMax(text)}
@@ -102,7 +101,7 @@ func readAll(rows *sql.Rows, calls []call) (wrong error) {
 			if n < len(c.read) && c.read[n] != nil {
 				note(c.read[n](rows))
 			}
-			for rows.Next() { // the rest, and what the server says after it
+			for rows.Next() { // the rest, and errors that the server sends behind it
 			}
 		}
 	}
@@ -133,5 +132,56 @@ func one(to ...any) reader {
 			return errors.New("sqlserver: a result set of one row has none")
 		}
 		return rows.Scan(to...)
+	}
+}
+
+// item is the n-th of all. It is an error if the answer names one that was not sent.
+func item[T any](all []T, n int) (x T, err error) {
+	if n < 0 || n >= len(all) {
+		return x, noItem(n, len(all))
+	}
+	return all[n], nil
+}
+
+func noItem(n, of int) error { return fmt.Errorf("sqlserver: the answer names item %d of %d", n, of) }
+
+// numbered is a reader that calls f with the numbers of the items that a set names.
+func numbered(items int, f func(n int)) reader {
+	return each(func(rows *sql.Rows) error {
+		var n int
+		if err := rows.Scan(&n); err != nil {
+			return err
+		}
+		if n < 0 || n >= items {
+			return noItem(n, items)
+		}
+		f(n)
+		return nil
+	})
+}
+
+// returnsInto is a reader of how often jobs were given back, by a queue's place in the list.
+func returnsInto(returns []int64) reader {
+	return each(func(rows *sql.Rows) error {
+		var n int
+		var returned int64
+		if err := rows.Scan(&n, &returned); err != nil {
+			return err
+		}
+		_, err := item(returns, n)
+		if err == nil {
+			returns[n] = returned
+		}
+		return err
+	})
+}
+
+// total is a reader that adds a number.
+func total(to *int64) reader {
+	return func(rows *sql.Rows) error {
+		var n int64
+		err := one(&n)(rows)
+		*to += n
+		return err
 	}
 }

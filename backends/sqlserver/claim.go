@@ -6,148 +6,95 @@ import (
 	"database/sql"
 	"fmt"
 	"math"
-	"slices"
+	"strings"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/backends/internal/batch"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 	"github.com/qsidecar/qsidecar/backends/internal/cursor"
 )
 
-// claiming is one claim under way. Its queues are asked in runs: as many at a time
-// as have the same order, which is nearly always all of them.
-type claiming struct {
-	backends.Claim
-	cursors *cursor.Set
-	host    backends.Identity
-	res     backends.ClaimResult
-	left    int64 // bytes that may still be given
-
-	from, to int // the run: Queues[from:to]
-	done     bool
-	again    bool // the run was asked again because jobs came back
-	filled   bool // the last statement filled all the slots that it had, and there are more
-	large    []tooLarge
-	seen     map[string]*learned // by queue; nil: nothing is remembered of it
-}
-
-// learned is what a claim tells the cursor of a queue, and whether its segments
-// ended with the queue.
-type learned struct {
-	cursor.Learned
-	full bool
-}
-
-// tooLarge is a ready row that the claim locked and must not give.
-type tooLarge struct {
-	id, size int64
-	policy   backends.Policy
-}
-
-// startClaims queues the first run of each claim.
-func (k *commitment) startClaims(t *tx) {
-	for _, c := range k.batch.Claims {
-		c.MaxBytes, c.MaxPayload = cmp.Or(max(c.MaxBytes, 0), math.MaxInt64), cmp.Or(max(c.MaxPayload, 0), math.MaxInt64)
-		c.Queues = once(c.Queues)
-		cl := &claiming{Claim: c, cursors: &t.s.cursors, host: k.batch.Host, left: c.MaxBytes, seen: map[string]*learned{}}
-		k.claims = append(k.claims, cl)
-		cl.next()
-		cl.ask(t)
+// Claim implements core.Claimer.
+func (t *tx) Claim(r *core.Run) {
+	p := t.s.sql.claim
+	if r.Queues[0].LIFO {
+		p = t.s.sql.claimNewest
 	}
+	var got []core.Claimed
+	t.add(p, []reader{
+		each(func(rows *sql.Rows) error {
+			j, err := scanClaimed(r, rows)
+			got = append(got, j)
+			return err
+		}),
+		func(rows *sql.Rows) error {
+			wanted, err := readLeftOver(r, rows)
+			if err != nil {
+				return err
+			}
+			if int64(len(got)) != wanted {
+				return shortClaim(wanted, len(got), t.s.server.babelfish)
+			}
+			return r.Give(got, wanted)
+		},
+	}, int64(len(r.Slots)), r.MaxBytes, r.MaxPayload, int64(r.Sidecar), int64(bit(r.AtLeastOne)),
+		document(segmentsOf(r.Pieces, func(i int) string { return r.Queues[i].Queue })), document(policiesOf(r)), document(slotsOf(r)))
 }
 
-// once is the policies, of each queue the first: a row is picked once in a statement.
-func once(all []backends.Policy) (policies []backends.Policy) {
-	seen := make(map[string]bool, len(all))
-	for _, p := range all {
-		if !seen[p.Queue] {
-			seen[p.Queue] = true
-			policies = append(policies, p)
+// scanClaimed reads a row that the statement gave.
+func scanClaimed(r *core.Run, rows *sql.Rows) (j core.Claimed, err error) {
+	var policy int
+	var id, timeout int64
+	var headers string
+	if err := rows.Scan(&j.Slot, &policy, &j.Position, &id, &j.Priority, &j.Attempt, &j.MaxAttempts, &j.Fence, &j.EnqueuedAt,
+		&timeout, &headers, &j.Key, &j.LastError, &j.Payload); err != nil {
+		return j, err
+	}
+	of, err := item(r.Queues, policy-1)
+	if err != nil {
+		return j, err
+	}
+	j.Queue, j.Job.Queue, j.ID, j.EnqueuedAt = policy-1, of.Queue, core.ID(id), j.EnqueuedAt.UTC()
+	j.Timeout = cmp.Or(core.FromMS(timeout), of.Timeout)
+	j.Headers = core.ReadHeaders(headers)
+	return j, nil
+}
+
+// readLeftOver reads the rows that the statement locked and did not give, and how many it
+// meant to give.
+func readLeftOver(r *core.Run, rows *sql.Rows) (wanted int64, err error) {
+	err = each(func(rows *sql.Rows) error {
+		var policy int
+		var id, size int64
+		if err := rows.Scan(&policy, &id, &size); err != nil {
+			return err
 		}
-	}
-	return policies
-}
-
-// goOnClaims looks at what the claims got, and has those ask again that must.
-func (k *commitment) goOnClaims(t *tx) (more bool) {
-	k.last = t.returns
-	for _, c := range k.claims {
-		if c.goOn(t, k.queues) {
-			more = true
+		if policy == 0 {
+			wanted = id
+			return nil
 		}
-	}
-	if !more {
-		k.res.Claims = nil
-		for _, c := range k.claims {
-			k.res.Claims = append(k.res.Claims, c.res)
+		_, err := item(r.Queues, policy-1)
+		if err == nil {
+			r.LeftOver(policy-1, id, size)
 		}
-	}
-	return more
+		return err
+	})(rows)
+	return wanted, err
 }
 
-// goOn asks again where the claim may get more; false: it is done.
-func (c *claiming) goOn(t *tx, queues []string) bool {
-	switch {
-	case c.done:
-		return false
-	case len(c.large) > 0: // room for others
-		c.bury(t)
-		c.ask(t)
-		return true
-	case len(c.res.Jobs) == len(c.Slots) || c.res.More:
-		c.done = true
-		return false
-	case c.filled:
-		c.ask(t)
-		return true
+// segmentsOf are the pieces of the index that a statement looks through. name is that of
+// a piece's queue.
+func segmentsOf(pieces []core.Piece, name func(i int) string) (rows []segmentRow) {
+	for _, p := range pieces {
+		rows = segments(rows, name(p.Queue), p.Queue+1, p.Segment)
 	}
-	for _, p := range c.Queues[c.from:c.to] {
-		if l := c.seen[p.Queue]; l != nil {
-			l.All = true // it came back short: there was no more
-		}
-	}
-	if c.returned(t, queues) {
-		c.ask(t)
-		return true
-	}
-	if c.next(); c.done {
-		return false
-	}
-	c.ask(t)
-	return true
+	return rows
 }
 
-// returned: jobs of the run's queues were given back behind the cursors, perhaps
-// too late for the claim's own look to see them. The next one looks everywhere.
-func (c *claiming) returned(t *tx, queues []string) bool {
-	if c.again {
-		return false
-	}
-	for _, p := range c.Queues[c.from:c.to] {
-		if c.cursors.Returned(p.Queue, t.returns[slices.Index(queues, p.Queue)]) {
-			c.cursors.Forget(p.Queue)
-			c.again = true
-		}
-	}
-	return c.again
-}
-
-// next moves on to the next run of queues.
-func (c *claiming) next() {
-	c.from, c.again = c.to, false
-	if c.from == len(c.Queues) || len(c.Slots) == 0 {
-		c.done = true
-		return
-	}
-	for c.to++; c.to < len(c.Queues) && c.Queues[c.to].LIFO == c.Queues[c.from].LIFO; {
-		c.to++
-	}
-}
-
-// segments are the pieces of the index that a run looks through, as the server is
-// told: what is behind a spot of a priority is one, whole priorities are another,
-// because only the first can be found by the position.
-func segments(rows []segmentRow, queue string, policy int, all []cursor.Segment) []segmentRow {
+// segments adds a segment to rows in the form that the server reads. What is behind a spot
+// of a priority is one row and whole priorities are another, because only the first can be
+// found by the position.
+func segments(rows []segmentRow, queue string, policy int, s cursor.Segment) []segmentRow {
 	add := func(highest, lowest int32, low, high int64) {
 		rows = append(rows, segmentRow{len(rows) + 1, queue, policy, int16(highest), int16(lowest), low, high})
 	}
@@ -156,26 +103,24 @@ func segments(rows []segmentRow, queue string, policy int, all []cursor.Segment)
 			add(-urgency, -urgency, low, high)
 		}
 	}
-	for _, s := range all {
-		from, to := s.From, s.To
-		if from.Urgency == to.Urgency {
-			piece(from.Urgency, from.Position, to.Position)
-			continue
-		}
-		piece(from.Urgency, from.Position, math.MaxInt64) // what is left of its priority
-		first, last := max(from.Urgency+1, mostUrgent), min(to.Urgency, leastUrgent)
-		part := last == to.Urgency && to.Position < math.MaxInt64
-		if part {
-			last--
-		}
-		if first == last {
-			piece(first, 0, math.MaxInt64)
-		} else if first < last {
-			add(-first, -last, 0, math.MaxInt64)
-		}
-		if part {
-			piece(to.Urgency, 0, to.Position)
-		}
+	from, to := s.From, s.To
+	if from.Urgency == to.Urgency {
+		piece(from.Urgency, from.Position, to.Position)
+		return rows
+	}
+	piece(from.Urgency, from.Position, math.MaxInt64) // the rest of its priority
+	first, last := max(from.Urgency+1, mostUrgent), min(to.Urgency, leastUrgent)
+	part := last == to.Urgency && to.Position < math.MaxInt64
+	if part {
+		last--
+	}
+	if first == last {
+		piece(first, 0, math.MaxInt64)
+	} else if first < last {
+		add(-first, -last, 0, math.MaxInt64)
+	}
+	if part {
+		piece(to.Urgency, 0, to.Position)
 	}
 	return rows
 }
@@ -186,194 +131,65 @@ const (
 	leastUrgent = math.MaxInt16 + 1
 )
 
-func (c *claiming) segments(now time.Time) (rows []segmentRow) {
-	for i, p := range c.Queues[c.from:c.to] {
-		all := []cursor.Segment{cursor.Whole}
-		if !p.LIFO {
-			all = c.cursors.Segments(p.Queue, now, false)
-			if c.seen[p.Queue] == nil {
-				c.seen[p.Queue] = &learned{Learned: cursor.Learned{Asked: now}}
-			}
-			c.seen[p.Queue].full = all[len(all)-1].To == cursor.End // nothing is behind
-			c.seen[p.Queue].Whole = c.seen[p.Queue].Whole || all[0] == cursor.Whole
-		}
-		rows = segments(rows, p.Queue, i+1, all)
-	}
-	return rows
-}
-
-func (c *claiming) policies() (rows []policyRow) {
-	for i, p := range c.Queues[c.from:c.to] {
+func policiesOf(r *core.Run) (rows []policyRow) {
+	for i, p := range r.Queues {
 		rows = append(rows, policyRow{i + 1, p.MaxAttempts, some(ms(p.Timeout)), ms(p.Backoff), ms(p.BackoffMax), some(ms(p.RetainDone)), some(ms(p.RetainDead))})
 	}
 	return rows
 }
 
-// slots are those that are left, or as many as one statement may fill.
-func (c *claiming) slots() (rows []slotRow) {
-	for i, s := range c.Slots[len(c.res.Jobs):] {
-		if i == most {
-			break
-		}
+func slotsOf(r *core.Run) (rows []slotRow) {
+	for i, s := range r.Slots {
 		if s.Prefetch {
-			s.Worker = "" // nobody yet
+			s.Worker = "" // it has none yet
 		}
 		rows = append(rows, slotRow{i + 1, int64(s.Token.Host), int64(s.Token.Number), some(ms(s.Lease)), text(s.Worker), bit(s.Prefetch)})
 	}
 	return rows
 }
 
-// ask queues the claim's piece for the run.
-func (c *claiming) ask(t *tx) {
-	if c.done {
-		return
+// Bury implements core.Claimer.
+func (t *tx) Bury(jobs []core.TooLarge) {
+	rows := make([]buryRow, len(jobs))
+	for i, j := range jobs {
+		rows[i] = buryRow{j.ID, j.Policy.MaxAttempts, some(ms(j.Policy.RetainDead)), j.Message}
 	}
-	p := t.s.sql.claim
-	if c.Queues[c.from].LIFO {
-		p = t.s.sql.claimNewest
-	}
-	slots := c.slots()
-	var got []row
-	t.add(p, []reader{each(func(rows *sql.Rows) error {
-		r, err := c.scan(rows)
-		got = append(got, r)
-		return err
-	}), func(rows *sql.Rows) error { return c.take(got, rows, t.s.server.babelfish) }},
-		int64(len(slots)), c.left, c.MaxPayload, int64(c.host), int64(bit(!c.Strict && len(c.res.Jobs) == 0)),
-		document(c.segments(time.Now())), document(c.policies()), document(slots))
-}
-
-// row is what a claim's piece answers for each row that it took.
-type row struct {
-	backends.Job
-	slot   int
-	place  int64
-	policy int
-}
-
-func (c *claiming) scan(rows *sql.Rows) (r row, err error) {
-	var id, timeout int64
-	var headers string
-	if err := rows.Scan(&r.slot, &r.policy, &r.place, &id, &r.Priority, &r.Attempt, &r.MaxAttempts, &r.Fence, &r.EnqueuedAt,
-		&timeout, &headers, &r.Key, &r.LastError, &r.Payload); err != nil {
-		return r, err
-	}
-	if r.policy < 1 || r.policy > c.to-c.from {
-		return r, fmt.Errorf("sqlserver: the answer names policy %d of %d", r.policy, c.to-c.from)
-	}
-	policy := c.Queues[c.from+r.policy-1]
-	r.ID, r.Queue, r.EnqueuedAt = batch.ID(id), policy.Queue, r.EnqueuedAt.UTC()
-	r.Timeout = cmp.Or(batch.FromMS(timeout), policy.Timeout)
-	r.Headers = batch.ReadHeaders(headers)
-	return r, nil
-}
-
-// take reads which rows were left, and puts what the claim got into its slots. Rows
-// come in any order.
-func (c *claiming) take(got []row, rows *sql.Rows, babelfish bool) error {
-	wanted := int64(0)
-	for rows.Next() {
-		var policy int
-		var id, size int64
-		switch err := rows.Scan(&policy, &id, &size); {
-		case err != nil:
-			return err
-		case policy == 0:
-			wanted = id
-		case size > c.MaxPayload:
-			c.large = append(c.large, tooLarge{id, size, c.Queues[c.from+policy-1]})
-		default:
-			c.res.More = true
-		}
-	}
-	if int64(len(got)) != wanted {
-		return shortClaim(wanted, len(got), babelfish)
-	}
-	c.give(got)
-	c.filled = len(got) == most
-	return nil
-}
-
-func (c *claiming) give(got []row) {
-	slices.SortFunc(got, func(a, b row) int { return cmp.Compare(a.slot, b.slot) })
-	first := len(c.res.Jobs)
-	for i, r := range got {
-		r.Token = c.Slots[first+i].Token
-		c.res.Jobs = append(c.res.Jobs, r.Job)
-		c.left -= int64(len(r.Payload))
-		if l := c.seen[r.Queue]; l != nil {
-			l.Taken = append(l.Taken, cursor.Spot{Urgency: -int32(r.Priority), Position: r.place})
-		}
-	}
-	if len(got) > 0 { // the queues before the last job's gave all that they had
-		last := c.from + got[len(got)-1].policy - 1
-		for i, p := range c.Queues[c.from : last+1] {
-			if l := c.seen[p.Queue]; l != nil && (c.from+i < last || l.full) {
-				l.All = true
-			}
-		}
-	}
-}
-
-// bury sends the jobs that are too large to dead.
-func (c *claiming) bury(t *tx) {
-	var rows []buryRow
-	for _, l := range c.large {
-		c.res.Failed.Add(l.policy.Queue, backends.CauseTooLarge, true)
-		rows = append(rows, buryRow{l.id, l.policy.MaxAttempts, some(ms(l.policy.RetainDead)), backends.TooLarge(l.size, c.MaxPayload)})
-	}
-	c.large = nil
 	t.add(t.s.sql.bury, nil, document(rows))
 }
 
-// The server does not tell which transactions are still at it to somebody without
-// special rights. So "all that has a position by now" is over where it is a while
-// ago, and nobody holds a lock there any more: a number is drawn by the very statement
-// that stores its row, and from then on the row's lock tells of it. A statement that
-// takes longer from the one to the other (a huge INSERT … SELECT, which may fill an
-// index last) is what claims that look below their floors are for (cursor.Set.Unproven).
+// A login without special rights cannot see which transactions are still under way. So "all
+// that has a position by now" is over if it is a while ago, and no lock is held there any
+// more: a number is drawn by the very statement that stores its row, and from then on the
+// row's lock shows it. A statement that takes longer between the two (a huge INSERT …
+// SELECT, which can fill an index last) is the reason why claims also look below their
+// floors (cursor.Set.Unproven).
 const settled = 10 * time.Second
 
-// learn tells the cursors what the committed claims saw.
-func (k *commitment) learn() {
-	for _, c := range k.claims {
-		for queue, l := range c.seen {
-			l.Returns = k.last[slices.Index(k.queues, queue)]
-			l.Ended = k.s.age()
-			l.Begun = l.Ended + int64(settled)
-			l.Took = time.Since(l.Asked)
-			k.s.cursors.Learn(queue, l.Learned)
+// Prove implements core.Claimer. Begin has proven what can be proven.
+func (t *tx) Prove(context.Context, []string) {}
+
+// prove moves the floors of the queues' cursors. What fails is tried again by a later
+// transaction.
+func (s *Store) prove(ctx context.Context, queues []string) {
+	for _, queue := range queues {
+		proof, ok := s.Cursors.ToProve(queue)
+		if !ok {
+			continue
 		}
+		ended := s.age()
+		first, err := s.probe(ctx, proof)
+		if err != nil {
+			s.log.Debug("a cursor stays where it is", "place", s.place, "queue", queue, "error", err)
+			continue
+		}
+		s.Cursors.Advance(proof, ended, first)
 	}
 }
 
-// prove moves the cursors' lows on. It is a hint: what fails is tried again later.
-func (s *Store) prove(ctx context.Context, claims []backends.Claim) {
-	for _, c := range claims {
-		for _, p := range c.Queues {
-			if p.LIFO {
-				continue
-			}
-			proof, ok := s.cursors.ToProve(p.Queue)
-			if !ok {
-				continue
-			}
-			ended := s.age()
-			first, err := s.probe(ctx, proof)
-			if err != nil {
-				s.log.Debug("a cursor stays where it is", "place", s.place, "queue", p.Queue, "error", err)
-				continue
-			}
-			s.cursors.Advance(proof, ended, first)
-		}
-	}
-}
-
-// age is how long this Store has been open, in nanoseconds: its own clock, which
-// nobody sets.
+// age is how long this Store has been open, in nanoseconds, by a clock that nothing sets.
 func (s *Store) age() int64 { return int64(time.Since(s.opened)) }
 
-// probe finds the first ready position of each piece of a proof; 0: none.
+// probe finds the first ready position of each piece of a proof; 0: there is none.
 func (s *Store) probe(ctx context.Context, p cursor.Proof) ([]int64, error) {
 	first := make([]int64, len(p.Urgency))
 	rows := make([]pieceRow, len(p.Urgency))
@@ -386,11 +202,27 @@ func (s *Store) probe(ctx context.Context, p cursor.Proof) ([]int64, error) {
 		if err := rows.Scan(&n, &position); err != nil {
 			return err
 		}
-		if n < 0 || n >= len(first) {
-			return fmt.Errorf("sqlserver: the answer names piece %d of %d", n, len(first))
+		_, err := item(first, n)
+		if err == nil {
+			first[n] = position
 		}
-		first[n] = position
-		return nil
+		return err
 	})}}})
 	return first, err
+}
+
+// claimStatement is the batch of a claim of one job, with variables for its parameters.
+func (s *Store) claimStatement(queue string) string {
+	r := &core.Run{Queues: []backends.Policy{{Queue: queue, MaxAttempts: 1}}, Pieces: []core.Piece{{Segment: cursor.Whole}}}
+	values := map[string]string{
+		"claim_max": "1", "claim_bytes": fmt.Sprint(int64(math.MaxInt64)), "claim_payload": fmt.Sprint(int64(math.MaxInt64)), "claim_host": "0", "claim_first": "1",
+		"claim_segments": quoteText(string(document(segmentsOf(r.Pieces, func(int) string { return queue })))),
+		"claim_policies": quoteText(string(document(policiesOf(r)))), "claim_slots": "N'[]'",
+	}
+	var b strings.Builder
+	for _, p := range s.sql.claim.params {
+		fmt.Fprintf(&b, "DECLARE @%s %s = %s;\n", p.name, p.kind, values[p.name])
+	}
+	text, _ := s.sql.batch([]call{{piece: s.sql.claim}})
+	return b.String() + text
 }

@@ -22,8 +22,8 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
-// envURL names a database of a SQL Server, on which the suite of all engines runs. No
-// SQL Server can be fetched for a test.
+// envURL names a database of a SQL Server, on which the conformance suite runs. No SQL Server
+// can be downloaded for a test.
 const envURL = "QSIDECAR_TEST_SQLSERVER"
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
@@ -50,7 +50,7 @@ func run(m *testing.M) (code int) {
 	return code
 }
 
-// places is what stands in for SQL Server, where a test needs it.
+// places is the emulator's server. It starts when a test first needs it.
 var places struct {
 	once       sync.Once
 	err        error
@@ -58,7 +58,7 @@ var places struct {
 	translator *translations
 }
 
-// standIn is a new database there.
+// standIn is a new database of the emulator's server.
 func standIn(t testing.TB) string {
 	t.Helper()
 	places.once.Do(func() {
@@ -87,7 +87,7 @@ func open(t testing.TB, o Options) *Store {
 	return s
 }
 
-// loseCommit has the connections break at the next commit.
+// loseCommit breaks the connections at the next commit.
 func (s *Store) loseCommit(before bool, cut func()) {
 	hook := func(now bool) {
 		if now == before {
@@ -98,20 +98,19 @@ func (s *Store) loseCommit(before bool, cut func()) {
 	s.fault.Store(&hook)
 }
 
-// emulation opens a Store on what stands in for SQL Server.
+// emulation opens a Store on the emulator.
 func emulation(t testing.TB, url, schema string) (*Store, *emulator, Options) {
 	e := &emulator{url: url, schema: schema, translator: places.translator, conns: map[*emulated]struct{}{}}
 	o := Options{URL: "sqlserver://nobody@stand.in?database=qsidecar", Schema: schema, driver: func(*mssql.Connector) driver.Connector { return e }}
 	return open(t, o), e, o
 }
 
-// quickTopics are what -short runs of the suite: leases, outcomes, sidecars that died and
-// what is kept. All topics run on four other engines there.
+// quickTopics are the topics of the suite that -short runs: leases, outcomes, dead sidecars and
+// retention. All topics run on four other engines then.
 var quickTopics = []string{"Settle", "Leases", "Hosts", "Retention"}
 
-// TestConformanceByEmulation runs the suite of all engines on the very batches that
-// would go to SQL Server, carried out by PostgreSQL: see emulator for what that shows
-// and what it does not.
+// TestConformanceByEmulation runs the conformance suite on the batches that would go to SQL
+// Server. PostgreSQL carries them out. See emulator for what that shows and what it does not.
 func TestConformanceByEmulation(t *testing.T) {
 	url := standIn(t)
 	beside := func(t *testing.T, sql string, args ...any) {

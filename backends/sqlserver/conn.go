@@ -34,7 +34,7 @@ func configure(o *Options) (msdsn.Config, error) {
 	if err != nil {
 		return config, fmt.Errorf("the address of the SQL Server database, written sqlserver://USER@HOST:PORT?database=NAME: %w", withoutURL(err))
 	}
-	if config.Database == "" { // a path is an instance's name, and the login's own database is likely master
+	if config.Database == "" { // a path is an instance's name, and a login's default database is often master
 		return config, errors.New("the address of the SQL Server database names none: write sqlserver://USER@HOST:PORT?database=NAME")
 	}
 	if o.Password != "" {
@@ -46,12 +46,12 @@ func configure(o *Options) (msdsn.Config, error) {
 	if config.DialTimeout <= 0 || config.DialTimeout > connectTimeout {
 		config.DialTimeout = connectTimeout
 	}
-	// What broke is tried again here, where it is known what may be.
+	// The core retries, because it knows what is safe to retry.
 	config.DisableRetry = true
 	return config, nil
 }
 
-// withoutURL is err without the URL that net/url puts into it, password and all.
+// withoutURL is err without the URL, which net/url puts into it with the password.
 func withoutURL(err error) error {
 	if u, ok := errors.AsType[*url.Error](err); ok {
 		return u.Err
@@ -77,8 +77,8 @@ func placeOf(c msdsn.Config) string {
 	return u.String()
 }
 
-// connect makes the pools; nothing is dialled yet. The driver resets a session
-// whenever it is taken from a pool (sp_reset_connection), with the first batch.
+// connect makes the pools. It does not connect yet. The driver resets a session
+// (sp_reset_connection) with the first batch after it was taken from a pool.
 func (s *Store) connect(config msdsn.Config) {
 	pool := func(most int) *sql.DB {
 		c := mssql.NewConnectorConfig(config)
@@ -86,36 +86,36 @@ func (s *Store) connect(config msdsn.Config) {
 		if c.Dialer == nil {
 			c.Dialer = &net.Dialer{KeepAlive: config.KeepAlive}
 		}
-		c.Dialer = dialer{c.Dialer}
+		c.Dialer = recordingDialer{c.Dialer}
 		var to driver.Connector = c
 		if s.o.driver != nil {
 			to = s.o.driver(c)
 		}
-		db := sql.OpenDB(prompt{to, s.o.connect})
+		db := sql.OpenDB(timedConnector{to, s.o.connect})
 		db.SetMaxOpenConns(most)
 		db.SetMaxIdleConns(most)
 		db.SetConnMaxIdleTime(idleTime)
 		return db
 	}
 	own := s.o.MaxConnections - 1
-	s.db, s.beats = pool(own), pool(1)
+	s.db, s.heartbeats = pool(own), pool(1)
 	s.lanes = make(chan *lane, own)
 	for range own {
 		s.lanes <- s.newLane()
 	}
 }
 
-// prompt is a connector whose connections are there within a time, login and all, or not:
-// the driver by itself reads on for as long as the server says nothing, whatever becomes of ctx.
-type prompt struct {
+// timedConnector limits the time of a connect, including the login. The driver waits for a
+// silent server without a limit, even after ctx has ended.
+type timedConnector struct {
 	driver.Connector
 	within time.Duration
 }
 
 // Connect implements driver.Connector.
-func (p prompt) Connect(ctx context.Context) (driver.Conn, error) {
-	w := new(dialled)
-	within, cancel := context.WithTimeoutCause(context.WithValue(ctx, dialledKey{}, w), p.within, fmt.Errorf("no answer to the login within %v", p.within))
+func (p timedConnector) Connect(ctx context.Context) (driver.Conn, error) {
+	w := new(pendingConn)
+	within, cancel := context.WithTimeoutCause(context.WithValue(ctx, pendingConnKey{}, w), p.within, fmt.Errorf("no answer to the login within %v", p.within))
 	defer cancel()
 	stop := context.AfterFunc(within, w.cut)
 	c, err := p.Connector.Connect(within)
@@ -123,37 +123,37 @@ func (p prompt) Connect(ctx context.Context) (driver.Conn, error) {
 		return c, err
 	}
 	if err == nil {
-		err = c.Close() // its wire is cut
+		err = c.Close() // its network connection was cut
 	}
 	return nil, errors.Join(context.Cause(within), err)
 }
 
-// dialled is the wire of a connection that is being made.
-type dialled struct {
+// pendingConn is the network connection of a connect under way.
+type pendingConn struct {
 	mu   sync.Mutex
 	wire net.Conn
 	over bool
 }
 
-type dialledKey struct{}
+type pendingConnKey struct{}
 
-// cut has whoever reads from the wire, or will, read no more.
-func (w *dialled) cut() {
+// cut ends all reads from the network connection, now and later.
+func (w *pendingConn) cut() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.over = true
 	if w.wire != nil {
-		_ = w.wire.SetDeadline(time.Unix(1, 0)) // fails where it is closed already
+		_ = w.wire.SetDeadline(time.Unix(1, 0)) // fails if it is already closed
 	}
 }
 
-// dialer tells who connects which wire it is.
-type dialer struct{ mssql.Dialer }
+// recordingDialer notes the network connection of each connect.
+type recordingDialer struct{ mssql.Dialer }
 
 // DialContext implements mssql.Dialer.
-func (d dialer) DialContext(ctx context.Context, network, addr string) (net.Conn, error) {
+func (d recordingDialer) DialContext(ctx context.Context, network, addr string) (net.Conn, error) {
 	wire, err := d.Dialer.DialContext(ctx, network, addr)
-	if w, ok := ctx.Value(dialledKey{}).(*dialled); ok && err == nil {
+	if w, ok := ctx.Value(pendingConnKey{}).(*pendingConn); ok && err == nil {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		if w.wire = wire; w.over {
@@ -163,7 +163,7 @@ func (d dialer) DialContext(ctx context.Context, network, addr string) (net.Conn
 	return wire, err
 }
 
-// server is what answers.
+// server is what the server says about itself.
 type server struct {
 	version   string
 	major     int
@@ -171,7 +171,7 @@ type server struct {
 	level     int // the database's compatibility level
 	babelfish bool
 	name      string // of the database
-	versions  bool   // it has row versions for readers: READ_COMMITTED_SNAPSHOT
+	versions  bool   // READ_COMMITTED_SNAPSHOT: the database has row versions for readers
 }
 
 const (
@@ -181,7 +181,7 @@ const (
 	minLevel       = 130 // OPENJSON's
 )
 
-// greet asks the server who it is.
+// greet asks for the server's version and settings, and rejects what is not supported.
 func (s *Store) greet(ctx context.Context) error {
 	var v *server
 	if err := s.plain(ctx, s.db, s.sql.greet, func(rows *sql.Rows) error {
@@ -216,21 +216,20 @@ func (s *Store) greet(ctx context.Context) error {
 	return nil
 }
 
-// discard closes a connection for good: where it broke, or is in the midst of
-// something that cannot be ended.
+// discard closes a connection that is broken, or that is in the middle of something that
+// cannot be ended.
 func discard(c *sql.Conn) {
-	_ = c.Raw(func(any) error { return driver.ErrBadConn }) // says so again
+	_ = c.Raw(func(any) error { return driver.ErrBadConn }) // returns that error
 }
 
-// flush closes the connections of a pool that are idle: where one of them broke the
-// others most likely did.
+// flush closes the idle connections of a pool: if one broke, the others most likely did.
 func flush(db *sql.DB, most int) {
 	db.SetMaxIdleConns(-1)
 	db.SetMaxIdleConns(most)
 }
 
-// plain runs a query without parameters, and without the head of a batch: where the
-// tables may not be there yet.
+// plain runs a query without parameters and without the head of a batch, because the tables
+// may not exist yet.
 func (s *Store) plain(ctx context.Context, on querier, query string, f func(rows *sql.Rows) error) error {
 	rows, err := on.QueryContext(ctx, query)
 	if err != nil {

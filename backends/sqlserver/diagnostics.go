@@ -4,9 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"math"
 	"strings"
-	"time"
 
 	mssql "github.com/microsoft/go-mssqldb"
 
@@ -82,20 +80,7 @@ func (s *Store) ExplainBatch(st *backends.Statement) (string, error) {
 
 // ClaimBatch returns the batch that claims a job of the queue: its parameters are
 // variables.
-func (s *Store) ClaimBatch(queue string, now time.Time) string {
-	x := claiming{cursors: &s.cursors, seen: map[string]*learned{}}
-	x.Queues, x.to = []backends.Policy{{Queue: queue, MaxAttempts: 1}}, 1
-	values := map[string]string{
-		"claim_max": "1", "claim_bytes": fmt.Sprint(int64(math.MaxInt64)), "claim_payload": fmt.Sprint(int64(math.MaxInt64)), "claim_host": "0", "claim_first": "1",
-		"claim_segments": quoteText(string(document(x.segments(now)))), "claim_policies": quoteText(string(document(x.policies()))), "claim_slots": "N'[]'",
-	}
-	var b strings.Builder
-	for _, p := range s.sql.claim.params {
-		fmt.Fprintf(&b, "DECLARE @%s %s = %s;\n", p.name, p.kind, values[p.name])
-	}
-	text, _ := s.sql.batch([]call{{piece: s.sql.claim}})
-	return b.String() + text
-}
+func (s *Store) ClaimBatch(queue string) string { return s.claimStatement(queue) }
 
 // IsNarrow reports whether the column's texts can lack letters of Unicode.
 func IsNarrow(c backends.Column) bool { return narrow(c) }

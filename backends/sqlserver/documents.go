@@ -10,19 +10,19 @@ import (
 	mssql "github.com/microsoft/go-mssqldb"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/backends/internal/batch"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
-// Lists go to the server as JSON documents that OPENJSON reads with the types that
-// each statement names. A field that is absent is NULL there. Bytes are not in them:
-// they lie one after the other in a varbinary(max) of their own, and a document says
-// where, so that nothing has to be encoded and decoded.
+// Lists go to the server as JSON documents that OPENJSON reads with the types that each
+// statement names. A field that is absent is NULL there. Documents hold no bytes: all bytes
+// of a list are one varbinary(max) argument, and the document has offsets and sizes. So
+// nothing has to be encoded and decoded.
 
-// most is how many rows a document has at most.
-const most = 1000
+// maxRows is how many rows a document has at most.
+const maxRows = 1000
 
-// document is a list as an argument. Numbers and texts are all that is in one, and
-// those json.Marshal cannot fail at.
+// document is a list as an argument. It holds numbers and texts alone, at which json.Marshal
+// cannot fail.
 func document[T any](rows []T) mssql.NVarCharMax {
 	if rows == nil {
 		return "[]"
@@ -36,15 +36,15 @@ func document[T any](rows []T) mssql.NVarCharMax {
 
 // chunks calls f with pieces of rows that one statement may have.
 func chunks[T any](rows []T, f func(from int, rows []T)) {
-	for from := 0; from < len(rows); from += most {
-		f(from, rows[from:min(from+most, len(rows))])
+	for from := 0; from < len(rows); from += maxRows {
+		f(from, rows[from:min(from+maxRows, len(rows))])
 	}
 }
 
 // blob collects bytes.
 type blob []byte
 
-// add appends bytes and returns where they lie.
+// add appends bytes and returns their offset and size.
 func (b *blob) add(bytes []byte) (start, size int64) {
 	start = int64(len(*b))
 	*b = append(*b, bytes...)
@@ -59,14 +59,13 @@ func (b blob) bytes() []byte {
 	return b
 }
 
-// spans longer than this are as good as for ever, and the server could not add
-// longer ones to an instant.
+// longest is the longest span that is sent: the server cannot add longer ones to an instant.
 const longest = 50 * 365 * 24 * time.Hour
 
 // ms is d in milliseconds; 0 and less: 0.
-func ms(d time.Duration) int64 { return max(batch.MS(min(d, longest)), 0) }
+func ms(d time.Duration) int64 { return max(core.MS(min(d, longest)), 0) }
 
-// some is n, or NULL where it says nothing.
+// some is n, or NULL if it is not positive.
 func some(n int64) *int64 {
 	if n <= 0 {
 		return nil
@@ -74,8 +73,8 @@ func some(n int64) *int64 {
 	return &n
 }
 
-// instant is how a datetime2(6) is written, in UTC and whatever the session's
-// language: rounded up, so that nothing is due before its time.
+// instant is how a datetime2(6) is written, in UTC and for any language of the session. It is
+// rounded up, so that nothing is due before its time.
 func instant(t time.Time) string {
 	if u := t.Truncate(time.Microsecond); u.Before(t) {
 		t = u.Add(time.Microsecond)
@@ -90,7 +89,7 @@ func instant(t time.Time) string {
 	return t.Format("2006-01-02T15:04:05.000000")
 }
 
-// text is s as a column has it: NULL where it is empty.
+// text is s, or NULL if it is empty.
 func text(s string) *string {
 	if s == "" {
 		return nil
@@ -116,19 +115,17 @@ type deliverRow struct {
 	Worker *string `json:"worker,omitempty"`
 }
 
-type extendRow struct {
+type renewalRow struct {
 	leaseRow
-	Lease  *int64  `json:"lease_ms,omitempty"`
-	Bind   *int64  `json:"bind,omitempty"`
-	Worker *string `json:"worker,omitempty"`
+	Attempts  int     `json:"attempts"`
+	Lease     *int64  `json:"lease_ms,omitempty"`
+	Owner     int64   `json:"owner"`
+	NewDue    int     `json:"new_due"`
+	SetWorker int     `json:"set_worker"`
+	Worker    *string `json:"worker,omitempty"`
 }
 
-type lookRow struct {
-	leaseRow
-	Owner *int64 `json:"owner,omitempty"`
-}
-
-type fateRow struct {
+type endingRow struct {
 	leaseRow
 	Queue      string  `json:"queue"`
 	Keyed      int     `json:"keyed"`
@@ -156,12 +153,9 @@ type jobRow struct {
 	Start    int64   `json:"start"`
 	Size     int64   `json:"size"`
 
-	// of those with a key or with an ack
-	Key    *string `json:"key,omitempty"`
-	TTL    *int64  `json:"ttl_ms,omitempty"`
-	Job    *int64  `json:"job,omitempty"`
-	Host   *int64  `json:"host,omitempty"`
-	Number *int64  `json:"number,omitempty"`
+	// of those with a key
+	Key *string `json:"key,omitempty"`
+	TTL *int64  `json:"ttl_ms,omitempty"`
 }
 
 // newJobRow is a job in a document, and its payload in the blob.
@@ -180,9 +174,9 @@ func newJobRow(n int, j *backends.NewJob, payloads *blob) (jobRow, error) {
 		r.Headers = &headers
 	}
 	if j.Key != "" {
-		// In a document other bytes would become U+FFFD, and another job's key.
+		// A document would turn other bytes into U+FFFD, which can be another job's key.
 		if !utf8.ValidString(j.Key) || strings.ContainsRune(j.Key, 0) {
-			return r, backends.Refused(fmt.Errorf("the key %q is no text", j.Key))
+			return r, backends.Refused(fmt.Errorf("the key %q is not valid UTF-8, or has a NUL", j.Key))
 		}
 		ttl := ms(j.KeyTTL)
 		r.Key, r.TTL = &j.Key, &ttl
@@ -242,6 +236,15 @@ type queueRow struct {
 type idRow struct {
 	N  int   `json:"n"`
 	ID int64 `json:"id"`
+}
+
+// idRows are ids with their places in the list.
+func idRows(ids []int64) []idRow {
+	rows := make([]idRow, len(ids))
+	for i, id := range ids {
+		rows[i] = idRow{i, id}
+	}
+	return rows
 }
 
 type hostRow struct {

@@ -41,7 +41,7 @@ func TestPlainInsertLater(t *testing.T) {
 	})
 }
 
-// TestDocumentedStatements runs the INSERTs of README.md: these are jobs.
+// TestDocumentedStatements shows that the INSERTs of README.md are jobs.
 func TestDocumentedStatements(t *testing.T) {
 	t.Parallel()
 	s, e, _ := emulation(t, standIn(t), defaultSchema)
@@ -57,8 +57,8 @@ func TestDocumentedStatements(t *testing.T) {
 	})
 }
 
-// TestCursors: a queue's lows move on when what was taken is long gone, claims then
-// begin there, and a job that is given back is found again behind them.
+// TestCursors shows that a queue's floors move on when what was claimed is long gone, that
+// claims then begin there, and that a job that is given back behind them is found again.
 func TestCursors(t *testing.T) {
 	t.Parallel()
 	url := standIn(t)
@@ -88,7 +88,7 @@ func TestCursors(t *testing.T) {
 		commit([]backends.Write{backends.Enqueue{Jobs: jobs}}, 0)
 	}
 	low := func() int64 {
-		for _, l := range s.cursors.Lows("q") {
+		for _, l := range s.Cursors.Lows("q") {
 			return l.Position
 		}
 		return 0
@@ -108,8 +108,8 @@ func TestCursors(t *testing.T) {
 	if len(more) != 20 || low() == 0 {
 		t.Fatalf("%d given, low %d: it should have moved on", len(more), low())
 	}
-	// A row below the low that a producer commits late, as after a position that it drew long
-	// before: no lock told of it, and a look below the low finds it.
+	// A producer commits a row below the floor late, as after a position that it drew long before.
+	// No lock showed the row. A claim that looks below the floor finds it.
 	c, err := pgx.Connect(t.Context(), url)
 	if err != nil {
 		t.Fatal(err)
@@ -130,7 +130,7 @@ func TestCursors(t *testing.T) {
 		}
 		return false
 	})
-	// Behind the low: its return is counted, and the next claim looks everywhere.
+	// A job below the floor is given back. That is counted, and the next claim looks everywhere.
 	back := jobs[5]
 	commit([]backends.Write{backends.Release{Leases: []backends.Lease{{Job: back.ID, Token: back.Token}}, Uncounted: true}}, 0)
 	if again := commit(nil, 1); len(again) != 1 || again[0].ID != back.ID || string(again[0].Payload) != "5" {
@@ -138,8 +138,8 @@ func TestCursors(t *testing.T) {
 	}
 }
 
-// TestOldMarksGo: the numbers of commits go of sidecars that are long gone, also where
-// no key has ended.
+// TestOldMarksGo shows that the commits of sidecars that ended long ago are deleted, also if no
+// key has expired.
 func TestOldMarksGo(t *testing.T) {
 	t.Parallel()
 	url := standIn(t)
@@ -166,7 +166,7 @@ func TestOldMarksGo(t *testing.T) {
 	}
 }
 
-// TestManyFailures: the failures of a job go with it, however many they are.
+// TestManyFailures shows that all failures of a job are deleted with it, however many they are.
 func TestManyFailures(t *testing.T) {
 	t.Parallel()
 	url := standIn(t)

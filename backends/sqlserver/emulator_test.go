@@ -17,18 +17,18 @@ import (
 	mssql "github.com/microsoft/go-mssqldb"
 )
 
-// emulator stands in for SQL Server: a driver that carries out the very batches that
-// are sent, turned into PostgreSQL's SQL by testdata/tsql/translate.py. It shows that
-// the statements do what they are meant to, and that arguments and answers are read as
-// they were written. It shows nothing of what SQL Server does differently: its locks,
-// its plans, its conversions and its settings; and no key range is ever locked.
+// emulator replaces SQL Server. It is a driver that carries out the batches that are sent, which
+// testdata/tsql/translate.py turns into PostgreSQL's SQL. It shows that the statements do what
+// they are meant to, and that arguments and answers are read as they were written. It shows
+// nothing that SQL Server does differently: locks, plans, conversions and settings. It never
+// locks a key range.
 type emulator struct {
 	url, schema string
 	translator  *translations
 	tables      map[string][]*answer // that somebody else owns: what the catalogue says of each
 
-	// lockTimeouts has a wait for a lock end as SET LOCK_TIMEOUT says. Without it a machine
-	// that stands still ends no wait.
+	// lockTimeouts ends the wait for a lock as SET LOCK_TIMEOUT says. Without it a machine that
+	// stands still ends no wait.
 	lockTimeouts bool
 
 	gone atomic.Bool // the indexes of adopted tables
@@ -37,7 +37,7 @@ type emulator struct {
 	conns map[*emulated]struct{}
 }
 
-// cut breaks all connections, like a network.
+// cut breaks all connections, as a network does.
 func (e *emulator) cut() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -157,7 +157,7 @@ func (c *emulated) declare(args []driver.NamedValue) error {
 	return nil
 }
 
-// batch carries out a batch. What no translation is for is done by hand.
+// batch carries out a batch. Some batches have no translation and are carried out here.
 func (c *emulated) batch(ctx context.Context, query string) error {
 	pg := strings.NewReplacer("[", `"`, "]", `"`).Replace
 	create := regexp.MustCompile(`CREATE (SEQUENCE|INDEX|UNIQUE INDEX) [^;]*`)
@@ -207,7 +207,7 @@ func (c *emulated) batch(ctx context.Context, query string) error {
 	return err
 }
 
-// carryOut goes through steps. left is "break" or "continue", where one of them was met.
+// carryOut carries out steps. left is "break" or "continue" after such a step.
 func (c *emulated) carryOut(ctx context.Context, steps []step) (left string, err error) {
 	for _, s := range steps {
 		switch s.What {

@@ -9,7 +9,7 @@ import (
 	mssql "github.com/microsoft/go-mssqldb"
 )
 
-// value is a variable: its type in PostgreSQL, and what it is there as a text.
+// value is a variable: its type in PostgreSQL, and its value as a text.
 type value struct {
 	kind string
 	text *string
@@ -38,7 +38,7 @@ func textOf(v any) *string {
 	return &s
 }
 
-// answered is a value as go-mssqldb gives it.
+// answered is a value as go-mssqldb returns it.
 func answered(v any) driver.Value {
 	switch v := v.(type) {
 	case int16:

@@ -10,32 +10,33 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"time"
 
 	mssql "github.com/microsoft/go-mssqldb"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/backends/internal/batch"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
 var errClosed = errors.New("the database handle was closed")
 
-// againError: something moved under the transaction; it must be run again.
+// againError says that something changed under a transaction, which must be run again.
 type againError struct{ why string }
 
 func (e *againError) Error() string { return e.why }
 
-// shortClaim is the error of a claim that took fewer rows than it had picked. On
-// Babelfish, which locks no row that is only picked, another transaction was quicker;
-// elsewhere it is a trigger's doing, and stays so however often it is tried.
+// shortClaim is the error of a claim that changed fewer rows than it had picked. Babelfish
+// does not lock a row that is only picked, so another transaction was quicker there. On other
+// servers a trigger is the cause, and the last try fails as the first one did.
 func shortClaim(wanted int64, took int, babelfish bool) error {
-	why := errPassedOver.Error()
+	why := core.ErrSilent.Error()
 	if babelfish {
 		why = "other transactions took the rest at the same time"
 	}
 	return &againError{fmt.Sprintf("a claim was to take %d rows and took %d: %s", wanted, took, why)}
 }
 
-// numbers are those of all errors that the server gave in one answer.
+// numbers are the numbers of all errors in one answer of the server.
 func numbers(err error) (all []int32) {
 	var said mssql.Error
 	if !errors.As(err, &said) {
@@ -48,24 +49,24 @@ func numbers(err error) (all []int32) {
 	return all
 }
 
-// fromServer: err is what the server said, not what became of the connection.
+// fromServer reports whether err is the server's answer and the connection is still good.
 func fromServer(err error) bool {
 	var said mssql.Error
 	return errors.As(err, &said) && !broken(err)
 }
 
-// again says when what failed may be tried again.
+// again says whether, and how soon, to try again.
 type again int
 
 const (
 	never again = iota
-	soon        // the same transaction, run again at once, may well succeed
-	later       // the server is short of something for the moment
+	soon        // the same transaction is likely to succeed at once
+	later       // the server lacks a resource for a while
 )
 
-// whenAgain: COMMIT has its own treatment; whatever else fails has written nothing.
+// whenAgain is for errors before a COMMIT, after which nothing was written.
 func whenAgain(err error) again {
-	if batch.Known(err) {
+	if core.Known(err) {
 		return never
 	}
 	if _, ok := errors.AsType[*againError](err); ok {
@@ -78,17 +79,17 @@ func whenAgain(err error) again {
 			return soon
 		}
 	}
-	if ours(err) {
+	if insertRace(err) {
 		return soon
 	}
 	for _, n := range said {
-		if slices.Contains(throttled, n) {
+		if slices.Contains(throttledNumbers, n) {
 			return later
 		}
 	}
 	var op *net.OpError
 	if errors.As(err, &op) && op.Op == "dial" {
-		return never // nobody is there: the caller waits longer than this would
+		return never // no server listens there: the caller waits longer than a retry does
 	}
 	if broken(err) {
 		return soon
@@ -96,10 +97,9 @@ func whenAgain(err error) again {
 	return never
 }
 
-// throttled are errors that pass by themselves, mostly Azure's, which ask for a little
-// patience: reconfigurations and failovers, limits of sessions and resources, and what
-// a server says while a database comes up.
-var throttled = []int32{
+// throttledNumbers are errors that end by themselves, most of them Azure's: reconfigurations,
+// failovers, limits of sessions and resources, and databases that start.
+var throttledNumbers = []int32{
 	40197, 40501, 40613, 40143, 40540, 49918, 49919, 49920, 10928, 10929, 10936, 4060, 4221,
 	42108, 42109, // a serverless database wakes up
 	615, 921, 922, 926, 927, // it moves, recovers or is restored
@@ -107,10 +107,10 @@ var throttled = []int32{
 	17197, 17830, 18401, // login timeout; upgrading
 }
 
-// ours: a row of this package's own tables that two transactions made at once, where
-// the server has no key-range locks (Babelfish), or where it was read past (a lease). The
-// second finds it when it tries again.
-func ours(err error) bool {
+// insertRace reports whether two transactions inserted one row of this package's own tables
+// at the same time. That happens if the server has no key-range locks (Babelfish), or if the
+// row was passed over as locked (a lease). The second transaction finds it at its next try.
+func insertRace(err error) bool {
 	var said mssql.Error
 	if !errors.As(err, &said) || said.Number != 2627 && said.Number != 2601 {
 		return false
@@ -123,7 +123,7 @@ func ours(err error) bool {
 	return false
 }
 
-// broken: the connection is gone.
+// broken reports whether the connection was lost.
 func broken(err error) bool {
 	var n net.Error
 	var stream mssql.StreamError
@@ -135,9 +135,9 @@ func broken(err error) bool {
 		strings.Contains(err.Error(), "failed to send") // the driver keeps the cause's text alone
 }
 
-// explain gives an error its kind and says it in words that help.
-func (s *Store) explain(err error) error {
-	if err == nil || batch.Known(err) {
+// withKind gives an error its kind and a text that helps.
+func (s *Store) withKind(err error) error {
+	if err == nil || core.Known(err) {
 		return err
 	}
 	var said mssql.Error
@@ -150,7 +150,7 @@ func (s *Store) explain(err error) error {
 	}
 	switch kindOf(said) {
 	case down:
-		if slices.Contains(denials, said.Number) {
+		if slices.Contains(deniedNumbers, said.Number) {
 			return backends.Denied(fmt.Errorf("%s: %w", s.place, err))
 		}
 		if slices.Contains([]int32{1101, 1105, 9002}, said.Number) { // its files, or its log
@@ -164,12 +164,12 @@ func (s *Store) explain(err error) error {
 		return fmt.Errorf("%s: the login lacks a right on the schema %s (`qsidecar migrate --print` ends with what it needs): %w", s.place, s.o.Schema, err)
 	}
 	if said.Number == 1934 {
-		return fmt.Errorf("%s: a trigger or a procedure there was made with SET QUOTED_IDENTIFIER or ANSI_NULLS OFF (make it anew with both ON): %w", s.place, err)
+		return fmt.Errorf("%s: a trigger or a procedure there was created with SET QUOTED_IDENTIFIER or ANSI_NULLS OFF (create it again with both ON): %w", s.place, err)
 	}
 	return fmt.Errorf("%s: %w", s.place, err)
 }
 
-// unreachable: the driver could not connect. It keeps the text of the cause alone.
+// unreachable reports whether the driver could not connect. It keeps only the cause's text.
 func unreachable(err error) bool {
 	text := err.Error()
 	for _, words := range []string{"unable to open tcp connection", "unable to get instances from Sql Server Browser", "no instance matching",
@@ -181,7 +181,7 @@ func unreachable(err error) bool {
 	return false
 }
 
-// words are the server's own, all that it said, each once.
+// words are the texts of all errors in an answer, each once.
 func words(e mssql.Error) string {
 	all := e.All
 	if len(all) == 0 {
@@ -207,12 +207,12 @@ type kind int
 
 const (
 	internal kind = iota // a fault of this program or of its schema
-	down                 // the database cannot be had just now
-	refused              // the database will not have this change
+	down                 // the database is unavailable
+	refused              // the database refuses this change
 )
 
-// kindOf says what the server's errors mean for a caller. What a trigger says, by
-// THROW, by RAISERROR or by failing itself, is a refusal, whatever its number.
+// kindOf says what the server's errors mean for a caller. An error that a trigger raises, by
+// THROW, by RAISERROR or by its own failure, is a refusal, whatever its number.
 func kindOf(e mssql.Error) kind {
 	all := append([]mssql.Error{e}, e.All...)
 	some := func(is func(e mssql.Error) bool) bool { return slices.ContainsFunc(all, is) }
@@ -220,17 +220,17 @@ func kindOf(e mssql.Error) kind {
 	case some(func(e mssql.Error) bool { return isDown(e.Number) || e.Class >= 20 }):
 		return down
 	case some(func(e mssql.Error) bool {
-		return e.Number >= 50000 || e.Number == 3609 || e.Number == 3616 || // told by a trigger; it ended the transaction
-			somebodys(e.ProcName) || slices.Contains(refusals, e.Number)
+		return e.Number >= 50000 || e.Number == 3609 || e.Number == 3616 || // raised by a trigger; a trigger ended the transaction
+			fromUserCode(e.ProcName) || slices.Contains(refusedNumbers, e.Number)
 	}):
 		return refused
 	}
 	return internal
 }
 
-// somebodys: the error was raised in a procedure, a trigger or a function that is
-// none of the server's or of this package's.
-func somebodys(procedure string) bool {
+// fromUserCode reports whether the error was raised in a procedure, a trigger or a function
+// that is neither the server's nor this package's.
+func fromUserCode(procedure string) bool {
 	switch strings.ToLower(procedure) {
 	case "", "sp_executesql", "sp_getapplock", "qsidecar_now":
 		return false
@@ -238,8 +238,8 @@ func somebodys(procedure string) bool {
 	return !strings.HasPrefix(strings.ToLower(procedure), "sys.")
 }
 
-// refusals are errors about a value or a rule of the table.
-var refusals = []int32{
+// refusedNumbers are errors about a value or a rule of the table.
+var refusedNumbers = []int32{
 	515, 547, 550, 2601, 2627, 2628, 8152, // NULL, constraints, a view's check, too long
 	220, 232, 241, 242, 244, 245, 248, 8114, 8115, 8134, 517, 535, // values of the wrong form or range
 	13608, 13609, 13610, 13611, // JSON
@@ -247,10 +247,10 @@ var refusals = []int32{
 	511, 1701, 1946, 9420, // a row or a key too long; XML
 }
 
-// denials are what a server says to those whom it does not let in.
-var denials = []int32{18452, 18456, 18461, 18470, 18486, 18487, 18488, 4064, 40532, 40615, 40914}
+// deniedNumbers are errors of logins.
+var deniedNumbers = []int32{18452, 18456, 18461, 18470, 18486, 18487, 18488, 4064, 40532, 40615, 40914}
 
-// isDown: the database cannot be had, or not be written to, just now.
+// isDown reports whether an error says that the database is unavailable or read-only.
 func isDown(n int32) bool {
 	switch n {
 	case 1205, 1222, 3960, 3961, 601, // conflicts that outlasted the tries
@@ -263,30 +263,51 @@ func isDown(n int32) bool {
 		-2:
 		return true
 	}
-	return slices.Contains(throttled, n) || slices.Contains(denials, n)
+	return slices.Contains(throttledNumbers, n) || slices.Contains(deniedNumbers, n)
 }
 
-// retryCause is why an error has something tried again.
+// retryCause is the cause of a retry; see backends.RetryCauses.
 func retryCause(err error) int {
 	switch {
 	case broken(err):
 		return backends.RetryConnection
-	case saysConflict(err):
+	case isConflict(err):
 		return backends.RetryConflict
 	}
 	return backends.RetryOther
 }
 
+// throttledWait is the least wait before a transaction is tried again that the server was
+// too short of something for.
+const throttledWait = 100 * time.Millisecond
+
+// Retry implements core.Driver.
+func (engine) Retry(_ context.Context, err error) (again bool, cause int, wait time.Duration) {
+	switch whenAgain(err) {
+	case never:
+		return false, 0, 0
+	case later:
+		wait = throttledWait
+	}
+	return true, retryCause(err), wait
+}
+
+// WithKind implements core.Driver.
+func (e engine) WithKind(err error) error { return e.withKind(err) }
+
+// FromServer implements core.Driver.
+func (engine) FromServer(err error) bool { return fromServer(err) }
+
 // Usage implements backends.Metered.
 func (s *Store) Usage() backends.Usage {
-	u, pool := s.meter.Usage(), s.db.Stats()
+	u, pool := s.Meter.Usage(), s.db.Stats()
 	u.Max, u.InUse, u.Idle = pool.MaxOpenConnections, pool.InUse, pool.Idle
 	u.Waits, u.Waited = uint64(pool.WaitCount), pool.WaitDuration
 	return u
 }
 
-// saysConflict: the server says that transactions were in each other's way.
-func saysConflict(err error) bool {
+// isConflict reports whether the server ended the transaction because of another one.
+func isConflict(err error) bool {
 	for _, n := range numbers(err) {
 		switch n {
 		case 1205, 1222, 3960, 3961, 601:

@@ -16,7 +16,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// TestKindsOfErrors: what real errors of the server and of the driver mean.
+// TestKindsOfErrors shows the kinds of real errors of the server and of the driver.
 func TestKindsOfErrors(t *testing.T) {
 	t.Parallel()
 	s := &Store{place: "sqlserver://db", o: Options{Schema: "qsidecar"}}
@@ -64,7 +64,7 @@ func TestKindsOfErrors(t *testing.T) {
 		"a trigger's own fault": {inTrigger, never, false, true, "Divide by zero"},
 		"no right":              {said(229, "The SELECT permission was denied on the object 'qsidecar_jobs'"), never, false, false, "migrate --print"},
 		"no hints' plan":        {said(8622, "Query processor could not produce a query plan because of the hints"), never, false, false, "8622"},
-		"settings":              {said(1934, "INSERT failed because the following SET options have incorrect settings: 'QUOTED_IDENTIFIER'."), never, false, false, "made with"},
+		"settings":              {said(1934, "INSERT failed because the following SET options have incorrect settings: 'QUOTED_IDENTIFIER'."), never, false, false, "created with"},
 		"broken stream":         {mssql.StreamError{InnerError: io.ErrUnexpectedEOF}, soon, true, false, ""},
 		"severed":               {fmt.Errorf("x: %w", driver.ErrBadConn), soon, true, false, ""},
 		"eof":                   {io.EOF, soon, true, false, ""},
@@ -81,7 +81,7 @@ func TestKindsOfErrors(t *testing.T) {
 		if got := whenAgain(c.err); got != c.again {
 			t.Errorf("%s: again %v, want %v", name, got, c.again)
 		}
-		err := s.explain(c.err)
+		err := s.withKind(c.err)
 		if backends.Retryable(err) != c.down || backends.IsRefused(err) != c.refused || !strings.Contains(err.Error(), c.words) {
 			t.Errorf("%s: %v: unavailable %v, refused %v; want %v, %v and the words %q", name, err, backends.Retryable(err), backends.IsRefused(err), c.down, c.refused, c.words)
 		}
@@ -91,11 +91,11 @@ func TestKindsOfErrors(t *testing.T) {
 // enqueues is a batch that writes.
 var enqueues = backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}}}}
 
-// stored answers an enqueue of one job.
+// stored is the answer to an enqueue of one job.
 func stored() []*answer { return []*answer{rowOf(int64(0), int64(1000), int64(1)), rowOf(int64(1))} }
 
-// TestConflictsAreTriedAgain: a transaction that met a deadlock is run again from its
-// beginning, on a session that was rolled back.
+// TestConflictsAreTriedAgain shows that a transaction is run again from its beginning after a
+// deadlock, on a session that was rolled back.
 func TestConflictsAreTriedAgain(t *testing.T) {
 	t.Parallel()
 	for _, number := range []int32{1205, 1222, 40613} {
@@ -121,7 +121,7 @@ func TestConflictsAreTriedAgain(t *testing.T) {
 	}
 }
 
-// TestConflictsWithoutEnd: after some tries the caller may come again.
+// TestConflictsWithoutEnd shows that the error is unavailable after some tries.
 func TestConflictsWithoutEnd(t *testing.T) {
 	t.Parallel()
 	tries := 0
@@ -138,7 +138,8 @@ func TestConflictsWithoutEnd(t *testing.T) {
 	}
 }
 
-// TestARefusalIsNotTriedAgain, and tells all that the server said.
+// TestARefusalIsNotTriedAgain shows that a refusal is not retried, and has all of the server's
+// messages.
 func TestARefusalIsNotTriedAgain(t *testing.T) {
 	t.Parallel()
 	tries := 0
@@ -155,8 +156,8 @@ func TestARefusalIsNotTriedAgain(t *testing.T) {
 	}
 }
 
-// TestALostCommitIsFoundOut: the row of its lane says what became of it, however
-// often the question itself gets lost.
+// TestALostCommitIsFoundOut shows that the row of its lane has the outcome of a commit, even if the
+// question fails several times.
 func TestALostCommitIsFoundOut(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -189,15 +190,15 @@ func TestALostCommitIsFoundOut(t *testing.T) {
 		if !c.want(err) || asked != 3 || err == nil && len(r.Writes) != 1 {
 			t.Errorf("%s: %+v, %v, asked %d times", name, r, err, asked)
 		}
-		// The lane's row may still be locked: the next transaction has another.
+		// The lane's row may still be locked, so the next transaction has another lane.
 		if _, err := s.Commit(t.Context(), backends.Batch{}); err != nil || sent.opened.Load() < 2 {
 			t.Errorf("%s: %v, %d connections", name, err, sent.opened.Load())
 		}
 	}
 }
 
-// TestNobodyTellsTheOutcome: where the caller's time ends first it is unknown.
-func TestNobodyTellsTheOutcome(t *testing.T) {
+// TestOutcomeStaysUnknown shows that the outcome is unknown if the caller's ctx ends first.
+func TestOutcomeStaysUnknown(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	s, _ := scriptedStore(t, func(query string) ([]*answer, error) {
@@ -217,7 +218,7 @@ func TestNobodyTellsTheOutcome(t *testing.T) {
 	}
 }
 
-// TestAClaimThatWroteNothingHasNoOutcome: a COMMIT that gets lost changes nothing then.
+// TestAClaimThatWroteNothingHasNoOutcome shows that a lost COMMIT changes nothing then.
 func TestAClaimThatWroteNothingHasNoOutcome(t *testing.T) {
 	t.Parallel()
 	s, _ := scriptedStore(t, func(query string) ([]*answer, error) {
@@ -237,8 +238,9 @@ func TestAClaimThatWroteNothingHasNoOutcome(t *testing.T) {
 	}
 }
 
-// TestABeatThatMayHaveBeenMade is of unknown outcome; one that was refused is not.
-func TestABeatThatMayHaveBeenMade(t *testing.T) {
+// TestHeartbeatOfUnknownOutcome shows that a heartbeat has an unknown outcome if the connection
+// broke, and not if none was opened.
+func TestHeartbeatOfUnknownOutcome(t *testing.T) {
 	t.Parallel()
 	var fails error
 	s, _ := scriptedStore(t, func(string) ([]*answer, error) { return nil, fails })
@@ -249,6 +251,35 @@ func TestABeatThatMayHaveBeenMade(t *testing.T) {
 		fails = err
 		if _, got := s.Heartbeat(t.Context(), backends.Heartbeat{Host: 1, Kind: backends.HeartbeatRenew, Timeout: time.Second}); !want(got) {
 			t.Errorf("%v: %v", err, got)
+		}
+	}
+}
+
+// TestARowThatIsNotChanged shows the errors for a locked row that an UPDATE does not change. On
+// SQL Server a trigger is the cause. Babelfish has no such locks, so another transaction is.
+func TestARowThatIsNotChanged(t *testing.T) {
+	t.Parallel()
+	for babelfish, want := range map[bool]struct {
+		tries int
+		is    func(error) bool
+	}{false: {1, backends.IsRefused}, true: {maxTries, backends.Retryable}} {
+		tries := 0
+		s, _ := scriptedStore(t, func(query string) ([]*answer, error) {
+			switch {
+			case strings.Contains(query, "@lock_ids"):
+				return []*answer{rowOf("", int64(7), "q", "", int64(0), int64(1), int64(2), int64(3), int64(4), int64(3), int64(0),
+					int64(1), int64(5), int64(0), int64(0), int64(0), int64(0), int64(0), int64(0), int64(0)), rowOf(int64(0))}, nil
+			case strings.Contains(query, "@ending_claims"):
+				tries++
+				return []*answer{{Columns: make([]string, 1)}, {Columns: make([]string, 2)}, rowOf(int64(1))}, nil
+			}
+			return nil, nil
+		})
+		s.server.babelfish = babelfish
+		lease := backends.Lease{Job: "7", Token: backends.Token{Host: 3, Number: 4}}
+		_, err := s.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Nack{Leases: []backends.Lease{lease}}}})
+		if !want.is(err) || tries != want.tries {
+			t.Errorf("babelfish %v: %v after %d tries", babelfish, err, tries)
 		}
 	}
 }

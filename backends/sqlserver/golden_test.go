@@ -13,8 +13,8 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// goldens are all batches as they are sent: one for each piece, in a transaction
-// where it writes, and some that go together.
+// goldens are all batches as they are sent: one for each piece, which ends with the mark of a
+// commit if it writes, and some of several pieces.
 func goldens() map[string]string {
 	s := render(defaultSchema)
 	all := map[string]string{
@@ -54,14 +54,13 @@ func goldens() map[string]string {
 		}
 	}
 	add("commit_usual", s.store, s.ack, s.claim, s.host, s.mark)
-	add("commit_all", s.storeKeyed, s.ack, s.deliver, s.extend, s.look, s.meet, s.claim, s.host, s.mark)
+	add("commit_all", s.storeKeyed, s.ack, s.deliver, s.lock, s.renewClaims, s.endClaims, s.claim, s.host, s.mark)
 	return all
 }
 
 const goldenDir = "testdata/golden"
 
-// TestGolden compares every statement with the file that was read when it was
-// changed last: what runs is what was looked at.
+// TestGolden compares every batch with its golden file, which was reviewed when it last changed.
 func TestGolden(t *testing.T) {
 	t.Parallel()
 	want := goldens()

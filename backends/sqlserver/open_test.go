@@ -2,8 +2,6 @@ package sqlserver
 
 import (
 	"context"
-	"database/sql"
-	"fmt"
 	"maps"
 	"regexp"
 	"slices"
@@ -50,8 +48,8 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// TestServersThatWillNotDo are told so, and what to do.
-func TestServersThatWillNotDo(t *testing.T) {
+// TestUnsupportedServers shows that such servers are rejected with the reason and a remedy.
+func TestUnsupportedServers(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		row  *answer
@@ -86,10 +84,10 @@ func TestServersThatWillNotDo(t *testing.T) {
 	}
 }
 
-// TestLooksPassLockedRows: where the database has no row versions for readers, what counts
-// and lists jobs waits for no row that another transaction has locked. Where it has them it
-// reads what is committed.
-func TestLooksPassLockedRows(t *testing.T) {
+// TestReadsPassLockedRows shows that statements that count and list jobs do not wait for rows
+// that another transaction has locked. If the database has row versions for readers, they read
+// what is committed.
+func TestReadsPassLockedRows(t *testing.T) {
 	t.Parallel()
 	for _, versions := range []int64{0, 1} {
 		sc := &scripted{}
@@ -116,7 +114,7 @@ func TestLooksPassLockedRows(t *testing.T) {
 	}
 }
 
-// TestNewerTables are told apart from ones that may be used.
+// TestNewerTables shows that tables are rejected that need a newer program.
 func TestNewerTables(t *testing.T) {
 	t.Parallel()
 	sc := &scripted{}
@@ -133,7 +131,7 @@ func TestNewerTables(t *testing.T) {
 	}
 }
 
-// TestLookMakesNothing: a Store for Examine alone sends no statement that changes anything.
+// TestLookMakesNothing shows that a Store for Examine sends no statement that changes anything.
 func TestLookMakesNothing(t *testing.T) {
 	t.Parallel()
 	sc := &scripted{}
@@ -147,8 +145,8 @@ func TestLookMakesNothing(t *testing.T) {
 	}
 }
 
-// TestMigrations: each batch is guarded, so that it may be run again, and the rights
-// at the end are on everything that the script makes.
+// TestMigrations shows that each batch can be run again, and that the script ends with rights on
+// all that it creates.
 func TestMigrations(t *testing.T) {
 	t.Parallel()
 	script := migrate.SQL("jobs", "app role", 0)
@@ -190,18 +188,13 @@ func body1(b string) string {
 	return b
 }
 
-// TestBabelfish: it keeps a hash behind the name of each index, refuses a NULL without a
-// type, and ignores the hints by which claims keep out of each other's way.
+// TestBabelfish shows that the package knows what differs there: a hash follows the name of
+// each index, and no hint locks a row that is only read.
 func TestBabelfish(t *testing.T) {
 	t.Parallel()
 	for _, b := range migrate.Batches(migrate.SQL("jobs", "", 0)) {
 		if m := regexp.MustCompile(`CREATE (?:UNIQUE )?INDEX (\w+)`).FindStringSubmatch(b); m != nil && !strings.Contains(b, "SERVERPROPERTY('babelfish') IS NOT NULL AND name LIKE N'"+m[1]+"%'") {
 			t.Errorf("it would make this index twice: %s", b)
-		}
-	}
-	for letter, want := range map[string]any{markNumber: sql.NullInt64{}, markText: sql.NullString{}, markBytes: []byte(nil)} {
-		if _, value, err := argument(letter, nil); err != nil || fmt.Sprintf("%T", value) != fmt.Sprintf("%T", want) {
-			t.Errorf("the mark %q: a NULL of the type %T, want %T (%v)", letter, value, want, err)
 		}
 	}
 	if err := shortClaim(3, 2, true); strings.Contains(err.Error(), "trigger") || whenAgain(err) != soon {
@@ -212,8 +205,8 @@ func TestBabelfish(t *testing.T) {
 	}
 }
 
-// TestEveryPieceIsDeclared: parameters, variables and lists of different pieces have
-// different names, because they go together in one batch.
+// TestEveryPieceIsDeclared shows that parameters, variables and lists of different pieces have
+// different names, because they go into one batch.
 func TestEveryPieceIsDeclared(t *testing.T) {
 	t.Parallel()
 	s := render(defaultSchema)

@@ -26,10 +26,9 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
-// onReal calls f for each database of a real SQL Server that tests may use: where the
-// address names the database master two new ones, one with row versions and one
-// without; else the one that it names. Where there is no address, the test says that
-// it did not run.
+// onReal calls f for each database of a real SQL Server that tests may use. If the address names
+// the database master, these are two new ones, one with row versions and one without. Otherwise
+// it is the named one. Without an address the test logs that it did not run.
 func onReal(t *testing.T, f func(t *testing.T, url string)) {
 	t.Helper()
 	at := os.Getenv(envURL)
@@ -67,7 +66,7 @@ func onReal(t *testing.T, f func(t *testing.T, url string)) {
 	}
 }
 
-// beside runs batches beside the Store, like sqlcmd.
+// beside runs batches on another connection, as sqlcmd does.
 func beside(t testing.TB, url string, batches ...string) {
 	t.Helper()
 	db, err := sql.Open("sqlserver", url)
@@ -111,7 +110,7 @@ func (c *cable) cut() {
 	c.conns = nil
 }
 
-// setClock has the database's clock stand still at an instant.
+// setClock stops the database's clock at an instant.
 func setClock(t testing.TB, s *Store, url string, now time.Time) {
 	t.Helper()
 	name := quoteName(s.o.Schema) + ".qsidecar_now"
@@ -123,8 +122,7 @@ func setClock(t testing.TB, s *Store, url string, now time.Time) {
 	beside(t, url, "ALTER "+body)
 }
 
-// TestConformance runs the suite of all engines on a real SQL Server, Azure SQL or
-// Babelfish.
+// TestConformance runs the conformance suite on a real SQL Server, Azure SQL or Babelfish.
 func TestConformance(t *testing.T) {
 	onReal(t, func(t *testing.T, url string) {
 		var n atomic.Int64
@@ -164,7 +162,7 @@ END`, quoteName(s.o.Schema), quoteText(queue), quoteText(reason)))
 	})
 }
 
-// plainInsert is the documented statement, or before SQL Server 2019 one with the bytes.
+// plainInsert is the documented statement. Before SQL Server 2019 it has the payload's bytes.
 func plainInsert(s *Store, queue, payload string) string {
 	value := "CONVERT(varbinary(max), CONVERT(varchar(max), " + quoteText(payload) + " COLLATE Latin1_General_100_CI_AS_SC_UTF8))"
 	if s.server.major < 15 || s.server.babelfish {
@@ -173,7 +171,7 @@ func plainInsert(s *Store, queue, payload string) string {
 	return fmt.Sprintf("INSERT INTO %s.qsidecar_jobs (queue, payload) VALUES (%s, %s)", quoteName(s.o.Schema), quoteText(queue), value)
 }
 
-// TestOnSQLServer is what only a real server can show.
+// TestOnSQLServer shows what only a real server can show.
 func TestOnSQLServer(t *testing.T) {
 	onReal(t, func(t *testing.T, url string) {
 		t.Run("Examine", func(t *testing.T) {
@@ -214,7 +212,7 @@ func TestOnSQLServer(t *testing.T) {
 	})
 }
 
-// TestWorkflow: the workflow's command runs each test that needs a server.
+// TestWorkflow shows that the workflow's command runs each test that needs a server.
 func TestWorkflow(t *testing.T) {
 	t.Parallel()
 	workflow, err := os.ReadFile("../../.github/workflows/ci.yml")
@@ -251,7 +249,7 @@ func TestWorkflow(t *testing.T) {
 	}
 }
 
-// manyMakeTheTables: several sidecars may start at once.
+// manyMakeTheTables shows that several sidecars can start at once.
 func manyMakeTheTables(t *testing.T, o Options) {
 	var wg sync.WaitGroup
 	errs := make([]error, 6)
@@ -270,8 +268,8 @@ func manyMakeTheTables(t *testing.T, o Options) {
 	}
 }
 
-// plainInsertLater: a future run_at is scheduled however it was inserted, and one that
-// has passed is ready with the next sweep.
+// plainInsertLater shows that a job with a future run_at is scheduled however it was inserted,
+// and that one whose run_at has passed becomes ready.
 func plainInsertLater(t *testing.T, s *Store, exec func(sql string)) {
 	t.Helper()
 	for queue, at := range map[string]string{"later": "2999-01-31T08:00:00", "passed": "2001-01-31T08:00:00"} {
@@ -292,7 +290,7 @@ func plainInsertLater(t *testing.T, s *Store, exec func(sql string)) {
 	}
 }
 
-// documentedInserts runs the INSERTs of README.md, and looks at what they made.
+// documentedInserts runs the INSERTs of README.md and checks their jobs.
 func documentedInserts(t *testing.T, s *Store, exec func(sql string)) {
 	t.Helper()
 	within := withinNow()
@@ -320,7 +318,7 @@ func documentedInserts(t *testing.T, s *Store, exec func(sql string)) {
 }
 
 // withinNow returns a check that an instant is so long after one between this call and the
-// check's. The server's clock may be a minute wrong.
+// check's. The server's clock can be a minute off.
 func withinNow() func(at time.Time, after time.Duration) bool {
 	began := time.Now().Add(-time.Minute)
 	return func(at time.Time, after time.Duration) bool {

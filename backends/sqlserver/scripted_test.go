@@ -14,8 +14,8 @@ import (
 	"github.com/qsidecar/qsidecar/backends/sqlserver/migrate"
 )
 
-// scripted is a driver that answers what a test says: for errors that no server gives
-// at a word, and for settings that no stand-in has.
+// scripted is a driver with a test's answers, for errors that no server returns on demand and for
+// settings that the emulator does not have.
 type scripted struct {
 	answer func(query string) ([]*answer, error)
 	opened atomic.Int64
@@ -67,7 +67,7 @@ func rowOf(values ...driver.Value) *answer {
 	return &answer{make([]string, len(values)), [][]driver.Value{values}}
 }
 
-// greeted answers what a Store asks when it is opened, and leaves the rest to f.
+// greeted answers what a Store asks when it is opened, and passes the rest to f.
 func greeted(f func(query string) ([]*answer, error)) func(query string) ([]*answer, error) {
 	return func(query string) ([]*answer, error) {
 		switch {
@@ -88,7 +88,7 @@ func scriptedStore(t *testing.T, f func(query string) ([]*answer, error)) (*Stor
 		driver: s.connector}), s
 }
 
-// said is an error as the driver makes it of what the server says.
+// said is an error as the driver makes it from the server's messages.
 func said(number int32, message string, more ...mssql.Error) mssql.Error {
 	e := mssql.Error{Number: number, Class: 16, State: 1, Message: message, ServerName: "db", LineNo: 1}
 	e.All = append(append([]mssql.Error{}, more...), e)

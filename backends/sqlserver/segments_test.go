@@ -6,10 +6,11 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 	"github.com/qsidecar/qsidecar/backends/internal/cursor"
 )
 
-// holds reports how often a ready row is in the pieces that the server is told of.
+// holds counts how often a ready row is in the pieces that the server reads.
 func holds(rows []segmentRow, priority int16, position int64) (n int) {
 	for _, r := range rows {
 		if r.Highest == r.Lowest && priority == r.Highest && position > r.Low && position <= r.High ||
@@ -20,8 +21,8 @@ func holds(rows []segmentRow, priority int16, position int64) (n int) {
 	return n
 }
 
-// TestSegments: each place of an index is in the pieces as often as in the segments
-// that they are made of, and the pieces keep their order.
+// TestSegments shows that each place of an index is in the pieces as often as in the segments
+// that they are made from, and that the pieces keep their order.
 func TestSegments(t *testing.T) {
 	t.Parallel()
 	urgency := rapid.OneOf(rapid.Int32Range(-3, 3), rapid.SampledFrom([]int32{cursor.Beginning.Urgency, mostUrgent, mostUrgent + 1, leastUrgent - 1, leastUrgent, cursor.End.Urgency}))
@@ -38,7 +39,11 @@ func TestSegments(t *testing.T) {
 			}
 			all = append(all, cursor.Segment{From: from, To: to})
 		}
-		rows := segments(nil, "q", 7, all)
+		var pieces []core.Piece
+		for _, s := range all {
+			pieces = append(pieces, core.Piece{Queue: 6, Segment: s})
+		}
+		rows := segmentsOf(pieces, func(int) string { return "q" })
 		for i, r := range rows {
 			if r.N != i+1 || r.Queue != "q" || r.Policy != 7 || r.Highest < r.Lowest || r.Highest == r.Lowest && r.Low >= r.High {
 				t.Fatalf("piece %d is %+v", i, r)
@@ -63,10 +68,10 @@ func follows(x, y cursor.Spot) bool {
 	return y.Urgency > x.Urgency || y.Urgency == x.Urgency && y.Position > x.Position
 }
 
-// TestWholeQueue: the usual claim is one piece.
+// TestWholeQueue shows that the usual claim is one piece.
 func TestWholeQueue(t *testing.T) {
 	t.Parallel()
-	rows := segments(nil, "q", 1, []cursor.Segment{{From: cursor.Beginning, To: cursor.End}})
+	rows := segments(nil, "q", 1, cursor.Whole)
 	if len(rows) != 1 || rows[0].Highest != math.MaxInt16 || rows[0].Lowest != math.MinInt16 {
 		t.Errorf("%+v", rows)
 	}

@@ -1,22 +1,29 @@
 // Package sqlserver is the Backend on SQL Server 2016 and later and on Azure SQL.
-// Its SQL is meant for Babelfish (Aurora PostgreSQL's SQL Server face), too, but no run
-// there has shown that it works: no MERGE, no updatable CTE, no CREATE OR ALTER, no
-// UPDATE or DELETE with an OUTPUT that JOINs or computes, and nothing whose
-// exclusiveness rests on a table hint alone.
 //
-// No SQL Server can be had where this package is made, and none has run it yet. What
-// stands in for one: every statement as it is sent lies in testdata/golden, parsed by
-// two grammars of T-SQL, with each column it names, and the types that it compares,
-// looked up in the tables' own definitions; the rules that matter for claims are
-// checked on those. The suite of all engines runs on the very batches, which
-// testdata/tsql/translate.py turns into PostgreSQL's SQL: that shows what the
-// statements mean, and nothing of what only SQL Server does, as its locks and plans.
-// Errors are real mssql.Error values. On a real server the suite runs where
-// QSIDECAR_TEST_SQLSERVER names one, as the workflow ci.yml has it do.
+// A Store embeds core.Store, which orchestrates. This package implements core.Driver (engine)
+// and core.Tx (tx): its SQL, its error classes, and how it finds out what became of a commit.
+// It may use packages backends, backends/internal/core and go-mssqldb.
 //
-// Its clock is the server's. Every change is a few statements over lists, which go
-// as OPENJSON documents, many statements in one batch; no batch relies on what its
-// session was set to before.
+// Start reading with tx.go and with type piece in statements.go. The statements are in sql/,
+// one file each. Lists go to the server as JSON documents (documents.go).
+//
+// No SQL Server is available where this package is developed, and none has run it yet. The
+// tests replace one as follows:
+//   - Each batch is a file in testdata/golden. Two grammars of T-SQL parse it. Each column is
+//     looked up in the tables' definitions, the types of comparisons are checked, and so are
+//     the rules that make claims exclusive.
+//   - The conformance suite runs on the same batches, which testdata/tsql/translate.py turns
+//     into PostgreSQL's SQL. That shows what the statements mean. It shows nothing that only
+//     SQL Server does, such as its locks and plans.
+//   - Errors are real mssql.Error values.
+//   - If QSIDECAR_TEST_SQLSERVER names a real server, the suite runs there, too.
+//
+// The SQL avoids what Babelfish (Aurora PostgreSQL's SQL Server interface) lacks, but no run
+// has shown that it works there: no MERGE, no updatable CTE, no CREATE OR ALTER, no UPDATE or
+// DELETE with an OUTPUT that JOINs or computes, and nothing that is exclusive only because of
+// a table hint.
+//
+// The clock of all statements is the server's. No batch relies on the settings of its session.
 package sqlserver
 
 import (
@@ -36,39 +43,38 @@ import (
 	mssql "github.com/microsoft/go-mssqldb"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/backends/internal/batch"
-	"github.com/qsidecar/qsidecar/backends/internal/cursor"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
-// Options say which database to open, and how.
+// Options name the database to open and its settings.
 type Options struct {
 	// URL is a sqlserver:// URL as go-mssqldb reads it:
 	// sqlserver://USER@HOST:PORT?database=NAME or sqlserver://USER@HOST/INSTANCE?database=NAME.
 	URL string
 
-	// Password replaces the URL's, where it is not empty.
+	// Password replaces the URL's if it is not empty.
 	Password string
 
 	// Schema holds the tables. Letters, digits and _, not beginning with a digit,
 	// at most 48 bytes. Defaults to "qsidecar".
 	Schema string
 
-	// MaxConnections is how many connections are open at most, the beats' included:
-	// at least 3, defaults to 8.
+	// MaxConnections limits the open connections, including the one for heartbeats. It is
+	// at least 3 and defaults to 8.
 	MaxConnections int
 
 	// ApplicationName is shown in sys.dm_exec_sessions. Defaults to "qsidecar".
 	ApplicationName string
 
-	// Look opens the database for Examine alone: nothing in it is made or changed.
+	// Look opens the database for Examine only: nothing in it is created or changed.
 	Look bool
 
-	// Log gets what no caller is told. Defaults to discarding it.
+	// Log gets what no error reports. Defaults to discarding it.
 	Log *slog.Logger
 
 	dialer  mssql.Dialer                            // tests cut connections with it
-	driver  func(*mssql.Connector) driver.Connector // tests put another server behind the driver's face
-	connect time.Duration                           // for a connection, login and all; tests wait less
+	driver  func(*mssql.Connector) driver.Connector // tests replace the server with it
+	connect time.Duration                           // limit of a connect, including the login; tests shorten it
 }
 
 const (
@@ -81,7 +87,8 @@ var schemaName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,47}$`)
 
 // Store is an open database. It is a backends.Backend and a backends.Inspector.
 type Store struct {
-	meter    backends.Meter
+	core.Store
+
 	o        Options
 	log      *slog.Logger
 	place    string
@@ -89,19 +96,14 @@ type Store struct {
 	database string
 	sql      *statements
 
-	db       *sql.DB // commits, sweeps and looks
-	beats    *sql.DB // one connection, for beats alone
-	handle   int64   // this Store in qsidecar_commits
-	opened   time.Time
-	lanes    chan *lane
-	made     atomic.Int32 // lanes
-	cursors  cursor.Set
-	owners   ownersLook
-	counts   batch.Estimates
-	hintless atomic.Bool // statements of adopted tables have no hints; see withoutHints
+	db         *sql.DB // everything but heartbeats
+	heartbeats *sql.DB // one connection, for heartbeats alone
+	handle     int64   // this Store in qsidecar_commits
+	opened     time.Time
+	lanes      chan *lane
+	laneCount  atomic.Int32 // number of lanes so far
+	hintless   atomic.Bool  // statements of adopted tables have no hints; see withoutHints
 
-	life    context.Context // ends with Close
-	end     context.CancelCauseFunc
 	closing sync.Once
 	closed  error                             // of the first Close
 	fault   atomic.Pointer[func(before bool)] // tests break commits with it
@@ -111,6 +113,19 @@ var _ interface {
 	backends.Backend
 	backends.Inspector
 } = (*Store)(nil)
+
+// engine is a Store as the core uses it.
+type engine struct{ *Store }
+
+var _ core.Driver = engine{}
+
+// Traits implements core.Driver.
+func (engine) Traits() core.Traits {
+	return core.Traits{Silent: true, AcksAll: true, FastDeliver: true, MaxRows: maxRows}
+}
+
+// MadeReady implements core.Driver. SQL Server cannot notify other sidecars.
+func (engine) MadeReady([]string) {}
 
 func (o *Options) complete() error {
 	if o.Schema == "" {
@@ -123,7 +138,7 @@ func (o *Options) complete() error {
 		o.MaxConnections = defaultMaxConnections
 	}
 	if o.MaxConnections < minConnections {
-		return fmt.Errorf("max_connections is %d: SQL Server needs at least %d (claims and settles, beats, looks)", o.MaxConnections, minConnections)
+		return fmt.Errorf("max_connections is %d: SQL Server needs at least %d (claims and settles, heartbeats, queries)", o.MaxConnections, minConnections)
 	}
 	if o.ApplicationName == "" {
 		o.ApplicationName = "qsidecar"
@@ -137,8 +152,8 @@ func (o *Options) complete() error {
 	return nil
 }
 
-// Open opens the database and makes or migrates its tables where they are
-// missing or old. Errors name the place, never the password.
+// Open opens the database. It creates its tables if they are missing and migrates them if
+// they are old. Errors name the address, never the password.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	if err := o.complete(); err != nil {
 		return nil, err
@@ -148,15 +163,15 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{o: o, log: o.Log, place: placeOf(config), handle: random(), opened: time.Now(), sql: render(o.Schema)}
-	s.cursors.Unproven = true // see settled
-	s.life, s.end = context.WithCancelCause(context.Background())
+	s.Init(engine{s}, s.place, o.Log)
+	s.Cursors.Unproven = true // see settled
 	s.connect(config)
 	err = s.greet(ctx)
 	if err == nil && !o.Look {
 		err = s.migrate(ctx)
 	}
 	if err != nil {
-		return nil, errors.Join(s.explain(err), s.Close())
+		return nil, errors.Join(s.withKind(err), s.Close())
 	}
 	return s, nil
 }
@@ -169,28 +184,15 @@ func (s *Store) Info() backends.Info {
 // Close implements backends.Backend. Calls under way end with an error.
 func (s *Store) Close() error {
 	s.closing.Do(func() {
-		s.end(backends.Unavailable(fmt.Errorf("%s: %w", s.place, errClosed)))
-		s.closed = errors.Join(s.db.Close(), s.beats.Close())
+		s.Stop(backends.Unavailable(fmt.Errorf("%s: %w", s.place, errClosed)))
+		s.closed = errors.Join(s.db.Close(), s.heartbeats.Close())
 	})
 	return s.closed
 }
 
-// bound is ctx, ending also when the Store is closed.
-func (s *Store) bound(ctx context.Context) (context.Context, func()) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(s.life, func() { cancel(context.Cause(s.life)) })
-	return ctx, func() { stop(); cancel(nil) }
-}
-
-// ownersLook says when the claims' owners were last compared with the hosts.
-type ownersLook struct {
-	mu   sync.Mutex
-	next time.Time
-}
-
-// random is a number that no other run will have.
+// random is a number that no other process has.
 func random() int64 {
 	var b [8]byte
-	rand.Read(b[:]) // never fails: the program ends where there is no randomness
+	rand.Read(b[:]) // never fails
 	return int64(binary.LittleEndian.Uint64(b[:]))
 }

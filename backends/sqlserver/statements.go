@@ -10,81 +10,84 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// The statements, each as a person could paste it: its comment says what it does,
-// and declares its parameters and how many result sets it gives.
+// The statements. The comment of each says what it does, and declares its parameters and how
+// many result sets it gives.
 //
 //go:embed sql/*.sql
 var files embed.FS
 
-// A piece is a part of a batch. Its parameters and variables begin with a word of
-// its own, so that different pieces can go together.
+// A piece is a part of a batch. Its parameters and variables begin with a word of its own, so
+// that different pieces can go into one batch.
 //
-// A rule for each of them: what it costs must follow from its text, whatever the
-// server believes about the tables, because plans are kept, and a table that was
-// empty when its statistics were taken may hold millions of rows a minute later. So
-// a table is reached through an index that is named, by a seek (FORCESEEK), in an
-// order that is the index's own and with a TOP where it has to be bounded; or from a
-// list, row by row (LOOP JOIN, FORCE ORDER), by its primary key. A list is a table
-// variable with a primary key: its columns have the table's types and collations, so
-// that nothing is converted on the table's side. None has more than a thousand rows:
-// far fewer locks than the server would take the whole table's for.
+// The cost of a piece must follow from its text, not from the server's statistics. The server
+// keeps plans, and a table that was empty when a plan was made can hold millions of rows a
+// minute later. So there are two ways to reach a table:
+//   - through a named index, by a seek (FORCESEEK), in the index's own order, with a TOP if
+//     the number of rows has no other bound;
+//   - from a list, row by row (LOOP JOIN, FORCE ORDER), by the primary key.
+//
+// A list is a table variable with a primary key. Its columns have the table's types and
+// collations, so that nothing is converted on the table's side. It has at most a thousand
+// rows. The server escalates to a lock of the whole table only at many more.
 type piece struct {
 	name   string
 	params []param
 	sets   int // result sets
 	text   string
 
-	adopted bool // it is for adopted tables: it may name what knowing declares, and do without our own
+	adopted bool // for adopted tables: it may use what knowing declares
 }
 
 type param struct{ name, kind string }
 
-// statements are all that run, with the schema's name put in.
+// statements are all statements, with the schema's name in them.
 type statements struct {
-	head, settings, begin                 string
-	greet                                 string
-	mark, seal                            *piece
-	store, storeKeyed                     *piece
-	ack, deliver, extend, look, meet      *piece
-	claim, claimNewest, bury, host, probe *piece
-	join, renew, leave, held              *piece
-	around, promote, due, lost            *piece
-	giveUp, forget, pruneJobs, pruneKeys  *piece
-	queues, stats, place, chosen, view    *piece
-	peekReady, peekScheduled              *piece
-	peekClaimed, peekFinished             *piece
-	retryIDs, retryFrom, keysTaken        *piece
-	delete, release, pause, resume        *piece
-	zone, line, brief, describe           *piece
-	count, purge                          map[backends.State]*piece
-	all                                   []*piece
+	head, settings, begin                  string
+	greet                                  string
+	mark, seal                             *piece
+	store, storeKeyed                      *piece
+	ack, deliver                           *piece
+	lock, endClaims, renewClaims           *piece
+	claim, claimNewest, bury, host, probe  *piece
+	join, renew, leave, claimedBy          *piece
+	around, promote, lockDue, lockLost     *piece
+	markDead, forget, pruneJobs, pruneKeys *piece
+	queues, stats, place, chosen, view     *piece
+	peekReady, peekScheduled               *piece
+	peekClaimed, peekFinished              *piece
+	retryIDs, retryFrom, keysTaken         *piece
+	delete, pause, resume                  *piece
+	zone, line, brief, describe            *piece
+	count, purge                           map[backends.State]*piece
+	all                                    []*piece
 }
 
-// claimTail has what it needs more than once of a row put in: whether its delivery is not
-// charged, and the deadline of its run.
+// claimTail is the end of a claim. It uses two expressions more than once: whether the
+// delivery does not count yet, and the deadline of the run.
 var claimTail = strings.NewReplacer(
 	"{uncharged}", "CASE WHEN s.ahead = 1 AND j.unrecorded < COALESCE(j.max_attempts, p.max_attempts) THEN 1 ELSE 0 END",
 	"{deadline}", "DATEADD(second, CONVERT(int, COALESCE(j.timeout_ms, p.timeout_ms) / 1000), "+
 		"DATEADD(millisecond, CONVERT(int, COALESCE(j.timeout_ms, p.timeout_ms) % 1000), @now))",
 ).Replace(body("claim_tail"))
 
-// fragments are what several pieces have in common.
+// fragments are the parts that several pieces share.
 var fragments = strings.NewReplacer(
 	"{claim_head}", body("claim_head"), "{claim_tail}", claimTail, "{beat_tail}", body("beat_tail"),
 	"{remove_tail}", body("remove_tail"), "{retry_head}", body("retry_head"), "{retry_tail}", body("retry_tail"),
-	// takes the claim from a row
+	// the assignments that end a claim
 	"{unclaimed}", `ahead = 0, token_host = NULL, token_number = NULL, owner = NULL, lease_ms = NULL,
   deadline = NULL, due_at = NULL, claimed_at = NULL, worker = NULL`,
-	// what a claimed row says about its tries, see found
-	"{standing}", `j.id, j.queue, j.token_host, j.token_number, CASE WHEN j.[key] IS NULL THEN 0 ELSE 1 END AS keyed, j.priority, j.position,
-  j.fence, j.attempts, j.claim_max, j.losses, j.backoff_ms, j.backoff_max_ms, j.ahead, j.unrecorded`,
+	// what scanRow reads of a claimed row
+	"{claim}", `j.id, j.queue, COALESCE(j.[key], N'') AS name, j.priority, j.position, j.fence,
+  j.token_host, j.token_number, j.owner, COALESCE(j.lease_ms, 0) AS lease_ms, j.attempts, j.claim_max, j.losses, j.backoff_ms, j.backoff_max_ms,
+  j.ahead, j.unrecorded, CASE WHEN j.keep_ms IS NULL THEN 0 ELSE 1 END AS kept, CASE WHEN j.worker IS NULL THEN 0 ELSE 1 END AS has_worker`,
 )
 
 // raw is a file as it is.
 func raw(name string) string {
 	b, err := files.ReadFile("sql/" + name + ".sql")
 	if err != nil {
-		panic(err) // it is in the program or it does not build
+		panic(err) // it is embedded
 	}
 	return string(b)
 }
@@ -121,22 +124,22 @@ func render(schema string) *statements {
 	}
 	s.mark, s.seal = r("mark"), r("seal")
 	s.store, s.storeKeyed = r("store"), r("store_keyed")
-	s.ack, s.deliver, s.extend, s.look, s.meet = r("ack"), r("deliver"), r("extend"), r("look"), r("meet")
+	s.ack, s.deliver, s.lock, s.endClaims, s.renewClaims = r("ack"), r("deliver"), r("lock"), r("end_claims"), r("renew_claims")
 	s.claim, s.claimNewest, s.bury, s.host, s.probe = r("claim"), r("claim_newest"), r("bury"), r("host"), r("probe")
-	s.join, s.renew, s.leave, s.held = r("join"), r("renew"), r("leave"), r("held")
-	s.around, s.promote, s.due, s.lost = r("around"), r("promote"), r("due"), r("lost")
-	s.giveUp, s.forget, s.pruneJobs, s.pruneKeys = r("give_up"), r("forget"), r("prune_jobs"), r("prune_keys")
+	s.join, s.renew, s.leave, s.claimedBy = r("join"), r("renew"), r("leave"), r("claimed_by")
+	s.around, s.promote, s.lockDue, s.lockLost = r("around"), r("promote"), r("lock_due"), r("lock_lost")
+	s.markDead, s.forget, s.pruneJobs, s.pruneKeys = r("mark_dead"), r("forget"), r("prune_jobs"), r("prune_keys")
 	s.queues, s.stats, s.place, s.chosen, s.view = r("queues"), r("stats"), r("place"), r("chosen"), r("view")
 	s.peekReady, s.peekScheduled, s.peekClaimed, s.peekFinished = r("peek_ready"), r("peek_scheduled"), r("peek_claimed"), r("peek_finished")
 	s.retryIDs, s.retryFrom, s.keysTaken = r("retry_ids"), r("retry_from"), r("keys_taken")
 	s.zone, s.line, s.brief, s.describe = r("adopt_zone"), r("adopt_line"), r("adopt_brief"), r("describe")
 	s.describe.adopted, s.brief.adopted = true, true
-	s.delete, s.release, s.pause, s.resume = r("delete"), r("release"), r("pause"), r("resume")
+	s.delete, s.pause, s.resume = r("delete"), r("pause"), r("resume")
 	s.count, s.purge = each("count", states...), each("purge", backends.StateReady, backends.StateScheduled, backends.StateDone, backends.StateDead)
 	return s
 }
 
-// pastLocks has a look at jobs pass over rows that others have locked.
+// pastLocks are the hints by which a query passes over rows that others have locked.
 const pastLocks = ", READPAST, READCOMMITTEDLOCK"
 
 // readVersions makes the statements that count and list jobs read committed row versions.
@@ -168,8 +171,8 @@ func declare(p *piece, file string) {
 
 var states = []backends.State{backends.StateReady, backends.StateScheduled, backends.StateClaimed, backends.StateDone, backends.StateDead}
 
-// of is how a state's rows are found: in the words of the index that has no others,
-// because a parameter in their place would find no filtered index.
+// of is how a state's rows are found. The conditions are those of a filtered index, which a
+// parameter in their place would not match.
 var of = map[backends.State]struct{ index, where, order string }{
 	backends.StateReady:     {"qsidecar_ready", "j.state = 'waiting' AND j.run_at IS NULL", "j.priority DESC, j.position"},
 	backends.StateScheduled: {"qsidecar_delayed", "j.state = 'waiting' AND j.run_at IS NOT NULL", "j.run_at, j.id"},

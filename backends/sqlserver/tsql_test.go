@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestTSQL has two grammars of T-SQL read every golden file, all names looked up, all
-// types compared and this package's rules applied: testdata/tsql.
+// TestTSQL checks every golden file by testdata/tsql: two grammars of T-SQL parse it, all names
+// are looked up, the types of comparisons are checked, and this package's rules are applied.
 func TestTSQL(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {

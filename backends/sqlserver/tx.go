@@ -4,28 +4,60 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/backends/internal/batch"
-	"github.com/qsidecar/qsidecar/backends/internal/cursor"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
-// tx is a transaction under way: pieces queue up and go to the server together.
+// tx is a transaction under way. Pieces queue up and go to the server together.
 type tx struct {
 	s     *Store
 	c     *sql.Conn
 	lane  *lane
+	o     core.TxOptions
 	calls []call
-	wrote bool // something was written, so that its commit has a number
+	wrong error // of a call that could not be queued
+	wrote bool  // something was written, so that its commit has a number
 
-	brief   bool              // rows that others have locked are not waited for
-	asked   bool              // it was asked for the host that the transaction claims for,
-	alive   bool              // and that lives
-	returns map[int]int64     // of the scope's queues, by their place there; none: 0
-	backs   []cursor.GiveBack // what is given back
-	found   []found           // claims that a command gives up
+	asked   bool    // the question about the sidecar was queued
+	alive   bool    // the answer: the sidecar that the transaction claims for is alive
+	returns []int64 // of o.Queues
+}
+
+var _ core.Tx = (*tx)(nil)
+
+const (
+	rollbackFor = 2 * time.Second
+	commitSQL   = "COMMIT TRANSACTION;"
+	rollbackSQL = "IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION;"
+)
+
+// Transact implements core.Driver.
+func (e engine) Transact(ctx context.Context, o core.TxOptions, f func(ctx context.Context, tx core.Tx) error) error {
+	return core.Transact(ctx, func() (*tx, error) { return e.begin(ctx, o) }, f)
+}
+
+// begin takes a connection and starts a transaction. What can be proven about the queues is
+// proven first, because that needs a connection of its own: a transaction that waited for a
+// second connection could wait forever.
+func (s *Store) begin(ctx context.Context, o core.TxOptions) (*tx, error) {
+	s.prove(ctx, o.Queues)
+	l, err := s.takeLane(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c, err := s.db.Conn(ctx)
+	if err != nil {
+		s.giveLane(l)
+		return nil, err
+	}
+	t := &tx{s: s, c: c, lane: l, o: o}
+	if _, err := c.ExecContext(ctx, s.sql.begin); err != nil {
+		t.Rollback(ctx, err)
+		return nil, err
+	}
+	return t, nil
 }
 
 // add queues a piece. read gets its result sets.
@@ -33,23 +65,38 @@ func (t *tx) add(p *piece, read []reader, args ...any) {
 	t.calls = append(t.calls, call{p, args, read})
 }
 
-// send has the server carry out what is queued: in one batch, as far as they go
-// together.
+// run sends a piece behind what is queued.
+func (t *tx) run(ctx context.Context, p *piece, read []reader, args ...any) error {
+	t.add(p, read, args...)
+	return t.send(ctx)
+}
+
+// brief reports whether the transaction does not wait long for rows that others have locked.
+func (t *tx) brief() bool { return t.o.AdoptedWrites || t.o.AdoptedClaims }
+
+// send has the server carry out what is queued, in one batch as far as the calls go
+// together. The last piece of each batch numbers the commit of a transaction that wrote.
 func (t *tx) send(ctx context.Context) error {
-	calls := t.calls
-	t.calls = nil
+	calls, wrong := t.calls, t.wrong
+	t.calls, t.wrong = nil, nil
+	if wrong != nil {
+		return wrong
+	}
 	for len(calls) > 0 {
 		n := together(calls)
 		wrote := int64(0)
 		some := append(t.s.sql.knowing(calls[:n]), call{t.s.sql.mark, []any{t.s.handle, t.lane.id, t.lane.number}, []reader{one(&wrote)}})
-		if t.brief {
+		if t.brief() {
 			some = append([]call{{piece: t.s.sql.brief}}, some...)
 		}
 		began := time.Now()
 		err := t.s.sql.carryOut(ctx, t.c, some)
-		t.s.meter.RoundTrip(began)
+		t.s.Meter.RoundTrip(began)
 		t.wrote = t.wrote || wrote > 0
 		if err != nil {
+			if t.brief() {
+				err = lockedOut(err)
+			}
 			return err
 		}
 		calls = calls[n:]
@@ -57,11 +104,11 @@ func (t *tx) send(ctx context.Context) error {
 	return nil
 }
 
-// maxParameters is how many a batch has at most: sp_executesql takes 2100.
+// maxParameters is how many parameters a batch has at most: sp_executesql takes 2100.
 const maxParameters = 2000
 
-// together is how many of the calls go into one batch: no piece twice, whose
-// variables would meet, and not too many parameters.
+// together is how many of the calls go into one batch. The variables of a piece that comes
+// twice would clash.
 func together(calls []call) int {
 	seen, parameters := map[string]bool{}, 0
 	for n, c := range calls {
@@ -73,147 +120,45 @@ func together(calls []call) int {
 	return len(calls)
 }
 
-// A work is what one transaction does. It is called with round 0, then 1, … and
-// queues pieces each time; they are sent between. It returns false when it has
-// nothing to add. It is called anew, from 0, where the transaction is tried again.
-type work func(t *tx, round int) (more bool, err error)
-
-// scope is what a transaction with claims is asked about.
-type scope struct {
-	host   *int64   // claims are for this one: it must live
-	queues []string // whose returns are of interest
-
-	before, after func(ctx context.Context, t *tx) error // run before and after its work; nil: nothing
-}
-
-const (
-	maxTries      = 8
-	retryPause    = 2 * time.Millisecond // doubles with each try
-	throttledWait = 100 * time.Millisecond
-	rollbackFor   = 2 * time.Second
-	findOutFor    = 2 * time.Second
-)
-
-// write runs f in a transaction until it is committed, or certainly is not.
-func (s *Store) write(ctx context.Context, sc scope, f work) error {
-	ctx, done := s.bound(ctx)
-	defer done()
-	return s.again(ctx, func() error { return s.attempt(ctx, sc, f) })
-}
-
-// again runs f until it succeeds or trying again is of no use, and gives its error
-// its kind.
-func (s *Store) again(ctx context.Context, f func() error) error {
-	for try := 1; ; try++ {
-		err := f()
-		if err == nil || try == maxTries || ctx.Err() != nil {
-			return s.outcome(ctx, err)
-		}
-		wait := retryPause << try
-		switch whenAgain(err) {
-		case never:
-			return s.outcome(ctx, err)
-		case later:
-			wait = min(throttledWait<<try, time.Second)
-		}
-		s.meter.Retry(retryCause(err))
-		s.log.Debug("what failed is tried again", "place", s.place, "error", err)
-		if !batch.Pause(ctx, wait) {
-			return s.outcome(ctx, err)
-		}
+// Flush implements core.Tx. A transaction that claims also asks whether its sidecar is alive
+// and, behind the claims, how often jobs of their queues were given back.
+func (t *tx) Flush(ctx context.Context) error {
+	if t.o.Sidecar != 0 && (!t.asked || len(t.calls) > 0 && len(t.o.Queues) > 0) {
+		t.ask()
 	}
-}
-
-// outcome gives the error of a call its kind. ctx's end is told by what ended it.
-func (s *Store) outcome(ctx context.Context, err error) error {
-	if err == nil || batch.Known(err) {
+	if err := t.send(ctx); err != nil {
 		return err
 	}
-	if ctx.Err() != nil && !fromServer(err) {
-		return batch.Ended(ctx, "waiting for "+s.place)
-	}
-	return s.explain(err)
+	return t.evicted()
 }
 
-// attempt runs f once. An error that is not ErrUnknownOutcome: nothing was written.
-func (s *Store) attempt(ctx context.Context, sc scope, f work) (err error) {
-	l, err := s.takeLane(ctx)
-	if err != nil {
-		return err
-	}
-	defer s.giveLane(l)
-	c, err := s.db.Conn(ctx)
-	if err != nil {
-		return err
-	}
-	t := &tx{s: s, c: c, lane: l}
-	if _, err = c.ExecContext(ctx, s.sql.begin); err == nil {
-		err = t.run(ctx, sc, f)
-	}
-	if err != nil {
-		t.rollback(ctx, err)
-		return t.lockedOut(err)
-	}
-	if err = t.commit(ctx); err == nil {
-		s.cursors.Back(t.backs)
-	}
-	return err
+// ask queues the question about the sidecar and the queues of the claims.
+func (t *tx) ask() {
+	t.asked, t.returns = true, make([]int64, len(t.o.Queues))
+	t.add(t.s.sql.host, []reader{one(&t.alive), returnsInto(t.returns)}, int64(t.o.Sidecar), listOf(t.o.Queues))
 }
 
-func (t *tx) run(ctx context.Context, sc scope, f work) error {
-	if sc.before != nil {
-		if err := sc.before(ctx, t); err != nil {
-			return err
-		}
+func (t *tx) evicted() error {
+	if t.asked && !t.alive {
+		return backends.ErrEvicted
 	}
-	if err := t.rounds(ctx, sc, f); err != nil || sc.after == nil {
-		return err
-	}
-	return sc.after(ctx, t)
+	return nil
 }
 
-func (t *tx) rounds(ctx context.Context, sc scope, f work) error {
-	for round := 0; ; round++ {
-		more, err := f(t, round)
-		if err != nil || !more {
-			return err
-		}
-		t.ask(sc)
-		if err := t.send(ctx); err != nil {
-			return err
-		}
-		if sc.host != nil && !t.alive {
-			return backends.ErrEvicted
-		}
-	}
+// ClaimState implements core.Tx.
+func (t *tx) ClaimState() core.ClaimState {
+	age := t.s.age()
+	return core.ClaimState{Returns: t.returns, Ended: age, Begun: age + int64(settled)}
 }
 
-// ask queues the question about the scope's host and queues.
-func (t *tx) ask(sc scope) {
-	if sc.host == nil {
-		return
-	}
-	t.asked, t.returns = true, map[int]int64{}
-	t.add(t.s.sql.host, []reader{one(&t.alive), each(func(rows *sql.Rows) error {
-		var n int
-		var returns int64
-		if err := rows.Scan(&n, &returns); err != nil {
-			return err
-		}
-		t.returns[n] = returns
-		return nil
-	})}, *sc.host, listOf(sc.queues))
+// Rollback implements core.Tx.
+func (t *tx) Rollback(ctx context.Context, cause error) {
+	t.rollback(ctx, cause)
+	t.s.giveLane(t.lane)
 }
 
-// close gives the connection back.
-func (t *tx) close() {
-	if err := t.c.Close(); err != nil && !errors.Is(err, sql.ErrConnDone) {
-		t.s.log.Debug("giving a connection back", "place", t.s.place, "error", err)
-	}
-}
-
-// rollback leaves the transaction: where the connection is still good by a ROLLBACK,
-// else by its end. It has time of its own: ctx may be over. XACT_ABORT has ended the
+// rollback leaves the transaction: by a ROLLBACK if the connection is still good, or else by
+// closing it. It has time of its own, because ctx may have ended. XACT_ABORT has ended the
 // transaction after most errors.
 func (t *tx) rollback(ctx context.Context, cause error) {
 	defer t.close()
@@ -224,27 +169,36 @@ func (t *tx) rollback(ctx context.Context, cause error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackFor)
 	defer cancel()
 	if _, err := t.c.ExecContext(ctx, rollbackSQL); err != nil {
-		t.s.log.Debug("rolling back", "place", t.s.place, "error", err) // the connection's end does it
+		t.s.log.Debug("rollback failed; the server rolls back", "place", t.s.place, "error", err)
 		t.abandon()
 	}
 }
 
-const (
-	commitSQL   = "COMMIT TRANSACTION;"
-	rollbackSQL = "IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION;"
-)
+// close gives the connection back.
+func (t *tx) close() {
+	if err := t.c.Close(); err != nil && !errors.Is(err, sql.ErrConnDone) {
+		t.s.log.Debug("giving a connection back", "place", t.s.place, "error", err)
+	}
+}
 
-// abandon throws the connection away, and its lane: the server may keep the
-// transaction, with the lock of the lane's row, until it notices.
+// abandon closes the connection and gives up its lane: the server may keep the transaction,
+// with the lock on the lane's row, until it notices.
 func (t *tx) abandon() {
 	discard(t.c)
 	flush(t.s.db, t.s.o.MaxConnections-1)
-	t.lane.over = true
+	t.lane.abandoned = true
 }
 
-// commit makes the transaction durable. Where the answer gets lost, another
-// connection finds out whether its number is there.
-func (t *tx) commit(ctx context.Context) error {
+// Commit implements core.Tx. If the answer is lost, another connection finds out whether the
+// number of the commit exists.
+func (t *tx) Commit(ctx context.Context) error {
+	if len(t.calls) > 0 || t.wrong != nil {
+		if err := t.Flush(ctx); err != nil {
+			t.Rollback(ctx, err)
+			return err
+		}
+	}
+	defer t.s.giveLane(t.lane)
 	hook := t.s.fault.Load()
 	if hook != nil {
 		(*hook)(true)
@@ -264,83 +218,19 @@ func (t *tx) commit(ctx context.Context) error {
 	return t.s.findOut(ctx, t.lane, err)
 }
 
-// lane is a row of qsidecar_commits, which one transaction at a time writes.
-type lane struct {
-	id     int32
-	number int64 // of the transaction that has it
-	over   bool  // its row may be locked for a while: another one takes its place
+// Read implements core.Driver. Each question is a batch of its own, outside of any
+// transaction.
+func (e engine) Read(ctx context.Context, f func(ctx context.Context, r core.Reader) error) error {
+	return f(ctx, inspection(e))
 }
 
-func (s *Store) newLane() *lane { return &lane{id: s.made.Add(1)} }
-
-// takeLane gives a lane with its next number. There are as many as connections.
-func (s *Store) takeLane(ctx context.Context) (*lane, error) {
-	if ctx.Err() != nil {
-		return nil, batch.Ended(ctx, "before the transaction")
+// once carries out one batch outside of any transaction. It tries once.
+func (s *Store) once(ctx context.Context, calls ...call) error {
+	began := time.Now()
+	err := s.sql.carryOut(ctx, s.db, calls)
+	s.Meter.RoundTrip(began)
+	if err != nil && broken(err) {
+		flush(s.db, s.o.MaxConnections-1)
 	}
-	select {
-	case l := <-s.lanes:
-		l.number++
-		return l, nil
-	case <-ctx.Done():
-		return nil, batch.Ended(ctx, "waiting for a connection to "+s.place)
-	}
-}
-
-func (s *Store) giveLane(l *lane) {
-	if l.over {
-		l = s.newLane()
-	}
-	s.lanes <- l
-}
-
-// findOut learns whether a commit happened whose answer got lost. Where ctx is over
-// it tries once more, with a little time of its own: to know is worth it.
-func (s *Store) findOut(ctx context.Context, l *lane, cause error) error {
-	for wait := 5 * time.Millisecond; ; wait = min(2*wait, time.Second) {
-		last := ctx.Err() != nil
-		happened, err := s.sealed(ctx, last, l)
-		if err == nil {
-			s.log.Warn("the outcome of a commit was found out", "place", s.place, "happened", happened, "error", cause)
-			if happened {
-				return nil
-			}
-			return backends.Unavailable(fmt.Errorf("%s: the commit failed: %w", s.place, cause))
-		}
-		if last {
-			s.log.Error("the outcome of a commit stays unknown", "place", s.place, "error", errors.Join(cause, err))
-			return backends.ErrUnknownOutcome
-		}
-		batch.Pause(ctx, wait)
-	}
-}
-
-// sealed asks once. A no is sealed with a later number: from then on it stays no.
-func (s *Store) sealed(ctx context.Context, last bool, l *lane) (happened bool, err error) {
-	if last {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), findOutFor)
-		defer cancel()
-	}
-	var found int64
-	err = s.sql.carryOut(ctx, s.db, []call{{s.sql.seal, []any{s.handle, l.id, l.number}, []reader{one(&found)}}})
-	return found == l.number, err
-}
-
-// read asks one batch, outside of any transaction.
-func (s *Store) read(ctx context.Context, calls ...call) error {
-	ctx, done := s.bound(ctx)
-	defer done()
-	if ctx.Err() != nil {
-		return batch.Ended(ctx, "before asking "+s.place)
-	}
-	return s.again(ctx, func() error {
-		began := time.Now()
-		err := s.sql.carryOut(ctx, s.db, calls)
-		s.meter.RoundTrip(began)
-		if err != nil && broken(err) {
-			flush(s.db, s.o.MaxConnections-1)
-		}
-		return err
-	})
+	return err
 }

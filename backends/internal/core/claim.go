@@ -121,12 +121,23 @@ func (s *Store) startRuns(ctx context.Context, tx claimTx, b backends.Batch) *ru
 	tx.Prove(ctx, queues)
 	for _, c := range b.Claims {
 		c.MaxBytes, c.MaxPayload = cmp.Or(max(c.MaxBytes, 0), math.MaxInt64), cmp.Or(max(c.MaxPayload, 0), math.MaxInt64)
+		c.Queues = distinct(c.Queues)
 		cl := &claim{Claim: c, s: s, sidecar: b.Host, left: c.MaxBytes, learned: map[string]*learned{}}
 		x.claims = append(x.claims, cl)
 		cl.next()
 		cl.ask(tx)
 	}
 	return x
+}
+
+// distinct are the policies without those of a queue that came before.
+func distinct(all []backends.Policy) []backends.Policy {
+	seen := make(map[string]bool, len(all))
+	return slices.DeleteFunc(slices.Clone(all), func(p backends.Policy) bool {
+		twice := seen[p.Queue]
+		seen[p.Queue] = true
+		return twice
+	})
 }
 
 // Finish implements Claims. It asks again, in rounds, where claims may get more.

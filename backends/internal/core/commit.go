@@ -124,7 +124,7 @@ func (k *Commit) writes(ctx context.Context, tx Tx) error {
 		}
 		k.pending = false
 	}
-	if answers && k.queueLocks(tx, func(x *settle) bool { return k.isFast(x, fast) && !x.done }) {
+	if answers && k.queueLocks(tx, func(x *settle) bool { return k.isFast(x, fast) && !x.done && !k.isLost(x) }) {
 		if err := tx.Flush(ctx); err != nil {
 			return err
 		}
@@ -153,9 +153,12 @@ func (k *Commit) flushIf(ctx context.Context, tx Tx, needed bool) error {
 func (k *Commit) list(fast *bool) {
 	seen := map[int64]bool{}
 	for i, w := range k.batch.Writes {
-		owner := backends.Identity(0)
-		if r, ok := w.(backends.Release); ok {
-			owner = r.Owner
+		owner, result := backends.Identity(0), []byte(nil)
+		switch w := w.(type) {
+		case backends.Release:
+			owner = w.Owner
+		case backends.Ack:
+			result = w.Result
 		}
 		n := 0
 		for l := range leasesOf(w) {
@@ -168,7 +171,8 @@ func (k *Commit) list(fast *bool) {
 			}
 			seen[id] = true
 			k.settles = append(k.settles, settle{
-				Lease: Lease{ID: id, Host: int64(l.Token.Host), Number: int64(l.Token.Number), Owner: int64(owner)}, write: i, n: n,
+				Lease: Lease{ID: id, Host: int64(l.Token.Host), Number: int64(l.Token.Number), Owner: int64(owner), Result: result},
+				write: i, n: n,
 			})
 			n++
 		}
@@ -187,6 +191,13 @@ func (k *Commit) isFast(x *settle, fast bool) bool {
 		return k.s.traits.FastDeliver
 	}
 	return false
+}
+
+// isLost reports whether a fast statement that did not carry the settle out says that its
+// lease is lost.
+func (k *Commit) isLost(x *settle) bool {
+	_, ack := k.batch.Writes[x.write].(backends.Ack)
+	return ack && k.s.traits.AcksAll
 }
 
 // queueFast queues the fast statements. answers: what they did not do is known after a
@@ -270,7 +281,7 @@ func (k *Commit) apply() {
 		res := &k.res.Writes[x.write]
 		switch w := k.batch.Writes[x.write].(type) {
 		case backends.Ack:
-			if r.Kept || r.Key != "" || r.Failed {
+			if !k.s.traits.AcksAll && (r.Kept || r.Key != "" || r.Failed) {
 				k.s.lean.missed()
 			}
 			r.ack(w.Result)

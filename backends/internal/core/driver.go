@@ -49,6 +49,10 @@ type Traits struct {
 	// an error. The core then waits for all answers before the commit and checks them.
 	Silent bool
 
+	// AcksAll: Tx.Ack ends every claim whose lease is valid, whatever the job is like, and
+	// stores results.
+	AcksAll bool
+
 	// FastDeliver: Tx.Deliver is implemented.
 	FastDeliver bool
 
@@ -123,10 +127,10 @@ type Writer interface {
 	Insert(jobs []*NewJob) (pending bool)
 
 	// Ack ends claims by one statement, as far as it can, and calls ended with the index
-	// of each. Leases are in ascending order of ids, which are distinct. The statement need
-	// not know jobs that are kept, have a key, or failed before; the core looks at the rows
-	// of those. If sure is true it ends all of them, or ErrNotAll comes from a Flush or the
-	// Commit, and ended is not called.
+	// of each. Leases are in ascending order of ids, which are distinct. Without
+	// Traits.AcksAll the statement need not know jobs that are kept, have a key, or failed
+	// before; the core looks at the rows of those. If sure is true it ends all of them, or
+	// ErrNotAll comes from a Flush or the Commit, and ended is not called.
 	Ack(leases []Lease, ended func(i int)) (sure bool)
 
 	// Deliver records that prefetched jobs were handed out, by one statement, and calls
@@ -154,7 +158,8 @@ type Claimer interface {
 	// Bury queues what makes too large jobs dead.
 	Bury(jobs []TooLarge)
 
-	// Prove may move the floors of the queues' cursors, now or after the commit.
+	// Prove may move the floors of the queues' cursors, now or after the commit. An engine
+	// that needs another connection for that does it before it begins the transaction.
 	Prove(ctx context.Context, queues []string)
 }
 

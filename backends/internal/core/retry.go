@@ -15,6 +15,8 @@ const (
 	MaxTries = 8
 	// RetryPause is the wait before the second try; it doubles with each.
 	RetryPause = 2 * time.Millisecond
+	// longestPause is the longest wait between two tries.
+	longestPause = time.Second
 )
 
 // ErrNotAll says that Writer.Ack could not end all claims that it was sure to end. Nothing
@@ -57,7 +59,7 @@ func (s *Store) Again(ctx context.Context, f func(ctx context.Context) error) er
 		}
 		s.Meter.Retry(cause)
 		s.log.Debug("a transaction is retried", "place", s.address, "error", err)
-		if !Pause(ctx, max(wait, RetryPause)<<try) {
+		if !Pause(ctx, min(max(wait, RetryPause)<<try, longestPause)) {
 			return s.Outcome(ctx, err)
 		}
 	}

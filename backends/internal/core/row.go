@@ -11,6 +11,8 @@ type Lease struct {
 	ID           int64 // 0 for a text that is no id: no row has it
 	Host, Number int64 // the token
 	Owner        int64 // not 0: the claim must belong to this sidecar
+
+	Result []byte // of an ack, for Writer.Ack of an engine that AcksAll; nil: none
 }
 
 // Row is a claimed job's row, locked by a transaction, and what becomes of it.

@@ -126,21 +126,21 @@ func (c *Set) Segments(queue string, now time.Time, full bool) []Segment {
 	return k.segments(full || now.Sub(k.full) >= fullLook)
 }
 
-// Pieces is Segments for an engine whose positions are counted. Where much is behind the
-// heads, most of which is gone, and the last look there was slow, all is false: what is
-// behind is left out, unless the time for a full look has come.
+// Pieces lists the pieces that a claim looks through. If much is behind the heads, most of
+// which is gone, and the last look there was slow, all is false: what is behind is left
+// out, unless the time for a full look has come. If floors are Unproven nothing is left out.
 func (c *Set) Pieces(queue string, now time.Time) (pieces []Segment, all bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	k := c.of[queue]
-	if k == nil || now.Sub(k.fresh) > forgetAfter {
+	if k == nil || now.Sub(k.fresh) > forgetAfter || c.wholeDue(k, now) {
 		return []Segment{Whole}, true
 	}
 	behind := int64(0)
 	for _, m := range k.marks {
 		behind += max(m.head-m.low, 0)
 	}
-	every, slow := fullLook, behind > nearBehind && k.took >= quickLook
+	every, slow := fullLook, !c.Unproven && behind > nearBehind && k.took >= quickLook
 	if slow {
 		every = min(max(fullLook, fullShare*k.took), rarestFull)
 	}

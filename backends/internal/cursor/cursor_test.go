@@ -196,7 +196,13 @@ func TestUnprovenLowsAreLookedBelow(t *testing.T) {
 		t.Fatal("nothing can be proven")
 	}
 	c.Advance(p, 10, []int64{0})
-	due := func(after time.Duration) bool { return c.Segments("q", now.Add(after), true)[0] == Whole }
+	due := func(after time.Duration) bool {
+		whole := c.Segments("q", now.Add(after), true)[0] == Whole
+		if pieces, all := c.Pieces("q", now.Add(after)); !all || (pieces[0] == Whole) != whole {
+			t.Errorf("after %v Pieces are %v, all of them: %v", after, pieces, all)
+		}
+		return whole
+	}
 	if due(wholeShare*wholeLook-1) || !due(wholeShare*wholeLook) {
 		t.Errorf("a look that took %v is not made again after %d times that", wholeLook, wholeShare)
 	}

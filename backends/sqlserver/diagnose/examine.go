@@ -276,7 +276,7 @@ func (e *examination) checkClaim(ctx context.Context) error {
 	if len(e.queues) > 0 {
 		queue = e.queues[0].Queue
 	}
-	xml, err := e.engine.showplan(ctx, e.conn, e.engine.ClaimBatch(queue, e.now()))
+	xml, err := e.engine.showplan(ctx, e.conn, e.engine.ClaimBatch(queue))
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,6 @@
--- Ends claims: as the claim's policy said, the row goes or stays. Failures go a thousand at
--- a time, because a job may have any number of them. It answers with
--- the numbers of the leases that were valid.
+-- Ends claims with success. The claim's policy said whether the row is deleted or kept.
+-- Failures are deleted a thousand at a time, because a job can have any number of them. It
+-- answers with the numbers of the leases that were valid.
 -- @ack_leases nvarchar(max)
 -- @ack_blob varbinary(max)
 -- sets 1

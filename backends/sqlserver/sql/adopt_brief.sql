@@ -1,3 +1,3 @@
--- Rows that other programs hold are not waited for: others wait in the same commit.
+-- Limits the wait for rows that other programs have locked: other jobs are in the same commit.
 -- sets 0
 SET LOCK_TIMEOUT 500;

@@ -1,3 +1,3 @@
--- A thousand numbers from here on, for fences.
+-- Draws a thousand numbers for fences.
 -- sets 0
 DECLARE @adopt_line bigint = NEXT VALUE FOR {s}.qsidecar_line;

@@ -1,9 +1,9 @@
--- Sees what a sweep has to do: all that an idle sidecar asks in a second. With
--- prune it also looks for what retention says, with owners also for claims whose
--- owners live no more (it steps through the owners, of whom there are as many as
--- sidecars). It waits for nobody's locks: what is locked is being seen to. It
--- answers with what is due (keys: also where commits of handles long closed are), with the owners that are lost, with the policies whose
--- segments have a ready job, and with how often jobs were given back.
+-- Finds what maintenance has to do. An idle sidecar sends only this, every second. With
+-- prune it also looks for expired rows, with owners also for claims whose owners are not
+-- alive (it steps through the owners, which are as many as sidecars). It passes over locked
+-- rows: another transaction changes them. It answers with what is due (keys: also if there
+-- are commits of handles that were closed long ago), with the owners that are lost, with the
+-- policies whose segments have a ready job, and with how often jobs were given back.
 -- @around_prune bigint
 -- @around_owners bigint
 -- @around_segments nvarchar(max)

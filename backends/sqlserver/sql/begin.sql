@@ -1,6 +1,6 @@
--- Begins a transaction, in a batch without parameters: what one with parameters
--- begins it has to end. The settings are those that filtered indexes ask for; the
--- driver's logins have them anyhow.
+-- Begins a transaction, in a batch without parameters: a batch with parameters has to end the
+-- transaction that it begins. The settings are those that filtered indexes need. The driver's
+-- logins have them by default.
 SET ANSI_NULLS ON;
 SET ANSI_PADDING ON;
 SET ANSI_WARNINGS ON;

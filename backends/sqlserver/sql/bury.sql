@@ -1,4 +1,4 @@
--- Sends locked ready jobs to dead whose payloads cannot be delivered.
+-- Makes locked ready jobs dead whose payloads are too large to be delivered.
 -- @bury_jobs nvarchar(max)
 -- sets 0
 DECLARE @bury TABLE (id bigint NOT NULL PRIMARY KEY, claim_max int NOT NULL, keep_dead_ms bigint NULL, message nvarchar(max) NOT NULL);

@@ -1,10 +1,10 @@
--- A claim, oldest first. Its segments are pieces of the index of ready jobs, in the
--- order in which they are looked through: of one priority what is after a position
--- up to another (highest = lowest), or all of some priorities. Each is one walk in
--- the index's own order, which TOP stops, and the locking with it, at the last row
--- that is wanted. Without OPTIMIZE FOR the server takes a variable TOP for a hundred
--- rows, and may fetch and lock rows ahead of it. Who shall not have a row is told by its
--- lock; where a server knows no such hints the UPDATE looks at the state once more.
+-- A claim, oldest first. Its segments are pieces of the index of ready jobs, in the order in
+-- which they are read. A segment is a part of one priority, after a position up to another
+-- (highest = lowest), or all of some priorities. Each is one scan in the index's own order.
+-- TOP stops the scan, and the locking, at the last row that is needed. Without OPTIMIZE FOR
+-- the server plans a variable TOP for a hundred rows, and can lock more rows than it returns.
+-- The locks keep other claims away. For a server without such hints the UPDATE checks the
+-- state again.
 -- @claim_max bigint
 -- @claim_bytes bigint
 -- @claim_payload bigint

@@ -1,4 +1,4 @@
--- The beginning of every claim: what is asked for.
+-- The beginning of every claim: its arguments.
 DECLARE @claim_segment TABLE (
   n int NOT NULL PRIMARY KEY, queue varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL, policy int NOT NULL,
   highest smallint NOT NULL, lowest smallint NOT NULL, low bigint NOT NULL, high bigint NOT NULL);

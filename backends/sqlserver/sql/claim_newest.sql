@@ -1,5 +1,5 @@
--- A claim, newest first. It goes from priority to priority, because one index cannot
--- be read in both directions at once. Its segments are whole queues.
+-- A claim, newest first. It reads one priority after the other, because one scan of an index
+-- has one direction. Its segments are whole queues.
 -- @claim_max bigint
 -- @claim_bytes bigint
 -- @claim_payload bigint

@@ -1,7 +1,6 @@
--- The end of every claim. It gives the i-th row that fits to the i-th slot. Rows
--- that are too large, or that came after the bytes were full, are locked and left as
--- they are. It answers with the rows taken, then with the rows left (policy 0: how
--- many were to be taken).
+-- The end of every claim. The i-th row that fits belongs to the i-th slot. Rows that are too
+-- large, or that exceed the limit of bytes, stay locked and unchanged. It answers with the
+-- claimed rows, then with the other locked rows (policy 0: how many were to be claimed).
 DECLARE @claim_slot TABLE (
   slot int NOT NULL PRIMARY KEY, host bigint NOT NULL, number bigint NOT NULL, lease_ms bigint NULL, ends datetime2(6) NULL,
   worker nvarchar(400) NULL, ahead tinyint NOT NULL);

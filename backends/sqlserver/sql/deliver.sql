@@ -1,4 +1,4 @@
--- Records that jobs claimed ahead were handed out; twice is once. It answers with
+-- Records that prefetched jobs were handed out. To do it twice has no effect. It answers with
 -- the numbers of the leases that were valid.
 -- @deliver_leases nvarchar(max)
 -- sets 1

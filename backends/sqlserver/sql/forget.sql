@@ -1,4 +1,4 @@
--- Forgets dead hosts that own nothing any more.
+-- Deletes the rows of dead sidecars that own no job.
 -- sets 0
 DELETE h
 FROM {s}.qsidecar_hosts AS h WITH (ROWLOCK)

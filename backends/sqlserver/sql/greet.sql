@@ -1,5 +1,5 @@
--- Who the server is, and what its database is set to. Babelfish says that it is one.
--- (By name: on Azure DB_ID() need not be the database_id of sys.databases.)
+-- The server's version and its database's settings. (The database is found by its name: on
+-- Azure, DB_ID() can differ from the database_id of sys.databases.)
 -- sets 1
 SELECT CONVERT(nvarchar(128), SERVERPROPERTY('ProductVersion')) AS version, CONVERT(nvarchar(128), SERVERPROPERTY('Edition')) AS edition,
   CONVERT(int, SERVERPROPERTY('EngineEdition')) AS engine, CONVERT(int, d.compatibility_level) AS level,

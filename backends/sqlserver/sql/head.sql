@@ -1,6 +1,5 @@
--- The beginning of every batch: its settings come along, so that it does not
--- matter what the session was used for, or that the driver reset it. sp_executesql
--- takes them back at its end.
+-- The beginning of every batch. It sets all that the batch needs, because the driver resets
+-- sessions. sp_executesql restores the settings at its end.
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
 SET LOCK_TIMEOUT 5000;

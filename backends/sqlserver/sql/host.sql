@@ -1,5 +1,5 @@
--- Whether the host lives that the transaction claims for, and how often jobs of
--- the claims' queues were given back.
+-- Whether the sidecar is alive that the transaction claims for, and how often jobs of the
+-- claims' queues were given back.
 -- @host_id bigint
 -- @host_queues nvarchar(max)
 -- sets 2

@@ -1,5 +1,5 @@
--- A sidecar's first sign of life; made twice it is another beat. All three beats
--- answer with whether the sidecar lives, then with the others.
+-- A sidecar's first heartbeat. A second one is like renew.sql. All three heartbeats answer with
+-- whether the sidecar is alive, then with the other sidecars.
 -- @beat_host bigint
 -- @beat_name nvarchar(400)
 -- @beat_lease bigint

@@ -1,4 +1,4 @@
--- A sidecar's last sign of life.
+-- A sidecar's last heartbeat.
 -- @beat_host bigint
 -- @beat_name nvarchar(400)
 -- @beat_lease bigint

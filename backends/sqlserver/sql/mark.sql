@@ -1,7 +1,6 @@
--- The end of every batch of a transaction that may write: a transaction that wrote
--- has the number of its commit in its own row of qsidecar_commits. Where a later
--- number is there, the INSERT fails, and with it the transaction: somebody found
--- out that this one never was.
+-- The end of every batch of a transaction. A transaction that wrote has the number of its
+-- commit in the lane's row of qsidecar_commits. If the row has a later number, the INSERT
+-- fails, and with it the transaction: seal.sql has found that the commit did not happen.
 -- @mark_handle bigint
 -- @mark_lane int
 -- @mark_number bigint

@@ -1,4 +1,4 @@
--- Stops claims of a queue, for every host.
+-- Stops claims of a queue by all sidecars.
 -- @pause_queue varchar(128)
 -- sets 0
 UPDATE {s}.qsidecar_queues SET paused = 1 WHERE queue = @pause_queue;

@@ -1,5 +1,5 @@
--- Claimed jobs after a place, the longest claimed first. There are no more of them
--- than workers and what is claimed ahead for them.
+-- Claimed jobs after a place, the longest claimed first. They are as many as workers and
+-- prefetched jobs.
 -- @peek_queue varchar(128)
 -- @peek_at datetime2(6)
 -- @peek_id bigint

@@ -1,5 +1,5 @@
--- The first ready row of pieces of the index. It waits for no lock: where a row is
--- locked that is ready, or will be again by a rollback, or was not, it is an error.
+-- The first ready row of pieces of the index. It does not wait for a lock: a locked row that
+-- is ready, or that a rollback or a commit can make ready, is an error.
 -- @probe_queue varchar(128)
 -- @probe_pieces nvarchar(max)
 -- sets 1

@@ -1,4 +1,4 @@
--- Deletes finished jobs whose time is over. It answers with how many.
+-- Deletes expired finished jobs. It answers with how many.
 -- @prune_limit bigint
 -- sets 1
 DECLARE @prune TABLE (id bigint NOT NULL PRIMARY KEY);

@@ -1,5 +1,5 @@
--- Forgets keys whose time is over, and the commits of handles that are long closed.
--- It answers with how many keys.
+-- Deletes expired keys, and the commits of handles that were closed long ago. It answers with
+-- how many keys.
 -- @prune_limit bigint
 -- sets 1
 DECLARE @prune_key TABLE (queue varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL, name varbinary(510) NOT NULL, PRIMARY KEY (queue, name));

@@ -1,4 +1,4 @@
--- Deletes a bite of a queue's jobs in one state. It answers with how many.
+-- Deletes some of a queue's jobs in one state. It answers with how many.
 -- @purge_queue varchar(128)
 -- @purge_limit bigint
 -- sets 1

@@ -1,5 +1,4 @@
--- The queues that have a row or a pause flag. It steps through the names, of whom
--- there are few, not through the rows.
+-- The queues that have a job or are paused. It steps through the names, not through the rows.
 -- sets 1
 DECLARE @queues TABLE (queue varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL);
 DECLARE @queues_last varchar(128) = '';

@@ -1,4 +1,4 @@
--- A sidecar's sign of life, unless it was given up.
+-- A sidecar's heartbeat, unless it is marked dead.
 -- @beat_host bigint
 -- @beat_name nvarchar(400)
 -- @beat_lease bigint

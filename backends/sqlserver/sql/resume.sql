@@ -1,4 +1,4 @@
--- Lets claims of a queue go on. It answers with whether something is ready.
+-- Allows claims of a queue again. It answers with whether a job is ready.
 -- @resume_queue varchar(128)
 -- sets 1
 UPDATE {s}.qsidecar_queues SET paused = 0 WHERE queue = @resume_queue AND paused = 1;

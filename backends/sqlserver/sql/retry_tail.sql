@@ -1,5 +1,5 @@
--- A key that another job has by now, or another of these, is taken: with whole that
--- refuses all, else that job stays dead.
+-- A key that another job has by now, or another of these, is taken. If whole is 1 that refuses
+-- all. Otherwise that job stays dead.
 DECLARE @retry_known TABLE (id bigint NOT NULL PRIMARY KEY, job bigint NOT NULL, held tinyint NOT NULL);
 INSERT INTO @retry_known (id, job, held)
 SELECT x.id, k.job, CASE WHEN k.job <> x.id AND (k.state IS NULL OR k.expires_at > @now) THEN 1 ELSE 0 END

@@ -1,6 +1,6 @@
--- Finds out whether the commit with that number happened: its number is there, or
--- it never will be, because from now on a later one is. The UPDATE comes first: it
--- waits for a transaction that is still about to write the row.
+-- Finds out whether the commit with a number happened. If the row does not have the number, a
+-- later number is written, so that the commit cannot happen any more. The UPDATE comes first:
+-- it waits for a transaction that has changed the row.
 -- @seal_handle bigint
 -- @seal_lane int
 -- @seal_number bigint

@@ -1,6 +1,6 @@
--- Counts the jobs of some queues, up to a limit for each state. The oldest ready one
--- is the first of some priority: inside one, positions are given in the order in
--- which rows become ready.
+-- Counts the jobs of some queues, up to a limit for each state. The oldest ready job is the
+-- first of its priority: positions inside a priority have the order in which jobs became
+-- ready.
 -- @stats_queues nvarchar(max)
 -- @stats_limit bigint
 -- sets 1

@@ -1,5 +1,5 @@
--- Stores jobs without conditions, in the order of their numbers n, which begin at
--- 0 and end below 1000. Their payloads lie one after the other in the blob.
+-- Stores jobs that have no keys, in the order of their numbers n, from 0 to 999 at most. The
+-- blob is all payloads, one after the other.
 -- @store_jobs nvarchar(max)
 -- @store_blob varbinary(max)
 -- sets 1

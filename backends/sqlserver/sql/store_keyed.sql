@@ -1,7 +1,6 @@
--- store.sql for jobs that have a key (each at most once in it), or that are stored
--- only if the claim of a job is still valid: it stays so until the transaction ends.
--- It answers with all jobs whose condition holds: stored ones with their own id,
--- the others (stored 0) with the first job that has their key, and its state.
+-- store.sql for jobs some of which have a key, which no two of them share. It answers
+-- with all jobs: stored ones with their own id, the others (stored 0) with the first job
+-- that has their key, and its state.
 -- @keyed_jobs nvarchar(max)
 -- @keyed_blob varbinary(max)
 -- sets 1
@@ -19,15 +18,11 @@ SELECT x.n, x.queue, x.priority, CASE
   CONVERT(varbinary(8000), x.[key]), x.[key], DATEADD(second, CONVERT(int, x.ttl_ms / 1000), DATEADD(millisecond, CONVERT(int, x.ttl_ms % 1000), @now)), 1
 FROM OPENJSON(@keyed_jobs) WITH (
   n int, queue nvarchar(4000), priority smallint, delay_ms bigint, run_at datetime2(6), max_attempts smallint, timeout_ms bigint,
-  headers nvarchar(max), start bigint, size bigint, [key] nvarchar(4000), ttl_ms bigint, job bigint, host bigint, number bigint) AS x
-LEFT JOIN {s}.qsidecar_jobs AS o WITH (UPDLOCK, ROWLOCK, FORCESEEK)
-  ON o.id = x.job AND o.token_host = x.host AND o.token_number = x.number
-WHERE x.job IS NULL OR o.id IS NOT NULL
-OPTION (LOOP JOIN, FORCE ORDER);
+  headers nvarchar(max), start bigint, size bigint, [key] nvarchar(4000), ttl_ms bigint) AS x;
 
--- The rows of the keys are locked, and the gaps where they are to be: of two
--- commits with the same key the second waits for the first. A key is free whose
--- time is over, and whose job has ended or was deleted by hand.
+-- Locks the rows of the keys, or the gaps where they will be: of two commits with the same key
+-- the second waits for the first. A key is free if it has expired, and its job has ended or
+-- was deleted by hand.
 DECLARE @keyed_known TABLE (n int NOT NULL PRIMARY KEY, free tinyint NOT NULL);
 INSERT INTO @keyed_known (n, free)
 SELECT x.n, CASE WHEN k.expires_at <= @now AND (k.state IS NOT NULL OR o.id IS NULL) THEN 1 ELSE 0 END

@@ -1,4 +1,4 @@
--- parameters: @keyed_jobs nvarchar(max), @keyed_blob varbinary(max), @ack_leases nvarchar(max), @ack_blob varbinary(max), @deliver_leases nvarchar(max), @extend_leases nvarchar(max), @look_leases nvarchar(max), @meet_fates nvarchar(max), @claim_max bigint, @claim_bytes bigint, @claim_payload bigint, @claim_host bigint, @claim_first bigint, @claim_segments nvarchar(max), @claim_policies nvarchar(max), @claim_slots nvarchar(max), @host_id bigint, @host_queues nvarchar(max), @mark_handle bigint, @mark_lane int, @mark_number bigint
+-- parameters: @keyed_jobs nvarchar(max), @keyed_blob varbinary(max), @ack_leases nvarchar(max), @ack_blob varbinary(max), @deliver_leases nvarchar(max), @lock_queue varchar(128), @lock_ids nvarchar(max), @renewal_claims nvarchar(max), @ending_claims nvarchar(max), @claim_max bigint, @claim_bytes bigint, @claim_payload bigint, @claim_host bigint, @claim_first bigint, @claim_segments nvarchar(max), @claim_policies nvarchar(max), @claim_slots nvarchar(max), @host_id bigint, @host_queues nvarchar(max), @mark_handle bigint, @mark_lane int, @mark_number bigint
 -- result sets: 12
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
@@ -21,11 +21,7 @@ SELECT x.n, x.queue, x.priority, CASE
   CONVERT(varbinary(8000), x.[key]), x.[key], DATEADD(second, CONVERT(int, x.ttl_ms / 1000), DATEADD(millisecond, CONVERT(int, x.ttl_ms % 1000), @now)), 1
 FROM OPENJSON(@keyed_jobs) WITH (
   n int, queue nvarchar(4000), priority smallint, delay_ms bigint, run_at datetime2(6), max_attempts smallint, timeout_ms bigint,
-  headers nvarchar(max), start bigint, size bigint, [key] nvarchar(4000), ttl_ms bigint, job bigint, host bigint, number bigint) AS x
-LEFT JOIN [qsidecar].qsidecar_jobs AS o WITH (UPDLOCK, ROWLOCK, FORCESEEK)
-  ON o.id = x.job AND o.token_host = x.host AND o.token_number = x.number
-WHERE x.job IS NULL OR o.id IS NOT NULL
-OPTION (LOOP JOIN, FORCE ORDER);
+  headers nvarchar(max), start bigint, size bigint, [key] nvarchar(4000), ttl_ms bigint) AS x;
 DECLARE @keyed_known TABLE (n int NOT NULL PRIMARY KEY, free tinyint NOT NULL);
 INSERT INTO @keyed_known (n, free)
 SELECT x.n, CASE WHEN k.expires_at <= @now AND (k.state IS NOT NULL OR o.id IS NULL) THEN 1 ELSE 0 END
@@ -118,90 +114,84 @@ WHERE j.id = d.id AND j.token_host = d.host AND j.token_number = d.number
 OPTION (LOOP JOIN, FORCE ORDER);
 SET @wrote = @wrote + (SELECT COUNT(*) FROM @delivered);
 SELECT d.n FROM @deliver AS d INNER JOIN @delivered AS y ON y.id = d.id;
-DECLARE @extend TABLE (
-  n int NOT NULL, id bigint NOT NULL PRIMARY KEY, host bigint NOT NULL, number bigint NOT NULL, lease_ms bigint NULL, bind bigint NULL, worker nvarchar(400) NULL);
-INSERT INTO @extend (n, id, host, number, lease_ms, bind, worker)
-SELECT x.n, x.id, x.host, x.number, x.lease_ms, x.bind, x.worker
-FROM OPENJSON(@extend_leases) WITH (n int, id bigint, host bigint, number bigint, lease_ms bigint, bind bigint, worker nvarchar(4000)) AS x;
-DECLARE @extended TABLE (id bigint NOT NULL PRIMARY KEY, deadline datetime2(6) NULL, ends datetime2(6) NULL, lease_ms bigint NULL, told tinyint NOT NULL);
-INSERT INTO @extended (id, deadline, ends, lease_ms, told)
-SELECT j.id, j.deadline, DATEADD(second, CONVERT(int, COALESCE(e.lease_ms, j.lease_ms) / 1000),
-    DATEADD(millisecond, CONVERT(int, COALESCE(e.lease_ms, j.lease_ms) % 1000), @now)), COALESCE(e.lease_ms, j.lease_ms),
-  CASE WHEN j.ahead = 0 AND j.unrecorded = 0 THEN 1 ELSE 0 END
-FROM @extend AS e INNER JOIN [qsidecar].qsidecar_jobs AS j WITH (UPDLOCK, ROWLOCK, FORCESEEK) ON j.id = e.id
-WHERE j.token_host = e.host AND j.token_number = e.number
+DECLARE @lock TABLE (id bigint NOT NULL PRIMARY KEY);
+INSERT INTO @lock (id)
+SELECT x.id FROM OPENJSON(@lock_ids) WITH (id bigint) AS x;
+SELECT '' AS cause, j.id, j.queue, COALESCE(j.[key], N'') AS name, j.priority, j.position, j.fence,
+  j.token_host, j.token_number, j.owner, COALESCE(j.lease_ms, 0) AS lease_ms, j.attempts, j.claim_max, j.losses, j.backoff_ms, j.backoff_max_ms,
+  j.ahead, j.unrecorded, CASE WHEN j.keep_ms IS NULL THEN 0 ELSE 1 END AS kept, CASE WHEN j.worker IS NULL THEN 0 ELSE 1 END AS has_worker
+FROM @lock AS x INNER JOIN [qsidecar].qsidecar_jobs AS j WITH (UPDLOCK, ROWLOCK, FORCESEEK) ON j.id = x.id
+WHERE j.state = 'claimed' AND (@lock_queue = '' OR j.queue = @lock_queue)
 OPTION (LOOP JOIN, FORCE ORDER);
-UPDATE j SET attempts = j.attempts + j.ahead, ahead = 0, unrecorded = 0,
-  lease_ms = CASE WHEN e.bind IS NULL THEN y.lease_ms END,
-  due_at = CASE WHEN e.bind IS NULL AND (y.deadline IS NULL OR y.ends < y.deadline) THEN y.ends ELSE y.deadline END,
-  owner = COALESCE(e.bind, j.owner),
-  worker = CASE WHEN e.bind IS NULL THEN j.worker ELSE e.worker END
-FROM @extend AS e
-INNER JOIN @extended AS y ON y.id = e.id
-INNER JOIN [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK) ON j.id = e.id
-WHERE j.token_host = e.host AND j.token_number = e.number AND (e.bind IS NOT NULL OR y.lease_ms IS NOT NULL OR y.told = 0)
+DECLARE @renewal TABLE (
+  n int NOT NULL, id bigint NOT NULL PRIMARY KEY, host bigint NOT NULL, number bigint NOT NULL, attempts int NOT NULL, lease_ms bigint NULL,
+  owner bigint NOT NULL, new_due tinyint NOT NULL, ends datetime2(6) NULL, set_worker tinyint NOT NULL, worker nvarchar(400) NULL);
+INSERT INTO @renewal (n, id, host, number, attempts, lease_ms, owner, new_due, ends, set_worker, worker)
+SELECT x.n, x.id, x.host, x.number, x.attempts, x.lease_ms, x.owner, x.new_due,
+  DATEADD(second, CONVERT(int, x.lease_ms / 1000), DATEADD(millisecond, CONVERT(int, x.lease_ms % 1000), @now)), x.set_worker, x.worker
+FROM OPENJSON(@renewal_claims) WITH (
+  n int, id bigint, host bigint, number bigint, attempts int, lease_ms bigint, owner bigint, new_due tinyint, set_worker tinyint,
+  worker nvarchar(4000)) AS x;
+DECLARE @renewed TABLE (id bigint NOT NULL PRIMARY KEY);
+UPDATE j SET attempts = r.attempts, ahead = 0, unrecorded = 0, lease_ms = r.lease_ms, owner = r.owner,
+  due_at = CASE WHEN r.new_due = 0 THEN j.due_at WHEN j.deadline IS NULL OR r.ends < j.deadline THEN r.ends ELSE j.deadline END,
+  worker = CASE WHEN r.set_worker = 1 THEN r.worker ELSE j.worker END
+OUTPUT inserted.id INTO @renewed
+FROM @renewal AS r, [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
+WHERE j.id = r.id AND j.token_host = r.host AND j.token_number = r.number
 OPTION (LOOP JOIN, FORCE ORDER);
-SET @wrote = @wrote + @@ROWCOUNT;
-SELECT e.n FROM @extend AS e INNER JOIN @extended AS y ON y.id = e.id;
-DECLARE @look TABLE (n int NOT NULL, id bigint NOT NULL PRIMARY KEY, host bigint NOT NULL, number bigint NOT NULL, owner bigint NULL);
-INSERT INTO @look (n, id, host, number, owner)
-SELECT x.n, x.id, x.host, x.number, x.owner
-FROM OPENJSON(@look_leases) WITH (n int, id bigint, host bigint, number bigint, owner bigint) AS x;
-SELECT x.n, '' AS cause, j.id, j.queue, j.token_host, j.token_number, CASE WHEN j.[key] IS NULL THEN 0 ELSE 1 END AS keyed, j.priority, j.position,
-  j.fence, j.attempts, j.claim_max, j.losses, j.backoff_ms, j.backoff_max_ms, j.ahead, j.unrecorded
-FROM @look AS x INNER JOIN [qsidecar].qsidecar_jobs AS j WITH (UPDLOCK, ROWLOCK, FORCESEEK) ON j.id = x.id
-WHERE j.token_host = x.host AND j.token_number = x.number AND (x.owner IS NULL OR j.owner = x.owner)
-OPTION (LOOP JOIN, FORCE ORDER);
-DECLARE @meet_base bigint;
-SET @meet_base = NEXT VALUE FOR [qsidecar].qsidecar_line;
-DECLARE @meet TABLE (
+SET @wrote = @wrote + (SELECT COUNT(*) FROM @renewed);
+SELECT r.n FROM @renewal AS r INNER JOIN @renewed AS y ON y.id = r.id;
+DECLARE @ending_base bigint;
+SET @ending_base = NEXT VALUE FOR [qsidecar].qsidecar_line;
+DECLARE @ending TABLE (
   n int NOT NULL, id bigint NOT NULL PRIMARY KEY, host bigint NOT NULL, number bigint NOT NULL,
   queue varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL, keyed tinyint NOT NULL, dead tinyint NOT NULL, wait_ms bigint NULL,
   fresh tinyint NOT NULL, back tinyint NOT NULL, attempts int NOT NULL, losses int NOT NULL, unrecorded int NOT NULL, fence bigint NOT NULL,
   cause varchar(16) COLLATE Latin1_General_100_BIN2 NULL, message nvarchar(max) NULL);
-INSERT INTO @meet (n, id, host, number, queue, keyed, dead, wait_ms, fresh, back, attempts, losses, unrecorded, fence, cause, message)
+INSERT INTO @ending (n, id, host, number, queue, keyed, dead, wait_ms, fresh, back, attempts, losses, unrecorded, fence, cause, message)
 SELECT x.n, x.id, x.host, x.number, x.queue, x.keyed, x.dead, x.wait_ms, x.fresh, x.back, x.attempts, x.losses, x.unrecorded, x.fence, x.cause, x.message
-FROM OPENJSON(@meet_fates) WITH (
+FROM OPENJSON(@ending_claims) WITH (
   n int, id bigint, host bigint, number bigint, queue nvarchar(4000), keyed tinyint, dead tinyint, wait_ms bigint, fresh tinyint, back tinyint,
   attempts int, losses int, unrecorded int, fence bigint, cause nvarchar(4000), message nvarchar(max)) AS x;
-DECLARE @met TABLE (id bigint NOT NULL PRIMARY KEY);
-UPDATE j SET state = CASE WHEN m.dead = 1 THEN 'dead' ELSE 'waiting' END,
-  attempts = m.attempts, losses = m.losses, unrecorded = m.unrecorded,
-  position = CASE WHEN m.fresh = 1 THEN @meet_base + m.n ELSE j.position END,
-  ready_at = CASE WHEN m.fresh = 1 THEN @now ELSE j.ready_at END,
-  run_at = DATEADD(second, CONVERT(int, m.wait_ms / 1000), DATEADD(millisecond, CONVERT(int, m.wait_ms % 1000), @now)),
-  last_error = CASE WHEN m.cause IS NULL THEN j.last_error ELSE m.message END,
-  finished_at = CASE WHEN m.dead = 1 THEN @now END,
-  expires_at = CASE WHEN m.dead = 1
+DECLARE @ended TABLE (id bigint NOT NULL PRIMARY KEY);
+UPDATE j SET state = CASE WHEN e.dead = 1 THEN 'dead' ELSE 'waiting' END,
+  attempts = e.attempts, losses = e.losses, unrecorded = e.unrecorded,
+  position = CASE WHEN e.fresh = 1 THEN @ending_base + e.n ELSE j.position END,
+  ready_at = CASE WHEN e.fresh = 1 THEN @now ELSE j.ready_at END,
+  run_at = DATEADD(second, CONVERT(int, e.wait_ms / 1000), DATEADD(millisecond, CONVERT(int, e.wait_ms % 1000), @now)),
+  last_error = CASE WHEN e.cause IS NULL THEN j.last_error ELSE e.message END,
+  finished_at = CASE WHEN e.dead = 1 THEN @now END,
+  expires_at = CASE WHEN e.dead = 1
     THEN DATEADD(second, CONVERT(int, j.keep_dead_ms / 1000), DATEADD(millisecond, CONVERT(int, j.keep_dead_ms % 1000), @now)) END, ahead = 0, token_host = NULL, token_number = NULL, owner = NULL, lease_ms = NULL,
   deadline = NULL, due_at = NULL, claimed_at = NULL, worker = NULL
-OUTPUT inserted.id INTO @met
-FROM @meet AS m, [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
-WHERE j.id = m.id AND j.token_host = m.host AND j.token_number = m.number
+OUTPUT inserted.id INTO @ended
+FROM @ending AS e, [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
+WHERE j.id = e.id AND j.token_host = e.host AND j.token_number = e.number
 OPTION (LOOP JOIN, FORCE ORDER);
 INSERT INTO [qsidecar].qsidecar_failures (job, fence, attempt, cause, message, at)
-SELECT m.id, m.fence, m.attempts, m.cause, COALESCE(m.message, N''), @now
-FROM @meet AS m INNER JOIN @met AS y ON y.id = m.id
-WHERE m.cause IS NOT NULL;
-IF EXISTS (SELECT 1 FROM @meet AS m WHERE m.dead = 1 AND m.keyed = 1)
+SELECT e.id, e.fence, e.attempts, e.cause, COALESCE(e.message, N''), @now
+FROM @ending AS e INNER JOIN @ended AS y ON y.id = e.id
+WHERE e.cause IS NOT NULL;
+IF EXISTS (SELECT 1 FROM @ending AS e WHERE e.dead = 1 AND e.keyed = 1)
   UPDATE k SET state = 'dead'
-  FROM @meet AS m INNER JOIN [qsidecar].qsidecar_keys AS k WITH (INDEX (qsidecar_keys_job), ROWLOCK, FORCESEEK) ON k.job = m.id
-  WHERE m.dead = 1 AND m.keyed = 1
+  FROM @ending AS e INNER JOIN [qsidecar].qsidecar_keys AS k WITH (INDEX (qsidecar_keys_job), ROWLOCK, FORCESEEK) ON k.job = e.id
+  WHERE e.dead = 1 AND e.keyed = 1
   OPTION (LOOP JOIN, FORCE ORDER);
-DECLARE @meet_back TABLE (queue varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL PRIMARY KEY);
-INSERT INTO @meet_back (queue)
-SELECT DISTINCT m.queue FROM @meet AS m WHERE m.back = 1;
+DECLARE @ending_back TABLE (queue varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL PRIMARY KEY);
+INSERT INTO @ending_back (queue)
+SELECT DISTINCT e.queue FROM @ending AS e WHERE e.back = 1;
 UPDATE r SET returns = r.returns + 1
-FROM @meet_back AS b INNER JOIN [qsidecar].qsidecar_returns AS r WITH (ROWLOCK, FORCESEEK) ON r.queue = b.queue
+FROM @ending_back AS b INNER JOIN [qsidecar].qsidecar_returns AS r WITH (ROWLOCK, FORCESEEK) ON r.queue = b.queue
 OPTION (LOOP JOIN, FORCE ORDER);
 INSERT INTO [qsidecar].qsidecar_returns (queue, returns)
 SELECT b.queue, 1
-FROM @meet_back AS b
+FROM @ending_back AS b
 WHERE NOT EXISTS (SELECT 1 FROM [qsidecar].qsidecar_returns AS r WITH (UPDLOCK, HOLDLOCK, ROWLOCK, FORCESEEK) WHERE r.queue = b.queue);
 SET @wrote = @wrote + 1;
-SELECT m.n FROM @meet AS m INNER JOIN @met AS y ON y.id = m.id;
+SELECT e.n FROM @ending AS e INNER JOIN @ended AS y ON y.id = e.id;
 SELECT b.queue, r.returns
-FROM @meet_back AS b INNER JOIN [qsidecar].qsidecar_returns AS r WITH (FORCESEEK) ON r.queue = b.queue
+FROM @ending_back AS b INNER JOIN [qsidecar].qsidecar_returns AS r WITH (FORCESEEK) ON r.queue = b.queue
 OPTION (LOOP JOIN, FORCE ORDER);
 DECLARE @claim_segment TABLE (
   n int NOT NULL PRIMARY KEY, queue varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL, policy int NOT NULL,

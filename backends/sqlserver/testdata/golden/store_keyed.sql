@@ -21,11 +21,7 @@ SELECT x.n, x.queue, x.priority, CASE
   CONVERT(varbinary(8000), x.[key]), x.[key], DATEADD(second, CONVERT(int, x.ttl_ms / 1000), DATEADD(millisecond, CONVERT(int, x.ttl_ms % 1000), @now)), 1
 FROM OPENJSON(@keyed_jobs) WITH (
   n int, queue nvarchar(4000), priority smallint, delay_ms bigint, run_at datetime2(6), max_attempts smallint, timeout_ms bigint,
-  headers nvarchar(max), start bigint, size bigint, [key] nvarchar(4000), ttl_ms bigint, job bigint, host bigint, number bigint) AS x
-LEFT JOIN [qsidecar].qsidecar_jobs AS o WITH (UPDLOCK, ROWLOCK, FORCESEEK)
-  ON o.id = x.job AND o.token_host = x.host AND o.token_number = x.number
-WHERE x.job IS NULL OR o.id IS NOT NULL
-OPTION (LOOP JOIN, FORCE ORDER);
+  headers nvarchar(max), start bigint, size bigint, [key] nvarchar(4000), ttl_ms bigint) AS x;
 DECLARE @keyed_known TABLE (n int NOT NULL PRIMARY KEY, free tinyint NOT NULL);
 INSERT INTO @keyed_known (n, free)
 SELECT x.n, CASE WHEN k.expires_at <= @now AND (k.state IS NOT NULL OR o.id IS NULL) THEN 1 ELSE 0 END

@@ -1,4 +1,4 @@
-package sqlserver
+package dialect
 
 import (
 	"fmt"
@@ -9,16 +9,16 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// The clocks of a batch: @now is UTC, and @adopt_here what the server's own zone
-// shows, which is @adopt_zone minutes ahead of it. What was stored on the other side
-// of a change to or from summer time is read an hour off.
+// A batch has two clocks: @now is UTC, and @adopt_here is the time in the server's own zone,
+// which is @adopt_zone minutes ahead of it. A time that was stored before a change to or from
+// summer time is read an hour off after it.
 
 // fraction finds how many digits of a second a time has.
 var fraction = regexp.MustCompile(`^datetime(?:2|offset)\(([0-7])\)$`)
 
-// unit is the least difference of two times of the column's, in nanoseconds, where
-// that is more than a microsecond; else 0. Those of datetime lie a little less than
-// ten milliseconds apart, and those at a hundredth of a second are exact.
+// unit is the resolution of the column's type in nanoseconds, if it is more than a
+// microsecond, or else 0. Two times of a datetime are at least a little less than ten
+// milliseconds apart. Hundredths of a second are exact.
 func unit(c backends.Column) int64 {
 	switch c.Type {
 	case "smalldatetime":
@@ -42,7 +42,7 @@ func unit(c backends.Column) int64 {
 
 func offset(c backends.Column) bool { return strings.HasPrefix(c.Type, "datetimeoffset") }
 
-// now is the present in the owner's clock.
+// now is the current time by the clock of the table's owner.
 func now(utc bool) string {
 	if utc {
 		return "@now"
@@ -50,8 +50,8 @@ func now(utc bool) string {
 	return "@adopt_here"
 }
 
-// at is an instant of the owner's clock as a value of the column, cut to what that
-// holds: stored as it is it would be rounded, and lie ahead of the clock.
+// at is an instant of the owner's clock as a value of the column, cut to its resolution. The
+// server would round it, and the value could be later than the clock.
 func at(c backends.Column, utc bool, instant string) string {
 	switch n := unit(c); {
 	case n > 1_000_000_000:
@@ -69,8 +69,8 @@ func at(c backends.Column, utc bool, instant string) string {
 	return "CONVERT(" + c.Type + ", " + instant + ")"
 }
 
-// following is so many milliseconds (an argument) after an instant. What at cuts from a
-// time to come is added before.
+// following is an instant plus an argument in milliseconds. It adds what at will cut from an
+// instant in the future.
 func following(c backends.Column, n int, instant string) string {
 	ms := mark(markNumber, n)
 	instant = fmt.Sprintf("DATEADD(millisecond, CONVERT(int, %s %% 60000), DATEADD(minute, CONVERT(int, %[1]s / 60000), %s))", ms, instant)
@@ -80,13 +80,16 @@ func following(c backends.Column, n int, instant string) string {
 	return instant
 }
 
-func (g grammar) Now(c backends.Column, utc bool) string { return at(c, utc, now(utc)) }
+// Now implements backends.Dialect.
+func (d Dialect) Now(c backends.Column, utc bool) string { return at(c, utc, now(utc)) }
 
-func (g grammar) NowPlus(c backends.Column, utc bool, n int) string {
+// NowPlus implements backends.Dialect.
+func (d Dialect) NowPlus(c backends.Column, utc bool, n int) string {
 	return at(c, utc, following(c, n, now(utc)))
 }
 
-func (g grammar) FromMillis(c backends.Column, utc bool, n int) string {
+// FromMillis implements backends.Dialect.
+func (d Dialect) FromMillis(c backends.Column, utc bool, n int) string {
 	epoch := "CONVERT(datetime2(6), '1970-01-01')"
 	if !utc {
 		epoch = "DATEADD(minute, @adopt_zone, " + epoch + ")"
@@ -94,8 +97,9 @@ func (g grammar) FromMillis(c backends.Column, utc bool, n int) string {
 	return at(c, utc, following(c, n, epoch))
 }
 
-func (g grammar) ToMillis(c backends.Column, utc bool) string {
-	value := g.Name(c.Name)
+// ToMillis implements backends.Dialect.
+func (d Dialect) ToMillis(c backends.Column, utc bool) string {
+	value := d.Name(c.Name)
 	switch {
 	case offset(c):
 		return sinceEpoch("CONVERT(datetime2(6), SWITCHOFFSET(" + value + ", '+00:00'))")
@@ -109,4 +113,5 @@ func sinceEpoch(instant string) string {
 	return "DATEDIFF_BIG(millisecond, '1970-01-01', " + instant + ")"
 }
 
-func (g grammar) NowMillis() string { return sinceEpoch("@now") }
+// NowMillis implements backends.Dialect.
+func (d Dialect) NowMillis() string { return sinceEpoch("@now") }

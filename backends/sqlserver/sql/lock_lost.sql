@@ -1,6 +1,6 @@
--- Locks claims of owners that live no more, as look.sql does. A timed lease needs
--- no owner: it becomes nobody's, so that the next look does not find it again. Last
--- it says how many rows it found of either kind.
+-- Locks claims of owners that are not alive, and shows them. A timed lease needs no
+-- owner: its owner becomes 0, so that it is not found again. The last set counts the
+-- rows of either kind.
 -- @lost_owners nvarchar(max)
 -- @lost_limit bigint
 -- sets 2
@@ -19,7 +19,7 @@ FROM @lost AS x INNER JOIN {s}.qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK) ON j
 WHERE x.timed = 1 AND j.state = 'claimed'
 OPTION (LOOP JOIN, FORCE ORDER);
 SET @wrote = @wrote + @@ROWCOUNT;
-SELECT 0 AS n, 'sidecar_lost' AS cause, {standing}
+SELECT 'sidecar_lost' AS cause, {claim}
 FROM @lost AS x INNER JOIN {s}.qsidecar_jobs AS j WITH (UPDLOCK, ROWLOCK, FORCESEEK) ON j.id = x.id
 WHERE x.timed = 0 AND j.state = 'claimed'
 OPTION (LOOP JOIN, FORCE ORDER);

@@ -1,4 +1,4 @@
--- Marks the suspects dead that still look the same.
+-- Marks suspects dead that have sent no heartbeat since.
 -- @suspects nvarchar(max)
 -- sets 0
 DECLARE @suspect TABLE (host bigint NOT NULL PRIMARY KEY, beats bigint NOT NULL, lease_ms bigint NOT NULL);

@@ -1,4 +1,4 @@
--- Claimed rows whose claim's owner is a host, in the order of their ids.
+-- Rows that a sidecar has claimed, in the order of their ids.
 -- @held_host bigint
 -- @held_after bigint
 -- @held_limit bigint

@@ -1,16 +1,17 @@
-package sqlserver
+package dialect
 
 import (
-	"strings"
+	"database/sql"
+	"fmt"
 	"testing"
 
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// TestHostileNames: what a config names and says ends no name and no text.
+// TestHostileNames shows that the names and texts of a config cannot end a name or a text.
 func TestHostileNames(t *testing.T) {
 	t.Parallel()
-	g := grammar{schema: "qsidecar", utf8: true}
+	g := Dialect{Schema: "qsidecar", UTF8: true}
 	wide, narrow := backends.Column{Kind: backends.TextColumn, Type: "nvarchar(9) COLLATE Latin1_General_CI_AS"}, backends.Column{Kind: backends.TextColumn, Type: "char(9) COLLATE Latin1_General_CI_AS"}
 	number, truth := backends.Column{Kind: backends.NumberColumn, Type: "int"}, backends.Column{Kind: backends.BoolColumn, Type: "bit"}
 	for got, want := range map[string]string{
@@ -33,26 +34,26 @@ func TestHostileNames(t *testing.T) {
 			t.Errorf("%s, want %s", got, want)
 		}
 	}
-	// A name with a mark's signs in it is no mark.
-	q, err := say(1, &backends.Statement{Text: "SELECT 1 AS one FROM " + g.Name("a\x00n1\x00") + " WHERE x = " + g.IntArg(1), Args: []any{int64(1)}})
-	if err != nil || q.text != "SELECT 1 AS one FROM [an1] WHERE x = @a1_1;" || len(q.params) != 1 {
+	// A name that contains a mark's characters is not a mark.
+	q, err := Compile("a1", &backends.Statement{Text: "SELECT 1 AS one FROM " + g.Name("a\x00n1\x00") + " WHERE x = " + g.IntArg(1), Args: []any{int64(1)}})
+	if err != nil || q.Text != "SELECT 1 AS one FROM [an1] WHERE x = @a1_1" || len(q.Params) != 1 {
 		t.Errorf("%+v, %v", q, err)
 	}
 	for _, st := range []*backends.Statement{
 		{Text: "SELECT " + g.IntArg(2), Args: []any{int64(1)}}, {Text: "SELECT " + g.IntArg(1), Args: []any{"1"}}, {Text: "SELECT " + g.TextArg(1), Args: []any{[]string{"x"}}},
 		{Text: "SELECT " + g.AnyOf(1, number), Args: []any{"x"}}, {Text: "SELECT " + g.TextArg(1), Args: []any{"\xff"}},
 	} {
-		if _, err := say(1, st); err == nil {
-			t.Errorf("%q with %v is said", st.Text, st.Args)
+		if _, err := Compile("a1", st); err == nil {
+			t.Errorf("%q with %v compiles", st.Text, st.Args)
 		}
 	}
 }
 
-// TestTextsAsTimes: no text becomes a datetime but by way of a datetime2, which takes the
-// forms of ISO 8601 in any language, and on Babelfish, too.
+// TestTextsAsTimes shows that a text becomes a datetime by way of a datetime2, which accepts
+// the forms of ISO 8601 in any language, and on Babelfish, too.
 func TestTextsAsTimes(t *testing.T) {
 	t.Parallel()
-	g := grammar{}
+	g := Dialect{}
 	of := func(kind string) backends.Column {
 		return backends.Column{Name: "At", Kind: backends.TimeColumn, Type: kind}
 	}
@@ -73,36 +74,12 @@ func TestTextsAsTimes(t *testing.T) {
 	}
 }
 
-// TestManyParameters: what has more of them than a batch may goes in several.
-func TestManyParameters(t *testing.T) {
+// TestNULLs shows that each NULL has a type: Babelfish refuses one without.
+func TestNULLs(t *testing.T) {
 	t.Parallel()
-	batches := 0
-	s, _ := scriptedStore(t, func(query string) ([]*answer, error) {
-		batches++
-		var sets []*answer
-		for range strings.Count(query, "SELECT 1 AS one") {
-			sets = append(sets, rowOf("x"))
+	for letter, want := range map[string]any{markNumber: sql.NullInt64{}, markText: sql.NullString{}, markBytes: []byte(nil)} {
+		if _, value, err := argument(letter, nil); err != nil || fmt.Sprintf("%T", value) != fmt.Sprintf("%T", want) {
+			t.Errorf("the mark %q: a NULL of the type %T, want %T (%v)", letter, value, want, err)
 		}
-		return sets, nil
-	})
-	g := s.Dialect()
-	ids := make([]string, few)
-	for i := range ids {
-		ids[i] = "7"
-	}
-	rows := 0
-	var all []*backends.Statement
-	for range 40 { // 2,560 parameters
-		all = append(all, &backends.Statement{Text: "SELECT 1 AS one WHERE " + g.AnyOf(1, idOf), Args: []any{ids}, Row: func(cells [][]byte) error {
-			if rows++; string(cells[0]) != "x" {
-				t.Errorf("%q", cells)
-			}
-			return nil
-		}})
-	}
-	if err := s.Query(t.Context(), all...); err != nil || batches != 2 || rows != 40 || all[39].Matched != 1 {
-		t.Errorf("%v, %d batches, %d rows", err, batches, rows)
 	}
 }
-
-var idOf = backends.Column{Name: "id", Type: "bigint", Kind: backends.NumberColumn}

@@ -22,8 +22,9 @@ FROM @lost AS x INNER JOIN [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEE
 WHERE x.timed = 1 AND j.state = 'claimed'
 OPTION (LOOP JOIN, FORCE ORDER);
 SET @wrote = @wrote + @@ROWCOUNT;
-SELECT 0 AS n, 'sidecar_lost' AS cause, j.id, j.queue, j.token_host, j.token_number, CASE WHEN j.[key] IS NULL THEN 0 ELSE 1 END AS keyed, j.priority, j.position,
-  j.fence, j.attempts, j.claim_max, j.losses, j.backoff_ms, j.backoff_max_ms, j.ahead, j.unrecorded
+SELECT 'sidecar_lost' AS cause, j.id, j.queue, COALESCE(j.[key], N'') AS name, j.priority, j.position, j.fence,
+  j.token_host, j.token_number, j.owner, COALESCE(j.lease_ms, 0) AS lease_ms, j.attempts, j.claim_max, j.losses, j.backoff_ms, j.backoff_max_ms,
+  j.ahead, j.unrecorded, CASE WHEN j.keep_ms IS NULL THEN 0 ELSE 1 END AS kept, CASE WHEN j.worker IS NULL THEN 0 ELSE 1 END AS has_worker
 FROM @lost AS x INNER JOIN [qsidecar].qsidecar_jobs AS j WITH (UPDLOCK, ROWLOCK, FORCESEEK) ON j.id = x.id
 WHERE x.timed = 0 AND j.state = 'claimed'
 OPTION (LOOP JOIN, FORCE ORDER);

@@ -6,31 +6,26 @@ import (
 	"fmt"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/backends/internal/batch"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
-// Beat implements backends.Backend. No commit of this process can hold it up: it has
-// a connection of its own. A beat made twice is a beat: only its counter moves twice.
+// Heartbeat implements backends.Backend. It has a connection of its own, so that no commit
+// delays it. To send one twice only moves its counter twice.
 func (s *Store) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.HeartbeatResult, error) {
-	ctx, done := s.bound(ctx)
-	defer done()
-	if ctx.Err() != nil {
-		return backends.HeartbeatResult{}, batch.Ended(ctx, "before the beat")
-	}
 	var p backends.HeartbeatResult
-	maybe := false // it may have been made
-	err := s.again(ctx, func() error {
-		c, err := s.beats.Conn(ctx)
+	maybe := false // it may have been written
+	err := s.Again(ctx, func(ctx context.Context) error {
+		c, err := s.heartbeats.Conn(ctx)
 		if err != nil {
 			return err
 		}
 		p = backends.HeartbeatResult{}
-		if err = s.sql.carryOut(ctx, c, []call{s.beat(b, &p)}); err != nil && (broken(err) || ctx.Err() != nil) {
+		if err = s.sql.carryOut(ctx, c, []call{s.heartbeatCall(b, &p)}); err != nil && (broken(err) || ctx.Err() != nil) {
 			maybe = true
 			discard(c)
 		}
 		if e := c.Close(); e != nil && err == nil {
-			s.log.Debug("giving the beats' connection back", "place", s.place, "error", e)
+			s.log.Debug("giving the heartbeat connection back", "place", s.place, "error", e)
 		}
 		return err
 	})
@@ -38,13 +33,13 @@ func (s *Store) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.H
 	case err == nil:
 		return p, nil
 	case maybe:
-		return backends.HeartbeatResult{}, fmt.Errorf("%w: a beat: %w", backends.ErrUnknownOutcome, err)
+		return backends.HeartbeatResult{}, fmt.Errorf("%w: a heartbeat: %w", backends.ErrUnknownOutcome, err)
 	}
 	return backends.HeartbeatResult{}, err
 }
 
-// beat is the call for a beat.
-func (s *Store) beat(b backends.Heartbeat, p *backends.HeartbeatResult) call {
+// heartbeatCall is the call that writes a heartbeat.
+func (s *Store) heartbeatCall(b backends.Heartbeat, p *backends.HeartbeatResult) call {
 	piece := map[backends.HeartbeatKind]*piece{backends.HeartbeatJoin: s.sql.join, backends.HeartbeatRenew: s.sql.renew, backends.HeartbeatLeave: s.sql.leave}[b.Kind]
 	return call{piece, []any{int64(b.Host), b.RowName(), ms(b.Timeout)}, []reader{
 		func(rows *sql.Rows) error {
@@ -62,7 +57,7 @@ func (s *Store) beat(b backends.Heartbeat, p *backends.HeartbeatResult) call {
 				return err
 			}
 			peer.Host, peer.Heartbeats, peer.DepthLeader, peer.Timeout = backends.Identity(host), uint64(beats), backends.IsDepthLeader(name), backends.TimeoutOf(name)
-			peer.Expired = backends.HeartbeatExpired(batch.FromMS(left), peer.Timeout, hasLeft)
+			peer.Expired = backends.HeartbeatExpired(core.FromMS(left), peer.Timeout, hasLeft)
 			p.Peers = append(p.Peers, peer)
 			return nil
 		}),

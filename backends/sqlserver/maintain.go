@@ -1,0 +1,111 @@
+package sqlserver
+
+import (
+	"context"
+	"database/sql"
+	"slices"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
+)
+
+// Look implements core.Driver, in one batch.
+func (e engine) Look(ctx context.Context, q core.Question) (d core.Due, err error) {
+	d.Ready, d.Returns = make([]bool, len(q.Waiting)), make([]int64, len(q.Waiting))
+	err = e.once(ctx, call{e.sql.around, []any{
+		int64(bit(q.Prune)), int64(bit(q.Owners)),
+		document(segmentsOf(q.Pieces, func(i int) string { return q.Waiting[i] })), listOf(q.Waiting),
+	}, []reader{
+		one(&d.At, &d.RunAt, &d.DueAt, &d.Dead, &d.Jobs, &d.Keys),
+		each(func(rows *sql.Rows) error {
+			var owner int64
+			err := rows.Scan(&owner)
+			d.Lost = append(d.Lost, owner)
+			return err
+		}),
+		each(func(rows *sql.Rows) error {
+			var policy int
+			if err := rows.Scan(&policy); err != nil {
+				return err
+			}
+			_, err := item(d.Ready, policy-1)
+			if err == nil {
+				d.Ready[policy-1] = true
+			}
+			return err
+		}),
+		returnsInto(d.Returns),
+	}})
+	return d, err
+}
+
+// Promote implements core.Maintainer.
+func (t *tx) Promote(ctx context.Context, _ core.Due, limit int, promoted func(queue string)) (seen int, err error) {
+	err = t.run(ctx, t.s.sql.promote, []reader{each(func(rows *sql.Rows) error {
+		var queue string
+		if err := rows.Scan(&queue); err != nil {
+			return err
+		}
+		seen++
+		promoted(queue)
+		return nil
+	})}, int64(limit))
+	return seen, err
+}
+
+// rowsInto is a reader of locked claims.
+func rowsInto(all *[]*core.Row) reader {
+	return each(func(rows *sql.Rows) error {
+		r, err := scanRow(rows)
+		if err == nil {
+			*all = append(*all, r)
+		}
+		return err
+	})
+}
+
+// LockDue implements core.Maintainer.
+func (t *tx) LockDue(ctx context.Context, _ core.Due, limit int) (rows []*core.Row, seen int, err error) {
+	err = t.run(ctx, t.s.sql.lockDue, []reader{rowsInto(&rows)}, int64(limit))
+	return rows, len(rows), err
+}
+
+// LockLost implements core.Maintainer.
+func (t *tx) LockLost(ctx context.Context, d core.Due, limit int) (rows []*core.Row, seen int, err error) {
+	owners := make([]ownerRow, len(d.Lost))
+	for i, o := range d.Lost {
+		owners[i] = ownerRow{o}
+	}
+	err = t.run(ctx, t.s.sql.lockLost, []reader{rowsInto(&rows), one(&seen)}, document(owners), int64(limit))
+	return rows, seen, err
+}
+
+// MarkDead implements core.Maintainer.
+func (t *tx) MarkDead(_ context.Context, suspects []backends.Suspect) error {
+	var rows []hostRow
+	for _, s := range suspects {
+		r := hostRow{int64(s.Host), int64(s.Heartbeats), ms(s.Timeout)}
+		if !slices.ContainsFunc(rows, func(x hostRow) bool { return x.Host == r.Host }) {
+			rows = append(rows, r)
+		}
+	}
+	t.add(t.s.sql.markDead, nil, document(rows))
+	return nil
+}
+
+// Forget implements core.Maintainer.
+func (t *tx) Forget(context.Context, core.Due) error {
+	t.add(t.s.sql.forget, nil)
+	return nil
+}
+
+// Prune implements core.Maintainer. It always begins with what expired first.
+func (t *tx) Prune(ctx context.Context, what core.Pruned, _ time.Time, limit int) (deleted, found int, last time.Time, err error) {
+	p := t.s.sql.pruneJobs
+	if what == core.PruneKeys {
+		p = t.s.sql.pruneKeys
+	}
+	err = t.run(ctx, p, []reader{one(&deleted)}, int64(limit))
+	return deleted, deleted, time.Time{}, err
+}

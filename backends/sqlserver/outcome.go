@@ -1,0 +1,75 @@
+package sqlserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
+)
+
+// findOutFor is how long the last question about an outcome may take.
+const findOutFor = 2 * time.Second
+
+// lane is a row of qsidecar_commits, which one transaction at a time writes.
+type lane struct {
+	id        int32
+	number    int64 // of the transaction that has it
+	abandoned bool  // its row may be locked for a while: another one takes its place
+}
+
+func (s *Store) newLane() *lane { return &lane{id: s.laneCount.Add(1)} }
+
+// takeLane gives a lane with its next number. There are as many as connections.
+func (s *Store) takeLane(ctx context.Context) (*lane, error) {
+	select {
+	case l := <-s.lanes:
+		l.number++
+		return l, nil
+	case <-ctx.Done():
+		return nil, core.Interrupted(ctx, "waiting for a connection to "+s.place)
+	}
+}
+
+func (s *Store) giveLane(l *lane) {
+	if l.abandoned {
+		l = s.newLane()
+	}
+	s.lanes <- l
+}
+
+// findOut learns whether a commit happened whose answer got lost. If ctx has ended it tries
+// once more, with a little time of its own.
+func (s *Store) findOut(ctx context.Context, l *lane, cause error) error {
+	for wait := 5 * time.Millisecond; ; wait = min(2*wait, time.Second) {
+		last := ctx.Err() != nil
+		happened, err := s.sealed(ctx, last, l)
+		if err == nil {
+			s.log.Warn("the outcome of a commit was found out", "place", s.place, "happened", happened, "error", cause)
+			if happened {
+				return nil
+			}
+			return backends.Unavailable(fmt.Errorf("%s: the commit failed: %w", s.place, cause))
+		}
+		if last {
+			s.log.Error("the outcome of a commit stays unknown", "place", s.place, "error", errors.Join(cause, err))
+			return backends.ErrUnknownOutcome
+		}
+		core.Pause(ctx, wait)
+	}
+}
+
+// sealed asks once. If the commit did not happen, a later number is written, so that it
+// cannot happen any more.
+func (s *Store) sealed(ctx context.Context, last bool, l *lane) (happened bool, err error) {
+	if last {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), findOutFor)
+		defer cancel()
+	}
+	var found int64
+	err = s.sql.carryOut(ctx, s.db, []call{{s.sql.seal, []any{s.handle, l.id, l.number}, []reader{one(&found)}}})
+	return found == l.number, err
+}

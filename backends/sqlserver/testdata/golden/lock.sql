@@ -1,0 +1,18 @@
+-- parameters: @lock_queue varchar(128), @lock_ids nvarchar(max)
+-- result sets: 1
+SET NOCOUNT ON;
+SET XACT_ABORT ON;
+SET LOCK_TIMEOUT 5000;
+SET DEADLOCK_PRIORITY LOW;
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+DECLARE @now datetime2(6) = [qsidecar].qsidecar_now();
+DECLARE @wrote bigint = 0;
+DECLARE @lock TABLE (id bigint NOT NULL PRIMARY KEY);
+INSERT INTO @lock (id)
+SELECT x.id FROM OPENJSON(@lock_ids) WITH (id bigint) AS x;
+SELECT '' AS cause, j.id, j.queue, COALESCE(j.[key], N'') AS name, j.priority, j.position, j.fence,
+  j.token_host, j.token_number, j.owner, COALESCE(j.lease_ms, 0) AS lease_ms, j.attempts, j.claim_max, j.losses, j.backoff_ms, j.backoff_max_ms,
+  j.ahead, j.unrecorded, CASE WHEN j.keep_ms IS NULL THEN 0 ELSE 1 END AS kept, CASE WHEN j.worker IS NULL THEN 0 ELSE 1 END AS has_worker
+FROM @lock AS x INNER JOIN [qsidecar].qsidecar_jobs AS j WITH (UPDLOCK, ROWLOCK, FORCESEEK) ON j.id = x.id
+WHERE j.state = 'claimed' AND (@lock_queue = '' OR j.queue = @lock_queue)
+OPTION (LOOP JOIN, FORCE ORDER);
