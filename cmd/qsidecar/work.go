@@ -171,7 +171,7 @@ func parseExitCodes(text string) ([]int, error) {
 		code, err := strconv.Atoi(strings.TrimSpace(word))
 		switch {
 		case err != nil || code < 1 || code > 255:
-			return nil, usagef("--dead-on: %q is no exit code from 1 to 255; write several as 65,66", word)
+			return nil, usagef("--dead-on: %q is not an exit code from 1 to 255; write several as 65,66", word)
 		case code == worker.ExitSnooze:
 			return nil, usagef("--dead-on: %d means *not now*, and cannot mean dead as well", worker.ExitSnooze)
 		}

@@ -113,7 +113,7 @@ func (m *serviceManager) feedWatchdog(ran <-chan struct{}, b livenessProber) {
 		case <-next.C:
 		}
 		if err := m.check(b); err != nil {
-			m.log.Error("the sidecar does not go on; where it stays so, the service manager's watchdog kills it", "error", err)
+			m.log.Error("the sidecar makes no progress; if this continues, the service manager's watchdog kills it", "error", err)
 			next.Reset(m.watchdog / 16)
 			continue
 		}
@@ -153,7 +153,7 @@ func InheritedSockets() (lns []*net.UnixListener, err error) {
 func inheritOne(f *os.File) (*net.UnixListener, error) {
 	switch listens, err := unix.GetsockoptInt(int(f.Fd()), unix.SOL_SOCKET, unix.SO_ACCEPTCONN); {
 	case err != nil:
-		return nil, fmt.Errorf("it is no socket: %w", err)
+		return nil, fmt.Errorf("it is not a socket: %w", err)
 	case listens == 0:
 		return nil, errors.New("it does not listen (Accept=yes hands over connections; leave that out)")
 	}

@@ -78,7 +78,7 @@ func TestWatchdogIsFedByChecks(t *testing.T) {
 				}
 				turn(stuck)
 				time.Sleep(29 * time.Second) // just before systemd would kill it
-				if asked, said := counts(); said != 0 || asked < 2 || !strings.Contains(log.String(), "does not go on") {
+				if asked, said := counts(); said != 0 || asked < 2 || !strings.Contains(log.String(), "makes no progress") {
 					t.Errorf("stuck: %d signs of life, asked %d times; the log: %s", said, asked, log)
 				}
 				turn(&pulseWell)
