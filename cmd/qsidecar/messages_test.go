@@ -127,8 +127,8 @@ func stale(t *testing.T, path string) {
 	}
 }
 
-// says checks the exit code of a run, and that stderr contains all words.
-func (r result) says(t *testing.T, code int, words ...string) {
+// wantStderr checks the exit code of a run, and that stderr contains all words.
+func (r result) wantStderr(t *testing.T, code int, words ...string) {
 	t.Helper()
 	if r.code != code {
 		t.Errorf("exit code %d, want %d", r.code, code)
@@ -140,16 +140,16 @@ func (r result) says(t *testing.T, code int, words ...string) {
 	}
 }
 
-// tells is says for stdout.
-func (r result) tells(t *testing.T, code int, words ...string) {
+// wantStdout is wantStderr for stdout.
+func (r result) wantStdout(t *testing.T, code int, words ...string) {
 	t.Helper()
-	result{code: r.code, err: r.out}.says(t, code, words...)
+	result{code: r.code, err: r.out}.wantStderr(t, code, words...)
 }
 
 func TestNoDatabaseInThere(t *testing.T) {
 	h := newHost(t)
 	file := h.file("letter.txt", strings.Repeat("Dear Sir or Madam\n", 500))
-	h.run("serve", "--database", "sqlite:"+file).says(t, 1, "sqlite:"+file, "cannot be opened", "not a database")
+	h.run("serve", "--database", "sqlite:"+file).wantStderr(t, 1, "sqlite:"+file, "cannot be opened", "not a database")
 }
 
 func TestNoPermission(t *testing.T) {
@@ -164,16 +164,16 @@ func TestNoPermission(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer os.Chmod(closed, 0o700)
-	asNobody(t, func() {
-		h.run("ping", "--socket", socket).says(t, 1, "no permission to connect to "+socket, "its mode is", "its group is", "join that group")
-		h.run("stdio", "--socket", socket).says(t, 1, "no permission to connect to "+socket)
-		h.run("ping", "--socket", filepath.Join(closed, "s")).says(t, 1, "no permission", "its directory is closed to this user")
-		h.run("migrate", "--database", "sqlite:"+filepath.Join(h.dir, "closed.db")).says(t, 1, "closed.db", "cannot be opened")
-		h.run("migrate", "--database", "sqlite:"+filepath.Join(closed, "x", "q.db")).says(t, 1, "permission denied", "--database", "QSIDECAR_DATABASE")
-		h.run("check", "--database", "sqlite:"+filepath.Join(h.dir, "closed.db")).tells(t, 1, "closed.db: 3 problems", "may not write", "cannot be opened", "give the file to the user")
-		h.run("check", "--database", "sqlite:"+filepath.Join(closed, "x", "q.db")).tells(t, 1, "permission denied", "name another place")
+	asUnprivileged(t, func() {
+		h.run("ping", "--socket", socket).wantStderr(t, 1, "no permission to connect to "+socket, "its mode is", "its group is", "join that group")
+		h.run("stdio", "--socket", socket).wantStderr(t, 1, "no permission to connect to "+socket)
+		h.run("ping", "--socket", filepath.Join(closed, "s")).wantStderr(t, 1, "no permission", "its directory is closed to this user")
+		h.run("migrate", "--database", "sqlite:"+filepath.Join(h.dir, "closed.db")).wantStderr(t, 1, "closed.db", "cannot be opened")
+		h.run("migrate", "--database", "sqlite:"+filepath.Join(closed, "x", "q.db")).wantStderr(t, 1, "permission denied", "--database", "QSIDECAR_DATABASE")
+		h.run("check", "--database", "sqlite:"+filepath.Join(h.dir, "closed.db")).wantStdout(t, 1, "closed.db: 3 problems", "may not write", "cannot be opened", "give the file to the user")
+		h.run("check", "--database", "sqlite:"+filepath.Join(closed, "x", "q.db")).wantStdout(t, 1, "permission denied", "name another place")
 		h.run("serve", "--database", "sqlite:"+filepath.Join(closed, "q.db"), "--socket", filepath.Join(closed, "x", "s")).
-			says(t, 1, "the socket's directory", "permission denied", "--socket", "XDG_RUNTIME_DIR")
+			wantStderr(t, 1, "the socket's directory", "permission denied", "--socket", "XDG_RUNTIME_DIR")
 	})
 }
 
@@ -181,7 +181,7 @@ func TestNoPermission(t *testing.T) {
 func TestTwoServe(t *testing.T) {
 	h := newHost(t)
 	h.serve()
-	h.run("serve").says(t, 1, h.socket(), "another sidecar", "pid", "--socket")
+	h.run("serve").wantStderr(t, 1, h.socket(), "another sidecar", "pid", "--socket")
 }
 
 // fakeSidecar answers hello itself, and everything else with the result of answer.
@@ -273,7 +273,7 @@ func TestSidecarsErrors(t *testing.T) {
 // TestSecondSignalEndsTheLeaving checks a command whose sidecar stops answering.
 func TestSecondSignalEndsTheLeaving(t *testing.T) {
 	h := newHost(t)
-	h.leave = time.Hour // only the signal can end it
+	h.byeTimeout = time.Hour // only the signal can end it
 	socket := filepath.Join(h.dir, "s")
 	waiting := make(chan struct{}, 1)
 	fakeSidecar(t, socket, func(req *protocol.Request) []*protocol.Reply {
@@ -295,12 +295,12 @@ func TestNoSidecarBehindTheSocket(t *testing.T) {
 	h := newHost(t)
 	socket := filepath.Join(h.dir, "s")
 	listenUnix(t, socket, func(c net.Conn) { c.Write([]byte("220 mail.example.com ESMTP\r\n")) })
-	h.run("ping", "--socket", socket).says(t, 5, "no sidecar talks on "+socket)
+	h.run("ping", "--socket", socket).wantStderr(t, 5, "no sidecar talks on "+socket)
 }
 
 // TestNoPlaceAtASidecar checks a sidecar at its limit of connections.
 func TestNoPlaceAtASidecar(t *testing.T) {
-	x := asked(t, one+"limits: {connections: 1}\n")
+	x := startWithoutWatch(t, one+"limits: {connections: 1}\n")
 	c, err := net.Dial("unix", x.socket())
 	if err != nil {
 		t.Fatal(err)
@@ -312,5 +312,5 @@ func TestNoPlaceAtASidecar(t *testing.T) {
 	if _, err := c.Read(make([]byte, 1)); err != nil { // it is connected
 		t.Fatal(err)
 	}
-	x.run("ping").says(t, 5, "the sidecar on "+x.socket()+" refused the connection: busy: the sidecar has 1 connections, which is its limit (limits.connections in its config)")
+	x.run("ping").wantStderr(t, 5, "the sidecar on "+x.socket()+" refused the connection: busy: the sidecar has 1 connections, which is its limit (limits.connections in its config)")
 }

@@ -145,7 +145,9 @@ func (o *queueOrder) list(all []string) error {
 // numberRange is [FROM, TO].
 type numberRange struct{ from, to int64 }
 
-func (r *numberRange) parse(s string) error { return fmt.Errorf("%q is not a range: write [FROM, TO]", s) }
+func (r *numberRange) parse(s string) error {
+	return fmt.Errorf("%q is not a range: write [FROM, TO]", s)
+}
 func (r *numberRange) list(all []string) (err error) {
 	if len(all) != 2 {
 		return fmt.Errorf("a range has two numbers, and here are %d", len(all))
