@@ -137,7 +137,7 @@ func (m *serviceManager) check(b livenessProber) error {
 
 // InheritedSockets returns the sockets that the service manager passed to this process
 // (sd_listen_fds(3)). Child processes inherit neither the sockets nor the variables.
-func InheritedSockets() (lns []*net.UnixListener, err error) {
+func InheritedSockets() (listeners []*net.UnixListener, err error) {
 	for i, f := range activation.Files(true) {
 		ln, e := inheritOne(f)
 		if e != nil {
@@ -145,9 +145,9 @@ func InheritedSockets() (lns []*net.UnixListener, err error) {
 				"take it out of the socket unit, and restart that and the service", f.Name(), 3+i, e))
 			continue
 		}
-		lns = append(lns, ln)
+		listeners = append(listeners, ln)
 	}
-	return lns, err
+	return listeners, err
 }
 
 func inheritOne(f *os.File) (*net.UnixListener, error) {
