@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// layers says which packages must not know of which (design.md §5). A pattern is
+// layers says which packages must not know of which. A pattern is
 // matched against the paths that a package's own code and tests import.
 var layers = []struct {
 	packages, never, why string
