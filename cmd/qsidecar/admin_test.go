@@ -14,8 +14,8 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// web sends a request to an admin listener; place is HOST:PORT or the path of a Unix socket.
-func web(place, path string) (code int, body string, err error) {
+// get sends a request to an admin listener; place is HOST:PORT or the path of a Unix socket.
+func get(place, path string) (code int, body string, err error) {
 	tr := &http.Transport{DisableKeepAlives: true}
 	if strings.Contains(place, "/") {
 		at := place
@@ -35,37 +35,37 @@ func web(place, path string) (code int, body string, err error) {
 	return res.StatusCode, string(text), err
 }
 
-// asks fails unless the answer has that code and contains a text.
-func asks(t *testing.T, place, path string, code int, want string) {
+// wantPage fails unless the answer has that code and contains a text.
+func wantPage(t *testing.T, place, path string, code int, want string) {
 	t.Helper()
-	got, body, err := web(place, path)
+	got, body, err := get(place, path)
 	if err != nil || got != code || !strings.Contains(body, want) {
 		t.Errorf("%s at %s: %d %q, %v; want %d and %q", path, place, got, body, err, code, want)
 	}
 }
 
-// closed fails if something answers at place.
-func closed(t *testing.T, place string) {
+// wantClosed fails if something answers at place.
+func wantClosed(t *testing.T, place string) {
 	t.Helper()
-	if code, body, err := web(place, "/healthz"); err == nil {
+	if code, body, err := get(place, "/healthz"); err == nil {
 		t.Errorf("%s is closed, and answers %d %q", place, code, body)
 	}
 }
 
 func TestAdmin(t *testing.T) {
-	x := reloads(t, false, "admin: {listen: ':0'}\n")
+	x := startWatching(t, false, "admin: {listen: ':0'}\n")
 	at := x.status().Admin
 	if !strings.HasPrefix(at, "127.0.0.1:") || strings.HasSuffix(at, ":0") {
 		t.Fatalf("status has the admin address %q, want a port of 127.0.0.1", at)
 	}
 	for _, path := range []string{"/healthz", "/startupz", "/readyz"} {
-		asks(t, at, path, 200, "ok\n")
+		wantPage(t, at, path, 200, "ok\n")
 	}
-	asks(t, at, "/metrics", 200, "\ngo_goroutines ")
-	asks(t, at, "/metrics", 200, "\nprocess_open_fds ")
-	asks(t, at, "/debug/pprof/", 404, "admin.pprof")
-	asks(t, at, "/debug/pprof/goroutine?debug=1", 404, "admin.pprof")
-	asks(t, at, "/else", 404, "")
+	wantPage(t, at, "/metrics", 200, "\ngo_goroutines ")
+	wantPage(t, at, "/metrics", 200, "\nprocess_open_fds ")
+	wantPage(t, at, "/debug/pprof/", 404, "admin.pprof")
+	wantPage(t, at, "/debug/pprof/goroutine?debug=1", 404, "admin.pprof")
+	wantPage(t, at, "/else", 404, "")
 	if out := x.must(0, "status"); !strings.Contains(out, "metrics and health at "+at) {
 		t.Errorf("status shows\n%s", out)
 	}
@@ -74,7 +74,7 @@ func TestAdmin(t *testing.T) {
 // TestAdminReload checks that a reload opens, moves, changes and closes the listener, and
 // that an unusable address rejects the whole config.
 func TestAdminReload(t *testing.T) {
-	x := reloads(t, false, one)
+	x := startWatching(t, false, one)
 	if at := x.status().Admin; at != "" {
 		t.Errorf("without a config it listens at %q", at)
 	}
@@ -85,7 +85,7 @@ func TestAdminReload(t *testing.T) {
 	}
 	reload(0, "admin: {listen: '127.0.0.1:0'}\n")
 	first := x.status().Admin
-	asks(t, first, "/readyz", 200, "ok")
+	wantPage(t, first, "/readyz", 200, "ok")
 	_, port, err := net.SplitHostPort(first)
 	if err != nil {
 		t.Fatal(err)
@@ -94,12 +94,12 @@ func TestAdminReload(t *testing.T) {
 	if at := x.status().Admin; at != first {
 		t.Errorf("pprof moved the listener from %s to %s", first, at)
 	}
-	asks(t, first, "/debug/pprof/goroutine?debug=1", 200, "goroutine profile")
+	wantPage(t, first, "/debug/pprof/goroutine?debug=1", 200, "goroutine profile")
 
 	reload(0, "admin: {listen: "+port+"}\n") // the same address in another form
-	asks(t, first, "/debug/pprof/", 404, "admin.pprof")
+	wantPage(t, first, "/debug/pprof/", 404, "admin.pprof")
 	reload(0, "admin: {listen: '0.0.0.0:"+port+"'}\n")
-	asks(t, first, "/healthz", 200, "ok")
+	wantPage(t, first, "/healthz", 200, "ok")
 	reload(0, "admin: {listen: '127.0.0.1:"+port+"'}\n")
 
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
@@ -111,18 +111,18 @@ func TestAdminReload(t *testing.T) {
 	if r := x.run("reload"); r.code == 0 || !strings.Contains(r.err, "admin.listen") || !strings.Contains(r.err, "address already in use") {
 		t.Errorf("a taken port: %+v", r)
 	}
-	x.knows("one", true)
-	x.knows("two", false)
-	asks(t, first, "/healthz", 200, "ok")
+	x.waitForQueue("one", true)
+	x.waitForQueue("two", false)
+	wantPage(t, first, "/healthz", 200, "ok")
 	x.write(x.file, two+fmt.Sprintf("admin: {listen: %s}\nlisten: [{socket: %s}, {socket: %s}]\n", x.file+".sock", x.socket(), filepath.Join(x.file, "no-folder", "s")))
 	x.must(exitUsage, "reload") // the admin address is usable, but another socket isn't
-	asks(t, first, "/healthz", 200, "ok")
-	closed(t, x.file+".sock")
+	wantPage(t, first, "/healthz", 200, "ok")
+	wantClosed(t, x.file+".sock")
 
 	sock := filepath.Join(x.dir, "deep", "admin.sock")
 	reload(0, "admin: {listen: "+sock+", mode: '0600'}\n")
-	closed(t, first)
-	asks(t, sock, "/healthz", 200, "ok")
+	wantClosed(t, first)
+	wantPage(t, sock, "/healthz", 200, "ok")
 	if got := x.status().Admin; got != sock {
 		t.Errorf("status has the admin address %q, want %q", got, sock)
 	}
@@ -136,7 +136,7 @@ func TestAdminReload(t *testing.T) {
 	reload(0, "admin: {listen: "+sock+", mode: '0666'}\n")
 	mode(0o666)
 	reload(0, "")
-	closed(t, sock)
+	wantClosed(t, sock)
 	if _, err := os.Stat(sock); err == nil {
 		t.Errorf("%s is still there", sock)
 	}
@@ -148,7 +148,7 @@ func TestAdminReload(t *testing.T) {
 // TestAdminWhileDraining checks that a draining sidecar isn't ready, and that the other
 // endpoints work.
 func TestAdminWhileDraining(t *testing.T) {
-	x := reloads(t, false, "admin: {listen: ':0'}\n")
+	x := startWatching(t, false, "admin: {listen: ':0'}\n")
 	at := x.status().Admin
 	x.must(0, "enqueue", "q", "x")
 	holder, err := net.Dial("unix", x.socket())
@@ -170,22 +170,22 @@ func TestAdminWhileDraining(t *testing.T) {
 	say(`{"op":"claim","queue":"q"}`, `"attempt":1`)
 	x.r.signals <- os.Interrupt
 	testwait.Until(t, "it is not ready", func() bool {
-		code, body, err := web(at, "/readyz")
+		code, body, err := get(at, "/readyz")
 		return err == nil && code == 503 && strings.Contains(body, "draining")
 	})
-	asks(t, at, "/healthz", 200, "ok")
-	asks(t, at, "/startupz", 200, "ok")
-	asks(t, at, "/metrics", 200, "go_goroutines")
+	wantPage(t, at, "/healthz", 200, "ok")
+	wantPage(t, at, "/startupz", 200, "ok")
+	wantPage(t, at, "/metrics", 200, "go_goroutines")
 	holder.Close()
 	if code := x.r.wait(); code != 0 {
 		t.Errorf("it ended with %d", code)
 	}
-	closed(t, at)
+	wantClosed(t, at)
 }
 
 // TestAdminBounds checks the limits on the requests and connections of clients.
 func TestAdminBounds(t *testing.T) {
-	x := reloads(t, false, "admin: {listen: ':0'}\n")
+	x := startWatching(t, false, "admin: {listen: ':0'}\n")
 	at := x.status().Admin
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+at+"/healthz", nil)
 	if err != nil {
@@ -222,7 +222,7 @@ func TestAdminBounds(t *testing.T) {
 		idle = append(idle, c)
 	}
 	testwait.Until(t, "one more is closed", func() bool {
-		_, _, err := web(at, "/healthz")
+		_, _, err := get(at, "/healthz")
 		return err != nil
 	})
 	x.must(0, "ping") // workers are not affected
@@ -230,7 +230,7 @@ func TestAdminBounds(t *testing.T) {
 		c.Close()
 	}
 	testwait.Until(t, "there is room again", func() bool {
-		code, _, err := web(at, "/healthz")
+		code, _, err := get(at, "/healthz")
 		return err == nil && code == 200
 	})
 }
@@ -266,15 +266,15 @@ func TestStartupAsksNoDatabase(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	asks(t, admin, "/healthz", 200, "ok")
-	asks(t, admin, "/startupz", 503, "starting: the databases are being opened")
-	asks(t, admin, "/readyz", 503, "starting")
-	asks(t, admin, "/metrics", 200, "go_goroutines")
+	wantPage(t, admin, "/healthz", 200, "ok")
+	wantPage(t, admin, "/startupz", 503, "starting: the databases are being opened")
+	wantPage(t, admin, "/readyz", 503, "starting")
+	wantPage(t, admin, "/metrics", 200, "go_goroutines")
 	silent.Close()
 	conn.Close()
-	r.says("serving on")
-	asks(t, admin, "/startupz", 200, "ok")
-	asks(t, admin, "/readyz", 503, "database main: not reached yet")
+	r.waitForOutput("serving on")
+	wantPage(t, admin, "/startupz", 200, "ok")
+	wantPage(t, admin, "/readyz", 503, "database main: not reached yet")
 	if code := r.stop(); code != exitOK {
 		t.Errorf("serve without its database ended with %d", code)
 	}
@@ -282,19 +282,19 @@ func TestStartupAsksNoDatabase(t *testing.T) {
 
 // TestConfigMetrics checks the metrics of the running config.
 func TestConfigMetrics(t *testing.T) {
-	x := reloads(t, false, "admin: {listen: ':0'}\n"+one)
+	x := startWatching(t, false, "admin: {listen: ':0'}\n"+one)
 	at := x.status().Admin
-	asks(t, at, "/metrics", 200, `qsidecar_build_info{goversion="go1`)
-	asks(t, at, "/metrics", 200, "\nqsidecar_config_generation 1\n")
-	asks(t, at, "/metrics", 200, "\nqsidecar_config_last_reload_successful 1\n")
+	wantPage(t, at, "/metrics", 200, `qsidecar_build_info{goversion="go1`)
+	wantPage(t, at, "/metrics", 200, "\nqsidecar_config_generation 1\n")
+	wantPage(t, at, "/metrics", 200, "\nqsidecar_config_last_reload_successful 1\n")
 	x.write(x.file, "admin: {listen: ':0'}\nqueues: {one: {}, one: {}}")
 	x.must(exitUsage, "reload")
-	asks(t, at, "/metrics", 200, "\nqsidecar_config_last_reload_successful 0\n")
+	wantPage(t, at, "/metrics", 200, "\nqsidecar_config_last_reload_successful 0\n")
 	x.write(x.file, "admin: {listen: ':0'}\n"+two)
 	x.must(0, "reload")
-	asks(t, at, "/metrics", 200, "\nqsidecar_config_last_reload_successful 1\n")
-	asks(t, at, "/metrics", 200, "\nqsidecar_config_generation 2\n")
+	wantPage(t, at, "/metrics", 200, "\nqsidecar_config_last_reload_successful 1\n")
+	wantPage(t, at, "/metrics", 200, "\nqsidecar_config_generation 2\n")
 	x.must(0, "enqueue", "two", "x")
-	asks(t, at, "/metrics", 200, `qsidecar_jobs_enqueued_total{database="main",queue="two"} 1`)
-	asks(t, at, "/metrics", 200, `qsidecar_jobs_enqueued_total{database="main",queue="one"} 0`)
+	wantPage(t, at, "/metrics", 200, `qsidecar_jobs_enqueued_total{database="main",queue="two"} 1`)
+	wantPage(t, at, "/metrics", 200, `qsidecar_jobs_enqueued_total{database="main",queue="one"} 0`)
 }

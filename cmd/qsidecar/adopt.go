@@ -13,19 +13,19 @@ func (a *app) adoptCommand() *cobra.Command {
 	var database, queue string
 	cmd := &cobra.Command{
 		Use:   "adopt TABLE",
-		Short: "Propose a config for a queue in a table that is there",
-		Long: `Look at a table that other programs use as a queue, and print a config to start from:
-which column means what, by their names, types and keys, and by a thousand rows at most.
-Nothing is changed, neither now nor in the table later on.
+		Short: "Propose a config for a queue in an existing table",
+		Long: `Examine a table that other programs use as a queue, and print a config to start from. It
+derives the role of each column from names, types, keys and at most a thousand rows. It
+changes nothing in the table.
 
-A line with "# guessed" is one that nothing proves, and "# TODO" is for you to decide. Read
-it through, and ask ` + "`qsidecar check --config FILE`" + ` whether it fits. The password is not in it.
+Check each line with "# guessed", and decide each "# TODO". Then run
+` + "`qsidecar check --config FILE`" + `. The config doesn't contain the password.
 
-TABLE is NAME or SCHEMA.NAME, as the database has it; a name with a dot or a quote in it
-stands between double quotes.
+TABLE is NAME or SCHEMA.NAME, as in the database. Put a name that contains a dot or a
+quote between double quotes.
 
-Exit codes: 0 printed, 1 no queue can live in that table, or the database could not be
-asked, 2 wrong arguments.`,
+Exit codes: 0 printed, 1 the table can't hold a queue, or the database is unreachable, 2
+wrong arguments.`,
 		Example: `  qsidecar adopt --database @/run/secrets/url my_queue > qsidecar.yaml
   QSIDECAR_DATABASE=mysql://app@db/shop qsidecar adopt things`,
 		Args: argCount(1, 1, "one table"),

@@ -17,17 +17,17 @@ func (a *app) checkCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check",
 		Short: "Check the config, and how fit the databases are",
-		Long: `Check everything that serve would use, and change nothing: the config file (all its
-errors are shown, with their lines), and each database: its server, its tables and this
-login's rights on them, the plan of the real claim statement, and settings that make it
-slower or less safe than it could be; and whether this user's serve could have its sockets
-where they should be. Every finding has a fix. It is one of
+		Long: `Check everything that serve uses, and change nothing. That is the config file, with all
+its errors and their lines; each database: its server, its tables, the rights of this
+login, the plan of the real claim statement, and settings that make it slower or less
+safe; and whether serve can create its sockets as this user. Every finding has a fix. It
+is one of
 
-  problem  serve would not start, or could not keep what it promises
+  problem  serve does not start, or can't keep its guarantees
   advice   it works, and could be better or safer
   fact     good to know
 
-What is checked may come through a pipe, as in --config /dev/stdin or --config <(…).
+The config can be a pipe, as in --config /dev/stdin or --config <(…).
 
 With --json each finding is a line: {"database", "grade", "topic", "text", "do"}.
 
@@ -43,7 +43,7 @@ arguments or config.`,
 		},
 	}
 	inputFlags(cmd, &in)
-	cmd.Flags().BoolVar(&strict, "strict", false, "exit with 1 where there is advice, too")
+	cmd.Flags().BoolVar(&strict, "strict", false, "exit with 1 if there is advice, too")
 	return a.jsonFlag(cmd)
 }
 

@@ -29,8 +29,8 @@ func (r result) findings(t *testing.T) (all []findingLine) {
 	return all
 }
 
-// graded returns the texts of a severity by database and topic.
-func graded(all []findingLine, grade backends.Severity) map[string]string {
+// textsOf returns the texts of a severity by database and topic.
+func textsOf(all []findingLine, grade backends.Severity) map[string]string {
 	m := map[string]string{}
 	for _, f := range all {
 		if f.Grade == grade.String() {
@@ -45,29 +45,29 @@ func TestCheckGrades(t *testing.T) {
 	h := newHost(t)
 	h.must(0, "migrate")
 	file := filepath.Join(h.dir, "state", "qsidecar", "qsidecar.db")
-	h.run("check", "--strict").tells(t, 0, ": ok\n", "fact     plan: ", "fact     schema: ")
+	h.run("check", "--strict").wantStdout(t, 0, ": ok\n", "fact     plan: ", "fact     schema: ")
 	if err := os.Chmod(file, 0o666); err != nil {
 		t.Fatal(err)
 	}
 	r := h.run("check")
-	r.tells(t, 0, ": ok, with advice (1)\n  advice   rights: every user of this host may write the file (mode 0666)\n           → chmod o-w "+file, "fact     plan: ")
+	r.wantStdout(t, 0, ": ok, with advice (1)\n  advice   rights: every user of this host may write the file (mode 0666)\n           → chmod o-w "+file, "fact     plan: ")
 	if strings.Index(r.out, "advice  ") > strings.Index(r.out, "fact  ") {
 		t.Errorf("what matters more comes first:\n%s", r.out)
 	}
-	h.run("check", "--strict").tells(t, 1, "with advice (1)")
+	h.run("check", "--strict").wantStdout(t, 1, "with advice (1)")
 	all := h.run("check", "--json").findings(t)
-	if got := graded(all, backends.SeverityWarning); len(got) != 1 || got["main rights"] == "" {
+	if got := textsOf(all, backends.SeverityWarning); len(got) != 1 || got["main rights"] == "" {
 		t.Errorf("advice as JSON: %v", got)
 	}
-	if got := graded(all, backends.SeverityInfo); got["main server"] == "" || got["main plan"] == "" {
+	if got := textsOf(all, backends.SeverityInfo); got["main server"] == "" || got["main plan"] == "" {
 		t.Errorf("facts as JSON: %v", got)
 	}
 	if err := os.Truncate(file, 5000); err != nil {
 		t.Fatal(err)
 	}
-	h.run("check").tells(t, 1, "problem", "is damaged")
+	h.run("check").wantStdout(t, 1, "problem", "is damaged")
 	r = h.run("check", "--json")
-	if got := graded(r.findings(t), backends.SeverityError); r.code != 1 || got["main integrity"] == "" {
+	if got := textsOf(r.findings(t), backends.SeverityError); r.code != 1 || got["main integrity"] == "" {
 		t.Errorf("%+v", r)
 	}
 }
@@ -98,8 +98,8 @@ queues:
   unread: {database: mine, table: none, columns: {idd: id}, on_ack: delete}
 `)
 	r := h.run("check", "--config", file)
-	r.says(t, 2, "q.yaml has 5 errors", `unknown key "timeuot"`, `no database "nowhere"`, `"oracle" is no kind`, "host_lease: 1ms is outside", "databases.keyless: the database's password_file cannot be read")
-	r.tells(t, 2, "database gone: 1 problem\n  problem  server: ", "connection refused", "database here: sqlite", "it is a folder", "database keyless: not looked at")
+	r.wantStderr(t, 2, "q.yaml has 5 errors", `unknown key "timeuot"`, `no database "nowhere"`, `"oracle" is not a kind`, "host_lease: 1ms is outside", "databases.keyless: the database's password_file cannot be read")
+	r.wantStdout(t, 2, "database gone: 1 problem\n  problem  server: ", "connection refused", "database here: sqlite", "it is a folder", "database keyless: not looked at")
 	if strings.Contains(r.out+r.err, "hunter2") {
 		t.Errorf("it tells the password:\n%s%s", r.out, r.err)
 	}
@@ -109,14 +109,14 @@ queues:
 		}
 	}
 	r = h.run("check", "--config", file, "--json")
-	got := graded(r.findings(t), backends.SeverityError)
+	got := textsOf(r.findings(t), backends.SeverityError)
 	if r.code != 2 || strings.Count(got["config"], "\n") != 6 || !strings.Contains(got["config"], "q.yaml:9:23: unknown key") || got["gone server"] == "" || got["here file"] == "" {
 		t.Errorf("%d, %v", r.code, got)
 	}
 	if fits := got["mine table"]; !strings.HasPrefix(fits, "queues.fits-not.table: there is no table none") || strings.Contains(fits, "unread") {
 		t.Errorf("of the tables it says %q", fits)
 	}
-	h.run("check", "--config", filepath.Join(h.dir, "none.yaml")).says(t, 2, "the config file cannot be read")
+	h.run("check", "--config", filepath.Join(h.dir, "none.yaml")).wantStderr(t, 2, "the config file cannot be read")
 	if left, err := filepath.Glob(filepath.Join(h.dir, "*")); err != nil || len(left) != 1 {
 		t.Errorf("check made %v, %v", left, err)
 	}
@@ -130,9 +130,9 @@ func TestCheckTwins(t *testing.T) {
   b: {url: "sqlite:`+h.dir+`/q.db"}
 defaults: {database: a}
 `)
-	h.run("check", "--config", file).tells(t, 0, "database a", "database b") // unknown until the file exists
+	h.run("check", "--config", file).wantStdout(t, 0, "database a", "database b") // unknown until the file exists
 	h.must(0, "migrate", "--config", file)
-	h.run("check", "--config", file).says(t, 2, "are the same database")
+	h.run("check", "--config", file).wantStderr(t, 2, "are the same database")
 }
 
 // TestCheckPlaces checks that check reports the same problems of socket paths as serve, and
@@ -154,17 +154,17 @@ func TestCheckPlaces(t *testing.T) {
 admin: {listen: 0.0.0.0:0}
 `)
 	r := h.run("check", "--config", file)
-	r.tells(t, 1, "  problem  socket: "+filepath.Join(open, "s")+": every user can write the folder "+open+" (mode 0777)", "\n           → chmod o-w it, or",
+	r.wantStdout(t, 1, "  problem  socket: "+filepath.Join(open, "s")+": every user can write the folder "+open+" (mode 0777)", "\n           → chmod o-w it, or",
 		"  problem  socket: "+long+": the path has ", "\n           → choose a shorter one\n", "  advice   admin: ")
 	if strings.Contains(r.out, filepath.Join("none", "yet", "s")+": ") {
 		t.Errorf("it says of a folder that serve makes:\n%s", r.out)
 	}
 	all := h.run("check", "--config", file, "--json").findings(t)
-	if got := graded(all, backends.SeverityError)["socket"]; strings.Count(got, "\n") != 2 {
+	if got := textsOf(all, backends.SeverityError)["socket"]; strings.Count(got, "\n") != 2 {
 		t.Errorf("as JSON: %q", got)
 	}
 	if left, err := filepath.Glob(filepath.Join(h.dir, "*", "*")); err != nil || len(left) > 0 {
 		t.Errorf("check made %v, %v", left, err)
 	}
-	h.run("serve", "--config", file).says(t, 1, "every user can write the folder "+open)
+	h.run("serve", "--config", file).wantStderr(t, 1, "every user can write the folder "+open)
 }

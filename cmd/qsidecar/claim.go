@@ -25,8 +25,8 @@ func (a *app) claimCommand() *cobra.Command {
 	var env bool
 	cmd := &cobra.Command{
 		Use:   "claim QUEUE…",
-		Short: "Take a job: print it with the lease that settles it",
-		Long: `Take ready jobs from the queues, in their order of preference, and print one JSON line
+		Short: "Claim a job: print it with the lease that settles it",
+		Long: `Claim ready jobs from the queues, in their order of preference, and print one JSON line
 for each. The job is yours for the time of --lease: settle it by then with
 "qsidecar ack LEASE" or "qsidecar nack LEASE", or renew it with "qsidecar extend LEASE";
 otherwise another worker gets it, and that counts as a failed attempt.
@@ -35,7 +35,7 @@ With --env it prints shell variables, quoted for eval: QSIDECAR_LEASE, QSIDECAR_
 QSIDECAR_JOB (the id), QSIDECAR_QUEUE, QSIDECAR_ATTEMPT, QSIDECAR_MAX_ATTEMPTS,
 QSIDECAR_FENCE, QSIDECAR_PRIORITY, QSIDECAR_KEY, QSIDECAR_HEADERS (JSON),
 QSIDECAR_LAST_ERROR, QSIDECAR_PAYLOAD_B64. A shell variable cannot hold a NUL byte: a
-payload with one is in QSIDECAR_PAYLOAD_B64 only. Say "set -a" before the eval to hand
+payload with one is in QSIDECAR_PAYLOAD_B64 only. Run "set -a" before the eval to export
 them to commands.
 
 ` + exitCodes,
@@ -64,7 +64,7 @@ them to commands.
 	}
 	cmd.Flags().Var(&lease, "lease", "how long the job is yours, 1s to 24h")
 	cmd.Flags().Var(&wait, "wait", "wait up to this long for a job, at most 1h (default: not at all)")
-	cmd.Flags().IntVar(&most, "max", 1, "take up to so many jobs, if they are there")
+	cmd.Flags().IntVar(&most, "max", 1, "claim up to so many jobs")
 	cmd.Flags().BoolVar(&env, "env", false, "print shell variables for eval")
 	cmd.Flags().Bool("json", true, "answer in JSON lines, as it always does without --env")
 	return cmd

@@ -55,7 +55,7 @@ func (f *jobFlags) job(cmd *cobra.Command, queue string, env func(string) string
 		job.MaxAttempts = protocol.Some(int64(f.maxAttempts))
 	}
 	if cmd.Flags().Changed("key") && f.key == "" {
-		return job, usagef("--key: an empty key is none: leave the flag out, or give one")
+		return job, usagef("--key: the key must not be empty: leave the flag out, or give one")
 	}
 	for _, text := range append([]string{f.key}, f.headers...) {
 		if !utf8.ValidString(text) {

@@ -46,8 +46,8 @@ func (o oddFile) put(t *testing.T, path string) {
 	}
 }
 
-// ends is run with a time limit.
-func (h *host) ends(args ...string) result {
+// runToEnd is run with a time limit.
+func (h *host) runToEnd(args ...string) result {
 	h.t.Helper()
 	r := h.start(strings.NewReader(""), args...)
 	code := r.wait()
@@ -65,8 +65,8 @@ func TestOddConfigAtTheStart(t *testing.T) {
 				want = "nothing came through the pipe " + file
 			}
 			t.Run(odd.name+"/"+command, func(t *testing.T) {
-				h.ends(command, "--config", file).says(t, exitUsage, want, "name ")
-				h.ends(command, "--database", "@"+file).says(t, exitUsage, want, "name ")
+				h.runToEnd(command, "--config", file).wantStderr(t, exitUsage, want, "name ")
+				h.runToEnd(command, "--database", "@"+file).wantStderr(t, exitUsage, want, "name ")
 			})
 		}
 	}
@@ -75,12 +75,12 @@ func TestOddConfigAtTheStart(t *testing.T) {
 // TestOddConfigAtAReload checks that the running config stays, and that the status shows the
 // reason, until a valid config follows.
 func TestOddConfigAtAReload(t *testing.T) {
-	for _, deaf := range []bool{false, true} {
-		x := reloads(t, deaf, one)
+	for _, noEvents := range []bool{false, true} {
+		x := startWatching(t, noEvents, one)
 		for i, odd := range oddFiles {
 			odd.put(t, x.file)
 			testwait.Until(t, "status tells of the "+odd.name, func() bool { return strings.Contains(x.status().ConfigError, odd.says) })
-			x.ends("reload").says(t, exitUsage, x.file+" "+odd.says, "what ran before goes on")
+			x.runToEnd("reload").wantStderr(t, exitUsage, x.file+" "+odd.says, "what ran before goes on")
 			x.must(0, "enqueue", "one", "x")
 			if log := x.r.errOut.String(); !strings.Contains(log, "the config was not reloaded") || !strings.Contains(log, odd.says) {
 				t.Errorf("the log does not tell of the %s:\n%s", odd.name, log)
@@ -90,7 +90,7 @@ func TestOddConfigAtAReload(t *testing.T) {
 			}
 			next := fmt.Sprintf("then-%d", i)
 			x.write(x.file, "queues: {one: {}, "+next+": {}}\n")
-			x.knows(next, true)
+			x.waitForQueue(next, true)
 			testwait.Until(t, "status tells that all is well", func() bool { return x.status().ConfigError == "" })
 		}
 	}
@@ -111,7 +111,7 @@ func TestOddSecret(t *testing.T) {
 		odd.put(t, secret)
 		for _, command := range []string{"serve", "stdio", "check", "migrate"} {
 			t.Run(odd.name+"/"+command, func(t *testing.T) {
-				h.ends(command, "--config", file).says(t, exitUsage, secret+" "+odd.says)
+				h.runToEnd(command, "--config", file).wantStderr(t, exitUsage, secret+" "+odd.says)
 			})
 		}
 	}
@@ -119,12 +119,12 @@ func TestOddSecret(t *testing.T) {
 
 // TestOddSecretAtAReload checks a config that adds a server's database.
 func TestOddSecretAtAReload(t *testing.T) {
-	x := reloads(t, false, one)
+	x := startWatching(t, false, one)
 	secret := filepath.Join(x.dir, "secret")
 	for _, odd := range oddFiles {
 		odd.put(t, secret)
 		x.write(x.file, onServer(secret))
-		x.ends("reload").says(t, exitUsage, secret+" "+odd.says, "what ran before goes on")
+		x.runToEnd("reload").wantStderr(t, exitUsage, secret+" "+odd.says, "what ran before goes on")
 		x.must(0, "enqueue", "one", "x")
 		x.write(x.file, one)
 		x.must(0, "reload")
@@ -134,7 +134,7 @@ func TestOddSecretAtAReload(t *testing.T) {
 // TestUnreadableFiles checks files without read permission, at the start and later.
 func TestUnreadableFiles(t *testing.T) {
 	h := newHost(t)
-	h.poll, h.deaf = 20*time.Millisecond, true
+	h.poll, h.noEvents = 20*time.Millisecond, true
 	secret := h.file("secret", "x")
 	x := &reloading{host: h, file: h.file("c.yaml", one)}
 	server := h.file("server.yaml", onServer(secret))
@@ -145,17 +145,17 @@ func TestUnreadableFiles(t *testing.T) {
 			}
 		}
 	}
-	asNobody(t, func() {
+	asUnprivileged(t, func() {
 		chmod := func(path string, mode os.FileMode) {
 			if err := os.Chmod(path, mode); err != nil {
 				t.Fatal(err)
 			}
 		}
 		chmod(secret, 0)
-		h.ends("serve", "--config", server).says(t, exitUsage, secret, "permission denied")
-		h.ends("check", "--config", server).says(t, exitUsage, secret, "permission denied")
+		h.runToEnd("serve", "--config", server).wantStderr(t, exitUsage, secret, "permission denied")
+		h.runToEnd("check", "--config", server).wantStderr(t, exitUsage, secret, "permission denied")
 		chmod(server, 0)
-		h.ends("serve", "--config", server).says(t, exitUsage, server, "permission denied")
+		h.runToEnd("serve", "--config", server).wantStderr(t, exitUsage, server, "permission denied")
 
 		x.r = h.serve("--config", x.file)
 		chmod(x.file, 0)
@@ -164,7 +164,7 @@ func TestUnreadableFiles(t *testing.T) {
 		chmod(x.file, 0o600)
 		testwait.Until(t, "status tells that all is well", func() bool { return x.status().ConfigError == "" })
 		x.write(x.file, onServer(secret))
-		x.ends("reload").says(t, exitUsage, secret, "permission denied", "what ran before goes on")
+		x.runToEnd("reload").wantStderr(t, exitUsage, secret, "permission denied", "what ran before goes on")
 		x.must(0, "enqueue", "one", "x")
 		if code := x.r.stop(); code != 0 {
 			t.Errorf("it ended with %d", code)
@@ -172,8 +172,8 @@ func TestUnreadableFiles(t *testing.T) {
 	})
 }
 
-// through returns the path of a pipe that delivers a text, like a shell's <(…).
-func through(t *testing.T, text string) string {
+// pipeWith returns the path of a pipe that delivers a text, like a shell's <(…).
+func pipeWith(t *testing.T, text string) string {
 	t.Helper()
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -193,20 +193,20 @@ func TestPipes(t *testing.T) {
 	h := newHost(t)
 	url := "sqlite:" + filepath.Join(h.dir, "q.db")
 	config := "databases: {main: {url: '" + url + "'}}\n"
-	h.ends("migrate", "--config", through(t, config)).tells(t, 0, "up to date")
-	h.ends("check", "--config", through(t, config)).tells(t, 0, ": ok\n", filepath.Join(h.dir, "q.db"))
-	h.ends("check", "--database", "@"+through(t, url+"\n")).tells(t, 0, filepath.Join(h.dir, "q.db"))
+	h.runToEnd("migrate", "--config", pipeWith(t, config)).wantStdout(t, 0, "up to date")
+	h.runToEnd("check", "--config", pipeWith(t, config)).wantStdout(t, 0, ": ok\n", filepath.Join(h.dir, "q.db"))
+	h.runToEnd("check", "--database", "@"+pipeWith(t, url+"\n")).wantStdout(t, 0, filepath.Join(h.dir, "q.db"))
 	for _, command := range []string{"serve", "stdio"} {
-		h.ends(command, "--config", through(t, config)).says(t, exitUsage, "is a pipe, which cannot be read again")
-		h.ends(command, "--database", "@"+through(t, url)).says(t, exitUsage, "is a pipe, which cannot be read again")
+		h.runToEnd(command, "--config", pipeWith(t, config)).wantStderr(t, exitUsage, "is a pipe, which cannot be read again")
+		h.runToEnd(command, "--database", "@"+pipeWith(t, url)).wantStderr(t, exitUsage, "is a pipe, which cannot be read again")
 	}
 	// All errors are reported and the databases are examined, although the pipe can be read
 	// only once.
-	r := h.ends("check", "--config", through(t, config+"max_frame: 1KiB\nlog: {level: loud}\n"))
-	r.says(t, exitUsage, "max_frame", "level")
-	r.tells(t, exitUsage, "database main: sqlite")
-	h.ends("check", "--config", through(t, "")).says(t, exitUsage, "nothing came through the pipe")
-	h.ends("check", "--config", through(t, strings.Repeat("#\n", 8<<20+1))).says(t, exitUsage, "has more than 16 MiB")
+	r := h.runToEnd("check", "--config", pipeWith(t, config+"max_frame: 1KiB\nlog: {level: loud}\n"))
+	r.wantStderr(t, exitUsage, "max_frame", "level")
+	r.wantStdout(t, exitUsage, "database main: sqlite")
+	h.runToEnd("check", "--config", pipeWith(t, "")).wantStderr(t, exitUsage, "nothing came through the pipe")
+	h.runToEnd("check", "--config", pipeWith(t, strings.Repeat("#\n", 8<<20+1))).wantStderr(t, exitUsage, "has more than 16 MiB")
 }
 
 // TestNoFileAtAll checks that /dev/null is an empty config at the start, and an error at a
@@ -218,10 +218,10 @@ func TestNoFileAtAll(t *testing.T) {
 	if code := r.stop(); code != 0 {
 		t.Errorf("it ended with %d", code)
 	}
-	h.ends("check", "--config", "/dev/null").tells(t, 0, "config /dev/null: ok")
-	h.ends("serve", "--config", h.file("c.yaml", onServer("/dev/null"))).says(t, exitUsage, "/dev/null is empty")
+	h.runToEnd("check", "--config", "/dev/null").wantStdout(t, 0, "config /dev/null: ok")
+	h.runToEnd("serve", "--config", h.file("c.yaml", onServer("/dev/null"))).wantStderr(t, exitUsage, "/dev/null is empty")
 
-	x := reloads(t, false, one)
+	x := startWatching(t, false, one)
 	if err := os.Remove(x.file); err != nil {
 		t.Fatal(err)
 	}

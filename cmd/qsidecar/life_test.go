@@ -187,7 +187,7 @@ func TestSecondSignalEndsTheDrain(t *testing.T) {
 	if _, err := io.WriteString(feed, `{"op":"claim","queue":"q"}`+"\n"); err != nil {
 		t.Fatal(err)
 	}
-	worker.says(`"lease"`)
+	worker.waitForOutput(`"lease"`)
 	r.signals <- os.Interrupt
 	testwait.Until(t, "it stops", func() bool { return strings.Contains(r.errOut.String(), "stopping") || r.ended() })
 	if r.ended() {
@@ -281,7 +281,7 @@ func TestSettleSeveral(t *testing.T) {
 
 func TestCheckAndMigrate(t *testing.T) {
 	h := newHost(t)
-	h.run("check").tells(t, 0, "database main: sqlite", ": ok", "there is no file yet", "socket: "+h.socket(), "any other name")
+	h.run("check").wantStdout(t, 0, "database main: sqlite", ": ok", "there is no file yet", "socket: "+h.socket(), "any other name")
 	if left, err := os.ReadDir(h.dir); err != nil || len(left) > 0 {
 		t.Errorf("check made %v, %v", left, err)
 	}

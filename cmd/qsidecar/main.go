@@ -53,7 +53,7 @@ type app struct {
 
 	inherited []*net.UnixListener // sockets that the service manager opened
 
-	pipeTimeout time.Duration // the fields to noEvents are hooks for tests; see config.Input
+	pipeTimeout time.Duration // tests set this and the fields down to noEvents; see config.Input
 
 	pollInterval time.Duration    // see config.WatchOptions
 	openTimeout  time.Duration    // see daemon.Options

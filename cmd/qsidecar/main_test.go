@@ -29,16 +29,16 @@ func TestMain(m *testing.M) {
 
 // host is a directory with an environment for runs of the program.
 type host struct {
-	t        *testing.T
-	dir      string // short, because socket paths are
-	env      map[string]string
-	terminal bool          // stdin is a terminal
-	poll     time.Duration // see app
-	patience time.Duration
-	leave    time.Duration
-	answer   time.Duration
-	deaf     bool
-	opens    databases.Opener
+	t           *testing.T
+	dir         string // short, because socket paths are
+	env         map[string]string
+	terminal    bool          // stdin is a terminal
+	poll        time.Duration // see app
+	openTimeout time.Duration
+	byeTimeout  time.Duration
+	callTimeout time.Duration
+	noEvents    bool
+	open        databases.Opener
 }
 
 func newHost(t *testing.T) *host {
@@ -79,7 +79,7 @@ func (h *host) app(in io.Reader, out, errOut io.Writer, signals <-chan os.Signal
 		env:          func(k string) (string, bool) { v, ok := h.env[k]; return v, ok },
 		terminal:     func(any) bool { return terminal },
 		pipeTimeout:  testwait.Limit,
-		pollInterval: h.poll, noEvents: h.deaf, openTimeout: h.patience, byeTimeout: h.leave, callTimeout: h.answer, open: h.opens,
+		pollInterval: h.poll, noEvents: h.noEvents, openTimeout: h.openTimeout, byeTimeout: h.byeTimeout, callTimeout: h.callTimeout, open: h.open,
 	}
 }
 
@@ -142,12 +142,12 @@ func (h *host) serve(args ...string) *running {
 	h.t.Helper()
 	r := h.start(strings.NewReader(""), append([]string{"serve"}, args...)...)
 	h.t.Cleanup(func() { r.stop() })
-	r.says("serving on")
+	r.waitForOutput("serving on")
 	return r
 }
 
-// says waits until stdout contains a text.
-func (r *running) says(want string) {
+// waitForOutput waits until stdout contains a text.
+func (r *running) waitForOutput(want string) {
 	r.t.Helper()
 	testwait.Until(r.t, fmt.Sprintf("it says %q", want), func() bool {
 		return strings.Contains(r.out.String(), want) || r.ended()
@@ -226,8 +226,8 @@ func listenUnix(t *testing.T, path string, f func(net.Conn)) {
 	})
 }
 
-// asNobody runs f as a user without the rights of root.
-func asNobody(t *testing.T, f func()) {
+// asUnprivileged runs f as a user without the rights of root.
+func asUnprivileged(t *testing.T, f func()) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		f() // this user lacks those rights too

@@ -16,7 +16,7 @@ func (a *app) manCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "man DIR", Hidden: true, Args: argCount(1, 1, "DIR"),
 		Short: "Write the manual pages into a folder",
-		Long: `Write a manual page for each command into DIR, which is made where it is missing:
+		Long: `Write a manual page for each command into DIR, which is created if it is missing:
 qsidecar.1, qsidecar-work.1 and so on. Packages have them already.
 
 Exit codes: 0 written, 1 a file could not be written, 2 wrong arguments.`,

@@ -60,7 +60,7 @@ func TestMessages(t *testing.T) {
 		{"a payload for lines", "enqueue q x --lines", 2, "--lines reads the payloads from stdin: leave the PAYLOAD out"},
 		{"one result for two", "ack 1.a 1.b --result x", 2, "--result goes with one lease, and there are 2"},
 		{"dead and delayed", "nack 1.a --dead --delay 1s", 2, "--dead does not go with --delay or --no-charge: a dead job is not tried again"},
-		{"an unknown state", "peek q --state lost", 2, "--state: \"lost\" is none of ready, scheduled, claimed, done or dead"},
+		{"an unknown state", "peek q --state lost", 2, "--state: \"lost\" is not one of ready, scheduled, claimed, done or dead"},
 		{"ids and a state", "peek q --ids 1 --state dead", 2, "--ids shows jobs in any state: leave --state and --after out"},
 		{"a place in no queue", "dead --after 7", 2, "--after needs the queue of the job: name it"},
 		{"purge of what", "purge q --yes", 2, "purge which jobs? Give --state ready, scheduled, done or dead"},
@@ -75,7 +75,7 @@ func TestMessages(t *testing.T) {
 		{"a password in the command line", "serve --database postgres://app:hunter2@db/app", 2,
 			"--database: a password in the command line is seen by every user of this host: put the URL into QSIDECAR_DATABASE, or into a file and give --database @FILE"},
 		{"an address of no server", "serve --database sqlserver://app@db:x/app", 2, "the database: the address cannot be read as a URL. In a user's name and a password / is written %2F, ? %3F, # %23, @ %40, % %25 and : %3A; or leave the password out, and name a file that holds it (password_file)"},
-		{"no engine at all", "serve --database oracle://x", 2, "the database: \"oracle\" is no kind of database: write sqlite:PATH, postgres://USER@HOST/DATABASE, mysql://USER@HOST/DATABASE or sqlserver://USER@HOST?database=NAME"},
+		{"no engine at all", "serve --database oracle://x", 2, "the database: \"oracle\" is not a kind of database: write sqlite:PATH, postgres://USER@HOST/DATABASE, mysql://USER@HOST/DATABASE or sqlserver://USER@HOST?database=NAME"},
 		{"a path without an engine", "serve --database /var/x.db", 2, "the database: a database is written sqlite:PATH, postgres://USER@HOST/DATABASE, mysql://USER@HOST/DATABASE or sqlserver://USER@HOST?database=NAME"},
 		{"no file of the URL", "serve --database @$D/none", 2, "the database's URL cannot be read: open $D/none: no such file or directory"},
 		{"two URLs in the file", "serve --database @$D/two-lines", 2, "$D/two-lines should hold one line, the database's URL"},
@@ -84,7 +84,7 @@ func TestMessages(t *testing.T) {
 		{"a database that is a directory", "serve --database sqlite:$D", 1,
 			"the database sqlite:$D cannot be opened: $D is a folder: name a database file in it, as $D/qsidecar.db"},
 		{"a database in a file", "serve --database sqlite:$D/letter.txt/q.db", 1,
-			"the database's directory $D/letter.txt is not a directory: name another place with --database sqlite:PATH or QSIDECAR_DATABASE"},
+			"the database's directory $D/letter.txt is not a directory: name another path with --database sqlite:PATH or QSIDECAR_DATABASE"},
 		{"a socket in the place of a file", "serve --socket $D/plain.sock --database sqlite:$D/q.db", 1,
 			"socket $D/plain.sock: a file that is no socket is in the way: remove it, or choose another --socket"},
 		{"a socket directory that is a file", "serve --socket $D/letter.txt/s --database sqlite:$D/q.db", 1,
@@ -127,8 +127,8 @@ func stale(t *testing.T, path string) {
 	}
 }
 
-// says checks the exit code of a run, and that stderr contains all words.
-func (r result) says(t *testing.T, code int, words ...string) {
+// wantStderr checks the exit code of a run, and that stderr contains all words.
+func (r result) wantStderr(t *testing.T, code int, words ...string) {
 	t.Helper()
 	if r.code != code {
 		t.Errorf("exit code %d, want %d", r.code, code)
@@ -140,16 +140,16 @@ func (r result) says(t *testing.T, code int, words ...string) {
 	}
 }
 
-// tells is says for stdout.
-func (r result) tells(t *testing.T, code int, words ...string) {
+// wantStdout is wantStderr for stdout.
+func (r result) wantStdout(t *testing.T, code int, words ...string) {
 	t.Helper()
-	result{code: r.code, err: r.out}.says(t, code, words...)
+	result{code: r.code, err: r.out}.wantStderr(t, code, words...)
 }
 
 func TestNoDatabaseInThere(t *testing.T) {
 	h := newHost(t)
 	file := h.file("letter.txt", strings.Repeat("Dear Sir or Madam\n", 500))
-	h.run("serve", "--database", "sqlite:"+file).says(t, 1, "sqlite:"+file, "cannot be opened", "not a database")
+	h.run("serve", "--database", "sqlite:"+file).wantStderr(t, 1, "sqlite:"+file, "cannot be opened", "not a database")
 }
 
 func TestNoPermission(t *testing.T) {
@@ -164,16 +164,16 @@ func TestNoPermission(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer os.Chmod(closed, 0o700)
-	asNobody(t, func() {
-		h.run("ping", "--socket", socket).says(t, 1, "no permission to connect to "+socket, "its mode is", "its group is", "join that group")
-		h.run("stdio", "--socket", socket).says(t, 1, "no permission to connect to "+socket)
-		h.run("ping", "--socket", filepath.Join(closed, "s")).says(t, 1, "no permission", "its directory is closed to this user")
-		h.run("migrate", "--database", "sqlite:"+filepath.Join(h.dir, "closed.db")).says(t, 1, "closed.db", "cannot be opened")
-		h.run("migrate", "--database", "sqlite:"+filepath.Join(closed, "x", "q.db")).says(t, 1, "permission denied", "--database", "QSIDECAR_DATABASE")
-		h.run("check", "--database", "sqlite:"+filepath.Join(h.dir, "closed.db")).tells(t, 1, "closed.db: 3 problems", "may not write", "cannot be opened", "give the file to the user")
-		h.run("check", "--database", "sqlite:"+filepath.Join(closed, "x", "q.db")).tells(t, 1, "permission denied", "name another file")
+	asUnprivileged(t, func() {
+		h.run("ping", "--socket", socket).wantStderr(t, 1, "no permission to connect to "+socket, "its mode is", "its group is", "join that group")
+		h.run("stdio", "--socket", socket).wantStderr(t, 1, "no permission to connect to "+socket)
+		h.run("ping", "--socket", filepath.Join(closed, "s")).wantStderr(t, 1, "no permission", "its directory is closed to this user")
+		h.run("migrate", "--database", "sqlite:"+filepath.Join(h.dir, "closed.db")).wantStderr(t, 1, "closed.db", "cannot be opened")
+		h.run("migrate", "--database", "sqlite:"+filepath.Join(closed, "x", "q.db")).wantStderr(t, 1, "permission denied", "--database", "QSIDECAR_DATABASE")
+		h.run("check", "--database", "sqlite:"+filepath.Join(h.dir, "closed.db")).wantStdout(t, 1, "closed.db: 3 problems", "may not write", "cannot be opened", "give the file to the user")
+		h.run("check", "--database", "sqlite:"+filepath.Join(closed, "x", "q.db")).wantStdout(t, 1, "permission denied", "name another file")
 		h.run("serve", "--database", "sqlite:"+filepath.Join(closed, "q.db"), "--socket", filepath.Join(closed, "x", "s")).
-			says(t, 1, "the socket's directory", "permission denied", "--socket", "XDG_RUNTIME_DIR")
+			wantStderr(t, 1, "the socket's directory", "permission denied", "--socket", "XDG_RUNTIME_DIR")
 	})
 }
 
@@ -181,7 +181,7 @@ func TestNoPermission(t *testing.T) {
 func TestTwoServe(t *testing.T) {
 	h := newHost(t)
 	h.serve()
-	h.run("serve").says(t, 1, h.socket(), "another sidecar", "pid", "--socket")
+	h.run("serve").wantStderr(t, 1, h.socket(), "another sidecar", "pid", "--socket")
 }
 
 // fakeSidecar answers hello itself, and everything else with the result of answer.
@@ -273,7 +273,7 @@ func TestSidecarsErrors(t *testing.T) {
 // TestSecondSignalEndsTheLeaving checks a command whose sidecar stops answering.
 func TestSecondSignalEndsTheLeaving(t *testing.T) {
 	h := newHost(t)
-	h.leave = time.Hour // only the signal can end it
+	h.byeTimeout = time.Hour // only the signal can end it
 	socket := filepath.Join(h.dir, "s")
 	waiting := make(chan struct{}, 1)
 	fakeSidecar(t, socket, func(req *protocol.Request) []*protocol.Reply {
@@ -295,12 +295,12 @@ func TestNoSidecarBehindTheSocket(t *testing.T) {
 	h := newHost(t)
 	socket := filepath.Join(h.dir, "s")
 	listenUnix(t, socket, func(c net.Conn) { c.Write([]byte("220 mail.example.com ESMTP\r\n")) })
-	h.run("ping", "--socket", socket).says(t, 5, "no sidecar talks on "+socket)
+	h.run("ping", "--socket", socket).wantStderr(t, 5, "no sidecar talks on "+socket)
 }
 
 // TestNoPlaceAtASidecar checks a sidecar at its limit of connections.
 func TestNoPlaceAtASidecar(t *testing.T) {
-	x := asked(t, one+"limits: {connections: 1}\n")
+	x := startWithoutWatch(t, one+"limits: {connections: 1}\n")
 	c, err := net.Dial("unix", x.socket())
 	if err != nil {
 		t.Fatal(err)
@@ -312,5 +312,5 @@ func TestNoPlaceAtASidecar(t *testing.T) {
 	if _, err := c.Read(make([]byte, 1)); err != nil { // it is connected
 		t.Fatal(err)
 	}
-	x.run("ping").says(t, 5, "the sidecar on "+x.socket()+" refused the connection: busy: the sidecar has 1 connections, which is its limit (limits.connections in its config)")
+	x.run("ping").wantStderr(t, 5, "the sidecar on "+x.socket()+" refused the connection: busy: the sidecar has 1 connections, which is its limit (limits.connections in its config)")
 }

@@ -21,11 +21,11 @@ func (a *app) migrateCommand() *cobra.Command {
 	var role string
 	cmd := &cobra.Command{
 		Use:   "migrate",
-		Short: "Make or update the tables in the database",
-		Long: `Make the tables in the database, or bring them up to date. serve does it by itself; this
-is for those who do it apart from that, or with --print by hand: by the owner of the
-tables, for a serve whose role may make none. What is printed is for psql, mysql or
-sqlcmd -I -b, statement by statement, and ends with the rights that such a role needs.
+		Short: "Create or update the tables in the database",
+		Long: `Create the tables in the database, or update them. serve does that itself. Use migrate if
+the role of serve can't create tables: run it as their owner, or print the SQL with
+--print and run it by hand. The SQL is for psql, mysql or sqlcmd -I -b, and ends with the
+rights that the role of serve needs.
 
 Exit codes: 0 done, 1 it failed, 2 wrong arguments or config.`,
 		Example: "  qsidecar migrate --print --role app_sidecar | psql -v ON_ERROR_STOP=1 postgres://owner@db/app",

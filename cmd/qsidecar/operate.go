@@ -57,7 +57,7 @@ func (a *app) releaseCommand() *cobra.Command {
 		Short: "Take claimed jobs from their workers, by force",
 		Long: `Take claimed jobs from their workers: they are ready again at once, no attempt is
 counted, and the worker's lease is lost, so that what it does with the job cannot be
-settled any more. A worker that is gone needs no release: its jobs come back by themselves.
+settled any more. The jobs of a dead worker need no release: they come back by themselves.
 
 ` + confirmHelp + "\n\n" + exitCodes,
 		Example: "  qsidecar release mail 17 --yes",

@@ -12,7 +12,7 @@ func TestLongCommandsAreWaitedFor(t *testing.T) {
 	h := newHost(t)
 	h.serve()
 	h.must(0, "enqueue", "q", "x")
-	h.answer = time.Nanosecond
+	h.callTimeout = time.Nanosecond
 	h.must(0, "retry", "q", "--all")
 	h.must(0, "purge", "q", "--state", "ready", "--yes")
 	if r := h.run("retry", "q", "1"); r.code != 5 || !strings.Contains(r.err, "did not answer within 1ns") {

@@ -25,8 +25,8 @@ func (a *app) peekCommand() *cobra.Command {
 	var most int
 	cmd := &cobra.Command{
 		Use:   "peek [QUEUE]",
-		Short: "Show jobs without taking them",
-		Long: `Show jobs of a queue, or of every queue, without taking them: ready ones in the order
+		Short: "Show jobs without claiming them",
+		Long: `Show jobs of a queue, or of every queue, without claiming them: ready ones in the order
 of claims, scheduled ones by due time, others the longest in their state first. --json
 shows everything, also each failed attempt and the whole payload.
 

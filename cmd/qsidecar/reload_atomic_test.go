@@ -16,8 +16,8 @@ import (
 
 var connectionLimit = regexp.MustCompile(`the sidecar has (\d+) connections, which is its limit`)
 
-// pinged returns the first line that a sidecar sends on a new connection.
-func pinged(t *testing.T, socket string) (line string, hangUp func()) {
+// firstLine returns the first line that a sidecar sends on a new connection.
+func firstLine(t *testing.T, socket string) (line string, hangUp func()) {
 	t.Helper()
 	c, err := net.Dial("unix", socket)
 	if err != nil {
@@ -31,13 +31,13 @@ func pinged(t *testing.T, socket string) (line string, hangUp func()) {
 	return line, func() { c.Close() }
 }
 
-// connectionsOf returns the sidecar's limit of connections. It opens that many and closes
+// findConnectionLimit returns the sidecar's limit of connections. It opens that many and closes
 // them.
-func connectionsOf(t *testing.T, socket string) (limit string) {
+func findConnectionLimit(t *testing.T, socket string) (limit string) {
 	t.Helper()
 	var open []func()
 	for range 10 {
-		line, end := pinged(t, socket)
+		line, end := firstLine(t, socket)
 		open = append(open, end)
 		if m := connectionLimit.FindStringSubmatch(line); m != nil {
 			limit = m[1]
@@ -48,7 +48,7 @@ func connectionsOf(t *testing.T, socket string) (limit string) {
 		end()
 	}
 	testwait.Until(t, "the connections have ended", func() bool {
-		line, end := pinged(t, socket)
+		line, end := firstLine(t, socket)
 		defer end()
 		return strings.Contains(line, `"ok":true`)
 	})
@@ -60,7 +60,7 @@ func connectionsOf(t *testing.T, socket string) (limit string) {
 // whatever the fault is. The same config without the fault changes all.
 func TestReloadIsAllOrNothing(t *testing.T) {
 	h := newHost(t)
-	h.poll, h.deaf = time.Hour, true
+	h.poll, h.noEvents = time.Hour, true
 	before := "queues: {one: {}}\nlimits: {connections: 5}\n"
 	x := &reloading{host: h, file: h.file("c.yaml", before)}
 	x.r = h.serve("--config", x.file)
@@ -89,7 +89,7 @@ listen: [{socket: %s, allow: [{ops: [enqueue, stats, status, claim, reload, ping
 		if x.run("enqueue", "two", "x").code == 0 {
 			t.Errorf("%s: the new queue is there", fault)
 		}
-		if n := connectionsOf(t, h.socket()); n != "5" {
+		if n := findConnectionLimit(t, h.socket()); n != "5" {
 			t.Errorf("%s: %q connections are taken, want 5 as before", fault, n)
 		}
 		if _, err := os.Stat(admin); err == nil {
@@ -105,7 +105,7 @@ listen: [{socket: %s, allow: [{ops: [enqueue, stats, status, claim, reload, ping
 	x.write(x.file, after("", "", ""))
 	x.must(0, "reload")
 	x.must(0, "enqueue", "two", "x")
-	if n := connectionsOf(t, h.socket()); n != "4" {
+	if n := findConnectionLimit(t, h.socket()); n != "4" {
 		t.Errorf("%q connections are taken after the reload, want 4", n)
 	}
 	if r := x.run("peek", "one"); r.code == 0 || !strings.Contains(r.err, "forbidden") {
@@ -114,7 +114,7 @@ listen: [{socket: %s, allow: [{ops: [enqueue, stats, status, claim, reload, ping
 	if out := x.must(0, "stats", "one"); !strings.Contains(out, "one") || x.run("claim", "one").code != exitNoJob {
 		t.Errorf("the queue did not move to its new database: %s", out)
 	}
-	asks(t, admin, "/healthz", 200, "ok")
+	wantPage(t, admin, "/healthz", 200, "ok")
 }
 
 // TestAllowInTheConfig checks the rules of a socket by operation and by queue.
@@ -142,7 +142,7 @@ listen:
 // reply or page shows a password.
 func TestNoPasswordInTheLog(t *testing.T) {
 	h := newHost(t)
-	h.patience, h.poll, h.deaf = time.Millisecond, time.Hour, true
+	h.openTimeout, h.poll, h.noEvents = time.Millisecond, time.Hour, true
 	h.env["SECRET"] = "hunter2-by-environment"
 	secret := h.file("secret", "hunter2-in-a-file\n")
 	admin := filepath.Join(h.dir, "admin.sock")
@@ -169,7 +169,7 @@ queues: {"*": {database: a}}
 		shown += r.out + r.err
 	}
 	for _, page := range []string{"/metrics", "/readyz", "/config", "/status", "/"} {
-		if _, body, err := web(admin, page); err == nil {
+		if _, body, err := get(admin, page); err == nil {
 			shown += body
 		}
 	}

@@ -14,9 +14,9 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// slowly opens the database "slow" only when its context ends, and every other one at once.
+// slowOpener opens the database "slow" only when its context ends, and every other one at once.
 // It sends to begun for each attempt on the slow one.
-func slowly(begun chan<- struct{}) databases.Opener {
+func slowOpener(begun chan<- struct{}) databases.Opener {
 	return func(ctx context.Context, c *config.Config, name string, log *slog.Logger) (backends.Backend, error) {
 		if name != "slow" {
 			return databases.Open(ctx, c, name, log)
@@ -37,7 +37,7 @@ func withSlow(dir string) string {
 func TestNewerConfigEndsAReload(t *testing.T) {
 	begun := make(chan struct{}, 100)
 	h := newHost(t)
-	h.poll, h.deaf, h.opens = time.Hour, true, slowly(begun)
+	h.poll, h.noEvents, h.open = time.Hour, true, slowOpener(begun)
 	x := &reloading{host: h, file: h.file("c.yaml", one)}
 	x.r = h.serve("--config", x.file)
 	x.write(x.file, withSlow(x.dir))
@@ -62,20 +62,20 @@ func TestNewerConfigEndsAReload(t *testing.T) {
 func TestWatchDuringAReload(t *testing.T) {
 	begun := make(chan struct{}, 100)
 	h := newHost(t)
-	h.poll, h.deaf, h.opens = 20*time.Millisecond, true, slowly(begun)
+	h.poll, h.noEvents, h.open = 20*time.Millisecond, true, slowOpener(begun)
 	x := &reloading{host: h, file: h.file("c.yaml", one)}
 	x.r = h.serve("--config", x.file)
 	x.write(x.file, withSlow(x.dir))
 	testwait.Receive(t, "the reload", begun)
 	x.write(x.file, three)
-	x.knows("three", true)
+	x.waitForQueue("three", true)
 	x.write(x.file, withSlow(x.dir))
 	testwait.Receive(t, "the next reload", begun)
 	x.write(x.file, three) // the running config
 	x.write(x.file+".new", two)
 	testwait.Until(t, "the reload is given up", func() bool { return strings.Contains(x.must(0, "reload"), "nothing changed") })
 	x.move(x.file+".new", x.file)
-	x.knows("two", true)
+	x.waitForQueue("two", true)
 }
 
 // TestDatabaseComesBackDuringAReload checks that a pending database is used once it is
@@ -83,8 +83,8 @@ func TestWatchDuringAReload(t *testing.T) {
 func TestDatabaseComesBackDuringAReload(t *testing.T) {
 	begun, there := make(chan struct{}, 100), make(chan struct{})
 	h := newHost(t)
-	slow := slowly(begun)
-	h.opens = func(ctx context.Context, c *config.Config, name string, log *slog.Logger) (backends.Backend, error) {
+	slow := slowOpener(begun)
+	h.open = func(ctx context.Context, c *config.Config, name string, log *slog.Logger) (backends.Backend, error) {
 		if name != "late" {
 			return slow(ctx, c, name, log)
 		}
@@ -99,7 +99,7 @@ func TestDatabaseComesBackDuringAReload(t *testing.T) {
 		local.Databases[name] = d
 		return databases.Open(ctx, local, name, log)
 	}
-	h.poll, h.deaf, h.patience = 20*time.Millisecond, true, time.Millisecond
+	h.poll, h.noEvents, h.openTimeout = 20*time.Millisecond, true, time.Millisecond
 	config := "databases: {main: {url: 'sqlite:" + filepath.Join(h.dir, "main.db") + "'}, late: {url: 'postgres://app@nowhere/app'}%s}\nqueues: {one: {database: main}, two: {database: late}}\n"
 	x := &reloading{host: h, file: h.file("c.yaml", strings.Replace(config, "%s", "", 1))}
 	x.r = h.serve("--config", x.file)

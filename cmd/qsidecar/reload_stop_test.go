@@ -10,7 +10,7 @@ import (
 // stop, also if a client requested the reload. The canceled reload isn't an error of the
 // config.
 func TestStopEndsAReload(t *testing.T) {
-	x := asked(t, one)
+	x := startWithoutWatch(t, one)
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

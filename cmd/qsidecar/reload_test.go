@@ -21,12 +21,12 @@ type reloading struct {
 	r    *running
 }
 
-// reloads starts a sidecar that notices changes by events alone or, if deaf, by polling
+// startWatching starts a sidecar that notices changes by events alone or, if noEvents is set, by polling
 // alone.
-func reloads(t *testing.T, deaf bool, config string) *reloading {
+func startWatching(t *testing.T, noEvents bool, config string) *reloading {
 	h := newHost(t)
-	h.poll, h.deaf = time.Hour, deaf
-	if deaf {
+	h.poll, h.noEvents = time.Hour, noEvents
+	if noEvents {
 		h.poll = 20 * time.Millisecond
 	}
 	x := &reloading{host: h, file: h.file("c.yaml", config)}
@@ -34,17 +34,17 @@ func reloads(t *testing.T, deaf bool, config string) *reloading {
 	return x
 }
 
-// asked starts a sidecar that reads its files only on request.
-func asked(t *testing.T, config string) *reloading {
+// startWithoutWatch starts a sidecar that reads its files only on request.
+func startWithoutWatch(t *testing.T, config string) *reloading {
 	h := newHost(t)
-	h.poll, h.deaf = time.Hour, true
+	h.poll, h.noEvents = time.Hour, true
 	x := &reloading{host: h, file: h.file("c.yaml", config)}
 	x.r = h.serve("--config", x.file)
 	return x
 }
 
-// knows waits until the sidecar has a queue of that name, or hasn't.
-func (x *reloading) knows(queue string, want bool) {
+// waitForQueue waits until the sidecar has a queue of that name, or hasn't.
+func (x *reloading) waitForQueue(queue string, want bool) {
 	x.t.Helper()
 	testwait.Until(x.t, "the queue "+queue+" is known or not", func() bool {
 		code := x.run("stats", queue).code
@@ -76,22 +76,22 @@ func (x *reloading) link(target, path string) {
 const one, two, three = "queues: {one: {}}\n", "queues: {two: {}}\n", "queues: {three: {}}\n"
 
 func TestReloadWhenTheFileIsWritten(t *testing.T) {
-	for _, deaf := range []bool{false, true} {
-		x := reloads(t, deaf, one)
-		x.knows("one", true)
+	for _, noEvents := range []bool{false, true} {
+		x := startWatching(t, noEvents, one)
+		x.waitForQueue("one", true)
 		x.write(x.file, two)
-		x.knows("two", true)
-		x.knows("one", false)
+		x.waitForQueue("two", true)
+		x.waitForQueue("one", false)
 		x.write(x.file+".new", three)
 		x.move(x.file+".new", x.file)
-		x.knows("three", true)
+		x.waitForQueue("three", true)
 		if err := os.Remove(x.file); err != nil {
 			t.Fatal(err)
 		}
 		testwait.Until(t, "the missing file is told", func() bool { return x.status().ConfigError != "" })
-		x.knows("three", true)
+		x.waitForQueue("three", true)
 		x.write(x.file, one)
-		x.knows("one", true)
+		x.waitForQueue("one", true)
 		testwait.Until(t, "status tells of it", func() bool { // shortly after the queue exists
 			st := x.status()
 			return st.ConfigError == "" && st.Generation == 4
@@ -102,7 +102,7 @@ func TestReloadWhenTheFileIsWritten(t *testing.T) {
 // TestReloadInABusyFolder checks that other writes in the folder, such as to a log, don't
 // delay a reload.
 func TestReloadInABusyFolder(t *testing.T) {
-	x := reloads(t, false, one)
+	x := startWatching(t, false, one)
 	busy, err := os.Create(filepath.Join(x.dir, "busy"))
 	if err != nil {
 		t.Fatal(err)
@@ -126,11 +126,11 @@ func TestReloadInABusyFolder(t *testing.T) {
 		}
 	})
 	x.write(x.file, two)
-	x.knows("two", true)
+	x.waitForQueue("two", true)
 	x.write(x.file, "queues: {one: {max_attempts: 0}}\n")
 	testwait.Until(t, "the error is told", func() bool { return x.status().ConfigError != "" })
 	x.write(x.file, three)
-	x.knows("three", true)
+	x.waitForQueue("three", true)
 }
 
 // TestReloadOfAConfigMap repeats what a kubelet does: it swaps a link `..data` to a folder
@@ -151,7 +151,7 @@ func TestReloadOfAConfigMap(t *testing.T) {
 	x.link("..1", at("..data"))
 	x.link("..data/c.yaml", at("c.yaml"))
 	x.r = h.serve("--config", at("c.yaml"))
-	x.knows("one", true)
+	x.waitForQueue("one", true)
 	for name, step := range map[string]struct{ text, queue string }{"..2": {two, "two"}} {
 		version(name, step.text)
 		x.link(name, at("..data_tmp"))
@@ -159,12 +159,12 @@ func TestReloadOfAConfigMap(t *testing.T) {
 		if err := os.RemoveAll(at("..1")); err != nil {
 			t.Fatal(err)
 		}
-		x.knows(step.queue, true)
+		x.waitForQueue(step.queue, true)
 	}
 }
 
 func TestReloadThatCannotBe(t *testing.T) {
-	x := reloads(t, false, one)
+	x := startWatching(t, false, one)
 	for _, step := range []struct{ text, want string }{
 		{"queues: {one: {}, two: {max_attempts: 0}}\n", "queues.two.max_attempts: 0 is outside 1 to 32767"},
 		{"queues: {one: {}\n", "c.yaml:1:"},
@@ -197,7 +197,7 @@ func TestReloadThatCannotBe(t *testing.T) {
 }
 
 func TestReloadTellsWhatChanged(t *testing.T) {
-	x := asked(t, "queues: {one: {}, gone: {}}\ndefaults: {keep: 1h}\n")
+	x := startWithoutWatch(t, "queues: {one: {}, gone: {}}\ndefaults: {keep: 1h}\n")
 	x.write(x.file, "queues: {one: {timeout: 5m}, new: {keep: 2d}}\ndefaults: {keep: 2h, max_attempts: 3}\nlog: {level: warn}\n")
 	got := x.must(0, "reload")
 	want := "queues.gone removed\nqueues.new added\ndefaults.keep: 1h → 2h\ndefaults.max_attempts: 20 → 3\nlog.level: info → warn\nqueues.one.timeout: none → 5m\n"
@@ -208,7 +208,7 @@ func TestReloadTellsWhatChanged(t *testing.T) {
 
 // TestReloadTellsOfRights checks that a rule without a key is shown as a rule for all.
 func TestReloadTellsOfRights(t *testing.T) {
-	x := asked(t, one)
+	x := startWithoutWatch(t, one)
 	socket := x.socket()
 	listen := "listen: [{socket: " + socket
 	for _, step := range []struct{ text, want string }{
@@ -226,7 +226,7 @@ func TestReloadTellsOfRights(t *testing.T) {
 // TestReloadTellsWhyNothingChanged checks the reasons: the same settings in another text,
 // the same files, or no file.
 func TestReloadTellsWhyNothingChanged(t *testing.T) {
-	x := asked(t, one)
+	x := startWithoutWatch(t, one)
 	x.write(x.file, one+"# the same\n")
 	if out := x.must(0, "reload"); out != "nothing changed: config files changed; settings are unchanged\n" {
 		t.Errorf("reload says %q", out)
@@ -240,20 +240,20 @@ func TestReloadTellsWhyNothingChanged(t *testing.T) {
 
 func TestReloadOnSIGHUP(t *testing.T) {
 	h := newHost(t)
-	h.poll, h.deaf = time.Hour, true
+	h.poll, h.noEvents = time.Hour, true
 	x := &reloading{host: h, file: h.file("c.yaml", one)}
 	x.r = h.serve("--config", x.file)
 	x.write(x.file, two)
 	if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
-	x.knows("two", true)
+	x.waitForQueue("two", true)
 }
 
 // TestReloadKeepsConnectionsAndJobs moves the database to another file and back, while a
 // worker has a job and a claim waits.
 func TestReloadKeepsConnectionsAndJobs(t *testing.T) {
-	x := asked(t, one)
+	x := startWithoutWatch(t, one)
 	at := func(db, more string) string {
 		return "databases: {main: {url: 'sqlite:" + filepath.Join(x.dir, db) + "'" + more + "}}\n" + one
 	}
@@ -314,7 +314,7 @@ func TestReloadKeepsDatabasesApart(t *testing.T) {
 		return b.String()
 	}
 	x := &reloading{host: h, file: h.file("c.yaml", config(1))}
-	h.poll, h.deaf = time.Hour, true
+	h.poll, h.noEvents = time.Hour, true
 	x.r = h.serve("--config", x.file)
 	for n := 2; n < 12; n++ {
 		x.write(x.file, config(n))

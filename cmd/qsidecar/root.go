@@ -19,14 +19,14 @@ every worker on a Unix socket; workers enqueue, claim, ack and nack.
 
   qsidecar serve                              in one terminal, then in another:
   qsidecar enqueue mail 'hello'               store a job
-  job=$(qsidecar claim mail --env) &&         take it,
+  job=$(qsidecar claim mail --env) &&         claim it,
     eval "$job" && echo "$QSIDECAR_PAYLOAD" &&  work on it,
     qsidecar ack "$QSIDECAR_LEASE"            and settle it
   qsidecar work mail -- ./send.sh             or run a command for each job
-  qsidecar stats                              see what is left
+  qsidecar stats                              see the remaining jobs
 
-A sidecar is looked for at --socket, QSIDECAR_SOCKET,
-$XDG_RUNTIME_DIR/qsidecar/qsidecar.sock and /run/qsidecar/qsidecar.sock, in this order.
+Commands look for a sidecar on these sockets, in this order: --socket, QSIDECAR_SOCKET,
+$XDG_RUNTIME_DIR/qsidecar/qsidecar.sock and /run/qsidecar/qsidecar.sock.
 
 ` + exitCodes
 

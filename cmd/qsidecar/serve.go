@@ -28,29 +28,29 @@ func (a *app) serveCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Serve the queues of a database on a Unix socket",
-		Long: `Serve the queues of a database on a Unix socket until SIGTERM or SIGINT. Then no
-more jobs are given out, and workers may settle what they hold until drain_timeout
-(30s); a second signal ends that at once. Leases stay valid over a restart.
+		Long: `Serve the queues of a database on a Unix socket until SIGTERM or SIGINT. The sidecar
+then claims no more jobs, and workers can settle their jobs until drain_timeout (30s).
+A second signal ends that at once. Leases stay valid over a restart.
 
-Without a config file: an SQLite database in $XDG_STATE_HOME/qsidecar (root:
-/var/lib/qsidecar), one socket, and queues that are made by their first use.
-QSIDECAR_DATABASE and QSIDECAR_SOCKET say otherwise; flags weigh more than the config
-file, and the file more than the environment.
+Without a config file it uses an SQLite database in $XDG_STATE_HOME/qsidecar (root:
+/var/lib/qsidecar) and one socket, and the first use of a queue creates it.
+QSIDECAR_DATABASE and QSIDECAR_SOCKET override these defaults. The config file overrides
+the environment, and flags override the config file.
 
-The config, and the files that it names, are regular files of at most 16 MiB: they are
-read again whenever they change, which a pipe cannot be.
+The config, and each file that it names, must be a regular file of at most 16 MiB,
+because serve reads it again when it changes.
 
-A server's database that cannot be reached, or takes longer than 15 s to open, is waited
-for: the sockets are served, and requests answered ` + "`unavailable`" + ` until then. A wrong
+If the database of a server is unreachable, or takes longer than 15 s to open, serve
+listens and answers requests with ` + "`unavailable`" + ` until the database is open. A wrong
 password is an error.
 
-Under systemd (deploy/systemd) it reports when it serves and its state, feeds the
-watchdog, and takes over the sockets of a socket unit: those must be in the config's
-` + "`listen`" + `; without a config, and without --socket, they are what it serves.
+Under systemd (deploy/systemd) it reports its state, feeds the watchdog, and uses the
+sockets of a socket unit. They must be in the config's ` + "`listen`" + `. Without a config and
+without --socket, it serves on these sockets.
 
-Exit codes: 0 stopped in order; 1 it could not serve, or not record in its database that
-it stops, and leases end with host_lease in place of restart_grace; 2 wrong arguments or
-config.`,
+Exit codes: 0 stopped in order; 1 it could not serve, or could not record in its database
+that it stops, so leases end after host_lease instead of restart_grace; 2 wrong arguments
+or config.`,
 		Example: `  qsidecar serve
   qsidecar serve --database sqlite:/var/lib/app/jobs.db --socket /run/app/qsidecar.sock
   qsidecar serve --config /etc/qsidecar.yaml`,

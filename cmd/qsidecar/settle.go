@@ -57,7 +57,7 @@ func (a *app) nackCommand() *cobra.Command {
 		Long: `Settle jobs as failed. They are ready again after --delay or else the queue's back-off,
 and dead when they are out of attempts, or at once with --dead.
 
---no-charge says *not now* rather than *failed*: this delivery does not count.
+--no-charge means *not now* instead of *failed*: this delivery does not count.
 
 ` + exitCodes,
 		Example: `  qsidecar nack "$QSIDECAR_LEASE" --error "mail server says 451" --delay 10m`,

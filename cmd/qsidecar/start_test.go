@@ -13,7 +13,7 @@ import (
 // without a further change.
 func TestConfigChangesWhileItStarts(t *testing.T) {
 	h := newHost(t)
-	h.poll, h.deaf = 20*time.Millisecond, true
+	h.poll, h.noEvents = 20*time.Millisecond, true
 	x := &reloading{host: h, file: h.file("c.yaml", "log: {level: '${LEVEL}'}\n"+one)}
 	r := &running{t: t, out: newText(), errOut: newText(), signals: make(chan os.Signal, 2), done: make(chan struct{})}
 	a := h.app(strings.NewReader(""), r.out, r.errOut, r.signals)
@@ -29,9 +29,9 @@ func TestConfigChangesWhileItStarts(t *testing.T) {
 	}
 	r.run(a, []string{"serve", "--config", x.file})
 	t.Cleanup(func() { r.stop() })
-	r.says("serving on")
+	r.waitForOutput("serving on")
 	h.env["QSIDECAR_SOCKET"] = filepath.Join(h.dir, "other", "s")
-	x.knows("two", true)
+	x.waitForQueue("two", true)
 }
 
 // TestStdioReloads checks that a sidecar on stdio opens no socket when it reloads its
@@ -42,14 +42,14 @@ func TestStdioReloads(t *testing.T) {
 	config := "admin: {listen: " + filepath.Join(h.dir, "admin") + "}\nlisten: [{socket: " + listens + "}]\n"
 	x := &reloading{host: h, file: h.file("c.yaml", config+one)}
 	c := h.child("--config", x.file)
-	if got := c.ask(`{"op":"ping"}`); !strings.Contains(got, `"ok":true`) {
+	if got := c.request(`{"op":"ping"}`); !strings.Contains(got, `"ok":true`) {
 		t.Fatal(got)
 	}
 	x.write(x.file, config+two)
-	if got := c.ask(`{"op":"reload"}`); !strings.Contains(got, "queues.two added") {
+	if got := c.request(`{"op":"reload"}`); !strings.Contains(got, "queues.two added") {
 		t.Errorf("reload: %s", got)
 	}
-	if got := c.ask(`{"op":"enqueue","queue":"two"}`); !strings.Contains(got, `"ok":true`) {
+	if got := c.request(`{"op":"enqueue","queue":"two"}`); !strings.Contains(got, `"ok":true`) {
 		t.Errorf("of the new queue: %s", got)
 	}
 	for _, path := range []string{filepath.Dir(listens), filepath.Join(h.dir, "admin")} {

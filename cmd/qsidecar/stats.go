@@ -65,7 +65,7 @@ func parseState(s string) (protocol.State, error) {
 	case protocol.StateReady, protocol.StateScheduled, protocol.StateClaimed, protocol.StateDone, protocol.StateDead:
 		return st, nil
 	}
-	return "", usagef("--state: %q is none of %s", s, states)
+	return "", usagef("--state: %q is not one of %s", s, states)
 }
 
 func (a *app) pingCommand() *cobra.Command {

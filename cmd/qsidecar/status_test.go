@@ -71,7 +71,7 @@ func (x *reloading) status() (st statusLine) {
 }
 
 func TestStatusShowsWhoHoldsWhat(t *testing.T) {
-	x := reloads(t, false, "queues: {mail: {}, sms: {}}\n")
+	x := startWatching(t, false, "queues: {mail: {}, sms: {}}\n")
 	st := x.status()
 	if len(st.Sessions) != 1 || st.Sessions[0].UID == nil || *st.Sessions[0].UID != os.Getuid() || *st.Sessions[0].PID != os.Getpid() ||
 		!strings.HasPrefix(st.Sessions[0].Worker, "qsidecar-cli@") || len(st.Sockets) != 1 || st.Sockets[0].Path != x.socket() {

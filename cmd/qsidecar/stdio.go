@@ -22,15 +22,15 @@ func (a *app) stdioCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "stdio",
 		Short: "Speak the socket's protocol on stdin and stdout",
-		Long: `Speak the socket's protocol on stdin and stdout, for programs that rather start a
-child than open a socket.
+		Long: `Speak the socket's protocol on stdin and stdout, for a program that starts a child
+instead of connecting to a socket.
 
-With --config or --database it is a sidecar of its own, for this one session. Else it
-passes everything on to the sidecar of this host, and where none answers it is one of
-its own on the embedded default (see serve --help).
+With --config or --database it is a sidecar of its own for this session. Otherwise it
+connects to the sidecar of this host. If none answers, it is a sidecar of its own on the
+embedded database (see serve --help).
 
-The end of stdin lets what was asked be answered, then gives back what the session
-holds. If the reader of stdout is gone too, that is a hang-up: jobs held are free again
+At the end of stdin it answers the pending requests, then gives back the session's jobs.
+If stdout has lost its reader too, that is a hang-up: the session's jobs are ready again
 at once, and count as failed attempts.
 
 Exit codes: 0 the session is over, 1 it failed, 2 wrong arguments or config, 130 interrupted.`,

@@ -50,8 +50,8 @@ func (h *host) child(args ...string) *child {
 	return c
 }
 
-// ask writes a line and reads one.
-func (c *child) ask(line string) string {
+// request writes a line and reads one.
+func (c *child) request(line string) string {
 	c.t.Helper()
 	if _, err := io.WriteString(c.stdin, line+"\n"); err != nil {
 		c.t.Fatal(err)
@@ -78,7 +78,7 @@ func TestStdioEnds(t *testing.T) {
 			h.must(0, "enqueue", "q", "x")
 
 			c := h.child(args...)
-			if got := c.ask(`{"op":"claim","queue":"q"}`); !strings.Contains(got, `"attempt":1`) {
+			if got := c.request(`{"op":"claim","queue":"q"}`); !strings.Contains(got, `"attempt":1`) {
 				t.Fatalf("claimed %s", got)
 			}
 			c.stdin.Close()
@@ -87,7 +87,7 @@ func TestStdioEnds(t *testing.T) {
 			}
 
 			c = h.child(args...)
-			if got := c.ask(`{"op":"claim","queue":"q"}`); !strings.Contains(got, `"attempt":1`) {
+			if got := c.request(`{"op":"claim","queue":"q"}`); !strings.Contains(got, `"attempt":1`) {
 				t.Errorf("after the end of stdin the job is %s, want it on its first attempt", got)
 			}
 			c.out.Close() // the parent dies: both of its ends close
@@ -111,7 +111,7 @@ func TestStdioHangUpWithStdinOpen(t *testing.T) {
 			args[1] = "sqlite:" + h.dir + "/own.db"
 		}
 		c := h.child(args...)
-		c.ask(`{"op":"ping"}`)
+		c.request(`{"op":"ping"}`)
 		if _, err := io.WriteString(c.stdin, `{"op":"claim","queue":"q","wait_ms":3600000}`+"\n"); err != nil {
 			t.Fatal(err)
 		}
@@ -133,7 +133,7 @@ func TestStdioSignalWithoutReader(t *testing.T) {
 				h.serve()
 			}
 			c := h.child(args...)
-			c.ask(`{"op":"ping"}`)
+			c.request(`{"op":"ping"}`)
 			go func() { // more answers than a pipe holds, and no reader
 				for {
 					if _, err := io.WriteString(c.stdin, `{"op":"stats","id":"`+strings.Repeat("x", 50)+`"}`+"\n"); err != nil {
@@ -141,15 +141,15 @@ func TestStdioSignalWithoutReader(t *testing.T) {
 					}
 				}
 			}()
-			testwait.Until(t, "the pipe is full", func() bool { return full(t, c.stdout) })
+			testwait.Until(t, "the pipe is full", func() bool { return isFull(t, c.stdout) })
 			c.stop <- syscall.SIGTERM
 			testwait.Receive(t, "the end of stdio", c.code)
 		})
 	}
 }
 
-// full reports whether a pipe is full.
-func full(t *testing.T, w *os.File) bool {
+// isFull reports whether a pipe is full.
+func isFull(t *testing.T, w *os.File) bool {
 	t.Helper()
 	fds := []unix.PollFd{{Fd: int32(w.Fd()), Events: unix.POLLOUT}}
 	if _, err := unix.Poll(fds, 0); err != nil && !errors.Is(err, unix.EINTR) {

@@ -14,9 +14,9 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// silent returns the address of a server that accepts connections and never answers, such as
+// silentServer returns the address of a server that accepts connections and never answers, such as
 // a proxy without its server.
-func silent(t *testing.T) string {
+func silentServer(t *testing.T) string {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0") // the kernel accepts the connections, and nothing reads
 	if err != nil {
@@ -29,7 +29,7 @@ func silent(t *testing.T) string {
 // silentConfig returns a config with a silent database of each kind of server.
 func silentConfig(t *testing.T, h *host, more string) string {
 	t.Helper()
-	at := silent(t)
+	at := silentServer(t)
 	return h.file("c.yaml", fmt.Sprintf(`databases:
   a: {url: "postgres://u@%[1]s/app"}
   b: {url: "mysql://u@%[1]s/app"}
@@ -42,14 +42,14 @@ queues: {"*": {database: a}}
 // serves what doesn't need them, and that the sidecar stops in time.
 func TestSilentDatabasesAtTheStart(t *testing.T) {
 	h := newHost(t)
-	h.patience = time.Millisecond
+	h.openTimeout = time.Millisecond
 	place := filepath.Join(h.dir, "admin.sock")
 	r := h.start(nil, "serve", "--config", silentConfig(t, h, "admin: {listen: "+place+"}\n"))
-	r.says("serving on")
-	asks(t, place, "/startupz", http.StatusOK, "ok")
-	asks(t, place, "/healthz", http.StatusOK, "ok")
-	asks(t, place, "/readyz", http.StatusServiceUnavailable, "database c: not reached yet")
-	asks(t, place, "/metrics", http.StatusOK, `qsidecar_database_reachable{database="b"} 0`)
+	r.waitForOutput("serving on")
+	wantPage(t, place, "/startupz", http.StatusOK, "ok")
+	wantPage(t, place, "/healthz", http.StatusOK, "ok")
+	wantPage(t, place, "/readyz", http.StatusServiceUnavailable, "database c: not reached yet")
+	wantPage(t, place, "/metrics", http.StatusOK, `qsidecar_database_reachable{database="b"} 0`)
 	h.must(0, "ping")
 	if got := h.run("stats", "q"); got.code == 0 || !strings.Contains(got.err, "it is not open after 1ms") {
 		t.Errorf("stats: %d %s", got.code, got.err)
@@ -63,10 +63,10 @@ func TestSilentDatabasesAtTheStart(t *testing.T) {
 // another, and replaces the third.
 func TestReloadOfSilentDatabases(t *testing.T) {
 	h := newHost(t)
-	h.patience = time.Millisecond
+	h.openTimeout = time.Millisecond
 	file := silentConfig(t, h, "")
 	r := h.start(nil, "serve", "--config", file)
-	r.says("serving on")
+	r.waitForOutput("serving on")
 	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -98,11 +98,11 @@ func TestReloadOfSilentDatabases(t *testing.T) {
 // TestStopWhileItStarts checks that a signal ends a start that waits for a database.
 func TestStopWhileItStarts(t *testing.T) {
 	h := newHost(t)
-	h.patience = time.Hour
+	h.openTimeout = time.Hour
 	place := filepath.Join(h.dir, "admin.sock")
 	r := h.start(nil, "serve", "--config", silentConfig(t, h, "admin: {listen: "+place+"}\n"))
 	testwait.Until(t, "the admin listener", func() bool { _, err := os.Stat(place); return err == nil })
-	asks(t, place, "/startupz", http.StatusServiceUnavailable, "the databases are being opened")
+	wantPage(t, place, "/startupz", http.StatusServiceUnavailable, "the databases are being opened")
 	r.signals <- syscall.SIGTERM
 	if code := r.wait(); code != 0 || !strings.Contains(r.errOut.String(), "stopped before it served") {
 		t.Errorf("exit code %d: %s", code, r.errOut)

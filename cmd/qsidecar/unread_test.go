@@ -42,7 +42,7 @@ func TestSignalWithoutReader(t *testing.T) {
 			go func() { code <- a.main(args) }()
 			switch what {
 			case "peek", "claim":
-				testwait.Until(t, "the pipe is full", func() bool { return full(t, outW) })
+				testwait.Until(t, "the pipe is full", func() bool { return isFull(t, outW) })
 			case "confirm":
 				testwait.Until(t, "the question", func() bool { return strings.Contains(asked.String(), "Go on?") })
 			}

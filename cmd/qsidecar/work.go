@@ -27,54 +27,56 @@ const (
 	maxAtOnce = protocol.MaxList
 )
 
-const workHelp = `Claim jobs from the queues, in their order of preference, and run CMD for each: the
-payload is on its stdin, and how it ends settles the job.
+const workHelp = `Claim jobs from the queues, in their order of preference, and run CMD for each. The
+payload is on its stdin, and its exit code settles the job.
 
   exit 0          done
-  exit 75         not now: the job comes again after --snooze-delay, or else the
-                  queue's back-off, which doubles with each 75 in a row; this run does
-                  not count as an attempt (EX_TEMPFAIL)
-  --dead-on CODE  dead: not to be tried again
-  anything else   failed, with the end of its stderr as the error: again after the
-                  back-off, and dead when it is out of attempts. So are the end by a
-                  signal, and by --timeout
+  exit 75         not now (EX_TEMPFAIL): the job is ready again after --snooze-delay, or
+                  else after the queue's back-off, which doubles with each 75 in a row.
+                  This run does not count as an attempt
+  --dead-on CODE  dead: not tried again
+  anything else   failed, with the end of its stderr as the error: ready again after the
+                  back-off, and dead after its last attempt. A signal and --timeout
+                  count as failures too
 
-CMD has in its environment QSIDECAR_JOB (the id), QSIDECAR_QUEUE, QSIDECAR_ATTEMPT,
+The environment of CMD has QSIDECAR_JOB (the id), QSIDECAR_QUEUE, QSIDECAR_ATTEMPT,
 QSIDECAR_MAX_ATTEMPTS, QSIDECAR_FENCE, QSIDECAR_PRIORITY, QSIDECAR_KEY,
-QSIDECAR_HEADERS (JSON), QSIDECAR_LAST_ERROR, QSIDECAR_SOCKET (so that its own
-"qsidecar enqueue" finds the sidecar), and for each header x-kind QSIDECAR_HEADER_X_KIND
-(capitals; what is no letter or digit is _). TRACEPARENT and TRACESTATE are the job's
-headers traceparent and tracestate, if it has them; QSIDECAR_DATABASE is not passed on.
-CMD need not read its stdin. Its stdout and stderr are those of "qsidecar work", unless
---result takes stdout.
+QSIDECAR_HEADERS (JSON), QSIDECAR_LAST_ERROR and QSIDECAR_SOCKET, so that CMD can run
+"qsidecar enqueue". A header x-kind is in QSIDECAR_HEADER_X_KIND: capitals, and _ for any
+character other than letters and digits. TRACEPARENT and TRACESTATE are the job's headers
+traceparent and tracestate, if it has them. QSIDECAR_DATABASE is not passed on. CMD need
+not read its stdin. Its stdout and stderr are those of "qsidecar work", unless --result
+uses stdout.
 
-Each CMD is a process group of its own. --timeout sends the group SIGTERM, and after
---kill-after SIGKILL; so does the loss of the job (by its queue's timeout, or an
-operator's release). A CMD that ended by itself may leave processes behind: they are let
-be, and their output is not waited for.
+Each CMD is a process group of its own. At --timeout, or if the job's lease is lost (by
+the timeout of its queue, or by an operator's release), the group gets SIGTERM, and
+SIGKILL after --kill-after. If CMD exits by itself, the processes that it leaves behind
+continue, and their output is ignored.
 
-SIGTERM or SIGINT: it claims no more, lets the commands finish and settles their jobs,
-and exits 0. A second one kills the commands and gives their jobs back uncharged, exit
-code 130. When "qsidecar work" itself is killed, its jobs are free again at once, and
-each CMD is killed with all of its group (a process beside it sees to that); files of
---payload-file stay in TMPDIR. (systemd: set KillMode=mixed, or the commands get SIGTERM too.)
+SIGTERM or SIGINT: it claims no more jobs, lets the commands finish, settles their jobs,
+and exits with 0. A second signal kills the commands and gives their jobs back without
+counting the attempt, exit code 130. If "qsidecar work" itself is killed, its jobs are
+ready again at once, and a second process kills each CMD with its group. Files of
+--payload-file stay in TMPDIR. (systemd: set KillMode=mixed, or the commands get SIGTERM
+too.)
 
-You can restart the sidecar at any time: commands continue and keep their jobs.
-Failures are reported on stderr, a line for each job.
+You can restart the sidecar at any time: commands continue and keep their jobs. Failures
+are reported on stderr, a line for each job.
 
-With --line, CMD is started once (-j of them) and reads one job a line, as a JSON object
-(the fields of a claim's answer, without the lease). It answers each job with one line on
-stdout, {"op":"ack","id":"7"} or {"op":"nack","id":"7"}, where the id is the job's. Further
-fields are those of the wire, such as "result" (or "result_b64") and "enqueue", or "error",
-"delay_ms", "dead", "charge". CMD ends when its stdin does. If it ends in the middle of a
-job, its exit code counts as above, and it is started again for the next one. If an answer
-is wrong or is for another job, the job fails and CMD is started again.
+With --line, each of the -j commands is started once, and reads one job per line as a
+JSON object (the fields of a claim's answer, without the lease). It answers each job with
+one line on stdout, {"op":"ack","id":"7"} or {"op":"nack","id":"7"}, with the id of the
+job. Further fields are those of the protocol, such as "result" (or "result_b64") and
+"enqueue", or "error", "delay_ms", "dead", "charge". At the end of its stdin CMD must
+exit. If CMD exits during a job, its exit code counts as above, and it is restarted for
+the next job. If an answer is invalid or for another job, the job fails and CMD is
+restarted.
 
 `
 
 const workExitCodes = `Exit codes:
-  0    stopped by a signal, in order; --once: a job was worked, whatever came of it;
-       --drain: nothing is ready any more
+  0    stopped by a signal, in order; --once: a job was run, with any outcome;
+       --drain: no job is ready
   1    it cannot continue; the message has the reason, and no attempt was counted
   2    wrong arguments; CMD does not exist
   3    --once: no job was ready
@@ -169,7 +171,7 @@ func parseExitCodes(text string) ([]int, error) {
 		code, err := strconv.Atoi(strings.TrimSpace(word))
 		switch {
 		case err != nil || code < 1 || code > 255:
-			return nil, usagef("--dead-on: %q is no exit code from 1 to 255; write several as 65,66", word)
+			return nil, usagef("--dead-on: %q is not an exit code from 1 to 255; write several as 65,66", word)
 		case code == worker.ExitSnooze:
 			return nil, usagef("--dead-on: %d means *not now*, and cannot mean dead as well", worker.ExitSnooze)
 		}

@@ -55,8 +55,8 @@ func TestWorkFlags(t *testing.T) {
 		"work q --once -j 2 -- true":                  "--once works one job: leave -j out",
 		"work q --payload-arg --payload-file -- true": "--payload-arg and --payload-file are two places for one payload: leave one of them out",
 		"work q --line --result -- true":              "--line has payload and result in its lines: leave --payload-arg, --payload-file and --result out",
-		"work q --dead-on 65,x -- true":               `--dead-on: "x" is no exit code from 1 to 255; write several as 65,66`,
-		"work q --dead-on 0 -- true":                  `--dead-on: "0" is no exit code from 1 to 255; write several as 65,66`,
+		"work q --dead-on 65,x -- true":               `--dead-on: "x" is not an exit code from 1 to 255; write several as 65,66`,
+		"work q --dead-on 0 -- true":                  `--dead-on: "0" is not an exit code from 1 to 255; write several as 65,66`,
 		"work q --dead-on 75 -- true":                 "--dead-on: 75 means *not now*, and cannot mean dead as well",
 		"work q -- no-such-program-here":              "no-such-program-here cannot be run: executable file not found in $PATH; no job was claimed",
 	} {

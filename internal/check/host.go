@@ -26,9 +26,9 @@ func Host(c *config.Config) (found backends.Findings) {
 		case known && !place.Foreign:
 			found.AddError("socket", path+": "+place.Problem, place.Fix)
 		case known: // it depends on who runs serve
-			found.AddWarning("socket", path+": "+place.Problem, "see that serve runs as that user, and ask check as that user too; or "+place.Fix)
+			found.AddWarning("socket", path+": "+place.Problem, "see that serve runs as that user, and run check as that user too; or "+place.Fix)
 		default:
-			found.AddWarning("socket", path+": its place cannot be looked at: "+err.Error(), "ask check as the user that serve runs as")
+			found.AddWarning("socket", path+": its path cannot be examined: "+err.Error(), "run check as the user that serve runs as")
 		}
 	}
 	if text, do := c.Admin.Advice(); text != "" {

@@ -38,11 +38,11 @@ func (p *adminAddress) parse(s string) error {
 	if strings.Contains(s, ":") {
 		var err error
 		if host, port, err = net.SplitHostPort(s); err != nil {
-			return fmt.Errorf("%q is no address: %w", s, errAdminPlace)
+			return fmt.Errorf("%q is not an address: %w", s, errAdminPlace)
 		}
 	}
 	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
-		return fmt.Errorf("%q is no address: %w", s, errAdminPlace)
+		return fmt.Errorf("%q is not an address: %w", s, errAdminPlace)
 	}
 	*p = adminAddress(net.JoinHostPort(cmp.Or(host, "127.0.0.1"), port)) // the default is not reachable from other hosts
 	return nil

@@ -31,7 +31,7 @@ func TestAdminPlaces(t *testing.T) {
 
 func TestAdminConfigErrors(t *testing.T) {
 	for text, want := range map[string]string{
-		"admin: {listen: nowhere}":                            "admin.listen: \"nowhere\" is no address",
+		"admin: {listen: nowhere}":                            "admin.listen: \"nowhere\" is not an address",
 		"admin: {pprof: on}":                                  "admin.pprof: it needs an admin.listen",
 		"admin: {port: 1}":                                    "unknown key \"port\"",
 		"listen: [{socket: /a/b}]\nadmin: {listen: /a/b}":     "admin.listen: /a/b is a socket that workers connect to",

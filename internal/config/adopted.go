@@ -56,7 +56,7 @@ func (t *times) parse(s string) error {
 func (h *hold) parse(s string) error { return oneOf((*string)(h), s, "state", "transaction") }
 func (n *channel) parse(s string) error {
 	if slices.Contains([]string{"", "on", "off", "true", "false"}, s) {
-		return fmt.Errorf("%q is no channel: name the one in which the table's own programs notify, or leave it out", s)
+		return fmt.Errorf("%q is not a channel: name the one in which the table's own programs notify, or leave it out", s)
 	}
 	*n = channel(s)
 	return nil
@@ -108,7 +108,7 @@ func (n *TableName) parse(s string) error {
 			part, rest = rest[:end], rest[end:]
 		}
 		if parts = append(parts, part); part == "" || len(parts) > 2 {
-			return fmt.Errorf("%q is no table: write NAME or SCHEMA.NAME", s)
+			return fmt.Errorf("%q is not a table: write NAME or SCHEMA.NAME", s)
 		}
 		if rest == "" {
 			break
@@ -145,7 +145,9 @@ func (o *queueOrder) list(all []string) error {
 // numberRange is [FROM, TO].
 type numberRange struct{ from, to int64 }
 
-func (r *numberRange) parse(s string) error { return fmt.Errorf("%q is no range: write [FROM, TO]", s) }
+func (r *numberRange) parse(s string) error {
+	return fmt.Errorf("%q is not a range: write [FROM, TO]", s)
+}
 func (r *numberRange) list(all []string) (err error) {
 	if len(all) != 2 {
 		return fmt.Errorf("a range has two numbers, and here are %d", len(all))

@@ -188,8 +188,8 @@ func TestConfigErrors(t *testing.T) {
 		{"listen: [{socket: /s, allow: [{ops: [shout]}]}]", "listen[0].allow[0].ops: there is no op \"shout\""},
 		{"listen: [{socket: /s, allow: [{ops: [reload], queues: [a]}]}]", "listen[0].allow[0].ops: reload concerns all queues: put it in a rule without queues"},
 		{"listen: [{socket: /s, allow: [{queues: [a b*]}]}]", "listen[0].allow[0].queues: \"a b*\" is no name of a queue"},
-		{"listen: [{socket: /s}, {socket: /s}]", "listen[1].socket: /s stands here twice"},
-		{"listen: [{socket: /s/t}, {socket: /s//x/../t}]", "listen[1].socket: /s//x/../t stands here twice (as /s/t)"},
+		{"listen: [{socket: /s}, {socket: /s}]", "listen[1].socket: /s is here twice"},
+		{"listen: [{socket: /s/t}, {socket: /s//x/../t}]", "listen[1].socket: /s//x/../t is here twice (as /s/t)"},
 		{"listen: [{socket: /s, group: no-such-group}]", "1:23: listen[0].group: this host's files have no group \"no-such-group\""},
 		{"listen: [{socket: /s, group: -1}]", "listen[0].group: this host's files have no group \"-1\""},
 		{"admin: {listen: /a/b, group: no-such-group}", "1:23: admin.group: this host's files have no group"},
@@ -207,7 +207,7 @@ func TestConfigErrors(t *testing.T) {
 		{"queues: {q: {max_attempts: 0}}", "1:14: queues.q.max_attempts: 0 is outside 1 to 32767"},
 		{"queues: {q: {max_attempts: many}}", "1:28: queues.q.max_attempts: \"many\" is not a whole number"},
 		{"queues: {q: {timeout: 10}}", "1:23: queues.q.timeout: \"10\" is not a duration: write a duration as 10s, 5m, 2h, 7d or 1h30m"},
-		{"queues: {q: {order: random}}", "1:21: queues.q.order: \"random\" is none of fifo, lifo"},
+		{"queues: {q: {order: random}}", "1:21: queues.q.order: \"random\" is not one of fifo, lifo"},
 		{"queues: {q: {backoff: {initial: 2h}}}", "queues.q.backoff.max: 1h is outside 2h to "},
 		{"defaults: {keep_dead: 0s}", "defaults.keep_dead: 0s is outside 1s to "},
 		{"limits: {held: 0}", "limits.held: 0 is outside 1 to 1000000"},
@@ -220,8 +220,8 @@ func TestConfigErrors(t *testing.T) {
 		{"log: {level: '${LEVEL'}", "log.level: ${LEVEL is not ${NAME}"},
 		{"log: &a {level: info}", "anchors, aliases and tags are not used in this file"},
 		{"a: b: c", "c.yaml:1:"},
-		{"log: {}\nlog: {}", "2:1: the key \"log\" stands here twice, first in line 1"},
-		{"queues: {a: {}, b: {}, a: {}}", "1:24: the key \"a\" stands here twice, first in line 1"},
+		{"log: {}\nlog: {}", "2:1: the key \"log\" is here twice, first in line 1"},
+		{"queues: {a: {}, b: {}, a: {}}", "1:24: the key \"a\" is here twice, first in line 1"},
 		{"log: {}\n---\nlog: {}", "a second document"},
 		{"just text", "the file: this should be a map"},
 	} {
@@ -244,7 +244,7 @@ c.yaml:1:1: unknown key "lisen"; known here: listen, databases, defaults, queues
 c.yaml:2:1: max_frame: 1 bytes is outside 64KiB to 64MiB
      2 | max_frame: 1
        | ^
-c.yaml:4:14: queues.q.order: "x" is none of fifo, lifo
+c.yaml:4:14: queues.q.order: "x" is not one of fifo, lifo
      4 |   q: {order: x, keep: soon}
        |              ^
 c.yaml:4:23: queues.q.keep: "soon" is not a duration: write a duration as 10s, 5m, 2h, 7d or 1h30m
@@ -276,7 +276,7 @@ func TestConfigTellsEachErrorOnce(t *testing.T) {
 			"defaults.backoff.max: 1h is outside 2h to", "queues.b.backoff.max: 1h is outside 3h to",
 		},
 		"log: {}\nlog: {level: loud}\ncolour: red\n": {
-			"2:1: the key \"log\" stands here twice", "2:14: log.level: \"loud\" is none", "3:1: unknown key \"colour\"",
+			"2:1: the key \"log\" is here twice", "2:14: log.level: \"loud\" is not one of", "3:1: unknown key \"colour\"",
 		},
 	} {
 		_, err := Parse("c.yaml", []byte(src), noEnv)

@@ -97,7 +97,7 @@ func checkReadable(path string, info fs.FileInfo, pipes bool) error {
 	case mode&fs.ModeDevice != 0:
 		return fmt.Errorf("%s is a device: %s", path, instead)
 	}
-	return fmt.Errorf("%s is no regular file: %s", path, instead)
+	return fmt.Errorf("%s is not a regular file: %s", path, instead)
 }
 
 // isNull reports whether the file is /dev/null, which counts as an empty file.

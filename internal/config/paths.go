@@ -82,7 +82,7 @@ func MakeDir(dir string, mode fs.FileMode, what, instead string) error {
 		return fmt.Errorf("%s: %w: %s", what, err, instead)
 	}
 	if err := os.MkdirAll(dir, mode); err != nil {
-		return fmt.Errorf("%s cannot be made: %w: %s", what, err, instead)
+		return fmt.Errorf("%s cannot be created: %w: %s", what, err, instead)
 	}
 	if err := os.Chmod(dir, mode); err != nil {
 		return fmt.Errorf("%s: %w", what, err)

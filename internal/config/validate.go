@@ -22,7 +22,7 @@ func (c *Config) check(bad func(path, format string, args ...any)) {
 			bad(path, "socket is missing: the path of the Unix socket")
 		}
 		if j := slices.IndexFunc(c.Listen[:i], func(o listenConfig) bool { return l.Socket != "" && samePath(o.Socket, l.Socket) }); j >= 0 {
-			bad(path+".socket", "%s stands here twice%s", l.Socket, spelledAs(l.Socket, c.Listen[j].Socket))
+			bad(path+".socket", "%s is here twice%s", l.Socket, spelledAs(l.Socket, c.Listen[j].Socket))
 		}
 		checkGroup(path, l.Group, bad)
 		if l.Allow != nil && len(l.Allow) == 0 {

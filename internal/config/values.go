@@ -80,7 +80,7 @@ func (m *fileMode) parse(s string) error {
 
 func oneOf(to *string, s string, words ...string) error {
 	if !slices.Contains(words, s) {
-		return fmt.Errorf("%q is none of %s", s, strings.Join(words, ", "))
+		return fmt.Errorf("%q is not one of %s", s, strings.Join(words, ", "))
 	}
 	*to = s
 	return nil

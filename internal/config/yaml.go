@@ -107,7 +107,7 @@ func (d *yamlDecoder) value(node ast.Node, v reflect.Value, path string) {
 	case *ast.NullNode:
 		return
 	case *ast.AnchorNode, *ast.AliasNode, *ast.TagNode:
-		d.add(node.GetToken(), "%s: anchors, aliases and tags are not used in this file: common settings of queues stand under defaults", path)
+		d.add(node.GetToken(), "%s: anchors, aliases and tags are not used in this file: put common settings of queues under defaults", path)
 		return
 	}
 	if v.Kind() == reflect.Pointer {
@@ -154,7 +154,7 @@ func keyText(key string) string {
 	if keyPattern.MatchString(key) {
 		return strconv.Quote(key)
 	}
-	return "(no word)"
+	return "(invalid key)"
 }
 
 // newElement returns an element of a list or map with its defaults.
@@ -182,11 +182,11 @@ func (d *yamlDecoder) mapping(node ast.Node, path string, each func(key string, 
 		kv := it.KeyValue()
 		at := kv.Key.GetToken()
 		if kv.Key.IsMergeKey() {
-			d.add(at, "merge keys (<<) are not used in this file: common settings of queues stand under defaults")
+			d.add(at, "merge keys (<<) are not used in this file: put common settings of queues under defaults")
 			continue
 		}
 		if line, twice := lines[at.Value]; twice {
-			d.add(at, "the key %s stands here twice, first in line %d", keyText(at.Value), line)
+			d.add(at, "the key %s is here twice, first in line %d", keyText(at.Value), line)
 		}
 		lines[at.Value] = at.Position.Line
 		d.keyTokens[join(path, at.Value)] = at

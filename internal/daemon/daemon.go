@@ -106,16 +106,16 @@ func (p *Daemon) start(ctx context.Context) (err error) {
 // pendingDatabase.
 func (p *Daemon) openMissing(ctx context.Context, c *config.Config, have map[string]*openDB, timeout time.Duration) (map[string]*openDB, error) {
 	all := make(map[string]*openDB, len(c.Databases))
-	under := make(map[string]*openAttempt)
+	opening := make(map[string]*openAttempt)
 	var errs error
 	for _, name := range slices.Sorted(maps.Keys(c.Databases)) {
-		by, err := c.OpenKey(name)
+		key, err := c.OpenKey(name)
 		if err != nil {
 			errs = errors.Join(errs, c.ErrorIn(name, err))
-		} else if o := findOpen(have, by); o != nil {
+		} else if o := findOpen(have, key); o != nil {
 			all[name] = o
 		} else {
-			under[name] = p.startOpen(ctx, *c, name, by)
+			opening[name] = p.startOpen(ctx, *c, name, key)
 		}
 	}
 	until, cancel := ctx, context.CancelFunc(func() {})
@@ -123,13 +123,13 @@ func (p *Daemon) openMissing(ctx context.Context, c *config.Config, have map[str
 		until, cancel = context.WithTimeoutCause(ctx, timeout, fmt.Errorf("it is not open after %v", timeout))
 	}
 	defer cancel()
-	for _, name := range slices.Sorted(maps.Keys(under)) {
-		b, err := under[name].wait(until, c, name, timeout > 0)
+	for _, name := range slices.Sorted(maps.Keys(opening)) {
+		b, err := opening[name].wait(until, c, name, timeout > 0)
 		if err != nil {
 			errs = errors.Join(errs, c.ErrorIn(name, err))
 			continue
 		}
-		all[name] = &openDB{Backend: b, key: under[name].key}
+		all[name] = &openDB{Backend: b, key: opening[name].key}
 	}
 	if ctx.Err() != nil {
 		errs = errors.Join(errs, context.Cause(ctx))
@@ -141,9 +141,9 @@ func (p *Daemon) openMissing(ctx context.Context, c *config.Config, have map[str
 }
 
 // findOpen returns the database that was opened with that key, or nil.
-func findOpen(have map[string]*openDB, by string) *openDB {
+func findOpen(have map[string]*openDB, key string) *openDB {
 	for _, o := range have {
-		if o.key == by {
+		if o.key == key {
 			return o
 		}
 	}
@@ -168,9 +168,9 @@ func closeUnused(all, inUse map[string]*openDB) (err error) {
 // successor, even if the successor adopts no table.
 func inheritClaims(open, before map[string]*openDB) {
 	for _, o := range open {
-		for _, was := range before {
-			last, did := was.Backend.(*adopted.Store)
-			if !did || o == was || o.Info().Database != last.Info().Database {
+		for _, old := range before {
+			last, oldAdopts := old.Backend.(*adopted.Store)
+			if !oldAdopts || o == old || o.Info().Database != last.Info().Database {
 				continue
 			}
 			next, adopts := o.Backend.(*adopted.Store)

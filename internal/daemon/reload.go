@@ -143,8 +143,8 @@ func (p *Daemon) openUnlocked(ctx context.Context, c *config.Config) (map[string
 	open, err := p.openMissing(ctx, c, have, 0)
 	p.mu.Lock()
 	for name, o := range open {
-		if was := nameIn(have, o); was != "" {
-			open[name] = p.open[was] // during a reload only replace changes p.open, and it keeps the names
+		if oldName := nameIn(have, o); oldName != "" {
+			open[name] = p.open[oldName] // during a reload only replace changes p.open, and it keeps the names
 		}
 	}
 	return open, err

@@ -113,7 +113,7 @@ func (m *serviceManager) feedWatchdog(ran <-chan struct{}, b livenessProber) {
 		case <-next.C:
 		}
 		if err := m.check(b); err != nil {
-			m.log.Error("the sidecar does not go on; where it stays so, the service manager's watchdog kills it", "error", err)
+			m.log.Error("the sidecar makes no progress; if this continues, the service manager's watchdog kills it", "error", err)
 			next.Reset(m.watchdog / 16)
 			continue
 		}
@@ -137,7 +137,7 @@ func (m *serviceManager) check(b livenessProber) error {
 
 // InheritedSockets returns the sockets that the service manager passed to this process
 // (sd_listen_fds(3)). Child processes inherit neither the sockets nor the variables.
-func InheritedSockets() (lns []*net.UnixListener, err error) {
+func InheritedSockets() (listeners []*net.UnixListener, err error) {
 	for i, f := range activation.Files(true) {
 		ln, e := inheritOne(f)
 		if e != nil {
@@ -145,15 +145,15 @@ func InheritedSockets() (lns []*net.UnixListener, err error) {
 				"take it out of the socket unit, and restart that and the service", f.Name(), 3+i, e))
 			continue
 		}
-		lns = append(lns, ln)
+		listeners = append(listeners, ln)
 	}
-	return lns, err
+	return listeners, err
 }
 
 func inheritOne(f *os.File) (*net.UnixListener, error) {
 	switch listens, err := unix.GetsockoptInt(int(f.Fd()), unix.SOL_SOCKET, unix.SO_ACCEPTCONN); {
 	case err != nil:
-		return nil, fmt.Errorf("it is no socket: %w", err)
+		return nil, fmt.Errorf("it is not a socket: %w", err)
 	case listens == 0:
 		return nil, errors.New("it does not listen (Accept=yes hands over connections; leave that out)")
 	}

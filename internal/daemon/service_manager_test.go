@@ -12,18 +12,18 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 )
 
-// pulse answers the watchdog's checks.
-type pulse struct{ alive, answers func(context.Context) error }
+// fakeProber answers the watchdog's checks.
+type fakeProber struct{ alive, answers func(context.Context) error }
 
-var pulseWell = pulse{well, well}
+var pulseWell = fakeProber{healthy, healthy}
 
-// asking returns the current pulse.
-type asking func() *pulse
+// currentProber returns the current pulse.
+type currentProber func() *fakeProber
 
-func (a asking) Alive(ctx context.Context) error   { return a().alive(ctx) }
-func (a asking) Answers(ctx context.Context) error { return a().answers(ctx) }
+func (a currentProber) Alive(ctx context.Context) error   { return a().alive(ctx) }
+func (a currentProber) Answers(ctx context.Context) error { return a().answers(ctx) }
 
-func well(context.Context) error { return nil }
+func healthy(context.Context) error { return nil }
 
 func hangs(ctx context.Context) error {
 	<-ctx.Done()
@@ -33,18 +33,18 @@ func hangs(ctx context.Context) error {
 // TestWatchdogIsFedByChecks checks that a sidecar with a stuck part stops feeding the
 // watchdog, checks itself again in the remaining time, and resumes when it recovers.
 func TestWatchdogIsFedByChecks(t *testing.T) {
-	for name, stuck := range map[string]*pulse{"parts": {hangs, well}, "sockets": {well, hangs}} {
+	for name, stuck := range map[string]*fakeProber{"parts": {hangs, healthy}, "sockets": {healthy, hangs}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var mu sync.Mutex // guards asked, said and now
 				var asked, said int
 				now := &pulseWell
-				turn := func(p *pulse) {
+				turn := func(p *fakeProber) {
 					mu.Lock()
 					defer mu.Unlock()
 					now, asked, said = p, 0, 0
 				}
-				look := func() *pulse {
+				look := func() *fakeProber {
 					mu.Lock()
 					defer mu.Unlock()
 					asked++
@@ -70,7 +70,7 @@ func TestWatchdogIsFedByChecks(t *testing.T) {
 				ran, ended := make(chan struct{}), make(chan struct{})
 				go func() {
 					defer close(ended)
-					m.feedWatchdog(ran, asking(look))
+					m.feedWatchdog(ran, currentProber(look))
 				}()
 				time.Sleep(5*time.Minute + time.Second)
 				if _, said := counts(); said != 20 {
@@ -78,7 +78,7 @@ func TestWatchdogIsFedByChecks(t *testing.T) {
 				}
 				turn(stuck)
 				time.Sleep(29 * time.Second) // just before systemd would kill it
-				if asked, said := counts(); said != 0 || asked < 2 || !strings.Contains(log.String(), "does not go on") {
+				if asked, said := counts(); said != 0 || asked < 2 || !strings.Contains(log.String(), "makes no progress") {
 					t.Errorf("stuck: %d signs of life, asked %d times; the log: %s", said, asked, log)
 				}
 				turn(&pulseWell)

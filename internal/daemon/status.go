@@ -10,8 +10,8 @@ import (
 
 // servingText describes what is served. p.mu is held.
 func (p *Daemon) servingText() string {
-	sockets, places := p.addresses()
-	return fmt.Sprintf("serving on %s, database %s", strings.Join(sockets, ", "), strings.Join(places, ", "))
+	sockets, addresses := p.addresses()
+	return fmt.Sprintf("serving on %s, database %s", strings.Join(sockets, ", "), strings.Join(addresses, ", "))
 }
 
 // addresses returns the sockets and the databases. p.mu is held.
@@ -77,10 +77,10 @@ func (p *Daemon) setReloadError(err error) {
 // clearReloadError records that the files match the running config again. p.mu is held.
 func (p *Daemon) clearReloadError() {
 	p.stateMu.Lock()
-	was := p.reloadErr
+	before := p.reloadErr
 	p.reloadErr = nil
 	p.stateMu.Unlock()
-	if was != nil {
+	if before != nil {
 		p.log.Info("the config files are again as they run", "generation", p.generation)
 		p.reportStatus(nil)
 	}

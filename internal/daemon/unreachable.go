@@ -61,9 +61,9 @@ type openAttempt struct {
 }
 
 // startOpen opens a database in the background, until ctx ends.
-func (p *Daemon) startOpen(ctx context.Context, c config.Config, name, by string) *openAttempt {
+func (p *Daemon) startOpen(ctx context.Context, c config.Config, name, key string) *openAttempt {
 	ctx, cancel := context.WithCancel(ctx)
-	t := &openAttempt{key: by, cancel: cancel, done: make(chan struct{})}
+	t := &openAttempt{key: key, cancel: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(t.done)
 		defer cancel()

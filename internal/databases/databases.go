@@ -25,7 +25,7 @@ func OpenEngine(ctx context.Context, c *config.Config, name string, look bool, l
 	}
 	if u.File && !look {
 		if err := config.MakeDir(filepath.Dir(u.At), 0o700, "the database's directory",
-			"name another place with --database sqlite:PATH or QSIDECAR_DATABASE"); err != nil {
+			"name another path with --database sqlite:PATH or QSIDECAR_DATABASE"); err != nil {
 			return nil, err
 		}
 	}
@@ -121,7 +121,7 @@ func ExamineAdopted(ctx context.Context, c *config.Config, database string, engi
 	}
 	store, wrong, err := adopted.Check(ctx, engine, tables)
 	if err != nil {
-		found.AddError("table", err.Error(), "see that the server can be reached, and that this login may look at its catalogue")
+		found.AddError("table", err.Error(), "see that the server can be reached, and that this login can read its catalogue")
 		return engine, found
 	}
 	for _, m := range wrong {

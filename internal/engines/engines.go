@@ -136,7 +136,7 @@ func ParseURL(s string) (URL, error) {
 	if !strings.HasPrefix(s, scheme+"://") {
 		return URL{}, errors.New("a database is written " + databaseForms()) // it can be a misplaced password
 	}
-	return URL{}, fmt.Errorf("%q is no kind of database: write %s", scheme, databaseForms())
+	return URL{}, fmt.Errorf("%q is not a kind of database: write %s", scheme, databaseForms())
 }
 
 func parseSQLite(s string) (string, error) {

@@ -97,7 +97,7 @@ func New(o Options) *Worker {
 func (w *Worker) Run(stop, abort context.Context, c *qsidecar.Client, socket string) error {
 	w.client, w.socket = c, socket
 	g, err := startGuard(func(err error) {
-		w.logf("the guard is gone (%v): if this worker is killed, what its commands have started goes on", err)
+		w.logf("the guard is gone (%v): if this worker is killed, processes that its commands started continue", err)
 	})
 	if err != nil {
 		return err
