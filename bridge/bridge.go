@@ -14,8 +14,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/qsidecar/qsidecar/bridge/internal/heartbeat"
 	"github.com/qsidecar/qsidecar/bridge/internal/lease"
+	"github.com/qsidecar/qsidecar/bridge/internal/leasestring"
 	"github.com/qsidecar/qsidecar/bridge/internal/metrics"
+	"github.com/qsidecar/qsidecar/bridge/internal/outbox"
 	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 	"github.com/qsidecar/qsidecar/internal/unixsocket"
 	"github.com/qsidecar/qsidecar/protocol"
@@ -45,8 +48,8 @@ type Bridge struct {
 	reload  sync.Mutex // one change of the plan at a time
 	running *running   // nil: Run is not running, or stopping. reload guards it
 
-	queueNames queueNames // of queues
-	rejects    rejectLimiter
+	queueNames quota.QueueNames // of queues
+	rejects    quota.RejectLimiter
 	memory     quota.Memory
 	beside     atomic.Int64 // requests of all sessions that are carried out beside others
 
@@ -80,7 +83,7 @@ type system struct {
 // New checks the options, reports everything that is wrong with them, and makes a
 // Bridge. It starts nothing.
 func New(o Options, log *slog.Logger) (*Bridge, error) {
-	return newBridge(o, log, system{clock: bootTime, listen: unixsocket.Listen})
+	return newBridge(o, log, system{clock: heartbeat.BootTime, listen: unixsocket.Listen})
 }
 
 func newBridge(o Options, log *slog.Logger, sys system) (*Bridge, error) {
@@ -262,7 +265,7 @@ func (b *Bridge) ServeStream(ctx context.Context, in io.Reader, out io.Writer) e
 		return context.Cause(ctx)
 	}
 	pipe, feed := io.Pipe()
-	s, full := b.open(pipe, newStream(out), nil, "", nil)
+	s, full := b.open(pipe, outbox.NewStream(out), nil, "", nil)
 	switch {
 	case full != nil:
 		return full
@@ -319,7 +322,7 @@ func (b *Bridge) serveConn(conn unixsocket.Conn, socket string) {
 
 // open makes a session. There is none where the Bridge is stopping, where a reload took the
 // socket away while the connection was accepted, or, as the error says, where there are too many.
-func (b *Bridge) open(in io.Reader, out deadliner, conn unixsocket.Conn, socket string, who *unixsocket.Peer) (*session, *protocol.Error) {
+func (b *Bridge) open(in io.Reader, out outbox.DeadlineWriter, conn unixsocket.Conn, socket string, who *unixsocket.Peer) (*session, *protocol.Error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closing {
@@ -396,7 +399,7 @@ func (b *Bridge) tellLost(db *database, lost map[*quota.Session][]lease.Held) {
 		db.logGone(s, gone)
 		texts := make([]string, len(gone))
 		for i, h := range gone {
-			texts[i] = formatLease(db.Info.Database, h.Lease)
+			texts[i] = leasestring.Format(db.Info.Database, h.Lease)
 		}
 		for part := range slices.Chunk(texts, lostInEvent) {
 			s.tell(protocol.EventLost, part)

@@ -114,7 +114,7 @@ func (s *session) forbidsClaim(queues []string) *protocol.Error {
 // noClaim is the first of the queues of which the session may not claim; -1: there is none.
 func (s *session) noClaim(queues []string) int {
 	g := s.granted()
-	return slices.IndexFunc(queues, func(q string) bool { return !g.queue(protocol.OpClaim, q) })
+	return slices.IndexFunc(queues, func(q string) bool { return !g.Queue(protocol.OpClaim, q) })
 }
 
 // handOver is handOut, and what there is to do when its reply is sent.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/memory"
+	"github.com/qsidecar/qsidecar/bridge/internal/outbox"
 	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 )
 
@@ -291,7 +292,7 @@ func TestSlowReaderIsBounded(t *testing.T) {
 		if held < 8 {
 			t.Errorf("%d MiB are claimed for it, want as much as fits", held)
 		}
-		if most := (quota.MaxUnread+outboxHigh)>>20 + 4 + 4; held > most {
+		if most := (quota.MaxUnread+outbox.MaxBytes)>>20 + 4 + 4; held > most {
 			t.Errorf("%d MiB claimed for a client that does not read, want at most %d", held, most)
 		}
 		got := 0

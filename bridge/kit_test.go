@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/bridge/internal/heartbeat"
 	"github.com/qsidecar/qsidecar/bridge/internal/pipeline"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 	"github.com/qsidecar/qsidecar/internal/unixsocket"
@@ -105,7 +106,7 @@ func start(t testing.TB, o Options) *sidecar {
 // newFor makes a Bridge, of which a test may change something before it runs.
 func newFor(t testing.TB, o Options, log *slog.Logger) *Bridge {
 	t.Helper()
-	sys := system{clock: bootTime, listen: unixsocket.Listen}
+	sys := system{clock: heartbeat.BootTime, listen: unixsocket.Listen}
 	if len(o.Sockets) > 0 && strings.HasPrefix(o.Sockets[0].Path, inMemory) {
 		sys = system{clock: virtualClock, listen: newMemNet().listen}
 	}

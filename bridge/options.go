@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/bridge/internal/metrics"
 	"github.com/qsidecar/qsidecar/internal/unixsocket"
 	"github.com/qsidecar/qsidecar/protocol"
 )
@@ -24,6 +23,7 @@ const (
 	DefaultKeepDead     = 30 * 24 * time.Hour
 	DefaultKeyTTL       = 10 * time.Minute
 	DefaultSocketMode   = fs.FileMode(0o660)
+	DefaultQueueLabels  = 100
 
 	// MinHostLease keeps the beat, a fifth of it, from becoming a load.
 	MinHostLease = time.Second
@@ -115,7 +115,7 @@ func (s *Socket) file() unixsocket.Config {
 func (o Options) withDefaults() Options {
 	o.Server = cmp.Or(o.Server, "qsidecar")
 	o.Limits = o.Limits.withDefaults()
-	o.QueueLabels = cmp.Or(o.QueueLabels, metrics.DefaultQueueLabels)
+	o.QueueLabels = cmp.Or(o.QueueLabels, DefaultQueueLabels)
 	o.MaxFrame = cmp.Or(o.MaxFrame, protocol.DefaultMaxFrame)
 	o.DrainTimeout = cmp.Or(o.DrainTimeout, DefaultDrainTimeout)
 	dbs := make(map[string]Database, len(o.Databases))

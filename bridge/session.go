@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/time/rate"
 
+	"github.com/qsidecar/qsidecar/bridge/internal/outbox"
 	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 	"github.com/qsidecar/qsidecar/internal/unixsocket"
 	"github.com/qsidecar/qsidecar/protocol"
@@ -68,8 +69,8 @@ type session struct {
 	began  time.Time
 	grant  atomic.Pointer[grant] // never nil; see granted
 	in     io.Reader
-	writes deadliner // where out writes to
-	out    outbox
+	writes outbox.DeadlineWriter // where out writes to
+	out    outbox.Outbox
 	log    *slog.Logger
 
 	// gone is done when nobody will read answers any more, or the session must
@@ -109,7 +110,7 @@ func newSessionID() string {
 }
 
 // newSession makes a session of who came by a socket of the plan.
-func newSession(b *Bridge, p *plan, in io.Reader, out deadliner, conn unixsocket.Conn, socket *Socket, who *unixsocket.Peer) *session {
+func newSession(b *Bridge, p *plan, in io.Reader, out outbox.DeadlineWriter, conn unixsocket.Conn, socket *Socket, who *unixsocket.Peer) *session {
 	id := newSessionID()
 	s := &session{
 		bridge: b,
@@ -125,11 +126,11 @@ func newSession(b *Bridge, p *plan, in io.Reader, out deadliner, conn unixsocket
 		slots:  make(chan struct{}, maxOpen),
 
 		looking:  make(chan struct{}, 1),
-		refusals: newRejectLimiter(),
+		refusals: quota.NewRejectLimiter(),
 		claims:   make(map[*openClaim]struct{}),
 	}
 	s.quota = quota.NewSession(s, &b.memory)
-	s.out = outbox{w: out, owes: s.quota.AddUnread, room: b.memory.HasRoom}
+	s.out = outbox.Outbox{To: out, Unread: s.quota.AddUnread, HasRoom: b.memory.HasRoom}
 	s.gone, s.hangUp = context.WithCancelCause(context.Background())
 	s.grant.Store(p.grants(socket, who))
 	return s
@@ -251,15 +252,15 @@ func (s *session) answerBeside(id protocol.RequestID, reply *protocol.Reply) {
 		return
 	}
 	reply.ID, reply.OK = id, reply.Error == nil
-	first, err := s.out.post(s.encoded(reply))
+	first, err := s.out.Post(s.encoded(reply))
 	if first {
-		s.requests.Go(func() { s.written(s.out.flush()) })
+		s.requests.Go(func() { s.written(s.out.Flush()) })
 	}
 	s.written(err)
 }
 
 // send writes a message.
-func (s *session) send(reply *protocol.Reply) { s.written(s.out.send(s.encoded(reply))) }
+func (s *session) send(reply *protocol.Reply) { s.written(s.out.Send(s.encoded(reply))) }
 
 // written looks at an error to write, which means that the client is gone.
 func (s *session) written(err error) {

@@ -22,12 +22,12 @@ func (s *session) end(bad *badInput) {
 		s.releaseAll(backends.Release{Uncounted: true})
 	}
 	if bad != nil {
-		time.Sleep(s.bridge.rejects.delay(s.peer, bad.bytes))
+		time.Sleep(s.bridge.rejectDelay(s.peer, bad.bytes))
 		s.send(&protocol.Reply{ID: bad.id, Error: bad.err})
 		s.linger()
 	}
 	s.hangUp(errServer) // frees the context; an earlier cause stays
-	s.out.fail(errServer)
+	s.out.Fail(errServer)
 }
 
 // badInput is an error after which the stream cannot be trusted.

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/bridge/internal/leasestring"
 	"github.com/qsidecar/qsidecar/bridge/internal/pipeline"
 	"github.com/qsidecar/qsidecar/protocol"
 )
@@ -82,7 +83,7 @@ func (s *session) sortLeases(req *protocol.Request) (*settlement, *protocol.Erro
 		seen = make(map[backends.Token]struct{}, len(texts))
 	}
 	for i, text := range texts {
-		id, lease, ok := parseLease(text)
+		id, lease, ok := leasestring.Parse(text)
 		var db *database
 		if ok {
 			var err error

@@ -13,9 +13,6 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// DefaultQueueLabels is Options.QueueLabels where it says nothing.
-const DefaultQueueLabels = 100
-
 // databaseLabels are the counters of each database, under the names that it had.
 type databaseSet struct {
 	m       *Set

@@ -1,4 +1,4 @@
-package bridge
+package outbox
 
 import (
 	"io"
@@ -9,7 +9,7 @@ import (
 
 // deadliner is what a session's replies go to: a write that its client does not read ends at
 // the deadline.
-type deadliner interface {
+type DeadlineWriter interface {
 	io.Writer
 	SetWriteDeadline(at time.Time) error
 }
@@ -23,7 +23,7 @@ type stream struct {
 	end  func()        // closes it
 }
 
-func newStream(w io.Writer) *stream {
+func NewStream(w io.Writer) *stream {
 	s := &stream{w: w, over: make(chan struct{})}
 	s.end = sync.OnceFunc(func() { close(s.over) })
 	return s

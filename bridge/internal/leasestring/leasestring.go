@@ -1,4 +1,4 @@
-package bridge
+package leasestring
 
 import (
 	"encoding/base64"
@@ -22,7 +22,7 @@ const leaseVersion = "1"
 
 var b64 = base64.RawURLEncoding.Strict()
 
-func formatLease(database string, l backends.Lease) string {
+func Format(database string, l backends.Lease) string {
 	var raw [16]byte
 	binary.BigEndian.PutUint64(raw[:8], uint64(l.Token.Host))
 	binary.BigEndian.PutUint64(raw[8:], l.Token.Number)
@@ -44,7 +44,7 @@ func formatLease(database string, l backends.Lease) string {
 
 // parseLease reads a lease string. ok is false for anything that formatLease
 // never wrote: such a lease is a lost one.
-func parseLease(s string) (database string, l backends.Lease, ok bool) {
+func Parse(s string) (database string, l backends.Lease, ok bool) {
 	if len(s) > protocol.MaxLease || strings.ContainsAny(s, "\r\n") { // base64 would pass line ends over
 		return "", l, false
 	}

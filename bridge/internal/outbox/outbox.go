@@ -1,4 +1,4 @@
-package bridge
+package outbox
 
 import (
 	"io"
@@ -7,24 +7,24 @@ import (
 
 // outboxHigh is where a session's replies stop being taken while its client does
 // not read: what is in flight above it is one reply at most.
-const outboxHigh = 1 << 20
+const MaxBytes = 1 << 20
 
 // outboxLow is outboxHigh where the memory for all sessions is used up.
-const outboxLow = 16 << 10
+const scarceBytes = 16 << 10
 
 // outboxChunk is how much is written at a time: with each the client is seen to read.
-const outboxChunk = 256 << 10
+const chunkBytes = 256 << 10
 
 // outboxKeep is the largest buffer that is kept for the next reply.
-const outboxKeep = 64 << 10
+const keptBytes = 64 << 10
 
 // outbox writes a connection's messages whole and in the order they were given.
 // Whoever finds nobody writing writes for all that came meanwhile, so that a
 // burst of small replies is one system call.
-type outbox struct {
-	w    io.Writer
-	owes func(n int64) // told of each byte that waits, and with n below 0 of those that wait no more; nil: nobody is
-	room func() bool   // there is memory for more; nil: always
+type Outbox struct {
+	To      io.Writer
+	Unread  func(n int64) // told of each byte that waits, and with n below 0 of those that wait no more; nil: nobody is
+	HasRoom func() bool   // there is memory for more; nil: always
 
 	mu      sync.Mutex
 	buf     []byte // waiting to be written
@@ -37,17 +37,17 @@ type outbox struct {
 // send gives one message: build appends it to the buffer. It blocks while the client does
 // not read and outboxHigh bytes wait already. An error is final: the connection
 // cannot be written to any more.
-func (o *outbox) send(build func([]byte) []byte) error {
-	first, err := o.post(build)
+func (o *Outbox) Send(build func([]byte) []byte) error {
+	first, err := o.Post(build)
 	if first {
-		return o.flush()
+		return o.Flush()
 	}
 	return err
 }
 
 // post is send without the writing. first: nobody is writing, and the caller has to see
 // that flush is called.
-func (o *outbox) post(build func([]byte) []byte) (first bool, err error) {
+func (o *Outbox) Post(build func([]byte) []byte) (first bool, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for o.err == nil && o.full() {
@@ -64,31 +64,31 @@ func (o *outbox) post(build func([]byte) []byte) (first bool, err error) {
 	}
 	before := len(o.buf)
 	o.buf = build(o.buf)
-	o.count(len(o.buf) - before)
+	o.addUnread(len(o.buf) - before)
 	first, o.writing = !o.writing, true
 	return first, nil
 }
 
 // full reports whether more has to wait until the client reads. o.mu is held.
-func (o *outbox) full() bool {
-	return len(o.buf) >= outboxHigh || len(o.buf) >= outboxLow && o.writing && o.room != nil && !o.room()
+func (o *Outbox) full() bool {
+	return len(o.buf) >= MaxBytes || len(o.buf) >= scarceBytes && o.writing && o.HasRoom != nil && !o.HasRoom()
 }
 
-func (o *outbox) count(n int) {
-	if o.owes != nil {
-		o.owes(int64(n))
+func (o *Outbox) addUnread(n int) {
+	if o.Unread != nil {
+		o.Unread(int64(n))
 	}
 }
 
 // write writes out, and counts it off.
-func (o *outbox) write(out []byte) error {
+func (o *Outbox) write(out []byte) error {
 	for len(out) > 0 {
-		n := min(len(out), outboxChunk)
-		_, err := o.w.Write(out[:n])
+		n := min(len(out), chunkBytes)
+		_, err := o.To.Write(out[:n])
 		if err != nil {
 			n = len(out)
 		}
-		o.count(-n)
+		o.addUnread(-n)
 		if out = out[n:]; err != nil {
 			return err
 		}
@@ -97,28 +97,28 @@ func (o *outbox) write(out []byte) error {
 }
 
 // flush writes all that there is.
-func (o *outbox) flush() error {
+func (o *Outbox) Flush() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for o.err == nil && len(o.buf) > 0 {
 		out := o.buf
 		o.buf, o.spare = o.spare[:0], nil
-		o.release()
+		o.wakeWaiting()
 		o.mu.Unlock()
 		err := o.write(out)
 		o.mu.Lock()
 		o.err = err
-		if cap(out) <= outboxKeep {
+		if cap(out) <= keptBytes {
 			o.spare = out
 		}
 	}
 	o.writing = false
-	o.release()
+	o.wakeWaiting()
 	return o.err
 }
 
 // release wakes those who wait for room. o.mu is held.
-func (o *outbox) release() {
+func (o *Outbox) wakeWaiting() {
 	if o.below != nil {
 		close(o.below)
 		o.below = nil
@@ -126,13 +126,13 @@ func (o *outbox) release() {
 }
 
 // fail ends the outbox: later and waiting sends return err.
-func (o *outbox) fail(err error) {
+func (o *Outbox) Fail(err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.err == nil {
 		o.err = err
 	}
-	o.count(-len(o.buf))
+	o.addUnread(-len(o.buf))
 	o.buf, o.spare = nil, nil
-	o.release()
+	o.wakeWaiting()
 }

@@ -1,0 +1,84 @@
+package quota
+
+import (
+	"sync"
+	"time"
+)
+
+// names remembers which names of queues clients made up, for which "*" stands. Each counts
+// for the user who used it first, so that one who makes up a name for each job takes none
+// from others. When a user has used up three quarters of what is allowed, names are
+// forgotten that were not used since a look before, and whose queues are empty.
+type QueueNames struct {
+	mu    sync.Mutex
+	all   map[string]*queueName
+	users map[uint32]int
+	next  time.Time // not before that the next look
+}
+
+// madeUp is one name.
+type queueName struct {
+	user uint32
+	used time.Time
+}
+
+const (
+	// namesAge is how long a name is remembered at least, and how long it is from one look
+	// to the next.
+	QueueNameAge = 10 * time.Second
+	// namesShare bounds what looks may take of the time where they are slow.
+	lookShare = 20
+	// namesTimeout bounds a look into one database.
+	QueueNameTimeout = 30 * time.Second
+)
+
+// known reports whether the name is known, or there is room for it to be from now on.
+// look: a look for names to forget is due, which the caller begins.
+func (n *QueueNames) Use(name string, user uint32, most int) (ok, look bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	now := time.Now()
+	m := n.all[name]
+	if m == nil && n.users[user] < most {
+		if n.all == nil {
+			n.all, n.users = make(map[string]*queueName), make(map[uint32]int)
+		}
+		m = &queueName{user: user}
+		n.all[name] = m
+		n.users[user]++
+	}
+	if m != nil {
+		m.used = now
+	}
+	if n.users[user] >= most-most/4 && now.After(n.next) {
+		n.next, look = now.Add(QueueNameTimeout), true
+	}
+	return m != nil, look
+}
+
+// forget forgets the names that were not used for namesAge before a look that began at
+// began, and have no jobs. It returns them.
+func (n *QueueNames) Forget(began time.Time, hasJobs func(name string) bool) (gone []string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	now := time.Now()
+	n.next = now.Add(max(QueueNameAge, lookShare*now.Sub(began)))
+	for name, m := range n.all {
+		if began.Sub(m.used) < QueueNameAge || hasJobs(name) {
+			continue
+		}
+		gone = append(gone, name)
+		delete(n.all, name)
+		if n.users[m.user]--; n.users[m.user] == 0 {
+			delete(n.users, m.user)
+		}
+	}
+	return gone
+}
+
+// count is how many names are known.
+func (n *QueueNames) Count() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return len(n.all)
+}
