@@ -1,7 +1,10 @@
-// Package bridge is a running sidecar: workers on one database and databases on the
-// other. It owns the listener, the sessions, the claim broker, the group commit,
-// and what keeps leases honest (keeper, sweeper). It knows the wire (protocol)
-// and what a job table is (backends), but no engine, no file and no signal.
+// Package bridge runs a sidecar: workers on one side, databases on the other.
+//
+// It has the sessions of clients, their operations, permissions and limits, reload, and metrics. Each database has a
+// pipeline (bridge/internal/pipeline), which queues claims and groups commits. The package knows the wire (protocol)
+// and the interface of a job table (backends). It knows no engine, no config file, no flag and no signal.
+//
+// Start reading at Bridge.Run. session.go reads the requests of one connection, ops.go starts them.
 package bridge
 
 import (
@@ -118,7 +121,7 @@ func newBridge(o Options, log *slog.Logger, sys system) (*Bridge, error) {
 func (b *Bridge) Ready() <-chan struct{} { return b.ready }
 
 // Abort ends a drain at once: Run closes what is open and returns. Leases stay
-// valid for the restart grace all the same.
+// valid for the restart grace still.
 func (b *Bridge) Abort() { b.abort.Do(func() { close(b.aborted) }) }
 
 // Run serves until ctx is done, then drains: no more jobs are given out, settles
@@ -257,7 +260,7 @@ var ErrHangUp = errHangUp
 // ends, ctx is done or the Bridge stops. Run must be running. A ctx whose cause is
 // ErrHangUp, and an error of in but io.EOF, is the client's hang-up; any other end of ctx
 // is a close by this side. A read of in that nothing can interrupt (a terminal's)
-// is left behind in its goroutine, as is a write to out that nobody reads.
+// is left behind in its goroutine, as is a write to out that no client reads.
 func (b *Bridge) ServeStream(ctx context.Context, in io.Reader, out io.Writer) error {
 	select {
 	case <-b.ready:

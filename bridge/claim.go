@@ -76,7 +76,7 @@ func (s *session) claim(req *protocol.Request) finisher {
 	return f
 }
 
-// await waits for the waiter's answer, and goes on with another database where a reload
+// await waits for the claim's answer, and goes on with another database where a reload
 // moved its queues there.
 func (s *session) await(ctx context.Context, db **database, w *pipeline.ClaimRequest, single bool, plan *plan) (pipeline.Answer, *protocol.Error) {
 	for {

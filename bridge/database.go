@@ -16,7 +16,7 @@ import (
 type database struct {
 	*pipeline.Pipeline
 	accounts  sync.Mutex     // of accounted
-	accounted backends.Usage // what was counted of the link's usage; see account
+	accounted backends.Usage // what was counted of the reference's usage; see account
 
 	// Bridge.reload guards these.
 	retiring bool         // it ends when the last lease in it has ended

@@ -24,7 +24,7 @@ type faulty struct {
 	after  atomic.Pointer[func(backends.Batch, backends.Results) error]
 	hold   atomic.Pointer[chan struct{}] // Commit waits for it first
 	held   atomic.Int32                  // commits that wait
-	host   atomic.Uint64                 // of the last beat that succeeded
+	host   atomic.Uint64                 // of the last heartbeat that succeeded
 }
 
 func (f *faulty) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.HeartbeatResult, error) {
@@ -107,7 +107,7 @@ func TestRefusedMemberAloneGetsTheError(t *testing.T) {
 }
 
 // TestLostClaimIsFreeAgain: a claim is committed, but its answer never reaches
-// the broker.
+// the dispatcher.
 func TestLostClaimIsFreeAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := &faulty{Backend: memory.New()}
@@ -175,7 +175,7 @@ func TestUnknownOutcomeIsNoFalseLeaseLost(t *testing.T) {
 	})
 }
 
-// TestOutage: the database is away; claims say so at once, settles wait, what a
+// TestOutage: the database is unreachable; claims say so at once, settles wait, what a
 // dead worker held is freed when it is back.
 func TestOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -230,7 +230,7 @@ func TestEnqueueDoesNotHang(t *testing.T) {
 	})
 }
 
-// TestCutOffSidecarLosesItsJobs: it cannot beat, another one gives its jobs out;
+// TestCutOffSidecarLosesItsJobs: it cannot heartbeat, another one gives its jobs out;
 // its late settles are lost, and it goes on under a new identity.
 func TestCutOffSidecarLosesItsJobs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -64,7 +64,7 @@ func options(b backends.Backend) Options {
 
 // unixOptions are for tests of the sockets themselves. They run by the machine's clock, so
 // such a test must not need anything of the program that it does for seconds only: it
-// does not enqueue by a socket, and the host lease is long.
+// does not enqueue by a socket, and the sidecar timeout is long.
 func unixOptions(t testing.TB, b backends.Backend) Options {
 	o := options(b)
 	o.Databases["main"] = Database{Backend: b, HostLease: MaxHostLease}

@@ -63,7 +63,7 @@ func TestSecondSidecarIsRefused(t *testing.T) {
 }
 
 // TestServeStream is a session over two streams: the end of input gives back
-// what it holds, uncharged.
+// what it holds, without using up an attempt.
 func TestServeStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := start(t, options(memory.New()))

@@ -25,7 +25,7 @@ const (
 	DefaultSocketMode   = fs.FileMode(0o660)
 	DefaultQueueLabels  = 100
 
-	// MinHostLease keeps the beat, a fifth of it, from becoming a load.
+	// MinHostLease keeps the heartbeat, a fifth of it, from becoming a load.
 	MinHostLease = time.Second
 	MaxHostLease = time.Hour
 )
@@ -70,8 +70,8 @@ type Options struct {
 type Database struct {
 	Backend backends.Backend
 
-	// HostLease is how long this sidecar's session leases outlive its last beat.
-	// It beats five times in it. 1 s to 1 h, defaults to 30 s.
+	// HostLease is how long this sidecar's session leases outlive its last heartbeat.
+	// It heartbeats five times in it. 1 s to 1 h, defaults to 30 s.
 	HostLease time.Duration
 
 	// RestartGrace is how long session leases outlive an orderly exit. Defaults to HostLease.
@@ -90,7 +90,7 @@ type Queue struct {
 	Backoff     time.Duration // before the first retry, doubling. Defaults to 1 s
 	BackoffMax  time.Duration // defaults to 1 h
 	Keep        time.Duration // of done jobs; 0: deleted at once
-	KeepDead    time.Duration // of dead jobs. Defaults to 30 days; negative: for ever
+	KeepDead    time.Duration // of dead jobs. Defaults to 30 days; negative: indefinitely
 	KeyTTL      time.Duration // how long a key is remembered at least. Defaults to 10 min
 	LIFO        bool          // newest first inside a priority
 	MaxReady    int           // ready jobs, beyond which an enqueue is refused as busy; 0: no limit. See depthAge

@@ -105,7 +105,7 @@ func withField(e *protocol.Error, field string, index int) *protocol.Error {
 const locateTimeout = 5 * time.Second
 
 // forbidsLeases holds a settle against the rules, by the queues of the jobs' rows. A lease
-// whose job is gone is nobody's to forbid: it is lost.
+// whose job is gone is no session's to forbid: it is lost.
 func (s *session) forbidsLeases(op protocol.Op, db *database, leases []backends.Lease) error {
 	g := s.granted()
 	if g.Everywhere(op) {

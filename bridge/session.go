@@ -29,7 +29,7 @@ const (
 
 	// partialTimeout is how long a client may take to complete a message that it
 	// began. It is far above what any live client needs and keeps a half frame
-	// followed by silence from living for ever.
+	// followed by silence from living indefinitely.
 	partialTimeout = time.Minute
 
 	// lingerTimeout is how long the rest of a bad client's input is read and thrown

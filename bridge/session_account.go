@@ -6,19 +6,19 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// maxJobs is how many jobs the session may hold.
+// MaxJobs is how many jobs the session may hold.
 func (s *session) MaxJobs() int { return s.bridge.plan.Load().opts.Limits.Held }
 
-// tooManyJobs is the answer to who would hold more jobs than it may.
+// TooManyJobs is the answer to who would hold more jobs than it may.
 func (s *session) TooManyJobs() error {
 	return protocol.Errorf(protocol.CodeBusy, "this connection holds %d jobs, and its limit is %d (limits.held in the sidecar's config): settle some first",
 		s.quota.Jobs.Count(), s.MaxJobs())
 }
 
-// mayClaim reports whether the session may claim from all of the queues.
+// MayClaim reports whether the session may claim from all of the queues.
 func (s *session) MayClaim(queues []string) bool { return s.noClaim(queues) < 0 }
 
-// wakeClaims has the claims of all databases be gathered again.
+// WakeClaims has the claims of all databases be gathered again.
 func (s *session) WakeClaims() {
 	for _, b := range s.bridge.plan.Load().databases {
 		b.WakeClaims()
@@ -39,7 +39,7 @@ func (s *session) crowded() bool {
 	return len(s.slots) > leastOpen && s.bridge.beside.Load() >= s.bridge.memory.Max()/openCost
 }
 
-// evict closes a session for standing still while others wait for room.
+// Evict closes a session for standing still while others wait for room.
 func (s *session) Evict(reads bool) {
 	s.evicted.Store(true)
 	if s.conn == nil {

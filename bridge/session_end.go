@@ -15,7 +15,7 @@ func (s *session) end(bad *badInput) {
 	cause := context.Cause(s.gone)
 	switch {
 	case s.closedByServer():
-		s.bridge.parted(s) // its leases outlive the connection (design.md §2.5)
+		s.bridge.parted(s) // its leases outlive the connection
 	case errors.Is(cause, errHangUp), errors.Is(cause, errBadClient), errors.Is(cause, errStoodStill):
 		s.releaseAll(backends.Release{Cause: backends.CauseDisconnected, Message: cause.Error()})
 	default:

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hangups notices peers that are gone, also while nobody reads from their
+// hangups notices peers that are gone, also while no client reads from their
 // connection. On a Unix socket Linux tells the two ends of input apart: a peer
 // that only shut down its writing side (nc -N) raises EPOLLRDHUP, one that closed
 // or died raises EPOLLHUP too. An epoll instance with an empty interest set and
@@ -133,7 +133,7 @@ func (h *HangUpWatcher) control(op, fd int, ev *unix.EpollEvent) (err error) {
 	return errors.Join(err, ctl)
 }
 
-// close ends the watch. No connection is left then.
+// Close ends the watch. No connection is left then.
 func (h *HangUpWatcher) Close() (err error) {
 	h.mu.Lock()
 	if h.poll != nil {

@@ -18,7 +18,7 @@ type Config struct {
 	Group string // owns the socket: a name or a number. Empty: the group of the process
 }
 
-// listener is a socket that appeared complete: with its owner and mode, at one
+// Listener is a socket that appeared complete: with its owner and mode, at one
 // instant, under a lock that one process holds.
 type Listener struct {
 	net.Listener // of a Unix socket; its connections are told by newConn
@@ -30,7 +30,7 @@ type Listener struct {
 // inherit is a listener that another process made and handed over.
 func Inherited(ln net.Listener, path string) *Listener { return &Listener{Listener: ln, Path: path} }
 
-// listen binds the socket in a private directory beside its place, sets owner
+// Listen binds the socket in a private directory beside its place, sets owner
 // and mode there, and moves it into place. A stale socket is replaced; anything
 // else at the path is left alone.
 func Listen(s Config) (*Listener, error) {
@@ -106,13 +106,13 @@ func chgrp(path, group string) error {
 	return os.Chown(path, -1, gid)
 }
 
-// isAt reports whether the path is another name of the listener's own file.
+// IsAt reports whether the path is another name of the listener's own file.
 func (l *Listener) IsAt(path string) bool {
 	there, err := os.Lstat(path)
 	return err == nil && l.self != nil && os.SameFile(there, l.self)
 }
 
-// close stops listening, removes the socket if it is still this one and its own, and
+// Close stops listening, removes the socket if it is still this one and its own, and
 // gives the lock back. The lock file stays: removing it would let two processes hold
 // "the" lock.
 func (l *Listener) Close() error {
@@ -129,7 +129,7 @@ func (l *Listener) Close() error {
 	return errors.Join(err, unsign(l.lock, l.Path), l.lock.Close())
 }
 
-// adjust gives the socket's file another owner and mode.
+// Adjust gives the socket's file another owner and mode.
 func (l *Listener) Adjust(s Config) error {
 	now, err := os.Lstat(l.Path)
 	if err != nil {
@@ -149,6 +149,6 @@ func (l *Listener) Adjust(s Config) error {
 	return os.Chmod(l.Path, s.Mode&fs.ModePerm)
 }
 
-// isInherited: the socket belongs to whoever handed it over. Its file, owner and mode are
+// IsInherited: the socket belongs to whoever handed it over. Its file, owner and mode are
 // left alone, it needs no lock, and it goes on to take connections when this process ends.
 func (l *Listener) IsInherited() bool { return l.lock == nil }

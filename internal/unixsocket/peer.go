@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// peer is the process at the other end of a connection, as the kernel knew it when it
+// Peer is the process at the other end of a connection, as the kernel knew it when it
 // connected.
 type Peer struct {
 	UID    uint32

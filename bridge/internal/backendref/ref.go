@@ -9,7 +9,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// link is a database's way to its database. A reload may put another Backend of the same
+// Ref is a database's way to its database. A reload may put another Backend of the same
 // database in the place of the one that is there (another address, a larger pool, a
 // new password): calls under way end on the old one, and only then is it done with.
 type Ref struct {
@@ -19,7 +19,7 @@ type Ref struct {
 	past    backends.Usage // of the Backends before them
 }
 
-// linkEnd is a Backend and its users.
+// endpoint is a Backend and its users.
 type endpoint struct {
 	backends.Backend
 	done     func()        // told once, when nobody uses it any more; nil: nobody
@@ -50,7 +50,7 @@ func newEndpoint(b backends.Backend, done func()) *endpoint {
 	return e
 }
 
-// replace puts another Backend in the place of the present one.
+// Replace puts another Backend in the place of the present one.
 func (l *Ref) Replace(b backends.Backend, done func()) {
 	next := newEndpoint(b, done)
 	l.mu.Lock()
@@ -68,7 +68,7 @@ func (l *Ref) Replace(b backends.Backend, done func()) {
 	}
 }
 
-// finish says that the present Backend is not used any more. A request that began by an
+// Retire says that the present Backend is not used any more. A request that began by an
 // older plan may still come: it is told that the database was left.
 func (l *Ref) Retire() {
 	l.Replace(&backends.Offline{About: l.Info(), Why: func() error { return errRetired }}, nil)
@@ -104,14 +104,14 @@ func (l *Ref) release(e *endpoint) {
 	}
 }
 
-// is reports whether that is the present Backend.
+// Is reports whether that is the present Backend.
 func (l *Ref) Is(b backends.Backend) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.current.Backend == b
 }
 
-// info is the present Backend's.
+// Info is the present Backend's.
 func (l *Ref) Info() backends.Info {
 	e, release := l.use()
 	defer release()
@@ -146,13 +146,13 @@ func (l *Ref) Maintain(ctx context.Context, s backends.Maintenance) (backends.Ma
 	return e.Maintain(ctx, s)
 }
 
-// look is the present Backend for a look or a command, until release is called. Only some are
+// inspect is the present Backend for a look or a command, until release is called. Only some are
 // carried out at a time, so that commits find a connection: others wait for their turn.
 func (l *Ref) inspect(ctx context.Context) (i backends.Inspector, release func(), err error) {
 	return l.limited(ctx, func(e *endpoint) chan struct{} { return e.inspections })
 }
 
-// depth is look for what an enqueue waits for: it does not wait for operators.
+// InspectForEnqueue is look for what an enqueue waits for: it does not wait for operators.
 func (l *Ref) InspectForEnqueue(ctx context.Context) (i backends.Inspector, release func(), err error) {
 	return l.limited(ctx, func(e *endpoint) chan struct{} { return e.enqueueQueries })
 }
@@ -173,7 +173,7 @@ func (l *Ref) limited(ctx context.Context, turn func(e *endpoint) chan struct{})
 	}
 }
 
-// stats is Inspector's Stats, in turn.
+// Stats is Inspector's Stats, in turn.
 func (l *Ref) Stats(ctx context.Context, queue string) ([]backends.QueueStats, error) {
 	look, release, err := l.inspect(ctx)
 	if err != nil {
@@ -183,7 +183,7 @@ func (l *Ref) Stats(ctx context.Context, queue string) ([]backends.QueueStats, e
 	return look.Stats(ctx, queue)
 }
 
-// peek is Inspector's Peek, in turn.
+// Peek is Inspector's Peek, in turn.
 func (l *Ref) Peek(ctx context.Context, p backends.Peek) ([]backends.View, error) {
 	look, release, err := l.inspect(ctx)
 	if err != nil {
@@ -193,7 +193,7 @@ func (l *Ref) Peek(ctx context.Context, p backends.Peek) ([]backends.View, error
 	return look.Peek(ctx, p)
 }
 
-// command is Inspector's Command, in turn.
+// Command is Inspector's Command, in turn.
 func (l *Ref) Command(ctx context.Context, c backends.Command) (count int64, freed bool, err error) {
 	look, release, err := l.inspect(ctx)
 	if err != nil {
@@ -203,7 +203,7 @@ func (l *Ref) Command(ctx context.Context, c backends.Command) (count int64, fre
 	return look.Command(ctx, c)
 }
 
-// adopted reports whether the queue lives in a table that somebody else owns.
+// Adopted reports whether the queue lives in a table that somebody else owns.
 func (l *Ref) Adopted(queue string) bool {
 	e, release := l.use()
 	defer release()
@@ -211,7 +211,7 @@ func (l *Ref) Adopted(queue string) bool {
 	return ok && m.Adopted(queue)
 }
 
-// holds reports whether the queue's jobs are held in transactions.
+// ClaimsInTx reports whether the queue's jobs are held in transactions.
 func (l *Ref) ClaimsInTx(queue string) bool {
 	e, release := l.use()
 	defer release()
@@ -219,7 +219,7 @@ func (l *Ref) ClaimsInTx(queue string) bool {
 	return ok && m.ClaimsInTx(queue)
 }
 
-// holding reports whether the lease is of a held job.
+// InTx reports whether the lease is of a held job.
 func (l *Ref) InTx(lease backends.Lease) bool {
 	e, release := l.use()
 	defer release()
@@ -227,7 +227,7 @@ func (l *Ref) InTx(lease backends.Lease) bool {
 	return ok && m.InTx(lease)
 }
 
-// notifications calls hear with the names of queues that others made jobs ready in, of
+// Notifications calls hear with the names of queues that others made jobs ready in, of
 // one Backend after the other, until ctx is done.
 func (l *Ref) Notifications(ctx context.Context, hear func(queue string)) {
 	for ctx.Err() == nil {
@@ -270,13 +270,13 @@ func (l *Ref) listen(ctx context.Context, e *endpoint, hear func(queue string)) 
 	}
 }
 
-// errNoLocator says that the queue of a lease is not known.
+// ErrNoLocator says that the queue of a lease is not known.
 var ErrNoLocator = errors.New("this database cannot tell the queue of a lease of another sidecar: give the user a rule without `queues`")
 
-// errNoLook says that the backend is no Inspector.
+// errNoInspector says that the backend is no Inspector.
 var errNoInspector = errors.New("the database cannot be looked into")
 
-// queues asks the present Backend in which queues the leases' jobs are.
+// Queues asks the present Backend in which queues the leases' jobs are.
 func (l *Ref) Queues(ctx context.Context, leases []backends.Lease) ([]string, error) {
 	e, release := l.use()
 	defer release()

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// noAnswerError ends what the database did not answer in time. It is for people, in status and
+// timeoutError ends what the database did not answer in time. It is for people, in status and
 // in the log.
 type timeoutError time.Duration
 
@@ -17,7 +17,7 @@ func (e timeoutError) Error() string {
 // Is makes it the error of a context whose time is over.
 func (timeoutError) Is(target error) bool { return target == context.DeadlineExceeded }
 
-// answerWithin bounds a question to the database.
+// WithTimeout bounds a question to the database.
 func WithTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, d, timeoutError(d))
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// usage is what the database's Backends have used so far, as far as they tell: the present
+// Usage is what the database's Backends have used so far, as far as they tell: the present
 // one, those that were replaced, and those of them that somebody still uses.
 func (l *Ref) Usage() (u backends.Usage, ok bool) {
 	l.mu.Lock()
@@ -28,7 +28,7 @@ func (e *endpoint) usage() (u backends.Usage, ok bool) {
 	return u, false
 }
 
-// left keeps what a Backend used that nobody uses any more. l.mu is held.
+// addPast keeps what a Backend used that nobody uses any more. l.mu is held.
 func (l *Ref) addPast(e *endpoint) {
 	u, _ := e.usage()
 	l.past.Add(u)

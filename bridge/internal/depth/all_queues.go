@@ -21,7 +21,7 @@ const (
 	MaxAge = time.Minute
 )
 
-// census are the depths of a database's queues as this sidecar read them last.
+// AllQueues are the depths of a database's queues as this sidecar read them last.
 type AllQueues struct {
 	ask  func(ctx context.Context) ([]backends.QueueStats, error)
 	wake chan struct{} // has one if a reading is to begin
@@ -38,7 +38,7 @@ func NewAllQueues(ask func(ctx context.Context) ([]backends.QueueStats, error)) 
 	return &AllQueues{ask: ask, wake: make(chan struct{}, 1)}
 }
 
-// run reads when take asks for it, until ctx ends.
+// Run reads when take asks for it, until ctx ends.
 func (c *AllQueues) Run(ctx context.Context) {
 	for {
 		select {
@@ -50,7 +50,7 @@ func (c *AllQueues) Run(ctx context.Context) {
 	}
 }
 
-// take returns depths not older than censusAge. They are not known if the last reading failed.
+// Get returns depths not older than censusAge. They are not known if the last reading failed.
 // The error is that none has ended since there were any, so that metrics without them would be a
 // part that looks like the whole.
 func (c *AllQueues) Get() (stats []backends.QueueStats, known bool, err error) {

@@ -10,10 +10,10 @@ import (
 // askTimeout bounds one question to the database: as long as an enqueue waits.
 const askTimeout = 5 * time.Second
 
-// depthAge is how old a queue's depth may be for max_ready, and for how long a failed look counts.
+// ReadyAge is how old a queue's depth may be for max_ready, and for how long a failed look counts.
 const ReadyAge = time.Second
 
-// depths are how many ready jobs there are in queues that have a limit of them: as the
+// ReadyLimits are how many ready jobs there are in queues that have a limit of them: as the
 // database last said, and what was enqueued here since.
 type ReadyLimits struct {
 	count func(ctx context.Context, queue string) (ready int64, err error) // asks the database
@@ -32,7 +32,7 @@ type ReadyCount struct {
 	current *Query // under way; nil: none
 }
 
-// look is one question to the database, for all who wait for its answer.
+// Query is one question to the database, for all who wait for its answer.
 type Query struct {
 	done    chan struct{}
 	cancel  context.CancelFunc // called when no session waits any more
@@ -43,7 +43,7 @@ func NewReadyLimits(count func(ctx context.Context, queue string) (int64, error)
 	return &ReadyLimits{count: count}
 }
 
-// of finds or makes the depth of a queue.
+// Queue finds or makes the depth of a queue.
 func (d *ReadyLimits) Queue(name string) *ReadyCount {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -58,7 +58,7 @@ func (d *ReadyLimits) Queue(name string) *ReadyCount {
 	return q
 }
 
-// forget forgets queues.
+// Forget forgets queues.
 func (d *ReadyLimits) Forget(names []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -67,7 +67,7 @@ func (d *ReadyLimits) Forget(names []string) {
 	}
 }
 
-// refresh begins a look, or joins the one under way. Each look that it returns must be awaited.
+// Refresh begins a look, or joins the one under way. Each look that it returns must be awaited.
 // nil: what is known is young enough.
 func (q *ReadyCount) Refresh() *Query {
 	q.mu.Lock()
@@ -84,7 +84,7 @@ func (q *ReadyCount) Refresh() *Query {
 	return q.current
 }
 
-// await waits for a look. It reports false where gone is closed and the look does not end within a moment
+// Await waits for a look. It reports false where gone is closed and the look does not end within a moment
 // either: a session whose client is gone waits so much longer, as what it sent is still carried out.
 func (q *ReadyCount) Await(gone <-chan struct{}, l *Query) (ended bool) {
 	if l == nil {
@@ -113,7 +113,7 @@ func (q *ReadyCount) Await(gone <-chan struct{}, l *Query) (ended bool) {
 	return ended
 }
 
-// ask is a look.
+// query is a look.
 func (q *ReadyCount) query(ctx context.Context, l *Query) {
 	ready, err := q.count(ctx, q.Name)
 	q.mu.Lock()
@@ -124,7 +124,7 @@ func (q *ReadyCount) query(ctx context.Context, l *Query) {
 	close(l.done)
 }
 
-// room takes a place for n more ready jobs; an error says that there is none.
+// Reserve takes a place for n more ready jobs; an error says that there is none.
 func (q *ReadyCount) Reserve(n, most int64) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -138,7 +138,7 @@ func (q *ReadyCount) Reserve(n, most int64) error {
 	return nil
 }
 
-// queueFullError says that a queue would have more ready jobs than its limit.
+// FullError says that a queue would have more ready jobs than its limit.
 type FullError struct {
 	queue               string
 	ready, added, limit int64
@@ -152,5 +152,5 @@ func (e *FullError) Error() string {
 		e.queue, e.ready, e.limit)
 }
 
-// mayPass: the jobs may fit later. Where they are more than the limit, no worker's pace mends that.
+// Temporary: the jobs may fit later. Where they are more than the limit, no worker's pace mends that.
 func (e *FullError) Temporary() bool { return e.added <= e.limit }

@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bootTime is a clock that never jumps and goes on while the machine is
+// BootTime is a clock that never jumps and goes on while the machine is
 // suspended: Go's monotonic clock stands still then, and a sidecar that was
 // suspended would take its leases for fresh.
 func BootTime() time.Duration {

@@ -8,7 +8,7 @@ import (
 	"github.com/qsidecar/qsidecar/bridge/internal/backendref"
 )
 
-// heldPage is how many rows a look at the held jobs takes at a time.
+// claimedPage is how many rows a look at the held jobs takes at a time.
 const claimedPage = 1000
 
 // reconcile compares the rows claimed under id with the known leases: rows that

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// leaseTimes are a database's host lease and restart grace, which a reload may change.
+// Times are a database's sidecar timeout and restart grace, which a reload may change.
 type Times struct{ host, grace atomic.Int64 }
 
 func NewTimes(timeout, grace time.Duration) *Times {
@@ -23,7 +23,7 @@ func (t *Times) sidecarTimeout() timeout     { return timeout(t.host.Load()) }
 func (t *Times) Timeout() time.Duration      { return time.Duration(t.host.Load()) }
 func (t *Times) RestartGrace() time.Duration { return time.Duration(t.grace.Load()) }
 
-// hostLease is H, and what follows from it.
+// timeout is H, and what follows from it.
 type timeout time.Duration
 
 func (h timeout) every() time.Duration   { return time.Duration(h) / 6 }
@@ -31,8 +31,8 @@ func (h timeout) trusted() time.Duration { return time.Duration(h) * 13 / 20 }
 func (h timeout) observe() time.Duration { return h.trusted() - h.margin() }
 
 // margin is how much earlier than the database the sidecar stops trusting its
-// own beat.
+// own heartbeat.
 func (h timeout) margin() time.Duration { return time.Duration(h) / 20 }
 
-// answer is how long the database may take for one of the keeper's questions.
+// answer is how long the database may take for one of the heartbeater's questions.
 func (h timeout) answer() time.Duration { return time.Duration(h) / 2 }

@@ -9,9 +9,9 @@ import (
 	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 )
 
-// ledger knows the claims that exist under this sidecar's identity: which are on
+// Table knows the claims that exist under this sidecar's identity: which are on
 // their way from the database, which a session holds, which were handed out as
-// timed leases. The keeper compares it with the database's rows, and a session's
+// timed leases. The heartbeater compares it with the database's rows, and a session's
 // end takes from it what is to be given back.
 //
 // mu also orders "this lease belongs to that session now" with the submission of
@@ -23,14 +23,14 @@ type Table struct {
 	mu       sync.Mutex
 	entries  map[backends.Token]*Entry
 	sessions map[*quota.Session]map[backends.Token]*Entry
-	handOuts []handOut // from what was claimed ahead, not recorded yet, oldest first
+	handOuts []handOut // from what was prefetched, not recorded yet, oldest first
 	spare    []map[backends.Token]*Entry
 }
 
 // maxSpare is how many empty sets are kept for sessions that get a job again.
 const maxSpare = 64
 
-// holding is one known claim.
+// Entry is one known claim.
 type Entry struct {
 	lease     backends.Lease
 	queue     string         // empty: not known here
@@ -51,7 +51,7 @@ func NewTable(trace func(j *backends.Job) string) *Table {
 	}
 }
 
-// expect registers tokens before the commit that uses them, so that the keeper
+// Expect registers tokens before the commit that uses them, so that the heartbeater
 // never takes a claim on its way for an unknown one.
 func (l *Table) Expect(slots []backends.Slot) {
 	l.mu.Lock()
@@ -61,7 +61,7 @@ func (l *Table) Expect(slots []backends.Slot) {
 	}
 }
 
-// forget removes tokens whose commit brought nothing.
+// Forget removes tokens whose commit brought nothing.
 func (l *Table) Forget(slots []backends.Slot) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -70,10 +70,10 @@ func (l *Table) Forget(slots []backends.Slot) {
 	}
 }
 
-// give makes jobs the session's (timed: nobody's, but known), which took places for them
+// Give makes jobs the session's (timed: no session's, but known), which took places for them
 // and is told by session.placed that these are theirs now. It reports false,
 // and the jobs are still on their way, when the identity they were claimed
-// under was dropped meanwhile.
+// under was dropped since then.
 func (l *Table) Give(jobs []backends.Job, sess *quota.Session, timed bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -95,7 +95,7 @@ func (l *Table) Give(jobs []backends.Job, sess *quota.Session, timed bool) bool 
 	return true
 }
 
-// claim finds the claim that the lease is of. One with the token of a claim and another
+// find finds the claim that the lease is of. One with the token of a claim and another
 // job's id is none: whoever sent it must not move or end the claim, which was given to
 // somebody else or is still on its way to whoever asked for it. l.mu is held.
 func (l *Table) find(lease backends.Lease) *Entry {
@@ -138,7 +138,7 @@ func (l *Table) detach(h *Entry) {
 	h.session = nil
 }
 
-// settling marks the leases as being settled, until settled is called with what it
+// BeginSettle marks the leases as being settled, until settled is called with what it
 // appended to marked. To runs it appends what is known of each lease's delivery.
 func (l *Table) BeginSettle(leases []backends.Lease, marked []*Entry, runs []Run) ([]*Entry, []Run) {
 	now := time.Now()
@@ -159,7 +159,7 @@ func (l *Table) BeginSettle(leases []backends.Lease, marked []*Entry, runs []Run
 	return marked, runs
 }
 
-// counts are the queue's counters.
+// countersOf are the queue's counters.
 func (l *Table) countersOf(queue string) *metrics.Queue {
 	if l.Metrics == nil {
 		return nil
@@ -167,7 +167,7 @@ func (l *Table) countersOf(queue string) *metrics.Queue {
 	return l.Metrics().Queue(queue)
 }
 
-// settled says how a settle ended: gone lists the leases that are no longer held
+// EndSettle says how a settle ended: gone lists the leases that are no longer held
 // (settled or lost).
 func (l *Table) EndSettle(marked []*Entry, gone []backends.Lease) {
 	l.mu.Lock()
@@ -178,7 +178,7 @@ func (l *Table) EndSettle(marked []*Entry, gone []backends.Lease) {
 	l.drop(gone)
 }
 
-// bind makes the leases the session's and calls submit, as one step: a session
+// Bind makes the leases the session's and calls submit, as one step: a session
 // that ends at the same time either releases them before the bind is submitted
 // (which then finds them lost) or no longer has them. They count as on their way
 // until bound is called. false: the session would hold more than most.
@@ -212,7 +212,7 @@ func (l *Table) Bind(leases []backends.Lease, sess *quota.Session, most int, sub
 	return true
 }
 
-// bound ends a bind: all but the lost leases are held from now on.
+// EndBind ends a bind: all but the lost leases are held from now on.
 func (l *Table) EndBind(leases, lost []backends.Lease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -239,7 +239,7 @@ func (l *Table) drop(leases []backends.Lease) {
 	}
 }
 
-// unbind makes leases timed ones: known, nobody's.
+// Unbind makes leases timed ones: known, no session's.
 func (l *Table) Unbind(leases []backends.Lease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -250,7 +250,7 @@ func (l *Table) Unbind(leases []backends.Lease) {
 	}
 }
 
-// takeSession takes all that the session holds and calls submit with it, in one
+// TakeSession takes all that the session holds and calls submit with it, in one
 // step (see bind), and returns it. Nothing held: submit is not called. The claims stay
 // known, as being settled, until gone is called with them.
 func (l *Table) TakeSession(sess *quota.Session, submit func(leases []backends.Lease)) (held []Held) {
@@ -273,7 +273,7 @@ func (l *Table) TakeSession(sess *quota.Session, submit func(leases []backends.L
 	return held
 }
 
-// leaving marks claims that are given back before anybody got them, until gone is
+// BeginReturn marks claims that are given back before anybody got them, until gone is
 // called with them.
 func (l *Table) BeginReturn(leases []backends.Lease) {
 	l.mu.Lock()
@@ -286,14 +286,14 @@ func (l *Table) BeginReturn(leases []backends.Lease) {
 	}
 }
 
-// gone forgets claims that are no longer this sidecar's.
+// Remove forgets claims that are no longer this sidecar's.
 func (l *Table) Remove(leases []backends.Lease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.drop(leases)
 }
 
-// others reports whether the lease is another session's.
+// HeldByOther reports whether the lease is another session's.
 func (l *Table) HeldByOther(lease backends.Lease, sess *quota.Session) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -301,7 +301,7 @@ func (l *Table) HeldByOther(lease backends.Lease, sess *quota.Session) bool {
 	return h != nil && h.session != sess
 }
 
-// heldBySessions counts the leases that end with a connection, and those on
+// HeldBySessions counts the leases that end with a connection, and those on
 // their way to one.
 func (l *Table) HeldBySessions() int {
 	l.mu.Lock()
@@ -313,21 +313,21 @@ func (l *Table) HeldBySessions() int {
 	return n
 }
 
-// count is how many claims are known, on their way or timed ones too.
+// Count is how many claims are known, on their way or timed ones too.
 func (l *Table) Count() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.entries)
 }
 
-// holds reports whether the session holds a claim.
+// Holds reports whether the session holds a claim.
 func (l *Table) Holds(s *quota.Session) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.sessions[s]) > 0
 }
 
-// dropAll forgets everything: the identity was given up, and the database takes
+// DropAll forgets everything: the identity was given up, and the database takes
 // all of it back. It returns what each session lost.
 func (l *Table) DropAll() map[*quota.Session][]Held {
 	l.mu.Lock()
@@ -345,7 +345,7 @@ func (l *Table) DropAll() map[*quota.Session][]Held {
 	return lost
 }
 
-// snapshot lists the tokens that are settled in the ledger (not on their way, not
+// Confirmed lists the tokens that are settled in the lease table (not on their way, not
 // being settled): those must be in the database too.
 func (l *Table) Confirmed() map[backends.Token]struct{} {
 	l.mu.Lock()
@@ -359,7 +359,7 @@ func (l *Table) Confirmed() map[backends.Token]struct{} {
 	return out
 }
 
-// unknown filters the rows that nobody here knows of; of the others it learns the queues.
+// Unknown filters the rows that nobody here knows of; of the others it learns the queues.
 func (l *Table) Unknown(rows []backends.ClaimedJob) []backends.Lease {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -375,8 +375,8 @@ func (l *Table) Unknown(rows []backends.ClaimedJob) []backends.Lease {
 	return out
 }
 
-// dropMissing forgets tokens that the database no longer has under this host, unless they
-// are being settled just now, and returns what each session lost by it.
+// DropMissing forgets tokens that the database no longer has under this host, unless they
+// are being settled now, and returns what each session lost by it.
 func (l *Table) DropMissing(tokens map[backends.Token]struct{}) map[*quota.Session][]Held {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -398,7 +398,7 @@ func (l *Table) DropMissing(tokens map[backends.Token]struct{}) map[*quota.Sessi
 	return lost
 }
 
-// told is what the log says of a claimed job beside its lease. It is known where the job was
+// Info is what the log says of a claimed job beside its lease. It is known where the job was
 // claimed, while it is held: not after a restart, and not of other sidecars' claims.
 type Info struct {
 	ID                   string // empty: the lease names it
@@ -410,7 +410,7 @@ func (l *Table) infoOf(j *backends.Job) Info {
 	return Info{ID: j.ID, Attempt: j.Attempt, MaxAttempts: j.MaxAttempts, TraceID: l.trace(j)}
 }
 
-// heldJob is a claim as it was when somebody looked: holdings change.
+// Held is a claim as it was when somebody looked: holdings change.
 type Held struct {
 	Lease backends.Lease
 	Queue string // empty: not known here
@@ -419,7 +419,7 @@ type Held struct {
 
 func (h *Entry) held() Held { return Held{h.lease, h.queue, h.info} }
 
-// ran is a delivery that a worker settles.
+// Run is a delivery that a worker settles.
 type Run struct {
 	Counters *metrics.Queue // nil: not known here
 	Took     time.Duration  // by the worker, until it settled; negative: not known here

@@ -9,15 +9,6 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// A lease string is `1.DATABASE.TOKEN.JOB`, all of [A-Za-z0-9._-]:
-//
-//   - 1: the version of this form;
-//   - DATABASE: the random id kept in the database;
-//   - TOKEN: host identity and number, 16 bytes big-endian, base64url;
-//   - JOB: the job's id; one that is not all digits as `_` and its base64url.
-//
-// It is self-contained, so that any sidecar of the database settles it, also one
-// that started after the claim (design.md §2.5).
 const leaseVersion = "1"
 
 var b64 = base64.RawURLEncoding.Strict()
@@ -42,7 +33,7 @@ func Format(database string, l backends.Lease) string {
 	return string(out)
 }
 
-// parseLease reads a lease string. ok is false for anything that formatLease
+// Parse reads a lease string. ok is false for anything that formatLease
 // never wrote: such a lease is a lost one.
 func Parse(s string) (database string, l backends.Lease, ok bool) {
 	if len(s) > protocol.MaxLease || strings.ContainsAny(s, "\r\n") { // base64 would pass line ends over

@@ -12,7 +12,7 @@ const (
 	logDied   = "jobs are dead"
 )
 
-// logFallen says what housekeeping took back, or found to be too large: in numbers, for who
+// LogFailed says what maintenance took back, or found to be too large: in numbers, for who
 // worked on the jobs is another sidecar's to say, or was said.
 func LogFailed(log *slog.Logger, all backends.FailedCounts) {
 	for _, f := range all {

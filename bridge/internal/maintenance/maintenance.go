@@ -19,7 +19,7 @@ const (
 	interval   = 800 * time.Millisecond
 	jitter     = 100 * time.Millisecond
 	minPause   = 10 * time.Millisecond // the shortest pause before something known to come due
-	batchLimit = 500                   // rows of each kind in one bite
+	batchLimit = 500                   // rows of each kind in one batch
 )
 
 const (
@@ -27,15 +27,15 @@ const (
 	logUnusable = "row skipped: it holds a value that a sidecar can't use"
 )
 
-// readyClaims are the claims that maintenance has jobs for.
+// Claims are the claims that maintenance has jobs for.
 type Claims interface {
-	// waiting lists the queues that claims wait for.
+	// Waiting lists the queues that claims wait for.
 	Waiting() []string
-	// notifyReady says that the queues may have ready jobs.
+	// NotifyReady says that the queues may have ready jobs.
 	NotifyReady(queues []string)
 }
 
-// sweeper is the reaper, the promoter and the poller of one database: one look
+// Maintainer is the reaper, the promoter and the poller of one database: one look
 // for all of its queues.
 type Maintainer struct {
 	Config
@@ -44,7 +44,7 @@ type Maintainer struct {
 	poke   chan struct{}     // 1: one wish to sweep at once is enough
 }
 
-// sweeperConfig is what a sweeper needs.
+// Config is what a maintainer needs.
 type Config struct {
 	Backend   *backendref.Ref
 	Heartbeat *heartbeat.Heartbeater
@@ -52,7 +52,7 @@ type Config struct {
 	Times     *heartbeat.Times
 	Metrics   func() *metrics.Database
 	Log       *slog.Logger
-	Alone     bool // a bite of pruning holds up everybody who writes meanwhile
+	Alone     bool // a batch of pruning holds up everybody who writes since then
 }
 
 func New(c Config) *Maintainer {
@@ -66,7 +66,7 @@ func (s *Maintainer) Wake() {
 	}
 }
 
-// run sweeps until ctx is done.
+// Run sweeps until ctx is done.
 func (s *Maintainer) Run(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -92,7 +92,7 @@ func (s *Maintainer) Run(ctx context.Context) error {
 	}
 }
 
-// sweep takes bites while they come back full, and says when to look again. Pruning
+// maintain takes batches while they come back full, and says when to look again. Pruning
 // keeps its own pace.
 func (s *Maintainer) maintain(ctx context.Context) (time.Duration, error) {
 	for {

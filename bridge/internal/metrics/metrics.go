@@ -4,7 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics are what a Bridge counts, from its first moment on. A counter never decreases:
+// Set are what a Bridge counts, from its first moment on. A counter never decreases:
 // not over a reload, and not when its queue or database is not configured any more.
 type Set struct {
 	enqueued, duplicates, claimed, acked, nacked, dead, returned *prometheus.CounterVec // by database, queue
@@ -90,7 +90,7 @@ func (m *Set) histograms(name, help string, buckets []float64, labels []string) 
 	return v
 }
 
-// gauge is one that is looked at when somebody asks.
+// Gauge is one that is looked at when somebody asks.
 func Gauge(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc("qsidecar_"+name, help, labels, nil)
 }

@@ -17,7 +17,7 @@ var (
 		"connection: it broke before the commit.", LabelDatabase, labelCause)
 )
 
-// usedBy are the counts of what the databases of one name used: more than one, where a reload
+// usageCounts are the counts of what the databases of one name used: more than one, where a reload
 // gives the name to another.
 type usageCounts struct {
 	mu    sync.Mutex
@@ -25,7 +25,7 @@ type usageCounts struct {
 	known bool
 }
 
-// addUsage counts what the database's Backends used since the last time.
+// AddUsage counts what the database's Backends used since the last time.
 func (d *Database) AddUsage(u backends.Usage) {
 	d.usage.mu.Lock()
 	defer d.usage.mu.Unlock()
@@ -33,7 +33,7 @@ func (d *Database) AddUsage(u backends.Usage) {
 	d.usage.all.Add(u)
 }
 
-// tellUsage gives what the databases' Backends told of themselves, by the names that they had.
+// collectUsage gives what the databases' Backends told of themselves, by the names that they had.
 func (l *databaseSet) collectUsage(to chan<- prometheus.Metric) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -5,21 +5,21 @@ import (
 	"sync"
 )
 
-// outboxHigh is where a session's replies stop being taken while its client does
+// MaxBytes is where a session's replies stop being taken while its client does
 // not read: what is in flight above it is one reply at most.
 const MaxBytes = 1 << 20
 
-// outboxLow is outboxHigh where the memory for all sessions is used up.
+// scarceBytes is outboxHigh where the memory for all sessions is used up.
 const scarceBytes = 16 << 10
 
-// outboxChunk is how much is written at a time: with each the client is seen to read.
+// chunkBytes is how much is written at a time: with each the client is seen to read.
 const chunkBytes = 256 << 10
 
-// outboxKeep is the largest buffer that is kept for the next reply.
+// keptBytes is the largest buffer that is kept for the next reply.
 const keptBytes = 64 << 10
 
-// outbox writes a connection's messages whole and in the order they were given.
-// Whoever finds nobody writing writes for all that came meanwhile, so that a
+// Outbox writes a connection's messages whole and in the order they were given.
+// Whoever finds nobody writing writes for all that came since then, so that a
 // burst of small replies is one system call.
 type Outbox struct {
 	To      io.Writer
@@ -30,11 +30,11 @@ type Outbox struct {
 	buf     []byte // waiting to be written
 	spare   []byte
 	writing bool
-	below   chan struct{} // closed when buf fell below the mark; nil: nobody waits
+	below   chan struct{} // closed when buf fell below the mark; nil: no session waits
 	err     error
 }
 
-// send gives one message: build appends it to the buffer. It blocks while the client does
+// Send gives one message: build appends it to the buffer. It blocks while the client does
 // not read and outboxHigh bytes wait already. An error is final: the connection
 // cannot be written to any more.
 func (o *Outbox) Send(build func([]byte) []byte) error {
@@ -45,7 +45,7 @@ func (o *Outbox) Send(build func([]byte) []byte) error {
 	return err
 }
 
-// post is send without the writing. first: nobody is writing, and the caller has to see
+// Post is send without the writing. first: nobody is writing, and the caller has to see
 // that flush is called.
 func (o *Outbox) Post(build func([]byte) []byte) (first bool, err error) {
 	o.mu.Lock()
@@ -96,7 +96,7 @@ func (o *Outbox) write(out []byte) error {
 	return nil
 }
 
-// flush writes all that there is.
+// Flush writes all that there is.
 func (o *Outbox) Flush() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -117,7 +117,7 @@ func (o *Outbox) Flush() error {
 	return o.err
 }
 
-// release wakes those who wait for room. o.mu is held.
+// wakeWaiting wakes those who wait for room. o.mu is held.
 func (o *Outbox) wakeWaiting() {
 	if o.below != nil {
 		close(o.below)
@@ -125,7 +125,7 @@ func (o *Outbox) wakeWaiting() {
 	}
 }
 
-// fail ends the outbox: later and waiting sends return err.
+// Fail ends the outbox: later and waiting sends return err.
 func (o *Outbox) Fail(err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

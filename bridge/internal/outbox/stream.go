@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// deadliner is what a session's replies go to: a write that its client does not read ends at
+// DeadlineWriter is what a session's replies go to: a write that its client does not read ends at
 // the deadline.
 type DeadlineWriter interface {
 	io.Writer

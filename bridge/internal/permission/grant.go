@@ -7,13 +7,13 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// permGrant is what one peer may do.
+// Grant is what one peer may do.
 type Grant struct {
 	All   bool // everything
 	rules []Rule
 }
 
-// newGrant is what the rules grant a peer. nil rules grant everything. A nil peer is not known: no rule applies to it.
+// NewGrant is what the rules grant a peer. nil rules grant everything. A nil peer is not known: no rule applies to it.
 func NewGrant(rules []Rule, who *unixsocket.Peer) Grant {
 	g := Grant{All: rules == nil}
 	for i := range rules {
@@ -24,7 +24,7 @@ func NewGrant(rules []Rule, who *unixsocket.Peer) Grant {
 	return g
 }
 
-// free are the ops that need no right: they touch no job, or only give back what the
+// unrestricted are the ops that need no right: they touch no job, or only give back what the
 // session has.
 var unrestricted = []protocol.Op{protocol.OpHello, protocol.OpCancel, protocol.OpBye}
 
@@ -32,7 +32,7 @@ var unrestricted = []protocol.Op{protocol.OpHello, protocol.OpCancel, protocol.O
 // names queues grants none of them.
 var sidecarWide = []protocol.Op{protocol.OpStatus, protocol.OpReload}
 
-// op reports whether there is a queue at all with which that may be done.
+// Op reports whether there is a queue at all with which that may be done.
 func (g *Grant) Op(op protocol.Op) bool {
 	if slices.Contains(sidecarWide, op) {
 		return g.Everywhere(op)
@@ -40,15 +40,15 @@ func (g *Grant) Op(op protocol.Op) bool {
 	return g.All || slices.Contains(unrestricted, op) || slices.ContainsFunc(g.rules, func(r Rule) bool { return r.allowsOp(op) })
 }
 
-// queue reports whether that may be done with the queue.
+// Queue reports whether that may be done with the queue.
 func (g *Grant) Queue(op protocol.Op, name string) bool {
 	return g.All || slices.ContainsFunc(g.rules, func(r Rule) bool { return r.allowsOp(op) && r.allowsQueue(name) })
 }
 
-// everywhere reports whether that may be done with every queue.
+// Everywhere reports whether that may be done with every queue.
 func (g *Grant) Everywhere(op protocol.Op) bool {
 	return g.All || slices.ContainsFunc(g.rules, func(r Rule) bool { return r.allowsOp(op) && r.Queues == nil })
 }
 
-// isSidecarWide reports whether the op shows or changes more than any queue of a rule.
+// IsSidecarWide reports whether the op shows or changes more than any queue of a rule.
 func IsSidecarWide(op protocol.Op) bool { return slices.Contains(sidecarWide, op) }

@@ -8,7 +8,7 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// PermRule allows some users of a socket some ops on some queues. A list that is nil
+// Rule allows some users of a socket some ops on some queues. A list that is nil
 // stands for all.
 type Rule struct {
 	Users  []uint32 // by number; a user fits who is among these or in one of Groups
@@ -30,7 +30,7 @@ func (r *Rule) allowsQueue(name string) bool {
 	return r.Queues == nil || slices.ContainsFunc(r.Queues, func(pattern string) bool { return matches(pattern, name) })
 }
 
-// globs reports whether the name is the pattern's, in which each * stands for any
+// matches reports whether the name is the pattern's, in which each * stands for any
 // characters, or none.
 func matches(pattern, name string) bool {
 	parts := strings.Split(pattern, "*")

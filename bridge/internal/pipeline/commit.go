@@ -50,7 +50,7 @@ func (c *committer) commit(hard context.Context, writes []*PendingWrite, asks []
 	}
 }
 
-// lostTrack ends writes whose commit may have happened. A release is simply
+// endUnknown ends writes whose commit may have happened. A release is simply
 // made again: its tokens keep it from freeing anything twice.
 func (c *committer) endUnknown(writes []*PendingWrite, err error, again bool) {
 	var releases []*PendingWrite
@@ -151,8 +151,8 @@ func (c *committer) answer(hard context.Context, writes []*PendingWrite, results
 	}
 }
 
-// deliver hands the claimed jobs to their waiters, if this sidecar is still alive:
-// where its beat is late by now, others may have given it up.
+// deliverClaims hands the claimed jobs to their claims, if this sidecar is still alive:
+// where its heartbeat is late by now, others may have given it up.
 func (c *committer) deliverClaims(hard context.Context, asks []claimGroup, results []backends.ClaimResult) {
 	if len(asks) == 0 {
 		return
@@ -200,7 +200,7 @@ func (c *committer) giveUp(host backends.Identity, jobs []backends.Job) {
 	c.giveBack(host, jobs)
 }
 
-// giveBack returns jobs that were claimed but not handed out, uncharged. The broker has counted
+// giveBack returns jobs that were claimed but not handed out, without using up an attempt. The dispatcher has counted
 // them as leaving.
 func (c *committer) giveBack(host backends.Identity, jobs []backends.Job) {
 	if len(jobs) == 0 {
@@ -224,7 +224,7 @@ func queuesOfJobs(jobs []backends.Job) []string {
 	return queues
 }
 
-// release gives claims back, uncharged, as far as they are still host's. ended may be nil.
+// release gives claims back, without using up an attempt, as far as they are still host's. ended may be nil.
 func (c *committer) release(host backends.Identity, leases []backends.Lease, ended func()) {
 	c.pushUnseen(backends.Release{Leases: leases, Owner: host, Uncounted: true}, func() {
 		c.leases.Remove(leases)

@@ -46,7 +46,7 @@ type committer struct {
 	heartbeat  *heartbeat.Heartbeater
 	leases     *lease.Table
 	policy     func(queue string) (backends.Policy, bool)
-	times      *heartbeat.Times // one commit, and a settle, may take the host lease
+	times      *heartbeat.Times // one commit, and a settle, may take the sidecar timeout
 	maxPayload func() int64
 	claimBytes func() int64 // of payload, in one claim's answer
 	metrics    func() *metrics.Database
@@ -94,14 +94,14 @@ func (l lane) poke() {
 const (
 	queued    int32 = iota
 	taken           // in a commit, or answered
-	abandoned       // nobody waits: it is to be dropped
+	abandoned       // no session waits: it is to be dropped
 	overdue         // in a commit, and not to be tried again
 )
 
 // errOverdue ends a write that was in a commit which failed when its time was over.
 var errOverdue = errors.New("its time is over")
 
-// wakeClaims is told that claims may be asked for.
+// WakeClaims is told that claims may be asked for.
 func (c *committer) WakeClaims() {
 	if c.singleLane {
 		c.writes.poke()
@@ -210,7 +210,7 @@ type retrier struct {
 	delay time.Duration
 }
 
-// after waits where err says that the database is away. It returns an error when
+// after waits where err says that the database is unreachable. It returns an error when
 // the time to stop is over.
 func (r *retrier) after(err error) error {
 	if err == nil {
@@ -232,7 +232,7 @@ func (r *retrier) after(err error) error {
 	return nil
 }
 
-// take chooses the writes of the next commit: in their order, but for who has had its
+// takeBatch chooses the writes of the next commit: in their order, but for who has had its
 // turn. No lease is twice in one batch: a second write about it waits for the next.
 func (c *committer) takeBatch() []*PendingWrite {
 	c.mu.Lock()
@@ -314,8 +314,8 @@ func (c *committer) putBack(writes []*PendingWrite) {
 	c.mu.Unlock()
 }
 
-// untaken are those of the writes of a failed commit that are to be tried again. Whose time
-// was over meanwhile are ended.
+// requeueable are those of the writes of a failed commit that are to be tried again. Whose time
+// was over since then are ended.
 func (c *committer) requeueable(writes []*PendingWrite) (again []*PendingWrite) {
 	for _, p := range writes {
 		p.alone = false
@@ -328,7 +328,7 @@ func (c *committer) requeueable(writes []*PendingWrite) (again []*PendingWrite) 
 	return again
 }
 
-// markQueues hints at the queues that the writes put ready jobs into: whoever waits
+// markReadyQueues hints at the queues that the writes put ready jobs into: whoever waits
 // for them is asked in the same commit.
 func (c *committer) markReadyQueues(writes []*PendingWrite) {
 	for _, p := range writes {
@@ -361,7 +361,7 @@ func (c *committer) work(i int) (s *quota.Session, units int) {
 	return c.queue[i].session, c.queue[i].size.units()
 }
 
-// others counts the writes of those who did not have more to write than their turn. over:
+// countLight counts the writes of those who did not have more to write than their turn. over:
 // there is one who had.
 func (c *committer) countLight(writes []*PendingWrite) (n int, over bool) {
 	c.mu.Lock()

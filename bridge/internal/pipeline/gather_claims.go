@@ -6,7 +6,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// ask is one line's part of a commit.
+// claimGroup is one wait queue's part of a commit.
 type claimGroup struct {
 	queue      *waitQueue
 	requests   []*ClaimRequest
@@ -52,7 +52,7 @@ func (b *dispatcher) gather(host backends.Identity, number func() uint64, mem *c
 	return g.asks
 }
 
-// gathering is what a commit asks for, as far as it is known.
+// claimGathering is what a commit asks for, as far as it is known.
 type claimGathering struct {
 	b         *dispatcher
 	slotsLeft int // slots
@@ -61,7 +61,7 @@ type claimGathering struct {
 	full      []*ClaimRequest // who hold too many jobs
 }
 
-// ask asks for the line's waiters: for as many of those who are idle as there may be jobs and one
+// claimFor asks for the wait queue's claims: for as many of those who are idle as there may be jobs and one
 // more, which finds out whether there are more, and for all who are fresh. false: for nobody.
 func (g *claimGathering) claimFor(ln *waitQueue) bool {
 	a := claimGroup{queue: ln, generation: ln.generation}
@@ -85,7 +85,7 @@ func (g *claimGathering) claimFor(ln *waitQueue) bool {
 	return true
 }
 
-// add asks for waiters of a list until that brings so many slots. false: there is no room for the
+// add asks for claims of a list until that brings so many slots. false: there is no room for the
 // next one, who comes first next time.
 func (g *claimGathering) add(a *claimGroup, all *list.List, most int) (fits bool) {
 	for at := all.Front(); at != nil && most > 0 && g.slotsLeft > 0; at = at.Next() {
@@ -114,7 +114,7 @@ func (g *claimGathering) add(a *claimGroup, all *list.List, most int) (fits bool
 	return true
 }
 
-// take is for how many jobs the database may be asked for the waiter: the places of its
+// reserve is for how many jobs the database may be asked for the claim: the places of its
 // session's that it took for them, and all for a timed lease. full: it holds too many.
 func (w *ClaimRequest) reserve(want int) (n int, full bool) {
 	if w.Template.Lease > 0 {
@@ -124,13 +124,13 @@ func (w *ClaimRequest) reserve(want int) (n int, full bool) {
 	return w.Reserved, full
 }
 
-// unanswered gives back the places of a waiter whose ask brought nothing.
+// unanswered gives back the places of a claim whose ask brought nothing.
 func (w *ClaimRequest) unanswered() {
 	w.Session.SettleJobs(w.Reserved, 0)
 	w.Reserved = 0
 }
 
-// gather chooses the claims of the next commit.
+// gatherClaims chooses the claims of the next commit.
 func (c *committer) gatherClaims() []claimGroup {
 	id := c.heartbeat.Fresh()
 	if id == 0 {
@@ -153,7 +153,7 @@ func (c *committer) gatherClaims() []claimGroup {
 	return asks
 }
 
-// delivered gives back the memory for what the claims of a commit brought: it is their
+// releaseClaimMemory gives back the memory for what the claims of a commit brought: it is their
 // sessions' by now.
 func (c *committer) releaseClaimMemory() {
 	if n := c.reserved; n > 0 {

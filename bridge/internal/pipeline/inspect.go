@@ -11,17 +11,17 @@ import (
 	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 )
 
-// stats asks the database for the depths of a queue, or of all.
+// Stats asks the database for the depths of a queue, or of all.
 func (b *Pipeline) Stats(ctx context.Context, queue string) ([]backends.QueueStats, error) {
 	return b.backend.Stats(ctx, queue)
 }
 
-// peek asks the database for jobs.
+// Peek asks the database for jobs.
 func (b *Pipeline) Peek(ctx context.Context, p backends.Peek) ([]backends.View, error) {
 	return b.backend.Peek(ctx, p)
 }
 
-// command carries out an operator's command. With an error count may be above 0: each transaction of many is one
+// Command carries out an operator's command. With an error count may be above 0: each transaction of many is one
 // of its own.
 func (b *Pipeline) Command(ctx context.Context, c backends.Command) (count int64, err error) {
 	count, freed, err := b.backend.Command(ctx, c)
@@ -37,12 +37,12 @@ func (b *Pipeline) Command(ctx context.Context, c backends.Command) (count int64
 	return count, err
 }
 
-// queuesInDatabase asks in which queues the leases' jobs are.
+// QueuesInDatabase asks in which queues the leases' jobs are.
 func (b *Pipeline) QueuesInDatabase(ctx context.Context, leases []backends.Lease) ([]string, error) {
 	return b.backend.Queues(ctx, leases)
 }
 
-// queuesOf are the queues of the leases' jobs: as they are known here, or else asked of the database, for
+// QueuesOf are the queues of the leases' jobs: as they are known here, or else asked of the database, for
 // timeout at the most.
 func (b *Pipeline) QueuesOf(leases []backends.Lease, timeout time.Duration) ([]string, error) {
 	queues, missing := b.leaseTable.QueuesOf(leases)
@@ -56,75 +56,75 @@ func (b *Pipeline) QueuesOf(leases []backends.Lease, timeout time.Duration) ([]s
 	return append(queues, found...), err
 }
 
-// adopted reports whether the queue lives in a table that another application owns.
+// Adopted reports whether the queue lives in a table that another application owns.
 func (b *Pipeline) Adopted(queue string) bool { return b.backend.Adopted(queue) }
 
-// claimsInTx reports whether the queue's jobs are held in transactions.
+// ClaimsInTx reports whether the queue's jobs are held in transactions.
 func (b *Pipeline) ClaimsInTx(queue string) bool { return b.backend.ClaimsInTx(queue) }
 
-// currentInfo is the present Backend's.
+// CurrentInfo is the present Backend's.
 func (b *Pipeline) CurrentInfo() backends.Info { return b.backend.Info() }
 
-// uses reports whether that is the present Backend.
+// Uses reports whether that is the present Backend.
 func (b *Pipeline) Uses(backend backends.Backend) bool { return b.backend.Is(backend) }
 
-// replace puts another Backend of the same database in the place of the present one. done, if not nil, is called
+// Replace puts another Backend of the same database in the place of the present one. done, if not nil, is called
 // when the last call of that Backend has ended, after a later replace or retire.
 func (b *Pipeline) Replace(backend backends.Backend, done func()) { b.backend.Replace(backend, done) }
 
-// retire ends the use of the Backend.
+// Retire ends the use of the Backend.
 func (b *Pipeline) Retire() { b.backend.Retire() }
 
-// setTimes changes the host lease and the restart grace.
+// SetTimes changes the sidecar timeout and the restart grace.
 func (b *Pipeline) SetTimes(timeout, grace time.Duration) { b.times.Set(timeout, grace) }
 
-// restartGrace is how long the leases of sessions outlive an orderly exit.
+// RestartGrace is how long the leases of sessions outlive an orderly exit.
 func (b *Pipeline) RestartGrace() time.Duration { return b.times.RestartGrace() }
 
-// usage is what the database's Backends have used so far; false: none of them counts it.
+// Usage is what the database's Backends have used so far; false: none of them counts it.
 func (b *Pipeline) Usage() (backends.Usage, bool) { return b.backend.Usage() }
 
-// leases is how many claims are known: on their way, held, and timed ones.
+// Leases is how many claims are known: on their way, held, and timed ones.
 func (b *Pipeline) Leases() int { return b.leaseTable.Count() }
 
-// heldBySessions is how many leases end with a connection, those on their way to one included.
+// HeldBySessions is how many leases end with a connection, those on their way to one included.
 func (b *Pipeline) HeldBySessions() int { return b.leaseTable.HeldBySessions() }
 
-// holds reports whether the session holds a claim.
+// Holds reports whether the session holds a claim.
 func (b *Pipeline) Holds(s *quota.Session) bool { return b.leaseTable.Holds(s) }
 
-// heldBy is what a session holds, by queue.
+// HeldBy is what a session holds, by queue.
 func (b *Pipeline) HeldBy(s *quota.Session, now time.Time) []lease.QueueHeld {
 	return b.leaseTable.HeldBy(s, now)
 }
 
-// reachable reports whether the last beat reached the database, and claims may be handed out.
+// Reachable reports whether the last heartbeat reached the database, and claims may be handed out.
 func (b *Pipeline) Reachable() bool { return b.heartbeat.Reachable() }
 
-// beatAge is the time since the last beat that reached the database; negative: none has.
+// HeartbeatAge is the time since the last heartbeat that reached the database; negative: none has.
 func (b *Pipeline) HeartbeatAge() time.Duration { return b.heartbeat.Age() }
 
-// hostLease is how long this sidecar's session leases outlive its last beat.
+// SidecarTimeout is how long this sidecar's session leases outlive its last heartbeat.
 func (b *Pipeline) SidecarTimeout() time.Duration { return b.times.Timeout() }
 
-// snapshot is what a pipeline holds at one moment.
+// Snapshot is what a pipeline holds at one moment.
 type Snapshot struct {
 	Claims       int  // that wait
 	IdleClaims   int  // of them, those for which the database had nothing when it was asked last
 	WaitQueues   int  // lists of queues that are known, with waiting claims or without
-	Prefetched   int  // jobs that are claimed ahead
+	Prefetched   int  // jobs that are prefetched
 	QueuedWrites int  // that no commit has taken yet
 	Stopped      bool // every claim is refused
 }
 
-// snapshot counts what the pipeline holds.
+// Snapshot counts what the pipeline holds.
 func (b *Pipeline) Snapshot() Snapshot {
 	s := b.dispatcher.snapshot()
 	s.QueuedWrites = b.committer.queued()
 	return s
 }
 
-// trouble is why the last commit or the last beat failed; nil: they did not.
+// Trouble is why the last commit or the last heartbeat failed; nil: they did not.
 func (b *Pipeline) Trouble() error {
 	if why := b.committer.trouble.Load(); why != nil {
 		return *why
@@ -132,18 +132,18 @@ func (b *Pipeline) Trouble() error {
 	return b.heartbeat.Err()
 }
 
-// lock is one that no part of the pipeline holds for long.
+// NamedLock is one that no part of the pipeline holds for long.
 type NamedLock struct {
 	Name string
 	sync.Locker
 }
 
-// locks are for who wants to know whether the pipeline goes on.
+// Locks are for who wants to know whether the pipeline goes on.
 func (b *Pipeline) Locks() []NamedLock {
 	return []NamedLock{{"claims", &b.dispatcher.mu}, {"writes", &b.committer.mu}, {"leases", b.leaseTable.Locker()}, {"beat", b.heartbeat.Locker()}}
 }
 
-// queueDepths returns the depths of all queues, where this sidecar is the one that reads them for all; known is
+// QueueDepths returns the depths of all queues, where this sidecar is the one that reads them for all; known is
 // false where it is not, or the last reading failed. The error is that the database has not answered yet.
 func (b *Pipeline) QueueDepths() (stats []backends.QueueStats, known bool, err error) {
 	b.heartbeat.WantDepths()
@@ -154,7 +154,7 @@ func (b *Pipeline) QueueDepths() (stats []backends.QueueStats, known bool, err e
 	return stats, known && b.heartbeat.LeadsDepths(), err // it took so long that another one may have taken over
 }
 
-// inspectable reports whether the backend can be looked into.
+// Inspectable reports whether the backend can be looked into.
 func (b *Pipeline) Inspectable() bool { return b.canInspect }
 
 // readDepths asks the database for the depths of all queues.

@@ -6,17 +6,17 @@ import "time"
 // halves: one is in the commit, the other comes back during it, and each commit
 // carries half of what it could. So after a commit of several writes the lane
 // waits a moment for those whom it just answered: their next writes join those
-// that came meanwhile. Twice as many jobs share an fsync then, and on a full
+// that came since then. Twice as many jobs share an fsync then, and on a full
 // machine the wait costs nothing, because it is the workers' own work that is
 // waited for (bench/README.md has the figures). Where the workers do not come
 // back so soon, because their jobs take time, the lane stops waiting for them.
 const (
-	lingerFrom = 4                    // writes of the last commit; fewer are no line of workers
+	lingerFrom = 4                    // writes of the last commit; fewer are no group of workers
 	lingerMost = 2 * time.Millisecond // and never longer than twice the last commit
 	lingerSkip = 256                  // commits without a wait, at most, after waits in vain
 )
 
-// lingering decides whether to wait, and for how many.
+// lingerPlan decides whether to wait, and for how many.
 type lingerPlan struct {
 	vain int // waits in vain in a row
 	skip int // commits to come without one

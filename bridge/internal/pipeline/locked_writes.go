@@ -8,7 +8,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// asides are the writes whose rows another program keeps locked. They wait for the locks
+// lockedWrites are the writes whose rows another program keeps locked. They wait for the locks
 // one by one, beside the group commits, which must not wait with them. committer.mu guards it.
 type lockedWrites struct {
 	queue   []*PendingWrite
@@ -21,7 +21,7 @@ func isLocked(err error) bool {
 	return ok
 }
 
-// setAside queues a write of a commit to be tried alone.
+// setLockedAside queues a write of a commit to be tried alone.
 func (c *committer) setLockedAside(hard context.Context, p *PendingWrite) {
 	again := c.requeueable([]*PendingWrite{p})
 	c.mu.Lock()
@@ -34,7 +34,7 @@ func (c *committer) setLockedAside(hard context.Context, p *PendingWrite) {
 	}
 }
 
-// tryAsides tries the writes that were set aside until there are none.
+// commitLocked tries the writes that were set aside until there are none.
 func (c *committer) commitLocked(hard context.Context) {
 	for {
 		c.mu.Lock()

@@ -15,10 +15,10 @@ import (
 	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 )
 
-// pending is a write on its way to a commit.
+// PendingWrite is a write on its way to a commit.
 type PendingWrite struct {
 	write   backends.Write
-	session *quota.Session // whose it is; nil: nobody waits for it
+	session *quota.Session // whose it is; nil: no session waits for it
 	price   int64
 	room    *semaphore.Weighted // that the price is of; nil: none
 	size    size
@@ -130,7 +130,7 @@ func (c *committer) wait(p *PendingWrite, patience time.Duration) (backends.Writ
 		return o.Result, o.Err
 	case <-timer.C:
 	}
-	for !p.state.CompareAndSwap(taken, overdue) { // it may go from one to the other meanwhile
+	for !p.state.CompareAndSwap(taken, overdue) { // it may go from one to the other since then
 		if p.state.CompareAndSwap(queued, abandoned) {
 			c.forget(p)
 			c.drop(p)

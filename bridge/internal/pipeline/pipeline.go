@@ -21,11 +21,11 @@ import (
 	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 )
 
-// leaveTimeout bounds the last beat of an orderly exit. Without it the leases
-// still stay valid for what is left of the host lease.
+// leaveTimeout bounds the last heartbeat of an orderly exit. Without it the leases
+// still stay valid for what is left of the sidecar timeout.
 const leaveTimeout = 5 * time.Second
 
-// pipeline is everything between the sessions and one backend.
+// Pipeline is everything between the sessions and one backend.
 type Pipeline struct {
 	Name        string        // in errors and in the log
 	Info        backends.Info // of the backend that it began with: the database is the same
@@ -44,12 +44,12 @@ type Pipeline struct {
 	Log         *slog.Logger
 }
 
-// pipelineConfig is what a pipeline needs. Its functions must not block.
+// Config is what a pipeline needs. Its functions must not block.
 type Config struct {
 	Name           string
 	Backend        backends.Backend
 	Done           func()        // see link.replace
-	SidecarTimeout time.Duration // how long the leases of sessions outlive the last beat
+	SidecarTimeout time.Duration // how long the leases of sessions outlive the last heartbeat
 	RestartGrace   time.Duration // how long they outlive an orderly exit
 	Log            *slog.Logger
 	Clock          func() time.Duration // never jumps, and goes on while the machine is suspended
@@ -129,7 +129,7 @@ func New(pc Config) *Pipeline {
 	return b
 }
 
-// join makes the first attempt to join, so that the first claim finds an
+// Join makes the first attempt to join, so that the first claim finds an
 // identity. It may fail: run goes on trying.
 func (b *Pipeline) Join(ctx context.Context) {
 	if err := b.heartbeat.Beat(ctx); err != nil {
@@ -137,8 +137,8 @@ func (b *Pipeline) Join(ctx context.Context) {
 	}
 }
 
-// run works until work is done (no session is left), then commits what is
-// queued and leaves the database. Housekeeping ends with ctx. hard ends it all.
+// Run works until work is done (no session is left), then commits what is
+// queued and leaves the database. Maintenance ends with ctx. hard ends it all.
 func (b *Pipeline) Run(ctx, work, hard context.Context) error {
 	var g errgroup.Group
 	keep, stopKeeping := context.WithCancel(hard)

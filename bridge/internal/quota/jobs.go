@@ -4,7 +4,7 @@ import (
 	"sync"
 )
 
-// jobQuota count the jobs that a session holds, in all databases, so that claims of it that
+// JobQuota count the jobs that a session holds, in all databases, so that claims of it that
 // are asked for together do not hold more than it may: a claim takes a place for each job
 // that it may get before the database is asked, and gives back what it did not get.
 type JobQuota struct {
@@ -14,7 +14,7 @@ type JobQuota struct {
 	short    bool // a claim waits for jobQuota that are claimed
 }
 
-// take takes up to want jobQuota under a limit. none: there is none, and full: each place is
+// Reserve takes up to want jobQuota under a limit. none: there is none, and full: each place is
 // that of a job, so that waiting for other claims' answers does not help.
 func (p *JobQuota) Reserve(want, most int) (n int, full bool) {
 	p.mu.Lock()
@@ -29,7 +29,7 @@ func (p *JobQuota) Reserve(want, most int) (n int, full bool) {
 	return 0, full
 }
 
-// answered gives back the jobQuota of a claim, of which so many are now those of jobs.
+// settle gives back the jobQuota of a claim, of which so many are now those of jobs.
 // short: a claim waited for that.
 func (p *JobQuota) settle(taken, held int) (short bool) {
 	p.mu.Lock()
@@ -40,7 +40,7 @@ func (p *JobQuota) settle(taken, held int) (short bool) {
 	return short
 }
 
-// bind takes jobQuota for jobs that come from elsewhere; false: there are too few.
+// Bind takes jobQuota for jobs that come from elsewhere; false: there are too few.
 func (p *JobQuota) Bind(n, most int) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -51,7 +51,7 @@ func (p *JobQuota) Bind(n, most int) bool {
 	return true
 }
 
-// free gives back jobQuota of jobs.
+// Release gives back jobQuota of jobs.
 func (p *JobQuota) Release(n int) {
 	p.mu.Lock()
 	p.held -= n
@@ -64,7 +64,7 @@ func (p *JobQuota) Count() (held int) {
 	return p.held
 }
 
-// settleQuota ends a claim's hold on places. The claims that waited for them are asked for again.
+// SettleJobs ends a claim's hold on places. The claims that waited for them are asked for again.
 func (a *Session) SettleJobs(taken, held int) {
 	if taken > 0 && a.Jobs.settle(taken, held) {
 		a.Client.WakeClaims()

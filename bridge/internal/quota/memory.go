@@ -32,8 +32,8 @@ const (
 	unreadShare = 8
 )
 
-// buffers bound the bytes that are held in memory for all sessions: large requests that are
-// being received or carried out, jobs that are being claimed, are claimed ahead or are not
+// Memory bound the bytes that are held in memory for all sessions: large requests that are
+// being received or carried out, jobs that are being claimed, are prefetched or are not
 // handed over yet, and replies that are not read. Where
 // there is no room left who stands still loses its connection, rather than that others
 // wait for it.
@@ -44,10 +44,10 @@ type Memory struct {
 	used        int64
 	in          int64 // of it, requests
 	claims      int64 // what commits under way may claim at the most
-	prefetched  int64 // claimed ahead
+	prefetched  int64 // prefetched
 	inspections int64 // what looks into databases may bring
 	sessions    map[*Session]*usage
-	freed       chan struct{}           // closed when there is more room; nil: nobody waits
+	freed       chan struct{}           // closed when there is more room; nil: no session waits
 	starved     map[ClaimWaker]struct{} // whose claims wait for room
 	evicting    bool                    // for who stands still, soon
 	left        atomic.Int64            // room; may be negative
@@ -55,7 +55,7 @@ type Memory struct {
 	known       atomic.Bool             // left is set
 }
 
-// buffered is what is held for one session.
+// usage is what is held for one session.
 type usage struct {
 	in, out int64
 	began   time.Time // of the message that is being received
@@ -63,7 +63,7 @@ type usage struct {
 	waits   bool      // for room
 }
 
-// receive has the session's buffer be of that size, waiting for room until its time is
+// Receive has the session's buffer be of that size, waiting for room until its time is
 // over: then it is busy.
 func (b *Memory) Receive(s *Session, gone <-chan struct{}, size int) error {
 	most := b.Max()
@@ -97,20 +97,20 @@ func (b *Memory) full(s *Session, most int64) error {
 	return &MemoryError{most}
 }
 
-// memoryError says that there was no room in time.
+// MemoryError says that there was no room in time.
 type MemoryError struct{ limit int64 }
 
 func (e *MemoryError) Error() string {
 	return fmt.Sprintf("requests and replies of all connections take %d MiB of the sidecar's memory, which is its limit (limits.buffered in its config): send again, when others are done", e.limit>>20)
 }
 
-// exceeded is the error for a session that has to make room.
+// Exceeded is the error for a session that has to make room.
 func (b *Memory) Exceeded() error { return &MemoryError{b.Max()} }
 
-// claimWaker is a database whose claims are to be gathered again.
+// ClaimWaker is a database whose claims are to be gathered again.
 type ClaimWaker interface{ WakeClaims() }
 
-// resize changes what the session receives. Not nil: there is no room, until the channel
+// tryReceive changes what the session receives. Not nil: there is no room, until the channel
 // is closed.
 func (b *Memory) tryReceive(s *Session, in, most int64) (freed <-chan struct{}) {
 	b.mu.Lock()
@@ -135,7 +135,7 @@ func (b *Memory) tryReceive(s *Session, in, most int64) (freed <-chan struct{}) 
 	return nil
 }
 
-// send notes what is not written to the session yet; it never waits. writing: it is being
+// setUnread notes what is not written to the session yet; it never waits. writing: it is being
 // written.
 func (b *Memory) setUnread(s *Session, n int64, writing bool) {
 	b.mu.Lock()
@@ -151,7 +151,7 @@ func (b *Memory) setUnread(s *Session, n int64, writing bool) {
 	b.add(s, x, n)
 }
 
-// at finds or makes what is held for the session. b.mu is held.
+// usageOf finds or makes what is held for the session. b.mu is held.
 func (b *Memory) usageOf(s *Session) *usage {
 	x := b.sessions[s]
 	if x == nil {
@@ -198,7 +198,7 @@ func (b *Memory) use(n int64) {
 	clear(b.starved)
 }
 
-// end forgets what the session received.
+// EndReceive forgets what the session received.
 func (b *Memory) EndReceive(s *Session) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -210,7 +210,7 @@ func (b *Memory) EndReceive(s *Session) {
 	}
 }
 
-// evict ends the sessions that have stood still for longest, until half of the room is free.
+// evictStalled ends the sessions that have stood still for longest, until half of the room is free.
 func (b *Memory) evictStalled(most int64) {
 	type idle struct {
 		s     *Session
@@ -241,7 +241,7 @@ func (b *Memory) evictStalled(most int64) {
 	}
 }
 
-// memorySnapshot is what is held in memory at one moment, in bytes.
+// MemorySnapshot is what is held in memory at one moment, in bytes.
 type MemorySnapshot struct {
 	Used        int64 // the sum of the others
 	Sessions    int64 // requests, and replies that are not read
@@ -250,7 +250,7 @@ type MemorySnapshot struct {
 	Inspections int64 // what looks into databases may bring
 }
 
-// snapshot adds up what is held.
+// Snapshot adds up what is held.
 func (b *Memory) Snapshot() MemorySnapshot {
 	b.mu.Lock()
 	defer b.mu.Unlock()

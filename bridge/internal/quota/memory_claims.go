@@ -2,7 +2,7 @@ package quota
 
 import "time"
 
-// most is the limit.
+// Max is the limit.
 func (b *Memory) Max() int64 {
 	if b.Limit == nil {
 		return DefaultBuffered
@@ -10,7 +10,7 @@ func (b *Memory) Max() int64 {
 	return b.Limit()
 }
 
-// each is what a session's client may owe when more is claimed for it: a part of the room
+// perSession is what a session's client may owe when more is claimed for it: a part of the room
 // that is left, so that there is always some for others.
 func (b *Memory) perSession() int64 {
 	if !b.known.Load() {
@@ -19,10 +19,10 @@ func (b *Memory) perSession() int64 {
 	return min(max(b.left.Load()/unreadShare, minUnread), MaxUnread)
 }
 
-// roomy reports whether there is room.
+// HasRoom reports whether there is room.
 func (b *Memory) HasRoom() bool { return !b.known.Load() || b.left.Load() > 0 }
 
-// reserve takes room for what the claims of a commit bring, as far as there is some. Where
+// ReserveClaims takes room for what the claims of a commit bring, as far as there is some. Where
 // only one (whole) would need more than that, and half of the room is free, it has it.
 func (b *Memory) ReserveClaims(whole int64) int64 {
 	b.mu.Lock()
@@ -38,7 +38,7 @@ func (b *Memory) ReserveClaims(whole int64) int64 {
 	return n
 }
 
-// unreserve gives back what was not needed: nobody who waits for room is told, as it was there
+// ReturnClaims gives back what was not needed: nobody who waits for room is told, as it was there
 // before.
 func (b *Memory) ReturnClaims(n int64) {
 	b.mu.Lock()
@@ -48,7 +48,7 @@ func (b *Memory) ReturnClaims(n int64) {
 	b.measure()
 }
 
-// release gives back what was needed.
+// ReleaseClaims gives back what was needed.
 func (b *Memory) ReleaseClaims(n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -56,7 +56,7 @@ func (b *Memory) ReleaseClaims(n int64) {
 	b.use(-n)
 }
 
-// starve has the committer be woken when there is room, and those be ended who stand still in
+// WakeWhenFree has the committer be woken when there is room, and those be ended who stand still in
 // the meantime.
 func (b *Memory) WakeWhenFree(c ClaimWaker) {
 	b.mu.Lock()
@@ -81,7 +81,7 @@ func (b *Memory) WakeWhenFree(c ClaimWaker) {
 	})
 }
 
-// keep counts what is claimed ahead.
+// AddPrefetched counts what is prefetched.
 func (b *Memory) AddPrefetched(n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -89,7 +89,7 @@ func (b *Memory) AddPrefetched(n int64) {
 	b.use(n)
 }
 
-// look takes room for what a look into a database may bring, in bytes, and waits for it. The room is
+// ReserveInspection takes room for what a look into a database may bring, in bytes, and waits for it. The room is
 // that of the look until done is called.
 func (b *Memory) ReserveInspection(gone <-chan struct{}, bytes int64) (done func(), err error) {
 	most, bytes := b.Max(), messageCopies*bytes

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// names remembers which names of queues clients made up, for which "*" stands. Each counts
+// QueueNames remembers which names of queues clients made up, for which "*" stands. Each counts
 // for the user who used it first, so that one who makes up a name for each job takes none
 // from others. When a user has used up three quarters of what is allowed, names are
 // forgotten that were not used since a look before, and whose queues are empty.
@@ -16,7 +16,7 @@ type QueueNames struct {
 	next  time.Time // not before that the next look
 }
 
-// madeUp is one name.
+// queueName is one name.
 type queueName struct {
 	user uint32
 	used time.Time
@@ -32,7 +32,7 @@ const (
 	QueueNameTimeout = 30 * time.Second
 )
 
-// known reports whether the name is known, or there is room for it to be from now on.
+// Use reports whether the name is known, or there is room for it to be from now on.
 // look: a look for names to forget is due, which the caller begins.
 func (n *QueueNames) Use(name string, user uint32, most int) (ok, look bool) {
 	n.mu.Lock()
@@ -56,7 +56,7 @@ func (n *QueueNames) Use(name string, user uint32, most int) (ok, look bool) {
 	return m != nil, look
 }
 
-// forget forgets the names that were not used for namesAge before a look that began at
+// Forget forgets the names that were not used for namesAge before a look that began at
 // began, and have no jobs. It returns them.
 func (n *QueueNames) Forget(began time.Time, hasJobs func(name string) bool) (gone []string) {
 	n.mu.Lock()
@@ -76,7 +76,7 @@ func (n *QueueNames) Forget(began time.Time, hasJobs func(name string) bool) (go
 	return gone
 }
 
-// count is how many names are known.
+// Count is how many names are known.
 func (n *QueueNames) Count() int {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -23,14 +23,14 @@ const (
 
 func NewRejectLimiter() *rate.Limiter { return rate.NewLimiter(rejectsPerSecond, rejectBurst) }
 
-// brakes count the connections that were refused, or closed for what they sent, by users:
+// RejectLimiter count the connections that were refused, or closed for what they sent, by users:
 // who connects anew each time is slowed down too.
 type RejectLimiter struct {
 	mu    sync.Mutex
 	users map[uint32]*rate.Limiter
 }
 
-// delay is how long the user's connection waits for its end, in which so many bytes were
+// Delay is how long the user's connection waits for its end, in which so many bytes were
 // read in vain.
 func (b *RejectLimiter) Delay(uid uint32, bytes int) time.Duration {
 	b.mu.Lock()

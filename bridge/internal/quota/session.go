@@ -4,7 +4,7 @@ import (
 	"sync/atomic"
 )
 
-// account is a client's connection as the pipelines and the limits see it: what it holds
+// Session is a client's connection as the pipelines and the limits see it: what it holds
 // and what it has still to read. Its address is the session's identity there.
 type Session struct {
 	Client Client
@@ -16,17 +16,17 @@ type Session struct {
 	Blocked   atomic.Bool // a claim without an id waits, and what came behind it is not read
 }
 
-// sessionHooks are what the limits and the pipelines ask of a session.
+// Client are what the limits and the pipelines ask of a session.
 type Client interface {
-	// mayClaim reports whether the session may claim from all of the queues.
+	// MayClaim reports whether the session may claim from all of the queues.
 	MayClaim(queues []string) bool
-	// maxJobs is how many jobs the session may hold.
+	// MaxJobs is how many jobs the session may hold.
 	MaxJobs() int
-	// tooManyJobs is the error for a request that would exceed maxJobs.
+	// TooManyJobs is the error for a request that would exceed maxJobs.
 	TooManyJobs() error
-	// wakeClaims has the claims of all databases be gathered again.
+	// WakeClaims has the claims of all databases be gathered again.
 	WakeClaims()
-	// evict closes the connection, whose client stands still while others wait for memory.
+	// Evict closes the connection, whose client stands still while others wait for memory.
 	// receiving: in the middle of a request, else in a reply.
 	Evict(receiving bool)
 }

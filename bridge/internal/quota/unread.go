@@ -7,11 +7,11 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// backlogHigh is how many bytes a client may have to read, of jobs and replies, before its
+// MaxUnread is how many bytes a client may have to read, of jobs and replies, before its
 // further claims wait; see buffers.each for when there is little room.
 const MaxUnread = 8 << 20
 
-// owedStep is how many bytes a session may owe without that they count, and by how much what
+// reportStep is how many bytes a session may owe without that they count, and by how much what
 // counts may differ from what it owes: so small replies cost nothing here.
 const reportStep = 16 << 10
 
@@ -25,7 +25,7 @@ type unreadBytes struct {
 	reported int64 // to the buffers
 }
 
-// owe counts bytes that the client has to read from now on, or, below 0, has read.
+// AddUnread counts bytes that the client has to read from now on, or, below 0, has read.
 func (s *Session) AddUnread(n int64) {
 	if n == 0 {
 		return
@@ -46,7 +46,7 @@ func (s *Session) AddUnread(n int64) {
 	}
 }
 
-// overloaded reports whether the client reads too slowly to get more jobs now. If so its
+// Overloaded reports whether the client reads too slowly to get more jobs now. If so its
 // claims are looked at again when it has read something.
 func (s *Session) Overloaded() bool {
 	if s.unread.bytes.Load() < s.maxUnread() {
@@ -56,7 +56,7 @@ func (s *Session) Overloaded() bool {
 	if s.unread.bytes.Load() >= s.maxUnread() {
 		return true
 	}
-	s.unread.starved.Store(false) // it read just now
+	s.unread.starved.Store(false) // it read now
 	return false
 }
 
@@ -67,10 +67,10 @@ func (s *Session) maxUnread() int64 {
 	return s.memory.perSession()
 }
 
-// load counts jobs that were claimed for the session and are not in its outbox yet.
+// AddClaimed counts jobs that were claimed for the session and are not in its outbox yet.
 func (s *Session) AddClaimed(jobs []backends.Job) { s.AddUnread(JobBytes(jobs)) }
 
-// jobBytes is what jobs take in memory, but for what each takes anyway.
+// JobBytes is what jobs take in memory, but for what each takes anyway.
 func JobBytes(jobs []backends.Job) (n int64) {
 	for i := range jobs {
 		j := &jobs[i]
