@@ -384,18 +384,3 @@ func (b *dispatcher) wait(ctx context.Context, w *ClaimRequest) Answer {
 		return <-w.answer
 	}
 }
-
-// snapshot counts what waits, and what is prefetched.
-func (b *dispatcher) snapshot() (s Snapshot) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	s.WaitQueues, s.Stopped = len(b.queues), b.stopped != nil
-	for _, ln := range b.queues {
-		s.Claims += ln.len()
-		s.Prefetched += len(ln.prefetch.jobs)
-		if ln.expected == 0 && !ln.prefetch.inCommit {
-			s.IdleClaims += ln.idle.Len()
-		}
-	}
-	return s
-}

@@ -107,23 +107,6 @@ func (b *Pipeline) HeartbeatAge() time.Duration { return b.heartbeat.Age() }
 // SidecarTimeout is how long this sidecar's session leases outlive its last heartbeat.
 func (b *Pipeline) SidecarTimeout() time.Duration { return b.times.Timeout() }
 
-// Snapshot is what a pipeline holds at one moment.
-type Snapshot struct {
-	Claims       int  // that wait
-	IdleClaims   int  // of them, those for which the database had nothing when it was asked last
-	WaitQueues   int  // lists of queues that are known, with waiting claims or without
-	Prefetched   int  // jobs that are prefetched
-	QueuedWrites int  // that no commit has taken yet
-	Stopped      bool // every claim is refused
-}
-
-// Snapshot counts what the pipeline holds.
-func (b *Pipeline) Snapshot() Snapshot {
-	s := b.dispatcher.snapshot()
-	s.QueuedWrites = b.committer.queued()
-	return s
-}
-
 // Trouble is why the last commit or the last heartbeat failed; nil: they did not.
 func (b *Pipeline) Trouble() error {
 	if why := b.committer.trouble.Load(); why != nil {
