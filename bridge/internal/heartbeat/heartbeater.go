@@ -17,19 +17,17 @@ import (
 	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 )
 
-// Heartbeater keeps this sidecar alive in one database: it joins under a new
-// identity, heartbeats, compares what the database thinks it has with what it knows,
-// and watches the other sidecars' heartbeats.
+// Heartbeater keeps this sidecar alive in one database. It joins under a new identity, sends heartbeats, compares the
+// claimed rows with the lease table, and watches the heartbeats of the other sidecars.
 //
-// How the times follow from the sidecar timeout H (design.md §2.4: a dead sidecar's
-// jobs are free within H):
+// The times follow from the sidecar timeout H. A dead sidecar's jobs must be free within H:
 //
-//	beat every H/6; each beat is good for 13/20 H from when it reached the database;
-//	a peer is suspected when its end has passed and its beat stood still for 12/20 H
-//	here. So a sidecar that dies right after a beat is given up at most at 12/20 H
-//	plus two beats of the others (H/6 each: one until they saw it, one until they
-//	look again): below H. And as long as a sidecar trusts its own beat, nobody
-//	suspects it, wherever the database's clock is set meanwhile.
+//   - A sidecar sends a heartbeat every H/6. Each is valid for 13/20 H from when it reached the database.
+//   - A peer is suspect if its heartbeat has expired and did not change for 12/20 H as seen here.
+//
+// So a sidecar that dies right after a heartbeat is given up after at most 12/20 H plus two heartbeats of the others
+// (H/6 each: one until they saw it, one until they check again), which is below H. As long as a sidecar trusts its
+// own heartbeat, no peer suspects it, wherever the database's clock is set.
 type Heartbeater struct {
 	Config
 	poke chan struct{} // 1: one wish to heartbeat at once is enough
@@ -69,7 +67,7 @@ func New(c Config) *Heartbeater {
 	return &Heartbeater{Config: c, poke: make(chan struct{}, 1), peers: make(map[backends.Identity]peerState)}
 }
 
-// peerState is what was seen of a peer.
+// peerState is what this sidecar has seen of a peer.
 type peerState struct {
 	beats uint64
 	since time.Duration // when heartbeats was first seen, by clock
@@ -77,7 +75,7 @@ type peerState struct {
 	lease time.Duration // the peer's
 }
 
-// Run joins and heartbeats until ctx is done. It does not leave: see leave.
+// Run joins and sends heartbeats until ctx is done. It does not leave: see Leave.
 func (k *Heartbeater) Run(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -111,14 +109,14 @@ func (k *Heartbeater) Run(ctx context.Context) error {
 	}
 }
 
-// noteResult remembers how the last turn ended, for people.
+// noteResult keeps the error of the last heartbeat for status.
 func (k *Heartbeater) noteResult(err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.lastErr = err
 }
 
-// Beat is one heartbeat and what follows from it.
+// Beat sends one heartbeat, or joins, and compares the claims if that succeeds.
 func (k *Heartbeater) Beat(ctx context.Context) error {
 	id := k.Identity()
 	kind := backends.HeartbeatRenew
@@ -174,10 +172,9 @@ func (k *Heartbeater) noteBeat(id backends.Identity, kind backends.HeartbeatKind
 	return true
 }
 
-// watchPeers remembers the peers' heartbeats and reports whether one is suspect. k.mu is
-// held. With anew it begins to watch them: this sidecar's own heartbeats were late, so that
-// what kept them (the database was unreachable, or locked, this process was stopped, perhaps
-// with a lock that all others waited for) may have kept theirs, and they come now.
+// watchPeers records the peers' heartbeats and reports whether one is suspect. With anew it starts over: this
+// sidecar's own heartbeats were late, so whatever delayed them (an unreachable or locked database, a stopped
+// process) may have delayed the peers' too. k.mu is held.
 func (k *Heartbeater) watchPeers(peers []backends.Peer, anew bool) (suspects bool) {
 	now, observe := k.Clock(), k.Times.sidecarTimeout().observe()
 	next := make(map[backends.Identity]peerState, len(peers))
@@ -220,8 +217,7 @@ func (k *Heartbeater) Peers() (n int) {
 	return n
 }
 
-// GiveUp drops an identity that others took for dead: its leases are theirs to
-// give out again.
+// GiveUp drops an identity that other sidecars declared dead. They can hand out its jobs again.
 func (k *Heartbeater) GiveUp(id backends.Identity) {
 	k.mu.Lock()
 	if k.identity != id {
@@ -243,14 +239,14 @@ func (k *Heartbeater) GiveUp(id backends.Identity) {
 	k.Lost(lost)
 }
 
-// Identity is the identity claims are made under; 0 while there is none.
+// Identity is the identity that claims are made under; 0 if there is none.
 func (k *Heartbeater) Identity() backends.Identity {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.identity
 }
 
-// Fresh is the identity, while its heartbeat is not late, else 0.
+// Fresh is the identity if its heartbeat is not late, else 0.
 func (k *Heartbeater) Fresh() backends.Identity {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -260,8 +256,8 @@ func (k *Heartbeater) Fresh() backends.Identity {
 	return k.identity
 }
 
-// Confirm makes sure that id is alive, by a heartbeat where the last one is late: a
-// claim is handed out only then. It waits for that heartbeat as long as ctx allows.
+// Confirm reports whether id is alive. If the last heartbeat is late, it sends one and waits for it as long as ctx
+// allows.
 func (k *Heartbeater) Confirm(ctx context.Context, id backends.Identity) bool {
 	if k.Fresh() == id {
 		return true
@@ -279,7 +275,7 @@ func (k *Heartbeater) Confirm(ctx context.Context, id backends.Identity) bool {
 	}
 }
 
-// BeatNow asks for a heartbeat without waiting for its time.
+// BeatNow requests a heartbeat at once. It does not wait for it.
 func (k *Heartbeater) BeatNow() {
 	select {
 	case k.poke <- struct{}{}:
@@ -287,7 +283,7 @@ func (k *Heartbeater) BeatNow() {
 	}
 }
 
-// Leave is the last heartbeat: the sessions' leases stay valid for the grace.
+// Leave sends the last heartbeat. The sessions' leases stay valid for the restart grace.
 func (k *Heartbeater) Leave(ctx context.Context) error {
 	k.mu.Lock()
 	id := k.identity

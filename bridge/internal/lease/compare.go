@@ -5,8 +5,7 @@ import (
 	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 )
 
-// DropAll forgets everything: the identity was given up, and the database takes
-// all of it back. It returns what each session lost.
+// DropAll removes everything after the identity was given up. It returns what each session lost.
 func (l *Table) DropAll() map[*quota.Session][]Held {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -23,8 +22,7 @@ func (l *Table) DropAll() map[*quota.Session][]Held {
 	return lost
 }
 
-// Confirmed lists the tokens that are settled in the lease table (not on their way, not
-// being settled): those must be in the database too.
+// Confirmed lists the tokens that the database must have too: neither in flight nor being settled.
 func (l *Table) Confirmed() map[backends.Token]struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -37,7 +35,7 @@ func (l *Table) Confirmed() map[backends.Token]struct{} {
 	return out
 }
 
-// Unknown filters the rows that nobody here knows of; of the others it learns the queues.
+// Unknown returns the leases of rows that the table does not have. From the others it learns their queues.
 func (l *Table) Unknown(rows []backends.ClaimedJob) []backends.Lease {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -53,8 +51,8 @@ func (l *Table) Unknown(rows []backends.ClaimedJob) []backends.Lease {
 	return out
 }
 
-// DropMissing forgets tokens that the database no longer has under this host, unless they
-// are being settled now, and returns what each session lost by it.
+// DropMissing removes those of the tokens that are still confirmed. The database no longer has them under this
+// identity. It returns what each session lost.
 func (l *Table) DropMissing(tokens map[backends.Token]struct{}) map[*quota.Session][]Held {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -27,7 +27,7 @@ const (
 	logUnusable = "row skipped: it holds a value that a sidecar can't use"
 )
 
-// Claims are the claims that maintenance has jobs for.
+// Claims are the waiting claims for which maintenance finds jobs.
 type Claims interface {
 	// Waiting lists the queues that claims wait for.
 	Waiting() []string
@@ -35,8 +35,7 @@ type Claims interface {
 	NotifyReady(queues []string)
 }
 
-// Maintainer is the reaper, the promoter and the poller of one database: one look
-// for all of its queues.
+// Maintainer promotes, reaps, prunes and polls one database, with one statement for all of its queues.
 type Maintainer struct {
 	Config
 	prune  pruning
@@ -44,7 +43,7 @@ type Maintainer struct {
 	poke   chan struct{}     // 1: one wish to sweep at once is enough
 }
 
-// Config is what a maintainer needs.
+// Config is what a Maintainer needs.
 type Config struct {
 	Backend   *backendref.Ref
 	Heartbeat *heartbeat.Heartbeater
@@ -66,7 +65,7 @@ func (s *Maintainer) Wake() {
 	}
 }
 
-// Run sweeps until ctx is done.
+// Run maintains until ctx is done.
 func (s *Maintainer) Run(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -92,8 +91,8 @@ func (s *Maintainer) Run(ctx context.Context) error {
 	}
 }
 
-// maintain takes batches while they come back full, and says when to look again. Pruning
-// keeps its own pace.
+// maintain runs batches while they come back full, and returns when to run the next ones. Pruning has its own
+// pace.
 func (s *Maintainer) maintain(ctx context.Context) (time.Duration, error) {
 	for {
 		most, prune := s.Times.Timeout(), s.prune.due(time.Now())
@@ -132,7 +131,7 @@ func (s *Maintainer) maintain(ctx context.Context) (time.Duration, error) {
 	}
 }
 
-// logOnce logs an error that every look finds again, until it is another one or gone.
+// logOnce logs an error that every batch finds again once, until it changes or is gone.
 func (s *Maintainer) logOnce(message string, err error) {
 	switch {
 	case err == nil:

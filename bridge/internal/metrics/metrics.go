@@ -4,8 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Set are what a Bridge counts, from its first moment on. A counter never decreases:
-// not over a reload, and not when its queue or database is not configured any more.
+// Set has all counters of a sidecar.
 type Set struct {
 	enqueued, duplicates, claimed, acked, nacked, dead, returned *prometheus.CounterVec // by database, queue
 	lost                                                         *prometheus.CounterVec // by database, queue, cause
@@ -90,7 +89,7 @@ func (m *Set) histograms(name, help string, buckets []float64, labels []string) 
 	return v
 }
 
-// Gauge is one that is looked at when somebody asks.
+// Gauge describes a gauge that is computed when metrics are scraped.
 func Gauge(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc("qsidecar_"+name, help, labels, nil)
 }

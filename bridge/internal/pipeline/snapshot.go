@@ -17,7 +17,7 @@ func (b *Pipeline) Snapshot() Snapshot {
 	return s
 }
 
-// snapshot counts what waits, and what is prefetched.
+// snapshot counts the waiting claims and the prefetched jobs.
 func (b *dispatcher) snapshot() (s Snapshot) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -4,19 +4,19 @@ import (
 	"sync/atomic"
 )
 
-// Session is a client's connection as the pipelines and the limits see it: what it holds
-// and what it has still to read. Its address is the session's identity there.
+// Session is a client connection as the pipelines and limits see it: what it holds and what it has still to read.
+// Its address is the session's identity.
 type Session struct {
 	Client Client
 	memory *Memory // nil: nothing is limited
 	Jobs   JobQuota
 	unread unreadBytes
 
-	Receiving atomic.Bool // a message came in part
-	Blocked   atomic.Bool // a claim without an id waits, and what came behind it is not read
+	Receiving atomic.Bool // in the middle of a message
+	Blocked   atomic.Bool // a claim without an id waits; nothing after it is read
 }
 
-// Client are what the limits and the pipelines ask of a session.
+// Client is what the limits and the pipelines ask of a session. Its methods must not block.
 type Client interface {
 	// MayClaim reports whether the session may claim from all of the queues.
 	MayClaim(queues []string) bool
@@ -31,4 +31,5 @@ type Client interface {
 	Evict(receiving bool)
 }
 
+// NewSession returns the Session of a client. A nil memory limits nothing.
 func NewSession(c Client, m *Memory) Session { return Session{Client: c, memory: m} }
