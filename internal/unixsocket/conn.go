@@ -2,8 +2,7 @@ package unixsocket
 
 import "net"
 
-// Conn is a connection by a socket: one that can be ended in one direction, and whose peer
-// is known.
+// Conn is a connection to a Listener.
 type Conn interface {
 	net.Conn
 	CloseWrite() error
@@ -17,7 +16,7 @@ type Conn interface {
 	HungUp() bool
 }
 
-// NewConn is what a listener accepted.
+// NewConn wraps a connection that a Listener accepted. A test can accept its own Conn.
 func NewConn(c net.Conn, watcher *HangUpWatcher) Conn {
 	if c, ok := c.(*net.UnixConn); ok {
 		return unixConn{c, watcher}
