@@ -38,6 +38,7 @@ const (
 	defaultInspections = 4
 )
 
+// New returns a reference to b. done, which can be nil, is called when b is replaced and its last call has ended.
 func New(b backends.Backend, done func()) *Ref { return &Ref{current: newEndpoint(b, done)} }
 
 func newEndpoint(b backends.Backend, done func()) *endpoint {

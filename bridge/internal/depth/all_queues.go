@@ -34,6 +34,7 @@ type AllQueues struct {
 	stats   []backends.QueueStats
 }
 
+// NewAllQueues returns an empty cache. ask queries the database.
 func NewAllQueues(ask func(ctx context.Context) ([]backends.QueueStats, error)) *AllQueues {
 	return &AllQueues{ask: ask, wake: make(chan struct{}, 1)}
 }

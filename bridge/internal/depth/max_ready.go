@@ -22,6 +22,7 @@ type ReadyLimits struct {
 	all map[string]*ReadyCount
 }
 
+// ReadyCount is the number of ready jobs of one queue.
 type ReadyCount struct {
 	count   func(ctx context.Context, queue string) (ready int64, err error)
 	Name    string
@@ -39,6 +40,7 @@ type Query struct {
 	waiting int                // sessions that do; depth.mu guards it
 }
 
+// NewReadyLimits returns empty limits. count queries the database.
 func NewReadyLimits(count func(ctx context.Context, queue string) (int64, error)) *ReadyLimits {
 	return &ReadyLimits{count: count}
 }

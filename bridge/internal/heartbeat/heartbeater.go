@@ -63,6 +63,7 @@ type Config struct {
 	Revived func()
 }
 
+// New returns a Heartbeater that has not joined.
 func New(c Config) *Heartbeater {
 	return &Heartbeater{Config: c, poke: make(chan struct{}, 1), peers: make(map[backends.Identity]peerState)}
 }

@@ -5,22 +5,28 @@ import (
 	"time"
 )
 
-// Times are a database's sidecar timeout and restart grace, which a reload may change.
+// Times are the sidecar timeout and the restart grace of a database, which a reload can change.
 type Times struct{ host, grace atomic.Int64 }
 
+// NewTimes returns times with these values.
 func NewTimes(timeout, grace time.Duration) *Times {
 	t := &Times{}
 	t.Set(timeout, grace)
 	return t
 }
 
+// Set changes both.
 func (t *Times) Set(timeout, grace time.Duration) {
 	t.host.Store(int64(timeout))
 	t.grace.Store(int64(grace))
 }
 
-func (t *Times) sidecarTimeout() timeout     { return timeout(t.host.Load()) }
-func (t *Times) Timeout() time.Duration      { return time.Duration(t.host.Load()) }
+func (t *Times) sidecarTimeout() timeout { return timeout(t.host.Load()) }
+
+// Timeout is the sidecar timeout. Commits and queries get as much time.
+func (t *Times) Timeout() time.Duration { return time.Duration(t.host.Load()) }
+
+// RestartGrace is how long the leases of sessions outlive an orderly exit.
 func (t *Times) RestartGrace() time.Duration { return time.Duration(t.grace.Load()) }
 
 // timeout is H, and what follows from it.

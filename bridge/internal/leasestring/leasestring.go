@@ -13,6 +13,7 @@ const leaseVersion = "1"
 
 var b64 = base64.RawURLEncoding.Strict()
 
+// Format returns the lease string of a lease of the database with that id.
 func Format(database string, l backends.Lease) string {
 	var raw [16]byte
 	binary.BigEndian.PutUint64(raw[:8], uint64(l.Token.Host))
@@ -33,8 +34,7 @@ func Format(database string, l backends.Lease) string {
 	return string(out)
 }
 
-// Parse reads a lease string. ok is false for anything that formatLease
-// never wrote: such a lease is a lost one.
+// Parse reads a lease string. ok is false for anything that Format never returns: such a lease is lost.
 func Parse(s string) (database string, l backends.Lease, ok bool) {
 	if len(s) > protocol.MaxLease || strings.ContainsAny(s, "\r\n") { // base64 would pass line ends over
 		return "", l, false

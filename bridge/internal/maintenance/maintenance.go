@@ -54,10 +54,12 @@ type Config struct {
 	Alone     bool // a batch of pruning holds up everybody who writes since then
 }
 
+// New returns a Maintainer.
 func New(c Config) *Maintainer {
 	return &Maintainer{Config: c, prune: pruning{alone: c.Alone}, logged: make(map[string]string), poke: make(chan struct{}, 1)}
 }
 
+// Wake requests maintenance at once. It does not wait for it.
 func (s *Maintainer) Wake() {
 	select {
 	case s.poke <- struct{}{}:

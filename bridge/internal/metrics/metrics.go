@@ -38,6 +38,7 @@ var (
 	sizeBuckets   = []float64{1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000}
 )
 
+// New returns counters that are 0.
 func New() *Set {
 	m := &Set{}
 	queue, database := []string{LabelDatabase, LabelQueue}, []string{LabelDatabase}

@@ -5,26 +5,24 @@ import (
 	"sync"
 )
 
-// MaxBytes is where a session's replies stop being taken while its client does
-// not read: what is in flight above it is one reply at most.
+// MaxBytes is how many bytes wait while the client does not read before Send blocks. One reply can exceed it.
 const MaxBytes = 1 << 20
 
-// scarceBytes is outboxHigh where the memory for all sessions is used up.
+// scarceBytes is MaxBytes while the memory for all sessions is used up.
 const scarceBytes = 16 << 10
 
-// chunkBytes is how much is written at a time: with each the client is seen to read.
+// chunkBytes is how much one write has at most. After each write the client counts as reading.
 const chunkBytes = 256 << 10
 
 // keptBytes is the largest buffer that is kept for the next reply.
 const keptBytes = 64 << 10
 
-// Outbox writes a connection's messages whole and in the order they were given.
-// Whoever finds nobody writing writes for all that came since then, so that a
-// burst of small replies is one system call.
+// Outbox writes a connection's messages whole and in order. A sender that finds no write under way writes for all
+// that queue since, so that a burst of small replies is one system call.
 type Outbox struct {
 	To      io.Writer
-	Unread  func(n int64) // told of each byte that waits, and with n below 0 of those that wait no more; nil: nobody is
-	HasRoom func() bool   // there is memory for more; nil: always
+	Unread  func(n int64) // adds bytes that wait, and with a negative n removes them; nil: nothing counts
+	HasRoom func() bool   // reports whether memory is free; nil: always
 
 	mu      sync.Mutex
 	buf     []byte // waiting to be written
@@ -34,9 +32,8 @@ type Outbox struct {
 	err     error
 }
 
-// Send gives one message: build appends it to the buffer. It blocks while the client does
-// not read and outboxHigh bytes wait already. An error is final: the connection
-// cannot be written to any more.
+// Send queues one message, which build appends to the buffer, and writes it unless a write is under way. It blocks
+// while MaxBytes wait. An error is final: the connection cannot be written to any more.
 func (o *Outbox) Send(build func([]byte) []byte) error {
 	first, err := o.Post(build)
 	if first {
@@ -45,8 +42,7 @@ func (o *Outbox) Send(build func([]byte) []byte) error {
 	return err
 }
 
-// Post is send without the writing. first: nobody is writing, and the caller has to see
-// that flush is called.
+// Post is Send without the write. first: no write is under way, and the caller calls Flush.
 func (o *Outbox) Post(build func([]byte) []byte) (first bool, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -69,7 +65,7 @@ func (o *Outbox) Post(build func([]byte) []byte) (first bool, err error) {
 	return first, nil
 }
 
-// full reports whether more has to wait until the client reads. o.mu is held.
+// full reports whether more must wait until the client reads. o.mu is held.
 func (o *Outbox) full() bool {
 	return len(o.buf) >= MaxBytes || len(o.buf) >= scarceBytes && o.writing && o.HasRoom != nil && !o.HasRoom()
 }
@@ -80,7 +76,7 @@ func (o *Outbox) addUnread(n int) {
 	}
 }
 
-// write writes out, and counts it off.
+// write writes out in chunks and counts them.
 func (o *Outbox) write(out []byte) error {
 	for len(out) > 0 {
 		n := min(len(out), chunkBytes)
@@ -96,7 +92,7 @@ func (o *Outbox) write(out []byte) error {
 	return nil
 }
 
-// Flush writes all that there is.
+// Flush writes everything that is queued.
 func (o *Outbox) Flush() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -117,7 +113,7 @@ func (o *Outbox) Flush() error {
 	return o.err
 }
 
-// wakeWaiting wakes those who wait for room. o.mu is held.
+// wakeWaiting wakes the senders that wait for space. o.mu is held.
 func (o *Outbox) wakeWaiting() {
 	if o.below != nil {
 		close(o.below)
@@ -125,7 +121,7 @@ func (o *Outbox) wakeWaiting() {
 	}
 }
 
-// Fail ends the outbox: later and waiting sends return err.
+// Fail ends the outbox: waiting and later sends return err.
 func (o *Outbox) Fail(err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

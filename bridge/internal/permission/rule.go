@@ -8,10 +8,9 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// Rule allows some users of a socket some ops on some queues. A list that is nil
-// stands for all.
+// Rule allows some users of a socket some ops on some queues. A nil list stands for all.
 type Rule struct {
-	Users  []uint32 // by number; a user fits who is among these or in one of Groups
+	Users  []uint32 // by number. The rule applies to a user in this list or in one of Groups
 	Groups []uint32 // by number, also supplementary ones
 	Ops    []protocol.Op
 	Queues []string // names, in which each * stands for any characters
@@ -30,8 +29,7 @@ func (r *Rule) allowsQueue(name string) bool {
 	return r.Queues == nil || slices.ContainsFunc(r.Queues, func(pattern string) bool { return matches(pattern, name) })
 }
 
-// matches reports whether the name is the pattern's, in which each * stands for any
-// characters, or none.
+// matches reports whether the name matches the pattern, in which each * stands for any characters or none.
 func matches(pattern, name string) bool {
 	parts := strings.Split(pattern, "*")
 	last := len(parts) - 1
@@ -52,7 +50,7 @@ func matches(pattern, name string) bool {
 	return strings.HasSuffix(name, parts[last])
 }
 
-// Check reports what is wrong with the rule, by the name of its field.
+// Check calls bad for each error in the rule.
 func (r *Rule) Check(bad func(field, format string, args ...any)) {
 	for _, op := range r.Ops {
 		if !protocol.Known(op) {

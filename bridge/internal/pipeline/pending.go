@@ -46,6 +46,7 @@ type size struct {
 
 func (s size) units() int { return fairshare.Units(s.jobs, s.bytes) }
 
+// Outcome is the result of a PendingWrite.
 type Outcome struct {
 	Result backends.WriteResult
 	Err    error

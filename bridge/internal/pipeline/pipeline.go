@@ -62,6 +62,7 @@ type Config struct {
 	Lost       func(map[*quota.Session][]lease.Held) // is told which claims the sessions no longer have
 }
 
+// New returns a pipeline that does not run. Metrics must be set before Join.
 func New(pc Config) *Pipeline {
 	b := &Pipeline{
 		Name:       pc.Name,

@@ -5,10 +5,9 @@ import (
 	"time"
 )
 
-// QueueNames remembers which names of queues clients made up, for which "*" stands. Each counts
-// for the user who used it first, so that one who makes up a name for each job takes none
-// from others. When a user has used up three quarters of what is allowed, names are
-// forgotten that were not used since a look before, and whose queues are empty.
+// QueueNames records the queue names for which "*" stands in the config. Each counts for the user that used it
+// first, so that a user with a name per job takes none from others. When a user has used up three quarters of the
+// limit, names of empty queues that were not used for a while are removed.
 type QueueNames struct {
 	mu    sync.Mutex
 	all   map[string]*queueName
@@ -23,17 +22,17 @@ type queueName struct {
 }
 
 const (
-	// namesAge is how long a name is remembered at least, and how long it is from one look
+	// QueueNameAge is how long a name is remembered at least, and how long it is from one look
 	// to the next.
 	QueueNameAge = 10 * time.Second
-	// namesShare bounds what looks may take of the time where they are slow.
+	// lookShare bounds what looks may take of the time where they are slow.
 	lookShare = 20
-	// namesTimeout bounds a look into one database.
+	// QueueNameTimeout bounds a look into one database.
 	QueueNameTimeout = 30 * time.Second
 )
 
-// Use reports whether the name is known, or there is room for it to be from now on.
-// look: a look for names to forget is due, which the caller begins.
+// Use reports whether the name is known or becomes so under the user's limit. look: the caller must find out which
+// queues are empty and call Forget.
 func (n *QueueNames) Use(name string, user uint32, most int) (ok, look bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -56,8 +55,7 @@ func (n *QueueNames) Use(name string, user uint32, most int) (ok, look bool) {
 	return m != nil, look
 }
 
-// Forget forgets the names that were not used for namesAge before a look that began at
-// began, and have no jobs. It returns them.
+// Forget removes and returns the names that have no jobs and were not used for QueueNameAge before began.
 func (n *QueueNames) Forget(began time.Time, hasJobs func(name string) bool) (gone []string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -7,8 +7,7 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Who is refused is served more slowly, so that one that goes on and on costs the others
-// little. A few refusals are answered at once, as they happen to any client.
+// The server throttles clients that keep sending rejected requests. A few rejections are answered at once.
 const (
 	rejectBurst      = 100 // at once
 	rejectsPerSecond = 200 // after that
@@ -21,17 +20,16 @@ const (
 	maxRejectedUsers = 1024
 )
 
+// NewRejectLimiter returns the limiter of one session.
 func NewRejectLimiter() *rate.Limiter { return rate.NewLimiter(rejectsPerSecond, rejectBurst) }
 
-// RejectLimiter count the connections that were refused, or closed for what they sent, by users:
-// who connects anew each time is slowed down too.
+// RejectLimiter counts rejected connections by user, so that reconnecting does not help.
 type RejectLimiter struct {
 	mu    sync.Mutex
 	users map[uint32]*rate.Limiter
 }
 
-// Delay is how long the user's connection waits for its end, in which so many bytes were
-// read in vain.
+// Delay is how long to put off the end of the user's connection, from which so many bytes were read in vain.
 func (b *RejectLimiter) Delay(uid uint32, bytes int) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
