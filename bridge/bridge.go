@@ -25,8 +25,7 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// flushTimeout bounds how long an exit waits for the database to take what is
-// queued, after the last session.
+// flushTimeout bounds how long an exit waits for the queued writes after the last session.
 const flushTimeout = 5 * time.Second
 
 // Bridge is one sidecar.
@@ -62,7 +61,7 @@ type Bridge struct {
 	closing  bool
 }
 
-// running is what Run has under way that a reload changes.
+// running is the state of Run that a reload changes.
 type running struct {
 	listeners map[string]*unixsocket.Listener // by path
 	watcher   *unixsocket.HangUpWatcher
@@ -74,15 +73,14 @@ type running struct {
 	hard      context.Context         // done when the time for the last commits is over
 }
 
-// system is what a Bridge uses of the operating system beside its databases. A test on a
-// virtual clock puts other functions in the place of those.
+// system is what a Bridge uses of the operating system. Tests on a virtual clock replace it.
 type system struct {
 	clock  func() time.Duration                                    // never jumps; see bootTime
 	listen func(s unixsocket.Config) (*unixsocket.Listener, error) // on a socket that was not handed over
 }
 
-// New checks the options, reports everything that is wrong with them, and makes a
-// Bridge. It starts nothing.
+// New checks the options and returns a Bridge that does not run. The error lists everything that is wrong with the
+// options.
 func New(o Options, log *slog.Logger) (*Bridge, error) {
 	return newBridge(o, log, system{clock: heartbeat.BootTime, listen: unixsocket.Listen})
 }
@@ -115,17 +113,15 @@ func newBridge(o Options, log *slog.Logger, sys system) (*Bridge, error) {
 	return b, nil
 }
 
-// Ready is closed when every socket listens and the databases were asked.
+// Ready is closed when every socket listens and each database was asked once.
 func (b *Bridge) Ready() <-chan struct{} { return b.ready }
 
-// Abort ends a drain at once: Run closes what is open and returns. Leases stay
-// valid for the restart grace still.
+// Abort ends a drain at once: Run closes all connections and returns. Leases stay valid for the restart grace.
 func (b *Bridge) Abort() { b.abort.Do(func() { close(b.aborted) }) }
 
-// Run serves until ctx is done, then drains: no more jobs are given out, settles
-// go on until no connection holds a job or the drain timeout is over, and
-// connections are closed without releasing anything. What they fed is committed,
-// and only then does the sidecar leave the databases.
+// Run serves until ctx is done, then drains. A drain hands out no more jobs. It waits until no connection holds a
+// job or the drain timeout is over, and closes the connections without releasing anything. Run commits the
+// remaining writes before it leaves the databases.
 func (b *Bridge) Run(ctx context.Context) error {
 	r, err := b.begin(ctx)
 	if err != nil {
@@ -179,7 +175,7 @@ func (b *Bridge) Run(ctx context.Context) error {
 	return err
 }
 
-// begin listens, and makes what Run needs.
+// begin listens and creates the state of Run.
 func (b *Bridge) begin(ctx context.Context) (*running, error) {
 	lns, err := b.listenAll(&b.plan.Load().opts)
 	if err != nil {
@@ -230,7 +226,7 @@ func (b *Bridge) drain() {
 	}
 }
 
-// drainCheck is how often a drain looks whether all jobs are settled.
+// drainCheck is how often a drain checks whether all jobs are settled.
 const drainCheck = 20 * time.Millisecond
 
 // idle reports whether no connection holds a job or waits for an answer.
@@ -250,10 +246,10 @@ func (b *Bridge) idle() bool {
 	return true
 }
 
-// lostInEvent is how many leases one event names: they fit the smallest max_reply.
+// lostInEvent is how many leases one event has: they fit the smallest max_reply.
 const lostInEvent = 500
 
-// tellLost tells the sessions that asked for it, and the log, what they lost.
+// tellLost sends lost leases to the sessions that asked for these events, and logs them.
 func (b *Bridge) tellLost(db *database, lost map[*quota.Session][]lease.Held) {
 	for a, gone := range lost {
 		s := a.Client.(*session)

@@ -10,15 +10,13 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// ErrHangUp is the cause with which ServeStream's ctx ends, says that nobody
-// reads out any more: streams cannot tell that by themselves.
+// ErrHangUp is the cause of a ctx of ServeStream whose client no longer reads: a stream cannot notice that itself.
 var ErrHangUp = errHangUp
 
-// ServeStream serves one session over a pair of streams, as stdio does, until in
-// ends, ctx is done or the Bridge stops. Run must be running. A ctx whose cause is
-// ErrHangUp, and an error of in but io.EOF, is the client's hang-up; any other end of ctx
-// is a close by this side. A read of in that nothing can interrupt (a terminal's)
-// is left behind in its goroutine, as is a write to out that no client reads.
+// ServeStream serves one session over a pair of streams, as stdio does, until in ends, ctx is done or the Bridge
+// stops. Run must be running. A ctx whose cause is ErrHangUp, or an error of in other than io.EOF, counts as the
+// client's hang-up. Any other end of ctx is a close by the server. A read of in that cannot be interrupted (a
+// terminal's) stays behind in its goroutine, as does a write to out that the client does not read.
 func (b *Bridge) ServeStream(ctx context.Context, in io.Reader, out io.Writer) error {
 	select {
 	case <-b.ready:
@@ -81,8 +79,8 @@ func (b *Bridge) serveConn(conn unixsocket.Conn, socket string) {
 	_ = conn.Close() // all that mattered was written or failed before
 }
 
-// open makes a session. There is none where the Bridge is stopping, where a reload took the
-// socket away while the connection was accepted, or, as the error says, where there are too many.
+// open creates a session. It returns nil if the Bridge stops or a reload removed the socket since, and an error if
+// there are too many sessions.
 func (b *Bridge) open(in io.Reader, out outbox.DeadlineWriter, conn unixsocket.Conn, socket string, who *unixsocket.Peer) (*session, *protocol.Error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -119,7 +117,7 @@ func (b *Bridge) ended(s *session) {
 	b.serving.Done()
 }
 
-// closeSessions closes every connection from this side.
+// closeSessions closes every connection from the server's side.
 func (b *Bridge) closeSessions() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -129,8 +127,8 @@ func (b *Bridge) closeSessions() {
 	}
 }
 
-// awaitSessions waits for the end of sessions that were closed. Once it is aborted, not for
-// what their clients have still to read.
+// awaitSessions waits until the closed sessions have ended. After Abort it does not wait for clients to read their
+// replies.
 func (b *Bridge) awaitSessions() {
 	ended := make(chan struct{})
 	go func() {
