@@ -1,28 +1,31 @@
-// Package bridge is a running sidecar: workers on one database and databases on the
-// other. It owns the listener, the sessions, the claim broker, the group commit,
-// and what keeps leases honest (keeper, sweeper). It knows the wire (protocol)
-// and what a job table is (backends), but no engine, no file and no signal.
+// Package bridge runs a sidecar: workers on one side, databases on the other.
+//
+// It has the sessions of clients, their operations, permissions and limits, reload, and metrics. Each database has a
+// pipeline (bridge/internal/pipeline), which queues claims and groups commits. The package knows the wire (protocol)
+// and the interface of a job table (backends). It knows no engine, no config file, no flag and no signal.
+//
+// Start reading at Bridge.Run. session.go reads the requests of one connection, ops.go starts them.
 package bridge
 
 import (
 	"context"
 	"errors"
-	"io"
 	"log/slog"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/qsidecar/qsidecar/bridge/internal/heartbeat"
 	"github.com/qsidecar/qsidecar/bridge/internal/lease"
+	"github.com/qsidecar/qsidecar/bridge/internal/leasestring"
 	"github.com/qsidecar/qsidecar/bridge/internal/metrics"
 	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 	"github.com/qsidecar/qsidecar/internal/unixsocket"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// flushTimeout bounds how long an exit waits for the database to take what is
-// queued, after the last session.
+// flushTimeout bounds how long an exit waits for the queued writes after the last session.
 const flushTimeout = 5 * time.Second
 
 // Bridge is one sidecar.
@@ -45,8 +48,8 @@ type Bridge struct {
 	reload  sync.Mutex // one change of the plan at a time
 	running *running   // nil: Run is not running, or stopping. reload guards it
 
-	queueNames queueNames // of queues
-	rejects    rejectLimiter
+	queueNames quota.QueueNames // of queues
+	rejects    quota.RejectLimiter
 	memory     quota.Memory
 	beside     atomic.Int64 // requests of all sessions that are carried out beside others
 
@@ -58,7 +61,7 @@ type Bridge struct {
 	closing  bool
 }
 
-// running is what Run has under way that a reload changes.
+// running is the state of Run that a reload changes.
 type running struct {
 	listeners map[string]*unixsocket.Listener // by path
 	watcher   *unixsocket.HangUpWatcher
@@ -70,17 +73,16 @@ type running struct {
 	hard      context.Context         // done when the time for the last commits is over
 }
 
-// system is what a Bridge uses of the operating system beside its databases. A test on a
-// virtual clock puts other functions in the place of those.
+// system is what a Bridge uses of the operating system. Tests on a virtual clock replace it.
 type system struct {
 	clock  func() time.Duration                                    // never jumps; see bootTime
 	listen func(s unixsocket.Config) (*unixsocket.Listener, error) // on a socket that was not handed over
 }
 
-// New checks the options, reports everything that is wrong with them, and makes a
-// Bridge. It starts nothing.
+// New checks the options and returns a Bridge that does not run. The error lists everything that is wrong with the
+// options.
 func New(o Options, log *slog.Logger) (*Bridge, error) {
-	return newBridge(o, log, system{clock: bootTime, listen: unixsocket.Listen})
+	return newBridge(o, log, system{clock: heartbeat.BootTime, listen: unixsocket.Listen})
 }
 
 func newBridge(o Options, log *slog.Logger, sys system) (*Bridge, error) {
@@ -111,17 +113,15 @@ func newBridge(o Options, log *slog.Logger, sys system) (*Bridge, error) {
 	return b, nil
 }
 
-// Ready is closed when every socket listens and the databases were asked.
+// Ready is closed when every socket listens and each database was asked once.
 func (b *Bridge) Ready() <-chan struct{} { return b.ready }
 
-// Abort ends a drain at once: Run closes what is open and returns. Leases stay
-// valid for the restart grace all the same.
+// Abort ends a drain at once: Run closes all connections and returns. Leases stay valid for the restart grace.
 func (b *Bridge) Abort() { b.abort.Do(func() { close(b.aborted) }) }
 
-// Run serves until ctx is done, then drains: no more jobs are given out, settles
-// go on until no connection holds a job or the drain timeout is over, and
-// connections are closed without releasing anything. What they fed is committed,
-// and only then does the sidecar leave the databases.
+// Run serves until ctx is done, then drains. A drain hands out no more jobs. It waits until no connection holds a
+// job or the drain timeout is over, and closes the connections without releasing anything. Run commits the
+// remaining writes before it leaves the databases.
 func (b *Bridge) Run(ctx context.Context) error {
 	r, err := b.begin(ctx)
 	if err != nil {
@@ -175,7 +175,7 @@ func (b *Bridge) Run(ctx context.Context) error {
 	return err
 }
 
-// begin listens, and makes what Run needs.
+// begin listens and creates the state of Run.
 func (b *Bridge) begin(ctx context.Context) (*running, error) {
 	lns, err := b.listenAll(&b.plan.Load().opts)
 	if err != nil {
@@ -226,7 +226,7 @@ func (b *Bridge) drain() {
 	}
 }
 
-// drainCheck is how often a drain looks whether all jobs are settled.
+// drainCheck is how often a drain checks whether all jobs are settled.
 const drainCheck = 20 * time.Millisecond
 
 // idle reports whether no connection holds a job or waits for an answer.
@@ -246,157 +246,17 @@ func (b *Bridge) idle() bool {
 	return true
 }
 
-// ErrHangUp is the cause with which ServeStream's ctx ends, says that nobody
-// reads out any more: streams cannot tell that by themselves.
-var ErrHangUp = errHangUp
-
-// ServeStream serves one session over a pair of streams, as stdio does, until in
-// ends, ctx is done or the Bridge stops. Run must be running. A ctx whose cause is
-// ErrHangUp, and an error of in but io.EOF, is the client's hang-up; any other end of ctx
-// is a close by this side. A read of in that nothing can interrupt (a terminal's)
-// is left behind in its goroutine, as is a write to out that nobody reads.
-func (b *Bridge) ServeStream(ctx context.Context, in io.Reader, out io.Writer) error {
-	select {
-	case <-b.ready:
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-	pipe, feed := io.Pipe()
-	s, full := b.open(pipe, newStream(out), nil, "", nil)
-	switch {
-	case full != nil:
-		return full
-	case s == nil:
-		return errors.New("the sidecar is stopping")
-	}
-	defer b.ended(s)
-	go func() {
-		_, err := io.Copy(feed, in)
-		feed.CloseWithError(err) // nil: end of input
-	}()
-	defer context.AfterFunc(ctx, func() {
-		if errors.Is(context.Cause(ctx), ErrHangUp) {
-			s.hangUp(errHangUp)
-			feed.CloseWithError(errHangUp)
-			return
-		}
-		s.close()
-	})()
-	s.serve()
-	return nil
-}
-
-// serveConn serves one accepted connection to its end.
-func (b *Bridge) serveConn(conn unixsocket.Conn, socket string) {
-	who, err := conn.Peer()
-	if err != nil && b.plan.Load().socket(socket).Allow != nil {
-		b.log.Error("a connection was refused", "socket", socket, "error", err)
-		_ = conn.Close() // nothing was read from it
-		return
-	}
-	s, full := b.open(conn, conn, conn, socket, who)
-	if full != nil {
-		b.metrics.Refused.Inc()
-		b.logTurnedAway(socket, who, full)
-		b.turnAway(conn, who, full)
-	}
-	if s == nil {
-		_ = conn.Close() // stopping, without its socket, or full: nothing was carried out
-		return
-	}
-	defer b.ended(s)
-	s.logConnected(true)
-	defer s.logConnected(false)
-	forget, err := conn.OnHangUp(func() { s.hangUp(errHangUp) })
-	if err != nil {
-		b.log.Error("a connection was refused", "error", err)
-	} else {
-		s.serve()
-		forget()
-	}
-	_ = conn.Close() // all that mattered was written or failed before
-}
-
-// open makes a session. There is none where the Bridge is stopping, where a reload took the
-// socket away while the connection was accepted, or, as the error says, where there are too many.
-func (b *Bridge) open(in io.Reader, out deadliner, conn unixsocket.Conn, socket string, who *unixsocket.Peer) (*session, *protocol.Error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.closing {
-		return nil, nil
-	}
-	if e := b.full(who); e != nil {
-		return nil, e
-	}
-	p := b.plan.Load()
-	by := p.socket(socket)
-	if by.Path != socket {
-		return nil, nil // dropSockets has been here
-	}
-	s := newSession(b, p, in, out, conn, &by, who)
-	b.sessions[s] = struct{}{}
-	if who != nil {
-		b.users[who.UID]++
-	}
-	b.metrics.Sessions.Inc()
-	b.serving.Add(1)
-	return s, nil
-}
-
-func (b *Bridge) ended(s *session) {
-	b.mu.Lock()
-	delete(b.sessions, s)
-	if s.peer != nil {
-		if b.users[s.peer.UID]--; b.users[s.peer.UID] == 0 {
-			delete(b.users, s.peer.UID)
-		}
-	}
-	b.mu.Unlock()
-	b.serving.Done()
-}
-
-// closeSessions closes every connection from this side.
-func (b *Bridge) closeSessions() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.closing = true
-	for s := range b.sessions {
-		s.close()
-	}
-}
-
-// awaitSessions waits for the end of sessions that were closed. Once it is aborted, not for
-// what their clients have still to read.
-func (b *Bridge) awaitSessions() {
-	ended := make(chan struct{})
-	go func() {
-		b.serving.Wait()
-		close(ended)
-	}()
-	select {
-	case <-ended:
-		return
-	case <-b.aborted:
-	}
-	b.mu.Lock()
-	for s := range b.sessions {
-		s.cut()
-	}
-	b.mu.Unlock()
-	<-ended
-}
-
-// lostInEvent is how many leases one event names: they fit the smallest max_reply.
+// lostInEvent is how many leases one event has: they fit the smallest max_reply.
 const lostInEvent = 500
 
-// tellLost tells the sessions that asked for it, and the log, what they lost.
+// tellLost sends lost leases to the sessions that asked for these events, and logs them.
 func (b *Bridge) tellLost(db *database, lost map[*quota.Session][]lease.Held) {
 	for a, gone := range lost {
 		s := a.Client.(*session)
 		db.logGone(s, gone)
 		texts := make([]string, len(gone))
 		for i, h := range gone {
-			texts[i] = formatLease(db.Info.Database, h.Lease)
+			texts[i] = leasestring.Format(db.Info.Database, h.Lease)
 		}
 		for part := range slices.Chunk(texts, lostInEvent) {
 			s.tell(protocol.EventLost, part)

@@ -76,8 +76,7 @@ func (s *session) claim(req *protocol.Request) finisher {
 	return f
 }
 
-// await waits for the waiter's answer, and goes on with another database where a reload
-// moved its queues there.
+// await waits for the answer of a claim. If a reload moved its queues to another database, it continues there.
 func (s *session) await(ctx context.Context, db **database, w *pipeline.ClaimRequest, single bool, plan *plan) (pipeline.Answer, *protocol.Error) {
 	for {
 		if now := s.bridge.plan.Load(); now != plan { // it was queued while the plan changed
@@ -103,7 +102,7 @@ func (s *session) await(ctx context.Context, db **database, w *pipeline.ClaimReq
 	}
 }
 
-// forbidsClaim holds a claim that waits against the rules of its socket.
+// forbidsClaim checks a waiting claim against the rules of its socket again.
 func (s *session) forbidsClaim(queues []string) *protocol.Error {
 	if i := s.noClaim(queues); i >= 0 {
 		return s.denied(protocol.OpClaim, queues[i])
@@ -111,13 +110,13 @@ func (s *session) forbidsClaim(queues []string) *protocol.Error {
 	return nil
 }
 
-// noClaim is the first of the queues of which the session may not claim; -1: there is none.
+// noClaim is the index of the first queue that the session may not claim from; -1: it may claim from all.
 func (s *session) noClaim(queues []string) int {
 	g := s.granted()
-	return slices.IndexFunc(queues, func(q string) bool { return !g.queue(protocol.OpClaim, q) })
+	return slices.IndexFunc(queues, func(q string) bool { return !g.Queue(protocol.OpClaim, q) })
 }
 
-// handOver is handOut, and what there is to do when its reply is sent.
+// handOver is handOut, and returns what to do when the reply is sent.
 func (s *session) handOver(db *database, w *pipeline.ClaimRequest, a pipeline.Answer) (*protocol.Reply, func()) {
 	reply, given := s.handOut(db, w, a)
 	s.quota.SettleJobs(w.Reserved, min(given, w.Reserved))
@@ -128,8 +127,8 @@ func (s *session) handOver(db *database, w *pipeline.ClaimRequest, a pipeline.An
 	return reply, func() { s.quota.AddUnread(-bytes) }
 }
 
-// claimContext ends a claim's wait: its time is over, it is cancelled, or nobody is left.
-// A claim that does not wait ends with its one look.
+// claimContext ends a claim's wait when its time is over, it is cancelled or the client is gone. A claim that does
+// not wait ends after one commit.
 func (s *session) claimContext(wait time.Duration) (context.Context, context.CancelFunc) {
 	if wait == 0 {
 		return context.WithCancel(s.gone)
@@ -137,7 +136,7 @@ func (s *session) claimContext(wait time.Duration) (context.Context, context.Can
 	return context.WithTimeout(s.gone, wait)
 }
 
-// handOut makes the jobs the session's and tells it of them. given is how many became so.
+// handOut makes the jobs the session's and builds the reply. given is how many jobs it has.
 func (s *session) handOut(db *database, w *pipeline.ClaimRequest, a pipeline.Answer) (reply *protocol.Reply, given int) {
 	if len(a.Jobs) == 0 {
 		if a.Err != nil {

@@ -16,31 +16,31 @@ import (
 type database struct {
 	*pipeline.Pipeline
 	accounts  sync.Mutex     // of accounted
-	accounted backends.Usage // what was counted of the link's usage; see account
+	accounted backends.Usage // what was counted of the reference's usage; see account
 
 	// Bridge.reload guards these.
 	retiring bool         // it ends when the last lease in it has ended
 	end      func() error // ends it, and returns what its run returned
 }
 
-func (br *Bridge) newDatabase(name string, d Database) *database {
-	b := &database{}
-	b.Pipeline = pipeline.New(pipeline.Config{
+func (b *Bridge) newDatabase(name string, d Database) *database {
+	db := &database{}
+	db.Pipeline = pipeline.New(pipeline.Config{
 		Name:           name,
 		Backend:        d.Backend,
 		Done:           d.Done,
 		SidecarTimeout: d.HostLease,
 		RestartGrace:   d.RestartGrace,
-		Log:            br.log.With("database", name),
-		Clock:          br.system.clock,
-		Memory:         &br.memory,
-		Policy:         func(queue string) (backends.Policy, bool) { return br.plan.Load().policyIn(b, queue) },
-		MaxPayload:     func() int64 { return int64(br.plan.Load().limits.MaxPayload) },
-		ClaimBytes:     func() int64 { return int64(br.plan.Load().limits.ClaimBytes) },
+		Log:            b.log.With("database", name),
+		Clock:          b.system.clock,
+		Memory:         &b.memory,
+		Policy:         func(queue string) (backends.Policy, bool) { return b.plan.Load().policyIn(db, queue) },
+		MaxPayload:     func() int64 { return int64(b.plan.Load().limits.MaxPayload) },
+		ClaimBytes:     func() int64 { return int64(b.plan.Load().limits.ClaimBytes) },
 		TraceID:        traceID,
-		Lost:           func(m map[*quota.Session][]lease.Held) { br.tellLost(b, m) },
+		Lost:           func(m map[*quota.Session][]lease.Held) { b.tellLost(db, m) },
 	})
-	return b
+	return db
 }
 
 // traceID is the id in a job's traceparent header; empty: it has none.

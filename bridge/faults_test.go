@@ -12,6 +12,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/memory"
+	"github.com/qsidecar/qsidecar/bridge/internal/outbox"
 	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 )
 
@@ -23,7 +24,7 @@ type faulty struct {
 	after  atomic.Pointer[func(backends.Batch, backends.Results) error]
 	hold   atomic.Pointer[chan struct{}] // Commit waits for it first
 	held   atomic.Int32                  // commits that wait
-	host   atomic.Uint64                 // of the last beat that succeeded
+	host   atomic.Uint64                 // of the last heartbeat that succeeded
 }
 
 func (f *faulty) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.HeartbeatResult, error) {
@@ -106,7 +107,7 @@ func TestRefusedMemberAloneGetsTheError(t *testing.T) {
 }
 
 // TestLostClaimIsFreeAgain: a claim is committed, but its answer never reaches
-// the broker.
+// the dispatcher.
 func TestLostClaimIsFreeAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := &faulty{Backend: memory.New()}
@@ -174,7 +175,7 @@ func TestUnknownOutcomeIsNoFalseLeaseLost(t *testing.T) {
 	})
 }
 
-// TestOutage: the database is away; claims say so at once, settles wait, what a
+// TestOutage: the database is unreachable; claims say so at once, settles wait, what a
 // dead worker held is freed when it is back.
 func TestOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -229,7 +230,7 @@ func TestEnqueueDoesNotHang(t *testing.T) {
 	})
 }
 
-// TestCutOffSidecarLosesItsJobs: it cannot beat, another one gives its jobs out;
+// TestCutOffSidecarLosesItsJobs: it cannot heartbeat, another one gives its jobs out;
 // its late settles are lost, and it goes on under a new identity.
 func TestCutOffSidecarLosesItsJobs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -291,7 +292,7 @@ func TestSlowReaderIsBounded(t *testing.T) {
 		if held < 8 {
 			t.Errorf("%d MiB are claimed for it, want as much as fits", held)
 		}
-		if most := (quota.MaxUnread+outboxHigh)>>20 + 4 + 4; held > most {
+		if most := (quota.MaxUnread+outbox.MaxBytes)>>20 + 4 + 4; held > most {
 			t.Errorf("%d MiB claimed for a client that does not read, want at most %d", held, most)
 		}
 		got := 0

@@ -187,7 +187,7 @@ func TestHeartbeatIsLateInTime(t *testing.T) {
 		c.call(`{"op":"enqueue","jobs":[{"queue":"q"},{"queue":"q"}]}`)
 		db.beat.Store(&errDown)
 		const moment = time.Millisecond
-		good := s.pipeline().SidecarTimeout() * 12 / 20 // of a beat, by its sidecar's clock; see heartbeater
+		good := s.pipeline().SidecarTimeout() * 12 / 20 // of a heartbeat, by its sidecar's clock; see heartbeater
 		time.Sleep(good - s.pipeline().HeartbeatAge() - moment)
 		if r := c.call(`{"op":"claim","queue":"q"}`); len(r.Jobs) != 1 {
 			t.Errorf("before it is late: %+v, want a job", r.Jobs)
@@ -202,8 +202,8 @@ func TestHeartbeatIsLateInTime(t *testing.T) {
 }
 
 // TestSuspendedSidecarHandsNothingOut: the sidecar stands still between a claim's commit
-// and its answer, for longer than its heartbeat is good for, and the database is away
-// then: before the jobs are given to their waiters, and after that.
+// and its answer, for longer than its heartbeat is good for, and the database is unreachable
+// then: before the jobs are given to their claims, and after that.
 func TestSuspendedSidecarHandsNothingOut(t *testing.T) {
 	for reads := range 2 { // of the clock after the commit, and before it stands still
 		synctest.Test(t, func(t *testing.T) {
@@ -234,7 +234,7 @@ func TestSuspendedSidecarMakesSure(t *testing.T) {
 	})
 }
 
-// suspended is a sidecar that stands still for an hour, once, when its keeper has read the
+// suspended is a sidecar that stands still for an hour, once, when its heartbeater has read the
 // clock so often after the commit of a claim that found jobs.
 func suspended(t *testing.T, db *faulty, reads int, then func()) *sidecar {
 	t.Helper()
@@ -264,7 +264,7 @@ func suspended(t *testing.T, db *faulty, reads int, then func()) *sidecar {
 }
 
 // TestLateHeartbeatStopsHandOuts: from when the heartbeat is late no job is handed out,
-// neither a new one nor one that was claimed ahead, and none is bound.
+// neither a new one nor one that was prefetched, and none is bound.
 func TestLateHeartbeatStopsHandOuts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := &faulty{Backend: memory.New()}

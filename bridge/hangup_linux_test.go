@@ -8,7 +8,7 @@ import (
 )
 
 // TestUnixHangUps: the kernel tells a client that is gone from one that only ended its
-// input, also while its request waits and nobody reads from it.
+// input, also while its request waits and no client reads from it.
 func TestUnixHangUps(t *testing.T) {
 	db := memory.New()
 	s := start(t, unixOptions(t, db))

@@ -17,11 +17,11 @@ type Health struct {
 	Databases []DatabaseHealth
 }
 
-// DatabaseHealth is whether a database that queues live in can be had.
+// DatabaseHealth is whether a database that queues live in is reachable.
 type DatabaseHealth struct {
 	Name      string
-	Reachable bool          // the last beat reached it, and is not late
-	Beat      time.Duration // since the last beat that did; negative: none has
+	Reachable bool          // the last heartbeat reached it, and is not late
+	Beat      time.Duration // since the last heartbeat that did; negative: none has
 }
 
 // Health asks no database.
@@ -40,7 +40,7 @@ func (b *Bridge) Health() Health {
 	return h
 }
 
-// vigil finds out whether the sidecar is stuck.
+// liveness finds out whether the sidecar is stuck.
 type liveness struct {
 	mu      sync.Mutex
 	looking chan struct{} // closed when the look under way has ended; nil: there is none

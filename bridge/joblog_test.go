@@ -138,7 +138,7 @@ func TestJobsAreLogged(t *testing.T) {
 	})
 }
 
-// TestReapIsLogged: what housekeeping takes back is told in numbers, and who held it is told too.
+// TestReapIsLogged: what maintenance takes back is told in numbers, and who held it is told too.
 func TestReapIsLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, log := startLogged(t, options(memory.New()))

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/bridge/internal/heartbeat"
 	"github.com/qsidecar/qsidecar/bridge/internal/pipeline"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 	"github.com/qsidecar/qsidecar/internal/unixsocket"
@@ -63,7 +64,7 @@ func options(b backends.Backend) Options {
 
 // unixOptions are for tests of the sockets themselves. They run by the machine's clock, so
 // such a test must not need anything of the program that it does for seconds only: it
-// does not enqueue by a socket, and the host lease is long.
+// does not enqueue by a socket, and the sidecar timeout is long.
 func unixOptions(t testing.TB, b backends.Backend) Options {
 	o := options(b)
 	o.Databases["main"] = Database{Backend: b, HostLease: MaxHostLease}
@@ -105,7 +106,7 @@ func start(t testing.TB, o Options) *sidecar {
 // newFor makes a Bridge, of which a test may change something before it runs.
 func newFor(t testing.TB, o Options, log *slog.Logger) *Bridge {
 	t.Helper()
-	sys := system{clock: bootTime, listen: unixsocket.Listen}
+	sys := system{clock: heartbeat.BootTime, listen: unixsocket.Listen}
 	if len(o.Sockets) > 0 && strings.HasPrefix(o.Sockets[0].Path, inMemory) {
 		sys = system{clock: virtualClock, listen: newMemNet().listen}
 	}

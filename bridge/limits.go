@@ -15,6 +15,7 @@ const (
 	DefaultHeldJobs    = 10_000
 	DefaultBuffered    = quota.DefaultBuffered
 	DefaultQueueNames  = 10_000
+	DefaultBuffered    = quota.DefaultBuffered
 )
 
 // Limits bound what clients may take of the sidecar. What is over one is refused with
@@ -30,7 +31,7 @@ type Limits struct {
 func (l Limits) withDefaults() Limits {
 	l.Connections = cmp.Or(l.Connections, DefaultConnections)
 	l.Held = cmp.Or(l.Held, DefaultHeldJobs)
-	l.Buffered = cmp.Or(l.Buffered, quota.DefaultBuffered)
+	l.Buffered = cmp.Or(l.Buffered, DefaultBuffered)
 	l.QueueNames = cmp.Or(l.QueueNames, DefaultQueueNames)
 	return l
 }
@@ -89,7 +90,7 @@ func (b *Bridge) turnAway(conn unixsocket.Conn, who *unixsocket.Peer, why *proto
 		b.mu.Unlock()
 		b.serving.Done()
 	}()
-	time.Sleep(b.rejects.delay(who, 0))
+	time.Sleep(b.rejectDelay(who, 0))
 	if err := conn.SetDeadline(time.Now().Add(turnAwayTimeout)); err != nil {
 		return // it is gone
 	}

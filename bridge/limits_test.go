@@ -3,7 +3,6 @@ package bridge
 import (
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends/memory"
 	"github.com/qsidecar/qsidecar/bridge/internal/depth"
+	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 )
 
 func limited(t *testing.T, l Limits) (*sidecar, Options) {
@@ -183,43 +183,12 @@ func TestLimitOfNames(t *testing.T) {
 			c.call(`{"op":"enqueue","queue":%q}`, q)
 		}
 		for _, line := range []string{`{"op":"enqueue","queue":"c"}`, `{"op":"enqueue","jobs":[{"queue":"a"},{"queue":"d"}]}`, `{"op":"pause","queue":"e"}`} {
-			if r := c.refused("busy", "%s", line); r.Error.RetryMS != namesAge.Milliseconds() {
+			if r := c.refused("busy", "%s", line); r.Error.RetryMS != quota.QueueNameAge.Milliseconds() {
 				t.Errorf("%s: it says to try again after %d ms", line, r.Error.RetryMS)
 			}
 		}
 		c.claim1("b")
 	})
-}
-
-// TestNamesAreForgotten: names whose queues are empty make room for others, those that have
-// jobs do not, and each user has names of its own.
-func TestNamesAreForgotten(t *testing.T) {
-	var n queueNames
-	at := time.Now()
-	for i, name := range []string{"a", "b", "c", "a", "b"} {
-		if ok, look := n.known(name, 1, 4); !ok || look != (i == 2) {
-			t.Errorf("name %s: %v, look %v", name, ok, look)
-		}
-	}
-	n.known("d", 1, 4)
-	if ok, _ := n.known("e", 1, 4); ok {
-		t.Error("a user has five names, and may have four")
-	}
-	if ok, look := n.known("e", 2, 4); !ok || look {
-		t.Errorf("another user's first name: %v, look %v", ok, look)
-	}
-	later := at.Add(time.Hour)
-	n.all["c"].used = later.Add(-time.Second)
-	gone := n.forget(later, func(name string) bool { return name == "b" })
-	slices.Sort(gone)
-	if want := []string{"a", "d", "e"}; !slices.Equal(gone, want) {
-		t.Errorf("forgot %v, want %v", gone, want)
-	}
-	for _, name := range []string{"f", "g"} {
-		if ok, _ := n.known(name, 1, 4); !ok {
-			t.Errorf("no room for %s after two were forgotten", name)
-		}
-	}
 }
 
 // TestLookForNames asks the database which of the names have jobs.
@@ -238,9 +207,7 @@ func TestLookForNames(t *testing.T) {
 		time.Sleep(time.Hour)
 		c.refused("busy", `{"op":"enqueue","queue":"new"}`) // which begins a look
 		eventually(t, func() bool {
-			s.queueNames.mu.Lock()
-			defer s.queueNames.mu.Unlock()
-			return len(s.queueNames.all) == 2
+			return s.queueNames.Count() == 2
 		})
 		c.call(`{"op":"enqueue","queue":"new"}`)
 		c.refused("busy", `{"op":"enqueue","queue":"another"}`)

@@ -13,9 +13,7 @@ import (
 	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
-	"pgregory.net/rapid"
 
-	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/memory"
 )
 
@@ -65,7 +63,7 @@ func TestSecondSidecarIsRefused(t *testing.T) {
 }
 
 // TestServeStream is a session over two streams: the end of input gives back
-// what it holds, uncharged.
+// what it holds, without using up an attempt.
 func TestServeStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := start(t, options(memory.New()))
@@ -122,39 +120,6 @@ func TestOptionsReportEverythingWrong(t *testing.T) {
 			t.Errorf("error does not name %s:\n%v", want, err)
 		}
 	}
-}
-
-func TestLeaseString(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		want := backends.Lease{
-			Job: rapid.StringN(1, 80, 255).Draw(t, "job"),
-			Token: backends.Token{
-				Host:   backends.Identity(rapid.Uint64().Draw(t, "host")),
-				Number: rapid.Uint64().Draw(t, "number"),
-			},
-		}
-		text := formatLease("0123456789a", want)
-		if len(text) > 512 || strings.Trim(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-") != "" {
-			t.Fatalf("lease %q: too long or outside of its alphabet", text)
-		}
-		db, got, ok := parseLease(text)
-		if !ok || db != "0123456789a" || got != want {
-			t.Fatalf("%q: got %v %v %v, want %v", text, db, got, ok, want)
-		}
-	})
-}
-
-func FuzzParseLease(f *testing.F) {
-	f.Add(formatLease("0123456789a", backends.Lease{Job: "17", Token: backends.Token{Host: 1, Number: 2}}))
-	f.Add(formatLease("0123456789a", backends.Lease{Job: "a.b", Token: backends.Token{Host: 1, Number: 2}}))
-	f.Add("1...")
-	f.Add("1.0123456789a.AAAAAAAAAAEAAAAAAAAAAg._MQ") // the job 1, coded without need
-	f.Fuzz(func(t *testing.T, s string) {
-		db, l, ok := parseLease(s)
-		if ok && formatLease(db, l) != s {
-			t.Errorf("%q is read as %v, which is written %q: two texts for one lease", s, l, formatLease(db, l))
-		}
-	})
 }
 
 // TestReloadRefusesASocketsFolder: as a whole.

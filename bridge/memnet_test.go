@@ -235,7 +235,7 @@ func (c *memConn) RemoteAddr() net.Addr { return &net.UnixAddr{Net: "unix"} }
 
 func (c *memConn) Peer() (*unixsocket.Peer, error) { return c.who, nil }
 
-func (c *memConn) OnHangUp(gone func()) (forget func(), err error) { //nolint:unparam // the interface has it
+func (c *memConn) OnHangUp(gone func()) (forget func(), err error) {
 	c.mu.Lock()
 	if !c.dead {
 		c.gone = append(c.gone, gone)

@@ -117,7 +117,7 @@ func TestCounts(t *testing.T) {
 	})
 }
 
-// TestCountsOfSweepsAndClaims: what housekeeping took back, and what is too large.
+// TestCountsOfSweepsAndClaims: what maintenance took back, and what is too large.
 func TestCountsOfSweepsAndClaims(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := options(memory.New())
@@ -141,7 +141,7 @@ func TestCountsOfSweepsAndClaims(t *testing.T) {
 }
 
 // TestAcksOfOthersClaims: a lease that another sidecar gave is counted, although its queue
-// is not known; once it is bound here the beat tells it.
+// is not known; once it is bound here the heartbeat tells it.
 func TestAcksOfOthersClaims(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := memory.New()

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/bridge/internal/metrics"
 	"github.com/qsidecar/qsidecar/internal/unixsocket"
 	"github.com/qsidecar/qsidecar/protocol"
 )
@@ -25,8 +24,9 @@ const (
 	DefaultKeyTTL       = 10 * time.Minute
 	DefaultQueueLabels  = metrics.DefaultQueueLabels
 	DefaultSocketMode   = fs.FileMode(0o660)
+	DefaultQueueLabels  = 100
 
-	// MinHostLease keeps the beat, a fifth of it, from becoming a load.
+	// MinHostLease keeps the heartbeat, a fifth of it, from becoming a load.
 	MinHostLease = time.Second
 	MaxHostLease = time.Hour
 )
@@ -71,8 +71,8 @@ type Options struct {
 type Database struct {
 	Backend backends.Backend
 
-	// HostLease is how long this sidecar's session leases outlive its last beat.
-	// It beats five times in it. 1 s to 1 h, defaults to 30 s.
+	// HostLease is how long this sidecar's session leases outlive its last heartbeat.
+	// It heartbeats five times in it. 1 s to 1 h, defaults to 30 s.
 	HostLease time.Duration
 
 	// RestartGrace is how long session leases outlive an orderly exit. Defaults to HostLease.
@@ -91,7 +91,7 @@ type Queue struct {
 	Backoff     time.Duration // before the first retry, doubling. Defaults to 1 s
 	BackoffMax  time.Duration // defaults to 1 h
 	Keep        time.Duration // of done jobs; 0: deleted at once
-	KeepDead    time.Duration // of dead jobs. Defaults to 30 days; negative: for ever
+	KeepDead    time.Duration // of dead jobs. Defaults to 30 days; negative: indefinitely
 	KeyTTL      time.Duration // how long a key is remembered at least. Defaults to 10 min
 	LIFO        bool          // newest first inside a priority
 	MaxReady    int           // ready jobs, beyond which an enqueue is refused as busy; 0: no limit. See depthAge
@@ -116,7 +116,7 @@ func (s *Socket) file() unixsocket.Config {
 func (o Options) withDefaults() Options {
 	o.Server = cmp.Or(o.Server, "qsidecar")
 	o.Limits = o.Limits.withDefaults()
-	o.QueueLabels = cmp.Or(o.QueueLabels, metrics.DefaultQueueLabels)
+	o.QueueLabels = cmp.Or(o.QueueLabels, DefaultQueueLabels)
 	o.MaxFrame = cmp.Or(o.MaxFrame, protocol.DefaultMaxFrame)
 	o.DrainTimeout = cmp.Or(o.DrainTimeout, DefaultDrainTimeout)
 	dbs := make(map[string]Database, len(o.Databases))

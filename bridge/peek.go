@@ -104,7 +104,7 @@ func (s *session) peekable(ctx context.Context, plan *plan, p *backends.Peek) (q
 	g := s.granted()
 	if p.IDs != nil {
 		queues, err = plan.queuesOf(ctx, p.IDs)
-		return slices.DeleteFunc(queues, func(q string) bool { return !g.queue(protocol.OpPeek, q) }), err
+		return slices.DeleteFunc(queues, func(q string) bool { return !g.Queue(protocol.OpPeek, q) }), err
 	}
 	stats, err := plan.stats(ctx, "")
 	if err != nil {
@@ -117,7 +117,7 @@ func (s *session) peekable(ctx context.Context, plan *plan, p *backends.Peek) (q
 			backends.StateReady: q.Ready, backends.StateScheduled: q.Scheduled, backends.StateClaimed: q.Claimed,
 			backends.StateDead: q.Dead, backends.StateDone: q.Done,
 		}[p.State]
-		if n > 0 && g.queue(protocol.OpPeek, q.Queue) {
+		if n > 0 && g.Queue(protocol.OpPeek, q.Queue) {
 			counts[q.Queue] = n
 			queues = append(queues, q.Queue)
 		}

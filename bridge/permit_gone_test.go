@@ -28,7 +28,7 @@ func TestNoRightsWithoutASocket(t *testing.T) {
 		sessions := s.sessionsOf(first)
 		s.reloads(t, o)
 		for _, sess := range sessions {
-			if g := sess.granted(); !g.queue(protocol.OpEnqueue, "mail") || g.queue(protocol.OpEnqueue, "other") || g.op(protocol.OpClaim) || g.everywhere(protocol.OpEnqueue) {
+			if g := sess.granted(); !g.Queue(protocol.OpEnqueue, "mail") || g.Queue(protocol.OpEnqueue, "other") || g.Op(protocol.OpClaim) || g.Everywhere(protocol.OpEnqueue) {
 				t.Errorf("without its socket a session has the rights %+v", g)
 			}
 		}
@@ -69,11 +69,11 @@ func TestNobodyHasNoRights(t *testing.T) {
 		o.Sockets[0].Allow = []Rule{{Ops: []protocol.Op{protocol.OpPing}}}
 		s := start(t, o)
 		sess := newSession(s.Bridge, s.plan.Load(), nil, nil, nil, &o.Sockets[0], nil)
-		if g := sess.granted(); g.op(protocol.OpPing) || g.all {
+		if g := sess.granted(); g.Op(protocol.OpPing) || g.All {
 			t.Errorf("it has the rights %+v", g)
 		}
 		sess = newSession(s.Bridge, s.plan.Load(), nil, nil, nil, &Socket{}, nil)
-		if !sess.granted().all {
+		if !sess.granted().All {
 			t.Error("who started the sidecar (stdio) has not all rights")
 		}
 	})

@@ -101,7 +101,7 @@ func (b *Bridge) successor(old *plan, o Options) (next *plan, fresh []*database,
 	return next, fresh, nil
 }
 
-// bankFor is the database of the same database; nil: there is none. A database that was not
+// databaseFor is the database of the same database; nil: there is none. A database that was not
 // reached yet is known by its Backend alone.
 func (p *plan) databaseFor(name string, backend backends.Backend) *database {
 	if id := backend.Info().Database; id != "" {
@@ -279,7 +279,7 @@ func (b *Bridge) parted(s *session) {
 	}
 }
 
-// runBank runs a database until Run ends, or database.end is called. b.reload is held.
+// runDatabase runs a database until Run ends, or database.end is called. b.reload is held.
 func (b *Bridge) runDatabase(r *running, db *database) {
 	ctx, stopHouse := context.WithCancel(r.stop)
 	work, stopWork := context.WithCancel(r.work)

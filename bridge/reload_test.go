@@ -394,7 +394,7 @@ func (s *sidecar) deaf(t *testing.T, path, line string) {
 }
 
 // TestClosingWhoDoesNotRead: a client that reads none of its replies keeps the sidecar
-// neither from ending, nor from leaving a socket. It did for ever.
+// neither from ending, nor from leaving a socket. It did indefinitely.
 func TestClosingWhoDoesNotRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := options(memory.New())

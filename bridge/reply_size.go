@@ -38,7 +38,7 @@ func (s *session) fitting(n int, most int64, part func(i int) *protocol.Reply) i
 }
 
 // fittingJobs is how many claimed jobs fit one reply. One always does, as its sizes have limits,
-// unless a reload raised max_frame since the client connected: it is given all the same.
+// unless a reload raised max_frame since the client connected: it is given still.
 func (s *session) fittingJobs(database string, jobs []backends.Job) int {
 	return max(1, s.fitting(len(jobs), escaped*quota.JobBytes(jobs)+int64(len(jobs))*jobText, func(i int) *protocol.Reply {
 		return &protocol.Reply{Jobs: []protocol.Job{wireJob(database, &jobs[i])}}

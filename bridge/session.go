@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/time/rate"
 
+	"github.com/qsidecar/qsidecar/bridge/internal/outbox"
 	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 	"github.com/qsidecar/qsidecar/internal/unixsocket"
 	"github.com/qsidecar/qsidecar/protocol"
@@ -28,7 +29,7 @@ const (
 
 	// partialTimeout is how long a client may take to complete a message that it
 	// began. It is far above what any live client needs and keeps a half frame
-	// followed by silence from living for ever.
+	// followed by silence from living indefinitely.
 	partialTimeout = time.Minute
 
 	// lingerTimeout is how long the rest of a bad client's input is read and thrown
@@ -56,8 +57,7 @@ var (
 	errServer     = errors.New("the server closed the connection")
 )
 
-// session is one connection. Its life is serve; everything else it starts ends
-// in it.
+// session is one connection. serve runs it; everything that the session starts ends before serve returns.
 type session struct {
 	bridge *Bridge
 	id     string
@@ -68,8 +68,8 @@ type session struct {
 	began  time.Time
 	grant  atomic.Pointer[grant] // never nil; see granted
 	in     io.Reader
-	writes deadliner // where out writes to
-	out    outbox
+	writes outbox.DeadlineWriter // where out writes to
+	out    outbox.Outbox
 	log    *slog.Logger
 
 	// gone is done when nobody will read answers any more, or the session must
@@ -96,7 +96,7 @@ type session struct {
 	byServer bool
 }
 
-// openClaim is a claim that may still wait.
+// openClaim is a claim that has no answer yet.
 type openClaim struct {
 	id   protocol.RequestID
 	stop context.CancelFunc
@@ -108,8 +108,8 @@ func newSessionID() string {
 	return hex.EncodeToString(raw[:])
 }
 
-// newSession makes a session of who came by a socket of the plan.
-func newSession(b *Bridge, p *plan, in io.Reader, out deadliner, conn unixsocket.Conn, socket *Socket, who *unixsocket.Peer) *session {
+// newSession creates the session of a peer that connected to a socket of the plan.
+func newSession(b *Bridge, p *plan, in io.Reader, out outbox.DeadlineWriter, conn unixsocket.Conn, socket *Socket, who *unixsocket.Peer) *session {
 	id := newSessionID()
 	s := &session{
 		bridge: b,
@@ -125,18 +125,17 @@ func newSession(b *Bridge, p *plan, in io.Reader, out deadliner, conn unixsocket
 		slots:  make(chan struct{}, maxOpen),
 
 		looking:  make(chan struct{}, 1),
-		refusals: newRejectLimiter(),
+		refusals: quota.NewRejectLimiter(),
 		claims:   make(map[*openClaim]struct{}),
 	}
 	s.quota = quota.NewSession(s, &b.memory)
-	s.out = outbox{w: out, owes: s.quota.AddUnread, room: b.memory.HasRoom}
+	s.out = outbox.Outbox{To: out, Unread: s.quota.AddUnread, HasRoom: b.memory.HasRoom}
 	s.gone, s.hangUp = context.WithCancelCause(context.Background())
 	s.grant.Store(p.grants(socket, who))
 	return s
 }
 
-// serve reads requests until the connection ends, in one of the ways of design.md
-// §4, and does what that end asks for.
+// serve reads requests until the connection ends, and does what that end requires.
 func (s *session) serve() {
 	err := s.read()
 	var bad *badInput
@@ -158,7 +157,7 @@ func (s *session) serve() {
 	s.end(bad)
 }
 
-// read carries out requests until there are no more, and returns why.
+// read carries out requests until the connection ends, and returns why.
 func (s *session) read() error {
 	r := protocol.NewReader(s.in, s.limits.MaxFrame)
 	r.OnPartial, r.OnBuffer = s.partial, s.resized
@@ -195,8 +194,8 @@ func (s *session) read() error {
 	}
 }
 
-// carryOut starts the request here, in the order of arrival, and waits for its
-// answer here too, or beside, where it has an id.
+// carryOut starts a request in the order of arrival. It waits for the answer of a request without an id. The
+// answer of a request with an id is awaited in a goroutine.
 func (s *session) carryOut(r *protocol.Reader, req *protocol.Request) {
 	id := req.ID
 	f := s.start(req)
@@ -243,32 +242,32 @@ func (s *session) answer(id protocol.RequestID, reply *protocol.Reply) {
 	s.send(reply)
 }
 
-// answerBeside is answer where the reading need not wait for it: of a request with an id,
-// whose client may send many before it reads.
+// answerBeside is answer for a request with an id, if the reading need not wait: its client may send many requests
+// before it reads.
 func (s *session) answerBeside(id protocol.RequestID, reply *protocol.Reply) {
 	if !id.IsSet() {
 		s.answer(id, reply)
 		return
 	}
 	reply.ID, reply.OK = id, reply.Error == nil
-	first, err := s.out.post(s.encoded(reply))
+	first, err := s.out.Post(s.encoded(reply))
 	if first {
-		s.requests.Go(func() { s.written(s.out.flush()) })
+		s.requests.Go(func() { s.written(s.out.Flush()) })
 	}
 	s.written(err)
 }
 
 // send writes a message.
-func (s *session) send(reply *protocol.Reply) { s.written(s.out.send(s.encoded(reply))) }
+func (s *session) send(reply *protocol.Reply) { s.written(s.out.Send(s.encoded(reply))) }
 
-// written looks at an error to write, which means that the client is gone.
+// written ends the session after an error to write: the client is gone.
 func (s *session) written(err error) {
 	if err != nil {
 		s.hangUp(errHangUp)
 	}
 }
 
-// tell sends an event to a client that asked for it, beside everything else.
+// tell sends an event to a client that asked for it.
 func (s *session) tell(event string, lost []string) {
 	s.mu.Lock()
 	wants := s.wants[event]
@@ -278,7 +277,7 @@ func (s *session) tell(event string, lost []string) {
 	}
 }
 
-// readError sorts what ends the reading.
+// readError maps the error that ended the reading.
 func (s *session) readError(err error, bytes int) error {
 	var wire *protocol.Error
 	var timeout net.Error
@@ -294,7 +293,7 @@ func (s *session) readError(err error, bytes int) error {
 	return err
 }
 
-// partial puts a deadline on a message that came in part.
+// partial sets a deadline for a message that arrived in part.
 func (s *session) partial(incomplete bool) {
 	s.quota.Receiving.Store(incomplete)
 	if !incomplete {

@@ -6,19 +6,19 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// maxJobs is how many jobs the session may hold.
+// MaxJobs is how many jobs the session can hold.
 func (s *session) MaxJobs() int { return s.bridge.plan.Load().opts.Limits.Held }
 
-// tooManyJobs is the answer to who would hold more jobs than it may.
+// TooManyJobs is the error for a request that would exceed MaxJobs.
 func (s *session) TooManyJobs() error {
 	return protocol.Errorf(protocol.CodeBusy, "this connection holds %d jobs, and its limit is %d (limits.held in the sidecar's config): settle some first",
 		s.quota.Jobs.Count(), s.MaxJobs())
 }
 
-// mayClaim reports whether the session may claim from all of the queues.
+// MayClaim reports whether the session may claim from all of the queues.
 func (s *session) MayClaim(queues []string) bool { return s.noClaim(queues) < 0 }
 
-// wakeClaims has the claims of all databases be gathered again.
+// WakeClaims includes the waiting claims of all databases in the next commits again.
 func (s *session) WakeClaims() {
 	for _, b := range s.bridge.plan.Load().databases {
 		b.WakeClaims()
@@ -32,14 +32,13 @@ const (
 	leastOpen = 16
 )
 
-// crowded reports whether the open requests of all sessions take as much memory as messages
-// may, and this one has more than a few: then its next ones are carried out one after another, or,
-// where they wait for jobs, refused.
+// crowded reports whether the open requests of all sessions use up the memory and this session has more than a
+// few. Its next requests are carried out one after another then, and claims that wait are refused.
 func (s *session) crowded() bool {
 	return len(s.slots) > leastOpen && s.bridge.beside.Load() >= s.bridge.memory.Max()/openCost
 }
 
-// evict closes a session for standing still while others wait for room.
+// Evict closes a session that stalls while others wait for memory.
 func (s *session) Evict(reads bool) {
 	s.evicted.Store(true)
 	if s.conn == nil {
@@ -57,7 +56,7 @@ func (s *session) Evict(reads bool) {
 	_ = s.conn.SetReadDeadline(time.Now())
 }
 
-// resized is told of the size of the reader's buffer.
+// resized reserves memory for the reader's buffer.
 func (s *session) resized(size int) error {
 	if err := s.bridge.memory.Receive(&s.quota, s.gone.Done(), size); err != nil {
 		return busyMemory(err)
@@ -65,5 +64,5 @@ func (s *session) resized(size int) error {
 	return nil
 }
 
-// busyMemory is the answer where there is no memory for more.
+// busyMemory is the reply if there is no memory.
 func busyMemory(err error) *protocol.Error { return protocol.Errorf(protocol.CodeBusy, "%v", err) }

@@ -10,24 +10,24 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// end gives back what the session holds, as its end demands, and says the last word.
+// end releases what the session holds, as its end requires, and sends the last reply.
 func (s *session) end(bad *badInput) {
 	cause := context.Cause(s.gone)
 	switch {
 	case s.closedByServer():
-		s.bridge.parted(s) // its leases outlive the connection (design.md §2.5)
+		s.bridge.parted(s) // its leases outlive the connection
 	case errors.Is(cause, errHangUp), errors.Is(cause, errBadClient), errors.Is(cause, errStoodStill):
 		s.releaseAll(backends.Release{Cause: backends.CauseDisconnected, Message: cause.Error()})
 	default:
 		s.releaseAll(backends.Release{Uncounted: true})
 	}
 	if bad != nil {
-		time.Sleep(s.bridge.rejects.delay(s.peer, bad.bytes))
+		time.Sleep(s.bridge.rejectDelay(s.peer, bad.bytes))
 		s.send(&protocol.Reply{ID: bad.id, Error: bad.err})
 		s.linger()
 	}
 	s.hangUp(errServer) // frees the context; an earlier cause stays
-	s.out.fail(errServer)
+	s.out.Fail(errServer)
 }
 
 // badInput is an error after which the stream cannot be trusted.
@@ -39,13 +39,13 @@ type badInput struct {
 
 func (b *badInput) Error() string { return b.err.Error() }
 
-// peerGone tells a hang-up from the end of input alone.
+// peerGone reports whether the peer hung up, rather than only ended its input.
 func (s *session) peerGone() bool {
 	return s.conn != nil && s.conn.HungUp()
 }
 
-// close ends the session from the server's side: it stops reading, finishes what it read, and
-// releases nothing.
+// close ends the session from the server's side. The session stops reading, finishes what it read and releases
+// nothing.
 func (s *session) close() {
 	s.mu.Lock()
 	s.byServer = true
@@ -60,7 +60,7 @@ func (s *session) close() {
 	}
 }
 
-// cut ends a session that is being closed: it writes no more.
+// cut stops the writes of a session that is being closed.
 func (s *session) cut() { _ = s.writes.SetWriteDeadline(time.Now()) }
 
 func (s *session) closedByServer() bool {
@@ -69,8 +69,8 @@ func (s *session) closedByServer() bool {
 	return s.byServer
 }
 
-// linger reads and drops what the client still sends, so that closing does not
-// destroy the error that it has not read yet.
+// linger drops what the client still sends, so that closing does not destroy the error that the client has not
+// read yet.
 func (s *session) linger() {
 	if s.conn == nil {
 		return
@@ -80,8 +80,7 @@ func (s *session) linger() {
 	_, _ = io.Copy(io.Discard, s.conn) // any error ends the courtesy
 }
 
-// releaseAll gives back all that the session holds, in all databases, and waits
-// a little for it.
+// releaseAll gives back all that the session holds in all databases, and waits a little for it.
 func (s *session) releaseAll(how backends.Release) {
 	for _, b := range s.bridge.plan.Load().databases {
 		s.release(b, how)
@@ -106,7 +105,7 @@ func (s *session) release(b *database, how backends.Release) {
 	}
 }
 
-// bye ends what the session has open, gives back what it holds and answers.
+// bye ends the open requests, gives back what the session holds, and answers.
 func (s *session) bye(id protocol.RequestID) error {
 	s.hangUp(errBye)
 	s.requests.Wait()

@@ -7,12 +7,12 @@ import (
 	"slices"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/bridge/internal/leasestring"
 	"github.com/qsidecar/qsidecar/bridge/internal/pipeline"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// settlement is an ack, nack or extend on its way: the leases of one request,
-// sorted by database.
+// settlement is an ack, nack or extend: the leases of one request, sorted by database.
 type settlement struct {
 	sess   *session
 	op     protocol.Op
@@ -22,7 +22,7 @@ type settlement struct {
 	parts  []settlePart
 }
 
-// settlePart is what goes to one database.
+// settlePart is the part of a settlement for one database.
 type settlePart struct {
 	pipeline.Settle
 	database *database
@@ -85,7 +85,7 @@ func (s *session) sortLeases(req *protocol.Request) (*settlement, *protocol.Erro
 		seen = make(map[backends.Token]struct{}, len(texts))
 	}
 	for i, text := range texts {
-		id, lease, ok := parseLease(text)
+		id, lease, ok := leasestring.Parse(text)
 		var db *database
 		if ok {
 			var err error
@@ -112,7 +112,7 @@ func (s *session) sortLeases(req *protocol.Request) (*settlement, *protocol.Erro
 	return st, nil
 }
 
-// part is the database's. It stays where it is until the next new one.
+// part finds or creates the part of the database. The pointer is valid until the next new part.
 func (st *settlement) part(db *database) *settlePart {
 	for i := range st.parts {
 		if st.parts[i].database == db {

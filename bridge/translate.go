@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/bridge/internal/leasestring"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -42,7 +43,7 @@ func wireJob(database string, j *backends.Job) protocol.Job {
 	out := protocol.Job{
 		ID:          j.ID,
 		Queue:       j.Queue,
-		Lease:       formatLease(database, j.Lease()),
+		Lease:       leasestring.Format(database, j.Lease()),
 		Payload:     j.Payload,
 		Attempt:     int64(j.Attempt),
 		MaxAttempts: int64(j.MaxAttempts),

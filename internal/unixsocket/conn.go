@@ -2,22 +2,21 @@ package unixsocket
 
 import "net"
 
-// conn is a connection by a socket: one that can be ended in one direction, and whose peer
-// is known.
+// Conn is a connection to a Listener.
 type Conn interface {
 	net.Conn
 	CloseWrite() error
-	// peer is the process that connected.
+	// Peer is the process that connected.
 	Peer() (*Peer, error)
-	// watch calls gone once when the peer hangs up, also while nobody reads. forget must
+	// OnHangUp calls gone once when the peer hangs up, also while no client reads. forget must
 	// be called before Close.
 	OnHangUp(gone func()) (forget func(), err error)
-	// hungUp reports whether the peer is gone altogether, rather than only finished with
+	// HungUp reports whether the peer is gone altogether, rather than only finished with
 	// writing.
 	HungUp() bool
 }
 
-// newConn is what a listener accepted.
+// NewConn wraps a connection that a Listener accepted. A test can accept its own Conn.
 func NewConn(c net.Conn, watcher *HangUpWatcher) Conn {
 	if c, ok := c.(*net.UnixConn); ok {
 		return unixConn{c, watcher}

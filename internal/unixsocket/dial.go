@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// dialAgain is the pause before a socket whose queue is full is tried again.
+// dialAgain is the pause before another try to connect to a socket whose queue is full.
 const dialAgain = 20 * time.Millisecond
 
-// connect waits for a place in the socket's queue.
+// Dial connects to a socket. It waits while the socket's queue is full.
 func Dial(ctx context.Context, path string) (conn net.Conn, err error) {
 	var d net.Dialer
 	for {

@@ -11,11 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hangups notices peers that are gone, also while nobody reads from their
-// connection. On a Unix socket Linux tells the two ends of input apart: a peer
-// that only shut down its writing side (nc -N) raises EPOLLRDHUP, one that closed
-// or died raises EPOLLHUP too. An epoll instance with an empty interest set and
-// edge triggering wakes for EPOLLHUP and EPOLLERR alone, once.
+// HangUpWatcher notices peers that are gone, even while nothing reads from their connections. On a Unix socket
+// Linux distinguishes the two ends of input: a peer that only shut down its writing side (nc -N) raises
+// EPOLLRDHUP, one that closed or died also raises EPOLLHUP. An epoll instance with an empty interest set and edge
+// triggering wakes for EPOLLHUP and EPOLLERR alone, once.
 type HangUpWatcher struct {
 	fail    context.CancelCauseFunc // told if hang-ups can't be noticed any more
 	running sync.WaitGroup
@@ -26,12 +25,12 @@ type HangUpWatcher struct {
 	gone map[uint64]func()
 }
 
+// NewHangUpWatcher returns a watcher that calls fail if it cannot notice hang-ups any more.
 func NewHangUpWatcher(fail context.CancelCauseFunc) *HangUpWatcher {
 	return &HangUpWatcher{fail: fail, gone: make(map[uint64]func())}
 }
 
-// start begins to wait for hang-ups, with the first connection: a sidecar without a
-// socket (stdio) need not. h.mu is held.
+// start begins to wait for hang-ups, with the first connection. h.mu is held.
 func (h *HangUpWatcher) start() error {
 	if h.poll != nil {
 		return nil
@@ -52,7 +51,7 @@ func (h *HangUpWatcher) start() error {
 	return nil
 }
 
-// run waits for hang-ups until close.
+// run waits for hang-ups until Close.
 func (h *HangUpWatcher) run(poll *os.File) error {
 	raw, err := poll.SyscallConn()
 	if err != nil {
@@ -73,12 +72,12 @@ func (h *HangUpWatcher) run(poll *os.File) error {
 			return fmt.Errorf("epoll_wait: %w", err)
 		}
 		for _, ev := range events[:n] {
-			h.tell(eventKey(ev))
+			h.notify(eventKey(ev))
 		}
 	}
 }
 
-func (h *HangUpWatcher) tell(key uint64) {
+func (h *HangUpWatcher) notify(key uint64) {
 	h.mu.Lock()
 	gone := h.gone[key]
 	delete(h.gone, key)
@@ -88,8 +87,7 @@ func (h *HangUpWatcher) tell(key uint64) {
 	}
 }
 
-// watch calls gone once when the peer of conn hangs up. forget must be called
-// before conn is closed.
+// watch calls gone once when the peer of conn hangs up. The caller calls forget before it closes conn.
 func (h *HangUpWatcher) watch(conn *net.UnixConn, gone func()) (forget func(), err error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -133,7 +131,7 @@ func (h *HangUpWatcher) control(op, fd int, ev *unix.EpollEvent) (err error) {
 	return errors.Join(err, ctl)
 }
 
-// close ends the watch. No connection is left then.
+// Close ends the watch. No connection is open by then.
 func (h *HangUpWatcher) Close() (err error) {
 	h.mu.Lock()
 	if h.poll != nil {
@@ -148,8 +146,7 @@ func eventKey(ev unix.EpollEvent) uint64 {
 	return uint64(uint32(ev.Fd)) | uint64(uint32(ev.Pad))<<32
 }
 
-// hungUp asks whether the peer of conn is gone altogether, rather than only
-// finished with writing.
+// hungUp reports whether the peer of conn is gone, rather than only finished with writing.
 func hungUp(conn *net.UnixConn) bool {
 	raw, err := conn.SyscallConn()
 	if err != nil {

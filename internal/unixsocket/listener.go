@@ -18,21 +18,20 @@ type Config struct {
 	Group string // owns the socket: a name or a number. Empty: the group of the process
 }
 
-// listener is a socket that appeared complete: with its owner and mode, at one
-// instant, under a lock that one process holds.
+// Listener is a socket that appeared complete: with its owner and mode, at one instant, under a lock that one
+// process holds. NewConn wraps its connections.
 type Listener struct {
-	net.Listener // of a Unix socket; its connections are told by newConn
+	net.Listener // of a Unix socket
 	Path         string
-	lock         *os.File    // nil: see isInherited
+	lock         *os.File    // nil: see IsInherited
 	self         fs.FileInfo // of the socket file, to remove no other
 }
 
-// inherit is a listener that another process made and handed over.
+// Inherited wraps a listener that another process created and handed over, such as a service manager.
 func Inherited(ln net.Listener, path string) *Listener { return &Listener{Listener: ln, Path: path} }
 
-// listen binds the socket in a private directory beside its place, sets owner
-// and mode there, and moves it into place. A stale socket is replaced; anything
-// else at the path is left alone.
+// Listen binds a socket in a private directory beside the path, sets its owner and mode there, and moves it to the
+// path. It replaces a stale socket and refuses anything else at the path.
 func Listen(s Config) (*Listener, error) {
 	if err := fits(s.Path); err != nil {
 		return nil, err
@@ -58,8 +57,8 @@ func Listen(s Config) (*Listener, error) {
 	return &Listener{Listener: ln, Path: s.Path, lock: lock, self: self}, nil
 }
 
-// bind makes the socket. Its temporary name is reached through the directory's
-// descriptor, so that it does not have to fit sun_path too.
+// bind creates the socket. It reaches the temporary name through the directory's descriptor, so that this name
+// need not fit sun_path.
 func bind(s Config) (ln *net.UnixListener, err error) {
 	private, err := os.MkdirTemp(filepath.Dir(s.Path), ".qsidecar-")
 	if err != nil {
@@ -106,15 +105,14 @@ func chgrp(path, group string) error {
 	return os.Chown(path, -1, gid)
 }
 
-// isAt reports whether the path is another name of the listener's own file.
+// IsAt reports whether the path is a name of the listener's own file.
 func (l *Listener) IsAt(path string) bool {
 	there, err := os.Lstat(path)
 	return err == nil && l.self != nil && os.SameFile(there, l.self)
 }
 
-// close stops listening, removes the socket if it is still this one and its own, and
-// gives the lock back. The lock file stays: removing it would let two processes hold
-// "the" lock.
+// Close stops listening, removes the socket if the file is still its own, and releases the lock. It does nothing
+// the second time. The lock file stays: if it were removed, two processes could hold "the" lock.
 func (l *Listener) Close() error {
 	err := l.Listener.Close()
 	if errors.Is(err, net.ErrClosed) {
@@ -129,7 +127,7 @@ func (l *Listener) Close() error {
 	return errors.Join(err, unsign(l.lock, l.Path), l.lock.Close())
 }
 
-// adjust gives the socket's file another owner and mode.
+// Adjust changes the mode and group of the socket's file.
 func (l *Listener) Adjust(s Config) error {
 	now, err := os.Lstat(l.Path)
 	if err != nil {
@@ -149,6 +147,6 @@ func (l *Listener) Adjust(s Config) error {
 	return os.Chmod(l.Path, s.Mode&fs.ModePerm)
 }
 
-// isInherited: the socket belongs to whoever handed it over. Its file, owner and mode are
-// left alone, it needs no lock, and it goes on to take connections when this process ends.
+// IsInherited reports whether another process created the socket. Its file, owner and mode are not changed, it
+// needs no lock, and it goes on to take connections when this process ends.
 func (l *Listener) IsInherited() bool { return l.lock == nil }

@@ -5,11 +5,10 @@ import (
 	"strings"
 )
 
-// peer is the process at the other end of a connection, as the kernel knew it when it
-// connected.
+// Peer is the process at the other end of a connection, as the kernel knew it when it connected.
 type Peer struct {
 	UID    uint32
-	Groups []uint32 // the first is its own, then the supplementary ones
+	Groups []uint32 // its own group first, then the supplementary ones
 	PID    int32
 }
 

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// peerOf asks the kernel who connected: user, groups and process as they were then
-// (unix(7), SO_PEERCRED and SO_PEERGROUPS). Nothing that the client does later changes it.
+// peerOf asks the kernel for the credentials of the peer at the time it connected (unix(7), SO_PEERCRED and
+// SO_PEERGROUPS). The client cannot change them later.
 func peerOf(conn *net.UnixConn) (*Peer, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -38,8 +38,8 @@ func peerOf(conn *net.UnixConn) (*Peer, error) {
 	return &p, nil
 }
 
-// peerGroups are the supplementary groups. The kernel says ERANGE where there are more
-// than the buffer holds, and how many.
+// peerGroups returns the supplementary groups. If the buffer is too small, the kernel returns ERANGE and the
+// number of groups.
 func peerGroups(fd uintptr) ([]uint32, error) {
 	groups := make([]uint32, 64)
 	for {

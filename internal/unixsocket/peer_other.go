@@ -7,7 +7,7 @@ import (
 	"net"
 )
 
-// peerOf: only Linux is asked. Rules of a socket are refused elsewhere.
+// peerOf works on Linux only. Rules of a socket are refused elsewhere.
 func peerOf(*net.UnixConn) (*Peer, error) {
 	return nil, errors.New("this system is not asked who connects: `allow` works on Linux")
 }

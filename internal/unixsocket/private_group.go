@@ -7,9 +7,8 @@ import (
 	"strings"
 )
 
-// privateGroup reports whether a group is this process's user's alone, as Debian and others
-// give each user one: its files are made writable for that group by default (umask 002),
-// and that lets nobody else in. What cannot be read is not private.
+// privateGroup reports whether only this process's user is in the group. Debian and others give each user such a
+// group, and make files writable for it by default (umask 002). If the group cannot be read, it is not private.
 func privateGroup(gid int) bool {
 	me, err := user.LookupId(strconv.Itoa(os.Geteuid()))
 	if err != nil || gid == 0 || gid != os.Getegid() {
@@ -23,8 +22,8 @@ func privateGroup(gid int) bool {
 	return err == nil && isPrivate(string(groups), string(users), me.Username, strconv.Itoa(gid))
 }
 
-// isPrivate reads group(5) and passwd(5): the group with that number is called like the user,
-// nobody else is in it, and it is nobody else's own.
+// isPrivate reads group(5) and passwd(5). A private group has the name of the user, no other member, and is not
+// the own group of another user.
 func isPrivate(groups, users, name, gid string) bool {
 	found := false
 	for line := range strings.Lines(groups) {

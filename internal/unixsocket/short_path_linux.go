@@ -5,7 +5,7 @@ import (
 	"os"
 )
 
-// shortPath is a short name for "s" in dir, whatever dir's own length.
+// shortPath is a short name for the file "s" in dir, whatever the length of dir.
 func shortPath(dir string) (path string, done func(), err error) {
 	f, err := os.Open(dir)
 	if err != nil {

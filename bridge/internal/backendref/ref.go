@@ -9,9 +9,9 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// link is a database's way to its database. A reload may put another Backend of the same
-// database in the place of the one that is there (another address, a larger pool, a
-// new password): calls under way end on the old one, and only then is it done with.
+// Ref refers to the Backend of a database. A reload can replace it by another one of the same database, with
+// another address, a larger pool or a new password. Calls under way end on the old Backend; only then is it done
+// with.
 type Ref struct {
 	mu      sync.Mutex
 	current *endpoint
@@ -19,7 +19,7 @@ type Ref struct {
 	past    backends.Usage // of the Backends before them
 }
 
-// linkEnd is a Backend and its users.
+// endpoint is a Backend and its users.
 type endpoint struct {
 	backends.Backend
 	done     func()        // told once, when nobody uses it any more; nil: nobody
@@ -38,6 +38,7 @@ const (
 	defaultInspections = 4
 )
 
+// New returns a reference to b. done, which can be nil, is called when b is replaced and its last call has ended.
 func New(b backends.Backend, done func()) *Ref { return &Ref{current: newEndpoint(b, done)} }
 
 func newEndpoint(b backends.Backend, done func()) *endpoint {
@@ -50,7 +51,8 @@ func newEndpoint(b backends.Backend, done func()) *endpoint {
 	return e
 }
 
-// replace puts another Backend in the place of the present one.
+// Replace replaces the current Backend. done, which can be nil, is called when b is replaced in turn and its last
+// call has ended.
 func (l *Ref) Replace(b backends.Backend, done func()) {
 	next := newEndpoint(b, done)
 	l.mu.Lock()
@@ -68,8 +70,8 @@ func (l *Ref) Replace(b backends.Backend, done func()) {
 	}
 }
 
-// finish says that the present Backend is not used any more. A request that began by an
-// older plan may still come: it is told that the database was left.
+// Retire ends the use of the Backend. A request that began before still finds a Backend, which is always
+// unavailable.
 func (l *Ref) Retire() {
 	l.Replace(&backends.Offline{About: l.Info(), Why: func() error { return errRetired }}, nil)
 }
@@ -82,7 +84,7 @@ func (e *endpoint) finish() {
 	}
 }
 
-// use is the present Backend, until release is called.
+// use returns the current Backend, which stays usable until release is called.
 func (l *Ref) use() (e *endpoint, release func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -104,55 +106,55 @@ func (l *Ref) release(e *endpoint) {
 	}
 }
 
-// is reports whether that is the present Backend.
+// Is reports whether b is the current Backend.
 func (l *Ref) Is(b backends.Backend) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.current.Backend == b
 }
 
-// info is the present Backend's.
+// Info is the Info of the current Backend.
 func (l *Ref) Info() backends.Info {
 	e, release := l.use()
 	defer release()
 	return e.Info()
 }
 
-// Commit is Backend's.
+// Commit calls Commit of the current Backend.
 func (l *Ref) Commit(ctx context.Context, b backends.Batch) (backends.Results, error) {
 	e, release := l.use()
 	defer release()
 	return e.Commit(ctx, b)
 }
 
-// Beat is Backend's.
+// Heartbeat calls Heartbeat of the current Backend.
 func (l *Ref) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.HeartbeatResult, error) {
 	e, release := l.use()
 	defer release()
 	return e.Heartbeat(ctx, b)
 }
 
-// Held is Backend's.
+// ClaimedBy calls ClaimedBy of the current Backend.
 func (l *Ref) ClaimedBy(ctx context.Context, host backends.Identity, after string, limit int) ([]backends.ClaimedJob, error) {
 	e, release := l.use()
 	defer release()
 	return e.ClaimedBy(ctx, host, after, limit)
 }
 
-// Sweep is Backend's.
+// Maintain calls Maintain of the current Backend.
 func (l *Ref) Maintain(ctx context.Context, s backends.Maintenance) (backends.MaintenanceResult, error) {
 	e, release := l.use()
 	defer release()
 	return e.Maintain(ctx, s)
 }
 
-// look is the present Backend for a look or a command, until release is called. Only some are
-// carried out at a time, so that commits find a connection: others wait for their turn.
+// inspect returns the current Backend for a query or command of an operator, until release is called. Only some
+// run at a time, so that commits find a connection.
 func (l *Ref) inspect(ctx context.Context) (i backends.Inspector, release func(), err error) {
 	return l.limited(ctx, func(e *endpoint) chan struct{} { return e.inspections })
 }
 
-// depth is look for what an enqueue waits for: it does not wait for operators.
+// InspectForEnqueue is inspect for a query that an enqueue waits for. It does not wait for operators.
 func (l *Ref) InspectForEnqueue(ctx context.Context) (i backends.Inspector, release func(), err error) {
 	return l.limited(ctx, func(e *endpoint) chan struct{} { return e.enqueueQueries })
 }
@@ -173,7 +175,7 @@ func (l *Ref) limited(ctx context.Context, turn func(e *endpoint) chan struct{})
 	}
 }
 
-// stats is Inspector's Stats, in turn.
+// Stats calls Stats of the Inspector; see inspect.
 func (l *Ref) Stats(ctx context.Context, queue string) ([]backends.QueueStats, error) {
 	look, release, err := l.inspect(ctx)
 	if err != nil {
@@ -183,7 +185,7 @@ func (l *Ref) Stats(ctx context.Context, queue string) ([]backends.QueueStats, e
 	return look.Stats(ctx, queue)
 }
 
-// peek is Inspector's Peek, in turn.
+// Peek calls Peek of the Inspector; see inspect.
 func (l *Ref) Peek(ctx context.Context, p backends.Peek) ([]backends.View, error) {
 	look, release, err := l.inspect(ctx)
 	if err != nil {
@@ -193,7 +195,7 @@ func (l *Ref) Peek(ctx context.Context, p backends.Peek) ([]backends.View, error
 	return look.Peek(ctx, p)
 }
 
-// command is Inspector's Command, in turn.
+// Command calls Command of the Inspector; see inspect.
 func (l *Ref) Command(ctx context.Context, c backends.Command) (count int64, freed bool, err error) {
 	look, release, err := l.inspect(ctx)
 	if err != nil {
@@ -203,7 +205,7 @@ func (l *Ref) Command(ctx context.Context, c backends.Command) (count int64, fre
 	return look.Command(ctx, c)
 }
 
-// adopted reports whether the queue lives in a table that somebody else owns.
+// Adopted reports whether the queue lives in a table that another application owns.
 func (l *Ref) Adopted(queue string) bool {
 	e, release := l.use()
 	defer release()
@@ -211,7 +213,7 @@ func (l *Ref) Adopted(queue string) bool {
 	return ok && m.Adopted(queue)
 }
 
-// holds reports whether the queue's jobs are held in transactions.
+// ClaimsInTx reports whether claims of the queue hold a transaction open.
 func (l *Ref) ClaimsInTx(queue string) bool {
 	e, release := l.use()
 	defer release()
@@ -219,7 +221,7 @@ func (l *Ref) ClaimsInTx(queue string) bool {
 	return ok && m.ClaimsInTx(queue)
 }
 
-// holding reports whether the lease is of a held job.
+// InTx reports whether the lease is held in a transaction.
 func (l *Ref) InTx(lease backends.Lease) bool {
 	e, release := l.use()
 	defer release()
@@ -227,8 +229,8 @@ func (l *Ref) InTx(lease backends.Lease) bool {
 	return ok && m.InTx(lease)
 }
 
-// notifications calls hear with the names of queues that others made jobs ready in, of
-// one Backend after the other, until ctx is done.
+// Notifications calls hear with the names of queues in which other sidecars made jobs ready, until ctx is done. An
+// empty name: some may have been missed.
 func (l *Ref) Notifications(ctx context.Context, hear func(queue string)) {
 	for ctx.Err() == nil {
 		e, release := l.use()
@@ -242,7 +244,7 @@ func (l *Ref) Notifications(ctx context.Context, hear func(queue string)) {
 	}
 }
 
-// listen hears e's notifications until it is replaced or ctx is done.
+// listen passes on the notifications of e until e is replaced or ctx is done.
 func (l *Ref) listen(ctx context.Context, e *endpoint, hear func(queue string)) {
 	n, ok := e.Backend.(backends.Notifier)
 	if !ok {
@@ -270,13 +272,13 @@ func (l *Ref) listen(ctx context.Context, e *endpoint, hear func(queue string)) 
 	}
 }
 
-// errNoLocator says that the queue of a lease is not known.
+// ErrNoLocator is the error of Queues if the backend is not a backends.Locator.
 var ErrNoLocator = errors.New("this database cannot tell the queue of a lease of another sidecar: give the user a rule without `queues`")
 
-// errNoLook says that the backend is no Inspector.
+// errNoInspector is the error if the backend is not a backends.Inspector.
 var errNoInspector = errors.New("the database cannot be looked into")
 
-// queues asks the present Backend in which queues the leases' jobs are.
+// Queues queries the queues of the leases' jobs.
 func (l *Ref) Queues(ctx context.Context, leases []backends.Lease) ([]string, error) {
 	e, release := l.use()
 	defer release()

@@ -6,18 +6,18 @@ import (
 	"time"
 )
 
-// noAnswerError ends what the database did not answer in time. It is for people, in status and
-// in the log.
+// timeoutError is the error of a query that the database did not answer in time. People read it in status and in
+// the log.
 type timeoutError time.Duration
 
 func (e timeoutError) Error() string {
 	return fmt.Sprintf("the database gave no answer within %v: see whether its host hangs, its disk is full, or the network to it is cut", time.Duration(e))
 }
 
-// Is makes it the error of a context whose time is over.
+// Is makes it equal to context.DeadlineExceeded.
 func (timeoutError) Is(target error) bool { return target == context.DeadlineExceeded }
 
-// answerWithin bounds a question to the database.
+// WithTimeout bounds a query to the database.
 func WithTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, d, timeoutError(d))
 }

@@ -10,18 +10,18 @@ import (
 )
 
 const (
-	// censusEvery is how often the depths are read at most.
+	// ReadEvery is the least time between two readings.
 	ReadEvery = 15 * time.Second
-	// censusWait bounds how long metrics wait for a reading. The reading goes on.
+	// MaxWait is how long metrics wait for a reading. The reading goes on.
 	MaxWait = 5 * time.Second
-	// censusTimeout bounds one reading.
+	// ReadTimeout bounds one reading.
 	ReadTimeout = 30 * time.Second
-	// censusAge is the largest age of depths that metrics show. They show those of an earlier
+	// MaxAge is the largest age of depths that metrics show. They show those of an earlier
 	// reading if a later one fails or takes long.
 	MaxAge = time.Minute
 )
 
-// census are the depths of a database's queues as this sidecar read them last.
+// AllQueues caches the depths of a database's queues for the metrics.
 type AllQueues struct {
 	ask  func(ctx context.Context) ([]backends.QueueStats, error)
 	wake chan struct{} // has one if a reading is to begin
@@ -34,11 +34,12 @@ type AllQueues struct {
 	stats   []backends.QueueStats
 }
 
+// NewAllQueues returns an empty cache. ask queries the database.
 func NewAllQueues(ask func(ctx context.Context) ([]backends.QueueStats, error)) *AllQueues {
 	return &AllQueues{ask: ask, wake: make(chan struct{}, 1)}
 }
 
-// run reads when take asks for it, until ctx ends.
+// Run reads when Get asks for it, until ctx is done.
 func (c *AllQueues) Run(ctx context.Context) {
 	for {
 		select {
@@ -50,9 +51,8 @@ func (c *AllQueues) Run(ctx context.Context) {
 	}
 }
 
-// take returns depths not older than censusAge. They are not known if the last reading failed.
-// The error is that none has ended since there were any, so that metrics without them would be a
-// part that looks like the whole.
+// Get returns depths that are at most MaxAge old. If the last reading failed, known is false. The error is that no
+// reading has ended yet: metrics without the depths would look complete.
 func (c *AllQueues) Get() (stats []backends.QueueStats, known bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -79,7 +79,7 @@ func (c *AllQueues) Get() (stats []backends.QueueStats, known bool, err error) {
 	return nil, false, fmt.Errorf("the database has not answered for %v how many jobs its queues have: ask again", time.Since(c.began).Round(time.Second))
 }
 
-// read asks the database.
+// read queries the database.
 func (c *AllQueues) read(ctx context.Context) {
 	ctx, cancel := context.WithTimeoutCause(ctx, ReadTimeout, fmt.Errorf("the depths of the queues: no answer within %v", ReadTimeout))
 	defer cancel()

@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// askTimeout bounds one question to the database: as long as an enqueue waits.
+// askTimeout bounds one query, for as long as an enqueue waits.
 const askTimeout = 5 * time.Second
 
-// depthAge is how old a queue's depth may be for max_ready, and for how long a failed look counts.
+// ReadyAge is how old the number of ready jobs can be, and for how long a failed query counts.
 const ReadyAge = time.Second
 
-// depths are how many ready jobs there are in queues that have a limit of them: as the
-// database last said, and what was enqueued here since.
+// ReadyLimits holds the numbers of ready jobs of queues with a limit: as the database last reported, plus what was
+// enqueued here since.
 type ReadyLimits struct {
 	count func(ctx context.Context, queue string) (ready int64, err error) // asks the database
 
@@ -22,6 +22,7 @@ type ReadyLimits struct {
 	all map[string]*ReadyCount
 }
 
+// ReadyCount is the number of ready jobs of one queue.
 type ReadyCount struct {
 	count   func(ctx context.Context, queue string) (ready int64, err error)
 	Name    string
@@ -32,18 +33,19 @@ type ReadyCount struct {
 	current *Query // under way; nil: none
 }
 
-// look is one question to the database, for all who wait for its answer.
+// Query is one query to the database, for all sessions that wait for its answer.
 type Query struct {
 	done    chan struct{}
 	cancel  context.CancelFunc // called when no session waits any more
 	waiting int                // sessions that do; depth.mu guards it
 }
 
+// NewReadyLimits returns empty limits. count queries the database.
 func NewReadyLimits(count func(ctx context.Context, queue string) (int64, error)) *ReadyLimits {
 	return &ReadyLimits{count: count}
 }
 
-// of finds or makes the depth of a queue.
+// Queue finds or creates the count of a queue.
 func (d *ReadyLimits) Queue(name string) *ReadyCount {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -58,7 +60,7 @@ func (d *ReadyLimits) Queue(name string) *ReadyCount {
 	return q
 }
 
-// forget forgets queues.
+// Forget removes queues.
 func (d *ReadyLimits) Forget(names []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -67,8 +69,7 @@ func (d *ReadyLimits) Forget(names []string) {
 	}
 }
 
-// refresh begins a look, or joins the one under way. Each look that it returns must be awaited.
-// nil: what is known is young enough.
+// Refresh starts a query or joins the one under way. The caller awaits it. nil: the known count is recent enough.
 func (q *ReadyCount) Refresh() *Query {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -84,8 +85,8 @@ func (q *ReadyCount) Refresh() *Query {
 	return q.current
 }
 
-// await waits for a look. It reports false where gone is closed and the look does not end within a moment
-// either: a session whose client is gone waits so much longer, as what it sent is still carried out.
+// Await waits for a query. It reports false if gone is closed and the query does not end within ReadyAge after
+// that: what a client sent before it hung up is still carried out.
 func (q *ReadyCount) Await(gone <-chan struct{}, l *Query) (ended bool) {
 	if l == nil {
 		return true
@@ -113,7 +114,7 @@ func (q *ReadyCount) Await(gone <-chan struct{}, l *Query) (ended bool) {
 	return ended
 }
 
-// ask is a look.
+// query runs a query.
 func (q *ReadyCount) query(ctx context.Context, l *Query) {
 	ready, err := q.count(ctx, q.Name)
 	q.mu.Lock()
@@ -124,7 +125,7 @@ func (q *ReadyCount) query(ctx context.Context, l *Query) {
 	close(l.done)
 }
 
-// room takes a place for n more ready jobs; an error says that there is none.
+// Reserve counts n more ready jobs. It returns a FullError if they exceed the limit most.
 func (q *ReadyCount) Reserve(n, most int64) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -138,7 +139,7 @@ func (q *ReadyCount) Reserve(n, most int64) error {
 	return nil
 }
 
-// queueFullError says that a queue would have more ready jobs than its limit.
+// FullError reports that a queue would have more ready jobs than its limit.
 type FullError struct {
 	queue               string
 	ready, added, limit int64
@@ -152,5 +153,5 @@ func (e *FullError) Error() string {
 		e.queue, e.ready, e.limit)
 }
 
-// mayPass: the jobs may fit later. Where they are more than the limit, no worker's pace mends that.
+// Temporary reports whether the jobs can fit later. If they alone exceed the limit, they never do.
 func (e *FullError) Temporary() bool { return e.added <= e.limit }

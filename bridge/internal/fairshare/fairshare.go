@@ -4,52 +4,53 @@ import (
 	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 )
 
-// Bounds of turns.
 const (
-	// leastTurn is how much a session may have waiting and not be greedy, and what one that is
-	// may have in a commit beside a single other: beside more of them it is less.
+	// lightMax is how many units a light session can have waiting. It is also the share of a heavy session beside
+	// one light session that has nothing waiting. Beside more of them the share is smaller.
 	lightMax = 32
-	// greedyPart of what the others have in a commit is what all who are greedy have: half of it.
+	// lightPerHeavy is how much more of a commit the light sessions get than the heavy ones.
 	lightPerHeavy = 2
-	// unitBytes of payload are as much work as a write's rest.
+	// unitBytes of payload cost as much as the rest of a write.
 	unitBytes = 8 << 10
-	// lately is in how many commits who wrote counts as one who will write again.
+	// RecentCommits is for how many commits a light session counts after its last write.
 	RecentCommits = 16
-	// quietMost is after how many commits without a write of others there is no limit.
+	// maxQuiet is after how many commits without a write of a light session heavy sessions have no limit.
 	maxQuiet = 10
 )
 
-// turns see that those who are greedy (who have more waiting than leastTurn) have half as much
-// of a commit, together, as the others: who sends without end, or large payloads, leaves them most
-// of what the database does. A producer that feeds workers gets on with that: where they find
-// nothing to do they write nothing, and it has all. What was more, because a single
-// write was so large, counts in the session's next commits. The committer's mu guards it.
+// Share splits each commit between sessions. A session is heavy if more than lightMax units of its writes wait,
+// else it is light. All heavy sessions together get half as much of a commit as the light ones. If a single large
+// write exceeded a session's share, the excess counts against its next commits (Debts).
 //
-// The others need not be waiting at the moment: who works on a job has nothing to write, and
-// would find a commit under way that is as long as a thousand writes take. So after a commit in which
-// nobody else wrote the greedy may have twice as much in the next: a commit is then about
-// as long as it was quiet before it, and who comes back waits no longer for it than that.
+// Light sessions count although they have nothing waiting at the moment: a worker that runs a job writes nothing,
+// and later finds a commit under way that can be as long as a thousand writes take. So the share of heavy sessions
+// doubles with each commit in which no light session wrote. A worker that comes back then waits about as long as
+// it was quiet. A producer that feeds idle workers gets whole commits, because the workers write nothing.
+//
+// The caller guards a Share with a lock. For each commit it calls Begin, then Admit for each write in order, then
+// End.
 type Share struct {
-	Debts map[*quota.Session]int
-	total int                              // what waits for the commit that is being gathered
-	parts map[*quota.Session]*sessionShare // nil: all of it may go
-	heavy int                              // what may go of each session that is greedy; 0: as much as of all others
+	Debts map[*quota.Session]int           // units above their share that sessions had in earlier commits
+	total int                              // units that wait for this commit
+	parts map[*quota.Session]*sessionShare // nil: every write is admitted
+	heavy int                              // units of each heavy session; 0: as much as of all others
 
-	light, earlierLight map[*quota.Session]struct{} // who were not, in the last commits, and in those before
-	commits, quiet      int                         // since others began; since one of them wrote
+	light, earlierLight map[*quota.Session]struct{} // light sessions of the last commits, and of those before
+	commits, quiet      int                         // since light was emptied; since a light session wrote
 }
 
-// turn is a session's part of a commit.
+// sessionShare is a session's part of a commit.
 type sessionShare struct {
 	waiting, admitted int
 	heavy             bool
-	over              bool // its next write stays behind, and so do those after it
+	over              bool // its next write waits, and so do those after it
 }
 
-// units are the work of a write with so many jobs, of so many bytes together.
+// Units is the cost of a write with so many jobs and so many bytes.
 func Units(jobs int, bytes int64) int { return max(1, jobs) + int(bytes/unitBytes) }
 
-// begin looks who waits, in so many writes: work is whose the i-th is, and its units.
+// Begin starts a commit from the writes that wait. work returns the session of the i-th write and its units. A nil
+// session belongs to no client.
 func (t *Share) Begin(writes int, work func(i int) (s *quota.Session, units int)) {
 	t.parts, t.total = nil, 0
 	if writes == 0 {
@@ -73,7 +74,7 @@ func (t *Share) Begin(writes int, work func(i int) (s *quota.Session, units int)
 	var last *quota.Session
 	for i := range writes {
 		s, n := work(i)
-		if x == nil || s != last { // the greedy's come in long rows
+		if x == nil || s != last { // the writes of a heavy session come in long runs
 			x, last = t.parts[s], s
 		}
 		if x == nil {
@@ -85,12 +86,12 @@ func (t *Share) Begin(writes int, work func(i int) (s *quota.Session, units int)
 	t.divide()
 }
 
-// divide says what the greedy may have.
+// divide computes the share of each heavy session.
 func (t *Share) divide() {
-	greedy, left := 0, 0
+	heavy, left := 0, 0
 	for s, x := range t.parts {
 		if x.heavy = s != nil && x.waiting+t.Debts[s] > lightMax; x.heavy {
-			greedy++
+			heavy++
 			continue
 		}
 		left += x.waiting
@@ -103,18 +104,18 @@ func (t *Share) divide() {
 		}
 	}
 	switch {
-	case greedy == len(t.parts) && (present == 0 || t.quiet > maxQuiet): // there are no others
+	case heavy == len(t.parts) && (present == 0 || t.quiet > maxQuiet): // no light session exists
 		t.heavy = 0
-		if greedy == 1 {
+		if heavy == 1 {
 			t.Debts, t.parts = nil, nil
 		}
-	case greedy > 0:
+	case heavy > 0:
 		least := max(1, lightMax/max(1, present)) << min(t.quiet, maxQuiet)
-		t.heavy = max(1, max(left/lightPerHeavy, least)/greedy)
+		t.heavy = max(1, max(left/lightPerHeavy, least)/heavy)
 	}
 }
 
-// next begins a commit.
+// nextCommit forgets light sessions that have not written in the last commits.
 func (t *Share) nextCommit() {
 	t.quiet++
 	if t.commits++; t.commits > RecentCommits {
@@ -122,7 +123,7 @@ func (t *Share) nextCommit() {
 	}
 }
 
-// note has a session be one of the others, who wait.
+// noteLight records that a light session has a write.
 func (t *Share) noteLight(s *quota.Session) {
 	if s == nil {
 		return
@@ -134,7 +135,7 @@ func (t *Share) noteLight(s *quota.Session) {
 	t.quiet = 0
 }
 
-// share is what may go of a session.
+// allowance is how many units of a session this commit admits.
 func (t *Share) allowance(x *sessionShare) int {
 	if x.heavy && t.heavy > 0 {
 		return t.heavy
@@ -142,10 +143,11 @@ func (t *Share) allowance(x *sessionShare) int {
 	return max(lightMax, t.total-x.waiting)
 }
 
-// goes reports whether a write of the session, of so many units, goes with this commit.
+// Admit reports whether a write of the session, of so many units, is part of this commit. If not, neither is any
+// later write of the session. Writes of no session are always admitted: they give jobs back.
 func (t *Share) Admit(s *quota.Session, units int) bool {
 	if t.parts == nil || s == nil {
-		return true // nobody's: what was given up goes back at once
+		return true
 	}
 	x := t.parts[s]
 	if x.over = x.over || x.admitted+t.Debts[s] >= t.allowance(x); x.over {
@@ -155,13 +157,13 @@ func (t *Share) Admit(s *quota.Session, units int) bool {
 	return true
 }
 
-// over reports whether the session had its turn, and has more to write.
+// Over reports whether the session used up its share of the last commit and has more to write.
 func (t *Share) Over(s *quota.Session) bool {
 	x := t.parts[s]
 	return x != nil && x.over
 }
 
-// end notes who had more than its share.
+// End records which sessions exceeded their share, and reduces the debts of the others.
 func (t *Share) End() {
 	if t.parts == nil {
 		return

@@ -7,22 +7,20 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// The depths of the queues are read by one sidecar of a database at a time, so that they cost
-// the database one look however many sidecars are asked for metrics, and a sum over them counts
-// each job once.
+// depthLeader decides whether this sidecar reads the queue depths. One sidecar of a database reads them for all, so
+// that they cost one query however many sidecars are scraped, and a sum over the sidecars counts each job once.
 //
-// Who is asked for metrics and sees no other sidecar that reads says in its next beat that
-// it does, and reads when the beat after that still shows no other. Of two that said so at the
-// same time the one with the larger identity takes it back, and the other waits for that. Whoever
-// reads goes on, whoever comes. So there are never two: of any two that said so,
-// whoever said it later sees the other. The beat is also the lease: a reader stops when its own
-// is late, which is before the others take it for expired.
+// A sidecar that is scraped and sees no leader announces itself in its next heartbeat. It leads if the heartbeat after
+// that still shows no other. Of two that announced themselves at the same time, the one with the larger identity
+// withdraws. A leader stays the leader. So there are never two: of any two that announced themselves, the later one
+// sees the other. The heartbeat is also the lease: a leader stops when its own heartbeat is late, which is before the
+// others consider it expired.
 type depthLeader struct {
 	wantedAt atomic.Int64 // when metrics were asked for last, by clock; 0: never
 
-	// keeper.mu guards these.
+	// heartbeater.mu guards these.
 	role      role
-	announced bool // the last beat that reached the database said that it reads
+	announced bool // the last heartbeat that reached the database said that it reads
 }
 
 type role int
@@ -42,16 +40,15 @@ func (r *depthLeader) wanted(now time.Duration) bool {
 	return asked != 0 && now-asked < wantedFor
 }
 
-// says is what the next beat says. k.mu is not held.
+// announcesDepths is whether the next heartbeat announces this sidecar. k.mu is not held.
 func (k *Heartbeater) announcesDepths() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.depthLeader.role != following
 }
 
-// take follows from a beat that reached the database and said that, and from the peers that it
-// showed; lapsed: the beat before was late. again: there is something to say at once.
-// k.mu is held.
+// update follows from a heartbeat that succeeded: whether it announced this sidecar, and the peers that it showed.
+// lapsed: the heartbeat before was late. It reports whether another heartbeat is needed at once. k.mu is held.
 func (r *depthLeader) update(id backends.Identity, said, lapsed bool, peers []backends.Peer, now time.Duration) (again bool) {
 	others, smaller := false, false
 	for _, p := range peers {
@@ -80,7 +77,7 @@ func (r *depthLeader) update(id backends.Identity, said, lapsed bool, peers []ba
 	return said != (r.role != following) || r.role == announcing && !others
 }
 
-// asksFor notes that metrics are asked for, and has the next beat look who reads.
+// WantDepths records that metrics need the depths, and sends a heartbeat to find out which sidecar leads.
 func (k *Heartbeater) WantDepths() {
 	now := k.Clock()
 	before := time.Duration(k.depthLeader.wantedAt.Swap(int64(max(now, 1))))
@@ -93,11 +90,11 @@ func (k *Heartbeater) WantDepths() {
 	}
 }
 
-// firstWait is for how long those who ask for metrics the first time wait until it is known
-// who reads: so that who is alone sees the depths at once.
+// FirstWait is how long the first request for metrics waits until the leader is known, so that a lone sidecar
+// reports depths at once.
 const FirstWait = 500 * time.Millisecond
 
-// reads reports whether it is this sidecar that reads, at this moment.
+// LeadsDepths reports whether this sidecar reads the depths at this moment.
 func (k *Heartbeater) LeadsDepths() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -8,7 +8,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// TestNeverTwoReaders: sidecars that beat in any order, whose beats may see each other or, where
+// TestNeverTwoReaders: sidecars that heartbeat in any order, whose heartbeats may see each other or, where
 // they are made at the same time, not, and that may die or be late.
 func TestNeverTwoReaders(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -42,7 +42,7 @@ func TestNeverTwoReaders(t *testing.T) {
 				t.Fatalf("%d read", n)
 			}
 		}
-		beat := func(together ...*side) { // none sees what the others say just now
+		beat := func(together ...*side) { // none sees what the others say now
 			shown := make([][]backends.Peer, len(together))
 			says := make([]bool, len(together))
 			for i, x := range together {

@@ -17,22 +17,20 @@ import (
 	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 )
 
-// keeper keeps this sidecar alive in one database: it joins under a new
-// identity, beats, compares what the database thinks it has with what it knows,
-// and watches the other sidecars' beats.
+// Heartbeater keeps this sidecar alive in one database. It joins under a new identity, sends heartbeats, compares the
+// claimed rows with the lease table, and watches the heartbeats of the other sidecars.
 //
-// How the times follow from the host lease H (design.md §2.4: a dead sidecar's
-// jobs are free within H):
+// The times follow from the sidecar timeout H. A dead sidecar's jobs must be free within H:
 //
-//	beat every H/6; each beat is good for 13/20 H from when it reached the database;
-//	a peer is suspected when its end has passed and its beat stood still for 12/20 H
-//	here. So a sidecar that dies right after a beat is given up at most at 12/20 H
-//	plus two beats of the others (H/6 each: one until they saw it, one until they
-//	look again): below H. And as long as a sidecar trusts its own beat, nobody
-//	suspects it, wherever the database's clock is set meanwhile.
+//   - A sidecar sends a heartbeat every H/6. Each is valid for 13/20 H from when it reached the database.
+//   - A peer is suspect if its heartbeat has expired and did not change for 12/20 H as seen here.
+//
+// So a sidecar that dies right after a heartbeat is given up after at most 12/20 H plus two heartbeats of the others
+// (H/6 each: one until they saw it, one until they check again), which is below H. As long as a sidecar trusts its
+// own heartbeat, no peer suspects it, wherever the database's clock is set.
 type Heartbeater struct {
 	Config
-	poke chan struct{} // 1: one wish to beat at once is enough
+	poke chan struct{} // 1: one wish to heartbeat at once is enough
 
 	mu          sync.Mutex
 	identity    backends.Identity // 0: not joined
@@ -41,10 +39,10 @@ type Heartbeater struct {
 	lastBeat    time.Duration // when the last one that reached the database did, by clock; 0: none was
 	lastErr     error         // why the last one did not; nil: it did
 	depthLeader depthLeader
-	waiting     []chan struct{} // closed after the next beat that succeeded or said "lost"
+	waiting     []chan struct{} // closed after the next heartbeat that succeeded or said "lost"
 }
 
-// keeperConfig is what a keeper needs. Its functions must not wait for the keeper.
+// Config is what a heartbeater needs. Its functions must not wait for the heartbeater.
 type Config struct {
 	Backend *backendref.Ref
 	Times   *Times
@@ -57,27 +55,28 @@ type Config struct {
 	Lost func(map[*quota.Session][]lease.Held)
 	// abandoned is told that an identity is given up, before its leases are dropped.
 	Abandoned func()
-	// release gives claims back, uncharged, that nobody here knows of.
+	// release gives claims back, without using up an attempt, that nobody here knows of.
 	Release func(owner backends.Identity, leases []backends.Lease)
-	// suspected wakes the sweeper.
+	// suspected wakes the maintainer.
 	Suspected func()
 	// revived wakes the committer: claims may be made (again).
 	Revived func()
 }
 
+// New returns a Heartbeater that has not joined.
 func New(c Config) *Heartbeater {
 	return &Heartbeater{Config: c, poke: make(chan struct{}, 1), peers: make(map[backends.Identity]peerState)}
 }
 
-// watch is what was seen of a peer.
+// peerState is what this sidecar has seen of a peer.
 type peerState struct {
 	beats uint64
-	since time.Duration // when beats was first seen, by clock
+	since time.Duration // when heartbeats was first seen, by clock
 	ended bool
 	lease time.Duration // the peer's
 }
 
-// run joins and beats until ctx is done. It does not leave: see leave.
+// Run joins and sends heartbeats until ctx is done. It does not leave: see Leave.
 func (k *Heartbeater) Run(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -111,14 +110,14 @@ func (k *Heartbeater) Run(ctx context.Context) error {
 	}
 }
 
-// noted remembers how the last turn ended, for people.
+// noteResult keeps the error of the last heartbeat for status.
 func (k *Heartbeater) noteResult(err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.lastErr = err
 }
 
-// turn is one beat and what follows from it.
+// Beat sends one heartbeat, or joins, and compares the claims if that succeeds.
 func (k *Heartbeater) Beat(ctx context.Context) error {
 	id := k.Identity()
 	kind := backends.HeartbeatRenew
@@ -126,7 +125,7 @@ func (k *Heartbeater) Beat(ctx context.Context) error {
 		kind = backends.HeartbeatJoin
 		id = newIdentity()
 	}
-	asked, h, reads := k.Clock(), k.Times.sidecarTimeout(), k.announcesDepths() // one for the whole turn: it may change meanwhile
+	asked, h, reads := k.Clock(), k.Times.sidecarTimeout(), k.announcesDepths() // one for the whole turn: it may change since then
 	beatCtx, cancel := backendref.WithTimeout(ctx, h.answer())
 	defer cancel()
 	pulse, err := k.Backend.Heartbeat(beatCtx, backends.Heartbeat{Host: id, Kind: kind, Name: hostName(), Timeout: h.trusted(), DepthLeader: reads})
@@ -138,7 +137,7 @@ func (k *Heartbeater) Beat(ctx context.Context) error {
 		return k.Beat(ctx)
 	}
 	if !k.noteBeat(id, kind, asked+h.trusted()-h.margin(), reads, pulse.Peers) {
-		return k.Beat(ctx) // a claim found out meanwhile that id was given up
+		return k.Beat(ctx) // a claim found out since then that id was given up
 	}
 	return k.reconcile(ctx, id)
 }
@@ -174,10 +173,9 @@ func (k *Heartbeater) noteBeat(id backends.Identity, kind backends.HeartbeatKind
 	return true
 }
 
-// watch remembers the peers' beats and reports whether one is suspect. k.mu is
-// held. With anew it begins to watch them: this sidecar's own beats were late, so that
-// what kept them (the database was away, or locked, this process was stopped, perhaps
-// with a lock that all others waited for) may have kept theirs, and they come now.
+// watchPeers records the peers' heartbeats and reports whether one is suspect. With anew it starts over: this
+// sidecar's own heartbeats were late, so whatever delayed them (an unreachable or locked database, a stopped
+// process) may have delayed the peers' too. k.mu is held.
 func (k *Heartbeater) watchPeers(peers []backends.Peer, anew bool) (suspects bool) {
 	now, observe := k.Clock(), k.Times.sidecarTimeout().observe()
 	next := make(map[backends.Identity]peerState, len(peers))
@@ -194,7 +192,7 @@ func (k *Heartbeater) watchPeers(peers []backends.Peer, anew bool) (suspects boo
 	return suspects
 }
 
-// suspects lists the peers to give up.
+// Suspects lists the peers to give up.
 func (k *Heartbeater) Suspects() []backends.Suspect {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -208,7 +206,7 @@ func (k *Heartbeater) Suspects() []backends.Suspect {
 	return out
 }
 
-// peers is how many other sidecars of the database seem to live.
+// Peers is how many other sidecars of the database seem to live.
 func (k *Heartbeater) Peers() (n int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -220,8 +218,7 @@ func (k *Heartbeater) Peers() (n int) {
 	return n
 }
 
-// giveUp drops an identity that others took for dead: its leases are theirs to
-// give out again.
+// GiveUp drops an identity that other sidecars declared dead. They can hand out its jobs again.
 func (k *Heartbeater) GiveUp(id backends.Identity) {
 	k.mu.Lock()
 	if k.identity != id {
@@ -243,14 +240,14 @@ func (k *Heartbeater) GiveUp(id backends.Identity) {
 	k.Lost(lost)
 }
 
-// current is the identity claims are made under; 0 while there is none.
+// Identity is the identity that claims are made under; 0 if there is none.
 func (k *Heartbeater) Identity() backends.Identity {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.identity
 }
 
-// fresh is the identity, while its beat is not late, else 0.
+// Fresh is the identity if its heartbeat is not late, else 0.
 func (k *Heartbeater) Fresh() backends.Identity {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -260,8 +257,8 @@ func (k *Heartbeater) Fresh() backends.Identity {
 	return k.identity
 }
 
-// confirm makes sure that id is alive, by a beat where the last one is late: a
-// claim is handed out only then. It waits for that beat as long as ctx allows.
+// Confirm reports whether id is alive. If the last heartbeat is late, it sends one and waits for it as long as ctx
+// allows.
 func (k *Heartbeater) Confirm(ctx context.Context, id backends.Identity) bool {
 	if k.Fresh() == id {
 		return true
@@ -279,7 +276,7 @@ func (k *Heartbeater) Confirm(ctx context.Context, id backends.Identity) bool {
 	}
 }
 
-// beatNow asks for a beat without waiting for its time.
+// BeatNow requests a heartbeat at once. It does not wait for it.
 func (k *Heartbeater) BeatNow() {
 	select {
 	case k.poke <- struct{}{}:
@@ -287,7 +284,7 @@ func (k *Heartbeater) BeatNow() {
 	}
 }
 
-// leave is the last beat: the sessions' leases stay valid for the grace.
+// Leave sends the last heartbeat. The sessions' leases stay valid for the restart grace.
 func (k *Heartbeater) Leave(ctx context.Context) error {
 	k.mu.Lock()
 	id := k.identity

@@ -9,13 +9,13 @@ import (
 )
 
 // TestSuspicion: whoever watches does not suspect a sidecar that may still trust
-// its own beat, also where the database's clock was set forward and every end has
+// its own heartbeat, also where the database's clock was set forward and every end has
 // passed at once; and a dead one is suspected within the lease period.
 func TestSuspicion(t *testing.T) {
 	t.Parallel()
 	var now time.Duration
 	k := Heartbeater{Config: Config{Times: NewTimes(20*time.Second, 0), Clock: func() time.Duration { return now }}}
-	fresh := k.Times.sidecarTimeout().trusted() - k.Times.sidecarTimeout().margin() // as beaten says, after its beat was asked for
+	fresh := k.Times.sidecarTimeout().trusted() - k.Times.sidecarTimeout().margin() // as beaten says, after its heartbeat was asked for
 	look := func(beats uint64, expired bool) {
 		k.watchPeers([]backends.Peer{{Host: 7, Heartbeats: beats, Expired: expired}}, false)
 	}
@@ -30,7 +30,7 @@ func TestSuspicion(t *testing.T) {
 	if s := k.Suspects(); len(s) != 1 || s[0] != (backends.Suspect{Host: 7, Heartbeats: 1}) {
 		t.Errorf("after %v without a beat: suspects %v", now, s)
 	}
-	look(2, true) // it beat, by a clock that was set forward again
+	look(2, true) // it heartbeat, by a clock that was set forward again
 	if s := k.Suspects(); len(s) != 0 {
 		t.Errorf("it beat just now: suspects %v", s)
 	}
@@ -39,7 +39,7 @@ func TestSuspicion(t *testing.T) {
 	}
 }
 
-// TestStandstill: who stood still itself, or could not beat, does not take the others for
+// TestStandstill: who stood still itself, or could not heartbeat, does not take the others for
 // dead that could not either; it begins to watch them.
 func TestStandstill(t *testing.T) {
 	t.Parallel()

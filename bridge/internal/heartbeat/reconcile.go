@@ -8,12 +8,11 @@ import (
 	"github.com/qsidecar/qsidecar/bridge/internal/backendref"
 )
 
-// heldPage is how many rows a look at the held jobs takes at a time.
+// claimedPage is how many rows one query for the claimed jobs returns.
 const claimedPage = 1000
 
-// reconcile compares the rows claimed under id with the known leases: rows that
-// nobody knows (their commit's answer got lost) go back, leases without a row are
-// lost.
+// reconcile compares the rows claimed under id with the lease table. Rows that the table doesn't have go back: the
+// answer of their commit was lost. Leases without a row are lost.
 func (k *Heartbeater) reconcile(ctx context.Context, id backends.Identity) error {
 	missing := k.Leases.Confirmed() // before the look: what is claimed later is not missed
 	for after := ""; ; {
@@ -44,8 +43,8 @@ func (k *Heartbeater) claimedBy(ctx context.Context, id backends.Identity, after
 	return k.Backend.ClaimedBy(ctx, id, after, claimedPage)
 }
 
-// giveBackUnknown looks a second time before it gives rows back: a job that was
-// settled between the look and the comparison is unknown too, but gone.
+// giveBackUnknown queries a second time before it gives rows back. A job that was settled between the query and
+// the comparison is unknown too, but gone.
 func (k *Heartbeater) giveBackUnknown(ctx context.Context, id backends.Identity, after string, unknown []backends.Lease) error {
 	if len(unknown) == 0 {
 		return nil

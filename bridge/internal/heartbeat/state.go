@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// reaches reports whether the last beat reached the database, and claims may be handed out.
+// Reachable reports whether the last heartbeat succeeded and is not late.
 func (k *Heartbeater) Reachable() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.lastErr == nil && k.Clock() < k.freshUntil
 }
 
-// age is the time since the last beat that reached the database; negative: none has.
+// Age is the time since the last heartbeat that succeeded; negative: none has.
 func (k *Heartbeater) Age() time.Duration {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -22,12 +22,12 @@ func (k *Heartbeater) Age() time.Duration {
 	return k.Clock() - k.lastBeat
 }
 
-// failure is why the last beat did not reach the database; nil: it did.
+// Err is the error of the last heartbeat; nil: it succeeded.
 func (k *Heartbeater) Err() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.lastErr
 }
 
-// lock is the keeper's own, for who wants to know whether it is free.
+// Locker is the lock of the heartbeater, for liveness checks.
 func (k *Heartbeater) Locker() sync.Locker { return &k.mu }

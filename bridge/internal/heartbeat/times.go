@@ -5,25 +5,31 @@ import (
 	"time"
 )
 
-// leaseTimes are a database's host lease and restart grace, which a reload may change.
+// Times are the sidecar timeout and the restart grace of a database, which a reload can change.
 type Times struct{ host, grace atomic.Int64 }
 
+// NewTimes returns times with these values.
 func NewTimes(timeout, grace time.Duration) *Times {
 	t := &Times{}
 	t.Set(timeout, grace)
 	return t
 }
 
+// Set changes both.
 func (t *Times) Set(timeout, grace time.Duration) {
 	t.host.Store(int64(timeout))
 	t.grace.Store(int64(grace))
 }
 
-func (t *Times) sidecarTimeout() timeout     { return timeout(t.host.Load()) }
-func (t *Times) Timeout() time.Duration      { return time.Duration(t.host.Load()) }
+func (t *Times) sidecarTimeout() timeout { return timeout(t.host.Load()) }
+
+// Timeout is the sidecar timeout. Commits and queries get as much time.
+func (t *Times) Timeout() time.Duration { return time.Duration(t.host.Load()) }
+
+// RestartGrace is how long the leases of sessions outlive an orderly exit.
 func (t *Times) RestartGrace() time.Duration { return time.Duration(t.grace.Load()) }
 
-// hostLease is H, and what follows from it.
+// timeout is H, and what follows from it.
 type timeout time.Duration
 
 func (h timeout) every() time.Duration   { return time.Duration(h) / 6 }
@@ -31,8 +37,8 @@ func (h timeout) trusted() time.Duration { return time.Duration(h) * 13 / 20 }
 func (h timeout) observe() time.Duration { return h.trusted() - h.margin() }
 
 // margin is how much earlier than the database the sidecar stops trusting its
-// own beat.
+// own heartbeat.
 func (h timeout) margin() time.Duration { return time.Duration(h) / 20 }
 
-// answer is how long the database may take for one of the keeper's questions.
+// answer is how long the database may take for one of the heartbeater's questions.
 func (h timeout) answer() time.Duration { return time.Duration(h) / 2 }

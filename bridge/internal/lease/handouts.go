@@ -7,13 +7,13 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// handed is a hand-out that the database does not know of.
+// handOut is a hand-out that the database does not know of.
 type handOut struct {
 	backends.Delivery
 	at time.Duration
 }
 
-// remember notes that the jobs were handed out from those claimed ahead.
+// NoteHandOut records the hand-out of prefetched jobs.
 func (l *Table) NoteHandOut(jobs []backends.Job, worker string, at time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -22,8 +22,8 @@ func (l *Table) NoteHandOut(jobs []backends.Job, worker string, at time.Duration
 	}
 }
 
-// unrecorded takes the hand-outs from before limit that are not settled, or about
-// to be, and reports whether there are later ones.
+// UnrecordedHandOuts takes up to most hand-outs from before limit that are not settled or being settled, and
+// reports whether there are later ones.
 func (l *Table) UnrecordedHandOuts(limit time.Duration, most int) (due []backends.Delivery, more bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

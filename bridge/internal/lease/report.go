@@ -9,7 +9,7 @@ import (
 	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 )
 
-// queuesOf are the queues of the leases' jobs, and the leases of which nothing is known here.
+// QueuesOf returns the queues of the leases' jobs, and the leases that the table does not know.
 func (l *Table) QueuesOf(leases []backends.Lease) (queues []string, missing []backends.Lease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -23,7 +23,7 @@ func (l *Table) QueuesOf(leases []backends.Lease) (queues []string, missing []ba
 	return queues, missing
 }
 
-// queueHeld is what a session holds of one queue.
+// QueueHeld is what a session holds of one queue.
 type QueueHeld struct {
 	Queue  string
 	Jobs   int64
@@ -31,7 +31,7 @@ type QueueHeld struct {
 	Age    time.Duration // for how long
 }
 
-// heldBy tells what a session holds, by queue.
+// HeldBy returns what a session holds, by queue.
 func (l *Table) HeldBy(s *quota.Session, now time.Time) []QueueHeld {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -56,5 +56,5 @@ func (l *Table) HeldBy(s *quota.Session, now time.Time) []QueueHeld {
 	return holds
 }
 
-// lock is the ledger's own, for who wants to know whether it is free.
+// Locker is the lock of the table, for liveness checks.
 func (l *Table) Locker() sync.Locker { return &l.mu }

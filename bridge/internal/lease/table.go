@@ -9,40 +9,40 @@ import (
 	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 )
 
-// ledger knows the claims that exist under this sidecar's identity: which are on
-// their way from the database, which a session holds, which were handed out as
-// timed leases. The keeper compares it with the database's rows, and a session's
-// end takes from it what is to be given back.
+// Table records the claims that exist under this sidecar's identity: those in flight from the database, those that
+// a session holds, and those handed out with a timed lease. The heartbeater compares it with the rows of the
+// database. The end of a session takes from it what the session held.
 //
-// mu also orders "this lease belongs to that session now" with the submission of
-// the write that makes it so: see bind and takeSession.
+// The lock also orders "this lease belongs to that session" with the submission of the write that makes it so. See
+// Bind and TakeSession.
 type Table struct {
-	Metrics func() *metrics.Database     // nil: nobody counts
+	Metrics func() *metrics.Database     // nil: nothing is counted
 	trace   func(j *backends.Job) string // the trace id for the log
 
 	mu       sync.Mutex
 	entries  map[backends.Token]*Entry
 	sessions map[*quota.Session]map[backends.Token]*Entry
-	handOuts []handOut // from what was claimed ahead, not recorded yet, oldest first
+	handOuts []handOut // of prefetched jobs that the database does not know of yet, oldest first
 	spare    []map[backends.Token]*Entry
 }
 
-// maxSpare is how many empty sets are kept for sessions that get a job again.
+// maxSpare is how many empty maps are kept for sessions that get a job again.
 const maxSpare = 64
 
-// holding is one known claim.
+// Entry is one known claim.
 type Entry struct {
 	lease     backends.Lease
 	queue     string         // empty: not known here
-	counters  *metrics.Queue // the queue's; nil: not known here
-	delivered bool           // since is when its worker got it
-	since     time.Time      // when the session got it; zero: nobody did
+	counters  *metrics.Queue // of the queue; nil: not known here
+	delivered bool           // a worker has it, since that time
+	since     time.Time      // when the session got it; zero: none did
 	session   *quota.Session // nil: in flight, or a timed lease
-	inFlight  bool           // its commit is not answered yet
+	inFlight  bool           // its commit has no answer yet
 	settling  int            // writes under way that may end it
 	info      Info           // for the log
 }
 
+// NewTable returns an empty table. trace returns the trace id of a job for the log, or an empty string.
 func NewTable(trace func(j *backends.Job) string) *Table {
 	return &Table{
 		trace:    trace,
@@ -51,8 +51,8 @@ func NewTable(trace func(j *backends.Job) string) *Table {
 	}
 }
 
-// expect registers tokens before the commit that uses them, so that the keeper
-// never takes a claim on its way for an unknown one.
+// Expect registers tokens before the commit that uses them, so that the heartbeater never takes a claim in flight
+// for an unknown one.
 func (l *Table) Expect(slots []backends.Slot) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -61,7 +61,7 @@ func (l *Table) Expect(slots []backends.Slot) {
 	}
 }
 
-// forget removes tokens whose commit brought nothing.
+// Forget removes tokens for which the commit claimed no job.
 func (l *Table) Forget(slots []backends.Slot) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -70,10 +70,8 @@ func (l *Table) Forget(slots []backends.Slot) {
 	}
 }
 
-// give makes jobs the session's (timed: nobody's, but known), which took places for them
-// and is told by session.placed that these are theirs now. It reports false,
-// and the jobs are still on their way, when the identity they were claimed
-// under was dropped meanwhile.
+// Give makes jobs the session's, which has reserved quota for them. A timed lease belongs to no session. If the
+// identity of the claims was given up, Give reports false and changes nothing.
 func (l *Table) Give(jobs []backends.Job, sess *quota.Session, timed bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -95,9 +93,8 @@ func (l *Table) Give(jobs []backends.Job, sess *quota.Session, timed bool) bool 
 	return true
 }
 
-// claim finds the claim that the lease is of. One with the token of a claim and another
-// job's id is none: whoever sent it must not move or end the claim, which was given to
-// somebody else or is still on its way to whoever asked for it. l.mu is held.
+// find returns the claim of the lease, or nil. A lease with a claim's token and another job's id is forged: it
+// must not move or end the claim. l.mu is held.
 func (l *Table) find(lease backends.Lease) *Entry {
 	if h := l.entries[lease.Token]; h != nil && h.lease.Job == lease.Job {
 		return h
@@ -105,7 +102,7 @@ func (l *Table) find(lease backends.Lease) *Entry {
 	return nil
 }
 
-// attach makes h the session's, which has a place for it. l.mu is held.
+// attach makes h the session's, which has quota for it. l.mu is held.
 func (l *Table) attach(h *Entry, sess *quota.Session) {
 	l.detach(h)
 	h.session = sess
@@ -121,7 +118,7 @@ func (l *Table) attach(h *Entry, sess *quota.Session) {
 	set[h.lease.Token] = h
 }
 
-// detach takes h from its session. l.mu is held.
+// detach takes h from its session and releases the quota. l.mu is held.
 func (l *Table) detach(h *Entry) {
 	if h.session == nil {
 		return
@@ -138,8 +135,8 @@ func (l *Table) detach(h *Entry) {
 	h.session = nil
 }
 
-// settling marks the leases as being settled, until settled is called with what it
-// appended to marked. To runs it appends what is known of each lease's delivery.
+// BeginSettle marks the leases as being settled until EndSettle. It appends the known claims to marked, and to
+// runs what is known of each lease's delivery.
 func (l *Table) BeginSettle(leases []backends.Lease, marked []*Entry, runs []Run) ([]*Entry, []Run) {
 	now := time.Now()
 	l.mu.Lock()
@@ -159,7 +156,7 @@ func (l *Table) BeginSettle(leases []backends.Lease, marked []*Entry, runs []Run
 	return marked, runs
 }
 
-// counts are the queue's counters.
+// countersOf are the counters of the queue.
 func (l *Table) countersOf(queue string) *metrics.Queue {
 	if l.Metrics == nil {
 		return nil
@@ -167,8 +164,7 @@ func (l *Table) countersOf(queue string) *metrics.Queue {
 	return l.Metrics().Queue(queue)
 }
 
-// settled says how a settle ended: gone lists the leases that are no longer held
-// (settled or lost).
+// EndSettle ends a settle. gone are the leases that no session holds any more, settled or lost.
 func (l *Table) EndSettle(marked []*Entry, gone []backends.Lease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -178,10 +174,9 @@ func (l *Table) EndSettle(marked []*Entry, gone []backends.Lease) {
 	l.drop(gone)
 }
 
-// bind makes the leases the session's and calls submit, as one step: a session
-// that ends at the same time either releases them before the bind is submitted
-// (which then finds them lost) or no longer has them. They count as on their way
-// until bound is called. false: the session would hold more than most.
+// Bind makes the leases the session's and calls submit, in one step. A session that ends at the same time either
+// releases them before the bind is submitted, which then finds them lost, or no longer has them. The leases count
+// as in flight until EndBind. Bind reports false if the session would hold more than most jobs.
 func (l *Table) Bind(leases []backends.Lease, sess *quota.Session, most int, submit func()) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -212,7 +207,7 @@ func (l *Table) Bind(leases []backends.Lease, sess *quota.Session, most int, sub
 	return true
 }
 
-// bound ends a bind: all but the lost leases are held from now on.
+// EndBind ends a bind: the session holds all leases but the lost ones.
 func (l *Table) EndBind(leases, lost []backends.Lease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -224,8 +219,7 @@ func (l *Table) EndBind(leases, lost []backends.Lease) {
 	l.drop(lost)
 }
 
-// drop forgets leases; those of claims that never got to anybody too, which leaving was
-// called with. l.mu is held.
+// drop removes leases, including those of claims that were never handed out, after BeginReturn. l.mu is held.
 func (l *Table) drop(leases []backends.Lease) {
 	for _, lease := range leases {
 		h := l.find(lease)
@@ -239,7 +233,7 @@ func (l *Table) drop(leases []backends.Lease) {
 	}
 }
 
-// unbind makes leases timed ones: known, nobody's.
+// Unbind turns leases into timed ones, which belong to no session.
 func (l *Table) Unbind(leases []backends.Lease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -259,9 +253,8 @@ func (l *Table) Orphan(sess *quota.Session) {
 	}
 }
 
-// takeSession takes all that the session holds and calls submit with it, in one
-// step (see bind), and returns it. Nothing held: submit is not called. The claims stay
-// known, as being settled, until gone is called with them.
+// TakeSession takes all that the session holds and calls submit with it, in one step (see Bind). If the session
+// holds nothing, submit is not called. The claims count as being settled until Remove.
 func (l *Table) TakeSession(sess *quota.Session, submit func(leases []backends.Lease)) (held []Held) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -282,8 +275,7 @@ func (l *Table) TakeSession(sess *quota.Session, submit func(leases []backends.L
 	return held
 }
 
-// leaving marks claims that are given back before anybody got them, until gone is
-// called with them.
+// BeginReturn marks claims that go back without a hand-out, until Remove.
 func (l *Table) BeginReturn(leases []backends.Lease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -295,14 +287,14 @@ func (l *Table) BeginReturn(leases []backends.Lease) {
 	}
 }
 
-// gone forgets claims that are no longer this sidecar's.
+// Remove removes claims that are no longer this sidecar's.
 func (l *Table) Remove(leases []backends.Lease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.drop(leases)
 }
 
-// others reports whether the lease is another session's.
+// HeldByOther reports whether the lease is another session's.
 func (l *Table) HeldByOther(lease backends.Lease, sess *quota.Session) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -310,8 +302,7 @@ func (l *Table) HeldByOther(lease backends.Lease, sess *quota.Session) bool {
 	return h != nil && h.session != sess
 }
 
-// heldBySessions counts the leases that end with a connection, and those on
-// their way to one.
+// HeldBySessions counts the leases that sessions hold.
 func (l *Table) HeldBySessions() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -322,93 +313,22 @@ func (l *Table) HeldBySessions() int {
 	return n
 }
 
-// count is how many claims are known, on their way or timed ones too.
+// Count is how many claims are known, including claims in flight and timed leases.
 func (l *Table) Count() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.entries)
 }
 
-// holds reports whether the session holds a claim.
+// Holds reports whether the session holds a claim.
 func (l *Table) Holds(s *quota.Session) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.sessions[s]) > 0
 }
 
-// dropAll forgets everything: the identity was given up, and the database takes
-// all of it back. It returns what each session lost.
-func (l *Table) DropAll() map[*quota.Session][]Held {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	lost := make(map[*quota.Session][]Held, len(l.sessions))
-	for sess, set := range l.sessions {
-		for _, h := range set {
-			lost[sess] = append(lost[sess], h.held())
-		}
-		sess.Jobs.Release(len(set))
-	}
-	clear(l.entries)
-	clear(l.sessions)
-	l.handOuts = nil
-	return lost
-}
-
-// snapshot lists the tokens that are settled in the ledger (not on their way, not
-// being settled): those must be in the database too.
-func (l *Table) Confirmed() map[backends.Token]struct{} {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	out := make(map[backends.Token]struct{}, len(l.entries))
-	for token, h := range l.entries {
-		if !h.inFlight && h.settling == 0 {
-			out[token] = struct{}{}
-		}
-	}
-	return out
-}
-
-// unknown filters the rows that nobody here knows of; of the others it learns the queues.
-func (l *Table) Unknown(rows []backends.ClaimedJob) []backends.Lease {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	var out []backends.Lease
-	for i := range rows {
-		h := l.entries[rows[i].Lease.Token]
-		if h == nil {
-			out = append(out, rows[i].Lease)
-		} else if h.counters == nil && !h.inFlight { // bound here: another sidecar claimed it
-			h.queue, h.counters = rows[i].Queue, l.countersOf(rows[i].Queue)
-		}
-	}
-	return out
-}
-
-// dropMissing forgets tokens that the database no longer has under this host, unless they
-// are being settled just now, and returns what each session lost by it.
-func (l *Table) DropMissing(tokens map[backends.Token]struct{}) map[*quota.Session][]Held {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	var lost map[*quota.Session][]Held
-	for token := range tokens {
-		h := l.entries[token]
-		if h == nil || h.inFlight || h.settling > 0 {
-			continue
-		}
-		if h.session != nil {
-			if lost == nil {
-				lost = make(map[*quota.Session][]Held)
-			}
-			lost[h.session] = append(lost[h.session], h.held())
-		}
-		l.detach(h)
-		delete(l.entries, token)
-	}
-	return lost
-}
-
-// told is what the log says of a claimed job beside its lease. It is known where the job was
-// claimed, while it is held: not after a restart, and not of other sidecars' claims.
+// Info is what the log reports of a claimed job beside its lease. It is known on the sidecar that claimed the job,
+// while the job is held: not after a restart.
 type Info struct {
 	ID                   string // empty: the lease names it
 	Attempt, MaxAttempts int
@@ -419,7 +339,7 @@ func (l *Table) infoOf(j *backends.Job) Info {
 	return Info{ID: j.ID, Attempt: j.Attempt, MaxAttempts: j.MaxAttempts, TraceID: l.trace(j)}
 }
 
-// heldJob is a claim as it was when somebody looked: holdings change.
+// Held is a copy of a claim that a session holds or held.
 type Held struct {
 	Lease backends.Lease
 	Queue string // empty: not known here
@@ -428,7 +348,7 @@ type Held struct {
 
 func (h *Entry) held() Held { return Held{h.lease, h.queue, h.info} }
 
-// ran is a delivery that a worker settles.
+// Run is a delivery that a worker settles.
 type Run struct {
 	Counters *metrics.Queue // nil: not known here
 	Took     time.Duration  // by the worker, until it settled; negative: not known here

@@ -9,7 +9,7 @@ import (
 
 // TestForgedTokenOfAClaimOnItsWay: what is said of a lease that was never given out changes
 // nothing of the claim on its way that has the same token. The claim was forgotten: its
-// worker was told that the beat is late, and the job went back (TestBadInput, once).
+// worker was told that the heartbeat is late, and the job went back (TestBadInput, once).
 func TestForgedTokenOfAClaimOnItsWay(t *testing.T) {
 	l := NewTable(func(*backends.Job) string { return "" })
 	slots := []backends.Slot{{Token: backends.Token{Host: 1, Number: 7}}}

@@ -12,8 +12,8 @@ const (
 	logDied   = "jobs are dead"
 )
 
-// logFallen says what housekeeping took back, or found to be too large: in numbers, for who
-// worked on the jobs is another sidecar's to say, or was said.
+// LogFailed logs how many jobs maintenance took back or found too large. The sidecar of their workers logs the
+// jobs themselves.
 func LogFailed(log *slog.Logger, all backends.FailedCounts) {
 	for _, f := range all {
 		level, text := slog.LevelInfo, logReaped

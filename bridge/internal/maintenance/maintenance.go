@@ -19,7 +19,7 @@ const (
 	interval   = 800 * time.Millisecond
 	jitter     = 100 * time.Millisecond
 	minPause   = 10 * time.Millisecond // the shortest pause before something known to come due
-	batchLimit = 500                   // rows of each kind in one bite
+	batchLimit = 500                   // rows of each kind in one batch
 )
 
 const (
@@ -27,16 +27,15 @@ const (
 	logUnusable = "row skipped: it holds a value that a sidecar can't use"
 )
 
-// readyClaims are the claims that maintenance has jobs for.
+// Claims are the waiting claims for which maintenance finds jobs.
 type Claims interface {
-	// waiting lists the queues that claims wait for.
+	// Waiting lists the queues that claims wait for.
 	Waiting() []string
-	// notifyReady says that the queues may have ready jobs.
+	// NotifyReady says that the queues may have ready jobs.
 	NotifyReady(queues []string)
 }
 
-// sweeper is the reaper, the promoter and the poller of one database: one look
-// for all of its queues.
+// Maintainer promotes, reaps, prunes and polls one database, with one statement for all of its queues.
 type Maintainer struct {
 	Config
 	prune  pruning
@@ -44,7 +43,7 @@ type Maintainer struct {
 	poke   chan struct{}     // 1: one wish to sweep at once is enough
 }
 
-// sweeperConfig is what a sweeper needs.
+// Config is what a Maintainer needs.
 type Config struct {
 	Backend   *backendref.Ref
 	Heartbeat *heartbeat.Heartbeater
@@ -52,13 +51,15 @@ type Config struct {
 	Times     *heartbeat.Times
 	Metrics   func() *metrics.Database
 	Log       *slog.Logger
-	Alone     bool // a bite of pruning holds up everybody who writes meanwhile
+	Alone     bool // a batch of pruning holds up everybody who writes since then
 }
 
+// New returns a Maintainer.
 func New(c Config) *Maintainer {
 	return &Maintainer{Config: c, prune: pruning{alone: c.Alone}, logged: make(map[string]string), poke: make(chan struct{}, 1)}
 }
 
+// Wake requests maintenance at once. It does not wait for it.
 func (s *Maintainer) Wake() {
 	select {
 	case s.poke <- struct{}{}:
@@ -66,7 +67,7 @@ func (s *Maintainer) Wake() {
 	}
 }
 
-// run sweeps until ctx is done.
+// Run maintains until ctx is done.
 func (s *Maintainer) Run(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -92,8 +93,8 @@ func (s *Maintainer) Run(ctx context.Context) error {
 	}
 }
 
-// sweep takes bites while they come back full, and says when to look again. Pruning
-// keeps its own pace.
+// maintain runs batches while they come back full, and returns when to run the next ones. Pruning has its own
+// pace.
 func (s *Maintainer) maintain(ctx context.Context) (time.Duration, error) {
 	for {
 		most, prune := s.Times.Timeout(), s.prune.due(time.Now())
@@ -132,7 +133,7 @@ func (s *Maintainer) maintain(ctx context.Context) (time.Duration, error) {
 	}
 }
 
-// logOnce logs an error that every look finds again, until it is another one or gone.
+// logOnce logs an error that every batch finds again once, until it changes or is gone.
 func (s *Maintainer) logOnce(message string, err error) {
 	switch {
 	case err == nil:

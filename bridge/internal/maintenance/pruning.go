@@ -6,17 +6,17 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// pruning is how that goes on: in bites that hold nobody up for long, with pauses
-// that leave the database to the workers, and all the same faster than finished jobs
-// come in. Only the sweeper's goroutine uses it.
+// pruning decides when to prune and how much. It prunes in batches that delay no one for long, with pauses that
+// leave the database to the workers, and still faster than finished jobs come in. Only the goroutine of the
+// Maintainer uses it.
 //
-// A bite that takes longer than it should (also because the machine has much to do)
-// is followed by a smaller one and by a longer pause: load slows pruning, not the
-// other way round. All sidecars of a database prune, each of them that much less.
+// A batch that takes too long, also because the machine is busy, is followed by a smaller batch and a longer
+// pause. So load slows pruning, and pruning does not slow the load. All sidecars of a database prune, each that
+// much less.
 type pruning struct {
-	alone bool // a bite holds up everybody who writes meanwhile
+	alone bool // a batch holds up everybody who writes since then
 
-	next  time.Time // of the next bite
+	next  time.Time // of the next batch
 	batch int       // rows; 0: there was none yet
 	rank  int       // the share of the time is shares[rank]
 
@@ -27,28 +27,27 @@ type pruning struct {
 const (
 	pruneEvery = 10 * time.Second // where nothing is left
 
-	batchTime      = 80 * time.Millisecond // what a bite should take
+	batchTime      = 80 * time.Millisecond // what a batch should take
 	batchTimeAlone = 15 * time.Millisecond // the same where it holds others up
 	firstBatch     = 100                   // rows
 	minBatch       = 50
 	maxBatch       = 2000
 
 	// pruneRate is what is pruned at least, however much there is to do: as long as a
-	// bite itself does not take longer, in rows a second of all sidecars.
+	// batch itself does not take longer, in rows a second of all sidecars.
 	minRate = 1000
 
 	// pruneLate is how late pruning may be without harm: what is over waits that long in the
 	// table before workers are slowed for it. A burst, whose jobs come due as they finished,
-	// at once, is behind for as long as it lasts, and is pruned all the same.
+	// at once, is behind for as long as it lasts, and is pruned still.
 	tolerated = 30 * time.Minute
 
 	// pruneReview is how often it is looked at whether pruning that is late falls further behind.
 	reviewEvery = 2 * time.Minute
 )
 
-// shares are the parts of the time in which something is pruned, in percent. Where
-// jobs finish faster than the first of them prunes, the next does, and so on: the
-// table must not grow for ever.
+// shares are the parts of the time for pruning, in percent. If jobs finish faster than the first share prunes, the
+// next one applies, and so on.
 var shares = []int64{10, 20, 40, 60, 80, 100}
 
 func (p *pruning) due(now time.Time) bool { return !now.Before(p.next) }
@@ -62,12 +61,11 @@ func (p *pruning) batchSize() int {
 	return p.batch
 }
 
-// failed: the sweep that was to prune did not come to its end. The next ones do the
-// rest; a database that refuses to delete must not keep them from that.
+// failed skips pruning for a while after a batch that failed, so that a database that refuses to delete does not
+// stop the rest of maintenance.
 func (p *pruning) failed(now time.Time) { p.next = now.Add(pruneEvery) }
 
-// pruned notes what a sweep pruned, beside that many other sidecars, and plans the
-// next bite.
+// pruned records what a batch pruned beside so many other sidecars, and plans the next batch.
 func (p *pruning) pruned(now time.Time, r backends.MaintenanceResult, peers int) {
 	if !r.PruneMore {
 		p.next, p.since = now.Add(pruneEvery), time.Time{}
@@ -84,7 +82,7 @@ func (p *pruning) pruned(now time.Time, r backends.MaintenanceResult, peers int)
 	p.size(r.LongestPrune)
 }
 
-// size makes bites of which each takes about what it should.
+// size adjusts the size of batches to the time that they should take.
 func (p *pruning) size(took time.Duration) {
 	n, should := p.batchSize(), int64(batchTime)
 	if p.alone {
@@ -96,8 +94,8 @@ func (p *pruning) size(took time.Duration) {
 	p.batch = min(max(n, p.batchSize()/2, minBatch), maxBatch)
 }
 
-// review gives pruning more of the time where it is late and falls further behind, and less
-// again where it gains.
+// review increases the share of the time if pruning is late and falls further behind, and decreases it if it
+// gains.
 func (p *pruning) review(now time.Time, overdue time.Duration) {
 	switch {
 	case p.since.IsZero():

@@ -7,8 +7,8 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// prunes plays a database in which a bite of n rows takes as long as cost says, and
-// returns how long the bites took in all, and the largest.
+// prunes plays a database in which a batch of n rows takes as long as cost says, and
+// returns how long the batches took in all, and the largest.
 func prunes(p *pruning, now *time.Time, rows int, peers int, overdue func() time.Duration, cost func(n int) time.Duration) (sum, longest time.Duration, most int) {
 	for rows > 0 {
 		if !p.due(*now) {
@@ -26,7 +26,7 @@ func prunes(p *pruning, now *time.Time, rows int, peers int, overdue func() time
 
 func never() time.Duration { return 0 }
 
-// TestPruningKeepsItsShare: bites are as large as their time allows, and what they take
+// TestPruningKeepsItsShare: batches are as large as their time allows, and what they take
 // of the time is a tenth, of all sidecars together.
 func TestPruningKeepsItsShare(t *testing.T) {
 	for _, c := range []struct {
@@ -49,7 +49,7 @@ func TestPruningKeepsItsShare(t *testing.T) {
 	}
 }
 
-// TestPruningUnderLoad: where bites take longer, they become small and the pauses long,
+// TestPruningUnderLoad: where batches take longer, they become small and the pauses long,
 // and there is an end to both.
 func TestPruningUnderLoad(t *testing.T) {
 	var p pruning

@@ -13,10 +13,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// DefaultQueueLabels is Options.QueueLabels where it says nothing.
-const DefaultQueueLabels = 100
-
-// databaseLabels are the counters of each database, under the names that it had.
+// databaseSet has the counters of each database, by name.
 type databaseSet struct {
 	m       *Set
 	mu      sync.Mutex
@@ -24,7 +21,7 @@ type databaseSet struct {
 	dynamic int // queues with a label of their own that no config named
 }
 
-// databaseMetrics are the counters of one database, without a look at its label.
+// Database has the counters of one database.
 type Database struct {
 	labels *databaseSet
 	name   string
@@ -42,7 +39,7 @@ type Database struct {
 	other, unknown *Queue
 }
 
-// queueMetrics are the counters of one queue. Those of nil count nothing.
+// Queue has the counters of one queue. A nil counter counts nothing.
 type Queue struct {
 	enqueued, duplicates, claimed, acked, nacked, dead, Returned prometheus.Counter
 	lost                                                         map[backends.Cause]prometheus.Counter
@@ -60,7 +57,7 @@ const (
 	failRefused     = "refused"
 )
 
-// of are the counters of the database of that name.
+// Of returns the counters of the database of that name.
 func (d *databaseSet) Of(name string) *Database {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -104,12 +101,12 @@ func (m *Set) queue(database, queue string) *Queue {
 	return q
 }
 
-// unknown counts only acks: of all else the database says the queue.
+// unknown counts acks only. For everything else the database returns the queue.
 func (m *Set) unknown(database string) *Queue {
 	return &Queue{acked: m.acked.WithLabelValues(database, labelUnknown)}
 }
 
-// queue are the counters of a queue: its own, or those that it shares with others.
+// Queue returns the counters of a queue: its own, or those that it shares with others.
 func (d *Database) Queue(name string) *Queue {
 	if d == nil {
 		return nil
@@ -120,7 +117,7 @@ func (d *Database) Queue(name string) *Queue {
 	return d.addQueue(name)
 }
 
-// meet is queue for one that has no counters yet.
+// addQueue is Queue for a queue that has no counters yet.
 func (d *Database) addQueue(name string) *Queue {
 	named, most := (*d.Named.Load())(name)
 	l := d.labels
@@ -143,7 +140,7 @@ func (d *Database) addQueue(name string) *Queue {
 	return q
 }
 
-// label is what the queue is called in what is counted elsewhere (its depth).
+// label is the queue's label.
 func (d *Database) label(queue string) string {
 	if d.Queue(queue) == d.other {
 		return labelOther
@@ -151,7 +148,7 @@ func (d *Database) label(queue string) string {
 	return queue
 }
 
-// committed counts a commit.
+// CountCommit counts a commit.
 func (d *Database) CountCommit(took time.Duration, writes, asks int, claims []backends.ClaimResult, err error) {
 	switch {
 	case err == nil:
@@ -178,11 +175,11 @@ func (d *Database) CountCommit(took time.Duration, writes, asks int, claims []ba
 	}
 }
 
-// runOf is what is known of the delivery of a write's lease: its queue's counters, or nil, and how long
-// its worker had it, below 0 where that is not known.
+// RunOf returns the counters of the queue of a write's lease, or nil, and how long the worker had the job;
+// negative: unknown.
 type RunOf func(lease int) (queue *Queue, took time.Duration)
 
-// answered counts what a write that was committed did. unseen: no worker had its jobs.
+// CountWrite counts what a committed write did. unseen: no worker had its jobs.
 func (d *Database) CountWrite(write backends.Write, runs RunOf, unseen bool, res *backends.WriteResult) {
 	if d == nil || res.Err != nil {
 		return
@@ -234,7 +231,7 @@ func (d *Database) countSettled(runs RunOf, leases, lost []backends.Lease, acked
 	}
 }
 
-// fallen counts jobs whose claims ended otherwise. unseen: no worker had them.
+// CountFailed counts jobs whose claims ended without an ack. unseen: no worker had them.
 func (d *Database) CountFailed(all backends.FailedCounts, unseen bool) {
 	if d == nil {
 		return
@@ -257,7 +254,7 @@ func (d *Database) CountFailed(all backends.FailedCounts, unseen bool) {
 	}
 }
 
-// handed counts jobs that a worker got, after its claim waited for so long.
+// CountHandOut counts jobs that a worker got after its claim waited for so long.
 func (d *Database) CountHandOut(jobs []backends.Job, waited time.Duration) {
 	if d == nil {
 		return
@@ -278,8 +275,7 @@ func (d *Database) CountHandOut(jobs []backends.Job, waited time.Duration) {
 	}
 }
 
-// byLabel adds up the depths of queues that share a label. A queue that is known here and has
-// no row any more has none of everything.
+// SumByLabel adds up the depths of queues that share a label. A known queue without rows has depth 0.
 func (d *Database) SumByLabel(all []backends.QueueStats) map[string]*backends.QueueStats {
 	sum := make(map[string]*backends.QueueStats)
 	for i := range all {

@@ -4,8 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics are what a Bridge counts, from its first moment on. A counter never decreases:
-// not over a reload, and not when its queue or database is not configured any more.
+// Set has all counters of a sidecar.
 type Set struct {
 	enqueued, duplicates, claimed, acked, nacked, dead, returned *prometheus.CounterVec // by database, queue
 	lost                                                         *prometheus.CounterVec // by database, queue, cause
@@ -39,6 +38,7 @@ var (
 	sizeBuckets   = []float64{1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000}
 )
 
+// New returns counters that are 0.
 func New() *Set {
 	m := &Set{}
 	queue, database := []string{LabelDatabase, LabelQueue}, []string{LabelDatabase}
@@ -90,7 +90,7 @@ func (m *Set) histograms(name, help string, buckets []float64, labels []string) 
 	return v
 }
 
-// gauge is one that is looked at when somebody asks.
+// Gauge describes a gauge that is computed when metrics are scraped.
 func Gauge(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc("qsidecar_"+name, help, labels, nil)
 }

@@ -17,15 +17,14 @@ var (
 		"connection: it broke before the commit.", LabelDatabase, labelCause)
 )
 
-// usedBy are the counts of what the databases of one name used: more than one, where a reload
-// gives the name to another.
+// usageCounts add up what the databases of one name used. A reload can give the name to another database.
 type usageCounts struct {
 	mu    sync.Mutex
 	all   backends.Usage
 	known bool
 }
 
-// addUsage counts what the database's Backends used since the last time.
+// AddUsage adds what the database's Backends used since the last time.
 func (d *Database) AddUsage(u backends.Usage) {
 	d.usage.mu.Lock()
 	defer d.usage.mu.Unlock()
@@ -33,7 +32,7 @@ func (d *Database) AddUsage(u backends.Usage) {
 	d.usage.all.Add(u)
 }
 
-// tellUsage gives what the databases' Backends told of themselves, by the names that they had.
+// collectUsage collects the usage of all databases.
 func (l *databaseSet) collectUsage(to chan<- prometheus.Metric) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

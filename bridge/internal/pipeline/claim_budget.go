@@ -5,11 +5,11 @@ import (
 	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 )
 
-// space is the memory for what the claims of one commit bring, however many lines it asks for.
+// claimBudget is the memory for the jobs that one commit claims, over all wait queues.
 type claimBudget struct {
 	left  int64
-	whole int64 // what one line may bring that is asked for all that fits an answer
-	short bool  // somebody is not asked for because of it
+	whole int64 // the largest answer of one claim group
+	short bool  // a wait queue was left out for lack of memory
 }
 
 func (s *claimBudget) cost(ln *waitQueue) int64 {
@@ -19,7 +19,7 @@ func (s *claimBudget) cost(ln *waitQueue) int64 {
 	return quota.MinClaim
 }
 
-// take takes space to ask for the line too; false: there is too little.
+// reserve takes memory for one more wait queue, and reports false if there is too little.
 func (s *claimBudget) reserve(ln *waitQueue) bool {
 	if s.left < s.cost(ln) {
 		s.short = true
@@ -29,12 +29,11 @@ func (s *claimBudget) reserve(ln *waitQueue) bool {
 	return true
 }
 
-// untake gives it back.
+// unreserve returns what reserve took.
 func (s *claimBudget) unreserve(ln *waitQueue) { s.left += s.cost(ln) }
 
-// divide says how much each ask may bring: all that fits an answer where there is space for
-// that, else a share, and no job that is larger than it. A line that has such a job next is
-// asked for all the next time.
+// divide sets the byte limit of each claim group. A group gets a whole answer if there is memory for that, else an
+// equal share. A wait queue whose next job exceeds its share gets a whole answer the next time.
 func (s *claimBudget) divide(asks []claimGroup) {
 	small := int64(0)
 	for i := range asks {
@@ -54,8 +53,8 @@ func (s *claimBudget) divide(asks []claimGroup) {
 	}
 }
 
-// learn notes whether the line's jobs are large. again: its next one was too large for this
-// ask. The broker's mu is held.
+// learn records whether the wait queue's jobs are large. It reports true if the next job was too large for this
+// group. dispatcher.mu is held.
 func (a *claimGroup) learn(res backends.ClaimResult) (again bool) {
 	if again = a.bytes > 0 && res.More && len(res.Jobs) == 0; again {
 		a.queue.large = true
@@ -65,13 +64,13 @@ func (a *claimGroup) learn(res backends.ClaimResult) (again bool) {
 	return again
 }
 
-// kept is what a broker has claimed ahead, in bytes of payload. Its mu guards it.
+// prefetchedBytes counts the payload of prefetched jobs. dispatcher.mu guards it.
 type prefetchedBytes struct{ bytes, reported int64 }
 
-// keptStep is by how much the buffers may know less of it, or more.
+// prefetchStep is by how much the count can differ from what quota.Memory was last told.
 const prefetchStep = 64 << 10
 
-// keep counts what is claimed ahead, or with n below 0 is so no more. b.mu is held.
+// countPrefetched adds n bytes, which can be negative, to the count of prefetched payload. b.mu is held.
 func (b *dispatcher) countPrefetched(n int64) {
 	k := &b.prefetchBytes
 	k.bytes += n
@@ -81,7 +80,7 @@ func (b *dispatcher) countPrefetched(n int64) {
 	}
 }
 
-// mayKeep reports whether there is memory to claim ahead. b.mu is held.
+// mayPrefetch reports whether there is memory to prefetch. b.mu is held.
 func (b *dispatcher) mayPrefetch() bool {
 	return b.prefetchBytes.bytes < prefetchTotalMax && (b.memory == nil || !b.memory.Scarce.Load())
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 )
 
-// TestSpace: where there is memory for a few large answers only, many lines share it, and a
-// line whose next job did not fit its share is asked for all the next time.
+// TestSpace: where there is memory for a few large answers only, many wait queues share it, and a
+// wait queue whose next job did not fit its share is asked for all the next time.
 func TestSpace(t *testing.T) {
 	lines := make([]waitQueue, 40)
 	ask1 := func(left int64) ([]claimGroup, claimBudget) {

@@ -7,26 +7,26 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// claim queues a claim, or answers it at once with jobs that were claimed ahead.
+// Claim queues a claim. If it can answer the claim with prefetched jobs at once, answered is true.
 func (b *Pipeline) Claim(w *ClaimRequest, queues []string) (a Answer, answered bool) {
 	return b.dispatcher.add(w, queues)
 }
 
-// await returns the answer of a claim that was queued. The end of ctx (of the claim's wait, a
-// cancel, a hang-up) asks for it early.
+// AwaitClaim waits for the answer of a queued claim. The end of ctx makes it answer at once, possibly with jobs of
+// the commit under way.
 func (b *Pipeline) AwaitClaim(ctx context.Context, w *ClaimRequest) Answer {
 	return b.dispatcher.wait(ctx, w)
 }
 
-// giveUp gives jobs back that were claimed for a session which is gone.
+// GiveUp gives back jobs that were claimed for a session that has ended.
 func (b *Pipeline) GiveUp(jobs []backends.Job) {
 	if len(jobs) > 0 {
 		b.committer.giveUp(jobs[0].Token.Host, jobs)
 	}
 }
 
-// handOut makes the jobs of an answer the session's, as many of them as fit one reply, and returns
-// those. It gives back the others.
+// HandOut makes the jobs of an answer the session's, as many of them as fit one reply, and returns those. It gives
+// back the others.
 func (b *Pipeline) HandOut(w *ClaimRequest, a *Answer, fitting func(jobs []backends.Job) int) ([]backends.Job, error) {
 	host := a.Jobs[0].Token.Host
 	// Asked again, as late as can be: this process may have been suspended since
@@ -50,14 +50,14 @@ func (b *Pipeline) HandOut(w *ClaimRequest, a *Answer, fitting func(jobs []backe
 	return a.Jobs, nil
 }
 
-// reroute ends the waits of claims for queues that are not served here any more, with errMoved, and of
-// sessions that may not claim from them.
+// Reroute ends claims with ErrMoved if served reports false for their queues, or if their session may no longer
+// claim from them.
 func (b *Pipeline) Reroute(served func(queues []string) bool) {
 	b.prefetcher.giveBackJobs(b.dispatcher.reroute(served))
 }
 
-// stopClaims answers every claim, now and from now on, with err.
+// StopClaims answers every claim with err, now and from now on.
 func (b *Pipeline) StopClaims(err error) { b.dispatcher.stop(err) }
 
-// wakeClaims has the claims be gathered again.
+// WakeClaims includes the waiting claims in the next commit again.
 func (b *Pipeline) WakeClaims() { b.committer.WakeClaims() }

@@ -14,8 +14,8 @@ import (
 
 var errHeartbeatLate = errors.New("this sidecar's beat is late, so it must not give out jobs: it cannot reach the database, or was suspended")
 
-// commit carries out one batch and answers its members. It returns an error when
-// the database could not be had: those who can wait are queued again.
+// commit commits one batch and answers its members. It returns an error if the database was unreachable: then the
+// writes are queued again.
 func (c *committer) commit(hard context.Context, writes []*PendingWrite, asks []claimGroup) error {
 	began := time.Now()
 	res, err := c.try(hard, writes, asks)
@@ -52,8 +52,8 @@ func (c *committer) commit(hard context.Context, writes []*PendingWrite, asks []
 	}
 }
 
-// lostTrack ends writes whose commit may have happened. A release is simply
-// made again: its tokens keep it from freeing anything twice.
+// endUnknown ends writes whose commit may have happened. Releases are queued again: their tokens keep them from
+// freeing anything twice.
 func (c *committer) endUnknown(writes []*PendingWrite, err error, again bool) {
 	var releases []*PendingWrite
 	for _, p := range writes {
@@ -68,8 +68,8 @@ func (c *committer) endUnknown(writes []*PendingWrite, err error, again bool) {
 	}
 }
 
-// split finds the member that the database refuses, or has no room for: halves of the batch
-// run on their own, until the guilty one is alone with its error.
+// split finds the member that the database refuses or has no disk space for. Halves of the batch run on their own,
+// until that member is alone with its error.
 func (c *committer) split(hard context.Context, writes []*PendingWrite, asks []claimGroup, err error) error {
 	if len(writes) > 0 && len(asks) > 0 {
 		err1 := c.commit(hard, writes, nil)
@@ -153,8 +153,8 @@ func (c *committer) answer(hard context.Context, writes []*PendingWrite, results
 	}
 }
 
-// deliver hands the claimed jobs to their waiters, if this sidecar is still alive:
-// where its beat is late by now, others may have given it up.
+// deliverClaims answers claims with the claimed jobs if the heartbeat is not late. If it is, other sidecars may
+// have given this one up.
 func (c *committer) deliverClaims(hard context.Context, asks []claimGroup, results []backends.ClaimResult) {
 	if len(asks) == 0 {
 		return
@@ -202,8 +202,8 @@ func (c *committer) giveUp(host backends.Identity, jobs []backends.Job) {
 	c.giveBack(host, jobs)
 }
 
-// giveBack returns jobs that were claimed but not handed out, uncharged. The broker has counted
-// them as leaving.
+// giveBack returns jobs that were claimed but not handed out, without using up an attempt. The dispatcher has
+// counted them as returning.
 func (c *committer) giveBack(host backends.Identity, jobs []backends.Job) {
 	if len(jobs) == 0 {
 		return
@@ -217,7 +217,7 @@ func (c *committer) giveBack(host backends.Identity, jobs []backends.Job) {
 	c.release(host, leases, func() { c.dispatcher.returned(queues) })
 }
 
-// queuesOfJobs has the queue of each job.
+// queuesOfJobs lists the queue of each job.
 func queuesOfJobs(jobs []backends.Job) []string {
 	queues := make([]string, len(jobs))
 	for i := range jobs {
@@ -226,7 +226,7 @@ func queuesOfJobs(jobs []backends.Job) []string {
 	return queues
 }
 
-// release gives claims back, uncharged, as far as they are still host's. ended may be nil.
+// release gives claims back without using up an attempt, as far as they still belong to host. ended can be nil.
 func (c *committer) release(host backends.Identity, leases []backends.Lease, ended func()) {
 	c.pushUnseen(backends.Release{Leases: leases, Owner: host, Uncounted: true}, func() {
 		c.leases.Remove(leases)
@@ -293,7 +293,7 @@ func sizeOf(w backends.Write) size {
 	return s
 }
 
-// readyQueues lists the queues that the write puts ready jobs into.
+// readyQueues lists the queues for which the write has ready jobs.
 func readyQueues(w backends.Write) []string {
 	var jobs []backends.NewJob
 	switch w := w.(type) {

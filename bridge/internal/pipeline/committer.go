@@ -37,16 +37,15 @@ const (
 	retryMax     = time.Second
 )
 
-// committer is the group commit of one database: whatever queued up while the
-// previous commit ran goes into the next one, writes and claims together. An idle
-// committer commits at once, a busy one in larger groups (see linger.go).
+// committer is the group commit of one database. What queued while the previous commit ran goes into the next one,
+// writes and claims together. An idle committer commits at once, a busy one in larger groups (see linger.go).
 type committer struct {
 	backend    *backendref.Ref
 	dispatcher *dispatcher
 	heartbeat  *heartbeat.Heartbeater
 	leases     *lease.Table
 	policy     func(queue string) (backends.Policy, bool)
-	times      *heartbeat.Times // one commit, and a settle, may take the host lease
+	times      *heartbeat.Times // one commit, and a settle, may take the sidecar timeout
 	maxPayload func() int64
 	claimBytes func() int64 // of payload, in one claim's answer
 	metrics    func() *metrics.Database
@@ -78,7 +77,7 @@ type committer struct {
 	seen map[backends.Token]struct{} // leases of the batch being built; the loop's own
 }
 
-// lane is one stream of commits, one after another.
+// lane is one sequence of commits.
 type lane struct{ wake chan struct{} } // 1: one wake-up is enough
 
 func newLane() lane { return lane{wake: make(chan struct{}, 1)} }
@@ -94,14 +93,14 @@ func (l lane) poke() {
 const (
 	queued    int32 = iota
 	taken           // in a commit, or answered
-	abandoned       // nobody waits: it is to be dropped
+	abandoned       // no session waits: it is to be dropped
 	overdue         // in a commit, and not to be tried again
 )
 
-// errOverdue ends a write that was in a commit which failed when its time was over.
+// errOverdue ends a write whose commit failed after its time was over.
 var errOverdue = errors.New("its time is over")
 
-// wakeClaims is told that claims may be asked for.
+// WakeClaims makes the lane of the claims check for claims to include.
 func (c *committer) WakeClaims() {
 	if c.singleLane {
 		c.writes.poke()
@@ -110,7 +109,8 @@ func (c *committer) WakeClaims() {
 	}
 }
 
-// unavailable says what could not be done, and why the database's last commit failed.
+// unavailable is the error for a write that failed because the database is unreachable. It includes why the last
+// commit failed.
 func (c *committer) unavailable(format string, args ...any) error {
 	err := fmt.Errorf(format, args...)
 	if why := c.trouble.Load(); why != nil {
@@ -131,8 +131,8 @@ func (c *committer) finish(p *PendingWrite, o Outcome) {
 	p.Done <- o
 }
 
-// runWrites commits writes, and where there is one lane claims too, until ctx is done and the
-// queue is empty, or hard is done.
+// runWrites commits writes, and claims too if there is one lane, until ctx is done and the queue is empty, or hard
+// is done.
 func (c *committer) runWrites(ctx, hard context.Context) error {
 	r := retrier{c: c, hard: hard, delay: retryInitial}
 	var wait lingerPlan
@@ -210,8 +210,7 @@ type retrier struct {
 	delay time.Duration
 }
 
-// after waits where err says that the database is away. It returns an error when
-// the time to stop is over.
+// after waits before the next commit if err is not nil. It returns an error when the time to stop is over.
 func (r *retrier) after(err error) error {
 	if err == nil {
 		r.delay = retryInitial
@@ -232,8 +231,8 @@ func (r *retrier) after(err error) error {
 	return nil
 }
 
-// take chooses the writes of the next commit: in their order, but for who has had its
-// turn. No lease is twice in one batch: a second write about it waits for the next.
+// takeBatch chooses the writes of the next commit, in their order, as far as fair share admits them. No lease is
+// twice in one batch: a second write about it waits for the next.
 func (c *committer) takeBatch() []*PendingWrite {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -281,8 +280,8 @@ func (c *committer) chooseWrites() []*PendingWrite {
 	return batch
 }
 
-// forget lets go of a write that was abandoned: its commit may never end, and others come and
-// are abandoned behind it.
+// forget frees the memory of an abandoned write. Its commit may never end, and more writes are abandoned behind
+// it.
 func (c *committer) forget(p *PendingWrite) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -314,8 +313,7 @@ func (c *committer) putBack(writes []*PendingWrite) {
 	c.mu.Unlock()
 }
 
-// untaken are those of the writes of a failed commit that are to be tried again. Whose time
-// was over meanwhile are ended.
+// requeueable returns the writes of a failed commit to try again. It ends those whose time is over.
 func (c *committer) requeueable(writes []*PendingWrite) (again []*PendingWrite) {
 	for _, p := range writes {
 		p.alone = false
@@ -328,8 +326,8 @@ func (c *committer) requeueable(writes []*PendingWrite) (again []*PendingWrite) 
 	return again
 }
 
-// markQueues hints at the queues that the writes put ready jobs into: whoever waits
-// for them is asked in the same commit.
+// markReadyQueues notifies the wait queues for which the writes have ready jobs. The same commit then includes
+// their claims.
 func (c *committer) markReadyQueues(writes []*PendingWrite) {
 	for _, p := range writes {
 		c.dispatcher.markReady(readyQueues(p.write), p.size.jobs)
@@ -356,13 +354,12 @@ func (c *committer) queued() int {
 	return len(c.queue) + len(c.locked.queue)
 }
 
-// work is whose the i-th queued write is, and its units. c.mu is held.
+// work returns the session of the i-th queued write and its units. c.mu is held.
 func (c *committer) work(i int) (s *quota.Session, units int) {
 	return c.queue[i].session, c.queue[i].size.units()
 }
 
-// others counts the writes of those who did not have more to write than their turn. over:
-// there is one who had.
+// countLight counts the writes of sessions that did not use up their share. over: a session did.
 func (c *committer) countLight(writes []*PendingWrite) (n int, over bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

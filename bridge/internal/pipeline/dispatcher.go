@@ -14,64 +14,63 @@ import (
 	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 )
 
-// maxSlots bounds one claim statement: far more than the workers of one host
-// take at a time, and small enough for any engine.
+// maxSlots bounds one claim statement. It is far above what the workers of one host claim at a time, and small
+// enough for any engine.
 const maxSlots = 1000
 
-// broker holds the claims of one database that are not answered yet, and decides
-// which of them the next commit asks for.
+// dispatcher holds the claims of one database that have no answer yet, and decides which of them the next commit
+// includes.
 //
-// A waiter is asked for once when it comes (so that an empty answer is always
-// the database's), and again when its line was hinted at and it is its turn:
-// a hint says that one of the line's queues may have got ready jobs, and about how many.
+// A commit includes each claim once when it arrives, so that an empty answer is always the database's. It includes
+// the claim again after a notification, in turn. A notification reports that a queue may have ready jobs, and
+// about how many.
 type dispatcher struct {
-	wake           func()                   // the committer's
-	identity       func() backends.Identity // the keeper's
+	wake           func()                   // wakes the committer
+	identity       func() backends.Identity // 0: the heartbeat is late
 	clock          func() time.Duration
-	canPrefetch    bool                    // the backend knows how to claim ahead
-	noPrefetch     func(queue string) bool // never from that queue; nil: from all
-	wakePrefetcher func()                  // the attendant's: there is something to look after
-	memory         *quota.Memory           // nil: what is claimed ahead is not counted
-	maxBytes       func() int64            // payload bytes of an answer
+	canPrefetch    bool                    // the backend supports prefetch
+	noPrefetch     func(queue string) bool // for that queue; nil: for none
+	wakePrefetcher func()
+	memory         *quota.Memory // nil: prefetched jobs are not counted
+	maxBytes       func() int64  // payload bytes of an answer
 
 	mu            sync.Mutex
 	queues        map[string]*waitQueue
 	byQueue       map[string]map[*waitQueue]struct{}
 	returning     map[string]int          // jobs on their way back to the database, by queue
-	due           []*waitQueue            // to be asked for, in turn, so that no line starves when slots are short
-	attended      map[*waitQueue]struct{} // the attendant's: all that have jobs claimed ahead, and those to be dropped soon
+	due           []*waitQueue            // to include, in turn, so that no wait queue starves when slots are short
+	attended      map[*waitQueue]struct{} // those with prefetched jobs, and those to drop soon; for the prefetcher
 	prefetchBytes prefetchedBytes
 	stopped       error // not nil: every claim is answered with it (draining)
 }
 
-// errMoved ends the wait of a claim whose queues are not served from this database any
-// more.
+// ErrMoved ends the wait of a claim whose queues a reload moved to another database.
 var ErrMoved = errors.New("a reload moved the queue")
 
-// waiter is one claim request.
+// ClaimRequest is one claim of a session. The caller sets the exported fields except Queues and Reserved.
 type ClaimRequest struct {
 	Session  *quota.Session
 	Slots    int
-	Since    time.Time     // when it was asked
-	Template backends.Slot // the template: lease kind and worker
-	Once     bool          // wait_ms 0: answered after one look
+	Since    time.Time     // when it arrived
+	Template backends.Slot // the kind of lease and the worker
+	Once     bool          // it does not wait: one commit answers it
 	queue    *waitQueue
-	Queues   []string      // the line's
-	in       *list.List    // of the line's
+	Queues   []string      // those of queue
+	in       *list.List    // the list of queue that has it
 	at       *list.Element // of in
-	Reserved int           // taken of the session's, for the jobs of the commit under way, or of the answer
-	inCommit bool          // in the commit under way
+	Reserved int           // of the session's job quota, for the commit under way or the answer
+	inCommit bool          // the commit under way includes it
 	leaving  bool          // answered as soon as the commit under way ends
-	lastErr  error         // why the last look failed; nil: it did not
-	moved    error         // errMoved, as soon as its queues are not served here
+	lastErr  error         // of the last commit that included it
+	moved    error         // ErrMoved, as soon as its queues are not served here
 
-	answer chan Answer // 1: the answer waits for its reader, never the other way round
+	answer chan Answer // buffered: the dispatcher never waits for the session
 }
 
-// answer ends a waiter.
+// Answer is the result of a claim. Without jobs, Err is the reason; a nil Err means that there are none.
 type Answer struct {
 	Jobs       []backends.Job
-	prefetched bool // claimed ahead: the hand-out is not recorded yet
+	prefetched bool // the database does not know of the hand-out yet
 	Err        error
 }
 
@@ -79,8 +78,7 @@ func newDispatcher(wake func()) *dispatcher {
 	return &dispatcher{wake: wake, queues: make(map[string]*waitQueue), byQueue: make(map[string]map[*waitQueue]struct{}), attended: make(map[*waitQueue]struct{}), returning: make(map[string]int)}
 }
 
-// add answers a waiter with what is claimed ahead for its line; else it queues it,
-// and answered is false.
+// add answers a claim with prefetched jobs. If there are none it queues the claim, and answered is false.
 func (b *dispatcher) add(w *ClaimRequest, queues []string) (a Answer, answered bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -104,7 +102,7 @@ func (b *dispatcher) add(w *ClaimRequest, queues []string) (a Answer, answered b
 	return Answer{}, false
 }
 
-// line finds or makes the line for the queues, which it does not keep. b.mu is held.
+// waitQueueFor finds or creates the wait queue for the queues. It does not keep the slice. b.mu is held.
 func (b *dispatcher) waitQueueFor(queues []string) *waitQueue {
 	key := strings.Join(queues, ",") // no queue name has a comma
 	ln := b.queues[key]
@@ -125,7 +123,7 @@ func (b *dispatcher) waitQueueFor(queues []string) *waitQueue {
 	return ln
 }
 
-// once are the queues in their order, each once.
+// once removes duplicates and keeps the order.
 func once(queues []string) []string {
 	seen := make(map[string]struct{}, len(queues))
 	var all []string
@@ -138,7 +136,7 @@ func once(queues []string) []string {
 	return all
 }
 
-// leave asks for the waiter's answer now. It comes at once, or with the commit
+// leave asks for the claim's answer now. It comes at once, or with the commit
 // under way, and may still bring jobs.
 func (b *dispatcher) leave(w *ClaimRequest) {
 	b.mu.Lock()
@@ -153,7 +151,7 @@ func (b *dispatcher) leave(w *ClaimRequest) {
 	}
 }
 
-// remove takes the waiter out of its line. b.mu is held.
+// remove takes the claim out of its wait queue. b.mu is held.
 func (b *dispatcher) remove(w *ClaimRequest) {
 	ln := w.queue
 	w.queue = nil
@@ -163,7 +161,7 @@ func (b *dispatcher) remove(w *ClaimRequest) {
 	}
 }
 
-// drop forgets a line that nobody waits in. b.mu is held.
+// drop forgets a wait queue that no session waits in. b.mu is held.
 func (b *dispatcher) drop(ln *waitQueue) {
 	delete(b.queues, ln.key)
 	delete(b.attended, ln)
@@ -176,8 +174,8 @@ func (b *dispatcher) drop(ln *waitQueue) {
 	}
 }
 
-// hint says that the queues may have about so many ready jobs each, and wakes the committer when
-// somebody waits for one of them.
+// notify says that the queues may have about so many ready jobs each, and wakes the committer when
+// a claim waits for one of them.
 func (b *dispatcher) notify(queues []string, each int) {
 	if len(queues) == 0 {
 		return
@@ -187,7 +185,7 @@ func (b *dispatcher) notify(queues []string, each int) {
 	}
 }
 
-// notifyReady is hint where it is not known how many jobs there are.
+// NotifyReady is notification where it is not known how many jobs there are.
 func (b *dispatcher) NotifyReady(queues []string) { b.notify(queues, someJobs) }
 
 func (b *dispatcher) markReady(queues []string, each int) (wanted bool) {
@@ -209,7 +207,7 @@ func (b *dispatcher) markReady(queues []string, each int) (wanted bool) {
 	return wanted
 }
 
-// waiting lists the queues that somebody waits for.
+// Waiting lists the queues that a claim waits for.
 func (b *dispatcher) Waiting() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -225,8 +223,8 @@ func (b *dispatcher) Waiting() []string {
 	return out
 }
 
-// settle ends an ask with what the database gave: jobs for its waiters first, then
-// those claimed ahead. It returns the ones that must go back.
+// deliver ends an ask with what the database gave: jobs for its claims first, then
+// those prefetched. It returns the ones that must go back.
 func (b *dispatcher) deliver(a claimGroup, res backends.ClaimResult) (back []backends.Job) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -280,7 +278,7 @@ func (b *dispatcher) deliver(a claimGroup, res backends.ClaimResult) (back []bac
 func (b *dispatcher) fail(a claimGroup, err error) { b.failed(a, err, false) }
 
 // failAlone is fail for an ask that was answered with an error by itself, where the
-// database is otherwise well: who waits is asked for again when there is a hint.
+// database is otherwise well: who waits is asked for again when there is a notification.
 func (b *dispatcher) failAlone(a claimGroup, err error) { b.failed(a, err, true) }
 
 func (b *dispatcher) failed(a claimGroup, err error, looked bool) {
@@ -308,7 +306,7 @@ func (b *dispatcher) failed(a claimGroup, err error, looked bool) {
 	}
 }
 
-// refuse answers those who asked for one look: nothing can be claimed now.
+// failOnce answers those who asked for one look: nothing can be claimed now.
 func (b *dispatcher) failOnce(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -326,7 +324,7 @@ func (b *dispatcher) failOnce(err error) {
 	}
 }
 
-// halt answers every claim, now and from now on, with err.
+// stop answers every claim, now and from now on, with err.
 func (b *dispatcher) stop(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -344,8 +342,8 @@ func (b *dispatcher) stop(err error) {
 	}
 }
 
-// evict ends waits with errMoved: those in lines that are not served here any more, whose
-// jobs claimed ahead it returns, and those of sessions that may not claim there any more.
+// reroute ends waits with ErrMoved: those in wait queues that are not served here any more, whose
+// jobs prefetched it returns, and those of sessions that may not claim there any more.
 func (b *dispatcher) reroute(served func(queues []string) bool) (back []backends.Job) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -375,7 +373,7 @@ func (b *dispatcher) isDirect(queues []string) bool {
 	return b.noPrefetch != nil && slices.ContainsFunc(queues, b.noPrefetch)
 }
 
-// wait returns the waiter's answer; stop (the end of its wait, a cancel, a
+// wait returns the claim's answer; stop (the end of its wait, a cancel, a
 // hang-up) asks for it early.
 func (b *dispatcher) wait(ctx context.Context, w *ClaimRequest) Answer {
 	select {
@@ -385,19 +383,4 @@ func (b *dispatcher) wait(ctx context.Context, w *ClaimRequest) Answer {
 		b.leave(w)
 		return <-w.answer
 	}
-}
-
-// snapshot counts what waits, and what is claimed ahead.
-func (b *dispatcher) snapshot() (s Snapshot) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	s.WaitQueues, s.Stopped = len(b.queues), b.stopped != nil
-	for _, ln := range b.queues {
-		s.Claims += ln.len()
-		s.Prefetched += len(ln.prefetch.jobs)
-		if ln.expected == 0 && !ln.prefetch.inCommit {
-			s.IdleClaims += ln.idle.Len()
-		}
-	}
-	return s
 }

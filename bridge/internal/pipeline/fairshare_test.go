@@ -133,7 +133,7 @@ func TestTurnsOfWhoIsBehind(t *testing.T) {
 }
 
 // TestTurnsOfLargeWrites: a large write goes, and then those of others alone for a while;
-// nobody waits for ever.
+// no session waits indefinitely.
 func TestTurnsOfLargeWrites(t *testing.T) {
 	greedy, worker := &quota.Session{}, &quota.Session{}
 	its := jobsOf(greedy, 3, 4<<20)
@@ -160,7 +160,7 @@ func TestTurnsOfLargeWrites(t *testing.T) {
 }
 
 // TestTurnsOfTheIndebted: where all who wait had more than their share, the commit begins
-// again; what is nobody's never waits.
+// again; what is no session's never waits.
 func TestTurnsOfTheIndebted(t *testing.T) {
 	a, b := &quota.Session{}, &quota.Session{}
 	release := &PendingWrite{write: backends.Release{Leases: make([]backends.Lease, 3000)}}

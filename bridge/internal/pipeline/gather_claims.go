@@ -6,17 +6,17 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// ask is one line's part of a commit.
+// claimGroup is the part of a commit that claims for one wait queue.
 type claimGroup struct {
 	queue      *waitQueue
 	requests   []*ClaimRequest
 	generation uint64
 	slots      []backends.Slot
-	bytes      int64 // of payload, not even one job may be larger; 0: what fits an answer
+	bytes      int64 // payload limit, even for one job; 0: that of an answer
 }
 
-// gather chooses whom the next commit asks for, at most maxSlots. number gives
-// each slot its token's number. What is left of the space is given back.
+// gather chooses the claims that the next commit includes, for at most maxSlots jobs. number returns the number of
+// each slot's token. It uses as much of mem as it needs.
 func (b *dispatcher) gather(host backends.Identity, number func() uint64, mem *claimBudget) []claimGroup {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -57,18 +57,18 @@ func (b *dispatcher) gather(host backends.Identity, number func() uint64, mem *c
 // Then each claim of the database fails with it, again and again.
 const maxNames = 4096
 
-// gathering is what a commit asks for, as far as it is known.
+// claimGathering is the state of gather.
 type claimGathering struct {
 	b         *dispatcher
 	slotsLeft int
 	names     int // of queues
 	slot      func(backends.Slot) backends.Slot
 	asks      []claimGroup
-	full      []*ClaimRequest // who hold too many jobs
+	full      []*ClaimRequest // claims whose sessions hold too many jobs
 }
 
-// ask asks for the line's waiters: for as many of those who are idle as there may be jobs and one
-// more, which finds out whether there are more, and for all who are fresh. false: for nobody.
+// claimFor includes claims of the wait queue: all fresh ones, and as many idle ones as jobs are expected plus one,
+// which finds out whether there are more. It reports false if it included none.
 func (g *claimGathering) claimFor(ln *waitQueue) bool {
 	a := claimGroup{queue: ln, generation: ln.generation}
 	fits := true
@@ -92,8 +92,8 @@ func (g *claimGathering) claimFor(ln *waitQueue) bool {
 	return true
 }
 
-// add asks for waiters of a list until that brings so many slots. false: there is no room for the
-// next one, who comes first next time.
+// add includes claims of a list until they have so many slots. It reports false if the next claim does not fit:
+// that one comes first the next time.
 func (g *claimGathering) add(a *claimGroup, all *list.List, most int) (fits bool) {
 	for at := all.Front(); at != nil && most > 0 && g.slotsLeft > 0; at = at.Next() {
 		w := at.Value.(*ClaimRequest)
@@ -121,8 +121,8 @@ func (g *claimGathering) add(a *claimGroup, all *list.List, most int) (fits bool
 	return true
 }
 
-// take is for how many jobs the database may be asked for the waiter: the places of its
-// session's that it took for them, and all for a timed lease. full: it holds too many.
+// reserve reserves job quota of the session and returns for how many jobs. A timed lease needs none. full: the
+// session holds as many jobs as it can.
 func (w *ClaimRequest) reserve(want int) (n int, full bool) {
 	if w.Template.Lease > 0 {
 		return want, false
@@ -131,13 +131,13 @@ func (w *ClaimRequest) reserve(want int) (n int, full bool) {
 	return w.Reserved, full
 }
 
-// unanswered gives back the places of a waiter whose ask brought nothing.
+// unanswered returns the quota of a claim that got no job.
 func (w *ClaimRequest) unanswered() {
 	w.Session.SettleJobs(w.Reserved, 0)
 	w.Reserved = 0
 }
 
-// gather chooses the claims of the next commit.
+// gatherClaims chooses the claims of the next commit.
 func (c *committer) gatherClaims() []claimGroup {
 	id := c.heartbeat.Fresh()
 	if id == 0 {
@@ -160,8 +160,7 @@ func (c *committer) gatherClaims() []claimGroup {
 	return asks
 }
 
-// delivered gives back the memory for what the claims of a commit brought: it is their
-// sessions' by now.
+// releaseClaimMemory ends the reservation for the claims of a commit. Their jobs count for their sessions by then.
 func (c *committer) releaseClaimMemory() {
 	if n := c.reserved; n > 0 {
 		c.reserved = 0

@@ -11,18 +11,18 @@ import (
 	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 )
 
-// stats asks the database for the depths of a queue, or of all.
+// Stats queries the depths of a queue, or of all queues if the name is empty.
 func (b *Pipeline) Stats(ctx context.Context, queue string) ([]backends.QueueStats, error) {
 	return b.backend.Stats(ctx, queue)
 }
 
-// peek asks the database for jobs.
+// Peek queries stored jobs.
 func (b *Pipeline) Peek(ctx context.Context, p backends.Peek) ([]backends.View, error) {
 	return b.backend.Peek(ctx, p)
 }
 
-// command carries out an operator's command. With an error count may be above 0: each transaction of many is one
-// of its own.
+// Command carries out an operator's command. With an error, count can be above 0: a command can take several
+// transactions.
 func (b *Pipeline) Command(ctx context.Context, c backends.Command) (count int64, err error) {
 	count, freed, err := b.backend.Command(ctx, c)
 	if err != nil && count == 0 {
@@ -37,13 +37,13 @@ func (b *Pipeline) Command(ctx context.Context, c backends.Command) (count int64
 	return count, err
 }
 
-// queuesInDatabase asks in which queues the leases' jobs are.
+// QueuesInDatabase queries the queues of the leases' jobs.
 func (b *Pipeline) QueuesInDatabase(ctx context.Context, leases []backends.Lease) ([]string, error) {
 	return b.backend.Queues(ctx, leases)
 }
 
-// queuesOf are the queues of the leases' jobs: as they are known here, or else asked of the database, for
-// timeout at the most.
+// QueuesOf returns the queues of the leases' jobs. It queries the database, for at most timeout, for those that
+// the lease table does not know.
 func (b *Pipeline) QueuesOf(leases []backends.Lease, timeout time.Duration) ([]string, error) {
 	queues, missing := b.leaseTable.QueuesOf(leases)
 	if len(missing) == 0 {
@@ -56,78 +56,61 @@ func (b *Pipeline) QueuesOf(leases []backends.Lease, timeout time.Duration) ([]s
 	return append(queues, found...), err
 }
 
-// adopted reports whether the queue lives in a table that another application owns.
+// Adopted reports whether the queue lives in a table that another application owns.
 func (b *Pipeline) Adopted(queue string) bool { return b.backend.Adopted(queue) }
 
-// claimsInTx reports whether the queue's jobs are held in transactions.
+// ClaimsInTx reports whether claims of the queue hold a transaction open.
 func (b *Pipeline) ClaimsInTx(queue string) bool { return b.backend.ClaimsInTx(queue) }
 
-// currentInfo is the present Backend's.
+// CurrentInfo is the Info of the current Backend.
 func (b *Pipeline) CurrentInfo() backends.Info { return b.backend.Info() }
 
-// uses reports whether that is the present Backend.
+// Uses reports whether backend is the current Backend.
 func (b *Pipeline) Uses(backend backends.Backend) bool { return b.backend.Is(backend) }
 
-// replace puts another Backend of the same database in the place of the present one. done, if not nil, is called
-// when the last call of that Backend has ended, after a later replace or retire.
+// Replace replaces the Backend by another one of the same database. done, which can be nil, is called when that
+// one is replaced or retired in turn and its last call has ended.
 func (b *Pipeline) Replace(backend backends.Backend, done func()) { b.backend.Replace(backend, done) }
 
-// retire ends the use of the Backend.
+// Retire ends the use of the Backend. Later calls are unavailable.
 func (b *Pipeline) Retire() { b.backend.Retire() }
 
-// setTimes changes the host lease and the restart grace.
+// SetTimes changes the sidecar timeout and the restart grace.
 func (b *Pipeline) SetTimes(timeout, grace time.Duration) { b.times.Set(timeout, grace) }
 
-// restartGrace is how long the leases of sessions outlive an orderly exit.
+// RestartGrace is how long the leases of sessions outlive an orderly exit.
 func (b *Pipeline) RestartGrace() time.Duration { return b.times.RestartGrace() }
 
-// usage is what the database's Backends have used so far; false: none of them counts it.
+// Usage is what the Backends of the database have used so far; false: none of them counts it.
 func (b *Pipeline) Usage() (backends.Usage, bool) { return b.backend.Usage() }
 
-// leases is how many claims are known: on their way, held, and timed ones.
+// Leases is how many claims are known: in flight, held, and timed ones.
 func (b *Pipeline) Leases() int { return b.leaseTable.Count() }
 
-// heldBySessions is how many leases end with a connection, those on their way to one included.
+// HeldBySessions is how many leases end with a connection.
 func (b *Pipeline) HeldBySessions() int { return b.leaseTable.HeldBySessions() }
 
-// holds reports whether the session holds a claim.
+// Holds reports whether the session holds a claim.
 func (b *Pipeline) Holds(s *quota.Session) bool { return b.leaseTable.Holds(s) }
 
 // Orphan makes the jobs that a session holds independent of it: no drain waits for them.
 func (b *Pipeline) Orphan(s *quota.Session) { b.leaseTable.Orphan(s) }
 
-// heldBy is what a session holds, by queue.
+// HeldBy is what a session holds, by queue.
 func (b *Pipeline) HeldBy(s *quota.Session, now time.Time) []lease.QueueHeld {
 	return b.leaseTable.HeldBy(s, now)
 }
 
-// reachable reports whether the last beat reached the database, and claims may be handed out.
+// Reachable reports whether the last heartbeat succeeded and is not late.
 func (b *Pipeline) Reachable() bool { return b.heartbeat.Reachable() }
 
-// beatAge is the time since the last beat that reached the database; negative: none has.
+// HeartbeatAge is the time since the last heartbeat that succeeded; negative: none has.
 func (b *Pipeline) HeartbeatAge() time.Duration { return b.heartbeat.Age() }
 
-// hostLease is how long this sidecar's session leases outlive its last beat.
+// SidecarTimeout is how long this sidecar's session leases outlive its last heartbeat.
 func (b *Pipeline) SidecarTimeout() time.Duration { return b.times.Timeout() }
 
-// snapshot is what a pipeline holds at one moment.
-type Snapshot struct {
-	Claims       int  // that wait
-	IdleClaims   int  // of them, those for which the database had nothing when it was asked last
-	WaitQueues   int  // lists of queues that are known, with waiting claims or without
-	Prefetched   int  // jobs that are claimed ahead
-	QueuedWrites int  // that no commit has taken yet
-	Stopped      bool // every claim is refused
-}
-
-// snapshot counts what the pipeline holds.
-func (b *Pipeline) Snapshot() Snapshot {
-	s := b.dispatcher.snapshot()
-	s.QueuedWrites = b.committer.queued()
-	return s
-}
-
-// trouble is why the last commit or the last beat failed; nil: they did not.
+// Trouble is the error of the last commit, or else of the last heartbeat; nil: both succeeded.
 func (b *Pipeline) Trouble() error {
 	if why := b.committer.trouble.Load(); why != nil {
 		return *why
@@ -135,19 +118,19 @@ func (b *Pipeline) Trouble() error {
 	return b.heartbeat.Err()
 }
 
-// lock is one that no part of the pipeline holds for long.
+// NamedLock is a lock that no part of the pipeline holds for long.
 type NamedLock struct {
 	Name string
 	sync.Locker
 }
 
-// locks are for who wants to know whether the pipeline goes on.
+// Locks are the locks for a liveness check.
 func (b *Pipeline) Locks() []NamedLock {
 	return []NamedLock{{"claims", &b.dispatcher.mu}, {"writes", &b.committer.mu}, {"leases", b.leaseTable.Locker()}, {"beat", b.heartbeat.Locker()}}
 }
 
-// queueDepths returns the depths of all queues, where this sidecar is the one that reads them for all; known is
-// false where it is not, or the last reading failed. The error is that the database has not answered yet.
+// QueueDepths returns the depths of all queues if this sidecar reads them for all. If not, or if the last reading
+// failed, known is false. The error is that the database has not answered yet.
 func (b *Pipeline) QueueDepths() (stats []backends.QueueStats, known bool, err error) {
 	b.heartbeat.WantDepths()
 	if !b.Inspectable() || !b.heartbeat.LeadsDepths() {
@@ -157,10 +140,10 @@ func (b *Pipeline) QueueDepths() (stats []backends.QueueStats, known bool, err e
 	return stats, known && b.heartbeat.LeadsDepths(), err // it took so long that another one may have taken over
 }
 
-// inspectable reports whether the backend can be looked into.
+// Inspectable reports whether the backend is a backends.Inspector.
 func (b *Pipeline) Inspectable() bool { return b.canInspect }
 
-// readDepths asks the database for the depths of all queues.
+// readDepths queries the depths of all queues for the metrics.
 func (b *Pipeline) readDepths(ctx context.Context) ([]backends.QueueStats, error) {
 	m := b.Metrics.Load()
 	m.DepthReads.Inc()
@@ -172,7 +155,7 @@ func (b *Pipeline) readDepths(ctx context.Context) ([]backends.QueueStats, error
 	return stats, err
 }
 
-// readyJobs asks the database for the number of a queue's ready jobs.
+// readyJobs queries the number of a queue's ready jobs.
 func (b *Pipeline) readyJobs(ctx context.Context, name string) (n int64, err error) {
 	look, release, err := b.backend.InspectForEnqueue(ctx)
 	if err != nil {

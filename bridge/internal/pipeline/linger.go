@@ -2,27 +2,24 @@ package pipeline
 
 import "time"
 
-// A lane of writes that always commits at once splits its workers into two
-// halves: one is in the commit, the other comes back during it, and each commit
-// carries half of what it could. So after a commit of several writes the lane
-// waits a moment for those whom it just answered: their next writes join those
-// that came meanwhile. Twice as many jobs share an fsync then, and on a full
-// machine the wait costs nothing, because it is the workers' own work that is
-// waited for (bench/README.md has the figures). Where the workers do not come
-// back so soon, because their jobs take time, the lane stops waiting for them.
+// A lane that always commits at once splits its workers into two halves: one half is in the commit, the other comes back
+// during it. Each commit then carries half of what it could. So after a commit of several writes the lane lingers: it
+// waits a moment for the next writes of the workers that it has answered. Twice as many jobs share an fsync then. On a
+// fully loaded machine the wait costs nothing, because the workers use that time (bench/README.md has the figures). If
+// the workers do not come back soon, because their jobs take time, the lane stops lingering.
 const (
-	lingerFrom = 4                    // writes of the last commit; fewer are no line of workers
+	lingerFrom = 4                    // writes of the last commit; fewer are no group of workers
 	lingerMost = 2 * time.Millisecond // and never longer than twice the last commit
 	lingerSkip = 256                  // commits without a wait, at most, after waits in vain
 )
 
-// lingering decides whether to wait, and for how many.
+// lingerPlan decides whether to linger after a commit.
 type lingerPlan struct {
 	vain int // waits in vain in a row
 	skip int // commits to come without one
 }
 
-// plan says for how long to wait at most after a commit of so many writes.
+// plan returns how long to linger at most after a commit of so many writes that took so long.
 func (l *lingerPlan) plan(writes int, took time.Duration) time.Duration {
 	if writes < lingerFrom {
 		return 0
@@ -34,7 +31,7 @@ func (l *lingerPlan) plan(writes int, took time.Duration) time.Duration {
 	return min(2*took, lingerMost)
 }
 
-// learn notes how many of the writes that were waited for came.
+// learn records how many of the expected writes came.
 func (l *lingerPlan) learn(came, wanted int) {
 	if 2*came >= wanted {
 		l.vain = 0
@@ -44,9 +41,8 @@ func (l *lingerPlan) learn(came, wanted int) {
 	l.skip = min(1<<min(l.vain, 16), lingerSkip)
 }
 
-// linger waits until so many more writes are queued, at most for that long, and
-// returns how many came. Those of sessions that had their turn are no reason to go on.
-// Wishes to commit are looked at when it is over: the lane takes what there is then.
+// linger waits until so many more writes are queued, for at most that long, and returns how many came. Writes of
+// sessions that used up their share do not count.
 func (c *committer) linger(wanted int, most time.Duration) (came int) {
 	c.mu.Lock()
 	before := c.arrived

@@ -8,7 +8,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// TestLingering: a line of workers is waited for, a lone one is not, and waits in
+// TestLingering: a group of workers is waited for, a lone one is not, and waits in
 // vain become rare.
 func TestLingering(t *testing.T) {
 	t.Parallel()

@@ -9,8 +9,8 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// lockedWrites are writes whose rows, or keys, another program keeps locked. They wait for the locks
-// one by one, beside the group commits, which must not wait with them. committer.mu guards it.
+// lockedWrites are the writes whose rows, or keys, another program keeps locked. They wait for the locks one by one,
+// beside the group commits. committer.mu guards it.
 type lockedWrites struct {
 	queue   []*PendingWrite
 	left    int            // those in queue and the one being tried
@@ -64,7 +64,7 @@ func (c *committer) setLockedAside(hard context.Context, p *PendingWrite) {
 	}
 }
 
-// commitLocked tries the writes that were set aside until there are none.
+// commitLocked tries the locked writes until there are none.
 func (c *committer) commitLocked(hard context.Context) {
 	for {
 		c.mu.Lock()

@@ -15,10 +15,10 @@ import (
 	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 )
 
-// pending is a write on its way to a commit.
+// PendingWrite is a write on its way to a commit.
 type PendingWrite struct {
 	write   backends.Write
-	session *quota.Session // whose it is; nil: nobody waits for it
+	session *quota.Session // whose it is; nil: no session waits for it
 	price   int64
 	room    *semaphore.Weighted // that the price is of; nil: none
 	size    size
@@ -30,7 +30,7 @@ type PendingWrite struct {
 	Done    chan Outcome // 1: the loop never waits for a reader
 }
 
-// run is what is known of the delivery of the write's lease.
+// run returns the counters and the run time of the write's lease, as metrics.RunOf does.
 func (p *PendingWrite) run(lease int) (queue *metrics.Queue, took time.Duration) {
 	if lease >= len(p.runs) {
 		return nil, -1
@@ -46,13 +46,14 @@ type size struct {
 
 func (s size) units() int { return fairshare.Units(s.jobs, s.bytes) }
 
+// Outcome is the result of a PendingWrite.
 type Outcome struct {
 	Result backends.WriteResult
 	Err    error
 }
 
-// reserve waits for room in the queue for a session's write, whose request keeps so many bytes
-// beside it. Each reserved pending must be pushed.
+// reserve waits for memory for a session's write, whose request keeps beside more bytes. The caller pushes or
+// drops the write.
 func (c *committer) reserve(ctx context.Context, sess *quota.Session, w backends.Write, beside int64) (*PendingWrite, error) {
 	p := &PendingWrite{write: w, session: sess, size: sizeOf(w), Done: make(chan Outcome, 1)}
 	most, bytes := int64(queueBytes), p.size.bytes+beside
@@ -86,28 +87,27 @@ func (c *committer) push(p *PendingWrite) {
 	}
 }
 
-// drop gives back the room of a write that has ended, or was not pushed.
+// drop returns the memory of a write that has ended or was not pushed.
 func (c *committer) drop(p *PendingWrite) {
 	if p.room != nil {
 		p.room.Release(p.price)
 	}
 }
 
-// pushFree queues a write that must not wait for room: a release of what a
-// session or a lost commit left behind. Their number is bounded by the leases.
-// ended, if not nil, is called when it is committed or given up.
+// pushFree queues a write that must not wait for memory: a release of what a session or a lost commit left behind.
+// The number of leases bounds them. ended can be nil; it is called when the write is committed or given up.
 func (c *committer) pushFree(w backends.Write, ended func()) *PendingWrite {
 	p := &PendingWrite{write: w, size: sizeOf(w), onEnd: ended, Done: make(chan Outcome, 1)}
 	c.push(p)
 	return p
 }
 
-// pushUnseen is pushFree for the release of what no worker had.
+// pushUnseen is pushFree for the release of jobs that no worker had.
 func (c *committer) pushUnseen(w backends.Release, ended func()) {
 	c.push(&PendingWrite{write: w, size: sizeOf(w), onEnd: ended, unseen: true, Done: make(chan Outcome, 1)})
 }
 
-// timer takes one from those that are kept: each settle needs one.
+// timer returns a pooled timer. Each write needs one.
 func (c *committer) timer(d time.Duration) *time.Timer {
 	t, ok := c.timers.Get().(*time.Timer)
 	if !ok {
@@ -117,8 +117,8 @@ func (c *committer) timer(d time.Duration) *time.Timer {
 	return t
 }
 
-// wait returns the outcome of a pushed write. A write still in the queue after
-// patience is taken out again: nothing was written then.
+// wait returns the outcome of a pushed write. If no commit has taken the write after patience, wait takes it out
+// of the queue: nothing was written.
 func (c *committer) wait(p *PendingWrite, patience time.Duration) (backends.WriteResult, error) {
 	timer := c.timer(patience)
 	defer func() {
@@ -130,7 +130,7 @@ func (c *committer) wait(p *PendingWrite, patience time.Duration) (backends.Writ
 		return o.Result, o.Err
 	case <-timer.C:
 	}
-	for !p.state.CompareAndSwap(taken, overdue) { // it may go from one to the other meanwhile
+	for !p.state.CompareAndSwap(taken, overdue) { // it may go from one to the other since then
 		if p.state.CompareAndSwap(queued, abandoned) {
 			c.forget(p)
 			c.drop(p)

@@ -21,11 +21,11 @@ import (
 	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 )
 
-// leaveTimeout bounds the last beat of an orderly exit. Without it the leases
-// still stay valid for what is left of the host lease.
+// leaveTimeout bounds the last heartbeat of an orderly exit. Without that heartbeat the leases stay valid for the
+// rest of the sidecar timeout.
 const leaveTimeout = 5 * time.Second
 
-// pipeline is everything between the sessions and one backend.
+// Pipeline is everything between the sessions and one database.
 type Pipeline struct {
 	Name        string        // in errors and in the log
 	Info        backends.Info // of the backend that it began with: the database is the same
@@ -44,12 +44,12 @@ type Pipeline struct {
 	Log         *slog.Logger
 }
 
-// pipelineConfig is what a pipeline needs. Its functions must not block.
+// Config is what a Pipeline needs. Its functions must not block.
 type Config struct {
 	Name           string
 	Backend        backends.Backend
 	Done           func()        // see link.replace
-	SidecarTimeout time.Duration // how long the leases of sessions outlive the last beat
+	SidecarTimeout time.Duration // how long the leases of sessions outlive the last heartbeat
 	RestartGrace   time.Duration // how long they outlive an orderly exit
 	Log            *slog.Logger
 	Clock          func() time.Duration // never jumps, and goes on while the machine is suspended
@@ -62,6 +62,7 @@ type Config struct {
 	Lost       func(map[*quota.Session][]lease.Held) // is told which claims the sessions no longer have
 }
 
+// New returns a pipeline that does not run. Metrics must be set before Join.
 func New(pc Config) *Pipeline {
 	b := &Pipeline{
 		Name:       pc.Name,
@@ -129,16 +130,15 @@ func New(pc Config) *Pipeline {
 	return b
 }
 
-// join makes the first attempt to join, so that the first claim finds an
-// identity. It may fail: run goes on trying.
+// Join makes the first attempt to join, so that the first claim finds an identity. If it fails, Run tries again.
 func (b *Pipeline) Join(ctx context.Context) {
 	if err := b.heartbeat.Beat(ctx); err != nil {
 		b.Log.Warn("the database cannot be had yet; serving all the same, requests are answered `unavailable`", "error", err)
 	}
 }
 
-// run works until work is done (no session is left), then commits what is
-// queued and leaves the database. Housekeeping ends with ctx. hard ends it all.
+// Run works until work is done (no session is left), then commits what is queued and leaves the database.
+// Maintenance ends with ctx. hard ends everything.
 func (b *Pipeline) Run(ctx, work, hard context.Context) error {
 	var g errgroup.Group
 	keep, stopKeeping := context.WithCancel(hard)
@@ -180,7 +180,7 @@ func (b *Pipeline) Run(ctx, work, hard context.Context) error {
 	return nil
 }
 
-// listen turns other sidecars' notifications into hints, until ctx is done.
+// listen passes notifications of other sidecars to the dispatcher until ctx is done.
 func (b *Pipeline) listen(ctx context.Context) {
 	b.backend.Notifications(ctx, func(queue string) {
 		if queue == "" {

@@ -10,33 +10,32 @@ import (
 	"github.com/qsidecar/qsidecar/bridge/internal/lease"
 )
 
-// Claiming ahead. A worker that claims one job at a time waits for two commits a
-// job, the claim's and the ack's. Where a line of workers takes jobs at a steady
-// rate, the next ones are claimed before they are asked for, so that only the
-// ack's commit is waited for.
+// Prefetch. A worker that claims one job at a time waits for two commits per job, the claim's and the ack's. If the
+// workers of a wait queue take jobs at a steady rate, the committer claims the next jobs before the workers ask. They
+// wait only for the commit of the ack then.
 const (
-	// aheadTime is how much of the line's consumption is claimed ahead. It covers a
+	// aheadTime is how much of the wait queue's consumption is prefetched. It covers a
 	// few commits; more would only keep jobs from the workers of other hosts.
 	prefetchTime = 30 * time.Millisecond
-	// aheadMost bounds the jobs that are claimed ahead for a line.
+	// aheadMost bounds the jobs that are prefetched for a wait queue.
 	prefetchJobsMax = 500
 	// aheadBytes bounds their payloads.
 	prefetchBytesMax = 4 << 20
-	// aheadInAll is what the payloads of all lines of a database may be for more to be claimed.
+	// aheadInAll is what the payloads of all wait queues of a database may be for more to be claimed.
 	prefetchTotalMax = 32 << 20
 	// aheadAge is how long a job may lie there before it goes back. The design allows a
 	// second; workers of other hosts may be idle.
 	prefetchAge = 150 * time.Millisecond
 	// recordAge is when the hand-out of such a job is recorded, unless it is settled.
 	recordAge = 300 * time.Millisecond
-	// attendEvery is how often the attendant looks, while there is something.
+	// attendEvery is how often the prefetcher looks, while there is something.
 	prefetchCheck = 50 * time.Millisecond
 
 	paceWindow = 10 * time.Millisecond
-	paceIdle   = time.Second // a line without a claim for so long forgets its pace
+	paceIdle   = time.Second // a wait queue without a claim for so long forgets its pace
 )
 
-// ahead is what is claimed ahead for one line. The broker's mu guards it.
+// prefetch holds the prefetched jobs of one wait queue. dispatcher.mu guards it.
 type prefetch struct {
 	jobs     []prefetchedJob // in their order
 	bytes    int64
@@ -50,7 +49,7 @@ type prefetchedJob struct {
 	since time.Duration
 }
 
-// fitting is how many jobs, of at most n, have no more payload than an answer may have; one always does.
+// fitting is how many jobs, of at most n, fit into an answer. One always does.
 func (a *prefetch) fitting(n int, most int64) int {
 	n = min(n, len(a.jobs))
 	for i := range n {
@@ -61,7 +60,7 @@ func (a *prefetch) fitting(n int, most int64) int {
 	return n
 }
 
-// wants is how many jobs to claim ahead now.
+// missing is how many jobs to prefetch now.
 func (a *prefetch) missing(now time.Duration) int {
 	if a.inCommit || a.dry || a.bytes >= prefetchBytesMax/2 {
 		return 0
@@ -73,7 +72,7 @@ func (a *prefetch) missing(now time.Duration) int {
 	return 0
 }
 
-// wantsAhead is how many slots of a claim go to the line's buffer. b.mu is held.
+// wantsPrefetch is how many slots of a claim group prefetch. b.mu is held.
 func (b *dispatcher) wantsPrefetch(ln *waitQueue, room int) int {
 	if !b.canPrefetch || ln.noPrefetch || b.stopped != nil || !b.mayPrefetch() {
 		return 0
@@ -81,16 +80,14 @@ func (b *dispatcher) wantsPrefetch(ln *waitQueue, room int) int {
 	return max(0, min(ln.prefetch.missing(b.clock()), room))
 }
 
-// busy reports whether the line must be kept although nobody waits in it: also while its pace is
-// being learned. b.mu is held.
+// inUse reports whether a wait queue without claims must be kept, for its jobs or to learn its pace. b.mu is held.
 func (b *dispatcher) inUse(ln *waitQueue) bool {
 	a := &ln.prefetch
 	return a.inCommit || len(a.jobs) > 0 || b.canPrefetch && !ln.noPrefetch && a.pace.moves(b.clock())
 }
 
-// pace is the rate at which a line takes jobs: the lowest of the last windows, so
-// that a burst (thirty workers that start at once and then work for seconds) is
-// not taken for a stream.
+// pace is the rate at which a wait queue takes jobs: the lowest of the last windows. So a burst, such as thirty
+// workers that start at once and then work for seconds, does not count as a stream.
 type pace struct {
 	since time.Duration // the present window's begin
 	n     int
@@ -115,8 +112,7 @@ func (p *pace) roll(now time.Duration) {
 	p.since, p.n = now, 0
 }
 
-// moves reports whether a job was taken in the last windows, which are as long as it is from one look
-// to the next.
+// moves reports whether a job was taken in the last windows.
 func (p *pace) moves(now time.Duration) bool {
 	p.roll(now)
 	return p.n > 0 || slices.Max(p.rates[:]) > 0
@@ -127,15 +123,15 @@ func (p *pace) perSecond(now time.Duration) float64 {
 	return slices.Min(p.rates[:])
 }
 
-// fromAhead takes jobs for the waiter. A timed lease is written by its claim, and
-// whoever reads slowly waits: those are not served from here. b.mu is held.
+// fromPrefetch takes prefetched jobs for the claim. A claim with a timed lease, or of a client that reads too
+// slowly, gets none. b.mu is held.
 func (b *dispatcher) fromPrefetch(ln *waitQueue, w *ClaimRequest) []backends.Job {
 	a := &ln.prefetch
 	if len(a.jobs) == 0 || w.Template.Lease > 0 || w.Session.Overloaded() {
 		return nil
 	}
 	if host := b.identity(); host == 0 || host != a.jobs[0].Token.Host {
-		return nil // the attendant takes them back
+		return nil // the prefetcher takes them back
 	}
 	n, _ := w.reserve(a.fitting(w.Slots, b.maxBytes()))
 	if n == 0 {
@@ -155,9 +151,9 @@ func (b *dispatcher) fromPrefetch(ln *waitQueue, w *ClaimRequest) []backends.Job
 	return jobs
 }
 
-// aheadOfOthers takes what was claimed ahead from the waiter's queues and cannot
-// be given to it (it lies with another line, or the waiter's lease is timed), so
-// that it does not find the queue empty because of this sidecar's own buffers. b.mu is held.
+// takePrefetchedOfOthers takes prefetched jobs of the claim's queues that it cannot get: another wait queue has
+// them, or its lease is timed. Otherwise it would find the queue empty because of this sidecar's own prefetch.
+// b.mu is held.
 func (b *dispatcher) takePrefetchedOfOthers(w *ClaimRequest) (out []backends.Job) {
 	for _, q := range w.queue.queues {
 		for ln := range b.byQueue[q] {
@@ -170,8 +166,8 @@ func (b *dispatcher) takePrefetchedOfOthers(w *ClaimRequest) (out []backends.Job
 	return out
 }
 
-// keepAhead keeps jobs for the line, after those who came meanwhile are served,
-// and returns what must go back. b.mu is held.
+// prefetchJobs keeps jobs for the wait queue after it has served the claims that arrived since. It returns those
+// that must go back. b.mu is held.
 func (b *dispatcher) prefetchJobs(ln *waitQueue, jobs []backends.Job) (back []backends.Job) {
 	if len(jobs) == 0 {
 		return nil
@@ -199,14 +195,14 @@ func (b *dispatcher) prefetchJobs(ln *waitQueue, jobs []backends.Job) (back []ba
 			w.answer <- Answer{Jobs: got, prefetched: true}
 		}
 	}
-	if b.queues[ln.key] != ln { // dropped meanwhile: nobody would look here
+	if b.queues[ln.key] != ln { // dropped since then: nobody would look here
 		return b.drainPrefetch(ln, 0)
 	}
 	b.attend(ln)
 	return nil
 }
 
-// emptied takes the jobs that lie there since before limit (0: all). b.mu is held.
+// drainPrefetch takes the jobs prefetched before limit (0: all). b.mu is held.
 func (b *dispatcher) drainPrefetch(ln *waitQueue, limit time.Duration) (out []backends.Job) {
 	a := &ln.prefetch
 	n, before := 0, a.bytes
@@ -221,19 +217,19 @@ func (b *dispatcher) drainPrefetch(ln *waitQueue, limit time.Duration) (out []ba
 	return out
 }
 
-// leaves counts jobs that nobody has and that go back. b.mu is held.
+// markReturning counts jobs that go back to the database. b.mu is held.
 func (b *dispatcher) markReturning(jobs []backends.Job) {
 	for i := range jobs {
 		b.returning[jobs[i].Queue]++
 	}
 }
 
-// comesBack reports whether a job of one of the queues is on its way back. b.mu is held.
+// isReturning reports whether a job of one of the queues is on its way back. b.mu is held.
 func (b *dispatcher) isReturning(queues []string) bool {
 	return slices.ContainsFunc(queues, func(q string) bool { return b.returning[q] > 0 })
 }
 
-// areBack ends the way of jobs, whose queues these are: a claim that found none of them looks again.
+// returned reports that jobs of these queues are back. Claims that found none are included in the next commit.
 func (b *dispatcher) returned(queues []string) {
 	b.mu.Lock()
 	for _, q := range queues {
@@ -248,8 +244,8 @@ func (b *dispatcher) returned(queues []string) {
 	b.notify(queues, 1)
 }
 
-// takeAhead takes what has been lying there since before limit (0: everything)
-// from all lines, and drops those that are idle.
+// takePrefetched takes the jobs prefetched before limit (0: all) of all wait queues, and drops the idle ones.
+// left: some wait queues have jobs or are in use.
 func (b *dispatcher) takePrefetched(limit time.Duration) (out []backends.Job, left bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -277,8 +273,8 @@ func (b *dispatcher) takePrefetched(limit time.Duration) (out []backends.Job, le
 	return out, left
 }
 
-// attendant looks after what was claimed ahead: it gives back what lies too long,
-// and records hand-outs.
+// prefetcher gives back jobs that were prefetched and not claimed in time, and records the hand-outs of the
+// others.
 type prefetcher struct {
 	dispatcher *dispatcher
 	leases     *lease.Table
@@ -293,8 +289,7 @@ func (a *prefetcher) wake() {
 	}
 }
 
-// run attends until ctx is done, then finishes. It sleeps while
-// nothing is claimed ahead.
+// run works until ctx is done, then finishes. It sleeps while nothing is prefetched.
 func (a *prefetcher) run(ctx context.Context) {
 	tick := time.NewTicker(prefetchCheck)
 	defer tick.Stop()
@@ -317,8 +312,8 @@ func (a *prefetcher) run(ctx context.Context) {
 	}
 }
 
-// finish gives back what is claimed ahead, and records the hand-outs that it did not
-// record yet: an attempt counts at delivery, and this identity settles no more.
+// finish gives back the prefetched jobs and records the remaining hand-outs. An attempt counts at delivery, and
+// this identity settles nothing any more.
 func (a *prefetcher) finish() {
 	a.giveBack(0)
 	for more := true; more; {
@@ -330,7 +325,7 @@ func (a *prefetcher) attend() (left bool) {
 	now := a.dispatcher.clock()
 	limit := now - prefetchAge
 	if a.dispatcher.identity() == 0 {
-		limit = 0 // the beat is late: nothing is handed out, so nothing is kept
+		limit = 0 // the heartbeat is late: nothing is handed out, so nothing is kept
 	}
 	left = a.giveBack(limit)
 	more := a.record(now - recordAge)
@@ -353,9 +348,9 @@ func (a *prefetcher) giveBack(limit time.Duration) (left bool) {
 	return left
 }
 
-// giveBackJobs returns jobs that were claimed ahead.
+// giveBackJobs gives back prefetched jobs.
 func (a *prefetcher) giveBackJobs(jobs []backends.Job) {
-	for len(jobs) > 0 { // by host: an identity may have changed meanwhile
+	for len(jobs) > 0 { // by host: an identity may have changed since then
 		host := jobs[0].Token.Host
 		n := 0
 		for n < len(jobs) && jobs[n].Token.Host == host {

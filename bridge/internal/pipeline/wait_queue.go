@@ -2,28 +2,28 @@ package pipeline
 
 import "container/list"
 
-// line is the waiters for the same queues in the same order, first come first served. The
-// broker's mu guards it.
+// waitQueue holds the waiting claims for the same queues in the same order, first come first served. dispatcher.mu
+// guards it.
 type waitQueue struct {
 	key        string
 	queues     []string
-	fresh      list.List // of *waiter that were not asked for yet
-	idle       list.List // of those that were, in vain
-	held       list.List // of those that don't wait, and were, while a job was on its way back
-	generation uint64
-	expected   int  // about how many jobs there may be for the idle ones; 0: none
-	scheduled  bool // it is in broker.due
+	fresh      list.List // of *ClaimRequest: no commit has included them yet
+	idle       list.List // of those for which the database had no job
+	held       list.List // of those that do not wait: the database had no job, but one is on its way back to it
+	generation uint64    // counts the notifications
+	expected   int       // about how many jobs the idle claims can expect; 0: none
+	scheduled  bool      // it is in dispatcher.due
 	prefetch   prefetch
-	noPrefetch bool // nothing is claimed ahead
-	large      bool // its next job takes more than a line is asked for where there are many
+	noPrefetch bool // nothing is prefetched
+	large      bool // its next job exceeds quota.MinClaim
 }
 
-// someJobs is how many jobs a hint stands for that does not say how many there are.
+// someJobs is how many jobs a notification stands for if it does not contain a number.
 const someJobs = 16
 
 func (ln *waitQueue) len() int { return ln.idle.Len() + ln.fresh.Len() + ln.held.Len() }
 
-// waiters are all of them. The loop may remove the one that it has.
+// requests iterates over all claims. The loop can remove the current one.
 func (ln *waitQueue) requests(yield func(*ClaimRequest) bool) {
 	for _, all := range []*list.List{&ln.idle, &ln.held, &ln.fresh} {
 		for at := all.Front(); at != nil; {
@@ -36,7 +36,7 @@ func (ln *waitQueue) requests(yield func(*ClaimRequest) bool) {
 	}
 }
 
-// put moves the waiter to another of the line's lists.
+// moveTo moves the claim to another of the wait queue's lists.
 func (ln *waitQueue) moveTo(w *ClaimRequest, to *list.List) {
 	if w.in != to {
 		w.in.Remove(w.at)
@@ -44,23 +44,23 @@ func (ln *waitQueue) moveTo(w *ClaimRequest, to *list.List) {
 	}
 }
 
-// look notes that the database had nothing for the waiter.
+// noteEmpty records that the database had no job for the claim.
 func (ln *waitQueue) noteEmpty(w *ClaimRequest) {
 	if w.queue != nil {
 		ln.moveTo(w, &ln.idle)
 	}
 }
 
-// again has those who stayed be asked for once more.
+// releaseHeld includes the held claims in the next commit again.
 func (ln *waitQueue) releaseHeld() {
 	for at := ln.held.Front(); at != nil; at = ln.held.Front() {
 		ln.moveTo(at.Value.(*ClaimRequest), &ln.fresh)
 	}
 }
 
-// asked follows from an ask that has ended. dry: the database had no more than it gave, so that
-// nobody who waits need be asked for before the next hint. Where it gave all that was asked for,
-// twice as many are asked for next, so that the cost is that of the jobs, not of the waiters.
+// noteResult records the result of a claim group. If dry, the database had no more jobs than it gave: idle claims
+// wait for the next notification. Otherwise the next commit claims for twice as many, so that the cost is that of
+// the jobs and not of the waiting claims.
 func (ln *waitQueue) noteResult(a claimGroup, dry bool) {
 	switch {
 	case !dry:
@@ -70,13 +70,13 @@ func (ln *waitQueue) noteResult(a claimGroup, dry bool) {
 	}
 }
 
-// attend has the attendant look after the line. b.mu is held.
+// attend adds the wait queue to those that the prefetcher checks. b.mu is held.
 func (b *dispatcher) attend(ln *waitQueue) {
 	b.attended[ln] = struct{}{}
 	b.wakePrefetcher()
 }
 
-// push has the line be asked for with the next commit. b.mu is held.
+// schedule includes the wait queue in the next commit. b.mu is held.
 func (b *dispatcher) schedule(ln *waitQueue) {
 	if !ln.scheduled {
 		ln.scheduled = true
@@ -84,12 +84,12 @@ func (b *dispatcher) schedule(ln *waitQueue) {
 	}
 }
 
-// needs reports whether there is something to ask for. b.mu is held.
+// needsClaim reports whether the next commit has something to claim for the wait queue. b.mu is held.
 func (b *dispatcher) needsClaim(ln *waitQueue) bool {
 	return ln.fresh.Len() > 0 || ln.expected > 0 && ln.idle.Len() > 0 || b.wantsPrefetch(ln, maxSlots) > 0
 }
 
-// tidy drops a line that is not used any more, or has it be asked for if it needs that. b.mu is held.
+// cleanUp drops a wait queue that is no longer used, and schedules one that needs a claim. b.mu is held.
 func (b *dispatcher) cleanUp(ln *waitQueue) {
 	if b.queues[ln.key] != ln {
 		return

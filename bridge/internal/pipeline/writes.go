@@ -9,7 +9,7 @@ import (
 	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 )
 
-// submit queues a write of a session for the group commit.
+// SubmitWrite queues a write of a session for the group commit.
 func (b *Pipeline) SubmitWrite(s *quota.Session, w backends.Write) (*PendingWrite, error) {
 	p, err := b.committer.reserve(context.Background(), s, w, 0)
 	if err != nil {
@@ -19,17 +19,17 @@ func (b *Pipeline) SubmitWrite(s *quota.Session, w backends.Write) (*PendingWrit
 	return p, nil
 }
 
-// result waits for a submitted write. A write that no commit has taken after patience is
-// taken out again: nothing was written then.
+// AwaitWrite waits for the outcome of a submitted write. If no commit has taken the write after patience, nothing
+// was written and the error is unavailable.
 func (b *Pipeline) AwaitWrite(p *PendingWrite, patience time.Duration) (backends.WriteResult, error) {
 	return b.committer.wait(p, patience)
 }
 
-// settle is an ack, nack or extend of leases of this database, on its way.
+// Settle is an ack, nack or extend of leases of this database. The caller sets Leases.
 type Settle struct {
 	Leases  []backends.Lease
 	Runs    []lease.Run    // what is known of each lease's delivery
-	marked  []*lease.Entry // in the ledger, as being settled
+	marked  []*lease.Entry // in the lease table, as being settled
 	pending *PendingWrite
 
 	// Most settles are of one lease.
@@ -37,10 +37,10 @@ type Settle struct {
 	oneRun    [1]lease.Run
 }
 
-// write is what was submitted; nil: it was given up.
+// Write is the submitted write; nil: it was given up.
 func (st *Settle) Write() backends.Write { return st.pending.write }
 
-// mayMove says why a session may not do that with a held job; nil: it may, or the job is none.
+// CheckSettle returns an error if the session cannot settle or extend a lease that is held in a transaction.
 func (b *Pipeline) CheckSettle(l backends.Lease, s *quota.Session, extend bool) error {
 	switch {
 	case !b.backend.InTx(l):
@@ -53,7 +53,7 @@ func (b *Pipeline) CheckSettle(l backends.Lease, s *quota.Session, extend bool) 
 	return nil
 }
 
-// submitSettle queues a write about st.leases, whose request keeps so many bytes beside it.
+// SubmitSettle queues a write about st.Leases. Its request keeps beside more bytes in memory.
 func (b *Pipeline) SubmitSettle(st *Settle, s *quota.Session, w backends.Write, beside int64) error {
 	p, err := b.committer.reserve(context.Background(), s, w, beside)
 	if err != nil {
@@ -66,7 +66,7 @@ func (b *Pipeline) SubmitSettle(st *Settle, s *quota.Session, w backends.Write, 
 	return nil
 }
 
-// submitBind queues an extend that makes the leases the session's.
+// SubmitBind queues an extend that makes st.Leases the session's.
 func (b *Pipeline) SubmitBind(st *Settle, s *quota.Session, e backends.Extend, beside int64) error {
 	p, err := b.committer.reserve(context.Background(), s, e, beside)
 	if err != nil {
@@ -87,7 +87,7 @@ func (b *Pipeline) SubmitBind(st *Settle, s *quota.Session, e backends.Extend, b
 	return nil
 }
 
-// settled waits for the database's answer and returns it, after the ledger knows what it means.
+// AwaitSettle waits for the outcome of a submitted settle and updates the lease table.
 func (b *Pipeline) AwaitSettle(st *Settle) (backends.WriteResult, error) {
 	extend, isExtend := st.pending.write.(backends.Extend) // which the wait may give up
 	res, err := b.committer.wait(st.pending, b.times.Timeout())
@@ -111,8 +111,8 @@ func (b *Pipeline) AwaitSettle(st *Settle) (backends.WriteResult, error) {
 	return res, err
 }
 
-// releaseSession gives back all that a session holds. It returns what that was, and the write; nil:
-// there was nothing to give back.
+// ReleaseSession gives back all that a session holds. It returns what that was, and the release; nil: there was
+// nothing to release.
 func (b *Pipeline) ReleaseSession(s *quota.Session, how backends.Release) (held []lease.Held, p *PendingWrite) {
 	held = b.leaseTable.TakeSession(s, func(leases []backends.Lease) {
 		how.Owner = b.heartbeat.Identity()

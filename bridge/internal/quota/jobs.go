@@ -4,18 +4,18 @@ import (
 	"sync"
 )
 
-// jobQuota count the jobs that a session holds, in all databases, so that claims of it that
-// are asked for together do not hold more than it may: a claim takes a place for each job
-// that it may get before the database is asked, and gives back what it did not get.
+// JobQuota counts the jobs that a session holds, in all databases. A claim reserves quota for each job that it may
+// get before the database is asked, and returns what it did not use. So concurrent claims together never exceed
+// the limit.
 type JobQuota struct {
 	mu       sync.Mutex
-	held     int  // jobs that are the session's
+	held     int  // jobs that the session holds
 	reserved int  // jobQuota of claims that are not answered yet
 	short    bool // a claim waits for jobQuota that are claimed
 }
 
-// take takes up to want jobQuota under a limit. none: there is none, and full: each place is
-// that of a job, so that waiting for other claims' answers does not help.
+// Reserve reserves up to want jobs under the limit most. If n is 0 and full, the session holds that many jobs
+// already; otherwise other claims have reserved the rest.
 func (p *JobQuota) Reserve(want, most int) (n int, full bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -29,8 +29,7 @@ func (p *JobQuota) Reserve(want, most int) (n int, full bool) {
 	return 0, full
 }
 
-// answered gives back the jobQuota of a claim, of which so many are now those of jobs.
-// short: a claim waited for that.
+// settle ends the reservation of a claim that brought held jobs. It reports whether another claim waited for that.
 func (p *JobQuota) settle(taken, held int) (short bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -40,7 +39,7 @@ func (p *JobQuota) settle(taken, held int) (short bool) {
 	return short
 }
 
-// bind takes jobQuota for jobs that come from elsewhere; false: there are too few.
+// Bind adds jobs that were claimed elsewhere, and reports false if that would exceed the limit most.
 func (p *JobQuota) Bind(n, most int) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -51,20 +50,22 @@ func (p *JobQuota) Bind(n, most int) bool {
 	return true
 }
 
-// free gives back jobQuota of jobs.
+// Release removes jobs that the session no longer holds.
 func (p *JobQuota) Release(n int) {
 	p.mu.Lock()
 	p.held -= n
 	p.mu.Unlock()
 }
 
+// Count is how many jobs the session holds.
 func (p *JobQuota) Count() (held int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.held
 }
 
-// settleQuota ends a claim's hold on places. The claims that waited for them are asked for again.
+// SettleJobs ends a claim's reservation of taken jobs, of which it got held. Claims that waited for the quota are
+// included in the next commit.
 func (a *Session) SettleJobs(taken, held int) {
 	if taken > 0 && a.Jobs.settle(taken, held) {
 		a.Client.WakeClaims()

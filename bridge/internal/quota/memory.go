@@ -12,59 +12,57 @@ const (
 	// DefaultBuffered is the default of Limits.Buffered.
 	DefaultBuffered = 256 << 20
 
-	// bufferWait is how long a session waits for room for its message.
+	// memoryWait is how long a session waits for memory for its message.
 	memoryWait = 10 * time.Second
-	// stalledAfter is how long a session may take for a large message, or its client for a
-	// large reply, while others wait for room.
+	// stalledAfter is how long a client can take to send a large message, or to read a large reply, while others wait
+	// for memory.
 	stalledAfter = 500 * time.Millisecond
-	// copies of a message there are: as it was received, and what was made of it.
+	// messageCopies: a message is in memory as it was received and as it was decoded.
 	messageCopies = 2
-	// requestsPart of the room, in quarters, is all that requests may have of it: replies, which
-	// make room where they are read, always find some.
+	// requestQuarters is the part of the memory that requests can use, in quarters. The rest is for replies, which free
+	// memory when they are read.
 	requestQuarters = 3
-	// claimsPart of the room is what the claims of one commit may bring.
+	// claimsShare: the claims of one commit can bring one part in so many.
 	claimsShare = 8
-	// leastClaim is for how many bytes of payload a line is asked for, at least.
+	// MinClaim is the least byte limit of a claim for one wait queue.
 	MinClaim = 64 << 10
-	// leastOwed is what a session may have claimed for it, and not read, however little room is
-	// left; it may have a part of what is left, up to backlogHigh.
+	// minUnread is what a session can have unread however little memory is left. It can have one part in unreadShare
+	// of the rest, up to MaxUnread.
 	minUnread   = 64 << 10
 	unreadShare = 8
 )
 
-// buffers bound the bytes that are held in memory for all sessions: large requests that are
-// being received or carried out, jobs that are being claimed, are claimed ahead or are not
-// handed over yet, and replies that are not read. Where
-// there is no room left who stands still loses its connection, rather than that others
-// wait for it.
+// Memory bounds the bytes in memory for all sessions: large requests that are being received or carried out, jobs
+// that are being claimed, prefetched or not handed over yet, and unread replies. When memory is short, it closes
+// the connections of clients that stall, so that the others need not wait for them.
 type Memory struct {
 	Limit func() int64 // limits.buffered; nil: the default
 
 	mu          sync.Mutex
 	used        int64
-	in          int64 // of it, requests
-	claims      int64 // what commits under way may claim at the most
-	prefetched  int64 // claimed ahead
-	inspections int64 // what looks into databases may bring
+	in          int64 // the part of requests
+	claims      int64 // the most that commits under way can claim
+	prefetched  int64
+	inspections int64 // what inspections of databases can bring
 	sessions    map[*Session]*usage
-	freed       chan struct{}           // closed when there is more room; nil: nobody waits
-	starved     map[ClaimWaker]struct{} // whose claims wait for room
-	evicting    bool                    // for who stands still, soon
-	left        atomic.Int64            // room; may be negative
-	Scarce      atomic.Bool             // half of it is used, so that nothing is claimed for nobody
+	freed       chan struct{}           // closed when memory is free; nil: no session waits
+	starved     map[ClaimWaker]struct{} // pipelines whose claims wait for memory
+	evicting    bool                    // evictStalled runs soon
+	left        atomic.Int64            // free memory; can be negative
+	Scarce      atomic.Bool             // half is used: nothing is prefetched
 	known       atomic.Bool             // left is set
 }
 
-// buffered is what is held for one session.
+// usage is what is held for one session.
 type usage struct {
 	in, out int64
 	began   time.Time // of the message that is being received
-	writing time.Time // when the reply that is being written began to be; zero: none is
-	waits   bool      // for room
+	writing time.Time // when the write of the current reply began; zero: none
+	waits   bool      // for memory
 }
 
-// receive has the session's buffer be of that size, waiting for room until its time is
-// over: then it is busy.
+// Receive reserves memory for a session's read buffer of that size, and waits for it. It returns a MemoryError if
+// there is none in time.
 func (b *Memory) Receive(s *Session, gone <-chan struct{}, size int) error {
 	most := b.Max()
 	deadline := time.NewTimer(memoryWait)
@@ -97,21 +95,20 @@ func (b *Memory) full(s *Session, most int64) error {
 	return &MemoryError{most}
 }
 
-// memoryError says that there was no room in time.
+// MemoryError reports that memory did not become free in time.
 type MemoryError struct{ limit int64 }
 
 func (e *MemoryError) Error() string {
 	return fmt.Sprintf("requests and replies of all connections take %d MiB of the sidecar's memory, which is its limit (limits.buffered in its config): send again, when others are done", e.limit>>20)
 }
 
-// exceeded is the error for a session that has to make room.
+// Exceeded is the error for a session that is closed to free memory.
 func (b *Memory) Exceeded() error { return &MemoryError{b.Max()} }
 
-// claimWaker is a database whose claims are to be gathered again.
+// ClaimWaker is a pipeline whose claims wait for memory.
 type ClaimWaker interface{ WakeClaims() }
 
-// resize changes what the session receives. Not nil: there is no room, until the channel
-// is closed.
+// tryReceive sets what the session receives. If there is no memory, the channel is closed when some is free.
 func (b *Memory) tryReceive(s *Session, in, most int64) (freed <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -135,8 +132,7 @@ func (b *Memory) tryReceive(s *Session, in, most int64) (freed <-chan struct{}) 
 	return nil
 }
 
-// send notes what is not written to the session yet; it never waits. writing: it is being
-// written.
+// setUnread adds n bytes that are not written to the session yet. It never waits. writing: some are being written.
 func (b *Memory) setUnread(s *Session, n int64, writing bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -151,7 +147,7 @@ func (b *Memory) setUnread(s *Session, n int64, writing bool) {
 	b.add(s, x, n)
 }
 
-// at finds or makes what is held for the session. b.mu is held.
+// usageOf finds or creates the usage of a session. b.mu is held.
 func (b *Memory) usageOf(s *Session) *usage {
 	x := b.sessions[s]
 	if x == nil {
@@ -164,7 +160,7 @@ func (b *Memory) usageOf(s *Session) *usage {
 	return x
 }
 
-// add counts. b.mu is held.
+// add counts n bytes of a session. b.mu is held.
 func (b *Memory) add(s *Session, x *usage, n int64) {
 	if x.in == 0 && x.out == 0 && !x.waits {
 		delete(b.sessions, s)
@@ -172,8 +168,7 @@ func (b *Memory) add(s *Session, x *usage, n int64) {
 	b.use(n)
 }
 
-// measure says how much room there is for replies, which is a part of all at least, however
-// large a request is. b.mu is held.
+// measure updates the room for replies. Requests never use all of it. b.mu is held.
 func (b *Memory) measure() {
 	most := b.Max()
 	b.left.Store(most - (b.used - b.in) - min(b.in, most/4*requestQuarters))
@@ -181,7 +176,7 @@ func (b *Memory) measure() {
 	b.known.Store(true)
 }
 
-// use counts. b.mu is held.
+// use counts n bytes, and wakes those that wait if n is negative. b.mu is held.
 func (b *Memory) use(n int64) {
 	b.used += n
 	b.measure()
@@ -198,7 +193,7 @@ func (b *Memory) use(n int64) {
 	clear(b.starved)
 }
 
-// end forgets what the session received.
+// EndReceive releases what the session received.
 func (b *Memory) EndReceive(s *Session) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -210,7 +205,7 @@ func (b *Memory) EndReceive(s *Session) {
 	}
 }
 
-// evict ends the sessions that have stood still for longest, until half of the room is free.
+// evictStalled closes the sessions that have stalled for longest until half of the memory is free.
 func (b *Memory) evictStalled(most int64) {
 	type idle struct {
 		s     *Session
@@ -241,16 +236,16 @@ func (b *Memory) evictStalled(most int64) {
 	}
 }
 
-// memorySnapshot is what is held in memory at one moment, in bytes.
+// MemorySnapshot is what is held in memory at one moment, in bytes.
 type MemorySnapshot struct {
 	Used        int64 // the sum of the others
 	Sessions    int64 // requests, and replies that are not read
 	Claims      int64 // what commits under way may bring
 	Prefetched  int64
-	Inspections int64 // what looks into databases may bring
+	Inspections int64 // what inspections of databases can bring
 }
 
-// snapshot adds up what is held.
+// Snapshot adds up what is held.
 func (b *Memory) Snapshot() MemorySnapshot {
 	b.mu.Lock()
 	defer b.mu.Unlock()

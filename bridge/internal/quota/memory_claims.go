@@ -2,7 +2,7 @@ package quota
 
 import "time"
 
-// most is the limit.
+// Max is the limit in bytes.
 func (b *Memory) Max() int64 {
 	if b.Limit == nil {
 		return DefaultBuffered
@@ -10,8 +10,7 @@ func (b *Memory) Max() int64 {
 	return b.Limit()
 }
 
-// each is what a session's client may owe when more is claimed for it: a part of the room
-// that is left, so that there is always some for others.
+// perSession is how many bytes a client can have to read when more is claimed for it: a part of the free memory.
 func (b *Memory) perSession() int64 {
 	if !b.known.Load() {
 		return MaxUnread
@@ -19,11 +18,11 @@ func (b *Memory) perSession() int64 {
 	return min(max(b.left.Load()/unreadShare, minUnread), MaxUnread)
 }
 
-// roomy reports whether there is room.
+// HasRoom reports whether memory is free.
 func (b *Memory) HasRoom() bool { return !b.known.Load() || b.left.Load() > 0 }
 
-// reserve takes room for what the claims of a commit bring, as far as there is some. Where
-// only one (whole) would need more than that, and half of the room is free, it has it.
+// ReserveClaims reserves memory for the claims of a commit, as far as there is some. If that is less than one
+// whole answer and half of the memory is free, it reserves a whole answer.
 func (b *Memory) ReserveClaims(whole int64) int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -38,8 +37,8 @@ func (b *Memory) ReserveClaims(whole int64) int64 {
 	return n
 }
 
-// unreserve gives back what was not needed: nobody who waits for room is told, as it was there
-// before.
+// ReturnClaims returns the part of a reservation that was not needed. It wakes no one, because that memory was
+// free before.
 func (b *Memory) ReturnClaims(n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -48,7 +47,7 @@ func (b *Memory) ReturnClaims(n int64) {
 	b.measure()
 }
 
-// release gives back what was needed.
+// ReleaseClaims ends a reservation.
 func (b *Memory) ReleaseClaims(n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -56,8 +55,7 @@ func (b *Memory) ReleaseClaims(n int64) {
 	b.use(-n)
 }
 
-// starve has the committer be woken when there is room, and those be ended who stand still in
-// the meantime.
+// WakeWhenFree wakes the claims of c when memory is free, and soon evicts the sessions that stall.
 func (b *Memory) WakeWhenFree(c ClaimWaker) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -81,7 +79,7 @@ func (b *Memory) WakeWhenFree(c ClaimWaker) {
 	})
 }
 
-// keep counts what is claimed ahead.
+// AddPrefetched adds n bytes of prefetched jobs, which can be negative.
 func (b *Memory) AddPrefetched(n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -89,8 +87,8 @@ func (b *Memory) AddPrefetched(n int64) {
 	b.use(n)
 }
 
-// look takes room for what a look into a database may bring, in bytes, and waits for it. The room is
-// that of the look until done is called.
+// ReserveInspection reserves memory for an answer of so many bytes from a database, and waits for it. The caller
+// calls done.
 func (b *Memory) ReserveInspection(gone <-chan struct{}, bytes int64) (done func(), err error) {
 	most, bytes := b.Max(), messageCopies*bytes
 	deadline := time.NewTimer(memoryWait)

@@ -7,16 +7,16 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// backlogHigh is how many bytes a client may have to read, of jobs and replies, before its
-// further claims wait; see buffers.each for when there is little room.
+// MaxUnread is how many bytes of jobs and replies a client can have to read before its further claims wait.
+// Memory.perSession lowers it when memory is short.
 const MaxUnread = 8 << 20
 
-// owedStep is how many bytes a session may owe without that they count, and by how much what
-// counts may differ from what it owes: so small replies cost nothing here.
+// reportStep is by how much the count of a session can differ from what Memory was told. Small replies cost
+// nothing.
 const reportStep = 16 << 10
 
-// owed are the bytes that a session's client has still to read: jobs that were claimed
-// for it, and replies in its outbox.
+// unreadBytes are the bytes that a client has still to read: jobs that were claimed for it, and replies in its
+// outbox.
 type unreadBytes struct {
 	bytes   atomic.Int64
 	starved atomic.Bool // its claims wait until it reads
@@ -25,7 +25,7 @@ type unreadBytes struct {
 	reported int64 // to the buffers
 }
 
-// owe counts bytes that the client has to read from now on, or, below 0, has read.
+// AddUnread adds bytes that the client has to read. A negative n is what it has read.
 func (s *Session) AddUnread(n int64) {
 	if n == 0 {
 		return
@@ -46,8 +46,8 @@ func (s *Session) AddUnread(n int64) {
 	}
 }
 
-// overloaded reports whether the client reads too slowly to get more jobs now. If so its
-// claims are looked at again when it has read something.
+// Overloaded reports whether the client reads too slowly to get more jobs. If so, AddUnread wakes its claims when
+// it has read something.
 func (s *Session) Overloaded() bool {
 	if s.unread.bytes.Load() < s.maxUnread() {
 		return false
@@ -56,7 +56,7 @@ func (s *Session) Overloaded() bool {
 	if s.unread.bytes.Load() >= s.maxUnread() {
 		return true
 	}
-	s.unread.starved.Store(false) // it read just now
+	s.unread.starved.Store(false) // it read now
 	return false
 }
 
@@ -67,10 +67,10 @@ func (s *Session) maxUnread() int64 {
 	return s.memory.perSession()
 }
 
-// load counts jobs that were claimed for the session and are not in its outbox yet.
+// AddClaimed adds jobs that were claimed for the session and are not in its outbox yet.
 func (s *Session) AddClaimed(jobs []backends.Job) { s.AddUnread(JobBytes(jobs)) }
 
-// jobBytes is what jobs take in memory, but for what each takes anyway.
+// JobBytes is the size of the variable parts of jobs in memory.
 func JobBytes(jobs []backends.Job) (n int64) {
 	for i := range jobs {
 		j := &jobs[i]

@@ -1,4 +1,4 @@
-package bridge
+package heartbeat
 
 import (
 	"time"
@@ -6,10 +6,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bootTime is a clock that never jumps and goes on while the machine is
+// BootTime is a clock that never jumps and goes on while the machine is
 // suspended: Go's monotonic clock stands still then, and a sidecar that was
 // suspended would take its leases for fresh.
-func bootTime() time.Duration {
+func BootTime() time.Duration {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
 		panic("CLOCK_BOOTTIME: " + err.Error()) // Linux ≥ 2.6.39 always has it

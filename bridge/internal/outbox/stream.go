@@ -1,4 +1,4 @@
-package bridge
+package outbox
 
 import (
 	"io"
@@ -7,23 +7,22 @@ import (
 	"time"
 )
 
-// deadliner is what a session's replies go to: a write that its client does not read ends at
-// the deadline.
-type deadliner interface {
+// DeadlineWriter is what an Outbox writes to. A write that the client does not read ends at the deadline.
+type DeadlineWriter interface {
 	io.Writer
 	SetWriteDeadline(at time.Time) error
 }
 
-// stream gives the output of ServeStream a deadline. A write to a full pipe cannot be
-// interrupted: after the deadline it goes on in a goroutine of its own, and its bytes must
-// not change any more.
+// stream gives a writer a deadline. A write to a full pipe cannot be interrupted: after the deadline it goes on in
+// a goroutine of its own, and its bytes must not change.
 type stream struct {
 	w    io.Writer
 	over chan struct{} // closed at the deadline
 	end  func()        // closes it
 }
 
-func newStream(w io.Writer) *stream {
+// NewStream gives w a write deadline.
+func NewStream(w io.Writer) *stream {
 	s := &stream{w: w, over: make(chan struct{})}
 	s.end = sync.OnceFunc(func() { close(s.over) })
 	return s
@@ -53,7 +52,7 @@ func (s *stream) Write(p []byte) (int, error) {
 	}
 }
 
-// SetWriteDeadline is as a net.Conn's, but for one deadline only: it cannot be taken back.
+// SetWriteDeadline sets the deadline as a net.Conn does, but only once: it cannot be moved.
 func (s *stream) SetWriteDeadline(at time.Time) error {
 	time.AfterFunc(time.Until(at), s.end)
 	return nil

@@ -9,6 +9,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/memory"
+	"github.com/qsidecar/qsidecar/bridge/internal/leasestring"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
@@ -67,7 +68,7 @@ func TestLockedRowIsTriedAlone(t *testing.T) {
 				c, other := s.dial(t), s.dial(t)
 				c.call(`{"op":"enqueue","jobs":[{"queue":"q"},{"queue":"q"},{"queue":"q"}]}`)
 				lease := c.call(`{"op":"claim","queue":"q"}`).Jobs[0].Lease
-				_, proof, ok := parseLease(lease)
+				_, proof, ok := leasestring.Parse(lease)
 				if !ok {
 					t.Fatal(lease)
 				}

@@ -1,4 +1,4 @@
-package bridge
+package leasestring
 
 import (
 	"encoding/base64"
@@ -9,20 +9,12 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// A lease string is `1.DATABASE.TOKEN.JOB`, all of [A-Za-z0-9._-]:
-//
-//   - 1: the version of this form;
-//   - DATABASE: the random id kept in the database;
-//   - TOKEN: host identity and number, 16 bytes big-endian, base64url;
-//   - JOB: the job's id; one that is not all digits as `_` and its base64url.
-//
-// It is self-contained, so that any sidecar of the database settles it, also one
-// that started after the claim (design.md §2.5).
 const leaseVersion = "1"
 
 var b64 = base64.RawURLEncoding.Strict()
 
-func formatLease(database string, l backends.Lease) string {
+// Format returns the lease string of a lease of the database with that id.
+func Format(database string, l backends.Lease) string {
 	var raw [16]byte
 	binary.BigEndian.PutUint64(raw[:8], uint64(l.Token.Host))
 	binary.BigEndian.PutUint64(raw[8:], l.Token.Number)
@@ -42,9 +34,8 @@ func formatLease(database string, l backends.Lease) string {
 	return string(out)
 }
 
-// parseLease reads a lease string. ok is false for anything that formatLease
-// never wrote: such a lease is a lost one.
-func parseLease(s string) (database string, l backends.Lease, ok bool) {
+// Parse reads a lease string. ok is false for anything that Format never returns: such a lease is lost.
+func Parse(s string) (database string, l backends.Lease, ok bool) {
 	if len(s) > protocol.MaxLease || strings.ContainsAny(s, "\r\n") { // base64 would pass line ends over
 		return "", l, false
 	}

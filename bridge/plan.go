@@ -89,7 +89,7 @@ func (p *plan) maxAttempts(name string) int {
 	return q.MaxAttempts
 }
 
-// bankOfQueue finds the database of the field "queue".
+// databaseOfQueue finds the database of the field "queue".
 func (p *plan) databaseOfQueue(name string) (*database, *protocol.Error) {
 	q, ok := p.queue(name)
 	if !ok {
@@ -98,7 +98,7 @@ func (p *plan) databaseOfQueue(name string) (*database, *protocol.Error) {
 	return p.byName[q.Database], nil
 }
 
-// bankOf finds the one database of the field "queues".
+// databaseOf finds the one database of the field "queues".
 func (p *plan) databaseOf(queues []string) (*database, *protocol.Error) {
 	var db *database
 	for i, name := range queues {
@@ -118,7 +118,7 @@ func (p *plan) databaseOf(queues []string) (*database, *protocol.Error) {
 	return db, nil
 }
 
-// bankOfClaim finds the database of a claim's queues: of the field "queues", or of
+// databaseOfClaim finds the database of a claim's queues: of the field "queues", or of
 // "queue" alone.
 func (p *plan) databaseOfClaim(queues []string, single bool) (*database, *protocol.Error) {
 	if single {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/memory"
+	"github.com/qsidecar/qsidecar/bridge/internal/leasestring"
 )
 
 // apart is a backend with a queue "held", whose claims and writes are no part of the
@@ -80,7 +81,7 @@ func TestApart(t *testing.T) {
 
 func mustLease(t *testing.T, text string) backends.Lease {
 	t.Helper()
-	_, l, ok := parseLease(text)
+	_, l, ok := leasestring.Parse(text)
 	if !ok {
 		t.Fatalf("%q is no lease", text)
 	}

@@ -14,7 +14,7 @@ import (
 )
 
 // busyLine has workers claim and ack one job at a time until some of the queue's
-// jobs are claimed ahead, and returns the clients. Every job is worked once.
+// jobs are prefetched, and returns the clients. Every job is worked once.
 func busyLine(t *testing.T, s *sidecar, queue string) []*client {
 	t.Helper()
 	p := s.dial(t)
@@ -59,7 +59,7 @@ func busyLine(t *testing.T, s *sidecar, queue string) []*client {
 	return clients
 }
 
-// prefetched counts what lies claimed ahead.
+// prefetched counts what lies prefetched.
 func (s *sidecar) prefetched() int { return s.pipeline().Snapshot().Prefetched }
 
 // slow makes every commit take a while of the virtual clock, as a disk does: only then a
@@ -130,7 +130,7 @@ func (c *client) workerOf(queue, id string) string {
 }
 
 // TestBufferMakesNoQueueLookEmpty: a claim that cannot be served from what is claimed
-// ahead (a timed lease, other queues beside) gets a job all the same.
+// ahead (a timed lease, other queues beside) gets a job still.
 func TestBufferMakesNoQueueLookEmpty(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := aheadSidecar(t)
@@ -180,7 +180,7 @@ func (r *returns) Commit(ctx context.Context, b backends.Batch) (backends.Result
 }
 
 // TestNoQueueLooksEmptyWhileItsJobsComeBack: a claim that the database has no job for waits for
-// those that lay claimed ahead and are on their way back.
+// those that lay prefetched and are on their way back.
 func TestNoQueueLooksEmptyWhileItsJobsComeBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := &returns{faulty: &faulty{Backend: memory.New()}, gate: make(chan struct{})}
@@ -254,7 +254,7 @@ func TestDrainRecordsHandOuts(t *testing.T) {
 }
 
 // TestNoJobStaysWithAClaimThatIsOver: a claim that is cancelled while the database is asked takes
-// nothing from what lies claimed ahead for others.
+// nothing from what lies prefetched for others.
 func TestNoJobStaysWithAClaimThatIsOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, db := aheadSidecar(t)

@@ -1,0 +1,149 @@
+package bridge
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	"github.com/qsidecar/qsidecar/bridge/internal/outbox"
+	"github.com/qsidecar/qsidecar/internal/unixsocket"
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+// ErrHangUp is the cause of a ctx of ServeStream whose client no longer reads: a stream cannot notice that itself.
+var ErrHangUp = errHangUp
+
+// ServeStream serves one session over a pair of streams, as stdio does, until in ends, ctx is done or the Bridge
+// stops. Run must be running. A ctx whose cause is ErrHangUp, or an error of in other than io.EOF, counts as the
+// client's hang-up. Any other end of ctx is a close by the server. A read of in that cannot be interrupted (a
+// terminal's) stays behind in its goroutine, as does a write to out that the client does not read.
+func (b *Bridge) ServeStream(ctx context.Context, in io.Reader, out io.Writer) error {
+	select {
+	case <-b.ready:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	pipe, feed := io.Pipe()
+	s, full := b.open(pipe, outbox.NewStream(out), nil, "", nil)
+	switch {
+	case full != nil:
+		return full
+	case s == nil:
+		return errors.New("the sidecar is stopping")
+	}
+	defer b.ended(s)
+	go func() {
+		_, err := io.Copy(feed, in)
+		feed.CloseWithError(err) // nil: end of input
+	}()
+	defer context.AfterFunc(ctx, func() {
+		if errors.Is(context.Cause(ctx), ErrHangUp) {
+			s.hangUp(errHangUp)
+			feed.CloseWithError(errHangUp)
+			return
+		}
+		s.close()
+	})()
+	s.serve()
+	return nil
+}
+
+// serveConn serves one accepted connection to its end.
+func (b *Bridge) serveConn(conn unixsocket.Conn, socket string) {
+	who, err := conn.Peer()
+	if err != nil && b.plan.Load().socket(socket).Allow != nil {
+		b.log.Error("a connection was refused", "socket", socket, "error", err)
+		_ = conn.Close() // nothing was read from it
+		return
+	}
+	s, full := b.open(conn, conn, conn, socket, who)
+	if full != nil {
+		b.metrics.Refused.Inc()
+		b.logTurnedAway(socket, who, full)
+		b.turnAway(conn, who, full)
+	}
+	if s == nil {
+		_ = conn.Close() // stopping, without its socket, or full: nothing was carried out
+		return
+	}
+	defer b.ended(s)
+	s.logConnected(true)
+	defer s.logConnected(false)
+	forget, err := conn.OnHangUp(func() { s.hangUp(errHangUp) })
+	if err != nil {
+		b.log.Error("a connection was refused", "error", err)
+	} else {
+		s.serve()
+		forget()
+	}
+	_ = conn.Close() // all that mattered was written or failed before
+}
+
+// open creates a session. It returns nil if the Bridge stops or a reload removed the socket since, and an error if
+// there are too many sessions.
+func (b *Bridge) open(in io.Reader, out outbox.DeadlineWriter, conn unixsocket.Conn, socket string, who *unixsocket.Peer) (*session, *protocol.Error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closing {
+		return nil, nil
+	}
+	if e := b.full(who); e != nil {
+		return nil, e
+	}
+	p := b.plan.Load()
+	by := p.socket(socket)
+	if by.Path != socket {
+		return nil, nil // dropSockets has been here
+	}
+	s := newSession(b, p, in, out, conn, &by, who)
+	b.sessions[s] = struct{}{}
+	if who != nil {
+		b.users[who.UID]++
+	}
+	b.metrics.Sessions.Inc()
+	b.serving.Add(1)
+	return s, nil
+}
+
+func (b *Bridge) ended(s *session) {
+	b.mu.Lock()
+	delete(b.sessions, s)
+	if s.peer != nil {
+		if b.users[s.peer.UID]--; b.users[s.peer.UID] == 0 {
+			delete(b.users, s.peer.UID)
+		}
+	}
+	b.mu.Unlock()
+	b.serving.Done()
+}
+
+// closeSessions closes every connection from the server's side.
+func (b *Bridge) closeSessions() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.closing = true
+	for s := range b.sessions {
+		s.close()
+	}
+}
+
+// awaitSessions waits until the closed sessions have ended. After Abort it does not wait for clients to read their
+// replies.
+func (b *Bridge) awaitSessions() {
+	ended := make(chan struct{})
+	go func() {
+		b.serving.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+		return
+	case <-b.aborted:
+	}
+	b.mu.Lock()
+	for s := range b.sessions {
+		s.cut()
+	}
+	b.mu.Unlock()
+	<-ended
+}

@@ -1,0 +1,75 @@
+package lease
+
+import (
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/bridge/internal/quota"
+)
+
+// DropAll removes everything after the identity was given up. It returns what each session lost.
+func (l *Table) DropAll() map[*quota.Session][]Held {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	lost := make(map[*quota.Session][]Held, len(l.sessions))
+	for sess, set := range l.sessions {
+		for _, h := range set {
+			lost[sess] = append(lost[sess], h.held())
+		}
+		sess.Jobs.Release(len(set))
+	}
+	clear(l.entries)
+	clear(l.sessions)
+	l.handOuts = nil
+	return lost
+}
+
+// Confirmed lists the tokens that the database must have too: neither in flight nor being settled.
+func (l *Table) Confirmed() map[backends.Token]struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	out := make(map[backends.Token]struct{}, len(l.entries))
+	for token, h := range l.entries {
+		if !h.inFlight && h.settling == 0 {
+			out[token] = struct{}{}
+		}
+	}
+	return out
+}
+
+// Unknown returns the leases of rows that the table does not have. From the others it learns their queues.
+func (l *Table) Unknown(rows []backends.ClaimedJob) []backends.Lease {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var out []backends.Lease
+	for i := range rows {
+		h := l.entries[rows[i].Lease.Token]
+		if h == nil {
+			out = append(out, rows[i].Lease)
+		} else if h.counters == nil && !h.inFlight { // bound here: another sidecar claimed it
+			h.queue, h.counters = rows[i].Queue, l.countersOf(rows[i].Queue)
+		}
+	}
+	return out
+}
+
+// DropMissing removes those of the tokens that are still confirmed. The database no longer has them under this
+// identity. It returns what each session lost.
+func (l *Table) DropMissing(tokens map[backends.Token]struct{}) map[*quota.Session][]Held {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var lost map[*quota.Session][]Held
+	for token := range tokens {
+		h := l.entries[token]
+		if h == nil || h.inFlight || h.settling > 0 {
+			continue
+		}
+		if h.session != nil {
+			if lost == nil {
+				lost = make(map[*quota.Session][]Held)
+			}
+			lost[h.session] = append(lost[h.session], h.held())
+		}
+		l.detach(h)
+		delete(l.entries, token)
+	}
+	return lost
+}

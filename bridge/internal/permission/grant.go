@@ -1,0 +1,52 @@
+package permission
+
+import (
+	"slices"
+
+	"github.com/qsidecar/qsidecar/internal/unixsocket"
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+// Grant is what one peer can do.
+type Grant struct {
+	All   bool // everything
+	rules []Rule
+}
+
+// NewGrant returns what the rules grant a peer. nil rules grant everything. No rule applies to a nil peer.
+func NewGrant(rules []Rule, who *unixsocket.Peer) Grant {
+	g := Grant{All: rules == nil}
+	for i := range rules {
+		if who != nil && rules[i].appliesTo(who) {
+			g.rules = append(g.rules, rules[i])
+		}
+	}
+	return g
+}
+
+// unrestricted are the ops that need no rule: they touch no job, or only give back what the session has.
+var unrestricted = []protocol.Op{protocol.OpHello, protocol.OpCancel, protocol.OpBye}
+
+// sidecarWide are the ops that concern all queues. A rule with queues grants none of them.
+var sidecarWide = []protocol.Op{protocol.OpStatus, protocol.OpReload}
+
+// Op reports whether the op is granted on some queue.
+func (g *Grant) Op(op protocol.Op) bool {
+	if slices.Contains(sidecarWide, op) {
+		return g.Everywhere(op)
+	}
+	return g.All || slices.Contains(unrestricted, op) || slices.ContainsFunc(g.rules, func(r Rule) bool { return r.allowsOp(op) })
+}
+
+// Queue reports whether the op is granted on the queue.
+func (g *Grant) Queue(op protocol.Op, name string) bool {
+	return g.All || slices.ContainsFunc(g.rules, func(r Rule) bool { return r.allowsOp(op) && r.allowsQueue(name) })
+}
+
+// Everywhere reports whether the op is granted on every queue.
+func (g *Grant) Everywhere(op protocol.Op) bool {
+	return g.All || slices.ContainsFunc(g.rules, func(r Rule) bool { return r.allowsOp(op) && r.Queues == nil })
+}
+
+// IsSidecarWide reports whether the op concerns all queues.
+func IsSidecarWide(op protocol.Op) bool { return slices.Contains(sidecarWide, op) }

@@ -1,0 +1,68 @@
+package permission
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/qsidecar/qsidecar/internal/unixsocket"
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+// Rule allows some users of a socket some ops on some queues. A nil list stands for all.
+type Rule struct {
+	Users  []uint32 // by number. The rule applies to a user in this list or in one of Groups
+	Groups []uint32 // by number, also supplementary ones
+	Ops    []protocol.Op
+	Queues []string // names, in which each * stands for any characters
+}
+
+func (r *Rule) appliesTo(p *unixsocket.Peer) bool {
+	if r.Users == nil && r.Groups == nil {
+		return true
+	}
+	return slices.Contains(r.Users, p.UID) || slices.ContainsFunc(p.Groups, func(g uint32) bool { return slices.Contains(r.Groups, g) })
+}
+
+func (r *Rule) allowsOp(op protocol.Op) bool { return r.Ops == nil || slices.Contains(r.Ops, op) }
+
+func (r *Rule) allowsQueue(name string) bool {
+	return r.Queues == nil || slices.ContainsFunc(r.Queues, func(pattern string) bool { return matches(pattern, name) })
+}
+
+// matches reports whether the name matches the pattern, in which each * stands for any characters or none.
+func matches(pattern, name string) bool {
+	parts := strings.Split(pattern, "*")
+	last := len(parts) - 1
+	if last == 0 {
+		return name == pattern
+	}
+	if !strings.HasPrefix(name, parts[0]) {
+		return false
+	}
+	name = name[len(parts[0]):]
+	for _, part := range parts[1:last] { // the first place where each fits leaves most for the others
+		i := strings.Index(name, part)
+		if i < 0 {
+			return false
+		}
+		name = name[i+len(part):]
+	}
+	return strings.HasSuffix(name, parts[last])
+}
+
+// Check calls bad for each error in the rule.
+func (r *Rule) Check(bad func(field, format string, args ...any)) {
+	for _, op := range r.Ops {
+		if !protocol.Known(op) {
+			bad("ops", "there is no op %q", op)
+		}
+		if r.Queues != nil && slices.Contains(sidecarWide, op) {
+			bad("ops", "%s concerns all queues: put it in a rule without queues", op)
+		}
+	}
+	for _, q := range r.Queues {
+		if name := strings.ReplaceAll(q, "*", "x"); protocol.CheckQueueName("queues", name) != nil {
+			bad("queues", "%q is no name of a queue, nor one with * for any characters", q)
+		}
+	}
+}

@@ -1,0 +1,33 @@
+package pipeline
+
+// Snapshot is what a pipeline holds at one moment.
+type Snapshot struct {
+	Claims       int  // that wait
+	IdleClaims   int  // of them, those for which the database had nothing when it was asked last
+	WaitQueues   int  // lists of queues that are known, with waiting claims or without
+	Prefetched   int  // jobs that are prefetched
+	QueuedWrites int  // that no commit has taken yet
+	Stopped      bool // every claim is refused
+}
+
+// Snapshot counts what the pipeline holds.
+func (b *Pipeline) Snapshot() Snapshot {
+	s := b.dispatcher.snapshot()
+	s.QueuedWrites = b.committer.queued()
+	return s
+}
+
+// snapshot counts the waiting claims and the prefetched jobs.
+func (b *dispatcher) snapshot() (s Snapshot) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s.WaitQueues, s.Stopped = len(b.queues), b.stopped != nil
+	for _, ln := range b.queues {
+		s.Claims += ln.len()
+		s.Prefetched += len(ln.prefetch.jobs)
+		if ln.expected == 0 && !ln.prefetch.inCommit {
+			s.IdleClaims += ln.idle.Len()
+		}
+	}
+	return s
+}

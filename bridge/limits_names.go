@@ -1,0 +1,75 @@
+package bridge
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/qsidecar/qsidecar/bridge/internal/quota"
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+// roomForName holds a queue's name against the limit of those that clients make up.
+func (s *session) roomForName(p *plan, name string) error {
+	if _, named := p.opts.Queues[name]; named {
+		return nil
+	}
+	var user uint32
+	if s.peer != nil {
+		user = s.peer.UID
+	}
+	most := p.opts.Limits.QueueNames
+	ok, look := s.bridge.queueNames.Use(name, user, most)
+	if look {
+		s.bridge.forgetNames()
+	}
+	if ok {
+		return nil
+	}
+	e := protocol.Errorf(protocol.CodeBusy, "the queue %s would be one name too many: %d that clients of this user made up have jobs, or had them just now, which is the limit "+
+		"(limits.queue_names in the sidecar's config): name queues in the config, or use fewer", name, most)
+	e.RetryMS = protocol.Some(quota.QueueNameAge.Milliseconds())
+	return e
+}
+
+// forgetNames begins to look which names have no jobs any more. A session calls it.
+func (b *Bridge) forgetNames() {
+	b.serving.Go(func() { // a reload under way may take its time
+		b.reload.Lock()
+		defer b.reload.Unlock()
+		if r := b.running; r != nil {
+			r.left.Go(func() { b.lookForNames(r.stop) })
+		}
+	})
+}
+
+func (b *Bridge) lookForNames(ctx context.Context) {
+	p, began := b.plan.Load(), time.Now()
+	used := make(map[string]bool)
+	for _, db := range p.databases {
+		if err := db.usedNames(ctx, used); err != nil {
+			b.log.Warn("which queues are empty is not known, so no name that clients made up is forgotten", "database", p.nameOf(db), "error", err)
+			return
+		}
+	}
+	gone := b.queueNames.Forget(began, func(name string) bool { return used[name] })
+	for _, db := range p.databases {
+		db.ReadyLimits.Forget(gone)
+	}
+}
+
+// usedNames adds the names of queues that have jobs.
+func (b *database) usedNames(ctx context.Context, used map[string]bool) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, quota.QueueNameTimeout, fmt.Errorf("no answer within %v", quota.QueueNameTimeout))
+	defer cancel()
+	stats, err := b.Stats(ctx, "")
+	if err != nil {
+		return err
+	}
+	for i := range stats {
+		if q := &stats[i]; q.Ready+q.Scheduled+q.Claimed+q.Dead+q.Done > 0 || q.Paused {
+			used[q.Queue] = true
+		}
+	}
+	return nil
+}
