@@ -178,7 +178,7 @@ func TestCheckerFindsFaults(t *testing.T) {
 		{"an ack from nowhere", "without having claimed it", func(r *run) {
 			with(r, Record{At: 40, Who: "w9", What: acked, Job: "1"})
 		}},
-		{"a lease lost for no reason", "was told lease_lost (fence 1) without a reason", func(r *run) {
+		{"a lease lost for no reason", "got lease_lost (fence 1) without a reason", func(r *run) {
 			with(r, Record{At: 12, Who: "w1", What: lost, Job: "1", Fence: 1})
 		}},
 		{"a lease lost after an ack that was answered unavailable", "without a reason", func(r *run) {
