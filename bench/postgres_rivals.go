@@ -59,7 +59,7 @@ func pgTwo(ctx context.Context, c *pgx.Conn) func() (int, error) {
 		if err != nil {
 			return 0, err
 		}
-		defer tx.Rollback(ctx) // nolint:errcheck // does nothing after a commit
+		defer tx.Rollback(ctx) //nolint:errcheck // does nothing after a commit
 		var id int64
 		err = tx.QueryRow(ctx, `SELECT id FROM rival WHERE queue = 'q' AND state = 0 ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED`).Scan(&id)
 		if errors.Is(err, pgx.ErrNoRows) {

@@ -15,7 +15,6 @@ const (
 	DefaultHeldJobs    = 10_000
 	DefaultBuffered    = quota.DefaultBuffered
 	DefaultQueueNames  = 10_000
-	DefaultBuffered    = quota.DefaultBuffered
 )
 
 // Limits bound what clients may take of the sidecar. What is over one is refused with

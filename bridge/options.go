@@ -22,7 +22,6 @@ const (
 	DefaultBackoffMax   = time.Hour
 	DefaultKeepDead     = 30 * 24 * time.Hour
 	DefaultKeyTTL       = 10 * time.Minute
-	DefaultQueueLabels  = metrics.DefaultQueueLabels
 	DefaultSocketMode   = fs.FileMode(0o660)
 	DefaultQueueLabels  = 100
 

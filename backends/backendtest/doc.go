@@ -14,7 +14,7 @@
 //   - attempts.go, leases.go, claim_limits.go: attempts, back-off, lease times, size limits
 //   - maintenance.go, retention.go, sidecars.go: promote, reap, prune, heartbeats, eviction
 //   - prefetch.go, failed_counts.go: jobs that are claimed before a worker asked, and what failed
-//   - inspect.go, commands.go: what an operator sees and does
+//   - inspect.go, commands.go, usage.go: what an operator sees and does, counters of round trips
 //   - faults.go, concurrency.go, late_commits.go, invalid_values.go: lost connections, races,
 //     transactions that commit late, rows that the sidecar can't use
 //

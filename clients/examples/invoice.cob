@@ -1,4 +1,4 @@
-      * A job in COBOL: a program that knows nothing of queues.
+      * A job in COBOL: a program without any queue code.
       *
       *     cobc -x -o invoice invoice.cob
       *     qsidecar work invoices --payload-file --result \
@@ -7,8 +7,8 @@
       * Its argument is the path of a file with the payload: lines of
       * a customer (10 characters) and an amount in cents (9 digits).
       * It displays the total, which becomes the job's result. Its
-      * return code settles the job: 0 done, 65 dead (a payload that
-      * will never do), 75 not now, any other failed.
+      * return code settles the job: 0 done, 65 dead (an invalid
+      * payload), 75 snooze, any other failed.
        IDENTIFICATION DIVISION.
        PROGRAM-ID. INVOICE.
        ENVIRONMENT DIVISION.

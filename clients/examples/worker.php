@@ -1,8 +1,8 @@
 <?php
-// A worker in PHP, with nothing but what PHP brings: JSON lines on a Unix socket.
+// A worker in PHP, with only PHP's own functions: JSON lines on a Unix socket.
 //
 //     php worker.php QUEUE PAYLOAD    stores a job and prints its id
-//     php worker.php QUEUE            works the queue's jobs until SIGTERM
+//     php worker.php QUEUE            processes the queue's jobs until SIGTERM
 declare(strict_types=1);
 
 /** What becomes of a job: say what failed by an exception, and it comes again later. */

@@ -1,8 +1,8 @@
 #!/usr/bin/perl
-# A worker in Perl. It needs only core modules, and uses JSON lines on a Unix socket.
+# A worker in Perl, with only its core modules: JSON lines on a Unix socket.
 #
 #     perl worker.pl QUEUE PAYLOAD    stores a job and prints its id
-#     perl worker.pl QUEUE            works the queue's jobs until SIGTERM
+#     perl worker.pl QUEUE            processes the queue's jobs until SIGTERM
 use strict;
 use warnings;
 use IO::Socket::UNIX;
@@ -10,7 +10,7 @@ use JSON::PP;
 use MIME::Base64;
 use Time::HiRes 'sleep';
 
-# The work on a job. If it fails, it calls die with the error, and the job comes again later.
+# Processes a job. If it dies, the job is tried again later.
 sub work {
     my ($payload, $job) = @_;
     die "there is nobody to greet\n" if $payload eq '';
@@ -21,19 +21,18 @@ my $path = $ENV{QSIDECAR_SOCKET} || '/run/qsidecar/qsidecar.sock';
 my $json = JSON::PP->new->utf8;
 my $socket;    # close-on-exec, like all files of Perl
 
-# Sends a line and returns the reply, or undef if no reply came.
+# Sends a line and returns its reply, or undef if none arrives.
 sub try {
     my ($line) = @_;
     $socket ||= IO::Socket::UNIX->new(Peer => $path) or return;
     my $answer = print({$socket} $line) && $socket->flush ? <$socket> : undef;
-    return $json->decode($answer) if defined $answer && $answer =~ /\n\z/;    # half a reply doesn't count
+    return $json->decode($answer) if defined $answer && $answer =~ /\n\z/;    # a partial line is not a reply
     undef $socket;
     return;
 }
 
-# Sends a request and returns the reply. If no reply comes, or the sidecar is temporarily
-# unable, it sends the request again. This is safe for claim, ack and nack, and for an
-# enqueue with a key.
+# Sends a request and returns its reply. If no reply arrives, or the sidecar can't carry it out
+# now, it repeats the request. That is safe for claim, ack and nack, and for an enqueue with a key.
 sub ask {
     my $line = $json->encode({@_}) . "\n";
     for (my $wait = 0.05; ; $wait = $wait < 0.5 ? 2 * $wait : 1) {
@@ -46,7 +45,7 @@ sub ask {
     }
 }
 
-# The field of a payload. If the bytes aren't UTF-8, it is base64.
+# The field of a payload: bytes that are not UTF-8 are sent as base64.
 sub payload {
     my ($bytes) = @_;
     my $text = $bytes;
@@ -65,19 +64,19 @@ sub bytes_of {
 my ($queue, $bytes) = @ARGV;
 die "usage: perl worker.pl QUEUE [PAYLOAD]\n" unless defined $queue;
 $| = 1;
-$SIG{PIPE} = 'IGNORE';    # so that a write to a broken connection fails at once
+$SIG{PIPE} = 'IGNORE';    # a write to a broken connection then returns an error
 if (defined $bytes) {
-    my $key = join '-', time, $$, int rand 2**31;    # if it is sent twice, it is stored once
+    my $key = join '-', time, $$, int rand 2**31;    # the key makes a repeated enqueue safe
     print ask(op => 'enqueue', queue => $queue, key => $key, payload($bytes))->{job}{id}, "\n";
     exit;
 }
 
 my $stop = 0;
 $SIG{TERM} = $SIG{INT} = sub { $stop = 1 };
-until ($stop) {           # a short wait, because a signal doesn't end it
+until ($stop) {           # a short wait, because a signal does not end it
     for my $job (@{ ask(op => 'claim', queue => $queue, wait_ms => 1000)->{jobs} }) {
         my %settle = eval { work(bytes_of($job), $job); 1 } ? (op => 'ack') : (op => 'nack', error => "$@");
         eval { ask(%settle, lease => $job->{lease}); 1 }
-            or warn "job $job->{id}: $@";    # lease_lost: the lost reply had settled it, or another worker has it
+            or warn "job $job->{id}: $@";    # lease_lost: settled before its reply was lost, or another worker has the job
     }
 }

@@ -3,12 +3,12 @@
 #
 #	. /usr/local/lib/qsidecar.sh
 #
-# It needs `qsidecar` (QSIDECAR_BIN: another path of it) and a mounted /proc. README.md in
-# this folder has an example of each function.
+# It needs `qsidecar` (set QSIDECAR_BIN for another path) and a mounted /proc. README.md has an
+# example of each function.
 
 QSIDECAR_BIN=${QSIDECAR_BIN:-qsidecar}
 
-# The script that sources this, its working directory at the start, and its options.
+# The script that sources this file, its working directory and its options.
 _qsidecar_directory=$PWD
 case $0 in
 /*) _qsidecar_script=$0 ;;
@@ -24,12 +24,12 @@ done
 qsidecar_enqueue() { "$QSIDECAR_BIN" enqueue "$@"; }
 
 # qsidecar_work QUEUE… [FLAG…] -- FUNCTION [ARG…] calls FUNCTION for each job. It
-# takes the flags of `qsidecar work`, becomes that program, and does not return.
+# accepts the flags of `qsidecar work`, replaces the shell by that program, and does not return.
 #
 # FUNCTION has the payload on stdin and the variables QSIDECAR_JOB, … (qsidecar work
-# --help). Its status settles the job: 0 done, 75 not now, any other failed, with the
-# end of its stderr. It runs in its own shell, which reads the script from the top down to
-# qsidecar_work, without the script's arguments. So the lines above run for each job.
+# --help). Its status settles the job: 0 done, 75 snooze, any other failed, with the
+# end of its stderr. It runs in a new shell, which reads the script from its top down to
+# qsidecar_work, without the script's arguments. That part of the script runs for each job.
 qsidecar_work() {
 	if [ "${_QSIDECAR_WORKS-}" = "$_qsidecar_script" ]; then # in the shell of a job
 		unset _QSIDECAR_WORKS # the function can start this script again
@@ -43,7 +43,7 @@ qsidecar_work() {
 		echo "qsidecar_work: a function runs in shells that read its script, and $0 is not the file of one" >&2
 		exit 2
 	fi
-	# Keep the arguments before --, and drop the others: the script itself passes them again.
+	# Keep the arguments before --. The script itself passes the others again.
 	_qsidecar_left=$# _qsidecar_after='' _qsidecar_function=''
 	while [ "$_qsidecar_left" -gt 0 ]; do
 		case $_qsidecar_after:$1 in
@@ -66,16 +66,16 @@ qsidecar_work() {
 	exec "$QSIDECAR_BIN" work "$@" ${_qsidecar_options:+"-$_qsidecar_options"} "$_qsidecar_script"
 }
 
-# qsidecar_claim QUEUE… [FLAG…] claims a job, for scripts without a loop. The lease lasts for
-# --lease (5m). QSIDECAR_LEASE, QSIDECAR_PAYLOAD, … have the lease, the payload and so on. Its
-# status is 3 if no job is ready.
+# qsidecar_claim QUEUE… [FLAG…] claims a job, for scripts without a loop. The script holds the job
+# for --lease (5m). Its lease, payload and so on are in QSIDECAR_LEASE,
+# QSIDECAR_PAYLOAD, … Its status is 3 if no job is ready.
 qsidecar_claim() {
 	_qsidecar_job=$("$QSIDECAR_BIN" claim --env "$@") || return
 	eval "$_qsidecar_job"
 }
 
-# qsidecar_payload prints the payload of the claimed job: all of its bytes, also those that a
-# variable can't hold.
+# qsidecar_payload prints the payload of the claimed job, including bytes that a variable
+# can't contain.
 qsidecar_payload() {
 	if [ -n "$QSIDECAR_PAYLOAD_B64" ]; then
 		printf %s "$QSIDECAR_PAYLOAD_B64" | base64 -d
@@ -84,8 +84,8 @@ qsidecar_payload() {
 	fi
 }
 
-# qsidecar_ack, qsidecar_nack and qsidecar_extend [FLAG…] settle the claimed job or renew its
-# lease. Their status is 4 if the lease is lost.
+# qsidecar_ack, qsidecar_nack and qsidecar_extend [FLAG…] settle or renew the claimed
+# job. Their status is 4 if its lease was lost.
 qsidecar_ack() { "$QSIDECAR_BIN" ack "$QSIDECAR_LEASE" "$@" >/dev/null; }
 qsidecar_nack() { "$QSIDECAR_BIN" nack "$QSIDECAR_LEASE" "$@" >/dev/null; }
 qsidecar_extend() { "$QSIDECAR_BIN" extend "$QSIDECAR_LEASE" "$@" >/dev/null; }

@@ -15,7 +15,7 @@ import (
 	"github.com/qsidecar/qsidecar/e2e/kit"
 )
 
-var updateGolden = flag.Bool("update", false, "write the golden files anew")
+var updateGolden = flag.Bool("update", false, "write the golden files again")
 
 // proposed is a table and the expected result of `qsidecar adopt`.
 type proposed struct {

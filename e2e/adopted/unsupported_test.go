@@ -50,7 +50,7 @@ func TestAdoptedUnsupported(t *testing.T) {
 	}
 	a.Start()
 	w := a.Dial()
-	anew := func(more kit.Msg) func(string) kit.Msg { // an enqueue with an additional field
+	enqueueWith := func(more kit.Msg) func(string) kit.Msg { // an enqueue with an additional field
 		return func(queue string) kit.Msg {
 			req := kit.Msg{"op": "enqueue", "queue": queue}
 			maps.Copy(req, more)
@@ -63,15 +63,15 @@ func TestAdoptedUnsupported(t *testing.T) {
 		req                    func(queue string) kit.Msg
 		all, bare, needs, keys string // the missing role
 	}{
-		{"enqueue", anew(nil), done, done, "where", "id"},
-		{"payload", anew(kit.Msg{"payload": "x"}), done, "payload", "where", "id"},
-		{"priority", anew(kit.Msg{"priority": -1}), done, "priority", "where", "id"},
-		{"delay", anew(kit.Msg{"delay_ms": 60_000}), done, "run_at", "where", "id"},
-		{"run_at", anew(kit.Msg{"run_at": int64(4_000_000_000_000)}), done, "run_at", "where", "id"},
-		{"headers", anew(kit.Msg{"headers": kit.Msg{"lang": "de"}}), done, "headers", "where", "id"},
-		{"key", anew(kit.Msg{"key": "k"}), none, none, "where", "id"},
-		{"max_attempts", anew(kit.Msg{"max_attempts": 2}), done, "max_attempts", "where", "id"},
-		{"timeout", anew(kit.Msg{"timeout_ms": 2000}), none, none, "where", "id"},
+		{"enqueue", enqueueWith(nil), done, done, "where", "id"},
+		{"payload", enqueueWith(kit.Msg{"payload": "x"}), done, "payload", "where", "id"},
+		{"priority", enqueueWith(kit.Msg{"priority": -1}), done, "priority", "where", "id"},
+		{"delay", enqueueWith(kit.Msg{"delay_ms": 60_000}), done, "run_at", "where", "id"},
+		{"run_at", enqueueWith(kit.Msg{"run_at": int64(4_000_000_000_000)}), done, "run_at", "where", "id"},
+		{"headers", enqueueWith(kit.Msg{"headers": kit.Msg{"lang": "de"}}), done, "headers", "where", "id"},
+		{"key", enqueueWith(kit.Msg{"key": "k"}), none, none, "where", "id"},
+		{"max_attempts", enqueueWith(kit.Msg{"max_attempts": 2}), done, "max_attempts", "where", "id"},
+		{"timeout", enqueueWith(kit.Msg{"timeout_ms": 2000}), none, none, "where", "id"},
 		{"result", func(queue string) kit.Msg {
 			return kit.Msg{"op": "ack", "lease": w.ClaimOne(queue).Lease, "result": "r"}
 		}, done, "result", "result", "result"},

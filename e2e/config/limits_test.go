@@ -102,7 +102,7 @@ func (x offence) judge(t *testing.T) {
 	told := o.errorsReceived.Load() - before
 	close(o.stop)
 	<-done
-	kit.Figure(t, "limit of %s: 31 workers %.0f jobs/s alone, %.0f beside the offender (%.0f %%), who was told %d times",
+	kit.Figure(t, "limit of %s: 31 workers %.0f jobs/s alone, %.0f beside the offender (%.0f %%), which got %d errors",
 		x.limit, alone, beside, 100*beside/alone, told)
 	if x.code == "" {
 		kit.Figure(t, "for each job of the others %.1f requests of the offender were carried out", during)

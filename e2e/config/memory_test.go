@@ -66,7 +66,7 @@ func TestMemoryOfUnreadJobs(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	judgeMemory(t, a, fmt.Sprintf("%d claims of a large job each that nobody reads (%d MiB before)", queues, before>>20))
+	judgeMemory(t, a, fmt.Sprintf("%d unread claims of a large job each (%d MiB before)", queues, before>>20))
 }
 
 // TestMemoryOfUnreadReplies checks that unread replies of many clients use no more memory than is

@@ -322,8 +322,8 @@ func (r *secretRun) mistakes() map[string]string {
 func (r *secretRun) absences() map[string]string {
 	word := marker + "-9"
 	return map[string]string{
-		"another name behind the at":  fmt.Sprintf("{url: \"%s://app:%s@nowhere.invalid/e2e\"}", r.engine, word),
-		"a port where nobody answers": fmt.Sprintf("{url: \"%s://app:%s@127.0.0.1:1/e2e\"}", r.engine, word),
+		"another name behind the at": fmt.Sprintf("{url: \"%s://app:%s@nowhere.invalid/e2e\"}", r.engine, word),
+		"a port without a server":    fmt.Sprintf("{url: \"%s://app:%s@127.0.0.1:1/e2e\"}", r.engine, word),
 	}
 }
 

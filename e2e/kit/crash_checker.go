@@ -128,7 +128,7 @@ func (j *checkState) judgeLost(h *claimPeriod, rec Record) {
 	}
 	j.Lost++
 	if !h.doubt && !j.killBetween(h.claim, rec.At) {
-		j.problem("job %s: %s was told lease_lost (fence %d) without a reason", rec.Job, rec.Who, rec.Fence)
+		j.problem("job %s: %s got lease_lost (fence %d) without a reason", rec.Job, rec.Who, rec.Fence)
 	}
 }
 
@@ -151,7 +151,7 @@ func (j *checkState) judgeFailed(h *claimPeriod, rec Record) {
 	if j.Waits > 0 && time.Duration(rec.At-h.sentAt) >= j.Waits {
 		return // the database took longer than a settle waits
 	}
-	j.problem("job %s: %s was told unknown_outcome (fence %d) and nothing had broken", rec.Job, rec.Who, rec.Fence)
+	j.problem("job %s: %s got unknown_outcome (fence %d) and nothing had broken", rec.Job, rec.Who, rec.Fence)
 }
 
 func (j *checkState) readClaim(key [2]string, rec Record) {

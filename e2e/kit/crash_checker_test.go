@@ -148,11 +148,11 @@ func TestCheckerFindsFaults(t *testing.T) {
 		}},
 		{"a job still in the table", "job 3 is still in the table", func(r *run) { r.Left = []string{"3"} }},
 		{"an acked job still in the table", "its ack was answered ok and it is still", func(r *run) { r.Left = []string{"1"} }},
-		{"a row that nobody enqueued", "job 77 is still in the table", func(r *run) { r.Left = []string{"77"} }},
+		{"a row that was not enqueued", "job 77 is still in the table", func(r *run) { r.Left = []string{"77"} }},
 		{"two at once", "delivered again without a kill (overlap: true)", func(r *run) {
 			with(r, Record{At: 12, Asked: 5, Who: "w9", Via: "a", What: claimed, Job: "1", Payload: "one", Fence: 2})
 		}},
-		{"two at once after a kill of somebody else", "delivered again without a kill (overlap: true)", func(r *run) {
+		{"two at once after a kill of another worker", "delivered again without a kill (overlap: true)", func(r *run) {
 			with(r, Record{At: 11, Who: "w8", What: Killed})
 			with(r, Record{At: 12, Asked: 5, Who: "w9", Via: "a", What: claimed, Job: "1", Payload: "one", Fence: 2})
 		}},
@@ -178,7 +178,7 @@ func TestCheckerFindsFaults(t *testing.T) {
 		{"an ack from nowhere", "without having claimed it", func(r *run) {
 			with(r, Record{At: 40, Who: "w9", What: acked, Job: "1"})
 		}},
-		{"a lease lost for no reason", "was told lease_lost (fence 1) without a reason", func(r *run) {
+		{"a lease lost for no reason", "got lease_lost (fence 1) without a reason", func(r *run) {
 			with(r, Record{At: 12, Who: "w1", What: lost, Job: "1", Fence: 1})
 		}},
 		{"a lease lost after an ack that was answered unavailable", "without a reason", func(r *run) {

@@ -77,20 +77,20 @@ var places = map[string]badPath{
 		do(t, "chgrp", "4343", filepath.Dir(socket))
 		do(t, "chmod", "0770", filepath.Dir(socket))
 	}, "the group 4343 can write the folder", false},
-	"somebody else's folder": {func(t *testing.T, socket string) {
+	"another user's directory": {func(t *testing.T, socket string) {
 		do(t, "chmod", "0755", filepath.Dir(socket))
 		do(t, "chown", "4242", filepath.Dir(socket))
 	}, "belongs to user 4242", true},
-	"somebody else's sticky folder": {func(t *testing.T, socket string) {
+	"another user's sticky directory": {func(t *testing.T, socket string) {
 		do(t, "chmod", "1777", filepath.Dir(socket))
 		do(t, "chown", "4242", filepath.Dir(socket))
 	}, "belongs to user 4242", true},
-	"somebody's socket in a sticky folder": {func(t *testing.T, socket string) {
+	"another user's socket in a sticky directory": {func(t *testing.T, socket string) {
 		do(t, "chmod", "1777", filepath.Dir(socket))
 		do(t, "python3", "-c", "import socket, sys; socket.socket(socket.AF_UNIX).bind(sys.argv[1])", socket)
 		do(t, "chown", "4242", socket)
 	}, "a socket of user 4242 is in the way", true},
-	"somebody's file as the lock": {func(t *testing.T, socket string) {
+	"another user's file as the lock": {func(t *testing.T, socket string) {
 		do(t, "chmod", "1777", filepath.Dir(socket))
 		do(t, "touch", socket+".lock")
 		do(t, "chown", "4242", socket+".lock")

@@ -235,6 +235,6 @@ func unitRestart(t *testing.T, s *service) {
 	if c.again.Load() < restarts {
 		t.Errorf("only %d connections ended: were there restarts?", c.again.Load())
 	}
-	kit.Figure(t, "%d restarts, 2 with another program, under 32 clients: %d connects, %d jobs, 0 refused; %d connections were closed and made anew, the slowest answer to a connect took %v",
+	kit.Figure(t, "%d restarts, 2 with another program, under 32 clients: %d connects, %d jobs, 0 refused; %d connections were closed and opened again, the slowest answer to a connect took %v",
 		restarts, c.connects.Load(), c.jobs.Load(), c.again.Load(), time.Duration(c.slowest.Load()).Round(time.Millisecond))
 }
