@@ -2,15 +2,23 @@ package adopted
 
 import "github.com/qsidecar/qsidecar/backends/adopted/mapping"
 
-// Table and these types are what a config says of an adopted queue. Package mapping defines them.
+// Package mapping defines what a config says of an adopted queue: these types and constants.
+
 type (
-	Table    = mapping.Table
-	Role     = mapping.Role
-	Value    = mapping.Value
+	// Table is the mapping of a queue as the user wrote it.
+	Table = mapping.Table
+	// Role is the meaning of a column to a queue.
+	Role = mapping.Role
+	// Value is a constant, as a column holds it.
+	Value = mapping.Value
+	// Ordering is a column of the order of claims.
 	Ordering = mapping.Ordering
-	Token    = mapping.Token
-	OnAck    = mapping.OnAck
-	Misfit   = mapping.Misfit
+	// Token is a column by which the table's own consumers find the rows that they claimed.
+	Token = mapping.Token
+	// OnAck is what an ack does to the row.
+	OnAck = mapping.OnAck
+	// Misfit is one thing in which a mapping does not fit its table.
+	Misfit = mapping.Misfit
 )
 
 // The roles.

@@ -19,7 +19,7 @@ func TestAdoptedOperations(t *testing.T) {
 	}
 	a := s.Sidecar("a")
 	early := a.Check(s.Dir, 0, "--json") // before the sidecar has created its own tables
-	if got := early.Problems(t, "fact"); !strings.Contains(got["table"], "by the column worker_name alone") || !strings.Contains(early.Stdout, "the queue e lives in the table") || got["table"] == "" {
+	if got := early.Problems(t, "fact"); !strings.Contains(got["table"], "only the column worker_name distinguishes claims") || !strings.Contains(early.Stdout, "the queue e lives in the table") || got["table"] == "" {
 		t.Errorf("check reports %s", early.Stdout)
 	}
 	a.Start()
