@@ -9,7 +9,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/adopted/internal/lease"
 	"github.com/qsidecar/qsidecar/backends/adopted/internal/statement"
-	"github.com/qsidecar/qsidecar/backends/internal/batch"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
 // commitment is a batch with something for adopted tables, split by split.
@@ -180,7 +180,7 @@ func (k *commitment) mergeWrite(n int, got backends.WriteResult) {
 func (k *commitment) stored(n int) []backends.Stored {
 	r := &k.res.Writes[n]
 	if r.Stored == nil {
-		r.Stored = make([]backends.Stored, len(batch.JobsOf(k.batch.Writes[n])))
+		r.Stored = make([]backends.Stored, len(core.JobsOf(k.batch.Writes[n])))
 	}
 	return r.Stored
 }
@@ -240,7 +240,7 @@ func (k *commitment) lock(ctx context.Context, sql backends.SQL) (leases, error)
 	}
 	var ids []int64
 	for _, p := range k.settles {
-		for _, l := range batch.LeasesOf(p.Write) {
+		for l := range core.LeasesOf(p.Write) {
 			id, _ := lease.ParseHandle(l.Job)
 			ids = append(ids, id)
 		}
@@ -263,7 +263,7 @@ func ownerOf(w backends.Write) backends.Identity {
 
 // write adds the changes of one write.
 func (k *commitment) write(x *changes, p part, claims leases) (all []settled, err error) {
-	for _, proof := range batch.LeasesOf(p.Write) {
+	for proof := range core.LeasesOf(p.Write) {
 		l := claims.provedBy(proof, ownerOf(p.Write))
 		if l == nil {
 			k.res.Writes[p.n].Lost = append(k.res.Writes[p.n].Lost, proof)

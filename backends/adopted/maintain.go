@@ -9,7 +9,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends/adopted/internal/condition"
 	"github.com/qsidecar/qsidecar/backends/adopted/internal/lease"
 	"github.com/qsidecar/qsidecar/backends/adopted/internal/query"
-	"github.com/qsidecar/qsidecar/backends/internal/batch"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
 // Maintain implements backends.Backend: the engine's maintenance, and the same for adopted queues.
@@ -84,7 +84,7 @@ func (s *Store) findDue(ctx context.Context, waiting []string) (dueWork, error) 
 			}
 			var left int64
 			err := query.Int(cells[0], &left)
-			w.next, w.due = max(batch.FromMS(left), 0), left <= 0
+			w.next, w.due = max(core.FromMS(left), 0), left <= 0
 			return err
 		},
 	}, {

@@ -7,7 +7,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/adopted/internal/lease"
-	"github.com/qsidecar/qsidecar/backends/internal/batch"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
 // subset is a part of a batch that is committed by itself.
@@ -115,7 +115,7 @@ func (s *Store) kindOf(c backends.Claim) (first queueKind, mixed bool) {
 // splitJobs takes the new jobs of adopted queues out of a write.
 func (k *commitment) splitJobs(n int, w backends.Write) (backends.Write, inserts) {
 	ins := inserts{n: n, managedAck: -1}
-	all := batch.JobsOf(w)
+	all := core.JobsOf(w)
 	if !slices.ContainsFunc(all, func(j backends.NewJob) bool { return k.s.Adopted(j.Queue) }) {
 		return w, ins
 	}
@@ -139,7 +139,7 @@ func (k *commitment) splitJobs(n int, w backends.Write) (backends.Write, inserts
 // such part.
 func splitLeases(w backends.Write) (mine, others backends.Write, err error) {
 	var adopted, managed []backends.Lease
-	for _, l := range batch.LeasesOf(w) {
+	for l := range core.LeasesOf(w) {
 		if _, ok := lease.ParseHandle(l.Job); ok {
 			adopted = append(adopted, l)
 		} else {

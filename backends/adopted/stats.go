@@ -5,11 +5,12 @@ import (
 	"context"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/adopted/internal/lease"
 	"github.com/qsidecar/qsidecar/backends/adopted/internal/statement"
-	"github.com/qsidecar/qsidecar/backends/internal/batch"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
 // Stats implements backends.Inspector. What the table's own consumers have claimed counts as
@@ -45,7 +46,7 @@ func (s *Store) count(ctx context.Context, q *statement.Queue, st *backends.Queu
 	if err := s.Query(ctx, q.Stats(st)...); err != nil {
 		return err
 	}
-	return s.estimates.Fill(st, func(state backends.State) (n int64, err error) {
+	return s.estimates.Fill(time.Now(), st, func(state backends.State) (n int64, err error) {
 		err = s.Query(ctx, q.Count(state, &n))
 		return n, err
 	})
@@ -67,7 +68,7 @@ func (s *Store) Queues(ctx context.Context, all []backends.Lease) (queues []stri
 			return nil, err
 		}
 	}
-	adopted, err := batch.Queues(ctx, s, lease.Table, lease.IDColumn.Type, ids)
+	adopted, err := core.Queues(ctx, s, lease.Table, lease.IDColumn.Type, ids)
 	return append(queues, adopted...), err
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends/adopted/internal/query"
 	"github.com/qsidecar/qsidecar/backends/adopted/internal/statement"
 	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
-	"github.com/qsidecar/qsidecar/backends/internal/batch"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
 // Store is an engine's backend with adopted queues beside the managed ones.
@@ -22,7 +22,7 @@ type Store struct {
 	dialect   backends.Dialect
 	queues    map[string]*statement.Queue
 	former    map[string]*statement.Queue // queues that only a Store before this one had; see Succeed
-	estimates batch.Estimates
+	estimates core.Estimates
 	tx        *txPool
 
 	forgetting sync.Mutex

@@ -3,11 +3,12 @@ package adopted
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/backends/internal/batch"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
 // txWrite is a write about one job in an open transaction.
@@ -31,7 +32,7 @@ func (p *txPool) pick(b backends.Batch) (rest subset, found []txWrite) {
 		rest.addClaim(n, c)
 	}
 	for n, w := range b.Writes {
-		all := batch.LeasesOf(w)
+		all := slices.Collect(core.LeasesOf(w))
 		var others []backends.Lease
 		for _, l := range all {
 			if j := p.provedBy(l); j != nil {

@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/backends/internal/batch"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 	"github.com/qsidecar/qsidecar/backends/sqlserver/internal/dialect"
 )
 
@@ -222,5 +222,5 @@ func (s *statements) knowing(calls []call) []call {
 
 // Queues implements backends.Locator.
 func (s *Store) Queues(ctx context.Context, leases []backends.Lease) ([]string, error) {
-	return batch.QueuesOfJobs(ctx, s, "bigint", leases)
+	return core.QueuesOfJobs(ctx, s, "bigint", leases)
 }

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/qsidecar/qsidecar/backends/internal/batch"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 	"github.com/qsidecar/qsidecar/backends/sqlserver/migrate"
 )
 
@@ -51,7 +51,7 @@ func (s *Store) complete(ctx context.Context) (err error) {
 	}
 	if err != nil {
 		t.rollback(ctx, err)
-		if batch.Known(err) || whenAgain(err) != never {
+		if core.Known(err) || whenAgain(err) != never {
 			return err
 		}
 		return fmt.Errorf("creating the tables in %s, schema %s (a person with more rights can run what `qsidecar migrate --print` shows): %w", s.place, s.o.Schema, err)

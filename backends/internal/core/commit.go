@@ -161,7 +161,7 @@ func (k *Commit) list(fast *bool) {
 			result = w.Result
 		}
 		n := 0
-		for l := range leasesOf(w) {
+		for l := range LeasesOf(w) {
 			id, ok := Number(l.Job)
 			if !ok {
 				id = 0

@@ -67,7 +67,7 @@ func (k *Commit) insert(tx Tx, which func(w backends.Write) bool) {
 		if !which(w) || len(res.Lost) > 0 {
 			continue
 		}
-		jobs := jobsOf(w)
+		jobs := JobsOf(w)
 		res.Stored = make([]backends.Stored, len(jobs))
 		for n := range jobs {
 			j := &NewJob{NewJob: &jobs[n], answer: &res.Stored[n], res: res}
@@ -93,7 +93,8 @@ func (k *Commit) insert(tx Tx, which func(w backends.Write) bool) {
 	}
 }
 
-func jobsOf(w backends.Write) []backends.NewJob {
+// JobsOf returns the jobs that a write stores.
+func JobsOf(w backends.Write) []backends.NewJob {
 	switch w := w.(type) {
 	case backends.Enqueue:
 		return w.Jobs
@@ -105,11 +106,11 @@ func jobsOf(w backends.Write) []backends.NewJob {
 
 // hasKeys reports whether a write stores jobs that have keys.
 func hasKeys(w backends.Write) bool {
-	return slices.ContainsFunc(jobsOf(w), func(j backends.NewJob) bool { return j.Key != "" })
+	return slices.ContainsFunc(JobsOf(w), func(j backends.NewJob) bool { return j.Key != "" })
 }
 
-// leasesOf are the leases that a write is about.
-func leasesOf(w backends.Write) iter.Seq[backends.Lease] {
+// LeasesOf yields the leases that a write is about.
+func LeasesOf(w backends.Write) iter.Seq[backends.Lease] {
 	return func(yield func(backends.Lease) bool) {
 		if d, ok := w.(backends.Deliver); ok {
 			for _, x := range d.Deliveries {

@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/qsidecar/qsidecar/backends/internal/batch"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
 // build builds an index, unless a complete one exists.
@@ -50,8 +50,8 @@ func (m *migrator) awaitBuild(ctx context.Context, x index) (complete bool, err 
 			return false, err
 		}
 		builders = append(builders, now...)
-		if len(now) > 0 && !batch.Pause(ctx, lockRetry) {
-			return false, batch.Ended(ctx, "waiting for the index "+x.name+", which the server still builds in "+m.Place)
+		if len(now) > 0 && !core.Pause(ctx, lockRetry) {
+			return false, core.Interrupted(ctx, "waiting for the index "+x.name+", which the server still builds in "+m.Place)
 		}
 	}
 	slices.Sort(builders)
@@ -66,7 +66,7 @@ func (m *migrator) awaitBuild(ctx context.Context, x index) (complete bool, err 
 			return false, err
 		}
 		left = slices.DeleteFunc(left, func(x string) bool { return !slices.Contains(still, x) })
-		if _, complete, err = m.find(ctx, x); err != nil || complete || !batch.Pause(ctx, lockRetry) {
+		if _, complete, err = m.find(ctx, x); err != nil || complete || !core.Pause(ctx, lockRetry) {
 			break
 		}
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/qsidecar/qsidecar/backends/internal/batch"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
 const (
@@ -59,7 +59,7 @@ func Run(ctx context.Context, t Target) (Meta, error) {
 	meta, err := t.read(ctx, t.Pool)
 	for try := 1; err == nil && meta.Version < Latest; {
 		meta, err = t.complete(ctx)
-		if err != nil && try < maxTries && t.transient(err) && batch.Pause(ctx, retryPause<<try) {
+		if err != nil && try < maxTries && t.transient(err) && core.Pause(ctx, retryPause<<try) {
 			try, err = try+1, nil
 		}
 	}
@@ -127,8 +127,8 @@ func (t *Target) complete(ctx context.Context) (meta Meta, err error) {
 	if err != nil {
 		return Meta{}, err
 	}
-	if !ours && !batch.Pause(ctx, lockRetry) {
-		return Meta{}, batch.Ended(ctx, "waiting for another sidecar that creates the tables in "+t.Place)
+	if !ours && !core.Pause(ctx, lockRetry) {
+		return Meta{}, core.Interrupted(ctx, "waiting for another sidecar that creates the tables in "+t.Place)
 	}
 	if !ours {
 		return t.read(ctx, m.work)
@@ -269,8 +269,8 @@ func (m *migrator) step(ctx context.Context, version int) error {
 			return err
 		}
 		m.logWait()
-		if !batch.Pause(ctx, lockPause) {
-			return batch.Ended(ctx, "waiting for a lock on the tables of "+m.Place)
+		if !core.Pause(ctx, lockPause) {
+			return core.Interrupted(ctx, "waiting for a lock on the tables of "+m.Place)
 		}
 	}
 }

@@ -4,7 +4,7 @@
 //
 // Package postgres imports it to open a database, and backends/postgres/diagnose
 // to check one. It imports neither: it uses pgx and the helpers of
-// backends/internal/batch. Start reading at Run.
+// backends/internal/core. Start reading at Run.
 package migrate
 
 import (

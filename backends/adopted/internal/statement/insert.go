@@ -9,7 +9,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/adopted/internal/condition"
 	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
-	"github.com/qsidecar/qsidecar/backends/internal/batch"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
 // row is a row to insert.
@@ -158,7 +158,7 @@ func (r *row) runAt(j backends.NewJob) {
 	switch {
 	case !has:
 	case j.Delay > 0:
-		r.put(c, r.NowPlus(c, r.Arg(batch.MS(j.Delay))))
+		r.put(c, r.NowPlus(c, r.Arg(core.MS(j.Delay))))
 	case !j.RunAt.IsZero():
 		r.put(c, r.FromMillis(c, r.Arg(j.RunAt.UnixMilli())))
 	case !c.Default: // the table's own consumers may skip NULL

@@ -9,7 +9,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends/adopted/internal/lease"
 	"github.com/qsidecar/qsidecar/backends/adopted/internal/query"
 	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
-	"github.com/qsidecar/qsidecar/backends/internal/batch"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
 // Change is a change of a job's row. It matches the row only while that shows the lease's claim,
@@ -135,9 +135,9 @@ func (q *Queue) end(l *lease.Lease, d backends.Disposition, cause backends.Cause
 	q.countAttempts(u, l, d, change.Dead && !shown)
 	if d.State == backends.StateScheduled {
 		if c, has := q.Column(mapping.RunAt); has {
-			u.set(c, u.NowPlus(c, u.Arg(batch.MS(d.Delay))))
+			u.set(c, u.NowPlus(c, u.Arg(core.MS(d.Delay))))
 		} else {
-			l.NotBefore = l.Now + batch.MS(d.Delay)
+			l.NotBefore = l.Now + core.MS(d.Delay)
 		}
 	}
 	if err := u.addFailure(l, d); err != nil {
@@ -202,7 +202,7 @@ func (q *Queue) Extend(l *lease.Lease, e backends.Extend) *Change {
 	case e.Bind != 0:
 		l.Length, l.Owner, l.Worker = 0, int64(e.Bind), e.Worker
 	case e.Lease > 0:
-		l.Length = batch.MS(e.Lease)
+		l.Length = core.MS(e.Lease)
 	}
 	l.SetDue()
 	return &Change{Lease: l, Rows: 1, queue: q, Statement: u.statement(u.RowIf(l.Item, claim))}

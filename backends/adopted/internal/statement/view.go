@@ -10,13 +10,13 @@ import (
 	"github.com/qsidecar/qsidecar/backends/adopted/internal/lease"
 	"github.com/qsidecar/qsidecar/backends/adopted/internal/query"
 	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
-	"github.com/qsidecar/qsidecar/backends/internal/batch"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
 // Stats counts the rows in each state, up to one more than backends.StatsExact, and finds the ages
 // of the oldest ones.
 func (q *Queue) Stats(st *backends.QueueStats) (all []*backends.Statement) {
-	for state, n := range batch.Counts(st) {
+	for state, n := range core.Counts(st) {
 		if where := q.InState(state); where != nil {
 			all = append(all, &backends.Statement{
 				Text: q.countFirst(query.And(where...), backends.StatsExact+1),
@@ -38,7 +38,7 @@ func (q *Queue) oldest(role mapping.Role, state backends.State, age *time.Durati
 		Row: func(cells [][]byte) error {
 			var ms int64
 			err := query.Int(cells[0], &ms)
-			*age = max(batch.FromMS(ms), time.Millisecond)
+			*age = max(core.FromMS(ms), time.Millisecond)
 			return err
 		},
 	}}
