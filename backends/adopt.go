@@ -60,7 +60,7 @@ type TxClaimer interface {
 	OpenTx(ctx context.Context, idle time.Duration) (OpenTx, error)
 }
 
-// Hold is a connection, with a transaction that is open as long as its holder likes.
+// OpenTx is a connection, with a transaction that is open as long as its holder likes.
 // It is used by one caller at a time.
 type OpenTx interface {
 	// SQL's statements are in the transaction: the first of them begins it. After an
@@ -131,7 +131,7 @@ type Plan struct {
 	Sorts bool     // what was read is sorted
 }
 
-// Also is what a commit does besides its batch. Its functions are called again
+// TxHooks is what a commit does besides its batch. Its functions are called again
 // where the transaction is tried again; what they return ends it, with nothing
 // written.
 type TxHooks struct {
@@ -166,7 +166,7 @@ type Statement struct {
 	Matched int64
 }
 
-// Grammar is how an engine writes SQL. Every name that enters a statement goes
+// Dialect is how an engine writes SQL. Every name that enters a statement goes
 // through Name, and every constant of a config through Text or Constant: there is
 // no other quoting. What is called an expression is SQL, and a type is Column.Type.
 type Dialect interface {

@@ -40,7 +40,7 @@ func Unavailable(err error) error { return &UnavailableError{Err: err} }
 // wrong password or name, or no such database.
 func Denied(err error) error { return &UnavailableError{Err: err, Denied: true} }
 
-// Full wraps err as an UnavailableError of a disk that has no room for the change.
+// DiskFull wraps err as an UnavailableError of a disk that has no room for the change.
 func DiskFull(err error) error { return &UnavailableError{Err: err, DiskFull: true} }
 
 // Error implements error.

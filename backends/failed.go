@@ -1,6 +1,6 @@
 package backends
 
-// Fall counts jobs of one queue whose claims ended in the same way, and not by an ack.
+// FailedCount counts jobs of one queue whose claims ended in the same way, and not by an ack.
 type FailedCount struct {
 	Queue string
 	Cause Cause // CauseNacked of a Nack, a Release's own, that of a sweep or a claim; whether or not the attempt is charged

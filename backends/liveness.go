@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Beat is a sidecar's sign of life.
+// Heartbeat is a sidecar's sign of life.
 type Heartbeat struct {
 	Host        Identity
 	Kind        HeartbeatKind
@@ -23,7 +23,7 @@ const (
 	leaseMark = " +lease_ms="
 )
 
-// Row is the name as the sidecar's row has it, from its last beat on.
+// RowName is the name as the sidecar's row has it, from its last beat on.
 func (b Heartbeat) RowName() string {
 	row := b.Name + leaseMark + strconv.FormatInt(b.Timeout.Milliseconds(), 10)
 	if b.DepthLeader {
@@ -32,7 +32,7 @@ func (b Heartbeat) RowName() string {
 	return row
 }
 
-// Reads is Beat.Reads of a row with that name.
+// IsDepthLeader is Beat.Reads of a row with that name.
 func IsDepthLeader(row string) bool { return strings.HasSuffix(row, readsMark) }
 
 // longestLease is no shorter than any sidecar's.
@@ -69,7 +69,7 @@ const (
 	HeartbeatLeave
 )
 
-// Pulse is the answer to a beat.
+// HeartbeatResult is the answer to a beat.
 type HeartbeatResult struct {
 	Alive bool
 	Peers []Peer // every other sidecar's row that is not reaped to the end
@@ -86,14 +86,14 @@ type Peer struct {
 	Timeout time.Duration // how long its beats last at most: TimeoutOf; 0 where the engine has no use for it
 }
 
-// Held is a claimed row.
+// ClaimedJob is a claimed row.
 type ClaimedJob struct {
 	Lease Lease
 	Queue string
 	Timed bool // a timed lease: it does not need its owner to live
 }
 
-// Sweep asks for a bite of housekeeping: promote what is due, take back timed
+// Maintenance asks for a bite of housekeeping: promote what is due, take back timed
 // leases that ended and runs over their deadline, give up the suspects and take
 // back what dead sidecars and unknown owners hold, delete finished jobs and keys
 // whose time is over.
@@ -105,7 +105,7 @@ type Maintenance struct {
 	PruneBatch int       // rows that pruning deletes in one transaction at most; 0: Limit
 }
 
-// Most is how many rows pruning may delete in one transaction.
+// PruneLimit is how many rows pruning may delete in one transaction.
 func (s Maintenance) PruneLimit() int { return cmp.Or(s.PruneBatch, s.Limit) }
 
 // Suspect is a peer that the caller saw expired while its beat did not move for

@@ -15,7 +15,7 @@ type Mapping struct {
 	Indexes map[string]string // role → an index that a statement must use; may be empty
 }
 
-// Dialect is how an engine writes names, texts and hints. Every name that enters
+// Quoting is how an engine writes names, texts and hints. Every name that enters
 // a statement goes through Name: there is no other quoting.
 type Quoting struct {
 	Name func(identifier string) string

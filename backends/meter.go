@@ -38,7 +38,7 @@ var RoundTripBuckets = [...]time.Duration{
 	50 * time.Millisecond, 100 * time.Millisecond, 250 * time.Millisecond, 500 * time.Millisecond, time.Second, 2500 * time.Millisecond, 5 * time.Second, 10 * time.Second,
 }
 
-// Trips are round trips to the server: the statements of one, until all were answered.
+// RoundTrips are round trips to the server: the statements of one, until all were answered.
 type RoundTrips struct {
 	Count  uint64
 	Sum    time.Duration
@@ -55,7 +55,7 @@ type Meter struct {
 	waited  atomic.Int64
 }
 
-// Trip counts one that began then.
+// RoundTrip counts one that began then.
 func (m *Meter) RoundTrip(began time.Time) {
 	took := time.Since(began)
 	for i, most := range RoundTripBuckets {

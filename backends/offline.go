@@ -2,7 +2,7 @@ package backends
 
 import "context"
 
-// Absent stands where a Backend is not, or not yet, or not any more: whatever is asked of
+// Offline stands where a Backend is not, or not yet, or not any more: whatever is asked of
 // it is Unavailable.
 type Offline struct {
 	About Info         // what Info answers
@@ -32,17 +32,17 @@ func (*Offline) Close() error { return nil }
 // Commit implements Backend.
 func (a *Offline) Commit(context.Context, Batch) (Results, error) { return Results{}, a.err() }
 
-// Beat implements Backend.
+// Heartbeat implements Backend.
 func (a *Offline) Heartbeat(context.Context, Heartbeat) (HeartbeatResult, error) {
 	return HeartbeatResult{}, a.err()
 }
 
-// Held implements Backend.
+// ClaimedBy implements Backend.
 func (a *Offline) ClaimedBy(context.Context, Identity, string, int) ([]ClaimedJob, error) {
 	return nil, a.err()
 }
 
-// Sweep implements Backend.
+// Maintain implements Backend.
 func (a *Offline) Maintain(context.Context, Maintenance) (MaintenanceResult, error) {
 	return MaintenanceResult{}, a.err()
 }

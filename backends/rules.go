@@ -19,12 +19,12 @@ type AttemptState struct {
 	PrefetchLosses int  // how often in a row its sidecar was lost with it like that
 }
 
-// Uncharged reports whether a claim for the slot is left uncharged until its
+// Uncounted reports whether a claim for the slot is left uncharged until its
 // delivery is recorded. A job that was lost unrecorded as often as it may be tried
 // (limit) is charged at its claim: it may be what kills sidecars.
 func (s Slot) Uncounted(unrecorded, limit int) bool { return s.Prefetch && unrecorded < limit }
 
-// Fate is what becomes of a claimed job that was not acked.
+// Disposition is what becomes of a claimed job that was not acked.
 type Disposition struct {
 	State            State         // ready, scheduled or dead
 	Delay            time.Duration // with scheduled
@@ -35,7 +35,7 @@ type Disposition struct {
 	Message          string
 }
 
-// Nacked is the fate of a nacked job.
+// AfterNack is the fate of a nacked job.
 func (s AttemptState) AfterNack(n Nack) Disposition {
 	switch {
 	case !n.Snooze:
@@ -59,7 +59,7 @@ func (s AttemptState) AfterNack(n Nack) Disposition {
 	return f
 }
 
-// Released is the fate of a job that was taken back for its worker.
+// AfterRelease is the fate of a job that was taken back for its worker.
 func (s AttemptState) AfterRelease(r Release) Disposition {
 	if r.Uncounted {
 		return Disposition{State: StateReady, SamePosition: true, Attempts: s.Attempts - 1, Losses: s.Losses, PrefetchLosses: s.PrefetchLosses}
@@ -79,7 +79,7 @@ func (s AttemptState) AfterRelease(r Release) Disposition {
 	return f
 }
 
-// Reaped is the fate of a job that was taken back for the cause. A sidecar that is
+// AfterReap is the fate of a job that was taken back for the cause. A sidecar that is
 // lost with a delivery unrecorded may never have made it. One that ran over its
 // time may have: that is charged.
 func (s AttemptState) AfterReap(c Cause) Disposition {

@@ -189,7 +189,7 @@ func (st *settlement) finish() *protocol.Reply {
 	if failed != nil {
 		_, locked := errors.AsType[*backends.LockedError](failed)
 		if written && (backends.Retryable(failed) || locked) { // which say that nothing was written
-			failed = fmt.Errorf("%w: it was in another database: %v", backends.ErrUnknownOutcome, failed)
+			failed = fmt.Errorf("%w: it was in another database: %s", backends.ErrUnknownOutcome, failed.Error())
 		}
 		return st.sess.failure(failed)
 	}

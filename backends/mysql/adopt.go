@@ -69,7 +69,7 @@ func sizeOf(st *backends.Statement) int64 {
 	return int64(n)
 }
 
-// Ask implements backends.Adopter.
+// Query implements backends.Adopter.
 func (s *Store) Query(ctx context.Context, statements ...*backends.Statement) error {
 	return s.read(ctx, func(ctx context.Context, t *tx) error {
 		t.add("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")

@@ -9,7 +9,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
-// Beat implements backends.Backend. No commit of this process can hold it up:
+// Heartbeat implements backends.Backend. No commit of this process can hold it up:
 // it has a connection of its own.
 func (s *Store) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.HeartbeatResult, error) {
 	ctx, done := s.Bound(ctx)

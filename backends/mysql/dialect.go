@@ -17,7 +17,7 @@ type grammar struct {
 	skips bool   // the server has SKIP LOCKED
 }
 
-// Grammar implements backends.Adopter.
+// Dialect implements backends.Adopter.
 func (s *Store) Dialect() backends.Dialect { return grammar{clock: s.o.clock, skips: s.server.skips} }
 
 func (g grammar) Name(identifier string) string {

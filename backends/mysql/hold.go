@@ -20,7 +20,7 @@ type heldTx struct {
 	t *tx // nil: there is no transaction
 }
 
-// NoHold implements backends.TxClaimer.
+// NoOpenTx implements backends.TxClaimer.
 func (s *Store) NoOpenTx() error {
 	if !s.server.skips {
 		return fmt.Errorf("%s knows no SKIP LOCKED, without which each claim would wait for the jobs that are worked on (MariaDB has it since 10.6)", s.server.name())
@@ -28,7 +28,7 @@ func (s *Store) NoOpenTx() error {
 	return nil
 }
 
-// Hold implements backends.TxClaimer.
+// OpenTx implements backends.TxClaimer.
 func (s *Store) OpenTx(ctx context.Context, idle time.Duration) (backends.OpenTx, error) {
 	ctx, done := s.Bound(ctx)
 	defer done()

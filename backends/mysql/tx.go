@@ -24,11 +24,10 @@ type tx struct {
 
 	acked int64 // how many rows the last statement must have deleted; 0: it is no Ack
 
-	now    instant  // of the transaction, if it asked for it
-	asked  bool     // it did
-	named  []string // queues that this transaction registers
-	claims []string // the queues of its claims
-	then   []func() // what the next Flush does behind the answers
+	now   instant  // of the transaction, if it asked for it
+	asked bool     // it did
+	named []string // queues that this transaction registers
+	then  []func() // what the next Flush does behind the answers
 
 	namedAt time.Time // before the first of them
 }

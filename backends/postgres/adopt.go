@@ -59,7 +59,7 @@ func (t *tx) queue(st *backends.Statement) {
 	}, st.Args...)
 }
 
-// Ask implements backends.Adopter.
+// Query implements backends.Adopter.
 func (s *Store) Query(ctx context.Context, statements ...*backends.Statement) error {
 	return s.read(ctx, func(_ context.Context, t *tx) error {
 		for _, st := range statements {

@@ -18,7 +18,7 @@ type beater struct {
 	free   chan *pgx.Conn // 1; nil in it: to be opened
 }
 
-// Beat implements backends.Backend. No commit of this process can hold it up:
+// Heartbeat implements backends.Backend. No commit of this process can hold it up:
 // it has a connection of its own.
 func (s *Store) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.HeartbeatResult, error) {
 	ctx, done := s.Bound(ctx)

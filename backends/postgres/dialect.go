@@ -11,7 +11,7 @@ import (
 // grammar implements backends.Grammar.
 type grammar struct{ schema string }
 
-// Grammar implements backends.Adopter.
+// Dialect implements backends.Adopter.
 func (s *Store) Dialect() backends.Dialect { return grammar{schema: s.o.Schema} }
 
 func (g grammar) Name(identifier string) string { return quoteName(identifier) }

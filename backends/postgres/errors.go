@@ -41,8 +41,7 @@ func transient(err error) bool {
 	if known(err) {
 		return false
 	}
-	var lost *lostError
-	if errors.As(err, &lost) {
+	if _, lost := errors.AsType[*lostError](err); lost {
 		return true
 	}
 	if said, ok := errors.AsType[*pgconn.PgError](err); ok {

@@ -23,10 +23,10 @@ type heldTx struct {
 	idle time.Duration
 }
 
-// NoHold implements backends.TxClaimer.
+// NoOpenTx implements backends.TxClaimer.
 func (s *Store) NoOpenTx() error { return nil }
 
-// Hold implements backends.TxClaimer.
+// OpenTx implements backends.TxClaimer.
 func (s *Store) OpenTx(ctx context.Context, idle time.Duration) (backends.OpenTx, error) {
 	ctx, done := s.Bound(ctx)
 	defer done()

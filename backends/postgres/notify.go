@@ -118,7 +118,7 @@ func (s *Store) Notifications(ctx context.Context) (<-chan string, bool) { retur
 // maxName is how long a name may be, in bytes: LISTEN cuts longer ones silently.
 const maxName = 63
 
-// Hears implements backends.Hearer.
+// CanListen implements backends.Hearer.
 func (s *Store) CanListen(channel string) error {
 	if len(channel) > maxName {
 		return fmt.Errorf("the channel's name is %d bytes long, and PostgreSQL's are %d at most", len(channel), maxName)
@@ -126,7 +126,7 @@ func (s *Store) CanListen(channel string) error {
 	return nil
 }
 
-// Hear implements backends.Hearer.
+// Listen implements backends.Hearer.
 func (s *Store) Listen(ctx context.Context, channels map[string][]string) (<-chan string, bool) {
 	if !s.o.Notify || s.pooled {
 		return nil, false

@@ -13,7 +13,7 @@ import (
 
 var _ backends.Adopter = (*Store)(nil)
 
-// Ask implements backends.Adopter.
+// Query implements backends.Adopter.
 func (s *Store) Query(ctx context.Context, statements ...*backends.Statement) error {
 	return s.reading(ctx, func(t *tx) error { return t.Do(ctx, statements...) })
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
-// Beat implements backends.Backend. It writes on a connection of its own and
+// Heartbeat implements backends.Backend. It writes on a connection of its own and
 // passes every commit that waits for the write lock in this process.
 func (s *Store) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.HeartbeatResult, error) {
 	var p backends.HeartbeatResult

@@ -12,7 +12,7 @@ import (
 // it, takes that column's affinity.
 type grammar struct{}
 
-// Grammar implements backends.Adopter.
+// Dialect implements backends.Adopter.
 func (s *Store) Dialect() backends.Dialect { return grammar{} }
 
 func (grammar) Name(identifier string) string {

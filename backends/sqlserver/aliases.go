@@ -26,6 +26,4 @@ func (s *Store) read(ctx context.Context, calls ...call) error {
 
 const maxTries = core.MaxTries
 
-type grammar = dialect.Dialect
-
 func narrow(c backends.Column) bool { return dialect.Narrow(c) }
