@@ -14,13 +14,13 @@ import (
 
 var _ backends.Adopter = (*Store)(nil)
 
-// rowWait is how long a commit waits for what another program has locked: rows of adopted
-// tables, and keys that it stored in a transaction that is open. Writes whose own rows are
-// locked wait so long alone, and those with keys for lockWait; see backends.Batch.WaitForLocks.
-// The server counts in seconds.
+// rowWait is how long a commit waits for locks of other programs: on rows of adopted tables, and on keys
+// that an open transaction has stored. A write whose own rows are locked waits so long in a batch of its
+// own, and one with keys waits for lockWait: see backends.Batch.WaitForLocks. The server counts in whole
+// seconds.
 const rowWait = time.Second
 
-// requireAlive ends the transaction if the sidecar is not alive.
+// requireAlive makes the transaction fail with backends.ErrEvicted if the sidecar is not alive.
 func (t *tx) requireAlive(host backends.Identity) {
 	t.query(func(r *result) error {
 		ok, err := r.next()
@@ -31,8 +31,8 @@ func (t *tx) requireAlive(host backends.Identity) {
 	}, "SELECT 1 FROM qsidecar_hosts WHERE host = ? AND NOT dead AND NOT has_left", int64(host))
 }
 
-// lockedOut gives the error of a transaction that waited for another program's row or key its
-// kind.
+// lockedOut converts the error of a transaction that waited for another program's lock on a row or key to
+// a backends.LockedError.
 func lockedOut(o core.TxOptions, err error) error {
 	if (o.AdoptedWrites || o.AdoptedClaims || o.Keyed) && isCode(err, codeLockWait, codeNoWait) {
 		return &backends.LockedError{Err: errors.New("the lock was not free in time")}
@@ -51,7 +51,7 @@ func (t *tx) Do(ctx context.Context, statements ...*backends.Statement) error {
 	return t.Flush(ctx)
 }
 
-// sizeOf is about what a statement takes in a packet.
+// sizeOf estimates how many bytes a statement takes in a packet.
 func sizeOf(st *backends.Statement) int64 {
 	n := 2 * len(st.Text)
 	for _, a := range st.Args {
@@ -88,17 +88,17 @@ func (s *Store) Query(ctx context.Context, statements ...*backends.Statement) er
 	})
 }
 
-// The marks of a Grammar's texts, each between two NULs: its letter, and the number
-// of the argument; of a list, what stands before and after each of its values.
+// Marks stand for arguments in the SQL of a backends.Dialect. Each is between two NULs: a letter, and the
+// number of the argument. The mark of a list also has the text before and after each value.
 const (
 	markValue   = "v"
-	markNumber  = "n" // whole numbers, given as texts
+	markNumber  = "n" // whole numbers, which are passed as texts
 	markList    = "l"
 	markNumbers = "m"
-	markAnswer  = "\x00a\x00" // what follows is the expression that an INSERT answers with
+	markAnswer  = "\x00a\x00" // before the expression whose value an INSERT returns
 
-	// hidden stands for a question mark that is no argument's; see script.plain.
-	// No name and no text of a Grammar's has a NUL.
+	// hidden stands for a question mark that is not a placeholder; see script.plain. Names and texts of a
+	// backends.Dialect contain no NUL.
 	hidden = "\x00\x01"
 )
 
@@ -106,7 +106,7 @@ func mark(letter string, n int, around ...string) string {
 	return "\x00" + letter + strings.Join(append([]string{strconv.Itoa(n)}, around...), "\x02") + "\x00"
 }
 
-// say queues a statement.
+// say queues one statement of a package that uses backends.Dialect: it replaces the marks, and passes rows to st.Row.
 func (t *tx) say(st *backends.Statement) error {
 	text, answer, _ := strings.Cut(st.Text, markAnswer)
 	rows := strings.HasPrefix(text, "SELECT ")
@@ -131,7 +131,7 @@ func (t *tx) say(st *backends.Statement) error {
 	return nil
 }
 
-// texts hands rows on, without their first columns. seen is called with each.
+// texts passes rows to st.Row, without their first columns. It calls seen for each row.
 func (r *result) texts(first int, st *backends.Statement, seen func()) error {
 	var wrong error
 	for {
@@ -141,7 +141,7 @@ func (r *result) texts(first int, st *backends.Statement, seen func()) error {
 		}
 		seen()
 		if wrong != nil || st.Row == nil || len(r.row) == first {
-			continue // the rest has to be read all the same
+			continue // the remaining rows must be read too
 		}
 		cells := make([][]byte, len(r.row)-first)
 		for i := range cells {
@@ -151,7 +151,7 @@ func (r *result) texts(first int, st *backends.Statement, seen func()) error {
 	}
 }
 
-// cell is a value as a text; NULL is nil.
+// cell returns a value as text; NULL is nil.
 func (r *result) cell(i int) []byte {
 	switch v := r.row[i].(type) {
 	case nil:
@@ -163,7 +163,7 @@ func (r *result) cell(i int) []byte {
 	}
 }
 
-// put goes on with the last statement: with a text of the Grammar's.
+// put appends SQL of a backends.Dialect to the last statement, with arguments in place of marks.
 func (t *tx) put(text string, args []any) error {
 	for i, part := range strings.Split(text, "\x00") {
 		if i%2 == 0 {
@@ -197,7 +197,7 @@ func (t *tx) value(letter string, a any) {
 	t.text("?", a)
 }
 
-// list puts in values, of which those that are none of the kind are left out.
+// list appends values. It leaves out values of a list of numbers that are not numbers.
 func (t *tx) list(letter string, all, around []string) {
 	before, after := "", ""
 	if len(around) == 2 {
@@ -220,8 +220,8 @@ func (t *tx) list(letter string, all, around []string) {
 	}
 }
 
-// plain puts the arguments into the text where it has question marks of its own:
-// the driver would take those for arguments.
+// plain returns the SQL and arguments for the driver. If the SQL contains hidden question marks, plain
+// writes the arguments into the text, because the driver would take each question mark for an argument.
 func (p *script) plain() (sql string, args []any) {
 	sql = p.sql.String()
 	if !strings.Contains(sql, hidden) {

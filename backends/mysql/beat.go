@@ -9,8 +9,8 @@ import (
 	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
-// Heartbeat implements backends.Backend. No commit of this process can hold it up:
-// it has a connection of its own.
+// Heartbeat implements backends.Backend. It has a connection of its own, so no commit of this process can
+// delay it.
 func (s *Store) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.HeartbeatResult, error) {
 	ctx, done := s.Bound(ctx)
 	defer done()
@@ -21,7 +21,7 @@ func (s *Store) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.H
 			return p, nil
 		}
 		sent = sent || began && !fromServer(err)
-		// A beat made twice is a beat: only its counter moves twice.
+		// A heartbeat can run twice: only its counter grows twice.
 		if try == core.MaxTries || ctx.Err() != nil || !s.transient(err) || !core.Pause(ctx, core.RetryPause<<try) {
 			if sent {
 				return backends.HeartbeatResult{}, fmt.Errorf("%w: a beat: %w", backends.ErrUnknownOutcome, err)
@@ -40,8 +40,8 @@ func (s *Store) beat(ctx context.Context, b backends.Heartbeat) (p backends.Hear
 	if ctx.Err() != nil {
 		return p, false, context.Cause(ctx)
 	}
-	// A session from before stays good if its server becomes read-only, and an account that is
-	// exempt goes on writing by it.
+	// A session from before stays usable if its server becomes read-only, and an account that is exempt
+	// from read_only still writes through it.
 	if err := s.writable(ctx, c); err != nil {
 		if core.Known(err) {
 			c.bad = true
@@ -75,5 +75,5 @@ func (s *Store) beat(ctx context.Context, b backends.Heartbeat) (p backends.Hear
 	return p, true, c.query(ctx, t.sql.String(), t.args, t.reads)
 }
 
-// ownerLane is the lane of what a host has claimed.
+// ownerLane returns the `lane` of the jobs that a sidecar has claimed.
 func ownerLane(host int64) string { return fmt.Sprintf("c%016X", uint64(host)) }

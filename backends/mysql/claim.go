@@ -11,65 +11,64 @@ import (
 	"github.com/qsidecar/qsidecar/backends/internal/cursor"
 )
 
-// claiming is one claim under way. Its queues are asked one after the other, each
-// with as many statements as it needs.
+// claiming is one claim in progress. It goes through its queues one after the other, with as many
+// statements as each needs.
 type claiming struct {
 	backends.Claim
 	s     *Store
 	host  backends.Identity
-	left  int64 // bytes that may still be given
+	left  int64 // bytes that the claim can still return
 	res   backends.ClaimResult
 	seen  map[string]*cursor.Learned
 	done  bool
 	asked bool // in this round
 
-	at     int // the queue
+	at     int // index of the present queue in Queues
 	look   look
-	whole  bool // ahead means from the lows on
-	locks  bool // the look is made with locks, whatever it walks over
+	whole  bool // ahead starts at the lows instead of the heads
+	locks  bool // the statement locks rows, whatever part it scans
 	sent   time.Time
-	again  bool  // the queue was asked again because jobs came back
-	below  int32 // newest first: the last urgency that was looked through
-	bottom bool  // newest first: there is no other
+	again  bool  // the queue is scanned again because jobs were given back
+	below  int32 // newest first: the last urgency that was scanned
+	bottom bool  // newest first: there is no other urgency
 	ids    []int64
 	found  []ready
 }
 
-// look is which part of a queue's lane a statement goes through. InnoDB compares
-// the end of a range only with entries that are not delete-marked: one in which
-// nothing is left, as that of higher priorities, walks over all the dead entries
-// after it, up to the first live one. While somebody holds a snapshot these are all
-// that was taken since. So most claims look where the next job most likely is, and
-// nowhere else unless that is not enough, or the time for a full look has come. And
-// such a look reads without locks, which is 20 times as fast over dead entries;
-// what it finds is locked by id.
+// look is the part of a queue's ready jobs that a statement scans. InnoDB compares the end of a range only
+// with entries that are not delete-marked. A range without live entries, such as the one of the higher
+// priorities, makes it walk over all dead entries after the range, up to the first live one. While another
+// session keeps a snapshot open, those are all jobs that were claimed since. So most claims scan only
+// where the next job most likely is. They scan more only if that is not enough, or if a full scan is due.
+// Such a larger scan reads without locks, which is 20 times as fast over dead entries. The claim then
+// locks the rows that it found by id.
 type look int
 
 const (
-	near   look = iota // from where the last claim ended, in its urgency
-	ahead              // from the heads on, in each
+	near   look = iota // from where the last claim ended, in the same urgency
+	ahead              // from the heads on, in each urgency
 	behind             // between the lows and the heads
 )
 
-// ready is a row that a claim locked.
+// ready is a ready job that a claim locked.
 type ready struct {
 	backends.Job
 	id, size, position   int64
 	attempts, unrecorded int64
 	max, timeout         int64
 	urgency              int32
-	large                bool // its payload is fetched once it is taken
+	large                bool // its payload is fetched after it is taken
 }
 
-// bytesOf is how many bytes of a row count against the limits: its payload's, and those of
-// headers that are larger than any that a sidecar stores.
+// bytesOf is how many bytes of a row count against the limits: the payload, and headers that are larger
+// than those that a sidecar stores.
 const bytesOf = "LENGTH(payload) + IF(LENGTH(headers) > 65536, LENGTH(headers), 0)"
 
 const readyColumns = "id, priority, position, " + bytesOf + ", IF(LENGTH(payload) <= ?, payload, NULL), attempts, unrecorded, fence, " +
 	"max_attempts, timeout_ms, enqueued_at, headers, `key`, last_error"
 
-// smallPayload is what a claim's first statement brings along for each row, at
-// least; the others' payloads are fetched when it is known that they are taken.
+// smallPayload is the least size up to which a claim's first statement returns payloads. Larger payloads
+// are fetched after the jobs are taken.
 const smallPayload = 16 << 10
 
 func (c *claiming) small() int64 {
@@ -83,7 +82,7 @@ func (c *claiming) ask(t *tx) {
 	where := "urgency = @qsidecar_urgency"
 	if !p.LIFO {
 		where = c.where(p)
-	} else { // one urgency after the other, because one index cannot be read in both directions at once
+	} else { // one urgency after the other, because the server can't read one index in both directions at once
 		t.add("SET @qsidecar_urgency = (SELECT MIN(urgency) FROM "+jobs+" WHERE lane = ? AND urgency > ?)", "r"+p.Queue, int64(c.below))
 		t.each(func(r *result) error {
 			if c.bottom = r.null(0); !c.bottom {
@@ -103,8 +102,7 @@ func (c *claiming) ask(t *tx) {
 	t.each(c.read, sql, args...)
 }
 
-// statement is that which finds a claim's rows, and locks them where the server can
-// leave out what others have locked.
+// statement returns the SQL that finds a claim's rows. It also locks them, unless the scan is unlocked.
 func (c *claiming) statement(p backends.Policy, where string) (sql string, args []any) {
 	tail := " FROM " + jobs + " WHERE " + laneRange + " AND " + where + " ORDER BY " + inLanes + " LIMIT ?"
 	args = []any{"r" + p.Queue, "r" + p.Queue}
@@ -119,12 +117,12 @@ func (c *claiming) statement(p backends.Policy, where string) (sql string, args 
 	return "SELECT " + readyColumns + tail + " FOR UPDATE SKIP LOCKED", append([]any{c.small()}, args...)
 }
 
-// unlocked: the look reads without locks.
+// unlocked reports whether the statement reads without locks.
 func (c *claiming) unlocked(p backends.Policy) bool {
 	return c.s.sql.skip == "" || !p.LIFO && c.look != near && !c.locks
 }
 
-// where is the part of the lane to go through.
+// where returns the condition for the part of the queue to scan, and records when it is scanned.
 func (c *claiming) where(p backends.Policy) string {
 	now := time.Now()
 	c.sent = now
@@ -149,7 +147,7 @@ func (c *claiming) where(p backends.Policy) string {
 	return within(segments[:ends+1])
 }
 
-// lockFound locks what was found, in the order of the ids, and reads it.
+// lockFound locks the rows with the found ids, in the order of the ids, and reads them.
 func (c *claiming) lockFound(ctx context.Context, t *tx) error {
 	slices.Sort(c.ids)
 	t.each(c.read, "SELECT "+readyColumns+" FROM "+byID+" WHERE id IN ("+list(c.ids)+") AND state = 'ready' AND run_at IS NULL ORDER BY id FOR UPDATE"+t.s.sql.skip, c.small())
@@ -170,7 +168,7 @@ func (c *claiming) read(r *result) error {
 	return nil
 }
 
-// digest gives what was found to the slots, and decides how to go on.
+// digest assigns the rows that were found to slots, and decides how to continue.
 func (c *claiming) digest(t *tx, end *queuesState) error {
 	p := c.Queues[c.at]
 	if end.paused[p.Queue] {
@@ -206,7 +204,7 @@ func (c *claiming) digest(t *tx, end *queuesState) error {
 	c.bury(t, p, buried)
 	l := c.seen[p.Queue]
 	for _, j := range taken {
-		if l != nil { // its place again: another job may have the same
+		if l != nil { // minus 1, so that its position is scanned again: another job can have the same one
 			l.Taken = append(l.Taken, cursor.Spot{Urgency: j.urgency, Position: j.position - 1})
 		}
 	}
@@ -216,11 +214,11 @@ func (c *claiming) digest(t *tx, end *queuesState) error {
 		if l != nil && l.Full {
 			l.All, l.Took = true, time.Since(c.sent)
 		}
-	case len(buried) > 0, found < asked && t.s.sql.skip == "": // room for others; some moved meanwhile
+	case len(buried) > 0, found < asked && t.s.sql.skip == "": // there are free slots for other jobs, or some jobs changed since the scan
 		if p.LIFO {
 			c.below--
 		}
-	case found < asked && asked == wanted: // others hold some of those; there may be more after them
+	case found < asked && asked == wanted: // other transactions have locked some of these rows; there can be more rows after them
 		c.locks = true
 	case p.LIFO && !c.bottom:
 	case l != nil && c.look == near:
@@ -233,8 +231,8 @@ func (c *claiming) digest(t *tx, end *queuesState) error {
 	return nil
 }
 
-// through: the queue gave all that it had. Jobs that were given back behind the
-// heads meanwhile, perhaps too late for the looks to see them, are looked for once.
+// through handles a queue that returned all its ready jobs. If jobs were given back behind the heads since
+// the scans began, perhaps too late for the scans to see them, it scans the queue once more.
 func (c *claiming) through(p backends.Policy, l *cursor.Learned, end *queuesState) {
 	if l != nil {
 		l.All, l.Took = true, time.Since(c.sent)

@@ -11,21 +11,21 @@ import (
 	"github.com/qsidecar/qsidecar/backends/internal/cursor"
 )
 
-// queuesState is what the tables beside the jobs said last.
+// queuesState is what the last statement read from qsidecar_meta and qsidecar_queues.
 type queuesState struct {
-	micros  int64            // the clock of positions
-	paused  map[string]bool  // by queue, as of its last look
-	returns map[string]int64 // the same
+	micros  int64            // the clock of positions, in µs
+	paused  map[string]bool  // by queue, when the queue was last read
+	returns map[string]int64 // by queue, in the same way
 }
 
-// claims are the claims of one core.
+// claims are the claims of one transaction.
 type claims struct {
 	s      *Store
 	tx     *tx
 	host   backends.Identity
 	all    []*claiming
 	queues []string // of all claims, each once
-	locked bool     // their rows, if the server has no SKIP LOCKED
+	locked bool     // the queues' rows are locked, if the server has no SKIP LOCKED
 	end    queuesState
 }
 
@@ -46,9 +46,9 @@ func (t *tx) newClaims(host backends.Identity, all []backends.Claim) *claims {
 	return k
 }
 
-// ask queues a statement for each claim that can go on: what an earlier one may take from
-// its queue must be taken first. A claim of many queues needs as many rounds, so a round
-// costs what its own queues do.
+// ask queues a statement for each claim that can continue. A claim waits if an earlier claim still uses
+// one of its queues, because the earlier one takes its jobs first. Each round asks for one queue of a
+// claim, so its cost does not depend on how many queues the claim has.
 func (k *claims) ask() {
 	t := k.tx
 	if !k.locked && t.s.sql.skip == "" && len(k.all) > 0 {
@@ -97,8 +97,7 @@ func (k *claims) ask() {
 		append([]any{int64(k.host)}, asked...)...)
 }
 
-// takeTurns lets one transaction at a time claim from a queue, where the server
-// cannot skip what others have locked.
+// takeTurns lets one transaction at a time claim from a queue. It is for servers without SKIP LOCKED.
 func (t *tx) takeTurns(queues []string) {
 	queues = slices.Clone(queues)
 	slices.Sort(queues)
@@ -108,15 +107,15 @@ func (t *tx) takeTurns(queues []string) {
 	}
 }
 
-// Finish implements core.Claims. The claims take what they locked, and ask again where they
-// may get more.
+// Finish implements core.Claims. The claims take the rows that they locked, and continue if they can get
+// more.
 func (k *claims) Finish(ctx context.Context) (all []backends.ClaimResult, err error) {
 	for {
 		for _, c := range k.all {
 			if !c.asked {
 				continue
 			}
-			if len(c.ids) > 0 { // read without locks
+			if len(c.ids) > 0 { // found by a statement without locks
 				if err := c.lockFound(ctx, k.tx); err != nil {
 					return nil, err
 				}
@@ -135,19 +134,19 @@ func (k *claims) Finish(ctx context.Context) (all []backends.ClaimResult, err er
 		}
 	}
 	for _, c := range k.all {
-		all = append(all, c.res) // large payloads come with the COMMIT
+		all = append(all, c.res) // large payloads arrive with the COMMIT
 	}
 	return all, nil
 }
 
-// Committed implements core.Claims. It tells the cursors what the claims saw.
+// Committed implements core.Claims. It updates the cursors with what the claims read.
 func (k *claims) Committed() {
 	if len(k.all) == 0 || k.end.micros == 0 {
 		return
 	}
 	back := k.s.clocks.back(k.end.micros)
 	if back {
-		k.s.Cursors.Reset() // positions may be given again that were passed
+		k.s.Cursors.Reset() // positions that were passed can be assigned again
 	}
 	for _, c := range k.all {
 		for queue, l := range c.seen {

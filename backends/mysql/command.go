@@ -28,7 +28,7 @@ func (t *tx) Pause(ctx context.Context, queue string, paused bool) (ready bool, 
 	return ready, err
 }
 
-// chosenRows locks the rows with the ids that are in a queue, in the order of the ids.
+// chosenRows locks rows by id, in the order of the ids, and returns those that are in the queue.
 func (t *tx) chosenRows(ctx context.Context, queue string, ids []int64) (rows []*job, err error) {
 	all := map[int64]*job{}
 	t.askNow()
@@ -46,7 +46,8 @@ func (t *tx) chosenRows(ctx context.Context, queue string, ids []int64) (rows []
 	return rows, nil
 }
 
-// deleteRows queues the deletion of locked rows.
+// deleteRows queues the deletion of the locked rows for which which returns true, and returns their
+// number.
 func (t *tx) deleteRows(all []*job, which func(j *job) bool) (n int64) {
 	var rows []*core.Row
 	for _, j := range all {
@@ -100,10 +101,11 @@ func (t *tx) Purge(ctx context.Context, queue string, state backends.State, limi
 	return t.deleteRows(rows, func(j *job) bool { return j.state == state }), nil
 }
 
-// retryPlace is the last dead job that a retry has seen.
+// retryPlace is the position of the last dead job that a retry has read.
 type retryPlace struct{ place, id int64 }
 
-// nextDeadSQL finds some of a lane's rows after a place. Those whose keys are taken stay.
+// nextDeadSQL finds a limited number of a queue's dead jobs after a retryPlace. Jobs whose keys are taken
+// remain dead.
 const nextDeadSQL = "SELECT id, place FROM " + jobs + " WHERE lane = ? AND urgency = 0 AND (place = ? AND id > ? OR place > ?) ORDER BY urgency, place, id LIMIT ?"
 
 // Retry implements core.Commander.
@@ -140,7 +142,7 @@ func (t *tx) Retry(ctx context.Context, queue string, ids []int64, after any, li
 	return r, nil
 }
 
-// retryRows makes dead jobs ready, in their order.
+// retryRows makes dead jobs ready, in the order of the list.
 func (t *tx) retryRows(rows []*job) {
 	t.wrote = true
 	rank := int64(0)
@@ -161,8 +163,8 @@ func (t *tx) retryRows(rows []*job) {
 	}
 }
 
-// takeKeysBack gives dead jobs their keys again, and returns those that have them, or never
-// had one. whole: it is an error if another job has a key.
+// takeKeysBack gives dead jobs their keys again. It returns the jobs that have their key now or have none.
+// If whole is true, a key of another job is an error.
 func (t *tx) takeKeysBack(ctx context.Context, rows []*job, whole bool) (with []*job, err error) {
 	keys := map[jobKey]*keyRow{}
 	seen := map[jobKey]bool{}

@@ -26,22 +26,23 @@ import (
 
 const (
 	connectTimeout = 10 * time.Second
-	lockWait       = 5 * time.Second  // for a row, then the transaction is tried again
-	schemaWait     = 10 * time.Second // for a table that somebody alters
-	// idleEnds is how long the server keeps a session that says nothing, or does not read what
-	// is sent to it. Those of a host that vanished without a word hold their locks until then.
-	// It is shorter than the usual host_lease, after which others take the host's jobs back.
+	lockWait       = 5 * time.Second  // for a row; then the transaction is retried
+	schemaWait     = 10 * time.Second // for a table that another session alters
+	// idleEnds is how long the server keeps a session that sends nothing, or that doesn't read the
+	// server's answers. If a host vanishes without closing its connections, its sessions keep their locks
+	// until then. It is shorter than the default host_lease, after which other sidecars reap the host's
+	// jobs.
 	idleEnds = 20 * time.Second
-	// idleKept is how long a connection that is not used is thought to be good.
+	// idleKept is how long an unused connection counts as usable.
 	idleKept   = 14 * time.Second
-	packetRoom = 64 << 10 // of a packet, for what is not payload
+	packetRoom = 64 << 10 // the part of a packet that is not payload
 )
 
-// configure reads the address.
+// configure parses the address.
 func configure(o *Options) (*mysql.Config, error) {
 	u, err := url.Parse(o.URL)
 	if err != nil {
-		return nil, errors.New("the address of the MySQL database is no URL: write mysql://USER@HOST/DATABASE") // url's error shows the password
+		return nil, errors.New("the address of the MySQL database is no URL: write mysql://USER@HOST/DATABASE") // the error of url contains the password
 	}
 	c := mysql.NewConfig()
 	c.User, c.DBName = u.User.Username(), strings.TrimPrefix(u.Path, "/")
@@ -69,7 +70,7 @@ func configure(o *Options) (*mysql.Config, error) {
 	c.Logger = quiet{o.Log}
 	c.ConnectionAttributes = "program_name:qsidecar"
 	c.MultiStatements, c.InterpolateParams, c.ClientFoundRows = true, true, true
-	c.CheckConnLiveness = false // each call tries again
+	c.CheckConnLiveness = false // each call retries
 	c.MaxAllowedPacket = 1 << 30
 	return c, nil
 }
@@ -107,12 +108,12 @@ func secure(c *mysql.Config, mode, ca, host string) error {
 	return nil
 }
 
-// quiet is the driver's log.
+// quiet is the driver's logger.
 type quiet struct{ log *slog.Logger }
 
 func (q quiet) Print(v ...any) { q.log.Debug("the MySQL driver says", "text", fmt.Sprint(v...)) }
 
-// placeOf is the address without secrets.
+// placeOf returns the address without secrets.
 func placeOf(c *mysql.Config) string {
 	if c.Net == "unix" {
 		return fmt.Sprintf("mysql://%s@localhost/%s?socket=%s", c.User, c.DBName, c.Addr)
@@ -120,39 +121,39 @@ func placeOf(c *mysql.Config) string {
 	return fmt.Sprintf("mysql://%s@%s/%s", c.User, c.Addr, c.DBName)
 }
 
-// conn is a connection and the line of commits that it goes on with.
+// conn is a connection, and the line whose commits it numbers.
 type conn struct {
 	raw    driver.Conn
 	wire   net.Conn
-	name   string // of a lock that the session holds: others find and end it by that
+	name   string // of a user lock that the session holds; other sessions find and end the session by it
 	used   time.Time
 	opened time.Time
 	line   *line
 	bad    bool
-	wait   time.Duration // for a lock, as the session has it
+	wait   time.Duration // the session's innodb_lock_wait_timeout
 
-	server string // which one it leads to
+	server string // identifies the server that the connection leads to
 
-	joined time.Time // when the line's row in qsidecar_commits was last made sure of; zero: never
+	joined time.Time // when the line's row in qsidecar_commits was last written; zero: never
 }
 
-// line numbers the commits of one place in the pool, whichever connection it has.
-// Its row in qsidecar_commits tells the last one that happened.
+// line numbers the commits of one slot of the pool, for each connection that the slot has over time. The
+// row of the line in qsidecar_commits has the number of the last commit that succeeded.
 type line struct {
 	handle int64
 	number uint64
-	stray  string // the name of a session that may still be at it; empty: none
+	stray  string // the name of a session that can still be at work for the line; empty: none
 }
 
 func newLine() *line { return &line{handle: rand.Int64()} }
 
-// pool is a bounded number of places for connections.
+// pool is a bounded number of slots for connections.
 type pool struct {
 	free chan struct{}
 	mu   sync.Mutex
 	idle []*conn
-	left time.Time // connections from before are not used again
-	line []*line   // of the places without a connection
+	left time.Time // connections that were opened before are not used again
+	line []*line   // those of the slots without a connection
 	over bool
 }
 
@@ -164,7 +165,7 @@ func (p *pool) fill(n int) {
 	}
 }
 
-// get takes a place; its connection may be nil, to be opened for the line.
+// get takes a slot. If its connection is nil, the caller opens one for the line.
 func (p *pool) get(ctx context.Context, m *backends.Meter) (*conn, *line, error) {
 	if ctx.Err() != nil {
 		return nil, nil, context.Cause(ctx)
@@ -196,14 +197,14 @@ func (p *pool) get(ctx context.Context, m *backends.Meter) (*conn, *line, error)
 	return nil, l, nil
 }
 
-// leave has the connections that are open be used no more: their server became read-only.
+// leave retires the connections that are open now, because their server became read-only.
 func (p *pool) leave() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.left = time.Now()
 }
 
-// put gives a place back, with its connection or without.
+// put returns a slot. c is its connection, or nil.
 func (p *pool) put(c *conn, l *line) {
 	p.mu.Lock()
 	if c != nil && (c.bad || p.over || !c.valid()) {
@@ -220,7 +221,7 @@ func (p *pool) put(c *conn, l *line) {
 	p.free <- struct{}{}
 }
 
-// close waits for what is under way, which ends at once because the Store did.
+// close waits for calls in progress. They end at once because the Store is closed.
 func (p *pool) close() {
 	p.mu.Lock()
 	p.over = true
@@ -234,7 +235,8 @@ func (p *pool) close() {
 	p.idle = nil
 }
 
-// dial opens a connection with the settings of this package.
+// dial opens a connection with the settings of this package. It does not kill the line's stray session:
+// see open.
 func (s *Store) dial(ctx context.Context, l *line) (*conn, error) {
 	now := time.Now()
 	c := &conn{line: l, name: "qsidecar-" + strconv.FormatUint(rand.Uint64(), 36), opened: now, used: now, wait: lockWait}
@@ -251,8 +253,8 @@ func (s *Store) dial(ctx context.Context, l *line) (*conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The driver's own limit is for the dialling: a server that then says nothing would be
-	// waited for as long as ctx lasts.
+	// The driver's own timeout covers dialing only. Without this limit, a server that accepts the
+	// connection and sends nothing would block until ctx ends.
 	within, cancel := context.WithTimeoutCause(ctx, s.o.connect, fmt.Errorf("no answer to the login within %v", s.o.connect))
 	defer cancel()
 	if c.raw, err = connector.Connect(within); err != nil {
@@ -268,16 +270,16 @@ func (s *Store) dial(ctx context.Context, l *line) (*conn, error) {
 	return c, nil
 }
 
-// close tells the server good-bye, where it hears it at once.
+// close ends the session, and waits at most a second for the server to accept that.
 func (c *conn) close() {
 	c.bad = true
-	_ = c.wire.SetDeadline(time.Now().Add(time.Second)) // fails where the wire is cut already
-	_ = c.raw.Close()                                   // the same; it also ends what belongs to it here
+	_ = c.wire.SetDeadline(time.Now().Add(time.Second)) // fails if the socket is closed already
+	_ = c.raw.Close()                                   // fails in the same case; it also releases the driver's resources
 }
 
-// good reports whether an idle connection is as it should be: open, and the server
-// said nothing. One that the server ended, as when it was restarted, is found here
-// and not by a commit, whose outcome would be unknown then.
+// good reports whether an idle connection is still open and the server sent nothing. It finds a connection
+// that the server closed, for example at a restart. Otherwise a COMMIT would find that, and its outcome
+// would be unknown.
 func (c *conn) good() bool {
 	wire, ok := c.wire.(syscall.Conn)
 	if !ok {
@@ -304,14 +306,14 @@ func (c *conn) valid() bool {
 	return !ok || v.IsValid()
 }
 
-// result is one statement's rows. Their values are of the driver's buffer, and
-// good until the next row.
+// result holds the rows of one statement. The values are in the driver's buffer, and valid until the next
+// row.
 type result struct {
 	rows driver.Rows
 	row  []driver.Value
 }
 
-// exec sends statements that answer with no rows.
+// exec sends statements that return no rows.
 func (c *conn) exec(ctx context.Context, sql string, args ...any) error {
 	if _, err := c.raw.(driver.ExecerContext).ExecContext(ctx, sql, named(args)); err != nil {
 		return c.failed(ctx, err)
@@ -319,7 +321,7 @@ func (c *conn) exec(ctx context.Context, sql string, args ...any) error {
 	return nil
 }
 
-// query sends statements and has each of reads read the rows of one that has any.
+// query sends statements. It calls one of reads, in their order, for each statement that returns rows.
 func (c *conn) query(ctx context.Context, sql string, args []any, reads []func(r *result) error) error {
 	rows, err := c.raw.(driver.QueryerContext).QueryContext(ctx, sql, named(args))
 	if err != nil {
@@ -337,8 +339,8 @@ func (c *conn) query(ctx context.Context, sql string, args []any, reads []func(r
 	return wrong
 }
 
-// readAll reads the rows of every statement. wrong is the first error of reads, which
-// counts only if all rows came.
+// readAll reads the rows of every statement. wrong is the first error of reads. It counts only if all rows
+// arrived.
 func readAll(rows driver.Rows, reads []func(r *result) error) (wrong, err error) {
 	more := rows.(driver.RowsNextResultSet)
 	for i, read := range reads {
@@ -357,7 +359,7 @@ func readAll(rows driver.Rows, reads []func(r *result) error) (wrong, err error)
 			}
 		}
 	}
-	// What comes after the last rows can be an error too.
+	// The server can return an error after the last rows.
 	for err == nil {
 		err = more.NextResultSet()
 	}
@@ -367,8 +369,8 @@ func readAll(rows driver.Rows, reads []func(r *result) error) (wrong, err error)
 	return wrong, nil
 }
 
-// failed notes whether the connection is of use after err. One to a server that can't be
-// written to is not: the address may lead to another one by now.
+// failed records whether the connection is usable after err. A connection to a read-only server isn't: the
+// address can lead to another server by now.
 func (c *conn) failed(ctx context.Context, err error) error {
 	if errors.Is(err, driver.ErrSkip) || errors.Is(err, mysql.ErrPktTooLarge) {
 		return errPacket // it was not sent

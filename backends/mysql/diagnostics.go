@@ -9,8 +9,8 @@ import (
 	"github.com/qsidecar/qsidecar/backends/internal/cursor"
 )
 
-// This file is what package diagnose uses of a Store, beside the exported methods that
-// package backends names.
+// This file contains the methods of a Store that only package diagnose uses, beside those that package
+// backends names.
 
 // Setup is how a Store uses its database.
 type Setup struct {
@@ -23,7 +23,7 @@ type Setup struct {
 	VersionNumber int   // 80013, 100603
 	SkipLocked    bool  // it has FOR UPDATE SKIP LOCKED
 	MaxPacket     int64 // its max_allowed_packet
-	PacketReserve int64 // what a packet needs beside two bytes for each byte of payload
+	PacketReserve int64 // what a packet needs in addition to two bytes for each byte of payload
 }
 
 // Setup returns how the Store uses its database.
@@ -61,13 +61,13 @@ func (s *Store) Session(ctx context.Context, f func(ctx context.Context, x Sessi
 	return s.Outcome(ctx, f(ctx, Session{s: s, c: c}))
 }
 
-// Read runs f with a connection of the pool, and again after an error that may not come
-// back. f must not change settings.
+// Read runs f with a connection of the pool. It retries errors that can be transient. f must not change
+// settings.
 func (s *Store) Read(ctx context.Context, f func(ctx context.Context, x Session) error) error {
 	return s.read(ctx, func(ctx context.Context, t *tx) error { return f(ctx, Session{s: s, c: t.c}) })
 }
 
-// Exec runs a statement without an answer.
+// Exec runs a statement that returns no rows.
 func (x Session) Exec(ctx context.Context, statement string) error { return x.c.exec(ctx, statement) }
 
 // Rows runs a query. It returns all values as texts.
@@ -90,7 +90,7 @@ func (x Session) Rows(ctx context.Context, query string, args ...any) (rows [][]
 	return rows, err
 }
 
-// Explain returns the rows of the plan of a statement, and does not run it.
+// Explain returns the rows of a statement's plan without running the statement.
 func (x Session) Explain(ctx context.Context, st *backends.Statement) ([][]sql.NullString, error) {
 	t := &tx{s: x.s, c: x.c}
 	t.add(explain)
@@ -101,8 +101,8 @@ func (x Session) Explain(ctx context.Context, st *backends.Statement) ([][]sql.N
 	return x.Rows(ctx, query, args...)
 }
 
-// ExplainClaim returns the rows of the plan of the statement that claims jobs of the
-// queue, with the cursors that the Store has now.
+// ExplainClaim returns the rows of the plan of the statement that claims jobs of the queue, with the
+// Store's current cursors.
 func (x Session) ExplainClaim(ctx context.Context, p backends.Policy) ([][]sql.NullString, error) {
 	c := &claiming{Claim: backends.Claim{Queues: []backends.Policy{p}, Slots: make([]backends.Slot, 10), MaxBytes: 1 << 22, MaxPayload: 1 << 22}, s: x.s, seen: map[string]*cursor.Learned{}}
 	where := "urgency = 0"
@@ -115,10 +115,10 @@ func (x Session) ExplainClaim(ctx context.Context, p backends.Policy) ([][]sql.N
 
 const explain = "EXPLAIN FORMAT=TRADITIONAL "
 
-// Broken reports whether the connection is of no more use.
+// Broken reports whether the connection is unusable.
 func (x Session) Broken() bool { return x.c.bad }
 
-// ErrorCode returns the server's number of an error; 0: the error is not the server's.
+// ErrorCode returns the server's number of an error, or 0 if the error is not the server's.
 func ErrorCode(err error) uint16 { return codeOf(err) }
 
 // EndsSession reports whether the server ended the session with that error.

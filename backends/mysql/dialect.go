@@ -10,8 +10,8 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// grammar implements backends.Grammar. Its texts have marks where arguments go,
-// which say puts in: see mark.
+// grammar implements backends.Dialect. Its SQL contains marks in place of arguments, which tx.put
+// replaces: see mark.
 type grammar struct {
 	clock string // the present instant, in UTC
 	skips bool   // the server has SKIP LOCKED
@@ -21,7 +21,7 @@ type grammar struct {
 func (s *Store) Dialect() backends.Dialect { return grammar{clock: s.o.clock, skips: s.server.skips} }
 
 func (g grammar) Name(identifier string) string {
-	return quoteName(strings.ReplaceAll(identifier, "\x00", "")) // which no name has
+	return quoteName(strings.ReplaceAll(identifier, "\x00", "")) // no name contains NUL
 }
 
 func (g grammar) Table(schema, name string) string {
@@ -33,7 +33,7 @@ func (g grammar) Table(schema, name string) string {
 
 func (g grammar) SidecarTable(table string) string { return g.Name(table) }
 
-// Text: what marks are made of is written in hex.
+// Text writes a literal with a NUL in hex, because marks contain NULs.
 func (g grammar) Text(literal string) string {
 	if strings.Contains(literal, "\x00") {
 		return fmt.Sprintf("CONVERT(x'%x' USING utf8mb4)", literal)
@@ -43,7 +43,7 @@ func (g grammar) Text(literal string) string {
 
 var digits = regexp.MustCompile(`^-?[0-9]{1,20}$`)
 
-// Constant: a number stands for itself, since BIT takes a text for its bytes.
+// Constant writes a number without quotes, because BIT reads a quoted text as bytes.
 func (g grammar) Constant(literal string, c backends.Column) string {
 	if c.Kind == backends.BoolColumn {
 		switch strings.ToLower(literal) {
@@ -70,16 +70,16 @@ func (g grammar) Arg(n int, c backends.Column) string {
 	return mark(markValue, n)
 }
 
-// Exact is Arg: the server refuses what it cannot store.
+// ExactArg equals Arg: the server rejects what it can't store.
 func (g grammar) ExactArg(n int, c backends.Column) string { return g.Arg(n, c) }
 
 func (g grammar) IntArg(n int) string  { return mark(markValue, n) }
 func (g grammar) TextArg(n int) string { return mark(markValue, n) }
 
-// charsetForm finds what Describe puts behind a column's type.
+// charsetForm matches what Describe appends to a column's type.
 var charsetForm = regexp.MustCompile(` CHARACTER SET ([a-z0-9_]+) COLLATE ([A-Za-z0-9_]+)$`)
 
-// charsetOf is the column's character set and collation; empty: it has none.
+// charsetOf returns the column's character set and collation, both empty if it has none.
 func charsetOf(c backends.Column) (charset, collation string) {
 	if m := charsetForm.FindStringSubmatch(c.Type); m != nil {
 		return m[1], m[2]
@@ -87,9 +87,9 @@ func charsetOf(c backends.Column) (charset, collation string) {
 	return "", ""
 }
 
-// likeColumn is what surrounds a text so that the column's index finds it: one in the
-// column's own character set and collation. What that set lacks becomes a question
-// mark in it, which the comparison by bytes tells from one that was there.
+// likeColumn returns the SQL before and after a text that converts it to the column's character set and
+// collation, so that the server can use the column's index. A character that this set lacks becomes a
+// question mark. The additional comparison by bytes distinguishes it from a real question mark.
 func likeColumn(c backends.Column) (before, after string) {
 	charset, collation := charsetOf(c)
 	if charset == "" || charset == "utf8mb4" {
@@ -124,7 +124,7 @@ func (g grammar) AnyOf(n int, c backends.Column) string {
 
 func (g grammar) ToText(expression string) string { return "CAST(" + expression + " AS CHAR)" }
 
-// characters is the column's value as a text of the connection's character set.
+// characters is the expression for the column's value as a text in the connection's character set.
 func (g grammar) characters(c backends.Column) string {
 	switch charset(c) {
 	case "utf8mb4":
@@ -164,11 +164,11 @@ func (g grammar) TextLength(text string) string { return "LENGTH(" + text + ")" 
 
 func (g grammar) ByteLength(c backends.Column) string { return "LENGTH(" + g.AsBytes(c) + ")" }
 
-// fraction finds how many digits of a second a time has.
+// fraction matches how many decimals of a second a time column has.
 var fraction = regexp.MustCompile(`^(?:datetime|timestamp)\(([0-6])\)`)
 
-// at is an instant in UTC as a value of the column, cut to what that holds: stored
-// as it is it would be rounded, and lie ahead of the clock.
+// at converts an instant in UTC to a value of the column, truncated to the column's precision. The server
+// would round it, to a time that can be ahead of the clock.
 func (g grammar) at(c backends.Column, utc bool, instant string) string {
 	holds := 0
 	if m := fraction.FindStringSubmatch(c.Type); m != nil {
@@ -191,13 +191,13 @@ func pow10(n int) int {
 	return unit
 }
 
-// zoned: the column knows instants, which sessions see in their own zones; the
-// sidecar's is UTC.
+// zoned reports whether the column stores instants, which each session sees in its own time zone. The
+// sidecar's sessions use UTC.
 func zoned(c backends.Column) bool { return strings.HasPrefix(c.Type, "timestamp") }
 
 func (g grammar) Now(c backends.Column, utc bool) string { return g.at(c, utc, g.clock) }
 
-// Later: what is cut from a time to come is added before.
+// NowPlus adds what at truncates from a future time, so that the result isn't too early.
 func (g grammar) NowPlus(c backends.Column, utc bool, n int) string {
 	ms := mark(markValue, n)
 	return g.at(c, utc, fmt.Sprintf("(%s + INTERVAL (%s * 1000 + IF(%[2]s > 0, %d, 0)) MICROSECOND)", g.clock, ms, g.lacks(c)))
@@ -207,7 +207,7 @@ func (g grammar) FromMillis(c backends.Column, utc bool, n int) string {
 	return g.at(c, utc, fmt.Sprintf("(TIMESTAMP'1970-01-01 00:00:00' + INTERVAL (%s * 1000 + %d) MICROSECOND)", mark(markValue, n), g.lacks(c)))
 }
 
-// lacks is how many microseconds at cuts at most, beyond the millisecond.
+// lacks is the largest number of microseconds that at truncates.
 func (g grammar) lacks(c backends.Column) int {
 	holds := 0
 	if m := fraction.FindStringSubmatch(c.Type); m != nil {
@@ -240,7 +240,7 @@ func (g grammar) SelectFirst(columns, from, where, order, limit string) string {
 	return sql + " LIMIT " + limit
 }
 
-// Lock waits where the server cannot pass over locked rows.
+// SelectLocked waits for locked rows if the server has no SKIP LOCKED.
 func (g grammar) SelectLocked(columns, from, where, order string, n int, skip bool) string {
 	sql := "SELECT " + columns + " FROM " + from + " WHERE " + where
 	if order != "" {
@@ -256,8 +256,8 @@ func (g grammar) SelectLocked(columns, from, where, order string, n int, skip bo
 	return sql
 }
 
-// counted is in the type of a column that the server numbers, and defaultForm finds
-// the expression that gives one its value.
+// counted is part of the type of an AUTO_INCREMENT column. defaultForm matches the expression in the type
+// that gives a column its default.
 const counted = " AUTO_INCREMENT"
 
 var defaultForm = regexp.MustCompile(` DEFAULT \((.*)\)(?: CHARACTER SET .*)?$`)
@@ -266,8 +266,8 @@ func (grammar) SelectUnlocked(columns, from, where string) string {
 	return "SELECT " + columns + " FROM " + from + " WHERE " + where
 }
 
-// Insert reads the id from the row: the server may have made another text of it. What
-// an expression gives is evaluated first, since no server but MariaDB tells it.
+// Insert returns the id as the row has it, because the server can store another text than the given one.
+// It evaluates a default expression first and inserts the result, because only MariaDB can return it.
 func (g grammar) Insert(table string, names, values []string, id backends.Column) string {
 	name := g.Name(id.Name)
 	first, is := "", "DEFAULT("+name+")"
@@ -286,7 +286,7 @@ func (g grammar) Insert(table string, names, values []string, id backends.Column
 	return insert + "(SELECT " + g.ToText(name) + " FROM " + table + " WHERE " + name + " = " + is + " LIMIT 1)"
 }
 
-// Fence is the clock's microsecond at that row.
+// Fence returns the expression for the server's clock in microseconds when it reads that row.
 func (g grammar) Fence() string { return position }
 
 func (g grammar) Paused(queue string) string {

@@ -19,13 +19,13 @@ var (
 	errPacket = errors.New("it does not fit into one packet: raise the server's max_allowed_packet to twice the largest payload and a little more")
 )
 
-// connectError: there is no connection; what the server said about it is inside.
+// connectError means that there is no connection. It wraps the server's error, if there is one.
 type connectError struct{ err error }
 
 func (e *connectError) Error() string { return e.err.Error() }
 func (e *connectError) Unwrap() error { return e.err }
 
-// againError: something moved under the transaction; it must be run again.
+// againError means that the data changed during the transaction, which must be run again.
 type againError struct{ why string }
 
 func (e *againError) Error() string { return e.why }
@@ -42,38 +42,39 @@ func isCode(err error, codes ...uint16) bool {
 	return slices.Contains(codes, code)
 }
 
-// fromServer: err is what the server said, not what became of the connection.
+// fromServer reports whether err is an error of the server, not of the connection.
 func fromServer(err error) bool { return codeOf(err) != 0 }
 
-// The codes that mean more here than their SQLSTATE says.
+// These codes need more than their SQLSTATE for a decision.
 const (
 	codeDeadlock   = 1213
 	codeLockWait   = 1205
 	codeJSONSyntax = 4038 // MariaDB's
 	codeJSONDepth  = 4040 // MariaDB's
-	codeNoWait     = 3572 // MySQL; MariaDB says 1205
+	codeNoWait     = 3572 // MySQL; MariaDB returns 1205
 	codePacket     = 1153
 	codeRange      = 1264
 	codeCheckMySQL = 3819
 	codeCheckMaria = 4025
-	codeInCommit   = 1180 // an error in the midst of COMMIT, as of a Galera node that falls out of its cluster
+	codeInCommit   = 1180 // an error during COMMIT, as of a Galera node that leaves its cluster
 )
 
-// codesFull: the disk is full, or the file that holds the table can't grow.
+// codesFull mean that the disk is full, or that the file of the table can't grow.
 var codesFull = []uint16{1021, 1114}
 
-// endsSession: the server says that it closes the connection, whatever the transaction
-// was doing. After it, and after codeInCommit, a sidecar must ask whether a commit happened.
+// endsSession reports whether err means that the server closes the connection, at any point of the
+// transaction. After such an error of a COMMIT, and after codeInCommit, the outcome of the commit is
+// unknown.
 func endsSession(err error) bool {
 	return isCode(err, 1053, 1152, codePacket, 1158, 1159, 1160, 1161, codeInCommit, 1317, 1927, 3032, 3169, 4031)
 }
 
-// readOnly: the server can't be written to. It is a replica, its storage engine is read-only, or
-// its cluster or replication group does not let it.
+// readOnly reports whether err means that the server can't be written to. It is a replica, its storage
+// engine is read-only, or its cluster or replication group does not allow writes.
 func readOnly(err error) bool { return isCode(err, 1047, 1290, 1792, 1836, 1874, 3100) }
 
-// transient: the same transaction, run again at once, may well succeed. COMMIT
-// has its own treatment: whatever else fails has written nothing.
+// transient reports whether a retry of the transaction at once can succeed, and counts it. It is not for
+// an error of COMMIT, which commit handles. After any other error the transaction has written nothing.
 func (s *Store) transient(err error) bool {
 	if core.Known(err) || errors.Is(err, errPacket) || isCode(err, codePacket) {
 		return false
@@ -85,7 +86,7 @@ func (s *Store) transient(err error) bool {
 	case isCode(err, codeDeadlock, codeLockWait):
 		s.locks.Add(1)
 	case errors.As(err, &moved), endsSession(err):
-	case isCode(err, 1020, 1412, 1615, 3101, 3058): // a row or table that changed, a rollback by replication, a user lock's deadlock
+	case isCode(err, 1020, 1412, 1615, 3101, 3058): // a row or table changed, replication rolled back, a deadlock of user locks
 	case errors.As(err, &connect):
 		again = false
 	default:
@@ -97,17 +98,17 @@ func (s *Store) transient(err error) bool {
 	return again
 }
 
-// broken: the connection is gone. What the driver finds wrong with it has no
-// type of its own, and nothing else comes without a code.
+// broken reports whether the connection is lost. The driver's errors about the connection have no type of
+// their own, and all other errors have a code or are listed here.
 func broken(err error) bool {
 	var moved *againError
 	return !fromServer(err) && !errors.As(err, &moved) && !errors.Is(err, errPacket) && !errors.Is(err, errOwn) && !errors.Is(err, core.ErrAgain)
 }
 
-// errOwn is in what this package itself finds wrong.
+// errOwn marks errors that this package detects itself.
 var errOwn = errors.New("mysql")
 
-// withKind gives an error its kind and says it in words that help.
+// withKind gives an error its kind and a text that helps an operator.
 func (s *Store) withKind(err error) error {
 	if err == nil || core.Known(err) {
 		return err
@@ -151,18 +152,18 @@ type kind int
 
 const (
 	internal kind = iota // a fault of this program or of its schema
-	down                 // the database cannot be had just now
-	refused              // the database will not have this change
+	down                 // the database is not available now
+	refused              // the database rejects this change
 )
 
-// kindOf says what a server's error means for a caller.
+// kindOf maps a server's error to what it means for a caller.
 func kindOf(e *mysql.MySQLError) kind {
 	switch e.Number {
 	case codeDeadlock, codeLockWait, codeNoWait, 3101, codeInCommit,
-		1290, 1836, 1792, 1874, 1223, 1047, 3100, 3032, // read-only, locked, a cluster's node that is not ready; offline
-		1040, 1203, 1226, 1129, 1130, 1045, 1049, 1698, 1862, 1820, // no connection for this one, or not now
+		1290, 1836, 1792, 1874, 1223, 1047, 3100, 3032, // read-only, locked, a node of a cluster that is not ready; offline
+		1040, 1203, 1226, 1129, 1130, 1045, 1049, 1698, 1862, 1820, // no connection for this user, or not now
 		1037, 1038, 1041, 1021, 1114, 1030, 1878, 3675, // memory and disk
-		1053, 1317, 1927, 3169, 4031, 3024, 1969, 1836 + 1: // ended by somebody, or by time
+		1053, 1317, 1927, 3169, 4031, 3024, 1969, 1836 + 1: // ended by another session or by a time limit
 		return down
 	case codeCheckMySQL, codeCheckMaria, 1366, 3140, 1644, 1369, 3156:
 		return refused
@@ -170,7 +171,7 @@ func kindOf(e *mysql.MySQLError) kind {
 	state := string(e.SQLState[:])
 	switch {
 	case strings.HasPrefix(state, "22"), strings.HasPrefix(state, "23"), strings.HasPrefix(state, "44"), strings.HasPrefix(state, "45"):
-		return refused // data, integrity, a view's check, what a trigger says
+		return refused // data, integrity, the check of a view, an error that a trigger raised
 	case strings.HasPrefix(state, "08"):
 		return down
 	case strings.HasPrefix(state, "HY"), strings.HasPrefix(state, "42"), strings.HasPrefix(state, "00"), strings.HasPrefix(state, "0A"),
@@ -178,10 +179,10 @@ func kindOf(e *mysql.MySQLError) kind {
 		strings.HasPrefix(state, "70"), strings.HasPrefix(state, "28"), strings.HasPrefix(state, "21"), state == "\x00\x00\x00\x00\x00":
 		return internal
 	}
-	return refused // a class of somebody's own: a trigger said it
+	return refused // a class outside of the standard: a trigger raised it
 }
 
-// retryCause is why a transient error has a transaction tried again.
+// retryCause returns why a transaction is retried after a transient error.
 func retryCause(err error) int {
 	switch {
 	case isCode(err, codeDeadlock, codeLockWait):
@@ -192,7 +193,7 @@ func retryCause(err error) int {
 	return backends.RetryOther
 }
 
-// Retry implements core.Driver. It replaces headers that keep a row from being changed.
+// Retry implements core.Driver. It also replaces headers that prevent changes of a row: see mend.
 func (d access) Retry(ctx context.Context, err error) (again bool, cause int, wait time.Duration) {
 	return d.transient(err) || d.mend(ctx, err), retryCause(err), 0
 }

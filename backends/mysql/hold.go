@@ -12,12 +12,12 @@ import (
 
 var _ backends.TxClaimer = (*Store)(nil)
 
-// heldTx is a connection of no pool, whose transaction is open for as long as a worker
-// works. It has a line of commits of its own.
+// heldTx is a connection outside of the pools. Its transaction is open for as long as a worker runs the
+// job. It has a line of its own.
 type heldTx struct {
 	s *Store
 	c *conn
-	t *tx // nil: there is no transaction
+	t *tx // nil: no transaction is open
 }
 
 // NoOpenTx implements backends.TxClaimer.
@@ -58,7 +58,7 @@ func (h *heldTx) Do(ctx context.Context, statements ...*backends.Statement) erro
 	return h.failed(ctx, h.t.Do(ctx, statements...))
 }
 
-// failed gives an error its kind. Before a COMMIT nothing is written.
+// failed gives an error its kind. No COMMIT was sent, so nothing is written.
 func (h *heldTx) failed(ctx context.Context, err error) error {
 	switch {
 	case err == nil:
@@ -77,7 +77,7 @@ const (
 	toSavepoint = "ROLLBACK TO SAVEPOINT qsidecar"
 )
 
-// CommitWith implements backends.Hold.
+// CommitWith implements backends.OpenTx.
 func (h *heldTx) CommitWith(ctx context.Context, b backends.Batch, hooks backends.TxHooks) (backends.Results, error) {
 	ctx, done := h.s.Bound(ctx)
 	defer done()
@@ -85,7 +85,7 @@ func (h *heldTx) CommitWith(ctx context.Context, b backends.Batch, hooks backend
 		return backends.Results{}, backends.ErrTxLost
 	}
 	k := h.s.NewCommit(b, hooks)
-	k.LookAtAll() // the commit of a held transaction has more statements than the Ack's
+	k.LookAtAll() // an open transaction needs more statements than that of Ack
 	h.t.o = k.Options()
 	for try := 1; ; try++ {
 		sent := h.t.sent
@@ -100,7 +100,7 @@ func (h *heldTx) CommitWith(ctx context.Context, b backends.Batch, hooks backend
 		if err == nil {
 			break
 		}
-		if failed := h.undo(ctx, h.t.sent > sent); failed != nil { // the server took all of it back, or the connection is gone
+		if failed := h.undo(ctx, h.t.sent > sent); failed != nil { // the server rolled back the whole transaction, or the connection is lost
 			h.t, h.c.bad = nil, true
 			return backends.Results{}, fmt.Errorf("%w: %w", backends.ErrTxLost, errors.Join(failed, err))
 		}
@@ -111,8 +111,8 @@ func (h *heldTx) CommitWith(ctx context.Context, b backends.Batch, hooks backend
 	return h.commit(ctx, k)
 }
 
-// commit ends the transaction. Its line begins with it, or is there: it may have been
-// tidied away while the job was worked on.
+// commit ends the transaction. It also inserts or refreshes the line's row, because the janitor can have
+// deleted it while the worker ran the job.
 func (h *heldTx) commit(ctx context.Context, k *core.Commit) (backends.Results, error) {
 	t, l := h.t, h.c.line
 	h.t = nil
@@ -133,8 +133,8 @@ func (h *heldTx) commit(ctx context.Context, k *core.Commit) (backends.Results, 
 	return backends.Results{}, fmt.Errorf("%w: %w", backends.ErrTxLost, err)
 }
 
-// undo takes back what was done since the savepoint; sent: the server knows of that.
-// It has time of its own: ctx may be over.
+// undo rolls back to the savepoint. sent reports whether the server received the savepoint. undo uses its
+// own timeout, because ctx can be over.
 func (h *heldTx) undo(ctx context.Context, sent bool) error {
 	if h.c.bad {
 		return errors.New("the connection was lost")
@@ -149,7 +149,7 @@ func (h *heldTx) undo(ctx context.Context, sent bool) error {
 	return err
 }
 
-// Rollback implements backends.Hold.
+// Rollback implements backends.OpenTx.
 func (h *heldTx) Rollback(ctx context.Context) error {
 	h.t = nil
 	if h.c.bad {
@@ -161,7 +161,7 @@ func (h *heldTx) Rollback(ctx context.Context) error {
 	return h.failed(ctx, err)
 }
 
-// Ping implements backends.Hold.
+// Ping implements backends.OpenTx.
 func (h *heldTx) Ping(ctx context.Context) error {
 	ctx, done := h.s.Bound(ctx)
 	defer done()
@@ -169,8 +169,8 @@ func (h *heldTx) Ping(ctx context.Context) error {
 	return h.failed(ctx, err)
 }
 
-// Open implements backends.Hold.
+// Open implements backends.OpenTx.
 func (h *heldTx) Open() bool { return h.t != nil && !h.c.bad }
 
-// Close implements backends.Hold.
+// Close implements backends.OpenTx.
 func (h *heldTx) Close() { h.c.close() }

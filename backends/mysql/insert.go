@@ -20,11 +20,11 @@ type keyRow struct {
 	expires instant // forever: the job has not ended
 }
 
-// free reports whether a job may be stored with the key.
+// free reports whether a new job can use the key.
 func (m *keyRow) free(now instant) bool { return m.job == 0 || m.expires <= now }
 
-// lockKeys queues statements that make the missing rows of keys, and lock and read all of
-// them, in their order. into gets a row for each.
+// lockKeys queues statements that create missing rows of keys, lock all of them, and read them, in their
+// order. They put a row for each key into `into`.
 func (t *tx) lockKeys(keys []jobKey, into map[jobKey]*keyRow) {
 	if len(keys) == 0 {
 		return
@@ -44,7 +44,7 @@ func (t *tx) lockKeys(keys []jobKey, into map[jobKey]*keyRow) {
 			into[jobKey{r.text(0), r.text(1)}] = m
 			return nil
 		}, "SELECT queue, `key`, job, state, expires_at FROM qsidecar_keys WHERE "+anyKey("", n)+" FOR UPDATE", args...)
-		// The jobs that have not ended are in some state, or were deleted by hand.
+		// A job that has not ended is in some state, or was deleted by hand.
 		t.each(func(r *result) error {
 			if m := into[jobKey{r.text(0), r.text(1)}]; m != nil && m.job != 0 {
 				if m.state = backends.State(r.text(2)); m.state != backends.StateDeleted {
@@ -57,22 +57,21 @@ func (t *tx) lockKeys(keys []jobKey, into map[jobKey]*keyRow) {
 	}
 }
 
-// anyKey is the condition that a row is that of one of n keys.
+// anyKey returns the condition that a row has one of n keys.
 func anyKey(table string, n int) string {
 	return strings.TrimSuffix(strings.Repeat("("+table+"queue = ? AND "+table+"`key` = ?) OR ", n), " OR ")
 }
 
 const forever = instant(1<<63 - 1)
 
-// newJob is a job to be stored.
+// newJob is a job to store.
 type newJob struct {
 	*core.NewJob
 	state backends.State
 	runAt instant
 }
 
-// Insert implements core.Writer. Rows of keys are locked first: then it is known which jobs
-// are duplicates.
+// Insert implements core.Writer. It locks the rows of keys first, to find out which jobs are duplicates.
 func (t *tx) Insert(jobs []*core.NewJob) (pending bool) {
 	var keys []jobKey
 	dated := false
@@ -93,7 +92,7 @@ func (t *tx) Insert(jobs []*core.NewJob) (pending bool) {
 	return true
 }
 
-// insertAll queues the INSERTs of jobs whose keys are free, and answers for the others.
+// insertAll queues the INSERTs of jobs whose keys are free, and completes the other jobs as duplicates.
 func (t *tx) insertAll(jobs []*core.NewJob, keys map[jobKey]*keyRow) {
 	var all []newJob
 	var queues []string
@@ -132,12 +131,13 @@ func (t *tx) insertAll(jobs []*core.NewJob, keys map[jobKey]*keyRow) {
 	t.register(queues)
 }
 
-// rowsAtOnce is how many rows one INSERT has at most.
+// rowsAtOnce is the largest number of rows of one INSERT.
 const rowsAtOnce = 500
 
 const insertHead = "INSERT INTO qsidecar_jobs (queue, state, priority, max_attempts, timeout_ms, run_at, enqueued_at, ready_at, `key`, headers, payload) VALUES "
 
-// insertSome queues one INSERT. The ids of one statement follow one another.
+// insertSome queues one INSERT. The ids of one statement are consecutive, in steps of
+// auto_increment_increment.
 func (t *tx) insertSome(jobs []newJob) {
 	t.wrote = true
 	t.add(insertHead)
@@ -189,12 +189,13 @@ func headersText(h map[string]string) any {
 	if len(h) == 0 {
 		return nil
 	}
-	text, _ := json.Marshal(h) // a map of texts cannot fail
+	text, _ := json.Marshal(h) // a map of strings can't fail
 	return string(text)
 }
 
-// Ack implements core.Writer. It deletes jobs that are not kept, have no key and never
-// failed: nearly all of them. It must delete as many rows as there are leases.
+// Ack implements core.Writer. It deletes jobs that are not kept, have no key and never failed, which are
+// nearly all of them. If it deletes another number of rows than there are leases, the transaction fails
+// with core.ErrNotAll.
 func (t *tx) Ack(leases []core.Lease, _ func(i int)) (sure bool) {
 	var ids, hosts, numbers []int64
 	oneHost := true
@@ -214,7 +215,7 @@ func (t *tx) Ack(leases []core.Lease, _ func(i int)) (sure bool) {
 	return true
 }
 
-// among is the expression for what belongs to a row, by its id.
+// among returns the expression for the value that belongs to a row's id. ids are in ascending order.
 func among(ids, values []int64) string {
 	if len(ids) == 1 {
 		return list(values)

@@ -13,7 +13,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends/internal/cursor"
 )
 
-// laneOf is the letter of a state's lanes.
+// laneOf holds the first letter of the `lane` of each state's jobs.
 var laneOf = map[backends.State]string{
 	backends.StateReady: "r", backends.StateScheduled: "s", backends.StateClaimed: "c", backends.StateDone: "d", backends.StateDead: "x",
 }
@@ -48,8 +48,8 @@ func (t *tx) Stats(ctx context.Context, queues []string) (all []backends.QueueSt
 	return all, nil
 }
 
-// statsOfAll counts all queues together, so that one with few jobs costs next to nothing. Those that
-// are to be asked for alone are not complete.
+// statsOfAll counts all queues together, so that a queue with few jobs costs next to nothing. Queues for
+// which alone returns true are incomplete, and statsOf must count them.
 func (t *tx) statsOfAll(ctx context.Context) (all []backends.QueueStats, alone func(queue string) bool, err error) {
 	var tally core.Tally
 	t.each(func(r *result) error {
@@ -81,8 +81,8 @@ func (t *tx) statsOfAll(ctx context.Context) (all []backends.QueueStats, alone f
 	return all, alone, nil
 }
 
-// lanesSQL counts the rows of all lanes that are behind one, a limited number of them, by urgency.
-// Inside one, positions are given in the order in which rows become ready.
+// lanesSQL returns the query that counts the rows by `lane` and urgency, in each `lane` after one,
+// up to a limit of rows. Within a group, positions are given in the order in which rows become ready.
 func lanesSQL(state backends.State, clock string) string {
 	first := "NULL"
 	if state == backends.StateReady {
@@ -92,7 +92,7 @@ func lanesSQL(state backends.State, clock string) string {
 		" WHERE lane > ? AND lane < ? ORDER BY lane, urgency LIMIT ?) AS p GROUP BY p.lane, p.urgency) AS g ORDER BY g.lane, g.urgency"
 }
 
-// counting is the statement that counts the rows of a queue in a state, up to a limit.
+// counting returns the query that counts the rows of a queue in a state, up to a limit.
 func counting(state backends.State, queue string, limit int64) (sql string, args []any) {
 	if state == backends.StateClaimed {
 		return "SELECT COUNT(*) FROM (SELECT 1 FROM " + jobs + " WHERE lane > 'c' AND lane < 'd' AND queue = ? LIMIT ?) AS x", []any{queue, limit}
@@ -111,7 +111,7 @@ func (t *tx) Count(ctx context.Context, queue string, state backends.State) (n i
 	return n, err
 }
 
-// statsOf queues what is asked about one queue, as one statement.
+// statsOf queues one statement with everything about one queue.
 func (t *tx) statsOf(queue string, st *backends.QueueStats) {
 	st.Queue = queue
 	n := core.Counts(st)
@@ -135,8 +135,8 @@ func (t *tx) statsOf(queue string, st *backends.QueueStats) {
 		"(SELECT MIN(claimed_at) FROM "+jobs+" WHERE lane > 'c' AND lane < 'd' AND queue = ?), "+t.s.sql.clock, args...)
 }
 
-// oldest looks at the first row of each priority: inside one, positions are given
-// in the order in which rows become ready.
+// oldest reads the first row of each priority. Within a priority, positions are given in the order in
+// which rows become ready.
 func (t *tx) oldest(ctx context.Context, st *backends.QueueStats) error {
 	if st.Ready == 0 {
 		return nil
@@ -155,7 +155,8 @@ func (t *tx) oldest(ctx context.Context, st *backends.QueueStats) error {
 	return nil
 }
 
-// age of what happened at an instant; a millisecond at least, because 0 says that there is none.
+// age returns how long ago `at` was. It returns at least a millisecond, because 0 means that there is no
+// such job.
 func age(now, at instant) time.Duration {
 	if at == 0 {
 		return 0
@@ -165,7 +166,7 @@ func age(now, at instant) time.Duration {
 
 const sizes = "SELECT id, " + bytesOf + " + COALESCE(LENGTH(result), 0) FROM "
 
-// listPlace is where a list of jobs goes on.
+// listPlace is the position after which a list of jobs continues.
 type listPlace struct {
 	spot    cursor.Spot
 	claimed instant
@@ -182,7 +183,7 @@ func (t *tx) Place(ctx context.Context, p backends.Peek, id int64) (place any, f
 		at := map[backends.State]instant{
 			backends.StateReady: instant(r.int(1)), backends.StateScheduled: r.instant(2), backends.StateDone: r.instant(4), backends.StateDead: r.instant(4),
 		}[p.State]
-		from.id, from.spot = id, cursor.Spot{Position: int64(at)} // it may be in another state by now
+		from.id, from.spot = id, cursor.Spot{Position: int64(at)} // the job can be in another state by now
 		if p.State == backends.StateReady {
 			from.spot.Urgency = int32(-r.int(0))
 		}
@@ -217,7 +218,7 @@ func (t *tx) Sizes(ctx context.Context, p backends.Peek, ids []int64, after any,
 			}
 		}
 		return err
-	case p.State == backends.StateClaimed: // one lane for each sidecar; there are never many
+	case p.State == backends.StateClaimed: // one `lane` for each sidecar; there are never many claimed jobs
 		t.each(read, sizes+jobs+" WHERE lane > 'c' AND lane < 'd' AND queue = ? AND (claimed_at > ? OR claimed_at = ? AND id > ?) ORDER BY claimed_at, id LIMIT ?",
 			p.Queue, from.claimed, from.claimed, from.id, p.Max)
 	default:

@@ -14,16 +14,16 @@ import (
 	"github.com/qsidecar/qsidecar/backends/internal/cursor"
 )
 
-// dueDetails are core.Due.Details.
+// dueDetails are the details of a core.Due that the Maintainer's methods use (core.Due.Details).
 type dueDetails struct {
 	arrived   bool     // there are plain INSERTs with a run_at
 	scheduled []string // queues with jobs that are due, the longest due first
-	due       []string // lanes of claims that are overdue
+	due       []string // values of `lane` of claimed jobs that are due: their lease or time limit is over
 	dead      []int64  // dead sidecars
 }
 
-// Look implements core.Driver. It searches for claims of owners that were not alive at the
-// last look. If others are alive by now, it looks again.
+// Look implements core.Driver. It searches for claims of owners that were not alive at the previous scan.
+// If other sidecars are alive now, it scans again.
 func (d access) Look(ctx context.Context, q core.Question) (o core.Due, err error) {
 	s := d.Store
 	for range 4 {
@@ -47,13 +47,13 @@ func (d access) Look(ctx context.Context, q core.Question) (o core.Due, err erro
 	return o, nil
 }
 
-// aliveHosts are the sidecars that were alive at the last look.
+// aliveHosts caches the sidecars that were alive at the previous scan.
 type aliveHosts struct {
 	mu    sync.Mutex
 	hosts []int64
 }
 
-// sight is the answer to a look.
+// sight collects the rows that tx.look returns.
 type sight struct {
 	now            int64
 	arrived        bool
@@ -107,7 +107,7 @@ func (x *sight) read(r *result) error {
 	return nil
 }
 
-// answer is what a look found.
+// answer converts the rows to a core.Due.
 func (x *sight) answer(q core.Question) (o core.Due) {
 	now := instant(x.now)
 	o = core.Due{At: now.time(), Promote: x.arrived, Dead: len(x.dead) > 0, Never: x.never, Ready: make([]bool, len(q.Waiting)), Returns: make([]int64, len(q.Waiting))}
@@ -119,7 +119,7 @@ func (x *sight) answer(q core.Question) (o core.Due) {
 		return &when
 	}
 	o.Jobs, o.Keys = times(x.expired), times(x.keys)
-	// due are the lanes with something due, and when the first of all is.
+	// due returns each `lane` whose first job is due, and the time of the first job of all.
 	due := func(all []placed) (lanes []string, first *time.Time) {
 		slices.SortFunc(all, func(a, b placed) int { return cmp.Compare(a.at, b.at) })
 		for _, p := range all {
@@ -148,10 +148,10 @@ func (x *sight) answer(q core.Question) (o core.Due) {
 	return o
 }
 
-// hostLane is the expression for the lane of a host's claims.
+// hostLane is the expression for the `lane` of a sidecar's claims.
 const hostLane = `CONVERT(CONCAT('c', LPAD(HEX(h.host), 16, '0')) USING ascii) COLLATE ascii_bin`
 
-// look queues the look: all that an idle sidecar asks in a second.
+// look queues the statement of a scan. It holds everything that an idle sidecar queries in a second.
 func (t *tx) look(q core.Question, alive []int64, x *sight) {
 	s := t.s
 	t.each(x.read, "SELECT 'now' AS kind, '' AS name, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', "+s.sql.clock+") AS n")
@@ -167,7 +167,7 @@ func (t *tx) look(q core.Question, alive []int64, x *sight) {
 		part("SELECT 'owner', x.lane, 0 FROM (SELECT lane FROM " + jobs + " WHERE " + strangers(alive) + " ORDER BY lane LIMIT 1) AS x")
 	}
 	if q.Prune {
-		// A date that does not exist, which a session that is not strict can store, has no place.
+		// `place` is NULL for a date that does not exist, which a session that is not strict can store.
 		part("SELECT 'never', '', x.id FROM (SELECT (SELECT j.id FROM qsidecar_jobs AS j FORCE INDEX (qsidecar_lanes) " +
 			"WHERE j.lane = CONCAT('s', q.queue) AND j.urgency = 0 AND j.place IS NULL LIMIT 1) AS id FROM qsidecar_queues AS q) AS x WHERE x.id IS NOT NULL")
 		first := func(what, column, table string, from time.Time) {
@@ -192,8 +192,8 @@ func (t *tx) look(q core.Question, alive []int64, x *sight) {
 	part("SELECT 'returns', queue, returns FROM qsidecar_queues WHERE queue IN ("+marks(len(names))+")", names...)
 }
 
-// strangers is the condition that a lane is one of claims, of none of the hosts: the
-// gaps between their lanes.
+// strangers returns the condition that a `lane` holds claims of an owner that is not one of the hosts.
+// It consists of the gaps between the values of `lane` of the hosts.
 func strangers(hosts []int64) string {
 	lanes := []string{ownerLane(0)}
 	for _, h := range hosts {

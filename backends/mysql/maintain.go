@@ -18,15 +18,15 @@ func (t *tx) MarkDead(_ context.Context, suspects []backends.Suspect) error {
 	t.wrote = true
 	suspects = slices.SortedFunc(slices.Values(suspects), func(a, b backends.Suspect) int { return cmp.Compare(int64(a.Host), int64(b.Host)) })
 	for _, x := range suspects {
-		// As backends.HeartbeatExpired has it.
+		// See backends.HeartbeatExpired.
 		t.add("UPDATE qsidecar_hosts SET dead = 1 WHERE host = ? AND beats = ? AND NOT dead AND (expires_at <= "+s.sql.clock+
 			" OR NOT has_left AND expires_at > "+s.sql.clock+" + INTERVAL ? MICROSECOND)", int64(x.Host), int64(x.Heartbeats), x.Timeout.Microseconds())
 	}
 	return nil
 }
 
-// pick queues a look for rows of a lane that are due, in their order. They are not
-// locked by it: that is done by their ids.
+// pick queues a statement that finds the due rows of a `lane`, in their order. It does not lock them:
+// lockFree locks them by id.
 func (t *tx) pick(ids *[]int64, lane string, limit int) {
 	t.each(func(r *result) error {
 		*ids = append(*ids, r.int(0))
@@ -34,8 +34,7 @@ func (t *tx) pick(ids *[]int64, lane string, limit int) {
 	}, "SELECT id FROM "+jobs+" WHERE lane = ? AND urgency = 0 AND place <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', "+t.s.sql.clock+") ORDER BY urgency, place, id LIMIT ?", lane, limit)
 }
 
-// lockFree locks rows that no other transaction has locked, and returns them in the order of
-// the ids.
+// lockFree locks the rows that no other transaction has locked, and returns them in the order of ids.
 func (t *tx) lockFree(ctx context.Context, ids []int64) (found []*job, err error) {
 	all := map[int64]*job{}
 	t.lock(slices.Clone(ids), t.s.sql.skip, func(j *job) { all[j.ID] = j })
@@ -76,7 +75,7 @@ func (t *tx) Promote(ctx context.Context, d core.Due, limit int, promoted func(q
 	return max(seen, len(ids)), nil
 }
 
-// placeArrived makes plain INSERTs with a run_at scheduled, or ready if it has passed.
+// placeArrived schedules plain INSERTs with a run_at, or makes them ready if that time has passed.
 func (t *tx) placeArrived(ctx context.Context, limit int, promoted func(queue string)) (seen int, err error) {
 	var ids []int64
 	t.each(func(r *result) error {
@@ -159,7 +158,7 @@ func (t *tx) LockDue(ctx context.Context, d core.Due, limit int) (rows []*core.R
 	return rows, len(ids), err
 }
 
-// LockLost implements core.Maintainer. A look finds one lost owner at a time.
+// LockLost implements core.Maintainer. Each scan finds one lost owner.
 func (t *tx) LockLost(ctx context.Context, d core.Due, limit int) (rows []*core.Row, seen int, err error) {
 	owner := d.Lost[0]
 	t.askNow()
@@ -168,7 +167,7 @@ func (t *tx) LockLost(ctx context.Context, d core.Due, limit int) (rows []*core.
 	t.each(func(*result) error {
 		alive = true
 		return nil
-	}, "SELECT 1 FROM qsidecar_hosts WHERE host = ? AND NOT dead", owner) // it may have joined since
+	}, "SELECT 1 FROM qsidecar_hosts WHERE host = ? AND NOT dead", owner) // the owner can have joined since the scan
 	t.each(func(r *result) error {
 		ids = append(ids, r.int(0))
 		return nil
@@ -216,7 +215,7 @@ func (t *tx) Forget(ctx context.Context, d core.Due) error {
 	return nil
 }
 
-// since is an instant for an argument; the zero one is before all.
+// since converts a time to an argument. The zero time is before all stored ones.
 func since(t time.Time) instant {
 	if t.IsZero() {
 		return 1
@@ -238,11 +237,11 @@ func (t *tx) Prune(ctx context.Context, what core.Pruned, from time.Time, limit 
 // pruned is what one transaction pruned.
 type pruned struct {
 	deleted, found int
-	last           instant // the last that was found; 0: there was none
+	last           instant // the last row that was found; 0: none
 }
 
-// pruneJobs deletes finished jobs whose time is over. Those that somebody has locked
-// it leaves alone, with their lines: another sidecar is at them.
+// pruneJobs deletes finished jobs whose retention is over. It leaves alone jobs that another transaction
+// has locked, with their rows in qsidecar_expiring: another sidecar prunes them.
 func (t *tx) pruneJobs(ctx context.Context, b *pruned, from instant, most int) error {
 	s := t.s
 	var first instant
@@ -282,7 +281,7 @@ func (t *tx) pruneJobs(ctx context.Context, b *pruned, from instant, most int) e
 		return err
 	}
 	b.deleted = len(over)
-	if len(over) > 0 { // their keys know already how they ended
+	if len(over) > 0 { // their rows in qsidecar_keys have their final state already
 		t.wrote = true
 		t.add(deleteByID + " WHERE id IN (" + list(over) + ")")
 	}
@@ -292,14 +291,14 @@ func (t *tx) pruneJobs(ctx context.Context, b *pruned, from instant, most int) e
 	if ids = slices.DeleteFunc(ids, func(id int64) bool { return elsewhere[id] }); len(ids) == 0 {
 		return nil
 	}
-	// One walk along the key: what lies between the first and the last line is these
-	// jobs', but for those of the locked ones and what came in meanwhile.
+	// This is one walk along the primary key. Between the first and the last row there are only rows of
+	// these jobs, of locked jobs, and new ones.
 	t.wrote = true
 	t.add("DELETE FROM qsidecar_expiring WHERE expires_at >= ? AND expires_at <= ? AND job IN ("+list(ids)+")", first, b.last)
 	return nil
 }
 
-// there finds which of some jobs are there, locked or not.
+// there returns which of the jobs exist, locked or not.
 func (t *tx) there(ctx context.Context, ids []int64) (found map[int64]bool, err error) {
 	found = map[int64]bool{}
 	if len(ids) == 0 {
@@ -312,8 +311,8 @@ func (t *tx) there(ctx context.Context, ids []int64) (found map[int64]bool, err 
 	return found, t.Flush(ctx)
 }
 
-// pruneKeys deletes keys whose jobs have ended and whose time is over, in the order
-// of the names: everything that locks keys does it in this order.
+// pruneKeys deletes keys whose jobs have ended and whose lifetime is over, in the order of queue and key.
+// Every transaction that locks keys uses this order.
 func (t *tx) pruneKeys(ctx context.Context, b *pruned, from instant, most int) error {
 	s := t.s
 	over := map[string][][]byte{}

@@ -7,11 +7,11 @@ import (
 	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
-// mend makes usable what keeps MariaDB from changing a row. A session that is not strict
-// gets JSON into headers that JSON_TYPE cannot read (nested too deep, half a surrogate), past
-// the CHECK of tables that were made before qsidecar_usable. Then each later UPDATE of the
-// row is an error, and with it the claim, or the sweep, of all others. Such headers become
-// one that has the whole text under the empty name. mend reports whether it found any.
+// mend repairs headers that prevent changes of a row on MariaDB, and reports whether it found any. A
+// session that is not strict can store JSON that JSON_TYPE can't read (nested too deep, half a surrogate
+// pair), if the table's CHECK is from before the constraint qsidecar_usable. After that, each UPDATE of
+// the row returns an error, so claims and maintenance that meet the row fail as a whole. mend replaces
+// such headers by an object with one member: the empty name, with the old text as its value.
 func (s *Store) mend(ctx context.Context, err error) bool {
 	if !s.server.maria || !isCode(err, codeJSONSyntax, codeJSONDepth) || !strings.Contains(err.Error(), "json_type") {
 		return false

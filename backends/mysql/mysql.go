@@ -1,6 +1,6 @@
-// Package mysql is the Backend on MySQL 8.0.13 and later and MariaDB 10.3 and
-// later. Its clock is the server's. A transaction is two or three packets of
-// statements: what it reads and locks, then what follows from that, with COMMIT.
+// Package mysql implements backends.Backend on MySQL 8.0.13 and later and MariaDB 10.3 and later. It uses
+// the server's clock. A transaction takes two or three packets of statements. The first packets read and
+// lock rows. The last packet writes the changes that follow from them, and COMMIT.
 package mysql
 
 import (
@@ -19,33 +19,32 @@ import (
 	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
-// Options say which database to open, and how.
+// Options configure which database to open, and how.
 type Options struct {
-	// URL is mysql://USER[:PASSWORD]@HOST[:PORT]/DATABASE. Parameters: socket=PATH
-	// (in place of host and port), tls=preferred, true, skip-verify or false, and
-	// ca=FILE, whose certificates are the ones to trust. Without tls it is preferred,
-	// and false on a socket and on this host.
+	// URL is mysql://USER[:PASSWORD]@HOST[:PORT]/DATABASE. Its parameters are socket=PATH (replaces host
+	// and port), tls=preferred, true, skip-verify or false, and ca=FILE (the certificates to trust). The
+	// default of tls is preferred, and false for a socket or a loopback host.
 	URL string
 
-	// Password replaces the URL's, where it is not empty.
+	// Password replaces the URL's password if it is not empty.
 	Password string
 
-	// MaxConnections is how many connections are open at most, the beats' own
-	// included: at least 3, defaults to 8.
+	// MaxConnections is the largest number of open connections, with the one for heartbeats. The minimum
+	// is 3. 0 means 8.
 	MaxConnections int
 
-	// MaxPayload is how many bytes a payload may have: 4 MiB where it is 0. Where the
-	// server takes no packet with one, opening logs a warning that says what to set.
+	// MaxPayload is the largest payload in bytes. 0 means 4 MiB. If the server rejects a packet with such
+	// a payload, Open logs a warning with the setting to change.
 	MaxPayload int64
 
-	// Look opens the database only to be examined: nothing is made or changed in it.
+	// Look opens the database for an examination only: Open creates and changes nothing in it.
 	Look bool
 
-	// Log gets what no caller is told. Defaults to discarding it.
+	// Log receives what no caller gets as an error. The default discards it.
 	Log *slog.Logger
 
-	clock   string                  // the expression for the present instant; tests put another one in its place
-	connect time.Duration           // for a connection, login and all; tests wait less
+	clock   string                  // the SQL expression for the present time; tests replace it
+	connect time.Duration           // limit for a connection with its login; tests use a shorter one
 	wrap    func(net.Conn) net.Conn // tests end contexts at a chosen read or write
 }
 
@@ -74,11 +73,11 @@ type Store struct {
 	queues  registered
 	janitor janitor
 	alive   aliveHosts
-	again   atomic.Int64 // transactions tried again
-	locks   atomic.Int64 // of them: for a deadlock or a lock that did not come
+	again   atomic.Int64 // retried transactions
+	locks   atomic.Int64 // those of them that hit a deadlock or a lock wait timeout
 
-	aside   sync.WaitGroup // proofs under way
-	proof   sync.Mutex     // guards what follows, and aside against the end of life
+	aside   sync.WaitGroup // proofs in progress
+	proof   sync.Mutex     // guards the fields below, and aside against Close
 	proving bool
 	proved  time.Time // when the last one ended
 	closing sync.Once
@@ -123,14 +122,13 @@ func (o *Options) complete() error {
 	return nil
 }
 
-// CheckURL reports what is wrong with an address of Options.URL, without its password.
+// CheckURL returns what is wrong with an address for Options.URL. The error lacks the password.
 func CheckURL(url string) error {
 	_, err := configure(&Options{URL: url, Log: slog.New(slog.DiscardHandler)})
 	return err
 }
 
-// Open opens the database and makes its tables where they are missing. Errors
-// name the place, never the password.
+// Open opens the database and creates missing tables. Errors contain the address without the password.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	if err := o.complete(); err != nil {
 		return nil, err
@@ -164,11 +162,11 @@ func (s *Store) Info() backends.Info {
 	return backends.Info{Engine: "mysql", Version: s.server.text, Address: s.place, Database: s.database, Prefetch: true, Concurrent: true}
 }
 
-// Retries tells how many transactions were tried again so far, and how many of
-// them because of a deadlock or of a lock that did not come in time.
+// Retries returns how many transactions were retried so far, and how many of them because of a deadlock or
+// a lock wait timeout.
 func (s *Store) Retries() (all, locks int64) { return s.again.Load(), s.locks.Load() }
 
-// Close implements backends.Backend. Calls under way end with an error.
+// Close implements backends.Backend. Calls in progress return an error.
 func (s *Store) Close() error {
 	s.closing.Do(func() {
 		s.proof.Lock()
@@ -181,7 +179,8 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// warnOfPackets: a payload travels in one packet, in which each byte may need two.
+// warnOfPackets logs a warning if max_allowed_packet is too small for the largest payload. A payload
+// travels in one packet, in which each byte can need two.
 func (s *Store) warnOfPackets() {
 	if need := 2*s.o.MaxPayload + packetRoom; s.server.packet < need {
 		s.log.Warn("the server takes no packet with the largest payload that this sidecar does: such a job will be refused; raise max_allowed_packet",
@@ -189,14 +188,14 @@ func (s *Store) warnOfPackets() {
 	}
 }
 
-// clocks remembers the latest instant that the server named.
+// clocks remembers the latest time that the server returned.
 type clocks struct {
 	mu     sync.Mutex
 	latest int64 // µs
 }
 
-// back notes an instant and reports whether the server's clock was set back, by
-// more than cursors can bear.
+// back records a time of the server. It reports whether the server's clock was set back by more than
+// margin, which cursors can't tolerate.
 func (c *clocks) back(now int64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -207,9 +206,9 @@ func (c *clocks) back(now int64) bool {
 	return set
 }
 
-// registered are the queues that qsidecar_queues was seen to name, and when. Its rows
-// go when nothing is scheduled for long (janitor): so that is believed for a while only.
-// Another server, which may have taken over without the rows, is not believed to have them.
+// registered caches which queues have a row in qsidecar_queues, and since when that is known. The janitor
+// deletes the row of a queue that has had no scheduled job for long, so an entry is valid for believedFor
+// only. Entries are valid for one server only: another server that took over can lack the rows.
 type registered struct {
 	mu     sync.Mutex
 	server string
@@ -233,7 +232,8 @@ func (r *registered) missing(queues []string, server string) (missing []string) 
 	return missing
 }
 
-// add notes queues that a transaction on a server has registered, which began after from.
+// add records queues that a committed transaction registered on a server. The transaction began after
+// from.
 func (r *registered) add(queues []string, from time.Time, server string) {
 	if len(queues) == 0 {
 		return
@@ -248,8 +248,8 @@ func (r *registered) add(queues []string, from time.Time, server string) {
 	}
 }
 
-// margin is how long a row that has its position usually takes at most until it is in
-// the index, where others see at least its lock. It is no proof: a statement may be held
-// up for longer, a peer of a cluster may have a clock that is behind, and a clock may be
-// set back. So claims look below their floors now and then (cursor.Set.Unproven).
+// margin is how long it usually takes at most until a row that has its position is in the index, where
+// other transactions see at least its lock. It is not a guarantee: a statement can be delayed for longer,
+// a node of a cluster can have a clock that is behind, and a clock can be set back. So claims also scan
+// below the lows of their cursors from time to time (cursor.Set.Unproven).
 const margin = 300 * time.Millisecond

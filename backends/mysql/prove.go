@@ -12,8 +12,7 @@ const (
 	proveEvery = 50 * time.Millisecond
 )
 
-// prove looks, beside everything else, whether anything is left behind a queue's
-// heads, where that is due.
+// prove checks in the background whether ready jobs remain behind a queue's heads, if such a check is due.
 func (s *Store) prove(queue string) {
 	s.proof.Lock()
 	defer s.proof.Unlock()
@@ -37,10 +36,9 @@ func (s *Store) prove(queue string) {
 	})
 }
 
-// proveNow reads the entries of the index with locks. So it sees what is
-// committed and what is not: where any row of the piece is locked, was inserted or
-// is being changed by somebody who may yet take that back, the server refuses to
-// wait, and nothing is proven.
+// proveNow reads the entries of the index with locks, so it sees committed and uncommitted rows. If
+// another transaction has locked, inserted or changed a row of the piece, and can still roll back, the
+// server returns an error instead of waiting. Then nothing is proven.
 func (s *Store) proveNow(ctx context.Context, p cursor.Proof) error {
 	c, l, err := s.take(ctx, &s.pool)
 	if err != nil {

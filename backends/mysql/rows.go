@@ -14,7 +14,7 @@ import (
 type job struct {
 	core.Row
 	state          backends.State
-	keep, keepDead int64 // ms; 0: not kept; indefinitely
+	keep, keepDead int64 // ms; 0: not kept; the largest number: indefinitely
 	deadline, due  instant
 	runAt          instant
 	expiresAt      instant
@@ -34,14 +34,14 @@ func readJob(r *result) *job {
 			Backoff: core.FromMS(r.int(13)), BackoffMax: core.FromMS(r.int(14)),
 		},
 	}
-	if j.Prefetched { // the table counts recorded deliveries alone
+	if j.Prefetched { // the column counts recorded deliveries only
 		j.Attempts++
 	}
 	return j
 }
 
-// lock queues a locking read of the rows with the ids, in ascending order: everything that
-// locks rows does it in this order.
+// lock queues a statement that locks and reads the rows with the ids, in ascending order. Every
+// transaction that locks rows uses this order.
 func (t *tx) lock(ids []int64, skip string, found func(j *job)) {
 	if len(ids) == 0 {
 		return
@@ -63,7 +63,7 @@ func (t *tx) Lock(ids []int64, found func(*core.Row)) {
 	})
 }
 
-// askNow asks for the transaction's instant, once.
+// askNow queues a query for the transaction's time, once per transaction.
 func (t *tx) askNow() {
 	if t.asked {
 		return
@@ -102,13 +102,13 @@ func (t *tx) Change(rows []*core.Row, changed func(*core.Row), gaveBack func(que
 
 const unclaim = "ahead = 0, token_host = NULL, token_number = NULL, owner = NULL, lease_ms = NULL, deadline = NULL, due_at = NULL, claimed_at = NULL, worker = NULL"
 
-// finished reports whether the job is done or dead now, and stays.
+// finished reports whether the job is done or dead after its change, and its row remains.
 func (j *job) finished() bool {
 	c := &j.Change
 	return c.Kind == core.Ended && (c.State == backends.StateDone || c.State == backends.StateDead)
 }
 
-// end writes a row whose claim ended.
+// end queues the UPDATE of a row whose claim ended.
 func (t *tx) end(j *job) {
 	c := &j.Change
 	runAt := instant(0)
@@ -129,7 +129,7 @@ func (t *tx) end(j *job) {
 	t.text(" WHERE id = ?", j.ID)
 }
 
-// nullable is b for an argument: nil is NULL, and empty is not.
+// nullable converts b to an argument: nil is NULL, and an empty slice is an empty value.
 func nullable(b []byte) any {
 	if b == nil {
 		return nil
@@ -144,7 +144,7 @@ func (j *job) expires(now instant) instant {
 	return now.after(j.keepDead)
 }
 
-// renew writes a row whose claim goes on.
+// renew queues the UPDATE of a row whose claim continues.
 func (t *tx) renew(j *job) {
 	c := &j.Change
 	lease := max(core.MS(c.Lease), 0)
@@ -168,7 +168,7 @@ func flag(b bool) int64 {
 	return 0
 }
 
-// positive is n, or NULL where n says nothing.
+// positive returns n, or NULL if n is 0 or less.
 func positive(n int64) any {
 	if n <= 0 {
 		return nil
@@ -176,7 +176,7 @@ func positive(n int64) any {
 	return n
 }
 
-// orNull is s, or NULL where it is empty.
+// orNull returns s, or NULL if s is empty.
 func orNull(s string) any {
 	if s == "" {
 		return nil
@@ -184,8 +184,8 @@ func orNull(s string) any {
 	return s
 }
 
-// changeOthers writes into the other tables what became of rows: keys, failures, ends, and
-// the counts of jobs that are given back.
+// changeOthers queues the changes of the other tables that follow from the changes of rows: keys,
+// failures, expiry times, and the counts of jobs that are given back.
 func (t *tx) changeOthers(all []*job, gaveBack func(queue string, returns int64)) {
 	var keyed []*job
 	var failed []int64
@@ -229,8 +229,8 @@ func (t *tx) changeOthers(all []*job, gaveBack func(queue string, returns int64)
 	t.countReturns(returned, gaveBack)
 }
 
-// countReturns counts jobs that are given back, in the queues' rows. It comes last: no other
-// transaction waits for these rows for longer than the COMMIT takes.
+// countReturns counts jobs that are given back, in their queues' rows. It comes last, so that other
+// transactions wait for these rows only as long as the COMMIT takes.
 func (t *tx) countReturns(queues []string, gaveBack func(queue string, returns int64)) {
 	if len(queues) == 0 {
 		return
@@ -248,9 +248,9 @@ func (t *tx) countReturns(queues []string, gaveBack func(queue string, returns i
 	}, "SELECT queue, returns FROM qsidecar_queues WHERE queue IN ("+marks(len(queues))+") FOR UPDATE", args...)
 }
 
-// register has qsidecar_queues name queues: sweeps look into the lanes of these. The
-// count shows the janitors of all sidecars that the row is in use; who waits for jobs
-// of the queue looks once more than needed.
+// register adds queues to qsidecar_queues, because maintenance scans only their scheduled jobs. It also
+// increments `returns`, which shows the janitors of all sidecars that the row is in use. Sidecars that
+// wait for jobs of the queue then scan it once more than needed.
 func (t *tx) register(queues []string) {
 	if queues = t.s.queues.missing(queues, t.c.server); len(queues) == 0 {
 		return

@@ -6,7 +6,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends/mysql/migrate"
 )
 
-// Short names of what the statements use of package migrate.
+// Short names for functions of package migrate.
 var (
 	quoteText = migrate.QuoteText
 	quoteName = migrate.QuoteName

@@ -10,15 +10,15 @@ import (
 	"time"
 )
 
-// script is statements that go to the server in one packet.
+// script collects statements that go to the server in one packet.
 type script struct {
 	sql   strings.Builder
 	args  []any
-	size  int64 // of the arguments, as they may look in the packet
+	size  int64 // estimated size of the arguments in the packet
 	reads []func(r *result) error
 }
 
-// add appends a statement that answers with no rows.
+// add appends a statement that returns no rows.
 func (p *script) add(sql string, args ...any) {
 	if p.sql.Len() > 0 {
 		p.sql.WriteString(";\n")
@@ -29,13 +29,13 @@ func (p *script) add(sql string, args ...any) {
 	}
 }
 
-// query appends one that does. Its answer may have no row at all.
+// query appends a statement with a result set, which can be empty.
 func (p *script) query(read func(r *result) error, sql string, args ...any) {
 	p.add(sql, args...)
 	p.reads = append(p.reads, read)
 }
 
-// each is query with f called for each row.
+// each appends a query and calls f for each row.
 func (p *script) each(f func(r *result) error, sql string, args ...any) {
 	p.query(func(r *result) error {
 		for {
@@ -50,7 +50,7 @@ func (p *script) each(f func(r *result) error, sql string, args ...any) {
 	}, sql, args...)
 }
 
-// text goes on with the last statement.
+// text appends SQL to the last statement.
 func (p *script) text(sql string, args ...any) {
 	p.sql.WriteString(sql)
 	for _, a := range args {
@@ -74,7 +74,7 @@ func (p *script) arg(a any) {
 
 func (p *script) bytes() int64 { return int64(p.sql.Len()) + p.size + 24*int64(len(p.args)) }
 
-// list is numbers for IN (…), and for functions with many arguments.
+// list joins numbers with commas, for IN (…) and for functions with many arguments.
 func list[T int64 | uint64](numbers []T) string {
 	b := make([]byte, 0, 21*len(numbers))
 	for i, n := range numbers {
@@ -90,10 +90,10 @@ func list[T int64 | uint64](numbers []T) string {
 	return string(b)
 }
 
-// marks is n question marks.
+// marks returns n question marks.
 func marks(n int) string { return strings.TrimSuffix(strings.Repeat("?,", n), ",") }
 
-// rowError is what broke while rows were read.
+// rowError is an error of the connection or server that occurred while rows were read.
 type rowError struct{ err error }
 
 func (e *rowError) Error() string { return e.err.Error() }
@@ -114,7 +114,7 @@ func (r *result) next() (bool, error) {
 
 func (r *result) null(i int) bool { return r.row[i] == nil }
 
-// int is a number; NULL is 0.
+// int returns a number; NULL is 0.
 func (r *result) int(i int) int64 {
 	switch v := r.row[i].(type) {
 	case nil:
@@ -133,7 +133,7 @@ func (r *result) int(i int) int64 {
 	panic(fmt.Sprintf("mysql: column %d should be a number and is %T", i, r.row[i]))
 }
 
-// bytes is a copy; NULL is nil.
+// bytes returns a copy of a value; NULL is nil.
 func (r *result) bytes(i int) []byte {
 	switch v := r.row[i].(type) {
 	case []byte:
@@ -144,7 +144,7 @@ func (r *result) bytes(i int) []byte {
 	return nil
 }
 
-// text is a copy; NULL is empty.
+// text returns a copy of a text; NULL is empty.
 func (r *result) text(i int) string {
 	switch v := r.row[i].(type) {
 	case []byte:
@@ -155,7 +155,7 @@ func (r *result) text(i int) string {
 	return ""
 }
 
-// instant is one; NULL is 0.
+// instant returns a time; NULL is 0.
 func (r *result) instant(i int) instant {
 	v, ok := r.row[i].([]byte)
 	if !ok {
@@ -164,12 +164,12 @@ func (r *result) instant(i int) instant {
 	return parseInstant(v)
 }
 
-// instant is a time as the tables have it: µs since 1970, UTC; 0: none.
+// instant is a time as the tables store it: µs since 1970, UTC. 0 means none.
 type instant int64
 
 const instantForm = "2006-01-02 15:04:05.000000"
 
-// sql is the instant for a DATETIME(6).
+// sql returns the instant as a DATETIME(6), or NULL.
 func (t instant) sql() any {
 	if t == 0 {
 		return driver.Value(nil)
@@ -184,7 +184,7 @@ func (t instant) time() time.Time {
 	return time.UnixMicro(int64(t)).UTC()
 }
 
-// after is d later, 0 where d is none.
+// after returns the instant that is ms milliseconds later, or 0 if ms is 0 or less.
 func (t instant) after(ms int64) instant {
 	if ms <= 0 {
 		return 0
@@ -192,7 +192,7 @@ func (t instant) after(ms int64) instant {
 	return t + instant(ms)*1000
 }
 
-// earlier is the earlier of two instants that may be none.
+// earlier returns the earlier of two instants. 0 means none, so the other one is returned.
 func earlier(x, y instant) instant {
 	if x == 0 || y != 0 && y < x {
 		return y
@@ -200,7 +200,7 @@ func earlier(x, y instant) instant {
 	return x
 }
 
-// parseInstant reads what the server writes for a DATETIME(6).
+// parseInstant parses a DATETIME(6) as the server writes it.
 func parseInstant(v []byte) instant {
 	if len(v) < len("2006-01-02 15:04:05") {
 		panic(fmt.Sprintf("mysql: %q should be a time", v))

@@ -9,9 +9,9 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// server is what the server says about itself.
+// server holds what the server reports about itself.
 type server struct {
-	text    string // as the server writes it
+	text    string // the version as the server writes it
 	maria   bool
 	version int // 80013, 100603
 	packet  int64
@@ -27,7 +27,7 @@ func (v server) name() string {
 
 var versionForm = regexp.MustCompile(`^(?:5\.5\.5-)?(\d+)\.(\d+)\.(\d+)`)
 
-// know reads a version. MariaDB has SKIP LOCKED since 10.6.0.
+// know parses a version, and returns an error if it is too old. MariaDB has SKIP LOCKED since 10.6.0.
 func know(text string, maria bool) (server, error) {
 	m := versionForm.FindStringSubmatch(text)
 	if m == nil {
@@ -53,7 +53,7 @@ func know(text string, maria bool) (server, error) {
 	return v, nil
 }
 
-// greet asks the server who it is.
+// greet queries the server's product, version and max_allowed_packet.
 func (s *Store) greet(ctx context.Context) error {
 	ctx, done := s.Bound(ctx)
 	defer done()
@@ -81,8 +81,8 @@ func (s *Store) greet(ctx context.Context) error {
 	return nil
 }
 
-// settings puts into the connections' configuration what holds for each session:
-// nothing is taken as the server, the user or a proxy happens to have it.
+// settings sets the session variables of every connection. Sessions don't depend on the defaults of the
+// server, the user or a proxy.
 func (s *Store) settings() {
 	p := map[string]string{
 		"autocommit":               "1",
@@ -115,13 +115,13 @@ func (s *Store) settings() {
 	}
 	s.config.Params = p
 	s.config.MaxAllowedPacket = int(s.server.packet)
-	// The character set of what is sent and answered.
+	// The character set of statements and answers.
 	s.config.Collation = "utf8mb4_bin"
 }
 
-// writable refuses a replica, as a service address leads to one until another server takes over.
-// An account that is exempt from read_only could write to it, and what a replica has not replayed
-// tells nothing about a commit.
+// writable returns an error if the server is a replica. A service address can lead to a replica until
+// another server takes over. An account that is exempt from read_only could write to it, and a replica
+// that has not replayed everything can't show whether a commit happened.
 func (s *Store) writable(ctx context.Context, c *conn) error {
 	if s.o.Look {
 		return nil

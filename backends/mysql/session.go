@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// take gets a connection that is ready for a transaction.
+// take returns a connection that is ready for a transaction, and its line.
 func (s *Store) take(ctx context.Context, p *pool) (*conn, *line, error) {
 	c, l, err := p.get(ctx, &s.Meter)
 	if err != nil || c != nil {
@@ -18,8 +18,8 @@ func (s *Store) take(ctx context.Context, p *pool) (*conn, *line, error) {
 	return c, l, nil
 }
 
-// open opens a connection for a line. A session that still works for the line is
-// ended first: its locks would be in the way.
+// open opens a connection for a line. If a session can still be at work for the line, open ends it first,
+// because its locks would be in the way.
 func (s *Store) open(ctx context.Context, l *line) (*conn, error) {
 	c, err := s.dial(ctx, l)
 	if err != nil {
@@ -71,7 +71,7 @@ func (c *conn) kill(ctx context.Context, name string) error {
 	}
 }
 
-// unlessEnded is the error of a KILL, without that of a session that ended before.
+// unlessEnded returns the error of a KILL, or nil if the session had ended before.
 func unlessEnded(err error) error {
 	if isCode(err, 1094) {
 		return nil
@@ -79,7 +79,7 @@ func unlessEnded(err error) error {
 	return err
 }
 
-// number is the answer of a query that has one; NULL is 0.
+// number returns the number that a query returns; NULL is 0.
 func (c *conn) number(ctx context.Context, sql string, args ...any) (n int64, err error) {
 	err = c.query(ctx, sql, args, []func(r *result) error{func(r *result) error {
 		if ok, err := r.next(); err != nil || !ok {

@@ -2,38 +2,36 @@ package mysql
 
 import "strings"
 
-// statements are those that always read the same. The rest is written where it is
-// used, because it lists rows.
+// statements holds the SQL that does not depend on arguments. SQL that lists rows is written where it is
+// used.
 //
-// A rule for each of them: what it costs must follow from its text, whatever the
-// server believes about the tables. So qsidecar_jobs is reached by id = or id IN
-// (…), or through the index that is named, by a lane and in the index's order with
-// a LIMIT, and never joined.
+// Each statement follows a rule: its cost must follow from its text, whatever statistics the server has
+// about the tables. A statement reaches qsidecar_jobs by id = or id IN (…). Otherwise it names the index,
+// one `lane`, the order of the index and a LIMIT. It never joins qsidecar_jobs.
 type statements struct {
-	clock string // the present instant
-	skip  string // after FOR UPDATE: leave alone what others have locked
+	clock string // the SQL expression for the present time
+	skip  string // follows FOR UPDATE: skip rows that other transactions have locked
 
 	joinLine, mark, markIf, marked, seal string
 	join, renew, leave, peers            string
 	held                                 string
 }
 
-// jobs is the table, bound to its index.
+// jobs is the table with its index forced.
 const jobs = `qsidecar_jobs FORCE INDEX (qsidecar_lanes)`
 
-// byID is the table, bound to its primary key, for statements that lock rows by a list
-// of ids. Without it the server scans a table that is small compared with the list, and
-// waits for the rows that other programs have inserted and not committed.
+// byID is the table with its primary key forced, for statements that lock rows by a list of ids. Without
+// it the server scans a table that is small compared with the list, and waits for rows that other programs
+// have inserted and not committed.
 const (
 	byID       = `qsidecar_jobs FORCE INDEX (PRIMARY)`
 	deleteByID = `DELETE FROM j USING qsidecar_jobs AS j FORCE INDEX (PRIMARY)`
 )
 
-// laneRange is the condition that a row is in a lane (given twice), for statements
-// that begin in its midst. Written as lane = ? it would leave the server a choice:
-// to begin there, or to look the lane up and walk all of it, over each entry that
-// cannot be purged yet. Under a held snapshot MariaDB's statistics have it choose
-// the latter. inLanes is the order of the index.
+// laneRange is the condition that a row is in one `lane`, for statements that begin in the midst of it.
+// The `lane` is its argument twice. With `lane = ?` the server could choose to begin there, or to find the
+// start of the `lane` and walk all of it, over each entry that can't be purged yet. While another session
+// keeps a snapshot open, MariaDB's statistics make it choose the walk. inLanes is the order of the index.
 const (
 	laneRange = `lane >= ? AND lane <= ?`
 	inLanes   = `lane, urgency, place, id`
@@ -46,8 +44,8 @@ func render(clock string, v server) *statements {
 
 		joinLine: r(`INSERT INTO qsidecar_commits (handle, number, at) VALUES (?, ?, {now}) ON DUPLICATE KEY UPDATE at = {now}`),
 		mark:     r(`UPDATE qsidecar_commits SET number = IF(number = ?, ?, -1), at = {now} WHERE handle = ?`),
-		// Where the number is another one, or the statement before changed more rows or
-		// fewer, the new number is none, and the transaction fails.
+		// If the number is another one, or the previous statement changed another number of rows, the new
+		// number is -1. It is out of range, so the transaction fails.
 		markIf: r(`UPDATE qsidecar_commits SET number = IF(ROW_COUNT() = ? AND number = ?, ?, -1), at = {now} WHERE handle = ?`),
 		marked: r(`SELECT number FROM qsidecar_commits WHERE handle = ? FOR UPDATE`),
 		seal:   r(`UPDATE qsidecar_commits SET number = ? WHERE handle = ?`),

@@ -11,20 +11,20 @@ import (
 	"github.com/qsidecar/qsidecar/backends/internal/cursor"
 )
 
-// alike is what rows have in common that one UPDATE takes.
+// alike is what the rows of one UPDATE have in common.
 type alike struct {
 	host                int64
 	max, timeout, lease int64
 	uncharged           bool
 }
 
-// taking is one UPDATE: rows and what each of them gets, in the order of their ids.
+// taking is one UPDATE: its rows in the order of their ids, and the values for each row.
 type taking struct {
 	id, number []int64
 	worker     []string
 }
 
-// take gives rows to the next slots.
+// take assigns rows to the next slots.
 func (c *claiming) take(t *tx, p backends.Policy, rows []ready) error {
 	if len(rows) == 0 {
 		return nil
@@ -34,7 +34,7 @@ func (c *claiming) take(t *tx, p backends.Policy, rows []ready) error {
 	var order []alike
 	var large []int64
 	slots := c.Slots[len(c.res.Jobs):]
-	by := make([]int, len(rows)) // in the order of the ids
+	by := make([]int, len(rows)) // indexes of rows in the order of their ids
 	for i := range by {
 		by[i] = i
 	}
@@ -48,7 +48,7 @@ func (c *claiming) take(t *tx, p backends.Policy, rows []ready) error {
 		}
 		worker := slot.Worker
 		if slot.Prefetch {
-			worker = "" // nobody yet
+			worker = "" // no worker has it yet
 		}
 		g := groups[a]
 		if g == nil {
@@ -74,8 +74,9 @@ func (c *claiming) take(t *tx, p backends.Policy, rows []ready) error {
 	return nil
 }
 
-// nextFence is a number after a row's. After one that only an INSERT can have named, and that
-// leaves no room for more, it is the time. The UPDATE of update has the same.
+// nextFence returns a number after a row's fence. Only an INSERT by hand can store a fence so
+// large that no higher number fits. The next number after it is the time. The UPDATE in update computes
+// the same.
 func nextFence(fence int64, now instant) int64 {
 	if fence >= 1<<62-1 {
 		return int64(now)
@@ -104,7 +105,7 @@ func (c *claiming) update(t *tx, p backends.Policy, a alike, g *taking) {
 	t.text(" WHERE id IN (" + list(g.id) + ")")
 }
 
-// fetch gets the payloads that are not small.
+// fetch queues the query for payloads that are not small.
 func (c *claiming) fetch(t *tx, first int, large []int64) {
 	if len(large) == 0 {
 		return
@@ -120,7 +121,8 @@ func (c *claiming) fetch(t *tx, first int, large []int64) {
 	}, "SELECT id, payload FROM qsidecar_jobs WHERE id IN ("+list(large)+")")
 }
 
-// bury sends jobs to dead that no sidecar of this configuration can deliver.
+// bury moves jobs to dead whose payload exceeds MaxPayload, so that no sidecar with this configuration can
+// deliver them.
 func (c *claiming) bury(t *tx, p backends.Policy, rows []ready) {
 	for _, r := range rows {
 		t.wrote = true
@@ -141,8 +143,8 @@ func (c *claiming) bury(t *tx, p backends.Policy, rows []ready) {
 	}
 }
 
-// within is the condition that rows of a lane are in one of the segments, which
-// are in their order. The server makes as many ranges of the index of it.
+// within returns the condition that rows of a `lane` are in one of the segments, which are in ascending
+// order. The server turns it into as many ranges of the index.
 func within(segments []cursor.Segment) string {
 	var ors []string
 	for _, s := range segments {
@@ -154,7 +156,7 @@ func within(segments []cursor.Segment) string {
 	return "(" + strings.Join(ors, " OR ") + ")"
 }
 
-// between are the ranges after one spot, up to another.
+// between returns the conditions for the ranges after from, up to and including to.
 func between(from, to cursor.Spot) (ors []string) {
 	if from.Urgency == to.Urgency {
 		if from.Position < to.Position {
@@ -162,7 +164,7 @@ func between(from, to cursor.Spot) (ors []string) {
 		}
 		return ors
 	}
-	first := from.Urgency // of those that are wanted whole
+	first := from.Urgency // the first urgency whose whole range belongs to the result
 	if from.Position > 0 {
 		ors = append(ors, fmt.Sprintf("urgency = %d AND place > %d", from.Urgency, from.Position))
 		first++

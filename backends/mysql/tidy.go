@@ -10,41 +10,40 @@ import (
 	"time"
 )
 
-// janitor goes round the tables beside the jobs, a bite at each visit, and looks
-// for what belonged to jobs that somebody deleted by hand, and for what sidecars left
-// that are long gone.
+// janitor goes round the tables beside qsidecar_jobs, one batch at each visit. It removes what belonged to
+// jobs that were deleted by hand, and rows of sidecars that stopped long ago.
 type janitor struct {
-	visits atomic.Int64 // and those that it left out
+	visits atomic.Int64 // all calls of Tidy, also those that do nothing
 
 	mu    sync.Mutex
-	job   int64  // the last of qsidecar_failures that was looked at
+	job   int64  // the last row of qsidecar_failures that was visited
 	queue string // the last of qsidecar_keys
 	key   []byte
 
-	registered string          // the last of qsidecar_queues
-	idle       map[string]idle // of qsidecar_queues, those with nothing scheduled
+	registered string          // the last row of qsidecar_queues
+	idle       map[string]idle // rows of qsidecar_queues without scheduled jobs
 }
 
-// idle is a queue in which nothing was scheduled whenever it was looked at.
+// idle is a queue that had no scheduled job at each visit.
 type idle struct {
 	since   time.Time
-	returns int64 // the same all the time: nobody registered it
+	returns int64 // the same at each visit: no transaction has registered the queue
 }
 
 const (
-	// idleQueue is how long a queue is idle until it need not be named: whoever
-	// scheduled anything in that time has registered it (believedFor), and changed its row.
+	// idleQueue is how long a queue must be idle before its row is deleted. Each sidecar that schedules a
+	// job in that time registers the queue (believedFor), and so changes the row.
 	idleQueue = 24 * time.Hour
 	maxIdle   = 100_000
 )
 
-// lineDays is after how many days a line's row goes that nobody made sure of.
+// lineDays is after how many days the janitor deletes a line's row that was not refreshed: see joinEvery.
 const lineDays = 30
 
-// tidyEvery is how many sweeps that prune there are to one visit.
+// tidyEvery is the number of maintenance runs that prune, and so of calls of Tidy, per visit.
 const tidyEvery = 12
 
-// Tidy implements core.Tidier, every few times.
+// Tidy implements core.Tidier. Only every tidyEvery-th call visits the tables.
 func (d access) Tidy(ctx context.Context, limit int) error {
 	if d.janitor.visits.Add(1)%tidyEvery != 0 {
 		return nil
@@ -52,8 +51,8 @@ func (d access) Tidy(ctx context.Context, limit int) error {
 	return d.tidy(ctx, limit)
 }
 
-// tidy is one visit. It locks nothing but what it changes, and ids are never used
-// again: what it found to be gone stays gone.
+// tidy is one visit. It reads without locks and locks only what it changes. Ids are never used again, so
+// what it found to be gone stays gone.
 func (s *Store) tidy(ctx context.Context, limit int) error {
 	s.janitor.mu.Lock()
 	defer s.janitor.mu.Unlock()
@@ -122,9 +121,9 @@ func (s *Store) tidy(ctx context.Context, limit int) error {
 	})
 }
 
-// tidyQueues takes those out of qsidecar_queues that have been idle for long: each
-// sweep looks for what is scheduled in all that it names, and clients may make up names
-// without end. The janitor's lock is held.
+// tidyQueues deletes rows of qsidecar_queues whose queues have been idle for `long`. Maintenance scans the
+// scheduled jobs of each queue in that table, and clients can create queue names without limit. The caller
+// holds janitor.mu.
 func (s *Store) tidyQueues(ctx context.Context, limit int, long time.Duration) error {
 	at, now := &s.janitor, time.Now()
 	if at.idle == nil {

@@ -10,26 +10,26 @@ import (
 	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
-// tx is a transaction. Statements queue up and go to the server in one packet.
+// tx is a transaction. It queues statements and sends them to the server in one packet.
 type tx struct {
 	script
 	s     *Store
 	c     *conn
-	ctx   context.Context // of the transaction: a full packet is sent before the Flush
+	ctx   context.Context // of the transaction; makeRoom uses it to send a full packet before the Flush
 	err   error           // of such a packet
 	o     core.TxOptions
 	begun bool
 	wrote bool // there is something to commit
-	sent  int  // packets
+	sent  int  // number of packets
 
-	acked int64 // how many rows the last statement must have deleted; 0: it is no Ack
+	acked int64 // how many rows the Ack that was queued last must have deleted; 0: the last statement is not an Ack
 
-	now   instant  // of the transaction, if it asked for it
-	asked bool     // it did
+	now   instant  // the transaction's time, if asked
+	asked bool     // now was queried
 	named []string // queues that this transaction registers
-	then  []func() // what the next Flush does behind the answers
+	then  []func() // callbacks that the next Flush runs after the answers
 
-	namedAt time.Time // before the first of them
+	namedAt time.Time // before the first of named
 }
 
 var (
@@ -43,20 +43,20 @@ func (t *tx) add(sql string, args ...any) {
 	t.script.add(sql, args...)
 }
 
-// query queues a statement that returns rows; there may be none.
+// query queues a statement with a result set, which can be empty.
 func (t *tx) query(read func(r *result) error, sql string, args ...any) {
 	t.checkAck()
 	t.script.query(read, sql, args...)
 }
 
-// each queues a statement and calls f for each row.
+// each queues a statement and calls f for each row that it returns.
 func (t *tx) each(f func(r *result) error, sql string, args ...any) {
 	t.checkAck()
 	t.script.each(f, sql, args...)
 }
 
-// checkAck compares how many rows an Ack deleted. If nothing follows it, the commit's own
-// statement does that.
+// checkAck queues a statement that compares how many rows the last Ack deleted. If no statement follows
+// the Ack, commit compares the number in its own statement.
 func (t *tx) checkAck() {
 	if t.acked == 0 {
 		return
@@ -71,7 +71,7 @@ func (t *tx) checkAck() {
 	}, "SELECT ROW_COUNT()")
 }
 
-// send sends what is queued, in one round trip.
+// send sends the queued statements in one round trip.
 func (t *tx) send(ctx context.Context) error {
 	p := t.script
 	t.script = script{}
@@ -99,7 +99,7 @@ func (t *tx) lockWait() time.Duration {
 	return lockWait
 }
 
-// makeRoom sends what is queued if more bytes would make the packet too large.
+// makeRoom sends the queued statements if `more` bytes would make the packet too large.
 func (t *tx) makeRoom(more int64) {
 	if t.err == nil && t.bytes()+more > t.s.server.packet-packetRoom {
 		t.checkAck()
@@ -123,7 +123,7 @@ func (t *tx) Flush(ctx context.Context) error {
 			f()
 		}
 		if len(t.then) == 0 {
-			return t.err // what they queued goes with the next packet
+			return t.err // statements that the callbacks queued go with the next packet
 		}
 	}
 }
@@ -132,13 +132,13 @@ const (
 	begin       = "START TRANSACTION"
 	rollbackFor = 2 * time.Second
 
-	// joinEvery is how often a connection makes sure of its row in qsidecar_commits, which is
-	// deleted if it is not used.
+	// joinEvery is how often a connection refreshes its row in qsidecar_commits. The janitor deletes rows
+	// that are not refreshed.
 	joinEvery = time.Hour
 )
 
-// read runs f outside of any transaction that writes, on one connection, and again if that
-// may help.
+// read runs f on one connection, outside of a transaction that writes. It retries errors that can be
+// transient.
 func (s *Store) read(ctx context.Context, f func(ctx context.Context, t *tx) error) error {
 	return s.Again(ctx, func(ctx context.Context) error { return s.readOnce(ctx, f) })
 }
@@ -149,7 +149,7 @@ func (s *Store) readOnce(ctx context.Context, f func(ctx context.Context, t *tx)
 		return err
 	}
 	defer func() { s.pool.put(c, l) }()
-	t := &tx{s: s, c: c, ctx: ctx, begun: true} // each statement is its own
+	t := &tx{s: s, c: c, ctx: ctx, begun: true} // there is no transaction around the statements
 	if err := f(ctx, t); err != nil {
 		return err
 	}
@@ -171,7 +171,7 @@ func (d access) Transact(ctx context.Context, o core.TxOptions, f func(ctx conte
 	return lockedOut(o, core.Transact(ctx, func() (*tx, error) { return d.begin(ctx, o) }, f))
 }
 
-// begin takes a connection. The transaction begins with the first packet.
+// begin takes a connection. The transaction itself begins with the first packet.
 func (s *Store) begin(ctx context.Context, o core.TxOptions) (*tx, error) {
 	c, l, err := s.take(ctx, &s.pool)
 	if err != nil {
@@ -191,7 +191,7 @@ func (s *Store) begin(ctx context.Context, o core.TxOptions) (*tx, error) {
 	return t, nil
 }
 
-// release gives the connection back.
+// release returns the connection to the pool.
 func (t *tx) release() {
 	l := t.c.line
 	if t.c.bad && l.stray == "" {
@@ -212,7 +212,7 @@ func (t *tx) Commit(ctx context.Context) error {
 	return t.finish(ctx)
 }
 
-// finish commits, and notes what the commit made true.
+// finish commits. After a commit it records which queues are registered.
 func (t *tx) finish(ctx context.Context) error {
 	err := t.err
 	if err == nil && len(t.then) > 0 {
@@ -228,8 +228,8 @@ func (t *tx) finish(ctx context.Context) error {
 	return err
 }
 
-// rollback leaves the transaction where the connection is still good. It has
-// time of its own: ctx may be over.
+// rollback ends the transaction if the connection is still usable. It uses its own timeout, because ctx
+// can be over.
 func (t *tx) rollback(ctx context.Context) {
 	if t.c.bad || !t.begun {
 		return
@@ -238,12 +238,12 @@ func (t *tx) rollback(ctx context.Context) {
 	defer cancel()
 	if err := t.c.exec(ctx, "ROLLBACK"); err != nil {
 		t.c.bad = true
-		t.s.log.Debug("rolling back", "place", t.s.place, "error", err) // the connection is closed, and the server does it
+		t.s.log.Debug("rolling back", "place", t.s.place, "error", err) // the pool closes the connection, and the server rolls back
 	}
 }
 
-// commit sends what is left, with COMMIT. The number of the commit is written in
-// the same transaction: where the answer gets lost, it tells what became of it.
+// commit sends the remaining statements and COMMIT. The transaction also writes the number of the commit.
+// If the answer gets lost, that number shows whether the commit happened.
 func (s *Store) commit(ctx context.Context, t *tx) error {
 	if !t.begun && t.sql.Len() == 0 {
 		return nil
@@ -277,7 +277,7 @@ func (s *Store) commit(ctx context.Context, t *tx) error {
 	case !t.wrote, fromServer(err) && !endsSession(err), errors.Is(err, errPacket):
 		t.rollback(ctx)
 		if acked > 0 && isCode(err, codeRange) {
-			return core.ErrNotAll // or the line's number is not what it should be, which the next try tells
+			return core.ErrNotAll // or the line's number in the table is not the expected one, which the next attempt finds out
 		}
 		return err
 	}
@@ -285,10 +285,10 @@ func (s *Store) commit(ctx context.Context, t *tx) error {
 	return s.findOut(ctx, l, err)
 }
 
-// findOut learns the outcome of a commit whose answer got lost. The session that
-// ran it is ended; then the number of the last commit on its line tells. A no is
-// sealed with a number of its own: what may still be on its way to the server
-// finds that one, and fails.
+// findOut determines the outcome of a commit whose answer got lost. It ends the session that ran the
+// commit, and then reads the number of the last commit of the line. If the commit did not happen, it
+// stores a higher number as a seal. A COMMIT that is still on its way to the server then finds that
+// number, and fails.
 func (s *Store) findOut(ctx context.Context, l *line, cause error) error {
 	for wait := 5 * time.Millisecond; ; wait = min(2*wait, time.Second) {
 		happened, err := s.look(ctx, l)
@@ -309,7 +309,7 @@ func (s *Store) findOut(ctx context.Context, l *line, cause error) error {
 	}
 }
 
-// look asks once.
+// look makes one attempt to find out.
 func (s *Store) look(ctx context.Context, l *line) (happened bool, err error) {
 	c, err := s.dial(ctx, l)
 	if err != nil {
@@ -330,14 +330,14 @@ func (s *Store) look(ctx context.Context, l *line) (happened bool, err error) {
 		return false, err
 	}
 	switch {
-	case !found: // a failover that lost it lost the rest too
+	case !found: // a failover that lost this row lost the commit too
 		l.number += 2
 		return false, nil
 	case last == l.number+1:
 		l.number++
 		return true, nil
 	}
-	if last <= l.number { // else it is an earlier look's seal, whose answer got lost
+	if last <= l.number { // otherwise it is the seal of an earlier attempt whose answer got lost
 		last = l.number + 2
 		if err := c.exec(ctx, s.sql.seal+"; COMMIT", int64(last), l.handle); err != nil {
 			return false, err

@@ -13,7 +13,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends/mysql"
 )
 
-// The queries of the catalogue. A name without a schema is in the database of the URL.
+// These queries read the catalogue. A name without a schema is in the database of the URL.
 const (
 	describeTableSQL = `SELECT t.table_schema, t.table_name, t.table_type, t.engine, COALESCE(e.transactions, '') AS transactions
 FROM information_schema.tables t LEFT JOIN information_schema.engines e ON e.engine = t.engine
@@ -165,7 +165,7 @@ func describeColumn(r []sql.NullString, json []string) backends.Column {
 	case r[1].String == "decimal" && number(r[10]) == 0:
 		c.Kind = backends.NumberColumn
 	}
-	if r[1].String == "datetime" { // a timestamp has a zone
+	if r[1].String == "datetime" { // a timestamp has a zone, a datetime has none
 		c.Stamped = strings.HasPrefix(strings.ToLower(given), "current_timestamp")
 		c.Touched = strings.Contains(extra, "on update")
 	}
@@ -205,8 +205,7 @@ func number(v sql.NullString) int64 {
 	return n
 }
 
-// limitsOf returns the range of a type of whole numbers. 0 and 0: that of an int64, or
-// more.
+// limitsOf returns the range of an integer type. 0 and 0 mean the range of an int64, or more.
 func limitsOf(kind string, unsigned bool) (least, most int64) {
 	bits := map[string]int{"tinyint": 8, "smallint": 16, "mediumint": 24, "int": 32}[kind]
 	switch {
@@ -218,7 +217,7 @@ func limitsOf(kind string, unsigned bool) (least, most int64) {
 	return -1 << (bits - 1), 1<<(bits-1) - 1
 }
 
-// letters returns how long a text can be. TEXT counts bytes.
+// letters returns the largest length of a text in characters; 0 means unlimited. TEXT types count bytes.
 func letters(kind string, chars, bytes int64, charset string) int {
 	switch kind {
 	case "longtext":
@@ -256,8 +255,8 @@ func listed(enum string) (values []string) {
 	return values
 }
 
-// describeIndexes reads the indexes that can serve a claim, and the unique keys. Columns
-// behind one that is not whole in an index are left out.
+// describeIndexes reads the indexes that can serve a claim, and the unique keys. It leaves out the columns
+// of an index after the first column that is not indexed as a whole.
 func (d *describing) describeIndexes(ctx context.Context) error {
 	info := &d.info
 	visible := "AND is_visible = 'YES'"
@@ -272,7 +271,7 @@ func (d *describing) describeIndexes(ctx context.Context) error {
 		return err
 	}
 	cut := map[string]bool{}
-	last, open, unique := "", false, map[string]int{} // unique: the place in info.Unique; < 0: not unique
+	last, open, unique := "", false, map[string]int{} // unique: index in info.Unique; < 0: not unique
 	for _, r := range rows {
 		name, column := r[0].String, r[2].String
 		whole := column != "" && !r[3].Valid && r[6].String == "BTREE"
@@ -306,8 +305,8 @@ func (d *describing) describeIndexes(ctx context.Context) error {
 	return nil
 }
 
-// endInKey adds to each index what InnoDB adds: the columns of the primary key that the
-// index lacks. cut are indexes that do not hold whole columns.
+// endInKey appends to each index what InnoDB appends: the columns of the primary key that the index lacks.
+// cut holds the indexes with a column that is not indexed as a whole.
 func endInKey(info *backends.TableInfo, cut map[string]bool) {
 	at := slices.IndexFunc(info.Indexes, func(x backends.Index) bool { return x.Name == "PRIMARY" })
 	if at < 0 || cut["PRIMARY"] {

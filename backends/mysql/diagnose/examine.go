@@ -13,7 +13,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends/mysql/migrate"
 )
 
-// examination is one call of Examine. It sends SELECT, SHOW, EXPLAIN and SET SESSION alone.
+// examination is one call of Examine. It sends only SELECT, SHOW, EXPLAIN and SET SESSION.
 type examination struct {
 	checks.Examination
 	mysql.Setup
@@ -168,7 +168,7 @@ func (e *examination) checkRights(ctx context.Context) error {
 	return nil
 }
 
-// checkTriggers finds triggers of others, which run with each change.
+// checkTriggers finds foreign triggers, which run with each change.
 func (e *examination) checkTriggers(ctx context.Context) error {
 	triggers, err := e.session.Rows(ctx, "SELECT trigger_name, event_object_table FROM information_schema.triggers WHERE event_object_schema = DATABASE() AND event_object_table LIKE 'qsidecar\\_%' ORDER BY 1")
 	for _, t := range triggers {

@@ -35,8 +35,8 @@ func (e *examination) checkBinlog(context.Context) error {
 	return nil
 }
 
-// checkDurability checks what a commit means on this server: a sidecar answers when the
-// server has committed.
+// checkDurability checks whether commits survive a crash of this server, because a sidecar answers when
+// the server has committed.
 func (e *examination) checkDurability(context.Context) error {
 	before := len(e.Findings)
 	if v := e.vars["innodb_flush_log_at_trx_commit"]; v != "1" {
@@ -72,7 +72,8 @@ func (e *examination) checkPackets(context.Context) error {
 	return nil
 }
 
-// checkTransactions finds old transactions: the server can't purge what was deleted since.
+// checkTransactions finds old transactions. While one is open, the server can't purge what was deleted
+// since.
 func (e *examination) checkTransactions(ctx context.Context) error {
 	rows, err := e.session.Rows(ctx, "SELECT trx_mysql_thread_id, TIMESTAMPDIFF(SECOND, trx_started, NOW()) FROM information_schema.innodb_trx WHERE trx_mysql_thread_id <> CONNECTION_ID() ORDER BY trx_started LIMIT 1")
 	if isCode(err, 1227) {
@@ -133,8 +134,8 @@ func (e *examination) checkClock(ctx context.Context) error {
 	return nil
 }
 
-// checkDisk has MySQL write and drop a temporary table of more than a megabyte beside its
-// data: nothing else shows a full disk. MariaDB keeps its temporary tables elsewhere.
+// checkDisk makes MySQL write and drop a temporary table of more than a megabyte next to its data, because
+// no query reports a full disk. MariaDB keeps its temporary tables elsewhere, so checkDisk skips it.
 func (e *examination) checkDisk(ctx context.Context) error {
 	if e.MariaDB {
 		return nil

@@ -32,8 +32,8 @@ func (x *Engine) Explain(ctx context.Context, st *backends.Statement, table back
 // step is a row of EXPLAIN's table.
 type step struct{ table, how, index, rows, extra string }
 
-// readStep reads a row. Both products have the same columns, except `partitions` and
-// `filtered`, which MariaDB does not have here.
+// readStep parses a row. Both products have the same columns, except `partitions` and `filtered`, which
+// MariaDB doesn't return here.
 func readStep(r []sql.NullString) (step, error) {
 	switch len(r) {
 	case 10:
@@ -65,8 +65,8 @@ func (p step) add(table string, to *backends.Plan) {
 	}
 }
 
-// CreateIndex implements backends.Advisor. An index can hold the beginning alone of a text
-// without a length.
+// CreateIndex implements backends.Advisor. For a text type without a length, the index holds only the
+// first 64 characters.
 func (x *Engine) CreateIndex(of string, table backends.TableInfo, equal []backends.Condition, order []backends.IndexColumn) string {
 	g := x.Dialect()
 	name := func(column string) string {
@@ -84,7 +84,7 @@ func firstWord(text string) string {
 	return strings.FieldsFunc(text+" ", func(r rune) bool { return r == ' ' || r == '(' })[0]
 }
 
-// cut returns the first letters of a text.
+// cut returns the first characters of a text.
 func cut(text string, letters int) string {
 	if all := []rune(text); len(all) > letters {
 		return string(all[:letters])

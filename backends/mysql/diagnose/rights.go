@@ -8,9 +8,9 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// describeRights has the server explain statements, which needs the same rights as running
-// them. privileges is what the catalogue lists for each column. It lacks rights that come by
-// a role, so it is a hint for which columns to try alone.
+// describeRights makes the server explain statements, which needs the same rights as running them.
+// privileges is what the catalogue lists for each column. It lacks rights that come through a role, so it
+// only hints at which columns to try individually.
 func (d *describing) describeRights(ctx context.Context, privileges map[string]string) error {
 	info := &d.info
 	if len(info.Columns) == 0 {

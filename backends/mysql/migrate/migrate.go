@@ -35,13 +35,12 @@ var migrations = []string{schemaV1, schemaV2}
 // Latest is the version of the tables that this program creates and needs.
 var Latest = len(migrations)
 
-// Position is the expression for a new position, see schema.sql.
+// Position is the expression for a new position: see schema.sql.
 const Position = `TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6))`
 
-// SQL returns a script for the mysql client that leads from the tables of version `from`
-// (0: there are none) to those of Latest. It ends with the grants that a user needs to
-// run a sidecar without the right to create tables: NAME or NAME@HOST, empty:
-// qsidecar_sidecar.
+// SQL returns a script for the mysql client that leads from the tables of version `from` (0: there are
+// none) to those of Latest. It ends with the grants that a user needs to run a sidecar without the right
+// to create tables. user is NAME or NAME@HOST; if it is empty, it is qsidecar_sidecar.
 func SQL(database, user string, from int) string {
 	if user == "" {
 		user = "qsidecar_sidecar"
@@ -64,12 +63,12 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON %[1]s.* TO %[2]s;
 	return b.String()
 }
 
-// Step returns the SQL that leads to a version from the one before.
+// Step returns the SQL that leads to a version from the previous one.
 func Step(version int) string {
 	return strings.ReplaceAll(migrations[version-1], "{position}", Position)
 }
 
-// QuoteText quotes a text.
+// QuoteText quotes a text as a string literal.
 func QuoteText(s string) string {
 	return "'" + strings.NewReplacer(`\`, `\\`, "'", "''").Replace(s) + "'"
 }
@@ -89,9 +88,9 @@ type Meta struct {
 	Database string // backends.Info.Database
 }
 
-// Run creates the tables in the database of that name, or updates them to Latest, and
-// returns what describes them. Any number of sidecars can do so at once. place is the
-// address without secrets, for messages.
+// Run creates the tables in the database with that name, or updates them to Latest, and returns their
+// description. Any number of sidecars can do so at the same time. Error messages contain
+// place, the address without secrets.
 func Run(ctx context.Context, c Conn, place, database string) (Meta, error) {
 	meta, err := Read(ctx, c, place)
 	if err == nil && meta.Version < Latest {
@@ -105,8 +104,8 @@ func Run(ctx context.Context, c Conn, place, database string) (Meta, error) {
 	return meta, err
 }
 
-// Read reads the row that describes the tables. Tables that need a later program are an
-// error, with Meta set.
+// Read reads the row that describes the tables. If the tables need a later program, it returns an error
+// together with Meta.
 func Read(ctx context.Context, c Conn, place string) (m Meta, err error) {
 	rows, err := c.Rows(ctx, "SELECT version, min_program, `database` FROM qsidecar_meta")
 	if said, ok := errors.AsType[*mysql.MySQLError](err); ok && said.Number == 1146 { // no such table
@@ -116,7 +115,7 @@ func Read(ctx context.Context, c Conn, place string) (m Meta, err error) {
 		return Meta{}, err
 	}
 	version, err1 := strconv.Atoi(rows[0][0].String)
-	oldest, err2 := strconv.Atoi(rows[0][1].String) // program that may use them
+	oldest, err2 := strconv.Atoi(rows[0][1].String) // the oldest program that can use the tables
 	m = Meta{Version: version, Database: rows[0][2].String}
 	if err = errors.Join(err1, err2); err == nil && oldest > program {
 		err = fmt.Errorf("the tables in %s were made by a newer qsidecar (version %d, for programs of generation %d on; this one is of generation %d): upgrade this program",

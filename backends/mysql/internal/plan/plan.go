@@ -1,6 +1,6 @@
-// Package plan finds what makes the cost of a claim grow with the tables, in the rows that
-// EXPLAIN FORMAT=TRADITIONAL of MySQL and MariaDB answers with. Package diagnose and the
-// tests of package mysql use it. It contains the name of the sidecar's index, and uses no other package of this module.
+// Package plan finds what makes the cost of a claim grow with the tables, in the rows that EXPLAIN
+// FORMAT=TRADITIONAL of MySQL and MariaDB returns. Package diagnose and the tests of package mysql use it.
+// It contains the name of the sidecar's index, and uses no other package of this module.
 package plan
 
 import (
@@ -10,12 +10,13 @@ import (
 	"strings"
 )
 
-// minKeyLength is how many bytes of the index a claim must use at least: lane and urgency.
+// minKeyLength is how many bytes of the index a claim must use at least: those of the columns `lane` and
+// urgency.
 const minKeyLength = 129 + 2 + 1 + 4 + 1
 
-// fewRows reports whether the table is so small that MySQL reads it in any way. An empty
-// one it scans. key is the column of the index in EXPLAIN's row. The number of rows is the
-// third column behind it.
+// fewRows reports whether the table is so small that any plan is acceptable to MySQL. It is false for 0
+// rows, because MySQL scans an empty table. key is the column of the index in EXPLAIN's row. The number of
+// rows is the third column after it.
 func fewRows(row []string, key int) bool {
 	rows := 0
 	if key+3 < len(row) {
@@ -26,8 +27,8 @@ func fewRows(row []string, key int) bool {
 	return rows > 0 && rows < 100
 }
 
-// Faults returns what is wrong with the plan of a claim. Both products have the same
-// columns, except `partitions` and `filtered`. lifo: the queue is read newest first.
+// Faults returns the problems of a claim's plan. Both products have the same columns, except `partitions`
+// and `filtered`. If lifo is true, the claim reads the queue newest first.
 func Faults(plan [][]sql.NullString, lifo bool) (faults []string) {
 	for _, cells := range plan {
 		row := make([]string, len(cells))
@@ -38,7 +39,7 @@ func Faults(plan [][]sql.NullString, lifo bool) (faults []string) {
 		key := slices.Index(row, "qsidecar_lanes")
 		for i := key + 1; key >= 0 && i < len(row); i++ {
 			if row[i] == "qsidecar_lanes" {
-				key = i // after possible_keys
+				key = i // skip possible_keys
 			}
 		}
 		if key < 0 {
