@@ -15,14 +15,14 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
-// The benchmarks claim n jobs and ack the n before in one commit, on one
-// connection at a time, with full durability: b.N is the number of jobs.
+// The benchmarks claim n jobs and ack the previous n in one commit, on one connection at a time, with full
+// durability. b.N is the number of jobs.
 //
 //	go test ./backends/mysql -run '^$' -bench . -benchtime 50000x
 
 var batchSizes = []int{1, 32, 100, 1000}
 
-// durably runs a benchmark on each kind of server, as its makers set it up.
+// durably runs a benchmark on each kind of server, with its vendor's default settings.
 func durably(b *testing.B, f func(b *testing.B, m *testserver.MySQL)) {
 	for _, kind := range testserver.MySQLKinds() {
 		b.Run(strings.ReplaceAll(string(kind), " ", ""), func(b *testing.B) {
@@ -77,8 +77,8 @@ func BenchmarkEnqueue(b *testing.B) {
 	})
 }
 
-// BenchmarkHeldSnapshot is claim and ack while another connection keeps a
-// snapshot: with a backlog, and with a queue that every claim finds nearly empty.
+// BenchmarkHeldSnapshot measures claim and ack while another connection keeps a snapshot: with a backlog,
+// and with a queue that every claim finds nearly empty.
 func BenchmarkHeldSnapshot(b *testing.B) {
 	durably(b, func(b *testing.B, m *testserver.MySQL) {
 		for _, held := range []bool{false, true} {
@@ -111,8 +111,8 @@ func BenchmarkHeldSnapshot(b *testing.B) {
 	})
 }
 
-// BenchmarkBacklog is claim and ack beside half a million jobs each that are ready
-// (in another queue and behind in this one), scheduled for tomorrow, and dead.
+// BenchmarkBacklog measures claim and ack beside half a million jobs each that are ready (in another queue
+// and behind in this one), scheduled for tomorrow, and dead.
 func BenchmarkBacklog(b *testing.B) {
 	durably(b, func(b *testing.B, m *testserver.MySQL) {
 		for _, rows := range []int{0, 500_000} {
@@ -164,7 +164,7 @@ func hold(b testing.TB, m *testserver.MySQL, name string) {
 	}
 }
 
-// rate runs rounds until one gives nothing.
+// rate runs rounds until one returns 0.
 func rate(b *testing.B, m *testserver.MySQL, round func() int) {
 	b.ResetTimer()
 	began, total := time.Now(), 0
@@ -181,7 +181,7 @@ func rate(b *testing.B, m *testserver.MySQL, round func() int) {
 	b.ReportMetric(float64((clientCPU(b)-client).Microseconds())/float64(total), "client-µs/job")
 }
 
-// serverCPU is what the server has used so far; 0: it is not on this host.
+// serverCPU returns the CPU time that the server has used so far; 0: it is not on this host.
 func serverCPU(b *testing.B, m *testserver.MySQL) (total time.Duration) {
 	b.Helper()
 	if m.PID() == 0 {
@@ -242,7 +242,7 @@ func storeRound(b *testing.B, m *testserver.MySQL, name string, n int) func() in
 	}
 }
 
-// fillBy stores n jobs, so many in a commit.
+// fillBy stores n jobs, with up to a given number in one commit.
 func fillBy(b testing.TB, s *Store, n, by int) {
 	b.Helper()
 	for n > 0 {
@@ -303,7 +303,7 @@ func rawFill(b *testing.B, c *sql.Conn, n int) {
 	}
 }
 
-// rawRound is what the server can do at most: the barest table and statements.
+// rawRound returns a round with the smallest table and statements, as an upper bound for the server.
 func rawRound(b *testing.B, m *testserver.MySQL, n, jobs int) func() int {
 	c := rawTable(b, m)
 	rawFill(b, c, jobs)

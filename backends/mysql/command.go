@@ -46,8 +46,7 @@ func (t *tx) chosenRows(ctx context.Context, queue string, ids []int64) (rows []
 	return rows, nil
 }
 
-// deleteRows queues the deletion of the locked rows for which which returns true, and returns their
-// number.
+// deleteRows queues the deletion of the locked rows that `which` accepts, and returns their number.
 func (t *tx) deleteRows(all []*job, which func(j *job) bool) (n int64) {
 	var rows []*core.Row
 	for _, j := range all {

@@ -1,7 +1,7 @@
 package mysql
 
-// oddValues are what MySQL and MariaDB take for a column's value in a session that is not
-// strict, or nearly, and a sidecar may not.
+// oddValues are column values that MySQL and MariaDB accept in a session that is not strict, or nearly
+// accept, and that a sidecar must not use.
 var oddValues = map[string][]string{
 	"queue":        {"''", "NULL", "'a b'", "'.q'", "'é'", "'q\n'", "'q '", "CHAR(113, 0)"},
 	"payload":      {"NULL", "''", "42", "REPEAT('x', 2000000)"},

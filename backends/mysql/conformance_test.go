@@ -18,7 +18,7 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// servers are those of this run, by kind.
+// servers holds the servers of this run by kind.
 var servers = map[testserver.Kind]*testserver.MySQL{}
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
@@ -43,7 +43,7 @@ func run(m *testing.M) int {
 		return 1
 	}
 	code := m.Run()
-	// The servers' own goroutines wait for their ends.
+	// The servers' own goroutines wait for them to end.
 	if err := goleak.Find(goleak.IgnoreAnyFunction("github.com/qsidecar/qsidecar/internal/testserver.guard.func1")); err != nil && code == 0 {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -64,7 +64,7 @@ func everywhere(t *testing.T, f func(t *testing.T, m *testserver.MySQL)) {
 
 func open(t testing.TB, o Options) *Store {
 	t.Helper()
-	o.connect = testwait.Limit // the login of a busy machine takes its time
+	o.connect = testwait.Limit // a login can be slow on a busy machine
 	s, err := Open(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
@@ -77,7 +77,7 @@ func open(t testing.TB, o Options) *Store {
 	return s
 }
 
-// must runs statements beside the Store, like a client of somebody's.
+// must runs statements on a connection outside of the Store, as an application does.
 func must(t testing.TB, m *testserver.MySQL, database string, statements ...string) {
 	t.Helper()
 	db, err := m.Open(database)
@@ -100,17 +100,17 @@ func literal(s string) string {
 	return "'" + strings.NewReplacer(`\`, `\\`, `'`, `''`).Replace(s) + "'"
 }
 
-// databases are those of the suite. A test that passes leaves its database to a later
-// test: to create the tables costs more than most tests do.
+// databases holds the databases of the suite. A test that passes leaves its database to a later test,
+// because creating the tables takes longer than most tests.
 type databases struct {
-	t    *testing.T // of all of them
+	t    *testing.T // the test around all of them
 	m    *testserver.MySQL
 	mu   sync.Mutex
 	free []string
 }
 
-// get is a free database or a new one, until the test ends. Its clock stands still, but
-// for the test's shifts.
+// get returns a free database or a new one, which the test owns until it ends. Its clock stands still,
+// except when the test advances it.
 func (d *databases) get(t *testing.T) string {
 	name := d.pop()
 	if name == "" {
@@ -142,7 +142,7 @@ func (d *databases) pop() (name string) {
 	return name
 }
 
-// clean removes what a test stored.
+// clean deletes what a test stored.
 func (d *databases) clean(name string) error {
 	statements := []string{"UPDATE " + name + ".test_clock SET at = UTC_TIMESTAMP(6)", "DROP TRIGGER IF EXISTS " + name + ".refuse"}
 	for _, table := range []string{"jobs", "failures", "expiring", "keys", "hosts", "queues", "commits", "leases"} {
@@ -151,7 +151,7 @@ func (d *databases) clean(name string) error {
 	return d.m.Exec(context.Background(), statements...)
 }
 
-// take is what a test of the suite gets.
+// take returns what a test of the suite receives.
 func (d *databases) take(t *testing.T) *backendtest.Database {
 	m, name := d.m, d.get(t)
 	o := Options{URL: m.URL(name), clock: "(SELECT at FROM test_clock)"}
@@ -216,7 +216,7 @@ func producer(t *testing.T, m *testserver.MySQL, database string) backendtest.Pr
 	}
 }
 
-// loseCommit has the connection break at the next commit.
+// loseCommit breaks the connection at the next commit.
 func (s *Store) loseCommit(before bool) {
 	hook := func(c *conn, now bool) {
 		if now == before {
@@ -230,8 +230,7 @@ func (s *Store) loseCommit(before bool) {
 	s.fault.Store(&hook)
 }
 
-// TestConformance runs the suite on each server. Each test has a database for itself while
-// it runs.
+// TestConformance runs the suite on each server. Each test has a database of its own while it runs.
 func TestConformance(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
 		backendtest.Run(t, (&databases{t: t, m: m}).take)

@@ -30,8 +30,8 @@ const (
 	schemaWait     = 10 * time.Second // for a table that another session alters
 	// idleEnds is how long the server keeps a session that sends nothing, or that doesn't read the
 	// server's answers. If a host vanishes without closing its connections, its sessions keep their locks
-	// until then. It is shorter than the default host_lease, after which other sidecars reap the host's
-	// jobs.
+	// until then. idleEnds is shorter than the default host_lease, after which other sidecars reap the
+	// host's jobs.
 	idleEnds = 20 * time.Second
 	// idleKept is how long an unused connection counts as usable.
 	idleKept   = 14 * time.Second

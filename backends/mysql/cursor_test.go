@@ -12,8 +12,8 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// passed opens a database with n jobs of which the first half was claimed, after
-// somebody did something in a transaction that is still open.
+// passed opens a database with n jobs whose first half was claimed, after another program changed
+// something in a transaction that is still open.
 func passed(t *testing.T, m *testserver.MySQL, n int, before ...string) (*Store, *sql.Conn) {
 	t.Helper()
 	name := m.Database(t)
@@ -38,8 +38,8 @@ const late = `INSERT INTO qsidecar_jobs (queue, payload) VALUES ('q', 'late')`
 
 func isLate(j backends.Job) bool { return string(j.Payload) == "late" }
 
-// claimUntil claims one job at a time until the wanted one comes. A new job replaces each
-// that it claims, so the backlog does not end and each claim is full.
+// claimUntil claims one job at a time until want accepts it. A new job replaces each claimed job, so the
+// backlog does not end and each claim is full.
 func claimUntil(t *testing.T, s *Store, want func(backends.Job) bool) {
 	t.Helper()
 	n := uint64(1 << 32)
@@ -62,8 +62,8 @@ func TestCommittedLate(t *testing.T) {
 	})
 }
 
-// TestCommittedLateAndClaimedShort: a claim that comes back short has looked
-// everywhere.
+// TestCommittedLateAndClaimedShort checks that a claim that returns fewer jobs than it can has scanned
+// everything.
 func TestCommittedLateAndClaimedShort(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
 		s, c := passed(t, m, 400, late)
@@ -78,7 +78,7 @@ func TestCommittedLateAndClaimedShort(t *testing.T) {
 func TestLockedAndLetGo(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
 		if m.Kind == testserver.MariaDB105 {
-			return // it cannot leave a locked row alone: claims wait for it
+			return // the server can't skip a locked row: claims wait for it
 		}
 		s, c := passed(t, m, 600, "lock")
 		first := int64(0)
@@ -90,7 +90,7 @@ func TestLockedAndLetGo(t *testing.T) {
 	})
 }
 
-// TestGivenBackByAnother: the other sidecar's count of give-backs is noticed.
+// TestGivenBackByAnother checks that a sidecar notices jobs that another sidecar gives back.
 func TestGivenBackByAnother(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
 		s, _ := passed(t, m, 400)
@@ -101,21 +101,21 @@ func TestGivenBackByAnother(t *testing.T) {
 		fullLookIsDue(t, s)
 		n := 0
 		claimUntil(t, s, func(got backends.Job) bool { n++; return got.ID == j[0].ID })
-		if n > 2 { // one claim notices the count, the next one looks
+		if n > 2 { // one claim notices the count, the next one scans
 			t.Errorf("it came as the %dth", n)
 		}
 	})
 }
 
-// fullLookIsDue waits until the next claim looks at everything from what it takes for
-// the low on: that it does must not pass for a look at everything.
+// fullLookIsDue waits until the next claim scans everything from what it assumes to be the low. The test
+// must not mistake that for a scan of everything.
 func fullLookIsDue(t *testing.T, s *Store) {
 	t.Helper()
 	testwait.Until(t, "a full look is due", func() bool { _, near := s.Cursors.Near("q", time.Now()); return !near })
 }
 
-// TestLowIsProven: what lies behind is not looked at for ever, and not before it
-// is certain that nothing comes up there.
+// TestLowIsProven checks that claims stop scanning what lies behind, but only after it is certain that no
+// job can appear there.
 func TestLowIsProven(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
 		s, c := passed(t, m, 600, late)
@@ -156,7 +156,7 @@ func TestLowIsProven(t *testing.T) {
 	})
 }
 
-// somethingIsProven claims until the floor of "q" is above 0.
+// somethingIsProven claims until the low of "q" is above 0.
 func somethingIsProven(t *testing.T, s *Store) {
 	t.Helper()
 	number := uint64(1 << 41)
@@ -169,12 +169,12 @@ func somethingIsProven(t *testing.T, s *Store) {
 	})
 }
 
-// belowTheFloor is a row that comes into the index later than its position says: its
-// statement was held up in between, or it is from a peer whose clock is behind.
+// belowTheFloor stores a row that enters the index later than its position suggests: its statement was
+// delayed in between, or it is from a node whose clock is behind.
 const belowTheFloor = "INSERT INTO qsidecar_jobs (queue, payload, position) VALUES ('q', 'late', 1000)"
 
-// TestARowComesBelowTheFloor: the server gives no proof that this can't happen, so claims
-// look below the floor now and then.
+// TestARowComesBelowTheFloor checks that claims scan below the low from time to time, because the server
+// can't guarantee that no row appears there.
 func TestARowComesBelowTheFloor(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
 		s, c := passed(t, m, 300)
@@ -184,8 +184,8 @@ func TestARowComesBelowTheFloor(t *testing.T) {
 	})
 }
 
-// TestARowComesBelowTheFloorOfAnIdleQueue: the looks of a sidecar whose workers wait
-// find it, and so does the claim that follows.
+// TestARowComesBelowTheFloorOfAnIdleQueue checks that the scans of a sidecar with waiting workers find the
+// row, and that the claim that follows finds it too.
 func TestARowComesBelowTheFloorOfAnIdleQueue(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
 		s, c := passed(t, m, 300)
@@ -205,12 +205,13 @@ func TestARowComesBelowTheFloorOfAnIdleQueue(t *testing.T) {
 	})
 }
 
-// TestTheClockIsSetBack: positions that were passed are given again.
+// TestTheClockIsSetBack checks that claims find jobs with positions that the cursor has passed and that
+// are assigned again.
 func TestTheClockIsSetBack(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
 		s, c := passed(t, m, 300)
 		somethingIsProven(t, s)
-		s.clocks.latest += int64(time.Minute / time.Microsecond) // as if the server's clock had been there
+		s.clocks.latest += int64(time.Minute / time.Microsecond) // as if the server's clock had been ahead
 		runSQL(t, c, "ROLLBACK", "INSERT INTO qsidecar_jobs (queue, payload, position) VALUES ('q', 'late', 1000)")
 		fullLookIsDue(t, s)
 		n := 0

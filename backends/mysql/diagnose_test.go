@@ -10,7 +10,7 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
-// TestExamine breaks a database, and expects the findings with what to do.
+// TestExamine breaks a database and expects the findings with their fixes.
 func TestExamine(t *testing.T) {
 	mysql.Everywhere(t, func(t *testing.T, m *testserver.MySQL) {
 		_, name := mysql.Crowded(t, m)

@@ -15,9 +15,9 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// TestAnAbandonedSessionIsInterruptedNotKilled: MySQL's KILL closes the killed session's
-// socket while that session may be about to write to it. Its answer then reaches another
-// connection, which got the same file descriptor.
+// TestAnAbandonedSessionIsInterruptedNotKilled checks how an abandoned session is ended. MySQL's KILL
+// closes the killed session's socket while that session can be about to write to it. Its answer then
+// reaches another connection, which got the same file descriptor.
 func TestAnAbandonedSessionIsInterruptedNotKilled(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
 		s := open(t, Options{URL: m.URL(m.Database(t))})
@@ -52,8 +52,8 @@ func TestAnAbandonedSessionIsInterruptedNotKilled(t *testing.T) {
 	})
 }
 
-// TestAnErrorAfterTheLastRowKeepsTheConnection: the server rejected a statement, and the
-// connection is as good as before.
+// TestAnErrorAfterTheLastRowKeepsTheConnection checks that the connection stays usable after the server
+// rejected a statement.
 func TestAnErrorAfterTheLastRowKeepsTheConnection(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
 		s := open(t, Options{URL: m.URL(m.Database(t))})
@@ -97,7 +97,7 @@ func (c *meddler) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// SyscallConn lets the pool see that an idle connection was closed.
+// SyscallConn lets the pool find out that an idle connection was closed.
 func (c *meddler) SyscallConn() (syscall.RawConn, error) { return c.Conn.(syscall.Conn).SyscallConn() }
 
 func (c *meddler) Close() error {
@@ -107,13 +107,13 @@ func (c *meddler) Close() error {
 	return c.Conn.Close()
 }
 
-// TestAContextThatEndsAfterTheLastRow: the query has its answer, and the driver is closing
-// the connection, which must not go back to the pool.
+// TestAContextThatEndsAfterTheLastRow checks a context that ends when the query has its answer. The driver
+// then closes the connection, which must not return to the pool.
 func TestAContextThatEndsAfterTheLastRow(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
 		closing, closed := make(chan struct{}), make(chan struct{})
 		var once sync.Once
-		var slow atomic.Bool // the driver's Close of the connection takes its time
+		var slow atomic.Bool // delays the driver's Close of the connection
 		s := open(t, Options{URL: m.URL(m.Database(t)), wrap: func(c net.Conn) net.Conn {
 			return &meddler{Conn: c, event: func(net.Conn) {}, stop: func() {
 				if slow.CompareAndSwap(true, false) {
@@ -152,9 +152,9 @@ func TestAContextThatEndsAfterTheLastRow(t *testing.T) {
 	})
 }
 
-// TestContextsThatEndAtEachReadAndWrite: a context ends before and after every read and
-// write of an enqueue, of those that open its connection too. The answer is the truth, and
-// the next enqueue needs no second try by its caller.
+// TestContextsThatEndAtEachReadAndWrite ends a context before and after every read and write of an
+// enqueue, also of those that open its connection. The answer must be true, and the next enqueue must
+// succeed without a retry by its caller.
 func TestContextsThatEndAtEachReadAndWrite(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
 		for _, cut := range []bool{false, true} { // how soon the driver notices
@@ -199,7 +199,7 @@ func endEverywhere(t *testing.T, m *testserver.MySQL, cut bool) {
 				break
 			}
 			points++
-			// The next enqueue waits for what a session still does for the same line.
+			// The next enqueue waits for what a session is still doing for the same line.
 			write(t, s, backends.Enqueue{Jobs: []backends.NewJob{{Queue: "next"}}})
 			stored := numberOf(t, m, name, "SELECT COUNT(*) FROM qsidecar_jobs WHERE queue = '"+queue+"'")
 			if err == nil && stored != 2 || err != nil && stored != 0 && (stored != 2 || !errors.Is(err, backends.ErrUnknownOutcome)) {
@@ -224,8 +224,8 @@ func (p *pool) drop() {
 	p.idle = nil
 }
 
-// TestVanishedHost: the server ends a session whose host vanished, and with it its locks, sooner
-// than others take the host's jobs back: at the default host_lease of 30 s.
+// TestVanishedHost checks that the server ends a session whose host vanished, and with it its locks,
+// before other sidecars reap the host's jobs at the default host_lease of 30 s.
 func TestVanishedHost(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
 		s := open(t, Options{URL: m.URL(m.Database(t))})

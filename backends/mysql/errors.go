@@ -59,7 +59,7 @@ const (
 	codeInCommit   = 1180 // an error during COMMIT, as of a Galera node that leaves its cluster
 )
 
-// codesFull mean that the disk is full, or that the file of the table can't grow.
+// codesFull holds the codes for a full disk, and for a table's file that can't grow.
 var codesFull = []uint16{1021, 1114}
 
 // endsSession reports whether err means that the server closes the connection, at any point of the
@@ -99,7 +99,7 @@ func (s *Store) transient(err error) bool {
 }
 
 // broken reports whether the connection is lost. The driver's errors about the connection have no type of
-// their own, and all other errors have a code or are listed here.
+// their own, and all other errors have a code or are excluded here.
 func broken(err error) bool {
 	var moved *againError
 	return !fromServer(err) && !errors.As(err, &moved) && !errors.Is(err, errPacket) && !errors.Is(err, errOwn) && !errors.Is(err, core.ErrAgain)

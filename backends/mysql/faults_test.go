@@ -17,8 +17,7 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// TestKilledSessions: the server ends sessions at any moment, and each answer is
-// the truth.
+// TestKilledSessions ends sessions at any moment and checks that each answer is true.
 func TestKilledSessions(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
 		name := m.Database(t)
@@ -71,7 +70,8 @@ func TestKilledSessions(t *testing.T) {
 	})
 }
 
-// TestADeadlockIsTriedAgain: with a program that locks in another order.
+// TestADeadlockIsTriedAgain checks that a commit is retried after a deadlock with a program that locks in
+// another order.
 func TestADeadlockIsTriedAgain(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
 		name := m.Database(t)
@@ -81,7 +81,7 @@ func TestADeadlockIsTriedAgain(t *testing.T) {
 		jobs := take(t, s, 1, 2, 1)
 		ids := []string{jobs[0].ID, jobs[1].ID}
 		c := connect(t, m, name)
-		runSQL(t, c, "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED", "START TRANSACTION", "UPDATE qsidecar_jobs SET timeout_ms = 5 WHERE state = 'ready'", // it has much to roll back
+		runSQL(t, c, "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED", "START TRANSACTION", "UPDATE qsidecar_jobs SET timeout_ms = 5 WHERE state = 'ready'", // much to roll back, so the server chooses the other transaction as the victim
 			"SELECT 1 FROM qsidecar_jobs WHERE id = "+ids[1]+" FOR UPDATE")
 		done := make(chan error, 1)
 		go func() {
@@ -106,13 +106,13 @@ func TestADeadlockIsTriedAgain(t *testing.T) {
 	})
 }
 
-// TestPackets: many jobs are spread over packets, and one that fits into none
-// harms nobody else.
+// TestPackets checks that many jobs are spread over packets, and that a job that fits into no packet harms
+// no other client.
 func TestPackets(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
 		s := open(t, Options{URL: m.URL(m.Database(t))})
 		join(t, s, 1)
-		s.server.packet = 4 << 20 // as if the server said so: 64 MB would take long
+		s.server.packet = 4 << 20 // a lower limit than the server's, because 64 MB would take long
 		s.config.MaxAllowedPacket = 4 << 20
 		s.pool.close()
 		s.pool = pool{}
@@ -143,8 +143,8 @@ func TestPackets(t *testing.T) {
 	})
 }
 
-// TestASessionThatWasLeftBehind: a cable was cut in the midst of a transaction, and
-// its locks are in nobody's way.
+// TestASessionThatWasLeftBehind cuts the connection in the midst of a transaction and checks that the
+// locks of its session block no other transaction.
 func TestASessionThatWasLeftBehind(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
 		s := open(t, Options{URL: m.URL(m.Database(t)), MaxConnections: minConnections})
@@ -158,7 +158,7 @@ func TestASessionThatWasLeftBehind(t *testing.T) {
 		if err := c.exec(t.Context(), "START TRANSACTION; UPDATE qsidecar_jobs SET losses = 7"); err != nil {
 			t.Fatal(err)
 		}
-		// The sidecar gives the connection up, and the server hears nothing of it.
+		// The sidecar abandons the connection, and the server does not notice.
 		left := &conn{raw: c.raw, wire: c.wire}
 		defer left.close()
 		ours, theirs := net.Pipe()
@@ -171,12 +171,12 @@ func TestASessionThatWasLeftBehind(t *testing.T) {
 	})
 }
 
-// deaf is a connection that closes and tells nobody.
+// deaf is a connection whose Close does not reach the server.
 type deaf struct{ driver.Conn }
 
 func (deaf) Close() error { return nil }
 
-// TestIdsAfterARestart: the ids of jobs that are gone are not given again.
+// TestIdsAfterARestart checks that ids of deleted jobs are not assigned again.
 func TestIdsAfterARestart(t *testing.T) {
 	if testing.Short() {
 		t.Skip("make check runs this")

@@ -13,8 +13,8 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// TestHoldCommitLost: the connection of a held transaction breaks before its COMMIT, or
-// after it: what became of it is found out.
+// TestHoldCommitLost breaks the connection of an open transaction before or after its COMMIT and checks
+// that the outcome is found out.
 func TestHoldCommitLost(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
 		for when, before := range map[string]bool{"before": true, "after": false} {
@@ -41,7 +41,7 @@ func TestHoldCommitLost(t *testing.T) {
 	})
 }
 
-// TestHoldGoesOn: what is refused is undone, and no more: the transaction goes on.
+// TestHoldGoesOn checks that a rejected commit is undone, and nothing else: the transaction stays open.
 func TestHoldGoesOn(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
 		name := m.Database(t)
@@ -69,8 +69,8 @@ func TestHoldGoesOn(t *testing.T) {
 	})
 }
 
-// TestHoldIdle: the server is asked to end a held connection that idles, and its end is told
-// as the loss of the lease.
+// TestHoldIdle checks that the server is configured to end the connection of an open transaction that
+// idles, and that its end is reported as backends.ErrTxLost.
 func TestHoldIdle(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
 		name := m.Database(t)
@@ -87,7 +87,7 @@ func TestHoldIdle(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := m.Kill(t.Context(), id); err != nil { // as the server itself does in time
+		if err := m.Kill(t.Context(), id); err != nil { // as the server does itself after the timeout
 			t.Fatal(err)
 		}
 		testwait.Until(t, "the row is free", func() bool { return free(t, m, name) })
@@ -97,7 +97,8 @@ func TestHoldIdle(t *testing.T) {
 	})
 }
 
-// TestHoldNeedsSkipLocked: a server without it would have each claim wait.
+// TestHoldNeedsSkipLocked checks that OpenTx needs a server with SKIP LOCKED. Without it, each claim would
+// wait.
 func TestHoldNeedsSkipLocked(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
 		s := open(t, Options{URL: m.URL(m.Database(t))})
@@ -108,7 +109,7 @@ func TestHoldNeedsSkipLocked(t *testing.T) {
 	})
 }
 
-// free: nobody has the row locked.
+// free reports whether the row is not locked.
 func free(t *testing.T, m *testserver.MySQL, name string) bool {
 	t.Helper()
 	db, err := m.Open(name)
@@ -125,7 +126,7 @@ var adds = backends.TxHooks{Writes: true, Before: func(ctx context.Context, sql 
 	return sql.Do(ctx, &backends.Statement{Text: "UPDATE q SET n = n + 1"})
 }}
 
-// lock has a transaction that has locked the row.
+// lock returns an open transaction that has locked the row.
 func lock(t *testing.T, s *Store) backends.OpenTx { return lockFor(t, s, time.Minute) }
 
 func lockFor(t *testing.T, s *Store, idle time.Duration) backends.OpenTx {

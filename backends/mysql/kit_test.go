@@ -11,10 +11,10 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
-// Queues are counted by pages, however few jobs a test has.
+// Small pages make tests with few jobs count queues by pages.
 func init() { core.PageRows = 7 }
 
-// connect opens a client of somebody's.
+// connect opens a connection of an application.
 func connect(t testing.TB, m *testserver.MySQL, database string) *sql.Conn {
 	t.Helper()
 	db, err := m.Open(database)
@@ -38,7 +38,7 @@ func connect(t testing.TB, m *testserver.MySQL, database string) *sql.Conn {
 	return c
 }
 
-// runSQL runs statements on a connection of somebody's.
+// runSQL runs statements on a connection of an application.
 func runSQL(t testing.TB, c *sql.Conn, statements ...string) {
 	t.Helper()
 	for _, s := range statements {
@@ -48,7 +48,7 @@ func runSQL(t testing.TB, c *sql.Conn, statements ...string) {
 	}
 }
 
-// numberOf is the answer of a query that has one.
+// numberOf returns the number that a query returns.
 func numberOf(t testing.TB, m *testserver.MySQL, database, query string) (n int64) {
 	t.Helper()
 	db, err := m.Open(database)
@@ -107,7 +107,7 @@ func write(t testing.TB, s *Store, w backends.Write) backends.WriteResult {
 	return r.Writes[0]
 }
 
-// serverTime is the present instant by the server's clock, in µs since 1970.
+// serverTime returns the server's present time in µs since 1970.
 func serverTime(t testing.TB, m *testserver.MySQL) int64 {
 	t.Helper()
 	return numberOf(t, m, "", "SELECT FLOOR(UNIX_TIMESTAMP(NOW(6)) * 1000000)")

@@ -9,8 +9,8 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// TestKeyInAnOpenTransaction: a commit with a key that an application has stored in a transaction
-// that is still open does not wait for that to end, and nothing of it happens.
+// TestKeyInAnOpenTransaction checks a commit with a key that an application has stored in a transaction
+// that is still open. The commit does not wait for that transaction to end, and stores nothing.
 func TestKeyInAnOpenTransaction(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
 		name := m.Database(t)

@@ -18,7 +18,7 @@ func (t *tx) MarkDead(_ context.Context, suspects []backends.Suspect) error {
 	t.wrote = true
 	suspects = slices.SortedFunc(slices.Values(suspects), func(a, b backends.Suspect) int { return cmp.Compare(int64(a.Host), int64(b.Host)) })
 	for _, x := range suspects {
-		// See backends.HeartbeatExpired.
+		// The condition is that of backends.HeartbeatExpired.
 		t.add("UPDATE qsidecar_hosts SET dead = 1 WHERE host = ? AND beats = ? AND NOT dead AND (expires_at <= "+s.sql.clock+
 			" OR NOT has_left AND expires_at > "+s.sql.clock+" + INTERVAL ? MICROSECOND)", int64(x.Host), int64(x.Heartbeats), x.Timeout.Microseconds())
 	}

@@ -58,7 +58,7 @@ func TestVersions(t *testing.T) {
 	}
 }
 
-// TestManyOpenAtOnce: sidecars that start together make the tables once.
+// TestManyOpenAtOnce checks that sidecars that start together create the tables once.
 func TestManyOpenAtOnce(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
 		o := Options{URL: m.URL(m.Database(t))}
@@ -87,7 +87,7 @@ func TestManyOpenAtOnce(t *testing.T) {
 	})
 }
 
-// login makes a user with some rights and returns its address for a database.
+// login creates a user with some rights and returns its address for a database.
 func login(t *testing.T, m *testserver.MySQL, database string, grants ...string) string {
 	t.Helper()
 	user := database + "_u"
@@ -108,8 +108,8 @@ func login(t *testing.T, m *testserver.MySQL, database string, grants ...string)
 	return u.String()
 }
 
-// TestMadeByHand: a person makes the tables from what is printed, and the sidecar's
-// user may make none.
+// TestMadeByHand checks tables that a person creates with the printed SQL, for a sidecar whose user has no
+// right to create them.
 func TestMadeByHand(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
 		name := m.Database(t)
@@ -130,7 +130,7 @@ func TestMadeByHand(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, sql := range migrate.Statements(migrate.SQL(DatabaseOf(url), name+"_u", 0)) {
-			runSQL(t, c, sql) // again does no harm
+			runSQL(t, c, sql) // running it again does no harm
 		}
 	})
 }
@@ -140,7 +140,7 @@ func TestMadeByANewerProgram(t *testing.T) {
 		name := m.Database(t)
 		open(t, Options{URL: m.URL(name)})
 		must(t, m, name, "UPDATE qsidecar_meta SET version = 9")
-		open(t, Options{URL: m.URL(name)}) // it says that it is fit for this one
+		open(t, Options{URL: m.URL(name)}) // the newer tables still allow this program: see min_program
 		must(t, m, name, "UPDATE qsidecar_meta SET min_program = 9")
 		if _, err := Open(t.Context(), Options{URL: m.URL(name)}); err == nil || !strings.Contains(err.Error(), "upgrade this program") {
 			t.Fatalf("opened: %v", err)
@@ -148,7 +148,7 @@ func TestMadeByANewerProgram(t *testing.T) {
 	})
 }
 
-// TestAStrangeServer: nothing is taken as the server happens to be set.
+// TestAStrangeServer checks that sessions do not depend on the server's settings.
 func TestAStrangeServer(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
 		name := m.Database(t)
@@ -156,7 +156,7 @@ func TestAStrangeServer(t *testing.T) {
 		if m.Kind != testserver.MySQL97 {
 			tx = "tx_isolation"
 		}
-		// init_connect is for users without SUPER; it stands for all that may be set for a session.
+		// init_connect applies to users without SUPER. It stands for everything that can be set for a session.
 		o := Options{URL: m.URL(name)}
 		s := open(t, o)
 		c, l, err := s.take(t.Context(), &s.pool)
@@ -185,7 +185,8 @@ func TestAStrangeServer(t *testing.T) {
 	})
 }
 
-// TestPlainInserts: of a program whose session has another zone, and with a run_at.
+// TestPlainInserts checks INSERTs of a program whose session has another time zone, and INSERTs with a
+// run_at.
 func TestPlainInserts(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
 		name := m.Database(t)
@@ -198,7 +199,7 @@ func TestPlainInserts(t *testing.T) {
 			"INSERT INTO qsidecar_jobs (queue, payload, priority, headers, max_attempts) VALUES ('q', 'first', 5, '{\"a\": \"b\"}', 2)",
 			"INSERT INTO qsidecar_jobs (queue, payload, run_at) VALUES ('q', 'past', UTC_TIMESTAMP() - INTERVAL 1 HOUR), ('q', 'future', UTC_TIMESTAMP() + INTERVAL 100 HOUR)")
 		r, err := s.Maintain(t.Context(), backends.Maintenance{Limit: 10, Waiting: []string{"q"}})
-		if err != nil || r.Promoted != 1 || r.Next < 95*time.Hour || r.Next > 100*time.Hour { // no zone is five hours behind UTC and eleven
+		if err != nil || r.Promoted != 1 || r.Next < 95*time.Hour || r.Next > 100*time.Hour { // no time zone can turn 100 hours into this range: none is five hours behind UTC and eleven
 			t.Fatalf("%+v, %v", r, err)
 		}
 		jobs, to := take(t, s, 1, 9, 1), serverTime(t, m)
@@ -220,8 +221,9 @@ func TestPlainInserts(t *testing.T) {
 	})
 }
 
-// TestOldLinesGo: the numbers of commits go, in time, of sidecars that are no more (each
-// start leaves some, for years), and those of the living stay.
+// TestOldLinesGo checks that the rows of qsidecar_commits of stopped sidecars are deleted after some time,
+// and those of running sidecars remain. Each start of a sidecar leaves some rows, and there are starts for
+// years.
 func TestOldLinesGo(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
 		name := m.Database(t)
@@ -244,8 +246,9 @@ func TestOldLinesGo(t *testing.T) {
 	})
 }
 
-// TestIdleQueuesGo: a queue is named for the sweeps only as long as it is used; what is
-// scheduled, paused or was registered anew stays, and what comes later is found again.
+// TestIdleQueuesGo checks that a queue has a row for maintenance only as long as it is used. The row
+// remains while the queue has scheduled jobs, is paused or was registered again. Jobs that are scheduled
+// later are found again.
 func TestIdleQueuesGo(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
 		name := m.Database(t)
@@ -277,7 +280,7 @@ func TestIdleQueuesGo(t *testing.T) {
 		}
 		tidy := func(long time.Duration) {
 			t.Helper()
-			for range 3 { // two bites, and the end
+			for range 3 { // two batches, and the end
 				if err := s.tidyQueues(t.Context(), 2, long); err != nil {
 					t.Fatal(err)
 				}
@@ -307,7 +310,8 @@ func TestIdleQueuesGo(t *testing.T) {
 	})
 }
 
-// TestDeletedByHand: what belonged to a job goes too, in time, and its key knows.
+// TestDeletedByHand checks that the other tables' rows of a deleted job are deleted too, after some time,
+// and that its key records the deletion.
 func TestDeletedByHand(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
 		name := m.Database(t)

@@ -13,8 +13,8 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
-// crowded is a database in which every kind of row is many, and of which the
-// server believes that it is empty.
+// crowded creates a database with many rows of every kind, while the server's statistics are those of
+// an empty table.
 func crowded(t *testing.T, m *testserver.MySQL) (*Store, string) {
 	t.Helper()
 	name := m.Database(t)
@@ -30,13 +30,13 @@ func crowded(t *testing.T, m *testserver.MySQL) (*Store, string) {
 	return s, name
 }
 
-// reads is how many rows the server read, one after the other or by a key, for f on one connection.
+// reads returns how many rows the server read, in sequence or by a key, for f on one connection.
 func reads(t *testing.T, s *Store, f func(tx *tx)) (n int64) {
 	t.Helper()
 	return grown(t, s, "Handler_read%", f)
 }
 
-// grown is by how much the session's counters of those names grow with f on one connection.
+// grown returns by how much the session's counters with those names grow with f on one connection.
 func grown(t *testing.T, s *Store, names string, f func(tx *tx)) (n int64) {
 	t.Helper()
 	c, l, err := s.take(t.Context(), &s.pool)
@@ -73,8 +73,8 @@ func grown(t *testing.T, s *Store, names string, f func(tx *tx)) (n int64) {
 	return n
 }
 
-// TestCostsDoNotGrow: what a statement reads follows from what it gives, however
-// many rows of each kind there are.
+// TestCostsDoNotGrow checks that what a statement reads depends on what it returns, however many rows of
+// each kind exist.
 func TestCostsDoNotGrow(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
 		s, name := crowded(t, m)
@@ -96,7 +96,7 @@ func TestCostsDoNotGrow(t *testing.T) {
 		within("a claim of the newest", 40, claim(true))
 		s.Cursors.Learn("q", cursor.Learned{Asked: time.Now(), Taken: []cursor.Spot{{Urgency: -2, Position: 1}, {Urgency: -1, Position: 1}, {Urgency: 0, Position: 1}}})
 		within("a claim that goes on from three priorities", 40, claim(false))
-		within("a look", 150, // some of them of the answers themselves
+		within("a look", 150, // some of them are rows of the answers themselves
 			func(tx *tx) {
 				q := core.Question{Waiting: []string{"q", "p", "none"}, Prune: true, Owners: true}
 				for i := range q.Waiting {
@@ -117,7 +117,7 @@ func TestCostsDoNotGrow(t *testing.T) {
 	})
 }
 
-// TestPlans: no claim sorts, and each uses the index by lane and urgency at least.
+// TestPlans checks that no claim sorts, and that each uses at least `lane` and urgency of the index.
 func TestPlans(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
 		s, name := crowded(t, m)
@@ -150,7 +150,8 @@ func TestPlans(t *testing.T) {
 	})
 }
 
-// TestCostOfManyQueues: what a claim of many queues sends grows with their number, and no faster.
+// TestCostOfManyQueues checks that what a claim of many queues sends grows with their number, and not
+// faster.
 func TestCostOfManyQueues(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
 		s, _ := crowded(t, m)

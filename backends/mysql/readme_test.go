@@ -12,17 +12,17 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
-// TestDocumentedStatements runs the INSERTs of README.md: these are jobs.
+// TestDocumentedStatements checks that the INSERTs of README.md create jobs.
 func TestDocumentedStatements(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
 		name := m.Database(t)
 		s := open(t, Options{URL: m.URL(name)})
 		c := connect(t, m, name)
-		runSQL(t, c, "SET SESSION time_zone = '+05:45'") // far from UTC, to find who relies on it
+		runSQL(t, c, "SET SESSION time_zone = '+05:45'") // far from UTC, to find code that relies on it
 		from := serverTime(t, m)
 		runSQL(t, c, backendtest.CodeBlocks(t, "README.md", "## A plain INSERT is an enqueue", "sql")...)
 		to := serverTime(t, m)
-		if _, err := s.Maintain(t.Context(), backends.Maintenance{Limit: 10}); err != nil { // it makes scheduled ones of those with a run_at
+		if _, err := s.Maintain(t.Context(), backends.Maintenance{Limit: 10}); err != nil { // it schedules jobs with a run_at
 			t.Fatal(err)
 		}
 		ready, err := s.Peek(t.Context(), backends.Peek{Queue: "mail", State: backends.StateReady, Max: 10})
@@ -37,14 +37,14 @@ func TestDocumentedStatements(t *testing.T) {
 		if string(j.Payload) != "\x00\xff" || j.Priority != 5 || j.MaxAttempts != 3 || !cmp.Equal(j.Headers, map[string]string{"trace": "4bf92f"}) {
 			t.Errorf("the second job is %+v", j)
 		}
-		const hour, second = int64(time.Hour / time.Microsecond), int64(time.Second / time.Microsecond) // run_at is of whole seconds
+		const hour, second = int64(time.Hour / time.Microsecond), int64(time.Second / time.Microsecond) // run_at has whole seconds
 		if at := j.RunAt.UnixMicro(); at < from+hour-second || at > to+hour {
 			t.Errorf("it is due at %v, want an hour after the INSERT", j.RunAt)
 		}
 	})
 }
 
-// TestDocumentedMove: a move as README.md has it made, and what becomes of claimed jobs.
+// TestDocumentedMove checks the move that README.md documents, and what happens to claimed jobs.
 func TestDocumentedMove(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
 		from, to := m.Database(t), m.Database(t)

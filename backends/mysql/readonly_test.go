@@ -60,7 +60,7 @@ func (a *address) moveTo(t *testing.T, m *testserver.MySQL) {
 	}
 }
 
-// URL is the address for an account.
+// URL returns the address for an account.
 func (a *address) URL(user, password string) string {
 	u := url.URL{Scheme: "mysql", User: url.UserPassword(user, password), Host: "localhost", Path: "/" + database,
 		RawQuery: url.Values{"socket": {a.socket()}}.Encode()}
@@ -79,21 +79,22 @@ func enqueue(t *testing.T, s *Store) error {
 	return err
 }
 
-// ownServers runs a test with servers that may be harmed.
+// ownServers runs a test with servers that it can change or harm.
 func ownServers(t *testing.T, f func(t *testing.T, kind testserver.Kind)) {
 	if testing.Short() {
 		t.Skip("make check runs this: each case starts two servers")
 	}
 	for kind, m := range servers {
 		if m.Socket == "" {
-			continue // it is not ours, and there is no other of its kind
+			continue // the server is external, and no other of its kind exists
 		}
 		t.Run(string(kind), func(t *testing.T) { f(t, kind) })
 	}
 }
 
-// TestReadOnlyServer: a server that became read-only is unavailable, for beats too. When the
-// address leads to another one, that is used, although the sessions with the first are good.
+// TestReadOnlyServer checks that a server that became read-only is unavailable, also for heartbeats. When
+// the address leads to another server, the sidecar uses that one, although its sessions with the first are
+// still good.
 func TestReadOnlyServer(t *testing.T) {
 	ownServers(t, func(t *testing.T, kind testserver.Kind) {
 		a := newAddress(t, kind)
@@ -116,7 +117,7 @@ func TestReadOnlyServer(t *testing.T) {
 		setReadOnly(t, a.new, true)
 		a.moveTo(t, a.new)
 		unavailable("the new server is read-only yet")
-		if _, err := Open(t.Context(), Options{URL: a.new.URL(database)}); !backends.IsUnreachable(err) { // with all rights
+		if _, err := Open(t.Context(), Options{URL: a.new.URL(database)}); !backends.IsUnreachable(err) { // an account with all rights
 			t.Errorf("opening a replica: %v, want unavailable", err)
 		}
 		setReadOnly(t, a.new, false)
@@ -127,8 +128,8 @@ func TestReadOnlyServer(t *testing.T) {
 	})
 }
 
-// TestReadOnlyServerAndExemptAccount: the server lets an account with all rights write when it
-// is read-only. From the next beat on the sidecar does not, by sessions from before either.
+// TestReadOnlyServerAndExemptAccount uses an account with all rights, which can write to a read-only
+// server. From the next heartbeat on the sidecar does not write, not even through sessions from before.
 func TestReadOnlyServerAndExemptAccount(t *testing.T) {
 	ownServers(t, func(t *testing.T, kind testserver.Kind) {
 		a := newAddress(t, kind)
@@ -152,8 +153,8 @@ func TestReadOnlyServerAndExemptAccount(t *testing.T) {
 	})
 }
 
-// TestAServerThatLostAQueue: a server that took over may not have the row of a queue that the
-// sidecar has registered. Without it no scheduled job of the queue becomes ready.
+// TestAServerThatLostAQueue checks a server that took over without the row of a queue that the sidecar has
+// registered. Without the row no scheduled job of the queue becomes ready.
 func TestAServerThatLostAQueue(t *testing.T) {
 	ownServers(t, func(t *testing.T, kind testserver.Kind) {
 		a := newAddress(t, kind)
@@ -178,9 +179,9 @@ func TestAServerThatLostAQueue(t *testing.T) {
 	})
 }
 
-// TestLostCommitAndReplica: the answer to a COMMIT is lost, and the address leads to a replica
-// that never heard of the line of commits, and lets an account with all rights write. That does
-// not mean that nothing was written.
+// TestLostCommitAndReplica loses the answer to a COMMIT and moves the address to a replica. The replica
+// has no row of the line, and lets an account with all rights write. That does not mean that nothing was
+// written.
 func TestLostCommitAndReplica(t *testing.T) {
 	ownServers(t, func(t *testing.T, kind testserver.Kind) {
 		a := newAddress(t, kind)
@@ -215,7 +216,7 @@ func TestLostCommitAndReplica(t *testing.T) {
 	})
 }
 
-// TestClusterStates are what a member of a cluster or a group says that can't commit now.
+// TestClusterStates checks the errors of a member of a cluster or group that can't commit now.
 func TestClusterStates(t *testing.T) {
 	s := &Store{}
 	for state, n := range map[string]uint16{

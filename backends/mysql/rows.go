@@ -14,7 +14,7 @@ import (
 type job struct {
 	core.Row
 	state          backends.State
-	keep, keepDead int64 // ms; 0: not kept; the largest number: indefinitely
+	keep, keepDead int64 // ms; 0 means: not kept for keep, and indefinitely for keepDead
 	deadline, due  instant
 	runAt          instant
 	expiresAt      instant

@@ -8,7 +8,7 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
-// TestUpgrade: Open, and the printed script, complete the tables of the version before. A
+// TestUpgrade checks that Open and the printed script complete the tables of the previous version. A
 // program of that version can still use them.
 func TestUpgrade(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {

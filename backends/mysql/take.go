@@ -74,9 +74,8 @@ func (c *claiming) take(t *tx, p backends.Policy, rows []ready) error {
 	return nil
 }
 
-// nextFence returns a number after a row's fence. Only an INSERT by hand can store a fence so
-// large that no higher number fits. The next number after it is the time. The UPDATE in update computes
-// the same.
+// nextFence returns a number after a row's fence. Only an INSERT by hand can store a fence so large
+// that no higher number fits. The next number after it is the time. The UPDATE in update computes the same.
 func nextFence(fence int64, now instant) int64 {
 	if fence >= 1<<62-1 {
 		return int64(now)

@@ -130,8 +130,7 @@ func (e *examination) checkSchema(ctx context.Context) error {
 // tables holds the tables that a sidecar reads and writes.
 var tables = []string{"qsidecar_jobs", "qsidecar_failures", "qsidecar_expiring", "qsidecar_keys", "qsidecar_hosts", "qsidecar_queues", "qsidecar_commits", "qsidecar_leases"}
 
-// checkRights has the server explain statements, which needs the same rights as running
-// them.
+// checkRights makes the server explain statements, which needs the same rights as running them.
 func (e *examination) checkRights(ctx context.Context) error {
 	var lacking []string
 	for _, table := range tables {
