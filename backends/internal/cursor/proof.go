@@ -101,9 +101,8 @@ func (c *Set) ToProve(queue string) (p Proof, ok bool) {
 	return p, len(p.Urgency) > 0
 }
 
-// Advance moves the lows after a scan. ended: all transactions numbered below it were over when the scan saw the
-// database. first
-// holds the first ready position of each segment, 0 if there is none.
+// Advance moves the lows after a scan. ended: all transactions numbered below it were over when the scan saw
+// the database. first holds the first ready position of each segment, 0 if there is none.
 //
 // The scan must see each job that is ready or that a rollback can make ready, locked or not. Then nothing can
 // appear below, because each later change gives a new position or counts a return.
