@@ -24,6 +24,11 @@ import (
 //   - *RefusedError: the database rejects this change. A retry fails in the same way.
 //   - *LockedError: another program has locked a row or a key. The same call can succeed later.
 //   - ErrUnknownOutcome: the change may have been committed or not.
+//
+// The methods name any other errors that they return. Queues in adopted tables also return an *UnsupportedError.
+//
+// Other interfaces of this package extend Backend: Inspector (operators), Adopter and TxClaimer (adopted tables),
+// Notifier (notifications), Locator (queues of claimed jobs), Metered (metrics) and Examiner (`qsidecar check`).
 type Backend interface {
 	// Info describes the database. It sends nothing to the server.
 	Info() Info
@@ -87,7 +92,7 @@ type Info struct {
 	Engine   string // "sqlite", "postgres", …: for people and logs
 	Version  string // of the server or the library
 	Address  string // without secrets, for messages
-	Database string // the random id stored in the database: 11 characters of [A-Za-z0-9_-]; empty: the database was never reached, and every call returns an *UnavailableError
+	Database string // the random id stored in the database: 11 characters of [A-Za-z0-9_-]; empty: the database was not reached yet, and every call returns an *UnavailableError
 
 	// Prefetch: the engine supports Slot.Prefetch and Deliver.
 	Prefetch bool
@@ -154,7 +159,7 @@ type Batch struct {
 	Host         Identity // the sidecar that claims
 	Writes       []Write
 	Claims       []Claim
-	WaitForLocks bool // wait a few seconds for rows of adopted tables, and for keys, that other programs have locked
+	WaitForLocks bool // wait a limited time, at most a few seconds, for rows of adopted tables and for keys that other programs have locked
 }
 
 // Write is the change of one request. It happens as a whole or not at all, except that lost leases are left out
@@ -239,8 +244,8 @@ func (Release) write() {}
 // the i-th slot.
 //
 // Jobs come from the first queue until it has no more that are ready and unlocked, then from the next one.
-// Within a queue, jobs of higher priority come first, then those with a smaller position. A paused queue
-// returns no jobs.
+// Within a queue, jobs of higher priority come first, then those with a smaller position (a larger one if the
+// policy is LIFO). A paused queue returns no jobs.
 //
 // MaxBytes limits the sum of the payloads. The claim returns at least one job if there is one, however large,
 // and no further job that would exceed the limit. With Strict the first job must fit too. If a stored job's
