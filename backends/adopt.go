@@ -8,308 +8,301 @@ import (
 	"time"
 )
 
-// Adopter is a Backend in whose database queues may live in tables that somebody
-// else owns (design.md §6). Package adopted is what they need, once for all
-// engines; this is what it needs of an engine.
+// Adopter is a Backend whose database can have queues in tables that another application owns (design.md §6).
+// Package adopted implements such queues once for all engines. Adopter is what it needs from each engine.
 type Adopter interface {
 	Backend
 	Inspector
 
-	// CommitWith is Commit, with more in the same transaction. Where another program
-	// keeps a row locked for longer than a moment it is a *LockedError.
+	// CommitWith does what Commit does, and runs the hooks in the same transaction. The error is a *LockedError
+	// if another program keeps a row locked for longer than a moment.
 	CommitWith(ctx context.Context, b Batch, also TxHooks) (Results, error)
 
-	// Ask runs queries on one state of the database, and changes nothing.
+	// Query runs queries that all see one state of the database, and changes nothing.
 	Query(ctx context.Context, statements ...*Statement) error
 
-	// Grammar is how the engine writes what package adopted has to say.
+	// Dialect returns how the engine writes the SQL of package adopted.
 	Dialect() Dialect
 }
 
-// Engine is an Adopter with its diagnostics, as the diagnose package of each engine adds them.
+// Engine is an Adopter with its diagnostics. The diagnose package of each engine adds them.
 type Engine interface {
 	Adopter
 	Advisor
 	Examiner
 }
 
-// Mixed is a Backend that has queues in adopted tables, whose jobs are not claimed
-// ahead: the table shows its owner's people what is being worked on.
+// Mixed is a Backend that also has queues in adopted tables. Their jobs are not prefetched, because the table
+// shows its owner's staff which jobs are being worked on.
 type Mixed interface {
-	// Adopted reports whether the queue lives in such a table.
+	// Adopted reports whether the queue is in an adopted table.
 	Adopted(queue string) bool
-	// Holds reports whether the queue's jobs are held: a row that is worked on is locked
-	// in a transaction which is open until the job is settled. A claim of them has
-	// session leases alone.
+	// ClaimsInTx reports whether claims of the queue are open transactions: the transaction keeps the job's row
+	// locked until the job is settled. Such a claim has only session leases.
 	ClaimsInTx(queue string) bool
-	// Holding reports whether the lease is of a job that is held now. It is settled by
-	// the session that claimed it, and not extended.
+	// InTx reports whether the lease's claim is an open transaction now. Only the session that claimed the job
+	// settles it, and its lease can't be extended.
 	InTx(l Lease) bool
 }
 
-// TxClaimer is an Adopter that can keep transactions open, each on a connection of its
-// own.
+// TxClaimer is an Adopter that can keep transactions open, each on a connection of its own.
 type TxClaimer interface {
 	Adopter
 
-	// NoHold says why this server cannot have jobs held; nil: it can.
+	// NoOpenTx returns why this server can't keep claims in open transactions. nil: it can.
 	NoOpenTx() error
 
-	// Hold opens a connection. Its server ends it, and the transaction on it, when it
-	// has said nothing for so long: the host may have vanished without a word.
+	// OpenTx opens a connection. If the connection sends nothing for the time idle, its server ends it and its
+	// transaction, because this host can vanish without closing it.
 	OpenTx(ctx context.Context, idle time.Duration) (OpenTx, error)
 }
 
-// OpenTx is a connection, with a transaction that is open as long as its holder likes.
-// It is used by one caller at a time.
+// OpenTx is a connection with a transaction that its owner can keep open indefinitely. It is used by one caller
+// at a time.
 type OpenTx interface {
-	// SQL's statements are in the transaction: the first of them begins it. After an
-	// error it is to be rolled back.
+	// The statements of SQL run in the transaction. The first one begins it. After an error the caller must
+	// roll it back.
 	SQL
 
-	// CommitWith is the Adopter's, in the transaction that is open, which it ends. An
-	// error undoes what the call did, and no more: the transaction goes on, if Open still
-	// says so. ErrTxLost: the connection is gone, and the transaction was not committed.
+	// CommitWith does what Adopter.CommitWith does, in the open transaction, and then commits that. An error
+	// undoes only what the call did: the transaction stays open if Open still returns true. ErrTxLost: the
+	// connection is gone, and the transaction was not committed.
 	CommitWith(ctx context.Context, b Batch, also TxHooks) (Results, error)
 
-	// Rollback ends the transaction, if there is one. After an error the connection is
-	// of no more use.
+	// Rollback ends the transaction, if there is one. After an error the connection can't be used again.
 	Rollback(ctx context.Context) error
 
-	// Ping keeps the server from ending it. ErrTxLost: the connection is gone.
+	// Ping keeps the server from ending the idle connection. ErrTxLost: the connection is gone.
 	Ping(ctx context.Context) error
 
-	// Open reports whether the transaction is open, as far as is known here.
+	// Open reports whether the transaction is open, as far as this process can know.
 	Open() bool
 
-	// Close closes the connection. The transaction ends with it.
+	// Close closes the connection, which ends the transaction.
 	Close()
 }
 
 // Advisor describes tables that another application owns, and how the server runs claims
 // of them. The diagnose package of each engine has one.
 type Advisor interface {
-	// Describe reads from the catalogue what the table of that schema and name is like. An
-	// empty schema: the name is resolved as the server does. A table that does not exist has
-	// no columns.
+	// Describe reads the table's description from the catalogue. If schema is empty, the server resolves the
+	// name. If the table doesn't exist, the result has no columns.
 	Describe(ctx context.Context, schema, name string) (TableInfo, error)
 
-	// Explain returns the plan of a statement, and does not run it. table is the adopted
-	// one, as Describe returned it. ErrNoPlan: the server shows this login no plans.
+	// Explain returns the plan of a statement and doesn't run it. table is the adopted table, as Describe
+	// returned it. The error is ErrNoPlan if the server doesn't show plans to this login.
 	Explain(ctx context.Context, st *Statement, table TableInfo) (Plan, error)
 
-	// CreateIndex returns the statement that creates an index of the table for the rows
-	// that meet the conditions, in that order. of is in its name.
+	// CreateIndex returns the statement that creates an index for the rows that meet the conditions, in that
+	// order. of becomes a part of the index's name.
 	CreateIndex(of string, table TableInfo, equal []Condition, order []IndexColumn) string
 
 	// RowOrdering returns how the engine orders rows.
 	RowOrdering() RowOrdering
 }
 
-// ErrNoPlan means that this login may not see plans.
+// ErrNoPlan means that this login must not see plans.
 var ErrNoPlan = errors.New("this login may not see plans")
 
 // RowOrdering is how an engine orders rows.
 type RowOrdering struct {
-	NullsLast bool // NULL is greater than every value: last in ascending order
-	NullFixed bool // rows that an index finds by IS NULL come in the order of its next columns
+	NullsLast bool // NULL is greater than every value, so it comes last in ascending order
+	NullFixed bool // an index that finds rows by IS NULL returns them in the order of its next columns
 }
 
-// Condition is a column that has one value in all rows of a claim.
+// Condition is a column that has the same value in all rows of a claim.
 type Condition struct {
 	Column string
 	SQL    string // the whole condition
-	State  bool   // it is the state of waiting jobs: the same for every queue of the table
+	State  bool   // it is the state of ready jobs, the same for every queue of the table
 	Null   bool   // the condition is IS NULL
 }
 
 // Plan is how the server runs a statement.
 type Plan struct {
-	Lines []string // for people
-	Index string   // the index by which the table is read; empty: none
-	Whole bool     // all rows of the table may be read, or of the index
-	Sorts bool     // what was read is sorted
+	Lines []string // the plan as text, for people
+	Index string   // the index that reads the table; empty: none
+	Whole bool     // all rows of the table, or all entries of the index, can be read
+	Sorts bool     // the rows are sorted after they are read
 }
 
-// TxHooks is what a commit does besides its batch. Its functions are called again
-// where the transaction is tried again; what they return ends it, with nothing
-// written.
+// TxHooks is what a commit does besides its batch. If the transaction is tried again, its functions are called
+// again. If one of them returns an error, the transaction is rolled back with that error.
 type TxHooks struct {
-	// Before runs before the batch, and may change it. nil: nothing.
+	// Before runs before the batch, and can change it. nil: nothing.
 	Before func(ctx context.Context, sql SQL, b *Batch) error
 	// After runs after the batch. nil: nothing.
 	After func(ctx context.Context, sql SQL, r *Results) error
-	// Freed is asked, once it is committed, for the queues in which it made jobs ready:
-	// where the engine can, other sidecars are told. nil: in none.
+	// Freed returns, after the commit, the queues in which the hooks made jobs ready. If the engine can, it
+	// notifies other sidecars. nil: no queues.
 	Freed func() []string
 
-	Claims bool // they claim: Batch.Host must live, or it is ErrEvicted
-	Writes bool // they do more than claiming: the commit must be on disk
+	Claims bool // the hooks claim jobs: if Batch.Host isn't alive, the error is ErrEvicted
+	Writes bool // the hooks do more than claim: the commit must be durable
 }
 
-// SQL is a transaction under way.
+// SQL is a transaction in progress.
 type SQL interface {
-	// Do carries out statements in their order, in one round trip where the engine can.
+	// Do runs the statements in their order, in one round trip if the engine can.
 	Do(ctx context.Context, statements ...*Statement) error
 }
 
-// Statement is one statement and its answer.
+// Statement is one SQL statement and its result.
 type Statement struct {
 	Text string
-	Args []any // int64, string, []byte, []string or nil
+	Args []any // each an int64, string, []byte, []string or nil
 
-	// Row is called with each row of the answer. Every column is a text, or bytes;
-	// NULL is nil. It must not keep cells.
+	// Row is called with each row of the result. Each cell is text or bytes, and nil for NULL. Row must not
+	// keep the cells after it returns. An error of Row fails the statement.
 	Row func(cells [][]byte) error
 
-	// Matched is how many rows it matched, once it was carried out.
+	// Matched is how many rows the statement matched. It is set when the statement has run.
 	Matched int64
 }
 
-// Dialect is how an engine writes SQL. Every name that enters a statement goes
-// through Name, and every constant of a config through Text or Constant: there is
-// no other quoting. What is called an expression is SQL, and a type is Column.Type.
+// Dialect is how an engine writes SQL. Every name in a statement goes through Name, and every constant of a
+// config through Text or Constant: nothing else quotes. The methods return SQL. A parameter described as an
+// expression is SQL, and a type is Column.Type. n is the number of a statement's argument, from 1. Times are in
+// milliseconds. utc means that the column holds UTC.
 type Dialect interface {
 	Name(identifier string) string
-	// Table quotes the name of a table; schema may be empty.
+	// Table quotes the name of a table; schema can be empty.
 	Table(schema, name string) string
-	// Own is the name of one of the sidecar's own tables.
+	// SidecarTable quotes the name of one of the sidecar's own tables.
 	SidecarTable(table string) string
-	// Text is a constant text.
+	// Text is a text constant.
 	Text(literal string) string
-	// Constant is a literal of a config as a value of the column: a number, a text,
-	// true or false, as people write them.
+	// Constant is a literal of a config as a value of the column: a number, a text, true or false, as people
+	// write them.
 	Constant(literal string, c Column) string
-	// Arg is the n-th argument of a statement, from 1, as a value of a column: it is
-	// given as a string.
+	// Arg is the argument n as a value of the column. The argument is a string.
 	Arg(n int, c Column) string
-	// Exact is the same, for what must come back as it was: where the column's letters are
-	// not enough for the text, the statement is refused.
+	// ExactArg is Arg for a value that must be read back unchanged: if the column's character set can't store
+	// the text, the statement is refused.
 	ExactArg(n int, c Column) string
-	// Number and Words are arguments that are an int64 and a string.
+	// IntArg and TextArg are arguments that are an int64 and a string.
 	IntArg(n int) string
 	TextArg(n int) string
 
-	// Is says whether the column is the argument n, given as for Arg; texts are compared
-	// by bytes, and by the column's index where it has one.
+	// Equals is the condition that the column equals the argument n, given as for Arg. Texts are compared by
+	// bytes, and with the column's index if it has one.
 	Equals(n int, c Column) string
-	// Among is the same for one of the values of the argument n, a []string.
+	// AnyOf is the same for any value of the argument n, a []string.
 	AnyOf(n int, c Column) string
-	// ToText is an expression's value as a text.
+	// ToText is the value of an expression as text.
 	ToText(expression string) string
-	// AsText is the column's value as a text, compared by bytes.
+	// AsText is the value of the column as text, compared by bytes.
 	AsText(c Column) string
-	// Item is a row's key as a text, compared by bytes: AsText of a single column; of
-	// several, their texts with each \ and then each comma escaped by a \, joined by commas.
+	// RowKey is a row's key as text, compared by bytes. For one column it is AsText. For several columns it is
+	// their texts joined by commas, in which each \ and then each comma is escaped by a \.
 	RowKey(key []Column) string
-	// Length is how many bytes such a text has, in UTF-8 where the server knows it.
+	// TextLength is the length of such a text in bytes, in UTF-8 if the server can compute that.
 	TextLength(text string) string
-	// AsBytes is the column's value as the bytes that a worker gets; Size is their number.
+	// AsBytes is the value of the column as the bytes that a worker gets. ByteLength is their number.
 	AsBytes(c Column) string
 	ByteLength(c Column) string
-	// Clock is the present time as a value of the column, in the owner's clock.
+	// Now is the present time as a value of the column, in the time zone that the table's owner uses.
 	Now(c Column, utc bool) string
-	// Later is a time of the column's type, so many milliseconds (argument n) after the present.
+	// NowPlus is the time that is argument n milliseconds after Now, as a value of the column.
 	NowPlus(c Column, utc bool, n int) string
-	// Instant is a time of the column's type, from milliseconds since 1970, UTC (argument n).
+	// FromMillis is the time that is argument n milliseconds after 1970, UTC, as a value of the column.
 	FromMillis(c Column, utc bool, n int) string
-	// Millis is the column's time as milliseconds since 1970, UTC.
+	// ToMillis is the column's time in milliseconds since 1970, UTC.
 	ToMillis(c Column, utc bool) string
-	// Whole is a number (an expression) as a whole one of 64 bits. The quotient of two such
-	// numbers is rounded down.
+	// Integer is a number (an expression) as a 64-bit integer. The quotient of two such numbers is rounded
+	// down.
 	Integer(number string) string
-	// NowMillis is the present time as that.
+	// NowMillis is the present time in milliseconds since 1970, UTC, as such an integer.
 	NowMillis() string
 
-	// First is a query for at most limit rows (an expression); order may be empty.
+	// SelectFirst is a query for at most limit rows (an expression); order can be empty.
 	SelectFirst(columns, from, where, order, limit string) string
-	// Lock is a query for at most the argument n's number of rows (0: all), which it
-	// locks, passing over those that others have locked if skip.
+	// SelectLocked is a query that locks its rows. It returns at most as many as argument n; with n = 0,
+	// all. With skip it skips rows that others have locked.
 	SelectLocked(columns, from, where, order string, n int, skip bool) string
-	// Glance is a query that waits for no lock. What others have not committed it may see.
+	// SelectUnlocked is a query that waits for no lock. It can see uncommitted changes of others.
 	SelectUnlocked(columns, from, where string) string
-	// Insert stores a row, of values in columns (their quoted names), and answers with
-	// the text of its id.
+	// Insert stores a row, with values in columns (names: their quoted names). It returns the row's id as text.
 	Insert(table string, names, values []string, id Column) string
-	// Fence is a number that is greater than all that it gave before, in a query for
-	// rows to be claimed: the same for each of up to a thousand rows, or another one.
+	// Fence is a number that is greater than every number that it returned before. It is used in a query for
+	// rows to be claimed. It can be the same for each of up to a thousand rows, or differ.
 	Fence() string
-	// Paused says whether the queue (a Words argument) is paused.
+	// Paused is the condition that the queue (a TextArg) is paused.
 	Paused(queue string) string
-	// Lives says whether a host (an expression) lives.
+	// IsAlive is the condition that a host (an expression) is alive.
 	IsAlive(host string) string
 }
 
-// HintDialect is a Grammar that has to say in a query how rows are found and what is waited for.
+// HintDialect is a Dialect whose queries must name the index they use and the locks they wait for.
 type HintDialect interface {
-	// Claim is Lock, with skip, for a claim. index has the rows in the claim's order; empty:
-	// none is known to. sought: a condition fixes the index's first column.
+	// SelectClaim is SelectLocked with skip, for a claim. index contains the rows in the claim's order; empty:
+	// no such index is known. sought: a condition fixes the index's first column.
 	SelectClaim(columns, from, where, order string, n int, index string, sought bool) string
-	// Recall is Lock for all rows that the conditions find by a key.
+	// SelectByKey is SelectLocked for all rows that the conditions find by a key.
 	SelectByKey(columns, from, where, order string, skip bool) string
-	// Unlocked is a table of a query that does not wait for locks on its rows. What others
-	// have not committed it may show.
+	// UnlockedTable is a table of a query that doesn't wait for locks on its rows. The query can see
+	// uncommitted changes of others.
 	UnlockedTable(table string) string
 }
 
-// TableInfo is what the catalogue says of a table.
+// TableInfo is the description of a table in the catalogue.
 type TableInfo struct {
 	Schema, Name string
-	Kind         string // table; view, …: something else
+	Kind         string // "table"; anything else (view, …) isn't a table
 	Columns      []Column
 	Unique       [][]string // the columns of each unique key that allows no NULL, the primary key first
-	Indexes      []Index    // those that a claim could be served by: valid, and of columns alone
-	Triggers     []string   // their names, of those that an INSERT, UPDATE or DELETE sets off
-	Denied       []string   // of SELECT, INSERT, UPDATE and DELETE, what the login may not do
-	Unsafe       string     // why its rows cannot be changed in a transaction; empty: they can
-	Similar      []string   // names like it, where it is not there
-	Channels     []string   // in which its triggers notify of rows, as far as they name them
+	Indexes      []Index    // those that can serve a claim: valid, and with columns only
+	Triggers     []string   // the names of those that an INSERT, UPDATE or DELETE fires
+	Denied       []string   // those of SELECT, INSERT, UPDATE and DELETE that the login has no right to
+	Unsafe       string     // why its rows can't be changed in a transaction; empty: they can
+	Similar      []string   // similar names of existing tables, if the table doesn't exist
+	Channels     []string   // channels on which its triggers notify of rows, if they name them
 	Checks       []string   // its CHECK conditions, as the engine writes them
-	FoldsCase    bool       // a column's name can be written in any case
-	Remarks      Findings   // what else there is to say of it
+	FoldsCase    bool       // a column's name can be written in upper or lower case
+	Remarks      Findings   // other findings about the table
 }
 
-// Index is one of a table.
+// Index is an index of a table.
 type Index struct {
 	Name    string
 	Columns []IndexColumn
-	Only    string // the condition of a partial index, as the engine writes it; empty: every row is in it
+	Only    string // the condition of a partial index, as the engine writes it; empty: the index contains every row
 }
 
-// IndexColumn is a column of an index, in its direction there.
+// IndexColumn is a column of an index and its direction.
 type IndexColumn struct {
 	Name       string
 	Descending bool
 }
 
-// Column is one of a table.
+// Column is a column of a table.
 type Column struct {
 	Name      string
 	Type      string // as the engine writes it in a CAST
 	Kind      ColumnKind
 	Nullable  bool
-	Default   bool     // an INSERT may leave it out
-	Given     string   // what it has then, as the engine writes it; empty: NULL, or not told
-	Generated bool     // nobody may write it
-	Stamped   bool     // an INSERT that leaves it out stores the time in the session's zone;
-	Touched   bool     // so does an UPDATE
-	TimeText  bool     // a text in which the engine's functions can read times
-	Chars     int      // the longest text; 0: no limit
-	Charset   string   // of a text that cannot hold every letter: ascii, latin1, utf8mb3, or unknown: ASCII and more; empty: it can, or nobody knows
-	Values    []string // of a type that lists its values; nil: another
-	Least     int64    // of a type of whole numbers, the least and the most that it holds;
-	Most      int64    // both 0: as far as an int64 goes
-	Denied    []string // of SELECT, INSERT and UPDATE, what the login may do with other columns, and not with it
+	Default   bool     // an INSERT can leave it out
+	Given     string   // its default, as the engine writes it; empty: NULL, or not shown to this login
+	Generated bool     // no statement can write it
+	Stamped   bool     // an INSERT that leaves it out stores the time in the session's zone
+	Touched   bool     // an UPDATE that leaves it out stores the time in the session's zone
+	TimeText  bool     // a text column whose values the engine's functions can read as times
+	Chars     int      // the length of the longest text; 0: no limit
+	Charset   string   // of a text column that can't store every character: ascii, latin1, utf8mb3, or unknown (ASCII and more); empty: it can, or the engine can't find out
+	Values    []string // of a type that lists its values; nil: another type
+	Least     int64    // of an integer type, the smallest value
+	Most      int64    // of an integer type, the largest value; both 0: the range of an int64
+	Denied    []string // those of SELECT, INSERT and UPDATE to which the login has a right on other columns, but not on this one
 }
 
-// ColumnKind is what may be stored in a column.
+// ColumnKind is what a column stores.
 type ColumnKind int
 
-// The kinds.
+// The kinds of columns.
 const (
 	OtherColumn ColumnKind = iota
 	TextColumn
-	NumberColumn // whole numbers
+	NumberColumn // integers
 	BoolColumn
 	TimeColumn // date and time
 	BytesColumn
@@ -317,7 +310,7 @@ const (
 	UUIDColumn
 )
 
-// Column finds one by its name.
+// Column returns the column of that name.
 func (t TableInfo) Column(name string) (Column, bool) {
 	for _, c := range t.Columns {
 		if c.Name == name {
@@ -327,15 +320,15 @@ func (t TableInfo) Column(name string) (Column, bool) {
 	return Column{}, false
 }
 
-// UnsupportedError says that a queue's table has nothing for what was asked.
+// UnsupportedError means that the table of a queue can't do what the caller requested.
 type UnsupportedError struct {
 	Queue string
-	Role  string // what the table's mapping lacks; empty: no mapping can do it
-	What  string // what cannot be done
-	InTx  bool   // because the queue's jobs are held in transactions
+	Role  string // the role that the table's mapping lacks; empty: no mapping can do it
+	What  string // the unsupported operation
+	InTx  bool   // the reason is that the queue's claims are open transactions
 }
 
-// What held jobs cannot have, as UnsupportedError.What.
+// Values of UnsupportedError.What for claims in open transactions.
 const (
 	NoTimedLease = "a timed lease (lease_ms)"
 	NoExtend     = "extending a lease"

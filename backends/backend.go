@@ -1,8 +1,9 @@
-// Package backends says what a job table is: the Backend interface that every
-// engine implements, the jobs, leases and policies that pass through it, and its
-// errors. It knows no wire and no engine: package bridge uses it, the packages
-// below this one implement it, and backendtest holds each of them to the promises
-// written here.
+// Package backends defines what a database engine does for the sidecar: the Backend interface, the jobs, leases
+// and policies that pass through it, and its errors. It contains neither the protocol nor an engine. Package
+// bridge uses it, the packages below this one implement it, and package backendtest tests that each of them
+// does what these comments promise.
+//
+// To add an engine, read docs/new-engine.md first.
 package backends
 
 import (
@@ -11,92 +12,101 @@ import (
 	"time"
 )
 
-// Backend is one database with its job tables. Every method may be called
-// concurrently. Each is one transaction (Sweep: one per bite), and every instant
-// in it is the database's clock, never the caller's.
+// Backend is one database with its job tables. Every method can be called concurrently. Each call is one
+// transaction, except Maintain, which runs one for each batch of each kind of work. Every time that a call
+// stores or compares is the database's clock, never the caller's.
 //
-// Errors. A method that returns an error has changed nothing, unless the error
-// is ErrUnknownOutcome. The error says what may be done about it: Retryable (the
-// database cannot be had just now), a *RefusedError (the database will not have
-// this, however often), or ErrUnknownOutcome.
+// Errors: if a method returns an error, it has changed nothing, unless the error is ErrUnknownOutcome.
+// (Maintain keeps the transactions that it has already committed.) The error's kind shows whether a retry can
+// help:
+//
+//   - Retryable returns true (an *UnavailableError): the database is unavailable now. The same call can succeed later.
+//   - *RefusedError: the database rejects this change. A retry fails in the same way.
+//   - *LockedError: another program has locked a row or a key. The same call can succeed later.
+//   - ErrUnknownOutcome: the change may have been committed or not.
+//
+// The methods name any other errors that they return. Queues in adopted tables also return an *UnsupportedError.
+//
+// Other interfaces of this package extend Backend: Inspector (operators), Adopter and TxClaimer (adopted tables),
+// Notifier (notifications), Locator (queues of claimed jobs), Metered (metrics) and Examiner (`qsidecar check`).
 type Backend interface {
-	// Info describes the database. It asks nothing.
+	// Info describes the database. It sends nothing to the server.
 	Info() Info
 
-	// Commit carries out a group of writes and then a group of claims in one
-	// transaction, and returns when that is durable by the server's own settings
-	// or has certainly failed. A commit whose outcome got lost on the way is found
-	// out before Commit returns; where ctx ends first the error is
+	// Commit carries out a group of writes and then a group of claims in one transaction. It returns when the
+	// transaction is durable according to the server's own settings, or has certainly failed. If the connection
+	// breaks during the commit, Commit finds out the outcome before it returns. If ctx ends first, the error is
 	// ErrUnknownOutcome.
 	//
-	// All leases in one batch are distinct: the caller sees to it.
+	// The caller makes sure that all leases in one batch are distinct.
 	//
-	// A lost lease is no error (WriteResult.Lost). A write that the database
-	// refuses (a trigger, a constraint) fails the whole commit with a
-	// *RefusedError; the caller then commits its members alone.
+	// A lost lease isn't an error: WriteResult.Lost lists it. If the database refuses a write (a trigger, a
+	// constraint), the whole commit fails with a *RefusedError. The caller then commits each of its members
+	// alone.
 	//
-	// Claims are refused with ErrEvicted, and nothing of the batch happens, when
-	// Batch.Host is no longer alive. Batches without claims need no living host.
+	// If the batch has claims and Batch.Host is no longer alive, the error is ErrEvicted and nothing of the
+	// batch happens. A batch without claims doesn't need a living host.
 	Commit(ctx context.Context, b Batch) (Results, error)
 
-	// Beat proves that a sidecar lives, on a connection of its own so that no load
-	// delays it. See Beat for the kinds.
+	// Heartbeat proves that a sidecar is alive. It uses a connection of its own, so that no load delays it. See
+	// HeartbeatKind for the kinds.
 	Heartbeat(ctx context.Context, b Heartbeat) (HeartbeatResult, error)
 
-	// Held lists the claimed rows whose claim's owner is host, at most limit of
-	// them in ascending order of job id from just after the id `after` (empty:
-	// from the beginning; the order is the backend's own, stable, and need not be
-	// that of the strings).
+	// ClaimedBy lists claimed rows whose claim belongs to host. It returns at most limit of them, in ascending
+	// order of job ids, from the first one after the id `after`. If after is empty, it starts at the beginning.
+	// The order is the backend's own. It is stable, and can differ from the order of the strings.
 	ClaimedBy(ctx context.Context, host Identity, after string, limit int) ([]ClaimedJob, error)
 
-	// Sweep does the housekeeping that is due, a small bite of each kind, and
-	// looks where work is ready. Any number of sidecars may sweep at once.
+	// Maintain does the maintenance that is due, one batch of each kind, and reports which queues have ready
+	// jobs. Any number of sidecars can run it at the same time.
 	Maintain(ctx context.Context, s Maintenance) (MaintenanceResult, error)
 
-	// Close gives the connections back. Calls under way end with an error.
+	// Close closes all connections. Calls in progress end with an error.
 	Close() error
 }
 
-// Inspector is a Backend that people can look into and act upon.
+// Inspector is a Backend whose jobs an operator can view and change.
 type Inspector interface {
-	// Stats counts the jobs of one queue, or with an empty name of every queue
-	// that has a row or a pause flag. Counts up to StatsExact are exact and fresh;
-	// beyond it they may be estimates up to 10 s old, and Approx is set.
+	// Stats counts the jobs of one queue. If the name is empty, it counts those of every queue that has a row
+	// or a pause flag. Counts up to StatsExact are exact and current. Larger ones can be estimates that are up
+	// to 10 s old; Approx is then set.
 	Stats(ctx context.Context, queue string) ([]QueueStats, error)
 
-	// Peek shows jobs without touching them. An After whose job is gone is
+	// Peek returns jobs without changing them. If the job of Peek.After no longer exists, the error is
 	// ErrNoSuchJob.
 	Peek(ctx context.Context, p Peek) ([]View, error)
 
-	// Command carries out an operator's command and returns how many jobs it
-	// changed (pause and resume: 0). What it made ready is in freed.
+	// Command carries out an operator's command and returns how many jobs it changed (0 for Pause and Resume).
+	// freed reports whether it made jobs ready.
+	//
+	// A Purge, and a Retry of more than a thousand dead jobs, run in several transactions. If one of them
+	// fails, the earlier ones stay committed, and count comes with the error.
 	Command(ctx context.Context, c Command) (count int64, freed bool, err error)
 }
 
-// StatsExact is the largest count that Stats always gives exactly.
+// StatsExact is the largest count that Stats always returns exactly.
 const StatsExact = 10_000
 
 // Info describes an open database.
 type Info struct {
 	Engine   string // "sqlite", "postgres", …: for people and logs
-	Version  string // the server's, or the library's
-	Address  string // the address without secrets, for messages
-	Database string // the random id kept in the database: 11 characters of [A-Za-z0-9_-]. Empty: it was not reached yet, and every call is Unavailable
+	Version  string // of the server or the library
+	Address  string // without secrets, for messages
+	Database string // the random id stored in the database: 11 characters of [A-Za-z0-9_-]; empty: the database was not reached yet, and every call returns an *UnavailableError
 
-	// Ahead: Slot.Ahead and Deliver are understood.
+	// Prefetch: the engine supports Slot.Prefetch and Deliver.
 	Prefetch bool
-	// Concurrent: two commits at the same time are faster than one of both.
+	// Concurrent: two concurrent commits are faster than one commit with the work of both.
 	Concurrent bool
 }
 
-// Identity names one run of one sidecar in one database: random, never zero,
-// new at each start and after each loss of liveness.
+// Identity names one run of one sidecar in one database. It is random and never zero. A sidecar gets a new one
+// at each start, and each time it was declared dead.
 type Identity uint64
 
-// Token proves a claim. It is compared, together with the job's id, with what
-// the claim stored in the row. The sidecar makes it: its identity at that time
-// and a number counted in its memory, because whatever the database counts
-// repeats after a crash that loses commits.
+// Token proves a claim. The engine stores it in the claimed row, and compares it and the job's id with a
+// lease's. The sidecar creates it from its identity at that time and a number that it counts in memory. A
+// counter in the database would not do, because its values repeat after a crash that loses commits.
 type Token struct {
 	Host   Identity
 	Number uint64
@@ -104,118 +114,120 @@ type Token struct {
 
 // Lease is the right to settle one claimed job.
 type Lease struct {
-	Job   string // the job's id, or Job.Handle
+	Job   string // the job's id, or Job.Handle if it isn't empty
 	Token Token
 }
 
-// NewJob is a job to be stored.
+// NewJob is a job to store.
 type NewJob struct {
 	Queue       string
 	Payload     []byte
 	Priority    int16
-	Delay       time.Duration // > 0: ready that long after the commit
-	RunAt       time.Time     // not zero: ready then (never together with Delay)
-	Key         string        // empty: none
-	KeyTTL      time.Duration // how long Key is remembered at least
+	Delay       time.Duration // > 0: the job is ready this long after the commit
+	RunAt       time.Time     // not zero: the job is ready at this time; never together with Delay
+	Key         string        // the idempotency key; empty: none
+	KeyTTL      time.Duration // for at least this long, Key returns this job
 	Headers     map[string]string
-	MaxAttempts int           // 0: the queue's at the time of the claim
-	Timeout     time.Duration // 0: the queue's at the time of the claim
+	MaxAttempts int           // 0: the queue's limit at the time of the claim
+	Timeout     time.Duration // the job's run limit; 0: the queue's at the time of the claim
 }
 
-// Policy is what a queue's configuration says about a claim. The claim writes
-// into the row what later housekeeping needs of it (limit of attempts, deadline,
-// back-off, retention), so that any sidecar can reap the row by it, whoever's
-// configuration it was.
+// Policy is the part of a queue's configuration that a claim needs. The claim writes into the row what
+// maintenance needs later (limit of attempts, deadline, back-off, retention). So any sidecar can reap the row
+// by this policy, even if its own configuration differs.
 type Policy struct {
 	Queue       string
-	MaxAttempts int           // where the job names none
-	Timeout     time.Duration // where the job names none; 0: no limit
+	MaxAttempts int           // if the job has none of its own
+	Timeout     time.Duration // if the job has none of its own; 0: no limit
 	Backoff     time.Duration // before the first retry; doubles with each
 	BackoffMax  time.Duration
-	RetainDone  time.Duration // how long a done job stays; 0: deleted by its ack
-	RetainDead  time.Duration // how long a dead job stays; 0: for ever
-	LIFO        bool          // within a priority, newest first
+	RetainDone  time.Duration // how long a done job is kept; 0: its ack deletes it
+	RetainDead  time.Duration // how long a dead job is kept; 0: indefinitely
+	LIFO        bool          // newest first within a priority
 }
 
-// Batch is what one commit carries out, writes first, each group in its order.
+// Batch is what one commit carries out: first the writes, then the claims, each group in its order.
 //
-// A write whose adopted row another program has locked must not hold up its
-// neighbours: they are committed without it, and its WriteResult.Err is a
-// *LockedError. Its caller tries it again in a batch of its own with WaitForLocks.
+// If another program has locked the adopted row of a write, that write must not delay the others. They are
+// committed without it, and its WriteResult.Err is a *LockedError. The caller tries the write again in a batch
+// of its own, with WaitForLocks.
 //
-// Where another program has stored a key of the batch in a transaction that is open, the
-// whole commit may be a *LockedError: nothing happened, and its caller tries the writes
-// that store keys again, each in a batch of its own with WaitForLocks.
+// If another program has stored a key of the batch in a transaction that is still open, the whole commit can
+// fail with a *LockedError. Then nothing happened. The caller tries the writes that store keys again, each in a
+// batch of its own, with WaitForLocks.
 type Batch struct {
-	Host         Identity // who claims
+	Host         Identity // the sidecar that claims
 	Writes       []Write
 	Claims       []Claim
-	WaitForLocks bool // wait a moment for rows of adopted tables, and for keys, that other programs have locked
+	WaitForLocks bool // wait a limited time, at most a few seconds, for rows of adopted tables and for keys that other programs have locked
 }
 
-// Write is one request's change. It happens as a whole or not at all; lost
-// leases are left out of it and reported. The kinds are Enqueue, Ack, Nack, Extend,
-// Release and Deliver.
+// Write is the change of one request. It happens as a whole or not at all, except that lost leases are left out
+// and reported. The kinds are Enqueue, Ack, Nack, Extend, Release and Deliver.
 type Write interface{ write() }
 
-// Enqueue stores jobs, in the order of the list. A job whose key is remembered
-// is not stored (Stored.Duplicate); of equal keys in one commit the first is.
+// Enqueue stores jobs, in the order of the list. If a job's key belongs to an existing or remembered job, the
+// new job isn't stored, and Stored.Duplicate is set. If several jobs of one commit have the same key, the first
+// is stored.
 type Enqueue struct{ Jobs []NewJob }
 
-// Ack settles jobs as done: deletes them or keeps them as the claim's policy
-// said. With Enqueue, and only with a single lease: those jobs are stored in the same
-// transaction, but not when the lease is lost.
+// Ack settles jobs as done. It deletes each job, or keeps it for the policy's RetainDone. With Enqueue the ack
+// has exactly one lease. Those jobs are stored in the same transaction, unless the lease is lost.
 type Ack struct {
 	Leases  []Lease
-	Result  []byte // kept with a kept job; nil: none
+	Result  []byte // stored with a job that is kept; nil: none
 	Enqueue []NewJob
 }
 
-// Nack settles jobs as failed: back to scheduled after Delay or the back-off, or
-// to dead when they are out of attempts or Dead is set. It keeps a failure with
-// CauseNacked and Error. With Uncharged this delivery does not count and no
-// failure is kept (*not now* rather than *failed*); the back-off is then that of
-// the attempts before it, at least the initial one, and doubles with each such nack in a row.
+// Nack settles jobs as failed. A job becomes scheduled after Delay or the back-off. It becomes dead if it is
+// out of attempts or Dead is set. Each job gets a failure record with CauseNacked and Error.
+//
+// With Snooze ("not now" instead of "failed") this delivery doesn't count as an attempt, and there is no
+// failure record. The back-off is that of the attempts before it, at least the initial one. It doubles with
+// each snooze in a row.
 type Nack struct {
 	Leases   []Lease
 	Error    string
 	Delay    time.Duration
-	HasDelay bool // Delay counts, also when it is 0 (ready at once, in a new position)
+	HasDelay bool // use Delay, even if it is 0 (then the job is ready at once, in a new position)
 	Dead     bool
 	Snooze   bool
 }
 
-// Extend renews leases. Without Lease and Bind a timed lease gets the time it
-// was given again, and a session lease is only looked at. Where the delivery was
-// not recorded it is now: only its worker extends a claim.
+// Extend renews leases. If Lease and Bind are both zero, a timed lease starts again with its own length, and a
+// session lease is only checked. If the delivery wasn't recorded yet, Extend records it, because only the
+// claim's worker extends it.
 type Extend struct {
 	Leases []Lease
-	Lease  time.Duration // > 0: a timed lease of that length from now on
-	Bind   Identity      // not 0: a session lease, alive as long as this host
-	Worker string        // with Bind: who has it now
+	Lease  time.Duration // > 0: the lease becomes a timed one of this length, from now on
+	Bind   Identity      // not 0: the lease becomes a session lease, valid while this sidecar is alive
+	Worker string        // with Bind: the worker that now has the job
 }
 
-// Release takes claimed jobs back for their worker. Uncharged: the delivery does
-// not count, the job is ready at once in its old position, and no failure is kept.
-// Otherwise the failure is kept with Cause, and the job is dead when out of
-// attempts, ready at once (in a new position) after the first loss in a row, and
-// scheduled after the back-off from the second loss in a row on. A loss is any
-// cause but CauseNacked; a nack that is charged ends the row. CauseTimedOut backs
-// off the first time too (design.md §3).
+// Release ends claims on behalf of their workers.
+//
+// With Uncounted the delivery doesn't count as an attempt. The job is ready at once in its old position, and
+// there is no failure record.
+//
+// Otherwise there is a failure record with Cause and Message, and the job's new state depends on its losses in
+// a row. A loss is any cause except CauseNacked; a nack that counts as an attempt ends the row. A job that is
+// out of attempts becomes dead. After the first loss it is ready at once, in a new position. From the second
+// loss on it is scheduled after the back-off. With CauseTimedOut the back-off applies to the first loss too
+// (design.md §3).
 type Release struct {
 	Leases    []Lease
-	Owner     Identity // not 0: only leases whose claim still belongs to this host (extend with bind may have moved it); others count as lost
+	Owner     Identity // not 0: a lease counts as lost if its claim no longer belongs to this sidecar (an Extend with Bind can have moved it)
 	Uncounted bool
 	Cause     Cause
 	Message   string
 }
 
-// Deliver records that jobs claimed ahead were handed out: from then on the
-// delivery is charged, and Worker is kept with the claim. A settle of a job whose
-// delivery is not recorded counts it all the same: its worker had it.
+// Deliver records that prefetched jobs were handed out. From then on the delivery counts as an attempt, and
+// Worker is stored with the claim. If a job is settled before its delivery is recorded, the delivery counts
+// too, because a worker had the job.
 type Deliver struct{ Deliveries []Delivery }
 
-// Delivery is one job claimed ahead and the worker who got it.
+// Delivery is one prefetched job and the worker that got it.
 type Delivery struct {
 	Lease  Lease
 	Worker string
@@ -228,14 +240,16 @@ func (Nack) write()    {}
 func (Extend) write()  {}
 func (Release) write() {}
 
-// Claim asks for ready jobs of one or more queues, for up to len(Slots) takers.
-// The i-th job given belongs to the i-th slot. Jobs come from the first queue
-// until it has no more that are ready and unlocked, then from the next; inside a queue higher
-// priority first, then by position. A paused queue gives nothing. The statement
-// stops by bytes too: it takes at least one job if there is one (where Strict is
-// set, only one that fits too), and no further one that would bring the payloads
-// above MaxBytes. A stored job whose payload exceeds MaxPayload goes to dead with
-// CauseTooLarge instead.
+// Claim asks for ready jobs of one or more queues, at most one for each slot. The i-th claimed job belongs to
+// the i-th slot.
+//
+// Jobs come from the first queue until it has no more that are ready and unlocked, then from the next one.
+// Within a queue, jobs of higher priority come first, then those with a smaller position (a larger one if the
+// policy is LIFO). A paused queue returns no jobs.
+//
+// MaxBytes limits the sum of the payloads. The claim returns at least one job if there is one, however large,
+// and no further job that would exceed the limit. With Strict the first job must fit too. If a stored job's
+// payload exceeds MaxPayload, the claim makes the job dead with CauseTooLarge and doesn't return it.
 type Claim struct {
 	Queues     []Policy // each queue once
 	Slots      []Slot
@@ -244,23 +258,23 @@ type Claim struct {
 	Strict     bool
 }
 
-// Slot is one taker of a claim.
+// Slot is one recipient of a claim.
 type Slot struct {
 	Token  Token
 	Lease  time.Duration // 0: a session lease
-	Worker string        // kept with the claim, for people
+	Worker string        // stored with the claim, for people
 
-	// Ahead: claimed for nobody yet. The delivery is not charged before Deliver or
-	// a settle. When the host dies before that, the job goes back uncharged, in its
-	// old position and without a failure; one that this happens to as many times in a
-	// row as its max_attempts is charged from then on (it may be what kills hosts).
+	// Prefetch: the job is claimed before a worker asked for it. The delivery doesn't count as an attempt
+	// before Deliver or a settle. If the sidecar dies before that, the job returns to its old position, without
+	// a failure record, and nothing counts. If this happens max_attempts times in a row, later claims of the
+	// job count at once, because the job itself could be what kills sidecars.
 	Prefetch bool
 }
 
-// Job is a claimed job. Attempt counts this delivery, also one claimed ahead.
+// Job is a claimed job. Attempt includes this delivery, even if the job is prefetched.
 type Job struct {
 	ID          string
-	Handle      string // what leases call the job, where that is not its ID
+	Handle      string // the job's name in leases, if that isn't ID
 	Queue       string
 	Token       Token
 	Payload     []byte
@@ -269,16 +283,16 @@ type Job struct {
 	Fence       int64 // grows with each claim of the job, never reused
 	Priority    int16
 	EnqueuedAt  time.Time
-	Timeout     time.Duration // the effective one; 0: none
+	Timeout     time.Duration // the effective run limit; 0: none
 	Headers     map[string]string
 	Key         string
 	LastError   string
 }
 
-// Lease is the right to settle the job.
+// Lease returns the right to settle the job.
 func (j *Job) Lease() Lease { return Lease{Job: cmp.Or(j.Handle, j.ID), Token: j.Token} }
 
-// Results are the answers of a commit, in the batch's order.
+// Results are the answers of a commit, in the order of the batch.
 type Results struct {
 	Writes []WriteResult
 	Claims []ClaimResult
@@ -286,17 +300,18 @@ type Results struct {
 
 // WriteResult is the answer to one write.
 type WriteResult struct {
-	Stored    []Stored     // for each job of Enqueue, or of an Ack's Enqueue
-	Lost      []Lease      // the leases that were not valid; nothing happened to their jobs
+	Stored    []Stored     // one for each job of an Enqueue, or of an Ack's Enqueue
+	Lost      []Lease      // the invalid leases; their jobs are unchanged
 	MadeReady []string     // queues in which this write made jobs ready, each once
-	Failed    FailedCounts // what a Nack or a Release ended
+	Failed    FailedCounts // the claims that a Nack or a Release ended
 
-	// Err: why this write did not happen, or not all of it, where it is no part of the
-	// others' transaction (see Mixed.Holding). Its kinds are those of Commit's. nil: it did.
+	// Err is the reason why this write did not happen, or not all of it, if it isn't part of the others'
+	// transaction (see Mixed.InTx and Batch). It is of the same kinds as the error of Commit. nil: the write
+	// happened.
 	Err error
 }
 
-// Stored says what became of one new job.
+// Stored is the outcome for one new job.
 type Stored struct {
 	ID        string
 	Duplicate bool
@@ -306,11 +321,11 @@ type Stored struct {
 // ClaimResult is the answer to one claim.
 type ClaimResult struct {
 	Jobs []Job // at most one for each slot, in the order of the slots
-	More bool  // stopped by bytes: there may be more ready
+	More bool  // the claim stopped because of bytes, and more jobs can be ready
 
-	Failed FailedCounts // jobs that went to dead with CauseTooLarge
+	Failed FailedCounts // jobs that became dead with CauseTooLarge
 
-	// Err: why nothing was claimed, where the claim is no part of the others'
-	// transaction. nil: it was looked.
+	// Err is the reason why nothing was claimed, if the claim isn't part of the others' transaction. nil: the
+	// claim was carried out.
 	Err error
 }

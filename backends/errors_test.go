@@ -10,7 +10,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// TestIsAway: only what waiting alone may mend is waited for.
+// TestIsAway: IsUnreachable is true only for errors that waiting alone can solve.
 func TestIsAway(t *testing.T) {
 	stranger := &tls.CertificateVerificationError{Err: x509.UnknownAuthorityError{}}
 	for what, c := range map[string]struct {

@@ -1,15 +1,14 @@
 package backends
 
-// FailedCount counts jobs of one queue whose claims ended in the same way, and not by an ack.
+// FailedCount counts the jobs of one queue whose claims ended in the same way, except by an ack.
 type FailedCount struct {
 	Queue string
-	Cause Cause // CauseNacked of a Nack, a Release's own, that of a sweep or a claim; whether or not the attempt is charged
-	Dead  bool  // they are dead now
+	Cause Cause // CauseNacked for a Nack; the cause of the Release, of the reap or of the claim; whether or not the attempt counts
+	Dead  bool  // the jobs are dead now
 	Jobs  int
 }
 
-// FailedCounts are such counts. What is in the answer of a method has happened once, and is in
-// no other answer.
+// FailedCounts lists such counts. Each event is counted in the result of exactly one call.
 type FailedCounts []FailedCount
 
 // Add counts one job.
@@ -17,7 +16,7 @@ func (f *FailedCounts) Add(queue string, cause Cause, dead bool) {
 	f.add(FailedCount{Queue: queue, Cause: cause, Dead: dead, Jobs: 1})
 }
 
-// AddAll adds other counts.
+// AddAll adds others to the counts.
 func (f *FailedCounts) AddAll(others FailedCounts) {
 	for _, o := range others {
 		f.add(o)

@@ -2,10 +2,10 @@ package backends
 
 import "time"
 
-// State is where a job is in its life.
+// State is the state of a job.
 type State string
 
-// The states of a stored job, and StateDeleted for a key whose job is gone.
+// The states of a stored job. StateDeleted is the state of a remembered key whose job is gone.
 const (
 	StateReady     State = "ready"
 	StateScheduled State = "scheduled"
@@ -24,33 +24,33 @@ type QueueStats struct {
 	Dead          int64
 	Done          int64
 	Paused        bool
-	OldestReady   time.Duration // age of the longest waiting ready job; 0: none
+	OldestReady   time.Duration // age of the oldest ready job; 0: none
 	OldestClaimed time.Duration
 	Approx        bool
 }
 
-// Peek asks to see jobs of a queue: those of IDs in any state, else those in
-// State, at most Max, from just after the job After (empty: from the first), in
-// the order of claims for ready ones, by due time for scheduled ones, else the
-// longest in their state first.
+// Peek selects jobs of a queue. With IDs it selects these jobs, in any state. Otherwise it selects jobs in
+// State, at most Max, from just after the job After (empty: from the first one). Ready jobs are in the order of
+// claims, and scheduled ones in the order of their due times. In other states, the jobs that have been in the
+// state for the longest time come first.
 type Peek struct {
 	Queue    string
 	IDs      []string
 	State    State
 	Max      int
 	After    string
-	MaxBytes int64 // stop before the payloads and results exceed this, after at least one
+	MaxBytes int64 // stop before the payloads and results exceed this many bytes, but return at least one job
 }
 
-// View is a job as Peek shows it.
+// View is a job as Peek returns it.
 type View struct {
 	ID          string
 	Queue       string
 	State       State
 	Payload     []byte
 	Priority    int16
-	Attempt     int // charged deliveries so far
-	MaxAttempts int // the effective one where the job was ever claimed, else the job's own; 0: the queue's
+	Attempt     int // attempts that count, so far
+	MaxAttempts int // the effective limit if the job was ever claimed, otherwise the job's own; 0: the queue's
 	EnqueuedAt  time.Time
 	RunAt       time.Time // zero: none
 	ClaimedAt   time.Time // zero: not claimed
@@ -89,24 +89,25 @@ func (c *Command) Progressed() {
 	}
 }
 
-// CommandKind is what an operator wants.
+// CommandKind is what a command does.
 type CommandKind int
 
 const (
-	// Retry makes dead jobs ready, in a new position, attempts back to 0. It is
-	// refused as a whole with ErrKeyTaken where another job has a job's key by now, or
-	// two of them have the same. More than a thousand are retried in several transactions:
-	// one whose key is taken while they run stays dead, and an error comes with the count
-	// of those that are retried.
+	// Retry makes dead jobs ready, in a new position, and sets their attempts to 0. If another job now has a
+	// job's key, or two of the jobs have the same key, nothing is retried and the error is ErrKeyTaken.
+	//
+	// More than a thousand jobs are retried in several transactions. If a job's key is taken while they run,
+	// that job stays dead. If one of the transactions fails, the error comes with the count of the jobs already
+	// retried.
 	Retry CommandKind = iota
-	// Delete removes jobs in any state but claimed.
+	// Delete deletes jobs in any state except claimed.
 	Delete
-	// Reclaim takes claimed jobs back, uncharged; their leases are lost.
+	// Reclaim ends claims and makes their jobs ready. The attempts don't count, and the leases are lost.
 	Reclaim
-	// Purge removes every job in a state.
+	// Purge deletes every job in a state.
 	Purge
-	// Pause stops claims of the queue for every host, once committed.
+	// Pause stops claims of the queue by every sidecar, from its commit on.
 	Pause
-	// Resume lets them go on.
+	// Resume allows claims of a paused queue again.
 	Resume
 )

@@ -7,23 +7,24 @@ import (
 	"time"
 )
 
-// Heartbeat is a sidecar's sign of life.
+// Heartbeat is how a sidecar proves that it is alive.
 type Heartbeat struct {
 	Host        Identity
 	Kind        HeartbeatKind
-	Name        string        // host name and pid, for people
-	Timeout     time.Duration // how long the sidecar is taken to live from now on
-	DepthLeader bool          // it reads the depths of the queues for all, or is about to (Peer.Reads)
+	Name        string        // host name and process id, for people
+	Timeout     time.Duration // for how long, from now on, the sidecar counts as alive
+	DepthLeader bool          // it reads the queue depths for all sidecars, or is about to (see Peer.DepthLeader)
 }
 
-// readsMark ends the name of a sidecar that reads, and before it stands leaseMark with the
-// milliseconds of Beat.Lease. They need no column, and older sidecars neither write nor mind them.
+// readsMark ends the row name of the depth leader. Before it stands leaseMark, followed by Heartbeat.Timeout in
+// milliseconds. The name holds them so that they need no column: older sidecars don't write them, and ignore
+// them.
 const (
 	readsMark = " +depths"
 	leaseMark = " +lease_ms="
 )
 
-// RowName is the name as the sidecar's row has it, from its last beat on.
+// RowName returns the name that the sidecar's row has after this heartbeat.
 func (b Heartbeat) RowName() string {
 	row := b.Name + leaseMark + strconv.FormatInt(b.Timeout.Milliseconds(), 10)
 	if b.DepthLeader {
@@ -32,122 +33,123 @@ func (b Heartbeat) RowName() string {
 	return row
 }
 
-// IsDepthLeader is Beat.Reads of a row with that name.
+// IsDepthLeader returns Heartbeat.DepthLeader of the sidecar whose row has this name.
 func IsDepthLeader(row string) bool { return strings.HasSuffix(row, readsMark) }
 
-// longestLease is no shorter than any sidecar's.
+// longestLease is at least as long as the timeout of any sidecar.
 const longestLease = time.Hour
 
-// TimeoutOf is how long a beat of a row with that name can last at most.
+// TimeoutOf returns the longest time for which a heartbeat can be valid, given the row's name.
 func TimeoutOf(row string) time.Duration {
 	_, text, _ := strings.Cut(strings.TrimSuffix(row, readsMark), leaseMark)
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {
-		return longestLease // it is an older sidecar's
+		return longestLease // the row of an older sidecar
 	}
 	return time.Duration(n)*time.Millisecond + time.Millisecond // engines round up
 }
 
-// HeartbeatExpired reports whether a beat's time is over: its end has passed, or is further away than any
-// beat's can be, because the database's clock was set back since. A sidecar that lives beats by
-// the new clock soon: those that watch it give it the time. One that left has a time of its own.
+// HeartbeatExpired reports whether a heartbeat is no longer valid. left is the time until its end, by the
+// database's clock, and lease the longest that it can be valid (TimeoutOf). It has expired if its end has
+// passed. It has also expired if its end is further away than lease allows, because then the database's clock
+// was set back. In that case a living sidecar soon sends a heartbeat by the new clock, and its peers give it
+// the time to do so. A sidecar that left (hasLeft) chose its own time, so the second rule does not apply to it.
 func HeartbeatExpired(left, lease time.Duration, hasLeft bool) bool {
 	return left <= 0 || !hasLeft && left > lease
 }
 
-// HeartbeatKind is what a beat wants.
+// HeartbeatKind is what a heartbeat does.
 type HeartbeatKind int
 
 const (
 	// HeartbeatJoin inserts the sidecar's row.
 	HeartbeatJoin HeartbeatKind = iota
-	// HeartbeatRenew updates it, unless it was given up: then Pulse.Alive is false. A
-	// row that is gone was given up.
+	// HeartbeatRenew updates the row, unless the sidecar was declared dead. Then HeartbeatResult.Alive is
+	// false. A row that no longer exists also means that the sidecar was declared dead.
 	HeartbeatRenew
-	// HeartbeatLeave is the last beat: the sidecar's session leases stay valid for Lease
-	// (the restart grace), and no claim under its identity succeeds any more.
+	// HeartbeatLeave is the last heartbeat. The sidecar's session leases stay valid for Heartbeat.Timeout (the
+	// restart grace). No later claim under its identity succeeds.
 	HeartbeatLeave
 )
 
-// HeartbeatResult is the answer to a beat.
+// HeartbeatResult is the answer to a heartbeat.
 type HeartbeatResult struct {
 	Alive bool
-	Peers []Peer // every other sidecar's row that is not reaped to the end
+	Peers []Peer // the rows of all other sidecars that aren't reaped completely
 }
 
 // Peer is another sidecar as the database shows it.
 type Peer struct {
 	Host        Identity
-	Heartbeats  uint64 // moves with each of its beats
-	Expired     bool   // its time is over, by the database's clock: see Ended
-	Dead        bool   // given up; its jobs are being taken back
-	DepthLeader bool   // it said so with its last beat
+	Heartbeats  uint64 // changes with each of its heartbeats
+	Expired     bool   // its last heartbeat is no longer valid, by the database's clock: see HeartbeatExpired
+	Dead        bool   // declared dead; its jobs are being reaped
+	DepthLeader bool   // set in its last heartbeat
 
-	Timeout time.Duration // how long its beats last at most: TimeoutOf; 0 where the engine has no use for it
+	Timeout time.Duration // the longest time for which its heartbeats are valid (TimeoutOf); 0 if the engine doesn't need it
 }
 
 // ClaimedJob is a claimed row.
 type ClaimedJob struct {
 	Lease Lease
 	Queue string
-	Timed bool // a timed lease: it does not need its owner to live
+	Timed bool // the lease is a timed one, which stays valid if its owner dies
 }
 
-// Maintenance asks for a bite of housekeeping: promote what is due, take back timed
-// leases that ended and runs over their deadline, give up the suspects and take
-// back what dead sidecars and unknown owners hold, delete finished jobs and keys
-// whose time is over.
+// Maintenance asks for one batch of each kind of maintenance. It promotes due jobs. It reaps timed leases that
+// ended and attempts that exceeded their deadline. It declares the suspects dead, and reaps the claims of dead
+// sidecars and of unknown owners. It prunes finished jobs and keys that expired.
 type Maintenance struct {
-	Waiting    []string  // queues somebody here waits for
-	Suspects   []Suspect // sidecars to give up, if they still look the same
-	Prune      bool      // also delete what retention says; not needed at every sweep
-	Limit      int       // rows of each kind at most, > 0
-	PruneBatch int       // rows that pruning deletes in one transaction at most; 0: Limit
+	Waiting    []string  // queues from which a worker of this sidecar waits for jobs
+	Suspects   []Suspect // sidecars to declare dead if they are still as described
+	Prune      bool      // also delete what retention allows; not needed in every call
+	Limit      int       // the most rows of each kind, > 0
+	PruneBatch int       // the most rows that one transaction of pruning deletes; 0: Limit
 }
 
-// PruneLimit is how many rows pruning may delete in one transaction.
+// PruneLimit returns the most rows that one transaction of pruning deletes.
 func (s Maintenance) PruneLimit() int { return cmp.Or(s.PruneBatch, s.Limit) }
 
-// Suspect is a peer that the caller saw expired while its beat did not move for
-// long enough by the caller's own clock. It is given up only if its time is over
-// by the database's clock (see HeartbeatExpired) and its counter is still Beats.
+// Suspect is an expired peer whose heartbeat did not change for long enough by the caller's own clock. It is
+// declared dead only if it has also expired by the database's clock (see HeartbeatExpired) and its counter is
+// still Heartbeats.
 type Suspect struct {
 	Host       Identity
 	Heartbeats uint64
-	Timeout    time.Duration // the peer's
+	Timeout    time.Duration // Peer.Timeout
 }
 
-// MaintenanceResult says what a sweep did and saw.
+// MaintenanceResult is what a call of Maintain did and found.
 type MaintenanceResult struct {
-	Ready     []string      // of Waiting, the queues with a ready job (pause not considered)
-	MadeReady []string      // queues in which the sweep made jobs ready, waited for or not
+	Ready     []string      // of Waiting, the queues with a ready job (even if the queue is paused)
+	MadeReady []string      // queues in which this call made jobs ready, whether in Waiting or not
 	Promoted  int           // scheduled → ready
 	Reaped    map[Cause]int // claimed → ready, scheduled or dead, by cause
-	Failed    FailedCounts  // the same, by queue too
+	Failed    FailedCounts  // the reaped jobs by queue too
 	Pruned    int
-	More      bool          // some kind reached Limit (but for pruning): sweep again at once
-	Next      time.Duration // until the next promotion or end of a lease known now; < 0: none
+	More      bool          // some kind except pruning reached Limit: call again at once
+	Next      time.Duration // until the next known promotion or end of a lease; < 0: none is known
 
-	// With Prune. Deleting is in no hurry: what is over is so for everybody already.
-	PruneMore    bool          // there is more to be pruned: some other time soon
-	LongestPrune time.Duration // how long the longest transaction that pruned took; 0: none did
-	PruneOverdue time.Duration // for how long the first of what was there to prune had been over, before this sweep
-	Unusable     error         // a row that no sweep can use, passed over: where it is, why and what to do; nil: none was found
-	PruneRefused error         // the database will not have something of it deleted, however often it is tried; nil: it had all
+	// With Prune. Deletion isn't urgent: an expired job or key counts as gone for every sidecar already.
+	PruneMore    bool          // there is more to prune; call again soon
+	LongestPrune time.Duration // duration of the longest transaction that pruned; 0: none did
+	PruneOverdue time.Duration // how long ago the first row that was due for pruning expired, as of the start of this call
+	Unusable     error         // a row that maintenance can't use and skipped: where it is, why, and what to do; nil: none was found
+	PruneRefused error         // the database rejects a deletion, however often it is tried; nil: it rejected none
 }
 
-// AddPruned adds what one transaction that prunes did: it deleted n rows of those that
-// it found, most at the most, and took so long.
+// AddPruned adds the result of one transaction that prunes: it deleted n of the found rows and lasted took.
+// most is the limit that it had; if found reaches that, there is more to prune.
 func (s *MaintenanceResult) AddPruned(n, found, most int, took time.Duration) {
 	s.Pruned += n
 	s.PruneMore = s.PruneMore || found >= most
 	s.LongestPrune = max(s.LongestPrune, took)
 }
 
-// Cause says why an attempt failed.
+// Cause is why an attempt failed.
 type Cause string
 
-// The causes, as the wire names them.
+// The causes, as the protocol names them.
 const (
 	CauseNacked       Cause = "nacked"
 	CauseDisconnected Cause = "disconnected"

@@ -7,7 +7,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// TestRow: a sidecar's row tells how long its beats last, and an older sidecar's does not.
+// TestRow: a sidecar's row name holds the timeout of its heartbeats. That of an older sidecar does not.
 func TestRow(t *testing.T) {
 	for _, reads := range []bool{false, true} {
 		row := backends.Heartbeat{Name: "host:1", Timeout: 90 * time.Second, DepthLeader: reads}.RowName()

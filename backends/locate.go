@@ -2,10 +2,10 @@ package backends
 
 import "context"
 
-// Locator is a Backend that tells in which queues claimed jobs are: whether somebody may
-// settle a job goes by the queue of its row.
+// Locator is a Backend that finds the queues of claimed jobs. The sidecar needs them because the right to
+// settle a job depends on the queue in the job's row.
 type Locator interface {
-	// Queues are the queues of the leases' jobs, in any order; a job that is not there is
-	// left out. Whether the leases are valid is not looked at.
+	// Queues returns the queues of the leases' jobs, in any order. Jobs that don't exist are left out. Queues
+	// doesn't check whether the leases are valid.
 	Queues(ctx context.Context, leases []Lease) ([]string, error)
 }

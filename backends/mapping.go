@@ -5,27 +5,26 @@ import (
 	"strings"
 )
 
-// Mapping says in which table and columns the jobs are. Statements are written
-// once, with roles in braces, and rendered from a Mapping: the managed table is
-// one such mapping, an adopted one is another.
+// Mapping names the table and the columns that hold the jobs. Statements are written once, with roles in
+// braces, and rendered with a Mapping. The managed table has one such mapping, an adopted table has another.
 type Mapping struct {
 	Table   string
 	Columns map[string]string // role → column
 	States  map[State]string  // state → its value in the state column
-	Indexes map[string]string // role → an index that a statement must use; may be empty
+	Indexes map[string]string // role → an index that a statement must use; can be empty
 }
 
-// Quoting is how an engine writes names, texts and hints. Every name that enters
-// a statement goes through Name: there is no other quoting.
+// Quoting is how an engine writes names, texts and hints. Every name in a statement goes through Name: nothing
+// else quotes.
 type Quoting struct {
 	Name func(identifier string) string
 	Text func(literal string) string
-	Use  func(index string) string // the clause behind a table's name that binds a query to an index
+	Use  func(index string) string // the clause after a table's name that makes a query use an index
 }
 
-// Render fills a statement in: {jobs} is the table, {column} the column of that
-// role, {=state} the state's value, {@index} the clause that names the index, or
-// nothing where the mapping has none. An unknown role is an error that names it.
+// Render replaces each role of a statement: {jobs} by the table, {column} by the column of that role, {=state}
+// by the state's value, and {@index} by the clause that names the index, or by nothing if the mapping has none.
+// An unknown role is an error that names it.
 func (m Mapping) Render(d Quoting, statement string) (string, error) {
 	var out strings.Builder
 	rest := statement

@@ -5,47 +5,48 @@ import (
 	"time"
 )
 
-// Metered is a Backend that tells what it costs its server.
+// Metered is a Backend that measures its use of the server.
 type Metered interface {
-	// Usage asks nothing of the server.
+	// Usage returns the measurements. It sends nothing to the server.
 	Usage() Usage
 }
 
-// Usage is what a Backend has and did so far. Its counts only grow.
+// Usage is what a Backend uses now and has done so far. Its counts never decrease.
 type Usage struct {
-	// Connections for commits, sweeps and looks; Max 0: the engine has no pool.
+	// Connections for commits, maintenance and queries. Max 0: the engine has no pool.
 	Max, InUse, Idle int
-	Waits            uint64        // for a free one
-	Waited           time.Duration // in all
+	Waits            uint64        // number of waits for a free connection
+	Waited           time.Duration // total duration of these waits
 
 	RoundTrips RoundTrips
 	Retries    [len(RetryCauses)]uint64 // transactions that were tried again, by cause
 }
 
-// RetryCauses are why transactions are tried again, as Usage.Retries counts them.
+// RetryCauses are the reasons for retries of transactions, as Usage.Retries counts them.
 var RetryCauses = [...]string{RetryConflict: "conflict", RetryConnection: "connection", RetryOther: "other"}
 
-// The places of RetryCauses.
+// The indexes of RetryCauses.
 const (
-	RetryConflict   = iota // a deadlock, a serialization failure, a lock that was not free in time
+	RetryConflict   = iota // a deadlock, a serialization failure, or a lock that was not free in time
 	RetryConnection        // the connection broke before the commit
 	RetryOther
 )
 
-// RoundTripBuckets are the upper bounds of Trips.Within.
+// RoundTripBuckets are the upper bounds of RoundTrips.Within.
 var RoundTripBuckets = [...]time.Duration{
 	250 * time.Microsecond, 500 * time.Microsecond, time.Millisecond, 2500 * time.Microsecond, 5 * time.Millisecond, 10 * time.Millisecond, 25 * time.Millisecond,
 	50 * time.Millisecond, 100 * time.Millisecond, 250 * time.Millisecond, 500 * time.Millisecond, time.Second, 2500 * time.Millisecond, 5 * time.Second, 10 * time.Second,
 }
 
-// RoundTrips are round trips to the server: the statements of one, until all were answered.
+// RoundTrips counts round trips to the server. One lasts from sending its statements until all are answered.
 type RoundTrips struct {
 	Count  uint64
 	Sum    time.Duration
-	Within [len(RoundTripBuckets)]uint64 // how many took at most so long; each is in one place alone
+	Within [len(RoundTripBuckets)]uint64 // how many took at most this long; each is counted in one bucket only
 }
 
-// Meter counts for a Backend. Its zero value is ready.
+// Meter collects the counts of a Backend. Its zero value is ready to use. Its methods can be called
+// concurrently.
 type Meter struct {
 	count   atomic.Uint64
 	sum     atomic.Int64
@@ -55,7 +56,7 @@ type Meter struct {
 	waited  atomic.Int64
 }
 
-// RoundTrip counts one that began then.
+// RoundTrip counts a round trip that began at began and ends now.
 func (m *Meter) RoundTrip(began time.Time) {
 	took := time.Since(began)
 	for i, most := range RoundTripBuckets {
@@ -71,26 +72,27 @@ func (m *Meter) RoundTrip(began time.Time) {
 // Retry counts a transaction that is tried again.
 func (m *Meter) Retry(cause int) { m.retries[cause].Add(1) }
 
-// Wait counts a wait for a connection, which began then.
+// Wait counts a wait for a connection that began at began and ends now.
 func (m *Meter) Wait(began time.Time) {
 	m.waits.Add(1)
 	m.waited.Add(int64(time.Since(began)))
 }
 
-// Usage is what was counted.
+// Usage returns the counts.
 func (m *Meter) Usage() Usage {
 	u := Usage{Waits: m.waits.Load(), Waited: time.Duration(m.waited.Load())}
 	for i := range u.Retries {
 		u.Retries[i] = m.retries[i].Load()
 	}
-	for i := range u.RoundTrips.Within { // before the count: that is never less than their sum
+	for i := range u.RoundTrips.Within { // before the count, so that the count is never less than the sum of Within
 		u.RoundTrips.Within[i] = m.within[i].Load()
 	}
 	u.RoundTrips.Sum, u.RoundTrips.Count = time.Duration(m.sum.Load()), m.count.Load()
 	return u
 }
 
-// Since is what was counted since before. What is at the moment stays out of it.
+// Since returns the difference between u and an earlier Usage. The numbers of connections are 0 in it, because
+// they describe the present.
 func (u Usage) Since(before Usage) Usage {
 	u.Max, u.InUse, u.Idle = 0, 0, 0
 	u.Waits -= before.Waits
@@ -106,7 +108,7 @@ func (u Usage) Since(before Usage) Usage {
 	return u
 }
 
-// Add adds the counts of one that was used before.
+// Add adds the counts of a Usage, such as that of the Backend used before.
 func (u *Usage) Add(before Usage) {
 	u.Waits += before.Waits
 	u.Waited += before.Waited

@@ -2,22 +2,21 @@ package backends
 
 import "context"
 
-// Notifier is a Backend that hears of new work which others stored.
+// Notifier is a Backend that is notified when other programs make jobs ready.
 type Notifier interface {
-	// Notifications gives the names of queues in which another sidecar made jobs
-	// ready, until ctx ends, and then closes the channel. They are hints: some may
-	// be missing or come twice, and nothing says so. An empty name says that names
-	// may have been missed. ok is false where the database, its address or its
-	// configuration has none.
+	// Notifications sends the names of queues in which another sidecar made jobs ready, until ctx ends. Then it
+	// closes the channel. The names are hints: some can be missing or repeated, without any sign of it. An
+	// empty name means that names may have been missed. ok is false if the database, its address or its
+	// configuration doesn't support notifications.
 	Notifications(ctx context.Context) (queues <-chan string, ok bool)
 }
 
-// ChannelListener is a Notifier that hears, too, what other programs of the database notify of.
+// ChannelListener is a Notifier that also receives notifications from other programs of the database.
 type ChannelListener interface {
 	Notifier
-	// Hears says why the channel cannot be listened to; nil: it can.
+	// CanListen returns why the channel can't be listened to. nil: it can.
 	CanListen(channel string) error
-	// Hear is Notifications, and gives besides the queues of a channel (by its name, as
-	// the server has it) at what is sent there.
+	// Listen does what Notifications does. It also sends the queues of a channel when a notification arrives on
+	// that channel. The keys are the channels' names, as the server spells them.
 	Listen(ctx context.Context, channels map[string][]string) (queues <-chan string, ok bool)
 }

@@ -2,11 +2,10 @@ package backends
 
 import "context"
 
-// Offline stands where a Backend is not, or not yet, or not any more: whatever is asked of
-// it is Unavailable.
+// Offline stands in for a Backend that isn't open yet, or no longer. Every call returns an *UnavailableError.
 type Offline struct {
-	About Info         // what Info answers
-	Why   func() error // why it is not there; never nil, and its error neither
+	About Info         // the result of Info
+	Why   func() error // returns why there is no Backend; must not be nil, and must not return nil
 }
 
 var (

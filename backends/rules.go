@@ -5,37 +5,36 @@ import (
 	"time"
 )
 
-// The rules that every engine shares and that do not belong to its SQL.
+// The rules that every engine shares and that don't depend on its SQL.
 
-// AttemptState is what a claimed row says about its tries: Attempts counts the
-// current one, also where it is not charged yet, Limit is the effective
-// max_attempts, Losses those in a row; below 0 it counts snoozes in a row (uncharged nacks
-// without a delay) in their place.
+// AttemptState is the record of attempts in a claimed row. Attempts includes the current one, even if that
+// doesn't count yet. Limit is the effective max_attempts. Losses is the number of losses in a row. Below 0, it
+// is minus the number of snoozes in a row (without a delay of their own).
 type AttemptState struct {
 	Attempts, Limit, Losses int
 	Backoff, BackoffMax     time.Duration
 
-	Prefetched     bool // claimed ahead, and its delivery is not recorded
-	PrefetchLosses int  // how often in a row its sidecar was lost with it like that
+	Prefetched     bool // the job is prefetched, and its delivery is not recorded
+	PrefetchLosses int  // how often in a row its sidecar was lost in that state
 }
 
-// Uncounted reports whether a claim for the slot is left uncharged until its
-// delivery is recorded. A job that was lost unrecorded as often as it may be tried
-// (limit) is charged at its claim: it may be what kills sidecars.
+// Uncounted reports whether a claim for the slot doesn't count as an attempt until its delivery is recorded.
+// unrecorded is how often in a row the job was lost with an unrecorded delivery. If that has reached limit, the
+// claim counts at once, because the job itself could be what kills sidecars.
 func (s Slot) Uncounted(unrecorded, limit int) bool { return s.Prefetch && unrecorded < limit }
 
-// Disposition is what becomes of a claimed job that was not acked.
+// Disposition is the outcome for a claimed job that was not acked.
 type Disposition struct {
 	State            State         // ready, scheduled or dead
 	Delay            time.Duration // with scheduled
-	SamePosition     bool          // with ready: where it was before
+	SamePosition     bool          // with ready: the job keeps its position
 	Attempts, Losses int
 	PrefetchLosses   int
-	Cause            Cause // of the failure to keep; empty: none is kept
+	Cause            Cause // of the failure record; empty: there is none
 	Message          string
 }
 
-// AfterNack is the fate of a nacked job.
+// AfterNack returns the outcome for a nacked job.
 func (s AttemptState) AfterNack(n Nack) Disposition {
 	switch {
 	case !n.Snooze:
@@ -59,29 +58,29 @@ func (s AttemptState) AfterNack(n Nack) Disposition {
 	return f
 }
 
-// AfterRelease is the fate of a job that was taken back for its worker.
+// AfterRelease returns the outcome for a job whose claim was ended on behalf of its worker.
 func (s AttemptState) AfterRelease(r Release) Disposition {
 	if r.Uncounted {
 		return Disposition{State: StateReady, SamePosition: true, Attempts: s.Attempts - 1, Losses: s.Losses, PrefetchLosses: s.PrefetchLosses}
 	}
 	s.Losses = max(s.Losses, 0) + 1
-	if r.Cause != CauseSidecarLost { // then its sidecar outlived the delivery
+	if r.Cause != CauseSidecarLost { // the sidecar outlived the delivery
 		s.PrefetchLosses = 0
 	}
 	f := s.again(s.backoff())
 	switch {
 	case s.Attempts >= s.Limit:
 		f.State = StateDead
-	case s.Losses == 1 && r.Cause != CauseTimedOut: // the worker's end, hardly the job's fault
+	case s.Losses == 1 && r.Cause != CauseTimedOut: // the worker ended; the job is hardly the reason
 		f = s.again(0)
 	}
 	f.Cause, f.Message = r.Cause, r.Message
 	return f
 }
 
-// AfterReap is the fate of a job that was taken back for the cause. A sidecar that is
-// lost with a delivery unrecorded may never have made it. One that ran over its
-// time may have: that is charged.
+// AfterReap returns the outcome for a job that was reaped for the cause. If a sidecar is lost with an
+// unrecorded delivery, possibly it never handed the job out, so the attempt doesn't count. If the delivery ran
+// over its time limit, possibly it was handed out, so the attempt counts.
 func (s AttemptState) AfterReap(c Cause) Disposition {
 	if !s.Prefetched || c != CauseSidecarLost {
 		return s.AfterRelease(Release{Cause: c})
@@ -99,11 +98,12 @@ func (s AttemptState) again(delay time.Duration) Disposition {
 	return f
 }
 
-// mostSnoozes is as far as they are counted: more double nothing that is not at its limit.
+// mostSnoozes is the largest number of snoozes that is counted. More of them don't change a back-off: it is at
+// its limit.
 const mostSnoozes = 100
 
-// backoff doubles with each attempt, and with each snooze in a row after the first, from the
-// initial one to the limit.
+// backoff returns the back-off. It starts at Backoff. It doubles with each attempt, and with each snooze in a
+// row after the first, up to BackoffMax.
 func (s AttemptState) backoff() time.Duration {
 	d := s.Backoff
 	for n := max(s.Attempts, 1) + max(-s.Losses, 1) - 2; n > 0 && d < s.BackoffMax; n-- {
@@ -112,7 +112,7 @@ func (s AttemptState) backoff() time.Duration {
 	return min(d, s.BackoffMax)
 }
 
-// TooLarge is the message of a failure with CauseTooLarge: size and limit in bytes.
+// TooLarge returns the message of a failure with CauseTooLarge. size and limit are in bytes.
 func TooLarge(size, limit int64) string {
 	return fmt.Sprintf("the payload has %d bytes; this sidecar delivers at most %d (raise max_frame, then retry the job)", size, limit)
 }

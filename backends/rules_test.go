@@ -9,7 +9,7 @@ import (
 
 func TestFatesOfWhatWasClaimedAhead(t *testing.T) {
 	t.Parallel()
-	// The second try of three; its sidecar was lost with it unrecorded once.
+	// The second attempt of three. Its sidecar was lost once while the delivery was unrecorded.
 	s := backends.AttemptState{Attempts: 2, Limit: 3, Losses: 0, Backoff: time.Second, BackoffMax: time.Minute, Prefetched: true, PrefetchLosses: 1}
 	recorded := s
 	recorded.Prefetched = false

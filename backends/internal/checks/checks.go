@@ -60,7 +60,7 @@ const (
 	OwnerGrants   = "have a user with that right run the GRANTs that `qsidecar migrate --print` ends with"
 )
 
-// TablesFound adds the finding for tables of a version. where names their schema, and may
+// TablesFound adds the finding for tables of a version. where names their schema, and can
 // be empty. allowed states whether this login can update them.
 func (e *Examination) TablesFound(version, latest int, where, allowed string) {
 	text := "the tables" + where

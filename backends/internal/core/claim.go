@@ -11,47 +11,47 @@ import (
 	"github.com/qsidecar/qsidecar/backends/internal/cursor"
 )
 
-// claim is one claim under way. Its queues are asked in runs: as many at a time as have the
-// same order, which is nearly always all of them.
+// claim is one claim in progress. It is carried out in runs. A run is one statement for as many consecutive
+// queues as have the same order, which is nearly always all of them.
 type claim struct {
 	backends.Claim
 	s       *Store
 	sidecar backends.Identity
 	res     backends.ClaimResult
-	left    int64 // bytes that it may still give
+	left    int64 // bytes of payload that it can still return
 
 	from, to int // the run: Queues[from:to]
 	run      *Run
 	done     bool
-	again    bool // the run was asked again because jobs were given back
-	careful  bool // a lean statement will not do
+	again    bool // the run's statement was repeated because jobs returned to their old positions
+	careful  bool // a lean statement isn't enough
 	large    []TooLarge
-	learned  map[string]*learned // by queue, of those with a cursor
+	learned  map[string]*learned // by queue, for the queues with a cursor
 }
 
-// learned is what a claim tells the cursor of a queue.
+// learned is what a claim finds out for the cursor of a queue.
 type learned struct {
 	cursor.Learned
-	toTheEnd bool // the last piece that was looked at ended with the queue
+	toTheEnd bool // the last segment scanned ends at the end of the queue
 }
 
-// Run is a part of a claim that one statement carries out: queues of one order, the pieces
-// of their ready jobs to look through, and the slots to fill.
+// Run is the part of a claim that one statement carries out: queues of one order, the pieces of their ready
+// jobs to scan, and the slots to fill.
 type Run struct {
 	Sidecar    backends.Identity
-	Queues     []backends.Policy // all first in, first out, or all LIFO
-	Pieces     []Piece           // in the order in which to look
+	Queues     []backends.Policy // either all first in, first out, or all LIFO
+	Pieces     []Piece           // in the order in which to scan them
 	Slots      []backends.Slot   // the i-th job belongs to the i-th slot
-	MaxBytes   int64             // of payloads that are given
-	MaxPayload int64             // of one job; one above it is reported by LeftOver
-	AtLeastOne bool              // the first job is given even if it exceeds MaxBytes
+	MaxBytes   int64             // of the payloads returned
+	MaxPayload int64             // of one job; the engine reports a larger one with LeftOver
+	AtLeastOne bool              // return the first job even if it exceeds MaxBytes
 
-	// LeanOK: the engine may use a statement that gives all that it finds, or nothing if not
-	// all of it fits. It sets Lean if it did.
+	// LeanOK: the engine can use a statement that returns everything that it finds, or nothing if not all of it
+	// fits. The engine sets Lean if it used one.
 	LeanOK, Lean bool
 
 	claim *claim
-	given int // jobs
+	given int // number of jobs
 }
 
 // Piece is a part of a queue's ready jobs. Queue is an index of Run.Queues.
@@ -60,7 +60,7 @@ type Piece struct {
 	cursor.Segment
 }
 
-// Claimed is a job that a claim statement gave.
+// Claimed is a job that a claim statement returned.
 type Claimed struct {
 	backends.Job
 	Slot     int64 // from 1
@@ -68,14 +68,14 @@ type Claimed struct {
 	Position int64
 }
 
-// TooLarge is a ready job that a claim locked and cannot deliver.
+// TooLarge is a ready job that a claim locked and can't deliver.
 type TooLarge struct {
 	ID, Size int64
 	Policy   backends.Policy
 	Message  string
 }
 
-// startClaims queues the claims' first statements.
+// startClaims queues the first statement of each claim.
 func (k *Commit) startClaims(ctx context.Context, tx Tx) {
 	if len(k.batch.Claims) == 0 {
 		return
@@ -87,7 +87,7 @@ func (k *Commit) startClaims(ctx context.Context, tx Tx) {
 	k.claims = k.s.startRuns(ctx, tx.(claimTx), k.batch)
 }
 
-// claimTx is a transaction that claims by runs.
+// claimTx is a transaction that claims in runs.
 type claimTx interface {
 	Claimer
 	Flush(ctx context.Context) error
@@ -98,7 +98,7 @@ type runs struct {
 	s      *Store
 	tx     claimTx
 	claims []*claim
-	queues map[string]int // of all claims: their index in ClaimState.Returns
+	queues map[string]int // the queues of all claims, and their indexes in ClaimState.Returns
 	state  ClaimState
 }
 
@@ -130,7 +130,7 @@ func (s *Store) startRuns(ctx context.Context, tx claimTx, b backends.Batch) *ru
 	return x
 }
 
-// distinct are the policies without those of a queue that came before.
+// distinct returns the policies, each queue only once.
 func distinct(all []backends.Policy) []backends.Policy {
 	seen := make(map[string]bool, len(all))
 	return slices.DeleteFunc(slices.Clone(all), func(p backends.Policy) bool {
@@ -140,7 +140,8 @@ func distinct(all []backends.Policy) []backends.Policy {
 	})
 }
 
-// Finish implements Claims. It asks again, in rounds, where claims may get more.
+// Finish implements Claims. It works in rounds: each round repeats the statements of claims that can get more
+// jobs.
 func (x *runs) Finish(ctx context.Context) (all []backends.ClaimResult, err error) {
 	for {
 		x.state = x.tx.ClaimState()
@@ -161,7 +162,7 @@ func (x *runs) Finish(ctx context.Context) (all []backends.ClaimResult, err erro
 	return all, nil
 }
 
-// Committed implements Claims. It tells the cursors what the claims saw.
+// Committed implements Claims. It updates the cursors with what the claims found out.
 func (x *runs) Committed() {
 	for _, c := range x.claims {
 		for queue, l := range c.learned {
@@ -173,17 +174,17 @@ func (x *runs) Committed() {
 	}
 }
 
-// goOn asks again if the claim may get more. It returns false if the claim is done.
+// goOn queues another statement if the claim can get more jobs. It returns false if the claim is done.
 func (c *claim) goOn(tx claimTx, queues map[string]int, state ClaimState) bool {
 	switch {
 	case c.done:
 		return false
 	case c.run.Lean && !c.careful && (state.LeftSome || len(c.res.Jobs) == 0 && state.Wrote):
-		// It left something, or may have: something was written, perhaps its locks.
+		// The statement left jobs, or possibly did: if the transaction wrote anything, that can be locks of jobs.
 		c.careful = true
 		c.ask(tx)
 		return true
-	case len(c.large) > 0: // there is room for other jobs
+	case len(c.large) > 0: // the slots are still free for other jobs
 		c.bury(tx)
 		c.ask(tx)
 		return true
@@ -196,7 +197,7 @@ func (c *claim) goOn(tx claimTx, queues map[string]int, state ClaimState) bool {
 	}
 	for _, p := range c.run.Queues {
 		if l := c.learned[p.Queue]; l != nil {
-			l.All = !l.Left // it came back short: there was no more
+			l.All = !l.Left // the run returned fewer jobs than requested, so there are no more
 		}
 	}
 	if c.returned(queues, state) {
@@ -210,8 +211,8 @@ func (c *claim) goOn(tx claimTx, queues map[string]int, state ClaimState) bool {
 	return true
 }
 
-// returned reports whether jobs of the run's queues were given back behind the cursors,
-// perhaps too late for the statement to see them. The next one looks everywhere.
+// returned reports whether jobs of the run's queues returned to positions behind the cursors. The statement may
+// have been too early to see them. The next statement then scans the whole queues.
 func (c *claim) returned(queues map[string]int, state ClaimState) bool {
 	if c.again {
 		return false
@@ -254,7 +255,7 @@ func (c *claim) ask(tx claimTx) {
 	tx.Claim(c.run)
 }
 
-// pieces are the parts of the queues' ready jobs to look through, by their cursors.
+// pieces returns the parts of the queues' ready jobs to scan, according to their cursors.
 func (s *Store) pieces(queues []backends.Policy, seen map[string]*learned, now time.Time) (all []Piece) {
 	for i, p := range queues {
 		segments := []cursor.Segment{cursor.Whole}
@@ -271,7 +272,7 @@ func (s *Store) pieces(queues []backends.Policy, seen map[string]*learned, now t
 				segments, whole = s.Cursors.Pieces(p.Queue, now)
 			}
 			l.Left = !whole
-			l.toTheEnd = segments[len(segments)-1].To == cursor.End // nothing is behind
+			l.toTheEnd = segments[len(segments)-1].To == cursor.End // no segment behind the heads follows
 			l.Whole = l.Whole || segments[0] == cursor.Whole
 		}
 		for _, segment := range segments {
@@ -281,8 +282,8 @@ func (s *Store) pieces(queues []backends.Policy, seen map[string]*learned, now t
 	return all
 }
 
-// Give puts the jobs that a statement gave into the slots, in any order. wanted is how many
-// it meant to give.
+// Give puts the jobs that a statement returned into the slots. The jobs can be in any order. The parameter
+// `wanted` is how many jobs the statement selected. If fewer arrived, Give returns ErrSilent as a *backends.RefusedError.
 func (r *Run) Give(got []Claimed, wanted int64) error {
 	if int64(len(got)) != wanted {
 		return backends.Refused(ErrSilent)
@@ -303,7 +304,7 @@ func (r *Run) Give(got []Claimed, wanted int64) error {
 		return nil
 	}
 	last := got[len(got)-1].Queue
-	for i, p := range r.Queues[:last+1] { // those before the last job's gave all that they had
+	for i, p := range r.Queues[:last+1] { // the queues before the last job's have returned all their ready jobs
 		if l := c.learned[p.Queue]; l != nil && !l.Left && (i < last || l.toTheEnd) {
 			l.All = true
 		}
@@ -311,7 +312,7 @@ func (r *Run) Give(got []Claimed, wanted int64) error {
 	return nil
 }
 
-// LeftOver reports a row that the statement locked and did not give.
+// LeftOver reports a row that the statement locked and did not return.
 func (r *Run) LeftOver(queue int, id, size int64) {
 	if c := r.claim; size > r.MaxPayload {
 		c.large = append(c.large, TooLarge{id, size, r.Queues[queue], backends.TooLarge(size, r.MaxPayload)})
@@ -320,7 +321,7 @@ func (r *Run) LeftOver(queue int, id, size int64) {
 	}
 }
 
-// bury makes the jobs that are too large dead.
+// bury queues the statement that makes the too large jobs dead.
 func (c *claim) bury(tx claimTx) {
 	for _, l := range c.large {
 		c.res.Failed.Add(l.Policy.Queue, backends.CauseTooLarge, true)

@@ -9,12 +9,12 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// BatchRows is how many rows one transaction of a purge, or of a retry of all dead jobs,
-// changes. Others that want the rows must not wait long.
+// BatchRows is how many rows one transaction changes in a purge, or in a retry of all dead jobs. It is small so
+// that other transactions don't wait long for the rows.
 const BatchRows = 1000
 
-// Command implements backends.Inspector. A purge, and a retry of more than BatchRows dead
-// jobs, run in several transactions. An error after some of them leaves those done.
+// Command implements backends.Inspector. A purge, and a retry of more than BatchRows dead jobs, run in several
+// transactions. If one of them fails, the earlier ones stay committed.
 func (s *Store) Command(ctx context.Context, c backends.Command) (count int64, freed bool, err error) {
 	switch {
 	case c.Kind == backends.Purge:
@@ -55,7 +55,7 @@ func (s *Store) Command(ctx context.Context, c backends.Command) (count int64, f
 	return count, freed, nil
 }
 
-// reclaim takes claims back, whichever sidecar owns them.
+// reclaim ends claims, whichever sidecar owns them.
 func reclaim(ctx context.Context, tx Tx, c backends.Command) (count int64, backs []giveBack, err error) {
 	rows, err := tx.LockClaimed(ctx, c.Queue, idsOf(c.IDs))
 	if err != nil {
@@ -68,8 +68,8 @@ func reclaim(ctx context.Context, tx Tx, c backends.Command) (count int64, backs
 	return count, backs, tx.Flush(ctx)
 }
 
-// retryAll retries as many dead jobs as there are when it begins. If they are more than one
-// transaction takes, it checks first that no key is taken, which would refuse all.
+// retryAll retries as many jobs as are dead when it begins. If these are too many for one transaction, it first
+// checks that no key is taken. A taken key refuses the whole retry.
 func (s *Store) retryAll(ctx context.Context, c backends.Command) (count int64, err error) {
 	var left int64
 	var taken bool
@@ -86,7 +86,7 @@ func (s *Store) retryAll(ctx context.Context, c backends.Command) (count int64, 
 	if taken {
 		return 0, backends.ErrKeyTaken
 	}
-	whole := left <= BatchRows // one transaction refuses all by itself
+	whole := left <= BatchRows // a single transaction itself refuses the whole retry
 	var last any
 	for left > 0 {
 		var r Retried
@@ -109,8 +109,7 @@ func (s *Store) retryAll(ctx context.Context, c backends.Command) (count int64, 
 	return count, nil
 }
 
-// purge deletes as many jobs as there are when it begins, so that it ends although others
-// come.
+// purge deletes as many jobs as exist when it begins. So it ends even if new jobs arrive.
 func (s *Store) purge(ctx context.Context, c backends.Command) (count int64, err error) {
 	switch c.State {
 	case backends.StateClaimed:
@@ -143,7 +142,7 @@ func (s *Store) purge(ctx context.Context, c backends.Command) (count int64, err
 	return count, nil
 }
 
-// idsOf are the valid ids among the texts, each once, in their order; never nil.
+// idsOf returns the valid ids among the texts, each once, in their order. It never returns nil.
 func idsOf(texts []string) []int64 {
 	all := []int64{}
 	for _, text := range texts {

@@ -29,25 +29,25 @@ func (s *Store) CommitWith(ctx context.Context, b backends.Batch, hooks backends
 	return k.Committed(), nil
 }
 
-// Commit is one batch on its way to the database. A try of the transaction calls Run.
+// Commit is one batch on its way to the database. Run is called for each try of the transaction.
 //
-// The writes come first. Those that one statement can carry out go out at once: new jobs,
-// plain acks, deliveries. For the others the rows are locked, package backends decides what
-// becomes of them, and a second statement writes that. Claims follow in rounds.
+// The writes come first. Those that one statement can carry out are sent at once: new jobs, plain acks,
+// deliveries. For the others, a statement locks the rows, package backends decides what becomes of them, and a
+// second statement writes that. Claims follow in rounds.
 type Commit struct {
 	s     *Store
 	given backends.Batch
 	hooks backends.TxHooks
 
-	batch   backends.Batch // given, and what the hook added
+	batch   backends.Batch // given, and the writes that the hook added
 	res     backends.Results
-	fast    bool // acks are tried by Writer.Ack
+	fast    bool // try acks with Writer.Ack
 	settles []settle
 	rows    map[int64]*Row
-	jobs    []*NewJob // that were queued for insertion
+	jobs    []*NewJob // queued for insertion
 	keys    map[jobKey]*NewJob
-	changed int    // rows whose change was not confirmed yet
-	claims  Claims // nil: they are not queued yet
+	changed int    // number of rows whose change isn't confirmed yet
+	claims  Claims // nil: not queued yet
 	pending bool   // see Writer.Insert
 	backs   []giveBack
 }
@@ -55,8 +55,8 @@ type Commit struct {
 // settle is one lease of one write.
 type settle struct {
 	Lease
-	write, n int  // the write, and the lease's place in it
-	done     bool // a fast statement did it
+	write, n int  // the index of the write, and of the lease in it
+	done     bool // a fast statement carried it out
 	lost     bool
 }
 
@@ -65,10 +65,10 @@ func (s *Store) NewCommit(b backends.Batch, hooks backends.TxHooks) *Commit {
 	return &Commit{s: s, given: b, hooks: hooks, fast: !s.lean.skip()}
 }
 
-// LookAtAll has the rows of all acks looked at: Writer.Ack is not used.
+// LookAtAll makes the commit lock and read the rows of all acks. It doesn't use Writer.Ack then.
 func (k *Commit) LookAtAll() { k.fast = false }
 
-// Options are those of the transaction.
+// Options returns the options of the transaction.
 func (k *Commit) Options() TxOptions {
 	o := TxOptions{Unsynced: len(k.given.Writes) == 0 && !k.hooks.Writes, AdoptedWrites: k.hooks.Writes, AdoptedClaims: k.hooks.Claims,
 		Keyed: slices.ContainsFunc(k.given.Writes, hasKeys), WaitForLocks: k.given.WaitForLocks}
@@ -78,13 +78,13 @@ func (k *Commit) Options() TxOptions {
 	return o
 }
 
-// Run carries the batch out in a transaction, up to the commit.
+// Run carries out the batch in a transaction, without committing it.
 func (k *Commit) Run(ctx context.Context, tx Tx) error {
 	k.batch = k.given
 	k.res, k.settles, k.rows, k.jobs, k.keys = backends.Results{}, nil, map[int64]*Row{}, nil, nil
 	k.changed, k.claims, k.pending, k.backs = 0, nil, false, nil
 	if k.hooks.Before != nil {
-		k.batch.Writes = slices.Clone(k.given.Writes) // the hook may add some at each try
+		k.batch.Writes = slices.Clone(k.given.Writes) // the hook can add others at each try
 		if err := k.hooks.Before(ctx, tx, &k.batch); err != nil {
 			return err
 		}
@@ -108,7 +108,7 @@ func (k *Commit) Run(ctx context.Context, tx Tx) error {
 	return nil
 }
 
-// writes carries the writes out and queues the claims' first statements.
+// writes carries out the writes and queues the first statements of the claims.
 func (k *Commit) writes(ctx context.Context, tx Tx) error {
 	fast := k.fast
 	k.list(&fast)
@@ -149,7 +149,7 @@ func (k *Commit) flushIf(ctx context.Context, tx Tx, needed bool) error {
 	return tx.Flush(ctx)
 }
 
-// list makes the settles. If two leases name one job, no fast statement is used.
+// list fills settles. If two leases name the same job, it sets fast to false.
 func (k *Commit) list(fast *bool) {
 	seen := map[int64]bool{}
 	for i, w := range k.batch.Writes {
@@ -179,7 +179,7 @@ func (k *Commit) list(fast *bool) {
 	}
 }
 
-// isFast reports whether a fast statement carries the settle out.
+// isFast reports whether a fast statement carries out the settle.
 func (k *Commit) isFast(x *settle, fast bool) bool {
 	if !fast || x.ID == 0 {
 		return false
@@ -193,15 +193,14 @@ func (k *Commit) isFast(x *settle, fast bool) bool {
 	return false
 }
 
-// isLost reports whether a fast statement that did not carry the settle out says that its
-// lease is lost.
+// isLost reports whether the lease of the settle is lost if a fast statement did not carry it out.
 func (k *Commit) isLost(x *settle) bool {
 	_, ack := k.batch.Writes[x.write].(backends.Ack)
 	return ack && k.s.traits.AcksAll
 }
 
-// queueFast queues the fast statements. answers: what they did not do is known after a
-// Flush.
+// queueFast queues the fast statements. If answers is true, the caller learns after a Flush what they did not
+// do.
 func (k *Commit) queueFast(tx Tx, fast bool) (answers bool) {
 	var acks, delivers []*settle
 	for i := range k.settles {
@@ -237,7 +236,7 @@ func (k *Commit) queueFast(tx Tx, fast bool) (answers bool) {
 	return answers
 }
 
-// queueLocks queues a look at the rows of some settles.
+// queueLocks queues a statement that locks and reads the rows of some settles.
 func (k *Commit) queueLocks(tx Tx, which func(x *settle) bool) (some bool) {
 	var ids []int64
 	for i := range k.settles {
@@ -253,8 +252,8 @@ func (k *Commit) queueLocks(tx Tx, which func(x *settle) bool) (some bool) {
 	return true
 }
 
-// mayFree reports whether the writes whose rows have to be looked at first may make jobs
-// ready, which claims must see.
+// mayFree reports whether writes whose rows are locked first can make jobs ready. Claims of the batch must see
+// those jobs.
 func (k *Commit) mayFree(look bool) bool {
 	return look && slices.ContainsFunc(k.batch.Writes, func(w backends.Write) bool {
 		switch w := w.(type) {
@@ -267,7 +266,7 @@ func (k *Commit) mayFree(look bool) bool {
 	})
 }
 
-// apply decides what becomes of the locked rows, write by write, and which leases are lost.
+// apply decides the outcome of the locked rows, write by write, and which leases are lost.
 func (k *Commit) apply() {
 	for i := range k.settles {
 		x := &k.settles[i]
@@ -311,13 +310,13 @@ func (k *Commit) end(res *backends.WriteResult, r *Row, d backends.Disposition, 
 	}
 }
 
-// change queues what writes the rows' changes.
+// change queues the statement that writes the changes of the rows.
 func (k *Commit) change(tx Tx) {
 	k.changed, k.backs = queueChanges(tx, slices.Collect(maps.Values(k.rows)), k.backs, func(*Row) { k.changed-- })
 }
 
-// queueChanges queues the changes of rows. It returns how many there are, and backs with
-// those that are given back.
+// queueChanges queues the changes of rows. It returns their number, and backs with the jobs appended that
+// return to their old positions.
 func queueChanges(tx Tx, rows []*Row, backs []giveBack, changed func(*Row)) (int, []giveBack) {
 	all := slices.DeleteFunc(rows, func(r *Row) bool { return r.Change.Kind == Untouched })
 	if len(all) == 0 {
@@ -341,10 +340,10 @@ func queueChanges(tx Tx, rows []*Row, backs []giveBack, changed func(*Row)) (int
 	return len(all), backs
 }
 
-// ErrSilent says that a change that the server reported as done was not.
+// ErrSilent means that a change did not happen although the server reported no error.
 var ErrSilent = errors.New("a trigger on qsidecar_jobs, or a policy, passed a row over without an error")
 
-// check looks at the answers for what no error says.
+// check returns an error if a change is missing that the server reported no error for.
 func (k *Commit) check() error {
 	if !k.s.traits.Silent {
 		return nil
@@ -360,7 +359,8 @@ func (k *Commit) check() error {
 	return nil
 }
 
-// Committed tells the cursors what the committed transaction did, and returns the results.
+// Committed updates the cursors after the commit, notifies the driver of queues with new ready jobs, and
+// returns the results.
 func (k *Commit) Committed() backends.Results {
 	k.s.gaveBack(k.backs)
 	if k.claims != nil {
@@ -379,11 +379,11 @@ func (k *Commit) Committed() backends.Results {
 	return k.res
 }
 
-// leanAcks remembers whether acks met jobs that Writer.Ack does not end, as they are likely
-// to again. Then the rows are looked at without trying it.
+// leanAcks remembers that an ack met a job that Writer.Ack doesn't end. More of them are likely. So for some
+// time the commits lock the rows at once, without trying Writer.Ack.
 type leanAcks struct{ n atomic.Int32 }
 
-// leanAcksFor is how many commits the memory lasts.
+// leanAcksFor is for how many commits this lasts.
 const leanAcksFor = 1000
 
 func (l *leanAcks) missed()    { l.n.Store(leanAcksFor) }

@@ -9,8 +9,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends/backendtest"
 )
 
-// TestExampleEngine: the example engine, whose tables are maps, keeps every promise of
-// package backends.
+// TestExampleEngine: the example engine, whose tables are maps, does everything that package backends promises.
 func TestExampleEngine(t *testing.T) {
 	t.Parallel()
 	backendtest.Run(t, func(*testing.T) *backendtest.Database {

@@ -4,9 +4,9 @@
 //
 // An engine implements Driver and Tx: its SQL, its error classes and its way to find out
 // what became of a commit. It embeds a Store, which implements backends.Backend,
-// backends.Inspector and most of backends.Adopter.
+// backends.Inspector and CommitWith of backends.Adopter.
 //
-// The package contains no SQL and opens no connection. It may use packages backends and
+// The package contains no SQL and opens no connection. It uses only the packages backends and
 // backends/internal/cursor.
 //
 // Start reading with Driver and Tx (driver.go), then follow a batch through commit.go. The

@@ -7,8 +7,8 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// Estimates are counts above backends.StatsExact, which cost a walk through an
-// index and are therefore asked for at most every ten seconds.
+// Estimates holds counts above backends.StatsExact. Each costs a scan of an index, so it is queried at most
+// every ten seconds.
 type Estimates struct {
 	mu sync.Mutex
 	of map[counted]estimate
@@ -29,8 +29,8 @@ const (
 	maxEstimates = 10_000
 )
 
-// Fill replaces the counts of s that reached the limit by younger estimates, or by what
-// count returns.
+// Fill replaces the counts of s that reached the limit. It uses an estimate if that is recent, and otherwise
+// calls count.
 func (e *Estimates) Fill(now time.Time, s *backends.QueueStats, count func(state backends.State) (int64, error)) error {
 	for state, n := range Counts(s) {
 		if *n <= backends.StatsExact {
@@ -59,7 +59,7 @@ func (e *Estimates) Fill(now time.Time, s *backends.QueueStats, count func(state
 	return nil
 }
 
-// Counts are the counts of s by state.
+// Counts returns pointers to the counts of s, by state.
 func Counts(s *backends.QueueStats) map[backends.State]*int64 {
 	return map[backends.State]*int64{
 		backends.StateReady: &s.Ready, backends.StateScheduled: &s.Scheduled, backends.StateClaimed: &s.Claimed,

@@ -24,7 +24,7 @@ type database struct {
 type engine struct {
 	core.Store
 	db            *database
-	before, after error // what the next commit fails with, before or after it took effect
+	before, after error // the error of the next commit, before or after it takes effect
 }
 
 func newEngine(db *database) *engine {
@@ -75,7 +75,7 @@ func (driver) Traits() core.Traits { return core.Traits{} }
 // MadeReady implements core.Driver.
 func (driver) MadeReady([]string) {}
 
-// Retry implements core.Driver: nothing fails for a reason that goes away.
+// Retry implements core.Driver. No error is temporary.
 func (driver) Retry(context.Context, error) (bool, int, time.Duration) { return false, 0, 0 }
 
 // WithKind implements core.Driver.

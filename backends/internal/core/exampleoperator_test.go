@@ -10,7 +10,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
-// first is at most the first n rows.
+// first returns at most the first n rows.
 func first(rows []*jobRow, n int) []*jobRow { return rows[:min(n, len(rows))] }
 
 // Promote implements core.Maintainer.
@@ -93,7 +93,7 @@ func (t *tx) Prune(_ context.Context, what core.Pruned, _ time.Time, limit int) 
 	return deleted, deleted, last, nil
 }
 
-// chosen are the rows with the ids that are in a queue.
+// chosen returns the rows of a queue with the ids.
 func (t *tx) chosen(queue string, ids []int64) (rows []*jobRow) {
 	for _, id := range ids {
 		if r := t.jobs[id]; r != nil && r.queue == queue {
@@ -173,7 +173,7 @@ func (t *tx) Pause(_ context.Context, queue string, paused bool) (ready bool, er
 	return !paused && len(t.listed(queue, backends.StateReady, nil)) > 0, nil
 }
 
-// listed are the jobs of a queue in a state, from just after a row.
+// listed returns the jobs of a queue in a state, from just after a row.
 func (t *tx) listed(queue string, state backends.State, after any) []*jobRow {
 	order := orderOf(state)
 	from, ok := after.(jobRow)

@@ -28,7 +28,7 @@ type jobRow struct {
 	enqueued, ready, runAt       time.Time
 	claimed, finished, expires   time.Time
 	deadline, due                time.Time // zero: none
-	attempts, losses, unrecorded int       // attempts: recorded deliveries alone
+	attempts, losses, unrecorded int       // attempts includes recorded deliveries only
 	prefetched                   bool
 	policy                       backends.Policy // of the claim; MaxAttempts is the effective one
 	token                        backends.Token
@@ -40,7 +40,7 @@ type jobRow struct {
 
 func (r *jobRow) urgency() int32 { return -int32(r.priority) }
 
-// unclaim takes the claim from the row.
+// unclaim removes the claim from the row.
 func (r *jobRow) unclaim() {
 	r.token, r.owner, r.lease, r.worker, r.prefetched = backends.Token{}, 0, 0, "", false
 	r.deadline, r.due, r.claimed = time.Time{}, time.Time{}, time.Time{}
@@ -94,7 +94,7 @@ func (t *tables) next() int64 {
 	return t.last
 }
 
-// find lists rows in an order.
+// find returns rows in an order.
 func (t *tables) find(which func(r *jobRow) bool, order func(a, b *jobRow) int) (all []*jobRow) {
 	for _, r := range t.jobs {
 		if which(r) {
@@ -109,7 +109,7 @@ func inState(queue string, state backends.State) func(r *jobRow) bool {
 	return func(r *jobRow) bool { return r.queue == queue && r.state == state }
 }
 
-// orderOf is the order in which jobs of a state are listed.
+// orderOf returns the order in which jobs of a state are listed.
 func orderOf(state backends.State) func(a, b *jobRow) int {
 	switch state {
 	case backends.StateReady:
@@ -124,7 +124,7 @@ func orderOf(state backends.State) func(a, b *jobRow) int {
 	return func(a, b *jobRow) int { return a.finished.Compare(b.finished) }
 }
 
-// endKey notes in the key's row how its job ended.
+// endKey records in the key's row how its job ended.
 func (t *tables) endKey(r *jobRow, as backends.State) {
 	name := keyName{r.queue, r.key}
 	if k, ok := t.keys[name]; ok && r.key != "" && k.job == r.id {
@@ -149,7 +149,7 @@ func (t *tables) alive(id backends.Identity) bool {
 	return ok && !s.dead
 }
 
-// after is the instant d after now, or none if d is 0.
+// after returns the time d after now, or zero if d is 0.
 func after(now time.Time, d time.Duration) time.Time {
 	if d <= 0 {
 		return time.Time{}
@@ -157,7 +157,7 @@ func after(now time.Time, d time.Duration) time.Time {
 	return now.Add(d)
 }
 
-// earlier is the earlier of two instants that may be none.
+// earlier returns the earlier of two times, either of which can be zero.
 func earlier(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b

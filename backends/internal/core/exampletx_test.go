@@ -27,7 +27,7 @@ type tx struct {
 // Flush implements core.Tx.
 func (t *tx) Flush(context.Context) error { return t.err }
 
-// Do implements backends.SQL: the engine has none.
+// Do implements backends.SQL. The engine has no SQL.
 func (t *tx) Do(context.Context, ...*backends.Statement) error { return errors.ErrUnsupported }
 
 // Insert implements core.Writer.
@@ -81,7 +81,7 @@ func (t *tx) Ack(leases []core.Lease, ended func(i int)) (sure bool) {
 // Deliver implements core.Writer. The core does not call it: see Traits.
 func (t *tx) Deliver([]core.Lease, []string, func(i int)) {}
 
-// row is a claimed row as the core wants it.
+// row returns a claimed row in the form that the core uses.
 func (r *jobRow) row(cause backends.Cause) *core.Row {
 	x := &core.Row{
 		ID: r.id, Queue: r.queue, Key: r.key, Priority: r.priority, Position: r.position, Fence: r.fence, Token: r.token, Owner: r.owner, Lease: r.lease,
@@ -138,7 +138,7 @@ func (t *tx) Change(rows []*core.Row, changed func(*core.Row), gaveBack func(que
 	}
 }
 
-// end writes a claim that ended and whose job stays.
+// end writes the outcome for a claim that ended and whose job stays.
 func (t *tx) end(r *jobRow, c *core.Change) {
 	r.unclaim()
 	r.state, r.attempts, r.losses, r.unrecorded, r.result = c.State, c.Attempts, c.Losses, c.PrefetchLosses, c.Result
@@ -161,7 +161,7 @@ func (t *tx) end(r *jobRow, c *core.Change) {
 	}
 }
 
-// within lists the ready jobs of a piece in their order.
+// within returns the ready jobs of a piece in their order.
 func (t *tables) within(queue string, p core.Piece) []*jobRow {
 	spot := func(r *jobRow) cursor.Spot { return cursor.Spot{Urgency: r.urgency(), Position: r.position} }
 	compare := func(a, b cursor.Spot) int {
@@ -195,7 +195,7 @@ func (t *tx) Claim(r *core.Run) {
 			size := int64(len(row.payload))
 			if size > r.MaxPayload || size > left && (len(got) > 0 || !r.AtLeastOne) {
 				if r.LeftOver(p.Queue, row.id, size); size <= r.MaxPayload {
-					left = -1 // what comes later must not overtake it
+					left = -1 // later jobs must not overtake it
 				}
 				continue
 			}
@@ -206,7 +206,7 @@ func (t *tx) Claim(r *core.Run) {
 	t.err = cmp.Or(t.err, r.Give(got, int64(len(got))))
 }
 
-// claim gives a row to a slot.
+// claim assigns a row to a slot.
 func (t *tx) claim(r *core.Run, row *jobRow, policy backends.Policy, queue, slot int) core.Claimed {
 	s := r.Slots[slot]
 	policy.MaxAttempts = cmp.Or(row.maxAttempts, policy.MaxAttempts)
@@ -244,8 +244,8 @@ func (t *tx) Bury(jobs []core.TooLarge) {
 	}
 }
 
-// Prove implements core.Claimer. Transactions run one after the other, so nothing can come
-// up below what this one sees.
+// Prove implements core.Claimer. Transactions run one after the other, so nothing can appear below what this
+// one sees.
 func (t *tx) Prove(_ context.Context, queues []string) {
 	for _, queue := range queues {
 		p, ok := t.cursors.ToProve(queue)

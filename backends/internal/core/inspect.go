@@ -9,7 +9,7 @@ import (
 
 // Stats implements backends.Inspector.
 func (s *Store) Stats(ctx context.Context, queue string) (all []backends.QueueStats, err error) {
-	var queues []string // all
+	var queues []string // nil: all
 	if queue != "" {
 		queues = []string{queue}
 	}
@@ -56,8 +56,8 @@ func (s *Store) Peek(ctx context.Context, p backends.Peek) (views []backends.Vie
 	return views, nil
 }
 
-// chosen are the ids that p shows: until their number or their bytes reach its limits, and
-// before any payload is read.
+// chosen returns the ids that p shows. It stops when their number or their bytes reach the limits of p, before
+// any payload is read.
 func chosen(ctx context.Context, r Reader, p backends.Peek) (ids []int64, err error) {
 	var wanted []int64
 	var after any
@@ -90,7 +90,7 @@ func chosen(ctx context.Context, r Reader, p backends.Peek) (ids []int64, err er
 
 // ClaimedBy implements backends.Backend.
 func (s *Store) ClaimedBy(ctx context.Context, owner backends.Identity, after string, limit int) (all []backends.ClaimedJob, err error) {
-	from, _ := Number(after) // a text that is no id has all jobs after it
+	from, _ := Number(after) // a text that isn't an id counts as 0, so all jobs come after it
 	err = s.read(ctx, func(ctx context.Context, r Reader) (err error) {
 		all, err = r.ClaimedBy(ctx, owner, from, limit)
 		return err

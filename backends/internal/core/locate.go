@@ -6,14 +6,14 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// asker is what Queues needs of an engine.
+// asker is what Queues needs from an engine.
 type asker interface {
 	Query(ctx context.Context, statements ...*backends.Statement) error
 	Dialect() backends.Dialect
 }
 
-// Queues are those of the rows of one of the sidecar's own tables; number is the type of
-// its id as the engine writes it in a CAST.
+// Queues returns the queues of rows in one of the sidecar's own tables. number is the type of the table's id,
+// as the engine writes it in a CAST.
 func Queues(ctx context.Context, a asker, table, number string, ids []string) (queues []string, err error) {
 	if len(ids) == 0 {
 		return nil, nil
@@ -31,7 +31,7 @@ func Queues(ctx context.Context, a asker, table, number string, ids []string) (q
 	return queues, err
 }
 
-// QueuesOfJobs is backends.Locator's, for managed jobs.
+// QueuesOfJobs implements backends.Locator's Queues for managed jobs.
 func QueuesOfJobs(ctx context.Context, a asker, number string, leases []backends.Lease) ([]string, error) {
 	var ids []string
 	for _, l := range leases {

@@ -9,49 +9,49 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// Question is what maintenance asks a Driver's Look.
+// Question is what Driver.Look has to find out for maintenance.
 type Question struct {
-	Prune  bool // also look for what retention deletes
-	Owners bool // also look for claims whose owners are not alive
+	Prune  bool // also find what retention allows to delete
+	Owners bool // also find claims whose owners aren't alive
 
-	// Waiting are queues for whose jobs workers wait, each with the pieces to look through.
+	// Waiting are queues from which workers wait for jobs. Pieces are the pieces of them to scan.
 	Waiting []string
 	Pieces  []Piece // Piece.Queue is an index of Waiting
 
-	// Pruning looks from here on; zero: from the beginning.
+	// Where scans for pruning start; zero: from the beginning
 	JobsFrom, KeysFrom time.Time
 }
 
-// Due is what a Look found. Times are the database's.
+// Due is the result of Driver.Look. Times are the database's.
 type Due struct {
-	At      time.Time  // of the look
+	At      time.Time  // when Driver.Look ran
 	RunAt   *time.Time // of the scheduled job that is due first; nil: there is none
-	DueAt   *time.Time // the end of the lease or time limit that ends first
+	DueAt   *time.Time // the end of the lease or time limit that ends first; nil: there is none
 	Lost    []int64    // owners of claimed rows that are dead or unknown
 	Dead    bool       // there are dead sidecars
-	Jobs    *time.Time // since when the first finished job is expired; nil: none is
+	Jobs    *time.Time // when the first finished job expired; nil: none has
 	Keys    *time.Time
-	Ready   []bool  // of Waiting: whether a job is ready
-	Returns []int64 // of Waiting: how often jobs were given back
-	Never   int64   // a scheduled job that never becomes due; 0: there is none
+	Ready   []bool  // for each of Waiting: whether a job is ready
+	Returns []int64 // for each of Waiting: how often jobs returned to their old positions
+	Never   int64   // the id of a scheduled job that never becomes due; 0: there is none
 
-	Promote  bool // there is something to promote, whatever RunAt says
-	MoreLost bool // Lost may not be all
+	Promote  bool // there are jobs to promote, whatever RunAt is
+	MoreLost bool // Lost can be incomplete
 
 	// Details are for the engine's own Maintainer.
 	Details any
 }
 
-// Tidier is a Driver with something else to clean up when maintenance prunes.
+// Tidier is a Driver with other rows to delete when maintenance prunes.
 type Tidier interface {
 	Tidy(ctx context.Context, limit int) error
 }
 
-// Maintain implements backends.Backend. If nothing is due it only looks.
+// Maintain implements backends.Backend. If nothing is due, it only reads.
 //
-// The order: mark silent sidecars dead; look; promote what is due; take back what is
-// overdue, then what lost sidecars hold; forget dead sidecars that hold nothing; prune; look
-// again if anything changed. Each step is a transaction of its own.
+// The order: mark silent sidecars dead; call Driver.Look; promote due jobs; reap overdue claims, then those of lost
+// sidecars; forget dead sidecars that own no job; prune; call Driver.Look again if anything changed. Each step is a
+// transaction of its own.
 func (s *Store) Maintain(ctx context.Context, w backends.Maintenance) (backends.MaintenanceResult, error) {
 	r := backends.MaintenanceResult{Reaped: map[backends.Cause]int{}, Next: -1}
 	if len(w.Suspects) > 0 {
@@ -90,7 +90,7 @@ func (s *Store) Maintain(ctx context.Context, w backends.Maintenance) (backends.
 	return r, nil
 }
 
-// runSteps makes due jobs ready and takes claims back.
+// runSteps promotes due jobs and reaps claims.
 func (s *Store) runSteps(ctx context.Context, w backends.Maintenance, o outlook, r *backends.MaintenanceResult) (changed bool, err error) {
 	limit := w.Limit
 	if n := s.traits.MaxRows; n > 0 {
@@ -137,7 +137,7 @@ type stepResult struct {
 	backs          []giveBack
 }
 
-// step runs f as one transaction, and adds what it did to r once that is committed.
+// step runs f as one transaction. It adds the result to r after the commit.
 func (s *Store) step(ctx context.Context, r *backends.MaintenanceResult, limit int, f func(ctx context.Context, tx Tx, b *stepResult) error) error {
 	var b stepResult
 	if err := s.Write(ctx, TxOptions{}, func(ctx context.Context, tx Tx) error {
@@ -176,8 +176,8 @@ func (b *stepResult) reap(ctx context.Context, tx Tx, rows []*Row) error {
 	return tx.Flush(ctx)
 }
 
-// prune deletes what retention says. A crash that takes it back does no harm, so it need
-// not be on disk.
+// prune deletes what retention allows. The commit need not be on disk: if a crash undoes it, the deletion is
+// repeated.
 func (s *Store) prune(ctx context.Context, w backends.Maintenance, o outlook, r *backends.MaintenanceResult) (some bool, err error) {
 	limit := w.PruneLimit()
 	if n := s.traits.MaxRows; n > 0 {
@@ -193,7 +193,7 @@ func (s *Store) prune(ctx context.Context, w backends.Maintenance, o outlook, r 
 		}
 		some = true
 		r.PruneOverdue = max(r.PruneOverdue, o.At.Sub(*p.since))
-		var began time.Time // others wait for the transaction, not for what it waits for
+		var began time.Time // measured from here: others wait for the transaction, not for what it waits for
 		var deleted, found int
 		var last time.Time
 		if err := s.Write(ctx, TxOptions{Unsynced: true}, func(ctx context.Context, tx Tx) (err error) {
@@ -211,7 +211,7 @@ func (s *Store) prune(ctx context.Context, w backends.Maintenance, o outlook, r 
 	return some, nil
 }
 
-// outlook is what a look found to do.
+// outlook is the work that Driver.Look found.
 type outlook struct {
 	Due
 	promote, overdue bool
@@ -219,9 +219,9 @@ type outlook struct {
 	next             time.Duration // until the next promotion or end of a lease; < 0: none is known
 }
 
-// A look that compares the owners of claims with the living sidecars is quick, unless an
-// old snapshot keeps the index entries of claims that are gone. If it takes longer than
-// slowSearch, it is made every searchEvery only, and at once if a sidecar is known to be dead.
+// The search compares the owners of claims with the living sidecars. It is quick, unless an old snapshot keeps
+// the index entries of claims that are gone. If it takes longer than slowSearch, it runs only every
+// searchEvery, and at once if a sidecar is known to be dead.
 const (
 	slowSearch  = 50 * time.Millisecond
 	searchEvery = 5 * time.Second
@@ -274,7 +274,7 @@ func (s *Store) lookOnce(ctx context.Context, w backends.Maintenance, owners boo
 	o.promote, o.overdue = o.Promote || o.RunAt != nil && !o.RunAt.After(o.At), o.DueAt != nil && !o.DueAt.After(o.At)
 	for i, queue := range w.Waiting {
 		switch l := seen[queue]; {
-		case o.Ready[i] || s.Cursors.Returned(queue, o.Returns[i]): // a claim has to look
+		case o.Ready[i] || s.Cursors.Returned(queue, o.Returns[i]): // a claim has to scan
 			o.ready = append(o.ready, queue)
 		case s.Cursors.Unproven && l.Whole:
 			s.Cursors.LookedAtWhole(queue, now, took)

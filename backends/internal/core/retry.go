@@ -11,22 +11,21 @@ import (
 )
 
 const (
-	// MaxTries is how often a transaction is run.
+	// MaxTries is how often a transaction is run at most.
 	MaxTries = 8
-	// RetryPause is the wait before the second try; it doubles with each.
+	// RetryPause is the base of the wait between two tries. The wait doubles with each try.
 	RetryPause = 2 * time.Millisecond
 	// longestPause is the longest wait between two tries.
 	longestPause = time.Second
 )
 
-// ErrNotAll says that Writer.Ack could not end all claims that it was sure to end. Nothing
-// was written.
+// ErrNotAll means that Writer.Ack could not end all claims although it returned sure. Nothing was written.
 var ErrNotAll = errors.New("some acks need a look at their rows")
 
-// ErrAgain says that something changed under a transaction, which must be run again.
+// ErrAgain means that something changed under a transaction, which must be run again.
 var ErrAgain = errors.New("a row changed while the transaction looked at it")
 
-// Write runs f in a transaction until that is committed, or certainly is not.
+// Write runs f in a transaction until that is committed, or certainly isn't.
 func (s *Store) Write(ctx context.Context, o TxOptions, f func(ctx context.Context, tx Tx) error) error {
 	return s.Again(ctx, func(ctx context.Context) error { return s.driver.Transact(ctx, o, f) })
 }
@@ -36,9 +35,8 @@ func (s *Store) read(ctx context.Context, f func(ctx context.Context, r Reader) 
 	return s.Again(ctx, func(ctx context.Context) error { return s.driver.Read(ctx, f) })
 }
 
-// Again runs f until it succeeds, trying again is of no use, or the Store is closed. It
-// gives the error its kind. An error of f must mean that nothing was written, unless it is
-// backends.ErrUnknownOutcome.
+// Again runs f until it succeeds, a retry can't help, or the Store is closed. It gives the error its kind. An
+// error of f must mean that nothing was written, unless it is backends.ErrUnknownOutcome.
 func (s *Store) Again(ctx context.Context, f func(ctx context.Context) error) error {
 	ctx, done := s.Bound(ctx)
 	defer done()
@@ -65,7 +63,7 @@ func (s *Store) Again(ctx context.Context, f func(ctx context.Context) error) er
 	}
 }
 
-// Outcome gives the error of a call its kind. If ctx ended, the error says what ended it.
+// Outcome gives the error of a call its kind. If ctx ended, the error contains the reason.
 func (s *Store) Outcome(ctx context.Context, err error) error {
 	if err == nil || Known(err) {
 		return err
@@ -100,7 +98,7 @@ func Known(err error) bool {
 		errors.Is(err, backends.ErrNoSuchJob) || errors.Is(err, backends.ErrKeyTaken)
 }
 
-// Interrupted is the error of a call whose ctx ended and that changed nothing.
+// Interrupted returns the error of a call whose ctx ended and that changed nothing.
 func Interrupted(ctx context.Context, doing string) error {
 	return backends.Unavailable(fmt.Errorf("%s: %w", doing, context.Cause(ctx)))
 }

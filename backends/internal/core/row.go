@@ -6,16 +6,16 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// Lease names a claimed row and proves the claim, as the table has it.
+// Lease names a claimed row and proves the claim, as the table stores it.
 type Lease struct {
-	ID           int64 // 0 for a text that is no id: no row has it
+	ID           int64 // 0: the text isn't an id, so no row has it
 	Host, Number int64 // the token
 	Owner        int64 // not 0: the claim must belong to this sidecar
 
-	Result []byte // of an ack, for Writer.Ack of an engine that AcksAll; nil: none
+	Result []byte // of an ack, for Writer.Ack of an engine with Traits.AcksAll; nil: none
 }
 
-// Row is a claimed job's row, locked by a transaction, and what becomes of it.
+// Row is the row of a claimed job, locked by a transaction, and the outcome for it.
 type Row struct {
 	ID       int64
 	Queue    string
@@ -28,27 +28,27 @@ type Row struct {
 	Owner backends.Identity
 	Lease time.Duration // 0: a session lease
 
-	// AttemptState.Attempts counts the current attempt, also one that is prefetched.
+	// AttemptState.Attempts includes the current attempt, even if the job is prefetched.
 	backends.AttemptState
 
 	Kept      bool           // an ack keeps the job
-	Failed    bool           // it has failures; false may also mean that the engine does not need to know
+	Failed    bool           // it has failure records; false can also mean that the engine doesn't need to know
 	HasWorker bool           // a worker is recorded
 	Cause     backends.Cause // set by Maintainer.LockDue and LockLost
 
 	Change Change
-	Engine any // what else the engine knows of the row
+	Engine any // data of the engine
 }
 
 // ChangeKind is what a transaction does to a row.
 type ChangeKind int
 
-// The kinds.
+// The kinds of changes.
 const (
 	Untouched ChangeKind = iota
 	Renewed              // it stays claimed
 	Ended                // the claim ends and the job stays
-	Deleted              // the job goes
+	Deleted              // the job is deleted
 )
 
 // Change is the outcome for a row.
@@ -56,7 +56,7 @@ type Change struct {
 	Kind  ChangeKind
 	State backends.State // with Ended and Deleted
 
-	// The row's counts. Attempts does not count one that is Prefetched.
+	// The row's counts. Attempts doesn't include an attempt that is Prefetched.
 	Attempts       int
 	Losses         int
 	Prefetched     bool
@@ -64,26 +64,26 @@ type Change struct {
 
 	// With Ended.
 	Delay        time.Duration  // until a scheduled job is due
-	SamePosition bool           // a ready job keeps its position; the queue's count of returns grows
-	Cause        backends.Cause // of the failure to record; empty: none
+	SamePosition bool           // a ready job keeps its position, and the queue's count of returns grows
+	Cause        backends.Cause // of the failure record; empty: none
 	Message      string
 	Result       []byte // of a done job; nil: none
 
 	// With Renewed.
 	Owner     backends.Identity
 	Lease     time.Duration
-	NewDue    bool // the lease begins now; otherwise its end stays
+	NewDue    bool // the lease begins now; otherwise its end doesn't change
 	SetWorker bool
 	Worker    string
 }
 
-// proves reports whether a lease is that of the row's present claim.
+// proves reports whether the lease is that of the row's present claim.
 func (r *Row) proves(l Lease) bool {
 	ended := r.Change.Kind == Ended || r.Change.Kind == Deleted
 	return !ended && int64(r.Token.Host) == l.Host && int64(r.Token.Number) == l.Number && (l.Owner == 0 || int64(r.owner()) == l.Owner)
 }
 
-// owner is who owns the claim after the change.
+// owner returns the owner of the claim after the change.
 func (r *Row) owner() backends.Identity {
 	if r.Change.Kind == Renewed {
 		return r.Change.Owner
@@ -107,7 +107,8 @@ func (r *Row) end(d backends.Disposition) {
 	}
 }
 
-// renew begins a change of a claim that goes on. Its worker has the job for certain.
+// renew begins a change of a claim that continues. It also records the delivery, because the claim's worker
+// certainly has the job.
 func (r *Row) renew() {
 	if r.Change.Kind == Renewed {
 		return
@@ -116,7 +117,7 @@ func (r *Row) renew() {
 	r.Prefetched, r.PrefetchLosses = false, 0
 }
 
-// deliver records that the job was handed out. To do it twice has no effect.
+// deliver records that the job was handed out. A second call has no effect.
 func (r *Row) deliver(worker string) {
 	r.renew()
 	if !r.HasWorker && worker != "" {
@@ -124,8 +125,7 @@ func (r *Row) deliver(worker string) {
 	}
 }
 
-// extend renews or binds the claim. It does not write to a session lease that it only
-// looks at.
+// extend renews or binds the claim. If it only checks a session lease, it writes nothing.
 func (r *Row) extend(e backends.Extend) {
 	switch {
 	case e.Bind != 0:

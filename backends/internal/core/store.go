@@ -10,9 +10,8 @@ import (
 	"github.com/qsidecar/qsidecar/backends/internal/cursor"
 )
 
-// Store is an open database. It implements backends.Backend (without Heartbeat and Close),
-// backends.Inspector and backends.Adopter's CommitWith and Query over a Driver. An engine
-// embeds it.
+// Store is an open database. It implements backends.Backend (without Heartbeat and Close), backends.Inspector
+// and CommitWith of backends.Adopter over a Driver. An engine embeds it.
 type Store struct {
 	Meter   backends.Meter
 	Cursors cursor.Set
@@ -28,7 +27,7 @@ type Store struct {
 	keyTrail  Trail
 	estimates Estimates
 
-	life context.Context // ends with the Store
+	life context.Context // ends when the Store is closed
 	end  context.CancelCauseFunc
 
 	// LocalTime is the clock of cursors and of maintenance. Tests replace it.
@@ -41,13 +40,13 @@ func (s *Store) Init(d Driver, address string, log *slog.Logger) {
 	s.life, s.end = context.WithCancelCause(context.Background())
 }
 
-// Life ends when the Store is closed.
+// Life returns a context that ends when the Store is closed.
 func (s *Store) Life() context.Context { return s.life }
 
-// Stop ends all calls under way with cause.
+// Stop ends all calls in progress with cause.
 func (s *Store) Stop(cause error) { s.end(cause) }
 
-// Bound is ctx, ending also when the Store is closed.
+// Bound returns a context that ends with ctx, or when the Store is closed.
 func (s *Store) Bound(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	if s.life.Err() != nil { // AfterFunc would end ctx a moment later
@@ -57,13 +56,13 @@ func (s *Store) Bound(ctx context.Context) (context.Context, func()) {
 	return ctx, func() { stop(); cancel(nil) }
 }
 
-// ownerSearch says when the owners of claims are compared with the living sidecars next.
+// ownerSearch holds when the owners of claims are next compared with the living sidecars.
 type ownerSearch struct {
 	mu   sync.Mutex
 	next time.Time
 }
 
-// Forget makes the Store look at everything again, as a new one does. Tests use it.
+// Forget resets the Store's memory to that of a new Store. Tests use it.
 func (s *Store) Forget() {
 	s.Cursors.Reset()
 	s.jobTrail, s.keyTrail, s.estimates, s.owners = Trail{}, Trail{}, Estimates{}, ownerSearch{}

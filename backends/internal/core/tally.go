@@ -8,25 +8,24 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// PageRows is how many entries of an index one statement counts at most. Tests set it before
-// they begin.
+// PageRows is how many entries of an index one statement counts at most. Tests set it before they begin.
 var PageRows = int64(2 * backends.StatsExact)
 
-// Counted is what a statement counted: rows of a queue in a state that come one behind the other.
+// Counted is the result of one group of a counting statement: consecutive rows of a queue in a state.
 type Counted struct {
 	Queue  string
 	State  backends.State
 	N      int64
-	Oldest time.Duration // of ready and of claimed jobs; 0: it is not known
+	Oldest time.Duration // of ready and of claimed jobs; 0: unknown
 }
 
-// Tally are the stats of all queues. The zero value has none.
+// Tally collects the stats of all queues. The zero value is empty.
 type Tally struct {
 	of    map[string]*backends.QueueStats
 	alone map[string]bool
 }
 
-// Of are the stats of a queue.
+// Of returns the stats of a queue. It creates them if necessary.
 func (t *Tally) Of(queue string) *backends.QueueStats {
 	if t.of == nil {
 		t.of, t.alone = make(map[string]*backends.QueueStats), make(map[string]bool)
@@ -39,9 +38,10 @@ func (t *Tally) Of(queue string) *backends.QueueStats {
 	return q
 }
 
-// Count adds the entries of an index that is in the order of queues. page counts the first of
-// those after a group's queue (and state), limit at most. What a page may have cut off is counted
-// again with the next one. A queue that is larger than a page is passed over.
+// Count adds the entries of an index that is ordered by queue. page counts the first entries after a group's
+// queue (and state), at most limit of them. A group that a page can have cut off is counted again with the next
+// page. If a group is larger than a page, it is skipped, and its queue is one that must be counted alone (see
+// All).
 func (t *Tally) Count(page func(after Counted, limit int64) ([]Counted, error)) error {
 	return t.count(PageRows, page)
 }
@@ -92,11 +92,11 @@ func (t *Tally) add(all []Counted) {
 	}
 }
 
-// Add adds what a statement counted of all rows in a state.
+// Add adds the count of all rows in a state.
 func (t *Tally) Add(g Counted) { t.add([]Counted{g}) }
 
-// All are the stats by name. Those of the queues that alone reports are not complete: each has
-// to be asked for on its own.
+// All returns the stats, ordered by name. If alone returns true for a queue, its stats are incomplete, and the
+// caller has to count that queue with a statement of its own.
 func (t *Tally) All() (all []backends.QueueStats, alone func(queue string) bool) {
 	for _, name := range slices.Sorted(maps.Keys(t.of)) {
 		all = append(all, *t.of[name])

@@ -10,9 +10,8 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// TestTallyCountsByPages: whatever the queues' sizes are, each is counted once, or is to be asked
-// for alone where it is larger than a page; and the rows that are read are at most twice a page
-// for each queue that has so many.
+// TestTallyCountsByPages: for any sizes of queues, each queue is counted once, or must be counted alone because
+// it is larger than a page. At most two pages of rows are read for each queue that has so many.
 func TestTallyCountsByPages(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		states := []backends.State{backends.StateDead, backends.StateDone}

@@ -5,25 +5,24 @@ import (
 	"time"
 )
 
-// Trail remembers how far pruning has come in an index that is in the order of time.
-// What was deleted stays in the index for a while (for as long as an old snapshot is
-// held, all of it), and each bite that began at its beginning would walk through all
-// of that again. So a bite begins where the last one ended. Now and then one begins
-// at the beginning, for what came in behind or was locked.
+// Trail remembers how far pruning has come in an index that is ordered by time. Deleted entries stay in the
+// index for a while; all of them stay as long as an old snapshot is open. A batch that starts at the beginning
+// would read all of them again. So a batch starts where the last one ended. From time to time one starts at the
+// beginning, for rows that appeared behind the current position or were locked.
 type Trail struct {
 	mu   sync.Mutex
 	at   time.Time // zero: at the beginning
-	next time.Time // of the next whole look
+	next time.Time // when the next scan from the beginning is due
 }
 
 const (
-	// wholeEvery is the least time between two looks from the beginning on.
+	// wholeEvery is the least time between two scans from the beginning.
 	wholeEvery = time.Minute
-	// wholeShare is how much longer it is than such a look takes.
+	// wholeShare is how many times longer than such a scan that time is at least.
 	wholeShare = 50
 )
 
-// From is where to look from; zero: from the beginning.
+// From returns where to start. Zero: from the beginning.
 func (t *Trail) From(now time.Time) time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -33,7 +32,7 @@ func (t *Trail) From(now time.Time) time.Time {
 	return t.at
 }
 
-// Looked notes that From's answer was looked from, which took so long.
+// Looked records a scan that started at the result of From, and how long it took.
 func (t *Trail) Looked(from, now time.Time, took time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -42,7 +41,7 @@ func (t *Trail) Looked(from, now time.Time, took time.Duration) {
 	}
 }
 
-// Found notes the first entry that a look found, or that up to it all is deleted.
+// Found records the first entry that a scan found, or the last one up to which all entries are deleted.
 func (t *Trail) Found(at time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

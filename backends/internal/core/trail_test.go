@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// TestTrail: bites go on where the last one ended, and now and then one begins at the
-// beginning; the slower that is, the seldomer.
+// TestTrail: a batch starts where the last one ended. From time to time one starts at the beginning, less often
+// if that is slow.
 func TestTrail(t *testing.T) {
 	var x Trail
 	now := time.Unix(1_000_000, 0)
@@ -20,12 +20,12 @@ func TestTrail(t *testing.T) {
 	}
 	first, second := now.Add(-time.Hour), now.Add(-time.Minute)
 	look(0, time.Millisecond, time.Time{})
-	look(time.Second, time.Millisecond, time.Time{}) // nothing was found: there is no better place
+	look(time.Second, time.Millisecond, time.Time{}) // nothing was found, so there is no better start
 	x.Found(first)
 	look(time.Second, time.Millisecond, first)
 	x.Found(second)
 	look(time.Second, time.Millisecond, second)
 	look(wholeEvery, 3*time.Second, time.Time{})
-	look(wholeEvery, time.Millisecond, second) // the last one was too slow for another so soon
+	look(wholeEvery, time.Millisecond, second) // the last whole scan was too slow for another one so soon
 	look(wholeShare*3*time.Second, time.Millisecond, time.Time{})
 }

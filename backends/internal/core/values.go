@@ -8,16 +8,16 @@ import (
 	"time"
 )
 
-// Number is a job's id as the table has it; ok is false for what is none.
+// Number returns a job's id as the table stores it. ok is false if the text isn't an id.
 func Number(id string) (n int64, ok bool) {
 	n, err := strconv.ParseInt(id, 10, 64)
 	return n, err == nil && n > 0 && strconv.FormatInt(n, 10) == id
 }
 
-// ID is the opposite of Number.
+// ID returns the text of an id. It is the inverse of Number.
 func ID(n int64) string { return strconv.FormatInt(n, 10) }
 
-// MS is d in milliseconds, rounded up: what was asked for lasts at least so long.
+// MS returns d in milliseconds, rounded up, so that a requested time lasts at least that long.
 func MS(d time.Duration) int64 {
 	n := d.Milliseconds()
 	if d > time.Duration(n)*time.Millisecond {
@@ -26,20 +26,20 @@ func MS(d time.Duration) int64 {
 	return n
 }
 
-// FromMS is the opposite of MS. A time that no Duration can hold is the longest one.
+// FromMS is the inverse of MS. If a Duration can't hold the time, it returns the longest one.
 func FromMS(n int64) time.Duration {
 	const most = int64(math.MaxInt64 / time.Millisecond)
 	return time.Duration(max(-most, min(n, most))) * time.Millisecond
 }
 
-// Never is Swept.Unusable for a scheduled job whose run_at is too late.
+// Never returns the error for MaintenanceResult.Unusable about a scheduled job whose run_at is too late.
 func Never(id int64, place string) error {
 	return fmt.Errorf("qsidecar_jobs row %d in %s: its run_at is not a time of the years 1 to 9999, so the job never becomes ready: set another run_at, or delete it", id, place)
 }
 
-// ReadHeaders reads a JSON object. What a plain INSERT put there that is no text
-// is given as its JSON. An object that Go can't read (nested more than 10,000 deep) is
-// given whole under the empty name: one such row must not keep others from being claimed.
+// ReadHeaders parses a JSON object. If a plain INSERT stored a value that isn't text, the header is the value's
+// JSON. If Go can't parse the object (it is nested more than 10,000 deep), the whole text is the header of the
+// empty name: one such row must not keep other jobs from being claimed.
 func ReadHeaders(s string) map[string]string {
 	if s == "" {
 		return nil

@@ -10,19 +10,19 @@ import (
 	"github.com/qsidecar/qsidecar/backends/internal/cursor"
 )
 
-// NewJob is a job to be stored and the answer about it. A Writer calls one of its methods.
+// NewJob is a job to store and the answer about it. A Writer calls one of its methods.
 type NewJob struct {
 	*backends.NewJob
 	answer *backends.Stored
 	res    *backends.WriteResult
-	state  backends.State // of the first job with the key; empty: there is no answer yet
+	state  backends.State // the job's state, or that of the first job with the key; empty: there is no answer yet
 	passed bool
-	same   []*backends.Stored // answers about later jobs of the batch with the same key
+	same   []*backends.Stored // answers for later jobs of the batch with the same key
 }
 
 type jobKey struct{ queue, key string }
 
-// Stored says that the job has a row.
+// Stored records that the job has a row.
 func (j *NewJob) Stored(id int64, ready bool) {
 	*j.answer, j.state = backends.Stored{ID: ID(id)}, backends.StateScheduled
 	if ready {
@@ -32,23 +32,23 @@ func (j *NewJob) Stored(id int64, ready bool) {
 	j.tellSame()
 }
 
-// Duplicate says that another job has the key.
+// Duplicate records that another job has the key.
 func (j *NewJob) Duplicate(id int64, state backends.State) {
 	*j.answer, j.state = backends.Stored{ID: ID(id), Duplicate: true, State: state}, state
 	j.tellSame()
 }
 
-// tellSame answers about the later jobs with the key.
+// tellSame fills in the answers for later jobs with the key.
 func (j *NewJob) tellSame() {
 	for _, s := range j.same {
 		*s = backends.Stored{ID: j.answer.ID, Duplicate: true, State: j.state}
 	}
 }
 
-// PassedOver says that the job should have a row and has none.
+// PassedOver records that the job should have a row, but has none.
 func (j *NewJob) PassedOver() { j.passed = true }
 
-// check is the error of a job without an answer.
+// check returns an error if the job has no answer.
 func (j *NewJob) check() error {
 	switch {
 	case j.passed, j.answer.ID == "" && j.Key == "":
@@ -59,7 +59,7 @@ func (j *NewJob) check() error {
 	return nil
 }
 
-// insert queues the jobs of the writes that match, but for those of acks that are lost.
+// insert queues the jobs of the writes that match, except those of acks whose lease is lost.
 func (k *Commit) insert(tx Tx, which func(w backends.Write) bool) {
 	var all []*NewJob
 	for i, w := range k.batch.Writes {
@@ -109,7 +109,7 @@ func hasKeys(w backends.Write) bool {
 	return slices.ContainsFunc(JobsOf(w), func(j backends.NewJob) bool { return j.Key != "" })
 }
 
-// LeasesOf yields the leases that a write is about.
+// LeasesOf yields the leases of a write.
 func LeasesOf(w backends.Write) iter.Seq[backends.Lease] {
 	return func(yield func(backends.Lease) bool) {
 		if d, ok := w.(backends.Deliver); ok {
@@ -149,7 +149,7 @@ func leaseAt(w backends.Write, n int) backends.Lease {
 	return plainLeases(w)[n]
 }
 
-// queuesOf are the queues that claims ask for, each once.
+// queuesOf returns the queues of the claims, each once.
 func queuesOf(claims []backends.Claim) (queues []string) {
 	seen := map[string]bool{}
 	for _, c := range claims {
@@ -163,7 +163,7 @@ func queuesOf(claims []backends.Claim) (queues []string) {
 	return queues
 }
 
-// addQueue notes that a job of the queue became ready.
+// addQueue records that a job of the queue became ready.
 func addQueue(r *backends.WriteResult, queue string) {
 	if !slices.Contains(r.MadeReady, queue) {
 		r.MadeReady = append(r.MadeReady, queue)
@@ -184,7 +184,7 @@ func leasesIn(all []*settle) []Lease {
 	return leases
 }
 
-// giveBack is a job that became ready in its old position, and its queue's count of such.
+// giveBack is a job that became ready in its old position, and its queue's count of such returns.
 type giveBack struct {
 	queue    string
 	urgency  int32
@@ -192,7 +192,7 @@ type giveBack struct {
 	returns  int64
 }
 
-// gaveBack makes the next claims begin where jobs were given back.
+// gaveBack makes the next claims begin where jobs returned to their old positions.
 func (s *Store) gaveBack(all []giveBack) {
 	if len(all) == 0 {
 		return

@@ -1,5 +1,5 @@
-// Package cursor remembers how far queues have been taken, so that claims need
-// not walk again over what earlier ones left behind.
+// Package cursor remembers how far the ready jobs of each queue have been claimed. So claims don't read again
+// the index entries that earlier claims left behind.
 package cursor
 
 import (
@@ -10,112 +10,106 @@ import (
 	"time"
 )
 
-// A cursor remembers how far a queue's ready jobs have been taken, so that a
-// claim does not walk again over what earlier ones left behind: index entries of
-// jobs that are gone stay until nobody's snapshot can see them.
+// A cursor remembers how far the ready jobs of a queue have been claimed. So a claim doesn't read again the
+// index entries of jobs that are gone. Such entries stay in the index until no snapshot can see them.
 //
-// Inside a priority positions only grow, with exceptions, and for each
-// there is a rule, so that no ready job waits behind the cursor for longer than
-// fullLook while claims are made, and none is missed by a claim that comes back
-// short:
+// Within a priority positions only grow, with exceptions. There is a rule for each exception. The rules
+// guarantee two things: as long as workers claim, no ready job stays behind the cursor for longer than fullLook;
+// and a claim that returns fewer jobs than requested has missed none.
 //
-//   - A row that was locked when it was passed becomes ready again (a claim was
-//     rolled back), or a row with a smaller position is committed late. So a claim
-//     that comes back short has looked at everything from low on, and so does one
-//     claim in every fullLook; low moves on only where it is proven that nothing
-//     ready is below it or will ever be (see advance). Where low can't move, what is
-//     behind grows: then both look there less often (see Pieces).
-//   - A job is given back in its old position. That is counted in the database
-//     (qsidecar_queues.returns), and a new count makes the cursor start again.
-//   - What gives positions was set back, by hand. forgetAfter bounds the harm.
-//   - A low was not proven beyond doubt (see Set.Unproven). So a claim looks at
-//     everything, below the lows too, once in every wholeLook, or less often where
-//     such looks would take more than a small share of the time.
+//   - A row that was locked when a claim passed it becomes ready again because that claim was rolled back. Or a row with
+//     a smaller position is committed late. So a claim that comes back short has scanned everything from low on, and so
+//     has one claim in every fullLook. low moves only if it is proven that nothing ready is below it or ever will be
+//     (see Advance). If low can't move, the range behind the heads grows. Then both kinds of claims scan it less often
+//     (see Pieces).
+//   - A job returns to its old position. The database counts this (qsidecar_queues.returns), and a new count makes the
+//     cursor start again.
+//   - Someone resets the source of positions by hand. forgetAfter limits the damage.
+//   - A low was not proven beyond doubt (see Set.Unproven). So once in every wholeLook a claim scans everything, also
+//     below the lows. If such scans would take more than a small share of the time, they are less frequent.
 type cursor struct {
-	marks   []mark // by urgency; urgency is -priority
+	marks   []mark // ordered by urgency, which is -priority
 	returns int64
-	full    time.Time     // when a claim last looked at everything from low on
-	took    time.Duration // that look
-	whole   time.Time     // when a claim last looked at everything from the beginning on
-	wholeIn time.Duration // how long that took
-	last    int32         // the urgency of what was taken last
-	taken   bool          // there is such
+	full    time.Time     // when a claim last scanned everything from low on
+	took    time.Duration // duration of that scan
+	whole   time.Time     // when a claim last scanned everything from the beginning on
+	wholeIn time.Duration // duration of that scan
+	last    int32         // the urgency of the job that was taken last
+	taken   bool          // last is valid
 	fresh   time.Time     // when the cursor began
 	used    time.Time
 }
 
-// mark is how far one priority has been taken.
+// mark is how far one priority has been claimed.
 type mark struct {
 	urgency int32
 	low     int64 // nothing ready is at or below it
 	head    int64 // where the last claim ended
 
-	// To be proven: that nothing ready is at or below check. The proof is a look
-	// to which everything numbered below after is over.
-	check int64 // 0: nothing
-	after int64 // 0: the number of a transaction that began after event set
-	set   Event // when check was
+	// A pending proof that nothing ready is at or below check. The proof is a scan for which every transaction
+	// numbered below after is over.
+	check int64 // 0: no proof is pending
+	after int64 // 0: not known yet; it becomes the number of a transaction that began after the event set
+	set   Event // when check was set
 	asked time.Time
 }
 
-// Bounds of cursors.
+// Limits of cursors.
 const (
 	fullLook    = 400 * time.Millisecond
-	rarestLook  = 800 * time.Millisecond // where full looks are slow
-	rarestFull  = 10 * time.Second       // and claims do without them
-	fullShare   = 20                     // a full look takes no more than this part of the time, except for the above
-	nearBehind  = 40_000                 // positions: so much is never slow
+	rarestLook  = 800 * time.Millisecond // if full scans are slow
+	rarestFull  = 10 * time.Second       // the same, if claims leave out the range behind the heads
+	fullShare   = 20                     // full scans take at most 1/fullShare of the time, within the limits above
+	nearBehind  = 40_000                 // in positions: scanning so few is never slow
 	quickLook   = 20 * time.Millisecond
 	wholeLook   = time.Second
-	wholeShare  = 50              // a whole look takes no more than this part of the time
-	forgetAfter = 5 * time.Minute // start again from nothing, whatever was proven
+	wholeShare  = 50              // whole scans take at most 1/wholeShare of the time
+	forgetAfter = 5 * time.Minute // start again from nothing, even if lows are proven
 	maxMarks    = 16              // priorities of one queue
 	maxCursors  = 4096
-	provenStep  = 500 // positions between low and head that are worth a proof
+	provenStep  = 500 // a proof must move low by at least this many positions
 
-	minUrgency = -math.MaxInt16 - 1 // below each
-	maxUrgency = math.MaxInt16 + 2  // above each
+	minUrgency = -math.MaxInt16 - 1 // below every urgency
+	maxUrgency = math.MaxInt16 + 2  // above every urgency
 )
 
-// Segment is a piece of the index of a queue's ready jobs: after from, up to to.
+// Segment is a part of the index of a queue's ready jobs: after From, up to and including To.
 type Segment struct {
 	From, To Spot
 }
 
-// Spot is a place in the order of a queue's ready jobs. Urgency is -priority.
+// Spot is a point in the order of a queue's ready jobs. Urgency is -priority.
 type Spot struct {
 	Urgency  int32
 	Position int64
 }
 
-// Beginning is before every spot, End after each.
+// Beginning is before every spot, and End is after every spot.
 var (
 	Beginning = Spot{minUrgency, 0}
 	End       = Spot{maxUrgency, math.MaxInt64}
 )
 
-// Set are the cursors of one Store, by queue.
+// Set holds the cursors of one Store, by queue. It can be used concurrently.
 type Set struct {
-	// Unproven: the engine can't prove that no row will come in below a low. It is
-	// set before the first use.
+	// Unproven: the engine can't prove that no row will appear below a low. It is set before the first use.
 	Unproven bool
 
 	mu    sync.Mutex
 	of    map[string]*cursor
-	ended int64 // the highest that was learned
-	event Event // the latest
-	reset Event // the latest one
-	over  Event // all transactions are that may own a position of up to this event
+	ended int64 // the highest Learned.Ended
+	event Event // the latest event
+	reset Event // the latest event that was a Reset
+	over  Event // all transactions are over that can own a position from before this event
 
 	// The transaction with this number began after event later.
 	later       Event
 	laterNumber int64
 }
 
-// Segments lists the pieces to look through, in their order: from each head on,
-// then what is between each low and head. Together they are everything from the
-// lows on. It is a full look where everything comes in its own order, from the
-// lows on.
+// Segments returns the segments to scan, in this order: first from each head on, then from each low to its
+// head. Together they are everything from the lows on. If full is true, or a full scan is due, it returns them
+// in the jobs' order, each from its low on.
 func (c *Set) Segments(queue string, now time.Time, full bool) []Segment {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -126,9 +120,9 @@ func (c *Set) Segments(queue string, now time.Time, full bool) []Segment {
 	return k.segments(full || now.Sub(k.full) >= fullLook)
 }
 
-// Pieces lists the pieces that a claim looks through. If much is behind the heads, most of
-// which is gone, and the last look there was slow, all is false: what is behind is left
-// out, unless the time for a full look has come. If floors are Unproven nothing is left out.
+// Pieces returns the segments that a claim scans. Usually they are those of Segments, and all is true. all is
+// false if the range behind the heads is large (most of its jobs are gone) and the last scan there was slow.
+// Then that range is left out, unless a full scan is due. If lows are Unproven, nothing is left out.
 func (c *Set) Pieces(queue string, now time.Time) (pieces []Segment, all bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -152,8 +146,8 @@ func (c *Set) Pieces(queue string, now time.Time) (pieces []Segment, all bool) {
 	return pieces, all
 }
 
-// Looked is told that a look without a claim went through all of a queue's pieces and
-// found nothing ready.
+// Looked records a scan without a claim that covered all segments of a queue and found nothing ready. It
+// started at asked.
 func (c *Set) Looked(queue string, asked time.Time, took time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -162,7 +156,7 @@ func (c *Set) Looked(queue string, asked time.Time, took time.Duration) {
 	}
 }
 
-// segments are the pieces from the heads on, then those behind; full: from the lows on.
+// segments returns the segments from the heads on, then those behind. With full they start at the lows.
 func (k *cursor) segments(full bool) []Segment {
 	var main, behind []Segment
 	from := Beginning
@@ -178,16 +172,16 @@ func (k *cursor) segments(full bool) []Segment {
 	return append(main, behind...)
 }
 
-// Whole is everything.
+// Whole is the whole index.
 var Whole = Segment{Beginning, End}
 
-// wholeDue: a claim has to look at everything.
+// wholeDue reports whether a claim has to scan the whole index.
 func (c *Set) wholeDue(k *cursor, now time.Time) bool {
 	return c.Unproven && now.Sub(k.whole) >= min(max(wholeLook, wholeShare*k.wholeIn), forgetAfter)
 }
 
-// LookedAtWhole is told that a look without a claim went through everything in a queue
-// and found nothing ready. Where it finds something, the next claim has to look there.
+// LookedAtWhole records a scan without a claim that covered the whole index of a queue and found nothing ready.
+// It must not be called if the scan found something, because then the next claim has to scan there.
 func (c *Set) LookedAtWhole(queue string, asked time.Time, took time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -196,8 +190,8 @@ func (c *Set) LookedAtWhole(queue string, asked time.Time, took time.Duration) {
 	}
 }
 
-// Near is the piece from where the last claim ended to the end of that urgency:
-// the next job is most likely there. false: a look at everything is due.
+// Near returns the segment from where the last claim ended to the end of that urgency, where the next job most
+// likely is. ok is false if a full scan is due.
 func (c *Set) Near(queue string, now time.Time) (near Segment, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -208,20 +202,20 @@ func (c *Set) Near(queue string, now time.Time) (near Segment, ok bool) {
 	return Segment{Spot{k.last, k.at(k.last).head}, Spot{k.last, End.Position}}, true
 }
 
-// Learned is what a committed claim tells about a queue.
+// Learned is what a committed claim found out about a queue.
 type Learned struct {
-	Asked   time.Time     // before the claim
-	Began   Event         // before the claim; nothing is learned where a reset came since. 0: not known
+	Asked   time.Time     // the time before the claim
+	Began   Event         // an event before the claim; if a Reset came since, nothing is learned; 0: unknown
 	Taken   []Spot        // in the order in which they were taken
-	Took    time.Duration // the look at everything; 0: not known
-	Full    bool          // the claim looked at everything from low on, in its own order
-	All     bool          // everything from low on was looked at, or comes after the last taken
+	Took    time.Duration // duration of the full scan; 0: unknown
+	Full    bool          // the claim scanned everything from low on, in the jobs' order
+	All     bool          // everything from low on was scanned, or comes after the last job taken
 	Whole   bool          // with All: from the beginning on
-	Left    bool          // what is behind the heads was left out
-	Returns int64         // the queue's, after the claim
-	Begun   int64         // all that has a position by now is numbered below; 0: see Numbered
-	Ended   int64         // all that is numbered below is over
-	Below   int64         // where positions are instants: a later one is never smaller; 0: they are none
+	Left    bool          // the range behind the heads was left out
+	Returns int64         // the queue's count, after the claim
+	Begun   int64         // the transactions of all positions that were given by now have numbers below this; 0: see Numbered
+	Ended   int64         // all transactions numbered below this are over
+	Below   int64         // if positions are times: no later position is smaller than this; 0: they aren't times
 }
 
 // Learn moves the cursor of a queue.
@@ -233,7 +227,7 @@ func (c *Set) Learn(queue string, l Learned) {
 	}
 	k := c.of[queue]
 	if none := k == nil || l.Asked.Sub(k.fresh) > forgetAfter; none || k.returns != l.Returns {
-		l.All = l.All && none // else what it looked at everything from was the former's lows
+		l.All = l.All && none // otherwise the claim scanned from the lows of the former cursor
 		k = c.begin(queue, l)
 	}
 	k.used = l.Asked
@@ -248,7 +242,7 @@ func (c *Set) Learn(queue string, l Learned) {
 	for _, s := range l.Taken {
 		m := k.at(s.Urgency)
 		m.head = s.Position
-		m.low = min(m.low, max(s.Position-1, 0)) // where it was wrong, more may be there
+		m.low = min(m.low, max(s.Position-1, 0)) // if low was wrong, more jobs can be there
 		k.last, k.taken = s.Urgency, true
 	}
 	for i := range k.marks {
@@ -284,7 +278,7 @@ func (c *Set) begin(queue string, l Learned) *cursor {
 	return k
 }
 
-// at is the mark of an urgency, made where there was none.
+// at returns the mark of an urgency. It inserts one if there is none.
 func (k *cursor) at(urgency int32) *mark {
 	i, found := slices.BinarySearchFunc(k.marks, urgency, func(m mark, u int32) int { return cmp.Compare(m.urgency, u) })
 	if !found {
@@ -293,15 +287,14 @@ func (k *cursor) at(urgency int32) *mark {
 	return &k.marks[i]
 }
 
-// GiveBack is a job given back in its old position by this Store, and the count
-// of its queue with that.
+// GiveBack is a job that this Store returned to its old position, and its queue's count after that.
 type GiveBack struct {
 	Queue   string
 	Spot    Spot
 	Returns int64
 }
 
-// Back has the next claims begin where jobs were given back, by a commit that is done.
+// Back makes the next claims begin where a committed transaction returned jobs to their old positions.
 func (c *Set) Back(backs []GiveBack) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -310,7 +303,7 @@ func (c *Set) Back(backs []GiveBack) {
 		switch {
 		case k == nil:
 			continue
-		case k.returns == b.Returns-1: // nobody else gave back meanwhile
+		case k.returns == b.Returns-1: // no other sidecar returned jobs in between
 			k.returns = b.Returns
 		case k.returns != b.Returns:
 			delete(c.of, b.Queue)
@@ -321,7 +314,7 @@ func (c *Set) Back(backs []GiveBack) {
 	}
 }
 
-// Returned reports whether jobs were given back since the cursor began.
+// Returned reports whether jobs returned to their old positions since the cursor began.
 func (c *Set) Returned(queue string, returns int64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -329,15 +322,15 @@ func (c *Set) Returned(queue string, returns int64) bool {
 	return k != nil && k.returns != returns
 }
 
-// Forget has the next claim look at the whole queue.
+// Forget makes the next claim scan the whole queue.
 func (c *Set) Forget(queue string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.of, queue)
 }
 
-// Reset forgets all: positions may be given again that were passed. What a claim
-// learned before is to be told without All, or with Began.
+// Reset forgets all cursors, because positions that were passed can be given again. If a claim began before the
+// reset, pass its Learned either without All or with Began.
 func (c *Set) Reset() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -347,8 +340,7 @@ func (c *Set) Reset() {
 	c.reset = c.event
 }
 
-// Lows are the spots of a queue, one of each urgency, at or below which nothing
-// is ready.
+// Lows returns one spot of each urgency of a queue. Nothing at or below it in that urgency is ready.
 func (c *Set) Lows(queue string) (lows []Spot) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

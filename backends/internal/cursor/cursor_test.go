@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// TestSegments holds the pieces of claims to what they say: together they are
-// all that is above the lows, each spot once.
+// TestSegments: the segments of a claim together are everything above the lows, and contain each spot once.
 func TestSegments(t *testing.T) {
 	t.Parallel()
 	var c Set
@@ -27,7 +26,7 @@ func TestSegments(t *testing.T) {
 	if got := c.Segments("q", now.Add(fullLook), false); !slices.Equal(got, full) {
 		t.Errorf("after a while got %v, want %v", got, full)
 	}
-	c.Back([]GiveBack{{"q", Spot{0, 20}, 4}}) // the next count: it is ours
+	c.Back([]GiveBack{{"q", Spot{0, 20}, 4}}) // this is the next count, so the return is our own
 	if got := c.Segments("q", now, false); got[2].From != (Spot{0, 19}) {
 		t.Errorf("after a give-back got %v", got)
 	}
@@ -39,8 +38,8 @@ func TestSegments(t *testing.T) {
 	}
 }
 
-// TestANewCursorHasSeenNothing: a claim that looked at everything from the lows of a
-// cursor has not done so for the one that takes its place.
+// TestANewCursorHasSeenNothing: a claim scanned everything from the lows of a cursor. That proves nothing for
+// the cursor that replaces it.
 func TestANewCursorHasSeenNothing(t *testing.T) {
 	t.Parallel()
 	var c Set
@@ -49,7 +48,7 @@ func TestANewCursorHasSeenNothing(t *testing.T) {
 	if _, near := c.Near("q", now); !near {
 		t.Fatal("everything was looked at, and is to be looked at again")
 	}
-	c.Learn("q", Learned{Asked: now, Taken: []Spot{{0, 60}}, All: true, Returns: 4}) // something was given back
+	c.Learn("q", Learned{Asked: now, Taken: []Spot{{0, 60}}, All: true, Returns: 4}) // a job returned to its old position
 	if near, ok := c.Near("q", now); ok {
 		t.Errorf("the next claim looks at %v alone", near)
 	}
@@ -91,15 +90,15 @@ func TestProofs(t *testing.T) {
 	learn(5000, 30, 40)
 	learn(5001, 40, 50)
 	p, _ = c.ToProve("q")
-	c.Learn("q", Learned{Asked: now, Returns: 1}) // somebody gave back
+	c.Learn("q", Learned{Asked: now, Returns: 1}) // another sidecar returned a job
 	c.Advance(p, 50, []int64{0})
 	if k := c.of["q"]; len(k.marks) != 0 {
 		t.Fatalf("a proof outlived a give-back: %+v", k)
 	}
 }
 
-// TestAProofNeedsALaterNumber: a claim that has no number for what came before it waits
-// for the number of a transaction that began after the claim was learned.
+// TestAProofNeedsALaterNumber: if a claim has no number of its own, its proof waits for the number of a
+// transaction that began after the claim was learned.
 func TestAProofNeedsALaterNumber(t *testing.T) {
 	t.Parallel()
 	var c Set
@@ -122,8 +121,8 @@ func TestAProofNeedsALaterNumber(t *testing.T) {
 	}
 }
 
-// TestAResetForgetsWhatIsUnderWay: a claim, a number and a proof from before a reset say
-// nothing about the positions that are given after it.
+// TestAResetForgetsWhatIsUnderWay: a claim, a number and a proof from before a reset have no effect on the
+// positions that are given after it.
 func TestAResetForgetsWhatIsUnderWay(t *testing.T) {
 	t.Parallel()
 	var c Set
@@ -152,8 +151,8 @@ func TestAResetForgetsWhatIsUnderWay(t *testing.T) {
 	}
 }
 
-// TestMuchBehindIsLookedAtLessOften: where a low can't move, the look behind the heads is made
-// less often the more there is, and claims do without it in between.
+// TestMuchBehindIsLookedAtLessOften: if a low can't move, the range behind the heads is scanned less often the
+// larger it is, and other claims leave it out.
 func TestMuchBehindIsLookedAtLessOften(t *testing.T) {
 	t.Parallel()
 	var c Set
@@ -170,7 +169,7 @@ func TestMuchBehindIsLookedAtLessOften(t *testing.T) {
 	learn(nearBehind, time.Minute)
 	looks(0, true) // the machine is slow
 	learn(500_000, quickLook-1)
-	looks(0, true) // others' positions
+	looks(0, true) // other sidecars' positions
 	learn(500_000, 250*time.Millisecond)
 	looks(5*time.Second-1, false)
 	looks(5*time.Second, true)
@@ -184,8 +183,8 @@ func TestMuchBehindIsLookedAtLessOften(t *testing.T) {
 	}
 }
 
-// TestUnprovenLowsAreLookedBelow: where a low is likely but not proven, claims look at
-// everything again, and less often the more that costs.
+// TestUnprovenLowsAreLookedBelow: if a low is likely but not proven, claims scan the whole index again, less
+// often the more that costs.
 func TestUnprovenLowsAreLookedBelow(t *testing.T) {
 	t.Parallel()
 	c := Set{Unproven: true}

@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// Event counts what cursors learn, so that transactions can be compared with it.
+// Event numbers what cursors learn, so that transactions can be ordered relative to it.
 type Event int64
 
-// Never is before each event.
+// Never is before every event.
 const Never Event = -1
 
-// Now is an event of its own. A transaction that begins after the call gets its
-// number after all positions of earlier events were given.
+// Now returns a new event. A transaction that begins after the call gets its number after all positions of
+// earlier events were given.
 func (c *Set) Now() Event {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -20,10 +20,9 @@ func (c *Set) Now() Event {
 	return c.event
 }
 
-// Numbered is told of a transaction that began after an event, and of its number.
-// No other proof of "after" will do where numbers are given in the order in which
-// transactions write: the one whose job was claimed may have begun before others
-// that have smaller positions and higher numbers.
+// Numbered records the number of a transaction that began after an event. If numbers are given in the order in
+// which transactions write, nothing else proves "after": the transaction whose job was claimed may have begun
+// before others that have smaller positions and higher numbers.
 func (c *Set) Numbered(began Event, number int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -35,7 +34,7 @@ func (c *Set) Numbered(began Event, number int64) {
 	}
 }
 
-// Over is told that all transactions are over that drew a position before an event.
+// Over records that all transactions are over that drew a position before an event.
 func (c *Set) Over(e Event) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -44,11 +43,11 @@ func (c *Set) Over(e Event) {
 	}
 }
 
-// blockedFor is how long a proof waits for the end of what is numbered below, until it is
-// worth asking which of those transactions may own a position.
+// blockedFor is how long a proof waits for the lower-numbered transactions. After that it is worth finding out
+// which of them can own a position.
 const blockedFor = time.Second
 
-// Blocked reports whether a proof about the queue waits for transactions that have long been under way.
+// Blocked reports whether a proof for the queue waits for long-running transactions.
 func (c *Set) Blocked(queue string, now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -58,7 +57,8 @@ func (c *Set) Blocked(queue string, now time.Time) bool {
 	})
 }
 
-// numberAfter is what m's proof waits for to be over, as soon as it is known.
+// numberAfter returns the number below which every transaction must be over for the proof of m. 0: it isn't
+// known yet.
 func (c *Set) numberAfter(m *mark) int64 {
 	if m.check != 0 && m.after == 0 && c.laterNumber != 0 && c.later >= m.set {
 		m.after = c.laterNumber
@@ -66,8 +66,8 @@ func (c *Set) numberAfter(m *mark) int64 {
 	return m.after
 }
 
-// Proof is a look at what a cursor would like to have behind it: of each of some
-// urgencies, what is after Low, up to High.
+// Proof describes a scan that would let a cursor advance: for each listed urgency, the positions after Low, up
+// to High.
 type Proof struct {
 	Queue          string
 	Urgency        []int32
@@ -76,7 +76,7 @@ type Proof struct {
 	made           Event
 }
 
-// ToProve is a proof that can succeed by now.
+// ToProve returns a proof that can succeed now. ok is false if there is none.
 func (c *Set) ToProve(queue string) (p Proof, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -101,11 +101,11 @@ func (c *Set) ToProve(queue string) (p Proof, ok bool) {
 	return p, len(p.Urgency) > 0
 }
 
-// Advance moves the lows, by a look to which all that is numbered below ended was
-// over: the first ready position of each piece, 0 where there is none. The look
-// must see each job that is ready or that may become ready by a rollback, locked
-// or not; then nothing can come up below, because each later change gives a new
-// position or counts a return.
+// Advance moves the lows after a scan. ended: all transactions numbered below it were over when the scan saw
+// the database. first holds the first ready position of each segment, 0 if there is none.
+//
+// The scan must see each job that is ready or that a rollback can make ready, locked or not. Then nothing can
+// appear below, because each later change gives a new position or counts a return.
 func (c *Set) Advance(p Proof, ended int64, first []int64) {
 	if ended < p.after || len(first) != len(p.Urgency) {
 		return
@@ -119,7 +119,7 @@ func (c *Set) Advance(p Proof, ended int64, first []int64) {
 	for i, u := range p.Urgency {
 		m := k.at(u)
 		if m.low != p.Low[i] || m.check != p.High[i] {
-			continue // another claim's proof came first
+			continue // the proof of another claim came first
 		}
 		if m.check = 0; first[i] == 0 {
 			m.low = p.High[i]
