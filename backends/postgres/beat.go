@@ -53,7 +53,7 @@ func (s *Store) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.H
 	return backends.HeartbeatResult{}, s.Outcome(ctx, err)
 }
 
-// beat sends one heartbeat in one round trip. If the Store owns its sessions, it is one statement.
+// Each heartbeat is one round trip. If the Store owns its sessions, it is also one statement.
 // Its commit doesn't wait for the disk, except for the first and the last heartbeat. If a crash of
 // the server loses a heartbeat, the next one follows soon.
 func (s *Store) beat(ctx context.Context, c *pgx.Conn, b backends.Heartbeat) (p backends.HeartbeatResult, err error) {

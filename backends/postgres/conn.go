@@ -199,8 +199,8 @@ func sessionOf(c *pgx.Conn) session {
 	return session
 }
 
-// orphans are sessions whose connections broke during a transaction. The server may not have
-// noticed it yet, as after a cut cable, and may still keep their row locks.
+// orphans are sessions whose connections broke during a transaction. The server might not have
+// noticed it yet, as after a cut cable, and might still keep their row locks.
 type orphans struct {
 	mu  sync.Mutex
 	all []session

@@ -180,7 +180,7 @@ func (g grammar) Insert(table string, names, values []string, id backends.Column
 }
 
 // Fence doesn't use the sequence qsidecar_line: an open transaction with a claimed job would count
-// among the transactions that may own a position, until it ends.
+// among the transactions that can own a position, until it ends.
 func (grammar) Fence() string {
 	return "(extract(epoch FROM pg_catalog.clock_timestamp()) * 1000000)::bigint"
 }

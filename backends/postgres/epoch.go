@@ -121,7 +121,7 @@ func (s *Store) ensureEpoch(ctx context.Context, c *pgx.Conn) {
 	}
 	epoch, err := s.readEpoch(ctx, c)
 	if err != nil || epoch == "" {
-		s.log.Debug("the server has no epoch", "place", s.place, "error", err) // the next one tries again
+		s.log.Debug("the server has no epoch", "place", s.place, "error", err) // the next transaction retries
 		return
 	}
 	s.enter(epoch)

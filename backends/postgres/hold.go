@@ -118,7 +118,7 @@ func (h *heldTx) CommitWith(ctx context.Context, b backends.Batch, hooks backend
 	return k.Committed(), nil
 }
 
-// undo rolls back to the savepoint. sent tells whether the server got any statements since then.
+// undo rolls back to the savepoint. sent is true if the server got any statements since then.
 // It has its own time limit, because ctx may have ended.
 func (h *heldTx) undo(ctx context.Context, sent bool) error {
 	if h.c.IsClosed() {

@@ -13,7 +13,7 @@ var (
 	latestAt = time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)
 )
 
-// instant scans a time that must not make a row unreadable: it clamps the time to the
+// instant scans a time that must not prevent a row from being read. It clamps the time to the
 // limits of the protocol.
 type instant struct{ to *time.Time }
 

@@ -178,7 +178,7 @@ func (t *tx) Lock(ids []int64, found func(*core.Row)) {
 	}, ids)
 }
 
-// scanRow reads a row with the columns of the fragment row_columns.
+// scanRow reads a row with the columns of the fragment "row".
 func scanRow(rows pgx.Rows) (*core.Row, error) {
 	var r core.Row
 	var host, number, owner, lease, backoff, backoffMax int64

@@ -136,8 +136,8 @@ type Meta struct {
 	Database string // backends.Info.Database
 }
 
-// Read reads the row that describes the tables of a schema. place is the address of the
-// database, for errors. If the tables need a later program, Read returns an error and sets Meta.
+// Read reads the row that describes the tables of a schema. Errors contain place, the address of
+// the database. If the tables need a later program, Read returns an error and sets Meta.
 func Read(ctx context.Context, q Querier, place, schema string) (m Meta, err error) {
 	// to_regclass doesn't work here: within a transaction, a session can remember for too
 	// long that it didn't find a name.
