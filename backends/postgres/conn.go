@@ -75,7 +75,8 @@ func configure(o *Options) (*pgxpool.Config, error) {
 var errStandby = errors.New("it is a standby, which can't be written to")
 
 // onlyPrimary returns a check of new connections that runs after also, the check of target_session_attrs.
-// It rejects standbys. Of several hosts pgx then uses the present primary. While an address moves, calls retry.
+// It rejects standbys, so pgx uses the present primary of several hosts.
+// If an address moves, connections fail until it leads to the primary.
 func onlyPrimary(also pgconn.ValidateConnectFunc) pgconn.ValidateConnectFunc {
 	return func(ctx context.Context, c *pgconn.PgConn) error {
 		if also != nil {
