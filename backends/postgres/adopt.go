@@ -13,9 +13,9 @@ import (
 
 var _ backends.Adopter = (*Store)(nil)
 
-// lockTimeout is the statement that limits how long a transaction waits for what another
-// program has locked: rows of adopted tables, and keys that it stored in a transaction that is
-// open. Empty: there is no limit. Writes whose own rows or keys are locked are tried alone; see
+// lockTimeout returns the statement that limits how long a transaction waits for locks of other
+// programs: on rows of adopted tables, and on keys that an open transaction stored. It returns ""
+// if there is no limit. The core retries writes alone if their own rows or keys are locked; see
 // backends.Batch.WaitForLocks.
 func lockTimeout(o core.TxOptions) string {
 	switch {
@@ -27,7 +27,7 @@ func lockTimeout(o core.TxOptions) string {
 	return ""
 }
 
-// lockedOut gives the error of a transaction that waited for somebody's row its kind.
+// lockedOut returns a LockedError if err is a lock timeout, and otherwise err.
 func lockedOut(err error) error {
 	if said := (*pgconn.PgError)(nil); errors.As(err, &said) && said.Code == "55P03" {
 		return &backends.LockedError{Err: errors.New(words(said))}

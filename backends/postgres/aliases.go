@@ -2,7 +2,7 @@ package postgres
 
 import "github.com/qsidecar/qsidecar/backends/internal/core"
 
-// Short names of what the core has.
+// Short names for identifiers of package core.
 var (
 	ms    = core.MS
 	pause = core.Pause

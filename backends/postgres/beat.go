@@ -11,15 +11,15 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// beater is the connection for beats. The channel in it is its lock: it can be
-// waited for until a deadline.
+// beater owns the connection for heartbeats. The channel with the connection is also its lock:
+// a caller can wait for it until a deadline.
 type beater struct {
 	config *pgx.ConnConfig
-	free   chan *pgx.Conn // 1; nil in it: to be opened
+	free   chan *pgx.Conn // capacity 1; contains nil if the connection must be opened
 }
 
-// Heartbeat implements backends.Backend. No commit of this process can hold it up:
-// it has a connection of its own.
+// Heartbeat implements backends.Backend. It has its own connection, so no commit of this process
+// can delay it.
 func (s *Store) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.HeartbeatResult, error) {
 	ctx, done := s.Bound(ctx)
 	defer done()
@@ -41,21 +41,21 @@ func (s *Store) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.H
 		}
 		discard(ctx, c)
 		c = nil
-		// A beat made twice is a beat: only its counter moves twice.
+		// A repeated heartbeat does no harm: only its counter advances twice.
 		if try == maxTries || ctx.Err() != nil || !transient(err) || !pause(ctx, retryPause<<try) {
 			break
 		}
 	}
 	s.beater.put(nil)
-	if !pgconn.SafeToRetry(err) && (ctx.Err() != nil || broken(err)) { // it may have been made
+	if !pgconn.SafeToRetry(err) && (ctx.Err() != nil || broken(err)) { // the server may have recorded it
 		return backends.HeartbeatResult{}, fmt.Errorf("%w: a beat: %w", backends.ErrUnknownOutcome, err)
 	}
 	return backends.HeartbeatResult{}, s.Outcome(ctx, err)
 }
 
-// beat makes one beat, in one round trip: one statement where the session is the
-// Store's own. Its commit waits for no disk, except the first and the last: a
-// beat that a crash of the server takes back is made again soon.
+// Each heartbeat is one round trip. If the Store owns its sessions, it is also one statement.
+// Its commit doesn't wait for the disk, except for the first and the last heartbeat. If a crash of
+// the server loses a heartbeat, the next one follows soon.
 func (s *Store) beat(ctx context.Context, c *pgx.Conn, b backends.Heartbeat) (p backends.HeartbeatResult, err error) {
 	t := &tx{s: s, c: c, batch: &pgx.Batch{}}
 	if s.pooled {
@@ -108,7 +108,7 @@ func (b *beater) open(ctx context.Context, s *Store) (*pgx.Conn, error) {
 	return c, nil
 }
 
-// close waits for a beat under way, which ends at once because the Store did.
+// close waits for a heartbeat in progress, which ends at once because the Store's context ended.
 func (b *beater) close() error {
 	if c := <-b.free; c != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), rollbackFor)
@@ -118,8 +118,7 @@ func (b *beater) close() error {
 	return nil
 }
 
-// discard closes a connection that is of no use any more: what it says then is
-// of none either.
+// discard closes a connection that is no longer useful. It ignores errors.
 func discard(ctx context.Context, c *pgx.Conn) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackFor)
 	defer cancel()

@@ -18,14 +18,14 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
-// The benchmarks claim n jobs and ack the n before in one commit, on one
-// connection at a time, with full durability: b.N is the number of jobs.
+// The benchmarks claim n jobs and ack the n previous ones in one commit, on one
+// connection at a time, with full durability. b.N is the number of jobs.
 //
 //	go test ./backends/postgres -run '^$' -bench . -benchtime 100000x
 
 var batchSizes = []int{1, 32, 100, 1000}
 
-// durable is a server that syncs, of the newest version.
+// durable returns a server of the newest version that syncs its commits.
 func durable(b *testing.B) *testserver.Postgres {
 	b.Helper()
 	versions := testserver.Versions()
@@ -69,7 +69,7 @@ func BenchmarkRetryAll(b *testing.B) {
 	}
 }
 
-// BenchmarkEnqueue stores n jobs in one commit; raw is a plain INSERT from an array.
+// BenchmarkEnqueue stores n jobs in one commit. Its raw variant is a plain INSERT from an array.
 func BenchmarkEnqueue(b *testing.B) {
 	p := durable(b)
 	for _, n := range batchSizes {
@@ -112,7 +112,7 @@ func BenchmarkEnqueue(b *testing.B) {
 	}
 }
 
-// BenchmarkHeldSnapshot is the same while another connection keeps a snapshot:
+// BenchmarkHeldSnapshot does the same while another connection keeps a snapshot open:
 // with a backlog, and with a queue that every claim finds nearly empty.
 func BenchmarkHeldSnapshot(b *testing.B) {
 	p := durable(b)
@@ -128,7 +128,7 @@ func BenchmarkHeldSnapshot(b *testing.B) {
 		b.Run(fmt.Sprintf("flow/held=%t", held), func(b *testing.B) {
 			url := p.Database(b)
 			n := b.N
-			b.N = 0 // nothing is stored beforehand
+			b.N = 0 // no jobs are stored beforehand
 			round := storeRound(b, url, 64)
 			b.N = n
 			s := open(b, Options{URL: url})
@@ -164,8 +164,8 @@ func hold(b *testing.B, url string) {
 	}
 }
 
-// BenchmarkBacklog is the same beside a million jobs each that are ready (in
-// another queue and behind in this one), scheduled for tomorrow, and dead.
+// BenchmarkBacklog does the same in a table with a million jobs each that are ready (in
+// another queue, and later in this one), scheduled for tomorrow, and dead.
 func BenchmarkBacklog(b *testing.B) {
 	p := durable(b)
 	for _, rows := range []int{0, 1_000_000} {
@@ -191,7 +191,7 @@ func BenchmarkBacklog(b *testing.B) {
 	}
 }
 
-// rate runs rounds until one gives nothing.
+// rate runs rounds until a round returns 0.
 func rate(b *testing.B, round func() int) {
 	b.ResetTimer()
 	total := 0
@@ -208,8 +208,8 @@ func rate(b *testing.B, round func() int) {
 	b.ReportMetric(float64((clientCPU(b)-client).Microseconds())/float64(total), "client-µs/job")
 }
 
-// serverCPU is what the server's sessions have used so far: processes that are
-// called postgres and whose arguments name one.
+// serverCPU returns the CPU time that the server's sessions have used so far. The sessions are
+// the processes named postgres whose arguments name one of the benchmark's databases.
 func serverCPU(b *testing.B) (total time.Duration) {
 	b.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -219,7 +219,7 @@ func serverCPU(b *testing.B) (total time.Duration) {
 	for _, f := range files {
 		args, err := os.ReadFile(f)
 		if err != nil || !strings.Contains(string(args), "postgres: postgres t"+strconv.Itoa(os.Getpid())+"_") {
-			continue // it ended, or is another
+			continue // it ended, or is another process
 		}
 		stat, err := os.ReadFile(filepath.Join(filepath.Dir(f), "stat"))
 		if err != nil {
@@ -293,7 +293,7 @@ func fill(b testing.TB, s *Store, n int) {
 	}
 }
 
-// rawRound is what the server can do at most: the barest table and statements.
+// rawRound measures the server's limit, with a minimal table and minimal statements.
 func rawRound(b *testing.B, url string, n int) func() int {
 	c, err := pgx.Connect(b.Context(), url)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends/internal/cursor"
 )
 
-// probe is a proof for a cursor, made by a transaction that claims.
+// probe is a proof for a cursor. A transaction that claims queries it.
 type probe struct {
 	cursor.Proof
 	xmin  int64
@@ -34,7 +34,7 @@ func (t *tx) Prove(_ context.Context, queues []string) {
 	}
 }
 
-// pieces are the arrays of pieces that a statement looks through.
+// pieces are the arrays of the pieces that a statement scans.
 type pieces struct {
 	queue      []string
 	policy     []int32 // from 1
@@ -51,7 +51,7 @@ func piecesOf(all []core.Piece, name func(i int) string) (x pieces) {
 	return x
 }
 
-// policies are the arrays of the run's queues.
+// policies are the arrays of policies, one for each queue of the run.
 type policies struct {
 	limits           []int32
 	timeout, backoff []int64
@@ -68,13 +68,13 @@ func policiesOf(r *core.Run) (x policies) {
 	return x
 }
 
-// slots are the arrays of slots. One worker often has many: each comes once.
+// slots are the arrays of slots. A worker often has many slots, so workers lists each worker once.
 type slots struct {
 	host, number, lease []int64
 	worker              []int32 // from 1
 	workers             []string
 	prefetch            []bool
-	alike               bool // in all but token numbers and workers
+	alike               bool // the slots differ only in token numbers and workers
 }
 
 func slotsOf(r *core.Run) (x slots) {
@@ -82,7 +82,7 @@ func slotsOf(r *core.Run) (x slots) {
 	known := map[string]int32{}
 	for _, s := range r.Slots {
 		if s.Prefetch {
-			s.Worker = "" // it has none yet
+			s.Worker = "" // it has no worker yet
 		}
 		n, ok := known[s.Worker]
 		if !ok {
@@ -98,7 +98,7 @@ func slotsOf(r *core.Run) (x slots) {
 	return x
 }
 
-// Claim implements core.Claimer. A claim of one queue by slots that are alike takes the
+// Claim implements core.Claimer. A claim from one queue by slots that are alike uses the
 // lean statement.
 func (t *tx) Claim(r *core.Run) {
 	p, q, s := piecesOf(r.Pieces, func(i int) string { return r.Queues[i].Queue }), policiesOf(r), slotsOf(r)
@@ -119,7 +119,7 @@ func (t *tx) Claim(r *core.Run) {
 		s.host, s.number, s.lease, s.worker, s.workers, int64(r.Sidecar), r.AtLeastOne, s.prefetch)
 }
 
-// give reads the answer of the claim statement.
+// give reads the rows of the claim statement.
 func give(r *core.Run, rows pgx.Rows) error {
 	got, wanted := make([]core.Claimed, 0, len(r.Slots)), int64(0)
 	for rows.Next() {
@@ -144,7 +144,7 @@ func give(r *core.Run, rows pgx.Rows) error {
 	return r.Give(got, wanted)
 }
 
-// giveLean reads the answer of the lean statement.
+// giveLean reads the rows of the lean statement.
 func giveLean(r *core.Run, rows pgx.Rows) error {
 	got, wanted := make([]core.Claimed, 0, len(r.Slots)), int64(0)
 	for rows.Next() {
@@ -180,7 +180,7 @@ func (t *tx) Bury(jobs []core.TooLarge) {
 	t.add(t.s.sql.bury, nil, id, limits, keepDead, message)
 }
 
-// claimStatement is the statement for a claim of up to n jobs from a queue.
+// claimStatement returns the statement that claims up to n jobs from a queue.
 func (s *Store) claimStatement(p backends.Policy, n int, lean bool) *pgx.QueuedQuery {
 	t := &tx{s: s, batch: &pgx.Batch{}}
 	r := &core.Run{

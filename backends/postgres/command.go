@@ -11,7 +11,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
-// retryPlace is the last dead job that a retry has seen.
+// retryPlace is the last dead job that Retry has scanned.
 type retryPlace struct {
 	at time.Time
 	id int64
@@ -40,7 +40,8 @@ func (t *tx) Retry(ctx context.Context, queue string, ids []int64, after any, li
 	return r, err
 }
 
-// deleting runs a statement that deletes rows which it chose before.
+// deleting runs a statement that first chooses rows and then deletes them. It returns an error
+// if fewer rows were deleted than chosen.
 func (t *tx) deleting(ctx context.Context, sql string, args ...any) (n int64, err error) {
 	err = t.ask(ctx, sql, func(rows pgx.Rows) error {
 		var chosen int64

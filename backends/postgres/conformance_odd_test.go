@@ -1,6 +1,6 @@
 package postgres
 
-// oddValues are what PostgreSQL takes for a column's value, or nearly, and a sidecar may not.
+// oddValues are column values that PostgreSQL accepts, or almost accepts, and a sidecar must not accept.
 var oddValues = map[string][]string{
 	"queue":        {"''", "NULL", "repeat('x', 129)", "'a b'", "E'q\\n'", "'.q'", "'é'"},
 	"payload":      {"NULL", "''", "convert_to(repeat('x', 2000000), 'UTF8')"},

@@ -19,7 +19,7 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
-// servers are those of this run, by major version, and poolers what stands before
+// servers are the servers of this run by major version. poolers are the poolers in front of
 // each of them.
 var (
 	servers = map[string]*testserver.Postgres{}
@@ -63,7 +63,7 @@ func run(m *testing.M) int {
 		servers[version], poolers[p] = p, b
 	}
 	code := m.Run()
-	// The servers' own goroutines wait for their ends.
+	// The servers' own goroutines wait for the servers to end.
 	if err := goleak.Find(goleak.IgnoreAnyFunction("github.com/qsidecar/qsidecar/internal/testserver.guard.func1")); err != nil && code == 0 {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -82,7 +82,7 @@ func everywhere(t *testing.T, f func(t *testing.T, p *testserver.Postgres)) {
 	}
 }
 
-// loseCommit has the connection break at the next commit.
+// loseCommit breaks the connection at the next commit.
 func (s *Store) loseCommit(before bool) {
 	hook := func(c *pgx.Conn, now bool) {
 		if now == before {
@@ -93,13 +93,13 @@ func (s *Store) loseCommit(before bool) {
 	s.fault.Store(&hook)
 }
 
-// soak has each server run everything.
+// soak makes each server run everything.
 var soak = os.Getenv("QSIDECAR_SOAK") != ""
 
-// TestConformance runs the suite on each server, and in databases whose owner chose
-// another default isolation: the oldest server has one of those, the newest the other.
-// Unless this is a soak, the oldest server runs the usual isolation through its pooler
-// only. A short run has the usual isolation alone.
+// TestConformance runs the suite on each server, and in databases whose owner chose another
+// default isolation: the oldest server has one such database, the newest has the other.
+// Unless this is a soak, the oldest server runs the usual isolation only through its pooler.
+// A short run has only the usual isolation.
 func TestConformance(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
 		for isolation, on := range map[string]string{"read committed": "18", "repeatable read": "13", "serializable": "18"} {
@@ -133,13 +133,13 @@ func TestConformanceThroughAPooler(t *testing.T) {
 	})
 }
 
-// conform runs the suite in one database. Each test has a schema for itself while it runs.
+// conform runs the suite in one database. Each test has its own schema while it runs.
 func conform(t *testing.T, url string) {
 	backendtest.Run(t, newSchemas(t, url).take)
 }
 
-// schemas are those of the suite. A test that passes leaves its schema and its sessions
-// to a later test: to make new ones costs more than most tests do.
+// schemas are the suite's schemas. A test that passes leaves its schema and its sessions
+// to a later test, because creating new ones takes longer than most tests.
 type schemas struct {
 	url  string
 	mu   sync.Mutex
@@ -157,22 +157,22 @@ func newSchemas(t *testing.T, url string) *schemas {
 	return p
 }
 
-// schema is one of them with its handles. Its clock stands still, but for the tests'
-// shifts.
+// schema is one schema with its handles. Its clock stands still, except when a test
+// shifts it.
 type schema struct {
 	o       Options
 	stores  []*Store
-	used    int       // of stores, by the test that has it
-	beside  *pgx.Conn // no Store's
+	used    int       // how many of stores the present test uses
+	beside  *pgx.Conn // a connection that belongs to no Store
 	refuses bool
 }
 
-// take is what a test of the suite gets.
+// take returns a schema as the suite's database for a test.
 func (p *schemas) take(t *testing.T) *backendtest.Database {
 	x := p.get(t)
 	s := x.store(t)
 	t.Cleanup(func() {
-		// Statements that a fault left behind may still be at work.
+		// Statements that a fault left behind can still be running.
 		if !t.Failed() && !strings.Contains(t.Name(), "/Faults/") && x.clean(t) {
 			p.mu.Lock()
 			defer p.mu.Unlock()
@@ -208,7 +208,7 @@ func (p *schemas) take(t *testing.T) *backendtest.Database {
 	}
 }
 
-// get is a free schema, or a new one.
+// get returns a free schema, or a new one.
 func (p *schemas) get(t *testing.T) *schema {
 	p.mu.Lock()
 	if n := len(p.free); n > 0 {
@@ -230,7 +230,7 @@ func (p *schemas) get(t *testing.T) *schema {
 	return x
 }
 
-// store is the next handle that the test has not got yet.
+// store returns the next handle that the test doesn't use yet.
 func (x *schema) store(t *testing.T) *Store {
 	if x.used == len(x.stores) {
 		s, err := Open(t.Context(), x.o)
@@ -258,7 +258,7 @@ func (x *schema) plainInsert(queue string, payloads ...string) string {
 	return in(x.o.Schema, `INSERT INTO {s}.qsidecar_jobs (queue, payload) VALUES `+strings.Join(rows, ", "))
 }
 
-// producer is another program on a connection of its own.
+// producer returns another program with its own connection.
 func (x *schema) producer(t *testing.T) backendtest.Producer {
 	c, err := pgx.Connect(t.Context(), x.o.URL)
 	if err != nil {
@@ -288,7 +288,7 @@ func (x *schema) producer(t *testing.T) backendtest.Producer {
 	}
 }
 
-// clean makes the schema as good as new, for handles that know nothing of it.
+// clean resets the schema, for handles that have no state about it.
 func (x *schema) clean(t *testing.T) bool {
 	sql := `DELETE FROM {s}.qsidecar_jobs; DELETE FROM {s}.qsidecar_failures; DELETE FROM {s}.qsidecar_keys;
 		DELETE FROM {s}.qsidecar_queues; DELETE FROM {s}.qsidecar_hosts; UPDATE {s}.test_clock SET now = clock_timestamp();`
@@ -300,7 +300,7 @@ func (x *schema) clean(t *testing.T) bool {
 	for _, s := range x.stores {
 		s.Forget()
 		if s.Life().Err() != nil {
-			return false // closed by the test
+			return false // the test closed it
 		}
 	}
 	return true

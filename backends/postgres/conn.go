@@ -16,17 +16,17 @@ import (
 
 const (
 	connectTimeout = 10 * time.Second
-	// closePatience is how long a Close waits for connections that do not end.
+	// closePatience is how long Close waits for connections that don't end.
 	closePatience = 2 * time.Second
-	// idleInTransaction ends a transaction whose sidecar vanished without a word
-	// (a cut cable): its row locks would hold others up for hours.
+	// idleInTransaction ends a transaction whose sidecar vanished without closing the connection
+	// (a cut cable). Otherwise its row locks could block others for hours.
 	idleInTransaction = 15 * time.Second
 )
 
-// settings hold for every statement of this package. Each of them drives a loop
-// over its arrays into one index; with the other ways switched off, neither
-// stale statistics nor an unlucky estimate can turn it into a walk through the
-// table. Compiling them (jit) takes longer than they do.
+// settings returns the settings of every statement of this package. Each statement loops
+// over its arrays and searches one index. With the other plans switched off, neither stale
+// statistics nor a bad estimate can turn it into a scan of the whole table. JIT compilation
+// (jit) takes longer than the statements do.
 func (o *Options) settings() map[string]string {
 	m := map[string]string{
 		"enable_seqscan": "off", "enable_bitmapscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off",
@@ -40,7 +40,7 @@ func (o *Options) settings() map[string]string {
 
 func millis(d time.Duration) string { return strconv.FormatInt(ms(d), 10) }
 
-// setting is the statement that sets them, for the transaction or for the session.
+// setting returns the statement that applies settings: to the transaction if local, else to the session.
 func (o *Options) setting(local bool) string {
 	sql := "SELECT "
 	for name, value := range o.settings() {
@@ -52,11 +52,11 @@ func (o *Options) setting(local bool) string {
 	return sql
 }
 
-// configure reads the address. The pool's mode is settled once the server was seen.
+// configure parses the address. settle chooses the pool's mode later, when the server is known.
 func configure(o *Options) (*pgxpool.Config, error) {
 	config, err := pgxpool.ParseConfig(o.URL)
 	if err != nil {
-		return nil, fmt.Errorf("the address of the PostgreSQL database: %w", err) // pgx leaves the password out
+		return nil, fmt.Errorf("the address of the PostgreSQL database: %w", err) // pgx omits the password
 	}
 	c := config.ConnConfig
 	if o.Password != "" {
@@ -74,8 +74,9 @@ func configure(o *Options) (*pgxpool.Config, error) {
 
 var errStandby = errors.New("it is a standby, which can't be written to")
 
-// onlyPrimary is a check of new connections, after the one of target_session_attrs: of several
-// hosts, the one that is the primary now is used, and an address that moves is waited for.
+// onlyPrimary returns a check of new connections that runs after also, the check of target_session_attrs.
+// It rejects standbys, so pgx uses the present primary of several hosts.
+// If an address moves, connections fail until it leads to the primary.
 func onlyPrimary(also pgconn.ValidateConnectFunc) pgconn.ValidateConnectFunc {
 	return func(ctx context.Context, c *pgconn.PgConn) error {
 		if also != nil {
@@ -91,10 +92,10 @@ func onlyPrimary(also pgconn.ValidateConnectFunc) pgconn.ValidateConnectFunc {
 	}
 }
 
-// greet asks the server who it is, and whether it is it that answers.
+// greet reads the server's version and encoding, and detects a pooler in between.
 func (s *Store) greet(ctx context.Context, config *pgx.ConnConfig) (err error) {
 	c, err := connectPlain(ctx, config)
-	if s.o.Look && errors.Is(err, errStandby) { // there is no primary: it looks at the standby
+	if s.o.Look && errors.Is(err, errStandby) { // there is no primary: examine the standby
 		config.ValidateConnect = nil
 		c, err = connectPlain(ctx, config)
 	}
@@ -115,32 +116,32 @@ func (s *Store) greet(ctx context.Context, config *pgx.ConnConfig) (err error) {
 	case encoding != "UTF8":
 		return fmt.Errorf("%s keeps texts as %s: make a database with ENCODING 'UTF8'", s.place, encoding)
 	}
-	// A pooler gives its clients process ids of its own making.
+	// A pooler sends its clients process ids that it invents.
 	s.pooled = pid != c.PgConn().PID()
 	return nil
 }
 
-// connectPlain connects without preparing anything.
+// connectPlain connects in a mode that prepares no statements.
 func connectPlain(ctx context.Context, config *pgx.ConnConfig) (*pgx.Conn, error) {
 	config = config.Copy()
 	config.DefaultQueryExecMode = pgx.QueryExecModeExec
 	return pgx.ConnectConfig(ctx, config)
 }
 
-// settle decides how statements are sent. With sessions of its own the Store
-// has each prepared once for each connection; otherwise a transaction brings its
-// settings along and prepares nothing that has a name.
+// settle chooses how statements are sent. If the Store owns its sessions, it prepares each
+// statement once per connection. Behind a pooler, each transaction begins with its settings
+// and uses no named prepared statements.
 func (s *Store) settle(config *pgxpool.Config) {
 	c := config.ConnConfig
-	own := 1 // the beat's
+	own := 1 // for heartbeats
 	if s.o.Notify && !s.pooled {
 		own++
 	}
 	config.MaxConns = int32(s.o.MaxConnections - own)
 	config.MinConns, config.MinIdleConns = 0, 0
 	config.MaxConnIdleTime = 5 * time.Minute
-	// A connection that broke while it was idle is found out by its first use:
-	// every call here tries again.
+	// The first use of a connection detects that it broke while it was idle.
+	// Every call in this package retries.
 	config.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false }
 	if s.pooled {
 		c.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
@@ -150,8 +151,8 @@ func (s *Store) settle(config *pgxpool.Config) {
 	config.AfterConnect = s.prepareSession
 }
 
-// prepareSession makes a connection of the Store's own ready. The plans of the
-// statements do not depend on their arguments: they are made once. The isolation and
+// prepareSession sets up a session that the Store owns. The plans of the statements do not
+// depend on their arguments, so the server plans each statement once. The isolation level and
 // the access mode are for statements that are their own transactions.
 func (s *Store) prepareSession(ctx context.Context, c *pgx.Conn) error {
 	if s.pooled {
@@ -177,7 +178,7 @@ func (s *Store) prepareSession(ctx context.Context, c *pgx.Conn) error {
 		return err
 	}
 	epoch := ""
-	if !s.o.Look { // who looks commits nothing, and begins none
+	if !s.o.Look { // an examination commits nothing and starts no epoch
 		epoch, err = s.readEpoch(ctx, c)
 		s.enter(epoch)
 	}
@@ -185,10 +186,10 @@ func (s *Store) prepareSession(ctx context.Context, c *pgx.Conn) error {
 	return err
 }
 
-// session names one of the server's processes, also after another has its number.
+// session identifies one server process, even after another process has its number.
 type session struct {
 	pid   uint32
-	began time.Time // zero: nobody said it
+	began time.Time // zero if it is unknown
 	epoch string    // see epoch.go
 }
 
@@ -199,8 +200,8 @@ func sessionOf(c *pgx.Conn) session {
 	return session
 }
 
-// orphans are sessions whose connections broke in the midst of a transaction. The
-// server may not know it yet, as after a cut cable, and keep their row locks.
+// orphans are sessions whose connections broke during a transaction. The server might not have
+// noticed it yet, as after a cut cable, and might still keep their row locks.
 type orphans struct {
 	mu  sync.Mutex
 	all []session
@@ -214,7 +215,7 @@ func (o *orphans) add(c *pgx.Conn) {
 	}
 }
 
-// end has the server end them, by a connection that works.
+// end makes the server terminate the orphans. It uses c, a working connection.
 func (o *orphans) end(ctx context.Context, c *pgx.Conn) error {
 	o.mu.Lock()
 	all := o.all
@@ -223,7 +224,7 @@ func (o *orphans) end(ctx context.Context, c *pgx.Conn) error {
 	for _, x := range all {
 		if _, err := c.Exec(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = $1 AND backend_start = $2`,
 			int32(x.pid), x.began); err != nil {
-			return err // the server's own timeout for idle transactions remains
+			return err // the server's timeout for idle transactions still ends them
 		}
 	}
 	return nil

@@ -13,10 +13,10 @@ import (
 )
 
 // TestServerCrashesInACommit: the server crashes before a commit reached its disk,
-// forgets the transaction, and gives its number to another one, which commits.
-// The first must not be told that it did.
+// forgets the transaction, and assigns its number to another one, which commits.
+// The Store must not report that the first commit succeeded.
 func TestServerCrashesInACommit(t *testing.T) {
-	t.Setenv(testserver.EnvURL, "") // a server that may be harmed
+	t.Setenv(testserver.EnvURL, "") // a server that can be damaged
 	for _, through := range []string{"directly", "through a pooler"} {
 		t.Run(through, func(t *testing.T) {
 			versions := testserver.Versions()
@@ -48,11 +48,11 @@ func TestServerCrashesInACommit(t *testing.T) {
 				}
 			}
 			s := open(t, Options{URL: way})
-			writer := stopLogWriter(t, p) // nothing is written to the log's disk before its time
+			writer := stopLogWriter(t, p) // the server writes nothing to the log's disk too early
 			beat(t, s, 1)
 			fill(t, s, 2)
 			jobs := take(t, s, 1, 2, 1)
-			must(t, url, "CREATE TABLE synced ()") // with it the claim, which did not wait for the disk
+			must(t, url, "CREATE TABLE synced ()") // also syncs the claim, which did not wait for the disk
 			lost := backends.Lease{Job: jobs[0].ID, Token: jobs[0].Token}
 			crash := func(_ *pgx.Conn, before bool) {
 				if !before {
@@ -71,7 +71,7 @@ func TestServerCrashesInACommit(t *testing.T) {
 			if r, err := ack(lost); err != nil || len(r.Writes[0].Lost) != 0 {
 				t.Errorf("the same ack, sent again: %+v, %v", r, err)
 			}
-			// The crash is over: what breaks from now on is found out again.
+			// The crash is over: the Store can find out the outcome of later failures again.
 			s.loseCommit(false)
 			if r, err := ack(backends.Lease{Job: jobs[1].ID, Token: jobs[1].Token}); err != nil || len(r.Writes[0].Lost) != 0 {
 				t.Errorf("an ack whose answer was lost: %+v, %v", r, err)
@@ -83,7 +83,7 @@ func TestServerCrashesInACommit(t *testing.T) {
 	}
 }
 
-// crashAndReuse crashes the server in the midst of its only open transaction, and
+// crashAndReuse crashes the server during its only open transaction, and
 // commits transactions until one has its number.
 func crashAndReuse(t *testing.T, p *testserver.Postgres, writer int) {
 	ctx := testwait.Context(t)

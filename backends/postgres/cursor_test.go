@@ -14,7 +14,7 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// begun is a transaction of somebody else's, with what it did so far.
+// begun returns a transaction of another program that has run sql.
 func begun(t *testing.T, url string, sql ...string) pgx.Tx {
 	t.Helper()
 	c, err := pgx.Connect(t.Context(), url)
@@ -38,11 +38,11 @@ func begun(t *testing.T, url string, sql ...string) pgx.Tx {
 	return tx
 }
 
-// backlog is more than a claim walks over unnoticed, and than a proof needs.
+// backlog is more jobs than a claim can scan unnoticed, and more than a proof needs.
 const backlog = 4000
 
-// passed opens a database with n jobs of which the first half was claimed, after
-// somebody did something in a transaction that is still open.
+// passed opens a database with n jobs, after another program ran sql in a transaction that
+// is still open. The first half of the jobs was claimed.
 func passed(t *testing.T, p *testserver.Postgres, n int, sql ...string) (*Store, pgx.Tx) {
 	t.Helper()
 	s := open(t, Options{URL: filled(t, p)})
@@ -59,7 +59,7 @@ func passed(t *testing.T, p *testserver.Postgres, n int, sql ...string) (*Store,
 	return s, tx
 }
 
-// ages puts the clock of the cursors forward, so that the next claim looks at everything.
+// ages puts the clock of the cursors forward, so that the next claim scans everything.
 func ages(s *Store) {
 	s.LocalTime = func() time.Time { return time.Now().Add(time.Hour) }
 }
@@ -73,11 +73,11 @@ func peek(t *testing.T, s *Store, n int) []backends.View {
 	return v
 }
 
-// claimsSoon claims one job at a time, as an endless backlog would have it, and fails
-// unless one of the next few is the wanted one.
+// claimsSoon claims one job at a time, as with an endless backlog. It fails unless
+// want accepts one of the next few jobs.
 func claimsSoon(t *testing.T, s *Store, want func(backends.Job) bool) {
 	t.Helper()
-	const few = 2 // one claim notices that it has to look, the next one looks
+	const few = 2 // one claim notices that it has to scan, the next one scans
 	for n := range uint64(few) {
 		jobs := take(t, s, 1, 1, 1<<32+n)
 		if len(jobs) == 0 {
@@ -108,7 +108,7 @@ func TestCommittedLate(t *testing.T) {
 func TestCommittedLateAndClaimedShort(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
 		s, tx := passed(t, p, 2000, late)
-		take(t, s, 1, 2000, 1<<20) // nothing is left
+		take(t, s, 1, 2000, 1<<20) // no job is left
 		if err := tx.Commit(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -132,7 +132,7 @@ func TestCommittedAfterALaterXid(t *testing.T) {
 		if err := early.Commit(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		for n := range uint64(5) { // as many claims as it takes to prove and move a floor
+		for n := range uint64(5) { // the number of claims that prove and move a floor
 			if jobs := take(t, s, 1, 1, 1<<32+n); len(jobs) != 1 || isLate(jobs[0]) {
 				t.Fatalf("given %v, want one that is committed", jobs)
 			}
@@ -141,7 +141,7 @@ func TestCommittedAfterALaterXid(t *testing.T) {
 		if err := tx.Commit(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		jobs := take(t, s, 1, 10, 1<<33) // it comes back short, so it looks at everything from the floor on
+		jobs := take(t, s, 1, 10, 1<<33) // it returns fewer jobs than asked, so it scans everything from the floor on
 		if !slices.ContainsFunc(jobs, isLate) {
 			t.Fatalf("given %v with the floors %v, want the late job with them", jobs, s.Cursors.Lows("q"))
 		}
@@ -176,7 +176,7 @@ func TestGivenBackByAnother(t *testing.T) {
 	})
 }
 
-// TestLowIsProven: what lies behind is not looked at for ever.
+// TestLowIsProven: claims do not scan the jobs behind the floor indefinitely.
 func TestLowIsProven(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
 		s, tx := passed(t, p, backlog, late)
@@ -194,7 +194,7 @@ func TestLowIsProven(t *testing.T) {
 		}
 		ages(s)
 		claimsSoon(t, s, isLate)
-		n := uint64(1 << 40) // other tests' transactions must end first
+		n := uint64(1 << 40) // transactions of other tests must end first
 		testwait.Until(t, "low moves on", func() bool {
 			if low() >= backlog/2 {
 				return true
@@ -209,12 +209,12 @@ func TestLowIsProven(t *testing.T) {
 	})
 }
 
-// TestALongWriterHoldsNoFloorUp: transactions that write for long, but own no position, do
-// not keep floors from moving; one that owns a position does.
+// TestALongWriterHoldsNoFloorUp: long-running write transactions that own no position do
+// not keep floors from moving. A transaction that owns a position does.
 func TestALongWriterHoldsNoFloorUp(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
 		s := open(t, Options{URL: filled(t, p)})
-		later := time.Duration(0) // each claim comes long after the one before
+		later := time.Duration(0) // each claim comes long after the previous one
 		s.LocalTime = func() time.Time { return time.Now().Add(later) }
 		beat(t, s, 1)
 		fill(t, s, backlog)
@@ -225,7 +225,7 @@ func TestALongWriterHoldsNoFloorUp(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		begun(t, s.o.URL, "SELECT pg_current_xact_id(), "+s.Dialect().Fence()) // as the claim of a held job has it
+		begun(t, s.o.URL, "SELECT pg_current_xact_id(), "+s.Dialect().Fence()) // as the claim of a job with an open transaction runs it
 		n := uint64(1)
 		claim := func() int64 {
 			later += 2 * time.Second
@@ -257,9 +257,9 @@ func TestALongWriterHoldsNoFloorUp(t *testing.T) {
 	})
 }
 
-// TestPositionsAreGivenAgain: after a failover that lost commits new jobs have positions
-// that were passed. The steps are what remains of one: the sessions are gone, positions
-// are set back, and the row of the epoch is missing.
+// TestPositionsAreGivenAgain: after a failover that lost commits, new jobs have positions
+// that the cursors have passed. The test reproduces what remains of a failover: the sessions
+// are gone, positions are set back, and the row of the epoch is missing.
 func TestPositionsAreGivenAgain(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
 		for _, way := range []string{"Direct", "ThroughAPooler"} {

@@ -17,33 +17,33 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// wire stands between a Store and its server, and can be cut so that only the
+// wire is a proxy between a Store and its server. It can be cut so that only the
 // Store's side notices, as when a cable is pulled: the server keeps its sessions.
 type wire struct {
 	dir      string
-	swallow  atomic.Int64 // of the next answers that are this long at least, one is kept back, and its client is cut off
+	swallow  atomic.Int64 // wire keeps back one of the next answers of at least this length and disconnects its client
 	listener net.Listener
 	mu       sync.Mutex
 	open     []net.Conn
 	gone     sync.WaitGroup
 
-	// fuse counts down with each request. The one that makes it 0 has its session ended.
+	// fuse counts down with each request. The request that makes it 0 ends its session.
 	fuse  int
 	when  moment
-	ended int // how many were
+	ended int // how many sessions were ended
 	end   func(pid uint32)
 
 	translate atomic.Bool // see inRussian
 }
 
-// arm has a session ended with its n-th request from now on; 0: none.
+// arm ends the session of the n-th request from now on. 0 ends none.
 func (w *wire) arm(n int, when moment) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.fuse, w.when = n, when
 }
 
-// burns reports whether, and when, a request's session is to be ended.
+// burns reports whether, and when, the session of a request ends.
 func (w *wire) burns() (when moment, ends bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -61,13 +61,13 @@ func (w *wire) endSession(pid uint32) {
 	w.end(pid)
 }
 
-// moment is when a session is ended.
+// moment is when a session ends, relative to a request.
 type moment int
 
 const (
 	beforeRequest moment = iota // the server never gets it
-	withRequest                 // somewhere in its midst
-	afterRequest                // it is carried out, and its answer lost
+	withRequest                 // after a part of the request
+	afterRequest                // the server executes it, and its answer is lost
 	moments
 )
 
@@ -154,7 +154,7 @@ func (w *wire) answers(client, behind net.Conn, pid *atomic.Uint32) {
 			if w.end != nil {
 				w.endSession(pid.Load())
 			}
-			return // behind stays open
+			return // the connection to the server stays open
 		}
 		if _, err := client.Write(b[:n]); err != nil {
 			return
@@ -162,7 +162,7 @@ func (w *wire) answers(client, behind net.Conn, pid *atomic.Uint32) {
 	}
 }
 
-// pidIn is the server's process, if the messages of its greeting name it.
+// pidIn returns the server's process id, if b contains the message that names it.
 func pidIn(b []byte) uint32 {
 	for len(b) >= 5 {
 		n := 1 + int(binary.BigEndian.Uint32(b[1:]))
@@ -187,17 +187,17 @@ func (w *wire) close() {
 	w.gone.Wait()
 }
 
-// TestACutCable cuts the wire after the server carried statements out, and after
-// it committed them. Its sessions stay, with the locks of the first.
+// TestACutCable cuts the wire after the server ran statements, and after
+// it committed them. The sessions remain, with the locks of the first one.
 func TestACutCable(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
 		w, through := newWire(t, filled(t, p))
-		s := open(t, Options{URL: through, idle: time.Hour}) // the server does not end the cut sessions by itself
+		s := open(t, Options{URL: through, idle: time.Hour}) // so the server does not end the cut sessions itself
 		beat(t, s, 1)
 		fill(t, s, 3)
 		jobs := take(t, s, 1, 3, 1)
 		for i, cut := range []func(){
-			func() { w.swallow.Store(60) }, // the answer to the statements; that to COMMIT is shorter
+			func() { w.swallow.Store(60) }, // the answer to the statements; the answer to COMMIT is shorter
 			func() { // the answer to COMMIT
 				hook := func(*pgx.Conn, bool) {
 					s.fault.Store(nil)

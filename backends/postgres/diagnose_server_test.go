@@ -19,7 +19,7 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// TestExamineSettings sets what disturbs a sidecar as the owner of the database.
+// TestExamineSettings changes, as the owner of the database, settings that disturb a sidecar.
 func TestExamineSettings(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
 		url := filled(t, p)
@@ -77,13 +77,13 @@ func TestExamineTransactions(t *testing.T) {
 }
 
 // TestExamineLocks: a transaction that locks the tables blocks all sidecars, and the check
-// briefly.
+// only briefly.
 func TestExamineLocks(t *testing.T) {
 	if testing.Short() {
 		t.Skip("make check runs this")
 	}
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
-		role := runner(t, p, "lockless") // which sees less than its superior
+		role := runner(t, p, "lockless") // it sees less than a superuser
 		url := filled(t, p)
 		s := open(t, postgres.Options{URL: url})
 		c, err := pgx.Connect(t.Context(), url)
@@ -127,7 +127,7 @@ func TestExamineVacuum(t *testing.T) {
 			INSERT INTO qsidecar.qsidecar_jobs (queue) SELECT 'q' FROM generate_series(1, 1000); DELETE FROM qsidecar.qsidecar_jobs`)
 		few := diagnose.DefaultThresholds()
 		few.DeadRows = 500
-		soon := func(w want) { // the server counts when it finds the time
+		soon := func(w want) { // the server updates its counts with a delay
 			t.Helper()
 			s := open(t, postgres.Options{URL: url, Look: true})
 			testwait.Until(t, fmt.Sprintf("it finds %+v", w), func() bool {
@@ -204,7 +204,7 @@ func TestExaminePooled(t *testing.T) {
 	})
 }
 
-// TestExamineStandby checks a server that takes no writes.
+// TestExamineStandby checks a server that doesn't accept writes.
 func TestExamineStandby(t *testing.T) {
 	if testing.Short() {
 		t.Skip("make check runs this")

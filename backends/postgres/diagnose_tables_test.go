@@ -44,8 +44,8 @@ func (w want) is(f backends.Finding) bool {
 	return f.Severity == w.grade && f.Topic == w.topic && strings.Contains(f.Text, w.text) && strings.Contains(f.Fix, w.do)
 }
 
-// examined checks the database. It fails if that changed anything, or if a finding lacks a
-// text or a fix.
+// examined checks the database. It fails if the check changed anything, or if a finding has no
+// text or no fix.
 func examined(t *testing.T, o postgres.Options, th diagnose.Thresholds) []backends.Finding {
 	t.Helper()
 	o.Look = true
@@ -70,13 +70,13 @@ func examined(t *testing.T, o postgres.Options, th diagnose.Thresholds) []backen
 	return found
 }
 
-// allOf returns all that a check could change in a database: the definition and the rows of
-// each relation.
+// allOf returns everything that a check could change in a database: the definition and the rows
+// of each relation.
 func allOf(t *testing.T, config *pgx.ConnConfig) map[string]string {
 	t.Helper()
 	config = config.Copy()
 	config.User, config.Password = "postgres", ""       // this role reads everything
-	config.DefaultQueryExecMode = pgx.QueryExecModeExec // it may be a pooler
+	config.DefaultQueryExecMode = pgx.QueryExecModeExec // the server can be a pooler
 	c, err := pgx.ConnectConfig(t.Context(), config)
 	if err != nil {
 		t.Fatal(err)
@@ -103,7 +103,7 @@ func allOf(t *testing.T, config *pgx.ConnConfig) map[string]string {
 	return all
 }
 
-// has fails if a wanted finding is missing, or if there is another problem.
+// has fails if a finding of `wanted` is missing, or if there is another problem.
 func has(t *testing.T, found []backends.Finding, wanted ...want) {
 	t.Helper()
 	used := make([]bool, len(found))
@@ -133,7 +133,7 @@ func listed(found []backends.Finding) string {
 	return b.String()
 }
 
-// runner creates a role that runs a sidecar. It is dropped after the databases that grant
+// runner creates a role that runs a sidecar. It drops the role after the databases that grant
 // it rights.
 func runner(t *testing.T, p *testserver.Postgres, name string) string {
 	t.Helper()
@@ -148,7 +148,7 @@ func runner(t *testing.T, p *testserver.Postgres, name string) string {
 	return name
 }
 
-// tables creates the tables, and grants the role their use.
+// tables creates the tables, and grants the role the rights of a sidecar.
 func tables(t *testing.T, url, role string) {
 	t.Helper()
 	open(t, postgres.Options{URL: url})
@@ -156,15 +156,15 @@ func tables(t *testing.T, url, role string) {
 		GRANT USAGE ON ALL SEQUENCES IN SCHEMA qsidecar TO %[1]s`, role))
 }
 
-// TestExamineHealthy checks a healthy database as a role that has the rights of a sidecar
-// alone.
+// TestExamineHealthy checks a healthy database as a role that has only the rights of a
+// sidecar.
 func TestExamineHealthy(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
 		role := runner(t, p, "healthy")
 		url := filled(t, p)
 		tables(t, url, role)
 		patient := diagnose.DefaultThresholds()
-		patient.Clock = time.Hour // this machine may stand still between two looks at clocks
+		patient.Clock = time.Hour // this machine can stall between two readings of the clocks
 		found := examined(t, postgres.Options{URL: as(t, url, role)}, patient)
 		has(t, found,
 			want{backends.SeverityInfo, "server", "PostgreSQL " + p.Version, ""},
@@ -190,7 +190,7 @@ func TestExamineHealthy(t *testing.T) {
 	})
 }
 
-// TestExamineNoTables: without tables the findings name the rights that are missing.
+// TestExamineNoTables: without tables, the findings name the missing rights.
 func TestExamineNoTables(t *testing.T) {
 	if testing.Short() {
 		t.Skip("make check runs this")
@@ -229,7 +229,7 @@ func TestExamineNoTables(t *testing.T) {
 	})
 }
 
-// TestExamineTables breaks all that the tables need at once.
+// TestExamineTables breaks everything that the tables need at once.
 func TestExamineTables(t *testing.T) {
 	if testing.Short() {
 		t.Skip("make check runs this")
@@ -260,7 +260,7 @@ func TestExamineTables(t *testing.T) {
 			want{backends.SeverityError, "durability", "qsidecar.qsidecar_keys is an unlogged table", "SET LOGGED"},
 			want{backends.SeverityError, "security", "row level security of qsidecar.qsidecar_jobs hides rows from role fenced", "BYPASSRLS"},
 			want{backends.SeverityWarning, "vacuum", "autovacuum is switched off", "RESET (autovacuum_enabled)"})
-		has(t, examined(t, postgres.Options{URL: url}, diagnose.DefaultThresholds()), // the owner is above row security
+		has(t, examined(t, postgres.Options{URL: url}, diagnose.DefaultThresholds()), // row security doesn't apply to the owner
 			want{backends.SeverityInfo, "security", "does not hold for role postgres", ""},
 			want{backends.SeverityError, "indexes", "", ""}, want{backends.SeverityError, "plan", "", ""},
 			want{backends.SeverityError, "triggers", "", ""}, want{backends.SeverityError, "durability", "", ""})

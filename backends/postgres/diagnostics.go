@@ -12,14 +12,14 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// This file is what package diagnose uses of a Store, beside the exported methods that
-// package backends names.
+// This file holds what package diagnose uses of a Store, in addition to the exported methods
+// that implement interfaces of package backends.
 
 // Setup is how a Store uses its database.
 type Setup struct {
 	Schema         string
 	MaxConnections int
-	Pooled         bool     // a pooler hands out sessions per transaction
+	Pooled         bool     // a pooler assigns a session to each transaction
 	Settings       []string // the names of the settings that its sessions change
 	SetLocal       string   // the statement that changes them for a transaction
 }
@@ -30,9 +30,9 @@ func (s *Store) Setup() Setup {
 		Settings: slices.Collect(maps.Keys(s.o.settings())), SetLocal: s.o.setting(true)}
 }
 
-// Session runs f with a connection outside of the pool. It has the settings of the
-// pool's connections, and prepares no statements by itself. Errors have the kinds that
-// package backends names.
+// Session runs f with a connection outside the pool. The connection has the settings of the
+// pool's connections, but doesn't prepare statements on its own. Session returns the errors
+// that package backends defines.
 func (s *Store) Session(ctx context.Context, f func(ctx context.Context, c *pgx.Conn) error) (err error) {
 	ctx, done := s.Bound(ctx)
 	defer done()
@@ -47,8 +47,8 @@ func (s *Store) Session(ctx context.Context, f func(ctx context.Context, c *pgx.
 	return s.Outcome(ctx, err)
 }
 
-// ClaimStatements returns the statements with which one job of the queue is claimed,
-// with arguments: the fast path first, then the full one.
+// ClaimStatements returns the statements that claim one job of the queue, with their
+// arguments: first the lean statement, then the full one.
 func (s *Store) ClaimStatements(queue backends.Policy) []*pgx.QueuedQuery {
 	return []*pgx.QueuedQuery{s.claimStatement(queue, 1, true), s.claimStatement(queue, 1, false)}
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// grammar implements backends.Grammar.
+// grammar implements backends.Dialect.
 type grammar struct{ schema string }
 
 // Dialect implements backends.Adopter.
@@ -25,13 +25,13 @@ func (g grammar) Table(schema, name string) string {
 
 func (g grammar) SidecarTable(table string) string { return g.Table(g.schema, table) }
 
-// Text is a literal without a type: it takes that of its column. The E form means
-// the same whatever standard_conforming_strings says.
+// Text returns a literal without a type, which gets the type of its column. The E form doesn't
+// depend on standard_conforming_strings.
 func (g grammar) Text(literal string) string {
 	return ` E'` + strings.NewReplacer(`\`, `\\`, `'`, `''`).Replace(literal) + `'`
 }
 
-// Constant is the same: the server reads numbers, and the words for true and false.
+// Constant returns Text(literal): the server converts the text to a number or a boolean.
 func (g grammar) Constant(literal string, _ backends.Column) string { return g.Text(literal) }
 
 func (g grammar) Arg(n int, c backends.Column) string {
@@ -46,20 +46,20 @@ var (
 	oneByName = regexp.MustCompile(`^(character|bit)($|\[)`)
 )
 
-// unlimited is the type without its limit of length or precision. An explicit cast cuts
-// a value to that limit. An assignment refuses the value, and a comparison finds no row.
+// unlimited returns the type without its limit of length or precision. An explicit cast truncates
+// a value to that limit. Without the limit, an assignment fails and a comparison finds no row.
 func unlimited(typ string) string {
-	if strings.Contains(typ, `"`) { // a name of the owner's
+	if strings.Contains(typ, `"`) { // a type name of the table's owner
 		return typ
 	}
 	typ = typeLimit.ReplaceAllString(typ, "")
-	if m := oneByName.FindStringSubmatch(typ); m != nil { // without a length these mean a length of 1
+	if m := oneByName.FindStringSubmatch(typ); m != nil { // without a length they mean a length of 1
 		typ = map[string]string{"character": "bpchar", "bit": "bit varying"}[m[1]] + typ[len(m[1]):]
 	}
 	return typ
 }
 
-// Exact is Arg: the server refuses what it cannot store.
+// ExactArg returns Arg(n, c): the server rejects values that it can't store.
 func (g grammar) ExactArg(n int, c backends.Column) string { return g.Arg(n, c) }
 
 func (g grammar) IntArg(n int) string  { return fmt.Sprintf("$%d::bigint", n) }
@@ -101,8 +101,8 @@ func (g grammar) ByteLength(c backends.Column) string {
 	return "octet_length(" + g.AsBytes(c) + ")"
 }
 
-// Clock cuts the present time to what the column holds, so that what is written is
-// what is read.
+// Now returns the present time, truncated to the precision of the column. The value that is
+// written is then the value that is read.
 func (g grammar) Now(c backends.Column, utc bool) string {
 	return g.at(c, utc, g.now())
 }
@@ -122,8 +122,7 @@ func (g grammar) at(c backends.Column, utc bool, instant string) string {
 	return instant + "::" + c.Type
 }
 
-// Millis of a time without end is NULL; what lies outside the years 1 to 9999 counts as
-// the first or the last moment of them.
+// ToMillis returns NULL for an infinite time. It clamps other times to the years 1 to 9999.
 func (g grammar) ToMillis(c backends.Column, utc bool) string {
 	value := g.Name(c.Name)
 	switch {
@@ -180,8 +179,8 @@ func (g grammar) Insert(table string, names, values []string, id backends.Column
 	return sql + " RETURNING " + g.ToText(g.Name(id.Name))
 }
 
-// Fence is no number of qsidecar_line: the transaction of a held job would count among those
-// that may own a position, for as long as it is open.
+// Fence doesn't use the sequence qsidecar_line: an open transaction with a claimed job would count
+// among the transactions that can own a position, until it ends.
 func (grammar) Fence() string {
 	return "(extract(epoch FROM pg_catalog.clock_timestamp()) * 1000000)::bigint"
 }

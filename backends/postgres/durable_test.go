@@ -13,11 +13,11 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// TestAnsweredIsOnDisk: the server crashes as soon as a write is answered, and has it
-// (design.md §2.1). Only a commit of nothing but claims need not wait for the disk.
+// TestAnsweredIsOnDisk: the server crashes as soon as a write has been answered, and still has
+// the write (design.md §2.1). Only a commit of claims alone need not wait for the disk.
 func TestAnsweredIsOnDisk(t *testing.T) {
-	t.Setenv(testserver.EnvURL, "") // a server that may be harmed
-	// What no commit waits for is in no file before the crash (see stopLogWriter).
+	t.Setenv(testserver.EnvURL, "") // a server that can be damaged
+	// Data that no commit waits for is in no file before the crash (see stopLogWriter).
 	p, err := testserver.StartPostgres(t.Context(), testserver.NewestPostgres, testserver.Options{Durable: true, Settings: map[string]string{
 		"wal_writer_delay": "10s", "wal_writer_flush_after": "1GB", "wal_level": "minimal", "max_wal_senders": "0", "autovacuum": "off",
 	}})
@@ -39,7 +39,7 @@ func TestAnsweredIsOnDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	jobs := r.Claims[0].Jobs
-	must(t, p.Admin(), "CREATE TABLE synced ()") // with it the claims
+	must(t, p.Admin(), "CREATE TABLE synced ()") // also syncs the claims
 	one := func(n int) []backends.Lease { return []backends.Lease{{Job: jobs[n].ID, Token: jobs[n].Token}} }
 	write := func(w backends.Write) func(*Store) error {
 		return func(s *Store) error {
@@ -84,7 +84,7 @@ func TestAnsweredIsOnDisk(t *testing.T) {
 	} {
 		t.Run(step.name, func(t *testing.T) {
 			writer := stopLogWriter(t, p)
-			s := open(t, Options{URL: p.Admin()}) // the one before lost its connections
+			s := open(t, Options{URL: p.Admin()}) // the previous Store lost its connections
 			if err := step.do(s); err != nil {
 				t.Fatal(err)
 			}
@@ -104,8 +104,8 @@ func TestAnsweredIsOnDisk(t *testing.T) {
 	}
 }
 
-// stopLogWriter stops the process that brings to the disk what no commit waits for, and
-// returns its id for crash. It stops it asleep: it holds no lock that others wait for.
+// stopLogWriter stops the process that writes data to the disk that no commit waits for. It
+// returns its id for crash. It stops the process while it sleeps, when it holds no locks.
 func stopLogWriter(t *testing.T, p *testserver.Postgres) (pid int) {
 	t.Helper()
 	c, err := pgx.Connect(t.Context(), p.Admin())
@@ -116,7 +116,7 @@ func stopLogWriter(t *testing.T, p *testserver.Postgres) (pid int) {
 	testwait.Until(t, "the log's writer sleeps", func() bool {
 		asleep := false
 		if err := c.QueryRow(t.Context(), "SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'").Scan(&pid); err != nil {
-			return false // it is not there yet
+			return false // the process has not started yet
 		}
 		if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
 			return false // it ended
@@ -130,8 +130,8 @@ func stopLogWriter(t *testing.T, p *testserver.Postgres) (pid int) {
 	return pid
 }
 
-// crash kills one of the server's processes, at which the whole server drops its memory
-// and starts again from its files.
+// crash kills one of the server's processes. The whole server then drops its memory and
+// restarts from its files.
 func crash(t *testing.T, p *testserver.Postgres, pid int) error {
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		return err

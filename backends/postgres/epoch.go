@@ -14,42 +14,42 @@ import (
 	"github.com/qsidecar/qsidecar/backends/internal/cursor"
 )
 
-// A server that crashed forgets the transactions whose commits had not reached its
-// disk, and gives their numbers to others: what pg_xact_status says of such a
-// number is about somebody else. So does a standby that took over. Both lose the
-// row of qsidecar_epoch, whose table is not logged. A commit's outcome that is asked
-// for is judged by the epoch that its session, or its transaction, saw. An epoch is
-// SYSTEM/TIMELINE/RANDOM: it also tells whether one server is the successor of another.
+// A server that crashed forgets the transactions whose commits had not reached its disk, and
+// reuses their numbers. So pg_xact_status of such a number can describe another transaction.
+// The same happens when a standby takes over. In both cases the row of qsidecar_epoch is lost,
+// because its table is unlogged. When the Store asks for a commit's outcome, it compares the
+// epoch with the one that the commit's session or transaction read. An epoch is
+// SYSTEM/TIMELINE/RANDOM, so it also shows whether one server is the successor of another.
 //
-// Such a server also loses positions and gives the same ones again, so cursors are reset
-// when the epoch changes. A session's epoch is read before its first use. No claim in the
-// session can therefore rely on a cursor of another epoch. Behind a pooler, the first
-// transaction of an epoch still can; the next look finds what it missed.
+// Such a server also loses positions and assigns the same ones again. The Store therefore resets its
+// cursors when the epoch changes. It reads a session's epoch before the session's first use, so no
+// claim in the session can rely on a cursor of another epoch. Behind a pooler, the first
+// transaction of an epoch still can. The next scan of driver.Look finds the jobs that it missed.
 
 const (
 	epochSQL = `SELECT epoch FROM {s}.qsidecar_epoch`
-	// newEpochSQL begins one where there is none. It is its own transaction.
+	// newEpochSQL stores an epoch if there is none. It is its own transaction.
 	newEpochSQL = `INSERT INTO {s}.qsidecar_epoch (one, epoch)
 		SELECT 1, system_identifier || '/' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) || '/' || $1 FROM pg_control_system()
 		ON CONFLICT (one) DO NOTHING`
-	// plainEpochSQL is for servers that do not tell their identity. The outcome of a commit
-	// stays unknown there if the server crashed.
+	// plainEpochSQL is for servers that don't reveal their identity. If such a server
+	// crashes, the outcome of a commit stays unknown.
 	plainEpochSQL = `INSERT INTO {s}.qsidecar_epoch (one, epoch) VALUES (1, $1) ON CONFLICT (one) DO NOTHING`
 )
 
-// succeeds reports whether the server of epoch a is that of b, or took over from it.
+// succeeds reports whether the server of epoch a is the server of epoch b or its successor.
 func succeeds(a, b string) bool {
 	x, y := strings.Split(a, "/"), strings.Split(b, "/")
-	return len(x) == 3 && len(y) == 3 && x[0] == y[0] && x[1] >= y[1] // timelines are hexadecimal, of 8 digits
+	return len(x) == 3 && len(y) == 3 && x[0] == y[0] && x[1] >= y[1] // timelines are hexadecimal, with 8 digits
 }
 
-// epochs is how a Store knows the time between two crashes.
+// epochs is a Store's state about epochs. An epoch is the time between two crashes.
 type epochs struct {
 	read    string
-	missing atomic.Bool // a transaction of a pooler's session saw none
+	missing atomic.Bool // a transaction in a pooler's session found no epoch
 
 	mu      sync.Mutex
-	current string // the latest that was seen
+	current string // the latest epoch that a session read
 }
 
 // enter resets the cursors if the epoch differs from the current one.
@@ -66,8 +66,8 @@ func (s *Store) enter(epoch string) {
 	s.Cursors.Reset()
 }
 
-// beganIn is for the cursors to know a transaction by that begins now: Never where its
-// session is of another epoch than theirs.
+// beganIn returns the event at which the cursors place a transaction that begins now. It returns
+// Never if the transaction's session is of another epoch than the cursors.
 func (s *Store) beganIn(epoch string) cursor.Event {
 	s.epochs.mu.Lock()
 	defer s.epochs.mu.Unlock()
@@ -77,8 +77,8 @@ func (s *Store) beganIn(epoch string) cursor.Event {
 	return s.Cursors.Now()
 }
 
-// readEpoch reads it by q, whose session stays the same, and begins one where
-// there is none. Empty: there is no table for it yet, or it cannot be written.
+// readEpoch reads the epoch through q, which must stay in one session, and stores a new epoch if
+// there is none. It returns "" if the table doesn't exist yet or can't be written.
 func (s *Store) readEpoch(ctx context.Context, q interface {
 	querier
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
@@ -101,18 +101,19 @@ func (s *Store) readEpoch(ctx context.Context, q interface {
 	return epoch, err
 }
 
-// noEpochs: there is no such table or schema, or the server only reads.
+// noEpochs reports whether the table or schema doesn't exist, or the server is read-only.
 func noEpochs(err error) bool {
 	said, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && slices.Contains([]string{"42P01", "3F000", "25006"}, said.Code)
 }
 
-// readEpoch has a transaction of a session that may be another each time see the epoch.
+// readEpoch makes the transaction read the epoch. Behind a pooler, each transaction can be in another session.
 func (t *tx) readEpoch() {
 	t.each(t.s.epochs.read, func(rows pgx.Rows) error { return rows.Scan(&t.epoch) })
 }
 
-// ensureEpoch begins one where a session saw none: of the Store's own, when it was opened.
+// ensureEpoch stores an epoch if the session of c found none when it was opened. Behind a pooler, it
+// does so if any transaction found none.
 func (s *Store) ensureEpoch(ctx context.Context, c *pgx.Conn) {
 	x := sessionOf(c)
 	if s.pooled && !s.epochs.missing.Load() || !s.pooled && x.epoch != "" {
@@ -120,7 +121,7 @@ func (s *Store) ensureEpoch(ctx context.Context, c *pgx.Conn) {
 	}
 	epoch, err := s.readEpoch(ctx, c)
 	if err != nil || epoch == "" {
-		s.log.Debug("the server has no epoch", "place", s.place, "error", err) // the next one tries again
+		s.log.Debug("the server has no epoch", "place", s.place, "error", err) // the next transaction retries
 		return
 	}
 	s.enter(epoch)

@@ -17,13 +17,13 @@ import (
 
 var errClosed = errors.New("the database handle was closed")
 
-// lostError: the connection went before the commit, and nothing was written.
+// lostError means that the connection broke before the commit, so nothing was written.
 type lostError struct{ err error }
 
 func (e *lostError) Error() string { return e.err.Error() }
 func (e *lostError) Unwrap() error { return e.err }
 
-// fromServer: err is what the server said, not what became of the connection.
+// fromServer reports whether err came from the server and not from the connection.
 func fromServer(err error) bool {
 	var said *pgconn.PgError
 	return errors.As(err, &said)
@@ -31,12 +31,12 @@ func fromServer(err error) bool {
 
 const diskFull = "53100"
 
-// stalePlan is the server's routine that refuses a cached plan whose rows have another type by
-// now. The SQLSTATE has more meanings, and the message is in the server's language.
+// stalePlan is the server's routine that rejects a cached plan whose rows now have another type.
+// The SQLSTATE has other meanings too, and the message is in the server's language.
 const stalePlan = "RevalidateCachedQuery"
 
-// transient: the same transaction, run again at once, may well succeed. COMMIT
-// has its own treatment: whatever else fails has written nothing.
+// transient reports whether the same transaction can succeed if it runs again at once. Every
+// failed statement except COMMIT has written nothing. Commit handles COMMIT itself.
 func transient(err error) bool {
 	if known(err) {
 		return false
@@ -47,7 +47,7 @@ func transient(err error) bool {
 	if said, ok := errors.AsType[*pgconn.PgError](err); ok {
 		switch said.Code {
 		case "40001", "40P01", // serialization, deadlock
-			"57P01", "57P02", "25P03", "25P04", "57P05", // this connection was ended
+			"57P01", "57P02", "25P03", "25P04", "57P05", // the connection was terminated
 			"0A000", "26000": // a cached plan or statement went stale
 			return said.Code != "0A000" || said.Routine == stalePlan
 		}
@@ -57,25 +57,25 @@ func transient(err error) bool {
 	return !errors.As(err, &refused) && broken(err)
 }
 
-// broken: the connection is gone.
+// broken reports whether the connection is gone.
 func broken(err error) bool {
 	var n net.Error
 	return errors.As(err, &n) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) ||
 		pgconn.SafeToRetry(err) || strings.Contains(err.Error(), "conn closed")
 }
 
-// readOnly: the server can't be written to. It is a standby, or refuses writes by its settings.
-// A standby also has the SQLSTATE of all that is not supported: the routine tells.
+// readOnly reports whether the server doesn't accept writes: it is a standby, or its settings forbid them.
+// A standby shares the SQLSTATE of unsupported features, so only the routine identifies it.
 func readOnly(err error) bool {
 	said, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && (said.Code == "25006" || said.Code == "0A000" && slices.Contains(standbys, said.Routine))
 }
 
-// standbys are the server's routines that refuse something because it is a standby:
-// READ WRITE (a setting to check), and a table that is not logged.
+// standbys are the server's routines that reject something because the server is a standby:
+// setting READ WRITE, and reading an unlogged table.
 var standbys = []string{"call_bool_check_hook", "get_relation_info"}
 
-// withKind gives an error its kind and says it in words that help.
+// withKind classifies an error and adds the address and, if it can, a fix.
 func (s *Store) withKind(err error) error {
 	if err == nil || known(err) {
 		return err
@@ -113,7 +113,7 @@ func (s *Store) withKind(err error) error {
 	return fmt.Errorf("%s: %w", s.place, err)
 }
 
-// words are the server's own, with what it added.
+// words returns the server's message with its detail, hint and SQLSTATE.
 func words(e *pgconn.PgError) string {
 	text := e.Message
 	if e.Detail != "" {
@@ -128,19 +128,19 @@ func words(e *pgconn.PgError) string {
 type kind int
 
 const (
-	internal kind = iota // a fault of this program or of its schema
-	down                 // the database cannot be had just now
-	refused              // the database will not have this change
+	internal kind = iota // a defect of this program or of its schema
+	down                 // the database is unavailable now
+	refused              // the database rejects this change
 )
 
-// kindOf says what an SQLSTATE means for a caller.
+// kindOf returns what an SQLSTATE means for a caller.
 func kindOf(code string) kind {
 	switch code {
 	case "40001", "40P01", "55P03", "57014", "3D000": // conflicts; locks; timeout or cancel; no such database
 		return down
 	case "54000", "54001", "54011", "54023": // limits of one statement
 		return refused
-	case "22P02", "22P03", "22021": // texts in another form or encoding than it has: also what a caller sent
+	case "22P02", "22P03", "22021": // texts of the wrong form or encoding, which a caller can send
 		return refused
 	}
 	switch code[:2] {
@@ -152,10 +152,10 @@ func kindOf(code string) kind {
 		"34", "3B", "3D", "3F", "40", "42", "54", "55", "72", "F0", "HV", "XX":
 		return internal
 	}
-	return refused // a class of somebody's own: a trigger said it
+	return refused // a custom SQLSTATE, raised by a trigger
 }
 
-// retryCause is why a transient error has a transaction tried again.
+// retryCause returns the reason for the retry after a transient error, for the statistics.
 func retryCause(err error) int {
 	if said, ok := errors.AsType[*pgconn.PgError](err); ok && strings.HasPrefix(said.Code, "40") {
 		return backends.RetryConflict

@@ -15,8 +15,8 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// TestSessionsAreEnded ends a session of the Store with every few requests, before, with
-// or after the request, and holds every answer to what is in the table.
+// TestSessionsAreEnded ends a session of the Store every few requests, before, during
+// or after the request, and compares every answer with the table.
 func TestSessionsAreEnded(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
 		url := filled(t, p)
@@ -56,7 +56,7 @@ func TestSessionsAreEnded(t *testing.T) {
 	})
 }
 
-// fate is what the answers say of a job.
+// fate is a job's state according to the answers.
 type fate int
 
 const (
@@ -65,7 +65,7 @@ const (
 	unsure // an outcome stayed unknown
 )
 
-// ledger is what the answers of commits promised.
+// ledger records what the answers of commits promised.
 type ledger struct {
 	t               *testing.T
 	s               *Store
@@ -74,7 +74,7 @@ type ledger struct {
 	failed, unknown int
 }
 
-// round stores a job, claims one and acks what the round before claimed.
+// round stores a job, claims one, and acks the jobs that the previous round claimed.
 func (k *ledger) round(i int) {
 	payload := fmt.Sprint(i)
 	b := claimBatch(1, 1, uint64(i))
@@ -139,8 +139,8 @@ func (k *ledger) check() {
 	}
 }
 
-// TestPassedOver: a trigger that swallows a change is a refusal, never a lost
-// lease or a stored job.
+// TestPassedOver: a trigger that suppresses a change makes the Store refuse it. The Store never
+// reports a lost lease or a stored job.
 func TestPassedOver(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
 		s := open(t, Options{URL: filled(t, p)})
@@ -217,7 +217,7 @@ func TestErrors(t *testing.T) {
 	})
 }
 
-// TestATableLock: who locks the table makes commits wait, and their contexts end them.
+// TestATableLock: a program that locks the table makes commits wait until their contexts end.
 func TestATableLock(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
 		s := open(t, Options{URL: filled(t, p)})
@@ -257,7 +257,7 @@ func TestTimeouts(t *testing.T) {
 			t.Errorf("application_name is %q, statement_timeout %q, %v", name, timeout, err)
 		}
 		begun(t, s.o.URL, `LOCK TABLE qsidecar.qsidecar_jobs`)
-		s.o.StatementTimeout = 100 * time.Millisecond // of the sessions from now on, and of whatever they wait for
+		s.o.StatementTimeout = 100 * time.Millisecond // of later sessions, and also limits waits for locks
 		s.pool.Reset()
 		_, err := s.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}}}})
 		if !backends.Retryable(err) || !strings.Contains(err.Error(), "statement timeout") {
@@ -266,7 +266,7 @@ func TestTimeouts(t *testing.T) {
 	})
 }
 
-// TestStatus are the answers to what became of a transaction.
+// TestStatus checks the answers about the outcome of a transaction.
 func TestStatus(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
 		s := open(t, Options{URL: filled(t, p)})
@@ -306,7 +306,7 @@ func TestStatus(t *testing.T) {
 	})
 }
 
-// TestMeaning: which answers are believed.
+// TestMeaning: which answers the Store relies on.
 func TestMeaning(t *testing.T) {
 	const epoch = "700/0000000A/then"
 	for _, c := range []struct {
@@ -322,7 +322,7 @@ func TestMeaning(t *testing.T) {
 		// It crashed, or a standby took over.
 		{asked{false, "700/0000000A/now", "aborted"}, epoch, neverHappened},
 		{asked{false, "700/0000000B/now", statusFuture}, epoch, neverHappened},
-		{asked{false, "700/0000000B/now", "in progress"}, epoch, neverHappened}, // another's, which must not be ended
+		{asked{false, "700/0000000B/now", "in progress"}, epoch, neverHappened}, // another transaction, which must not be ended
 		{asked{false, "700/0000000B/now", "committed"}, epoch, unknowable},
 		// A standby, an old primary, and another server.
 		{asked{true, "", statusFuture}, epoch, undecided},
@@ -330,7 +330,7 @@ func TestMeaning(t *testing.T) {
 		{asked{false, "700/00000009/now", statusFuture}, epoch, undecided},
 		{asked{false, "701/0000000A/now", statusFuture}, epoch, unknowable},
 		{asked{false, "701/0000000B/now", "aborted"}, epoch, unknowable},
-		// A server that does not tell its identity, and a session that saw none.
+		// A server that does not reveal its identity, and a session that found no epoch.
 		{asked{false, "now", "aborted"}, "then", unknowable},
 		{asked{false, "then", "aborted"}, "then", neverHappened},
 		{asked{false, epoch, "aborted"}, "", unknowable},

@@ -14,12 +14,12 @@ import (
 
 var _ backends.TxClaimer = (*Store)(nil)
 
-// heldTx is a connection of no pool, whose transaction is open for as long as a
-// worker works.
+// heldTx is a backends.OpenTx: a connection outside the pool, whose transaction stays open
+// while a worker runs its job.
 type heldTx struct {
 	s    *Store
 	c    *pgx.Conn
-	t    *tx // nil: there is no transaction
+	t    *tx // nil if no transaction is open
 	idle time.Duration
 }
 
@@ -47,8 +47,8 @@ func (h *heldTx) Do(ctx context.Context, statements ...*backends.Statement) erro
 	return h.failed(ctx, h.t.Do(ctx, statements...))
 }
 
-// begin queues the start of the transaction. Its settings end with it: behind a pooler
-// another client may have the session next.
+// begin queues the start of the transaction. Its settings end with the transaction: behind a
+// pooler, another client can get the session next.
 func (h *heldTx) begin() {
 	h.t = h.newTx()
 	h.t.begin()
@@ -59,13 +59,13 @@ func (h *heldTx) newTx() *tx {
 	return &tx{s: h.s, c: h.c, release: func() { discard(context.Background(), h.c) }, batch: &pgx.Batch{}, epoch: sessionOf(h.c).epoch}
 }
 
-// failed gives an error its kind. Before a COMMIT nothing is written.
+// failed classifies an error. A lost connection returns ErrTxLost: nothing is written before COMMIT.
 func (h *heldTx) failed(ctx context.Context, err error) error {
 	if err == nil || !h.c.IsClosed() {
 		return lockedOut(h.s.Outcome(ctx, err))
 	}
 	if h.t != nil {
-		h.s.orphans.add(h.c) // its server may not know it yet
+		h.s.orphans.add(h.c) // the server may not have noticed it yet
 		h.t = nil
 	}
 	return fmt.Errorf("%w: %w", backends.ErrTxLost, err)
@@ -76,7 +76,7 @@ const (
 	toSavepoint = "ROLLBACK TO SAVEPOINT qsidecar"
 )
 
-// CommitWith implements backends.Hold.
+// CommitWith implements backends.OpenTx.
 func (h *heldTx) CommitWith(ctx context.Context, b backends.Batch, hooks backends.TxHooks) (backends.Results, error) {
 	ctx, done := h.s.Bound(ctx)
 	defer done()
@@ -118,8 +118,8 @@ func (h *heldTx) CommitWith(ctx context.Context, b backends.Batch, hooks backend
 	return k.Committed(), nil
 }
 
-// undo takes back what was done since the savepoint; sent: the server knows of that.
-// It has time of its own: ctx may be over.
+// undo rolls back to the savepoint. sent is true if the server got any statements since then.
+// It has its own time limit, because ctx may have ended.
 func (h *heldTx) undo(ctx context.Context, sent bool) error {
 	if h.c.IsClosed() {
 		return errors.New("the connection was lost")
@@ -136,7 +136,7 @@ func (h *heldTx) undo(ctx context.Context, sent bool) error {
 	return err
 }
 
-// Rollback implements backends.Hold.
+// Rollback implements backends.OpenTx.
 func (h *heldTx) Rollback(ctx context.Context) error {
 	if h.c.IsClosed() {
 		return h.failed(ctx, errors.New("it was lost before"))
@@ -152,15 +152,15 @@ func (h *heldTx) Rollback(ctx context.Context) error {
 	return nil
 }
 
-// Ping implements backends.Hold.
+// Ping implements backends.OpenTx.
 func (h *heldTx) Ping(ctx context.Context) error {
 	ctx, done := h.s.Bound(ctx)
 	defer done()
 	return h.failed(ctx, h.c.Ping(ctx))
 }
 
-// Open implements backends.Hold.
+// Open implements backends.OpenTx.
 func (h *heldTx) Open() bool { return h.t != nil && !h.c.IsClosed() }
 
-// Close implements backends.Hold.
+// Close implements backends.OpenTx.
 func (h *heldTx) Close() { discard(context.Background(), h.c) }

@@ -11,8 +11,8 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// TestHoldCommitLost: the connection of a held transaction breaks before its COMMIT, or
-// after it: what became of it is found out.
+// TestHoldCommitLost: the connection of an open transaction breaks before or after its
+// COMMIT. The Store finds out the outcome.
 func TestHoldCommitLost(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
 		for name, before := range map[string]bool{"before": true, "after": false} {
@@ -36,7 +36,7 @@ func TestHoldCommitLost(t *testing.T) {
 	})
 }
 
-// TestHoldGoesOn: what is refused is undone, and no more: the transaction goes on.
+// TestHoldGoesOn: a refused write is undone and nothing else, and the transaction continues.
 func TestHoldGoesOn(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
 		s := open(t, Options{URL: filled(t, p)})
@@ -61,7 +61,7 @@ func TestHoldGoesOn(t *testing.T) {
 	})
 }
 
-// TestHoldIdle: the server ends a connection that says nothing.
+// TestHoldIdle: the server ends a connection that is idle.
 func TestHoldIdle(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
 		s := open(t, Options{URL: filled(t, p)})
@@ -71,7 +71,7 @@ func TestHoldIdle(t *testing.T) {
 		if err := h.Do(t.Context(), &backends.Statement{Text: "SELECT current_setting('idle_in_transaction_session_timeout')", Row: func(cells [][]byte) error { idle = string(cells[0]); return nil }}); err != nil || idle != "1min" {
 			t.Fatalf("the server ends it after %q, %v", idle, err)
 		}
-		// From the end of this statement on the time is short, whatever came before.
+		// The timeout is short from the end of this statement on, whatever it was before.
 		if err := h.Do(t.Context(), &backends.Statement{Text: "SET LOCAL idle_in_transaction_session_timeout = 1"}); err != nil {
 			t.Fatal(err)
 		}
@@ -82,12 +82,12 @@ func TestHoldIdle(t *testing.T) {
 	})
 }
 
-// adds changes the row.
+// adds changes the row in the transaction.
 var adds = backends.TxHooks{Writes: true, Before: func(ctx context.Context, sql backends.SQL, _ *backends.Batch) error {
 	return sql.Do(ctx, &backends.Statement{Text: "UPDATE q SET n = n + 1"})
 }}
 
-// held has a transaction that has locked the row.
+// held returns an open transaction that has locked the row.
 func held(t *testing.T, s *Store) backends.OpenTx {
 	t.Helper()
 	h, err := s.OpenTx(t.Context(), time.Minute)

@@ -25,7 +25,7 @@ func (t *tx) Stats(ctx context.Context, queues []string) (all []backends.QueueSt
 	return all, t.send(ctx)
 }
 
-// statsOfAll counts all queues together, so that a queue with few jobs costs next to nothing.
+// statsOfAll counts all queues together, so a queue with few jobs costs almost nothing.
 func (t *tx) statsOfAll(ctx context.Context) ([]backends.QueueStats, error) {
 	var tally core.Tally
 	t.each(t.s.sql.queuesPaused, func(rows pgx.Rows) error {
@@ -82,7 +82,7 @@ func (t *tx) statsOfAll(ctx context.Context) ([]backends.QueueStats, error) {
 	return all, err
 }
 
-// statsOf queues the counts of one queue.
+// statsOf queues the statement that counts one queue's jobs.
 func (t *tx) statsOf(queue string, st *backends.QueueStats) {
 	st.Queue = queue
 	n := core.Counts(st)
@@ -101,8 +101,8 @@ func (t *tx) statsOf(queue string, st *backends.QueueStats) {
 	}, queue, backends.StatsExact+1)
 }
 
-// age is how long ago an instant was: a millisecond at least, because 0 means that there
-// is none.
+// age returns how long ago at was, but at least a millisecond. It returns 0 if at is nil:
+// 0 means that there is no such job.
 func age(now time.Time, at *time.Time) time.Duration {
 	if at == nil {
 		return 0
@@ -110,7 +110,7 @@ func age(now time.Time, at *time.Time) time.Duration {
 	return max(now.Sub(*at), time.Millisecond)
 }
 
-// listPlace is where a list of jobs goes on.
+// listPlace is the position after which a listing of jobs continues.
 type listPlace struct {
 	spot cursor.Spot
 	id   int64
@@ -132,7 +132,7 @@ func (t *tx) Place(ctx context.Context, p backends.Peek, id int64) (place any, f
 		at := map[backends.State]pgtype.Timestamptz{
 			backends.StateScheduled: run, backends.StateClaimed: claimed, backends.StateDone: finished, backends.StateDead: finished,
 		}[p.State]
-		if at.Valid { // it may have left the state
+		if at.Valid { // otherwise the job left the state
 			from.at = at
 		}
 		return nil

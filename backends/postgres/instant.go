@@ -6,15 +6,15 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// The times that the wire has: years 1 to 9999. PostgreSQL has earlier and later ones,
-// and infinity. Rows that were inserted before the tables had a CHECK may hold them.
+// The limits of times in the protocol: years 1 to 9999. PostgreSQL also has earlier and later times,
+// and infinity. Rows from before the tables had a CHECK can hold them.
 var (
-	earliest = time.Date(1, 1, 1, 0, 0, 1, 0, time.UTC) // the zero time means that there is none
+	earliest = time.Date(1, 1, 1, 0, 0, 1, 0, time.UTC) // the zero time means "none"
 	latestAt = time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)
 )
 
-// instant scans a time that must not keep a statement from being read: what lies outside
-// the wire's times counts as the first or the last of them.
+// instant scans a time that must not prevent a row from being read. It clamps the time to the
+// limits of the protocol.
 type instant struct{ to *time.Time }
 
 // ScanTimestamptz implements pgtype.TimestamptzScanner.
@@ -32,7 +32,7 @@ func (i instant) ScanTimestamptz(v pgtype.Timestamptz) error {
 	return nil
 }
 
-// maybe is the same for a column that may be NULL.
+// maybe does the same for a column that can be NULL.
 type maybe struct{ to **time.Time }
 
 // ScanTimestamptz implements pgtype.TimestamptzScanner.

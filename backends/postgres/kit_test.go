@@ -14,7 +14,7 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
-// Queues are counted by pages, however few jobs a test has.
+// Make the Store count queues by pages, however few jobs a test has.
 func init() { core.PageRows = 7 }
 
 func open(t testing.TB, o Options) *Store {
@@ -34,7 +34,7 @@ func open(t testing.TB, o Options) *Store {
 // template is the name of a database of this process with the tables of this version.
 var template = fmt.Sprintf("t%d_template", os.Getpid())
 
-// makeTemplate makes it on a server.
+// makeTemplate creates the template database on a server.
 func makeTemplate(ctx context.Context, p *testserver.Postgres) error {
 	if err := p.Exec(ctx, "CREATE DATABASE "+template+" TEMPLATE template0"); err != nil {
 		return err
@@ -51,14 +51,14 @@ func makeTemplate(ctx context.Context, p *testserver.Postgres) error {
 	return s.Close()
 }
 
-// filled is a database that has the tables of this version: a copy, which costs a
-// fraction of what Open does to make them.
+// filled returns a database that has the tables of this version. It is a copy, which takes a
+// fraction of the time that Open needs to create them.
 func filled(t testing.TB, p *testserver.Postgres) (url string) {
 	t.Helper()
 	return p.Copy(t, template)
 }
 
-// exec runs SQL beside the Store, like psql.
+// exec runs SQL on its own connection, like psql.
 func exec(t testing.TB, url, sql string) error {
 	t.Helper()
 	c, err := pgx.Connect(t.Context(), url)

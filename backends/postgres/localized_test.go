@@ -36,7 +36,7 @@ func (w *wire) inRussian(client, behind net.Conn) {
 	}
 }
 
-// TestLocalizedServer: what an error means does not depend on the server's language.
+// TestLocalizedServer: the meaning of an error does not depend on the server's language.
 func TestLocalizedServer(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
 		url := filled(t, p)

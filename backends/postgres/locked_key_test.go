@@ -9,8 +9,8 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// TestKeyInAnOpenTransaction: a commit with a key that an application has stored in a transaction
-// that is still open does not wait for that to end, and nothing of it happens.
+// TestKeyInAnOpenTransaction: an application has stored a key in a transaction that is still open. A
+// commit with that key doesn't wait for the transaction to end, and writes nothing.
 func TestKeyInAnOpenTransaction(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
 		s := open(t, Options{URL: filled(t, p)})

@@ -10,10 +10,10 @@ import (
 	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
-// Look implements core.Driver, in one statement.
+// Look implements core.Driver with one statement.
 func (d driver) Look(ctx context.Context, q core.Question) (o core.Due, err error) {
 	s := d.Store
-	if s.pooled { // a session of the Store's own has read the epoch
+	if s.pooled { // a session that the Store owns has already read the epoch
 		epoch, err := s.readEpoch(ctx, s.pool)
 		if err != nil {
 			return o, err
@@ -36,7 +36,7 @@ func (d driver) Look(ctx context.Context, q core.Question) (o core.Due, err erro
 	return o, err
 }
 
-// orNull is an instant, or NULL for the zero one.
+// orNull returns nil, which becomes NULL, for the zero time.
 func orNull(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil
@@ -56,7 +56,7 @@ func (t *tx) Promote(ctx context.Context, _ core.Due, limit int, promoted func(q
 	return seen, err
 }
 
-// lockRows runs a statement that locks rows.
+// lockRows runs a statement that locks rows, and returns the rows.
 func (t *tx) lockRows(ctx context.Context, sql string, args ...any) (all []*core.Row, err error) {
 	err = t.ask(ctx, sql, func(rows pgx.Rows) error {
 		r, err := scanRow(rows)

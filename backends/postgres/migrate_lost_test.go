@@ -11,8 +11,8 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
-// vanish closes the clients' ends without a message to the server, and accepts no
-// connection that could cancel a statement.
+// vanish closes the clients' ends without a message to the server. It accepts no further
+// connection, because one could cancel a statement.
 func (w *wire) vanish() {
 	w.listener.Close()
 	w.mu.Lock()
@@ -29,7 +29,7 @@ func endLockHolder(t *testing.T, url string) {
 }
 
 // TestBuiltByTheDead: the server still builds an index for a sidecar that is gone. The next
-// sidecar waits for it, and does not build the index again.
+// sidecar waits for the build, and does not build the index again.
 func TestBuiltByTheDead(t *testing.T) {
 	if testing.Short() {
 		t.Skip("make check runs this")

@@ -12,7 +12,7 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
-// TestOutdatedWithoutDDL: a role without the right to create tables opens older ones.
+// TestOutdatedWithoutDDL: a role without the right to create tables opens tables of an older version.
 func TestOutdatedWithoutDDL(t *testing.T) {
 	if testing.Short() {
 		t.Skip("make check runs this")

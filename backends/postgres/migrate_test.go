@@ -30,7 +30,7 @@ func first(t *testing.T, url, schema string) {
 		INSERT INTO {s}.qsidecar_failures SELECT n, 1, 1, 'nacked', '', now() FROM generate_series(1, 1000) n`))
 }
 
-// shape returns the definitions of all that migrations create.
+// shape returns the definitions of everything that migrations create.
 func shape(t *testing.T, url, schema string) (all []string) {
 	t.Helper()
 	c, err := pgx.Connect(t.Context(), url)
@@ -55,7 +55,7 @@ func shape(t *testing.T, url, schema string) (all []string) {
 	return all
 }
 
-// sees waits until a query answers true.
+// sees waits until a query returns true.
 func sees(t *testing.T, url, what, sql string) {
 	t.Helper()
 	c, err := pgx.Connect(t.Context(), url)
@@ -71,13 +71,13 @@ func sees(t *testing.T, url, what, sql string) {
 	})
 }
 
-// waitsFor returns a query whether a statement waits for a lock.
+// waitsFor returns a query for whether a statement waits for a lock.
 func waitsFor(statement string) string {
 	return fmt.Sprintf(`SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
 		AND wait_event_type = 'Lock' AND query LIKE '%s%%')`, statement)
 }
 
-// opening opens in the background. A machine that pauses does not lose the lock.
+// opening opens a Store in the background. Because of the long idle timeout, a machine that stalls does not lose the lock.
 func opening(t *testing.T, o Options) (done <-chan error) {
 	o.idle = time.Hour
 	c := make(chan error, 1)
@@ -91,7 +91,7 @@ func opening(t *testing.T, o Options) (done <-chan error) {
 	return c
 }
 
-// TestMigrations: all ways to the newest version create the same tables, and keep the rows.
+// TestMigrations: all paths to the newest version create the same tables, and keep the rows.
 func TestMigrations(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
 		url := p.Database(t)
@@ -136,7 +136,7 @@ func TestMigrations(t *testing.T) {
 }
 
 // withoutIndexes returns a step of the migrations without the indexes, which are built
-// outside of its transaction.
+// outside its transaction.
 func withoutIndexes(step string) string {
 	step, _, _ = strings.Cut(step, "\nCREATE INDEX qsidecar_failures_at ")
 	return step
@@ -166,7 +166,7 @@ func TestMigrationTakesItsTime(t *testing.T) {
 		writer := begun(t, url, fmt.Sprintf(insert, 1))
 		dump := begun(t, url, "LOCK TABLE qsidecar.qsidecar_hosts IN ACCESS SHARE MODE")
 		var log bytes.Buffer
-		ends := map[string]string{} // what would end the statements of the migration
+		ends := map[string]string{} // the timeouts that would end the statements of the migration
 		done := opening(t, Options{URL: url, StatementTimeout: time.Hour, Log: slog.New(slog.NewTextHandler(&log, nil)), migrating: func(c *pgx.Conn, sql string) error {
 			for _, name := range []string{"CREATE INDEX", "-- Schema version"} {
 				if !strings.HasPrefix(sql, name) {
@@ -182,12 +182,12 @@ func TestMigrationTakesItsTime(t *testing.T) {
 		}})
 
 		sees(t, url, "the index waits for the writer", waitsFor("CREATE INDEX"))
-		must(t, url, fmt.Sprintf(insert, 2)) // holds nobody up
+		must(t, url, fmt.Sprintf(insert, 2)) // blocks no other program
 		if err := writer.Commit(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		sees(t, url, "the new columns wait for the dump", waitsFor("-- Schema version 2"))
-		for range 20 { // they are served while the migration waits
+		for range 20 { // they succeed while the migration waits
 			must(t, url, `UPDATE qsidecar.qsidecar_hosts SET beats = beats + 1 WHERE host = 1`)
 		}
 		if err := dump.Commit(t.Context()); err != nil {
@@ -275,7 +275,7 @@ func TestIndexBuildKilled(t *testing.T) {
 			writer := begun(t, url, `INSERT INTO qsidecar.qsidecar_failures VALUES (1, 2, 1, 'nacked', '', now())`)
 			ctx, cancel := context.WithCancel(t.Context())
 			done := opening(t, Options{URL: way, migrating: func(_ *pgx.Conn, sql string) error {
-				if strings.HasPrefix(sql, "DROP INDEX") { // the sidecar that was killed does not go on
+				if strings.HasPrefix(sql, "DROP INDEX") { // the killed sidecar does not continue
 					cancel()
 				}
 				return ctx.Err()
@@ -287,7 +287,7 @@ func TestIndexBuildKilled(t *testing.T) {
 			}
 			sees(t, url, name+": a broken index", `SELECT count(*) = 1 FROM pg_index WHERE NOT indisvalid`)
 			again := opening(t, Options{URL: way})
-			sees(t, url, name+": the next sidecar clears up", waitsFor("DROP INDEX")) // for the same writer
+			sees(t, url, name+": the next sidecar clears up", waitsFor("DROP INDEX")) // waits for the same writer
 			must(t, url, `INSERT INTO qsidecar.qsidecar_failures VALUES (2, 2, 1, 'nacked', '', now())`)
 			if err := writer.Commit(t.Context()); err != nil {
 				t.Fatal(err)
@@ -332,7 +332,7 @@ func TestManyMigrateAtOnce(t *testing.T) {
 			select {
 			case <-over:
 				busy = false
-			default: // what an old sidecar does all the time
+			default: // what an old sidecar does continuously
 			}
 			must(t, url, `UPDATE qsidecar.qsidecar_hosts SET beats = beats + 1 WHERE host = 1; INSERT INTO qsidecar.qsidecar_failures
 				SELECT count(*) + 1, 9, 1, 'nacked', '', now() FROM qsidecar.qsidecar_failures`)

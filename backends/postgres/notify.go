@@ -13,12 +13,12 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// teller tells other sidecars, by NOTIFY, of queues that became ready. NOTIFY
-// takes a lock that the whole database shares, so it is no part of a commit: it
-// follows at its leisure, each queue once in tellEvery at most.
+// teller notifies other sidecars, by NOTIFY, of queues that became ready. NOTIFY
+// takes a lock that the whole database shares, so it isn't part of a commit. It
+// follows later, at most once per queue in tellEvery.
 type teller struct {
 	s    *Store
-	name string // of this Store, to leave its own words unheard
+	name string // identifies this Store, so that it ignores its own notifications
 	wake chan struct{}
 	gone sync.WaitGroup
 
@@ -28,7 +28,7 @@ type teller struct {
 
 const (
 	tellEvery    = 25 * time.Millisecond
-	maxPending   = 256 // queues; more are told as "some"
+	maxPending   = 256 // queues; a notification without a queue stands for the rest
 	hearPatience = time.Minute
 )
 
@@ -43,10 +43,10 @@ func (n *teller) start(s *Store) {
 	n.gone.Go(n.run)
 }
 
-// stop waits for the teller, whose Store has ended.
+// stop waits until run has returned. The Store's context must have ended.
 func (n *teller) stop() { n.gone.Wait() }
 
-// madeReady notes queues in which a commit made jobs ready.
+// madeReady records queues in which a commit made jobs ready, and wakes run.
 func (n *teller) madeReady(queues []string) {
 	if n.wake == nil {
 		return
@@ -64,7 +64,7 @@ func (n *teller) madeReady(queues []string) {
 	if work {
 		select {
 		case n.wake <- struct{}{}:
-		default: // it is awake already
+		default: // it already has a signal
 		}
 	}
 }
@@ -85,7 +85,7 @@ func (n *teller) run() {
 		clear(n.pending)
 		n.mu.Unlock()
 		if err := n.say(ctx, words); err != nil && ctx.Err() == nil {
-			n.s.log.Debug("telling other sidecars of new jobs", "place", n.s.place, "error", err) // they will ask by themselves
+			n.s.log.Debug("telling other sidecars of new jobs", "place", n.s.place, "error", err) // they find the jobs by polling
 		}
 		if !pause(ctx, tellEvery) {
 			return
@@ -111,14 +111,14 @@ func (n *teller) say(ctx context.Context, words []string) error {
 	return nil
 }
 
-// Notifications implements backends.Notifier. Behind a pooler there are none:
-// nobody can say to whom the server would send them.
+// Notifications implements backends.Notifier. It returns false behind a pooler:
+// the server could send the notifications to another client.
 func (s *Store) Notifications(ctx context.Context) (<-chan string, bool) { return s.Listen(ctx, nil) }
 
-// maxName is how long a name may be, in bytes: LISTEN cuts longer ones silently.
+// maxName is the longest channel name, in bytes. LISTEN silently truncates longer names.
 const maxName = 63
 
-// CanListen implements backends.Hearer.
+// CanListen implements backends.ChannelListener.
 func (s *Store) CanListen(channel string) error {
 	if len(channel) > maxName {
 		return fmt.Errorf("the channel's name is %d bytes long, and PostgreSQL's are %d at most", len(channel), maxName)
@@ -126,7 +126,7 @@ func (s *Store) CanListen(channel string) error {
 	return nil
 }
 
-// Listen implements backends.Hearer.
+// Listen implements backends.ChannelListener.
 func (s *Store) Listen(ctx context.Context, channels map[string][]string) (<-chan string, bool) {
 	if !s.o.Notify || s.pooled {
 		return nil, false
@@ -136,11 +136,11 @@ func (s *Store) Listen(ctx context.Context, channels map[string][]string) (<-cha
 	return h.queues, true
 }
 
-// hearing passes on of which queues words came: the first at once, and then each once
-// in hearEvery, whoever talks how much.
+// hearing forwards the queues of notifications. It forwards the first one at once, and
+// then each queue at most once in hearEvery, however many notifications arrive.
 type hearing struct {
 	s        *Store
-	channels map[string][]string // the queues of other programs' channels
+	channels map[string][]string // maps the channels of other programs to their queues
 	queues   chan string
 	wake     chan struct{}
 
@@ -165,7 +165,7 @@ func (h *hearing) run(ctx context.Context) {
 	}
 }
 
-// pass passes on until ctx ends.
+// pass forwards queues until ctx ends.
 func (h *hearing) pass(ctx context.Context) {
 	for {
 		select {
@@ -188,7 +188,7 @@ func (h *hearing) pass(ctx context.Context) {
 	}
 }
 
-// note has names of queues passed on. Beyond maxPending of them it is a hint at all.
+// note records names of queues to forward. Beyond maxPending names it records "", which stands for any queue.
 func (h *hearing) note(queues ...string) {
 	h.mu.Lock()
 	for _, q := range queues {
@@ -200,11 +200,11 @@ func (h *hearing) note(queues ...string) {
 	h.mu.Unlock()
 	select {
 	case h.wake <- struct{}{}:
-	default: // it is awake already
+	default: // it already has a signal
 	}
 }
 
-// listen listens until the connection or ctx ends.
+// listen receives notifications until the connection or ctx ends.
 func (h *hearing) listen(ctx context.Context) error {
 	c, err := pgx.ConnectConfig(ctx, h.s.beater.config)
 	if err != nil {
@@ -217,7 +217,7 @@ func (h *hearing) listen(ctx context.Context) error {
 			return err
 		}
 	}
-	h.note("") // what came before is unknown
+	h.note("") // notifications before LISTEN are lost
 	for ctx.Err() == nil {
 		n, err := next(ctx, c)
 		if err != nil {
@@ -231,7 +231,7 @@ func (h *hearing) listen(ctx context.Context) error {
 	return nil
 }
 
-// next waits for a word. It asks now and then whether the connection still stands.
+// next waits for a notification. Every hearPatience it pings the server, to detect a dead connection.
 func next(ctx context.Context, c *pgx.Conn) (*pgconn.Notification, error) {
 	for {
 		wait, cancel := context.WithTimeout(ctx, hearPatience)

@@ -37,7 +37,7 @@ func TestManyOpenAtOnce(t *testing.T) {
 		id := ""
 		for _, s := range stores {
 			if s == nil {
-				continue // it was told
+				continue // Open returned an error
 			}
 			if id == "" {
 				id = s.database
@@ -52,7 +52,7 @@ func TestManyOpenAtOnce(t *testing.T) {
 	})
 }
 
-// as is the URL of another role.
+// as returns the URL with another role.
 func as(t *testing.T, url, role string) string {
 	t.Helper()
 	c, err := pgx.ParseConfig(url)
@@ -62,14 +62,14 @@ func as(t *testing.T, url, role string) string {
 	return fmt.Sprintf("host=%s port=%d dbname=%s user=%s", c.Host, c.Port, c.Database, role)
 }
 
-// TestWithoutDDL: a person runs what Migrations prints, and the sidecar works
-// under a role that may make nothing.
+// TestWithoutDDL: an owner runs the output of `qsidecar migrate --print`, and the sidecar works
+// under a role without the right to create anything.
 func TestWithoutDDL(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
 		url := p.Database(t)
 		role := "runs_" + strings.ReplaceAll(strings.ToLower(t.Name()), "/", "_")
 		must(t, url, "CREATE ROLE "+role+" LOGIN; REVOKE CREATE ON SCHEMA public FROM PUBLIC")
-		t.Cleanup(func() { // after the database is gone: see the order of clean-ups
+		t.Cleanup(func() { // runs after the database is dropped: clean-ups run in reverse order
 			if err := p.Exec(context.Background(), "REASSIGN OWNED BY "+role+" TO postgres"); err != nil {
 				t.Error(err)
 			}
@@ -120,7 +120,7 @@ func TestAnotherVersion(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
 		url := filled(t, p)
 		must(t, url, `UPDATE qsidecar.qsidecar_meta SET version = 99`)
-		open(t, Options{URL: url}) // newer, but still for this program
+		open(t, Options{URL: url}) // newer, but still usable by this program
 		must(t, url, fmt.Sprintf(`UPDATE qsidecar.qsidecar_meta SET min_program = %d`, migrate.Program+1))
 		if _, err := Open(t.Context(), Options{URL: url}); err == nil || !strings.Contains(err.Error(), "upgrade this program") {
 			t.Errorf("%v, want advice to upgrade", err)
@@ -165,7 +165,7 @@ func TestNoPasswordIsTold(t *testing.T) {
 	}
 }
 
-// TestPlainInserts are the documented statements.
+// TestPlainInserts runs the documented INSERT statements.
 func TestPlainInserts(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
 		began := time.Now()
@@ -199,7 +199,7 @@ func TestPlainInserts(t *testing.T) {
 					t.Errorf("headers %s, max_attempts %d", diff, j.MaxAttempts)
 				}
 			}
-			if j.EnqueuedAt.Sub(began).Abs() > time.Hour { // a time zone's mistake would be as much
+			if j.EnqueuedAt.Sub(began).Abs() > time.Hour { // a wrong time zone would cause such a difference
 				t.Errorf("enqueued at %v, and it is %v", j.EnqueuedAt, began)
 			}
 		}
@@ -219,8 +219,8 @@ func TestPlainInserts(t *testing.T) {
 	})
 }
 
-// hearOthers: what other programs send in channels of theirs is heard, and no more; a
-// channel may be several queues', and the sidecars' own.
+// hearOthers checks that a Store receives the notifications of other programs' channels, and no
+// others. Several queues can share a channel, and a channel can be the sidecars' own.
 func hearOthers(t *testing.T, one *Store, url string) {
 	t.Helper()
 	odd := `New "jobs"; --`
@@ -250,7 +250,7 @@ func hearOthers(t *testing.T, one *Store, url string) {
 		t.Error("LISTEN would cut the name")
 	}
 	cancel()
-	for range queues { // it is closed
+	for range queues { // until it is closed
 	}
 }
 
@@ -282,17 +282,17 @@ func TestNotifications(t *testing.T) {
 			t.Errorf("heard %q, want a", q)
 		}
 		enqueue(two, "b")
-		if q := <-heard[one]; q != "b" { // and not its own a
+		if q := <-heard[one]; q != "b" { // and not its own notification of a
 			t.Errorf("heard %q, want b", q)
 		}
-		// The connection that listens is ended: it comes back and says so.
+		// The server ends the connection that listens. The Store reconnects and reports it with "".
 		must(t, url, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN %'`)
 		if q := <-heard[one]; q != "" {
 			t.Errorf("heard %q, want the word that some may be missing", q)
 		}
 		hearOthers(t, one, url)
 		cancel()
-		for range heard[one] { // it is closed
+		for range heard[one] { // until it is closed
 		}
 		if _, ok := open(t, Options{URL: url}).Notifications(t.Context()); ok {
 			t.Error("switched off, and there are some")
@@ -330,7 +330,7 @@ func TestManyNotificationsAreOne(t *testing.T) {
 	<-over
 }
 
-// TestPlaceNamesEveryHost: what status and errors call the database has all hosts of the URL.
+// TestPlaceNamesEveryHost: the address in status and errors contains all hosts of the URL.
 func TestPlaceNamesEveryHost(t *testing.T) {
 	t.Setenv("PGSSLMODE", "")
 	for url, want := range map[string]string{

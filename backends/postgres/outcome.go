@@ -12,9 +12,9 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// findOut asks for the outcome of a transaction whose COMMIT got lost, until a server gives an
-// answer that can be believed or ctx ends. The session that ran it may still be at it, or wait
-// for a COMMIT that never comes: it is ended.
+// findOut asks for the outcome of a transaction whose COMMIT got no reply, until a server gives a
+// reliable answer or ctx ends. The transaction's session can still be committing, or wait for a
+// COMMIT that never comes. In that case findOut terminates the session.
 func (s *Store) findOut(ctx context.Context, t *tx, cause error) error {
 	for wait := 5 * time.Millisecond; ; wait = min(2*wait, time.Second) {
 		a, err := s.ask(ctx, t.status.xid)
@@ -34,7 +34,7 @@ func (s *Store) findOut(ctx context.Context, t *tx, cause error) error {
 				_, err = s.pool.Exec(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 					WHERE backend_xid::text::bigint = $1::text::bigint % 4294967296`, t.status.xid)
 			case noEpoch:
-				_, err = s.readEpoch(ctx, s.pool) // begins one
+				_, err = s.readEpoch(ctx, s.pool) // stores one
 			}
 		}
 		if !pause(ctx, wait) {
@@ -44,18 +44,18 @@ func (s *Store) findOut(ctx context.Context, t *tx, cause error) error {
 	}
 }
 
-// asked is what one server says of a transaction.
+// asked is the answer of one server about a transaction.
 type asked struct {
 	standby bool
 	epoch   string // of the server; see epoch.go
-	status  string // as pg_xact_status names it, or statusFuture; "" where it is too long ago
+	status  string // as pg_xact_status names it, or statusFuture; "" if the server has forgotten it
 }
 
-// statusFuture is that of a number that the server never gave out.
+// statusFuture is the status of a number that the server never assigned.
 const statusFuture = "in the future"
 
-// ask asks for the epoch and the status in one transaction: behind an address that moves, and
-// behind a pooler, two could be of two servers.
+// ask reads the epoch and the status in one transaction. Two transactions could reach two servers,
+// behind a pooler or an address that moves.
 func (s *Store) ask(ctx context.Context, xid string) (a asked, err error) {
 	c, err := s.pool.Acquire(ctx)
 	if err != nil {
@@ -75,23 +75,23 @@ func (s *Store) ask(ctx context.Context, xid string) (a asked, err error) {
 	return a, err
 }
 
-// meaning is what an answer means for a transaction that saw an epoch.
+// meaning is what an answer means for a transaction that read an epoch.
 type meaning int
 
 const (
-	undecided meaning = iota // another server has to be asked, or this one later
+	undecided meaning = iota // ask another server, or this one later
 	happened
 	neverHappened
 	unknowable
 	stillOpen // the transaction is in progress
-	noEpoch   // the server has none yet
+	noEpoch   // the server has no epoch yet
 )
 
-// meaning judges by this: a number that a server never gave out, gives out again, or calls
-// aborted belongs to a transaction that this server did not commit. So nothing was written if it
-// is the server of the transaction, also after a crash, or a standby that took over from it. A
-// standby has not replayed all yet, and an old primary never had what its successor committed.
-// A number that is committed after a crash or a failover may be that of another transaction.
+// meaning applies this rule: if a server never assigned a number, assigns it again, or calls it
+// aborted, then this server did not commit the transaction. So nothing was written if this is the
+// transaction's server, even after a crash, or a standby that took over from it. A standby may not
+// have replayed everything yet. An old primary never had the commits of its successor. After a
+// crash or a failover, a number that is committed can belong to another transaction.
 func (a asked) meaning(epoch string) meaning {
 	same := a.epoch == epoch
 	switch {
@@ -108,7 +108,7 @@ func (a asked) meaning(epoch string) meaning {
 	case same || succeeds(a.epoch, epoch):
 		return neverHappened
 	case succeeds(epoch, a.epoch):
-		return undecided // an old primary, which the address should not lead to for long
+		return undecided // an old primary; the address shouldn't lead to it for long
 	}
 	return unknowable
 }

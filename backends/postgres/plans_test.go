@@ -15,7 +15,7 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
-// all are the statements by their names that read or write the tables.
+// all returns the statements that read or write the tables, by name.
 func (s *statements) all() map[string]string {
 	m := map[string]string{}
 	for i, v := 0, reflect.ValueOf(*s); i < v.NumField(); i++ {
@@ -29,16 +29,16 @@ func (s *statements) all() map[string]string {
 			}
 		}
 	}
-	// The purge is never run. The last two look at all dead jobs of a queue before all are retried.
+	// The purge never runs. The last two read all dead jobs of a queue before all are retried.
 	for _, name := range []string{"begin", "beginRead", "unsynced", "purge claimed", "keysTaken", "keysTwice"} {
 		delete(m, name)
 	}
 	return m
 }
 
-// TestPlans fails where a statement would walk through a table, join it, or sort
-// rows that an index has in order: its cost would grow with the table. Neither an
-// empty table nor one that was empty when it was last looked at may mislead.
+// TestPlans fails if a statement would scan a whole table, join it, or sort
+// rows that an index has in order, because its cost would grow with the table. Statistics of
+// an empty table, or of a table that was empty at its last ANALYZE, must not change the plans.
 func TestPlans(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
 		url := filled(t, p)
@@ -80,7 +80,7 @@ func checkPlans(t *testing.T, s *Store, when string) {
 	}
 }
 
-// TestPlanFaults: what TestPlans looks for, it finds.
+// TestPlanFaults: the faults that TestPlans checks for are detected.
 func TestPlanFaults(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
 		s := open(t, Options{URL: filled(t, p)})
@@ -111,9 +111,9 @@ func TestPlanFaults(t *testing.T) {
 	})
 }
 
-// TestBacklogCostsNothing counts the pages that a claim, and an idle sidecar's
-// look, read: no more with a backlog of 10,000 ready jobs, as many scheduled and
-// as many dead. A walk through any of them would read hundreds.
+// TestBacklogCostsNothing counts the pages that a claim and the maintenance scan of an idle
+// sidecar read. A backlog of 10,000 ready jobs, as many scheduled and as many dead ones must
+// not add any. A scan of any of them would read hundreds.
 func TestBacklogCostsNothing(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
 		url := filled(t, p)
@@ -138,7 +138,7 @@ func pagesOfAClaim(t *testing.T, s *Store) int64 {
 		pages(t, s, s.sql.look, true, true, []string{"q"}, []int32{1}, []int32{cursor.Beginning.Urgency}, []int64{0}, []int32{cursor.End.Urgency}, []int64{math.MaxInt64}, []string{"q"}, nil, nil)
 }
 
-// pages are how many a statement reads. It is rolled back.
+// pages returns how many pages a statement reads. It rolls the statement back.
 func pages(t *testing.T, s *Store, sql string, args ...any) int64 {
 	t.Helper()
 	c, err := s.pool.Acquire(t.Context())

@@ -1,7 +1,7 @@
-// Package postgres is the Backend on PostgreSQL 13 and later. Its clock is the
-// server's. Every change is a handful of statements over arrays, sent together;
-// no statement leaves anything in its session, so that a pooler that hands
-// sessions round between transactions may stand before the server.
+// Package postgres is the Backend on PostgreSQL 13 and later. It uses the server's
+// clock. Every change is a few statements over arrays, sent together. No statement
+// leaves anything in its session, so the server can be behind a pooler that gives
+// sessions to other clients between transactions.
 package postgres
 
 import (
@@ -27,40 +27,40 @@ import (
 	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
-// Options say which database to open, and how.
+// Options configure which database Open opens, and how.
 type Options struct {
 	// URL is a postgres:// URL or a libpq connection string.
 	URL string
 
-	// Password replaces the URL's, where it is not empty.
+	// Password replaces the URL's password unless it is empty.
 	Password string
 
-	// Schema holds the tables. Letters, digits and _, not beginning with a digit,
-	// at most 48 bytes; in lower case, as PostgreSQL folds names that are not
-	// quoted. Defaults to "qsidecar".
+	// Schema is the schema of the tables: lower-case letters, digits and _, not
+	// beginning with a digit, at most 48 bytes. PostgreSQL folds unquoted names to
+	// lower case. Defaults to "qsidecar".
 	Schema string
 
-	// MaxConnections is how many connections are open at most, beats and
-	// notifications included: at least 4, defaults to 8.
+	// MaxConnections limits the open connections, including those for heartbeats
+	// and notifications. At least 4; defaults to 8.
 	MaxConnections int
 
-	// Notify has this sidecar tell others what it enqueued, and hear them.
+	// Notify makes this sidecar notify others of jobs that it enqueues, and listen to their notifications.
 	Notify bool
 
 	// ApplicationName is shown in pg_stat_activity. Defaults to "qsidecar".
 	ApplicationName string
 
-	// StatementTimeout ends statements that take longer; 0: the server's own setting.
+	// StatementTimeout cancels statements that take longer. 0 keeps the server's own setting.
 	StatementTimeout time.Duration
 
-	// Look opens the database only to be examined: nothing is made or changed in it.
+	// Look opens the database only for examination. Open then creates and changes nothing in it.
 	Look bool
 
-	// Log gets what no caller is told. Defaults to discarding it.
+	// Log gets events that no caller gets as an error. Defaults to discarding them.
 	Log *slog.Logger
 
-	migrating func(c *pgx.Conn, sql string) error // tests break migrations with it
-	idle      time.Duration                       // tests put it in the place of idleInTransaction and lockIdle
+	migrating func(c *pgx.Conn, sql string) error // set by tests to make migrations fail
+	idle      time.Duration                       // set by tests: replaces idleInTransaction and lockIdle
 }
 
 const (
@@ -81,7 +81,7 @@ type Store struct {
 	place    string
 	version  string
 	database string
-	pooled   bool // a pooler stands between: sessions change from transaction to transaction
+	pooled   bool // a pooler is in between: a transaction can run in any session
 	sql      *statements
 
 	pool    *pgxpool.Pool
@@ -93,10 +93,10 @@ type Store struct {
 
 	closing sync.Once
 	closed  error                                          // of the first Close
-	fault   atomic.Pointer[func(c *pgx.Conn, before bool)] // tests break commits with it
+	fault   atomic.Pointer[func(c *pgx.Conn, before bool)] // set by tests to make commits fail
 }
 
-// driver is how the core uses a Store.
+// driver is the Store as the core uses it.
 type driver struct{ *Store }
 
 var _ core.Driver = driver{}
@@ -138,8 +138,8 @@ func (o *Options) complete() error {
 	return nil
 }
 
-// Open opens the database and makes or migrates its tables where they are
-// missing or old. Errors name the place, never the password.
+// Open opens the database. It creates missing tables and migrates old ones.
+// Errors name the address, never the password.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	if err := o.complete(); err != nil {
 		return nil, err
@@ -172,7 +172,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if err != nil {
 		return nil, errors.Join(s.withKind(err), s.Close())
 	}
-	s.pool.Reset() // its sessions are from before
+	s.pool.Reset() // drop sessions that began before the migration
 	return s, nil
 }
 
@@ -181,7 +181,7 @@ func (s *Store) Info() backends.Info {
 	return backends.Info{Engine: "postgres", Version: s.version, Address: s.place, Database: s.database, Prefetch: true, Concurrent: true}
 }
 
-// Close implements backends.Backend. Calls under way end with an error.
+// Close implements backends.Backend. Calls in progress end with an error.
 func (s *Store) Close() error {
 	s.closing.Do(func() {
 		s.Stop(backends.Unavailable(fmt.Errorf("%s: %w", s.place, errClosed)))
@@ -192,8 +192,8 @@ func (s *Store) Close() error {
 	return s.closed
 }
 
-// closePool waits for the connections' ends, which follow at once, but for those that were in
-// the midst of something with a server that says nothing: pgx asks that to cancel it, for 15 s.
+// closePool waits until the connections are closed, but at most closePatience. Idle connections close
+// at once. If a server doesn't respond, pgx tries to cancel its statement for 15 s.
 func (s *Store) closePool() {
 	closed := make(chan struct{})
 	go func() {
@@ -206,14 +206,14 @@ func (s *Store) closePool() {
 	}
 }
 
-// placeOf is the address without secrets. It names every host that may be used.
+// placeOf returns the address without secrets. It names every host that pgx can use.
 func placeOf(c *pgx.ConnConfig) string {
 	var hosts []string
 	add := func(host string, port uint16) {
 		if !strings.HasPrefix(host, "/") {
 			host = net.JoinHostPort(host, strconv.Itoa(int(port)))
 		}
-		if !slices.Contains(hosts, host) { // it is there twice if sslmode lets it be used without TLS, too
+		if !slices.Contains(hosts, host) { // sslmode can list a host twice: with and without TLS
 			hosts = append(hosts, host)
 		}
 	}
@@ -228,9 +228,9 @@ func placeOf(c *pgx.ConnConfig) string {
 	return fmt.Sprintf("postgres://%s@%s/%s", c.User, all, c.Database)
 }
 
-// random is a word that no other run will have.
+// random returns a string that no other run of the program has.
 func random() string {
 	var b [8]byte
-	rand.Read(b[:]) // never fails: the program ends where there is no randomness
+	rand.Read(b[:]) // it never fails: without randomness the program crashes
 	return hex.EncodeToString(b[:])
 }

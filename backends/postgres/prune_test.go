@@ -9,9 +9,9 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
-// TestPruneUnderASnapshot: while another connection keeps a snapshot, what is pruned
-// stays in the index; a bite begins behind it. Without that, pruning n rows in bites of
-// b reads n²/2b entries.
+// TestPruneUnderASnapshot: while another connection keeps a snapshot open, pruned entries stay
+// in the index. Each batch begins after them. Otherwise, pruning n rows in batches of b would
+// read n²/2b entries.
 func TestPruneUnderASnapshot(t *testing.T) {
 	const rows, bite = 10_000, 250
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
@@ -52,7 +52,7 @@ func TestPruneUnderASnapshot(t *testing.T) {
 		if pruned != rows {
 			t.Errorf("%d pruned, want %d", pruned, rows)
 		}
-		if err := s.Close(); err != nil { // its sessions tell what they did when they end
+		if err := s.Close(); err != nil { // its sessions report their statistics when they end
 			t.Fatal(err)
 		}
 		read := int64(-1)

@@ -14,8 +14,8 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
-// TestDocumentedStatements runs what README.md tells people to run: a producer's
-// rights are enough for its INSERTs, and these are jobs.
+// TestDocumentedStatements runs the statements that README.md documents: a producer's
+// rights are enough for its INSERTs, and the rows are jobs.
 func TestDocumentedStatements(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
 		t.Cleanup(func() {
@@ -59,7 +59,7 @@ func TestDocumentedStatements(t *testing.T) {
 	})
 }
 
-// TestDocumentedMove: a copy as README.md has it made, and what becomes of its claimed jobs.
+// TestDocumentedMove makes a copy as README.md describes, and checks what happens to its claimed jobs.
 func TestDocumentedMove(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
 		at := filled(t, p)

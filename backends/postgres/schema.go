@@ -6,7 +6,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends/postgres/migrate"
 )
 
-// Short names of what the statements use of package migrate.
+// Short names for the parts of package migrate that the statements use.
 type querier = migrate.Querier
 
 var (

@@ -46,7 +46,7 @@ func newPair(t *testing.T, version string) *pair {
 	return &pair{primary, standby}
 }
 
-// replayed waits until the standby has all that the primary has now.
+// replayed waits until the standby has replayed everything that the primary has now.
 func (p *pair) replayed(t *testing.T) {
 	t.Helper()
 	var lsn string
@@ -69,7 +69,7 @@ func (p *pair) ask(t *testing.T, at *testserver.Postgres, to any, sql string, ar
 	}
 }
 
-// promote has the standby take over, and ends the primary.
+// promote makes the standby take over, and ends the primary.
 func (p *pair) promote(t *testing.T) {
 	t.Helper()
 	if err := p.primary.Halt(); err != nil {
@@ -112,13 +112,13 @@ func newAddress(t *testing.T, p *testserver.Postgres) *address {
 }
 
 // TestLostCommitAndStandby: the answer to a COMMIT is lost, and the address leads to the
-// standby, which has not replayed the transaction. That it is in the standby's future does
-// not mean that nothing was written.
+// standby, which has not replayed the transaction. A transaction in the standby's future can
+// still have been committed.
 func TestLostCommitAndStandby(t *testing.T) {
 	if testing.Short() {
 		t.Skip("make check runs this: each case starts two servers")
 	}
-	t.Setenv(testserver.EnvURL, "") // servers that may be harmed
+	t.Setenv(testserver.EnvURL, "") // servers that can be damaged
 	for _, version := range testserver.Versions() {
 		for what, promoted := range map[string]bool{"the standby catches up": false, "the standby takes over without it": true} {
 			t.Run(fmt.Sprintf("PostgreSQL%s/%s", version, what), func(t *testing.T) {
@@ -129,7 +129,7 @@ func TestLostCommitAndStandby(t *testing.T) {
 				if err := p.standby.Detach(testwait.Context(t)); err != nil {
 					t.Fatal(err)
 				}
-				for range 20 { // so that the standby does not give out the number of the lost one at once
+				for range 20 { // so that the standby does not assign the number of the lost transaction at once
 					must(t, p.primary.Admin(), "SELECT pg_current_xact_id()")
 				}
 				lose := func(c *pgx.Conn, before bool) {
@@ -169,12 +169,12 @@ func TestLostCommitAndStandby(t *testing.T) {
 }
 
 // TestStandby: a standby is unavailable, never an internal error. A Store finds the primary
-// among several hosts, and follows a promotion, by an address that moves and by its hosts.
+// among several hosts. It follows a promotion, through an address that moves and through its hosts.
 func TestStandby(t *testing.T) {
 	if testing.Short() {
 		t.Skip("make check runs this: each case starts two servers")
 	}
-	t.Setenv(testserver.EnvURL, "") // servers that may be harmed
+	t.Setenv(testserver.EnvURL, "") // servers that can be damaged
 	for _, version := range testserver.Versions() {
 		t.Run("PostgreSQL"+version, func(t *testing.T) {
 			p := newPair(t, version)
@@ -189,7 +189,7 @@ func TestStandby(t *testing.T) {
 				}
 				stores["standby,primary "+attrs] = open(t, Options{URL: url})
 			}
-			look := open(t, Options{URL: p.standby.Admin(), Look: true}) // as a pooler would lead there
+			look := open(t, Options{URL: p.standby.Admin(), Look: true}) // as if a pooler led to it
 			if _, err := Open(t.Context(), Options{URL: p.standby.Admin()}); !backends.IsUnreachable(err) {
 				t.Errorf("opening the standby: %v, want unavailable", err)
 			}
@@ -242,7 +242,7 @@ func enqueue(t *testing.T, s *Store) (backends.Results, error) {
 	return s.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}}}})
 }
 
-// TestReadOnlyByDefault: an owner's default does not keep a sidecar from writing. A server
+// TestReadOnlyByDefault: an owner's default does not prevent a sidecar from writing. A server
 // that refuses all writes is unavailable, and its session is not used again.
 func TestReadOnlyByDefault(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {

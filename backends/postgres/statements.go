@@ -10,20 +10,20 @@ import (
 	"github.com/qsidecar/qsidecar/backends/postgres/migrate"
 )
 
-// sqlFiles have the statements: "-- name: X" and the text of X, or "-- fragment: X" and what
-// is put in for {X}.
+// sqlFiles hold the statements: "-- name: X" precedes the text of X, and "-- fragment: X"
+// precedes the text that replaces {X}.
 //
 //go:embed sql/*.sql
 var sqlFiles embed.FS
 
-// statements are those of sqlFiles, with the schema's name put in.
+// statements are the statements of sqlFiles with the schema's name inserted.
 //
-// What a statement costs must follow from its text, whatever the server believes about the
-// tables. Plans are kept, and a table that was empty when its statistics were taken can hold
-// millions of rows a minute later. So a statement reaches a table by `id = ANY(array)`, in the
+// The cost of a statement must follow from its text, and not from the server's estimates about
+// the tables. Plans are kept, and a table that was empty when its statistics were taken can hold
+// millions of rows a minute later. So a statement reads a table by `id = ANY(array)`, in the
 // order of an index with a LIMIT, or by a LATERAL query with a LIMIT. It never joins: the
-// server could turn a join round, or read all of the table. What belongs to a row comes from
-// arrays sorted by id, and width_bucket finds its place in them.
+// server could reverse a join, or read the whole table. The values for each row come from
+// arrays sorted by id, and width_bucket finds their index.
 type statements struct {
 	begin, beginRead, unsynced, status, statusOfOne, statusOfMany                                                                 string
 	insert, insertKeyed, keyed                                                                                                    string
@@ -41,13 +41,13 @@ type statements struct {
 	count, purge                                                                                                                  map[backends.State]string
 }
 
-// load reads sqlFiles, with the fragments put in.
+// load reads sqlFiles and inserts the fragments.
 func load() map[string]string {
 	texts, fragments := map[string]string{}, map[string]string{"knows": strconv.Itoa(migrate.Latest)}
 	for _, file := range []string{"write", "claim", "maintain", "operator"} {
 		b, err := sqlFiles.ReadFile("sql/" + file + ".sql")
 		if err != nil {
-			panic(err) // it is in the program, or that does not build
+			panic(err) // impossible: the file is embedded
 		}
 		into, name := texts, ""
 		for line := range strings.Lines(string(b)) {
@@ -60,7 +60,7 @@ func load() map[string]string {
 			}
 		}
 	}
-	for range 3 { // a fragment can have others in it
+	for range 3 { // a fragment can contain others
 		for name := range texts {
 			for f, text := range fragments {
 				texts[name] = strings.ReplaceAll(texts[name], "{"+f+"}", strings.TrimSpace(text))
@@ -72,7 +72,7 @@ func load() map[string]string {
 
 func render(schema string) *statements {
 	texts := load()
-	// get is a statement with pairs of names and what is put in for them.
+	// get returns a statement. pairs are placeholders, each followed by its replacement.
 	get := func(name string, pairs ...string) string {
 		text, ok := texts[name]
 		if !ok {
@@ -126,8 +126,8 @@ func render(schema string) *statements {
 
 var states = []backends.State{backends.StateReady, backends.StateScheduled, backends.StateClaimed, backends.StateDone, backends.StateDead}
 
-// index is the condition that a state's rows meet, in the words of its index, and its order:
-// a parameter in its place would find no partial index.
+// index returns the condition and the order of the rows of a state. The condition repeats the text of
+// the state's partial index: with a parameter instead, the server wouldn't use the index.
 func index(state backends.State) (where, order string) {
 	switch state {
 	case backends.StateReady:

@@ -15,14 +15,14 @@ import (
 	"github.com/qsidecar/qsidecar/backends/internal/cursor"
 )
 
-// tx is a transaction. Statements queue up and go to the server together.
+// tx is a transaction. It queues statements and sends them to the server together.
 type tx struct {
 	s       *Store
 	c       *pgx.Conn
-	release func() // gives the connection back
+	release func() // returns the connection to the pool
 	o       core.TxOptions
 	batch   *pgx.Batch
-	asked   bool     // nothing was queued since status was asked for
+	asked   bool     // no statement was queued since the last Flush
 	status  txStatus // of the last Flush
 	epoch   string   // see epoch.go
 	began   cursor.Event
@@ -31,19 +31,19 @@ type tx struct {
 	probes []*probe
 }
 
-// txStatus is the answer to the statement at the end of each Flush.
+// txStatus is the result of the statement at the end of each Flush.
 type txStatus struct {
-	xid     string // empty: nothing was written
-	alive   bool   // the sidecar that the transaction claims for
+	xid     string // empty if the transaction wrote nothing
+	alive   bool   // whether the sidecar that claims is not declared dead
 	xmin    int64
-	left    bool // a lean claim gave nothing, because not all of it fitted
+	left    bool // a lean claim returned no jobs, because they didn't all fit
 	returns []int64
 }
 
 var _ core.Tx = (*tx)(nil)
 
-// add queues a statement. read gets its rows; nil: they are of no interest. An error of
-// read counts only if all rows came. Otherwise the error is the broken connection.
+// add queues a statement. read gets its rows; it is nil if the rows don't matter. An error of
+// read counts only if all rows arrived. Otherwise the error is that of the broken connection.
 func (t *tx) add(sql string, read func(rows pgx.Rows) error, args ...any) {
 	t.asked = false
 	q := t.batch.Queue(sql, args...)
@@ -72,13 +72,13 @@ func (t *tx) each(sql string, f func(rows pgx.Rows) error, args ...any) {
 	}, args...)
 }
 
-// ask runs what is queued and then a statement, and calls f for each of its rows.
+// ask runs the queued statements and then sql, and calls f for each row of sql.
 func (t *tx) ask(ctx context.Context, sql string, f func(rows pgx.Rows) error, args ...any) error {
 	t.each(sql, f, args...)
 	return t.send(ctx)
 }
 
-// send sends what is queued, in one round trip.
+// send sends the queued statements in one round trip.
 func (t *tx) send(ctx context.Context) error {
 	b := t.batch
 	t.batch = &pgx.Batch{}
@@ -87,7 +87,7 @@ func (t *tx) send(ctx context.Context) error {
 	return t.c.SendBatch(ctx, b).Close()
 }
 
-// Flush implements core.Tx. The last statement asks for the transaction's status.
+// Flush implements core.Tx. The last statement reads the transaction's status.
 func (t *tx) Flush(ctx context.Context) error {
 	sql := t.s.sql.status
 	if t.o.Sidecar == 0 {
@@ -126,7 +126,7 @@ func (d driver) Transact(ctx context.Context, o core.TxOptions, f func(ctx conte
 	return err
 }
 
-// begin takes a connection and queues the start of a transaction.
+// begin takes a connection from the pool and queues the start of a transaction.
 func (s *Store) begin(ctx context.Context, o core.TxOptions) (*tx, error) {
 	c, err := s.pool.Acquire(ctx)
 	if err != nil {
@@ -159,8 +159,8 @@ func (t *tx) begin() {
 	}
 }
 
-// Rollback implements core.Tx. It has time of its own, because ctx may have ended. A
-// connection that is in the middle of a transaction is closed by its release.
+// Rollback implements core.Tx. It has its own time limit, because ctx may have ended.
+// The release closes a connection that is still in a transaction.
 func (t *tx) Rollback(ctx context.Context, cause error) {
 	defer t.release()
 	if t.c.IsClosed() && !fromServer(cause) {
@@ -168,11 +168,11 @@ func (t *tx) Rollback(ctx context.Context, cause error) {
 	}
 	t.leave(ctx)
 	if readOnly(cause) {
-		discard(ctx, t.c) // the next one leads to the server that can be written to
+		discard(ctx, t.c) // the next connection leads to the server that accepts writes
 	}
 }
 
-// leave rolls back if the connection is still good.
+// leave rolls back if the connection still works.
 func (t *tx) leave(ctx context.Context) {
 	if t.c.IsClosed() || t.c.PgConn().TxStatus() == 'I' {
 		return
@@ -192,7 +192,7 @@ func (t *tx) Commit(ctx context.Context) error {
 			return err
 		}
 	}
-	defer t.release() // to do it twice has no effect
+	defer t.release() // a second release has no effect
 	s := t.s
 	if s.pooled {
 		if t.epoch == "" {
@@ -203,7 +203,7 @@ func (t *tx) Commit(ctx context.Context) error {
 	if err := t.commit(ctx); err != nil {
 		return err
 	}
-	if xid, err := strconv.ParseInt(t.status.xid, 10, 64); err == nil { // else it wrote nothing
+	if xid, err := strconv.ParseInt(t.status.xid, 10, 64); err == nil { // otherwise it wrote nothing
 		s.Cursors.Numbered(t.began, xid)
 	}
 	for _, p := range t.probes {
@@ -212,8 +212,8 @@ func (t *tx) Commit(ctx context.Context) error {
 	return nil
 }
 
-// commit makes the transaction durable. Its number is known by now. If the answer is lost,
-// the server is asked what became of it, on another connection.
+// commit makes the transaction durable. Its transaction id is already known. If the reply is lost,
+// commit asks the server for the outcome on another connection.
 func (t *tx) commit(ctx context.Context) error {
 	s := t.s
 	hook := s.fault.Load()
@@ -245,7 +245,7 @@ func (d driver) Read(ctx context.Context, f func(ctx context.Context, r core.Rea
 	return d.readOnce(ctx, func(ctx context.Context, t *tx) error { return f(ctx, t) })
 }
 
-// read runs f on one state of the database, and again if that may help.
+// read runs f on one snapshot of the database. It retries after transient errors.
 func (s *Store) read(ctx context.Context, f func(ctx context.Context, t *tx) error) error {
 	return s.Again(ctx, func(ctx context.Context) error { return s.readOnce(ctx, f) })
 }
@@ -269,8 +269,8 @@ func (s *Store) readOnce(ctx context.Context, f func(ctx context.Context, t *tx)
 	return t.send(ctx)
 }
 
-// rows runs one query and calls f for each of its rows. It is one statement if the session
-// is the Store's own. Behind a pooler the settings come first.
+// rows runs one query and calls f for each of its rows. If the Store owns its sessions, this
+// is one statement. Behind a pooler, the settings precede it in the same transaction.
 func (s *Store) rows(ctx context.Context, f func(rows pgx.Rows) error, sql string, args ...any) error {
 	if s.pooled {
 		return s.readOnce(ctx, func(_ context.Context, t *tx) error {

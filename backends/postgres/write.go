@@ -11,7 +11,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
-// newJobs are the arrays that a statement inserts from.
+// newJobs are the arrays of jobs that a statement inserts.
 type newJobs struct {
 	queue, headers []string
 	payload        [][]byte
@@ -26,7 +26,7 @@ type newJobs struct {
 func (c *newJobs) add(j *core.NewJob) {
 	headers := ""
 	if len(j.Headers) > 0 {
-		text, _ := json.Marshal(j.Headers) // a map of texts cannot fail
+		text, _ := json.Marshal(j.Headers) // marshaling a map of strings can't fail
 		headers = string(text)
 	}
 	payload := j.Payload
@@ -44,7 +44,7 @@ func (c *newJobs) add(j *core.NewJob) {
 	c.key, c.ttl = append(c.key, j.Key), append(c.ttl, core.MS(j.KeyTTL))
 }
 
-// Insert implements core.Writer. Jobs without a key take the shorter statement.
+// Insert implements core.Writer. Jobs without a key use the shorter statement.
 func (t *tx) Insert(jobs []*core.NewJob) (pending bool) {
 	var plain, keyed []*core.NewJob
 	for _, j := range jobs {
@@ -83,8 +83,8 @@ func (t *tx) insertPlain(jobs []*core.NewJob) {
 	}, c.queue, c.payload, c.priority, c.delay, c.runAt, c.max, c.timeout, c.headers)
 }
 
-// insertKeyed stores the jobs whose keys are free. A second statement, whose snapshot is
-// younger, finds the first jobs of the other keys.
+// insertKeyed stores the jobs whose keys are free. A second statement, with a later
+// snapshot, finds the first jobs of the other keys.
 func (t *tx) insertKeyed(jobs []*core.NewJob) {
 	if len(jobs) == 0 {
 		return
@@ -93,7 +93,7 @@ func (t *tx) insertKeyed(jobs []*core.NewJob) {
 	for _, j := range jobs {
 		c.add(j)
 	}
-	toStore := map[int64]*core.NewJob{} // by the id that it is to have
+	toStore := map[int64]*core.NewJob{} // by the id that the job will get
 	duplicate := map[int64]bool{}       // by index
 	t.each(t.s.sql.insertKeyed, func(rows pgx.Rows) error {
 		var n *int64
@@ -104,7 +104,7 @@ func (t *tx) insertKeyed(jobs []*core.NewJob) {
 			return err
 		}
 		switch {
-		case n == nil: // it was stored
+		case n == nil: // the job was stored
 			toStore[id].Stored(id, *ready)
 			delete(toStore, id)
 		case own:
@@ -132,7 +132,7 @@ func (t *tx) insertKeyed(jobs []*core.NewJob) {
 	}, c.queue, c.key)
 }
 
-// leases are leases as the arrays that statements want, in ascending order of ids.
+// leases are leases as the arrays that statements take, in ascending order of ids.
 type leases struct{ id, host, number []int64 }
 
 func arrays(all []core.Lease) (l leases) {
@@ -142,7 +142,7 @@ func arrays(all []core.Lease) (l leases) {
 	return l
 }
 
-// found calls f with the indexes that a statement returns; they begin at 1 there.
+// found returns a reader that calls f with the index of each row. Indexes in SQL begin at 1.
 func found(f func(i int)) func(rows pgx.Rows) error {
 	return func(rows pgx.Rows) error {
 		var n int
@@ -154,7 +154,7 @@ func found(f func(i int)) func(rows pgx.Rows) error {
 	}
 }
 
-// Ack implements core.Writer. It deletes jobs that are not kept and have no key.
+// Ack implements core.Writer. It deletes jobs that aren't retained and have no key.
 func (t *tx) Ack(all []core.Lease, ended func(i int)) (sure bool) {
 	l := arrays(all)
 	t.each(t.s.sql.ack, found(ended), l.id, l.host, l.number)
@@ -178,7 +178,7 @@ func (t *tx) Lock(ids []int64, found func(*core.Row)) {
 	}, ids)
 }
 
-// scanRow reads a row of rowColumns.
+// scanRow reads a row with the columns of the fragment "row".
 func scanRow(rows pgx.Rows) (*core.Row, error) {
 	var r core.Row
 	var host, number, owner, lease, backoff, backoffMax int64
@@ -238,7 +238,7 @@ func (t *tx) Change(rows []*core.Row, changed func(*core.Row), gaveBack func(que
 	}
 }
 
-// endings are the arrays of claims that end and whose jobs stay.
+// endings are the arrays of claims that end although their jobs remain.
 type endings struct {
 	id, attempts, losses, unrecorded, delay []int64
 	state, cause, message                   []string
@@ -254,7 +254,7 @@ func (x *endings) add(r *core.Row) {
 	x.cause, x.message, x.result = append(x.cause, string(c.Cause)), append(x.message, c.Message), append(x.result, c.Result)
 }
 
-// renewals are the arrays of claims that go on.
+// renewals are the arrays of claims that continue.
 type renewals struct {
 	id, attempts, lease, owner []int64
 	newDue, setWorker          []bool

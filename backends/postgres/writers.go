@@ -10,23 +10,23 @@ import (
 	"github.com/qsidecar/qsidecar/backends/internal/cursor"
 )
 
-// A transaction that writes for long, or a prepared one, keeps the oldest xid from moving
-// on, and floors with it, although most such transactions never inserted a job. Those that
-// did hold a lock on the sequence of positions until they end, and one on their xid. So
-// where a floor has been waiting for long, these locks are looked at: all that held them at
-// one look must be gone at later ones.
+// A long-running or prepared transaction that writes stops the oldest xid from advancing, and the
+// cursors' floors with it. Most such transactions never inserted a job. Those that did hold a lock
+// on the sequence of positions until they end, and one on their xid. So if a floor is blocked for
+// long, the Store queries these locks. Once each transaction that held them in one query is missing
+// from a later query, no position of before the first query is still in use.
 
-// writers are the transactions that may own a position of before an event.
+// writers are the transactions that can own a position from before an event.
 type writers struct {
 	mu    sync.Mutex
-	next  time.Time // of the next look
+	next  time.Time // time of the next query
 	event cursor.Event
-	left  []string // xids; nil: not looked at yet
+	left  []string // xids that still hold the locks; nil: not queried yet
 }
 
 const ownersLookEvery = 500 * time.Millisecond
 
-// askForWriters queues a look at the locks, at most once in ownersLookEvery.
+// askForWriters queues a query of the locks, at most once in ownersLookEvery.
 func (t *tx) askForWriters() {
 	w, now := &t.s.writers, t.s.LocalTime()
 	w.mu.Lock()
@@ -48,8 +48,8 @@ func (t *tx) askForWriters() {
 	})
 }
 
-// saw takes a look into account that was made after an event. It returns the event all
-// whose owners are over; 0: none.
+// saw records the result of a query that ran after an event. It returns the event whose owners
+// have all ended, or 0 if there is none.
 func (w *writers) saw(event cursor.Event, xids []string) (over cursor.Event) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

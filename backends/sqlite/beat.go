@@ -7,8 +7,8 @@ import (
 	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
-// Heartbeat implements backends.Backend. It writes on a connection of its own and
-// passes every commit that waits for the write lock in this process.
+// Heartbeat implements backends.Backend. It writes on a connection of its own, before
+// any commit of this process that waits for the write lock.
 func (s *Store) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.HeartbeatResult, error) {
 	var p backends.HeartbeatResult
 	err := s.write(ctx, &s.beater, s.openBeater, func(t *tx) (err error) {
@@ -36,7 +36,7 @@ func (s *Store) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.H
 		}, t.now, int64(b.Host))
 	})
 	if err != nil {
-		return backends.HeartbeatResult{}, err // p may still be written to
+		return backends.HeartbeatResult{}, err // the abandoned write can still change p
 	}
 	return p, nil
 }

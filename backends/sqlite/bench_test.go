@@ -7,9 +7,9 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// BenchmarkEnqueue and BenchmarkClaimAck store jobs of 100 bytes, and claim and
-// ack them in one commit (the acks of the last batch with the claim of the next),
-// n to a commit.
+// BenchmarkEnqueue and BenchmarkClaimAck measure jobs of 100 bytes, n to a commit. The first
+// stores them. The second claims and acks them, with the acks of the last batch and the claim
+// of the next one in one commit.
 func BenchmarkEnqueue(b *testing.B) {
 	for _, n := range []int{1, 32, 1000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {

@@ -10,26 +10,26 @@ import (
 	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
-// claiming is one claim under way.
+// claiming is one claim in progress.
 type claiming struct {
 	*tx
 	backends.Claim
 	host backends.Identity
-	left int64 // bytes that may still be given
+	left int64 // bytes that the claim can still return
 	res  backends.ClaimResult
 }
 
-// candidate is a ready row that the claim looks at.
+// candidate is a ready row that the claim considers.
 type candidate struct {
 	backends.Job
 	id, size  int64
 	attempts  int64
 	tooLarge  bool
-	jobsLimit int64 // the job's own max_attempts; 0: none
-	lost      int64 // how often in a row its sidecar was lost with it claimed ahead
+	jobsLimit int64 // the job's own max_attempts; 0 if it has none
+	lost      int64 // how often in a row its sidecar died while it was prefetched
 }
 
-// StartClaims implements core.OwnClaimer. The claims are carried out at once.
+// StartClaims implements core.OwnClaimer. The claims run at once.
 func (t *tx) StartClaims(host backends.Identity, all []backends.Claim) core.Claims {
 	var x claimResults
 	for _, c := range all {
@@ -42,7 +42,7 @@ func (t *tx) StartClaims(host backends.Identity, all []backends.Claim) core.Clai
 	return x
 }
 
-// claimResults are core.Claims that are done.
+// claimResults are the core.Claims of claims that have run.
 type claimResults []backends.ClaimResult
 
 // Finish implements core.Claims.
@@ -74,7 +74,7 @@ func (t *tx) claim(host backends.Identity, c backends.Claim) (backends.ClaimResu
 	return cl.res, nil
 }
 
-// drain takes from one queue until it has nothing more or the claim is full.
+// drain claims from one queue until the queue has no more ready jobs or the claim is full.
 func (c *claiming) drain(p backends.Policy) error {
 	for {
 		want := len(c.Slots) - len(c.res.Jobs)
@@ -96,13 +96,13 @@ func (c *claiming) drain(p backends.Policy) error {
 			}
 		}
 		if seen < want {
-			return nil // that was all of it
+			return nil // the queue has no more ready jobs
 		}
 	}
 }
 
 // look reads up to want ready rows in the order of the queue, and chooses those
-// that fit.
+// that fit into the claim's byte limit.
 func (c *claiming) look(p backends.Policy, want int) (seen int, chosen []candidate, err error) {
 	each := func(r row) error {
 		seen++
@@ -126,7 +126,7 @@ func (c *claiming) look(p backends.Policy, want int) (seen int, chosen []candida
 		err = c.query(c.sql.readyFIFO, each, c.MaxPayload, p.Queue, want)
 		return seen, chosen, err
 	}
-	// Newest first: one priority after the other, because one index cannot be
+	// Newest first: one priority after another, because one index can't be
 	// read in both directions at once.
 	for below := int64(math.MaxInt64); seen < want && !c.res.More; {
 		found := false
@@ -143,7 +143,7 @@ func (c *claiming) look(p backends.Policy, want int) (seen int, chosen []candida
 	return seen, chosen, nil
 }
 
-// take gives j to the next slot.
+// take claims j for the next slot.
 func (c *claiming) take(p backends.Policy, j *candidate) error {
 	slot := c.Slots[len(c.res.Jobs)]
 	j.Token = slot.Token
@@ -153,7 +153,7 @@ func (c *claiming) take(p backends.Policy, j *candidate) error {
 	deadline := after(c.now, j.Timeout)
 	charged, ahead, worker := j.Attempt, 0, slot.Worker
 	if slot.Prefetch {
-		worker = "" // nobody yet
+		worker = "" // no worker has the job yet
 	}
 	if slot.Uncounted(int(j.lost), j.MaxAttempts) {
 		charged, ahead = charged-1, 1
@@ -167,7 +167,7 @@ func (c *claiming) take(p backends.Policy, j *candidate) error {
 	return nil
 }
 
-// bury sends a job that no sidecar of this configuration can deliver to dead.
+// bury moves a job to dead if its payload exceeds the claim's limit.
 func (c *claiming) bury(p backends.Policy, j *candidate) error {
 	message := backends.TooLarge(j.size, c.MaxPayload)
 	if err := c.failed(j.id, j.attempts+1, backends.CauseTooLarge, message); err != nil {
@@ -183,7 +183,7 @@ func (c *claiming) bury(p backends.Policy, j *candidate) error {
 	return err
 }
 
-// after is the instant d after now, or NULL where d is none.
+// after returns the instant d after now, or NULL if d is 0 or less.
 func after(now int64, d time.Duration) any {
 	if d <= 0 {
 		return nil
@@ -191,7 +191,7 @@ func after(now int64, d time.Duration) any {
 	return now + core.MS(d)
 }
 
-// earlier is the earlier of two instants, of which either may be NULL.
+// earlier returns the earlier of two instants. Either can be NULL.
 func earlier(x, y any) any {
 	a, ok := x.(int64)
 	if !ok {

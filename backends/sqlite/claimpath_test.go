@@ -9,11 +9,11 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// BenchmarkClaimPath measures claims with the acks of the claim before, n to a
-// commit, in three tables by turns: a small one; one with 10⁵ ready, 10⁵ scheduled
-// and 10⁵ dead rows; and a small one while another connection holds a snapshot from
-// before the first job, so that the WAL can only grow. The ratios are to the small
-// one's rate in the same turns; "last" is that of the last quarter of the turns.
+// BenchmarkClaimPath measures claims with the acks of the previous claim, n to a
+// commit. It alternates between three tables: a small one; one with 10⁵ ready, 10⁵
+// scheduled and 10⁵ dead rows; and a small one while another connection keeps a snapshot
+// from before the first job, so that the WAL can only grow. The ratios are relative to the
+// small table's rate in the same turns. "last" is the ratio of the last quarter of the turns.
 //
 //	go test ./backends/sqlite -run '^$' -bench ClaimPath -benchtime 1x
 func BenchmarkClaimPath(b *testing.B) {
@@ -56,7 +56,7 @@ func claimPath(b *testing.B, n, jobs int) {
 	b.ReportMetric(again.wal(b), "after-WAL-MiB")
 }
 
-// pace is how many jobs took how long.
+// pace is a number of jobs and the time that they took.
 type pace struct {
 	jobs int
 	took time.Duration
@@ -82,7 +82,7 @@ func newClaimer(b *testing.B, name string) *claimer {
 	return c
 }
 
-// turn fills in jobs, which is not measured, and claims and acks as many.
+// turn stores jobs, which it does not measure, and claims and acks as many.
 func (c *claimer) turn(b *testing.B, n, jobs int, last bool) {
 	fill(b, c.Store, jobs)
 	began := b.Elapsed()

@@ -10,14 +10,14 @@ import (
 	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
-// target is a row that a command names.
+// target is a row that an operator's command names.
 type target struct {
 	id    int64
 	state backends.State
 	key   string
 }
 
-// each calls f with each row of the queue that is among the ids.
+// each calls f with each row of the queue whose id is in ids.
 func (t *tx) each(queue string, ids []int64, f func(target) error) error {
 	for _, id := range ids {
 		var found *target
@@ -96,7 +96,7 @@ func (t *tx) Retry(ctx context.Context, queue string, ids []int64, after any, li
 		if ids, err = t.following(queue, backends.StateDead, from, int(limit)); err != nil || len(ids) == 0 {
 			return r, err
 		}
-		if r.Last, _, err = t.Place(ctx, backends.Peek{Queue: queue, State: backends.StateDead}, ids[len(ids)-1]); err != nil { // before it changes
+		if r.Last, _, err = t.Place(ctx, backends.Peek{Queue: queue, State: backends.StateDead}, ids[len(ids)-1]); err != nil { // read before it changes
 			return r, err
 		}
 	}
@@ -128,7 +128,7 @@ func (t *tx) retryOne(queue string, j target) error {
 	return t.one(t.sql.retry, position, t.now, j.id)
 }
 
-// takeKeyBack gives a dead job that lives again its key, where no other job has it.
+// takeKeyBack gives a revived dead job its key again. It returns ErrKeyTaken if another job has the key.
 func (t *tx) takeKeyBack(queue string, j target) error {
 	until, taken := t.now, false
 	if err := t.query(t.sql.findKey, func(r row) error {
@@ -151,7 +151,7 @@ func (t *tx) takeKeyBack(queue string, j target) error {
 
 // KeysTaken implements core.Reader.
 func (t *tx) KeysTaken(_ context.Context, queue string) (taken bool, err error) {
-	seed, seen := maphash.MakeSeed(), map[uint64]bool{} // hashes: there may be a million
+	seed, seen := maphash.MakeSeed(), map[uint64]bool{} // hashes, because there can be a million keys
 	err = t.query(t.sql.deadKeys, func(r row) error {
 		hash := maphash.String(seed, r.text(0))
 		if taken = r.int(1) != 0 || seen[hash]; taken {
@@ -168,7 +168,7 @@ func (t *tx) Count(_ context.Context, queue string, state backends.State) (int64
 	return t.count(queue, state, math.MaxInt64)
 }
 
-// count counts a queue's jobs in a state up to a limit.
+// count counts a queue's jobs in a state, up to a limit.
 func (t *tx) count(queue string, state backends.State, limit int64) (n int64, err error) {
 	sql := map[backends.State]string{
 		backends.StateReady: t.sql.countReady, backends.StateScheduled: t.sql.countScheduled, backends.StateClaimed: t.sql.countClaimed,

@@ -1,6 +1,6 @@
 package sqlite
 
-// oddValues are what SQLite takes for a column's value, or nearly, and a sidecar may not.
+// oddValues are column values that SQLite accepts, or almost accepts, and a sidecar must not accept.
 var oddValues = map[string][]string{
 	"queue":        {"''", "NULL", "x'71'", "char(113, 0)", "printf('%.129c', 'x')", "'a b'", "'.q'", "'é'"},
 	"payload":      {"NULL", "''", "42", "1.5", "x'00'", "char(0)", "zeroblob(2000000)"},

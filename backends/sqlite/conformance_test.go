@@ -22,7 +22,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	backendtest.Run(t, func(t *testing.T) *backendtest.Database {
-		// The clock stands still but for the test's shifts.
+		// The clock stands still, except when the test shifts it.
 		var now atomic.Pointer[time.Time]
 		began := time.Now()
 		now.Store(&began)
@@ -78,7 +78,7 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// loseCommit has the connection break at the next commit.
+// loseCommit breaks the connection at the next commit.
 func (s *Store) loseCommit(before bool) {
 	hook := func(now bool) error {
 		if now != before {
@@ -90,8 +90,8 @@ func (s *Store) loseCommit(before bool) {
 	s.fault.Store(&hook)
 }
 
-// TestPlans fails where a statement would walk through a table or sort rows that
-// an index has in order: its cost would grow with the table.
+// TestPlans fails if a statement would scan a whole table or sort rows that
+// an index has in order, because its cost would grow with the table.
 func TestPlans(t *testing.T) {
 	t.Parallel()
 	s := fresh(t)
@@ -103,7 +103,7 @@ func TestPlans(t *testing.T) {
 	for _, sql := range s.sql.all {
 		if err := c.query(t.Context(), "EXPLAIN QUERY PLAN "+sql, func(r row) error {
 			step := r.text(3)
-			// These hold a row for each sidecar or queue, or are read from their beginning.
+			// These have one row per sidecar or queue, or the statement reads only their beginning.
 			walk := strings.HasPrefix(step, "SCAN") && !slices.Contains([]string{"SCAN qsidecar_hosts", "SCAN qsidecar_queues", "SCAN qsidecar_commits",
 				"SCAN sqlite_sequence", "SCAN (subquery-1)", "SCAN (subquery-2)", "SCAN qsidecar_jobs USING INDEX qsidecar_scheduled"}, step)
 			if walk || strings.Contains(step, "TEMP B-TREE") || strings.Contains(step, "qsidecar_jobs USING AUTOMATIC") {

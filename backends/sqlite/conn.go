@@ -12,11 +12,11 @@ import (
 	"modernc.org/sqlite"
 )
 
-// connector makes connections without database/sql between: its pool would
-// choose the connection, and here each has its own duty.
+// connector opens connections without database/sql: its pool would choose the
+// connection, but here each connection has its own purpose.
 var connector = sync.OnceValue(func() driver.Driver { return &sqlite.Driver{} })
 
-// conn is one connection with its prepared statements. One goroutine at a time.
+// conn is one connection with its prepared statements. Only one goroutine can use it at a time.
 type conn struct {
 	driver.Conn
 	prepared map[string]statement
@@ -29,15 +29,15 @@ type statement interface {
 	driver.StmtQueryContext
 }
 
-// connect opens path and runs the pragmas, each of which must be accepted.
+// connect opens path and runs the pragmas. It fails if a pragma fails.
 func connect(path string, pragmas ...string) (*conn, error) {
-	// A file that is gone is not made anew: prepare has made it.
+	// prepare has created the file. If it is gone now, it must not be created again.
 	return connectAs(path, "mode=rw", pragmas...)
 }
 
-// connectAs is connect with SQLite's URI parameters of choice.
+// connectAs is connect with the given URI parameters of SQLite.
 func connectAs(path, parameters string, pragmas ...string) (*conn, error) {
-	// In the form of a URI no character of the path means anything.
+	// In an escaped URI, no character of the path has a special meaning.
 	dc, err := connector().Open("file://" + (&url.URL{Path: path}).EscapedPath() + "?" + parameters)
 	if err != nil {
 		return nil, err
@@ -59,7 +59,7 @@ func (c *conn) close() error {
 	return errors.Join(err, c.Conn.Close())
 }
 
-// once runs a script whose statements are not worth keeping.
+// once runs a script without keeping its statements prepared.
 func (c *conn) once(script string) error {
 	_, err := c.Conn.(driver.ExecerContext).ExecContext(context.Background(), script, nil)
 	return err
@@ -78,7 +78,7 @@ func (c *conn) prepare(sql string) (statement, error) {
 	return s, nil
 }
 
-// named numbers the arguments; valid until the next call.
+// named numbers the arguments. The result is valid until the next call.
 func (c *conn) named(args []any) ([]driver.NamedValue, error) {
 	c.values = c.values[:0]
 	for i, a := range args {
@@ -111,8 +111,8 @@ func (c *conn) exec(ctx context.Context, sql string, args ...any) (int64, error)
 // errStop ends a query early, without an error.
 var errStop = errors.New("enough rows")
 
-// query calls f with each row; f may end it with errStop. The row is valid only
-// during the call.
+// query calls f with each row. If f returns errStop, query ends without an error. The row is valid
+// only during the call.
 func (c *conn) query(ctx context.Context, sql string, f func(r row) error, args ...any) (err error) {
 	s, err := c.prepare(sql)
 	if err != nil {
@@ -127,7 +127,7 @@ func (c *conn) query(ctx context.Context, sql string, f func(r row) error, args 
 		return err
 	}
 	defer func() {
-		if e := rows.Close(); err == nil { // else it repeats what Next said
+		if e := rows.Close(); err == nil { // otherwise it repeats the error of Next
 			err = e
 		}
 	}()
@@ -148,19 +148,19 @@ func (c *conn) query(ctx context.Context, sql string, f func(r row) error, args 
 	}
 }
 
-// row is one row of a result, read by the columns' numbers.
+// row is one row of a result. Its methods take the index of a column.
 type row []driver.Value
 
 func (r row) null(i int) bool { return r[i] == nil }
 
-// int is the integer in column i; NULL is 0. What another program left there in
-// another type is 0 too.
+// int returns the integer in column i. It returns 0 for NULL and for a value of another type,
+// which another program can have stored.
 func (r row) int(i int) int64 {
 	v, _ := r[i].(int64)
 	return v
 }
 
-// text is the text in column i, also where a blob stands in its place; NULL is "".
+// text returns the text or blob in column i as a string. NULL is "".
 func (r row) text(i int) string {
 	switch v := r[i].(type) {
 	case string:
@@ -171,7 +171,7 @@ func (r row) text(i int) string {
 	return ""
 }
 
-// bytes is the blob in column i: nil for NULL only.
+// bytes returns the blob or text in column i. Only NULL is nil.
 func (r row) bytes(i int) []byte {
 	switch v := r[i].(type) {
 	case []byte:

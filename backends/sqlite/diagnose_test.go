@@ -44,7 +44,7 @@ func (w want) is(f backends.Finding) bool {
 }
 
 // folder returns the modes, times and contents of all files in a folder. Another program
-// reads the contents: closing a file drops all locks that this process has on it.
+// reads the contents, because closing a file would drop all locks of this process on it.
 func folder(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -57,7 +57,7 @@ func folder(t *testing.T, dir string) map[string]string {
 			return err
 		}
 		all[path] = fmt.Sprint(info.Mode())
-		if d.Type().IsRegular() && !strings.HasSuffix(path, "-shm") { // which shows who reads
+		if d.Type().IsRegular() && !strings.HasSuffix(path, "-shm") { // the -shm file shows readers
 			sum, err := osexec.Command("sha256sum", path).Output()
 			if err != nil {
 				return err
@@ -71,7 +71,7 @@ func folder(t *testing.T, dir string) map[string]string {
 	return all
 }
 
-// examined checks a file. It fails if that changes anything in its folder.
+// examined checks a file. It fails if the check changes anything in the file's folder.
 func examined(t *testing.T, path string, th diagnose.Thresholds, wanted ...want) []backends.Finding {
 	t.Helper()
 	dir := filepath.Dir(path)
@@ -139,7 +139,7 @@ func TestExamineHealthy(t *testing.T) {
 	}
 	th := diagnose.DefaultThresholds()
 	examined(t, s.Info().Address, th, append(healthy, want{backends.SeverityInfo, "wal", "the WAL has", ""})...)
-	found, err := examine(t, s, nil, th) // one that serves can be examined too
+	found, err := examine(t, s, nil, th) // a database in use can be examined too
 	if err != nil || len(found) < len(healthy) {
 		t.Errorf("%+v, %v", found, err)
 	}
@@ -347,8 +347,8 @@ func TestExamineLocks(t *testing.T) {
 		want{backends.SeverityWarning, "locks", fmt.Sprintf("by process %d (python3)", pid), ""}, want{backends.SeverityInfo, "journal", "is delete", ""})
 }
 
-// TestExamineAfterACrash: the check reads what a killed program left, and does not change
-// it.
+// TestExamineAfterACrash: the check reads the files that a killed program left, and does not
+// change them.
 func TestExamineAfterACrash(t *testing.T) {
 	t.Parallel()
 	s := sqlite.Fresh(t)

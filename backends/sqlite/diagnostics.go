@@ -2,14 +2,14 @@ package sqlite
 
 import "context"
 
-// This file is what package diagnose uses of a Store, beside the exported methods that
-// package backends names.
+// This file holds what package diagnose uses of a Store, in addition to the exported methods
+// that implement interfaces of package backends.
 
 // Conn is a connection for queries.
 type Conn struct{ c *conn }
 
-// Connect opens a connection to the file. parameters are those of an SQLite URI, and each
-// of the pragmas must be accepted.
+// Connect opens a connection to the file. parameters are those of an SQLite URI. Connect
+// fails if a pragma fails.
 func (s *Store) Connect(parameters string, pragmas ...string) (*Conn, error) {
 	c, err := connectAs(s.path, parameters, pragmas...)
 	return &Conn{c}, err
@@ -23,20 +23,20 @@ func (c *Conn) Query(ctx context.Context, sql string, f func(r Row), args ...any
 // Close closes the connection.
 func (c *Conn) Close() error { return c.c.close() }
 
-// Row is a row of a result. It is valid during the call that gets it.
+// Row is a row of a result. It is valid only during the call of f that gets it.
 type Row struct{ r row }
 
-// Text returns the text in column i; "" for NULL.
+// Text returns the text in column i, or "" for NULL.
 func (r Row) Text(i int) string { return r.r.text(i) }
 
-// Int returns the number in column i; 0 for NULL.
+// Int returns the number in column i, or 0 for NULL.
 func (r Row) Int(i int) int64 { return r.r.int(i) }
 
-// Explained returns err with its kind and what to do.
+// Explained classifies err, and adds the path and, if it can, a fix.
 func (s *Store) Explained(err error) error { return s.withKind(err) }
 
-// ClaimStatements returns the statements that find the next job of a queue. lifo: also
-// those for a queue that is read newest first.
+// ClaimStatements returns the statements that find the next job of a queue. If lifo is true,
+// it adds those for a queue in LIFO order.
 func (s *Store) ClaimStatements(lifo bool) []string {
 	if lifo {
 		return []string{s.sql.readyFIFO, s.sql.nextPrio, s.sql.readyLIFO}
@@ -44,8 +44,8 @@ func (s *Store) ClaimStatements(lifo bool) []string {
 	return []string{s.sql.readyFIFO}
 }
 
-// ErrorCode returns SQLite's primary code of an error; 0: it is not SQLite's.
+// ErrorCode returns SQLite's primary code of an error, or 0 if the error isn't from SQLite.
 func ErrorCode(err error) int { return code(err) }
 
-// EndedError is the error of a call whose ctx is over.
+// EndedError returns the error of a call whose ctx ended.
 func EndedError(ctx context.Context, doing string) error { return ended(ctx, doing) }

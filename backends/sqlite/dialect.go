@@ -8,8 +8,8 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// grammar implements backends.Grammar. What is compared with a column, or stored in
-// it, takes that column's affinity.
+// grammar implements backends.Dialect. A value that is compared with a column, or stored
+// in it, takes the column's affinity.
 type grammar struct{}
 
 // Dialect implements backends.Adopter.
@@ -32,7 +32,7 @@ func (grammar) Text(literal string) string {
 	return "'" + strings.ReplaceAll(literal, "'", "''") + "'"
 }
 
-// Constant: a column that was declared without a type has numbers as numbers.
+// Constant returns a number for a column without a declared type, because such a column stores numbers as numbers.
 func (g grammar) Constant(literal string, c backends.Column) string {
 	if c.Kind == backends.BoolColumn {
 		switch strings.ToLower(literal) {
@@ -55,15 +55,15 @@ func (grammar) Arg(n int, c backends.Column) string {
 	return fmt.Sprintf("?%d", n)
 }
 
-// Exact leaves it to the column what it makes of a text. A cast would make a number of
-// whatever the text begins with.
+// ExactArg lets the column's affinity convert the text. A cast would turn any text
+// into a number, from the digits at its beginning.
 func (grammar) ExactArg(n int, _ backends.Column) string { return fmt.Sprintf("?%d", n) }
 
 func (grammar) IntArg(n int) string  { return fmt.Sprintf("?%d", n) }
 func (grammar) TextArg(n int) string { return fmt.Sprintf("?%d", n) }
 
-// Is compares twice where the column's collation may be another: the first serves the
-// index.
+// Equals compares twice, in case the column's collation isn't BINARY. The first comparison can use
+// the index.
 func (g grammar) Equals(n int, c backends.Column) string {
 	is := g.Name(c.Name) + " = " + g.Arg(n, c)
 	if c.Kind == backends.TextColumn {
@@ -102,19 +102,19 @@ func (g grammar) AsBytes(c backends.Column) string    { return "CAST(" + g.Name(
 func (g grammar) TextLength(text string) string       { return "length(CAST(" + text + " AS BLOB))" }
 func (g grammar) ByteLength(c backends.Column) string { return "length(" + g.AsBytes(c) + ")" }
 
-// second is how SQLite's own CURRENT_TIMESTAMP writes a time: in UTC, whatever the
-// config says of the owner's clock.
+// second is the format of SQLite's own CURRENT_TIMESTAMP: in UTC, whatever the config
+// sets for the clock of the table's owner.
 const second = "'%Y-%m-%d %H:%M:%S'"
 
 func (grammar) Now(backends.Column, bool) string { return "strftime(" + second + ", 'now')" }
 
-// Later is up to a second later still, where it is later at all: the time is cut to
-// a second when it is written, and again when it is compared.
+// NowPlus rounds a later time up to the next second. Times are truncated to a second when
+// they are written, and again when they are compared.
 func (grammar) NowPlus(_ backends.Column, _ bool, n int) string {
 	return fmt.Sprintf("strftime(%s, 'now', ((?%d + iif(?%[2]d > 0, 999, -999)) / 1000.0) || ' seconds')", second, n)
 }
 
-// FromMillis gives at most the last second of the year 9999: strftime has NULL for a later one.
+// FromMillis returns at most the last second of the year 9999: strftime returns NULL for later times.
 func (grammar) FromMillis(_ backends.Column, _ bool, n int) string {
 	return fmt.Sprintf("strftime(%s, min((?%d + 999) / 1000, 253402300799), 'unixepoch')", second, n)
 }
@@ -135,7 +135,7 @@ func (grammar) SelectFirst(columns, from, where, order, limit string) string {
 	return sql + " LIMIT " + limit
 }
 
-// Lock has nothing to lock: who writes has the database to itself.
+// SelectLocked locks no rows: the only writer already locks the whole database.
 func (g grammar) SelectLocked(columns, from, where, order string, n int, _ bool) string {
 	limit := "-1"
 	if n > 0 {
@@ -158,7 +158,7 @@ func (g grammar) Insert(table string, names, values []string, id backends.Column
 	return sql + " RETURNING " + g.ToText(g.Name(id.Name))
 }
 
-// Fence is the clock's microseconds.
+// Fence returns the clock's microseconds.
 func (grammar) Fence() string { return "CAST(unixepoch('subsec') * 1000000 AS INTEGER)" }
 
 func (g grammar) Paused(queue string) string {

@@ -14,7 +14,7 @@ import (
 
 var errClosed = errors.New("the database handle was closed")
 
-// code is the primary result code of err; 0 where err is not SQLite's.
+// code returns the primary result code of err, or 0 if err isn't from SQLite.
 func code(err error) int {
 	if e, ok := errors.AsType[*sqlite.Error](err); ok {
 		return e.Code() & 0xff
@@ -27,9 +27,9 @@ func busy(err error) bool {
 	return c == lib.SQLITE_BUSY || c == lib.SQLITE_LOCKED
 }
 
-// ambiguous: a COMMIT that ended with err may have reached the disk. A full
-// disk, a lock or a constraint stop it before its last frame is written; after an
-// I/O error nobody knows.
+// ambiguous reports whether a COMMIT that returned err may have reached the disk. A full
+// disk, a lock or a constraint stop it before its last frame is written. After an
+// I/O error the outcome is unknown.
 func ambiguous(err error) bool {
 	switch code(err) {
 	case lib.SQLITE_BUSY, lib.SQLITE_LOCKED, lib.SQLITE_FULL, lib.SQLITE_READONLY, lib.SQLITE_CONSTRAINT,
@@ -39,7 +39,7 @@ func ambiguous(err error) bool {
 	return true
 }
 
-// withKind gives an error of SQLite its kind and says it in words that help.
+// withKind classifies an error of SQLite, and adds the path and, if it can, a fix.
 func (s *Store) withKind(err error) error {
 	if err == nil || known(err) {
 		return err
@@ -70,12 +70,12 @@ func (s *Store) withKind(err error) error {
 	return fmt.Errorf("%s: %w", s.path, err)
 }
 
-// known: err has its kind already.
+// known reports whether err is already classified.
 func known(err error) bool {
 	return core.Known(err)
 }
 
-// ended is the error of a call whose ctx is over and that changed nothing.
+// ended returns the error of a call whose ctx ended and that changed nothing.
 func ended(ctx context.Context, doing string) error {
 	return backends.Unavailable(fmt.Errorf("%s: %w", doing, context.Cause(ctx)))
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// says checks an error's kind and words.
+// The error must have this kind and contain these words.
 func says(t *testing.T, err error, retryable, refused bool, words ...string) {
 	t.Helper()
 	if err == nil || backends.Retryable(err) != retryable || backends.IsRefused(err) != refused {
@@ -96,7 +96,7 @@ func TestTriggersThatPassARowOver(t *testing.T) {
 	}
 	_, err := s.Commit(t.Context(), one)
 	says(t, err, false, true, "RAISE(IGNORE)")
-	if len(claim(t, s, 1, "q", 9)) != 1 { // the host lives
+	if len(claim(t, s, 1, "q", 9)) != 1 { // the host is not declared dead
 		t.Fatal("the job stored before is gone")
 	}
 	r := backends.Release{Uncounted: true}
@@ -111,7 +111,7 @@ func TestTriggersThatPassARowOver(t *testing.T) {
 	c := backends.Claim{Queues: []backends.Policy{{Queue: "q", MaxAttempts: 1}}, Slots: []backends.Slot{{Worker: "evil"}}}
 	_, err = s.Commit(t.Context(), backends.Batch{Host: 1, Claims: []backends.Claim{c}})
 	says(t, err, false, true, "not him")
-	c.Slots[0].Worker = "good" // RAISE(ROLLBACK) ended the transaction; the next one works
+	c.Slots[0].Worker = "good" // RAISE(ROLLBACK) ended the transaction, and the next one works
 	if _, err := s.Commit(t.Context(), backends.Batch{Host: 1, Claims: []backends.Claim{c}}); err != nil {
 		t.Error(err)
 	}
@@ -127,7 +127,7 @@ func TestALostSequence(t *testing.T) {
 	says(t, err, false, false, "sqlite_sequence", "repeat")
 }
 
-// Nobody can be told what became of a commit while the lock cannot be had.
+// The outcome of a commit stays unknown while another program holds the lock.
 func TestAnOutcomeThatStaysUnknown(t *testing.T) {
 	t.Parallel()
 	s := fresh(t)
@@ -156,18 +156,18 @@ func TestAnOutcomeThatStaysUnknown(t *testing.T) {
 	}
 }
 
-// A lost seal is as good as one whose answer came.
+// A seal whose answer was lost counts like one whose answer arrived.
 func TestALostSeal(t *testing.T) {
 	t.Parallel()
 	s := fresh(t)
 	if _, err := s.Commit(t.Context(), one); err != nil {
 		t.Fatal(err)
 	}
-	s.number++ // a commit that never was
+	s.number++ // a commit that never happened
 	if happened, err := s.look(t.Context()); err != nil || happened {
 		t.Fatalf("happened %v, %v", happened, err)
 	}
-	s.number-- // its seal's answer got lost: look again
+	s.number-- // the answer to its seal was lost: call look again
 	if happened, err := s.look(t.Context()); err != nil || happened {
 		t.Fatalf("happened %v, %v; it was sealed", happened, err)
 	}

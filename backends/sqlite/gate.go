@@ -6,9 +6,9 @@ import (
 	"sync"
 )
 
-// gate lets one writer in at a time. SQLite has one write lock anyway; queueing
-// for it here instead of polling there makes it fair, and lets the beat pass
-// everybody who waits.
+// gate admits one writer at a time. SQLite has only one write lock, which programs
+// poll. Queueing in the gate makes waiting fair within the process, and lets the
+// heartbeat overtake all other writers.
 type gate struct {
 	mu     sync.Mutex
 	held   bool
@@ -16,7 +16,7 @@ type gate struct {
 	normal []chan struct{}
 }
 
-// acquire waits for the gate until ctx ends; then it returns ctx's error.
+// acquire waits for the gate. It returns ctx's error if ctx ends first.
 func (g *gate) acquire(ctx context.Context, urgent bool) error {
 	g.mu.Lock()
 	if !g.held {
@@ -43,7 +43,7 @@ func (g *gate) acquire(ctx context.Context, urgent bool) error {
 		*line = slices.Delete(*line, at, at+1)
 	}
 	g.mu.Unlock()
-	if at < 0 { // the turn came at the same moment
+	if at < 0 { // the gate was granted at the same moment
 		g.release()
 	}
 	return context.Cause(ctx)

@@ -24,7 +24,7 @@ func (t *tx) Stats(_ context.Context, queues []string) (all []backends.QueueStat
 	return all, nil
 }
 
-// statsOfAll counts all queues together, so that one with few jobs costs next to nothing.
+// statsOfAll counts all queues together, so a queue with few jobs costs almost nothing.
 func (t *tx) statsOfAll() ([]backends.QueueStats, error) {
 	var tally core.Tally
 	if err := t.query(t.sql.queuesPaused, func(r row) error {
@@ -35,7 +35,7 @@ func (t *tx) statsOfAll() ([]backends.QueueStats, error) {
 	}
 	for state, sql := range map[backends.State]string{
 		backends.StateReady: t.sql.queuesReady, backends.StateScheduled: t.sql.queuesScheduled, backends.StateClaimed: t.sql.queuesClaimed,
-		backends.StateDone: t.sql.queuesFinished, // and dead ones
+		backends.StateDone: t.sql.queuesFinished, // and dead jobs
 	} {
 		if err := tally.Count(func(after core.Counted, limit int64) (all []core.Counted, err error) {
 			args := []any{after.Queue, limit}
@@ -88,8 +88,8 @@ func (t *tx) statsOf(queue string) (backends.QueueStats, error) {
 	}, queue)
 }
 
-// oldestReady looks at the first row of each priority: inside one, positions are
-// given in the order in which rows become ready.
+// oldestReady reads the first row of each priority. Within a priority, positions increase
+// in the order in which rows become ready.
 func (t *tx) oldestReady(queue string) (oldest time.Duration, err error) {
 	for below, found := int64(math.MaxInt64), true; found; {
 		found = false
@@ -112,15 +112,15 @@ func (t *tx) oldestReady(queue string) (oldest time.Duration, err error) {
 	return oldest, nil
 }
 
-// age of what happened at an instant in ms; a millisecond at least, because 0 says that there is none.
+// age returns how long ago at (in ms) was, but at least a millisecond: 0 means that there is no such job.
 func (t *tx) age(at int64) time.Duration {
 	return time.Duration(max(t.now-at, 1)) * time.Millisecond
 }
 
-// listPlace is where a list of jobs goes on.
+// listPlace is the position after which a listing of jobs continues.
 type listPlace struct {
 	id, priority, position, at int64
-	begin                      bool // at its beginning
+	begin                      bool // whether the listing starts at the beginning
 }
 
 var listStart = listPlace{begin: true, at: math.MinInt64}
@@ -137,7 +137,7 @@ func (t *tx) Place(_ context.Context, p backends.Peek, id int64) (place any, fou
 	return from, found, err
 }
 
-// following lists up to limit ids of a queue's jobs in a state from just after a place.
+// following returns up to limit ids of a queue's jobs in a state, after the position from.
 func (t *tx) following(queue string, state backends.State, from listPlace, limit int) (ids []int64, err error) {
 	add := func(r row) error {
 		ids = append(ids, r.int(0))

@@ -44,7 +44,7 @@ func (d access) Look(ctx context.Context, q core.Question) (o core.Due, err erro
 	return o, err
 }
 
-// first is the instant in a column of a query's first row; nil: there is none.
+// first returns the instant in a column of a query's first row, or nil if there is no row.
 func (t *tx) first(sql string, column int, args ...any) (at *time.Time, err error) {
 	err = t.query(sql, func(r row) error {
 		when := time.UnixMilli(r.int(column))
@@ -54,8 +54,8 @@ func (t *tx) first(sql string, column int, args ...any) (at *time.Time, err erro
 	return at, err
 }
 
-// lookForLost finds the owners of claims that are not alive. It steps through the owners,
-// of which there are as many as sidecars, not through the rows.
+// lookForLost finds the owners of claims that are declared dead or missing. It steps through the owners
+// and not through the rows: there are only as many owners as sidecars.
 func (t *tx) lookForLost(o *core.Due) (err error) {
 	for from, more := int64(math.MinInt64), true; more; {
 		owner, found := int64(0), false
@@ -83,7 +83,7 @@ func (t *tx) lookForLost(o *core.Due) (err error) {
 	return err
 }
 
-// rows collects what a query finds before anything is changed under it.
+// rows collects the rows of a query before the caller changes them.
 func (t *tx) rows(sql string, keep func(r row) bool, args ...any) (found []row, err error) {
 	err = t.query(sql, func(r row) error {
 		if !keep(r) {
@@ -140,7 +140,7 @@ func (t *tx) LockDue(_ context.Context, _ core.Due, limit int) (rows []*core.Row
 // LockLost implements core.Maintainer.
 func (t *tx) LockLost(_ context.Context, d core.Due, limit int) (rows []*core.Row, seen int, err error) {
 	for _, owner := range d.Lost {
-		alive, err := t.exists(t.sql.lives, owner) // it may have joined since
+		alive, err := t.exists(t.sql.lives, owner) // a heartbeat may have added it again
 		if err != nil || alive {
 			return rows, seen, err
 		}
@@ -199,8 +199,8 @@ func (t *tx) Forget(context.Context, core.Due) error {
 	return nil
 }
 
-// Prune implements core.Maintainer. It begins at the first entry: no old snapshot keeps
-// entries that are gone.
+// Prune implements core.Maintainer. It ignores from and begins at the first entry: here, no old
+// snapshot keeps deleted entries.
 func (t *tx) Prune(_ context.Context, what core.Pruned, _ time.Time, limit int) (deleted, found int, last time.Time, err error) {
 	sql := t.sql.expired
 	if what == core.PruneKeys {
@@ -223,10 +223,10 @@ func (t *tx) Prune(_ context.Context, what core.Pruned, _ time.Time, limit int) 
 	return len(rows), len(rows), last, nil
 }
 
-// numberAge is how long the number of a Store that commits no more is kept.
+// numberAge is how long the commit number of a Store that commits no more is kept.
 const numberAge = 7 * 24 * time.Hour
 
-// Tidy implements core.Tidier. It deletes old numbers of commits.
+// Tidy implements core.Tidier. It deletes old commit numbers.
 func (d access) Tidy(ctx context.Context, _ int) error {
 	var old bool
 	if err := d.reading(ctx, func(t *tx) (err error) {

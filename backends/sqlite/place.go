@@ -12,12 +12,12 @@ import (
 	"github.com/qsidecar/qsidecar/backends/sqlite/internal/disk"
 )
 
-// making keeps a second Open in this process from opening a file that the first
-// is just making: closing any descriptor of a file drops all the process's POSIX
-// locks on it, SQLite's too.
+// making prevents a second Open in this process from opening a file that the first one is
+// creating. Closing any descriptor of a file drops all POSIX locks of the process on it,
+// including SQLite's.
 var making sync.Mutex
 
-// placed makes the path of a database absolute, and looks at nothing.
+// placed makes the path of a database absolute. It doesn't access the file.
 func placed(path string) (string, fs.FileInfo, error) {
 	if path == "" {
 		return "", nil, errors.New("sqlite: the path of the database is empty: write sqlite:PATH")
@@ -29,8 +29,8 @@ func placed(path string) (string, fs.FileInfo, error) {
 	return path, nil, nil
 }
 
-// prepare checks the place of a database and makes the file where it is missing.
-// It returns the path made absolute, and which file that is.
+// prepare checks the path of a database and creates the file if it is missing.
+// It returns the absolute path, and the identity of the file.
 func prepare(path string) (string, fs.FileInfo, error) {
 	path, _, err := placed(path)
 	if err != nil {
@@ -51,7 +51,7 @@ func prepare(path string) (string, fs.FileInfo, error) {
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return "", nil, fmt.Errorf("the database cannot be opened: %w", err)
 	}
-	// Through links, to the disk that will hold it.
+	// NetworkFS follows links to the disk that will hold the database.
 	if name, err := disk.NetworkFS(folder); err != nil {
 		return "", nil, fmt.Errorf("the disk of %s cannot be looked at: %w", path, err)
 	} else if name != "" {
@@ -63,7 +63,7 @@ func prepare(path string) (string, fs.FileInfo, error) {
 		if err == nil {
 			err = f.Close()
 		}
-		if err != nil && !errors.Is(err, fs.ErrExist) { // another process may have been quicker
+		if err != nil && !errors.Is(err, fs.ErrExist) { // another process may have created it first
 			return "", nil, fmt.Errorf("the database cannot be made: %w", err)
 		}
 	}
@@ -73,8 +73,8 @@ func prepare(path string) (string, fs.FileInfo, error) {
 	return path, info, nil
 }
 
-// inPlace fails where the open file is no longer the one at its path: what is
-// written to it would be gone with the last program that has it open.
+// inPlace returns an error if the open file is no longer the one at its path. Anything written to
+// such a file is lost when the last program closes it.
 func (s *Store) inPlace() error {
 	now, err := os.Stat(s.path)
 	if err == nil && !os.SameFile(now, s.file) {

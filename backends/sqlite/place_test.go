@@ -14,7 +14,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends/sqlite/internal/disk"
 )
 
-// fails opens a database that must not open, and checks what the error says.
+// fails opens a database that must not open, and checks the error.
 func fails(t *testing.T, path string, words ...string) error {
 	t.Helper()
 	s, err := Open(t.Context(), Options{Path: path})
@@ -64,7 +64,7 @@ func TestFoldersAreMadeAndNamesMeanNothing(t *testing.T) {
 	}
 }
 
-// Not parallel: it replaces disk.Statfs for everybody.
+// Not parallel: it replaces disk.Statfs for all tests.
 func TestNetworkFileSystemsAreRefused(t *testing.T) {
 	genuine := disk.Statfs
 	defer func() { disk.Statfs = genuine }()
@@ -101,7 +101,7 @@ func TestAFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := open(t, filepath.Join(dir, "jobs.db"))
-	if !mounted { // without the right to mount, SQLite itself plays the full disk
+	if !mounted { // without the right to mount, SQLite simulates the full disk
 		if err := s.writer.once("PRAGMA max_page_count=200"); err != nil {
 			t.Fatal(err)
 		}

@@ -12,7 +12,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends/backendtest"
 )
 
-// TestDocumentedStatements runs the INSERTs of README.md: these are jobs.
+// TestDocumentedStatements runs the INSERTs of README.md and checks that the rows are jobs.
 func TestDocumentedStatements(t *testing.T) {
 	t.Parallel()
 	s := fresh(t)
@@ -36,7 +36,7 @@ func TestDocumentedStatements(t *testing.T) {
 	}
 }
 
-// TestDocumentedMove: a copy as README.md has it made, and what becomes of its claimed jobs.
+// TestDocumentedMove makes a copy as README.md describes, and checks what happens to its claimed jobs.
 func TestDocumentedMove(t *testing.T) {
 	t.Parallel()
 	from, to := fresh(t), filepath.Join(t.TempDir(), "copy.db")

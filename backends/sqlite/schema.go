@@ -10,7 +10,7 @@ import (
 )
 
 // migrate creates the tables, or updates them to migrate.Latest. Any number of sidecars
-// can do so at once: all of it happens under the write lock.
+// can do so at once, because everything happens under the write lock.
 func (s *Store) migrate(ctx context.Context) error {
 	if err := s.untilFree(ctx, func() (err error) {
 		s.writer, err = s.openWriter()

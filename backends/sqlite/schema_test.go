@@ -9,7 +9,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends/sqlite/migrate"
 )
 
-// shell is a database file that is used without a Store.
+// shell runs SQL on a database file without a Store.
 func shell(t *testing.T, path, sql string) {
 	t.Helper()
 	if _, _, err := prepare(path); err != nil {
@@ -142,7 +142,7 @@ func TestSchemasThatAreNotOurs(t *testing.T) {
 		t.Fatal(err)
 	}
 	shell(t, path, `UPDATE qsidecar_meta SET version = 7`)
-	if err := open(t, path).Close(); err != nil { // newer, but we may still use it
+	if err := open(t, path).Close(); err != nil { // newer, but still usable by this program
 		t.Fatal(err)
 	}
 	shell(t, path, `UPDATE qsidecar_meta SET min_program = 6`)
@@ -162,7 +162,7 @@ func TestBesideOtherTables(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "app.db")
 	shell(t, path, `CREATE TABLE orders (id INTEGER PRIMARY KEY AUTOINCREMENT); INSERT INTO orders DEFAULT VALUES`)
 	s := open(t, path)
-	// In the application's own transaction: not there before, nor after a rollback.
+	// In the application's own transaction: the job does not exist before the commit, nor after a rollback.
 	shell(t, path, `BEGIN; INSERT INTO orders DEFAULT VALUES; INSERT INTO qsidecar_jobs (queue) VALUES ('q'); ROLLBACK`)
 	if n := ready(t, s); n != 0 {
 		t.Errorf("%d ready after a rollback", n)
@@ -173,7 +173,7 @@ func TestBesideOtherTables(t *testing.T) {
 	}
 }
 
-// TestUpgrade: tables of version 1 are completed, with what is in them.
+// TestUpgrade: tables of version 1 are completed, and keep their rows.
 func TestUpgrade(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "old.db")

@@ -9,8 +9,8 @@ import (
 	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
-// Statements run when a method is called. The first error is kept for the Flush; after it
-// nothing runs.
+// Statements run when a method is called. The first error is kept for the Flush, and no
+// statement runs after it.
 
 var (
 	_ core.Tx         = (*tx)(nil)
@@ -20,7 +20,7 @@ var (
 // Flush implements core.Tx.
 func (t *tx) Flush(context.Context) error { return t.err }
 
-// do runs f unless a statement failed before.
+// do runs f unless an earlier statement failed.
 func (t *tx) do(f func() error) {
 	if t.err == nil {
 		t.err = f()
@@ -47,7 +47,7 @@ func (t *tx) insert(j *core.NewJob) error {
 	}
 	var headers any
 	if len(j.Headers) > 0 {
-		text, _ := json.Marshal(j.Headers) // a map of texts cannot fail
+		text, _ := json.Marshal(j.Headers) // marshaling a map of strings can't fail
 		headers = string(text)
 	}
 	payload := j.Payload
@@ -64,7 +64,7 @@ func (t *tx) insert(j *core.NewJob) error {
 	return err
 }
 
-// when is the state that a new job begins in, and its run_at or nil.
+// when returns the first state of a new job, and its run_at or nil.
 func (t *tx) when(j *backends.NewJob) (state backends.State, runAt any) {
 	at := t.now
 	switch {
@@ -81,7 +81,7 @@ func (t *tx) when(j *backends.NewJob) (state backends.State, runAt any) {
 	return backends.StateReady, at
 }
 
-// keyTaken reports whether the job's key is remembered, and answers for the job if it is.
+// keyTaken reports whether the job's key is still in use. If it is, keyTaken also marks the job as a duplicate.
 func (t *tx) keyTaken(j *core.NewJob) (taken bool, err error) {
 	var id int64
 	var state backends.State
@@ -95,7 +95,7 @@ func (t *tx) keyTaken(j *core.NewJob) (taken bool, err error) {
 		return taken, err
 	}
 	if state == "" {
-		state = backends.StateDeleted // unless there is a row
+		state = backends.StateDeleted // the default if there is no row
 		err = t.query(t.sql.stateOf, func(r row) error {
 			state = backends.State(r.text(0))
 			return nil
@@ -113,7 +113,7 @@ func ceilMilli(t time.Time) int64 {
 	return n
 }
 
-// positive is n, or NULL where n says nothing.
+// positive returns n, or NULL if n is 0 or less, which means "not set".
 func positive(n int64) any {
 	if n <= 0 {
 		return nil
@@ -121,7 +121,7 @@ func positive(n int64) any {
 	return n
 }
 
-// text is s, or NULL where it is empty.
+// text returns s, or NULL if s is empty.
 func text(s string) any {
 	if s == "" {
 		return nil
@@ -129,10 +129,10 @@ func text(s string) any {
 	return s
 }
 
-// duration is a number of milliseconds, or with NULL nothing.
+// duration returns the number of milliseconds in column i as a duration. NULL is 0.
 func (r row) duration(i int) time.Duration { return core.FromMS(r.int(i)) }
 
-// time is an instant; NULL is the zero time.
+// time returns the instant in column i. NULL is the zero time.
 func (r row) time(i int) time.Time {
 	if r.null(i) {
 		return time.Time{}
@@ -140,7 +140,7 @@ func (r row) time(i int) time.Time {
 	return time.UnixMilli(r.int(i)).UTC()
 }
 
-// Ack implements core.Writer. It deletes jobs that are not kept and have no key.
+// Ack implements core.Writer. It deletes jobs that aren't retained and have no key.
 func (t *tx) Ack(leases []core.Lease, ended func(i int)) (sure bool) {
 	for i, l := range leases {
 		t.do(func() error {
@@ -171,13 +171,13 @@ func (t *tx) Deliver(leases []core.Lease, workers []string, recorded func(i int)
 type claimed struct {
 	core.Row
 	readyAt         any
-	keep, keepDead  time.Duration // 0: not kept; indefinitely
-	deadline, dueAt any           // nil: none
+	keep, keepDead  time.Duration // 0 means: don't retain the done job; retain the dead job indefinitely
+	deadline, dueAt any           // nil if there is none
 	lastError       any
-	unrecorded      bool // the delivery is not recorded, or it was not once before
+	unrecorded      bool // whether a delivery, this one or an earlier one, wasn't recorded
 }
 
-// find reads the row of a claimed job; nil: there is none.
+// find returns the row of a claimed job, or nil if there is none.
 func (t *tx) find(id int64) (c *claimed, err error) {
 	err = t.query(t.sql.claimed, func(r row) error {
 		c = &claimed{readyAt: r[3], keep: r.duration(9), keepDead: r.duration(10), deadline: r[12], dueAt: r[13], lastError: r[14]}
@@ -191,7 +191,7 @@ func (t *tx) find(id int64) (c *claimed, err error) {
 			},
 		}
 		c.unrecorded = c.Prefetched || c.PrefetchLosses > 0
-		if c.Prefetched { // the table counts recorded deliveries alone
+		if c.Prefetched { // the table counts only recorded deliveries
 			c.Attempts++
 		}
 		return nil
@@ -199,7 +199,7 @@ func (t *tx) find(id int64) (c *claimed, err error) {
 	return c, err
 }
 
-// Lock implements core.Writer. No other transaction writes.
+// Lock implements core.Writer. It locks nothing, because no other transaction can write.
 func (t *tx) Lock(ids []int64, found func(*core.Row)) {
 	for _, id := range ids {
 		t.do(func() error {
@@ -229,7 +229,7 @@ func (t *tx) Change(rows []*core.Row, changed func(*core.Row), _ func(queue stri
 	}
 }
 
-// remove deletes a job. Its key remembers how it ended.
+// remove deletes a job. Its key keeps the state in which it ended.
 func (t *tx) remove(as backends.State, queue, key string, id int64) error {
 	if err := t.endKey(as, queue, key, id); err != nil {
 		return err
@@ -245,7 +245,7 @@ func (t *tx) endKey(as backends.State, queue, key string, id int64) error {
 	return err
 }
 
-// end writes a row whose claim ended.
+// end updates a row whose claim ended.
 func (t *tx) end(c *claimed) (err error) {
 	x := &c.Change
 	var runAt, finishedAt, expiresAt, result any // a nil []byte must be NULL
@@ -282,13 +282,13 @@ func (t *tx) end(c *claimed) (err error) {
 		c.lastError, finishedAt, expiresAt, result, c.ID)
 }
 
-// failed records a failure; the row's last_error is the caller's.
+// failed records a failure. The caller updates the row's last_error.
 func (t *tx) failed(id, attempt int64, cause backends.Cause, message string) error {
 	_, err := t.exec(t.sql.fail, id, attempt, string(cause), message, t.now)
 	return err
 }
 
-// renew writes a row whose claim goes on.
+// renew updates a row whose claim continues.
 func (t *tx) renew(c *claimed) error {
 	x := &c.Change
 	if c.unrecorded {

@@ -1,8 +1,8 @@
-// Package sqlite is the Backend on an SQLite database file, through a driver
-// without cgo: one writer in WAL mode, synced at each commit, and readers beside
-// it. Several sidecars, and other programs, may use one file on one machine.
+// Package sqlite is the Backend on an SQLite database file. It uses a driver
+// without cgo. One writer in WAL mode syncs each commit, and readers work at the
+// same time. Several sidecars and other programs can use one file on one machine.
 //
-// The database's clock is the machine's.
+// It uses the machine's clock.
 package sqlite
 
 import (
@@ -24,18 +24,18 @@ import (
 	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
-// Options say which database to open.
+// Options configure which database Open opens, and how.
 type Options struct {
-	// Path of the database file. It is made where it is missing, mode 0660 less
-	// the umask (programs that insert need to write it), in a folder that is made
-	// with mode 0700 where that is missing too.
+	// Path of the database file. If the file is missing, Open creates it with mode
+	// 0660 less the umask, because programs that insert jobs need to write it. If
+	// the folder is missing too, Open creates it with mode 0700.
 	Path string
 
-	// Look opens the database only to be examined: nothing is made or changed, nor
-	// need the file exist.
+	// Look opens the database only for examination. Open then creates and changes
+	// nothing, and the file need not exist.
 	Look bool
 
-	// Log gets what no caller is told: repairs. Defaults to discarding it.
+	// Log gets events that no caller gets as an error, such as repairs. Defaults to discarding them.
 	Log *slog.Logger
 
 	// Now replaces the database's clock, for tests.
@@ -48,28 +48,28 @@ type Store struct {
 	core.Store
 
 	path     string
-	file     fs.FileInfo // which file was opened
+	file     fs.FileInfo // the file that was opened
 	log      *slog.Logger
 	now      func() time.Time
 	database string
-	handle   int64 // names this Store in qsidecar_commits
+	handle   int64 // identifies this Store in qsidecar_commits
 	sql      *statements
 
-	gate    gate    // who writes; guards the next four
-	writer  *conn   // nil: to be opened
-	beater  *conn   // nil: to be opened
+	gate    gate    // admits one writer; guards the next four fields
+	writer  *conn   // nil if it must be opened
+	beater  *conn   // nil if it must be opened
 	number  int64   // of the last commit
 	walSize int64   // as makeRoom left it
-	read    readers // for looks that write nothing
+	read    readers // connections for transactions that write nothing
 
 	closing sync.Once
 	closed  error
 
-	fault atomic.Pointer[func(before bool) error] // tests lose commits with it
-	waits atomic.Pointer[func()]                  // tests learn by it that another program's lock is waited for
+	fault atomic.Pointer[func(before bool) error] // set by tests to make commits fail
+	waits atomic.Pointer[func()]                  // set by tests: called while another program's lock delays a write
 }
 
-// access is how the core uses a Store.
+// access is the Store as the core uses it.
 type access struct{ *Store }
 
 var _ core.Driver = access{}
@@ -79,8 +79,8 @@ var _ interface {
 	backends.Inspector
 } = (*Store)(nil)
 
-// Open opens the database, makes or migrates its tables and checks that a
-// commit in it is durable. Errors name the path and what to do.
+// Open opens the database, creates or migrates its tables, and checks that its
+// commits are durable. Errors name the path and a fix.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	find := prepare
 	if o.Look {
@@ -111,10 +111,10 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	return s, nil
 }
 
-// random is a number that no other run will have.
+// random returns a number that no other run of the program has.
 func random() int64 {
 	var b [8]byte
-	rand.Read(b[:]) // never fails: the program ends where there is no randomness
+	rand.Read(b[:]) // it never fails: without randomness the program crashes
 	return int64(binary.LittleEndian.Uint64(b[:]))
 }
 
@@ -123,8 +123,8 @@ func (s *Store) Info() backends.Info {
 	return backends.Info{Engine: "sqlite", Version: lib.SQLITE_VERSION, Address: s.path, Database: s.database, Prefetch: true}
 }
 
-// Close implements backends.Backend. It waits for a commit that is being synced,
-// at most 5 s. A second Close does nothing.
+// Close implements backends.Backend. It waits at most 5 s for a commit that is
+// being synced. A second Close does nothing.
 func (s *Store) Close() error {
 	s.closing.Do(func() { s.closed = s.shut() })
 	return s.closed
@@ -138,7 +138,7 @@ func (s *Store) shut() error {
 	if e := s.gate.acquire(ctx, true); e != nil {
 		return errors.Join(err, fmt.Errorf("%s: a write is still under way: %w", s.path, e))
 	}
-	// The gate stays shut: nobody opens these again.
+	// Keep the gate locked, so that no write opens these connections again.
 	for _, c := range []**conn{&s.writer, &s.beater} {
 		if *c != nil {
 			err = errors.Join(err, (*c).close())
@@ -148,7 +148,7 @@ func (s *Store) shut() error {
 	return err
 }
 
-// openWriter opens the connection that commits, and makes sure that its commits last.
+// openWriter opens the connection that commits, and ensures that its commits are durable.
 func (s *Store) openWriter() (*conn, error) {
 	c, err := connect(s.path, "busy_timeout=0", "journal_mode=WAL", "synchronous=FULL", "temp_store=MEMORY", "journal_size_limit=67108864", "cache_size=-32000", "wal_autocheckpoint=4000")
 	if err != nil {
@@ -170,17 +170,17 @@ func (s *Store) openWriter() (*conn, error) {
 	return c, nil
 }
 
-// openBeater opens the connection for beats. A beat that a power cut takes back
-// harms nobody (its sidecar is gone too), so it waits for no sync: neither its own,
-// nor that of a checkpoint, which is left to the writer unless that writes nothing.
+// openBeater opens the connection for heartbeats. If a power cut loses a heartbeat,
+// its sidecar is gone too. So a heartbeat waits neither for its own sync nor for that
+// of a checkpoint. It leaves checkpoints to the writer, unless the writer is idle.
 func (s *Store) openBeater() (*conn, error) {
 	return connect(s.path, "busy_timeout=0", "synchronous=NORMAL", "wal_autocheckpoint=8000")
 }
 
-// readers is a small pool of connections that only look.
+// readers is a small pool of connections that only read.
 type readers struct {
 	path string
-	free chan *conn // nil in it: one that may still be opened
+	free chan *conn // contains nil for each connection that can still be opened
 }
 
 const maxReaders = 4
@@ -208,7 +208,7 @@ func (p *readers) get(ctx context.Context) (*conn, error) {
 	return c, err
 }
 
-// put gives c back; broken: it is closed instead.
+// put returns c to the pool, or closes it if it is broken.
 func (p *readers) put(c *conn, broken bool) (err error) {
 	if broken {
 		err, c = c.close(), nil
@@ -217,7 +217,7 @@ func (p *readers) put(c *conn, broken bool) (err error) {
 	return err
 }
 
-// close waits for all of them, until ctx ends.
+// close waits for all connections, until ctx ends, and closes them.
 func (p *readers) close(ctx context.Context) (err error) {
 	for range maxReaders {
 		select {

@@ -11,7 +11,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
-// Queues are counted by pages, however few jobs a test has.
+// Make the Store count queues by pages, however few jobs a test has.
 func init() { core.PageRows = 7 }
 
 func open(t testing.TB, path string) *Store {
@@ -30,7 +30,7 @@ func open(t testing.TB, path string) *Store {
 
 func fresh(t testing.TB) *Store { return open(t, filepath.Join(t.TempDir(), "jobs.db")) }
 
-// exec runs SQL beside the Store, like the sqlite3 shell.
+// exec runs SQL on its own connection, like the sqlite3 shell.
 func exec(t testing.TB, s *Store, sql string) error {
 	t.Helper()
 	c, err := connect(s.path, "busy_timeout=10000")
@@ -86,7 +86,7 @@ func TestPlainInsert(t *testing.T) {
 				t.Errorf("headers %s, max_attempts %d", diff, j.MaxAttempts)
 			}
 		}
-		if j.EnqueuedAt.Sub(began).Abs() > time.Hour { // a time zone's mistake would be as much
+		if j.EnqueuedAt.Sub(began).Abs() > time.Hour { // a wrong time zone would cause such a difference
 			t.Errorf("enqueued at %v, and it is %v", j.EnqueuedAt, began)
 		}
 	}

@@ -23,8 +23,8 @@ var managed = backends.Mapping{
 		backends.StateReady: "ready", backends.StateScheduled: "scheduled", backends.StateClaimed: "claimed",
 		backends.StateDone: "done", backends.StateDead: "dead",
 	},
-	// Bound by name, so that no statistics and no version of SQLite can turn a
-	// claim into a walk through the table.
+	// The statements name their indexes, so that no statistics and no version of SQLite
+	// can turn a claim into a scan of the whole table.
 	Indexes: map[string]string{
 		"ready": "qsidecar_ready", "scheduled": "qsidecar_scheduled", "delayed": "qsidecar_delayed",
 		"owned": "qsidecar_owned", "claimed": "qsidecar_claimed", "due": "qsidecar_due",
@@ -40,7 +40,7 @@ var dialect = backends.Quoting{
 
 func quoteName(s string) string { return `"` + strings.ReplaceAll(s, `"`, `""`) + `"` }
 
-// statements are all that run on the jobs' table or beside it, rendered once.
+// statements are all statements on the job table and the tables next to it, rendered once.
 type statements struct {
 	numberSQL
 	enqueueSQL
@@ -52,7 +52,7 @@ type statements struct {
 	all []string
 }
 
-// render fills every statement in from m.
+// render renders every statement for the mapping m.
 func render(m backends.Mapping) (*statements, error) {
 	var failed error
 	s := &statements{}
@@ -70,7 +70,7 @@ func render(m backends.Mapping) (*statements, error) {
 	return s, failed
 }
 
-// numberSQL numbers the line of ids and positions, and the commits.
+// numberSQL assigns ids and positions from one sequence, and numbers the commits.
 type numberSQL struct {
 	sequence, setSequence, mark, marked, oldMarked, oldMarks string
 }
@@ -110,11 +110,11 @@ func enqueueStatements(r func(string) string) enqueueSQL {
 	}
 }
 
-// bytesOf is how many bytes of a row count against the limits: its payload's, and those of
-// headers that are larger than any that a sidecar stores.
+// bytesOf is the number of bytes of a row that count against the limits: those of its payload, and
+// those of headers that are larger than any that a sidecar stores.
 const bytesOf = `(octet_length({payload}) + CASE WHEN octet_length({headers}) > 65536 THEN octet_length({headers}) ELSE 0 END)`
 
-// claimSQL gives ready jobs out.
+// claimSQL claims ready jobs.
 type claimSQL struct {
 	paused, nextPrio, readyFIFO, readyLIFO, take, bury string
 }
@@ -190,7 +190,7 @@ func settleStatements(r func(string) string) settleSQL {
 	}
 }
 
-// beatSQL tells sidecars from one another.
+// beatSQL records heartbeats and lists the other sidecars.
 type beatSQL struct {
 	join, beat, farewell, peers string
 }
@@ -208,7 +208,7 @@ func beatStatements(r func(string) string) beatSQL {
 	}
 }
 
-// sweepSQL is the housekeeping.
+// sweepSQL does the maintenance.
 type sweepSQL struct {
 	scheduled, never, promote, due, nextOwner, owned, disown, lives, giveUp, deadHosts, forget, expired, expiredKeys, dropKey, anyReady string
 }
@@ -242,15 +242,15 @@ func sweepStatements(r func(string) string) sweepSQL {
 	}
 }
 
-// inspectSQL is the Inspector.
+// inspectSQL implements the Inspector.
 type inspectSQL struct {
 	queuesReady, queuesScheduled, queuesClaimed, queuesFinished, queuesPaused, countReady, countScheduled, countClaimed, countDone, countDead, oldestReady, oldestClaimed, place, peekSamePrio, peekReady, peekScheduled, peekClaimed, peekDone, peekDead, size, view, failures, inState, retry, deadKeys, pause, resume string
 }
 
 func inspectStatements(r func(string) string) inspectSQL {
 	return inspectSQL{
-		// What counts all queues has rows of the queue, the state, the number of rows, and when the
-		// oldest became what it is. Inside a priority, positions are given in that order.
+		// Statements that count all queues return the queue, the state, the number of rows, and the time
+		// when the oldest row entered the state. Within a priority, positions increase in that order.
 		queuesReady: r(`SELECT name, 'ready', count(*), (SELECT {ready_at}
 				FROM {jobs} {@ready}
 				WHERE {state} = {=ready} AND {queue} = name AND {priority} = above

@@ -8,8 +8,8 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// TestOldMarksGo: each run of a sidecar leaves the number of its last commit; those of
-// runs long over go, also where there is no key and no finished job to prune.
+// TestOldMarksGo: each run of a sidecar leaves the number of its last commit. Maintenance deletes
+// the numbers of old runs, even if there is no key and no finished job to prune.
 func TestOldMarksGo(t *testing.T) {
 	now := time.Now()
 	path := filepath.Join(t.TempDir(), "q.db")

@@ -6,22 +6,22 @@ import (
 	"os"
 )
 
-// While another program holds a snapshot (a report, a backup), the WAL cannot begin
-// anew and only grows, and a sync of a file that has grown costs the disk more than
-// one of a file that was written inside: its new size must be kept too. That took
-// up to 40 % of the rate (BenchmarkClaimPath). So room is made in steps beyond the
-// end; SQLite takes zeros there for the end of the log, as it does what an older,
-// longer log left.
+// While another program keeps a snapshot open (a report, a backup), the WAL can't restart
+// from its beginning and only grows. A sync of a file that has grown costs more than a sync
+// of a file that was overwritten, because the new size must be stored too. That cost up to
+// 40 % of the rate (BenchmarkClaimPath). So makeRoom extends the WAL in larger steps. SQLite
+// treats zeros after the last frame as the end of the log, like the remains of an older,
+// longer log.
 const (
 	walStep = 16 << 20
-	// walUsual is more than the WAL grows to where nothing keeps it from beginning
-	// anew (wal_autocheckpoint).
+	// walUsual is more than the size that the WAL reaches if nothing prevents it from restarting
+	// (see wal_autocheckpoint).
 	walUsual = 20 << 20
 )
 
-// makeRoom lengthens the WAL where SQLite has filled what was there. The caller
-// holds SQLite's write lock and has written nothing yet: nobody appends meanwhile.
-// Failing harms nothing but the speed.
+// makeRoom extends the WAL when SQLite has used all of it. The caller holds SQLite's write
+// lock and has written nothing yet, so no other program appends at the same time. A failure
+// only costs speed.
 func (s *Store) makeRoom() {
 	info, err := os.Stat(s.path + "-wal")
 	if err != nil {
@@ -32,7 +32,7 @@ func (s *Store) makeRoom() {
 	}
 	size := info.Size()
 	if size <= s.walSize || size < walUsual {
-		s.walSize = size // less: it was cut, and grows by itself again
+		s.walSize = size // smaller: SQLite truncated it, and it grows normally again
 		return
 	}
 	s.walSize = size + walStep
@@ -41,9 +41,9 @@ func (s *Store) makeRoom() {
 	}
 }
 
-// zeros writes n of them at an offset of a file. It does not sync: the next commit does.
+// zeros writes n zeros at an offset of a file. It doesn't sync, because the next commit does.
 func zeros(path string, at int64, n int) error {
-	// SQLite has no locks on the WAL that closing a descriptor could drop.
+	// Closing a descriptor drops locks of the process, but SQLite has no locks on the WAL.
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {
 		return err

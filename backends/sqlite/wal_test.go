@@ -9,10 +9,10 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// The room that is made in a growing WAL is not taken for part of the log: not by
-// who goes on, nor by who recovers after a crash, nor once the snapshot is gone.
+// The space that makeRoom adds to a growing WAL is not mistaken for a part of the log: not by a
+// process that continues, not by a recovery after a crash, and not once the snapshot is gone.
 //
-// Not parallel: a child that is just being made would keep TestAFullDisk's disk busy.
+// Not parallel: a child process that is starting would keep TestAFullDisk's disk busy.
 func TestRoomInTheWAL(t *testing.T) {
 	s := fresh(t)
 	release := hold(t, s)
@@ -31,7 +31,7 @@ func TestRoomInTheWAL(t *testing.T) {
 		t.Errorf("%d ready, want %d", n, stored)
 	}
 	crashed := filepath.Join(t.TempDir(), "jobs.db")
-	// By another program: closing a descriptor here would drop SQLite's locks.
+	// Another program copies the files: closing a descriptor here would drop SQLite's locks.
 	for _, suffix := range []string{"", "-wal"} {
 		if out, err := osexec.Command("cp", s.path+suffix, crashed+suffix).CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)

@@ -12,17 +12,17 @@ import (
 	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
-// tx is a transaction under way.
+// tx is a transaction.
 type tx struct {
 	c      *conn
-	ctx    context.Context // for reads; Background in a write, which ends between statements
-	alive  func() error    // why a write must stop; nil: it need not
+	ctx    context.Context // for reads; Background in a write, which only ends between statements
+	alive  func() error    // returns an error if a transaction must stop
 	sql    *statements
-	now    int64 // ms, the transaction's one instant
+	now    int64 // milliseconds; one instant for the whole transaction
 	micros int64
-	seq    int64 // the last id or position given; -1: not yet asked for
-	moved  bool  // seq must be written back
-	err    error // of a core.Tx's statement
+	seq    int64 // the last id or position that was assigned; -1 until it is read
+	moved  bool  // whether seq must be written back
+	err    error // the first error of a statement of the core.Tx
 }
 
 func (t *tx) exec(sql string, args ...any) (int64, error) {
@@ -32,8 +32,8 @@ func (t *tx) exec(sql string, args ...any) (int64, error) {
 	return t.c.exec(t.ctx, sql, args...)
 }
 
-// one runs a statement that must change one row. The row is there: where it was
-// not changed, a trigger of somebody's passed it over.
+// one runs a statement that must change one row. The row exists. So if it wasn't changed,
+// a trigger of another program skipped it.
 func (t *tx) one(sql string, args ...any) error {
 	n, err := t.exec(sql, args...)
 	if err == nil && n != 1 {
@@ -58,7 +58,7 @@ func (t *tx) exists(sql string, args ...any) (found bool, err error) {
 	return found, err
 }
 
-// next gives the next number of the one line that ids and positions share.
+// next returns the next number of the sequence that ids and positions share.
 func (t *tx) next() (int64, error) {
 	if t.seq < 0 {
 		if err := t.query(t.sql.sequence, func(r row) error {
@@ -76,20 +76,20 @@ func (t *tx) next() (int64, error) {
 	return t.seq, nil
 }
 
-// The phases of a write: it may be abandoned until its COMMIT begins.
+// The phases of a write. A caller can abandon it until its COMMIT begins.
 const (
 	running int32 = iota
 	abandoned
 	committing
 )
 
-// syncGrace is how long a caller whose ctx ended waits for a COMMIT that has
-// begun, before it must say that the outcome is unknown.
+// syncGrace is how long a write whose ctx ended waits for a COMMIT in progress before it
+// returns ErrUnknownOutcome.
 const syncGrace = 200 * time.Millisecond
 
-// write runs f in a transaction on *c, which open reopens where it is nil, and
-// makes it durable. The write goes on in a goroutine of its own where ctx ends
-// while the disk hangs: the gate stays shut until it is through.
+// write runs f in a durable transaction on *c. If *c is nil, open reopens it. The
+// transaction runs in its own goroutine. If ctx ends while the disk hangs, write
+// returns, but the gate stays locked until the transaction ends.
 func (s *Store) write(ctx context.Context, c **conn, open func() (*conn, error), f func(t *tx) error) error {
 	ctx, done := s.Bound(ctx)
 	defer done()
@@ -147,8 +147,8 @@ func (d access) Read(ctx context.Context, f func(ctx context.Context, r core.Rea
 	return d.reading(ctx, func(t *tx) error { return f(ctx, t) })
 }
 
-// Retry implements core.Driver. A transaction waits for the lock before it begins, and has
-// no reason to fail that goes away.
+// Retry implements core.Driver. It never retries: a transaction waits for the lock before it
+// begins, and no other failure is transient.
 func (access) Retry(context.Context, error) (again bool, cause int, wait time.Duration) {
 	return false, backends.RetryOther, 0
 }
@@ -165,10 +165,10 @@ func (access) Traits() core.Traits { return core.Traits{FastDeliver: true} }
 // MadeReady implements core.Driver. SQLite has no notifications.
 func (access) MadeReady([]string) {}
 
-// Usage implements backends.Metered: a trip is a transaction.
+// Usage implements backends.Metered. A round trip is a transaction.
 func (s *Store) Usage() backends.Usage { return s.Meter.Usage() }
 
-// transact is the inside of write, under the gate.
+// transact implements write. The caller holds the gate.
 func (s *Store) transact(ctx context.Context, c **conn, open func() (*conn, error), phase *atomic.Int32, f func(t *tx) error) (err error) {
 	if err := s.inPlace(); err != nil {
 		return err
@@ -215,7 +215,7 @@ func (s *Store) transact(ctx context.Context, c **conn, open func() (*conn, erro
 }
 
 // begin takes SQLite's write lock. Other programs take it too, and SQLite has no
-// queue for it: ask often, at uneven intervals.
+// queue for it, so begin polls often, at irregular intervals.
 func (s *Store) begin(ctx context.Context, c **conn, open func() (*conn, error)) error {
 	return s.untilFree(ctx, func() (err error) {
 		if *c == nil {
@@ -224,15 +224,15 @@ func (s *Store) begin(ctx context.Context, c **conn, open func() (*conn, error))
 			}
 		}
 		if _, err = (*c).exec(context.Background(), "BEGIN IMMEDIATE"); err != nil && !busy(err) {
-			s.discard(c) // opened anew by the next
+			s.discard(c) // the next begin reopens it
 		}
 		return err
 	})
 }
 
-// pause is how long to wait for the lock after so many tries: below 2 ms for the
-// first 200 of them, so that a writer that commits without end is no wall, then
-// up to 20 ms.
+// pause returns how long to wait for the lock after a number of tries. It is below 2 ms
+// for the first 200 tries, to get past a program that commits continuously. Later it
+// is up to 20 ms.
 func pause(try int) time.Duration {
 	limit := 2 * time.Millisecond
 	if try > 200 {
@@ -256,8 +256,8 @@ func (s *Store) commit(c *conn, marked bool) error {
 	return (*hook)(false)
 }
 
-// rollback ends a transaction that failed. Where there is none any more (some
-// errors end it themselves), or rolling back fails, the connection is thrown away.
+// rollback ends a transaction that failed. Some errors end the transaction themselves. In
+// that case, or if the rollback fails, rollback discards the connection.
 func (s *Store) rollback(c **conn) {
 	if _, err := (*c).exec(context.Background(), "ROLLBACK"); err != nil {
 		s.discard(c)
@@ -271,13 +271,13 @@ func (s *Store) discard(c **conn) {
 	*c = nil
 }
 
-// findOut learns whether the commit numbered s.number happened, although COMMIT
-// answered cause: its number is in the database, or it never will be, because a
-// later commit stands in its place (frames of an unsynced commit could otherwise
-// come back in a recovery). nil: it happened.
+// findOut finds out whether the commit numbered s.number happened although COMMIT
+// returned cause. Either the number is in the database, or look stores the number of a
+// later commit, so that it never will be (otherwise a recovery could restore frames
+// of an unsynced commit). findOut returns nil if the commit happened.
 func (s *Store) findOut(ctx context.Context, cause error) error {
 	if s.writer != nil {
-		s.discard(&s.writer) // what it believes may be wrong
+		s.discard(&s.writer) // the state of the connection can be wrong
 	}
 	for try := 0; ; try++ {
 		happened, err := s.look(ctx)
@@ -301,7 +301,7 @@ func (s *Store) findOut(ctx context.Context, cause error) error {
 	}
 }
 
-// look asks once. A no is sealed with a commit of its own: from then on it stays no.
+// look queries the number once. If the commit is missing, look commits a later number: the answer can't change any more.
 func (s *Store) look(ctx context.Context) (happened bool, err error) {
 	if err := s.begin(ctx, &s.writer, s.openWriter); err != nil {
 		return false, err
@@ -311,7 +311,7 @@ func (s *Store) look(ctx context.Context) (happened bool, err error) {
 		last = r.int(0)
 		return nil
 	}, s.handle)
-	if err == nil && last >= s.number { // greater: an earlier look's seal, whose answer got lost too
+	if err == nil && last >= s.number { // greater: an earlier call of look stored it, and its COMMIT returned an error too
 		s.rollback(&s.writer)
 		if last > s.number {
 			s.number = last
@@ -333,7 +333,7 @@ func (s *Store) look(ctx context.Context) (happened bool, err error) {
 	return false, nil
 }
 
-// reading runs f on one state of the database, beside all writers.
+// reading runs f on one snapshot of the database, concurrently with writers.
 func (s *Store) reading(ctx context.Context, f func(t *tx) error) (err error) {
 	ctx, done := s.Bound(ctx)
 	defer done()
@@ -361,7 +361,7 @@ func (s *Store) reading(ctx context.Context, f func(t *tx) error) (err error) {
 		}
 	}
 	if e := t.alive(); err != nil && e != nil {
-		return e // an interrupted statement says less
+		return e // more specific than the error of an interrupted statement
 	}
 	return s.withKind(err)
 }

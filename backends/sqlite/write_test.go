@@ -23,7 +23,7 @@ func ready(t testing.TB, s *Store) int64 {
 	return st[0].Ready
 }
 
-// lock takes SQLite's write lock as another program does, and returns how to let go.
+// lock takes SQLite's write lock as another program does, and returns a function that releases it.
 func lock(t *testing.T, s *Store) (unlock func()) {
 	t.Helper()
 	c, err := connect(s.path, "busy_timeout=10000")
@@ -40,7 +40,7 @@ func lock(t *testing.T, s *Store) (unlock func()) {
 	}
 }
 
-// onWait calls f once, when a write has begun to wait for another program's lock.
+// onWait calls f once, when a write starts to wait for another program's lock.
 func (s *Store) onWait(f func()) {
 	var hook func()
 	hook = func() {
@@ -61,10 +61,10 @@ func TestAnotherProgramHoldsTheLock(t *testing.T) {
 	if !backends.Retryable(err) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("while locked: %v", err)
 	}
-	if n := ready(t, s); n != 0 { // readers go on
+	if n := ready(t, s); n != 0 { // readers continue
 		t.Errorf("%d ready", n)
 	}
-	// Whoever has the time gets the lock once it is free.
+	// Any writer with time left gets the lock once it is free.
 	var wg sync.WaitGroup
 	for range 5 {
 		wg.Go(func() {
@@ -107,7 +107,7 @@ func TestCloseEndsWhatWaits(t *testing.T) {
 	}
 }
 
-// hangs has the next commit stop where a disk hangs, until the channel is closed.
+// hangs makes the next commit stop, as on a disk that hangs, until the channel is closed.
 func (s *Store) hangs(before bool) (reached, goOn chan struct{}) {
 	reached, goOn = make(chan struct{}), make(chan struct{})
 	hook := func(now bool) error {
@@ -122,7 +122,7 @@ func (s *Store) hangs(before bool) (reached, goOn chan struct{}) {
 	return reached, goOn
 }
 
-// A COMMIT that hangs is not waited for beyond the context, and not lied about.
+// A COMMIT that hangs doesn't delay the caller beyond the context, and its outcome is reported as unknown.
 func TestTheDiskHangsInTheCommit(t *testing.T) {
 	t.Parallel()
 	for _, before := range []bool{true, false} {
@@ -149,7 +149,7 @@ func TestTheDiskHangsInTheCommit(t *testing.T) {
 	}
 }
 
-// An outcome that cannot be found out while the lock is held is found out after.
+// If the lock is held, the outcome of a commit is found out after its release.
 func TestFindingOutWaitsForTheLock(t *testing.T) {
 	t.Parallel()
 	for _, before := range []bool{true, false} {
@@ -160,7 +160,7 @@ func TestFindingOutWaitsForTheLock(t *testing.T) {
 				return nil
 			}
 			s.fault.Store(nil)
-			if before { // the transaction holds the lock itself: let it go first
+			if before { // the transaction itself holds the lock, so release it first
 				if err := s.writer.once("ROLLBACK"); err != nil {
 					t.Error(err)
 				}

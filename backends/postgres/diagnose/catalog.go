@@ -1,12 +1,12 @@
 package diagnose
 
-// This file holds the queries of Describe. Each names its columns as the fields of the
-// type that it fills: see rows. The parameters are the schema and the name of the table.
+// This file holds the queries of Describe. Each query names its columns as the fields of the
+// type that it fills; see rows. The parameters are the schema and the name of the table.
 
 // baseJoin joins the type below the domains of column a, as base, and its row of pg_type,
-// as b. A domain can be one of another domain. An explicit cast to a domain truncates a
-// value as a cast to its base type does. Elements of an array need no such care: the input
-// function of an array refuses what is too long.
+// as b. A domain can be based on another domain. An explicit cast to a domain truncates a
+// value like a cast to its base type. Elements of an array aren't truncated: the input
+// function of an array rejects values that are too long.
 const baseJoin = `
 CROSS JOIN LATERAL (WITH RECURSIVE down AS (
   SELECT a.atttypid AS oid, a.atttypmod AS typmod, 0 AS n
@@ -28,7 +28,7 @@ JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.
 WHERE c.relname = $2 AND (n.nspname = $1 OR $1 = '' AND pg_catalog.pg_table_is_visible(c.oid)) AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
 ORDER BY a.attnum`
 
-// uniqueSQL reads the unique keys that allow no NULL, the primary key first.
+// uniqueSQL reads the unique keys without nullable columns, the primary key first.
 const uniqueSQL = `
 SELECT ARRAY(SELECT a.attname::text FROM unnest(i.indkey::int2[]) WITH ORDINALITY AS k (attnum, n)
   JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum WHERE k.n <= i.indnkeyatts ORDER BY k.n) AS "Columns"
@@ -39,7 +39,7 @@ WHERE n.nspname = $1 AND c.relname = $2 AND i.indisunique AND i.indisvalid AND i
   AND NOT EXISTS (SELECT FROM pg_catalog.pg_attribute a WHERE a.attrelid = i.indrelid AND a.attnum = ANY(i.indkey) AND NOT a.attnotnull)
 ORDER BY i.indisprimary DESC, i.indexrelid`
 
-// similarSQL finds tables whose names differ in case alone.
+// similarSQL finds tables whose names differ only in case.
 const similarSQL = `
 SELECT CASE WHEN pg_catalog.pg_table_is_visible(c.oid) THEN c.relname::text ELSE n.nspname || '.' || c.relname END AS "Name"
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -75,7 +75,7 @@ JOIN pg_catalog.pg_class c ON c.oid = r.ev_class JOIN pg_catalog.pg_namespace n 
 WHERE n.nspname = $1 AND c.relname = $2 AND c.relkind IN ('r', 'p') AND r.ev_enabled NOT IN ('D', 'R')
 ORDER BY 1`
 
-// notifyingSQL reads the texts of those that may send a notification.
+// notifyingSQL reads the texts of the triggers and rules that can send a notification.
 const notifyingSQL = `
 SELECT p.prosrc AS "Name" FROM pg_catalog.pg_trigger t JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid
 JOIN pg_catalog.pg_class c ON c.oid = t.tgrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace

@@ -18,8 +18,7 @@ var columnKinds = map[string]backends.ColumnKind{
 	"json": backends.JSONColumn, "jsonb": backends.JSONColumn, "uuid": backends.UUIDColumn,
 }
 
-// rows is a query whose answer replaces *to: a list of structs whose fields have the names
-// of its columns.
+// rows returns a query whose result replaces *to. The fields of T have the names of the query's columns.
 func rows[T any](to *[]T, sql string, args ...any) *backends.Statement {
 	return &backends.Statement{
 		Text: "SELECT coalesce(json_agg(x), '[]')::text FROM (" + sql + ") x", Args: args,
@@ -75,7 +74,7 @@ func (x *Engine) describe(ctx context.Context, info backends.TableInfo) (backend
 	return x.describeRest(ctx, info)
 }
 
-// describeRest reads all but the columns.
+// describeRest reads everything but the columns.
 func (x *Engine) describeRest(ctx context.Context, info backends.TableInfo) (backends.TableInfo, error) {
 	var unique []struct{ Columns []string }
 	var indexes []struct {
@@ -114,7 +113,7 @@ func (x *Engine) describeRest(ctx context.Context, info backends.TableInfo) (bac
 			}
 		}
 	}
-	for _, r := range rights { // one
+	for _, r := range rights { // there is one row
 		info.Denied = r.Denied
 		if r.Unlogged {
 			info.Remarks.AddWarning("table", fmt.Sprintf("the table %s is UNLOGGED: its jobs are gone after a crash of the server", info.Name),
@@ -126,7 +125,7 @@ func (x *Engine) describeRest(ctx context.Context, info backends.TableInfo) (bac
 		}
 	}
 	for n, l := range limits {
-		if n < len(info.Columns) && info.Columns[n].Name == l.Name { // or the table was changed since
+		if n < len(info.Columns) && info.Columns[n].Name == l.Name { // otherwise the table has changed since
 			l.add(&info.Columns[n])
 		}
 	}
@@ -148,10 +147,10 @@ func (l limit) add(c *backends.Column) {
 	c.Least, c.Most = limitsOf(l.Typname, l.Digits)
 }
 
-// notifyCall matches the name of a channel in such a text: a constant, or a name.
+// notifyCall matches the name of a channel in the text of a function or rule: a constant, or an identifier.
 var notifyCall = regexp.MustCompile(`(?i)\bpg_notify\s*\(\s*'((?:[^']|'')+)'\s*(?:::\w+\s*)?,|\bnotify\s+(?:"((?:[^"]|"")+)"|([a-z_][a-z0-9_$]*))`)
 
-// channels returns those that a text names, as the server writes them.
+// channels returns the channels that a text names, folded as the server folds identifiers.
 func channels(text string) (all []string) {
 	for _, m := range notifyCall.FindAllStringSubmatch(text, -1) {
 		name := strings.ReplaceAll(m[1], "''", "'") + strings.ReplaceAll(m[2], `""`, `"`) + strings.ToLower(m[3])
@@ -162,8 +161,8 @@ func channels(text string) (all []string) {
 	return all
 }
 
-// limitsOf returns the range of a type of whole numbers. 0 and 0: that of an int64, or
-// more. digits are those before the point of a numeric with a precision.
+// limitsOf returns the range of an integer type. 0 and 0 mean the range of an int64 or a larger
+// one. digits counts the digits before the decimal point of a numeric with a precision.
 func limitsOf(typ string, digits int) (least, most int64) {
 	switch {
 	case typ == "int2":

@@ -17,7 +17,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends/postgres/migrate"
 )
 
-// examination is one call of Examine. Each check is a READ ONLY transaction, so that the
+// examination is one call of Examine. Each check is a READ ONLY transaction, so the
 // server rejects any change.
 type examination struct {
 	checks.Examination
@@ -32,15 +32,15 @@ type examination struct {
 
 // Thresholds are the values from which a finding is a warning.
 type Thresholds struct {
-	Clock       time.Duration    // between the server's clock and this host's
+	Clock       time.Duration    // between the server's clock and this host's clock
 	Transaction time.Duration    // the age of a transaction
-	DeadRows    int64            // of a table, in addition to a tenth of its live rows
-	Timeout     time.Duration    // the least for statements and transactions
-	Lock        time.Duration    // how long a lock is held that blocks claims
+	DeadRows    int64            // dead rows of a table, beyond a tenth of its live rows
+	Timeout     time.Duration    // the shortest timeout of statements and transactions without a warning
+	Lock        time.Duration    // how long a lock that blocks claims is held
 	Now         func() time.Time // this host's clock
 }
 
-// DefaultThresholds are those of New.
+// DefaultThresholds returns the thresholds that New sets.
 func DefaultThresholds() Thresholds {
 	return Thresholds{Clock: checks.ClockOffset, Transaction: checks.OldTransaction, DeadRows: 25_000,
 		Timeout: 5 * time.Second, Lock: 2 * time.Second, Now: time.Now}
@@ -84,7 +84,7 @@ func (e *examination) run(ctx context.Context) error {
 	return e.Run(ctx, all, e.unseen)
 }
 
-// timeoutsSQL bounds a check: it waits neither for locks nor for itself for long.
+// timeoutsSQL limits how long a check waits for locks and how long it runs.
 const timeoutsSQL = `SELECT set_config('lock_timeout', '2000', true), set_config('statement_timeout', '20000', true)`
 
 // transaction runs one check.
@@ -106,7 +106,7 @@ func (e *examination) transaction(ctx context.Context, f func(ctx context.Contex
 	return err
 }
 
-// unseen is the finding for a check that the server refused; nil: the connection failed.
+// unseen returns the finding for a check that the server rejected, or nil if the connection failed.
 func (e *examination) unseen(c checks.Check, err error) *backends.Finding {
 	var said *pgconn.PgError
 	if !errors.As(err, &said) || e.conn.IsClosed() {
@@ -114,7 +114,7 @@ func (e *examination) unseen(c checks.Check, err error) *backends.Finding {
 	}
 	f := &backends.Finding{Text: postgres.Message(said)}
 	switch {
-	case said.Code == insufficientPrivilege && c.NeedsTables: // checkRights names the right, if a sidecar needs it
+	case said.Code == insufficientPrivilege && c.NeedsTables: // checkRights names the right if a sidecar needs it
 	case said.Code == insufficientPrivilege:
 		f.Fix = "run the check as a role that may, if you want to know"
 	case said.Code == "55P03":
@@ -125,13 +125,13 @@ func (e *examination) unseen(c checks.Check, err error) *backends.Finding {
 	return f
 }
 
-// SQLSTATEs.
+// The SQLSTATEs that the checks handle.
 const (
 	insufficientPrivilege = "42501"
 	diskFull              = "53100"
 )
 
-// checkServer names the server and what is between it and the sidecar.
+// checkServer reports the server's version, address and role, and a standby, a read-only default or a pooler.
 func (e *examination) checkServer(ctx context.Context, tx pgx.Tx) error {
 	var standby bool
 	var readOnly string
@@ -208,7 +208,7 @@ func (e *examination) names(kind string) (names []string) {
 	return names
 }
 
-// steps is the SQL of the migrations up to the tables' version.
+// steps returns the SQL of the migrations up to the tables' version.
 func (e *examination) steps() string {
 	return strings.Join(migrate.Steps(e.Version), "\n")
 }

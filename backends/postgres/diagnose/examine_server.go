@@ -14,8 +14,8 @@ import (
 	"github.com/qsidecar/qsidecar/backends/postgres/migrate"
 )
 
-// checkIsolation reports the server's default, which does not matter to a sidecar. It is
-// reset_val: this session has its own setting.
+// checkIsolation reports the server's default, which doesn't affect a sidecar. It reads
+// reset_val, because this session has its own setting.
 func (e *examination) checkIsolation(ctx context.Context, tx pgx.Tx) error {
 	var isolation string
 	if err := tx.QueryRow(ctx, `SELECT reset_val FROM pg_settings WHERE name = 'default_transaction_isolation'`).Scan(&isolation); err != nil {
@@ -25,8 +25,8 @@ func (e *examination) checkIsolation(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// checkDurability checks what a commit means on this server: a sidecar answers when the
-// server has committed.
+// checkDurability checks what a commit guarantees on this server: a sidecar replies when
+// the server has committed.
 func (e *examination) checkDurability(ctx context.Context, tx pgx.Tx) error {
 	var fsync, pages, commit, standbys string
 	if err := tx.QueryRow(ctx, `SELECT current_setting('fsync'), current_setting('full_page_writes'),
@@ -175,11 +175,11 @@ func (e *examination) checkVacuum(ctx context.Context, tx pgx.Tx) error {
 // checkConnections checks that the server has enough free connections for a pool.
 func (e *examination) checkConnections(ctx context.Context, tx pgx.Tx) error {
 	if e.Pooled {
-		return nil // the limits are the pooler's, which are unknown here
+		return nil // the limits are the pooler's and unknown here
 	}
 	var left, sidecars int
 	var limit string
-	// A superuser's connections are limited by max_connections alone.
+	// Only max_connections limits a superuser's connections.
 	if err := tx.QueryRow(ctx, `SELECT x.room, x.name, (SELECT count(*) FROM pg_stat_activity
 			WHERE datname = current_database() AND usename = current_user AND application_name = current_setting('application_name') AND pid <> pg_backend_pid())
 		FROM pg_roles r JOIN pg_database d ON d.datname = current_database()
@@ -207,8 +207,8 @@ func (e *examination) checkConnections(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// checkClock compares the server's clock with this host's. Of three measurements the
-// fastest is the most precise.
+// checkClock compares the server's clock with this host's. It uses the fastest of three
+// measurements, which is the most precise.
 func (e *examination) checkClock(ctx context.Context, tx pgx.Tx) error {
 	var best, off time.Duration
 	for range 3 {
@@ -226,8 +226,8 @@ func (e *examination) checkClock(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// checkDisk has the server write and remove a temporary file of more than a megabyte
-// beside the database: nothing else shows a full disk.
+// checkDisk makes the server write and remove a temporary file of more than a megabyte
+// next to the database. Nothing else shows that the disk is full.
 func (e *examination) checkDisk(ctx context.Context, tx pgx.Tx) error {
 	if _, err := tx.Exec(ctx, `SELECT set_config('work_mem', '64kB', true), set_config('temp_tablespaces', '', true)`); err != nil {
 		return err
@@ -237,7 +237,7 @@ func (e *examination) checkDisk(ctx context.Context, tx pgx.Tx) error {
 	switch {
 	case ok && said.Code == diskFull:
 		e.AddError("disk", "the disk of the database is full: "+postgres.Message(said), "free space on the server: it rejects writes that do not fit, and soon all writes")
-	case ok && said.Code == "53400": // temp_file_limit, smaller than that
+	case ok && said.Code == "53400": // temp_file_limit is smaller than the file
 	case err != nil:
 		return err
 	}

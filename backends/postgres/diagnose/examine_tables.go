@@ -14,7 +14,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends/postgres/migrate"
 )
 
-// list runs a query and collects its only column.
+// list runs a query and returns the values of its only column.
 func list[T any](ctx context.Context, tx pgx.Tx, sql string, args ...any) ([]T, error) {
 	rows, err := tx.Query(ctx, sql, args...)
 	if err != nil {
@@ -23,7 +23,7 @@ func list[T any](ctx context.Context, tx pgx.Tx, sql string, args ...any) ([]T, 
 	return pgx.CollectRows(rows, pgx.RowTo[T])
 }
 
-// checkRights finds the rights that this role lacks, of those that `migrate --print` grants.
+// checkRights finds the rights that `migrate --print` grants and this role lacks.
 func (e *examination) checkRights(ctx context.Context, tx pgx.Tx) error {
 	lacking, err := list[string](ctx, tx, `
 		SELECT string_agg(p.name, ', ' ORDER BY p.n) || ' ON ' || c.oid::regclass
@@ -72,8 +72,8 @@ func (e *examination) checkRowSecurity(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-// checkTriggers checks that the sidecar's triggers exist, and finds those of others, which
-// run with each change.
+// checkTriggers checks that the sidecar's triggers exist. It also finds the triggers and rules
+// of others, which run with each change.
 func (e *examination) checkTriggers(ctx context.Context, tx pgx.Tx) error {
 	rows, err := tx.Query(ctx, `SELECT t.tgname, c.oid::regclass::text, t.tgenabled IN ('D', 'R') FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
 		WHERE NOT t.tgisinternal AND c.relnamespace = to_regnamespace($1) AND c.relname = ANY($2)
@@ -127,7 +127,7 @@ func (e *examination) checkIndexes(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// checkClaim reports how jobs are claimed, and checks the plan of the claim.
+// checkClaim reports which statement claims jobs, and checks its plan.
 func (e *examination) checkClaim(ctx context.Context, tx pgx.Tx) error {
 	e.AddInfo("claim", "claims are one statement with FOR UPDATE SKIP LOCKED, which every PostgreSQL since 9.5 has")
 	faults, unused, err := e.planFaults(ctx, tx)
@@ -159,8 +159,8 @@ func (e *examination) checkClaim(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// planFaults finds faults in the plans of the claims that the queues make, as the server
-// plans them for a sidecar. unused: a plan does not use the index of ready jobs.
+// planFaults finds faults in the plans of the queues' claims, as the server plans them for a
+// sidecar. unused is true if a plan does not use the index of ready jobs.
 func (e *examination) planFaults(ctx context.Context, tx pgx.Tx) (faults []string, unused bool, err error) {
 	queues := []backends.Policy{{Queue: "any", MaxAttempts: 20}}
 	if slices.ContainsFunc(e.queues, func(p backends.Policy) bool { return p.LIFO }) {
@@ -179,8 +179,8 @@ func (e *examination) planFaults(ctx context.Context, tx pgx.Tx) (faults []strin
 	return faults, unused, nil
 }
 
-// planOf returns the plan of a statement: the one for all arguments if the sidecar
-// prepares it in a session, or else the one for these arguments.
+// planOf returns the plan of a statement. It is the generic plan if the sidecar prepares
+// statements in its sessions, or else the plan for these arguments.
 func (e *examination) planOf(ctx context.Context, tx pgx.Tx, q *pgx.QueuedQuery) (*plan.Node, error) {
 	if e.Pooled {
 		return plan.With(ctx, tx, q.SQL, append([]any{pgx.QueryExecModeDescribeExec}, q.Arguments...)...)

@@ -28,8 +28,8 @@ func (x *Engine) Explain(ctx context.Context, st *backends.Statement, table back
 	return p, nil
 }
 
-// findTable finds the node that reads the adopted table for the claim itself. sorted: a
-// node above it sorts what it reads.
+// findTable finds the node that reads the adopted table for the claim itself. sorted is true
+// if a node above it sorts its rows.
 func findTable(p *plan.Node, table string, sorted bool, to *backends.Plan) {
 	if p.Parent == "SubPlan" || p.Parent == "InitPlan" {
 		return
@@ -43,7 +43,7 @@ func findTable(p *plan.Node, table string, sorted bool, to *backends.Plan) {
 	}
 }
 
-// lines formats the plan as EXPLAIN's text does.
+// lines formats the plan like the text format of EXPLAIN.
 func lines(p *plan.Node, indent string) (all []string) {
 	line := indent + p.Type
 	if p.Index != "" {
@@ -64,12 +64,12 @@ func lines(p *plan.Node, indent string) (all []string) {
 	return all
 }
 
-// CreateIndex implements backends.Advisor: a partial index of those rows.
+// CreateIndex implements backends.Advisor. It returns the SQL of a partial index of those rows.
 func (x *Engine) CreateIndex(_ string, table backends.TableInfo, equal []backends.Condition, order []backends.IndexColumn) string {
 	g := x.Dialect()
 	return "CREATE INDEX CONCURRENTLY ON " + g.Table(table.Schema, table.Name) + " " + checks.WaitingIndex(g.Name, equal, order, true)
 }
 
-// RowOrdering implements backends.Advisor. The planner does not use that rows of an index
-// with NULL in a column are sorted by the next one.
+// RowOrdering implements backends.Advisor. In an index, rows with NULL in a column are sorted by
+// the next column. The planner makes no use of that.
 func (x *Engine) RowOrdering() backends.RowOrdering { return backends.RowOrdering{NullsLast: true} }

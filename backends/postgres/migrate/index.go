@@ -35,12 +35,12 @@ func (m *migrator) build(ctx context.Context, x index) error {
 	return err
 }
 
-// awaitBuild distinguishes an interrupted build from one that the server still runs for
-// a sidecar that is gone. A running build holds a lock on the table until a moment before
-// its commit, so awaitBuild waits first for that lock, then for the transactions of the
-// processes that had it. It polls and never waits inside the server: a statement that
-// waits for a lock has a snapshot of the catalog. The build waits for that snapshot, and
-// the server would end one of the two because of a deadlock.
+// awaitBuild distinguishes an interrupted build from a build that the server still runs for
+// a sidecar that is gone. A running build holds a lock on the table until just before its
+// commit. awaitBuild waits first for that lock, then for the transactions of the processes
+// that held it. It polls and never waits inside the server: a statement that waits for a
+// lock has a snapshot of the catalog. The build waits for that snapshot, so the server would
+// detect a deadlock and cancel one of the two.
 func (m *migrator) awaitBuild(ctx context.Context, x index) (complete bool, err error) {
 	table, _, _ := strings.Cut(x.on, " ")
 	table = In(m.Schema, table)
@@ -59,7 +59,7 @@ func (m *migrator) awaitBuild(ctx context.Context, x index) (complete bool, err 
 	if err := m.work.QueryRow(ctx, transactionsSQL, builders).Scan(&left); err != nil {
 		return false, err
 	}
-	// At least ten tries: a build may have released the lock before the first one.
+	// At least ten tries: a build can release the lock before the first one.
 	for try := 0; try < 10 || len(left) > 0; try++ {
 		var still []string
 		if err := m.work.QueryRow(ctx, transactionsSQL, builders).Scan(&still); err != nil {
@@ -74,7 +74,7 @@ func (m *migrator) awaitBuild(ctx context.Context, x index) (complete bool, err 
 }
 
 const (
-	// buildersSQL finds the processes that build an index of a table beside its writers.
+	// buildersSQL finds the processes that build an index of a table concurrently.
 	buildersSQL = `SELECT coalesce(array_agg(pid::text), '{}') FROM pg_catalog.pg_locks
 		WHERE relation = $1::regclass AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())
 			AND mode = 'ShareUpdateExclusiveLock' AND granted`
@@ -83,7 +83,7 @@ const (
 		WHERE locktype = 'virtualxid' AND granted AND pid::text = ANY($1::text[]) AND virtualxid = virtualtransaction`
 )
 
-// find reports whether the index exists, and whether it can be used.
+// find reports whether the index exists, and whether its build is complete.
 func (m *migrator) find(ctx context.Context, x index) (exists, complete bool, err error) {
 	err = m.work.QueryRow(ctx, `SELECT i.indisvalid FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid
 		JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = $2`, m.Schema, x.name).Scan(&complete)

@@ -16,15 +16,15 @@ import (
 )
 
 const (
-	// schemaLock is the key of the advisory lock that keeps two sidecars from creating
-	// the tables at once: a number that no other program is likely to use.
+	// schemaLock is the key of the advisory lock that prevents two sidecars from creating
+	// the tables at once. No other program is likely to use this number.
 	schemaLock = 0x7173_6964_6563_6172
-	lockRetry  = 100 * time.Millisecond // the pause before a sidecar asks for the lock again
-	lockPing   = time.Second            // how often the owner of the lock proves that it lives
-	lockIdle   = 5 * time.Second        // after such a silence the server frees the lock
+	lockRetry  = 100 * time.Millisecond // the pause before a sidecar retries the lock
+	lockPing   = time.Second            // how often the owner of the lock pings the server
+	lockIdle   = 5 * time.Second        // after this silence the server releases the lock
 
-	// lockTimeout bounds how long a migration waits for a lock on a table. Every later
-	// statement on that table waits with it, heartbeats included. So a migration waits
+	// lockTimeout limits how long a migration waits for a lock on a table. Every later
+	// statement on that table waits behind it, including heartbeats. So a migration waits
 	// briefly, and repeatedly.
 	lockTimeout = 200 * time.Millisecond
 	lockPause   = 500 * time.Millisecond
@@ -42,19 +42,19 @@ type Target struct {
 	Place  string          // the address without secrets, for messages
 	Pool   Querier         // reads the version
 	Config *pgx.ConnConfig // of the two connections that a migration opens
-	Pooled bool            // a pooler hands out sessions per transaction
+	Pooled bool            // a pooler assigns a session to each transaction
 	Log    *slog.Logger
 
-	Transient func(err error) bool // the same work, repeated at once, may succeed
+	Transient func(err error) bool // reports whether the same work can succeed if it is repeated at once
 	Message   func(err *pgconn.PgError) string
 
-	Idle time.Duration                       // replaces lockIdle; tests set it
-	Hook func(c *pgx.Conn, sql string) error // tests break migrations with it; nil: nothing
+	Idle time.Duration                       // replaces lockIdle if it isn't 0; set by tests
+	Hook func(c *pgx.Conn, sql string) error // runs before each statement; set by tests to make migrations fail
 }
 
-// Run creates the tables, or updates them to Latest, and returns what describes them.
-// Any number of sidecars can do so at once, and others can work meanwhile. If it is
-// interrupted at any point, the next Run completes it.
+// Run creates the tables, or updates them to Latest, and returns the row that describes
+// them. Any number of sidecars can call Run at once, and others can work at the same
+// time. If it is interrupted at any point, the next Run completes it.
 func Run(ctx context.Context, t Target) (Meta, error) {
 	meta, err := t.read(ctx, t.Pool)
 	for try := 1; err == nil && meta.Version < Latest; {
@@ -70,7 +70,7 @@ func (t *Target) read(ctx context.Context, q Querier) (Meta, error) {
 	return Read(ctx, q, t.Place, t.Schema)
 }
 
-// lockLostError: the session that held the lock ended before the migration did.
+// lockLostError means that the session with the lock ended before the migration did.
 type lockLostError struct{ err error }
 
 func (e *lockLostError) Error() string { return "the lock on the migration was lost: " + e.err.Error() }
@@ -81,8 +81,8 @@ func (t *Target) transient(err error) bool {
 	return errors.As(err, &lost) || t.Transient(err)
 }
 
-// needsOwner explains a missing right: it names what the owner of the tables has to run.
-// The server's error is in the text alone, so that no caller explains it once more.
+// needsOwner explains a missing right: it names the command for the owner of the tables.
+// It doesn't wrap the server's error, so that no caller explains it a second time.
 func (t *Target) needsOwner(version int, err error) error {
 	said := (*pgconn.PgError)(nil)
 	if !errors.As(err, &said) || said.Code != "42501" {
@@ -100,13 +100,13 @@ func (t *Target) needsOwner(version int, err error) error {
 // migration takes as long as it needs.
 type migrator struct {
 	*Target
-	work   *pgx.Conn // builds indexes, which is outside of transactions
-	lock   *pgx.Conn // has a transaction open that holds schemaLock
+	work   *pgx.Conn // builds indexes, outside transactions
+	lock   *pgx.Conn // has an open transaction that holds schemaLock
 	logged time.Time // when the log last mentioned a wait
 }
 
 // patience returns the statement that switches off the timeouts that would end a
-// migration early. One stays: if the sidecar vanishes, the server frees its locks soon.
+// migration early. It keeps one: if the sidecar vanishes, the server soon frees its locks.
 func (m *migrator) patience() string {
 	return fmt.Sprintf(`
 SELECT pg_catalog.set_config(name, CASE name WHEN 'idle_in_transaction_session_timeout' THEN '%d' ELSE '0' END, $1)
@@ -116,7 +116,7 @@ FROM pg_catalog.pg_settings WHERE name IN
 }
 
 // complete runs the missing migrations one after another, unless another sidecar does.
-// It returns what describes the tables now.
+// It returns the row that describes the tables now.
 func (t *Target) complete(ctx context.Context) (meta Meta, err error) {
 	m := &migrator{Target: t}
 	defer func() { err = errors.Join(err, m.close(ctx)) }()
@@ -142,7 +142,7 @@ func (t *Target) complete(ctx context.Context) (meta Meta, err error) {
 	return meta, err
 }
 
-// advance goes from version to version.
+// advance runs one migration after another until the version is Latest.
 func (m *migrator) advance(ctx context.Context) (meta Meta, err error) {
 	for meta, err = m.read(ctx, m.work); err == nil && meta.Version < Latest; meta, err = m.read(ctx, m.work) {
 		if meta.Version == 0 {
@@ -172,9 +172,9 @@ func (m *migrator) open(ctx context.Context) (err error) {
 	return m.do(ctx, m.work, `SELECT pg_catalog.set_config('default_transaction_read_only', 'off', false)`)
 }
 
-// begin takes the lock, or reports that another sidecar has it. It does not wait for the
-// lock: a build of an index waits for every statement that began before it. The
-// transaction of the lock stays open without a snapshot, and blocks nothing.
+// begin takes the lock, or returns false if another sidecar has it. It doesn't wait for the
+// lock, because the build of an index waits for every statement that began before it. The
+// lock's transaction stays open without a snapshot, so it blocks nothing.
 func (m *migrator) begin(ctx context.Context) (ours bool, err error) {
 	if err := m.do(ctx, m.lock, "BEGIN ISOLATION LEVEL READ COMMITTED"); err != nil {
 		return false, err
@@ -186,9 +186,9 @@ func (m *migrator) begin(ctx context.Context) (ours bool, err error) {
 	return ours, err
 }
 
-// hold keeps the lock until stop is called. The context ends if the lock is lost. The
-// ping is a message without a statement: a statement would have a snapshot, and a build
-// of an index would wait for its transaction.
+// hold keeps the lock until stop is called. The returned context ends if the lock is lost.
+// hold pings the server with a message without a statement. A statement would have a
+// snapshot, and the build of an index would wait for its transaction.
 func (m *migrator) hold(ctx context.Context) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	over := make(chan struct{})
@@ -213,8 +213,8 @@ func (m *migrator) hold(ctx context.Context) (_ context.Context, stop func()) {
 	return ctx, func() { cancel(nil); <-over }
 }
 
-// create creates everything in one transaction. CREATE SCHEMA needs a right on the
-// database even if the schema exists, so it is left out then.
+// create creates the schema and all tables in one transaction. If the schema exists, create
+// omits CREATE SCHEMA, which needs a right on the database even then.
 func (m *migrator) create(ctx context.Context) error {
 	sql := In(m.Schema, Fresh())
 	var exists bool
@@ -227,8 +227,8 @@ func (m *migrator) create(ctx context.Context) error {
 	return m.transaction(ctx, func() error { return m.do(ctx, m.work, sql) })
 }
 
-// grantsSQL grants new tables to the roles that sidecars run under: those that may
-// delete jobs.
+// grantsSQL grants new tables to the roles that sidecars run under, which are the roles
+// with the right to delete jobs.
 const grantsSQL = `
 DO $$
 DECLARE r record;
@@ -244,7 +244,7 @@ BEGIN
   END LOOP;
 END $$`
 
-// step leads from one version to the next.
+// step migrates the tables from version to the next one.
 func (m *migrator) step(ctx context.Context, version int) error {
 	next := versions[version]
 	for _, x := range next.indexes {
@@ -275,7 +275,7 @@ func (m *migrator) step(ctx context.Context, version int) error {
 	}
 }
 
-// logWait writes to the log, at most once in logEvery.
+// logWait logs that the migration waits, at most once in logEvery.
 func (m *migrator) logWait() {
 	if m.logged.IsZero() || time.Since(m.logged) > logEvery {
 		m.logged = time.Now()
@@ -284,7 +284,7 @@ func (m *migrator) logWait() {
 	}
 }
 
-// transaction runs f in a transaction in which no timeout but that for locks applies.
+// transaction runs f in a transaction without timeouts, except the one for locks.
 func (m *migrator) transaction(ctx context.Context, f func() error) error {
 	if err := m.do(ctx, m.work, "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"); err != nil {
 		return err
@@ -302,7 +302,7 @@ func (m *migrator) transaction(ctx context.Context, f func() error) error {
 	return errors.Join(err, m.do(ctx, m.work, "ROLLBACK"))
 }
 
-// do runs a statement, or several in one transaction.
+// do runs a statement, or several statements in one transaction.
 func (m *migrator) do(ctx context.Context, c *pgx.Conn, sql string, args ...any) error {
 	if hook := m.Hook; hook != nil {
 		if err := hook(c, sql); err != nil {
@@ -313,7 +313,7 @@ func (m *migrator) do(ctx context.Context, c *pgx.Conn, sql string, args ...any)
 	return err
 }
 
-// close ends both connections, and the lock with them.
+// close closes both connections, which also releases the lock.
 func (m *migrator) close(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeFor)
 	defer cancel()

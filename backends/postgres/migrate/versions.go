@@ -1,6 +1,6 @@
 // Package migrate creates and updates the tables of a sidecar in a PostgreSQL
-// schema. It holds the SQL of each version, applies what is missing while
-// sidecars of the version before go on, and prints the same SQL for a DBA.
+// schema. It holds the SQL of each version and applies the missing versions while
+// sidecars of the previous version keep working. It prints the same SQL for a DBA.
 //
 // Package postgres imports it to open a database, and backends/postgres/diagnose
 // to check one. It imports neither: it uses pgx and the helpers of
@@ -17,21 +17,21 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Program is the generation of this program. A schema can require a later one.
+// Program is the generation of this program. A schema can require a later generation.
 const Program = 1
 
 // migration leads from one version of the tables to the next. It only adds, so that
-// sidecars of neighbouring versions work side by side. A migration that cannot keep
-// that raises min_program.
+// sidecars of neighbouring versions work side by side. A migration that can't keep
+// this rule raises min_program.
 type migration struct {
-	// indexes are built before sql runs, each by itself and without blocking writes.
+	// indexes are built before sql runs, one at a time and without blocking writes.
 	indexes []index
-	// sql and the update of the version are one transaction. It must be possible to
-	// run it again, and it must not hold a lock for longer than a moment.
+	// sql and the update of the version are one transaction. It must be repeatable,
+	// and it must hold locks only briefly.
 	sql string
 }
 
-type index struct{ name, on string } // on is the text behind ON
+type index struct{ name, on string } // on is the text after ON
 
 //go:embed schema.sql
 var schemaV1 string
@@ -54,17 +54,17 @@ var versions = []migration{
 	{sql: schemaV4},
 }
 
-// dropped removes what an interrupted build left.
+// dropped returns the statement that removes the remains of an interrupted build.
 func (x index) dropped() string {
 	return "DROP INDEX CONCURRENTLY IF EXISTS {s}." + x.name
 }
 
-// created builds the index beside writers.
+// created returns the statement that builds the index without blocking writes.
 func (x index) created() string { return "CREATE INDEX CONCURRENTLY " + x.name + " ON " + x.on }
 
-// Steps returns the SQL of the versions 1 to n (at most Latest), each as it is run in an
-// empty schema: no writer has to be spared, so indexes are built at once. {s} stands for
-// the schema.
+// Steps returns the SQL of the versions 1 to n (at most Latest) for an empty schema.
+// No writer can be blocked there, so each index is built by a plain CREATE INDEX.
+// {s} stands for the schema.
 func Steps(n int) (all []string) {
 	for _, m := range versions[:min(n, Latest)] {
 		sql := m.sql
@@ -76,15 +76,15 @@ func Steps(n int) (all []string) {
 	return all
 }
 
-// Fresh returns the SQL that creates everything in one transaction. {s} stands for the
+// Fresh returns the SQL that creates all tables in one transaction. {s} stands for the
 // schema.
 func Fresh() string {
 	return strings.Join(Steps(Latest), "\n") + fmt.Sprintf("\nUPDATE {s}.qsidecar_meta SET version = %d;\n", Latest)
 }
 
-// SQL returns a script for psql that leads from the tables of version `from` (0: there
-// are none) to those of Latest. It ends with the grants that a role needs to run a
-// sidecar without the right to create tables (empty: qsidecar_sidecar).
+// SQL returns a script for psql that leads from the tables of version `from` (0: no
+// tables) to those of Latest. It ends with the grants that a role needs to run a
+// sidecar without the right to create tables. An empty role means qsidecar_sidecar.
 func SQL(schema, role string, from int) string {
 	if role == "" {
 		role = "qsidecar_sidecar"
@@ -114,12 +114,12 @@ COMMIT;
 	return In(schema, b.String())
 }
 
-// reached sets the version of the tables, unless it is set already.
+// reached returns the statement that sets the version of the tables, unless it is already set.
 func reached(version int) string {
 	return fmt.Sprintf("UPDATE {s}.qsidecar_meta SET version = %d WHERE version = %d", version, version-1)
 }
 
-// In replaces each {s} of the SQL by the quoted name of the schema.
+// In replaces each {s} of the SQL with the quoted name of the schema.
 func In(schema, sql string) string { return strings.ReplaceAll(sql, "{s}", QuoteName(schema)) }
 
 // QuoteName quotes an identifier.
@@ -136,17 +136,17 @@ type Meta struct {
 	Database string // backends.Info.Database
 }
 
-// Read reads the row that describes the tables of a schema. place is the address of the
-// database, for errors. Tables that need a later program are an error, with Meta set.
+// Read reads the row that describes the tables of a schema. Errors contain place, the address of
+// the database. If the tables need a later program, Read returns an error and sets Meta.
 func Read(ctx context.Context, q Querier, place, schema string) (m Meta, err error) {
-	// to_regclass would not do: in a transaction a session can remember for too long
-	// that it did not find a name.
+	// to_regclass doesn't work here: within a transaction, a session can remember for too
+	// long that it didn't find a name.
 	var exists bool
 	if err := q.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_catalog.pg_tables WHERE schemaname = $1 AND tablename = 'qsidecar_meta')`,
 		schema).Scan(&exists); err != nil || !exists {
 		return Meta{}, err
 	}
-	var oldest int // program that may use them
+	var oldest int // the oldest program generation that can use the tables
 	err = q.QueryRow(ctx, In(schema, "SELECT version, min_program, database FROM {s}.qsidecar_meta")).Scan(&m.Version, &oldest, &m.Database)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return Meta{}, fmt.Errorf("the table qsidecar_meta in %s, schema %s, is empty: its tables are incomplete; drop the schema, or restore it", place, schema)

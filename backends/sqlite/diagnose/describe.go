@@ -25,7 +25,7 @@ func (x *Engine) describe(ctx context.Context, info backends.TableInfo) (backend
 	if err := x.Query(ctx, query(`SELECT name, CASE WHEN sql LIKE 'CREATE VIRTUAL%' THEN 'virtual table' ELSE type END, sql FROM main.sqlite_master
 		WHERE type IN ('table', 'view') AND name = ?1`, info.Name, func(r []string) {
 		info.Name, info.Kind = r[0], r[1]
-		info.Checks = []string{r[2]} // the whole statement, with the conditions in it
+		info.Checks = []string{r[2]} // the whole statement, including its conditions
 	})); err != nil {
 		return info, err
 	}
@@ -33,7 +33,7 @@ func (x *Engine) describe(ctx context.Context, info backends.TableInfo) (backend
 		err := x.Query(ctx, names(`SELECT name FROM main.sqlite_master WHERE type IN ('table', 'view') AND lower(name) = lower(?1) ORDER BY 1 LIMIT 5`, info.Name, &info.Similar))
 		return info, err
 	}
-	key := map[string]string{} // the columns of the primary key, by their place in it
+	key := map[string]string{} // the columns of the primary key, by their number in the key
 	var indexes []*index
 	if err := x.Query(ctx,
 		query(`SELECT name, type, "notnull", dflt_value IS NOT NULL, hidden, pk, coalesce(dflt_value, '') FROM pragma_table_xinfo(?1) WHERE hidden <> 1 ORDER BY cid`,
@@ -59,7 +59,7 @@ func (x *Engine) describe(ctx context.Context, info backends.TableInfo) (backend
 	return info, nil
 }
 
-// query is a query about a table. f gets each row.
+// query returns a query about a table. f gets each row.
 func query(sql, table string, f func(r []string)) *backends.Statement {
 	return &backends.Statement{Text: sql, Args: []any{table}, Row: func(cells [][]byte) error {
 		r := make([]string, len(cells))
@@ -71,7 +71,7 @@ func query(sql, table string, f func(r []string)) *backends.Statement {
 	}}
 }
 
-// names is a query whose first column is added to a list.
+// names returns a query that appends its first column to *to.
 func names(sql, table string, to *[]string) *backends.Statement {
 	return query(sql, table, func(r []string) { *to = append(*to, r[0]) })
 }
@@ -95,7 +95,7 @@ func kindOf(declared string) backends.ColumnKind {
 	return backends.OtherColumn
 }
 
-// addPrimaryKey adds the unique key. Of its columns an INTEGER alone gets a value by itself.
+// addPrimaryKey adds the primary key to the unique keys. If its only column is an INTEGER, SQLite assigns the column's value.
 func addPrimaryKey(info *backends.TableInfo, key map[string]string) {
 	if len(key) == 0 {
 		return
@@ -112,14 +112,14 @@ func addPrimaryKey(info *backends.TableInfo, key map[string]string) {
 	}
 }
 
-// index is an index as it is read.
+// index is an index while its rows are read.
 type index struct {
 	backends.Index
 	unique     bool
-	expression bool // one of its columns is an expression
+	expression bool // whether one of its columns is an expression
 }
 
-// addColumn adds a row of the query for indexes: to the last of all, or as a new one.
+// addColumn adds a row of the query for indexes: to the last index, or as a new index.
 func addColumn(all []*index, r []string) []*index {
 	if len(all) == 0 || all[len(all)-1].Name != r[0] {
 		x := &index{Index: backends.Index{Name: r[0]}, unique: r[1] == "1"}
@@ -149,7 +149,7 @@ func (x *index) addTo(info *backends.TableInfo) {
 		info.Unique = append(info.Unique, names)
 	}
 	if rowid := info.Indexes; len(rowid) > 0 && rowid[0].Name == "rowid" && !slices.Contains(names, rowid[0].Columns[0].Name) {
-		x.Columns = append(x.Columns, rowid[0].Columns[0]) // an index has the row's number behind its own columns
+		x.Columns = append(x.Columns, rowid[0].Columns[0]) // an index ends with the rowid
 	}
 	info.Indexes = append(info.Indexes, x.Index)
 }

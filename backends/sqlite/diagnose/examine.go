@@ -28,30 +28,30 @@ type examination struct {
 	Thresholds
 	engine *Engine
 	path   string
-	lifo   bool // a queue is read newest first
+	lifo   bool // whether a queue is in LIFO order
 
-	info fs.FileInfo // nil: there is no file
+	info fs.FileInfo // nil if there is no file
 	c    *sqlite.Conn
 }
 
 // Thresholds are the values from which a finding is a warning.
 type Thresholds struct {
-	FreeSpace uint64        // the least bytes of disk
-	FullDisk  uint64        // bytes of disk below which writes fail
+	FreeSpace uint64        // free bytes of the disk
+	FullDisk  uint64        // free bytes of the disk below which writes fail
 	WAL       int64         // bytes of the WAL
-	MaxRead   int64         // bytes of the file up to which it is read as a whole
+	MaxRead   int64         // the largest file, in bytes, that is read as a whole
 	Lock      time.Duration // how long the write lock is held
 
 	Access func(path string, mode uint32) error // replaces disk.Access
 }
 
-// DefaultThresholds are those of New.
+// DefaultThresholds returns the thresholds that New sets.
 func DefaultThresholds() Thresholds {
 	return Thresholds{FreeSpace: 256 << 20, FullDisk: 1 << 20, WAL: 128 << 20, MaxRead: 256 << 20, Lock: 2 * time.Second, Access: disk.Access}
 }
 
-// Examine implements backends.Examiner. It reads the file by a connection that can't
-// write. The volatile -shm file beside a database in use shows this reader.
+// Examine implements backends.Examiner. It reads the file on a connection that can't
+// write. It leaves a trace only in the volatile -shm file of a database in use.
 func (x *Engine) Examine(ctx context.Context, queues []backends.Policy) ([]backends.Finding, error) {
 	ctx, done := x.Bound(ctx)
 	defer done()
@@ -67,15 +67,15 @@ func (x *Engine) Examine(ctx context.Context, queues []backends.Policy) ([]backe
 	}
 }
 
-// run runs all checks. calm: no process opened the database meanwhile, or it was checked as
-// one that is in use.
+// run runs all checks. calm is false if a process opened the database during the checks although
+// they had treated it as unused.
 func (e *examination) run(ctx context.Context) (calm bool, err error) {
 	e.AddInfo("server", fmt.Sprintf("SQLite %s, a part of this program", lib.SQLITE_VERSION))
 	if ok := e.checkPath(); !ok {
 		return true, nil
 	}
 	e.checkLocks(ctx)
-	// Without a WAL no process has it open, and it can be read without creating one.
+	// Without a WAL, no process has the database open, and it can be read without creating a WAL.
 	parameters := "mode=ro"
 	alone := !exists(e.path + "-wal")
 	if alone {
@@ -86,7 +86,7 @@ func (e *examination) run(ctx context.Context) (calm bool, err error) {
 		err = errors.Join(err, e.c.Close())
 	}
 	if alone && exists(e.path+"-wal") {
-		return false, nil // what was read may have changed under it
+		return false, nil // the contents may have changed while they were read
 	}
 	switch {
 	case err == nil || ctx.Err() != nil:
@@ -108,7 +108,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// checkPath checks the file from outside; false: there is no database in it.
+// checkPath checks the file from outside. It returns false if there is no database in it.
 func (e *examination) checkPath() bool {
 	info, err := os.Stat(e.path)
 	switch {
@@ -148,7 +148,7 @@ func (e *examination) checkSpace(folder string) {
 	free, err := disk.FreeSpace(folder)
 	text := fmt.Sprintf("%s are free on the disk of the database", bytesText(free))
 	switch {
-	case errors.Is(err, errors.ErrUnsupported): // on this system
+	case errors.Is(err, errors.ErrUnsupported): // not supported on this system
 	case err != nil:
 		e.AddWarning("disk", fmt.Sprintf("its free space is unknown: %v", err), "check that the folder exists and is open to this user")
 	case free < e.FullDisk:
@@ -161,7 +161,7 @@ func (e *examination) checkSpace(folder string) {
 	}
 }
 
-// checkMissing checks whether serve can create the file that is missing.
+// checkMissing checks whether serve can create the missing file.
 func (e *examination) checkMissing(folder string) {
 	if err := e.Access(folder, disk.WriteIn); err != nil {
 		e.AddError("file", fmt.Sprintf("the file is missing, and this user may not create it in %s (%v)", folder, err),
@@ -171,7 +171,7 @@ func (e *examination) checkMissing(folder string) {
 	e.AddInfo("schema", "there is no file yet: serve or `qsidecar migrate` will create it, with its tables")
 }
 
-// checkAccess checks the rights on the file, its folder, and the files beside it.
+// checkAccess checks the rights on the file, its folder, and its -wal, -shm and -journal files.
 func (e *examination) checkAccess(folder string) {
 	before := len(e.Findings)
 	if err := e.Access(folder, disk.WriteIn); err != nil {
@@ -195,7 +195,7 @@ func (e *examination) checkAccess(folder string) {
 	}
 }
 
-// checkContents checks what is in the database.
+// checkContents checks the contents of the database.
 func (e *examination) checkContents(ctx context.Context) error {
 	pragmas := map[string]string{}
 	for _, name := range []string{"journal_mode", "encoding"} {
@@ -232,7 +232,7 @@ func (e *examination) each(ctx context.Context, sql string, f func(r sqlite.Row)
 	return e.c.Query(ctx, sql, f, args...)
 }
 
-// objects returns the SQL of all that a schema creates, by kind and name.
+// objects returns the SQL of each object that a schema creates, by kind and name.
 func objects(schema string) map[[2]string]string {
 	all := map[[2]string]string{}
 	for _, kind := range []string{`(TABLE|INDEX) (?:IF NOT EXISTS )?(\w+).*?;$`, `(TRIGGER) (?:IF NOT EXISTS )?(\w+).*?^END;$`} {
@@ -278,7 +278,7 @@ func (e *examination) checkSchema(ctx context.Context) (exist bool, err error) {
 	return jobs, nil
 }
 
-// uncommented returns SQL in one line.
+// uncommented returns SQL in one line, without its comments.
 func uncommented(sql string) string {
 	return strings.Join(strings.Fields(regexp.MustCompile(`--.*`).ReplaceAllString(sql, "")), " ")
 }

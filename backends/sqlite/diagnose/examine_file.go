@@ -18,7 +18,7 @@ import (
 
 const repairPlan = "check that the index qsidecar_ready exists, and that its definition is that of `qsidecar migrate --print`"
 
-// checkClaim reports how jobs are claimed, and checks the plan of the claim.
+// checkClaim reports which statements claim jobs, and checks their plans.
 func (e *examination) checkClaim(ctx context.Context) error {
 	e.AddInfo("claim", "claims are a SELECT and UPDATEs by id under the one write lock (BEGIN IMMEDIATE), which is all that SQLite has and needs")
 	var faults []string
@@ -50,11 +50,11 @@ func (e *examination) checkClaim(ctx context.Context) error {
 	return nil
 }
 
-// checkWAL finds a WAL that only grows: a reader keeps it from starting over.
+// checkWAL finds a WAL that only grows because a reader prevents it from restarting.
 func (e *examination) checkWAL() error {
 	info, err := os.Stat(e.path + "-wal")
 	if err != nil {
-		return nil // there is none, or checkAccess reports it
+		return nil // there is no WAL, or checkAccess reports the error
 	}
 	text := fmt.Sprintf("the WAL has %s", bytesText(uint64(info.Size())))
 	if info.Size() <= e.WAL {
@@ -88,8 +88,8 @@ func (e *examination) checkDamage(ctx context.Context) error {
 	return nil
 }
 
-// checkLocks finds a program that holds the write lock. A transaction that writes takes
-// milliseconds, unless its program was stopped or forgot it.
+// checkLocks finds a program that holds the write lock. A write transaction takes
+// milliseconds, unless its program was stopped or didn't end it.
 func (e *examination) checkLocks(ctx context.Context) {
 	if info, err := os.Stat(e.path + "-journal"); err == nil && info.Size() > 0 {
 		e.AddWarning("locks", "there is a rollback journal beside the file: a program writes without WAL, or ended during a transaction",

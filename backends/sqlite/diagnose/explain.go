@@ -21,7 +21,7 @@ func (x *Engine) Explain(ctx context.Context, st *backends.Statement, table back
 			depth[string(cells[0])] = indent + "  "
 			p.Lines = append(p.Lines, indent+text)
 			if below {
-				return nil // of a subquery
+				return nil // a step of a subquery
 			}
 			p.Sorts = p.Sorts || strings.HasPrefix(text, "USE TEMP B-TREE FOR") && strings.HasSuffix(text, "ORDER BY")
 			how, rest, _ := strings.Cut(text, " ")
@@ -33,7 +33,7 @@ func (x *Engine) Explain(ctx context.Context, st *backends.Statement, table back
 	return p, err
 }
 
-// indexIn returns the index that a step of a plan reads: … USING INDEX name (column=?).
+// indexIn returns the index that a step of a plan reads, as in "… USING INDEX name (column=?)".
 func indexIn(step string) string {
 	for _, word := range []string{" USING COVERING INDEX ", " USING INDEX "} {
 		if _, rest, is := strings.Cut(step, word); is {
@@ -47,7 +47,7 @@ func indexIn(step string) string {
 	return ""
 }
 
-// CreateIndex implements backends.Advisor: a partial index of those rows.
+// CreateIndex implements backends.Advisor. It returns the SQL of a partial index of those rows.
 func (x *Engine) CreateIndex(of string, table backends.TableInfo, equal []backends.Condition, order []backends.IndexColumn) string {
 	g := x.Dialect()
 	return "CREATE INDEX " + g.Name(of+"_"+table.Name) + " ON " + g.Name(table.Name) + " " + checks.WaitingIndex(g.Name, equal, order, true)

@@ -22,17 +22,17 @@ var schema2 string
 //go:embed schema_3.sql
 var schema3 string
 
-// The versions of the tables, and of programs.
+// The versions of the tables and of the program.
 const (
 	Latest  = 3 // the version of the tables that this program creates
-	Program = 1 // the generation of this program; a schema can require a later one
+	Program = 1 // the generation of this program; a schema can require a later generation
 )
 
-// SQL returns the script that creates the tables. The row in qsidecar_meta is not in it:
-// Run adds it.
+// SQL returns the script that creates the tables. The script doesn't insert the row of
+// qsidecar_meta; Run does.
 func SQL() string { return schema + "\n" + schema2 + "\n" + schema3 }
 
-// Step returns the SQL that leads to a version from the one before.
+// Step returns the SQL that migrates the tables from version-1 to version.
 func Step(version int) string { return []string{schema, schema2, schema3}[version-1] }
 
 // Tx is a transaction that holds the write lock.
@@ -43,7 +43,7 @@ type Tx interface {
 }
 
 // Run creates the tables, or updates them to Latest, and returns backends.Info.Database.
-// path is for messages.
+// path is for error messages.
 func Run(t Tx, path string) (database string, err error) {
 	var tables, jobs int64
 	if err := scan(t, `SELECT count(*) FILTER (WHERE name = 'qsidecar_meta'), count(*) FILTER (WHERE name = 'qsidecar_jobs') FROM sqlite_master WHERE type = 'table'`,
@@ -64,7 +64,7 @@ func Run(t Tx, path string) (database string, err error) {
 	return database, upgrade(t, path)
 }
 
-// scan reads the numbers of the only row of a query.
+// scan reads the integers of a query's only row into to.
 func scan(t Tx, sql string, to ...*int64) error {
 	return t.Query(sql, func(values []driver.Value) error {
 		for i, v := range values {
@@ -74,7 +74,7 @@ func scan(t Tx, sql string, to ...*int64) error {
 	})
 }
 
-// upgrade completes tables of an earlier version. Programs of that version go on with them.
+// upgrade completes tables of an earlier version. Programs of that version keep working with them.
 func upgrade(t Tx, path string) error {
 	var objects int64
 	if err := scan(t, `SELECT count(*) FROM sqlite_master WHERE name IN ('qsidecar_leases_due', 'qsidecar_usable')`, &objects); err != nil || objects == 2 {

@@ -1,5 +1,5 @@
-// Package plan reads the plans that PostgreSQL shows as JSON, and finds what makes the
-// cost of a statement grow with the tables. Package diagnose and the tests of package
+// Package plan parses the plans that PostgreSQL returns as JSON, and finds the parts that
+// make the cost of a statement grow with the tables. Package diagnose and the tests of package
 // postgres use it. It contains the names of the sidecar's tables and indexes, and uses pgx.
 package plan
 
@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Node is a node of EXPLAIN's answer.
+// Node is a node of a plan that EXPLAIN returns.
 type Node struct {
 	Type     string `json:"Node Type"`
 	Relation string `json:"Relation Name"`
@@ -28,9 +28,9 @@ type Node struct {
 	Plans    []*Node
 }
 
-// Generic returns the plan that a statement gets once for all arguments, in a session
-// that was set up as those of a Store. It does not run the statement. It drops all that
-// the session has prepared.
+// Generic returns the generic plan of a statement, which serves all arguments, in a session
+// with the settings of a Store's sessions. It doesn't run the statement. It deallocates every
+// statement that the session has prepared.
 func Generic(ctx context.Context, c *pgx.Conn, sql string) (*Node, error) {
 	sd, err := c.Prepare(ctx, "", sql)
 	if err != nil {
@@ -47,8 +47,8 @@ func Generic(ctx context.Context, c *pgx.Conn, sql string) (*Node, error) {
 	return read(c.QueryRow(ctx, "EXPLAIN (FORMAT JSON) EXECUTE p"+nulls, pgx.QueryExecModeSimpleProtocol))
 }
 
-// With returns the plan that a statement gets for these arguments: a pooler leaves no
-// session to prepare it in.
+// With returns the plan of a statement for these arguments. It is for connections through a
+// pooler, which have no session in which to prepare the statement.
 func With(ctx context.Context, c interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }, sql string, args ...any) (*Node, error) {
@@ -63,7 +63,7 @@ func read(row pgx.Row) (*Node, error) {
 	return Parse(text)
 }
 
-// Parse reads the answer of EXPLAIN (FORMAT JSON).
+// Parse parses the result of EXPLAIN (FORMAT JSON).
 func Parse(text []byte) (*Node, error) {
 	var said []struct{ Plan *Node }
 	if err := json.Unmarshal(text, &said); err != nil {
@@ -78,11 +78,11 @@ func Parse(text []byte) (*Node, error) {
 // small holds the tables with a row for each sidecar or queue.
 var small = map[string]bool{"qsidecar_hosts": true, "qsidecar_queues": true, "qsidecar_meta": true}
 
-// Faults returns what makes the cost of the statement grow with the tables. p is the
-// root of its plan.
+// Faults returns the parts of a plan that make the cost of the statement grow with the tables.
+// p is the root of the plan.
 func (p *Node) Faults() []string { return p.faults(nil) }
 
-// above holds the nodes from the root down to p.
+// faults implements Faults for the node p. above holds the nodes from the root down to p.
 func (p *Node) faults(above []*Node) (faults []string) {
 	table := p.Relation != "" && !small[p.Relation] && strings.HasSuffix(p.Type, "Scan")
 	if table {
@@ -111,7 +111,7 @@ func (p *Node) scanFault(above []*Node) string {
 		if a.Type == "Nested Loop" && p.Relation == "qsidecar_jobs" && !limited {
 			return "a join with " + p.Index
 		}
-		// There are as many claims as workers, so they can be sorted and counted.
+		// There are only as many claims as workers, so a plan can sort and count them.
 		if strings.HasSuffix(a.Type, "Sort") && p.Index != "qsidecar_owned" && p.Index != "qsidecar_jobs_pkey" && !limited && p.Relation == "qsidecar_jobs" {
 			return "a sort of what " + p.Index + " finds"
 		}

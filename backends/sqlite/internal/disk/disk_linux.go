@@ -17,7 +17,7 @@ import (
 // The ways to use a path, for Access.
 const (
 	ReadWrite = unix.R_OK | unix.W_OK
-	WriteIn   = unix.W_OK | unix.X_OK // of a folder
+	WriteIn   = unix.W_OK | unix.X_OK // for a folder
 )
 
 // Access fails if this process has no right to use the path in that way.
@@ -25,7 +25,7 @@ func Access(path string, mode uint32) error {
 	return unix.Faccessat(unix.AT_FDCWD, path, mode, unix.AT_EACCESS)
 }
 
-// FreeSpace returns how many bytes this user can still write on the disk of a folder.
+// FreeSpace returns how many bytes this user can still write to the disk of a folder.
 func FreeSpace(folder string) (uint64, error) {
 	var s unix.Statfs_t
 	if err := Statfs(folder, &s); err != nil {
@@ -34,15 +34,15 @@ func FreeSpace(folder string) (uint64, error) {
 	return s.Bavail * uint64(s.Bsize), nil
 }
 
-// Bytes of the -shm file and of the database that SQLite locks. Its file format fixes them.
+// Bytes of the -shm file and of the database that SQLite locks. SQLite's file format defines them.
 const (
 	walWriter = 120        // exclusively, by the writer in WAL mode
-	walUser   = 128        // shared, by each process that has it open in WAL mode
+	walUser   = 128        // shared, by each process that has the database open in WAL mode
 	reserved  = 0x40000001 // exclusively, by the writer in other modes
 )
 
-// Writer returns the process that holds the write lock; 0: none. It reads the kernel's
-// list: closing the file here would drop this process's locks on it.
+// Writer returns the process that holds the write lock, or 0 if there is none. It reads the kernel's
+// list of locks: opening and closing the file here would drop this process's locks on it.
 func Writer(path string) (int, error) {
 	for file, at := range map[string]int64{path + "-shm": walWriter, path: reserved} {
 		pids, err := holders(file, at, true)
@@ -56,8 +56,8 @@ func Writer(path string) (int, error) {
 	return 0, nil
 }
 
-// Users returns the other processes that have the database open, as far as they are
-// visible.
+// Users returns the other processes that have the database open, as far as this process can
+// see them.
 func Users(path string) []int {
 	pids, err := holders(path+"-shm", walUser, false)
 	if err != nil {
@@ -70,13 +70,13 @@ func Users(path string) []int {
 func holders(file string, at int64, write bool) (pids []int, err error) {
 	var st unix.Stat_t
 	if err := unix.Stat(file, &st); err != nil {
-		return nil, nil // no such file, no locks
+		return nil, nil // no file, so no locks
 	}
 	f, err := os.Open("/proc/locks")
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = f.Close() }() // it was only read
+	defer func() { _ = f.Close() }() // the file was only read
 	inode := fmt.Sprintf("%02x:%02x:%d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino)
 	s := bufio.NewScanner(f)
 	for s.Scan() {

@@ -4,7 +4,7 @@ package disk
 
 import "errors"
 
-// These functions have an answer on Linux alone.
+// These functions only work on Linux.
 
 const ReadWrite, WriteIn = 0, 0
 

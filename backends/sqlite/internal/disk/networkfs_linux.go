@@ -2,10 +2,10 @@ package disk
 
 import "golang.org/x/sys/unix"
 
-// Statfs asks the system about a file system. Tests replace it.
+// Statfs returns the statistics of a file system. Tests replace it.
 var Statfs = unix.Statfs
 
-// networks holds the file systems on which several hosts see one file. They have no shared
+// networks holds the file systems that share one file between hosts. They have no shared
 // memory between the hosts, and often no locks.
 var networks = map[int64]string{
 	unix.NFS_SUPER_MAGIC:   "NFS",
@@ -27,8 +27,8 @@ var networks = map[int64]string{
 	0xaad7aaea:             "PanFS",
 }
 
-// NetworkFS returns the name of the network file system that holds the folder; "" for a
-// local one, and on other systems than Linux.
+// NetworkFS returns the name of the network file system that holds the folder. It returns ""
+// for a local file system, and on systems other than Linux.
 func NetworkFS(folder string) (string, error) {
 	var s unix.Statfs_t
 	if err := Statfs(folder, &s); err != nil {
