@@ -39,10 +39,10 @@ type Heartbeater struct {
 	lastBeat    time.Duration // when the last one that reached the database did, by clock; 0: none was
 	lastErr     error         // why the last one did not; nil: it did
 	depthLeader depthLeader
-	waiting     []chan struct{} // closed after the next heartbeat that succeeded or said "lost"
+	waiting     []chan struct{} // closed after the next heartbeat that succeeds or reports the identity as lost
 }
 
-// Config is what a heartbeater needs. Its functions must not wait for the heartbeater.
+// Config configures a Heartbeater. Its functions must not wait for the Heartbeater.
 type Config struct {
 	Backend *backendref.Ref
 	Times   *Times
@@ -51,15 +51,15 @@ type Config struct {
 	Log     *slog.Logger
 	Clock   func() time.Duration // never jumps, and goes on while the machine is suspended
 
-	// lost is told which claims the sessions no longer have.
+	// Lost receives the claims that the sessions no longer have.
 	Lost func(map[*quota.Session][]lease.Held)
-	// abandoned is told that an identity is given up, before its leases are dropped.
+	// Abandoned is called when an identity is declared dead, before its leases are dropped.
 	Abandoned func()
-	// release gives claims back, without using up an attempt, that nobody here knows of.
+	// Release releases claims that this sidecar has no record of, without using up an attempt.
 	Release func(owner backends.Identity, leases []backends.Lease)
-	// suspected wakes the maintainer.
+	// Suspected wakes the maintainer.
 	Suspected func()
-	// revived wakes the committer: claims may be made (again).
+	// Revived wakes the committer: claims are possible (again).
 	Revived func()
 }
 
@@ -125,7 +125,7 @@ func (k *Heartbeater) Beat(ctx context.Context) error {
 		kind = backends.HeartbeatJoin
 		id = newIdentity()
 	}
-	asked, h, reads := k.Clock(), k.Times.sidecarTimeout(), k.announcesDepths() // one for the whole turn: it may change since then
+	asked, h, reads := k.Clock(), k.Times.sidecarTimeout(), k.announcesDepths() // read once, because they can change during this call
 	beatCtx, cancel := backendref.WithTimeout(ctx, h.answer())
 	defer cancel()
 	pulse, err := k.Backend.Heartbeat(beatCtx, backends.Heartbeat{Host: id, Kind: kind, Name: hostName(), Timeout: h.trusted(), DepthLeader: reads})
@@ -173,9 +173,9 @@ func (k *Heartbeater) noteBeat(id backends.Identity, kind backends.HeartbeatKind
 	return true
 }
 
-// watchPeers records the peers' heartbeats and reports whether one is suspect. With anew it starts over: this
-// sidecar's own heartbeats were late, so whatever delayed them (an unreachable or locked database, a stopped
-// process) may have delayed the peers' too. k.mu is held.
+// watchPeers records the peers' heartbeats and reports whether one is suspect. With anew it starts over. This
+// sidecar's own heartbeats were late then, and the cause (an unreachable or locked database, a stopped process)
+// possibly delayed the peers' heartbeats, too. k.mu is held.
 func (k *Heartbeater) watchPeers(peers []backends.Peer, anew bool) (suspects bool) {
 	now, observe := k.Clock(), k.Times.sidecarTimeout().observe()
 	next := make(map[backends.Identity]peerState, len(peers))
@@ -192,7 +192,7 @@ func (k *Heartbeater) watchPeers(peers []backends.Peer, anew bool) (suspects boo
 	return suspects
 }
 
-// Suspects lists the peers to give up.
+// Suspects returns the peers to declare dead.
 func (k *Heartbeater) Suspects() []backends.Suspect {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -240,7 +240,7 @@ func (k *Heartbeater) GiveUp(id backends.Identity) {
 	k.Lost(lost)
 }
 
-// Identity is the identity that claims are made under; 0 if there is none.
+// Identity returns the identity for claims; 0 if there is none.
 func (k *Heartbeater) Identity() backends.Identity {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -276,7 +276,7 @@ func (k *Heartbeater) Confirm(ctx context.Context, id backends.Identity) bool {
 	}
 }
 
-// BeatNow requests a heartbeat at once. It does not wait for it.
+// BeatNow requests a heartbeat immediately. It does not wait for it.
 func (k *Heartbeater) BeatNow() {
 	select {
 	case k.poke <- struct{}{}:

@@ -40,5 +40,5 @@ func (h timeout) observe() time.Duration { return h.trusted() - h.margin() }
 // own heartbeat.
 func (h timeout) margin() time.Duration { return time.Duration(h) / 20 }
 
-// answer is how long the database may take for one of the heartbeater's questions.
+// answer is the timeout of one query of the heartbeater.
 func (h timeout) answer() time.Duration { return time.Duration(h) / 2 }

@@ -5,7 +5,7 @@ import (
 	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 )
 
-// DropAll removes everything after the identity was given up. It returns what each session lost.
+// DropAll removes all claims after the identity was declared dead. It returns the claims that each session lost.
 func (l *Table) DropAll() map[*quota.Session][]Held {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -22,7 +22,7 @@ func (l *Table) DropAll() map[*quota.Session][]Held {
 	return lost
 }
 
-// Confirmed lists the tokens that the database must have too: neither in flight nor being settled.
+// Confirmed returns the tokens that the database must also have: those neither in flight nor being settled.
 func (l *Table) Confirmed() map[backends.Token]struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -22,11 +22,11 @@ type Table struct {
 	mu       sync.Mutex
 	entries  map[backends.Token]*Entry
 	sessions map[*quota.Session]map[backends.Token]*Entry
-	handOuts []handOut // of prefetched jobs that the database does not know of yet, oldest first
+	handOuts []handOut // of prefetched jobs, not recorded in the database yet, oldest first
 	spare    []map[backends.Token]*Entry
 }
 
-// maxSpare is how many empty maps are kept for sessions that get a job again.
+// maxSpare is how many empty maps are kept for reuse by sessions that get a job again.
 const maxSpare = 64
 
 // Entry is one known claim.
@@ -38,7 +38,7 @@ type Entry struct {
 	since     time.Time      // when the session got it; zero: none did
 	session   *quota.Session // nil: in flight, or a timed lease
 	inFlight  bool           // its commit has no answer yet
-	settling  int            // writes under way that may end it
+	settling  int            // writes under way that can end it
 	info      Info           // for the log
 }
 
@@ -70,8 +70,8 @@ func (l *Table) Forget(slots []backends.Slot) {
 	}
 }
 
-// Give makes jobs the session's, which has reserved quota for them. A timed lease belongs to no session. If the
-// identity of the claims was given up, Give reports false and changes nothing.
+// Give records that jobs belong to the session, which has reserved quota for them. A timed lease belongs to no
+// session. If the identity of the claims was declared dead, Give returns false and changes nothing.
 func (l *Table) Give(jobs []backends.Job, sess *quota.Session, timed bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -174,9 +174,9 @@ func (l *Table) EndSettle(marked []*Entry, gone []backends.Lease) {
 	l.drop(gone)
 }
 
-// Bind makes the leases the session's and calls submit, in one step. A session that ends at the same time either
-// releases them before the bind is submitted, which then finds them lost, or no longer has them. The leases count
-// as in flight until EndBind. Bind reports false if the session would hold more than most jobs.
+// Bind assigns the leases to the session and calls submit, in one step. A session that ends at the same time either
+// releases them before the bind is submitted, which then finds them lost, or no longer has them. The leases count as
+// in flight until EndBind. Bind returns false if the session would hold more than most jobs.
 func (l *Table) Bind(leases []backends.Lease, sess *quota.Session, most int, submit func()) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -196,7 +196,7 @@ func (l *Table) Bind(leases []backends.Lease, sess *quota.Session, most int, sub
 			l.entries[lease.Token] = h
 		}
 		if h != l.find(lease) {
-			continue // it is lost, as the database will say
+			continue // it is lost, which the database will report
 		}
 		h.inFlight = true
 		if h.session != sess {
@@ -207,7 +207,7 @@ func (l *Table) Bind(leases []backends.Lease, sess *quota.Session, most int, sub
 	return true
 }
 
-// EndBind ends a bind: the session holds all leases but the lost ones.
+// EndBind ends a bind: the session holds all leases except the lost ones.
 func (l *Table) EndBind(leases, lost []backends.Lease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -275,7 +275,7 @@ func (l *Table) TakeSession(sess *quota.Session, submit func(leases []backends.L
 	return held
 }
 
-// BeginReturn marks claims that go back without a hand-out, until Remove.
+// BeginReturn marks claims whose jobs are released without a hand-out, until Remove.
 func (l *Table) BeginReturn(leases []backends.Lease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -327,8 +327,8 @@ func (l *Table) Holds(s *quota.Session) bool {
 	return len(l.sessions[s]) > 0
 }
 
-// Info is what the log reports of a claimed job beside its lease. It is known on the sidecar that claimed the job,
-// while the job is held: not after a restart.
+// Info holds the values of a claimed job that the log reports besides its lease. Only the sidecar that claimed the
+// job has them, and only while the job is held: not after a restart.
 type Info struct {
 	ID                   string // empty: the lease names it
 	Attempt, MaxAttempts int

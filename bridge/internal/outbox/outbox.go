@@ -42,7 +42,7 @@ func (o *Outbox) Send(build func([]byte) []byte) error {
 	return err
 }
 
-// Post is Send without the write. first: no write is under way, and the caller calls Flush.
+// Post is Send without the write. If first is true, no write is under way, and the caller must call Flush.
 func (o *Outbox) Post(build func([]byte) []byte) (first bool, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

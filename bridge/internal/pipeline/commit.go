@@ -14,8 +14,8 @@ import (
 
 var errHeartbeatLate = errors.New("this sidecar's beat is late, so it must not give out jobs: it cannot reach the database, or was suspended")
 
-// commit commits one batch and answers its members. It returns an error if the database was unreachable: then the
-// writes are queued again.
+// commit commits one batch and answers its members. If the database is unreachable, it queues the writes again and
+// returns an error.
 func (c *committer) commit(hard context.Context, writes []*PendingWrite, asks []claimGroup) error {
 	began := time.Now()
 	res, err := c.try(hard, writes, asks)
@@ -26,8 +26,7 @@ func (c *committer) commit(hard context.Context, writes []*PendingWrite, asks []
 		c.deliverClaims(hard, asks, res.Claims)
 		return nil
 	case errors.Is(err, backends.ErrEvicted):
-		// Nothing happened. The writes do not need the host; the claims are asked
-		// again under the next identity.
+		// Nothing happened. The writes do not need the host. The claims are included again under the next identity.
 		c.dropClaims(asks, backends.Unavailable(err))
 		c.heartbeat.GiveUp(hostOf(asks))
 		c.heartbeat.BeatNow()
@@ -86,7 +85,7 @@ func (c *committer) split(hard context.Context, writes []*PendingWrite, asks []c
 	if n := len(writes); n > 1 {
 		err1 := c.commit(hard, writes[:n/2], nil)
 		if err1 != nil && !backends.IsDiskFull(err1) {
-			// The database went away: the rest goes back behind the first half.
+			// The database became unreachable: queue the rest again behind the first half.
 			c.requeueAfter(writes[:n/2], writes[n/2:])
 			return err1
 		}
@@ -100,7 +99,7 @@ func (c *committer) split(hard context.Context, writes []*PendingWrite, asks []c
 	return nil
 }
 
-// requeueAfter queues second again, right behind what is left of first.
+// requeueAfter queues second again, directly behind the remaining writes of first.
 func (c *committer) requeueAfter(first, second []*PendingWrite) {
 	second = c.requeueable(second)
 	c.mu.Lock()
@@ -141,20 +140,20 @@ func (c *committer) answer(hard context.Context, writes []*PendingWrite, results
 			c.setLockedAside(hard, p)
 			continue
 		}
-		m.CountWrite(p.write, p.run, p.unseen, &results[i]) // before whoever waits can look
+		m.CountWrite(p.write, p.run, p.unseen, &results[i]) // before the client can read the metrics
 		c.finish(p, Outcome{Result: results[i], Err: results[i].Err})
 		switch p.write.(type) {
 		case backends.Enqueue, backends.Ack:
 			if c.singleLane {
-				continue // their queues were marked before the claims were chosen
+				continue // markReadyQueues ran before the claims were chosen
 			}
 		}
 		c.dispatcher.notify(results[i].MadeReady, p.size.jobs)
 	}
 }
 
-// deliverClaims answers claims with the claimed jobs if the heartbeat is not late. If it is, other sidecars may
-// have given this one up.
+// deliverClaims answers claims with the claimed jobs if the heartbeat is not late. If it is late, other sidecars have
+// possibly declared this one dead.
 func (c *committer) deliverClaims(hard context.Context, asks []claimGroup, results []backends.ClaimResult) {
 	if len(asks) == 0 {
 		return

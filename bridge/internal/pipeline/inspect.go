@@ -21,7 +21,7 @@ func (b *Pipeline) Peek(ctx context.Context, p backends.Peek) ([]backends.View, 
 	return b.backend.Peek(ctx, p)
 }
 
-// Command carries out an operator's command. With an error, count can be above 0: a command can take several
+// Command carries out an operator's command. With an error, count can be above 0, because a command can take several
 // transactions.
 func (b *Pipeline) Command(ctx context.Context, c backends.Command) (count int64, err error) {
 	count, freed, err := b.backend.Command(ctx, c)
@@ -42,8 +42,8 @@ func (b *Pipeline) QueuesInDatabase(ctx context.Context, leases []backends.Lease
 	return b.backend.Queues(ctx, leases)
 }
 
-// QueuesOf returns the queues of the leases' jobs. It queries the database, for at most timeout, for those that
-// the lease table does not know.
+// QueuesOf returns the queues of the leases' jobs. For leases that are not in the lease table it queries the
+// database, for at most timeout.
 func (b *Pipeline) QueuesOf(leases []backends.Lease, timeout time.Duration) ([]string, error) {
 	queues, missing := b.leaseTable.QueuesOf(leases)
 	if len(missing) == 0 {
@@ -81,10 +81,11 @@ func (b *Pipeline) SetTimes(timeout, grace time.Duration) { b.times.Set(timeout,
 // RestartGrace is how long the leases of sessions outlive an orderly exit.
 func (b *Pipeline) RestartGrace() time.Duration { return b.times.RestartGrace() }
 
-// Usage is what the Backends of the database have used so far; false: none of them counts it.
+// Usage returns what the Backends of the database have used so far. It returns false if none of them counts its
+// usage.
 func (b *Pipeline) Usage() (backends.Usage, bool) { return b.backend.Usage() }
 
-// Leases is how many claims are known: in flight, held, and timed ones.
+// Leases returns the number of known claims: in flight, held by sessions, or with a timed lease.
 func (b *Pipeline) Leases() int { return b.leaseTable.Count() }
 
 // HeldBySessions is how many leases end with a connection.
@@ -93,10 +94,10 @@ func (b *Pipeline) HeldBySessions() int { return b.leaseTable.HeldBySessions() }
 // Holds reports whether the session holds a claim.
 func (b *Pipeline) Holds(s *quota.Session) bool { return b.leaseTable.Holds(s) }
 
-// Orphan makes the jobs that a session holds independent of it: no drain waits for them.
+// Orphan separates the jobs from the session that holds them: no drain waits for them.
 func (b *Pipeline) Orphan(s *quota.Session) { b.leaseTable.Orphan(s) }
 
-// HeldBy is what a session holds, by queue.
+// HeldBy returns the jobs that a session holds, by queue.
 func (b *Pipeline) HeldBy(s *quota.Session, now time.Time) []lease.QueueHeld {
 	return b.leaseTable.HeldBy(s, now)
 }
@@ -104,13 +105,13 @@ func (b *Pipeline) HeldBy(s *quota.Session, now time.Time) []lease.QueueHeld {
 // Reachable reports whether the last heartbeat succeeded and is not late.
 func (b *Pipeline) Reachable() bool { return b.heartbeat.Reachable() }
 
-// HeartbeatAge is the time since the last heartbeat that succeeded; negative: none has.
+// HeartbeatAge returns the time since the last successful heartbeat; negative: there was none.
 func (b *Pipeline) HeartbeatAge() time.Duration { return b.heartbeat.Age() }
 
 // SidecarTimeout is how long this sidecar's session leases outlive its last heartbeat.
 func (b *Pipeline) SidecarTimeout() time.Duration { return b.times.Timeout() }
 
-// Trouble is the error of the last commit, or else of the last heartbeat; nil: both succeeded.
+// Trouble returns the error of the last commit, or else of the last heartbeat. It returns nil if both succeeded.
 func (b *Pipeline) Trouble() error {
 	if why := b.committer.trouble.Load(); why != nil {
 		return *why

@@ -10,7 +10,7 @@ import (
 )
 
 // lockedWrites are the writes whose rows, or keys, another program keeps locked. They wait for the locks one by one,
-// beside the group commits. committer.mu guards it.
+// outside of the group commits. committer.mu guards it.
 type lockedWrites struct {
 	queue   []*PendingWrite
 	left    int            // those in queue and the one being tried
@@ -35,7 +35,7 @@ func canWaitForKey(p *PendingWrite) bool {
 	return !p.alone && slices.ContainsFunc(jobs, func(j backends.NewJob) bool { return j.Key != "" })
 }
 
-// commitWithoutKeys sets the writes aside that may wait for a key, and commits the others.
+// commitWithoutKeys sets aside the writes that can wait for a key, and commits the others.
 func (c *committer) commitWithoutKeys(hard context.Context, writes []*PendingWrite) error {
 	var others []*PendingWrite
 	for _, p := range writes {
@@ -81,7 +81,7 @@ func (c *committer) commitLocked(hard context.Context) {
 		c.locked.left--
 		done := c.locked.left == 0
 		c.mu.Unlock()
-		c.writes.poke() // it may be queued again, or the last
+		c.writes.poke() // the write is possibly queued again, or was the last one
 		if done {
 			return
 		}

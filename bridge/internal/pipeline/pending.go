@@ -94,8 +94,9 @@ func (c *committer) drop(p *PendingWrite) {
 	}
 }
 
-// pushFree queues a write that must not wait for memory: a release of what a session or a lost commit left behind.
-// The number of leases bounds them. ended can be nil; it is called when the write is committed or given up.
+// pushFree queues a write that must not wait for memory: a release of jobs that a session or a lost commit left
+// behind. The number of leases bounds these writes. ended can be nil. It is called when the write is committed or
+// dropped.
 func (c *committer) pushFree(w backends.Write, ended func()) *PendingWrite {
 	p := &PendingWrite{write: w, size: sizeOf(w), onEnd: ended, Done: make(chan Outcome, 1)}
 	c.push(p)
@@ -130,7 +131,7 @@ func (c *committer) wait(p *PendingWrite, patience time.Duration) (backends.Writ
 		return o.Result, o.Err
 	case <-timer.C:
 	}
-	for !p.state.CompareAndSwap(taken, overdue) { // it may go from one to the other since then
+	for !p.state.CompareAndSwap(taken, overdue) { // the state can change between the two values
 		if p.state.CompareAndSwap(queued, abandoned) {
 			c.forget(p)
 			c.drop(p)

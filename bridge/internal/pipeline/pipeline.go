@@ -29,7 +29,7 @@ const leaveTimeout = 5 * time.Second
 type Pipeline struct {
 	Name        string        // in errors and in the log
 	Info        backends.Info // of the backend that it began with: the database is the same
-	canInspect  bool          // the backend can be looked into
+	canInspect  bool          // the backend supports inspection
 	backend     *backendref.Ref
 	times       *heartbeat.Times
 	leaseTable  *lease.Table
@@ -44,7 +44,7 @@ type Pipeline struct {
 	Log         *slog.Logger
 }
 
-// Config is what a Pipeline needs. Its functions must not block.
+// Config configures a Pipeline. Its functions must not block.
 type Config struct {
 	Name           string
 	Backend        backends.Backend
@@ -59,7 +59,7 @@ type Config struct {
 	MaxPayload func() int64
 	ClaimBytes func() int64                          // of payload, in one claim's answer
 	TraceID    func(j *backends.Job) string          // the trace id for the log; empty: none
-	Lost       func(map[*quota.Session][]lease.Held) // is told which claims the sessions no longer have
+	Lost       func(map[*quota.Session][]lease.Held) // receives the claims that the sessions no longer have
 }
 
 // New returns a pipeline that does not run. Metrics must be set before Join.
@@ -137,7 +137,7 @@ func (b *Pipeline) Join(ctx context.Context) {
 	}
 }
 
-// Run works until work is done (no session is left), then commits what is queued and leaves the database.
+// Run works until work is done (no session is left), then commits the queued writes and leaves the database.
 // Maintenance ends with ctx. hard ends everything.
 func (b *Pipeline) Run(ctx, work, hard context.Context) error {
 	var g errgroup.Group
@@ -184,7 +184,7 @@ func (b *Pipeline) Run(ctx, work, hard context.Context) error {
 func (b *Pipeline) listen(ctx context.Context) {
 	b.backend.Notifications(ctx, func(queue string) {
 		if queue == "" {
-			b.maintenance.Wake() // names may have been missed: look for all who wait
+			b.maintenance.Wake() // notifications were possibly missed: check the queues of all waiting claims
 			return
 		}
 		b.dispatcher.NotifyReady([]string{queue})
