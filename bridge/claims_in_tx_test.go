@@ -12,8 +12,7 @@ import (
 	"github.com/qsidecar/qsidecar/bridge/internal/leasestring"
 )
 
-// apart is a backend with a queue "held", whose claims and writes are no part of the
-// others' transaction.
+// apart is a backend with a queue "held", whose claims and writes run outside of the shared transaction.
 type apart struct {
 	*memory.Backend
 	err atomic.Pointer[error] // what becomes of them; nil: they succeed
@@ -60,7 +59,7 @@ func (a *apart) Commit(ctx context.Context, b backends.Batch) (backends.Results,
 	return all, nil
 }
 
-// TestApart: an error of one claim, or of one write, is its sender's alone.
+// TestApart shows that an error of one claim, or of one write, reaches its sender only.
 func TestApart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := &apart{Backend: memory.New()}
@@ -88,8 +87,8 @@ func mustLease(t *testing.T, text string) backends.Lease {
 	return l
 }
 
-// TestHeldIsItsSessions: a held job is settled by the session that claimed it, and has no
-// lease in time.
+// TestHeldIsItsSessions shows that a job held in a transaction is settled by the session that claimed it, and can't
+// have a timed lease.
 func TestHeldIsItsSessions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := &apart{Backend: memory.New()}

@@ -37,8 +37,8 @@ func held(t *testing.T, db *faulty, c *client, request string) (release func()) 
 	}
 }
 
-// TestAnswersComeAfterTheCommit: an enqueue, ack, nack or extend is answered when the
-// database has committed it, and not before.
+// TestAnswersComeAfterTheCommit shows that an enqueue, ack, nack or extend is answered after the database has
+// committed it, and not before.
 func TestAnswersComeAfterTheCommit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := &faulty{Backend: memory.New()}
@@ -67,8 +67,8 @@ func TestAnswersComeAfterTheCommit(t *testing.T) {
 	})
 }
 
-// TestEachSessionGetsItsOwnAnswers: writes and claims of many sessions are one commit, and
-// each session is answered what became of its own.
+// TestEachSessionGetsItsOwnAnswers shows that writes and claims of many sessions share one commit, and that each
+// session gets the results of its own.
 func TestEachSessionGetsItsOwnAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := &faulty{Backend: memory.New()}
@@ -120,8 +120,8 @@ func TestEachSessionGetsItsOwnAnswers(t *testing.T) {
 	})
 }
 
-// TestEveryOpNeedsItsRight: an op that no rule of the socket allows is forbidden, by itself
-// and by its queue, and changes nothing.
+// TestEveryOpNeedsItsRight shows that an op that no rule of the socket allows is forbidden, by itself and by its
+// queue, and changes nothing.
 func TestEveryOpNeedsItsRight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := options(memory.New())
@@ -176,9 +176,8 @@ func allOps(t *testing.T) (all []protocol.Op) {
 	return all
 }
 
-// TestHeartbeatIsLateInTime: a sidecar whose heartbeats do not reach the database hands out
-// jobs until the last one is late by its own clock, which is before the others may take
-// them, and none after that.
+// TestHeartbeatIsLateInTime shows that a sidecar whose heartbeats do not reach the database hands out jobs until the
+// last one is late by its own clock, and none after that. This is before other sidecars can hand them out.
 func TestHeartbeatIsLateInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := &faulty{Backend: memory.New()}
@@ -201,9 +200,9 @@ func TestHeartbeatIsLateInTime(t *testing.T) {
 	})
 }
 
-// TestSuspendedSidecarHandsNothingOut: the sidecar stands still between a claim's commit
-// and its answer, for longer than its heartbeat is good for, and the database is unreachable
-// then: before the jobs are given to their claims, and after that.
+// TestSuspendedSidecarHandsNothingOut shows a sidecar that is suspended between a claim's commit and its answer, for
+// longer than its heartbeat is valid, and whose database is unreachable then. It is suspended before the jobs are
+// given to their claims, and after that.
 func TestSuspendedSidecarHandsNothingOut(t *testing.T) {
 	for reads := range 2 { // of the clock after the commit, and before it stands still
 		synctest.Test(t, func(t *testing.T) {
@@ -221,8 +220,8 @@ func TestSuspendedSidecarHandsNothingOut(t *testing.T) {
 	}
 }
 
-// TestSuspendedSidecarMakesSure: where the database says that it still lives, the jobs that
-// it claimed before are handed out.
+// TestSuspendedSidecarMakesSure shows that jobs that were claimed before a suspension are handed out if the database
+// confirms that the sidecar is still alive.
 func TestSuspendedSidecarMakesSure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := suspended(t, &faulty{Backend: memory.New()}, 0, func() {})
@@ -263,8 +262,8 @@ func suspended(t *testing.T, db *faulty, reads int, then func()) *sidecar {
 	return run(t, b)
 }
 
-// TestLateHeartbeatStopsHandOuts: from when the heartbeat is late no job is handed out,
-// neither a new one nor one that was prefetched, and none is bound.
+// TestLateHeartbeatStopsHandOuts shows that no job is handed out or bound once the heartbeat is late, neither a new
+// one nor a prefetched one.
 func TestLateHeartbeatStopsHandOuts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := &faulty{Backend: memory.New()}

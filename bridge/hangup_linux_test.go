@@ -7,8 +7,8 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// TestUnixHangUps: the kernel tells a client that is gone from one that only ended its
-// input, also while its request waits and no client reads from it.
+// TestUnixHangUps shows that the kernel distinguishes a client that is gone from one that only ended its input, even
+// while its request waits and nothing reads from the connection.
 func TestUnixHangUps(t *testing.T) {
 	db := memory.New()
 	s := start(t, unixOptions(t, db))
@@ -36,7 +36,7 @@ func TestUnixHangUps(t *testing.T) {
 	}
 }
 
-// TestUnixPeers: who connects is what the kernel says.
+// TestUnixPeers shows that the kernel reports the user of a connection.
 func TestUnixPeers(t *testing.T) {
 	o := unixOptions(t, memory.New())
 	o.Sockets[0].Allow = []Rule{me([]protocol.Op{protocol.OpPing}), {Users: []uint32{4_000_000_000}}}

@@ -14,13 +14,12 @@ import (
 	"github.com/qsidecar/qsidecar/internal/unixsocket"
 )
 
-// memNet has the Unix sockets of a sidecar in memory, so that it runs in a synctest bubble:
-// there the clock stands still as long as anything goes on, and no test depends on how fast
-// the machine is.
+// memNet provides the Unix sockets of a sidecar in memory, so that it runs in a synctest bubble. There the clock
+// stands still while any goroutine runs, and no test depends on the speed of the machine.
 type memNet struct {
 	mu   sync.Mutex
 	at   map[string]*memListener
-	peer *unixsocket.Peer // who connects
+	peer *unixsocket.Peer // user of new connections
 }
 
 func newMemNet() *memNet {
@@ -28,7 +27,7 @@ func newMemNet() *memNet {
 	return &memNet{at: make(map[string]*memListener), peer: me}
 }
 
-// listen is system.listen. The listener counts as handed over: it has no file.
+// listen is system.listen. The listener counts as inherited, because it has no file.
 func (n *memNet) listen(s unixsocket.Config) (*unixsocket.Listener, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -86,7 +85,7 @@ func (l *memListener) Addr() net.Addr { return &net.UnixAddr{Name: l.path, Net: 
 // memBuffer is how much a connection takes that its peer has not read, as Linux's default.
 const memBuffer = 208 << 10
 
-// memConn is one end of a connection in memory: a conn.
+// memConn is one end of a connection in memory. It is a unixsocket.Conn.
 type memConn struct {
 	in, out *memPart
 	who     *unixsocket.Peer // at the other end
@@ -258,7 +257,7 @@ func (c *memConn) HungUp() bool {
 	return c.dead
 }
 
-// TestMemConn holds the connections in memory to what the other tests rely on.
+// TestMemConn checks that the connections in memory behave as the other tests require.
 func TestMemConn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, server := memPipe(nil)

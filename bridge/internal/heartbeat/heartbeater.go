@@ -25,12 +25,12 @@ import (
 //   - A sidecar sends a heartbeat every H/6. Each is valid for 13/20 H from when it reached the database.
 //   - A peer is suspect if its heartbeat has expired and did not change for 12/20 H as seen here.
 //
-// So a sidecar that dies right after a heartbeat is given up after at most 12/20 H plus two heartbeats of the others
+// So a sidecar that dies right after a heartbeat is declared dead after at most 12/20 H plus two heartbeats of the others
 // (H/6 each: one until they saw it, one until they check again), which is below H. As long as a sidecar trusts its
 // own heartbeat, no peer suspects it, wherever the database's clock is set.
 type Heartbeater struct {
 	Config
-	poke chan struct{} // 1: one wish to heartbeat at once is enough
+	poke chan struct{} // capacity 1: one pending request is enough
 
 	mu          sync.Mutex
 	identity    backends.Identity // 0: not joined
@@ -137,7 +137,7 @@ func (k *Heartbeater) Beat(ctx context.Context) error {
 		return k.Beat(ctx)
 	}
 	if !k.noteBeat(id, kind, asked+h.trusted()-h.margin(), reads, pulse.Peers) {
-		return k.Beat(ctx) // a claim found out since then that id was given up
+		return k.Beat(ctx) // since then a claim found that id was declared dead
 	}
 	return k.reconcile(ctx, id)
 }

@@ -27,7 +27,7 @@ func oneLife() (life func()) {
 	}
 }
 
-// TestCountingIsCheap: a job's way through the counters allocates nothing.
+// TestCountingIsCheap shows that counting a job allocates nothing.
 func TestCountingIsCheap(t *testing.T) {
 	if n := testing.AllocsPerRun(100, oneLife()); n != 0 {
 		t.Errorf("%v allocations for a job, want none", n)

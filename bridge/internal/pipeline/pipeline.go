@@ -160,7 +160,7 @@ func (b *Pipeline) Run(ctx, work, hard context.Context) error {
 	if b.committer.singleLane {
 		<-work.Done()
 	} else {
-		err = b.committer.runClaims(work, hard) // what it gives back is still written
+		err = b.committer.runClaims(work, hard) // its releases are still written
 	}
 	<-attend
 	stopWriting()
