@@ -45,7 +45,7 @@ func TestHangUpFreesTheJobAtOnce(t *testing.T) {
 		if len(r.Jobs) != 1 || r.Jobs[0].ID != j.ID || r.Jobs[0].Attempt != 2 || r.Jobs[0].LastError == "" {
 			t.Fatalf("got %+v, want job %s again, attempt 2, with its last error", r.Jobs, j.ID)
 		}
-		if took := time.Since(began); took > longestLinger { // no timer but that of the group commit
+		if took := time.Since(began); took > longestLinger { // only the timer of the group commit can run
 			t.Errorf("a killed worker's job took %v to be free", took)
 		}
 		v := second.call(`{"op":"peek","queue":"q","ids":[%q]}`, j.ID).Jobs[0]

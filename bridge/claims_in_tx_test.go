@@ -15,12 +15,12 @@ import (
 // apart is a backend with a queue "held", whose claims and writes run outside of the shared transaction.
 type apart struct {
 	*memory.Backend
-	err atomic.Pointer[error] // what becomes of them; nil: they succeed
+	err atomic.Pointer[error] // error of its members; nil: they succeed
 }
 
 func (a *apart) Adopted(queue string) bool    { return queue == "held" }
 func (a *apart) ClaimsInTx(queue string) bool { return queue == "held" }
-func (a *apart) InTx(l backends.Lease) bool   { return l.Token.Number%2 == 1 } // as good as any mark
+func (a *apart) InTx(l backends.Lease) bool   { return l.Token.Number%2 == 1 } // an arbitrary rule
 
 // Commit fails each claim of the queue, and each write about a job of an odd token,
 // by itself.
@@ -98,7 +98,7 @@ func TestHeldIsItsSessions(t *testing.T) {
 		c.refused("unsupported", `{"op":"claim","queues":["q","held"],"lease_ms":1000}`)
 		c.call(`{"op":"enqueue","jobs":[{"queue":"held"},{"queue":"held"}]}`)
 		j := c.claim1("held")
-		for !db.InTx(mustLease(t, j.Lease)) { // an odd one
+		for !db.InTx(mustLease(t, j.Lease)) { // until it gets an odd number
 			c.call(`{"op":"nack","lease":%q,"charge":false,"delay_ms":0}`, j.Lease)
 			j = c.claim1("held")
 		}

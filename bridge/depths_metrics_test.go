@@ -120,7 +120,7 @@ func TestDepthsAreReadByOne(t *testing.T) {
 		if err := func() error { all[second].stop(); return <-all[second].done }(); err != nil {
 			t.Fatal(err)
 		}
-		all[second].done <- nil // for the test's end
+		all[second].done <- nil // the end of the test waits for it
 		ends[second].beat.Store(&errDown)
 		if third := teller(); third == second {
 			t.Error("a sidecar that ended tells the depths")
@@ -250,7 +250,7 @@ func TestDepthsOfSeveralDatabases(t *testing.T) {
 		begun.Store(true)
 		time.Sleep(depth.ReadEvery)
 		figures(t, s.Bridge)
-		all := figures(t, s.Bridge) // the counters of what that one read
+		all := figures(t, s.Bridge) // the counters of the queries of that one
 		for _, name := range []string{"main", "second"} {
 			if n := all["depths_read_failures_total{database="+name+"}"]; n != 0 {
 				t.Errorf("%s was asked alone", name)

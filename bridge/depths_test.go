@@ -15,7 +15,7 @@ import (
 // mute is a database that returns no depths while it hangs.
 type mute struct {
 	*counting
-	hangs chan struct{} // closed when it does no more
+	hangs chan struct{} // closed when it stops hanging
 }
 
 func (m *mute) Stats(ctx context.Context, queue string) ([]backends.QueueStats, error) {

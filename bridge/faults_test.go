@@ -20,7 +20,7 @@ import (
 type faulty struct {
 	*memory.Backend
 	beat   atomic.Pointer[error] // error that Heartbeat returns instead of sending one
-	commit atomic.Pointer[error] // what Commit returns instead of committing
+	commit atomic.Pointer[error] // error that Commit returns instead of committing
 	after  atomic.Pointer[func(backends.Batch, backends.Results) error]
 	hold   atomic.Pointer[chan struct{}] // Commit waits for it first
 	held   atomic.Int32                  // commits that wait
@@ -74,7 +74,7 @@ func TestRefusedMemberAloneGetsTheError(t *testing.T) {
 		}
 		gate := make(chan struct{})
 		db.hold.Store(&gate)
-		c.send(`{"op":"enqueue","queue":"first","id":100}`) // its commit holds up the others
+		c.send(`{"op":"enqueue","queue":"first","id":100}`) // its commit delays the others
 		eventually(t, func() bool { return db.held.Load() == 1 })
 		for i, lease := range leases {
 			payload := "fine"

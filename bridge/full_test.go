@@ -38,7 +38,7 @@ func TestFullDiskHurtsOnlyWhatNeedsRoom(t *testing.T) {
 		}
 		gate := make(chan struct{})
 		db.hold.Store(&gate)
-		c.send(`{"op":"enqueue","queue":"first","id":100}`) // its commit holds up the others
+		c.send(`{"op":"enqueue","queue":"first","id":100}`) // its commit delays the others
 		eventually(t, func() bool { return db.held.Load() == 1 })
 		for i, lease := range leases {
 			c.send(`{"op":"enqueue","queue":"out","payload":"big","id":%d}`, 2*i)

@@ -186,7 +186,7 @@ func TestHeartbeatIsLateInTime(t *testing.T) {
 		c.call(`{"op":"enqueue","jobs":[{"queue":"q"},{"queue":"q"}]}`)
 		db.beat.Store(&errDown)
 		const moment = time.Millisecond
-		good := s.pipeline().SidecarTimeout() * 12 / 20 // of a heartbeat, by its sidecar's clock; see heartbeater
+		good := s.pipeline().SidecarTimeout() * 12 / 20 // of a heartbeat, by its sidecar's clock; see heartbeat.Heartbeater
 		time.Sleep(good - s.pipeline().HeartbeatAge() - moment)
 		if r := c.call(`{"op":"claim","queue":"q"}`); len(r.Jobs) != 1 {
 			t.Errorf("before it is late: %+v, want a job", r.Jobs)
@@ -204,14 +204,14 @@ func TestHeartbeatIsLateInTime(t *testing.T) {
 // longer than its heartbeat is valid, and whose database is unreachable then. It is suspended before the jobs are
 // given to their claims, and after that.
 func TestSuspendedSidecarHandsNothingOut(t *testing.T) {
-	for reads := range 2 { // of the clock after the commit, and before it stands still
+	for reads := range 2 { // reads of the clock after the commit and before the suspension
 		synctest.Test(t, func(t *testing.T) {
 			db := &faulty{Backend: memory.New()}
 			s := suspended(t, db, reads, func() { db.beat.Store(&errDown) })
 			c := s.dial(t)
 			c.call(`{"op":"enqueue","queue":"q"}`)
 			c.refused("unavailable", `{"op":"claim","queue":"q"}`)
-			c.refused("unavailable", `{"op":"claim","queue":"q"}`) // still late: it does not even ask
+			c.refused("unavailable", `{"op":"claim","queue":"q"}`) // still late: it does not even send the claim
 			db.beat.Store(nil)
 			if j := c.claim1("q"); j.Attempt != 1 {
 				t.Errorf("attempt %d, want 1: the first was never handed out", j.Attempt)

@@ -21,7 +21,7 @@ func TestUnixHangUps(t *testing.T) {
 	}
 
 	idle := func() int { return s.pipeline().Snapshot().IdleClaims }
-	waits.send(`{"op":"claim","queue":"q","wait_ms":3600000}`) // without an id, nothing is read until its answer
+	waits.send(`{"op":"claim","queue":"q","wait_ms":3600000}`) // without an id: nothing is read until its reply
 	ends.send(`{"op":"claim","queue":"q","wait_ms":3600000}`)
 	eventually(t, func() bool { return idle() == 2 })
 	waits.close()
@@ -30,7 +30,7 @@ func TestUnixHangUps(t *testing.T) {
 		t.Fatal(err)
 	}
 	other.call(`{"op":"ping"}`)
-	store(t, db, "q") // the sweeper finds it
+	store(t, db, "q") // maintenance finds it
 	if r := ends.receive(); len(r.Jobs) != 1 {
 		t.Errorf("a claim that waited, and whose client ended its input, was answered %+v", r)
 	}

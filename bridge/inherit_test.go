@@ -49,7 +49,7 @@ func TestInherited(t *testing.T) {
 		t.Fatal(err)
 	}
 	o.Inherited = []*net.UnixListener{given}
-	f, err := given.File() // the next one's
+	f, err := given.File() // for the next sidecar
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,7 +120,7 @@ func TestAnswers(t *testing.T) {
 	taking.Go(func() {
 		conn, err := silent.Accept()
 		stop(why)
-		<-told // its end would be an answer
+		<-told // closing it would be an answer
 		if err == nil {
 			conn.Close()
 		}

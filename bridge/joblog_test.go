@@ -119,7 +119,7 @@ func TestJobsAreLogged(t *testing.T) {
 		c.refused("lease_lost", `{"op":"ack","lease":%q}`, j.Lease)
 		log.wants(t, logLost, with(base(1, "WARN"), "during", "ack"))
 
-		j = c.claim1("q") // a forced release charges no attempt
+		j = c.claim1("q") // a forced release uses up no attempt
 		if j.Attempt != 1 {
 			t.Fatalf("attempt %d", j.Attempt)
 		}
@@ -138,8 +138,8 @@ func TestJobsAreLogged(t *testing.T) {
 	})
 }
 
-// TestReapIsLogged shows that the log has the numbers of reaped jobs, and that the sessions that held them get an
-// event.
+// TestReapIsLogged shows that the log has the numbers of reaped jobs, and the lost lease of each session that held
+// one.
 func TestReapIsLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, log := startLogged(t, options(memory.New()))

@@ -143,7 +143,7 @@ func TestLimitOfBoundJobs(t *testing.T) {
 		a.call(`{"op":"enqueue","jobs":[{"queue":"q"},{"queue":"q"},{"queue":"q"},{"queue":"q"},{"queue":"q"}]}`)
 		one := a.call(`{"op":"claim","queue":"q","max":2}`).Jobs
 		two := b.call(`{"op":"claim","queue":"q","max":2}`).Jobs
-		b.call(`{"op":"extend","leases":[%q,%q],"bind":true}`, two[0].Lease, two[1].Lease) // they are its own
+		b.call(`{"op":"extend","leases":[%q,%q],"bind":true}`, two[0].Lease, two[1].Lease) // they belong to it already
 		b.refused("busy", `{"op":"extend","lease":%q,"bind":true}`, one[0].Lease)
 		b.call(`{"op":"ack","lease":%q}`, two[0].Lease)
 		b.call(`{"op":"extend","lease":%q,"bind":true}`, one[0].Lease)

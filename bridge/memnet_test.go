@@ -48,7 +48,7 @@ func (n *memNet) dial(t testing.TB, path string) *memConn {
 	select {
 	case ln.conns <- s:
 	case <-ln.closed:
-		_ = s.Close() // as one that is reset
+		_ = s.Close() // like a connection that is reset
 	}
 	return c
 }
@@ -92,7 +92,7 @@ type memConn struct {
 
 	mu   sync.Mutex
 	gone []func() // called when the other end closes
-	dead bool     // it did
+	dead bool     // the other end closed
 	far  *memConn
 }
 
@@ -101,8 +101,8 @@ type memPart struct {
 	mu          sync.Mutex
 	change      sync.Cond
 	buf         []byte
-	ended       bool // no more is written
-	broken      bool // no more is read
+	ended       bool // nothing more is written
+	broken      bool // nothing more is read
 	read, write memDeadline
 }
 
@@ -200,7 +200,7 @@ func (c *memConn) CloseWrite() error {
 
 func (c *memConn) Close() error {
 	c.in.set(func() { c.in.broken, c.in.buf = true, nil })
-	c.far.mu.Lock() // before it reads the end: it asks then whether this was a hang-up
+	c.far.mu.Lock() // before it reads the end: then it checks whether this was a hang-up
 	told := c.far.gone
 	c.far.gone, c.far.dead = nil, true
 	c.far.mu.Unlock()
@@ -209,7 +209,7 @@ func (c *memConn) Close() error {
 		gone()
 	}
 	for _, at := range []func(time.Time) error{c.SetReadDeadline, c.SetWriteDeadline} {
-		_ = at(time.Time{}) // stops the timer; it never fails
+		_ = at(time.Time{}) // stops the timer; never fails
 	}
 	return nil
 }

@@ -18,7 +18,7 @@ func TestLimitOfBuffered(t *testing.T) {
 		told := make(chan string, 8)
 		for range cap(told) {
 			c := s.dial(t)
-			go func() { _, _ = c.conn.Write([]byte(half)) }() // it is cut off
+			go func() { _, _ = c.conn.Write([]byte(half)) }() // the write is cut off
 			go func() {
 				line, err := c.line()
 				told <- fmt.Sprint(string(line), err)
@@ -54,7 +54,7 @@ func TestLimitOfUnreadReplies(t *testing.T) {
 		}
 		eventually(t, func() bool { return s.buffered() >= 6<<20 })
 		c.call(`{"op":"enqueue","queue":"other","payload":"%s"}`, large)
-		eventually(t, func() bool { // what the other one held is free
+		eventually(t, func() bool { // the memory of the other one is free
 			c.send(`{"op":"claim","queue":"q"}`)
 			return len(c.receive().Jobs) == 1
 		})

@@ -16,7 +16,7 @@ import (
 func heap() int64 {
 	var m runtime.MemStats
 	runtime.GC()
-	runtime.GC() // what pools kept goes with the second
+	runtime.GC() // the second GC frees the contents of pools
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc)
 }
@@ -172,7 +172,7 @@ func TestBlockedSessionsMakeRoom(t *testing.T) {
 		for range 32 {
 			conn := s.net.dial(t, s.path)
 			defer conn.Close()
-			go func() { // one message in front, so that the buffer is large when the claim is read
+			go func() { // one message first, so that the buffer is large when the claim is read
 				_, _ = fmt.Fprintf(conn, `{"op":"ack","lease":"none","result":"%s"}`+"\n"+`{"op":"claim","queue":"none","wait_ms":3600000}`+"\n"+`{"op":"ack","lease":"none","result":"%s"}`+"\n", payload, strings.Repeat("y", 3<<20))
 			}()
 			synctest.Wait()

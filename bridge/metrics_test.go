@@ -99,7 +99,7 @@ func TestCounts(t *testing.T) {
 			"leases_lost_total{database=main}":               2,
 			"job_run_seconds{database=main,queue=q}":         3, // an ack, two nacks
 			"claim_wait_seconds{database=main,queue=q}":      5,
-			"job_wait_seconds{database=main,queue=q}":        5, // nothing was charged before
+			"job_wait_seconds{database=main,queue=q}":        5, // no attempt counted before
 			"sessions_opened_total{}":                        3,
 			"jobs_held{database=main}":                       0,
 			"draining{}":                                     0,
@@ -244,7 +244,7 @@ func TestMetricsAreWellFormed(t *testing.T) {
 type metered struct {
 	*memory.Backend
 	u  atomic.Pointer[backends.Usage]
-	id string // of the database; empty: the memory's
+	id string // of the database; empty: that of the memory backend
 }
 
 func (m *metered) Info() backends.Info {
@@ -323,7 +323,7 @@ func TestUsageByName(t *testing.T) {
 		told(map[string]float64{"main": 10})
 		reload("main", second)
 		told(map[string]float64{"main": 13})
-		eventually(t, func() bool { return len(s.plan.Load().databases) == 1 }) // the first is left
+		eventually(t, func() bool { return len(s.plan.Load().databases) == 1 }) // the first one was removed
 		told(map[string]float64{"main": 13})
 		reload("other", second)
 		second.u.Store(&backends.Usage{Max: 8, RoundTrips: backends.RoundTrips{Count: 5}})

@@ -83,7 +83,7 @@ func TestOperatorsLeaveConnections(t *testing.T) {
 type inBites struct {
 	*memory.Backend
 	bites int
-	takes func() <-chan time.Time // a transaction
+	takes func() <-chan time.Time // duration of a transaction
 }
 
 func (b *inBites) Command(ctx context.Context, c backends.Command) (count int64, freed bool, err error) {

@@ -158,7 +158,7 @@ func TestBufferMakesNoQueueLookEmpty(t *testing.T) {
 // returns is a database that takes claims and writes at the same time. Releases wait for the gate.
 type returns struct {
 	*faulty
-	came atomic.Bool // one waits
+	came atomic.Bool // a session waits
 	gate chan struct{}
 }
 
@@ -190,7 +190,7 @@ func TestNoQueueLooksEmptyWhileItsJobsComeBack(t *testing.T) {
 		c.call(`{"op":"purge","queue":"q","state":"ready"}`)
 		eventually(t, db.came.Load)
 		c.send(`{"op":"claim","queue":"q"}`)
-		synctest.Wait() // the database has answered: there is none
+		synctest.Wait() // the database has answered that there is none
 		close(db.gate)
 		if r := c.receive(); len(r.Jobs) != 1 {
 			t.Errorf("answered %+v, want a job that came back", r)

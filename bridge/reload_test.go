@@ -370,7 +370,7 @@ func TestReloadUnderLoad(t *testing.T) {
 		if len(seen) != workers*each {
 			t.Errorf("%d jobs were delivered, want %d", len(seen), workers*each)
 		}
-		for range reloads - 1 { // all but the one in use
+		for range reloads - 1 { // all except the one in use
 			testwait.Receive(t, "that a Backend which is not in use any more is given up", released)
 		}
 	})

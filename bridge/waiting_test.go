@@ -107,7 +107,7 @@ func TestIdleLinesAreDropped(t *testing.T) {
 		if n := left(); n > 0 {
 			t.Errorf("%d lines are left of %d claims", n, 2*names)
 		}
-		for i := range 100 { // they are kept for a while, in case that more jobs are taken
+		for i := range 100 { // wait queues stay for a while, in case more jobs are taken
 			c.call(`{"op":"enqueue","queue":"q%d"}`, i)
 			c.claim1(fmt.Sprint("q", i))
 		}

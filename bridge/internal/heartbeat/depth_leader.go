@@ -16,7 +16,7 @@ import (
 // sees the other. The heartbeat is also the lease: a leader stops when its own heartbeat is late, which is before the
 // others consider it expired.
 type depthLeader struct {
-	wantedAt atomic.Int64 // when metrics were asked for last, by clock; 0: never
+	wantedAt atomic.Int64 // time of the last request for metrics, by clock; 0: never
 
 	// heartbeater.mu guards these.
 	role      role
@@ -40,7 +40,7 @@ func (r *depthLeader) wanted(now time.Duration) bool {
 	return asked != 0 && now-asked < wantedFor
 }
 
-// announcesDepths is whether the next heartbeat announces this sidecar. k.mu is not held.
+// announcesDepths reports whether the next heartbeat announces this sidecar. k.mu is not held.
 func (k *Heartbeater) announcesDepths() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -34,10 +34,10 @@ type Heartbeater struct {
 
 	mu          sync.Mutex
 	identity    backends.Identity // 0: not joined
-	freshUntil  time.Duration     // by clock; claims are handed out before it only
+	freshUntil  time.Duration     // by clock; claims are handed out only before it
 	peers       map[backends.Identity]peerState
-	lastBeat    time.Duration // when the last one that reached the database did, by clock; 0: none was
-	lastErr     error         // why the last one did not; nil: it did
+	lastBeat    time.Duration // time of the last successful heartbeat, by clock; 0: none
+	lastErr     error         // error of the last heartbeat; nil: it succeeded
 	depthLeader depthLeader
 	waiting     []chan struct{} // closed after the next heartbeat that succeeds or reports the identity as lost
 }
@@ -206,7 +206,7 @@ func (k *Heartbeater) Suspects() []backends.Suspect {
 	return out
 }
 
-// Peers is how many other sidecars of the database seem to live.
+// Peers returns how many other sidecars of the database are alive.
 func (k *Heartbeater) Peers() (n int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -247,7 +247,7 @@ func (k *Heartbeater) Identity() backends.Identity {
 	return k.identity
 }
 
-// Fresh is the identity if its heartbeat is not late, else 0.
+// Fresh returns the identity if its heartbeat is not late, else 0.
 func (k *Heartbeater) Fresh() backends.Identity {
 	k.mu.Lock()
 	defer k.mu.Unlock()

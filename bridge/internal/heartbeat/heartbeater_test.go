@@ -29,7 +29,7 @@ func TestSuspicion(t *testing.T) {
 	if s := k.Suspects(); len(s) != 1 || s[0] != (backends.Suspect{Host: 7, Heartbeats: 1}) {
 		t.Errorf("after %v without a beat: suspects %v", now, s)
 	}
-	look(2, true) // it heartbeat, by a clock that was set forward again
+	look(2, true) // it sent a heartbeat, by a clock that was set forward again
 	if s := k.Suspects(); len(s) != 0 {
 		t.Errorf("it beat just now: suspects %v", s)
 	}
@@ -58,7 +58,7 @@ func TestStandstill(t *testing.T) {
 		}
 	}
 	beat(false)
-	now += 2 * k.Times.Timeout() // all stand still, longer than the lease period
+	now += 2 * k.Times.Timeout() // all are suspended, for longer than the lease period
 	beat(true)
 	if s := k.Suspects(); len(s) != 0 {
 		t.Errorf("suspects %v, and nobody could beat", s)

@@ -43,8 +43,8 @@ func (k *Heartbeater) claimedBy(ctx context.Context, id backends.Identity, after
 	return k.Backend.ClaimedBy(ctx, id, after, claimedPage)
 }
 
-// giveBackUnknown queries a second time before it gives rows back. A job that was settled between the query and
-// the comparison is unknown too, but gone.
+// giveBackUnknown queries a second time before it releases rows. A job that was settled between the query and the
+// comparison is unknown too, but gone.
 func (k *Heartbeater) giveBackUnknown(ctx context.Context, id backends.Identity, after string, unknown []backends.Lease) error {
 	if len(unknown) == 0 {
 		return nil

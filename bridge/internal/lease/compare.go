@@ -35,7 +35,8 @@ func (l *Table) Confirmed() map[backends.Token]struct{} {
 	return out
 }
 
-// Unknown returns the leases of rows that the table does not have. From the others it learns their queues.
+// Unknown returns the leases of rows that the table does not have. It completes the queues of the entries that it
+// has.
 func (l *Table) Unknown(rows []backends.ClaimedJob) []backends.Lease {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -52,7 +53,7 @@ func (l *Table) Unknown(rows []backends.ClaimedJob) []backends.Lease {
 }
 
 // DropMissing removes those of the tokens that are still confirmed. The database no longer has them under this
-// identity. It returns what each session lost.
+// identity. DropMissing returns the claims that each session lost.
 func (l *Table) DropMissing(tokens map[backends.Token]struct{}) map[*quota.Session][]Held {
 	l.mu.Lock()
 	defer l.mu.Unlock()

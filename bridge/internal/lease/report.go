@@ -31,7 +31,7 @@ type QueueHeld struct {
 	Age    time.Duration // for how long
 }
 
-// HeldBy returns what a session holds, by queue.
+// HeldBy returns the jobs that a session holds, by queue.
 func (l *Table) HeldBy(s *quota.Session, now time.Time) []QueueHeld {
 	l.mu.Lock()
 	defer l.mu.Unlock()

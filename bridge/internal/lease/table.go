@@ -34,10 +34,10 @@ type Entry struct {
 	lease     backends.Lease
 	queue     string         // empty: not known here
 	counters  *metrics.Queue // of the queue; nil: not known here
-	delivered bool           // a worker has it, since that time
-	since     time.Time      // when the session got it; zero: none did
+	delivered bool           // a worker has had it since the time in since
+	since     time.Time      // when the session got it; zero: no session did
 	session   *quota.Session // nil: in flight, or a timed lease
-	inFlight  bool           // its commit has no answer yet
+	inFlight  bool           // its commit has not been answered yet
 	settling  int            // writes under way that can end it
 	info      Info           // for the log
 }
@@ -102,7 +102,7 @@ func (l *Table) find(lease backends.Lease) *Entry {
 	return nil
 }
 
-// attach makes h the session's, which has quota for it. l.mu is held.
+// attach assigns h to the session, which has quota for it. l.mu is held.
 func (l *Table) attach(h *Entry, sess *quota.Session) {
 	l.detach(h)
 	h.session = sess
@@ -135,8 +135,8 @@ func (l *Table) detach(h *Entry) {
 	h.session = nil
 }
 
-// BeginSettle marks the leases as being settled until EndSettle. It appends the known claims to marked, and to
-// runs what is known of each lease's delivery.
+// BeginSettle marks the leases as being settled until EndSettle. It appends the known claims to marked, and the
+// details of each lease's delivery to runs.
 func (l *Table) BeginSettle(leases []backends.Lease, marked []*Entry, runs []Run) ([]*Entry, []Run) {
 	now := time.Now()
 	l.mu.Lock()
@@ -156,7 +156,7 @@ func (l *Table) BeginSettle(leases []backends.Lease, marked []*Entry, runs []Run
 	return marked, runs
 }
 
-// countersOf are the counters of the queue.
+// countersOf returns the counters of the queue.
 func (l *Table) countersOf(queue string) *metrics.Queue {
 	if l.Metrics == nil {
 		return nil
@@ -244,7 +244,7 @@ func (l *Table) Unbind(leases []backends.Lease) {
 	}
 }
 
-// Orphan detaches all that the session holds, as timed leases are.
+// Orphan turns all leases that the session holds into timed ones, which belong to no session.
 func (l *Table) Orphan(sess *quota.Session) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -253,8 +253,8 @@ func (l *Table) Orphan(sess *quota.Session) {
 	}
 }
 
-// TakeSession takes all that the session holds and calls submit with it, in one step (see Bind). If the session
-// holds nothing, submit is not called. The claims count as being settled until Remove.
+// TakeSession takes all leases that the session holds and calls submit with them, in one step (see Bind). If the
+// session holds none, submit is not called. The claims count as being settled until Remove.
 func (l *Table) TakeSession(sess *quota.Session, submit func(leases []backends.Lease)) (held []Held) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -313,7 +313,7 @@ func (l *Table) HeldBySessions() int {
 	return n
 }
 
-// Count is how many claims are known, including claims in flight and timed leases.
+// Count returns how many claims are known, including claims in flight and timed leases.
 func (l *Table) Count() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()

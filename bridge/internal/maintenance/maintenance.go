@@ -18,7 +18,7 @@ const (
 	// about once a second.
 	interval   = 800 * time.Millisecond
 	jitter     = 100 * time.Millisecond
-	minPause   = 10 * time.Millisecond // the shortest pause before something known to come due
+	minPause   = 10 * time.Millisecond // the shortest pause before the next known due time
 	batchLimit = 500                   // rows of each kind in one batch
 )
 
@@ -133,7 +133,7 @@ func (s *Maintainer) maintain(ctx context.Context) (time.Duration, error) {
 	}
 }
 
-// logOnce logs an error that every batch finds again once, until it changes or is gone.
+// logOnce logs an error that recurs with every batch once, until it changes or is gone.
 func (s *Maintainer) logOnce(message string, err error) {
 	switch {
 	case err == nil:

@@ -6,13 +6,13 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// pruning decides when to prune and how much. It prunes in batches that delay no one for long, with pauses that
-// leave the database to the workers, and still faster than finished jobs come in. Only the goroutine of the
-// Maintainer uses it.
+// pruning decides when to prune and how much. It prunes in batches that delay no other transaction for long. The
+// pauses leave the database to the workers, but pruning is still faster than finished jobs come in. Only the
+// goroutine of the Maintainer uses it.
 //
-// A batch that takes too long, also because the machine is busy, is followed by a smaller batch and a longer
-// pause. So load slows pruning, and pruning does not slow the load. All sidecars of a database prune, each that
-// much less.
+// A batch that takes too long, also because the machine is busy, is followed by a smaller batch and a longer pause.
+// So load slows pruning, and pruning does not slow the load. All sidecars of a database prune, so each prunes
+// proportionally less.
 type pruning struct {
 	alone bool // writes that begin during a batch wait for its end
 

@@ -51,8 +51,8 @@ func (c *committer) commit(hard context.Context, writes []*PendingWrite, asks []
 	}
 }
 
-// endUnknown ends writes whose commit may have happened. Releases are queued again: their tokens keep them from
-// freeing anything twice.
+// endUnknown ends writes whose commit has an unknown outcome. Releases are queued again: their tokens keep them from
+// freeing a job twice.
 func (c *committer) endUnknown(writes []*PendingWrite, err error, again bool) {
 	var releases []*PendingWrite
 	for _, p := range writes {
@@ -201,7 +201,7 @@ func (c *committer) giveUp(host backends.Identity, jobs []backends.Job) {
 	c.giveBack(host, jobs)
 }
 
-// giveBack returns jobs that were claimed but not handed out, without using up an attempt. The dispatcher has
+// giveBack releases jobs that were claimed but not handed out, without using up an attempt. The dispatcher has
 // counted them as returning.
 func (c *committer) giveBack(host backends.Identity, jobs []backends.Job) {
 	if len(jobs) == 0 {
@@ -216,7 +216,7 @@ func (c *committer) giveBack(host backends.Identity, jobs []backends.Job) {
 	c.release(host, leases, func() { c.dispatcher.returned(queues) })
 }
 
-// queuesOfJobs lists the queue of each job.
+// queuesOfJobs returns the queue of each job.
 func queuesOfJobs(jobs []backends.Job) []string {
 	queues := make([]string, len(jobs))
 	for i := range jobs {
@@ -225,7 +225,7 @@ func queuesOfJobs(jobs []backends.Job) []string {
 	return queues
 }
 
-// release gives claims back without using up an attempt, as far as they still belong to host. ended can be nil.
+// release releases claims without using up an attempt, as far as they still belong to host. ended can be nil.
 func (c *committer) release(host backends.Identity, leases []backends.Lease, ended func()) {
 	c.pushUnseen(backends.Release{Leases: leases, Owner: host, Uncounted: true}, func() {
 		c.leases.Remove(leases)

@@ -29,7 +29,7 @@ type dispatcher struct {
 	identity       func() backends.Identity // 0: the heartbeat is late
 	clock          func() time.Duration
 	canPrefetch    bool                    // the backend supports prefetch
-	noPrefetch     func(queue string) bool // for that queue; nil: for none
+	noPrefetch     func(queue string) bool // reports whether jobs of the queue must not be prefetched; nil: of none
 	wakePrefetcher func()
 	memory         *quota.Memory // nil: prefetched jobs are not counted
 	maxBytes       func() int64  // payload bytes of an answer
@@ -55,14 +55,14 @@ type ClaimRequest struct {
 	Template backends.Slot // the kind of lease and the worker
 	Once     bool          // it does not wait: one commit answers it
 	queue    *waitQueue
-	Queues   []string      // those of queue
-	in       *list.List    // the list of queue that has it
+	Queues   []string      // the queues of the field queue
+	in       *list.List    // the list of the wait queue that contains it
 	at       *list.Element // of in
 	Reserved int           // of the session's job quota, for the commit under way or the answer
 	inCommit bool          // the commit under way includes it
 	leaving  bool          // answered as soon as the commit under way ends
 	lastErr  error         // of the last commit that included it
-	moved    error         // ErrMoved, as soon as its queues are not served here
+	moved    error         // ErrMoved, once its queues are not served here
 
 	answer chan Answer // buffered: the dispatcher never waits for the session
 }
@@ -184,7 +184,7 @@ func (b *dispatcher) notify(queues []string, each int) {
 	}
 }
 
-// NotifyReady is notification where it is not known how many jobs there are.
+// NotifyReady is notify for an unknown number of jobs.
 func (b *dispatcher) NotifyReady(queues []string) { b.notify(queues, someJobs) }
 
 func (b *dispatcher) markReady(queues []string, each int) (wanted bool) {
@@ -241,7 +241,7 @@ func (b *dispatcher) deliver(a claimGroup, res backends.ClaimResult) (back []bac
 			b.remove(w)
 			w.Session.AddClaimed(jobs[:n])
 			w.answer <- Answer{Jobs: jobs[:n:n]}
-			if w.Template.Lease == 0 { // timed ones are not served from ahead
+			if w.Template.Lease == 0 { // claims with a timed lease get no prefetched jobs
 				a.queue.prefetch.pace.add(n, b.clock())
 			}
 			jobs = jobs[n:]
@@ -285,7 +285,7 @@ func (b *dispatcher) failed(a claimGroup, err error, looked bool) {
 	if looked {
 		a.queue.noteResult(a, true)
 	} else {
-		a.queue.expected = min(max(a.queue.expected, len(a.slots)), maxSlots) // they are asked for again
+		a.queue.expected = min(max(a.queue.expected, len(a.slots)), maxSlots) // the next commit includes them again
 	}
 	a.queue.prefetch.inCommit = false
 	defer b.cleanUp(a.queue)
@@ -322,7 +322,7 @@ func (b *dispatcher) failOnce(err error) {
 	}
 }
 
-// stop answers every claim, now and from now on, with err.
+// stop answers every claim with err, now and later.
 func (b *dispatcher) stop(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -70,7 +70,7 @@ func TestTurns(t *testing.T) {
 	if n, over := c.countLight(nil); n != 0 || over {
 		t.Errorf("of no writes %d are of others, %v", n, over)
 	}
-	for had := 2; len(c.queue) > 0; had *= 2 { // of 50 others each wrote one
+	for had := 2; len(c.queue) > 0; had *= 2 { // 50 other sessions wrote one each
 		if n := len(c.takeBatch()); n != min(had, 825-had+2) {
 			t.Errorf("when nobody else writes it has %d writes in a commit, want %d", n, had)
 		}

@@ -15,8 +15,8 @@ const (
 
 // lingerPlan decides whether to linger after a commit.
 type lingerPlan struct {
-	vain int // waits in vain in a row
-	skip int // commits to come without one
+	vain int // number of consecutive waits in vain
+	skip int // number of coming commits without a wait
 }
 
 // plan returns the maximum time to linger after a commit of that many writes and that duration.

@@ -22,8 +22,8 @@ func isLocked(err error) bool {
 	return ok
 }
 
-// canWaitForKey reports whether another program may have stored a key of the write in a
-// transaction that is open.
+// canWaitForKey reports whether it is possible that another program has stored a key of the write in an open
+// transaction.
 func canWaitForKey(p *PendingWrite) bool {
 	var jobs []backends.NewJob
 	switch w := p.write.(type) {
@@ -51,7 +51,7 @@ func (c *committer) commitWithoutKeys(hard context.Context, writes []*PendingWri
 	return c.commit(hard, others, nil)
 }
 
-// setLockedAside queues a write of a commit to be tried alone.
+// setLockedAside queues a write of a commit so that it is tried alone.
 func (c *committer) setLockedAside(hard context.Context, p *PendingWrite) {
 	again := c.requeueable([]*PendingWrite{p})
 	c.mu.Lock()

@@ -18,16 +18,16 @@ import (
 // PendingWrite is a write on its way to a commit.
 type PendingWrite struct {
 	write   backends.Write
-	session *quota.Session // whose it is; nil: no session waits for it
+	session *quota.Session // session that waits for it; nil: none
 	price   int64
-	room    *semaphore.Weighted // that the price is of; nil: none
+	room    *semaphore.Weighted // memory that the price is reserved from; nil: none
 	size    size
 	state   atomic.Int32
-	onEnd   func()       // nil: nothing to do but to answer
-	runs    []lease.Run  // of an Ack or a Nack: how long each of its leases was worked on
+	onEnd   func()       // called at the end of the write; can be nil
+	runs    []lease.Run  // of an Ack or a Nack: the run time of each lease
 	unseen  bool         // of a Release: no worker had the jobs
-	alone   bool         // it was set aside, and waits for a locked row; its commit's own
-	Done    chan Outcome // 1: the loop never waits for a reader
+	alone   bool         // it was set aside and waits for a locked row; only its commit uses alone
+	Done    chan Outcome // capacity 1: the commit loop never waits for a reader
 }
 
 // run returns the counters and the run time of the write's lease, as metrics.RunOf does.
@@ -123,7 +123,7 @@ func (c *committer) timer(d time.Duration) *time.Timer {
 func (c *committer) wait(p *PendingWrite, patience time.Duration) (backends.WriteResult, error) {
 	timer := c.timer(patience)
 	defer func() {
-		timer.Stop() // from Go 1.23 on it brings nothing after that
+		timer.Stop() // since Go 1.23 the channel receives nothing after Stop
 		c.timers.Put(timer)
 	}()
 	select {
@@ -138,7 +138,7 @@ func (c *committer) wait(p *PendingWrite, patience time.Duration) (backends.Writ
 			return backends.WriteResult{}, c.unavailable("the database did not take it within %v", patience)
 		}
 	}
-	o := <-p.Done // in a commit, which has a deadline of its own
+	o := <-p.Done // in a commit, which has its own deadline
 	if errors.Is(o.Err, errOverdue) {
 		o.Err = c.unavailable("the database did not take it within %v", patience)
 	}

@@ -28,7 +28,7 @@ const leaveTimeout = 5 * time.Second
 // Pipeline is everything between the sessions and one database.
 type Pipeline struct {
 	Name        string        // in errors and in the log
-	Info        backends.Info // of the backend that it began with: the database is the same
+	Info        backends.Info // of the first backend: the database stays the same
 	canInspect  bool          // the backend supports inspection
 	backend     *backendref.Ref
 	times       *heartbeat.Times
@@ -40,7 +40,7 @@ type Pipeline struct {
 	prefetcher  *prefetcher
 	ReadyLimits *depth.ReadyLimits
 	allDepths   *depth.AllQueues
-	Metrics     atomic.Pointer[metrics.Database] // under the name that the database has now; set before it is used
+	Metrics     atomic.Pointer[metrics.Database] // of the current name of the database; set before use
 	Log         *slog.Logger
 }
 
@@ -48,7 +48,7 @@ type Pipeline struct {
 type Config struct {
 	Name           string
 	Backend        backends.Backend
-	Done           func()        // see link.replace
+	Done           func()        // see backendref.Ref.Replace
 	SidecarTimeout time.Duration // how long the leases of sessions outlive the last heartbeat
 	RestartGrace   time.Duration // how long they outlive an orderly exit
 	Log            *slog.Logger
@@ -101,7 +101,7 @@ func New(pc Config) *Pipeline {
 		Clock:   pc.Clock,
 		Lost:    pc.Lost,
 		Abandoned: func() {
-			jobs, _ := b.dispatcher.takePrefetched(0) // lost like all the rest
+			jobs, _ := b.dispatcher.takePrefetched(0) // dropped with all other leases
 			b.dispatcher.returned(queuesOfJobs(jobs))
 		},
 		Release:   func(owner backends.Identity, leases []backends.Lease) { c.release(owner, leases, nil) },

@@ -161,7 +161,7 @@ func TestNoClaimIsForgottenWhenJobsAreBack(t *testing.T) {
 		if len(answers) > 0 {
 			t.Errorf("%d claims are answered before the job is back", len(answers))
 		}
-		d.returned([]string{"q"}) // and another sidecar has it by now
+		d.returned([]string{"q"}) // another sidecar has it now
 		synctest.Wait()
 		for range 10 {
 			select {
