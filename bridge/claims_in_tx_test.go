@@ -22,8 +22,7 @@ func (a *apart) Adopted(queue string) bool    { return queue == "held" }
 func (a *apart) ClaimsInTx(queue string) bool { return queue == "held" }
 func (a *apart) InTx(l backends.Lease) bool   { return l.Token.Number%2 == 1 } // an arbitrary rule
 
-// Commit fails each claim of the queue, and each write about a job of an odd token,
-// by itself.
+// Commit fails each claim of the queue, and each write about a job with an odd token, with an error of its own.
 func (a *apart) Commit(ctx context.Context, b backends.Batch) (backends.Results, error) {
 	err := a.err.Load()
 	if err == nil {
@@ -114,7 +113,7 @@ func TestHeldIsItsSessions(t *testing.T) {
 	})
 }
 
-// settledLease is the first lease that a write is about.
+// settledLease returns the first lease of a write.
 func settledLease(w backends.Write) (none backends.Lease) {
 	var leases []backends.Lease
 	switch w := w.(type) {

@@ -40,7 +40,7 @@ func (c *counting) Stats(ctx context.Context, queue string) ([]backends.QueueSta
 	return c.Backend.Stats(ctx, queue)
 }
 
-// depthsOf are the gauges of a queue's depth, by state.
+// depthsOf returns the gauges of a queue's depth, by state.
 func depthsOf(t *testing.T, b *Bridge, queue string) map[string]float64 {
 	t.Helper()
 	out := map[string]float64{}

@@ -14,7 +14,7 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// received reports whether something came that was not read yet.
+// received reports whether a reply arrived that was not read yet.
 func (c *client) received() bool {
 	in := c.conn.(*memConn).in
 	in.mu.Lock()
@@ -22,8 +22,8 @@ func (c *client) received() bool {
 	return len(in.buf) > 0
 }
 
-// held sends a request whose commit waits, and what comes later waits for that. It
-// returns what lets them go on.
+// held sends a request whose commit waits, so that later requests wait too. It returns a function that lets them
+// continue.
 func held(t *testing.T, db *faulty, c *client, request string) (release func()) {
 	t.Helper()
 	gate := make(chan struct{})
@@ -160,7 +160,7 @@ func TestEveryOpNeedsItsRight(t *testing.T) {
 	})
 }
 
-// allOps are those of the protocol.
+// allOps are the ops of the protocol.
 func allOps(t *testing.T) (all []protocol.Op) {
 	t.Helper()
 	text, err := os.ReadFile("../protocol/message.go")
@@ -233,8 +233,8 @@ func TestSuspendedSidecarMakesSure(t *testing.T) {
 	})
 }
 
-// suspended is a sidecar that stands still for an hour, once, when its heartbeater has read the
-// clock so often after the commit of a claim that found jobs.
+// suspended starts a sidecar that is suspended once, for an hour, when its heartbeater has read the clock that many
+// times after the commit of a claim that found jobs.
 func suspended(t *testing.T, db *faulty, reads int, then func()) *sidecar {
 	t.Helper()
 	var skew atomic.Int64

@@ -40,7 +40,7 @@ func (l *logged) Write(p []byte) (int, error) {
 	return l.buf.Write(p)
 }
 
-// of are the lines with that text.
+// of returns the lines with that text.
 func (l *logged) of(t testing.TB, text string) (lines []map[string]any) {
 	t.Helper()
 	l.mu.Lock()
@@ -191,7 +191,7 @@ func TestTraceID(t *testing.T) {
 	}
 }
 
-// unprunable is a database that will not have something deleted.
+// unprunable is a database that refuses to delete something.
 type unprunable struct{ backends.Backend }
 
 func (u unprunable) Maintain(ctx context.Context, w backends.Maintenance) (backends.MaintenanceResult, error) {

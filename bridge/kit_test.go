@@ -83,7 +83,7 @@ func store(t testing.TB, b backends.Backend, queues ...string) {
 	}
 }
 
-// shortDir is a temporary directory whose names fit a socket's path.
+// shortDir returns a temporary directory with a name short enough for a socket's path.
 func shortDir(t testing.TB) string {
 	dir, err := os.MkdirTemp("", "qs")
 	if err != nil {
@@ -119,7 +119,7 @@ func newFor(t testing.TB, o Options, log *slog.Logger) *Bridge {
 // virtualClock never jumps in a bubble.
 func virtualClock() time.Duration { return time.Duration(time.Now().UnixNano()) }
 
-// newWithClock makes a Bridge with sockets in memory, whose clock the test changes.
+// newWithClock creates a Bridge with sockets in memory, whose clock the test changes.
 func newWithClock(t testing.TB, o Options, clock func(now time.Duration) time.Duration) *Bridge {
 	t.Helper()
 	b, err := newBridge(o, testLog(t), system{clock: func() time.Duration { return clock(virtualClock()) }, listen: newMemNet().listen})
@@ -129,7 +129,7 @@ func newWithClock(t testing.TB, o Options, clock func(now time.Duration) time.Du
 	return b
 }
 
-// run runs a Bridge that the test may have changed before.
+// run runs a Bridge that the test possibly changed before.
 func run(t testing.TB, b *Bridge) *sidecar {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
@@ -287,7 +287,7 @@ func (c *client) refused(code, format string, args ...any) reply {
 	return r
 }
 
-// claim1 claims one job, waiting for it.
+// claim1 claims one job and waits for it.
 func (c *client) claim1(queue string) job {
 	c.t.Helper()
 	r := c.call(`{"op":"claim","queue":%q,"wait_ms":600000}`, queue)
@@ -304,10 +304,10 @@ func (c *client) close() {
 	}
 }
 
-// pipeline is that of the sidecar's only database.
+// pipeline returns the pipeline of the sidecar's only database.
 func (s *sidecar) pipeline() *pipeline.Pipeline { return s.plan.Load().databases[0].Pipeline }
 
-// eventually waits for a fact.
+// eventually waits until a condition is true.
 func eventually(t testing.TB, fact func() bool) {
 	t.Helper()
 	testwait.Until(t, "what this line of the test waits for", fact)

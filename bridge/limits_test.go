@@ -153,7 +153,7 @@ func TestLimitOfBoundJobs(t *testing.T) {
 	})
 }
 
-// waiting counts the claims that wait, of all connections.
+// waiting counts the waiting claims of all connections.
 func (s *sidecar) waiting() (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

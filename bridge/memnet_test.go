@@ -82,7 +82,7 @@ func (l *memListener) Close() error {
 
 func (l *memListener) Addr() net.Addr { return &net.UnixAddr{Name: l.path, Net: "unix"} }
 
-// memBuffer is how much a connection takes that its peer has not read, as Linux's default.
+// memBuffer is how many unread bytes a connection accepts, as by default on Linux.
 const memBuffer = 208 << 10
 
 // memConn is one end of a connection in memory. It is a unixsocket.Conn.

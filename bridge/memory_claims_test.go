@@ -7,7 +7,7 @@ import (
 	"testing/synctest"
 )
 
-// idleMemory waits until nothing is counted any more, no open request either.
+// idleMemory waits until no memory and no open request counts any more.
 func (s *sidecar) idleMemory(t *testing.T) {
 	t.Helper()
 	eventually(t, func() bool {

@@ -16,7 +16,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends/memory"
 )
 
-// figures are the values of all series, by name and labels; of a histogram its count.
+// figures returns the values of all series, by name and labels; of a histogram its count.
 func figures(t testing.TB, b *Bridge) map[string]float64 {
 	t.Helper()
 	r := prometheus.NewPedanticRegistry()
@@ -91,7 +91,7 @@ func TestCounts(t *testing.T) {
 			return figures(t, s.Bridge)["jobs_lost_total{cause=disconnected,database=main,queue=q}"] == 1
 		})
 		s.counted(t, "q", want)
-		// A connection is closed after what it held was given back.
+		// A connection is closed after its jobs were released.
 		eventually(t, func() bool { return figures(t, s.Bridge)["sessions{socket="+s.path+"}"] == 1 })
 
 		all := figures(t, s.Bridge)
@@ -220,7 +220,7 @@ func TestQueueLabels(t *testing.T) {
 	})
 }
 
-// TestMetricsAreWellFormed by the rules of promlint.
+// TestMetricsAreWellFormed checks the metrics by the rules of promlint.
 func TestMetricsAreWellFormed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := start(t, options(memory.New()))

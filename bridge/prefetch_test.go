@@ -13,8 +13,8 @@ import (
 	"github.com/qsidecar/qsidecar/backends/memory"
 )
 
-// busyLine has workers claim and ack one job at a time until some of the queue's
-// jobs are prefetched, and returns the clients. Every job is worked once.
+// busyLine lets workers claim and ack one job at a time until some of the queue's jobs are prefetched, and returns
+// the clients. Every job is worked once.
 func busyLine(t *testing.T, s *sidecar, queue string) []*client {
 	t.Helper()
 	p := s.dial(t)
@@ -59,7 +59,7 @@ func busyLine(t *testing.T, s *sidecar, queue string) []*client {
 	return clients
 }
 
-// prefetched counts what lies prefetched.
+// prefetched counts the prefetched jobs.
 func (s *sidecar) prefetched() int { return s.pipeline().Snapshot().Prefetched }
 
 // slow makes every commit take a moment of the virtual clock, as a disk does. Otherwise prefetch is not worth it.
@@ -158,7 +158,7 @@ func TestBufferMakesNoQueueLookEmpty(t *testing.T) {
 // returns is a database that takes claims and writes at the same time. Releases wait for the gate.
 type returns struct {
 	*faulty
-	came atomic.Bool // a session waits
+	came atomic.Bool // a release waits
 	gate chan struct{}
 }
 

@@ -34,7 +34,7 @@ func (a *address) Info() backends.Info {
 
 func newAddress(id string) *address { return &address{memory.New(), id} }
 
-// with is a copy of the options, changed.
+// with returns a changed copy of the options.
 func with(o Options, change func(o *Options)) Options {
 	o.Databases, o.Queues = maps.Clone(o.Databases), maps.Clone(o.Queues)
 	o.Sockets = append([]Socket{}, o.Sockets...)
@@ -376,8 +376,7 @@ func TestReloadUnderLoad(t *testing.T) {
 	})
 }
 
-// deaf is a client that sends requests until the sidecar reads no more of them, and reads
-// no reply.
+// deaf is a client that sends requests until the sidecar reads no more of them, and reads no reply.
 func (s *sidecar) deaf(t *testing.T, path, line string) {
 	t.Helper()
 	conn := s.net.dial(t, path)

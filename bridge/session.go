@@ -194,7 +194,7 @@ func (s *session) read() error {
 }
 
 // carryOut starts a request in the order of arrival. If the request has no id, carryOut waits for the reply.
-// Otherwise a goroutine waits for it, unless the request needs too much memory.
+// Otherwise a goroutine waits for it, unless the request keeps much memory or the session is crowded.
 func (s *session) carryOut(r *protocol.Reader, req *protocol.Request) {
 	id := req.ID
 	f := s.start(req)

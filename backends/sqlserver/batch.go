@@ -176,7 +176,7 @@ func returnsInto(returns []int64) reader {
 	})
 }
 
-// total returns a reader that adds a number to to.
+// total returns a reader that adds a number to *to.
 func total(to *int64) reader {
 	return func(rows *sql.Rows) error {
 		var n int64

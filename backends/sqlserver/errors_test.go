@@ -180,7 +180,7 @@ func TestALostCommitIsFoundOut(t *testing.T) {
 				case 1:
 					return nil, io.ErrUnexpectedEOF
 				case 2:
-					return nil, said(1222, "Lock request time out period exceeded.") // the session is still at it
+					return nil, said(1222, "Lock request time out period exceeded.") // the session still runs
 				}
 				return []*answer{rowOf(c.found)}, nil
 			}

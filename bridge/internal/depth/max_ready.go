@@ -37,7 +37,7 @@ type ReadyCount struct {
 type Query struct {
 	done    chan struct{}
 	cancel  context.CancelFunc // called when no session waits any longer
-	waiting int                // sessions that wait; depth.mu guards it
+	waiting int                // sessions that wait; ReadyCount.mu guards it
 }
 
 // NewReadyLimits returns empty limits. count queries the database.

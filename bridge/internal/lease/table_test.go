@@ -37,7 +37,7 @@ func TestForgedTokenOfAClaimOnItsWay(t *testing.T) {
 	if got := l.sessions[sess][slots[0].Token]; got == nil || got.lease.Job != "9" || got.inFlight {
 		t.Errorf("the session holds %+v", got)
 	}
-	// Claims that were not handed out are forgotten as ever.
+	// Claims that were not handed out are still forgotten.
 	l.Expect(slots)
 	l.BeginReturn([]backends.Lease{jobs[0].Lease()})
 	l.Remove([]backends.Lease{jobs[0].Lease()})

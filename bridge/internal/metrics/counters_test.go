@@ -7,7 +7,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// oneLife gives what counts one job's life, from its enqueue to its ack, and a commit.
+// oneLife counts everything of one job, from its enqueue to its ack, and a commit.
 func oneLife() (life func()) {
 	m := New()
 	d := m.Databases.Of("main")

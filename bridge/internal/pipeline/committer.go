@@ -70,10 +70,10 @@ type committer struct {
 	fair            fairshare.Share
 	abandonedWrites int // writes in the queue that were abandoned
 	locked          lockedWrites
-	arrived         int // writes that were ever queued of sessions that had not had their turn
+	arrived         int // number of queued writes so far of sessions within their share; see linger
 	wakeAt          int // the number of these writes that causes a wake-up; see linger
 
-	seen map[backends.Token]struct{} // leases of the batch being built; the loop's own
+	seen map[backends.Token]struct{} // leases of the batch being built; only the commit loop uses it
 }
 
 // lane is one sequence of commits.

@@ -11,7 +11,7 @@ import (
 	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 )
 
-// queuedWrites makes a committer whose queue has the writes.
+// queuedWrites creates a committer whose queue has the writes.
 func queuedWrites(writes ...*PendingWrite) *committer {
 	c := &committer{writes: newLane(), enqueueMemory: semaphore.NewWeighted(queueBytes), settleMemory: semaphore.NewWeighted(settleBytes), seen: make(map[backends.Token]struct{})}
 	for _, p := range writes {
