@@ -12,7 +12,7 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// me returns rules for this process, by its user's number.
+// me returns a rule for this process, by its user's number.
 func me(ops []protocol.Op, queues ...string) Rule {
 	return Rule{Users: []uint32{uint32(os.Getuid())}, Ops: ops, Queues: queues}
 }

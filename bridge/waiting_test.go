@@ -118,8 +118,7 @@ func TestIdleLinesAreDropped(t *testing.T) {
 	})
 }
 
-// BenchmarkEnqueueBesideWaitingClaims measures a job from its enqueue to its claim, with few claims waiting, and with
-// many.
+// BenchmarkEnqueueBesideWaitingClaims measures an enqueue with few claims waiting, and with many.
 func BenchmarkEnqueueBesideWaitingClaims(b *testing.B) {
 	for _, waiting := range []int{10, 5000} {
 		b.Run(fmt.Sprint(waiting), func(b *testing.B) {
