@@ -16,8 +16,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// endless is a database for this benchmark alone: it has a job for everyone and
-// forgets it.
+// endless is a database for this benchmark only. It has a job for every claim and forgets it.
 type endless struct{ n atomic.Int64 }
 
 func (e *endless) Info() backends.Info {
@@ -53,9 +52,8 @@ func (e *endless) Maintain(context.Context, backends.Maintenance) (backends.Main
 
 func (e *endless) Close() error { return nil }
 
-// BenchmarkClaimAck is what a sidecar spends on a job besides its database: 32
-// workers claim one and ack one, on a database that costs nothing. The workers
-// do hardly more than the system calls.
+// BenchmarkClaimAck measures the cost of a job in the sidecar without the database: 32 workers claim and ack one job
+// each, on a database that costs nothing. The workers do little more than the system calls.
 func BenchmarkClaimAck(b *testing.B) {
 	s := start(b, unixOptions(b, &endless{}))
 	var todo atomic.Int64

@@ -1,8 +1,9 @@
 // Package bridge runs a sidecar: workers on one side, databases on the other.
 //
 // It has the sessions of clients, their operations, permissions and limits, reload, and metrics. Each database has a
-// pipeline (bridge/internal/pipeline), which queues claims and groups commits. The package knows the wire (protocol)
-// and the interface of a job table (backends). It knows no engine, no config file, no flag and no signal.
+// pipeline (bridge/internal/pipeline), which queues claims and groups commits. The package depends on the wire format
+// (protocol) and on the interface of a job table (backends). It does not depend on any engine, config file, flag or
+// signal.
 //
 // Start reading at Bridge.Run. session.go reads the requests of one connection, ops.go starts them.
 package bridge
@@ -31,7 +32,7 @@ const flushTimeout = 5 * time.Second
 // Bridge is one sidecar.
 type Bridge struct {
 	plan    atomic.Pointer[plan] // never nil
-	control Control              // nil: there is no config
+	control Control              // nil without a config
 	began   time.Time
 	log     *slog.Logger
 	system  system
@@ -48,15 +49,15 @@ type Bridge struct {
 	reload  sync.Mutex // one change of the plan at a time
 	running *running   // nil: Run is not running, or stopping. reload guards it
 
-	queueNames quota.QueueNames // of queues
+	queueNames quota.QueueNames // names of auto-created queues
 	rejects    quota.RejectLimiter
 	memory     quota.Memory
-	beside     atomic.Int64 // requests of all sessions that are carried out beside others
+	beside     atomic.Int64 // requests of all sessions that are carried out in goroutines of their own
 
 	mu       sync.Mutex
 	sessions map[*session]struct{}
-	users    map[uint32]int // how many connections each has
-	refusing int            // connections that are told that there is no place
+	users    map[uint32]int // number of connections by user id
+	refusing int            // connections over the limit that are being refused now
 	serving  sync.WaitGroup
 	closing  bool
 }
@@ -66,7 +67,7 @@ type running struct {
 	listeners map[string]*unixsocket.Listener // by path
 	watcher   *unixsocket.HangUpWatcher
 	accepting sync.WaitGroup
-	left      sync.WaitGroup          // what reloads left behind: sessions, databases
+	left      sync.WaitGroup          // what reloads removed but still runs: sessions, databases
 	stop      context.Context         // done when Run begins to stop
 	fail      context.CancelCauseFunc // ends stop
 	work      context.Context         // done when no session is left
@@ -75,8 +76,8 @@ type running struct {
 
 // system is what a Bridge uses of the operating system. Tests on a virtual clock replace it.
 type system struct {
-	clock  func() time.Duration                                    // never jumps; see bootTime
-	listen func(s unixsocket.Config) (*unixsocket.Listener, error) // on a socket that was not handed over
+	clock  func() time.Duration                                    // never jumps; see heartbeat.BootTime
+	listen func(s unixsocket.Config) (*unixsocket.Listener, error) // for a socket that was not inherited
 }
 
 // New checks the options and returns a Bridge that does not run. The error lists everything that is wrong with the
@@ -113,7 +114,7 @@ func newBridge(o Options, log *slog.Logger, sys system) (*Bridge, error) {
 	return b, nil
 }
 
-// Ready is closed when every socket listens and each database was asked once.
+// Ready is closed when every socket listens and the first connection attempt to each database has ended.
 func (b *Bridge) Ready() <-chan struct{} { return b.ready }
 
 // Abort ends a drain at once: Run closes all connections and returns. Leases stay valid for the restart grace.
@@ -152,8 +153,8 @@ func (b *Bridge) Run(ctx context.Context) error {
 
 	<-r.stop.Done()
 	b.draining.Store(true)
-	b.dies()        // and a reload under way, which may wait for a database
-	b.reload.Lock() // a reload under way ends before
+	b.dies()        // also ends a reload in progress, which can wait for a database
+	b.reload.Lock() // waits for a reload in progress
 	b.running = nil
 	b.reload.Unlock()
 	b.drain()
@@ -229,7 +230,7 @@ func (b *Bridge) drain() {
 // drainCheck is how often a drain checks whether all jobs are settled.
 const drainCheck = 20 * time.Millisecond
 
-// idle reports whether no connection holds a job or waits for an answer.
+// idle reports whether no connection holds a job or waits for a reply.
 func (b *Bridge) idle() bool {
 	for _, db := range b.plan.Load().databases {
 		if db.HeldBySessions() > 0 {
@@ -246,7 +247,7 @@ func (b *Bridge) idle() bool {
 	return true
 }
 
-// lostInEvent is how many leases one event has: they fit the smallest max_reply.
+// lostInEvent is the maximum number of leases in one event. They fit the smallest max_reply.
 const lostInEvent = 500
 
 // tellLost sends lost leases to the sessions that asked for these events, and logs them.

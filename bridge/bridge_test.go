@@ -45,7 +45,7 @@ func TestHangUpFreesTheJobAtOnce(t *testing.T) {
 		if len(r.Jobs) != 1 || r.Jobs[0].ID != j.ID || r.Jobs[0].Attempt != 2 || r.Jobs[0].LastError == "" {
 			t.Fatalf("got %+v, want job %s again, attempt 2, with its last error", r.Jobs, j.ID)
 		}
-		if took := time.Since(began); took > longestLinger { // no timer but that of the group commit
+		if took := time.Since(began); took > longestLinger { // only the timer of the group commit can run
 			t.Errorf("a killed worker's job took %v to be free", took)
 		}
 		v := second.call(`{"op":"peek","queue":"q","ids":[%q]}`, j.ID).Jobs[0]
@@ -92,7 +92,7 @@ func TestRequestsBeforeAHangUpAreCarriedOut(t *testing.T) {
 	})
 }
 
-// TestLeaseIsSelfContained: an ack by another session, and of a lease that is text only.
+// TestLeaseIsSelfContained shows that another session can ack a lease, given only its text.
 func TestLeaseIsSelfContained(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := start(t, options(memory.New()))
@@ -178,8 +178,7 @@ func TestDrain(t *testing.T) {
 	})
 }
 
-// TestDrainTimeout: a drain waits no longer for jobs that connections hold, and they stay
-// claimed.
+// TestDrainTimeout shows that a drain stops waiting for held jobs after its timeout, and that they stay claimed.
 func TestDrainTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := memory.New()
@@ -198,8 +197,7 @@ func TestDrainTimeout(t *testing.T) {
 	})
 }
 
-// TestDrainOfAClaimBeingAsked: the sidecar is told to stop while the claim's first
-// look is under way.
+// TestDrainOfAClaimBeingAsked shows a drain that begins while the first commit of a claim is under way.
 func TestDrainOfAClaimBeingAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := &faulty{Backend: memory.New()}
@@ -220,8 +218,8 @@ func TestDrainOfAClaimBeingAsked(t *testing.T) {
 	})
 }
 
-// TestRestartKeepsLeases: what was held when a sidecar ended in order is nobody else's for
-// the restart grace, and free after that.
+// TestRestartKeepsLeases shows that jobs that were held at an orderly exit stay reserved for the restart grace, and
+// are ready after that.
 func TestRestartKeepsLeases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const grace = 2 * time.Minute

@@ -76,7 +76,7 @@ func (s *session) claim(req *protocol.Request) finisher {
 	return f
 }
 
-// await waits for the answer of a claim. If a reload moved its queues to another database, it continues there.
+// await waits for the result of a claim. If a reload moved its queues to another database, it continues there.
 func (s *session) await(ctx context.Context, db **database, w *pipeline.ClaimRequest, single bool, plan *plan) (pipeline.Answer, *protocol.Error) {
 	for {
 		if now := s.bridge.plan.Load(); now != plan { // it was queued while the plan changed
@@ -110,13 +110,13 @@ func (s *session) forbidsClaim(queues []string) *protocol.Error {
 	return nil
 }
 
-// noClaim is the index of the first queue that the session may not claim from; -1: it may claim from all.
+// noClaim returns the index of the first queue that the session is not allowed to claim from, or -1.
 func (s *session) noClaim(queues []string) int {
 	g := s.granted()
 	return slices.IndexFunc(queues, func(q string) bool { return !g.Queue(protocol.OpClaim, q) })
 }
 
-// handOver is handOut, and returns what to do when the reply is sent.
+// handOver calls handOut, and also returns the function to call after the reply is sent.
 func (s *session) handOver(db *database, w *pipeline.ClaimRequest, a pipeline.Answer) (*protocol.Reply, func()) {
 	reply, given := s.handOut(db, w, a)
 	s.quota.SettleJobs(w.Reserved, min(given, w.Reserved))
@@ -136,7 +136,7 @@ func (s *session) claimContext(wait time.Duration) (context.Context, context.Can
 	return context.WithTimeout(s.gone, wait)
 }
 
-// handOut makes the jobs the session's and builds the reply. given is how many jobs it has.
+// handOut records the jobs as the session's and builds the reply. given is the number of jobs in it.
 func (s *session) handOut(db *database, w *pipeline.ClaimRequest, a pipeline.Answer) (reply *protocol.Reply, given int) {
 	if len(a.Jobs) == 0 {
 		if a.Err != nil {

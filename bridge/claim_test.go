@@ -9,8 +9,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends/memory"
 )
 
-// TestQueueNamedTwice: a claim asks the database for each of its queues once, in the order in
-// which they are named first.
+// TestQueueNamedTwice shows that a claim queries each of its queues once, in the order in which they are first named.
 func TestQueueNamedTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &faulty{Backend: memory.New()}

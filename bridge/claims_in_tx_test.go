@@ -12,19 +12,17 @@ import (
 	"github.com/qsidecar/qsidecar/bridge/internal/leasestring"
 )
 
-// apart is a backend with a queue "held", whose claims and writes are no part of the
-// others' transaction.
+// apart is a backend with a queue "held", whose claims and writes run outside of the shared transaction.
 type apart struct {
 	*memory.Backend
-	err atomic.Pointer[error] // what becomes of them; nil: they succeed
+	err atomic.Pointer[error] // error of its members; nil: they succeed
 }
 
 func (a *apart) Adopted(queue string) bool    { return queue == "held" }
 func (a *apart) ClaimsInTx(queue string) bool { return queue == "held" }
-func (a *apart) InTx(l backends.Lease) bool   { return l.Token.Number%2 == 1 } // as good as any mark
+func (a *apart) InTx(l backends.Lease) bool   { return l.Token.Number%2 == 1 } // an arbitrary rule
 
-// Commit fails each claim of the queue, and each write about a job of an odd token,
-// by itself.
+// Commit fails each claim of the queue, and each write about a job with an odd token, with an error of its own.
 func (a *apart) Commit(ctx context.Context, b backends.Batch) (backends.Results, error) {
 	err := a.err.Load()
 	if err == nil {
@@ -60,7 +58,7 @@ func (a *apart) Commit(ctx context.Context, b backends.Batch) (backends.Results,
 	return all, nil
 }
 
-// TestApart: an error of one claim, or of one write, is its sender's alone.
+// TestApart shows that an error of one claim, or of one write, reaches its sender only.
 func TestApart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := &apart{Backend: memory.New()}
@@ -88,8 +86,8 @@ func mustLease(t *testing.T, text string) backends.Lease {
 	return l
 }
 
-// TestHeldIsItsSessions: a held job is settled by the session that claimed it, and has no
-// lease in time.
+// TestHeldIsItsSessions shows that a job held in a transaction is settled by the session that claimed it, and can't
+// have a timed lease.
 func TestHeldIsItsSessions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := &apart{Backend: memory.New()}
@@ -99,7 +97,7 @@ func TestHeldIsItsSessions(t *testing.T) {
 		c.refused("unsupported", `{"op":"claim","queues":["q","held"],"lease_ms":1000}`)
 		c.call(`{"op":"enqueue","jobs":[{"queue":"held"},{"queue":"held"}]}`)
 		j := c.claim1("held")
-		for !db.InTx(mustLease(t, j.Lease)) { // an odd one
+		for !db.InTx(mustLease(t, j.Lease)) { // until it gets an odd number
 			c.call(`{"op":"nack","lease":%q,"charge":false,"delay_ms":0}`, j.Lease)
 			j = c.claim1("held")
 		}
@@ -115,7 +113,7 @@ func TestHeldIsItsSessions(t *testing.T) {
 	})
 }
 
-// settledLease is the first lease that a write is about.
+// settledLease returns the first lease of a write.
 func settledLease(w backends.Write) (none backends.Lease) {
 	var leases []backends.Lease
 	switch w := w.(type) {

@@ -34,7 +34,7 @@ func (b *Bridge) ServeStream(ctx context.Context, in io.Reader, out io.Writer) e
 	defer b.ended(s)
 	go func() {
 		_, err := io.Copy(feed, in)
-		feed.CloseWithError(err) // nil: end of input
+		feed.CloseWithError(err) // nil means end of input
 	}()
 	defer context.AfterFunc(ctx, func() {
 		if errors.Is(context.Cause(ctx), ErrHangUp) {
@@ -63,7 +63,7 @@ func (b *Bridge) serveConn(conn unixsocket.Conn, socket string) {
 		b.turnAway(conn, who, full)
 	}
 	if s == nil {
-		_ = conn.Close() // stopping, without its socket, or full: nothing was carried out
+		_ = conn.Close() // the Bridge stops, the socket was removed, or a limit is reached: no request was carried out
 		return
 	}
 	defer b.ended(s)
@@ -76,11 +76,11 @@ func (b *Bridge) serveConn(conn unixsocket.Conn, socket string) {
 		s.serve()
 		forget()
 	}
-	_ = conn.Close() // all that mattered was written or failed before
+	_ = conn.Close() // every write that matters succeeded or failed before
 }
 
-// open creates a session. It returns nil if the Bridge stops or a reload removed the socket since, and an error if
-// there are too many sessions.
+// open creates a session. It returns nil if the Bridge stops or a reload removed the socket, and an error if there
+// are too many sessions.
 func (b *Bridge) open(in io.Reader, out outbox.DeadlineWriter, conn unixsocket.Conn, socket string, who *unixsocket.Peer) (*session, *protocol.Error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -93,7 +93,7 @@ func (b *Bridge) open(in io.Reader, out outbox.DeadlineWriter, conn unixsocket.C
 	p := b.plan.Load()
 	by := p.socket(socket)
 	if by.Path != socket {
-		return nil, nil // dropSockets has been here
+		return nil, nil // dropSockets already closed the socket's sessions
 	}
 	s := newSession(b, p, in, out, conn, &by, who)
 	b.sessions[s] = struct{}{}

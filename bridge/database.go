@@ -12,15 +12,15 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// database is the bridge's side of one database: its pipeline, and what a reload and the metrics know of it.
+// database is the bridge's side of one database: its pipeline, and the state of reload and metrics.
 type database struct {
 	*pipeline.Pipeline
-	accounts  sync.Mutex     // of accounted
-	accounted backends.Usage // what was counted of the reference's usage; see account
+	accounts  sync.Mutex     // guards accounted
+	accounted backends.Usage // the part of Usage that the metrics have already; see account
 
 	// Bridge.reload guards these.
 	retiring bool         // it ends when the last lease in it has ended
-	end      func() error // ends it, and returns what its run returned
+	end      func() error // ends the run and returns its error
 }
 
 func (b *Bridge) newDatabase(name string, d Database) *database {
@@ -43,13 +43,13 @@ func (b *Bridge) newDatabase(name string, d Database) *database {
 	return db
 }
 
-// traceID is the id in a job's traceparent header; empty: it has none.
+// traceID returns the id in a job's traceparent header, or "" without one.
 func traceID(j *backends.Job) string {
 	id, _ := protocol.TraceID(j.Headers[protocol.HeaderTraceParent])
 	return id
 }
 
-// follow ends the waits of claims that the plan has no place for here.
+// follow ends the waits of claims that the plan does not route to this database.
 func (b *database) follow(p *plan) {
 	b.Reroute(func(queues []string) bool {
 		to, wire := p.databaseOf(queues)
@@ -57,8 +57,8 @@ func (b *database) follow(p *plan) {
 	})
 }
 
-// label has the databases count under the names that the plan gives them, and gives the queues
-// that it names counters: a series that begins at 0 shows the first job, too.
+// label assigns the metrics of the plan's names to its databases, and creates the counters of the queues that the
+// plan names. A series that begins at 0 also shows the first job.
 func (b *Bridge) label(p *plan) {
 	named := func(queue string) (bool, int) {
 		_, ok := p.opts.Queues[queue]
@@ -68,7 +68,7 @@ func (b *Bridge) label(p *plan) {
 		d := b.metrics.Databases.Of(name)
 		d.Named.Store(&named)
 		if db.Metrics.Load() != nil {
-			db.account() // to the name that it had
+			db.account() // under the old name
 		}
 		db.Metrics.Store(d)
 	}
@@ -79,8 +79,8 @@ func (b *Bridge) label(p *plan) {
 	}
 }
 
-// account adds what the database used since the last time, to the name that it has. It is called
-// before it gets another name, at its end, and whenever somebody wants to know.
+// account adds the usage since the last call to the metrics of the current name. It is called before the name
+// changes, when the database ends, and for each collection of the metrics.
 func (b *database) account() {
 	b.accounts.Lock()
 	defer b.accounts.Unlock()
@@ -92,7 +92,7 @@ func (b *database) account() {
 	b.accounted = u
 }
 
-// tellPool gives what a database's pool is at this moment.
+// tellPool sends the current metrics of a database's pool.
 func (b *database) tellPool(name string, to chan<- prometheus.Metric) {
 	u, ok := b.Usage()
 	if !ok || u.Max == 0 {

@@ -7,8 +7,9 @@ import (
 	"github.com/qsidecar/qsidecar/backends/memory"
 )
 
-// TestSettleInTwoDatabases: one of them is away. What the other one committed is settled, also in
-// the sidecar's own books, and the answer does not say that nothing was written.
+// TestSettleInTwoDatabases shows a settle in two databases, one of which is unreachable. The leases that the other
+// one committed are settled, also in the sidecar's lease table, and the reply does not claim that nothing was
+// written.
 func TestSettleInTwoDatabases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		away := &faulty{Backend: memory.New()}

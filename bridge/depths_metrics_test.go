@@ -17,7 +17,7 @@ import (
 	"github.com/qsidecar/qsidecar/bridge/internal/heartbeat"
 )
 
-// counting is a database that counts how often it is asked for the depths.
+// counting is a database that counts the queries for queue depths.
 type counting struct {
 	*faulty
 	stats  atomic.Int32
@@ -40,7 +40,7 @@ func (c *counting) Stats(ctx context.Context, queue string) ([]backends.QueueSta
 	return c.Backend.Stats(ctx, queue)
 }
 
-// depthsOf are the gauges of a queue's depth, by state.
+// depthsOf returns the gauges of a queue's depth, by state.
 func depthsOf(t *testing.T, b *Bridge, queue string) map[string]float64 {
 	t.Helper()
 	out := map[string]float64{}
@@ -52,8 +52,8 @@ func depthsOf(t *testing.T, b *Bridge, queue string) map[string]float64 {
 	return out
 }
 
-// TestDepthsAreReadByOne: of three sidecars of a database one tells the depths, however often
-// they are asked; when it dies another one does.
+// TestDepthsAreReadByOne shows that one of three sidecars of a database reports the depths, however often they are
+// scraped. When it dies, another one does.
 func TestDepthsAreReadByOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := &counting{faulty: &faulty{Backend: memory.New()}}
@@ -104,7 +104,7 @@ func TestDepthsAreReadByOne(t *testing.T) {
 				t.Errorf("sidecar %d asked for the depths %d times, and %d reads them", i, n, first)
 			}
 		}
-		ends[first].beat.Store(&errDown) // it is alive, and cannot be told from one that is not
+		ends[first].beat.Store(&errDown) // it is alive, but the others can't distinguish it from a dead one
 		second := teller()
 		if d := depthsOf(t, all[first].Bridge, "q"); len(d) > 0 {
 			t.Errorf("the one that does not reach the database tells %v", d)
@@ -120,7 +120,7 @@ func TestDepthsAreReadByOne(t *testing.T) {
 		if err := func() error { all[second].stop(); return <-all[second].done }(); err != nil {
 			t.Fatal(err)
 		}
-		all[second].done <- nil // for the test's end
+		all[second].done <- nil // the end of the test waits for it
 		ends[second].beat.Store(&errDown)
 		if third := teller(); third == second {
 			t.Error("a sidecar that ended tells the depths")
@@ -128,7 +128,7 @@ func TestDepthsAreReadByOne(t *testing.T) {
 	})
 }
 
-// TestDepthsOfFailedReadings: the old ones are told for a while, and the failure is counted.
+// TestDepthsOfFailedReadings shows that the old depths are reported for a while, and that the failure is counted.
 func TestDepthsOfFailedReadings(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := &counting{faulty: &faulty{Backend: memory.New()}}
@@ -155,8 +155,8 @@ func TestDepthsOfFailedReadings(t *testing.T) {
 	})
 }
 
-// TestDepthsOfSlowReadings: metrics wait for a reading for a while, and then have the depths of
-// the one before, or are an error. The reading goes on. If it fails, metrics say that none are told.
+// TestDepthsOfSlowReadings shows that metrics wait a limited time for a reading. Then they report the depths of the
+// reading before, or an error. The reading goes on. If it fails, metrics report that there are no depths.
 func TestDepthsOfSlowReadings(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := &counting{faulty: &faulty{Backend: memory.New()}}
@@ -206,8 +206,8 @@ func TestDepthsOfSlowReadings(t *testing.T) {
 	})
 }
 
-// meeting is a database that, once there is to be one, tells its depths only when another one is
-// asked for its own too.
+// meeting is a database that, when begun is set, returns its depths only while another one is also queried for its
+// own.
 type meeting struct {
 	*metered
 	begun *atomic.Bool
@@ -228,8 +228,8 @@ func (m *meeting) Stats(ctx context.Context, queue string) ([]backends.QueueStat
 	}
 }
 
-// TestDepthsOfSeveralDatabases: all are asked at a time, so that metrics wait for one that
-// answers late once, however many there are.
+// TestDepthsOfSeveralDatabases shows that all databases are queried at the same time, so that metrics wait only once
+// for late ones, however many there are.
 func TestDepthsOfSeveralDatabases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var begun atomic.Bool
@@ -243,14 +243,14 @@ func TestDepthsOfSeveralDatabases(t *testing.T) {
 		o.Databases = map[string]Database{"main": database("BBBBBBBBBBB", one, other), "second": database("CCCCCCCCCCC", other, one)}
 		o.Queues = map[string]Queue{"*": {Database: "main"}, "s": {Database: "second"}}
 		s := start(t, o)
-		eventually(t, func() bool { // this sidecar is who reads both
+		eventually(t, func() bool { // this sidecar reads the depths of both
 			all := figures(t, s.Bridge)
 			return all["depths_reads_total{database=main}"] > 0 && all["depths_reads_total{database=second}"] > 0
 		})
 		begun.Store(true)
 		time.Sleep(depth.ReadEvery)
 		figures(t, s.Bridge)
-		all := figures(t, s.Bridge) // the counters of what that one read
+		all := figures(t, s.Bridge) // the counters of the queries of that one
 		for _, name := range []string{"main", "second"} {
 			if n := all["depths_read_failures_total{database="+name+"}"]; n != 0 {
 				t.Errorf("%s was asked alone", name)

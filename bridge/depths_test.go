@@ -12,10 +12,10 @@ import (
 	"github.com/qsidecar/qsidecar/bridge/internal/depth"
 )
 
-// mute is a database that tells no depths while it hangs.
+// mute is a database that returns no depths while it hangs.
 type mute struct {
 	*counting
-	hangs chan struct{} // closed when it does no more
+	hangs chan struct{} // closed when it stops hanging
 }
 
 func (m *mute) Stats(ctx context.Context, queue string) ([]backends.QueueStats, error) {
@@ -33,7 +33,7 @@ func (m *mute) Stats(ctx context.Context, queue string) ([]backends.QueueStats, 
 	}
 }
 
-// limitedByMute is a sidecar of a database that hangs where it is asked for depths.
+// limitedByMute is a sidecar of a database that hangs in queries for depths.
 func limitedByMute(t *testing.T, queues int) (*sidecar, *mute) {
 	db := &mute{counting: &counting{faulty: &faulty{Backend: memory.New()}}, hangs: make(chan struct{})}
 	o := options(db)
@@ -43,8 +43,8 @@ func limitedByMute(t *testing.T, queues int) (*sidecar, *mute) {
 	return start(t, o), db
 }
 
-// TestDepthOfAHungDatabase: all producers wait for one look, and what they pipelined behind it is
-// refused by its error. They looked one after another, 5 s each, and acks waited behind them.
+// TestDepthOfAHungDatabase shows that all producers wait for one query, and that requests that they pipelined behind
+// it are refused with its error. Before, one query followed the other, 5 s each, and acks waited behind them.
 func TestDepthOfAHungDatabase(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, db := limitedByMute(t, 1)
@@ -83,7 +83,7 @@ func TestDepthOfAHungDatabase(t *testing.T) {
 	})
 }
 
-// TestDepthsOfManyQueues: a request that names many queues with a limit waits for them together.
+// TestDepthsOfManyQueues shows that a request with many queues that have a limit waits for them together.
 func TestDepthsOfManyQueues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := limitedByMute(t, 20)
@@ -100,8 +100,8 @@ func TestDepthsOfManyQueues(t *testing.T) {
 	})
 }
 
-// TestDepthLooksEndWithTheSession: a session whose client is gone does not wait for a look again for
-// each request that was read before.
+// TestDepthLooksEndWithTheSession shows that a session whose client is gone does not wait for another query for each
+// request that was read before.
 func TestDepthLooksEndWithTheSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := limitedByMute(t, 1)
@@ -123,8 +123,8 @@ func TestDepthLooksEndWithTheSession(t *testing.T) {
 	})
 }
 
-// TestDepthLookEndsWithTheSession: a look that no session waits for is cancelled, and the session
-// ends without its answer. It isn't taken for a failure by the next one.
+// TestDepthLookEndsWithTheSession shows that a query that no session waits for is cancelled, and that the session
+// ends without its result. The next query does not treat it as a failure.
 func TestDepthLookEndsWithTheSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, db := limitedByMute(t, 1)

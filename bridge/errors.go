@@ -11,14 +11,14 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// retryHint is told with unavailable: by then a database that restarts is often back.
+// retryHint is sent with unavailable: a database that restarts is often back after this time.
 const retryHint = 1000 // milliseconds
 
 var errDraining = protocol.Errorf(protocol.CodeDraining,
 	"this sidecar is stopping and gives out no more jobs; settle what you hold and connect again")
 
-// toClient maps any error to the one the client may see. What it cannot name is
-// logged in full and told as internal.
+// toClient maps any error to the one that the client sees. It logs an unknown error in full and returns it as
+// internal.
 func toClient(err error, log *slog.Logger) *protocol.Error {
 	var pe *protocol.Error
 	var unsupported *backends.UnsupportedError

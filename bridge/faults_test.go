@@ -19,8 +19,8 @@ import (
 // faulty is one sidecar's way to a database that others reach undisturbed.
 type faulty struct {
 	*memory.Backend
-	beat   atomic.Pointer[error] // what Beat returns instead of beating
-	commit atomic.Pointer[error] // what Commit returns instead of committing
+	beat   atomic.Pointer[error] // error that Heartbeat returns instead of sending one
+	commit atomic.Pointer[error] // error that Commit returns instead of committing
 	after  atomic.Pointer[func(backends.Batch, backends.Results) error]
 	hold   atomic.Pointer[chan struct{}] // Commit waits for it first
 	held   atomic.Int32                  // commits that wait
@@ -55,8 +55,8 @@ func (f *faulty) Commit(ctx context.Context, b backends.Batch) (backends.Results
 
 var errDown = backends.Unavailable(errors.New("the server is away"))
 
-// TestRefusedMemberAloneGetsTheError: of 32 requests in one group commit one is
-// refused by the database.
+// TestRefusedMemberAloneGetsTheError shows that, of 32 requests in one group commit, only the one that the database
+// refuses fails.
 func TestRefusedMemberAloneGetsTheError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := &faulty{Backend: memory.New(memory.WithRefuse(func(j backends.NewJob) error {
@@ -74,7 +74,7 @@ func TestRefusedMemberAloneGetsTheError(t *testing.T) {
 		}
 		gate := make(chan struct{})
 		db.hold.Store(&gate)
-		c.send(`{"op":"enqueue","queue":"first","id":100}`) // its commit holds up the others
+		c.send(`{"op":"enqueue","queue":"first","id":100}`) // its commit delays the others
 		eventually(t, func() bool { return db.held.Load() == 1 })
 		for i, lease := range leases {
 			payload := "fine"
@@ -106,7 +106,7 @@ func TestRefusedMemberAloneGetsTheError(t *testing.T) {
 	})
 }
 
-// TestLostClaimIsFreeAgain: a claim is committed, but its answer never reaches
+// TestLostClaimIsFreeAgain shows that a job is ready again if its claim was committed, but the answer never reached
 // the dispatcher.
 func TestLostClaimIsFreeAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -175,8 +175,8 @@ func TestUnknownOutcomeIsNoFalseLeaseLost(t *testing.T) {
 	})
 }
 
-// TestOutage: the database is unreachable; claims say so at once, settles wait, what a
-// dead worker held is freed when it is back.
+// TestOutage shows the behavior while the database is unreachable: claims fail immediately and settles wait. When it
+// is back, the jobs of a dead worker are released.
 func TestOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := &faulty{Backend: memory.New()}
@@ -208,7 +208,7 @@ func TestOutage(t *testing.T) {
 	})
 }
 
-// TestEnqueueDoesNotHang: it is answered unavailable, and is not stored later.
+// TestEnqueueDoesNotHang shows that an enqueue is answered with unavailable, and is not stored later.
 func TestEnqueueDoesNotHang(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -230,8 +230,8 @@ func TestEnqueueDoesNotHang(t *testing.T) {
 	})
 }
 
-// TestCutOffSidecarLosesItsJobs: it cannot heartbeat, another one gives its jobs out;
-// its late settles are lost, and it goes on under a new identity.
+// TestCutOffSidecarLosesItsJobs shows a sidecar that can't send heartbeats: another one hands out its jobs, its late
+// settles are lost, and it continues under a new identity.
 func TestCutOffSidecarLosesItsJobs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mem := memory.New()
@@ -267,8 +267,7 @@ func TestCutOffSidecarLosesItsJobs(t *testing.T) {
 	})
 }
 
-// TestSlowReaderIsBounded: a client that claims and does not read gets no more
-// claimed for it than fits the backlog.
+// TestSlowReaderIsBounded shows that a client that claims and does not read gets no more jobs than fit the backlog.
 func TestSlowReaderIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := start(t, options(memory.New()))
@@ -281,7 +280,7 @@ func TestSlowReaderIsBounded(t *testing.T) {
 		for i := range 100 {
 			c.send(`{"op":"claim","id":%d,"queue":"big","max":4,"wait_ms":60000}`, i)
 		}
-		// The claims come to a halt: nothing happens any more but what a clock begins.
+		// The claims stop: nothing happens any more except what a clock starts.
 		db := s.plan.Load().databases[0]
 		synctest.Wait()
 		for range 50 {
@@ -322,8 +321,7 @@ func TestTooManyWaitingClaims(t *testing.T) {
 	})
 }
 
-// TestTimeout: a run over its time is taken back as a failed attempt, and the
-// session that had it is told.
+// TestTimeout shows that a run over its time is reaped as a failed attempt, and that its session gets an event.
 func TestTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := start(t, options(memory.New()))

@@ -7,8 +7,8 @@ import (
 	"github.com/qsidecar/qsidecar/backends/memory"
 )
 
-// TestForgedJobIsNotForgotten: an ack with a claim's token and another job's id is lost, and
-// the claim stays its session's. It was forgotten, and given back as one nobody knows of.
+// TestForgedJobIsNotForgotten shows that an ack with a claim's token and another job's id is lost, and that the
+// session keeps the claim. Before, the claim was forgotten, and its job released as one without a record.
 func TestForgedJobIsNotForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := start(t, options(memory.New()))
@@ -26,9 +26,8 @@ func TestForgedJobIsNotForgotten(t *testing.T) {
 	})
 }
 
-// TestForgedBindTakesNothing: an extend that would bind a claim's token under another job's
-// id is lost, and the claim stays its session's. It was forgotten, and given back while
-// its worker was at it.
+// TestForgedBindTakesNothing shows that an extend that would bind a claim's token under another job's id is lost, and
+// that the session keeps the claim. Before, the claim was forgotten, and its job released while the worker ran it.
 func TestForgedBindTakesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := start(t, options(memory.New()))
@@ -49,8 +48,8 @@ func TestForgedBindTakesNothing(t *testing.T) {
 	})
 }
 
-// TestOldLeaseTakesNothing: whoever had a job before, and settles or binds it by the old
-// lease, finds that lost, and the job stays the session's that has it now.
+// TestOldLeaseTakesNothing shows that a settle or bind by an old lease is lost, and that the session that has the job
+// now keeps it.
 func TestOldLeaseTakesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := start(t, options(memory.New()))

@@ -40,8 +40,8 @@ func (f *frozen) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.
 	return f.Backend.Heartbeat(ctx, b)
 }
 
-// TestStatusOfAFrozenDatabase: it says what is the matter and what to look at, whichever of the
-// sidecar's questions had no answer.
+// TestStatusOfAFrozenDatabase shows that status reports the problem and what to check, whichever query of the sidecar
+// got no answer.
 func TestStatusOfAFrozenDatabase(t *testing.T) {
 	for name, request := range map[string]string{"a beat": "", "a commit": `{"op":"enqueue","queue":"q","id":1}`} {
 		t.Run(name, func(t *testing.T) {

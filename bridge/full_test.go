@@ -10,7 +10,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends/memory"
 )
 
-// roomless is a backend whose disk has no room for a job's payload, and refuses the whole commit.
+// roomless is a backend whose disk is too full for a job's payload, and which refuses the whole commit.
 type roomless struct{ faulty }
 
 func (f *roomless) Commit(ctx context.Context, b backends.Batch) (backends.Results, error) {
@@ -24,8 +24,8 @@ func (f *roomless) Commit(ctx context.Context, b backends.Batch) (backends.Resul
 	return f.faulty.Commit(ctx, b)
 }
 
-// TestFullDiskHurtsOnlyWhatNeedsRoom: jobs that the disk has no room for are unavailable. What
-// was in one commit with them, and what comes while they are tried again, is carried out.
+// TestFullDiskHurtsOnlyWhatNeedsRoom shows that jobs that the disk has no space for are unavailable. The other
+// members of their commit, and requests that arrive while they are tried again, are carried out.
 func TestFullDiskHurtsOnlyWhatNeedsRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := &roomless{faulty{Backend: memory.New()}}
@@ -38,7 +38,7 @@ func TestFullDiskHurtsOnlyWhatNeedsRoom(t *testing.T) {
 		}
 		gate := make(chan struct{})
 		db.hold.Store(&gate)
-		c.send(`{"op":"enqueue","queue":"first","id":100}`) // its commit holds up the others
+		c.send(`{"op":"enqueue","queue":"first","id":100}`) // its commit delays the others
 		eventually(t, func() bool { return db.held.Load() == 1 })
 		for i, lease := range leases {
 			c.send(`{"op":"enqueue","queue":"out","payload":"big","id":%d}`, 2*i)

@@ -14,7 +14,7 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// received reports whether something came that was not read yet.
+// received reports whether a reply arrived that was not read yet.
 func (c *client) received() bool {
 	in := c.conn.(*memConn).in
 	in.mu.Lock()
@@ -22,8 +22,8 @@ func (c *client) received() bool {
 	return len(in.buf) > 0
 }
 
-// held sends a request whose commit waits, and what comes later waits for that. It
-// returns what lets them go on.
+// held sends a request whose commit waits, so that later requests wait too. It returns a function that lets them
+// continue.
 func held(t *testing.T, db *faulty, c *client, request string) (release func()) {
 	t.Helper()
 	gate := make(chan struct{})
@@ -37,8 +37,8 @@ func held(t *testing.T, db *faulty, c *client, request string) (release func()) 
 	}
 }
 
-// TestAnswersComeAfterTheCommit: an enqueue, ack, nack or extend is answered when the
-// database has committed it, and not before.
+// TestAnswersComeAfterTheCommit shows that an enqueue, ack, nack or extend is answered after the database has
+// committed it, and not before.
 func TestAnswersComeAfterTheCommit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := &faulty{Backend: memory.New()}
@@ -67,8 +67,8 @@ func TestAnswersComeAfterTheCommit(t *testing.T) {
 	})
 }
 
-// TestEachSessionGetsItsOwnAnswers: writes and claims of many sessions are one commit, and
-// each session is answered what became of its own.
+// TestEachSessionGetsItsOwnAnswers shows that writes and claims of many sessions share one commit, and that each
+// session gets the results of its own.
 func TestEachSessionGetsItsOwnAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := &faulty{Backend: memory.New()}
@@ -120,8 +120,8 @@ func TestEachSessionGetsItsOwnAnswers(t *testing.T) {
 	})
 }
 
-// TestEveryOpNeedsItsRight: an op that no rule of the socket allows is forbidden, by itself
-// and by its queue, and changes nothing.
+// TestEveryOpNeedsItsRight shows that an op that no rule of the socket allows is forbidden, by itself and by its
+// queue, and changes nothing.
 func TestEveryOpNeedsItsRight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := options(memory.New())
@@ -160,7 +160,7 @@ func TestEveryOpNeedsItsRight(t *testing.T) {
 	})
 }
 
-// allOps are those of the protocol.
+// allOps are the ops of the protocol.
 func allOps(t *testing.T) (all []protocol.Op) {
 	t.Helper()
 	text, err := os.ReadFile("../protocol/message.go")
@@ -176,9 +176,8 @@ func allOps(t *testing.T) (all []protocol.Op) {
 	return all
 }
 
-// TestHeartbeatIsLateInTime: a sidecar whose heartbeats do not reach the database hands out
-// jobs until the last one is late by its own clock, which is before the others may take
-// them, and none after that.
+// TestHeartbeatIsLateInTime shows that a sidecar whose heartbeats do not reach the database hands out jobs until the
+// last one is late by its own clock, and none after that. This is before other sidecars can hand them out.
 func TestHeartbeatIsLateInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := &faulty{Backend: memory.New()}
@@ -187,7 +186,7 @@ func TestHeartbeatIsLateInTime(t *testing.T) {
 		c.call(`{"op":"enqueue","jobs":[{"queue":"q"},{"queue":"q"}]}`)
 		db.beat.Store(&errDown)
 		const moment = time.Millisecond
-		good := s.pipeline().SidecarTimeout() * 12 / 20 // of a heartbeat, by its sidecar's clock; see heartbeater
+		good := s.pipeline().SidecarTimeout() * 12 / 20 // of a heartbeat, by its sidecar's clock; see heartbeat.Heartbeater
 		time.Sleep(good - s.pipeline().HeartbeatAge() - moment)
 		if r := c.call(`{"op":"claim","queue":"q"}`); len(r.Jobs) != 1 {
 			t.Errorf("before it is late: %+v, want a job", r.Jobs)
@@ -201,18 +200,18 @@ func TestHeartbeatIsLateInTime(t *testing.T) {
 	})
 }
 
-// TestSuspendedSidecarHandsNothingOut: the sidecar stands still between a claim's commit
-// and its answer, for longer than its heartbeat is good for, and the database is unreachable
-// then: before the jobs are given to their claims, and after that.
+// TestSuspendedSidecarHandsNothingOut shows a sidecar that is suspended between a claim's commit and its answer, for
+// longer than its heartbeat is valid, and whose database is unreachable then. It is suspended before the jobs are
+// given to their claims, and after that.
 func TestSuspendedSidecarHandsNothingOut(t *testing.T) {
-	for reads := range 2 { // of the clock after the commit, and before it stands still
+	for reads := range 2 { // reads of the clock after the commit and before the suspension
 		synctest.Test(t, func(t *testing.T) {
 			db := &faulty{Backend: memory.New()}
 			s := suspended(t, db, reads, func() { db.beat.Store(&errDown) })
 			c := s.dial(t)
 			c.call(`{"op":"enqueue","queue":"q"}`)
 			c.refused("unavailable", `{"op":"claim","queue":"q"}`)
-			c.refused("unavailable", `{"op":"claim","queue":"q"}`) // still late: it does not even ask
+			c.refused("unavailable", `{"op":"claim","queue":"q"}`) // still late: it does not even send the claim
 			db.beat.Store(nil)
 			if j := c.claim1("q"); j.Attempt != 1 {
 				t.Errorf("attempt %d, want 1: the first was never handed out", j.Attempt)
@@ -221,8 +220,8 @@ func TestSuspendedSidecarHandsNothingOut(t *testing.T) {
 	}
 }
 
-// TestSuspendedSidecarMakesSure: where the database says that it still lives, the jobs that
-// it claimed before are handed out.
+// TestSuspendedSidecarMakesSure shows that jobs that were claimed before a suspension are handed out if the database
+// confirms that the sidecar is still alive.
 func TestSuspendedSidecarMakesSure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := suspended(t, &faulty{Backend: memory.New()}, 0, func() {})
@@ -234,8 +233,8 @@ func TestSuspendedSidecarMakesSure(t *testing.T) {
 	})
 }
 
-// suspended is a sidecar that stands still for an hour, once, when its heartbeater has read the
-// clock so often after the commit of a claim that found jobs.
+// suspended starts a sidecar that is suspended once, for an hour, when its heartbeater has read the clock that many
+// times after the commit of a claim that found jobs.
 func suspended(t *testing.T, db *faulty, reads int, then func()) *sidecar {
 	t.Helper()
 	var skew atomic.Int64
@@ -263,8 +262,8 @@ func suspended(t *testing.T, db *faulty, reads int, then func()) *sidecar {
 	return run(t, b)
 }
 
-// TestLateHeartbeatStopsHandOuts: from when the heartbeat is late no job is handed out,
-// neither a new one nor one that was prefetched, and none is bound.
+// TestLateHeartbeatStopsHandOuts shows that no job is handed out or bound once the heartbeat is late, neither a new
+// one nor a prefetched one.
 func TestLateHeartbeatStopsHandOuts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := &faulty{Backend: memory.New()}

@@ -7,8 +7,8 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// TestUnixHangUps: the kernel tells a client that is gone from one that only ended its
-// input, also while its request waits and no client reads from it.
+// TestUnixHangUps shows that the kernel distinguishes a client that is gone from one that only ended its input, even
+// while its request waits and nothing reads from the connection.
 func TestUnixHangUps(t *testing.T) {
 	db := memory.New()
 	s := start(t, unixOptions(t, db))
@@ -21,7 +21,7 @@ func TestUnixHangUps(t *testing.T) {
 	}
 
 	idle := func() int { return s.pipeline().Snapshot().IdleClaims }
-	waits.send(`{"op":"claim","queue":"q","wait_ms":3600000}`) // without an id, nothing is read until its answer
+	waits.send(`{"op":"claim","queue":"q","wait_ms":3600000}`) // without an id: nothing is read until its reply
 	ends.send(`{"op":"claim","queue":"q","wait_ms":3600000}`)
 	eventually(t, func() bool { return idle() == 2 })
 	waits.close()
@@ -30,13 +30,13 @@ func TestUnixHangUps(t *testing.T) {
 		t.Fatal(err)
 	}
 	other.call(`{"op":"ping"}`)
-	store(t, db, "q") // the sweeper finds it
+	store(t, db, "q") // maintenance finds it
 	if r := ends.receive(); len(r.Jobs) != 1 {
 		t.Errorf("a claim that waited, and whose client ended its input, was answered %+v", r)
 	}
 }
 
-// TestUnixPeers: who connects is what the kernel says.
+// TestUnixPeers shows that the kernel reports the user of a connection.
 func TestUnixPeers(t *testing.T) {
 	o := unixOptions(t, memory.New())
 	o.Sockets[0].Allow = []Rule{me([]protocol.Op{protocol.OpPing}), {Users: []uint32{4_000_000_000}}}

@@ -10,21 +10,21 @@ import (
 	"time"
 )
 
-// Health is how fit the sidecar is to serve, at this moment. It has no secrets in it.
+// Health is the current ability of the sidecar to serve. It contains no secrets.
 type Health struct {
 	Starting  bool // the sockets do not listen yet
-	Draining  bool // it stops, and gives no more jobs out
+	Draining  bool // the sidecar is stopping and hands out no more jobs
 	Databases []DatabaseHealth
 }
 
-// DatabaseHealth is whether a database that queues live in is reachable.
+// DatabaseHealth is the health of one configured database.
 type DatabaseHealth struct {
 	Name      string
-	Reachable bool          // the last heartbeat reached it, and is not late
-	Beat      time.Duration // since the last heartbeat that did; negative: none has
+	Reachable bool          // the last heartbeat succeeded and the next one is not late
+	Beat      time.Duration // time since the last successful heartbeat; negative: none yet
 }
 
-// Health asks no database.
+// Health returns the current health. It sends no query.
 func (b *Bridge) Health() Health {
 	h := Health{Draining: b.draining.Load(), Starting: true}
 	select {
@@ -40,16 +40,15 @@ func (b *Bridge) Health() Health {
 	return h
 }
 
-// liveness finds out whether the sidecar is stuck.
+// liveness detects whether the sidecar is stuck.
 type liveness struct {
 	mu      sync.Mutex
-	looking chan struct{} // closed when the look under way has ended; nil: there is none
+	looking chan struct{} // closed when the current check has ended; nil: there was none
 	at      atomic.Pointer[string]
 }
 
-// Alive returns nil as soon as each of the sidecar's parts has shown that it goes on, and
-// says which does not when ctx ends before that. It does not depend on any database: a
-// part that waits for one is alive.
+// Alive returns nil as soon as each part of the sidecar has made progress. If ctx ends first, the error names the
+// part that did not. The result does not depend on any database: a part that waits for one is alive.
 func (b *Bridge) Alive(ctx context.Context) error {
 	done := b.liveness.look(b.parts())
 	select {
@@ -65,7 +64,7 @@ func (b *Bridge) Alive(ctx context.Context) error {
 	}
 }
 
-// part is something that nobody may keep to himself for long.
+// part is a lock that no code holds for long.
 type part struct {
 	name string
 	lock sync.Locker
@@ -81,7 +80,8 @@ func (b *Bridge) parts() []part {
 	return all
 }
 
-// look takes every lock once. One look at a time: where one is stuck, there are no more.
+// look takes every lock once, in a goroutine. Only one check runs at a time, so checks don't pile up behind a lock
+// that is stuck.
 func (v *liveness) look(parts []part) <-chan struct{} {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -100,7 +100,7 @@ func (v *liveness) look(parts []part) <-chan struct{} {
 		for i := range parts {
 			v.at.Store(&parts[i].name)
 			parts[i].lock.Lock()
-			parts[i].lock.Unlock() //nolint:staticcheck // that it could be had is all that was asked
+			parts[i].lock.Unlock() //nolint:staticcheck // taking the lock is the whole check
 		}
 	}()
 	return done

@@ -10,8 +10,8 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// TestHealthFollowsTheBeat: a database that is away makes the sidecar unready and leaves
-// it alive; when it is back, so is the sidecar.
+// TestHealthFollowsTheBeat shows that an unreachable database makes the sidecar unready and leaves it alive. When the
+// database is back, the sidecar is ready again.
 func TestHealthFollowsTheBeat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := &faulty{Backend: memory.New()}
@@ -46,8 +46,8 @@ func TestHealthBeforeTheStart(t *testing.T) {
 	})
 }
 
-// TestStuckIsNoticed: a part that keeps its lock is named, and however often it is asked,
-// one look waits for it.
+// TestStuckIsNoticed shows that a part that keeps its lock is named, and that only one check waits for it, however
+// many callers there are.
 func TestStuckIsNoticed(t *testing.T) {
 	b := newFor(t, options(memory.New()), testLog(t))
 	claims := b.plan.Load().databases[0].Locks()[0]

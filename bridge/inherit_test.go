@@ -14,8 +14,8 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// handedOver is a socket as a service manager makes it: it listens on, whatever happens
-// to the one that was given away.
+// handedOver is a socket as a service manager creates it: its own copy keeps listening, whatever happens to the one
+// that it passed on.
 func handedOver(t *testing.T, path string) *net.UnixListener {
 	t.Helper()
 	made, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
@@ -35,8 +35,8 @@ func handedOver(t *testing.T, path string) *net.UnixListener {
 	return given.(*net.UnixListener)
 }
 
-// TestInherited: a socket that was handed over is served by the rules of its entry, as it
-// is; it is not removed at the end, and whoever connects then is served by the next one.
+// TestInherited shows that an inherited socket is served as it is, under the rules of its entry. It is not removed at
+// the end, and the next sidecar serves clients that connect after that.
 func TestInherited(t *testing.T) {
 	o := unixOptions(t, memory.New())
 	path := o.Sockets[0].Path
@@ -49,7 +49,7 @@ func TestInherited(t *testing.T) {
 		t.Fatal(err)
 	}
 	o.Inherited = []*net.UnixListener{given}
-	f, err := given.File() // the next one's
+	f, err := given.File() // for the next sidecar
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +73,7 @@ func TestInherited(t *testing.T) {
 	if _, err := os.Lstat(path + ".lock"); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a lock of a socket of somebody else's: %v", err)
 	}
-	waits := s.dial(t) // while nobody serves
+	waits := s.dial(t) // while no sidecar serves
 	next, err := net.FileListener(f)
 	if err != nil {
 		t.Fatal(err)
@@ -83,7 +83,7 @@ func TestInherited(t *testing.T) {
 	waits.call(`{"op":"ping"}`)
 }
 
-// TestInheritedUnknown: what was handed over and is not configured is no way in without rules.
+// TestInheritedUnknown shows that an inherited socket without an entry does not give access without rules.
 func TestInheritedUnknown(t *testing.T) {
 	o := unixOptions(t, memory.New())
 	path := filepath.Join(shortDir(t), "unknown.sock")
@@ -95,8 +95,8 @@ func TestInheritedUnknown(t *testing.T) {
 	}
 }
 
-// TestAnswers: a sidecar whose sockets answer, refuse, are gone or closed to it is no
-// stuck one; one that takes connections and says nothing is.
+// TestAnswers shows that a sidecar is not stuck if its sockets answer, refuse, are gone or closed to it. It is stuck
+// if one accepts connections and never replies.
 func TestAnswers(t *testing.T) {
 	o := unixOptions(t, memory.New())
 	o.Sockets = append(o.Sockets, Socket{Path: filepath.Join(shortDir(t), "ruled.sock"), Allow: []Rule{{Users: []uint32{4242}}}},
@@ -120,7 +120,7 @@ func TestAnswers(t *testing.T) {
 	taking.Go(func() {
 		conn, err := silent.Accept()
 		stop(why)
-		<-told // its end would be an answer
+		<-told // closing it would be an answer
 		if err == nil {
 			conn.Close()
 		}

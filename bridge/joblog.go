@@ -13,9 +13,8 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// What the log says of jobs. These texts do not change, so that they can be looked for;
-// whoever writes the log bounds how often each is said (cmd/qsidecar). A payload and a
-// lease are in none of them.
+// The log messages about jobs. They do not change, so that a search finds them. The log handler limits how often each
+// is written (cmd/qsidecar). None contains a payload or a lease.
 const (
 	logFailed  = "a job failed and is tried again"
 	logDead    = "a job is dead"
@@ -26,10 +25,10 @@ const (
 	logFull    = "a connection was turned away"
 )
 
-// maxLogError is how much of a job's error is logged; all of it is kept with the job.
+// maxLogError is how many bytes of a job's error are logged. The job keeps all of it.
 const maxLogError = 300
 
-// jobAttrs are the keys by which a job is found in every log line about one.
+// jobAttrs returns the keys that identify a job in every log line.
 func jobAttrs(j *lease.Held) []slog.Attr {
 	attrs := make([]slog.Attr, 0, 10)
 	if j.Queue != "" {
@@ -50,7 +49,7 @@ func lastAttempt(j *lease.Held) bool {
 	return j.Info.Attempt > 0 && j.Info.Attempt >= j.Info.MaxAttempts
 }
 
-// logKeys says which session, and whose.
+// logKeys returns the keys that identify the session and its worker.
 func (s *session) logKeys() []slog.Attr {
 	s.mu.Lock()
 	worker := s.worker
@@ -62,7 +61,7 @@ func (s *session) logKeys() []slog.Attr {
 	return attrs
 }
 
-// logCommanded says what an operator did.
+// logCommanded logs an operator's command.
 func (s *session) logCommanded(op protocol.Op, c *backends.Command, count int64) {
 	attrs := append(s.logKeys(), slog.String("op", string(op)), slog.String("queue", c.Queue))
 	if c.Kind != backends.Pause && c.Kind != backends.Resume {
@@ -74,7 +73,7 @@ func (s *session) logCommanded(op protocol.Op, c *backends.Command, count int64)
 	s.bridge.log.LogAttrs(context.Background(), slog.LevelInfo, logCommand, attrs...)
 }
 
-// logDenied says that a client asked for what no rule of its socket allows.
+// logDenied logs a request that no rule of its socket allows.
 func (s *session) logDenied(op protocol.Op, queue string) {
 	attrs := append(s.logKeys(), slog.String("socket", s.socket), slog.String("op", string(op)), slog.String("queue", queue))
 	if s.peer != nil {
@@ -83,7 +82,7 @@ func (s *session) logDenied(op protocol.Op, queue string) {
 	s.bridge.log.LogAttrs(context.Background(), slog.LevelInfo, logDenied, attrs...)
 }
 
-// logTurnedAway says that there was no place for a connection.
+// logTurnedAway logs a connection that was refused because of a limit.
 func (b *Bridge) logTurnedAway(socket string, who *unixsocket.Peer, why *protocol.Error) {
 	attrs := []slog.Attr{slog.String("socket", socket), slog.String("error", why.Message)}
 	if who != nil {
@@ -92,7 +91,7 @@ func (b *Bridge) logTurnedAway(socket string, who *unixsocket.Peer, why *protoco
 	b.log.LogAttrs(context.Background(), slog.LevelWarn, logFull, attrs...)
 }
 
-// logConnected says that the session began or ended, to who looks for a fault.
+// logConnected logs at debug level that the session began or ended.
 func (s *session) logConnected(begins bool) {
 	ctx := context.Background()
 	if !s.log.Enabled(ctx, slog.LevelDebug) {
@@ -124,7 +123,7 @@ func (b *database) logJob(level slog.Level, text string, j *lease.Held, s *sessi
 	b.Log.LogAttrs(ctx, level, text, append(attrs, more...)...)
 }
 
-// logSettled says what a settle ended badly: a failed attempt, a dead job, a lost one.
+// logSettled logs the bad outcomes of a settle: failed attempts, dead jobs and lost leases.
 func (part *settlePart) logSettled(s *session, op protocol.Op, res *backends.WriteResult) {
 	if len(res.Lost) == 0 && op != protocol.OpNack {
 		return
@@ -132,7 +131,7 @@ func (part *settlePart) logSettled(s *session, op protocol.Op, res *backends.Wri
 	lost, dead := lostTokens(res), deadJobs(res.Failed)
 	nack, _ := part.Write().(backends.Nack)
 	for i, l := range part.Leases {
-		j := &lease.Held{Lease: l} // all that is known of one that another sidecar claimed, or an earlier one
+		j := &lease.Held{Lease: l} // nothing more is known of a job that another sidecar claimed, or this one before a restart
 		if i < len(part.Runs) {
 			j.Queue, j.Info = part.Runs[i].Queue, part.Runs[i].Info
 		}
@@ -179,10 +178,10 @@ func (b *database) logNacked(j *lease.Held, s *session, nack *backends.Nack, dea
 	}
 }
 
-// logLeft says that a worker left, and which jobs it held.
+// logLeft logs that a worker disconnected, and the jobs that it held.
 func (s *session) logLeft(b *database, how *backends.Release, held []lease.Held, res *backends.WriteResult) {
 	if how.Uncounted {
-		return // it gave them back
+		return // the worker released its jobs itself
 	}
 	lost, dead := lostTokens(res), deadJobs(res.Failed)
 	all := dead == len(held)-len(lost)
@@ -204,15 +203,14 @@ func (s *session) logLeft(b *database, how *backends.Release, held []lease.Held,
 	}
 }
 
-// logGone says of a session's jobs that the database does not have them as this sidecar's
-// any more.
+// logGone logs the session's jobs that are no longer this sidecar's in the database.
 func (b *database) logGone(s *session, gone []lease.Held) {
 	for i := range gone {
 		b.logJob(slog.LevelWarn, logLost, &gone[i], s, slog.String("during", "beat"))
 	}
 }
 
-// cut is the beginning of a text: at most so many bytes, of whole characters.
+// cut returns the beginning of a text: at most most bytes of whole characters, and "…" if something is missing.
 func cut(text string, most int) string {
 	text = strings.TrimSpace(text)
 	if len(text) <= most {

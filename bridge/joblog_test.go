@@ -40,7 +40,7 @@ func (l *logged) Write(p []byte) (int, error) {
 	return l.buf.Write(p)
 }
 
-// of are the lines with that text.
+// of returns the lines with that text.
 func (l *logged) of(t testing.TB, text string) (lines []map[string]any) {
 	t.Helper()
 	l.mu.Lock()
@@ -74,7 +74,7 @@ func (l *logged) wants(t *testing.T, text string, want map[string]any) {
 	l.wantsIn(t, text, want)
 }
 
-// wantsIn is wants for a line that is about no database.
+// wantsIn is like wants, for a line without a database.
 func (l *logged) wantsIn(t *testing.T, text string, want map[string]any) {
 	t.Helper()
 	defer func() {
@@ -92,7 +92,7 @@ func (c *client) enqueueTraced(maxAttempts int) string {
 	return c.call(`{"op":"enqueue","queue":"q","max_attempts":%d,"headers":{"traceparent":%q}}`, maxAttempts, traceparent).Job.ID
 }
 
-// TestJobsAreLogged: what ends a job badly is one line, by which it and its trace are found.
+// TestJobsAreLogged shows that each bad end of a job is one log line, which contains the job and its trace.
 func TestJobsAreLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, log := startLogged(t, options(memory.New()))
@@ -119,7 +119,7 @@ func TestJobsAreLogged(t *testing.T) {
 		c.refused("lease_lost", `{"op":"ack","lease":%q}`, j.Lease)
 		log.wants(t, logLost, with(base(1, "WARN"), "during", "ack"))
 
-		j = c.claim1("q") // a forced release charges no attempt
+		j = c.claim1("q") // a forced release uses up no attempt
 		if j.Attempt != 1 {
 			t.Fatalf("attempt %d", j.Attempt)
 		}
@@ -138,7 +138,8 @@ func TestJobsAreLogged(t *testing.T) {
 	})
 }
 
-// TestReapIsLogged: what maintenance takes back is told in numbers, and who held it is told too.
+// TestReapIsLogged shows that the log has the numbers of reaped jobs, and the lost lease of each session that held
+// one.
 func TestReapIsLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, log := startLogged(t, options(memory.New()))
@@ -150,7 +151,7 @@ func TestReapIsLogged(t *testing.T) {
 	})
 }
 
-// TestDeadByALeavingWorker: which of several jobs are dead is told by their attempts.
+// TestDeadByALeavingWorker shows that the log finds out by the attempts which of several jobs are dead.
 func TestDeadByALeavingWorker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, log := startLogged(t, options(memory.New()))
@@ -164,7 +165,7 @@ func TestDeadByALeavingWorker(t *testing.T) {
 	})
 }
 
-// TestRefusalsAreLogged: who asks for what he may not have, and who finds no place.
+// TestRefusalsAreLogged shows that the log has forbidden requests, and connections over a limit.
 func TestRefusalsAreLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := options(memory.New())
@@ -190,7 +191,7 @@ func TestTraceID(t *testing.T) {
 	}
 }
 
-// unprunable is a database that will not have something deleted.
+// unprunable is a database that refuses to delete something.
 type unprunable struct{ backends.Backend }
 
 func (u unprunable) Maintain(ctx context.Context, w backends.Maintenance) (backends.MaintenanceResult, error) {
@@ -201,7 +202,7 @@ func (u unprunable) Maintain(ctx context.Context, w backends.Maintenance) (backe
 	return r, err
 }
 
-// TestUnprunableIsLogged: what cannot be deleted, or used, is logged, and not at each try.
+// TestUnprunableIsLogged shows that rows that can't be deleted, or used, are logged, but not at each try.
 func TestUnprunableIsLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, log := startLogged(t, options(unprunable{memory.New()}))

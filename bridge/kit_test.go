@@ -36,7 +36,7 @@ func (w testWriter) Write(p []byte) (int, error) {
 const (
 	longestLinger = 2 * time.Millisecond // of the group commit, after a commit
 	longestRetry  = time.Second          // pause between two tries of a commit, before its jitter
-	writesMemory  = 96 << 20             // bytes of writes that may wait
+	writesMemory  = 96 << 20             // bytes of writes that can wait
 )
 
 // sidecar is a running Bridge with one socket and one database.
@@ -48,12 +48,12 @@ type sidecar struct {
 	done chan error
 }
 
-// inMemory begins the paths of sockets that are no files; see memNet.
+// inMemory is the prefix of socket paths that have no file; see memNet.
 const inMemory = "/memory/"
 
-// options are what most tests need: any queue, one database, a socket in memory. A test
-// starts such a sidecar in a synctest bubble. The limits of the program (how long a
-// heartbeat is good for, how long a write waits) run by the virtual clock there.
+// options are the Options that most tests need: any queue, one database, a socket in memory. A test starts such a
+// sidecar in a synctest bubble. The limits of the program (how long a heartbeat is valid, how long a write waits) run
+// by the virtual clock there.
 func options(b backends.Backend) Options {
 	return Options{
 		Databases: map[string]Database{"main": {Backend: b}},
@@ -62,9 +62,8 @@ func options(b backends.Backend) Options {
 	}
 }
 
-// unixOptions are for tests of the sockets themselves. They run by the machine's clock, so
-// such a test must not need anything of the program that it does for seconds only: it
-// does not enqueue by a socket, and the sidecar timeout is long.
+// unixOptions are for tests of the sockets themselves. They run by the machine's clock, so such a test must not
+// depend on anything that takes seconds: it does not enqueue over a socket, and the sidecar timeout is long.
 func unixOptions(t testing.TB, b backends.Backend) Options {
 	o := options(b)
 	o.Databases["main"] = Database{Backend: b, HostLease: MaxHostLease}
@@ -84,7 +83,7 @@ func store(t testing.TB, b backends.Backend, queues ...string) {
 	}
 }
 
-// shortDir is a temporary directory whose names fit a socket's path.
+// shortDir returns a temporary directory with a name short enough for a socket's path.
 func shortDir(t testing.TB) string {
 	dir, err := os.MkdirTemp("", "qs")
 	if err != nil {
@@ -103,7 +102,7 @@ func start(t testing.TB, o Options) *sidecar {
 	return run(t, newFor(t, o, testLog(t)))
 }
 
-// newFor makes a Bridge, of which a test may change something before it runs.
+// newFor creates a Bridge that a test can change before it runs.
 func newFor(t testing.TB, o Options, log *slog.Logger) *Bridge {
 	t.Helper()
 	sys := system{clock: heartbeat.BootTime, listen: unixsocket.Listen}
@@ -120,7 +119,7 @@ func newFor(t testing.TB, o Options, log *slog.Logger) *Bridge {
 // virtualClock never jumps in a bubble.
 func virtualClock() time.Duration { return time.Duration(time.Now().UnixNano()) }
 
-// newWithClock makes a Bridge with sockets in memory, whose clock the test changes.
+// newWithClock creates a Bridge with sockets in memory, whose clock the test changes.
 func newWithClock(t testing.TB, o Options, clock func(now time.Duration) time.Duration) *Bridge {
 	t.Helper()
 	b, err := newBridge(o, testLog(t), system{clock: func() time.Duration { return clock(virtualClock()) }, listen: newMemNet().listen})
@@ -130,7 +129,7 @@ func newWithClock(t testing.TB, o Options, clock func(now time.Duration) time.Du
 	return b
 }
 
-// run runs a Bridge that the test may have changed before.
+// run runs a Bridge that the test possibly changed before.
 func run(t testing.TB, b *Bridge) *sidecar {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
@@ -266,7 +265,7 @@ func (c *client) line() ([]byte, error) {
 	return c.in.ReadBytes('\n')
 }
 
-// call sends a request and wants it to succeed.
+// call sends a request and fails the test if the request fails.
 func (c *client) call(format string, args ...any) reply {
 	c.t.Helper()
 	c.send(format, args...)
@@ -277,7 +276,7 @@ func (c *client) call(format string, args ...any) reply {
 	return r
 }
 
-// refused sends a request and wants it to fail with code.
+// refused sends a request and fails the test unless the reply is an error with that code.
 func (c *client) refused(code, format string, args ...any) reply {
 	c.t.Helper()
 	c.send(format, args...)
@@ -288,7 +287,7 @@ func (c *client) refused(code, format string, args ...any) reply {
 	return r
 }
 
-// claim1 claims one job, waiting for it.
+// claim1 claims one job and waits for it.
 func (c *client) claim1(queue string) job {
 	c.t.Helper()
 	r := c.call(`{"op":"claim","queue":%q,"wait_ms":600000}`, queue)
@@ -305,10 +304,10 @@ func (c *client) close() {
 	}
 }
 
-// pipeline is that of the sidecar's only database.
+// pipeline returns the pipeline of the sidecar's only database.
 func (s *sidecar) pipeline() *pipeline.Pipeline { return s.plan.Load().databases[0].Pipeline }
 
-// eventually waits for a fact.
+// eventually waits until a condition is true.
 func eventually(t testing.TB, fact func() bool) {
 	t.Helper()
 	testwait.Until(t, "what this line of the test waits for", fact)

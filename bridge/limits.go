@@ -17,14 +17,13 @@ const (
 	DefaultQueueNames  = 10_000
 )
 
-// Limits bound what clients may take of the sidecar. What is over one is refused with
-// `busy`, and harms nobody else.
+// Limits bound the resources that clients can use. Only the client over a limit is refused, with `busy`.
 type Limits struct {
-	Connections int // in all. Defaults to 10,000
-	PerUser     int // connections of one user; 0: no limit but the one above
+	Connections int // in total. Defaults to 10,000
+	PerUser     int // connections of one user; 0: only Connections limits them
 	Held        int // jobs that one connection holds. Defaults to 10,000
-	Buffered    int // bytes of messages, see buffers; 1 MiB at least. Defaults to 256 MiB
-	QueueNames  int // names that clients of one user made up, for which "*" stands. Defaults to 10,000
+	Buffered    int // bytes of messages, see quota.Memory; 1 MiB at least. Defaults to 256 MiB
+	QueueNames  int // names of queues of the "*" entry that one user's clients use. Defaults to 10,000
 }
 
 func (l Limits) withDefaults() Limits {
@@ -50,14 +49,14 @@ func (l Limits) validate(bad func(format string, args ...any)) {
 }
 
 const (
-	// turnedAway is how many connections over the limit are told so at a time; more
-	// are closed without a word.
+	// turnedAway is how many connections over the limit get an error reply at a time. Others are closed without a
+	// reply.
 	turnedAway = 64
-	// turnAwayTimeout is how long such a connection has to say which codec it speaks.
+	// turnAwayTimeout is how long such a connection has to send its first bytes, which show its codec.
 	turnAwayTimeout = time.Second
 )
 
-// full says why there is no place for one more connection; nil: there is. b.mu is held.
+// full returns the error for one more connection if a limit is reached, or nil. b.mu is held.
 func (b *Bridge) full(who *unixsocket.Peer) *protocol.Error {
 	l := b.plan.Load().opts.Limits
 	if n := len(b.sessions); n >= l.Connections {
@@ -70,8 +69,8 @@ func (b *Bridge) full(who *unixsocket.Peer) *protocol.Error {
 	return nil
 }
 
-// turnAway tells a connection that there is no place for it, in its own codec, and
-// returns; the caller closes it.
+// turnAway sends the error why to a connection over the limit, in the connection's own codec. The caller closes the
+// connection.
 func (b *Bridge) turnAway(conn unixsocket.Conn, who *unixsocket.Peer, why *protocol.Error) {
 	b.mu.Lock()
 	refusing := b.refusing < turnedAway && !b.closing
@@ -91,12 +90,12 @@ func (b *Bridge) turnAway(conn unixsocket.Conn, who *unixsocket.Peer, why *proto
 	}()
 	time.Sleep(b.rejectDelay(who, 0))
 	if err := conn.SetDeadline(time.Now().Add(turnAwayTimeout)); err != nil {
-		return // it is gone
+		return // the connection is gone
 	}
-	r := protocol.NewReader(conn, 64<<10) // whatever it says first
+	r := protocol.NewReader(conn, 64<<10) // any first message will do
 	_, codec, err := r.Next()
 	if codec = cmp.Or(codec, r.Codec()); codec == 0 && err != nil {
 		return
 	}
-	_, _ = conn.Write(codec.AppendReply(nil, &protocol.Reply{Error: why})) // it may be gone
+	_, _ = conn.Write(codec.AppendReply(nil, &protocol.Reply{Error: why})) // ignored: the connection can be gone
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// roomForName holds a queue's name against the limit of those that clients make up.
+// roomForName checks a queue's name against the limit of auto-created queues.
 func (s *session) roomForName(p *plan, name string) error {
 	if _, named := p.opts.Queues[name]; named {
 		return nil
@@ -32,9 +32,9 @@ func (s *session) roomForName(p *plan, name string) error {
 	return e
 }
 
-// forgetNames begins to look which names have no jobs any more. A session calls it.
+// forgetNames starts a query for the names that have no jobs any more. A session calls it.
 func (b *Bridge) forgetNames() {
-	b.serving.Go(func() { // a reload under way may take its time
+	b.serving.Go(func() { // in a goroutine, because a reload in progress can take time
 		b.reload.Lock()
 		defer b.reload.Unlock()
 		if r := b.running; r != nil {

@@ -9,8 +9,7 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// roomForJobs holds new jobs against the limits: of names that are made up, and of their
-// queues' ready jobs.
+// roomForJobs checks new jobs against the limits of auto-created queues and of their queues' ready jobs.
 func (s *session) roomForJobs(p *plan, db *database, jobs []protocol.NewJob) error {
 	for i := range jobs {
 		if err := s.roomForName(p, jobs[i].Queue); err != nil {
@@ -30,7 +29,7 @@ func (s *session) roomForJobs(p *plan, db *database, jobs []protocol.NewJob) err
 		return backends.Unavailable(context.Cause(s.gone))
 	}
 	looks := make(map[*depth.ReadyCount]*depth.Query, 1)
-	for q := range count { // all at a time
+	for q := range count { // start all queries, then wait for each
 		looks[q] = q.Refresh()
 	}
 	var err error

@@ -19,7 +19,7 @@ func limited(t *testing.T, l Limits) (*sidecar, Options) {
 	return start(t, o), o
 }
 
-// busyConnection wants a new connection to be told that there is no place, and closed.
+// busyConnection fails the test unless a new connection gets the error that a limit is reached, and is closed.
 func (s *sidecar) busyConnection(t *testing.T) {
 	t.Helper()
 	c := s.dial(t)
@@ -53,8 +53,8 @@ func TestLimitOfConnections(t *testing.T) {
 	})
 }
 
-// TestManyConnectionsOverTheLimit: those that say nothing hold nobody up, and nothing of
-// them is left.
+// TestManyConnectionsOverTheLimit shows that silent connections over the limit don't delay others, and leave nothing
+// behind.
 func TestManyConnectionsOverTheLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := limited(t, Limits{Connections: 1})
@@ -93,8 +93,8 @@ func TestLimitOfHeldJobs(t *testing.T) {
 	})
 }
 
-// TestLimitOfHeldJobsIsExact: claims of one connection that wait together do not hold
-// more than it may together; who waits for places that others do not use gets its job.
+// TestLimitOfHeldJobsIsExact shows that waiting claims of one connection together don't hold more than the limit. A
+// claim that waits for quota that other claims don't use gets its job.
 func TestLimitOfHeldJobsIsExact(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := limited(t, Limits{Held: 3})
@@ -104,7 +104,7 @@ func TestLimitOfHeldJobsIsExact(t *testing.T) {
 		}
 		c.send(`{"op":"claim","id":4,"queue":"elsewhere","wait_ms":20000}`)
 		eventually(t, func() bool { return s.waiting() == 5 })
-		synctest.Wait() // each was looked for once: later ones would find the places taken
+		synctest.Wait() // each claim was in one commit: later claims would find the quota used up
 		jobs := make([]string, 8)
 		for i := range jobs {
 			jobs[i] = `{"queue":"q"}`
@@ -135,7 +135,7 @@ func TestLimitOfHeldJobsIsExact(t *testing.T) {
 	})
 }
 
-// TestLimitOfBoundJobs: a connection cannot hold more by binding leases of others.
+// TestLimitOfBoundJobs shows that a connection can't exceed the limit by binding leases of others.
 func TestLimitOfBoundJobs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := limited(t, Limits{Held: 2})
@@ -143,7 +143,7 @@ func TestLimitOfBoundJobs(t *testing.T) {
 		a.call(`{"op":"enqueue","jobs":[{"queue":"q"},{"queue":"q"},{"queue":"q"},{"queue":"q"},{"queue":"q"}]}`)
 		one := a.call(`{"op":"claim","queue":"q","max":2}`).Jobs
 		two := b.call(`{"op":"claim","queue":"q","max":2}`).Jobs
-		b.call(`{"op":"extend","leases":[%q,%q],"bind":true}`, two[0].Lease, two[1].Lease) // they are its own
+		b.call(`{"op":"extend","leases":[%q,%q],"bind":true}`, two[0].Lease, two[1].Lease) // they belong to it already
 		b.refused("busy", `{"op":"extend","lease":%q,"bind":true}`, one[0].Lease)
 		b.call(`{"op":"ack","lease":%q}`, two[0].Lease)
 		b.call(`{"op":"extend","lease":%q,"bind":true}`, one[0].Lease)
@@ -153,7 +153,7 @@ func TestLimitOfBoundJobs(t *testing.T) {
 	})
 }
 
-// waiting counts the claims that wait, of all connections.
+// waiting counts the waiting claims of all connections.
 func (s *sidecar) waiting() (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -163,7 +163,7 @@ func (s *sidecar) waiting() (n int) {
 	return n
 }
 
-// held counts the places of jobs, of all connections.
+// held counts the jobs that all connections hold or have reserved quota for.
 func (s *sidecar) held() (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -191,7 +191,7 @@ func TestLimitOfNames(t *testing.T) {
 	})
 }
 
-// TestLookForNames asks the database which of the names have jobs.
+// TestLookForNames shows that the sidecar queries the database for the names that have jobs.
 func TestLookForNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := options(memory.New())
@@ -205,7 +205,7 @@ func TestLookForNames(t *testing.T) {
 		c.call(`{"op":"ack","lease":%q}`, c.claim1("empty").Lease)
 		c.call(`{"op":"purge","queue":"paused","state":"ready"}`)
 		time.Sleep(time.Hour)
-		c.refused("busy", `{"op":"enqueue","queue":"new"}`) // which begins a look
+		c.refused("busy", `{"op":"enqueue","queue":"new"}`) // which starts a query
 		eventually(t, func() bool {
 			return s.queueNames.Count() == 2
 		})
@@ -226,7 +226,7 @@ func TestLimitOfReadyJobs(t *testing.T) {
 		if r := c.refused("busy", `{"op":"enqueue","queue":"q"}`); r.Error.RetryMS != depth.ReadyAge.Milliseconds() {
 			t.Errorf("it says to try again after %d ms", r.Error.RetryMS)
 		}
-		// More than ever fit: waiting does not help.
+		// More jobs than the limit: waiting does not help.
 		if r := c.refused("busy", `{"op":"enqueue","jobs":[{"queue":"q"},{"queue":"q"},{"queue":"q"},{"queue":"q"}]}`); r.Error.RetryMS != 0 || !strings.Contains(r.Error.Message, "fewer at a time") {
 			t.Errorf("four jobs for a queue of three are answered %+v", r.Error)
 		}
@@ -241,7 +241,7 @@ func TestLimitOfReadyJobs(t *testing.T) {
 	})
 }
 
-// TestLimitsHarmNobodyElse: while one client is over each limit others go on.
+// TestLimitsHarmNobodyElse shows that other clients can work while one client is over each limit.
 func TestLimitsHarmNobodyElse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := options(memory.New())
@@ -284,8 +284,8 @@ func TestLimitsHarmNobodyElse(t *testing.T) {
 	})
 }
 
-// TestHalfAMessageThenSilence: a client that stops in the middle of a message loses the connection
-// in the end, and doesn't disturb the others.
+// TestHalfAMessageThenSilence shows that a client that stops in the middle of a message loses the connection in the
+// end, and doesn't disturb the others.
 func TestHalfAMessageThenSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := start(t, options(memory.New()))

@@ -41,7 +41,7 @@ func TestSocketAppearsWithItsMode(t *testing.T) {
 	}
 }
 
-// refusesToListen wants Run to fail with a message that holds each of the words.
+// refusesToListen fails the test unless Run fails with a message that contains each of words.
 func refusesToListen(t *testing.T, o Options, words ...string) {
 	t.Helper()
 	err := newFor(t, o, testLog(t)).Run(context.Background())
@@ -62,8 +62,7 @@ func TestSecondSidecarIsRefused(t *testing.T) {
 	s.dial(t).call(`{"op":"ping"}`) // the first is unharmed
 }
 
-// TestServeStream is a session over two streams: the end of input gives back
-// what it holds, without using up an attempt.
+// TestServeStream runs a session over two streams. The end of input releases its jobs without using up an attempt.
 func TestServeStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := start(t, options(memory.New()))
@@ -81,7 +80,7 @@ func TestServeStream(t *testing.T) {
 	})
 }
 
-// TestServeStreamEndsWithItsContext: also while the input says nothing.
+// TestServeStreamEndsWithItsContext shows that the end of ctx ends the session even if the input stays silent.
 func TestServeStreamEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := start(t, options(memory.New()))
@@ -122,7 +121,7 @@ func TestOptionsReportEverythingWrong(t *testing.T) {
 	}
 }
 
-// TestReloadRefusesASocketsFolder: as a whole.
+// TestReloadRefusesASocketsFolder shows that such a reload changes nothing.
 func TestReloadRefusesASocketsFolder(t *testing.T) {
 	o := unixOptions(t, memory.New())
 	s := start(t, o)

@@ -13,8 +13,8 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// rowLocked is a backend where another program has a job's row locked: a commit that does
-// not wait answers that, and one that waits does so until open is closed.
+// rowLocked is a backend where another program has a job's row locked. A commit that does not wait returns that
+// error, and one that waits does so until open is closed.
 type rowLocked struct {
 	*memory.Backend
 	token uint64
@@ -56,9 +56,8 @@ func (l *rowLocked) Commit(ctx context.Context, b backends.Batch) (backends.Resu
 	return all, nil
 }
 
-// TestLockedRowIsTriedAlone: while a write waits for a row that another program has locked,
-// its neighbours are answered. It is answered when the row is free, and a sidecar that stops
-// waits for it.
+// TestLockedRowIsTriedAlone shows that a write that waits for a row that another program has locked does not delay
+// the other writes. It is answered when the row is unlocked, and a sidecar that stops waits for it.
 func TestLockedRowIsTriedAlone(t *testing.T) {
 	for _, stops := range []bool{false, true} {
 		t.Run(fmt.Sprint(stops), func(t *testing.T) {
@@ -94,9 +93,8 @@ func TestLockedRowIsTriedAlone(t *testing.T) {
 	}
 }
 
-// keyLocked is a backend where another program has stored a key in a transaction that is open: a
-// commit of a job with a key that does not wait fails as a whole, and one that waits does so until
-// open is closed.
+// keyLocked is a backend where another program has stored a key in an open transaction. A commit of a job with a key
+// fails as a whole if it does not wait, and otherwise waits until open is closed.
 type keyLocked struct {
 	*memory.Backend
 	waits, open chan struct{}
@@ -121,8 +119,8 @@ func (l *keyLocked) Commit(ctx context.Context, b backends.Batch) (backends.Resu
 	return l.Backend.Commit(ctx, b)
 }
 
-// TestLockedKeyIsTriedAlone: while an enqueue waits for a key that another program has stored in a
-// transaction that is open, its neighbours are answered.
+// TestLockedKeyIsTriedAlone shows that an enqueue that waits for a key that another program has stored in an open
+// transaction does not delay the other writes.
 func TestLockedKeyIsTriedAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := &keyLocked{Backend: memory.New(), waits: make(chan struct{}, 100), open: make(chan struct{})}

@@ -10,8 +10,8 @@ import (
 	"github.com/qsidecar/qsidecar/backends/memory"
 )
 
-// TestLooksEndWithTheClient: a client that asked for many reports and died keeps no job by them, and
-// the database is not asked for those that were left.
+// TestLooksEndWithTheClient shows that a client that requested many reports and died keeps no job because of them.
+// The remaining queries are not sent to the database.
 func TestLooksEndWithTheClient(t *testing.T) {
 	for _, op := range []string{`"op":"stats"`, `"op":"peek","queue":"q"`} {
 		t.Run(op, func(t *testing.T) {
@@ -37,8 +37,7 @@ func TestLooksEndWithTheClient(t *testing.T) {
 	}
 }
 
-// TestLooksEndWithTheSidecar: reports that can't be sent any more keep no
-// sidecar from its end.
+// TestLooksEndWithTheSidecar shows that reports that can't be sent any more don't delay the end of the sidecar.
 func TestLooksEndWithTheSidecar(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := &mute{counting: &counting{faulty: &faulty{Backend: memory.New()}}, hangs: make(chan struct{})}
@@ -61,7 +60,7 @@ func TestLooksEndWithTheSidecar(t *testing.T) {
 	})
 }
 
-// hungLooks hangs where it is asked for jobs, too.
+// hungLooks also hangs in queries for jobs.
 type hungLooks struct{ *mute }
 
 func (h *hungLooks) Peek(ctx context.Context, p backends.Peek) ([]backends.View, error) {

@@ -14,13 +14,12 @@ import (
 	"github.com/qsidecar/qsidecar/internal/unixsocket"
 )
 
-// memNet has the Unix sockets of a sidecar in memory, so that it runs in a synctest bubble:
-// there the clock stands still as long as anything goes on, and no test depends on how fast
-// the machine is.
+// memNet provides the Unix sockets of a sidecar in memory, so that it runs in a synctest bubble. There the clock
+// stands still while any goroutine runs, and no test depends on the speed of the machine.
 type memNet struct {
 	mu   sync.Mutex
 	at   map[string]*memListener
-	peer *unixsocket.Peer // who connects
+	peer *unixsocket.Peer // user of new connections
 }
 
 func newMemNet() *memNet {
@@ -28,7 +27,7 @@ func newMemNet() *memNet {
 	return &memNet{at: make(map[string]*memListener), peer: me}
 }
 
-// listen is system.listen. The listener counts as handed over: it has no file.
+// listen is system.listen. The listener counts as inherited, because it has no file.
 func (n *memNet) listen(s unixsocket.Config) (*unixsocket.Listener, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -49,7 +48,7 @@ func (n *memNet) dial(t testing.TB, path string) *memConn {
 	select {
 	case ln.conns <- s:
 	case <-ln.closed:
-		_ = s.Close() // as one that is reset
+		_ = s.Close() // like a connection that is reset
 	}
 	return c
 }
@@ -83,17 +82,17 @@ func (l *memListener) Close() error {
 
 func (l *memListener) Addr() net.Addr { return &net.UnixAddr{Name: l.path, Net: "unix"} }
 
-// memBuffer is how much a connection takes that its peer has not read, as Linux's default.
+// memBuffer is how many unread bytes a connection accepts, as by default on Linux.
 const memBuffer = 208 << 10
 
-// memConn is one end of a connection in memory: a conn.
+// memConn is one end of a connection in memory. It is a unixsocket.Conn.
 type memConn struct {
 	in, out *memPart
 	who     *unixsocket.Peer // at the other end
 
 	mu   sync.Mutex
 	gone []func() // called when the other end closes
-	dead bool     // it did
+	dead bool     // the other end closed
 	far  *memConn
 }
 
@@ -102,8 +101,8 @@ type memPart struct {
 	mu          sync.Mutex
 	change      sync.Cond
 	buf         []byte
-	ended       bool // no more is written
-	broken      bool // no more is read
+	ended       bool // nothing more is written
+	broken      bool // nothing more is read
 	read, write memDeadline
 }
 
@@ -201,7 +200,7 @@ func (c *memConn) CloseWrite() error {
 
 func (c *memConn) Close() error {
 	c.in.set(func() { c.in.broken, c.in.buf = true, nil })
-	c.far.mu.Lock() // before it reads the end: it asks then whether this was a hang-up
+	c.far.mu.Lock() // before it reads the end: then it checks whether this was a hang-up
 	told := c.far.gone
 	c.far.gone, c.far.dead = nil, true
 	c.far.mu.Unlock()
@@ -210,7 +209,7 @@ func (c *memConn) Close() error {
 		gone()
 	}
 	for _, at := range []func(time.Time) error{c.SetReadDeadline, c.SetWriteDeadline} {
-		_ = at(time.Time{}) // stops the timer; it never fails
+		_ = at(time.Time{}) // stops the timer; never fails
 	}
 	return nil
 }
@@ -258,7 +257,7 @@ func (c *memConn) HungUp() bool {
 	return c.dead
 }
 
-// TestMemConn holds the connections in memory to what the other tests rely on.
+// TestMemConn checks that the connections in memory behave as the other tests require.
 func TestMemConn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, server := memPipe(nil)

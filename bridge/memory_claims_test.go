@@ -7,7 +7,7 @@ import (
 	"testing/synctest"
 )
 
-// idleMemory waits until nothing is counted any more, no open request either.
+// idleMemory waits until no memory and no open request counts any more.
 func (s *sidecar) idleMemory(t *testing.T) {
 	t.Helper()
 	eventually(t, func() bool {
@@ -16,8 +16,8 @@ func (s *sidecar) idleMemory(t *testing.T) {
 	})
 }
 
-// TestLargeJobsOfManyQueues: claims of more large jobs than there is memory for, each of
-// another queue, are all answered, a few at a time, and small ones beside them.
+// TestLargeJobsOfManyQueues shows that claims of more large jobs than memory allows, each of another queue, are all
+// answered, a few at a time, and small ones between them.
 func TestLargeJobsOfManyQueues(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -51,8 +51,8 @@ func TestLargeJobsOfManyQueues(t *testing.T) {
 	})
 }
 
-// TestClaimsBesideLargeRequests: claims are answered while a request that takes all the memory
-// there may be comes in.
+// TestClaimsBesideLargeRequests shows that claims are answered while a request arrives that uses all memory that
+// requests can use.
 func TestClaimsBesideLargeRequests(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -72,7 +72,7 @@ func TestClaimsBesideLargeRequests(t *testing.T) {
 	})
 }
 
-// TestNamesOfOpenClaims: open claims name a bounded number of queues together.
+// TestNamesOfOpenClaims shows that the open claims of a connection name a bounded number of queues together.
 func TestNamesOfOpenClaims(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -95,8 +95,8 @@ func TestNamesOfOpenClaims(t *testing.T) {
 	})
 }
 
-// TestOpenRequestsInAll: where all connections have too many requests open, who has more than
-// a few is told so, and who has not waits for jobs as ever.
+// TestOpenRequestsInAll shows that, if all connections have too many open requests, only connections with more than a
+// few get an error. The others can wait for jobs as before.
 func TestOpenRequestsInAll(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -7,8 +7,8 @@ import (
 	"testing/synctest"
 )
 
-// TestLimitOfBuffered: connections that send half of a large message each take no more
-// memory than is allowed, and are ended for others that send whole ones.
+// TestLimitOfBuffered shows that connections that each send half of a large message use no more memory than is
+// allowed. They are closed for others that send whole messages.
 func TestLimitOfBuffered(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -18,7 +18,7 @@ func TestLimitOfBuffered(t *testing.T) {
 		told := make(chan string, 8)
 		for range cap(told) {
 			c := s.dial(t)
-			go func() { _, _ = c.conn.Write([]byte(half)) }() // it is cut off
+			go func() { _, _ = c.conn.Write([]byte(half)) }() // the write is cut off
 			go func() {
 				line, err := c.line()
 				told <- fmt.Sprint(string(line), err)
@@ -37,8 +37,8 @@ func TestLimitOfBuffered(t *testing.T) {
 	})
 }
 
-// TestLimitOfUnreadReplies: who claims large jobs and reads no reply is ended when others
-// want the memory.
+// TestLimitOfUnreadReplies shows that a client that claims large jobs and reads no reply is closed when others need
+// the memory.
 func TestLimitOfUnreadReplies(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -54,7 +54,7 @@ func TestLimitOfUnreadReplies(t *testing.T) {
 		}
 		eventually(t, func() bool { return s.buffered() >= 6<<20 })
 		c.call(`{"op":"enqueue","queue":"other","payload":"%s"}`, large)
-		eventually(t, func() bool { // what the other one held is free
+		eventually(t, func() bool { // the memory of the other one is free
 			c.send(`{"op":"claim","queue":"q"}`)
 			return len(c.receive().Jobs) == 1
 		})
@@ -63,7 +63,7 @@ func TestLimitOfUnreadReplies(t *testing.T) {
 	})
 }
 
-// buffered is what is held in memory for all sessions.
+// buffered returns the bytes in memory for all sessions.
 func (s *sidecar) buffered() int64 {
 	m := s.memory.Snapshot()
 	if all := m.Sessions + m.Claims + m.Prefetched + m.Inspections; all != m.Used {

@@ -12,16 +12,16 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// heap is what is in use, garbage not counted.
+// heap returns the bytes of the heap in use, without garbage.
 func heap() int64 {
 	var m runtime.MemStats
 	runtime.GC()
-	runtime.GC() // what pools kept goes with the second
+	runtime.GC() // the second GC frees the contents of pools
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc)
 }
 
-// TestMemoryOfNacks: nacks whose commit hangs keep as much of an error as is stored, not all of it.
+// TestMemoryOfNacks shows that nacks whose commit hangs keep only the part of an error that is stored.
 func TestMemoryOfNacks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const nacks, size = 64, 2 << 20
@@ -57,8 +57,8 @@ func TestMemoryOfNacks(t *testing.T) {
 	})
 }
 
-// TestMemoryOfSettledLeases: settles whose commit hangs keep no more than writes may, whatever the leases
-// are that they name.
+// TestMemoryOfSettledLeases shows that settles whose commit hangs keep no more memory than the limit of writes,
+// whatever leases they name.
 func TestMemoryOfSettledLeases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const settles, leases = 400, 1000
@@ -97,8 +97,8 @@ func TestMemoryOfSettledLeases(t *testing.T) {
 	})
 }
 
-// TestMemoryOfAbandonedWrites: what a producer was told is not stored is not kept either, however
-// long a commit hangs.
+// TestMemoryOfAbandonedWrites shows that jobs that were reported as not stored are not kept in memory, however long a
+// commit hangs.
 func TestMemoryOfAbandonedWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const size = 2 << 20
@@ -136,8 +136,8 @@ func TestMemoryOfAbandonedWrites(t *testing.T) {
 	})
 }
 
-// TestMemoryOfIdleSessions: a session that is idle, or whose claim waits, keeps nothing of its
-// large request before that.
+// TestMemoryOfIdleSessions shows that a session that is idle, or whose claim waits, keeps nothing of its large
+// request before that.
 func TestMemoryOfIdleSessions(t *testing.T) {
 	for what, behind := range map[string]string{"idle": "", "a claim waits": `{"op":"claim","queue":"none","wait_ms":3600000}` + "\n"} {
 		t.Run(what, func(t *testing.T) {
@@ -163,8 +163,8 @@ func TestMemoryOfIdleSessions(t *testing.T) {
 	}
 }
 
-// TestBlockedSessionsMakeRoom: sessions whose claim waits, and which sent much behind it that is
-// not read, are ended for others who need the memory.
+// TestBlockedSessionsMakeRoom shows that sessions whose claim waits, with many unread requests behind it, are closed
+// when others need the memory.
 func TestBlockedSessionsMakeRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := limited(t, Limits{Buffered: 64 << 20})
@@ -172,7 +172,7 @@ func TestBlockedSessionsMakeRoom(t *testing.T) {
 		for range 32 {
 			conn := s.net.dial(t, s.path)
 			defer conn.Close()
-			go func() { // one message in front, so that the buffer is large when the claim is read
+			go func() { // one message first, so that the buffer is large when the claim is read
 				_, _ = fmt.Fprintf(conn, `{"op":"ack","lease":"none","result":"%s"}`+"\n"+`{"op":"claim","queue":"none","wait_ms":3600000}`+"\n"+`{"op":"ack","lease":"none","result":"%s"}`+"\n", payload, strings.Repeat("y", 3<<20))
 			}()
 			synctest.Wait()

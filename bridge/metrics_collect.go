@@ -8,8 +8,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics are what the Bridge counts and sees, for a registry. Of a database they
-// ask nothing but the depths of its queues; see reader.
+// Metrics returns a collector of the Bridge's metrics, for a registry. A collection queries the databases only for
+// the depths of queues; see tellDepths.
 func (b *Bridge) Metrics() prometheus.Collector { return collector{b} }
 
 type collector struct{ b *Bridge }
@@ -33,7 +33,7 @@ func (c collector) Collect(to chan<- prometheus.Metric) {
 		tell(sessionsDesc, float64(n), socket)
 	}
 	tell(drainingDesc, oneIf(b.draining.Load()))
-	var depths sync.WaitGroup // of all at a time: one that is slow to answer is waited for once
+	var depths sync.WaitGroup // all databases at once, so that a slow one delays the collection only once
 	for name, db := range p.byName {
 		tell(heldDesc, float64(db.HeldBySessions()), name)
 		now := db.Snapshot()
@@ -63,7 +63,7 @@ func oneIf(yes bool) float64 {
 	return 0
 }
 
-// sessionsBySocket counts connections, those of none as "stdio".
+// sessionsBySocket counts connections by socket. Those without one count as "stdio".
 func (b *Bridge) sessionsBySocket(p *plan) map[string]int {
 	n := make(map[string]int)
 	for _, s := range p.opts.Sockets {

@@ -9,7 +9,7 @@ import (
 	"github.com/qsidecar/qsidecar/bridge/internal/metrics"
 )
 
-// The gauges that come of a census.
+// The gauges of queue depths.
 var (
 	depthDesc         = metrics.Gauge("queue_jobs", "Jobs in the database, by state; reported by one sidecar of a database. Exact up to 10,000, beyond that an estimate.", metrics.LabelDatabase, metrics.LabelQueue, "state")
 	oldestReadyDesc   = metrics.Gauge("queue_oldest_ready_seconds", "Age of the oldest ready job; 0 without one. Reported as queue_jobs is.", metrics.LabelDatabase, metrics.LabelQueue)
@@ -18,7 +18,7 @@ var (
 	readerDesc        = metrics.Gauge("depths_reader", "1: this sidecar reports the depths of the queues, for all sidecars; 0: another one does, or they could not be read.", metrics.LabelDatabase)
 )
 
-// tellDepths gives the gauges of a database's queues, where this sidecar is the one that reads them.
+// tellDepths sends the gauges of a database's queues if this sidecar is the one that reads them.
 func (b *database) tellDepths(name string, to chan<- prometheus.Metric, tell func(d *prometheus.Desc, v float64, labels ...string)) {
 	stats, reads, err := b.QueueDepths()
 	if err != nil {

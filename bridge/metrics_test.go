@@ -16,7 +16,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends/memory"
 )
 
-// figures are the values of all series, by name and labels; of a histogram its count.
+// figures returns the values of all series, by name and labels; of a histogram its count.
 func figures(t testing.TB, b *Bridge) map[string]float64 {
 	t.Helper()
 	r := prometheus.NewPedanticRegistry()
@@ -57,7 +57,7 @@ func (s *sidecar) counted(t *testing.T, queue string, want map[string]float64) {
 	}
 }
 
-// TestCounts: each thing that can happen to a job is counted once, when the database has it.
+// TestCounts shows that each event of a job is counted once, after the database has it.
 func TestCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := options(memory.New())
@@ -91,7 +91,7 @@ func TestCounts(t *testing.T) {
 			return figures(t, s.Bridge)["jobs_lost_total{cause=disconnected,database=main,queue=q}"] == 1
 		})
 		s.counted(t, "q", want)
-		// A connection is closed after what it held was given back.
+		// A connection is closed after its jobs were released.
 		eventually(t, func() bool { return figures(t, s.Bridge)["sessions{socket="+s.path+"}"] == 1 })
 
 		all := figures(t, s.Bridge)
@@ -99,7 +99,7 @@ func TestCounts(t *testing.T) {
 			"leases_lost_total{database=main}":               2,
 			"job_run_seconds{database=main,queue=q}":         3, // an ack, two nacks
 			"claim_wait_seconds{database=main,queue=q}":      5,
-			"job_wait_seconds{database=main,queue=q}":        5, // nothing was charged before
+			"job_wait_seconds{database=main,queue=q}":        5, // no attempt counted before
 			"sessions_opened_total{}":                        3,
 			"jobs_held{database=main}":                       0,
 			"draining{}":                                     0,
@@ -117,7 +117,7 @@ func TestCounts(t *testing.T) {
 	})
 }
 
-// TestCountsOfSweepsAndClaims: what maintenance took back, and what is too large.
+// TestCountsOfSweepsAndClaims shows the counts of reaped jobs, and of jobs that are too large.
 func TestCountsOfSweepsAndClaims(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := options(memory.New())
@@ -140,8 +140,8 @@ func TestCountsOfSweepsAndClaims(t *testing.T) {
 	})
 }
 
-// TestAcksOfOthersClaims: a lease that another sidecar gave is counted, although its queue
-// is not known; once it is bound here the heartbeat tells it.
+// TestAcksOfOthersClaims shows that a lease of another sidecar is counted, although its queue is unknown. After it is
+// bound here, the heartbeat finds out the queue.
 func TestAcksOfOthersClaims(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := memory.New()
@@ -183,7 +183,7 @@ func TestAcksOfOthersClaims(t *testing.T) {
 	})
 }
 
-// TestQueueLabels: names that clients make up have labels up to a limit; named ones always.
+// TestQueueLabels shows that auto-created queues have labels up to a limit, and configured ones always.
 func TestQueueLabels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := options(memory.New())
@@ -205,7 +205,7 @@ func TestQueueLabels(t *testing.T) {
 		if got := enqueued(); !maps.Equal(got, want) {
 			t.Errorf("%v, want %v", got, want)
 		}
-		// The config names one that had none, and drops one that had: both count on.
+		// The config adds a queue that had no label, and drops one that had one: both continue to count.
 		o.Queues = map[string]Queue{"*": {}, "made-up-8": {}}
 		if err := s.Reload(o); err != nil {
 			t.Fatal(err)
@@ -220,7 +220,7 @@ func TestQueueLabels(t *testing.T) {
 	})
 }
 
-// TestMetricsAreWellFormed by the rules of promlint.
+// TestMetricsAreWellFormed checks the metrics by the rules of promlint.
 func TestMetricsAreWellFormed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := start(t, options(memory.New()))
@@ -240,11 +240,11 @@ func TestMetricsAreWellFormed(t *testing.T) {
 	})
 }
 
-// metered tells what the test says.
+// metered reports the usage that the test sets.
 type metered struct {
 	*memory.Backend
 	u  atomic.Pointer[backends.Usage]
-	id string // of the database; empty: the memory's
+	id string // of the database; empty: that of the memory backend
 }
 
 func (m *metered) Info() backends.Info {
@@ -255,7 +255,7 @@ func (m *metered) Info() backends.Info {
 
 func (m *metered) Usage() backends.Usage { return *m.u.Load() }
 
-// TestUsageOverAReload: the counts of a Backend go on with the one that takes its place.
+// TestUsageOverAReload shows that the counts of a Backend continue with its replacement.
 func TestUsageOverAReload(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := memory.New()
@@ -291,9 +291,8 @@ func TestUsageOverAReload(t *testing.T) {
 	})
 }
 
-// TestUsageByName: what a database's Backends used stays counted under the name that it had
-// then: where a reload gives the name to another database, gives the database another name, or
-// drops it.
+// TestUsageByName shows that the usage of a database's Backends stays counted under the name that it had then. A
+// reload can give the name to another database, give the database another name, or drop it.
 func TestUsageByName(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tells := func(id string, trips uint64) *metered {
@@ -324,7 +323,7 @@ func TestUsageByName(t *testing.T) {
 		told(map[string]float64{"main": 10})
 		reload("main", second)
 		told(map[string]float64{"main": 13})
-		eventually(t, func() bool { return len(s.plan.Load().databases) == 1 }) // the first is left
+		eventually(t, func() bool { return len(s.plan.Load().databases) == 1 }) // the first one was removed
 		told(map[string]float64{"main": 13})
 		reload("other", second)
 		second.u.Store(&backends.Usage{Max: 8, RoundTrips: backends.RoundTrips{Count: 5}})
@@ -335,8 +334,8 @@ func TestUsageByName(t *testing.T) {
 	})
 }
 
-// TestCountOfForcedRelease: what an operator takes back is counted as given back, so that each
-// delivery ends in one count.
+// TestCountOfForcedRelease shows that jobs that an operator reclaims count as returned, so that each delivery ends in
+// one count.
 func TestCountOfForcedRelease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := options(memory.New())

@@ -13,8 +13,8 @@ import (
 	"github.com/qsidecar/qsidecar/backends/memory"
 )
 
-// pooled is a database with a pool, in which each look and each command takes a connection until
-// it may end.
+// pooled is a database with a pool, in which each query and each command uses a connection until the test lets it
+// end.
 type pooled struct {
 	*memory.Backend
 	max   int
@@ -47,8 +47,8 @@ func (p *pooled) Peek(ctx context.Context, k backends.Peek) ([]backends.View, er
 	return p.Backend.Peek(ctx, k)
 }
 
-// TestOperatorsLeaveConnections: however many requests of operators are pipelined, commits have
-// connections of the pool for themselves.
+// TestOperatorsLeaveConnections shows that commits have connections of the pool for themselves, however many requests
+// operators pipeline.
 func TestOperatorsLeaveConnections(t *testing.T) {
 	for pool, want := range map[int]int32{2: 1, 6: 2, 20: 16} {
 		t.Run(fmt.Sprint(pool), func(t *testing.T) {
@@ -83,7 +83,7 @@ func TestOperatorsLeaveConnections(t *testing.T) {
 type inBites struct {
 	*memory.Backend
 	bites int
-	takes func() <-chan time.Time // a transaction
+	takes func() <-chan time.Time // duration of a transaction
 }
 
 func (b *inBites) Command(ctx context.Context, c backends.Command) (count int64, freed bool, err error) {
@@ -99,8 +99,8 @@ func (b *inBites) Command(ctx context.Context, c backends.Command) (count int64,
 	return count, true, nil
 }
 
-// TestRetryOfManyIsNotLimited: a command may take as long as it goes on. When the sidecar
-// stops it ends, and its answer has the number of jobs that are done.
+// TestRetryOfManyIsNotLimited shows that a command can take any time while it makes progress. When the sidecar stops
+// it ends, and its reply contains the number of completed jobs.
 func TestRetryOfManyIsNotLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := &inBites{Backend: memory.New(), bites: 2, takes: func() <-chan time.Time { return time.After(inspectTimeout * 2 / 3) }}

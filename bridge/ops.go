@@ -11,30 +11,30 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// inspectTimeout bounds a look into the database that a person waits for.
+// inspectTimeout bounds a database query that a person waits for.
 const inspectTimeout = 30 * time.Second
 
-// finisher is what becomes of a request that was started: its reply, or what waits for it.
+// finisher is the rest of a request that was started: its reply, or a function that waits for the reply.
 type finisher struct {
 	reply *protocol.Reply
-	// A nil reply: nobody is left to read it. sent, if not nil, is called when the reply
-	// was given to the connection.
+	// wait returns a nil reply if the client is gone. sent, if not nil, is called after the reply was passed to the
+	// connection.
 	wait func() (reply *protocol.Reply, sent func())
-	// keeps: it keeps a good part of the request, so that the next one is read after it.
+	// keeps means that the request's memory stays in use, so the next request is read only after this one.
 	keeps bool
-	waits bool // for up to an hour: it is a claim's wait
+	waits bool // a claim that can wait for up to an hour
 }
 
 // enqueueWait is how long an enqueue waits for its commit.
 const enqueueWait = 5 * time.Second
 
-// keepsIDs is how many ids a request may have that is carried out beside others.
+// keepsIDs is the maximum number of ids of a request that is carried out in its own goroutine.
 const keepsIDs = 16
 
 func later(wait func() (*protocol.Reply, func())) finisher { return finisher{wait: wait} }
 
-// start begins a request in the order of arrival: what it returns only waits.
-// It does not keep req, which is used again for the next one.
+// start begins a request in the order of arrival. The returned finisher only waits for the result. start does not
+// keep req, because the next request reuses it.
 func (s *session) start(req *protocol.Request) finisher {
 	if wire := s.forbids(req); wire != nil {
 		return fail(wire)
@@ -125,10 +125,10 @@ func (s *session) enqueue(req *protocol.Request) finisher {
 	})
 }
 
-// look waits until no other large answer of the session is under way; this one is, until
-// done is called. A lock would do, but that a test on a virtual clock waits for no lock. ctx ends
-// when its time is over, or no answer can be sent any more: the end of a session waits for all of
-// its looks, and the client's jobs with it.
+// look waits until no other large reply of the session is in progress, and then reserves that slot until done is
+// called. The slot is a channel instead of a lock, because a test on a virtual clock can't wait for a lock. ctx ends
+// after inspectTimeout, or when no reply can be sent any more: the end of a session waits for all of its queries, and
+// so do the jobs that the client holds.
 func (s *session) look(op protocol.Op) (ctx context.Context, done func()) {
 	s.looking <- struct{}{}
 	ctx, cancel := context.WithTimeoutCause(context.Background(), inspectTimeout, fmt.Errorf("%s: no answer within %v", op, inspectTimeout))
@@ -184,7 +184,7 @@ func (s *session) command(req *protocol.Request) finisher {
 	if wire != nil {
 		return fail(wire)
 	}
-	if req.Op == protocol.OpPause { // it is kept in the database
+	if req.Op == protocol.OpPause { // the name is stored in the database
 		if err := s.roomForName(plan, req.Queue); err != nil {
 			return answerWith(s.failure(err))
 		}
@@ -193,7 +193,7 @@ func (s *session) command(req *protocol.Request) finisher {
 		protocol.OpRetry: backends.Retry, protocol.OpDelete: backends.Delete, protocol.OpRelease: backends.Reclaim,
 		protocol.OpPurge: backends.Purge, protocol.OpPause: backends.Pause, protocol.OpResume: backends.Resume,
 	}
-	op := req.Op // req is another request by the time this one ends
+	op := req.Op // req holds another request by the time this one ends
 	c := backends.Command{
 		Kind:  kinds[req.Op],
 		Queue: req.Queue,
@@ -217,7 +217,7 @@ func (s *session) command(req *protocol.Request) finisher {
 			return s.failure(err), nil
 		}
 		s.logCommanded(op, &c, count)
-		if err != nil { // each transaction of many is one of its own
+		if err != nil { // a large command runs as several transactions, and the earlier ones are committed
 			wire := toClient(err, s.log)
 			return &protocol.Reply{Error: protocol.Errorf(wire.Code, "%d jobs are done; send it again for the others: %v", count, err)}, nil
 		}

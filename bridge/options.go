@@ -25,89 +25,87 @@ const (
 	DefaultSocketMode   = fs.FileMode(0o660)
 	DefaultQueueLabels  = 100
 
-	// MinHostLease keeps the heartbeat, a fifth of it, from becoming a load.
+	// MinHostLease keeps the heartbeats, one every fifth of it, from becoming a load.
 	MinHostLease = time.Second
 	MaxHostLease = time.Hour
 )
 
-// Options is all that a Bridge is told. Zero values stand for the defaults;
-// New works on a copy.
+// Options configure a Bridge. Zero values stand for the defaults. New works on a copy.
 type Options struct {
-	// Server is the program's name and version, as hello tells it.
+	// Server is the program's name and version, as the reply to hello reports it.
 	Server string
 
-	// Databases by the names that queues use. The Bridge does not close them.
+	// Databases maps the names that queues use to databases. The Bridge does not close them.
 	Databases map[string]Database
 
-	// Queues by name. The entry "*" stands for every name that has none of its
-	// own; without it such a name is unknown_queue.
+	// Queues are the queues by name. The entry "*" stands for every name without its own entry. Without "*" such a
+	// name is unknown_queue.
 	Queues map[string]Queue
 
-	// Sockets to listen on. May be empty (ServeStream alone).
+	// Sockets are the sockets to listen on. They can be empty if only ServeStream is used.
 	Sockets []Socket
 
-	// Inherited listen already at the path of one of Sockets: the service manager made
-	// them (socket activation), and listens too. Every Options of a Bridge has the same
-	// ones. Run closes them; nobody else may use them.
+	// Inherited are listeners at the path of one of Sockets that the service manager created (socket activation) and
+	// also listens on. Every Options of a Bridge has the same ones. Run closes them, and nothing else must use them.
 	Inherited []*net.UnixListener
 
-	// Limits bound what clients may take.
+	// Limits bound the resources that clients can use.
 	Limits Limits
 
-	// QueueLabels is how many queues that clients made up have metrics of their own; others
-	// share those of the queue "_other". Defaults to 100; negative: none.
+	// QueueLabels is how many auto-created queues have metrics of their own. Others share those of the queue
+	// "_other". It defaults to 100. Negative: none.
 	QueueLabels int
 
-	// MaxFrame is the largest request in bytes. Defaults to 4 MiB; at most 64 MiB.
+	// MaxFrame is the largest request in bytes. It defaults to 4 MiB, and is at most 64 MiB.
 	MaxFrame int
 
-	// DrainTimeout bounds how long an orderly exit waits for workers that hold
-	// jobs. Defaults to 30 s; negative: do not wait.
+	// DrainTimeout bounds how long an orderly exit waits for workers that hold jobs. It defaults to 30 s. Negative:
+	// Run does not wait.
 	DrainTimeout time.Duration
 }
 
-// Database is an open backend and how its sidecars stay alive in it.
+// Database is an open backend, with the timeouts of its sidecars.
 type Database struct {
 	Backend backends.Backend
 
-	// HostLease is how long this sidecar's session leases outlive its last heartbeat.
-	// It heartbeats five times in it. 1 s to 1 h, defaults to 30 s.
+	// HostLease is how long this sidecar's session leases outlive its last heartbeat. The sidecar sends five
+	// heartbeats in that time. It is 1 s to 1 h, and defaults to 30 s.
 	HostLease time.Duration
 
-	// RestartGrace is how long session leases outlive an orderly exit. Defaults to HostLease.
+	// RestartGrace is how long session leases outlive an orderly exit. It defaults to HostLease.
 	RestartGrace time.Duration
 
-	// Done is called once, when a reload took the Backend out of use and its last call
-	// has ended. nil: nobody wants to know. It is not called for what is in use when Run ends.
+	// Done, if not nil, is called once after a reload took the Backend out of use and the last call to it has ended.
+	// It is not called for a Backend that is in use when Run ends.
 	Done func()
 }
 
-// Queue is what a queue's configuration says.
+// Queue is the configuration of a queue.
 type Queue struct {
-	Database    string        // a key of Options.Databases; may be empty when there is just one
+	Database    string        // a key of Options.Databases; can be empty if there is only one
 	MaxAttempts int           // defaults to 20
-	Timeout     time.Duration // of one run; 0: none
+	Timeout     time.Duration // of one run; 0: no timeout
 	Backoff     time.Duration // before the first retry, doubling. Defaults to 1 s
 	BackoffMax  time.Duration // defaults to 1 h
-	Keep        time.Duration // of done jobs; 0: deleted at once
+	Keep        time.Duration // of done jobs; 0: deleted immediately
 	KeepDead    time.Duration // of dead jobs. Defaults to 30 days; negative: indefinitely
-	KeyTTL      time.Duration // how long a key is remembered at least. Defaults to 10 min
+	KeyTTL      time.Duration // minimum time that a key is remembered. Defaults to 10 min
 	LIFO        bool          // newest first inside a priority
-	MaxReady    int           // ready jobs, beyond which an enqueue is refused as busy; 0: no limit. See depthAge
+	MaxReady    int           // number of ready jobs from which an enqueue is refused as busy; 0: no limit. See depth.ReadyAge
 }
 
 // Socket is a Unix socket to listen on.
 type Socket struct {
 	Path string
 	Mode fs.FileMode // defaults to 0660
-	// Group owns the socket: a name or a number; empty: the process's own.
+	// Group owns the socket: a name or a number. Empty: the process's own group.
 	Group string
-	// Allow says who may do what; nil: whoever can connect may do everything. With it,
-	// what no rule allows is forbidden. Linux only.
+	// Allow lists who is allowed to do what. Nil: any client that can connect has all rights. Otherwise an op that no
+	// rule allows is forbidden. Linux only.
 	Allow []Rule
 }
 
-// file is the part of the Socket that the file system holds.
+// file returns the part of the Socket that the file system holds.
 func (s *Socket) file() unixsocket.Config {
 	return unixsocket.Config{Path: s.Path, Mode: s.Mode, Group: s.Group}
 }
@@ -153,7 +151,7 @@ func (q Queue) withDefaults(dbs map[string]Database) Queue {
 	return q
 }
 
-// validate reports every problem at once, by the keys that the config file uses.
+// validate reports every problem at once, under the keys of the config file.
 func (o Options) validate() (err error) {
 	bad := func(format string, args ...any) { err = errors.Join(err, fmt.Errorf(format, args...)) }
 	if o.MaxFrame < 64<<10 || o.MaxFrame > protocol.MaxMaxFrame {

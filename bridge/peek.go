@@ -22,7 +22,7 @@ func (s *session) peek(req *protocol.Request) finisher {
 		State:    backends.State(cmp.Or(req.State, protocol.StateReady)),
 		Max:      int(req.Max.Or(10)),
 		After:    req.After,
-		MaxBytes: int64(s.limits.MaxReply) / 4, // base64, headers and failures must fit too
+		MaxBytes: int64(s.limits.MaxReply) / 4, // base64, headers and failures must also fit
 	}
 	if p.IDs != nil {
 		p.Max = len(p.IDs)
@@ -59,7 +59,7 @@ func (s *session) peek(req *protocol.Request) finisher {
 
 func viewBytes(v *backends.View) int64 { return int64(len(v.Payload) + len(v.Result)) }
 
-// views are the jobs that p asks for: of its queue, or of every queue that the session may see.
+// views returns the jobs that p selects: from its queue, or from every queue that the session is allowed to see.
 func (s *session) views(ctx context.Context, plan *plan, p backends.Peek) ([]backends.View, error) {
 	if p.Queue != "" {
 		db, wire := plan.inspectable(p.Queue)
@@ -76,7 +76,7 @@ func (s *session) views(ctx context.Context, plan *plan, p backends.Peek) ([]bac
 	for i, q := range queues {
 		one := p
 		one.Queue = q
-		if p.IDs == nil { // the first ones have the fewest: what they leave is for the others
+		if p.IDs == nil { // the first queues have the fewest jobs, and leave the rest of their share to the others
 			one.Max = (p.Max + len(queues) - i - 1) / (len(queues) - i)
 		}
 		if one.Max == 0 || one.MaxBytes <= 0 {
@@ -98,8 +98,8 @@ func (s *session) views(ctx context.Context, plan *plan, p backends.Peek) ([]bac
 	return all, nil
 }
 
-// peekable are the queues that may have jobs that p asks for and that the session may see,
-// the one with the fewest such jobs first.
+// peekable returns the queues that can have jobs that p selects and that the session is allowed to see. The queue
+// with the fewest such jobs comes first.
 func (s *session) peekable(ctx context.Context, plan *plan, p *backends.Peek) (queues []string, err error) {
 	g := s.granted()
 	if p.IDs != nil {
@@ -126,8 +126,8 @@ func (s *session) peekable(ctx context.Context, plan *plan, p *backends.Peek) (q
 	return queues, nil
 }
 
-// queuesOf are the queues in which jobs with these ids may be. In an adopted table any id may
-// be one.
+// queuesOf returns the queues that can have jobs with these ids. Every adopted table is one, because any id can exist
+// in it.
 func (p *plan) queuesOf(ctx context.Context, ids []string) (queues []string, err error) {
 	leases := make([]backends.Lease, len(ids))
 	for i, id := range ids {

@@ -10,7 +10,7 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// TestPeekInEveryQueue: without a queue, peek shows jobs of every queue that the session may
+// TestPeekInEveryQueue shows that peek without a queue returns jobs of every queue that the session is allowed to
 // peek, and of no other.
 func TestPeekInEveryQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -55,7 +55,7 @@ func TestPeekInEveryQueue(t *testing.T) {
 	})
 }
 
-// TestPeekShowsAllIDs: the default of max is for lists, not for jobs that are named.
+// TestPeekShowsAllIDs shows that the default of max applies to lists, and not to jobs that are named.
 func TestPeekShowsAllIDs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := start(t, options(memory.New())).dial(t)

@@ -14,15 +14,15 @@ import (
 // Rule allows some users of a socket some ops on some queues.
 type Rule = permission.Rule
 
-// grant is what a session may do by one plan.
+// grant is the set of rights of a session under one plan.
 type grant struct {
 	plan *plan
 	permission.Grant
 }
 
-// granted is what the session may do by the plan that runs. Where that has not its socket
-// any more, it is what it was: the session is about to be closed, and what it sent before is
-// carried out.
+// granted returns the session's rights under the current plan. If that plan does not have the session's socket any
+// more, the rights stay as they were: the session is about to be closed, and requests that it sent before are carried
+// out.
 func (s *session) granted() *grant {
 	p, was := s.bridge.plan.Load(), s.grant.Load()
 	if was.plan == p {
@@ -36,12 +36,12 @@ func (s *session) granted() *grant {
 	return g
 }
 
-// grants is what a peer that connected to the socket may do.
+// grants returns the rights of a peer that connected to the socket.
 func (p *plan) grants(socket *Socket, who *unixsocket.Peer) *grant {
 	return &grant{p, permission.NewGrant(socket.Allow, who)}
 }
 
-// denied is the answer to a request that is not allowed.
+// denied logs a request that is not allowed and returns the error for its client.
 func (s *session) denied(op protocol.Op, queue string) *protocol.Error {
 	what := "the op " + string(op)
 	if queue != "" {
@@ -55,8 +55,8 @@ func (s *session) denied(op protocol.Op, queue string) *protocol.Error {
 	return protocol.Errorf(protocol.CodeForbidden, "%v has no right to %s on this socket: it needs %s under `allow` of the socket in the sidecar's config", s.peer, what, rule)
 }
 
-// forbids holds the request against the rules of its socket; nil: it is allowed, as far as
-// it names its queues.
+// forbids checks the request against the rules of its socket. It returns nil if the request is allowed, as far as it
+// names its queues.
 func (s *session) forbids(req *protocol.Request) *protocol.Error {
 	g := s.granted()
 	if g.All {
@@ -101,11 +101,11 @@ func withField(e *protocol.Error, field string, index int) *protocol.Error {
 	return e
 }
 
-// locateTimeout bounds the question in which queues jobs are.
+// locateTimeout bounds the query for the queues of jobs.
 const locateTimeout = 5 * time.Second
 
-// forbidsLeases holds a settle against the rules, by the queues of the jobs' rows. A lease
-// whose job is gone is no session's to forbid: it is lost.
+// forbidsLeases checks a settle against the rules, by the queues in the jobs' rows. A lease whose job is gone is not
+// forbidden to any session: it is reported as lost.
 func (s *session) forbidsLeases(op protocol.Op, db *database, leases []backends.Lease) error {
 	g := s.granted()
 	if g.Everywhere(op) {
@@ -123,13 +123,13 @@ func (s *session) forbidsLeases(op protocol.Op, db *database, leases []backends.
 	return nil
 }
 
-// seen are the stats of queues that the session may see.
+// seen removes the stats of queues that the session is not allowed to see.
 func (s *session) seen(all []protocol.QueueStat) []protocol.QueueStat {
 	g := s.granted()
 	return slices.DeleteFunc(all, func(q protocol.QueueStat) bool { return !g.Queue(protocol.OpStats, q.Queue) })
 }
 
-// checkRules reports what is wrong with a socket's rules.
+// checkRules reports the errors in a socket's rules.
 func (s *Socket) checkRules(bad func(format string, args ...any)) {
 	for i := range s.Allow {
 		s.Allow[i].Check(func(field, format string, args ...any) {

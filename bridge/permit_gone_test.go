@@ -10,9 +10,8 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// TestNoRightsWithoutASocket: a reload that takes a socket away gives its connections no
-// rights that they had not: what they sent before is held against the rules that it had. It
-// was held against none.
+// TestNoRightsWithoutASocket shows that a reload that removes a socket gives its connections no new rights. Requests
+// that they sent before are checked against the old rules. Before, they were not checked.
 func TestNoRightsWithoutASocket(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := options(memory.New())
@@ -47,8 +46,8 @@ func (s *sidecar) sessionsOf(socket string) (all []*session) {
 	return all
 }
 
-// TestLateConnectionOfASocketThatIsGone: one that was accepted while a reload took its socket
-// away is closed like the others. It stayed, with all rights.
+// TestLateConnectionOfASocketThatIsGone shows that a connection that was accepted while a reload removed its socket
+// is closed like the others. Before, it stayed open, with all rights.
 func TestLateConnectionOfASocketThatIsGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := options(memory.New())
@@ -61,8 +60,8 @@ func TestLateConnectionOfASocketThatIsGone(t *testing.T) {
 	})
 }
 
-// TestNobodyHasNoRights: who connected where the kernel did not say who (another system than
-// Linux) has none as soon as there are rules.
+// TestNobodyHasNoRights shows that a client whose user the kernel does not report (on systems other than Linux) has
+// no rights if there are rules.
 func TestNobodyHasNoRights(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := options(memory.New())

@@ -12,7 +12,7 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// me are rules for this process, by its number.
+// me returns a rule for this process, by its user's number.
 func me(ops []protocol.Op, queues ...string) Rule {
 	return Rule{Users: []uint32{uint32(os.Getuid())}, Ops: ops, Queues: queues}
 }
@@ -45,7 +45,7 @@ func TestRulesOfASocket(t *testing.T) {
 	})
 }
 
-// TestRightsBySide: what a request does beside its own op needs a right too, for each queue.
+// TestRightsBySide shows that the side effects of a request also need a right, for each queue.
 func TestRightsBySide(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := options(memory.New())
@@ -70,8 +70,8 @@ func TestRightsBySide(t *testing.T) {
 	})
 }
 
-// TestRulesForQueuesShowNoOther: status and reload concern the whole sidecar, so a rule that
-// names queues grants neither.
+// TestRulesForQueuesShowNoOther shows that a rule with queues grants neither status nor reload, because both concern
+// the whole sidecar.
 func TestRulesForQueuesShowNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, wide := range []bool{false, true} {
@@ -120,7 +120,7 @@ func TestWhoIsDenied(t *testing.T) {
 	}
 }
 
-// TestStatsShowWhatOneMaySee: without a queue the others are left out.
+// TestStatsShowWhatOneMaySee shows that stats without a queue leave out the queues that are not allowed.
 func TestStatsShowWhatOneMaySee(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := memory.New()
@@ -136,8 +136,8 @@ func TestStatsShowWhatOneMaySee(t *testing.T) {
 	})
 }
 
-// TestLeaseOfAnotherSidecar: its queue is the row's, also where this sidecar never
-// gave the job out.
+// TestLeaseOfAnotherSidecar shows that the queue of a lease is that of its row, even if this sidecar never handed the
+// job out.
 func TestLeaseOfAnotherSidecar(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := memory.New()
@@ -156,8 +156,8 @@ func TestLeaseOfAnotherSidecar(t *testing.T) {
 	})
 }
 
-// TestRightsChangeUnderAConnection: a reload gives and takes them; a claim that waits
-// without one any more is told so.
+// TestRightsChangeUnderAConnection shows that a reload grants and revokes rights. A waiting claim that lost its right
+// gets an error.
 func TestRightsChangeUnderAConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := options(memory.New())

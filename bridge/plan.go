@@ -10,18 +10,18 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// plan is one configuration as it runs. It never changes: a reload puts another one
-// in its place, and a request keeps the one that it began with.
+// plan is the running form of one configuration. It never changes: a reload replaces it, and a request keeps the plan
+// that it began with.
 type plan struct {
 	opts      Options
 	limits    protocol.Limits
 	databases []*database
 	byName    map[string]*database // by name in the options
-	byID      map[string]*database // by the database's random id; those that were reached
-	limited   bool                 // a queue has a MaxReady
+	byID      map[string]*database // by the database's random id; only databases that were reached
+	limited   bool                 // at least one queue has a MaxReady
 }
 
-// newPlan is the plan of options that were checked, without its databases.
+// newPlan returns the plan of validated options, without its databases.
 func newPlan(o Options) *plan {
 	p := &plan{opts: o, limits: protocol.NewLimits(o.MaxFrame), byName: make(map[string]*database), byID: make(map[string]*database)}
 	for _, q := range o.Queues {
@@ -30,7 +30,8 @@ func newPlan(o Options) *plan {
 	return p
 }
 
-// add takes a database into the plan, under its name in the options.
+// add adds a database to the plan under its name in the options. It returns an error if the plan already has the same
+// database under another name.
 func (p *plan) add(name string, db *database) error {
 	if id := db.Info.Database; id != "" {
 		if twin := p.byID[id]; twin != nil {
@@ -43,8 +44,8 @@ func (p *plan) add(name string, db *database) error {
 	return nil
 }
 
-// owner is the database whose database gave out a lease with that id; nil: none of these did.
-// The error is that one which was not reached yet may have.
+// owner returns the database that issued a lease with that id, or nil if none of these did. It returns an error if a
+// database was not reached yet, because that one could have issued the lease.
 func (p *plan) owner(id string) (*database, error) {
 	if db := p.byID[id]; db != nil {
 		return db, nil
@@ -57,7 +58,7 @@ func (p *plan) owner(id string) (*database, error) {
 	return nil, nil
 }
 
-// queue is what the configuration says of a name.
+// queue returns the configuration of a queue, and whether there is one. "*" stands for names without an entry.
 func (p *plan) queue(name string) (Queue, bool) {
 	if q, ok := p.opts.Queues[name]; ok && name != "*" {
 		return q, true
@@ -66,7 +67,7 @@ func (p *plan) queue(name string) (Queue, bool) {
 	return q, ok
 }
 
-// policy is what a claim of the queue writes into its rows.
+// policy returns the policy that a claim writes into the queue's rows.
 func (p *plan) policy(name string) (backends.Policy, bool) {
 	q, ok := p.queue(name)
 	return backends.Policy{
@@ -89,7 +90,7 @@ func (p *plan) maxAttempts(name string) int {
 	return q.MaxAttempts
 }
 
-// databaseOfQueue finds the database of the field "queue".
+// databaseOfQueue returns the database of the queue in the field "queue".
 func (p *plan) databaseOfQueue(name string) (*database, *protocol.Error) {
 	q, ok := p.queue(name)
 	if !ok {
@@ -98,7 +99,7 @@ func (p *plan) databaseOfQueue(name string) (*database, *protocol.Error) {
 	return p.byName[q.Database], nil
 }
 
-// databaseOf finds the one database of the field "queues".
+// databaseOf returns the one database of all queues in the field "queues".
 func (p *plan) databaseOf(queues []string) (*database, *protocol.Error) {
 	var db *database
 	for i, name := range queues {
@@ -118,8 +119,8 @@ func (p *plan) databaseOf(queues []string) (*database, *protocol.Error) {
 	return db, nil
 }
 
-// databaseOfClaim finds the database of a claim's queues: of the field "queues", or of
-// "queue" alone.
+// databaseOfClaim returns the database of a claim's queues. They come from the field "queues", or from "queue" if
+// single is set.
 func (p *plan) databaseOfClaim(queues []string, single bool) (*database, *protocol.Error) {
 	if single {
 		return p.databaseOfQueue(queues[0])
@@ -127,7 +128,7 @@ func (p *plan) databaseOfClaim(queues []string, single bool) (*database, *protoc
 	return p.databaseOf(queues)
 }
 
-// policyIn is policy for a claim in that database; a queue that is not there has none.
+// policyIn returns the policy of a queue, and false if the queue is not in that database.
 func (p *plan) policyIn(db *database, name string) (backends.Policy, bool) {
 	q, ok := p.queue(name)
 	if !ok || p.byName[q.Database] != db {
@@ -142,7 +143,7 @@ func unknownQueue(name string) *protocol.Error {
 	return e
 }
 
-// inspectable is bankOf for one queue whose database can be looked into.
+// inspectable is databaseOfQueue for a queue whose database supports inspection.
 func (p *plan) inspectable(queue string) (*database, *protocol.Error) {
 	db, wire := p.databaseOfQueue(queue)
 	if wire == nil && !db.Inspectable() {
@@ -151,8 +152,7 @@ func (p *plan) inspectable(queue string) (*database, *protocol.Error) {
 	return db, wire
 }
 
-// newJobs turns jobs of the wire into jobs of one database. field names the
-// list they came in.
+// newJobs converts the jobs of a request to jobs of one database. field names the list that they came in.
 func (p *plan) newJobs(jobs []protocol.NewJob, field string, single bool) (*database, []backends.NewJob, *protocol.Error) {
 	at := func(e *protocol.Error, i int) *protocol.Error {
 		if !single {
@@ -178,8 +178,8 @@ func (p *plan) newJobs(jobs []protocol.NewJob, field string, single bool) (*data
 	return db, out, nil
 }
 
-// stats asks the queue's database, or all of them; then queues that are
-// configured by name show even when they have no job.
+// stats returns the stats of one queue, or of all databases if queue is empty. In that case it also lists queues that
+// are configured by name and have no jobs.
 func (p *plan) stats(ctx context.Context, queue string) ([]protocol.QueueStat, error) {
 	if queue != "" {
 		db, wire := p.inspectable(queue)
@@ -201,7 +201,7 @@ func (p *plan) stats(ctx context.Context, queue string) ([]protocol.QueueStat, e
 		for i := range part {
 			q, ok := p.queue(part[i].Queue)
 			if !ok || p.byName[q.Database] != db {
-				continue // jobs of a queue that is not served here (any more)
+				continue // jobs of a queue that is not served here, or no longer
 			}
 			seen[part[i].Queue] = true
 			out = append(out, part[i])

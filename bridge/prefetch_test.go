@@ -13,8 +13,8 @@ import (
 	"github.com/qsidecar/qsidecar/backends/memory"
 )
 
-// busyLine has workers claim and ack one job at a time until some of the queue's
-// jobs are prefetched, and returns the clients. Every job is worked once.
+// busyLine lets workers claim and ack one job at a time until some of the queue's jobs are prefetched, and returns
+// the clients. Every job is worked once.
 func busyLine(t *testing.T, s *sidecar, queue string) []*client {
 	t.Helper()
 	p := s.dial(t)
@@ -59,11 +59,10 @@ func busyLine(t *testing.T, s *sidecar, queue string) []*client {
 	return clients
 }
 
-// prefetched counts what lies prefetched.
+// prefetched counts the prefetched jobs.
 func (s *sidecar) prefetched() int { return s.pipeline().Snapshot().Prefetched }
 
-// slow makes every commit take a while of the virtual clock, as a disk does: only then a
-// line is worth claiming ahead for.
+// slow makes every commit take a moment of the virtual clock, as a disk does. Otherwise prefetch is not worth it.
 func slow(b backends.Batch, _ backends.Results) error {
 	if len(b.Writes) > 0 {
 		pause(context.Background(), time.Millisecond)
@@ -120,7 +119,7 @@ func TestHandOutOfAJobClaimedAheadIsRecorded(t *testing.T) {
 	})
 }
 
-// workerOf peeks at who has the job.
+// workerOf returns the worker that peek shows for a job.
 func (c *client) workerOf(queue, id string) string {
 	r := c.call(`{"op":"peek","queue":%q,"ids":[%q]}`, queue, id)
 	if len(r.Jobs) != 1 {
@@ -129,8 +128,8 @@ func (c *client) workerOf(queue, id string) string {
 	return r.Jobs[0].Worker
 }
 
-// TestBufferMakesNoQueueLookEmpty: a claim that cannot be served from what is claimed
-// ahead (a timed lease, other queues beside) gets a job still.
+// TestBufferMakesNoQueueLookEmpty shows that a claim that can't use the prefetched jobs (a timed lease, other queues
+// in it) still gets a job.
 func TestBufferMakesNoQueueLookEmpty(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := aheadSidecar(t)
@@ -159,7 +158,7 @@ func TestBufferMakesNoQueueLookEmpty(t *testing.T) {
 // returns is a database that takes claims and writes at the same time. Releases wait for the gate.
 type returns struct {
 	*faulty
-	came atomic.Bool // one waits
+	came atomic.Bool // a release waits
 	gate chan struct{}
 }
 
@@ -179,8 +178,8 @@ func (r *returns) Commit(ctx context.Context, b backends.Batch) (backends.Result
 	return r.faulty.Commit(ctx, b)
 }
 
-// TestNoQueueLooksEmptyWhileItsJobsComeBack: a claim that the database has no job for waits for
-// those that lay prefetched and are on their way back.
+// TestNoQueueLooksEmptyWhileItsJobsComeBack shows that a claim that the database has no job for waits for prefetched
+// jobs that are on their way back.
 func TestNoQueueLooksEmptyWhileItsJobsComeBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := &returns{faulty: &faulty{Backend: memory.New()}, gate: make(chan struct{})}
@@ -191,7 +190,7 @@ func TestNoQueueLooksEmptyWhileItsJobsComeBack(t *testing.T) {
 		c.call(`{"op":"purge","queue":"q","state":"ready"}`)
 		eventually(t, db.came.Load)
 		c.send(`{"op":"claim","queue":"q"}`)
-		synctest.Wait() // the database has answered: there is none
+		synctest.Wait() // the database has answered that there is none
 		close(db.gate)
 		if r := c.receive(); len(r.Jobs) != 1 {
 			t.Errorf("answered %+v, want a job that came back", r)
@@ -199,7 +198,8 @@ func TestNoQueueLooksEmptyWhileItsJobsComeBack(t *testing.T) {
 	})
 }
 
-// TestPausedQueueGivesNothingFromTheBuffer: within a second of the answer.
+// TestPausedQueueGivesNothingFromTheBuffer shows that a pause applies to prefetched jobs within a second of its
+// reply.
 func TestPausedQueueGivesNothingFromTheBuffer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := aheadSidecar(t)
@@ -214,7 +214,7 @@ func TestPausedQueueGivesNothingFromTheBuffer(t *testing.T) {
 	})
 }
 
-// TestDrainEmptiesTheBuffer: what nobody got is ready again when the sidecar is gone.
+// TestDrainEmptiesTheBuffer shows that prefetched jobs are ready again when the sidecar is gone.
 func TestDrainEmptiesTheBuffer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, db := aheadSidecar(t)
@@ -231,8 +231,7 @@ func TestDrainEmptiesTheBuffer(t *testing.T) {
 	})
 }
 
-// TestDrainRecordsHandOuts: the attempt of a job that a worker got right before an orderly
-// exit counts.
+// TestDrainRecordsHandOuts shows that the attempt of a job that a worker got right before an orderly exit counts.
 func TestDrainRecordsHandOuts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, db := aheadSidecar(t)
@@ -253,8 +252,8 @@ func TestDrainRecordsHandOuts(t *testing.T) {
 	})
 }
 
-// TestNoJobStaysWithAClaimThatIsOver: a claim that is cancelled while the database is asked takes
-// nothing from what lies prefetched for others.
+// TestNoJobStaysWithAClaimThatIsOver shows that a claim that is cancelled during a commit uses none of the jobs that
+// are prefetched for others.
 func TestNoJobStaysWithAClaimThatIsOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, db := aheadSidecar(t)

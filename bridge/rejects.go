@@ -7,11 +7,10 @@ import (
 	"github.com/qsidecar/qsidecar/internal/unixsocket"
 )
 
-// slowDown is called after a request was refused: the session is read from more slowly.
+// slowDown is called after a request was refused. It delays the reading of the session's next request.
 func (s *session) slowDown() { pause(s.gone, s.refusals.Reserve().Delay()) }
 
-// rejectDelay is how long the end of a connection is put off that was refused, or closed for so many bytes
-// that were read in vain.
+// rejectDelay returns how long to delay the end of a connection that was refused, or that sent so many bytes in vain.
 func (b *Bridge) rejectDelay(who *unixsocket.Peer, bytes int) time.Duration {
 	if who == nil {
 		return 0
@@ -19,7 +18,7 @@ func (b *Bridge) rejectDelay(who *unixsocket.Peer, bytes int) time.Duration {
 	return b.rejects.Delay(who.UID, bytes)
 }
 
-// pause waits, until ctx is done at the most.
+// pause waits for d, or until ctx is done.
 func pause(ctx context.Context, d time.Duration) {
 	if d <= 0 {
 		return

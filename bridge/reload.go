@@ -13,19 +13,17 @@ import (
 	"github.com/qsidecar/qsidecar/internal/unixsocket"
 )
 
-// ErrNotRunning says: a Bridge can be reloaded only while it runs.
+// ErrNotRunning is returned by Reload if the Bridge does not run.
 var ErrNotRunning = errors.New("the sidecar is not running, or stopping")
 
-// Reload puts other options in the place of those that run, whole or, with an error,
-// not at all. Requests end by the options that they began with. No connection is
-// closed but those of sockets that are gone: what they hold stays theirs for the
-// restart grace, as over a restart. Claims that wait go on waiting where their
-// queues are now.
+// Reload replaces the current options. It applies all of them, or none if it returns an error. Requests in progress
+// end under the options that they began with. Reload closes only the connections of removed sockets. Their clients
+// keep their leases for the restart grace, as over a restart. Claims that wait continue to wait in the database where
+// their queues are now.
 //
-// A database whose Backend is another one than before, of the same database, is
-// used through that from now on; Database.Done of the old one is told when its last
-// call has ended. One that is not named any more stays open until the last lease
-// in it has ended. Where Reload fails nothing of o is used, and no Done is called.
+// If a database has a new Backend for the same database, Reload uses the new one from now on. It calls Database.Done
+// of the old one when the last call to it has ended. A database that was removed stays open until the last lease in
+// it has ended. If Reload fails, it uses nothing of o and calls no Done.
 func (b *Bridge) Reload(o Options) error {
 	o = o.withDefaults()
 	if err := o.validate(); err != nil {
@@ -45,7 +43,7 @@ func (b *Bridge) Reload(o Options) error {
 	if err != nil {
 		return err
 	}
-	b.label(next) // a config that is refused has no metrics
+	b.label(next) // only now: a config that is refused gets no metrics
 	var join sync.WaitGroup
 	for _, db := range fresh {
 		join.Go(func() { db.Join(r.stop) })
@@ -77,7 +75,7 @@ func (b *Bridge) Reload(o Options) error {
 	return nil
 }
 
-// successor is the plan of o, over the databases that are there, and those that are new in it.
+// successor returns the plan of o, which reuses existing databases, and the databases that are new in it.
 func (b *Bridge) successor(old *plan, o Options) (next *plan, fresh []*database, err error) {
 	next = newPlan(o)
 	for name, d := range o.Databases {
@@ -101,8 +99,8 @@ func (b *Bridge) successor(old *plan, o Options) (next *plan, fresh []*database,
 	return next, fresh, nil
 }
 
-// databaseFor is the database of the same database; nil: there is none. A database that was not
-// reached yet is known by its Backend alone.
+// databaseFor returns the plan's entry for the backend's database, or nil if there is none. A database that was not
+// reached yet is recognized by its Backend alone.
 func (p *plan) databaseFor(name string, backend backends.Backend) *database {
 	if id := backend.Info().Database; id != "" {
 		return p.byID[id]
@@ -113,7 +111,7 @@ func (p *plan) databaseFor(name string, backend backends.Backend) *database {
 	return nil
 }
 
-// serves reports whether the plan names the database's database.
+// serves reports whether the plan names db.
 func (p *plan) serves(db *database) bool {
 	for _, b := range p.byName {
 		if b == db {
@@ -123,7 +121,7 @@ func (p *plan) serves(db *database) bool {
 	return false
 }
 
-// nameOf is what the plan calls the database's database, or what it was called.
+// nameOf returns the plan's name of db, or its last name if the plan does not name it.
 func (p *plan) nameOf(db *database) string {
 	for name, b := range p.byName {
 		if b == db {
@@ -133,7 +131,7 @@ func (p *plan) nameOf(db *database) string {
 	return db.Name
 }
 
-// without is the plan without a database that it does not serve.
+// without returns a copy of the plan without a database that it does not serve.
 func (p *plan) without(gone *database) *plan {
 	next := *p
 	next.databases = slices.DeleteFunc(slices.Clone(p.databases), func(b *database) bool { return b == gone })
@@ -142,8 +140,7 @@ func (p *plan) without(gone *database) *plan {
 	return &next
 }
 
-// retire ends a database when the last lease in it has ended, unless a reload takes it
-// into service again.
+// retire ends a database when the last lease in it has ended, unless a reload puts it back into service.
 func (b *Bridge) retire(r *running, db *database) {
 	check := time.NewTicker(drainCheck)
 	defer check.Stop()
@@ -151,7 +148,7 @@ func (b *Bridge) retire(r *running, db *database) {
 		select {
 		case <-check.C:
 		case <-r.stop.Done():
-			return // Run ends it, with all others
+			return // Run ends it with all others
 		}
 		if db.Leases() > 0 {
 			continue
@@ -163,7 +160,7 @@ func (b *Bridge) retire(r *running, db *database) {
 			db.Pipeline.Retire()
 			db.account()
 			if db.Info.Database == "" {
-				return // it never was one
+				return // it was never reached
 			}
 			b.log.Info("a database that is not configured any more was left: no lease is open in it", "place", db.Info.Address)
 		}
@@ -171,8 +168,8 @@ func (b *Bridge) retire(r *running, db *database) {
 	}
 }
 
-// leaves takes a retiring database out of the plan. false: it is in service again, or Run is
-// stopping and ends it.
+// leaves removes a retiring database from the plan. It returns false if the database is in service again, or if Run
+// is stopping, which ends it.
 func (b *Bridge) leaves(db *database) bool {
 	b.reload.Lock()
 	defer b.reload.Unlock()
@@ -185,7 +182,7 @@ func (b *Bridge) leaves(db *database) bool {
 	return true
 }
 
-// listenNew adjusts the sockets that stay and listens on new ones: all of it or nothing.
+// listenNew adjusts the sockets that stay and listens on the new ones. It does all of this or none.
 func (b *Bridge) listenNew(r *running, old *plan, sockets []Socket) (added map[string]*unixsocket.Listener, err error) {
 	added = make(map[string]*unixsocket.Listener)
 	var undo []func() error
@@ -223,7 +220,7 @@ func (b *Bridge) listenNew(r *running, old *plan, sockets []Socket) (added map[s
 	return added, nil
 }
 
-// socket is the one at the path.
+// socket returns the socket at the path, or a zero Socket if there is none.
 func (p *plan) socket(path string) Socket {
 	i := slices.IndexFunc(p.opts.Sockets, func(s Socket) bool { return s.Path == path })
 	if i < 0 {
@@ -232,8 +229,7 @@ func (p *plan) socket(path string) Socket {
 	return p.opts.Sockets[i]
 }
 
-// dropSockets closes the sockets that the plan does not have, and their connections.
-// b.reload is held.
+// dropSockets closes the sockets that the plan does not have, and their connections. b.reload is held.
 func (b *Bridge) dropSockets(r *running, p *plan) {
 	for path, ln := range r.listeners {
 		if p.socket(path).Path != "" {
@@ -253,14 +249,14 @@ func (b *Bridge) dropSockets(r *running, p *plan) {
 	}
 }
 
-// parted gives back what a session held whose connection a reload closed, unless
-// its worker came back for it within the restart grace.
+// parted releases the jobs of a session whose connection a reload closed. It waits for the restart grace first, in
+// which the worker can settle them over another connection.
 func (b *Bridge) parted(s *session) {
 	b.reload.Lock()
 	defer b.reload.Unlock()
 	r := b.running
 	if r == nil {
-		return // stopping: the leases outlive it
+		return // stopping: the leases outlive the connection
 	}
 	for _, db := range b.plan.Load().databases {
 		if !db.Holds(&s.quota) {
@@ -273,7 +269,7 @@ func (b *Bridge) parted(s *session) {
 			case <-grace.C:
 				s.release(db, backends.Release{Cause: backends.CauseDisconnected, Message: errServer.Error()})
 			case <-r.stop.Done():
-				db.Orphan(&s.quota) // no connection holds them: the drain need not wait
+				db.Orphan(&s.quota) // no connection holds them, so the drain does not wait for them
 			}
 		})
 	}

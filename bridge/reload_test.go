@@ -34,7 +34,7 @@ func (a *address) Info() backends.Info {
 
 func newAddress(id string) *address { return &address{memory.New(), id} }
 
-// with is a copy of the options, changed.
+// with returns a changed copy of the options.
 func with(o Options, change func(o *Options)) Options {
 	o.Databases, o.Queues = maps.Clone(o.Databases), maps.Clone(o.Queues)
 	o.Sockets = append([]Socket{}, o.Sockets...)
@@ -182,8 +182,8 @@ func TestReloadOfSocketFiles(t *testing.T) {
 	other.call(`{"op":"ping"}`)
 }
 
-// TestReloadOfSockets: what the connections of a socket held that a reload took away goes
-// back after the restart grace, but for what was taken over until then.
+// TestReloadOfSockets shows that the jobs of connections whose socket a reload removed are released after the restart
+// grace, except those that another connection took over in that time.
 func TestReloadOfSockets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const grace = 10 * time.Second
@@ -214,8 +214,8 @@ func TestReloadOfSockets(t *testing.T) {
 	})
 }
 
-// TestStopAfterASocketIsGone: the jobs of connections that a reload closed are no reason for a drain
-// to wait, and stay theirs.
+// TestStopAfterASocketIsGone shows that a drain does not wait for the jobs of connections that a reload closed, and
+// that the leases stay valid.
 func TestStopAfterASocketIsGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := memory.New()
@@ -237,7 +237,7 @@ func TestStopAfterASocketIsGone(t *testing.T) {
 	})
 }
 
-// TestReloadOfASocketsName: another path to the same place is not taken for another sidecar's.
+// TestReloadOfASocketsName shows that another path to the same socket is not reported as another sidecar's.
 func TestReloadOfASocketsName(t *testing.T) {
 	o := unixOptions(t, memory.New())
 	s := start(t, o)
@@ -252,7 +252,7 @@ func TestReloadOfASocketsName(t *testing.T) {
 	s.dial(t).call(`{"op":"ping"}`)
 }
 
-// TestReloadOfAnAddress: the database is the same, the way to it another one.
+// TestReloadOfAnAddress shows a reload with a new address of the same database.
 func TestReloadOfAnAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := newAddress("BBBBBBBBBBB")
@@ -276,8 +276,8 @@ func TestReloadOfAnAddress(t *testing.T) {
 	})
 }
 
-// TestReloadOfADatabase: queues move to another one, and the old one stays open as
-// long as a lease in it.
+// TestReloadOfADatabase shows that queues move to another database, and that the old one stays open while a lease
+// exists in it.
 func TestReloadOfADatabase(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		from, to := newAddress("BBBBBBBBBBB"), newAddress("CCCCCCCCCCC")
@@ -301,7 +301,7 @@ func TestReloadOfADatabase(t *testing.T) {
 		default:
 		}
 		c.call(`{"op":"extend","lease":%q}`, held.Lease)
-		// Back and forth: it is in service again, and its leases are what they were.
+		// Back again: the old database is in service again, and its leases are unchanged.
 		s.reloads(t, o)
 		c.call(`{"op":"extend","lease":%q}`, held.Lease)
 		s.reloads(t, moved)
@@ -311,7 +311,7 @@ func TestReloadOfADatabase(t *testing.T) {
 	})
 }
 
-// TestReloadUnderLoad: no job is lost or delivered twice while everything changes.
+// TestReloadUnderLoad shows that no job is lost or delivered twice while everything changes.
 func TestReloadUnderLoad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := newAddress("BBBBBBBBBBB")
@@ -370,14 +370,13 @@ func TestReloadUnderLoad(t *testing.T) {
 		if len(seen) != workers*each {
 			t.Errorf("%d jobs were delivered, want %d", len(seen), workers*each)
 		}
-		for range reloads - 1 { // all but the one in use
+		for range reloads - 1 { // all except the one in use
 			testwait.Receive(t, "that a Backend which is not in use any more is given up", released)
 		}
 	})
 }
 
-// deaf is a client that sends requests until the sidecar reads no more of them, and reads
-// no reply.
+// deaf is a client that sends requests until the sidecar reads no more of them, and reads no reply.
 func (s *sidecar) deaf(t *testing.T, path, line string) {
 	t.Helper()
 	conn := s.net.dial(t, path)
@@ -393,8 +392,8 @@ func (s *sidecar) deaf(t *testing.T, path, line string) {
 	}
 }
 
-// TestClosingWhoDoesNotRead: a client that reads none of its replies keeps the sidecar
-// neither from ending, nor from leaving a socket. It did indefinitely.
+// TestClosingWhoDoesNotRead shows that a client that reads none of its replies does not keep the sidecar from ending,
+// or from removing a socket. Before, it did indefinitely.
 func TestClosingWhoDoesNotRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := options(memory.New())

@@ -11,17 +11,17 @@ import (
 )
 
 const (
-	// replyHead is room for what a reply has beside its list: the request's id, escaped, most of all.
+	// replyHead is the size of a reply without its list. Most of it is the escaped id of the request.
 	replyHead = 2 << 10
-	// jobText is what a job takes in a reply beside its payload, key, headers and errors: its
-	// id, its lease and the names of the fields.
+	// jobText is the size of a job in a reply without its payload, key, headers and errors: its id, its lease and the
+	// names of the fields.
 	jobText = 3 << 10
-	// escaped is how many bytes JSON writes at most for one of a text.
+	// escaped is the maximum number of bytes that JSON writes for one byte of a text.
 	escaped = 6
 )
 
-// fitting is how many of n elements fit one reply of the session. part is a reply with one of
-// them. most bounds the bytes of all: if that fits, nothing is measured.
+// fitting returns how many of n elements fit one reply of the session. part returns a reply with one of them. most is
+// an upper bound of the bytes of all: if that fits, nothing is measured.
 func (s *session) fitting(n int, most int64, part func(i int) *protocol.Reply) int {
 	room := s.limits.MaxReply - replyHead
 	if most <= int64(room) {
@@ -29,7 +29,7 @@ func (s *session) fitting(n int, most int64, part func(i int) *protocol.Reply) i
 	}
 	var buf []byte
 	for i := range n {
-		buf = s.wireCodec().AppendReply(buf[:0], part(i)) // not encoded, which answers an error for one that is too large
+		buf = s.wireCodec().AppendReply(buf[:0], part(i)) // not s.encoded, which returns an error reply for one that is too large
 		if room -= len(buf); room < 0 {
 			return i
 		}
@@ -37,16 +37,16 @@ func (s *session) fitting(n int, most int64, part func(i int) *protocol.Reply) i
 	return n
 }
 
-// fittingJobs is how many claimed jobs fit one reply. One always does, as its sizes have limits,
-// unless a reload raised max_frame since the client connected: it is given still.
+// fittingJobs returns how many claimed jobs fit one reply, at least 1. One job always fits, as its sizes have limits,
+// unless a reload raised max_frame since the client connected. Then it is sent although it is too large.
 func (s *session) fittingJobs(database string, jobs []backends.Job) int {
 	return max(1, s.fitting(len(jobs), escaped*quota.JobBytes(jobs)+int64(len(jobs))*jobText, func(i int) *protocol.Reply {
 		return &protocol.Reply{Jobs: []protocol.Job{wireJob(database, &jobs[i])}}
 	}))
 }
 
-// fitViews drops the last jobs of an answer to peek that don't fit. The first one stays, without
-// its payload and result if it alone is too large.
+// fitViews drops the last jobs of a reply to peek that don't fit. The first one stays. If it is too large alone, it
+// loses its payload and result.
 func (s *session) fitViews(views []protocol.JobView) []protocol.JobView {
 	n := s.fitting(len(views), math.MaxInt64, func(i int) *protocol.Reply {
 		return &protocol.Reply{Views: views[i : i+1]}
@@ -59,7 +59,7 @@ func (s *session) fitViews(views []protocol.JobView) []protocol.JobView {
 	return views[:n]
 }
 
-// fitSessions drops the youngest sessions of a status that don't fit.
+// fitSessions drops the youngest sessions that don't fit from a status.
 func (s *session) fitSessions(st *protocol.Status) {
 	all := st.Sessions
 	st.Sessions = nil
@@ -72,7 +72,7 @@ func (s *session) fitSessions(st *protocol.Status) {
 	st.Sessions = all[:max(n-1, 0)]
 }
 
-// fitChanges drops the last changes of a reload that don't fit, and says how many.
+// fitChanges drops the last changes of a reload that don't fit, and appends how many it dropped.
 func (s *session) fitChanges(changes []string) []string {
 	n := s.fitting(len(changes), math.MaxInt64, func(i int) *protocol.Reply {
 		return &protocol.Reply{Changes: changes[i : i+1]}
@@ -84,7 +84,7 @@ func (s *session) fitChanges(changes []string) []string {
 	return fit
 }
 
-// fitText cuts a text of any length so that it fits, however it is escaped.
+// fitText cuts a text so that it fits one reply, however it is escaped.
 func (s *session) fitText(text string) string {
 	most := (s.limits.MaxReply - replyHead) / escaped
 	if len(text) <= most {
@@ -93,8 +93,9 @@ func (s *session) fitText(text string) string {
 	return strings.ToValidUTF8(text[:most], "") + "… (the sidecar's log has all of it)"
 }
 
-// encoded appends the reply. A report that exceeds what hello announced becomes an error: the
-// client may not be able to read it. The answer to what changed something always goes out.
+// encoded returns a function that appends the reply. A report (queues, jobs of peek, status) above the max_reply that
+// hello announced becomes an error, because the client is possibly unable to read it. The reply to a request that
+// changed something is always sent.
 func (s *session) encoded(reply *protocol.Reply) func(buf []byte) []byte {
 	codec := s.wireCodec()
 	return func(buf []byte) []byte {
@@ -109,7 +110,7 @@ func (s *session) encoded(reply *protocol.Reply) func(buf []byte) []byte {
 	}
 }
 
-// wireCodec is the client's, or JSON as long as it said nothing.
+// wireCodec returns the client's codec, or JSON before the client's first message.
 func (s *session) wireCodec() protocol.Codec {
 	if codec := protocol.Codec(s.codec.Load()); codec != 0 {
 		return codec

@@ -40,8 +40,8 @@ func storeLarge(t *testing.T, b backends.Backend, n int, payload string, headers
 	}
 }
 
-// TestReplyFitsMaxReply: with a small max_frame no reply exceeds the max_reply that follows from
-// it, whatever the jobs consist of. What doesn't fit goes back and isn't charged.
+// TestReplyFitsMaxReply shows that with a small max_frame no reply exceeds the max_reply that follows from it,
+// whatever the jobs contain. Jobs that don't fit are released without using up an attempt.
 func TestReplyFitsMaxReply(t *testing.T) {
 	const frame, jobs = 64 << 10, 200
 	limits := protocol.NewLimits(frame)
@@ -85,7 +85,7 @@ func TestReplyFitsMaxReply(t *testing.T) {
 	}
 }
 
-// TestReportsFitMaxReply: an answer about all queues or sessions doesn't exceed max_reply either.
+// TestReportsFitMaxReply shows that replies about all queues or sessions don't exceed max_reply either.
 func TestReportsFitMaxReply(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := memory.New()
@@ -132,8 +132,7 @@ func (m *manyChanges) Reload(context.Context) (changes []string, why string, err
 	return m.texts, "", nil
 }
 
-// TestReloadFitsMaxReply: so does the answer to a reload that changed much, or whose config has many
-// errors.
+// TestReloadFitsMaxReply shows the same for the reply to a reload with many changes, or whose config has many errors.
 func TestReloadFitsMaxReply(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := options(memory.New())
@@ -155,8 +154,8 @@ func TestReloadFitsMaxReply(t *testing.T) {
 	})
 }
 
-// TestLostEventsFitMaxReply: a session that loses all of its jobs at once is told of each, in
-// events that don't exceed max_reply.
+// TestLostEventsFitMaxReply shows that a session that loses all of its jobs at once gets each of them in an event,
+// and that no event exceeds max_reply.
 func TestLostEventsFitMaxReply(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := options(memory.New())
@@ -182,8 +181,8 @@ func TestLostEventsFitMaxReply(t *testing.T) {
 	})
 }
 
-// TestClaimAfterMaxFrameWasRaised: who connected before gets a job that is larger than it was told
-// that a reply may be.
+// TestClaimAfterMaxFrameWasRaised shows that a client that connected before gets a job that is larger than the
+// max_reply that hello returned to it.
 func TestClaimAfterMaxFrameWasRaised(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := options(memory.New())

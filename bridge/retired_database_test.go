@@ -7,8 +7,8 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// TestRequestsOfAnOlderPlan: a request that began before a database was left finds that
-// out. Asking what is not there any more ended the process.
+// TestRequestsOfAnOlderPlan shows that a request that began before a database was removed gets an error. Before, a
+// query of the removed database ended the process.
 func TestRequestsOfAnOlderPlan(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		from, to := newAddress("BBBBBBBBBBB"), newAddress("CCCCCCCCCCC")

@@ -11,11 +11,10 @@ import (
 	"github.com/qsidecar/qsidecar/internal/unixsocket"
 )
 
-// Answers pings each socket as a worker does, and returns nil when all have answered. An
-// error is one that takes connections and said nothing until ctx was done, or that could
-// not even be connected to so long. What is said does not count (a refusal is an answer
-// too), no database is asked, and a socket that this process may not connect to, or whose
-// file is gone, is left out.
+// Answers pings each socket as a worker does, and returns nil when all have replied. It returns an error for a socket
+// that accepts connections but does not reply before ctx is done, or that can't be connected to in that time. The
+// content of the reply does not matter (a refusal is also a reply), and no database is queried. Answers skips a
+// socket that this process is not allowed to connect to, or whose file is gone.
 func (b *Bridge) Answers(ctx context.Context) error {
 	for _, s := range b.plan.Load().opts.Sockets {
 		if err := answers(ctx, s.Path); err != nil {
@@ -34,12 +33,12 @@ func answers(ctx context.Context, path string) error {
 		return nil
 	}
 	defer conn.Close()
-	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })() // where it fails, it is closed
+	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })() // if it fails, the connection is closed
 	if _, err = io.WriteString(conn, `{"op":"ping"}`+"\n"); err == nil {
 		_, err = conn.Read(make([]byte, 1))
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return fmt.Errorf("no answer: %w", context.Cause(ctx))
 	}
-	return nil // an answer, or an end: that too is made by a process that works
+	return nil // a reply or an end of the connection: both come from a process that works
 }

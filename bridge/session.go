@@ -23,32 +23,31 @@ import (
 )
 
 const (
-	maxOpen    = 1024 // requests of one session that are not answered yet
+	maxOpen    = 1024 // requests of one session without a reply yet
 	maxWaiting = 256  // waiting claims among them
-	maxNamed   = 4096 // queues that its open claims name together: each costs some hundred bytes
+	maxNamed   = 4096 // queues that its open claims name in total: each takes some hundred bytes
 
-	// partialTimeout is how long a client may take to complete a message that it
-	// began. It is far above what any live client needs and keeps a half frame
-	// followed by silence from living indefinitely.
+	// partialTimeout is how long a client has to complete a message that it began. It is far above the needs of any
+	// live client, and ends a connection that sends half a frame and stops.
 	partialTimeout = time.Minute
 
-	// lingerTimeout is how long the rest of a bad client's input is read and thrown
-	// away, so that it can read why it is being closed.
+	// lingerTimeout is how long the server reads and discards the input of a client that broke the protocol. It lets
+	// the client read the error.
 	lingerTimeout = time.Second
 
-	// lastWords is how long a client has to read its last replies when the server closes.
-	// One that stopped reading would keep the sidecar from ending.
+	// lastWords is how long a client has to read its last replies when the server closes. Without it, a client that
+	// stopped reading would keep the sidecar from ending.
 	lastWords = 3 * time.Second
 
-	// givenBackWait is how long the end of a session waits for its own release.
-	// The release goes on without it.
+	// givenBackWait is how long the end of a session waits for the release of its jobs. The release continues after
+	// that.
 	givenBackWait = 5 * time.Second
 
-	// yieldAfter is after how many requests that came at once others have a turn.
+	// yieldAfter is the number of requests that arrived together after which the reader yields to other goroutines.
 	yieldAfter = 8
 )
 
-// The ends of a session, as causes of its context.
+// The reasons for the end of a session, as causes of its context.
 var (
 	errHangUp     = errors.New("the client hung up")
 	errBye        = errors.New("the client said bye")
@@ -62,7 +61,7 @@ type session struct {
 	bridge *Bridge
 	id     string
 	conn   unixsocket.Conn // nil: a stream that has no hang-up (stdio)
-	socket string          // the path that it came by; empty: a stream
+	socket string          // path that the client connected to; empty: a stream
 	limits protocol.Limits
 	peer   *unixsocket.Peer // nil: a stream
 	began  time.Time
@@ -72,31 +71,31 @@ type session struct {
 	out    outbox.Outbox
 	log    *slog.Logger
 
-	// gone is done when nobody will read answers any more, or the session must
-	// not wait for jobs any longer. Waiting claims end then, all else is carried out.
+	// gone is done when the client can't read replies any more, or when the session must not wait for jobs any
+	// longer. Then waiting claims end, and all other requests are carried out.
 	gone   context.Context
 	hangUp context.CancelCauseFunc
 
-	codec    atomic.Uint32 // protocol.Codec, as soon as it is known
+	codec    atomic.Uint32 // protocol.Codec, once it is known
 	slots    chan struct{} // maxOpen
 	requests sync.WaitGroup
 	waiting  atomic.Int64
 	named    atomic.Int64 // see maxNamed
 	quota    quota.Session
-	looking  chan struct{} // 1: one large answer of this session at a time; see look
+	looking  chan struct{} // capacity 1: one large reply of this session at a time; see look
 	refusals *rate.Limiter
 
-	hasty   bool        // it is gone, and waited once for a database since; read's own
-	evicted atomic.Bool // closed for standing still, see buffers
+	hasty   bool        // the session ended, and a request waited once for a database since; only read uses it
+	evicted atomic.Bool // closed because it stalled, see Evict
 
 	mu       sync.Mutex
 	worker   string
-	wants    map[string]bool // events
+	wants    map[string]bool // events that the client subscribed to
 	claims   map[*openClaim]struct{}
 	byServer bool
 }
 
-// openClaim is a claim that has no answer yet.
+// openClaim is a claim without a reply yet.
 type openClaim struct {
 	id   protocol.RequestID
 	stop context.CancelFunc
@@ -135,7 +134,7 @@ func newSession(b *Bridge, p *plan, in io.Reader, out outbox.DeadlineWriter, con
 	return s
 }
 
-// serve reads requests until the connection ends, and does what that end requires.
+// serve reads requests until the connection ends, and then cleans up according to the reason.
 func (s *session) serve() {
 	err := s.read()
 	var bad *badInput
@@ -149,7 +148,7 @@ func (s *session) serve() {
 	case errors.Is(err, errBye):
 		s.hangUp(errBye)
 	case errors.Is(err, io.EOF) && !s.peerGone():
-		// Only the writing side ended: waiting claims wait on, until a hang-up.
+		// Only the client's writing side ended: waiting claims go on until a hang-up.
 	default:
 		s.hangUp(errHangUp)
 	}
@@ -157,7 +156,7 @@ func (s *session) serve() {
 	s.end(bad)
 }
 
-// read carries out requests until the connection ends, and returns why.
+// read carries out requests until the connection ends, and returns the reason.
 func (s *session) read() error {
 	r := protocol.NewReader(s.in, s.limits.MaxFrame)
 	r.OnPartial, r.OnBuffer = s.partial, s.resized
@@ -189,13 +188,13 @@ func (s *session) read() error {
 		if burst++; !r.Partial() {
 			burst = 0
 		} else if burst%yieldAfter == 0 {
-			runtime.Gosched() // who sends without waiting leaves the others their turn
+			runtime.Gosched() // a client that sends without waiting must not starve other sessions
 		}
 	}
 }
 
-// carryOut starts a request in the order of arrival. It waits for the answer of a request without an id. The
-// answer of a request with an id is awaited in a goroutine.
+// carryOut starts a request in the order of arrival. If the request has no id, carryOut waits for the reply.
+// Otherwise a goroutine waits for it, unless the request keeps much memory or the session is crowded.
 func (s *session) carryOut(r *protocol.Reader, req *protocol.Request) {
 	id := req.ID
 	f := s.start(req)
@@ -210,7 +209,7 @@ func (s *session) carryOut(r *protocol.Reader, req *protocol.Request) {
 	s.requests.Add(1)
 	if !id.IsSet() || f.keeps || !f.waits && s.crowded() {
 		if f.waits {
-			_ = r.Shrink() // a smaller buffer needs no room
+			_ = r.Shrink() // an error does not matter: a smaller buffer needs no reservation
 			s.quota.Blocked.Store(true)
 			defer s.quota.Blocked.Store(false)
 		}
@@ -228,7 +227,7 @@ func (s *session) finish(id protocol.RequestID, f finisher) {
 	defer s.requests.Done()
 	defer func() { <-s.slots }()
 	reply, sent := f.wait()
-	if reply != nil { // nil: nobody is left to read it
+	if reply != nil { // nil: the client is gone
 		s.answer(id, reply)
 	}
 	if sent != nil {
@@ -242,8 +241,8 @@ func (s *session) answer(id protocol.RequestID, reply *protocol.Reply) {
 	s.send(reply)
 }
 
-// answerBeside is answer for a request with an id, if the reading need not wait: its client may send many requests
-// before it reads.
+// answerBeside is answer without waiting for the write, for a request with an id: its client can send many requests
+// before it reads a reply.
 func (s *session) answerBeside(id protocol.RequestID, reply *protocol.Reply) {
 	if !id.IsSet() {
 		s.answer(id, reply)
@@ -260,14 +259,14 @@ func (s *session) answerBeside(id protocol.RequestID, reply *protocol.Reply) {
 // send writes a message.
 func (s *session) send(reply *protocol.Reply) { s.written(s.out.Send(s.encoded(reply))) }
 
-// written ends the session after an error to write: the client is gone.
+// written ends the session after a write error: the client is gone.
 func (s *session) written(err error) {
 	if err != nil {
 		s.hangUp(errHangUp)
 	}
 }
 
-// tell sends an event to a client that asked for it.
+// tell sends an event to a client that subscribed to it.
 func (s *session) tell(event string, lost []string) {
 	s.mu.Lock()
 	wants := s.wants[event]
@@ -277,7 +276,7 @@ func (s *session) tell(event string, lost []string) {
 	}
 }
 
-// readError maps the error that ended the reading.
+// readError maps the error that ended the reading to the one for serve.
 func (s *session) readError(err error, bytes int) error {
 	var wire *protocol.Error
 	var timeout net.Error
@@ -293,7 +292,7 @@ func (s *session) readError(err error, bytes int) error {
 	return err
 }
 
-// partial sets a deadline for a message that arrived in part.
+// partial sets a deadline for the rest of a message that arrived in part, and clears it when the message is complete.
 func (s *session) partial(incomplete bool) {
 	s.quota.Receiving.Store(incomplete)
 	if !incomplete {
@@ -306,9 +305,9 @@ func (s *session) partial(incomplete bool) {
 	if incomplete {
 		until = time.Now().Add(partialTimeout)
 	}
-	// An error means that the connection is closed: the read says so next.
+	// An error means that the connection is closed: the next read returns it.
 	_ = s.conn.SetReadDeadline(until)
-	if s.closedByServer() { // it came between: its deadline must stay
+	if s.closedByServer() { // close ran in between, and its deadline must stay
 		_ = s.conn.SetReadDeadline(time.Now())
 	}
 }

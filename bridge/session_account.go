@@ -9,13 +9,13 @@ import (
 // MaxJobs is how many jobs the session can hold.
 func (s *session) MaxJobs() int { return s.bridge.plan.Load().opts.Limits.Held }
 
-// TooManyJobs is the error for a request that would exceed MaxJobs.
+// TooManyJobs returns the error for a request that would exceed MaxJobs.
 func (s *session) TooManyJobs() error {
 	return protocol.Errorf(protocol.CodeBusy, "this connection holds %d jobs, and its limit is %d (limits.held in the sidecar's config): settle some first",
 		s.quota.Jobs.Count(), s.MaxJobs())
 }
 
-// MayClaim reports whether the session may claim from all of the queues.
+// MayClaim reports whether the session is allowed to claim from all of the queues.
 func (s *session) MayClaim(queues []string) bool { return s.noClaim(queues) < 0 }
 
 // WakeClaims includes the waiting claims of all databases in the next commits again.
@@ -26,19 +26,20 @@ func (s *session) WakeClaims() {
 }
 
 const (
-	// openCost is what an open request takes in memory, about.
+	// openCost is the approximate memory of an open request, in bytes.
 	openCost = 8 << 10
-	// leastOpen is how many requests a session may have open however many others have.
+	// leastOpen is how many open requests a session can always have, regardless of other sessions.
 	leastOpen = 16
 )
 
-// crowded reports whether the open requests of all sessions use up the memory and this session has more than a
-// few. Its next requests are carried out one after another then, and claims that wait are refused.
+// crowded reports whether the open requests of all sessions use up the memory and this session has more than
+// leastOpen. Then its next requests are carried out one after another, and claims that wait are refused.
 func (s *session) crowded() bool {
 	return len(s.slots) > leastOpen && s.bridge.beside.Load() >= s.bridge.memory.Max()/openCost
 }
 
-// Evict closes a session that stalls while others wait for memory.
+// Evict closes a session that stalls while others wait for memory. reads is false if its client does not read
+// replies.
 func (s *session) Evict(reads bool) {
 	s.evicted.Store(true)
 	if s.conn == nil {
@@ -46,9 +47,9 @@ func (s *session) Evict(reads bool) {
 	}
 	if reads {
 		if s.quota.Blocked.Load() {
-			s.hangUp(errStoodStill) // the wait of its claim is over
+			s.hangUp(errStoodStill) // ends the wait of its claim
 		}
-		_ = s.conn.SetReadDeadline(time.Now()) // it is told why; an error means that it is gone
+		_ = s.conn.SetReadDeadline(time.Now()) // the reader then sends the reason; an error means that the connection is gone
 		return
 	}
 	s.log.Warn("a connection is closed: its client does not read its replies, and others wait for the memory", "limit", "limits.buffered")
@@ -64,5 +65,5 @@ func (s *session) resized(size int) error {
 	return nil
 }
 
-// busyMemory is the reply if there is no memory.
+// busyMemory returns the reply for a request that got no memory.
 func busyMemory(err error) *protocol.Error { return protocol.Errorf(protocol.CodeBusy, "%v", err) }

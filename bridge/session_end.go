@@ -10,7 +10,7 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// end releases what the session holds, as its end requires, and sends the last reply.
+// end releases the session's jobs as the reason of its end requires, and sends the last reply.
 func (s *session) end(bad *badInput) {
 	cause := context.Cause(s.gone)
 	switch {
@@ -30,11 +30,11 @@ func (s *session) end(bad *badInput) {
 	s.out.Fail(errServer)
 }
 
-// badInput is an error after which the stream cannot be trusted.
+// badInput is an error after which the stream is not reliable.
 type badInput struct {
-	id    protocol.RequestID // of the request at fault, where it was readable
+	id    protocol.RequestID // of the request at fault, if it was readable
 	err   *protocol.Error
-	bytes int // that were read of it
+	bytes int // size of the input at fault
 }
 
 func (b *badInput) Error() string { return b.err.Error() }
@@ -51,12 +51,12 @@ func (s *session) close() {
 	s.byServer = true
 	s.mu.Unlock()
 	s.hangUp(errServer)
-	// These fail only on a closed connection, which is what they want.
+	// These fail only on a closed connection, which is the goal.
 	_ = s.writes.SetWriteDeadline(time.Now().Add(lastWords))
 	if s.conn != nil {
 		_ = s.conn.SetReadDeadline(time.Now())
 	} else if c, ok := s.in.(io.Closer); ok {
-		_ = c.Close() // a pipe of our own: it cannot fail
+		_ = c.Close() // our own pipe: it cannot fail
 	}
 }
 
@@ -69,18 +69,18 @@ func (s *session) closedByServer() bool {
 	return s.byServer
 }
 
-// linger drops what the client still sends, so that closing does not destroy the error that the client has not
-// read yet.
+// linger discards the input that the client still sends, so that closing the connection does not destroy the error
+// that the client has not read yet.
 func (s *session) linger() {
 	if s.conn == nil {
 		return
 	}
 	_ = s.conn.CloseWrite() // fails on a connection that is gone already
 	_ = s.conn.SetReadDeadline(time.Now().Add(lingerTimeout))
-	_, _ = io.Copy(io.Discard, s.conn) // any error ends the courtesy
+	_, _ = io.Copy(io.Discard, s.conn) // best effort: errors don't matter
 }
 
-// releaseAll gives back all that the session holds in all databases, and waits a little for it.
+// releaseAll releases the session's jobs in all databases. It waits for each at most givenBackWait.
 func (s *session) releaseAll(how backends.Release) {
 	for _, b := range s.bridge.plan.Load().databases {
 		s.release(b, how)
@@ -105,7 +105,7 @@ func (s *session) release(b *database, how backends.Release) {
 	}
 }
 
-// bye ends the open requests, gives back what the session holds, and answers.
+// bye ends the open requests, releases the session's jobs, and replies.
 func (s *session) bye(id protocol.RequestID) error {
 	s.hangUp(errBye)
 	s.requests.Wait()

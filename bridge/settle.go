@@ -16,9 +16,9 @@ import (
 type settlement struct {
 	sess   *session
 	op     protocol.Op
-	single bool // the request named one lease: lost, it is an error
+	single bool // the request named one lease: if it is lost, the reply is an error
 	total  int
-	lost   []string // unreadable leases, and those of a database that is not ours
+	lost   []string // unreadable leases, and those of unknown databases
 	parts  []settlePart
 }
 
@@ -29,7 +29,7 @@ type settlePart struct {
 	text     []string // the leases as the client wrote them
 	err      error
 
-	// Most settles are of one lease.
+	// Backing arrays that save allocations: most settles have one lease.
 	one     [1]backends.Lease
 	oneText [1]string
 }
@@ -72,7 +72,7 @@ func (s *session) settle(req *protocol.Request) finisher {
 	return later(func() (*protocol.Reply, func()) { return st.finish(), nil })
 }
 
-// sortLeases reads the request's leases.
+// sortLeases parses the request's leases and sorts them by database.
 func (s *session) sortLeases(req *protocol.Request) (*settlement, *protocol.Error) {
 	texts, plan := req.Leases, s.bridge.plan.Load()
 	st := &settlement{sess: s, op: req.Op, single: texts == nil}
@@ -157,7 +157,7 @@ func (st *settlement) write(part *settlePart, req *protocol.Request, follow []ba
 	}
 }
 
-// finish waits for all databases and answers.
+// finish waits for all databases and builds the reply.
 func (st *settlement) finish() *protocol.Reply {
 	settled := &protocol.Settled{Verb: verb(st.op), Lost: st.lost}
 	if settled.Lost == nil {
@@ -188,7 +188,7 @@ func (st *settlement) finish() *protocol.Reply {
 	}
 	if failed != nil {
 		_, locked := errors.AsType[*backends.LockedError](failed)
-		if written && (backends.Retryable(failed) || locked) { // which say that nothing was written
+		if written && (backends.Retryable(failed) || locked) { // these errors claim that nothing was written
 			failed = fmt.Errorf("%w: it was in another database: %s", backends.ErrUnknownOutcome, failed.Error())
 		}
 		return st.sess.failure(failed)
@@ -207,7 +207,7 @@ func textBytes(texts []string) (n int64) {
 	return n
 }
 
-// textOf is a lease of the part as the client wrote it.
+// textOf returns a lease of the part as the client wrote it.
 func (part *settlePart) textOf(l backends.Lease) string {
 	return part.text[slices.IndexFunc(part.Leases, func(own backends.Lease) bool { return own.Token == l.Token })]
 }

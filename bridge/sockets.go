@@ -11,8 +11,7 @@ import (
 	"github.com/qsidecar/qsidecar/internal/unixsocket"
 )
 
-// listenAll listens on all of the sockets or on none. Those that were handed over
-// listen already.
+// listenAll listens on all of the sockets or on none. Inherited ones listen already.
 func (b *Bridge) listenAll(o *Options) (map[string]*unixsocket.Listener, error) {
 	lns := make(map[string]*unixsocket.Listener, len(o.Sockets))
 	for _, s := range o.Sockets {
@@ -33,8 +32,8 @@ func (b *Bridge) listenAll(o *Options) (map[string]*unixsocket.Listener, error) 
 	return lns, nil
 }
 
-// isServed says that a path is another name of one of the sockets. Without it another sidecar
-// would be thought to be there.
+// isServed returns an error if the path is another name of one of the sockets. Without this check, listening would
+// fail as if another sidecar used the path.
 func isServed(lns map[string]*unixsocket.Listener, path string) error {
 	for _, ln := range lns {
 		if ln.IsAt(path) {
@@ -51,7 +50,7 @@ func closeAll(lns map[string]*unixsocket.Listener) (err error) {
 	return err
 }
 
-// inherited is the listener that was handed over at the path; nil: none was.
+// inherited returns the inherited listener at the path, or nil.
 func (o *Options) inherited(path string) *net.UnixListener {
 	i := slices.IndexFunc(o.Inherited, func(ln *net.UnixListener) bool { return ln.Addr().String() == path })
 	if i < 0 {
@@ -60,12 +59,12 @@ func (o *Options) inherited(path string) *net.UnixListener {
 	return o.Inherited[i]
 }
 
-// checkInherited: whatever was handed over is served, by the rules of an entry of its
-// own. Left alone it would take connections that nobody answers, and without an entry
-// it would let anybody do anything.
+// checkInherited requires that every inherited listener has its own entry in Sockets, so that it is served under the
+// rules of that entry. Without service it would accept connections that get no reply, and without an entry it would
+// give every client all rights.
 func (o *Options) checkInherited(bad func(format string, args ...any)) {
 	for _, ln := range o.Inherited {
-		path := ln.Addr().String() // where it was bound, whatever is there now
+		path := ln.Addr().String() // the path that it was bound to, whatever file is there now
 		if !slices.ContainsFunc(o.Sockets, func(s Socket) bool { return s.Path == path }) {
 			bad("listen: the service manager hands over the socket %s, which is not in the list: add it with just this path, "+
 				"or take it out of the socket unit, and restart that and the service", path)
@@ -73,8 +72,8 @@ func (o *Options) checkInherited(bad func(format string, args ...any)) {
 	}
 }
 
-// accept serves connections until the listener is closed. Without file
-// descriptors left it waits, longer each time, instead of spinning or ending.
+// accept serves connections until the listener is closed. If file descriptors run out, it waits, longer each time,
+// instead of spinning or ending.
 func (b *Bridge) accept(ln *unixsocket.Listener, watcher *unixsocket.HangUpWatcher) error {
 	const most = time.Second
 	delay := 5 * time.Millisecond

@@ -11,26 +11,26 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// Control is what a Bridge asks of the process that it runs in.
+// Control is the interface of a Bridge to the process that it runs in.
 type Control interface {
-	// Reload reads the config again and has the Bridge run by it. The changes are for
-	// people; none: nothing is different, and why says why. With an error what ran goes on. ctx is cancelled
-	// when the sidecar stops.
+	// Reload reads the config again and reloads the Bridge with it. It returns the changes as text for people. If
+	// nothing changed, changes is empty and why gives the reason. After an error the previous config stays in use.
+	// ctx is cancelled when the sidecar stops.
 	Reload(ctx context.Context) (changes []string, why string, err error)
 
-	// Config tells which config runs, counted from 1, and since when a newer one could not
-	// be taken, and why; nil: there is none.
+	// Config returns the number of the running config, counted from 1. If a newer config could not be applied, it
+	// also returns the error and the time of the first failure; otherwise failed is nil.
 	Config() (generation int64, failed error, since time.Time)
 
-	// Admin tells where metrics and health are served; empty: nowhere.
+	// Admin returns the address of metrics and health, or "" if they are not served.
 	Admin() string
 }
 
-// reloadTimeout bounds how long a request to reload waits: what is new is opened first.
+// reloadTimeout bounds how long a request to reload waits. Reload connects to new databases first.
 const reloadTimeout = time.Minute
 
-// SetControl says whom to ask for what the ops reload and status tell of the config.
-// It is called before Run; without it reload is unsupported.
+// SetControl sets the Control that the ops reload and status use. Call it before Run. Without it reload is
+// unsupported.
 func (b *Bridge) SetControl(c Control) { b.control = c }
 
 func (s *session) reloadConfig() finisher {
@@ -58,7 +58,7 @@ func (s *session) status() finisher {
 	return answerWith(&protocol.Reply{Status: st})
 }
 
-// status is what the sidecar is doing, at this moment.
+// status returns the current state of the sidecar.
 func (b *Bridge) status() *protocol.Status {
 	p := b.plan.Load()
 	st := &protocol.Status{UptimeMS: time.Since(b.began).Milliseconds(), Generation: 1,

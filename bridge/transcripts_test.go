@@ -83,7 +83,7 @@ func serverFor(t *testing.T, needs []string) *sidecar {
 	return s
 }
 
-// unchanged is a config that is as it was.
+// unchanged is a Control whose config has not changed.
 type unchanged struct{}
 
 func (unchanged) Reload(context.Context) ([]string, string, error) {

@@ -8,8 +8,8 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// A wire job and a stored job are different types on purpose: no renamed column
-// can change the wire. This file is the price.
+// A wire job and a stored job are different types on purpose: a renamed column can't change the wire format. The cost
+// is the conversion in this file.
 
 func millis(ms int64) time.Duration { return time.Duration(ms) * time.Millisecond }
 
@@ -20,7 +20,7 @@ func optMillis(t time.Time) protocol.Opt[int64] {
 	return protocol.Some(t.UnixMilli())
 }
 
-// storedJob turns a job of the wire into one for the database.
+// storedJob converts a job of a request to one for the database.
 func storedJob(j *protocol.NewJob, keyTTL time.Duration) backends.NewJob {
 	out := backends.NewJob{
 		Queue:       j.Queue,
@@ -60,8 +60,8 @@ func wireJob(database string, j *backends.Job) protocol.Job {
 	return out
 }
 
-// wireView shows a stored job. maxAttempts is the queue's, for a job that was
-// never claimed and names none.
+// wireView converts a stored job for peek. maxAttempts is the queue's, for a job that was never claimed and has no
+// value of its own.
 func wireView(v *backends.View, maxAttempts int) protocol.JobView {
 	out := protocol.JobView{
 		ID:          v.ID,

@@ -12,7 +12,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends/memory"
 )
 
-// asked is a database that counts the slots of the claims that it is asked for.
+// asked is a database that counts the slots of the claims that it gets.
 type asked struct {
 	*memory.Backend
 	slots, claims atomic.Int64
@@ -26,7 +26,7 @@ func (a *asked) Commit(ctx context.Context, b backends.Batch) (backends.Results,
 	return a.Backend.Commit(ctx, b)
 }
 
-// manyWait has so many claims wait for the queue q, on sessions that claim again when they get a job.
+// manyWait starts that many waiting claims for the queue q, on sessions that claim again when they get a job.
 func manyWait(t testing.TB, s *sidecar, claims int) (got *atomic.Int64) {
 	got = new(atomic.Int64)
 	for i := 0; i < claims; {
@@ -57,8 +57,8 @@ func manyWait(t testing.TB, s *sidecar, claims int) (got *atomic.Int64) {
 	return got
 }
 
-// TestWakeUpsCostByJobs: an enqueue asks for as many jobs as it stored, and one more, however many
-// claims wait; and every job that many producers store at once is claimed.
+// TestWakeUpsCostByJobs shows that an enqueue causes claims for as many jobs as it stored, and one more, however many
+// claims wait. Every job that many producers store at once is claimed.
 func TestWakeUpsCostByJobs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const waiting, jobs = 2000, 20
@@ -74,14 +74,14 @@ func TestWakeUpsCostByJobs(t *testing.T) {
 		synctest.Wait()
 		each := float64(db.slots.Load()-before) / jobs
 		t.Logf("with %d claims waiting an enqueue of one job asks for %.1f jobs", waiting, each)
-		if each > 8 { // the claim of whoever got the job is among them
+		if each > 8 { // includes the next claim of the worker that got the job
 			t.Errorf("an enqueue of one job asks for %.1f jobs, and %d claims wait", each, waiting)
 		}
 		for i := range 500 {
 			p.send(`{"op":"enqueue","queue":"q","id":%d}`, i)
 		}
 		eventually(t, func() bool { return got.Load() == jobs+500 })
-		store(t, db, times("q", 300)...) // as a plain INSERT: nothing says how many there are
+		store(t, db, times("q", 300)...) // like a plain INSERT: no notification contains their number
 		eventually(t, func() bool { return got.Load() == jobs+500+300 })
 	})
 }
@@ -93,7 +93,7 @@ func times(queue string, n int) (all []string) {
 	return all
 }
 
-// TestIdleLinesAreDropped: claims that are over leave nothing behind, of whatever queues.
+// TestIdleLinesAreDropped shows that ended claims leave nothing behind, whatever their queues.
 func TestIdleLinesAreDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := start(t, options(memory.New()))
@@ -107,7 +107,7 @@ func TestIdleLinesAreDropped(t *testing.T) {
 		if n := left(); n > 0 {
 			t.Errorf("%d lines are left of %d claims", n, 2*names)
 		}
-		for i := range 100 { // they are kept for a while, in case that more jobs are taken
+		for i := range 100 { // wait queues stay for a while, in case more jobs are taken
 			c.call(`{"op":"enqueue","queue":"q%d"}`, i)
 			c.claim1(fmt.Sprint("q", i))
 		}
@@ -118,7 +118,7 @@ func TestIdleLinesAreDropped(t *testing.T) {
 	})
 }
 
-// BenchmarkEnqueueBesideWaitingClaims is one job's way with few claims waiting, and with many.
+// BenchmarkEnqueueBesideWaitingClaims measures an enqueue with few claims waiting, and with many.
 func BenchmarkEnqueueBesideWaitingClaims(b *testing.B) {
 	for _, waiting := range []int{10, 5000} {
 		b.Run(fmt.Sprint(waiting), func(b *testing.B) {
@@ -132,7 +132,7 @@ func BenchmarkEnqueueBesideWaitingClaims(b *testing.B) {
 	}
 }
 
-// BenchmarkClaimAfterManyNames is a claim after so many claims of other queues that are over.
+// BenchmarkClaimAfterManyNames measures a claim after that many ended claims of other queues.
 func BenchmarkClaimAfterManyNames(b *testing.B) {
 	for _, names := range []int{0, 30_000} {
 		b.Run(fmt.Sprint(names), func(b *testing.B) {

@@ -42,7 +42,7 @@ func (s *Store) withoutHints(said preparedAll, err error) error {
 	return &againError{err.Error()}
 }
 
-// lockedOut gives the error of a transaction that waited for another program's row its kind.
+// lockedOut adds the kind to the error of a transaction that waited for another program's row.
 func lockedOut(err error) error {
 	if slices.Contains(numbers(err), 1222) {
 		return &backends.LockedError{Err: errors.New("the lock was not released within half a second")}
@@ -104,7 +104,7 @@ func (s *Store) readBriefly(ctx context.Context, calls []call) error {
 	return s.Again(ctx, func(ctx context.Context) error { return lockedOut(s.once(ctx, brief...)) })
 }
 
-// prepared is a statement of package adopted in the form in which it is sent, and its answer.
+// prepared is a statement of package adopted in the form in which it is sent, and its result.
 type prepared struct {
 	call
 	st      *backends.Statement
@@ -114,8 +114,8 @@ type prepared struct {
 
 type preparedAll []*prepared
 
-// report passes the answers on, after all have come: if the batch is retried, the statements
-// get them once.
+// report passes the results on after all have arrived: if the batch is retried, the statements still get them only
+// once.
 func (all preparedAll) report() error {
 	for _, q := range all {
 		q.st.Matched = q.matched
@@ -142,7 +142,7 @@ func prepareAll(statements []*backends.Statement) (all preparedAll, err error) {
 	return all, nil
 }
 
-// say makes a piece of a statement, the n-th of a batch.
+// say compiles the n-th statement of a batch to a piece.
 func say(n int, st *backends.Statement) (*prepared, error) {
 	p := &piece{name: "a" + strconv.Itoa(n), sets: 1, adopted: true}
 	q := &prepared{call: call{piece: p}, st: st}
@@ -205,7 +205,7 @@ func (q *prepared) collect(rows *sql.Rows) error {
 	return nil
 }
 
-// knowing adds the pieces that declare what the texts of calls refer to.
+// knowing adds the pieces that declare the names that the texts of calls refer to.
 func (s *statements) knowing(calls []call) []call {
 	names := func(word string) bool {
 		return slices.ContainsFunc(calls, func(c call) bool { return c.adopted && strings.Contains(c.text, word) })

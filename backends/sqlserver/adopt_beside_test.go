@@ -15,8 +15,8 @@ import (
 	"github.com/qsidecar/qsidecar/backends/adopted/guess"
 )
 
-// The T-SQL of system D's own readers: the published form, and the one that checks for locks,
-// as package adopted's page shows it.
+// The T-SQL of the readers of system D: the published form, and the one that checks for locks, as the page of package
+// adopted shows it.
 const (
 	readLocked = `SET NOCOUNT ON;
 DECLARE @id int;
@@ -193,8 +193,8 @@ func TestAdoptedOnSQLServer(t *testing.T) {
 	})
 }
 
-// lockedOnSQLServer shows that a row that another program has locked is passed over, and that
-// no other job waits for it to be settled or taken back.
+// lockedOnSQLServer shows that a row that another program has locked is passed over, and that no other job waits for
+// its settle or reap.
 func (k *adopter) lockedOnSQLServer(db *sql.DB) {
 	k.Helper()
 	for _, text := range []string{"a", "b", "c"} {

@@ -35,8 +35,8 @@ func TestAdoptedLockedRowIsSetAside(t *testing.T) {
 	}
 }
 
-// TestAdoptedBlanksAtTheEnd shows that an id with a blank at its end names the job whose id has
-// none: SQL Server takes texts for equal that differ in blanks at their ends.
+// TestAdoptedBlanksAtTheEnd shows that an id with a blank at its end names the job whose id has none: SQL Server
+// considers texts equal that differ in blanks at their ends.
 func TestAdoptedBlanksAtTheEnd(t *testing.T) {
 	t.Parallel()
 	k := adopting(t, map[string]adopted.Table{"orders": messages()}, someMessages)

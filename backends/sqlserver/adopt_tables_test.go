@@ -12,8 +12,8 @@ import (
 	"github.com/qsidecar/qsidecar/backends/adopted"
 )
 
-// TestAdoptedKeys shows a key of two columns, a token in the place of a state, attempts in a
-// column, a payload of several columns, and an archive.
+// TestAdoptedKeys shows a key of two columns, a token instead of a state, attempts in a column, a payload of several
+// columns, and an archive.
 func TestAdoptedKeys(t *testing.T) {
 	t.Parallel()
 	m := adopted.Table{

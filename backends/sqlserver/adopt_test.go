@@ -98,7 +98,7 @@ func TestAdoptedMessages(t *testing.T) {
 	}
 	k.adoptedSweeps()
 	if found, err := k.Examine(t.Context(), nil); err == nil {
-		t.Logf("%+v", found) // the stand-in has none of the server's settings to be looked at
+		t.Logf("%+v", found) // the emulator has none of the server's settings that the checks read
 	}
 	k.isTSQL("messages")
 }
@@ -164,8 +164,8 @@ func TestAdoptedClaimsPastLeases(t *testing.T) {
 	}
 }
 
-// TestAdoptedClaimHoldsUpNoWrites shows that a claim that has to wait for another program's lock
-// is given up, and that the writes of its commit are carried out.
+// TestAdoptedClaimHoldsUpNoWrites shows that a claim that has to wait for another program's lock is cancelled, and
+// that the writes of its commit are carried out.
 func TestAdoptedClaimHoldsUpNoWrites(t *testing.T) {
 	t.Parallel()
 	k := adopting(t, map[string]adopted.Table{"orders": messages()}, someMessages)
@@ -243,8 +243,7 @@ func TestAdoptedCutsNothing(t *testing.T) {
 	k.command(backends.Command{Kind: backends.Delete, Queue: "orders", IDs: []string{"1"}}, 1)
 }
 
-// adoptedSweeps shows which jobs maintenance takes back, also those that the table's own
-// consumers left.
+// adoptedSweeps shows which jobs maintenance reaps, including those that the table's own consumers left.
 func (k *adoption) adoptedSweeps() {
 	k.Helper()
 	k.sql(`DELETE FROM dbo."MsgQueue"; DELETE FROM qsidecar.qsidecar_leases; ALTER TABLE dbo."MsgQueue" ALTER COLUMN "MsgId" RESTART WITH 11; ` + someMessages)

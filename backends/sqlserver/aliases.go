@@ -8,18 +8,18 @@ import (
 	"github.com/qsidecar/qsidecar/backends/sqlserver/internal/dialect"
 )
 
-// Short names of what the core has, for the checks and the migrations.
+// Short names for functions of the core, for the checks and the migrations.
 
 func (s *Store) bound(ctx context.Context) (context.Context, func()) { return s.Bound(ctx) }
 
 func (s *Store) outcome(ctx context.Context, err error) error { return s.Outcome(ctx, err) }
 
-// again runs f until it succeeds, or trying again is of no use.
+// again runs f until it succeeds, or until a retry can't help.
 func (s *Store) again(ctx context.Context, f func() error) error {
 	return s.Again(ctx, func(context.Context) error { return f() })
 }
 
-// read carries out one batch outside of any transaction, and again if that may help.
+// read carries out one batch outside of any transaction, and retries it if that can help.
 func (s *Store) read(ctx context.Context, calls ...call) error {
 	return s.Again(ctx, func(ctx context.Context) error { return s.once(ctx, calls...) })
 }

@@ -49,10 +49,10 @@ func (s *statements) batch(calls []call) (text, declarations string) {
 	return b.String(), d.String()
 }
 
-// carryOut sends a batch and reads its answers. It calls sp_executesql with declarations of
-// its own: the driver would declare parameters by the lengths of their values, and the
-// server would then make a plan for nearly every batch. An error of a reader counts only if
-// all answers came. Otherwise the error is the server's, or the broken connection.
+// carryOut sends a batch and reads its results. It calls sp_executesql with its own declarations: the driver would
+// declare parameters by the lengths of their values, and the server would then create a plan for nearly every batch.
+// An error of a reader counts only if all results arrived. Otherwise the error is the server's, or the broken
+// connection.
 func (s *statements) carryOut(ctx context.Context, on querier, calls []call) (err error) {
 	text, declarations := s.batch(calls)
 	args := []any{mssql.NVarCharMax(text)}
@@ -101,7 +101,7 @@ func readAll(rows *sql.Rows, calls []call) (wrong error) {
 			if n < len(c.read) && c.read[n] != nil {
 				note(c.read[n](rows))
 			}
-			for rows.Next() { // the rest, and errors that the server sends behind it
+			for rows.Next() { // the remaining rows, and errors that the server sends after them
 			}
 		}
 	}
@@ -113,7 +113,7 @@ func readAll(rows *sql.Rows, calls []call) (wrong error) {
 	return wrong
 }
 
-// each is a reader that calls f for each row.
+// each returns a reader that calls f for each row.
 func each(f func(rows *sql.Rows) error) reader {
 	return func(rows *sql.Rows) error {
 		for rows.Next() {
@@ -125,7 +125,7 @@ func each(f func(rows *sql.Rows) error) reader {
 	}
 }
 
-// one is a reader of the only row of a set.
+// one returns a reader of the only row of a set.
 func one(to ...any) reader {
 	return func(rows *sql.Rows) error {
 		if !rows.Next() {
@@ -135,7 +135,7 @@ func one(to ...any) reader {
 	}
 }
 
-// item is the n-th of all. It is an error if the answer names one that was not sent.
+// item returns the n-th element of all. It returns an error if the server names an element that was not sent.
 func item[T any](all []T, n int) (x T, err error) {
 	if n < 0 || n >= len(all) {
 		return x, noItem(n, len(all))
@@ -145,7 +145,7 @@ func item[T any](all []T, n int) (x T, err error) {
 
 func noItem(n, of int) error { return fmt.Errorf("sqlserver: the answer names item %d of %d", n, of) }
 
-// numbered is a reader that calls f with the numbers of the items that a set names.
+// numbered returns a reader that calls f with the numbers of the items in a result set.
 func numbered(items int, f func(n int)) reader {
 	return each(func(rows *sql.Rows) error {
 		var n int
@@ -160,7 +160,7 @@ func numbered(items int, f func(n int)) reader {
 	})
 }
 
-// returnsInto is a reader of how often jobs were given back, by a queue's place in the list.
+// returnsInto returns a reader of how often jobs were returned, by a queue's index in the list.
 func returnsInto(returns []int64) reader {
 	return each(func(rows *sql.Rows) error {
 		var n int
@@ -176,7 +176,7 @@ func returnsInto(returns []int64) reader {
 	})
 }
 
-// total is a reader that adds a number.
+// total returns a reader that adds a number to *to.
 func total(to *int64) reader {
 	return func(rows *sql.Rows) error {
 		var n int64

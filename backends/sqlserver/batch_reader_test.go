@@ -6,9 +6,8 @@ import (
 	"strings"
 )
 
-// batchReader reads a batch line by line into steps. It relies on how this package
-// writes: each statement ends with a semicolon at the end of a line, and the condition
-// of an IF or WHILE is on the line of the word.
+// batchReader reads a batch line by line into steps. It relies on the style of this package: each statement ends with
+// a semicolon at the end of a line, and the condition of an IF or WHILE is on the line of the keyword.
 type batchReader struct {
 	lines     []string
 	statement func(text string) ([]step, error)
@@ -54,7 +53,7 @@ func (r *batchReader) block() (steps []step, err error) {
 	return steps, nil
 }
 
-// body is what follows an IF, an ELSE or a WHILE: a block or one statement.
+// body reads the part after an IF, an ELSE or a WHILE: a block or one statement.
 func (r *batchReader) body() ([]step, error) {
 	if r.word() != "BEGIN" {
 		return r.step()

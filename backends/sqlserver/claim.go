@@ -41,7 +41,7 @@ func (t *tx) Claim(r *core.Run) {
 		document(segmentsOf(r.Pieces, func(i int) string { return r.Queues[i].Queue })), document(policiesOf(r)), document(slotsOf(r)))
 }
 
-// scanClaimed reads a row that the statement gave.
+// scanClaimed reads a row that the statement claimed.
 func scanClaimed(r *core.Run, rows *sql.Rows) (j core.Claimed, err error) {
 	var policy int
 	var id, timeout int64
@@ -60,8 +60,7 @@ func scanClaimed(r *core.Run, rows *sql.Rows) (j core.Claimed, err error) {
 	return j, nil
 }
 
-// readLeftOver reads the rows that the statement locked and did not give, and how many it
-// meant to give.
+// readLeftOver reads the rows that the statement locked and did not claim, and how many it meant to claim.
 func readLeftOver(r *core.Run, rows *sql.Rows) (wanted int64, err error) {
 	err = each(func(rows *sql.Rows) error {
 		var policy int
@@ -82,8 +81,7 @@ func readLeftOver(r *core.Run, rows *sql.Rows) (wanted int64, err error) {
 	return wanted, err
 }
 
-// segmentsOf are the pieces of the index that a statement looks through. name is that of
-// a piece's queue.
+// segmentsOf returns the pieces of the index that a statement scans. name returns the name of a piece's queue.
 func segmentsOf(pieces []core.Piece, name func(i int) string) (rows []segmentRow) {
 	for _, p := range pieces {
 		rows = segments(rows, name(p.Queue), p.Queue+1, p.Segment)
@@ -91,9 +89,8 @@ func segmentsOf(pieces []core.Piece, name func(i int) string) (rows []segmentRow
 	return rows
 }
 
-// segments adds a segment to rows in the form that the server reads. What is behind a spot
-// of a priority is one row and whole priorities are another, because only the first can be
-// found by the position.
+// segments adds a segment to rows in the form that the server reads. The rest of a priority after a position is one
+// row, and whole priorities are another, because only the first can be found by the position.
 func segments(rows []segmentRow, queue string, policy int, s cursor.Segment) []segmentRow {
 	add := func(highest, lowest int32, low, high int64) {
 		rows = append(rows, segmentRow{len(rows) + 1, queue, policy, int16(highest), int16(lowest), low, high})
@@ -141,7 +138,7 @@ func policiesOf(r *core.Run) (rows []policyRow) {
 func slotsOf(r *core.Run) (rows []slotRow) {
 	for i, s := range r.Slots {
 		if s.Prefetch {
-			s.Worker = "" // it has none yet
+			s.Worker = "" // the job has no worker yet
 		}
 		rows = append(rows, slotRow{i + 1, int64(s.Token.Host), int64(s.Token.Number), some(ms(s.Lease)), text(s.Worker), bit(s.Prefetch)})
 	}
@@ -157,19 +154,17 @@ func (t *tx) Bury(jobs []core.TooLarge) {
 	t.add(t.s.sql.bury, nil, document(rows))
 }
 
-// A login without special rights cannot see which transactions are still under way. So "all
-// that has a position by now" is over if it is a while ago, and no lock is held there any
-// more: a number is drawn by the very statement that stores its row, and from then on the
-// row's lock shows it. A statement that takes longer between the two (a huge INSERT …
-// SELECT, which can fill an index last) is the reason why claims also look below their
-// floors (cursor.Set.Unproven).
+// A login without special rights cannot see which transactions are still open. So the transactions that drew a
+// position before a certain time count as ended if that was a while ago and no lock exists in that range any more:
+// the same statement draws a number and stores its row, and from then on the row's lock shows it. A statement that
+// takes longer between the two (a huge INSERT … SELECT, which can fill an index last) is the reason why claims also
+// scan below their floors (cursor.Set.Unproven).
 const settled = 10 * time.Second
 
-// Prove implements core.Claimer. Begin has proven what can be proven.
+// Prove implements core.Claimer. It does nothing, because begin has proven everything that can be proven.
 func (t *tx) Prove(context.Context, []string) {}
 
-// prove moves the floors of the queues' cursors. What fails is tried again by a later
-// transaction.
+// prove moves the floors of the queues' cursors. A later transaction retries a failed proof.
 func (s *Store) prove(ctx context.Context, queues []string) {
 	for _, queue := range queues {
 		proof, ok := s.Cursors.ToProve(queue)
@@ -186,10 +181,10 @@ func (s *Store) prove(ctx context.Context, queues []string) {
 	}
 }
 
-// age is how long this Store has been open, in nanoseconds, by a clock that nothing sets.
+// age returns how long this Store has been open, in nanoseconds, by a clock that is never set.
 func (s *Store) age() int64 { return int64(time.Since(s.opened)) }
 
-// probe finds the first ready position of each piece of a proof; 0: there is none.
+// probe returns the first ready position of each piece of a proof; 0: there is none.
 func (s *Store) probe(ctx context.Context, p cursor.Proof) ([]int64, error) {
 	first := make([]int64, len(p.Urgency))
 	rows := make([]pieceRow, len(p.Urgency))
@@ -211,7 +206,7 @@ func (s *Store) probe(ctx context.Context, p cursor.Proof) ([]int64, error) {
 	return first, err
 }
 
-// claimStatement is the batch of a claim of one job, with variables for its parameters.
+// claimStatement returns the batch of a claim of one job, with variables for its parameters.
 func (s *Store) claimStatement(queue string) string {
 	r := &core.Run{Queues: []backends.Policy{{Queue: queue, MaxAttempts: 1}}, Pieces: []core.Piece{{Segment: cursor.Whole}}}
 	values := map[string]string{

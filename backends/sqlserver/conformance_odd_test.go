@@ -1,7 +1,7 @@
 package sqlserver
 
-// oddValues are what SQL Server's types and CHECKs let in, in the words of what stands in for
-// it (which has no CHECKs). Its times are of the years 1 to 9999, as the wire's are.
+// oddValues are values that SQL Server's types and CHECKs let in, written for the database that replaces it (which
+// has no CHECKs). Its times are of the years 1 to 9999, as the wire's are.
 var oddValues = map[string][]string{
 	"payload":      {"''", "convert_to(repeat('x', 2000000), 'UTF8')"},
 	"priority":     {"-32768", "32767"},

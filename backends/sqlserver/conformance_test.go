@@ -50,7 +50,7 @@ func run(m *testing.M) (code int) {
 	return code
 }
 
-// places is the emulator's server. It starts when a test first needs it.
+// places holds the emulator's server. It starts when a test first needs it.
 var places struct {
 	once       sync.Once
 	err        error

@@ -22,7 +22,7 @@ const (
 	idleTime       = 5 * time.Minute
 )
 
-// CheckURL reports what is wrong with an address, and shows no password.
+// CheckURL reports the errors in an address. The error does not contain the password.
 func CheckURL(url string) error {
 	_, err := configure(&Options{URL: url})
 	return err
@@ -46,12 +46,12 @@ func configure(o *Options) (msdsn.Config, error) {
 	if config.DialTimeout <= 0 || config.DialTimeout > connectTimeout {
 		config.DialTimeout = connectTimeout
 	}
-	// The core retries, because it knows what is safe to retry.
+	// The core retries, because it has the information about which statements are safe to retry.
 	config.DisableRetry = true
 	return config, nil
 }
 
-// withoutURL is err without the URL, which net/url puts into it with the password.
+// withoutURL returns err without the URL, which net/url puts into it with the password.
 func withoutURL(err error) error {
 	if u, ok := errors.AsType[*url.Error](err); ok {
 		return u.Err
@@ -59,7 +59,7 @@ func withoutURL(err error) error {
 	return err
 }
 
-// placeOf is the address without secrets.
+// placeOf returns the address without secrets.
 func placeOf(c msdsn.Config) string {
 	u := url.URL{Scheme: "sqlserver", Host: c.Host}
 	if c.User != "" {
@@ -77,8 +77,8 @@ func placeOf(c msdsn.Config) string {
 	return u.String()
 }
 
-// connect makes the pools. It does not connect yet. The driver resets a session
-// (sp_reset_connection) with the first batch after it was taken from a pool.
+// connect creates the pools. It does not connect yet. The driver resets a session (sp_reset_connection) with the
+// first batch after it was taken from a pool.
 func (s *Store) connect(config msdsn.Config) {
 	pool := func(most int) *sql.DB {
 		c := mssql.NewConnectorConfig(config)
@@ -147,7 +147,7 @@ func (w *pendingConn) cut() {
 	}
 }
 
-// recordingDialer notes the network connection of each connect.
+// recordingDialer records the network connection of each connect.
 type recordingDialer struct{ mssql.Dialer }
 
 // DialContext implements mssql.Dialer.
@@ -163,7 +163,7 @@ func (d recordingDialer) DialContext(ctx context.Context, network, addr string) 
 	return wire, err
 }
 
-// server is what the server says about itself.
+// server holds the server's properties as the server reports them.
 type server struct {
 	version   string
 	major     int
@@ -181,7 +181,7 @@ const (
 	minLevel       = 130 // OPENJSON's
 )
 
-// greet asks for the server's version and settings, and rejects what is not supported.
+// greet queries the server's version and settings, and returns an error for a server that is not supported.
 func (s *Store) greet(ctx context.Context) error {
 	var v *server
 	if err := s.plain(ctx, s.db, s.sql.greet, func(rows *sql.Rows) error {
@@ -190,7 +190,7 @@ func (s *Store) greet(ctx context.Context) error {
 		if err := rows.Scan(&v.version, &edition, &v.edition, &v.level, &v.babelfish, &v.name, &v.versions); err != nil {
 			return err
 		}
-		v.major, _ = strconv.Atoi(strings.SplitN(v.version, ".", 2)[0]) // 0 is refused below
+		v.major, _ = strconv.Atoi(strings.SplitN(v.version, ".", 2)[0]) // on failure it is 0, which is rejected below
 		v.version += " (" + edition + ")"
 		return nil
 	}); err != nil {
@@ -222,14 +222,13 @@ func discard(c *sql.Conn) {
 	_ = c.Raw(func(any) error { return driver.ErrBadConn }) // returns that error
 }
 
-// flush closes the idle connections of a pool: if one broke, the others most likely did.
+// flush closes the idle connections of a pool: if one broke, the others probably broke too.
 func flush(db *sql.DB, most int) {
 	db.SetMaxIdleConns(-1)
 	db.SetMaxIdleConns(most)
 }
 
-// plain runs a query without parameters and without the head of a batch, because the tables
-// may not exist yet.
+// plain runs a query without parameters and without the head of a batch, because the tables do not always exist yet.
 func (s *Store) plain(ctx context.Context, on querier, query string, f func(rows *sql.Rows) error) error {
 	rows, err := on.QueryContext(ctx, query)
 	if err != nil {

@@ -111,7 +111,7 @@ func TestDescribe(t *testing.T) {
 	}
 }
 
-// TestExplain: Explain returns the plan of a statement, or that this login may see none.
+// TestExplain shows that Explain returns the plan of a statement, or that this login is not allowed to see one.
 func TestExplain(t *testing.T) {
 	t.Parallel()
 	shown, denied := "", false

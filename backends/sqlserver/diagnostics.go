@@ -11,10 +11,10 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// This file is what package diagnose uses of a Store, beside the exported methods that
-// package backends names.
+// This file has the methods of a Store that package diagnose uses, besides the exported methods that package backends
+// names.
 
-// Setup is how a Store uses its database.
+// Setup describes how a Store uses its database.
 type Setup struct {
 	Schema    string
 	Server    string // the version and edition
@@ -28,8 +28,8 @@ func (s *Store) Setup() Setup {
 	return Setup{Schema: s.o.Schema, Server: s.server.version, Name: s.server.name, Level: s.server.level, Babelfish: s.server.babelfish}
 }
 
-// Session runs f with a connection that no one uses after it: f can change settings that
-// no reset is sure to undo. Errors have the kinds that package backends names.
+// Session runs f with a connection that is not used again: f can change settings that a reset does not reliably undo.
+// Errors have the kinds that package backends names.
 func (s *Store) Session(ctx context.Context, f func(ctx context.Context, c *sql.Conn) error) error {
 	ctx, done := s.bound(ctx)
 	defer done()
@@ -49,9 +49,8 @@ func (s *Store) Rows(ctx context.Context, c *sql.Conn, query string, f func(rows
 // Statement returns the text of a file in sql/, without its comments.
 func (s *Store) Statement(name string) string { return in(s.o.Schema, body(name)) }
 
-// ReadCatalog reads what the catalogue has on a table: sql/describe.sql. It calls each of
-// sets with one result set, and begins again with the first after an error that may not
-// come back.
+// ReadCatalog reads the catalogue's entries for a table: sql/describe.sql. It calls each of sets with one result set.
+// After a temporary error it starts again with the first set.
 func (s *Store) ReadCatalog(ctx context.Context, schema, name string, sets ...func(rows *sql.Rows) error) error {
 	c := call{piece: s.sql.describe, args: []any{mssql.NVarCharMax(schema), mssql.NVarCharMax(name)}}
 	for _, read := range sets {
@@ -85,10 +84,10 @@ func (s *Store) ClaimBatch(queue string) string { return s.claimStatement(queue)
 // IsNarrow reports whether the column's texts can lack letters of Unicode.
 func IsNarrow(c backends.Column) bool { return narrow(c) }
 
-// Broken reports whether the connection is of no more use after the error.
+// Broken reports whether the connection is unusable after the error.
 func Broken(err error) bool { return broken(err) }
 
-// ErrorNumbers returns the numbers of all errors in a server's answer.
+// ErrorNumbers returns the numbers of all errors in a server's reply.
 func ErrorNumbers(err error) []int32 { return numbers(err) }
 
 // Message returns the texts of a server's errors with their numbers.

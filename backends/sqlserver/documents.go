@@ -13,16 +13,14 @@ import (
 	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
-// Lists go to the server as JSON documents that OPENJSON reads with the types that each
-// statement names. A field that is absent is NULL there. Documents hold no bytes: all bytes
-// of a list are one varbinary(max) argument, and the document has offsets and sizes. So
-// nothing has to be encoded and decoded.
+// Lists go to the server as JSON documents that OPENJSON reads with the types that each statement names. A missing
+// field is NULL there. Documents hold no bytes: all bytes of a list are one varbinary(max) argument, and the document
+// has offsets and sizes. So nothing has to be encoded and decoded.
 
-// maxRows is how many rows a document has at most.
+// maxRows is the maximum number of rows in a document.
 const maxRows = 1000
 
-// document is a list as an argument. It holds numbers and texts alone, at which json.Marshal
-// cannot fail.
+// document returns a list as an argument. It holds only numbers and texts, for which json.Marshal cannot fail.
 func document[T any](rows []T) mssql.NVarCharMax {
 	if rows == nil {
 		return "[]"
@@ -34,7 +32,7 @@ func document[T any](rows []T) mssql.NVarCharMax {
 	return mssql.NVarCharMax(b)
 }
 
-// chunks calls f with pieces of rows that one statement may have.
+// chunks calls f with parts of rows that fit one statement.
 func chunks[T any](rows []T, f func(from int, rows []T)) {
 	for from := 0; from < len(rows); from += maxRows {
 		f(from, rows[from:min(from+maxRows, len(rows))])
@@ -51,7 +49,7 @@ func (b *blob) add(bytes []byte) (start, size int64) {
 	return start, int64(len(bytes))
 }
 
-// bytes is the blob as an argument: never nil, which would be NULL.
+// bytes returns the blob as an argument: never nil, which would be NULL.
 func (b blob) bytes() []byte {
 	if b == nil {
 		return []byte{}
@@ -62,10 +60,10 @@ func (b blob) bytes() []byte {
 // longest is the longest span that is sent: the server cannot add longer ones to an instant.
 const longest = 50 * 365 * 24 * time.Hour
 
-// ms is d in milliseconds; 0 and less: 0.
+// ms returns d in milliseconds, and 0 if d is negative.
 func ms(d time.Duration) int64 { return max(core.MS(min(d, longest)), 0) }
 
-// some is n, or NULL if it is not positive.
+// some returns n, or NULL if it is not positive.
 func some(n int64) *int64 {
 	if n <= 0 {
 		return nil
@@ -73,8 +71,8 @@ func some(n int64) *int64 {
 	return &n
 }
 
-// instant is how a datetime2(6) is written, in UTC and for any language of the session. It is
-// rounded up, so that nothing is due before its time.
+// instant formats a time as a datetime2(6), in UTC and for any language of the session. It rounds up, so that nothing
+// is due before its time.
 func instant(t time.Time) string {
 	if u := t.Truncate(time.Microsecond); u.Before(t) {
 		t = u.Add(time.Microsecond)
@@ -89,7 +87,7 @@ func instant(t time.Time) string {
 	return t.Format("2006-01-02T15:04:05.000000")
 }
 
-// text is s, or NULL if it is empty.
+// text returns s, or NULL if it is empty.
 func text(s string) *string {
 	if s == "" {
 		return nil
@@ -158,7 +156,7 @@ type jobRow struct {
 	TTL *int64  `json:"ttl_ms,omitempty"`
 }
 
-// newJobRow is a job in a document, and its payload in the blob.
+// newJobRow returns a job as a row of a document, and adds its payload to the blob.
 func newJobRow(n int, j *backends.NewJob, payloads *blob) (jobRow, error) {
 	r := jobRow{N: n, Queue: j.Queue, Priority: j.Priority, Delay: some(ms(j.Delay)), Max: some(int64(j.MaxAttempts)), Timeout: some(ms(j.Timeout))}
 	if j.Delay <= 0 && !j.RunAt.IsZero() {
@@ -238,7 +236,7 @@ type idRow struct {
 	ID int64 `json:"id"`
 }
 
-// idRows are ids with their places in the list.
+// idRows returns ids with their indexes in the list.
 func idRows(ids []int64) []idRow {
 	rows := make([]idRow, len(ids))
 	for i, id := range ids {
@@ -257,7 +255,7 @@ type ownerRow struct {
 	Owner int64 `json:"owner"`
 }
 
-// listOf is a document of queues. Names are ASCII or no queue's.
+// listOf returns a document of queues. Names that are not ASCII belong to no queue.
 func listOf(queues []string) mssql.NVarCharMax {
 	rows := make([]queueRow, len(queues))
 	for i, q := range queues {

@@ -16,8 +16,8 @@ import (
 	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
-// readBack reads a document as OPENJSON does with the types that store_keyed.sql names. A field
-// that is absent or null is NULL. A number keeps all its digits.
+// readBack reads a document as OPENJSON does with the types that store_keyed.sql names. A field that is missing or
+// null is NULL. A number keeps all its digits.
 func readBack(t interface{ Fatal(...any) }, document mssql.NVarCharMax) []map[string]any {
 	d := json.NewDecoder(strings.NewReader(string(document)))
 	d.UseNumber()

@@ -25,10 +25,10 @@ import (
 type emulator struct {
 	url, schema string
 	translator  *translations
-	tables      map[string][]*answer // that somebody else owns: what the catalogue says of each
+	tables      map[string][]*answer // tables of other owners: what the catalogue lists for each
 
-	// lockTimeouts ends the wait for a lock as SET LOCK_TIMEOUT says. Without it a machine that
-	// stands still ends no wait.
+	// lockTimeouts ends the wait for a lock as SET LOCK_TIMEOUT requires. Without it a machine that stands still ends
+	// no wait.
 	lockTimeouts bool
 
 	gone atomic.Bool // the indexes of adopted tables
@@ -98,7 +98,7 @@ func (c *emulated) Close() error {
 	c.e.mu.Lock()
 	delete(c.e.conns, c)
 	c.e.mu.Unlock()
-	_ = c.pg.Close(context.Background()) // it may be broken
+	_ = c.pg.Close(context.Background()) // it is possibly broken
 	return nil
 }
 
@@ -286,7 +286,7 @@ func (c *emulated) filled(query string) (string, []any, error) {
 		}
 		return fmt.Sprintf("$%d::text::%s", i+1, v.kind)
 	})
-	// The translation was made for one schema.
+	// The translation is for one schema.
 	return strings.ReplaceAll(query, `"qsidecar".`, c.e.schema+"."), args, wrong
 }
 

@@ -20,14 +20,14 @@ import (
 
 var errClosed = errors.New("the database handle was closed")
 
-// againError says that something changed under a transaction, which must be run again.
+// againError means that something changed during a transaction, which must be run again.
 type againError struct{ why string }
 
 func (e *againError) Error() string { return e.why }
 
-// shortClaim is the error of a claim that changed fewer rows than it had picked. Babelfish
-// does not lock a row that is only picked, so another transaction was quicker there. On other
-// servers a trigger is the cause, and the last try fails as the first one did.
+// shortClaim returns the error of a claim that changed fewer rows than it had picked. Babelfish does not lock a row
+// that is only picked, so another transaction was faster there. On other servers a trigger is the cause, and the last
+// try fails as the first one did.
 func shortClaim(wanted int64, took int, babelfish bool) error {
 	why := core.ErrSilent.Error()
 	if babelfish {
@@ -36,7 +36,7 @@ func shortClaim(wanted int64, took int, babelfish bool) error {
 	return &againError{fmt.Sprintf("a claim was to take %d rows and took %d: %s", wanted, took, why)}
 }
 
-// numbers are the numbers of all errors in one answer of the server.
+// numbers returns the numbers of all errors in one reply of the server.
 func numbers(err error) (all []int32) {
 	var said mssql.Error
 	if !errors.As(err, &said) {
@@ -49,22 +49,22 @@ func numbers(err error) (all []int32) {
 	return all
 }
 
-// fromServer reports whether err is the server's answer and the connection is still good.
+// fromServer reports whether err is the server's reply and the connection is still good.
 func fromServer(err error) bool {
 	var said mssql.Error
 	return errors.As(err, &said) && !broken(err)
 }
 
-// again says whether, and how soon, to try again.
+// again is whether, and how soon, to try again.
 type again int
 
 const (
 	never again = iota
-	soon        // the same transaction is likely to succeed at once
+	soon        // the same transaction will probably succeed immediately
 	later       // the server lacks a resource for a while
 )
 
-// whenAgain is for errors before a COMMIT, after which nothing was written.
+// whenAgain classifies errors before a COMMIT, after which nothing was written.
 func whenAgain(err error) again {
 	if core.Known(err) {
 		return never
@@ -103,13 +103,13 @@ var throttledNumbers = []int32{
 	40197, 40501, 40613, 40143, 40540, 49918, 49919, 49920, 10928, 10929, 10936, 4060, 4221,
 	42108, 42109, // a serverless database wakes up
 	615, 921, 922, 926, 927, // it moves, recovers or is restored
-	701, 802, 8645, 8651, 1204, // memory; no room for a lock
+	701, 802, 8645, 8651, 1204, // memory; no memory for a lock
 	17197, 17830, 18401, // login timeout; upgrading
 }
 
-// insertRace reports whether two transactions inserted one row of this package's own tables
-// at the same time. That happens if the server has no key-range locks (Babelfish), or if the
-// row was passed over as locked (a lease). The second transaction finds it at its next try.
+// insertRace reports whether two transactions inserted one row of this package's own tables at the same time. That
+// happens if the server has no key-range locks (Babelfish), or if the row was passed over as locked (a lease). The
+// second transaction finds it at its next try.
 func insertRace(err error) bool {
 	var said mssql.Error
 	if !errors.As(err, &said) || said.Number != 2627 && said.Number != 2601 {
@@ -132,10 +132,10 @@ func broken(err error) bool {
 		errors.As(err, &stream) || errors.As(err, &fatal) ||
 		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) ||
 		errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone) ||
-		strings.Contains(err.Error(), "failed to send") // the driver keeps the cause's text alone
+		strings.Contains(err.Error(), "failed to send") // the driver keeps only the cause's text
 }
 
-// withKind gives an error its kind and a text that helps.
+// withKind adds to an error its kind and a text that helps.
 func (s *Store) withKind(err error) error {
 	if err == nil || core.Known(err) {
 		return err
@@ -153,7 +153,7 @@ func (s *Store) withKind(err error) error {
 		if slices.Contains(deniedNumbers, said.Number) {
 			return backends.Denied(fmt.Errorf("%s: %w", s.place, err))
 		}
-		if slices.Contains([]int32{1101, 1105, 9002}, said.Number) { // its files, or its log
+		if slices.Contains([]int32{1101, 1105, 9002}, said.Number) { // the database's files, or its log, are full
 			return backends.DiskFull(fmt.Errorf("%s: %w", s.place, err))
 		}
 		return backends.Unavailable(fmt.Errorf("%s: %w", s.place, err))
@@ -181,7 +181,7 @@ func unreachable(err error) bool {
 	return false
 }
 
-// words are the texts of all errors in an answer, each once.
+// words returns the texts of all errors in a reply, each once.
 func words(e mssql.Error) string {
 	all := e.All
 	if len(all) == 0 {
@@ -211,8 +211,8 @@ const (
 	refused              // the database refuses this change
 )
 
-// kindOf says what the server's errors mean for a caller. An error that a trigger raises, by
-// THROW, by RAISERROR or by its own failure, is a refusal, whatever its number.
+// kindOf returns what the server's errors mean for a caller. An error that a trigger raises, by THROW, by RAISERROR
+// or by its own failure, is a refusal, whatever its number.
 func kindOf(e mssql.Error) kind {
 	all := append([]mssql.Error{e}, e.All...)
 	some := func(is func(e mssql.Error) bool) bool { return slices.ContainsFunc(all, is) }
@@ -228,8 +228,8 @@ func kindOf(e mssql.Error) kind {
 	return internal
 }
 
-// fromUserCode reports whether the error was raised in a procedure, a trigger or a function
-// that is neither the server's nor this package's.
+// fromUserCode reports whether the error was raised in a procedure, a trigger or a function that belongs neither to
+// the server nor to this package.
 func fromUserCode(procedure string) bool {
 	switch strings.ToLower(procedure) {
 	case "", "sp_executesql", "sp_getapplock", "qsidecar_now":
@@ -250,14 +250,14 @@ var refusedNumbers = []int32{
 // deniedNumbers are errors of logins.
 var deniedNumbers = []int32{18452, 18456, 18461, 18470, 18486, 18487, 18488, 4064, 40532, 40615, 40914}
 
-// isDown reports whether an error says that the database is unavailable or read-only.
+// isDown reports whether an error means that the database is unavailable or read-only.
 func isDown(n int32) bool {
 	switch n {
 	case 1205, 1222, 3960, 3961, 601, // conflicts that outlasted the tries
 		3906, 3908, 978, 976, 979, 982, 983, // read-only: a standby, a secondary, a restore
 		954, 955, 988, // a mirror; no quorum
 		1101, 1105, 9001, 9002, 40544, 1132, 1827, // full: files, log, quota
-		911, 924, 942, 945, 952, 5120, 824, 823, 825, // the database is not there, or not readable
+		911, 924, 942, 945, 952, 5120, 824, 823, 825, // the database does not exist, or is not readable
 		6005, 6006, 596, 17142, 17887, 18451, // shutting down, killed
 		40549, 40550, 40551, 40552, 40553, // Azure ended the session
 		-2:
@@ -266,7 +266,7 @@ func isDown(n int32) bool {
 	return slices.Contains(throttledNumbers, n) || slices.Contains(deniedNumbers, n)
 }
 
-// retryCause is the cause of a retry; see backends.RetryCauses.
+// retryCause returns the cause of a retry; see backends.RetryCauses.
 func retryCause(err error) int {
 	switch {
 	case broken(err):
@@ -277,8 +277,7 @@ func retryCause(err error) int {
 	return backends.RetryOther
 }
 
-// throttledWait is the least wait before a transaction is tried again that the server was
-// too short of something for.
+// throttledWait is the minimum wait before a transaction is tried again for which the server lacked a resource.
 const throttledWait = 100 * time.Millisecond
 
 // Retry implements core.Driver.

@@ -156,8 +156,8 @@ func TestARefusalIsNotTriedAgain(t *testing.T) {
 	}
 }
 
-// TestALostCommitIsFoundOut shows that the row of its lane has the outcome of a commit, even if the
-// question fails several times.
+// TestALostCommitIsFoundOut shows that the row that the transaction reserved in qsidecar_commits has the outcome of a
+// commit, even if the query fails several times.
 func TestALostCommitIsFoundOut(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -180,7 +180,7 @@ func TestALostCommitIsFoundOut(t *testing.T) {
 				case 1:
 					return nil, io.ErrUnexpectedEOF
 				case 2:
-					return nil, said(1222, "Lock request time out period exceeded.") // the session is still at it
+					return nil, said(1222, "Lock request time out period exceeded.") // the session still runs
 				}
 				return []*answer{rowOf(c.found)}, nil
 			}
@@ -190,7 +190,7 @@ func TestALostCommitIsFoundOut(t *testing.T) {
 		if !c.want(err) || asked != 3 || err == nil && len(r.Writes) != 1 {
 			t.Errorf("%s: %+v, %v, asked %d times", name, r, err, asked)
 		}
-		// The lane's row may still be locked, so the next transaction has another lane.
+		// The row is possibly still locked, so the next transaction uses another one.
 		if _, err := s.Commit(t.Context(), backends.Batch{}); err != nil || sent.opened.Load() < 2 {
 			t.Errorf("%s: %v, %d connections", name, err, sent.opened.Load())
 		}

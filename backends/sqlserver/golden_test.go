@@ -13,8 +13,8 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// goldens are all batches as they are sent: one for each piece, which ends with the mark of a
-// commit if it writes, and some of several pieces.
+// goldens returns all batches as they are sent: one for each piece, which ends with the mark of a commit if it
+// writes, and some of several pieces.
 func goldens() map[string]string {
 	s := render(defaultSchema)
 	all := map[string]string{

@@ -9,11 +9,11 @@ import (
 	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
-// Heartbeat implements backends.Backend. It has a connection of its own, so that no commit
-// delays it. To send one twice only moves its counter twice.
+// Heartbeat implements backends.Backend. It has a connection of its own, so that no commit delays it. Sending a
+// heartbeat twice only increases its counter twice.
 func (s *Store) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.HeartbeatResult, error) {
 	var p backends.HeartbeatResult
-	maybe := false // it may have been written
+	maybe := false // the heartbeat is possibly written
 	err := s.Again(ctx, func(ctx context.Context) error {
 		c, err := s.heartbeats.Conn(ctx)
 		if err != nil {
@@ -38,7 +38,7 @@ func (s *Store) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.H
 	return backends.HeartbeatResult{}, err
 }
 
-// heartbeatCall is the call that writes a heartbeat.
+// heartbeatCall returns the call that writes a heartbeat.
 func (s *Store) heartbeatCall(b backends.Heartbeat, p *backends.HeartbeatResult) call {
 	piece := map[backends.HeartbeatKind]*piece{backends.HeartbeatJoin: s.sql.join, backends.HeartbeatRenew: s.sql.renew, backends.HeartbeatLeave: s.sql.leave}[b.Kind]
 	return call{piece, []any{int64(b.Host), b.RowName(), ms(b.Timeout)}, []reader{

@@ -11,7 +11,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
-// inspection asks a Store. It implements core.Reader.
+// inspection queries a Store. It implements core.Reader.
 type inspection struct{ *Store }
 
 // Count implements core.Reader.
@@ -68,8 +68,7 @@ func (q inspection) statsOf(ctx context.Context, queues []string, all []backends
 	})}})
 }
 
-// age is how long ago an instant was: a millisecond at least, because 0 means that there
-// is none.
+// age returns the time since an instant: at least a millisecond, because 0 means that there is none.
 func age(now time.Time, at sql.NullTime) time.Duration {
 	if !at.Valid {
 		return 0
@@ -77,7 +76,7 @@ func age(now time.Time, at sql.NullTime) time.Duration {
 	return max(now.Sub(at.Time), time.Millisecond)
 }
 
-// listPlace is where a list of jobs goes on.
+// listPlace is the position at which a list of jobs continues.
 type listPlace struct {
 	priority int16
 	position int64
@@ -100,7 +99,7 @@ func (q inspection) Place(ctx context.Context, p backends.Peek, id int64) (place
 		at := map[backends.State]sql.NullTime{
 			backends.StateScheduled: run, backends.StateClaimed: claimed, backends.StateDone: finished, backends.StateDead: finished,
 		}[p.State]
-		if at.Valid { // it may have left the state
+		if at.Valid { // NULL if the job has left the state
 			from.at = instant(at.Time)
 		}
 		return nil

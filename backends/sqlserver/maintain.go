@@ -54,7 +54,7 @@ func (t *tx) Promote(ctx context.Context, _ core.Due, limit int, promoted func(q
 	return seen, err
 }
 
-// rowsInto is a reader of locked claims.
+// rowsInto returns a reader of locked claims.
 func rowsInto(all *[]*core.Row) reader {
 	return each(func(rows *sql.Rows) error {
 		r, err := scanRow(rows)
@@ -100,7 +100,7 @@ func (t *tx) Forget(context.Context, core.Due) error {
 	return nil
 }
 
-// Prune implements core.Maintainer. It always begins with what expired first.
+// Prune implements core.Maintainer. It always begins with the rows that expired first.
 func (t *tx) Prune(ctx context.Context, what core.Pruned, _ time.Time, limit int) (deleted, found int, last time.Time, err error) {
 	p := t.s.sql.pruneJobs
 	if what == core.PruneKeys {

@@ -188,8 +188,8 @@ func body1(b string) string {
 	return b
 }
 
-// TestBabelfish shows that the package knows what differs there: a hash follows the name of
-// each index, and no hint locks a row that is only read.
+// TestBabelfish shows that the package handles the differences there: a hash follows the name of each index, and no
+// hint locks a row that is only read.
 func TestBabelfish(t *testing.T) {
 	t.Parallel()
 	for _, b := range migrate.Batches(migrate.SQL("jobs", "", 0)) {

@@ -10,19 +10,19 @@ import (
 	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
-// findOutFor is how long the last question about an outcome may take.
+// findOutFor bounds the last query about an outcome.
 const findOutFor = 2 * time.Second
 
 // lane is a row of qsidecar_commits, which one transaction at a time writes.
 type lane struct {
 	id        int32
-	number    int64 // of the transaction that has it
-	abandoned bool  // its row may be locked for a while: another one takes its place
+	number    int64 // of the transaction that uses it
+	abandoned bool  // its row is possibly locked for a while: a new one replaces it
 }
 
 func (s *Store) newLane() *lane { return &lane{id: s.laneCount.Add(1)} }
 
-// takeLane gives a lane with its next number. There are as many as connections.
+// takeLane waits for a free element of s.lanes and increments its number. There are as many of them as connections.
 func (s *Store) takeLane(ctx context.Context) (*lane, error) {
 	select {
 	case l := <-s.lanes:
@@ -40,8 +40,8 @@ func (s *Store) giveLane(l *lane) {
 	s.lanes <- l
 }
 
-// findOut learns whether a commit happened whose answer got lost. If ctx has ended it tries
-// once more, with a little time of its own.
+// findOut finds out whether a commit happened whose reply was lost. If ctx has ended it tries once more, with a
+// timeout of findOutFor.
 func (s *Store) findOut(ctx context.Context, l *lane, cause error) error {
 	for wait := 5 * time.Millisecond; ; wait = min(2*wait, time.Second) {
 		last := ctx.Err() != nil
@@ -61,8 +61,8 @@ func (s *Store) findOut(ctx context.Context, l *lane, cause error) error {
 	}
 }
 
-// sealed asks once. If the commit did not happen, a later number is written, so that it
-// cannot happen any more.
+// sealed sends one query. If the commit did not happen, it writes a later number, so that the commit cannot happen
+// any more.
 func (s *Store) sealed(ctx context.Context, last bool, l *lane) (happened bool, err error) {
 	if last {
 		var cancel context.CancelFunc

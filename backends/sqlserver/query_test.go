@@ -7,8 +7,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// TestManyParameters shows that statements with more parameters than a batch may have go in
-// several batches.
+// TestManyParameters shows that statements with more parameters than the limit of a batch go in several batches.
 func TestManyParameters(t *testing.T) {
 	t.Parallel()
 	batches := 0

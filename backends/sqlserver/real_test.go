@@ -26,9 +26,9 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
-// onReal calls f for each database of a real SQL Server that tests may use. If the address names
-// the database master, these are two new ones, one with row versions and one without. Otherwise
-// it is the named one. Without an address the test logs that it did not run.
+// onReal calls f for each database of a real SQL Server that tests can use. If the address names the database master,
+// these are two new ones, one with row versions and one without. Otherwise it is the named one. Without an address
+// the test logs that it did not run.
 func onReal(t *testing.T, f func(t *testing.T, url string)) {
 	t.Helper()
 	at := os.Getenv(envURL)
@@ -105,7 +105,7 @@ func (c *cable) cut() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, conn := range c.conns {
-		_ = conn.Close() // it may be closed
+		_ = conn.Close() // it can be closed already
 	}
 	c.conns = nil
 }
@@ -195,7 +195,7 @@ func TestOnSQLServer(t *testing.T) {
 		t.Run("ManyMakeTheTables", func(t *testing.T) { manyMakeTheTables(t, Options{URL: url, Schema: "at_once"}) })
 		t.Run("MigrationsByHand", func(t *testing.T) {
 			beside(t, url, "IF DATABASE_PRINCIPAL_ID('by_hand') IS NULL EXEC (N'CREATE ROLE by_hand')")
-			for range 2 { // what is there is left alone
+			for range 2 { // existing objects are left alone
 				beside(t, url, migrate.Batches(migrate.SQL("by_hand", "by_hand", 0))...)
 			}
 			open(t, Options{URL: url, Schema: "by_hand"})
@@ -249,7 +249,7 @@ func TestWorkflow(t *testing.T) {
 	}
 }
 
-// manyMakeTheTables shows that several sidecars can start at once.
+// manyMakeTheTables shows that several sidecars can start at the same time.
 func manyMakeTheTables(t *testing.T, o Options) {
 	var wg sync.WaitGroup
 	errs := make([]error, 6)

@@ -9,7 +9,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends/sqlserver/migrate"
 )
 
-// Short names of what the statements use of package migrate.
+// Short names for the parts of package migrate that the statements use.
 var (
 	in        = migrate.In
 	quoteName = migrate.QuoteName
@@ -18,8 +18,7 @@ var (
 
 const migrateFor = 5 * time.Minute
 
-// migrate creates the tables, or updates them to migrate.Latest. Any number of sidecars
-// can do so at once.
+// migrate creates the tables, or updates them to migrate.Latest. Any number of sidecars can do so at the same time.
 func (s *Store) migrate(ctx context.Context) error {
 	meta, err := migrate.Read(ctx, s.db, s.place, s.o.Schema)
 	if err == nil && meta.Version < migrate.Latest {

@@ -67,7 +67,7 @@ func rowOf(values ...driver.Value) *answer {
 	return &answer{make([]string, len(values)), [][]driver.Value{values}}
 }
 
-// greeted answers what a Store asks when it is opened, and passes the rest to f.
+// greeted answers the queries of a Store that is being opened, and passes the others to f.
 func greeted(f func(query string) ([]*answer, error)) func(query string) ([]*answer, error) {
 	return func(query string) ([]*answer, error) {
 		switch {
@@ -88,7 +88,7 @@ func scriptedStore(t *testing.T, f func(query string) ([]*answer, error)) (*Stor
 		driver: s.connector}), s
 }
 
-// said is an error as the driver makes it from the server's messages.
+// said returns an error as the driver creates it from the server's messages.
 func said(number int32, message string, more ...mssql.Error) mssql.Error {
 	e := mssql.Error{Number: number, Class: 16, State: 1, Message: message, ServerName: "db", LineNo: 1}
 	e.All = append(append([]mssql.Error{}, more...), e)

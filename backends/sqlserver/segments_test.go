@@ -21,8 +21,8 @@ func holds(rows []segmentRow, priority int16, position int64) (n int) {
 	return n
 }
 
-// TestSegments shows that each place of an index is in the pieces as often as in the segments
-// that they are made from, and that the pieces keep their order.
+// TestSegments shows that each position of an index is in the pieces as often as in the segments that they come from,
+// and that the pieces keep their order.
 func TestSegments(t *testing.T) {
 	t.Parallel()
 	urgency := rapid.OneOf(rapid.Int32Range(-3, 3), rapid.SampledFrom([]int32{cursor.Beginning.Urgency, mostUrgent, mostUrgent + 1, leastUrgent - 1, leastUrgent, cursor.End.Urgency}))

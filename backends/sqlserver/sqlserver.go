@@ -2,7 +2,7 @@
 //
 // A Store embeds core.Store, which orchestrates. This package implements core.Driver (engine)
 // and core.Tx (tx): its SQL, its error classes, and how it finds out what became of a commit.
-// It may use packages backends, backends/internal/core and go-mssqldb.
+// It uses only packages backends, backends/internal/core and go-mssqldb.
 //
 // Start reading with tx.go and with type piece in statements.go. The statements are in sql/,
 // one file each. Lists go to the server as JSON documents (documents.go).
@@ -52,7 +52,7 @@ type Options struct {
 	// sqlserver://USER@HOST:PORT?database=NAME or sqlserver://USER@HOST/INSTANCE?database=NAME.
 	URL string
 
-	// Password replaces the URL's if it is not empty.
+	// Password, if not empty, replaces the URL's.
 	Password string
 
 	// Schema holds the tables. Letters, digits and _, not beginning with a digit,
@@ -69,12 +69,12 @@ type Options struct {
 	// Look opens the database for Examine only: nothing in it is created or changed.
 	Look bool
 
-	// Log gets what no error reports. Defaults to discarding it.
+	// Log receives what is not reported as an error. It defaults to discarding it.
 	Log *slog.Logger
 
-	dialer  mssql.Dialer                            // tests cut connections with it
-	driver  func(*mssql.Connector) driver.Connector // tests replace the server with it
-	connect time.Duration                           // limit of a connect, including the login; tests shorten it
+	dialer  mssql.Dialer                            // for tests that cut connections
+	driver  func(*mssql.Connector) driver.Connector // for tests that replace the server
+	connect time.Duration                           // limit of a connect, including the login; shorter in tests
 }
 
 const (
@@ -101,12 +101,12 @@ type Store struct {
 	handle     int64   // this Store in qsidecar_commits
 	opened     time.Time
 	lanes      chan *lane
-	laneCount  atomic.Int32 // number of lanes so far
+	laneCount  atomic.Int32 // number of rows used in qsidecar_commits so far
 	hintless   atomic.Bool  // statements of adopted tables have no hints; see withoutHints
 
 	closing sync.Once
 	closed  error                             // of the first Close
-	fault   atomic.Pointer[func(before bool)] // tests break commits with it
+	fault   atomic.Pointer[func(before bool)] // for tests that break commits
 }
 
 var _ interface {
@@ -190,7 +190,7 @@ func (s *Store) Close() error {
 	return s.closed
 }
 
-// random is a number that no other process has.
+// random returns a number that is unique to this process.
 func random() int64 {
 	var b [8]byte
 	rand.Read(b[:]) // never fails

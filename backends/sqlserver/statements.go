@@ -10,17 +10,17 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// The statements. The comment of each says what it does, and declares its parameters and how
-// many result sets it gives.
+// The statements. The comment of each describes it, and declares its parameters and how
+// many result sets it returns.
 //
 //go:embed sql/*.sql
 var files embed.FS
 
-// A piece is a part of a batch. Its parameters and variables begin with a word of its own, so
+// A piece is a part of a batch. Its parameters and variables begin with its own prefix, so
 // that different pieces can go into one batch.
 //
 // The cost of a piece must follow from its text, not from the server's statistics. The server
-// keeps plans, and a table that was empty when a plan was made can hold millions of rows a
+// keeps plans, and a table that was empty when it created a plan can hold millions of rows a
 // minute later. So there are two ways to reach a table:
 //   - through a named index, by a seek (FORCESEEK), in the index's own order, with a TOP if
 //     the number of rows has no other bound;
@@ -35,7 +35,7 @@ type piece struct {
 	sets   int // result sets
 	text   string
 
-	adopted bool // for adopted tables: it may use what knowing declares
+	adopted bool // for adopted tables: it can use the declarations of knowing
 }
 
 type param struct{ name, kind string }
@@ -62,8 +62,8 @@ type statements struct {
 	all                                    []*piece
 }
 
-// claimTail is the end of a claim. It uses two expressions more than once: whether the
-// delivery does not count yet, and the deadline of the run.
+// claimTail completes the end of a claim. The end uses two expressions more than once: whether the delivery does not
+// count yet, and the deadline of the run.
 var claimTail = strings.NewReplacer(
 	"{uncharged}", "CASE WHEN s.ahead = 1 AND j.unrecorded < COALESCE(j.max_attempts, p.max_attempts) THEN 1 ELSE 0 END",
 	"{deadline}", "DATEADD(second, CONVERT(int, COALESCE(j.timeout_ms, p.timeout_ms) / 1000), "+
@@ -77,22 +77,22 @@ var fragments = strings.NewReplacer(
 	// the assignments that end a claim
 	"{unclaimed}", `ahead = 0, token_host = NULL, token_number = NULL, owner = NULL, lease_ms = NULL,
   deadline = NULL, due_at = NULL, claimed_at = NULL, worker = NULL`,
-	// what scanRow reads of a claimed row
+	// the columns of a claimed row that scanRow reads
 	"{claim}", `j.id, j.queue, COALESCE(j.[key], N'') AS name, j.priority, j.position, j.fence,
   j.token_host, j.token_number, j.owner, COALESCE(j.lease_ms, 0) AS lease_ms, j.attempts, j.claim_max, j.losses, j.backoff_ms, j.backoff_max_ms,
   j.ahead, j.unrecorded, CASE WHEN j.keep_ms IS NULL THEN 0 ELSE 1 END AS kept, CASE WHEN j.worker IS NULL THEN 0 ELSE 1 END AS has_worker`,
 )
 
-// raw is a file as it is.
+// raw returns the text of a file.
 func raw(name string) string {
 	b, err := files.ReadFile("sql/" + name + ".sql")
 	if err != nil {
-		panic(err) // it is embedded
+		panic(err) // impossible: the file is embedded
 	}
 	return string(b)
 }
 
-// body is a file without its comments.
+// body returns the text of a file without its comments.
 func body(name string) string {
 	var b strings.Builder
 	for line := range strings.Lines(raw(name)) {
@@ -142,8 +142,8 @@ func render(schema string) *statements {
 // pastLocks are the hints by which a query passes over rows that others have locked.
 const pastLocks = ", READPAST, READCOMMITTEDLOCK"
 
-// readVersions makes the statements that count and list jobs read committed row versions.
-// They then do not wait for locks. The database must have READ_COMMITTED_SNAPSHOT on.
+// readVersions lets the statements that count and list jobs read committed row versions. They then do not wait for
+// locks. The database must have READ_COMMITTED_SNAPSHOT on.
 func (s *statements) readVersions() {
 	looks := append(slices.Collect(maps.Values(s.count)), s.stats, s.queues, s.peekReady, s.peekScheduled, s.peekClaimed, s.peekFinished)
 	for _, p := range looks {
@@ -163,7 +163,7 @@ func declare(p *piece, file string) {
 			p.params = append(p.params, param{words[1][1:], strings.Join(words[2:], " ")})
 		case words[1] == "sets":
 			if _, err := fmt.Sscan(words[2], &p.sets); err != nil {
-				panic(fmt.Sprintf("%s.sql: %q", p.name, line)) // a test renders all
+				panic(fmt.Sprintf("%s.sql: %q", p.name, line)) // impossible: a test renders all pieces
 			}
 		}
 	}
@@ -171,8 +171,8 @@ func declare(p *piece, file string) {
 
 var states = []backends.State{backends.StateReady, backends.StateScheduled, backends.StateClaimed, backends.StateDone, backends.StateDead}
 
-// of is how a state's rows are found. The conditions are those of a filtered index, which a
-// parameter in their place would not match.
+// of maps a state to the way to find its rows. The conditions are those of a filtered index. The index would not
+// match a parameter instead of a constant.
 var of = map[backends.State]struct{ index, where, order string }{
 	backends.StateReady:     {"qsidecar_ready", "j.state = 'waiting' AND j.run_at IS NULL", "j.priority DESC, j.position"},
 	backends.StateScheduled: {"qsidecar_delayed", "j.state = 'waiting' AND j.run_at IS NOT NULL", "j.run_at, j.id"},

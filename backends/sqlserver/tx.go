@@ -20,8 +20,8 @@ type tx struct {
 	wrong error // of a call that could not be queued
 	wrote bool  // something was written, so that its commit has a number
 
-	asked   bool    // the question about the sidecar was queued
-	alive   bool    // the answer: the sidecar that the transaction claims for is alive
+	asked   bool    // the query about the sidecar was queued
+	alive   bool    // its result: the sidecar that the transaction claims for is alive
 	returns []int64 // of o.Queues
 }
 
@@ -38,9 +38,8 @@ func (e engine) Transact(ctx context.Context, o core.TxOptions, f func(ctx conte
 	return core.Transact(ctx, func() (*tx, error) { return e.begin(ctx, o) }, f)
 }
 
-// begin takes a connection and starts a transaction. What can be proven about the queues is
-// proven first, because that needs a connection of its own: a transaction that waited for a
-// second connection could wait forever.
+// begin takes a connection and starts a transaction. It first proves what can be proven about the queues, because
+// that needs a connection of its own: a transaction that waited for a second connection could wait forever.
 func (s *Store) begin(ctx context.Context, o core.TxOptions) (*tx, error) {
 	s.prove(ctx, o.Queues)
 	l, err := s.takeLane(ctx)
@@ -60,12 +59,12 @@ func (s *Store) begin(ctx context.Context, o core.TxOptions) (*tx, error) {
 	return t, nil
 }
 
-// add queues a piece. read gets its result sets.
+// add queues a piece. read receives its result sets.
 func (t *tx) add(p *piece, read []reader, args ...any) {
 	t.calls = append(t.calls, call{p, args, read})
 }
 
-// run sends a piece behind what is queued.
+// run sends a piece after the queued ones.
 func (t *tx) run(ctx context.Context, p *piece, read []reader, args ...any) error {
 	t.add(p, read, args...)
 	return t.send(ctx)
@@ -74,8 +73,8 @@ func (t *tx) run(ctx context.Context, p *piece, read []reader, args ...any) erro
 // brief reports whether the transaction does not wait long for rows that others have locked.
 func (t *tx) brief() bool { return t.o.AdoptedWrites || t.o.AdoptedClaims }
 
-// send has the server carry out what is queued, in one batch as far as the calls go
-// together. The last piece of each batch numbers the commit of a transaction that wrote.
+// send sends the queued pieces, in one batch as far as they fit together. The last piece of each batch numbers the
+// commit of a transaction that wrote.
 func (t *tx) send(ctx context.Context) error {
 	calls, wrong := t.calls, t.wrong
 	t.calls, t.wrong = nil, nil
@@ -104,11 +103,10 @@ func (t *tx) send(ctx context.Context) error {
 	return nil
 }
 
-// maxParameters is how many parameters a batch has at most: sp_executesql takes 2100.
+// maxParameters is the maximum number of parameters of a batch: sp_executesql takes 2100.
 const maxParameters = 2000
 
-// together is how many of the calls go into one batch. The variables of a piece that comes
-// twice would clash.
+// together returns how many of the calls go into one batch. The variables of a piece that occurs twice would clash.
 func together(calls []call) int {
 	seen, parameters := map[string]bool{}, 0
 	for n, c := range calls {
@@ -120,8 +118,8 @@ func together(calls []call) int {
 	return len(calls)
 }
 
-// Flush implements core.Tx. A transaction that claims also asks whether its sidecar is alive
-// and, behind the claims, how often jobs of their queues were given back.
+// Flush implements core.Tx. A transaction that claims also queries whether its sidecar is alive and, after the
+// claims, how often jobs of their queues were returned.
 func (t *tx) Flush(ctx context.Context) error {
 	if t.o.Sidecar != 0 && (!t.asked || len(t.calls) > 0 && len(t.o.Queues) > 0) {
 		t.ask()
@@ -132,7 +130,7 @@ func (t *tx) Flush(ctx context.Context) error {
 	return t.evicted()
 }
 
-// ask queues the question about the sidecar and the queues of the claims.
+// ask queues the query about the sidecar and the queues of the claims.
 func (t *tx) ask() {
 	t.asked, t.returns = true, make([]int64, len(t.o.Queues))
 	t.add(t.s.sql.host, []reader{one(&t.alive), returnsInto(t.returns)}, int64(t.o.Sidecar), listOf(t.o.Queues))
@@ -157,9 +155,8 @@ func (t *tx) Rollback(ctx context.Context, cause error) {
 	t.s.giveLane(t.lane)
 }
 
-// rollback leaves the transaction: by a ROLLBACK if the connection is still good, or else by
-// closing it. It has time of its own, because ctx may have ended. XACT_ABORT has ended the
-// transaction after most errors.
+// rollback ends the transaction: by a ROLLBACK if the connection is still good, or else by closing it. It has its own
+// timeout, because ctx may have ended. XACT_ABORT has ended the transaction after most errors.
 func (t *tx) rollback(ctx context.Context, cause error) {
 	defer t.close()
 	if broken(cause) {
@@ -174,23 +171,23 @@ func (t *tx) rollback(ctx context.Context, cause error) {
 	}
 }
 
-// close gives the connection back.
+// close returns the connection to the pool.
 func (t *tx) close() {
 	if err := t.c.Close(); err != nil && !errors.Is(err, sql.ErrConnDone) {
 		t.s.log.Debug("giving a connection back", "place", t.s.place, "error", err)
 	}
 }
 
-// abandon closes the connection and gives up its lane: the server may keep the transaction,
-// with the lock on the lane's row, until it notices.
+// abandon closes the connection and marks its row of qsidecar_commits as abandoned: the server can keep the transaction,
+// with the lock on that row, until it notices.
 func (t *tx) abandon() {
 	discard(t.c)
 	flush(t.s.db, t.s.o.MaxConnections-1)
 	t.lane.abandoned = true
 }
 
-// Commit implements core.Tx. If the answer is lost, another connection finds out whether the
-// number of the commit exists.
+// Commit implements core.Tx. If the reply is lost, another connection finds out whether the number of the commit
+// exists.
 func (t *tx) Commit(ctx context.Context) error {
 	if len(t.calls) > 0 || t.wrong != nil {
 		if err := t.Flush(ctx); err != nil {
@@ -218,8 +215,7 @@ func (t *tx) Commit(ctx context.Context) error {
 	return t.s.findOut(ctx, t.lane, err)
 }
 
-// Read implements core.Driver. Each question is a batch of its own, outside of any
-// transaction.
+// Read implements core.Driver. Each query is a batch of its own, outside of any transaction.
 func (e engine) Read(ctx context.Context, f func(ctx context.Context, r core.Reader) error) error {
 	return f(ctx, inspection(e))
 }

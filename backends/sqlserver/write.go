@@ -8,8 +8,8 @@ import (
 	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
-// Insert implements core.Writer. If one of the jobs has a key, all take the statement that
-// knows keys, so that they keep their order.
+// Insert implements core.Writer. If one of the jobs has a key, all use the statement with keys, so that they keep
+// their order.
 func (t *tx) Insert(jobs []*core.NewJob) (pending bool) {
 	p, read := t.s.sql.store, readStored
 	if slices.ContainsFunc(jobs, func(j *core.NewJob) bool { return j.Key != "" }) {
@@ -29,7 +29,7 @@ func (t *tx) Insert(jobs []*core.NewJob) (pending bool) {
 	return false
 }
 
-// readStored reads the answer of store.sql.
+// readStored returns a reader of the result of store.sql.
 func readStored(jobs []*core.NewJob) reader {
 	return each(func(rows *sql.Rows) error {
 		var n int
@@ -46,8 +46,8 @@ func readStored(jobs []*core.NewJob) reader {
 	})
 }
 
-// readStoredKeyed reads the answer of store_keyed.sql. A job that it does not name should
-// have been stored.
+// readStoredKeyed returns a reader of the result of store_keyed.sql. It reports an error for a job that the result
+// does not name.
 func readStoredKeyed(jobs []*core.NewJob) reader {
 	return func(rows *sql.Rows) error {
 		answered := make([]bool, len(jobs))
@@ -119,7 +119,7 @@ func (t *tx) lock(queue string, ids []int64, found func(*core.Row)) {
 	})
 }
 
-// scanRow reads a cause and what {claim} stands for in the pieces.
+// scanRow reads a cause and the columns of {claim}.
 func scanRow(rows *sql.Rows) (*core.Row, error) {
 	var r core.Row
 	var host, number, owner, lease, backoff, backoffMax int64
@@ -135,7 +135,7 @@ func scanRow(rows *sql.Rows) (*core.Row, error) {
 	return &r, nil
 }
 
-// Change implements core.Writer. Claims that end with success take the statement of Ack.
+// Change implements core.Writer. Claims that end with success use the statement of Ack.
 func (t *tx) Change(rows []*core.Row, changed func(*core.Row), gaveBack func(queue string, returns int64)) {
 	var acked, ended, renewed []*core.Row
 	for _, r := range rows {
@@ -205,7 +205,7 @@ func (t *tx) endRows(all []*core.Row, changed func(*core.Row), gaveBack func(que
 	})
 }
 
-// newEndingRow is a claim that ends without success, in the form that the server reads.
+// newEndingRow returns a claim that ends without success, in the form that the server reads.
 func newEndingRow(n int, r *core.Row) endingRow {
 	c := &r.Change
 	x := endingRow{
@@ -228,8 +228,8 @@ func newEndingRow(n int, r *core.Row) endingRow {
 	return x
 }
 
-// changes reads the numbers of the rows that a statement changed. Babelfish locks no row
-// that is only read, so another transaction may have been quicker there.
+// changes returns a reader of the numbers of the rows that a statement changed. Babelfish does not lock a row that is
+// only read, so another transaction can be faster there.
 func (t *tx) changes(all []*core.Row, changed func(*core.Row)) reader {
 	return func(rows *sql.Rows) error {
 		n := 0

@@ -101,7 +101,7 @@ var columnKinds = map[string]backends.ColumnKind{
 // latin1 matches collations whose code page is Windows-1252.
 var latin1 = regexp.MustCompile(`^(SQL_)?Latin1_General_(CP1_|1|C|B)`)
 
-// mostOf is the largest number of a type. The least is -most-1.
+// mostOf maps an integer type to its maximum. The minimum is -max-1.
 var mostOf = map[string]int64{"smallint": math.MaxInt16, "int": math.MaxInt32}
 
 func (d *describing) column(rows *sql.Rows) error {
@@ -191,7 +191,7 @@ func (d *describing) index(rows *sql.Rows) error {
 	return nil
 }
 
-// closeIndex adds the key that the last index is.
+// closeIndex adds the key of the last index that was read.
 func (d *describing) closeIndex() {
 	if d.unique {
 		d.info.Unique = append(d.info.Unique, d.key)
@@ -260,7 +260,7 @@ func (d *describing) right(rows *sql.Rows) error {
 	return err
 }
 
-// conclude compares the columns: the table lacks a right that all columns lack. Otherwise
+// conclude compares the rights on the columns: a right that all columns lack is one that the table lacks. Otherwise
 // some columns lack it.
 func (d *describing) conclude() {
 	d.closeIndex()

@@ -1,8 +1,8 @@
-// Package diagnose is the operator tooling of the SQL Server engine, apart from the hot
-// path: what `qsidecar check` examines, and how tables that another application owns
-// look and are read. It uses a sqlserver.Store through the methods in
-// backends/sqlserver/diagnostics.go, and package migrate. Package sqlserver must not
-// import it. Start reading at New and Engine.Examine.
+// Package diagnose is the operator tooling of the SQL Server engine, apart from the hot path: the checks of `qsidecar
+// check`, and the description of tables that another application owns. It uses a sqlserver.Store through the methods
+// in backends/sqlserver/diagnostics.go, and package migrate. Package sqlserver must not import it.
+//
+// Start reading at New and Engine.Examine.
 package diagnose
 
 import (
@@ -10,8 +10,8 @@ import (
 	"github.com/qsidecar/qsidecar/backends/sqlserver"
 )
 
-// Engine is an open database with its diagnostics. It is a backends.Examiner, a
-// backends.Advisor and all that the Store is.
+// Engine is an open database with its diagnostics. It is a backends.Examiner and a backends.Advisor, and has all
+// methods of the Store.
 type Engine struct {
 	*sqlserver.Store
 
@@ -27,8 +27,8 @@ var _ interface {
 // New adds the diagnostics to a Store.
 func New(s *sqlserver.Store) *Engine { return &Engine{Store: s} }
 
-// Info implements backends.Backend. A Store that was opened with Options.Look has not
-// read the id of the database, and Examine has.
+// Info implements backends.Backend. A Store that was opened with Options.Look has not read the id of the database,
+// but Examine has.
 func (x *Engine) Info() backends.Info {
 	i := x.Store.Info()
 	if i.Database == "" {

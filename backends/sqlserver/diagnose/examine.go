@@ -28,7 +28,7 @@ type examination struct {
 	info   backends.Info
 	conn   *sql.Conn
 	queues []backends.Policy
-	login  string // with the user that it is in this database
+	login  string // includes the login's user in this database
 	now    func() time.Time
 }
 
@@ -53,7 +53,7 @@ func (x *Engine) Examine(ctx context.Context, queues []backends.Policy) (found [
 	return found, nil
 }
 
-// unseen is the finding for a check that the server refused; nil: the connection failed.
+// unseen returns the finding for a check that the server refused, or nil if the connection failed.
 func unseen(_ checks.Check, err error) *backends.Finding {
 	var said mssql.Error
 	if !errors.As(err, &said) || sqlserver.Broken(err) {
@@ -76,7 +76,7 @@ func (e *examination) rows(ctx context.Context, query string, f func(rows *sql.R
 	return e.engine.Rows(ctx, e.conn, "SET LOCK_TIMEOUT 2000;\n"+query, f)
 }
 
-// checkSettings names the server, and checks its settings and those of the database.
+// checkSettings reports the server, and checks its settings and those of the database.
 func (e *examination) checkSettings(ctx context.Context) error {
 	var rcsi, autoClose, forced int
 	var snapshot, durability, updateability sql.NullString
@@ -189,7 +189,7 @@ func (e *examination) checkRights(ctx context.Context) error {
 	if e.Version > 0 {
 		for _, m := range grant.FindAllStringSubmatch(migrate.In(e.Schema, migrate.Rights), -1) {
 			if e.Version < 2 && strings.HasSuffix(m[2], ".qsidecar_leases") {
-				continue // version 2 makes it
+				continue // version 2 creates it
 			}
 			for need := range strings.SplitSeq(m[1], ", ") {
 				add(m[2], "OBJECT", need)
@@ -225,7 +225,7 @@ var createIndex = regexp.MustCompile(`CREATE (?:UNIQUE )?INDEX (\w+)`)
 
 // checkIndexes checks that the sidecar's indexes exist and are enabled.
 func (e *examination) checkIndexes(ctx context.Context) error {
-	exists := map[string]bool{} // false: it is disabled
+	exists := map[string]bool{} // false: the index is disabled
 	if err := e.rows(ctx, e.engine.Statement("examine_indexes"), func(rows *sql.Rows) error {
 		var name string
 		var disabled bool
@@ -251,7 +251,7 @@ func (e *examination) checkIndexes(ctx context.Context) error {
 	return nil
 }
 
-// checkTriggers finds the triggers of others, which run with each change.
+// checkTriggers finds the triggers of other programs, which run with each change.
 func (e *examination) checkTriggers(ctx context.Context) error {
 	return e.rows(ctx, e.engine.Statement("examine_triggers"), func(rows *sql.Rows) error {
 		var name string
@@ -270,7 +270,7 @@ func (e *examination) checkTriggers(ctx context.Context) error {
 // variables. Nothing is executed.
 func (e *examination) checkClaim(ctx context.Context) error {
 	if e.Babelfish {
-		return nil // it shows no plan in this way
+		return nil // Babelfish shows no plan in this way
 	}
 	queue := "any"
 	if len(e.queues) > 0 {

@@ -27,17 +27,15 @@ var schemaV3 string
 // program is the generation of this program. A schema can require a later one.
 const program = 1
 
-// Steps holds the migrations: the i-th leads to version i+1. Each only adds, so that
-// sidecars of neighbouring versions work side by side. Each leaves objects alone that
-// exist. {s} stands for the schema.
+// Steps holds the migrations: the i-th leads to version i+1. Each only adds objects, so that sidecars of neighbouring
+// versions work side by side. Each leaves existing objects alone. {s} stands for the schema.
 var Steps = []string{schemaV1, schemaV2, schemaV3}
 
 // Latest is the version of the tables that this program creates and needs.
 var Latest = len(Steps)
 
-// Rights grants what a role needs that runs a sidecar without the right to create tables.
-// It does so object by object, because Babelfish has no other grants. {s} stands for the
-// schema, {r} for the role.
+// Rights grants the rights of a role that runs a sidecar without the right to create tables. It grants them object by
+// object, because Babelfish has no other grants. {s} stands for the schema, {r} for the role.
 const Rights = `-- A role that runs a sidecar (make it first: CREATE ROLE {r}). Programs that only
 -- INSERT need INSERT on qsidecar_jobs.
 GRANT SELECT, INSERT, UPDATE, DELETE ON {s}.qsidecar_jobs TO {r};
@@ -54,10 +52,9 @@ GRANT EXECUTE ON {s}.qsidecar_now TO {r};
 GO
 `
 
-// SQL returns a script for sqlcmd, whose batches end with GO. It leads from the tables of
-// version `from` (0: there are none) to those of Latest, and leaves objects alone that
-// exist. It ends with the grants that a role needs to run a sidecar without the right to
-// create tables (empty: qsidecar_sidecar).
+// SQL returns a script for sqlcmd, whose batches end with GO. It leads from the tables of version `from` (0: there
+// are none) to those of Latest, and leaves existing objects alone. It ends with the grants that a role needs to run a
+// sidecar without the right to create tables. If role is empty, it is qsidecar_sidecar.
 func SQL(schema, role string, from int) string {
 	if schema == "" {
 		schema = "qsidecar"
@@ -115,7 +112,7 @@ func scan(ctx context.Context, q Querier, query string, to ...any) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, rows.Close()) }()
-	for rows.Next() { // to the end: an error can follow the row
+	for rows.Next() { // read to the end: an error can follow the row
 		if err := rows.Scan(to...); err != nil {
 			return err
 		}
@@ -135,18 +132,18 @@ var metaSQL string
 // MetaSQL is the query for Meta and the generation of program that the tables need.
 // {s} stands for the schema.
 func MetaSQL() string {
-	_, query, _ := strings.Cut(strings.TrimSpace(metaSQL), "\n") // below the comment
+	_, query, _ := strings.Cut(strings.TrimSpace(metaSQL), "\n") // the text after the comment
 	return query
 }
 
-// Read reads the row that describes the tables of a schema. place is the address of the
-// database, for errors. Tables that need a later program are an error, with Meta set.
+// Read reads the row that describes the tables of a schema. place names the database's address in errors. For tables
+// that need a later program it returns an error, and Meta.
 func Read(ctx context.Context, q Querier, place, schema string) (m Meta, err error) {
 	exists := false
 	if err := scan(ctx, q, "SELECT CASE WHEN OBJECT_ID("+QuoteText(QuoteName(schema)+".qsidecar_meta")+") IS NULL THEN 0 ELSE 1 END;", &exists); err != nil || !exists {
 		return Meta{}, err
 	}
-	oldest := 0 // program that may use them
+	oldest := 0 // the oldest program that can use them
 	if err := scan(ctx, q, In(schema, MetaSQL()), &m.Version, &oldest, &m.Database); err != nil {
 		return Meta{}, err
 	}
@@ -157,15 +154,15 @@ func Read(ctx context.Context, q Querier, place, schema string) (m Meta, err err
 	return m, nil
 }
 
-// LockSQL takes the lock that keeps two sidecars from creating the tables at once. The
-// server frees it at the end of the transaction.
+// LockSQL takes the lock that keeps two sidecars from creating the tables at the same time. The server frees it at
+// the end of the transaction.
 const LockSQL = `SET NOCOUNT ON;
 SET XACT_ABORT ON;
 DECLARE @got int;
 EXEC @got = sp_getapplock @Resource = N'qsidecar schema', @LockMode = 'Exclusive', @LockOwner = 'Transaction', @LockTimeout = 60000;
 SELECT @got AS got;`
 
-// Advance runs the missing migrations in the transaction that the connection has open.
+// Advance runs the missing migrations in the connection's open transaction.
 func Advance(ctx context.Context, c *sql.Conn, place, schema string) error {
 	got := 0
 	if err := scan(ctx, c, LockSQL, &got); err != nil {

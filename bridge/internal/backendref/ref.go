@@ -9,32 +9,32 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// Ref refers to the Backend of a database. A reload can replace it by another one of the same database, with
-// another address, a larger pool or a new password. Calls under way end on the old Backend; only then is it done
-// with.
+// Ref refers to the Backend of a database. A reload can replace it by another one of the same database, with another
+// address, a larger pool or a new password. Calls under way end on the old Backend. After the last of them the Ref no
+// longer uses it.
 type Ref struct {
 	mu      sync.Mutex
 	current *endpoint
-	inUse   []*endpoint    // that were replaced, and are still in use
-	past    backends.Usage // of the Backends before them
+	inUse   []*endpoint    // replaced Backends that are still in use
+	past    backends.Usage // of Backends that were replaced and are no longer in use
 }
 
 // endpoint is a Backend and its users.
 type endpoint struct {
 	backends.Backend
-	done     func()        // told once, when nobody uses it any more; nil: nobody
-	replaced chan struct{} // closed as soon as another one is in its place
+	done     func()        // called once, when the last call has ended; can be nil
+	replaced chan struct{} // closed when another endpoint replaces this one
 	users    int
 
-	inspections    chan struct{} // taken by each request of an operator; see look
-	enqueueQueries chan struct{} // by each question that an enqueue waits for
+	inspections    chan struct{} // one element for each running query or command of an operator; see inspect
+	enqueueQueries chan struct{} // one element for each running query that an enqueue waits for
 }
 
 const (
-	// ownConnections of a pool are for commits, a write that was set aside and maintenance,
-	// however much operators ask.
+	// reservedConnections of a pool are for commits, locked writes and maintenance, however many requests operators
+	// send.
 	reservedConnections = 4
-	// poollessLooks is how many operators' requests an engine without a pool gets at a time.
+	// defaultInspections is how many requests of operators run at a time on an engine without a pool.
 	defaultInspections = 4
 )
 
@@ -113,7 +113,7 @@ func (l *Ref) Is(b backends.Backend) bool {
 	return l.current.Backend == b
 }
 
-// Info is the Info of the current Backend.
+// Info returns the Info of the current Backend.
 func (l *Ref) Info() backends.Info {
 	e, release := l.use()
 	defer release()
@@ -230,7 +230,7 @@ func (l *Ref) InTx(lease backends.Lease) bool {
 }
 
 // Notifications calls hear with the names of queues in which other sidecars made jobs ready, until ctx is done. An
-// empty name: some may have been missed.
+// empty name means that notifications were possibly missed.
 func (l *Ref) Notifications(ctx context.Context, hear func(queue string)) {
 	for ctx.Err() == nil {
 		e, release := l.use()
@@ -238,7 +238,7 @@ func (l *Ref) Notifications(ctx context.Context, hear func(queue string)) {
 		release()
 		select {
 		case <-e.replaced:
-			hear("") // between the two names may have been missed
+			hear("") // notifications between the two Backends were possibly missed
 		case <-ctx.Done():
 		}
 	}
@@ -265,20 +265,20 @@ func (l *Ref) listen(ctx context.Context, e *endpoint, hear func(queue string)) 
 			hear(q)
 		case <-e.replaced:
 			stop()
-			for range queues { // it closes the channel when it is done
+			for range queues { // e closes the channel when it ends
 			}
 			return
 		}
 	}
 }
 
-// ErrNoLocator is the error of Queues if the backend is not a backends.Locator.
+// ErrNoLocator is returned by Queues if the backend is not a backends.Locator.
 var ErrNoLocator = errors.New("this database cannot tell the queue of a lease of another sidecar: give the user a rule without `queues`")
 
-// errNoInspector is the error if the backend is not a backends.Inspector.
+// errNoInspector is returned if the backend is not a backends.Inspector.
 var errNoInspector = errors.New("the database cannot be looked into")
 
-// Queues queries the queues of the leases' jobs.
+// Queues returns the queues of the leases' jobs.
 func (l *Ref) Queues(ctx context.Context, leases []backends.Lease) ([]string, error) {
 	e, release := l.use()
 	defer release()

@@ -7,8 +7,8 @@ import (
 	"github.com/qsidecar/qsidecar/backends/memory"
 )
 
-// TestReplace: a Backend that was replaced is done with when its last call has ended. After Retire the reference is
-// unavailable.
+// TestReplace shows that a replaced Backend is no longer used when its last call has ended. After Retire the
+// reference is unavailable.
 func TestReplace(t *testing.T) {
 	var done []string
 	r := New(memory.New(), func() { done = append(done, "first") })

@@ -6,15 +6,14 @@ import (
 	"time"
 )
 
-// timeoutError is the error of a query that the database did not answer in time. People read it in status and in
-// the log.
+// timeoutError is the error of a query that the database did not answer in time. Status and the log show it.
 type timeoutError time.Duration
 
 func (e timeoutError) Error() string {
 	return fmt.Sprintf("the database gave no answer within %v: see whether its host hangs, its disk is full, or the network to it is cut", time.Duration(e))
 }
 
-// Is makes it equal to context.DeadlineExceeded.
+// Is makes the error match context.DeadlineExceeded.
 func (timeoutError) Is(target error) bool { return target == context.DeadlineExceeded }
 
 // WithTimeout bounds a query to the database.

@@ -6,8 +6,8 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// Usage is what the database's Backends have used so far: the current one and those that were replaced. ok is
-// false if none of them counts it.
+// Usage returns what the database's Backends have used so far: the current one and those that were replaced. ok is
+// false if none of them counts its usage.
 func (l *Ref) Usage() (u backends.Usage, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -28,7 +28,7 @@ func (e *endpoint) usage() (u backends.Usage, ok bool) {
 	return u, false
 }
 
-// addPast keeps the usage of a Backend that is done with. l.mu is held.
+// addPast keeps the usage of a Backend that is no longer in use. l.mu is held.
 func (l *Ref) addPast(e *endpoint) {
 	u, _ := e.usage()
 	l.past.Add(u)

@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	// ReadEvery is the least time between two readings.
+	// ReadEvery is the minimum time between two readings.
 	ReadEvery = 15 * time.Second
 	// MaxWait is how long metrics wait for a reading. The reading goes on.
 	MaxWait = 5 * time.Second
@@ -39,7 +39,7 @@ func NewAllQueues(ask func(ctx context.Context) ([]backends.QueueStats, error)) 
 	return &AllQueues{ask: ask, wake: make(chan struct{}, 1)}
 }
 
-// Run reads when Get asks for it, until ctx is done.
+// Run reads the depths whenever Get requests it, until ctx is done.
 func (c *AllQueues) Run(ctx context.Context) {
 	for {
 		select {
@@ -51,8 +51,8 @@ func (c *AllQueues) Run(ctx context.Context) {
 	}
 }
 
-// Get returns depths that are at most MaxAge old. If the last reading failed, known is false. The error is that no
-// reading has ended yet: metrics without the depths would look complete.
+// Get returns depths that are at most MaxAge old. If the last reading failed, known is false. It returns an error if
+// no reading has ended yet, because metrics without the depths would appear complete.
 func (c *AllQueues) Get() (stats []backends.QueueStats, known bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

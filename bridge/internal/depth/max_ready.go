@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// askTimeout bounds one query, for as long as an enqueue waits.
+// askTimeout bounds one query, and so how long an enqueue waits for it.
 const askTimeout = 5 * time.Second
 
 // ReadyAge is how old the number of ready jobs can be, and for how long a failed query counts.
@@ -16,7 +16,7 @@ const ReadyAge = time.Second
 // ReadyLimits holds the numbers of ready jobs of queues with a limit: as the database last reported, plus what was
 // enqueued here since.
 type ReadyLimits struct {
-	count func(ctx context.Context, queue string) (ready int64, err error) // asks the database
+	count func(ctx context.Context, queue string) (ready int64, err error) // queries the database
 
 	mu  sync.Mutex
 	all map[string]*ReadyCount
@@ -26,18 +26,18 @@ type ReadyLimits struct {
 type ReadyCount struct {
 	count   func(ctx context.Context, queue string) (ready int64, err error)
 	Name    string
-	mu      sync.Mutex // not held while the database is asked
+	mu      sync.Mutex // not held during a query
 	ready   int64
-	err     error // the last look failed
+	err     error // error of the last query
 	at      time.Time
-	current *Query // under way; nil: none
+	current *Query // query under way; nil: none
 }
 
 // Query is one query to the database, for all sessions that wait for its answer.
 type Query struct {
 	done    chan struct{}
-	cancel  context.CancelFunc // called when no session waits any more
-	waiting int                // sessions that do; depth.mu guards it
+	cancel  context.CancelFunc // called when no session waits any longer
+	waiting int                // sessions that wait; ReadyCount.mu guards it
 }
 
 // NewReadyLimits returns empty limits. count queries the database.
@@ -69,7 +69,8 @@ func (d *ReadyLimits) Forget(names []string) {
 	}
 }
 
-// Refresh starts a query or joins the one under way. The caller awaits it. nil: the known count is recent enough.
+// Refresh starts a query or joins the one under way. The caller awaits it. It returns nil if the known count is
+// recent enough.
 func (q *ReadyCount) Refresh() *Query {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -85,8 +86,8 @@ func (q *ReadyCount) Refresh() *Query {
 	return q.current
 }
 
-// Await waits for a query. It reports false if gone is closed and the query does not end within ReadyAge after
-// that: what a client sent before it hung up is still carried out.
+// Await waits for a query. It returns false if gone is closed and the query does not end within ReadyAge after that.
+// It waits that long because requests that a client sent before it hung up are still carried out.
 func (q *ReadyCount) Await(gone <-chan struct{}, l *Query) (ended bool) {
 	if l == nil {
 		return true
@@ -108,13 +109,13 @@ func (q *ReadyCount) Await(gone <-chan struct{}, l *Query) (ended bool) {
 	if l.waiting--; l.waiting == 0 {
 		l.cancel()
 		if q.current == l {
-			q.current = nil // the next one begins another
+			q.current = nil // the next Refresh starts another one
 		}
 	}
 	return ended
 }
 
-// query runs a query.
+// query runs l.
 func (q *ReadyCount) query(ctx context.Context, l *Query) {
 	ready, err := q.count(ctx, q.Name)
 	q.mu.Lock()

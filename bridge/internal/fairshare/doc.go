@@ -1,4 +1,4 @@
 // Package fairshare splits each commit between the sessions whose writes wait.
 //
-// It knows sessions as keys only. Start reading at Share.
+// It uses sessions only as keys. Start reading at Share.
 package fairshare

@@ -46,7 +46,7 @@ type sessionShare struct {
 	over              bool // its next write waits, and so do those after it
 }
 
-// Units is the cost of a write with so many jobs and so many bytes.
+// Units returns the cost of a write with that many jobs and bytes.
 func Units(jobs int, bytes int64) int { return max(1, jobs) + int(bytes/unitBytes) }
 
 // Begin starts a commit from the writes that wait. work returns the session of the i-th write and its units. A nil
@@ -135,7 +135,7 @@ func (t *Share) noteLight(s *quota.Session) {
 	t.quiet = 0
 }
 
-// allowance is how many units of a session this commit admits.
+// allowance returns how many units of a session this commit admits.
 func (t *Share) allowance(x *sessionShare) int {
 	if x.heavy && t.heavy > 0 {
 		return t.heavy
@@ -143,8 +143,8 @@ func (t *Share) allowance(x *sessionShare) int {
 	return max(lightMax, t.total-x.waiting)
 }
 
-// Admit reports whether a write of the session, of so many units, is part of this commit. If not, neither is any
-// later write of the session. Writes of no session are always admitted: they give jobs back.
+// Admit reports whether a write of the session, of that many units, is part of this commit. If not, no later write of
+// the session is either. Writes without a session are always admitted: they release jobs.
 func (t *Share) Admit(s *quota.Session, units int) bool {
 	if t.parts == nil || s == nil {
 		return true

@@ -6,13 +6,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// BootTime is a clock that never jumps and goes on while the machine is
-// suspended: Go's monotonic clock stands still then, and a sidecar that was
-// suspended would take its leases for fresh.
+// BootTime is a clock that never jumps and goes on while the machine is suspended. Go's monotonic clock stands still
+// then, and a sidecar that was suspended would consider its leases fresh.
 func BootTime() time.Duration {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
-		panic("CLOCK_BOOTTIME: " + err.Error()) // Linux ≥ 2.6.39 always has it
+		panic("CLOCK_BOOTTIME: " + err.Error()) // always available since Linux 2.6.39
 	}
 	return time.Duration(ts.Nano())
 }

@@ -16,39 +16,40 @@ import (
 // sees the other. The heartbeat is also the lease: a leader stops when its own heartbeat is late, which is before the
 // others consider it expired.
 type depthLeader struct {
-	wantedAt atomic.Int64 // when metrics were asked for last, by clock; 0: never
+	wantedAt atomic.Int64 // time of the last request for metrics, by clock; 0: never
 
 	// heartbeater.mu guards these.
 	role      role
-	announced bool // the last heartbeat that reached the database said that it reads
+	announced bool // the last successful heartbeat announced that this sidecar reads
 }
 
 type role int
 
 const (
-	following  role = iota // another one reads, or nobody asks
-	announcing             // it says that it reads, and has not seen yet that it is alone
+	following  role = iota // another sidecar reads, or no metrics are requested
+	announcing             // it announces that it reads, and waits for proof that it is alone
 	leading
 )
 
-// wantedFor is how long metrics count as wanted after they were asked for.
+// wantedFor is how long a request for metrics counts.
 const wantedFor = 5 * time.Minute
 
-// wanted reports whether metrics were asked for lately.
+// wanted reports whether metrics were requested within wantedFor.
 func (r *depthLeader) wanted(now time.Duration) bool {
 	asked := time.Duration(r.wantedAt.Load())
 	return asked != 0 && now-asked < wantedFor
 }
 
-// announcesDepths is whether the next heartbeat announces this sidecar. k.mu is not held.
+// announcesDepths reports whether the next heartbeat announces this sidecar. k.mu is not held.
 func (k *Heartbeater) announcesDepths() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.depthLeader.role != following
 }
 
-// update follows from a heartbeat that succeeded: whether it announced this sidecar, and the peers that it showed.
-// lapsed: the heartbeat before was late. It reports whether another heartbeat is needed at once. k.mu is held.
+// update applies a successful heartbeat: said is whether the heartbeat announced this sidecar, and peers are those
+// that it returned. lapsed means that the heartbeat before was late. update reports whether another heartbeat is
+// needed immediately. k.mu is held.
 func (r *depthLeader) update(id backends.Identity, said, lapsed bool, peers []backends.Peer, now time.Duration) (again bool) {
 	others, smaller := false, false
 	for _, p := range peers {
@@ -57,7 +58,7 @@ func (r *depthLeader) update(id backends.Identity, said, lapsed bool, peers []ba
 			smaller = smaller || p.Host < id
 		}
 	}
-	if lapsed { // what it said before may not have counted any more
+	if lapsed { // the earlier announcement had possibly expired
 		r.announced = false
 		if r.role == leading {
 			r.role = announcing

@@ -8,8 +8,8 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// TestNeverTwoReaders: sidecars that heartbeat in any order, whose heartbeats may see each other or, where
-// they are made at the same time, not, and that may die or be late.
+// TestNeverTwoReaders runs sidecars that send heartbeats in any order. Heartbeats can see each other or, if they are
+// sent at the same time, not. Sidecars can die or be late.
 func TestNeverTwoReaders(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		type side struct {
@@ -34,7 +34,7 @@ func TestNeverTwoReaders(t *testing.T) {
 		alone := func() {
 			n := 0
 			for _, x := range all {
-				if x.role == leading && !x.row.Expired { // an expired one knows it: its own clock is stricter
+				if x.role == leading && !x.row.Expired { // an expired leader has stopped already, as its own clock is stricter
 					n++
 				}
 			}
@@ -42,7 +42,7 @@ func TestNeverTwoReaders(t *testing.T) {
 				t.Fatalf("%d read", n)
 			}
 		}
-		beat := func(together ...*side) { // none sees what the others say now
+		beat := func(together ...*side) { // none sees what the others announce in this step
 			shown := make([][]backends.Peer, len(together))
 			says := make([]bool, len(together))
 			for i, x := range together {
@@ -80,7 +80,7 @@ func TestNeverTwoReaders(t *testing.T) {
 				beat(all...)
 			}
 		}
-		// Where everybody wants, and nobody is late any more, one reads soon.
+		// If metrics are requested everywhere, and no heartbeat is late any more, one sidecar reads soon.
 		for _, x := range all {
 			x.wants = true
 		}

@@ -25,24 +25,24 @@ import (
 //   - A sidecar sends a heartbeat every H/6. Each is valid for 13/20 H from when it reached the database.
 //   - A peer is suspect if its heartbeat has expired and did not change for 12/20 H as seen here.
 //
-// So a sidecar that dies right after a heartbeat is given up after at most 12/20 H plus two heartbeats of the others
+// So a sidecar that dies right after a heartbeat is declared dead after at most 12/20 H plus two heartbeats of the others
 // (H/6 each: one until they saw it, one until they check again), which is below H. As long as a sidecar trusts its
 // own heartbeat, no peer suspects it, wherever the database's clock is set.
 type Heartbeater struct {
 	Config
-	poke chan struct{} // 1: one wish to heartbeat at once is enough
+	poke chan struct{} // capacity 1: one pending request is enough
 
 	mu          sync.Mutex
 	identity    backends.Identity // 0: not joined
-	freshUntil  time.Duration     // by clock; claims are handed out before it only
+	freshUntil  time.Duration     // by clock; claims are handed out only before it
 	peers       map[backends.Identity]peerState
-	lastBeat    time.Duration // when the last one that reached the database did, by clock; 0: none was
-	lastErr     error         // why the last one did not; nil: it did
+	lastBeat    time.Duration // time of the last successful heartbeat, by clock; 0: none
+	lastErr     error         // error of the last heartbeat; nil: it succeeded
 	depthLeader depthLeader
-	waiting     []chan struct{} // closed after the next heartbeat that succeeded or said "lost"
+	waiting     []chan struct{} // closed after the next heartbeat that succeeds or reports the identity as lost
 }
 
-// Config is what a heartbeater needs. Its functions must not wait for the heartbeater.
+// Config configures a Heartbeater. Its functions must not wait for the Heartbeater.
 type Config struct {
 	Backend *backendref.Ref
 	Times   *Times
@@ -51,15 +51,15 @@ type Config struct {
 	Log     *slog.Logger
 	Clock   func() time.Duration // never jumps, and goes on while the machine is suspended
 
-	// lost is told which claims the sessions no longer have.
+	// Lost receives the claims that the sessions no longer have.
 	Lost func(map[*quota.Session][]lease.Held)
-	// abandoned is told that an identity is given up, before its leases are dropped.
+	// Abandoned is called when an identity is declared dead, before its leases are dropped.
 	Abandoned func()
-	// release gives claims back, without using up an attempt, that nobody here knows of.
+	// Release releases claims that this sidecar has no record of, without using up an attempt.
 	Release func(owner backends.Identity, leases []backends.Lease)
-	// suspected wakes the maintainer.
+	// Suspected wakes the maintainer.
 	Suspected func()
-	// revived wakes the committer: claims may be made (again).
+	// Revived wakes the committer: claims are possible (again).
 	Revived func()
 }
 
@@ -125,7 +125,7 @@ func (k *Heartbeater) Beat(ctx context.Context) error {
 		kind = backends.HeartbeatJoin
 		id = newIdentity()
 	}
-	asked, h, reads := k.Clock(), k.Times.sidecarTimeout(), k.announcesDepths() // one for the whole turn: it may change since then
+	asked, h, reads := k.Clock(), k.Times.sidecarTimeout(), k.announcesDepths() // read once, because they can change during this call
 	beatCtx, cancel := backendref.WithTimeout(ctx, h.answer())
 	defer cancel()
 	pulse, err := k.Backend.Heartbeat(beatCtx, backends.Heartbeat{Host: id, Kind: kind, Name: hostName(), Timeout: h.trusted(), DepthLeader: reads})
@@ -137,7 +137,7 @@ func (k *Heartbeater) Beat(ctx context.Context) error {
 		return k.Beat(ctx)
 	}
 	if !k.noteBeat(id, kind, asked+h.trusted()-h.margin(), reads, pulse.Peers) {
-		return k.Beat(ctx) // a claim found out since then that id was given up
+		return k.Beat(ctx) // since then a claim found that id was declared dead
 	}
 	return k.reconcile(ctx, id)
 }
@@ -173,9 +173,9 @@ func (k *Heartbeater) noteBeat(id backends.Identity, kind backends.HeartbeatKind
 	return true
 }
 
-// watchPeers records the peers' heartbeats and reports whether one is suspect. With anew it starts over: this
-// sidecar's own heartbeats were late, so whatever delayed them (an unreachable or locked database, a stopped
-// process) may have delayed the peers' too. k.mu is held.
+// watchPeers records the peers' heartbeats and reports whether one is suspect. With anew it starts over. This
+// sidecar's own heartbeats were late then, and the cause (an unreachable or locked database, a stopped process)
+// possibly delayed the peers' heartbeats, too. k.mu is held.
 func (k *Heartbeater) watchPeers(peers []backends.Peer, anew bool) (suspects bool) {
 	now, observe := k.Clock(), k.Times.sidecarTimeout().observe()
 	next := make(map[backends.Identity]peerState, len(peers))
@@ -192,7 +192,7 @@ func (k *Heartbeater) watchPeers(peers []backends.Peer, anew bool) (suspects boo
 	return suspects
 }
 
-// Suspects lists the peers to give up.
+// Suspects returns the peers to declare dead.
 func (k *Heartbeater) Suspects() []backends.Suspect {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -206,7 +206,7 @@ func (k *Heartbeater) Suspects() []backends.Suspect {
 	return out
 }
 
-// Peers is how many other sidecars of the database seem to live.
+// Peers returns how many other sidecars of the database are alive.
 func (k *Heartbeater) Peers() (n int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -240,14 +240,14 @@ func (k *Heartbeater) GiveUp(id backends.Identity) {
 	k.Lost(lost)
 }
 
-// Identity is the identity that claims are made under; 0 if there is none.
+// Identity returns the identity for claims; 0 if there is none.
 func (k *Heartbeater) Identity() backends.Identity {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.identity
 }
 
-// Fresh is the identity if its heartbeat is not late, else 0.
+// Fresh returns the identity if its heartbeat is not late, else 0.
 func (k *Heartbeater) Fresh() backends.Identity {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -276,7 +276,7 @@ func (k *Heartbeater) Confirm(ctx context.Context, id backends.Identity) bool {
 	}
 }
 
-// BeatNow requests a heartbeat at once. It does not wait for it.
+// BeatNow requests a heartbeat immediately. It does not wait for it.
 func (k *Heartbeater) BeatNow() {
 	select {
 	case k.poke <- struct{}{}:

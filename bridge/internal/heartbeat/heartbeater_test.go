@@ -8,14 +8,13 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// TestSuspicion: whoever watches does not suspect a sidecar that may still trust
-// its own heartbeat, also where the database's clock was set forward and every end has
-// passed at once; and a dead one is suspected within the lease period.
+// TestSuspicion shows that no peer suspects a sidecar that can still trust its own heartbeat, even if the database's
+// clock was set forward and every lease has expired at once. A dead sidecar is suspected within the lease period.
 func TestSuspicion(t *testing.T) {
 	t.Parallel()
 	var now time.Duration
 	k := Heartbeater{Config: Config{Times: NewTimes(20*time.Second, 0), Clock: func() time.Duration { return now }}}
-	fresh := k.Times.sidecarTimeout().trusted() - k.Times.sidecarTimeout().margin() // as beaten says, after its heartbeat was asked for
+	fresh := k.Times.sidecarTimeout().trusted() - k.Times.sidecarTimeout().margin() // as noteBeat computes it, from before the heartbeat was sent
 	look := func(beats uint64, expired bool) {
 		k.watchPeers([]backends.Peer{{Host: 7, Heartbeats: beats, Expired: expired}}, false)
 	}
@@ -30,7 +29,7 @@ func TestSuspicion(t *testing.T) {
 	if s := k.Suspects(); len(s) != 1 || s[0] != (backends.Suspect{Host: 7, Heartbeats: 1}) {
 		t.Errorf("after %v without a beat: suspects %v", now, s)
 	}
-	look(2, true) // it heartbeat, by a clock that was set forward again
+	look(2, true) // it sent a heartbeat, by a clock that was set forward again
 	if s := k.Suspects(); len(s) != 0 {
 		t.Errorf("it beat just now: suspects %v", s)
 	}
@@ -39,8 +38,8 @@ func TestSuspicion(t *testing.T) {
 	}
 }
 
-// TestStandstill: who stood still itself, or could not heartbeat, does not take the others for
-// dead that could not either; it begins to watch them.
+// TestStandstill shows that a sidecar that was suspended, or could not send heartbeats, does not declare others dead
+// that had the same problem. It starts to watch them again.
 func TestStandstill(t *testing.T) {
 	t.Parallel()
 	now := time.Second
@@ -59,7 +58,7 @@ func TestStandstill(t *testing.T) {
 		}
 	}
 	beat(false)
-	now += 2 * k.Times.Timeout() // all stand still, longer than the lease period
+	now += 2 * k.Times.Timeout() // all are suspended, for longer than the lease period
 	beat(true)
 	if s := k.Suspects(); len(s) != 0 {
 		t.Errorf("suspects %v, and nobody could beat", s)

@@ -11,10 +11,10 @@ import (
 // claimedPage is how many rows one query for the claimed jobs returns.
 const claimedPage = 1000
 
-// reconcile compares the rows claimed under id with the lease table. Rows that the table doesn't have go back: the
-// answer of their commit was lost. Leases without a row are lost.
+// reconcile compares the rows claimed under id with the lease table. It releases rows that the table does not have:
+// the reply of their commit was lost. Leases without a row are lost.
 func (k *Heartbeater) reconcile(ctx context.Context, id backends.Identity) error {
-	missing := k.Leases.Confirmed() // before the look: what is claimed later is not missed
+	missing := k.Leases.Confirmed() // read before the query, so that later claims do not count as missing
 	for after := ""; ; {
 		rows, err := k.claimedBy(ctx, id, after)
 		if err != nil {
@@ -43,8 +43,8 @@ func (k *Heartbeater) claimedBy(ctx context.Context, id backends.Identity, after
 	return k.Backend.ClaimedBy(ctx, id, after, claimedPage)
 }
 
-// giveBackUnknown queries a second time before it gives rows back. A job that was settled between the query and
-// the comparison is unknown too, but gone.
+// giveBackUnknown queries a second time before it releases rows. A job that was settled between the query and the
+// comparison is unknown too, but gone.
 func (k *Heartbeater) giveBackUnknown(ctx context.Context, id backends.Identity, after string, unknown []backends.Lease) error {
 	if len(unknown) == 0 {
 		return nil

@@ -12,8 +12,8 @@ import (
 	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 )
 
-// TestSettledJobsAreNotUnknown: a job that is settled between the query for the claimed rows and their comparison
-// is not given back. A claimed row that nobody here knows is.
+// TestSettledJobsAreNotUnknown shows that a job that is settled between the query for the claimed rows and their
+// comparison is not released. A claimed row without an entry in the lease table is.
 func TestSettledJobsAreNotUnknown(t *testing.T) {
 	for _, settled := range []bool{true, false} {
 		db := memory.New()

@@ -12,7 +12,7 @@ func (k *Heartbeater) Reachable() bool {
 	return k.lastErr == nil && k.Clock() < k.freshUntil
 }
 
-// Age is the time since the last heartbeat that succeeded; negative: none has.
+// Age returns the time since the last successful heartbeat; negative: there was none.
 func (k *Heartbeater) Age() time.Duration {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -22,7 +22,7 @@ func (k *Heartbeater) Age() time.Duration {
 	return k.Clock() - k.lastBeat
 }
 
-// Err is the error of the last heartbeat; nil: it succeeded.
+// Err returns the error of the last heartbeat, or nil if it succeeded.
 func (k *Heartbeater) Err() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()

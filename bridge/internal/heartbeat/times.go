@@ -23,22 +23,21 @@ func (t *Times) Set(timeout, grace time.Duration) {
 
 func (t *Times) sidecarTimeout() timeout { return timeout(t.host.Load()) }
 
-// Timeout is the sidecar timeout. Commits and queries get as much time.
+// Timeout returns the sidecar timeout. It is also the timeout of commits and queries.
 func (t *Times) Timeout() time.Duration { return time.Duration(t.host.Load()) }
 
-// RestartGrace is how long the leases of sessions outlive an orderly exit.
+// RestartGrace returns how long the leases of sessions outlive an orderly exit.
 func (t *Times) RestartGrace() time.Duration { return time.Duration(t.grace.Load()) }
 
-// timeout is H, and what follows from it.
+// timeout is H, the sidecar timeout, and computes the times that follow from it.
 type timeout time.Duration
 
 func (h timeout) every() time.Duration   { return time.Duration(h) / 6 }
 func (h timeout) trusted() time.Duration { return time.Duration(h) * 13 / 20 }
 func (h timeout) observe() time.Duration { return h.trusted() - h.margin() }
 
-// margin is how much earlier than the database the sidecar stops trusting its
-// own heartbeat.
+// margin is how much earlier than the database the sidecar stops trusting its own heartbeat.
 func (h timeout) margin() time.Duration { return time.Duration(h) / 20 }
 
-// answer is how long the database may take for one of the heartbeater's questions.
+// answer is the timeout of one query of the heartbeater.
 func (h timeout) answer() time.Duration { return time.Duration(h) / 2 }

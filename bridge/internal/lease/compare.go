@@ -5,7 +5,7 @@ import (
 	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 )
 
-// DropAll removes everything after the identity was given up. It returns what each session lost.
+// DropAll removes all claims after the identity was declared dead. It returns the claims that each session lost.
 func (l *Table) DropAll() map[*quota.Session][]Held {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -22,7 +22,7 @@ func (l *Table) DropAll() map[*quota.Session][]Held {
 	return lost
 }
 
-// Confirmed lists the tokens that the database must have too: neither in flight nor being settled.
+// Confirmed returns the tokens that the database must also have: those neither in flight nor being settled.
 func (l *Table) Confirmed() map[backends.Token]struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -35,7 +35,8 @@ func (l *Table) Confirmed() map[backends.Token]struct{} {
 	return out
 }
 
-// Unknown returns the leases of rows that the table does not have. From the others it learns their queues.
+// Unknown returns the leases of rows that the table does not have. It completes the queues of the entries that it
+// has.
 func (l *Table) Unknown(rows []backends.ClaimedJob) []backends.Lease {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -52,7 +53,7 @@ func (l *Table) Unknown(rows []backends.ClaimedJob) []backends.Lease {
 }
 
 // DropMissing removes those of the tokens that are still confirmed. The database no longer has them under this
-// identity. It returns what each session lost.
+// identity. DropMissing returns the claims that each session lost.
 func (l *Table) DropMissing(tokens map[backends.Token]struct{}) map[*quota.Session][]Held {
 	l.mu.Lock()
 	defer l.mu.Unlock()

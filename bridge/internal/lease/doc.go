@@ -1,4 +1,4 @@
 // Package lease records the claims that exist under a sidecar's identity and the sessions that hold them.
 //
-// It knows sessions (package quota) and counters (package metrics). Start reading at Table.
+// It depends on sessions (package quota) and counters (package metrics). Start reading at Table.
 package lease

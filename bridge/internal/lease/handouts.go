@@ -7,7 +7,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// handOut is a hand-out that the database does not know of.
+// handOut is a hand-out that is not recorded in the database yet.
 type handOut struct {
 	backends.Delivery
 	at time.Duration

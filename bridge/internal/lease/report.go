@@ -9,7 +9,7 @@ import (
 	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 )
 
-// QueuesOf returns the queues of the leases' jobs, and the leases that the table does not know.
+// QueuesOf returns the queues of the leases' jobs, and the leases that are not in the table.
 func (l *Table) QueuesOf(leases []backends.Lease) (queues []string, missing []backends.Lease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -23,7 +23,7 @@ func (l *Table) QueuesOf(leases []backends.Lease) (queues []string, missing []ba
 	return queues, missing
 }
 
-// QueueHeld is what a session holds of one queue.
+// QueueHeld describes the jobs of one queue that a session holds.
 type QueueHeld struct {
 	Queue  string
 	Jobs   int64
@@ -31,7 +31,7 @@ type QueueHeld struct {
 	Age    time.Duration // for how long
 }
 
-// HeldBy returns what a session holds, by queue.
+// HeldBy returns the jobs that a session holds, by queue.
 func (l *Table) HeldBy(s *quota.Session, now time.Time) []QueueHeld {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -22,11 +22,11 @@ type Table struct {
 	mu       sync.Mutex
 	entries  map[backends.Token]*Entry
 	sessions map[*quota.Session]map[backends.Token]*Entry
-	handOuts []handOut // of prefetched jobs that the database does not know of yet, oldest first
+	handOuts []handOut // of prefetched jobs, not recorded in the database yet, oldest first
 	spare    []map[backends.Token]*Entry
 }
 
-// maxSpare is how many empty maps are kept for sessions that get a job again.
+// maxSpare is how many empty maps are kept for reuse by sessions that get a job again.
 const maxSpare = 64
 
 // Entry is one known claim.
@@ -34,11 +34,11 @@ type Entry struct {
 	lease     backends.Lease
 	queue     string         // empty: not known here
 	counters  *metrics.Queue // of the queue; nil: not known here
-	delivered bool           // a worker has it, since that time
-	since     time.Time      // when the session got it; zero: none did
+	delivered bool           // a worker has had it since the time in since
+	since     time.Time      // when the session got it; zero: no session did
 	session   *quota.Session // nil: in flight, or a timed lease
-	inFlight  bool           // its commit has no answer yet
-	settling  int            // writes under way that may end it
+	inFlight  bool           // its commit has not been answered yet
+	settling  int            // writes under way that can end it
 	info      Info           // for the log
 }
 
@@ -70,8 +70,8 @@ func (l *Table) Forget(slots []backends.Slot) {
 	}
 }
 
-// Give makes jobs the session's, which has reserved quota for them. A timed lease belongs to no session. If the
-// identity of the claims was given up, Give reports false and changes nothing.
+// Give records that jobs belong to the session, which has reserved quota for them. A timed lease belongs to no
+// session. If the identity of the claims was declared dead, Give returns false and changes nothing.
 func (l *Table) Give(jobs []backends.Job, sess *quota.Session, timed bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -102,7 +102,7 @@ func (l *Table) find(lease backends.Lease) *Entry {
 	return nil
 }
 
-// attach makes h the session's, which has quota for it. l.mu is held.
+// attach assigns h to the session, which has quota for it. l.mu is held.
 func (l *Table) attach(h *Entry, sess *quota.Session) {
 	l.detach(h)
 	h.session = sess
@@ -135,8 +135,8 @@ func (l *Table) detach(h *Entry) {
 	h.session = nil
 }
 
-// BeginSettle marks the leases as being settled until EndSettle. It appends the known claims to marked, and to
-// runs what is known of each lease's delivery.
+// BeginSettle marks the leases as being settled until EndSettle. It appends the known claims to marked, and the
+// details of each lease's delivery to runs.
 func (l *Table) BeginSettle(leases []backends.Lease, marked []*Entry, runs []Run) ([]*Entry, []Run) {
 	now := time.Now()
 	l.mu.Lock()
@@ -156,7 +156,7 @@ func (l *Table) BeginSettle(leases []backends.Lease, marked []*Entry, runs []Run
 	return marked, runs
 }
 
-// countersOf are the counters of the queue.
+// countersOf returns the counters of the queue.
 func (l *Table) countersOf(queue string) *metrics.Queue {
 	if l.Metrics == nil {
 		return nil
@@ -174,9 +174,9 @@ func (l *Table) EndSettle(marked []*Entry, gone []backends.Lease) {
 	l.drop(gone)
 }
 
-// Bind makes the leases the session's and calls submit, in one step. A session that ends at the same time either
-// releases them before the bind is submitted, which then finds them lost, or no longer has them. The leases count
-// as in flight until EndBind. Bind reports false if the session would hold more than most jobs.
+// Bind assigns the leases to the session and calls submit, in one step. A session that ends at the same time either
+// releases them before the bind is submitted, which then finds them lost, or no longer has them. The leases count as
+// in flight until EndBind. Bind returns false if the session would hold more than most jobs.
 func (l *Table) Bind(leases []backends.Lease, sess *quota.Session, most int, submit func()) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -196,7 +196,7 @@ func (l *Table) Bind(leases []backends.Lease, sess *quota.Session, most int, sub
 			l.entries[lease.Token] = h
 		}
 		if h != l.find(lease) {
-			continue // it is lost, as the database will say
+			continue // it is lost, which the database will report
 		}
 		h.inFlight = true
 		if h.session != sess {
@@ -207,7 +207,7 @@ func (l *Table) Bind(leases []backends.Lease, sess *quota.Session, most int, sub
 	return true
 }
 
-// EndBind ends a bind: the session holds all leases but the lost ones.
+// EndBind ends a bind: the session holds all leases except the lost ones.
 func (l *Table) EndBind(leases, lost []backends.Lease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -244,7 +244,7 @@ func (l *Table) Unbind(leases []backends.Lease) {
 	}
 }
 
-// Orphan detaches all that the session holds, as timed leases are.
+// Orphan turns all leases that the session holds into timed ones, which belong to no session.
 func (l *Table) Orphan(sess *quota.Session) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -253,8 +253,8 @@ func (l *Table) Orphan(sess *quota.Session) {
 	}
 }
 
-// TakeSession takes all that the session holds and calls submit with it, in one step (see Bind). If the session
-// holds nothing, submit is not called. The claims count as being settled until Remove.
+// TakeSession takes all leases that the session holds and calls submit with them, in one step (see Bind). If the
+// session holds none, submit is not called. The claims count as being settled until Remove.
 func (l *Table) TakeSession(sess *quota.Session, submit func(leases []backends.Lease)) (held []Held) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -275,7 +275,7 @@ func (l *Table) TakeSession(sess *quota.Session, submit func(leases []backends.L
 	return held
 }
 
-// BeginReturn marks claims that go back without a hand-out, until Remove.
+// BeginReturn marks claims whose jobs are released without a hand-out, until Remove.
 func (l *Table) BeginReturn(leases []backends.Lease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -313,7 +313,7 @@ func (l *Table) HeldBySessions() int {
 	return n
 }
 
-// Count is how many claims are known, including claims in flight and timed leases.
+// Count returns how many claims are known, including claims in flight and timed leases.
 func (l *Table) Count() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -327,8 +327,8 @@ func (l *Table) Holds(s *quota.Session) bool {
 	return len(l.sessions[s]) > 0
 }
 
-// Info is what the log reports of a claimed job beside its lease. It is known on the sidecar that claimed the job,
-// while the job is held: not after a restart.
+// Info holds the values of a claimed job that the log reports besides its lease. Only the sidecar that claimed the
+// job has them, and only while the job is held: not after a restart.
 type Info struct {
 	ID                   string // empty: the lease names it
 	Attempt, MaxAttempts int

@@ -7,9 +7,9 @@ import (
 	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 )
 
-// TestForgedTokenOfAClaimOnItsWay: what is said of a lease that was never given out changes
-// nothing of the claim on its way that has the same token. The claim was forgotten: its
-// worker was told that the heartbeat is late, and the job went back (TestBadInput, once).
+// TestForgedTokenOfAClaimOnItsWay shows that a request with a lease that was never handed out does not change the
+// claim in flight that has the same token. Before, the claim was forgotten: its worker got the error that the
+// heartbeat is late, and the job was released (TestBadInput, once).
 func TestForgedTokenOfAClaimOnItsWay(t *testing.T) {
 	l := NewTable(func(*backends.Job) string { return "" })
 	slots := []backends.Slot{{Token: backends.Token{Host: 1, Number: 7}}}
@@ -37,7 +37,7 @@ func TestForgedTokenOfAClaimOnItsWay(t *testing.T) {
 	if got := l.sessions[sess][slots[0].Token]; got == nil || got.lease.Job != "9" || got.inFlight {
 		t.Errorf("the session holds %+v", got)
 	}
-	// Claims that were not handed out are forgotten as ever.
+	// Claims that were not handed out are still forgotten.
 	l.Expect(slots)
 	l.BeginReturn([]backends.Lease{jobs[0].Lease()})
 	l.Remove([]backends.Lease{jobs[0].Lease()})

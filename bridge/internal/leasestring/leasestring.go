@@ -34,7 +34,7 @@ func Format(database string, l backends.Lease) string {
 	return string(out)
 }
 
-// Parse reads a lease string. ok is false for anything that Format never returns: such a lease is lost.
+// Parse parses a lease string. ok is false for a string that Format never returns: such a lease is lost.
 func Parse(s string) (database string, l backends.Lease, ok bool) {
 	if len(s) > protocol.MaxLease || strings.ContainsAny(s, "\r\n") { // base64 would pass line ends over
 		return "", l, false

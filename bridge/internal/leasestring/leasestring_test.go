@@ -33,7 +33,7 @@ func FuzzParse(f *testing.F) {
 	f.Add(Format("0123456789a", backends.Lease{Job: "17", Token: backends.Token{Host: 1, Number: 2}}))
 	f.Add(Format("0123456789a", backends.Lease{Job: "a.b", Token: backends.Token{Host: 1, Number: 2}}))
 	f.Add("1...")
-	f.Add("1.0123456789a.AAAAAAAAAAEAAAAAAAAAAg._MQ") // the job 1, coded without need
+	f.Add("1.0123456789a.AAAAAAAAAAEAAAAAAAAAAg._MQ") // the job 1, encoded although it is all digits
 	f.Fuzz(func(t *testing.T, s string) {
 		db, l, ok := Parse(s)
 		if ok && Format(db, l) != s {

@@ -12,8 +12,8 @@ const (
 	logDied   = "jobs are dead"
 )
 
-// LogFailed logs how many jobs maintenance took back or found too large. The sidecar of their workers logs the
-// jobs themselves.
+// LogFailed logs how many jobs maintenance reaped or found too large. The sidecar of their workers logs the jobs
+// themselves.
 func LogFailed(log *slog.Logger, all backends.FailedCounts) {
 	for _, f := range all {
 		level, text := slog.LevelInfo, logReaped

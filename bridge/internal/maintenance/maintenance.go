@@ -13,12 +13,12 @@ import (
 )
 
 const (
-	// sweepEvery is the pause at idle, less a jitter that keeps hosts out of step:
-	// a due job is ready, an ended lease free and a plain INSERT seen within a
-	// second, and an idle host asks its database about once a second.
+	// interval is the pause at idle. A jitter shortens it, so that sidecars do not run in step. Within a second a due
+	// job is promoted, an expired lease is reaped and a plain INSERT is noticed. An idle sidecar queries its database
+	// about once a second.
 	interval   = 800 * time.Millisecond
 	jitter     = 100 * time.Millisecond
-	minPause   = 10 * time.Millisecond // the shortest pause before something known to come due
+	minPause   = 10 * time.Millisecond // the shortest pause before the next known due time
 	batchLimit = 500                   // rows of each kind in one batch
 )
 
@@ -31,7 +31,7 @@ const (
 type Claims interface {
 	// Waiting lists the queues that claims wait for.
 	Waiting() []string
-	// NotifyReady says that the queues may have ready jobs.
+	// NotifyReady reports queues that possibly have ready jobs.
 	NotifyReady(queues []string)
 }
 
@@ -40,10 +40,10 @@ type Maintainer struct {
 	Config
 	prune  pruning
 	logged map[string]string // by message, the error that was last logged with it
-	poke   chan struct{}     // 1: one wish to sweep at once is enough
+	poke   chan struct{}     // capacity 1: one pending request for maintenance is enough
 }
 
-// Config is what a Maintainer needs.
+// Config configures a Maintainer.
 type Config struct {
 	Backend   *backendref.Ref
 	Heartbeat *heartbeat.Heartbeater
@@ -51,7 +51,7 @@ type Config struct {
 	Times     *heartbeat.Times
 	Metrics   func() *metrics.Database
 	Log       *slog.Logger
-	Alone     bool // a batch of pruning holds up everybody who writes since then
+	Alone     bool // writes that begin during a batch of pruning wait for its end
 }
 
 // New returns a Maintainer.
@@ -59,7 +59,7 @@ func New(c Config) *Maintainer {
 	return &Maintainer{Config: c, prune: pruning{alone: c.Alone}, logged: make(map[string]string), poke: make(chan struct{}, 1)}
 }
 
-// Wake requests maintenance at once. It does not wait for it.
+// Wake requests maintenance immediately. It does not wait for it.
 func (s *Maintainer) Wake() {
 	select {
 	case s.poke <- struct{}{}:
@@ -133,7 +133,7 @@ func (s *Maintainer) maintain(ctx context.Context) (time.Duration, error) {
 	}
 }
 
-// logOnce logs an error that every batch finds again once, until it changes or is gone.
+// logOnce logs an error that recurs with every batch once, until it changes or is gone.
 func (s *Maintainer) logOnce(message string, err error) {
 	switch {
 	case err == nil:

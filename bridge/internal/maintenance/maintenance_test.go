@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestLogOnce: an error that every look finds is logged once, until it changes or is gone.
+// TestLogOnce shows that an error that every run finds is logged once, until it changes or is gone.
 func TestLogOnce(t *testing.T) {
 	var log bytes.Buffer
 	s := New(Config{Log: slog.New(slog.NewJSONHandler(&log, nil))})

@@ -6,43 +6,43 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// pruning decides when to prune and how much. It prunes in batches that delay no one for long, with pauses that
-// leave the database to the workers, and still faster than finished jobs come in. Only the goroutine of the
-// Maintainer uses it.
+// pruning decides when to prune and how much. It prunes in batches that delay no other transaction for long. The
+// pauses leave the database to the workers, but pruning is still faster than finished jobs come in. Only the
+// goroutine of the Maintainer uses it.
 //
-// A batch that takes too long, also because the machine is busy, is followed by a smaller batch and a longer
-// pause. So load slows pruning, and pruning does not slow the load. All sidecars of a database prune, each that
-// much less.
+// A batch that takes too long, also because the machine is busy, is followed by a smaller batch and a longer pause.
+// So load slows pruning, and pruning does not slow the load. All sidecars of a database prune, so each prunes
+// proportionally less.
 type pruning struct {
-	alone bool // a batch holds up everybody who writes since then
+	alone bool // writes that begin during a batch wait for its end
 
 	next  time.Time // of the next batch
 	batch int       // rows; 0: there was none yet
 	rank  int       // the share of the time is shares[rank]
 
-	since   time.Time     // when the present stretch of pruning was looked at; zero: there is none
-	overdue time.Duration // by how much pruning was late then
+	since   time.Time     // time of the last review; zero: pruning was not behind
+	overdue time.Duration // how late pruning was at that time
 }
 
 const (
-	pruneEvery = 10 * time.Second // where nothing is left
+	pruneEvery = 10 * time.Second // if nothing is left to prune
 
 	batchTime      = 80 * time.Millisecond // what a batch should take
-	batchTimeAlone = 15 * time.Millisecond // the same where it holds others up
+	batchTimeAlone = 15 * time.Millisecond // the same if alone is set
 	firstBatch     = 100                   // rows
 	minBatch       = 50
 	maxBatch       = 2000
 
-	// pruneRate is what is pruned at least, however much there is to do: as long as a
-	// batch itself does not take longer, in rows a second of all sidecars.
+	// minRate is the minimum rate of pruning, in rows per second of all sidecars, regardless of the share of the
+	// time. It does not apply if the batch itself takes longer.
 	minRate = 1000
 
-	// pruneLate is how late pruning may be without harm: what is over waits that long in the
-	// table before workers are slowed for it. A burst, whose jobs come due as they finished,
-	// at once, is behind for as long as it lasts, and is pruned still.
+	// tolerated is how late pruning can be without harm: expired rows stay in the table for that long before pruning
+	// slows workers. A burst, whose jobs expire as fast as they finished, keeps pruning behind for as long as it
+	// lasts. It is pruned in the end.
 	tolerated = 30 * time.Minute
 
-	// pruneReview is how often it is looked at whether pruning that is late falls further behind.
+	// reviewEvery is how often a review checks whether late pruning falls further behind.
 	reviewEvery = 2 * time.Minute
 )
 
@@ -65,7 +65,7 @@ func (p *pruning) batchSize() int {
 // stop the rest of maintenance.
 func (p *pruning) failed(now time.Time) { p.next = now.Add(pruneEvery) }
 
-// pruned records what a batch pruned beside so many other sidecars, and plans the next batch.
+// pruned records the result of a batch, and plans the next batch. peers is the number of other sidecars.
 func (p *pruning) pruned(now time.Time, r backends.MaintenanceResult, peers int) {
 	if !r.PruneMore {
 		p.next, p.since = now.Add(pruneEvery), time.Time{}
@@ -75,7 +75,7 @@ func (p *pruning) pruned(now time.Time, r backends.MaintenanceResult, peers int)
 	p.review(now, r.PruneOverdue)
 	share := shares[p.rank]
 	pause := min(r.LongestPrune*time.Duration(100-share)/time.Duration(share), time.Duration(r.Pruned)*time.Second/minRate)
-	if r.Pruned == 0 { // others have locked what is there
+	if r.Pruned == 0 { // other transactions have locked the rows
 		pause = interval
 	}
 	p.next = now.Add(min(pause*time.Duration(1+peers), pruneEvery))

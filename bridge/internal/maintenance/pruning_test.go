@@ -7,8 +7,8 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// prunes plays a database in which a batch of n rows takes as long as cost says, and
-// returns how long the batches took in all, and the largest.
+// prunes simulates a database in which a batch of n rows takes cost(n). It returns the total time of the batches, and
+// the size of the largest.
 func prunes(p *pruning, now *time.Time, rows int, peers int, overdue func() time.Duration, cost func(n int) time.Duration) (sum, longest time.Duration, most int) {
 	for rows > 0 {
 		if !p.due(*now) {
@@ -26,8 +26,8 @@ func prunes(p *pruning, now *time.Time, rows int, peers int, overdue func() time
 
 func never() time.Duration { return 0 }
 
-// TestPruningKeepsItsShare: batches are as large as their time allows, and what they take
-// of the time is a tenth, of all sidecars together.
+// TestPruningKeepsItsShare shows that batches are as large as their time allows, and that they take a tenth of the
+// time, of all sidecars together.
 func TestPruningKeepsItsShare(t *testing.T) {
 	for _, c := range []struct {
 		peers int
@@ -49,8 +49,8 @@ func TestPruningKeepsItsShare(t *testing.T) {
 	}
 }
 
-// TestPruningUnderLoad: where batches take longer, they become small and the pauses long,
-// and there is an end to both.
+// TestPruningUnderLoad shows that batches become small and pauses long if batches take longer, and that both have a
+// limit.
 func TestPruningUnderLoad(t *testing.T) {
 	var p pruning
 	now := time.Unix(1_000_000, 0)
@@ -72,8 +72,8 @@ func TestPruningUnderLoad(t *testing.T) {
 	}
 }
 
-// TestPruningOfABurst: jobs that come due at once are pruned one after the other, in the
-// tenth of the time that is pruning's: nobody is slowed because they were many.
+// TestPruningOfABurst shows that jobs that expire together are pruned in the usual tenth of the time. Their number
+// does not slow any worker.
 func TestPruningOfABurst(t *testing.T) {
 	var p pruning
 	now := time.Unix(1_000_000, 0)
@@ -84,8 +84,8 @@ func TestPruningOfABurst(t *testing.T) {
 	}
 }
 
-// TestPruningCatchesUp: where it is late, and falls further behind, it gets more and more of
-// the time, and gives it back afterwards.
+// TestPruningCatchesUp shows that late pruning that falls further behind gets more and more of the time, and less
+// again afterwards.
 func TestPruningCatchesUp(t *testing.T) {
 	var p pruning
 	now := time.Unix(1_000_000, 0)
@@ -102,8 +102,8 @@ func TestPruningCatchesUp(t *testing.T) {
 	}
 }
 
-// TestPruningThatFails: the sweeps after it go on without, so that a database that
-// refuses to delete keeps them from nothing.
+// TestPruningThatFails shows that maintenance continues without pruning after a failure, so that a database that
+// refuses to delete does not stop the rest.
 func TestPruningThatFails(t *testing.T) {
 	var p pruning
 	now := time.Unix(1_000_000, 0)

@@ -7,7 +7,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// oneLife gives what counts one job's life, from its enqueue to its ack, and a commit.
+// oneLife counts everything of one job, from its enqueue to its ack, and a commit.
 func oneLife() (life func()) {
 	m := New()
 	d := m.Databases.Of("main")
@@ -27,7 +27,7 @@ func oneLife() (life func()) {
 	}
 }
 
-// TestCountingIsCheap: a job's way through the counters allocates nothing.
+// TestCountingIsCheap shows that counting a job allocates nothing.
 func TestCountingIsCheap(t *testing.T) {
 	if n := testing.AllocsPerRun(100, oneLife()); n != 0 {
 		t.Errorf("%v allocations for a job, want none", n)

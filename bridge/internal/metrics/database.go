@@ -13,7 +13,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// databaseSet has the counters of each database, by name.
+// databaseSet holds the counters of each database, by name.
 type databaseSet struct {
 	m       *Set
 	mu      sync.Mutex
@@ -21,7 +21,7 @@ type databaseSet struct {
 	dynamic int // queues with a label of their own that no config named
 }
 
-// Database has the counters of one database.
+// Database holds the counters of one database.
 type Database struct {
 	labels *databaseSet
 	name   string
@@ -33,13 +33,13 @@ type Database struct {
 	HeartbeatFailures, Evictions  prometheus.Counter
 	DepthReads, DepthReadFailures prometheus.Counter
 
-	// named says which queues the config names, and how many others may have labels.
+	// Named reports whether the config names a queue, and how many other queues can have labels.
 	Named          atomic.Pointer[func(queue string) (named bool, most int)]
-	queues         atomic.Pointer[map[string]*Queue] // never changes: another one takes its place
+	queues         atomic.Pointer[map[string]*Queue] // the map never changes: a new one replaces it
 	other, unknown *Queue
 }
 
-// Queue has the counters of one queue. A nil counter counts nothing.
+// Queue holds the counters of one queue. A nil counter counts nothing.
 type Queue struct {
 	enqueued, duplicates, claimed, acked, nacked, dead, Returned prometheus.Counter
 	lost                                                         map[backends.Cause]prometheus.Counter
@@ -129,7 +129,7 @@ func (d *Database) addQueue(name string) *Queue {
 	}
 	if !named {
 		if l.dynamic >= most {
-			return d.other // asked again next time: the config may name it by then
+			return d.other // not stored: by the next call the config can name the queue
 		}
 		l.dynamic++
 	}
@@ -175,11 +175,11 @@ func (d *Database) CountCommit(took time.Duration, writes, asks int, claims []ba
 	}
 }
 
-// RunOf returns the counters of the queue of a write's lease, or nil, and how long the worker had the job;
-// negative: unknown.
+// RunOf returns the counters of the queue of a write's lease, or nil, and how long the worker had the job. A negative
+// time means that it is unknown.
 type RunOf func(lease int) (queue *Queue, took time.Duration)
 
-// CountWrite counts what a committed write did. unseen: no worker had its jobs.
+// CountWrite counts the effects of a committed write. unseen means that no worker had its jobs.
 func (d *Database) CountWrite(write backends.Write, runs RunOf, unseen bool, res *backends.WriteResult) {
 	if d == nil || res.Err != nil {
 		return
@@ -231,7 +231,7 @@ func (d *Database) countSettled(runs RunOf, leases, lost []backends.Lease, acked
 	}
 }
 
-// CountFailed counts jobs whose claims ended without an ack. unseen: no worker had them.
+// CountFailed counts jobs whose claims ended without an ack. unseen means that no worker had them.
 func (d *Database) CountFailed(all backends.FailedCounts, unseen bool) {
 	if d == nil {
 		return
@@ -242,7 +242,7 @@ func (d *Database) CountFailed(all backends.FailedCounts, unseen bool) {
 		case f.Cause == backends.CauseNacked:
 			q.nacked.Add(n)
 		case f.Cause != "":
-			if c := q.lost[f.Cause]; c != nil { // a later version may know more
+			if c := q.lost[f.Cause]; c != nil { // a later version can use more causes
 				c.Add(n)
 			}
 		case !unseen:
@@ -254,7 +254,7 @@ func (d *Database) CountFailed(all backends.FailedCounts, unseen bool) {
 	}
 }
 
-// CountHandOut counts jobs that a worker got after its claim waited for so long.
+// CountHandOut counts jobs that a worker got, after its claim waited for that time.
 func (d *Database) CountHandOut(jobs []backends.Job, waited time.Duration) {
 	if d == nil {
 		return

@@ -19,8 +19,8 @@ type Set struct {
 	all                                               []prometheus.Collector
 }
 
-// Labels. A queue that has no label of its own is counted as labelOther; acks of leases of
-// which nothing is known here (of another sidecar's claim) as labelUnknown.
+// Labels. A queue without a label of its own counts as labelOther. An ack of a lease that this sidecar has no record
+// of, because another sidecar claimed it, counts as labelUnknown.
 const (
 	LabelDatabase = "database"
 	LabelQueue    = "queue"
@@ -31,9 +31,9 @@ const (
 )
 
 var (
-	// waitBuckets are for what takes as long as it takes, from a millisecond to an hour.
+	// waitBuckets are for times without a bound, from a millisecond to an hour.
 	waitBuckets = []float64{.001, .005, .025, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600}
-	// commitBuckets are for round trips.
+	// commitBuckets are for round trips to the database.
 	commitBuckets = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}
 	sizeBuckets   = []float64{1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000}
 )

@@ -8,7 +8,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// What backends tell of themselves.
+// The metrics of the usage that backends report.
 var (
 	poolWaitsDesc  = Gauge("pool_waits_total", "How often a request waited, because all connections of the pool were in use.", LabelDatabase)
 	poolWaitedDesc = Gauge("pool_wait_seconds_total", "Time that requests waited for a connection of the pool.", LabelDatabase)
@@ -24,7 +24,7 @@ type usageCounts struct {
 	known bool
 }
 
-// AddUsage adds what the database's Backends used since the last time.
+// AddUsage adds the usage of the database's Backends since the last call.
 func (d *Database) AddUsage(u backends.Usage) {
 	d.usage.mu.Lock()
 	defer d.usage.mu.Unlock()

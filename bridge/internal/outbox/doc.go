@@ -1,4 +1,4 @@
 // Package outbox writes the replies of one connection whole and in order, without blocking the requests.
 //
-// It knows bytes only. Start reading at Outbox.
+// It handles bytes only. Start reading at Outbox.
 package outbox

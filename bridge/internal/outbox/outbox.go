@@ -5,20 +5,20 @@ import (
 	"sync"
 )
 
-// MaxBytes is how many bytes wait while the client does not read before Send blocks. One reply can exceed it.
+// MaxBytes is how many bytes can wait for a client that does not read before Send blocks. One reply can exceed it.
 const MaxBytes = 1 << 20
 
 // scarceBytes is MaxBytes while the memory for all sessions is used up.
 const scarceBytes = 16 << 10
 
-// chunkBytes is how much one write has at most. After each write the client counts as reading.
+// chunkBytes is the maximum size of one write. After each write the client counts as reading.
 const chunkBytes = 256 << 10
 
-// keptBytes is the largest buffer that is kept for the next reply.
+// keptBytes is the largest buffer that is reused for the next reply.
 const keptBytes = 64 << 10
 
-// Outbox writes a connection's messages whole and in order. A sender that finds no write under way writes for all
-// that queue since, so that a burst of small replies is one system call.
+// Outbox writes a connection's messages whole and in order. A sender that finds no write under way also writes the
+// messages that other senders queue in the meantime. So a burst of small replies is one system call.
 type Outbox struct {
 	To      io.Writer
 	Unread  func(n int64) // adds bytes that wait, and with a negative n removes them; nil: nothing counts
@@ -42,7 +42,7 @@ func (o *Outbox) Send(build func([]byte) []byte) error {
 	return err
 }
 
-// Post is Send without the write. first: no write is under way, and the caller calls Flush.
+// Post is Send without the write. If first is true, no write is under way, and the caller must call Flush.
 func (o *Outbox) Post(build func([]byte) []byte) (first bool, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -65,7 +65,7 @@ func (o *Outbox) Post(build func([]byte) []byte) (first bool, err error) {
 	return first, nil
 }
 
-// full reports whether more must wait until the client reads. o.mu is held.
+// full reports whether senders must wait until the client reads. o.mu is held.
 func (o *Outbox) full() bool {
 	return len(o.buf) >= MaxBytes || len(o.buf) >= scarceBytes && o.writing && o.HasRoom != nil && !o.HasRoom()
 }

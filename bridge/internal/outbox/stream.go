@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// DeadlineWriter is what an Outbox writes to. A write that the client does not read ends at the deadline.
+// DeadlineWriter is the destination of an Outbox. A write that the client does not read ends at the deadline.
 type DeadlineWriter interface {
 	io.Writer
 	SetWriteDeadline(at time.Time) error
 }
 
-// stream gives a writer a deadline. A write to a full pipe cannot be interrupted: after the deadline it goes on in
-// a goroutine of its own, and its bytes must not change.
+// stream gives a writer a deadline. A write to a full pipe can't be interrupted: after the deadline it goes on in its
+// own goroutine, and its bytes must not change.
 type stream struct {
 	w    io.Writer
 	over chan struct{} // closed at the deadline

@@ -7,7 +7,7 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// Grant is what one peer can do.
+// Grant is the set of rights of one peer.
 type Grant struct {
 	All   bool // everything
 	rules []Rule
@@ -24,7 +24,7 @@ func NewGrant(rules []Rule, who *unixsocket.Peer) Grant {
 	return g
 }
 
-// unrestricted are the ops that need no rule: they touch no job, or only give back what the session has.
+// unrestricted are the ops that need no rule: they touch no job, or only release the session's own jobs.
 var unrestricted = []protocol.Op{protocol.OpHello, protocol.OpCancel, protocol.OpBye}
 
 // sidecarWide are the ops that concern all queues. A rule with queues grants none of them.

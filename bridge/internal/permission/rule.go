@@ -40,7 +40,7 @@ func matches(pattern, name string) bool {
 		return false
 	}
 	name = name[len(parts[0]):]
-	for _, part := range parts[1:last] { // the first place where each fits leaves most for the others
+	for _, part := range parts[1:last] { // the first match of each part leaves the most for the others
 		i := strings.Index(name, part)
 		if i < 0 {
 			return false

@@ -67,7 +67,7 @@ func (a *claimGroup) learn(res backends.ClaimResult) (again bool) {
 // prefetchedBytes counts the payload of prefetched jobs. dispatcher.mu guards it.
 type prefetchedBytes struct{ bytes, reported int64 }
 
-// prefetchStep is by how much the count can differ from what quota.Memory was last told.
+// prefetchStep is by how many bytes the count can differ from the last report to quota.Memory.
 const prefetchStep = 64 << 10
 
 // countPrefetched adds n bytes, which can be negative, to the count of prefetched payload. b.mu is held.

@@ -7,8 +7,8 @@ import (
 	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 )
 
-// TestSpace: where there is memory for a few large answers only, many wait queues share it, and a
-// wait queue whose next job did not fit its share is asked for all the next time.
+// TestSpace shows that many wait queues share the memory if there is only enough for a few large answers. A wait
+// queue whose next job did not fit its share gets a whole answer the next time.
 func TestSpace(t *testing.T) {
 	lines := make([]waitQueue, 40)
 	ask1 := func(left int64) ([]claimGroup, claimBudget) {

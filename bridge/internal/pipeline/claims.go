@@ -7,30 +7,29 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// Claim queues a claim. If it can answer the claim with prefetched jobs at once, answered is true.
+// Claim queues a claim. If it can answer the claim immediately with prefetched jobs, answered is true.
 func (b *Pipeline) Claim(w *ClaimRequest, queues []string) (a Answer, answered bool) {
 	return b.dispatcher.add(w, queues)
 }
 
-// AwaitClaim waits for the answer of a queued claim. The end of ctx makes it answer at once, possibly with jobs of
-// the commit under way.
+// AwaitClaim waits for the answer of a queued claim. If ctx ends, it returns soon, possibly with jobs of the commit
+// under way.
 func (b *Pipeline) AwaitClaim(ctx context.Context, w *ClaimRequest) Answer {
 	return b.dispatcher.wait(ctx, w)
 }
 
-// GiveUp gives back jobs that were claimed for a session that has ended.
+// GiveUp releases jobs that were claimed for a session that has ended.
 func (b *Pipeline) GiveUp(jobs []backends.Job) {
 	if len(jobs) > 0 {
 		b.committer.giveUp(jobs[0].Token.Host, jobs)
 	}
 }
 
-// HandOut makes the jobs of an answer the session's, as many of them as fit one reply, and returns those. It gives
-// back the others.
+// HandOut gives the session as many jobs of an answer as fit one reply, and returns those. It releases the others.
 func (b *Pipeline) HandOut(w *ClaimRequest, a *Answer, fitting func(jobs []backends.Job) int) ([]backends.Job, error) {
 	host := a.Jobs[0].Token.Host
-	// Asked again, as late as can be: this process may have been suspended since
-	// the commit, and others may have the jobs by now.
+	// Checked again as late as possible: the process was possibly suspended since the commit, and other sidecars have
+	// the jobs then.
 	if b.heartbeat.Fresh() != host {
 		b.committer.giveUp(host, a.Jobs)
 		return nil, backends.Unavailable(errHeartbeatLate)
@@ -50,8 +49,8 @@ func (b *Pipeline) HandOut(w *ClaimRequest, a *Answer, fitting func(jobs []backe
 	return a.Jobs, nil
 }
 
-// Reroute ends claims with ErrMoved if served reports false for their queues, or if their session may no longer
-// claim from them.
+// Reroute ends claims with ErrMoved if served reports false for their queues, or if their session is no longer
+// allowed to claim from them.
 func (b *Pipeline) Reroute(served func(queues []string) bool) {
 	b.prefetcher.giveBackJobs(b.dispatcher.reroute(served))
 }

@@ -14,8 +14,8 @@ import (
 
 var errHeartbeatLate = errors.New("this sidecar's beat is late, so it must not give out jobs: it cannot reach the database, or was suspended")
 
-// commit commits one batch and answers its members. It returns an error if the database was unreachable: then the
-// writes are queued again.
+// commit commits one batch and answers its members. If the database is unreachable, it queues the writes again and
+// returns an error.
 func (c *committer) commit(hard context.Context, writes []*PendingWrite, asks []claimGroup) error {
 	began := time.Now()
 	res, err := c.try(hard, writes, asks)
@@ -26,8 +26,7 @@ func (c *committer) commit(hard context.Context, writes []*PendingWrite, asks []
 		c.deliverClaims(hard, asks, res.Claims)
 		return nil
 	case errors.Is(err, backends.ErrEvicted):
-		// Nothing happened. The writes do not need the host; the claims are asked
-		// again under the next identity.
+		// Nothing happened. The writes do not need the host. The claims are included again under the next identity.
 		c.dropClaims(asks, backends.Unavailable(err))
 		c.heartbeat.GiveUp(hostOf(asks))
 		c.heartbeat.BeatNow()
@@ -52,8 +51,8 @@ func (c *committer) commit(hard context.Context, writes []*PendingWrite, asks []
 	}
 }
 
-// endUnknown ends writes whose commit may have happened. Releases are queued again: their tokens keep them from
-// freeing anything twice.
+// endUnknown ends writes whose commit has an unknown outcome. Releases are queued again: their tokens keep them from
+// freeing a job twice.
 func (c *committer) endUnknown(writes []*PendingWrite, err error, again bool) {
 	var releases []*PendingWrite
 	for _, p := range writes {
@@ -86,7 +85,7 @@ func (c *committer) split(hard context.Context, writes []*PendingWrite, asks []c
 	if n := len(writes); n > 1 {
 		err1 := c.commit(hard, writes[:n/2], nil)
 		if err1 != nil && !backends.IsDiskFull(err1) {
-			// The database went away: the rest goes back behind the first half.
+			// The database became unreachable: queue the rest again behind the first half.
 			c.requeueAfter(writes[:n/2], writes[n/2:])
 			return err1
 		}
@@ -100,7 +99,7 @@ func (c *committer) split(hard context.Context, writes []*PendingWrite, asks []c
 	return nil
 }
 
-// requeueAfter queues second again, right behind what is left of first.
+// requeueAfter queues second again, directly behind the remaining writes of first.
 func (c *committer) requeueAfter(first, second []*PendingWrite) {
 	second = c.requeueable(second)
 	c.mu.Lock()
@@ -141,20 +140,20 @@ func (c *committer) answer(hard context.Context, writes []*PendingWrite, results
 			c.setLockedAside(hard, p)
 			continue
 		}
-		m.CountWrite(p.write, p.run, p.unseen, &results[i]) // before whoever waits can look
+		m.CountWrite(p.write, p.run, p.unseen, &results[i]) // before the client can read the metrics
 		c.finish(p, Outcome{Result: results[i], Err: results[i].Err})
 		switch p.write.(type) {
 		case backends.Enqueue, backends.Ack:
 			if c.singleLane {
-				continue // their queues were marked before the claims were chosen
+				continue // markReadyQueues ran before the claims were chosen
 			}
 		}
 		c.dispatcher.notify(results[i].MadeReady, p.size.jobs)
 	}
 }
 
-// deliverClaims answers claims with the claimed jobs if the heartbeat is not late. If it is, other sidecars may
-// have given this one up.
+// deliverClaims answers claims with the claimed jobs if the heartbeat is not late. If it is late, other sidecars have
+// possibly declared this one dead.
 func (c *committer) deliverClaims(hard context.Context, asks []claimGroup, results []backends.ClaimResult) {
 	if len(asks) == 0 {
 		return
@@ -202,7 +201,7 @@ func (c *committer) giveUp(host backends.Identity, jobs []backends.Job) {
 	c.giveBack(host, jobs)
 }
 
-// giveBack returns jobs that were claimed but not handed out, without using up an attempt. The dispatcher has
+// giveBack releases jobs that were claimed but not handed out, without using up an attempt. The dispatcher has
 // counted them as returning.
 func (c *committer) giveBack(host backends.Identity, jobs []backends.Job) {
 	if len(jobs) == 0 {
@@ -217,7 +216,7 @@ func (c *committer) giveBack(host backends.Identity, jobs []backends.Job) {
 	c.release(host, leases, func() { c.dispatcher.returned(queues) })
 }
 
-// queuesOfJobs lists the queue of each job.
+// queuesOfJobs returns the queue of each job.
 func queuesOfJobs(jobs []backends.Job) []string {
 	queues := make([]string, len(jobs))
 	for i := range jobs {
@@ -226,7 +225,7 @@ func queuesOfJobs(jobs []backends.Job) []string {
 	return queues
 }
 
-// release gives claims back without using up an attempt, as far as they still belong to host. ended can be nil.
+// release releases claims without using up an attempt, as far as they still belong to host. ended can be nil.
 func (c *committer) release(host backends.Identity, leases []backends.Lease, ended func()) {
 	c.pushUnseen(backends.Release{Leases: leases, Owner: host, Uncounted: true}, func() {
 		c.leases.Remove(leases)

@@ -22,14 +22,13 @@ import (
 	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 )
 
-// Bounds of the group commit. The queue of writes is bounded by bytes, with a
-// price for each write's own size, so that back-pressure reaches the clients
-// before memory runs out.
+// Bounds of the group commit. The queue of writes is bounded by bytes, with a price for each write's own size, so
+// that back-pressure reaches the clients before memory runs out.
 const (
 	queueBytes   = 96 << 20  // of enqueues; must exceed the largest frame (64 MiB)
-	settleBytes  = 32 << 20  // of settles, which do not wait for room behind enqueues
-	largeSettle  = 256 << 10 // what has more bytes than that beside its leases waits behind enqueues too
-	writePrice   = 4 << 10   // at least, for each write
+	settleBytes  = 32 << 20  // of settles, which do not wait for memory behind enqueues
+	largeSettle  = 256 << 10 // a settle with more bytes than that besides its leases waits behind enqueues too
+	writePrice   = 4 << 10   // minimum for each write
 	batchWrites  = 1000      // writes in one commit
 	batchJobs    = 4000      // jobs or leases in one commit
 	batchBytes   = 16 << 20  // payload bytes in one commit, beyond its first write
@@ -37,15 +36,15 @@ const (
 	retryMax     = time.Second
 )
 
-// committer is the group commit of one database. What queued while the previous commit ran goes into the next one,
-// writes and claims together. An idle committer commits at once, a busy one in larger groups (see linger.go).
+// committer is the group commit of one database. Writes and claims that queued during one commit go into the next one
+// together. An idle committer commits immediately, a busy one in larger groups (see linger.go).
 type committer struct {
 	backend    *backendref.Ref
 	dispatcher *dispatcher
 	heartbeat  *heartbeat.Heartbeater
 	leases     *lease.Table
 	policy     func(queue string) (backends.Policy, bool)
-	times      *heartbeat.Times // one commit, and a settle, may take the sidecar timeout
+	times      *heartbeat.Times // the sidecar timeout bounds one commit, and one settle
 	maxPayload func() int64
 	claimBytes func() int64 // of payload, in one claim's answer
 	metrics    func() *metrics.Database
@@ -57,24 +56,24 @@ type committer struct {
 	timers        sync.Pool             // of *time.Timer
 	number        atomic.Uint64
 
-	// Where two commits at a time pay, claims and writes have a lane each;
-	// otherwise one lane does both, in the same commits.
+	// If two concurrent commits are worth it, claims and writes have a commit loop each. Otherwise one loop does
+	// both, in the same commits.
 	writes     lane
 	claims     lane
-	singleLane bool // one lane: writes
+	singleLane bool // claims equals writes
 
 	memory   *quota.Memory
-	reserved int64 // of it, for the claims of the commit under way; the lane's own
+	reserved int64 // memory for the claims of the commit under way; only the commit loop uses it
 
 	mu              sync.Mutex
 	queue           []*PendingWrite
 	fair            fairshare.Share
 	abandonedWrites int // writes in the queue that were abandoned
 	locked          lockedWrites
-	arrived         int // writes that were ever queued of sessions that had not had their turn
-	wakeAt          int // of them, that are worth a wake-up; see linger
+	arrived         int // number of queued writes so far of sessions within their share; see linger
+	wakeAt          int // the number of these writes that causes a wake-up; see linger
 
-	seen map[backends.Token]struct{} // leases of the batch being built; the loop's own
+	seen map[backends.Token]struct{} // leases of the batch being built; only the commit loop uses it
 }
 
 // lane is one sequence of commits.
@@ -93,14 +92,14 @@ func (l lane) poke() {
 const (
 	queued    int32 = iota
 	taken           // in a commit, or answered
-	abandoned       // no session waits: it is to be dropped
-	overdue         // in a commit, and not to be tried again
+	abandoned       // no session waits: the write will be dropped
+	overdue         // in a commit, and must not be tried again
 )
 
 // errOverdue ends a write whose commit failed after its time was over.
 var errOverdue = errors.New("its time is over")
 
-// WakeClaims makes the lane of the claims check for claims to include.
+// WakeClaims makes the commit loop of the claims check for claims to include.
 func (c *committer) WakeClaims() {
 	if c.singleLane {
 		c.writes.poke()
@@ -116,7 +115,7 @@ func (c *committer) unavailable(format string, args ...any) error {
 	if why := c.trouble.Load(); why != nil {
 		cause := *why
 		if u, ok := errors.AsType[*backends.UnavailableError](cause); ok {
-			cause = u.Err // it is said once that it is unavailable
+			cause = u.Err // the new error already contains "unavailable"
 		}
 		err = fmt.Errorf("%w: %w", err, cause)
 	}
@@ -131,8 +130,8 @@ func (c *committer) finish(p *PendingWrite, o Outcome) {
 	p.Done <- o
 }
 
-// runWrites commits writes, and claims too if there is one lane, until ctx is done and the queue is empty, or hard
-// is done.
+// runWrites commits writes, and also claims if singleLane is set. It ends when ctx is done and the queue is empty, or
+// when hard is done.
 func (c *committer) runWrites(ctx, hard context.Context) error {
 	r := retrier{c: c, hard: hard, delay: retryInitial}
 	var wait lingerPlan
@@ -147,7 +146,7 @@ func (c *committer) runWrites(ctx, hard context.Context) error {
 		}
 		if len(writes)+len(asks) > 0 {
 			err := c.commit(hard, writes, asks)
-			if c.singleLane { // else what is reserved is the claims' lane's
+			if c.singleLane { // otherwise runClaims owns the reserved memory
 				c.releaseClaimMemory()
 			}
 			if err := r.after(err); err != nil {
@@ -160,7 +159,7 @@ func (c *committer) runWrites(ctx, hard context.Context) error {
 			case ctx.Err() != nil:
 			case most > 0:
 				wait.learn(c.linger(others, most), others)
-			case over: // so that it does not take the machine from those who had not had theirs
+			case over: // so that sessions over their share leave the machine to the others
 				c.linger(max(others, lingerFrom), min(time.Since(began), lingerMost))
 			}
 			continue
@@ -178,7 +177,7 @@ func (c *committer) runWrites(ctx, hard context.Context) error {
 		case aside == 0:
 			return nil
 		default:
-			<-c.writes.wake // it may come back
+			<-c.writes.wake // the database can come back
 		}
 	}
 }
@@ -203,7 +202,7 @@ func (c *committer) runClaims(ctx, hard context.Context) error {
 	}
 }
 
-// retrier paces the commits of a lane while they fail.
+// retrier paces the commits of a loop while they fail.
 type retrier struct {
 	c     *committer
 	hard  context.Context
@@ -231,15 +230,15 @@ func (r *retrier) after(err error) error {
 	return nil
 }
 
-// takeBatch chooses the writes of the next commit, in their order, as far as fair share admits them. No lease is
-// twice in one batch: a second write about it waits for the next.
+// takeBatch chooses the writes of the next commit, in their order, as far as fair share admits them. A batch contains
+// each lease at most once: a second write for it waits for the next batch.
 func (c *committer) takeBatch() []*PendingWrite {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.fair.Begin(len(c.queue), c.work)
 	batch := c.chooseWrites()
 	c.fair.End()
-	if len(batch) == 0 && len(c.queue) > 0 { // all had more than their share: begin again
+	if len(batch) == 0 && len(c.queue) > 0 { // all were over their share: begin again
 		c.fair = fairshare.Share{}
 		batch = c.chooseWrites()
 	}
@@ -280,7 +279,7 @@ func (c *committer) chooseWrites() []*PendingWrite {
 	return batch
 }
 
-// forget frees the memory of an abandoned write. Its commit may never end, and more writes are abandoned behind
+// forget frees the memory of an abandoned write. Its commit possibly never ends, and more writes are abandoned behind
 // it.
 func (c *committer) forget(p *PendingWrite) {
 	c.mu.Lock()
@@ -359,7 +358,7 @@ func (c *committer) work(i int) (s *quota.Session, units int) {
 	return c.queue[i].session, c.queue[i].size.units()
 }
 
-// countLight counts the writes of sessions that did not use up their share. over: a session did.
+// countLight counts the writes of sessions that did not use up their share. over is true if a session did.
 func (c *committer) countLight(writes []*PendingWrite) (n int, over bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -12,9 +12,8 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// TestWaitEndsWhereACommitFailsLate: the time of a write is over while it is in a commit,
-// and then that fails. It was queued again and tried for as long as the database was
-// away, and who had sent it waited.
+// TestWaitEndsWhereACommitFailsLate shows a write whose time ends during a commit that then fails. Before, the write
+// was queued and tried again while the database was unreachable, and its sender waited.
 func TestWaitEndsWhereACommitFailsLate(t *testing.T) {
 	for what, back := range map[string]func(c *committer, p *PendingWrite){
 		"alone":    func(c *committer, p *PendingWrite) { c.putBack([]*PendingWrite{p}) },

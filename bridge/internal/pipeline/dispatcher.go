@@ -21,15 +21,15 @@ const maxSlots = 1000
 // dispatcher holds the claims of one database that have no answer yet, and decides which of them the next commit
 // includes.
 //
-// A commit includes each claim once when it arrives, so that an empty answer is always the database's. It includes
-// the claim again after a notification, in turn. A notification reports that a queue may have ready jobs, and
-// about how many.
+// A commit includes each claim once when it arrives, so that an empty answer always comes from the database. It
+// includes the claim again after a notification, in turn. A notification reports that a queue possibly has ready
+// jobs, and about how many.
 type dispatcher struct {
 	wake           func()                   // wakes the committer
 	identity       func() backends.Identity // 0: the heartbeat is late
 	clock          func() time.Duration
 	canPrefetch    bool                    // the backend supports prefetch
-	noPrefetch     func(queue string) bool // for that queue; nil: for none
+	noPrefetch     func(queue string) bool // reports whether jobs of the queue must not be prefetched; nil: of none
 	wakePrefetcher func()
 	memory         *quota.Memory // nil: prefetched jobs are not counted
 	maxBytes       func() int64  // payload bytes of an answer
@@ -55,22 +55,22 @@ type ClaimRequest struct {
 	Template backends.Slot // the kind of lease and the worker
 	Once     bool          // it does not wait: one commit answers it
 	queue    *waitQueue
-	Queues   []string      // those of queue
-	in       *list.List    // the list of queue that has it
+	Queues   []string      // the queues of the field queue
+	in       *list.List    // the list of the wait queue that contains it
 	at       *list.Element // of in
 	Reserved int           // of the session's job quota, for the commit under way or the answer
 	inCommit bool          // the commit under way includes it
 	leaving  bool          // answered as soon as the commit under way ends
 	lastErr  error         // of the last commit that included it
-	moved    error         // ErrMoved, as soon as its queues are not served here
+	moved    error         // ErrMoved, once its queues are not served here
 
 	answer chan Answer // buffered: the dispatcher never waits for the session
 }
 
-// Answer is the result of a claim. Without jobs, Err is the reason; a nil Err means that there are none.
+// Answer is the result of a claim. If it has no jobs, Err is the reason. If Err is nil, the queues have none.
 type Answer struct {
 	Jobs       []backends.Job
-	prefetched bool // the database does not know of the hand-out yet
+	prefetched bool // the hand-out is not recorded in the database yet
 	Err        error
 }
 
@@ -136,8 +136,7 @@ func once(queues []string) []string {
 	return all
 }
 
-// leave asks for the claim's answer now. It comes at once, or with the commit
-// under way, and may still bring jobs.
+// leave requests the claim's answer. It comes immediately, or with the commit under way and possibly with jobs.
 func (b *dispatcher) leave(w *ClaimRequest) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -156,7 +155,7 @@ func (b *dispatcher) remove(w *ClaimRequest) {
 	ln := w.queue
 	w.queue = nil
 	w.in.Remove(w.at)
-	if ln.len() == 0 && !ln.prefetch.inCommit { // else the end of the ask tidies
+	if ln.len() == 0 && !ln.prefetch.inCommit { // otherwise the end of the claim group drops it
 		b.cleanUp(ln)
 	}
 }
@@ -174,8 +173,8 @@ func (b *dispatcher) drop(ln *waitQueue) {
 	}
 }
 
-// notify says that the queues may have about so many ready jobs each, and wakes the committer when
-// a claim waits for one of them.
+// notify reports that each of the queues possibly has about that many ready jobs. It wakes the committer if a claim
+// waits for one of them.
 func (b *dispatcher) notify(queues []string, each int) {
 	if len(queues) == 0 {
 		return
@@ -185,7 +184,7 @@ func (b *dispatcher) notify(queues []string, each int) {
 	}
 }
 
-// NotifyReady is notification where it is not known how many jobs there are.
+// NotifyReady is notify for an unknown number of jobs.
 func (b *dispatcher) NotifyReady(queues []string) { b.notify(queues, someJobs) }
 
 func (b *dispatcher) markReady(queues []string, each int) (wanted bool) {
@@ -223,8 +222,8 @@ func (b *dispatcher) Waiting() []string {
 	return out
 }
 
-// deliver ends an ask with what the database gave: jobs for its claims first, then
-// those prefetched. It returns the ones that must go back.
+// deliver ends a claim group with the jobs that the database returned: jobs for its claims first, then those
+// prefetched. It returns the jobs to release.
 func (b *dispatcher) deliver(a claimGroup, res backends.ClaimResult) (back []backends.Job) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -242,7 +241,7 @@ func (b *dispatcher) deliver(a claimGroup, res backends.ClaimResult) (back []bac
 			b.remove(w)
 			w.Session.AddClaimed(jobs[:n])
 			w.answer <- Answer{Jobs: jobs[:n:n]}
-			if w.Template.Lease == 0 { // timed ones are not served from ahead
+			if w.Template.Lease == 0 { // claims with a timed lease get no prefetched jobs
 				a.queue.prefetch.pace.add(n, b.clock())
 			}
 			jobs = jobs[n:]
@@ -255,7 +254,7 @@ func (b *dispatcher) deliver(a claimGroup, res backends.ClaimResult) (back []bac
 				back = append(back, b.takePrefetchedOfOthers(w)...)
 			}
 			if w.Once && !w.leaving && b.stopped == nil && b.isReturning(w.Queues) {
-				a.queue.moveTo(w, &a.queue.held) // the database did not see a job that nobody has
+				a.queue.moveTo(w, &a.queue.held) // the commit did not see a job that is on its way back
 				continue
 			}
 		}
@@ -272,13 +271,12 @@ func (b *dispatcher) deliver(a claimGroup, res backends.ClaimResult) (back []bac
 	return back
 }
 
-// fail ends an ask that the database did not answer. Those who asked for one
-// look get the error; those who wait go on waiting, and get it only when their
-// wait ends before a look succeeds.
+// fail ends a claim group that the database did not answer. Claims that do not wait get the error. The others
+// continue to wait, and get the error only if their wait ends before a later commit succeeds.
 func (b *dispatcher) fail(a claimGroup, err error) { b.failed(a, err, false) }
 
-// failAlone is fail for an ask that was answered with an error by itself, where the
-// database is otherwise well: who waits is asked for again when there is a notification.
+// failAlone is fail for a claim group that got its own error while the rest of the commit succeeded. Its waiting
+// claims are included again after the next notification.
 func (b *dispatcher) failAlone(a claimGroup, err error) { b.failed(a, err, true) }
 
 func (b *dispatcher) failed(a claimGroup, err error, looked bool) {
@@ -287,7 +285,7 @@ func (b *dispatcher) failed(a claimGroup, err error, looked bool) {
 	if looked {
 		a.queue.noteResult(a, true)
 	} else {
-		a.queue.expected = min(max(a.queue.expected, len(a.slots)), maxSlots) // they are asked for again
+		a.queue.expected = min(max(a.queue.expected, len(a.slots)), maxSlots) // the next commit includes them again
 	}
 	a.queue.prefetch.inCommit = false
 	defer b.cleanUp(a.queue)
@@ -306,7 +304,7 @@ func (b *dispatcher) failed(a claimGroup, err error, looked bool) {
 	}
 }
 
-// failOnce answers those who asked for one look: nothing can be claimed now.
+// failOnce answers the claims that do not wait: nothing can be claimed now.
 func (b *dispatcher) failOnce(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -324,7 +322,7 @@ func (b *dispatcher) failOnce(err error) {
 	}
 }
 
-// stop answers every claim, now and from now on, with err.
+// stop answers every claim with err, now and later.
 func (b *dispatcher) stop(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -342,8 +340,8 @@ func (b *dispatcher) stop(err error) {
 	}
 }
 
-// reroute ends waits with ErrMoved: those in wait queues that are not served here any more, whose
-// jobs prefetched it returns, and those of sessions that may not claim there any more.
+// reroute ends waits with ErrMoved: those in wait queues that are not served here any more, and those of sessions
+// that are not allowed to claim there any more. It returns the jobs prefetched for the former.
 func (b *dispatcher) reroute(served func(queues []string) bool) (back []backends.Job) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -373,8 +371,8 @@ func (b *dispatcher) isDirect(queues []string) bool {
 	return b.noPrefetch != nil && slices.ContainsFunc(queues, b.noPrefetch)
 }
 
-// wait returns the claim's answer; stop (the end of its wait, a cancel, a
-// hang-up) asks for it early.
+// wait returns the claim's answer. The end of ctx (the end of the claim's wait, a cancel, a hang-up) requests it
+// early.
 func (b *dispatcher) wait(ctx context.Context, w *ClaimRequest) Answer {
 	select {
 	case a := <-w.answer:

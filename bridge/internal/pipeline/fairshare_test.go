@@ -11,7 +11,7 @@ import (
 	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 )
 
-// queuedWrites makes a committer whose queue has the writes.
+// queuedWrites creates a committer whose queue has the writes.
 func queuedWrites(writes ...*PendingWrite) *committer {
 	c := &committer{writes: newLane(), enqueueMemory: semaphore.NewWeighted(queueBytes), settleMemory: semaphore.NewWeighted(settleBytes), seen: make(map[backends.Token]struct{})}
 	for _, p := range writes {
@@ -28,7 +28,7 @@ func jobsOf(s *quota.Session, n, bytes int) (all []*PendingWrite) {
 	return all
 }
 
-// had counts a session's writes in a batch, and sees that they are its next ones.
+// had counts a session's writes in a batch, and checks that they are its next ones.
 func had(t *testing.T, batch []*PendingWrite, s *quota.Session, next *[]*PendingWrite) (n int) {
 	t.Helper()
 	for _, p := range batch {
@@ -44,8 +44,8 @@ func had(t *testing.T, batch []*PendingWrite, s *quota.Session, next *[]*Pending
 	return n
 }
 
-// TestTurns: a session that has a thousand writes queued has half as much of a commit
-// as all others, and all of it when it is alone.
+// TestTurns shows that a session that has a thousand writes queued gets half as much of a commit as all others, and
+// all of it when it is alone.
 func TestTurns(t *testing.T) {
 	greedy := &quota.Session{}
 	its := jobsOf(greedy, 900, 10)
@@ -70,7 +70,7 @@ func TestTurns(t *testing.T) {
 	if n, over := c.countLight(nil); n != 0 || over {
 		t.Errorf("of no writes %d are of others, %v", n, over)
 	}
-	for had := 2; len(c.queue) > 0; had *= 2 { // of 50 others each wrote one
+	for had := 2; len(c.queue) > 0; had *= 2 { // 50 other sessions wrote one each
 		if n := len(c.takeBatch()); n != min(had, 825-had+2) {
 			t.Errorf("when nobody else writes it has %d writes in a commit, want %d", n, had)
 		}
@@ -96,7 +96,7 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// TestTurnsOfTwo: several who are greedy have no more of a commit than one would, and share it.
+// TestTurnsOfTwo shows that several heavy sessions get no more of a commit than one would, and share it.
 func TestTurnsOfTwo(t *testing.T) {
 	one, two := &quota.Session{}, &quota.Session{}
 	ones, twos := jobsOf(one, 500, 10), jobsOf(two, 500, 10)
@@ -114,7 +114,8 @@ func TestTurnsOfTwo(t *testing.T) {
 	}
 }
 
-// TestTurnsOfWhoIsBehind: who has one write is in the next commit, however many wait before it.
+// TestTurnsOfWhoIsBehind shows that a session with one write is in the next commit, however many writes wait before
+// it.
 func TestTurnsOfWhoIsBehind(t *testing.T) {
 	c := queuedWrites()
 	for range 10 {
@@ -132,8 +133,8 @@ func TestTurnsOfWhoIsBehind(t *testing.T) {
 	}
 }
 
-// TestTurnsOfLargeWrites: a large write goes, and then those of others alone for a while;
-// no session waits indefinitely.
+// TestTurnsOfLargeWrites shows that after a large write only those of other sessions are admitted for a while, and
+// that no session waits indefinitely.
 func TestTurnsOfLargeWrites(t *testing.T) {
 	greedy, worker := &quota.Session{}, &quota.Session{}
 	its := jobsOf(greedy, 3, 4<<20)
@@ -159,8 +160,8 @@ func TestTurnsOfLargeWrites(t *testing.T) {
 	}
 }
 
-// TestTurnsOfTheIndebted: where all who wait had more than their share, the commit begins
-// again; what is no session's never waits.
+// TestTurnsOfTheIndebted shows that a commit begins again if all waiting sessions were over their share. Writes
+// without a session never wait.
 func TestTurnsOfTheIndebted(t *testing.T) {
 	a, b := &quota.Session{}, &quota.Session{}
 	release := &PendingWrite{write: backends.Release{Leases: make([]backends.Lease, 3000)}}

@@ -41,7 +41,7 @@ func (b *dispatcher) gather(host backends.Identity, number func() uint64, mem *c
 		}
 		if !g.claimFor(ln) {
 			mem.unreserve(ln)
-			b.schedule(ln) // who waits in it may be asked for when a client has read, or settled
+			b.schedule(ln) // the claims are included when their client has read or settled something
 		}
 	}
 	mem.divide(g.asks)
@@ -52,9 +52,9 @@ func (b *dispatcher) gather(host backends.Identity, number func() uint64, mem *c
 	return g.asks
 }
 
-// maxNames bounds the queues that the claims of one commit name, but one claim can name more. A
-// transaction that looks into very many queues can take longer than the sidecar waits for it.
-// Then each claim of the database fails with it, again and again.
+// maxNames bounds the queues that the claims of one commit name. A single claim can name more. A transaction that
+// reads very many queues can take longer than the sidecar waits for it. Then each claim of the database fails with
+// it, again and again.
 const maxNames = 4096
 
 // claimGathering is the state of gather.
@@ -92,8 +92,8 @@ func (g *claimGathering) claimFor(ln *waitQueue) bool {
 	return true
 }
 
-// add includes claims of a list until they have so many slots. It reports false if the next claim does not fit:
-// that one comes first the next time.
+// add includes claims of a list until they have most slots. It returns false if the next claim does not fit: that one
+// comes first the next time.
 func (g *claimGathering) add(a *claimGroup, all *list.List, most int) (fits bool) {
 	for at := all.Front(); at != nil && most > 0 && g.slotsLeft > 0; at = at.Next() {
 		w := at.Value.(*ClaimRequest)
@@ -121,8 +121,8 @@ func (g *claimGathering) add(a *claimGroup, all *list.List, most int) (fits bool
 	return true
 }
 
-// reserve reserves job quota of the session and returns for how many jobs. A timed lease needs none. full: the
-// session holds as many jobs as it can.
+// reserve reserves job quota of the session and returns for how many jobs. A timed lease does not need quota. full is
+// true if the session holds as many jobs as it can.
 func (w *ClaimRequest) reserve(want int) (n int, full bool) {
 	if w.Template.Lease > 0 {
 		return want, false

@@ -8,8 +8,8 @@ import (
 	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 )
 
-// TestQueuesOfOneCommit: claims that name very many queues do not share one transaction. It
-// would take so long that all of them fail. Claims behind them come next.
+// TestQueuesOfOneCommit shows that claims that name very many queues do not share one transaction, which would take
+// so long that all of them fail. Claims behind them come next.
 func TestQueuesOfOneCommit(t *testing.T) {
 	b := newDispatcher(func() {})
 	add := func(queues ...string) {

@@ -21,7 +21,7 @@ func (b *Pipeline) Peek(ctx context.Context, p backends.Peek) ([]backends.View, 
 	return b.backend.Peek(ctx, p)
 }
 
-// Command carries out an operator's command. With an error, count can be above 0: a command can take several
+// Command carries out an operator's command. With an error, count can be above 0, because a command can take several
 // transactions.
 func (b *Pipeline) Command(ctx context.Context, c backends.Command) (count int64, err error) {
 	count, freed, err := b.backend.Command(ctx, c)
@@ -42,8 +42,8 @@ func (b *Pipeline) QueuesInDatabase(ctx context.Context, leases []backends.Lease
 	return b.backend.Queues(ctx, leases)
 }
 
-// QueuesOf returns the queues of the leases' jobs. It queries the database, for at most timeout, for those that
-// the lease table does not know.
+// QueuesOf returns the queues of the leases' jobs. For leases that are not in the lease table it queries the
+// database, for at most timeout.
 func (b *Pipeline) QueuesOf(leases []backends.Lease, timeout time.Duration) ([]string, error) {
 	queues, missing := b.leaseTable.QueuesOf(leases)
 	if len(missing) == 0 {
@@ -62,14 +62,14 @@ func (b *Pipeline) Adopted(queue string) bool { return b.backend.Adopted(queue) 
 // ClaimsInTx reports whether claims of the queue hold a transaction open.
 func (b *Pipeline) ClaimsInTx(queue string) bool { return b.backend.ClaimsInTx(queue) }
 
-// CurrentInfo is the Info of the current Backend.
+// CurrentInfo returns the Info of the current Backend.
 func (b *Pipeline) CurrentInfo() backends.Info { return b.backend.Info() }
 
 // Uses reports whether backend is the current Backend.
 func (b *Pipeline) Uses(backend backends.Backend) bool { return b.backend.Is(backend) }
 
-// Replace replaces the Backend by another one of the same database. done, which can be nil, is called when that
-// one is replaced or retired in turn and its last call has ended.
+// Replace replaces the Backend by another one of the same database. done, which can be nil, is called when that one
+// is replaced or retired in turn and its last call has ended.
 func (b *Pipeline) Replace(backend backends.Backend, done func()) { b.backend.Replace(backend, done) }
 
 // Retire ends the use of the Backend. Later calls are unavailable.
@@ -78,25 +78,26 @@ func (b *Pipeline) Retire() { b.backend.Retire() }
 // SetTimes changes the sidecar timeout and the restart grace.
 func (b *Pipeline) SetTimes(timeout, grace time.Duration) { b.times.Set(timeout, grace) }
 
-// RestartGrace is how long the leases of sessions outlive an orderly exit.
+// RestartGrace returns how long the leases of sessions outlive an orderly exit.
 func (b *Pipeline) RestartGrace() time.Duration { return b.times.RestartGrace() }
 
-// Usage is what the Backends of the database have used so far; false: none of them counts it.
+// Usage returns what the Backends of the database have used so far. It returns false if none of them counts its
+// usage.
 func (b *Pipeline) Usage() (backends.Usage, bool) { return b.backend.Usage() }
 
-// Leases is how many claims are known: in flight, held, and timed ones.
+// Leases returns the number of known claims: in flight, held by sessions, or with a timed lease.
 func (b *Pipeline) Leases() int { return b.leaseTable.Count() }
 
-// HeldBySessions is how many leases end with a connection.
+// HeldBySessions returns how many leases end with a connection.
 func (b *Pipeline) HeldBySessions() int { return b.leaseTable.HeldBySessions() }
 
 // Holds reports whether the session holds a claim.
 func (b *Pipeline) Holds(s *quota.Session) bool { return b.leaseTable.Holds(s) }
 
-// Orphan makes the jobs that a session holds independent of it: no drain waits for them.
+// Orphan separates the jobs from the session that holds them: no drain waits for them.
 func (b *Pipeline) Orphan(s *quota.Session) { b.leaseTable.Orphan(s) }
 
-// HeldBy is what a session holds, by queue.
+// HeldBy returns the jobs that a session holds, by queue.
 func (b *Pipeline) HeldBy(s *quota.Session, now time.Time) []lease.QueueHeld {
 	return b.leaseTable.HeldBy(s, now)
 }
@@ -104,13 +105,13 @@ func (b *Pipeline) HeldBy(s *quota.Session, now time.Time) []lease.QueueHeld {
 // Reachable reports whether the last heartbeat succeeded and is not late.
 func (b *Pipeline) Reachable() bool { return b.heartbeat.Reachable() }
 
-// HeartbeatAge is the time since the last heartbeat that succeeded; negative: none has.
+// HeartbeatAge returns the time since the last successful heartbeat; negative: there was none.
 func (b *Pipeline) HeartbeatAge() time.Duration { return b.heartbeat.Age() }
 
-// SidecarTimeout is how long this sidecar's session leases outlive its last heartbeat.
+// SidecarTimeout returns how long this sidecar's session leases outlive its last heartbeat.
 func (b *Pipeline) SidecarTimeout() time.Duration { return b.times.Timeout() }
 
-// Trouble is the error of the last commit, or else of the last heartbeat; nil: both succeeded.
+// Trouble returns the error of the last commit, or else of the last heartbeat. It returns nil if both succeeded.
 func (b *Pipeline) Trouble() error {
 	if why := b.committer.trouble.Load(); why != nil {
 		return *why
@@ -124,20 +125,20 @@ type NamedLock struct {
 	sync.Locker
 }
 
-// Locks are the locks for a liveness check.
+// Locks returns the locks for a liveness check.
 func (b *Pipeline) Locks() []NamedLock {
 	return []NamedLock{{"claims", &b.dispatcher.mu}, {"writes", &b.committer.mu}, {"leases", b.leaseTable.Locker()}, {"beat", b.heartbeat.Locker()}}
 }
 
 // QueueDepths returns the depths of all queues if this sidecar reads them for all. If not, or if the last reading
-// failed, known is false. The error is that the database has not answered yet.
+// failed, known is false. It returns an error if the database has not answered yet.
 func (b *Pipeline) QueueDepths() (stats []backends.QueueStats, known bool, err error) {
 	b.heartbeat.WantDepths()
 	if !b.Inspectable() || !b.heartbeat.LeadsDepths() {
 		return nil, false, nil
 	}
 	stats, known, err = b.allDepths.Get()
-	return stats, known && b.heartbeat.LeadsDepths(), err // it took so long that another one may have taken over
+	return stats, known && b.heartbeat.LeadsDepths(), err // it took so long that another sidecar possibly leads now
 }
 
 // Inspectable reports whether the backend is a backends.Inspector.

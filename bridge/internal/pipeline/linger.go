@@ -2,24 +2,24 @@ package pipeline
 
 import "time"
 
-// A lane that always commits at once splits its workers into two halves: one half is in the commit, the other comes back
-// during it. Each commit then carries half of what it could. So after a commit of several writes the lane lingers: it
-// waits a moment for the next writes of the workers that it has answered. Twice as many jobs share an fsync then. On a
-// fully loaded machine the wait costs nothing, because the workers use that time (bench/README.md has the figures). If
-// the workers do not come back soon, because their jobs take time, the lane stops lingering.
+// A loop that always commits immediately splits its workers into two halves: one half is in the commit, the other
+// comes back during it. Each commit then carries half of what it could. So after a commit of several writes the loop
+// lingers: it waits a moment for the next writes of the workers that it has answered. Twice as many jobs share an
+// fsync then. On a fully loaded machine the wait costs nothing, because the workers use that time (bench/README.md
+// has the figures). If the workers do not come back soon, because their jobs take time, the loop stops lingering.
 const (
-	lingerFrom = 4                    // writes of the last commit; fewer are no group of workers
+	lingerFrom = 4                    // minimum number of writes in the last commit that counts as a group of workers
 	lingerMost = 2 * time.Millisecond // and never longer than twice the last commit
 	lingerSkip = 256                  // commits without a wait, at most, after waits in vain
 )
 
 // lingerPlan decides whether to linger after a commit.
 type lingerPlan struct {
-	vain int // waits in vain in a row
-	skip int // commits to come without one
+	vain int // number of consecutive waits in vain
+	skip int // number of coming commits without a wait
 }
 
-// plan returns how long to linger at most after a commit of so many writes that took so long.
+// plan returns the maximum time to linger after a commit of that many writes and that duration.
 func (l *lingerPlan) plan(writes int, took time.Duration) time.Duration {
 	if writes < lingerFrom {
 		return 0
@@ -41,8 +41,8 @@ func (l *lingerPlan) learn(came, wanted int) {
 	l.skip = min(1<<min(l.vain, 16), lingerSkip)
 }
 
-// linger waits until so many more writes are queued, for at most that long, and returns how many came. Writes of
-// sessions that used up their share do not count.
+// linger waits until wanted more writes are queued, for at most most, and returns how many came. Writes of sessions
+// that used up their share do not count.
 func (c *committer) linger(wanted int, most time.Duration) (came int) {
 	c.mu.Lock()
 	before := c.arrived

@@ -8,7 +8,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// TestLingering: a group of workers is waited for, a lone one is not, and waits in
+// TestLingering shows that the committer waits for a group of workers and not for a single one, and that waits in
 // vain become rare.
 func TestLingering(t *testing.T) {
 	t.Parallel()
@@ -41,8 +41,8 @@ func TestLingering(t *testing.T) {
 	}
 }
 
-// TestLinger: the wait ends as soon as enough writes came, and else in time; what
-// came is there to be taken, and later writes wake the lane again.
+// TestLinger shows that the wait ends as soon as enough writes came, or at its time limit. The writes that came can
+// be taken, and later writes wake the loop again.
 func TestLinger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &committer{writes: newLane()}

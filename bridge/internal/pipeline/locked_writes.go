@@ -10,7 +10,7 @@ import (
 )
 
 // lockedWrites are the writes whose rows, or keys, another program keeps locked. They wait for the locks one by one,
-// beside the group commits. committer.mu guards it.
+// outside of the group commits. committer.mu guards it.
 type lockedWrites struct {
 	queue   []*PendingWrite
 	left    int            // those in queue and the one being tried
@@ -22,8 +22,8 @@ func isLocked(err error) bool {
 	return ok
 }
 
-// canWaitForKey reports whether another program may have stored a key of the write in a
-// transaction that is open.
+// canWaitForKey reports whether it is possible that another program has stored a key of the write in an open
+// transaction.
 func canWaitForKey(p *PendingWrite) bool {
 	var jobs []backends.NewJob
 	switch w := p.write.(type) {
@@ -35,7 +35,7 @@ func canWaitForKey(p *PendingWrite) bool {
 	return !p.alone && slices.ContainsFunc(jobs, func(j backends.NewJob) bool { return j.Key != "" })
 }
 
-// commitWithoutKeys sets the writes aside that may wait for a key, and commits the others.
+// commitWithoutKeys sets aside the writes that can wait for a key, and commits the others.
 func (c *committer) commitWithoutKeys(hard context.Context, writes []*PendingWrite) error {
 	var others []*PendingWrite
 	for _, p := range writes {
@@ -51,7 +51,7 @@ func (c *committer) commitWithoutKeys(hard context.Context, writes []*PendingWri
 	return c.commit(hard, others, nil)
 }
 
-// setLockedAside queues a write of a commit to be tried alone.
+// setLockedAside queues a write of a commit so that it is tried alone.
 func (c *committer) setLockedAside(hard context.Context, p *PendingWrite) {
 	again := c.requeueable([]*PendingWrite{p})
 	c.mu.Lock()
@@ -81,7 +81,7 @@ func (c *committer) commitLocked(hard context.Context) {
 		c.locked.left--
 		done := c.locked.left == 0
 		c.mu.Unlock()
-		c.writes.poke() // it may be queued again, or the last
+		c.writes.poke() // the write is possibly queued again, or was the last one
 		if done {
 			return
 		}

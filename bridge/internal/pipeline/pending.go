@@ -18,16 +18,16 @@ import (
 // PendingWrite is a write on its way to a commit.
 type PendingWrite struct {
 	write   backends.Write
-	session *quota.Session // whose it is; nil: no session waits for it
+	session *quota.Session // session that waits for it; nil: none
 	price   int64
-	room    *semaphore.Weighted // that the price is of; nil: none
+	room    *semaphore.Weighted // memory that the price is reserved from; nil: none
 	size    size
 	state   atomic.Int32
-	onEnd   func()       // nil: nothing to do but to answer
-	runs    []lease.Run  // of an Ack or a Nack: how long each of its leases was worked on
+	onEnd   func()       // called at the end of the write; can be nil
+	runs    []lease.Run  // of an Ack or a Nack: the run time of each lease
 	unseen  bool         // of a Release: no worker had the jobs
-	alone   bool         // it was set aside, and waits for a locked row; its commit's own
-	Done    chan Outcome // 1: the loop never waits for a reader
+	alone   bool         // it was set aside and waits for a locked row; only its commit uses alone
+	Done    chan Outcome // capacity 1: the commit loop never waits for a reader
 }
 
 // run returns the counters and the run time of the write's lease, as metrics.RunOf does.
@@ -94,8 +94,9 @@ func (c *committer) drop(p *PendingWrite) {
 	}
 }
 
-// pushFree queues a write that must not wait for memory: a release of what a session or a lost commit left behind.
-// The number of leases bounds them. ended can be nil; it is called when the write is committed or given up.
+// pushFree queues a write that must not wait for memory: a release of jobs that a session or a lost commit left
+// behind. The number of leases bounds these writes. ended can be nil. It is called when the write is committed or
+// dropped.
 func (c *committer) pushFree(w backends.Write, ended func()) *PendingWrite {
 	p := &PendingWrite{write: w, size: sizeOf(w), onEnd: ended, Done: make(chan Outcome, 1)}
 	c.push(p)
@@ -122,7 +123,7 @@ func (c *committer) timer(d time.Duration) *time.Timer {
 func (c *committer) wait(p *PendingWrite, patience time.Duration) (backends.WriteResult, error) {
 	timer := c.timer(patience)
 	defer func() {
-		timer.Stop() // from Go 1.23 on it brings nothing after that
+		timer.Stop() // since Go 1.23 the channel receives nothing after Stop
 		c.timers.Put(timer)
 	}()
 	select {
@@ -130,14 +131,14 @@ func (c *committer) wait(p *PendingWrite, patience time.Duration) (backends.Writ
 		return o.Result, o.Err
 	case <-timer.C:
 	}
-	for !p.state.CompareAndSwap(taken, overdue) { // it may go from one to the other since then
+	for !p.state.CompareAndSwap(taken, overdue) { // the state can change between the two values
 		if p.state.CompareAndSwap(queued, abandoned) {
 			c.forget(p)
 			c.drop(p)
 			return backends.WriteResult{}, c.unavailable("the database did not take it within %v", patience)
 		}
 	}
-	o := <-p.Done // in a commit, which has a deadline of its own
+	o := <-p.Done // in a commit, which has its own deadline
 	if errors.Is(o.Err, errOverdue) {
 		o.Err = c.unavailable("the database did not take it within %v", patience)
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/qsidecar/qsidecar/bridge/internal/heartbeat"
 )
 
-// TestSizesOfWrites: headers and keys, errors and results are part of what waits in memory.
+// TestSizesOfWrites shows that headers, keys, errors and results count towards the memory of waiting writes.
 func TestSizesOfWrites(t *testing.T) {
 	job := backends.NewJob{Key: "123", Payload: []byte("45"), Headers: map[string]string{"67": "8901"}}
 	for _, x := range []struct {
@@ -29,7 +29,7 @@ func TestSizesOfWrites(t *testing.T) {
 	}
 }
 
-// TestSettlesPassEnqueues: where large enqueues wait for room, settles find some.
+// TestSettlesPassEnqueues shows that settles get memory while large enqueues wait for it.
 func TestSettlesPassEnqueues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &committer{writes: newLane(), enqueueMemory: semaphore.NewWeighted(queueBytes), settleMemory: semaphore.NewWeighted(settleBytes),
@@ -62,8 +62,8 @@ func TestSettlesPassEnqueues(t *testing.T) {
 	})
 }
 
-// TestSettlesPassLargeSettles: where acks with large results or follow-up jobs wait for room, small
-// settles find some.
+// TestSettlesPassLargeSettles shows that small settles get memory while acks with large results or follow-up jobs
+// wait for it.
 func TestSettlesPassLargeSettles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &committer{writes: newLane(), enqueueMemory: semaphore.NewWeighted(queueBytes), settleMemory: semaphore.NewWeighted(settleBytes),

@@ -28,8 +28,8 @@ const leaveTimeout = 5 * time.Second
 // Pipeline is everything between the sessions and one database.
 type Pipeline struct {
 	Name        string        // in errors and in the log
-	Info        backends.Info // of the backend that it began with: the database is the same
-	canInspect  bool          // the backend can be looked into
+	Info        backends.Info // of the first backend: the database stays the same
+	canInspect  bool          // the backend supports inspection
 	backend     *backendref.Ref
 	times       *heartbeat.Times
 	leaseTable  *lease.Table
@@ -40,15 +40,15 @@ type Pipeline struct {
 	prefetcher  *prefetcher
 	ReadyLimits *depth.ReadyLimits
 	allDepths   *depth.AllQueues
-	Metrics     atomic.Pointer[metrics.Database] // under the name that the database has now; set before it is used
+	Metrics     atomic.Pointer[metrics.Database] // of the current name of the database; set before use
 	Log         *slog.Logger
 }
 
-// Config is what a Pipeline needs. Its functions must not block.
+// Config configures a Pipeline. Its functions must not block.
 type Config struct {
 	Name           string
 	Backend        backends.Backend
-	Done           func()        // see link.replace
+	Done           func()        // see backendref.Ref.Replace
 	SidecarTimeout time.Duration // how long the leases of sessions outlive the last heartbeat
 	RestartGrace   time.Duration // how long they outlive an orderly exit
 	Log            *slog.Logger
@@ -59,7 +59,7 @@ type Config struct {
 	MaxPayload func() int64
 	ClaimBytes func() int64                          // of payload, in one claim's answer
 	TraceID    func(j *backends.Job) string          // the trace id for the log; empty: none
-	Lost       func(map[*quota.Session][]lease.Held) // is told which claims the sessions no longer have
+	Lost       func(map[*quota.Session][]lease.Held) // receives the claims that the sessions no longer have
 }
 
 // New returns a pipeline that does not run. Metrics must be set before Join.
@@ -101,7 +101,7 @@ func New(pc Config) *Pipeline {
 		Clock:   pc.Clock,
 		Lost:    pc.Lost,
 		Abandoned: func() {
-			jobs, _ := b.dispatcher.takePrefetched(0) // lost like all the rest
+			jobs, _ := b.dispatcher.takePrefetched(0) // dropped with all other leases
 			b.dispatcher.returned(queuesOfJobs(jobs))
 		},
 		Release:   func(owner backends.Identity, leases []backends.Lease) { c.release(owner, leases, nil) },
@@ -137,7 +137,7 @@ func (b *Pipeline) Join(ctx context.Context) {
 	}
 }
 
-// Run works until work is done (no session is left), then commits what is queued and leaves the database.
+// Run works until work is done (no session is left), then commits the queued writes and leaves the database.
 // Maintenance ends with ctx. hard ends everything.
 func (b *Pipeline) Run(ctx, work, hard context.Context) error {
 	var g errgroup.Group
@@ -160,7 +160,7 @@ func (b *Pipeline) Run(ctx, work, hard context.Context) error {
 	if b.committer.singleLane {
 		<-work.Done()
 	} else {
-		err = b.committer.runClaims(work, hard) // what it gives back is still written
+		err = b.committer.runClaims(work, hard) // its releases are still written
 	}
 	<-attend
 	stopWriting()
@@ -184,7 +184,7 @@ func (b *Pipeline) Run(ctx, work, hard context.Context) error {
 func (b *Pipeline) listen(ctx context.Context) {
 	b.backend.Notifications(ctx, func(queue string) {
 		if queue == "" {
-			b.maintenance.Wake() // names may have been missed: look for all who wait
+			b.maintenance.Wake() // notifications were possibly missed: check the queues of all waiting claims
 			return
 		}
 		b.dispatcher.NotifyReady([]string{queue})

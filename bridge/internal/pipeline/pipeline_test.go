@@ -66,7 +66,7 @@ func (w *worker) TooManyJobs() error     { return errors.New("too many jobs") }
 func (w *worker) WakeClaims()            { w.p.WakeClaims() }
 func (w *worker) Evict(bool)             {}
 
-// claim claims one job. Without wait it returns nil where there is none.
+// claim claims one job. Without wait it returns nil if there is none.
 func (w *worker) claim(t *testing.T, queue string, wait bool) []backends.Job {
 	t.Helper()
 	r := &ClaimRequest{Session: &w.Session, Slots: 1, Since: time.Now(), Once: !wait}
@@ -100,8 +100,8 @@ func (w *worker) enqueue(t *testing.T, queue string) {
 	}
 }
 
-// TestJobWithoutASocket: a job's way through a pipeline, from the enqueue to the ack, and back to the database
-// when its session ends.
+// TestJobWithoutASocket follows a job through a pipeline, from the enqueue to the ack. When a session ends, its job
+// goes back to the database.
 func TestJobWithoutASocket(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := start(t, memory.New())
@@ -138,8 +138,8 @@ func TestJobWithoutASocket(t *testing.T) {
 	})
 }
 
-// TestNoClaimIsForgottenWhenJobsAreBack: claims that don't wait are held while a job is on its way back. They are
-// answered when it is back, however many other claims wait before them.
+// TestNoClaimIsForgottenWhenJobsAreBack shows that claims that don't wait are held while a job is on its way back.
+// They are answered when it is back, however many other claims wait before them.
 func TestNoClaimIsForgottenWhenJobsAreBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := start(t, memory.New())
@@ -161,7 +161,7 @@ func TestNoClaimIsForgottenWhenJobsAreBack(t *testing.T) {
 		if len(answers) > 0 {
 			t.Errorf("%d claims are answered before the job is back", len(answers))
 		}
-		d.returned([]string{"q"}) // and another sidecar has it by now
+		d.returned([]string{"q"}) // another sidecar has it now
 		synctest.Wait()
 		for range 10 {
 			select {

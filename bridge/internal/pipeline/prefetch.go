@@ -11,37 +11,38 @@ import (
 )
 
 // Prefetch. A worker that claims one job at a time waits for two commits per job, the claim's and the ack's. If the
-// workers of a wait queue take jobs at a steady rate, the committer claims the next jobs before the workers ask. They
-// wait only for the commit of the ack then.
+// workers of a wait queue claim jobs at a steady rate, the committer claims the next jobs before the workers ask.
+// Then they wait only for the commit of the ack.
 const (
-	// aheadTime is how much of the wait queue's consumption is prefetched. It covers a
-	// few commits; more would only keep jobs from the workers of other hosts.
+	// prefetchTime is how much of the wait queue's consumption is prefetched. It covers a few commits. More would
+	// only keep jobs from the workers of other hosts.
 	prefetchTime = 30 * time.Millisecond
-	// aheadMost bounds the jobs that are prefetched for a wait queue.
+	// prefetchJobsMax bounds the jobs that are prefetched for a wait queue.
 	prefetchJobsMax = 500
-	// aheadBytes bounds their payloads.
+	// prefetchBytesMax bounds their payloads.
 	prefetchBytesMax = 4 << 20
-	// aheadInAll is what the payloads of all wait queues of a database may be for more to be claimed.
+	// prefetchTotalMax bounds the payloads of the prefetched jobs of all wait queues of a database. Above it, nothing
+	// more is prefetched.
 	prefetchTotalMax = 32 << 20
-	// aheadAge is how long a job may lie there before it goes back. The design allows a
-	// second; workers of other hosts may be idle.
+	// prefetchAge is how long a job can stay prefetched before it is released. The design allows a second, but
+	// workers of other hosts are possibly idle.
 	prefetchAge = 150 * time.Millisecond
-	// recordAge is when the hand-out of such a job is recorded, unless it is settled.
+	// recordAge is the time after which the hand-out of such a job is recorded, unless the job is settled before.
 	recordAge = 300 * time.Millisecond
-	// attendEvery is how often the prefetcher looks, while there is something.
+	// prefetchCheck is how often the prefetcher checks for work while there are prefetched jobs.
 	prefetchCheck = 50 * time.Millisecond
 
 	paceWindow = 10 * time.Millisecond
-	paceIdle   = time.Second // a wait queue without a claim for so long forgets its pace
+	paceIdle   = time.Second // a wait queue without a claim for that long forgets its pace
 )
 
 // prefetch holds the prefetched jobs of one wait queue. dispatcher.mu guards it.
 type prefetch struct {
-	jobs     []prefetchedJob // in their order
+	jobs     []prefetchedJob // in the order of claims
 	bytes    int64
 	pace     pace
 	inCommit bool // in the commit under way
-	dry      bool // the last claim found less than it wanted
+	dry      bool // the last claim found fewer jobs than requested
 }
 
 type prefetchedJob struct {
@@ -49,7 +50,7 @@ type prefetchedJob struct {
 	since time.Duration
 }
 
-// fitting is how many jobs, of at most n, fit into an answer. One always does.
+// fitting returns how many jobs, of at most n, fit into an answer. One always does.
 func (a *prefetch) fitting(n int, most int64) int {
 	n = min(n, len(a.jobs))
 	for i := range n {
@@ -60,7 +61,7 @@ func (a *prefetch) fitting(n int, most int64) int {
 	return n
 }
 
-// missing is how many jobs to prefetch now.
+// missing returns how many jobs to prefetch now.
 func (a *prefetch) missing(now time.Duration) int {
 	if a.inCommit || a.dry || a.bytes >= prefetchBytesMax/2 {
 		return 0
@@ -72,7 +73,7 @@ func (a *prefetch) missing(now time.Duration) int {
 	return 0
 }
 
-// wantsPrefetch is how many slots of a claim group prefetch. b.mu is held.
+// wantsPrefetch returns how many slots of a claim group are for prefetch. b.mu is held.
 func (b *dispatcher) wantsPrefetch(ln *waitQueue, room int) int {
 	if !b.canPrefetch || ln.noPrefetch || b.stopped != nil || !b.mayPrefetch() {
 		return 0
@@ -89,7 +90,7 @@ func (b *dispatcher) inUse(ln *waitQueue) bool {
 // pace is the rate at which a wait queue takes jobs: the lowest of the last windows. So a burst, such as thirty
 // workers that start at once and then work for seconds, does not count as a stream.
 type pace struct {
-	since time.Duration // the present window's begin
+	since time.Duration // beginning of the current window
 	n     int
 	rates [4]float64 // jobs per second, latest first
 }
@@ -123,15 +124,15 @@ func (p *pace) perSecond(now time.Duration) float64 {
 	return slices.Min(p.rates[:])
 }
 
-// fromPrefetch takes prefetched jobs for the claim. A claim with a timed lease, or of a client that reads too
-// slowly, gets none. b.mu is held.
+// fromPrefetch takes prefetched jobs for the claim. It returns none for a claim with a timed lease, or of a client
+// that reads too slowly. b.mu is held.
 func (b *dispatcher) fromPrefetch(ln *waitQueue, w *ClaimRequest) []backends.Job {
 	a := &ln.prefetch
 	if len(a.jobs) == 0 || w.Template.Lease > 0 || w.Session.Overloaded() {
 		return nil
 	}
 	if host := b.identity(); host == 0 || host != a.jobs[0].Token.Host {
-		return nil // the prefetcher takes them back
+		return nil // the prefetcher releases them
 	}
 	n, _ := w.reserve(a.fitting(w.Slots, b.maxBytes()))
 	if n == 0 {
@@ -195,7 +196,7 @@ func (b *dispatcher) prefetchJobs(ln *waitQueue, jobs []backends.Job) (back []ba
 			w.answer <- Answer{Jobs: got, prefetched: true}
 		}
 	}
-	if b.queues[ln.key] != ln { // dropped since then: nobody would look here
+	if b.queues[ln.key] != ln { // the wait queue was dropped since then, and no claim would find the jobs in it
 		return b.drainPrefetch(ln, 0)
 	}
 	b.attend(ln)
@@ -244,8 +245,8 @@ func (b *dispatcher) returned(queues []string) {
 	b.notify(queues, 1)
 }
 
-// takePrefetched takes the jobs prefetched before limit (0: all) of all wait queues, and drops the idle ones.
-// left: some wait queues have jobs or are in use.
+// takePrefetched takes the jobs prefetched before limit (0: all) of all wait queues, and drops the idle ones. left is
+// true if some wait queues have jobs or are in use.
 func (b *dispatcher) takePrefetched(limit time.Duration) (out []backends.Job, left bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -254,9 +255,9 @@ func (b *dispatcher) takePrefetched(limit time.Duration) (out []backends.Job, le
 		back := b.drainPrefetch(ln, limit)
 		if len(back) > 0 {
 			out = append(out, back...)
-			ln.prefetch.pace = pace{since: now} // claimed for nobody: begin again
+			ln.prefetch.pace = pace{since: now} // no claim used the jobs: start to measure again
 		}
-		if ln.len() > 0 { // who reads too slowly leaves jobs there
+		if ln.len() > 0 { // a client that reads too slowly leaves its jobs here
 			if len(ln.prefetch.jobs) > 0 {
 				left = true
 			} else {
@@ -273,13 +274,12 @@ func (b *dispatcher) takePrefetched(limit time.Duration) (out []backends.Job, le
 	return out, left
 }
 
-// prefetcher gives back jobs that were prefetched and not claimed in time, and records the hand-outs of the
-// others.
+// prefetcher releases jobs that were prefetched and not claimed in time, and records the hand-outs of the others.
 type prefetcher struct {
 	dispatcher *dispatcher
 	leases     *lease.Table
 	committer  *committer
-	poke       chan struct{} // 1: one wish is enough
+	poke       chan struct{} // capacity 1: one pending wake-up is enough
 }
 
 func (a *prefetcher) wake() {
@@ -312,8 +312,8 @@ func (a *prefetcher) run(ctx context.Context) {
 	}
 }
 
-// finish gives back the prefetched jobs and records the remaining hand-outs. An attempt counts at delivery, and
-// this identity settles nothing any more.
+// finish releases the prefetched jobs and records the remaining hand-outs. An attempt counts at delivery, and this
+// identity settles nothing any more.
 func (a *prefetcher) finish() {
 	a.giveBack(0)
 	for more := true; more; {
@@ -336,7 +336,7 @@ func (a *prefetcher) attend() (left bool) {
 func (a *prefetcher) record(limit time.Duration) (more bool) {
 	handed, more := a.leases.UnrecordedHandOuts(limit, batchJobs)
 	if len(handed) > 0 {
-		// No client waits for it. A lost one was settled before.
+		// No client waits for this write. A lost hand-out was settled before.
 		a.committer.pushFree(backends.Deliver{Deliveries: handed}, nil)
 	}
 	return more
@@ -348,9 +348,9 @@ func (a *prefetcher) giveBack(limit time.Duration) (left bool) {
 	return left
 }
 
-// giveBackJobs gives back prefetched jobs.
+// giveBackJobs releases prefetched jobs.
 func (a *prefetcher) giveBackJobs(jobs []backends.Job) {
-	for len(jobs) > 0 { // by host: an identity may have changed since then
+	for len(jobs) > 0 { // by host, because the identity can change between two claims
 		host := jobs[0].Token.Host
 		n := 0
 		for n < len(jobs) && jobs[n].Token.Host == host {

@@ -1,9 +1,9 @@
 package pipeline
 
-// Snapshot is what a pipeline holds at one moment.
+// Snapshot counts the contents of a pipeline at one moment.
 type Snapshot struct {
-	Claims       int  // that wait
-	IdleClaims   int  // of them, those for which the database had nothing when it was asked last
+	Claims       int  // waiting claims
+	IdleClaims   int  // those of them that found no job in the last commit that included them
 	WaitQueues   int  // lists of queues that are known, with waiting claims or without
 	Prefetched   int  // jobs that are prefetched
 	QueuedWrites int  // that no commit has taken yet

@@ -58,9 +58,9 @@ func (ln *waitQueue) releaseHeld() {
 	}
 }
 
-// noteResult records the result of a claim group. If dry, the database had no more jobs than it gave: idle claims
-// wait for the next notification. Otherwise the next commit claims for twice as many, so that the cost is that of
-// the jobs and not of the waiting claims.
+// noteResult records the result of a claim group. If dry is true, the database had no more jobs than it returned:
+// idle claims wait for the next notification. Otherwise the next commit claims for twice as many claims. So the cost
+// depends on the number of jobs and not on the number of waiting claims.
 func (ln *waitQueue) noteResult(a claimGroup, dry bool) {
 	switch {
 	case !dry:

@@ -28,16 +28,16 @@ func (b *Pipeline) AwaitWrite(p *PendingWrite, patience time.Duration) (backends
 // Settle is an ack, nack or extend of leases of this database. The caller sets Leases.
 type Settle struct {
 	Leases  []backends.Lease
-	Runs    []lease.Run    // what is known of each lease's delivery
-	marked  []*lease.Entry // in the lease table, as being settled
+	Runs    []lease.Run    // what the lease table has about each lease's delivery
+	marked  []*lease.Entry // entries of the lease table, marked as being settled
 	pending *PendingWrite
 
-	// Most settles are of one lease.
+	// Backing array that saves allocations: most settles have one lease.
 	oneMarked [1]*lease.Entry
 	oneRun    [1]lease.Run
 }
 
-// Write is the submitted write; nil: it was given up.
+// Write returns the submitted write, or nil if it was dropped.
 func (st *Settle) Write() backends.Write { return st.pending.write }
 
 // CheckSettle returns an error if the session cannot settle or extend a lease that is held in a transaction.
@@ -66,7 +66,7 @@ func (b *Pipeline) SubmitSettle(st *Settle, s *quota.Session, w backends.Write, 
 	return nil
 }
 
-// SubmitBind queues an extend that makes st.Leases the session's.
+// SubmitBind queues an extend that assigns st.Leases to the session.
 func (b *Pipeline) SubmitBind(st *Settle, s *quota.Session, e backends.Extend, beside int64) error {
 	p, err := b.committer.reserve(context.Background(), s, e, beside)
 	if err != nil {
@@ -89,12 +89,12 @@ func (b *Pipeline) SubmitBind(st *Settle, s *quota.Session, e backends.Extend, b
 
 // AwaitSettle waits for the outcome of a submitted settle and updates the lease table.
 func (b *Pipeline) AwaitSettle(st *Settle) (backends.WriteResult, error) {
-	extend, isExtend := st.pending.write.(backends.Extend) // which the wait may give up
+	extend, isExtend := st.pending.write.(backends.Extend) // wait can clear pending.write
 	res, err := b.committer.wait(st.pending, b.times.Timeout())
 	switch {
 	case extend.Bind != 0 && err != nil:
-		// It may be bound or not. The session keeps it: a release of a lease that is not
-		// this host's changes nothing.
+		// It is unknown whether the lease is bound. The session keeps it: a release of a lease that is not this
+		// host's changes nothing.
 		b.leaseTable.EndBind(st.Leases, nil)
 	case extend.Bind != 0:
 		b.leaseTable.EndBind(st.Leases, res.Lost)
@@ -111,13 +111,13 @@ func (b *Pipeline) AwaitSettle(st *Settle) (backends.WriteResult, error) {
 	return res, err
 }
 
-// ReleaseSession gives back all that a session holds. It returns what that was, and the release; nil: there was
-// nothing to release.
+// ReleaseSession releases all jobs that a session holds. It returns them, and the queued release. p is nil if there
+// was nothing to release.
 func (b *Pipeline) ReleaseSession(s *quota.Session, how backends.Release) (held []lease.Held, p *PendingWrite) {
 	held = b.leaseTable.TakeSession(s, func(leases []backends.Lease) {
 		how.Owner = b.heartbeat.Identity()
 		if how.Owner == 0 {
-			return // given up: whoever gave it up takes them back
+			return // the identity was declared dead: the sidecar that declared it reaps the jobs
 		}
 		how.Leases = leases
 		p = b.committer.pushFree(how, func() { b.leaseTable.Remove(leases) })

@@ -4,18 +4,18 @@ import (
 	"sync"
 )
 
-// JobQuota counts the jobs that a session holds, in all databases. A claim reserves quota for each job that it may
-// get before the database is asked, and returns what it did not use. So concurrent claims together never exceed
-// the limit.
+// JobQuota counts the jobs that a session holds, in all databases. Before a claim queries the database, it reserves
+// quota for each job that it can get. Afterwards it returns what it did not use. So concurrent claims together never
+// exceed the limit.
 type JobQuota struct {
 	mu       sync.Mutex
 	held     int  // jobs that the session holds
-	reserved int  // jobQuota of claims that are not answered yet
-	short    bool // a claim waits for jobQuota that are claimed
+	reserved int  // quota of claims without a reply yet
+	short    bool // a claim waits for quota that other claims have reserved
 }
 
-// Reserve reserves up to want jobs under the limit most. If n is 0 and full, the session holds that many jobs
-// already; otherwise other claims have reserved the rest.
+// Reserve reserves up to want jobs under the limit most. If n is 0 and full is true, the session holds that many jobs
+// already. If full is false, other claims have reserved the rest.
 func (p *JobQuota) Reserve(want, most int) (n int, full bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -29,7 +29,8 @@ func (p *JobQuota) Reserve(want, most int) (n int, full bool) {
 	return 0, full
 }
 
-// settle ends the reservation of a claim that brought held jobs. It reports whether another claim waited for that.
+// settle ends the reservation of a claim for taken jobs that got held jobs. It reports whether another claim waited
+// for that.
 func (p *JobQuota) settle(taken, held int) (short bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -39,7 +40,7 @@ func (p *JobQuota) settle(taken, held int) (short bool) {
 	return short
 }
 
-// Bind adds jobs that were claimed elsewhere, and reports false if that would exceed the limit most.
+// Bind adds jobs that were claimed elsewhere. It returns false if that would exceed the limit most.
 func (p *JobQuota) Bind(n, most int) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -57,7 +58,7 @@ func (p *JobQuota) Release(n int) {
 	p.mu.Unlock()
 }
 
-// Count is how many jobs the session holds.
+// Count returns how many jobs the session holds.
 func (p *JobQuota) Count() (held int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

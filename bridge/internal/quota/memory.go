@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// DefaultBuffered is the default of Limits.Buffered.
+	// DefaultBuffered is the default of Limits.Buffered, in bytes.
 	DefaultBuffered = 256 << 20
 
 	// memoryWait is how long a session waits for memory for its message.
@@ -17,24 +17,24 @@ const (
 	// stalledAfter is how long a client can take to send a large message, or to read a large reply, while others wait
 	// for memory.
 	stalledAfter = 500 * time.Millisecond
-	// messageCopies: a message is in memory as it was received and as it was decoded.
+	// messageCopies is how often a message is in memory: as it was received and as it was decoded.
 	messageCopies = 2
 	// requestQuarters is the part of the memory that requests can use, in quarters. The rest is for replies, which free
 	// memory when they are read.
 	requestQuarters = 3
-	// claimsShare: the claims of one commit can bring one part in so many.
+	// claimsShare is the divisor for the part of the memory that the claims of one commit can bring.
 	claimsShare = 8
-	// MinClaim is the least byte limit of a claim for one wait queue.
+	// MinClaim is the minimum byte limit of a claim for one wait queue.
 	MinClaim = 64 << 10
-	// minUnread is what a session can have unread however little memory is left. It can have one part in unreadShare
-	// of the rest, up to MaxUnread.
+	// minUnread is how many bytes a session can have unread even if no memory is left. Otherwise it can have one part
+	// in unreadShare of the rest, up to MaxUnread.
 	minUnread   = 64 << 10
 	unreadShare = 8
 )
 
 // Memory bounds the bytes in memory for all sessions: large requests that are being received or carried out, jobs
-// that are being claimed, prefetched or not handed over yet, and unread replies. When memory is short, it closes
-// the connections of clients that stall, so that the others need not wait for them.
+// that are being claimed, prefetched or not handed over yet, and unread replies. When memory is short, it closes the
+// connections of clients that stall, so that the others need not wait for them.
 type Memory struct {
 	Limit func() int64 // limits.buffered; nil: the default
 
@@ -50,19 +50,19 @@ type Memory struct {
 	evicting    bool                    // evictStalled runs soon
 	left        atomic.Int64            // free memory; can be negative
 	Scarce      atomic.Bool             // half is used: nothing is prefetched
-	known       atomic.Bool             // left is set
+	known       atomic.Bool             // left was computed
 }
 
-// usage is what is held for one session.
+// usage is the memory of one session.
 type usage struct {
 	in, out int64
-	began   time.Time // of the message that is being received
+	began   time.Time // arrival of the message that is being received
 	writing time.Time // when the write of the current reply began; zero: none
-	waits   bool      // for memory
+	waits   bool      // waits for memory
 }
 
-// Receive reserves memory for a session's read buffer of that size, and waits for it. It returns a MemoryError if
-// there is none in time.
+// Receive reserves memory for a session's read buffer of that size, and waits for it. It returns a MemoryError if the
+// memory does not become free in time.
 func (b *Memory) Receive(s *Session, gone <-chan struct{}, size int) error {
 	most := b.Max()
 	deadline := time.NewTimer(memoryWait)
@@ -102,20 +102,21 @@ func (e *MemoryError) Error() string {
 	return fmt.Sprintf("requests and replies of all connections take %d MiB of the sidecar's memory, which is its limit (limits.buffered in its config): send again, when others are done", e.limit>>20)
 }
 
-// Exceeded is the error for a session that is closed to free memory.
+// Exceeded returns the error for a session that is closed to free memory.
 func (b *Memory) Exceeded() error { return &MemoryError{b.Max()} }
 
 // ClaimWaker is a pipeline whose claims wait for memory.
 type ClaimWaker interface{ WakeClaims() }
 
-// tryReceive sets what the session receives. If there is no memory, the channel is closed when some is free.
+// tryReceive sets what the session receives. If there is not enough memory, it returns a channel that is closed when
+// some is free.
 func (b *Memory) tryReceive(s *Session, in, most int64) (freed <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	x := b.usageOf(s)
 	more := in - x.in
 	full := b.used+more > most || b.in+more > most/4*requestQuarters
-	if more > 0 && full && b.in > x.in { // alone it may always go on
+	if more > 0 && full && b.in > x.in { // a single session can always proceed
 		x.waits = true
 		if b.freed == nil {
 			b.freed = make(chan struct{})
@@ -132,7 +133,8 @@ func (b *Memory) tryReceive(s *Session, in, most int64) (freed <-chan struct{}) 
 	return nil
 }
 
-// setUnread adds n bytes that are not written to the session yet. It never waits. writing: some are being written.
+// setUnread adds n bytes that are not written to the session yet. It never waits. writing means that a write is under
+// way.
 func (b *Memory) setUnread(s *Session, n int64, writing bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -168,7 +170,7 @@ func (b *Memory) add(s *Session, x *usage, n int64) {
 	b.use(n)
 }
 
-// measure updates the room for replies. Requests never use all of it. b.mu is held.
+// measure updates the memory that is left for replies. Requests never use all of it. b.mu is held.
 func (b *Memory) measure() {
 	most := b.Max()
 	b.left.Store(most - (b.used - b.in) - min(b.in, most/4*requestQuarters))
@@ -236,16 +238,16 @@ func (b *Memory) evictStalled(most int64) {
 	}
 }
 
-// MemorySnapshot is what is held in memory at one moment, in bytes.
+// MemorySnapshot lists the used memory at one moment, in bytes.
 type MemorySnapshot struct {
 	Used        int64 // the sum of the others
 	Sessions    int64 // requests, and replies that are not read
-	Claims      int64 // what commits under way may bring
+	Claims      int64 // the most that commits under way can bring
 	Prefetched  int64
 	Inspections int64 // what inspections of databases can bring
 }
 
-// Snapshot adds up what is held.
+// Snapshot returns the current use of memory.
 func (b *Memory) Snapshot() MemorySnapshot {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -2,7 +2,7 @@ package quota
 
 import "time"
 
-// Max is the limit in bytes.
+// Max returns the limit in bytes.
 func (b *Memory) Max() int64 {
 	if b.Limit == nil {
 		return DefaultBuffered
@@ -10,7 +10,7 @@ func (b *Memory) Max() int64 {
 	return b.Limit()
 }
 
-// perSession is how many bytes a client can have to read when more is claimed for it: a part of the free memory.
+// perSession returns how many unread bytes a client can have when more is claimed for it: a part of the free memory.
 func (b *Memory) perSession() int64 {
 	if !b.known.Load() {
 		return MaxUnread
@@ -21,8 +21,8 @@ func (b *Memory) perSession() int64 {
 // HasRoom reports whether memory is free.
 func (b *Memory) HasRoom() bool { return !b.known.Load() || b.left.Load() > 0 }
 
-// ReserveClaims reserves memory for the claims of a commit, as far as there is some. If that is less than one
-// whole answer and half of the memory is free, it reserves a whole answer.
+// ReserveClaims reserves memory for the claims of a commit, as far as there is some. If that is less than one whole
+// reply and half of the memory is free, it reserves a whole reply. It returns the reserved bytes.
 func (b *Memory) ReserveClaims(whole int64) int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -87,8 +87,8 @@ func (b *Memory) AddPrefetched(n int64) {
 	b.use(n)
 }
 
-// ReserveInspection reserves memory for an answer of so many bytes from a database, and waits for it. The caller
-// calls done.
+// ReserveInspection reserves memory for a database result of that many bytes, and waits for it. The caller must call
+// done.
 func (b *Memory) ReserveInspection(gone <-chan struct{}, bytes int64) (done func(), err error) {
 	most, bytes := b.Max(), messageCopies*bytes
 	deadline := time.NewTimer(memoryWait)
@@ -115,7 +115,7 @@ func (b *Memory) ReserveInspection(gone <-chan struct{}, bytes int64) (done func
 func (b *Memory) tryInspection(bytes int64) (freed <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.left.Load() < bytes && b.inspections > 0 { // alone it may always go on
+	if b.left.Load() < bytes && b.inspections > 0 { // a single inspection can always proceed
 		if b.freed == nil {
 			b.freed = make(chan struct{})
 		}

@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// QueueNames records the queue names for which "*" stands in the config. Each counts for the user that used it
-// first, so that a user with a name per job takes none from others. When a user has used up three quarters of the
-// limit, names of empty queues that were not used for a while are removed.
+// QueueNames records the queue names for which "*" stands in the config. Each counts for the user that used it first,
+// so that a user with a name per job does not use up the names of others. When a user has used up three quarters of
+// the limit, names of empty queues that were not used for a while are removed.
 type QueueNames struct {
 	mu    sync.Mutex
 	all   map[string]*queueName
 	users map[uint32]int
-	next  time.Time // not before that the next look
+	next  time.Time // earliest time of the next check for empty queues
 }
 
 // queueName is one name.
@@ -22,17 +22,17 @@ type queueName struct {
 }
 
 const (
-	// QueueNameAge is how long a name is remembered at least, and how long it is from one look
-	// to the next.
+	// QueueNameAge is the minimum time that a name is remembered, and the minimum time between two checks for empty
+	// queues.
 	QueueNameAge = 10 * time.Second
-	// lookShare bounds what looks may take of the time where they are slow.
+	// lookShare bounds the share of time for these checks if they are slow: one part in lookShare.
 	lookShare = 20
-	// QueueNameTimeout bounds a look into one database.
+	// QueueNameTimeout bounds the query of one database.
 	QueueNameTimeout = 30 * time.Second
 )
 
-// Use reports whether the name is known or becomes so under the user's limit. look: the caller must find out which
-// queues are empty and call Forget.
+// Use reports whether the name is known or can be added under the user's limit. If look is true, the caller must find
+// out which queues are empty and call Forget.
 func (n *QueueNames) Use(name string, user uint32, most int) (ok, look bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -74,7 +74,7 @@ func (n *QueueNames) Forget(began time.Time, hasJobs func(name string) bool) (go
 	return gone
 }
 
-// Count is how many names are known.
+// Count returns how many names are known.
 func (n *QueueNames) Count() int {
 	n.mu.Lock()
 	defer n.mu.Unlock()

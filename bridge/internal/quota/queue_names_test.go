@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TestNamesAreForgotten: names whose queues are empty make room for others, those that have
-// jobs do not, and each user has names of its own.
+// TestNamesAreForgotten shows that names of empty queues are removed for new ones, that names of queues with jobs
+// stay, and that each user has a limit of its own.
 func TestNamesAreForgotten(t *testing.T) {
 	var n QueueNames
 	at := time.Now()

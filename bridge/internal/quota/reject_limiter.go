@@ -7,16 +7,16 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// The server throttles clients that keep sending rejected requests. A few rejections are answered at once.
+// The server throttles clients that keep sending rejected requests. It does not delay the first few rejections.
 const (
-	rejectBurst      = 100 // at once
+	rejectBurst      = 100 // without a delay
 	rejectsPerSecond = 200 // after that
 
-	// refusedBytes that were read in vain count as one refusal more.
+	// bytesPerReject is how many bytes read in vain count as one more rejection.
 	bytesPerReject = 64 << 10
-	// refusalMost is the longest that the end of a connection is put off.
+	// maxRejectDelay is the maximum delay of the end of a connection.
 	maxRejectDelay = time.Second
-	// brakedUsers bounds how many users' connections are kept in mind.
+	// maxRejectedUsers is how many users have a limiter at a time.
 	maxRejectedUsers = 1024
 )
 
@@ -29,7 +29,7 @@ type RejectLimiter struct {
 	users map[uint32]*rate.Limiter
 }
 
-// Delay is how long to put off the end of the user's connection, from which so many bytes were read in vain.
+// Delay returns how long to delay the end of the user's connection, on which that many bytes were read in vain.
 func (b *RejectLimiter) Delay(uid uint32, bytes int) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()

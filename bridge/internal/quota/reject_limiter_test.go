@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TestBrakes: a few refused connections are told at once, many are slowed down, of one
-// user alone, and never for long.
+// TestBrakes shows that a few rejected connections get their error without a delay. Many of one user are slowed down,
+// and never for long.
 func TestBrakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b RejectLimiter

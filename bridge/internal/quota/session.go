@@ -4,8 +4,8 @@ import (
 	"sync/atomic"
 )
 
-// Session is a client connection as the pipelines and limits see it: what it holds and what it has still to read.
-// Its address is the session's identity.
+// Session is a client connection as the pipelines and limits see it: its jobs and its unread bytes. Its address is
+// the session's identity.
 type Session struct {
 	Client Client
 	memory *Memory // nil: nothing is limited
@@ -16,18 +16,18 @@ type Session struct {
 	Blocked   atomic.Bool // a claim without an id waits; nothing after it is read
 }
 
-// Client is what the limits and the pipelines ask of a session. Its methods must not block.
+// Client is the interface of the limits and the pipelines to a session. Its methods must not block.
 type Client interface {
-	// MayClaim reports whether the session may claim from all of the queues.
+	// MayClaim reports whether the session is allowed to claim from all of the queues.
 	MayClaim(queues []string) bool
-	// MaxJobs is how many jobs the session may hold.
+	// MaxJobs returns how many jobs the session can hold.
 	MaxJobs() int
-	// TooManyJobs is the error for a request that would exceed maxJobs.
+	// TooManyJobs returns the error for a request that would exceed MaxJobs.
 	TooManyJobs() error
-	// WakeClaims has the claims of all databases be gathered again.
+	// WakeClaims includes the session's waiting claims of all databases in the next commits again.
 	WakeClaims()
-	// Evict closes the connection, whose client stands still while others wait for memory.
-	// receiving: in the middle of a request, else in a reply.
+	// Evict closes the connection, because its client stalls while others wait for memory. receiving is true in the
+	// middle of a request, and false in the middle of a reply.
 	Evict(receiving bool)
 }
 

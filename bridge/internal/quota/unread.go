@@ -7,25 +7,25 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// MaxUnread is how many bytes of jobs and replies a client can have to read before its further claims wait.
+// MaxUnread is how many unread bytes of jobs and replies a client can have before its further claims wait.
 // Memory.perSession lowers it when memory is short.
 const MaxUnread = 8 << 20
 
-// reportStep is by how much the count of a session can differ from what Memory was told. Small replies cost
-// nothing.
+// reportStep is by how many bytes the count of a session can differ from the last report to Memory. So small replies
+// cost nothing.
 const reportStep = 16 << 10
 
-// unreadBytes are the bytes that a client has still to read: jobs that were claimed for it, and replies in its
+// unreadBytes counts the bytes that a client has not read yet: jobs that were claimed for it, and replies in its
 // outbox.
 type unreadBytes struct {
 	bytes   atomic.Int64
 	starved atomic.Bool // its claims wait until it reads
 
 	mu       sync.Mutex
-	reported int64 // to the buffers
+	reported int64 // to Memory
 }
 
-// AddUnread adds bytes that the client has to read. A negative n is what it has read.
+// AddUnread adds n bytes that the client has not read yet. If n is negative, the client has read them.
 func (s *Session) AddUnread(n int64) {
 	if n == 0 {
 		return
@@ -56,7 +56,7 @@ func (s *Session) Overloaded() bool {
 	if s.unread.bytes.Load() >= s.maxUnread() {
 		return true
 	}
-	s.unread.starved.Store(false) // it read now
+	s.unread.starved.Store(false) // it read in between
 	return false
 }
 
@@ -70,7 +70,7 @@ func (s *Session) maxUnread() int64 {
 // AddClaimed adds jobs that were claimed for the session and are not in its outbox yet.
 func (s *Session) AddClaimed(jobs []backends.Job) { s.AddUnread(JobBytes(jobs)) }
 
-// JobBytes is the size of the variable parts of jobs in memory.
+// JobBytes returns the size of the variable parts of jobs in memory.
 func JobBytes(jobs []backends.Job) (n int64) {
 	for i := range jobs {
 		j := &jobs[i]

@@ -13,12 +13,11 @@ import (
 // which is @adopt_zone minutes ahead of it. A time that was stored before a change to or from
 // summer time is read an hour off after it.
 
-// fraction finds how many digits of a second a time has.
+// fraction matches types with a number of digits of a second.
 var fraction = regexp.MustCompile(`^datetime(?:2|offset)\(([0-7])\)$`)
 
-// unit is the resolution of the column's type in nanoseconds, if it is more than a
-// microsecond, or else 0. Two times of a datetime are at least a little less than ten
-// milliseconds apart. Hundredths of a second are exact.
+// unit returns the resolution of the column's type in nanoseconds, if it is more than a microsecond, or else 0. Two
+// times of a datetime are at least a little less than ten milliseconds apart. Hundredths of a second are exact.
 func unit(c backends.Column) int64 {
 	switch c.Type {
 	case "smalldatetime":
@@ -42,7 +41,7 @@ func unit(c backends.Column) int64 {
 
 func offset(c backends.Column) bool { return strings.HasPrefix(c.Type, "datetimeoffset") }
 
-// now is the current time by the clock of the table's owner.
+// now returns the current time by the clock of the table's owner.
 func now(utc bool) string {
 	if utc {
 		return "@now"
@@ -50,8 +49,8 @@ func now(utc bool) string {
 	return "@adopt_here"
 }
 
-// at is an instant of the owner's clock as a value of the column, cut to its resolution. The
-// server would round it, and the value could be later than the clock.
+// at returns an instant of the owner's clock as a value of the column, cut to its resolution. The server would round
+// it, and the value could be later than the clock.
 func at(c backends.Column, utc bool, instant string) string {
 	switch n := unit(c); {
 	case n > 1_000_000_000:
@@ -69,8 +68,8 @@ func at(c backends.Column, utc bool, instant string) string {
 	return "CONVERT(" + c.Type + ", " + instant + ")"
 }
 
-// following is an instant plus an argument in milliseconds. It adds what at will cut from an
-// instant in the future.
+// following returns an instant plus an argument in milliseconds. It adds the part that at will cut from an instant in
+// the future.
 func following(c backends.Column, n int, instant string) string {
 	ms := mark(markNumber, n)
 	instant = fmt.Sprintf("DATEADD(millisecond, CONVERT(int, %s %% 60000), DATEADD(minute, CONVERT(int, %[1]s / 60000), %s))", ms, instant)

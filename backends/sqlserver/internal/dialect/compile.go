@@ -21,7 +21,7 @@ type Param struct {
 	Value      any
 }
 
-// Compiled is a statement with parameters in the place of marks.
+// Compiled is a statement with parameters instead of marks.
 type Compiled struct {
 	Text   string
 	Params []Param
@@ -49,7 +49,7 @@ func Compile(name string, st *backends.Statement) (*Compiled, error) {
 	return c, nil
 }
 
-// mark writes what a mark stands for.
+// mark writes the text for a mark.
 func (c *Compiled) mark(b *strings.Builder, letter, rest string, args []any) error {
 	if letter == markKey {
 		fmt.Fprintf(b, "OUTPUT %s INTO @%s_key", rest, c.name)
@@ -84,13 +84,12 @@ func (c *Compiled) declared(name string) bool {
 	return slices.ContainsFunc(c.Params, func(p Param) bool { return p.Name == name })
 }
 
-// FewValues is how many values of a list have a parameter each. The server then finds each
-// row by its key, and meets no row that others have locked. For the values of a document it
-// can choose to scan.
+// FewValues is the maximum number of list values that have a parameter each. The server then finds each row by its
+// key, and meets no row that others have locked. For the values of a document it can choose to scan.
 const FewValues = 64
 
-// list writes a list's values. It repeats the last value up to a power of two, so that few
-// texts of statements exist.
+// list writes a list's values. It repeats the last value up to a power of two, so that there are few different texts
+// of statements.
 func (c *Compiled) list(b *strings.Builder, n int, a any, around string) error {
 	before, after, _ := strings.Cut(around, "\x02")
 	all, ok := a.([]string)
@@ -130,8 +129,8 @@ func (c *Compiled) list(b *strings.Builder, n int, a any, around string) error {
 	return nil
 }
 
-// argument is an argument's type and value. A text that fits is nvarchar(4000): for
-// nvarchar(max) the server seeks in no index.
+// argument returns an argument's type and value. A text that fits is nvarchar(4000): for nvarchar(max) the server
+// seeks in no index.
 func argument(letter string, a any) (kind string, value any, err error) {
 	switch v := a.(type) {
 	case nil:

@@ -16,11 +16,11 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// Dialect implements backends.Dialect. Its texts have marks in the place of arguments, which
-// Compile turns into parameters. A mark is a letter and the argument's number between two NULs.
+// Dialect implements backends.Dialect. Its texts have marks instead of arguments, which Compile turns into
+// parameters. A mark is a letter and the argument's number between two NULs.
 //
-// Names and constants come from other programs. They can contain anything but NULs, which no
-// name and no text of T-SQL has.
+// Names and constants come from other programs. They can contain anything but NULs, which no name and no text of
+// T-SQL has.
 type Dialect struct {
 	Schema   string       // of the sidecar's own tables
 	UTF8     bool         // the server has UTF-8 collations: from 2019 on
@@ -29,10 +29,10 @@ type Dialect struct {
 
 var _ backends.HintDialect = Dialect{}
 
-// QuoteName is an identifier in brackets.
+// QuoteName returns an identifier in brackets.
 func QuoteName(s string) string { return "[" + strings.ReplaceAll(s, "]", "]]") + "]" }
 
-// QuoteText is a literal of an nvarchar.
+// QuoteText returns a literal of an nvarchar.
 func QuoteText(s string) string { return "N'" + strings.ReplaceAll(s, "'", "''") + "'" }
 
 // The letters of marks: what one stands for, and the type of its argument.
@@ -46,7 +46,7 @@ const (
 
 func mark(letter string, n int) string { return "\x00" + letter + strconv.Itoa(n) + "\x00" }
 
-// listed is the mark of a list, with the texts before and after each value.
+// listed returns the mark of a list, with the texts before and after each value.
 func listed(n int, before, after string) string {
 	return mark(markList, n)[:len(mark(markList, n))-1] + "\x02" + before + "\x02" + after + "\x00"
 }
@@ -91,12 +91,12 @@ var (
 	textForm    = regexp.MustCompile(`^(n?)(char|varchar|text)(?:\(([0-9]+|max)\))?(?: COLLATE (\w+))?$`)
 )
 
-// writtenAs is what a column's type says about its texts.
+// writtenAs describes how a column's type stores its texts.
 type writtenAs struct {
 	national  bool   // its texts are UTF-16; otherwise of the collation's code page
 	padded    bool   // with blanks, to its length
 	old       bool   // TEXT and NTEXT, which cannot be compared
-	size      string // as in the type; empty: it has none
+	size      string // as in the type; empty: the type has none
 	collation string // with the word COLLATE; empty: a column of the sidecar's own
 }
 
@@ -112,7 +112,7 @@ func writtenOf(c backends.Column) writtenAs {
 	return t
 }
 
-// wide is the type of its texts in UTF-16.
+// wide returns the type of the column's texts in UTF-16.
 func (t writtenAs) wide() string {
 	if n, err := strconv.Atoi(t.size); err == nil && n <= 4000 {
 		return "nvarchar(" + t.size + ")"
@@ -120,8 +120,8 @@ func (t writtenAs) wide() string {
 	return "nvarchar(max)"
 }
 
-// like is a text in the column's own type, so that an index on it can be used. A letter that
-// the code page lacks becomes a question mark. The comparison by bytes then finds no match.
+// like returns a text in the column's own type, so that an index on it can be used. A letter that the code page lacks
+// becomes a question mark. The comparison by bytes then finds no match.
 func (t writtenAs) like(expression string) string {
 	if t.national {
 		return expression + t.collation
@@ -138,8 +138,7 @@ func isText(c backends.Column) bool {
 	return c.Kind == backends.TextColumn || c.Kind == backends.JSONColumn && textForm.MatchString(c.Type)
 }
 
-// Constant is a literal of the column's own type, so that an index on it, also a filtered one,
-// can be used.
+// Constant returns a literal of the column's own type, so that an index on it, also a filtered one, can be used.
 func (d Dialect) Constant(literal string, c backends.Column) string {
 	switch {
 	case c.Kind == backends.BoolColumn:
@@ -170,10 +169,9 @@ func (d Dialect) Constant(literal string, c backends.Column) string {
 	return converted("CONVERT", c, d.Text(literal))
 }
 
-// converted is a text as a value of the column's type. function is CONVERT or TRY_CONVERT.
-// A text is converted to a datetime or a smalldatetime by way of a datetime2. Otherwise the
-// login's language decides which number is the month of 2026-02-03 10:00, and Babelfish does
-// not accept a text with a T.
+// converted returns a text as a value of the column's type. function is CONVERT or TRY_CONVERT. A text is converted
+// to a datetime or a smalldatetime through a datetime2. Otherwise the login's language decides which number is the
+// month of 2026-02-03 10:00, and Babelfish does not accept a text with a T.
 func converted(function string, c backends.Column, text string) string {
 	if c.Type == "datetime" || c.Type == "smalldatetime" {
 		text = function + "(datetime2(7), " + text + ")"
@@ -221,7 +219,7 @@ func (d Dialect) IntArg(n int) string { return mark(markNumber, n) }
 // TextArg implements backends.Dialect.
 func (d Dialect) TextArg(n int) string { return mark(markText, n) }
 
-// bare is a text without its column's padding.
+// bare returns a text without its column's padding.
 func (t writtenAs) bare(expression string) string {
 	if t.padded {
 		return "RTRIM(" + expression + ")"
@@ -275,7 +273,7 @@ func (d Dialect) ToText(expression string) string {
 // styled finds the types that a plain conversion does not keep exactly.
 var styled = regexp.MustCompile(`^(date|time|small|money|float|real)`)
 
-// characters is a value of the column as a text.
+// characters returns a value of the column as a text.
 func (d Dialect) characters(value string, c backends.Column) string {
 	switch {
 	case !isText(c) && styled.MatchString(c.Type):
@@ -319,7 +317,7 @@ func (d Dialect) AsBytes(c backends.Column) string {
 	return d.characters(d.Name(c.Name), c)
 }
 
-// TextLength is the length in UTF-8, or in UTF-16 if the server has no UTF-8.
+// TextLength returns the length in UTF-8, or in UTF-16 if the server has no UTF-8.
 func (d Dialect) TextLength(text string) string {
 	if d.UTF8 {
 		text = "CONVERT(varchar(max), (" + text + ")" + inUTF8 + ")"
@@ -351,7 +349,7 @@ func (d Dialect) Insert(table string, names, values []string, id backends.Column
 	return sql + "VALUES (" + strings.Join(values, ", ") + ")"
 }
 
-// Fence is the first of a thousand numbers that the batch drew.
+// Fence returns the first of a thousand numbers that the batch drew.
 func (d Dialect) Fence() string { return "@adopt_line" }
 
 // Paused implements backends.Dialect.

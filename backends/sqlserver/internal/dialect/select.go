@@ -1,9 +1,9 @@
 package dialect
 
-// locking are the hints of a query that locks rows, passing over those that others have locked.
+// locking are the hints of a query that locks rows and passes over rows that others have locked.
 const locking = "UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK"
 
-// hints reports whether statements name indexes and how to reach their rows.
+// hints reports whether statements name indexes and the way to reach their rows.
 func (d Dialect) hints() bool { return d.Hintless == nil || !d.Hintless.Load() }
 
 // SelectClaim implements backends.HintDialect. Without hints the server can scan, sort or hash

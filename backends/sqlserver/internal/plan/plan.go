@@ -1,6 +1,6 @@
-// Package plan reads the plans that SQL Server shows as SHOWPLAN_XML, and finds what makes
-// the cost of a claim grow with the tables. Package diagnose and the tests use it. It
-// depends on the texts of the claim's statements and the names of the sidecar's indexes.
+// Package plan reads the plans that SQL Server shows as SHOWPLAN_XML, and finds the steps that make the cost of a
+// claim grow with the tables. Package diagnose and the tests use it. It depends on the texts of the claim's
+// statements and the names of the sidecar's indexes.
 package plan
 
 import (
@@ -32,7 +32,7 @@ func Read(text string) (all []Statement, err error) {
 	d := xml.NewDecoder(strings.NewReader(text))
 	// The document names UTF-16 as its encoding. The driver has converted it to UTF-8.
 	d.CharsetReader = func(_ string, r io.Reader) (io.Reader, error) { return r, nil }
-	var open []int // the operators around this place, as indexes of the last statement's list
+	var open []int // the enclosing operators, as indexes of the last statement's list
 	for {
 		token, err := d.Token()
 		if errors.Is(err, io.EOF) {
@@ -91,8 +91,8 @@ func startElement(t xml.StartElement, all *[]Statement, open []int) []int {
 	return open
 }
 
-// SortsBeforeTop reports whether the i-th step sorts rows that no TOP has bounded. Behind
-// a TOP it sorts the chosen rows alone, to store them.
+// SortsBeforeTop reports whether the i-th step sorts rows that no TOP has bounded. After a TOP it sorts only the
+// chosen rows, to store them.
 func (p Statement) SortsBeforeTop(i int) bool {
 	if !strings.HasSuffix(p.Operators[i].Name, "Sort") {
 		return false
@@ -116,8 +116,8 @@ func unquoted(name string) string {
 	return name
 }
 
-// ClaimFaults returns what makes the cost of a claim, or the number of its locks, grow
-// with the table. seeks is the number of statements that seek as they should.
+// ClaimFaults returns the steps that make the cost of a claim, or the number of its locks, grow with the table. seeks
+// is the number of statements that seek as they should.
 func ClaimFaults(text string) (faults []string, seeks int, err error) {
 	all, err := Read(text)
 	if err != nil {
