@@ -141,8 +141,11 @@ func (t *tx) LockDue(_ context.Context, _ core.Due, limit int) (rows []*core.Row
 func (t *tx) LockLost(_ context.Context, d core.Due, limit int) (rows []*core.Row, seen int, err error) {
 	for _, owner := range d.Lost {
 		alive, err := t.exists(t.sql.lives, owner) // a heartbeat may have added it again
-		if err != nil || alive {
-			return rows, seen, err
+		if err != nil {
+			return nil, 0, err
+		}
+		if alive {
+			continue
 		}
 		found, err := t.rows(t.sql.owned, func(row) bool { return true }, owner, limit-seen)
 		if err != nil {
