@@ -67,14 +67,14 @@ func startLogged(t testing.TB, o Options) (*sidecar, *logged) {
 	return run(t, newFor(t, o, slog.New(slog.NewJSONHandler(l, nil)))), l
 }
 
-// wants waits for a line with that text, and compares it.
+// `wants` waits for a line with that text, and compares it.
 func (l *logged) wants(t *testing.T, text string, want map[string]any) {
 	t.Helper()
 	want["database"] = "main"
 	l.wantsIn(t, text, want)
 }
 
-// wantsIn is like wants, for a line without a database.
+// wantsIn is like `wants`, for a line without a database.
 func (l *logged) wantsIn(t *testing.T, text string, want map[string]any) {
 	t.Helper()
 	defer func() {

@@ -266,7 +266,7 @@ func (s *session) written(err error) {
 	}
 }
 
-// tell sends an event to a client that subscribed to it.
+// `tell` sends an event to a client that subscribed to it.
 func (s *session) tell(event string, lost []string) {
 	s.mu.Lock()
 	wants := s.wants[event]

@@ -141,7 +141,7 @@ func (k *kit) sqlElsewhere(text string) {
 	}
 }
 
-// wantRows compares the rows of a query, a text each, with those wanted.
+// wantRows compares the rows of a query, a text each, with the expected ones.
 func (k *kit) wantRows(query string, want ...string) {
 	k.Helper()
 	var got []string

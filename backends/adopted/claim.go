@@ -18,7 +18,7 @@ type claim struct {
 	s    *Store
 	n    int // its number in the batch
 	res  backends.ClaimResult
-	left int64 // bytes that the result may still have
+	left int64 // bytes that the result can still hold
 }
 
 // newClaim is the claim without its slots for prefetched jobs: adopted queues have none.
@@ -48,8 +48,8 @@ func (c *claim) run(ctx context.Context, sql backends.SQL) error {
 	return nil
 }
 
-// round claims what one query for candidates finds in a queue. again: there may be more, since
-// some candidates could not be claimed and will not be found again.
+// round claims what one query for candidates finds in a queue. again is true if some candidates could
+// not be claimed: the queue can have more, and those candidates will not be found again.
 func (c *claim) round(ctx context.Context, sql backends.SQL, p backends.Policy) (again bool, err error) {
 	q := c.s.queues[p.Queue]
 	want := len(c.Slots) - len(c.res.Jobs)

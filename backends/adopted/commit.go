@@ -335,7 +335,7 @@ func (s *Store) claimKind(ctx context.Context, host backends.Identity, kind queu
 }
 
 // setClaimError sets the error of a claim, besides others that are committed. These have to reach the
-// caller, who claims again if the sidecar was evicted.
+// caller, which claims again if the sidecar was evicted.
 func setClaimError(res *backends.ClaimResult, err error) {
 	if errors.Is(err, backends.ErrEvicted) {
 		res.More = true
@@ -348,7 +348,7 @@ func setClaimError(res *backends.ClaimResult, err error) {
 type claimParts struct {
 	claim backends.Claim
 	res   backends.ClaimResult
-	left  int64 // bytes that the result may still have
+	left  int64 // bytes that the result can still hold
 }
 
 func (p *claimParts) full() bool { return len(p.res.Jobs) == len(p.claim.Slots) || p.res.More }

@@ -2,7 +2,7 @@ package adopted
 
 import "github.com/qsidecar/qsidecar/backends/adopted/mapping"
 
-// Package mapping defines what a config says of an adopted queue: these types and constants.
+// Package mapping defines the config of an adopted queue: these types and constants.
 
 type (
 	// Table is the mapping of a queue as the user wrote it.

@@ -9,7 +9,7 @@ import (
 )
 
 // TestCounts: the attempts column counts failures, which settles write, or deliveries, which claims
-// write. At the limit a job is dead, whoever counted.
+// write. At the limit a job is dead, whether the sidecar or an own consumer counted.
 func TestCounts(t *testing.T) {
 	if testing.Short() {
 		t.Skip("make check runs this")

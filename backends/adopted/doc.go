@@ -1,7 +1,7 @@
 // Package adopted runs queues in tables that another application owns, beside that owner's own
-// consumers. A Store wraps an engine's backend: managed queues stay the engine's. What is to be
-// kept about an adopted job and has no column in its table goes into a table of the sidecar's
-// own, qsidecar_leases, in the transaction that changes the job's row.
+// consumers. A Store wraps an engine's backend: managed queues stay the engine's. Data about an
+// adopted job for which its table has no column goes into a table of the sidecar's own,
+// qsidecar_leases, in the transaction that changes the job's row.
 //
 // A settle changes the row only while that still shows the claim of the lease: its state, and
 // what the claim wrote into the columns in the roles worker, claimed_at and token. Rows without

@@ -30,7 +30,7 @@ func onEvery(t *testing.T, f func(t *testing.T, product string, start func(ddl s
 }
 
 // TestOwnLimit: a row's own limit of attempts holds, with attempts in the row and without. The queue's
-// holds for NULL and for numbers that are no limit.
+// limit holds for NULL and for numbers that aren't valid limits.
 func TestOwnLimit(t *testing.T) {
 	m := adopted.Table{
 		Name: "limited", MaxAttempts: 3, OnAck: adopted.Delete,

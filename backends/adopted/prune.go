@@ -10,7 +10,7 @@ import (
 )
 
 // prune deletes a batch of the rows that were finished long enough ago, of each queue whose config
-// says how long they stay.
+// sets how long they stay.
 func (s *Store) prune(ctx context.Context, r *backends.MaintenanceResult, limit int) error {
 	for _, q := range s.sortedQueues() {
 		for _, old := range q.Retentions() {

@@ -15,7 +15,7 @@ import (
 
 // Stats implements backends.Inspector. What the table's own consumers have claimed counts as
 // claimed. Of jobs that are claimed in open transactions only this sidecar's do: the database does
-// not tell the others from those that wait.
+// not distinguish the others from waiting jobs.
 func (s *Store) Stats(ctx context.Context, queue string) ([]backends.QueueStats, error) {
 	all, err := s.Engine.Stats(ctx, queue)
 	if err != nil || queue != "" && !s.Adopted(queue) {

@@ -70,8 +70,8 @@ func (c *claim) nextOn(ctx context.Context, conn txConn) (got bool, err error) {
 	return false, nil
 }
 
-// roundInTx locks the queue's next job and leaves the transaction open. again: there may be one,
-// since the candidate could not be claimed and will not be found again.
+// roundInTx locks the queue's next job and leaves the transaction open. again is true if the
+// candidate could not be claimed: the queue can have another job, and the candidate will not be found again.
 func (c *claim) roundInTx(ctx context.Context, conn txConn, p backends.Policy) (got, again bool, err error) {
 	q := c.s.queues[p.Queue]
 	var rows []*statement.Candidate

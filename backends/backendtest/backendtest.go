@@ -37,7 +37,7 @@ type Database struct {
 	// InsertRow runs the InsertSQL of an expression. If old is true, the row bypasses the CHECK
 	// constraints, as rows of older tables did. It is nil if the engine has no SQL. InvalidValues
 	// lists expressions by column: values that the engine accepts, or nearly accepts, and that a
-	// sidecar may be unable to use.
+	// sidecar might be unable to use.
 	InsertRow     func(column, expression string, old bool) error
 	InvalidValues map[string][]string
 }

@@ -106,7 +106,7 @@ func mark(letter string, n int, around ...string) string {
 	return "\x00" + letter + strings.Join(append([]string{strconv.Itoa(n)}, around...), "\x02") + "\x00"
 }
 
-// say queues one statement of a package that uses backends.Dialect: it replaces the marks, and passes rows to st.Row.
+// `say` queues one statement of a package that uses backends.Dialect: it replaces the marks, and passes rows to st.Row.
 func (t *tx) say(st *backends.Statement) error {
 	text, answer, _ := strings.Cut(st.Text, markAnswer)
 	rows := strings.HasPrefix(text, "SELECT ")

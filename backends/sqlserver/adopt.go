@@ -142,7 +142,7 @@ func prepareAll(statements []*backends.Statement) (all preparedAll, err error) {
 	return all, nil
 }
 
-// say compiles the n-th statement of a batch to a piece.
+// `say` compiles the n-th statement of a batch to a piece.
 func say(n int, st *backends.Statement) (*prepared, error) {
 	p := &piece{name: "a" + strconv.Itoa(n), sets: 1, adopted: true}
 	q := &prepared{call: call{piece: p}, st: st}

@@ -12,7 +12,7 @@ import (
 	mssql "github.com/microsoft/go-mssqldb"
 )
 
-// told returns an error as SQL Server and its driver would return it. Under XACT_ABORT the transaction is rolled
+// `told` returns an error as SQL Server and its driver would return it. Under XACT_ABORT the transaction is rolled
 // back.
 func (c *emulated) told(ctx context.Context, err error) error {
 	if err == nil {

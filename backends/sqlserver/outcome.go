@@ -13,7 +13,7 @@ import (
 // findOutFor bounds the last query about an outcome.
 const findOutFor = 2 * time.Second
 
-// lane is a row of qsidecar_commits, which one transaction at a time writes.
+// `lane` is a row of qsidecar_commits, which one transaction at a time writes.
 type lane struct {
 	id        int32
 	number    int64 // of the transaction that uses it
@@ -22,7 +22,7 @@ type lane struct {
 
 func (s *Store) newLane() *lane { return &lane{id: s.laneCount.Add(1)} }
 
-// takeLane waits for a free element of s.lanes and increments its number. There are as many of them as connections.
+// takeLane waits for a free element of `s.lanes` and increments its number. There are as many of them as connections.
 func (s *Store) takeLane(ctx context.Context) (*lane, error) {
 	select {
 	case l := <-s.lanes:

@@ -88,7 +88,7 @@ func scriptedStore(t *testing.T, f func(query string) ([]*answer, error)) (*Stor
 		driver: s.connector}), s
 }
 
-// said returns an error as the driver creates it from the server's messages.
+// `said` returns an error as the driver creates it from the server's messages.
 func said(number int32, message string, more ...mssql.Error) mssql.Error {
 	e := mssql.Error{Number: number, Class: 16, State: 1, Message: message, ServerName: "db", LineNo: 1}
 	e.All = append(append([]mssql.Error{}, more...), e)

@@ -9,7 +9,7 @@ import (
 
 // lease is a session lease that the client holds.
 type lease struct {
-	connNumber uint64 // the connection that it is bound to, as far as the client knows
+	connNumber uint64 // the connection that it is bound to, according to the client's state
 	settling   int    // settles in progress
 }
 
@@ -20,7 +20,7 @@ func (c *Client) leaseCount() int {
 	return len(c.leases)
 }
 
-// Holds reports whether the client holds a session lease, as far as it knows: the lease was claimed
+// Holds reports whether the client holds a session lease, according to its own state: the lease was claimed
 // through it or bound to it, and neither settled nor lost since. When Options.OnLost is called, the
 // client no longer holds the lease.
 func (c *Client) Holds(lease string) bool {

@@ -194,7 +194,7 @@ func (c *Client) Stats(ctx context.Context, queue string) ([]protocol.QueueStat,
 // Peek selects the jobs to show: those of IDs in any state, or else up to Max of those in State
 // (empty: ready) that follow the job After.
 type Peek struct {
-	Queue string // empty: every queue that this connection may peek at; not with After
+	Queue string // empty: every queue that this connection has permission to peek at; not with After
 	IDs   []string
 	State protocol.State
 	Max   int // 1 to 1000; 0: ten

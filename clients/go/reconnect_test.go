@@ -101,7 +101,7 @@ func TestExtendUpdatesHeldLeases(t *testing.T) {
 }
 
 // OnLost does not get a lease whose settle is in progress when the client binds after a reconnect:
-// the first settle may be why it is lost.
+// the first settle is possibly why it is lost.
 func TestBindDoesNotReportLeasesBeingSettled(t *testing.T) {
 	t.Parallel()
 	lost := make(chan []string, 2)

@@ -84,7 +84,7 @@ func TestDrainEndsAtAStoppedSidecar(t *testing.T) {
 }
 
 // TestReconnectLeavesAStoppedSidecar checks that the client dials again, because another sidecar
-// may listen there by now.
+// can be listening there by now.
 func TestReconnectLeavesAStoppedSidecar(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

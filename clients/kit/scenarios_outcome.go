@@ -120,7 +120,7 @@ func playEnqueueWithoutKey(s *stage) {
 	s.wantUsable(p) // fails if any other request comes before
 }
 
-// acceptIdle accepts the next connection of a client that may connect only for a request. Then it
+// acceptIdle accepts the next connection of a client that possibly connects only for a request. Then it
 // checks whether the client sends c again.
 func (s *stage) acceptIdle(c *pending) *peer {
 	p := s.accept()

@@ -14,7 +14,7 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// get sends a request to an admin listener; place is HOST:PORT or the path of a Unix socket.
+// get sends a request to an admin listener; `place` is HOST:PORT or the path of a Unix socket.
 func get(place, path string) (code int, body string, err error) {
 	tr := &http.Transport{DisableKeepAlives: true}
 	if strings.Contains(place, "/") {

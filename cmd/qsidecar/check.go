@@ -74,7 +74,7 @@ func (a *app) check(ctx context.Context, in config.Input, strict bool) error {
 	}
 	for _, d := range append(all, host) {
 		if d.Count(backends.SeverityError) > 0 || strict && d.Count(backends.SeverityWarning) > 0 {
-			return &codeError{code: exitFailure} // stdout says why
+			return &codeError{code: exitFailure} // the reason is on stdout
 		}
 	}
 	return nil

@@ -13,7 +13,7 @@ import (
 func (a *app) dial(ctx context.Context) (*qsidecar.Client, error) {
 	c, _, err := a.dialWith(ctx, qsidecar.Options{
 		Worker: workerName("cli"),
-		Retry:  -1, // the caller knows whether to wait
+		Retry:  -1, // the caller decides whether to wait
 	})
 	return c, err
 }

@@ -29,7 +29,7 @@ func main() {
 
 // run runs the program in this process. It returns the exit code.
 func run(args []string, in io.Reader, out, errOut io.Writer) int {
-	signals := make(chan os.Signal, 2) // room for the second signal while the first is handled
+	signals := make(chan os.Signal, 2) // capacity for the second signal while the first is handled
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
 	defer signal.Stop(signals)
 	// Without SIGPIPE, writing to a closed stdout is an error. A claim must notice it to

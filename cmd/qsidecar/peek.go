@@ -140,7 +140,7 @@ func pageOf(req *protocol.Request, most int) error {
 	return nil
 }
 
-// peek requests jobs and prints them with tell, or as JSON lines.
+// peek requests jobs and prints them with `tell`, or as JSON lines.
 func (a *app) peek(cmd *cobra.Command, req *protocol.Request, tell func([]protocol.JobView) error) error {
 	return a.oneRequest(cmd, func(ctx context.Context, c *qsidecar.Client) error {
 		rep, err := c.Call(ctx, req)

@@ -137,8 +137,8 @@ listen:
 	}
 }
 
-// TestNoPasswordInTheLog runs a sidecar at level debug, with a password in each place of the
-// config, and with unreachable databases. It reloads with other passwords. No log line,
+// TestNoPasswordInTheLog runs a sidecar at level debug, with a password wherever the
+// config can hold one, and with unreachable databases. It reloads with other passwords. No log line,
 // reply or page shows a password.
 func TestNoPasswordInTheLog(t *testing.T) {
 	h := newHost(t)

@@ -78,7 +78,7 @@ func (a *app) serve(ctx context.Context, in config.Input, c config.Config, hint 
 	hangUps, stop := a.hangUps()
 	defer stop()
 	return a.runDaemon(ctx, daemon.Options{Input: in, Load: in.Load, Managed: true, OpenTimeout: a.openTimeout}, c, func(ctx context.Context, p *daemon.Daemon) error {
-		// A closed stdout is no reason to stop.
+		// Serving continues if stdout is closed.
 		fmt.Fprintln(a.out, p.Serving())
 		p.Ready()
 		if hint {

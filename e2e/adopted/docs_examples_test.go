@@ -116,7 +116,8 @@ func checkPageA(t *testing.T, h kit.TableServer) {
 		// The same number: both see each other's rows.
 		b.same("an own consumer with the sidecar's number", e.claimByNumber(t, b.c, 900001), held.ID, "6")
 	})
-	// A late ack can't be told from a claim that such a consumer has made since.
+	// The sidecar can't distinguish its own claim from a later one of such a consumer, so a late ack
+	// succeeds.
 	b.w.Must(kit.Msg{"op": "ack", "lease": held.Lease})
 }
 

@@ -59,7 +59,7 @@ func checkLeaseEndsOfB(t *testing.T, h kit.TableServer, a kit.Adoption) {
 	}
 	b.free("1 is free without its worker", first.ID)
 	b.failures("1")
-	// The connection to the database is lost, and the sidecar does not know it yet.
+	// The connection to the database is lost, and the sidecar has not noticed it yet.
 	b.w = b.sc.Dial()
 	lost := b.claim(1)[0]
 	if lost.Attempt != 2 {

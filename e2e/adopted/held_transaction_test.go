@@ -167,7 +167,7 @@ func checkDeadJobsOfB(t *testing.T, h kit.TableServer, a kit.Adoption) {
 			through++
 		}
 	}
-	work() // before the own consumers start, which may leave none
+	work() // before the own consumers start, which can leave none
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	var all errgroup.Group

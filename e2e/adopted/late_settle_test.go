@@ -142,7 +142,7 @@ func (r *staleRun) clean(item string) {
 	}
 }
 
-// claimByOwn makes the table's own consumer claim the jobs' rows with its own SQL, after free made
+// claimByOwn claims the jobs' rows as the table's own consumer, with that consumer's SQL, after free made
 // each row ready. If free is nil, the sidecar does. The consumer finishes every second row, and all
 // rows that would look like the worker's.
 func (r *staleRun) claimByOwn(jobs []kit.Job, free func(item string)) []kit.Job {

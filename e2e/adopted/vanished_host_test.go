@@ -43,7 +43,7 @@ func startVanishingPath(t testing.TB, at, to string) *vanishingPath {
 		_ = l.Close()
 		r.mu.Lock()
 		for _, c := range r.open {
-			_ = c.Close() // it may already be closed
+			_ = c.Close() // possibly it is already closed
 		}
 		r.mu.Unlock()
 		r.done.Wait()
@@ -86,7 +86,7 @@ func (r *vanishingPath) carry(from, to net.Conn) {
 		}
 		if err != nil {
 			if errors.Is(err, io.EOF) {
-				_ = to.(*net.TCPConn).CloseWrite() // it may already be closed
+				_ = to.(*net.TCPConn).CloseWrite() // possibly it is already closed
 			}
 			return
 		}

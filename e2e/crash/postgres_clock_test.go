@@ -76,7 +76,7 @@ func TestPostgresClock(t *testing.T) {
 		}
 		kit.Figure(t, "%s: jobs flow (%v)", when, kit.Since(began).Round(time.Millisecond))
 	}
-	// beats waits for a heartbeat of a sidecar.
+	// `beats` waits for a heartbeat of a sidecar.
 	beats := func(sc *kit.Sidecar) {
 		t.Helper()
 		now := func() string {
@@ -132,7 +132,7 @@ func TestPostgresClock(t *testing.T) {
 	testwait.Until(t, "the run over its limit is taken back", func() bool { return w.Stats("limited").Claimed == 0 })
 	keeps("and back", 0)
 
-	// What is due soon becomes due when the clock, after it was set back, gets there again.
+	// A job that is due soon becomes due when the clock, after it was set back, gets there again.
 	producer.Must(kit.Msg{"op": "enqueue", "queue": "soon", "delay_ms": 50_000})
 	keeps("a minute back", -time.Minute)
 	if n := w.Stats("soon"); n.Scheduled != 1 {

@@ -12,7 +12,7 @@ import (
 	"github.com/qsidecar/qsidecar/e2e/kit"
 )
 
-// TestMessages checks that errors of the command line say what failed, where, and what to do.
+// TestMessages checks that errors of the command line report what failed, where, and what to do.
 func TestMessages(t *testing.T) {
 	s := kit.NewSite(t)
 	nowhere := filepath.Join(s.Dir, "nowhere.sock")

@@ -228,7 +228,7 @@ func (j *checkState) judgePair(id string, older, newer *claimPeriod) {
 }
 
 // killBetween reports whether the worker or the sidecar of a claim was killed between the request
-// of the claim and an instant. It starts at the request, because the reply may be in the socket's
+// of the claim and an instant. It starts at the request, because the reply can be in the socket's
 // buffer when the sidecar dies. It ends at the kill's end, because a victim still runs for a moment
 // after the killer reads the clock.
 func (j *checkState) killBetween(claim Record, before int64) bool {

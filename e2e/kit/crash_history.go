@@ -21,7 +21,7 @@ const (
 	failed  eventKind = "failed"  // an ack or extend got another error and will be repeated
 	bound   eventKind = "bound"   // the lease was bound to a new connection
 	// Killed is the killer's.
-	Killed eventKind = "killed" // by the killer: Who was killed, suspended or disconnected, from At until Until
+	Killed eventKind = "killed" // by the killer: `Who` was killed, suspended or disconnected, from At until Until
 )
 
 // everything in a kill's Who means all workers and sidecars: a database server was killed.

@@ -288,7 +288,7 @@ func (sc *Sidecar) showLog() {
 	}
 }
 
-// WaitProgress waits for done. The time limit applies to each change of the number that look
+// WaitProgress waits for done. The time limit applies to each change of the number that `look`
 // returns, not to the whole wait.
 func WaitProgress(t testing.TB, what string, look func() (now int, done bool)) {
 	t.Helper()

@@ -47,7 +47,7 @@ func newSwallower(t *testing.T, network, addr string) *blackHole {
 	return r
 }
 
-// moveTo makes new connections go to another server.
+// moveTo directs new connections to another server.
 func (r *blackHole) moveTo(network, addr string) {
 	r.Lock()
 	defer r.Unlock()

@@ -51,7 +51,7 @@ func TestTwoSidecarsOnOneSocket(t *testing.T) {
 	}
 }
 
-// stranger is a user without rights, who owns files that are not the sidecar's.
+// stranger is a user without rights, which owns files that are not the sidecar's.
 var stranger = kit.SystemUser{UID: 4242, GID: 4343}
 
 // do runs a command as root, or fails the test.

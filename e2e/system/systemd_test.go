@@ -313,7 +313,7 @@ func wrongKeys(n int) (lines string) {
 }
 
 // unitStop checks that a stop waits for workers with jobs, longer than TimeoutStopSec if the config
-// says so. A later connection starts the service again.
+// sets a longer time. A later connection starts the service again.
 func unitStop(t *testing.T, s *service) {
 	s.write("/etc/systemd/system/"+unit+".d/stop.conf", "[Service]\nTimeoutStopSec=1s\n")
 	defer s.do("rm /etc/systemd/system/%s.d/stop.conf; systemctl daemon-reload", unit)

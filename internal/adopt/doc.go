@@ -1,4 +1,4 @@
-// Package adopt is the wizard of `qsidecar adopt`: it looks at a table that other programs
+// Package adopt is the wizard of `qsidecar adopt`: it examines a table that other programs
 // use as a queue, and writes a config for it.
 //
 // It uses databases, config and backends/adopted/guess, which finds the roles of the

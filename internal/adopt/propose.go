@@ -18,7 +18,7 @@ import (
 // timeout limits all queries of Propose.
 const timeout = time.Minute
 
-// Request says what to propose.
+// Request describes the config to propose.
 type Request struct {
 	URL   string // of the database
 	Table config.TableName

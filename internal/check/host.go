@@ -25,7 +25,7 @@ func Host(c *config.Config) (found backends.Findings) {
 		case err == nil:
 		case known && !place.Foreign:
 			found.AddError("socket", path+": "+place.Problem, place.Fix)
-		case known: // it depends on who runs serve
+		case known: // it depends on the user that runs serve
 			found.AddWarning("socket", path+": "+place.Problem, "see that serve runs as that user, and run check as that user too; or "+place.Fix)
 		default:
 			found.AddWarning("socket", path+": its path cannot be examined: "+err.Error(), "run check as the user that serve runs as")

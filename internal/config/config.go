@@ -30,7 +30,7 @@ type listenConfig struct {
 	Socket string   `yaml:"socket"`
 	Mode   fileMode `yaml:"mode"`
 	Group  string   `yaml:"group"`
-	// nil: any client that can connect may do everything.
+	// nil: any client that can connect is permitted everything.
 	Allow []allowConfig `yaml:"allow"`
 }
 
@@ -154,7 +154,7 @@ func defaultConfig() Config {
 	}
 }
 
-// addSockets sets the sockets if the file names none.
+// addSockets sets the sockets if the file doesn't list any.
 func (c *Config) addSockets(paths []string) {
 	if len(c.Listen) > 0 {
 		return

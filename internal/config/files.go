@@ -78,7 +78,7 @@ func openFile(path string, pipes bool) (*os.File, error) {
 	return f, nil
 }
 
-// checkReadable returns an error that says what the file is, unless it can be read.
+// checkReadable returns an error with the kind of the file, unless it can be read.
 func checkReadable(path string, info fs.FileInfo, pipes bool) error {
 	const instead = "name a regular file"
 	switch mode := info.Mode(); {

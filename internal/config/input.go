@@ -8,7 +8,7 @@ import (
 	"github.com/qsidecar/qsidecar/internal/engines"
 )
 
-// Input says where a config comes from: flags, a file and the environment.
+// Input holds the sources of a config: flags, a file and the environment.
 type Input struct {
 	File     string   // --config
 	Database string   // --database

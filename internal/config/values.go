@@ -14,7 +14,7 @@ import (
 	"github.com/qsidecar/qsidecar/internal/textfmt"
 )
 
-// The scalars of a config. Each parses its own text, and the error says what is valid.
+// The scalars of a config. Each parses its own text, and the error lists what is valid.
 
 type duration time.Duration
 

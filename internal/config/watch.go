@@ -192,7 +192,7 @@ func (w *watcher) updateWatches() (more bool) {
 	dirs, watched := folders(w.r.Files()), w.events.WatchList()
 	for _, dir := range watched {
 		if !slices.Contains(dirs, dir) {
-			_ = w.events.Remove(dir) // the folder may not exist any more
+			_ = w.events.Remove(dir) // the folder possibly no longer exists
 		}
 	}
 	for _, dir := range dirs {

@@ -25,7 +25,7 @@ type pendingReload struct {
 var errNewerConfig = errors.New("the files changed while their databases were being opened; the newer ones are loaded instead")
 
 // Reload reads the files again and applies them as a whole or not at all. changes describes
-// the differences. If there are none, why says the reason. If ctx ends, or the sidecar
+// the differences. If there are none, why is the reason. If ctx ends, or the sidecar
 // stops, the config is neither applied nor rejected.
 func (p *Daemon) Reload(ctx context.Context) (changes []string, why string, err error) {
 	p.mu.Lock()

@@ -14,7 +14,7 @@ import (
 	"github.com/qsidecar/qsidecar/internal/logging"
 )
 
-// Options say which sidecar runs, and how.
+// Options configure a sidecar.
 type Options struct {
 	Input     config.Input
 	Load      func() (config.Config, error) // loads the current config

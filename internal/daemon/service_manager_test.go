@@ -36,7 +36,7 @@ func TestWatchdogIsFedByChecks(t *testing.T) {
 	for name, stuck := range map[string]*fakeProber{"parts": {hangs, healthy}, "sockets": {healthy, hangs}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var mu sync.Mutex // guards asked, said and now
+				var mu sync.Mutex // guards asked, `said` and now
 				var asked, said int
 				now := &pulseWell
 				turn := func(p *fakeProber) {

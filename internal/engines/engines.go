@@ -41,7 +41,7 @@ type Engine struct {
 	migrations func(url, schema, role string, from int) string
 }
 
-// Options say how a database is opened.
+// Options configure how a database is opened.
 type Options struct {
 	URL            string // set by URL.Open
 	Password       string // replaces the URL's; empty: none

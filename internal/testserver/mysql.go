@@ -25,7 +25,7 @@ type MySQL struct {
 	Kind    Kind
 	Version string // as the server reports it: "9.7.4", "10.11.18-MariaDB-…"
 
-	// The address and the user, who has all privileges and one password everywhere.
+	// The address and the user, which has all privileges and one password everywhere.
 	Host, Port     string
 	Socket         string // empty if this package did not start the server
 	User, Password string

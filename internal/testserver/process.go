@@ -15,7 +15,7 @@ import (
 // process is the process of a server that this package started.
 type process struct {
 	process *os.Process
-	ended   chan error // the exit status; capacity 1, because it may never be read
+	ended   chan error // the exit status; capacity 1, because possibly no one reads it
 	log     string
 }
 

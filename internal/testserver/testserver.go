@@ -23,7 +23,7 @@ type account struct {
 	drop     bool // this process is root and must switch to that user
 }
 
-// unprivileged returns this process's user. For root, it returns the first of postgres and nobody
+// unprivileged returns this process's user. For root, it returns the first of `postgres` and `nobody`
 // that exists.
 func unprivileged() (account, error) {
 	if os.Geteuid() != 0 {

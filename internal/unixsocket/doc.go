@@ -2,7 +2,7 @@
 //
 // A socket appears complete: with its owner and mode, at one instant, under a lock that one process holds. The package
 // refuses paths where another user could replace the socket. It reads the credentials of a peer and notices when a peer
-// hangs up. It knows nothing of jobs and messages.
+// hangs up. It does not depend on jobs and messages.
 //
 // Start reading at Listen.
 package unixsocket

@@ -16,7 +16,7 @@ import (
 // EPOLLRDHUP, one that closed or died also raises EPOLLHUP. An epoll instance with an empty interest set and edge
 // triggering wakes for EPOLLHUP and EPOLLERR alone, once.
 type HangUpWatcher struct {
-	fail    context.CancelCauseFunc // told if hang-ups can't be noticed any more
+	fail    context.CancelCauseFunc // called if hang-ups can't be noticed any more
 	running sync.WaitGroup
 
 	mu   sync.Mutex

@@ -28,7 +28,7 @@ func openLock(path string) (*os.File, error) {
 	}
 	info, err := lock.Stat()
 	if err == nil {
-		err = ownFile(path, info) // it may be another one than a moment ago
+		err = ownFile(path, info) // the file was possibly replaced after Lstat
 	}
 	if err == nil && info.Mode().Perm()&0o077 != 0 {
 		err = lock.Chmod(0o600) // a user that can open it can hold it
@@ -80,7 +80,7 @@ func lockSocket(path string) (*os.File, error) {
 // lockOwner is the id of the process that served the socket last and did not remove it, or empty.
 func lockOwner(lock *os.File) string {
 	var buf [20]byte
-	n, _ := lock.ReadAt(buf[:], 0) // what cannot be read names nobody
+	n, _ := lock.ReadAt(buf[:], 0) // if it cannot be read, the PID is empty
 	return strings.TrimSpace(string(buf[:n]))
 }
 
@@ -116,8 +116,8 @@ func checkStale(path string, left bool) error {
 	}
 	conn, err := net.DialTimeout("unix", path, time.Second)
 	if err == nil {
-		who, _ := peerOf(conn.(*net.UnixConn)) // who it is, is for the message alone
-		_ = conn.Close()                       // it was only asked whether somebody answers
+		who, _ := peerOf(conn.(*net.UnixConn)) // only for the message
+		_ = conn.Close()                       // it only checked whether a process answers
 		pid := ""
 		if who != nil {
 			pid = strconv.Itoa(int(who.PID))

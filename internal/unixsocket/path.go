@@ -15,7 +15,7 @@ import (
 type PathError struct {
 	Problem string // what is wrong with the folder, or in the way
 	Fix     string // what to do about it
-	// Foreign: it belongs to another user, and may be right for a process of that user.
+	// Foreign: it belongs to another user, and is possibly right for a process of that user.
 	Foreign bool
 }
 

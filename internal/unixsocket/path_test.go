@@ -26,7 +26,7 @@ func shortDir(t *testing.T) string {
 	return dir
 }
 
-// listens wants a socket at the path that takes connections and is gone after Close.
+// listens requires a socket at the path that accepts connections and is gone after Close.
 func listens(t *testing.T, path string) {
 	t.Helper()
 	ln, err := Listen(Config{Path: path, Mode: 0o660})
@@ -45,7 +45,7 @@ func listens(t *testing.T, path string) {
 	}
 }
 
-// refusesToListen wants an error that contains each of the words.
+// refusesToListen requires an error that contains each of `words`.
 func refusesToListen(t *testing.T, path string, words ...string) {
 	t.Helper()
 	ln, err := Listen(Config{Path: path, Mode: 0o660})
@@ -60,7 +60,7 @@ func refusesToListen(t *testing.T, path string, words ...string) {
 	}
 }
 
-// leaveStale leaves a socket on which nobody answers, as a killed process does.
+// leaveStale leaves a socket on which no process answers, as a killed process does.
 func leaveStale(t *testing.T, path string) {
 	t.Helper()
 	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
@@ -197,8 +197,8 @@ func TestLongSocketPathIsRefused(t *testing.T) {
 	refusesToListen(t, filepath.Join(shortDir(t), strings.Repeat("x", 120)), "bytes", "107", "shorter")
 }
 
-// TestFolderOfASocket: only where nobody but root and this user can put another file in a
-// socket's place. Folders of other users are in the end-to-end tests: those need root.
+// TestFolderOfASocket: a folder is permitted only if no other user than root and this one can
+// replace the socket. Folders of other users are in the end-to-end tests: those need root.
 func TestFolderOfASocket(t *testing.T) {
 	for mode, words := range map[fs.FileMode][]string{
 		0o700:                                 nil,
@@ -228,7 +228,8 @@ func TestFolderOfASocket(t *testing.T) {
 	}
 }
 
-// otherGroup is one that this process may give files to, and is not its own where it is in more.
+// otherGroup returns a group that this process is permitted to give files to. If the process is in
+// several groups, it isn't the process's own.
 func otherGroup(t *testing.T) int {
 	t.Helper()
 	if os.Geteuid() == 0 {

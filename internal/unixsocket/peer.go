@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Peer is the process at the other end of a connection, as the kernel knew it when it connected.
+// Peer is the process at the other end of a connection, as the kernel recorded it when it connected.
 type Peer struct {
 	UID    uint32
 	Groups []uint32 // its own group first, then the supplementary ones

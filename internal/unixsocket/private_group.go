@@ -8,7 +8,7 @@ import (
 )
 
 // privateGroup reports whether only this process's user is in the group. Debian and others give each user such a
-// group, and make files writable for it by default (umask 002). If the group cannot be read, it is not private.
+// group, and new files are writable for it by default (umask 002). If the group cannot be read, it is not private.
 func privateGroup(gid int) bool {
 	me, err := user.LookupId(strconv.Itoa(os.Geteuid()))
 	if err != nil || gid == 0 || gid != os.Getegid() {

@@ -11,8 +11,8 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// claimAll claims a job for each idle runner and calls begin for it, until ctx ends or the
-// options say so.
+// claimAll claims a job for each idle runner and calls begin for it, until ctx ends, or
+// Options.Once or Options.Drain stops it.
 func (w *Worker) claimAll(ctx context.Context, begin func(runner, protocol.Job)) error {
 	for {
 		free, err := w.idleRunners(ctx)

@@ -32,7 +32,7 @@ var ErrNoJob = errors.New("no job was ready")
 // errJobLost ends a run whose lease is lost.
 var errJobLost = errors.New("the job was taken back (by its timeout, an operator, or because the sidecar was away for too long); its command was stopped")
 
-// Options say which jobs a worker claims and how it runs them.
+// Options configure which jobs a worker claims and how it runs them.
 type Options struct {
 	Queues  []string // in order of preference
 	Command []string // the command and its arguments
@@ -91,9 +91,9 @@ func New(o Options) *Worker {
 	return w
 }
 
-// Run claims and runs jobs until stop ends, or until the options say so. It returns when
-// every command has exited. If abort ends, Run kills the commands. Run returns nil if stop
-// ended it in order.
+// Run claims and runs jobs until stop ends, or until Options.Once or Options.Drain stops it. It
+// returns when every command has exited. If abort ends, Run kills the commands. Run returns nil
+// if stop ended it in order.
 func (w *Worker) Run(stop, abort context.Context, c *qsidecar.Client, socket string) error {
 	w.client, w.socket = c, socket
 	g, err := startGuard(func(err error) {

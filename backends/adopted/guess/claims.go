@@ -95,8 +95,8 @@ func (g *guesser) ack(shown bool) {
 // claimName matches the names of columns that hold a time only while a worker has the row.
 var claimName = regexp.MustCompile(`claim|taken|lock|reserv|pick|leas`)
 
-// marksClaims reports whether the time of the claim tells claimed rows from those that wait. A time
-// of another name can stay in a row that waits again, and then people have to decide.
+// marksClaims reports whether the time of the claim distinguishes claimed rows from waiting ones.
+// A time of another name can stay in a row that waits again, and then a person has to decide.
 func (g *guesser) marksClaims() bool {
 	c, has := g.column(mapping.ClaimedAt)
 	if !has || g.state.Name != "" && g.state.Kind != backends.BoolColumn {

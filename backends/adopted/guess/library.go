@@ -23,7 +23,7 @@ func (g *guesser) unadoptableLibrary() string {
 	return ""
 }
 
-// knownLibrary adds what the documentation of a library says of its table, and no row shows.
+// knownLibrary adds facts about a library's table that its documentation states and no row shows.
 func (g *guesser) knownLibrary() {
 	if strings.HasSuffix(g.Info.Name, "delayed_jobs") && g.hasAll("handler", "run_at", "locked_at", "locked_by", "failed_at", "attempts") {
 		g.Table.Deliveries = false

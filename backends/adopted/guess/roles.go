@@ -9,8 +9,8 @@ import (
 	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
 )
 
-// form is what the columns in a role look like. Names are compared without case, and without what
-// separates their words.
+// form is what the columns in a role look like. Names are compared without case and without the
+// separators in them.
 type form struct {
 	role  mapping.Role
 	kinds []backends.ColumnKind
@@ -111,7 +111,8 @@ func plain(name string) string {
 	}, strings.ToLower(name))
 }
 
-// rank is the rank of a name among those of the form, with exact ones first; -1: it is none.
+// rank is the rank of a name among those of the form, with exact ones first, or -1 if it isn't
+// one of them.
 func (f form) rank(name string) (rank int, exact bool) {
 	name = plain(name)
 	if rank = slices.Index(f.exact, name); rank >= 0 {
@@ -157,7 +158,7 @@ func (g *guesser) roles() {
 }
 
 // kindColumn finds the column with the kind of job: it comes before the state in an index, or its
-// name says so.
+// name matches.
 func (g *guesser) kindColumn() {
 	for _, x := range g.Info.Indexes {
 		if g.state.Name == "" || len(x.Columns) < 2 || x.Columns[1].Name != g.state.Name || g.used[x.Columns[0].Name] {

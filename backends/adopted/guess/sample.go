@@ -16,7 +16,7 @@ import (
 const (
 	sampleRows = 500             // from each end of the table, by its key
 	sampleTime = 5 * time.Second // for all queries
-	mostValues = 16              // a column with more values is no state
+	mostValues = 16              // a column with more values isn't a state
 )
 
 // columns are what to sample.

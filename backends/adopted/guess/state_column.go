@@ -10,7 +10,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
 )
 
-// The weights of what makes a column the state. Listed values that are common names of states
+// The weights of the signs that a column is the state. Listed values that are common names of states
 // outweigh the best name alone: a column `state` can be part of an address.
 const (
 	exactName   = 100 // less its rank among the names
@@ -31,7 +31,8 @@ type stateCandidate struct {
 }
 
 // findStateColumn finds the column that shows a job's state: by its name, the values that its type
-// or a CHECK lists, its default and its index. Columns with times or too many values are none.
+// or a CHECK lists, its default and its index. Columns with times or too many values are
+// excluded.
 func (g *guesser) findStateColumn(ctx context.Context) error {
 	var all []stateCandidate
 	ask := columns{info: g.Info}

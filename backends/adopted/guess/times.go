@@ -10,7 +10,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
 )
 
-// timeForm is how a column holds times whose type is no time's.
+// timeForm is how a column holds times if its type isn't a time type.
 type timeForm int
 
 const (
@@ -31,8 +31,8 @@ const (
 	mostMillis   = 100_000_000_000_000
 )
 
-// findTimes finds the columns of whole numbers and of texts that hold times: their names say so,
-// and they hold nothing else.
+// findTimes finds the columns of whole numbers and of texts that hold times: their names
+// match, and they hold nothing else.
 func (g *guesser) findTimes(ctx context.Context) error {
 	ask := columns{info: g.Info}
 	for _, c := range g.Info.Columns {

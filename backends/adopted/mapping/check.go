@@ -116,7 +116,7 @@ func (c *checker) key() {
 	}
 }
 
-// states checks that the mapping tells apart waiting, claimed, dead and done rows.
+// states checks that the mapping distinguishes waiting, claimed, dead and done rows.
 func (c *checker) states() {
 	state, stated := c.columns[State]
 	marker, marked := c.ClaimMarker()

@@ -66,7 +66,7 @@ const (
 )
 
 // TimeUnit is the number of milliseconds in one unit of a column of whole numbers that holds
-// times since 1970. A column without room for milliseconds counts seconds. 0: the unit is
+// times since 1970. A column too small for milliseconds counts seconds. 0: the unit is
 // unknown, or the column is of another type.
 func (t Table) TimeUnit(c backends.Column) int64 {
 	switch {

@@ -13,7 +13,7 @@ import (
 type Misfit struct {
 	Key  string // the config's: queues.NAME.columns.id
 	Text string // what is wrong
-	Fix  string // how to fix it; empty: Text says it
+	Fix  string // how to fix it; empty: Text contains it
 }
 
 // Error implements error.
@@ -39,7 +39,7 @@ type Problems struct {
 	All   []*Misfit
 }
 
-// Add adds a misfit whose text also says how to fix it.
+// Add adds a misfit whose text also contains the fix.
 func (p *Problems) Add(key, format string, args ...any) {
 	p.AddFix(key, "", format, args...)
 }
@@ -86,7 +86,7 @@ func (c *checker) find(key, name string) (backends.Column, bool) {
 	return found, false
 }
 
-// distance is the number of letters to add, remove or change to turn a into b. A word that
+// distance is the number of letters to add, remove or change to turn a into b. A text that
 // begins or ends with the other one has the distance 1.
 func distance(a, b string) int {
 	short, long := a, b

@@ -34,7 +34,7 @@ const (
 // wantedFor is how long a request for metrics counts.
 const wantedFor = 5 * time.Minute
 
-// wanted reports whether metrics were requested within wantedFor.
+// `wanted` reports whether metrics were requested within wantedFor.
 func (r *depthLeader) wanted(now time.Duration) bool {
 	asked := time.Duration(r.wantedAt.Load())
 	return asked != 0 && now-asked < wantedFor
@@ -47,7 +47,7 @@ func (k *Heartbeater) announcesDepths() bool {
 	return k.depthLeader.role != following
 }
 
-// update applies a successful heartbeat: said is whether the heartbeat announced this sidecar, and peers are those
+// update applies a successful heartbeat: `said` is whether the heartbeat announced this sidecar, and peers are those
 // that it returned. lapsed means that the heartbeat before was late. update reports whether another heartbeat is
 // needed immediately. k.mu is held.
 func (r *depthLeader) update(id backends.Identity, said, lapsed bool, peers []backends.Peer, now time.Duration) (again bool) {

@@ -173,7 +173,7 @@ func (k *Heartbeater) noteBeat(id backends.Identity, kind backends.HeartbeatKind
 	return true
 }
 
-// watchPeers records the peers' heartbeats and reports whether one is suspect. With anew it starts over. This
+// watchPeers records the peers' heartbeats and reports whether one is suspect. With `anew` it starts over. This
 // sidecar's own heartbeats were late then, and the cause (an unreachable or locked database, a stopped process)
 // possibly delayed the peers' heartbeats, too. k.mu is held.
 func (k *Heartbeater) watchPeers(peers []backends.Peer, anew bool) (suspects bool) {

@@ -76,7 +76,7 @@ type committer struct {
 	seen map[backends.Token]struct{} // leases of the batch being built; only the commit loop uses it
 }
 
-// lane is one sequence of commits.
+// `lane` is one sequence of commits.
 type lane struct{ wake chan struct{} } // 1: one wake-up is enough
 
 func newLane() lane { return lane{wake: make(chan struct{}, 1)} }

@@ -41,7 +41,7 @@ func (l *lingerPlan) learn(came, wanted int) {
 	l.skip = min(1<<min(l.vain, 16), lingerSkip)
 }
 
-// linger waits until wanted more writes are queued, for at most most, and returns how many came. Writes of sessions
+// linger waits until `wanted` more writes are queued, for at most most, and returns how many came. Writes of sessions
 // that used up their share do not count.
 func (c *committer) linger(wanted int, most time.Duration) (came int) {
 	c.mu.Lock()

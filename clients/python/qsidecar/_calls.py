@@ -85,7 +85,7 @@ class Calls:
                 threading.Thread(target=self._write_rest, args=(wire,), name="qsidecar-write", daemon=True).start()
                 continued = True
         except BaseException:
-            wire.end()  # half of the frame may be on it, and no other frame must follow
+            wire.end()  # possibly half of the frame was sent, and no other frame must follow
             raise
         finally:
             if not continued:

@@ -97,7 +97,7 @@ def _run_on(loop: asyncio.AbstractEventLoop) -> None:
         try:
             loop.run_forever()
         except (SystemExit, KeyboardInterrupt):
-            pass  # the task has it too, for whoever awaits that
+            pass  # the task has it too, for the code that awaits the task
 
 
 class _Loops:

@@ -17,7 +17,7 @@ class Held:
 
     def __init__(self, job: Job, connection: int) -> None:
         self.job = job
-        self.connection = connection  # the connection that it is bound to, as far as the client knows
+        self.connection = connection  # the connection that it is bound to, according to the client's state
         self.settling = 0  # settles in progress
 
 

@@ -21,7 +21,7 @@ log = logging.getLogger("qsidecar")
 
 # How long a connection must last before the back-off starts resend, in seconds.
 STABLE_AFTER = 1.0
-# How long the end waits for the reader, which may be connecting, in seconds.
+# How long the end waits for the reader, which can be connecting, in seconds.
 JOIN_TIME = 5.0
 
 

@@ -116,7 +116,7 @@ def codec_named(name: Optional[str]) -> Any:
 
 
 def sockets() -> List[str]:
-    """Returns the paths of a sidecar's socket to try if the caller names none, in order."""
+    """Returns the paths of a sidecar's socket to try if the caller doesn't name one, in order."""
     named = os.environ.get("QSIDECAR_SOCKET")
     if named:
         return [named]

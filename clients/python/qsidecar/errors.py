@@ -82,7 +82,7 @@ class TooLarge(SidecarError):
 
 
 class UnknownOp(SidecarError):
-    """The sidecar does not support the operation. It may be older than this client."""
+    """The sidecar does not support the operation. It is possibly older than this client."""
 
     code = "unknown_op"
 
@@ -106,7 +106,7 @@ class Unsupported(SidecarError):
 
 
 class LeaseLost(SidecarError):
-    """The lease is no longer valid, and nothing changed. Another worker may have the job."""
+    """The lease is no longer valid, and nothing changed. Another worker possibly has the job."""
 
     code = "lease_lost"
 
@@ -142,7 +142,7 @@ class UnknownOutcome(SidecarError):
 
 
 class Internal(SidecarError):
-    """An error without a more specific code (see the sidecar's log), or a code that this client does not know."""
+    """An error without a more specific code (see the sidecar's log), or a code that this client does not support."""
 
     code = "internal"
 

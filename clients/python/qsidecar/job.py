@@ -129,7 +129,7 @@ class Job:
 
     @property
     def lost(self) -> bool:
-        """Whether the lease is known to be lost. Another worker may have the job, so stop what can be stopped."""
+        """Whether the lease is known to be lost. Another worker can have the job, so stop what can be stopped."""
         return self._lost
 
     def then(

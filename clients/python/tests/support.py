@@ -67,7 +67,7 @@ class Case(unittest.TestCase):
 
 
 def forked(run):
-    """Forks a child that runs run. It exits with 0 if that returns, or as SystemExit says."""
+    """Forks a child that runs run. It exits with 0 if that returns, or with the status of a SystemExit."""
     pid = os.fork()
     if pid:
         return pid

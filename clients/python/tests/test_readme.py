@@ -78,7 +78,7 @@ class Readme(Case):
 
 
 def check_transaction(connection, execute):
-    """Runs the block about transactions, on a connection whose cursors may not be context
+    """Runs the block about transactions, on a connection whose cursors possibly aren't context
     managers.
     """
     execute("CREATE TABLE orders (item varchar(20))")

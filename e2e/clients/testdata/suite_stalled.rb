@@ -87,8 +87,8 @@ class Suite
     end
   end
 
-  # A client that closes its connection loses its jobs and uses up an attempt. Half of a frame is no
-  # reason for that.
+  # A client that closes its connection loses its jobs and uses up an attempt. After half of a
+  # frame, the client must not close it.
   def check_stalled_enqueue_of_a_worker
     deaf do |sidecar, client|
       job = hold(sidecar, client)

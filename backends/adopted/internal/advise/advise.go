@@ -113,7 +113,7 @@ func foreignTokens(ctx context.Context, engine backends.Adopter, q *statement.Qu
 	switch {
 	case err != nil && (backends.Retryable(err) || ctx.Err() != nil):
 		return err
-	case err != nil: // the sidecar's own tables do not exist yet, as the plan's text says
+	case err != nil: // the sidecar's own tables do not exist yet, as the plan's text reports
 		found.AddInfo("token", fmt.Sprintf("queues.%s: whether others use its token cannot be asked: %v", q.Queue, err))
 	case len(rows) > 0:
 		found.AddError("token", fmt.Sprintf("queues.%s.token: rows of %s show in %s what is the sidecar's, and no sidecar has claimed them (%s): its own consumers use it, too, so that they work what a worker has, "+

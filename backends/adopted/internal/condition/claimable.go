@@ -56,8 +56,8 @@ func (t *Table) HasLease(condition string) string {
 		lease.From(t.Dialect), t.Dialect.Text(t.Queue), condition, t.Dialect.RowKey(t.Key))
 }
 
-// NoLease is the condition that a row has no lease that meets the condition. It is no NOT
-// EXISTS: MySQL makes a join of that, and may then read and sort all rows that wait.
+// NoLease is the condition that a row has no lease that meets the condition. It doesn't
+// use NOT EXISTS: MySQL turns that into a join, and can then read and sort all waiting rows.
 func (t *Table) NoLease(condition string) string { return t.noLease(lease.From(t.Dialect), condition) }
 
 func (t *Table) noLease(leases, condition string) string {

@@ -116,7 +116,7 @@ var typeCast = regexp.MustCompile(`::"?[a-z][a-z0-9_".]*( varying| precision| wi
 var unquoter = strings.NewReplacer("(", "", ")", "", "[", "", "]", "", "`", "", `"`, "", " ", "", "''", "'")
 
 // fixedByPartialIndex are the columns that the condition of a partial index fixes at the value
-// of rows that wait. understood: the condition says nothing else.
+// of rows that wait. understood is true if the condition contains nothing else.
 func (t *Table) fixedByPartialIndex(only string) (columns []string, understood bool) {
 	forms := map[string]string{}
 	for _, c := range t.WaitingColumns() {

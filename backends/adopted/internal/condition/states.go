@@ -125,8 +125,8 @@ func (t *Table) InState(state backends.State) []string {
 	}
 }
 
-// dead are the conditions of dead rows: those that show it, and those that wait with all
-// attempts used, whoever made them.
+// dead returns the conditions of dead rows: rows that show that state, and waiting rows with all
+// attempts used, by sidecars or by the table's own consumers.
 func (t *Table) dead(limit int) []string {
 	attempts, counted := t.Column(mapping.Attempts)
 	shown := t.Shows(backends.StateDead)

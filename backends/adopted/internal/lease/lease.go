@@ -22,7 +22,7 @@ const (
 	// Table is the name of the table.
 	Table = "qsidecar_leases"
 
-	// Never is the NotBefore of a dead job.
+	// Never marks a dead job, as its NotBefore.
 	Never = math.MaxInt64
 
 	// maxFailures is the number of failures of a job that are kept: the latest.
@@ -30,7 +30,7 @@ const (
 )
 
 // Lease is a row of the table: a claim, and what is kept about a job until it is settled. All
-// times are milliseconds since 1970; 0 is none.
+// times are milliseconds since 1970; 0 means unset.
 type Lease struct {
 	ID          int64
 	Queue, Item string // Item is the job's id

@@ -33,7 +33,7 @@ func Int(cell []byte, to *int64) (err error) {
 }
 
 // AnyNumber reads a number from a column that can hold other things than whole numbers. It cuts
-// fractions, and reads what is no number (NaN; on SQLite, anything) as 0: one odd row must not
+// fractions, and reads a value that isn't a number (NaN; on SQLite, anything) as 0: one odd row must not
 // prevent claims of the others.
 func AnyNumber(cell []byte) (n int64) {
 	if Int(cell, &n) == nil {

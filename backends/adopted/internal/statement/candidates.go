@@ -163,7 +163,7 @@ func (q *Queue) NewToken() string {
 	}
 }
 
-// Claim makes the rows of the leases show their claims.
+// Claim returns the changes that write the claims of the leases into their rows.
 func (q *Queue) Claim(leases []*lease.Lease) (all []*Change) {
 	for some := range slices.Chunk(leases, min(lease.MaxRows, q.MaxItems())) {
 		items := make([]string, len(some))

@@ -161,7 +161,7 @@ func (r *row) runAt(j backends.NewJob) {
 		r.put(c, r.NowPlus(c, r.Arg(core.MS(j.Delay))))
 	case !j.RunAt.IsZero():
 		r.put(c, r.FromMillis(c, r.Arg(j.RunAt.UnixMilli())))
-	case !c.Default: // the table's own consumers may skip NULL
+	case !c.Default: // the table's own consumers can skip NULL
 		r.put(c, r.Now(c))
 	}
 }

@@ -108,8 +108,8 @@ func (q *Queue) copyToArchive(l *lease.Lease, result []byte) *backends.Statement
 	}
 }
 
-// End ends a claim without success, because of the cause. What d says goes into the row as far as
-// that has columns for it, and else into the lease.
+// End ends a claim without success, because of the cause. The contents of d go into the row as far
+// as it has columns for them, and otherwise into the lease.
 func (q *Queue) End(l *lease.Lease, d backends.Disposition, cause backends.Cause) (*Change, error) {
 	return q.end(l, d, cause, false)
 }

@@ -1,4 +1,4 @@
-"""Checks what package adopted says to tables that somebody else owns.
+"""Checks the statements of package adopted for tables that another application owns.
 
 A file has many statements, each with its parameters. What stands around all of them
 in a batch is in the other golden files.
@@ -116,7 +116,7 @@ def faults(schema, text):
     return wrong
 
 
-# what is there, what stands there instead, and a word of the complaint
+# the original text, its replacement, and a part of the complaint
 BROKEN = [
     ("UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK", "UPDLOCK, READPAST, ROWLOCK", "READCOMMITTEDLOCK"),
     ("UPDLOCK, ROWLOCK", "UPDLOCK", "without ROWLOCK"),

@@ -1,9 +1,9 @@
 """A batch of T-SQL as a list of statements, and what its tables look like.
 
-sqlglot reads single statements well and control flow badly, so control flow is taken
-off here; that it is right is sqlfluff's to say. It relies on how this package writes:
+sqlglot reads single statements well and control flow badly, so control flow is removed
+here; sqlfluff checks it. This file relies on how this package writes:
 each statement ends with a semicolon at the end of a line, and the condition of an IF
-or WHILE is on the line of the word.
+or WHILE is on the line of the keyword.
 """
 
 import logging
@@ -16,7 +16,7 @@ logging.getLogger("sqlglot").setLevel(logging.ERROR)
 
 
 def without_option(text):
-    """A statement without an OPTION that sqlglot does not know: any behind a DELETE, and
+    """A statement without an OPTION that sqlglot does not support: any behind a DELETE, and
     OPTIMIZE FOR."""
     if text.startswith("DELETE"):
         text = re.sub(r"\n *OPTION \([A-Z ,]+\)$", "", text)
@@ -67,7 +67,7 @@ def statements(batch):
 
 
 def kind_of(node):
-    """A type as the server is told, in lower case."""
+    """A type as the server gets it, in lower case."""
     return node.sql("tsql").lower().replace("integer", "int").replace(" ", "")
 
 
@@ -105,7 +105,7 @@ class Schema:
     def __init__(self, text):
         self.tables, self.indexes, self.keys = {}, {}, {}
         for create in re.findall(r"CREATE TABLE .*?\n  \);", text, re.S):
-            # sqlglot knows no sequence in a DEFAULT, and no constraint behind one.
+            # sqlglot does not support a sequence in a DEFAULT, or a constraint after one.
             create = re.sub(r"DEFAULT \(.*?\)(?=[ ,]| --|\n)(?: CONSTRAINT \w+ PRIMARY KEY)?", "DEFAULT 0", create)
             tree = sqlglot.parse_one(create.rstrip(";"), dialect="tsql")
             name = tree.this.this.name.lower()

@@ -1,6 +1,6 @@
 """Statements that are broken on purpose: the check must notice each."""
 
-# file, what is there, what stands there instead, and a word of the complaint
+# file, the original text, its replacement, and a part of the complaint
 BROKEN = [
     ("claim", "j.queue = @claim_queue", "j.quue = @claim_queue", "no column quue"),
     ("claim", "READPAST, ROWLOCK, READCOMMITTEDLOCK", "READPAST, ROWLOCK", "READCOMMITTEDLOCK"),

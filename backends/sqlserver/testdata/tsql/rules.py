@@ -11,7 +11,7 @@ CLAIMING = {"UPDLOCK", "READPAST", "ROWLOCK", "READCOMMITTEDLOCK"}
 HEAD = ["SET NOCOUNT ON", "SET XACT_ABORT ON", "SET LOCK_TIMEOUT 5000", "SET DEADLOCK_PRIORITY LOW",
         "SET TRANSACTION ISOLATION LEVEL READ COMMITTED"]
 
-# Walks through an index that are no seek, and why they may be.
+# Scans of an index that aren't seeks, and why they are permitted.
 WALKS = {
     ("qsidecar_scheduled", None): "its first row is all that is wanted",
     ("qsidecar_due", None): "its first row is all that is wanted",
@@ -36,7 +36,7 @@ def hints(table):
 
 
 def conditions(tree):
-    """All that a statement's WHERE and ON say, one by one, without aliases."""
+    """Each condition of a statement's WHERE and ON, without aliases."""
     found = []
     for node in tree.find_all(exp.Where, exp.Join):
         on = node.this if isinstance(node, exp.Where) else node.args.get("on")
@@ -151,7 +151,7 @@ def statement_rules(name, schema, s, say):
 
 
 def claim_rules(found, say):
-    """What makes a claim exclusive, on a server that knows the hints and on one that does not."""
+    """What makes a claim exclusive, on a server that supports the hints and on one that does not."""
     picks = [s for s in found if isinstance(s.tree, exp.Insert) and "@claim_picked" in s.text and "qsidecar_jobs" in s.text]
     takes = [s for s in found if isinstance(s.tree, exp.Update) and "qsidecar_jobs" in s.text]
     if not picks or len(takes) != 1:

@@ -146,12 +146,12 @@ def rewrite(node):
 
 
 def instant(node):
-    """A time, which may be a literal."""
+    """A time, which can be a literal."""
     return exp.cast(node.copy(), "timestamp") if isinstance(node, exp.Literal) else node.copy()
 
 
 def filled_in(text, **holes):
-    """PostgreSQL's SQL with trees in the places of names."""
+    """PostgreSQL's SQL, with names replaced by trees."""
     return snippet(text).transform(lambda n: holes[n.name].copy() if isinstance(n, exp.Column) and n.name in holes else n)
 
 
@@ -362,7 +362,7 @@ def statement(text):
 
 
 def tables(text):
-    """The CREATE TABLEs of a script that makes the tables."""
+    """The CREATE TABLEs of a script that creates the tables."""
     steps = []
     for create in re.findall(r"CREATE TABLE .*?\n  \)", text, re.S):
         create = re.sub(r"DEFAULT \(SYSUTCDATETIME\(\)\)", "DEFAULT 'now'", create)

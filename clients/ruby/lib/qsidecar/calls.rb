@@ -156,7 +156,7 @@ module Qsidecar
           return_jobs(call.reply["jobs"]) if call.claim? && call.reply && call.reply["jobs"]
         end
       end
-      Thread.new { post(link, "cancel", request: call.id) } if link # post may have to wait
+      Thread.new { post(link, "cancel", request: call.id) } if link # post can block
     end
 
     # post sends a request and does not wait for the reply.

@@ -14,7 +14,7 @@ module Qsidecar
   class TimedOut < Error; end
 
   # An error that the sidecar reported. Each code has its own subclass. A code that this version
-  # does not know is an Internal.
+  # does not support is an Internal.
   class SidecarError < Error
     # The code on the wire, the wrong field of the request, the index of the wrong list element, and
     # after how many milliseconds to try again. Each can be nil.
@@ -34,7 +34,7 @@ module Qsidecar
   class BadFrame < SidecarError; CODE = "bad_frame"; end
   # The request is invalid, or a rule of the database rejects it.
   class BadRequest < SidecarError; CODE = "bad_request"; end
-  # The sidecar does not support the operation. It may be older than this library.
+  # The sidecar does not support the operation. It is possibly older than this library.
   class UnknownOp < SidecarError; CODE = "unknown_op"; end
   # The sidecar's config lists its queues, and this queue is not one of them.
   class UnknownQueue < SidecarError; CODE = "unknown_queue"; end
@@ -42,7 +42,7 @@ module Qsidecar
   class Forbidden < SidecarError; CODE = "forbidden"; end
   # It exceeds a limit of the sidecar. Store the data elsewhere.
   class TooLarge < SidecarError; CODE = "too_large"; end
-  # The lease is no longer valid. Another worker may have the job.
+  # The lease is no longer valid. Another worker possibly has the job.
   class LeaseLost < SidecarError; CODE = "lease_lost"; end
   # The sidecar, or this queue's table, can't do this.
   class Unsupported < SidecarError; CODE = "unsupported"; end
@@ -55,7 +55,7 @@ module Qsidecar
   # The request may or may not have been carried out: the sidecar can't find out, or its reply did
   # not arrive. If an enqueue has a key, the client repeats it instead.
   class UnknownOutcome < SidecarError; CODE = "unknown_outcome"; end
-  # An error without a more specific code, or a code that this library does not know.
+  # An error without a more specific code, or a code that this library does not support.
   class Internal < SidecarError; CODE = "internal"; end
 
   # A settle was sent twice, and its lease was invalid the second time. Either the first request

@@ -65,7 +65,7 @@ module Qsidecar
       @state == :settled
     end
 
-    # lost? is whether the lease is known to be lost. Another worker may have the job, so stop if
+    # lost? is whether the lease is known to be lost. Another worker can have the job, so stop if
     # possible. Only session leases are reported as lost.
     def lost?
       @state == :lost
