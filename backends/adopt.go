@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Adopter is a Backend whose database can have queues in tables that another application owns (design.md §6).
+// Adopter is a Backend whose database can have queues in tables that another application owns.
 // Package adopted implements such queues once for all engines. Adopter is what it needs from each engine.
 type Adopter interface {
 	Backend

@@ -212,8 +212,7 @@ type Extend struct {
 // Otherwise there is a failure record with Cause and Message, and the job's new state depends on its losses in
 // a row. A loss is any cause except CauseNacked; a nack that counts as an attempt ends the row. A job that is
 // out of attempts becomes dead. After the first loss it is ready at once, in a new position. From the second
-// loss on it is scheduled after the back-off. With CauseTimedOut the back-off applies to the first loss too
-// (design.md §3).
+// loss on it is scheduled after the back-off. With CauseTimedOut the back-off applies to the first loss too.
 type Release struct {
 	Leases    []Lease
 	Owner     Identity // not 0: a lease counts as lost if its claim no longer belongs to this sidecar (an Extend with Bind can have moved it)
