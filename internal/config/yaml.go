@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/lexer"
 	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/token"
 
@@ -43,8 +44,17 @@ type listParser interface{ list(texts []string) error }
 
 func (d *yamlDecoder) decode(into any) {
 	d.keyTokens, d.unread = make(map[string]*token.Token), make(map[string]bool)
+	if tooManyMarks(d.src) {
+		d.add(nil, "the file has more than %d brackets, keys, values and comments: remove some, or run several sidecars", maxMarks)
+		return
+	}
+	tokens := lexer.Tokenize(d.src)
+	if at, reason := new(nesting).check(tokens); at != nil {
+		d.add(at, "%s", reason)
+		return
+	}
 	// mapping reports duplicate keys, together with all other problems.
-	file, err := parser.ParseBytes([]byte(d.src), 0, parser.AllowDuplicateMapKey())
+	file, err := parser.Parse(tokens, 0, parser.AllowDuplicateMapKey())
 	if err != nil {
 		d.syntax(err)
 		return
@@ -349,6 +359,9 @@ func expand(text string, env func(string) (string, bool)) (string, error) {
 	return out, err
 }
 
+// maxShown limits how many bytes of a line of the file an error shows.
+const maxShown = 500
+
 // configError contains all problems of a config file.
 type configError struct {
 	each []string // one line for each problem, with its position
@@ -379,6 +392,9 @@ func (d *yamlDecoder) err() error {
 		each = append(each, fmt.Sprintf("%s:%d:%d: %s", d.name, p.line, p.column, text))
 		line := strings.TrimRight(lines[p.line-1], "\r")
 		shown := maskedLine(line)
+		if len(shown) > maxShown {
+			shown = strings.ToValidUTF8(shown[:maxShown], "") + "…"
+		}
 		fmt.Fprintf(&b, "\n%s:%d:%d: %s\n  %4d | %s", d.name, p.line, p.column, text, p.line, shown)
 		if shown == line {
 			fmt.Fprintf(&b, "\n       | %s^", strings.Repeat(" ", max(p.column-1, 0)))

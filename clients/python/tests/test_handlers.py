@@ -25,6 +25,12 @@ async def a_while():
     await asyncio.get_running_loop().run_in_executor(None, int)
 
 
+def failed_future():
+    future: concurrent.futures.Future = concurrent.futures.Future()
+    future.set_exception(Dead("in the pool"))
+    return future
+
+
 class Handlers(Case):
     def setUp(self):
         super().setUp()
@@ -199,6 +205,10 @@ class Handlers(Case):
             lambda job: [generator(job)],
             lambda job: (Later(), Later()),
             lambda job: {concurrent.futures.Future()},
+            lambda job: frozenset([concurrent.futures.Future()]),
+            lambda job: {concurrent.futures.Future(): "a URL"},
+            lambda job: [1, {"b": [failed_future()]}],
+            lambda job: {"a": (None, [generator(job)])},
         ):
             with self.subTest(inspect.getsource(function)):
                 ran = self.ran
@@ -206,6 +216,11 @@ class Handlers(Case):
                 with quiet():
                     self.assertIn("TypeError", self.why(self.work(function)))
                 self.assertEqual(ran, [])
+
+    def test_a_result_that_contains_itself(self):
+        itself: list = [1, {"a": ["b"]}]
+        itself.append(itself)
+        self.assertIsNone(self.work(lambda job: itself))
 
     def test_a_child_that_the_function_forked_settles_nothing(self):
         def returns(job):

@@ -44,6 +44,11 @@ class Suite
       "lazy" => ->(job) { [job].lazy.map(&later) }, "enumerator" => ->(job) { [job].each }, "proc" => ->(job) { proc { later.call(job) } },
       "method" => ->(_) { ran.method(:push) }, "fiber" => ->(job) { Fiber.new { later.call(job) } },
       "thread exits" => ->(_) { Thread.exit }, "thread killed" => ->(_) { Thread.current.kill }, "thread fails" => ->(_) { failing_thread },
+      "thread in a hash" => ->(_) { { url: failing_thread } }, "thread as a key" => ->(_) { { failing_thread => "url" } },
+      "thread in lists" => ->(_) { [1, [nil, [failing_thread]]] }, "thread in a set" => ->(_) { Set[failing_thread] },
+      "thread in a struct" => ->(_) { Struct.new(:work).new(failing_thread) }, "thread of a thread" => ->(_) { [Thread.new { [failing_thread] }] },
+      "lazy in a list" => ->(job) { [[job].lazy.map(&later)] }, "fiber in a hash" => ->(job) { { work: Fiber.new { later.call(job) } } },
+      "proc in a hash" => ->(job) { { work: proc { later.call(job) } } },
       "throw" => ->(_) { throw :out }, "yield" => ->(_) { Fiber.yield }, "interrupt" => ->(_) { raise Interrupt },
       "memory" => ->(_) { raise NoMemoryError, "full" }, "own" => ->(_) { raise Class.new(Exception), "own" },
       "no words" => ->(_) { raise Class.new(StandardError) { def message; raise "no words"; end } },
@@ -69,6 +74,19 @@ class Suite
     worker.run(concurrency: 1, drain: true)
     equal [1, 2, 3], ran
     equal({ "ready" => 0, "scheduled" => 0, "claimed" => 0, "dead" => 1 }, stat("threads-left"))
+  end
+
+  # A result that contains itself, or whose work is over, is a job that is done.
+  def check_handlers_results
+    worker = Qsidecar::Worker.new(logger: silent, **@options)
+    itself = [1, { "a" => nil }]
+    itself << itself
+    over = Fiber.new { 1 }.tap(&:resume)
+    results = [itself, { over => [over] }, [Thread.new { nil }, false, nil], nil, Array.new(1000, "x")]
+    worker.job("results") { |job| results[job.payload] }
+    results.each_index { |n| @client.enqueue("results", n, max_attempts: 1) }
+    worker.run(concurrency: 1, drain: true)
+    equal({ "ready" => 0, "scheduled" => 0, "claimed" => 0, "dead" => 0 }, stat("results"))
   end
 
   # It also waits for threads in a list, as in urls.map { |url| Thread.new { … } }.
