@@ -210,7 +210,7 @@ func (a *app) enqueueLines(cmd *cobra.Command, like protocol.NewJob, args []stri
 			rep, err := c.Call(callCtx, &protocol.Request{Op: protocol.OpEnqueue, Jobs: jobs})
 			cancel()
 			if err != nil {
-				return fmt.Errorf("lines 1 to %d are enqueued; the next %d failed: %w", stored, len(jobs), err)
+				return fmt.Errorf("%s; %s failed: %w", enqueuedText(stored), linesText(stored+1, stored+int64(len(jobs))), err)
 			}
 			stored += int64(len(jobs))
 			for _, e := range rep.EnqueuedAll {
@@ -225,13 +225,31 @@ func (a *app) enqueueLines(cmd *cobra.Command, like protocol.NewJob, args []stri
 			}
 		}
 		if err := errors.Join(context.Cause(ctx), readErrOf(ctx, &readErr)); err != nil {
-			return fmt.Errorf("lines 1 to %d are enqueued, then: %w", stored, err)
+			return fmt.Errorf("%s; %w", enqueuedText(stored), err)
 		}
 		if a.json {
 			return nil
 		}
 		return a.printf("enqueued %s", textfmt.Plural(stored, "job"))
 	})
+}
+
+// enqueuedText reports how many lines are stored.
+func enqueuedText(stored int64) string {
+	switch stored {
+	case 0:
+		return "nothing is enqueued"
+	case 1:
+		return "line 1 is enqueued"
+	}
+	return linesText(1, stored) + " are enqueued"
+}
+
+func linesText(first, last int64) string {
+	if first == last {
+		return fmt.Sprintf("line %d", first)
+	}
+	return fmt.Sprintf("lines %d to %d", first, last)
 }
 
 // readErrOf returns the reader's error, unless the reader can still run.

@@ -154,5 +154,5 @@ func lostText(op protocol.Op, lost, of []string) error {
 	if len(of) > 1 {
 		which = fmt.Sprintf("%d of %d leases were lost (%s)", len(lost), len(of), strings.Join(short, ", "))
 	}
-	return fmt.Errorf("%s: %s: settled before, or expired and another worker has the job; nothing was changed", op, which)
+	return fmt.Errorf("%s: %s, so nothing was changed: the job is already settled, or the lease expired and another worker can have it", op, which)
 }
