@@ -3,6 +3,8 @@ package daemon
 import (
 	"context"
 	"log/slog"
+	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -96,5 +98,25 @@ func TestWatchdogIsFedByChecks(t *testing.T) {
 				<-ended
 			})
 		})
+	}
+}
+
+// TestInheritedSocketsAreBounded checks that a wrong LISTEN_FDS is rejected before any descriptor
+// is used.
+func TestInheritedSocketsAreBounded(t *testing.T) {
+	for count, refused := range map[string]bool{
+		"1000000000": true, "101": true, "99999999999999999999": true, "-1": true, "many": true, "": false, "0": false,
+	} {
+		t.Setenv("LISTEN_PID", strconv.Itoa(os.Getpid()))
+		t.Setenv("LISTEN_FDS", count)
+		_, err := InheritedSockets()
+		if refused != (err != nil) || refused && !strings.Contains(err.Error(), "LISTEN_FDS is "+strconv.Quote(count)) {
+			t.Errorf("LISTEN_FDS=%s: %v", count, err)
+		}
+	}
+	t.Setenv("LISTEN_PID", "1") // of another process
+	t.Setenv("LISTEN_FDS", "1000000000")
+	if got, err := InheritedSockets(); err != nil || got != nil {
+		t.Errorf("the variables of another process: %v, %v", got, err)
 	}
 }
