@@ -99,7 +99,7 @@ queues:
 `)
 	r := h.run("check", "--config", file)
 	r.wantStderr(t, 2, "q.yaml has 5 errors", `unknown key "timeuot"`, `no database "nowhere"`, `"oracle" is not a kind`, "host_lease: 1ms is outside", "databases.keyless: the database's password_file cannot be read")
-	r.wantStdout(t, 2, "database gone: 1 problem\n  problem  server: ", "connection refused", "database here: sqlite", "it is a folder", "database keyless: not looked at")
+	r.wantStdout(t, 2, "database gone: 1 problem\n  problem  server: ", "connection refused", "database here: sqlite", "it is a folder", "database keyless: not checked")
 	if strings.Contains(r.out+r.err, "hunter2") {
 		t.Errorf("it tells the password:\n%s%s", r.out, r.err)
 	}

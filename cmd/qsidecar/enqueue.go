@@ -34,9 +34,9 @@ func (f *jobFlags) add(cmd *cobra.Command) {
 	cmd.Flags().Int16Var(&f.priority, "priority", 0, "higher goes first (-32768 to 32767)")
 	cmd.Flags().Var(&f.delay, "delay", "ready only after this long (10s, 5m, 2h, 7d)")
 	cmd.Flags().StringVar(&f.key, "key", "", "store nothing when a job with this key is there already")
-	cmd.Flags().StringArrayVar(&f.headers, "header", nil, "`name=value` to go with the job; may be given again")
+	cmd.Flags().StringArrayVar(&f.headers, "header", nil, "`name=value` to go with the job; repeatable")
 	cmd.Flags().IntVar(&f.maxAttempts, "max-attempts", 0, "dead after so many (default: the queue's)")
-	cmd.Flags().Var(&f.timeout, "timeout", "how long one run may take (default: the queue's)")
+	cmd.Flags().Var(&f.timeout, "timeout", "time limit of one run (default: the queue's)")
 }
 
 // job returns the job that the flags describe, without a payload.
@@ -110,7 +110,7 @@ argument, or with - all of stdin. Without one it is empty.
 
 With --lines each line of stdin becomes a job (without its newline), in batches, and
 the number of jobs is printed. When a batch fails, the lines before it are stored and
-the message says how many.
+the error has their number.
 
 A trace that the environment names (TRACEPARENT, TRACESTATE) goes with the job as the
 headers traceparent and tracestate; "qsidecar work" gives it to its CMD.
@@ -272,7 +272,7 @@ func readLines(ctx context.Context, r io.Reader, most int, to chan<- []byte) err
 			part, err := br.ReadSlice('\n')
 			line = append(line, part...)
 			if len(line) > most+1 {
-				return fmt.Errorf("line %d has more than %d bytes, which is the most a job's payload may have", n, most)
+				return fmt.Errorf("line %d has more than %d bytes, which is the limit of a payload", n, most)
 			}
 			if errors.Is(err, bufio.ErrBufferFull) {
 				continue

@@ -136,7 +136,7 @@ type unreachableError struct {
 
 func (e *unreachableError) Error() string {
 	return fmt.Sprintf("no sidecar answers on %s: start one with `qsidecar serve`, "+
-		"or say where it is with --socket PATH or QSIDECAR_SOCKET", strings.Join(e.tried, " or "))
+		"or set its path with --socket PATH or QSIDECAR_SOCKET", strings.Join(e.tried, " or "))
 }
 
 func (e *unreachableError) Unwrap() error { return e.err }

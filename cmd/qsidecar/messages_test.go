@@ -30,13 +30,13 @@ func TestMessages(t *testing.T) {
 		want string
 	}{
 		{"no socket", "ping --socket $D/none.sock", 5,
-			"no sidecar answers on $D/none.sock: start one with `qsidecar serve`, or say where it is with --socket PATH or QSIDECAR_SOCKET"},
+			"no sidecar answers on $D/none.sock: start one with `qsidecar serve`, or set its path with --socket PATH or QSIDECAR_SOCKET"},
 		{"no socket at any of the places", "stats", 5,
-			"no sidecar answers on $D/run/qsidecar/qsidecar.sock or /run/qsidecar/qsidecar.sock: start one with `qsidecar serve`, or say where it is with --socket PATH or QSIDECAR_SOCKET"},
+			"no sidecar answers on $D/run/qsidecar/qsidecar.sock or /run/qsidecar/qsidecar.sock: start one with `qsidecar serve`, or set its path with --socket PATH or QSIDECAR_SOCKET"},
 		{"a stale socket", "enqueue q x --socket $D/stale.sock", 5,
-			"no sidecar answers on $D/stale.sock: start one with `qsidecar serve`, or say where it is with --socket PATH or QSIDECAR_SOCKET"},
+			"no sidecar answers on $D/stale.sock: start one with `qsidecar serve`, or set its path with --socket PATH or QSIDECAR_SOCKET"},
 		{"a socket in a file", "ping --socket $D/letter.txt/x", 5,
-			"no sidecar answers on $D/letter.txt/x: start one with `qsidecar serve`, or say where it is with --socket PATH or QSIDECAR_SOCKET"},
+			"no sidecar answers on $D/letter.txt/x: start one with `qsidecar serve`, or set its path with --socket PATH or QSIDECAR_SOCKET"},
 		{"a socket path that is too long", "ping --socket $D/" + strings.Repeat("x", 120), 5,
 			"$D/" + strings.Repeat("x", 120) + " cannot be a sidecar's socket (invalid argument): name the one that `qsidecar serve` printed"},
 
@@ -86,7 +86,7 @@ func TestMessages(t *testing.T) {
 		{"a database in a file", "serve --database sqlite:$D/letter.txt/q.db", 1,
 			"the database's directory $D/letter.txt is not a directory: name another path with --database sqlite:PATH or QSIDECAR_DATABASE"},
 		{"a socket in the place of a file", "serve --socket $D/plain.sock --database sqlite:$D/q.db", 1,
-			"socket $D/plain.sock: a file that is no socket is in the way: remove it, or choose another --socket"},
+			"socket $D/plain.sock: a file that isn't a socket is in the way: remove it, or choose another --socket"},
 		{"a socket directory that is a file", "serve --socket $D/letter.txt/s --database sqlite:$D/q.db", 1,
 			"the socket's directory $D/letter.txt is not a directory: give --socket PATH, or set QSIDECAR_SOCKET or XDG_RUNTIME_DIR"},
 

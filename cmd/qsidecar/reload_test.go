@@ -172,7 +172,7 @@ func TestReloadThatCannotBe(t *testing.T) {
 		{one + "databases: {main: {url: 'sqlite:" + x.file + "/x.db'}}\n", "database"},
 		{"queues: {one: {database: a}}\ndatabases: {a: {url: 'sqlite:" + x.dir + "/a.db'}, b: {url: 'sqlite:" + x.file + "/x.db'}}\n", "databases.b: the database's directory"},
 		{one + "databases: {a: {url: 'postgres://app@localhost/x', password_file: " + x.dir + "/none}}\n", "databases.a.password_file cannot be read: open " + x.dir + "/none: no such file"},
-		{one + "listen: [{socket: " + filepath.Join(x.dir, "c.yaml") + "}]\n", "a file that is no socket is in the way"},
+		{one + "listen: [{socket: " + filepath.Join(x.dir, "c.yaml") + "}]\n", "a file that isn't a socket is in the way"},
 	} {
 		x.write(x.file, step.text)
 		r := x.run("reload")

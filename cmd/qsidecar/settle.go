@@ -60,7 +60,7 @@ and dead when they are out of attempts, or at once with --dead.
 --no-charge means *not now* instead of *failed*: this delivery does not count.
 
 ` + exitCodes,
-		Example: `  qsidecar nack "$QSIDECAR_LEASE" --error "mail server says 451" --delay 10m`,
+		Example: `  qsidecar nack "$QSIDECAR_LEASE" --error "mail server: 451" --delay 10m`,
 		Args:    argCount(1, protocol.MaxList, "one lease or several"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !utf8.ValidString(req.Error) {

@@ -147,7 +147,7 @@ func (f *workFlags) read(cmd *cobra.Command, args []string) error {
 	case f.Once && f.Jobs > 1:
 		return usagef("--once works one job: leave -j out")
 	case f.PayloadArg && f.PayloadFile:
-		return usagef("--payload-arg and --payload-file are two places for one payload: leave one of them out")
+		return usagef("--payload-arg and --payload-file exclude each other: leave one of them out")
 	case f.Persistent && (f.PayloadArg || f.PayloadFile || f.Result):
 		return usagef("--line has payload and result in its lines: leave --payload-arg, --payload-file and --result out")
 	}

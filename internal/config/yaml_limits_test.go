@@ -9,7 +9,7 @@ import (
 // TestYAMLIsBounded checks that a file that the YAML parser can't parse in bounded memory and
 // time is rejected before the parse, with the line.
 func TestYAMLIsBounded(t *testing.T) {
-	const n = 100_000
+	const n = 30_000
 	keys := func(format string) string {
 		var b strings.Builder
 		for i := range n {
@@ -25,7 +25,7 @@ func TestYAMLIsBounded(t *testing.T) {
 		return b.String()
 	}
 	for name, x := range map[string]struct{ text, want string }{
-		"lists":                  {"listen:\n" + strings.Repeat("[", n), "c.yaml:2:64: maps and lists are nested too deep"},
+		"lists":                  {"listen:\n" + strings.Repeat("[", 100_000), "c.yaml:2:64: maps and lists are nested too deep"},
 		"closed lists":           {strings.Repeat("[", n) + strings.Repeat("]", n), "c.yaml:1:65: "},
 		"lists on lines":         {strings.Repeat("[\n", n), "c.yaml:65:1: "},
 		"maps":                   {"queues:\n " + strings.Repeat("{a: ", n), "c.yaml:2:"},
@@ -45,7 +45,7 @@ func TestYAMLIsBounded(t *testing.T) {
 		"keys of a flow map":     {"{" + keys("k%d: 1,") + "}", "c.yaml:1:"},
 		"elements":               {keys("- %d\n"), "c.yaml:20001:1: this map or list has more than 20000 entries"},
 		"elements in brackets":   {"[" + keys("%d,") + "]", "c.yaml:1:"},
-		"more than can be lexed": {"[" + strings.Repeat("1,", 12*n), "c.yaml: the file has more than 1000000"},
+		"more than can be lexed": {"[" + strings.Repeat("1,", 1_000_000), "c.yaml: the file has more than 1000000"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := Parse("c.yaml", []byte(x.text), noEnv)

@@ -85,7 +85,7 @@ func (p *Daemon) run(ctx context.Context, cancel context.CancelFunc, f func(ctx 
 	}()
 	err := p.bridge.Run(ctx)
 	if err == nil {
-		p.log.Info("stopped: what was asked is written, and leases stay valid for the restart grace")
+		p.log.Info("stopped: all accepted requests are written, and leases stay valid for the restart grace")
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = &StopError{err}
@@ -106,7 +106,7 @@ func (p *Daemon) watchSignals(signals <-chan os.Signal, drain context.CancelFunc
 			select {
 			case sig := <-signals:
 				if n == 0 {
-					p.log.Info("stopping: workers may settle what they hold; a second signal ends that", "signal", sig.String())
+					p.log.Info("stopping: workers can settle their jobs; a second signal ends that", "signal", sig.String())
 					p.manager.notifyStopping(max(time.Duration(p.stopTimeout.Load()), stopMargin))
 					drain()
 				} else if b := p.bridgePtr.Load(); b != nil {

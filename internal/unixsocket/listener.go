@@ -134,7 +134,7 @@ func (l *Listener) Adjust(s Config) error {
 		return err
 	}
 	if !os.SameFile(now, l.self) {
-		return errors.New("another file is in the place of this sidecar's socket: remove it, and restart the sidecar")
+		return errors.New("another file replaced this sidecar's socket: remove it, and restart the sidecar")
 	}
 	if s.Group != "" {
 		err = chgrp(l.Path, s.Group)

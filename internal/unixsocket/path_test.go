@@ -172,7 +172,7 @@ func TestWhatIsNotOursIsLeftAlone(t *testing.T) {
 		"somebody else's socket on which nobody answers": {func(t *testing.T, path string) func() bool {
 			leaveStale(t, path)
 			return func() bool { _, err := os.Lstat(path); return err == nil }
-		}, []string{"nobody answers", "remove it"}},
+		}, []string{"no process answers", "remove it"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(shortDir(t), "q.sock")
