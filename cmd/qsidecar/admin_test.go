@@ -250,9 +250,9 @@ func TestCheckAdvisesOnAnOpenAdmin(t *testing.T) {
 	}
 }
 
-// TestStartupAsksNoDatabase checks that a sidecar whose databases are being opened is alive
+// TestStartupWithoutDatabases checks that a sidecar whose databases are being opened is alive
 // and not started, and that an unreachable database doesn't stop the start.
-func TestStartupAsksNoDatabase(t *testing.T) {
+func TestStartupWithoutDatabases(t *testing.T) {
 	h := newHost(t)
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections and never answers
 	if err != nil {

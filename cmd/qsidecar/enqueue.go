@@ -302,8 +302,8 @@ type batcher struct {
 	template protocol.NewJob
 	maxBytes int // of a list
 	perJob   int // bytes of a job besides its payload
-	held     []byte
-	hasNext  bool // held did not fit into the last list
+	pending  []byte
+	hasNext  bool // pending did not fit into the last list
 }
 
 // next waits for a line and adds all lines that are available. At the end it returns
@@ -317,7 +317,7 @@ func (b *batcher) next(ctx context.Context) []protocol.NewJob {
 			break
 		}
 		if size += len(line) + b.perJob; size > b.maxBytes && len(jobs) > 0 {
-			b.held, b.hasNext = line, true
+			b.pending, b.hasNext = line, true
 			break
 		}
 		job := b.template
@@ -330,7 +330,7 @@ func (b *batcher) next(ctx context.Context) []protocol.NewJob {
 func (b *batcher) line(ctx context.Context, wait bool) (line []byte, ok bool) {
 	if b.hasNext {
 		b.hasNext = false
-		return b.held, true
+		return b.pending, true
 	}
 	if wait {
 		select {

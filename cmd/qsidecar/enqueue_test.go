@@ -15,14 +15,14 @@ func TestEnqueueLines(t *testing.T) {
 	}
 	in.WriteString("\nno newline at the end")
 	if out := h.mustWith(0, in.String(), "enqueue", "q", "--lines"); out != "enqueued 2502 jobs\n" {
-		t.Errorf("says %q", out)
+		t.Errorf("prints %q", out)
 	}
 	if out := h.mustWith(0, "", "enqueue", "q", "--lines"); out != "enqueued 0 jobs\n" {
-		t.Errorf("of nothing: says %q", out)
+		t.Errorf("of nothing: prints %q", out)
 	}
 	out := h.mustWith(0, "a\nb\n", "enqueue", "r", "-", "--lines", "--json")
 	if strings.Count(out, "\n") != 2 || !strings.Contains(out, `"id":`) {
-		t.Errorf("--json says %q", out)
+		t.Errorf("--json prints %q", out)
 	}
 	if j := h.claim("r"); j.Payload != "a" {
 		t.Errorf("the first line is %q, want a", j.Payload)

@@ -108,7 +108,7 @@ func TestMessages(t *testing.T) {
 				t.Errorf("qsidecar %s: exit code %d\n%s\nwant %d\n%s", row.args, r.code, got, row.code, want)
 			}
 			if r.out != "" {
-				t.Errorf("on stdout it says %q", r.out)
+				t.Errorf("on stdout it prints %q", r.out)
 			}
 		})
 	}
@@ -146,7 +146,7 @@ func (r result) wantStdout(t *testing.T, code int, words ...string) {
 	result{code: r.code, err: r.out}.wantStderr(t, code, words...)
 }
 
-func TestNoDatabaseInThere(t *testing.T) {
+func TestDatabasePathIsNoDatabase(t *testing.T) {
 	h := newHost(t)
 	file := h.file("letter.txt", strings.Repeat("Dear Sir or Madam\n", 500))
 	h.run("serve", "--database", "sqlite:"+file).wantStderr(t, 1, "sqlite:"+file, "cannot be opened", "not a database")
@@ -241,7 +241,7 @@ func TestSignalEndsAWaitingClaim(t *testing.T) {
 		t.Errorf("exit code %d, want %d: %s%s", code, exitInterrupted, r.out, r.errOut)
 	}
 	if got := r.errOut.String(); got != "qsidecar: interrupted by a signal\n" {
-		t.Errorf("it says %q", got)
+		t.Errorf("it prints %q", got)
 	}
 	if req := <-back; req.Op != protocol.OpNack || req.Leases[0] != "1.x" || req.Charge.Or(true) {
 		t.Errorf("the job that came was given back with %+v", req)
@@ -270,8 +270,8 @@ func TestSidecarsErrors(t *testing.T) {
 	}
 }
 
-// TestSecondSignalEndsTheLeaving checks a command whose sidecar stops answering.
-func TestSecondSignalEndsTheLeaving(t *testing.T) {
+// TestSecondSignalEndsTheReturnOfJobs checks a command whose sidecar stops answering.
+func TestSecondSignalEndsTheReturnOfJobs(t *testing.T) {
 	h := newHost(t)
 	h.byeTimeout = time.Hour // only the signal can end it
 	socket := filepath.Join(h.dir, "s")
@@ -298,8 +298,8 @@ func TestNoSidecarBehindTheSocket(t *testing.T) {
 	h.run("ping", "--socket", socket).wantStderr(t, 5, "no sidecar talks on "+socket)
 }
 
-// TestNoPlaceAtASidecar checks a sidecar at its limit of connections.
-func TestNoPlaceAtASidecar(t *testing.T) {
+// TestSidecarAtItsConnectionLimit checks a sidecar at its limit of connections.
+func TestSidecarAtItsConnectionLimit(t *testing.T) {
 	x := startWithoutWatch(t, one+"limits: {connections: 1}\n")
 	c, err := net.Dial("unix", x.socket())
 	if err != nil {

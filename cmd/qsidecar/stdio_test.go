@@ -93,7 +93,7 @@ func TestStdioEnds(t *testing.T) {
 			if got := c.request(`{"op":"claim","queue":"q"}`); !strings.Contains(got, `"attempt":1`) {
 				t.Errorf("after the end of stdin the job is %s, want it on its first attempt", got)
 			}
-			c.out.Close() // the parent dies: both of its ends close
+			c.out.Close() // the parent is killed: both of its ends close
 			c.stdin.Close()
 			<-c.code
 			if j := h.claim("q", "--wait", "1m"); j.Attempt != 2 {
@@ -177,7 +177,7 @@ func TestStdioSidecarEndsFirst(t *testing.T) {
 		if err := os.MkdirAll(filepath.Dir(h.socket()), 0o700); err != nil {
 			t.Fatal(err)
 		}
-		listenUnix(t, h.socket(), func(conn net.Conn) { // it reads the requests and dies
+		listenUnix(t, h.socket(), func(conn net.Conn) { // it reads the requests and ends
 			if _, err := io.ReadFull(conn, make([]byte, len(requests))); err != nil {
 				t.Error(err)
 			}
@@ -187,8 +187,8 @@ func TestStdioSidecarEndsFirst(t *testing.T) {
 			t.Fatal(err)
 		}
 		code := testwait.Receive(t, "the end of stdio", c.code)
-		if said := c.errOut.String(); code != want || strings.Contains(said, "the sidecar closed the connection") != (want != exitOK) {
-			t.Errorf("after %.80q: exit code %d, stderr %q; want %d", requests, code, said, want)
+		if stderr := c.errOut.String(); code != want || strings.Contains(stderr, "the sidecar closed the connection") != (want != exitOK) {
+			t.Errorf("after %.80q: exit code %d, stderr %q; want %d", requests, code, stderr, want)
 		}
 	}
 }
@@ -204,7 +204,7 @@ func TestStdioWatchEnds(t *testing.T) {
 	defer w.Close()
 	a := h.app(strings.NewReader(""), w, newText(), nil)
 	a.stdout = w
-	stop, err := a.onHangUp(func() { t.Error("nobody hung up") })
+	stop, err := a.onHangUp(func() { t.Error("stdout has its reader") })
 	if err != nil {
 		t.Fatal(err)
 	}

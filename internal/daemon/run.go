@@ -70,17 +70,17 @@ func Run(ctx context.Context, o Options, f func(ctx context.Context, p *Daemon) 
 // run runs the bridge and f.
 func (p *Daemon) run(ctx context.Context, cancel context.CancelFunc, f func(ctx context.Context, p *Daemon) error) error {
 	ran := make(chan struct{})
-	var beating sync.WaitGroup
-	beating.Go(func() { p.manager.feedWatchdog(ran, p.bridge) })
-	beating.Go(func() { p.retryPending(ctx) })
-	beside := make(chan error, 1)
+	var background sync.WaitGroup
+	background.Go(func() { p.manager.feedWatchdog(ran, p.bridge) })
+	background.Go(func() { p.retryPending(ctx) })
+	extra := make(chan error, 1)
 	go func() {
 		select {
 		case <-p.bridge.Ready():
-			beside <- f(ctx, p)
+			extra <- f(ctx, p)
 			cancel()
 		case <-ran:
-			beside <- nil
+			extra <- nil
 		}
 	}()
 	err := p.bridge.Run(ctx)
@@ -92,8 +92,8 @@ func (p *Daemon) run(ctx context.Context, cancel context.CancelFunc, f func(ctx 
 	}
 	close(ran)
 	cancel()
-	beating.Wait()
-	return errors.Join(err, <-beside)
+	background.Wait()
+	return errors.Join(err, <-extra)
 }
 
 // watchSignals drains the sidecar at the first signal, or cancels its start. It aborts at

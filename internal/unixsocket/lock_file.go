@@ -111,7 +111,7 @@ func unsign(lock *os.File, path string) error {
 // checkStale returns an error unless the path is free, or has a socket of this user that no process answers on and
 // that a sidecar left. left: the lock file names that sidecar.
 func checkStale(path string, left bool) error {
-	if there, err := inTheWay(path); err != nil || !there {
+	if exists, err := inTheWay(path); err != nil || !exists {
 		return err
 	}
 	conn, err := net.DialTimeout("unix", path, time.Second)

@@ -110,8 +110,8 @@ func checkFolder(dir string) error {
 	return nil
 }
 
-// inTheWay returns an error if the path has anything but a socket of this user. there: the socket exists.
-func inTheWay(path string) (there bool, err error) {
+// inTheWay returns an error if the path has anything but a socket of this user, and whether it is a socket.
+func inTheWay(path string) (exists bool, err error) {
 	info, err := os.Lstat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):

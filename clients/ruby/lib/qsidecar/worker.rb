@@ -87,7 +87,7 @@ module Qsidecar
       @stopping = false
       @drain = drain
       @commands.clear
-      log(:info, "worker started: queues #{@handlers.keys.join(", ")}, #{concurrency} jobs at once, #{processes} process#{"es" if processes > 1}")
+      log(:info, "worker started: queues #{@handlers.keys.join(", ")}, concurrency #{concurrency}, processes #{processes}")
       group = ProcessGroup.new(processes, @commands, method(:log)) if processes > 1
       signals(group) { group ? group.run { serve(concurrency) } : serve(concurrency) }
       log(:info, "worker stopped")
