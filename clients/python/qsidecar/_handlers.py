@@ -14,7 +14,7 @@ import sys
 import threading
 import traceback
 import types
-from typing import Any, Awaitable, Callable, Coroutine, Optional, Tuple
+from typing import Any, Awaitable, Callable, Coroutine, List, Optional, Set, Tuple
 
 # Types that a call can return without having run anything.
 _LAZY = (types.GeneratorType, types.AsyncGeneratorType, map, filter, zip, functools.partial)
@@ -47,7 +47,8 @@ def run_result(value: Any) -> Any:
 
 def _check_parts(value: Any) -> None:
     """Rejects a collection that contains work, at any depth, also as the key of a dict."""
-    left, seen = [value], set()
+    left: List[Any] = [value]
+    seen: Set[int] = set()
     while left:
         outer = left.pop()
         if id(outer) in seen:
