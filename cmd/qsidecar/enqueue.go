@@ -194,13 +194,13 @@ func (a *app) enqueueLines(cmd *cobra.Command, like protocol.NewJob, args []stri
 			readErr = readLines(ctx, a.in, int(c.Server().MaxPayload), lines)
 		}()
 		// The frame contains the payloads and, for each job, the fields that the flags set.
-		room := int(c.Server().MaxFrame) - 4<<10
+		maxBytes := int(c.Server().MaxFrame) - 4<<10
 		each := 256 + len(like.Queue)
 		for k, v := range like.Headers {
 			each += len(k) + len(v) + 10
 		}
 		var stored, duplicates int64
-		b := batcher{in: lines, template: like, maxBytes: room, perJob: each}
+		b := batcher{in: lines, template: like, maxBytes: maxBytes, perJob: each}
 		for {
 			jobs := b.next(ctx)
 			if len(jobs) == 0 {

@@ -167,11 +167,11 @@ func parseExitCodes(text string) ([]int, error) {
 		return nil, nil
 	}
 	var codes []int
-	for word := range strings.SplitSeq(text, ",") {
-		code, err := strconv.Atoi(strings.TrimSpace(word))
+	for item := range strings.SplitSeq(text, ",") {
+		code, err := strconv.Atoi(strings.TrimSpace(item))
 		switch {
 		case err != nil || code < 1 || code > 255:
-			return nil, usagef("--dead-on: %q is not an exit code from 1 to 255; write several as 65,66", word)
+			return nil, usagef("--dead-on: %q is not an exit code from 1 to 255; write several as 65,66", item)
 		case code == worker.ExitSnooze:
 			return nil, usagef("--dead-on: %d means *not now*, and cannot mean dead as well", worker.ExitSnooze)
 		}

@@ -34,9 +34,9 @@ func (m *MySQL) Replica(ctx context.Context) (*MySQL, error) {
 	if origins[m.Kind].maria {
 		change, more = "MASTER TO MASTER", ""
 	}
-	word := change[strings.LastIndex(change, " ")+1:]
+	keyword := change[strings.LastIndex(change, " ")+1:]
 	err = r.Exec(ctx, fmt.Sprintf("CHANGE %[1]s_HOST = '%[3]s', %[2]s_PORT = %[4]s, %[2]s_USER = '%[5]s', %[2]s_PASSWORD = '%[6]s', %[2]s_LOG_FILE = '%[7]s', %[2]s_LOG_POS = %[8]s%[9]s",
-		change, word, m.Host, m.Port, m.User, strings.ReplaceAll(m.Password, "'", "''"), file, at, more), r.replica("START"))
+		change, keyword, m.Host, m.Port, m.User, strings.ReplaceAll(m.Password, "'", "''"), file, at, more), r.replica("START"))
 	if err != nil {
 		return nil, errors.Join(err, r.Stop())
 	}
