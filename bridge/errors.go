@@ -58,5 +58,5 @@ func toClient(err error, log *slog.Logger) *protocol.Error {
 
 func leaseLost() *protocol.Error {
 	return protocol.Errorf(protocol.CodeLeaseLost,
-		"this lease is not valid (any more): the job was settled already, or was taken back and may be with another worker")
+		"this lease is no longer valid: the job is already settled, or the lease ended and another worker can have the job")
 }

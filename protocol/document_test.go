@@ -73,10 +73,10 @@ func TestDocumentMentionsEverything(t *testing.T) {
 			t.Errorf("the error code %s has no row in the table", code)
 		}
 	}
-	words := append(constants(t, "message.go", "State"), protocol.EventLost, protocol.EventDraining, "group", "unique", "max_bytes", "payload_b64", "result_b64")
-	for _, word := range append(words, protocol.FieldNames()...) {
-		if !strings.Contains(doc, "`"+word+"`") {
-			t.Errorf("`%s` is not there", word)
+	names := append(constants(t, "message.go", "State"), protocol.EventLost, protocol.EventDraining, "group", "unique", "max_bytes", "payload_b64", "result_b64")
+	for _, name := range append(names, protocol.FieldNames()...) {
+		if !strings.Contains(doc, "`"+name+"`") {
+			t.Errorf("`%s` is not there", name)
 		}
 	}
 	if known, listed := len(constants(t, "message.go", "Op")), len(protocol.OpNames()); known != listed {

@@ -148,14 +148,14 @@ func (s *mpSource) name() ([]byte, bool) {
 
 // skip skips one value with the walk of the shape check. The library's Skip recurses.
 func (s *mpSource) skip() {
-	for owed := uint64(1); owed > 0; owed-- {
+	for left := uint64(1); left > 0; left-- {
 		size, children, err := measure(s.b[s.i:])
 		if err != nil {
 			s.note(err)
 			return
 		}
 		s.i += size
-		owed += children
+		left += children
 	}
 }
 

@@ -51,7 +51,7 @@ func (c *Client) connect(ctx context.Context) (*connection, error) {
 	}
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	l := &connection{conn: conn, in: protocol.NewReader(conn, maxReply), since: time.Now()}
-	hello, err := c.sayHello(l)
+	hello, err := c.sendHello(l)
 	if !stop() { // the context's cause, whatever error the socket returned
 		err = context.Cause(ctx)
 	}
@@ -66,7 +66,7 @@ func (c *Client) connect(ctx context.Context) (*connection, error) {
 	return l, nil
 }
 
-func (c *Client) sayHello(l *connection) (*protocol.HelloReply, error) {
+func (c *Client) sendHello(l *connection) (*protocol.HelloReply, error) {
 	req := &protocol.Request{
 		ID: protocol.NumberID(0), Op: protocol.OpHello,
 		Version: protocol.Some[int64](protocol.Version), Worker: c.opts.Worker,
@@ -175,8 +175,8 @@ func (c *Client) reconnect(tries int) (*connection, int) {
 	}
 }
 
-func (c *Client) outage(err error, told bool) {
-	if f := c.opts.onOutage; f != nil && told {
+func (c *Client) outage(err error, report bool) {
+	if f := c.opts.onOutage; f != nil && report {
 		f(err)
 	}
 }

@@ -13,7 +13,7 @@ var (
 
 	// ErrUnknownOutcome means that the request was sent and no reply arrived. The sidecar may or
 	// may not have carried it out.
-	ErrUnknownOutcome = errors.New("it may have been carried out and may not")
+	ErrUnknownOutcome = errors.New("the sidecar might have carried it out")
 )
 
 // DialError means that the client could not reach a sidecar, or that the sidecar rejected its

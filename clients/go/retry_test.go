@@ -50,9 +50,9 @@ func TestSettleWaitsForTheDatabase(t *testing.T) {
 		hold(t, c, p, "L1")
 		done := ack(t.Context(), c, "L1")
 		p.refuse(p.expect(protocol.OpAck), protocol.CodeUnavailable, 30*time.Millisecond)
-		told := time.Now()
+		start := time.Now()
 		p.settled(p.expect(protocol.OpAck), "acked", 1)
-		if took := time.Since(told); took != 30*time.Millisecond {
+		if took := time.Since(start); took != 30*time.Millisecond {
 			t.Errorf("sent again after %v, want retry_ms, 30ms", took)
 		}
 		if _, err := done.wait(t); err != nil {

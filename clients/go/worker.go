@@ -315,7 +315,7 @@ func (r *workerRun) run(ctx context.Context, job *Job) {
 	r.mu.Unlock()
 	log := r.log.With("job", job.ID, "queue", job.Queue, "attempt", job.Attempt)
 	if errors.Is(context.Cause(handling), ErrLost) {
-		log.Warn("qsidecar: the job's lease was lost while it ran: another worker may have it", "error", err)
+		log.Warn("qsidecar: the job's lease was lost while it ran: another worker can have it", "error", err)
 		return
 	}
 	if err != nil {

@@ -253,14 +253,14 @@ func TestWorkerWaitsForASidecar(t *testing.T) {
 	t.Parallel()
 	s := listen(t)
 	s.down()
-	said := make(chan struct{}, 1) // one, because it is logged once
-	log := slog.New(slog.NewTextHandler(signalling(said), nil))
+	logged := make(chan struct{}, 1) // one, because it is logged once
+	log := slog.New(slog.NewTextHandler(signalling(logged), nil))
 	w := qsidecar.Worker{Queues: []string{"q"}, Logger: log, Options: qsidecar.Options{Socket: s.socket},
 		Handler: func(context.Context, *qsidecar.Job) error { return nil }}
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	end := later(func() (struct{}, error) { return struct{}{}, w.Run(ctx) })
-	<-said
+	<-logged
 	s.up()
 	p := s.accept()
 	p.jobs(p.expect(protocol.OpClaim))

@@ -192,15 +192,15 @@ func (s *stage) succeeds(p *pending) answer {
 	return got
 }
 
-// fails waits for an answer with one of these error words.
-func (s *stage) fails(p *pending, words ...string) {
+// fails waits for an answer with one of these error texts.
+func (s *stage) fails(p *pending, texts ...string) {
 	got := s.answer(p)
-	for _, w := range words {
+	for _, w := range texts {
 		if !*got.OK && got.Error == w {
 			return
 		}
 	}
-	fail(fmt.Sprintf("the error %s from %s", strings.Join(words, " or "), cut(p.cmd)), "%s", cut(got.line))
+	fail(fmt.Sprintf("the error %s from %s", strings.Join(texts, " or "), cut(p.cmd)), "%s", cut(got.line))
 }
 
 // tail keeps the last bytes that are written to it.

@@ -181,15 +181,15 @@ type result struct {
 
 func (r *result) report(verbose bool) string {
 	var b strings.Builder
-	word, about := "ok  ", r.scenario.about
+	verdict, about := "ok  ", r.scenario.about
 	if r.failure != nil {
-		word = "FAIL"
+		verdict = "FAIL"
 	}
 	reaction := "-"
 	if r.scenario.reaction > 0 {
 		reaction = fmt.Sprint(r.scenario.reaction)
 	}
-	fmt.Fprintf(&b, "%s %-24s reaction %-2s %6s  %s\n", word, r.scenario.name, reaction,
+	fmt.Fprintf(&b, "%s %-24s reaction %-2s %6s  %s\n", verdict, r.scenario.name, reaction,
 		fmt.Sprint(r.took.Round(10*time.Millisecond)), about)
 	if f := r.failure; f != nil {
 		fmt.Fprintf(&b, "     expected: %s\n     seen:     %s\n", f.expected, f.seen)

@@ -156,7 +156,7 @@ func (s *stage) wantLost(jobs ...fields) {
 	}
 }
 
-func playLostTold(s *stage) {
+func playLostReported(s *stage) {
 	p := s.open()
 	jobs := s.claimJobs(p, 3)
 	p.send(p.frame(fields{"event": "lost", "leases": []string{lease(jobs[0]), "1.kit.of-nobody"}}))

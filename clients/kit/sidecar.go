@@ -245,14 +245,14 @@ func (p *peer) answerSettle(req *request, lost ...string) {
 		p.refuse(req, "lease_lost", nil)
 		return
 	}
-	gone := []string{}
+	ofRequest := []string{}
 	for _, l := range req.leases() {
 		if slices.Contains(lost, l) {
-			gone = append(gone, l)
+			ofRequest = append(ofRequest, l)
 		}
 	}
 	verb := map[protocol.Op]string{protocol.OpAck: "acked", protocol.OpNack: "nacked", protocol.OpExtend: "extended"}[req.Op]
-	p.reply(req, fields{verb: len(req.leases()) - len(gone), "lost": gone})
+	p.reply(req, fields{verb: len(req.leases()) - len(ofRequest), "lost": ofRequest})
 }
 
 // job returns a job as in a claim's reply, with its own lease.

@@ -25,7 +25,7 @@ func transcriptScenarios(dir string) ([]scenario, error) {
 }
 
 func playTranscripts(s *stage, all []*transcript.Transcript) {
-	p, said := s.open(), 0
+	p, sent := s.open(), 0
 	for i, tr := range all {
 		if len(tr.Needs) > 0 || len(tr.Codecs()) == 1 {
 			continue
@@ -39,20 +39,20 @@ func playTranscripts(s *stage, all []*transcript.Transcript) {
 			happy := c.Kind == transcript.Send && r.Kind == transcript.Receive && c.Conn == 1 && r.Conn == 1 &&
 				c.Message["id"] == r.Message["id"] && r.Message["ok"] == true
 			if happy && t.playRequest(c.Message, r.Message) {
-				said++
+				sent++
 			}
 		}
 	}
-	s.note("kit: replayed %d requests of the transcripts", said)
-	must(atLeast(said, 40))
+	s.note("kit: replayed %d requests of the transcripts", sent)
+	must(atLeast(sent, 40))
 }
 
 // atLeast returns an error if the transcripts have fewer usable requests than expected.
-func atLeast(said, want int) error {
-	if said >= want {
+func atLeast(sent, want int) error {
+	if sent >= want {
 		return nil
 	}
-	return fmt.Errorf("the commands cover %d requests of the transcripts, want %d", said, want)
+	return fmt.Errorf("the commands cover %d requests of the transcripts, want %d", sent, want)
 }
 
 // replay is the replay of one transcript.
@@ -110,7 +110,7 @@ func (t *replay) playRequest(request, reply map[string]any) bool {
 }
 
 func (t *replay) enqueue(asked fields, reply map[string]any) bool {
-	said, ok := reply["job"].(map[string]any)
+	sent, ok := reply["job"].(map[string]any)
 	payload, has := asked.content("payload")
 	if !ok || !has {
 		return false
@@ -124,7 +124,7 @@ func (t *replay) enqueue(asked fields, reply map[string]any) bool {
 	got := newJob(req)
 	need(got.Queue == asked["queue"] && bytes.Equal(got.Payload, payload) && got.Key == text(asked["key"]),
 		fmt.Sprintf("an enqueue of %v", asked), "%s", t.peer.text(req))
-	job := t.fill(said)
+	job := t.fill(sent)
 	t.peer.answerEnqueue(req, job)
 	a := t.stage.succeeds(call)
 	need(a.ID == job["id"] && a.Duplicate == (job["duplicate"] == true), fmt.Sprintf("the answer %v", job), "%s", cut(a.line))
@@ -132,7 +132,7 @@ func (t *replay) enqueue(asked fields, reply map[string]any) bool {
 }
 
 func (t *replay) claim(asked fields, reply map[string]any) bool {
-	said, ok := reply["jobs"].([]any)
+	sent, ok := reply["jobs"].([]any)
 	if !ok {
 		return false
 	}
@@ -144,7 +144,7 @@ func (t *replay) claim(asked fields, reply map[string]any) bool {
 	req := t.peer.expect(protocol.OpClaim)
 	need(queueOf(req) == asked["queue"] && req.Max.Or(1) == most, fmt.Sprintf("a claim of %v", asked), "%s", t.peer.text(req))
 	var jobs []fields
-	for _, j := range said {
+	for _, j := range sent {
 		pattern, _ := j.(map[string]any) // nil for "$_", which matches any job
 		job := t.stage.job(nil)
 		delete(job, "payload")

@@ -19,7 +19,7 @@ client = qsidecar.Client(
     worker="kit",
     codec=os.environ.get("QSIDECAR_CODEC") or None,
     request_timeout=60,  # the kit breaks connections during an enqueue too
-    on_lost=lambda gone: lost.extend(job.id for job in gone),
+    on_lost=lambda jobs: lost.extend(job.id for job in jobs),
 )
 
 
@@ -76,7 +76,7 @@ def answer(c):
 
 for line in sys.stdin:
     command = json.loads(line)
-    if "tag" in command:  # runs beside the commands that follow
+    if "tag" in command:  # runs during the commands that follow
         threading.Thread(target=answer, args=(command,), daemon=True).start()
     else:
         answer(command)

@@ -25,16 +25,16 @@ class Adapter
 
   # answer carries out a command and returns its result.
   def answer(command)
-    said = begin
+    result = begin
       { ok: true, **send(:"do_#{command["do"]}", command) }
     rescue Qsidecar::SettledOrLost then { ok: false, error: "SETTLED_OR_LOST" }
     rescue Qsidecar::UnknownOutcome then { ok: false, error: "UNKNOWN_OUTCOME" }
     rescue Qsidecar::SidecarError => e then { ok: false, error: e.code }
     rescue StandardError => e then { ok: false, error: "#{e.class}: #{e.message}" }
     end
-    said[:tag] = command["tag"] if command["tag"]
+    result[:tag] = command["tag"] if command["tag"]
     @lock.synchronize do
-      puts JSON.generate(said)
+      puts JSON.generate(result)
       $stdout.flush
     end
   end

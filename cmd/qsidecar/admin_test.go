@@ -14,19 +14,19 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// get sends a request to an admin listener; `place` is HOST:PORT or the path of a Unix socket.
-func get(place, path string) (code int, body string, err error) {
+// get sends a request to an admin listener; address is HOST:PORT or the path of a Unix socket.
+func get(address, path string) (code int, body string, err error) {
 	tr := &http.Transport{DisableKeepAlives: true}
-	if strings.Contains(place, "/") {
-		at := place
+	if strings.Contains(address, "/") {
+		at := address
 		tr.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
 			var d net.Dialer
 			return d.DialContext(ctx, "unix", at)
 		}
-		place = "admin"
+		address = "admin"
 	}
 	c := &http.Client{Transport: tr, Timeout: testwait.Limit}
-	res, err := c.Get("http://" + place + path)
+	res, err := c.Get("http://" + address + path)
 	if err != nil {
 		return 0, "", err
 	}
@@ -36,19 +36,19 @@ func get(place, path string) (code int, body string, err error) {
 }
 
 // wantPage fails unless the answer has that code and contains a text.
-func wantPage(t *testing.T, place, path string, code int, want string) {
+func wantPage(t *testing.T, address, path string, code int, want string) {
 	t.Helper()
-	got, body, err := get(place, path)
+	got, body, err := get(address, path)
 	if err != nil || got != code || !strings.Contains(body, want) {
-		t.Errorf("%s at %s: %d %q, %v; want %d and %q", path, place, got, body, err, code, want)
+		t.Errorf("%s at %s: %d %q, %v; want %d and %q", path, address, got, body, err, code, want)
 	}
 }
 
-// wantClosed fails if something answers at place.
-func wantClosed(t *testing.T, place string) {
+// wantClosed fails if something answers at address.
+func wantClosed(t *testing.T, address string) {
 	t.Helper()
-	if code, body, err := get(place, "/healthz"); err == nil {
-		t.Errorf("%s is closed, and answers %d %q", place, code, body)
+	if code, body, err := get(address, "/healthz"); err == nil {
+		t.Errorf("%s is closed, and answers %d %q", address, code, body)
 	}
 }
 
@@ -250,9 +250,9 @@ func TestCheckAdvisesOnAnOpenAdmin(t *testing.T) {
 	}
 }
 
-// TestStartupAsksNoDatabase checks that a sidecar whose databases are being opened is alive
+// TestStartupWithoutDatabases checks that a sidecar whose databases are being opened is alive
 // and not started, and that an unreachable database doesn't stop the start.
-func TestStartupAsksNoDatabase(t *testing.T) {
+func TestStartupWithoutDatabases(t *testing.T) {
 	h := newHost(t)
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections and never answers
 	if err != nil {

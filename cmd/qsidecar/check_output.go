@@ -64,7 +64,7 @@ func (a *app) printDatabase(d check.Result) error {
 	}
 	switch problems, advice := d.Count(backends.SeverityError), d.Count(backends.SeverityWarning); {
 	case d.ConfigErr != nil:
-		b.WriteString(": not looked at")
+		b.WriteString(": not checked")
 	case problems > 0:
 		fmt.Fprintf(&b, ": %s", textfmt.Plural(int64(problems), "problem"))
 	case advice > 0:

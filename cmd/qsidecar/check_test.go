@@ -40,8 +40,8 @@ func textsOf(all []findingLine, grade backends.Severity) map[string]string {
 	return m
 }
 
-// TestCheckGrades checks facts, advice and problems, and the exit code of each.
-func TestCheckGrades(t *testing.T) {
+// TestCheckSeverities checks facts, advice and problems, and the exit code of each.
+func TestCheckSeverities(t *testing.T) {
 	h := newHost(t)
 	h.must(0, "migrate")
 	file := filepath.Join(h.dir, "state", "qsidecar", "qsidecar.db")
@@ -72,9 +72,9 @@ func TestCheckGrades(t *testing.T) {
 	}
 }
 
-// TestCheckTellsAllAtOnce checks that one run reports the errors of the config and of all
+// TestCheckReportsAllProblems checks that one run reports the errors of the config and of all
 // databases that can be examined.
-func TestCheckTellsAllAtOnce(t *testing.T) {
+func TestCheckReportsAllProblems(t *testing.T) {
 	h := newHost(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0") // reserves a port on which nothing answers
 	if err != nil {
@@ -99,9 +99,9 @@ queues:
 `)
 	r := h.run("check", "--config", file)
 	r.wantStderr(t, 2, "q.yaml has 5 errors", `unknown key "timeuot"`, `no database "nowhere"`, `"oracle" is not a kind`, "host_lease: 1ms is outside", "databases.keyless: the database's password_file cannot be read")
-	r.wantStdout(t, 2, "database gone: 1 problem\n  problem  server: ", "connection refused", "database here: sqlite", "it is a folder", "database keyless: not looked at")
+	r.wantStdout(t, 2, "database gone: 1 problem\n  problem  server: ", "connection refused", "database here: sqlite", "it is a folder", "database keyless: not checked")
 	if strings.Contains(r.out+r.err, "hunter2") {
-		t.Errorf("it tells the password:\n%s%s", r.out, r.err)
+		t.Errorf("it shows the password:\n%s%s", r.out, r.err)
 	}
 	for _, not := range []string{"odd", "short"} {
 		if strings.Contains(r.out, "database "+not) {
@@ -114,7 +114,7 @@ queues:
 		t.Errorf("%d, %v", r.code, got)
 	}
 	if fits := got["mine table"]; !strings.HasPrefix(fits, "queues.fits-not.table: there is no table none") || strings.Contains(fits, "unread") {
-		t.Errorf("of the tables it says %q", fits)
+		t.Errorf("of the tables it prints %q", fits)
 	}
 	h.run("check", "--config", filepath.Join(h.dir, "none.yaml")).wantStderr(t, 2, "the config file cannot be read")
 	if left, err := filepath.Glob(filepath.Join(h.dir, "*")); err != nil || len(left) != 1 {
@@ -122,8 +122,8 @@ queues:
 	}
 }
 
-// TestCheckTwins checks one database under two names.
-func TestCheckTwins(t *testing.T) {
+// TestCheckDatabaseWithTwoNames checks one database under two names.
+func TestCheckDatabaseWithTwoNames(t *testing.T) {
 	h := newHost(t)
 	file := h.file("q.yaml", `databases:
   a: {url: "sqlite:`+h.dir+`/q.db"}
@@ -135,9 +135,9 @@ defaults: {database: a}
 	h.run("check", "--config", file).wantStderr(t, 2, "are the same database")
 }
 
-// TestCheckPlaces checks that check reports the same problems of socket paths as serve, and
+// TestCheckSocketPaths checks that check reports the same problems of socket paths as serve, and
 // creates nothing.
-func TestCheckPlaces(t *testing.T) {
+func TestCheckSocketPaths(t *testing.T) {
 	h := newHost(t)
 	open := filepath.Join(h.dir, "open")
 	if err := os.Mkdir(open, 0o700); err != nil {
@@ -157,7 +157,7 @@ admin: {listen: 0.0.0.0:0}
 	r.wantStdout(t, 1, "  problem  socket: "+filepath.Join(open, "s")+": every user can write the folder "+open+" (mode 0777)", "\n           → chmod o-w it, or",
 		"  problem  socket: "+long+": the path has ", "\n           → choose a shorter one\n", "  advice   admin: ")
 	if strings.Contains(r.out, filepath.Join("none", "yet", "s")+": ") {
-		t.Errorf("it says of a folder that serve makes:\n%s", r.out)
+		t.Errorf("it reports a folder that serve creates:\n%s", r.out)
 	}
 	all := h.run("check", "--config", file, "--json").findings(t)
 	if got := textsOf(all, backends.SeverityError)["socket"]; strings.Count(got, "\n") != 2 {

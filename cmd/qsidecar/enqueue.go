@@ -34,9 +34,9 @@ func (f *jobFlags) add(cmd *cobra.Command) {
 	cmd.Flags().Int16Var(&f.priority, "priority", 0, "higher goes first (-32768 to 32767)")
 	cmd.Flags().Var(&f.delay, "delay", "ready only after this long (10s, 5m, 2h, 7d)")
 	cmd.Flags().StringVar(&f.key, "key", "", "store nothing when a job with this key is there already")
-	cmd.Flags().StringArrayVar(&f.headers, "header", nil, "`name=value` to go with the job; may be given again")
+	cmd.Flags().StringArrayVar(&f.headers, "header", nil, "`name=value` to go with the job; repeatable")
 	cmd.Flags().IntVar(&f.maxAttempts, "max-attempts", 0, "dead after so many (default: the queue's)")
-	cmd.Flags().Var(&f.timeout, "timeout", "how long one run may take (default: the queue's)")
+	cmd.Flags().Var(&f.timeout, "timeout", "time limit of one run (default: the queue's)")
 }
 
 // job returns the job that the flags describe, without a payload.
@@ -110,7 +110,7 @@ argument, or with - all of stdin. Without one it is empty.
 
 With --lines each line of stdin becomes a job (without its newline), in batches, and
 the number of jobs is printed. When a batch fails, the lines before it are stored and
-the message says how many.
+the error has their number.
 
 A trace that the environment names (TRACEPARENT, TRACESTATE) goes with the job as the
 headers traceparent and tracestate; "qsidecar work" gives it to its CMD.
@@ -194,13 +194,13 @@ func (a *app) enqueueLines(cmd *cobra.Command, like protocol.NewJob, args []stri
 			readErr = readLines(ctx, a.in, int(c.Server().MaxPayload), lines)
 		}()
 		// The frame contains the payloads and, for each job, the fields that the flags set.
-		room := int(c.Server().MaxFrame) - 4<<10
+		maxBytes := int(c.Server().MaxFrame) - 4<<10
 		each := 256 + len(like.Queue)
 		for k, v := range like.Headers {
 			each += len(k) + len(v) + 10
 		}
 		var stored, duplicates int64
-		b := batcher{in: lines, template: like, maxBytes: room, perJob: each}
+		b := batcher{in: lines, template: like, maxBytes: maxBytes, perJob: each}
 		for {
 			jobs := b.next(ctx)
 			if len(jobs) == 0 {
@@ -210,7 +210,7 @@ func (a *app) enqueueLines(cmd *cobra.Command, like protocol.NewJob, args []stri
 			rep, err := c.Call(callCtx, &protocol.Request{Op: protocol.OpEnqueue, Jobs: jobs})
 			cancel()
 			if err != nil {
-				return fmt.Errorf("lines 1 to %d are enqueued; the next %d failed: %w", stored, len(jobs), err)
+				return fmt.Errorf("%s; %s failed: %w", enqueuedText(stored), linesText(stored+1, stored+int64(len(jobs))), err)
 			}
 			stored += int64(len(jobs))
 			for _, e := range rep.EnqueuedAll {
@@ -225,13 +225,31 @@ func (a *app) enqueueLines(cmd *cobra.Command, like protocol.NewJob, args []stri
 			}
 		}
 		if err := errors.Join(context.Cause(ctx), readErrOf(ctx, &readErr)); err != nil {
-			return fmt.Errorf("lines 1 to %d are enqueued, then: %w", stored, err)
+			return fmt.Errorf("%s; %w", enqueuedText(stored), err)
 		}
 		if a.json {
 			return nil
 		}
 		return a.printf("enqueued %s", textfmt.Plural(stored, "job"))
 	})
+}
+
+// enqueuedText reports how many lines are stored.
+func enqueuedText(stored int64) string {
+	switch stored {
+	case 0:
+		return "nothing is enqueued"
+	case 1:
+		return "line 1 is enqueued"
+	}
+	return linesText(1, stored) + " are enqueued"
+}
+
+func linesText(first, last int64) string {
+	if first == last {
+		return fmt.Sprintf("line %d", first)
+	}
+	return fmt.Sprintf("lines %d to %d", first, last)
 }
 
 // readErrOf returns the reader's error, unless the reader can still run.
@@ -254,7 +272,7 @@ func readLines(ctx context.Context, r io.Reader, most int, to chan<- []byte) err
 			part, err := br.ReadSlice('\n')
 			line = append(line, part...)
 			if len(line) > most+1 {
-				return fmt.Errorf("line %d has more than %d bytes, which is the most a job's payload may have", n, most)
+				return fmt.Errorf("line %d has more than %d bytes, which is the limit of a payload", n, most)
 			}
 			if errors.Is(err, bufio.ErrBufferFull) {
 				continue
@@ -284,8 +302,8 @@ type batcher struct {
 	template protocol.NewJob
 	maxBytes int // of a list
 	perJob   int // bytes of a job besides its payload
-	held     []byte
-	hasNext  bool // held did not fit into the last list
+	pending  []byte
+	hasNext  bool // pending did not fit into the last list
 }
 
 // next waits for a line and adds all lines that are available. At the end it returns
@@ -299,7 +317,7 @@ func (b *batcher) next(ctx context.Context) []protocol.NewJob {
 			break
 		}
 		if size += len(line) + b.perJob; size > b.maxBytes && len(jobs) > 0 {
-			b.held, b.hasNext = line, true
+			b.pending, b.hasNext = line, true
 			break
 		}
 		job := b.template
@@ -312,7 +330,7 @@ func (b *batcher) next(ctx context.Context) []protocol.NewJob {
 func (b *batcher) line(ctx context.Context, wait bool) (line []byte, ok bool) {
 	if b.hasNext {
 		b.hasNext = false
-		return b.held, true
+		return b.pending, true
 	}
 	if wait {
 		select {

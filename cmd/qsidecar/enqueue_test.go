@@ -15,21 +15,32 @@ func TestEnqueueLines(t *testing.T) {
 	}
 	in.WriteString("\nno newline at the end")
 	if out := h.mustWith(0, in.String(), "enqueue", "q", "--lines"); out != "enqueued 2502 jobs\n" {
-		t.Errorf("says %q", out)
+		t.Errorf("prints %q", out)
 	}
 	if out := h.mustWith(0, "", "enqueue", "q", "--lines"); out != "enqueued 0 jobs\n" {
-		t.Errorf("of nothing: says %q", out)
+		t.Errorf("of nothing: prints %q", out)
 	}
 	out := h.mustWith(0, "a\nb\n", "enqueue", "r", "-", "--lines", "--json")
 	if strings.Count(out, "\n") != 2 || !strings.Contains(out, `"id":`) {
-		t.Errorf("--json says %q", out)
+		t.Errorf("--json prints %q", out)
 	}
 	if j := h.claim("r"); j.Payload != "a" {
 		t.Errorf("the first line is %q, want a", j.Payload)
 	}
-	r := h.runWith("a\n"+strings.Repeat("x", 5<<20), "enqueue", "s", "--lines")
-	if r.code != exitFailure || !strings.Contains(r.err, "lines 1 to 1 are enqueued") || !strings.Contains(r.err, "line 2") {
+	long := strings.Repeat("x", 5<<20)
+	r := h.runWith("a\n"+long, "enqueue", "s", "--lines")
+	if r.code != exitFailure || !strings.Contains(r.err, "line 1 is enqueued; line 2 has more than") {
 		t.Errorf("a line that is too long: %+v", r)
+	}
+	for in, want := range map[string]string{long: "nothing is enqueued; line 1 has more than", "a\nb\n" + long: "lines 1 to 2 are enqueued; line 3 has more than"} {
+		if r := h.runWith(in, "enqueue", "too-long", "--lines"); r.code != exitFailure || !strings.Contains(r.err, want) {
+			t.Errorf("%+v, want %s", r, want)
+		}
+	}
+	for in, want := range map[string]string{"a": "nothing is enqueued; line 1 failed: ", "a\nb": "nothing is enqueued; lines 1 to 2 failed: "} {
+		if r := h.runWith(in, "enqueue", "no queue!", "--lines"); r.code == 0 || !strings.Contains(r.err, want) {
+			t.Errorf("%+v, want %s", r, want)
+		}
 	}
 	if h.must(0, "stats", "s", "--json"); !strings.Contains(h.must(0, "stats", "s", "--json"), `"ready":1`) {
 		t.Error("the line before it was not stored")

@@ -34,7 +34,7 @@ const exitCodes = `Exit codes:
   1    failed, and a repetition will fail too; the message has the reason
   2    wrong arguments, or a config file with errors
   3    claim: no job was ready
-  4    the lease is lost: the job was settled before, or another worker has it now
+  4    the lease is lost: the job is already settled, or another worker can have it
   5    no sidecar answers, or its database cannot be reached: try again later
   130  interrupted`
 
@@ -136,7 +136,7 @@ type unreachableError struct {
 
 func (e *unreachableError) Error() string {
 	return fmt.Sprintf("no sidecar answers on %s: start one with `qsidecar serve`, "+
-		"or say where it is with --socket PATH or QSIDECAR_SOCKET", strings.Join(e.tried, " or "))
+		"or set its path with --socket PATH or QSIDECAR_SOCKET", strings.Join(e.tried, " or "))
 }
 
 func (e *unreachableError) Unwrap() error { return e.err }

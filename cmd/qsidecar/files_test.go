@@ -16,9 +16,9 @@ import (
 
 // oddFile is a file that a config or a secret must not be.
 type oddFile struct {
-	name string
-	make func(path string) error
-	says string // part of the error
+	name    string
+	make    func(path string) error
+	message string // part of the error
 }
 
 var oddFiles = []oddFile{
@@ -38,7 +38,7 @@ var oddFiles = []oddFile{
 	}, "has more than 16 MiB"},
 }
 
-// put replaces the path by the odd file.
+// put replaces the path by the bad file.
 func (o oddFile) put(t *testing.T, path string) {
 	t.Helper()
 	if err := errors.Join(os.RemoveAll(path), o.make(path)); err != nil {
@@ -54,17 +54,17 @@ func (h *host) runToEnd(args ...string) result {
 	return result{code, r.out.String(), r.errOut.String()}
 }
 
-func TestOddConfigAtTheStart(t *testing.T) {
+func TestUnreadableConfigAtTheStart(t *testing.T) {
 	h := newHost(t)
 	file := filepath.Join(h.dir, "c.yaml")
-	for _, odd := range oddFiles {
-		odd.put(t, file)
+	for _, bad := range oddFiles {
+		bad.put(t, file)
 		for _, command := range []string{"serve", "stdio", "check", "migrate"} {
-			want := file + " " + odd.says
-			if odd.name == "pipe" && (command == "check" || command == "migrate") {
+			want := file + " " + bad.message
+			if bad.name == "pipe" && (command == "check" || command == "migrate") {
 				want = "nothing came through the pipe " + file
 			}
-			t.Run(odd.name+"/"+command, func(t *testing.T) {
+			t.Run(bad.name+"/"+command, func(t *testing.T) {
 				h.runToEnd(command, "--config", file).wantStderr(t, exitUsage, want, "name ")
 				h.runToEnd(command, "--database", "@"+file).wantStderr(t, exitUsage, want, "name ")
 			})
@@ -72,18 +72,18 @@ func TestOddConfigAtTheStart(t *testing.T) {
 	}
 }
 
-// TestOddConfigAtAReload checks that the running config stays, and that the status shows the
+// TestUnreadableConfigAtAReload checks that the running config stays, and that the status shows the
 // reason, until a valid config follows.
-func TestOddConfigAtAReload(t *testing.T) {
+func TestUnreadableConfigAtAReload(t *testing.T) {
 	for _, noEvents := range []bool{false, true} {
 		x := startWatching(t, noEvents, one)
-		for i, odd := range oddFiles {
-			odd.put(t, x.file)
-			testwait.Until(t, "status tells of the "+odd.name, func() bool { return strings.Contains(x.status().ConfigError, odd.says) })
-			x.runToEnd("reload").wantStderr(t, exitUsage, x.file+" "+odd.says, "what ran before goes on")
+		for i, bad := range oddFiles {
+			bad.put(t, x.file)
+			testwait.Until(t, "status reports the "+bad.name, func() bool { return strings.Contains(x.status().ConfigError, bad.message) })
+			x.runToEnd("reload").wantStderr(t, exitUsage, x.file+" "+bad.message, "what ran before goes on")
 			x.must(0, "enqueue", "one", "x")
-			if log := x.r.errOut.String(); !strings.Contains(log, "the config was not reloaded") || !strings.Contains(log, odd.says) {
-				t.Errorf("the log does not tell of the %s:\n%s", odd.name, log)
+			if log := x.r.errOut.String(); !strings.Contains(log, "the config was not reloaded") || !strings.Contains(log, bad.message) {
+				t.Errorf("the log has no line about the %s:\n%s", bad.name, log)
 			}
 			if err := os.RemoveAll(x.file); err != nil {
 				t.Fatal(err)
@@ -91,7 +91,7 @@ func TestOddConfigAtAReload(t *testing.T) {
 			next := fmt.Sprintf("then-%d", i)
 			x.write(x.file, "queues: {one: {}, "+next+": {}}\n")
 			x.waitForQueue(next, true)
-			testwait.Until(t, "status tells that all is well", func() bool { return x.status().ConfigError == "" })
+			testwait.Until(t, "status reports no error", func() bool { return x.status().ConfigError == "" })
 		}
 	}
 }
@@ -101,30 +101,30 @@ func onServer(secret string) string {
 	return "databases: {main: {url: 'postgres://app@127.0.0.1:1/app', password_file: " + secret + "}}\n" + one
 }
 
-// TestOddSecret checks that serve exits at once if it can't read the password.
-func TestOddSecret(t *testing.T) {
+// TestUnreadableSecret checks that serve exits at once if it can't read the password.
+func TestUnreadableSecret(t *testing.T) {
 	h := newHost(t)
 	secret := filepath.Join(h.dir, "secret")
 	file := h.file("c.yaml", onServer(secret))
 	empty := func(path string) error { return os.WriteFile(path, []byte("\n"), 0o600) }
-	for _, odd := range append(oddFiles, oddFile{"empty", empty, "is empty"}) {
-		odd.put(t, secret)
+	for _, bad := range append(oddFiles, oddFile{"empty", empty, "is empty"}) {
+		bad.put(t, secret)
 		for _, command := range []string{"serve", "stdio", "check", "migrate"} {
-			t.Run(odd.name+"/"+command, func(t *testing.T) {
-				h.runToEnd(command, "--config", file).wantStderr(t, exitUsage, secret+" "+odd.says)
+			t.Run(bad.name+"/"+command, func(t *testing.T) {
+				h.runToEnd(command, "--config", file).wantStderr(t, exitUsage, secret+" "+bad.message)
 			})
 		}
 	}
 }
 
-// TestOddSecretAtAReload checks a config that adds a server's database.
-func TestOddSecretAtAReload(t *testing.T) {
+// TestUnreadableSecretAtAReload checks a config that adds a server's database.
+func TestUnreadableSecretAtAReload(t *testing.T) {
 	x := startWatching(t, false, one)
 	secret := filepath.Join(x.dir, "secret")
-	for _, odd := range oddFiles {
-		odd.put(t, secret)
+	for _, bad := range oddFiles {
+		bad.put(t, secret)
 		x.write(x.file, onServer(secret))
-		x.runToEnd("reload").wantStderr(t, exitUsage, secret+" "+odd.says, "what ran before goes on")
+		x.runToEnd("reload").wantStderr(t, exitUsage, secret+" "+bad.message, "what ran before goes on")
 		x.must(0, "enqueue", "one", "x")
 		x.write(x.file, one)
 		x.must(0, "reload")
@@ -159,10 +159,10 @@ func TestUnreadableFiles(t *testing.T) {
 
 		x.r = h.serve("--config", x.file)
 		chmod(x.file, 0)
-		testwait.Until(t, "status tells of the file", func() bool { return strings.Contains(x.status().ConfigError, "permission denied") })
+		testwait.Until(t, "status reports the file", func() bool { return strings.Contains(x.status().ConfigError, "permission denied") })
 		x.must(0, "enqueue", "one", "x")
 		chmod(x.file, 0o600)
-		testwait.Until(t, "status tells that all is well", func() bool { return x.status().ConfigError == "" })
+		testwait.Until(t, "status reports no error", func() bool { return x.status().ConfigError == "" })
 		x.write(x.file, onServer(secret))
 		x.runToEnd("reload").wantStderr(t, exitUsage, secret, "permission denied", "what ran before goes on")
 		x.must(0, "enqueue", "one", "x")
@@ -209,9 +209,9 @@ func TestPipes(t *testing.T) {
 	h.runToEnd("check", "--config", pipeWith(t, strings.Repeat("#\n", 8<<20+1))).wantStderr(t, exitUsage, "has more than 16 MiB")
 }
 
-// TestNoFileAtAll checks that /dev/null is an empty config at the start, and an error at a
+// TestConfigIsDevNull checks that /dev/null is an empty config at the start, and an error at a
 // reload.
-func TestNoFileAtAll(t *testing.T) {
+func TestConfigIsDevNull(t *testing.T) {
 	h := newHost(t)
 	r := h.serve("--config", "/dev/null")
 	h.must(0, "enqueue", "any", "x")
@@ -226,6 +226,6 @@ func TestNoFileAtAll(t *testing.T) {
 		t.Fatal(err)
 	}
 	x.link("/dev/null", x.file)
-	testwait.Until(t, "status tells of it", func() bool { return strings.Contains(x.status().ConfigError, "the config file is empty") })
+	testwait.Until(t, "status reports it", func() bool { return strings.Contains(x.status().ConfigError, "the config file is empty") })
 	x.must(0, "enqueue", "one", "x")
 }

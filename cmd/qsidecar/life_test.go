@@ -122,8 +122,8 @@ func TestFlagsFileEnvironment(t *testing.T) {
 	}
 }
 
-// TestClientsLookInTurn checks that clients try the default sockets in order.
-func TestClientsLookInTurn(t *testing.T) {
+// TestClientsTryDefaultSocketsInOrder checks that clients try the default sockets in order.
+func TestClientsTryDefaultSocketsInOrder(t *testing.T) {
 	h := newHost(t)
 	a := h.app(nil, nil, nil, nil)
 	if got := a.sockets(); len(got) != 2 || got[0] != h.socket() || got[1] != "/run/qsidecar/qsidecar.sock" {
@@ -139,8 +139,8 @@ func TestClientsLookInTurn(t *testing.T) {
 	}
 }
 
-// TestEnvIsWhatTheShellSees checks that eval preserves any payload.
-func TestEnvIsWhatTheShellSees(t *testing.T) {
+// TestEnvSurvivesEval checks that eval preserves any payload.
+func TestEnvSurvivesEval(t *testing.T) {
 	h := newHost(t)
 	h.serve()
 	for _, payload := range []string{
@@ -160,9 +160,9 @@ func TestEnvIsWhatTheShellSees(t *testing.T) {
 	}
 }
 
-// TestUnprintedJobsGoBack checks that a job which could not be printed is given back at
+// TestUnprintedJobsAreReturned checks that a job which could not be printed is given back at
 // once.
-func TestUnprintedJobsGoBack(t *testing.T) {
+func TestUnprintedJobsAreReturned(t *testing.T) {
 	h := newHost(t)
 	h.serve()
 	h.must(0, "enqueue", "q", "x")

@@ -31,12 +31,12 @@ func TestLogsPage(t *testing.T) {
 			}
 		}
 	}
-	said := regexp.MustCompile(`\b[lL]og\.(?:Info|Warn|Error)\("([^"]+)"`).FindAllStringSubmatch(source.String(), -1)
-	said = append(said, regexp.MustCompile(`(?m)^\tlog[A-Z]\w+ += "([^"]+)"`).FindAllStringSubmatch(source.String(), -1)...)
-	if len(said) < 60 {
-		t.Errorf("%d texts found in the program", len(said))
+	logged := regexp.MustCompile(`\b[lL]og\.(?:Info|Warn|Error)\("([^"]+)"`).FindAllStringSubmatch(source.String(), -1)
+	logged = append(logged, regexp.MustCompile(`(?m)^\tlog[A-Z]\w+ += "([^"]+)"`).FindAllStringSubmatch(source.String(), -1)...)
+	if len(logged) < 60 {
+		t.Errorf("%d texts found in the program", len(logged))
 	}
-	for _, m := range said {
+	for _, m := range logged {
 		if !strings.Contains(string(page), "`"+m[1]) {
 			t.Errorf("the page does not have %q", m[1])
 		}

@@ -149,11 +149,11 @@ func (h *host) serve(args ...string) *running {
 // waitForOutput waits until stdout contains a text.
 func (r *running) waitForOutput(want string) {
 	r.t.Helper()
-	testwait.Until(r.t, fmt.Sprintf("it says %q", want), func() bool {
+	testwait.Until(r.t, fmt.Sprintf("it prints %q", want), func() bool {
 		return strings.Contains(r.out.String(), want) || r.ended()
 	})
 	if !strings.Contains(r.out.String(), want) {
-		r.t.Fatalf("it ended (%d) and did not say %q", r.code, want)
+		r.t.Fatalf("it ended (%d) and did not print %q", r.code, want)
 	}
 }
 

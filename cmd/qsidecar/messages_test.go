@@ -30,13 +30,13 @@ func TestMessages(t *testing.T) {
 		want string
 	}{
 		{"no socket", "ping --socket $D/none.sock", 5,
-			"no sidecar answers on $D/none.sock: start one with `qsidecar serve`, or say where it is with --socket PATH or QSIDECAR_SOCKET"},
+			"no sidecar answers on $D/none.sock: start one with `qsidecar serve`, or set its path with --socket PATH or QSIDECAR_SOCKET"},
 		{"no socket at any of the places", "stats", 5,
-			"no sidecar answers on $D/run/qsidecar/qsidecar.sock or /run/qsidecar/qsidecar.sock: start one with `qsidecar serve`, or say where it is with --socket PATH or QSIDECAR_SOCKET"},
+			"no sidecar answers on $D/run/qsidecar/qsidecar.sock or /run/qsidecar/qsidecar.sock: start one with `qsidecar serve`, or set its path with --socket PATH or QSIDECAR_SOCKET"},
 		{"a stale socket", "enqueue q x --socket $D/stale.sock", 5,
-			"no sidecar answers on $D/stale.sock: start one with `qsidecar serve`, or say where it is with --socket PATH or QSIDECAR_SOCKET"},
+			"no sidecar answers on $D/stale.sock: start one with `qsidecar serve`, or set its path with --socket PATH or QSIDECAR_SOCKET"},
 		{"a socket in a file", "ping --socket $D/letter.txt/x", 5,
-			"no sidecar answers on $D/letter.txt/x: start one with `qsidecar serve`, or say where it is with --socket PATH or QSIDECAR_SOCKET"},
+			"no sidecar answers on $D/letter.txt/x: start one with `qsidecar serve`, or set its path with --socket PATH or QSIDECAR_SOCKET"},
 		{"a socket path that is too long", "ping --socket $D/" + strings.Repeat("x", 120), 5,
 			"$D/" + strings.Repeat("x", 120) + " cannot be a sidecar's socket (invalid argument): name the one that `qsidecar serve` printed"},
 
@@ -86,7 +86,7 @@ func TestMessages(t *testing.T) {
 		{"a database in a file", "serve --database sqlite:$D/letter.txt/q.db", 1,
 			"the database's directory $D/letter.txt is not a directory: name another path with --database sqlite:PATH or QSIDECAR_DATABASE"},
 		{"a socket in the place of a file", "serve --socket $D/plain.sock --database sqlite:$D/q.db", 1,
-			"socket $D/plain.sock: a file that is no socket is in the way: remove it, or choose another --socket"},
+			"socket $D/plain.sock: a file that isn't a socket is in the way: remove it, or choose another --socket"},
 		{"a socket directory that is a file", "serve --socket $D/letter.txt/s --database sqlite:$D/q.db", 1,
 			"the socket's directory $D/letter.txt is not a directory: give --socket PATH, or set QSIDECAR_SOCKET or XDG_RUNTIME_DIR"},
 
@@ -108,7 +108,7 @@ func TestMessages(t *testing.T) {
 				t.Errorf("qsidecar %s: exit code %d\n%s\nwant %d\n%s", row.args, r.code, got, row.code, want)
 			}
 			if r.out != "" {
-				t.Errorf("on stdout it says %q", r.out)
+				t.Errorf("on stdout it prints %q", r.out)
 			}
 		})
 	}
@@ -146,7 +146,7 @@ func (r result) wantStdout(t *testing.T, code int, words ...string) {
 	result{code: r.code, err: r.out}.wantStderr(t, code, words...)
 }
 
-func TestNoDatabaseInThere(t *testing.T) {
+func TestDatabasePathIsNoDatabase(t *testing.T) {
 	h := newHost(t)
 	file := h.file("letter.txt", strings.Repeat("Dear Sir or Madam\n", 500))
 	h.run("serve", "--database", "sqlite:"+file).wantStderr(t, 1, "sqlite:"+file, "cannot be opened", "not a database")
@@ -241,7 +241,7 @@ func TestSignalEndsAWaitingClaim(t *testing.T) {
 		t.Errorf("exit code %d, want %d: %s%s", code, exitInterrupted, r.out, r.errOut)
 	}
 	if got := r.errOut.String(); got != "qsidecar: interrupted by a signal\n" {
-		t.Errorf("it says %q", got)
+		t.Errorf("it prints %q", got)
 	}
 	if req := <-back; req.Op != protocol.OpNack || req.Leases[0] != "1.x" || req.Charge.Or(true) {
 		t.Errorf("the job that came was given back with %+v", req)
@@ -270,8 +270,8 @@ func TestSidecarsErrors(t *testing.T) {
 	}
 }
 
-// TestSecondSignalEndsTheLeaving checks a command whose sidecar stops answering.
-func TestSecondSignalEndsTheLeaving(t *testing.T) {
+// TestSecondSignalEndsTheReturnOfJobs checks a command whose sidecar stops answering.
+func TestSecondSignalEndsTheReturnOfJobs(t *testing.T) {
 	h := newHost(t)
 	h.byeTimeout = time.Hour // only the signal can end it
 	socket := filepath.Join(h.dir, "s")
@@ -298,8 +298,8 @@ func TestNoSidecarBehindTheSocket(t *testing.T) {
 	h.run("ping", "--socket", socket).wantStderr(t, 5, "no sidecar talks on "+socket)
 }
 
-// TestNoPlaceAtASidecar checks a sidecar at its limit of connections.
-func TestNoPlaceAtASidecar(t *testing.T) {
+// TestSidecarAtItsConnectionLimit checks a sidecar at its limit of connections.
+func TestSidecarAtItsConnectionLimit(t *testing.T) {
 	x := startWithoutWatch(t, one+"limits: {connections: 1}\n")
 	c, err := net.Dial("unix", x.socket())
 	if err != nil {

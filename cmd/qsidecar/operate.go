@@ -91,7 +91,7 @@ func (a *app) purgeCommand() *cobra.Command {
 	})
 }
 
-const confirmHelp = "It asks on a terminal, and wants --yes elsewhere."
+const confirmHelp = "On a terminal it asks for confirmation; elsewhere it needs --yes."
 
 // destructive completes a command that can't be undone. plan describes what the command
 // would do, and returns its request.

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// TestLongCommandsAreWaitedFor checks that a command which changes any number of jobs isn't
+// TestLongCommandsHaveNoTimeLimit checks that a command which changes any number of jobs isn't
 // limited to a minute.
-func TestLongCommandsAreWaitedFor(t *testing.T) {
+func TestLongCommandsHaveNoTimeLimit(t *testing.T) {
 	h := newHost(t)
 	h.serve()
 	h.must(0, "enqueue", "q", "x")

@@ -32,7 +32,7 @@ queues:
     states: {ready: waiting, claimed: taken, done: done, dead: failed}
 `, "$D", h.dir)))
 	if out := h.must(0, "dead"); out != "no job is dead\n" {
-		t.Errorf("dead says %q at first", out)
+		t.Errorf("dead prints %q at first", out)
 	}
 	id := strings.TrimSpace(h.must(0, "enqueue", "mail", "to: ada\nfrom: \x1b[31mbob", "--key", "k1", "--header", "lang=en"))
 	h.must(0, "nack", h.claim("mail").Lease, "--error", "421 try\nagain", "--delay", "0")

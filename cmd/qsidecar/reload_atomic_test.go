@@ -79,6 +79,7 @@ listen: [{socket: %s, allow: [{ops: [enqueue, stats, status, claim, reload, ping
 		"a second database that cannot be opened": after(", b: {url: 'sqlite:"+x.file+"/x.db'}", "", ""),
 		"a socket's path that a file has":         after("", ", {socket: "+x.file+"}", ""),
 		"a key that there is not":                 after("", "", "nonsense: 1\n"),
+		"brackets in each other":                  after("", "", "nonsense: "+strings.Repeat("[", 100_000)+"\n"),
 		"an admin listener at a path that is taken": strings.Replace(after("", "", ""), "admin: {listen: "+admin+"}",
 			"admin: {listen: "+x.file+"}", 1),
 	} {

@@ -81,7 +81,7 @@ func TestWatchDuringAReload(t *testing.T) {
 // TestDatabaseComesBackDuringAReload checks that a pending database is used once it is
 // reachable, while a reload opens another one.
 func TestDatabaseComesBackDuringAReload(t *testing.T) {
-	begun, there := make(chan struct{}, 100), make(chan struct{})
+	begun, exists := make(chan struct{}, 100), make(chan struct{})
 	h := newHost(t)
 	slow := slowOpener(begun)
 	h.open = func(ctx context.Context, c *config.Config, name string, log *slog.Logger) (backends.Backend, error) {
@@ -89,7 +89,7 @@ func TestDatabaseComesBackDuringAReload(t *testing.T) {
 			return slow(ctx, c, name, log)
 		}
 		select {
-		case <-there:
+		case <-exists:
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
@@ -106,7 +106,7 @@ func TestDatabaseComesBackDuringAReload(t *testing.T) {
 	x.must(exitUnavailable, "enqueue", "two", "x")
 	x.write(x.file, strings.Replace(config, "%s", ", slow: {url: 'postgres://app@nowhere/other'}", 1))
 	testwait.Receive(t, "the reload", begun)
-	close(there)
+	close(exists)
 	testwait.Until(t, "the database is used", func() bool { return x.run("stats", "two").code == 0 })
 	x.must(0, "enqueue", "two", "x")
 	if st := x.status(); st.Generation != 1 {

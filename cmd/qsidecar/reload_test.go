@@ -88,7 +88,7 @@ func TestReloadWhenTheFileIsWritten(t *testing.T) {
 		if err := os.Remove(x.file); err != nil {
 			t.Fatal(err)
 		}
-		testwait.Until(t, "the missing file is told", func() bool { return x.status().ConfigError != "" })
+		testwait.Until(t, "the missing file is reported", func() bool { return x.status().ConfigError != "" })
 		x.waitForQueue("three", true)
 		x.write(x.file, one)
 		x.waitForQueue("one", true)
@@ -128,7 +128,7 @@ func TestReloadInABusyFolder(t *testing.T) {
 	x.write(x.file, two)
 	x.waitForQueue("two", true)
 	x.write(x.file, "queues: {one: {max_attempts: 0}}\n")
-	testwait.Until(t, "the error is told", func() bool { return x.status().ConfigError != "" })
+	testwait.Until(t, "the error is reported", func() bool { return x.status().ConfigError != "" })
 	x.write(x.file, three)
 	x.waitForQueue("three", true)
 }
@@ -163,7 +163,7 @@ func TestReloadOfAConfigMap(t *testing.T) {
 	}
 }
 
-func TestReloadThatCannotBe(t *testing.T) {
+func TestReloadOfInvalidConfigs(t *testing.T) {
 	x := startWatching(t, false, one)
 	for _, step := range []struct{ text, want string }{
 		{"queues: {one: {}, two: {max_attempts: 0}}\n", "queues.two.max_attempts: 0 is outside 1 to 32767"},
@@ -172,7 +172,7 @@ func TestReloadThatCannotBe(t *testing.T) {
 		{one + "databases: {main: {url: 'sqlite:" + x.file + "/x.db'}}\n", "database"},
 		{"queues: {one: {database: a}}\ndatabases: {a: {url: 'sqlite:" + x.dir + "/a.db'}, b: {url: 'sqlite:" + x.file + "/x.db'}}\n", "databases.b: the database's directory"},
 		{one + "databases: {a: {url: 'postgres://app@localhost/x', password_file: " + x.dir + "/none}}\n", "databases.a.password_file cannot be read: open " + x.dir + "/none: no such file"},
-		{one + "listen: [{socket: " + filepath.Join(x.dir, "c.yaml") + "}]\n", "a file that is no socket is in the way"},
+		{one + "listen: [{socket: " + filepath.Join(x.dir, "c.yaml") + "}]\n", "a file that isn't a socket is in the way"},
 	} {
 		x.write(x.file, step.text)
 		r := x.run("reload")
@@ -189,25 +189,25 @@ func TestReloadThatCannotBe(t *testing.T) {
 	}
 	x.write(x.file, one)
 	if out := x.must(0, "reload"); !strings.HasPrefix(out, "nothing changed: "+x.file+": that is what runs already, as config generation 1, since ") {
-		t.Errorf("reload of what runs says %q", out)
+		t.Errorf("reload of the same config prints %q", out)
 	}
 	if st := x.status(); st.ConfigError != "" {
 		t.Errorf("status after the old text is back: %+v", st)
 	}
 }
 
-func TestReloadTellsWhatChanged(t *testing.T) {
+func TestReloadReportsChanges(t *testing.T) {
 	x := startWithoutWatch(t, "queues: {one: {}, gone: {}}\ndefaults: {keep: 1h}\n")
 	x.write(x.file, "queues: {one: {timeout: 5m}, new: {keep: 2d}}\ndefaults: {keep: 2h, max_attempts: 3}\nlog: {level: warn}\n")
 	got := x.must(0, "reload")
 	want := "queues.gone removed\nqueues.new added\ndefaults.keep: 1h → 2h\ndefaults.max_attempts: 20 → 3\nlog.level: info → warn\nqueues.one.timeout: none → 5m\n"
 	if got != want {
-		t.Errorf("reload says\n%swant\n%s", got, want)
+		t.Errorf("reload prints\n%swant\n%s", got, want)
 	}
 }
 
-// TestReloadTellsOfRights checks that a rule without a key is shown as a rule for all.
-func TestReloadTellsOfRights(t *testing.T) {
+// TestReloadReportsPermissions checks that a rule without a key is shown as a rule for all.
+func TestReloadReportsPermissions(t *testing.T) {
 	x := startWithoutWatch(t, one)
 	socket := x.socket()
 	listen := "listen: [{socket: " + socket
@@ -218,23 +218,23 @@ func TestReloadTellsOfRights(t *testing.T) {
 	} {
 		x.write(x.file, one+step.text)
 		if out := x.must(0, "reload"); out != "listen "+socket+".allow: "+step.want+"\n" {
-			t.Errorf("reload says %q, want %q", out, step.want)
+			t.Errorf("reload prints %q, want %q", out, step.want)
 		}
 	}
 }
 
-// TestReloadTellsWhyNothingChanged checks the reasons: the same settings in another text,
+// TestReloadReportsWhyNothingChanged checks the reasons: the same settings in another text,
 // the same files, or no file.
-func TestReloadTellsWhyNothingChanged(t *testing.T) {
+func TestReloadReportsWhyNothingChanged(t *testing.T) {
 	x := startWithoutWatch(t, one)
 	x.write(x.file, one+"# the same\n")
 	if out := x.must(0, "reload"); out != "nothing changed: config files changed; settings are unchanged\n" {
-		t.Errorf("reload says %q", out)
+		t.Errorf("reload prints %q", out)
 	}
 	h := newHost(t)
 	h.serve()
 	if out := h.must(0, "reload"); !strings.HasPrefix(out, "nothing changed: the sidecar runs without a config file") {
-		t.Errorf("reload says %q", out)
+		t.Errorf("reload prints %q", out)
 	}
 }
 
@@ -264,7 +264,7 @@ func TestReloadKeepsConnectionsAndJobs(t *testing.T) {
 	j := x.claim("one")
 	x.write(x.file, at("b.db", ""))
 	if out := x.must(0, "reload"); out != "databases.main.url changed\n" {
-		t.Errorf("reload says %q", out)
+		t.Errorf("reload prints %q", out)
 	}
 	x.must(exitNoJob, "claim", "one")
 	if st := x.status(); len(st.Databases) != 2 {
@@ -283,7 +283,7 @@ func TestReloadOfTheURLFile(t *testing.T) {
 	x := &reloading{host: h, file: h.file("url", "sqlite:"+at("a.db")+"\n")}
 	x.r = h.serve("--database", "@"+x.file)
 	x.must(0, "enqueue", "mail", "x")
-	held := x.claim("mail")
+	claimed := x.claim("mail")
 	x.write(x.file, "")
 	testwait.Until(t, "the empty file is refused", func() bool {
 		return strings.Contains(x.status().ConfigError, x.file+" should hold one line, the database's URL")
@@ -294,7 +294,7 @@ func TestReloadOfTheURLFile(t *testing.T) {
 		return st.ConfigError == "" && st.Generation == 2 && slices.ContainsFunc(st.Databases, func(d databaseLine) bool { return d.Place == at("b.db") && !d.Leaving })
 	})
 	x.must(exitNoJob, "claim", "mail")
-	x.must(0, "ack", held.Lease)
+	x.must(0, "ack", claimed.Lease)
 }
 
 // TestReloadKeepsDatabasesApart checks that each name keeps its own database when others

@@ -60,7 +60,7 @@ and dead when they are out of attempts, or at once with --dead.
 --no-charge means *not now* instead of *failed*: this delivery does not count.
 
 ` + exitCodes,
-		Example: `  qsidecar nack "$QSIDECAR_LEASE" --error "mail server says 451" --delay 10m`,
+		Example: `  qsidecar nack "$QSIDECAR_LEASE" --error "mail server: 451" --delay 10m`,
 		Args:    argCount(1, protocol.MaxList, "one lease or several"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !utf8.ValidString(req.Error) {
@@ -154,5 +154,5 @@ func lostText(op protocol.Op, lost, of []string) error {
 	if len(of) > 1 {
 		which = fmt.Sprintf("%d of %d leases were lost (%s)", len(lost), len(of), strings.Join(short, ", "))
 	}
-	return fmt.Errorf("%s: %s: settled before, or expired and another worker has the job; nothing was changed", op, which)
+	return fmt.Errorf("%s: %s, so nothing was changed: the job is already settled, or the lease expired and another worker can have it", op, which)
 }

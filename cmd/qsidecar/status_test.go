@@ -70,7 +70,7 @@ func (x *reloading) status() (st statusLine) {
 	return st
 }
 
-func TestStatusShowsWhoHoldsWhat(t *testing.T) {
+func TestStatusShowsClaimedJobs(t *testing.T) {
 	x := startWatching(t, false, "queues: {mail: {}, sms: {}}\n")
 	st := x.status()
 	if len(st.Sessions) != 1 || st.Sessions[0].UID == nil || *st.Sessions[0].UID != os.Getuid() || *st.Sessions[0].PID != os.Getpid() ||

@@ -1,12 +1,17 @@
 package main
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
+	"regexp"
+	"sync/atomic"
+	"syscall"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -33,7 +38,8 @@ At the end of stdin it answers the pending requests, then gives back the session
 If stdout has lost its reader too, that is a hang-up: the session's jobs are ready again
 at once, and count as failed attempts.
 
-Exit codes: 0 the session is over, 1 it failed, 2 wrong arguments or config, 130 interrupted.`,
+Exit codes: 0 the session is over, 1 it failed, 2 wrong arguments or config, 5 the sidecar ended
+first or can't be reached, 130 interrupted.`,
 		Example: `  printf '{"op":"enqueue","queue":"mail","payload":"hi"}\n' | qsidecar stdio`,
 		Args:    argCount(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -129,11 +135,13 @@ func (a *app) relay(parent context.Context, conn *net.UnixConn) error {
 		return err
 	}
 	defer unwatch()
+	requests := &sessionEnd{to: conn}
 	go func() {
 		// A blocked read of stdin ends with the process.
-		if _, err := io.Copy(conn, a.in); err != nil {
+		if _, err := io.Copy(requests, a.in); err != nil {
 			return // the other direction reports the error
 		}
+		requests.over.Store(true)
 		if a.readerGone(closingMS) {
 			conn.Close()
 			return
@@ -151,13 +159,37 @@ func (a *app) relay(parent context.Context, conn *net.UnixConn) error {
 		err = net.ErrClosed
 	}
 	conn.Close()
-	if errors.Is(err, net.ErrClosed) { // closed here after a signal or a hang-up
-		if cause := context.Cause(ctx); cause != nil {
-			return cause
-		}
-		return &codeError{code: exitFailure}
+	switch {
+	case errors.Is(err, net.ErrClosed): // closed here after a signal or a hang-up
+		return cmp.Or(context.Cause(ctx), error(&codeError{code: exitFailure}))
+	case err == nil && !requests.over.Load(), errors.Is(err, syscall.ECONNRESET):
+		return &codeError{exitUnavailable, errors.New("the sidecar closed the connection before stdin ended: it was stopped or killed, or rejected a frame; see its log")}
 	}
 	return err
+}
+
+// sessionEnd forwards requests, and records whether they end the session.
+type sessionEnd struct {
+	to   io.Writer
+	over atomic.Bool // the last request is `bye`, or stdin has ended
+	tail []byte      // the end of what was forwarded
+}
+
+// The operation of a `bye` in JSON and in msgpack.
+var (
+	byeJSON    = regexp.MustCompile(`"op"\s*:\s*"bye"`)
+	byeMsgpack = []byte("\xa2op\xa3bye")
+)
+
+// byeLimit is the largest size of a `bye` in bytes that is recognized.
+const byeLimit = 512
+
+// Write implements io.Writer.
+func (s *sessionEnd) Write(p []byte) (int, error) {
+	s.tail = append(s.tail, p[max(0, len(p)-byeLimit):]...)
+	s.tail = append(s.tail[:0], s.tail[max(0, len(s.tail)-byeLimit):]...)
+	s.over.Store(byeJSON.Match(s.tail) || bytes.Contains(s.tail, byeMsgpack)) // before the sidecar can answer it
+	return s.to.Write(p)
 }
 
 // onHangUp calls f once if stdout loses its reader: a killed parent differs from one that

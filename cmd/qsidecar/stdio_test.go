@@ -4,7 +4,9 @@ import (
 	"bufio"
 	"errors"
 	"io"
+	"net"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -23,6 +25,7 @@ type child struct {
 	stdout *os.File // the child's end of out
 	stop   chan os.Signal
 	code   chan int
+	errOut *text
 }
 
 func (h *host) child(args ...string) *child {
@@ -35,12 +38,12 @@ func (h *host) child(args ...string) *child {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	c := &child{t: h.t, stdin: inW, out: outR, stdout: outW, lines: bufio.NewReader(outR), stop: make(chan os.Signal), code: make(chan int, 1)}
+	c := &child{t: h.t, stdin: inW, out: outR, stdout: outW, lines: bufio.NewReader(outR), stop: make(chan os.Signal), code: make(chan int, 1), errOut: newText()}
 	h.t.Cleanup(func() {
 		inW.Close()
 		outR.Close()
 	})
-	a := h.app(inR, outW, newText(), c.stop)
+	a := h.app(inR, outW, c.errOut, c.stop)
 	go func() {
 		code := a.main(append([]string{"stdio"}, args...))
 		inR.Close()
@@ -90,7 +93,7 @@ func TestStdioEnds(t *testing.T) {
 			if got := c.request(`{"op":"claim","queue":"q"}`); !strings.Contains(got, `"attempt":1`) {
 				t.Errorf("after the end of stdin the job is %s, want it on its first attempt", got)
 			}
-			c.out.Close() // the parent dies: both of its ends close
+			c.out.Close() // the parent is killed: both of its ends close
 			c.stdin.Close()
 			<-c.code
 			if j := h.claim("q", "--wait", "1m"); j.Attempt != 2 {
@@ -158,6 +161,38 @@ func isFull(t *testing.T, w *os.File) bool {
 	return fds[0].Revents&unix.POLLOUT == 0
 }
 
+// TestStdioSidecarEndsFirst checks that the relay fails, with the reason, if its sidecar closes the
+// connection while stdin is open, unless the last request was `bye`.
+func TestStdioSidecarEndsFirst(t *testing.T) {
+	const msgpackBye = "\x00\x00\x00\x0d\x82\xa2id\x01\xa2op\xa3bye"
+	for requests, want := range map[string]int{
+		"":                     exitUnavailable,
+		`{"op":"ping"}` + "\n": exitUnavailable,
+		`{"op":"bye"}` + "\n{\"op\":\"ping\"}" + strings.Repeat(" ", 600) + "\n": exitUnavailable,
+		`{"op":"enqueue","queue":"q","payload":"\"op\":\"bye\""}` + "\n":         exitUnavailable,
+		`{"id":1, "op" : "bye"}` + "\n":                                          exitOK,
+		msgpackBye:                                                               exitOK,
+	} {
+		h := newHost(t)
+		if err := os.MkdirAll(filepath.Dir(h.socket()), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		listenUnix(t, h.socket(), func(conn net.Conn) { // it reads the requests and ends
+			if _, err := io.ReadFull(conn, make([]byte, len(requests))); err != nil {
+				t.Error(err)
+			}
+		})
+		c := h.child("--socket", h.socket())
+		if _, err := io.WriteString(c.stdin, requests); err != nil {
+			t.Fatal(err)
+		}
+		code := testwait.Receive(t, "the end of stdio", c.code)
+		if stderr := c.errOut.String(); code != want || strings.Contains(stderr, "the sidecar closed the connection") != (want != exitOK) {
+			t.Errorf("after %.80q: exit code %d, stderr %q; want %d", requests, code, stderr, want)
+		}
+	}
+}
+
 // TestStdioWatchEnds checks that stop ends the watch of stdout, which waits without a limit.
 func TestStdioWatchEnds(t *testing.T) {
 	h := newHost(t)
@@ -169,7 +204,7 @@ func TestStdioWatchEnds(t *testing.T) {
 	defer w.Close()
 	a := h.app(strings.NewReader(""), w, newText(), nil)
 	a.stdout = w
-	stop, err := a.onHangUp(func() { t.Error("nobody hung up") })
+	stop, err := a.onHangUp(func() { t.Error("stdout has its reader") })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -41,12 +41,12 @@ func TestVersions(t *testing.T) {
 // TestVersionCommand checks that all three ways to ask return the same version.
 func TestVersionCommand(t *testing.T) {
 	h := newHost(t)
-	var told buildVersion
-	if err := json.Unmarshal([]byte(h.must(0, "version", "--json")), &told); err != nil || told != programVersion() {
-		t.Errorf("version --json tells %+v (%v), want %+v", told, err, programVersion())
+	var printed buildVersion
+	if err := json.Unmarshal([]byte(h.must(0, "version", "--json")), &printed); err != nil || printed != programVersion() {
+		t.Errorf("version --json prints %+v (%v), want %+v", printed, err, programVersion())
 	}
 	for _, how := range []string{"version", "--version"} {
-		if got, want := h.must(0, how), told.String()+"\n"; got != want {
+		if got, want := h.must(0, how), printed.String()+"\n"; got != want {
 			t.Errorf("%s prints %q, want %q", how, got, want)
 		}
 	}

@@ -147,7 +147,7 @@ func (f *workFlags) read(cmd *cobra.Command, args []string) error {
 	case f.Once && f.Jobs > 1:
 		return usagef("--once works one job: leave -j out")
 	case f.PayloadArg && f.PayloadFile:
-		return usagef("--payload-arg and --payload-file are two places for one payload: leave one of them out")
+		return usagef("--payload-arg and --payload-file exclude each other: leave one of them out")
 	case f.Persistent && (f.PayloadArg || f.PayloadFile || f.Result):
 		return usagef("--line has payload and result in its lines: leave --payload-arg, --payload-file and --result out")
 	}
@@ -167,11 +167,11 @@ func parseExitCodes(text string) ([]int, error) {
 		return nil, nil
 	}
 	var codes []int
-	for word := range strings.SplitSeq(text, ",") {
-		code, err := strconv.Atoi(strings.TrimSpace(word))
+	for item := range strings.SplitSeq(text, ",") {
+		code, err := strconv.Atoi(strings.TrimSpace(item))
 		switch {
 		case err != nil || code < 1 || code > 255:
-			return nil, usagef("--dead-on: %q is not an exit code from 1 to 255; write several as 65,66", word)
+			return nil, usagef("--dead-on: %q is not an exit code from 1 to 255; write several as 65,66", item)
 		case code == worker.ExitSnooze:
 			return nil, usagef("--dead-on: %d means *not now*, and cannot mean dead as well", worker.ExitSnooze)
 		}

@@ -53,7 +53,7 @@ func TestWorkFlags(t *testing.T) {
 		"work q -j 0 -- true":                         "-j: 0 is outside 1 to 1000",
 		"work q --once --drain -- true":               "--once works one job and --drain all that are ready: leave one of them out",
 		"work q --once -j 2 -- true":                  "--once works one job: leave -j out",
-		"work q --payload-arg --payload-file -- true": "--payload-arg and --payload-file are two places for one payload: leave one of them out",
+		"work q --payload-arg --payload-file -- true": "--payload-arg and --payload-file exclude each other: leave one of them out",
 		"work q --line --result -- true":              "--line has payload and result in its lines: leave --payload-arg, --payload-file and --result out",
 		"work q --dead-on 65,x -- true":               `--dead-on: "x" is not an exit code from 1 to 255; write several as 65,66`,
 		"work q --dead-on 0 -- true":                  `--dead-on: "0" is not an exit code from 1 to 255; write several as 65,66`,

@@ -89,8 +89,8 @@ func TestLogOfEachEvent(t *testing.T) {
 	if code := sc.WaitExit(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
-	logs(sc, "stopping: workers may settle what they hold; a second signal ends that", kit.Msg{"level": "INFO", "signal": "terminated"})
-	logs(sc, "stopped: what was asked is written, and leases stay valid for the restart grace", kit.Msg{"level": "INFO"})
+	logs(sc, "stopping: workers can settle their jobs; a second signal ends that", kit.Msg{"level": "INFO", "signal": "terminated"})
+	logs(sc, "stopped: all accepted requests are written, and leases stay valid for the restart grace", kit.Msg{"level": "INFO"})
 }
 
 // jobsAreLogged makes jobs fail, die and lose their leases.

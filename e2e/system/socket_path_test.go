@@ -103,10 +103,10 @@ var places = map[string]badPath{
 	}, "a symbolic link is in the way", false},
 	"a file": {func(t *testing.T, socket string) {
 		do(t, "touch", socket)
-	}, "a file that is no socket is in the way", false},
+	}, "a file that isn't a socket is in the way", false},
 	"a folder in its place": {func(t *testing.T, socket string) {
 		do(t, "mkdir", socket)
-	}, "a file that is no socket is in the way", false},
+	}, "a file that isn't a socket is in the way", false},
 }
 
 // TestInvalidSocketPaths checks unsafe and occupied socket paths. A sidecar neither starts there nor

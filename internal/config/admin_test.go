@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestAdminPlaces(t *testing.T) {
+func TestAdminAddresses(t *testing.T) {
 	for text, want := range map[string]adminAddress{
 		"": "", "9464": "127.0.0.1:9464", ":9464": "127.0.0.1:9464", "0.0.0.0:9464": "0.0.0.0:9464", "[::1]:9": "[::1]:9",
 		"localhost:9": "localhost:9", "/run/a.sock": "/run/a.sock", "./a": "./a",

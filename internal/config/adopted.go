@@ -203,11 +203,11 @@ func (a adoptedQueue) check(path string, order *queueOrder, bad func(path, forma
 }
 
 func listed[T ~string](all []T) string {
-	var words []string
+	var names []string
 	for _, w := range all {
-		words = append(words, string(w))
+		names = append(names, string(w))
 	}
-	return strings.Join(words, ", ")
+	return strings.Join(names, ", ")
 }
 
 // table returns the mapping for backends/adopted.

@@ -80,9 +80,9 @@ queues:
 	}
 }
 
-// TestAdoptedQueuesKeep checks that retention applies to an adopted table only if the queue
+// TestAdoptedQueuesRetention checks that retention applies to an adopted table only if the queue
 // itself sets it.
-func TestAdoptedQueuesKeep(t *testing.T) {
+func TestAdoptedQueuesRetention(t *testing.T) {
 	c, err := Parse("c.yaml", []byte(`
 databases: {main: {url: "postgres://h/d"}}
 queues:

@@ -235,7 +235,7 @@ func TestConfigErrors(t *testing.T) {
 	}
 }
 
-func TestConfigTellsAllErrorsAtOnce(t *testing.T) {
+func TestConfigReportsAllErrors(t *testing.T) {
 	_, err := Parse("c.yaml", []byte("lisen: 1\nmax_frame: 1\nqueues:\n  q: {order: x, keep: soon}\n"), noEnv)
 	want := `c.yaml has 4 errors
 c.yaml:1:1: unknown key "lisen"; known here: listen, databases, defaults, queues, drain_timeout, max_frame, limits, log, admin
@@ -262,8 +262,8 @@ func TestKeysWithDots(t *testing.T) {
 	}
 }
 
-// TestConfigTellsEachErrorOnce checks that an error is reported once, and hides no other.
-func TestConfigTellsEachErrorOnce(t *testing.T) {
+// TestConfigReportsEachErrorOnce checks that an error is reported once, and hides no other.
+func TestConfigReportsEachErrorOnce(t *testing.T) {
 	for src, want := range map[string][]string{
 		"defaults: {keep_dead: never, database: none, max_attempts: 0}\ndatabases: {main: {url: 'sqlite:x'}}\nqueues: {a: {}, b: {max_attempts: 0, timeout: 1s}}\n": {
 			"c.yaml:1:23: defaults.keep_dead: \"never\" is not a duration", "c.yaml:1:30: defaults.database: no database \"none\"",

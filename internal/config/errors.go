@@ -1,11 +1,14 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/qsidecar/qsidecar/internal/textfmt"
 )
 
 // Error is an error in a config, or in the flags and variables that select one.
@@ -54,4 +57,48 @@ func Problems(err error) (texts []string) {
 		return file.each
 	}
 	return []string{err.Error()}
+}
+
+// maxShown limits how many bytes of a line of the file an error shows.
+const maxShown = 500
+
+// configError contains all problems of a config file.
+type configError struct {
+	each []string // one line for each problem, with its position
+	text string   // all problems with the lines of the file
+}
+
+func (e *configError) Error() string { return e.text }
+
+// err returns all problems in the order of the file.
+func (d *yamlDecoder) err() error {
+	if len(d.problems) == 0 {
+		return nil
+	}
+	slices.SortStableFunc(d.problems, func(a, b problem) int {
+		return cmp.Or(cmp.Compare(a.line, b.line), cmp.Compare(a.column, b.column))
+	})
+	lines := strings.Split(d.src, "\n")
+	var b strings.Builder
+	var each []string
+	fmt.Fprintf(&b, "%s has %s", d.name, textfmt.Plural(int64(len(d.problems)), "error"))
+	for _, p := range d.problems {
+		text := masked(unexpand(p.text, d.expanded))
+		if p.line < 1 || p.line > len(lines) {
+			fmt.Fprintf(&b, "\n%s: %s", d.name, text)
+			each = append(each, fmt.Sprintf("%s: %s", d.name, text))
+			continue
+		}
+		each = append(each, fmt.Sprintf("%s:%d:%d: %s", d.name, p.line, p.column, text))
+		line := strings.TrimRight(lines[p.line-1], "\r")
+		shown := maskedLine(line)
+		if len(shown) > maxShown {
+			shown = strings.ToValidUTF8(shown[:maxShown], "") + "…"
+		}
+		fmt.Fprintf(&b, "\n%s:%d:%d: %s\n  %4d | %s", d.name, p.line, p.column, text, p.line, shown)
+		if shown == line {
+			fmt.Fprintf(&b, "\n       | %s^", strings.Repeat(" ", max(p.column-1, 0)))
+		}
+	}
+	return &configError{each, b.String()}
 }

@@ -146,9 +146,9 @@ func (d Database) ReadPassword() (string, error) {
 	if err != nil {
 		return "", Errorf("the database's password_file cannot be read: %w", err)
 	}
-	word := strings.TrimRight(string(secret), "\r\n")
-	if word == "" {
+	password := strings.TrimRight(string(secret), "\r\n")
+	if password == "" {
 		return "", Errorf("the database's password_file: %s is empty: write the password into it, or leave password_file out", d.PasswordFile)
 	}
-	return word, nil
+	return password, nil
 }

@@ -101,7 +101,7 @@ func (d defaultsConfig) check(path string, c *Config, bad func(path, format stri
 	}
 	between(bad, path+".key_ttl", d.KeyTTL, duration(time.Second), years)
 	if d.MaxReady < 0 {
-		bad(path+".max_ready", "%d is negative; 0 is no limit", d.MaxReady)
+		bad(path+".max_ready", "%d is negative; 0 means no limit", d.MaxReady)
 	}
 }
 

@@ -78,9 +78,9 @@ func (m *fileMode) parse(s string) error {
 	return nil
 }
 
-func oneOf(to *string, s string, words ...string) error {
-	if !slices.Contains(words, s) {
-		return fmt.Errorf("%q is not one of %s", s, strings.Join(words, ", "))
+func oneOf(to *string, s string, allowed ...string) error {
+	if !slices.Contains(allowed, s) {
+		return fmt.Errorf("%q is not one of %s", s, strings.Join(allowed, ", "))
 	}
 	*to = s
 	return nil

@@ -97,7 +97,7 @@ func (w *watcher) run(ctx context.Context, hangUps <-chan os.Signal) {
 			event = true // there can be thousands in a second
 			w.changed()
 		case err := <-w.watchErrors():
-			w.log.Warn("the watch of the config's files; they are looked at every few seconds too", "error", err)
+			w.log.Warn("the watch of the config files failed; they are also read every few seconds", "error", err)
 		case <-poll.C:
 			w.checkFiles(true)
 		case <-w.quietTimer.C:

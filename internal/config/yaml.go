@@ -6,15 +6,13 @@ import (
 	"fmt"
 	"reflect"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/lexer"
 	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/token"
-
-	"github.com/qsidecar/qsidecar/internal/textfmt"
 )
 
 // yamlDecoder decodes a YAML file strictly into a struct. It collects all problems with
@@ -43,8 +41,17 @@ type listParser interface{ list(texts []string) error }
 
 func (d *yamlDecoder) decode(into any) {
 	d.keyTokens, d.unread = make(map[string]*token.Token), make(map[string]bool)
+	if tooManyMarks(d.src) {
+		d.add(nil, "the file has more than %d brackets, keys, values and comments: remove some, or run several sidecars", maxMarks)
+		return
+	}
+	tokens := lexer.Tokenize(d.src)
+	if at, reason := new(nesting).check(tokens); at != nil {
+		d.add(at, "%s", reason)
+		return
+	}
 	// mapping reports duplicate keys, together with all other problems.
-	file, err := parser.ParseBytes([]byte(d.src), 0, parser.AllowDuplicateMapKey())
+	file, err := parser.Parse(tokens, 0, parser.AllowDuplicateMapKey())
 	if err != nil {
 		d.syntax(err)
 		return
@@ -347,42 +354,4 @@ func expand(text string, env func(string) (string, bool)) (string, error) {
 		return v
 	})
 	return out, err
-}
-
-// configError contains all problems of a config file.
-type configError struct {
-	each []string // one line for each problem, with its position
-	text string   // all problems with the lines of the file
-}
-
-func (e *configError) Error() string { return e.text }
-
-// err returns all problems in the order of the file.
-func (d *yamlDecoder) err() error {
-	if len(d.problems) == 0 {
-		return nil
-	}
-	slices.SortStableFunc(d.problems, func(a, b problem) int {
-		return cmp.Or(cmp.Compare(a.line, b.line), cmp.Compare(a.column, b.column))
-	})
-	lines := strings.Split(d.src, "\n")
-	var b strings.Builder
-	var each []string
-	fmt.Fprintf(&b, "%s has %s", d.name, textfmt.Plural(int64(len(d.problems)), "error"))
-	for _, p := range d.problems {
-		text := masked(unexpand(p.text, d.expanded))
-		if p.line < 1 || p.line > len(lines) {
-			fmt.Fprintf(&b, "\n%s: %s", d.name, text)
-			each = append(each, fmt.Sprintf("%s: %s", d.name, text))
-			continue
-		}
-		each = append(each, fmt.Sprintf("%s:%d:%d: %s", d.name, p.line, p.column, text))
-		line := strings.TrimRight(lines[p.line-1], "\r")
-		shown := maskedLine(line)
-		fmt.Fprintf(&b, "\n%s:%d:%d: %s\n  %4d | %s", d.name, p.line, p.column, text, p.line, shown)
-		if shown == line {
-			fmt.Fprintf(&b, "\n       | %s^", strings.Repeat(" ", max(p.column-1, 0)))
-		}
-	}
-	return &configError{each, b.String()}
 }

@@ -143,15 +143,15 @@ func (a *admin) readyz(w http.ResponseWriter, _ *http.Request) {
 func notReadyReason(h bridge.Health) error {
 	var why []string
 	if h.Draining {
-		why = append(why, "draining: no more jobs are given out, what is held may be settled")
+		why = append(why, "draining: no more jobs are delivered, and workers can settle their jobs")
 	}
 	for _, d := range h.Databases {
 		switch {
 		case d.Reachable:
 		case d.Beat < 0:
-			why = append(why, fmt.Sprintf("database %s: not reached yet (`qsidecar status` says why)", d.Name))
+			why = append(why, fmt.Sprintf("database %s: not reached yet (see `qsidecar status`)", d.Name))
 		default:
-			why = append(why, fmt.Sprintf("database %s: not reachable, its last answer was %v ago (`qsidecar status` says why)", d.Name, d.Beat.Round(time.Millisecond)))
+			why = append(why, fmt.Sprintf("database %s: not reachable, its last answer was %v ago (see `qsidecar status`)", d.Name, d.Beat.Round(time.Millisecond)))
 		}
 	}
 	if why == nil {

@@ -70,30 +70,30 @@ func Run(ctx context.Context, o Options, f func(ctx context.Context, p *Daemon) 
 // run runs the bridge and f.
 func (p *Daemon) run(ctx context.Context, cancel context.CancelFunc, f func(ctx context.Context, p *Daemon) error) error {
 	ran := make(chan struct{})
-	var beating sync.WaitGroup
-	beating.Go(func() { p.manager.feedWatchdog(ran, p.bridge) })
-	beating.Go(func() { p.retryPending(ctx) })
-	beside := make(chan error, 1)
+	var background sync.WaitGroup
+	background.Go(func() { p.manager.feedWatchdog(ran, p.bridge) })
+	background.Go(func() { p.retryPending(ctx) })
+	extra := make(chan error, 1)
 	go func() {
 		select {
 		case <-p.bridge.Ready():
-			beside <- f(ctx, p)
+			extra <- f(ctx, p)
 			cancel()
 		case <-ran:
-			beside <- nil
+			extra <- nil
 		}
 	}()
 	err := p.bridge.Run(ctx)
 	if err == nil {
-		p.log.Info("stopped: what was asked is written, and leases stay valid for the restart grace")
+		p.log.Info("stopped: all accepted requests are written, and leases stay valid for the restart grace")
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = &StopError{err}
 	}
 	close(ran)
 	cancel()
-	beating.Wait()
-	return errors.Join(err, <-beside)
+	background.Wait()
+	return errors.Join(err, <-extra)
 }
 
 // watchSignals drains the sidecar at the first signal, or cancels its start. It aborts at
@@ -106,7 +106,7 @@ func (p *Daemon) watchSignals(signals <-chan os.Signal, drain context.CancelFunc
 			select {
 			case sig := <-signals:
 				if n == 0 {
-					p.log.Info("stopping: workers may settle what they hold; a second signal ends that", "signal", sig.String())
+					p.log.Info("stopping: workers can settle their jobs; a second signal ends that", "signal", sig.String())
 					p.manager.notifyStopping(max(time.Duration(p.stopTimeout.Load()), stopMargin))
 					drain()
 				} else if b := p.bridgePtr.Load(); b != nil {

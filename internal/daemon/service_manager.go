@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -138,6 +139,9 @@ func (m *serviceManager) check(b livenessProber) error {
 // InheritedSockets returns the sockets that the service manager passed to this process
 // (sd_listen_fds(3)). Child processes inherit neither the sockets nor the variables.
 func InheritedSockets() (listeners []*net.UnixListener, err error) {
+	if err := checkInherited(); err != nil {
+		return nil, err
+	}
 	for i, f := range activation.Files(true) {
 		ln, e := inheritOne(f)
 		if e != nil {
@@ -148,6 +152,21 @@ func InheritedSockets() (listeners []*net.UnixListener, err error) {
 		listeners = append(listeners, ln)
 	}
 	return listeners, err
+}
+
+// maxInherited limits the sockets from the service manager. The library uses each descriptor up
+// to LISTEN_FDS, also those that don't exist.
+const maxInherited = 100
+
+func checkInherited() error {
+	count := os.Getenv("LISTEN_FDS")
+	if count == "" || os.Getenv("LISTEN_PID") != strconv.Itoa(os.Getpid()) {
+		return nil
+	}
+	if n, err := strconv.Atoi(count); err != nil || n < 0 || n > maxInherited {
+		return config.Errorf("LISTEN_FDS is %.20q, and must be the number of sockets that the service manager hands over, 0 to %d: correct or unset it", count, maxInherited)
+	}
+	return nil
 }
 
 func inheritOne(f *os.File) (*net.UnixListener, error) {

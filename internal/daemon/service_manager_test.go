@@ -3,6 +3,8 @@ package daemon
 import (
 	"context"
 	"log/slog"
+	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -15,9 +17,9 @@ import (
 // fakeProber answers the watchdog's checks.
 type fakeProber struct{ alive, answers func(context.Context) error }
 
-var pulseWell = fakeProber{healthy, healthy}
+var healthyProber = fakeProber{healthy, healthy}
 
-// currentProber returns the current pulse.
+// currentProber returns the current prober.
 type currentProber func() *fakeProber
 
 func (a currentProber) Alive(ctx context.Context) error   { return a().alive(ctx) }
@@ -36,25 +38,25 @@ func TestWatchdogIsFedByChecks(t *testing.T) {
 	for name, stuck := range map[string]*fakeProber{"parts": {hangs, healthy}, "sockets": {healthy, hangs}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var mu sync.Mutex // guards asked, `said` and now
-				var asked, said int
-				now := &pulseWell
-				turn := func(p *fakeProber) {
+				var mu sync.Mutex // guards checks, notified and now
+				var checks, notified int
+				now := &healthyProber
+				replace := func(p *fakeProber) {
 					mu.Lock()
 					defer mu.Unlock()
-					now, asked, said = p, 0, 0
+					now, checks, notified = p, 0, 0
 				}
-				look := func() *fakeProber {
+				prober := func() *fakeProber {
 					mu.Lock()
 					defer mu.Unlock()
-					asked++
+					checks++
 					return now
 				}
 				counts := func() (int, int) {
 					synctest.Wait()
 					mu.Lock()
 					defer mu.Unlock()
-					return asked, said
+					return checks, notified
 				}
 				log := new(lockedBuffer)
 				m := &serviceManager{log: slog.New(slog.NewTextHandler(log, nil)), watchdog: 30 * time.Second}
@@ -62,39 +64,59 @@ func TestWatchdogIsFedByChecks(t *testing.T) {
 					mu.Lock()
 					defer mu.Unlock()
 					if message != daemon.SdNotifyWatchdog {
-						t.Errorf("the manager is told %q", message)
+						t.Errorf("the manager was sent %q", message)
 					}
-					said++
+					notified++
 					return nil
 				}
 				ran, ended := make(chan struct{}), make(chan struct{})
 				go func() {
 					defer close(ended)
-					m.feedWatchdog(ran, currentProber(look))
+					m.feedWatchdog(ran, currentProber(prober))
 				}()
 				time.Sleep(5*time.Minute + time.Second)
-				if _, said := counts(); said != 20 {
-					t.Errorf("%d signs of life in 5 minutes, want one each 15 s", said)
+				if _, notified := counts(); notified != 20 {
+					t.Errorf("%d notifications in 5 minutes, want one each 15 s", notified)
 				}
-				turn(stuck)
+				replace(stuck)
 				time.Sleep(29 * time.Second) // just before systemd would kill it
-				if asked, said := counts(); said != 0 || asked < 2 || !strings.Contains(log.String(), "makes no progress") {
-					t.Errorf("stuck: %d signs of life, asked %d times; the log: %s", said, asked, log)
+				if checks, notified := counts(); notified != 0 || checks < 2 || !strings.Contains(log.String(), "makes no progress") {
+					t.Errorf("stuck: %d notifications, %d checks; the log: %s", notified, checks, log)
 				}
-				turn(&pulseWell)
+				replace(&healthyProber)
 				time.Sleep(15 * time.Second)
-				if _, said := counts(); said == 0 {
+				if _, notified := counts(); notified == 0 {
 					t.Error("it goes on, and gives no sign of life")
 				}
-				turn(stuck)
+				replace(stuck)
 				m.stopping.Store(true)
 				time.Sleep(time.Minute)
-				if _, said := counts(); said < 2 {
-					t.Errorf("while it stops: %d signs of life in a minute", said)
+				if _, notified := counts(); notified < 2 {
+					t.Errorf("while it stops: %d notifications in a minute", notified)
 				}
 				close(ran)
 				<-ended
 			})
 		})
+	}
+}
+
+// TestInheritedSocketsAreBounded checks that a wrong LISTEN_FDS is rejected before any descriptor
+// is used.
+func TestInheritedSocketsAreBounded(t *testing.T) {
+	for count, refused := range map[string]bool{
+		"1000000000": true, "101": true, "99999999999999999999": true, "-1": true, "many": true, "": false, "0": false,
+	} {
+		t.Setenv("LISTEN_PID", strconv.Itoa(os.Getpid()))
+		t.Setenv("LISTEN_FDS", count)
+		_, err := InheritedSockets()
+		if refused != (err != nil) || refused && !strings.Contains(err.Error(), "LISTEN_FDS is "+strconv.Quote(count)) {
+			t.Errorf("LISTEN_FDS=%s: %v", count, err)
+		}
+	}
+	t.Setenv("LISTEN_PID", "1") // of another process
+	t.Setenv("LISTEN_FDS", "1000000000")
+	if got, err := InheritedSockets(); err != nil || got != nil {
+		t.Errorf("the variables of another process: %v, %v", got, err)
 	}
 }

@@ -19,7 +19,7 @@ func TestPasswords(t *testing.T) {
 	}
 }
 
-func TestAddressesThatAreCertain(t *testing.T) {
+func TestCheckAddress(t *testing.T) {
 	for _, s := range []string{
 		"postgres://app@db/app", "postgres://app:x@db:5432/app", "postgres:///app?host=/run/postgresql", "postgres://a@db1:1,db2:2/app?target_session_attrs=read-write",
 		"postgres://a:p@ss@db/app", "postgres://a:p%2F%23@db/app", "mysql://a@localhost/jobs?socket=/run/m.s", "sqlserver://a@db:1433/INST?database=x&app+name=y",

@@ -66,29 +66,29 @@ func TestLogDoesNotFlood(t *testing.T) {
 		}
 		log.Warn("something else")
 		all.Wait()
-		wants := func(what string, want int) {
+		wantCount := func(what string, want int) {
 			t.Helper()
 			if got := strings.Count(out.String(), what); got != want {
 				t.Errorf("%d times %q, want %d", got, what, want)
 			}
 		}
-		wants("a job failed", floodLines)
-		wants("details", 1000)
-		wants("something else", 1)
+		wantCount("a job failed", floodLines)
+		wantCount("details", 1000)
+		wantCount("something else", 1)
 		time.Sleep(floodSpan)
 		synctest.Wait()
-		wants(fmt.Sprintf(`of="a job failed" lines=%d`, 1000-floodLines), 1)
+		wantCount(fmt.Sprintf(`of="a job failed" lines=%d`, 1000-floodLines), 1)
 
 		out.Reset()
 		for range floodLines + 7 {
 			log.Info("a job failed")
 		}
 		log.Flush()
-		wants("\"a job failed\"", floodLines+1)
-		wants(`lines=7`, 1)
+		wantCount("\"a job failed\"", floodLines+1)
+		wantCount(`lines=7`, 1)
 		time.Sleep(2 * floodSpan)
 		synctest.Wait()
-		wants("lines=", 1)
+		wantCount("lines=", 1)
 	})
 }
 

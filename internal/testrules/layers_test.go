@@ -67,9 +67,9 @@ func TestLayers(t *testing.T) {
 	}
 }
 
-// TestEnginesAreStrangers checks that no engine imports another one. All can import the
+// TestEnginesDoNotImportEachOther checks that no engine imports another one. All can import the
 // suite and their common internal packages.
-func TestEnginesAreStrangers(t *testing.T) {
+func TestEnginesDoNotImportEachOther(t *testing.T) {
 	engine := regexp.MustCompile(`^qsidecar/backends/(\w+)`)
 	for _, pkg := range imports(t, "./backends/...", true) {
 		mine := engine.FindStringSubmatch(pkg.path)

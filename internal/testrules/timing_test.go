@@ -42,7 +42,7 @@ var sleepInScript = regexp.MustCompile(`time\.(sleep|time|monotonic|perf_counter
 // TestNoClockInTests checks that tests wait for facts. A test uses package testwait or
 // testing/synctest, or timing.txt lists its function with a reason.
 func TestNoClockInTests(t *testing.T) {
-	allowed := readExceptions(t)
+	allowed := readExceptions(t, "timing.txt", timingExceptions)
 	found := map[string]string{} // "path Function" -> first use
 	root := filepath.Join("..", "..")
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
@@ -205,17 +205,18 @@ func findInScript(path, rel string, found map[string]string) error {
 	return nil
 }
 
-func readExceptions(t *testing.T) map[string]string {
+// readExceptions returns the lines `path Function: reason` of a list.
+func readExceptions(t *testing.T, name string, list []byte) map[string]string {
 	t.Helper()
 	allowed := map[string]string{}
-	for s := bufio.NewScanner(bytes.NewReader(timingExceptions)); s.Scan(); {
+	for s := bufio.NewScanner(bytes.NewReader(list)); s.Scan(); {
 		line := s.Text()
 		if line == "" || strings.HasPrefix(line, "#") {
 			continue
 		}
 		where, reason, ok := strings.Cut(line, ": ")
 		if _, twice := allowed[where]; !ok || strings.Count(where, " ") != 1 || len(reason) < 10 || twice {
-			t.Fatalf("timing.txt: %q is not `path Function: reason`, or stands twice", line)
+			t.Fatalf("%s: %q is not `path Function: reason`, or stands twice", name, line)
 		}
 		allowed[where] = reason
 	}

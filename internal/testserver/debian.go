@@ -125,8 +125,8 @@ func private(ctx context.Context, dir, mirror, suite string) ([]string, error) {
 		"status":           fmt.Sprintf(perl, strings.TrimSpace(string(arch))),
 		"etc/sources.list": fmt.Sprintf("deb %s%s %s main\n", signed, mirror, suite),
 	}
-	for name, words := range files {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(words), 0o644); err != nil {
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
 			return nil, err
 		}
 	}
@@ -183,18 +183,18 @@ func mirrors(ctx context.Context) (found []string, err error) {
 
 // osRelease returns the fields of /etc/os-release, or none.
 func osRelease() map[string]string {
-	said := map[string]string{}
+	fields := map[string]string{}
 	f, err := os.Open("/etc/os-release")
 	if err != nil {
-		return said
+		return fields
 	}
 	defer func() { _ = f.Close() }() // it was only read
 	for s := bufio.NewScanner(f); s.Scan(); {
 		if k, v, ok := strings.Cut(s.Text(), "="); ok {
-			said[k] = strings.Trim(v, `"`)
+			fields[k] = strings.Trim(v, `"`)
 		}
 	}
-	return said
+	return fields
 }
 
 func run(ctx context.Context, name string, args ...string) error {

@@ -7,10 +7,10 @@ import (
 	"testing"
 )
 
-// TestGuardSparesOthers checks that a child which dies with the thread that started it does not die
+// TestGuardKillsOnlyItsServer checks that a child which dies with the thread that started it does not die
 // when a server ends that was started on the same thread. Each guard uses some idle thread. With
 // one processor, that is soon the thread of the child.
-func TestGuardSparesOthers(t *testing.T) {
+func TestGuardKillsOnlyItsServer(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	child := exec.Command("sleep", "60")
 	child.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

@@ -135,9 +135,9 @@ func (m *MySQL) start(ctx context.Context, template string, o Options) error {
 
 // users writes the statements that a server runs before it accepts connections.
 func (m *MySQL) users() error {
-	words := fmt.Sprintf("CREATE USER IF NOT EXISTS '%[1]s'@'%%' IDENTIFIED BY '%[2]s';\nGRANT ALL ON *.* TO '%[1]s'@'%%' WITH GRANT OPTION;\n",
+	statement := fmt.Sprintf("CREATE USER IF NOT EXISTS '%[1]s'@'%%' IDENTIFIED BY '%[2]s';\nGRANT ALL ON *.* TO '%[1]s'@'%%' WITH GRANT OPTION;\n",
 		m.User, strings.ReplaceAll(m.Password, "'", "''"))
-	return os.WriteFile(filepath.Join(m.dir, "users.sql"), []byte(words), 0o644)
+	return os.WriteFile(filepath.Join(m.dir, "users.sql"), []byte(statement), 0o644)
 }
 
 func (m *MySQL) settings(o Options) []string {
@@ -241,9 +241,9 @@ func (m *MySQL) Exec(ctx context.Context, statements ...string) error {
 		return err
 	}
 	defer db.Close()
-	for _, words := range statements {
-		if _, err := db.ExecContext(ctx, words); err != nil {
-			return fmt.Errorf("%s: %w", words, err)
+	for _, statement := range statements {
+		if _, err := db.ExecContext(ctx, statement); err != nil {
+			return fmt.Errorf("%s: %w", statement, err)
 		}
 	}
 	return nil

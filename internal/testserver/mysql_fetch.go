@@ -170,14 +170,14 @@ func initialize(home, dir string, kind Kind, who account) error {
 		args = []string{"--datadir=" + dir, "--bootstrap", "--enforce-storage-engine=", "--max-allowed-packet=8M"}
 		sql = []byte("CREATE DATABASE mysql;\nUSE mysql;\nSET @auth_root_socket = NULL;\n")
 		for _, name := range []string{"system_tables", "performance_tables", "system_tables_data", "sys_schema"} {
-			words, err := os.ReadFile(filepath.Join(home, "usr/share/mysql", "mysql_"+name+".sql"))
+			script, err := os.ReadFile(filepath.Join(home, "usr/share/mysql", "mysql_"+name+".sql"))
 			if errors.Is(err, os.ErrNotExist) && name == "sys_schema" {
 				continue // older versions do not have it
 			}
 			if err != nil {
 				return err
 			}
-			sql = append(append(sql, words...), '\n')
+			sql = append(append(sql, script...), '\n')
 		}
 	}
 	cmd, err := program(home, args...)

@@ -27,7 +27,7 @@ func TestMySQL(t *testing.T) {
 				}
 			})
 			name := m.Database(t)
-			besideBytes(t, m)
+			listsSessionsDuringBinaryStatement(t, m)
 			if err := m.Exec(t.Context(), "CREATE TABLE "+name+".kept (n int PRIMARY KEY)", "INSERT INTO "+name+".kept VALUES (7)"); err != nil {
 				t.Fatal(err)
 			}
@@ -45,9 +45,9 @@ func TestMySQL(t *testing.T) {
 	}
 }
 
-// besideBytes checks that the sessions can be listed during a statement with bytes that are not
+// listsSessionsDuringBinaryStatement checks that the sessions can be listed during a statement with bytes that are not
 // text.
-func besideBytes(t *testing.T, m *MySQL) {
+func listsSessionsDuringBinaryStatement(t *testing.T, m *MySQL) {
 	t.Helper()
 	db, err := m.Open("")
 	if err != nil {
@@ -115,8 +115,8 @@ func (m *MySQL) kept(t *testing.T, name string) (n int) {
 	return n
 }
 
-// TestMySQLIsNoMariaDB checks that a MariaDB under MySQL's name is rejected.
-func TestMySQLIsNoMariaDB(t *testing.T) {
+// TestMariaDBIsRejectedAsMySQL checks that a MariaDB under MySQL's name is rejected.
+func TestMariaDBIsRejectedAsMySQL(t *testing.T) {
 	t.Setenv(EnvMySQL, "") // use a server of this package
 	t.Setenv(EnvMariaDB, "")
 	m, err := StartMySQL(t.Context(), MariaDB1011, Options{})

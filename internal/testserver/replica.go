@@ -34,9 +34,9 @@ func (m *MySQL) Replica(ctx context.Context) (*MySQL, error) {
 	if origins[m.Kind].maria {
 		change, more = "MASTER TO MASTER", ""
 	}
-	word := change[strings.LastIndex(change, " ")+1:]
+	keyword := change[strings.LastIndex(change, " ")+1:]
 	err = r.Exec(ctx, fmt.Sprintf("CHANGE %[1]s_HOST = '%[3]s', %[2]s_PORT = %[4]s, %[2]s_USER = '%[5]s', %[2]s_PASSWORD = '%[6]s', %[2]s_LOG_FILE = '%[7]s', %[2]s_LOG_POS = %[8]s%[9]s",
-		change, word, m.Host, m.Port, m.User, strings.ReplaceAll(m.Password, "'", "''"), file, at, more), r.replica("START"))
+		change, keyword, m.Host, m.Port, m.User, strings.ReplaceAll(m.Password, "'", "''"), file, at, more), r.replica("START"))
 	if err != nil {
 		return nil, errors.Join(err, r.Stop())
 	}
@@ -53,11 +53,11 @@ func (m *MySQL) replica(verb string) string {
 
 // position returns the current end of the binary log.
 func (m *MySQL) position(ctx context.Context) (file, at string, err error) {
-	words := "SHOW BINARY LOG STATUS"
+	statement := "SHOW BINARY LOG STATUS"
 	if origins[m.Kind].maria {
-		words = "SHOW MASTER STATUS"
+		statement = "SHOW MASTER STATUS"
 	}
-	row, err := m.row(ctx, words)
+	row, err := m.row(ctx, statement)
 	if err != nil {
 		return "", "", err
 	}
@@ -65,20 +65,20 @@ func (m *MySQL) position(ctx context.Context) (file, at string, err error) {
 }
 
 // row returns the first row of a query as texts.
-func (m *MySQL) row(ctx context.Context, words string) ([]string, error) {
+func (m *MySQL) row(ctx context.Context, statement string) ([]string, error) {
 	db, err := m.Open("")
 	if err != nil {
 		return nil, err
 	}
 	defer db.Close()
-	rows, err := db.QueryContext(ctx, words)
+	rows, err := db.QueryContext(ctx, statement)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", words, err)
+		return nil, fmt.Errorf("%s: %w", statement, err)
 	}
 	defer rows.Close()
 	names, err := rows.Columns()
 	if err != nil || !rows.Next() {
-		return nil, fmt.Errorf("%s returned no row: %w", words, errors.Join(err, rows.Err()))
+		return nil, fmt.Errorf("%s returned no row: %w", statement, errors.Join(err, rows.Err()))
 	}
 	texts, into := make([]sql.NullString, len(names)), make([]any, len(names))
 	for i := range texts {

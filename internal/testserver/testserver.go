@@ -73,15 +73,15 @@ func guard(f func()) {
 // $XDG_CACHE_HOME, or .cache in this repository, or, if the servers' user can't enter those, below
 // /var/tmp.
 func cacheDir(a account) (string, error) {
-	var places []string
+	var directories []string
 	if base := os.Getenv("XDG_CACHE_HOME"); base != "" {
-		places = append(places, filepath.Join(base, "qsidecar-test"))
+		directories = append(directories, filepath.Join(base, "qsidecar-test"))
 	} else if root, err := moduleRoot(); err == nil {
-		places = append(places, filepath.Join(root, ".cache", "servers"))
+		directories = append(directories, filepath.Join(root, ".cache", "servers"))
 	}
-	places = append(places, filepath.Join("/var/tmp", fmt.Sprintf("qsidecar-test-%d", os.Geteuid())))
+	directories = append(directories, filepath.Join("/var/tmp", fmt.Sprintf("qsidecar-test-%d", os.Geteuid())))
 	var failed error
-	for _, dir := range places {
+	for _, dir := range directories {
 		err := os.MkdirAll(dir, 0o755)
 		if err == nil && a.drop {
 			err = openToAll(dir)

@@ -107,8 +107,8 @@ func chgrp(path, group string) error {
 
 // IsAt reports whether the path is a name of the listener's own file.
 func (l *Listener) IsAt(path string) bool {
-	there, err := os.Lstat(path)
-	return err == nil && l.self != nil && os.SameFile(there, l.self)
+	info, err := os.Lstat(path)
+	return err == nil && l.self != nil && os.SameFile(info, l.self)
 }
 
 // Close stops listening, removes the socket if the file is still its own, and releases the lock. It does nothing
@@ -134,7 +134,7 @@ func (l *Listener) Adjust(s Config) error {
 		return err
 	}
 	if !os.SameFile(now, l.self) {
-		return errors.New("another file is in the place of this sidecar's socket: remove it, and restart the sidecar")
+		return errors.New("another file replaced this sidecar's socket: remove it, and restart the sidecar")
 	}
 	if s.Group != "" {
 		err = chgrp(l.Path, s.Group)

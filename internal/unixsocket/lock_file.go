@@ -46,7 +46,7 @@ func ownFile(path string, info fs.FileInfo) error {
 	case info.Mode()&fs.ModeSymlink != 0:
 		return blocked("a symbolic link is in the way of its lock file %s", path)
 	case !info.Mode().IsRegular():
-		return blocked("what is no file is in the way of its lock file %s", path)
+		return blocked("something that isn't a file is in the way of its lock file %s", path)
 	case uid != 0 && uid != os.Geteuid():
 		return blocked("the lock file %s belongs to %s", path, userName(uid)).foreign()
 	case links != 1:
@@ -111,7 +111,7 @@ func unsign(lock *os.File, path string) error {
 // checkStale returns an error unless the path is free, or has a socket of this user that no process answers on and
 // that a sidecar left. left: the lock file names that sidecar.
 func checkStale(path string, left bool) error {
-	if there, err := inTheWay(path); err != nil || !there {
+	if exists, err := inTheWay(path); err != nil || !exists {
 		return err
 	}
 	conn, err := net.DialTimeout("unix", path, time.Second)
@@ -125,10 +125,10 @@ func checkStale(path string, left bool) error {
 		return fmt.Errorf("another program%s answers on it: stop that one, or choose another --socket", inBrackets(pid))
 	}
 	if !errors.Is(err, syscall.ECONNREFUSED) {
-		return fmt.Errorf("cannot tell whether the socket there is stale: %w", err)
+		return fmt.Errorf("cannot find out whether the existing socket is stale: %w", err)
 	}
 	if !left {
-		return errors.New("a socket on which nobody answers is in the way, and its lock file does not say that a sidecar left it: " + removeIt)
+		return errors.New("a socket on which no process answers is in the way, and its lock file has no sign that a sidecar left it: " + removeIt)
 	}
 	return nil
 }

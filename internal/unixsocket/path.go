@@ -56,7 +56,7 @@ func fits(path string) error {
 	if len(path) <= MaxPath {
 		return nil
 	}
-	return &PathError{Problem: fmt.Sprintf("the path has %d bytes, a Unix socket's may have %d", len(path), MaxPath), Fix: "choose a shorter one"}
+	return &PathError{Problem: fmt.Sprintf("the path has %d bytes, and a Unix socket's path can have %d", len(path), MaxPath), Fix: "choose a shorter one"}
 }
 
 // removeIt is the fix if something is in the way.
@@ -87,10 +87,10 @@ func checkFolder(dir string) error {
 	mode := info.Mode()
 	switch {
 	case !info.IsDir():
-		return &PathError{Problem: dir + " is no folder", Fix: "choose another --socket"}
+		return &PathError{Problem: dir + " isn't a folder", Fix: "choose another --socket"}
 	case uid != 0 && uid != os.Geteuid():
 		return &PathError{
-			Problem: fmt.Sprintf("the folder %s belongs to %s, who could put another socket in the place of this one", dir, userName(uid)),
+			Problem: fmt.Sprintf("the folder %s belongs to %s, and this user could replace the socket", dir, userName(uid)),
 			Fix:     fmt.Sprintf("choose a folder of root's or of the sidecar's own user (%d), or run it as that other one", os.Geteuid()),
 			Foreign: true,
 		}
@@ -98,20 +98,20 @@ func checkFolder(dir string) error {
 		return nil
 	case mode.Perm()&0o002 != 0:
 		return &PathError{
-			Problem: fmt.Sprintf("every user can write the folder %s (mode %04o), and put another socket in the place of this one", dir, mode.Perm()),
+			Problem: fmt.Sprintf("every user can write the folder %s (mode %04o), and replace the socket", dir, mode.Perm()),
 			Fix:     "chmod o-w it, " + instead,
 		}
 	case mode.Perm()&0o020 != 0 && gid != 0 && !privateGroup(gid):
 		return &PathError{
-			Problem: fmt.Sprintf("the group %s can write the folder %s (mode %04o), and put another socket in the place of this one", groupName(gid), dir, mode.Perm()),
-			Fix:     "chmod g-w it, " + instead + " (who may connect is said by the socket's own mode and group)",
+			Problem: fmt.Sprintf("the group %s can write the folder %s (mode %04o), and replace the socket", groupName(gid), dir, mode.Perm()),
+			Fix:     "chmod g-w it, " + instead + " (the socket's own mode and group decide which users can connect)",
 		}
 	}
 	return nil
 }
 
-// inTheWay returns an error if the path has anything but a socket of this user. there: the socket exists.
-func inTheWay(path string) (there bool, err error) {
+// inTheWay returns an error if the path has anything but a socket of this user, and whether it is a socket.
+func inTheWay(path string) (exists bool, err error) {
 	info, err := os.Lstat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -121,7 +121,7 @@ func inTheWay(path string) (there bool, err error) {
 	case info.Mode()&fs.ModeSymlink != 0:
 		return true, blocked("a symbolic link is in the way")
 	case info.Mode()&fs.ModeSocket == 0:
-		return true, blocked("a file that is no socket is in the way")
+		return true, blocked("a file that isn't a socket is in the way")
 	}
 	if uid, _ := ownerOf(info); uid != os.Geteuid() {
 		return true, blocked("a socket of %s is in the way", userName(uid)).foreign()

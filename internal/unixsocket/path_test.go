@@ -97,8 +97,8 @@ func TestStaleSocketIsReplaced(t *testing.T) {
 	listens(t, path)
 }
 
-// TestLockTellsWhatIsLeft: a sidecar that ended in order leaves nothing that is its own.
-func TestLockTellsWhatIsLeft(t *testing.T) {
+// TestStopRemovesOwnFiles: a sidecar that ended in order leaves nothing that is its own.
+func TestStopRemovesOwnFiles(t *testing.T) {
 	path := filepath.Join(shortDir(t), "q.sock")
 	ln, err := Listen(Config{Path: path, Mode: 0o660})
 	if err != nil {
@@ -114,14 +114,14 @@ func TestLockTellsWhatIsLeft(t *testing.T) {
 		t.Errorf("after an orderly end the lock file still says %q", text)
 	}
 	leaveStale(t, path) // another program's, then
-	refusesToListen(t, path, "lock file does not say", "remove it")
-	refusesToListen(t, path, "lock file does not say", "remove it") // and asking again does not make it ours
+	refusesToListen(t, path, "lock file has no sign", "remove it")
+	refusesToListen(t, path, "lock file has no sign", "remove it") // and asking again does not make it ours
 	if _, err := os.Lstat(path); err != nil {
 		t.Errorf("the other program's socket: %v", err)
 	}
 }
 
-func TestWhatIsNotOursIsLeftAlone(t *testing.T) {
+func TestForeignFilesAreKept(t *testing.T) {
 	for name, c := range map[string]struct {
 		put   func(t *testing.T, path string) (still func() bool) // puts something at the path or beside it
 		words []string
@@ -129,7 +129,7 @@ func TestWhatIsNotOursIsLeftAlone(t *testing.T) {
 		"file": {func(t *testing.T, path string) func() bool {
 			write(t, path, "precious")
 			return func() bool { return read(t, path) == "precious" }
-		}, []string{"no socket", "--socket"}},
+		}, []string{"isn't a socket", "--socket"}},
 		"symlink": {func(t *testing.T, path string) func() bool {
 			return linked(t, "elsewhere", path)
 		}, []string{"symbolic link"}},
@@ -160,7 +160,7 @@ func TestWhatIsNotOursIsLeftAlone(t *testing.T) {
 				info, err := os.Lstat(path + ".lock")
 				return err == nil && info.Mode()&fs.ModeNamedPipe != 0
 			}
-		}, []string{"no file", ".lock"}},
+		}, []string{"isn't a file", ".lock"}},
 		"somebody else's socket": {func(t *testing.T, path string) func() bool {
 			foreign, err := net.Listen("unix", path)
 			if err != nil {
@@ -172,7 +172,7 @@ func TestWhatIsNotOursIsLeftAlone(t *testing.T) {
 		"somebody else's socket on which nobody answers": {func(t *testing.T, path string) func() bool {
 			leaveStale(t, path)
 			return func() bool { _, err := os.Lstat(path); return err == nil }
-		}, []string{"nobody answers", "remove it"}},
+		}, []string{"no process answers", "remove it"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(shortDir(t), "q.sock")
@@ -197,9 +197,9 @@ func TestLongSocketPathIsRefused(t *testing.T) {
 	refusesToListen(t, filepath.Join(shortDir(t), strings.Repeat("x", 120)), "bytes", "107", "shorter")
 }
 
-// TestFolderOfASocket: a folder is permitted only if no other user than root and this one can
+// TestDirectoryOfASocket: a folder is permitted only if no other user than root and this one can
 // replace the socket. Folders of other users are in the end-to-end tests: those need root.
-func TestFolderOfASocket(t *testing.T) {
+func TestDirectoryOfASocket(t *testing.T) {
 	for mode, words := range map[fs.FileMode][]string{
 		0o700:                                 nil,
 		0o755:                                 nil,

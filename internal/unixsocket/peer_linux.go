@@ -15,19 +15,19 @@ import (
 func peerOf(conn *net.UnixConn) (*Peer, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
-		return nil, fmt.Errorf("who connected: %w", err)
+		return nil, fmt.Errorf("identifying the client: %w", err)
 	}
 	var p Peer
 	var failed error
 	err = raw.Control(func(fd uintptr) {
 		cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
 		if err != nil {
-			failed = fmt.Errorf("who connected: SO_PEERCRED: %w", err)
+			failed = fmt.Errorf("identifying the client: SO_PEERCRED: %w", err)
 			return
 		}
 		groups, err := peerGroups(fd)
 		if err != nil {
-			failed = fmt.Errorf("who connected: SO_PEERGROUPS: %w", err)
+			failed = fmt.Errorf("identifying the client: SO_PEERGROUPS: %w", err)
 			return
 		}
 		p = Peer{UID: cred.Uid, PID: cred.Pid, Groups: append([]uint32{cred.Gid}, groups...)}

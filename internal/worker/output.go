@@ -72,8 +72,8 @@ type cappedBuffer struct {
 // Write implements io.Writer.
 func (c *cappedBuffer) Write(p []byte) (int, error) {
 	c.size += len(p)
-	if room := c.limit - len(c.buf); room > 0 {
-		c.buf = append(c.buf, p[:min(room, len(p))]...)
+	if rest := c.limit - len(c.buf); rest > 0 {
+		c.buf = append(c.buf, p[:min(rest, len(p))]...)
 	}
 	return len(p), nil
 }

@@ -119,16 +119,16 @@ func Parse(name string, r io.Reader) (*Transcript, error) {
 	return tr, nil
 }
 
-func (tr *Transcript) directive(words []string) error {
+func (tr *Transcript) directive(fields []string) error {
 	switch {
-	case len(words) > 1 && words[0] == "need":
-		tr.Needs = append(tr.Needs, words[1:]...)
-	case len(words) == 2 && words[0] == "codec" && words[1] == "json":
+	case len(fields) > 1 && fields[0] == "need":
+		tr.Needs = append(tr.Needs, fields[1:]...)
+	case len(fields) == 2 && fields[0] == "codec" && fields[1] == "json":
 		tr.codec = protocol.JSON
-	case len(words) == 2 && words[0] == "codec" && words[1] == "msgpack":
+	case len(fields) == 2 && fields[0] == "codec" && fields[1] == "msgpack":
 		tr.codec = protocol.Msgpack
 	default:
-		return fmt.Errorf("! %s: want ! need NAME… or ! codec json|msgpack", strings.Join(words, " "))
+		return fmt.Errorf("! %s: want ! need NAME… or ! codec json|msgpack", strings.Join(fields, " "))
 	}
 	return nil
 }

@@ -80,7 +80,7 @@ func newReport(name string, short bool, o options) (*report, error) {
 	}, os.Chmod(ran, 0o666) // some tests run as another user
 }
 
-func (r *report) say(format string, args ...any) {
+func (r *report) printf(format string, args ...any) {
 	if !r.quiet {
 		fmt.Printf(format+"\n", args...)
 	}
@@ -90,7 +90,7 @@ func (r *report) say(format string, args ...any) {
 func (r *report) event(step string, line []byte) {
 	var e event
 	if err := json.Unmarshal(line, &e); err != nil {
-		r.say("%s", bytes.TrimSpace(line)) // not an event, for example a warning of the go command
+		r.printf("%s", bytes.TrimSpace(line)) // not an event, for example a warning of the go command
 		return
 	}
 	id := testID{step, cmp.Or(e.Package, e.ImportPath), e.Test}
@@ -128,7 +128,7 @@ func (r *report) end(id testID, e event) {
 		r.failed[id.step] = true
 		fmt.Printf("FAIL %s was skipped\n%s\n", id, r.outputOf(id))
 	case id.test == "" && e.Action == "pass":
-		r.say("ok   %-34s %5.1f s %s", id, took.Seconds(), figures(r.output[id]))
+		r.printf("ok   %-34s %5.1f s %s", id, took.Seconds(), figures(r.output[id]))
 	}
 	delete(r.output, id)
 }
@@ -202,7 +202,7 @@ func (r *report) stepDone(name string, took time.Duration, err error) {
 	if err != nil {
 		state = "FAILED"
 	}
-	r.say("==   %s: %s after %v", name, state, took.Round(time.Second))
+	r.printf("==   %s: %s after %v", name, state, took.Round(time.Second))
 }
 
 // progress prints from time to time what runs.
@@ -223,7 +223,7 @@ func (r *report) progress(stop <-chan struct{}) {
 			}
 		}
 		slices.Sort(now)
-		r.say("…    %v: %d tests ended; running: %s", time.Since(r.start).Round(time.Second), len(r.results), strings.Join(now[:min(len(now), 4)], ", "))
+		r.printf("…    %v: %d tests ended; running: %s", time.Since(r.start).Round(time.Second), len(r.results), strings.Join(now[:min(len(now), 4)], ", "))
 		r.mu.Unlock()
 	}
 }
@@ -274,9 +274,9 @@ func (r *report) slowest(n int) {
 		}
 	}
 	slices.SortFunc(ids, func(a, b testID) int { return cmp.Compare(r.results[b].took, r.results[a].took) })
-	r.say("the %d slowest tests:", min(n, len(ids)))
+	r.printf("the %d slowest tests:", min(n, len(ids)))
 	for _, id := range ids[:min(n, len(ids))] {
-		r.say("  %6.1f s  %s", r.results[id].took.Seconds(), id)
+		r.printf("  %6.1f s  %s", r.results[id].took.Seconds(), id)
 	}
 }
 

@@ -99,8 +99,8 @@ func (r *report) goTest(ctx context.Context, s step) (err error) {
 	}
 	err = cmd.Wait()
 	if err != nil && !r.failedIn(s.name) {
-		said, _ := os.ReadFile(stderr.Name()) // shown as far as it can be read
-		r.fail(s.name, "", fmt.Sprintf("go test %s: %v\n%s", strings.Join(s.test, " "), err, tail(said, 8<<10)))
+		output, _ := os.ReadFile(stderr.Name()) // shown as far as it can be read
+		r.fail(s.name, "", fmt.Sprintf("go test %s: %v\n%s", strings.Join(s.test, " "), err, tail(output, 8<<10)))
 	}
 	return err
 }

@@ -226,7 +226,7 @@ func (r *report) ranAsRoot() {
 	}
 	for line := range strings.Lines(string(ran)) {
 		if strings.HasPrefix(line, "ran as root: ") {
-			r.say("%s", strings.TrimSpace(line))
+			r.printf("%s", strings.TrimSpace(line))
 		}
 	}
 }

@@ -14,10 +14,12 @@ import sys
 import threading
 import traceback
 import types
-from typing import Any, Awaitable, Callable, Coroutine, Optional, Tuple
+from typing import Any, Awaitable, Callable, Coroutine, List, Optional, Set, Tuple
 
 # Types that a call can return without having run anything.
 _LAZY = (types.GeneratorType, types.AsyncGeneratorType, map, filter, zip, functools.partial)
+
+_COLLECTIONS = (list, tuple, set, frozenset, dict)
 
 
 def reject_generators(function: Callable[..., Any]) -> None:
@@ -38,12 +40,25 @@ def run_result(value: Any) -> Any:
         return run_result(value.result())
     if _has_not_run(value):
         raise TypeError(f"the function returned a {type(value).__name__}, which has not run: its work was not done")
-    if isinstance(value, (list, tuple, set, dict)):
-        parts = value.values() if isinstance(value, dict) else value
-        for each in {type(each): each for each in parts}.values():  # one value of each type, because the list can be long
-            if _has_not_run(each) or inspect.isawaitable(each) or isinstance(each, concurrent.futures.Future):
-                raise TypeError(f"the function returned a {type(each).__name__} in a {type(value).__name__}: wait for its work")
+    if isinstance(value, _COLLECTIONS):
+        _check_parts(value)
     return value
+
+
+def _check_parts(value: Any) -> None:
+    """Rejects a collection that contains work, at any depth, also as the key of a dict."""
+    left: List[Any] = [value]
+    seen: Set[int] = set()
+    while left:
+        outer = left.pop()
+        if id(outer) in seen:
+            continue
+        seen.add(id(outer))
+        parts = (*outer, *outer.values()) if isinstance(outer, dict) else outer
+        for part in {type(part): part for part in parts}.values():  # one value of each type, because the list can be long
+            if _has_not_run(part) or inspect.isawaitable(part) or isinstance(part, concurrent.futures.Future):
+                raise TypeError(f"the function returned a {type(part).__name__} in a {type(outer).__name__}: wait for its work")
+        left.extend(part for part in parts if isinstance(part, _COLLECTIONS))
 
 
 def _has_not_run(value: Any) -> bool:

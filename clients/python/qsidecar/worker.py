@@ -179,7 +179,7 @@ class App:
 
     def _run(self, threads: int, drain: bool) -> None:
         self._stop.clear()
-        log.info("worker started: queues %s, %d jobs at once", ", ".join(self.jobs), threads)
+        log.info("worker started: queues %s, concurrency %d", ", ".join(self.jobs), threads)
         pool = _ThreadPool(self, threads, drain)
         if threading.current_thread() is not threading.main_thread():
             pool.start()
@@ -192,7 +192,7 @@ class App:
                     if signals.wait(0.5):
                         self.stop()
                 if signals.received:
-                    log.info("stopping: %d jobs are under way", pool.busy())
+                    log.info("stopping; running jobs: %d", pool.busy())
                 signals.exit_at_second()
                 self._await(pool)
         self.client.disconnect()

@@ -49,14 +49,14 @@ def main(folder):
     later.refresh()
     assert later.status == TaskResultStatus.READY and not later.is_finished, later
 
-    def gone():
+    def deleted():
         try:
             greeted.refresh()
         except TaskResultDoesNotExist:
             return True
 
     greeted = django_jobs.greet.enqueue("Ada")  # in a queue that keeps no jobs
-    eventually(gone, "the greeting is done and gone")
+    eventually(deleted, "the greeting is done and deleted")
 
     path = os.path.join(folder, "notes")
     try:

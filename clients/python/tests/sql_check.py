@@ -72,9 +72,9 @@ def check_wake_up(connection, cursor, where):
         for name, options in (("quiet", {"wake": False}), ("delayed", {"delay": 3600}), ("woken", {})):
             qsidecar.sql.enqueue(cursor, name, **options)
             connection.commit()
-        words = listener.notifies(timeout=60)
-        ours = next(word.payload for word in words if word.payload.startswith("sql "))
-        words.close()
+        notifications = listener.notifies(timeout=60)
+        ours = next(each.payload for each in notifications if each.payload.startswith("sql "))
+        notifications.close()
         assert ours == "sql woken", ours
 
 

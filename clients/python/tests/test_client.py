@@ -22,7 +22,7 @@ class Jobs(Case):
         self.client.enqueue(self.q)
         self.assertIsNone(self.one().payload)
 
-    def test_a_payload_that_is_no_json(self):
+    def test_payload_is_not_json(self):
         self.client.enqueue(self.q, raw=b"\xff")
         with self.assertRaisesRegex(ValueError, "isn't JSON"):
             self.one().payload
@@ -112,23 +112,23 @@ class Errors(Case):
         with self.assertRaises(qsidecar.LeaseLost):
             job.ack()
 
-    def test_text_that_is_none(self):
+    def test_invalid_text(self):
         with self.assertRaises(UnicodeEncodeError):
             self.client.enqueue(self.q, headers={"a": "\ud800"})
         self.client.ping()
 
-    def test_nobody_there(self):
+    def test_no_sidecar_listens(self):
         with self.assertRaisesRegex(qsidecar.NotConnected, "/nowhere/s.sock"):
             client(socket="/nowhere/s.sock").ping()
 
-    def test_lost_is_told(self):
-        gone = []
-        with client(on_lost=gone.extend) as worker:
+    def test_lost_leases_are_reported(self):
+        lost = []
+        with client(on_lost=lost.extend) as worker:
             self.client.enqueue(self.q, 1)
             job = worker.claim(self.q, wait=60)[0]
             self.assertFalse(job.lost)
             self.client.request("release", queue=self.q, ids=[job.id])
-            eventually(lambda: gone == [job], "the job is told lost")
+            eventually(lambda: lost == [job], "the job is reported as lost")
             self.assertTrue(job.lost)
             with self.assertRaises(qsidecar.LeaseLost):
                 job.ack()
@@ -151,7 +151,7 @@ class Life(Case):
         self.assertEqual(len(set(done)), 400)
         self.assertEqual(self.client._session.leases.held, {})
 
-    def test_close_gives_back(self):
+    def test_close_returns_jobs(self):
         self.client.enqueue(self.q, 1)
         with client() as other:
             self.assertEqual(other.claim(self.q, wait=60)[0].attempt, 1)
@@ -159,7 +159,7 @@ class Life(Case):
         with self.assertRaises(qsidecar.Closed):
             other.ping()
 
-    def test_close_ends_a_claim_that_waits(self):
+    def test_close_ends_a_waiting_claim(self):
         other, ended = client(), threading.Event()
 
         def wait():
@@ -183,7 +183,7 @@ class Life(Case):
         self.assertEqual(got, [[]])
         self.client.ping()
 
-    def test_a_claim_given_up_holds_nothing(self):
+    def test_abandoned_claim_keeps_no_job(self):
         self.client.ping()
         with self.assertRaises((qsidecar.UnknownOutcome, qsidecar.NotConnected)):  # NotConnected if it was not sent in time
             self.client.claim(self.q, wait=600, request_timeout=-599.9)

@@ -25,6 +25,12 @@ async def a_while():
     await asyncio.get_running_loop().run_in_executor(None, int)
 
 
+def failed_future():
+    future: concurrent.futures.Future = concurrent.futures.Future()
+    future.set_exception(Dead("in the pool"))
+    return future
+
+
 class Handlers(Case):
     def setUp(self):
         super().setUp()
@@ -65,7 +71,7 @@ class Handlers(Case):
         self.assertIsNone(self.work(work))
         self.assertEqual(self.ran, ["x"])
 
-    def test_what_a_coroutine_raises(self):
+    def test_errors_of_coroutines(self):
         for error, word in (
             (KeyError("é"), "KeyError: 'é'"),
             (Dead("no use"), "no use"),
@@ -83,7 +89,7 @@ class Handlers(Case):
                 with quiet():
                     self.assertIn(word, self.why(self.work(work)))
 
-    def test_what_ends_a_loop_does_not_end_that_of_all_jobs(self):
+    def test_handler_does_not_end_the_shared_loop(self):
         async def leave():
             raise SystemExit(3)
 
@@ -101,7 +107,7 @@ class Handlers(Case):
         self.setUp()
         self.test_a_coroutine_function_is_run()
 
-    def test_work_in_a_dict_that_did_not_run(self):
+    def test_unfinished_work_in_a_dict(self):
         for word, make in (("Future in a dict", concurrent.futures.Future), ("generator in a dict", lambda: (n for n in "x"))):
             with self.subTest(word):
                 self.setUp()
@@ -136,7 +142,7 @@ class Handlers(Case):
         self.app.run(concurrency=4, drain=True)
         self.assertEqual((len(loops), len(set(loops))), (5, 1))
 
-    def test_coroutines_work_at_once(self):
+    def test_coroutines_run_concurrently(self):
         both = threading.Barrier(2, timeout=60)
 
         @self.app.job(self.q)
@@ -159,7 +165,7 @@ class Handlers(Case):
             job = self.work(lambda job: self.ran.append(job.payload), hook=before)
         self.assertEqual((self.why(job), self.ran), ("not for you", []))
 
-    def test_generators_are_refused(self):
+    def test_generator_functions_are_rejected(self):
         def generator(job):
             self.ran.append((yield))
 
@@ -174,7 +180,7 @@ class Handlers(Case):
             with self.subTest(repr(function)), self.assertRaisesRegex(TypeError, "generator"):
                 self.app.after_job(function)
 
-    def test_work_that_is_returned_unrun_fails_its_job(self):
+    def test_unfinished_result_fails_the_job(self):
         def generator(job):
             yield self.ran.append(job)
 
@@ -199,6 +205,10 @@ class Handlers(Case):
             lambda job: [generator(job)],
             lambda job: (Later(), Later()),
             lambda job: {concurrent.futures.Future()},
+            lambda job: frozenset([concurrent.futures.Future()]),
+            lambda job: {concurrent.futures.Future(): "a URL"},
+            lambda job: [1, {"b": [failed_future()]}],
+            lambda job: {"a": (None, [generator(job)])},
         ):
             with self.subTest(inspect.getsource(function)):
                 ran = self.ran
@@ -206,6 +216,11 @@ class Handlers(Case):
                 with quiet():
                     self.assertIn("TypeError", self.why(self.work(function)))
                 self.assertEqual(ran, [])
+
+    def test_result_contains_itself(self):
+        itself: list = [1, {"a": ["b"]}]
+        itself.append(itself)
+        self.assertIsNone(self.work(lambda job: itself))
 
     def test_a_child_that_the_function_forked_settles_nothing(self):
         def returns(job):
@@ -255,15 +270,15 @@ class Handlers(Case):
         def unspeakable(job):
             raise Unspeakable
 
-        words = {leave: "SystemExit: 0", own: "Own: mine", interrupt: "KeyboardInterrupt", generator_exit: "GeneratorExit",
+        errors = {leave: "SystemExit: 0", own: "Own: mine", interrupt: "KeyboardInterrupt", generator_exit: "GeneratorExit",
                  unspeakable: "Unspeakable"}
-        for function, word in words.items():
-            with self.subTest(word):
+        for function, text in errors.items():
+            with self.subTest(text):
                 self.setUp()
                 with quiet():
-                    self.assertIn(word, self.why(self.work(function)))
+                    self.assertIn(text, self.why(self.work(function)))
 
-    def test_an_outcome_that_is_refused_fails_the_job(self):
+    def test_rejected_outcome_fails_the_job(self):
         class Silent(Dead, Unspeakable):
             __str__ = Unspeakable.__str__
 
@@ -298,7 +313,7 @@ class Handlers(Case):
             asyncio.run(caller())
         self.assertEqual([done.result for done in did.jobs], [2, 2])
 
-    def test_inline_runs_what_a_coroutine_enqueues(self):
+    def test_inline_runs_jobs_of_coroutines(self):
         @self.app.job(self.q)
         async def work(job):
             await a_while()
@@ -315,7 +330,7 @@ class Handlers(Case):
         self.assertFalse(thread.is_alive(), "the jobs wait for each other")
         self.assertEqual(self.ran, [0, 1, 2])
 
-    def test_an_error_after_the_functions_own_settle_is_logged(self):
+    def test_error_after_an_own_settle_is_logged(self):
         @self.app.job(self.q)
         def work(job):
             job.ack()
@@ -326,7 +341,7 @@ class Handlers(Case):
             self.app.run(concurrency=1, drain=True)
         self.assertIn("after it", logs.output[0])
 
-    def test_a_settle_that_is_answered_internal_is_tried_again(self):
+    def test_settle_is_retried_after_internal(self):
         do, answers = self.app.client._call, [qsidecar.Internal("a bug"), qsidecar.Internal("a bug")]
 
         def answered(op, *rest, **options):

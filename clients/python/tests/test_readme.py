@@ -32,7 +32,7 @@ def run(name, **names):
 
 
 class Readme(Case):
-    def test_all_blocks_are_known(self):
+    def test_all_snippets_are_tested(self):
         self.assertEqual(
             list(snippets()),
             ["qsidecar for Python", "A worker", "A client", "In a transaction of one's own", "Unit tests", "Django"],
@@ -42,7 +42,7 @@ class Readme(Case):
         printed = []
         program = snippets()["qsidecar for Python"]
         self.assertTrue(program.endswith('app.run(concurrency=8)                              # until SIGTERM\n'))
-        names = {"print": lambda *words: printed.append(words)}
+        names = {"print": lambda *texts: printed.append(texts)}
         exec(program.replace("app.run(concurrency=8) ", "app.run(concurrency=8, drain=True) "), names)
         self.assertEqual(printed, [("hello,", "Ada")])
 
@@ -71,7 +71,7 @@ class Readme(Case):
     def test_django(self):
         self.assertIn("default", run("Django")["TASKS"])
 
-    def test_a_fresh_import_has_what_is_shown(self):
+    def test_modules_are_imported_with_the_package(self):
         for text in ("qsidecar.sql.enqueue", "qsidecar.testing.inline"):
             with self.subTest(text):
                 subprocess.run([*PYTHON, "-c", f"import qsidecar; {text}"], check=True)

@@ -30,7 +30,7 @@ class RequestTimeout(unittest.TestCase):
         listener.bind(self.path)
         listener.listen(8)
 
-    def test_an_enqueue_has_two_seconds(self):
+    def test_enqueue_timeout_is_two_seconds(self):
         with unittest.mock.patch.dict(os.environ, {"QSIDECAR_ENQUEUE_TIMEOUT": "7"}):
             self.assertEqual(qsidecar.Client()._time_limit("enqueue"), 7)
             del os.environ["QSIDECAR_ENQUEUE_TIMEOUT"]
@@ -41,13 +41,13 @@ class RequestTimeout(unittest.TestCase):
         self.assertEqual((client._time_limit("enqueue"), client._time_limit("ack")), (2.0, 60.0))
         self.assertEqual(qsidecar.Client(request_timeout=5)._time_limit("ack"), 5)
 
-    def test_a_time_that_is_none(self):
+    def test_invalid_enqueue_timeout_is_rejected(self):
         for text in ("2s", "nan", "inf", "0", "-1"):
             with self.subTest(text), unittest.mock.patch.dict(os.environ, {"QSIDECAR_ENQUEUE_TIMEOUT": text}):
                 with self.assertRaisesRegex(ValueError, "QSIDECAR_ENQUEUE_TIMEOUT"):
                     qsidecar.Client(self.path).enqueue("q")
 
-    def test_a_sidecar_that_says_nothing(self):
+    def test_sidecar_without_hello(self):
         self.silent()
         with qsidecar.Client(self.path, codec=CODEC) as client:
             for _ in range(2):
@@ -74,7 +74,7 @@ class RequestTimeout(unittest.TestCase):
                 self.assertIn(b"no sidecar answers", done.stderr)
                 self.assertIn(b" INFO qsidecar: worker started", done.stderr)
 
-    def test_the_applications_logging_is_left_alone(self):
+    def test_logging_of_the_application_is_kept(self):
         done = self.work(app="import logging\nlogging.basicConfig(level=logging.INFO, format='mine: %(message)s')\n" + APP)
         self.assertIn(b"mine: worker started", done.stderr)
         self.assertNotIn(b"INFO", done.stderr)

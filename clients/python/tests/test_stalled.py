@@ -107,7 +107,7 @@ class Stalled(unittest.TestCase):
             # Half of a frame is on the connection. The next request uses another connection.
             self.assertIsNone(self.call(self.client.ping, ("ping", {}), accept=True))
 
-    def test_calls_that_wait_for_their_turn(self):
+    def test_calls_wait_for_the_write_lock(self):
         self.hold()  # so that the write continues
         self.call(self.enqueue)
         job = self.client._session.leases.held["1.a"].job
@@ -128,7 +128,7 @@ class Stalled(unittest.TestCase):
         self.assertIsInstance(error, qsidecar.UnknownOutcome)
         self.assertFalse(job.settled)
 
-    def test_held_jobs_stay_the_clients(self):
+    def test_claimed_jobs_stay_with_the_client(self):
         """A connection that the client closes frees its jobs and uses up an attempt. A partial
         frame must not cause that.
         """
@@ -138,7 +138,7 @@ class Stalled(unittest.TestCase):
         self.assertEqual(self.deaf.expect("enqueue")["payload"], LARGE.decode())  # on the same connection, and complete
         self.assertEqual(self.call(job.ack, ("ack", {})), [])
 
-    def test_a_claim_that_is_given_up(self):
+    def test_abandoned_claim_behind_a_partial_frame(self):
         job = self.hold()
         self.call(self.enqueue)
         ended = self.call(lambda: self.client.claim("q", wait=0.01, request_timeout=0))
@@ -173,9 +173,9 @@ class Stalled(unittest.TestCase):
             self.deaf.__init__(path)
             self.deaf.accept()
             eventually(lambda: len(logs.output) > 1, "its end is logged")
-        said = [record.getMessage() for record in logs.records]
-        self.assertRegex(said[0], "^can't reach the sidecar, trying again: .*No such file")
-        self.assertEqual(said[1:], ["reconnected to the sidecar"])
+        logged = [record.getMessage() for record in logs.records]
+        self.assertRegex(logged[0], "^can't reach the sidecar, trying again: .*No such file")
+        self.assertEqual(logged[1:], ["reconnected to the sidecar"])
 
     def test_hello(self):
         self.deaf.close()

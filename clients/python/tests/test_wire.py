@@ -61,7 +61,7 @@ class Decoders(unittest.TestCase):
             found, _ = messages(self.codec, data)
             self.assertEqual(found, [])
 
-    def test_somebody_else_listens(self):
+    def test_server_is_not_a_sidecar(self):
         path = f"/tmp/qspy-{os.getpid()}.sock"
         listener = socket.socket(socket.AF_UNIX)
         self.addCleanup(os.unlink, path)

@@ -38,7 +38,7 @@ class Worker(Case):
 
         self.addCleanup(end)
 
-    def gone(self, job_id):
+    def acked(self, job_id):
         eventually(lambda: self.peek(job_id) is None, "the job is done")
 
     def test_done_and_failed(self):
@@ -65,8 +65,8 @@ class Worker(Case):
         with self.assertLogs("qsidecar", "ERROR"):
             ids = {p: self.app.enqueue(self.q, p).id for p in ("ok", "fail", "later", "dead")}
             self.run_app(concurrency=1)
-            self.gone(ids["ok"])
-            self.gone(ids["later"])
+            self.acked(ids["ok"])
+            self.acked(ids["later"])
             dead = eventually(lambda: self.dead(ids["dead"]), "the job is dead")
             self.assertEqual([e["message"] for e in dead["errors"]], ["no use"])
             failed = eventually(lambda: (self.peek(ids["fail"]) or {}).get("errors"), "the failure is kept")
@@ -151,7 +151,7 @@ class Worker(Case):
             self.run_app(concurrency=2)
             self.assertTrue(running.wait(20))
             self.client.request("release", queue=self.q, ids=[job_id])
-            self.gone(job_id)  # the other thread did it
+            self.acked(job_id)  # the other thread did it
             write_rest.set()
             eventually(lambda: logs.output, "the loss is logged")
 
@@ -166,7 +166,7 @@ class Worker(Case):
         self.app.run(drain=True)
         self.assertEqual(len(did), 31)
 
-    def test_a_drain_works_what_its_last_job_enqueues(self):
+    def test_drain_runs_jobs_of_its_last_job(self):
         """Also if the job ends between the empty reply to a claim and the check that no job
         runs.
         """
@@ -194,7 +194,7 @@ class Worker(Case):
             self.app.run(concurrency=2, drain=True)
         self.assertEqual(did, ["first", "second"])
 
-    def test_a_stop_lets_jobs_finish(self):
+    def test_stop_waits_for_running_jobs(self):
         began, write_rest = threading.Event(), threading.Event()
 
         @self.app.job(self.q)
@@ -212,7 +212,7 @@ class Worker(Case):
         self.assertIsNone(self.peek(first))
         self.assertEqual(self.peek(second)["attempt"], 0)
 
-    def test_what_is_logged(self):
+    def test_log_messages(self):
         @self.app.job(self.q)
         def work(job):
             if job.payload == "retry":
@@ -230,7 +230,7 @@ class Worker(Case):
         self.assertEqual(
             [record.getMessage() for record in logs.records],
             [
-                f"worker started: queues {self.q}, 1 jobs at once",
+                f"worker started: queues {self.q}, concurrency 1",
                 job % (retry, 2) + " will be tried again: busy there",
                 job % (dead, 2) + " is dead: no use",
                 job % (first, 2) + " will be tried again",
@@ -252,9 +252,9 @@ class Worker(Case):
         self.app.client.claim = away
         with self.assertLogs("qsidecar", "WARNING") as logs:
             self.app.run(concurrency=1)
-        said = [record.getMessage() for record in logs.records]
-        self.assertEqual(len(said), 2, said)
-        self.assertEqual(said[1], "jobs can be claimed again")
+        logged = [record.getMessage() for record in logs.records]
+        self.assertEqual(len(logged), 2, logged)
+        self.assertEqual(logged[1], "jobs can be claimed again")
 
     def test_wrong_uses(self):
         with self.assertRaisesRegex(ValueError, "no job"):
@@ -269,7 +269,7 @@ class Worker(Case):
 class Processes(Case):
     """Workers in processes of their own."""
 
-    def test_one_that_is_killed_is_replaced(self):
+    def test_killed_process_is_replaced(self):
         def run():
             worker = app()
 
@@ -288,7 +288,7 @@ class Processes(Case):
         os.kill(pid, signal.SIGTERM)
         self.assertEqual(exit_of(pid), 0)
 
-    def test_an_error_ends_all(self):
+    def test_fatal_error_ends_all_processes(self):
         def run():
             worker = app()
             worker.job("no queue's name!")(lambda job: None)
@@ -298,7 +298,7 @@ class Processes(Case):
             pid = forked(run)
         self.assertEqual(exit_of(pid), 1)
 
-    def test_the_death_of_the_parent_stops_them(self):
+    def test_processes_stop_with_their_parent(self):
         read, write = os.pipe()
 
         def run():
@@ -333,11 +333,11 @@ class Processes(Case):
         job_id = self.client.enqueue(self.q).id
         pid = forked(run)
         os.close(write)
-        with open(read) as said:
-            self.assertEqual(said.readline(), f"worker started: queues {self.q}, 2 jobs at once\n")
-            self.assertEqual(said.readline(), "began\n")
+        with open(read) as logged:
+            self.assertEqual(logged.readline(), f"worker started: queues {self.q}, concurrency 2\n")
+            self.assertEqual(logged.readline(), "began\n")
             os.kill(pid, signal.SIGTERM)
-            self.assertEqual(said.readline(), "stopping: 1 jobs are under way\n")
+            self.assertEqual(logged.readline(), "stopping; running jobs: 1\n")
             os.kill(pid, signal.SIGTERM)
         self.assertEqual(exit_of(pid), 1)
         self.assertEqual(self.one().id, job_id)
@@ -367,7 +367,7 @@ class Inline(unittest.TestCase):
             job.then("note", job.payload)
             return 2 * job.payload
 
-    def test_done_at_once(self):
+    def test_inline_runs_the_job_at_once(self):
         with testing.inline(self.app) as did:
             stored = self.app.enqueue("double", 21, key="k", delay=60)
             again = qsidecar.Client(socket="/nowhere/s.sock").enqueue("double", 21, key="k")
@@ -379,7 +379,7 @@ class Inline(unittest.TestCase):
         with self.assertRaises(qsidecar.NotConnected):
             self.app.enqueue("double", 1)
 
-    def test_what_is_raised(self):
+    def test_errors_of_handlers(self):
         with testing.inline() as did, self.assertRaises(Dead):
             self.app.enqueue("double", "bad")
         with testing.inline(raises=False) as did:

@@ -9,6 +9,7 @@ module Qsidecar
 end
 
 require "logger"
+require "set"
 require "fiber" # Fiber#alive? on Ruby older than 3.1
 
 require_relative "qsidecar/errors"

@@ -19,8 +19,8 @@ def connect(to)
   end
 end
 
-def execute(connection, words)
-  connection.respond_to?(:query) ? connection.query(words) : connection.exec(words)
+def execute(connection, sql)
+  connection.respond_to?(:query) ? connection.query(sql) : connection.exec(sql)
 end
 
 def equal(want, got)
@@ -104,7 +104,7 @@ execute(connection, "CREATE TABLE orders (item varchar(20))")
 readme = File.read(File.join($LOAD_PATH.find { |dir| File.exist?(File.join(dir, "qsidecar.rb")) }, "../README.md"))
 shown = readme.scan(/^```ruby\n(.*?)^```/m).flatten.last
 run = method(:execute)
-connection.define_singleton_method(:exec) { |words| run.call(self, words) } unless connection.respond_to?(:exec)
+connection.define_singleton_method(:exec) { |sql| run.call(self, sql) } unless connection.respond_to?(:exec)
 unless connection.respond_to?(:transaction)
   connection.define_singleton_method(:transaction) { |&work| query("BEGIN"); work.call; query("COMMIT") }
 end

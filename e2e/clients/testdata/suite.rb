@@ -137,7 +137,7 @@ class Suite
   end
 
   # A claim whose thread was interrupted keeps no job claimed.
-  def check_interrupted
+  def check_interrupted_claim
     raises(Timeout::Error) { Timeout.timeout(0.1) { @client.claim("interrupted", wait: 60) } }
     waiting = Thread.new { @client.claim("interrupted", wait: 60) }
     Thread.pass until waiting.stop?
@@ -185,14 +185,14 @@ class Suite
     Process.wait
   end
 
-  def check_lost
-    told = Queue.new
-    Qsidecar::Client.open(**@options, on_lost: ->(job) { told << job }) do |client|
+  def check_lost_leases
+    lost = Queue.new
+    Qsidecar::Client.open(**@options, on_lost: ->(job) { lost << job }) do |client|
       id = client.enqueue("lost", 1).id
       job = client.claim("lost", wait: 20).first
       equal [id, false], [job.id, job.lost?]
       equal 1, @client.request("release", queue: "lost", ids: [id])["count"]
-      equal job, told.pop
+      equal job, lost.pop
       equal true, job.lost?
       raises(Qsidecar::LeaseLost) { job.ack }
     end
@@ -206,14 +206,14 @@ class Suite
   end
 
   # A client leaves no thread and no descriptor behind.
-  def check_leaves_nothing
+  def check_threads_and_descriptors_are_released
     before = [Thread.list.size, sockets.size]
     3.times { Qsidecar::Client.open(**@options) { |client| client.request("ping") } }
     equal before, [Thread.list.size, sockets.size]
   end
 
   # For any bytes, a decoder returns a message or raises Garbage.
-  def check_decoders
+  def check_decoders_of_any_bytes
     seeds = { Qsidecar::Codec::JSONLines => %({"id":7,"ok":true,"jobs":[{"id":"é","payload_b64":"/w=="}]}) }
     if Qsidecar::Codec.msgpack?
       seeds[Qsidecar::Codec::Msgpack] = MessagePack.pack("id" => 7, "jobs" => [{ "lease" => "1.a", "payload" => "x\xff".b, "fence" => 2**40 }])
@@ -264,7 +264,7 @@ class Suite
   end
 
   # How long calls wait for a sidecar that is down or does not answer.
-  def check_patience
+  def check_request_timeouts
     Dir.mktmpdir do |dir|
       file = File.join(dir, "worker.rb")
       File.write(file, 'Qsidecar::Worker.new.job("q") { nil }')

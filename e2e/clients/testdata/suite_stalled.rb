@@ -89,7 +89,7 @@ class Suite
 
   # A client that closes its connection loses its jobs and uses up an attempt. After half of a
   # frame, the client must not close it.
-  def check_stalled_enqueue_of_a_worker
+  def check_stalled_enqueue_keeps_claimed_jobs
     deaf do |sidecar, client|
       job = hold(sidecar, client)
       raises(Qsidecar::UnknownOutcome) { client.enqueue("q", LARGE, raw: true, request_timeout: 0.01) }

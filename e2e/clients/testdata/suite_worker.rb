@@ -31,19 +31,24 @@ class Suite
     end
     ids = [2, 2, 2, 1].each_with_index.map { |most, n| @client.enqueue("logged", n, max_attempts: most).id }
     worker.run(concurrency: 1, drain: true)
-    equal ["INFO worker started: queues logged, 1 jobs at once, 1 process", "WARN job #{ids[0]} of logged will be tried again: busy there",
+    equal ["INFO worker started: queues logged, concurrency 1, processes 1", "WARN job #{ids[0]} of logged will be tried again: busy there",
            "ERROR job #{ids[1]} of logged is dead: no use", "ERROR job #{ids[2]} of logged will be tried again: RuntimeError: boom",
            "ERROR job #{ids[3]} of logged is dead, after its last attempt: RuntimeError: boom", "INFO worker stopped"], out.string.lines.map(&:chomp)
   end
 
   # No job is acked if its work did not run. No job stays with a worker that can't settle it.
-  def check_handlers
+  def check_unfinished_and_failed_handlers
     ran = []
     later = ->(job) { ran << job.id }
     {
       "lazy" => ->(job) { [job].lazy.map(&later) }, "enumerator" => ->(job) { [job].each }, "proc" => ->(job) { proc { later.call(job) } },
       "method" => ->(_) { ran.method(:push) }, "fiber" => ->(job) { Fiber.new { later.call(job) } },
       "thread exits" => ->(_) { Thread.exit }, "thread killed" => ->(_) { Thread.current.kill }, "thread fails" => ->(_) { failing_thread },
+      "thread in a hash" => ->(_) { { url: failing_thread } }, "thread as a key" => ->(_) { { failing_thread => "url" } },
+      "thread in lists" => ->(_) { [1, [nil, [failing_thread]]] }, "thread in a set" => ->(_) { Set[failing_thread] },
+      "thread in a struct" => ->(_) { Struct.new(:work).new(failing_thread) }, "thread of a thread" => ->(_) { [Thread.new { [failing_thread] }] },
+      "lazy in a list" => ->(job) { [[job].lazy.map(&later)] }, "fiber in a hash" => ->(job) { { work: Fiber.new { later.call(job) } } },
+      "proc in a hash" => ->(job) { { work: proc { later.call(job) } } },
       "throw" => ->(_) { throw :out }, "yield" => ->(_) { Fiber.yield }, "interrupt" => ->(_) { raise Interrupt },
       "memory" => ->(_) { raise NoMemoryError, "full" }, "own" => ->(_) { raise Class.new(Exception), "own" },
       "no words" => ->(_) { raise Class.new(StandardError) { def message; raise "no words"; end } },
@@ -57,11 +62,11 @@ class Suite
       worker.run(concurrency: 1, drain: true)
       equal "dead", @client.request("peek", queue: queue, ids: [id])["jobs"].map { |j| j["state"] }.first, "a job of #{name}"
     end
-    equal [], ran, "what was run all the same"
+    equal [], ran, "the work of unfinished results"
   end
 
   # The worker waits for a thread that a job started, and replaces a thread that a job ended.
-  def check_handlers_threads
+  def check_threads_of_handlers
     ran = []
     worker = Qsidecar::Worker.new(logger: silent, **@options)
     worker.job("threads-left") { |job| job.payload == 0 ? Thread.exit : Thread.new { ran << job.payload } }
@@ -71,8 +76,21 @@ class Suite
     equal({ "ready" => 0, "scheduled" => 0, "claimed" => 0, "dead" => 1 }, stat("threads-left"))
   end
 
+  # A result that contains itself, or whose work is over, is a job that is done.
+  def check_finished_results
+    worker = Qsidecar::Worker.new(logger: silent, **@options)
+    itself = [1, { "a" => nil }]
+    itself << itself
+    over = Fiber.new { 1 }.tap(&:resume)
+    results = [itself, { over => [over] }, [Thread.new { nil }, false, nil], nil, Array.new(1000, "x")]
+    worker.job("results") { |job| results[job.payload] }
+    results.each_index { |n| @client.enqueue("results", n, max_attempts: 1) }
+    worker.run(concurrency: 1, drain: true)
+    equal({ "ready" => 0, "scheduled" => 0, "claimed" => 0, "dead" => 0 }, stat("results"))
+  end
+
   # It also waits for threads in a list, as in urls.map { |url| Thread.new { … } }.
-  def check_handlers_thread_lists
+  def check_thread_lists_of_handlers
     go = Queue.new
     ran = []
     worker = Qsidecar::Worker.new(logger: silent, **@options)
@@ -87,7 +105,7 @@ class Suite
   end
 
   # A child that a block forked and that returns from the block settles nothing and ends.
-  def check_handlers_fork
+  def check_forks_of_handlers
     { "returns" => [-> {}, 0], "exits" => [-> { exit 7 }, 7], "fails" => [-> { raise "in the child" }, 1] }.each do |name, (child, code)|
       seen = nil
       worker = Qsidecar::Worker.new(logger: silent, **@options)
@@ -114,7 +132,7 @@ class Suite
   end
 
   # An exception whose message method raises ends neither the worker nor its other jobs.
-  def check_handlers_without_words
+  def check_exceptions_without_message
     wordless = Class.new(StandardError) { def message; raise "no words"; end }
     done = []
     worker = Qsidecar::Worker.new(logger: silent, **@options)
@@ -131,7 +149,7 @@ class Suite
   end
 
   # A program that ends while a worker runs in one of its threads prints nothing about it.
-  def check_handlers_program_ends
+  def check_program_ends_during_jobs
     read, write = IO.pipe
     fork do
       $stderr.reopen(write)

@@ -233,9 +233,9 @@ module Qsidecar
 
     def settle_many(op, jobs, fields)
       lost = send_request(op, { leases: jobs.map(&:lease), **fields })["lost"]
-      gone, done = lost.empty? ? [[], jobs] : jobs.partition { |job| lost.include?(job.lease) }
+      lost_jobs, done = lost.empty? ? [[], jobs] : jobs.partition { |job| lost.include?(job.lease) }
       done.each(&:settled!)
-      gone.each(&:lost!)
+      lost_jobs.each(&:lost!)
     end
   end
 

@@ -87,7 +87,7 @@ module Qsidecar
       @stopping = false
       @drain = drain
       @commands.clear
-      log(:info, "worker started: queues #{@handlers.keys.join(", ")}, #{concurrency} jobs at once, #{processes} process#{"es" if processes > 1}")
+      log(:info, "worker started: queues #{@handlers.keys.join(", ")}, concurrency #{concurrency}, processes #{processes}")
       group = ProcessGroup.new(processes, @commands, method(:log)) if processes > 1
       signals(group) { group ? group.run { serve(concurrency) } : serve(concurrency) }
       log(:info, "worker stopped")
@@ -123,14 +123,20 @@ module Qsidecar
 
     private
 
-    # check_result rejects a result whose work has not run: such a job is not done. It waits for a
-    # thread.
+    # check_result rejects a result whose work has not run, also inside a list, Hash, Set or Struct:
+    # such a job is not done. It waits for threads.
     def check_result(value)
-      case value
-      when Thread then check_result(value.value)
-      when Enumerator, Proc, Method then raise TypeError, "the block returned #{value.inspect}, which has not run: its work was not done"
-      when Fiber then raise TypeError, "the block returned a Fiber that has not ended: its work was not done" if value.alive?
-      when Array then value.grep(Thread).each(&:join)
+      left = [value]
+      seen = {}.compare_by_identity # a Hash can contain itself
+      until left.empty?
+        case value = left.shift
+        when Thread then left << value.value
+        when Enumerator, Proc, Method then raise TypeError, "the block returned #{value.inspect}, which has not run: its work was not done"
+        when Fiber then raise TypeError, "the block returned a Fiber that has not ended: its work was not done" if value.alive?
+        when Array, Hash, Set, Struct
+          left.concat(value.is_a?(Hash) ? value.flatten(1) : value.to_a) unless seen[value]
+          seen[value] = true
+        end
       end
     end
 
