@@ -103,7 +103,7 @@ func (b *database) shown(p *plan) protocol.DatabaseStatus {
 	if age := b.HeartbeatAge(); age >= 0 {
 		d.BeatMS = age.Milliseconds()
 	}
-	if err := b.Trouble(); err != nil {
+	if err := b.LastErr(); err != nil {
 		d.Error = err.Error()
 	}
 	if u, ok := b.Usage(); ok {

@@ -144,7 +144,7 @@ func (c *committer) answer(hard context.Context, writes []*PendingWrite, results
 		c.finish(p, Outcome{Result: results[i], Err: results[i].Err})
 		switch p.write.(type) {
 		case backends.Enqueue, backends.Ack:
-			if c.singleLane {
+			if c.singleLoop {
 				continue // markReadyQueues ran before the claims were chosen
 			}
 		}

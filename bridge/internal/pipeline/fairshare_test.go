@@ -4,8 +4,6 @@ import (
 	"slices"
 	"testing"
 
-	"golang.org/x/sync/semaphore"
-
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/bridge/internal/fairshare"
 	"github.com/qsidecar/qsidecar/bridge/internal/quota"
@@ -13,7 +11,7 @@ import (
 
 // queuedWrites creates a committer whose queue has the writes.
 func queuedWrites(writes ...*PendingWrite) *committer {
-	c := &committer{writes: newLane(), enqueueMemory: semaphore.NewWeighted(queueBytes), settleMemory: semaphore.NewWeighted(settleBytes), seen: make(map[backends.Token]struct{})}
+	c := newCommitter()
 	for _, p := range writes {
 		p.size = sizeOf(p.write)
 		c.push(p)

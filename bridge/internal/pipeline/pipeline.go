@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/sync/semaphore"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/bridge/internal/backendref"
@@ -73,24 +72,12 @@ func New(pc Config) *Pipeline {
 		Log:        pc.Log,
 	}
 	_, b.canInspect = pc.Backend.(backends.Inspector)
-	c := &committer{
-		backend:       b.backend,
-		leases:        b.leaseTable,
-		policy:        pc.Policy,
-		times:         b.times,
-		maxPayload:    pc.MaxPayload,
-		claimBytes:    pc.ClaimBytes,
-		log:           b.Log,
-		enqueueMemory: semaphore.NewWeighted(queueBytes),
-		settleMemory:  semaphore.NewWeighted(settleBytes),
-		writes:        newLane(),
-		claims:        newLane(),
-		singleLane:    !b.Info.Concurrent,
-		memory:        pc.Memory,
-		seen:          make(map[backends.Token]struct{}),
-	}
+	b.leaseTable.Metrics = b.Metrics.Load
+	c := newCommitter()
+	c.backend, c.leases, c.times, c.metrics, c.log = b.backend, b.leaseTable, b.times, b.Metrics.Load, b.Log
+	c.policy, c.maxPayload, c.claimBytes, c.memory = pc.Policy, pc.MaxPayload, pc.ClaimBytes, pc.Memory
+	c.singleLoop = !b.Info.Concurrent
 	b.committer = c
-	c.metrics, b.leaseTable.Metrics = b.Metrics.Load, b.Metrics.Load
 	b.dispatcher = newDispatcher(c.WakeClaims)
 	b.heartbeat = heartbeat.New(heartbeat.Config{
 		Backend: b.backend,
@@ -118,14 +105,10 @@ func New(pc Config) *Pipeline {
 		Alone:     !b.Info.Concurrent,
 	})
 	c.dispatcher, c.heartbeat = b.dispatcher, b.heartbeat
-	b.dispatcher.identity = b.heartbeat.Fresh
-	b.dispatcher.clock = pc.Clock
-	b.dispatcher.canPrefetch = b.Info.Prefetch
-	b.dispatcher.memory = pc.Memory
-	b.dispatcher.maxBytes = c.claimBytes
-	b.dispatcher.noPrefetch = b.backend.Adopted
 	b.prefetcher = &prefetcher{dispatcher: b.dispatcher, leases: b.leaseTable, committer: c, poke: make(chan struct{}, 1)}
-	b.dispatcher.wakePrefetcher = b.prefetcher.wake
+	d := b.dispatcher
+	d.identity, d.clock, d.memory, d.maxBytes = b.heartbeat.Fresh, pc.Clock, pc.Memory, pc.ClaimBytes
+	d.canPrefetch, d.noPrefetch, d.wakePrefetcher = b.Info.Prefetch, b.backend.Adopted, b.prefetcher.wake
 	b.ReadyLimits, b.allDepths = depth.NewReadyLimits(b.readyJobs), depth.NewAllQueues(b.readDepths)
 	return b
 }
@@ -157,7 +140,7 @@ func (b *Pipeline) Run(ctx, work, hard context.Context) error {
 		b.prefetcher.run(work)
 	}()
 	var err error
-	if b.committer.singleLane {
+	if b.committer.singleLoop {
 		<-work.Done()
 	} else {
 		err = b.committer.runClaims(work, hard) // its releases are still written
