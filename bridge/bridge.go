@@ -204,7 +204,7 @@ func (b *Bridge) drain() {
 	}
 	b.mu.Lock()
 	for s := range b.sessions {
-		s.tell(protocol.EventDraining, nil)
+		s.sendEvent(protocol.EventDraining, nil)
 	}
 	b.mu.Unlock()
 	timeout := time.NewTimer(max(b.plan.Load().opts.DrainTimeout, 0))
@@ -260,7 +260,7 @@ func (b *Bridge) tellLost(db *database, lost map[*quota.Session][]lease.Held) {
 			texts[i] = leasestring.Format(db.Info.Database, h.Lease)
 		}
 		for part := range slices.Chunk(texts, lostInEvent) {
-			s.tell(protocol.EventLost, part)
+			s.sendEvent(protocol.EventLost, part)
 		}
 	}
 }

@@ -77,9 +77,9 @@ func (s *session) failure(err error) *protocol.Reply {
 func (s *session) hello(req *protocol.Request) finisher {
 	s.mu.Lock()
 	s.worker = req.Worker
-	s.wants = make(map[string]bool, len(req.Events))
+	s.subscribed = make(map[string]bool, len(req.Events))
 	for _, e := range req.Events {
-		s.wants[e] = true
+		s.subscribed[e] = true
 	}
 	s.mu.Unlock()
 	l := s.limits

@@ -88,11 +88,13 @@ type session struct {
 	hasty   bool        // the session ended, and a request waited once for a database since; only read uses it
 	evicted atomic.Bool // closed because it stalled, see Evict
 
-	mu       sync.Mutex
-	worker   string
-	wants    map[string]bool // events that the client subscribed to
-	claims   map[*openClaim]struct{}
-	byServer bool
+	mu         sync.Mutex
+	worker     string
+	subscribed map[string]bool // events that the client wants to receive
+	events     sync.WaitGroup  // events on their way to the client
+	eventsOver bool            // no more events are sent: the session waits for events
+	claims     map[*openClaim]struct{}
+	byServer   bool
 }
 
 // openClaim is a claim without a reply yet.
@@ -152,8 +154,17 @@ func (s *session) serve() {
 	default:
 		s.hangUp(errHangUp)
 	}
-	s.requests.Wait()
+	s.finishReplies()
 	s.end(bad)
+}
+
+// finishReplies waits until every reply and event was sent, or can't be sent any more. No event is sent after that.
+func (s *session) finishReplies() {
+	s.requests.Wait()
+	s.mu.Lock()
+	s.eventsOver = true
+	s.mu.Unlock()
+	s.events.Wait()
 }
 
 // read carries out requests until the connection ends, and returns the reason.
@@ -266,13 +277,13 @@ func (s *session) written(err error) {
 	}
 }
 
-// `tell` sends an event to a client that subscribed to it.
-func (s *session) tell(event string, lost []string) {
+// sendEvent sends an event to a client that subscribed to it. It does not wait for the client. The session ends only
+// after the event was sent.
+func (s *session) sendEvent(event string, lost []string) {
 	s.mu.Lock()
-	wants := s.wants[event]
-	s.mu.Unlock()
-	if wants {
-		go s.send(&protocol.Reply{Event: event, Lost: lost})
+	defer s.mu.Unlock()
+	if s.subscribed[event] && !s.eventsOver {
+		s.events.Go(func() { s.send(&protocol.Reply{Event: event, Lost: lost}) })
 	}
 }
 

@@ -108,7 +108,7 @@ func (s *session) release(b *database, how backends.Release) {
 // bye ends the open requests, releases the session's jobs, and replies.
 func (s *session) bye(id protocol.RequestID) error {
 	s.hangUp(errBye)
-	s.requests.Wait()
+	s.finishReplies()
 	s.releaseAll(backends.Release{Uncounted: true})
 	s.send(&protocol.Reply{ID: id, OK: true})
 	return errBye
