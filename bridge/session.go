@@ -129,7 +129,11 @@ func newSession(b *Bridge, p *plan, in io.Reader, out outbox.DeadlineWriter, con
 		refusals: quota.NewRejectLimiter(),
 		claims:   make(map[*openClaim]struct{}),
 	}
-	s.quota = quota.NewSession(s, &b.memory)
+	var owner quota.Owner
+	if who != nil {
+		owner = quota.Owner{UID: who.UID, PID: who.PID}
+	}
+	s.quota = quota.NewSession(s, owner, &b.memory)
 	s.out = outbox.Outbox{To: out, Unread: s.quota.AddUnread, HasRoom: b.memory.HasRoom}
 	s.gone, s.hangUp = context.WithCancelCause(context.Background())
 	s.grant.Store(p.grants(socket, who))

@@ -38,14 +38,13 @@ func (s *session) crowded() bool {
 	return len(s.slots) > leastOpen && s.bridge.beside.Load() >= s.bridge.memory.Max()/openCost
 }
 
-// Evict closes a session that stalls while others wait for memory. reads is false if its client does not read
-// replies.
-func (s *session) Evict(reads bool) {
+// Evict implements quota.Client.
+func (s *session) Evict(receiving bool) {
 	s.evicted.Store(true)
 	if s.conn == nil {
 		return
 	}
-	if reads {
+	if receiving {
 		if s.quota.Blocked.Load() {
 			s.hangUp(errStoodStill) // ends the wait of its claim
 		}
