@@ -42,8 +42,8 @@ type Bridge struct {
 
 	metrics  *metrics.Set
 	draining atomic.Bool
-	lives    context.Context // done when Run begins to stop
-	dies     context.CancelFunc
+	runCtx   context.Context // done when Run begins to stop
+	stopRun  context.CancelFunc
 	liveness liveness
 
 	reload  sync.Mutex // one change of the plan at a time
@@ -52,7 +52,7 @@ type Bridge struct {
 	queueNames quota.QueueNames // names of auto-created queues
 	rejects    quota.RejectLimiter
 	memory     quota.Memory
-	beside     atomic.Int64 // requests of all sessions that are carried out in goroutines of their own
+	concurrent atomic.Int64 // requests of all sessions that are carried out in goroutines of their own
 
 	mu       sync.Mutex
 	sessions map[*session]struct{}
@@ -101,7 +101,7 @@ func newBridge(o Options, log *slog.Logger, sys system) (*Bridge, error) {
 		sessions: make(map[*session]struct{}),
 		users:    make(map[uint32]int),
 	}
-	b.lives, b.dies = context.WithCancel(context.Background())
+	b.runCtx, b.stopRun = context.WithCancel(context.Background())
 	b.memory.Limit = func() int64 { return int64(b.plan.Load().opts.Limits.Buffered) }
 	p := newPlan(o)
 	for name, d := range o.Databases {
@@ -153,7 +153,7 @@ func (b *Bridge) Run(ctx context.Context) error {
 
 	<-r.stop.Done()
 	b.draining.Store(true)
-	b.dies()        // also ends a reload in progress, which can wait for a database
+	b.stopRun()     // also ends a reload in progress, which can wait for a database
 	b.reload.Lock() // waits for a reload in progress
 	b.running = nil
 	b.reload.Unlock()
@@ -250,8 +250,8 @@ func (b *Bridge) idle() bool {
 // lostInEvent is the maximum number of leases in one event. They fit the smallest max_reply.
 const lostInEvent = 500
 
-// tellLost sends lost leases to the sessions that asked for these events, and logs them.
-func (b *Bridge) tellLost(db *database, lost map[*quota.Session][]lease.Held) {
+// reportLost sends lost leases to the sessions that asked for these events, and logs them.
+func (b *Bridge) reportLost(db *database, lost map[*quota.Session][]lease.Held) {
 	for a, gone := range lost {
 		s := a.Client.(*session)
 		db.logGone(s, gone)

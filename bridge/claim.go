@@ -145,10 +145,10 @@ func (s *session) handOut(db *database, w *pipeline.ClaimRequest, a pipeline.Ans
 		return &protocol.Reply{Jobs: []protocol.Job{}}, 0
 	}
 	if s.gone.Err() != nil {
-		db.GiveUp(a.Jobs)
+		db.ReturnUndelivered(a.Jobs)
 		return nil, 0
 	}
-	jobs, err := db.HandOut(w, &a, func(jobs []backends.Job) int { return s.fittingJobs(db.Info.Database, jobs) })
+	jobs, err := db.HandOut(w, &a, func(jobs []backends.Job) int { return s.jobsThatFit(db.Info.Database, jobs) })
 	if err != nil {
 		return s.failure(err), 0
 	}

@@ -43,14 +43,14 @@ func (b *Bridge) Health() Health {
 // liveness detects whether the sidecar is stuck.
 type liveness struct {
 	mu      sync.Mutex
-	looking chan struct{} // closed when the current check has ended; nil: there was none
+	running chan struct{} // closed when the current check has ended; nil: there was none
 	at      atomic.Pointer[string]
 }
 
 // Alive returns nil as soon as each part of the sidecar has made progress. If ctx ends first, the error names the
 // part that did not. The result does not depend on any database: a part that waits for one is alive.
 func (b *Bridge) Alive(ctx context.Context) error {
-	done := b.liveness.look(b.parts())
+	done := b.liveness.check(b.parts())
 	select {
 	case <-done:
 		return nil
@@ -80,20 +80,20 @@ func (b *Bridge) parts() []part {
 	return all
 }
 
-// look takes every lock once, in a goroutine. Only one check runs at a time, so checks don't pile up behind a lock
+// check takes every lock once, in a goroutine. Only one check runs at a time, so checks don't pile up behind a lock
 // that is stuck.
-func (v *liveness) look(parts []part) <-chan struct{} {
+func (v *liveness) check(parts []part) <-chan struct{} {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.looking != nil {
+	if v.running != nil {
 		select {
-		case <-v.looking:
+		case <-v.running:
 		default:
-			return v.looking
+			return v.running
 		}
 	}
 	done := make(chan struct{})
-	v.looking = done
+	v.running = done
 	v.at.Store(&parts[0].name)
 	go func() {
 		defer close(done)

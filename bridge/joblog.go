@@ -82,8 +82,8 @@ func (s *session) logDenied(op protocol.Op, queue string) {
 	s.bridge.log.LogAttrs(context.Background(), slog.LevelInfo, logDenied, attrs...)
 }
 
-// logTurnedAway logs a connection that was refused because of a limit.
-func (b *Bridge) logTurnedAway(socket string, who *unixsocket.Peer, why *protocol.Error) {
+// logRefused logs a connection that was refused because of a limit.
+func (b *Bridge) logRefused(socket string, who *unixsocket.Peer, why *protocol.Error) {
 	attrs := []slog.Attr{slog.String("socket", socket), slog.String("error", why.Message)}
 	if who != nil {
 		attrs = append(attrs, slog.Any("uid", who.UID), slog.Any("pid", who.PID))

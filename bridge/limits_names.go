@@ -38,12 +38,12 @@ func (b *Bridge) forgetNames() {
 		b.reload.Lock()
 		defer b.reload.Unlock()
 		if r := b.running; r != nil {
-			r.left.Go(func() { b.lookForNames(r.stop) })
+			r.left.Go(func() { b.forgetUnusedNames(r.stop) })
 		}
 	})
 }
 
-func (b *Bridge) lookForNames(ctx context.Context) {
+func (b *Bridge) forgetUnusedNames(ctx context.Context) {
 	p, began := b.plan.Load(), time.Now()
 	used := make(map[string]bool)
 	for _, db := range p.databases {

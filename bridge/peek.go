@@ -28,7 +28,7 @@ func (s *session) peek(req *protocol.Request) finisher {
 		p.Max = len(p.IDs)
 	}
 	f := later(func() (*protocol.Reply, func()) {
-		ctx, looked := s.look(protocol.OpPeek)
+		ctx, looked := s.beginInspection(protocol.OpPeek)
 		if ctx.Err() != nil {
 			return s.failure(errDraining), looked
 		}

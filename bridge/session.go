@@ -35,13 +35,13 @@ const (
 	// the client read the error.
 	lingerTimeout = time.Second
 
-	// lastWords is how long a client has to read its last replies when the server closes. Without it, a client that
+	// lastReplyTimeout is how long a client has to read its last replies when the server closes. Without it, a client that
 	// stopped reading would keep the sidecar from ending.
-	lastWords = 3 * time.Second
+	lastReplyTimeout = 3 * time.Second
 
-	// givenBackWait is how long the end of a session waits for the release of its jobs. The release continues after
+	// releaseTimeout is how long the end of a session waits for the release of its jobs. The release continues after
 	// that.
-	givenBackWait = 5 * time.Second
+	releaseTimeout = 5 * time.Second
 
 	// yieldAfter is the number of requests that arrived together after which the reader yields to other goroutines.
 	yieldAfter = 8
@@ -49,11 +49,11 @@ const (
 
 // The reasons for the end of a session, as causes of its context.
 var (
-	errHangUp     = errors.New("the client hung up")
-	errBye        = errors.New("the client said bye")
-	errBadClient  = errors.New("the client broke the protocol")
-	errStoodStill = errors.New("the client stood still in a large message, and others waited for the memory")
-	errServer     = errors.New("the server closed the connection")
+	errHangUp    = errors.New("the client hung up")
+	errBye       = errors.New("the client said bye")
+	errBadClient = errors.New("the client broke the protocol")
+	errStalled   = errors.New("the client stood still in a large message, and others waited for the memory")
+	errServer    = errors.New("the server closed the connection")
 )
 
 // session is one connection. serve runs it; everything that the session starts ends before serve returns.
@@ -76,17 +76,17 @@ type session struct {
 	gone   context.Context
 	hangUp context.CancelCauseFunc
 
-	codec    atomic.Uint32 // protocol.Codec, once it is known
-	slots    chan struct{} // maxOpen
-	requests sync.WaitGroup
-	waiting  atomic.Int64
-	named    atomic.Int64 // see maxNamed
-	quota    quota.Session
-	looking  chan struct{} // capacity 1: one large reply of this session at a time; see look
-	refusals *rate.Limiter
+	codec      atomic.Uint32 // protocol.Codec, once it is known
+	slots      chan struct{} // maxOpen
+	requests   sync.WaitGroup
+	waiting    atomic.Int64
+	named      atomic.Int64 // see maxNamed
+	quota      quota.Session
+	inspecting chan struct{} // capacity 1: one large reply of this session at a time; see check
+	refusals   *rate.Limiter
 
-	hasty   bool        // the session ended, and a request waited once for a database since; only read uses it
-	evicted atomic.Bool // closed because it stalled, see Evict
+	noDatabaseWait bool        // the session ended, and a request waited once for a database since; only read uses it
+	evicted        atomic.Bool // closed because it stalled, see Evict
 
 	mu         sync.Mutex
 	worker     string
@@ -125,9 +125,9 @@ func newSession(b *Bridge, p *plan, in io.Reader, out outbox.DeadlineWriter, con
 		log:    b.log.With("session", id),
 		slots:  make(chan struct{}, maxOpen),
 
-		looking:  make(chan struct{}, 1),
-		refusals: quota.NewRejectLimiter(),
-		claims:   make(map[*openClaim]struct{}),
+		inspecting: make(chan struct{}, 1),
+		refusals:   quota.NewRejectLimiter(),
+		claims:     make(map[*openClaim]struct{}),
 	}
 	var owner quota.Owner
 	if who != nil {
@@ -148,7 +148,7 @@ func (s *session) serve() {
 	case s.closedByServer():
 		s.hangUp(errServer)
 	case errors.As(err, &bad) && s.evicted.Load():
-		s.hangUp(errStoodStill)
+		s.hangUp(errStalled)
 	case errors.As(err, &bad):
 		s.hangUp(errBadClient)
 	case errors.Is(err, errBye):
@@ -190,8 +190,8 @@ func (s *session) read() error {
 			if wire.Fatal() {
 				return &badInput{id: req.ID, err: wire, bytes: len(body)}
 			}
-			s.answerBeside(req.ID, &protocol.Reply{Error: wire})
-			s.slowDown()
+			s.answerAsync(req.ID, &protocol.Reply{Error: wire})
+			s.throttle()
 			continue
 		}
 		if req.Op == protocol.OpBye {
@@ -215,9 +215,9 @@ func (s *session) carryOut(r *protocol.Reader, req *protocol.Request) {
 	f := s.start(req)
 	if f.wait == nil {
 		<-s.slots
-		s.answerBeside(id, f.reply)
+		s.answerAsync(id, f.reply)
 		if f.reply.Error != nil {
-			s.slowDown()
+			s.throttle()
 		}
 		return
 	}
@@ -231,9 +231,9 @@ func (s *session) carryOut(r *protocol.Reader, req *protocol.Request) {
 		s.finish(id, f)
 		return
 	}
-	s.bridge.beside.Add(1)
+	s.bridge.concurrent.Add(1)
 	go func() {
-		defer s.bridge.beside.Add(-1)
+		defer s.bridge.concurrent.Add(-1)
 		s.finish(id, f)
 	}()
 }
@@ -256,9 +256,9 @@ func (s *session) answer(id protocol.RequestID, reply *protocol.Reply) {
 	s.send(reply)
 }
 
-// answerBeside is answer without waiting for the write, for a request with an id: its client can send many requests
+// answerAsync is answer without waiting for the write, for a request with an id: its client can send many requests
 // before it reads a reply.
-func (s *session) answerBeside(id protocol.RequestID, reply *protocol.Reply) {
+func (s *session) answerAsync(id protocol.RequestID, reply *protocol.Reply) {
 	if !id.IsSet() {
 		s.answer(id, reply)
 		return

@@ -39,7 +39,7 @@ func (s *session) reloadConfig() finisher {
 		return fail(protocol.Errorf(protocol.CodeUnsupported, "this sidecar has no config to read again"))
 	}
 	return later(func() (*protocol.Reply, func()) {
-		ctx, cancel := context.WithTimeoutCause(s.bridge.lives, reloadTimeout, fmt.Errorf("reload: not done within %v", reloadTimeout))
+		ctx, cancel := context.WithTimeoutCause(s.bridge.runCtx, reloadTimeout, fmt.Errorf("reload: not done within %v", reloadTimeout))
 		defer cancel()
 		changes, why, err := c.Reload(ctx)
 		if err != nil && errors.Is(ctx.Err(), context.Canceled) {

@@ -151,13 +151,13 @@ func (c *committer) runWrites(ctx, hard context.Context) error {
 	for {
 		writes := c.takeBatch()
 		began := time.Now()
-		var asks []claimGroup
+		var groups []claimGroup
 		if c.singleLoop {
 			c.markReadyQueues(writes)
-			asks = c.gatherClaims()
+			groups = c.gatherClaims()
 		}
-		if len(writes)+len(asks) > 0 {
-			err := c.commit(hard, writes, asks)
+		if len(writes)+len(groups) > 0 {
+			err := c.commit(hard, writes, groups)
 			if c.singleLoop { // otherwise runClaims owns the reserved memory
 				c.releaseClaimMemory()
 			}
@@ -198,8 +198,8 @@ func (c *committer) runWrites(ctx, hard context.Context) error {
 func (c *committer) runClaims(ctx, hard context.Context) error {
 	r := retrier{loop: &c.claims, log: c.log, hard: hard, delay: retryInitial}
 	for {
-		if asks := c.gatherClaims(); len(asks) > 0 {
-			err := c.commit(hard, nil, asks)
+		if groups := c.gatherClaims(); len(groups) > 0 {
+			err := c.commit(hard, nil, groups)
 			c.releaseClaimMemory()
 			if err := r.after(err); err != nil {
 				return err

@@ -136,7 +136,7 @@ func (b *Pipeline) Locks() []NamedLock {
 // QueueDepths returns the depths of all queues if this sidecar reads them for all. If not, or if the last reading
 // failed, known is false. It returns an error if the database has not answered yet.
 func (b *Pipeline) QueueDepths() (stats []backends.QueueStats, known bool, err error) {
-	b.heartbeat.WantDepths()
+	b.heartbeat.RequestDepths()
 	if !b.Inspectable() || !b.heartbeat.LeadsDepths() {
 		return nil, false, nil
 	}

@@ -115,7 +115,7 @@ func New(pc Config) *Pipeline {
 
 // Join makes the first attempt to join, so that the first claim finds an identity. If it fails, Run tries again.
 func (b *Pipeline) Join(ctx context.Context) {
-	if err := b.heartbeat.Beat(ctx); err != nil {
+	if err := b.heartbeat.Send(ctx); err != nil {
 		b.Log.Warn("the database cannot be had yet; serving all the same, requests are answered `unavailable`", "error", err)
 	}
 }
