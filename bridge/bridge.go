@@ -20,6 +20,7 @@ import (
 	"github.com/qsidecar/qsidecar/bridge/internal/heartbeat"
 	"github.com/qsidecar/qsidecar/bridge/internal/lease"
 	"github.com/qsidecar/qsidecar/bridge/internal/leasestring"
+	"github.com/qsidecar/qsidecar/bridge/internal/liveness"
 	"github.com/qsidecar/qsidecar/bridge/internal/metrics"
 	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 	"github.com/qsidecar/qsidecar/internal/unixsocket"
@@ -44,7 +45,7 @@ type Bridge struct {
 	draining atomic.Bool
 	runCtx   context.Context // done when Run begins to stop
 	stopRun  context.CancelFunc
-	liveness liveness
+	liveness liveness.Checker
 
 	reload  sync.Mutex // one change of the plan at a time
 	running *running   // nil: Run is not running, or stopping. reload guards it

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/bridge/internal/wirejob"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -44,7 +45,7 @@ func (s *session) peek(req *protocol.Request) finisher {
 		reply, bytes := &protocol.Reply{Views: make([]protocol.JobView, len(views))}, int64(0)
 		for i := range views {
 			bytes += viewBytes(&views[i])
-			reply.Views[i] = wireView(&views[i], plan.maxAttempts(views[i].Queue))
+			reply.Views[i] = wirejob.FromView(&views[i], plan.maxAttempts(views[i].Queue))
 		}
 		reply.Views = s.fitViews(reply.Views)
 		s.quota.AddUnread(bytes)

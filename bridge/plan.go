@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/bridge/internal/wirejob"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -173,7 +174,7 @@ func (p *plan) newJobs(jobs []protocol.NewJob, field string, single bool) (*data
 			return nil, nil, at(protocol.BadField(field, "queue %s is in another database than queue %s: one request is one transaction",
 				jobs[i].Queue, jobs[0].Queue), i)
 		}
-		out[i] = storedJob(&jobs[i], q.KeyTTL)
+		out[i] = wirejob.Stored(&jobs[i], q.KeyTTL)
 	}
 	return db, out, nil
 }
@@ -223,7 +224,7 @@ func (p *plan) statsOf(ctx context.Context, db *database, queue string) ([]proto
 	}
 	out := make([]protocol.QueueStat, len(stats))
 	for i := range stats {
-		out[i] = wireStats(&stats[i])
+		out[i] = wirejob.FromStats(&stats[i])
 	}
 	if len(out) == 0 && queue != "" {
 		out = append(out, protocol.QueueStat{Queue: queue})
