@@ -7,7 +7,8 @@ import (
 	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 )
 
-// TestClaimMemoryIsDivided shows that many wait queues share the memory if there is only enough for a few large answers. A wait
+// TestClaimMemoryIsDivided shows that many wait queues share the memory if there is only enough for a few large
+// answers. A wait
 // queue whose next job did not fit its share gets a whole answer the next time.
 func TestClaimMemoryIsDivided(t *testing.T) {
 	queues := make([]waitQueue, 40)

@@ -51,19 +51,22 @@ func (c *committer) commit(hard context.Context, writes []*PendingWrite, groups 
 	}
 }
 
-// endUnknown ends writes whose commit has an unknown outcome. Releases are queued again: their tokens keep them from
-// freeing a job twice.
+// endUnknown ends writes whose commit has an unknown outcome. Releases and records of hand-outs are queued again,
+// because no client repeats them: their tokens keep them from changing a job twice.
 func (c *committer) endUnknown(writes []*PendingWrite, err error, again bool) {
-	var releases []*PendingWrite
+	var repeat []*PendingWrite
 	for _, p := range writes {
-		if _, ok := p.write.(backends.Release); ok && again {
-			releases = append(releases, p)
-			continue
+		switch p.write.(type) {
+		case backends.Release, backends.Deliver:
+			if again {
+				repeat = append(repeat, p)
+				continue
+			}
 		}
 		c.finish(p, Outcome{Err: err})
 	}
-	if len(releases) > 0 {
-		c.putBack(releases)
+	if len(repeat) > 0 {
+		c.putBack(repeat)
 	}
 }
 
