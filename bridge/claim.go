@@ -77,7 +77,7 @@ func (s *session) checkClaimLimits(req *protocol.Request, queues int) *protocol.
 	case req.WaitMS > 0 && s.crowded():
 		return busyReply("all connections together have more open requests than the sidecar has memory for (limits.buffered in its config), and this one has %d: wait for one, or cancel one, first", len(s.slots)-1)
 	case named > 0 && named+int64(queues) > maxNamed:
-		return busyReply("open claims of this connection name %d queues, and together they may name %d: wait for one, or cancel one, first", named, maxNamed)
+		return busyReply("open claims of this connection name %d queues, and the limit is %d: wait for one, or cancel one, first", named, maxNamed)
 	case !req.LeaseMS.Set && s.quota.Jobs.Count() >= s.MaxJobs():
 		return s.failure(s.TooManyJobs())
 	}

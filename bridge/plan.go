@@ -53,7 +53,7 @@ func (p *plan) owner(id string) (*database, error) {
 	}
 	for _, db := range p.databases {
 		if db.Info.Database == "" {
-			return nil, backends.Unavailable(fmt.Errorf("database %s was not reached since the sidecar began, and the lease may be of it (`qsidecar status` says why)", p.nameOf(db)))
+			return nil, backends.Unavailable(fmt.Errorf("database %s was not reached since the sidecar started, so its leases can't be checked (`qsidecar status` shows why)", p.nameOf(db)))
 		}
 	}
 	return nil, nil
@@ -148,7 +148,7 @@ func unknownQueue(name string) *protocol.Error {
 func (p *plan) inspectable(queue string) (*database, *protocol.Error) {
 	db, wire := p.databaseOfQueue(queue)
 	if wire == nil && !db.Inspectable() {
-		wire = protocol.Errorf(protocol.CodeUnsupported, "database %s cannot be looked into", p.nameOf(db))
+		wire = protocol.Errorf(protocol.CodeUnsupported, "database %s doesn't support inspection", p.nameOf(db))
 	}
 	return db, wire
 }

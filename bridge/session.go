@@ -50,9 +50,9 @@ const (
 // The reasons for the end of a session, as causes of its context.
 var (
 	errHangUp    = errors.New("the client hung up")
-	errBye       = errors.New("the client said bye")
+	errBye       = errors.New("the client sent bye")
 	errBadClient = errors.New("the client broke the protocol")
-	errStalled   = errors.New("the client stood still in a large message, and others waited for the memory")
+	errStalled   = errors.New("the client stalled in a large message while other clients waited for memory")
 	errServer    = errors.New("the server closed the connection")
 )
 

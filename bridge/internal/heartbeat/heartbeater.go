@@ -97,9 +97,9 @@ func (k *Heartbeater) Run(ctx context.Context) error {
 			k.Metrics().HeartbeatFailures.Inc()
 		}
 		if err != nil && !failing {
-			k.Log.Warn("the beat did not reach the database; nothing is handed out until it does", "error", err)
+			k.Log.Warn("heartbeat failed; no jobs are handed out until one succeeds", "error", err)
 		} else if err == nil && failing {
-			k.Log.Info("the beat reaches the database again")
+			k.Log.Info("heartbeats succeed again")
 		}
 		failing = err != nil
 		next := k.Times.sidecarTimeout().every()
@@ -240,7 +240,7 @@ func (k *Heartbeater) DropIdentity(id backends.Identity) {
 	k.Metrics().Evictions.Inc()
 	k.Abandoned()
 	lost := k.Leases.DropAll()
-	k.Log.Warn("this sidecar was given up (its beat was late): its sessions' leases are lost, going on under a new identity",
+	k.Log.Warn("other sidecars declared this one dead because its heartbeat was late; its sessions' leases are lost, and it joins under a new identity",
 		"host", fmt.Sprintf("%016x", uint64(id)), "sessions", len(lost))
 	k.Lost(lost)
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/qsidecar/qsidecar/bridge/internal/maintenance"
 )
 
-var errHeartbeatLate = errors.New("this sidecar's beat is late, so it must not give out jobs: it cannot reach the database, or was suspended")
+var errHeartbeatLate = errors.New("this sidecar's heartbeat is late, so it must not hand out jobs: it can't reach the database, or was suspended")
 
 // commit commits one batch and answers its members. If the database is unreachable, it queues the writes again and
 // returns an error.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/memory"
+	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 )
 
 // scripted is a database whose commits the test can fail, delay or count.
@@ -276,4 +277,25 @@ func TestReleasesNameTheirOwner(t *testing.T) {
 			t.Errorf("releases of %x, want two of %x", owners, id)
 		}
 	})
+}
+
+// TestOneCommitIsBounded shows that a commit has no more jobs, bytes and writes than its limits, however many writes
+// wait. Their order stays.
+func TestOneCommitIsBounded(t *testing.T) {
+	for what, x := range map[string]struct{ writes, jobs, bytes, want int }{
+		"jobs":   {10, batchJobs / 4, 1, 4},
+		"bytes":  {10, 1, batchBytes / 4, 4},
+		"writes": {batchWrites + 10, 1, 1, batchWrites},
+	} {
+		var writes []*PendingWrite
+		for range x.writes { // each of its own session, so that fair share does not limit them
+			w := &PendingWrite{session: &quota.Session{}, write: backends.Enqueue{Jobs: make([]backends.NewJob, x.jobs)}}
+			w.write.(backends.Enqueue).Jobs[0].Payload = make([]byte, x.bytes)
+			writes = append(writes, w)
+		}
+		c := queuedWrites(writes...)
+		if batch := c.takeBatch(); len(batch) != x.want || !slices.Equal(batch, writes[:x.want]) {
+			t.Errorf("%s: the commit has %d of %d writes, want the first %d", what, len(batch), x.writes, x.want)
+		}
+	}
 }
