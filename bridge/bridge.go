@@ -20,6 +20,7 @@ import (
 	"github.com/qsidecar/qsidecar/bridge/internal/heartbeat"
 	"github.com/qsidecar/qsidecar/bridge/internal/lease"
 	"github.com/qsidecar/qsidecar/bridge/internal/leasestring"
+	"github.com/qsidecar/qsidecar/bridge/internal/liveness"
 	"github.com/qsidecar/qsidecar/bridge/internal/metrics"
 	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 	"github.com/qsidecar/qsidecar/internal/unixsocket"
@@ -42,9 +43,9 @@ type Bridge struct {
 
 	metrics  *metrics.Set
 	draining atomic.Bool
-	lives    context.Context // done when Run begins to stop
-	dies     context.CancelFunc
-	liveness liveness
+	runCtx   context.Context // done when Run begins to stop
+	stopRun  context.CancelFunc
+	liveness liveness.Checker
 
 	reload  sync.Mutex // one change of the plan at a time
 	running *running   // nil: Run is not running, or stopping. reload guards it
@@ -52,7 +53,7 @@ type Bridge struct {
 	queueNames quota.QueueNames // names of auto-created queues
 	rejects    quota.RejectLimiter
 	memory     quota.Memory
-	beside     atomic.Int64 // requests of all sessions that are carried out in goroutines of their own
+	concurrent atomic.Int64 // requests of all sessions that are carried out in goroutines of their own
 
 	mu       sync.Mutex
 	sessions map[*session]struct{}
@@ -101,7 +102,7 @@ func newBridge(o Options, log *slog.Logger, sys system) (*Bridge, error) {
 		sessions: make(map[*session]struct{}),
 		users:    make(map[uint32]int),
 	}
-	b.lives, b.dies = context.WithCancel(context.Background())
+	b.runCtx, b.stopRun = context.WithCancel(context.Background())
 	b.memory.Limit = func() int64 { return int64(b.plan.Load().opts.Limits.Buffered) }
 	p := newPlan(o)
 	for name, d := range o.Databases {
@@ -153,7 +154,7 @@ func (b *Bridge) Run(ctx context.Context) error {
 
 	<-r.stop.Done()
 	b.draining.Store(true)
-	b.dies()        // also ends a reload in progress, which can wait for a database
+	b.stopRun()     // also ends a reload in progress, which can wait for a database
 	b.reload.Lock() // waits for a reload in progress
 	b.running = nil
 	b.reload.Unlock()
@@ -204,7 +205,7 @@ func (b *Bridge) drain() {
 	}
 	b.mu.Lock()
 	for s := range b.sessions {
-		s.tell(protocol.EventDraining, nil)
+		s.sendEvent(protocol.EventDraining, nil)
 	}
 	b.mu.Unlock()
 	timeout := time.NewTimer(max(b.plan.Load().opts.DrainTimeout, 0))
@@ -250,8 +251,8 @@ func (b *Bridge) idle() bool {
 // lostInEvent is the maximum number of leases in one event. They fit the smallest max_reply.
 const lostInEvent = 500
 
-// tellLost sends lost leases to the sessions that asked for these events, and logs them.
-func (b *Bridge) tellLost(db *database, lost map[*quota.Session][]lease.Held) {
+// reportLost sends lost leases to the sessions that asked for these events, and logs them.
+func (b *Bridge) reportLost(db *database, lost map[*quota.Session][]lease.Held) {
 	for a, gone := range lost {
 		s := a.Client.(*session)
 		db.logGone(s, gone)
@@ -260,7 +261,7 @@ func (b *Bridge) tellLost(db *database, lost map[*quota.Session][]lease.Held) {
 			texts[i] = leasestring.Format(db.Info.Database, h.Lease)
 		}
 		for part := range slices.Chunk(texts, lostInEvent) {
-			s.tell(protocol.EventLost, part)
+			s.sendEvent(protocol.EventLost, part)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/bridge/internal/pipeline"
 	"github.com/qsidecar/qsidecar/bridge/internal/quota"
+	"github.com/qsidecar/qsidecar/bridge/internal/wirejob"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -26,17 +27,8 @@ func (s *session) claim(req *protocol.Request) finisher {
 	if i := slices.IndexFunc(queues, db.ClaimsInTx); i >= 0 && req.LeaseMS.Set {
 		return answerWith(s.failure(&backends.UnsupportedError{Queue: queues[i], What: backends.NoTimedLease, InTx: true}))
 	}
-	if s.waiting.Load() >= maxWaiting && req.WaitMS > 0 {
-		return fail(protocol.Errorf(protocol.CodeBusy, "%d claims of this connection wait already: answer or cancel one first", maxWaiting))
-	}
-	if req.WaitMS > 0 && s.crowded() {
-		return fail(protocol.Errorf(protocol.CodeBusy, "all connections together have more open requests than the sidecar has memory for (limits.buffered in its config), and this one has %d: wait for one, or cancel one, first", len(s.slots)-1))
-	}
-	if n := s.named.Load(); n > 0 && n+int64(len(queues)) > maxNamed {
-		return fail(protocol.Errorf(protocol.CodeBusy, "open claims of this connection name %d queues, and together they may name %d: wait for one, or cancel one, first", n, maxNamed))
-	}
-	if !req.LeaseMS.Set && s.quota.Jobs.Count() >= plan.opts.Limits.Held {
-		return answerWith(s.failure(s.TooManyJobs()))
+	if reply := s.checkClaimLimits(req, len(queues)); reply != nil {
+		return answerWith(reply)
 	}
 	s.mu.Lock()
 	worker := s.worker
@@ -45,13 +37,13 @@ func (s *session) claim(req *protocol.Request) finisher {
 		Session:  &s.quota,
 		Since:    time.Now(),
 		Slots:    int(req.Max.Or(1)),
-		Template: backends.Slot{Lease: millis(req.LeaseMS.Or(0)), Worker: worker},
+		Template: backends.Slot{Lease: wirejob.Millis(req.LeaseMS.Or(0)), Worker: worker},
 		Once:     req.WaitMS == 0,
 	}
 	if a, answered := db.Claim(w, queues); answered {
 		return later(func() (*protocol.Reply, func()) { return s.handOver(db, w, a) })
 	}
-	ctx, stop := s.claimContext(millis(req.WaitMS))
+	ctx, stop := s.claimContext(wirejob.Millis(req.WaitMS))
 	open := &openClaim{id: req.ID, stop: stop}
 	s.mu.Lock()
 	s.claims[open] = struct{}{}
@@ -74,6 +66,26 @@ func (s *session) claim(req *protocol.Request) finisher {
 	})
 	f.waits = req.WaitMS > 0
 	return f
+}
+
+// checkClaimLimits returns an error reply if the session must not have another claim that names so many queues.
+func (s *session) checkClaimLimits(req *protocol.Request, queues int) *protocol.Reply {
+	named := s.named.Load()
+	switch {
+	case s.waiting.Load() >= maxWaiting && req.WaitMS > 0:
+		return busyReply("%d claims of this connection wait already: answer or cancel one first", maxWaiting)
+	case req.WaitMS > 0 && s.crowded():
+		return busyReply("all connections together have more open requests than the sidecar has memory for (limits.buffered in its config), and this one has %d: wait for one, or cancel one, first", len(s.slots)-1)
+	case named > 0 && named+int64(queues) > maxNamed:
+		return busyReply("open claims of this connection name %d queues, and the limit is %d: wait for one, or cancel one, first", named, maxNamed)
+	case !req.LeaseMS.Set && s.quota.Jobs.Count() >= s.MaxJobs():
+		return s.failure(s.TooManyJobs())
+	}
+	return nil
+}
+
+func busyReply(format string, args ...any) *protocol.Reply {
+	return &protocol.Reply{Error: protocol.Errorf(protocol.CodeBusy, format, args...)}
 }
 
 // await waits for the result of a claim. If a reload moved its queues to another database, it continues there.
@@ -145,16 +157,16 @@ func (s *session) handOut(db *database, w *pipeline.ClaimRequest, a pipeline.Ans
 		return &protocol.Reply{Jobs: []protocol.Job{}}, 0
 	}
 	if s.gone.Err() != nil {
-		db.GiveUp(a.Jobs)
+		db.ReturnUndelivered(a.Jobs)
 		return nil, 0
 	}
-	jobs, err := db.HandOut(w, &a, func(jobs []backends.Job) int { return s.fittingJobs(db.Info.Database, jobs) })
+	jobs, err := db.HandOut(w, &a, func(jobs []backends.Job) int { return s.jobsThatFit(db.Info.Database, jobs) })
 	if err != nil {
 		return s.failure(err), 0
 	}
 	reply = &protocol.Reply{Jobs: make([]protocol.Job, len(jobs))}
 	for i := range jobs {
-		reply.Jobs[i] = wireJob(db.Info.Database, &jobs[i])
+		reply.Jobs[i] = wirejob.FromClaim(db.Info.Database, &jobs[i])
 	}
 	return reply, len(jobs)
 }

@@ -59,8 +59,8 @@ func (b *Bridge) serveConn(conn unixsocket.Conn, socket string) {
 	s, full := b.open(conn, conn, conn, socket, who)
 	if full != nil {
 		b.metrics.Refused.Inc()
-		b.logTurnedAway(socket, who, full)
-		b.turnAway(conn, who, full)
+		b.logRefused(socket, who, full)
+		b.refuse(conn, who, full)
 	}
 	if s == nil {
 		_ = conn.Close() // the Bridge stops, the socket was removed, or a limit is reached: no request was carried out

@@ -38,7 +38,7 @@ func (b *Bridge) newDatabase(name string, d Database) *database {
 		MaxPayload:     func() int64 { return int64(b.plan.Load().limits.MaxPayload) },
 		ClaimBytes:     func() int64 { return int64(b.plan.Load().limits.ClaimBytes) },
 		TraceID:        traceID,
-		Lost:           func(m map[*quota.Session][]lease.Held) { b.tellLost(db, m) },
+		Lost:           func(m map[*quota.Session][]lease.Held) { b.reportLost(db, m) },
 	})
 	return db
 }
@@ -92,8 +92,8 @@ func (b *database) account() {
 	b.accounted = u
 }
 
-// tellPool sends the current metrics of a database's pool.
-func (b *database) tellPool(name string, to chan<- prometheus.Metric) {
+// collectPool sends the current metrics of a database's pool.
+func (b *database) collectPool(name string, to chan<- prometheus.Metric) {
 	u, ok := b.Usage()
 	if !ok || u.Max == 0 {
 		return

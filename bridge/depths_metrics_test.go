@@ -53,7 +53,7 @@ func depthsOf(t *testing.T, b *Bridge, queue string) map[string]float64 {
 }
 
 // TestDepthsAreReadByOne shows that one of three sidecars of a database reports the depths, however often they are
-// scraped. When it dies, another one does.
+// scraped. When it stopRun, another one does.
 func TestDepthsAreReadByOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := &counting{faulty: &faulty{Backend: memory.New()}}

@@ -45,13 +45,13 @@ func toClient(err error, log *slog.Logger) *protocol.Error {
 		return protocol.Errorf(protocol.CodeBadRequest, "%v", err)
 	case errors.Is(err, backends.ErrUnknownOutcome), errors.Is(err, context.DeadlineExceeded):
 		return protocol.Errorf(protocol.CodeUnknownOutcome,
-			"it may have been written and may not: send it again (an enqueue only with a key): %v", err)
+			"the outcome is unknown: send it again (an enqueue only with a key): %v", err)
 	case errors.Is(err, backends.ErrNoSuchJob):
 		return protocol.BadField("after", "the job to go on from is gone; start again without `after`")
 	case errors.Is(err, backends.ErrKeyTaken):
 		return protocol.BadField("ids", "refused, nothing was retried: %v", err)
 	default:
-		log.Error("a request failed for a reason the sidecar does not know", "error", err)
+		log.Error("a request failed with an unexpected error", "error", err)
 		return protocol.Errorf(protocol.CodeInternal, "unexpected error, see the sidecar's log: %v", err)
 	}
 }

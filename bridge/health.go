@@ -5,9 +5,9 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"time"
+
+	"github.com/qsidecar/qsidecar/bridge/internal/liveness"
 )
 
 // Health is the current ability of the sidecar to serve. It contains no secrets.
@@ -40,68 +40,22 @@ func (b *Bridge) Health() Health {
 	return h
 }
 
-// liveness detects whether the sidecar is stuck.
-type liveness struct {
-	mu      sync.Mutex
-	looking chan struct{} // closed when the current check has ended; nil: there was none
-	at      atomic.Pointer[string]
-}
-
 // Alive returns nil as soon as each part of the sidecar has made progress. If ctx ends first, the error names the
 // part that did not. The result does not depend on any database: a part that waits for one is alive.
 func (b *Bridge) Alive(ctx context.Context) error {
-	done := b.liveness.look(b.parts())
-	select {
-	case <-done:
-		return nil
-	default:
+	if at, err := b.liveness.Check(ctx, b.locks()); err != nil {
+		return fmt.Errorf("the sidecar is stuck (%s): %w", at, err)
 	}
-	select {
-	case <-done:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("the sidecar is stuck (%s): %w", *b.liveness.at.Load(), context.Cause(ctx))
-	}
+	return nil
 }
 
-// part is a lock that no code holds for long.
-type part struct {
-	name string
-	lock sync.Locker
-}
-
-func (b *Bridge) parts() []part {
-	all := []part{{"sessions", &b.mu}}
+// locks returns the locks that no code holds for long.
+func (b *Bridge) locks() []liveness.Lock {
+	all := []liveness.Lock{{Name: "sessions", Locker: &b.mu}}
 	for _, db := range b.plan.Load().databases {
 		for _, l := range db.Locks() {
-			all = append(all, part{l.Name + " of " + db.Name, l.Locker})
+			all = append(all, liveness.Lock{Name: l.Name + " of " + db.Name, Locker: l.Locker})
 		}
 	}
 	return all
-}
-
-// look takes every lock once, in a goroutine. Only one check runs at a time, so checks don't pile up behind a lock
-// that is stuck.
-func (v *liveness) look(parts []part) <-chan struct{} {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if v.looking != nil {
-		select {
-		case <-v.looking:
-		default:
-			return v.looking
-		}
-	}
-	done := make(chan struct{})
-	v.looking = done
-	v.at.Store(&parts[0].name)
-	go func() {
-		defer close(done)
-		for i := range parts {
-			v.at.Store(&parts[i].name)
-			parts[i].lock.Lock()
-			parts[i].lock.Unlock() //nolint:staticcheck // taking the lock is the whole check
-		}
-	}()
-	return done
 }

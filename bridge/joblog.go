@@ -61,6 +61,14 @@ func (s *session) logKeys() []slog.Attr {
 	return attrs
 }
 
+// peerAttrs returns the keys that identify the process at the other end of a connection. A nil peer has none.
+func peerAttrs(p *unixsocket.Peer) []slog.Attr {
+	if p == nil {
+		return nil
+	}
+	return []slog.Attr{slog.Any("uid", p.UID), slog.Any("pid", p.PID)}
+}
+
 // logCommanded logs an operator's command.
 func (s *session) logCommanded(op protocol.Op, c *backends.Command, count int64) {
 	attrs := append(s.logKeys(), slog.String("op", string(op)), slog.String("queue", c.Queue))
@@ -76,18 +84,13 @@ func (s *session) logCommanded(op protocol.Op, c *backends.Command, count int64)
 // logDenied logs a request that no rule of its socket allows.
 func (s *session) logDenied(op protocol.Op, queue string) {
 	attrs := append(s.logKeys(), slog.String("socket", s.socket), slog.String("op", string(op)), slog.String("queue", queue))
-	if s.peer != nil {
-		attrs = append(attrs, slog.Any("uid", s.peer.UID), slog.Any("pid", s.peer.PID))
-	}
+	attrs = append(attrs, peerAttrs(s.peer)...)
 	s.bridge.log.LogAttrs(context.Background(), slog.LevelInfo, logDenied, attrs...)
 }
 
-// logTurnedAway logs a connection that was refused because of a limit.
-func (b *Bridge) logTurnedAway(socket string, who *unixsocket.Peer, why *protocol.Error) {
-	attrs := []slog.Attr{slog.String("socket", socket), slog.String("error", why.Message)}
-	if who != nil {
-		attrs = append(attrs, slog.Any("uid", who.UID), slog.Any("pid", who.PID))
-	}
+// logRefused logs a connection that was refused because of a limit.
+func (b *Bridge) logRefused(socket string, who *unixsocket.Peer, why *protocol.Error) {
+	attrs := append(peerAttrs(who), slog.String("socket", socket), slog.String("error", why.Message))
 	b.log.LogAttrs(context.Background(), slog.LevelWarn, logFull, attrs...)
 }
 
@@ -101,9 +104,7 @@ func (s *session) logConnected(begins bool) {
 	attrs := []slog.Attr{slog.String("socket", s.socket)}
 	if begins {
 		text = "a connection began"
-		if s.peer != nil {
-			attrs = append(attrs, slog.Any("uid", s.peer.UID), slog.Any("pid", s.peer.PID))
-		}
+		attrs = append(attrs, peerAttrs(s.peer)...)
 	} else if cause := context.Cause(s.gone); cause != nil {
 		attrs = append(attrs, slog.String("cause", cause.Error()))
 	}
@@ -187,9 +188,7 @@ func (s *session) logLeft(b *database, how *backends.Release, held []lease.Held,
 	all := dead == len(held)-len(lost)
 	cause := slog.String("cause", string(how.Cause))
 	attrs := append(s.logKeys(), cause, slog.String("error", how.Message), slog.Int("jobs", len(held)-len(lost)), slog.Int("dead", dead))
-	if s.peer != nil {
-		attrs = append(attrs, slog.Any("uid", s.peer.UID), slog.Any("pid", s.peer.PID))
-	}
+	attrs = append(attrs, peerAttrs(s.peer)...)
 	b.Log.LogAttrs(context.Background(), slog.LevelWarn, logLeft, attrs...)
 	for i := range held {
 		switch j := &held[i]; {

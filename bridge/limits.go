@@ -49,11 +49,11 @@ func (l Limits) validate(bad func(format string, args ...any)) {
 }
 
 const (
-	// turnedAway is how many connections over the limit get an error reply at a time. Others are closed without a
+	// maxRefusals is how many connections over the limit get an error reply at a time. Others are closed without a
 	// reply.
-	turnedAway = 64
-	// turnAwayTimeout is how long such a connection has to send its first bytes, which show its codec.
-	turnAwayTimeout = time.Second
+	maxRefusals = 64
+	// refuseTimeout is how long such a connection has to send its first bytes, which show its codec.
+	refuseTimeout = time.Second
 )
 
 // full returns the error for one more connection if a limit is reached, or nil. b.mu is held.
@@ -69,11 +69,11 @@ func (b *Bridge) full(who *unixsocket.Peer) *protocol.Error {
 	return nil
 }
 
-// turnAway sends the error why to a connection over the limit, in the connection's own codec. The caller closes the
+// refuse sends the error why to a connection over the limit, in the connection's own codec. The caller closes the
 // connection.
-func (b *Bridge) turnAway(conn unixsocket.Conn, who *unixsocket.Peer, why *protocol.Error) {
+func (b *Bridge) refuse(conn unixsocket.Conn, who *unixsocket.Peer, why *protocol.Error) {
 	b.mu.Lock()
-	refusing := b.refusing < turnedAway && !b.closing
+	refusing := b.refusing < maxRefusals && !b.closing
 	if refusing {
 		b.refusing++
 		b.serving.Add(1)
@@ -89,7 +89,7 @@ func (b *Bridge) turnAway(conn unixsocket.Conn, who *unixsocket.Peer, why *proto
 		b.serving.Done()
 	}()
 	time.Sleep(b.rejectDelay(who, 0))
-	if err := conn.SetDeadline(time.Now().Add(turnAwayTimeout)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(refuseTimeout)); err != nil {
 		return // the connection is gone
 	}
 	r := protocol.NewReader(conn, 64<<10) // any first message will do

@@ -26,7 +26,7 @@ func (s *session) roomForName(p *plan, name string) error {
 	if ok {
 		return nil
 	}
-	e := protocol.Errorf(protocol.CodeBusy, "the queue %s would be one name too many: %d that clients of this user made up have jobs, or had them just now, which is the limit "+
+	e := protocol.Errorf(protocol.CodeBusy, "can't create queue %q: this user's clients use %d auto-created queues, which is the limit "+
 		"(limits.queue_names in the sidecar's config): name queues in the config, or use fewer", name, most)
 	e.RetryMS = protocol.Some(quota.QueueNameAge.Milliseconds())
 	return e
@@ -38,17 +38,17 @@ func (b *Bridge) forgetNames() {
 		b.reload.Lock()
 		defer b.reload.Unlock()
 		if r := b.running; r != nil {
-			r.left.Go(func() { b.lookForNames(r.stop) })
+			r.left.Go(func() { b.forgetUnusedNames(r.stop) })
 		}
 	})
 }
 
-func (b *Bridge) lookForNames(ctx context.Context) {
+func (b *Bridge) forgetUnusedNames(ctx context.Context) {
 	p, began := b.plan.Load(), time.Now()
 	used := make(map[string]bool)
 	for _, db := range p.databases {
 		if err := db.usedNames(ctx, used); err != nil {
-			b.log.Warn("which queues are empty is not known, so no name that clients made up is forgotten", "database", p.nameOf(db), "error", err)
+			b.log.Warn("can't read which queues are empty; unused auto-created queues still count", "database", p.nameOf(db), "error", err)
 			return
 		}
 	}

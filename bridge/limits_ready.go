@@ -25,7 +25,7 @@ func (s *session) roomForJobs(p *plan, db *database, jobs []protocol.NewJob) err
 			count[db.ReadyLimits.Queue(jobs[i].Queue)]++
 		}
 	}
-	if len(count) > 0 && s.hasty {
+	if len(count) > 0 && s.noDatabaseWait {
 		return backends.Unavailable(context.Cause(s.gone))
 	}
 	looks := make(map[*depth.ReadyCount]*depth.Query, 1)
@@ -35,7 +35,7 @@ func (s *session) roomForJobs(p *plan, db *database, jobs []protocol.NewJob) err
 	var err error
 	for q, n := range count {
 		if !q.Await(s.gone.Done(), looks[q]) {
-			s.hasty = true
+			s.noDatabaseWait = true
 			err = errors.Join(err, backends.Unavailable(context.Cause(s.gone)))
 		}
 		if err == nil {

@@ -60,7 +60,7 @@ func TestManyConnectionsOverTheLimit(t *testing.T) {
 		s, _ := limited(t, Limits{Connections: 1})
 		a := s.dial(t)
 		a.call(`{"op":"ping"}`)
-		for range 2 * turnedAway {
+		for range 2 * maxRefusals {
 			s.dial(t)
 		}
 		a.call(`{"op":"ping"}`)

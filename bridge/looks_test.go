@@ -54,7 +54,7 @@ func TestLooksEndWithTheSidecar(t *testing.T) {
 		if err := s.wait(t); err != nil {
 			t.Error(err)
 		}
-		if took := time.Since(began); took > o.DrainTimeout+2*lastWords {
+		if took := time.Since(began); took > o.DrainTimeout+2*lastReplyTimeout {
 			t.Errorf("the end took %v", took)
 		}
 	})

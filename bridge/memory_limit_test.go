@@ -2,9 +2,11 @@ package bridge
 
 import (
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 )
 
 // TestLimitOfBuffered shows that connections that each send half of a large message use no more memory than is
@@ -70,4 +72,52 @@ func (s *sidecar) buffered() int64 {
 		panic(fmt.Sprintf("%d bytes are counted, and there are %d", m.Used, all))
 	}
 	return m.Sessions
+}
+
+// TestHalfRequestsOfOneClient shows that a process that sends halves of large messages on hundreds of connections,
+// and connects again if the server closes them, delays a large message of another process by little.
+func TestHalfRequestsOfOneClient(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, _ := limited(t, Limits{Buffered: 64 << 20})
+		victim := s.dial(t)
+		offender := *s.net.peer
+		offender.PID++
+		s.net.peer = &offender
+		half := `{"op":"enqueue","queue":"q","payload":"` + strings.Repeat("x", 100<<10)
+		stop := make(chan struct{})
+		defer close(stop)
+		for range 300 {
+			go func() {
+				for {
+					c := s.net.dial(t, s.path)
+					_, _ = c.Write([]byte(half)) // the server closes it
+					select {
+					case <-stop:
+						_ = c.Close()
+						return
+					case <-untilClosed(c):
+					}
+				}
+			}()
+		}
+		eventually(t, func() bool { return s.buffered() > 40<<20 })
+		began := time.Now()
+		victim.send("%s", half+`"}`)
+		r := victim.receive()
+		if took := time.Since(began); !r.OK || took > 2*time.Second {
+			t.Errorf("the other client's message was answered %+v after %v", r.Error, took)
+		}
+	})
+}
+
+// untilClosed is closed when the other end has closed the connection. It closes this end.
+func untilClosed(c *memConn) <-chan struct{} {
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		_, _ = io.Copy(io.Discard, c) // until any end
+		_ = c.Close()
+	}()
+	return closed
 }

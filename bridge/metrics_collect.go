@@ -47,7 +47,7 @@ func (c collector) Collect(to chan<- prometheus.Metric) {
 		tell(beatDesc, age.Seconds(), name)
 		tell(leaseDesc, db.SidecarTimeout().Seconds(), name)
 		depths.Go(func() { db.tellDepths(name, to, tell) })
-		db.tellPool(name, to)
+		db.collectPool(name, to)
 	}
 	depths.Wait()
 	for _, db := range p.databases {

@@ -77,9 +77,9 @@ func (s *session) failure(err error) *protocol.Reply {
 func (s *session) hello(req *protocol.Request) finisher {
 	s.mu.Lock()
 	s.worker = req.Worker
-	s.wants = make(map[string]bool, len(req.Events))
+	s.subscribed = make(map[string]bool, len(req.Events))
 	for _, e := range req.Events {
-		s.wants[e] = true
+		s.subscribed[e] = true
 	}
 	s.mu.Unlock()
 	l := s.limits
@@ -125,19 +125,19 @@ func (s *session) enqueue(req *protocol.Request) finisher {
 	})
 }
 
-// look waits until no other large reply of the session is in progress, and then reserves that slot until done is
+// check waits until no other large reply of the session is in progress, and then reserves that slot until done is
 // called. The slot is a channel instead of a lock, because a test on a virtual clock can't wait for a lock. ctx ends
 // after inspectTimeout, or when no reply can be sent any more: the end of a session waits for all of its queries, and
 // so do the jobs that the client holds.
-func (s *session) look(op protocol.Op) (ctx context.Context, done func()) {
-	s.looking <- struct{}{}
+func (s *session) beginInspection(op protocol.Op) (ctx context.Context, done func()) {
+	s.inspecting <- struct{}{}
 	ctx, cancel := context.WithTimeoutCause(context.Background(), inspectTimeout, fmt.Errorf("%s: no answer within %v", op, inspectTimeout))
 	stop := context.AfterFunc(s.gone, func() {
 		switch cause := context.Cause(s.gone); {
 		case errors.Is(cause, errHangUp):
 			cancel()
 		case errors.Is(cause, errServer):
-			time.AfterFunc(lastWords, cancel)
+			time.AfterFunc(lastReplyTimeout, cancel)
 		}
 	})
 	if cause := context.Cause(s.gone); errors.Is(cause, errHangUp) || errors.Is(cause, errServer) {
@@ -146,7 +146,7 @@ func (s *session) look(op protocol.Op) (ctx context.Context, done func()) {
 	return ctx, func() {
 		stop()
 		cancel()
-		<-s.looking
+		<-s.inspecting
 	}
 }
 
@@ -166,7 +166,7 @@ func (s *session) stats(req *protocol.Request) finisher {
 		}
 	}
 	return later(func() (*protocol.Reply, func()) {
-		ctx, done := s.look(protocol.OpStats)
+		ctx, done := s.beginInspection(protocol.OpStats)
 		if ctx.Err() != nil {
 			return s.failure(errDraining), done
 		}

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/bridge/internal/wirejob"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -28,7 +29,7 @@ func (s *session) peek(req *protocol.Request) finisher {
 		p.Max = len(p.IDs)
 	}
 	f := later(func() (*protocol.Reply, func()) {
-		ctx, looked := s.look(protocol.OpPeek)
+		ctx, looked := s.beginInspection(protocol.OpPeek)
 		if ctx.Err() != nil {
 			return s.failure(errDraining), looked
 		}
@@ -44,7 +45,7 @@ func (s *session) peek(req *protocol.Request) finisher {
 		reply, bytes := &protocol.Reply{Views: make([]protocol.JobView, len(views))}, int64(0)
 		for i := range views {
 			bytes += viewBytes(&views[i])
-			reply.Views[i] = wireView(&views[i], plan.maxAttempts(views[i].Queue))
+			reply.Views[i] = wirejob.FromView(&views[i], plan.maxAttempts(views[i].Queue))
 		}
 		reply.Views = s.fitViews(reply.Views)
 		s.quota.AddUnread(bytes)

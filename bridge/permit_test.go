@@ -180,7 +180,7 @@ func TestRulesThatCannotBe(t *testing.T) {
 	o := options(memory.New())
 	o.Sockets[0].Allow = []Rule{{Ops: []protocol.Op{"shout", protocol.OpStatus}, Queues: []string{"a b"}}}
 	_, err := New(o, testLog(t))
-	for _, want := range []string{`there is no op "shout"`, `"a b" is no name of a queue`, "status concerns all queues"} {
+	for _, want := range []string{`there is no op "shout"`, `"a b" isn't a queue name`, "status concerns all queues"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("the rules are told as %v, want %s", err, want)
 		}

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/bridge/internal/wirejob"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -52,7 +53,7 @@ func (p *plan) owner(id string) (*database, error) {
 	}
 	for _, db := range p.databases {
 		if db.Info.Database == "" {
-			return nil, backends.Unavailable(fmt.Errorf("database %s was not reached since the sidecar began, and the lease may be of it (`qsidecar status` says why)", p.nameOf(db)))
+			return nil, backends.Unavailable(fmt.Errorf("database %s was not reached since the sidecar started, so its leases can't be checked (`qsidecar status` shows why)", p.nameOf(db)))
 		}
 	}
 	return nil, nil
@@ -147,7 +148,7 @@ func unknownQueue(name string) *protocol.Error {
 func (p *plan) inspectable(queue string) (*database, *protocol.Error) {
 	db, wire := p.databaseOfQueue(queue)
 	if wire == nil && !db.Inspectable() {
-		wire = protocol.Errorf(protocol.CodeUnsupported, "database %s cannot be looked into", p.nameOf(db))
+		wire = protocol.Errorf(protocol.CodeUnsupported, "database %s doesn't support inspection", p.nameOf(db))
 	}
 	return db, wire
 }
@@ -173,7 +174,7 @@ func (p *plan) newJobs(jobs []protocol.NewJob, field string, single bool) (*data
 			return nil, nil, at(protocol.BadField(field, "queue %s is in another database than queue %s: one request is one transaction",
 				jobs[i].Queue, jobs[0].Queue), i)
 		}
-		out[i] = storedJob(&jobs[i], q.KeyTTL)
+		out[i] = wirejob.Stored(&jobs[i], q.KeyTTL)
 	}
 	return db, out, nil
 }
@@ -223,7 +224,7 @@ func (p *plan) statsOf(ctx context.Context, db *database, queue string) ([]proto
 	}
 	out := make([]protocol.QueueStat, len(stats))
 	for i := range stats {
-		out[i] = wireStats(&stats[i])
+		out[i] = wirejob.FromStats(&stats[i])
 	}
 	if len(out) == 0 && queue != "" {
 		out = append(out, protocol.QueueStat{Queue: queue})

@@ -7,8 +7,8 @@ import (
 	"github.com/qsidecar/qsidecar/internal/unixsocket"
 )
 
-// slowDown is called after a request was refused. It delays the reading of the session's next request.
-func (s *session) slowDown() { pause(s.gone, s.refusals.Reserve().Delay()) }
+// throttle is called after a request was refused. It delays the reading of the session's next request.
+func (s *session) throttle() { pause(s.gone, s.refusals.Reserve().Delay()) }
 
 // rejectDelay returns how long to delay the end of a connection that was refused, or that sent so many bytes in vain.
 func (b *Bridge) rejectDelay(who *unixsocket.Peer, bytes int) time.Duration {

@@ -249,9 +249,9 @@ func (b *Bridge) dropSockets(r *running, p *plan) {
 	}
 }
 
-// parted releases the jobs of a session whose connection a reload closed. It waits for the restart grace first, in
+// releaseAfterGrace releases the jobs of a session whose connection a reload closed. It waits for the restart grace first, in
 // which the worker can settle them over another connection.
-func (b *Bridge) parted(s *session) {
+func (b *Bridge) releaseAfterGrace(s *session) {
 	b.reload.Lock()
 	defer b.reload.Unlock()
 	r := b.running

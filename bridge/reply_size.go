@@ -7,6 +7,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/bridge/internal/quota"
+	"github.com/qsidecar/qsidecar/bridge/internal/wirejob"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -37,11 +38,11 @@ func (s *session) fitting(n int, most int64, part func(i int) *protocol.Reply) i
 	return n
 }
 
-// fittingJobs returns how many claimed jobs fit one reply, at least 1. One job always fits, as its sizes have limits,
+// jobsThatFit returns how many claimed jobs fit one reply, at least 1. One job always fits, as its sizes have limits,
 // unless a reload raised max_frame since the client connected. Then it is sent although it is too large.
-func (s *session) fittingJobs(database string, jobs []backends.Job) int {
+func (s *session) jobsThatFit(database string, jobs []backends.Job) int {
 	return max(1, s.fitting(len(jobs), escaped*quota.JobBytes(jobs)+int64(len(jobs))*jobText, func(i int) *protocol.Reply {
-		return &protocol.Reply{Jobs: []protocol.Job{wireJob(database, &jobs[i])}}
+		return &protocol.Reply{Jobs: []protocol.Job{wirejob.FromClaim(database, &jobs[i])}}
 	}))
 }
 

@@ -171,7 +171,7 @@ func TestLostEventsFitMaxReply(t *testing.T) {
 				lost[&x.quota] = append(lost[&x.quota], lease.Held{Lease: backends.Lease{Job: fmt.Sprintf("%020d", i)}})
 			}
 		}
-		s.tellLost(db, lost)
+		s.reportLost(db, lost)
 		for got := 0; got < jobs; {
 			r := c.sized(protocol.NewLimits(o.MaxFrame).MaxReply)
 			if got += len(r.Leases); r.Event != "lost" {

@@ -35,13 +35,13 @@ const (
 	// the client read the error.
 	lingerTimeout = time.Second
 
-	// lastWords is how long a client has to read its last replies when the server closes. Without it, a client that
+	// lastReplyTimeout is how long a client has to read its last replies when the server closes. Without it, a client that
 	// stopped reading would keep the sidecar from ending.
-	lastWords = 3 * time.Second
+	lastReplyTimeout = 3 * time.Second
 
-	// givenBackWait is how long the end of a session waits for the release of its jobs. The release continues after
+	// releaseTimeout is how long the end of a session waits for the release of its jobs. The release continues after
 	// that.
-	givenBackWait = 5 * time.Second
+	releaseTimeout = 5 * time.Second
 
 	// yieldAfter is the number of requests that arrived together after which the reader yields to other goroutines.
 	yieldAfter = 8
@@ -49,11 +49,11 @@ const (
 
 // The reasons for the end of a session, as causes of its context.
 var (
-	errHangUp     = errors.New("the client hung up")
-	errBye        = errors.New("the client said bye")
-	errBadClient  = errors.New("the client broke the protocol")
-	errStoodStill = errors.New("the client stood still in a large message, and others waited for the memory")
-	errServer     = errors.New("the server closed the connection")
+	errHangUp    = errors.New("the client hung up")
+	errBye       = errors.New("the client sent bye")
+	errBadClient = errors.New("the client broke the protocol")
+	errStalled   = errors.New("the client stalled in a large message while other clients waited for memory")
+	errServer    = errors.New("the server closed the connection")
 )
 
 // session is one connection. serve runs it; everything that the session starts ends before serve returns.
@@ -76,23 +76,25 @@ type session struct {
 	gone   context.Context
 	hangUp context.CancelCauseFunc
 
-	codec    atomic.Uint32 // protocol.Codec, once it is known
-	slots    chan struct{} // maxOpen
-	requests sync.WaitGroup
-	waiting  atomic.Int64
-	named    atomic.Int64 // see maxNamed
-	quota    quota.Session
-	looking  chan struct{} // capacity 1: one large reply of this session at a time; see look
-	refusals *rate.Limiter
+	codec      atomic.Uint32 // protocol.Codec, once it is known
+	slots      chan struct{} // maxOpen
+	requests   sync.WaitGroup
+	waiting    atomic.Int64
+	named      atomic.Int64 // see maxNamed
+	quota      quota.Session
+	inspecting chan struct{} // capacity 1: one large reply of this session at a time; see check
+	refusals   *rate.Limiter
 
-	hasty   bool        // the session ended, and a request waited once for a database since; only read uses it
-	evicted atomic.Bool // closed because it stalled, see Evict
+	noDatabaseWait bool        // the session ended, and a request waited once for a database since; only read uses it
+	evicted        atomic.Bool // closed because it stalled, see Evict
 
-	mu       sync.Mutex
-	worker   string
-	wants    map[string]bool // events that the client subscribed to
-	claims   map[*openClaim]struct{}
-	byServer bool
+	mu         sync.Mutex
+	worker     string
+	subscribed map[string]bool // events that the client wants to receive
+	events     sync.WaitGroup  // events on their way to the client
+	eventsOver bool            // no more events are sent: the session waits for events
+	claims     map[*openClaim]struct{}
+	byServer   bool
 }
 
 // openClaim is a claim without a reply yet.
@@ -123,11 +125,15 @@ func newSession(b *Bridge, p *plan, in io.Reader, out outbox.DeadlineWriter, con
 		log:    b.log.With("session", id),
 		slots:  make(chan struct{}, maxOpen),
 
-		looking:  make(chan struct{}, 1),
-		refusals: quota.NewRejectLimiter(),
-		claims:   make(map[*openClaim]struct{}),
+		inspecting: make(chan struct{}, 1),
+		refusals:   quota.NewRejectLimiter(),
+		claims:     make(map[*openClaim]struct{}),
 	}
-	s.quota = quota.NewSession(s, &b.memory)
+	var owner quota.Owner
+	if who != nil {
+		owner = quota.Owner{UID: who.UID, PID: who.PID}
+	}
+	s.quota = quota.NewSession(s, owner, &b.memory)
 	s.out = outbox.Outbox{To: out, Unread: s.quota.AddUnread, HasRoom: b.memory.HasRoom}
 	s.gone, s.hangUp = context.WithCancelCause(context.Background())
 	s.grant.Store(p.grants(socket, who))
@@ -142,7 +148,7 @@ func (s *session) serve() {
 	case s.closedByServer():
 		s.hangUp(errServer)
 	case errors.As(err, &bad) && s.evicted.Load():
-		s.hangUp(errStoodStill)
+		s.hangUp(errStalled)
 	case errors.As(err, &bad):
 		s.hangUp(errBadClient)
 	case errors.Is(err, errBye):
@@ -152,8 +158,17 @@ func (s *session) serve() {
 	default:
 		s.hangUp(errHangUp)
 	}
-	s.requests.Wait()
+	s.finishReplies()
 	s.end(bad)
+}
+
+// finishReplies waits until every reply and event was sent, or can't be sent any more. No event is sent after that.
+func (s *session) finishReplies() {
+	s.requests.Wait()
+	s.mu.Lock()
+	s.eventsOver = true
+	s.mu.Unlock()
+	s.events.Wait()
 }
 
 // read carries out requests until the connection ends, and returns the reason.
@@ -175,8 +190,8 @@ func (s *session) read() error {
 			if wire.Fatal() {
 				return &badInput{id: req.ID, err: wire, bytes: len(body)}
 			}
-			s.answerBeside(req.ID, &protocol.Reply{Error: wire})
-			s.slowDown()
+			s.answerAsync(req.ID, &protocol.Reply{Error: wire})
+			s.throttle()
 			continue
 		}
 		if req.Op == protocol.OpBye {
@@ -200,9 +215,9 @@ func (s *session) carryOut(r *protocol.Reader, req *protocol.Request) {
 	f := s.start(req)
 	if f.wait == nil {
 		<-s.slots
-		s.answerBeside(id, f.reply)
+		s.answerAsync(id, f.reply)
 		if f.reply.Error != nil {
-			s.slowDown()
+			s.throttle()
 		}
 		return
 	}
@@ -216,9 +231,9 @@ func (s *session) carryOut(r *protocol.Reader, req *protocol.Request) {
 		s.finish(id, f)
 		return
 	}
-	s.bridge.beside.Add(1)
+	s.bridge.concurrent.Add(1)
 	go func() {
-		defer s.bridge.beside.Add(-1)
+		defer s.bridge.concurrent.Add(-1)
 		s.finish(id, f)
 	}()
 }
@@ -241,9 +256,9 @@ func (s *session) answer(id protocol.RequestID, reply *protocol.Reply) {
 	s.send(reply)
 }
 
-// answerBeside is answer without waiting for the write, for a request with an id: its client can send many requests
+// answerAsync is answer without waiting for the write, for a request with an id: its client can send many requests
 // before it reads a reply.
-func (s *session) answerBeside(id protocol.RequestID, reply *protocol.Reply) {
+func (s *session) answerAsync(id protocol.RequestID, reply *protocol.Reply) {
 	if !id.IsSet() {
 		s.answer(id, reply)
 		return
@@ -266,13 +281,13 @@ func (s *session) written(err error) {
 	}
 }
 
-// `tell` sends an event to a client that subscribed to it.
-func (s *session) tell(event string, lost []string) {
+// sendEvent sends an event to a client that subscribed to it. It does not wait for the client. The session ends only
+// after the event was sent.
+func (s *session) sendEvent(event string, lost []string) {
 	s.mu.Lock()
-	wants := s.wants[event]
-	s.mu.Unlock()
-	if wants {
-		go s.send(&protocol.Reply{Event: event, Lost: lost})
+	defer s.mu.Unlock()
+	if s.subscribed[event] && !s.eventsOver {
+		s.events.Go(func() { s.send(&protocol.Reply{Event: event, Lost: lost}) })
 	}
 }
 

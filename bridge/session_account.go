@@ -28,26 +28,25 @@ func (s *session) WakeClaims() {
 const (
 	// openCost is the approximate memory of an open request, in bytes.
 	openCost = 8 << 10
-	// leastOpen is how many open requests a session can always have, regardless of other sessions.
-	leastOpen = 16
+	// minOpen is how many open requests a session can always have, regardless of other sessions.
+	minOpen = 16
 )
 
 // crowded reports whether the open requests of all sessions use up the memory and this session has more than
-// leastOpen. Then its next requests are carried out one after another, and claims that wait are refused.
+// minOpen. Then its next requests are carried out one after another, and claims that wait are refused.
 func (s *session) crowded() bool {
-	return len(s.slots) > leastOpen && s.bridge.beside.Load() >= s.bridge.memory.Max()/openCost
+	return len(s.slots) > minOpen && s.bridge.concurrent.Load() >= s.bridge.memory.Max()/openCost
 }
 
-// Evict closes a session that stalls while others wait for memory. reads is false if its client does not read
-// replies.
-func (s *session) Evict(reads bool) {
+// Evict implements quota.Client.
+func (s *session) Evict(receiving bool) {
 	s.evicted.Store(true)
 	if s.conn == nil {
 		return
 	}
-	if reads {
+	if receiving {
 		if s.quota.Blocked.Load() {
-			s.hangUp(errStoodStill) // ends the wait of its claim
+			s.hangUp(errStalled) // ends the wait of its claim
 		}
 		_ = s.conn.SetReadDeadline(time.Now()) // the reader then sends the reason; an error means that the connection is gone
 		return

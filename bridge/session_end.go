@@ -15,8 +15,8 @@ func (s *session) end(bad *badInput) {
 	cause := context.Cause(s.gone)
 	switch {
 	case s.closedByServer():
-		s.bridge.parted(s) // its leases outlive the connection
-	case errors.Is(cause, errHangUp), errors.Is(cause, errBadClient), errors.Is(cause, errStoodStill):
+		s.bridge.releaseAfterGrace(s) // its leases outlive the connection
+	case errors.Is(cause, errHangUp), errors.Is(cause, errBadClient), errors.Is(cause, errStalled):
 		s.releaseAll(backends.Release{Cause: backends.CauseDisconnected, Message: cause.Error()})
 	default:
 		s.releaseAll(backends.Release{Uncounted: true})
@@ -52,7 +52,7 @@ func (s *session) close() {
 	s.mu.Unlock()
 	s.hangUp(errServer)
 	// These fail only on a closed connection, which is the goal.
-	_ = s.writes.SetWriteDeadline(time.Now().Add(lastWords))
+	_ = s.writes.SetWriteDeadline(time.Now().Add(lastReplyTimeout))
 	if s.conn != nil {
 		_ = s.conn.SetReadDeadline(time.Now())
 	} else if c, ok := s.in.(io.Closer); ok {
@@ -80,7 +80,7 @@ func (s *session) linger() {
 	_, _ = io.Copy(io.Discard, s.conn) // best effort: errors don't matter
 }
 
-// releaseAll releases the session's jobs in all databases. It waits for each at most givenBackWait.
+// releaseAll releases the session's jobs in all databases. It waits for each at most releaseTimeout.
 func (s *session) releaseAll(how backends.Release) {
 	for _, b := range s.bridge.plan.Load().databases {
 		s.release(b, how)
@@ -100,7 +100,7 @@ func (s *session) release(b *database, how backends.Release) {
 		} else {
 			s.log.Error("what a session held could not be given back; it is free when this sidecar compares its rows", "error", o.Err)
 		}
-	case <-time.After(givenBackWait):
+	case <-time.After(releaseTimeout):
 		s.log.Warn("the database is slow to take back what a session held; still trying")
 	}
 }
@@ -108,7 +108,7 @@ func (s *session) release(b *database, how backends.Release) {
 // bye ends the open requests, releases the session's jobs, and replies.
 func (s *session) bye(id protocol.RequestID) error {
 	s.hangUp(errBye)
-	s.requests.Wait()
+	s.finishReplies()
 	s.releaseAll(backends.Release{Uncounted: true})
 	s.send(&protocol.Reply{ID: id, OK: true})
 	return errBye

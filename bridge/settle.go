@@ -9,6 +9,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/bridge/internal/leasestring"
 	"github.com/qsidecar/qsidecar/bridge/internal/pipeline"
+	"github.com/qsidecar/qsidecar/bridge/internal/wirejob"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -145,7 +146,7 @@ func (st *settlement) write(part *settlePart, req *protocol.Request, follow []ba
 		return backends.Nack{
 			Leases:   part.Leases,
 			Error:    req.Error,
-			Delay:    millis(req.DelayMS.Or(0)),
+			Delay:    wirejob.Millis(req.DelayMS.Or(0)),
 			HasDelay: req.DelayMS.Set,
 			Dead:     req.Dead,
 			Snooze:   !req.Charge.Or(true),
@@ -153,7 +154,7 @@ func (st *settlement) write(part *settlePart, req *protocol.Request, follow []ba
 	default:
 		st.sess.mu.Lock()
 		defer st.sess.mu.Unlock()
-		return backends.Extend{Leases: part.Leases, Lease: millis(req.LeaseMS.Or(0)), Worker: st.sess.worker}
+		return backends.Extend{Leases: part.Leases, Lease: wirejob.Millis(req.LeaseMS.Or(0)), Worker: st.sess.worker}
 	}
 }
 

@@ -39,7 +39,7 @@ func (s *session) reloadConfig() finisher {
 		return fail(protocol.Errorf(protocol.CodeUnsupported, "this sidecar has no config to read again"))
 	}
 	return later(func() (*protocol.Reply, func()) {
-		ctx, cancel := context.WithTimeoutCause(s.bridge.lives, reloadTimeout, fmt.Errorf("reload: not done within %v", reloadTimeout))
+		ctx, cancel := context.WithTimeoutCause(s.bridge.runCtx, reloadTimeout, fmt.Errorf("reload: not done within %v", reloadTimeout))
 		defer cancel()
 		changes, why, err := c.Reload(ctx)
 		if err != nil && errors.Is(ctx.Err(), context.Canceled) {
@@ -103,7 +103,7 @@ func (b *database) shown(p *plan) protocol.DatabaseStatus {
 	if age := b.HeartbeatAge(); age >= 0 {
 		d.BeatMS = age.Milliseconds()
 	}
-	if err := b.Trouble(); err != nil {
+	if err := b.LastErr(); err != nil {
 		d.Error = err.Error()
 	}
 	if u, ok := b.Usage(); ok {

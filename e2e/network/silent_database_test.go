@@ -171,7 +171,7 @@ func checkSilence(t *testing.T, s *kit.Site, r *blackHole) {
 	began = kit.Monotonic()
 	sc.Signal(syscall.SIGTERM)
 	code := sc.WaitExit()
-	if log := sc.Log(); code != 1 || !strings.Contains(log, "the last beat failed, leases held here end with the host lease") {
+	if log := sc.Log(); code != 1 || !strings.Contains(log, "the last heartbeat failed, so leases end with the host lease") {
 		t.Errorf("exit code %d, output\n%s", code, log)
 	}
 	ended := kit.Since(began)

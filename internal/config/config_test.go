@@ -187,7 +187,7 @@ func TestConfigErrors(t *testing.T) {
 		{"listen: [{socket: /s, allow: [{groups: no-such-group}]}]", "listen[0].allow[0].groups: this host's files have no group"},
 		{"listen: [{socket: /s, allow: [{ops: [shout]}]}]", "listen[0].allow[0].ops: there is no op \"shout\""},
 		{"listen: [{socket: /s, allow: [{ops: [reload], queues: [a]}]}]", "listen[0].allow[0].ops: reload concerns all queues: put it in a rule without queues"},
-		{"listen: [{socket: /s, allow: [{queues: [a b*]}]}]", "listen[0].allow[0].queues: \"a b*\" is no name of a queue"},
+		{"listen: [{socket: /s, allow: [{queues: [a b*]}]}]", "listen[0].allow[0].queues: \"a b*\" isn't a queue name"},
 		{"listen: [{socket: /s}, {socket: /s}]", "listen[1].socket: /s is here twice"},
 		{"listen: [{socket: /s/t}, {socket: /s//x/../t}]", "listen[1].socket: /s//x/../t is here twice (as /s/t)"},
 		{"listen: [{socket: /s, group: no-such-group}]", "1:23: listen[0].group: this host's files have no group \"no-such-group\""},

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -27,7 +28,8 @@ const (
 	adminIdleTimeout     = time.Minute
 	adminHeader          = 16 << 10
 	adminConnections     = 64
-	adminShutdownTimeout = time.Second // for running requests when it closes
+	adminRequestWait     = 100 * time.Millisecond // for a request, while other clients wait for a connection
+	adminShutdownTimeout = time.Second            // for running requests when it closes
 )
 
 // admin serves metrics and health over HTTP, if the config enables it.
@@ -139,7 +141,10 @@ func (a *admin) open(c config.Admin) (*adminServer, error) {
 		return nil, err
 	}
 	d := &adminServer{Listener: ln, ended: make(chan struct{}), srv: &http.Server{
-		Handler:           a.handler,
+		Handler: markBusy(a.handler),
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return context.WithValue(ctx, limitedConnKey{}, c)
+		},
 		ReadHeaderTimeout: adminReadTimeout,
 		ReadTimeout:       adminReadTimeout,
 		WriteTimeout:      adminWriteTimeout,
@@ -149,7 +154,7 @@ func (a *admin) open(c config.Admin) (*adminServer, error) {
 	}}
 	go func() {
 		defer close(d.ended)
-		if err := d.srv.Serve(&limitedListener{Listener: ln, slots: make(chan struct{}, adminConnections)}); !errors.Is(err, http.ErrServerClosed) {
+		if err := d.srv.Serve(newLimitedListener(ln)); !errors.Is(err, http.ErrServerClosed) {
 			a.log.Error("metrics and health are not served any more", "admin", c.Listen, "error", err)
 		}
 	}()
@@ -189,35 +194,121 @@ func (a *admin) address() string {
 	return cmp.Or(a.server.Addr().String(), string(a.config.Listen)) // the system can have chosen the port
 }
 
-// limitedListener limits how many connections are open, and closes others at once.
+// limitedListener limits how many connections are open. While all of them are in use, new ones wait. To let one in, it
+// closes the connection that has been without a complete request for longest, once that time exceeds adminRequestWait.
+// So clients that send half of a request don't keep others from metrics and health.
 type limitedListener struct {
 	net.Listener
-	slots chan struct{}
+	freed  chan struct{} // capacity 1: a connection was closed, or waits for a request now
+	closed chan struct{} // closed by Close
+	once   sync.Once
+
+	mu   sync.Mutex
+	open []*limitedConn // those that were without a request for longest come first
+}
+
+func newLimitedListener(ln net.Listener) *limitedListener {
+	return &limitedListener{Listener: ln, freed: make(chan struct{}, 1), closed: make(chan struct{})}
 }
 
 // Accept implements net.Listener.
 func (l *limitedListener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
 	for {
-		conn, err := l.Listener.Accept()
-		if err != nil {
-			return nil, err
+		c, wait := l.admit(conn)
+		if c != nil {
+			return c, nil
 		}
 		select {
-		case l.slots <- struct{}{}:
-			return &limitedConn{Conn: conn, release: sync.OnceFunc(func() { <-l.slots })}, nil
-		default:
+		case <-l.freed:
+		case <-time.After(wait):
+		case <-l.closed:
 			_ = conn.Close() // nothing was read from it
+			return nil, net.ErrClosed
 		}
 	}
 }
 
+// admit adds a connection, in place of another one if the limit is reached. If that is not possible yet, it returns
+// nil, and after which time to try again.
+func (l *limitedListener) admit(conn net.Conn) (c *limitedConn, wait time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.open) >= adminConnections {
+		i := slices.IndexFunc(l.open, func(c *limitedConn) bool { return !c.busy })
+		if i < 0 {
+			return nil, adminReadTimeout // or until one of them is free
+		}
+		if wait = adminRequestWait - time.Since(l.open[i].since); wait > 0 {
+			return nil, wait
+		}
+		_ = l.open[i].Conn.Close() // its client didn't send a request
+		l.open = slices.Delete(l.open, i, i+1)
+	}
+	c = &limitedConn{Conn: conn, listener: l, since: time.Now()}
+	l.open = append(l.open, c)
+	return c, 0
+}
+
+// remove removes a connection that waits for a request or is closed, and reports whether it was still there.
+func (l *limitedListener) remove(c *limitedConn) bool {
+	i := slices.Index(l.open, c)
+	if i < 0 {
+		return false
+	}
+	l.open = slices.Delete(l.open, i, i+1)
+	select {
+	case l.freed <- struct{}{}:
+	default:
+	}
+	return true
+}
+
+// Close implements net.Listener.
+func (l *limitedListener) Close() error {
+	l.once.Do(func() { close(l.closed) })
+	return l.Listener.Close()
+}
+
 type limitedConn struct {
 	net.Conn
-	release func()
+	listener *limitedListener
+	busy     bool      // a request is being answered. listener.mu guards it
+	since    time.Time // since when it is not busy. listener.mu guards it
 }
 
 // Close implements net.Conn.
-func (g *limitedConn) Close() error {
-	defer g.release()
-	return g.Conn.Close()
+func (c *limitedConn) Close() error {
+	c.listener.mu.Lock()
+	c.listener.remove(c)
+	c.listener.mu.Unlock()
+	return c.Conn.Close()
+}
+
+type limitedConnKey struct{}
+
+// markBusy keeps a connection open while the handler answers its request.
+func markBusy(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c, _ := r.Context().Value(limitedConnKey{}).(*limitedConn)
+		if c == nil {
+			next.ServeHTTP(w, r)
+			return
+		}
+		c.listener.mu.Lock()
+		c.busy = true
+		c.listener.mu.Unlock()
+		defer func() {
+			c.listener.mu.Lock()
+			defer c.listener.mu.Unlock()
+			c.busy, c.since = false, time.Now()
+			if c.listener.remove(c) {
+				c.listener.open = append(c.listener.open, c)
+			}
+		}()
+		next.ServeHTTP(w, r)
+	})
 }

@@ -273,10 +273,10 @@ func (l *Ref) listen(ctx context.Context, e *endpoint, hear func(queue string)) 
 }
 
 // ErrNoLocator is returned by Queues if the backend is not a backends.Locator.
-var ErrNoLocator = errors.New("this database cannot tell the queue of a lease of another sidecar: give the user a rule without `queues`")
+var ErrNoLocator = errors.New("this database can't find the queue of another sidecar's lease: give the user a rule without `queues`")
 
 // errNoInspector is returned if the backend is not a backends.Inspector.
-var errNoInspector = errors.New("the database cannot be looked into")
+var errNoInspector = errors.New("this database doesn't support inspection")
 
 // Queues returns the queues of the leases' jobs.
 func (l *Ref) Queues(ctx context.Context, leases []backends.Lease) ([]string, error) {

@@ -16,7 +16,7 @@ import (
 // sees the other. The heartbeat is also the lease: a leader stops when its own heartbeat is late, which is before the
 // others consider it expired.
 type depthLeader struct {
-	wantedAt atomic.Int64 // time of the last request for metrics, by clock; 0: never
+	requestedAt atomic.Int64 // time of the last request for metrics, by clock; 0: never
 
 	// heartbeater.mu guards these.
 	role      role
@@ -31,26 +31,26 @@ const (
 	leading
 )
 
-// wantedFor is how long a request for metrics counts.
-const wantedFor = 5 * time.Minute
+// requestAge is how long a request for metrics counts.
+const requestAge = 5 * time.Minute
 
-// `wanted` reports whether metrics were requested within wantedFor.
-func (r *depthLeader) wanted(now time.Duration) bool {
-	asked := time.Duration(r.wantedAt.Load())
-	return asked != 0 && now-asked < wantedFor
+// requestedRecently reports whether metrics were requested within requestAge.
+func (r *depthLeader) requestedRecently(now time.Duration) bool {
+	at := time.Duration(r.requestedAt.Load())
+	return at != 0 && now-at < requestAge
 }
 
-// announcesDepths reports whether the next heartbeat announces this sidecar. k.mu is not held.
-func (k *Heartbeater) announcesDepths() bool {
+// announcesLeadership reports whether the next heartbeat announces this sidecar. k.mu is not held.
+func (k *Heartbeater) announcesLeadership() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.depthLeader.role != following
 }
 
-// update applies a successful heartbeat: `said` is whether the heartbeat announced this sidecar, and peers are those
+// update applies a successful heartbeat: announced is whether the heartbeat announced this sidecar, and peers are those
 // that it returned. lapsed means that the heartbeat before was late. update reports whether another heartbeat is
 // needed immediately. k.mu is held.
-func (r *depthLeader) update(id backends.Identity, said, lapsed bool, peers []backends.Peer, now time.Duration) (again bool) {
+func (r *depthLeader) update(id backends.Identity, announced, lapsed bool, peers []backends.Peer, now time.Duration) (again bool) {
 	others, smaller := false, false
 	for _, p := range peers {
 		if p.DepthLeader && !p.Dead && !p.Expired {
@@ -65,27 +65,27 @@ func (r *depthLeader) update(id backends.Identity, said, lapsed bool, peers []ba
 		}
 	}
 	switch {
-	case !r.wanted(now):
+	case !r.requestedRecently(now):
 		r.role = following
 	case r.role == following && !others:
 		r.role = announcing
-	case r.role == announcing && r.announced && said && !others:
+	case r.role == announcing && r.announced && announced && !others:
 		r.role = leading
 	case r.role == announcing && smaller:
 		r.role = following
 	}
-	r.announced = said
-	return said != (r.role != following) || r.role == announcing && !others
+	r.announced = announced
+	return announced != (r.role != following) || r.role == announcing && !others
 }
 
-// WantDepths records that metrics need the depths, and sends a heartbeat to find out which sidecar leads.
-func (k *Heartbeater) WantDepths() {
+// RequestDepths records that metrics need the depths, and sends a heartbeat to find out which sidecar leads.
+func (k *Heartbeater) RequestDepths() {
 	now := k.Clock()
-	before := time.Duration(k.depthLeader.wantedAt.Swap(int64(max(now, 1))))
-	if before != 0 && now-before < wantedFor {
+	before := time.Duration(k.depthLeader.requestedAt.Swap(int64(max(now, 1))))
+	if before != 0 && now-before < requestAge {
 		return
 	}
-	k.BeatNow()
+	k.SendNow()
 	for end := now + FirstWait; k.Clock() < end && !k.LeadsDepths(); {
 		time.Sleep(FirstWait / 100)
 	}

@@ -30,16 +30,16 @@ import (
 // own heartbeat, no peer suspects it, wherever the database's clock is set.
 type Heartbeater struct {
 	Config
-	poke chan struct{} // capacity 1: one pending request is enough
+	wake chan struct{} // capacity 1: one pending request is enough
 
-	mu          sync.Mutex
-	identity    backends.Identity // 0: not joined
-	freshUntil  time.Duration     // by clock; claims are handed out only before it
-	peers       map[backends.Identity]peerState
-	lastBeat    time.Duration // time of the last successful heartbeat, by clock; 0: none
-	lastErr     error         // error of the last heartbeat; nil: it succeeded
-	depthLeader depthLeader
-	waiting     []chan struct{} // closed after the next heartbeat that succeeds or reports the identity as lost
+	mu            sync.Mutex
+	identity      backends.Identity // 0: not joined
+	freshUntil    time.Duration     // by clock; claims are handed out only before it
+	peers         map[backends.Identity]peerState
+	lastSuccess   time.Duration // time of the last successful heartbeat, by clock; 0: none
+	lastErr       error         // error of the last heartbeat; nil: it succeeded
+	depthLeader   depthLeader
+	confirmations []chan struct{} // closed after the next heartbeat that succeeds or reports the identity as lost
 }
 
 // Config configures a Heartbeater. Its functions must not wait for the Heartbeater.
@@ -65,15 +65,15 @@ type Config struct {
 
 // New returns a Heartbeater that has not joined.
 func New(c Config) *Heartbeater {
-	return &Heartbeater{Config: c, poke: make(chan struct{}, 1), peers: make(map[backends.Identity]peerState)}
+	return &Heartbeater{Config: c, wake: make(chan struct{}, 1), peers: make(map[backends.Identity]peerState)}
 }
 
 // peerState is what this sidecar has seen of a peer.
 type peerState struct {
-	beats uint64
-	since time.Duration // when heartbeats was first seen, by clock
-	ended bool
-	lease time.Duration // the peer's
+	heartbeats uint64
+	since      time.Duration // when heartbeats was first seen, by clock
+	expired    bool
+	timeout    time.Duration // the peer's
 }
 
 // Run joins and sends heartbeats until ctx is done. It does not leave: see Leave.
@@ -86,20 +86,20 @@ func (k *Heartbeater) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-timer.C:
-		case <-k.poke:
+		case <-k.wake:
 		}
-		err := k.Beat(ctx)
+		err := k.Send(ctx)
 		if ctx.Err() != nil {
 			return nil
 		}
-		k.noteResult(err)
+		k.setLastErr(err)
 		if err != nil {
 			k.Metrics().HeartbeatFailures.Inc()
 		}
 		if err != nil && !failing {
-			k.Log.Warn("the beat did not reach the database; nothing is handed out until it does", "error", err)
+			k.Log.Warn("heartbeat failed; no jobs are handed out until one succeeds", "error", err)
 		} else if err == nil && failing {
-			k.Log.Info("the beat reaches the database again")
+			k.Log.Info("heartbeats succeed again")
 		}
 		failing = err != nil
 		next := k.Times.sidecarTimeout().every()
@@ -110,39 +110,43 @@ func (k *Heartbeater) Run(ctx context.Context) error {
 	}
 }
 
-// noteResult keeps the error of the last heartbeat for status.
-func (k *Heartbeater) noteResult(err error) {
+// setLastErr keeps the error of the last heartbeat for status.
+func (k *Heartbeater) setLastErr(err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.lastErr = err
 }
 
-// Beat sends one heartbeat, or joins, and compares the claims if that succeeds.
-func (k *Heartbeater) Beat(ctx context.Context) error {
+// Send sends one heartbeat. A Heartbeater without an identity joins the database with it, under a new identity. After
+// a success, Send compares the claimed rows with the lease table. It returns the error of the database. If other
+// sidecars have declared this one dead, it drops the identity and joins again.
+func (k *Heartbeater) Send(ctx context.Context) error {
 	id := k.Identity()
 	kind := backends.HeartbeatRenew
 	if id == 0 {
 		kind = backends.HeartbeatJoin
 		id = newIdentity()
 	}
-	asked, h, reads := k.Clock(), k.Times.sidecarTimeout(), k.announcesDepths() // read once, because they can change during this call
-	beatCtx, cancel := backendref.WithTimeout(ctx, h.answer())
+	sent, h, leads := k.Clock(), k.Times.sidecarTimeout(), k.announcesLeadership() // read once, because they can change during this call
+	queryCtx, cancel := backendref.WithTimeout(ctx, h.answer())
 	defer cancel()
-	pulse, err := k.Backend.Heartbeat(beatCtx, backends.Heartbeat{Host: id, Kind: kind, Name: hostName(), Timeout: h.trusted(), DepthLeader: reads})
+	pulse, err := k.Backend.Heartbeat(queryCtx, backends.Heartbeat{Host: id, Kind: kind, Name: hostName(), Timeout: h.trusted(), DepthLeader: leads})
 	if err != nil {
 		return err
 	}
 	if !pulse.Alive {
-		k.GiveUp(id)
-		return k.Beat(ctx)
+		k.DropIdentity(id)
+		return k.Send(ctx)
 	}
-	if !k.noteBeat(id, kind, asked+h.trusted()-h.margin(), reads, pulse.Peers) {
-		return k.Beat(ctx) // since then a claim found that id was declared dead
+	if !k.recordHeartbeat(id, kind, sent+h.trusted()-h.margin(), leads, pulse.Peers) {
+		return k.Send(ctx) // since then a claim found that id was declared dead
 	}
 	return k.reconcile(ctx, id)
 }
 
-func (k *Heartbeater) noteBeat(id backends.Identity, kind backends.HeartbeatKind, freshUntil time.Duration, reads bool, peers []backends.Peer) bool {
+// recordHeartbeat records a successful heartbeat, which is trusted until freshUntil. announced is whether it announced
+// this sidecar as the depth leader. recordHeartbeat returns false if the identity was dropped since it was sent.
+func (k *Heartbeater) recordHeartbeat(id backends.Identity, kind backends.HeartbeatKind, freshUntil time.Duration, announced bool, peers []backends.Peer) bool {
 	k.mu.Lock()
 	if kind == backends.HeartbeatRenew && k.identity != id {
 		k.mu.Unlock()
@@ -151,15 +155,15 @@ func (k *Heartbeater) noteBeat(id backends.Identity, kind backends.HeartbeatKind
 	joined := k.identity == 0
 	revived := joined || k.Clock() >= k.freshUntil
 	k.identity = id
-	k.freshUntil, k.lastBeat = freshUntil, k.Clock()
-	suspects := k.watchPeers(peers, revived)
-	if k.depthLeader.update(id, reads, revived, peers, k.Clock()) {
-		k.BeatNow()
+	k.freshUntil, k.lastSuccess = freshUntil, k.Clock()
+	suspected := k.watchPeers(peers, revived)
+	if k.depthLeader.update(id, announced, revived, peers, k.Clock()) {
+		k.SendNow()
 	}
-	for _, c := range k.waiting {
+	for _, c := range k.confirmations {
 		close(c)
 	}
-	k.waiting = nil
+	k.confirmations = nil
 	k.mu.Unlock()
 	if joined {
 		k.Log.Info("joined the database", "host", fmt.Sprintf("%016x", uint64(id)))
@@ -167,29 +171,30 @@ func (k *Heartbeater) noteBeat(id backends.Identity, kind backends.HeartbeatKind
 	if revived {
 		k.Revived()
 	}
-	if suspects {
+	if suspected {
 		k.Suspected()
 	}
 	return true
 }
 
-// watchPeers records the peers' heartbeats and reports whether one is suspect. With `anew` it starts over. This
-// sidecar's own heartbeats were late then, and the cause (an unreachable or locked database, a stopped process)
-// possibly delayed the peers' heartbeats, too. k.mu is held.
-func (k *Heartbeater) watchPeers(peers []backends.Peer, anew bool) (suspects bool) {
+// watchPeers records the peers' heartbeats and reports whether a peer is dead or suspect. If restart is true, it
+// forgets how long each heartbeat has not changed, so no peer is suspect before another observation period. Set
+// restart after this sidecar's own heartbeats were late: the cause (an unreachable or locked database, a stopped
+// process) possibly delayed those of the peers, too. k.mu is held.
+func (k *Heartbeater) watchPeers(peers []backends.Peer, restart bool) (suspected bool) {
 	now, observe := k.Clock(), k.Times.sidecarTimeout().observe()
 	next := make(map[backends.Identity]peerState, len(peers))
 	for _, p := range peers {
 		w, seen := k.peers[p.Host]
-		if anew || !seen || w.beats != p.Heartbeats {
-			w = peerState{beats: p.Heartbeats, since: now}
+		if restart || !seen || w.heartbeats != p.Heartbeats {
+			w = peerState{heartbeats: p.Heartbeats, since: now}
 		}
-		w.ended, w.lease = p.Expired && !p.Dead, p.Timeout
+		w.expired, w.timeout = p.Expired && !p.Dead, p.Timeout
 		next[p.Host] = w
-		suspects = suspects || p.Dead || w.ended && now-w.since >= observe
+		suspected = suspected || p.Dead || w.expired && now-w.since >= observe
 	}
 	k.peers = next
-	return suspects
+	return suspected
 }
 
 // Suspects returns the peers to declare dead.
@@ -199,8 +204,8 @@ func (k *Heartbeater) Suspects() []backends.Suspect {
 	now, observe := k.Clock(), k.Times.sidecarTimeout().observe()
 	var out []backends.Suspect
 	for host, w := range k.peers {
-		if w.ended && now-w.since >= observe {
-			out = append(out, backends.Suspect{Host: host, Heartbeats: w.beats, Timeout: w.lease})
+		if w.expired && now-w.since >= observe {
+			out = append(out, backends.Suspect{Host: host, Heartbeats: w.heartbeats, Timeout: w.timeout})
 		}
 	}
 	return out
@@ -211,7 +216,7 @@ func (k *Heartbeater) Peers() (n int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, w := range k.peers {
-		if !w.ended {
+		if !w.expired {
 			n++
 		}
 	}
@@ -219,7 +224,7 @@ func (k *Heartbeater) Peers() (n int) {
 }
 
 // GiveUp drops an identity that other sidecars declared dead. They can hand out its jobs again.
-func (k *Heartbeater) GiveUp(id backends.Identity) {
+func (k *Heartbeater) DropIdentity(id backends.Identity) {
 	k.mu.Lock()
 	if k.identity != id {
 		k.mu.Unlock()
@@ -227,15 +232,15 @@ func (k *Heartbeater) GiveUp(id backends.Identity) {
 	}
 	k.identity = 0
 	k.freshUntil = 0
-	for _, c := range k.waiting {
+	for _, c := range k.confirmations {
 		close(c)
 	}
-	k.waiting = nil
+	k.confirmations = nil
 	k.mu.Unlock()
 	k.Metrics().Evictions.Inc()
 	k.Abandoned()
 	lost := k.Leases.DropAll()
-	k.Log.Warn("this sidecar was given up (its beat was late): its sessions' leases are lost, going on under a new identity",
+	k.Log.Warn("other sidecars declared this one dead because its heartbeat was late; its sessions' leases are lost, and it joins under a new identity",
 		"host", fmt.Sprintf("%016x", uint64(id)), "sessions", len(lost))
 	k.Lost(lost)
 }
@@ -265,9 +270,9 @@ func (k *Heartbeater) Confirm(ctx context.Context, id backends.Identity) bool {
 	}
 	k.mu.Lock()
 	c := make(chan struct{})
-	k.waiting = append(k.waiting, c)
+	k.confirmations = append(k.confirmations, c)
 	k.mu.Unlock()
-	k.BeatNow()
+	k.SendNow()
 	select {
 	case <-c:
 		return k.Fresh() == id
@@ -277,9 +282,9 @@ func (k *Heartbeater) Confirm(ctx context.Context, id backends.Identity) bool {
 }
 
 // BeatNow requests a heartbeat immediately. It does not wait for it.
-func (k *Heartbeater) BeatNow() {
+func (k *Heartbeater) SendNow() {
 	select {
-	case k.poke <- struct{}{}:
+	case k.wake <- struct{}{}:
 	default:
 	}
 }

@@ -20,7 +20,7 @@ func (k *Heartbeater) reconcile(ctx context.Context, id backends.Identity) error
 		if err != nil {
 			return err
 		}
-		if err := k.giveBackUnknown(ctx, id, after, k.Leases.Unknown(rows)); err != nil {
+		if err := k.releaseUnknown(ctx, id, after, k.Leases.Unknown(rows)); err != nil {
 			return err
 		}
 		for i := range rows {
@@ -43,9 +43,9 @@ func (k *Heartbeater) claimedBy(ctx context.Context, id backends.Identity, after
 	return k.Backend.ClaimedBy(ctx, id, after, claimedPage)
 }
 
-// giveBackUnknown queries a second time before it releases rows. A job that was settled between the query and the
+// releaseUnknown queries a second time before it releases rows. A job that was settled between the query and the
 // comparison is unknown too, but gone.
-func (k *Heartbeater) giveBackUnknown(ctx context.Context, id backends.Identity, after string, unknown []backends.Lease) error {
+func (k *Heartbeater) releaseUnknown(ctx context.Context, id backends.Identity, after string, unknown []backends.Lease) error {
 	if len(unknown) == 0 {
 		return nil
 	}
@@ -62,7 +62,7 @@ func (k *Heartbeater) giveBackUnknown(ctx context.Context, id backends.Identity,
 		return !ok
 	})
 	if len(unknown) > 0 {
-		k.Log.Warn("giving back claims that nobody here knows of", "jobs", len(unknown))
+		k.Log.Warn("releasing claims without a session", "jobs", len(unknown))
 		k.Release(id, unknown)
 	}
 	return nil

@@ -54,7 +54,7 @@ func TestSettledJobsAreNotUnknown(t *testing.T) {
 			commit(backends.Batch{Writes: []backends.Write{backends.Ack{Leases: leases}}})
 		}
 		k.Leases.Remove(leases)
-		if err := k.giveBackUnknown(t.Context(), host, "", k.Leases.Unknown(rows)); err != nil {
+		if err := k.releaseUnknown(t.Context(), host, "", k.Leases.Unknown(rows)); err != nil {
 			t.Fatal(err)
 		}
 		if settled != (len(released) == 0) {

@@ -16,10 +16,10 @@ func (k *Heartbeater) Reachable() bool {
 func (k *Heartbeater) Age() time.Duration {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.lastBeat == 0 {
+	if k.lastSuccess == 0 {
 		return -1
 	}
-	return k.Clock() - k.lastBeat
+	return k.Clock() - k.lastSuccess
 }
 
 // Err returns the error of the last heartbeat, or nil if it succeeded.

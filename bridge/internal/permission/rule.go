@@ -62,7 +62,7 @@ func (r *Rule) Check(bad func(field, format string, args ...any)) {
 	}
 	for _, q := range r.Queues {
 		if name := strings.ReplaceAll(q, "*", "x"); protocol.CheckQueueName("queues", name) != nil {
-			bad("queues", "%q is no name of a queue, nor one with * for any characters", q)
+			bad("queues", "%q isn't a queue name, nor a pattern with * for any characters", q)
 		}
 	}
 }

@@ -12,32 +12,32 @@ type claimBudget struct {
 	short bool  // a wait queue was left out for lack of memory
 }
 
-func (s *claimBudget) cost(ln *waitQueue) int64 {
-	if ln.large {
+func (s *claimBudget) cost(wq *waitQueue) int64 {
+	if wq.large {
 		return s.whole
 	}
 	return quota.MinClaim
 }
 
 // reserve takes memory for one more wait queue, and reports false if there is too little.
-func (s *claimBudget) reserve(ln *waitQueue) bool {
-	if s.left < s.cost(ln) {
+func (s *claimBudget) reserve(wq *waitQueue) bool {
+	if s.left < s.cost(wq) {
 		s.short = true
 		return false
 	}
-	s.left -= s.cost(ln)
+	s.left -= s.cost(wq)
 	return true
 }
 
 // unreserve returns what reserve took.
-func (s *claimBudget) unreserve(ln *waitQueue) { s.left += s.cost(ln) }
+func (s *claimBudget) unreserve(wq *waitQueue) { s.left += s.cost(wq) }
 
 // divide sets the byte limit of each claim group. A group gets a whole answer if there is memory for that, else an
 // equal share. A wait queue whose next job exceeds its share gets a whole answer the next time.
-func (s *claimBudget) divide(asks []claimGroup) {
+func (s *claimBudget) divide(groups []claimGroup) {
 	small := int64(0)
-	for i := range asks {
-		if !asks[i].queue.large {
+	for i := range groups {
+		if !groups[i].queue.large {
 			small++
 		}
 	}
@@ -46,8 +46,8 @@ func (s *claimBudget) divide(asks []claimGroup) {
 	}
 	share := min(quota.MinClaim+s.left/small, s.whole)
 	s.left -= small * (share - quota.MinClaim)
-	for i := range asks {
-		if a := &asks[i]; !a.queue.large && share < s.whole {
+	for i := range groups {
+		if a := &groups[i]; !a.queue.large && share < s.whole {
 			a.bytes = share
 		}
 	}

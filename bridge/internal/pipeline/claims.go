@@ -18,10 +18,10 @@ func (b *Pipeline) AwaitClaim(ctx context.Context, w *ClaimRequest) Answer {
 	return b.dispatcher.wait(ctx, w)
 }
 
-// GiveUp releases jobs that were claimed for a session that has ended.
-func (b *Pipeline) GiveUp(jobs []backends.Job) {
+// ReturnUndelivered releases jobs that were claimed for a session that has ended.
+func (b *Pipeline) ReturnUndelivered(jobs []backends.Job) {
 	if len(jobs) > 0 {
-		b.committer.giveUp(jobs[0].Token.Host, jobs)
+		b.committer.returnUndelivered(jobs[0].Token.Host, jobs)
 	}
 }
 
@@ -31,11 +31,11 @@ func (b *Pipeline) HandOut(w *ClaimRequest, a *Answer, fitting func(jobs []backe
 	// Checked again as late as possible: the process was possibly suspended since the commit, and other sidecars have
 	// the jobs then.
 	if b.heartbeat.Fresh() != host {
-		b.committer.giveUp(host, a.Jobs)
+		b.committer.returnUndelivered(host, a.Jobs)
 		return nil, backends.Unavailable(errHeartbeatLate)
 	}
 	if n := fitting(a.Jobs); n < len(a.Jobs) {
-		b.committer.giveUp(host, a.Jobs[n:])
+		b.committer.returnUndelivered(host, a.Jobs[n:])
 		a.Jobs = a.Jobs[:n]
 	}
 	if !b.leaseTable.Give(a.Jobs, w.Session, w.Template.Lease > 0) {
@@ -52,7 +52,7 @@ func (b *Pipeline) HandOut(w *ClaimRequest, a *Answer, fitting func(jobs []backe
 // Reroute ends claims with ErrMoved if served reports false for their queues, or if their session is no longer
 // allowed to claim from them.
 func (b *Pipeline) Reroute(served func(queues []string) bool) {
-	b.prefetcher.giveBackJobs(b.dispatcher.reroute(served))
+	b.prefetcher.returnJobs(b.dispatcher.reroute(served))
 }
 
 // StopClaims answers every claim with err, now and from now on.

@@ -12,75 +12,78 @@ import (
 	"github.com/qsidecar/qsidecar/bridge/internal/maintenance"
 )
 
-var errHeartbeatLate = errors.New("this sidecar's beat is late, so it must not give out jobs: it cannot reach the database, or was suspended")
+var errHeartbeatLate = errors.New("this sidecar's heartbeat is late, so it must not hand out jobs: it can't reach the database, or was suspended")
 
 // commit commits one batch and answers its members. If the database is unreachable, it queues the writes again and
 // returns an error.
-func (c *committer) commit(hard context.Context, writes []*PendingWrite, asks []claimGroup) error {
+func (c *committer) commit(hard context.Context, writes []*PendingWrite, groups []claimGroup) error {
 	began := time.Now()
-	res, err := c.try(hard, writes, asks)
-	c.metrics().CountCommit(time.Since(began), len(writes), len(asks), res.Claims, err)
+	res, err := c.try(hard, writes, groups)
+	c.metrics().CountCommit(time.Since(began), len(writes), len(groups), res.Claims, err)
 	switch {
 	case err == nil:
 		c.answer(hard, writes, res.Writes)
-		c.deliverClaims(hard, asks, res.Claims)
+		c.deliverClaims(hard, groups, res.Claims)
 		return nil
 	case errors.Is(err, backends.ErrEvicted):
 		// Nothing happened. The writes do not need the host. The claims are included again under the next identity.
-		c.dropClaims(asks, backends.Unavailable(err))
-		c.heartbeat.GiveUp(hostOf(asks))
-		c.heartbeat.BeatNow()
+		c.dropClaims(groups, backends.Unavailable(err))
+		c.heartbeat.DropIdentity(hostOf(groups))
+		c.heartbeat.SendNow()
 		if len(writes) == 0 {
 			return nil
 		}
 		return c.commit(hard, writes, nil)
-	case isLocked(err) && len(asks) == 0 && slices.ContainsFunc(writes, canWaitForKey):
+	case isLocked(err) && len(groups) == 0 && slices.ContainsFunc(writes, canWaitForKey):
 		return c.commitWithoutKeys(hard, writes)
-	case backends.IsDiskFull(err) && len(writes)+len(asks) > 1:
-		return c.split(hard, writes, asks, err)
+	case backends.IsDiskFull(err) && len(writes)+len(groups) > 1:
+		return c.split(hard, writes, groups, err)
 	case backends.Retryable(err):
-		c.dropClaims(asks, err)
+		c.dropClaims(groups, err)
 		c.putBack(writes)
 		return err
 	case errors.Is(err, backends.ErrUnknownOutcome), hard.Err() != nil:
-		c.dropClaims(asks, err)
+		c.dropClaims(groups, err)
 		c.endUnknown(writes, err, hard.Err() == nil)
 		return nil
 	default:
-		return c.split(hard, writes, asks, err)
+		return c.split(hard, writes, groups, err)
 	}
 }
 
-// endUnknown ends writes whose commit has an unknown outcome. Releases are queued again: their tokens keep them from
-// freeing a job twice.
+// endUnknown ends writes whose commit has an unknown outcome. Releases and records of hand-outs are queued again,
+// because no client repeats them: their tokens keep them from changing a job twice.
 func (c *committer) endUnknown(writes []*PendingWrite, err error, again bool) {
-	var releases []*PendingWrite
+	var repeat []*PendingWrite
 	for _, p := range writes {
-		if _, ok := p.write.(backends.Release); ok && again {
-			releases = append(releases, p)
-			continue
+		switch p.write.(type) {
+		case backends.Release, backends.Deliver:
+			if again {
+				repeat = append(repeat, p)
+				continue
+			}
 		}
 		c.finish(p, Outcome{Err: err})
 	}
-	if len(releases) > 0 {
-		c.putBack(releases)
+	if len(repeat) > 0 {
+		c.putBack(repeat)
 	}
 }
 
 // split finds the member that the database refuses or has no disk space for. Halves of the batch run on their own,
 // until that member is alone with its error.
-func (c *committer) split(hard context.Context, writes []*PendingWrite, asks []claimGroup, err error) error {
-	if len(writes) > 0 && len(asks) > 0 {
+func (c *committer) split(hard context.Context, writes []*PendingWrite, groups []claimGroup, err error) error {
+	if len(writes) > 0 && len(groups) > 0 {
 		err1 := c.commit(hard, writes, nil)
-		return errors.Join(err1, c.commit(hard, nil, asks))
+		return errors.Join(err1, c.commit(hard, nil, groups))
 	}
-	if n := len(asks); n > 0 {
+	if n := len(groups); n > 0 {
 		if n == 1 {
-			c.log.Error("a claim failed", "queues", asks[0].queue.queues, "error", err)
-			c.dropClaims(asks, err)
+			c.log.Error("a claim failed", "queues", groups[0].queue.queues, "error", err)
+			c.dropClaims(groups, err)
 			return nil
 		}
-		return errors.Join(c.commit(hard, nil, asks[:n/2]), c.commit(hard, nil, asks[n/2:]))
+		return errors.Join(c.commit(hard, nil, groups[:n/2]), c.commit(hard, nil, groups[n/2:]))
 	}
 	if n := len(writes); n > 1 {
 		err1 := c.commit(hard, writes[:n/2], nil)
@@ -111,12 +114,12 @@ func (c *committer) requeueAfter(first, second []*PendingWrite) {
 	c.queue = slices.Insert(c.queue, at, second...)
 }
 
-func (c *committer) try(hard context.Context, writes []*PendingWrite, asks []claimGroup) (backends.Results, error) {
-	batch, most := backends.Batch{Host: hostOf(asks), WaitForLocks: len(writes) == 1 && writes[0].alone}, c.claimBytes()
+func (c *committer) try(hard context.Context, writes []*PendingWrite, groups []claimGroup) (backends.Results, error) {
+	batch, most := backends.Batch{Host: hostOf(groups), WaitForLocks: len(writes) == 1 && writes[0].alone}, c.claimBytes()
 	for _, p := range writes {
 		batch.Writes = append(batch.Writes, p.write)
 	}
-	for _, a := range asks {
+	for _, a := range groups {
 		claim := backends.Claim{Slots: a.slots, MaxBytes: most, MaxPayload: c.maxPayload()}
 		if a.bytes > 0 {
 			claim.MaxBytes, claim.Strict = min(a.bytes, most), true
@@ -144,7 +147,7 @@ func (c *committer) answer(hard context.Context, writes []*PendingWrite, results
 		c.finish(p, Outcome{Result: results[i], Err: results[i].Err})
 		switch p.write.(type) {
 		case backends.Enqueue, backends.Ack:
-			if c.singleLane {
+			if c.singleLoop {
 				continue // markReadyQueues ran before the claims were chosen
 			}
 		}
@@ -154,32 +157,32 @@ func (c *committer) answer(hard context.Context, writes []*PendingWrite, results
 
 // deliverClaims answers claims with the claimed jobs if the heartbeat is not late. If it is late, other sidecars have
 // possibly declared this one dead.
-func (c *committer) deliverClaims(hard context.Context, asks []claimGroup, results []backends.ClaimResult) {
-	if len(asks) == 0 {
+func (c *committer) deliverClaims(hard context.Context, groups []claimGroup, results []backends.ClaimResult) {
+	if len(groups) == 0 {
 		return
 	}
-	host := hostOf(asks)
+	host := hostOf(groups)
 	var claimed int
 	for i := range results {
 		claimed += len(results[i].Jobs)
-		c.leases.Forget(asks[i].slots[len(results[i].Jobs):])
+		c.leases.Forget(groups[i].slots[len(results[i].Jobs):])
 	}
 	if claimed > 0 && !c.confirmed(hard, host) {
-		for i := range asks {
-			c.giveUp(host, results[i].Jobs)
-			c.dispatcher.fail(asks[i], backends.Unavailable(errHeartbeatLate))
+		for i := range groups {
+			c.returnUndelivered(host, results[i].Jobs)
+			c.dispatcher.fail(groups[i], backends.Unavailable(errHeartbeatLate))
 		}
 		return
 	}
-	for i := range asks {
+	for i := range groups {
 		if err := results[i].Err; err != nil {
-			c.log.Warn("a claim failed", "queues", asks[i].queue.queues, "error", err)
-			c.dispatcher.failAlone(asks[i], err)
+			c.log.Warn("a claim failed", "queues", groups[i].queue.queues, "error", err)
+			c.dispatcher.failAlone(groups[i], err)
 			continue
 		}
 		maintenance.LogFailed(c.log, results[i].Failed)
-		if left := c.dispatcher.deliver(asks[i], results[i]); len(left) > 0 {
-			c.giveBack(host, left)
+		if left := c.dispatcher.deliver(groups[i], results[i]); len(left) > 0 {
+			c.returnJobs(host, left)
 		}
 	}
 }
@@ -193,17 +196,17 @@ func (c *committer) confirmed(hard context.Context, host backends.Identity) bool
 	return c.heartbeat.Confirm(ctx, host)
 }
 
-// giveUp is giveBack for jobs that were on their way to a worker.
-func (c *committer) giveUp(host backends.Identity, jobs []backends.Job) {
+// returnUndelivered is returnOlder for jobs that were on their way to a worker.
+func (c *committer) returnUndelivered(host backends.Identity, jobs []backends.Job) {
 	c.dispatcher.mu.Lock()
 	c.dispatcher.markReturning(jobs)
 	c.dispatcher.mu.Unlock()
-	c.giveBack(host, jobs)
+	c.returnJobs(host, jobs)
 }
 
-// giveBack releases jobs that were claimed but not handed out, without using up an attempt. The dispatcher has
+// returnOlder releases jobs that were claimed but not handed out, without using up an attempt. The dispatcher has
 // counted them as returning.
-func (c *committer) giveBack(host backends.Identity, jobs []backends.Job) {
+func (c *committer) returnJobs(host backends.Identity, jobs []backends.Job) {
 	if len(jobs) == 0 {
 		return
 	}
@@ -235,18 +238,18 @@ func (c *committer) release(host backends.Identity, leases []backends.Lease, end
 	})
 }
 
-func (c *committer) dropClaims(asks []claimGroup, err error) {
-	for _, a := range asks {
+func (c *committer) dropClaims(groups []claimGroup, err error) {
+	for _, a := range groups {
 		c.leases.Forget(a.slots)
 		c.dispatcher.fail(a, err)
 	}
 }
 
-func hostOf(asks []claimGroup) backends.Identity {
-	if len(asks) == 0 {
+func hostOf(groups []claimGroup) backends.Identity {
+	if len(groups) == 0 {
 		return 0
 	}
-	return asks[0].slots[0].Token.Host
+	return groups[0].slots[0].Token.Host
 }
 
 func leasesOf(w backends.Write) []backends.Lease {

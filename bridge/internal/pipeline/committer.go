@@ -50,17 +50,16 @@ type committer struct {
 	metrics    func() *metrics.Database
 	log        *slog.Logger
 
-	trouble       atomic.Pointer[error] // why the last commit failed; nil: it did not
-	enqueueMemory *semaphore.Weighted   // queueBytes
-	settleMemory  *semaphore.Weighted   // settleBytes
-	timers        sync.Pool             // of *time.Timer
+	enqueueMemory *semaphore.Weighted // queueBytes
+	settleMemory  *semaphore.Weighted // settleBytes
+	timers        sync.Pool           // of *time.Timer
 	number        atomic.Uint64
 
 	// If two concurrent commits are worth it, claims and writes have a commit loop each. Otherwise one loop does
 	// both, in the same commits.
-	writes     lane
-	claims     lane
-	singleLane bool // claims equals writes
+	writes     commitLoop
+	claims     commitLoop
+	singleLoop bool // claims is not used
 
 	memory   *quota.Memory
 	reserved int64 // memory for the claims of the commit under way; only the commit loop uses it
@@ -76,15 +75,28 @@ type committer struct {
 	seen map[backends.Token]struct{} // leases of the batch being built; only the commit loop uses it
 }
 
-// `lane` is one sequence of commits.
-type lane struct{ wake chan struct{} } // 1: one wake-up is enough
+// commitLoop is one sequence of commits.
+type commitLoop struct {
+	name    string                // in the log
+	wake    chan struct{}         // capacity 1: one wake-up is enough
+	lastErr atomic.Pointer[error] // why the loop's last commit failed; nil: it succeeded
+}
 
-func newLane() lane { return lane{wake: make(chan struct{}, 1)} }
-
-func (l lane) poke() {
+func (l *commitLoop) poke() {
 	select {
 	case l.wake <- struct{}{}:
 	default:
+	}
+}
+
+// newCommitter returns a committer without its connections to the other parts of a Pipeline.
+func newCommitter() *committer {
+	return &committer{
+		enqueueMemory: semaphore.NewWeighted(queueBytes),
+		settleMemory:  semaphore.NewWeighted(settleBytes),
+		writes:        commitLoop{name: "writes", wake: make(chan struct{}, 1)},
+		claims:        commitLoop{name: "claims", wake: make(chan struct{}, 1)},
+		seen:          make(map[backends.Token]struct{}),
 	}
 }
 
@@ -101,7 +113,7 @@ var errOverdue = errors.New("its time is over")
 
 // WakeClaims makes the commit loop of the claims check for claims to include.
 func (c *committer) WakeClaims() {
-	if c.singleLane {
+	if c.singleLoop {
 		c.writes.poke()
 	} else {
 		c.claims.poke()
@@ -109,10 +121,10 @@ func (c *committer) WakeClaims() {
 }
 
 // unavailable is the error for a write that failed because the database is unreachable. It includes why the last
-// commit failed.
+// commit of writes failed.
 func (c *committer) unavailable(format string, args ...any) error {
 	err := fmt.Errorf(format, args...)
-	if why := c.trouble.Load(); why != nil {
+	if why := c.writes.lastErr.Load(); why != nil {
 		cause := *why
 		if u, ok := errors.AsType[*backends.UnavailableError](cause); ok {
 			cause = u.Err // the new error already contains "unavailable"
@@ -130,23 +142,23 @@ func (c *committer) finish(p *PendingWrite, o Outcome) {
 	p.Done <- o
 }
 
-// runWrites commits writes, and also claims if singleLane is set. It ends when ctx is done and the queue is empty, or
+// runWrites commits writes, and also claims if singleLoop is set. It ends when ctx is done and the queue is empty, or
 // when hard is done.
 func (c *committer) runWrites(ctx, hard context.Context) error {
-	r := retrier{c: c, hard: hard, delay: retryInitial}
+	r := retrier{loop: &c.writes, log: c.log, hard: hard, delay: retryInitial}
 	var wait lingerPlan
 	defer c.locked.running.Wait()
 	for {
 		writes := c.takeBatch()
 		began := time.Now()
-		var asks []claimGroup
-		if c.singleLane {
+		var groups []claimGroup
+		if c.singleLoop {
 			c.markReadyQueues(writes)
-			asks = c.gatherClaims()
+			groups = c.gatherClaims()
 		}
-		if len(writes)+len(asks) > 0 {
-			err := c.commit(hard, writes, asks)
-			if c.singleLane { // otherwise runClaims owns the reserved memory
+		if len(writes)+len(groups) > 0 {
+			err := c.commit(hard, writes, groups)
+			if c.singleLoop { // otherwise runClaims owns the reserved memory
 				c.releaseClaimMemory()
 			}
 			if err := r.after(err); err != nil {
@@ -184,10 +196,10 @@ func (c *committer) runWrites(ctx, hard context.Context) error {
 
 // runClaims commits claims until ctx is done.
 func (c *committer) runClaims(ctx, hard context.Context) error {
-	r := retrier{c: c, hard: hard, delay: retryInitial}
+	r := retrier{loop: &c.claims, log: c.log, hard: hard, delay: retryInitial}
 	for {
-		if asks := c.gatherClaims(); len(asks) > 0 {
-			err := c.commit(hard, nil, asks)
+		if groups := c.gatherClaims(); len(groups) > 0 {
+			err := c.commit(hard, nil, groups)
 			c.releaseClaimMemory()
 			if err := r.after(err); err != nil {
 				return err
@@ -204,7 +216,8 @@ func (c *committer) runClaims(ctx, hard context.Context) error {
 
 // retrier paces the commits of a loop while they fail.
 type retrier struct {
-	c     *committer
+	loop  *commitLoop
+	log   *slog.Logger
 	hard  context.Context
 	delay time.Duration
 }
@@ -213,13 +226,13 @@ type retrier struct {
 func (r *retrier) after(err error) error {
 	if err == nil {
 		r.delay = retryInitial
-		if r.c.trouble.Swap(nil) != nil {
-			r.c.log.Info("commits reach the database again")
+		if r.loop.lastErr.Swap(nil) != nil {
+			r.log.Info("commits reach the database again", "loop", r.loop.name)
 		}
 		return nil
 	}
-	if r.c.trouble.Swap(&err) == nil {
-		r.c.log.Warn("a commit failed and is tried again", "error", err)
+	if r.loop.lastErr.Swap(&err) == nil {
+		r.log.Warn("a commit failed and is tried again", "loop", r.loop.name, "error", err)
 	}
 	select { // jitter, so that the hosts of one database do not come back in step
 	case <-time.After(r.delay/2 + rand.N(r.delay)):

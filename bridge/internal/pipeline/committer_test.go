@@ -6,8 +6,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"golang.org/x/sync/semaphore"
-
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
@@ -21,7 +19,7 @@ func TestWaitEndsWhereACommitFailsLate(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				c := &committer{writes: newLane(), enqueueMemory: semaphore.NewWeighted(queueBytes), settleMemory: semaphore.NewWeighted(settleBytes)}
+				c := newCommitter()
 				p, err := c.reserve(t.Context(), nil, backends.Enqueue{}, 0)
 				if err != nil {
 					t.Fatal(err)

@@ -85,19 +85,19 @@ func (b *dispatcher) add(w *ClaimRequest, queues []string) (a Answer, answered b
 	if b.stopped != nil {
 		return Answer{Err: b.stopped}, true
 	}
-	ln := b.waitQueueFor(queues)
-	if jobs := b.fromPrefetch(ln, w); len(jobs) > 0 {
+	wq := b.waitQueueFor(queues)
+	if jobs := b.fromPrefetch(wq, w); len(jobs) > 0 {
 		w.Session.AddClaimed(jobs)
-		if ln.prefetch.missing(b.clock()) > 0 {
-			b.schedule(ln)
+		if wq.prefetch.missing(b.clock()) > 0 {
+			b.schedule(wq)
 			b.wake()
 		}
 		return Answer{Jobs: jobs, prefetched: true}, true
 	}
 	w.answer = make(chan Answer, 1)
-	w.queue, w.Queues = ln, ln.queues
-	w.in, w.at = &ln.fresh, ln.fresh.PushBack(w)
-	b.schedule(ln)
+	w.queue, w.Queues = wq, wq.queues
+	w.in, w.at = &wq.fresh, wq.fresh.PushBack(w)
+	b.schedule(wq)
 	b.wake()
 	return Answer{}, false
 }
@@ -105,22 +105,22 @@ func (b *dispatcher) add(w *ClaimRequest, queues []string) (a Answer, answered b
 // waitQueueFor finds or creates the wait queue for the queues. It does not keep the slice. b.mu is held.
 func (b *dispatcher) waitQueueFor(queues []string) *waitQueue {
 	key := strings.Join(queues, ",") // no queue name has a comma
-	ln := b.queues[key]
-	if ln != nil {
-		return ln
+	wq := b.queues[key]
+	if wq != nil {
+		return wq
 	}
 	queues = once(queues)
-	ln = &waitQueue{key: key, queues: queues, noPrefetch: b.isDirect(queues)}
-	b.queues[key] = ln
+	wq = &waitQueue{key: key, queues: queues, noPrefetch: b.isDirect(queues)}
+	b.queues[key] = wq
 	for _, q := range queues {
 		set := b.byQueue[q]
 		if set == nil {
 			set = make(map[*waitQueue]struct{})
 			b.byQueue[q] = set
 		}
-		set[ln] = struct{}{}
+		set[wq] = struct{}{}
 	}
-	return ln
+	return wq
 }
 
 // once removes duplicates and keeps the order.
@@ -152,21 +152,21 @@ func (b *dispatcher) leave(w *ClaimRequest) {
 
 // remove takes the claim out of its wait queue. b.mu is held.
 func (b *dispatcher) remove(w *ClaimRequest) {
-	ln := w.queue
+	wq := w.queue
 	w.queue = nil
 	w.in.Remove(w.at)
-	if ln.len() == 0 && !ln.prefetch.inCommit { // otherwise the end of the claim group drops it
-		b.cleanUp(ln)
+	if wq.len() == 0 && !wq.prefetch.inCommit { // otherwise the end of the claim group drops it
+		b.cleanUp(wq)
 	}
 }
 
 // drop forgets a wait queue that no session waits in. b.mu is held.
-func (b *dispatcher) drop(ln *waitQueue) {
-	delete(b.queues, ln.key)
-	delete(b.attended, ln)
-	for _, q := range ln.queues {
+func (b *dispatcher) drop(wq *waitQueue) {
+	delete(b.queues, wq.key)
+	delete(b.attended, wq)
+	for _, q := range wq.queues {
 		set := b.byQueue[q]
-		delete(set, ln)
+		delete(set, wq)
 		if len(set) == 0 {
 			delete(b.byQueue, q)
 		}
@@ -191,15 +191,15 @@ func (b *dispatcher) markReady(queues []string, each int) (wanted bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, q := range queues {
-		for ln := range b.byQueue[q] {
-			ln.generation++
-			ln.prefetch.dry = false
-			if ln.len() > 0 {
+		for wq := range b.byQueue[q] {
+			wq.generation++
+			wq.prefetch.dry = false
+			if wq.len() > 0 {
 				wanted = true
-				ln.expected = min(ln.expected+max(each, 1), maxSlots)
+				wq.expected = min(wq.expected+max(each, 1), maxSlots)
 			}
-			if b.needsClaim(ln) {
-				b.schedule(ln)
+			if b.needsClaim(wq) {
+				b.schedule(wq)
 			}
 		}
 	}
@@ -211,9 +211,9 @@ func (b *dispatcher) Waiting() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	out := make([]string, 0, len(b.byQueue))
-	for q, lines := range b.byQueue {
-		for ln := range lines {
-			if ln.len() > 0 {
+	for q, queues := range b.byQueue {
+		for wq := range queues {
+			if wq.len() > 0 {
 				out = append(out, q)
 				break
 			}
@@ -254,7 +254,7 @@ func (b *dispatcher) deliver(a claimGroup, res backends.ClaimResult) (back []bac
 				back = append(back, b.takePrefetchedOfOthers(w)...)
 			}
 			if w.Once && !w.leaving && b.stopped == nil && b.isReturning(w.Queues) {
-				a.queue.moveTo(w, &a.queue.held) // the commit did not see a job that is on its way back
+				a.queue.moveTo(w, &a.queue.deferred) // the commit did not see a job that is on its way back
 				continue
 			}
 		}
@@ -279,10 +279,10 @@ func (b *dispatcher) fail(a claimGroup, err error) { b.failed(a, err, false) }
 // claims are included again after the next notification.
 func (b *dispatcher) failAlone(a claimGroup, err error) { b.failed(a, err, true) }
 
-func (b *dispatcher) failed(a claimGroup, err error, looked bool) {
+func (b *dispatcher) failed(a claimGroup, err error, alone bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if looked {
+	if alone {
 		a.queue.noteResult(a, true)
 	} else {
 		a.queue.expected = min(max(a.queue.expected, len(a.slots)), maxSlots) // the next commit includes them again
@@ -292,7 +292,7 @@ func (b *dispatcher) failed(a claimGroup, err error, looked bool) {
 	for _, w := range a.requests {
 		w.inCommit = false
 		w.unanswered()
-		if looked {
+		if alone {
 			a.queue.noteEmpty(w)
 		}
 		w.lastErr = err
@@ -308,8 +308,8 @@ func (b *dispatcher) failed(a claimGroup, err error, looked bool) {
 func (b *dispatcher) failOnce(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, ln := range b.queues {
-		for w := range ln.requests {
+	for _, wq := range b.queues {
+		for w := range wq.requests {
 			if w.inCommit {
 				continue
 			}
@@ -327,8 +327,8 @@ func (b *dispatcher) stop(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.stopped = err
-	for _, ln := range b.queues {
-		for w := range ln.requests {
+	for _, wq := range b.queues {
+		for w := range wq.requests {
 			w.lastErr = err
 			if w.inCommit {
 				w.leaving = true
@@ -345,14 +345,14 @@ func (b *dispatcher) stop(err error) {
 func (b *dispatcher) reroute(served func(queues []string) bool) (back []backends.Job) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, ln := range b.queues {
-		ln.noPrefetch = b.isDirect(ln.queues)
-		stays := served(ln.queues)
+	for _, wq := range b.queues {
+		wq.noPrefetch = b.isDirect(wq.queues)
+		stays := served(wq.queues)
 		if !stays {
-			back = append(back, b.drainPrefetch(ln, 0)...)
+			back = append(back, b.drainPrefetch(wq, 0)...)
 		}
-		for w := range ln.requests {
-			if stays && w.Session.Client.MayClaim(ln.queues) {
+		for w := range wq.requests {
+			if stays && w.Session.Client.MayClaim(wq.queues) {
 				continue
 			}
 			w.moved = ErrMoved

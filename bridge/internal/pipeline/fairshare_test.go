@@ -4,8 +4,6 @@ import (
 	"slices"
 	"testing"
 
-	"golang.org/x/sync/semaphore"
-
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/bridge/internal/fairshare"
 	"github.com/qsidecar/qsidecar/bridge/internal/quota"
@@ -13,7 +11,7 @@ import (
 
 // queuedWrites creates a committer whose queue has the writes.
 func queuedWrites(writes ...*PendingWrite) *committer {
-	c := &committer{writes: newLane(), enqueueMemory: semaphore.NewWeighted(queueBytes), settleMemory: semaphore.NewWeighted(settleBytes), seen: make(map[backends.Token]struct{})}
+	c := newCommitter()
 	for _, p := range writes {
 		p.size = sizeOf(p.write)
 		c.push(p)
@@ -44,9 +42,9 @@ func had(t *testing.T, batch []*PendingWrite, s *quota.Session, next *[]*Pending
 	return n
 }
 
-// TestTurns shows that a session that has a thousand writes queued gets half as much of a commit as all others, and
+// TestHeavySessionGetsAThirdOfACommit shows that a session that has a thousand writes queued gets half as much of a commit as all others, and
 // all of it when it is alone.
-func TestTurns(t *testing.T) {
+func TestHeavySessionGetsAThirdOfACommit(t *testing.T) {
 	greedy := &quota.Session{}
 	its := jobsOf(greedy, 900, 10)
 	c := queuedWrites(its...)
@@ -96,8 +94,8 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// TestTurnsOfTwo shows that several heavy sessions get no more of a commit than one would, and share it.
-func TestTurnsOfTwo(t *testing.T) {
+// TestHeavySessionsShareOnePart shows that several heavy sessions get no more of a commit than one would, and share it.
+func TestHeavySessionsShareOnePart(t *testing.T) {
 	one, two := &quota.Session{}, &quota.Session{}
 	ones, twos := jobsOf(one, 500, 10), jobsOf(two, 500, 10)
 	c := queuedWrites(append(slices.Clone(ones), twos...)...)
@@ -114,9 +112,9 @@ func TestTurnsOfTwo(t *testing.T) {
 	}
 }
 
-// TestTurnsOfWhoIsBehind shows that a session with one write is in the next commit, however many writes wait before
+// TestLightSessionIsNotDelayed shows that a session with one write is in the next commit, however many writes wait before
 // it.
-func TestTurnsOfWhoIsBehind(t *testing.T) {
+func TestLightSessionIsNotDelayed(t *testing.T) {
 	c := queuedWrites()
 	for range 10 {
 		for _, p := range jobsOf(&quota.Session{}, 1000, 10) {
@@ -133,9 +131,9 @@ func TestTurnsOfWhoIsBehind(t *testing.T) {
 	}
 }
 
-// TestTurnsOfLargeWrites shows that after a large write only those of other sessions are admitted for a while, and
+// TestLargeWritesCountTowardsTheShare shows that after a large write only those of other sessions are admitted for a while, and
 // that no session waits indefinitely.
-func TestTurnsOfLargeWrites(t *testing.T) {
+func TestLargeWritesCountTowardsTheShare(t *testing.T) {
 	greedy, worker := &quota.Session{}, &quota.Session{}
 	its := jobsOf(greedy, 3, 4<<20)
 	c := queuedWrites(its...)
@@ -160,9 +158,9 @@ func TestTurnsOfLargeWrites(t *testing.T) {
 	}
 }
 
-// TestTurnsOfTheIndebted shows that a commit begins again if all waiting sessions were over their share. Writes
+// TestDebtsArePaidWithLaterCommits shows that a commit begins again if all waiting sessions were over their share. Writes
 // without a session never wait.
-func TestTurnsOfTheIndebted(t *testing.T) {
+func TestDebtsArePaidWithLaterCommits(t *testing.T) {
 	a, b := &quota.Session{}, &quota.Session{}
 	release := &PendingWrite{write: backends.Release{Leases: make([]backends.Lease, 3000)}}
 	c := queuedWrites(append(jobsOf(a, 1, 10), append(jobsOf(b, 1, 10), release)...)...)

@@ -26,30 +26,30 @@ func (b *dispatcher) gather(host backends.Identity, number func() uint64, mem *c
 	}}
 	due := b.due
 	b.due = nil
-	for i, ln := range due {
-		if g.slotsLeft <= 0 || g.names > 0 && g.names+len(ln.queues) > maxNames {
+	for i, wq := range due {
+		if g.slotsLeft <= 0 || g.names > 0 && g.names+len(wq.queues) > maxNames {
 			b.due = append(due[i:len(due):len(due)], b.due...) // they come first next time
 			break
 		}
-		ln.scheduled = false
-		if b.queues[ln.key] != ln || !b.needsClaim(ln) {
+		wq.scheduled = false
+		if b.queues[wq.key] != wq || !b.needsClaim(wq) {
 			continue
 		}
-		if !mem.reserve(ln) {
-			b.schedule(ln)
+		if !mem.reserve(wq) {
+			b.schedule(wq)
 			continue
 		}
-		if !g.claimFor(ln) {
-			mem.unreserve(ln)
-			b.schedule(ln) // the claims are included when their client has read or settled something
+		if !g.claimFor(wq) {
+			mem.unreserve(wq)
+			b.schedule(wq) // the claims are included when their client has read or settled something
 		}
 	}
-	mem.divide(g.asks)
+	mem.divide(g.groups)
 	for _, w := range g.full {
 		b.remove(w)
 		w.answer <- Answer{Err: w.Session.Client.TooManyJobs()}
 	}
-	return g.asks
+	return g.groups
 }
 
 // maxNames bounds the queues that the claims of one commit name. A single claim can name more. A transaction that
@@ -63,32 +63,32 @@ type claimGathering struct {
 	slotsLeft int
 	names     int // of queues
 	slot      func(backends.Slot) backends.Slot
-	asks      []claimGroup
+	groups    []claimGroup
 	full      []*ClaimRequest // claims whose sessions hold too many jobs
 }
 
 // claimFor includes claims of the wait queue: all fresh ones, and as many idle ones as jobs are expected plus one,
 // which finds out whether there are more. It reports false if it included none.
-func (g *claimGathering) claimFor(ln *waitQueue) bool {
-	a := claimGroup{queue: ln, generation: ln.generation}
+func (g *claimGathering) claimFor(wq *waitQueue) bool {
+	a := claimGroup{queue: wq, generation: wq.generation}
 	fits := true
-	if ln.expected > 0 {
-		fits = g.add(&a, &ln.idle, ln.expected+1)
-		ln.expected = max(0, ln.expected-len(a.slots))
+	if wq.expected > 0 {
+		fits = g.add(&a, &wq.idle, wq.expected+1)
+		wq.expected = max(0, wq.expected-len(a.slots))
 	}
 	if fits {
-		g.add(&a, &ln.fresh, maxSlots)
+		g.add(&a, &wq.fresh, maxSlots)
 	}
-	for range g.b.wantsPrefetch(ln, g.slotsLeft) {
+	for range g.b.wantsPrefetch(wq, g.slotsLeft) {
 		a.slots = append(a.slots, g.slot(backends.Slot{Prefetch: true}))
 		g.slotsLeft--
 	}
 	if len(a.slots) == 0 {
 		return false
 	}
-	ln.prefetch.inCommit = true
-	g.names += len(ln.queues)
-	g.asks = append(g.asks, a)
+	wq.prefetch.inCommit = true
+	g.names += len(wq.queues)
+	g.groups = append(g.groups, a)
 	return true
 }
 
@@ -100,7 +100,7 @@ func (g *claimGathering) add(a *claimGroup, all *list.List, most int) (fits bool
 		if w.Session.Overloaded() {
 			continue
 		}
-		if w.Slots > g.slotsLeft && len(a.requests)+len(g.asks) > 0 {
+		if w.Slots > g.slotsLeft && len(a.requests)+len(g.groups) > 0 {
 			return false
 		}
 		n, held := w.reserve(w.Slots)
@@ -141,23 +141,23 @@ func (w *ClaimRequest) unanswered() {
 func (c *committer) gatherClaims() []claimGroup {
 	id := c.heartbeat.Fresh()
 	if id == 0 {
-		c.heartbeat.BeatNow()
+		c.heartbeat.SendNow()
 		c.dispatcher.failOnce(backends.Unavailable(errHeartbeatLate))
 		return nil
 	}
 	mem := claimBudget{whole: max(c.claimBytes(), c.maxPayload())}
 	c.reserved = c.memory.ReserveClaims(mem.whole)
 	mem.left = c.reserved
-	asks := c.dispatcher.gather(id, func() uint64 { return c.number.Add(1) }, &mem)
+	groups := c.dispatcher.gather(id, func() uint64 { return c.number.Add(1) }, &mem)
 	c.reserved -= mem.left
 	c.memory.ReturnClaims(mem.left)
 	if mem.short {
 		c.memory.WakeWhenFree(c)
 	}
-	for i := range asks {
-		c.leases.Expect(asks[i].slots)
+	for i := range groups {
+		c.leases.Expect(groups[i].slots)
 	}
-	return asks
+	return groups
 }
 
 // releaseClaimMemory ends the reservation for the claims of a commit. Their jobs count for their sessions by then.

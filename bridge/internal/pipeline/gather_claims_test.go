@@ -28,14 +28,14 @@ func TestQueuesOfOneCommit(t *testing.T) {
 	add("one")
 	var asked []string
 	for number := uint64(0); len(asked) < 11; {
-		asks := b.gather(1, func() uint64 { number++; return number }, &claimBudget{left: 1 << 30, whole: 1})
+		groups := b.gather(1, func() uint64 { number++; return number }, &claimBudget{left: 1 << 30, whole: 1})
 		names := 0
-		for _, a := range asks {
+		for _, a := range groups {
 			names += len(a.queue.queues)
 			asked = append(asked, a.queue.key)
 		}
-		if len(asks) == 0 || names > maxNames {
-			t.Fatalf("one commit asks for %d queues in %d claims", names, len(asks))
+		if len(groups) == 0 || names > maxNames {
+			t.Fatalf("one commit groups for %d queues in %d claims", names, len(groups))
 		}
 	}
 	if asked[0][:3] != "q0-" || asked[10] != "one" {

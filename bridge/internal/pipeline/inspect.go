@@ -111,10 +111,13 @@ func (b *Pipeline) HeartbeatAge() time.Duration { return b.heartbeat.Age() }
 // SidecarTimeout returns how long this sidecar's session leases outlive its last heartbeat.
 func (b *Pipeline) SidecarTimeout() time.Duration { return b.times.Timeout() }
 
-// Trouble returns the error of the last commit, or else of the last heartbeat. It returns nil if both succeeded.
-func (b *Pipeline) Trouble() error {
-	if why := b.committer.trouble.Load(); why != nil {
-		return *why
+// LastErr returns the error of the last commit of writes, or else of claims, or else of the last heartbeat. It returns
+// nil if all of them succeeded.
+func (b *Pipeline) LastErr() error {
+	for _, loop := range []*commitLoop{&b.committer.writes, &b.committer.claims} {
+		if why := loop.lastErr.Load(); why != nil {
+			return *why
+		}
 	}
 	return b.heartbeat.Err()
 }
@@ -133,7 +136,7 @@ func (b *Pipeline) Locks() []NamedLock {
 // QueueDepths returns the depths of all queues if this sidecar reads them for all. If not, or if the last reading
 // failed, known is false. It returns an error if the database has not answered yet.
 func (b *Pipeline) QueueDepths() (stats []backends.QueueStats, known bool, err error) {
-	b.heartbeat.WantDepths()
+	b.heartbeat.RequestDepths()
 	if !b.Inspectable() || !b.heartbeat.LeadsDepths() {
 		return nil, false, nil
 	}

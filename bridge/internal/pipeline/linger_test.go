@@ -14,7 +14,7 @@ func TestLingering(t *testing.T) {
 	t.Parallel()
 	var l lingerPlan
 	if d := l.plan(lingerFrom-1, time.Millisecond); d != 0 {
-		t.Errorf("after a commit of %d writes the lane waits %v", lingerFrom-1, d)
+		t.Errorf("after a commit of %d writes the loop waits %v", lingerFrom-1, d)
 	}
 	if d := l.plan(16, 300*time.Microsecond); d != 600*time.Microsecond {
 		t.Errorf("after a commit of 0.3 ms it waits %v", d)
@@ -45,7 +45,7 @@ func TestLingering(t *testing.T) {
 // be taken, and later writes wake the loop again.
 func TestLinger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := &committer{writes: newLane()}
+		c := newCommitter()
 		push := func(n int) {
 			for range n {
 				c.push(&PendingWrite{write: backends.Ack{}})
@@ -74,7 +74,7 @@ func TestLinger(t *testing.T) {
 		select {
 		case <-c.writes.wake:
 		default:
-			t.Error("a write after the wait does not wake the lane")
+			t.Error("a write after the wait does not wake the loop")
 		}
 	})
 }

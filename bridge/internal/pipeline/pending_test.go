@@ -6,8 +6,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"golang.org/x/sync/semaphore"
-
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/bridge/internal/heartbeat"
 )
@@ -32,8 +30,8 @@ func TestSizesOfWrites(t *testing.T) {
 // TestSettlesPassEnqueues shows that settles get memory while large enqueues wait for it.
 func TestSettlesPassEnqueues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := &committer{writes: newLane(), enqueueMemory: semaphore.NewWeighted(queueBytes), settleMemory: semaphore.NewWeighted(settleBytes),
-			times: heartbeat.NewTimes(30*time.Second, 0)}
+		c := newCommitter()
+		c.times = heartbeat.NewTimes(30*time.Second, 0)
 		payload := make([]byte, 40<<20)
 		large := backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Payload: payload}}}
 		var stored atomic.Int32
@@ -66,8 +64,8 @@ func TestSettlesPassEnqueues(t *testing.T) {
 // wait for it.
 func TestSettlesPassLargeSettles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := &committer{writes: newLane(), enqueueMemory: semaphore.NewWeighted(queueBytes), settleMemory: semaphore.NewWeighted(settleBytes),
-			times: heartbeat.NewTimes(30*time.Second, 0)}
+		c := newCommitter()
+		c.times = heartbeat.NewTimes(30*time.Second, 0)
 		one := make([]backends.Lease, 1)
 		for range 50 {
 			go func() {

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/sync/semaphore"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/bridge/internal/backendref"
@@ -73,24 +72,12 @@ func New(pc Config) *Pipeline {
 		Log:        pc.Log,
 	}
 	_, b.canInspect = pc.Backend.(backends.Inspector)
-	c := &committer{
-		backend:       b.backend,
-		leases:        b.leaseTable,
-		policy:        pc.Policy,
-		times:         b.times,
-		maxPayload:    pc.MaxPayload,
-		claimBytes:    pc.ClaimBytes,
-		log:           b.Log,
-		enqueueMemory: semaphore.NewWeighted(queueBytes),
-		settleMemory:  semaphore.NewWeighted(settleBytes),
-		writes:        newLane(),
-		claims:        newLane(),
-		singleLane:    !b.Info.Concurrent,
-		memory:        pc.Memory,
-		seen:          make(map[backends.Token]struct{}),
-	}
+	b.leaseTable.Metrics = b.Metrics.Load
+	c := newCommitter()
+	c.backend, c.leases, c.times, c.metrics, c.log = b.backend, b.leaseTable, b.times, b.Metrics.Load, b.Log
+	c.policy, c.maxPayload, c.claimBytes, c.memory = pc.Policy, pc.MaxPayload, pc.ClaimBytes, pc.Memory
+	c.singleLoop = !b.Info.Concurrent
 	b.committer = c
-	c.metrics, b.leaseTable.Metrics = b.Metrics.Load, b.Metrics.Load
 	b.dispatcher = newDispatcher(c.WakeClaims)
 	b.heartbeat = heartbeat.New(heartbeat.Config{
 		Backend: b.backend,
@@ -118,22 +105,18 @@ func New(pc Config) *Pipeline {
 		Alone:     !b.Info.Concurrent,
 	})
 	c.dispatcher, c.heartbeat = b.dispatcher, b.heartbeat
-	b.dispatcher.identity = b.heartbeat.Fresh
-	b.dispatcher.clock = pc.Clock
-	b.dispatcher.canPrefetch = b.Info.Prefetch
-	b.dispatcher.memory = pc.Memory
-	b.dispatcher.maxBytes = c.claimBytes
-	b.dispatcher.noPrefetch = b.backend.Adopted
 	b.prefetcher = &prefetcher{dispatcher: b.dispatcher, leases: b.leaseTable, committer: c, poke: make(chan struct{}, 1)}
-	b.dispatcher.wakePrefetcher = b.prefetcher.wake
+	d := b.dispatcher
+	d.identity, d.clock, d.memory, d.maxBytes = b.heartbeat.Fresh, pc.Clock, pc.Memory, pc.ClaimBytes
+	d.canPrefetch, d.noPrefetch, d.wakePrefetcher = b.Info.Prefetch, b.backend.Adopted, b.prefetcher.wake
 	b.ReadyLimits, b.allDepths = depth.NewReadyLimits(b.readyJobs), depth.NewAllQueues(b.readDepths)
 	return b
 }
 
 // Join makes the first attempt to join, so that the first claim finds an identity. If it fails, Run tries again.
 func (b *Pipeline) Join(ctx context.Context) {
-	if err := b.heartbeat.Beat(ctx); err != nil {
-		b.Log.Warn("the database cannot be had yet; serving all the same, requests are answered `unavailable`", "error", err)
+	if err := b.heartbeat.Send(ctx); err != nil {
+		b.Log.Warn("database unreachable at startup; serving anyway, requests get `unavailable`", "error", err)
 	}
 }
 
@@ -157,7 +140,7 @@ func (b *Pipeline) Run(ctx, work, hard context.Context) error {
 		b.prefetcher.run(work)
 	}()
 	var err error
-	if b.committer.singleLane {
+	if b.committer.singleLoop {
 		<-work.Done()
 	} else {
 		err = b.committer.runClaims(work, hard) // its releases are still written
@@ -172,7 +155,7 @@ func (b *Pipeline) Run(ctx, work, hard context.Context) error {
 	leaveCtx, cancel := backendref.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()
 	if err2 := b.heartbeat.Leave(leaveCtx); err2 != nil && err == nil {
-		err = fmt.Errorf("the last beat failed, leases held here end with the host lease instead of the restart grace: %w", err2)
+		err = fmt.Errorf("the last heartbeat failed, so leases end with the host lease instead of the restart grace: %w", err2)
 	}
 	if err != nil {
 		return fmt.Errorf("database %s: %w", b.Name, err)

@@ -74,17 +74,17 @@ func (a *prefetch) missing(now time.Duration) int {
 }
 
 // wantsPrefetch returns how many slots of a claim group are for prefetch. b.mu is held.
-func (b *dispatcher) wantsPrefetch(ln *waitQueue, room int) int {
-	if !b.canPrefetch || ln.noPrefetch || b.stopped != nil || !b.mayPrefetch() {
+func (b *dispatcher) wantsPrefetch(wq *waitQueue, room int) int {
+	if !b.canPrefetch || wq.noPrefetch || b.stopped != nil || !b.mayPrefetch() {
 		return 0
 	}
-	return max(0, min(ln.prefetch.missing(b.clock()), room))
+	return max(0, min(wq.prefetch.missing(b.clock()), room))
 }
 
 // inUse reports whether a wait queue without claims must be kept, for its jobs or to learn its pace. b.mu is held.
-func (b *dispatcher) inUse(ln *waitQueue) bool {
-	a := &ln.prefetch
-	return a.inCommit || len(a.jobs) > 0 || b.canPrefetch && !ln.noPrefetch && a.pace.moves(b.clock())
+func (b *dispatcher) inUse(wq *waitQueue) bool {
+	a := &wq.prefetch
+	return a.inCommit || len(a.jobs) > 0 || b.canPrefetch && !wq.noPrefetch && a.pace.moves(b.clock())
 }
 
 // pace is the rate at which a wait queue takes jobs: the lowest of the last windows. So a burst, such as thirty
@@ -126,8 +126,8 @@ func (p *pace) perSecond(now time.Duration) float64 {
 
 // fromPrefetch takes prefetched jobs for the claim. It returns none for a claim with a timed lease, or of a client
 // that reads too slowly. b.mu is held.
-func (b *dispatcher) fromPrefetch(ln *waitQueue, w *ClaimRequest) []backends.Job {
-	a := &ln.prefetch
+func (b *dispatcher) fromPrefetch(wq *waitQueue, w *ClaimRequest) []backends.Job {
+	a := &wq.prefetch
 	if len(a.jobs) == 0 || w.Template.Lease > 0 || w.Session.Overloaded() {
 		return nil
 	}
@@ -157,10 +157,10 @@ func (b *dispatcher) fromPrefetch(ln *waitQueue, w *ClaimRequest) []backends.Job
 // b.mu is held.
 func (b *dispatcher) takePrefetchedOfOthers(w *ClaimRequest) (out []backends.Job) {
 	for _, q := range w.queue.queues {
-		for ln := range b.byQueue[q] {
-			if len(ln.prefetch.jobs) > 0 && (ln != w.queue || w.Template.Lease > 0) {
-				out = append(out, b.drainPrefetch(ln, 0)...)
-				ln.prefetch.pace = pace{since: b.clock()}
+		for wq := range b.byQueue[q] {
+			if len(wq.prefetch.jobs) > 0 && (wq != w.queue || w.Template.Lease > 0) {
+				out = append(out, b.drainPrefetch(wq, 0)...)
+				wq.prefetch.pace = pace{since: b.clock()}
 			}
 		}
 	}
@@ -169,7 +169,7 @@ func (b *dispatcher) takePrefetchedOfOthers(w *ClaimRequest) (out []backends.Job
 
 // prefetchJobs keeps jobs for the wait queue after it has served the claims that arrived since. It returns those
 // that must go back. b.mu is held.
-func (b *dispatcher) prefetchJobs(ln *waitQueue, jobs []backends.Job) (back []backends.Job) {
+func (b *dispatcher) prefetchJobs(wq *waitQueue, jobs []backends.Job) (back []backends.Job) {
 	if len(jobs) == 0 {
 		return nil
 	}
@@ -177,35 +177,35 @@ func (b *dispatcher) prefetchJobs(ln *waitQueue, jobs []backends.Job) (back []ba
 		b.markReturning(jobs)
 		return jobs
 	}
-	now, before := b.clock(), ln.prefetch.bytes
+	now, before := b.clock(), wq.prefetch.bytes
 	for i := range jobs {
-		ln.prefetch.jobs = append(ln.prefetch.jobs, prefetchedJob{Job: jobs[i], since: now})
-		ln.prefetch.bytes += int64(len(jobs[i].Payload))
+		wq.prefetch.jobs = append(wq.prefetch.jobs, prefetchedJob{Job: jobs[i], since: now})
+		wq.prefetch.bytes += int64(len(jobs[i].Payload))
 	}
-	b.countPrefetched(ln.prefetch.bytes - before)
-	for w := range ln.requests {
-		if len(ln.prefetch.jobs) == 0 {
+	b.countPrefetched(wq.prefetch.bytes - before)
+	for w := range wq.requests {
+		if len(wq.prefetch.jobs) == 0 {
 			break
 		}
 		if w.inCommit {
 			continue
 		}
-		if got := b.fromPrefetch(ln, w); len(got) > 0 {
+		if got := b.fromPrefetch(wq, w); len(got) > 0 {
 			b.remove(w)
 			w.Session.AddClaimed(got)
 			w.answer <- Answer{Jobs: got, prefetched: true}
 		}
 	}
-	if b.queues[ln.key] != ln { // the wait queue was dropped since then, and no claim would find the jobs in it
-		return b.drainPrefetch(ln, 0)
+	if b.queues[wq.key] != wq { // the wait queue was dropped since then, and no claim would find the jobs in it
+		return b.drainPrefetch(wq, 0)
 	}
-	b.attend(ln)
+	b.attend(wq)
 	return nil
 }
 
 // drainPrefetch takes the jobs prefetched before limit (0: all). b.mu is held.
-func (b *dispatcher) drainPrefetch(ln *waitQueue, limit time.Duration) (out []backends.Job) {
-	a := &ln.prefetch
+func (b *dispatcher) drainPrefetch(wq *waitQueue, limit time.Duration) (out []backends.Job) {
+	a := &wq.prefetch
 	n, before := 0, a.bytes
 	for n < len(a.jobs) && (limit == 0 || a.jobs[n].since < limit) {
 		out = append(out, a.jobs[n].Job)
@@ -237,8 +237,8 @@ func (b *dispatcher) returned(queues []string) {
 		if b.returning[q]--; b.returning[q] <= 0 {
 			delete(b.returning, q)
 		}
-		for ln := range b.byQueue[q] {
-			ln.releaseHeld()
+		for wq := range b.byQueue[q] {
+			wq.retryDeferred()
 		}
 	}
 	b.mu.Unlock()
@@ -251,24 +251,24 @@ func (b *dispatcher) takePrefetched(limit time.Duration) (out []backends.Job, le
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := b.clock()
-	for ln := range b.attended {
-		back := b.drainPrefetch(ln, limit)
+	for wq := range b.attended {
+		back := b.drainPrefetch(wq, limit)
 		if len(back) > 0 {
 			out = append(out, back...)
-			ln.prefetch.pace = pace{since: now} // no claim used the jobs: start to measure again
+			wq.prefetch.pace = pace{since: now} // no claim used the jobs: start to measure again
 		}
-		if ln.len() > 0 { // a client that reads too slowly leaves its jobs here
-			if len(ln.prefetch.jobs) > 0 {
+		if wq.len() > 0 { // a client that reads too slowly leaves its jobs here
+			if len(wq.prefetch.jobs) > 0 {
 				left = true
 			} else {
-				delete(b.attended, ln)
+				delete(b.attended, wq)
 			}
 			continue
 		}
-		if b.inUse(ln) {
+		if b.inUse(wq) {
 			left = true
 		} else {
-			b.drop(ln)
+			b.drop(wq)
 		}
 	}
 	return out, left
@@ -315,7 +315,7 @@ func (a *prefetcher) run(ctx context.Context) {
 // finish releases the prefetched jobs and records the remaining hand-outs. An attempt counts at delivery, and this
 // identity settles nothing any more.
 func (a *prefetcher) finish() {
-	a.giveBack(0)
+	a.returnOlder(0)
 	for more := true; more; {
 		more = a.record(math.MaxInt64)
 	}
@@ -327,7 +327,7 @@ func (a *prefetcher) attend() (left bool) {
 	if a.dispatcher.identity() == 0 {
 		limit = 0 // the heartbeat is late: nothing is handed out, so nothing is kept
 	}
-	left = a.giveBack(limit)
+	left = a.returnOlder(limit)
 	more := a.record(now - recordAge)
 	return left || more
 }
@@ -342,21 +342,21 @@ func (a *prefetcher) record(limit time.Duration) (more bool) {
 	return more
 }
 
-func (a *prefetcher) giveBack(limit time.Duration) (left bool) {
+func (a *prefetcher) returnOlder(limit time.Duration) (left bool) {
 	jobs, left := a.dispatcher.takePrefetched(limit)
-	a.giveBackJobs(jobs)
+	a.returnJobs(jobs)
 	return left
 }
 
-// giveBackJobs releases prefetched jobs.
-func (a *prefetcher) giveBackJobs(jobs []backends.Job) {
+// returnJobs releases prefetched jobs.
+func (a *prefetcher) returnJobs(jobs []backends.Job) {
 	for len(jobs) > 0 { // by host, because the identity can change between two claims
 		host := jobs[0].Token.Host
 		n := 0
 		for n < len(jobs) && jobs[n].Token.Host == host {
 			n++
 		}
-		a.committer.giveBack(host, jobs[:n])
+		a.committer.returnJobs(host, jobs[:n])
 		jobs = jobs[n:]
 	}
 }

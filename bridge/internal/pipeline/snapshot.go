@@ -22,11 +22,11 @@ func (b *dispatcher) snapshot() (s Snapshot) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s.WaitQueues, s.Stopped = len(b.queues), b.stopped != nil
-	for _, ln := range b.queues {
-		s.Claims += ln.len()
-		s.Prefetched += len(ln.prefetch.jobs)
-		if ln.expected == 0 && !ln.prefetch.inCommit {
-			s.IdleClaims += ln.idle.Len()
+	for _, wq := range b.queues {
+		s.Claims += wq.len()
+		s.Prefetched += len(wq.prefetch.jobs)
+		if wq.expected == 0 && !wq.prefetch.inCommit {
+			s.IdleClaims += wq.idle.Len()
 		}
 	}
 	return s

@@ -9,7 +9,7 @@ type waitQueue struct {
 	queues     []string
 	fresh      list.List // of *ClaimRequest: no commit has included them yet
 	idle       list.List // of those for which the database had no job
-	held       list.List // of those that do not wait: the database had no job, but one is on its way back to it
+	deferred   list.List // of those that do not wait: the database had no job, but one is on its way back to it
 	generation uint64    // counts the notifications
 	expected   int       // about how many jobs the idle claims can expect; 0: none
 	scheduled  bool      // it is in dispatcher.due
@@ -21,11 +21,11 @@ type waitQueue struct {
 // someJobs is how many jobs a notification stands for if it does not contain a number.
 const someJobs = 16
 
-func (ln *waitQueue) len() int { return ln.idle.Len() + ln.fresh.Len() + ln.held.Len() }
+func (wq *waitQueue) len() int { return wq.idle.Len() + wq.fresh.Len() + wq.deferred.Len() }
 
 // requests iterates over all claims. The loop can remove the current one.
-func (ln *waitQueue) requests(yield func(*ClaimRequest) bool) {
-	for _, all := range []*list.List{&ln.idle, &ln.held, &ln.fresh} {
+func (wq *waitQueue) requests(yield func(*ClaimRequest) bool) {
+	for _, all := range []*list.List{&wq.idle, &wq.deferred, &wq.fresh} {
 		for at := all.Front(); at != nil; {
 			next := at.Next()
 			if !yield(at.Value.(*ClaimRequest)) {
@@ -37,7 +37,7 @@ func (ln *waitQueue) requests(yield func(*ClaimRequest) bool) {
 }
 
 // moveTo moves the claim to another of the wait queue's lists.
-func (ln *waitQueue) moveTo(w *ClaimRequest, to *list.List) {
+func (wq *waitQueue) moveTo(w *ClaimRequest, to *list.List) {
 	if w.in != to {
 		w.in.Remove(w.at)
 		w.in, w.at = to, to.PushBack(w)
@@ -45,64 +45,64 @@ func (ln *waitQueue) moveTo(w *ClaimRequest, to *list.List) {
 }
 
 // noteEmpty records that the database had no job for the claim.
-func (ln *waitQueue) noteEmpty(w *ClaimRequest) {
+func (wq *waitQueue) noteEmpty(w *ClaimRequest) {
 	if w.queue != nil {
-		ln.moveTo(w, &ln.idle)
+		wq.moveTo(w, &wq.idle)
 	}
 }
 
-// releaseHeld includes the held claims in the next commit again.
-func (ln *waitQueue) releaseHeld() {
-	for at := ln.held.Front(); at != nil; at = ln.held.Front() {
-		ln.moveTo(at.Value.(*ClaimRequest), &ln.fresh)
+// retryDeferred includes the held claims in the next commit again.
+func (wq *waitQueue) retryDeferred() {
+	for at := wq.deferred.Front(); at != nil; at = wq.deferred.Front() {
+		wq.moveTo(at.Value.(*ClaimRequest), &wq.fresh)
 	}
 }
 
 // noteResult records the result of a claim group. If dry is true, the database had no more jobs than it returned:
 // idle claims wait for the next notification. Otherwise the next commit claims for twice as many claims. So the cost
 // depends on the number of jobs and not on the number of waiting claims.
-func (ln *waitQueue) noteResult(a claimGroup, dry bool) {
+func (wq *waitQueue) noteResult(a claimGroup, dry bool) {
 	switch {
 	case !dry:
-		ln.expected = min(max(ln.expected, 2*len(a.slots)), maxSlots)
-	case ln.generation == a.generation:
-		ln.expected = 0
+		wq.expected = min(max(wq.expected, 2*len(a.slots)), maxSlots)
+	case wq.generation == a.generation:
+		wq.expected = 0
 	}
 }
 
 // attend adds the wait queue to those that the prefetcher checks. b.mu is held.
-func (b *dispatcher) attend(ln *waitQueue) {
-	b.attended[ln] = struct{}{}
+func (b *dispatcher) attend(wq *waitQueue) {
+	b.attended[wq] = struct{}{}
 	b.wakePrefetcher()
 }
 
 // schedule includes the wait queue in the next commit. b.mu is held.
-func (b *dispatcher) schedule(ln *waitQueue) {
-	if !ln.scheduled {
-		ln.scheduled = true
-		b.due = append(b.due, ln)
+func (b *dispatcher) schedule(wq *waitQueue) {
+	if !wq.scheduled {
+		wq.scheduled = true
+		b.due = append(b.due, wq)
 	}
 }
 
 // needsClaim reports whether the next commit has something to claim for the wait queue. b.mu is held.
-func (b *dispatcher) needsClaim(ln *waitQueue) bool {
-	return ln.fresh.Len() > 0 || ln.expected > 0 && ln.idle.Len() > 0 || b.wantsPrefetch(ln, maxSlots) > 0
+func (b *dispatcher) needsClaim(wq *waitQueue) bool {
+	return wq.fresh.Len() > 0 || wq.expected > 0 && wq.idle.Len() > 0 || b.wantsPrefetch(wq, maxSlots) > 0
 }
 
 // cleanUp drops a wait queue that is no longer used, and schedules one that needs a claim. b.mu is held.
-func (b *dispatcher) cleanUp(ln *waitQueue) {
-	if b.queues[ln.key] != ln {
+func (b *dispatcher) cleanUp(wq *waitQueue) {
+	if b.queues[wq.key] != wq {
 		return
 	}
-	if ln.len() == 0 {
-		ln.expected = 0
-		if !b.inUse(ln) {
-			b.drop(ln)
+	if wq.len() == 0 {
+		wq.expected = 0
+		if !b.inUse(wq) {
+			b.drop(wq)
 			return
 		}
-		b.attend(ln)
+		b.attend(wq)
 	}
-	if b.needsClaim(ln) {
-		b.schedule(ln)
+	if b.needsClaim(wq) {
+		b.schedule(wq)
 	}
 }

@@ -74,7 +74,7 @@ func (b *Pipeline) SubmitBind(st *Settle, s *quota.Session, e backends.Extend, b
 	}
 	e.Bind = b.heartbeat.Fresh()
 	if e.Bind == 0 {
-		b.heartbeat.BeatNow()
+		b.heartbeat.SendNow()
 		b.committer.drop(p)
 		return backends.Unavailable(errHeartbeatLate)
 	}

@@ -1,6 +1,7 @@
 package quota
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"sync"
@@ -45,7 +46,10 @@ type Memory struct {
 	prefetched  int64
 	inspections int64 // what inspections of databases can bring
 	sessions    map[*Session]*usage
-	freed       chan struct{}           // closed when memory is free; nil: no session waits
+	waiting     int                     // sessions that wait for memory for a message
+	next        *Session                // the one of them that comes first; nil: see firstWaiting
+	arrivals    uint64                  // counts the sessions that had to wait
+	freed       chan struct{}           // closed when memory is free; nil: no inspection waits
 	starved     map[ClaimWaker]struct{} // pipelines whose claims wait for memory
 	evicting    bool                    // evictStalled runs soon
 	left        atomic.Int64            // free memory; can be negative
@@ -58,41 +62,38 @@ type usage struct {
 	in, out int64
 	began   time.Time // arrival of the message that is being received
 	writing time.Time // when the write of the current reply began; zero: none
-	waits   bool      // waits for memory
+
+	wanted  int64         // the value of in that the session waits for; 0: it does not wait
+	arrival uint64        // when it began to wait
+	granted chan struct{} // closed when in has that value
 }
 
 // Receive reserves memory for a session's read buffer of that size, and waits for it. It returns a MemoryError if the
 // memory does not become free in time.
+//
+// Of the sessions that wait, the one whose owner uses the least memory comes first, and then the one that has waited
+// for longest. So the unfinished messages of one client do not keep others from sending theirs.
 func (b *Memory) Receive(s *Session, gone <-chan struct{}, size int) error {
 	most := b.Max()
 	deadline := time.NewTimer(memoryWait)
 	defer deadline.Stop()
-	look := time.NewTicker(stalledAfter / 2)
-	defer look.Stop()
+	check := time.NewTicker(stalledAfter / 2)
+	defer check.Stop()
+	granted := b.request(s, messageCopies*int64(size))
 	for {
-		freed := b.tryReceive(s, messageCopies*int64(size), most)
-		if freed == nil {
-			return nil
-		}
 		select {
-		case <-freed:
-		case <-look.C:
+		case <-granted:
+			return nil
+		case <-check.C:
 			b.evictStalled(most)
 		case <-gone:
-			return b.full(s, most)
+			b.cancelWait(s)
+			return &MemoryError{most}
 		case <-deadline.C:
-			return b.full(s, most)
+			b.cancelWait(s)
+			return &MemoryError{most}
 		}
 	}
-}
-
-func (b *Memory) full(s *Session, most int64) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if x := b.sessions[s]; x != nil {
-		x.waits = false
-	}
-	return &MemoryError{most}
 }
 
 // MemoryError reports that memory did not become free in time.
@@ -108,29 +109,94 @@ func (b *Memory) Exceeded() error { return &MemoryError{b.Max()} }
 // ClaimWaker is a pipeline whose claims wait for memory.
 type ClaimWaker interface{ WakeClaims() }
 
-// tryReceive sets what the session receives. If there is not enough memory, it returns a channel that is closed when
-// some is free.
-func (b *Memory) tryReceive(s *Session, in, most int64) (freed <-chan struct{}) {
+// closedChannel is granted to sessions that do not wait.
+var closedChannel = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
+
+// request changes the memory of a session's message to in bytes. The returned channel is closed when it has them.
+func (b *Memory) request(s *Session, in int64) (granted <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	x := b.usageOf(s)
-	more := in - x.in
-	full := b.used+more > most || b.in+more > most/4*requestQuarters
-	if more > 0 && full && b.in > x.in { // a single session can always proceed
-		x.waits = true
-		if b.freed == nil {
-			b.freed = make(chan struct{})
-		}
-		return b.freed
+	if in <= x.in {
+		b.setMessage(s, x, in)
+		return closedChannel
 	}
+	b.arrivals++
+	b.waiting++
+	b.next = nil
+	x.wanted, x.arrival, x.granted = in, b.arrivals, make(chan struct{})
+	b.grant()
+	return x.granted
+}
+
+// grant gives memory to waiting sessions, as far as there is some. b.mu is held.
+func (b *Memory) grant() {
+	for b.waiting > 0 {
+		if b.next == nil {
+			b.next = b.firstWaiting()
+		}
+		x := b.sessions[b.next]
+		most, more := b.Max(), x.wanted-x.in
+		full := b.used+more > most || b.in+more > most/4*requestQuarters
+		if full && b.in > x.in { // a single session can always proceed
+			return
+		}
+		s, in := b.next, x.wanted
+		b.stopWaiting(x)
+		close(x.granted)
+		b.setMessage(s, x, in)
+	}
+}
+
+// firstWaiting returns the session to grant memory to before all others that wait. b.mu is held.
+func (b *Memory) firstWaiting() (first *Session) {
+	owned := b.usageByOwner()
+	for s, x := range b.sessions {
+		if x.wanted > 0 && (first == nil ||
+			cmp.Or(cmp.Compare(owned[s.Owner], owned[first.Owner]), cmp.Compare(x.arrival, b.sessions[first].arrival)) < 0) {
+			first = s
+		}
+	}
+	return first
+}
+
+// usageByOwner sums the memory of the sessions. b.mu is held.
+func (b *Memory) usageByOwner() map[Owner]int64 {
+	owned := make(map[Owner]int64)
+	for s, x := range b.sessions {
+		owned[s.Owner] += x.in + x.out
+	}
+	return owned
+}
+
+// setMessage sets the memory of a session's message. b.mu is held.
+func (b *Memory) setMessage(s *Session, x *usage, in int64) {
 	if x.in == 0 {
 		x.began = time.Now()
 	}
-	x.waits = false
+	more := in - x.in
 	x.in = in
 	b.in += more
 	b.add(s, x, more)
-	return nil
+}
+
+// cancelWait ends the wait of a session.
+func (b *Memory) cancelWait(s *Session) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if x := b.sessions[s]; x != nil {
+		b.stopWaiting(x)
+		b.add(s, x, 0)
+		b.grant() // the next session possibly needs less
+	}
+}
+
+// stopWaiting removes a session from those that wait for memory. b.mu is held.
+func (b *Memory) stopWaiting(x *usage) {
+	if x.wanted > 0 {
+		x.wanted, b.next = 0, nil
+		b.waiting--
+	}
 }
 
 // setUnread adds n bytes that are not written to the session yet. It never waits. writing means that a write is under
@@ -164,7 +230,7 @@ func (b *Memory) usageOf(s *Session) *usage {
 
 // add counts n bytes of a session. b.mu is held.
 func (b *Memory) add(s *Session, x *usage, n int64) {
-	if x.in == 0 && x.out == 0 && !x.waits {
+	if x.in == 0 && x.out == 0 && x.wanted == 0 {
 		delete(b.sessions, s)
 	}
 	b.use(n)
@@ -189,6 +255,7 @@ func (b *Memory) use(n int64) {
 		close(b.freed)
 		b.freed = nil
 	}
+	b.grant()
 	for c := range b.starved {
 		c.WakeClaims()
 	}
@@ -200,41 +267,44 @@ func (b *Memory) EndReceive(s *Session) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if x := b.sessions[s]; x != nil {
-		n := x.in
-		x.in, x.waits = 0, false
-		b.in -= n
-		b.add(s, x, -n)
+		b.stopWaiting(x)
+		b.setMessage(s, x, 0)
 	}
 }
 
-// evictStalled closes the sessions that have stalled for longest until half of the memory is free.
+// evictStalled closes sessions that stall until half of the memory is free. The owner that uses the most memory comes
+// first, and of its sessions the one that has stalled for longest.
 func (b *Memory) evictStalled(most int64) {
-	type idle struct {
-		s     *Session
-		since time.Time
-		bytes int64
-		reads bool
+	type stalled struct {
+		s         *Session
+		since     time.Time
+		bytes     int64
+		receiving bool // in the middle of a request, else of a reply
 	}
-	var all []idle
+	var all []stalled
 	now := time.Now()
 	b.mu.Lock()
-	used := b.used
+	b.next = nil // the owners use other amounts by now
+	b.grant()
+	used, owned := b.used, b.usageByOwner()
 	for s, x := range b.sessions {
 		switch {
 		case !x.writing.IsZero() && now.Sub(x.writing) >= stalledAfter:
-			all = append(all, idle{s, x.writing, x.in + x.out, false})
-		case x.in > 0 && !x.waits && (s.Receiving.Load() || s.Blocked.Load()) && now.Sub(x.began) >= stalledAfter:
-			all = append(all, idle{s, x.began, x.in, true})
+			all = append(all, stalled{s, x.writing, x.in + x.out, false})
+		case x.in > 0 && x.wanted == 0 && (s.Receiving.Load() || s.Blocked.Load()) && now.Sub(x.began) >= stalledAfter:
+			all = append(all, stalled{s, x.began, x.in, true})
 		}
 	}
 	b.mu.Unlock()
-	slices.SortFunc(all, func(a, b idle) int { return a.since.Compare(b.since) })
+	slices.SortFunc(all, func(a, b stalled) int {
+		return cmp.Or(cmp.Compare(owned[b.s.Owner], owned[a.s.Owner]), a.since.Compare(b.since))
+	})
 	for _, i := range all {
 		if used <= most/2 {
 			return
 		}
 		used -= i.bytes
-		i.s.Client.Evict(i.reads)
+		i.s.Client.Evict(i.receiving)
 	}
 }
 

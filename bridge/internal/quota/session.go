@@ -8,6 +8,7 @@ import (
 // the session's identity.
 type Session struct {
 	Client Client
+	Owner  Owner
 	memory *Memory // nil: nothing is limited
 	Jobs   JobQuota
 	unread unreadBytes
@@ -31,5 +32,12 @@ type Client interface {
 	Evict(receiving bool)
 }
 
+// Owner is the process at the other end of a connection, as far as the operating system reports it. Sessions without
+// a peer, and those of processes in other PID namespaces of one user, share an Owner.
+type Owner struct {
+	UID uint32
+	PID int32
+}
+
 // NewSession returns the Session of a client. A nil memory limits nothing.
-func NewSession(c Client, m *Memory) Session { return Session{Client: c, memory: m} }
+func NewSession(c Client, o Owner, m *Memory) Session { return Session{Client: c, Owner: o, memory: m} }

@@ -1,4 +1,8 @@
-package bridge
+// Package wirejob converts jobs between the wire format and the job tables.
+//
+// A wire job and a stored job are different types on purpose: a renamed column can't change the wire format. The cost
+// is the conversion in this package, which depends on nothing but the two formats.
+package wirejob
 
 import (
 	"time"
@@ -8,10 +12,8 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// A wire job and a stored job are different types on purpose: a renamed column can't change the wire format. The cost
-// is the conversion in this file.
-
-func millis(ms int64) time.Duration { return time.Duration(ms) * time.Millisecond }
+// Millis returns ms milliseconds.
+func Millis(ms int64) time.Duration { return time.Duration(ms) * time.Millisecond }
 
 func optMillis(t time.Time) protocol.Opt[int64] {
 	if t.IsZero() {
@@ -20,18 +22,18 @@ func optMillis(t time.Time) protocol.Opt[int64] {
 	return protocol.Some(t.UnixMilli())
 }
 
-// storedJob converts a job of a request to one for the database.
-func storedJob(j *protocol.NewJob, keyTTL time.Duration) backends.NewJob {
+// Stored converts a job of a request to one for the database.
+func Stored(j *protocol.NewJob, keyTTL time.Duration) backends.NewJob {
 	out := backends.NewJob{
 		Queue:       j.Queue,
 		Payload:     j.Payload,
 		Priority:    int16(j.Priority),
-		Delay:       millis(j.DelayMS.Or(0)),
+		Delay:       Millis(j.DelayMS.Or(0)),
 		Key:         j.Key,
 		KeyTTL:      keyTTL,
 		Headers:     j.Headers,
 		MaxAttempts: int(j.MaxAttempts.Or(0)),
-		Timeout:     millis(j.TimeoutMS.Or(0)),
+		Timeout:     Millis(j.TimeoutMS.Or(0)),
 	}
 	if at, ok := j.RunAt.Get(); ok {
 		out.RunAt = time.UnixMilli(at)
@@ -39,7 +41,8 @@ func storedJob(j *protocol.NewJob, keyTTL time.Duration) backends.NewJob {
 	return out
 }
 
-func wireJob(database string, j *backends.Job) protocol.Job {
+// FromClaim converts a claimed job of the database for the reply to its claim.
+func FromClaim(database string, j *backends.Job) protocol.Job {
 	out := protocol.Job{
 		ID:          j.ID,
 		Queue:       j.Queue,
@@ -60,9 +63,9 @@ func wireJob(database string, j *backends.Job) protocol.Job {
 	return out
 }
 
-// wireView converts a stored job for peek. maxAttempts is the queue's, for a job that was never claimed and has no
+// FromView converts a stored job for peek. maxAttempts is the queue's, for a job that was never claimed and has no
 // value of its own.
-func wireView(v *backends.View, maxAttempts int) protocol.JobView {
+func FromView(v *backends.View, maxAttempts int) protocol.JobView {
 	out := protocol.JobView{
 		ID:          v.ID,
 		Queue:       v.Queue,
@@ -90,7 +93,8 @@ func wireView(v *backends.View, maxAttempts int) protocol.JobView {
 	return out
 }
 
-func wireStats(q *backends.QueueStats) protocol.QueueStat {
+// FromStats converts the statistics of a queue.
+func FromStats(q *backends.QueueStats) protocol.QueueStat {
 	return protocol.QueueStat{
 		Queue:           q.Queue,
 		Ready:           q.Ready,

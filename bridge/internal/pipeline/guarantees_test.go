@@ -1,0 +1,301 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/memory"
+	"github.com/qsidecar/qsidecar/bridge/internal/quota"
+)
+
+// scripted is a database whose commits the test can fail, delay or count.
+type scripted struct {
+	*memory.Backend
+	commit atomic.Pointer[func(b backends.Batch, commit func() (backends.Results, error)) (backends.Results, error)]
+}
+
+func newScripted(f func(b backends.Batch, commit func() (backends.Results, error)) (backends.Results, error)) *scripted {
+	s := &scripted{Backend: memory.New()}
+	s.commit.Store(&f)
+	return s
+}
+
+func (s *scripted) Commit(ctx context.Context, b backends.Batch) (backends.Results, error) {
+	return (*s.commit.Load())(b, func() (backends.Results, error) { return s.Backend.Commit(ctx, b) })
+}
+
+// has reports whether a batch has a write of type W.
+func has[W backends.Write](b backends.Batch) bool {
+	return slices.ContainsFunc(b.Writes, func(w backends.Write) bool { _, ok := w.(W); return ok })
+}
+
+// TestWriteInACommitIsAnsweredByTheCommit shows that a write whose time ends during its commit gets the commit's
+// outcome. An error that nothing was written would be false.
+func TestWriteInACommitIsAnsweredByTheCommit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		proceed := make(chan struct{})
+		p := start(t, newScripted(func(b backends.Batch, commit func() (backends.Results, error)) (backends.Results, error) {
+			if has[backends.Enqueue](b) {
+				<-proceed
+			}
+			return commit()
+		}))
+		w := newWorker(p)
+		write, err := p.SubmitWrite(&w.Session, backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		answered := make(chan error, 1)
+		go func() {
+			_, err := p.AwaitWrite(write, time.Second)
+			answered <- err
+		}()
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		select {
+		case err := <-answered:
+			t.Errorf("answered with %v during the commit", err)
+			answered <- err
+		default:
+		}
+		close(proceed)
+		if err := <-answered; err != nil {
+			t.Errorf("the commit succeeded, and the write failed with %v", err)
+		}
+	})
+}
+
+// TestOneCommitHasEachLeaseOnce shows that two writes about one lease never share a commit, whatever the database
+// does with them.
+func TestOneCommitHasEachLeaseOnce(t *testing.T) {
+	lease := backends.Lease{Token: backends.Token{Host: 1, Number: 2}, Job: "7"}
+	other := backends.Lease{Token: backends.Token{Host: 1, Number: 3}, Job: "8"}
+	c := queuedWrites(
+		&PendingWrite{write: backends.Ack{Leases: []backends.Lease{lease}}},
+		&PendingWrite{write: backends.Nack{Leases: []backends.Lease{other, lease}}},
+		&PendingWrite{write: backends.Deliver{Deliveries: []backends.Delivery{{Lease: lease}}}})
+	for i := range 3 {
+		if batch := c.takeBatch(); len(batch) != 1 {
+			t.Errorf("commit %d has %d writes, want 1", i, len(batch))
+		}
+	}
+}
+
+// TestUnknownOutcomeIsRepeatedWhereItMustHappen shows that the release of a dead worker's jobs, and the record of a
+// hand-out, are committed again if it is unknown whether they were. Otherwise the job would stay claimed, or its
+// attempt would not count.
+func TestUnknownOutcomeIsRepeatedWhereItMustHappen(t *testing.T) {
+	for what, write := range map[string]backends.Write{
+		"release":  backends.Release{Leases: []backends.Lease{{Token: backends.Token{Host: 1, Number: 2}}}, Owner: 1},
+		"hand-out": backends.Deliver{Deliveries: []backends.Delivery{{Lease: backends.Lease{Token: backends.Token{Host: 1, Number: 2}}}}},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var tries atomic.Int32
+				p := start(t, newScripted(func(b backends.Batch, commit func() (backends.Results, error)) (backends.Results, error) {
+					if has[backends.Release](b) || has[backends.Deliver](b) {
+						if tries.Add(1) == 1 {
+							return backends.Results{}, backends.ErrUnknownOutcome
+						}
+					}
+					return commit()
+				}))
+				if o := <-p.committer.pushFree(write, nil).Done; o.Err != nil || tries.Load() != 2 {
+					t.Errorf("after %d tries: %v, want a success at the second one", tries.Load(), o.Err)
+				}
+			})
+		})
+	}
+}
+
+// TestWritesSurviveAnEviction shows that writes are committed although the claims of their commit find out that other
+// sidecars declared this one dead.
+func TestWritesSurviveAnEviction(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var evictions atomic.Int32
+		p := start(t, newScripted(func(b backends.Batch, commit func() (backends.Results, error)) (backends.Results, error) {
+			if len(b.Claims) > 0 && len(b.Writes) > 0 && evictions.Add(1) == 1 {
+				return backends.Results{}, backends.ErrEvicted
+			}
+			return commit()
+		}))
+		w := newWorker(p)
+		before := p.heartbeat.Identity()
+		claimed := make(chan []backends.Job, 1)
+		go func() { claimed <- w.claim(t, "q", true) }()
+		synctest.Wait()
+		w.enqueue(t, "q")
+		if jobs := <-claimed; len(jobs) != 1 || jobs[0].Token.Host == before || evictions.Load() == 0 {
+			t.Errorf("claimed %+v after %d evictions, want a job under a new identity", jobs, evictions.Load())
+		}
+	})
+}
+
+// TestNoHandOutOfADroppedLease shows that jobs are not handed out if their leases were dropped after the commit, as
+// happens when other sidecars declare this one dead.
+func TestNoHandOutOfADroppedLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := start(t, memory.New())
+		w := newWorker(p)
+		w.enqueue(t, "q")
+		r := w.queued(t, false)
+		a := p.AwaitClaim(t.Context(), r)
+		if len(a.Jobs) != 1 {
+			t.Fatalf("claimed %+v", a)
+		}
+		p.leaseTable.DropAll()
+		jobs, err := p.HandOut(r, &a, func(jobs []backends.Job) int { return len(jobs) })
+		if _, ok := errors.AsType[*backends.UnavailableError](err); !ok || len(jobs) > 0 || p.HeldBySessions() > 0 {
+			t.Errorf("handed out %+v, %v; %d jobs are held", jobs, err, p.HeldBySessions())
+		}
+	})
+}
+
+// TestFailedSettleLeavesTheLeaseToTheHeartbeat shows that after a settle or a bind with an error, the heartbeater
+// compares the lease with the database again. Otherwise the session would keep a lease that it lost.
+func TestFailedSettleLeavesTheLeaseToTheHeartbeat(t *testing.T) {
+	for what, settle := range map[string]func(p *Pipeline, st *Settle, w *worker) error{
+		"ack": func(p *Pipeline, st *Settle, w *worker) error {
+			return p.SubmitSettle(st, &w.Session, backends.Ack{Leases: st.Leases}, 0)
+		},
+		"bind": func(p *Pipeline, st *Settle, w *worker) error {
+			return p.SubmitBind(st, &w.Session, backends.Extend{Leases: st.Leases}, 0)
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := start(t, newScripted(func(b backends.Batch, commit func() (backends.Results, error)) (backends.Results, error) {
+					if has[backends.Ack](b) || has[backends.Extend](b) {
+						return backends.Results{}, backends.ErrUnknownOutcome
+					}
+					return commit()
+				}))
+				w := newWorker(p)
+				w.enqueue(t, "q")
+				jobs := w.claim(t, "q", true)
+				st := &Settle{Leases: []backends.Lease{jobs[0].Lease()}}
+				if err := settle(p, st, w); err != nil {
+					t.Fatal(err)
+				}
+				if n := len(p.leaseTable.Confirmed()); n != 0 {
+					t.Errorf("%d leases are compared with the database during the settle", n)
+				}
+				if _, err := p.AwaitSettle(st); !errors.Is(err, backends.ErrUnknownOutcome) {
+					t.Fatalf("settled with %v", err)
+				}
+				if n := len(p.leaseTable.Confirmed()); n != 1 || p.HeldBySessions() != 1 {
+					t.Errorf("%d leases are compared with the database, the session holds %d; want 1 and 1", n, p.HeldBySessions())
+				}
+			})
+		})
+	}
+}
+
+// TestReleaseNeedsNoMemory shows that the jobs of a dead worker are released although all memory for writes is taken.
+func TestReleaseNeedsNoMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := start(t, memory.New())
+		w := newWorker(p)
+		w.enqueue(t, "q")
+		w.claim(t, "q", true)
+		if !p.committer.enqueueMemory.TryAcquire(queueBytes) || !p.committer.settleMemory.TryAcquire(settleBytes) {
+			t.Fatal("some memory is taken already")
+		}
+		_, released := p.ReleaseSession(&w.Session, backends.Release{Cause: backends.CauseDisconnected})
+		if o := <-released.Done; o.Err != nil || len(o.Result.Lost) > 0 || p.Leases() != 0 {
+			t.Errorf("released: %+v, %d leases are known", o, p.Leases())
+		}
+	})
+}
+
+// TestNotificationDuringACommitIsNotLost shows that a claim is included again if its queue got a job while a commit
+// that did not see the job was under way.
+func TestNotificationDuringACommitIsNotLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		proceed := make(chan struct{})
+		var stored atomic.Bool
+		var db *scripted
+		db = newScripted(func(b backends.Batch, commit func() (backends.Results, error)) (backends.Results, error) {
+			res, err := commit()
+			if len(b.Claims) > 0 && !stored.Swap(true) { // another sidecar enqueues after this commit has read the queue
+				if _, err := db.Backend.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}}}}); err != nil {
+					t.Error(err)
+				}
+				<-proceed
+			}
+			return res, err
+		})
+		p := start(t, db)
+		w := newWorker(p)
+		claimed := make(chan []backends.Job, 1)
+		go func() { claimed <- w.claim(t, "q", true) }()
+		synctest.Wait()
+		p.dispatcher.NotifyReady([]string{"q"})
+		close(proceed)
+		synctest.Wait()
+		select {
+		case jobs := <-claimed:
+			if len(jobs) != 1 {
+				t.Errorf("claimed %+v", jobs)
+			}
+		default:
+			t.Error("the claim waits although its queue has a job")
+			w.enqueue(t, "q")
+			<-claimed
+		}
+	})
+}
+
+// TestReleasesNameTheirOwner shows that each release names this sidecar, so that it frees no job whose lease a worker
+// has bound to another sidecar.
+func TestReleasesNameTheirOwner(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var owners []backends.Identity
+		p := start(t, newScripted(func(b backends.Batch, commit func() (backends.Results, error)) (backends.Results, error) {
+			for _, w := range b.Writes {
+				if r, ok := w.(backends.Release); ok {
+					owners = append(owners, r.Owner)
+				}
+			}
+			return commit()
+		}))
+		w := newWorker(p)
+		w.enqueue(t, "q")
+		w.claim(t, "q", true)
+		_, released := p.ReleaseSession(&w.Session, backends.Release{Uncounted: true})
+		<-released.Done
+		a := p.AwaitClaim(t.Context(), w.queued(t, false))
+		p.ReturnUndelivered(a.Jobs)
+		synctest.Wait()
+		if id := p.heartbeat.Identity(); !slices.Equal(owners, []backends.Identity{id, id}) {
+			t.Errorf("releases of %x, want two of %x", owners, id)
+		}
+	})
+}
+
+// TestOneCommitIsBounded shows that a commit has no more jobs, bytes and writes than its limits, however many writes
+// wait. Their order stays.
+func TestOneCommitIsBounded(t *testing.T) {
+	for what, x := range map[string]struct{ writes, jobs, bytes, want int }{
+		"jobs":   {10, batchJobs / 4, 1, 4},
+		"bytes":  {10, 1, batchBytes / 4, 4},
+		"writes": {batchWrites + 10, 1, 1, batchWrites},
+	} {
+		var writes []*PendingWrite
+		for range x.writes { // each of its own session, so that fair share does not limit them
+			w := &PendingWrite{session: &quota.Session{}, write: backends.Enqueue{Jobs: make([]backends.NewJob, x.jobs)}}
+			w.write.(backends.Enqueue).Jobs[0].Payload = make([]byte, x.bytes)
+			writes = append(writes, w)
+		}
+		c := queuedWrites(writes...)
+		if batch := c.takeBatch(); len(batch) != x.want || !slices.Equal(batch, writes[:x.want]) {
+			t.Errorf("%s: the commit has %d of %d writes, want the first %d", what, len(batch), x.writes, x.want)
+		}
+	}
+}
