@@ -17,16 +17,20 @@ func (s *Store) Commit(ctx context.Context, b backends.Batch) (backends.Results,
 
 // CommitWith implements backends.Adopter.
 func (s *Store) CommitWith(ctx context.Context, b backends.Batch, hooks backends.TxHooks) (backends.Results, error) {
-	k := s.NewCommit(b, hooks)
-	err := s.Write(ctx, k.Options(), k.Run)
-	if errors.Is(err, ErrNotAll) {
-		k.fast = false
-		err = s.Write(ctx, k.Options(), k.Run)
+	for k := s.NewCommit(b, hooks); ; {
+		o := k.Options()
+		var locked *backends.LockedError
+		switch err := s.Write(ctx, o, k.Run); {
+		case err == nil:
+			return k.Committed(), nil
+		case errors.Is(err, ErrNotAll) && k.fast:
+			k.fast = false
+		case errors.As(err, &locked) && o.Settles && k.canAvoidLocked():
+			k.avoidLocked = true
+		default:
+			return backends.Results{}, err
+		}
 	}
-	if err != nil {
-		return backends.Results{}, err
-	}
-	return k.Committed(), nil
 }
 
 // Commit is one batch on its way to the database. Run is called for each try of the transaction.
@@ -34,14 +38,20 @@ func (s *Store) CommitWith(ctx context.Context, b backends.Batch, hooks backends
 // The writes come first. Those that one statement can carry out are sent at once: new jobs, plain acks,
 // deliveries. For the others, a statement locks the rows, package backends decides what becomes of them, and a
 // second statement writes that. Claims follow in rounds.
+//
+// If another program has a row locked, the first try ends with a LockedError. The next one first finds out which
+// rows are locked, and carries out the batch without their writes.
 type Commit struct {
 	s     *Store
 	given backends.Batch
 	hooks backends.TxHooks
 
-	batch   backends.Batch // given, and the writes that the hook added
-	res     backends.Results
-	fast    bool // try acks with Writer.Ack
+	batch backends.Batch // given, and the writes that the hook added
+	res   backends.Results
+	fast  bool // try acks with Writer.Ack
+
+	avoidLocked bool // the writes whose rows are locked get a LockedError
+
 	settles []settle
 	rows    map[int64]*Row
 	jobs    []*NewJob // queued for insertion
@@ -62,7 +72,15 @@ type settle struct {
 
 // NewCommit prepares a batch.
 func (s *Store) NewCommit(b backends.Batch, hooks backends.TxHooks) *Commit {
-	return &Commit{s: s, given: b, hooks: hooks, fast: !s.lean.skip()}
+	k := &Commit{s: s, given: b, hooks: hooks, fast: !s.lean.next()}
+	k.avoidLocked = k.canAvoidLocked() && s.locked.next()
+	return k
+}
+
+// canAvoidLocked reports whether the commit can avoid locked rows: not if it is to wait for them, and not beside
+// writes to adopted tables, which their hooks set aside.
+func (k *Commit) canAvoidLocked() bool {
+	return !k.avoidLocked && !k.given.WaitForLocks && k.hooks.Before == nil
 }
 
 // LookAtAll makes the commit lock and read the rows of all acks. It doesn't use Writer.Ack then.
@@ -71,7 +89,8 @@ func (k *Commit) LookAtAll() { k.fast = false }
 // Options returns the options of the transaction.
 func (k *Commit) Options() TxOptions {
 	o := TxOptions{Unsynced: len(k.given.Writes) == 0 && !k.hooks.Writes, AdoptedWrites: k.hooks.Writes, AdoptedClaims: k.hooks.Claims,
-		Keyed: slices.ContainsFunc(k.given.Writes, hasKeys), WaitForLocks: k.given.WaitForLocks}
+		Keyed: slices.ContainsFunc(k.given.Writes, hasKeys), Settles: !k.avoidLocked && slices.ContainsFunc(k.given.Writes, hasLeases),
+		WaitForLocks: k.given.WaitForLocks}
 	if len(k.given.Claims) > 0 || k.hooks.Claims {
 		o.Sidecar, o.Queues = k.given.Host, queuesOf(k.given.Claims)
 	}
@@ -112,6 +131,11 @@ func (k *Commit) Run(ctx context.Context, tx Tx) error {
 func (k *Commit) writes(ctx context.Context, tx Tx) error {
 	fast := k.fast
 	k.list(&fast)
+	if k.avoidLocked {
+		if err := k.setLockedAside(ctx, tx); err != nil {
+			return err
+		}
+	}
 	k.insert(tx, func(w backends.Write) bool { _, is := w.(backends.Enqueue); return is })
 	answers := k.queueFast(tx, fast)
 	look := k.queueLocks(tx, func(x *settle) bool { return !k.isFast(x, fast) })
@@ -179,6 +203,28 @@ func (k *Commit) list(fast *bool) {
 	}
 }
 
+// setLockedAside removes the writes whose rows other transactions have locked. It locks the other rows, so that the
+// rest of the commit waits for none.
+func (k *Commit) setLockedAside(ctx context.Context, tx Tx) error {
+	f, ok := tx.(LockFinder)
+	ids := k.ids(func(*settle) bool { return true })
+	if !ok || len(ids) == 0 {
+		return nil
+	}
+	locked, err := f.FindLocked(ctx, ids)
+	if err != nil {
+		return err
+	}
+	for i := range k.settles {
+		if x := &k.settles[i]; slices.Contains(locked, x.ID) {
+			k.s.locked.start()
+			k.res.Writes[x.write].Err = &backends.LockedError{Err: errors.New("it is to be tried alone")}
+		}
+	}
+	k.settles = slices.DeleteFunc(k.settles, func(x settle) bool { return k.res.Writes[x.write].Err != nil })
+	return nil
+}
+
 // isFast reports whether a fast statement carries out the settle.
 func (k *Commit) isFast(x *settle, fast bool) bool {
 	if !fast || x.ID == 0 {
@@ -238,18 +284,22 @@ func (k *Commit) queueFast(tx Tx, fast bool) (answers bool) {
 
 // queueLocks queues a statement that locks and reads the rows of some settles.
 func (k *Commit) queueLocks(tx Tx, which func(x *settle) bool) (some bool) {
-	var ids []int64
+	ids := k.ids(which)
+	if len(ids) > 0 {
+		tx.Lock(ids, func(r *Row) { k.rows[r.ID] = r })
+	}
+	return len(ids) > 0
+}
+
+// ids returns the ids of some settles in ascending order, each once.
+func (k *Commit) ids(which func(x *settle) bool) (ids []int64) {
 	for i := range k.settles {
 		if x := &k.settles[i]; x.ID != 0 && which(x) {
 			ids = append(ids, x.ID)
 		}
 	}
-	if len(ids) == 0 {
-		return false
-	}
 	slices.Sort(ids)
-	tx.Lock(slices.Compact(ids), func(r *Row) { k.rows[r.ID] = r })
-	return true
+	return slices.Compact(ids)
 }
 
 // mayFree reports whether writes whose rows are locked first can make jobs ready. Claims of the batch must see
@@ -281,7 +331,7 @@ func (k *Commit) apply() {
 		switch w := k.batch.Writes[x.write].(type) {
 		case backends.Ack:
 			if !k.s.traits.AcksAll && (r.Kept || r.Key != "" || r.Failed) {
-				k.s.lean.missed()
+				k.s.lean.start()
 			}
 			r.ack(w.Result)
 		case backends.Nack:
@@ -379,12 +429,12 @@ func (k *Commit) Committed() backends.Results {
 	return k.res
 }
 
-// leanAcks remembers that an ack met a job that Writer.Ack doesn't end. More of them are likely. So for some
-// time the commits lock the rows at once, without trying Writer.Ack.
-type leanAcks struct{ n atomic.Int32 }
+// countdown makes the next commits do something that the last one needed, because more of them are likely to need
+// it: end jobs that Writer.Ack doesn't end, or avoid locked rows.
+type countdown struct{ n atomic.Int32 }
 
-// leanAcksFor is for how many commits this lasts.
-const leanAcksFor = 1000
+// countdownFrom is for how many commits this lasts.
+const countdownFrom = 1000
 
-func (l *leanAcks) missed()    { l.n.Store(leanAcksFor) }
-func (l *leanAcks) skip() bool { return l.n.Load() > 0 && l.n.Add(-1) >= 0 }
+func (c *countdown) start()     { c.n.Store(countdownFrom) }
+func (c *countdown) next() bool { return c.n.Load() > 0 && c.n.Add(-1) >= 0 }
