@@ -34,6 +34,10 @@ type Database struct {
 	// engine has no SQL, or allows one writer at a time.
 	Producer func() Producer
 
+	// LockRow locks a job's row in an open transaction of another program, until unlock is called or
+	// the test ends. It is nil if the engine has no row locks.
+	LockRow func(id string) (unlock func())
+
 	// InsertRow runs the InsertSQL of an expression. If old is true, the row bypasses the CHECK
 	// constraints, as rows of older tables did. It is nil if the engine has no SQL. InvalidValues
 	// lists expressions by column: values that the engine accepts, or nearly accepts, and that a
@@ -55,7 +59,7 @@ func Run(t *testing.T, open func(t *testing.T) *Database) {
 		{"Sidecars", sidecarTests}, {"Prefetch", prefetchTests}, {"FailedCounts", failedCountTests},
 		{"Inspect", inspectTests}, {"Commands", commandTests}, {"Usage", usageTests},
 		{"Faults", faultTests}, {"Concurrency", concurrencyTests}, {"LateCommits", lateCommitTests},
-		{"InvalidValues", invalidValueTests},
+		{"InvalidValues", invalidValueTests}, {"LockedRows", lockedRowTests},
 	} {
 		t.Run(topic.name, func(t *testing.T) {
 			for name, test := range topic.tests {

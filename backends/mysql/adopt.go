@@ -14,10 +14,9 @@ import (
 
 var _ backends.Adopter = (*Store)(nil)
 
-// rowWait is how long a commit waits for locks of other programs: on rows of adopted tables, and on keys
-// that an open transaction has stored. A write whose own rows are locked waits so long in a batch of its
-// own, and one with keys waits for lockWait: see backends.Batch.WaitForLocks. The server counts in whole
-// seconds.
+// rowWait is how long a commit waits for locks of other programs: on rows, and on keys that an open
+// transaction has stored. A write in a batch of its own waits for lockWait: see
+// backends.Batch.WaitForLocks. The server counts in whole seconds.
 const rowWait = time.Second
 
 // requireAlive makes the transaction fail with backends.ErrEvicted if the sidecar is not alive.
@@ -34,7 +33,7 @@ func (t *tx) requireAlive(host backends.Identity) {
 // lockedOut converts the error of a transaction that waited for another program's lock on a row or key to
 // a backends.LockedError.
 func lockedOut(o core.TxOptions, err error) error {
-	if (o.AdoptedWrites || o.AdoptedClaims || o.Keyed) && isCode(err, codeLockWait, codeNoWait) {
+	if o.LimitsLockWaits() && isCode(err, codeLockWait, codeNoWait) {
 		return &backends.LockedError{Err: errors.New("the lock was not free in time")}
 	}
 	return err

@@ -171,7 +171,12 @@ func (d *databases) take(t *testing.T) *backendtest.Database {
 		InsertJob: func(queue, payload string) {
 			must(t, m, name, fmt.Sprintf(`INSERT INTO qsidecar_jobs (queue, payload) VALUES (%s, %s)`, literal(queue), literal(payload)))
 		},
-		Producer:      func() backendtest.Producer { return producer(t, m, name) },
+		Producer: func() backendtest.Producer { return producer(t, m, name) },
+		LockRow: func(id string) func() {
+			c := connect(t, m, name)
+			runSQL(t, c, "BEGIN", "SELECT id FROM qsidecar_jobs WHERE id = "+id+" FOR UPDATE")
+			return func() { runSQL(t, c, "ROLLBACK") }
+		},
 		InvalidValues: oddValues,
 		InsertRow: func(column, expression string, old bool) error {
 			if beside == nil {

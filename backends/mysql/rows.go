@@ -2,6 +2,7 @@ package mysql
 
 import (
 	"cmp"
+	"context"
 	"slices"
 	"strings"
 	"time"
@@ -61,6 +62,34 @@ func (t *tx) Lock(ids []int64, found func(*core.Row)) {
 			found(&j.Row)
 		}
 	})
+}
+
+// FindLocked implements core.LockFinder. A server without SKIP LOCKED (MariaDB 10.5) tries each row by itself.
+func (t *tx) FindLocked(ctx context.Context, ids []int64) (locked []int64, err error) {
+	free := map[int64]bool{}
+	if t.askNow(); t.s.sql.skip != "" {
+		t.lock(ids, t.s.sql.skip, func(j *job) { free[j.ID] = true })
+	}
+	var claimed []int64
+	t.each(func(r *result) error {
+		if id := r.int(0); !free[id] {
+			claimed = append(claimed, id)
+		}
+		return nil
+	}, "SELECT id FROM qsidecar_jobs WHERE id IN ("+list(ids)+") AND state = 'claimed'")
+	if err := t.Flush(ctx); err != nil || t.s.sql.skip != "" {
+		return claimed, err
+	}
+	read := []func(r *result) error{func(r *result) error { _, err := r.next(); return err }}
+	for _, id := range claimed {
+		err := t.c.query(ctx, "SELECT id FROM "+byID+" WHERE id = ? FOR UPDATE NOWAIT", []any{id}, read)
+		if isCode(err, codeLockWait, codeNoWait) {
+			locked = append(locked, id)
+		} else if err != nil {
+			return nil, err
+		}
+	}
+	return locked, nil
 }
 
 // askNow queues a query for the transaction's time, once per transaction.

@@ -93,7 +93,7 @@ func (t *tx) send(ctx context.Context) error {
 }
 
 func (t *tx) lockWait() time.Duration {
-	if t.o.AdoptedWrites || t.o.AdoptedClaims || t.o.Keyed && !t.o.WaitForLocks {
+	if t.o.LimitsLockWaits() && !t.o.WaitForLocks {
 		return rowWait
 	}
 	return lockWait

@@ -14,17 +14,15 @@ import (
 var _ backends.Adopter = (*Store)(nil)
 
 // lockTimeout returns the statement that limits how long a transaction waits for locks of other
-// programs: on rows of adopted tables, and on keys that an open transaction stored. It returns ""
-// if there is no limit. The core retries writes alone if their own rows or keys are locked; see
-// backends.Batch.WaitForLocks.
+// programs, or "" if there is no limit. Claims of adopted rows wait for no lock.
 func lockTimeout(o core.TxOptions) string {
 	switch {
-	case o.AdoptedWrites, o.Keyed && !o.WaitForLocks:
-		return "SELECT pg_catalog.set_config('lock_timeout', '500', true)"
-	case o.Keyed:
+	case !o.AdoptedWrites && !o.Keyed && !o.Settles:
+		return ""
+	case o.WaitForLocks:
 		return "SELECT pg_catalog.set_config('lock_timeout', '5000', true)"
 	}
-	return ""
+	return "SELECT pg_catalog.set_config('lock_timeout', '500', true)"
 }
 
 // lockedOut returns a LockedError if err is a lock timeout, and otherwise err.

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
 // beater owns the connection for heartbeats. The channel with the connection is also its lock:
@@ -42,7 +43,7 @@ func (s *Store) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.H
 		discard(ctx, c)
 		c = nil
 		// A repeated heartbeat does no harm: only its counter advances twice.
-		if try == maxTries || ctx.Err() != nil || !transient(err) || !pause(ctx, retryPause<<try) {
+		if try == core.MaxTries || ctx.Err() != nil || !transient(err) || !core.Pause(ctx, core.RetryPause<<try) {
 			break
 		}
 	}
@@ -75,7 +76,7 @@ func (s *Store) beat(ctx context.Context, c *pgx.Conn, b backends.Heartbeat) (p 
 			p.Peers = append(p.Peers, peer)
 		}
 		return nil
-	}, int64(b.Host), b.RowName(), ms(b.Timeout))
+	}, int64(b.Host), b.RowName(), core.MS(b.Timeout))
 	if s.pooled {
 		t.add("COMMIT", nil)
 	}
@@ -84,13 +85,13 @@ func (s *Store) beat(ctx context.Context, c *pgx.Conn, b backends.Heartbeat) (p 
 
 func (b *beater) get(ctx context.Context) (*pgx.Conn, error) {
 	if ctx.Err() != nil {
-		return nil, ended(ctx, "before the beat")
+		return nil, core.Interrupted(ctx, "before the beat")
 	}
 	select {
 	case c := <-b.free:
 		return c, nil
 	case <-ctx.Done():
-		return nil, ended(ctx, "waiting for the beat before")
+		return nil, core.Interrupted(ctx, "waiting for the beat before")
 	}
 }
 

@@ -21,6 +21,7 @@ var oddValues = map[string][]string{
 		`('{"a": ' || repeat('[', 5000) || repeat(']', 5000) || '}')::jsonb`, `('{"a": ' || repeat('[', 12000) || repeat(']', 12000) || '}')::jsonb`,
 	},
 	// The sidecar's own columns, which any INSERT can name.
+	"id":          {"9223372036854775807", "-1", "-9223372036854775808", "0"},
 	"enqueued_at": {"'infinity'", "'-infinity'", "'10000-01-02'"},
 	"ready_at":    {"'infinity'", "'-infinity'"},
 	"attempts":    {"-1", "2147483647"},

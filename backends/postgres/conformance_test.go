@@ -196,6 +196,7 @@ func (p *schemas) take(t *testing.T) *backendtest.Database {
 			x.must(t, x.plainInsert(queue, payload))
 		},
 		Producer:      func() backendtest.Producer { return x.producer(t) },
+		LockRow:       func(id string) func() { return x.lockRow(t, id) },
 		InvalidValues: oddValues,
 		InsertRow: func(column, expression string, old bool) error {
 			sql := backendtest.InsertSQL("{s}.qsidecar_jobs", column, expression)
@@ -258,8 +259,21 @@ func (x *schema) plainInsert(queue string, payloads ...string) string {
 	return in(x.o.Schema, `INSERT INTO {s}.qsidecar_jobs (queue, payload) VALUES `+strings.Join(rows, ", "))
 }
 
-// producer returns another program with its own connection.
-func (x *schema) producer(t *testing.T) backendtest.Producer {
+// lockRow locks the row of a job in a transaction of its own, until unlock is called or the test ends.
+func (x *schema) lockRow(t *testing.T, id string) (unlock func()) {
+	c := x.connect(t)
+	if _, err := c.Exec(t.Context(), in(x.o.Schema, "BEGIN; SELECT FROM {s}.qsidecar_jobs WHERE id = "+id+" FOR UPDATE"), pgx.QueryExecModeSimpleProtocol); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		if _, err := c.Exec(t.Context(), "ROLLBACK"); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// connect returns a connection of its own, which the end of the test closes.
+func (x *schema) connect(t *testing.T) *pgx.Conn {
 	c, err := pgx.Connect(t.Context(), x.o.URL)
 	if err != nil {
 		t.Fatal(err)
@@ -269,6 +283,12 @@ func (x *schema) producer(t *testing.T) backendtest.Producer {
 			t.Error(err)
 		}
 	})
+	return c
+}
+
+// producer returns another program with its own connection.
+func (x *schema) producer(t *testing.T) backendtest.Producer {
+	c := x.connect(t)
 	run := func(sql string) {
 		t.Helper()
 		if _, err := c.Exec(t.Context(), sql, pgx.QueryExecModeSimpleProtocol); err != nil {

@@ -12,6 +12,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
 const (
@@ -38,7 +40,7 @@ func (o *Options) settings() map[string]string {
 	return m
 }
 
-func millis(d time.Duration) string { return strconv.FormatInt(ms(d), 10) }
+func millis(d time.Duration) string { return strconv.FormatInt(core.MS(d), 10) }
 
 // setting returns the statement that applies settings: to the transaction if local, else to the session.
 func (o *Options) setting(local bool) string {

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
 var errClosed = errors.New("the database handle was closed")
@@ -38,7 +39,7 @@ const stalePlan = "RevalidateCachedQuery"
 // transient reports whether the same transaction can succeed if it runs again at once. Every
 // failed statement except COMMIT has written nothing. Commit handles COMMIT itself.
 func transient(err error) bool {
-	if known(err) {
+	if core.Known(err) {
 		return false
 	}
 	if _, lost := errors.AsType[*lostError](err); lost {
@@ -77,7 +78,7 @@ var standbys = []string{"call_bool_check_hook", "get_relation_info"}
 
 // withKind classifies an error and adds the address and, if it can, a fix.
 func (s *Store) withKind(err error) error {
-	if err == nil || known(err) {
+	if err == nil || core.Known(err) {
 		return err
 	}
 	var said *pgconn.PgError

@@ -11,6 +11,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
 // teller notifies other sidecars, by NOTIFY, of queues that became ready. NOTIFY
@@ -87,7 +89,7 @@ func (n *teller) run() {
 		if err := n.say(ctx, words); err != nil && ctx.Err() == nil {
 			n.s.log.Debug("telling other sidecars of new jobs", "place", n.s.place, "error", err) // they find the jobs by polling
 		}
-		if !pause(ctx, tellEvery) {
+		if !core.Pause(ctx, tellEvery) {
 			return
 		}
 	}
@@ -161,7 +163,7 @@ func (h *hearing) run(ctx context.Context) {
 		if err := h.listen(ctx); err != nil && ctx.Err() == nil {
 			h.s.log.Debug("hearing of new jobs", "place", h.s.place, "error", err)
 		}
-		pause(ctx, time.Second)
+		core.Pause(ctx, time.Second)
 	}
 }
 
@@ -184,7 +186,7 @@ func (h *hearing) pass(ctx context.Context) {
 				return
 			}
 		}
-		pause(ctx, hearEvery)
+		core.Pause(ctx, hearEvery)
 	}
 }
 

@@ -11,8 +11,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
+	"go.uber.org/goleak"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 	"github.com/qsidecar/qsidecar/backends/postgres/migrate"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 	"github.com/qsidecar/qsidecar/internal/testwait"
@@ -50,6 +52,48 @@ func TestManyOpenAtOnce(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestFailedOpenLeaksNothing doesn't run in parallel with others, whose goroutines it would find.
+func TestFailedOpenLeaksNothing(t *testing.T) {
+	for _, p := range servers {
+		url := p.Database(t)
+		must(t, url, "CREATE DATABASE leak_ascii ENCODING 'SQL_ASCII' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0")
+		c, err := pgx.ParseConfig(url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := goleak.IgnoreCurrent()
+		for what, url := range map[string]string{
+			"no server":       "postgres://127.0.0.1:1/x",
+			"no such base":    strings.Replace(url, "/"+c.Database, "/leak_none", 1),
+			"another charset": strings.Replace(url, "/"+c.Database, "/leak_ascii", 1),
+		} {
+			if s, err := Open(t.Context(), Options{URL: url}); err == nil {
+				t.Errorf("%s: opened %s", what, s.place)
+			}
+			if err := goleak.Find(before); err != nil {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		must(t, url, "DROP DATABASE leak_ascii")
+	}
+}
+
+// TestLockTimeout checks for how many milliseconds a transaction waits for locks of other programs. A write in a batch
+// of its own waits longer, whatever it writes to.
+func TestLockTimeout(t *testing.T) {
+	t.Parallel()
+	for _, o := range []core.TxOptions{{AdoptedWrites: true}, {Keyed: true}, {Settles: true}, {AdoptedWrites: true, Keyed: true, Settles: true}} {
+		brief := lockTimeout(o)
+		o.WaitForLocks = true
+		if long := lockTimeout(o); !strings.Contains(brief, "'500'") || !strings.Contains(long, "'5000'") {
+			t.Errorf("%+v: %q, otherwise %q", o, long, brief)
+		}
+	}
+	if sql := lockTimeout(core.TxOptions{WaitForLocks: true}); sql != "" {
+		t.Errorf("a transaction that meets no locks of others: %q", sql)
+	}
 }
 
 // as returns the URL with another role.

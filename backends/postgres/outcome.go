@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
 // findOut asks for the outcome of a transaction whose COMMIT got no reply, until a server gives a
@@ -37,7 +38,7 @@ func (s *Store) findOut(ctx context.Context, t *tx, cause error) error {
 				_, err = s.readEpoch(ctx, s.pool) // stores one
 			}
 		}
-		if !pause(ctx, wait) {
+		if !core.Pause(ctx, wait) {
 			s.log.Error("the outcome of a commit stays unknown", "place", s.place, "error", errors.Join(cause, err))
 			return backends.ErrUnknownOutcome
 		}

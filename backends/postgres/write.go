@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"time"
@@ -176,6 +177,17 @@ func (t *tx) Lock(ids []int64, found func(*core.Row)) {
 		}
 		return err
 	}, ids)
+}
+
+// FindLocked implements core.LockFinder.
+func (t *tx) FindLocked(ctx context.Context, ids []int64) (locked []int64, err error) {
+	err = t.ask(ctx, t.s.sql.findLocked, func(rows pgx.Rows) error {
+		var id int64
+		err := rows.Scan(&id)
+		locked = append(locked, id)
+		return err
+	}, ids)
+	return locked, err
 }
 
 // scanRow reads a row with the columns of the fragment "row".

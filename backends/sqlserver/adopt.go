@@ -42,10 +42,10 @@ func (s *Store) withoutHints(said preparedAll, err error) error {
 	return &againError{err.Error()}
 }
 
-// lockedOut adds the kind to the error of a transaction that waited for another program's row.
+// lockedOut adds the kind to the error of a transaction that waited for another program's row or key.
 func lockedOut(err error) error {
 	if slices.Contains(numbers(err), 1222) {
-		return &backends.LockedError{Err: errors.New("the lock was not released within half a second")}
+		return &backends.LockedError{Err: errors.New("the lock was not released in time")}
 	}
 	return err
 }

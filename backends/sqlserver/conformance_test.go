@@ -107,7 +107,7 @@ func emulation(t testing.TB, url, schema string) (*Store, *emulator, Options) {
 
 // quickTopics are the topics of the suite that -short runs: leases, outcomes, dead sidecars and
 // retention. All topics run on four other engines then.
-var quickTopics = []string{"Settle", "Leases", "Hosts", "Retention"}
+var quickTopics = []string{"Settle", "Leases", "Sidecars", "Retention", "LockedRows"}
 
 // TestConformanceByEmulation runs the conformance suite on the batches that would go to SQL
 // Server. PostgreSQL carries them out. See emulator for what that shows and what it does not.
@@ -131,6 +131,7 @@ func TestConformanceByEmulation(t *testing.T) {
 		}
 		schema := fmt.Sprintf("test_%d", n.Add(1))
 		s, e, o := emulation(t, url, schema)
+		e.lockTimeouts = strings.Contains(t.Name(), "/LockedRows/")
 		return &backendtest.Database{
 			Backend:     s,
 			OpenAnother: func() backends.Backend { return open(t, o) },
@@ -144,6 +145,22 @@ func TestConformanceByEmulation(t *testing.T) {
 			},
 			InsertJob: func(queue, payload string) {
 				beside(t, fmt.Sprintf(`INSERT INTO %s.qsidecar_jobs (queue, payload) VALUES ($1, convert_to($2, 'UTF8'))`, schema), queue, payload)
+			},
+			LockRow: func(id string) func() {
+				c, err := pgx.Connect(t.Context(), url)
+				if err == nil {
+					_, err = c.Exec(t.Context(), fmt.Sprintf("BEGIN; SELECT FROM %s.qsidecar_jobs WHERE id = %s FOR UPDATE", schema, id))
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				unlock := sync.OnceFunc(func() {
+					if err := c.Close(context.WithoutCancel(t.Context())); err != nil {
+						t.Error(err)
+					}
+				})
+				t.Cleanup(unlock)
+				return unlock
 			},
 			InvalidValues: oddValues,
 			InsertRow: func(column, expression string, _ bool) error {

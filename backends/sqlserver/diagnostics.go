@@ -9,6 +9,7 @@ import (
 	mssql "github.com/microsoft/go-mssqldb"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/sqlserver/internal/dialect"
 )
 
 // This file has the methods of a Store that package diagnose uses, besides the exported methods that package backends
@@ -31,14 +32,14 @@ func (s *Store) Setup() Setup {
 // Session runs f with a connection that is not used again: f can change settings that a reset does not reliably undo.
 // Errors have the kinds that package backends names.
 func (s *Store) Session(ctx context.Context, f func(ctx context.Context, c *sql.Conn) error) error {
-	ctx, done := s.bound(ctx)
+	ctx, done := s.Bound(ctx)
 	defer done()
 	c, err := s.db.Conn(ctx)
 	if err != nil {
-		return s.outcome(ctx, err)
+		return s.Outcome(ctx, err)
 	}
 	defer discard(c)
-	return s.outcome(ctx, f(ctx, c))
+	return s.Outcome(ctx, f(ctx, c))
 }
 
 // Rows runs a query without parameters and calls f for each row.
@@ -56,7 +57,7 @@ func (s *Store) ReadCatalog(ctx context.Context, schema, name string, sets ...fu
 	for _, read := range sets {
 		c.read = append(c.read, read)
 	}
-	return s.read(ctx, c)
+	return s.Again(ctx, func(ctx context.Context) error { return s.once(ctx, c) })
 }
 
 // ExplainBatch returns a batch whose plan shows that of the statement: its arguments are
@@ -82,7 +83,7 @@ func (s *Store) ExplainBatch(st *backends.Statement) (string, error) {
 func (s *Store) ClaimBatch(queue string) string { return s.claimStatement(queue) }
 
 // IsNarrow reports whether the column's texts can lack letters of Unicode.
-func IsNarrow(c backends.Column) bool { return narrow(c) }
+func IsNarrow(c backends.Column) bool { return dialect.Narrow(c) }
 
 // Broken reports whether the connection is unusable after the error.
 func Broken(err error) bool { return broken(err) }

@@ -14,6 +14,7 @@ import (
 	mssql "github.com/microsoft/go-mssqldb"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
 // TestKindsOfErrors shows the kinds of real errors of the server and of the driver.
@@ -133,7 +134,7 @@ func TestConflictsWithoutEnd(t *testing.T) {
 		return nil, nil
 	})
 	_, err := s.Commit(t.Context(), enqueues)
-	if !backends.Retryable(err) || tries != maxTries {
+	if !backends.Retryable(err) || tries != core.MaxTries {
 		t.Errorf("%v after %d tries", err, tries)
 	}
 }
@@ -262,7 +263,7 @@ func TestARowThatIsNotChanged(t *testing.T) {
 	for babelfish, want := range map[bool]struct {
 		tries int
 		is    func(error) bool
-	}{false: {1, backends.IsRefused}, true: {maxTries, backends.Retryable}} {
+	}{false: {1, backends.IsRefused}, true: {core.MaxTries, backends.Retryable}} {
 		tries := 0
 		s, _ := scriptedStore(t, func(query string) ([]*answer, error) {
 			switch {

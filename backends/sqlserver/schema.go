@@ -22,7 +22,7 @@ const migrateFor = 5 * time.Minute
 func (s *Store) migrate(ctx context.Context) error {
 	meta, err := migrate.Read(ctx, s.db, s.place, s.o.Schema)
 	if err == nil && meta.Version < migrate.Latest {
-		if err = s.again(ctx, func() error { return s.complete(ctx) }); err == nil {
+		if err = s.Again(ctx, s.complete); err == nil {
 			meta, err = migrate.Read(ctx, s.db, s.place, s.o.Schema)
 		}
 	}

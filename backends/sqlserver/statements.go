@@ -47,7 +47,8 @@ type statements struct {
 	mark, seal                             *piece
 	store, storeKeyed                      *piece
 	ack, deliver                           *piece
-	lock, endClaims, renewClaims           *piece
+	lock, findLocked                       *piece
+	endClaims, renewClaims                 *piece
 	claim, claimNewest, bury, host, probe  *piece
 	join, renew, leave, claimedBy          *piece
 	around, promote, lockDue, lockLost     *piece
@@ -124,7 +125,8 @@ func render(schema string) *statements {
 	}
 	s.mark, s.seal = r("mark"), r("seal")
 	s.store, s.storeKeyed = r("store"), r("store_keyed")
-	s.ack, s.deliver, s.lock, s.endClaims, s.renewClaims = r("ack"), r("deliver"), r("lock"), r("end_claims"), r("renew_claims")
+	s.ack, s.deliver, s.lock, s.findLocked = r("ack"), r("deliver"), r("lock"), r("find_locked")
+	s.endClaims, s.renewClaims = r("end_claims"), r("renew_claims")
 	s.claim, s.claimNewest, s.bury, s.host, s.probe = r("claim"), r("claim_newest"), r("bury"), r("host"), r("probe")
 	s.join, s.renew, s.leave, s.claimedBy = r("join"), r("renew"), r("leave"), r("claimed_by")
 	s.around, s.promote, s.lockDue, s.lockLost = r("around"), r("promote"), r("lock_due"), r("lock_lost")

@@ -70,8 +70,9 @@ func (t *tx) run(ctx context.Context, p *piece, read []reader, args ...any) erro
 	return t.send(ctx)
 }
 
-// brief reports whether the transaction does not wait long for rows that others have locked.
-func (t *tx) brief() bool { return t.o.AdoptedWrites || t.o.AdoptedClaims }
+// brief reports whether the transaction does not wait long for what others have locked. Other transactions wait as
+// long as head.sql allows.
+func (t *tx) brief() bool { return t.o.LimitsLockWaits() && !t.o.WaitForLocks }
 
 // send sends the queued pieces, in one batch as far as they fit together. The last piece of each batch numbers the
 // commit of a transaction that wrote.
@@ -93,7 +94,7 @@ func (t *tx) send(ctx context.Context) error {
 		t.s.Meter.RoundTrip(began)
 		t.wrote = t.wrote || wrote > 0
 		if err != nil {
-			if t.brief() {
+			if t.o.LimitsLockWaits() {
 				err = lockedOut(err)
 			}
 			return err

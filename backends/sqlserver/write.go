@@ -1,6 +1,7 @@
 package sqlserver
 
 import (
+	"context"
 	"database/sql"
 	"slices"
 
@@ -117,6 +118,20 @@ func (t *tx) lock(queue string, ids []int64, found func(*core.Row)) {
 			return err
 		})}, queue, document(idRows(ids)))
 	})
+}
+
+// FindLocked implements core.LockFinder.
+func (t *tx) FindLocked(ctx context.Context, ids []int64) (locked []int64, err error) {
+	chunks(ids, func(_ int, ids []int64) {
+		t.add(t.s.sql.findLocked, []reader{each(func(rows *sql.Rows) error {
+			var id int64
+			err := rows.Scan(&id)
+			locked = append(locked, id)
+			return err
+		})}, document(idRows(ids)))
+	})
+	err = t.send(ctx)
+	return locked, err
 }
 
 // scanRow reads a cause and the columns of {claim}.

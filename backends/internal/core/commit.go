@@ -5,7 +5,6 @@ import (
 	"errors"
 	"maps"
 	"slices"
-	"sync/atomic"
 
 	"github.com/qsidecar/qsidecar/backends"
 )
@@ -17,16 +16,20 @@ func (s *Store) Commit(ctx context.Context, b backends.Batch) (backends.Results,
 
 // CommitWith implements backends.Adopter.
 func (s *Store) CommitWith(ctx context.Context, b backends.Batch, hooks backends.TxHooks) (backends.Results, error) {
-	k := s.NewCommit(b, hooks)
-	err := s.Write(ctx, k.Options(), k.Run)
-	if errors.Is(err, ErrNotAll) {
-		k.fast = false
-		err = s.Write(ctx, k.Options(), k.Run)
+	for k := s.NewCommit(b, hooks); ; {
+		o := k.Options()
+		var locked *backends.LockedError
+		switch err := s.Write(ctx, o, k.Run); {
+		case err == nil:
+			return k.Committed(), nil
+		case errors.Is(err, ErrNotAll) && k.fast:
+			k.fast = false
+		case errors.As(err, &locked) && o.Settles && k.canAvoidLocked():
+			k.avoidLocked = true
+		default:
+			return backends.Results{}, err
+		}
 	}
-	if err != nil {
-		return backends.Results{}, err
-	}
-	return k.Committed(), nil
 }
 
 // Commit is one batch on its way to the database. Run is called for each try of the transaction.
@@ -34,14 +37,20 @@ func (s *Store) CommitWith(ctx context.Context, b backends.Batch, hooks backends
 // The writes come first. Those that one statement can carry out are sent at once: new jobs, plain acks,
 // deliveries. For the others, a statement locks the rows, package backends decides what becomes of them, and a
 // second statement writes that. Claims follow in rounds.
+//
+// If another program has a row locked, the first try ends with a LockedError. The next one first finds out which
+// rows are locked, and carries out the batch without their writes.
 type Commit struct {
 	s     *Store
 	given backends.Batch
 	hooks backends.TxHooks
 
-	batch   backends.Batch // given, and the writes that the hook added
-	res     backends.Results
-	fast    bool // try acks with Writer.Ack
+	batch backends.Batch // given, and the writes that the hook added
+	res   backends.Results
+	fast  bool // try acks with Writer.Ack
+
+	avoidLocked bool // the writes whose rows are locked get a LockedError
+
 	settles []settle
 	rows    map[int64]*Row
 	jobs    []*NewJob // queued for insertion
@@ -52,17 +61,17 @@ type Commit struct {
 	backs   []giveBack
 }
 
-// settle is one lease of one write.
-type settle struct {
-	Lease
-	write, n int  // the index of the write, and of the lease in it
-	done     bool // a fast statement carried it out
-	lost     bool
-}
-
 // NewCommit prepares a batch.
 func (s *Store) NewCommit(b backends.Batch, hooks backends.TxHooks) *Commit {
-	return &Commit{s: s, given: b, hooks: hooks, fast: !s.lean.skip()}
+	k := &Commit{s: s, given: b, hooks: hooks, fast: !s.lean.next()}
+	k.avoidLocked = k.canAvoidLocked() && s.locked.next()
+	return k
+}
+
+// canAvoidLocked reports whether the commit can avoid locked rows: not if it is to wait for them, and not beside
+// writes to adopted tables, which their hooks set aside.
+func (k *Commit) canAvoidLocked() bool {
+	return !k.avoidLocked && !k.given.WaitForLocks && k.hooks.Before == nil
 }
 
 // LookAtAll makes the commit lock and read the rows of all acks. It doesn't use Writer.Ack then.
@@ -71,7 +80,8 @@ func (k *Commit) LookAtAll() { k.fast = false }
 // Options returns the options of the transaction.
 func (k *Commit) Options() TxOptions {
 	o := TxOptions{Unsynced: len(k.given.Writes) == 0 && !k.hooks.Writes, AdoptedWrites: k.hooks.Writes, AdoptedClaims: k.hooks.Claims,
-		Keyed: slices.ContainsFunc(k.given.Writes, hasKeys), WaitForLocks: k.given.WaitForLocks}
+		Keyed: slices.ContainsFunc(k.given.Writes, hasKeys), Settles: !k.avoidLocked && slices.ContainsFunc(k.given.Writes, hasLeases),
+		WaitForLocks: k.given.WaitForLocks}
 	if len(k.given.Claims) > 0 || k.hooks.Claims {
 		o.Sidecar, o.Queues = k.given.Host, queuesOf(k.given.Claims)
 	}
@@ -112,13 +122,18 @@ func (k *Commit) Run(ctx context.Context, tx Tx) error {
 func (k *Commit) writes(ctx context.Context, tx Tx) error {
 	fast := k.fast
 	k.list(&fast)
+	if k.avoidLocked {
+		if err := k.setLockedAside(ctx, tx); err != nil {
+			return err
+		}
+	}
 	k.insert(tx, func(w backends.Write) bool { _, is := w.(backends.Enqueue); return is })
 	answers := k.queueFast(tx, fast)
-	look := k.queueLocks(tx, func(x *settle) bool { return !k.isFast(x, fast) })
-	if !k.pending && !k.mayFree(look) {
+	locks := k.queueLocks(tx, func(x *settle) bool { return !k.isFast(x, fast) })
+	if !k.pending && !k.mayFree(locks) {
 		k.startClaims(ctx, tx)
 	}
-	if answers || look || k.claims != nil || k.pending && len(k.batch.Claims) > 0 {
+	if answers || locks || k.claims != nil || k.pending && len(k.batch.Claims) > 0 {
 		if err := tx.Flush(ctx); err != nil {
 			return err
 		}
@@ -149,123 +164,6 @@ func (k *Commit) flushIf(ctx context.Context, tx Tx, needed bool) error {
 	return tx.Flush(ctx)
 }
 
-// list fills settles. If two leases name the same job, it sets fast to false.
-func (k *Commit) list(fast *bool) {
-	seen := map[int64]bool{}
-	for i, w := range k.batch.Writes {
-		owner, result := backends.Identity(0), []byte(nil)
-		switch w := w.(type) {
-		case backends.Release:
-			owner = w.Owner
-		case backends.Ack:
-			result = w.Result
-		}
-		n := 0
-		for l := range LeasesOf(w) {
-			id, ok := Number(l.Job)
-			if !ok {
-				id = 0
-			}
-			if seen[id] && id != 0 {
-				*fast = false
-			}
-			seen[id] = true
-			k.settles = append(k.settles, settle{
-				Lease: Lease{ID: id, Host: int64(l.Token.Host), Number: int64(l.Token.Number), Owner: int64(owner), Result: result},
-				write: i, n: n,
-			})
-			n++
-		}
-	}
-}
-
-// isFast reports whether a fast statement carries out the settle.
-func (k *Commit) isFast(x *settle, fast bool) bool {
-	if !fast || x.ID == 0 {
-		return false
-	}
-	switch w := k.batch.Writes[x.write].(type) {
-	case backends.Ack:
-		return len(w.Enqueue) == 0
-	case backends.Deliver:
-		return k.s.traits.FastDeliver
-	}
-	return false
-}
-
-// isLost reports whether the lease of the settle is lost if a fast statement did not carry it out.
-func (k *Commit) isLost(x *settle) bool {
-	_, ack := k.batch.Writes[x.write].(backends.Ack)
-	return ack && k.s.traits.AcksAll
-}
-
-// queueFast queues the fast statements. If answers is true, the caller learns after a Flush what they did not
-// do.
-func (k *Commit) queueFast(tx Tx, fast bool) (answers bool) {
-	var acks, delivers []*settle
-	for i := range k.settles {
-		x := &k.settles[i]
-		if !k.isFast(x, fast) {
-			continue
-		}
-		if _, is := k.batch.Writes[x.write].(backends.Ack); is {
-			acks = append(acks, x)
-		} else {
-			delivers = append(delivers, x)
-		}
-	}
-	if len(acks) > 0 {
-		sortByID(acks)
-		if tx.Ack(leasesIn(acks), func(i int) { acks[i].done = true }) {
-			for _, x := range acks {
-				x.done = true
-			}
-		} else {
-			answers = true
-		}
-	}
-	if len(delivers) > 0 {
-		sortByID(delivers)
-		workers := make([]string, len(delivers))
-		for i, x := range delivers {
-			workers[i] = k.batch.Writes[x.write].(backends.Deliver).Deliveries[x.n].Worker
-		}
-		tx.Deliver(leasesIn(delivers), workers, func(i int) { delivers[i].done = true })
-		answers = true
-	}
-	return answers
-}
-
-// queueLocks queues a statement that locks and reads the rows of some settles.
-func (k *Commit) queueLocks(tx Tx, which func(x *settle) bool) (some bool) {
-	var ids []int64
-	for i := range k.settles {
-		if x := &k.settles[i]; x.ID != 0 && which(x) {
-			ids = append(ids, x.ID)
-		}
-	}
-	if len(ids) == 0 {
-		return false
-	}
-	slices.Sort(ids)
-	tx.Lock(slices.Compact(ids), func(r *Row) { k.rows[r.ID] = r })
-	return true
-}
-
-// mayFree reports whether writes whose rows are locked first can make jobs ready. Claims of the batch must see
-// those jobs.
-func (k *Commit) mayFree(look bool) bool {
-	return look && slices.ContainsFunc(k.batch.Writes, func(w backends.Write) bool {
-		switch w := w.(type) {
-		case backends.Nack, backends.Release:
-			return true
-		case backends.Ack:
-			return len(w.Enqueue) > 0
-		}
-		return false
-	})
-}
-
 // apply decides the outcome of the locked rows, write by write, and which leases are lost.
 func (k *Commit) apply() {
 	for i := range k.settles {
@@ -281,7 +179,7 @@ func (k *Commit) apply() {
 		switch w := k.batch.Writes[x.write].(type) {
 		case backends.Ack:
 			if !k.s.traits.AcksAll && (r.Kept || r.Key != "" || r.Failed) {
-				k.s.lean.missed()
+				k.s.lean.start()
 			}
 			r.ack(w.Result)
 		case backends.Nack:
@@ -378,13 +276,3 @@ func (k *Commit) Committed() backends.Results {
 	}
 	return k.res
 }
-
-// leanAcks remembers that an ack met a job that Writer.Ack doesn't end. More of them are likely. So for some
-// time the commits lock the rows at once, without trying Writer.Ack.
-type leanAcks struct{ n atomic.Int32 }
-
-// leanAcksFor is for how many commits this lasts.
-const leanAcksFor = 1000
-
-func (l *leanAcks) missed()    { l.n.Store(leanAcksFor) }
-func (l *leanAcks) skip() bool { return l.n.Load() > 0 && l.n.Add(-1) >= 0 }

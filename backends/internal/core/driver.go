@@ -64,14 +64,21 @@ type TxOptions struct {
 	Queues   []string          // the queues that it claims from, for ClaimState.Returns
 	Unsynced bool              // the commit can return before it is on disk
 
-	// It writes to, or claims from, tables that other programs use. It must not wait long for rows that they
-	// have locked.
+	// It writes to, or claims from, tables that other programs use, and in which they can have locked rows.
 	AdoptedWrites, AdoptedClaims bool
 
 	// Keyed: it stores jobs that have keys. Another program can have stored a key in a transaction that is
-	// still open. The transaction must not wait long for it; with WaitForLocks, it can wait for a few seconds.
-	// If this wait or the one for an adopted row is over, the error is a *backends.LockedError.
-	Keyed, WaitForLocks bool
+	// still open. Settles: it changes claimed rows, which another program can have locked.
+	Keyed, Settles bool
+
+	// A transaction with one of the four options above must not wait long for locks. With WaitForLocks, it
+	// can wait for a few seconds. If this wait is over, the error is a *backends.LockedError.
+	WaitForLocks bool
+}
+
+// LimitsLockWaits reports whether the transaction must not wait for locks indefinitely.
+func (o TxOptions) LimitsLockWaits() bool {
+	return o.AdoptedWrites || o.AdoptedClaims || o.Keyed || o.Settles
 }
 
 // Tx is a transaction. Its methods without a context queue statements, whose callbacks run during a Flush. Its
@@ -89,7 +96,7 @@ type Tx interface {
 	Maintainer
 	Commander
 
-	// It also implements Claimer or OwnClaimer.
+	// It also implements Claimer or OwnClaimer, and LockFinder if the engine has row locks.
 }
 
 // EndableTx is a transaction that Transact ends. Both methods return the connection to its pool.
@@ -142,6 +149,13 @@ type Writer interface {
 	// changed for each row. For each queue with rows that have SamePosition it increases the queue's count of
 	// returns, and calls gaveBack with the new count.
 	Change(rows []*Row, changed func(*Row), gaveBack func(queue string, returns int64))
+}
+
+// LockFinder is a Tx that can avoid locked rows.
+type LockFinder interface {
+	// FindLocked locks the claimed rows among ids, except those that other transactions have locked, and returns
+	// the ids of these. It waits for no lock. The ids are as in Lock.
+	FindLocked(ctx context.Context, ids []int64) (locked []int64, err error)
 }
 
 // Claimer is a Tx that claims in runs: one statement for queues of one order.

@@ -3,6 +3,7 @@ package core
 import (
 	"context"
 	"fmt"
+	"math"
 
 	"github.com/qsidecar/qsidecar/backends"
 )
@@ -90,7 +91,10 @@ func chosen(ctx context.Context, r Reader, p backends.Peek) (ids []int64, err er
 
 // ClaimedBy implements backends.Backend.
 func (s *Store) ClaimedBy(ctx context.Context, owner backends.Identity, after string, limit int) (all []backends.ClaimedJob, err error) {
-	from, _ := Number(after) // a text that isn't an id counts as 0, so all jobs come after it
+	from, ok := Number(after)
+	if !ok {
+		from = math.MinInt64 // all jobs come after a text that isn't an id
+	}
 	err = s.read(ctx, func(ctx context.Context, r Reader) (err error) {
 		all, err = r.ClaimedBy(ctx, owner, from, limit)
 		return err

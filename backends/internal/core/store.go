@@ -21,7 +21,8 @@ type Store struct {
 	address string
 	log     *slog.Logger
 
-	lean      leanAcks
+	lean      countdown // commits that lock the rows of acks without trying Writer.Ack
+	locked    countdown // commits that avoid locked rows
 	owners    ownerSearch
 	jobTrail  Trail
 	keyTrail  Trail
@@ -67,4 +68,5 @@ func (s *Store) Forget() {
 	s.Cursors.Reset()
 	s.jobTrail, s.keyTrail, s.estimates, s.owners = Trail{}, Trail{}, Estimates{}, ownerSearch{}
 	s.lean.n.Store(0)
+	s.locked.n.Store(0)
 }

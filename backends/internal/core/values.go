@@ -2,16 +2,16 @@ package core
 
 import (
 	"encoding/json"
-	"fmt"
 	"math"
 	"strconv"
 	"time"
 )
 
-// Number returns a job's id as the table stores it. ok is false if the text isn't an id.
+// Number returns a job's id as the table stores it. ok is false if the text isn't an id. A plain INSERT can store a
+// negative one.
 func Number(id string) (n int64, ok bool) {
 	n, err := strconv.ParseInt(id, 10, 64)
-	return n, err == nil && n > 0 && strconv.FormatInt(n, 10) == id
+	return n, err == nil && n != 0 && strconv.FormatInt(n, 10) == id
 }
 
 // ID returns the text of an id. It is the inverse of Number.
@@ -30,11 +30,6 @@ func MS(d time.Duration) int64 {
 func FromMS(n int64) time.Duration {
 	const most = int64(math.MaxInt64 / time.Millisecond)
 	return time.Duration(max(-most, min(n, most))) * time.Millisecond
-}
-
-// Never returns the error for MaintenanceResult.Unusable about a scheduled job whose run_at is too late.
-func Never(id int64, place string) error {
-	return fmt.Errorf("qsidecar_jobs row %d in %s: its run_at is not a time of the years 1 to 9999, so the job never becomes ready: set another run_at, or delete it", id, place)
 }
 
 // ReadHeaders parses a JSON object. If a plain INSERT stored a value that isn't text, the header is the value's

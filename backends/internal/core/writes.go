@@ -59,12 +59,12 @@ func (j *NewJob) check() error {
 	return nil
 }
 
-// insert queues the jobs of the writes that match, except those of acks whose lease is lost.
+// insert queues the jobs of the writes that match, except those of acks whose lease is lost or whose row is locked.
 func (k *Commit) insert(tx Tx, which func(w backends.Write) bool) {
 	var all []*NewJob
 	for i, w := range k.batch.Writes {
 		res := &k.res.Writes[i]
-		if !which(w) || len(res.Lost) > 0 {
+		if !which(w) || len(res.Lost) > 0 || res.Err != nil {
 			continue
 		}
 		jobs := JobsOf(w)
@@ -107,6 +107,14 @@ func JobsOf(w backends.Write) []backends.NewJob {
 // hasKeys reports whether a write stores jobs that have keys.
 func hasKeys(w backends.Write) bool {
 	return slices.ContainsFunc(JobsOf(w), func(j backends.NewJob) bool { return j.Key != "" })
+}
+
+// hasLeases reports whether a write changes claimed jobs.
+func hasLeases(w backends.Write) bool {
+	for range LeasesOf(w) {
+		return true
+	}
+	return false
 }
 
 // LeasesOf yields the leases of a write.

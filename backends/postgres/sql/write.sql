@@ -108,6 +108,15 @@ j.id, j.queue::text, coalesce(j.key, ''), j.priority, j.position, j.fence, coale
 SELECT {row} ''::text FROM {s}.qsidecar_jobs j
 WHERE j.id = ANY($1::bigint[]) AND j.token_host IS NOT NULL ORDER BY j.id FOR UPDATE
 
+-- name: find_locked
+-- Locks the claimed rows that no other transaction has locked, and returns the ids of the others.
+WITH free AS MATERIALIZED (
+  SELECT j.id FROM {s}.qsidecar_jobs j
+  WHERE j.id = ANY($1::bigint[]) AND j.token_host IS NOT NULL ORDER BY j.id FOR UPDATE SKIP LOCKED
+)
+SELECT j.id FROM {s}.qsidecar_jobs j
+WHERE j.id = ANY($1::bigint[]) AND j.token_host IS NOT NULL AND j.id NOT IN (SELECT id FROM free)
+
 -- name: lock_claimed
 -- Locks claimed jobs of a queue, whichever sidecar owns them.
 SELECT {row} ''::text FROM {s}.qsidecar_jobs j

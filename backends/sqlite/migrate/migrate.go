@@ -11,6 +11,7 @@ import (
 	_ "embed"
 	"encoding/base64"
 	"fmt"
+	"strings"
 )
 
 //go:embed schema.sql
@@ -22,18 +23,23 @@ var schema2 string
 //go:embed schema_3.sql
 var schema3 string
 
+//go:embed schema_4.sql
+var schema4 string
+
 // The versions of the tables and of the program.
 const (
-	Latest  = 3 // the version of the tables that this program creates
+	Latest  = 4 // the version of the tables that this program creates
 	Program = 1 // the generation of this program; a schema can require a later generation
 )
 
 // SQL returns the script that creates the tables. The script doesn't insert the row of
 // qsidecar_meta; Run does.
-func SQL() string { return schema + "\n" + schema2 + "\n" + schema3 }
+func SQL() string { return strings.Join(steps, "\n") }
 
 // Step returns the SQL that migrates the tables from version-1 to version.
-func Step(version int) string { return []string{schema, schema2, schema3}[version-1] }
+func Step(version int) string { return steps[version-1] }
+
+var steps = []string{schema, schema2, schema3, schema4}
 
 // Tx is a transaction that holds the write lock.
 type Tx interface {
@@ -77,10 +83,10 @@ func scan(t Tx, sql string, to ...*int64) error {
 // upgrade completes tables of an earlier version. Programs of that version keep working with them.
 func upgrade(t Tx, path string) error {
 	var objects int64
-	if err := scan(t, `SELECT count(*) FROM sqlite_master WHERE name IN ('qsidecar_leases_due', 'qsidecar_usable')`, &objects); err != nil || objects == 2 {
+	if err := scan(t, `SELECT count(*) FROM sqlite_master WHERE name IN ('qsidecar_leases_due', 'qsidecar_usable', 'qsidecar_usable_id')`, &objects); err != nil || objects == 3 {
 		return err
 	}
-	if err := t.Script(schema2 + schema3); err != nil {
+	if err := t.Script(strings.Join(steps[1:], "\n")); err != nil {
 		return fmt.Errorf("upgrading the tables in %s: %w", path, err)
 	}
 	return t.Exec(`UPDATE qsidecar_meta SET version = ?1 WHERE version < ?1`, Latest)

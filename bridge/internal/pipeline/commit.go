@@ -94,6 +94,10 @@ func (c *committer) split(hard context.Context, writes []*PendingWrite, groups [
 		}
 		return errors.Join(err1, c.commit(hard, writes[n/2:], nil))
 	}
+	if _, ok := writes[0].write.(backends.Release); ok && isLocked(err) {
+		c.putBack(writes) // no client tries it again, and its jobs would stay claimed
+		return nil
+	}
 	var unsupported *backends.UnsupportedError
 	if !backends.IsRefused(err) && !errors.As(err, &unsupported) && !isLocked(err) {
 		c.log.Error("a write failed", "kind", fmt.Sprintf("%T", writes[0].write), "error", err)

@@ -1,0 +1,172 @@
+package core
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync/atomic"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// settle is one lease of one write.
+type settle struct {
+	Lease
+	write, n int  // the index of the write, and of the lease in it
+	done     bool // a fast statement carried it out
+	lost     bool
+}
+
+// list fills settles. If two leases name the same job, it sets fast to false.
+func (k *Commit) list(fast *bool) {
+	seen := map[int64]bool{}
+	for i, w := range k.batch.Writes {
+		owner, result := backends.Identity(0), []byte(nil)
+		switch w := w.(type) {
+		case backends.Release:
+			owner = w.Owner
+		case backends.Ack:
+			result = w.Result
+		}
+		n := 0
+		for l := range LeasesOf(w) {
+			id, ok := Number(l.Job)
+			if !ok {
+				id = 0
+			}
+			if seen[id] && id != 0 {
+				*fast = false
+			}
+			seen[id] = true
+			k.settles = append(k.settles, settle{
+				Lease: Lease{ID: id, Host: int64(l.Token.Host), Number: int64(l.Token.Number), Owner: int64(owner), Result: result},
+				write: i, n: n,
+			})
+			n++
+		}
+	}
+}
+
+// setLockedAside removes the writes whose rows other transactions have locked. It locks the other rows, so that the
+// rest of the commit waits for none.
+func (k *Commit) setLockedAside(ctx context.Context, tx Tx) error {
+	f, ok := tx.(LockFinder)
+	ids := k.ids(func(*settle) bool { return true })
+	if !ok || len(ids) == 0 {
+		return nil
+	}
+	locked, err := f.FindLocked(ctx, ids)
+	if err != nil {
+		return err
+	}
+	for i := range k.settles {
+		if x := &k.settles[i]; slices.Contains(locked, x.ID) {
+			k.s.locked.start()
+			k.res.Writes[x.write].Err = &backends.LockedError{Err: errors.New("it is to be tried alone")}
+		}
+	}
+	k.settles = slices.DeleteFunc(k.settles, func(x settle) bool { return k.res.Writes[x.write].Err != nil })
+	return nil
+}
+
+// isFast reports whether a fast statement carries out the settle.
+func (k *Commit) isFast(x *settle, fast bool) bool {
+	if !fast || x.ID == 0 {
+		return false
+	}
+	switch w := k.batch.Writes[x.write].(type) {
+	case backends.Ack:
+		return len(w.Enqueue) == 0
+	case backends.Deliver:
+		return k.s.traits.FastDeliver
+	}
+	return false
+}
+
+// isLost reports whether the lease of the settle is lost if a fast statement did not carry it out.
+func (k *Commit) isLost(x *settle) bool {
+	_, ack := k.batch.Writes[x.write].(backends.Ack)
+	return ack && k.s.traits.AcksAll
+}
+
+// queueFast queues the fast statements. If answers is true, the caller learns after a Flush what they did not
+// do.
+func (k *Commit) queueFast(tx Tx, fast bool) (answers bool) {
+	var acks, delivers []*settle
+	for i := range k.settles {
+		x := &k.settles[i]
+		if !k.isFast(x, fast) {
+			continue
+		}
+		if _, is := k.batch.Writes[x.write].(backends.Ack); is {
+			acks = append(acks, x)
+		} else {
+			delivers = append(delivers, x)
+		}
+	}
+	if len(acks) > 0 {
+		sortByID(acks)
+		if tx.Ack(leasesIn(acks), func(i int) { acks[i].done = true }) {
+			for _, x := range acks {
+				x.done = true
+			}
+		} else {
+			answers = true
+		}
+	}
+	if len(delivers) > 0 {
+		sortByID(delivers)
+		workers := make([]string, len(delivers))
+		for i, x := range delivers {
+			workers[i] = k.batch.Writes[x.write].(backends.Deliver).Deliveries[x.n].Worker
+		}
+		tx.Deliver(leasesIn(delivers), workers, func(i int) { delivers[i].done = true })
+		answers = true
+	}
+	return answers
+}
+
+// queueLocks queues a statement that locks and reads the rows of some settles.
+func (k *Commit) queueLocks(tx Tx, which func(x *settle) bool) (some bool) {
+	ids := k.ids(which)
+	if len(ids) > 0 {
+		tx.Lock(ids, func(r *Row) { k.rows[r.ID] = r })
+	}
+	return len(ids) > 0
+}
+
+// ids returns the ids of some settles in ascending order, each once.
+func (k *Commit) ids(which func(x *settle) bool) (ids []int64) {
+	for i := range k.settles {
+		if x := &k.settles[i]; x.ID != 0 && which(x) {
+			ids = append(ids, x.ID)
+		}
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids)
+}
+
+// mayFree reports whether writes whose rows are locked first can make jobs ready. Claims of the batch must see
+// those jobs.
+func (k *Commit) mayFree(locks bool) bool {
+	return locks && slices.ContainsFunc(k.batch.Writes, func(w backends.Write) bool {
+		switch w := w.(type) {
+		case backends.Nack, backends.Release:
+			return true
+		case backends.Ack:
+			return len(w.Enqueue) > 0
+		}
+		return false
+	})
+}
+
+// countdown makes the next commits do something that the last one needed, because more of them are likely to need
+// it: end jobs that Writer.Ack doesn't end, or avoid locked rows.
+type countdown struct{ n atomic.Int32 }
+
+// countdownFrom is for how many commits this lasts.
+const countdownFrom = 1000
+
+func (c *countdown) start() { c.n.Store(countdownFrom) }
+
+func (c *countdown) next() bool { return c.n.Load() > 0 && c.n.Add(-1) >= 0 }
