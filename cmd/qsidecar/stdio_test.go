@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -137,6 +138,11 @@ func TestStdioSignalWithoutReader(t *testing.T) {
 			}
 			c := h.child(args...)
 			c.request(`{"op":"ping"}`)
+			var jobs []string // of many queues, so that few answers fill the pipe
+			for n := range 200 {
+				jobs = append(jobs, fmt.Sprintf(`{"queue":"q%d","payload":""}`, n))
+			}
+			c.request(`{"op":"enqueue","jobs":[` + strings.Join(jobs, ",") + `]}`)
 			go func() { // more answers than a pipe holds, and no reader
 				for {
 					if _, err := io.WriteString(c.stdin, `{"op":"stats","id":"`+strings.Repeat("x", 50)+`"}`+"\n"); err != nil {
