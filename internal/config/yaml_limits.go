@@ -1,6 +1,10 @@
 package config
 
-import "github.com/goccy/go-yaml/token"
+import (
+	"slices"
+
+	"github.com/goccy/go-yaml/token"
+)
 
 // Limits of a YAML file. The YAML parser is recursive, also from key to key of one map, and its
 // cost grows with the square of the depth and of the number of keys. So the limits are checked
@@ -87,8 +91,8 @@ func (n *nesting) add(tk *token.Token) {
 
 // closeKeys ends the keys since the last bracket. It returns false if no bracket is open.
 func (n *nesting) closeKeys() bool {
-	for i := len(n.open) - 1; i >= 0; i-- {
-		if n.open[i].bracket {
+	for i, c := range slices.Backward(n.open) {
+		if c.bracket {
 			n.open = n.open[:i+1]
 			return true
 		}
