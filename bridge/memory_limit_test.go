@@ -17,13 +17,13 @@ func TestLimitOfBuffered(t *testing.T) {
 		const most = 8 << 20
 		s, _ := limited(t, Limits{Buffered: most})
 		half := `{"op":"enqueue","queue":"q","payload":"` + strings.Repeat("x", 2<<20)
-		told := make(chan string, 8)
-		for range cap(told) {
+		replies := make(chan string, 8)
+		for range cap(replies) {
 			c := s.dial(t)
 			go func() { _, _ = c.conn.Write([]byte(half)) }() // the write is cut off
 			go func() {
 				line, err := c.line()
-				told <- fmt.Sprint(string(line), err)
+				replies <- fmt.Sprint(string(line), err)
 			}()
 		}
 		eventually(t, func() bool { return s.buffered() == most })
@@ -32,8 +32,8 @@ func TestLimitOfBuffered(t *testing.T) {
 		if n := s.buffered(); n > most {
 			t.Errorf("%d bytes are buffered, at most %d may be", n, most)
 		}
-		if text := <-told; !strings.Contains(text, `"busy"`) || !strings.Contains(text, "limits.buffered") {
-			t.Errorf("who stood still was told %s", text)
+		if text := <-replies; !strings.Contains(text, `"busy"`) || !strings.Contains(text, "limits.buffered") {
+			t.Errorf("the stalled client received %s", text)
 		}
 		whole.call(`{"op":"bye"}`)
 	})
