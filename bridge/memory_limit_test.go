@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -86,9 +87,11 @@ func TestHalfRequestsOfOneClient(t *testing.T) {
 		s.net.peer = &offender
 		half := `{"op":"enqueue","queue":"q","payload":"` + strings.Repeat("x", 100<<10)
 		stop := make(chan struct{})
+		var offending sync.WaitGroup
+		defer offending.Wait() // before the sidecar stops to listen
 		defer close(stop)
 		for range 300 {
-			go func() {
+			offending.Go(func() {
 				for {
 					c := s.net.dial(t, s.path)
 					_, _ = c.Write([]byte(half)) // the server closes it
@@ -99,7 +102,7 @@ func TestHalfRequestsOfOneClient(t *testing.T) {
 					case <-untilClosed(c):
 					}
 				}
-			}()
+			})
 		}
 		eventually(t, func() bool { return s.buffered() > 40<<20 })
 		began := time.Now()
