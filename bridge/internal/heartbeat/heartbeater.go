@@ -223,7 +223,7 @@ func (k *Heartbeater) Peers() (n int) {
 	return n
 }
 
-// GiveUp drops an identity that other sidecars declared dead. They can hand out its jobs again.
+// DropIdentity drops an identity that other sidecars declared dead. They can hand out its jobs again.
 func (k *Heartbeater) DropIdentity(id backends.Identity) {
 	k.mu.Lock()
 	if k.identity != id {
@@ -281,7 +281,7 @@ func (k *Heartbeater) Confirm(ctx context.Context, id backends.Identity) bool {
 	}
 }
 
-// BeatNow requests a heartbeat immediately. It does not wait for it.
+// SendNow makes Run send a heartbeat immediately. It does not wait for it.
 func (k *Heartbeater) SendNow() {
 	select {
 	case k.wake <- struct{}{}:
