@@ -204,9 +204,9 @@ func TestDrainOfAClaimBeingAsked(t *testing.T) {
 		gate := make(chan struct{})
 		s := start(t, options(db))
 		c := s.dial(t)
-		db.hold.Store(&gate)
+		db.block.Store(&gate)
 		c.send(`{"op":"claim","queue":"q","wait_ms":60000}`)
-		eventually(t, func() bool { return db.held.Load() == 1 })
+		eventually(t, func() bool { return db.blocked.Load() == 1 })
 		s.stop()
 		eventually(t, func() bool {
 			return s.pipeline().Snapshot().Stopped

@@ -58,8 +58,8 @@ func (a *apart) Commit(ctx context.Context, b backends.Batch) (backends.Results,
 	return all, nil
 }
 
-// TestApart shows that an error of one claim, or of one write, reaches its sender only.
-func TestApart(t *testing.T) {
+// TestErrorsReachOnlyTheirSender shows that an error of one claim, or of one write, reaches its sender only.
+func TestErrorsReachOnlyTheirSender(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := &apart{Backend: memory.New()}
 		s := start(t, options(db))
@@ -86,9 +86,9 @@ func mustLease(t *testing.T, text string) backends.Lease {
 	return l
 }
 
-// TestHeldIsItsSessions shows that a job held in a transaction is settled by the session that claimed it, and can't
+// TestJobInATransactionIsItsSessions shows that a job held in a transaction is settled by the session that claimed it, and can't
 // have a timed lease.
-func TestHeldIsItsSessions(t *testing.T) {
+func TestJobInATransactionIsItsSessions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := &apart{Backend: memory.New()}
 		s := start(t, options(db))

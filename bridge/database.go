@@ -98,10 +98,10 @@ func (b *database) collectPool(name string, to chan<- prometheus.Metric) {
 	if !ok || u.Max == 0 {
 		return
 	}
-	tell := func(d *prometheus.Desc, v int, labels ...string) {
+	emit := func(d *prometheus.Desc, v int, labels ...string) {
 		to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), append([]string{name}, labels...)...)
 	}
-	tell(poolDesc, u.Idle, "idle")
-	tell(poolDesc, u.InUse, "in_use")
-	tell(poolMaxDesc, u.Max)
+	emit(poolDesc, u.Idle, "idle")
+	emit(poolDesc, u.InUse, "in_use")
+	emit(poolMaxDesc, u.Max)
 }

@@ -67,13 +67,13 @@ func TestDepthsAreReadByOne(t *testing.T) {
 		c.call(`{"op":"enqueue","jobs":[{"queue":"q"},{"queue":"q"},{"queue":"q","delay_ms":60000}]}`)
 		tellers := func() (who []int) {
 			for i, s := range all {
-				if ends[i].beat.Load() != nil {
+				if ends[i].heartbeat.Load() != nil {
 					continue // it is dead
 				}
 				if d := depthsOf(t, s.Bridge, "q"); len(d) > 0 {
 					who = append(who, i)
 					if want := map[string]float64{"ready": 2, "scheduled": 1, "claimed": 0, "dead": 0, "done": 0}; !maps.Equal(d, want) {
-						t.Errorf("sidecar %d tells %v, want %v", i, d, want)
+						t.Errorf("sidecar %d reports %v, want %v", i, d, want)
 					}
 				}
 			}
@@ -90,7 +90,7 @@ func TestDepthsAreReadByOne(t *testing.T) {
 				}
 				time.Sleep(time.Second)
 			}
-			t.Fatal("no sidecar tells the depths")
+			t.Fatal("no sidecar reports the depths")
 			return -1
 		}
 		first := teller()
@@ -104,12 +104,12 @@ func TestDepthsAreReadByOne(t *testing.T) {
 				t.Errorf("sidecar %d asked for the depths %d times, and %d reads them", i, n, first)
 			}
 		}
-		ends[first].beat.Store(&errDown) // it is alive, but the others can't distinguish it from a dead one
+		ends[first].heartbeat.Store(&errDown) // it is alive, but the others can't distinguish it from a dead one
 		second := teller()
 		if d := depthsOf(t, all[first].Bridge, "q"); len(d) > 0 {
-			t.Errorf("the one that does not reach the database tells %v", d)
+			t.Errorf("the one that does not reach the database reports %v", d)
 		}
-		ends[first].beat.Store(nil)
+		ends[first].heartbeat.Store(nil)
 		eventually(t, func() bool { return all[first].Health().Databases[0].Reachable })
 		for range 5 {
 			time.Sleep(time.Second)
@@ -121,9 +121,9 @@ func TestDepthsAreReadByOne(t *testing.T) {
 			t.Fatal(err)
 		}
 		all[second].done <- nil // the end of the test waits for it
-		ends[second].beat.Store(&errDown)
+		ends[second].heartbeat.Store(&errDown)
 		if third := teller(); third == second {
-			t.Error("a sidecar that ended tells the depths")
+			t.Error("a sidecar that ended reports the depths")
 		}
 	})
 }
@@ -147,10 +147,10 @@ func TestDepthsOfFailedReadings(t *testing.T) {
 		}
 		time.Sleep(depth.MaxAge)
 		if stats, known, err := p.QueueDepths(); known || err != nil || stats != nil {
-			t.Errorf("old depths are told: %+v, %v", stats, err)
+			t.Errorf("old depths are reported: %+v, %v", stats, err)
 		}
 		if all := figures(t, s.Bridge); all["depths_reader{database=main}"] != 0 {
-			t.Error("it says that it tells the depths, and does not")
+			t.Error("it claims to lead, and reports no depths")
 		}
 	})
 }

@@ -100,9 +100,9 @@ func TestDepthsOfManyQueues(t *testing.T) {
 	})
 }
 
-// TestDepthLooksEndWithTheSession shows that a session whose client is gone does not wait for another query for each
+// TestEndedSessionQueriesNoDepths shows that a session whose client is gone does not wait for another query for each
 // request that was read before.
-func TestDepthLooksEndWithTheSession(t *testing.T) {
+func TestEndedSessionQueriesNoDepths(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := limitedByMute(t, 1)
 		c := s.dial(t)
@@ -123,9 +123,9 @@ func TestDepthLooksEndWithTheSession(t *testing.T) {
 	})
 }
 
-// TestDepthLookEndsWithTheSession shows that a query that no session waits for is cancelled, and that the session
+// TestDepthQueryEndsWithTheSession shows that a query that no session waits for is cancelled, and that the session
 // ends without its result. The next query does not treat it as a failure.
-func TestDepthLookEndsWithTheSession(t *testing.T) {
+func TestDepthQueryEndsWithTheSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, db := limitedByMute(t, 1)
 		c := s.dial(t)

@@ -19,16 +19,16 @@ import (
 // faulty is one sidecar's way to a database that others reach undisturbed.
 type faulty struct {
 	*memory.Backend
-	beat   atomic.Pointer[error] // error that Heartbeat returns instead of sending one
-	commit atomic.Pointer[error] // error that Commit returns instead of committing
-	after  atomic.Pointer[func(backends.Batch, backends.Results) error]
-	hold   atomic.Pointer[chan struct{}] // Commit waits for it first
-	held   atomic.Int32                  // commits that wait
-	host   atomic.Uint64                 // of the last heartbeat that succeeded
+	heartbeat atomic.Pointer[error] // error that Heartbeat returns instead of sending one
+	commit    atomic.Pointer[error] // error that Commit returns instead of committing
+	after     atomic.Pointer[func(backends.Batch, backends.Results) error]
+	block     atomic.Pointer[chan struct{}] // Commit waits for it first
+	blocked   atomic.Int32                  // commits that wait
+	host      atomic.Uint64                 // of the last heartbeat that succeeded
 }
 
 func (f *faulty) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.HeartbeatResult, error) {
-	if err := f.beat.Load(); err != nil {
+	if err := f.heartbeat.Load(); err != nil {
 		return backends.HeartbeatResult{}, *err
 	}
 	r, err := f.Backend.Heartbeat(ctx, b)
@@ -39,8 +39,8 @@ func (f *faulty) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.
 }
 
 func (f *faulty) Commit(ctx context.Context, b backends.Batch) (backends.Results, error) {
-	if c := f.hold.Load(); c != nil {
-		f.held.Add(1)
+	if c := f.block.Load(); c != nil {
+		f.blocked.Add(1)
 		<-*c
 	}
 	if err := f.commit.Load(); err != nil {
@@ -73,9 +73,9 @@ func TestRefusedMemberAloneGetsTheError(t *testing.T) {
 			leases = append(leases, c.claim1("q").Lease)
 		}
 		gate := make(chan struct{})
-		db.hold.Store(&gate)
+		db.block.Store(&gate)
 		c.send(`{"op":"enqueue","queue":"first","id":100}`) // its commit delays the others
-		eventually(t, func() bool { return db.held.Load() == 1 })
+		eventually(t, func() bool { return db.blocked.Load() == 1 })
 		for i, lease := range leases {
 			payload := "fine"
 			if i == 7 {
@@ -87,7 +87,7 @@ func TestRefusedMemberAloneGetsTheError(t *testing.T) {
 		eventually(t, func() bool {
 			return s.pipeline().Snapshot().QueuedWrites >= 32
 		})
-		db.hold.Store(nil)
+		db.block.Store(nil)
 		close(gate)
 		for range 33 {
 			r := c.receive()
@@ -243,7 +243,7 @@ func TestCutOffSidecarLosesItsJobs(t *testing.T) {
 		c1.call(`{"op":"enqueue","queue":"q"}`)
 		j := c1.claim1("q")
 		before := db.host.Load()
-		db.beat.Store(&errDown)
+		db.heartbeat.Store(&errDown)
 		db.commit.Store(&errDown)
 		began := time.Now()
 		j2 := c2.claim1("q")
@@ -255,7 +255,7 @@ func TestCutOffSidecarLosesItsJobs(t *testing.T) {
 		}
 		db.commit.Store(nil)
 		c1.refused("lease_lost", `{"op":"ack","lease":%q}`, j.Lease)
-		db.beat.Store(nil)
+		db.heartbeat.Store(nil)
 		eventually(t, func() bool { return db.host.Load() != before })
 		c2.call(`{"op":"ack","lease":%q}`, j2.Lease)
 		c1.call(`{"op":"enqueue","queue":"q"}`)

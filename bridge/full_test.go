@@ -14,7 +14,7 @@ import (
 type roomless struct{ faulty }
 
 func (f *roomless) Commit(ctx context.Context, b backends.Batch) (backends.Results, error) {
-	if f.hold.Load() == nil {
+	if f.block.Load() == nil {
 		for _, w := range b.Writes {
 			if e, ok := w.(backends.Enqueue); ok && len(e.Jobs[0].Payload) > 0 {
 				return backends.Results{}, backends.DiskFull(errors.New("no space left"))
@@ -37,9 +37,9 @@ func TestFullDiskHurtsOnlyWhatNeedsRoom(t *testing.T) {
 			leases = append(leases, c.claim1("q").Lease)
 		}
 		gate := make(chan struct{})
-		db.hold.Store(&gate)
+		db.block.Store(&gate)
 		c.send(`{"op":"enqueue","queue":"first","id":100}`) // its commit delays the others
-		eventually(t, func() bool { return db.held.Load() == 1 })
+		eventually(t, func() bool { return db.blocked.Load() == 1 })
 		for i, lease := range leases {
 			c.send(`{"op":"enqueue","queue":"out","payload":"big","id":%d}`, 2*i)
 			c.send(`{"op":"ack","lease":%q,"id":%d}`, lease, 2*i+1)
@@ -47,7 +47,7 @@ func TestFullDiskHurtsOnlyWhatNeedsRoom(t *testing.T) {
 		eventually(t, func() bool {
 			return s.pipeline().Snapshot().QueuedWrites >= 2*len(leases)
 		})
-		db.hold.Store(nil)
+		db.block.Store(nil)
 		close(gate)
 		for n := range 2*len(leases) + 1 {
 			r := c.receive()

@@ -27,12 +27,12 @@ func (c *client) received() bool {
 func held(t *testing.T, db *faulty, c *client, request string) (release func()) {
 	t.Helper()
 	gate := make(chan struct{})
-	db.held.Store(0)
-	db.hold.Store(&gate)
+	db.blocked.Store(0)
+	db.block.Store(&gate)
 	c.send("%s", request)
-	eventually(t, func() bool { return db.held.Load() == 1 })
+	eventually(t, func() bool { return db.blocked.Load() == 1 })
 	return func() {
-		db.hold.Store(nil)
+		db.block.Store(nil)
 		close(gate)
 	}
 }
@@ -95,7 +95,7 @@ func TestEachSessionGetsItsOwnAnswers(t *testing.T) {
 		}, func(i int, r reply) {
 			v := clients[i].call(`{"op":"peek","queue":"q%d","ids":[%q]}`, i, r.Job.ID).Jobs
 			if len(v) != 1 || v[0].Payload != fmt.Sprintf("p%d", i) {
-				t.Errorf("client %d was told of the job %q, which is %+v", i, r.Job.ID, v)
+				t.Errorf("client %d received the job %q, which is %+v", i, r.Job.ID, v)
 			}
 		})
 		leases := make([]string, len(clients))
@@ -184,7 +184,7 @@ func TestHeartbeatIsLateInTime(t *testing.T) {
 		s := start(t, options(db))
 		c := s.dial(t)
 		c.call(`{"op":"enqueue","jobs":[{"queue":"q"},{"queue":"q"}]}`)
-		db.beat.Store(&errDown)
+		db.heartbeat.Store(&errDown)
 		const moment = time.Millisecond
 		good := s.pipeline().SidecarTimeout() * 12 / 20 // of a heartbeat, by its sidecar's clock; see heartbeat.Heartbeater
 		time.Sleep(good - s.pipeline().HeartbeatAge() - moment)
@@ -196,7 +196,7 @@ func TestHeartbeatIsLateInTime(t *testing.T) {
 		if s.Health().Databases[0].Reachable {
 			t.Error("it counts as reachable")
 		}
-		db.beat.Store(nil)
+		db.heartbeat.Store(nil)
 	})
 }
 
@@ -207,12 +207,12 @@ func TestSuspendedSidecarHandsNothingOut(t *testing.T) {
 	for reads := range 2 { // reads of the clock after the commit and before the suspension
 		synctest.Test(t, func(t *testing.T) {
 			db := &faulty{Backend: memory.New()}
-			s := suspended(t, db, reads, func() { db.beat.Store(&errDown) })
+			s := suspended(t, db, reads, func() { db.heartbeat.Store(&errDown) })
 			c := s.dial(t)
 			c.call(`{"op":"enqueue","queue":"q"}`)
 			c.refused("unavailable", `{"op":"claim","queue":"q"}`)
 			c.refused("unavailable", `{"op":"claim","queue":"q"}`) // still late: it does not even send the claim
-			db.beat.Store(nil)
+			db.heartbeat.Store(nil)
 			if j := c.claim1("q"); j.Attempt != 1 {
 				t.Errorf("attempt %d, want 1: the first was never handed out", j.Attempt)
 			}
@@ -271,9 +271,9 @@ func TestLateHeartbeatStopsHandOuts(t *testing.T) {
 		db.after.Store(&f)
 		var skew atomic.Int64
 		s := run(t, newWithClock(t, options(db), func(now time.Duration) time.Duration { return now + time.Duration(skew.Load()) }))
-		c := busyLine(t, s, "q")[0]
+		c := busyQueue(t, s, "q")[0]
 		j := c.call(`{"op":"claim","queue":"q"}`).Jobs[0]
-		db.beat.Store(&errDown)
+		db.heartbeat.Store(&errDown)
 		if s.prefetched() == 0 {
 			t.Fatal("nothing is claimed ahead")
 		}
@@ -283,7 +283,7 @@ func TestLateHeartbeatStopsHandOuts(t *testing.T) {
 		if h := s.Health(); h.Databases[0].Reachable {
 			t.Error("it counts as reachable")
 		}
-		db.beat.Store(nil)
+		db.heartbeat.Store(nil)
 		time.Sleep(time.Second)
 		c.claim1("q")
 	})

@@ -10,9 +10,9 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// TestHealthFollowsTheBeat shows that an unreachable database makes the sidecar unready and leaves it alive. When the
+// TestHealthFollowsTheHeartbeat shows that an unreachable database makes the sidecar unready and leaves it alive. When the
 // database is back, the sidecar is ready again.
-func TestHealthFollowsTheBeat(t *testing.T) {
+func TestHealthFollowsTheHeartbeat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := &faulty{Backend: memory.New()}
 		s := start(t, options(db))
@@ -21,7 +21,7 @@ func TestHealthFollowsTheBeat(t *testing.T) {
 			return len(h.Databases) == 1 && h.Databases[0].Name == "main" && h.Databases[0].Reachable && h.Databases[0].Beat >= 0
 		}
 		eventually(t, reachable)
-		db.beat.Store(&errDown)
+		db.heartbeat.Store(&errDown)
 		eventually(t, func() bool { return !reachable() })
 		if err := s.Alive(t.Context()); err != nil {
 			t.Errorf("without its database: %v", err)
@@ -29,7 +29,7 @@ func TestHealthFollowsTheBeat(t *testing.T) {
 		if h := s.Health(); h.Starting || h.Draining {
 			t.Errorf("health is %+v", h)
 		}
-		db.beat.Store(nil)
+		db.heartbeat.Store(nil)
 		eventually(t, reachable)
 	})
 }

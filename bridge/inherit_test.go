@@ -115,12 +115,12 @@ func TestAnswers(t *testing.T) {
 	defer silent.Close()
 	why := errors.New("long enough")
 	short, stop := context.WithCancelCause(t.Context())
-	told := make(chan struct{})
+	checked := make(chan struct{})
 	var taking sync.WaitGroup
 	taking.Go(func() {
 		conn, err := silent.Accept()
 		stop(why)
-		<-told // closing it would be an answer
+		<-checked // closing it would be an answer
 		if err == nil {
 			conn.Close()
 		}
@@ -128,6 +128,6 @@ func TestAnswers(t *testing.T) {
 	if err := s.Answers(short); !errors.Is(err, why) || !strings.Contains(err.Error(), o.Sockets[2].Path) {
 		t.Errorf("a socket that says nothing: %v, want an error that names it", err)
 	}
-	close(told)
+	close(checked)
 	taking.Wait()
 }

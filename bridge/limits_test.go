@@ -121,7 +121,7 @@ func TestLimitOfHeldJobsIsExact(t *testing.T) {
 			}
 		}
 		if len(held) != 3 || busy != 2 {
-			t.Fatalf("four claims of two jobs each hold %d, and %d were told busy; want 3 and 2", len(held), busy)
+			t.Fatalf("four claims of two jobs each hold %d, and %d were answered busy; want 3 and 2", len(held), busy)
 		}
 		c.call(`{"op":"ack","lease":%q,"id":10}`, held[0])
 		producer.call(`{"op":"enqueue","queue":"elsewhere"}`)
@@ -191,8 +191,8 @@ func TestLimitOfNames(t *testing.T) {
 	})
 }
 
-// TestLookForNames shows that the sidecar queries the database for the names that have jobs.
-func TestLookForNames(t *testing.T) {
+// TestNamesWithoutJobsAreForgotten shows that the sidecar queries the database for the names that have jobs.
+func TestNamesWithoutJobsAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := options(memory.New())
 		o.Limits.QueueNames = 3
@@ -241,8 +241,8 @@ func TestLimitOfReadyJobs(t *testing.T) {
 	})
 }
 
-// TestLimitsHarmNobodyElse shows that other clients can work while one client is over each limit.
-func TestLimitsHarmNobodyElse(t *testing.T) {
+// TestLimitsHarmNoOtherClient shows that other clients can work while one client is over each limit.
+func TestLimitsHarmNoOtherClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := options(memory.New())
 		o.Limits = Limits{Connections: 40, Held: 5, QueueNames: 3}

@@ -10,9 +10,9 @@ import (
 	"github.com/qsidecar/qsidecar/backends/memory"
 )
 
-// TestLooksEndWithTheClient shows that a client that requested many reports and died keeps no job because of them.
+// TestInspectionsEndWithTheClient shows that a client that requested many reports and died keeps no job because of them.
 // The remaining queries are not sent to the database.
-func TestLooksEndWithTheClient(t *testing.T) {
+func TestInspectionsEndWithTheClient(t *testing.T) {
 	for _, op := range []string{`"op":"stats"`, `"op":"peek","queue":"q"`} {
 		t.Run(op, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -37,8 +37,8 @@ func TestLooksEndWithTheClient(t *testing.T) {
 	}
 }
 
-// TestLooksEndWithTheSidecar shows that reports that can't be sent any more don't delay the end of the sidecar.
-func TestLooksEndWithTheSidecar(t *testing.T) {
+// TestInspectionsEndWithTheSidecar shows that reports that can't be sent any more don't delay the end of the sidecar.
+func TestInspectionsEndWithTheSidecar(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := &mute{counting: &counting{faulty: &faulty{Backend: memory.New()}}, hangs: make(chan struct{})}
 		o := options(db)

@@ -201,11 +201,11 @@ func (c *memConn) CloseWrite() error {
 func (c *memConn) Close() error {
 	c.in.set(func() { c.in.broken, c.in.buf = true, nil })
 	c.far.mu.Lock() // before it reads the end: then it checks whether this was a hang-up
-	told := c.far.gone
+	callbacks := c.far.gone
 	c.far.gone, c.far.dead = nil, true
 	c.far.mu.Unlock()
 	c.out.set(func() { c.out.ended = true })
-	for _, gone := range told {
+	for _, gone := range callbacks {
 		gone()
 	}
 	for _, at := range []func(time.Time) error{c.SetReadDeadline, c.SetWriteDeadline} {
@@ -277,15 +277,15 @@ func TestMemConn(t *testing.T) {
 		if got, err := io.ReadAll(server); string(got) != "last" || err != nil || server.HungUp() {
 			t.Errorf("after the end of input: %q, %v, hung up: %v", got, err, server.HungUp())
 		}
-		told := 0
-		forget, err := server.OnHangUp(func() { told++ })
+		calls := 0
+		forget, err := server.OnHangUp(func() { calls++ })
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer forget()
 		_ = client.Close()
-		if _, err := server.Write([]byte("x")); !errors.Is(err, syscall.EPIPE) || told != 1 || !server.HungUp() {
-			t.Errorf("after the hang-up: a write gives %v, told %d times", err, told)
+		if _, err := server.Write([]byte("x")); !errors.Is(err, syscall.EPIPE) || calls != 1 || !server.HungUp() {
+			t.Errorf("after the hang-up: a write gives %v, the callback ran %d times", err, calls)
 		}
 	})
 }

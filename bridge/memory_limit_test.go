@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,13 +18,13 @@ func TestLimitOfBuffered(t *testing.T) {
 		const most = 8 << 20
 		s, _ := limited(t, Limits{Buffered: most})
 		half := `{"op":"enqueue","queue":"q","payload":"` + strings.Repeat("x", 2<<20)
-		told := make(chan string, 8)
-		for range cap(told) {
+		replies := make(chan string, 8)
+		for range cap(replies) {
 			c := s.dial(t)
 			go func() { _, _ = c.conn.Write([]byte(half)) }() // the write is cut off
 			go func() {
 				line, err := c.line()
-				told <- fmt.Sprint(string(line), err)
+				replies <- fmt.Sprint(string(line), err)
 			}()
 		}
 		eventually(t, func() bool { return s.buffered() == most })
@@ -32,8 +33,8 @@ func TestLimitOfBuffered(t *testing.T) {
 		if n := s.buffered(); n > most {
 			t.Errorf("%d bytes are buffered, at most %d may be", n, most)
 		}
-		if text := <-told; !strings.Contains(text, `"busy"`) || !strings.Contains(text, "limits.buffered") {
-			t.Errorf("who stood still was told %s", text)
+		if text := <-replies; !strings.Contains(text, `"busy"`) || !strings.Contains(text, "limits.buffered") {
+			t.Errorf("the stalled client received %s", text)
 		}
 		whole.call(`{"op":"bye"}`)
 	})
@@ -86,9 +87,11 @@ func TestHalfRequestsOfOneClient(t *testing.T) {
 		s.net.peer = &offender
 		half := `{"op":"enqueue","queue":"q","payload":"` + strings.Repeat("x", 100<<10)
 		stop := make(chan struct{})
+		var offending sync.WaitGroup
+		defer offending.Wait() // before the sidecar stops to listen
 		defer close(stop)
 		for range 300 {
-			go func() {
+			offending.Go(func() {
 				for {
 					c := s.net.dial(t, s.path)
 					_, _ = c.Write([]byte(half)) // the server closes it
@@ -99,7 +102,7 @@ func TestHalfRequestsOfOneClient(t *testing.T) {
 					case <-untilClosed(c):
 					}
 				}
-			}()
+			})
 		}
 		eventually(t, func() bool { return s.buffered() > 40<<20 })
 		began := time.Now()

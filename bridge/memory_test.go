@@ -34,7 +34,7 @@ func TestMemoryOfNacks(t *testing.T) {
 			leases = append(leases, c.claim1("q").Lease)
 		}
 		gate := make(chan struct{})
-		db.hold.Store(&gate)
+		db.block.Store(&gate)
 		before := heap()
 		for i, lease := range leases {
 			c.send(`{"op":"nack","id":%d,"lease":%q,"error":"%s"}`, i, lease, strings.Repeat("x", size))
@@ -49,7 +49,7 @@ func TestMemoryOfNacks(t *testing.T) {
 		if n := p.Snapshot().QueuedWrites; n == 0 {
 			t.Error("no write waits")
 		}
-		db.hold.Store(nil)
+		db.block.Store(nil)
 		close(gate)
 		for range nacks {
 			c.receive()
@@ -72,7 +72,7 @@ func TestMemoryOfSettledLeases(t *testing.T) {
 			others += fmt.Sprintf(`,"%0*d"`, protocol.MaxLease, i)
 		}
 		gate := make(chan struct{})
-		db.hold.Store(&gate)
+		db.block.Store(&gate)
 		before := heap()
 		go func() {
 			for i := range settles {
@@ -87,7 +87,7 @@ func TestMemoryOfSettledLeases(t *testing.T) {
 		if kept > writesMemory*5/4 {
 			t.Errorf("%d MiB are kept, and writes may take %d MiB", kept>>20, int64(writesMemory)>>20)
 		}
-		db.hold.Store(nil)
+		db.block.Store(nil)
 		close(gate)
 		r := c.receive()
 		if len(r.Lost) < leases-1 {
@@ -106,7 +106,7 @@ func TestMemoryOfAbandonedWrites(t *testing.T) {
 		s := start(t, options(db))
 		c := s.dial(t)
 		gate := make(chan struct{})
-		db.hold.Store(&gate)
+		db.block.Store(&gate)
 		c.send(`{"op":"enqueue","queue":"q","id":"first"}`)
 		synctest.Wait()
 		before, sent := heap(), 0
@@ -130,7 +130,7 @@ func TestMemoryOfAbandonedWrites(t *testing.T) {
 		if n := s.pipeline().Snapshot().QueuedWrites; n > sent/2 {
 			t.Errorf("%d writes that are abandoned are still queued", n)
 		}
-		db.hold.Store(nil)
+		db.block.Store(nil)
 		close(gate)
 		c.receive()
 	})

@@ -9,7 +9,7 @@ import (
 )
 
 // Metrics returns a collector of the Bridge's metrics, for a registry. A collection queries the databases only for
-// the depths of queues; see tellDepths.
+// the depths of queues; see collectDepths.
 func (b *Bridge) Metrics() prometheus.Collector { return collector{b} }
 
 type collector struct{ b *Bridge }
@@ -25,28 +25,28 @@ func (c collector) Describe(to chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (c collector) Collect(to chan<- prometheus.Metric) {
 	b := c.b
-	tell := func(d *prometheus.Desc, v float64, labels ...string) {
+	emit := func(d *prometheus.Desc, v float64, labels ...string) {
 		to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
 	p := b.plan.Load()
 	for socket, n := range b.sessionsBySocket(p) {
-		tell(sessionsDesc, float64(n), socket)
+		emit(sessionsDesc, float64(n), socket)
 	}
-	tell(drainingDesc, oneIf(b.draining.Load()))
+	emit(drainingDesc, oneIf(b.draining.Load()))
 	var depths sync.WaitGroup // all databases at once, so that a slow one delays the collection only once
 	for name, db := range p.byName {
-		tell(heldDesc, float64(db.HeldBySessions()), name)
+		emit(heldDesc, float64(db.HeldBySessions()), name)
 		now := db.Snapshot()
-		tell(waitingDesc, float64(now.Claims), name)
-		tell(queuedDesc, float64(now.QueuedWrites), name)
-		tell(reachableDesc, oneIf(db.Reachable()), name)
+		emit(waitingDesc, float64(now.Claims), name)
+		emit(queuedDesc, float64(now.QueuedWrites), name)
+		emit(reachableDesc, oneIf(db.Reachable()), name)
 		age := db.HeartbeatAge()
 		if age < 0 {
 			age = time.Since(b.began)
 		}
-		tell(beatDesc, age.Seconds(), name)
-		tell(leaseDesc, db.SidecarTimeout().Seconds(), name)
-		depths.Go(func() { db.tellDepths(name, to, tell) })
+		emit(heartbeatDesc, age.Seconds(), name)
+		emit(leaseDesc, db.SidecarTimeout().Seconds(), name)
+		depths.Go(func() { db.collectDepths(name, to, emit) })
 		db.collectPool(name, to)
 	}
 	depths.Wait()

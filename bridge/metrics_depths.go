@@ -18,24 +18,24 @@ var (
 	readerDesc        = metrics.Gauge("depths_reader", "1: this sidecar reports the depths of the queues, for all sidecars; 0: another one does, or they could not be read.", metrics.LabelDatabase)
 )
 
-// tellDepths sends the gauges of a database's queues if this sidecar is the one that reads them.
-func (b *database) tellDepths(name string, to chan<- prometheus.Metric, tell func(d *prometheus.Desc, v float64, labels ...string)) {
+// collectDepths sends the gauges of a database's queues if this sidecar is the one that reads them.
+func (b *database) collectDepths(name string, to chan<- prometheus.Metric, emit func(d *prometheus.Desc, v float64, labels ...string)) {
 	stats, reads, err := b.QueueDepths()
 	if err != nil {
 		to <- prometheus.NewInvalidMetric(depthDesc, fmt.Errorf("database %s: %w", name, err))
 		return
 	}
-	tell(readerDesc, oneIf(reads), name)
+	emit(readerDesc, oneIf(reads), name)
 	if !reads {
 		return
 	}
 	for queue, s := range b.Metrics.Load().SumByLabel(stats) {
 		for state, n := range map[backends.State]int64{backends.StateReady: s.Ready, backends.StateScheduled: s.Scheduled,
 			backends.StateClaimed: s.Claimed, backends.StateDead: s.Dead, backends.StateDone: s.Done} {
-			tell(depthDesc, float64(n), name, queue, string(state))
+			emit(depthDesc, float64(n), name, queue, string(state))
 		}
-		tell(oldestReadyDesc, s.OldestReady.Seconds(), name, queue)
-		tell(oldestClaimedDesc, s.OldestClaimed.Seconds(), name, queue)
-		tell(pausedDesc, oneIf(s.Paused), name, queue)
+		emit(oldestReadyDesc, s.OldestReady.Seconds(), name, queue)
+		emit(oldestClaimedDesc, s.OldestClaimed.Seconds(), name, queue)
+		emit(pausedDesc, oneIf(s.Paused), name, queue)
 	}
 }

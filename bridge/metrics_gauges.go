@@ -13,7 +13,7 @@ var (
 	waitingDesc   = metrics.Gauge("claims_waiting", "Claims that wait for jobs.", metrics.LabelDatabase)
 	queuedDesc    = metrics.Gauge("writes_queued", "Writes that wait for the next commit.", metrics.LabelDatabase)
 	reachableDesc = metrics.Gauge("database_reachable", "1: the last heartbeat reached the database and is not late; 0: no jobs are handed out.", metrics.LabelDatabase)
-	beatDesc      = metrics.Gauge("beat_age_seconds", "Time since the last heartbeat that reached the database; the sidecar's uptime if none did.", metrics.LabelDatabase)
+	heartbeatDesc = metrics.Gauge("beat_age_seconds", "Time since the last heartbeat that reached the database; the sidecar's uptime if none did.", metrics.LabelDatabase)
 	leaseDesc     = metrics.Gauge("host_lease_seconds", "host_lease: a sidecar without a heartbeat for this time is declared dead.", metrics.LabelDatabase)
 	drainingDesc  = metrics.Gauge("draining", "1: the sidecar drains, and hands out no more jobs.")
 
@@ -21,6 +21,6 @@ var (
 	poolMaxDesc = metrics.Gauge("pool_connections_max", "Maximum number of connections in the pool.", metrics.LabelDatabase)
 )
 
-var gauges = []*prometheus.Desc{sessionsDesc, heldDesc, waitingDesc, queuedDesc, reachableDesc, beatDesc, leaseDesc, drainingDesc,
+var gauges = []*prometheus.Desc{sessionsDesc, heldDesc, waitingDesc, queuedDesc, reachableDesc, heartbeatDesc, leaseDesc, drainingDesc,
 	depthDesc, oldestReadyDesc, oldestClaimedDesc, pausedDesc, readerDesc,
 	poolDesc, poolMaxDesc}

@@ -259,14 +259,14 @@ func (m *metered) Usage() backends.Usage { return *m.u.Load() }
 func TestUsageOverAReload(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := memory.New()
-		tells := func(u backends.Usage) *metered {
+		withUsage := func(u backends.Usage) *metered {
 			m := &metered{Backend: db}
 			m.u.Store(&u)
 			return m
 		}
 		first := backends.Usage{Max: 8, InUse: 3, Idle: 2, Waits: 5, Waited: 4 * time.Second, RoundTrips: backends.RoundTrips{Count: 10, Sum: time.Minute}}
 		first.RoundTrips.Within[3], first.Retries[backends.RetryConflict] = 7, 6
-		o := options(tells(first))
+		o := options(withUsage(first))
 		s := start(t, o)
 		want := map[string]float64{"pool_connections{database=main,state=idle}": 2, "pool_connections{database=main,state=in_use}": 3, "pool_connections_max{database=main}": 8,
 			"pool_waits_total{database=main}": 5, "pool_wait_seconds_total{database=main}": 4, "statement_seconds{database=main}": 10,
@@ -281,7 +281,7 @@ func TestUsageOverAReload(t *testing.T) {
 			}
 		}
 		check()
-		o.Databases = map[string]Database{"main": {Backend: tells(backends.Usage{Max: 4, Waits: 1, RoundTrips: backends.RoundTrips{Count: 1}})}}
+		o.Databases = map[string]Database{"main": {Backend: withUsage(backends.Usage{Max: 4, Waits: 1, RoundTrips: backends.RoundTrips{Count: 1}})}}
 		if err := s.Reload(o); err != nil {
 			t.Fatal(err)
 		}
@@ -295,15 +295,15 @@ func TestUsageOverAReload(t *testing.T) {
 // reload can give the name to another database, give the database another name, or drop it.
 func TestUsageByName(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tells := func(id string, trips uint64) *metered {
+		withUsage := func(id string, trips uint64) *metered {
 			m := &metered{Backend: memory.New(), id: id}
 			m.u.Store(&backends.Usage{Max: 8, RoundTrips: backends.RoundTrips{Count: trips}})
 			return m
 		}
-		first, second := tells("BBBBBBBBBBB", 10), tells("CCCCCCCCCCC", 3)
+		first, second := withUsage("BBBBBBBBBBB", 10), withUsage("CCCCCCCCCCC", 3)
 		o := options(first)
 		s := start(t, o)
-		told := func(want map[string]float64) {
+		checkTrips := func(want map[string]float64) {
 			t.Helper()
 			all := figures(t, s.Bridge)
 			for name, n := range want {
@@ -320,16 +320,16 @@ func TestUsageByName(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		told(map[string]float64{"main": 10})
+		checkTrips(map[string]float64{"main": 10})
 		reload("main", second)
-		told(map[string]float64{"main": 13})
+		checkTrips(map[string]float64{"main": 13})
 		eventually(t, func() bool { return len(s.plan.Load().databases) == 1 }) // the first one was removed
-		told(map[string]float64{"main": 13})
+		checkTrips(map[string]float64{"main": 13})
 		reload("other", second)
 		second.u.Store(&backends.Usage{Max: 8, RoundTrips: backends.RoundTrips{Count: 5}})
-		told(map[string]float64{"main": 13, "other": 2})
+		checkTrips(map[string]float64{"main": 13, "other": 2})
 		if _, ok := figures(t, s.Bridge)["pool_connections_max{database=main}"]; ok {
-			t.Error("the pool of a database that is not configured any more is told")
+			t.Error("the pool of a database that is not configured any more is reported")
 		}
 	})
 }

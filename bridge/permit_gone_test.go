@@ -46,9 +46,9 @@ func (s *sidecar) sessionsOf(socket string) (all []*session) {
 	return all
 }
 
-// TestLateConnectionOfASocketThatIsGone shows that a connection that was accepted while a reload removed its socket
+// TestLateConnectionOfARemovedSocket shows that a connection that was accepted while a reload removed its socket
 // is closed like the others. Before, it stayed open, with all rights.
-func TestLateConnectionOfASocketThatIsGone(t *testing.T) {
+func TestLateConnectionOfARemovedSocket(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := options(memory.New())
 		gone := filepath.Join(filepath.Dir(o.Sockets[0].Path), "gone.sock")
@@ -60,9 +60,9 @@ func TestLateConnectionOfASocketThatIsGone(t *testing.T) {
 	})
 }
 
-// TestNobodyHasNoRights shows that a client whose user the kernel does not report (on systems other than Linux) has
+// TestUnknownUserHasNoRights shows that a client whose user the kernel does not report (on systems other than Linux) has
 // no rights if there are rules.
-func TestNobodyHasNoRights(t *testing.T) {
+func TestUnknownUserHasNoRights(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := options(memory.New())
 		o.Sockets[0].Allow = []Rule{{Ops: []protocol.Op{protocol.OpPing}}}

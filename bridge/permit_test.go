@@ -33,7 +33,7 @@ func TestRulesOfASocket(t *testing.T) {
 			t.Errorf("the field of %+v is not named", r.Error)
 		}
 		if r := c.refused("forbidden", `{"op":"claim","queues":["mail-a","other"]}`); r.Error.Field != "queues" || *r.Error.Index != 1 {
-			t.Errorf("the queue at fault of %+v is not told", r.Error)
+			t.Errorf("the queue at fault of %+v is not named", r.Error)
 		}
 		got := c.claim1("mail-a")
 		c.refused("forbidden", `{"op":"nack","lease":%q}`, got.Lease)
@@ -45,8 +45,8 @@ func TestRulesOfASocket(t *testing.T) {
 	})
 }
 
-// TestRightsBySide shows that the side effects of a request also need a right, for each queue.
-func TestRightsBySide(t *testing.T) {
+// TestSideEffectsNeedRights shows that the side effects of a request also need a right, for each queue.
+func TestSideEffectsNeedRights(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := options(memory.New())
 		o.Sockets[0].Allow = []Rule{
@@ -103,7 +103,7 @@ func TestNoRuleIsNoRight(t *testing.T) {
 	})
 }
 
-func TestWhoIsDenied(t *testing.T) {
+func TestDenialNamesTheClient(t *testing.T) {
 	many := make([]uint32, 65_537)
 	for i := range many {
 		many[i] = uint32(i)
@@ -176,13 +176,13 @@ func TestRightsChangeUnderAConnection(t *testing.T) {
 	})
 }
 
-func TestRulesThatCannotBe(t *testing.T) {
+func TestInvalidRulesAreRejected(t *testing.T) {
 	o := options(memory.New())
 	o.Sockets[0].Allow = []Rule{{Ops: []protocol.Op{"shout", protocol.OpStatus}, Queues: []string{"a b"}}}
 	_, err := New(o, testLog(t))
 	for _, want := range []string{`there is no op "shout"`, `"a b" isn't a queue name`, "status concerns all queues"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("the rules are told as %v, want %s", err, want)
+			t.Errorf("the rules are reported as %v, want %s", err, want)
 		}
 	}
 }

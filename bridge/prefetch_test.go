@@ -13,9 +13,9 @@ import (
 	"github.com/qsidecar/qsidecar/backends/memory"
 )
 
-// busyLine lets workers claim and ack one job at a time until some of the queue's jobs are prefetched, and returns
+// busyQueue lets workers claim and ack one job at a time until some of the queue's jobs are prefetched, and returns
 // the clients. Every job is worked once.
-func busyLine(t *testing.T, s *sidecar, queue string) []*client {
+func busyQueue(t *testing.T, s *sidecar, queue string) []*client {
 	t.Helper()
 	p := s.dial(t)
 	for range 6 {
@@ -70,17 +70,17 @@ func slow(b backends.Batch, _ backends.Results) error {
 	return nil
 }
 
-func aheadSidecar(t *testing.T) (*sidecar, *faulty) {
+func prefetchingSidecar(t *testing.T) (*sidecar, *faulty) {
 	db := &faulty{Backend: memory.New()}
 	f := slow
 	db.after.Store(&f)
 	return start(t, options(db)), db
 }
 
-func TestClaimedAheadGoesBackWhenNobodyTakesIt(t *testing.T) {
+func TestUnclaimedPrefetchedJobsAreReturned(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, _ := aheadSidecar(t)
-		c := busyLine(t, s, "q")[0]
+		s, _ := prefetchingSidecar(t)
+		c := busyQueue(t, s, "q")[0]
 		eventually(t, func() bool { return s.prefetched() == 0 })
 		eventually(t, func() bool {
 			q := c.call(`{"op":"stats","queue":"q"}`).Queues[0]
@@ -92,10 +92,10 @@ func TestClaimedAheadGoesBackWhenNobodyTakesIt(t *testing.T) {
 	})
 }
 
-func TestHandOutOfAJobClaimedAheadIsRecorded(t *testing.T) {
+func TestHandOutOfAPrefetchedJobIsRecorded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, _ := aheadSidecar(t)
-		clients := busyLine(t, s, "q")
+		s, _ := prefetchingSidecar(t)
+		clients := busyQueue(t, s, "q")
 		c, other := clients[0], clients[1]
 		c.call(`{"op":"hello","worker":"w1"}`)
 		if s.prefetched() == 0 {
@@ -128,16 +128,16 @@ func (c *client) workerOf(queue, id string) string {
 	return r.Jobs[0].Worker
 }
 
-// TestBufferMakesNoQueueLookEmpty shows that a claim that can't use the prefetched jobs (a timed lease, other queues
+// TestPrefetchMakesNoQueueLookEmpty shows that a claim that can't use the prefetched jobs (a timed lease, other queues
 // in it) still gets a job.
-func TestBufferMakesNoQueueLookEmpty(t *testing.T) {
+func TestPrefetchMakesNoQueueLookEmpty(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, _ := aheadSidecar(t)
+		s, _ := prefetchingSidecar(t)
 		for _, claim := range []string{
 			`{"op":"claim","queue":"q","lease_ms":60000,"max":1000}`,
 			`{"op":"claim","queues":["r","q"],"max":1000}`,
 		} {
-			c := busyLine(t, s, "q")[0]
+			c := busyQueue(t, s, "q")[0]
 			all := 0
 			for {
 				n := len(c.call("%s", claim).Jobs)
@@ -186,7 +186,7 @@ func TestNoQueueLooksEmptyWhileItsJobsComeBack(t *testing.T) {
 		f := slow
 		db.after.Store(&f)
 		s := start(t, options(db))
-		c := busyLine(t, s, "q")[0]
+		c := busyQueue(t, s, "q")[0]
 		c.call(`{"op":"purge","queue":"q","state":"ready"}`)
 		eventually(t, db.came.Load)
 		c.send(`{"op":"claim","queue":"q"}`)
@@ -198,12 +198,12 @@ func TestNoQueueLooksEmptyWhileItsJobsComeBack(t *testing.T) {
 	})
 }
 
-// TestPausedQueueGivesNothingFromTheBuffer shows that a pause applies to prefetched jobs within a second of its
+// TestPausedQueueHandsOutNoPrefetchedJob shows that a pause applies to prefetched jobs within a second of its
 // reply.
-func TestPausedQueueGivesNothingFromTheBuffer(t *testing.T) {
+func TestPausedQueueHandsOutNoPrefetchedJob(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, _ := aheadSidecar(t)
-		c := busyLine(t, s, "q")[0]
+		s, _ := prefetchingSidecar(t)
+		c := busyQueue(t, s, "q")[0]
 		c.call(`{"op":"pause","queue":"q"}`)
 		answered := time.Now()
 		for asked := answered; len(c.call(`{"op":"claim","queue":"q"}`).Jobs) > 0; asked = time.Now() {
@@ -214,11 +214,11 @@ func TestPausedQueueGivesNothingFromTheBuffer(t *testing.T) {
 	})
 }
 
-// TestDrainEmptiesTheBuffer shows that prefetched jobs are ready again when the sidecar is gone.
-func TestDrainEmptiesTheBuffer(t *testing.T) {
+// TestDrainReturnsPrefetchedJobs shows that prefetched jobs are ready again when the sidecar is gone.
+func TestDrainReturnsPrefetchedJobs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, db := aheadSidecar(t)
-		busyLine(t, s, "q")
+		s, db := prefetchingSidecar(t)
+		busyQueue(t, s, "q")
 		s.stop()
 		if err := s.wait(t); err != nil {
 			t.Fatal(err)
@@ -234,8 +234,8 @@ func TestDrainEmptiesTheBuffer(t *testing.T) {
 // TestDrainRecordsHandOuts shows that the attempt of a job that a worker got right before an orderly exit counts.
 func TestDrainRecordsHandOuts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, db := aheadSidecar(t)
-		c := busyLine(t, s, "q")[0]
+		s, db := prefetchingSidecar(t)
+		c := busyQueue(t, s, "q")[0]
 		if s.prefetched() == 0 {
 			t.Fatal("the buffer is empty already")
 		}
@@ -256,11 +256,11 @@ func TestDrainRecordsHandOuts(t *testing.T) {
 // are prefetched for others.
 func TestNoJobStaysWithAClaimThatIsOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, db := aheadSidecar(t)
-		c := busyLine(t, s, "q")[0]
+		s, db := prefetchingSidecar(t)
+		c := busyQueue(t, s, "q")[0]
 		c.call(`{"op":"purge","queue":"q","state":"ready"}`)
 		gate := make(chan struct{})
-		db.hold.Store(&gate)
+		db.block.Store(&gate)
 		c.send(`{"op":"claim","queues":["r","q"],"wait_ms":60000,"id":1}`)
 		synctest.Wait()
 		if s.prefetched() == 0 {
@@ -268,7 +268,7 @@ func TestNoJobStaysWithAClaimThatIsOver(t *testing.T) {
 		}
 		c.send(`{"op":"cancel","request":1,"id":2}`)
 		synctest.Wait()
-		db.hold.Store(nil)
+		db.block.Store(nil)
 		close(gate)
 		c.receive()
 		c.receive()

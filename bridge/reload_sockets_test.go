@@ -71,9 +71,9 @@ func TestReloadOfSockets(t *testing.T) {
 	})
 }
 
-// TestStopAfterASocketIsGone shows that a drain does not wait for the jobs of connections that a reload closed, and
+// TestStopAfterASocketWasRemoved shows that a drain does not wait for the jobs of connections that a reload closed, and
 // that the leases stay valid.
-func TestStopAfterASocketIsGone(t *testing.T) {
+func TestStopAfterASocketWasRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := memory.New()
 		o, second := options(db), inMemory+"2.sock"
@@ -125,9 +125,9 @@ func (s *sidecar) deaf(t *testing.T, path, line string) {
 	}
 }
 
-// TestClosingWhoDoesNotRead shows that a client that reads none of its replies does not keep the sidecar from ending,
+// TestCloseOfClientsThatDoNotRead shows that a client that reads none of its replies does not keep the sidecar from ending,
 // or from removing a socket. Before, it did indefinitely.
-func TestClosingWhoDoesNotRead(t *testing.T) {
+func TestCloseOfClientsThatDoNotRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := options(memory.New())
 		second := filepath.Join(filepath.Dir(o.Sockets[0].Path), "second.sock")

@@ -90,7 +90,7 @@ type session struct {
 
 	mu         sync.Mutex
 	worker     string
-	subscribed map[string]bool // events that the client wants to receive
+	subscribed map[string]bool // the events that the client named in hello
 	events     sync.WaitGroup  // events on their way to the client
 	eventsOver bool            // no more events are sent: the session waits for events
 	claims     map[*openClaim]struct{}

@@ -93,8 +93,8 @@ func times(queue string, n int) (all []string) {
 	return all
 }
 
-// TestIdleLinesAreDropped shows that ended claims leave nothing behind, whatever their queues.
-func TestIdleLinesAreDropped(t *testing.T) {
+// TestIdleWaitQueuesAreDropped shows that ended claims leave nothing behind, whatever their queues.
+func TestIdleWaitQueuesAreDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := start(t, options(memory.New()))
 		c := s.dial(t)

@@ -53,8 +53,8 @@ type Config struct {
 
 	// Lost receives the claims that the sessions no longer have.
 	Lost func(map[*quota.Session][]lease.Held)
-	// Abandoned is called when an identity is declared dead, before its leases are dropped.
-	Abandoned func()
+	// IdentityDropped is called when an identity is declared dead, before its leases are dropped.
+	IdentityDropped func()
 	// Release releases claims that this sidecar has no record of, without using up an attempt.
 	Release func(owner backends.Identity, leases []backends.Lease)
 	// Suspected wakes the maintainer.
@@ -223,7 +223,7 @@ func (k *Heartbeater) Peers() (n int) {
 	return n
 }
 
-// GiveUp drops an identity that other sidecars declared dead. They can hand out its jobs again.
+// DropIdentity drops an identity that other sidecars declared dead. They can hand out its jobs again.
 func (k *Heartbeater) DropIdentity(id backends.Identity) {
 	k.mu.Lock()
 	if k.identity != id {
@@ -238,7 +238,7 @@ func (k *Heartbeater) DropIdentity(id backends.Identity) {
 	k.confirmations = nil
 	k.mu.Unlock()
 	k.Metrics().Evictions.Inc()
-	k.Abandoned()
+	k.IdentityDropped()
 	lost := k.Leases.DropAll()
 	k.Log.Warn("other sidecars declared this one dead because its heartbeat was late; its sessions' leases are lost, and it joins under a new identity",
 		"host", fmt.Sprintf("%016x", uint64(id)), "sessions", len(lost))
@@ -281,7 +281,7 @@ func (k *Heartbeater) Confirm(ctx context.Context, id backends.Identity) bool {
 	}
 }
 
-// BeatNow requests a heartbeat immediately. It does not wait for it.
+// SendNow makes Run send a heartbeat immediately. It does not wait for it.
 func (k *Heartbeater) SendNow() {
 	select {
 	case k.wake <- struct{}{}:

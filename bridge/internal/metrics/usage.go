@@ -48,13 +48,13 @@ func (used *usageCounts) collect(name string, to chan<- prometheus.Metric) {
 	if !known {
 		return
 	}
-	tell := func(d *prometheus.Desc, v float64, labels ...string) {
+	emit := func(d *prometheus.Desc, v float64, labels ...string) {
 		to <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, v, append([]string{name}, labels...)...)
 	}
-	tell(poolWaitsDesc, float64(u.Waits))
-	tell(poolWaitedDesc, u.Waited.Seconds())
+	emit(poolWaitsDesc, float64(u.Waits))
+	emit(poolWaitedDesc, u.Waited.Seconds())
 	for i, cause := range backends.RetryCauses {
-		tell(retriesDesc, float64(u.Retries[i]), cause)
+		emit(retriesDesc, float64(u.Retries[i]), cause)
 	}
 	buckets, sum := make(map[float64]uint64, len(backends.RoundTripBuckets)), uint64(0)
 	for i, most := range backends.RoundTripBuckets {

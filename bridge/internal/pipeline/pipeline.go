@@ -87,7 +87,7 @@ func New(pc Config) *Pipeline {
 		Log:     b.Log,
 		Clock:   pc.Clock,
 		Lost:    pc.Lost,
-		Abandoned: func() {
+		IdentityDropped: func() {
 			jobs, _ := b.dispatcher.takePrefetched(0) // dropped with all other leases
 			b.dispatcher.returned(queuesOfJobs(jobs))
 		},
