@@ -148,7 +148,7 @@ type Policy struct {
 
 // Batch is what one commit carries out: first the writes, then the claims, each group in its order.
 //
-// If another program has locked the adopted row of a write, that write must not delay the others. They are
+// If another program has locked the row of a write, that write must not delay the others for long. They are
 // committed without it, and its WriteResult.Err is a *LockedError. The caller tries the write again in a batch
 // of its own, with WaitForLocks.
 //
@@ -159,7 +159,7 @@ type Batch struct {
 	Host         Identity // the sidecar that claims
 	Writes       []Write
 	Claims       []Claim
-	WaitForLocks bool // wait a limited time, at most a few seconds, for rows of adopted tables and for keys that other programs have locked
+	WaitForLocks bool // wait a limited time, at most a few seconds, for rows and keys that other programs have locked
 }
 
 // Write is the change of one request. It happens as a whole or not at all, except that lost leases are left out

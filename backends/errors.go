@@ -63,7 +63,7 @@ func (e *RefusedError) Error() string { return fmt.Sprintf("the database refused
 // Unwrap returns the cause.
 func (e *RefusedError) Unwrap() error { return e.Err }
 
-// LockedError means that another program has locked a row of its own table that a write has to change, or has
+// LockedError means that another program has locked a row that a write has to change, or has
 // stored the key of a job in a transaction that is still open. Nothing was written. The same write can succeed
 // later. The other writes of the commit can succeed at once, without it.
 type LockedError struct{ Err error }

@@ -136,3 +136,33 @@ func TestLockedKeyIsTriedAlone(t *testing.T) {
 		}
 	})
 }
+
+// releaseLocked is a backend where another program has the row of a job locked that a session left behind. Its first
+// releases fail, also those that wait.
+type releaseLocked struct {
+	*memory.Backend
+	failures int
+}
+
+func (l *releaseLocked) Commit(ctx context.Context, b backends.Batch) (backends.Results, error) {
+	for _, w := range b.Writes {
+		if _, ok := w.(backends.Release); ok && l.failures > 0 {
+			l.failures--
+			return backends.Results{}, &backends.LockedError{Err: errors.New("locked")}
+		}
+	}
+	return l.Backend.Commit(ctx, b)
+}
+
+// TestReleaseOfLockedRowIsRepeated shows that the job of a session that ended is free after its row is unlocked. The
+// sidecar finds the job when it compares its rows with its leases.
+func TestReleaseOfLockedRowIsRepeated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := start(t, options(&releaseLocked{Backend: memory.New(), failures: 3}))
+		c, other := s.dial(t), s.dial(t)
+		c.call(`{"op":"enqueue","queue":"q"}`)
+		c.claim1("q")
+		c.close()
+		other.claim1("q")
+	})
+}
