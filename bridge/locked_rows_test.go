@@ -154,7 +154,8 @@ func (l *releaseLocked) Commit(ctx context.Context, b backends.Batch) (backends.
 	return l.Backend.Commit(ctx, b)
 }
 
-// TestReleaseOfLockedRowIsRepeated shows that the job of a session that ended is released when its row is unlocked.
+// TestReleaseOfLockedRowIsRepeated shows that the job of a session that ended is free after its row is unlocked. The
+// sidecar finds the job when it compares its rows with its leases.
 func TestReleaseOfLockedRowIsRepeated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := start(t, options(&releaseLocked{Backend: memory.New(), failures: 3}))

@@ -65,7 +65,7 @@ func (k *kit) settleBesideLockedRow(settle func(j backends.Job) backends.Write) 
 		k.Fatalf("%d of 5 jobs were claimed", len(jobs))
 	}
 	unlock := k.LockRow(jobs[0].ID)
-	for _, free := range [][]backends.Job{jobs[1:3], jobs[3:5]} { // the second commit knows of the lock
+	for _, free := range [][]backends.Job{jobs[1:3], jobs[3:5]} { // the second commit avoids the row at once
 		b := k.claimBatch(me, 1, 0, policy("beside"))
 		b.Writes = []backends.Write{
 			backends.Enqueue{Jobs: []backends.NewJob{{Queue: "beside"}}},

@@ -18,8 +18,7 @@ var oddValues = map[string][]string{
 		`CONCAT('{"a": ', REPEAT('[', 30), REPEAT(']', 30), '}')`, `CONCAT('{"a": ', REPEAT('[', 90), REPEAT(']', 90), '}')`, `'{"a": "\\u0000"}'`, `'{"a": "\\ud800"}'`, "42",
 	},
 	// The sidecar's own columns, which any INSERT can name.
-	"id": {"-1", "-9223372036854775808", "0"},
-
+	"id":          {"-1", "-9223372036854775808", "0"},
 	"enqueued_at": {"'0000-00-00'", "'2030-02-31'", "'x'"},
 	"ready_at":    {"'0000-00-00'"},
 	"attempts":    {"-1", "2147483647", "9999999999"},

@@ -20,10 +20,10 @@ const (
 )
 
 // ErrNotAll means that Writer.Ack could not end all claims although it returned sure. Nothing was written.
-var ErrNotAll = errors.New("some acks need a look at their rows")
+var ErrNotAll = errors.New("some acks need a query for their rows")
 
 // ErrAgain means that something changed under a transaction, which must be run again.
-var ErrAgain = errors.New("a row changed while the transaction looked at it")
+var ErrAgain = errors.New("a row changed after the transaction read it")
 
 // Write runs f in a transaction until that is committed, or certainly isn't.
 func (s *Store) Write(ctx context.Context, o TxOptions, f func(ctx context.Context, tx Tx) error) error {

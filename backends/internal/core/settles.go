@@ -62,7 +62,7 @@ func (k *Commit) setLockedAside(ctx context.Context, tx Tx) error {
 	for i := range k.settles {
 		if x := &k.settles[i]; slices.Contains(locked, x.ID) {
 			k.s.locked.start()
-			k.res.Writes[x.write].Err = &backends.LockedError{Err: errors.New("it is to be tried alone")}
+			k.res.Writes[x.write].Err = &backends.LockedError{Err: errors.New("the write must run alone")}
 		}
 	}
 	k.settles = slices.DeleteFunc(k.settles, func(x settle) bool { return k.res.Writes[x.write].Err != nil })

@@ -1,6 +1,6 @@
 -- Statements that claim jobs. Most segments begin where the last claim ended, so that a
 -- claim does not walk again over the index entries of jobs that are gone. LIMIT stops the
--- walk, and with it the locking, at the last row that is wanted.
+-- walk, and with it the locking, at the last row that the claim can use.
 
 -- fragment: size_j
 -- How many bytes of a row count against the limits: its payload's, and those of headers that are
@@ -13,8 +13,8 @@ octet_length(j.payload) + CASE WHEN pg_column_size(j.headers) > 65536 THEN octet
 CASE WHEN j.timeout_ms > 316224000000 THEN 316224000000 ELSE j.timeout_ms END
 
 -- fragment: next_fence
--- A number after the row's. After one that only an INSERT can have named, and that leaves no
--- room for more, it is the time.
+-- A number after the row's. After one that only an INSERT can have named, and that is too
+-- large to be increased, it is the time.
 greatest(CASE WHEN j.fence < 4611686018427387903 THEN j.fence + 1 END, (SELECT (extract(epoch FROM {s}.qsidecar_now()) * 1000000)::bigint))
 
 -- name: claim
@@ -176,7 +176,7 @@ SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint, ARRAY(
   ORDER BY x.n)
 
 -- name: owners
--- The xids of the transactions that may own a position. An empty one is that of a holder whose
+-- The xids of the transactions that can own a position. An empty one is that of a holder whose
 -- xid is not known: PREPARE TRANSACTION moves locks one by one.
 WITH l AS MATERIALIZED (
   SELECT relation, transactionid::text AS xid, virtualtransaction AS holder FROM pg_catalog.pg_locks

@@ -1,7 +1,7 @@
 -- Statements of heartbeats and of maintenance.
 
 -- name: join
--- Begins a sidecar's row, with the latest version of the tables that the program knows.
+-- Begins a sidecar's row, with the latest version of the tables that the program supports.
 WITH b AS (
   INSERT INTO {s}.qsidecar_hosts AS h (host, name, beats, expires_at, lease_ms, knows, joined_at)
   VALUES ($1, $2, 1, {s}.qsidecar_now() + $3::bigint * interval '1 ms', $3, {knows}, {s}.qsidecar_now())
@@ -108,7 +108,7 @@ ORDER BY j.due_at LIMIT $1 FOR UPDATE SKIP LOCKED
 
 -- name: lock_lost
 -- Locks claims of owners that are not alive. A timed lease does not need its owner: it is set to
--- 0, so that the next look does not find the claim again.
+-- 0, so that the next scan does not find the claim again.
 WITH j AS MATERIALIZED (
   SELECT id, queue, key, priority, position, fence, token_host, token_number, owner, lease_ms, attempts, claim_max, losses, backoff_ms,
     backoff_max_ms, ahead, unrecorded, keep_ms, worker

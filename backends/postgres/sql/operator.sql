@@ -98,7 +98,7 @@ SELECT job, attempt, cause, message, at FROM {s}.qsidecar_failures WHERE job = A
 
 -- name: retry
 -- Makes dead jobs ready and gives them their keys back. A job whose key another one has stays dead,
--- and the second number is below the first. The last columns are how many jobs it looked at, and
+-- and the second number is below the first. The last columns are how many jobs it read, and
 -- the last of them.
 WITH t AS MATERIALIZED (
   SELECT id, queue, key, finished_at FROM {s}.qsidecar_jobs

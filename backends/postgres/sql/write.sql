@@ -49,7 +49,7 @@ RETURNING id, state = 'ready'
 
 -- name: insert_keyed
 -- The same for jobs that have a key, each at most once in it. Returns all jobs and whether each
--- is to be stored, then the stored ones.
+-- will be stored, then the stored ones.
 WITH j AS MATERIALIZED (
   SELECT {s}.qsidecar_next() AS id, x.*,
     CASE WHEN delay_ms > 0 THEN {s}.qsidecar_now() + delay_ms * interval '1 ms' ELSE run_at END AS due

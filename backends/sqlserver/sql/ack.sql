@@ -1,4 +1,4 @@
--- Ends claims with success. The claim's policy said whether the row is deleted or kept.
+-- Ends claims with success. The claim's policy decided whether the row is deleted or kept.
 -- Failures are deleted a thousand at a time, because a job can have any number of them. It
 -- answers with the numbers of the leases that were valid.
 -- @ack_leases nvarchar(max)

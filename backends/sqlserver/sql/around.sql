@@ -1,9 +1,9 @@
 -- Finds what maintenance has to do. An idle sidecar sends only this, every second. With
 -- prune it also looks for expired rows, with owners also for claims whose owners are not
 -- alive (it steps through the owners, which are as many as sidecars). It passes over locked
--- rows: another transaction changes them. It answers with what is due (keys: also if there
--- are commits of handles that were closed long ago), with the owners that are lost, with the
--- policies whose segments have a ready job, and with how often jobs were given back.
+-- rows: another transaction changes them. It returns the first due times (keys: also if there
+-- are commits of handles that were closed long ago), the owners that are lost, the
+-- policies whose segments have a ready job, and how often jobs were given back.
 -- @around_prune bigint
 -- @around_owners bigint
 -- @around_segments nvarchar(max)

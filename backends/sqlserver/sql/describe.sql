@@ -1,7 +1,6 @@
--- What the catalogue says of a table: what it is, its columns, its indexes, its
--- triggers, what the login may do, and names like it. A name without a schema is
--- looked for as the server would. Names compare as the database's texts do: folds says
--- whether in any case.
+-- The catalogue's rows about a table: its kind, its columns, its indexes, its triggers, the
+-- login's rights on it, and similar names. A name without a schema is resolved as the server
+-- does it. Names compare as the database's texts do: folds is 1 if case does not matter.
 -- @describe_schema nvarchar(128)
 -- @describe_name nvarchar(128)
 -- sets 7

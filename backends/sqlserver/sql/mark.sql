@@ -1,5 +1,5 @@
 -- The end of every batch of a transaction. A transaction that wrote has the number of its
--- commit in the lane's row of qsidecar_commits. If the row has a later number, the INSERT
+-- commit in its row of qsidecar_commits. If the row has a later number, the INSERT
 -- fails, and with it the transaction: seal.sql has found that the commit did not happen.
 -- @mark_handle bigint
 -- @mark_lane int

@@ -1,4 +1,4 @@
--- Claimed jobs after a place, the longest claimed first. They are as many as workers and
+-- Claimed jobs after a position, the longest claimed first. They are as many as workers and
 -- prefetched jobs.
 -- @peek_queue varchar(128)
 -- @peek_at datetime2(6)

@@ -1,4 +1,4 @@
--- Done or dead jobs after a place, the longest finished first.
+-- Done or dead jobs after a position, the longest finished first.
 -- @peek_queue varchar(128)
 -- @peek_at datetime2(6)
 -- @peek_id bigint

@@ -1,4 +1,4 @@
--- Ready jobs after a place: first those of its priority, then those of lower ones.
+-- Ready jobs after a position: first those of its priority, then those of lower ones.
 -- @peek_queue varchar(128)
 -- @peek_priority smallint
 -- @peek_position bigint

@@ -1,4 +1,4 @@
--- Scheduled jobs after a place, in the order in which they are due.
+-- Scheduled jobs after a position, in the order in which they are due.
 -- @peek_queue varchar(128)
 -- @peek_at datetime2(6)
 -- @peek_id bigint

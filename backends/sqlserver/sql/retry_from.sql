@@ -1,4 +1,4 @@
--- Retries some of a queue's dead jobs, after a place.
+-- Retries some of a queue's dead jobs, after a position.
 -- @retry_queue varchar(128)
 -- @retry_at datetime2(6)
 -- @retry_id bigint
