@@ -199,10 +199,10 @@ func (d *decoder) text(field string, limit int) (string, *Error) {
 
 func (d *decoder) checkText(field string, view []byte) *Error {
 	if !d.json && !utf8.Valid(view) { // the JSON tokenizer has checked it
-		return BadField(field, "%s is not valid UTF-8; only payload and result may hold other bytes", field)
+		return BadField(field, "%s is not valid UTF-8; only payload and result can hold other bytes", field)
 	}
 	if bytes.IndexByte(view, 0) >= 0 {
-		return BadField(field, "%s holds a NUL character; only payload and result may", field)
+		return BadField(field, "%s holds a NUL character; only payload and result can", field)
 	}
 	return nil
 }
