@@ -71,16 +71,21 @@ func TestLargeNumberKeys(t *testing.T) {
 	})
 }
 
-// TestUnlimitedNumberKeys has keys of PostgreSQL's numeric without a precision. A row with more than 255 digits is
-// left alone.
+// TestUnlimitedNumberKeys has keys of PostgreSQL's numeric without a precision, and of a domain. A row with more than
+// 255 digits is left alone.
 func TestUnlimitedNumberKeys(t *testing.T) {
 	t.Parallel()
-	ddl, tables := tableOfKey("numeric", "1e300", "'NaN'", "'-Infinity'", "1e45", "1e-41", "-2")
-	k := newKit(t, ddl, tables)
-	k.settlesAll([]string{"id"}, "NaN", "-Infinity", "1"+strings.Repeat("0", 45), "0."+strings.Repeat("0", 40)+"1", "-2")
-	k.wantRows("SELECT payload FROM q", "p0")
-	if found := k.findings("table"); !strings.Contains(found, "has a job whose id is longer than 255 bytes") {
-		t.Errorf("check reports %s", found)
+	for _, typ := range []string{"numeric", "serial_number"} {
+		t.Run(typ, func(t *testing.T) {
+			t.Parallel()
+			ddl, tables := tableOfKey(typ, "1e300", "'NaN'", "'-Infinity'", "1e45", "1e-41", "-2")
+			k := newKit(t, "CREATE DOMAIN serial_number AS numeric; "+ddl, tables)
+			k.settlesAll([]string{"id"}, "NaN", "-Infinity", "1"+strings.Repeat("0", 45), "0."+strings.Repeat("0", 40)+"1", "-2")
+			k.wantRows("SELECT payload FROM q", "p0")
+			if found := k.findings("table"); !strings.Contains(found, "has a job whose id is longer than 255 bytes") {
+				t.Errorf("check reports %s", found)
+			}
+		})
 	}
 }
 

@@ -89,7 +89,7 @@ func possibleNumber(c backends.Column, text string) bool {
 	switch {
 	case !decimalForm.MatchString(text):
 		return false
-	case decimalType.MatchString(c.Type) || !limited && !integerType.MatchString(c.Type): // a domain can be of any type
+	case decimalType.MatchString(c.Type) || anyNumber(c):
 		return true
 	case !limited && strings.Contains(c.Type, "unsigned"):
 		_, err := strconv.ParseUint(text, 10, 64)
@@ -97,6 +97,11 @@ func possibleNumber(c backends.Column, text string) bool {
 	}
 	n, err := strconv.ParseInt(text, 10, 64)
 	return err == nil && !(limited && (n < c.Least || n > c.Most))
+}
+
+// anyNumber reports whether the column can hold any number: a domain of PostgreSQL has a name of its own.
+func anyNumber(c backends.Column) bool {
+	return c.Kind == backends.NumberColumn && c.Least == 0 && c.Most == 0 && !integerType.MatchString(c.Type)
 }
 
 // Requested returns a filter for the rows that a query found by ids. A server can find a row by
@@ -152,7 +157,7 @@ func (t *Table) ValidID() string {
 	for _, c := range t.Key {
 		digits := decimalType.FindStringSubmatch(c.Type)
 		switch {
-		case digits != nil && digits[1] == "":
+		case digits != nil && digits[1] == "" || digits == nil && anyNumber(c):
 			known = false
 		case digits != nil:
 			precision, _ := strconv.Atoi(digits[1])
