@@ -245,6 +245,12 @@ type HintDialect interface {
 	UnlockedTable(table string) string
 }
 
+// UntypedDialect is a Dialect of an engine whose columns can hold values of other types than their own.
+type UntypedDialect interface {
+	// IsExact is the condition that AnyOf and Equals find the column's value by its AsText.
+	IsExact(c Column) string
+}
+
 // TableInfo is the description of a table in the catalogue.
 type TableInfo struct {
 	Schema, Name string

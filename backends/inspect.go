@@ -49,9 +49,9 @@ type View struct {
 	State       State
 	Payload     []byte
 	Priority    int16
-	Attempt     int // attempts that count, so far
-	MaxAttempts int // the effective limit if the job was ever claimed, otherwise the job's own; 0: the queue's
-	EnqueuedAt  time.Time
+	Attempt     int       // attempts that count, so far
+	MaxAttempts int       // the effective limit if the job was ever claimed, otherwise the job's own; 0: the queue's
+	EnqueuedAt  time.Time // zero: an adopted table has no such time
 	RunAt       time.Time // zero: none
 	ClaimedAt   time.Time // zero: not claimed
 	FinishedAt  time.Time // zero: not finished

@@ -130,7 +130,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	return nil
 }
 
-// place is the setup in which an engine is measured.
+// place describes the setup in which an engine is measured.
 type place struct {
 	options
 	engine engine

@@ -60,7 +60,7 @@ func (s pgServer) Database(ctx context.Context, name string) (database, error) {
 		return nil, errors.Join(err, c.Close(ctx))
 	}
 	d := &pgDatabase{name: u.Path[1:], url: u.String(), c: c, look: look}
-	// An existing server may not have it. Then nothing is counted.
+	// An existing server can lack it. Then nothing is counted.
 	_, err = look.Exec(ctx, "CREATE EXTENSION IF NOT EXISTS pg_stat_statements")
 	if err == nil {
 		_, err = d.statements(ctx)

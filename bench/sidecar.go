@@ -50,7 +50,7 @@ func startSidecar(ctx context.Context, bin, database string, quiet bool) (_ *sid
 	cmd := exec.Command(bin, "serve", "--config", config)
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
-	started, ended := make(chan error), make(chan error, 1) // capacity 1, because it may never be read
+	started, ended := make(chan error), make(chan error, 1) // capacity 1, because no one reads it if the start fails
 	go func() {
 		// The kernel sends the signal when the *thread* that started the child ends. This thread
 		// stays until the child has ended, and ends with the goroutine.

@@ -18,7 +18,7 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// TestImage checks that the image contains what the docs say and nothing else, and that a second
+// TestImage checks that the image contains what the docs list and nothing else, and that a second
 // build gives the same image.
 func TestImage(t *testing.T) {
 	t.Parallel()

@@ -39,7 +39,7 @@ func TestPods(t *testing.T) {
 }
 
 // refusedPod checks that a socket directly in the volume, which every container can write, is an
-// error that says what to do.
+// error that names the fix.
 func refusedPod(t *testing.T, p *pod) {
 	t.Helper()
 	c := *p.spec.InitContainers[0].DeepCopy()

@@ -27,8 +27,8 @@ type manifests struct {
 	pods    map[string]core.PodSpec // of Deployments, Jobs and CronJobs, by name
 }
 
-// decodeManifests reads every manifest strictly. A key that Kubernetes does not know is an error,
-// and so is a kind that this test does not know.
+// decodeManifests reads every manifest strictly. A key that Kubernetes rejects is an error, and so
+// is a kind that this test doesn't handle.
 func decodeManifests(t *testing.T) manifests {
 	t.Helper()
 	files, err := filepath.Glob("kubernetes/*.yaml")

@@ -9,6 +9,6 @@
 // into messages. fields.go and constructors.go describe each field once for both codecs and both
 // directions, and request.go, reply.go and ops.go are the tables of fields.
 //
-// The package imports no other package of this module. It does not know databases, job tables or
+// The package imports no other package of this module. It has no code for databases, job tables or
 // queue semantics: package backends has its own type for a stored job, and package bridge converts.
 package protocol

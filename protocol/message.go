@@ -230,7 +230,7 @@ type JobView struct {
 	Priority    int64
 	Attempt     int64
 	MaxAttempts int64
-	EnqueuedAt  int64
+	EnqueuedAt  int64 // 0 if an adopted table has no such time
 	RunAt       Opt[int64]
 	ClaimedAt   Opt[int64]
 	FinishedAt  Opt[int64]

@@ -82,7 +82,7 @@ var viewMessage = newMessage([]field[JobView]{
 	number("priority", func(j *JobView) *int64 { return &j.Priority }),
 	number("attempt", func(j *JobView) *int64 { return &j.Attempt }),
 	number("max_attempts", func(j *JobView) *int64 { return &j.MaxAttempts }),
-	number("enqueued_at", func(j *JobView) *int64 { return &j.EnqueuedAt }),
+	isInt("enqueued_at", -anyInt, anyInt, func(j *JobView) *int64 { return &j.EnqueuedAt }),
 	optNumber("run_at", func(j *JobView) *Opt[int64] { return &j.RunAt }),
 	optNumber("claimed_at", func(j *JobView) *Opt[int64] { return &j.ClaimedAt }),
 	optNumber("finished_at", func(j *JobView) *Opt[int64] { return &j.FinishedAt }),

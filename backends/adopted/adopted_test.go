@@ -16,6 +16,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/adopted"
+	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
 	"github.com/qsidecar/qsidecar/backends/backendtest"
 	"github.com/qsidecar/qsidecar/backends/postgres"
 	pgdiagnose "github.com/qsidecar/qsidecar/backends/postgres/diagnose"
@@ -89,7 +90,7 @@ func connect(t testing.TB, url string) *pgx.Conn {
 }
 
 // newKit runs the owner's DDL and adopts its tables.
-func newKit(t *testing.T, ddl string, tables map[string]adopted.Table) *kit {
+func newKit(t *testing.T, ddl string, tables map[string]mapping.Table) *kit {
 	t.Helper()
 	url := urlOf(onPostgres.get(t))
 	k := &kit{T: t, url: url, c: connect(t, url)}
@@ -144,13 +145,7 @@ func (k *kit) sqlElsewhere(text string) {
 // wantRows compares the rows of a query, a text each, with the expected ones.
 func (k *kit) wantRows(query string, want ...string) {
 	k.Helper()
-	var got []string
-	var err error
-	if k.c == nil {
-		got, err = texts(k.Context(), k.conn, query)
-	} else {
-		got, err = k.rows(query)
-	}
+	got, err := k.rows(query)
 	if err != nil {
 		k.Fatalf("%s: %v", query, err)
 	}
@@ -160,7 +155,7 @@ func (k *kit) wantRows(query string, want ...string) {
 }
 
 // reopened opens another Store of the database.
-func (k *kit) reopened(tables map[string]adopted.Table) *adopted.Store {
+func (k *kit) reopened(tables map[string]mapping.Table) *adopted.Store {
 	k.Helper()
 	engine := k.reopen()
 	s, err := adopted.New(k.Context(), engine, tables)
@@ -171,8 +166,11 @@ func (k *kit) reopened(tables map[string]adopted.Table) *adopted.Store {
 	return s
 }
 
-// rows are the rows of a query on PostgreSQL, a text each.
+// rows are the rows of a query, a text each.
 func (k *kit) rows(query string) ([]string, error) {
+	if k.c == nil {
+		return texts(k.Context(), k.conn, query)
+	}
 	rows, err := k.c.Query(k.Context(), query)
 	if err != nil {
 		return nil, err

@@ -8,13 +8,14 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/adopted"
+	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
 	pgdiagnose "github.com/qsidecar/qsidecar/backends/postgres/diagnose"
 )
 
 // advice returns the warnings and errors of check about a mapping, and its facts, a line each.
-func (f *fitting) advice(m adopted.Table) (advice, facts string) {
+func (f *fitting) advice(m mapping.Table) (advice, facts string) {
 	f.Helper()
-	s, err := adopted.New(f.Context(), pgdiagnose.New(f.engine), map[string]adopted.Table{"q": m})
+	s, err := adopted.New(f.Context(), pgdiagnose.New(f.engine), map[string]mapping.Table{"q": m})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -35,7 +36,7 @@ func (f *fitting) advice(m adopted.Table) (advice, facts string) {
 		atStart += x.Topic + ": " + x.Text + " → " + x.Fix + "\n"
 	}
 	if atStart != advice {
-		f.Errorf("at start it says\n%sand check says\n%s", atStart, advice)
+		f.Errorf("at start it reports\n%sand check reports\n%s", atStart, advice)
 	}
 	return advice, facts
 }
@@ -48,28 +49,28 @@ func TestIndexes(t *testing.T) {
 	t.Parallel()
 	f := newFitting(t, `CREATE TABLE jobs (id bigint PRIMARY KEY, s varchar(10) NOT NULL, b boolean NOT NULL, n smallint NOT NULL, "Kind" text, gone text, at timestamptz, "prio""" int, worker text)`)
 	plain := on("s", "waiting", "taken")
-	plain.Columns[adopted.Worker] = []string{"worker"}
-	made := func(change func(m *adopted.Table)) adopted.Table {
+	plain.Columns[mapping.Worker] = []string{"worker"}
+	made := func(change func(m *mapping.Table)) mapping.Table {
 		m := plain
-		m.Columns = map[adopted.Role][]string{}
+		m.Columns = map[mapping.Role][]string{}
 		maps.Copy(m.Columns, plain.Columns)
 		change(&m)
 		return m
 	}
-	dated := made(func(m *adopted.Table) { m.Columns[adopted.CreatedAt] = []string{"at"} })
-	lifo := made(func(m *adopted.Table) { m.Columns[adopted.CreatedAt] = []string{"at"}; m.LIFO = true })
-	first := made(func(m *adopted.Table) { m.Columns[adopted.Priority] = []string{`prio"`} })
-	kind := made(func(m *adopted.Table) {
-		m.Where = map[string]adopted.Value{"Kind": {Text: "it's"}, "gone": {Null: true}}
+	dated := made(func(m *mapping.Table) { m.Columns[mapping.CreatedAt] = []string{"at"} })
+	lifo := made(func(m *mapping.Table) { m.Columns[mapping.CreatedAt] = []string{"at"}; m.LIFO = true })
+	first := made(func(m *mapping.Table) { m.Columns[mapping.Priority] = []string{`prio"`} })
+	kind := made(func(m *mapping.Table) {
+		m.Where = map[string]mapping.Value{"Kind": {Text: "it's"}, "gone": {Null: true}}
 	})
-	truth := made(func(m *adopted.Table) {
-		m.Columns[adopted.State] = []string{"b"}
-		m.States = map[backends.State]adopted.Value{backends.StateReady: {Text: "false"}, backends.StateDone: {Text: "true"}}
-		m.Hold, m.Columns[adopted.Worker] = true, nil
+	truth := made(func(m *mapping.Table) {
+		m.Columns[mapping.State] = []string{"b"}
+		m.States = map[backends.State]mapping.Value{backends.StateReady: {Text: "false"}, backends.StateDone: {Text: "true"}}
+		m.Hold, m.Columns[mapping.Worker] = true, nil
 	})
 	const waiting = ` WHERE "s" =  E'waiting'`
 	for name, c := range map[string]struct {
-		m      adopted.Table
+		m      mapping.Table
 		serves []string // indexes, each of which serves the claim alone
 		not    []string
 		want   string // the proposed index
@@ -92,19 +93,19 @@ func TestIndexes(t *testing.T) {
 				t.Errorf("without an index: %s\nwant %s", advice, want)
 			}
 			if !strings.Contains(facts, "queues.q: the plan of its claim reads ") || !strings.Contains(facts, "LockRows\n") {
-				t.Errorf("no plan is told: %s", facts)
+				t.Errorf("no plan is reported: %s", facts)
 			}
 			for _, index := range c.not {
 				g.sql("CREATE INDEX x ON jobs " + index)
 				if advice, _ := g.advice(c.m); !strings.Contains(advice, want) {
-					t.Errorf("with an index on %s it says %s", index, advice)
+					t.Errorf("with an index on %s it reports %s", index, advice)
 				}
 				g.sql("DROP INDEX x")
 			}
 			for _, index := range append(c.serves, strings.TrimPrefix(want, `CREATE INDEX CONCURRENTLY ON "public"."jobs"`)) {
 				g.sql("CREATE INDEX x ON jobs " + index)
 				if advice, facts := g.advice(c.m); advice != "" || !strings.Contains(facts, "by x") || strings.Contains(facts, "sorts") {
-					t.Errorf("with an index on %s it says %s%s", index, advice, facts)
+					t.Errorf("with an index on %s it reports %s%s", index, advice, facts)
 				}
 				g.sql("DROP INDEX x")
 			}
@@ -123,14 +124,14 @@ func TestAdvice(t *testing.T) {
 		CREATE TRIGGER off BEFORE UPDATE ON jobs FOR EACH ROW EXECUTE FUNCTION nothing(); ALTER TABLE jobs DISABLE TRIGGER off;
 		CREATE RULE keep AS ON DELETE TO jobs DO ALSO NOTIFY gone`)
 	m := on("s", "waiting", "taken")
-	m.OnAck, m.Archive = adopted.Archive, "old"
+	m.OnAck, m.Archive = mapping.Archive, "old"
 	advice, _ := f.advice(m)
 	for _, want := range []string{
-		`triggers: queues.q.table: the table "public"."jobs" has the triggers or rules audit, keep: `, "the table jobs is UNLOGGED", "queues.q.columns: nothing in a row distinguishes",
-		"queues.q.on_ack.archive: the column s holds less in old (character varying(9)) than in jobs (text)", "queues.q.on_ack.archive: the column w can be NULL in jobs and cannot in old",
+		`triggers: queues.q.table: the table "public"."jobs" has the triggers or rules audit, keep, which `, "the table jobs is UNLOGGED", "queues.q.columns: nothing in a row distinguishes",
+		"queues.q.on_ack.archive: the column s holds less in old (character varying(9)) than in jobs (text)", "queues.q.on_ack.archive: the column w can be NULL in jobs but not in old",
 	} {
 		if !strings.Contains(advice, want) {
-			t.Errorf("it does not say %s:\n%s", want, advice)
+			t.Errorf("it does not report %s:\n%s", want, advice)
 		}
 	}
 	if n := strings.Count(advice, "\n"); n != 5 {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/adopted"
+	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
 	"github.com/qsidecar/qsidecar/backends/postgres"
 	pgdiagnose "github.com/qsidecar/qsidecar/backends/postgres/diagnose"
 )
@@ -28,7 +29,7 @@ func BenchmarkSystemE(b *testing.B) {
 			if _, err := c.Exec(b.Context(), systemE+fmt.Sprintf("; INSERT INTO my_queue (parameters) SELECT '1' FROM generate_series(1, %d); ANALYZE my_queue", b.N)); err != nil {
 				b.Fatal(err)
 			}
-			s, err := adopted.New(b.Context(), pgdiagnose.New(engine), map[string]adopted.Table{"e": tableE()})
+			s, err := adopted.New(b.Context(), pgdiagnose.New(engine), map[string]mapping.Table{"e": tableE()})
 			if err != nil {
 				b.Fatal(err)
 			}

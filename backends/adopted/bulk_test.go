@@ -8,25 +8,19 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/backends/adopted"
+	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
 )
 
 // TestTogether: jobs that are settled in one commit are settled independently, although one
 // statement changes many rows. Only those whose rows no longer show their claims are lost.
 func TestTogether(t *testing.T) {
 	deletes := tableE()
-	deletes.OnAck = adopted.Delete
-	tables := map[string]adopted.Table{"e": tableE(), "deletes": deletes}
+	deletes.OnAck = mapping.Delete
+	tables := map[string]mapping.Table{"e": tableE(), "deletes": deletes}
 	onEach(t, func(t *testing.T, on *product) {
 		together(on.newKit(t, on.systemE, tables), on)
 	})
-	k := newSQLiteKit(t, sqliteSystemE, tables)
-	var err error
-	if k.conn, err = k.db.Conn(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	defer k.conn.Close()
-	together(k.kit, &product{})
+	together(newSQLiteKit(t, sqliteSystemE, tables), &product{})
 }
 
 // sqliteSystemE is the table of system E on SQLite.

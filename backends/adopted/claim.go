@@ -94,7 +94,7 @@ func (c *claim) round(ctx context.Context, sql backends.SQL, p backends.Policy) 
 }
 
 func unchangedRow(q *statement.Queue) error {
-	return backends.Refused(fmt.Errorf("a row of %s that a claim had locked was not changed by it: a trigger or a rule of the table keeps it from that", q.SQLName))
+	return backends.Refused(fmt.Errorf("can't claim a row of %s: its UPDATE changed no row, because of a trigger or rule of the table", q.SQLName))
 }
 
 // fitting splits candidates into those that fit into the result, up to the first that does not,

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/backends/adopted"
+	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
 )
 
 func (k *kit) command(c backends.Command, want int64) {
@@ -37,15 +37,15 @@ func (k *kit) peek(p backends.Peek, want string) []backends.View {
 // failures and a token.
 func TestPeekAndCommands(t *testing.T) {
 	t.Parallel()
-	state := adopted.Table{Name: "q", Columns: map[adopted.Role][]string{adopted.ID: {"id"}, adopted.State: {"state"}, adopted.Payload: {"payload"}}, MaxAttempts: 3,
-		States: map[backends.State]adopted.Value{backends.StateReady: {Null: true}, backends.StateClaimed: {Text: "1"}, backends.StateDone: {Text: "2"}}}
-	token := adopted.Table{Name: "q", Columns: map[adopted.Role][]string{adopted.ID: {"id"}, adopted.Attempts: {"fails"}, adopted.Payload: {"payload"}}, MaxAttempts: 3,
-		Token: &adopted.Token{Column: "state", Text: "77"}, OnAck: adopted.Delete}
-	for name, m := range map[string]adopted.Table{"state": state, "token": token} {
+	state := mapping.Table{Name: "q", Columns: map[mapping.Role][]string{mapping.ID: {"id"}, mapping.State: {"state"}, mapping.Payload: {"payload"}}, MaxAttempts: 3,
+		States: map[backends.State]mapping.Value{backends.StateReady: {Null: true}, backends.StateClaimed: {Text: "1"}, backends.StateDone: {Text: "2"}}}
+	token := mapping.Table{Name: "q", Columns: map[mapping.Role][]string{mapping.ID: {"id"}, mapping.Attempts: {"fails"}, mapping.Payload: {"payload"}}, MaxAttempts: 3,
+		Token: &mapping.Token{Column: "state", Text: "77"}, OnAck: mapping.Delete}
+	for name, m := range map[string]mapping.Table{"state": state, "token": token} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			k := newKit(t, `CREATE TABLE q (id int PRIMARY KEY, state int, fails int NOT NULL DEFAULT 0, payload text DEFAULT 'text');
-				INSERT INTO q SELECT generate_series(1, 6)`, map[string]adopted.Table{"q": m})
+				INSERT INTO q SELECT generate_series(1, 6)`, map[string]mapping.Table{"q": m})
 			jobs := k.claim("q", 4)
 			k.write(backends.Nack{Leases: leases(jobs[0]), Error: "dead", Dead: true}, 0)
 			k.write(backends.Nack{Leases: leases(jobs[1]), Error: "later"}, 0)

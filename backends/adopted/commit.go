@@ -78,11 +78,11 @@ func (s *Store) commit(ctx context.Context, b backends.Batch, blocked map[string
 	err := k.run(ctx)
 	switch {
 	case errors.Is(err, errRowsLocked):
-		return s.setAside(ctx, k.batch, k.locked, blocked)
+		return s.commitWithout(ctx, k.batch, k.locked, blocked)
 	case isLocked(err) && len(k.claims) > 0:
 		return s.claimApart(ctx, k.batch, blocked)
 	case isLocked(err) && !b.WaitForLocks:
-		return s.setAside(ctx, k.batch, k.adoptedWrites(), blocked)
+		return s.commitWithout(ctx, k.batch, k.adoptedWrites(), blocked)
 	}
 	if err != nil {
 		return backends.Results{}, err
@@ -274,7 +274,7 @@ func (k *commitment) write(x *changes, p part, claims leases) (all []settled, er
 			q = k.tx.queue // a reload can have moved the queue to another table
 		}
 		if q == nil {
-			return nil, backends.Refused(fmt.Errorf("the job is of the queue %s, which lives in an adopted table that this sidecar's config does not have (any more)", l.Queue))
+			return nil, backends.Refused(fmt.Errorf("can't settle a job of the queue %s: its adopted table isn't in this sidecar's config", l.Queue))
 		}
 		var change *statement.Change
 		switch w := p.Write.(type) {

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/backends/adopted"
+	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
 )
 
 // TestCounts: the attempts column counts failures, which settles write, or deliveries, which claims
@@ -14,7 +14,7 @@ func TestCounts(t *testing.T) {
 	if testing.Short() {
 		t.Skip("make check runs this")
 	}
-	ddl, tables := "", map[string]adopted.Table{}
+	ddl, tables := "", map[string]mapping.Table{}
 	for _, deliveries := range []bool{false, true} {
 		for _, dead := range []bool{false, true} {
 			for i, column := range []string{"smallint NOT NULL DEFAULT 0", "int NULL"} {
@@ -24,7 +24,7 @@ func TestCounts(t *testing.T) {
 				}
 				name := fmt.Sprintf("c%d_%t_%t", i, deliveries, dead)
 				m := kind.table(name)
-				m.Columns[adopted.Attempts], m.Deliveries, m.MaxAttempts = []string{"failure_count"}, deliveries, 3
+				m.Columns[mapping.Attempts], m.Deliveries, m.MaxAttempts = []string{"failure_count"}, deliveries, 3
 				tables[name] = m
 				ddl += fmt.Sprintf("CREATE TABLE %s (id int PRIMARY KEY, state varchar(10), failure_count %s); INSERT INTO %[1]s (id, state) VALUES (1, 'new'), (2, 'new'), (3, 'new');", name, column)
 			}
@@ -37,19 +37,14 @@ func TestCounts(t *testing.T) {
 		}
 	})
 	k := newSQLiteKit(t, ddl, tables)
-	var err error
-	if k.conn, err = k.db.Conn(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	defer k.conn.Close()
 	for name, m := range tables {
-		k.kit.counts(name, m)
+		k.counts(name, m)
 	}
 }
 
-func (k *kit) counts(queue string, m adopted.Table) {
+func (k *kit) counts(queue string, m mapping.Table) {
 	k.Helper()
-	_, buried := m.States[backends.StateDead]
+	_, deadState := m.States[backends.StateDead]
 	rows := func(what string, want ...string) {
 		k.Helper()
 		before := k.Failed()
@@ -72,7 +67,7 @@ func (k *kit) counts(queue string, m adopted.Table) {
 	k.write(backends.Nack{Leases: leases(jobs[0]), HasDelay: true}, 0)
 	k.write(backends.Release{Leases: leases(jobs[1]), Uncounted: true}, 0)
 	k.write(backends.Ack{Leases: leases(jobs[2])}, 0)
-	rows("a nack, a give-back and an ack", row(1, "new", 1, 1), row(2, "new", 0, 0), row(3, "done", 0, 1))
+	rows("a nack, a release and an ack", row(1, "new", 1, 1), row(2, "new", 0, 0), row(3, "done", 0, 1))
 
 	// The table's own consumers count, too: they have tried the second job twice.
 	k.sql("UPDATE " + queue + " SET failure_count = 2 WHERE id = 2")
@@ -83,7 +78,7 @@ func (k *kit) counts(queue string, m adopted.Table) {
 		k.write(backends.Nack{Leases: leases(job), HasDelay: true}, 0)
 	}
 	last := "new" // with all attempts used it is still dead
-	if buried {
+	if deadState {
 		last = "dead"
 	}
 	rows("the last attempt of one", row(1, "new", 2, 2), row(2, last, 3, 3), row(3, "done", 0, 1))

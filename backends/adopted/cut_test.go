@@ -6,22 +6,22 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/backends/adopted"
+	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
 )
 
 // cutTable has short texts in every role that takes values of a job.
-func cutTable() adopted.Table {
-	return adopted.Table{
+func cutTable() mapping.Table {
+	return mapping.Table{
 		Name:    "short",
-		Columns: map[adopted.Role][]string{adopted.ID: {"id"}, adopted.Payload: {"payload"}, adopted.State: {"state"}, adopted.Result: {"result"}, adopted.Headers: {"id", "fixed"}},
-		States:  map[backends.State]adopted.Value{backends.StateReady: {Text: "0"}, backends.StateClaimed: {Text: "1"}, backends.StateDone: {Text: "2"}, backends.StateDead: {Text: "3"}},
+		Columns: map[mapping.Role][]string{mapping.ID: {"id"}, mapping.Payload: {"payload"}, mapping.State: {"state"}, mapping.Result: {"result"}, mapping.Headers: {"id", "fixed"}},
+		States:  map[backends.State]mapping.Value{backends.StateReady: {Text: "0"}, backends.StateClaimed: {Text: "1"}, backends.StateDone: {Text: "2"}, backends.StateDead: {Text: "3"}},
 	}
 }
 
 // cutKey is a key of several columns, one a number. MySQL finds a number by a text that begins with it.
-func cutKey() adopted.Table {
+func cutKey() mapping.Table {
 	m := cutTable()
-	m.Name, m.Columns = "two", map[adopted.Role][]string{adopted.ID: {"n", "id"}, adopted.State: {"state"}, adopted.Payload: {"id"}}
+	m.Name, m.Columns = "two", map[mapping.Role][]string{mapping.ID: {"n", "id"}, mapping.State: {"state"}, mapping.Payload: {"id"}}
 	return m
 }
 
@@ -79,7 +79,7 @@ func nothingIsCut(t *testing.T, k cutter) {
 // whose key is its beginning.
 func TestNothingIsCut(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
-		nothingIsCut(t, on.newKit(t, cutDDL, map[string]adopted.Table{"q": cutTable(), "two": cutKey()}))
+		nothingIsCut(t, on.newKit(t, cutDDL, map[string]mapping.Table{"q": cutTable(), "two": cutKey()}))
 	})
 }
 
@@ -87,13 +87,13 @@ func TestNothingIsCut(t *testing.T) {
 func TestNothingIsCutByTypes(t *testing.T) {
 	t.Parallel()
 	m := cutTable()
-	m.Name, m.Columns = "odd", map[adopted.Role][]string{adopted.ID: {"id"}, adopted.State: {"state"}, adopted.Headers: {"own", "bits", "few", "list", "padded", "word", "own2", "own3", "owns", "owns2", "lists", "fixed", "short"}}
+	m.Name, m.Columns = "odd", map[mapping.Role][]string{mapping.ID: {"id"}, mapping.State: {"state"}, mapping.Headers: {"own", "bits", "few", "list", "padded", "word", "own2", "own3", "owns", "owns2", "lists", "fixed", "short"}}
 	k := newKit(t, `CREATE DOMAIN own AS varchar(4); CREATE DOMAIN own2 AS own; CREATE DOMAIN own3 AS own2 CHECK (value <> '');
 		CREATE DOMAIN owns2 AS own2[]; CREATE DOMAIN lists AS varchar(4)[]; CREATE DOMAIN bits3 AS bit(3); CREATE DOMAIN fixed AS bits3;
 		CREATE DOMAIN word AS name; CREATE DOMAIN short AS word;
 		CREATE TABLE odd (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, state int NOT NULL DEFAULT 0, own own, bits bit(3), few bit varying(3), list varchar(3)[], padded char(3), word name,
 			own2 own2, own3 own3, owns own[], owns2 owns2, lists lists, fixed fixed, short short)`,
-		map[string]adopted.Table{"q": m})
+		map[string]mapping.Table{"q": m})
 	for column, values := range map[string][2]string{
 		"own": {"1234", "12345"}, "bits": {"101", "1011"}, "few": {"101", "1011"}, "list": {"{abc}", "{abcd}"}, "padded": {"äbc", "äbcd"}, "word": {strings.Repeat("x", 63), strings.Repeat("x", 64)},
 		"own2": {"1234", "12345"}, "own3": {"1234", "1234 "}, "owns": {"{1234}", "{12345}"}, "owns2": {"{1234}", "{12345}"}, "lists": {"{1234}", "{12345}"}, "fixed": {"101", "1011"},
@@ -120,10 +120,10 @@ func TestNothingIsCutByTypes(t *testing.T) {
 func TestSQLiteNothingIsCut(t *testing.T) {
 	t.Parallel()
 	m := cutTable()
-	m.Name, m.Columns = "short", map[adopted.Role][]string{adopted.ID: {"id"}, adopted.State: {"state"}, adopted.Payload: {"payload"}, adopted.Headers: {"count"}}
+	m.Name, m.Columns = "short", map[mapping.Role][]string{mapping.ID: {"id"}, mapping.State: {"state"}, mapping.Payload: {"payload"}, mapping.Headers: {"count"}}
 	k := newSQLiteKit(t, `CREATE TABLE short (id INTEGER PRIMARY KEY, payload VARCHAR(4), count INT, state INT NOT NULL DEFAULT 0);
 		CREATE TABLE two (n INT, id VARCHAR(6), state INT NOT NULL DEFAULT 0, PRIMARY KEY (n, id)); INSERT INTO two (n, id) VALUES (7, 'a')`,
-		map[string]adopted.Table{"q": m, "two": cutKey()})
+		map[string]mapping.Table{"q": m, "two": cutKey()})
 	for _, count := range []string{"12 apples", "many", "12"} {
 		k.write(backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Payload: []byte("longer "), Headers: map[string]string{"count": count}}}}, 0)
 	}
@@ -135,11 +135,11 @@ func TestSQLiteNothingIsCut(t *testing.T) {
 
 // oddNumbers has jobs whose attempts and priority are of a type that holds other things than whole
 // numbers.
-func oddNumbers() adopted.Table {
+func oddNumbers() mapping.Table {
 	m := cutTable()
 	m.Name, m.MaxAttempts = "odd", 3
-	m.Columns = map[adopted.Role][]string{adopted.ID: {"id"}, adopted.State: {"state"}, adopted.Attempts: {"tries"}, adopted.Priority: {"urgency"}}
-	m.Order = []adopted.Ordering{{Column: "id"}}
+	m.Columns = map[mapping.Role][]string{mapping.ID: {"id"}, mapping.State: {"state"}, mapping.Attempts: {"tries"}, mapping.Priority: {"urgency"}}
+	m.Order = []mapping.Ordering{{Column: "id"}}
 	return m
 }
 
@@ -164,7 +164,7 @@ func TestOddNumbers(t *testing.T) {
 	t.Parallel()
 	k := newKit(t, `CREATE TABLE odd (id int PRIMARY KEY, state int NOT NULL DEFAULT 0, tries numeric DEFAULT 0, urgency numeric);
 		INSERT INTO odd (id, urgency, tries) VALUES (1, 1.5, 0), (2, 'NaN', 0), (3, 1e30, 0), (4, -1e30, 0), (5, 5, 1.5), (6, 6, -7), (7, 7, 'NaN'), (8, NULL, NULL)`,
-		map[string]adopted.Table{"q": oddNumbers()})
+		map[string]mapping.Table{"q": oddNumbers()})
 	k.claimsOddNumbers("1:1:1 2:0:1 3:32767:1 4:-32768:1 5:5:2 6:6:-6 8:0:1 ", "1:claimed:0 2:claimed:0 3:claimed:0 4:claimed:0 5:claimed:1 6:claimed:-7 8:claimed:0 ")
 }
 
@@ -173,6 +173,6 @@ func TestSQLiteOddNumbers(t *testing.T) {
 	t.Parallel()
 	k := newSQLiteKit(t, `CREATE TABLE odd (id INTEGER PRIMARY KEY, state INT NOT NULL DEFAULT 0, tries INT DEFAULT 0, urgency INT);
 		INSERT INTO odd (id, urgency, tries) VALUES (1, 1.5, 0), (2, 'high', 0), (3, 1e30, 0), (4, x'ff', 0), (5, 5, 1.5), (6, 6, 'x')`,
-		map[string]adopted.Table{"q": oddNumbers()})
+		map[string]mapping.Table{"q": oddNumbers()})
 	k.claimsOddNumbers("1:1:1 2:0:1 3:32767:1 4:0:1 5:5:2 ", "1:claimed:0 2:claimed:0 3:claimed:0 4:claimed:0 5:claimed:1 ")
 }

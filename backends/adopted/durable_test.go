@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/backends/adopted"
+	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
 )
 
 // TestWritesAreSynced: PostgreSQL does not wait for the disk if a commit has only claims, and waits
@@ -19,7 +19,7 @@ func TestWritesAreSynced(t *testing.T) {
 			INSERT INTO seen (what) SELECT TG_OP || CASE WHEN TG_OP = 'UPDATE' THEN ' ' || NEW.state ELSE '' END || ' ' || current_setting('synchronous_commit');
 			RETURN NULL; END$$;
 		CREATE TRIGGER see AFTER INSERT OR UPDATE ON my_queue FOR EACH ROW EXECUTE FUNCTION see()`,
-		map[string]adopted.Table{"e": tableE()})
+		map[string]mapping.Table{"e": tableE()})
 	jobs := k.claim("e", 3)
 	k.write(backends.Ack{Leases: leases(jobs[0])}, 0)
 	k.write(backends.Nack{Leases: leases(jobs[1]), Dead: true}, 0)

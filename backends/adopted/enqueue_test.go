@@ -9,13 +9,14 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/adopted"
+	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
 	"github.com/qsidecar/qsidecar/backends/postgres"
 	pgdiagnose "github.com/qsidecar/qsidecar/backends/postgres/diagnose"
 )
 
 func TestEnqueue(t *testing.T) {
 	t.Parallel()
-	k := newKit(t, systemE, map[string]adopted.Table{"e": tableE()})
+	k := newKit(t, systemE, map[string]mapping.Table{"e": tableE()})
 	batch := backends.Batch{Writes: []backends.Write{
 		backends.Enqueue{Jobs: []backends.NewJob{
 			{Queue: "mail", Payload: []byte("x")}, {Queue: "e", Payload: []byte(`{"n": 4}`)}, {Queue: "mail", Payload: []byte("y")}, {Queue: "e", Payload: []byte(`[5]`)},
@@ -45,7 +46,7 @@ func TestEnqueue(t *testing.T) {
 // two is in an adopted table.
 func TestAckAndEnqueue(t *testing.T) {
 	t.Parallel()
-	k := newKit(t, systemE, map[string]adopted.Table{"e": tableE()})
+	k := newKit(t, systemE, map[string]mapping.Table{"e": tableE()})
 	k.commit(backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "mail"}, {Queue: "mail"}}}}})
 	both := []backends.NewJob{{Queue: "mail", Payload: []byte("next")}, {Queue: "e", Payload: []byte(`"next"`)}}
 	for _, queue := range []string{"e", "mail"} {
@@ -64,7 +65,7 @@ func TestAckAndEnqueue(t *testing.T) {
 // TestClaimOfBothKinds: a claim of managed and adopted queues keeps their order.
 func TestClaimOfBothKinds(t *testing.T) {
 	t.Parallel()
-	k := newKit(t, systemE, map[string]adopted.Table{"e": tableE()})
+	k := newKit(t, systemE, map[string]mapping.Table{"e": tableE()})
 	k.commit(backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "first"}, {Queue: "last"}, {Queue: "last"}}}}})
 	c := backends.Claim{Queues: []backends.Policy{policy("first"), policy("e"), policy("last")}}
 	for range 5 {
@@ -88,21 +89,21 @@ func TestClaimOfBothKinds(t *testing.T) {
 // a token, another schema, an archive.
 func TestOddTables(t *testing.T) {
 	t.Parallel()
-	m := adopted.Table{
+	m := mapping.Table{
 		Schema: `it's "mine"`, Name: `que'ue; DROP TABLE "x`,
-		Columns: map[adopted.Role][]string{
-			adopted.ID: {`i"d`}, adopted.Payload: {"select", `a'b`, "n"}, adopted.Headers: {"user"},
-			adopted.Priority: {"order"}, adopted.RunAt: {"when"}, adopted.Attempts: {"fails"},
+		Columns: map[mapping.Role][]string{
+			mapping.ID: {`i"d`}, mapping.Payload: {"select", `a'b`, "n"}, mapping.Headers: {"user"},
+			mapping.Priority: {"order"}, mapping.RunAt: {"when"}, mapping.Attempts: {"fails"},
 		},
-		Where: map[string]adopted.Value{`ki\nd`: {Text: `it's \ "x"`}, "gone": {Null: true}},
-		Token: &adopted.Token{Column: "pid", From: 900, To: 999},
-		OnAck: adopted.Archive, ArchiveSchema: "public", Archive: "old", UTC: true,
+		Where: map[string]mapping.Value{`ki\nd`: {Text: `it's \ "x"`}, "gone": {Null: true}},
+		Token: &mapping.Token{Column: "pid", From: 900, To: 999},
+		OnAck: mapping.Archive, ArchiveSchema: "public", Archive: "old", UTC: true,
 	}
 	k := newKit(t, `CREATE SCHEMA "it's ""mine""";
 		CREATE TABLE "it's ""mine"""."que'ue; DROP TABLE ""x" ("i""d" uuid PRIMARY KEY, "select" text, "a'b" jsonb, n int, "user" text, "order" int NOT NULL DEFAULT 0,
 			"when" timestamp, fails smallint NOT NULL DEFAULT 0, "ki\nd" text NOT NULL, gone boolean, pid int, moved timestamptz GENERATED ALWAYS AS (NULL) STORED);
 		CREATE TABLE old ("select" varchar(10), "i""d" uuid, fails int, other text);
-		CREATE VIEW q AS SELECT * FROM "it's ""mine"""."que'ue; DROP TABLE ""x"`, map[string]adopted.Table{"odd": m})
+		CREATE VIEW q AS SELECT * FROM "it's ""mine"""."que'ue; DROP TABLE ""x"`, map[string]mapping.Table{"odd": m})
 	job := backends.NewJob{Queue: "odd", Payload: []byte(`{"select": "x", "a'b": {"c": [1]}, "n": 7}`), Headers: map[string]string{"user": "u'1"}, Priority: 2}
 	later := job
 	later.RunAt = time.Date(2101, 2, 3, 4, 5, 6, 0, time.UTC)
@@ -141,12 +142,12 @@ func TestWhatCannotBeAdopted(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer engine.Close()
-	columns := func(id string) map[adopted.Role][]string {
-		return map[adopted.Role][]string{adopted.ID: {id}, adopted.State: {"state"}}
+	columns := func(id string) map[mapping.Role][]string {
+		return map[mapping.Role][]string{mapping.ID: {id}, mapping.State: {"state"}}
 	}
-	bad := adopted.Table{Name: "Jobs", Columns: columns("id"), States: map[backends.State]adopted.Value{backends.StateReady: {Null: true}}, Order: []adopted.Ordering{{Column: "no"}}}
-	bad.Columns[adopted.ClaimedAt], bad.Columns[adopted.Worker], bad.Columns[adopted.Error], bad.Columns[adopted.Result] = []string{"at"}, []string{"STATE"}, []string{"twice"}, []string{"id", "at"}
-	_, err = adopted.New(t.Context(), pgdiagnose.New(engine), map[string]adopted.Table{
+	bad := mapping.Table{Name: "Jobs", Columns: columns("id"), States: map[backends.State]mapping.Value{backends.StateReady: {Null: true}}, Order: []mapping.Ordering{{Column: "no"}}}
+	bad.Columns[mapping.ClaimedAt], bad.Columns[mapping.Worker], bad.Columns[mapping.Error], bad.Columns[mapping.Result] = []string{"at"}, []string{"STATE"}, []string{"twice"}, []string{"id", "at"}
+	_, err = adopted.New(t.Context(), pgdiagnose.New(engine), map[string]mapping.Table{
 		"lower": {Name: "jobs", Columns: columns("id")}, "view": {Name: "jobs_view", Columns: columns("id")}, "none": {Name: "none", Schema: "nowhere"}, "bad": bad,
 	})
 	for _, want := range []string{
@@ -154,22 +155,22 @@ func TestWhatCannotBeAdopted(t *testing.T) {
 		"queues.bad.columns.id: the column id alone is no primary key", "queues.bad.states.claimed: ", "queues.bad.states.ready: the column state cannot be NULL",
 		"queues.bad.on_ack: update needs states.done", "queues.bad.order: the table has no column no: it has id, state, at, twice",
 		"queues.bad.columns.claimed_at: the column at is of the type text", "queues.bad.columns.worker: the table has no column STATE: it is called state there",
-		"queues.bad.columns.error: the column twice is of the type integer", "queues.bad.columns.error: the column twice is generated", "queues.bad.columns.result: one column, and there are 2",
+		"queues.bad.columns.error: the column twice is of the type integer", "queues.bad.columns.error: the column twice is generated", "queues.bad.columns.result: it takes one column, but 2 are listed",
 	} {
 		if !strings.Contains(fmt.Sprint(err), want) {
-			t.Errorf("%v\nwant it to say %s", err, want)
+			t.Errorf("%v\nwant %s", err, want)
 		}
 	}
 }
 
 // TestCreatedAtWithoutADefault: a new job has the time, although its column can be NULL.
 func TestCreatedAtWithoutADefault(t *testing.T) {
-	m := adopted.Table{
-		Name: "made", Columns: map[adopted.Role][]string{adopted.ID: {"id"}, adopted.State: {"state"}, adopted.CreatedAt: {"made_at"}},
-		States: map[backends.State]adopted.Value{backends.StateReady: {Text: "N"}, backends.StateClaimed: {Text: "A"}, backends.StateDone: {Text: "C"}},
+	m := mapping.Table{
+		Name: "made", Columns: map[mapping.Role][]string{mapping.ID: {"id"}, mapping.State: {"state"}, mapping.CreatedAt: {"made_at"}},
+		States: map[backends.State]mapping.Value{backends.StateReady: {Text: "N"}, backends.StateClaimed: {Text: "A"}, backends.StateDone: {Text: "C"}},
 	}
 	onEach(t, func(t *testing.T, on *product) {
-		k := on.newKit(t, fmt.Sprintf("CREATE TABLE made (id %s, state char(1) NOT NULL, made_at %s NULL)", serial(on.name), on.zoneless), map[string]adopted.Table{"q": m})
+		k := on.newKit(t, fmt.Sprintf("CREATE TABLE made (id %s, state char(1) NOT NULL, made_at %s NULL)", serial(on.name), on.zoneless), map[string]mapping.Table{"q": m})
 		k.write(backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}}, 0)
 		k.wantRows("SELECT concat_ws('', count(made_at)) FROM made", "1")
 	})

@@ -10,6 +10,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/adopted"
+	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
 	"github.com/qsidecar/qsidecar/backends/postgres"
 	pgdiagnose "github.com/qsidecar/qsidecar/backends/postgres/diagnose"
 )
@@ -46,9 +47,9 @@ func (f *fitting) sql(text string) {
 }
 
 // misfits are those of a mapping, a line each.
-func (f *fitting) misfits(m adopted.Table) string {
+func (f *fitting) misfits(m mapping.Table) string {
 	f.Helper()
-	_, wrong, err := adopted.Check(f.Context(), pgdiagnose.New(f.engine), map[string]adopted.Table{"q": m})
+	_, wrong, err := adopted.Check(f.Context(), pgdiagnose.New(f.engine), map[string]mapping.Table{"q": m})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -65,10 +66,10 @@ CREATE TABLE jobs (id bigint PRIMARY KEY, s text, c char(1), v varchar(4), n sma
   must int NOT NULL DEFAULT 1, made int GENERATED ALWAYS AS (1) STORED, day date, tiny smallint)`
 
 // on is a mapping of the table, with that column as its state.
-func on(column, ready, claimed string) adopted.Table {
-	return adopted.Table{
-		Name: "jobs", OnAck: adopted.Delete, Columns: map[adopted.Role][]string{adopted.ID: {"id"}, adopted.State: {column}},
-		States: map[backends.State]adopted.Value{backends.StateReady: {Text: ready}, backends.StateClaimed: {Text: claimed}},
+func on(column, ready, claimed string) mapping.Table {
+	return mapping.Table{
+		Name: "jobs", OnAck: mapping.Delete, Columns: map[mapping.Role][]string{mapping.ID: {"id"}, mapping.State: {column}},
+		States: map[backends.State]mapping.Value{backends.StateReady: {Text: ready}, backends.StateClaimed: {Text: claimed}},
 	}
 }
 
@@ -91,16 +92,16 @@ func TestStatesFitTheirColumn(t *testing.T) {
 		{"n", "1", "32768", `queues.q.states.claimed: the column n is of the type smallint, which holds -32768 to 32767, and 32768 is outside`},
 		{"n", "1", "2.0", `"2.0" is not a whole number`},
 		{"n", "1", "99999999999999999999", `99999999999999999999 is outside`},
-		{"n", "1", "01", "queues.q.states.ready: the same value as states.claimed"},
+		{"n", "1", "01", "queues.q.states.ready: it has the same value as states.claimed"},
 		{"d", "999", "1000", "which holds -999 to 999, and 1000 is outside"},
 		{"b", "false", "yes", ""},
-		{"b", "no", "false", "the same value as"},
+		{"b", "no", "false", "it has the same value as"},
 		{"b", "waiting", "true", `queues.q.states.ready: the column b is of the type boolean, and "waiting" is neither true nor false`},
 		{"e", "new", `it's "odd", this`, ""},
 		{"e", "new", "gone", `queues.q.states.claimed: the column e is of the type mood, which has no "gone": it has new, busy, done, it's "odd", this`},
 		{"u", "b9f0f6a4-3c3a-4a4e-9f57-0a0f6a0c9e8d", "x", `"x" is not a UUID`},
 		{"j", `"waiting"`, "taken", `"taken" is not a JSON text`},
-		{"js", `"waiting"`, `"taken"`, "queues.q.table: the database refuses to look for jobs in it: "},
+		{"js", `"waiting"`, `"taken"`, "queues.q.table: the database refuses the query for its jobs: "},
 		{"at", "infinity", "soon", `"soon" is not a time`},
 		{"made", "1", "2", "queues.q.columns.state: the column made is generated, so nothing can be stored in it"},
 	} {
@@ -110,7 +111,7 @@ func TestStatesFitTheirColumn(t *testing.T) {
 		}
 	}
 	null := on("must", "1", "2")
-	null.States[backends.StateDone] = adopted.Value{Null: true}
+	null.States[backends.StateDone] = mapping.Value{Null: true}
 	if got := f.misfits(null); !strings.Contains(got, "queues.q.states.done: the column must cannot be NULL") {
 		t.Error(got)
 	}
@@ -123,47 +124,47 @@ func TestMappingsFit(t *testing.T) {
 		CREATE TABLE old (id uuid, s varchar(2), v varchar(4) NOT NULL, needed int NOT NULL, c char(1));
 		CREATE TABLE apart (x int)`)
 	m := on("s", "waiting", "taken")
-	m.Columns[adopted.Attempts], m.MaxAttempts = []string{"n"}, 40_000
-	m.Columns[adopted.Worker], m.Columns[adopted.Error] = []string{"v"}, []string{"v"}
-	m.Columns[adopted.ClaimedAt], m.Columns[adopted.FinishedAt], m.Columns[adopted.CreatedAt] = []string{"at"}, []string{"at"}, []string{"day"}
-	m.Columns[adopted.Payload] = []string{"jsn"}
-	m.Where = map[string]adopted.Value{"b": {Text: "maybe"}, "kind": {Text: "x"}, "s": {Text: "waiting"}, "v": {Text: "w"}, "must": {Null: true}}
-	m.Token = &adopted.Token{Column: "tiny", From: 30_000, To: 40_000}
-	m.Order = []adopted.Ordering{{Column: "creatd"}}
-	m.OnAck, m.Archive = adopted.Archive, "old"
+	m.Columns[mapping.Attempts], m.MaxAttempts = []string{"n"}, 40_000
+	m.Columns[mapping.Worker], m.Columns[mapping.Error] = []string{"v"}, []string{"v"}
+	m.Columns[mapping.ClaimedAt], m.Columns[mapping.FinishedAt], m.Columns[mapping.CreatedAt] = []string{"at"}, []string{"at"}, []string{"day"}
+	m.Columns[mapping.Payload] = []string{"jsn"}
+	m.Where = map[string]mapping.Value{"b": {Text: "maybe"}, "kind": {Text: "x"}, "s": {Text: "waiting"}, "v": {Text: "w"}, "must": {Null: true}}
+	m.Token = &mapping.Token{Column: "tiny", From: 30_000, To: 40_000}
+	m.Order = []mapping.Ordering{{Column: "creatd"}}
+	m.OnAck, m.Archive = mapping.Archive, "old"
 	got := f.misfits(m)
 	for _, want := range []string{
-		"queues.q.max_attempts: 40000 is more than the column n holds (smallint): set one up to 32767",
-		"queues.q.columns.error: the column v is in the role worker, too",
+		"queues.q.max_attempts: 40000 is more than the column n holds (smallint): set at most 32767",
+		"queues.q.columns.error: the column v also has the role worker",
 		"queues.q.columns.created_at: the column day is of the type date",
-		"queues.q.columns.payload: the table has no column jsn: is it js? It has id, s, ",
+		"queues.q.columns.payload: the table has no column jsn: did you mean js? It has id, s, ",
 		`queues.q.where.b: the column b is of the type boolean, and "maybe" is neither`,
 		"queues.q.where.kind: the table has no column kind: it has id, ",
-		"queues.q.where.s: the column s is in the role state, too",
-		"queues.q.where.v: the column v is in the role worker, too",
+		"queues.q.where.s: the column s also has the role state",
+		"queues.q.where.v: the column v also has the role worker",
 		"queues.q.where.must: the column must cannot be NULL",
 		"queues.q.token.range: the column tiny is of the type smallint, which holds -32768 to 32767, and 40000 is outside",
 		"queues.q.order: the table has no column creatd: it has id, ",
-		"queues.q.on_ack.archive: the column id is of the type bigint in jobs, and of uuid in old",
+		"queues.q.on_ack.archive: the column id is of the type bigint in jobs, but of uuid in old",
 		"queues.q.on_ack.archive: the column needed of the table old needs a value, and the table jobs has no such column: give it a default there",
 	} {
 		if !strings.Contains(got, want) {
-			t.Errorf("it does not say %s\n%s", want, got)
+			t.Errorf("it does not report %s\n%s", want, got)
 		}
 	}
 	if strings.Contains(got, "finished_at") {
 		t.Errorf("one column may have the time of the last change:\n%s", got)
 	}
 	m = on("s", "waiting", "taken")
-	m.Columns[adopted.Worker] = []string{"id"}
-	m.Token = &adopted.Token{Column: "c", Text: "me"}
-	m.OnAck, m.Archive = adopted.Archive, "apart"
+	m.Columns[mapping.Worker] = []string{"id"}
+	m.Token = &mapping.Token{Column: "c", Text: "me"}
+	m.OnAck, m.Archive = mapping.Archive, "apart"
 	got = f.misfits(m)
 	for _, want := range []string{
-		"queues.q.columns.worker: the column id is the key", `queues.q.token.value: "me" is longer than the column c holds`, "the tables jobs and apart have no column in common",
+		"queues.q.columns.worker: the column id is in the key", `queues.q.token.value: "me" is longer than the column c holds`, "the tables jobs and apart have no column in common",
 	} {
 		if !strings.Contains(got, want) {
-			t.Errorf("it does not say %s\n%s", want, got)
+			t.Errorf("it does not report %s\n%s", want, got)
 		}
 	}
 	m.Archive = "Old"
@@ -214,7 +215,7 @@ func TestRights(t *testing.T) {
 			t.Errorf("%s: %q, want %q", step.grant, got, step.want)
 		}
 	}
-	s, err := adopted.New(t.Context(), pgdiagnose.New(clerk), map[string]adopted.Table{"q": m})
+	s, err := adopted.New(t.Context(), pgdiagnose.New(clerk), map[string]mapping.Table{"q": m})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,17 +7,17 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/backends/adopted"
 	"github.com/qsidecar/qsidecar/backends/adopted/guess"
+	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
 )
 
-// asked is an engine that keeps the queries that it ran.
-type asked struct {
+// recorder is an engine that keeps the queries that it ran.
+type recorder struct {
 	backends.Engine
 	all []*backends.Statement
 }
 
-func (a *asked) Query(ctx context.Context, statements ...*backends.Statement) error {
+func (a *recorder) Query(ctx context.Context, statements ...*backends.Statement) error {
 	a.all = append(a.all, statements...)
 	return a.Engine.Query(ctx, statements...)
 }
@@ -30,18 +30,16 @@ func TestGuessIsCheap(t *testing.T) {
 	}
 	const ddl = "CREATE TABLE jobs (id int NOT NULL PRIMARY KEY, state varchar(9) NOT NULL, payload varchar(99) NOT NULL)"
 	onEach(t, func(t *testing.T, on *product) {
-		k := on.newKit(t, ddl, nil)
-		cheap(t, k, k.sql)
+		cheap(t, on.newKit(t, ddl, nil))
 	})
 	t.Run("SQLite", func(t *testing.T) {
 		t.Parallel()
-		k := newSQLiteKit(t, ddl, nil)
-		cheap(t, k.kit, k.sql)
+		cheap(t, newSQLiteKit(t, ddl, nil))
 	})
 }
 
-func cheap(t *testing.T, k *kit, sql func(string)) {
-	sql("CREATE INDEX states ON jobs (state)")
+func cheap(t *testing.T, k *kit) {
+	k.sql("CREATE INDEX states ON jobs (state)")
 	for from := 0; from < 6_000; from += 2_000 {
 		var rows []string
 		for n := range 2_000 {
@@ -51,18 +49,18 @@ func cheap(t *testing.T, k *kit, sql func(string)) {
 			}
 			rows = append(rows, fmt.Sprintf("(%d, '%s', 'x')", from+n, state))
 		}
-		sql("INSERT INTO jobs VALUES " + strings.Join(rows, ", "))
+		k.sql("INSERT INTO jobs VALUES " + strings.Join(rows, ", "))
 	}
-	engine := &asked{Engine: k.Store.Engine}
+	engine := &recorder{Engine: k.Store.Engine}
 	p, err := guess.Table(t.Context(), engine, "", "jobs")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := fmt.Sprint(p.Table.States); got != "map[dead:{failed false} done:{done false} ready:{waiting false}]" || p.Sampled != "1000 rows, from both ends of its key" {
-		t.Errorf("it looked at %s and proposes %s", p.Sampled, got)
+	if got := fmt.Sprint(p.Table.States); got != "map[dead:{failed false} done:{done false} ready:{waiting false}]" || p.Sampled != "1000 rows (the first and the last ones by its key)" {
+		t.Errorf("it sampled %s and proposes %s", p.Sampled, got)
 	}
 	if len(engine.all) < 5 {
-		t.Errorf("it asked %d times", len(engine.all))
+		t.Errorf("it ran %d queries", len(engine.all))
 	}
 	for _, st := range engine.all {
 		plan, err := engine.Explain(t.Context(), st, p.Info)
@@ -83,7 +81,7 @@ func TestGuesses(t *testing.T) {
 		table string
 		want  string // in short; see summary
 	}{
-		"times alone say nothing": {
+		"times alone show nothing": {
 			`CREATE TABLE t (id integer PRIMARY KEY, body text, processed_at datetime)`, "t",
 			"id:[id] payload:[body] finished_at:[processed_at] | map[] | update | hold",
 		},
@@ -129,7 +127,7 @@ func TestGuesses(t *testing.T) {
 			INSERT INTO t SELECT n, '', char(64 + n % 26, 65 + n), 'new' FROM d`, "t",
 			"id:[id] payload:[payload] state:[stat] | map[ready:{new false}] | update | states.claimed states.done states.dead hold columns",
 		},
-		"a CHECK says more than a name": {
+		"a CHECK outweighs a name": {
 			`CREATE TABLE t (id integer PRIMARY KEY, payload text, state varchar(2), progress text NOT NULL DEFAULT 'queued' CHECK (progress IN ('queued', 'running', 'ok', 'failed')))`, "t",
 			"id:[id] payload:[payload] state:[progress] | map[claimed:{running false} dead:{failed false} done:{ok false} ready:{queued false}] | update | columns",
 		},
@@ -200,7 +198,7 @@ func TestGuesses(t *testing.T) {
 // summary is the proposal's columns, states, what an ack does, and the keys that it leaves open.
 func summary(p *guess.Proposal) string {
 	var all []string
-	for _, role := range adopted.Roles {
+	for _, role := range mapping.Roles {
 		if names := p.Table.Columns[role]; len(names) > 0 {
 			all = append(all, fmt.Sprintf("%s:%v", role, names))
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/adopted"
+	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
@@ -44,7 +45,7 @@ func TestHeldConnectionLost(t *testing.T) {
 					return len(held) == 0
 				})
 				if k.InTx(lost[1].Lease()) {
-					t.Error("it is held all the same")
+					t.Error("the claim is still open")
 				}
 				again := k.claim("b", 3)
 				if len(again) != 3 || again[0].Attempt != 1 || again[0].Fence <= lost[0].Fence {
@@ -116,7 +117,7 @@ func TestHeldOverAReload(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		k := kitB(t, on)
 		jobs := k.claim("b", 2)
-		next := k.reopened(map[string]adopted.Table{"other": tableB()})
+		next := k.reopened(map[string]mapping.Table{"other": tableB()})
 		next.Succeed(k.Store)
 		next.SetMaxHeld(3)
 		old, last := make(chan error), k.Store
@@ -149,7 +150,7 @@ func TestHeldAfterAReloadThatFails(t *testing.T) {
 		k := kitB(t, on)
 		k.SetMaxHeld(2)
 		first := k.one("b")
-		next := k.reopened(map[string]adopted.Table{"b": tableB()})
+		next := k.reopened(map[string]mapping.Table{"b": tableB()})
 		next.SetMaxHeld(1)
 		next.Succeed(k.Store)
 		if err := next.Close(); err != nil {
@@ -198,7 +199,7 @@ func TestHeldWithMore(t *testing.T) {
 func TestHeldRefused(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		k := on.newKit(t, strings.Replace(on.systemB, "smallint NOT NULL DEFAULT 0", "smallint NOT NULL DEFAULT 0, CHECK (command <> 'one' OR NOT is_done AND failure_count = 0)", 1),
-			map[string]adopted.Table{"b": tableB()})
+			map[string]mapping.Table{"b": tableB()})
 		jobs := k.claim("b", 2)
 		var unsupported *backends.UnsupportedError
 		k.unsupported(jobs[0])
@@ -302,13 +303,13 @@ func TestHeldLooks(t *testing.T) {
 // deliveries.
 func TestHeldTables(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
-		bare := adopted.Table{Name: "bare", Hold: true, OnAck: adopted.Delete, Columns: map[adopted.Role][]string{adopted.ID: {"id"}, adopted.Payload: {"p"}}}
+		bare := mapping.Table{Name: "bare", Hold: true, OnAck: mapping.Delete, Columns: map[mapping.Role][]string{mapping.ID: {"id"}, mapping.Payload: {"p"}}}
 		moved := bare
-		moved.OnAck, moved.Archive = adopted.Archive, "old"
+		moved.OnAck, moved.Archive = mapping.Archive, "old"
 		counted := tableB()
 		counted.Deliveries = true
 		k := on.newKit(t, on.systemB+`; CREATE TABLE bare (id int PRIMARY KEY, p text); CREATE TABLE old (id int, p text);
-			INSERT INTO bare VALUES (1, 'x'), (2, 'y')`, map[string]adopted.Table{"bare": bare, "moved": moved, "counted": counted})
+			INSERT INTO bare VALUES (1, 'x'), (2, 'y')`, map[string]mapping.Table{"bare": bare, "moved": moved, "counted": counted})
 		job := k.one("bare")
 		k.write(backends.Nack{Leases: leases(job), HasDelay: true}, 0)
 		if job = k.one("bare"); job.ID != "1" || job.Attempt != 2 {
@@ -333,10 +334,10 @@ func TestHeldTables(t *testing.T) {
 func TestHeldMisfits(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		k := on.newKit(t, fmt.Sprintf("%s; CREATE TABLE more (id int PRIMARY KEY, state text, who varchar(20), at %s, pid int)", on.systemB, on.zoneless), nil)
-		_, wrong, err := adopted.Check(t.Context(), k.Engine, map[string]adopted.Table{"q": {
-			Name: "more", Hold: true, OnAck: adopted.Delete, StuckAfter: time.Hour, Token: &adopted.Token{Column: "pid", From: 1, To: 1},
-			Columns: map[adopted.Role][]string{adopted.ID: {"id"}, adopted.State: {"state"}, adopted.Worker: {"who"}, adopted.ClaimedAt: {"at"}},
-			States:  map[backends.State]adopted.Value{backends.StateReady: {Text: "r"}, backends.StateClaimed: {Text: "c"}},
+		_, wrong, err := adopted.Check(t.Context(), k.Engine, map[string]mapping.Table{"q": {
+			Name: "more", Hold: true, OnAck: mapping.Delete, StuckAfter: time.Hour, Token: &mapping.Token{Column: "pid", From: 1, To: 1},
+			Columns: map[mapping.Role][]string{mapping.ID: {"id"}, mapping.State: {"state"}, mapping.Worker: {"who"}, mapping.ClaimedAt: {"at"}},
+			States:  map[backends.State]mapping.Value{backends.StateReady: {Text: "r"}, backends.StateClaimed: {Text: "c"}},
 		}})
 		var keys []string
 		for _, m := range wrong {
@@ -353,7 +354,7 @@ func TestHeldMisfits(t *testing.T) {
 func TestSQLiteHoldsNothing(t *testing.T) {
 	t.Parallel()
 	k := newSQLiteKit(t, `CREATE TABLE worker_queue (id INTEGER PRIMARY KEY, command TEXT, is_done BOOLEAN, failure_count INT)`, nil)
-	_, wrong, err := adopted.Check(t.Context(), k.Engine, map[string]adopted.Table{"b": tableB()})
+	_, wrong, err := adopted.Check(t.Context(), k.Engine, map[string]mapping.Table{"b": tableB()})
 	if err != nil || len(wrong) != 1 || wrong[0].Key != "queues.b.hold" || !strings.Contains(wrong[0].Text, "sqlite") {
 		t.Errorf("%v %v", wrong, err)
 	}

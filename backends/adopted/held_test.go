@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/backends/adopted"
+	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
@@ -21,19 +21,19 @@ const rowsB = `SELECT concat_ws('|', id, CASE WHEN is_done THEN 'done' ELSE 'ope
 // unlockedB are the rows that the table's own consumers would find.
 const unlockedB = `SELECT concat(id, '') FROM worker_queue WHERE failure_count < 3 AND is_done = FALSE ORDER BY id FOR UPDATE SKIP LOCKED`
 
-func tableB() adopted.Table {
-	return adopted.Table{
+func tableB() mapping.Table {
+	return mapping.Table{
 		Name: "worker_queue", Hold: true, MaxAttempts: 3,
-		Columns: map[adopted.Role][]string{
-			adopted.ID: {"id"}, adopted.Payload: {"command"}, adopted.State: {"is_done"}, adopted.Attempts: {"failure_count"},
+		Columns: map[mapping.Role][]string{
+			mapping.ID: {"id"}, mapping.Payload: {"command"}, mapping.State: {"is_done"}, mapping.Attempts: {"failure_count"},
 		},
-		States: map[backends.State]adopted.Value{backends.StateReady: {Text: "false"}, backends.StateDone: {Text: "true"}},
+		States: map[backends.State]mapping.Value{backends.StateReady: {Text: "false"}, backends.StateDone: {Text: "true"}},
 	}
 }
 
 func kitB(t *testing.T, on *product) *kit {
 	t.Helper()
-	return on.newKit(t, on.systemB, map[string]adopted.Table{"b": tableB()})
+	return on.newKit(t, on.systemB, map[string]mapping.Table{"b": tableB()})
 }
 
 // TestHeld: a claim shows only by the lock of its row. Each way to end it leaves the row as the table's
@@ -118,13 +118,7 @@ var activeTransaction = regexp.MustCompile(`(?s)---TRANSACTION \d+, ACTIVE.*?thr
 func (k *kit) unlocked(want string) {
 	k.Helper()
 	testwait.Until(k, "unlocked: "+want, func() bool {
-		var got []string
-		var err error
-		if k.c == nil {
-			got, err = texts(k.Context(), k.conn, unlockedB)
-		} else {
-			got, err = k.rows(unlockedB)
-		}
+		got, err := k.rows(unlockedB)
 		if err != nil {
 			k.Fatal(err)
 		}

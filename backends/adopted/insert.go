@@ -41,7 +41,7 @@ func (k *commitment) insert(ctx context.Context, sql backends.SQL, r *backends.R
 	}
 	for _, st := range all {
 		if st.Matched != 1 {
-			return backends.Refused(fmt.Errorf("%s stored no row: a trigger or a rule of the table keeps it from that", strings.SplitN(st.Text, " (", 2)[0]))
+			return backends.Refused(fmt.Errorf("%s stored no row, because of a trigger or rule of the table", strings.SplitN(st.Text, " (", 2)[0]))
 		}
 	}
 	return nil

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/backends/adopted"
+	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
 )
 
 // TestKeys takes jobs with keys of each type through claims, settles, failures, commands, views and
@@ -33,11 +33,11 @@ func TestKeys(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			m := adopted.Table{Name: "q", Columns: map[adopted.Role][]string{adopted.ID: c.id, adopted.State: {"state"}, adopted.Payload: {"payload"}, adopted.ClaimedAt: {"since"}}, MaxAttempts: 3,
-				States: map[backends.State]adopted.Value{backends.StateReady: {Text: "0"}, backends.StateClaimed: {Text: "1"}, backends.StateDone: {Text: "2"}, backends.StateDead: {Text: "3"}},
-				Order:  []adopted.Ordering{{Column: "seq"}}, StuckAfter: time.Hour}
+			m := mapping.Table{Name: "q", Columns: map[mapping.Role][]string{mapping.ID: c.id, mapping.State: {"state"}, mapping.Payload: {"payload"}, mapping.ClaimedAt: {"since"}}, MaxAttempts: 3,
+				States: map[backends.State]mapping.Value{backends.StateReady: {Text: "0"}, backends.StateClaimed: {Text: "1"}, backends.StateDone: {Text: "2"}, backends.StateDead: {Text: "3"}},
+				Order:  []mapping.Ordering{{Column: "seq"}}, StuckAfter: time.Hour}
 			k := newKit(t, `CREATE TABLE q (`+c.ddl+`, state int DEFAULT 0, payload text, since timestamptz, seq serial);
-				INSERT INTO q (`+strings.Join(c.id, ", ")+`) VALUES `+c.rows+`; UPDATE q SET payload = 'p' || seq`, map[string]adopted.Table{"q": m})
+				INSERT INTO q (`+strings.Join(c.id, ", ")+`) VALUES `+c.rows+`; UPDATE q SET payload = 'p' || seq`, map[string]mapping.Table{"q": m})
 			k.everyPath(c.want)
 		})
 	}
@@ -100,9 +100,9 @@ func (k *kit) everyPath(want []string) {
 // TestManyOfAKey has more jobs than one statement can name.
 func TestManyOfAKey(t *testing.T) {
 	t.Parallel()
-	m := adopted.Table{Name: "q", Columns: map[adopted.Role][]string{adopted.ID: {"a", "b"}, adopted.State: {"state"}, adopted.Payload: {"b"}}, MaxAttempts: 3,
-		States: map[backends.State]adopted.Value{backends.StateReady: {Text: "0"}, backends.StateClaimed: {Text: "1"}, backends.StateDone: {Text: "2"}, backends.StateDead: {Text: "3"}}}
-	k := newKit(t, `CREATE TABLE q (a int, b int, state int NOT NULL, PRIMARY KEY (a, b)); INSERT INTO q SELECT n / 10, n % 10, 0 FROM generate_series(1, 1000) n`, map[string]adopted.Table{"q": m})
+	m := mapping.Table{Name: "q", Columns: map[mapping.Role][]string{mapping.ID: {"a", "b"}, mapping.State: {"state"}, mapping.Payload: {"b"}}, MaxAttempts: 3,
+		States: map[backends.State]mapping.Value{backends.StateReady: {Text: "0"}, backends.StateClaimed: {Text: "1"}, backends.StateDone: {Text: "2"}, backends.StateDead: {Text: "3"}}}
+	k := newKit(t, `CREATE TABLE q (a int, b int, state int NOT NULL, PRIMARY KEY (a, b)); INSERT INTO q SELECT n / 10, n % 10, 0 FROM generate_series(1, 1000) n`, map[string]mapping.Table{"q": m})
 	jobs := k.claim("q", 900)
 	if len(jobs) != 900 || jobs[899].ID != "90,0" || string(jobs[898].Payload) != "9" {
 		t.Fatalf("%d jobs, the last %+v", len(jobs), jobs[len(jobs)-1])
@@ -119,27 +119,27 @@ func TestManyOfAKey(t *testing.T) {
 // TestLongKeys: a row whose id would be too long is left alone, and the others are claimed.
 func TestLongKeys(t *testing.T) {
 	t.Parallel()
-	m := adopted.Table{Name: "q", Columns: map[adopted.Role][]string{adopted.ID: {"a", "b"}, adopted.State: {"state"}}, MaxAttempts: 3,
-		States: map[backends.State]adopted.Value{backends.StateReady: {Text: "0"}, backends.StateClaimed: {Text: "1"}, backends.StateDone: {Text: "2"}}}
+	m := mapping.Table{Name: "q", Columns: map[mapping.Role][]string{mapping.ID: {"a", "b"}, mapping.State: {"state"}}, MaxAttempts: 3,
+		States: map[backends.State]mapping.Value{backends.StateReady: {Text: "0"}, backends.StateClaimed: {Text: "1"}, backends.StateDone: {Text: "2"}}}
 	k := newKit(t, `CREATE TABLE q (a int, b text, state int NOT NULL DEFAULT 0, PRIMARY KEY (a, b));
-		INSERT INTO q SELECT 1, repeat('x', n) FROM generate_series(252, 255) n`, map[string]adopted.Table{"q": m})
+		INSERT INTO q SELECT 1, repeat('x', n) FROM generate_series(252, 255) n`, map[string]mapping.Table{"q": m})
 	if jobs := k.claim("q", 9); len(jobs) != 2 || len(jobs[1].ID) != 255 {
 		t.Errorf("%d jobs", len(jobs))
 	}
 	k.wantRows("SELECT length(b)::text FROM q WHERE state = 0 ORDER BY 1", "254", "255")
-	said := k.findings("table")
-	if !strings.Contains(said, "id is longer than 255 bytes") {
-		t.Errorf("check says %s", said)
+	found := k.findings("table")
+	if !strings.Contains(found, "id is longer than 255 bytes") {
+		t.Errorf("check reports %s", found)
 	}
 }
 
 // TestCompositeEnqueue: the parts of a key come from constants and headers, and one from the database.
 func TestCompositeEnqueue(t *testing.T) {
 	t.Parallel()
-	m := adopted.Table{Name: "q", Columns: map[adopted.Role][]string{adopted.ID: {"tenant", "name", "seq"}, adopted.State: {"state"}, adopted.Headers: {"name"}}, MaxAttempts: 3,
-		Where:  map[string]adopted.Value{"tenant": {Text: "7"}},
-		States: map[backends.State]adopted.Value{backends.StateReady: {Text: "0"}, backends.StateClaimed: {Text: "1"}, backends.StateDone: {Text: "2"}}}
-	k := newKit(t, `CREATE TABLE q (tenant int, name text, seq serial, state int NOT NULL, PRIMARY KEY (tenant, name, seq))`, map[string]adopted.Table{"q": m})
+	m := mapping.Table{Name: "q", Columns: map[mapping.Role][]string{mapping.ID: {"tenant", "name", "seq"}, mapping.State: {"state"}, mapping.Headers: {"name"}}, MaxAttempts: 3,
+		Where:  map[string]mapping.Value{"tenant": {Text: "7"}},
+		States: map[backends.State]mapping.Value{backends.StateReady: {Text: "0"}, backends.StateClaimed: {Text: "1"}, backends.StateDone: {Text: "2"}}}
+	k := newKit(t, `CREATE TABLE q (tenant int, name text, seq serial, state int NOT NULL, PRIMARY KEY (tenant, name, seq))`, map[string]mapping.Table{"q": m})
 	r := k.write(backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Headers: map[string]string{"name": "a,b"}}, {Queue: "q", Headers: map[string]string{"name": "c"}}}}, 0)
 	if got := fmt.Sprint(r.Stored[0].ID, " ", r.Stored[1].ID); got != `7,a\,b,1 7,c,2` {
 		t.Error(got)
@@ -166,10 +166,10 @@ func (k *kit) findings(topic string) (all string) {
 // TestEscapedKeys: a key that is too long with its separators escaped does not affect other jobs.
 func TestEscapedKeys(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
-		m := adopted.Table{Name: "q", Columns: map[adopted.Role][]string{adopted.ID: {"w", "n"}, adopted.State: {"state"}},
-			States: map[backends.State]adopted.Value{backends.StateReady: {Text: "0"}, backends.StateClaimed: {Text: "1"}, backends.StateDone: {Text: "2"}}, Order: []adopted.Ordering{{Column: "n"}}}
+		m := mapping.Table{Name: "q", Columns: map[mapping.Role][]string{mapping.ID: {"w", "n"}, mapping.State: {"state"}},
+			States: map[backends.State]mapping.Value{backends.StateReady: {Text: "0"}, backends.StateClaimed: {Text: "1"}, backends.StateDone: {Text: "2"}}, Order: []mapping.Ordering{{Column: "n"}}}
 		k := on.newKit(t, `CREATE TABLE q (w varchar(200), n int, state int DEFAULT 0, PRIMARY KEY (w, n));
-			INSERT INTO q (w, n) VALUES ('`+strings.Repeat(",", 130)+`', 1), ('`+strings.Repeat(",", 120)+`', 2), ('fine', 3)`, map[string]adopted.Table{"q": m})
+			INSERT INTO q (w, n) VALUES ('`+strings.Repeat(",", 130)+`', 1), ('`+strings.Repeat(",", 120)+`', 2), ('fine', 3)`, map[string]mapping.Table{"q": m})
 		for _, want := range []string{strings.Repeat(`\,`, 120) + ",2", "fine,3"} {
 			if j := k.one("q"); j.ID != want {
 				t.Errorf("%q, want %q", j.ID, want)

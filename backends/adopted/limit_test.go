@@ -7,46 +7,38 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/backends/adopted"
+	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
 )
 
 // onEvery is onEach, and SQLite.
-func onEvery(t *testing.T, f func(t *testing.T, product string, start func(ddl string, tables map[string]adopted.Table) *kit)) {
+func onEvery(t *testing.T, f func(t *testing.T, product string, start func(ddl string, tables map[string]mapping.Table) *kit)) {
 	onEach(t, func(t *testing.T, on *product) {
-		f(t, on.name, func(ddl string, tables map[string]adopted.Table) *kit { return on.newKit(t, ddl, tables) })
+		f(t, on.name, func(ddl string, tables map[string]mapping.Table) *kit { return on.newKit(t, ddl, tables) })
 	})
 	t.Run("SQLite", func(t *testing.T) {
 		t.Parallel()
-		f(t, "SQLite", func(ddl string, tables map[string]adopted.Table) *kit {
-			k := newSQLiteKit(t, ddl, tables)
-			var err error
-			if k.conn, err = k.db.Conn(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			closed(t, k.conn)
-			return k.kit
-		})
+		f(t, "SQLite", func(ddl string, tables map[string]mapping.Table) *kit { return newSQLiteKit(t, ddl, tables) })
 	})
 }
 
 // TestOwnLimit: a row's own limit of attempts holds, with attempts in the row and without. The queue's
 // limit holds for NULL and for numbers that aren't valid limits.
 func TestOwnLimit(t *testing.T) {
-	m := adopted.Table{
-		Name: "limited", MaxAttempts: 3, OnAck: adopted.Delete,
-		Columns: map[adopted.Role][]string{adopted.ID: {"id"}, adopted.State: {"state"}, adopted.Attempts: {"tries"}, adopted.OwnLimit: {"max_attempts"}},
-		States:  map[backends.State]adopted.Value{backends.StateReady: {Text: "new"}, backends.StateClaimed: {Text: "busy"}},
+	m := mapping.Table{
+		Name: "limited", MaxAttempts: 3, OnAck: mapping.Delete,
+		Columns: map[mapping.Role][]string{mapping.ID: {"id"}, mapping.State: {"state"}, mapping.Attempts: {"tries"}, mapping.OwnLimit: {"max_attempts"}},
+		States:  map[backends.State]mapping.Value{backends.StateReady: {Text: "new"}, backends.StateClaimed: {Text: "busy"}},
 	}
 	remembered := m
 	remembered.Name = "remembered"
-	remembered.Columns = map[adopted.Role][]string{adopted.ID: {"id"}, adopted.State: {"state"}, adopted.OwnLimit: {"max_attempts"}}
-	onEvery(t, func(t *testing.T, product string, start func(ddl string, tables map[string]adopted.Table) *kit) {
+	remembered.Columns = map[mapping.Role][]string{mapping.ID: {"id"}, mapping.State: {"state"}, mapping.OwnLimit: {"max_attempts"}}
+	onEvery(t, func(t *testing.T, product string, start func(ddl string, tables map[string]mapping.Table) *kit) {
 		ddl := ""
 		for _, name := range []string{"limited", "remembered"} {
 			ddl += fmt.Sprintf(`CREATE TABLE %s (id int PRIMARY KEY, state varchar(5) NOT NULL DEFAULT 'new', tries int NOT NULL DEFAULT 0, max_attempts bigint);
 				INSERT INTO %[1]s (id, max_attempts) VALUES (1, 1), (2, NULL), (3, 5), (4, 0), (5, -2), (6, 100000);`, name)
 		}
-		k := start(ddl, map[string]adopted.Table{"q": m, "remembered": remembered})
+		k := start(ddl, map[string]mapping.Table{"q": m, "remembered": remembered})
 		if product == "SQLite" {
 			k.sql("UPDATE limited SET max_attempts = 'none' WHERE id = 5; UPDATE limited SET max_attempts = '3.0' WHERE id = 2")
 		}
@@ -94,14 +86,14 @@ func TestOwnLimit(t *testing.T) {
 
 // TestOwnLimitOfANewJob: an enqueue's max_attempts goes into the column.
 func TestOwnLimitOfANewJob(t *testing.T) {
-	m := adopted.Table{
-		Name: "limited", MaxAttempts: 4, OnAck: adopted.Delete,
-		Columns: map[adopted.Role][]string{adopted.ID: {"id"}, adopted.ClaimedAt: {"locked_at"}, adopted.OwnLimit: {"max_attempts"}},
+	m := mapping.Table{
+		Name: "limited", MaxAttempts: 4, OnAck: mapping.Delete,
+		Columns: map[mapping.Role][]string{mapping.ID: {"id"}, mapping.ClaimedAt: {"locked_at"}, mapping.OwnLimit: {"max_attempts"}},
 	}
 	bare := m
-	bare.Columns = map[adopted.Role][]string{adopted.ID: {"id"}, adopted.ClaimedAt: {"locked_at"}}
-	onEvery(t, func(t *testing.T, product string, start func(ddl string, tables map[string]adopted.Table) *kit) {
-		k := start(fmt.Sprintf("CREATE TABLE limited (id %s, locked_at %s NULL, max_attempts smallint NOT NULL)", serial(product), zoneless(product)), map[string]adopted.Table{"q": m, "bare": bare})
+	bare.Columns = map[mapping.Role][]string{mapping.ID: {"id"}, mapping.ClaimedAt: {"locked_at"}}
+	onEvery(t, func(t *testing.T, product string, start func(ddl string, tables map[string]mapping.Table) *kit) {
+		k := start(fmt.Sprintf("CREATE TABLE limited (id %s, locked_at %s NULL, max_attempts smallint NOT NULL)", serial(product), zoneless(product)), map[string]mapping.Table{"q": m, "bare": bare})
 		k.write(backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", MaxAttempts: 7}, {Queue: "q"}}}, 0)
 		k.wantRows("SELECT concat_ws('|', id, max_attempts) FROM limited ORDER BY id", "1|7", "2|4")
 		var u *backends.UnsupportedError
@@ -125,13 +117,13 @@ func zoneless(product string) string {
 // TestOwnLimitHeld is TestOwnLimit with held jobs.
 func TestOwnLimitHeld(t *testing.T) {
 	m := tableB()
-	m.Columns[adopted.OwnLimit] = []string{"most"}
+	m.Columns[mapping.OwnLimit] = []string{"most"}
 	onEach(t, func(t *testing.T, on *product) {
 		k := on.newKit(t, on.systemB, nil)
 		k.sql("ALTER TABLE worker_queue ADD COLUMN most int NULL")
 		k.sql("DELETE FROM worker_queue")
 		k.sql("INSERT INTO worker_queue (command, most) VALUES ('a', 1), ('b', NULL), ('c', 5)")
-		k.Store = k.reopened(map[string]adopted.Table{"q": m})
+		k.Store = k.reopened(map[string]mapping.Table{"q": m})
 		var got []string
 		for {
 			jobs := k.claim("q", 1)

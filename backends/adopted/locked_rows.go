@@ -22,25 +22,25 @@ func (s *Store) claimApart(ctx context.Context, b backends.Batch, blocked map[st
 	for n, w := range b.Writes {
 		writes.addWrite(n, w)
 	}
-	var mine []int
-	asked := map[string]bool{}
+	var adopted []int
+	claimed := map[string]bool{}
 	for n, c := range b.Claims {
 		if kind, mixed := s.kindOf(c); mixed || kind != adoptedQueue {
 			others.addClaim(n, c)
 			continue
 		}
-		mine = append(mine, n)
+		adopted = append(adopted, n)
 		for _, p := range c.Queues {
-			asked[p.Queue] = true
+			claimed[p.Queue] = true
 		}
 	}
 	if err := writes.commit(ctx, s, blocked, &res); err != nil {
 		return backends.Results{}, err
 	}
-	if writes.empty() && len(asked) == 1 {
-		maps.Copy(blocked, asked) // the lock was there
+	if writes.empty() && len(claimed) == 1 {
+		maps.Copy(blocked, claimed) // the lock was there
 	}
-	for _, n := range mine {
+	for _, n := range adopted {
 		var err error
 		res.Claims[n], err = s.claimInParts(ctx, b.Host, b.Claims[n], true, blocked)
 		setClaimError(&res.Claims[n], err)
@@ -168,14 +168,14 @@ func (k *commitment) adoptedWrites() map[int]bool {
 	return all
 }
 
-// setAside commits the batch without the writes whose rows are locked, or can be: the caller is to
-// try these alone.
-func (s *Store) setAside(ctx context.Context, b backends.Batch, aside map[int]bool, blocked map[string]bool) (backends.Results, error) {
+// commitWithout commits the batch without the writes whose rows are locked, or can be. The caller tries
+// these alone.
+func (s *Store) commitWithout(ctx context.Context, b backends.Batch, locked map[int]bool, blocked map[string]bool) (backends.Results, error) {
 	res := newResults(b)
 	rest := subset{Batch: backends.Batch{Host: b.Host, WaitForLocks: b.WaitForLocks}}
 	for n, w := range b.Writes {
-		if aside[n] {
-			res.Writes[n].Err = &backends.LockedError{Err: errors.New("it is to be tried alone")}
+		if locked[n] {
+			res.Writes[n].Err = &backends.LockedError{Err: errors.New("the caller tries it alone")}
 		} else {
 			rest.addWrite(n, w)
 		}

@@ -49,7 +49,7 @@ func (s *Store) Maintain(ctx context.Context, m backends.Maintenance) (backends.
 	if err := s.resetStuck(ctx, &r, m.Limit); err != nil || !m.Prune {
 		return r, err
 	}
-	if err := s.forget(ctx, &r, m.PruneLimit()); err != nil {
+	if err := s.pruneLeases(ctx, &r, m.PruneLimit()); err != nil {
 		return r, err
 	}
 	return r, s.prune(ctx, &r, m.PruneLimit())
@@ -196,20 +196,20 @@ func (s *Store) resetStuck(ctx context.Context, r *backends.MaintenanceResult, l
 	return nil
 }
 
-// forget removes the leases of jobs whose rows are gone, or that their own consumers finished. Each
+// pruneLeases deletes the leases of jobs whose rows are gone, or that their own consumers finished. Each
 // run checks a batch of the leases without claims, from where the last one ended.
-func (s *Store) forget(ctx context.Context, r *backends.MaintenanceResult, limit int) error {
-	s.forgetting.Lock()
-	defer s.forgetting.Unlock()
+func (s *Store) pruneLeases(ctx context.Context, r *backends.MaintenanceResult, limit int) error {
+	s.pruningLeases.Lock()
+	defer s.pruningLeases.Unlock()
 	found := leases{}
 	if err := s.Query(ctx, found.query(s.dialect.SelectFirst(lease.Columns(s.dialect), lease.From(s.dialect),
-		s.ofQueues(1)+" AND l.token_host IS NULL AND l.id > "+s.dialect.IntArg(2), "l.id", s.dialect.IntArg(3)), s.queueNames(), s.forgotten, int64(limit))); err != nil {
+		s.ofQueues(1)+" AND l.token_host IS NULL AND l.id > "+s.dialect.IntArg(2), "l.id", s.dialect.IntArg(3)), s.queueNames(), s.leaseScanPos, int64(limit))); err != nil {
 		return err
 	}
 	all := found.sorted()
-	s.forgotten = 0
+	s.leaseScanPos = 0
 	if len(all) >= limit {
-		s.forgotten = all[len(all)-1].ID
+		s.leaseScanPos = all[len(all)-1].ID
 	}
 	if len(all) == 0 {
 		return nil
@@ -251,7 +251,7 @@ func (s *Store) findUnfinished(ctx context.Context, all []*lease.Lease) (itemSet
 	for name, of := range items {
 		q := s.queues[name]
 		if q == nil {
-			continue // the database takes its name for another one's
+			continue // the database compares its name without case
 		}
 		statements = append(statements, q.Unfinished(of, func(item string) { unfinished.add(q, item) })...)
 	}

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/backends/adopted"
+	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
 	"github.com/qsidecar/qsidecar/internal/testseed"
 )
 
@@ -42,38 +42,32 @@ func TestHostileNames(t *testing.T) {
 		on.newKit(t, ddl, tables).hostileNames(tables, family)
 	})
 	ddl, tables := hostileTables("SQLite")
-	k := newSQLiteKit(t, ddl, tables)
-	var err error
-	if k.conn, err = k.db.Conn(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	defer k.conn.Close()
-	k.kit.hostileNames(tables, "SQLite")
+	newSQLiteKit(t, ddl, tables).hostileNames(tables, "SQLite")
 }
 
 // hostileTables have hostile names, columns, values and rows.
-func hostileTables(product string) (ddl string, tables map[string]adopted.Table) {
+func hostileTables(product string) (ddl string, tables map[string]mapping.Table) {
 	name, text := quoter(product)
 	varchar := "varchar(80)"
 	if product == "MySQL" {
 		varchar += " CHARACTER SET utf8mb4"
 	}
-	tables = map[string]adopted.Table{}
+	tables = map[string]mapping.Table{}
 	var b strings.Builder
 	b.WriteString("CREATE TABLE canary (id int);")
 	for i, h := range hostile {
 		next := hostile[(i+1)%len(hostile)]
 		column := func(role string) string { return h + role }
-		m := adopted.Table{
-			Name: "t" + h + "x", Columns: map[adopted.Role][]string{
-				adopted.ID: {column("id1"), column("id2")}, adopted.State: {h + "state"}, adopted.Payload: {column("p1"), column("p2")}, adopted.Worker: {column("worker")},
-				adopted.Error: {column("error")}, adopted.Result: {column("result")}, adopted.Headers: {column("header")}, adopted.Attempts: {column("tries")},
+		m := mapping.Table{
+			Name: "t" + h + "x", Columns: map[mapping.Role][]string{
+				mapping.ID: {column("id1"), column("id2")}, mapping.State: {h + "state"}, mapping.Payload: {column("p1"), column("p2")}, mapping.Worker: {column("worker")},
+				mapping.Error: {column("error")}, mapping.Result: {column("result")}, mapping.Headers: {column("header")}, mapping.Attempts: {column("tries")},
 			},
-			States: map[backends.State]adopted.Value{
+			States: map[backends.State]mapping.Value{
 				backends.StateReady: {Text: "a" + h}, backends.StateClaimed: {Text: "b" + h}, backends.StateDone: {Text: "c" + h}, backends.StateDead: {Text: "d" + h},
 			},
-			Where: map[string]adopted.Value{column("kind"): {Text: next}},
-			Order: []adopted.Ordering{{Column: column("id2"), Descending: true}},
+			Where: map[string]mapping.Value{column("kind"): {Text: next}},
+			Order: []mapping.Ordering{{Column: column("id2"), Descending: true}},
 		}
 		tables[fmt.Sprint("q", i)] = m
 		n := func(role string) string { return name(column(role)) }
@@ -90,7 +84,7 @@ func hostileTables(product string) (ddl string, tables map[string]adopted.Table)
 	return b.String(), tables
 }
 
-func (k *kit) hostileNames(tables map[string]adopted.Table, product string) {
+func (k *kit) hostileNames(tables map[string]mapping.Table, product string) {
 	k.Helper()
 	name, _ := quoter(product)
 	for i, h := range hostile {
@@ -103,9 +97,9 @@ func (k *kit) hostileNames(tables map[string]adopted.Table, product string) {
 		}
 		k.write(backends.Ack{Leases: leases(jobs[0]), Result: []byte(h)}, 0)
 		k.write(backends.Nack{Leases: leases(jobs[1]), Error: h, Dead: true}, 0)
-		c := func(role adopted.Role) string { return "coalesce(" + name(m.Columns[role][0]) + ", '-')" }
-		k.wantRows(fmt.Sprintf("SELECT concat_ws('|', %s, %s, %s, %s) FROM %s ORDER BY %s", name(m.Columns[adopted.ID][1]), c(adopted.State), c(adopted.Result), c(adopted.Error),
-			name(m.Name), name(m.Columns[adopted.ID][1])), "1|d"+h+"|-|"+h, "2|c"+h+"|"+h+"|-")
+		c := func(role mapping.Role) string { return "coalesce(" + name(m.Columns[role][0]) + ", '-')" }
+		k.wantRows(fmt.Sprintf("SELECT concat_ws('|', %s, %s, %s, %s) FROM %s ORDER BY %s", name(m.Columns[mapping.ID][1]), c(mapping.State), c(mapping.Result), c(mapping.Error),
+			name(m.Name), name(m.Columns[mapping.ID][1])), "1|d"+h+"|-|"+h, "2|c"+h+"|"+h+"|-")
 		if n, _, err := k.Command(k.Context(), backends.Command{Kind: backends.Retry, Queue: queue, IDs: []string{id("1")}}); n != 1 || err != nil {
 			k.Errorf("%q: %d are retried, %v", h, n, err)
 		}

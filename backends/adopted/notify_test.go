@@ -7,18 +7,19 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/adopted"
+	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
 	"github.com/qsidecar/qsidecar/backends/postgres"
 	pgdiagnose "github.com/qsidecar/qsidecar/backends/postgres/diagnose"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// TestNotifyWhere: only PostgreSQL can listen to a channel. It is a misfit on other engines.
-func TestNotifyWhere(t *testing.T) {
-	look := func(t *testing.T, k *kit, want string) {
+// TestNotifyNeedsPostgreSQL: notify is a misfit on other engines.
+func TestNotifyNeedsPostgreSQL(t *testing.T) {
+	check := func(t *testing.T, k *kit, want string) {
 		t.Helper()
 		m := tableE()
 		m.Notify = "jobs"
-		_, wrong, err := adopted.Check(t.Context(), k.Engine, map[string]adopted.Table{"e": m})
+		_, wrong, err := adopted.Check(t.Context(), k.Engine, map[string]mapping.Table{"e": m})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -33,13 +34,12 @@ func TestNotifyWhere(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		k := on.newKit(t, on.systemE, nil)
 		if k.c == nil {
-			look(t, k, "queues.e.notify: "+k.Info().Engine+" sends no notifications: leave it out")
+			check(t, k, "queues.e.notify: "+k.Info().Engine+" sends no notifications: remove it")
 			return
 		}
-		look(t, k, "")
+		check(t, k, "")
 	})
-	k := newSQLiteKit(t, sqliteSystemE, nil)
-	look(t, k.kit, "queues.e.notify: sqlite sends no notifications")
+	check(t, newSQLiteKit(t, sqliteSystemE, nil), "queues.e.notify: sqlite sends no notifications")
 }
 
 // TestFreedElsewhere: other sidecars are notified of adopted jobs that this one made ready, in
@@ -50,14 +50,14 @@ func TestFreedElsewhere(t *testing.T) {
 	k := &kit{T: t, url: url, c: connect(t, url)}
 	k.sql(systemE + "; ALTER TABLE my_queue ADD started timestamptz")
 	m := tableE()
-	m.Notify, m.Columns[adopted.ClaimedAt], m.StuckAfter = "jobs", []string{"started"}, time.Hour
+	m.Notify, m.Columns[mapping.ClaimedAt], m.StuckAfter = "jobs", []string{"started"}, time.Hour
 	store := func() *adopted.Store {
 		engine, err := postgres.Open(t.Context(), postgres.Options{URL: url, Notify: true})
 		if err != nil {
 			t.Fatal(err)
 		}
 		closed(t, engine)
-		s, err := adopted.New(t.Context(), pgdiagnose.New(engine), map[string]adopted.Table{"e": m})
+		s, err := adopted.New(t.Context(), pgdiagnose.New(engine), map[string]mapping.Table{"e": m})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -69,22 +69,22 @@ func TestFreedElsewhere(t *testing.T) {
 	if !ok || <-queues != "" {
 		t.Fatal("there are none")
 	}
-	hear := func(what string) {
+	notified := func(what string) {
 		t.Helper()
 		if q := <-queues; q != "e" {
-			t.Errorf("%s: heard %q, want e", what, q)
+			t.Errorf("%s: the notification is of %q, want e", what, q)
 		}
 	}
 	k.sql("NOTIFY jobs")
-	hear("its own producer's")
+	notified("its own producer's")
 	k.write(backends.Enqueue{Jobs: []backends.NewJob{{Queue: "e", Payload: []byte("1")}}}, 0)
-	hear("enqueue")
+	notified("enqueue")
 	k.write(backends.Nack{Leases: leases(k.one("e")), HasDelay: true}, 0)
-	hear("nack")
+	notified("nack")
 	k.write(backends.Release{Leases: leases(k.one("e")), Uncounted: true}, 0)
-	hear("release")
+	notified("release")
 	k.write(backends.Ack{Leases: leases(k.one("e")), Enqueue: []backends.NewJob{{Queue: "e", Payload: []byte("2")}}}, 0)
-	hear("what follows an ack")
+	notified("what follows an ack")
 	k.write(backends.Nack{Leases: leases(k.one("e")), Dead: true}, 0)
 	for kind, c := range map[string]backends.Command{
 		"retry":   {Kind: backends.Retry, All: true},
@@ -94,13 +94,13 @@ func TestFreedElsewhere(t *testing.T) {
 		if n, freed, err := k.Command(t.Context(), c); n != 1 || !freed || err != nil {
 			t.Fatalf("%s: %d, %v, %v", kind, n, freed, err)
 		}
-		hear("the command " + kind)
+		notified("the command " + kind)
 	}
 	k.one("e")
 	k.sql("UPDATE qsidecar.qsidecar_leases SET due_at = 1 WHERE token_host IS NOT NULL")
 	k.maintain(backends.Maintenance{})
-	hear("taken back")
+	notified("lease ended")
 	k.sql("UPDATE my_queue SET state = 'processing', started = now() - interval '2 hours'")
 	k.maintain(backends.Maintenance{})
-	hear("stuck")
+	notified("stuck")
 }

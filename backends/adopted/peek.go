@@ -31,11 +31,11 @@ func (s *Store) Peek(ctx context.Context, p backends.Peek) ([]backends.View, err
 		return nil, err
 	}
 	views := map[string]*backends.View{}
-	kept := leases{}
-	if err := s.Query(ctx, append(q.Views(items, views), kept.query(lease.Select(s.dialect, lease.OfJobs(s.dialect)), q.Queue, items))...); err != nil {
+	found := leases{}
+	if err := s.Query(ctx, append(q.Views(items, views), found.query(lease.Select(s.dialect, lease.OfJobs(s.dialect)), q.Queue, items))...); err != nil {
 		return nil, err
 	}
-	for _, l := range kept {
+	for _, l := range found {
 		if v := views[l.Item]; v != nil {
 			q.AddLease(v, l)
 		}

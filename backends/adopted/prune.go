@@ -58,7 +58,7 @@ func tolerate(r *backends.MaintenanceResult, old statement.Retention, err error)
 	case isLocked(err):
 		return nil
 	case backends.IsRefused(err):
-		r.PruneRefused = fmt.Errorf("queues.%s.%s: %w: have them deleted with what refers to them (ON DELETE CASCADE), or leave %[2]s out", old.Queue, old.ConfigKey(), err)
+		r.PruneRefused = fmt.Errorf("queues.%s.%s: %w: let the foreign keys to them delete the other rows (ON DELETE CASCADE), or remove %[2]s", old.Queue, old.ConfigKey(), err)
 		return nil
 	}
 	return err

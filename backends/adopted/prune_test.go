@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/backends/adopted"
+	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
@@ -31,20 +31,20 @@ func (k *kit) pruned() (n int) {
 func TestKeep(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		m := tableE()
-		m.Where = map[string]adopted.Value{"user_id": {Text: "7"}}
+		m.Where = map[string]mapping.Value{"user_id": {Text: "7"}}
 		rows := []string{
 			old("my_queue", "'done'", "61"), old("my_queue", "'done'", "40"), old("my_queue", "'error'", "100"), old("my_queue", "'error'", "121"),
 			old("my_queue", "'waiting'", "999"), old("my_queue", "'processing'", "999"),
 			"INSERT INTO my_queue (state, parameters, user_id) VALUES ('done', '{}', 7)",
 			strings.Replace(old("my_queue", "'done'", "999"), "7", "8", 1), strings.Replace(old("my_queue", "'error'", "999"), "7", "8", 1),
 		}
-		k := on.newKit(t, on.systemE+"; UPDATE my_queue SET state = 'processing'; "+strings.Join(rows, "; "), map[string]adopted.Table{"e": m})
+		k := on.newKit(t, on.systemE+"; UPDATE my_queue SET state = 'processing'; "+strings.Join(rows, "; "), map[string]mapping.Table{"e": m})
 		left := "SELECT concat_ws('|', state, user_id, CASE WHEN finished_dt IS NULL THEN 'never' ELSE '' END, CASE WHEN finished_dt < current_timestamp - interval '60' minute THEN 'long' ELSE '' END) FROM my_queue WHERE user_id IS NOT NULL ORDER BY 1"
 		if n := k.pruned(); n != 0 {
-			t.Errorf("%d rows were pruned of a table whose owner asked for nothing", n)
+			t.Errorf("%d rows were pruned of a table whose config sets no retention", n)
 		}
 		m.Keep, m.KeepDead = time.Hour, 2*time.Hour
-		k.Store = k.reopened(map[string]adopted.Table{"e": m})
+		k.Store = k.reopened(map[string]mapping.Table{"e": m})
 		if n := k.pruned(); n != 2 {
 			t.Errorf("%d rows were pruned, want 2", n)
 		}
@@ -62,8 +62,8 @@ func TestKeep(t *testing.T) {
 func TestKeepInTheArchive(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		m := tableE()
-		m.OnAck, m.Archive, m.Keep = adopted.Archive, "sent", time.Hour
-		k := on.newKit(t, on.systemE+"; CREATE TABLE sent AS SELECT * FROM my_queue WHERE 1 = 0", map[string]adopted.Table{"e": m})
+		m.OnAck, m.Archive, m.Keep = mapping.Archive, "sent", time.Hour
+		k := on.newKit(t, on.systemE+"; CREATE TABLE sent AS SELECT * FROM my_queue WHERE 1 = 0", map[string]mapping.Table{"e": m})
 		k.write(backends.Ack{Leases: leases(k.claim("e", 2)...)}, 0)
 		k.sql("UPDATE sent SET finished_dt = finished_dt - interval '61' minute WHERE queue_item_id = 1; UPDATE my_queue SET state = 'done', finished_dt = current_timestamp - interval '99' minute")
 		if n := k.pruned(); n != 1 {
@@ -79,7 +79,7 @@ func TestKeepInBites(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		m := tableE()
 		m.KeepDead = time.Hour
-		k := on.newKit(t, on.systemE+"; "+old("my_queue", "'error'", "61"), map[string]adopted.Table{"e": m})
+		k := on.newKit(t, on.systemE+"; "+old("my_queue", "'error'", "61"), map[string]mapping.Table{"e": m})
 		for range 8 {
 			k.sql("INSERT INTO my_queue (state, parameters, finished_dt) SELECT state, parameters, finished_dt FROM my_queue WHERE state = 'error'")
 		}
@@ -99,7 +99,7 @@ func TestKeepWhatCannotGo(t *testing.T) {
 		m := tableE()
 		m.Keep, m.KeepDead = time.Hour, time.Hour
 		k := on.newKit(t, on.systemE+"; "+old("my_queue", "'done'", "61")+"; "+old("my_queue", "'done'", "61")+"; "+old("my_queue", "'error'", "61")+
-			"; CREATE TABLE notes (about bigint, FOREIGN KEY (about) REFERENCES my_queue (queue_item_id)); INSERT INTO notes VALUES (4)", map[string]adopted.Table{"e": m})
+			"; CREATE TABLE notes (about bigint, FOREIGN KEY (about) REFERENCES my_queue (queue_item_id)); INSERT INTO notes VALUES (4)", map[string]mapping.Table{"e": m})
 		r := k.maintain(backends.Maintenance{Prune: true})
 		if r.Pruned != 2 || r.PruneRefused == nil || !strings.Contains(r.PruneRefused.Error(), "queues.e.keep: the database refused it") {
 			t.Errorf("%+v", r)
@@ -121,7 +121,7 @@ func TestKeepLocked(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		m := tableE()
 		m.Keep = time.Hour
-		k := on.newKit(t, on.systemE+"; "+old("my_queue", "'done'", "61"), map[string]adopted.Table{"e": m})
+		k := on.newKit(t, on.systemE+"; "+old("my_queue", "'done'", "61"), map[string]mapping.Table{"e": m})
 		k.sql("BEGIN; SELECT 1 FROM my_queue WHERE queue_item_id = 4 FOR UPDATE")
 		if r, err := k.Maintain(testwait.Context(t), backends.Maintenance{Prune: true, Limit: 100}); err != nil || r.Pruned != 0 || r.PruneRefused != nil {
 			t.Errorf("%+v, %v", r, err)
@@ -136,15 +136,15 @@ func TestKeepLocked(t *testing.T) {
 // TestKeepOfACompositeKey: a part of the key can be the value of all rows of the queue.
 func TestKeepOfACompositeKey(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
-		m := adopted.Table{
-			Name: "jobs", Keep: time.Hour, OnAck: adopted.Archive, Archive: "moved", Where: map[string]adopted.Value{"tenant": {Text: "7"}},
-			Columns: map[adopted.Role][]string{adopted.ID: {"tenant", "id"}, adopted.State: {"state"}, adopted.FinishedAt: {"done"}},
-			States:  map[backends.State]adopted.Value{backends.StateReady: {Text: "N"}, backends.StateClaimed: {Text: "A"}},
+		m := mapping.Table{
+			Name: "jobs", Keep: time.Hour, OnAck: mapping.Archive, Archive: "moved", Where: map[string]mapping.Value{"tenant": {Text: "7"}},
+			Columns: map[mapping.Role][]string{mapping.ID: {"tenant", "id"}, mapping.State: {"state"}, mapping.FinishedAt: {"done"}},
+			States:  map[backends.State]mapping.Value{backends.StateReady: {Text: "N"}, backends.StateClaimed: {Text: "A"}},
 		}
 		const columns = " (tenant int, id varchar(20), state char(1) NOT NULL, done timestamp NULL"
 		k := on.newKit(t, "CREATE TABLE jobs"+columns+", PRIMARY KEY (tenant, id)); CREATE TABLE moved"+columns+
 			"); INSERT INTO moved VALUES (7, 'a,b', 'A', localtimestamp - interval '61' minute), (7, 'c', 'A', localtimestamp - interval '40' minute), (8, 'd', 'A', localtimestamp - interval '61' minute)",
-			map[string]adopted.Table{"e": m})
+			map[string]mapping.Table{"e": m})
 		if n := k.pruned(); n != 1 {
 			t.Errorf("%d rows were pruned, want 1", n)
 		}
@@ -157,32 +157,32 @@ func TestKeepThatCannotBe(t *testing.T) {
 	t.Parallel()
 	f := newFitting(t, systemE+`; CREATE TABLE bare (queue_item_id bigint, state text);
 		CREATE TABLE keyless (state text, finished_dt timestamptz); CREATE TABLE late (queue_item_id bigint, state text, finished_dt text, user_id bigint)`)
-	without := func(change func(m *adopted.Table)) adopted.Table {
+	without := func(change func(m *mapping.Table)) mapping.Table {
 		m := tableE()
 		m.Keep, m.KeepDead = time.Hour, time.Hour
 		change(&m)
 		return m
 	}
-	to := func(archive string) func(m *adopted.Table) {
-		return func(m *adopted.Table) { m.OnAck, m.Archive = adopted.Archive, archive }
+	to := func(archive string) func(m *mapping.Table) {
+		return func(m *mapping.Table) { m.OnAck, m.Archive = mapping.Archive, archive }
 	}
 	for name, c := range map[string]struct {
-		m    adopted.Table
+		m    mapping.Table
 		want []string
 	}{
-		"all is there": {without(func(*adopted.Table) {}), nil},
-		"no time": {without(func(m *adopted.Table) { delete(m.Columns, adopted.FinishedAt) }), []string{
-			"queues.q.keep: columns.finished_at is missing: nothing says since when a row is done",
-			"queues.q.keep_dead: columns.finished_at is missing: nothing says since when a row is dead"}},
-		"no dead": {without(func(m *adopted.Table) { delete(m.States, backends.StateDead) }), []string{
-			"queues.q.keep_dead: states.dead is missing: nothing says which rows are dead"}},
-		"deleted by the ack": {without(func(m *adopted.Table) { m.OnAck = adopted.Delete; delete(m.States, backends.StateDone) }), []string{
-			"queues.q.keep: states.done is missing: nothing says which rows are done"}},
-		"an archive without a time": {without(to("bare")), []string{"queues.q.keep: nothing says since when a row is in bare: that takes the column in the role finished_at, in both tables"}},
-		"an archive without a key":  {without(to("keyless")), []string{"queues.q.keep: the table keyless has no column queue_item_id, by which a row of this queue is found"}},
-		"an archive of text":        {without(to("late")), []string{"queues.q.keep: nothing says since when a row is in late"}},
-		"an archive of several queues": {without(func(m *adopted.Table) { to("bare")(m); m.Where = map[string]adopted.Value{"user_id": {Text: "7"}} }), []string{
-			"queues.q.keep: the table bare has no column user_id, by which a row of this queue is found"}},
+		"all is there": {without(func(*mapping.Table) {}), nil},
+		"no time": {without(func(m *mapping.Table) { delete(m.Columns, mapping.FinishedAt) }), []string{
+			"queues.q.keep: columns.finished_at is missing: no column shows since when a row is done",
+			"queues.q.keep_dead: columns.finished_at is missing: no column shows since when a row is dead"}},
+		"no dead": {without(func(m *mapping.Table) { delete(m.States, backends.StateDead) }), []string{
+			"queues.q.keep_dead: states.dead is missing: no value shows which rows are dead"}},
+		"deleted by the ack": {without(func(m *mapping.Table) { m.OnAck = mapping.Delete; delete(m.States, backends.StateDone) }), []string{
+			"queues.q.keep: states.done is missing: no value shows which rows are done"}},
+		"an archive without a time": {without(to("bare")), []string{"queues.q.keep: no column shows since when a row is in bare: both tables need the column in the role finished_at"}},
+		"an archive without a key":  {without(to("keyless")), []string{"queues.q.keep: the table keyless has no column queue_item_id, which identifies the rows of this queue"}},
+		"an archive of text":        {without(to("late")), []string{"queues.q.keep: no column shows since when a row is in late"}},
+		"an archive of several queues": {without(func(m *mapping.Table) { to("bare")(m); m.Where = map[string]mapping.Value{"user_id": {Text: "7"}} }), []string{
+			"queues.q.keep: the table bare has no column user_id, which identifies the rows of this queue"}},
 	} {
 		got := f.misfits(c.m)
 		for _, want := range c.want {
@@ -201,7 +201,7 @@ func TestKeepAsksForAnIndex(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		m := tableE()
 		m.Keep, m.KeepDead = time.Hour, time.Hour
-		k := on.newKit(t, on.systemE, map[string]adopted.Table{"e": m})
+		k := on.newKit(t, on.systemE, map[string]mapping.Table{"e": m})
 		var do string
 		advice := func() (all string) {
 			for _, f := range k.Advice() {
@@ -215,7 +215,7 @@ func TestKeepAsksForAnIndex(t *testing.T) {
 			t.Errorf("%q", got)
 		}
 		k.sql(do) // it serves both retentions
-		k.Store = k.reopened(map[string]adopted.Table{"e": m})
+		k.Store = k.reopened(map[string]mapping.Table{"e": m})
 		if got := advice(); got != "" {
 			t.Errorf("with an index: %q", got)
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/adopted"
 	"github.com/qsidecar/qsidecar/backends/adopted/guess"
+	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
 )
 
 // ofLaravel is Laravel's table as its migration makes it (Laravel 11 to 13).
@@ -65,7 +66,7 @@ func (k *kit) adopts(table string, want string) *guess.Proposal {
 	if got := summary(p); got != want {
 		k.Errorf("it proposes %s\nwant        %s", got, want)
 	}
-	if k.Store, err = adopted.New(k.Context(), k.Engine, map[string]adopted.Table{"q": p.Table}); err != nil {
+	if k.Store, err = adopted.New(k.Context(), k.Engine, map[string]mapping.Table{"q": p.Table}); err != nil {
 		k.Fatal(err)
 	}
 	return p
@@ -91,7 +92,7 @@ func idsOf(jobs []backends.Job) string {
 
 // TestLaravel runs on Laravel's table, with the config that is proposed for it.
 func TestLaravel(t *testing.T) {
-	onEvery(t, func(t *testing.T, product string, start func(ddl string, tables map[string]adopted.Table) *kit) {
+	onEvery(t, func(t *testing.T, product string, start func(ddl string, tables map[string]mapping.Table) *kit) {
 		now := epoch(product)
 		insert := func(queue string, attempts int, reserved, available string) string {
 			return fmt.Sprintf("insert into jobs (queue, attempts, reserved_at, available_at, created_at, payload) values ('%s', %d, %s, %s, %s, '{\"uuid\": \"x\", \"job\": \"Illuminate\"}');",
@@ -143,13 +144,7 @@ func TestLaravel(t *testing.T) {
 // text is the only text that a query returns.
 func (k *kit) text(query string) string {
 	k.Helper()
-	var got []string
-	var err error
-	if k.c == nil {
-		got, err = texts(k.Context(), k.conn, query)
-	} else {
-		got, err = k.rows(query)
-	}
+	got, err := k.rows(query)
 	if err != nil || len(got) != 1 {
 		k.Fatalf("%s: %v, %v", query, got, err)
 	}
@@ -166,7 +161,7 @@ func truthText(product string) string {
 
 // TestDelayedJob runs on Delayed Job's table, with the config that is proposed for it.
 func TestDelayedJob(t *testing.T) {
-	onEvery(t, func(t *testing.T, product string, start func(ddl string, tables map[string]adopted.Table) *kit) {
+	onEvery(t, func(t *testing.T, product string, start func(ddl string, tables map[string]mapping.Table) *kit) {
 		now := utc(product, 0)
 		insert := func(priority int, run, locked, failed, by string) string {
 			return fmt.Sprintf("INSERT INTO delayed_jobs (priority, attempts, handler, run_at, locked_at, failed_at, locked_by, created_at, updated_at) VALUES (%d, 0, '--- !ruby/object', %s, %s, %s, %s, %s, %[6]s);",
@@ -194,9 +189,9 @@ func TestDelayedJob(t *testing.T) {
 		k.write(backends.Ack{Leases: leases(jobs[0])}, 0)
 		k.write(backends.Nack{Leases: leases(jobs[1]), Error: "again in an hour"}, 0)
 		k.write(backends.Nack{Leases: leases(jobs[2]), Error: "no more", Dead: true}, 0)
-		k.wantRows("SELECT concat_ws('|', id, attempts, last_error, locked_by, CASE WHEN failed_at IS NULL THEN 'lives' ELSE 'failed' END, CASE WHEN locked_at IS NULL THEN 'free' ELSE 'locked' END, CASE WHEN run_at > "+
+		k.wantRows("SELECT concat_ws('|', id, attempts, last_error, locked_by, CASE WHEN failed_at IS NULL THEN 'alive' ELSE 'failed' END, CASE WHEN locked_at IS NULL THEN 'free' ELSE 'locked' END, CASE WHEN run_at > "+
 			utc(product, 3000)+" THEN 'later' ELSE 'now' END) FROM delayed_jobs ORDER BY id",
-			"1|1|no more|failed|free|now", "2|0|host:x pid:1|lives|locked|now", "3|0|lives|free|later", "4|0|host:x pid:1|failed|locked|now", "6|1|again in an hour|lives|free|later")
+			"1|1|no more|failed|free|now", "2|0|host:x pid:1|alive|locked|now", "3|0|alive|free|later", "4|0|host:x pid:1|failed|locked|now", "6|1|again in an hour|alive|free|later")
 		k.wantRows(mine)
 		k.peek(backends.Peek{State: backends.StateDead, Max: 9}, "4:dead:0 1:dead:1 ")
 		k.sql("UPDATE delayed_jobs SET run_at = " + past + " WHERE id = 6")
@@ -219,7 +214,7 @@ func TestDelayedJob(t *testing.T) {
 
 // TestTablesOfOtherKinds: tables of libraries that no queue can live in are refused with a reason.
 func TestTablesOfOtherKinds(t *testing.T) {
-	onEvery(t, func(t *testing.T, product string, start func(ddl string, tables map[string]adopted.Table) *kit) {
+	onEvery(t, func(t *testing.T, product string, start func(ddl string, tables map[string]mapping.Table) *kit) {
 		at := zoneless(product)
 		k := start(fmt.Sprintf(`CREATE TABLE solid_queue_jobs (id %[1]s, queue_name varchar(255) NOT NULL, class_name varchar(255) NOT NULL, arguments text, priority int DEFAULT 0 NOT NULL, active_job_id varchar(255),
 				scheduled_at %[2]s, finished_at %[2]s, concurrency_key varchar(255), created_at %[2]s NOT NULL, updated_at %[2]s NOT NULL);
@@ -230,12 +225,12 @@ func TestTablesOfOtherKinds(t *testing.T) {
 			CREATE TABLE django_q_ormq (id %[1]s, %[3]s varchar(100) NOT NULL, payload text NOT NULL, %[4]s %[2]s NULL);`,
 			serial(product), at, quoted(product, "key"), quoted(product, "lock")), nil)
 		for table, words := range map[string]string{
-			"solid_queue_jobs":                 "Solid Queue's tables. A job's state there is which of several tables have a row for it",
+			"solid_queue_jobs":                 "Solid Queue's tables. Solid Queue shows a job's state by rows in several tables",
 			"solid_queue_ready_executions":     "Solid Queue's tables",
 			"solid_queue_claimed_executions":   "Solid Queue's tables",
 			"solid_queue_failed_executions":    "Solid Queue's tables",
 			"solid_queue_scheduled_executions": "Solid Queue's tables",
-			"django_q_ormq":                    "Its column lock has a time in every row, and a row waits if that is longer ago than the cluster's setting `retry`",
+			"django_q_ormq":                    "Its column lock has a time in every row, and a row is ready if that time is older than the cluster's setting `retry`",
 		} {
 			var cannot *guess.Unadoptable
 			if _, err := guess.Table(t.Context(), k.Engine, "", table); !errors.As(err, &cannot) || !strings.Contains(err.Error(), words) {
@@ -255,15 +250,15 @@ func quoted(product, name string) string {
 // TestMarkedBesideAState: the state has no value for claimed rows, and another column is NULL in those
 // that are not claimed.
 func TestMarkedBesideAState(t *testing.T) {
-	m := adopted.Table{
+	m := mapping.Table{
 		Name: "marked", MaxAttempts: 3,
-		Columns: map[adopted.Role][]string{adopted.ID: {"id"}, adopted.State: {"is_done"}},
-		States:  map[backends.State]adopted.Value{backends.StateReady: {Text: "false"}, backends.StateDone: {Text: "true"}},
-		Token:   &adopted.Token{Column: "pid", From: 7, To: 7},
+		Columns: map[mapping.Role][]string{mapping.ID: {"id"}, mapping.State: {"is_done"}},
+		States:  map[backends.State]mapping.Value{backends.StateReady: {Text: "false"}, backends.StateDone: {Text: "true"}},
+		Token:   &mapping.Token{Column: "pid", From: 7, To: 7},
 	}
 	onEach(t, func(t *testing.T, on *product) {
 		k := on.newKit(t, "CREATE TABLE marked (id int PRIMARY KEY, is_done boolean NOT NULL DEFAULT false, pid int); INSERT INTO marked (id) VALUES (1), (2)",
-			map[string]adopted.Table{"q": m})
+			map[string]mapping.Table{"q": m})
 		first := k.one("q")
 		second := k.one("q")
 		if first.ID != "1" || second.ID != "2" || len(k.claim("q", 2)) > 0 {
@@ -280,14 +275,14 @@ func TestMarkedBesideAState(t *testing.T) {
 // TestStuckWithoutAState: of rows that a time marks as claimed, only those are reset that are neither
 // done nor dead.
 func TestStuckWithoutAState(t *testing.T) {
-	m := adopted.Table{
-		Name: "marked", MaxAttempts: 3, StuckAfter: time.Hour, Unit: adopted.Seconds,
-		Columns: map[adopted.Role][]string{adopted.ID: {"id"}, adopted.State: {"is_done"}, adopted.ClaimedAt: {"locked_at"}, adopted.FailedAt: {"failed_at"}},
-		States:  map[backends.State]adopted.Value{backends.StateReady: {Text: "false"}, backends.StateDone: {Text: "true"}},
+	m := mapping.Table{
+		Name: "marked", MaxAttempts: 3, StuckAfter: time.Hour, Unit: mapping.Seconds,
+		Columns: map[mapping.Role][]string{mapping.ID: {"id"}, mapping.State: {"is_done"}, mapping.ClaimedAt: {"locked_at"}, mapping.FailedAt: {"failed_at"}},
+		States:  map[backends.State]mapping.Value{backends.StateReady: {Text: "false"}, backends.StateDone: {Text: "true"}},
 	}
-	onEvery(t, func(t *testing.T, product string, start func(ddl string, tables map[string]adopted.Table) *kit) {
+	onEvery(t, func(t *testing.T, product string, start func(ddl string, tables map[string]mapping.Table) *kit) {
 		k := start("CREATE TABLE marked (id int PRIMARY KEY, is_done boolean NOT NULL DEFAULT false, locked_at int, failed_at int);"+
-			"INSERT INTO marked VALUES (1, false, 5, NULL), (2, true, 5, NULL), (3, false, 5, 9), (4, false, NULL, 9), (5, true, NULL, NULL)", map[string]adopted.Table{"q": m})
+			"INSERT INTO marked VALUES (1, false, 5, NULL), (2, true, 5, NULL), (3, false, 5, 9), (4, false, NULL, 9), (5, true, NULL, NULL)", map[string]mapping.Table{"q": m})
 		k.peek(backends.Peek{State: backends.StateClaimed, Max: 9}, "1:claimed:0 ")
 		k.maintain(backends.Maintenance{Waiting: []string{"q"}})
 		k.wantRows("SELECT concat_ws('|', id, CASE WHEN is_done THEN 't' ELSE 'f' END, coalesce(locked_at, 0), coalesce(failed_at, 0)) FROM marked ORDER BY id", "1|f|0|0", "2|t|5|0", "3|f|5|9", "4|f|0|9", "5|t|0|0")

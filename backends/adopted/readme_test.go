@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/backends/adopted"
+	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
 )
 
 // TestPlainReaders: consumers that claim without a lock, as the README describes, can claim a row that
@@ -22,12 +22,12 @@ func TestPlainReaders(t *testing.T) {
 	read, take, done := lines[0], lines[1], lines[3]
 	k := newKit(t, `CREATE TABLE MsgQueue (MsgId int PRIMARY KEY, MsgTypeCode char(3) NOT NULL, State char(1) NOT NULL DEFAULT 'N', CreateTime timestamp NOT NULL DEFAULT localtimestamp,
 		Msg text NULL, ReaderCode varchar(20) NULL, TakenTime timestamp NULL, DoneTime timestamp NULL);
-		INSERT INTO MsgQueue VALUES (1, 'ORD'), (2, 'INV')`, map[string]adopted.Table{"orders": {
+		INSERT INTO MsgQueue VALUES (1, 'ORD'), (2, 'INV')`, map[string]mapping.Table{"orders": {
 		Name: "msgqueue",
-		Columns: map[adopted.Role][]string{adopted.ID: {"msgid"}, adopted.Payload: {"msg"}, adopted.State: {"state"}, adopted.CreatedAt: {"createtime"},
-			adopted.Worker: {"readercode"}, adopted.ClaimedAt: {"takentime"}, adopted.FinishedAt: {"donetime"}},
-		States: map[backends.State]adopted.Value{backends.StateReady: {Text: "N"}, backends.StateClaimed: {Text: "A"}, backends.StateDone: {Text: "C"}, backends.StateDead: {Text: "E"}},
-		Where:  map[string]adopted.Value{"msgtypecode": {Text: "ORD"}},
+		Columns: map[mapping.Role][]string{mapping.ID: {"msgid"}, mapping.Payload: {"msg"}, mapping.State: {"state"}, mapping.CreatedAt: {"createtime"},
+			mapping.Worker: {"readercode"}, mapping.ClaimedAt: {"takentime"}, mapping.FinishedAt: {"donetime"}},
+		States: map[backends.State]mapping.Value{backends.StateReady: {Text: "N"}, backends.StateClaimed: {Text: "A"}, backends.StateDone: {Text: "C"}, backends.StateDead: {Text: "E"}},
+		Where:  map[string]mapping.Value{"msgtypecode": {Text: "ORD"}},
 	}})
 	var id int
 	if err := k.c.QueryRow(t.Context(), read).Scan(&id); err != nil {

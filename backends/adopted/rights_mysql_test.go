@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/backends/adopted"
+	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
 	backend "github.com/qsidecar/qsidecar/backends/mysql"
 	"github.com/qsidecar/qsidecar/backends/mysql/diagnose"
 )
@@ -46,7 +47,7 @@ func TestRightsOnMySQL(t *testing.T) {
 		m := on("s", "waiting", "taken")
 		for _, step := range []struct{ grant, want string }{
 			{"", "queues.q.table: there is no table jobs"},
-			{"GRANT SELECT (id, v), DELETE ON jobs TO " + clerk, "queues.q.columns.state: the table has no column s: is it v? It has id, v"},
+			{"GRANT SELECT (id, v), DELETE ON jobs TO " + clerk, "queues.q.columns.state: the table has no column s: did you mean v? It has id, v"},
 			{"GRANT SELECT ON jobs TO " + clerk, "queues.q.table: this login lacks UPDATE on it: GRANT UPDATE ON `" + db + "`.`jobs`"},
 			{"GRANT UPDATE (v) ON jobs TO " + clerk, "queues.q.table: this login lacks UPDATE on its column s: GRANT UPDATE (`s`) ON "},
 			{"GRANT UPDATE ON jobs TO " + role, "queues.q.table: this login lacks UPDATE on its column s: "}, // the role is not active
@@ -63,7 +64,7 @@ func TestRightsOnMySQL(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			_, wrong, err := adopted.Check(t.Context(), diagnose.New(engine), map[string]adopted.Table{"q": m})
+			_, wrong, err := adopted.Check(t.Context(), diagnose.New(engine), map[string]mapping.Table{"q": m})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -14,7 +14,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/backends/adopted"
+	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
 	backend "github.com/qsidecar/qsidecar/backends/mysql"
 	"github.com/qsidecar/qsidecar/backends/mysql/diagnose"
 	"github.com/qsidecar/qsidecar/internal/testserver"
@@ -29,7 +29,7 @@ type product struct {
 
 	zoneless string // the type of a time without a zone
 	systemB  string
-	newKit   func(t *testing.T, ddl string, tables map[string]adopted.Table) *kit
+	newKit   func(t *testing.T, ddl string, tables map[string]mapping.Table) *kit
 }
 
 // onEach runs a test on each product. In a short run each test runs on PostgreSQL, and alternately on
@@ -116,9 +116,9 @@ func startMySQL() (stop func(), err error) {
 
 // kitOn creates kits on a MySQL or MariaDB server. The owner's connection has another time zone than
 // the sidecar's.
-func kitOn(m *testserver.MySQL) func(t *testing.T, ddl string, tables map[string]adopted.Table) *kit {
+func kitOn(m *testserver.MySQL) func(t *testing.T, ddl string, tables map[string]mapping.Table) *kit {
 	databases := onMySQL(m)
-	return func(t *testing.T, ddl string, tables map[string]adopted.Table) *kit {
+	return func(t *testing.T, ddl string, tables map[string]mapping.Table) *kit {
 		t.Helper()
 		name := databases.get(t)
 		k := &kit{T: t, url: m.URL(name)}

@@ -8,75 +8,37 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/backends/adopted"
+	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
 	"github.com/qsidecar/qsidecar/backends/sqlite"
 	"github.com/qsidecar/qsidecar/backends/sqlite/diagnose"
 )
 
-// sqliteKit is a kit whose tables are in a file.
-type sqliteKit struct {
-	*kit
-	db *sql.DB
-}
-
-func newSQLiteKit(t *testing.T, ddl string, tables map[string]adopted.Table) *sqliteKit {
+// newSQLiteKit is newKit with the tables in a file.
+func newSQLiteKit(t *testing.T, ddl string, tables map[string]mapping.Table) *kit {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "owner's.db")
-	db, err := sql.Open("sqlite", path+"?_pragma=busy_timeout(5000)")
-	if err != nil {
+	k := &kit{T: t}
+	var err error
+	if k.db, err = sql.Open("sqlite", path+"?_pragma=busy_timeout(5000)"); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := db.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	k := &sqliteKit{kit: &kit{T: t}, db: db}
+	closed(t, k.db)
+	if k.conn, err = k.db.Conn(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	closed(t, k.conn)
 	k.sql(ddl)
-	engine, err := sqlite.Open(t.Context(), sqlite.Options{Path: path})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := engine.Close(); err != nil {
-			t.Error(err)
+	k.reopen = func() backends.Engine {
+		engine, err := sqlite.Open(t.Context(), sqlite.Options{Path: path})
+		if err != nil {
+			t.Fatal(err)
 		}
-	})
-	if k.Store, err = adopted.New(t.Context(), diagnose.New(engine), tables); err != nil {
-		t.Fatal(err)
+		return diagnose.New(engine)
 	}
+	k.Store = k.reopened(tables)
 	k.heartbeat(me, backends.HeartbeatJoin, sidecarTimeout)
 	return k
-}
-
-func (k *sqliteKit) sql(text string) {
-	k.Helper()
-	if _, err := k.db.ExecContext(k.Context(), text); err != nil {
-		k.Fatalf("%s: %v", text, err)
-	}
-}
-
-func (k *sqliteKit) wantRows(query string, want ...string) {
-	k.Helper()
-	rows, err := k.db.QueryContext(k.Context(), query)
-	if err != nil {
-		k.Fatal(err)
-	}
-	defer rows.Close()
-	var got []string
-	for rows.Next() {
-		var text string
-		if err := rows.Scan(&text); err != nil {
-			k.Fatal(err)
-		}
-		got = append(got, text)
-	}
-	if d := cmp.Diff(want, got); rows.Err() != nil || d != "" && len(want)+len(got) > 0 {
-		k.Errorf("%s: %v (-want +got):\n%s", query, rows.Err(), d)
-	}
 }
 
 const sqliteMessages = `CREATE TABLE MsgQueue (MsgId INTEGER PRIMARY KEY AUTOINCREMENT, MsgTypeCode CHAR(3) NOT NULL, State CHAR(1) NOT NULL DEFAULT 'N',
@@ -84,21 +46,21 @@ const sqliteMessages = `CREATE TABLE MsgQueue (MsgId INTEGER PRIMARY KEY AUTOINC
 	CREATE INDEX by_state ON MsgQueue (MsgTypeCode, State, CreateTime);
 	INSERT INTO MsgQueue (MsgTypeCode, Msg) VALUES ('ORD', 'one'), ('INV', 'other'), ('ORD', 'two'), ('ORD', 'three');`
 
-func sqliteMessagesTable() adopted.Table {
-	return adopted.Table{
+func sqliteMessagesTable() mapping.Table {
+	return mapping.Table{
 		Name: "MsgQueue", MaxAttempts: 3, StuckAfter: time.Hour,
-		Columns: map[adopted.Role][]string{
-			adopted.ID: {"MsgId"}, adopted.Payload: {"Msg"}, adopted.State: {"State"}, adopted.CreatedAt: {"CreateTime"}, adopted.Worker: {"Reader"},
-			adopted.ClaimedAt: {"Taken"}, adopted.FinishedAt: {"Done"}, adopted.Attempts: {"Tries"},
+		Columns: map[mapping.Role][]string{
+			mapping.ID: {"MsgId"}, mapping.Payload: {"Msg"}, mapping.State: {"State"}, mapping.CreatedAt: {"CreateTime"}, mapping.Worker: {"Reader"},
+			mapping.ClaimedAt: {"Taken"}, mapping.FinishedAt: {"Done"}, mapping.Attempts: {"Tries"},
 		},
-		States: map[backends.State]adopted.Value{backends.StateReady: {Text: "N"}, backends.StateClaimed: {Text: "A"}, backends.StateDone: {Text: "C"}, backends.StateDead: {Text: "E"}},
-		Where:  map[string]adopted.Value{"MsgTypeCode": {Text: "ORD"}},
+		States: map[backends.State]mapping.Value{backends.StateReady: {Text: "N"}, backends.StateClaimed: {Text: "A"}, backends.StateDone: {Text: "C"}, backends.StateDead: {Text: "E"}},
+		Where:  map[string]mapping.Value{"MsgTypeCode": {Text: "ORD"}},
 	}
 }
 
 func TestSQLite(t *testing.T) {
 	t.Parallel()
-	k := newSQLiteKit(t, sqliteMessages, map[string]adopted.Table{"q": sqliteMessagesTable()})
+	k := newSQLiteKit(t, sqliteMessages, map[string]mapping.Table{"q": sqliteMessagesTable()})
 	jobs := k.claim("q", 2)
 	if len(jobs) != 2 || jobs[0].ID != "1" || jobs[1].ID != "3" || string(jobs[1].Payload) != "two" || jobs[0].Attempt != 1 {
 		t.Fatalf("%+v", jobs)
@@ -139,7 +101,7 @@ func TestSQLite(t *testing.T) {
 func TestSQLiteEnqueueAndCommands(t *testing.T) {
 	t.Parallel()
 	m := sqliteMessagesTable()
-	k := newSQLiteKit(t, sqliteMessages, map[string]adopted.Table{"q": m})
+	k := newSQLiteKit(t, sqliteMessages, map[string]mapping.Table{"q": m})
 	r := k.write(backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Payload: []byte("it's \x00 new")}, {Queue: "managed"}}}, 0)
 	if r.Stored[0].ID != "5" || r.Stored[1].ID != "1" {
 		t.Errorf("%+v", r)
@@ -167,17 +129,17 @@ func TestSQLiteEnqueueAndCommands(t *testing.T) {
 // an archive.
 func TestSQLiteOddTables(t *testing.T) {
 	t.Parallel()
-	m := adopted.Table{
+	m := mapping.Table{
 		Name:    `que'ue; DROP TABLE "x`,
-		Columns: map[adopted.Role][]string{adopted.ID: {`i"d`}, adopted.Payload: {"select", "n", "b"}, adopted.State: {"busy"}, adopted.Priority: {"order"}, adopted.RunAt: {"when"}},
-		States:  map[backends.State]adopted.Value{backends.StateReady: {Text: "false"}, backends.StateClaimed: {Text: "true"}, backends.StateDead: {Null: true}},
-		Where:   map[string]adopted.Value{`ki\nd`: {Text: `it's \ "x"`}}, OnAck: adopted.Archive, Archive: "old",
+		Columns: map[mapping.Role][]string{mapping.ID: {`i"d`}, mapping.Payload: {"select", "n", "b"}, mapping.State: {"busy"}, mapping.Priority: {"order"}, mapping.RunAt: {"when"}},
+		States:  map[backends.State]mapping.Value{backends.StateReady: {Text: "false"}, backends.StateClaimed: {Text: "true"}, backends.StateDead: {Null: true}},
+		Where:   map[string]mapping.Value{`ki\nd`: {Text: `it's \ "x"`}}, OnAck: mapping.Archive, Archive: "old",
 	}
 	k := newSQLiteKit(t, `CREATE TABLE "que'ue; DROP TABLE ""x" ("i""d" TEXT PRIMARY KEY, "select" TEXT, n, b BLOB, busy BOOLEAN DEFAULT 0, "order" INT, "when" DATETIME, "ki\nd" TEXT);
 		CREATE TABLE old ("select" TEXT, "i""d" TEXT, other); CREATE VIEW q AS SELECT * FROM "que'ue; DROP TABLE ""x";
 		INSERT INTO "que'ue; DROP TABLE ""x" VALUES ('a,b', 'x', 7, x'00ff', 0, 1, NULL, 'it''s \ "x"'), ('first', NULL, 'text', NULL, 0, 2, '2020-01-01 00:00:00', 'it''s \ "x"'),
 			('later', '', 1, NULL, 0, 3, '2100-01-01 00:00:00', 'it''s \ "x"'), (NULL, '', 1, NULL, 0, 4, NULL, 'it''s \ "x"'), ('other', '', 1, NULL, 0, 1, NULL, 'y')`,
-		map[string]adopted.Table{"q": m})
+		map[string]mapping.Table{"q": m})
 	jobs := k.claim("q", 5)
 	if len(jobs) != 2 || jobs[0].ID != "first" || string(jobs[0].Payload) != `{"b":null,"n":"text","select":null}` ||
 		jobs[1].ID != "a,b" || string(jobs[1].Payload) != `{"b":"AP8=","n":"7","select":"x"}` || jobs[1].Priority != 1 {
@@ -195,12 +157,12 @@ func TestSQLiteOddTables(t *testing.T) {
 // TestSQLiteLastSecond: a job that is for the last second there is waits for it.
 func TestSQLiteLastSecond(t *testing.T) {
 	t.Parallel()
-	m := adopted.Table{
+	m := mapping.Table{
 		Name:    "jobs",
-		Columns: map[adopted.Role][]string{adopted.ID: {"id"}, adopted.State: {"state"}, adopted.RunAt: {"due"}},
-		States:  map[backends.State]adopted.Value{backends.StateReady: {Text: "new"}, backends.StateClaimed: {Text: "taken"}, backends.StateDone: {Text: "done"}},
+		Columns: map[mapping.Role][]string{mapping.ID: {"id"}, mapping.State: {"state"}, mapping.RunAt: {"due"}},
+		States:  map[backends.State]mapping.Value{backends.StateReady: {Text: "new"}, backends.StateClaimed: {Text: "taken"}, backends.StateDone: {Text: "done"}},
 	}
-	k := newSQLiteKit(t, "CREATE TABLE jobs (id INTEGER PRIMARY KEY, state TEXT DEFAULT 'new', due TEXT)", map[string]adopted.Table{"q": m})
+	k := newSQLiteKit(t, "CREATE TABLE jobs (id INTEGER PRIMARY KEY, state TEXT DEFAULT 'new', due TEXT)", map[string]mapping.Table{"q": m})
 	k.write(backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", RunAt: time.UnixMilli(253402300799999)}}}, 0)
 	if jobs := k.claim("q", 1); len(jobs) > 0 {
 		t.Errorf("it was claimed: %+v", jobs)
@@ -211,20 +173,20 @@ func TestSQLiteLastSecond(t *testing.T) {
 // TestSQLiteKeep: finished rows are deleted after keep and keep_dead, from the table and its archive.
 func TestSQLiteKeep(t *testing.T) {
 	t.Parallel()
-	m := adopted.Table{
+	m := mapping.Table{
 		Name:    "jobs",
-		Columns: map[adopted.Role][]string{adopted.ID: {"id"}, adopted.State: {"state"}, adopted.FinishedAt: {"done"}},
-		States:  map[backends.State]adopted.Value{backends.StateReady: {Text: "N"}, backends.StateClaimed: {Text: "A"}, backends.StateDone: {Text: "C"}, backends.StateDead: {Text: "E"}},
+		Columns: map[mapping.Role][]string{mapping.ID: {"id"}, mapping.State: {"state"}, mapping.FinishedAt: {"done"}},
+		States:  map[backends.State]mapping.Value{backends.StateReady: {Text: "N"}, backends.StateClaimed: {Text: "A"}, backends.StateDone: {Text: "C"}, backends.StateDead: {Text: "E"}},
 		Keep:    time.Hour, KeepDead: 2 * time.Hour,
 	}
 	into := m
-	into.Name, into.OnAck, into.Archive = "moved", adopted.Archive, "archive"
+	into.Name, into.OnAck, into.Archive = "moved", mapping.Archive, "archive"
 	k := newSQLiteKit(t, `CREATE TABLE jobs (id INTEGER PRIMARY KEY, state TEXT, done DATETIME);
 		CREATE TABLE moved (id INTEGER PRIMARY KEY, state TEXT, done DATETIME); CREATE TABLE archive (id INT, state TEXT, done DATETIME);
 		INSERT INTO jobs VALUES (1, 'C', datetime('now', '-61 minutes')), (2, 'C', datetime('now', '-40 minutes')), (3, 'C', NULL),
 			(4, 'E', datetime('now', '-121 minutes')), (5, 'E', datetime('now', '-100 minutes')), (6, 'N', '2020-01-01 00:00:00');
 		INSERT INTO moved SELECT id, state, done FROM jobs; INSERT INTO archive SELECT id, state, done FROM jobs`,
-		map[string]adopted.Table{"jobs": m, "moved": into})
+		map[string]mapping.Table{"jobs": m, "moved": into})
 	if r := k.maintain(backends.Maintenance{Prune: true}); r.Pruned != 7 {
 		t.Errorf("%+v", r)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/adopted"
+	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
 )
 
 // stateKind is a state column and its values. "NULL" stands for NULL; an empty one is not mapped.
@@ -60,10 +61,10 @@ func literal(value, column, product string) string {
 // TestStateKinds: a state can have any type, and any of its values can be NULL.
 func TestStateKinds(t *testing.T) {
 	var script, sqlite strings.Builder
-	tables := map[string]map[string]adopted.Table{}
+	tables := map[string]map[string]mapping.Table{}
 	scripts := map[string]*strings.Builder{"PostgreSQL": &script, "SQLite": &sqlite, "MySQL": {}}
 	for product, b := range scripts {
-		tables[product] = map[string]adopted.Table{}
+		tables[product] = map[string]mapping.Table{}
 		if product == "PostgreSQL" {
 			b.WriteString("CREATE TYPE mood AS ENUM ('sad', 'so-so', 'happy', 'dead');")
 		}
@@ -84,13 +85,7 @@ func TestStateKinds(t *testing.T) {
 		k := on.newKit(t, scripts[family].String(), tables[family])
 		k.stateKinds(family)
 	})
-	k := newSQLiteKit(t, sqlite.String(), tables["SQLite"])
-	var err error
-	if k.conn, err = k.db.Conn(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	defer k.conn.Close()
-	k.kit.stateKinds("SQLite")
+	newSQLiteKit(t, sqlite.String(), tables["SQLite"]).stateKinds("SQLite")
 }
 
 // TestStatesAlike: two states that the column's collation holds equal are a misfit.
@@ -98,7 +93,7 @@ func TestStatesAlike(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		k := on.newKit(t, "CREATE TABLE folded (id int PRIMARY KEY, state varchar(5))", nil)
 		m := stateKind{ready: "N", claimed: "n", done: "c"}.table("folded")
-		_, wrong, err := adopted.Check(t.Context(), k.Engine, map[string]adopted.Table{"q": m})
+		_, wrong, err := adopted.Check(t.Context(), k.Engine, map[string]mapping.Table{"q": m})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -108,14 +103,14 @@ func TestStatesAlike(t *testing.T) {
 	})
 }
 
-func (s stateKind) table(name string) adopted.Table {
-	m := adopted.Table{
-		Name: name, Columns: map[adopted.Role][]string{adopted.ID: {"id"}, adopted.State: {"state"}},
-		States: map[backends.State]adopted.Value{}, MaxAttempts: 5,
+func (s stateKind) table(name string) mapping.Table {
+	m := mapping.Table{
+		Name: name, Columns: map[mapping.Role][]string{mapping.ID: {"id"}, mapping.State: {"state"}},
+		States: map[backends.State]mapping.Value{}, MaxAttempts: 5,
 	}
 	for state, value := range map[backends.State]string{backends.StateReady: s.ready, backends.StateClaimed: s.claimed, backends.StateDone: s.done, backends.StateDead: s.dead} {
 		if value != "" || state == backends.StateReady {
-			m.States[state] = adopted.Value{Text: value, Null: value == "NULL"}
+			m.States[state] = mapping.Value{Text: value, Null: value == "NULL"}
 		}
 	}
 	return m

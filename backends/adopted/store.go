@@ -25,8 +25,8 @@ type Store struct {
 	estimates core.Estimates
 	tx        *txPool
 
-	forgetting sync.Mutex
-	forgotten  int64 // the lease that the last run of forget ended with
+	pruningLeases sync.Mutex
+	leaseScanPos  int64 // the lease at which the last run of pruneLeases ended
 
 	closing  sync.Once
 	closeErr error // of the first Close
@@ -42,7 +42,7 @@ var _ interface {
 
 // New is a Store with the tables, by the names of their queues. The error has everything that
 // does not fit the database.
-func New(ctx context.Context, engine backends.Engine, tables map[string]Table) (*Store, error) {
+func New(ctx context.Context, engine backends.Engine, tables map[string]mapping.Table) (*Store, error) {
 	s, misfits, err := Check(ctx, engine, tables)
 	if err != nil {
 		return nil, err
@@ -60,9 +60,9 @@ func Empty(engine backends.Engine) *Store {
 
 // Check checks the tables. The Store has the queues that fit. The error is the database's, not one
 // of the tables.
-func Check(ctx context.Context, engine backends.Engine, tables map[string]Table) (*Store, []*Misfit, error) {
+func Check(ctx context.Context, engine backends.Engine, tables map[string]mapping.Table) (*Store, []*mapping.Misfit, error) {
 	s := Empty(engine)
-	var misfits []*Misfit
+	var misfits []*mapping.Misfit
 	for _, name := range slices.Sorted(maps.Keys(tables)) {
 		p := &mapping.Problems{Queue: name}
 		q, err := s.adopt(ctx, p, tables[name])
@@ -78,7 +78,7 @@ func Check(ctx context.Context, engine backends.Engine, tables map[string]Table)
 }
 
 // adopt checks a table and prepares its queue. If p has problems, there is no queue.
-func (s *Store) adopt(ctx context.Context, p *mapping.Problems, t Table) (*statement.Queue, error) {
+func (s *Store) adopt(ctx context.Context, p *mapping.Problems, t mapping.Table) (*statement.Queue, error) {
 	info, err := s.Describe(ctx, t.Schema, t.Name)
 	if err != nil {
 		return nil, fmt.Errorf("queues.%s.table: %w", p.Queue, err)
@@ -90,10 +90,10 @@ func (s *Store) adopt(ctx context.Context, p *mapping.Problems, t Table) (*state
 	}
 	if m.Hold {
 		if err := s.noOpenTx(); err != nil {
-			p.AddFix("hold", "say hold: state, with a state for jobs that are worked on (states.claimed)", "its jobs cannot be held in transactions: %v", err)
+			p.AddFix("hold", "set hold: state, and states.claimed", "its jobs can't be claimed in transactions: %v", err)
 		}
 	}
-	if m.OnAck == Archive {
+	if m.OnAck == mapping.Archive {
 		archive, err := s.Describe(ctx, m.ArchiveSchema, m.Archive)
 		if err != nil {
 			return nil, fmt.Errorf("queues.%s.on_ack: %w", p.Queue, err)
@@ -117,7 +117,7 @@ func (s *Store) checkQueries(ctx context.Context, p *mapping.Problems, q *statem
 		return err
 	}
 	if err != nil && !errors.Is(err, backends.ErrNoPlan) {
-		p.Add("table", "the database refuses to look for jobs in it: %v", err)
+		p.Add("table", "the database refuses the query for its jobs: %v", err)
 	}
 	return nil
 }
@@ -129,7 +129,7 @@ func (s *Store) checkNotify(p *mapping.Problems, channel string) {
 	}
 	l, ok := s.Engine.(backends.ChannelListener)
 	if !ok {
-		p.AddFix("notify", "leave it out: a sidecar looks for new jobs about once a second", "%s sends no notifications", s.Info().Engine)
+		p.AddFix("notify", "remove it: a sidecar queries for new jobs about once a second", "%s sends no notifications", s.Info().Engine)
 		return
 	}
 	if err := l.CanListen(channel); err != nil {
@@ -141,7 +141,7 @@ func (s *Store) checkNotify(p *mapping.Problems, channel string) {
 func (s *Store) noOpenTx() error {
 	c, ok := s.Engine.(backends.TxClaimer)
 	if !ok {
-		return fmt.Errorf("a sidecar keeps no transactions open on %s", s.Info().Engine)
+		return fmt.Errorf("hold: transaction isn't supported on %s", s.Info().Engine)
 	}
 	return c.NoOpenTx()
 }

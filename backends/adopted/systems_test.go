@@ -7,19 +7,19 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/backends/adopted"
+	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
 )
 
 var systemE = products[0].systemE
 
-func tableE() adopted.Table {
-	return adopted.Table{
+func tableE() mapping.Table {
+	return mapping.Table{
 		Name: "my_queue",
-		Columns: map[adopted.Role][]string{
-			adopted.ID: {"queue_item_id"}, adopted.Payload: {"parameters"}, adopted.State: {"state"}, adopted.Error: {"error_message"},
-			adopted.Worker: {"worker_name"}, adopted.CreatedAt: {"created_dt"}, adopted.FinishedAt: {"finished_dt"}, adopted.Result: {"result"},
+		Columns: map[mapping.Role][]string{
+			mapping.ID: {"queue_item_id"}, mapping.Payload: {"parameters"}, mapping.State: {"state"}, mapping.Error: {"error_message"},
+			mapping.Worker: {"worker_name"}, mapping.CreatedAt: {"created_dt"}, mapping.FinishedAt: {"finished_dt"}, mapping.Result: {"result"},
 		},
-		States: map[backends.State]adopted.Value{
+		States: map[backends.State]mapping.Value{
 			backends.StateReady: {Text: "waiting"}, backends.StateClaimed: {Text: "processing"}, backends.StateDone: {Text: "done"}, backends.StateDead: {Text: "error"},
 		},
 	}
@@ -27,7 +27,7 @@ func tableE() adopted.Table {
 
 func TestClaimAndAck(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
-		k := on.newKit(t, on.systemE, map[string]adopted.Table{"e": tableE()})
+		k := on.newKit(t, on.systemE, map[string]mapping.Table{"e": tableE()})
 		jobs := k.claim("e", 2)
 		if len(jobs) != 2 || jobs[0].ID != "1" || string(jobs[0].Payload) != `{"n": 1}` || jobs[1].Attempt != 1 || jobs[0].Queue != "e" || jobs[1].Fence <= jobs[0].Fence {
 			t.Fatalf("%+v", jobs)
@@ -47,7 +47,7 @@ func TestClaimAndAck(t *testing.T) {
 // table has no column for either.
 func TestFailures(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
-		k := on.newKit(t, on.systemE, map[string]adopted.Table{"e": tableE()})
+		k := on.newKit(t, on.systemE, map[string]mapping.Table{"e": tableE()})
 		k.sql("DELETE FROM my_queue WHERE queue_item_id > 1")
 		first := k.one("e")
 		if r := k.write(backends.Nack{Leases: leases(first), Error: "no luck", HasDelay: true}, 0); len(r.MadeReady) != 1 || r.MadeReady[0] != "e" {
@@ -92,7 +92,7 @@ func TestOthersRows(t *testing.T) {
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
-				k := on.newKit(t, on.systemE, map[string]adopted.Table{"e": tableE()})
+				k := on.newKit(t, on.systemE, map[string]mapping.Table{"e": tableE()})
 				stale, mine := k.one("e"), k.one("e")
 				// The table's own cleaner, and then one of its own consumers.
 				k.sql("UPDATE my_queue SET state = 'waiting', worker_name = NULL WHERE queue_item_id = 1")
@@ -109,7 +109,7 @@ func TestOthersRows(t *testing.T) {
 // TestTakenBack: maintenance takes back claims whose leases ended, and those of lost sidecars.
 func TestTakenBack(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
-		k := on.newKit(t, on.systemE, map[string]adopted.Table{"e": tableE()})
+		k := on.newKit(t, on.systemE, map[string]mapping.Table{"e": tableE()})
 		timed := backends.Claim{Queues: []backends.Policy{policy("e")}, Slots: []backends.Slot{k.slot(time.Hour)}}
 		ended := k.commit(backends.Batch{Host: me, Claims: []backends.Claim{timed}}).Claims[0].Jobs[0]
 		const dead backends.Identity = 7
@@ -137,7 +137,7 @@ func TestTakenBack(t *testing.T) {
 // TestEmptyHanded: a claim of a paused queue, or by a lost sidecar, gets no jobs.
 func TestEmptyHanded(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
-		k := on.newKit(t, on.systemE, map[string]adopted.Table{"e": tableE()})
+		k := on.newKit(t, on.systemE, map[string]mapping.Table{"e": tableE()})
 		if _, _, err := k.Command(t.Context(), backends.Command{Kind: backends.Pause, Queue: "e"}); err != nil {
 			t.Fatal(err)
 		}
@@ -159,7 +159,7 @@ func TestEmptyHanded(t *testing.T) {
 // TestLockedRow: a program that keeps a row locked delays only its job.
 func TestLockedRow(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
-		k := on.newKit(t, on.systemE, map[string]adopted.Table{"e": tableE()})
+		k := on.newKit(t, on.systemE, map[string]mapping.Table{"e": tableE()})
 		first, second := k.one("e"), k.one("e")
 		k.sql("BEGIN; SELECT 1 FROM my_queue WHERE queue_item_id = 1 FOR UPDATE")
 		var locked *backends.LockedError
@@ -190,7 +190,7 @@ func TestLockedRow(t *testing.T) {
 // has the row locked. The row does not change.
 func TestExtendOfALockedRow(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
-		k := on.newKit(t, on.systemE, map[string]adopted.Table{"e": tableE()})
+		k := on.newKit(t, on.systemE, map[string]mapping.Table{"e": tableE()})
 		first := k.one("e")
 		k.sql("BEGIN; SELECT 1 FROM my_queue WHERE queue_item_id = 1 FOR UPDATE")
 		k.write(backends.Extend{Leases: leases(first), Lease: time.Minute}, 0)
@@ -205,9 +205,9 @@ func TestOrder(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		lifo, columns := tableE(), tableE()
 		lifo.LIFO = true
-		columns.Order = []adopted.Ordering{{Column: "user_id"}, {Column: "queue_item_id", Descending: true}}
+		columns.Order = []mapping.Ordering{{Column: "user_id"}, {Column: "queue_item_id", Descending: true}}
 		for name, c := range map[string]struct {
-			m    adopted.Table
+			m    mapping.Table
 			want string
 		}{
 			"fifo":    {tableE(), "1 2 3 4 5 6 7 8 9 10 11 12 "},
@@ -217,7 +217,7 @@ func TestOrder(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 				k := on.newKit(t, on.systemE+"; INSERT INTO my_queue (parameters) VALUES ('4'), ('5'), ('6'), ('7'), ('8'), ('9'), ('10'), ('11'), ('12'); UPDATE my_queue SET created_dt = now(), user_id = queue_item_id % 3",
-					map[string]adopted.Table{"e": c.m})
+					map[string]mapping.Table{"e": c.m})
 				got := ""
 				for len(got) < len(c.want) {
 					jobs := k.claim("e", 5)
@@ -240,7 +240,7 @@ func TestOrder(t *testing.T) {
 // of it is valid, and the attempt before counts.
 func TestCleanerResets(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
-		k := on.newKit(t, on.systemE, map[string]adopted.Table{"e": tableE()})
+		k := on.newKit(t, on.systemE, map[string]mapping.Table{"e": tableE()})
 		k.sql("DELETE FROM my_queue WHERE queue_item_id > 1")
 		before := k.one("e")
 		k.sql("UPDATE my_queue SET state = 'waiting', worker_name = NULL")
@@ -258,7 +258,7 @@ func TestCleanerResets(t *testing.T) {
 // TestForgotten: leases are deleted after the rows of their jobs are, or after others finished these.
 func TestForgotten(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
-		k := on.newKit(t, on.systemE, map[string]adopted.Table{"e": tableE()})
+		k := on.newKit(t, on.systemE, map[string]mapping.Table{"e": tableE()})
 		k.write(backends.Nack{Leases: leases(k.claim("e", 3)...), Error: "x"}, 0)
 		k.sql("DELETE FROM my_queue WHERE queue_item_id = 1; UPDATE my_queue SET state = 'done' WHERE queue_item_id = 2")
 		if r := k.maintain(backends.Maintenance{Prune: true}); r.Pruned != 2 {
@@ -273,8 +273,8 @@ func TestForgotten(t *testing.T) {
 func TestStuck(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		m := tableE()
-		m.Columns[adopted.ClaimedAt], m.StuckAfter = []string{"started"}, time.Hour
-		k := on.newKit(t, on.systemE+"; ALTER TABLE my_queue ADD started timestamp NULL", map[string]adopted.Table{"e": m})
+		m.Columns[mapping.ClaimedAt], m.StuckAfter = []string{"started"}, time.Hour
+		k := on.newKit(t, on.systemE+"; ALTER TABLE my_queue ADD started timestamp NULL", map[string]mapping.Table{"e": m})
 		mine := k.one("e")
 		k.sql("UPDATE my_queue SET state = 'processing', worker_name = 'own', started = localtimestamp - interval '61' minute WHERE queue_item_id = 2")
 		k.sql("UPDATE my_queue SET state = 'processing', worker_name = 'own', started = localtimestamp - interval '59' minute WHERE queue_item_id = 3")

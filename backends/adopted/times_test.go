@@ -9,6 +9,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/adopted"
+	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
 )
 
 // timeForm is how a table writes times in columns of other types.
@@ -31,11 +32,11 @@ func epoch(product string) string {
 }
 
 var timeForms = []timeForm{
-	{"int", adopted.Seconds, "NOW + %d", ""},
-	{"bigint", adopted.Seconds, "NOW + %d", ""},
-	{"bigint", adopted.Milliseconds, "(NOW + %d) * 1000", ""},
-	{"decimal(18,0)", adopted.Milliseconds, "(NOW + %d) * 1000", ""},
-	{"int unsigned", adopted.Seconds, "NOW + %d", "MySQL"},
+	{"int", mapping.Seconds, "NOW + %d", ""},
+	{"bigint", mapping.Seconds, "NOW + %d", ""},
+	{"bigint", mapping.Milliseconds, "(NOW + %d) * 1000", ""},
+	{"decimal(18,0)", mapping.Milliseconds, "(NOW + %d) * 1000", ""},
+	{"int unsigned", mapping.Seconds, "NOW + %d", "MySQL"},
 	{"text", 0, "strftime('%%Y-%%m-%%d %%H:%%M:%%S', 'now', '%d seconds')", "SQLite"},
 	{"varchar(40)", 0, "strftime('%%Y-%%m-%%dT%%H:%%M:%%fZ', 'now', '%d seconds')", "SQLite"},
 	{"text", 0, "strftime('%%Y-%%m-%%dT%%H:%%M:%%f', 'now', '%d seconds', '+2 hours') || '000+02:00'", "SQLite"},
@@ -43,7 +44,7 @@ var timeForms = []timeForm{
 
 // TestTimeForms: every role of a time works with whole numbers since 1970, and on SQLite with texts.
 func TestTimeForms(t *testing.T) {
-	onEvery(t, func(t *testing.T, product string, start func(ddl string, tables map[string]adopted.Table) *kit) {
+	onEvery(t, func(t *testing.T, product string, start func(ddl string, tables map[string]mapping.Table) *kit) {
 		for i, form := range timeForms {
 			if form.on == product || form.on == "" || form.on == "MySQL" && product != "SQLite" && product != "PostgreSQL" {
 				t.Run(fmt.Sprint(i, form.column), func(t *testing.T) {
@@ -54,20 +55,20 @@ func TestTimeForms(t *testing.T) {
 	})
 }
 
-func timesAre(t *testing.T, form timeForm, product string, start func(ddl string, tables map[string]adopted.Table) *kit) {
+func timesAre(t *testing.T, form timeForm, product string, start func(ddl string, tables map[string]mapping.Table) *kit) {
 	at := func(seconds int) string {
 		return strings.ReplaceAll(fmt.Sprintf(form.at, seconds), "NOW", epoch(product))
 	}
-	m := adopted.Table{
+	m := mapping.Table{
 		Name: "timed", MaxAttempts: 5, StuckAfter: time.Hour, Unit: form.unit, Keep: time.Hour, KeepDead: time.Hour,
-		Columns: map[adopted.Role][]string{
-			adopted.ID: {"id"}, adopted.State: {"state"}, adopted.RunAt: {"run_at"}, adopted.CreatedAt: {"made_at"}, adopted.ClaimedAt: {"claimed_at"},
-			adopted.FinishedAt: {"ended_at"}, adopted.FailedAt: {"failed_at"},
+		Columns: map[mapping.Role][]string{
+			mapping.ID: {"id"}, mapping.State: {"state"}, mapping.RunAt: {"run_at"}, mapping.CreatedAt: {"made_at"}, mapping.ClaimedAt: {"claimed_at"},
+			mapping.FinishedAt: {"ended_at"}, mapping.FailedAt: {"failed_at"},
 		},
-		States: map[backends.State]adopted.Value{backends.StateReady: {Text: "N"}, backends.StateClaimed: {Text: "A"}, backends.StateDone: {Text: "C"}},
+		States: map[backends.State]mapping.Value{backends.StateReady: {Text: "N"}, backends.StateClaimed: {Text: "A"}, backends.StateDone: {Text: "C"}},
 	}
 	if strings.Contains(form.at, "T%%H") { // new jobs have a blank for the T
-		m.Order = []adopted.Ordering{{Column: "id"}}
+		m.Order = []mapping.Ordering{{Column: "id"}}
 	}
 	ddl := fmt.Sprintf("CREATE TABLE timed (id %s, state char(1) NOT NULL DEFAULT 'N', run_at %[2]s NOT NULL, made_at %[2]s, claimed_at %[2]s, ended_at %[2]s, failed_at %[2]s);", serial(product), form.column)
 	for _, row := range [][]string{
@@ -82,7 +83,7 @@ func timesAre(t *testing.T, form timeForm, product string, start func(ddl string
 	} {
 		ddl += "INSERT INTO timed (state, run_at, made_at, claimed_at, ended_at, failed_at) VALUES (" + strings.Join(row, ", ") + ");"
 	}
-	k := start(ddl, map[string]adopted.Table{"q": m})
+	k := start(ddl, map[string]mapping.Table{"q": m})
 	job := k.one("q")
 	if ago := time.Since(job.EnqueuedAt).Round(time.Hour); job.ID != "1" || ago != 0 || len(k.claim("q", 9)) > 0 {
 		t.Fatalf("%+v", job)
@@ -131,7 +132,7 @@ func timesAre(t *testing.T, form timeForm, product string, start func(ddl string
 
 // TestTimesThatDoNotFit: the error names the types that do.
 func TestTimesThatDoNotFit(t *testing.T) {
-	onEvery(t, func(t *testing.T, product string, start func(ddl string, tables map[string]adopted.Table) *kit) {
+	onEvery(t, func(t *testing.T, product string, start func(ddl string, tables map[string]mapping.Table) *kit) {
 		k := start("CREATE TABLE odd (id int PRIMARY KEY, small smallint, i int, b bigint, v varchar(20), f double precision, bin "+map[bool]string{true: "bytea", false: "blob"}[product == "PostgreSQL"]+")", nil)
 		for _, c := range []struct {
 			column string
@@ -139,13 +140,13 @@ func TestTimesThatDoNotFit(t *testing.T) {
 			want   string // in the error; empty: it fits
 		}{
 			{"i", 0, ""},
-			{"i", adopted.Seconds, ""},
-			{"i", adopted.Milliseconds, "too little for milliseconds since 1970: set times: seconds"},
+			{"i", mapping.Seconds, ""},
+			{"i", mapping.Milliseconds, "too little for milliseconds since 1970: set times: seconds"},
 			{"b", 0, "which doesn't show whether it counts seconds or milliseconds since 1970: set times: seconds, or times: milliseconds"},
-			{"b", adopted.Milliseconds, ""},
+			{"b", mapping.Milliseconds, ""},
 			{"small", 0, "too little for seconds since 1970: name another column"},
 			{"v", 0, "which can't hold times: name a column of a type that can: a date with a time (timestamp, datetime), whole numbers"},
-			{"f", adopted.Seconds, "which can't hold times: name a column of a type that can: "},
+			{"f", mapping.Seconds, "which can't hold times: name a column of a type that can: "},
 			{"bin", 0, "which can't hold times: name a column of a type that can: "},
 		} {
 			if product == "SQLite" {
@@ -156,11 +157,11 @@ func TestTimesThatDoNotFit(t *testing.T) {
 					c.want = ""
 				}
 			}
-			m := adopted.Table{
-				Name: "odd", Unit: c.unit, OnAck: adopted.Delete,
-				Columns: map[adopted.Role][]string{adopted.ID: {"id"}, adopted.ClaimedAt: {c.column}},
+			m := mapping.Table{
+				Name: "odd", Unit: c.unit, OnAck: mapping.Delete,
+				Columns: map[mapping.Role][]string{mapping.ID: {"id"}, mapping.ClaimedAt: {c.column}},
 			}
-			_, wrong, err := adopted.Check(t.Context(), k.Engine, map[string]adopted.Table{"q": m})
+			_, wrong, err := adopted.Check(t.Context(), k.Engine, map[string]mapping.Table{"q": m})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/backends/adopted"
+	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
 )
 
 // TestOwnersTimes: if the server fills the table's times in, by a default or at each update, rows that the
@@ -17,11 +17,11 @@ func TestOwnersTimes(t *testing.T) {
 		}
 		k := on.newKit(t, `CREATE TABLE mails (id int PRIMARY KEY, state int NOT NULL DEFAULT 0, born timestamp NOT NULL DEFAULT CURRENT_TIMESTAMP, made `+on.zoneless+` DEFAULT CURRENT_TIMESTAMP,
 			changed `+on.zoneless+touched+`);
-			CREATE TABLE sent (id int, made `+on.zoneless+`, changed `+on.zoneless+`, moved `+on.zoneless+` DEFAULT CURRENT_TIMESTAMP)`, map[string]adopted.Table{"mails": {
+			CREATE TABLE sent (id int, made `+on.zoneless+`, changed `+on.zoneless+`, moved `+on.zoneless+` DEFAULT CURRENT_TIMESTAMP)`, map[string]mapping.Table{"mails": {
 			Name:    "mails",
-			Columns: map[adopted.Role][]string{adopted.ID: {"id"}, adopted.Payload: {"id"}, adopted.State: {"state"}, adopted.CreatedAt: {"made"}},
-			States:  map[backends.State]adopted.Value{backends.StateReady: {Text: "0"}, backends.StateClaimed: {Text: "1"}},
-			OnAck:   adopted.Archive, Archive: "sent",
+			Columns: map[mapping.Role][]string{mapping.ID: {"id"}, mapping.Payload: {"id"}, mapping.State: {"state"}, mapping.CreatedAt: {"made"}},
+			States:  map[backends.State]mapping.Value{backends.StateReady: {Text: "0"}, backends.StateClaimed: {Text: "1"}},
+			OnAck:   mapping.Archive, Archive: "sent",
 		}})
 		k.sql(zone + "SELECT 1")
 		near := func(column string) string {

@@ -41,7 +41,7 @@ func (g grammar) Text(literal string) string {
 	return quoteText(literal)
 }
 
-var digits = regexp.MustCompile(`^-?[0-9]{1,20}$`)
+var digits = regexp.MustCompile(`^-?[0-9]{1,65}$`) // 65 is the most that a DECIMAL has
 
 // Constant writes a number without quotes, because BIT reads a quoted text as bytes.
 func (g grammar) Constant(literal string, c backends.Column) string {

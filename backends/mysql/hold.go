@@ -23,7 +23,7 @@ type heldTx struct {
 // NoOpenTx implements backends.TxClaimer.
 func (s *Store) NoOpenTx() error {
 	if !s.server.skips {
-		return fmt.Errorf("%s knows no SKIP LOCKED, without which each claim would wait for the jobs that are worked on (MariaDB has it since 10.6)", s.server.name())
+		return fmt.Errorf("%s has no SKIP LOCKED, so each claim would wait for rows that others have locked (MariaDB has it since 10.6)", s.server.name())
 	}
 	return nil
 }

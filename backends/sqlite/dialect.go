@@ -65,9 +65,9 @@ func (grammar) TextArg(n int) string { return fmt.Sprintf("?%d", n) }
 // Equals compares twice, in case the column's collation isn't BINARY. The first comparison can use
 // the index.
 func (g grammar) Equals(n int, c backends.Column) string {
-	is := g.Name(c.Name) + " = " + g.Arg(n, c)
+	is := g.Name(c.Name) + " = " + g.ExactArg(n, c)
 	if c.Kind == backends.TextColumn {
-		is = "(" + is + " AND " + g.AsText(c) + " = " + g.Arg(n, c) + ")"
+		is = "(" + is + " AND " + g.AsText(c) + " = " + g.ExactArg(n, c) + ")"
 	}
 	return is
 }
@@ -79,6 +79,11 @@ func (g grammar) AnyOf(n int, c backends.Column) string {
 		among = "(" + among + " AND " + g.AsText(c) + list + ")"
 	}
 	return among
+}
+
+// IsExact implements backends.UntypedDialect. A BLOB isn't equal to its text, nor is a number in a column without a type.
+func (g grammar) IsExact(c backends.Column) string {
+	return fmt.Sprintf("%s = +CAST(%[1]s AS TEXT)", g.Name(c.Name)) // the + removes the affinity, which an argument doesn't have
 }
 
 func (g grammar) RowKey(key []backends.Column) string {

@@ -13,6 +13,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/adopted"
 	"github.com/qsidecar/qsidecar/backends/adopted/guess"
+	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
 )
 
 // The T-SQL of the readers of system D: the published form, and the one that checks for locks, as the page of package
@@ -141,7 +142,7 @@ func (k *adopter) workAll(note func(id, who string)) error {
 // locks hold on a real server.
 func TestAdoptedBesideReaders(t *testing.T) {
 	t.Parallel()
-	k := adopting(t, map[string]adopted.Table{"orders": messages()})
+	k := adopting(t, map[string]mapping.Table{"orders": messages()})
 	db := sql.OpenDB(k.e)
 	defer func() {
 		if err := db.Close(); err != nil {
@@ -232,7 +233,7 @@ func TestAdoptedGuess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := fmt.Sprint(p.Table.Columns[adopted.ID], p.Table.Columns[adopted.State], p.Table.Columns[adopted.CreatedAt]); got != "[MsgId] [State] [CreateTime]" {
+	if got := fmt.Sprint(p.Table.Columns[mapping.ID], p.Table.Columns[mapping.State], p.Table.Columns[mapping.CreatedAt]); got != "[MsgId] [State] [CreateTime]" {
 		t.Errorf("%+v", p.Table)
 	}
 	if p.Table.States[backends.StateReady].Text != "N" {

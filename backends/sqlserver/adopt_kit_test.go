@@ -20,6 +20,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/adopted"
+	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
 	"github.com/qsidecar/qsidecar/backends/backendtest"
 )
 
@@ -116,7 +117,7 @@ type adoption struct {
 const me backends.Identity = 1 << 63
 
 // adopting creates the tables on the emulator, and adopts some of them.
-func adopting(t *testing.T, tables map[string]adopted.Table, rows ...string) *adoption {
+func adopting(t *testing.T, tables map[string]mapping.Table, rows ...string) *adoption {
 	t.Helper()
 	ddl := tablesSQL(t)
 	url := standIn(t)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/adopted"
+	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
 )
 
 // TestAdoptedLockedRowIsSetAside shows that of two acks the one whose row another program has
@@ -15,7 +16,7 @@ import (
 // would on a server without row versions.
 func TestAdoptedLockedRowIsSetAside(t *testing.T) {
 	t.Parallel()
-	k := adopting(t, map[string]adopted.Table{"orders": messages()}, someMessages)
+	k := adopting(t, map[string]mapping.Table{"orders": messages()}, someMessages)
 	free, taken := k.one("orders"), k.one("orders")
 	k.engine.seen = map[string]string{}
 	k.sql("BEGIN")
@@ -39,7 +40,7 @@ func TestAdoptedLockedRowIsSetAside(t *testing.T) {
 // considers texts equal that differ in blanks at their ends.
 func TestAdoptedBlanksAtTheEnd(t *testing.T) {
 	t.Parallel()
-	k := adopting(t, map[string]adopted.Table{"orders": messages()}, someMessages)
+	k := adopting(t, map[string]mapping.Table{"orders": messages()}, someMessages)
 	job := k.one("orders")
 	k.write(backends.Nack{Leases: leasesOf(job), Error: "no", HasDelay: true}, 0)
 	k.engine.alter = func(st *backends.Statement) {
@@ -65,12 +66,12 @@ func TestAdoptedFilteredIndex(t *testing.T) {
 	t.Parallel()
 	k := adopting(t, kindTables())
 	kinds := kindTables()["kinds"]
-	kinds.Where["Name"] = adopted.Value{Text: "x"}
+	kinds.Where["Name"] = mapping.Value{Text: "x"}
 	indexes := k.e.tables["Kinds"][2]
 	for _, column := range []string{"Urgency", "Made", "Id"} {
 		indexes.Rows = append(indexes.Rows, []driver.Value{"open", int64(0), "([Busy]=(0) AND [Name]=N'x' AND [Wanted] IS NULL)", column, flag01(column == "Urgency"), int64(0)})
 	}
-	s, err := adopted.New(t.Context(), k.engine, map[string]adopted.Table{"kinds": kinds})
+	s, err := adopted.New(t.Context(), k.engine, map[string]mapping.Table{"kinds": kinds})
 	if err != nil {
 		t.Fatal(err)
 	}

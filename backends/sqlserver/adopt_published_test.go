@@ -8,6 +8,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/adopted"
 	"github.com/qsidecar/qsidecar/backends/adopted/guess"
+	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
 )
 
 // TestAdoptedLaravel shows Laravel's table with the config that is proposed for it. Its times
@@ -21,10 +22,10 @@ func TestAdoptedLaravel(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if k.Store, err = adopted.New(t.Context(), k.engine, map[string]adopted.Table{"q": p.Table}); err != nil {
+	if k.Store, err = adopted.New(t.Context(), k.engine, map[string]mapping.Table{"q": p.Table}); err != nil {
 		t.Fatal(err)
 	}
-	if p.Table.Unit != adopted.Seconds || p.Table.OnAck != adopted.Delete || p.Table.Where["queue"].Text != "default" {
+	if p.Table.Unit != mapping.Seconds || p.Table.OnAck != mapping.Delete || p.Table.Where["queue"].Text != "default" {
 		t.Errorf("%+v", p.Table)
 	}
 	jobs := k.claim("q", 5, 0)
@@ -47,14 +48,14 @@ func TestAdoptedLaravel(t *testing.T) {
 // and the time at which a job became dead.
 func TestAdoptedLimits(t *testing.T) {
 	t.Parallel()
-	m := adopted.Table{
-		Name: "limited", OnAck: adopted.Delete, Unit: adopted.Milliseconds, MaxAttempts: 3, StuckAfter: time.Hour, KeepDead: time.Hour,
-		Columns: map[adopted.Role][]string{
-			adopted.ID: {"id"}, adopted.Attempts: {"tries"}, adopted.OwnLimit: {"max_tries"}, adopted.ClaimedAt: {"locked_at"}, adopted.FailedAt: {"failed_at"}, adopted.RunAt: {"run_at"},
+	m := mapping.Table{
+		Name: "limited", OnAck: mapping.Delete, Unit: mapping.Milliseconds, MaxAttempts: 3, StuckAfter: time.Hour, KeepDead: time.Hour,
+		Columns: map[mapping.Role][]string{
+			mapping.ID: {"id"}, mapping.Attempts: {"tries"}, mapping.OwnLimit: {"max_tries"}, mapping.ClaimedAt: {"locked_at"}, mapping.FailedAt: {"failed_at"}, mapping.RunAt: {"run_at"},
 		},
 	}
 	const now = "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
-	k := adopting(t, map[string]adopted.Table{"q": m}, `INSERT INTO dbo.limited (max_tries, locked_at, failed_at) VALUES (1, NULL, NULL), (NULL, NULL, NULL), (5, NULL, NULL), (0, NULL, NULL),
+	k := adopting(t, map[string]mapping.Table{"q": m}, `INSERT INTO dbo.limited (max_tries, locked_at, failed_at) VALUES (1, NULL, NULL), (NULL, NULL, NULL), (5, NULL, NULL), (0, NULL, NULL),
 		(1, `+now+` - 3700000, NULL), (1, NULL, `+now+` - 3700000)`)
 	k.sweep(backends.Maintenance{Waiting: []string{"q"}, Prune: true})
 	for attempt := 1; attempt <= 6; attempt++ {

@@ -9,21 +9,21 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/backends/adopted"
+	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
 )
 
 // TestAdoptedKeys shows a key of two columns, a token instead of a state, attempts in a column, a payload of several
 // columns, and an archive.
 func TestAdoptedKeys(t *testing.T) {
 	t.Parallel()
-	m := adopted.Table{
-		Name: "Order Lines", Schema: "dbo", MaxAttempts: 3, OnAck: adopted.Archive, Archive: "Order Lines Done",
-		Columns: map[adopted.Role][]string{
-			adopted.ID: {"OrderNo", "Line"}, adopted.Payload: {"What", "HowMany"}, adopted.Attempts: {"Tries"}, adopted.Priority: {"Urgency"},
+	m := mapping.Table{
+		Name: "Order Lines", Schema: "dbo", MaxAttempts: 3, OnAck: mapping.Archive, Archive: "Order Lines Done",
+		Columns: map[mapping.Role][]string{
+			mapping.ID: {"OrderNo", "Line"}, mapping.Payload: {"What", "HowMany"}, mapping.Attempts: {"Tries"}, mapping.Priority: {"Urgency"},
 		},
-		Token: &adopted.Token{Column: "pid", From: 900, To: 909},
+		Token: &mapping.Token{Column: "pid", From: 900, To: 909},
 	}
-	k := adopting(t, map[string]adopted.Table{"lines": m}, `INSERT INTO dbo."Order Lines" ("OrderNo", "Line", "Urgency", "What", "HowMany", pid) VALUES
+	k := adopting(t, map[string]mapping.Table{"lines": m}, `INSERT INTO dbo."Order Lines" ("OrderNo", "Line", "Urgency", "What", "HowMany", pid) VALUES
 		('a,b', 1, 1, 'x', 1.5, NULL), ('a\b', 2, 2, NULL, NULL, NULL), ('c', 1, 0, 'it''s', 7, NULL), ('taken', 1, 9, 'y', 1, 17)`)
 	jobs := k.claim("lines", 5, 0)
 	if len(jobs) != 3 || jobs[0].ID != `a\\b,2` || string(jobs[0].Payload) != `{"HowMany":null,"What":null}` ||
@@ -57,24 +57,24 @@ func TestAdoptedKeys(t *testing.T) {
 }
 
 // kindTables are two queues in a table with columns of all types of the server.
-func kindTables() map[string]adopted.Table {
-	m := adopted.Table{
-		Name: "Kinds", OnAck: adopted.Delete,
-		Columns: map[adopted.Role][]string{
-			adopted.ID: {"Id"}, adopted.Payload: {"Body"}, adopted.State: {"Busy"}, adopted.RunAt: {"RunAt"}, adopted.CreatedAt: {"Made"}, adopted.ClaimedAt: {"Taken"},
-			adopted.FinishedAt: {"Ended"}, adopted.Worker: {"Who"}, adopted.Error: {"Fault"}, adopted.Priority: {"Urgency"},
-			adopted.Headers: {"Name", "Price", "Weight", "Note", "Doc"},
+func kindTables() map[string]mapping.Table {
+	m := mapping.Table{
+		Name: "Kinds", OnAck: mapping.Delete,
+		Columns: map[mapping.Role][]string{
+			mapping.ID: {"Id"}, mapping.Payload: {"Body"}, mapping.State: {"Busy"}, mapping.RunAt: {"RunAt"}, mapping.CreatedAt: {"Made"}, mapping.ClaimedAt: {"Taken"},
+			mapping.FinishedAt: {"Ended"}, mapping.Worker: {"Who"}, mapping.Error: {"Fault"}, mapping.Priority: {"Urgency"},
+			mapping.Headers: {"Name", "Price", "Weight", "Note", "Doc"},
 		},
-		States: map[backends.State]adopted.Value{backends.StateReady: {Text: "false"}, backends.StateClaimed: {Text: "true"}, backends.StateDead: {Null: true}},
-		Where:  map[string]adopted.Value{"Wanted": {Null: true}},
+		States: map[backends.State]mapping.Value{backends.StateReady: {Text: "false"}, backends.StateClaimed: {Text: "true"}, backends.StateDead: {Null: true}},
+		Where:  map[string]mapping.Value{"Wanted": {Null: true}},
 	}
-	kept := adopted.Table{
+	kept := mapping.Table{
 		Name:    "Kinds",
-		Columns: map[adopted.Role][]string{adopted.ID: {"Id"}, adopted.Payload: {"Name", "Body", "Note"}, adopted.State: {"Busy"}, adopted.Result: {"Answer"}, adopted.Worker: {"Who"}},
-		States:  map[backends.State]adopted.Value{backends.StateReady: {Text: "0"}, backends.StateClaimed: {Null: true}, backends.StateDone: {Text: "1"}},
-		Where:   map[string]adopted.Value{"Wanted": {Text: "2026-02-03"}, "Price": {Text: "1.25"}},
+		Columns: map[mapping.Role][]string{mapping.ID: {"Id"}, mapping.Payload: {"Name", "Body", "Note"}, mapping.State: {"Busy"}, mapping.Result: {"Answer"}, mapping.Worker: {"Who"}},
+		States:  map[backends.State]mapping.Value{backends.StateReady: {Text: "0"}, backends.StateClaimed: {Null: true}, backends.StateDone: {Text: "1"}},
+		Where:   map[string]mapping.Value{"Wanted": {Text: "2026-02-03"}, "Price": {Text: "1.25"}},
 	}
-	return map[string]adopted.Table{"kinds": m, "kept": kept}
+	return map[string]mapping.Table{"kinds": m, "kept": kept}
 }
 
 // TestAdoptedKinds shows that columns of all types of the server keep their values.

@@ -9,19 +9,20 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/adopted"
+	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
 )
 
 // messages are the queue of one type of system D's messages; see package adopted's page.
-func messages() adopted.Table {
-	return adopted.Table{
+func messages() mapping.Table {
+	return mapping.Table{
 		Name: "MsgQueue", MaxAttempts: 3, StuckAfter: time.Hour,
-		Columns: map[adopted.Role][]string{
-			adopted.ID: {"MsgId"}, adopted.Payload: {"Msg"}, adopted.State: {"State"}, adopted.CreatedAt: {"CreateTime"}, adopted.Worker: {"ReaderCode"},
-			adopted.ClaimedAt: {"TakenTime"}, adopted.FinishedAt: {"DoneTime"}, adopted.Headers: {"SourceCode"},
+		Columns: map[mapping.Role][]string{
+			mapping.ID: {"MsgId"}, mapping.Payload: {"Msg"}, mapping.State: {"State"}, mapping.CreatedAt: {"CreateTime"}, mapping.Worker: {"ReaderCode"},
+			mapping.ClaimedAt: {"TakenTime"}, mapping.FinishedAt: {"DoneTime"}, mapping.Headers: {"SourceCode"},
 		},
-		States: map[backends.State]adopted.Value{backends.StateReady: {Text: "N"}, backends.StateClaimed: {Text: "A"}, backends.StateDone: {Text: "C"}, backends.StateDead: {Text: "E"}},
-		Where:  map[string]adopted.Value{"MsgTypeCode": {Text: "ORD"}},
-		Order:  []adopted.Ordering{{Column: "CreateTime"}},
+		States: map[backends.State]mapping.Value{backends.StateReady: {Text: "N"}, backends.StateClaimed: {Text: "A"}, backends.StateDone: {Text: "C"}, backends.StateDead: {Text: "E"}},
+		Where:  map[string]mapping.Value{"MsgTypeCode": {Text: "ORD"}},
+		Order:  []mapping.Ordering{{Column: "CreateTime"}},
 	}
 }
 
@@ -35,7 +36,7 @@ const (
 // TestAdoptedMessages shows jobs in system D's table from their insertion to their end.
 func TestAdoptedMessages(t *testing.T) {
 	t.Parallel()
-	k := adopting(t, map[string]adopted.Table{"orders": messages()}, someMessages)
+	k := adopting(t, map[string]mapping.Table{"orders": messages()}, someMessages)
 	if advice := k.Advice(); len(advice) > 0 {
 		t.Errorf("%+v", advice)
 	}
@@ -111,9 +112,9 @@ func TestAdoptedNames(t *testing.T) {
 	for role, names := range m.Columns {
 		m.Columns[role] = []string{strings.ToLower(names[0])}
 	}
-	m.Where = map[string]adopted.Value{"MSGTYPECODE": {Text: "ORD"}}
-	m.Order = []adopted.Ordering{{Column: "createtime"}}
-	k := adopting(t, map[string]adopted.Table{"orders": m}, someMessages)
+	m.Where = map[string]mapping.Value{"MSGTYPECODE": {Text: "ORD"}}
+	m.Order = []mapping.Ordering{{Column: "createtime"}}
+	k := adopting(t, map[string]mapping.Table{"orders": m}, someMessages)
 	if advice := k.Advice(); len(advice) > 0 {
 		t.Errorf("%+v", advice)
 	}
@@ -125,10 +126,10 @@ func TestAdoptedNames(t *testing.T) {
 		row[0] = strings.ToLower(row[0].(string))
 	}
 	k.sql(`INSERT INTO dbo."Order Lines" ("OrderNo", "Line", "What") VALUES ('a', 1, 'x')`)
-	lines := adopted.Table{Name: "Order Lines", OnAck: adopted.Archive, Archive: "Order Lines Done", Token: &adopted.Token{Column: "PID", From: 1, To: 9},
-		Columns: map[adopted.Role][]string{adopted.ID: {"orderno", "line"}, adopted.Payload: {"what"}}}
+	lines := mapping.Table{Name: "Order Lines", OnAck: mapping.Archive, Archive: "Order Lines Done", Token: &mapping.Token{Column: "PID", From: 1, To: 9},
+		Columns: map[mapping.Role][]string{mapping.ID: {"orderno", "line"}, mapping.Payload: {"what"}}}
 	var err error
-	if k.Store, err = adopted.New(t.Context(), k.engine, map[string]adopted.Table{"lines": lines}); err != nil {
+	if k.Store, err = adopted.New(t.Context(), k.engine, map[string]mapping.Table{"lines": lines}); err != nil {
 		t.Fatal(err)
 	}
 	k.write(backends.Ack{Leases: leasesOf(k.one("lines"))}, 0)
@@ -139,7 +140,7 @@ func TestAdoptedNames(t *testing.T) {
 // transaction has locked, and gives the other jobs.
 func TestAdoptedClaimsPastLeases(t *testing.T) {
 	t.Parallel()
-	k := adopting(t, map[string]adopted.Table{"orders": messages()}, someMessages)
+	k := adopting(t, map[string]mapping.Table{"orders": messages()}, someMessages)
 	for _, job := range k.claim("orders", 2, 0) {
 		k.write(backends.Nack{Leases: leasesOf(job), Error: "no", HasDelay: true}, 0)
 	}
@@ -168,7 +169,7 @@ func TestAdoptedClaimsPastLeases(t *testing.T) {
 // that the writes of its commit are carried out.
 func TestAdoptedClaimHoldsUpNoWrites(t *testing.T) {
 	t.Parallel()
-	k := adopting(t, map[string]adopted.Table{"orders": messages()}, someMessages)
+	k := adopting(t, map[string]mapping.Table{"orders": messages()}, someMessages)
 	tx, err := k.beside.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -198,7 +199,7 @@ func TestAdoptedClaimHoldsUpNoWrites(t *testing.T) {
 // TestAdoptedIndexGone shows that a claim whose index is gone does not name one any more.
 func TestAdoptedIndexGone(t *testing.T) {
 	t.Parallel()
-	k := adopting(t, map[string]adopted.Table{"orders": messages()}, someMessages)
+	k := adopting(t, map[string]mapping.Table{"orders": messages()}, someMessages)
 	named := func() (n int) {
 		k.engine.mu.Lock()
 		defer k.engine.mu.Unlock()
@@ -225,7 +226,7 @@ func TestAdoptedIndexGone(t *testing.T) {
 // an id that begins with a row's key does not find the row.
 func TestAdoptedCutsNothing(t *testing.T) {
 	t.Parallel()
-	k := adopting(t, map[string]adopted.Table{"orders": messages()}, someMessages)
+	k := adopting(t, map[string]mapping.Table{"orders": messages()}, someMessages)
 	enqueue := func(source string) error {
 		_, err := k.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "orders", Headers: map[string]string{"SourceCode": source}}}}}})
 		return err
@@ -275,7 +276,7 @@ func (k *adoption) adoptedSweeps() {
 // does not wait for rows that others have locked, and that claims pass over those.
 func TestAdoptedStrangers(t *testing.T) {
 	t.Parallel()
-	k := adopting(t, map[string]adopted.Table{"orders": messages()}, someMessages)
+	k := adopting(t, map[string]mapping.Table{"orders": messages()}, someMessages)
 	stale, mine := k.one("orders"), k.one("orders")
 	k.sql(`UPDATE dbo."MsgQueue" SET "State" = 'N', "ReaderCode" = NULL WHERE "MsgId" = 1`)
 	k.sql(`UPDATE dbo."MsgQueue" SET "State" = 'A', "ReaderCode" = 'WORKER' WHERE "MsgId" = 1`) // the same in the column's collation
@@ -326,7 +327,7 @@ func TestQueryDoesNotWaitForLocks(t *testing.T) {
 func TestAdoptedKeep(t *testing.T) {
 	m := messages()
 	m.Keep, m.KeepDead, m.UTC = time.Hour, 2*time.Hour, true
-	k := adopting(t, map[string]adopted.Table{"orders": m}, someMessages, `INSERT INTO dbo."MsgQueue" ("MsgTypeCode", "State", "Msg", "DoneTime")
+	k := adopting(t, map[string]mapping.Table{"orders": m}, someMessages, `INSERT INTO dbo."MsgQueue" ("MsgTypeCode", "State", "Msg", "DoneTime")
 		SELECT type, state, 'x', (now() AT TIME ZONE 'UTC') - age * interval '1 minute' FROM (VALUES ('ORD', 'C', 61), ('ORD', 'C', 59), ('ORD', 'E', 121), ('ORD', 'E', 119), ('INV', 'C', 999), ('ORD', 'N', 999)) v (type, state, age)`)
 	if r, err := k.Maintain(t.Context(), backends.Maintenance{Prune: true, Limit: 100}); err != nil || r.Pruned != 2 {
 		t.Errorf("%+v, %v", r, err)

@@ -161,13 +161,17 @@ func (a *app) jobTable(jobs []protocol.JobView) error {
 	now := time.Now().UnixMilli()
 	rows := make([][]string, len(jobs))
 	for i, v := range jobs {
+		waited := "-"
+		if v.EnqueuedAt != 0 {
+			waited = age(now - v.EnqueuedAt)
+		}
 		failed := lastFailure(v)
 		last := failed.Cause
 		if failed.Message != "" {
 			last += ": " + failed.Message
 		}
 		rows[i] = []string{v.Queue, v.ID, string(v.State), attemptText(v), strconv.FormatInt(v.Priority, 10),
-			age(now - v.EnqueuedAt), textfmt.OneLine(v.Worker, 32), textfmt.OneLine(v.Key, 24), textfmt.OneLine(string(v.Payload), 48), textfmt.OneLine(last, 60)}
+			waited, textfmt.OneLine(v.Worker, 32), textfmt.OneLine(v.Key, 24), textfmt.OneLine(string(v.Payload), 48), textfmt.OneLine(last, 60)}
 	}
 	return a.table("QUEUE ID STATE ATTEMPT PRIORITY AGE WORKER KEY PAYLOAD LAST-ERROR", rows)
 }

@@ -37,6 +37,11 @@ queues:
 	id := strings.TrimSpace(h.must(0, "enqueue", "mail", "to: ada\nfrom: \x1b[31mbob", "--key", "k1", "--header", "lang=en"))
 	h.must(0, "nack", h.claim("mail").Lease, "--error", "421 try\nagain", "--delay", "0")
 	h.must(0, "nack", h.claim("mail").Lease, "--dead", "--error", "no route")
+	for _, command := range [][]string{{"peek", "orders"}, {"peek", "orders", "--json"}, {"show", "1", "--queue", "orders"}} {
+		if out := h.must(0, command...); strings.Contains(out, "enqueued") || strings.Contains(out, "h ") {
+			t.Errorf("%v shows a time for a job without one:\n%s", command, out)
+		}
+	}
 	h.must(0, "nack", h.claim("orders").Lease, "--dead", "--error", "out of paper")
 
 	lines := strings.Split(strings.TrimSpace(h.must(0, "dead")), "\n")

@@ -37,7 +37,7 @@ var rowsOfE = `INSERT INTO my_queue (state, parameters, worker_name, finished_dt
 
 // lacksClaimed is the decision that own consumers keep a row locked while they process it. adopt
 // never guesses it.
-const lacksClaimed = "queues.worker_queue.states.claimed: nothing in a row would say that it is being worked on"
+const lacksClaimed = "queues.worker_queue.states.claimed: nothing in a row shows that it is claimed"
 
 var postgresProposals = proposals{"postgres", []proposed{
 	{name: "laravel", table: "jobs", queue: "jobs", job: "2", ddl: `create table "jobs" ("id" bigserial not null primary key, "queue" varchar(255) not null, "payload" text not null, "attempts" smallint not null,
@@ -50,7 +50,7 @@ var postgresProposals = proposals{"postgres", []proposed{
 	{name: "d", table: "msgqueue", queue: "msgqueue", job: "1", ddl: strings.ReplaceAll(systemD.DDL, "%d", "2") + `
 		INSERT INTO MsgQueue (MsgTypeCode, State, ReaderCode, TakenTime, DoneTime) VALUES ('ORD', 'A', 'r1', now(), NULL), ('ORD', 'C', 'r1', now(), now()), ('INV', 'E', 'r2', now(), NULL);`},
 	{name: "e", table: "public.my_queue", queue: "my_queue", job: "3", ddl: strings.ReplaceAll(kit.SystemE.DDL, "%d", "0") + rowsOfE +
-		"CREATE RULE tell AS ON INSERT TO my_queue DO ALSO NOTIFY my_queue_waiting"},
+		"CREATE RULE announce AS ON INSERT TO my_queue DO ALSO NOTIFY my_queue_waiting"},
 }}
 
 // laravelRows returns two jobs as Laravel writes them, and one that its own worker has claimed.
@@ -135,11 +135,11 @@ func TestAdoptCommandRefuses(t *testing.T) {
 		"a.b":                          {"there is no schema a"},
 		"solid_queue_ready_executions": {"it is one of Solid Queue's tables", "a sidecar changes rows of one table"},
 		"django_q_ormq":                {"Its column lock has a time in every row", "leave it to Django-Q's own cluster"},
-		"nothing":                      {"there is no such table: see that it is spelled as the database has it"},
+		"nothing":                      {"there is no such table: check its spelling"},
 	} {
-		said := kit.RunCLI(t, s.Dir, nil, "adopt", "--database", s.URL, table)
-		if said.WantError(t, 1, words...); said.Stdout != "" {
-			t.Errorf("%s: it printed %s", table, said.Stdout)
+		output := kit.RunCLI(t, s.Dir, nil, "adopt", "--database", s.URL, table)
+		if output.WantError(t, 1, words...); output.Stdout != "" {
+			t.Errorf("%s: it printed %s", table, output.Stdout)
 		}
 	}
 	kit.RunCLI(t, s.Dir, nil, "adopt", "Things").WantError(t, 2, "which database?", "QSIDECAR_DATABASE")
@@ -176,12 +176,12 @@ func (c proposed) run(t *testing.T, engine, at string) {
 	if err := os.WriteFile(url, []byte(at+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	said := kit.RunCLI(t, s.Dir, nil, "adopt", "--database", "@"+url, c.table)
-	if said.Code != 0 || said.Stderr != "" {
-		t.Fatalf("adopt exits with %d and prints %s", said.Code, said.Stderr)
+	output := kit.RunCLI(t, s.Dir, nil, "adopt", "--database", "@"+url, c.table)
+	if output.Code != 0 || output.Stderr != "" {
+		t.Fatalf("adopt exits with %d and prints %s", output.Code, output.Stderr)
 	}
 	golden := filepath.Join("testdata", "adopt", engine+"-"+c.name+".yaml")
-	got := atSite.ReplaceAllStringFunc(said.Stdout, func(found string) string {
+	got := atSite.ReplaceAllStringFunc(output.Stdout, func(found string) string {
 		switch found[0] {
 		case 't':
 			return "DATABASE"
@@ -202,7 +202,7 @@ func (c proposed) run(t *testing.T, engine, at string) {
 	if d := cmp.Diff(string(want), got); d != "" {
 		t.Errorf("%s (-want +got):\n%s", golden, d)
 	}
-	config := said.Stdout
+	config := output.Stdout
 	if u, err := neturl.Parse(at); err != nil {
 		t.Fatal(err)
 	} else if password, has := u.User.Password(); has {
@@ -220,8 +220,8 @@ func (c proposed) run(t *testing.T, engine, at string) {
 		t.Fatal(err)
 	}
 	if c.job == "" {
-		if said := sc.Check(s.Dir, 1, "--json").Problems(t, "problem"); !strings.Contains(said["table"], c.lacks) || strings.Count(said["table"], "\n") != 1 {
-			t.Errorf("check reports %v, want %s", said, c.lacks)
+		if output := sc.Check(s.Dir, 1, "--json").Problems(t, "problem"); !strings.Contains(output["table"], c.lacks) || strings.Count(output["table"], "\n") != 1 {
+			t.Errorf("check reports %v, want %s", output, c.lacks)
 		}
 		return
 	}

@@ -92,8 +92,8 @@ func (e example) table(t *testing.T, h kit.TableServer, a kit.Adoption, n int) *
 func (b *sharedTable) others(take func()) {
 	b.t.Helper()
 	take()
-	if said := b.sc.Check(b.s.Dir, 1, "--json").Problems(b.t, "problem")["token"]; !strings.Contains(said, "what is the sidecar's, and no sidecar has claimed them") {
-		b.t.Errorf("check reports about a row with the sidecar's number: %q", said)
+	if output := b.sc.Check(b.s.Dir, 1, "--json").Problems(b.t, "problem")["token"]; !strings.Contains(output, "but no sidecar claimed them") {
+		b.t.Errorf("check reports about a row with the sidecar's number: %q", output)
 	}
 }
 

@@ -178,10 +178,10 @@ func checkLimitsOfB(t *testing.T, h kit.TableServer, a kit.Adoption) {
 		t.Errorf("left: %v", got)
 	}
 	found := b.sc.Check(b.s.Dir, 0, "--json").Problems(t, "fact")
-	says := found["table"] + found["unsupported"]
+	facts := found["table"] + found["unsupported"]
 	for _, words := range []string{"hold: transaction", "lease_ms", "extending a lease", "another connection", "max_held"} {
-		if !strings.Contains(says, words) {
-			t.Errorf("check does not report %q: %s", words, says)
+		if !strings.Contains(facts, words) {
+			t.Errorf("check does not report %q: %s", words, facts)
 		}
 	}
 }

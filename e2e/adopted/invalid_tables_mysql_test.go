@@ -3,14 +3,14 @@ package adopted
 // mysqlTables are the tables for MySQL and MariaDB. There, column names ignore case, a schema is a
 // database, an engine can lack transactions, a time can be invalid, and a text has a character set.
 var mysqlTables = engineTables{
-	both:  "CREATE DATABASE IF NOT EXISTS `Else.where`",
-	never: []string{"no_key", "nullable_key", "part_key", "above", "Missing", "things", "isam"},
-	says:  "has the triggers or rules noted",
+	both:    "CREATE DATABASE IF NOT EXISTS `Else.where`",
+	never:   []string{"no_key", "nullable_key", "part_key", "above", "Missing", "things", "isam"},
+	reports: "has the triggers or rules noted",
 	wrong: []wrongTable{
 		{
 			"no-key", `CREATE TABLE no_key (id int, state varchar(9))`,
 			`{table: no_key, columns: {id: id, state: state}, states: {ready: a, claimed: b, done: c}}`,
-			"columns.id", "the column id alone is no primary key and no unique key: a job must be one row",
+			"columns.id", "the column id alone is no primary key and no unique key: each job must be one row",
 		},
 		{
 			"nullable-key", `CREATE TABLE nullable_key (id int UNIQUE, state varchar(9))`,
@@ -31,7 +31,7 @@ var mysqlTables = engineTables{
 		{
 			"missing", `CREATE TABLE missing (id int PRIMARY KEY, state varchar(9), parameters json)`,
 			`{table: missing, columns: {id: id, state: state, payload: paramters}, states: {ready: a, claimed: b, done: c}}`,
-			"columns.payload", "the table has no column paramters: is it parameters? It has id, state, parameters",
+			"columns.payload", "the table has no column paramters: did you mean parameters? It has id, state, parameters",
 		},
 		{
 			"no-table", ``,
@@ -86,7 +86,7 @@ var mysqlTables = engineTables{
 		{
 			"archive", "CREATE TABLE live (id int PRIMARY KEY, state varchar(9))\nCREATE TABLE gone (id int PRIMARY KEY, state varchar(9)) ENGINE = MyISAM",
 			`{table: live, columns: {id: id, state: state}, states: {ready: a, claimed: b}, on_ack: {archive: gone}}`,
-			"on_ack.archive", "the table gone cannot be changed in a transaction",
+			"on_ack.archive", "the table gone can't be changed in a transaction",
 		},
 		{
 			"charset", `CREATE TABLE charsets (id int PRIMARY KEY, state varchar(9) CHARACTER SET latin1 NOT NULL)`,

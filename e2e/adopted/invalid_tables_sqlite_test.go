@@ -15,7 +15,7 @@ var sqliteTables = engineTables{
 		{
 			"no-key", `CREATE TABLE no_key (id int, state text)`,
 			`{table: no_key, columns: {id: id, state: state}, states: {ready: a, claimed: b, done: c}}`,
-			"columns.id", "the column id alone is no primary key and no unique key: a job must be one row",
+			"columns.id", "the column id alone is no primary key and no unique key: each job must be one row",
 		},
 		{
 			"nullable-key", `CREATE TABLE nullable_key (id int UNIQUE, state text)`,
@@ -35,7 +35,7 @@ var sqliteTables = engineTables{
 		{
 			"missing", `CREATE TABLE missing (id integer PRIMARY KEY, state text, parameters text)`,
 			`{table: missing, columns: {id: id, state: state, payload: paramters}, states: {ready: a, claimed: b, done: c}}`,
-			"columns.payload", "the table has no column paramters: is it parameters? It has id, state, parameters",
+			"columns.payload", "the table has no column paramters: did you mean parameters? It has id, state, parameters",
 		},
 		{
 			"no-table", ``,

@@ -29,11 +29,11 @@ type unusualTable struct {
 
 // engineTables are the tables of an engine.
 type engineTables struct {
-	wrong []wrongTable
-	odd   []unusualTable
-	both  string   // DDL that several tables need
-	says  string   // what check reports about the odd tables
-	never []string // tables that no config can serve, which adopt reports too
+	wrong   []wrongTable
+	odd     []unusualTable
+	both    string   // DDL that several tables need
+	reports string   // what check reports about the odd tables
+	never   []string // tables that no config can serve, which adopt reports too
 }
 
 var postgresTables = engineTables{
@@ -43,7 +43,7 @@ var postgresTables = engineTables{
 		{
 			"no-key", `CREATE TABLE no_key (id int, state text);`,
 			`{table: no_key, columns: {id: id, state: state}, states: {ready: a, claimed: b, done: c}}`,
-			"columns.id", "the column id alone is no primary key and no unique key: a job must be one row",
+			"columns.id", "the column id alone is no primary key and no unique key: each job must be one row",
 		},
 		{
 			"nullable-key", `CREATE TABLE nullable_key (id int UNIQUE, state text);`,
@@ -59,7 +59,7 @@ var postgresTables = engineTables{
 		{
 			"missing", `CREATE TABLE missing (id int PRIMARY KEY, state text, parameters jsonb);`,
 			`{table: missing, columns: {id: id, state: state, payload: paramters}, states: {ready: a, claimed: b, done: c}}`,
-			"columns.payload", "the table has no column paramters: is it parameters? It has id, state, parameters",
+			"columns.payload", "the table has no column paramters: did you mean parameters? It has id, state, parameters",
 		},
 		{
 			"no-table", ``,
@@ -180,10 +180,10 @@ func (e engineTables) refused(t *testing.T, s *kit.Site) {
 	}
 	for _, w := range e.wrong {
 		want := "queues." + w.queue + "." + w.key + ": "
-		for by, said := range map[string]string{"check": problems, "serve": string(log)} {
-			_, rest, found := strings.Cut(said, want)
+		for by, output := range map[string]string{"check": problems, "serve": string(log)} {
+			_, rest, found := strings.Cut(output, want)
 			if line, _, _ := strings.Cut(rest, "\n"); !found || !strings.Contains(line, w.words) {
-				t.Errorf("%s does not report %s%s:\n%s", by, want, w.words, said)
+				t.Errorf("%s does not report %s%s:\n%s", by, want, w.words, output)
 			}
 		}
 	}
@@ -229,15 +229,18 @@ func (e engineTables) served(t *testing.T, s *kit.Site, db kit.OwnersDB) {
 	early := sc.Check(s.Dir, 0)
 	sc.Start()
 	later := sc.Check(s.Dir, 0)
-	if !strings.Contains(early.Stdout, e.says) {
-		t.Errorf("check does not report %q:\n%s", e.says, early.Stdout)
+	if !strings.Contains(early.Stdout, e.reports) {
+		t.Errorf("check does not report %q:\n%s", e.reports, early.Stdout)
 	}
 	w := sc.Dial()
 	w.Must(kit.Msg{"op": "hello", "worker": "w→1"})
 	w.Must(kit.Msg{"op": "stats"})
 	for _, o := range e.odd {
-		if jobs := w.Must(kit.Msg{"op": "peek", "queue": o.queue}).Jobs; len(jobs) != 1 {
+		jobs := w.Must(kit.Msg{"op": "peek", "queue": o.queue}).Jobs
+		if len(jobs) != 1 {
 			t.Errorf("%s: peek shows %+v", o.queue, jobs)
+		} else if at := jobs[0].EnqueuedAt; at != nil && !strings.Contains(o.config, "created_at:") {
+			t.Errorf("%s: peek shows the time %d, which no column has", o.queue, *at)
 		}
 		w.Must(kit.Msg{"op": "nack", "lease": w.ClaimOne(o.queue).Lease, "error": "it's → ☃", "delay_ms": 0})
 		job := w.ClaimOne(o.queue)

@@ -44,14 +44,14 @@ func newSharedTable(a kit.Adoption, t *testing.T, h kit.TableServer, n int, more
 	})
 	b.s, b.sc = s, s.Start("a")
 	b.w = b.sc.Dial()
-	said := b.sc.Check(s.Dir, 0, "--json")
-	for topic, advice := range said.Problems(t, "advice") {
+	output := b.sc.Check(s.Dir, 0, "--json")
+	for topic, advice := range output.Problems(t, "advice") {
 		if topic != "durability" && topic != "claim" && !(topic == "index" && a.Unindexed) { // these topics are about the server
 			t.Errorf("check advises about %s: %s", topic, advice)
 		}
 	}
-	if !strings.Contains(said.Stdout, "the queue "+a.Name+" lives in the table") {
-		t.Errorf("check reports %s", said.Stdout)
+	if !strings.Contains(output.Stdout, "the queue "+a.Name+" lives in the table") {
+		t.Errorf("check reports %s", output.Stdout)
 	}
 	return b
 }

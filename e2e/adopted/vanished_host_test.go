@@ -132,8 +132,8 @@ func newNetworkNamespace(t testing.TB) (*networkNamespace, error) {
 		strings.Join(in, " ") + " ip link set eth0 up",
 	} {
 		args := strings.Fields(c)
-		if said, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
-			return nil, fmt.Errorf("%s: %w: %s", c, err, said)
+		if output, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
+			return nil, fmt.Errorf("%s: %w: %s", c, err, output)
 		}
 	}
 	return i, nil
@@ -142,8 +142,8 @@ func newNetworkNamespace(t testing.TB) (*networkNamespace, error) {
 // cut takes the link down.
 func (i *networkNamespace) cut(t testing.TB) {
 	t.Helper()
-	if said, err := exec.Command("ip", "link", "set", i.link, "down").CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, said)
+	if output, err := exec.Command("ip", "link", "set", i.link, "down").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, output)
 	}
 }
 

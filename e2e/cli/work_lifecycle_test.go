@@ -129,7 +129,7 @@ sleep 1000 & echo $! $$ >pids.tmp; mv pids.tmp pids; wait`)
 	w.Signal(syscall.SIGTERM)
 	w.WaitExit(0)
 	if !strings.Contains(w.Diag.String(), "the job was taken back") {
-		t.Errorf("it said %q", w.Diag)
+		t.Errorf("it printed %q", w.Diag)
 	}
 }
 

@@ -46,13 +46,13 @@ func TestExampleWorkers(t *testing.T) {
 				t.Errorf("it printed %q, want the job's id", empty)
 			}
 			w := example("greet")
-			said := new(kit.LockedBuffer)
-			w.Stdout = said
+			output := new(kit.LockedBuffer)
+			w.Stdout = output
 			if err := w.Start(); err != nil {
 				t.Fatal(err)
 			}
 			greeted := func(name string) func() bool {
-				return func() bool { return strings.Contains(said.String(), "hello, "+name+" (attempt 1)\n") }
+				return func() bool { return strings.Contains(output.String(), "hello, "+name+" (attempt 1)\n") }
 			}
 			for _, p := range payloads[:3] {
 				testwait.Until(t, "it greets "+strconv.Quote(p), greeted(p))

@@ -105,14 +105,14 @@ func TestRubyWorkerProgram(t *testing.T) {
 		t.Errorf("a drain without a sidecar ends with %v and prints %q", err, out)
 	}
 	waits := run(kit.RubyWorkerFile)
-	said, err := waits.StderrPipe()
+	output, err := waits.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := waits.Start(); err != nil {
 		t.Fatal(err)
 	}
-	lines := bufio.NewReader(said)
+	lines := bufio.NewReader(output)
 	for line := ""; !strings.Contains(line, "no sidecar answers"); {
 		if line, err = lines.ReadString('\n'); err != nil {
 			t.Fatalf("it does not say that no sidecar answers: %v", err)

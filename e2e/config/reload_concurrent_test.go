@@ -33,19 +33,19 @@ func TestConcurrentReloads(t *testing.T) {
 	}
 	for n := range 5 {
 		before := c.Must(kit.Msg{"op": "status"}).Generation
-		for _, said := range atOnce(fmt.Sprintf("%s  q%d: {}\n", first, n)) {
+		for _, output := range atOnce(fmt.Sprintf("%s  q%d: {}\n", first, n)) {
 			// Requests that arrive during the reload get its changes too.
 			want := fmt.Sprintf("queues.q%d added\n", n)
-			if said.Code != 0 || !strings.Contains(said.Stdout, want) && !strings.HasPrefix(said.Stdout, "nothing changed: ") {
-				t.Errorf("%+v", said)
+			if output.Code != 0 || !strings.Contains(output.Stdout, want) && !strings.HasPrefix(output.Stdout, "nothing changed: ") {
+				t.Errorf("%+v", output)
 			}
 		}
 		if st := c.Must(kit.Msg{"op": "status"}); st.Generation != before+1 {
 			t.Errorf("the generation was %d, and is %d", before, st.Generation)
 		}
 		c.Must(kit.Msg{"op": "enqueue", "queue": fmt.Sprintf("q%d", n)})
-		for _, said := range atOnce(first + "  q: {timeuot: 1s}\n") {
-			said.WantError(t, 2, "timeuot", "what ran before goes on")
+		for _, output := range atOnce(first + "  q: {timeuot: 1s}\n") {
+			output.WantError(t, 2, "timeuot", "what ran before goes on")
 		}
 	}
 }

@@ -71,8 +71,8 @@ func StartMySQL(t testing.TB, kind testserver.Kind, o testserver.Options) (*MySQ
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			said := m.Log()
-			t.Logf("the server's log ends:\n%s", said[max(0, len(said)-4<<10):])
+			output := m.Log()
+			t.Logf("the server's log ends:\n%s", output[max(0, len(output)-4<<10):])
 		}
 		if err := m.Stop(); err != nil {
 			t.Error(err)

@@ -35,8 +35,8 @@ func NewPostgresSite(t *testing.T) (*Site, *Postgres) {
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			said := p.Log()
-			t.Logf("the server's log ends:\n%s", said[max(0, len(said)-4<<10):])
+			output := p.Log()
+			t.Logf("the server's log ends:\n%s", output[max(0, len(output)-4<<10):])
 		}
 		if err := p.Stop(); err != nil {
 			t.Error(err)

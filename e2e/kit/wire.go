@@ -89,6 +89,7 @@ type Job struct {
 	Headers     map[string]string `json:"headers"`
 	Result      string            `json:"result"`
 	ResultB64   []byte            `json:"result_b64"`
+	EnqueuedAt  *int64            `json:"enqueued_at"`
 }
 
 // Failure is a failed attempt of a job.

@@ -103,7 +103,7 @@ func TestPostgresCutCrashRun(t *testing.T) {
 	if len(v.Problems) > 0 {
 		t.Errorf("%d problems:\n%s", len(v.Problems), v.Summary(20))
 	}
-	if said := a.Log(); !strings.Contains(said, "tried again") && !strings.Contains(said, "found out") && !strings.Contains(said, "did not reach") {
+	if output := a.Log(); !strings.Contains(output, "tried again") && !strings.Contains(output, "found out") && !strings.Contains(output, "did not reach") {
 		t.Errorf("the cuts hit no worker with a job: %v", v)
 	}
 	kit.Figure(t, "the network was cut or mended %d times", toggles)

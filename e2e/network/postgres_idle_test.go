@@ -32,8 +32,8 @@ func TestPostgresIdle(t *testing.T) {
 	sc := idleWorkers(s, workers, queues)
 	before := len(p.Log())
 	p.Query(p.Admin(), "SELECT pg_sleep($1)::text", watched.Seconds())
-	said := p.Log()[before:]
-	statements := strings.Count(said, "LOG:  execute ") + strings.Count(said, "LOG:  statement: ")
+	output := p.Log()[before:]
+	statements := strings.Count(output, "LOG:  execute ") + strings.Count(output, "LOG:  statement: ")
 	connections := len(p.Backends())
 	rss, _ := sc.RSS()
 	judgeIdle(t, workers, queues, rss, connections, statements)

@@ -69,13 +69,13 @@ func (m *manager) expect(lines ...string) {
 	m.t.Helper()
 	var others []string
 	for {
-		said := testwait.Receive(m.t, fmt.Sprintf("the service manager gets %q after %q", lines, others), m.told)
-		if all := strings.Split(said, "\n"); !slices.ContainsFunc(lines, func(want string) bool {
+		output := testwait.Receive(m.t, fmt.Sprintf("the service manager gets %q after %q", lines, others), m.told)
+		if all := strings.Split(output, "\n"); !slices.ContainsFunc(lines, func(want string) bool {
 			return !slices.ContainsFunc(all, func(line string) bool { return strings.HasPrefix(line, want) })
 		}) {
 			return
 		}
-		others = append(others, said)
+		others = append(others, output)
 	}
 }
 

@@ -183,8 +183,8 @@ func (p badPath) checkReports(t *testing.T, sc *kit.Sidecar, name, socket string
 		}
 	}
 	sc.WriteConfig(config)
-	if said := sc.Check(filepath.Dir(sc.ConfigFile), code); !strings.Contains(said.Stdout, p.words) || !strings.Contains(said.Stdout, "\n  "+grade) {
-		t.Errorf("%s: check shows\n%s", name, said.Stdout)
+	if output := sc.Check(filepath.Dir(sc.ConfigFile), code); !strings.Contains(output.Stdout, p.words) || !strings.Contains(output.Stdout, "\n  "+grade) {
+		t.Errorf("%s: check shows\n%s", name, output.Stdout)
 	}
 }
 

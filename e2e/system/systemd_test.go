@@ -110,8 +110,8 @@ func againAsRoot(t *testing.T, what string, env ...string) {
 	}
 	for line := range strings.Lines(string(out)) {
 		line = strings.TrimSpace(line)
-		if said, ok := strings.CutPrefix(line, "figure: "+t.Name()); ok {
-			kit.Figure(t, "%s", said)
+		if output, ok := strings.CutPrefix(line, "figure: "+t.Name()); ok {
+			kit.Figure(t, "%s", output)
 		}
 	}
 	if err := testserver.RanAsRoot(what, "by sudo, booted under systemd-nspawn"); err != nil {
@@ -273,18 +273,18 @@ func unitReload(t *testing.T, s *service) {
 	if got := generation(); got != before+1 {
 		t.Errorf("after the reload generation %d runs, want %d", got, before+1)
 	}
-	if said := s.journal(unit); !strings.Contains(said, "limits.held: 10000 → 77") {
-		t.Errorf("the journal does not contain the changes:\n%s", said)
+	if output := s.journal(unit); !strings.Contains(output, "limits.held: 10000 → 77") {
+		t.Errorf("the journal does not contain the changes:\n%s", output)
 	}
 	s.write(unitConfig, good+"limts: {}\n"+wrongKeys(300)) // with long errors
 	out := s.fails("%s", s.commands("reload"))
 	if !strings.Contains(out, "failed") {
 		t.Errorf("systemctl reload of a bad config prints %q", out)
 	}
-	for where, said := range map[string]string{"the journal": s.journal(unit), "the status": s.property(unit, "StatusText"),
+	for where, output := range map[string]string{"the journal": s.journal(unit), "the status": s.property(unit, "StatusText"),
 		"systemctl status": s.do("systemctl status --no-pager -n 20 %s", unit)} {
-		if !strings.Contains(said, `unknown key "limts"`) {
-			t.Errorf("%s does not contain why the reload failed:\n%s", where, said)
+		if !strings.Contains(output, `unknown key "limts"`) {
+			t.Errorf("%s does not contain why the reload failed:\n%s", where, output)
 		}
 	}
 	if got := s.property(unit, "ActiveState"); got != "active" || generation() != before+1 {
@@ -293,14 +293,14 @@ func unitReload(t *testing.T, s *service) {
 	// The socket is systemd's, so a config can't remove it.
 	s.write(unitConfig, good+"listen: [{socket: /run/qsidecar/other.sock}]\n")
 	s.fails("systemctl reload %s", unit)
-	if said := s.property(unit, "StatusText"); !strings.Contains(said, "hands over the socket "+unitSocket) {
-		t.Errorf("the status does not name the missing socket: %s", said)
+	if output := s.property(unit, "StatusText"); !strings.Contains(output, "hands over the socket "+unitSocket) {
+		t.Errorf("the status does not name the missing socket: %s", output)
 	}
 	client.Must(kit.Msg{"op": "ping"})
 	s.write(unitConfig, good)
 	s.do("systemctl reload %s", unit)
-	if said := s.property(unit, "StatusText"); strings.Contains(said, "NOT RUN") {
-		t.Errorf("the status after a successful reload: %s", said)
+	if output := s.property(unit, "StatusText"); strings.Contains(output, "NOT RUN") {
+		t.Errorf("the status after a successful reload: %s", output)
 	}
 }
 
@@ -332,8 +332,8 @@ func unitStop(t *testing.T, s *service) {
 	if e := worker.Next(); e.Event != "draining" {
 		t.Fatalf("a worker of a service that stops gets %+v", e)
 	}
-	if said := s.property(unit, "StatusText"); !strings.HasPrefix(said, "stopping") {
-		t.Errorf("the status while it stops: %q", said)
+	if output := s.property(unit, "StatusText"); !strings.HasPrefix(output, "stopping") {
+		t.Errorf("the status while it stops: %q", output)
 	}
 	// Another service with the same TimeoutStopSec that does not end is killed in the meantime.
 	s.do(`systemd-run --quiet --unit=stubborn -p TimeoutStopSec=1s sh -c 'trap "" TERM; touch /run/stubborn; while :; do sleep 1000; done'

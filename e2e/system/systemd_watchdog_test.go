@@ -39,8 +39,8 @@ func unitStuck(t *testing.T, s *service) {
 	if got := s.property(unit, "StatusText"); !strings.HasPrefix(got, "serving on "+unitSocket+", database sqlite:/var/lib/qsidecar/qsidecar.db") {
 		t.Errorf("without a database in the config: %s", got)
 	}
-	if said := s.journal(unit); !strings.Contains(said, "Watchdog timeout") || !strings.Contains(said, "SIGABRT") {
-		t.Errorf("the journal does not name the watchdog:\n%s", said)
+	if output := s.journal(unit); !strings.Contains(output, "Watchdog timeout") || !strings.Contains(output, "SIGABRT") {
+		t.Errorf("the journal does not name the watchdog:\n%s", output)
 	}
 }
 

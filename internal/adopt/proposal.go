@@ -10,8 +10,8 @@ import (
 	"strings"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/backends/adopted"
 	"github.com/qsidecar/qsidecar/backends/adopted/guess"
+	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
 	"github.com/qsidecar/qsidecar/internal/engines"
 )
 
@@ -63,16 +63,17 @@ func under(key string) func(string) bool {
 
 // write writes the whole config.
 func (p *proposal) write(at, place, queue string) {
-	p.line("# A config to start from, for the table %s. `qsidecar adopt` looked at its columns and", tableText(p.Table.Schema, p.Table.Name))
-	p.line("# keys, and at %s. A column has the role that its name says; other guesses are", p.Sampled)
-	p.line("# marked, and a TODO is yours to decide. Then ask `qsidecar check --config FILE`.")
+	p.line("# A first config for the table %s. `qsidecar adopt` read the table's definition", tableText(p.Table.Schema, p.Table.Name))
+	p.line("# and %s. Most roles follow from the names of the columns.", p.Sampled)
+	p.line("# Confirm each line that is marked as guessed, and decide each TODO. Its own consumers are")
+	p.line("# the programs that already process its jobs. Then run `qsidecar check --config FILE`.")
 	p.line("")
 	clean, had := engines.WithoutPassword(at)
 	p.line("databases:")
 	p.line("  main:  # %s", place)
 	p.line("    url: %s", yamlText(clean))
 	if had {
-		p.line("    password_file: /run/secrets/qsidecar-database  # TODO: a file with the password, which this one must not have; or USER:${NAME}@ in the url, and NAME in the environment")
+		p.line("    password_file: /run/secrets/qsidecar-database  # TODO: store the password in this file, or write USER:${NAME}@ in the url and set NAME in the environment")
 	}
 	p.line("")
 	p.line("queues:")
@@ -86,7 +87,7 @@ func (p *proposal) write(at, place, queue string) {
 
 func (p *proposal) columns() {
 	p.line("    columns:")
-	for _, role := range adopted.Roles {
+	for _, role := range mapping.Roles {
 		names := p.Table.Columns[role]
 		switch len(names) {
 		case 0:
@@ -142,7 +143,7 @@ func (p *proposal) options() {
 		}
 		p.line("    order: [%s]%s", yamlTexts(all), p.remark("order"))
 	}
-	if len(p.Table.Columns[adopted.Attempts]) > 0 {
+	if len(p.Table.Columns[mapping.Attempts]) > 0 {
 		counts := "failures"
 		if p.Table.Deliveries {
 			counts = "deliveries"
@@ -158,9 +159,9 @@ func (p *proposal) options() {
 		p.line("      range: [%d, %d]%s", t.From, t.To, p.remark("token.range"))
 	}
 	switch {
-	case p.Table.Unit == adopted.Seconds:
+	case p.Table.Unit == mapping.Seconds:
 		p.line("    times: seconds%s", p.remark("times"))
-	case p.Table.Unit == adopted.Milliseconds:
+	case p.Table.Unit == mapping.Milliseconds:
 		p.line("    times: milliseconds%s", p.remark("times"))
 	case p.Table.UTC:
 		p.line("    times: utc%s", p.remark("times"))
@@ -169,9 +170,9 @@ func (p *proposal) options() {
 		p.line("    notify: %s%s", yamlText(p.Table.Notify), p.remark("notify"))
 	}
 	switch p.Table.OnAck {
-	case adopted.Delete:
+	case mapping.Delete:
 		p.line("    on_ack: delete%s", p.remark("on_ack"))
-	case adopted.Archive:
+	case mapping.Archive:
 		p.line("    on_ack:")
 		p.line("      archive: %s%s", yamlText(tableText(p.Table.ArchiveSchema, p.Table.Archive)), p.remark("on_ack.archive"))
 	}
@@ -181,9 +182,9 @@ func (p *proposal) options() {
 }
 
 // verdict writes what check would report about the mapping.
-func (p *proposal) verdict(wrong []*adopted.Misfit, advice []backends.Finding) {
+func (p *proposal) verdict(wrong []*mapping.Misfit, advice []backends.Finding) {
 	for _, m := range wrong {
-		p.line("    # TODO it is not whole yet: %s", oneLine(m.Error()))
+		p.line("    # TODO not complete yet: %s", oneLine(m.Error()))
 	}
 	for _, f := range advice {
 		p.line("    # advice: %s → %s", oneLine(f.Text), oneLine(f.Fix))
@@ -240,7 +241,7 @@ func yamlTexts(all []string) string {
 	return strings.Join(quoted, ", ")
 }
 
-func yamlValue(v adopted.Value) string {
+func yamlValue(v mapping.Value) string {
 	switch {
 	case v.Null:
 		return "null"

@@ -10,6 +10,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends/adopted"
 	"github.com/qsidecar/qsidecar/backends/adopted/guess"
+	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
 	"github.com/qsidecar/qsidecar/internal/config"
 	"github.com/qsidecar/qsidecar/internal/databases"
 	"github.com/qsidecar/qsidecar/internal/engines"
@@ -48,7 +49,7 @@ func Propose(ctx context.Context, r Request) (text string, err error) {
 		return "", err
 	}
 	queue := cmp.Or(r.Queue, queueNamed(r.Table.Name))
-	store, wrong, err := adopted.Check(ctx, engine, map[string]adopted.Table{queue: p.Table})
+	store, wrong, err := adopted.Check(ctx, engine, map[string]mapping.Table{queue: p.Table})
 	if err != nil {
 		return "", err
 	}

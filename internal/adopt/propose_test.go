@@ -8,7 +8,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/internal/config"
 
-	"github.com/qsidecar/qsidecar/backends/adopted"
+	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
 )
 
 // TestProposedTexts checks that every text is read back unchanged.
@@ -24,11 +24,11 @@ func TestProposedTexts(t *testing.T) {
 			continue
 		}
 		q := c.AdoptedTables("main")["q"]
-		if _, has := q.Where[text]; q.Columns[adopted.ID][0] != text || q.Where[text] != (adopted.Value{Text: text}) || !has || q.States[backends.StateReady] != (adopted.Value{Text: text}) {
+		if _, has := q.Where[text]; q.Columns[mapping.ID][0] != text || q.Where[text] != (mapping.Value{Text: text}) || !has || q.States[backends.StateReady] != (mapping.Value{Text: text}) {
 			t.Errorf("%q is written %s and read %q, %v, %v", text, yamlText(text), q.Columns["id"], q.Where, q.States)
 		}
 	}
-	for _, name := range []adopted.Table{{Name: "a"}, {Schema: "s", Name: "a"}, {Name: `a.b"c`}, {Schema: `"`, Name: "."}} {
+	for _, name := range []mapping.Table{{Name: "a"}, {Schema: "s", Name: "a"}, {Name: `a.b"c`}, {Schema: `"`, Name: "."}} {
 		got, err := config.ParseTableName(tableText(name.Schema, name.Name))
 		if err != nil || got.Schema != name.Schema || got.Name != name.Name {
 			t.Errorf("%+v is written %s and read %+v, %v", name, tableText(name.Schema, name.Name), got, err)
@@ -59,7 +59,7 @@ func FuzzProposedText(f *testing.F) {
 		if err != nil {
 			t.Fatalf("%q is written %s: %v", text, value, err)
 		}
-		if q := c.AdoptedTables("main")["q"]; q.Columns[adopted.ID][0] != text || q.Where[text] != (adopted.Value{Text: text}) || len(q.Where) != 1 {
+		if q := c.AdoptedTables("main")["q"]; q.Columns[mapping.ID][0] != text || q.Where[text] != (mapping.Value{Text: text}) || len(q.Where) != 1 {
 			t.Errorf("%q is written %s and read %q, %v", text, value, q.Columns["id"], q.Where)
 		}
 	})

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/backends/adopted"
+	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
 )
 
 // adoptedQueue holds the keys of a queue in a table that another application owns. It has no
@@ -64,7 +64,7 @@ func (n *channel) parse(s string) error {
 func (o *onAckConfig) parse(s string) error { return oneOf(&o.word, s, "update", "delete") }
 
 // columnValue is a constant in a column. A YAML null is NULL.
-type columnValue adopted.Value
+type columnValue mapping.Value
 
 func (v *columnValue) parse(s string) error {
 	*v = columnValue{Text: s}
@@ -131,13 +131,13 @@ func (n *stringList) list(all []string) error { *n = all; return nil }
 // queueOrder is fifo or lifo, or the columns of an adopted table.
 type queueOrder struct {
 	order
-	columns []adopted.Ordering
+	columns []mapping.Ordering
 }
 
 func (o *queueOrder) list(all []string) error {
 	for _, text := range all {
 		column, descending := strings.CutSuffix(text, " desc")
-		o.columns = append(o.columns, adopted.Ordering{Column: strings.TrimSuffix(column, " asc"), Descending: descending})
+		o.columns = append(o.columns, mapping.Ordering{Column: strings.TrimSuffix(column, " asc"), Descending: descending})
 	}
 	return nil
 }
@@ -187,8 +187,8 @@ func (a adoptedQueue) check(path string, order *queueOrder, bad func(path, forma
 		bad(path+".table", "a table is one queue's: \"*\" stands for many")
 	}
 	for role := range a.Columns {
-		if !slices.Contains(adopted.Roles, adopted.Role(role)) {
-			bad(path+".columns."+role, "there is no such role; known here: %s", listed(adopted.Roles))
+		if !slices.Contains(mapping.Roles, mapping.Role(role)) {
+			bad(path+".columns."+role, "there is no such role; known here: %s", listed(mapping.Roles))
 		}
 	}
 	states := []string{"ready", "claimed", "done", "dead"}
@@ -211,40 +211,40 @@ func listed[T ~string](all []T) string {
 }
 
 // table returns the mapping for backends/adopted.
-func (a adoptedQueue) table(o *queueOrder) adopted.Table {
-	t := adopted.Table{
-		Schema: a.Table.Schema, Name: a.Table.Name, Columns: map[adopted.Role][]string{}, States: map[backends.State]adopted.Value{},
-		Where: map[string]adopted.Value{}, Deliveries: a.Counts == "deliveries", UTC: a.Times == "utc", StuckAfter: time.Duration(a.StuckAfter),
+func (a adoptedQueue) table(o *queueOrder) mapping.Table {
+	t := mapping.Table{
+		Schema: a.Table.Schema, Name: a.Table.Name, Columns: map[mapping.Role][]string{}, States: map[backends.State]mapping.Value{},
+		Where: map[string]mapping.Value{}, Deliveries: a.Counts == "deliveries", UTC: a.Times == "utc", StuckAfter: time.Duration(a.StuckAfter),
 		Notify:        string(a.Notify),
 		Hold:          a.Hold == "transaction",
 		ArchiveSchema: a.OnAck.Archive.Schema, Archive: a.OnAck.Archive.Name,
 	}
 	switch a.Times {
 	case "seconds":
-		t.Unit = adopted.Seconds
+		t.Unit = mapping.Seconds
 	case "milliseconds":
-		t.Unit = adopted.Milliseconds
+		t.Unit = mapping.Milliseconds
 	}
 	for role, columns := range a.Columns {
-		t.Columns[adopted.Role(role)] = columns
+		t.Columns[mapping.Role(role)] = columns
 	}
 	for state, v := range a.States {
-		t.States[backends.State(state)] = adopted.Value(v)
+		t.States[backends.State(state)] = mapping.Value(v)
 	}
 	for column, v := range a.Where {
-		t.Where[column] = adopted.Value(v)
+		t.Where[column] = mapping.Value(v)
 	}
 	switch {
 	case t.Archive != "":
-		t.OnAck = adopted.Archive
+		t.OnAck = mapping.Archive
 	case a.OnAck.word == "delete":
-		t.OnAck = adopted.Delete
+		t.OnAck = mapping.Delete
 	}
 	if o != nil {
 		t.Order, t.LIFO = o.columns, o.order == "lifo"
 	}
 	if a.Token != nil {
-		t.Token = &adopted.Token{Column: a.Token.Column, From: a.Token.Range.from, To: a.Token.Range.to}
+		t.Token = &mapping.Token{Column: a.Token.Column, From: a.Token.Range.from, To: a.Token.Range.to}
 		if a.Token.Value != nil {
 			t.Token.Text = a.Token.Value.Text
 		}
@@ -254,8 +254,8 @@ func (a adoptedQueue) table(o *queueOrder) adopted.Table {
 
 // AdoptedTables returns the mappings of the queues in adopted tables of a database, by
 // queue.
-func (c *Config) AdoptedTables(database string) map[string]adopted.Table {
-	tables := map[string]adopted.Table{}
+func (c *Config) AdoptedTables(database string) map[string]mapping.Table {
+	tables := map[string]mapping.Table{}
 	for name, q := range c.Queues {
 		if q.adopts() && c.databaseOf(q) == database {
 			t := q.table(q.Order)

@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/backends/adopted"
+	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
 )
 
 func TestAdoptedQueues(t *testing.T) {
@@ -37,30 +37,30 @@ queues:
 	if err != nil {
 		t.Fatal(err)
 	}
-	null := adopted.Value{Null: true}
-	want := map[string]adopted.Table{
+	null := mapping.Value{Null: true}
+	want := map[string]mapping.Table{
 		"full": {
 			Schema: "app", Name: "my_queue",
-			Columns: map[adopted.Role][]string{adopted.ID: {"n"}, adopted.Payload: {"a", "b"}, adopted.State: {"s"}},
-			States: map[backends.State]adopted.Value{
+			Columns: map[mapping.Role][]string{mapping.ID: {"n"}, mapping.Payload: {"a", "b"}, mapping.State: {"s"}},
+			States: map[backends.State]mapping.Value{
 				backends.StateReady: null, backends.StateClaimed: {Text: "1"}, backends.StateDone: {Text: "null"}, backends.StateDead: {Text: "false"},
 			},
-			Where:      map[string]adopted.Value{"kind": {Text: "resize"}, "gone_at": null},
-			Order:      []adopted.Ordering{{Column: "created", Descending: true}, {Column: "odd name"}, {Column: "n"}},
-			Deliveries: true, UTC: true, Token: &adopted.Token{Column: "pid", From: 5, To: 9},
-			OnAck: adopted.Archive, ArchiveSchema: "a.b", Archive: `c"d`, StuckAfter: time.Hour, Notify: "jobs",
+			Where:      map[string]mapping.Value{"kind": {Text: "resize"}, "gone_at": null},
+			Order:      []mapping.Ordering{{Column: "created", Descending: true}, {Column: "odd name"}, {Column: "n"}},
+			Deliveries: true, UTC: true, Token: &mapping.Token{Column: "pid", From: 5, To: 9},
+			OnAck: mapping.Archive, ArchiveSchema: "a.b", Archive: `c"d`, StuckAfter: time.Hour, Notify: "jobs",
 		},
 		"numbers": {
-			Name: "t", Columns: map[adopted.Role][]string{adopted.ID: {"n"}, adopted.ClaimedAt: {"at"}, adopted.OwnLimit: {"most"}, adopted.FailedAt: {"dead"}},
-			States: map[backends.State]adopted.Value{}, Where: map[string]adopted.Value{}, OnAck: adopted.Delete, Unit: adopted.Milliseconds,
+			Name: "t", Columns: map[mapping.Role][]string{mapping.ID: {"n"}, mapping.ClaimedAt: {"at"}, mapping.OwnLimit: {"most"}, mapping.FailedAt: {"dead"}},
+			States: map[backends.State]mapping.Value{}, Where: map[string]mapping.Value{}, OnAck: mapping.Delete, Unit: mapping.Milliseconds,
 		},
 		"plain": {
-			Name: "t", Columns: map[adopted.Role][]string{adopted.ID: {"n"}}, States: map[backends.State]adopted.Value{}, Where: map[string]adopted.Value{},
-			LIFO: true, Token: &adopted.Token{Column: "pid", Text: "me"}, OnAck: adopted.Delete,
+			Name: "t", Columns: map[mapping.Role][]string{mapping.ID: {"n"}}, States: map[backends.State]mapping.Value{}, Where: map[string]mapping.Value{},
+			LIFO: true, Token: &mapping.Token{Column: "pid", Text: "me"}, OnAck: mapping.Delete,
 		},
 		"held": {
-			Name: "t", Columns: map[adopted.Role][]string{adopted.ID: {"n"}}, States: map[backends.State]adopted.Value{}, Where: map[string]adopted.Value{},
-			OnAck: adopted.Delete, Hold: true,
+			Name: "t", Columns: map[mapping.Role][]string{mapping.ID: {"n"}}, States: map[backends.State]mapping.Value{}, Where: map[string]mapping.Value{},
+			OnAck: mapping.Delete, Hold: true,
 		},
 	}
 	for name, w := range want {

@@ -22,7 +22,7 @@ var bytesFields = map[string]bool{"payload": true, "result": true}
 // textMaps are the fields whose keys are not field names.
 var textMaps = map[string]bool{"headers": true}
 
-// ToMsgpack converts a message from JSON into one msgpack map. It does not know ops and ranges, so
+// ToMsgpack converts a message from JSON into one msgpack map. It does not check ops and ranges, so
 // an invalid message stays invalid in the same way. It does not use protocol's codecs, so that it
 // can't repeat their mistakes.
 func ToMsgpack(m map[string]any) ([]byte, error) {

@@ -130,7 +130,7 @@ func (p *player) encode(s Step) []byte {
 	return append(binary.BigEndian.AppendUint32(nil, uint32(len(b))), b...)
 }
 
-// write sends b. If the server has already closed, which it may do in the middle of a rejected
+// write sends b. If the server has already closed, which it can do in the middle of a rejected
 // message, the next steps find out.
 func (p *player) write(s Step, c *conn, b []byte) {
 	p.t.Helper()

@@ -126,7 +126,7 @@ func TestConversionRoundTrip(t *testing.T) {
 	}
 }
 
-// script is a server. It answers each request with the list of messages in its field "say", and
+// script is a server. It answers each request with the list of messages in its field "reply", and
 // then does what its field "do" names.
 func script(c net.Conn) error {
 	in := protocol.NewReader(c, 1<<20)
@@ -147,7 +147,7 @@ func script(c net.Conn) error {
 		if err != nil {
 			return err
 		}
-		if err := answer(c, codec, m["say"].([]any)); err != nil || m["do"] == "close" {
+		if err := answer(c, codec, m["reply"].([]any)); err != nil || m["do"] == "close" {
 			return err
 		}
 	}
@@ -246,33 +246,33 @@ func TestRun(t *testing.T) {
 		text string
 		want string // expected in the failure; empty: no failure
 	}{
-		{"as written", `C: {"say":[{"id":1,"x":"a","l":[1,{"y":null}],"b":true}]}` + "\n" + `S: {"id":1,"x":"a","l":[1,{"y":null}],"b":true}`, ""},
-		{"another value", `C: {"say":[{"x":"a"}]}` + "\n" + `S: {"x":"b"}`, `test.txt:2: .x: got "a", want "b"`},
-		{"another type", `C: {"say":[{"x":"1"}]}` + "\n" + `S: {"x":1}`, `.x: got "1", want 1`},
-		{"a missing field", `C: {"say":[{"x":1}]}` + "\n" + `S: {"x":1,"y":"$_"}`, ".y is missing"},
-		{"an optional field", `C: {"say":[{"x":1}]}` + "\n" + `S: {"x":1,"y":"$?"}`, ""},
-		{"a field too many", `C: {"say":[{"x":1,"z":1}]}` + "\n" + `S: {"x":1}`, ".z is not expected"},
-		{"others allowed", `C: {"say":[{"x":1,"z":1}]}` + "\n" + `S: {"x":1,"...":"$_"}`, ""},
-		{"a list too long", `C: {"say":[{"x":[1,2]}]}` + "\n" + `S: {"x":[1]}`, "want a list of 1"},
-		{"a map instead", `C: {"say":[{"x":{}}]}` + "\n" + `S: {"x":[]}`, "want a list of 0"},
-		{"a list instead", `C: {"say":[{"x":[]}]}` + "\n" + `S: {"x":{}}`, "want a map"},
-		{"captured", `C: {"say":[{"x":"v"}]}` + "\n" + `S: {"x":"$v"}` + "\n" + `C: {"say":[{"x":"$v"}]}` + "\n" + `S: {"x":"v"}`, ""},
-		{"captured and another", `C: {"say":[{"x":"v"},{"x":"w"}]}` + "\n" + `S: {"x":"$v"}` + "\n" + `S: {"x":"$v"}`, `got "w", want $v = "v"`},
-		{"not captured", `C: {"say":[{"x":"$v"}]}`, "$v was not captured yet"},
-		{"a queue from the beginning", `C: {"say":[{"x":"$q"}]}` + "\n" + `S: {"x":"$q"}`, ""},
-		{"greater", `C: {"say":[{"x":1},{"x":2}]}` + "\n" + `S: {"x":"$v"}` + "\n" + `S: {"x":"$>v"}`, ""},
-		{"not greater", `C: {"say":[{"x":1},{"x":1}]}` + "\n" + `S: {"x":"$v"}` + "\n" + `S: {"x":"$>v"}`, "want more than $v = 1"},
-		{"no number", `C: {"say":[{"x":"a"},{"x":1}]}` + "\n" + `S: {"x":"$v"}` + "\n" + `S: {"x":"$>v"}`, "want a number greater"},
-		{"a dollar", `C: {"say":[{"x":"$$v"}]}` + "\n" + `S: {"x":"$$v"}`, ""},
-		{"by id", `C: {"say":[{"id":2},{"e":1},{"id":1}]}` + "\n" + `S: {"id":1}` + "\n" + `S: {"id":2}` + "\n" + `S: {"e":1}`, ""},
-		{"never comes", `C: {"say":[{"id":2}],"do":"close"}` + "\n" + `S: {"id":1}`, "test.txt:2: no such message came: EOF; unmatched so far: [{\"id\":2}]"},
-		{"closed", `C: {"say":[],"do":"close"}` + "\n" + `S close`, ""},
-		{"more before the close", `C: {"say":[{"id":2}],"do":"close"}` + "\n" + `S close`, "should have closed"},
-		{"kept before the close", `C: {"say":[{"id":2},{"id":1}],"do":"close"}` + "\n" + `S: {"id":1}` + "\n" + `S close`, "should have closed"},
-		{"half-close", `C: {"say":[]}` + "\n" + "C shutdown\nS close", ""},
+		{"as written", `C: {"reply":[{"id":1,"x":"a","l":[1,{"y":null}],"b":true}]}` + "\n" + `S: {"id":1,"x":"a","l":[1,{"y":null}],"b":true}`, ""},
+		{"another value", `C: {"reply":[{"x":"a"}]}` + "\n" + `S: {"x":"b"}`, `test.txt:2: .x: got "a", want "b"`},
+		{"another type", `C: {"reply":[{"x":"1"}]}` + "\n" + `S: {"x":1}`, `.x: got "1", want 1`},
+		{"a missing field", `C: {"reply":[{"x":1}]}` + "\n" + `S: {"x":1,"y":"$_"}`, ".y is missing"},
+		{"an optional field", `C: {"reply":[{"x":1}]}` + "\n" + `S: {"x":1,"y":"$?"}`, ""},
+		{"a field too many", `C: {"reply":[{"x":1,"z":1}]}` + "\n" + `S: {"x":1}`, ".z is not expected"},
+		{"others allowed", `C: {"reply":[{"x":1,"z":1}]}` + "\n" + `S: {"x":1,"...":"$_"}`, ""},
+		{"a list too long", `C: {"reply":[{"x":[1,2]}]}` + "\n" + `S: {"x":[1]}`, "want a list of 1"},
+		{"a map instead", `C: {"reply":[{"x":{}}]}` + "\n" + `S: {"x":[]}`, "want a list of 0"},
+		{"a list instead", `C: {"reply":[{"x":[]}]}` + "\n" + `S: {"x":{}}`, "want a map"},
+		{"captured", `C: {"reply":[{"x":"v"}]}` + "\n" + `S: {"x":"$v"}` + "\n" + `C: {"reply":[{"x":"$v"}]}` + "\n" + `S: {"x":"v"}`, ""},
+		{"captured and another", `C: {"reply":[{"x":"v"},{"x":"w"}]}` + "\n" + `S: {"x":"$v"}` + "\n" + `S: {"x":"$v"}`, `got "w", want $v = "v"`},
+		{"not captured", `C: {"reply":[{"x":"$v"}]}`, "$v was not captured yet"},
+		{"a queue from the beginning", `C: {"reply":[{"x":"$q"}]}` + "\n" + `S: {"x":"$q"}`, ""},
+		{"greater", `C: {"reply":[{"x":1},{"x":2}]}` + "\n" + `S: {"x":"$v"}` + "\n" + `S: {"x":"$>v"}`, ""},
+		{"not greater", `C: {"reply":[{"x":1},{"x":1}]}` + "\n" + `S: {"x":"$v"}` + "\n" + `S: {"x":"$>v"}`, "want more than $v = 1"},
+		{"no number", `C: {"reply":[{"x":"a"},{"x":1}]}` + "\n" + `S: {"x":"$v"}` + "\n" + `S: {"x":"$>v"}`, "want a number greater"},
+		{"a dollar", `C: {"reply":[{"x":"$$v"}]}` + "\n" + `S: {"x":"$$v"}`, ""},
+		{"by id", `C: {"reply":[{"id":2},{"e":1},{"id":1}]}` + "\n" + `S: {"id":1}` + "\n" + `S: {"id":2}` + "\n" + `S: {"e":1}`, ""},
+		{"never comes", `C: {"reply":[{"id":2}],"do":"close"}` + "\n" + `S: {"id":1}`, "test.txt:2: no such message came: EOF; unmatched so far: [{\"id\":2}]"},
+		{"closed", `C: {"reply":[],"do":"close"}` + "\n" + `S close`, ""},
+		{"more before the close", `C: {"reply":[{"id":2}],"do":"close"}` + "\n" + `S close`, "should have closed"},
+		{"kept before the close", `C: {"reply":[{"id":2},{"id":1}],"do":"close"}` + "\n" + `S: {"id":1}` + "\n" + `S close`, "should have closed"},
+		{"half-close", `C: {"reply":[]}` + "\n" + "C shutdown\nS close", ""},
 		{"used after the hang-up", "C close\nS close", "a connection that it closed"},
-		{"two connections", `C: {"say":[{"x":1}]}` + "\n" + `C2: {"say":[{"x":2}]}` + "\n" + `S2: {"x":2}` + "\n" + `S: {"x":1}` + "\nC2 close", ""},
-		{"bytes", `C: {"say":[{"payload":"p"}]}` + "\n" + `S: {"payload":"p"}`, ""},
+		{"two connections", `C: {"reply":[{"x":1}]}` + "\n" + `C2: {"reply":[{"x":2}]}` + "\n" + `S2: {"x":2}` + "\n" + `S: {"x":1}` + "\nC2 close", ""},
+		{"bytes", `C: {"reply":[{"payload":"p"}]}` + "\n" + `S: {"payload":"p"}`, ""},
 	} {
 		for _, codec := range []protocol.Codec{protocol.Msgpack, protocol.JSON} {
 			got := play(t, test.text, codec)
@@ -285,17 +285,17 @@ func TestRun(t *testing.T) {
 
 // TestRunRaw checks that raw bytes are sent unchanged, and that the codec of the reply is checked.
 func TestRunRaw(t *testing.T) {
-	if got := play(t, "! codec json\nC raw: \"{\\\"say\\\":\"\nC raw: \"[{\\\"x\\\":1}]}\\n\"\nS: {\"x\":1}", protocol.JSON); got != "" {
+	if got := play(t, "! codec json\nC raw: \"{\\\"reply\\\":\"\nC raw: \"[{\\\"x\\\":1}]}\\n\"\nS: {\"x\":1}", protocol.JSON); got != "" {
 		t.Error(got)
 	}
 	if got := play(t, "! codec json\nC: {}", protocol.Msgpack); !strings.Contains(got, "cannot be replayed in msgpack") {
 		t.Errorf("got %q, want a refusal of the codec", got)
 	}
-	frame := `C raw: 00 00 00 06 81 a3 73 61 79 90` + "\n" // {"say":[]} in the other codec, which gets no reply
+	frame := `C raw: 00 00 00 08 81 a5 72 65 70 6c 79 90` + "\n" // {"reply":[]} in the other codec, which gets no reply
 	if got := play(t, frame+"C shutdown\nS close", protocol.JSON); got != "" {
 		t.Error(got)
 	}
-	other := `C raw: 00 00 00 0a 81 a3 73 61 79 91 81 a1 78 01` + "\n"
+	other := `C raw: 00 00 00 0c 81 a5 72 65 70 6c 79 91 81 a1 78 01` + "\n"
 	if got := play(t, other+`S: {"x":1}`, protocol.JSON); !strings.Contains(got, "answers in msgpack, not json") {
 		t.Errorf("got %q, want a complaint of the codec", got)
 	}
@@ -305,7 +305,7 @@ func TestRunRaw(t *testing.T) {
 func TestRunsUseTheirOwnQueues(t *testing.T) {
 	var names []string
 	for range 2 {
-		got := play(t, `C: {"say":[{"x":"$q"},{"x":"$q2"},{"x":"$q3"}]}`+"\n"+`S: {"x":"$q"}`+"\n"+`S: {"x":"$q2"}`+"\n"+`S: {"x":"none"}`, protocol.JSON)
+		got := play(t, `C: {"reply":[{"x":"$q"},{"x":"$q2"},{"x":"$q3"}]}`+"\n"+`S: {"x":"$q"}`+"\n"+`S: {"x":"$q2"}`+"\n"+`S: {"x":"none"}`, protocol.JSON)
 		name := strings.Split(got, `"`)[1]
 		if err := protocol.CheckQueueName("q3", name); err != nil || slices.Contains(names, name) {
 			t.Errorf("the queue %q: %v; before: %q", name, err, names)

@@ -19,7 +19,11 @@ func (g *guesser) attempts(s *sample) {
 	}
 	name := plain(c.Name)
 	g.Table.Deliveries = !strings.Contains(name, "fail") && !strings.Contains(name, "err") && !strings.Contains(name, "retr")
-	g.note("counts", true, "by the column's name")
+	other := "set failures if its own consumers add 1 only when a job fails"
+	if !g.Table.Deliveries {
+		other = "set deliveries if its own consumers add 1 when they claim a job"
+	}
+	g.note("counts", true, fromName+"; %s", other)
 	most := int64(0)
 	for _, v := range s.values(c.Name) {
 		if n, err := strconv.ParseInt(v.text, 10, 64); err == nil && v.rows > 0 {
@@ -28,22 +32,22 @@ func (g *guesser) attempts(s *sample) {
 	}
 	if most >= 2 && most <= 100 {
 		g.Table.MaxAttempts = int(most)
-		g.note("max_attempts", true, "the most that the rows looked at show")
+		g.note("max_attempts", true, "the highest count in the sampled rows; set the count at which its own consumers give up")
 		return
 	}
-	g.hint("max_attempts", "20", "with how many is a row dead for its own consumers?")
+	g.hint("max_attempts", "20", "after how many attempts do its own consumers give up on a job?")
 }
 
 // ownLimit explains the limit of each row.
 func (g *guesser) ownLimit() {
 	c, has := g.column(mapping.OwnLimit)
 	if has && strings.Contains(plain(c.Name), "retr") {
-		g.note("columns.max_attempts", true, "by its name. With so many attempts a row is dead: where its own consumers do not count the first one, they make one more")
+		g.note("columns.max_attempts", true, fromName+". A row with this many attempts is dead. Consumers that count only retries make one more attempt")
 	}
 	if has && g.Table.MaxAttempts == 0 {
 		g.dropHints("max_attempts")
 		if c.Nullable {
-			g.hint("max_attempts", "20", "of rows whose %s is NULL", c.Name)
+			g.hint("max_attempts", "20", "the limit of rows where %s is NULL", c.Name)
 		}
 	}
 }
@@ -55,7 +59,7 @@ func (g *guesser) claims() {
 	case g.token.Name != "" && (g.state.Name == "" || claimed):
 		g.reserveToken()
 	case g.token.Name != "":
-		g.hint("token", fmt.Sprintf("{column: %s, value: …}", g.token.Name), "do its own consumers find the rows that they took by it? Then a number that none of them uses")
+		g.hint("token", fmt.Sprintf("{column: %s, value: …}", g.token.Name), "do its own consumers find their claimed rows by %s? If so, set a value that none of them uses", g.token.Name)
 	}
 	marked := !claimed && g.Table.Token == nil && g.marksClaims()
 	shown := claimed || marked || g.Table.Token != nil
@@ -64,7 +68,7 @@ func (g *guesser) claims() {
 	}
 	g.ack(shown)
 	if g.has(mapping.ClaimedAt) && (claimed || marked) {
-		g.hint("stuck_after", "1h", "since when a row that its own consumers claimed counts as left behind; absent: never")
+		g.hint("stuck_after", "1h", "set this if rows that its own consumers claimed longer ago than this should become ready again")
 	}
 	for _, c := range g.Info.Columns {
 		if name := plain(c.Name); strings.HasPrefix(name, "deleted") || strings.HasPrefix(name, "isdeleted") {
@@ -72,7 +76,7 @@ func (g *guesser) claims() {
 			if !c.Nullable {
 				value = "false"
 			}
-			g.hint("where."+c.Name, value, "do its own consumers pass over such rows?")
+			g.hint("where."+c.Name, value, "do its own consumers skip rows with another value?")
 		}
 	}
 	g.failedAt()
@@ -85,11 +89,11 @@ func (g *guesser) ack(shown bool) {
 		return
 	}
 	if g.has(mapping.FinishedAt) {
-		g.hint("on_ack", "delete", "no state says that a row is done: are such rows deleted? Or {archive: TABLE}")
+		g.hint("on_ack", "delete", "no state marks a row as done: do its own consumers delete it? If they move it, set {archive: TABLE}")
 		return
 	}
 	g.Table.OnAck = mapping.Delete
-	g.note("on_ack", true, "nothing in a row says that it is done; or {archive: TABLE}")
+	g.note("on_ack", true, "nothing in a row marks it as done, so an ack deletes it; set {archive: TABLE} to move it instead")
 }
 
 // claimName matches the names of columns that hold a time only while a worker has the row.
@@ -103,13 +107,13 @@ func (g *guesser) marksClaims() bool {
 		return false
 	}
 	if c.Nullable && claimName.MatchString(plain(c.Name)) {
-		g.note("columns.claimed_at", true, "a row that has it is being worked on: its own consumers have to pass over it, and to clear it when a row waits again")
+		g.note("columns.claimed_at", true, "a row with this time is claimed. Its own consumers must skip it, and set NULL when the row is ready again")
 		return true
 	}
 	delete(g.Table.Columns, mapping.ClaimedAt)
 	delete(g.Notes, "columns.claimed_at")
 	if c.Nullable {
-		g.hint("columns.claimed_at", c.Name, "is it NULL in every row that waits, and do its own consumers pass over rows that have it?")
+		g.hint("columns.claimed_at", c.Name, "is it NULL in every ready row, and do its own consumers skip rows with a value?")
 	}
 	return false
 }
@@ -121,7 +125,7 @@ func (g *guesser) failedAt() {
 	switch {
 	case !has || dead:
 	case c.Nullable:
-		g.note("columns.failed_at", true, "a row that has it is dead")
+		g.note("columns.failed_at", true, "a row with this time is dead")
 	default:
 		delete(g.Table.Columns, mapping.FailedAt)
 	}
@@ -130,16 +134,16 @@ func (g *guesser) failedAt() {
 // hold asks whether the table's own consumers keep claimed rows locked. It is never guessed: if they
 // don't, hold: transaction would have both work a job.
 func (g *guesser) hold() {
-	const why = "nothing in a row says that it is being worked on"
-	cannot := fmt.Errorf("%s has no jobs held so far", g.engine.Info().Engine)
+	const none = "no column was found that shows whether a row is claimed"
+	cannot := fmt.Errorf("%s doesn't support hold: transaction", g.engine.Info().Engine)
 	if c, ok := g.engine.(backends.TxClaimer); ok {
 		cannot = c.NoOpenTx()
 	}
 	if cannot != nil {
-		g.hint("hold", "", "%s: name the state or the column that does. Where its own consumers keep it locked all the while, sidecars cannot here: %v", why, cannot)
+		g.hint("hold", "", none+". If there is one, set states.claimed or columns.claimed_at. If its own consumers only lock the row, sidecars can't share this table: %v", cannot)
 		return
 	}
-	g.hint("hold", "transaction", "%s: where its own consumers keep it locked all the while, say so; else name the state or the column that does", why)
+	g.hint("hold", "transaction", none+". Use this if its own consumers keep a claimed row locked. Otherwise set states.claimed or columns.claimed_at")
 }
 
 // archive finds a table beside this one that rows can move to.
@@ -160,9 +164,9 @@ func (g *guesser) archive(ctx context.Context) error {
 		}
 		if g.Table.OnAck == mapping.Delete {
 			g.Table.OnAck, g.Table.ArchiveSchema, g.Table.Archive = mapping.Archive, g.Table.Schema, to.Name
-			g.note("on_ack.archive", true, "it has %d columns of this table; or on_ack: delete", common)
+			g.note("on_ack.archive", true, "it has %d of this table's columns; set on_ack: delete if its own consumers delete rows that are done", common)
 		} else {
-			g.hint("on_ack", "{archive: "+to.Name+"}", "it has %d columns of this table: do its own consumers move rows there?", common)
+			g.hint("on_ack", "{archive: "+to.Name+"}", "%s has %d of this table's columns: do its own consumers move rows there when they are done?", to.Name, common)
 		}
 		return nil
 	}
@@ -176,12 +180,12 @@ func (g *guesser) channel() {
 	}
 	switch all := g.Info.Channels; len(all) {
 	case 0:
-		g.hint("notify", "", "where its own producers NOTIFY of new jobs, name the channel: else sidecars look about once a second")
+		g.hint("notify", "", "if its own producers NOTIFY a channel of new jobs, set the channel; sidecars query for jobs about once a second without it")
 	case 1:
 		g.Table.Notify = all[0]
-		g.note("notify", true, "a trigger of the table names it")
+		g.note("notify", true, "a trigger or rule of the table notifies this channel")
 	default:
-		g.hint("notify", all[0], "the table's triggers name the channels %s: which one announces new jobs?", strings.Join(all, ", "))
+		g.hint("notify", all[0], "the table's triggers or rules notify the channels %s: which one is for new jobs?", strings.Join(all, ", "))
 	}
 }
 
@@ -195,6 +199,6 @@ func (g *guesser) reserveToken() {
 		from, to = 16_500_001, most
 	}
 	g.Table.Token = &mapping.Token{Column: g.token.Name, From: from, To: to}
-	g.note("token.column", true, "by its name")
-	g.note("token.range", true, "these numbers have to be the sidecars' alone: see that none of its own consumers uses them")
+	g.note("token.column", true, fromName)
+	g.note("token.range", true, "sidecars write these numbers: make sure that its own consumers use others")
 }

@@ -26,6 +26,9 @@ type Proposal struct {
 	Sampled string          // the rows that were sampled, for people
 }
 
+// fromName is the reason for a guess.
+const fromName = "from the column's name"
+
 // Note is the reason for a key. The key of an entry of a list or a map is written
 // columns.payload, states.ready, where.NAME.
 type Note struct {
@@ -113,13 +116,13 @@ func unadoptable(d backends.Dialect, info backends.TableInfo) (why []string) {
 	}
 	table := d.Table(info.Schema, info.Name)
 	if info.Kind != "table" {
-		return []string{fmt.Sprintf("it is a %s, and only a table's rows can be locked: adopt the table below it", info.Kind)}
+		return []string{fmt.Sprintf("it is a %s, and only a table's rows can be locked: adopt the table that it reads", info.Kind)}
 	}
 	if info.Unsafe != "" {
-		why = append(why, "its rows cannot be changed in a transaction, so that a job could be lost, or worked twice: "+info.Unsafe)
+		why = append(why, "its rows can't be changed in a transaction, so a job could be lost or run twice: "+info.Unsafe)
 	}
 	if len(info.Unique) == 0 {
-		why = append(why, fmt.Sprintf("it has no primary key, and no unique key of columns that are never NULL, so that jobs cannot be distinguished: ALTER TABLE %s ADD PRIMARY KEY (…)", table))
+		why = append(why, fmt.Sprintf("it has no primary key, and no unique key of columns that are never NULL, so jobs would have no ids: ALTER TABLE %s ADD PRIMARY KEY (…)", table))
 	}
 	if slices.Contains(info.Denied, "SELECT") {
 		why = append(why, fmt.Sprintf("this login lacks SELECT on it: GRANT SELECT, UPDATE ON %s", table))
@@ -208,9 +211,9 @@ func (g *guesser) unmapped() {
 	if len(names) == 0 {
 		return
 	}
-	text := "without a role: " + strings.Join(names, ", ")
+	text := "not used by sidecars: " + strings.Join(names, ", ")
 	if len(needed) > 0 {
-		text += "; an INSERT has to fill " + strings.Join(needed, ", ") + ", so that jobs cannot be enqueued here"
+		text += ". Sidecars can't enqueue jobs here, because an INSERT must set " + strings.Join(needed, ", ")
 	}
 	g.hint("columns", "", "%s", text)
 }

@@ -12,13 +12,13 @@ func (g *guesser) unadoptableLibrary() string {
 	name := g.Info.Name
 	switch {
 	case strings.HasPrefix(name, "solid_queue_") && (g.hasAll("class_name", "active_job_id") || g.hasAll("job_id")):
-		return "it is one of Solid Queue's tables. A job's state there is which of several tables have a row for it " +
+		return "it is one of Solid Queue's tables. Solid Queue shows a job's state by rows in several tables " +
 			"(solid_queue_ready_executions, solid_queue_claimed_executions, solid_queue_failed_executions and others), and a sidecar changes rows of one table: " +
-			"leave these to Solid Queue's own workers, and enqueue what sidecars are to work into a queue of their own"
+			"leave these to Solid Queue's own workers, and enqueue jobs for sidecars into a queue of their own"
 	case strings.HasSuffix(name, "django_q_ormq") && g.hasAll("key", "payload", "lock"):
-		return "it is Django-Q's table. Its column lock has a time in every row, and a row waits if that is longer ago than the cluster's setting `retry`: " +
-			"nothing in the row itself says that it is being worked on. Its payload is signed, and only Django-Q reads it: " +
-			"leave it to Django-Q's own cluster, and enqueue what sidecars are to work into a queue of their own"
+		return "it is Django-Q's table. Its column lock has a time in every row, and a row is ready if that time is older than the cluster's setting `retry`: " +
+			"the row itself doesn't show whether it is claimed. Its payload is signed, and only Django-Q can read it: " +
+			"leave it to Django-Q's own cluster, and enqueue jobs for sidecars into a queue of their own"
 	}
 	return ""
 }
@@ -27,13 +27,13 @@ func (g *guesser) unadoptableLibrary() string {
 func (g *guesser) knownLibrary() {
 	if strings.HasSuffix(g.Info.Name, "delayed_jobs") && g.hasAll("handler", "run_at", "locked_at", "locked_by", "failed_at", "attempts") {
 		g.Table.Deliveries = false
-		g.note("counts", false, "as Delayed Job does")
+		g.note("counts", false, "Delayed Job counts failed attempts")
 		g.Table.MaxAttempts = 25
-		g.note("max_attempts", true, "Delayed Job's default")
+		g.note("max_attempts", true, "Delayed Job's default; set yours if you changed max_attempts")
 		g.dropHints("max_attempts")
 		if c, has := g.column(mapping.RunAt); has && !g.isSQLite() && !strings.Contains(c.Type, "with time zone") {
 			g.Table.UTC = true
-			g.note("times", true, "as Rails writes them, unless its default_timezone says otherwise")
+			g.note("times", true, "Rails writes UTC unless you changed its default_timezone")
 			g.dropHints("times")
 		}
 	}

@@ -12,7 +12,7 @@ import (
 func (g *guesser) order() {
 	if c, has := g.column(mapping.Priority); has {
 		if !g.orderByPriority(c) {
-			g.hint("order", "", "the higher priority first, then the oldest: where its own consumers go another way, list the columns")
+			g.hint("order", "", "without it, the highest priority comes first, and then the oldest row. List the columns if its own consumers use another order")
 		}
 		return
 	}
@@ -23,7 +23,7 @@ func (g *guesser) order() {
 	for _, x := range g.Info.Indexes {
 		if rest, reads := indexOrder(x, fixed); reads && g.isOrder(rest) {
 			g.Table.Order = rest
-			g.note("order", true, "as the index %s has it", x.Name)
+			g.note("order", true, "the order of the index %s", x.Name)
 			return
 		}
 	}
@@ -33,7 +33,7 @@ func (g *guesser) order() {
 	for _, name := range g.Table.Columns[mapping.ID] {
 		g.Table.Order = append(g.Table.Order, mapping.Ordering{Column: name})
 	}
-	g.note("order", true, "the oldest first; the newest: with desc behind each")
+	g.note("order", true, "the oldest first; write desc after each column for the newest first")
 }
 
 // indexOrder is the order that an index has after the columns that are fixed for a claim. reads:
@@ -76,7 +76,7 @@ func (g *guesser) orderByPriority(priority backends.Column) bool {
 		if by[0].Descending {
 			first = "higher"
 		}
-		g.note("order", true, "as the index %s has it: the %s priority first", x.Name, first)
+		g.note("order", true, "the order of the index %s: the %s priority first", x.Name, first)
 		return true
 	}
 	return false

@@ -147,7 +147,7 @@ func (g *guesser) roles() {
 		case f.role != mapping.TokenRole:
 			g.assign(f.role, c)
 			if !exact {
-				g.note("columns."+string(f.role), true, "by its name")
+				g.note("columns."+string(f.role), true, fromName)
 			}
 		case c.Nullable:
 			g.token, g.used[c.Name] = c, true
@@ -166,13 +166,13 @@ func (g *guesser) kindColumn() {
 		}
 		if c, _ := g.Info.Column(x.Columns[0].Name); slices.Contains(kindNames.kinds, c.Kind) {
 			g.kind, g.used[c.Name] = c, true
-			g.note("where."+c.Name, true, "the index %s has it before the state", x.Name)
+			g.note("where."+c.Name, true, "the index %s has this column before the state", x.Name)
 			return
 		}
 	}
 	if c, exact, found := g.find(kindNames); found && exact {
 		g.kind, g.used[c.Name] = c, true
-		g.note("where."+c.Name, true, "by its name")
+		g.note("where."+c.Name, true, fromName)
 	}
 }
 
@@ -185,7 +185,7 @@ func (g *guesser) kindValue(s *sample) {
 	values := s.values(g.kind.Name)
 	if len(values) == 0 || len(values) > mostValues {
 		delete(g.Notes, key)
-		g.hint(key, "", "has the column %s a value for each queue? %d were seen", g.kind.Name, len(values))
+		g.hint(key, "", "does the column %s show the queue of a row? If so, set this queue's value (the sampled rows have %d)", g.kind.Name, len(values))
 		return
 	}
 	g.Table.Where[g.kind.Name] = mapping.Value{Text: values[0].text}
@@ -194,8 +194,8 @@ func (g *guesser) kindValue(s *sample) {
 		all = append(all, strconv.Quote(v.text))
 	}
 	note := g.Notes[key]
-	if note.Text += "; it has " + strings.Join(all, ", "); len(all) > 1 {
-		note.Text += ": a queue like this one for each that sidecars are to serve"
+	if note.Text += "; the values found are " + strings.Join(all, ", "); len(all) > 1 {
+		note.Text += ". Add a queue like this one for each value that sidecars should serve"
 	}
 	g.Notes[key] = note
 }
@@ -219,11 +219,11 @@ func (g *guesser) payload() {
 	}
 	switch len(all) {
 	case 0:
-		g.hint("columns.payload", "", "no column is left for it: workers get the id alone")
+		g.hint("columns.payload", "", "no column is left, so workers get only the job's id")
 	case 1:
-		g.note("columns.payload", true, "no column is called so, and this one has no other role")
+		g.note("columns.payload", true, "no column has a usual name for the payload, and this one has no other role")
 	default:
-		g.note("columns.payload", true, "no column is called so: all that have no other role, as a JSON map")
+		g.note("columns.payload", true, "no column has a usual name for the payload, so workers get a JSON map of all columns without another role")
 	}
 }
 

@@ -194,15 +194,15 @@ func (s *sample) values(column string) (all []*value) {
 	return all
 }
 
-// describe is what was sampled, for people.
+// describe names the rows that were sampled, for people.
 func (s *sample) describe() string {
 	switch {
 	case s.cut != nil:
-		return fmt.Sprintf("%d rows; reading more was too slow (%v)", s.rows, s.cut)
+		return fmt.Sprintf("%d rows (reading more took too long: %v)", s.rows, s.cut)
 	case s.rows == 0:
-		return "no rows: there are none"
+		return "no rows (it is empty)"
 	case s.whole:
-		return fmt.Sprintf("all rows, %d", s.rows)
+		return fmt.Sprintf("all its rows (%d)", s.rows)
 	}
-	return fmt.Sprintf("%d rows, from both ends of its key", s.rows)
+	return fmt.Sprintf("%d rows (the first and the last ones by its key)", s.rows)
 }

@@ -35,16 +35,16 @@ type stateCandidate struct {
 // excluded.
 func (g *guesser) findStateColumn(ctx context.Context) error {
 	var all []stateCandidate
-	ask := columns{info: g.Info}
+	candidates := columns{info: g.Info}
 	for _, c := range g.Info.Columns {
 		if candidate := g.weighState(c); candidate.weight > 0 {
-			all, ask.values = append(all, candidate), append(ask.values, c)
+			all, candidates.values = append(all, candidate), append(candidates.values, c)
 		}
 	}
 	if len(all) == 0 {
 		return nil
 	}
-	s, err := takeSample(ctx, g.engine, ask)
+	s, err := takeSample(ctx, g.engine, candidates)
 	if err != nil {
 		return err
 	}
@@ -80,7 +80,7 @@ func (g *guesser) weighState(c backends.Column) (s stateCandidate) {
 		s.weight = truthName
 	}
 	if s.weight == 0 {
-		s.why = "by the values that it can have"
+		s.why = "from the values that it can have"
 	}
 	if list := g.listedValues(c); len(list) > 1 && len(list) <= mostValues {
 		s.listed = true

@@ -23,10 +23,10 @@ var stateWords = map[backends.State][]string{
 
 // stateQuestions ask for the values of states that were not found, of a column.
 var stateQuestions = map[backends.State]string{
-	backends.StateReady:   "what does %s say of a job that waits?",
-	backends.StateClaimed: "what does %s say of a job that is being worked on?",
-	backends.StateDone:    "what does %s say of a job that is done? Without one, on_ack has to be delete or an archive",
-	backends.StateDead:    "what does %s say of a job that failed for good? Without one its row waits again, and only sidecars pass it over",
+	backends.StateReady:   "which value of %s marks a job as ready?",
+	backends.StateClaimed: "which value of %s marks a job as claimed?",
+	backends.StateDone:    "which value of %s marks a job as done? If there is none, set on_ack to delete or to an archive",
+	backends.StateDead:    "which value of %s marks a job as dead, because it has no attempts left? If there is none, its row stays ready and only sidecars skip it",
 }
 
 // stateNamed is the state with that common name; empty: none.
@@ -53,7 +53,7 @@ func (g *guesser) stateValues(s *sample) {
 		g.state.Kind = backends.NumberColumn // it is a boolean by its type's name alone
 	}
 	if len(values) > mostValues {
-		g.hint("states", "", "the column %s has %d values or more, which is many for a state: is another one meant?", g.state.Name, len(values))
+		g.hint("states", "", "the column %s has at least %d different values, which is many for a state: does another column show the state?", g.state.Name, len(values))
 		values = values[:mostValues]
 	}
 	initial := defaultOf(g.state)
@@ -67,7 +67,7 @@ func (g *guesser) stateValues(s *sample) {
 	}
 	for _, v := range values {
 		if state := stateNamed(v.text); g.state.Kind == backends.TextColumn && state != "" {
-			g.setState(state, v.text, true, "by the word%s", rowsOf(values, v.text, s))
+			g.setState(state, v.text, true, "from the value's name%s", rowsOf(values, v.text, s))
 		}
 	}
 	g.statesByRows(s, values)
@@ -101,10 +101,10 @@ func (g *guesser) meaning(text string) backends.State {
 func rowsOf(values []*value, text string, s *sample) string {
 	for _, v := range values {
 		if v.text == text && v.rows > 0 {
-			return fmt.Sprintf("; %d of the %d rows looked at", v.rows, s.rows)
+			return fmt.Sprintf(" (%d of %d sampled rows)", v.rows, s.rows)
 		}
 	}
-	return "; no row looked at shows it"
+	return " (no sampled row has it)"
 }
 
 // truthValues finds whether true means ready or done.
@@ -115,12 +115,12 @@ func (g *guesser) truthValues() {
 			ready, done = done, ready
 		}
 	}
-	guessed, how := true, "by the column's name"
+	guessed, how := true, fromName
 	if truth(defaultOf(g.state)) == ready {
 		guessed, how = false, "the column's default"
 	}
 	g.setState(backends.StateReady, ready, guessed, "%s", how)
-	g.setState(backends.StateDone, done, true, "by the column's name")
+	g.setState(backends.StateDone, done, true, fromName)
 }
 
 // truth is true or false for how an engine writes a boolean, a MySQL BIT among them; else it is
@@ -132,7 +132,7 @@ func truth(text string) string {
 // statesByRows finds the meaning of a value by what most of its rows have. Rows that are done can
 // still show which worker had them.
 func (g *guesser) statesByRows(s *sample, values []*value) {
-	var taken []*value
+	var claimed []*value
 	for _, v := range values {
 		has := func(role mapping.Role) bool {
 			c, _ := g.column(role)
@@ -141,17 +141,17 @@ func (g *guesser) statesByRows(s *sample, values []*value) {
 		switch rows := rowsOf(values, v.text, s); {
 		case v.rows == 0:
 		case has(mapping.Error):
-			g.setState(backends.StateDead, v.text, true, "most of its rows have an error%s", rows)
+			g.setState(backends.StateDead, v.text, true, "most rows with this value have an error%s", rows)
 		case has(mapping.FinishedAt):
-			g.setState(backends.StateDone, v.text, true, "most of its rows have a time when they were finished%s", rows)
+			g.setState(backends.StateDone, v.text, true, "most rows with this value have a finish time%s", rows)
 		}
 		if has(mapping.Worker) || has(mapping.ClaimedAt) || 2*v.set[g.token.Name] > v.rows {
-			taken = append(taken, v)
+			claimed = append(claimed, v)
 		}
 	}
-	taken = slices.DeleteFunc(taken, func(v *value) bool { return g.meaning(v.text) != "" })
-	if len(taken) == 1 {
-		g.setState(backends.StateClaimed, taken[0].text, true, "most of its rows show who has them, or since when%s", rowsOf(values, taken[0].text, s))
+	claimed = slices.DeleteFunc(claimed, func(v *value) bool { return g.meaning(v.text) != "" })
+	if len(claimed) == 1 {
+		g.setState(backends.StateClaimed, claimed[0].text, true, "most rows with this value have a worker, a claim time or a token%s", rowsOf(values, claimed[0].text, s))
 	}
 }
 
@@ -171,7 +171,7 @@ func (g *guesser) statesByNumber(s *sample, values []*value) {
 	}
 	if _, known := g.Table.States[backends.StateReady]; !known && least != nil && (*least == 0 || *least == 1) {
 		text := by[*least].text
-		g.setState(backends.StateReady, text, true, "the least of the numbers%s", rowsOf(values, text, s))
+		g.setState(backends.StateReady, text, true, "the lowest number%s", rowsOf(values, text, s))
 	}
 	n, err := strconv.ParseInt(g.Table.States[backends.StateReady].Text, 10, 64)
 	if err != nil {
@@ -180,7 +180,7 @@ func (g *guesser) statesByNumber(s *sample, values []*value) {
 	for _, state := range []backends.State{backends.StateClaimed, backends.StateDone} {
 		n++
 		v := by[n]
-		if v == nil || g.meaning(v.text) != state && !g.setState(state, v.text, true, "the next number%s", rowsOf(values, v.text, s)) {
+		if v == nil || g.meaning(v.text) != state && !g.setState(state, v.text, true, "the number after the previous state's%s", rowsOf(values, v.text, s)) {
 			return
 		}
 	}
@@ -195,7 +195,7 @@ func (g *guesser) unknownStates(s *sample, values []*value) {
 		}
 	}
 	if n := s.null[g.state.Name]; n > 0 {
-		rest = append(rest, fmt.Sprintf("NULL; %d of the %d rows looked at", n, s.rows))
+		rest = append(rest, fmt.Sprintf("NULL (%d of %d sampled rows)", n, s.rows))
 	}
 	for _, state := range states {
 		_, known := g.Table.States[state]
@@ -204,6 +204,6 @@ func (g *guesser) unknownStates(s *sample, values []*value) {
 		}
 	}
 	if len(rest) > 0 {
-		g.hint("states", "", "rows in other states are left alone: %s", strings.Join(rest, ", "))
+		g.hint("states", "", "sidecars ignore rows with other states: %s", strings.Join(rest, ", "))
 	}
 }

@@ -34,21 +34,21 @@ const (
 // findTimes finds the columns of whole numbers and of texts that hold times: their names
 // match, and they hold nothing else.
 func (g *guesser) findTimes(ctx context.Context) error {
-	ask := columns{info: g.Info}
+	candidates := columns{info: g.Info}
 	for _, c := range g.Info.Columns {
 		number := c.Kind == backends.NumberColumn && (c.Most == 0 || c.Most >= leastSeconds)
 		if timeName.MatchString(c.Name) && !g.used[c.Name] && (number || c.TimeText) {
-			ask.values = append(ask.values, c)
+			candidates.values = append(candidates.values, c)
 		}
 	}
-	if len(ask.values) == 0 {
+	if len(candidates.values) == 0 {
 		return nil
 	}
-	s, err := takeSample(ctx, g.engine, ask)
+	s, err := takeSample(ctx, g.engine, candidates)
 	if err != nil {
 		return err
 	}
-	for _, c := range ask.values {
+	for _, c := range candidates.values {
 		g.times[c.Name] = formOf(c, s.values(c.Name))
 	}
 	return nil
@@ -99,20 +99,20 @@ func (g *guesser) timeUnit() (counted bool) {
 			}
 			if forms[form] = true; form == inMillis && forms[inSeconds] {
 				delete(g.Table.Columns, role)
-				g.hint("columns."+string(role), "", "the column %s has milliseconds, and others have seconds", c.Name)
+				g.hint("columns."+string(role), "", "the column %s has milliseconds, but other columns have seconds, and all must have the same unit", c.Name)
 			}
 		}
 	}
 	switch {
 	case forms[inSeconds]:
 		g.Table.Unit = mapping.Seconds
-		g.note("times", false, "since 1970, as the rows have them")
+		g.note("times", false, "since 1970, as in the sampled rows")
 	case forms[inMillis]:
 		g.Table.Unit = mapping.Milliseconds
-		g.note("times", false, "since 1970, as the rows have them")
+		g.note("times", false, "since 1970, as in the sampled rows")
 	case forms[someUnit]:
 		g.Table.Unit = mapping.Seconds
-		g.note("times", true, "since 1970; no row has a time that would show it. Or milliseconds")
+		g.note("times", true, "since 1970; no sampled row has a time that shows the unit, so set milliseconds if it counts those")
 	}
 	return g.Table.Unit > 0
 }
@@ -125,7 +125,7 @@ func (g *guesser) timeZone() {
 	for _, role := range []mapping.Role{mapping.CreatedAt, mapping.ClaimedAt, mapping.FinishedAt, mapping.RunAt} {
 		c, has := g.column(role)
 		if has && (strings.HasPrefix(c.Type, "timestamp") && strings.Contains(c.Type, "without time zone") || strings.HasPrefix(c.Type, "datetime")) {
-			g.hint("times", "utc", "%s and the like name no zone: do its own consumers write UTC there, and not the server's time?", c.Name)
+			g.hint("times", "utc", "%s has no time zone: do its own consumers write UTC? Without this, sidecars use the server's time zone", c.Name)
 			return
 		}
 	}

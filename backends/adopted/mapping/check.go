@@ -32,7 +32,7 @@ func Check(p *Problems, t Table, info backends.TableInfo, d backends.Dialect) *M
 		p.Add("table", "%s is a %s: only a table's rows can be locked", full, info.Kind)
 	}
 	if info.Unsafe != "" {
-		p.Add("table", "its rows cannot be changed in a transaction, so that a job could be lost, or worked twice: %s", info.Unsafe)
+		p.Add("table", "its rows can't be changed in a transaction, so a job could be lost or run twice: %s", info.Unsafe)
 	}
 	c.roles()
 	c.key()
@@ -73,7 +73,7 @@ func (c *checker) roles() {
 		case role == Headers:
 			c.Headers = found
 		case len(found) > 1:
-			c.Add(role.configKey(), "one column, and there are %d", len(found))
+			c.Add(role.configKey(), "it takes one column, but %d are listed", len(found))
 		default:
 			c.columns[role] = found[0]
 			c.columnType(role, found[0])
@@ -95,7 +95,7 @@ func (c *checker) roles() {
 func (c *checker) key() {
 	names := c.Columns[ID]
 	if len(names) == 0 {
-		c.Add("columns.id", "it is missing: which column is the table's key?")
+		c.Add("columns.id", "it is missing: name the columns of the table's key")
 		return
 	}
 	if len(c.Key) < len(names) {
@@ -107,11 +107,11 @@ func (c *checker) key() {
 		if len(names) > 1 {
 			what = "the columns " + strings.Join(names, ", ") + " are"
 		}
-		c.Add("columns.id", "%s no primary key and no unique key: a job must be one row", what)
+		c.Add("columns.id", "%s no primary key and no unique key: each job must be one row", what)
 	}
 	for _, column := range c.Key {
 		if column.Kind == backends.BytesColumn || column.Kind == backends.JSONColumn {
-			c.Add("columns.id", "the column %s is of the type %s, which cannot be in it: a job's id is a text", column.Name, DeclaredType(column))
+			c.Add("columns.id", "the column %s is of the type %s, which can't be part of a job's id: name a key of numbers, texts or UUIDs", column.Name, DeclaredType(column))
 		}
 	}
 }
@@ -121,39 +121,39 @@ func (c *checker) states() {
 	state, stated := c.columns[State]
 	marker, marked := c.ClaimMarker()
 	if _, ready := c.States[backends.StateReady]; stated && !ready {
-		c.Add("states.ready", "it is missing: what does the column %s say of a job that waits?", state.Name)
+		c.Add("states.ready", "it is missing: name the value of the column %s that marks a job as ready", state.Name)
 	}
 	if !stated && len(c.States) > 0 {
-		c.Add("states", "columns.state is missing: which column says it?")
+		c.Add("states", "columns.state is missing: name the column that holds these values")
 	}
 	switch {
 	case !marked && !c.HasState(backends.StateClaimed) && !c.Hold:
-		c.Add("states.claimed", "nothing in a row would say that it is being worked on: name its state, or a token, or a columns.claimed_at that is NULL in rows that wait")
+		c.Add("states.claimed", "nothing in a row shows that it is claimed: name its state, a token, or a columns.claimed_at that is NULL in ready rows")
 	case marked && !marker.Nullable:
 		role := ClaimedAt
 		if c.Token != nil {
 			role = TokenRole
 		}
-		c.Add(role.configKey(), "the column %s cannot be NULL, so nothing says which rows wait: name columns.state and states.claimed", marker.Name)
+		c.Add(role.configKey(), "the column %s can't be NULL, so it doesn't show which rows are ready: name columns.state and states.claimed", marker.Name)
 	}
 	if dead, has := c.DeadMarker(); has && !dead.Nullable {
-		c.Add(FailedAt.configKey(), "the column %s cannot be NULL, so every row would be dead: name states.dead, or leave it out", dead.Name)
+		c.Add(FailedAt.configKey(), "the column %s can't be NULL, so every row would be dead: name states.dead, or remove it", dead.Name)
 	}
 	if c.OnAck == Update && !c.hasStateValue(backends.StateDone) {
-		c.Add("on_ack", "update needs states.done; say delete or archive, or name it")
+		c.Add("on_ack", "update needs states.done: name it, or set on_ack to delete or to an archive")
 	}
 }
 
-// stuckAfter checks that a row shows since when its own consumers have it.
+// stuckAfter checks that a row shows when its own consumers claimed it.
 func (c *checker) stuckAfter() {
 	if c.StuckAfter <= 0 {
 		return
 	}
 	if _, has := c.columns[ClaimedAt]; !has {
-		c.Add("stuck_after", "columns.claimed_at is missing: nothing says since when a row is claimed")
+		c.Add("stuck_after", "columns.claimed_at is missing: no column shows since when a row is claimed")
 	}
 	if _, marked := c.ClaimMarker(); !marked && !c.HasState(backends.StateClaimed) {
-		c.Add("stuck_after", "states.claimed is missing: nothing says which rows are claimed")
+		c.Add("stuck_after", "states.claimed is missing: no value shows which rows are claimed")
 	}
 }
 
@@ -162,7 +162,7 @@ func (c *checker) hold() {
 	if !c.Hold {
 		return
 	}
-	const why = "with hold: transaction a row says nothing while it is worked on, for its lock does: leave it out"
+	const why = "with hold: transaction only its lock shows that a row is claimed: remove it"
 	if _, claimed := c.States[backends.StateClaimed]; claimed {
 		c.Add("states.claimed", why)
 	}
@@ -170,7 +170,7 @@ func (c *checker) hold() {
 		c.Add(role.configKey(), why)
 	}
 	if c.StuckAfter > 0 {
-		c.Add("stuck_after", "with hold: transaction no row is ever left behind: its lock falls with its consumer's connection; leave it out")
+		c.Add("stuck_after", "with hold: transaction a row is ready again as soon as its consumer's connection ends: remove it")
 	}
 }
 
@@ -186,12 +186,12 @@ func (c *checker) sharedColumns() {
 		other, twice := by[column.Name]
 		switch {
 		case twice && !(role == FinishedAt && other == ClaimedAt): // that one is the time of the last change
-			c.Add(role.configKey(), "the column %s is in the role %s, too: one of them needs another column, or none", column.Name, other)
+			c.Add(role.configKey(), "the column %s also has the role %s: name another column for one of them, or remove it", column.Name, other)
 		case slices.Contains(c.Columns[ID], column.Name):
-			c.Add(role.configKey(), "the column %s is the key: it cannot change", column.Name)
+			c.Add(role.configKey(), "the column %s is in the key, which must not change: name another column", column.Name)
 		}
 		if _, fixed := c.Where[column.Name]; fixed && role != State {
-			c.Add("where."+column.Name, "the column %s is in the role %s, too, and changes: leave it out here", column.Name, role)
+			c.Add("where."+column.Name, "the column %s also has the role %s, so its value changes: remove it here", column.Name, role)
 		}
 		by[column.Name] = role
 	}

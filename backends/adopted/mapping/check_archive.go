@@ -18,12 +18,12 @@ func CheckArchive(p *Problems, m *Mapping, archive backends.TableInfo) {
 	to := ArchiveTable{SQLName: m.Dialect.Table(archive.Schema, archive.Name)}
 	switch {
 	case len(archive.Columns) == 0:
-		c.Add(archiveKey, "there is no table %s to move rows to: %s", m.Archive, SimilarOr(archive, "see that it is spelled as the database has it"))
+		c.Add(archiveKey, "there is no table %s to move rows to: %s", m.Archive, SimilarOr(archive, "check its spelling"))
 		return
 	case slices.Contains(archive.Denied, "INSERT"):
 		c.AddFix(archiveKey, fmt.Sprintf("GRANT INSERT ON %s", to.SQLName), "this login lacks INSERT on the table %s", archive.Name)
 	case archive.Unsafe != "":
-		c.Add(archiveKey, "the table %s cannot be changed in a transaction, so that a job could be lost: %s", archive.Name, archive.Unsafe)
+		c.Add(archiveKey, "the table %s can't be changed in a transaction, so a job could be lost: %s", archive.Name, archive.Unsafe)
 	}
 	for _, column := range archive.Columns {
 		from, both := m.Info.Column(column.Name)
@@ -51,7 +51,7 @@ func CheckArchive(p *Problems, m *Mapping, archive backends.TableInfo) {
 func (c *checker) archiveColumn(from, to backends.Column, archive string) {
 	table := c.Info.Name
 	if from.Kind != to.Kind && to.Kind != backends.TextColumn {
-		c.Add(archiveKey, "the column %s is of the type %s in %s, and of %s in %s, which cannot take it", from.Name, DeclaredType(from), table, DeclaredType(to), archive)
+		c.Add(archiveKey, "the column %s is of the type %s in %s, but of %s in %s, which can't hold it", from.Name, DeclaredType(from), table, DeclaredType(to), archive)
 		return
 	}
 	if done, has := c.States[backends.StateDone]; has && c.IsIn(State, from.Name) {
@@ -65,11 +65,11 @@ func (c *checker) archiveColumn(from, to backends.Column, archive string) {
 	key := "queues." + c.Mapping.Queue + "." + archiveKey
 	switch {
 	case from.Nullable && !to.Nullable:
-		c.Warnings.AddWarning("archive", fmt.Sprintf("%s: the column %s can be NULL in %s and cannot in %s: the ack of such a row is refused", key, from.Name, table, archive),
-			"let it be NULL there, too")
+		c.Warnings.AddWarning("archive", fmt.Sprintf("%s: the column %s can be NULL in %s but not in %s, so the ack of such a row is refused", key, from.Name, table, archive),
+			"allow NULL there too")
 	case to.Chars > 0 && (from.Chars == 0 || from.Chars > to.Chars), to.Most > 0 && (from.Most == 0 || from.Most > to.Most):
-		c.Warnings.AddWarning("archive", fmt.Sprintf("%s: the column %s holds less in %s (%s) than in %s (%s): the ack of a row that has more is refused",
-			key, from.Name, archive, DeclaredType(to), table, DeclaredType(from)), "let it hold as much there")
+		c.Warnings.AddWarning("archive", fmt.Sprintf("%s: the column %s holds less in %s (%s) than in %s (%s), so the ack of a longer or larger value is refused",
+			key, from.Name, archive, DeclaredType(to), table, DeclaredType(from)), "give it the same type there")
 	}
 }
 
@@ -89,10 +89,10 @@ func (c *checker) retentions() {
 
 func (c *checker) retention(r Retention, timed bool) {
 	if !timed {
-		c.Add(r.ConfigKey(), "columns.finished_at is missing: nothing says since when a row is %s", r.State)
+		c.Add(r.ConfigKey(), "columns.finished_at is missing: no column shows since when a row is %s", r.State)
 	}
 	if !c.HasState(r.State) {
-		c.Add(r.ConfigKey(), "states.%s is missing: nothing says which rows are %s", r.State, r.State)
+		c.Add(r.ConfigKey(), "states.%s is missing: no value shows which rows are %s", r.State, r.State)
 	}
 	c.deleteRights(r)
 	c.Retained = append(c.Retained, r)
@@ -104,7 +104,7 @@ func (c *checker) archiveRetention(archive backends.TableInfo) {
 	for i, name := range append(slices.Clone(c.Columns[ID]), slices.Sorted(maps.Keys(c.Where))...) {
 		column, has := archive.Column(name)
 		if !has {
-			c.Add("keep", "the table %s has no column %s, by which a row of this queue is found: add it there, or leave keep out", archive.Name, name)
+			c.Add("keep", "the table %s has no column %s, which identifies the rows of this queue: add it there, or remove keep", archive.Name, name)
 			continue
 		}
 		if i < len(c.Columns[ID]) {
@@ -116,7 +116,7 @@ func (c *checker) archiveRetention(archive backends.TableInfo) {
 		since, has = c.ArchiveTo.Stamps[0], true
 	}
 	if why, _ := c.unfitTime(since); !has || why != "" {
-		c.Add("keep", "nothing says since when a row is in %s: that takes the column in the role finished_at, in both tables", archive.Name)
+		c.Add("keep", "no column shows since when a row is in %s: both tables need the column in the role finished_at", archive.Name)
 	}
 	r := Retention{m, "", since, c.Keep}
 	c.deleteRights(r)

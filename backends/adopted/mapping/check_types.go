@@ -65,16 +65,16 @@ func (c *checker) constants() {
 			c.Add(key, "%s", why)
 		}
 		if column.Name == state.Name {
-			c.AddFix(key, "leave it out here", "the column %s is in the role state, too: its rows would never leave that state", column.Name)
+			c.AddFix(key, "remove it here", "the column %s also has the role state, so its rows would never leave that state", column.Name)
 		}
 	}
 	c.tokenValues()
 	attempts, counted := c.columns[Attempts]
 	if counted && c.IsIn(OwnLimit, attempts.Name) {
-		c.AddFix("columns.max_attempts", "name the one that holds each row's limit, or leave it out", "the column %s is in the role attempts, too", attempts.Name)
+		c.AddFix("columns.max_attempts", "name the column that holds each row's limit, or remove it", "the column %s also has the role attempts", attempts.Name)
 	}
 	if counted && attempts.Most > 0 && int64(c.MaxAttempts) > attempts.Most {
-		c.AddFix("max_attempts", fmt.Sprintf("set one up to %d, or leave columns.attempts out", attempts.Most),
+		c.AddFix("max_attempts", fmt.Sprintf("set at most %d, or remove columns.attempts", attempts.Most),
 			"%d is more than the column %s holds (%s)", c.MaxAttempts, attempts.Name, DeclaredType(attempts))
 	}
 }
@@ -90,7 +90,7 @@ func (c *checker) stateValues(column backends.Column) {
 			continue
 		}
 		if other, twice := seen[canonical(column, v)]; twice {
-			c.Add(key, "the same value as states.%s: nothing would distinguish the two", other)
+			c.Add(key, "it has the same value as states.%s: name two different values", other)
 		}
 		seen[canonical(column, v)] = s
 	}

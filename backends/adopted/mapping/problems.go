@@ -12,8 +12,8 @@ import (
 // Misfit is one thing in which a queue's mapping does not fit its table.
 type Misfit struct {
 	Key  string // the config's: queues.NAME.columns.id
-	Text string // what is wrong
-	Fix  string // how to fix it; empty: Text contains it
+	Text string // the problem, and the fix if Fix is empty
+	Fix  string
 }
 
 // Error implements error.
@@ -58,7 +58,7 @@ func SimilarOr(info backends.TableInfo, hint string) string {
 }
 
 // MissingTable is the hint for a missing table without similar ones.
-const MissingTable = "see that it is spelled as the database has it, and that this login may look at it"
+const MissingTable = "check its spelling, and that this login has the SELECT privilege on it"
 
 // find finds a column by its name, or adds a problem that lists the columns.
 func (c *checker) find(key, name string) (backends.Column, bool) {
@@ -81,7 +81,7 @@ func (c *checker) find(key, name string) (backends.Column, bool) {
 	if near == "" {
 		c.Add(key, "the table has no column %s: it has %s", name, strings.Join(names, ", "))
 	} else {
-		c.Add(key, "the table has no column %s: is it %s? It has %s", name, near, strings.Join(names, ", "))
+		c.Add(key, "the table has no column %s: did you mean %s? It has %s", name, near, strings.Join(names, ", "))
 	}
 	return found, false
 }

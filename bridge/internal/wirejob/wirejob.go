@@ -74,7 +74,7 @@ func FromView(v *backends.View, maxAttempts int) protocol.JobView {
 		Priority:    int64(v.Priority),
 		Attempt:     int64(v.Attempt),
 		MaxAttempts: int64(v.MaxAttempts),
-		EnqueuedAt:  v.EnqueuedAt.UnixMilli(),
+		EnqueuedAt:  optMillis(v.EnqueuedAt).Or(0),
 		RunAt:       optMillis(v.RunAt),
 		ClaimedAt:   optMillis(v.ClaimedAt),
 		FinishedAt:  optMillis(v.FinishedAt),

@@ -32,9 +32,13 @@ func Startup(queues []*statement.Queue, a backends.Advisor) (found backends.Find
 func Examine(ctx context.Context, engine backends.Engine, queues []*statement.Queue) (found backends.Findings, err error) {
 	for _, q := range queues {
 		describe(&found, q)
-		if st := q.LongKeys(func(item string) {
-			found.AddError("table", fmt.Sprintf("the queue %s has a job whose id is longer than %d bytes, so that no worker gets it: %.60q…", q.Queue, condition.MaxID, item),
-				"map another unique key in columns.id, or have its own consumers do such jobs")
+		if st := q.InvalidID(func(item string) {
+			why := "is not a value of its column's type"
+			if len(item) > condition.MaxID {
+				why = fmt.Sprintf("is longer than %d bytes", condition.MaxID)
+			}
+			found.AddError("table", fmt.Sprintf("the queue %s has a job whose id %s, so no worker gets it: %.60q", q.Queue, why, item),
+				"map another unique key in columns.id, or let its own consumers process such jobs")
 		}); st != nil {
 			if err := engine.Query(ctx, st); err != nil {
 				return found, err
@@ -56,15 +60,15 @@ func describe(found *backends.Findings, q *statement.Queue) {
 		found.AddInfo("unsupported", fmt.Sprintf("queues.%s: %v", q.Queue, err))
 	}
 	if q.Hold {
-		found.AddInfo("table", fmt.Sprintf("the queue %s has hold: transaction: a row that is worked on is locked, and shows nothing; its own consumers skip it, and only the sidecar that holds it can "+
-			"distinguish it from one that waits. The database's max_held limits how many are held at a time, with a connection each", q.Queue))
+		found.AddInfo("table", fmt.Sprintf("the queue %s has hold: transaction: only a lock shows that a row is claimed. Its own consumers skip the row, and in stats and peek it is claimed only for the "+
+			"sidecar that locked it. Each claimed job takes a connection, up to the database's max_held", q.Queue))
 	}
 	var without []string
 	for role, consequence := range map[mapping.Role]string{
 		mapping.Payload:   "payload (jobs are delivered without one)",
-		mapping.RunAt:     "run_at (a back-off is kept by the sidecar, and its own consumers do not see it)",
+		mapping.RunAt:     "run_at (only sidecars apply a back-off, and its own consumers ignore it)",
 		mapping.Attempts:  "attempts (the sidecar counts its own)",
-		mapping.Error:     "error (messages of failures are kept by the sidecar alone)",
+		mapping.Error:     "error (only sidecars show messages of failures)",
 		mapping.ClaimedAt: "claimed_at (no stuck_after)",
 	} {
 		if !q.Has(role) {
@@ -77,10 +81,10 @@ func describe(found *backends.Findings, q *statement.Queue) {
 	}
 	if roles := q.ClaimRoles(); len(roles) == 1 && roles[0] == mapping.Worker {
 		worker, _ := q.Column(mapping.Worker)
-		found.AddInfo("table", fmt.Sprintf("only the column %s distinguishes claims of the queue %s from those of its own consumers: its workers need names that they do not use", worker.Name, q.Queue))
+		found.AddInfo("table", fmt.Sprintf("only the column %s distinguishes claims of the queue %s from those of its own consumers: the workers of sidecars need names that its own consumers don't use", worker.Name, q.Queue))
 	}
 	if slices.Contains(q.Info.Denied, "DELETE") {
-		found.AddInfo("table", fmt.Sprintf("queues.%s: this login lacks DELETE on %s: the commands delete and purge are refused", q.Queue, q.SQLName))
+		found.AddInfo("table", fmt.Sprintf("queues.%s: this login lacks DELETE on %s, so the commands delete and purge are refused", q.Queue, q.SQLName))
 	}
 }
 
@@ -88,7 +92,7 @@ func describe(found *backends.Findings, q *statement.Queue) {
 func explain(ctx context.Context, a backends.Advisor, q *statement.Queue, found *backends.Findings) backends.Plan {
 	p, err := a.Explain(ctx, q.LockCandidates(backends.Policy{Queue: q.Queue, MaxAttempts: cmp.Or(q.MaxAttempts, condition.NoLimit)}, 1), q.Info)
 	if err != nil {
-		found.AddInfo("plan", fmt.Sprintf("queues.%s: the claim's plan cannot be asked for, as before the first start, which makes the sidecar's own tables: %v", q.Queue, err))
+		found.AddInfo("plan", fmt.Sprintf("queues.%s: can't read the plan of its claim (the first start creates the sidecar's own tables): %v", q.Queue, err))
 		return backends.Plan{}
 	}
 	how := ""
@@ -96,7 +100,7 @@ func explain(ctx context.Context, a backends.Advisor, q *statement.Queue, found 
 	case p.Sorts:
 		how = ", and sorts what it read"
 	case p.Whole:
-		how = ", from one end of the table to where it has found enough"
+		how = ", from one end of the table until it finds enough rows"
 	}
 	found.AddInfo("plan", fmt.Sprintf("queues.%s: the plan of its claim reads %s by %s%s:\n%s", q.Queue, q.SQLName, cmp.Or(p.Index, "no index"), how, strings.Join(p.Lines, "\n")))
 	return p
@@ -114,11 +118,11 @@ func foreignTokens(ctx context.Context, engine backends.Adopter, q *statement.Qu
 	case err != nil && (backends.Retryable(err) || ctx.Err() != nil):
 		return err
 	case err != nil: // the sidecar's own tables do not exist yet, as the plan's text reports
-		found.AddInfo("token", fmt.Sprintf("queues.%s: whether others use its token cannot be asked: %v", q.Queue, err))
+		found.AddInfo("token", fmt.Sprintf("queues.%s: can't check whether its own consumers use its token: %v", q.Queue, err))
 	case len(rows) > 0:
-		found.AddError("token", fmt.Sprintf("queues.%s.token: rows of %s show in %s what is the sidecar's, and no sidecar has claimed them (%s): its own consumers use it, too, so that they work what a worker has, "+
-			"and a worker that comes too late could settle what they have", q.Queue, q.SQLName, q.Token.Column, strings.Join(rows, " ")),
-			"give the token a value or a range that they never use; make rows ready by hand that no worker has")
+		found.AddError("token", fmt.Sprintf("queues.%s.token: rows of %s have the sidecar's token in %s, but no sidecar claimed them (%s). Its own consumers use this token too, so they can process a job that a worker has, "+
+			"and a late worker can settle a job that they have", q.Queue, q.SQLName, q.Token.Column, strings.Join(rows, " ")),
+			"set a value or range for the token that they never use, and make these rows ready if no consumer has them")
 	}
 	return nil
 }
@@ -128,18 +132,18 @@ func warn(found *backends.Findings, q *statement.Queue, a backends.Advisor, plan
 	*found = append(*found, q.Info.Remarks...)
 	*found = append(*found, q.Warnings...)
 	if len(q.Info.Triggers) > 0 {
-		found.AddWarning("triggers", fmt.Sprintf("queues.%s.table: the table %s has the triggers or rules %s: they run in the sidecar's transactions as in its own consumers', "+
-			"and where one raises an error or passes a row over, that change is refused", q.Queue, q.SQLName, strings.Join(q.Info.Triggers, ", ")),
-			"see that they let rows be claimed and settled, and are short")
+		found.AddWarning("triggers", fmt.Sprintf("queues.%s.table: the table %s has the triggers or rules %s, which also run in the sidecar's transactions. "+
+			"If one raises an error or skips a row, the sidecar's change is refused", q.Queue, q.SQLName, strings.Join(q.Info.Triggers, ", ")),
+			"make sure that they are fast and let sidecars claim and settle rows")
 	}
 	if len(q.ClaimRoles()) == 0 && !q.Hold { // with hold no one else can change the row
 		found.AddWarning("table", fmt.Sprintf("queues.%s.columns: nothing in a row distinguishes a claim of the sidecar from one of the table's own consumers: "+
-			"if a cleaner of theirs resets a row that a worker still has, and another consumer claims it, the worker's ack ends that one's job", q.Queue),
-			"name a column in the role worker or claimed_at, or a token, where the table has one")
+			"if they reset a row that a worker still has, and another consumer claims it, the worker's ack settles that consumer's job", q.Queue),
+			"name a column in the role worker or claimed_at, or a token, if the table has one")
 	}
 	if !served(q, a.RowOrdering(), plan) {
 		fixed := q.WaitingColumns()
-		found.AddWarning("index", fmt.Sprintf("queues.%s.order: no index of %s has first what is equal for all jobs that wait (%s), and then their order (%s): each claim costs more the more rows there are",
+		found.AddWarning("index", fmt.Sprintf("queues.%s.order: no index of %s begins with the columns that are equal in all ready rows (%s) and continues in the order of claims (%s), so claims get slower as the table grows",
 			q.Queue, q.SQLName, strings.Join(condition.Names(fixed), ", "), q.OrderBy()), a.CreateIndex("waiting", q.Info, fixed, q.IndexOrder()))
 	}
 	for _, r := range q.Retentions() {
@@ -165,6 +169,6 @@ func warnRetention(found *backends.Findings, r statement.Retention, a backends.A
 			return
 		}
 	}
-	found.AddWarning("index", fmt.Sprintf("queues.%s.%s: no index of %s leads to the rows that have been finished for long: to look for them may read the whole table",
+	found.AddWarning("index", fmt.Sprintf("queues.%s.%s: no index of %s finds the rows that finished long ago, so each search for them can read the whole table",
 		r.Queue, r.ConfigKey(), r.SQLName), a.CreateIndex("finished", r.Info, fixed, []backends.IndexColumn{{Name: r.Since.Name}}))
 }

@@ -27,8 +27,8 @@ func (t *Table) Claimable(limit int) string {
 	if c, has := t.Column(mapping.RunAt); has {
 		all = append(all, fmt.Sprintf("(%s IS NULL OR %s)", t.Quote(c), t.IsPast(c, 0)))
 	}
-	if short := t.ShortKey(); short != "" {
-		all = append(all, short)
+	if valid := t.ValidID(); valid != "" {
+		all = append(all, valid)
 	}
 	leases := lease.From(t.Dialect)
 	if h, ok := t.Dialect.(backends.HintDialect); ok { // the claim checks the leases of what it finds again

@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/adopted/internal/query"
 )
 
 // keyEscaper escapes what separates the columns of a key; see backends.Dialect.RowKey.
@@ -48,8 +50,10 @@ func (t *Table) keyTexts(item string) (all []string) {
 }
 
 var (
-	numberForm  = regexp.MustCompile(`^-?[0-9]{1,40}(\.[0-9]{1,40})?$`)
-	decimalType = regexp.MustCompile(`(?i)^(numeric|decimal)`)
+	integerType = regexp.MustCompile(`(?i)^(tiny|small|medium|big)?int`)
+	decimalForm = regexp.MustCompile(`^(-?[0-9]+(\.[0-9]+)?|NaN|-?Infinity)$`)
+	// decimalType matches the types of columns that hold other numbers than 64-bit integers, and their digits.
+	decimalType = regexp.MustCompile(`(?i)^(?:numeric|decimal)(?:\(([0-9]+)(?:, ?-?([0-9]+))?\))?`)
 )
 
 // possible returns the texts if the key's columns can have them as values, else nil. The
@@ -58,6 +62,9 @@ func (t *Table) possible(texts []string) []string {
 	if len(texts) != len(t.Key) {
 		return nil
 	}
+	if _, untyped := t.Dialect.(backends.UntypedDialect); untyped {
+		return texts
+	}
 	for i, c := range t.Key {
 		text := texts[i]
 		if c.Values != nil && !slices.Contains(c.Values, text) {
@@ -65,8 +72,7 @@ func (t *Table) possible(texts []string) []string {
 		}
 		switch c.Kind {
 		case backends.NumberColumn:
-			m := numberForm.FindStringSubmatch(text)
-			if m == nil || m[1] != "" && !decimalType.MatchString(c.Type) {
+			if !possibleNumber(c, text) {
 				return nil
 			}
 		case backends.UUIDColumn:
@@ -76,6 +82,26 @@ func (t *Table) possible(texts []string) []string {
 		}
 	}
 	return texts
+}
+
+func possibleNumber(c backends.Column, text string) bool {
+	limited := c.Least != 0 || c.Most != 0
+	switch {
+	case !decimalForm.MatchString(text):
+		return false
+	case decimalType.MatchString(c.Type) || anyNumber(c):
+		return true
+	case !limited && strings.Contains(c.Type, "unsigned"):
+		_, err := strconv.ParseUint(text, 10, 64)
+		return err == nil
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	return err == nil && !(limited && (n < c.Least || n > c.Most))
+}
+
+// anyNumber reports whether the column can hold any number: a domain of PostgreSQL has a name of its own.
+func anyNumber(c backends.Column) bool {
+	return c.Kind == backends.NumberColumn && c.Least == 0 && c.Most == 0 && !integerType.MatchString(c.Type)
 }
 
 // Requested returns a filter for the rows that a query found by ids. A server can find a row by
@@ -118,11 +144,25 @@ func (t *Table) MaxItems() int {
 	return 128
 }
 
-// ShortKey is the condition that a job's id has at most MaxID bytes; empty: all have.
-func (t *Table) ShortKey() string {
+// ValidID is the condition that a job's id identifies the row and has at most MaxID bytes; empty: it
+// is true of all rows.
+func (t *Table) ValidID() string {
+	var all []string
+	if u, ok := t.Dialect.(backends.UntypedDialect); ok {
+		for _, c := range t.Key {
+			all = append(all, u.IsExact(c))
+		}
+	}
 	most, known := len(t.Key)-1, true
 	for _, c := range t.Key {
+		digits := decimalType.FindStringSubmatch(c.Type)
 		switch {
+		case digits != nil && digits[1] == "" || digits == nil && anyNumber(c):
+			known = false
+		case digits != nil:
+			precision, _ := strconv.Atoi(digits[1])
+			scale, _ := strconv.Atoi(digits[2])
+			most += precision + scale + len("-0.")
 		case c.Kind != backends.TextColumn && c.Kind != backends.OtherColumn:
 			most += 40
 		case c.Chars > 0:
@@ -131,8 +171,11 @@ func (t *Table) ShortKey() string {
 			known = false
 		}
 	}
-	if known && most <= MaxID {
+	if !known || most > MaxID {
+		all = append(all, fmt.Sprintf("%s <= %d", t.Dialect.TextLength(t.Dialect.RowKey(t.Key)), MaxID))
+	}
+	if len(all) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%s <= %d", t.Dialect.TextLength(t.Dialect.RowKey(t.Key)), MaxID)
+	return query.And(all...)
 }

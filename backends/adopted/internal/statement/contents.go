@@ -90,7 +90,7 @@ func (r *row) contents(j backends.NewJob) error {
 func (r *row) payloadMap(payload []byte) error {
 	var m map[string]json.RawMessage
 	if err := json.Unmarshal(payload, &m); err != nil {
-		return backends.Refused(fmt.Errorf("the payload of a job of the queue %s is the JSON text of a map, with the columns as its keys: %w", r.queue.Queue, err))
+		return backends.Refused(fmt.Errorf("the payload of a job of the queue %s must be the JSON text of a map from columns to values: %w", r.queue.Queue, err))
 	}
 	for _, name := range slices.Sorted(maps.Keys(m)) {
 		i := slices.IndexFunc(r.queue.Payload, func(c backends.Column) bool { return c.Name == name })

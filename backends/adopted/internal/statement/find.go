@@ -78,11 +78,11 @@ func (q *Queue) ForeignTokens(limit int, f func(item string)) *backends.Statemen
 	return q.Items(query.And(where...), "", fmt.Sprint(limit), f)
 }
 
-// LongKeys finds a job whose id is longer than one can be; nil: there can't be one.
-func (q *Queue) LongKeys(f func(item string)) *backends.Statement {
-	short := q.ShortKey()
-	if short == "" {
+// InvalidID finds a waiting row that no job's id identifies; nil: there can't be one.
+func (q *Queue) InvalidID(f func(item string)) *backends.Statement {
+	valid := q.ValidID()
+	if valid == "" {
 		return nil
 	}
-	return q.Items(query.And(append(q.Waiting(), "NOT ("+short+")")...), "", "1", f)
+	return q.Items(query.And(append(q.Waiting(), "NOT ("+valid+")")...), "", "1", f)
 }

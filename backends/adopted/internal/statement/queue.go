@@ -28,11 +28,11 @@ func New(m *mapping.Mapping) *Queue {
 // UseIndex makes claims name the index that serves them.
 func (q *Queue) UseIndex(o backends.RowOrdering) { q.claimIndex, q.sought = q.ClaimIndex(o) }
 
-// requirement is what a new job can ask for, beyond being stored.
+// requirement is what a new job can require, besides being stored.
 type requirement struct {
 	role  mapping.Role // that it needs; empty: no mapping can do it
 	what  string       // the error's text if the table has nothing for it
-	asked func(backends.NewJob) bool
+	needs func(backends.NewJob) bool
 }
 
 var requirements = []requirement{
@@ -52,10 +52,10 @@ func (q *Queue) unsupported(role mapping.Role, what string) error {
 	return &backends.UnsupportedError{Queue: q.Queue, Role: string(role), What: what}
 }
 
-// checkRequirements finds what a new job asks for and the table has nothing for.
+// checkRequirements returns an error if the table lacks what a new job requires.
 func (q *Queue) checkRequirements(j backends.NewJob) error {
 	for _, r := range requirements {
-		if r.asked(j) && !q.Has(r.role) {
+		if r.needs(j) && !q.Has(r.role) {
 			return q.unsupported(r.role, r.what)
 		}
 	}
