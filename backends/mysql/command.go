@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"maps"
-	"math"
 	"slices"
 	"strings"
 
@@ -100,29 +99,21 @@ func (t *tx) Purge(ctx context.Context, queue string, state backends.State, limi
 	return t.deleteRows(rows, func(j *job) bool { return j.state == state }), nil
 }
 
-// retryPlace is the position of the last dead job that a retry has read.
-type retryPlace struct{ place, id int64 }
-
-// nextDeadSQL finds a limited number of a queue's dead jobs after a retryPlace. Jobs whose keys are taken
-// remain dead.
-const nextDeadSQL = "SELECT id, place FROM " + jobs + " WHERE lane = ? AND urgency = 0 AND (place = ? AND id > ? OR place > ?) ORDER BY urgency, place, id LIMIT ?"
-
 // Retry implements core.Commander.
 func (t *tx) Retry(ctx context.Context, queue string, ids []int64, after any, limit int64, whole bool) (r core.Retried, err error) {
 	if ids == nil {
-		last, ok := after.(retryPlace)
+		last, ok := after.(listPlace)
 		if !ok {
-			last = retryPlace{place: math.MinInt64}
+			last = listStart
 		}
-		lane, next := "x"+queue, last
 		t.each(func(r *result) error {
-			ids, next = append(ids, r.int(0)), retryPlace{r.int(1), r.int(0)}
+			ids, last = append(ids, r.int(0)), listPlace{place: r.place(1), id: r.int(0)}
 			return nil
-		}, nextDeadSQL, lane, last.place, last.id, last.place, limit)
+		}, "SELECT id, place FROM "+jobs+" WHERE lane = ? AND "+last.following()+" ORDER BY urgency, place, id LIMIT ?", "x"+queue, limit)
 		if err := t.Flush(ctx); err != nil {
 			return r, err
 		}
-		r.Last = next
+		r.Last = last
 	}
 	r.Seen = int64(len(ids))
 	rows, err := t.chosenRows(ctx, queue, ids)

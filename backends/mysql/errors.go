@@ -56,6 +56,7 @@ const (
 	codeRange      = 1264
 	codeCheckMySQL = 3819
 	codeCheckMaria = 4025
+	codeGTIDNext   = 1837 // a proxy gave the session to another client, which set GTID_NEXT and left it so
 	codeInCommit   = 1180 // an error during COMMIT, as of a Galera node that leaves its cluster
 )
 
@@ -139,11 +140,8 @@ func (s *Store) withKind(err error) error {
 	case refused:
 		return backends.Refused(fmt.Errorf("%s (error %d)", said.Message, said.Number))
 	}
-	switch said.Number {
-	case 1142, 1143, 1044, 1370, 1227:
+	if isCode(err, 1142, 1143, 1044, 1370, 1227) {
 		return fmt.Errorf("%s: the user lacks a right (`qsidecar migrate --print` ends with what it needs): %w", s.place, err)
-	case 1419:
-		return fmt.Errorf("%s: %w", s.place, err)
 	}
 	return fmt.Errorf("%s: %w", s.place, err)
 }
@@ -163,7 +161,8 @@ func kindOf(e *mysql.MySQLError) kind {
 		1290, 1836, 1792, 1874, 1223, 1047, 3100, 3032, // read-only, locked, a node of a cluster that is not ready; offline
 		1040, 1203, 1226, 1129, 1130, 1045, 1049, 1698, 1862, 1820, // no connection for this user, or not now
 		1037, 1038, 1041, 1021, 1114, 1030, 1878, 3675, // memory and disk
-		1053, 1317, 1927, 3169, 4031, 3024, 1969, 1836 + 1: // ended by another session or by a time limit
+		1053, 1317, 1927, 3169, 4031, 3024, 1969, // ended by another session or by a time limit
+		codeGTIDNext:
 		return down
 	case codeCheckMySQL, codeCheckMaria, 1366, 3140, 1644, 1369, 3156:
 		return refused

@@ -3,6 +3,7 @@ package mysql
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -166,30 +167,50 @@ func age(now, at instant) time.Duration {
 
 const sizes = "SELECT id, " + bytesOf + " + COALESCE(LENGTH(result), 0) FROM "
 
-// listPlace is the position after which a list of jobs continues.
+// listPlace is the position in the index of the job after which a list continues. Of a claimed job it has only
+// claimed and id.
 type listPlace struct {
-	spot    cursor.Spot
+	urgency int32
+	place   *int64 // nil: NULL, which comes first
 	claimed instant
 	id      int64
 }
 
-var listStart = listPlace{spot: cursor.Beginning, claimed: 1}
+var listStart = listPlace{urgency: cursor.Beginning.Urgency, claimed: 1}
 
-// Place implements core.Reader.
-func (t *tx) Place(ctx context.Context, p backends.Peek, id int64) (place any, found bool, err error) {
-	from := listStart
-	t.each(func(r *result) error {
-		found = true
-		at := map[backends.State]instant{
-			backends.StateReady: instant(r.int(1)), backends.StateScheduled: r.instant(2), backends.StateDone: r.instant(4), backends.StateDead: r.instant(4),
-		}[p.State]
-		from.id, from.spot = id, cursor.Spot{Position: int64(at)} // the job can be in another state by now
-		if p.State == backends.StateReady {
-			from.spot.Urgency = int32(-r.int(0))
-		}
-		from.claimed = max(r.instant(3), 1)
+// following returns the condition that a row of a `lane` comes after the place.
+func (p listPlace) following() string {
+	rest := fmt.Sprintf("place IS NULL AND id > %d OR urgency = %d AND place IS NOT NULL", p.id, p.urgency)
+	if p.place != nil {
+		rest = fmt.Sprintf("place = %d AND id > %d OR urgency = %d AND place > %[1]d", *p.place, p.id, p.urgency)
+	}
+	return fmt.Sprintf("(urgency = %d AND %s OR urgency > %[1]d)", p.urgency, rest)
+}
+
+// place returns a value of the column place.
+func (r *result) place(i int) *int64 {
+	if r.null(i) {
 		return nil
-	}, "SELECT priority, position, run_at, claimed_at, finished_at FROM qsidecar_jobs WHERE id = ? AND queue = ?", id, p.Queue)
+	}
+	n := r.int(i)
+	return &n
+}
+
+// Place implements core.Reader. The job can be in another state than p.State by now.
+func (t *tx) Place(ctx context.Context, p backends.Peek, id int64) (place any, found bool, err error) {
+	from, columns := listStart, "0, 0"
+	switch p.State {
+	case backends.StateReady:
+		columns = "-priority, position"
+	case backends.StateScheduled:
+		columns = "0, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', run_at)"
+	case backends.StateDone, backends.StateDead:
+		columns = "0, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', finished_at)"
+	}
+	t.each(func(r *result) error {
+		found, from = true, listPlace{urgency: int32(r.int(0)), place: r.place(1), claimed: max(r.instant(2), 1), id: id}
+		return nil
+	}, "SELECT "+columns+", claimed_at FROM qsidecar_jobs WHERE id = ? AND queue = ?", id, p.Queue)
 	err = t.Flush(ctx)
 	return from, found, err
 }
@@ -222,8 +243,7 @@ func (t *tx) Sizes(ctx context.Context, p backends.Peek, ids []int64, after any,
 		t.each(read, sizes+jobs+" WHERE lane > 'c' AND lane < 'd' AND queue = ? AND (claimed_at > ? OR claimed_at = ? AND id > ?) ORDER BY claimed_at, id LIMIT ?",
 			p.Queue, from.claimed, from.claimed, from.id, p.Max)
 	default:
-		t.each(read, sizes+jobs+" WHERE lane = ? AND (urgency = ? AND place = ? AND id > ? OR urgency = ? AND place > ? OR urgency > ?) ORDER BY urgency, place, id LIMIT ?",
-			laneOf[p.State]+p.Queue, int64(from.spot.Urgency), from.spot.Position, from.id, int64(from.spot.Urgency), from.spot.Position, int64(from.spot.Urgency), p.Max)
+		t.each(read, sizes+jobs+" WHERE lane = ? AND "+from.following()+" ORDER BY urgency, place, id LIMIT ?", laneOf[p.State]+p.Queue, p.Max)
 	}
 	return t.Flush(ctx)
 }

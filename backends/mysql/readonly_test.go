@@ -220,13 +220,15 @@ func TestLostCommitAndReplica(t *testing.T) {
 func TestClusterStates(t *testing.T) {
 	s := &Store{}
 	for state, n := range map[string]uint16{
-		"a Galera node outside of its cluster":           1047,
-		"a Galera node that fell out of it in a COMMIT":  1180,
-		"a member that left its replication group":       1290,
-		"a storage engine that is read-only":             1874,
-		"a server that is offline":                       3032,
-		"a replication group without a majority":         3100,
-		"a transaction that lost against another member": 3101,
+		"a Galera node outside of its cluster":            1047,
+		"a Galera node that fell out of it in a COMMIT":   1180,
+		"a member that left its replication group":        1290,
+		"a storage engine that is read-only":              1874,
+		"a server in read-only mode":                      1836,
+		"a session that a proxy gave back with GTID_NEXT": codeGTIDNext,
+		"a server that is offline":                        3032,
+		"a replication group without a majority":          3100,
+		"a transaction that lost against another member":  3101,
 	} {
 		if err := s.withKind(&mysql.MySQLError{Number: n, SQLState: [5]byte([]byte("HY000"))}); !backends.IsUnreachable(err) {
 			t.Errorf("%s: %v, want unavailable", state, err)
