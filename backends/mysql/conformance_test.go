@@ -172,7 +172,7 @@ func (d *databases) take(t *testing.T) *backendtest.Database {
 			must(t, m, name, fmt.Sprintf(`INSERT INTO qsidecar_jobs (queue, payload) VALUES (%s, %s)`, literal(queue), literal(payload)))
 		},
 		Producer:      func() backendtest.Producer { return producer(t, m, name) },
-		InvalidValues: oddValues,
+		InvalidValues: invalidValues,
 		InsertRow: func(column, expression string, old bool) error {
 			if beside == nil {
 				beside = connect(t, m, name)
@@ -221,10 +221,10 @@ func (s *Store) loseCommit(before bool) {
 	hook := func(c *conn, now bool) {
 		if now == before {
 			s.fault.Store(nil)
-			if err := c.wire.Close(); err != nil {
+			if err := c.Wire.Close(); err != nil {
 				panic(err)
 			}
-			c.bad = !before
+			c.Bad = !before
 		}
 	}
 	s.fault.Store(&hook)

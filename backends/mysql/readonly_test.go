@@ -14,6 +14,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/mysql/internal/session"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
@@ -105,7 +106,7 @@ func TestReadOnlyServer(t *testing.T) {
 				t.Errorf("%s: %v, want unavailable", when, err)
 			}
 			if _, err := s.Heartbeat(t.Context(), backends.Heartbeat{Host: 1, Kind: backends.HeartbeatJoin, Timeout: time.Minute}); !backends.Retryable(err) {
-				t.Errorf("%s, a beat: %v, want unavailable", when, err)
+				t.Errorf("%s, a heartbeat: %v, want unavailable", when, err)
 			}
 		}
 		join(t, s, 1)
@@ -140,7 +141,7 @@ func TestReadOnlyServerAndExemptAccount(t *testing.T) {
 		}
 		setReadOnly(t, a.old, true)
 		if _, err := s.Heartbeat(t.Context(), backends.Heartbeat{Host: 1, Kind: backends.HeartbeatRenew, Timeout: time.Minute}); !backends.IsUnreachable(err) {
-			t.Errorf("a beat: %v, want unavailable", err)
+			t.Errorf("a heartbeat: %v, want unavailable", err)
 		}
 		if err := enqueue(t, s); !backends.IsUnreachable(err) {
 			t.Errorf("a commit: %v, want unavailable", err)
@@ -180,7 +181,7 @@ func TestAServerThatLostAQueue(t *testing.T) {
 }
 
 // TestLostCommitAndReplica loses the answer to a COMMIT and moves the address to a replica. The replica
-// has no row of the line, and lets an account with all rights write. That does not mean that nothing was
+// has no row of the Counter, and lets an account with all rights write. That does not mean that nothing was
 // written.
 func TestLostCommitAndReplica(t *testing.T) {
 	ownServers(t, func(t *testing.T, kind testserver.Kind) {
@@ -199,8 +200,8 @@ func TestLostCommitAndReplica(t *testing.T) {
 				s.fault.Store(nil)
 				a.moveTo(t, a.new)
 				moved.Store(true)
-				c.bad = true
-				c.wire.Close()
+				c.Bad = true
+				c.Wire.Close()
 			}
 		}
 		s.fault.Store(&lose)
@@ -234,7 +235,7 @@ func TestClusterStates(t *testing.T) {
 			t.Errorf("%s: %v, want unavailable", state, err)
 		}
 	}
-	if !endsSession(&mysql.MySQLError{Number: codeInCommit}) {
+	if !session.EndsSession(&mysql.MySQLError{Number: session.CodeInCommit}) {
 		t.Error("after an error in a COMMIT its outcome must be found out")
 	}
 }
