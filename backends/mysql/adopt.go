@@ -94,7 +94,7 @@ func (s *Store) Query(ctx context.Context, statements ...*backends.Statement) er
 
 // Dialect implements backends.Adopter.
 func (s *Store) Dialect() backends.Dialect {
-	return dialect.Dialect{Clock: s.o.clock, SkipLocked: s.dialer.Server.SkipLocked}
+	return dialect.New(s.o.clock, s.dialer.Server.SkipLocked)
 }
 
 // addStatement queues a statement of a package that uses Dialect. It passes rows to st.Row.

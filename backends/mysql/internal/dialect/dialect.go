@@ -1,7 +1,7 @@
 // Package dialect writes the SQL that package backends/adopted asks for. The SQL contains marks in place of
 // arguments. Append replaces them.
 //
-// Start reading at Dialect, whose methods package backends describes.
+// Start reading at New. Package backends describes the methods of a Dialect.
 package dialect
 
 import (
@@ -14,27 +14,31 @@ import (
 	"github.com/qsidecar/qsidecar/backends/mysql/migrate"
 )
 
-// Dialect implements backends.Dialect.
-type Dialect struct {
-	Clock      string // the present instant, in UTC
-	SkipLocked bool   // the server has SKIP LOCKED
+// dialect implements backends.Dialect.
+type dialect struct {
+	clock      string // the present instant, in UTC
+	skipLocked bool
 }
 
-func (g Dialect) Name(identifier string) string {
+// New returns the dialect of a server. clock is the SQL expression for the present time in UTC. skipLocked: the
+// server has SKIP LOCKED.
+func New(clock string, skipLocked bool) backends.Dialect { return dialect{clock, skipLocked} }
+
+func (g dialect) Name(identifier string) string {
 	return migrate.QuoteName(strings.ReplaceAll(identifier, "\x00", "")) // no name contains NUL
 }
 
-func (g Dialect) Table(schema, name string) string {
+func (g dialect) Table(schema, name string) string {
 	if schema == "" {
 		return g.Name(name)
 	}
 	return g.Name(schema) + "." + g.Name(name)
 }
 
-func (g Dialect) SidecarTable(table string) string { return g.Name(table) }
+func (g dialect) SidecarTable(table string) string { return g.Name(table) }
 
 // Text writes a literal with a NUL in hex, because marks contain NULs.
-func (g Dialect) Text(literal string) string {
+func (g dialect) Text(literal string) string {
 	if strings.Contains(literal, "\x00") {
 		return fmt.Sprintf("CONVERT(x'%x' USING utf8mb4)", literal)
 	}
@@ -44,7 +48,7 @@ func (g Dialect) Text(literal string) string {
 var digits = regexp.MustCompile(`^-?[0-9]{1,20}$`)
 
 // Constant writes a number without quotes, because BIT reads a quoted text as bytes.
-func (g Dialect) Constant(literal string, c backends.Column) string {
+func (g dialect) Constant(literal string, c backends.Column) string {
 	if c.Kind == backends.BoolColumn {
 		switch strings.ToLower(literal) {
 		case "true", "t", "yes", "y", "on":
@@ -63,7 +67,7 @@ func numeric(c backends.Column) bool {
 	return c.Kind == backends.NumberColumn || c.Kind == backends.BoolColumn
 }
 
-func (g Dialect) Arg(n int, c backends.Column) string {
+func (g dialect) Arg(n int, c backends.Column) string {
 	if numeric(c) {
 		return mark(markNumber, n)
 	}
@@ -71,10 +75,10 @@ func (g Dialect) Arg(n int, c backends.Column) string {
 }
 
 // ExactArg equals Arg: the server rejects what it can't store.
-func (g Dialect) ExactArg(n int, c backends.Column) string { return g.Arg(n, c) }
+func (g dialect) ExactArg(n int, c backends.Column) string { return g.Arg(n, c) }
 
-func (g Dialect) IntArg(n int) string  { return mark(markValue, n) }
-func (g Dialect) TextArg(n int) string { return mark(markValue, n) }
+func (g dialect) IntArg(n int) string  { return mark(markValue, n) }
+func (g dialect) TextArg(n int) string { return mark(markValue, n) }
 
 // charsetForm matches what Describe appends to a column's type.
 var charsetForm = regexp.MustCompile(` CHARACTER SET ([a-z0-9_]+) COLLATE ([A-Za-z0-9_]+)$`)
@@ -98,7 +102,7 @@ func likeColumn(c backends.Column) (before, after string) {
 	return "CONVERT(", " USING " + charset + ") COLLATE " + collation
 }
 
-func (g Dialect) Equals(n int, c backends.Column) string {
+func (g dialect) Equals(n int, c backends.Column) string {
 	if c.Kind != backends.TextColumn || charset(c) == "" {
 		return g.Name(c.Name) + " = " + g.Arg(n, c)
 	}
@@ -111,7 +115,7 @@ func charset(c backends.Column) string {
 	return charset
 }
 
-func (g Dialect) AnyOf(n int, c backends.Column) string {
+func (g dialect) AnyOf(n int, c backends.Column) string {
 	switch {
 	case numeric(c):
 		return g.Name(c.Name) + " IN (" + mark(markNumbers, n) + ")"
@@ -122,10 +126,10 @@ func (g Dialect) AnyOf(n int, c backends.Column) string {
 	return "(" + g.Name(c.Name) + " IN (" + mark(markList, n, before, after) + ") AND " + g.AsText(c) + " IN (" + mark(markList, n) + "))"
 }
 
-func (g Dialect) ToText(expression string) string { return "CAST(" + expression + " AS CHAR)" }
+func (g dialect) ToText(expression string) string { return "CAST(" + expression + " AS CHAR)" }
 
 // characters is the expression for the column's value as a text in the connection's character set.
-func (g Dialect) characters(c backends.Column) string {
+func (g dialect) characters(c backends.Column) string {
 	switch charset(c) {
 	case "utf8mb4":
 		return g.Name(c.Name)
@@ -138,11 +142,11 @@ func (g Dialect) characters(c backends.Column) string {
 	return "CONVERT(" + g.Name(c.Name) + " USING utf8mb4)"
 }
 
-func (g Dialect) AsText(c backends.Column) string {
+func (g dialect) AsText(c backends.Column) string {
 	return "CAST(" + g.characters(c) + " AS BINARY)"
 }
 
-func (g Dialect) RowKey(key []backends.Column) string {
+func (g dialect) RowKey(key []backends.Column) string {
 	if len(key) == 1 {
 		return g.AsText(key[0])
 	}
@@ -153,16 +157,16 @@ func (g Dialect) RowKey(key []backends.Column) string {
 	return "CAST(CONCAT(" + strings.Join(all, ", ',', ") + ") AS BINARY)"
 }
 
-func (g Dialect) AsBytes(c backends.Column) string {
+func (g dialect) AsBytes(c backends.Column) string {
 	if c.Kind == backends.BytesColumn {
 		return g.Name(c.Name)
 	}
 	return g.characters(c)
 }
 
-func (g Dialect) TextLength(text string) string { return "LENGTH(" + text + ")" }
+func (g dialect) TextLength(text string) string { return "LENGTH(" + text + ")" }
 
-func (g Dialect) ByteLength(c backends.Column) string { return "LENGTH(" + g.AsBytes(c) + ")" }
+func (g dialect) ByteLength(c backends.Column) string { return "LENGTH(" + g.AsBytes(c) + ")" }
 
 var fraction = regexp.MustCompile(`^(?:datetime|timestamp)\(([0-6])\)`)
 
@@ -176,7 +180,7 @@ func decimals(c backends.Column) int {
 
 // at converts an instant in UTC to a value of the column, truncated to the column's precision. The server
 // would round it, to a time that can be ahead of the clock.
-func (g Dialect) at(c backends.Column, utc bool, instant string) string {
+func (g dialect) at(c backends.Column, utc bool, instant string) string {
 	if lacks := g.lacks(c); lacks > 0 {
 		instant = fmt.Sprintf("(%s - INTERVAL (MICROSECOND(%[1]s) %% %d) MICROSECOND)", instant, lacks+1)
 	}
@@ -190,24 +194,24 @@ func (g Dialect) at(c backends.Column, utc bool, instant string) string {
 // sidecar's sessions use UTC.
 func zoned(c backends.Column) bool { return strings.HasPrefix(c.Type, "timestamp") }
 
-func (g Dialect) Now(c backends.Column, utc bool) string { return g.at(c, utc, g.Clock) }
+func (g dialect) Now(c backends.Column, utc bool) string { return g.at(c, utc, g.clock) }
 
 // NowPlus adds what at truncates from a future time, so that the result isn't too early.
-func (g Dialect) NowPlus(c backends.Column, utc bool, n int) string {
+func (g dialect) NowPlus(c backends.Column, utc bool, n int) string {
 	ms := mark(markValue, n)
-	return g.at(c, utc, fmt.Sprintf("(%s + INTERVAL (%s * 1000 + IF(%[2]s > 0, %d, 0)) MICROSECOND)", g.Clock, ms, g.lacks(c)))
+	return g.at(c, utc, fmt.Sprintf("(%s + INTERVAL (%s * 1000 + IF(%[2]s > 0, %d, 0)) MICROSECOND)", g.clock, ms, g.lacks(c)))
 }
 
-func (g Dialect) FromMillis(c backends.Column, utc bool, n int) string {
+func (g dialect) FromMillis(c backends.Column, utc bool, n int) string {
 	return g.at(c, utc, fmt.Sprintf("(TIMESTAMP'1970-01-01 00:00:00' + INTERVAL (%s * 1000 + %d) MICROSECOND)", mark(markValue, n), g.lacks(c)))
 }
 
 // lacks is the largest number of microseconds that at truncates.
-func (g Dialect) lacks(c backends.Column) int {
+func (g dialect) lacks(c backends.Column) int {
 	return []int{999_999, 99_999, 9_999, 999, 99, 9, 0}[decimals(c)]
 }
 
-func (g Dialect) ToMillis(c backends.Column, utc bool) string {
+func (g dialect) ToMillis(c backends.Column, utc bool) string {
 	value := g.Name(c.Name)
 	if !utc && !zoned(c) {
 		value = "CONVERT_TZ(" + value + ", @@global.time_zone, '+00:00')"
@@ -219,11 +223,11 @@ func sinceEpoch(instant string) string {
 	return "(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', " + instant + ") DIV 1000)"
 }
 
-func (g Dialect) Integer(number string) string { return "CAST(FLOOR(" + number + ") AS SIGNED)" }
+func (g dialect) Integer(number string) string { return "CAST(FLOOR(" + number + ") AS SIGNED)" }
 
-func (g Dialect) NowMillis() string { return sinceEpoch(g.Clock) }
+func (g dialect) NowMillis() string { return sinceEpoch(g.clock) }
 
-func (g Dialect) SelectFirst(columns, from, where, order, limit string) string {
+func (g dialect) SelectFirst(columns, from, where, order, limit string) string {
 	return selectSQL(columns, from, where, order) + " LIMIT " + limit
 }
 
@@ -236,13 +240,13 @@ func selectSQL(columns, from, where, order string) string {
 }
 
 // SelectLocked waits for locked rows if the server has no SKIP LOCKED.
-func (g Dialect) SelectLocked(columns, from, where, order string, n int, skip bool) string {
+func (g dialect) SelectLocked(columns, from, where, order string, n int, skip bool) string {
 	sql := selectSQL(columns, from, where, order)
 	if n > 0 {
 		sql += " LIMIT " + g.IntArg(n)
 	}
 	sql += " FOR UPDATE"
-	if skip && g.SkipLocked {
+	if skip && g.skipLocked {
 		sql += " SKIP LOCKED"
 	}
 	return sql
@@ -254,13 +258,13 @@ const counted = " AUTO_INCREMENT"
 
 var defaultForm = regexp.MustCompile(` DEFAULT \((.*)\)(?: CHARACTER SET .*)?$`)
 
-func (Dialect) SelectUnlocked(columns, from, where string) string {
+func (dialect) SelectUnlocked(columns, from, where string) string {
 	return selectSQL(columns, from, where, "")
 }
 
 // Insert returns the id as the row has it, because the server can store another text than the given one.
 // It evaluates a default expression first and inserts the result, because only MariaDB can return it.
-func (g Dialect) Insert(table string, names, values []string, id backends.Column) string {
+func (g dialect) Insert(table string, names, values []string, id backends.Column) string {
 	name := g.Name(id.Name)
 	first, is := "", "DEFAULT("+name+")"
 	if at := slices.Index(names, name); at >= 0 {
@@ -279,12 +283,12 @@ func (g Dialect) Insert(table string, names, values []string, id backends.Column
 }
 
 // Fence returns the expression for the server's clock in microseconds when it reads that row.
-func (g Dialect) Fence() string { return migrate.Position }
+func (g dialect) Fence() string { return migrate.Position }
 
-func (g Dialect) Paused(queue string) string {
+func (g dialect) Paused(queue string) string {
 	return "EXISTS (SELECT 1 FROM qsidecar_queues p WHERE p.queue = " + queue + " AND p.paused)"
 }
 
-func (g Dialect) IsAlive(host string) string {
+func (g dialect) IsAlive(host string) string {
 	return "EXISTS (SELECT 1 FROM qsidecar_hosts h WHERE h.host = " + host + " AND NOT h.dead)"
 }

@@ -22,7 +22,7 @@ func mark(letter string, n int, around ...string) string {
 	return "\x00" + letter + strings.Join(append([]string{strconv.Itoa(n)}, around...), "\x02") + "\x00"
 }
 
-// CutAnswer splits the SQL of Dialect.Insert into the statement and the expression for the new row's id. For
+// CutAnswer splits the SQL of Insert into the statement and the expression for the new row's id. For
 // other SQL, the expression is empty.
 func CutAnswer(text string) (statement, answer string) {
 	statement, answer, _ = strings.Cut(text, answerMark)
