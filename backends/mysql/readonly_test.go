@@ -226,7 +226,7 @@ func TestClusterStates(t *testing.T) {
 		"a member that left its replication group":        1290,
 		"a storage engine that is read-only":              1874,
 		"a server in read-only mode":                      1836,
-		"a session that a proxy gave back with GTID_NEXT": codeGTIDNext,
+		"a session that a proxy gave back with GTID_NEXT": 1837,
 		"a server that is offline":                        3032,
 		"a replication group without a majority":          3100,
 		"a transaction that lost against another member":  3101,
