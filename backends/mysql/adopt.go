@@ -3,13 +3,13 @@ package mysql
 import (
 	"context"
 	"errors"
-	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/internal/core"
+	"github.com/qsidecar/qsidecar/backends/mysql/internal/dialect"
+	"github.com/qsidecar/qsidecar/backends/mysql/internal/session"
 )
 
 var _ backends.Adopter = (*Store)(nil)
@@ -19,21 +19,25 @@ var _ backends.Adopter = (*Store)(nil)
 // backends.Batch.WaitForLocks. The server counts in whole seconds.
 const rowWait = time.Second
 
-// requireAlive makes the transaction fail with backends.ErrEvicted if the sidecar is not alive.
-func (t *tx) requireAlive(host backends.Identity) {
-	t.query(func(r *result) error {
-		ok, err := r.next()
+// checkSidecar makes the transaction fail with backends.ErrEvicted if it claims only adopted rows and its sidecar
+// is not alive. Other claims check that themselves.
+func (t *tx) checkSidecar() {
+	if !t.o.AdoptedClaims || len(t.o.Queues) > 0 {
+		return
+	}
+	t.Query(func(r *result) error {
+		ok, err := r.Next()
 		if err == nil && !ok {
 			err = backends.ErrEvicted
 		}
 		return err
-	}, "SELECT 1 FROM qsidecar_hosts WHERE host = ? AND NOT dead AND NOT has_left", int64(host))
+	}, "SELECT 1 FROM qsidecar_hosts WHERE host = ? AND NOT dead AND NOT has_left", int64(t.o.Sidecar))
 }
 
 // lockedOut converts the error of a transaction that waited for another program's lock on a row or key to
 // a backends.LockedError.
 func lockedOut(o core.TxOptions, err error) error {
-	if o.LimitsLockWaits() && isCode(err, codeLockWait, codeNoWait) {
+	if o.LimitsLockWaits() && session.IsCode(err, codeLockWait, codeNoWait) {
 		return &backends.LockedError{Err: errors.New("the lock was not free in time")}
 	}
 	return err
@@ -43,7 +47,7 @@ func lockedOut(o core.TxOptions, err error) error {
 func (t *tx) Do(ctx context.Context, statements ...*backends.Statement) error {
 	for _, st := range statements {
 		t.makeRoom(sizeOf(st))
-		if err := t.say(st); err != nil {
+		if err := t.addStatement(st); err != nil {
 			return err
 		}
 	}
@@ -71,14 +75,14 @@ func sizeOf(st *backends.Statement) int64 {
 // Query implements backends.Adopter.
 func (s *Store) Query(ctx context.Context, statements ...*backends.Statement) error {
 	return s.read(ctx, func(ctx context.Context, t *tx) error {
-		t.add("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-		t.add(begin)
+		t.Add("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+		t.Add(begin)
 		for _, st := range statements {
-			if err := t.say(st); err != nil {
+			if err := t.addStatement(st); err != nil {
 				return err
 			}
 		}
-		t.add("COMMIT")
+		t.Add("COMMIT")
 		err := t.send(ctx)
 		if err != nil {
 			t.rollback(ctx)
@@ -87,167 +91,33 @@ func (s *Store) Query(ctx context.Context, statements ...*backends.Statement) er
 	})
 }
 
-// Marks stand for arguments in the SQL of a backends.Dialect. Each is between two NULs: a letter, and the
-// number of the argument. The mark of a list also has the text before and after each value.
-const (
-	markValue   = "v"
-	markNumber  = "n" // whole numbers, which are passed as texts
-	markList    = "l"
-	markNumbers = "m"
-	markAnswer  = "\x00a\x00" // before the expression whose value an INSERT returns
-
-	// hidden stands for a question mark that is not a placeholder; see script.plain. Names and texts of a
-	// backends.Dialect contain no NUL.
-	hidden = "\x00\x01"
-)
-
-func mark(letter string, n int, around ...string) string {
-	return "\x00" + letter + strings.Join(append([]string{strconv.Itoa(n)}, around...), "\x02") + "\x00"
+// Dialect implements backends.Adopter.
+func (s *Store) Dialect() backends.Dialect {
+	return dialect.New(s.o.clock, s.dialer.Server.SkipLocked)
 }
 
-// `say` queues one statement of a package that uses backends.Dialect: it replaces the marks, and passes rows to st.Row.
-func (t *tx) say(st *backends.Statement) error {
-	text, answer, _ := strings.Cut(st.Text, markAnswer)
-	rows := strings.HasPrefix(text, "SELECT ")
+// addStatement queues a statement of a package that uses Dialect. It passes rows to st.Row.
+func (t *tx) addStatement(st *backends.Statement) error {
+	text, answer := dialect.CutAnswer(st.Text)
 	st.Matched = 0
-	t.add("")
-	if err := t.put(text, st.Args); err != nil {
+	t.Add("")
+	if err := dialect.Append(&t.script, text, st.Args); err != nil {
 		return err
 	}
-	if rows {
-		t.reads = append(t.reads, func(r *result) error { return r.texts(0, st, func() { st.Matched++ }) })
+	if strings.HasPrefix(text, "SELECT ") {
+		t.Reads(func(r *result) error { return r.ReadInto(0, st, func() { st.Matched++ }) })
 		return nil
 	}
 	t.wrote = true
-	t.add("SELECT ROW_COUNT()")
+	t.Add("SELECT ROW_COUNT()")
 	if answer != "" {
-		t.text(", ")
-		if err := t.put(answer, st.Args); err != nil {
+		t.Text(", ")
+		if err := dialect.Append(&t.script, answer, st.Args); err != nil {
 			return err
 		}
 	}
-	t.reads = append(t.reads, func(r *result) error { return r.texts(1, st, func() { st.Matched = max(r.int(0), 0) }) })
+	t.Reads(func(r *result) error { return r.ReadInto(1, st, func() { st.Matched = max(r.Int(0), 0) }) })
 	return nil
-}
-
-// texts passes rows to st.Row, without their first columns. It calls seen for each row.
-func (r *result) texts(first int, st *backends.Statement, seen func()) error {
-	var wrong error
-	for {
-		ok, err := r.next()
-		if err != nil || !ok {
-			return errors.Join(err, wrong)
-		}
-		seen()
-		if wrong != nil || st.Row == nil || len(r.row) == first {
-			continue // the remaining rows must be read too
-		}
-		cells := make([][]byte, len(r.row)-first)
-		for i := range cells {
-			cells[i] = r.cell(first + i)
-		}
-		wrong = st.Row(cells)
-	}
-}
-
-// cell returns a value as text; NULL is nil.
-func (r *result) cell(i int) []byte {
-	switch v := r.row[i].(type) {
-	case nil:
-		return nil
-	case []byte:
-		return v
-	default:
-		return fmt.Append(nil, v)
-	}
-}
-
-// put appends SQL of a backends.Dialect to the last statement, with arguments in place of marks.
-func (t *tx) put(text string, args []any) error {
-	for i, part := range strings.Split(text, "\x00") {
-		if i%2 == 0 {
-			t.text(strings.ReplaceAll(part, "?", hidden))
-			continue
-		}
-		fields := strings.Split(part[1:], "\x02")
-		n, err := strconv.Atoi(fields[0])
-		if err != nil || n < 1 || n > len(args) {
-			return fmt.Errorf("%w: a statement has %d arguments, and names number %s", errOwn, len(args), fields[0])
-		}
-		letter := part[:1]
-		all, list := args[n-1].([]string)
-		if list != (letter == markList || letter == markNumbers) {
-			return fmt.Errorf("%w: argument %d of a statement is a %T", errOwn, n, args[n-1])
-		}
-		if list {
-			t.list(letter, all, fields[1:])
-		} else {
-			t.value(letter, args[n-1])
-		}
-	}
-	return nil
-}
-
-func (t *tx) value(letter string, a any) {
-	if text, ok := a.(string); ok && letter == markNumber && digits.MatchString(text) {
-		t.text(text)
-		return
-	}
-	t.text("?", a)
-}
-
-// list appends values. It leaves out values of a list of numbers that are not numbers.
-func (t *tx) list(letter string, all, around []string) {
-	before, after := "", ""
-	if len(around) == 2 {
-		before, after = around[0], around[1]
-	}
-	comma := ""
-	for _, text := range all {
-		switch {
-		case letter == markList:
-			t.text(comma+before+"?"+after, text)
-		case digits.MatchString(text):
-			t.text(comma + text)
-		default:
-			continue
-		}
-		comma = ", "
-	}
-	if comma == "" {
-		t.text("NULL")
-	}
-}
-
-// plain returns the SQL and arguments for the driver. If the SQL contains hidden question marks, plain
-// writes the arguments into the text, because the driver would take each question mark for an argument.
-func (p *script) plain() (sql string, args []any) {
-	sql = p.sql.String()
-	if !strings.Contains(sql, hidden) {
-		return sql, p.args
-	}
-	var b strings.Builder
-	for _, a := range p.args {
-		before, after, _ := strings.Cut(sql, "?")
-		b.WriteString(strings.ReplaceAll(before, hidden, "?"))
-		switch v := a.(type) {
-		case nil:
-			b.WriteString("NULL")
-		case []byte:
-			if v == nil {
-				b.WriteString("NULL")
-			} else {
-				fmt.Fprintf(&b, "x'%x'", v)
-			}
-		case string:
-			b.WriteString(quoteText(v))
-		default: // numbers
-			fmt.Fprint(&b, v)
-		}
-		sql = after
-	}
-	b.WriteString(strings.ReplaceAll(sql, hidden, "?"))
-	return b.String(), nil
 }
 
 // Queues implements backends.Locator.

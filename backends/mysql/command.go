@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"maps"
-	"math"
 	"slices"
 	"strings"
 
@@ -16,38 +15,24 @@ import (
 func (t *tx) Pause(ctx context.Context, queue string, paused bool) (ready bool, err error) {
 	t.wrote = true
 	if paused {
-		t.add("INSERT INTO qsidecar_queues (queue, paused) VALUES (?, 1) ON DUPLICATE KEY UPDATE paused = 1", queue)
+		t.Add("INSERT INTO qsidecar_queues (queue, paused) VALUES (?, 1) ON DUPLICATE KEY UPDATE paused = 1", queue)
 		return false, nil
 	}
-	t.add("UPDATE qsidecar_queues SET paused = 0 WHERE queue = ?", queue)
-	t.each(func(r *result) error {
-		ready = r.int(0) != 0
-		return nil
-	}, "SELECT EXISTS (SELECT 1 FROM "+jobs+" WHERE lane = ?)", "r"+queue)
+	t.Add("UPDATE qsidecar_queues SET paused = 0 WHERE queue = ?", queue)
+	t.Bool(&ready, "SELECT EXISTS (SELECT 1 FROM "+jobs+" WHERE lane = ?)", "r"+queue)
 	err = t.Flush(ctx)
 	return ready, err
 }
 
-// chosenRows locks rows by id, in the order of the ids, and returns those that are in the queue.
-func (t *tx) chosenRows(ctx context.Context, queue string, ids []int64) (rows []*job, err error) {
-	all := map[int64]*job{}
+// chosenRows locks rows by id and returns those that are in the queue, in the order of ids.
+func (t *tx) chosenRows(ctx context.Context, queue string, ids []int64) ([]*job, error) {
 	t.askNow()
-	for part := range slices.Chunk(slices.Sorted(slices.Values(ids)), core.BatchRows) {
-		t.lock(part, "", func(j *job) { all[j.ID] = j })
-	}
-	if err := t.Flush(ctx); err != nil {
-		return nil, err
-	}
-	for _, id := range ids {
-		if j := all[id]; j != nil && j.Queue == queue {
-			rows = append(rows, j)
-		}
-	}
-	return rows, nil
+	rows, err := t.lockRows(ctx, ids, "")
+	return slices.DeleteFunc(rows, func(j *job) bool { return j.Queue != queue }), err
 }
 
 // deleteRows queues the deletion of the locked rows that `which` accepts, and returns their number.
-func (t *tx) deleteRows(all []*job, which func(j *job) bool) (n int64) {
+func (t *tx) deleteRows(all []*job, which func(j *job) bool) int64 {
 	var rows []*core.Row
 	for _, j := range all {
 		if which(j) {
@@ -55,11 +40,9 @@ func (t *tx) deleteRows(all []*job, which func(j *job) bool) (n int64) {
 			rows = append(rows, &j.Row)
 		}
 	}
-	if len(rows) > 0 {
-		slices.SortFunc(rows, func(a, b *core.Row) int { return cmp.Compare(a.ID, b.ID) })
-		t.Change(rows, func(*core.Row) { n++ }, nil)
-	}
-	return n
+	slices.SortFunc(rows, func(a, b *core.Row) int { return cmp.Compare(a.ID, b.ID) })
+	t.Change(rows, func(*core.Row) {}, nil)
+	return int64(len(rows))
 }
 
 // Delete implements core.Commander.
@@ -85,44 +68,32 @@ func (t *tx) LockClaimed(ctx context.Context, queue string, ids []int64) (rows [
 // Purge implements core.Commander.
 func (t *tx) Purge(ctx context.Context, queue string, state backends.State, limit int64) (int64, error) {
 	var ids []int64
-	t.each(func(r *result) error {
-		ids = append(ids, r.int(0))
-		return nil
-	}, "SELECT id FROM "+jobs+" WHERE lane = ? ORDER BY urgency, place, id LIMIT ?", laneOf[state]+queue, limit)
+	t.Ints(&ids, "SELECT id FROM "+jobs+" WHERE lane = ? ORDER BY urgency, place, id LIMIT ?", laneOf[state]+queue, limit)
 	if err := t.Flush(ctx); err != nil || len(ids) == 0 {
 		return 0, err
 	}
 	t.askNow()
-	rows, err := t.lockFree(ctx, ids)
+	rows, err := t.lockRows(ctx, ids, t.s.sql.skip)
 	if err != nil {
 		return 0, err
 	}
 	return t.deleteRows(rows, func(j *job) bool { return j.state == state }), nil
 }
 
-// retryPlace is the position of the last dead job that a retry has read.
-type retryPlace struct{ place, id int64 }
-
-// nextDeadSQL finds a limited number of a queue's dead jobs after a retryPlace. Jobs whose keys are taken
-// remain dead.
-const nextDeadSQL = "SELECT id, place FROM " + jobs + " WHERE lane = ? AND urgency = 0 AND (place = ? AND id > ? OR place > ?) ORDER BY urgency, place, id LIMIT ?"
-
 // Retry implements core.Commander.
 func (t *tx) Retry(ctx context.Context, queue string, ids []int64, after any, limit int64, whole bool) (r core.Retried, err error) {
 	if ids == nil {
-		last, ok := after.(retryPlace)
+		last, ok := after.(listPlace)
 		if !ok {
-			last = retryPlace{place: math.MinInt64}
+			last = listStart
 		}
-		lane, next := "x"+queue, last
-		t.each(func(r *result) error {
-			ids, next = append(ids, r.int(0)), retryPlace{r.int(1), r.int(0)}
-			return nil
-		}, nextDeadSQL, lane, last.place, last.id, last.place, limit)
+		t.Each(func(r *result) {
+			ids, last = append(ids, r.Int(0)), listPlace{place: r.Optional(1), id: r.Int(0)}
+		}, "SELECT id, place FROM "+jobs+" WHERE lane = ? AND "+last.following()+" ORDER BY urgency, place, id LIMIT ?", "x"+queue, limit)
 		if err := t.Flush(ctx); err != nil {
 			return r, err
 		}
-		r.Last = next
+		r.Last = last
 	}
 	r.Seen = int64(len(ids))
 	rows, err := t.chosenRows(ctx, queue, ids)
@@ -137,80 +108,46 @@ func (t *tx) Retry(ctx context.Context, queue string, ids []int64, after any, li
 		return r, err
 	}
 	r.N = int64(len(rows))
-	t.retryRows(rows)
-	return r, nil
-}
-
-// retryRows makes dead jobs ready, in the order of the list.
-func (t *tx) retryRows(rows []*job) {
-	t.wrote = true
-	rank := int64(0)
-	for part := range slices.Chunk(rows, core.BatchRows) {
-		ranks := map[int64]int64{}
-		for _, j := range part {
-			ranks[j.ID] = rank
-			rank++
-		}
-		ids := slices.Sorted(maps.Keys(ranks))
-		var by []int64
-		for _, id := range ids {
-			by = append(by, ranks[id])
-		}
-		t.add("UPDATE "+byID+" SET state = 'ready', position = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + "+among(ids, by)+
-			", ready_at = ?, attempts = 0, losses = 0, unrecorded = 0, finished_at = NULL, expires_at = NULL WHERE id IN ("+list(ids)+")", t.now)
+	for first := 0; first < len(rows); first += core.BatchRows {
+		t.makeReady(rows[first:min(first+core.BatchRows, len(rows))], first, "attempts = 0, losses = 0, unrecorded = 0, finished_at = NULL, expires_at = NULL")
 		t.makeRoom(1 << 20)
 	}
+	return r, nil
 }
 
 // takeKeysBack gives dead jobs their keys again. It returns the jobs that have their key now or have none.
 // If whole is true, a key of another job is an error.
 func (t *tx) takeKeysBack(ctx context.Context, rows []*job, whole bool) (with []*job, err error) {
-	keys := map[jobKey]*keyRow{}
-	seen := map[jobKey]bool{}
-	taken := map[*job]bool{}
-	var keyed []*job
-	var wanted []jobKey
+	first := map[jobKey]*job{} // the job that can get the key
 	for _, j := range rows {
-		if j.Key == "" {
-			continue
+		if key := j.key(); j.Key != "" && first[key] == nil {
+			first[key] = j
 		}
-		key := jobKey{j.Queue, j.Key}
-		if seen[key] {
-			taken[j] = true
-			continue
-		}
-		seen[key] = true
-		keyed, wanted = append(keyed, j), append(wanted, key)
 	}
-	t.lockKeys(wanted, keys)
+	keys := map[jobKey]*keyRow{}
+	t.lockKeys(slices.Collect(maps.Keys(first)), keys)
 	if err := t.Flush(ctx); err != nil {
 		return nil, err
 	}
-	for _, j := range keyed {
-		m := keys[jobKey{j.Queue, j.Key}]
-		taken[j] = m != nil && m.job != j.ID && !m.free(t.now)
-	}
-	with = slices.DeleteFunc(rows, func(j *job) bool { return taken[j] })
+	with = slices.DeleteFunc(slices.Clone(rows), func(j *job) bool {
+		m := keys[j.key()]
+		return j.Key != "" && (first[j.key()] != j || m != nil && m.job != j.ID && !m.free(t.now))
+	})
 	if whole && len(with) < len(rows) {
 		return nil, backends.ErrKeyTaken
 	}
-	slices.SortFunc(keyed, func(a, b *job) int { return strings.Compare(a.Key, b.Key) })
-	for _, j := range keyed {
-		if taken[j] {
-			continue
+	for _, j := range slices.SortedFunc(slices.Values(with), func(a, b *job) int { return strings.Compare(a.Key, b.Key) }) {
+		if j.Key != "" {
+			t.Add("UPDATE qsidecar_keys SET expires_at = IF(job = ?, expires_at, ?), state = NULL, job = ? WHERE queue = ? AND `key` = ?", j.ID, t.now, j.ID, j.Queue, []byte(j.Key))
+			t.makeRoom(4096)
 		}
-		t.add("UPDATE qsidecar_keys SET expires_at = IF(job = ?, expires_at, ?), state = NULL, job = ? WHERE queue = ? AND `key` = ?", j.ID, t.now, j.ID, j.Queue, []byte(j.Key))
-		t.makeRoom(4096)
 	}
 	return with, nil
 }
 
 // KeysTaken implements core.Reader; see keyRow.free.
 func (t *tx) KeysTaken(ctx context.Context, queue string) (taken bool, err error) {
-	t.each(func(r *result) error {
-		taken = r.int(0) != 0
-		return nil
-	}, "SELECT EXISTS (SELECT 1 FROM "+jobs+" INNER JOIN qsidecar_keys k ON k.queue = qsidecar_jobs.queue AND k.`key` = qsidecar_jobs.`key`"+
+	t.Bool(&taken, "SELECT EXISTS (SELECT 1 FROM "+jobs+" INNER JOIN qsidecar_keys k ON k.queue = qsidecar_jobs.queue AND k.`key` = qsidecar_jobs.`key`"+
 		" WHERE lane = ? AND k.job NOT IN (0, qsidecar_jobs.id) AND (k.expires_at > "+t.s.sql.clock+
 		" OR k.state IS NULL AND EXISTS (SELECT 1 FROM qsidecar_jobs j WHERE j.id = k.job)))"+
 		" OR EXISTS (SELECT 1 FROM "+jobs+" WHERE lane = ? AND `key` IS NOT NULL GROUP BY `key` HAVING COUNT(*) > 1)", "x"+queue, "x"+queue)

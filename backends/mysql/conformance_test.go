@@ -177,7 +177,7 @@ func (d *databases) take(t *testing.T) *backendtest.Database {
 			runSQL(t, c, "BEGIN", "SELECT id FROM qsidecar_jobs WHERE id = "+id+" FOR UPDATE")
 			return func() { runSQL(t, c, "ROLLBACK") }
 		},
-		InvalidValues: oddValues,
+		InvalidValues: invalidValues,
 		InsertRow: func(column, expression string, old bool) error {
 			if beside == nil {
 				beside = connect(t, m, name)
@@ -226,10 +226,10 @@ func (s *Store) loseCommit(before bool) {
 	hook := func(c *conn, now bool) {
 		if now == before {
 			s.fault.Store(nil)
-			if err := c.wire.Close(); err != nil {
+			if err := c.Wire.Close(); err != nil {
 				panic(err)
 			}
-			c.bad = !before
+			c.Bad = !before
 		}
 	}
 	s.fault.Store(&hook)

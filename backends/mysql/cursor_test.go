@@ -8,6 +8,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/internal/core"
 	"github.com/qsidecar/qsidecar/backends/internal/cursor"
+	"github.com/qsidecar/qsidecar/backends/mysql/internal/session"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
@@ -29,7 +30,7 @@ func passed(t *testing.T, m *testserver.MySQL, n int, before ...string) (*Store,
 	}
 	took := 0
 	for number := uint64(1); took < n/2; number += 1000 {
-		took += len(take(t, s, 1, min(1000, n/2-took), number))
+		took += len(claimJobs(t, s, 1, min(1000, n/2-took), number))
 	}
 	return s, c
 }
@@ -45,7 +46,7 @@ func claimUntil(t *testing.T, s *Store, want func(backends.Job) bool) {
 	n := uint64(1 << 32)
 	testwait.Until(t, "full claims come to the job that they passed", func() bool {
 		n++
-		jobs := take(t, s, 1, 1, n)
+		jobs := claimJobs(t, s, 1, 1, n)
 		if len(jobs) == 0 {
 			t.Fatal("the backlog ran out")
 		}
@@ -67,15 +68,15 @@ func TestCommittedLate(t *testing.T) {
 func TestCommittedLateAndClaimedShort(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
 		s, c := passed(t, m, 400, late)
-		take(t, s, 1, 1000, 1<<20) // nothing is left
+		claimJobs(t, s, 1, 1000, 1<<20) // nothing is left
 		runSQL(t, c, "COMMIT")
-		if jobs := take(t, s, 1, 10, 1<<21); len(jobs) != 1 || !isLate(jobs[0]) {
+		if jobs := claimJobs(t, s, 1, 10, 1<<21); len(jobs) != 1 || !isLate(jobs[0]) {
 			t.Fatalf("given %v, want the late one at once", jobs)
 		}
 	})
 }
 
-func TestLockedAndLetGo(t *testing.T) {
+func TestUnlockedJobIsClaimed(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
 		if m.Kind == testserver.MariaDB105 {
 			return // the server can't skip a locked row: claims wait for it
@@ -90,15 +91,15 @@ func TestLockedAndLetGo(t *testing.T) {
 	})
 }
 
-// TestGivenBackByAnother checks that a sidecar notices jobs that another sidecar gives back.
-func TestGivenBackByAnother(t *testing.T) {
+// TestReturnedByAnotherSidecar checks that a sidecar notices jobs that another sidecar gives back.
+func TestReturnedByAnotherSidecar(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
 		s, _ := passed(t, m, 400)
-		j := take(t, s, 1, 1, 1<<20)
+		j := claimJobs(t, s, 1, 1, 1<<20)
 		other := open(t, Options{URL: s.o.URL})
-		take(t, s, 1, 10, 1<<21)
+		claimJobs(t, s, 1, 10, 1<<21)
 		write(t, other, backends.Release{Leases: leasesOf(j), Uncounted: true})
-		fullLookIsDue(t, s)
+		fullScanIsDue(t, s)
 		n := 0
 		claimUntil(t, s, func(got backends.Job) bool { n++; return got.ID == j[0].ID })
 		if n > 2 { // one claim notices the count, the next one scans
@@ -107,11 +108,11 @@ func TestGivenBackByAnother(t *testing.T) {
 	})
 }
 
-// fullLookIsDue waits until the next claim scans everything from what it assumes to be the low. The test
+// fullScanIsDue waits until the next claim scans everything from what it assumes to be the low. The test
 // must not mistake that for a scan of everything.
-func fullLookIsDue(t *testing.T, s *Store) {
+func fullScanIsDue(t *testing.T, s *Store) {
 	t.Helper()
-	testwait.Until(t, "a full look is due", func() bool { _, near := s.Cursors.Near("q", time.Now()); return !near })
+	testwait.Until(t, "a full scan is due", func() bool { _, near := s.Cursors.Near("q", time.Now()); return !near })
 }
 
 // TestLowIsProven checks that claims stop scanning what lies behind, but only after it is certain that no
@@ -124,7 +125,7 @@ func TestLowIsProven(t *testing.T) {
 			t.Fatal(err)
 		}
 		low := func(n uint64) int64 {
-			take(t, s, 1, 1, n)
+			claimJobs(t, s, 1, 1, n)
 			if lows := s.Cursors.Lows("q"); len(lows) > 0 {
 				return lows[0].Position
 			}
@@ -139,7 +140,7 @@ func TestLowIsProven(t *testing.T) {
 			proof, due = s.Cursors.ToProve("q")
 			return due
 		})
-		if err := s.proveNow(t.Context(), proof); !isCode(err, codeNoWait, codeLockWait) {
+		if err := s.finder.Prove(t.Context(), proof); !session.IsCode(err, codeNoWait, codeLockWait) {
 			t.Errorf("a proof beside an open transaction ended with %v, want that a row is locked", err)
 		}
 		if at := low(1 << 41); at >= position {
@@ -156,13 +157,13 @@ func TestLowIsProven(t *testing.T) {
 	})
 }
 
-// somethingIsProven claims until the low of "q" is above 0.
-func somethingIsProven(t *testing.T, s *Store) {
+// proveSomething claims until the low of "q" is above 0.
+func proveSomething(t *testing.T, s *Store) {
 	t.Helper()
 	number := uint64(1 << 41)
 	testwait.Until(t, "something is proven", func() bool {
 		number++
-		take(t, s, 1, 1, number)
+		claimJobs(t, s, 1, 1, number)
 		fillBy(t, s, 1, 1)
 		lows := s.Cursors.Lows("q")
 		return len(lows) > 0 && lows[0].Position > 0
@@ -178,7 +179,7 @@ const belowTheFloor = "INSERT INTO qsidecar_jobs (queue, payload, position) VALU
 func TestARowComesBelowTheFloor(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
 		s, c := passed(t, m, 300)
-		somethingIsProven(t, s)
+		proveSomething(t, s)
 		runSQL(t, c, "ROLLBACK", belowTheFloor)
 		claimUntil(t, s, isLate)
 	})
@@ -189,18 +190,18 @@ func TestARowComesBelowTheFloor(t *testing.T) {
 func TestARowComesBelowTheFloorOfAnIdleQueue(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
 		s, c := passed(t, m, 300)
-		somethingIsProven(t, s)
+		proveSomething(t, s)
 		n := uint64(1 << 42)
-		for len(take(t, s, 1, 100, n)) > 0 {
+		for len(claimJobs(t, s, 1, 100, n)) > 0 {
 			n += 100
 		}
 		runSQL(t, c, "ROLLBACK", belowTheFloor)
-		testwait.Until(t, "a look and a claim find the job", func() bool {
+		testwait.Until(t, "a scan and a claim find the job", func() bool {
 			r, err := s.Maintain(t.Context(), backends.Maintenance{Limit: 10, Waiting: []string{"q"}})
 			if err != nil {
 				t.Fatal(err)
 			}
-			return len(r.Ready) > 0 && len(take(t, s, 1, 1, 1<<43)) > 0
+			return len(r.Ready) > 0 && len(claimJobs(t, s, 1, 1, 1<<43)) > 0
 		})
 	})
 }
@@ -210,10 +211,10 @@ func TestARowComesBelowTheFloorOfAnIdleQueue(t *testing.T) {
 func TestTheClockIsSetBack(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
 		s, c := passed(t, m, 300)
-		somethingIsProven(t, s)
-		s.clocks.latest += int64(time.Minute / time.Microsecond) // as if the server's clock had been ahead
+		proveSomething(t, s)
+		s.finder.SawTime(serverTime(t, m) + time.Minute.Microseconds()) // as if the server's clock had been ahead
 		runSQL(t, c, "ROLLBACK", "INSERT INTO qsidecar_jobs (queue, payload, position) VALUES ('q', 'late', 1000)")
-		fullLookIsDue(t, s)
+		fullScanIsDue(t, s)
 		n := 0
 		claimUntil(t, s, func(j backends.Job) bool { n++; return isLate(j) })
 		if n > 2 {

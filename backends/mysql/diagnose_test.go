@@ -14,7 +14,7 @@ import (
 func TestExamine(t *testing.T) {
 	mysql.Everywhere(t, func(t *testing.T, m *testserver.MySQL) {
 		_, name := mysql.Crowded(t, m)
-		look := func(url string) map[string]backends.Finding {
+		examine := func(url string) map[string]backends.Finding {
 			t.Helper()
 			x := mysql.OpenStore(t, mysql.Options{URL: url, Look: true})
 			all, err := diagnose.New(x).Examine(t.Context(), []backends.Policy{{Queue: "q"}})
@@ -32,7 +32,7 @@ func TestExamine(t *testing.T) {
 			}
 			return worst
 		}
-		healthy := look(m.URL(name))
+		healthy := examine(m.URL(name))
 		for _, topic := range []string{"server", "schema", "rights", "plan", "isolation", "binlog", "packets", "connections", "clock"} {
 			if f, ok := healthy[topic]; !ok || f.Severity != backends.SeverityInfo {
 				t.Errorf("%s: %+v, want a fact", topic, f)
@@ -46,18 +46,18 @@ func TestExamine(t *testing.T) {
 		}
 		mysql.Must(t, m, name, "CREATE TRIGGER strange BEFORE INSERT ON qsidecar_jobs FOR EACH ROW SET @x = 1",
 			"ALTER TABLE qsidecar_jobs DROP INDEX qsidecar_lanes")
-		limited := look(mysql.Login(t, m, name, "GRANT SELECT ON "+name+".* TO {user}", "GRANT INSERT ON "+name+".qsidecar_jobs TO {user}"))
+		limited := examine(mysql.Login(t, m, name, "GRANT SELECT ON "+name+".* TO {user}", "GRANT INSERT ON "+name+".qsidecar_jobs TO {user}"))
 		if f := limited["rights"]; f.Severity != backends.SeverityError || !strings.Contains(f.Text, "DELETE ON qsidecar_jobs") || strings.Contains(f.Text, "INSERT ON qsidecar_jobs") {
 			t.Errorf("%+v", f)
 		}
-		broken := look(m.URL(name))
+		broken := examine(m.URL(name))
 		if f := broken["triggers"]; f.Severity != backends.SeverityWarning || !strings.Contains(f.Text, "strange") {
 			t.Errorf("%+v", f)
 		}
 		if f := broken["plan"]; f.Severity != backends.SeverityError || !strings.Contains(f.Fix, "ADD INDEX") {
 			t.Errorf("%+v", f)
 		}
-		if f := look(m.URL(m.Database(t)))["schema"]; f.Severity != backends.SeverityInfo || !strings.Contains(f.Text, "missing") {
+		if f := examine(m.URL(m.Database(t)))["schema"]; f.Severity != backends.SeverityInfo || !strings.Contains(f.Text, "missing") {
 			t.Errorf("without tables: %+v", f)
 		}
 	})

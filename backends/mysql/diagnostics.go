@@ -6,7 +6,8 @@ import (
 	"log/slog"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/backends/internal/cursor"
+	"github.com/qsidecar/qsidecar/backends/mysql/internal/dialect"
+	"github.com/qsidecar/qsidecar/backends/mysql/internal/session"
 )
 
 // This file contains the methods of a Store that only package diagnose uses, beside those that package
@@ -28,14 +29,14 @@ type Setup struct {
 
 // Setup returns how the Store uses its database.
 func (s *Store) Setup() Setup {
-	return Setup{Database: s.config.DBName, MaxConnections: s.o.MaxConnections, MaxPayload: s.o.MaxPayload,
-		Server: s.server.name(), MariaDB: s.server.maria, VersionNumber: s.server.version, SkipLocked: s.server.skips,
-		MaxPacket: s.server.packet, PacketReserve: packetRoom}
+	return Setup{Database: s.dialer.Config.DBName, MaxConnections: s.o.MaxConnections, MaxPayload: s.o.MaxPayload,
+		Server: s.dialer.Server.Name(), MariaDB: s.dialer.Server.Maria, VersionNumber: s.dialer.Server.Version, SkipLocked: s.dialer.Server.SkipLocked,
+		MaxPacket: s.dialer.Server.Packet, PacketReserve: session.PacketReserve}
 }
 
 // DatabaseOf returns the name of the database in a URL; qsidecar if it has none.
 func DatabaseOf(url string) string {
-	c, err := configure(&Options{URL: url, Log: slog.New(slog.DiscardHandler)})
+	c, err := session.Configure(url, "", slog.New(slog.DiscardHandler))
 	if err != nil {
 		return "qsidecar"
 	}
@@ -53,11 +54,11 @@ type Session struct {
 func (s *Store) Session(ctx context.Context, f func(ctx context.Context, x Session) error) error {
 	ctx, done := s.Bound(ctx)
 	defer done()
-	c, err := s.dial(ctx, nil)
+	c, err := s.dialer.Dial(ctx, nil)
 	if err != nil {
 		return s.Outcome(ctx, err)
 	}
-	defer c.close()
+	defer c.Close()
 	return s.Outcome(ctx, f(ctx, Session{s: s, c: c}))
 }
 
@@ -68,61 +69,53 @@ func (s *Store) Read(ctx context.Context, f func(ctx context.Context, x Session)
 }
 
 // Exec runs a statement that returns no rows.
-func (x Session) Exec(ctx context.Context, statement string) error { return x.c.exec(ctx, statement) }
+func (x Session) Exec(ctx context.Context, statement string) error { return x.c.Exec(ctx, statement) }
 
 // Rows runs a query. It returns all values as texts.
 func (x Session) Rows(ctx context.Context, query string, args ...any) (rows [][]sql.NullString, err error) {
-	err = x.c.query(ctx, query, args, []func(r *result) error{func(r *result) error {
-		for {
-			ok, err := r.next()
-			if err != nil || !ok {
-				return err
-			}
-			row := make([]sql.NullString, len(r.row))
-			for i := range r.row {
-				if !r.null(i) {
-					row[i] = sql.NullString{String: string(r.cell(i)), Valid: true}
-				}
-			}
-			rows = append(rows, row)
-		}
-	}})
+	err = x.c.Each(ctx, func(r *result) { rows = append(rows, texts(r)) }, query, args...)
 	return rows, err
 }
 
+// texts returns the values of a row as texts.
+func texts(r *result) []sql.NullString {
+	row := make([]sql.NullString, r.Width())
+	for i := range row {
+		if !r.Null(i) {
+			row[i] = sql.NullString{String: string(r.Cell(i)), Valid: true}
+		}
+	}
+	return row
+}
+
 // Explain returns the rows of a statement's plan without running the statement.
-func (x Session) Explain(ctx context.Context, st *backends.Statement) ([][]sql.NullString, error) {
-	t := &tx{s: x.s, c: x.c}
-	t.add(explain)
-	if err := t.put(st.Text, st.Args); err != nil {
+func (x Session) Explain(ctx context.Context, st *backends.Statement) (rows [][]sql.NullString, err error) {
+	var p script
+	p.Each(func(r *result) { rows = append(rows, texts(r)) }, explain)
+	if err := dialect.Append(&p, st.Text, st.Args); err != nil {
 		return nil, err
 	}
-	query, args := t.plain()
-	return x.Rows(ctx, query, args...)
+	err = x.c.Run(ctx, &p)
+	return rows, err
 }
 
 // ExplainClaim returns the rows of the plan of the statement that claims jobs of the queue, with the
 // Store's current cursors.
 func (x Session) ExplainClaim(ctx context.Context, p backends.Policy) ([][]sql.NullString, error) {
-	c := &claiming{Claim: backends.Claim{Queues: []backends.Policy{p}, Slots: make([]backends.Slot, 10), MaxBytes: 1 << 22, MaxPayload: 1 << 22}, s: x.s, seen: map[string]*cursor.Learned{}}
-	where := "urgency = 0"
-	if !p.LIFO {
-		where = c.where(p)
-	}
-	query, args := c.statement(p, where)
+	query, args := x.s.finder.Explain(p)
 	return x.Rows(ctx, explain+query, args...)
 }
 
 const explain = "EXPLAIN FORMAT=TRADITIONAL "
 
 // Broken reports whether the connection is unusable.
-func (x Session) Broken() bool { return x.c.bad }
+func (x Session) Broken() bool { return x.c.Bad }
 
 // ErrorCode returns the server's number of an error, or 0 if the error is not the server's.
-func ErrorCode(err error) uint16 { return codeOf(err) }
+func ErrorCode(err error) uint16 { return session.CodeOf(err) }
 
 // EndsSession reports whether the server ended the session with that error.
-func EndsSession(err error) bool { return endsSession(err) }
+func EndsSession(err error) bool { return session.EndsSession(err) }
 
 // IsDiskFull reports whether the server lacks space on its disk.
-func IsDiskFull(err error) bool { return isCode(err, codesFull...) }
+func IsDiskFull(err error) bool { return session.IsCode(err, codesFull...) }

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/mysql/internal/session"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
@@ -70,15 +71,15 @@ func TestKilledSessions(t *testing.T) {
 	})
 }
 
-// TestADeadlockIsTriedAgain checks that a commit is retried after a deadlock with a program that locks in
+// TestDeadlockIsRetried checks that a commit is retried after a deadlock with a program that locks in
 // another order.
-func TestADeadlockIsTriedAgain(t *testing.T) {
+func TestDeadlockIsRetried(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
 		name := m.Database(t)
 		s := open(t, Options{URL: m.URL(name)})
 		join(t, s, 1)
 		fillBy(t, s, 300, 300)
-		jobs := take(t, s, 1, 2, 1)
+		jobs := claimJobs(t, s, 1, 2, 1)
 		ids := []string{jobs[0].ID, jobs[1].ID}
 		c := connect(t, m, name)
 		runSQL(t, c, "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED", "START TRANSACTION", "UPDATE qsidecar_jobs SET timeout_ms = 5 WHERE state = 'ready'", // much to roll back, so the server chooses the other transaction as the victim
@@ -91,7 +92,7 @@ func TestADeadlockIsTriedAgain(t *testing.T) {
 		other := connect(t, m, name)
 		testwait.Until(t, "the nack has locked the first row, and must wait for the second", func() bool {
 			_, err := other.ExecContext(t.Context(), "SELECT 1 FROM qsidecar_jobs WHERE id = "+ids[0]+" FOR UPDATE NOWAIT")
-			if err != nil && !isCode(err, codeNoWait, codeLockWait) {
+			if err != nil && !session.IsCode(err, codeNoWait, codeLockWait) {
 				t.Fatal(err)
 			}
 			return err != nil
@@ -100,8 +101,31 @@ func TestADeadlockIsTriedAgain(t *testing.T) {
 		if err := <-done; err != nil {
 			t.Fatal(err)
 		}
-		if all, locks := s.Retries(); locks == 0 || all < locks {
-			t.Errorf("%d tries again, %d of them for locks", all, locks)
+		if n := s.Usage().Retries[backends.RetryConflict]; n == 0 {
+			t.Error("no retry is counted as a conflict")
+		}
+	})
+}
+
+// TestAckBesideClaimCommitsOnce checks that the transaction of a plain ack, with another statement after it, is not
+// run again to look at the ack's row.
+func TestAckBesideClaimCommitsOnce(t *testing.T) {
+	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
+		s := open(t, Options{URL: m.URL(m.Database(t))})
+		join(t, s, 1)
+		fillBy(t, s, 3, 3)
+		b := claimOf(1, 2, 2) // the claim's UPDATE changes another number of rows than the ack
+		b.Writes = []backends.Write{backends.Ack{Leases: leasesOf(claimJobs(t, s, 1, 1, 1))}}
+		commits := 0
+		count := func(_ *conn, before bool) {
+			if before {
+				commits++
+			}
+		}
+		s.fault.Store(&count)
+		r, err := s.Commit(t.Context(), b)
+		if err != nil || len(r.Writes[0].Lost) != 0 || len(r.Claims[0].Jobs) != 2 || commits != 1 {
+			t.Errorf("%+v, %v, after %d commits; want one", r, err, commits)
 		}
 	})
 }
@@ -112,11 +136,10 @@ func TestPackets(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
 		s := open(t, Options{URL: m.URL(m.Database(t))})
 		join(t, s, 1)
-		s.server.packet = 4 << 20 // a lower limit than the server's, because 64 MB would take long
-		s.config.MaxAllowedPacket = 4 << 20
-		s.pool.close()
-		s.pool = pool{}
-		s.pool.fill(3)
+		s.dialer.Server.Packet = 4 << 20 // a lower limit than the server's, because 64 MB would take long
+		s.dialer.Config.MaxAllowedPacket = 4 << 20
+		s.pool.Close()
+		s.pool = session.NewPool(&s.dialer, 3)
 		var e backends.Enqueue
 		for i := range 40 {
 			e.Jobs = append(e.Jobs, backends.NewJob{Queue: "q", Payload: bytes.Repeat([]byte{byte(i)}, 300_000), Key: fmt.Sprint(i)})
@@ -131,7 +154,7 @@ func TestPackets(t *testing.T) {
 		if !backends.IsRefused(err) || !strings.Contains(err.Error(), "max_allowed_packet") {
 			t.Fatalf("answered %v", err)
 		}
-		jobs := take(t, s, 1, 10, 1)
+		jobs := claimJobs(t, s, 1, 10, 1)
 		for i, j := range jobs {
 			if len(j.Payload) != 300_000 || j.Payload[0] != byte(i) {
 				t.Fatalf("job %d came back with %d bytes", i, len(j.Payload))
@@ -143,28 +166,28 @@ func TestPackets(t *testing.T) {
 	})
 }
 
-// TestASessionThatWasLeftBehind cuts the connection in the midst of a transaction and checks that the
+// TestAbandonedSessionBlocksNoTransaction cuts the connection in the midst of a transaction and checks that the
 // locks of its session block no other transaction.
-func TestASessionThatWasLeftBehind(t *testing.T) {
+func TestAbandonedSessionBlocksNoTransaction(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
 		s := open(t, Options{URL: m.URL(m.Database(t)), MaxConnections: minConnections})
 		join(t, s, 1)
 		fillBy(t, s, 1, 1)
-		j := take(t, s, 1, 1, 1)
-		c, l, err := s.take(t.Context(), &s.pool)
+		j := claimJobs(t, s, 1, 1, 1)
+		c, err := s.pool.Take(t.Context(), &s.Meter)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := c.exec(t.Context(), "START TRANSACTION; UPDATE qsidecar_jobs SET losses = 7"); err != nil {
+		if err := c.Exec(t.Context(), "START TRANSACTION; UPDATE qsidecar_jobs SET losses = 7"); err != nil {
 			t.Fatal(err)
 		}
 		// The sidecar abandons the connection, and the server does not notice.
-		left := &conn{raw: c.raw, wire: c.wire}
-		defer left.close()
+		left := &conn{Raw: c.Raw, Wire: c.Wire}
+		defer left.Close()
 		ours, theirs := net.Pipe()
 		defer theirs.Close()
-		c.raw, c.wire, c.bad, l.stray = deaf{}, ours, true, c.name
-		s.pool.put(c, l)
+		c.Raw, c.Wire, c.Bad, c.Counter.Abandoned = deaf{}, ours, true, c.Name
+		s.pool.Put(c)
 		if r := write(t, s, backends.Nack{Leases: leasesOf(j)}); len(r.Lost) != 0 {
 			t.Errorf("lost %v", r.Lost)
 		}
@@ -212,7 +235,7 @@ func TestIdsAfterARestart(t *testing.T) {
 					}
 					last = st.ID
 				}
-				write(t, s, backends.Ack{Leases: leasesOf(take(t, s, 1, 100, 1))})
+				write(t, s, backends.Ack{Leases: leasesOf(claimJobs(t, s, 1, 100, 1))})
 				if n := numberOf(t, m, name, "SELECT COUNT(*) FROM qsidecar_jobs"); n != 0 {
 					t.Fatalf("%d jobs are left", n)
 				}

@@ -37,21 +37,19 @@ func (t *tx) lockKeys(keys []jobKey, into map[jobKey]*keyRow) {
 			args = append(args, key.queue, []byte(key.key))
 		}
 		n := len(part)
-		t.add("INSERT INTO qsidecar_keys (queue, `key`, job, expires_at) VALUES "+strings.TrimSuffix(strings.Repeat("(?, ?, 0, "+t.s.sql.clock+"), ", n), ", ")+
+		t.Add("INSERT INTO qsidecar_keys (queue, `key`, job, expires_at) VALUES "+strings.TrimSuffix(strings.Repeat("(?, ?, 0, "+t.s.sql.clock+"), ", n), ", ")+
 			" ON DUPLICATE KEY UPDATE job = job", args...)
-		t.each(func(r *result) error {
-			m := &keyRow{job: r.int(2), state: backends.State(r.text(3)), expires: r.instant(4)}
-			into[jobKey{r.text(0), r.text(1)}] = m
-			return nil
+		t.Each(func(r *result) {
+			m := &keyRow{job: r.Int(2), state: backends.State(r.Text(3)), expires: r.Instant(4)}
+			into[jobKey{r.Text(0), r.Text(1)}] = m
 		}, "SELECT queue, `key`, job, state, expires_at FROM qsidecar_keys WHERE "+anyKey("", n)+" FOR UPDATE", args...)
 		// A job that has not ended is in some state, or was deleted by hand.
-		t.each(func(r *result) error {
-			if m := into[jobKey{r.text(0), r.text(1)}]; m != nil && m.job != 0 {
-				if m.state = backends.State(r.text(2)); m.state != backends.StateDeleted {
+		t.Each(func(r *result) {
+			if m := into[jobKey{r.Text(0), r.Text(1)}]; m != nil && m.job != 0 {
+				if m.state = backends.State(r.Text(2)); m.state != backends.StateDeleted {
 					m.expires = forever
 				}
 			}
-			return nil
 		}, "SELECT k.queue, k.`key`, COALESCE((SELECT j.state FROM qsidecar_jobs j WHERE j.id = k.job), 'deleted') FROM qsidecar_keys k "+
 			"WHERE ("+anyKey("k.", n)+") AND k.state IS NULL", args...)
 	}
@@ -118,7 +116,7 @@ func (t *tx) insertAll(jobs []*core.NewJob, keys map[jobKey]*keyRow) {
 		to, size := from, int64(0)
 		for to < len(all) && to-from < rowsAtOnce {
 			more := 2*int64(len(all[to].Payload)) + 20_000
-			if to > from && size+more > t.s.server.packet/2 {
+			if to > from && size+more > t.s.dialer.Server.Packet/2 {
 				break
 			}
 			size += more
@@ -140,39 +138,38 @@ const insertHead = "INSERT INTO qsidecar_jobs (queue, state, priority, max_attem
 // auto_increment_increment.
 func (t *tx) insertSome(jobs []newJob) {
 	t.wrote = true
-	t.add(insertHead)
+	t.Add(insertHead)
 	clock := t.s.sql.clock
 	if t.now != 0 {
-		clock = "'" + t.now.sql().(string) + "'"
+		clock = "'" + t.now.SQL().(string) + "'"
 	}
 	for i := range jobs {
 		j := &jobs[i]
 		if i > 0 {
-			t.text(", ")
+			t.Text(", ")
 		}
 		headers := headersText(j.Headers)
 		payload := j.Payload
 		if payload == nil {
 			payload = []byte{} // nil would be NULL
 		}
-		t.text("(?, ?, ?, ?, ?, ", j.Queue, string(j.state), int64(j.Priority), positive(int64(j.MaxAttempts)), positive(core.MS(j.Timeout)))
+		t.Text("(?, ?, ?, ?, ?, ", j.Queue, string(j.state), int64(j.Priority), positive(int64(j.MaxAttempts)), positive(core.MS(j.Timeout)))
 		if j.Delay > 0 {
-			t.text(clock+" + INTERVAL ? MICROSECOND", 1000*core.MS(j.Delay))
+			t.Text(clock+" + INTERVAL ? MICROSECOND", 1000*core.MS(j.Delay))
 		} else {
-			t.text("?", j.runAt)
+			t.Text("?", j.runAt)
 		}
-		t.text(", "+clock+", "+clock+", ?, ?, ?)", keyOrNull(j.Key), headers, payload)
+		t.Text(", "+clock+", "+clock+", ?, ?, ?)", keyOrNull(j.Key), headers, payload)
 	}
-	t.each(func(r *result) error {
-		first, step := r.int(0), r.int(1)
+	t.Each(func(r *result) {
+		first, step := r.Int(0), r.Int(1)
 		for i := range jobs {
 			jobs[i].Stored(first+int64(i)*step, jobs[i].state == backends.StateReady)
 		}
-		return nil
 	}, "SELECT LAST_INSERT_ID(), @@auto_increment_increment")
 	for i := range jobs {
 		if j := &jobs[i]; j.Key != "" {
-			t.add("UPDATE qsidecar_keys SET job = LAST_INSERT_ID() + ? * @@auto_increment_increment, state = NULL, expires_at = "+clock+" + INTERVAL ? MICROSECOND "+
+			t.Add("UPDATE qsidecar_keys SET job = LAST_INSERT_ID() + ? * @@auto_increment_increment, state = NULL, expires_at = "+clock+" + INTERVAL ? MICROSECOND "+
 				"WHERE queue = ? AND `key` = ?", int64(i), 1000*core.MS(j.KeyTTL), j.Queue, []byte(j.Key))
 		}
 	}
@@ -204,23 +201,15 @@ func (t *tx) Ack(leases []core.Lease, _ func(i int)) (sure bool) {
 		oneHost = oneHost && l.Host == leases[0].Host
 	}
 	t.wrote = true
-	t.add(deleteByID + " WHERE id IN (" + list(ids) + ") AND token_number = " + among(ids, numbers) + " AND token_host = ")
+	t.Add(deleteByID + " WHERE id IN (" + list(ids) + ") AND token_number = " + among(ids, numbers) + " AND token_host = ")
 	if oneHost {
-		t.text("?", hosts[0])
+		t.Text("?", hosts[0])
 	} else {
-		t.text(among(ids, hosts))
+		t.Text(among(ids, hosts))
 	}
-	t.text(" AND keep_ms IS NULL AND `key` IS NULL AND last_error IS NULL")
-	t.acked = int64(len(ids))
+	t.Text(" AND keep_ms IS NULL AND `key` IS NULL AND last_error IS NULL")
+	t.acked, t.BeforeNext = int64(len(ids)), t.checkAck
 	return true
-}
-
-// among returns the expression for the value that belongs to a row's id. ids are in ascending order.
-func among(ids, values []int64) string {
-	if len(ids) == 1 {
-		return list(values)
-	}
-	return "ELT(INTERVAL(id, " + list(ids) + "), " + list(values) + ")"
 }
 
 // Deliver implements core.Writer. The core does not call it: see core.Traits.

@@ -3,6 +3,7 @@ package mysql
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -52,24 +53,19 @@ func (t *tx) Stats(ctx context.Context, queues []string) (all []backends.QueueSt
 // which alone returns true are incomplete, and statsOf must count them.
 func (t *tx) statsOfAll(ctx context.Context) (all []backends.QueueStats, alone func(queue string) bool, err error) {
 	var tally core.Tally
-	t.each(func(r *result) error {
-		tally.Of(r.text(0)).Paused = true
-		return nil
-	}, "SELECT queue FROM qsidecar_queues WHERE paused")
-	t.each(func(r *result) error {
-		tally.Add(core.Counted{Queue: r.text(0), State: backends.StateClaimed, N: r.int(1), Oldest: age(r.instant(3), r.instant(2))})
-		return nil
+	t.Each(func(r *result) { tally.Of(r.Text(0)).Paused = true }, "SELECT queue FROM qsidecar_queues WHERE paused")
+	t.Each(func(r *result) {
+		tally.Add(core.Counted{Queue: r.Text(0), State: backends.StateClaimed, N: r.Int(1), Oldest: age(r.Instant(3), r.Instant(2))})
 	}, "SELECT queue, COUNT(*), MIN(claimed_at), "+t.s.sql.clock+" FROM "+jobs+" WHERE lane > 'c' AND lane < 'd' GROUP BY queue")
 	for _, state := range []backends.State{backends.StateReady, backends.StateScheduled, backends.StateDone, backends.StateDead} {
 		letter := laneOf[state]
 		if err := tally.Count(func(after core.Counted, limit int64) (all []core.Counted, err error) {
-			t.each(func(r *result) error {
-				c := core.Counted{Queue: r.text(0)[1:], State: state, N: r.int(1)}
+			t.Each(func(r *result) {
+				c := core.Counted{Queue: r.Text(0)[1:], State: state, N: r.Int(1)}
 				if state == backends.StateReady {
-					c.Oldest = age(r.instant(3), r.instant(2))
+					c.Oldest = age(r.Instant(3), r.Instant(2))
 				}
 				all = append(all, c)
-				return nil
 			}, lanesSQL(state, t.s.sql.clock), letter+after.Queue, string(letter[0]+1), limit)
 			err = t.Flush(ctx)
 			return all, err
@@ -103,10 +99,7 @@ func counting(state backends.State, queue string, limit int64) (sql string, args
 // Count implements core.Reader.
 func (t *tx) Count(ctx context.Context, queue string, state backends.State) (n int64, err error) {
 	sql, args := counting(state, queue, math.MaxInt64)
-	t.each(func(r *result) error {
-		n = r.int(0)
-		return nil
-	}, sql, args...)
+	t.Int(&n, sql, args...)
 	err = t.Flush(ctx)
 	return n, err
 }
@@ -124,13 +117,12 @@ func (t *tx) statsOf(queue string, st *backends.QueueStats) {
 		args = append(args, more...)
 	}
 	args = append(args, queue, queue)
-	t.each(func(r *result) error {
+	t.Each(func(r *result) {
 		for i, state := range states {
-			*n[state] = r.int(i)
+			*n[state] = r.Int(i)
 		}
-		st.Paused = r.int(5) != 0
-		st.OldestClaimed = age(r.instant(7), r.instant(6))
-		return nil
+		st.Paused = r.Int(5) != 0
+		st.OldestClaimed = age(r.Instant(7), r.Instant(6))
 	}, "SELECT "+sql.String()+"EXISTS (SELECT 1 FROM qsidecar_queues WHERE queue = ? AND paused), "+
 		"(SELECT MIN(claimed_at) FROM "+jobs+" WHERE lane > 'c' AND lane < 'd' AND queue = ?), "+t.s.sql.clock, args...)
 }
@@ -143,10 +135,9 @@ func (t *tx) oldest(ctx context.Context, st *backends.QueueStats) error {
 	}
 	for urgency, more := int64(math.MinInt32), true; more; {
 		more = false
-		t.each(func(r *result) error {
-			urgency, more = r.int(0), true
-			st.OldestReady = max(st.OldestReady, age(r.instant(2), r.instant(1)))
-			return nil
+		t.Each(func(r *result) {
+			urgency, more = r.Int(0), true
+			st.OldestReady = max(st.OldestReady, age(r.Instant(2), r.Instant(1)))
 		}, "SELECT urgency, ready_at, "+t.s.sql.clock+" FROM "+jobs+" WHERE lane = ? AND urgency > ? ORDER BY urgency, place, id LIMIT 1", "r"+st.Queue, urgency)
 		if err := t.Flush(ctx); err != nil {
 			return err
@@ -166,30 +157,40 @@ func age(now, at instant) time.Duration {
 
 const sizes = "SELECT id, " + bytesOf + " + COALESCE(LENGTH(result), 0) FROM "
 
-// listPlace is the position after which a list of jobs continues.
+// listPlace is the position in the index of the job after which a list continues. Of a claimed job it has only
+// claimed and id.
 type listPlace struct {
-	spot    cursor.Spot
+	urgency int32
+	place   *int64 // nil: NULL, which comes first
 	claimed instant
 	id      int64
 }
 
-var listStart = listPlace{spot: cursor.Beginning, claimed: 1}
+var listStart = listPlace{urgency: cursor.Beginning.Urgency, claimed: 1}
 
-// Place implements core.Reader.
+// following returns the condition that a row of a `lane` comes after p.
+func (p listPlace) following() string {
+	rest := fmt.Sprintf("place IS NULL AND id > %d OR urgency = %d AND place IS NOT NULL", p.id, p.urgency)
+	if p.place != nil {
+		rest = fmt.Sprintf("place = %d AND id > %d OR urgency = %d AND place > %[1]d", *p.place, p.id, p.urgency)
+	}
+	return fmt.Sprintf("(urgency = %d AND %s OR urgency > %[1]d)", p.urgency, rest)
+}
+
+// Place implements core.Reader. The job can be in another state than p.State by now.
 func (t *tx) Place(ctx context.Context, p backends.Peek, id int64) (place any, found bool, err error) {
-	from := listStart
-	t.each(func(r *result) error {
-		found = true
-		at := map[backends.State]instant{
-			backends.StateReady: instant(r.int(1)), backends.StateScheduled: r.instant(2), backends.StateDone: r.instant(4), backends.StateDead: r.instant(4),
-		}[p.State]
-		from.id, from.spot = id, cursor.Spot{Position: int64(at)} // the job can be in another state by now
-		if p.State == backends.StateReady {
-			from.spot.Urgency = int32(-r.int(0))
-		}
-		from.claimed = max(r.instant(3), 1)
-		return nil
-	}, "SELECT priority, position, run_at, claimed_at, finished_at FROM qsidecar_jobs WHERE id = ? AND queue = ?", id, p.Queue)
+	from, columns := listStart, "0, 0"
+	switch p.State {
+	case backends.StateReady:
+		columns = "-priority, position"
+	case backends.StateScheduled:
+		columns = "0, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', run_at)"
+	case backends.StateDone, backends.StateDead:
+		columns = "0, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', finished_at)"
+	}
+	t.Each(func(r *result) {
+		found, from = true, listPlace{urgency: int32(r.Int(0)), place: r.Optional(1), claimed: max(r.Instant(2), 1), id: id}
+	}, "SELECT "+columns+", claimed_at FROM qsidecar_jobs WHERE id = ? AND queue = ?", id, p.Queue)
 	err = t.Flush(ctx)
 	return from, found, err
 }
@@ -200,17 +201,11 @@ func (t *tx) Sizes(ctx context.Context, p backends.Peek, ids []int64, after any,
 	if !ok {
 		from = listStart
 	}
-	read := func(r *result) error {
-		each(r.int(0), r.int(1))
-		return nil
-	}
+	read := func(r *result) { each(r.Int(0), r.Int(1)) }
 	switch {
 	case ids != nil:
 		bytes := map[int64]int64{}
-		t.each(func(r *result) error {
-			bytes[r.int(0)] = r.int(1)
-			return nil
-		}, sizes+"qsidecar_jobs WHERE id IN ("+list(ids)+") AND queue = ?", p.Queue)
+		t.Each(func(r *result) { bytes[r.Int(0)] = r.Int(1) }, sizes+"qsidecar_jobs WHERE id IN ("+list(ids)+") AND queue = ?", p.Queue)
 		err := t.Flush(ctx)
 		for _, id := range ids {
 			if n, ok := bytes[id]; ok {
@@ -219,11 +214,10 @@ func (t *tx) Sizes(ctx context.Context, p backends.Peek, ids []int64, after any,
 		}
 		return err
 	case p.State == backends.StateClaimed: // one `lane` for each sidecar; there are never many claimed jobs
-		t.each(read, sizes+jobs+" WHERE lane > 'c' AND lane < 'd' AND queue = ? AND (claimed_at > ? OR claimed_at = ? AND id > ?) ORDER BY claimed_at, id LIMIT ?",
+		t.Each(read, sizes+jobs+" WHERE lane > 'c' AND lane < 'd' AND queue = ? AND (claimed_at > ? OR claimed_at = ? AND id > ?) ORDER BY claimed_at, id LIMIT ?",
 			p.Queue, from.claimed, from.claimed, from.id, p.Max)
 	default:
-		t.each(read, sizes+jobs+" WHERE lane = ? AND (urgency = ? AND place = ? AND id > ? OR urgency = ? AND place > ? OR urgency > ?) ORDER BY urgency, place, id LIMIT ?",
-			laneOf[p.State]+p.Queue, int64(from.spot.Urgency), from.spot.Position, from.id, int64(from.spot.Urgency), from.spot.Position, int64(from.spot.Urgency), p.Max)
+		t.Each(read, sizes+jobs+" WHERE lane = ? AND "+from.following()+" ORDER BY urgency, place, id LIMIT ?", laneOf[p.State]+p.Queue, p.Max)
 	}
 	return t.Flush(ctx)
 }
@@ -234,16 +228,12 @@ func (t *tx) Views(ctx context.Context, queue string, ids []int64) (views []back
 	for i, id := range ids {
 		order[id] = i
 	}
-	t.each(func(r *result) error {
-		views = append(views, readView(r))
-		return nil
-	}, "SELECT id, queue, state, payload, priority, attempts, COALESCE(claim_max, max_attempts, 0), enqueued_at, run_at, claimed_at, finished_at, "+
+	t.Each(func(r *result) { views = append(views, readView(r)) }, "SELECT id, queue, state, payload, priority, attempts, COALESCE(claim_max, max_attempts, 0), enqueued_at, run_at, claimed_at, finished_at, "+
 		"worker, `key`, headers, result FROM qsidecar_jobs WHERE id IN ("+list(ids)+") AND queue = ?", queue)
 	failures := map[string][]backends.Failure{}
-	t.each(func(r *result) error {
-		id := core.ID(r.int(0))
-		failures[id] = append(failures[id], backends.Failure{Attempt: int(r.int(1)), Cause: backends.Cause(r.text(2)), Message: r.text(3), At: r.instant(4).time()})
-		return nil
+	t.Each(func(r *result) {
+		id := core.ID(r.Int(0))
+		failures[id] = append(failures[id], backends.Failure{Attempt: int(r.Int(1)), Cause: backends.Cause(r.Text(2)), Message: r.Text(3), At: r.Instant(4).Time()})
 	}, "SELECT job, attempt, cause, message, at FROM qsidecar_failures WHERE job IN ("+list(ids)+") ORDER BY job, fence")
 	if err := t.Flush(ctx); err != nil {
 		return nil, err
@@ -261,30 +251,29 @@ func (t *tx) Views(ctx context.Context, queue string, ids []int64) (views []back
 
 func readView(r *result) (v backends.View) {
 	v = backends.View{
-		ID: core.ID(r.int(0)), Queue: r.text(1), State: backends.State(r.text(2)), Payload: r.bytes(3), Priority: int16(r.int(4)),
-		Attempt: int(r.int(5)), MaxAttempts: int(r.int(6)), EnqueuedAt: r.instant(7).time(), FinishedAt: r.instant(10).time(),
-		Key: r.text(12), Result: r.bytes(14),
+		ID: core.ID(r.Int(0)), Queue: r.Text(1), State: backends.State(r.Text(2)), Payload: r.Bytes(3), Priority: int16(r.Int(4)),
+		Attempt: int(r.Int(5)), MaxAttempts: int(r.Int(6)), EnqueuedAt: r.Instant(7).Time(), FinishedAt: r.Instant(10).Time(),
+		Key: r.Text(12), Result: r.Bytes(14),
 	}
 	switch v.State {
 	case backends.StateScheduled:
-		v.RunAt = r.instant(8).time()
+		v.RunAt = r.Instant(8).Time()
 	case backends.StateClaimed:
-		v.ClaimedAt, v.Worker = r.instant(9).time(), r.text(11)
+		v.ClaimedAt, v.Worker = r.Instant(9).Time(), r.Text(11)
 	}
-	v.Headers = core.ReadHeaders(r.text(13))
+	v.Headers = core.ReadHeaders(r.Text(13))
 	return v
 }
 
 // ClaimedBy implements core.Reader.
 func (t *tx) ClaimedBy(ctx context.Context, owner backends.Identity, after int64, limit int) (all []backends.ClaimedJob, err error) {
-	t.each(func(r *result) error {
+	t.Each(func(r *result) {
 		all = append(all, backends.ClaimedJob{
-			Lease: backends.Lease{Job: core.ID(r.int(0)), Token: backends.Token{Host: backends.Identity(r.int(1)), Number: uint64(r.int(2))}},
-			Queue: r.text(3),
-			Timed: r.int(4) != 0,
+			Lease: backends.Lease{Job: core.ID(r.Int(0)), Token: backends.Token{Host: backends.Identity(r.Int(1)), Number: uint64(r.Int(2))}},
+			Queue: r.Text(3),
+			Timed: r.Int(4) != 0,
 		})
-		return nil
-	}, t.s.sql.held, ownerLane(int64(owner)), after, limit)
+	}, t.s.sql.claimedBy, ownerLane(int64(owner)), after, limit)
 	err = t.Flush(ctx)
 	return all, err
 }

@@ -81,8 +81,8 @@ func claimOf(host backends.Identity, n int, from uint64) backends.Batch {
 	return backends.Batch{Host: host, Claims: []backends.Claim{c}}
 }
 
-// take claims up to n jobs of "q".
-func take(t testing.TB, s *Store, host backends.Identity, n int, from uint64) []backends.Job {
+// claimJobs claims up to n jobs of "q".
+func claimJobs(t testing.TB, s *Store, host backends.Identity, n int, from uint64) []backends.Job {
 	t.Helper()
 	r, err := s.Commit(t.Context(), claimOf(host, n, from))
 	if err != nil {

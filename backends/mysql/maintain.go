@@ -16,38 +16,29 @@ import (
 func (t *tx) MarkDead(_ context.Context, suspects []backends.Suspect) error {
 	s := t.s
 	t.wrote = true
-	suspects = slices.SortedFunc(slices.Values(suspects), func(a, b backends.Suspect) int { return cmp.Compare(int64(a.Host), int64(b.Host)) })
-	for _, x := range suspects {
+	for _, x := range slices.SortedFunc(slices.Values(suspects), func(a, b backends.Suspect) int { return cmp.Compare(int64(a.Host), int64(b.Host)) }) {
 		// The condition is that of backends.HeartbeatExpired.
-		t.add("UPDATE qsidecar_hosts SET dead = 1 WHERE host = ? AND beats = ? AND NOT dead AND (expires_at <= "+s.sql.clock+
+		t.Add("UPDATE qsidecar_hosts SET dead = 1 WHERE host = ? AND beats = ? AND NOT dead AND (expires_at <= "+s.sql.clock+
 			" OR NOT has_left AND expires_at > "+s.sql.clock+" + INTERVAL ? MICROSECOND)", int64(x.Host), int64(x.Heartbeats), x.Timeout.Microseconds())
 	}
 	return nil
 }
 
-// pick queues a statement that finds the due rows of a `lane`, in their order. It does not lock them:
-// lockFree locks them by id.
-func (t *tx) pick(ids *[]int64, lane string, limit int) {
-	t.each(func(r *result) error {
-		*ids = append(*ids, r.int(0))
-		return nil
-	}, "SELECT id FROM "+jobs+" WHERE lane = ? AND urgency = 0 AND place <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', "+t.s.sql.clock+") ORDER BY urgency, place, id LIMIT ?", lane, limit)
+// findDue queues a statement that finds the due rows of a `lane`, in their order. It does not lock them:
+// lockRows locks them by id.
+func (t *tx) findDue(ids *[]int64, lane string, limit int) {
+	t.Ints(ids, "SELECT id FROM "+jobs+" WHERE lane = ? AND urgency = 0 AND place <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', "+t.s.sql.clock+") ORDER BY urgency, place, id LIMIT ?", lane, limit)
 }
 
-// lockFree locks the rows that no other transaction has locked, and returns them in the order of ids.
-func (t *tx) lockFree(ctx context.Context, ids []int64) (found []*job, err error) {
-	all := map[int64]*job{}
-	t.lock(slices.Clone(ids), t.s.sql.skip, func(j *job) { all[j.ID] = j })
+// lockFound sends the queries for ids, and locks at most limit of the rows that no other transaction has locked.
+// seen is how many rows were found.
+func (t *tx) lockFound(ctx context.Context, ids *[]int64, limit int) (rows []*job, seen int, err error) {
 	if err := t.Flush(ctx); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	for _, id := range ids {
-		if j := all[id]; j != nil {
-			found = append(found, j)
-			delete(all, id)
-		}
-	}
-	return found, nil
+	*ids = (*ids)[:min(limit, len(*ids))]
+	rows, err = t.lockRows(ctx, *ids, t.s.sql.skip)
+	return rows, len(*ids), err
 }
 
 // Promote implements core.Maintainer. First, plain INSERTs with a run_at become scheduled.
@@ -61,31 +52,21 @@ func (t *tx) Promote(ctx context.Context, d core.Due, limit int, promoted func(q
 	}
 	var ids []int64
 	for _, queue := range details.scheduled {
-		t.pick(&ids, "s"+queue, limit)
+		t.findDue(&ids, "s"+queue, limit)
 	}
-	if err := t.Flush(ctx); err != nil {
-		return seen, err
-	}
-	ids = ids[:min(limit, len(ids))]
-	found, err := t.lockFree(ctx, ids)
+	found, n, err := t.lockFound(ctx, &ids, limit)
 	if err != nil {
 		return seen, err
 	}
-	t.makeReady(slices.DeleteFunc(found, func(j *job) bool { return j.state != backends.StateScheduled || j.runAt > t.now }), promoted)
-	return max(seen, len(ids)), nil
+	t.promote(slices.DeleteFunc(found, func(j *job) bool { return j.state != backends.StateScheduled || j.runAt > t.now }), promoted)
+	return max(seen, n), nil
 }
 
 // placeArrived schedules plain INSERTs with a run_at, or makes them ready if that time has passed.
 func (t *tx) placeArrived(ctx context.Context, limit int, promoted func(queue string)) (seen int, err error) {
 	var ids []int64
-	t.each(func(r *result) error {
-		ids = append(ids, r.int(0))
-		return nil
-	}, "SELECT id FROM "+jobs+" WHERE lane = 'n' ORDER BY urgency, place, id LIMIT ?", limit)
-	if err := t.Flush(ctx); err != nil {
-		return 0, err
-	}
-	found, err := t.lockFree(ctx, ids)
+	t.Ints(&ids, "SELECT id FROM "+jobs+" WHERE lane = 'n' ORDER BY urgency, place, id LIMIT ?", limit)
+	found, seen, err := t.lockFound(ctx, &ids, limit)
 	if err != nil {
 		return 0, err
 	}
@@ -105,32 +86,39 @@ func (t *tx) placeArrived(ctx context.Context, limit int, promoted func(queue st
 	if len(later) > 0 {
 		t.wrote = true
 		slices.Sort(later)
-		t.add("UPDATE " + byID + " SET state = 'scheduled' WHERE id IN (" + list(later) + ")")
+		t.Add("UPDATE " + byID + " SET state = 'scheduled' WHERE id IN (" + list(later) + ")")
 	}
-	t.makeReady(ready, promoted)
+	t.promote(ready, promoted)
 	t.register(queues)
-	return len(ids), nil
+	return seen, nil
 }
 
-// makeReady gives jobs new positions in the order of the list.
-func (t *tx) makeReady(all []*job, promoted func(queue string)) {
+// promote makes scheduled jobs ready.
+func (t *tx) promote(all []*job, promoted func(queue string)) {
+	for _, j := range all {
+		promoted(j.Queue)
+	}
+	t.makeReady(all, 0, "run_at = NULL")
+}
+
+// makeReady queues the UPDATE that makes jobs ready. They get new positions in the order of the list, from the
+// first one on. It also sets other columns.
+func (t *tx) makeReady(all []*job, first int, set string) {
 	if len(all) == 0 {
 		return
 	}
 	t.wrote = true
 	rank := map[int64]int64{}
-	var ids, ranks []int64
 	for i, j := range all {
-		rank[j.ID] = int64(i)
-		ids = append(ids, j.ID)
-		promoted(j.Queue)
+		rank[j.ID] = int64(first + i)
 	}
-	slices.Sort(ids)
-	for _, id := range ids {
-		ranks = append(ranks, rank[id])
+	ids := slices.Sorted(maps.Keys(rank))
+	ranks := make([]int64, len(ids))
+	for i, id := range ids {
+		ranks[i] = rank[id]
 	}
-	t.add("UPDATE "+byID+" SET state = 'ready', run_at = NULL, ready_at = ?, position = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + "+among(ids, ranks)+
-		" WHERE id IN ("+list(ids)+")", t.now)
+	t.Add("UPDATE "+byID+" SET state = 'ready', ready_at = ?, position = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + "+among(ids, ranks)+
+		", "+set+" WHERE id IN ("+list(ids)+")", t.now)
 }
 
 // LockDue implements core.Maintainer.
@@ -138,13 +126,9 @@ func (t *tx) LockDue(ctx context.Context, d core.Due, limit int) (rows []*core.R
 	t.askNow()
 	var ids []int64
 	for _, lane := range d.Details.(dueDetails).due {
-		t.pick(&ids, lane, limit)
+		t.findDue(&ids, lane, limit)
 	}
-	if err := t.Flush(ctx); err != nil {
-		return nil, 0, err
-	}
-	ids = ids[:min(limit, len(ids))]
-	found, err := t.lockFree(ctx, ids)
+	found, seen, err := t.lockFound(ctx, &ids, limit)
 	for _, j := range found {
 		if j.state != backends.StateClaimed || j.due == 0 || j.due > t.now {
 			continue
@@ -155,7 +139,7 @@ func (t *tx) LockDue(ctx context.Context, d core.Due, limit int) (rows []*core.R
 		}
 		rows = append(rows, &j.Row)
 	}
-	return rows, len(ids), err
+	return rows, seen, err
 }
 
 // LockLost implements core.Maintainer. Each scan finds one lost owner.
@@ -164,18 +148,12 @@ func (t *tx) LockLost(ctx context.Context, d core.Due, limit int) (rows []*core.
 	t.askNow()
 	var ids []int64
 	alive := false
-	t.each(func(*result) error {
-		alive = true
-		return nil
-	}, "SELECT 1 FROM qsidecar_hosts WHERE host = ? AND NOT dead", owner) // the owner can have joined since the scan
-	t.each(func(r *result) error {
-		ids = append(ids, r.int(0))
-		return nil
-	}, "SELECT id FROM "+jobs+" WHERE lane = ? ORDER BY urgency, place, id LIMIT ?", ownerLane(owner), limit)
+	t.Bool(&alive, "SELECT 1 FROM qsidecar_hosts WHERE host = ? AND NOT dead", owner) // the owner can have joined since the scan
+	t.Ints(&ids, "SELECT id FROM "+jobs+" WHERE lane = ? ORDER BY urgency, place, id LIMIT ?", ownerLane(owner), limit)
 	if err := t.Flush(ctx); err != nil || alive {
 		return nil, 0, err
 	}
-	found, err := t.lockFree(ctx, ids)
+	found, err := t.lockRows(ctx, ids, t.s.sql.skip)
 	var timed []int64
 	for _, j := range found {
 		switch {
@@ -190,28 +168,27 @@ func (t *tx) LockLost(ctx context.Context, d core.Due, limit int) (rows []*core.
 	if len(timed) > 0 {
 		t.wrote = true
 		slices.Sort(timed)
-		t.add("UPDATE " + byID + " SET owner = 0 WHERE id IN (" + list(timed) + ")")
+		t.Add("UPDATE " + byID + " SET owner = 0 WHERE id IN (" + list(timed) + ")")
 	}
 	return rows, len(ids), err
 }
 
 // Forget implements core.Maintainer.
 func (t *tx) Forget(ctx context.Context, d core.Due) error {
-	var empty []int64
-	for _, host := range d.Details.(dueDetails).dead {
-		t.each(func(r *result) error {
-			if r.int(0) == 0 {
-				empty = append(empty, host)
-			}
-			return nil
-		}, "SELECT EXISTS (SELECT 1 FROM "+jobs+" WHERE lane = ?)", ownerLane(host))
+	dead := d.Details.(dueDetails).dead
+	busy := make([]bool, len(dead))
+	for i, host := range dead {
+		t.Bool(&busy[i], "SELECT EXISTS (SELECT 1 FROM "+jobs+" WHERE lane = ?)", ownerLane(host))
 	}
-	if err := t.Flush(ctx); err != nil || len(empty) == 0 {
+	if err := t.Flush(ctx); err != nil {
 		return err
 	}
-	t.wrote = true
-	slices.Sort(empty)
-	t.add("DELETE FROM qsidecar_hosts WHERE host IN (" + list(empty) + ") AND dead")
+	for i, host := range dead {
+		if !busy[i] {
+			t.wrote = true
+			t.Add("DELETE FROM qsidecar_hosts WHERE host = ? AND dead", host)
+		}
+	}
 	return nil
 }
 
@@ -231,7 +208,7 @@ func (t *tx) Prune(ctx context.Context, what core.Pruned, from time.Time, limit 
 	}
 	var b pruned
 	err = prune(ctx, &b, since(from), limit)
-	return b.deleted, b.found, b.last.time(), err
+	return b.deleted, b.found, b.last.Time(), err
 }
 
 // pruned is what one transaction pruned.
@@ -247,12 +224,11 @@ func (t *tx) pruneJobs(ctx context.Context, b *pruned, from instant, most int) e
 	var first instant
 	var ids []int64
 	t.askNow()
-	t.each(func(r *result) error {
+	t.Each(func(r *result) {
 		if first == 0 {
-			first = r.instant(0)
+			first = r.Instant(0)
 		}
-		ids, b.last = append(ids, r.int(1)), r.instant(0)
-		return nil
+		ids, b.last = append(ids, r.Int(1)), r.Instant(0)
 	}, "SELECT expires_at, job FROM qsidecar_expiring WHERE expires_at >= ? AND expires_at <= "+s.sql.clock+" ORDER BY expires_at, job LIMIT ?", from, most)
 	if err := t.Flush(ctx); err != nil || len(ids) == 0 {
 		return err
@@ -260,55 +236,50 @@ func (t *tx) pruneJobs(ctx context.Context, b *pruned, from instant, most int) e
 	b.found = len(ids)
 	slices.Sort(ids)
 	ids = slices.Compact(ids)
-	var over, failed []int64
-	seen := map[int64]bool{}
-	t.each(func(r *result) error {
-		id, state, expires := r.int(0), backends.State(r.text(1)), r.instant(2)
-		seen[id] = true
-		if (state == backends.StateDone || state == backends.StateDead) && expires != 0 && expires <= t.now {
-			over = append(over, id)
-			if r.int(3) != 0 {
-				failed = append(failed, id)
-			}
-		}
-		return nil
-	}, "SELECT id, state, expires_at, last_error IS NOT NULL FROM "+byID+" WHERE id IN ("+list(ids)+") ORDER BY id FOR UPDATE"+s.sql.skip)
-	if err := t.Flush(ctx); err != nil {
+	rows, err := t.lockRows(ctx, ids, s.sql.skip)
+	if err != nil {
 		return err
 	}
-	elsewhere, err := t.there(ctx, slices.DeleteFunc(slices.Clone(ids), func(id int64) bool { return seen[id] }))
+	var over, failed []int64
+	free := map[int64]bool{}
+	for _, j := range rows {
+		free[j.ID] = true
+		if (j.state == backends.StateDone || j.state == backends.StateDead) && j.expiresAt != 0 && j.expiresAt <= t.now {
+			over = append(over, j.ID)
+			if j.Failed {
+				failed = append(failed, j.ID)
+			}
+		}
+	}
+	locked, err := t.existing(ctx, slices.DeleteFunc(slices.Clone(ids), func(id int64) bool { return free[id] }))
 	if err != nil {
 		return err
 	}
 	b.deleted = len(over)
 	if len(over) > 0 { // their rows in qsidecar_keys have their final state already
 		t.wrote = true
-		t.add(deleteByID + " WHERE id IN (" + list(over) + ")")
+		t.Add(deleteByID + " WHERE id IN (" + list(over) + ")")
 	}
 	if len(failed) > 0 {
-		t.add("DELETE FROM qsidecar_failures WHERE job IN (" + list(failed) + ")")
+		t.Add("DELETE FROM qsidecar_failures WHERE job IN (" + list(failed) + ")")
 	}
-	if ids = slices.DeleteFunc(ids, func(id int64) bool { return elsewhere[id] }); len(ids) == 0 {
+	if ids = slices.DeleteFunc(ids, func(id int64) bool { _, is := slices.BinarySearch(locked, id); return is }); len(ids) == 0 {
 		return nil
 	}
 	// This is one walk along the primary key. Between the first and the last row there are only rows of
 	// these jobs, of locked jobs, and new ones.
 	t.wrote = true
-	t.add("DELETE FROM qsidecar_expiring WHERE expires_at >= ? AND expires_at <= ? AND job IN ("+list(ids)+")", first, b.last)
+	t.Add("DELETE FROM qsidecar_expiring WHERE expires_at >= ? AND expires_at <= ? AND job IN ("+list(ids)+")", first, b.last)
 	return nil
 }
 
-// there returns which of the jobs exist, locked or not.
-func (t *tx) there(ctx context.Context, ids []int64) (found map[int64]bool, err error) {
-	found = map[int64]bool{}
-	if len(ids) == 0 {
-		return found, nil
+// existing returns which of the jobs exist, locked or not, in ascending order.
+func (t *tx) existing(ctx context.Context, ids []int64) (found []int64, err error) {
+	if len(ids) > 0 {
+		t.Ints(&found, "SELECT id FROM qsidecar_jobs WHERE id IN ("+list(ids)+") ORDER BY id")
+		err = t.Flush(ctx)
 	}
-	t.each(func(r *result) error {
-		found[r.int(0)] = true
-		return nil
-	}, "SELECT id FROM qsidecar_jobs WHERE id IN ("+list(ids)+")")
-	return found, t.Flush(ctx)
+	return found, err
 }
 
 // pruneKeys deletes keys whose jobs have ended and whose lifetime is over, in the order of queue and key.
@@ -317,10 +288,9 @@ func (t *tx) pruneKeys(ctx context.Context, b *pruned, from instant, most int) e
 	s := t.s
 	over := map[string][][]byte{}
 	t.askNow()
-	t.each(func(r *result) error {
-		over[r.text(0)] = append(over[r.text(0)], r.bytes(1))
-		b.found, b.last = b.found+1, r.instant(2)
-		return nil
+	t.Each(func(r *result) {
+		over[r.Text(0)] = append(over[r.Text(0)], r.Bytes(1))
+		b.found, b.last = b.found+1, r.Instant(2)
 	}, "SELECT queue, `key`, over_at FROM qsidecar_keys FORCE INDEX (qsidecar_keys_over) WHERE over_at >= ? AND over_at <= "+s.sql.clock+" ORDER BY over_at LIMIT ?", from, most)
 	if err := t.Flush(ctx); err != nil || b.found == 0 {
 		return err
@@ -332,11 +302,8 @@ func (t *tx) pruneKeys(ctx context.Context, b *pruned, from instant, most int) e
 		for _, k := range over[queue] {
 			args = append(args, k)
 		}
-		t.add("DELETE FROM qsidecar_keys WHERE queue = ? AND over_at <= ? AND `key` IN ("+marks(len(args)-2)+")", args...)
-		t.each(func(r *result) error {
-			b.deleted += int(r.int(0))
-			return nil
-		}, "SELECT ROW_COUNT()")
+		t.Add("DELETE FROM qsidecar_keys WHERE queue = ? AND over_at <= ? AND `key` IN ("+marks(len(args)-2)+")", args...)
+		t.Each(func(r *result) { b.deleted += int(r.Int(0)) }, "SELECT ROW_COUNT()")
 	}
 	return t.Flush(ctx)
 }

@@ -13,10 +13,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	driver "github.com/go-sql-driver/mysql"
-
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/internal/core"
+	"github.com/qsidecar/qsidecar/backends/mysql/internal/claim"
+	"github.com/qsidecar/qsidecar/backends/mysql/internal/session"
+	"github.com/qsidecar/qsidecar/backends/mysql/migrate"
 )
 
 // Options configure which database to open, and how.
@@ -62,24 +63,17 @@ type Store struct {
 	o        Options
 	log      *slog.Logger
 	place    string
-	server   server
 	database string
 	sql      *statements
 
-	config  *driver.Config // of every connection
-	pool    pool
-	beats   pool
-	clocks  clocks
-	queues  registered
-	janitor janitor
-	alive   aliveHosts
-	again   atomic.Int64 // retried transactions
-	locks   atomic.Int64 // those of them that hit a deadlock or a lock wait timeout
+	dialer     session.Dialer
+	pool       *session.Pool
+	heartbeats *session.Pool
+	finder     claim.Finder
+	queues     registered
+	cleaner    cleaner
+	alive      atomic.Pointer[[]int64] // the sidecars that were alive at the previous scan of Look
 
-	aside   sync.WaitGroup // proofs in progress
-	proof   sync.Mutex     // guards the fields below, and aside against Close
-	proving bool
-	proved  time.Time // when the last one ended
 	closing sync.Once
 	fault   atomic.Pointer[func(c *conn, before bool)] // tests break commits with it
 }
@@ -105,7 +99,7 @@ func (o *Options) complete() error {
 		o.MaxConnections = defaultMaxConnections
 	}
 	if o.MaxConnections < minConnections {
-		return fmt.Errorf("max_connections is %d: MySQL needs at least %d (claims and settles, beats, looks)", o.MaxConnections, minConnections)
+		return fmt.Errorf("max_connections is %d: MySQL needs at least %d (claims and settles, heartbeats, queries)", o.MaxConnections, minConnections)
 	}
 	if o.MaxPayload == 0 {
 		o.MaxPayload = defaultMaxPayload
@@ -114,7 +108,7 @@ func (o *Options) complete() error {
 		o.clock = clock
 	}
 	if o.connect == 0 {
-		o.connect = connectTimeout
+		o.connect = session.ConnectTimeout
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -124,7 +118,7 @@ func (o *Options) complete() error {
 
 // CheckURL returns what is wrong with an address for Options.URL. The error lacks the password.
 func CheckURL(url string) error {
-	_, err := configure(&Options{URL: url, Log: slog.New(slog.DiscardHandler)})
+	_, err := session.Configure(url, "", slog.New(slog.DiscardHandler))
 	return err
 }
 
@@ -133,24 +127,26 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if err := o.complete(); err != nil {
 		return nil, err
 	}
-	config, err := configure(&o)
+	config, err := session.Configure(o.URL, o.Password, o.Log)
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{o: o, log: o.Log, place: placeOf(config), config: config}
+	s := &Store{o: o, log: o.Log, place: session.Place(config),
+		dialer: session.Dialer{Config: config, Timeout: o.connect, ReadOnly: o.Look, Wrap: o.wrap}}
 	s.Init(access{s}, s.place, o.Log)
-	s.Cursors.Unproven = true // see margin
-	if err := s.greet(ctx); err != nil {
+	s.Cursors.Unproven = true // see package claim
+	bound, done := s.Bound(ctx)
+	defer done()
+	if err := s.dialer.ReadServer(bound); err != nil {
 		return nil, s.withKind(err)
 	}
-	s.settings()
-	s.sql = render(o.clock, s.server)
-	s.pool.fill(o.MaxConnections - 1)
-	s.beats.fill(1)
+	s.sql = render(o.clock, s.dialer.Server)
+	s.pool, s.heartbeats = session.NewPool(&s.dialer, o.MaxConnections-1), session.NewPool(&s.dialer, 1)
+	s.finder = claim.Finder{Cursors: &s.Cursors, Clock: o.clock, Skip: s.sql.skip, Life: s.Life(), Log: o.Log.With("place", s.place), Run: s.run}
 	if o.Look {
 		return s, nil
 	}
-	if err := s.migrate(ctx); err != nil {
+	if err := s.migrate(bound); err != nil {
 		return nil, errors.Join(s.withKind(err), s.Close())
 	}
 	s.warnOfPackets()
@@ -159,22 +155,27 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 
 // Info implements backends.Backend.
 func (s *Store) Info() backends.Info {
-	return backends.Info{Engine: "mysql", Version: s.server.text, Address: s.place, Database: s.database, Prefetch: true, Concurrent: true}
+	return backends.Info{Engine: "mysql", Version: s.dialer.Server.Text, Address: s.place, Database: s.database, Prefetch: true, Concurrent: true}
 }
 
-// Retries returns how many transactions were retried so far, and how many of them because of a deadlock or
-// a lock wait timeout.
-func (s *Store) Retries() (all, locks int64) { return s.again.Load(), s.locks.Load() }
+// migrate creates or updates the tables.
+func (s *Store) migrate(ctx context.Context) error {
+	c, err := s.dialer.Dial(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	meta, err := migrate.Run(ctx, Session{s: s, c: c}, s.place, s.dialer.Config.DBName)
+	s.database = meta.Database
+	return err
+}
 
 // Close implements backends.Backend. Calls in progress return an error.
 func (s *Store) Close() error {
 	s.closing.Do(func() {
-		s.proof.Lock()
-		s.Stop(backends.Unavailable(fmt.Errorf("%s: %w", s.place, errClosed)))
-		s.proof.Unlock()
-		s.aside.Wait()
-		s.pool.close()
-		s.beats.close()
+		s.finder.Close(func() { s.Stop(backends.Unavailable(fmt.Errorf("%s: %w", s.place, errClosed))) })
+		s.pool.Close()
+		s.heartbeats.Close()
 	})
 	return nil
 }
@@ -182,74 +183,8 @@ func (s *Store) Close() error {
 // warnOfPackets logs a warning if max_allowed_packet is too small for the largest payload. A payload
 // travels in one packet, in which each byte can need two.
 func (s *Store) warnOfPackets() {
-	if need := 2*s.o.MaxPayload + packetRoom; s.server.packet < need {
-		s.log.Warn("the server takes no packet with the largest payload that this sidecar does: such a job will be refused; raise max_allowed_packet",
-			"place", s.place, "max_allowed_packet", s.server.packet, "needed", need, "max_payload", s.o.MaxPayload)
+	if need := 2*s.o.MaxPayload + session.PacketReserve; s.dialer.Server.Packet < need {
+		s.log.Warn("max_allowed_packet is below the largest payload: the server refuses such a job; raise max_allowed_packet",
+			"place", s.place, "max_allowed_packet", s.dialer.Server.Packet, "needed", need, "max_payload", s.o.MaxPayload)
 	}
 }
-
-// clocks remembers the latest time that the server returned.
-type clocks struct {
-	mu     sync.Mutex
-	latest int64 // µs
-}
-
-// back records a time of the server. It reports whether the server's clock was set back by more than
-// margin, which cursors can't tolerate.
-func (c *clocks) back(now int64) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	set := now < c.latest-margin.Microseconds()
-	if set || now > c.latest {
-		c.latest = now
-	}
-	return set
-}
-
-// registered caches which queues have a row in qsidecar_queues, and since when that is known. The janitor
-// deletes the row of a queue that has had no scheduled job for long, so an entry is valid for believedFor
-// only. Entries are valid for one server only: another server that took over can lack the rows.
-type registered struct {
-	mu     sync.Mutex
-	server string
-	have   map[string]time.Time
-}
-
-const (
-	maxRegistered = 100_000
-	// believedFor is far below idleQueue.
-	believedFor = time.Hour
-)
-
-func (r *registered) missing(queues []string, server string) (missing []string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, q := range queues {
-		if at, ok := r.have[q]; !ok || server != r.server || time.Since(at) > believedFor {
-			missing = append(missing, q)
-		}
-	}
-	return missing
-}
-
-// add records queues that a committed transaction registered on a server. The transaction began after
-// from.
-func (r *registered) add(queues []string, from time.Time, server string) {
-	if len(queues) == 0 {
-		return
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.have == nil || r.server != server || len(r.have) > maxRegistered {
-		r.have, r.server = map[string]time.Time{}, server
-	}
-	for _, q := range queues {
-		r.have[q] = from
-	}
-}
-
-// margin is how long it usually takes at most until a row that has its position is in the index, where
-// other transactions see at least its lock. It is not a guarantee: a statement can be delayed for longer,
-// a node of a cluster can have a clock that is behind, and a clock can be set back. So claims also scan
-// below the lows of their cursors from time to time (cursor.Set.Unproven).
-const margin = 300 * time.Millisecond

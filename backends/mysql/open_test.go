@@ -16,48 +16,6 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-func TestAddresses(t *testing.T) {
-	t.Parallel()
-	for url, want := range map[string]string{
-		"mysql://app@db/jobs":                          "mysql://app@db:3306/jobs",
-		"mysql://app:hunter2@db:3307/jobs":             "mysql://app@db:3307/jobs",
-		"mysql://app@[::1]:3307/jobs?tls=true":         "mysql://app@[::1]:3307/jobs",
-		"mysql://app@localhost/jobs?socket=/run/m.s":   "mysql://app@localhost/jobs?socket=/run/m.s",
-		"mysql://app@db/":                              "",
-		"mysql://db/jobs":                              "",
-		"mysql://app:hunter2@db/jobs/more":             "",
-		"mysql://app:hunter2@db/jobs?ssl=1":            "",
-		"mysql://app:hunter2@db/jobs?tls=perhaps":      "",
-		"mysql://app:hunter2@db/jobs?ca=/no/such/file": "",
-		"mysql://app:hunt%zz@db/jobs":                  "",
-		"app:hunter2@tcp(db)/jobs":                     "",
-	} {
-		c, err := configure(&Options{URL: url})
-		switch {
-		case want == "" && err == nil:
-			t.Errorf("%s was taken as %s", url, placeOf(c))
-		case want == "" && strings.Contains(err.Error(), "hunt"):
-			t.Errorf("%s: %v: that shows the password", url, err)
-		case want != "" && (err != nil || placeOf(c) != want):
-			t.Errorf("%s: %v, %v", url, c, err)
-		}
-	}
-}
-
-func TestVersions(t *testing.T) {
-	t.Parallel()
-	for text, c := range map[string]struct{ maria, skips, refused bool }{
-		"8.0.13": {skips: true}, "9.7.4-2": {skips: true}, "8.0.36-28.1": {skips: true}, "8.0.12": {refused: true}, "5.7.44-log": {refused: true},
-		"10.5.23-MariaDB-0+deb11u1": {maria: true}, "5.5.5-10.6.0-MariaDB-log": {maria: true, skips: true}, "11.4.2-MariaDB": {maria: true, skips: true},
-		"10.2.44-MariaDB": {maria: true, refused: true}, "PostgreSQL": {refused: true},
-	} {
-		v, err := know(text, c.maria)
-		if (err != nil) != c.refused || err == nil && v.skips != c.skips {
-			t.Errorf("%s: %+v, %v", text, v, err)
-		}
-	}
-}
-
 // TestManyOpenAtOnce checks that sidecars that start together create the tables once.
 func TestManyOpenAtOnce(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
@@ -108,9 +66,9 @@ func login(t *testing.T, m *testserver.MySQL, database string, grants ...string)
 	return u.String()
 }
 
-// TestMadeByHand checks tables that a person creates with the printed SQL, for a sidecar whose user has no
+// TestTablesCreatedByHand checks tables that a person creates with the printed SQL, for a sidecar whose user has no
 // right to create them.
-func TestMadeByHand(t *testing.T) {
+func TestTablesCreatedByHand(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
 		name := m.Database(t)
 		url := login(t, m, name, "GRANT SELECT ON "+name+".* TO {user}")
@@ -125,7 +83,7 @@ func TestMadeByHand(t *testing.T) {
 		s := open(t, Options{URL: url})
 		join(t, s, 1)
 		fillBy(t, s, 3, 3)
-		write(t, s, backends.Ack{Leases: leasesOf(take(t, s, 1, 3, 1))})
+		write(t, s, backends.Ack{Leases: leasesOf(claimJobs(t, s, 1, 3, 1))})
 		if _, err := s.Maintain(t.Context(), backends.Maintenance{Limit: 10, Prune: true, Waiting: []string{"q"}}); err != nil {
 			t.Fatal(err)
 		}
@@ -135,7 +93,7 @@ func TestMadeByHand(t *testing.T) {
 	})
 }
 
-func TestMadeByANewerProgram(t *testing.T) {
+func TestTablesOfANewerProgram(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
 		name := m.Database(t)
 		open(t, Options{URL: m.URL(name)})
@@ -148,8 +106,8 @@ func TestMadeByANewerProgram(t *testing.T) {
 	})
 }
 
-// TestAStrangeServer checks that sessions do not depend on the server's settings.
-func TestAStrangeServer(t *testing.T) {
+// TestSessionsIgnoreServerSettings checks that sessions do not depend on the server's settings.
+func TestSessionsIgnoreServerSettings(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
 		name := m.Database(t)
 		tx := "transaction_isolation"
@@ -159,26 +117,17 @@ func TestAStrangeServer(t *testing.T) {
 		// init_connect applies to users without SUPER. It stands for everything that can be set for a session.
 		o := Options{URL: m.URL(name)}
 		s := open(t, o)
-		c, l, err := s.take(t.Context(), &s.pool)
+		c, err := s.pool.Take(t.Context(), &s.Meter)
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer s.pool.put(c, l)
+		defer s.pool.Put(c)
 		for setting, want := range map[string]string{
 			"autocommit": "1", "time_zone": "+00:00", tx: "READ-COMMITTED", "innodb_lock_wait_timeout": "5", "wait_timeout": "20",
 			"completion_type": "NO_CHAIN", "sql_safe_updates": "0", "character_set_client": "utf8mb4",
 		} {
 			got := ""
-			if err := c.query(t.Context(), "SELECT @@SESSION."+setting, nil, []func(r *result) error{func(r *result) error {
-				_, err := r.next()
-				switch v := r.row[0].(type) {
-				case []byte:
-					got = string(v)
-				default:
-					got = fmt.Sprint(v)
-				}
-				return err
-			}}); err != nil || got != want {
+			if err := c.Each(t.Context(), func(r *result) { got = string(r.Cell(0)) }, "SELECT @@SESSION."+setting); err != nil || got != want {
 				t.Errorf("%s is %q, want %q; %v", setting, got, want, err)
 			}
 		}
@@ -202,7 +151,7 @@ func TestPlainInserts(t *testing.T) {
 		if err != nil || r.Promoted != 1 || r.Next < 95*time.Hour || r.Next > 100*time.Hour { // no time zone can turn 100 hours into this range: none is five hours behind UTC and eleven
 			t.Fatalf("%+v, %v", r, err)
 		}
-		jobs, to := take(t, s, 1, 9, 1), serverTime(t, m)
+		jobs, to := claimJobs(t, s, 1, 9, 1), serverTime(t, m)
 		got := ""
 		for _, j := range jobs {
 			got += string(j.Payload) + " "
@@ -221,10 +170,10 @@ func TestPlainInserts(t *testing.T) {
 	})
 }
 
-// TestOldLinesGo checks that the rows of qsidecar_commits of stopped sidecars are deleted after some time,
+// TestOldCommitRowsAreDeleted checks that the rows of qsidecar_commits of stopped sidecars are deleted after some time,
 // and those of running sidecars remain. Each start of a sidecar leaves some rows, and there are starts for
 // years.
-func TestOldLinesGo(t *testing.T) {
+func TestOldCommitRowsAreDeleted(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
 		name := m.Database(t)
 		s := open(t, Options{URL: m.URL(name)})
@@ -246,10 +195,10 @@ func TestOldLinesGo(t *testing.T) {
 	})
 }
 
-// TestIdleQueuesGo checks that a queue has a row for maintenance only as long as it is used. The row
+// TestIdleQueuesAreDeleted checks that a queue has a row for maintenance only as long as it is used. The row
 // remains while the queue has scheduled jobs, is paused or was registered again. Jobs that are scheduled
 // later are found again.
-func TestIdleQueuesGo(t *testing.T) {
+func TestIdleQueuesAreDeleted(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
 		name := m.Database(t)
 		s := open(t, Options{URL: m.URL(name)})
@@ -268,9 +217,8 @@ func TestIdleQueuesGo(t *testing.T) {
 		names := func() (names string) {
 			t.Helper()
 			if err := s.read(t.Context(), func(_ context.Context, x *tx) error {
-				x.each(func(r *result) error {
-					names += r.text(0) + " "
-					return nil
+				x.Each(func(r *result) {
+					names += r.Text(0) + " "
 				}, "SELECT queue FROM qsidecar_queues ORDER BY queue")
 				return nil
 			}); err != nil {
@@ -281,7 +229,7 @@ func TestIdleQueuesGo(t *testing.T) {
 		tidy := func(long time.Duration) {
 			t.Helper()
 			for range 3 { // two batches, and the end
-				if err := s.tidyQueues(t.Context(), 2, long); err != nil {
+				if err := s.cleanQueues(t.Context(), 2, long); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -319,7 +267,7 @@ func TestDeletedByHand(t *testing.T) {
 		join(t, s, 1)
 		j := backends.NewJob{Queue: "q", Key: "k", KeyTTL: time.Millisecond}
 		write(t, s, backends.Enqueue{Jobs: []backends.NewJob{j}})
-		write(t, s, backends.Nack{Leases: leasesOf(take(t, s, 1, 1, 1)), HasDelay: true, Error: "no"})
+		write(t, s, backends.Nack{Leases: leasesOf(claimJobs(t, s, 1, 1, 1)), HasDelay: true, Error: "no"})
 		must(t, m, name, "DELETE FROM qsidecar_jobs")
 		testwait.Until(t, "no rows are left of it", func() bool {
 			if _, err := s.Maintain(t.Context(), backends.Maintenance{Limit: 10, Prune: true}); err != nil {

@@ -39,25 +39,19 @@ func reads(t *testing.T, s *Store, f func(tx *tx)) (n int64) {
 // grown returns by how much the session's counters with those names grow with f on one connection.
 func grown(t *testing.T, s *Store, names string, f func(tx *tx)) (n int64) {
 	t.Helper()
-	c, l, err := s.take(t.Context(), &s.pool)
+	c, err := s.pool.Take(t.Context(), &s.Meter)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.pool.put(c, l)
+	defer s.pool.Put(c)
 	count := func() (n int64) {
-		if err := c.query(t.Context(), "SHOW SESSION STATUS LIKE '"+names+"'", nil, []func(r *result) error{func(r *result) error {
-			for {
-				ok, err := r.next()
-				if !ok {
-					return err
-				}
-				k := int64(0)
-				if _, err := fmt.Sscan(r.text(1), &k); err != nil {
-					return err
-				}
-				n += k
+		if err := c.Each(t.Context(), func(r *result) {
+			k := int64(0)
+			if _, err := fmt.Sscan(r.Text(1), &k); err != nil {
+				t.Error(err)
 			}
-		}}); err != nil {
+			n += k
+		}, "SHOW SESSION STATUS LIKE '"+names+"'"); err != nil {
 			t.Fatal(err)
 		}
 		return n
@@ -96,19 +90,19 @@ func TestCostsDoNotGrow(t *testing.T) {
 		within("a claim of the newest", 40, claim(true))
 		s.Cursors.Learn("q", cursor.Learned{Asked: time.Now(), Taken: []cursor.Spot{{Urgency: -2, Position: 1}, {Urgency: -1, Position: 1}, {Urgency: 0, Position: 1}}})
 		within("a claim that goes on from three priorities", 40, claim(false))
-		within("a look", 150, // some of them are rows of the answers themselves
+		within("the query for due work", 150, // some of them are rows of the answers themselves
 			func(tx *tx) {
 				q := core.Question{Waiting: []string{"q", "p", "none"}, Prune: true, Owners: true}
 				for i := range q.Waiting {
 					q.Pieces = append(q.Pieces, core.Piece{Queue: i, Segment: cursor.Whole})
 				}
-				tx.look(q, []int64{1}, &sight{returns: map[string]int64{}})
+				tx.queryDue(q, []int64{1}, newDueRows(q))
 			})
 		within("an ack", 20, func(tx *tx) {
 			tx.Ack([]core.Lease{{ID: 1}, {ID: 2}, {ID: 3}}, nil)
 		})
 		within("a settle", 20, func(tx *tx) { tx.lock([]int64{1, 2, 3}, "", func(*job) {}) })
-		within("a look for what is due", 20, func(tx *tx) { tx.pick(new([]int64), "sq", 10) })
+		within("a search for due rows", 20, func(tx *tx) { tx.findDue(new([]int64), "sq", 10) })
 		must(t, m, name, "INSERT INTO qsidecar_keys (queue, `key`, job, expires_at) WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 900) "+
 			"SELECT 'q', n.i, n.i, UTC_TIMESTAMP() FROM n")
 		within("locking keys", 40, func(tx *tx) {
@@ -121,11 +115,11 @@ func TestCostsDoNotGrow(t *testing.T) {
 func TestPlans(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
 		s, name := crowded(t, m)
-		c, err := s.dial(t.Context(), nil)
+		c, err := s.dialer.Dial(t.Context(), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer c.close()
+		defer c.Close()
 		claimFaults := func(p backends.Policy) ([]string, error) {
 			rows, err := Session{s: s, c: c}.ExplainClaim(t.Context(), p)
 			return plan.Faults(rows, p.LIFO), err

@@ -14,6 +14,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/mysql/internal/session"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
@@ -105,7 +106,7 @@ func TestReadOnlyServer(t *testing.T) {
 				t.Errorf("%s: %v, want unavailable", when, err)
 			}
 			if _, err := s.Heartbeat(t.Context(), backends.Heartbeat{Host: 1, Kind: backends.HeartbeatJoin, Timeout: time.Minute}); !backends.Retryable(err) {
-				t.Errorf("%s, a beat: %v, want unavailable", when, err)
+				t.Errorf("%s, a heartbeat: %v, want unavailable", when, err)
 			}
 		}
 		join(t, s, 1)
@@ -140,7 +141,7 @@ func TestReadOnlyServerAndExemptAccount(t *testing.T) {
 		}
 		setReadOnly(t, a.old, true)
 		if _, err := s.Heartbeat(t.Context(), backends.Heartbeat{Host: 1, Kind: backends.HeartbeatRenew, Timeout: time.Minute}); !backends.IsUnreachable(err) {
-			t.Errorf("a beat: %v, want unavailable", err)
+			t.Errorf("a heartbeat: %v, want unavailable", err)
 		}
 		if err := enqueue(t, s); !backends.IsUnreachable(err) {
 			t.Errorf("a commit: %v, want unavailable", err)
@@ -180,7 +181,7 @@ func TestAServerThatLostAQueue(t *testing.T) {
 }
 
 // TestLostCommitAndReplica loses the answer to a COMMIT and moves the address to a replica. The replica
-// has no row of the line, and lets an account with all rights write. That does not mean that nothing was
+// has no row of the Counter, and lets an account with all rights write. That does not mean that nothing was
 // written.
 func TestLostCommitAndReplica(t *testing.T) {
 	ownServers(t, func(t *testing.T, kind testserver.Kind) {
@@ -199,8 +200,8 @@ func TestLostCommitAndReplica(t *testing.T) {
 				s.fault.Store(nil)
 				a.moveTo(t, a.new)
 				moved.Store(true)
-				c.bad = true
-				c.wire.Close()
+				c.Bad = true
+				c.Wire.Close()
 			}
 		}
 		s.fault.Store(&lose)
@@ -220,19 +221,21 @@ func TestLostCommitAndReplica(t *testing.T) {
 func TestClusterStates(t *testing.T) {
 	s := &Store{}
 	for state, n := range map[string]uint16{
-		"a Galera node outside of its cluster":           1047,
-		"a Galera node that fell out of it in a COMMIT":  1180,
-		"a member that left its replication group":       1290,
-		"a storage engine that is read-only":             1874,
-		"a server that is offline":                       3032,
-		"a replication group without a majority":         3100,
-		"a transaction that lost against another member": 3101,
+		"a Galera node outside of its cluster":            1047,
+		"a Galera node that fell out of it in a COMMIT":   1180,
+		"a member that left its replication group":        1290,
+		"a storage engine that is read-only":              1874,
+		"a server in read-only mode":                      1836,
+		"a session that a proxy gave back with GTID_NEXT": 1837,
+		"a server that is offline":                        3032,
+		"a replication group without a majority":          3100,
+		"a transaction that lost against another member":  3101,
 	} {
 		if err := s.withKind(&mysql.MySQLError{Number: n, SQLState: [5]byte([]byte("HY000"))}); !backends.IsUnreachable(err) {
 			t.Errorf("%s: %v, want unavailable", state, err)
 		}
 	}
-	if !endsSession(&mysql.MySQLError{Number: codeInCommit}) {
+	if !session.EndsSession(&mysql.MySQLError{Number: session.CodeInCommit}) {
 		t.Error("after an error in a COMMIT its outcome must be found out")
 	}
 }

@@ -5,10 +5,10 @@ import (
 	"context"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/internal/core"
+	"github.com/qsidecar/qsidecar/backends/mysql/internal/session"
 )
 
 // job is a row that the transaction has locked.
@@ -25,14 +25,14 @@ const jobColumns = "id, queue, `key`, state, priority, position, fence, attempts
 	"backoff_ms, backoff_max_ms, keep_ms, keep_dead_ms, token_host, token_number, owner, lease_ms, deadline, due_at, last_error IS NOT NULL, worker IS NOT NULL, run_at, expires_at"
 
 func readJob(r *result) *job {
-	j := &job{state: backends.State(r.text(3)), keep: r.int(15), keepDead: r.int(16), deadline: r.instant(21), due: r.instant(22), runAt: r.instant(25), expiresAt: r.instant(26)}
+	j := &job{state: backends.State(r.Text(3)), keep: r.Int(15), keepDead: r.Int(16), deadline: r.Instant(21), due: r.Instant(22), runAt: r.Instant(25), expiresAt: r.Instant(26)}
 	j.Row = core.Row{
-		ID: r.int(0), Queue: r.text(1), Key: r.text(2), Priority: int16(r.int(4)), Position: r.int(5), Fence: r.int(6),
-		Token: backends.Token{Host: backends.Identity(r.int(17)), Number: uint64(r.int(18))}, Owner: backends.Identity(r.int(19)),
-		Lease: core.FromMS(r.int(20)), Kept: j.keep > 0, Failed: r.int(23) != 0, HasWorker: r.int(24) != 0, Engine: j,
+		ID: r.Int(0), Queue: r.Text(1), Key: r.Text(2), Priority: int16(r.Int(4)), Position: r.Int(5), Fence: r.Int(6),
+		Token: backends.Token{Host: backends.Identity(r.Int(17)), Number: uint64(r.Int(18))}, Owner: backends.Identity(r.Int(19)),
+		Lease: core.FromMS(r.Int(20)), Kept: j.keep > 0, Failed: r.Int(23) != 0, HasWorker: r.Int(24) != 0, Engine: j,
 		AttemptState: backends.AttemptState{
-			Attempts: int(r.int(7)), Losses: int(r.int(8)), PrefetchLosses: int(r.int(9)), Prefetched: r.int(10) != 0, Limit: int(r.int(12)),
-			Backoff: core.FromMS(r.int(13)), BackoffMax: core.FromMS(r.int(14)),
+			Attempts: int(r.Int(7)), Losses: int(r.Int(8)), PrefetchLosses: int(r.Int(9)), Prefetched: r.Int(10) != 0, Limit: int(r.Int(12)),
+			Backoff: core.FromMS(r.Int(13)), BackoffMax: core.FromMS(r.Int(14)),
 		},
 	}
 	if j.Prefetched { // the column counts recorded deliveries only
@@ -41,6 +41,9 @@ func readJob(r *result) *job {
 	return j
 }
 
+// key returns the job's key in its queue.
+func (j *job) key() jobKey { return jobKey{j.Queue, j.Key} }
+
 // lock queues a statement that locks and reads the rows with the ids, in ascending order. Every
 // transaction that locks rows uses this order.
 func (t *tx) lock(ids []int64, skip string, found func(j *job)) {
@@ -48,10 +51,25 @@ func (t *tx) lock(ids []int64, skip string, found func(j *job)) {
 		return
 	}
 	slices.Sort(ids)
-	t.each(func(r *result) error {
-		found(readJob(r))
-		return nil
-	}, "SELECT "+jobColumns+" FROM "+byID+" WHERE id IN ("+list(slices.Compact(ids))+") ORDER BY id FOR UPDATE"+skip)
+	t.Each(func(r *result) { found(readJob(r)) }, "SELECT "+jobColumns+" FROM "+byID+" WHERE id IN ("+list(slices.Compact(ids))+") ORDER BY id FOR UPDATE"+skip)
+}
+
+// lockRows locks rows by id and returns them in the order of ids, each once.
+func (t *tx) lockRows(ctx context.Context, ids []int64, skip string) (found []*job, err error) {
+	all := map[int64]*job{}
+	for part := range slices.Chunk(slices.Sorted(slices.Values(ids)), core.BatchRows) {
+		t.lock(part, skip, func(j *job) { all[j.ID] = j })
+	}
+	if err := t.Flush(ctx); err != nil {
+		return nil, err
+	}
+	for _, id := range ids {
+		if j := all[id]; j != nil {
+			found = append(found, j)
+			delete(all, id)
+		}
+	}
+	return found, nil
 }
 
 // Lock implements core.Writer.
@@ -71,19 +89,17 @@ func (t *tx) FindLocked(ctx context.Context, ids []int64) (locked []int64, err e
 		t.lock(ids, t.s.sql.skip, func(j *job) { free[j.ID] = true })
 	}
 	var claimed []int64
-	t.each(func(r *result) error {
-		if id := r.int(0); !free[id] {
+	t.Each(func(r *result) {
+		if id := r.Int(0); !free[id] {
 			claimed = append(claimed, id)
 		}
-		return nil
 	}, "SELECT id FROM qsidecar_jobs WHERE id IN ("+list(ids)+") AND state = 'claimed'")
 	if err := t.Flush(ctx); err != nil || t.s.sql.skip != "" {
 		return claimed, err
 	}
-	read := []func(r *result) error{func(r *result) error { _, err := r.next(); return err }}
 	for _, id := range claimed {
-		err := t.c.query(ctx, "SELECT id FROM "+byID+" WHERE id = ? FOR UPDATE NOWAIT", []any{id}, read)
-		if isCode(err, codeLockWait, codeNoWait) {
+		err := t.c.Each(ctx, func(*result) {}, "SELECT id FROM "+byID+" WHERE id = ? FOR UPDATE NOWAIT", id)
+		if session.IsCode(err, codeLockWait, codeNoWait) {
 			locked = append(locked, id)
 		} else if err != nil {
 			return nil, err
@@ -94,14 +110,10 @@ func (t *tx) FindLocked(ctx context.Context, ids []int64) (locked []int64, err e
 
 // askNow queues a query for the transaction's time, once per transaction.
 func (t *tx) askNow() {
-	if t.asked {
-		return
+	if !t.asked {
+		t.asked = true
+		t.Each(func(r *result) { t.now = r.Instant(0) }, "SELECT "+t.s.sql.clock)
 	}
-	t.asked = true
-	t.each(func(r *result) error {
-		t.now = r.instant(0)
-		return nil
-	}, "SELECT "+t.s.sql.clock)
 }
 
 // Change implements core.Writer.
@@ -124,7 +136,7 @@ func (t *tx) Change(rows []*core.Row, changed func(*core.Row), gaveBack func(que
 		changed(r)
 	}
 	if len(deleted) > 0 {
-		t.add(deleteByID + " WHERE id IN (" + list(deleted) + ")")
+		t.Add(deleteByID + " WHERE id IN (" + list(deleted) + ")")
 	}
 	t.changeOthers(all, gaveBack)
 }
@@ -142,35 +154,27 @@ func (t *tx) end(j *job) {
 	c := &j.Change
 	runAt := instant(0)
 	if c.State == backends.StateScheduled {
-		runAt = t.now.after(core.MS(c.Delay))
+		runAt = t.now.After(core.MS(c.Delay))
 	}
-	t.add("UPDATE qsidecar_jobs SET state = ?, attempts = ?, losses = ?, unrecorded = ?, run_at = ?, "+unclaim,
+	t.Add("UPDATE qsidecar_jobs SET state = ?, attempts = ?, losses = ?, unrecorded = ?, run_at = ?, "+unclaim,
 		string(c.State), c.Attempts, c.Losses, c.PrefetchLosses, runAt)
 	if c.State == backends.StateReady && !c.SamePosition {
-		t.text(", position = "+position+", ready_at = ?", t.now)
+		t.Text(", position = "+position+", ready_at = ?", t.now)
 	}
 	if c.Cause != "" {
-		t.text(", last_error = ?", c.Message)
+		t.Text(", last_error = ?", c.Message)
 	}
 	if j.finished() {
-		t.text(", finished_at = ?, expires_at = ?, result = ?", t.now, j.expires(t.now), nullable(c.Result))
+		t.Text(", finished_at = ?, expires_at = ?, result = ?", t.now, j.expires(t.now), session.Nullable(c.Result))
 	}
-	t.text(" WHERE id = ?", j.ID)
-}
-
-// nullable converts b to an argument: nil is NULL, and an empty slice is an empty value.
-func nullable(b []byte) any {
-	if b == nil {
-		return nil
-	}
-	return b
+	t.Text(" WHERE id = ?", j.ID)
 }
 
 func (j *job) expires(now instant) instant {
 	if j.Change.State == backends.StateDone {
-		return now.after(j.keep)
+		return now.After(j.keep)
 	}
-	return now.after(j.keepDead)
+	return now.After(j.keepDead)
 }
 
 // renew queues the UPDATE of a row whose claim continues.
@@ -179,38 +183,15 @@ func (t *tx) renew(j *job) {
 	lease := max(core.MS(c.Lease), 0)
 	due := j.due
 	if c.NewDue {
-		due = earlier(t.now.after(lease), j.deadline)
+		due = session.Earlier(t.now.After(lease), j.deadline)
 	}
 	attempts := int64(c.Attempts) - flag(c.Prefetched)
-	t.add("UPDATE qsidecar_jobs SET attempts = ?, unrecorded = ?, ahead = ?, owner = ?, lease_ms = ?, due_at = ?",
+	t.Add("UPDATE qsidecar_jobs SET attempts = ?, unrecorded = ?, ahead = ?, owner = ?, lease_ms = ?, due_at = ?",
 		attempts, c.PrefetchLosses, flag(c.Prefetched), int64(c.Owner), positive(lease), due)
 	if c.SetWorker {
-		t.text(", worker = ?", orNull(c.Worker))
+		t.Text(", worker = ?", orNull(c.Worker))
 	}
-	t.text(" WHERE id = ?", j.ID)
-}
-
-func flag(b bool) int64 {
-	if b {
-		return 1
-	}
-	return 0
-}
-
-// positive returns n, or NULL if n is 0 or less.
-func positive(n int64) any {
-	if n <= 0 {
-		return nil
-	}
-	return n
-}
-
-// orNull returns s, or NULL if s is empty.
-func orNull(s string) any {
-	if s == "" {
-		return nil
-	}
-	return s
+	t.Text(" WHERE id = ?", j.ID)
 }
 
 // changeOthers queues the changes of the other tables that follow from the changes of rows: keys,
@@ -237,61 +218,23 @@ func (t *tx) changeOthers(all []*job, gaveBack func(queue string, returns int64)
 		return cmp.Or(strings.Compare(a.Queue, b.Queue), strings.Compare(a.Key, b.Key))
 	})
 	for _, j := range keyed {
-		t.add("UPDATE qsidecar_keys SET state = ? WHERE queue = ? AND `key` = ? AND job = ?", string(j.Change.State), j.Queue, []byte(j.Key), j.ID)
+		t.Add("UPDATE qsidecar_keys SET state = ? WHERE queue = ? AND `key` = ? AND job = ?", string(j.Change.State), j.Queue, []byte(j.Key), j.ID)
 	}
 	for _, j := range all {
 		if c := &j.Change; c.Kind == core.Ended && c.Cause != "" {
 			t.makeRoom(4096 + 2*int64(len(c.Message)))
-			t.add("INSERT INTO qsidecar_failures (job, fence, attempt, cause, message, at) VALUES (?, ?, ?, ?, ?, ?)",
+			t.Add("INSERT INTO qsidecar_failures (job, fence, attempt, cause, message, at) VALUES (?, ?, ?, ?, ?, ?)",
 				j.ID, j.Fence, c.Attempts, string(c.Cause), c.Message, t.now)
 		}
 	}
 	if len(failed) > 0 {
-		t.add("DELETE FROM qsidecar_failures WHERE job IN (" + list(failed) + ")")
+		t.Add("DELETE FROM qsidecar_failures WHERE job IN (" + list(failed) + ")")
 	}
 	for _, j := range all {
 		if j.finished() && j.expires(t.now) != 0 {
-			t.add("INSERT INTO qsidecar_expiring (expires_at, job) VALUES (?, ?)", j.expires(t.now), j.ID)
+			t.Add("INSERT INTO qsidecar_expiring (expires_at, job) VALUES (?, ?)", j.expires(t.now), j.ID)
 		}
 	}
 	t.register(scheduled)
 	t.countReturns(returned, gaveBack)
-}
-
-// countReturns counts jobs that are given back, in their queues' rows. It comes last, so that other
-// transactions wait for these rows only as long as the COMMIT takes.
-func (t *tx) countReturns(queues []string, gaveBack func(queue string, returns int64)) {
-	if len(queues) == 0 {
-		return
-	}
-	slices.Sort(queues)
-	queues = slices.Compact(queues)
-	args := make([]any, len(queues))
-	for i, q := range queues {
-		t.add("INSERT INTO qsidecar_queues (queue, returns) VALUES (?, 1) ON DUPLICATE KEY UPDATE returns = returns + 1", q)
-		args[i] = q
-	}
-	t.each(func(r *result) error {
-		gaveBack(r.text(0), r.int(1))
-		return nil
-	}, "SELECT queue, returns FROM qsidecar_queues WHERE queue IN ("+marks(len(queues))+") FOR UPDATE", args...)
-}
-
-// register adds queues to qsidecar_queues, because maintenance scans only their scheduled jobs. It also
-// increments `returns`, which shows the janitors of all sidecars that the row is in use. Sidecars that
-// wait for jobs of the queue then scan it once more than needed.
-func (t *tx) register(queues []string) {
-	if queues = t.s.queues.missing(queues, t.c.server); len(queues) == 0 {
-		return
-	}
-	slices.Sort(queues)
-	queues = slices.Compact(queues)
-	t.wrote = true
-	for _, q := range queues {
-		t.add("INSERT INTO qsidecar_queues (queue) VALUES (?) ON DUPLICATE KEY UPDATE returns = returns + 1", q)
-	}
-	if t.namedAt.IsZero() {
-		t.namedAt = time.Now()
-	}
-	t.named = append(t.named, queues...)
 }

@@ -40,7 +40,7 @@ func TestUpgrade(t *testing.T) {
 				}
 				s := open(t, Options{URL: m.URL(name)})
 				join(t, s, 1)
-				if jobs := take(t, s, 1, 2, 1); len(jobs) != 1 || string(jobs[0].Payload) != "before" {
+				if jobs := claimJobs(t, s, 1, 2, 1); len(jobs) != 1 || string(jobs[0].Payload) != "before" {
 					t.Errorf("%+v", jobs)
 				}
 			})

@@ -1,6 +1,10 @@
 package mysql
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/qsidecar/qsidecar/backends/mysql/internal/session"
+)
 
 // statements holds the SQL that does not depend on arguments. SQL that lists rows is written where it is
 // used.
@@ -12,38 +16,18 @@ type statements struct {
 	clock string // the SQL expression for the present time
 	skip  string // follows FOR UPDATE: skip rows that other transactions have locked
 
-	joinLine, mark, markIf, marked, seal string
-	join, renew, leave, peers            string
-	held                                 string
+	joinCounter, mark, markIf, marked, seal string
+	join, renew, leave, peers               string
+	claimedBy                               string
 }
 
-// jobs is the table with its index forced.
-const jobs = `qsidecar_jobs FORCE INDEX (qsidecar_lanes)`
-
-// byID is the table with its primary key forced, for statements that lock rows by a list of ids. Without
-// it the server scans a table that is small compared with the list, and waits for rows that other programs
-// have inserted and not committed.
-const (
-	byID       = `qsidecar_jobs FORCE INDEX (PRIMARY)`
-	deleteByID = `DELETE FROM j USING qsidecar_jobs AS j FORCE INDEX (PRIMARY)`
-)
-
-// laneRange is the condition that a row is in one `lane`, for statements that begin in the midst of it.
-// The `lane` is its argument twice. With `lane = ?` the server could choose to begin there, or to find the
-// start of the `lane` and walk all of it, over each entry that can't be purged yet. While another session
-// keeps a snapshot open, MariaDB's statistics make it choose the walk. inLanes is the order of the index.
-const (
-	laneRange = `lane >= ? AND lane <= ?`
-	inLanes   = `lane, urgency, place, id`
-)
-
-func render(clock string, v server) *statements {
+func render(clock string, v session.Server) *statements {
 	r := func(sql string) string { return strings.ReplaceAll(strings.TrimSpace(sql), "{now}", clock) }
 	s := &statements{
 		clock: clock,
 
-		joinLine: r(`INSERT INTO qsidecar_commits (handle, number, at) VALUES (?, ?, {now}) ON DUPLICATE KEY UPDATE at = {now}`),
-		mark:     r(`UPDATE qsidecar_commits SET number = IF(number = ?, ?, -1), at = {now} WHERE handle = ?`),
+		joinCounter: r(`INSERT INTO qsidecar_commits (handle, number, at) VALUES (?, ?, {now}) ON DUPLICATE KEY UPDATE at = {now}`),
+		mark:        r(`UPDATE qsidecar_commits SET number = IF(number = ?, ?, -1), at = {now} WHERE handle = ?`),
 		// If the number is another one, or the previous statement changed another number of rows, the new
 		// number is -1. It is out of range, so the transaction fails.
 		markIf: r(`UPDATE qsidecar_commits SET number = IF(ROW_COUNT() = ? AND number = ?, ?, -1), at = {now} WHERE handle = ?`),
@@ -58,10 +42,10 @@ WHERE host = ? AND NOT dead AND NOT has_left`),
 WHERE host = ? AND NOT dead`),
 		peers: r(`SELECT host, beats, TIMESTAMPDIFF(MICROSECOND, {now}, expires_at), dead, has_left, name FROM qsidecar_hosts ORDER BY host`),
 
-		held: r(`SELECT id, token_host, token_number, queue, lease_ms IS NOT NULL FROM ` + jobs + `
+		claimedBy: r(`SELECT id, token_host, token_number, queue, lease_ms IS NOT NULL FROM ` + jobs + `
 WHERE lane = ? AND id > ? ORDER BY id LIMIT ?`),
 	}
-	if v.skips {
+	if v.SkipLocked {
 		s.skip = " SKIP LOCKED"
 	}
 	return s

@@ -8,6 +8,8 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/internal/core"
+	"github.com/qsidecar/qsidecar/backends/mysql/internal/claim"
+	"github.com/qsidecar/qsidecar/backends/mysql/internal/session"
 )
 
 // tx is a transaction. It queues statements and sends them to the server in one packet.
@@ -22,7 +24,7 @@ type tx struct {
 	wrote bool // there is something to commit
 	sent  int  // number of packets
 
-	acked int64 // how many rows the Ack that was queued last must have deleted; 0: the last statement is not an Ack
+	acked int64 // how many rows the last statement, an Ack, must have deleted; 0: it is not an Ack
 
 	now   instant  // the transaction's time, if asked
 	asked bool     // now was queried
@@ -37,37 +39,17 @@ var (
 	_ core.OwnClaimer = (*tx)(nil)
 )
 
-// add queues a statement that returns no rows.
-func (t *tx) add(sql string, args ...any) {
-	t.checkAck()
-	t.script.add(sql, args...)
-}
-
-// query queues a statement with a result set, which can be empty.
-func (t *tx) query(read func(r *result) error, sql string, args ...any) {
-	t.checkAck()
-	t.script.query(read, sql, args...)
-}
-
-// each queues a statement and calls f for each row that it returns.
-func (t *tx) each(f func(r *result) error, sql string, args ...any) {
-	t.checkAck()
-	t.script.each(f, sql, args...)
-}
-
 // checkAck queues a statement that compares how many rows the last Ack deleted. If no statement follows
 // the Ack, commit compares the number in its own statement.
 func (t *tx) checkAck() {
-	if t.acked == 0 {
-		return
-	}
 	want := t.acked
 	t.acked = 0
-	t.script.each(func(r *result) error {
-		if r.int(0) != want {
+	t.Query(func(r *result) error {
+		ok, err := r.Next()
+		if ok && r.Int(0) != want {
 			return core.ErrNotAll
 		}
-		return nil
+		return err
 	}, "SELECT ROW_COUNT()")
 }
 
@@ -75,34 +57,33 @@ func (t *tx) checkAck() {
 func (t *tx) send(ctx context.Context) error {
 	p := t.script
 	t.script = script{}
-	if p.sql.Len() == 0 {
+	if p.Empty() {
 		return nil
 	}
-	sql, args := p.plain()
 	t.sent++
 	defer t.s.Meter.RoundTrip(time.Now())
 	if !t.begun {
-		sql = begin + ";\n" + sql
+		p.Prepend(begin)
 		t.begun = true
-		if wait := t.lockWait(); t.c.wait != wait {
-			sql = fmt.Sprintf("SET innodb_lock_wait_timeout = %d;\n%s", int(wait.Seconds()), sql)
-			t.c.wait = wait
+		if wait := t.lockWait(); t.c.Wait != wait {
+			p.Prepend(fmt.Sprintf("SET innodb_lock_wait_timeout = %d", int(wait.Seconds())))
+			t.c.Wait = wait
 		}
 	}
-	return t.c.query(ctx, sql, args, p.reads)
+	return t.c.Run(ctx, &p)
 }
 
 func (t *tx) lockWait() time.Duration {
 	if t.o.LimitsLockWaits() && !t.o.WaitForLocks {
 		return rowWait
 	}
-	return lockWait
+	return session.LockWait
 }
 
 // makeRoom sends the queued statements if `more` bytes would make the packet too large.
 func (t *tx) makeRoom(more int64) {
-	if t.err == nil && t.bytes()+more > t.s.server.packet-packetRoom {
-		t.checkAck()
+	if t.err == nil && t.Size()+more > t.s.dialer.Server.Packet-session.PacketReserve {
+		t.Complete()
 		t.err = t.send(t.ctx)
 	}
 }
@@ -110,7 +91,7 @@ func (t *tx) makeRoom(more int64) {
 // Flush implements core.Tx.
 func (t *tx) Flush(ctx context.Context) error {
 	for {
-		t.checkAck()
+		t.Complete()
 		if t.err == nil {
 			t.err = t.send(ctx)
 		}
@@ -132,10 +113,15 @@ const (
 	begin       = "START TRANSACTION"
 	rollbackFor = 2 * time.Second
 
-	// joinEvery is how often a connection refreshes its row in qsidecar_commits. The janitor deletes rows
-	// that are not refreshed.
+	// joinEvery is how often a connection refreshes its row in qsidecar_commits. Maintenance deletes
+	// rows that are not refreshed.
 	joinEvery = time.Hour
 )
+
+// Read implements core.Driver.
+func (d access) Read(ctx context.Context, f func(ctx context.Context, r core.Reader) error) error {
+	return d.readOnce(ctx, func(ctx context.Context, t *tx) error { return f(ctx, t) })
+}
 
 // read runs f on one connection, outside of a transaction that writes. It retries errors that can be
 // transient.
@@ -144,11 +130,11 @@ func (s *Store) read(ctx context.Context, f func(ctx context.Context, t *tx) err
 }
 
 func (s *Store) readOnce(ctx context.Context, f func(ctx context.Context, t *tx) error) error {
-	c, l, err := s.take(ctx, &s.pool)
+	c, err := s.pool.Take(ctx, &s.Meter)
 	if err != nil {
 		return err
 	}
-	defer func() { s.pool.put(c, l) }()
+	defer s.pool.Put(c)
 	t := &tx{s: s, c: c, ctx: ctx, begun: true} // there is no transaction around the statements
 	if err := f(ctx, t); err != nil {
 		return err
@@ -156,14 +142,19 @@ func (s *Store) readOnce(ctx context.Context, f func(ctx context.Context, t *tx)
 	return t.Flush(ctx)
 }
 
-// Read implements core.Driver.
-func (d access) Read(ctx context.Context, f func(ctx context.Context, r core.Reader) error) error {
-	return d.readOnce(ctx, func(ctx context.Context, t *tx) error { return f(ctx, t) })
+// run sends a script outside of any transaction.
+func (s *Store) run(ctx context.Context, p *script) error {
+	c, err := s.pool.Take(ctx, &s.Meter)
+	if err != nil {
+		return err
+	}
+	defer s.pool.Put(c)
+	return c.Run(ctx, p)
 }
 
-// write runs f in a transaction.
-func (s *Store) write(ctx context.Context, f func(ctx context.Context, t *tx) error) error {
-	return s.Write(ctx, core.TxOptions{}, func(ctx context.Context, x core.Tx) error { return f(ctx, x.(*tx)) })
+// StartClaims implements core.OwnClaimer.
+func (t *tx) StartClaims(host backends.Identity, all []backends.Claim) core.Claims {
+	return t.s.finder.Start(claim.Tx{Script: &t.script, Flush: t.Flush, Now: &t.now, Wrote: &t.wrote}, t.o.Queues, host, all)
 }
 
 // Transact implements core.Driver.
@@ -173,31 +164,28 @@ func (d access) Transact(ctx context.Context, o core.TxOptions, f func(ctx conte
 
 // begin takes a connection. The transaction itself begins with the first packet.
 func (s *Store) begin(ctx context.Context, o core.TxOptions) (*tx, error) {
-	c, l, err := s.take(ctx, &s.pool)
+	c, err := s.pool.Take(ctx, &s.Meter)
 	if err != nil {
 		return nil, err
 	}
 	t := &tx{s: s, c: c, ctx: ctx, o: o}
-	if time.Since(c.joined) > joinEvery {
-		if err := c.exec(ctx, s.sql.joinLine, l.handle, int64(l.number)); err != nil {
+	if time.Since(c.Joined) > joinEvery {
+		if err := c.Exec(ctx, s.sql.joinCounter, c.Counter.Handle, int64(c.Counter.Number)); err != nil {
 			t.release()
 			return nil, err
 		}
-		c.joined = time.Now()
+		c.Joined = time.Now()
 	}
-	if o.AdoptedClaims && len(o.Queues) == 0 {
-		t.requireAlive(o.Sidecar)
-	}
+	t.checkSidecar()
 	return t, nil
 }
 
 // release returns the connection to the pool.
 func (t *tx) release() {
-	l := t.c.line
-	if t.c.bad && l.stray == "" {
-		l.stray = t.c.name
+	if l := t.c.Counter; t.c.Bad && l.Abandoned == "" {
+		l.Abandoned = t.c.Name
 	}
-	t.s.pool.put(t.c, l)
+	t.s.pool.Put(t.c)
 }
 
 // Rollback implements core.Tx.
@@ -223,7 +211,7 @@ func (t *tx) finish(ctx context.Context) error {
 		return err
 	}
 	if err = t.s.commit(ctx, t); err == nil {
-		t.s.queues.add(t.named, t.namedAt, t.c.server)
+		t.s.queues.add(t.named, t.namedAt, t.c.Server)
 	}
 	return err
 }
@@ -231,13 +219,13 @@ func (t *tx) finish(ctx context.Context) error {
 // rollback ends the transaction if the connection is still usable. It uses its own timeout, because ctx
 // can be over.
 func (t *tx) rollback(ctx context.Context) {
-	if t.c.bad || !t.begun {
+	if t.c.Bad || !t.begun {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackFor)
 	defer cancel()
-	if err := t.c.exec(ctx, "ROLLBACK"); err != nil {
-		t.c.bad = true
+	if err := t.c.Exec(ctx, "ROLLBACK"); err != nil {
+		t.c.Bad = true
 		t.s.log.Debug("rolling back", "place", t.s.place, "error", err) // the pool closes the connection, and the server rolls back
 	}
 }
@@ -245,18 +233,18 @@ func (t *tx) rollback(ctx context.Context) {
 // commit sends the remaining statements and COMMIT. The transaction also writes the number of the commit.
 // If the answer gets lost, that number shows whether the commit happened.
 func (s *Store) commit(ctx context.Context, t *tx) error {
-	if !t.begun && t.sql.Len() == 0 {
+	if !t.begun && t.Empty() {
 		return nil
 	}
-	l, acked := t.c.line, t.acked
+	l, acked := t.c.Counter, t.acked
+	t.BeforeNext, t.acked = nil, 0
 	switch {
-	case t.acked > 0:
-		t.script.add(s.sql.markIf, t.acked, int64(l.number), int64(l.number+1), l.handle)
+	case acked > 0:
+		t.Add(s.sql.markIf, acked, int64(l.Number), int64(l.Number+1), l.Handle)
 	case t.wrote:
-		t.add(s.sql.mark, int64(l.number), int64(l.number+1), l.handle)
+		t.Add(s.sql.mark, int64(l.Number), int64(l.Number+1), l.Handle)
 	}
-	t.acked = 0
-	t.add("COMMIT")
+	t.Add("COMMIT")
 	hook := s.fault.Load()
 	if hook != nil {
 		(*hook)(t.c, true)
@@ -264,34 +252,34 @@ func (s *Store) commit(ctx context.Context, t *tx) error {
 	err := t.send(ctx)
 	if hook != nil && err == nil {
 		(*hook)(t.c, false)
-		if t.c.bad {
+		if t.c.Bad {
 			err = errors.New("the connection was cut by the test")
 		}
 	}
 	switch {
 	case err == nil:
 		if t.wrote {
-			l.number++
+			l.Number++
 		}
 		return nil
-	case !t.wrote, fromServer(err) && !endsSession(err), errors.Is(err, errPacket):
+	case !t.wrote, session.FromServer(err) && !session.EndsSession(err), errors.Is(err, session.ErrPacket):
 		t.rollback(ctx)
-		if acked > 0 && isCode(err, codeRange) {
-			return core.ErrNotAll // or the line's number in the table is not the expected one, which the next attempt finds out
+		if acked > 0 && session.IsCode(err, codeRange) {
+			return core.ErrNotAll // or the Counter's number in the table is not the expected one, which the next attempt finds out
 		}
 		return err
 	}
-	l.stray = t.c.name
+	l.Abandoned = t.c.Name
 	return s.findOut(ctx, l, err)
 }
 
 // findOut determines the outcome of a commit whose answer got lost. It ends the session that ran the
-// commit, and then reads the number of the last commit of the line. If the commit did not happen, it
+// commit, and then reads the number of the last commit of the Counter. If the commit did not happen, it
 // stores a higher number as a seal. A COMMIT that is still on its way to the server then finds that
 // number, and fails.
-func (s *Store) findOut(ctx context.Context, l *line, cause error) error {
+func (s *Store) findOut(ctx context.Context, l *session.Counter, cause error) error {
 	for wait := 5 * time.Millisecond; ; wait = min(2*wait, time.Second) {
-		happened, err := s.look(ctx, l)
+		happened, err := s.findOutOnce(ctx, l)
 		if err == nil {
 			s.log.Warn("the outcome of a commit was found out", "place", s.place, "happened", happened, "error", cause)
 			if happened {
@@ -301,48 +289,43 @@ func (s *Store) findOut(ctx context.Context, l *line, cause error) error {
 		}
 		if !core.Pause(ctx, wait) {
 			s.log.Error("the outcome of a commit stays unknown", "place", s.place, "error", errors.Join(cause, err))
-			stray := l.stray
-			*l = *newLine()
-			l.stray = stray
+			l.Renew()
 			return backends.ErrUnknownOutcome
 		}
 	}
 }
 
-// look makes one attempt to find out.
-func (s *Store) look(ctx context.Context, l *line) (happened bool, err error) {
-	c, err := s.dial(ctx, l)
+// findOutOnce makes one attempt to find out.
+func (s *Store) findOutOnce(ctx context.Context, l *session.Counter) (happened bool, err error) {
+	c, err := s.dialer.Dial(ctx, l)
 	if err != nil {
 		return false, err
 	}
-	defer c.close()
-	if err := c.kill(ctx, l.stray); err != nil {
+	defer c.Close()
+	if err := c.Kill(ctx, l.Abandoned); err != nil {
 		return false, err
 	}
+	var p script
 	found, last := false, uint64(0)
-	if err := c.query(ctx, begin+"; "+s.sql.marked, []any{l.handle}, []func(r *result) error{func(r *result) error {
-		ok, err := r.next()
-		if ok {
-			found, last = true, uint64(r.int(0))
-		}
-		return err
-	}}); err != nil {
+	p.Add(begin)
+	p.Each(func(r *result) { found, last = true, uint64(r.Int(0)) }, s.sql.marked, l.Handle)
+	if err := c.Run(ctx, &p); err != nil {
 		return false, err
 	}
 	switch {
 	case !found: // a failover that lost this row lost the commit too
-		l.number += 2
+		l.Number += 2
 		return false, nil
-	case last == l.number+1:
-		l.number++
+	case last == l.Number+1:
+		l.Number++
 		return true, nil
 	}
-	if last <= l.number { // otherwise it is the seal of an earlier attempt whose answer got lost
-		last = l.number + 2
-		if err := c.exec(ctx, s.sql.seal+"; COMMIT", int64(last), l.handle); err != nil {
+	if last <= l.Number { // otherwise it is the seal of an earlier attempt whose answer got lost
+		last = l.Number + 2
+		if err := c.Exec(ctx, s.sql.seal+"; COMMIT", int64(last), l.Handle); err != nil {
 			return false, err
 		}
 	}
-	l.number = last
+	l.Number = last
 	return false, nil
 }

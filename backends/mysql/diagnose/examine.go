@@ -105,16 +105,16 @@ func (e *examination) checkSchema(ctx context.Context) error {
 	e.engine.database = meta.Database
 	switch {
 	case fromServer(err):
-		e.AddError("rights", fmt.Sprintf("user %s may not read qsidecar_meta: %v", e.user, err), "grant what `qsidecar migrate --print` ends with")
+		e.AddError("rights", fmt.Sprintf("user %s can't read qsidecar_meta: %v", e.user, err), "grant what `qsidecar migrate --print` ends with")
 		return nil
 	case err != nil && e.session.Broken():
 		return err
 	case err != nil:
 		e.AddError("schema", err.Error(), "follow the advice at the end of that sentence")
 	case version == 0:
-		e.AddInfo("schema", fmt.Sprintf("the tables are missing in %s: serve or `qsidecar migrate` will create them, if user %s may; otherwise "+checks.OwnerMigrates+"", e.info.Address, e.user))
+		e.AddInfo("schema", fmt.Sprintf("the tables are missing in %s: serve or `qsidecar migrate` will create them, if user %s has the right; otherwise "+checks.OwnerMigrates+"", e.info.Address, e.user))
 	default:
-		e.TablesFound(version, migrate.Latest, "", ", if user "+e.user+" may")
+		e.TablesFound(version, migrate.Latest, "", ", if user "+e.user+" has the right")
 	}
 	e.Version = version
 	if version == 0 {

@@ -44,11 +44,11 @@ func (e *examination) checkDurability(context.Context) error {
 			"SET GLOBAL innodb_flush_log_at_trx_commit = 1, and in the server's configuration")
 	}
 	if v := e.vars["sync_binlog"]; e.on("log_bin") && v != "1" {
-		e.AddWarning("durability", fmt.Sprintf("sync_binlog is %s: after a crash of the server its replicas may lack, or have, other jobs than it has", v),
+		e.AddWarning("durability", fmt.Sprintf("sync_binlog is %s: after a crash of the server its replicas can lack jobs that it has, or have others", v),
 			"SET GLOBAL sync_binlog = 1, and in the server's configuration")
 	}
 	if v, ok := e.vars["innodb_doublewrite"]; ok && strings.EqualFold(v, "OFF") {
-		e.AddWarning("durability", "innodb_doublewrite is off: a crash of the server's machine may leave torn pages", "leave it off only where the file system writes pages whole")
+		e.AddWarning("durability", "innodb_doublewrite is off: a crash of the server's machine can leave torn pages", "leave it off only if the file system writes whole pages")
 	}
 	if strings.EqualFold(e.vars["innodb_flush_method"], "nosync") {
 		e.AddWarning("durability", "innodb_flush_method is nosync: no commit is durable", "set another one in the server's configuration")
@@ -67,7 +67,7 @@ func (e *examination) checkPackets(context.Context) error {
 		e.AddInfo("packets", text)
 		return nil
 	}
-	e.AddWarning("packets", fmt.Sprintf("%s: a job with a payload of more than %d bytes may be refused, though %d are allowed", text, (e.MaxPacket-e.PacketReserve)/2, e.MaxPayload),
+	e.AddWarning("packets", fmt.Sprintf("%s: a job with a payload of more than %d bytes can be refused, though %d are allowed", text, (e.MaxPacket-e.PacketReserve)/2, e.MaxPayload),
 		fmt.Sprintf("SET GLOBAL max_allowed_packet = %d, and in the server's configuration; or lower max_frame", (need+1<<20-1)>>20<<20))
 	return nil
 }

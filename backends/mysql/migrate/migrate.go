@@ -118,7 +118,7 @@ func Read(ctx context.Context, c Conn, place string) (m Meta, err error) {
 	oldest, err2 := strconv.Atoi(rows[0][1].String) // the oldest program that can use the tables
 	m = Meta{Version: version, Database: rows[0][2].String}
 	if err = errors.Join(err1, err2); err == nil && oldest > program {
-		err = fmt.Errorf("the tables in %s were made by a newer qsidecar (version %d, for programs of generation %d on; this one is of generation %d): upgrade this program",
+		err = fmt.Errorf("the tables in %s were created by a newer qsidecar (version %d, for programs of generation %d on; this one is of generation %d): upgrade this program",
 			place, version, oldest, program)
 	}
 	return m, err

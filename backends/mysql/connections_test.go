@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/mysql/internal/session"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
@@ -21,31 +22,31 @@ import (
 func TestAnAbandonedSessionIsInterruptedNotKilled(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
 		s := open(t, Options{URL: m.URL(m.Database(t))})
-		abandoned, err := s.open(t.Context(), newLine())
+		abandoned, err := s.dialer.Open(t.Context(), session.NewCounter())
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer abandoned.close()
-		id, err := abandoned.number(t.Context(), "SELECT CONNECTION_ID()")
+		defer abandoned.Close()
+		id, err := abandoned.Number(t.Context(), "SELECT CONNECTION_ID()")
 		if err != nil {
 			t.Fatal(err)
 		}
 		answer := make(chan error, 1)
-		go func() { answer <- abandoned.exec(t.Context(), "DO SLEEP(1000)") }()
+		go func() { answer <- abandoned.Exec(t.Context(), "DO SLEEP(1000)") }()
 		testwait.Until(t, "the abandoned session executes its statement", func() bool {
 			return numberOf(t, m, "", fmt.Sprintf("SELECT COUNT(*) FROM %s WHERE id = %d AND state = 'User sleep'", testserver.MySQLSessions, id)) > 0
 		})
-		next, err := s.open(t.Context(), newLine())
+		next, err := s.dialer.Open(t.Context(), session.NewCounter())
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer next.close()
+		defer next.Close()
 		ended := make(chan error, 1)
-		go func() { ended <- next.kill(t.Context(), abandoned.name) }()
-		if err := testwait.Receive(t, "the statement's end", answer); err != nil && !isCode(err, 1317) {
+		go func() { ended <- next.Kill(t.Context(), abandoned.Name) }()
+		if err := testwait.Receive(t, "the statement's end", answer); err != nil && !session.IsCode(err, 1317) {
 			t.Errorf("the abandoned session got %v, want its statement interrupted", err)
 		}
-		abandoned.close()
+		abandoned.Close()
 		if err := testwait.Receive(t, "the session's end", ended); err != nil {
 			t.Error(err)
 		}
@@ -57,40 +58,40 @@ func TestAnAbandonedSessionIsInterruptedNotKilled(t *testing.T) {
 func TestAnErrorAfterTheLastRowKeepsTheConnection(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
 		s := open(t, Options{URL: m.URL(m.Database(t))})
-		c, l, err := s.take(t.Context(), &s.pool)
+		c, err := s.pool.Take(t.Context(), &s.Meter)
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer s.pool.put(c, l)
+		defer s.pool.Put(c)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		var x script
-		x.each(func(*result) error { return nil }, "SELECT 1 UNION SELECT 2")
-		x.add("SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'no'")
-		if err := c.query(ctx, x.sql.String(), nil, x.reads); codeOf(err) != 1644 {
+		x.Each(func(*result) {}, "SELECT 1 UNION SELECT 2")
+		x.Add("SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'no'")
+		if err := c.Run(ctx, &x); session.CodeOf(err) != 1644 {
 			t.Fatalf("the query returned %v", err)
 		}
-		if err := c.exec(ctx, "DO 0"); err != nil {
+		if err := c.Exec(ctx, "DO 0"); err != nil {
 			t.Errorf("the next statement: %v", err)
 		}
 	})
 }
 
-// meddler is a connection that calls a function before and after each read and write.
-type meddler struct {
+// interceptor is a connection that calls a function before and after each read and write.
+type interceptor struct {
 	net.Conn
 	event func(c net.Conn)
 	stop  func() // called by Close
 }
 
-func (c *meddler) Read(p []byte) (int, error) {
+func (c *interceptor) Read(p []byte) (int, error) {
 	c.event(c.Conn)
 	n, err := c.Conn.Read(p)
 	c.event(c.Conn)
 	return n, err
 }
 
-func (c *meddler) Write(p []byte) (int, error) {
+func (c *interceptor) Write(p []byte) (int, error) {
 	c.event(c.Conn)
 	n, err := c.Conn.Write(p)
 	c.event(c.Conn)
@@ -98,9 +99,11 @@ func (c *meddler) Write(p []byte) (int, error) {
 }
 
 // SyscallConn lets the pool find out that an idle connection was closed.
-func (c *meddler) SyscallConn() (syscall.RawConn, error) { return c.Conn.(syscall.Conn).SyscallConn() }
+func (c *interceptor) SyscallConn() (syscall.RawConn, error) {
+	return c.Conn.(syscall.Conn).SyscallConn()
+}
 
-func (c *meddler) Close() error {
+func (c *interceptor) Close() error {
 	if c.stop != nil {
 		c.stop()
 	}
@@ -115,7 +118,7 @@ func TestAContextThatEndsAfterTheLastRow(t *testing.T) {
 		var once sync.Once
 		var slow atomic.Bool // delays the driver's Close of the connection
 		s := open(t, Options{URL: m.URL(m.Database(t)), wrap: func(c net.Conn) net.Conn {
-			return &meddler{Conn: c, event: func(net.Conn) {}, stop: func() {
+			return &interceptor{Conn: c, event: func(net.Conn) {}, stop: func() {
 				if slow.CompareAndSwap(true, false) {
 					close(closing)
 					<-closed
@@ -124,26 +127,28 @@ func TestAContextThatEndsAfterTheLastRow(t *testing.T) {
 		}})
 		release := func() { once.Do(func() { close(closed) }) }
 		defer release()
-		c, l, err := s.take(t.Context(), &s.pool)
+		c, err := s.pool.Take(t.Context(), &s.Meter)
 		if err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		slow.Store(true)
-		if err := c.query(ctx, "SELECT 1", nil, []func(r *result) error{func(r *result) error {
+		var x script
+		x.Query(func(r *result) error {
 			for ok := true; ok; {
-				if ok, err = r.next(); err != nil {
+				if ok, err = r.Next(); err != nil {
 					return err
 				}
 			}
 			cancel()
 			testwait.Closed(t, "the driver closes the connection", closing)
 			return nil
-		}}); err != nil {
+		}, "SELECT 1")
+		if err := c.Run(ctx, &x); err != nil {
 			t.Fatal(err)
 		}
-		s.pool.put(c, l)
+		s.pool.Put(c)
 		if u := s.Usage(); u.Idle != 0 {
 			t.Errorf("%d idle connections, want the closed one dropped", u.Idle)
 		}
@@ -168,7 +173,7 @@ func endEverywhere(t *testing.T, m *testserver.MySQL, cut bool) {
 	var left atomic.Int64 // events until the context ends
 	var cancel context.CancelFunc
 	s := open(t, Options{URL: m.URL(name), wrap: func(c net.Conn) net.Conn {
-		return &meddler{Conn: c, event: func(c net.Conn) {
+		return &interceptor{Conn: c, event: func(c net.Conn) {
 			if left.Add(-1) == 0 {
 				cancel()
 				if cut {
@@ -181,7 +186,7 @@ func endEverywhere(t *testing.T, m *testserver.MySQL, cut bool) {
 	for warm := range 2 { // with a connection to open, and with an idle one
 		for n := int64(1); ; n++ {
 			if warm == 0 {
-				s.pool.drop()
+				s.pool.Retire()
 			} else {
 				write(t, s, backends.Enqueue{Jobs: []backends.NewJob{{Queue: "warm"}}})
 			}
@@ -199,7 +204,7 @@ func endEverywhere(t *testing.T, m *testserver.MySQL, cut bool) {
 				break
 			}
 			points++
-			// The next enqueue waits for what a session is still doing for the same line.
+			// The next enqueue waits for what a session is still doing for the same Counter.
 			write(t, s, backends.Enqueue{Jobs: []backends.NewJob{{Queue: "next"}}})
 			stored := numberOf(t, m, name, "SELECT COUNT(*) FROM qsidecar_jobs WHERE queue = '"+queue+"'")
 			if err == nil && stored != 2 || err != nil && stored != 0 && (stored != 2 || !errors.Is(err, backends.ErrUnknownOutcome)) {
@@ -213,32 +218,21 @@ func endEverywhere(t *testing.T, m *testserver.MySQL, cut bool) {
 	t.Logf("the context ended at %d points", points)
 }
 
-// drop closes the idle connections.
-func (p *pool) drop() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, c := range p.idle {
-		c.close()
-		p.line = append(p.line, c.line)
-	}
-	p.idle = nil
-}
-
-// TestVanishedHost checks that the server ends a session whose host vanished, and with it its locks,
+// TestServerEndsSessionsOfVanishedHost checks that the server ends a session whose host vanished, and with it its locks,
 // before other sidecars reap the host's jobs at the default host_lease of 30 s.
-func TestVanishedHost(t *testing.T) {
+func TestServerEndsSessionsOfVanishedHost(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
 		s := open(t, Options{URL: m.URL(m.Database(t))})
 		for _, setting := range map[bool][]string{
 			false: {"wait_timeout", "net_write_timeout", "net_read_timeout"},
 			true:  {"idle_transaction_timeout", "net_write_timeout", "net_read_timeout"},
-		}[s.server.maria] {
-			c, l, err := s.take(t.Context(), &s.pool)
+		}[s.dialer.Server.Maria] {
+			c, err := s.pool.Take(t.Context(), &s.Meter)
 			if err != nil {
 				t.Fatal(err)
 			}
-			n, err := c.number(t.Context(), "SELECT @@SESSION."+setting)
-			s.pool.put(c, l)
+			n, err := c.Number(t.Context(), "SELECT @@SESSION."+setting)
+			s.pool.Put(c)
 			if err != nil || n < 1 || n >= 30 {
 				t.Errorf("%s is %d s, %v: the session would keep its locks for longer", setting, n, err)
 			}

@@ -13,9 +13,9 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// TestHoldCommitLost breaks the connection of an open transaction before or after its COMMIT and checks
+// TestOpenTxCommitLost breaks the connection of an open transaction before or after its COMMIT and checks
 // that the outcome is found out.
-func TestHoldCommitLost(t *testing.T) {
+func TestOpenTxCommitLost(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
 		for when, before := range map[string]bool{"before": true, "after": false} {
 			t.Run(when, func(t *testing.T) {
@@ -41,8 +41,8 @@ func TestHoldCommitLost(t *testing.T) {
 	})
 }
 
-// TestHoldGoesOn checks that a rejected commit is undone, and nothing else: the transaction stays open.
-func TestHoldGoesOn(t *testing.T) {
+// TestOpenTxStaysOpenAfterRefusedCommit checks that a rejected commit is undone, and nothing else: the transaction stays open.
+func TestOpenTxStaysOpenAfterRefusedCommit(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
 		name := m.Database(t)
 		s := open(t, Options{URL: m.URL(name)})
@@ -69,21 +69,21 @@ func TestHoldGoesOn(t *testing.T) {
 	})
 }
 
-// TestHoldIdle checks that the server is configured to end the connection of an open transaction that
+// TestOpenTxIdle checks that the server is configured to end the connection of an open transaction that
 // idles, and that its end is reported as backends.ErrTxLost.
-func TestHoldIdle(t *testing.T) {
+func TestOpenTxIdle(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
 		name := m.Database(t)
 		s := open(t, Options{URL: m.URL(name)})
 		must(t, m, name, "CREATE TABLE q (id int PRIMARY KEY, n int)", "INSERT INTO q VALUES (1, 0)")
 		h := lockFor(t, s, 77*time.Second)
-		c := h.(*heldTx).c
-		for _, setting := range map[bool][]string{false: {"wait_timeout"}, true: {"wait_timeout", "idle_transaction_timeout"}}[s.server.maria] {
-			if n, err := c.number(t.Context(), "SELECT @@SESSION."+setting); err != nil || n != 77 {
+		c := h.(*openTx).c
+		for _, setting := range map[bool][]string{false: {"wait_timeout"}, true: {"wait_timeout", "idle_transaction_timeout"}}[s.dialer.Server.Maria] {
+			if n, err := c.Number(t.Context(), "SELECT @@SESSION."+setting); err != nil || n != 77 {
 				t.Errorf("%s is %d, want 77; %v", setting, n, err)
 			}
 		}
-		id, err := c.number(t.Context(), "SELECT CONNECTION_ID()")
+		id, err := c.Number(t.Context(), "SELECT CONNECTION_ID()")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -97,9 +97,9 @@ func TestHoldIdle(t *testing.T) {
 	})
 }
 
-// TestHoldNeedsSkipLocked checks that OpenTx needs a server with SKIP LOCKED. Without it, each claim would
+// TestOpenTxNeedsSkipLocked checks that OpenTx needs a server with SKIP LOCKED. Without it, each claim would
 // wait.
-func TestHoldNeedsSkipLocked(t *testing.T) {
+func TestOpenTxNeedsSkipLocked(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
 		s := open(t, Options{URL: m.URL(m.Database(t))})
 		err := s.NoOpenTx()

@@ -1,4 +1,4 @@
-package mysql
+package claim
 
 import (
 	"cmp"
@@ -9,6 +9,8 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/internal/core"
 	"github.com/qsidecar/qsidecar/backends/internal/cursor"
+	"github.com/qsidecar/qsidecar/backends/mysql/internal/session"
+	"github.com/qsidecar/qsidecar/backends/mysql/migrate"
 )
 
 // queuesState is what the last statement read from qsidecar_meta and qsidecar_queues.
@@ -20,40 +22,38 @@ type queuesState struct {
 
 // claims are the claims of one transaction.
 type claims struct {
-	s      *Store
-	tx     *tx
+	f      *Finder
+	tx     Tx
 	host   backends.Identity
-	all    []*claiming
+	all    []*claim
 	queues []string // of all claims, each once
 	locked bool     // the queues' rows are locked, if the server has no SKIP LOCKED
 	end    queuesState
 }
 
-// StartClaims implements core.OwnClaimer.
-func (t *tx) StartClaims(host backends.Identity, all []backends.Claim) core.Claims {
-	k := t.newClaims(host, all)
-	k.ask()
-	return k
-}
-
-func (t *tx) newClaims(host backends.Identity, all []backends.Claim) *claims {
-	k := &claims{s: t.s, tx: t, host: host, queues: t.o.Queues, end: queuesState{paused: map[string]bool{}, returns: map[string]int64{}}}
+// Start implements core.OwnClaimer. queues are those of all claims, each once.
+func (f *Finder) Start(t Tx, queues []string, host backends.Identity, all []backends.Claim) core.Claims {
+	k := &claims{f: f, tx: t, host: host, queues: queues, end: queuesState{paused: map[string]bool{}, returns: map[string]int64{}}}
 	for _, c := range all {
 		c.MaxBytes, c.MaxPayload = cmp.Or(max(c.MaxBytes, 0), math.MaxInt64), cmp.Or(max(c.MaxPayload, 0), math.MaxInt64)
-		k.all = append(k.all, &claiming{Claim: c, s: k.s, host: host, left: c.MaxBytes,
+		k.all = append(k.all, &claim{Claim: c, f: f, host: host, left: c.MaxBytes,
 			seen: map[string]*cursor.Learned{}, below: cursor.Beginning.Urgency, done: len(c.Slots) == 0 || len(c.Queues) == 0})
 	}
+	k.queueScans()
 	return k
 }
 
-// ask queues a statement for each claim that can continue. A claim waits if an earlier claim still uses
+// queueScans queues a statement for each claim that can continue. A claim waits if an earlier claim still uses
 // one of its queues, because the earlier one takes its jobs first. Each round asks for one queue of a
 // claim, so its cost does not depend on how many queues the claim has.
-func (k *claims) ask() {
+func (k *claims) queueScans() {
 	t := k.tx
-	if !k.locked && t.s.sql.skip == "" && len(k.all) > 0 {
+	if !k.locked && k.f.Skip == "" && len(k.all) > 0 { // one transaction at a time claims from a queue
 		k.locked = true
-		t.takeTurns(k.queues)
+		*t.Wrote = true
+		for _, q := range slices.Sorted(slices.Values(k.queues)) {
+			t.Add("INSERT INTO qsidecar_queues (queue) VALUES (?) ON DUPLICATE KEY UPDATE returns = returns", q)
+		}
 	}
 	before := map[string]bool{}
 	var asked []any
@@ -66,7 +66,7 @@ func (k *claims) ask() {
 			q := mine[0].Queue
 			asked = append(asked, q)
 			k.end.returns[q], k.end.paused[q] = 0, false
-			c.ask(t)
+			c.queueScan(t)
 		}
 		if i < len(k.all)-1 {
 			for _, p := range mine {
@@ -78,33 +78,23 @@ func (k *claims) ask() {
 		return
 	}
 	alive := false
-	t.query(func(r *result) error {
+	t.Query(func(r *session.Result) error {
 		for {
-			ok, err := r.next()
+			ok, err := r.Next()
 			if err == nil && !ok && !alive {
 				err = backends.ErrEvicted
 			}
 			if err != nil || !ok {
 				return err
 			}
-			t.now, k.end.micros, alive = r.instant(0), r.int(1), !r.null(2)
-			if !r.null(3) {
-				k.end.returns[r.text(3)], k.end.paused[r.text(3)] = r.int(4), r.int(5) != 0
+			*t.Now, k.end.micros, alive = r.Instant(0), r.Int(1), !r.Null(2)
+			if !r.Null(3) {
+				k.end.returns[r.Text(3)], k.end.paused[r.Text(3)] = r.Int(4), r.Int(5) != 0
 			}
 		}
-	}, "SELECT "+t.s.sql.clock+", "+position+", h.host, q.queue, q.returns, q.paused FROM qsidecar_meta AS m "+
-		"LEFT JOIN qsidecar_hosts AS h ON h.host = ? AND NOT h.dead AND NOT h.has_left LEFT JOIN qsidecar_queues AS q ON q.queue IN ("+marks(len(asked))+") WHERE m.one = 1",
+	}, "SELECT "+k.f.Clock+", "+migrate.Position+", h.host, q.queue, q.returns, q.paused FROM qsidecar_meta AS m "+
+		"LEFT JOIN qsidecar_hosts AS h ON h.host = ? AND NOT h.dead AND NOT h.has_left LEFT JOIN qsidecar_queues AS q ON q.queue IN ("+session.Marks(len(asked))+") WHERE m.one = 1",
 		append([]any{int64(k.host)}, asked...)...)
-}
-
-// takeTurns lets one transaction at a time claim from a queue. It is for servers without SKIP LOCKED.
-func (t *tx) takeTurns(queues []string) {
-	queues = slices.Clone(queues)
-	slices.Sort(queues)
-	t.wrote = true
-	for _, q := range queues {
-		t.add("INSERT INTO qsidecar_queues (queue) VALUES (?) ON DUPLICATE KEY UPDATE returns = returns", q)
-	}
 }
 
 // Finish implements core.Claims. The claims take the rows that they locked, and continue if they can get
@@ -121,14 +111,12 @@ func (k *claims) Finish(ctx context.Context) (all []backends.ClaimResult, err er
 				}
 			}
 			c.asked = false
-			if err := c.digest(k.tx, &k.end); err != nil {
-				return nil, err
-			}
+			c.useFound(k.tx, &k.end)
 		}
-		if !slices.ContainsFunc(k.all, func(c *claiming) bool { return !c.done }) {
+		if !slices.ContainsFunc(k.all, func(c *claim) bool { return !c.done }) {
 			break
 		}
-		k.ask()
+		k.queueScans()
 		if err := k.tx.Flush(ctx); err != nil {
 			return nil, err
 		}
@@ -144,16 +132,16 @@ func (k *claims) Committed() {
 	if len(k.all) == 0 || k.end.micros == 0 {
 		return
 	}
-	back := k.s.clocks.back(k.end.micros)
+	back := k.f.SawTime(k.end.micros)
 	if back {
-		k.s.Cursors.Reset() // positions that were passed can be assigned again
+		k.f.Cursors.Reset() // positions that were passed can be assigned again
 	}
 	for _, c := range k.all {
 		for queue, l := range c.seen {
 			l.Returns, l.Ended, l.Begun, l.Below = k.end.returns[queue], k.end.micros, k.end.micros+margin.Microseconds(), k.end.micros
 			l.All = l.All && !back
-			k.s.Cursors.Learn(queue, *l)
-			k.s.prove(queue)
+			k.f.Cursors.Learn(queue, *l)
+			k.f.prove(queue)
 		}
 	}
 }

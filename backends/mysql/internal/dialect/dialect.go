@@ -1,50 +1,54 @@
-package mysql
+// Package dialect writes the SQL that package backends/adopted asks for. The SQL contains marks in place of
+// arguments. Append replaces them.
+//
+// Start reading at New. Package backends describes the methods of a Dialect.
+package dialect
 
 import (
 	"fmt"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/mysql/migrate"
 )
 
-// grammar implements backends.Dialect. Its SQL contains marks in place of arguments, which tx.put
-// replaces: see mark.
-type grammar struct {
-	clock string // the present instant, in UTC
-	skips bool   // the server has SKIP LOCKED
+// dialect implements backends.Dialect.
+type dialect struct {
+	clock      string // the present instant, in UTC
+	skipLocked bool
 }
 
-// Dialect implements backends.Adopter.
-func (s *Store) Dialect() backends.Dialect { return grammar{clock: s.o.clock, skips: s.server.skips} }
+// New returns the dialect of a server. clock is the SQL expression for the present time in UTC. skipLocked: the
+// server has SKIP LOCKED.
+func New(clock string, skipLocked bool) backends.Dialect { return dialect{clock, skipLocked} }
 
-func (g grammar) Name(identifier string) string {
-	return quoteName(strings.ReplaceAll(identifier, "\x00", "")) // no name contains NUL
+func (g dialect) Name(identifier string) string {
+	return migrate.QuoteName(strings.ReplaceAll(identifier, "\x00", "")) // no name contains NUL
 }
 
-func (g grammar) Table(schema, name string) string {
+func (g dialect) Table(schema, name string) string {
 	if schema == "" {
 		return g.Name(name)
 	}
 	return g.Name(schema) + "." + g.Name(name)
 }
 
-func (g grammar) SidecarTable(table string) string { return g.Name(table) }
+func (g dialect) SidecarTable(table string) string { return g.Name(table) }
 
 // Text writes a literal with a NUL in hex, because marks contain NULs.
-func (g grammar) Text(literal string) string {
+func (g dialect) Text(literal string) string {
 	if strings.Contains(literal, "\x00") {
 		return fmt.Sprintf("CONVERT(x'%x' USING utf8mb4)", literal)
 	}
-	return quoteText(literal)
+	return migrate.QuoteText(literal)
 }
 
 var digits = regexp.MustCompile(`^-?[0-9]{1,65}$`) // 65 is the most that a DECIMAL has
 
 // Constant writes a number without quotes, because BIT reads a quoted text as bytes.
-func (g grammar) Constant(literal string, c backends.Column) string {
+func (g dialect) Constant(literal string, c backends.Column) string {
 	if c.Kind == backends.BoolColumn {
 		switch strings.ToLower(literal) {
 		case "true", "t", "yes", "y", "on":
@@ -63,7 +67,7 @@ func numeric(c backends.Column) bool {
 	return c.Kind == backends.NumberColumn || c.Kind == backends.BoolColumn
 }
 
-func (g grammar) Arg(n int, c backends.Column) string {
+func (g dialect) Arg(n int, c backends.Column) string {
 	if numeric(c) {
 		return mark(markNumber, n)
 	}
@@ -71,10 +75,10 @@ func (g grammar) Arg(n int, c backends.Column) string {
 }
 
 // ExactArg equals Arg: the server rejects what it can't store.
-func (g grammar) ExactArg(n int, c backends.Column) string { return g.Arg(n, c) }
+func (g dialect) ExactArg(n int, c backends.Column) string { return g.Arg(n, c) }
 
-func (g grammar) IntArg(n int) string  { return mark(markValue, n) }
-func (g grammar) TextArg(n int) string { return mark(markValue, n) }
+func (g dialect) IntArg(n int) string  { return mark(markValue, n) }
+func (g dialect) TextArg(n int) string { return mark(markValue, n) }
 
 // charsetForm matches what Describe appends to a column's type.
 var charsetForm = regexp.MustCompile(` CHARACTER SET ([a-z0-9_]+) COLLATE ([A-Za-z0-9_]+)$`)
@@ -98,7 +102,7 @@ func likeColumn(c backends.Column) (before, after string) {
 	return "CONVERT(", " USING " + charset + ") COLLATE " + collation
 }
 
-func (g grammar) Equals(n int, c backends.Column) string {
+func (g dialect) Equals(n int, c backends.Column) string {
 	if c.Kind != backends.TextColumn || charset(c) == "" {
 		return g.Name(c.Name) + " = " + g.Arg(n, c)
 	}
@@ -111,7 +115,7 @@ func charset(c backends.Column) string {
 	return charset
 }
 
-func (g grammar) AnyOf(n int, c backends.Column) string {
+func (g dialect) AnyOf(n int, c backends.Column) string {
 	switch {
 	case numeric(c):
 		return g.Name(c.Name) + " IN (" + mark(markNumbers, n) + ")"
@@ -122,10 +126,10 @@ func (g grammar) AnyOf(n int, c backends.Column) string {
 	return "(" + g.Name(c.Name) + " IN (" + mark(markList, n, before, after) + ") AND " + g.AsText(c) + " IN (" + mark(markList, n) + "))"
 }
 
-func (g grammar) ToText(expression string) string { return "CAST(" + expression + " AS CHAR)" }
+func (g dialect) ToText(expression string) string { return "CAST(" + expression + " AS CHAR)" }
 
 // characters is the expression for the column's value as a text in the connection's character set.
-func (g grammar) characters(c backends.Column) string {
+func (g dialect) characters(c backends.Column) string {
 	switch charset(c) {
 	case "utf8mb4":
 		return g.Name(c.Name)
@@ -138,11 +142,11 @@ func (g grammar) characters(c backends.Column) string {
 	return "CONVERT(" + g.Name(c.Name) + " USING utf8mb4)"
 }
 
-func (g grammar) AsText(c backends.Column) string {
+func (g dialect) AsText(c backends.Column) string {
 	return "CAST(" + g.characters(c) + " AS BINARY)"
 }
 
-func (g grammar) RowKey(key []backends.Column) string {
+func (g dialect) RowKey(key []backends.Column) string {
 	if len(key) == 1 {
 		return g.AsText(key[0])
 	}
@@ -153,70 +157,61 @@ func (g grammar) RowKey(key []backends.Column) string {
 	return "CAST(CONCAT(" + strings.Join(all, ", ',', ") + ") AS BINARY)"
 }
 
-func (g grammar) AsBytes(c backends.Column) string {
+func (g dialect) AsBytes(c backends.Column) string {
 	if c.Kind == backends.BytesColumn {
 		return g.Name(c.Name)
 	}
 	return g.characters(c)
 }
 
-func (g grammar) TextLength(text string) string { return "LENGTH(" + text + ")" }
+func (g dialect) TextLength(text string) string { return "LENGTH(" + text + ")" }
 
-func (g grammar) ByteLength(c backends.Column) string { return "LENGTH(" + g.AsBytes(c) + ")" }
+func (g dialect) ByteLength(c backends.Column) string { return "LENGTH(" + g.AsBytes(c) + ")" }
 
-// fraction matches how many decimals of a second a time column has.
 var fraction = regexp.MustCompile(`^(?:datetime|timestamp)\(([0-6])\)`)
+
+// decimals returns how many decimals of a second a time column has.
+func decimals(c backends.Column) int {
+	if m := fraction.FindStringSubmatch(c.Type); m != nil {
+		return int(m[1][0] - '0')
+	}
+	return 0
+}
 
 // at converts an instant in UTC to a value of the column, truncated to the column's precision. The server
 // would round it, to a time that can be ahead of the clock.
-func (g grammar) at(c backends.Column, utc bool, instant string) string {
-	holds := 0
-	if m := fraction.FindStringSubmatch(c.Type); m != nil {
-		holds, _ = strconv.Atoi(m[1]) // one digit
-	}
-	if unit := pow10(6 - holds); unit > 1 {
-		instant = fmt.Sprintf("(%s - INTERVAL (MICROSECOND(%[1]s) %% %d) MICROSECOND)", instant, unit)
+func (g dialect) at(c backends.Column, utc bool, instant string) string {
+	if lacks := g.lacks(c); lacks > 0 {
+		instant = fmt.Sprintf("(%s - INTERVAL (MICROSECOND(%[1]s) %% %d) MICROSECOND)", instant, lacks+1)
 	}
 	if !utc && !zoned(c) {
 		instant = "CONVERT_TZ(" + instant + ", '+00:00', @@global.time_zone)"
 	}
-	return fmt.Sprintf("CAST(%s AS DATETIME(%d))", instant, holds)
-}
-
-func pow10(n int) int {
-	unit := 1
-	for range n {
-		unit *= 10
-	}
-	return unit
+	return fmt.Sprintf("CAST(%s AS DATETIME(%d))", instant, decimals(c))
 }
 
 // zoned reports whether the column stores instants, which each session sees in its own time zone. The
 // sidecar's sessions use UTC.
 func zoned(c backends.Column) bool { return strings.HasPrefix(c.Type, "timestamp") }
 
-func (g grammar) Now(c backends.Column, utc bool) string { return g.at(c, utc, g.clock) }
+func (g dialect) Now(c backends.Column, utc bool) string { return g.at(c, utc, g.clock) }
 
 // NowPlus adds what at truncates from a future time, so that the result isn't too early.
-func (g grammar) NowPlus(c backends.Column, utc bool, n int) string {
+func (g dialect) NowPlus(c backends.Column, utc bool, n int) string {
 	ms := mark(markValue, n)
 	return g.at(c, utc, fmt.Sprintf("(%s + INTERVAL (%s * 1000 + IF(%[2]s > 0, %d, 0)) MICROSECOND)", g.clock, ms, g.lacks(c)))
 }
 
-func (g grammar) FromMillis(c backends.Column, utc bool, n int) string {
+func (g dialect) FromMillis(c backends.Column, utc bool, n int) string {
 	return g.at(c, utc, fmt.Sprintf("(TIMESTAMP'1970-01-01 00:00:00' + INTERVAL (%s * 1000 + %d) MICROSECOND)", mark(markValue, n), g.lacks(c)))
 }
 
 // lacks is the largest number of microseconds that at truncates.
-func (g grammar) lacks(c backends.Column) int {
-	holds := 0
-	if m := fraction.FindStringSubmatch(c.Type); m != nil {
-		holds, _ = strconv.Atoi(m[1])
-	}
-	return pow10(6-holds) - 1
+func (g dialect) lacks(c backends.Column) int {
+	return []int{999_999, 99_999, 9_999, 999, 99, 9, 0}[decimals(c)]
 }
 
-func (g grammar) ToMillis(c backends.Column, utc bool) string {
+func (g dialect) ToMillis(c backends.Column, utc bool) string {
 	value := g.Name(c.Name)
 	if !utc && !zoned(c) {
 		value = "CONVERT_TZ(" + value + ", @@global.time_zone, '+00:00')"
@@ -228,29 +223,30 @@ func sinceEpoch(instant string) string {
 	return "(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', " + instant + ") DIV 1000)"
 }
 
-func (g grammar) Integer(number string) string { return "CAST(FLOOR(" + number + ") AS SIGNED)" }
+func (g dialect) Integer(number string) string { return "CAST(FLOOR(" + number + ") AS SIGNED)" }
 
-func (g grammar) NowMillis() string { return sinceEpoch(g.clock) }
+func (g dialect) NowMillis() string { return sinceEpoch(g.clock) }
 
-func (g grammar) SelectFirst(columns, from, where, order, limit string) string {
+func (g dialect) SelectFirst(columns, from, where, order, limit string) string {
+	return selectSQL(columns, from, where, order) + " LIMIT " + limit
+}
+
+func selectSQL(columns, from, where, order string) string {
 	sql := "SELECT " + columns + " FROM " + from + " WHERE " + where
 	if order != "" {
 		sql += " ORDER BY " + order
 	}
-	return sql + " LIMIT " + limit
+	return sql
 }
 
 // SelectLocked waits for locked rows if the server has no SKIP LOCKED.
-func (g grammar) SelectLocked(columns, from, where, order string, n int, skip bool) string {
-	sql := "SELECT " + columns + " FROM " + from + " WHERE " + where
-	if order != "" {
-		sql += " ORDER BY " + order
-	}
+func (g dialect) SelectLocked(columns, from, where, order string, n int, skip bool) string {
+	sql := selectSQL(columns, from, where, order)
 	if n > 0 {
 		sql += " LIMIT " + g.IntArg(n)
 	}
 	sql += " FOR UPDATE"
-	if skip && g.skips {
+	if skip && g.skipLocked {
 		sql += " SKIP LOCKED"
 	}
 	return sql
@@ -262,13 +258,13 @@ const counted = " AUTO_INCREMENT"
 
 var defaultForm = regexp.MustCompile(` DEFAULT \((.*)\)(?: CHARACTER SET .*)?$`)
 
-func (grammar) SelectUnlocked(columns, from, where string) string {
-	return "SELECT " + columns + " FROM " + from + " WHERE " + where
+func (dialect) SelectUnlocked(columns, from, where string) string {
+	return selectSQL(columns, from, where, "")
 }
 
 // Insert returns the id as the row has it, because the server can store another text than the given one.
 // It evaluates a default expression first and inserts the result, because only MariaDB can return it.
-func (g grammar) Insert(table string, names, values []string, id backends.Column) string {
+func (g dialect) Insert(table string, names, values []string, id backends.Column) string {
 	name := g.Name(id.Name)
 	first, is := "", "DEFAULT("+name+")"
 	if at := slices.Index(names, name); at >= 0 {
@@ -279,7 +275,7 @@ func (g grammar) Insert(table string, names, values []string, id backends.Column
 		first, is = "SET @qsidecar_id = "+m[1]+";\n", "@qsidecar_id"
 		names, values = append(slices.Clone(names), name), append(slices.Clone(values), is)
 	}
-	insert := first + "INSERT INTO " + table + " (" + strings.Join(names, ", ") + ") VALUES (" + strings.Join(values, ", ") + ")" + markAnswer
+	insert := first + "INSERT INTO " + table + " (" + strings.Join(names, ", ") + ") VALUES (" + strings.Join(values, ", ") + ")" + answerMark
 	if first != "" {
 		return insert + g.ToText(is)
 	}
@@ -287,12 +283,12 @@ func (g grammar) Insert(table string, names, values []string, id backends.Column
 }
 
 // Fence returns the expression for the server's clock in microseconds when it reads that row.
-func (g grammar) Fence() string { return position }
+func (g dialect) Fence() string { return migrate.Position }
 
-func (g grammar) Paused(queue string) string {
+func (g dialect) Paused(queue string) string {
 	return "EXISTS (SELECT 1 FROM qsidecar_queues p WHERE p.queue = " + queue + " AND p.paused)"
 }
 
-func (g grammar) IsAlive(host string) string {
+func (g dialect) IsAlive(host string) string {
 	return "EXISTS (SELECT 1 FROM qsidecar_hosts h WHERE h.host = " + host + " AND NOT h.dead)"
 }

@@ -3,11 +3,8 @@ package mysql
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"slices"
-	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends/internal/core"
@@ -25,137 +22,122 @@ type dueDetails struct {
 // Look implements core.Driver. It searches for claims of owners that were not alive at the previous scan.
 // If other sidecars are alive now, it scans again.
 func (d access) Look(ctx context.Context, q core.Question) (o core.Due, err error) {
-	s := d.Store
+	var alive []int64
+	if p := d.alive.Load(); p != nil {
+		alive = *p
+	}
 	for range 4 {
-		s.alive.mu.Lock()
-		alive := s.alive.hosts
-		s.alive.mu.Unlock()
-		seen := sight{returns: map[string]int64{}}
-		if err := s.readOnce(ctx, func(_ context.Context, t *tx) error {
-			t.look(q, alive, &seen)
+		x := newDueRows(q)
+		if err := d.readOnce(ctx, func(_ context.Context, t *tx) error {
+			t.queryDue(q, alive, x)
 			return nil
 		}); err != nil {
 			return o, err
 		}
-		s.alive.mu.Lock()
-		s.alive.hosts = seen.alive
-		s.alive.mu.Unlock()
-		if o = seen.answer(q); slices.Equal(alive, seen.alive) {
+		d.alive.Store(&x.alive)
+		if o = x.result(); slices.Equal(alive, x.alive) {
 			break
 		}
+		alive = x.alive
 	}
 	return o, nil
 }
 
-// aliveHosts caches the sidecars that were alive at the previous scan.
-type aliveHosts struct {
-	mu    sync.Mutex
-	hosts []int64
-}
-
-// sight collects the rows that tx.look returns.
-type sight struct {
+// dueRows collects the rows that tx.queryDue returns.
+type dueRows struct {
+	core.Due
+	details        dueDetails
+	waiting        []string
 	now            int64
-	arrived        bool
-	scheduled, due []placed
-	alive, dead    []int64
-	owner          *int64
-	expired, keys  *instant
-	never          int64
-	ready          []string
-	returns        map[string]int64
+	scheduled, due []laneStart
+	alive          []int64
 }
 
-type placed struct {
-	lane string
-	at   int64
+// laneStart is the first job of a `lane`, or of a queue.
+type laneStart struct {
+	lane  string
+	place int64
 }
 
-func (x *sight) read(r *result) error {
-	name, n := r.text(1), r.int(2)
-	switch r.text(0) {
+func newDueRows(q core.Question) *dueRows {
+	return &dueRows{waiting: q.Waiting, Due: core.Due{Ready: make([]bool, len(q.Waiting)), Returns: make([]int64, len(q.Waiting))}}
+}
+
+func (x *dueRows) read(r *result) {
+	name, n := r.Text(1), r.Int(2)
+	switch r.Text(0) {
 	case "now":
-		x.now = n
+		x.now, x.At = n, *timeOf(n)
 	case "arrived":
-		x.arrived = true
+		x.Promote, x.details.arrived = true, true
 	case "scheduled":
-		x.scheduled = append(x.scheduled, placed{name, n})
+		x.scheduled = append(x.scheduled, laneStart{name, n})
 	case "due":
-		x.due = append(x.due, placed{name, n})
+		x.due = append(x.due, laneStart{name, n})
 	case "alive":
 		x.alive = append(x.alive, n)
 	case "dead":
-		x.dead = append(x.dead, n)
+		x.Dead, x.details.dead = true, append(x.details.dead, n)
 	case "owner":
-		u, err := strconv.ParseUint(strings.TrimPrefix(name, "c"), 16, 64)
-		if err != nil {
-			return fmt.Errorf("%w: the lane %q names no owner: %w", errOwn, name, err)
-		}
-		owner := int64(u)
-		x.owner = &owner
+		x.Lost = []int64{n}
 	case "never":
-		x.never = n
+		x.Never = n
 	case "expired":
-		x.expired = (*instant)(&n)
+		x.Jobs = timeOf(n)
 	case "keys":
-		x.keys = (*instant)(&n)
-	case "ready":
-		x.ready = append(x.ready, name)
-	case "returns":
-		x.returns[name] = n
+		x.Keys = timeOf(n)
+	case "ready", "returns":
+		for i, queue := range x.waiting {
+			switch {
+			case queue != name:
+			case r.Text(0) == "ready":
+				x.Ready[i] = true
+			default:
+				x.Returns[i] = n
+			}
+		}
 	}
-	return nil
 }
 
-// answer converts the rows to a core.Due.
-func (x *sight) answer(q core.Question) (o core.Due) {
-	now := instant(x.now)
-	o = core.Due{At: now.time(), Promote: x.arrived, Dead: len(x.dead) > 0, Never: x.never, Ready: make([]bool, len(q.Waiting)), Returns: make([]int64, len(q.Waiting))}
-	times := func(at *instant) *time.Time {
-		if at == nil {
-			return nil
+// result converts the rows to a core.Due.
+func (x *dueRows) result() core.Due {
+	x.details.scheduled, x.RunAt = x.overdue(x.scheduled)
+	x.details.due, x.DueAt = x.overdue(x.due)
+	x.Lost = slices.DeleteFunc(x.Lost, func(owner int64) bool { return owner == 0 || slices.Contains(x.alive, owner) })
+	x.MoreLost, x.Details = len(x.Lost) > 0, x.details
+	return x.Due
+}
+
+// overdue returns each `lane` whose first job is due, and the time of the first job of all.
+func (x *dueRows) overdue(all []laneStart) (lanes []string, first *time.Time) {
+	slices.SortFunc(all, func(a, b laneStart) int { return cmp.Compare(a.place, b.place) })
+	for _, p := range all {
+		if p.place == int64(forever) {
+			continue
 		}
-		when := at.time()
-		return &when
-	}
-	o.Jobs, o.Keys = times(x.expired), times(x.keys)
-	// due returns each `lane` whose first job is due, and the time of the first job of all.
-	due := func(all []placed) (lanes []string, first *time.Time) {
-		slices.SortFunc(all, func(a, b placed) int { return cmp.Compare(a.at, b.at) })
-		for _, p := range all {
-			if p.at == int64(forever) {
-				continue
-			}
-			if p.at <= x.now {
-				lanes = append(lanes, p.lane)
-			}
-			if at := instant(p.at); first == nil {
-				first = times(&at)
-			}
+		if p.place <= x.now {
+			lanes = append(lanes, p.lane)
 		}
-		return lanes, first
+		if first == nil {
+			first = timeOf(p.place)
+		}
 	}
-	details := dueDetails{arrived: x.arrived, dead: x.dead}
-	details.scheduled, o.RunAt = due(x.scheduled)
-	details.due, o.DueAt = due(x.due)
-	if x.owner != nil && *x.owner != 0 && !slices.Contains(x.alive, *x.owner) {
-		o.Lost, o.MoreLost = []int64{*x.owner}, true
-	}
-	for i, queue := range q.Waiting {
-		o.Ready[i], o.Returns[i] = slices.Contains(x.ready, queue), x.returns[queue]
-	}
-	o.Details = details
-	return o
+	return lanes, first
+}
+
+func timeOf(micros int64) *time.Time {
+	t := instant(micros).Time()
+	return &t
 }
 
 // hostLane is the expression for the `lane` of a sidecar's claims.
 const hostLane = `CONVERT(CONCAT('c', LPAD(HEX(h.host), 16, '0')) USING ascii) COLLATE ascii_bin`
 
-// look queues the statement of a scan. It holds everything that an idle sidecar queries in a second.
-func (t *tx) look(q core.Question, alive []int64, x *sight) {
+// queryDue queues the statement of a scan. It holds everything that an idle sidecar queries in a second.
+func (t *tx) queryDue(q core.Question, alive []int64, x *dueRows) {
 	s := t.s
-	t.each(x.read, "SELECT 'now' AS kind, '' AS name, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', "+s.sql.clock+") AS n")
-	part := func(sql string, args ...any) { t.text("\nUNION ALL "+sql, args...) }
+	t.Each(x.read, "SELECT 'now' AS kind, '' AS name, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', "+s.sql.clock+") AS n")
+	part := func(sql string, args ...any) { t.Text("\nUNION ALL "+sql, args...) }
 	part("SELECT 'arrived', '', 1 FROM (SELECT 1 FROM " + jobs + " WHERE lane = 'n' LIMIT 1) AS x")
 	part("SELECT 'scheduled', x.queue, x.place FROM (SELECT q.queue, (SELECT j.place FROM qsidecar_jobs AS j FORCE INDEX (qsidecar_lanes) " +
 		"WHERE j.lane = CONCAT('s', q.queue) AND j.urgency = 0 AND j.place IS NOT NULL ORDER BY j.lane, j.urgency, j.place, j.id LIMIT 1) AS place FROM qsidecar_queues AS q) AS x WHERE x.place IS NOT NULL")
@@ -164,7 +146,7 @@ func (t *tx) look(q core.Question, alive []int64, x *sight) {
 		"FROM (SELECT host FROM qsidecar_hosts UNION ALL SELECT 0) AS h) AS x WHERE x.place IS NOT NULL")
 	part("SELECT IF(dead, 'dead', 'alive'), '', host FROM qsidecar_hosts")
 	if q.Owners {
-		part("SELECT 'owner', x.lane, 0 FROM (SELECT lane FROM " + jobs + " WHERE " + strangers(alive) + " ORDER BY lane LIMIT 1) AS x")
+		part("SELECT 'owner', '', x.owner FROM (SELECT owner FROM " + jobs + " WHERE " + otherOwners(alive) + " ORDER BY lane LIMIT 1) AS x")
 	}
 	if q.Prune {
 		// `place` is NULL for a date that does not exist, which a session that is not strict can store.
@@ -192,9 +174,9 @@ func (t *tx) look(q core.Question, alive []int64, x *sight) {
 	part("SELECT 'returns', queue, returns FROM qsidecar_queues WHERE queue IN ("+marks(len(names))+")", names...)
 }
 
-// strangers returns the condition that a `lane` holds claims of an owner that is not one of the hosts.
+// otherOwners returns the condition that a `lane` holds claims of an owner that is not one of the hosts.
 // It consists of the gaps between the values of `lane` of the hosts.
-func strangers(hosts []int64) string {
+func otherOwners(hosts []int64) string {
 	lanes := []string{ownerLane(0)}
 	for _, h := range hosts {
 		lanes = append(lanes, ownerLane(h))

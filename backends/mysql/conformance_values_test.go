@@ -1,8 +1,8 @@
 package mysql
 
-// oddValues are column values that MySQL and MariaDB accept in a session that is not strict, or nearly
+// invalidValues are column values that MySQL and MariaDB accept in a session that is not strict, or nearly
 // accept, and that a sidecar must not use.
-var oddValues = map[string][]string{
+var invalidValues = map[string][]string{
 	"queue":        {"''", "NULL", "'a b'", "'.q'", "'é'", "'q\n'", "'q '", "CHAR(113, 0)"},
 	"payload":      {"NULL", "''", "42", "REPEAT('x', 2000000)"},
 	"priority":     {"NULL", "-32769", "32768", "'x'"},

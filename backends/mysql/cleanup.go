@@ -1,0 +1,177 @@
+package mysql
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends/internal/core"
+)
+
+// cleaner goes round the tables beside qsidecar_jobs, one batch at each visit. It removes what belonged to
+// jobs that were deleted by hand, and rows of sidecars that stopped long ago.
+type cleaner struct {
+	calls atomic.Int64 // of Tidy, also those that do nothing
+
+	mu    sync.Mutex
+	job   int64  // the last row of qsidecar_failures that was visited
+	queue string // the last of qsidecar_keys
+	key   []byte
+
+	registered string          // the last row of qsidecar_queues
+	idle       map[string]idle // rows of qsidecar_queues without scheduled jobs
+}
+
+// idle is a queue that had no scheduled job at each visit.
+type idle struct {
+	since   time.Time
+	returns int64 // the same at each visit: no transaction has registered the queue
+}
+
+const (
+	// idleQueue is how long a queue must be idle before its row is deleted. Each sidecar that schedules a
+	// job in that time registers the queue (believedFor), and so changes the row.
+	idleQueue = 24 * time.Hour
+	maxIdle   = 100_000
+
+	// counterDays is after how many days a row of qsidecar_commits is deleted that was not refreshed: see
+	// joinEvery.
+	counterDays = 30
+
+	// tidyEvery is the number of maintenance runs that prune, and so of calls of Tidy, per visit.
+	tidyEvery = 12
+)
+
+// Tidy implements core.Tidier. Only every tidyEvery-th call visits the tables. A visit reads without locks and
+// locks only what it changes. Ids are never used again, so what it found to be gone stays gone.
+func (d access) Tidy(ctx context.Context, limit int) error {
+	c := &d.cleaner
+	if c.calls.Add(1)%tidyEvery != 0 {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, clean := range []func(ctx context.Context, limit int) error{d.cleanFailures, d.cleanKeys, d.cleanCounters} {
+		if err := clean(ctx, limit); err != nil {
+			return err
+		}
+	}
+	return d.cleanQueues(ctx, limit, idleQueue)
+}
+
+// visit runs a query for at most limit rows, and reports whether there are no more. If it is retried, it calls f
+// again with rows that f has seen.
+func (s *Store) visit(ctx context.Context, limit int, f func(r *result), sql string, args ...any) (end bool, err error) {
+	n := 0
+	err = s.read(ctx, func(_ context.Context, t *tx) error {
+		t.Each(func(r *result) { n++; f(r) }, sql+" LIMIT ?", append(args, limit)...)
+		return nil
+	})
+	return n < limit, err
+}
+
+// change runs f in a transaction.
+func (s *Store) change(ctx context.Context, f func(t *tx)) error {
+	return s.Write(ctx, core.TxOptions{}, func(_ context.Context, x core.Tx) error {
+		t := x.(*tx)
+		t.wrote = true
+		f(t)
+		return nil
+	})
+}
+
+// cleanFailures deletes the failures of jobs that are gone.
+func (s *Store) cleanFailures(ctx context.Context, limit int) error {
+	c := &s.cleaner
+	var orphans []int64
+	end, err := s.visit(ctx, limit, func(r *result) {
+		if c.job = r.Int(0); r.Null(1) {
+			orphans = append(orphans, c.job)
+		}
+	}, "SELECT f.job, (SELECT 1 FROM qsidecar_jobs j WHERE j.id = f.job) FROM qsidecar_failures f WHERE f.job > ? ORDER BY f.job", c.job)
+	if end {
+		c.job = 0
+	}
+	if err != nil || len(orphans) == 0 {
+		return err
+	}
+	return s.change(ctx, func(t *tx) { t.Add("DELETE FROM qsidecar_failures WHERE job IN (" + list(orphans) + ")") })
+}
+
+// cleanKeys records in the keys of jobs that are gone that they were deleted.
+func (s *Store) cleanKeys(ctx context.Context, limit int) error {
+	c := &s.cleaner
+	type key struct {
+		queue string
+		key   []byte
+		job   int64
+	}
+	var keys []key
+	end, err := s.visit(ctx, limit, func(r *result) {
+		c.queue, c.key = r.Text(0), r.Bytes(1)
+		if r.Null(3) && r.Null(4) {
+			keys = append(keys, key{c.queue, c.key, r.Int(2)})
+		}
+	}, "SELECT k.queue, k.`key`, k.job, k.state, (SELECT 1 FROM qsidecar_jobs j WHERE j.id = k.job) FROM qsidecar_keys k "+
+		"WHERE k.queue > ? OR k.queue = ? AND k.`key` > ? ORDER BY k.queue, k.`key`", c.queue, c.queue, c.key)
+	if end {
+		c.queue, c.key = "", []byte{}
+	}
+	if err != nil || len(keys) == 0 {
+		return err
+	}
+	return s.change(ctx, func(t *tx) {
+		for _, k := range keys {
+			t.Add("UPDATE qsidecar_keys SET state = 'deleted' WHERE queue = ? AND `key` = ? AND job = ? AND state IS NULL", k.queue, k.key, k.job)
+		}
+	})
+}
+
+// cleanCounters deletes rows of qsidecar_commits that no connection refreshes.
+func (s *Store) cleanCounters(ctx context.Context, limit int) error {
+	old := fmt.Sprintf(" FROM qsidecar_commits WHERE at < %s - INTERVAL %d DAY", s.sql.clock, counterDays)
+	none, err := s.visit(ctx, 1, func(*result) {}, "SELECT 1"+old)
+	if err != nil || none {
+		return err
+	}
+	return s.change(ctx, func(t *tx) { t.Add("DELETE"+old+" LIMIT ?", limit) })
+}
+
+// cleanQueues deletes rows of qsidecar_queues whose queues have been idle for `long`. Maintenance scans the
+// scheduled jobs of each queue in that table, and clients can create queue names without limit. The caller
+// holds cleaner.mu.
+func (s *Store) cleanQueues(ctx context.Context, limit int, long time.Duration) error {
+	c, now := &s.cleaner, time.Now()
+	if c.idle == nil {
+		c.idle = map[string]idle{}
+	}
+	over := map[string]int64{}
+	end, err := s.visit(ctx, limit, func(r *result) {
+		c.registered = r.Text(0)
+		x, known := c.idle[c.registered]
+		switch {
+		case r.Int(2) != 0 || !r.Null(3):
+			delete(c.idle, c.registered)
+		case known && x.returns == r.Int(1) && now.Sub(x.since) >= long:
+			over[c.registered] = x.returns
+		case (!known || x.returns != r.Int(1)) && (known || len(c.idle) < maxIdle):
+			c.idle[c.registered] = idle{now, r.Int(1)}
+		}
+	}, "SELECT q.queue, q.returns, q.paused, (SELECT 1 FROM "+jobs+" WHERE lane = CONCAT('s', q.queue) LIMIT 1) FROM qsidecar_queues q WHERE q.queue > ? ORDER BY q.queue", c.registered)
+	if end {
+		c.registered = ""
+	}
+	if err != nil || len(over) == 0 {
+		return err
+	}
+	return s.change(ctx, func(t *tx) {
+		for _, q := range slices.Sorted(maps.Keys(over)) {
+			t.Add("DELETE FROM qsidecar_queues WHERE queue = ? AND returns = ? AND NOT paused", q, over[q])
+			delete(c.idle, q)
+		}
+	})
+}

@@ -1,0 +1,35 @@
+package mysql
+
+import (
+	"context"
+	"strings"
+
+	"github.com/qsidecar/qsidecar/backends/internal/core"
+	"github.com/qsidecar/qsidecar/backends/mysql/internal/session"
+)
+
+// repairHeaders replaces headers that prevent changes of a row on MariaDB, and reports whether it found any. A
+// session that is not strict can store JSON that JSON_TYPE can't read (nested too deep, half a surrogate
+// pair), if the table's CHECK is from before the constraint qsidecar_usable. After that, each UPDATE of
+// the row returns an error, so claims and maintenance that meet the row fail as a whole. It replaces
+// them by an object with one member: the empty name, with the old text as its value.
+func (s *Store) repairHeaders(ctx context.Context, err error) bool {
+	if !s.dialer.Server.Maria || !session.IsCode(err, codeJSONSyntax, codeJSONDepth) || !strings.Contains(err.Error(), "json_type") {
+		return false
+	}
+	var ids []int64
+	failed := access{s}.Transact(ctx, core.TxOptions{}, func(ctx context.Context, x core.Tx) error {
+		t := x.(*tx)
+		t.Ints(&ids, "SELECT id FROM qsidecar_jobs WHERE headers IS NOT NULL AND COALESCE(JSON_TYPE(headers), '') <> 'OBJECT' LIMIT 1000")
+		if err := t.Flush(ctx); err != nil || len(ids) == 0 {
+			return err
+		}
+		t.wrote = true
+		t.Add("UPDATE qsidecar_jobs SET headers = JSON_OBJECT('', CONVERT(headers USING utf8mb4)) WHERE id IN (" + list(ids) + ")")
+		return nil
+	})
+	if failed == nil && len(ids) > 0 {
+		s.log.Warn("unreadable headers replaced: the job has their text under the empty name", "place", s.place, "jobs", len(ids), "first", ids[0], "error", err)
+	}
+	return failed == nil && len(ids) > 0
+}

@@ -1,0 +1,72 @@
+package mysql
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
+	"github.com/qsidecar/qsidecar/backends/mysql/internal/session"
+)
+
+// Heartbeat implements backends.Backend. It has a connection of its own, so no commit of this process can
+// delay it. A heartbeat can run twice: only its counter grows twice.
+func (s *Store) Heartbeat(ctx context.Context, b backends.Heartbeat) (p backends.HeartbeatResult, err error) {
+	lost := false // an answer was lost
+	err = s.Again(ctx, func(ctx context.Context) (err error) {
+		var sent bool
+		p, sent, err = s.sendHeartbeat(ctx, b)
+		lost = lost || sent && err != nil && !session.FromServer(err)
+		return err
+	})
+	switch {
+	case err == nil:
+		return p, nil
+	case lost:
+		return backends.HeartbeatResult{}, fmt.Errorf("%w: a heartbeat: %w", backends.ErrUnknownOutcome, err)
+	}
+	return backends.HeartbeatResult{}, err
+}
+
+// sendHeartbeat makes one attempt. sent is false if the server certainly did not get it.
+func (s *Store) sendHeartbeat(ctx context.Context, b backends.Heartbeat) (p backends.HeartbeatResult, sent bool, err error) {
+	c, err := s.heartbeats.Take(ctx, &s.Meter)
+	if err != nil {
+		return p, false, err
+	}
+	defer s.heartbeats.Put(c)
+	if ctx.Err() != nil {
+		return p, false, context.Cause(ctx)
+	}
+	// A session from before stays usable if its server becomes read-only, and an account that is exempt
+	// from read_only still writes through it.
+	if err := s.dialer.CheckWritable(ctx, c); err != nil {
+		if core.Known(err) {
+			c.Bad = true
+			s.pool.Retire()
+		}
+		return p, false, err
+	}
+	var t script
+	lease := core.MS(b.Timeout) * 1000
+	switch b.Kind {
+	case backends.HeartbeatJoin:
+		t.Add(s.sql.join, int64(b.Host), b.RowName(), lease)
+	case backends.HeartbeatRenew:
+		t.Add(s.sql.renew, b.RowName(), lease, int64(b.Host))
+	case backends.HeartbeatLeave:
+		t.Add(s.sql.leave, b.RowName(), lease, int64(b.Host))
+	}
+	t.Each(func(r *result) {
+		name, left := r.Text(5), r.Int(4) != 0
+		peer := backends.Peer{Host: backends.Identity(r.Int(0)), Heartbeats: uint64(r.Int(1)), Dead: r.Int(3) != 0, DepthLeader: backends.IsDepthLeader(name), Timeout: backends.TimeoutOf(name)}
+		peer.Expired = backends.HeartbeatExpired(time.Duration(r.Int(2))*time.Microsecond, peer.Timeout, left)
+		if peer.Host == b.Host {
+			p.Alive = !peer.Dead && (!left || b.Kind == backends.HeartbeatLeave)
+		} else {
+			p.Peers = append(p.Peers, peer)
+		}
+	}, s.sql.peers)
+	return p, true, c.Run(ctx, &t)
+}

@@ -1,0 +1,133 @@
+package claim
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
+	"github.com/qsidecar/qsidecar/backends/mysql/internal/session"
+	"github.com/qsidecar/qsidecar/backends/mysql/internal/table"
+)
+
+// claimGroup is what the rows of one UPDATE have in common.
+type claimGroup struct {
+	host                int64
+	max, timeout, lease int64
+	uncounted           bool
+}
+
+// claimRows are the rows of one UPDATE in the order of their ids, and the values for each row.
+type claimRows struct {
+	id, number []int64
+	worker     []string
+}
+
+// assign assigns rows to the next slots.
+func (c *claim) assign(t Tx, p backends.Policy, rows []ready) {
+	if len(rows) == 0 {
+		return
+	}
+	*t.Wrote = true
+	slots := c.Slots[len(c.res.Jobs):]
+	c.updateRows(t, p, rows, slots)
+	large := map[int64]int{} // indexes of c.res.Jobs by id
+	for i, r := range rows {
+		r.Token, r.Attempt, r.MaxAttempts = slots[i].Token, int(r.attempts)+1, int(cmp.Or(r.max, int64(p.MaxAttempts)))
+		r.Fence = nextFence(r.Fence, *t.Now)
+		r.Timeout = cmp.Or(core.FromMS(r.timeout), p.Timeout)
+		if r.large {
+			large[r.id] = len(c.res.Jobs)
+		}
+		c.res.Jobs = append(c.res.Jobs, r.Job)
+	}
+	if len(large) > 0 {
+		t.Each(func(r *session.Result) { c.res.Jobs[large[r.Int(0)]].Payload = r.Bytes(1) },
+			"SELECT id, payload FROM qsidecar_jobs WHERE id IN ("+session.List(slices.Sorted(maps.Keys(large)))+")")
+	}
+}
+
+// updateRows queues the UPDATEs of rows, one for each group.
+func (c *claim) updateRows(t Tx, p backends.Policy, rows []ready, slots []backends.Slot) {
+	groups := map[claimGroup]*claimRows{}
+	var order []claimGroup
+	by := make([]int, len(rows)) // indexes of rows in the order of their ids
+	for i := range by {
+		by[i] = i
+	}
+	slices.SortFunc(by, func(a, b int) int { return cmp.Compare(rows[a].id, rows[b].id) })
+	for _, i := range by {
+		r, slot := &rows[i], slots[i]
+		limit := cmp.Or(r.max, int64(p.MaxAttempts))
+		a := claimGroup{
+			host: int64(slot.Token.Host), max: limit, timeout: cmp.Or(r.timeout, core.MS(p.Timeout)), lease: max(core.MS(slot.Lease), 0),
+			uncounted: slot.Uncounted(int(r.unrecorded), int(limit)),
+		}
+		worker := slot.Worker
+		if slot.Prefetch {
+			worker = "" // no worker has it yet
+		}
+		g := groups[a]
+		if g == nil {
+			g = &claimRows{}
+			groups[a], order = g, append(order, a)
+		}
+		g.id, g.number, g.worker = append(g.id, r.id), append(g.number, int64(slot.Token.Number)), append(g.worker, worker)
+	}
+	for _, a := range order {
+		c.update(t, p, a, groups[a])
+	}
+}
+
+// nextFence returns a number after a row's fence. Only an INSERT by hand can store a fence so large
+// that no higher number fits. The next number after it is the time. The UPDATE in update computes the same.
+func nextFence(fence int64, now session.Instant) int64 {
+	if fence >= 1<<62-1 {
+		return int64(now)
+	}
+	return max(fence+1, int64(now))
+}
+
+func (c *claim) update(t Tx, p backends.Policy, a claimGroup, g *claimRows) {
+	deadline := t.Now.After(a.timeout)
+	t.Add("UPDATE "+table.ByID+" SET state = 'claimed', owner = ?, claimed_at = ?, fence = GREATEST(IF(fence < 4611686018427387903, fence + 1, 0), ?), attempts = LEAST(attempts, 32767) + ?, ahead = ?, "+
+		"claim_max = ?, backoff_ms = ?, backoff_max_ms = ?, keep_ms = ?, keep_dead_ms = ?, lease_ms = ?, deadline = ?, due_at = ?, token_host = ?, token_number = ",
+		int64(c.host), *t.Now, int64(*t.Now), 1-session.Flag(a.uncounted), session.Flag(a.uncounted),
+		a.max, core.MS(p.Backoff), core.MS(p.BackoffMax), session.Positive(core.MS(p.RetainDone)), session.Positive(core.MS(p.RetainDead)),
+		session.Positive(a.lease), deadline, session.Earlier(t.Now.After(a.lease), deadline), a.host)
+	t.Text(table.Among(g.id, g.number) + ", worker = ")
+	same := !slices.ContainsFunc(g.worker, func(w string) bool { return w != g.worker[0] })
+	if same {
+		t.Text("?", session.OrNull(g.worker[0]))
+	} else {
+		t.Text("NULLIF(ELT(INTERVAL(id, " + session.List(g.id) + ")")
+		for _, w := range g.worker {
+			t.Text(", ?", w)
+		}
+		t.Text("), '')")
+	}
+	t.Text(" WHERE id IN (" + session.List(g.id) + ")")
+}
+
+// failTooLarge makes jobs dead whose payload exceeds MaxPayload, so that no sidecar with this configuration can
+// deliver them.
+func (c *claim) failTooLarge(t Tx, p backends.Policy, rows []ready) {
+	for _, r := range rows {
+		*t.Wrote = true
+		c.res.Failed.Add(p.Queue, backends.CauseTooLarge, true)
+		message := backends.TooLarge(r.size, c.MaxPayload)
+		fence := nextFence(r.Fence, *t.Now)
+		expires := t.Now.After(core.MS(p.RetainDead))
+		t.Add("UPDATE qsidecar_jobs SET state = 'dead', attempts = ?, fence = ?, claim_max = ?, keep_dead_ms = ?, finished_at = ?, expires_at = ?, last_error = ? WHERE id = ?",
+			r.attempts+1, fence, cmp.Or(r.max, int64(p.MaxAttempts)), session.Positive(core.MS(p.RetainDead)), *t.Now, expires, message, r.id)
+		if r.Key != "" {
+			t.Add("UPDATE qsidecar_keys SET state = 'dead' WHERE queue = ? AND `key` = ? AND job = ?", p.Queue, []byte(r.Key), r.id)
+		}
+		t.Add("INSERT INTO qsidecar_failures (job, fence, attempt, cause, message, at) VALUES (?, ?, ?, ?, ?, ?)",
+			r.id, fence, r.attempts+1, string(backends.CauseTooLarge), message, *t.Now)
+		if expires != 0 {
+			t.Add("INSERT INTO qsidecar_expiring (expires_at, job) VALUES (?, ?)", expires, r.id)
+		}
+	}
+}

@@ -1,0 +1,99 @@
+package session
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"strconv"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// Dialer opens connections to one server, or to the servers that share its address.
+type Dialer struct {
+	Config   *mysql.Config
+	Server   Server                  // see ReadServer
+	Timeout  time.Duration           // limit for a connection with its login
+	ReadOnly bool                    // read-only servers are accepted too
+	Wrap     func(net.Conn) net.Conn // nil: none
+}
+
+// Place returns the address without secrets.
+func (d *Dialer) Place() string { return Place(d.Config) }
+
+// Dial opens a connection for a Counter, or for none. It does not end the Counter's abandoned session: see
+// Open.
+func (d *Dialer) Dial(ctx context.Context, l *Counter) (*Conn, error) {
+	now := time.Now()
+	c := &Conn{Counter: l, Name: "qsidecar-" + strconv.FormatUint(rand.Uint64(), 36), opened: now, used: now, Wait: LockWait}
+	config := d.Config.Clone()
+	config.DialFunc = func(ctx context.Context, network, addr string) (_ net.Conn, err error) {
+		dialer := net.Dialer{Timeout: ConnectTimeout, KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3}}
+		c.Wire, err = dialer.DialContext(ctx, network, addr)
+		if err == nil && d.Wrap != nil {
+			c.Wire = d.Wrap(c.Wire)
+		}
+		return c.Wire, err
+	}
+	connector, err := mysql.NewConnector(config)
+	if err != nil {
+		return nil, err
+	}
+	// The driver's own timeout covers dialing only. Without this limit, a server that accepts the
+	// connection and sends nothing would block until ctx ends.
+	within, cancel := context.WithTimeoutCause(ctx, d.Timeout, fmt.Errorf("no answer to the login within %v", d.Timeout))
+	defer cancel()
+	if c.Raw, err = connector.Connect(within); err != nil {
+		if ctx.Err() == nil && within.Err() != nil {
+			err = context.Cause(within)
+		}
+		return nil, &ConnectError{err}
+	}
+	if err := d.CheckWritable(ctx, c); err != nil {
+		c.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// Open opens a connection for a Counter. If a session can still be at work for the Counter, Open ends it
+// first, because its locks would be in the way.
+func (d *Dialer) Open(ctx context.Context, l *Counter) (*Conn, error) {
+	c, err := d.Dial(ctx, l)
+	if err != nil {
+		return nil, err
+	}
+	if l.Abandoned != "" {
+		if err = c.Kill(ctx, l.Abandoned); err == nil {
+			l.Abandoned = ""
+		}
+	}
+	if err == nil {
+		err = c.Exec(ctx, "DO GET_LOCK(?, 0)", c.Name)
+	}
+	if err != nil {
+		c.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// CheckWritable returns an error if the server is a replica. A service address can lead to a replica until
+// another server takes over. An account that is exempt from read_only could write to it, and a replica
+// that has not replayed everything can't show whether a commit happened.
+func (d *Dialer) CheckWritable(ctx context.Context, c *Conn) error {
+	if d.ReadOnly {
+		return nil
+	}
+	readOnly := false
+	err := c.Each(ctx, func(r *Result) { readOnly, c.Server = r.Int(0) != 0, r.Text(1) },
+		"SELECT CAST(@@GLOBAL.read_only AS CHAR) NOT IN ('0', 'OFF') OR @@GLOBAL.innodb_read_only, CONCAT_WS('/', @@hostname, @@port, @@server_id, @@datadir)")
+	if err == nil && readOnly {
+		err = backends.Unavailable(fmt.Errorf("%s: the server is read-only, as replicas are", d.Place()))
+	}
+	return err
+}

@@ -1,0 +1,161 @@
+package session
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/qsidecar/qsidecar/backends/mysql/migrate"
+)
+
+// Script collects statements that go to the server in one packet.
+type Script struct {
+	// BeforeNext, if it is not nil, is called once before the next statement is added.
+	BeforeNext func()
+
+	sql   strings.Builder
+	args  []any
+	size  int64 // estimated size of the arguments in the packet
+	reads []func(r *Result) error
+}
+
+// Add appends a statement that returns no rows.
+func (p *Script) Add(sql string, args ...any) {
+	p.Complete()
+	if p.sql.Len() > 0 {
+		p.sql.WriteString(";\n")
+	}
+	p.Text(sql, args...)
+}
+
+// Complete calls BeforeNext if that is still due.
+func (p *Script) Complete() {
+	if f := p.BeforeNext; f != nil {
+		p.BeforeNext = nil
+		f()
+	}
+}
+
+// Query appends a statement with a result set, which can be empty. read reads its rows.
+func (p *Script) Query(read func(r *Result) error, sql string, args ...any) {
+	p.Add(sql, args...)
+	p.Reads(read)
+}
+
+// Reads makes the last statement one with a result set.
+func (p *Script) Reads(read func(r *Result) error) { p.reads = append(p.reads, read) }
+
+// Each appends a query and calls f for each row.
+func (p *Script) Each(f func(r *Result), sql string, args ...any) {
+	p.Query(func(r *Result) error {
+		for {
+			ok, err := r.Next()
+			if err != nil || !ok {
+				return err
+			}
+			f(r)
+		}
+	}, sql, args...)
+}
+
+// Int appends a query and stores the number of its last row; NULL is 0.
+func (p *Script) Int(n *int64, sql string, args ...any) {
+	p.Each(func(r *Result) { *n = r.Int(0) }, sql, args...)
+}
+
+// Bool appends a query and stores whether the number of its last row is not 0.
+func (p *Script) Bool(b *bool, sql string, args ...any) {
+	p.Each(func(r *Result) { *b = r.Int(0) != 0 }, sql, args...)
+}
+
+// Ints appends a query and appends the numbers of its first column to all.
+func (p *Script) Ints(all *[]int64, sql string, args ...any) {
+	p.Each(func(r *Result) { *all = append(*all, r.Int(0)) }, sql, args...)
+}
+
+// Text appends SQL to the last statement.
+func (p *Script) Text(sql string, args ...any) {
+	p.sql.WriteString(sql)
+	for _, a := range args {
+		p.arg(a)
+	}
+}
+
+// hidden stands for a question mark that is not a placeholder. No name and no text contains NUL.
+const hidden = "\x00\x01"
+
+// Literal appends SQL whose question marks stand for themselves.
+func (p *Script) Literal(sql string) { p.Text(strings.ReplaceAll(sql, "?", hidden)) }
+
+func (p *Script) arg(a any) {
+	switch v := a.(type) {
+	case int:
+		a = int64(v)
+	case Instant:
+		a = v.SQL()
+	case []byte:
+		p.size += 2 * int64(len(v))
+	case string:
+		p.size += 2 * int64(len(v))
+	}
+	p.args = append(p.args, a)
+}
+
+// Empty reports whether the script has no statement.
+func (p *Script) Empty() bool { return p.sql.Len() == 0 }
+
+// Size estimates the script's size in a packet, in bytes.
+func (p *Script) Size() int64 { return int64(p.sql.Len()) + p.size + 24*int64(len(p.args)) }
+
+// Prepend puts a statement without arguments and rows before the others.
+func (p *Script) Prepend(sql string) {
+	rest := p.sql.String()
+	p.sql.Reset()
+	p.sql.WriteString(sql + ";\n" + rest)
+}
+
+// plain returns the SQL and arguments for the driver. If the SQL contains hidden question marks, plain
+// writes the arguments into the text, because the driver would take each question mark for an argument.
+func (p *Script) plain() (sql string, args []any) {
+	sql = p.sql.String()
+	if !strings.Contains(sql, hidden) {
+		return sql, p.args
+	}
+	var b strings.Builder
+	for _, a := range p.args {
+		before, after, _ := strings.Cut(sql, "?")
+		b.WriteString(strings.ReplaceAll(before, hidden, "?"))
+		switch v := a.(type) {
+		case nil:
+			b.WriteString("NULL")
+		case []byte:
+			if v == nil {
+				b.WriteString("NULL")
+			} else {
+				fmt.Fprintf(&b, "x'%x'", v)
+			}
+		case string:
+			b.WriteString(migrate.QuoteText(v))
+		default: // numbers
+			fmt.Fprint(&b, v)
+		}
+		sql = after
+	}
+	b.WriteString(strings.ReplaceAll(sql, hidden, "?"))
+	return b.String(), nil
+}
+
+// List joins numbers with commas, for IN (…) and for functions with many arguments.
+func List(numbers []int64) string {
+	b := make([]byte, 0, 21*len(numbers))
+	for i, n := range numbers {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = strconv.AppendInt(b, n, 10)
+	}
+	return string(b)
+}
+
+// Marks returns n question marks.
+func Marks(n int) string { return strings.TrimSuffix(strings.Repeat("?,", n), ",") }

@@ -1,0 +1,115 @@
+package session
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// Server holds what the server reports about itself.
+type Server struct {
+	Text       string // the version as the server writes it
+	Maria      bool
+	Version    int   // 80013, 100603
+	Packet     int64 // max_allowed_packet
+	SkipLocked bool  // it has FOR UPDATE SKIP LOCKED
+}
+
+// Name returns the product and its version.
+func (v Server) Name() string {
+	if v.Maria {
+		return "MariaDB " + v.Text
+	}
+	return "MySQL " + v.Text
+}
+
+var versionForm = regexp.MustCompile(`^(?:5\.5\.5-)?(\d+)\.(\d+)\.(\d+)`)
+
+// parseVersion parses a version, and returns an error if it is too old. MariaDB has SKIP LOCKED since 10.6.0.
+func parseVersion(text string, maria bool) (Server, error) {
+	m := versionForm.FindStringSubmatch(text)
+	if m == nil {
+		return Server{}, fmt.Errorf("the server's version is %q, which isn't one of MySQL or MariaDB", text)
+	}
+	v := Server{Text: text, Maria: maria}
+	for _, part := range m[1:] {
+		n, err := strconv.Atoi(part)
+		if err != nil {
+			return Server{}, fmt.Errorf("the server's version is %q: %w", text, err)
+		}
+		v.Version = 100*v.Version + n
+	}
+	oldest, word := 80013, "MySQL 8.0.13"
+	v.SkipLocked = true
+	if maria {
+		oldest, word = 100300, "MariaDB 10.3"
+		v.SkipLocked = v.Version >= 100600
+	}
+	if v.Version < oldest {
+		return Server{}, fmt.Errorf("it is %s: %s or newer is needed", v.Name(), word)
+	}
+	return v, nil
+}
+
+// ReadServer queries the server's product, version and max_allowed_packet, and sets the settings of all later
+// connections accordingly.
+func (d *Dialer) ReadServer(ctx context.Context) error {
+	c, err := d.Dial(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	var text, comment string
+	packet := int64(0)
+	if err := c.Each(ctx, func(r *Result) { text, comment, packet = r.Text(0), r.Text(1), r.Int(2) },
+		"SELECT VERSION(), @@version_comment, @@max_allowed_packet"); err != nil {
+		return err
+	}
+	maria := strings.Contains(strings.ToLower(text+" "+comment), "mariadb")
+	if d.Server, err = parseVersion(text, maria); err != nil {
+		return fmt.Errorf("%s: %w", d.Place(), err)
+	}
+	d.Server.Packet = packet
+	d.settings()
+	return nil
+}
+
+// settings sets the session variables of every connection. Sessions don't depend on the defaults of the
+// server, the user or a proxy.
+func (d *Dialer) settings() {
+	p := map[string]string{
+		"autocommit":               "1",
+		"completion_type":          "'NO_CHAIN'",
+		"time_zone":                "'+00:00'",
+		"sql_mode":                 "'STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION,NO_ZERO_DATE,NO_ZERO_IN_DATE'",
+		"innodb_lock_wait_timeout": strconv.Itoa(int(LockWait.Seconds())),
+		"lock_wait_timeout":        strconv.Itoa(int(schemaWait.Seconds())),
+		"wait_timeout":             strconv.Itoa(int(idleEnds.Seconds())),
+		"net_write_timeout":        strconv.Itoa(int(idleEnds.Seconds())),
+		"net_read_timeout":         strconv.Itoa(int(idleEnds.Seconds())),
+		"sql_safe_updates":         "0",
+		"sql_select_limit":         "18446744073709551615",
+		"sql_big_selects":          "1",
+		"sql_auto_is_null":         "0",
+		"foreign_key_checks":       "1",
+		"unique_checks":            "1",
+	}
+	if d.Server.Maria {
+		p["tx_isolation"] = "'READ-COMMITTED'"
+		p["idle_transaction_timeout"] = "15"
+		p["max_statement_time"] = "0"
+		if d.Server.Version >= 100603 {
+			p["tx_read_only"] = "0"
+		}
+	} else {
+		p["transaction_isolation"] = "'READ-COMMITTED'"
+		p["transaction_read_only"] = "0"
+		p["max_execution_time"] = "0"
+	}
+	d.Config.Params = p
+	d.Config.MaxAllowedPacket = int(d.Server.Packet)
+	// The character set of statements and answers.
+	d.Config.Collation = "utf8mb4_bin"
+}

@@ -1,0 +1,86 @@
+package mysql
+
+import (
+	"slices"
+	"sync"
+	"time"
+)
+
+// registered caches which queues have a row in qsidecar_queues, and since when that is known. Maintenance
+// deletes the row of a queue that has had no scheduled job for long, so an entry is valid for believedFor
+// only. Entries are valid for one server only: another server that took over can lack the rows.
+type registered struct {
+	mu     sync.Mutex
+	server string
+	since  map[string]time.Time
+}
+
+const (
+	maxRegistered = 100_000
+	// believedFor is far below idleQueue.
+	believedFor = time.Hour
+)
+
+func (r *registered) missing(queues []string, server string) (missing []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, q := range queues {
+		if at, ok := r.since[q]; !ok || server != r.server || time.Since(at) > believedFor {
+			missing = append(missing, q)
+		}
+	}
+	return missing
+}
+
+// add records queues that a committed transaction registered on a server. The transaction began after
+// from.
+func (r *registered) add(queues []string, from time.Time, server string) {
+	if len(queues) == 0 {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.since == nil || r.server != server || len(r.since) > maxRegistered {
+		r.since, r.server = map[string]time.Time{}, server
+	}
+	for _, q := range queues {
+		r.since[q] = from
+	}
+}
+
+// countReturns counts jobs that are given back, in their queues' rows. It comes last, so that other
+// transactions wait for these rows only as long as the COMMIT takes.
+func (t *tx) countReturns(queues []string, gaveBack func(queue string, returns int64)) {
+	if len(queues) == 0 {
+		return
+	}
+	slices.Sort(queues)
+	queues = slices.Compact(queues)
+	args := make([]any, len(queues))
+	for i, q := range queues {
+		t.Add("INSERT INTO qsidecar_queues (queue, returns) VALUES (?, 1) ON DUPLICATE KEY UPDATE returns = returns + 1", q)
+		args[i] = q
+	}
+	t.Each(func(r *result) {
+		gaveBack(r.Text(0), r.Int(1))
+	}, "SELECT queue, returns FROM qsidecar_queues WHERE queue IN ("+marks(len(queues))+") FOR UPDATE", args...)
+}
+
+// register adds queues to qsidecar_queues, because maintenance scans only their scheduled jobs. It also
+// increments `returns`, which shows the maintenance of all sidecars that the row is in use. Sidecars that
+// wait for jobs of the queue then scan it once more than needed.
+func (t *tx) register(queues []string) {
+	if queues = t.s.queues.missing(queues, t.c.Server); len(queues) == 0 {
+		return
+	}
+	slices.Sort(queues)
+	queues = slices.Compact(queues)
+	t.wrote = true
+	for _, q := range queues {
+		t.Add("INSERT INTO qsidecar_queues (queue) VALUES (?) ON DUPLICATE KEY UPDATE returns = returns + 1", q)
+	}
+	if t.namedAt.IsZero() {
+		t.namedAt = time.Now()
+	}
+	t.named = append(t.named, queues...)
+}
