@@ -19,8 +19,7 @@
 //     connections, races, transactions that commit late, rows that another program has locked, rows
 //     that the sidecar can't use
 //
-// The helpers of the tests are in kit.go. An engine's own tests also use [CheckSilentServer],
-// [CheckRelocation] and [CodeBlocks].
+// The helpers of the tests are in kit.go. An engine's own tests also use [CheckRelocation].
 //
 // The package may use package backends and the test helpers below internal, but no engine. If you
 // add a promise to package backends, add its test here.

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/backends/backendtest"
 	"github.com/qsidecar/qsidecar/backends/mysql/migrate"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 	"github.com/qsidecar/qsidecar/internal/testwait"
@@ -283,7 +282,7 @@ func TestDeletedByHand(t *testing.T) {
 
 func TestSilentServer(t *testing.T) {
 	t.Parallel()
-	backendtest.CheckSilentServer(t, func(ctx context.Context, address string, login time.Duration) error {
+	testserver.CheckSilentServer(t, func(ctx context.Context, address string, login time.Duration) error {
 		_, err := Open(ctx, Options{URL: "mysql://u@" + address + "/app", connect: login})
 		return err
 	})

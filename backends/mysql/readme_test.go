@@ -9,6 +9,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/backendtest"
+	"github.com/qsidecar/qsidecar/internal/testdocs"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
@@ -20,7 +21,7 @@ func TestDocumentedStatements(t *testing.T) {
 		c := connect(t, m, name)
 		runSQL(t, c, "SET SESSION time_zone = '+05:45'") // far from UTC, to find code that relies on it
 		from := serverTime(t, m)
-		runSQL(t, c, backendtest.CodeBlocks(t, "README.md", "## A plain INSERT is an enqueue", "sql")...)
+		runSQL(t, c, testdocs.CodeBlocks(t, "README.md", "## A plain INSERT is an enqueue", "sql")...)
 		to := serverTime(t, m)
 		if _, err := s.Maintain(t.Context(), backends.Maintenance{Limit: 10}); err != nil { // it schedules jobs with a run_at
 			t.Fatal(err)
@@ -56,7 +57,7 @@ func TestDocumentedMove(t *testing.T) {
 			if err := s.Close(); err != nil {
 				t.Fatal(err)
 			}
-			for _, sql := range backendtest.CodeBlocks(t, "README.md", "## Backup, restore and move", "sql") {
+			for _, sql := range testdocs.CodeBlocks(t, "README.md", "## Backup, restore and move", "sql") {
 				runSQL(t, connect(t, m, from), strings.NewReplacer("jobs_new", to, "jobs_old", from).Replace(sql))
 			}
 			if n := numberOf(t, m, from, "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE()"); n != 0 {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/backendtest"
+	"github.com/qsidecar/qsidecar/internal/testdocs"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
@@ -24,11 +25,11 @@ func TestDocumentedStatements(t *testing.T) {
 			}
 		})
 		s := open(t, Options{URL: filled(t, p)})
-		for _, sql := range backendtest.CodeBlocks(t, "README.md", "## Roles", "sql") {
+		for _, sql := range testdocs.CodeBlocks(t, "README.md", "## Roles", "sql") {
 			must(t, s.o.URL, sql)
 		}
 		producer := as(t, s.o.URL, "app_producer")
-		for _, sql := range backendtest.CodeBlocks(t, "README.md", "## A plain INSERT is an enqueue", "sql") {
+		for _, sql := range testdocs.CodeBlocks(t, "README.md", "## A plain INSERT is an enqueue", "sql") {
 			must(t, producer, sql)
 		}
 		if err := exec(t, producer, "SELECT FROM qsidecar.qsidecar_jobs"); err == nil {
@@ -81,7 +82,7 @@ func TestDocumentedMove(t *testing.T) {
 					t.Error(err)
 				}
 			})
-			for _, sql := range backendtest.CodeBlocks(t, "README.md", "## Backup, restore and move", "sql") {
+			for _, sql := range testdocs.CodeBlocks(t, "README.md", "## Backup, restore and move", "sql") {
 				if err := p.Exec(t.Context(), strings.NewReplacer("jobs_new", old+"_new", "jobs_old", old).Replace(sql)); err != nil {
 					t.Fatalf("%s: %v", sql, err)
 				}

@@ -10,13 +10,14 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/backendtest"
+	"github.com/qsidecar/qsidecar/internal/testdocs"
 )
 
 // TestDocumentedStatements runs the INSERTs of README.md and checks that the rows are jobs.
 func TestDocumentedStatements(t *testing.T) {
 	t.Parallel()
 	s := fresh(t)
-	for _, sql := range backendtest.CodeBlocks(t, "README.md", "## A plain INSERT is an enqueue", "sql") {
+	for _, sql := range testdocs.CodeBlocks(t, "README.md", "## A plain INSERT is an enqueue", "sql") {
 		shell(t, s.path, sql)
 	}
 	ready, err := s.Peek(t.Context(), backends.Peek{Queue: "mail", State: backends.StateReady, Max: 10})
@@ -41,7 +42,7 @@ func TestDocumentedMove(t *testing.T) {
 	t.Parallel()
 	from, to := fresh(t), filepath.Join(t.TempDir(), "copy.db")
 	backendtest.CheckRelocation(t, from, func() backends.Backend {
-		for _, sql := range backendtest.CodeBlocks(t, "README.md", "## Backup, restore and move", "sql") {
+		for _, sql := range testdocs.CodeBlocks(t, "README.md", "## Backup, restore and move", "sql") {
 			if err := exec(t, from, strings.ReplaceAll(sql, "/backup/qsidecar.db", to)); err != nil {
 				t.Fatal(err)
 			}

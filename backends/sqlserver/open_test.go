@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/backends/backendtest"
 	"github.com/qsidecar/qsidecar/backends/sqlserver/migrate"
+	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
 func TestAddresses(t *testing.T) {
@@ -241,7 +241,7 @@ func TestEveryPieceIsDeclared(t *testing.T) {
 
 func TestSilentServer(t *testing.T) {
 	t.Parallel()
-	backendtest.CheckSilentServer(t, func(ctx context.Context, address string, login time.Duration) error {
+	testserver.CheckSilentServer(t, func(ctx context.Context, address string, login time.Duration) error {
 		_, err := Open(ctx, Options{URL: "sqlserver://u:p@" + address + "?database=app", connect: login})
 		return err
 	})

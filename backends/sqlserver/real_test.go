@@ -23,6 +23,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/backendtest"
 	"github.com/qsidecar/qsidecar/backends/sqlserver/migrate"
+	"github.com/qsidecar/qsidecar/internal/testdocs"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
@@ -202,7 +203,7 @@ func TestOnSQLServer(t *testing.T) {
 		})
 		t.Run("DocumentedStatements", func(t *testing.T) {
 			s := open(t, Options{URL: url})
-			beside(t, url, backendtest.CodeBlocks(t, "README.md", "## Roles", "sql")...)
+			beside(t, url, testdocs.CodeBlocks(t, "README.md", "## Roles", "sql")...)
 			documentedInserts(t, s, func(sql string) { beside(t, url, sql) })
 		})
 		t.Run("PlainInsertLater", func(t *testing.T) {
@@ -294,7 +295,7 @@ func plainInsertLater(t *testing.T, s *Store, exec func(sql string)) {
 func documentedInserts(t *testing.T, s *Store, exec func(sql string)) {
 	t.Helper()
 	within := withinNow()
-	for _, sql := range backendtest.CodeBlocks(t, "README.md", "## A plain INSERT is an enqueue", "sql") {
+	for _, sql := range testdocs.CodeBlocks(t, "README.md", "## A plain INSERT is an enqueue", "sql") {
 		exec(sql)
 	}
 	views := map[backends.State][]backends.View{}

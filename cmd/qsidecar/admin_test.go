@@ -221,18 +221,10 @@ func TestAdminBounds(t *testing.T) {
 		}
 		idle = append(idle, c)
 	}
-	testwait.Until(t, "one more is closed", func() bool {
-		_, _, err := get(at, "/healthz")
-		return err != nil
-	})
-	x.must(0, "ping") // workers are not affected
-	for _, c := range idle {
-		c.Close()
+	if code, _, err := get(at, "/healthz"); err != nil || code != 200 {
+		t.Errorf("beside 64 connections without a request: %d, %v", code, err)
 	}
-	testwait.Until(t, "there is room again", func() bool {
-		code, _, err := get(at, "/healthz")
-		return err == nil && code == 200
-	})
+	x.must(0, "ping") // workers are not affected
 }
 
 func TestCheckAdvisesOnAnOpenAdmin(t *testing.T) {

@@ -4,7 +4,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/qsidecar/qsidecar/backends/backendtest"
+	"github.com/qsidecar/qsidecar/internal/testdocs"
 )
 
 // TestDocumentedConfigs checks the configs on the engines' pages.
@@ -19,7 +19,7 @@ func TestDocumentedConfigs(t *testing.T) {
 		if filepath.Base(filepath.Dir(page)) == "adopted" {
 			section = "## Worked examples"
 		}
-		for _, text := range backendtest.CodeBlocks(t, page, section, "yaml") {
+		for _, text := range testdocs.CodeBlocks(t, page, section, "yaml") {
 			if _, err := Parse(page, []byte(text), func(string) (string, bool) { return "", false }); err != nil {
 				t.Error(err)
 			}

@@ -1,4 +1,5 @@
-package backendtest
+// Package testdocs reads the examples of a Markdown page, so that a test runs what the page shows.
+package testdocs
 
 import (
 	"os"
@@ -7,8 +8,7 @@ import (
 )
 
 // CodeBlocks returns the code blocks in a language below a heading of a Markdown file, up to the
-// next heading of the same or a higher rank. With it, an engine's test runs the statements that its
-// README shows to users. It fails the test if there are none.
+// next heading of the same or a higher rank. It fails the test if there are none.
 func CodeBlocks(t testing.TB, path, heading, language string) (blocks []string) {
 	t.Helper()
 	text, err := os.ReadFile(path)
