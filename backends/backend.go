@@ -239,6 +239,27 @@ func (Nack) write()    {}
 func (Extend) write()  {}
 func (Release) write() {}
 
+// LeasesOf returns the leases of a write, in its order. The caller must not change them.
+func LeasesOf(w Write) []Lease {
+	switch w := w.(type) {
+	case Ack:
+		return w.Leases
+	case Nack:
+		return w.Leases
+	case Extend:
+		return w.Leases
+	case Release:
+		return w.Leases
+	case Deliver:
+		leases := make([]Lease, len(w.Deliveries))
+		for i := range w.Deliveries {
+			leases[i] = w.Deliveries[i].Lease
+		}
+		return leases
+	}
+	return nil
+}
+
 // Claim asks for ready jobs of one or more queues, at most one for each slot. The i-th claimed job belongs to
 // the i-th slot.
 //

@@ -240,7 +240,7 @@ func (k *commitment) lock(ctx context.Context, sql backends.SQL) (leases, error)
 	}
 	var ids []int64
 	for _, p := range k.settles {
-		for l := range core.LeasesOf(p.Write) {
+		for _, l := range backends.LeasesOf(p.Write) {
 			id, _ := lease.ParseHandle(l.Job)
 			ids = append(ids, id)
 		}
@@ -263,7 +263,7 @@ func ownerOf(w backends.Write) backends.Identity {
 
 // write adds the changes of one write.
 func (k *commitment) write(x *changes, p part, claims leases) (all []settled, err error) {
-	for proof := range core.LeasesOf(p.Write) {
+	for _, proof := range backends.LeasesOf(p.Write) {
 		l := claims.provedBy(proof, ownerOf(p.Write))
 		if l == nil {
 			k.res.Writes[p.n].Lost = append(k.res.Writes[p.n].Lost, proof)

@@ -10,7 +10,6 @@ import (
 	"github.com/qsidecar/qsidecar/backends/adopted/internal/condition"
 	"github.com/qsidecar/qsidecar/backends/adopted/internal/lease"
 	"github.com/qsidecar/qsidecar/backends/adopted/internal/statement"
-	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
 // claimApart commits a batch in which another program's lock was in the way of a claim, or of a
@@ -100,7 +99,7 @@ func (k *commitment) eachRow(claims leases, f func(n int, q *statement.Queue, l 
 		if e, ok := p.Write.(backends.Extend); ok && e.Bind == 0 {
 			continue // a worker's own transaction can have the row locked
 		}
-		for proof := range core.LeasesOf(p.Write) {
+		for _, proof := range backends.LeasesOf(p.Write) {
 			l := claims.provedBy(proof, ownerOf(p.Write))
 			if l == nil {
 				continue

@@ -139,7 +139,7 @@ func (k *commitment) splitJobs(n int, w backends.Write) (backends.Write, inserts
 // such part.
 func splitLeases(w backends.Write) (mine, others backends.Write, err error) {
 	var adopted, managed []backends.Lease
-	for l := range core.LeasesOf(w) {
+	for _, l := range backends.LeasesOf(w) {
 		if _, ok := lease.ParseHandle(l.Job); ok {
 			adopted = append(adopted, l)
 		} else {

@@ -3,12 +3,10 @@ package adopted
 import (
 	"context"
 	"errors"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
 // txWrite is a write about one job in an open transaction.
@@ -32,7 +30,7 @@ func (p *txPool) pick(b backends.Batch) (rest subset, found []txWrite) {
 		rest.addClaim(n, c)
 	}
 	for n, w := range b.Writes {
-		all := slices.Collect(core.LeasesOf(w))
+		all := backends.LeasesOf(w)
 		var others []backends.Lease
 		for _, l := range all {
 			if j := p.provedBy(l); j != nil {

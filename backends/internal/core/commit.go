@@ -195,7 +195,7 @@ func (k *Commit) apply() {
 	for i := range k.settles { // in their order
 		if x := &k.settles[i]; x.lost {
 			res := &k.res.Writes[x.write]
-			res.Lost = append(res.Lost, leaseAt(k.batch.Writes[x.write], x.n))
+			res.Lost = append(res.Lost, backends.LeasesOf(k.batch.Writes[x.write])[x.n])
 		}
 	}
 }

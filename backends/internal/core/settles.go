@@ -28,8 +28,7 @@ func (k *Commit) list(fast *bool) {
 		case backends.Ack:
 			result = w.Result
 		}
-		n := 0
-		for l := range LeasesOf(w) {
+		for n, l := range backends.LeasesOf(w) {
 			id, ok := Number(l.Job)
 			if !ok {
 				id = 0
@@ -42,7 +41,6 @@ func (k *Commit) list(fast *bool) {
 				Lease: Lease{ID: id, Host: int64(l.Token.Host), Number: int64(l.Token.Number), Owner: int64(owner), Result: result},
 				write: i, n: n,
 			})
-			n++
 		}
 	}
 }

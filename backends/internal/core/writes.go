@@ -3,7 +3,6 @@ package core
 import (
 	"cmp"
 	"fmt"
-	"iter"
 	"slices"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -110,52 +109,7 @@ func hasKeys(w backends.Write) bool {
 }
 
 // hasLeases reports whether a write changes claimed jobs.
-func hasLeases(w backends.Write) bool {
-	for range LeasesOf(w) {
-		return true
-	}
-	return false
-}
-
-// LeasesOf yields the leases of a write.
-func LeasesOf(w backends.Write) iter.Seq[backends.Lease] {
-	return func(yield func(backends.Lease) bool) {
-		if d, ok := w.(backends.Deliver); ok {
-			for _, x := range d.Deliveries {
-				if !yield(x.Lease) {
-					return
-				}
-			}
-			return
-		}
-		for _, l := range plainLeases(w) {
-			if !yield(l) {
-				return
-			}
-		}
-	}
-}
-
-func plainLeases(w backends.Write) []backends.Lease {
-	switch w := w.(type) {
-	case backends.Ack:
-		return w.Leases
-	case backends.Nack:
-		return w.Leases
-	case backends.Extend:
-		return w.Leases
-	case backends.Release:
-		return w.Leases
-	}
-	return nil
-}
-
-func leaseAt(w backends.Write, n int) backends.Lease {
-	if d, ok := w.(backends.Deliver); ok {
-		return d.Deliveries[n].Lease
-	}
-	return plainLeases(w)[n]
-}
+func hasLeases(w backends.Write) bool { return len(backends.LeasesOf(w)) > 0 }
 
 // queuesOf returns the queues of the claims, each once.
 func queuesOf(claims []backends.Claim) (queues []string) {

@@ -256,28 +256,8 @@ func hostOf(groups []claimGroup) backends.Identity {
 	return groups[0].slots[0].Token.Host
 }
 
-func leasesOf(w backends.Write) []backends.Lease {
-	switch w := w.(type) {
-	case backends.Ack:
-		return w.Leases
-	case backends.Nack:
-		return w.Leases
-	case backends.Extend:
-		return w.Leases
-	case backends.Release:
-		return w.Leases
-	case backends.Deliver:
-		leases := make([]backends.Lease, len(w.Deliveries))
-		for i := range w.Deliveries {
-			leases[i] = w.Deliveries[i].Lease
-		}
-		return leases
-	}
-	return nil
-}
-
 func sizeOf(w backends.Write) size {
-	s := size{jobs: len(leasesOf(w))}
+	s := size{jobs: len(backends.LeasesOf(w))}
 	add := func(jobs []backends.NewJob) {
 		s.jobs += len(jobs)
 		for i := range jobs {

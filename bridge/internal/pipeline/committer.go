@@ -305,7 +305,7 @@ func (c *committer) forget(p *PendingWrite) {
 }
 
 func (c *committer) distinct(w backends.Write) bool {
-	leases := leasesOf(w)
+	leases := backends.LeasesOf(w)
 	for _, l := range leases {
 		if _, dup := c.seen[l.Token]; dup {
 			return false

@@ -58,7 +58,7 @@ func (c *committer) reserve(ctx context.Context, sess *quota.Session, w backends
 	p := &PendingWrite{write: w, session: sess, size: sizeOf(w), Done: make(chan Outcome, 1)}
 	most, bytes := int64(queueBytes), p.size.bytes+beside
 	p.room = c.enqueueMemory
-	if len(leasesOf(w)) > 0 && bytes <= largeSettle {
+	if len(backends.LeasesOf(w)) > 0 && bytes <= largeSettle {
 		p.room, most = c.settleMemory, settleBytes
 	}
 	p.price = min(max(bytes+int64(p.size.jobs)*256, writePrice), most)
