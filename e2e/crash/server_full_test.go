@@ -87,7 +87,7 @@ func (f *fullServer) try() {
 	for ; r.Error == nil && stored < 100; r = c.Exchange(big) {
 		stored++
 	}
-	if e := c.WantError("unavailable", "a job that the disk has no room for", r); !strings.Contains(e.Message, "No space left on device") && !strings.Contains(e.Message, "disk is full") {
+	if e := c.WantError("unavailable", "a job that the disk has no room for", r); !strings.Contains(e.Message, "No space left on device") && !strings.Contains(e.Message, "tablespace is full") {
 		f.Errorf("a full disk is reported as %+v", e)
 	}
 	f.checks(a, 1, "problem  disk: the disk of the database is full: ")
