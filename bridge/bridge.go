@@ -20,7 +20,7 @@ import (
 	"github.com/qsidecar/qsidecar/bridge/internal/heartbeat"
 	"github.com/qsidecar/qsidecar/bridge/internal/lease"
 	"github.com/qsidecar/qsidecar/bridge/internal/leasestring"
-	"github.com/qsidecar/qsidecar/bridge/internal/liveness"
+	"github.com/qsidecar/qsidecar/bridge/internal/lockcheck"
 	"github.com/qsidecar/qsidecar/bridge/internal/metrics"
 	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 	"github.com/qsidecar/qsidecar/internal/unixsocket"
@@ -41,11 +41,11 @@ type Bridge struct {
 	aborted chan struct{}
 	abort   sync.Once
 
-	metrics  *metrics.Set
-	draining atomic.Bool
-	runCtx   context.Context // done when Run begins to stop
-	stopRun  context.CancelFunc
-	liveness liveness.Checker
+	metrics   *metrics.Set
+	draining  atomic.Bool
+	runCtx    context.Context // done when Run begins to stop
+	stopRun   context.CancelFunc
+	lockCheck lockcheck.Checker
 
 	reload  sync.Mutex // one change of the plan at a time
 	running *running   // nil: Run is not running, or stopping. reload guards it

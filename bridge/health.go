@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/qsidecar/qsidecar/bridge/internal/liveness"
+	"github.com/qsidecar/qsidecar/bridge/internal/lockcheck"
 )
 
 // Health is the current ability of the sidecar to serve. It contains no secrets.
@@ -43,18 +43,18 @@ func (b *Bridge) Health() Health {
 // Alive returns nil as soon as each part of the sidecar has made progress. If ctx ends first, the error names the
 // part that did not. The result does not depend on any database: a part that waits for one is alive.
 func (b *Bridge) Alive(ctx context.Context) error {
-	if at, err := b.liveness.Check(ctx, b.locks()); err != nil {
+	if at, err := b.lockCheck.Check(ctx, b.locks()); err != nil {
 		return fmt.Errorf("the sidecar is stuck (%s): %w", at, err)
 	}
 	return nil
 }
 
 // locks returns the locks that no code holds for long.
-func (b *Bridge) locks() []liveness.Lock {
-	all := []liveness.Lock{{Name: "sessions", Locker: &b.mu}}
+func (b *Bridge) locks() []lockcheck.Lock {
+	all := []lockcheck.Lock{{Name: "sessions", Locker: &b.mu}}
 	for _, db := range b.plan.Load().databases {
 		for _, l := range db.Locks() {
-			all = append(all, liveness.Lock{Name: l.Name + " of " + db.Name, Locker: l.Locker})
+			all = append(all, lockcheck.Lock{Name: l.Name + " of " + db.Name, Locker: l.Locker})
 		}
 	}
 	return all

@@ -176,41 +176,6 @@ func (b *stepResult) reap(ctx context.Context, tx Tx, rows []*Row) error {
 	return tx.Flush(ctx)
 }
 
-// prune deletes what retention allows. The commit need not be on disk: if a crash undoes it, the deletion is
-// repeated.
-func (s *Store) prune(ctx context.Context, w backends.Maintenance, o outlook, r *backends.MaintenanceResult) (some bool, err error) {
-	limit := w.PruneLimit()
-	if n := s.traits.MaxRows; n > 0 {
-		limit = min(limit, n)
-	}
-	for _, p := range []struct {
-		what  Pruned
-		since *time.Time
-		trail *Trail
-	}{{PruneJobs, o.Jobs, &s.jobTrail}, {PruneKeys, o.Keys, &s.keyTrail}} {
-		if p.since == nil {
-			continue
-		}
-		some = true
-		r.PruneOverdue = max(r.PruneOverdue, o.At.Sub(*p.since))
-		var began time.Time // measured from here: others wait for the transaction, not for what it waits for
-		var deleted, found int
-		var last time.Time
-		if err := s.Write(ctx, TxOptions{Unsynced: true}, func(ctx context.Context, tx Tx) (err error) {
-			began = time.Now()
-			deleted, found, last, err = tx.Prune(ctx, p.what, *p.since, limit)
-			return err
-		}); err != nil {
-			return some, err
-		}
-		if !last.IsZero() {
-			p.trail.Found(last)
-		}
-		r.AddPruned(deleted, found, limit, time.Since(began))
-	}
-	return some, nil
-}
-
 // outlook is the work that Driver.Look found.
 type outlook struct {
 	Due

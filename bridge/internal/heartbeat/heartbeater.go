@@ -68,14 +68,6 @@ func New(c Config) *Heartbeater {
 	return &Heartbeater{Config: c, wake: make(chan struct{}, 1), peers: make(map[backends.Identity]peerState)}
 }
 
-// peerState is what this sidecar has seen of a peer.
-type peerState struct {
-	heartbeats uint64
-	since      time.Duration // when heartbeats was first seen, by clock
-	expired    bool
-	timeout    time.Duration // the peer's
-}
-
 // Run joins and sends heartbeats until ctx is done. It does not leave: see Leave.
 func (k *Heartbeater) Run(ctx context.Context) error {
 	timer := time.NewTimer(0)
@@ -175,52 +167,6 @@ func (k *Heartbeater) recordHeartbeat(id backends.Identity, kind backends.Heartb
 		k.Suspected()
 	}
 	return true
-}
-
-// watchPeers records the peers' heartbeats and reports whether a peer is dead or suspect. If restart is true, it
-// forgets how long each heartbeat has not changed, so no peer is suspect before another observation period. Set
-// restart after this sidecar's own heartbeats were late: the cause (an unreachable or locked database, a stopped
-// process) possibly delayed those of the peers, too. k.mu is held.
-func (k *Heartbeater) watchPeers(peers []backends.Peer, restart bool) (suspected bool) {
-	now, observe := k.Clock(), k.Times.sidecarTimeout().observe()
-	next := make(map[backends.Identity]peerState, len(peers))
-	for _, p := range peers {
-		w, seen := k.peers[p.Host]
-		if restart || !seen || w.heartbeats != p.Heartbeats {
-			w = peerState{heartbeats: p.Heartbeats, since: now}
-		}
-		w.expired, w.timeout = p.Expired && !p.Dead, p.Timeout
-		next[p.Host] = w
-		suspected = suspected || p.Dead || w.expired && now-w.since >= observe
-	}
-	k.peers = next
-	return suspected
-}
-
-// Suspects returns the peers to declare dead.
-func (k *Heartbeater) Suspects() []backends.Suspect {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	now, observe := k.Clock(), k.Times.sidecarTimeout().observe()
-	var out []backends.Suspect
-	for host, w := range k.peers {
-		if w.expired && now-w.since >= observe {
-			out = append(out, backends.Suspect{Host: host, Heartbeats: w.heartbeats, Timeout: w.timeout})
-		}
-	}
-	return out
-}
-
-// Peers returns how many other sidecars of the database are alive.
-func (k *Heartbeater) Peers() (n int) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	for _, w := range k.peers {
-		if !w.expired {
-			n++
-		}
-	}
-	return n
 }
 
 // DropIdentity drops an identity that other sidecars declared dead. They can hand out its jobs again.

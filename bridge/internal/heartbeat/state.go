@@ -29,5 +29,5 @@ func (k *Heartbeater) Err() error {
 	return k.lastErr
 }
 
-// Locker is the lock of the heartbeater, for liveness checks.
+// Locker is the lock of the heartbeater, for the check of the locks.
 func (k *Heartbeater) Locker() sync.Locker { return &k.mu }

@@ -56,5 +56,5 @@ func (l *Table) HeldBy(s *quota.Session, now time.Time) []QueueHeld {
 	return holds
 }
 
-// Locker is the lock of the table, for liveness checks.
+// Locker is the lock of the table, for the check of the locks.
 func (l *Table) Locker() sync.Locker { return &l.mu }

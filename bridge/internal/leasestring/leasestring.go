@@ -53,7 +53,7 @@ func Parse(s string) (database string, l backends.Lease, ok bool) {
 	l.Token.Number = binary.BigEndian.Uint64(raw[8:])
 	if coded, isCoded := strings.CutPrefix(job, "_"); isCoded {
 		id, err := b64.DecodeString(coded)
-		if err != nil || len(id) == 0 || allDigits(string(id)) { // formatLease writes those otherwise
+		if err != nil || len(id) == 0 || allDigits(string(id)) { // Format writes those otherwise
 			return "", l, false
 		}
 		job = string(id)

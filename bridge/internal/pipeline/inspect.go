@@ -128,7 +128,7 @@ type NamedLock struct {
 	sync.Locker
 }
 
-// Locks returns the locks for a liveness check.
+// Locks returns the locks for the check of the locks.
 func (b *Pipeline) Locks() []NamedLock {
 	return []NamedLock{{"claims", &b.dispatcher.mu}, {"writes", &b.committer.mu}, {"leases", b.leaseTable.Locker()}, {"beat", b.heartbeat.Locker()}}
 }

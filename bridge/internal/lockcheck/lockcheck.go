@@ -1,5 +1,5 @@
-// Package liveness detects whether a program is stuck, by its locks.
-package liveness
+// Package lockcheck detects whether a program is stuck, by its locks.
+package lockcheck
 
 import (
 	"context"
