@@ -13,7 +13,7 @@ var (
 
 	// ErrEvicted means that another sidecar declared the batch's host dead. Nothing was claimed or written. The
 	// sidecar must join again under a new Identity before it claims.
-	ErrEvicted = errors.New("this sidecar was given up by another one: its beat was late")
+	ErrEvicted = errors.New("another sidecar declared this one dead: its heartbeat was late")
 
 	// ErrTxLost means that the connection of an OpenTx is gone, and with it the lock on the job's row. Nothing
 	// of its transaction was committed.

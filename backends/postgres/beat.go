@@ -49,7 +49,7 @@ func (s *Store) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.H
 	}
 	s.beater.put(nil)
 	if !pgconn.SafeToRetry(err) && (ctx.Err() != nil || broken(err)) { // the server may have recorded it
-		return backends.HeartbeatResult{}, fmt.Errorf("%w: a beat: %w", backends.ErrUnknownOutcome, err)
+		return backends.HeartbeatResult{}, fmt.Errorf("%w: a heartbeat: %w", backends.ErrUnknownOutcome, err)
 	}
 	return backends.HeartbeatResult{}, s.Outcome(ctx, err)
 }
@@ -85,13 +85,13 @@ func (s *Store) beat(ctx context.Context, c *pgx.Conn, b backends.Heartbeat) (p 
 
 func (b *beater) get(ctx context.Context) (*pgx.Conn, error) {
 	if ctx.Err() != nil {
-		return nil, core.Interrupted(ctx, "before the beat")
+		return nil, core.Interrupted(ctx, "before the heartbeat")
 	}
 	select {
 	case c := <-b.free:
 		return c, nil
 	case <-ctx.Done():
-		return nil, core.Interrupted(ctx, "waiting for the beat before")
+		return nil, core.Interrupted(ctx, "waiting for the previous heartbeat")
 	}
 }
 

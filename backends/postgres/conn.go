@@ -116,7 +116,7 @@ func (s *Store) greet(ctx context.Context, config *pgx.ConnConfig) (err error) {
 	case number < 130000:
 		return fmt.Errorf("%s is PostgreSQL %s: 13 or newer is needed", s.place, s.version)
 	case encoding != "UTF8":
-		return fmt.Errorf("%s keeps texts as %s: make a database with ENCODING 'UTF8'", s.place, encoding)
+		return fmt.Errorf("%s stores texts as %s: create a database with ENCODING 'UTF8'", s.place, encoding)
 	}
 	// A pooler sends its clients process ids that it invents.
 	s.pooled = pid != c.PgConn().PID()

@@ -87,7 +87,7 @@ func (n *teller) run() {
 		clear(n.pending)
 		n.mu.Unlock()
 		if err := n.say(ctx, words); err != nil && ctx.Err() == nil {
-			n.s.log.Debug("telling other sidecars of new jobs", "place", n.s.place, "error", err) // they find the jobs by polling
+			n.s.log.Debug("new jobs could not be announced to other sidecars", "place", n.s.place, "error", err) // they find the jobs by polling
 		}
 		if !core.Pause(ctx, tellEvery) {
 			return

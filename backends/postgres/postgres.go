@@ -126,7 +126,7 @@ func (o *Options) complete() error {
 		o.MaxConnections = defaultMaxConnections
 	}
 	if o.MaxConnections < minConnections {
-		return fmt.Errorf("max_connections is %d: PostgreSQL needs at least %d (claims and settles, beats, notifications, looks)", o.MaxConnections, minConnections)
+		return fmt.Errorf("max_connections is %d: PostgreSQL needs at least %d (claims and settles, heartbeats, notifications, queries)", o.MaxConnections, minConnections)
 	}
 	if o.ApplicationName == "" {
 		o.ApplicationName = "qsidecar"

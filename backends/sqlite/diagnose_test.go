@@ -190,9 +190,9 @@ func TestExaminePlaces(t *testing.T) {
 	}
 	th.FreeSpace = 1 << 60
 	examined(t, file, th,
-		want{backends.SeverityError, "file", "no SQLite database", "another file"},
+		want{backends.SeverityError, "file", "isn't an SQLite database", "another file"},
 		want{backends.SeverityError, "rights", "may not write " + file + " (read-only file system)", ""},
-		want{backends.SeverityWarning, "rights", "every user of this host may write the file (mode 0666)", "chmod o-w"},
+		want{backends.SeverityWarning, "rights", "every user of this host can write the file (mode 0666)", "chmod o-w"},
 		want{backends.SeverityWarning, "disk", "are free on the disk of the database, and writes that do not fit are rejected", "free some space"})
 }
 
@@ -249,11 +249,11 @@ func TestExamineTables(t *testing.T) {
 	examined(t, s.Info().Address, diagnose.DefaultThresholds(), want{backends.SeverityError, "plan", "the claim's plan has USE TEMP B-TREE FOR", "qsidecar migrate --print"})
 	must(`DROP INDEX qsidecar_ready; CREATE INDEX qsidecar_ready ON qsidecar_jobs (queue, priority DESC, position) WHERE state = 'ready'`)
 	must(`UPDATE qsidecar_meta SET min_program = 99`)
-	examined(t, s.Info().Address, diagnose.DefaultThresholds(), want{backends.SeverityError, "schema", "made by a newer qsidecar", "upgrade this program"})
+	examined(t, s.Info().Address, diagnose.DefaultThresholds(), want{backends.SeverityError, "schema", "created by a newer qsidecar", "upgrade this program"})
 	must(`DELETE FROM qsidecar_meta`)
 	examined(t, s.Info().Address, diagnose.DefaultThresholds(), want{backends.SeverityInfo, "schema", "created by hand", ""})
 	must(`DROP TABLE qsidecar_meta`)
-	examined(t, s.Info().Address, diagnose.DefaultThresholds(), want{backends.SeverityError, "schema", "not made by qsidecar, or only in part", ""})
+	examined(t, s.Info().Address, diagnose.DefaultThresholds(), want{backends.SeverityError, "schema", "not created by qsidecar, or only in part", ""})
 	utf16 := filepath.Join(t.TempDir(), "utf16.db")
 	sqlite.Shell(t, utf16, `PRAGMA encoding = 'UTF-16'; CREATE TABLE other (x)`)
 	examined(t, utf16, diagnose.DefaultThresholds(), want{backends.SeverityError, "file", "keeps texts as utf-16", "another file"})

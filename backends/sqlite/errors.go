@@ -53,7 +53,7 @@ func (s *Store) withKind(err error) error {
 	case lib.SQLITE_FULL:
 		return backends.DiskFull(fmt.Errorf("the disk that holds %s is full: %w", s.path, err))
 	case lib.SQLITE_READONLY, lib.SQLITE_PERM:
-		return down("%s may not be written (its file, its folder or its disk is read-only)", s.path)
+		return down("%s can't be written (its file, its folder or its disk is read-only)", s.path)
 	case lib.SQLITE_IOERR:
 		return down("the disk that holds %s gave an error", s.path)
 	case lib.SQLITE_CANTOPEN:
@@ -63,9 +63,9 @@ func (s *Store) withKind(err error) error {
 	case lib.SQLITE_CONSTRAINT, lib.SQLITE_MISMATCH, lib.SQLITE_TOOBIG:
 		return backends.Refused(err)
 	case lib.SQLITE_CORRUPT:
-		return fmt.Errorf("%s is damaged: stop the sidecar and restore it from a backup (PRAGMA integrity_check tells more): %w", s.path, err)
+		return fmt.Errorf("%s is damaged: stop the sidecar and restore it from a backup (PRAGMA integrity_check shows details): %w", s.path, err)
 	case lib.SQLITE_NOTADB:
-		return fmt.Errorf("%s is no SQLite database (or is encrypted): name another file: %w", s.path, err)
+		return fmt.Errorf("%s isn't an SQLite database, or is encrypted: name another file: %w", s.path, err)
 	}
 	return fmt.Errorf("%s: %w", s.path, err)
 }

@@ -52,7 +52,7 @@ func TestAFileThatIsGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = s.Commit(t.Context(), one)
-	says(t, err, true, false, "another file is in its place")
+	says(t, err, true, false, "another file replaced it")
 	if err := os.Rename(aside, s.path); err != nil {
 		t.Fatal(err)
 	}

@@ -38,7 +38,7 @@ func prepare(path string) (string, fs.FileInfo, error) {
 	}
 	folder := filepath.Dir(path)
 	if err := os.MkdirAll(folder, 0o700); err != nil {
-		return "", nil, fmt.Errorf("the folder of the database %s cannot be made: %w", path, err)
+		return "", nil, fmt.Errorf("can't create the folder of the database %s: %w", path, err)
 	}
 	making.Lock()
 	defer making.Unlock()
@@ -47,13 +47,13 @@ func prepare(path string) (string, fs.FileInfo, error) {
 	case err == nil && info.IsDir():
 		return "", nil, fmt.Errorf("%s is a folder: name a database file in it, as %s", path, filepath.Join(path, "qsidecar.db"))
 	case err == nil && !info.Mode().IsRegular():
-		return "", nil, fmt.Errorf("%s is no regular file: a database cannot be kept in it", path)
+		return "", nil, fmt.Errorf("%s isn't a regular file: name another file for the database", path)
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return "", nil, fmt.Errorf("the database cannot be opened: %w", err)
 	}
 	// NetworkFS follows links to the disk that will hold the database.
 	if name, err := disk.NetworkFS(folder); err != nil {
-		return "", nil, fmt.Errorf("the disk of %s cannot be looked at: %w", path, err)
+		return "", nil, fmt.Errorf("can't read the state of the disk of %s: %w", path, err)
 	} else if name != "" {
 		return "", nil, fmt.Errorf("%s is on a network file system (%s), where SQLite's WAL mode loses data: "+
 			"put the database on a local disk, or use a database server for several hosts", path, name)
@@ -64,7 +64,7 @@ func prepare(path string) (string, fs.FileInfo, error) {
 			err = f.Close()
 		}
 		if err != nil && !errors.Is(err, fs.ErrExist) { // another process may have created it first
-			return "", nil, fmt.Errorf("the database cannot be made: %w", err)
+			return "", nil, fmt.Errorf("can't create the database: %w", err)
 		}
 	}
 	if info, err = os.Stat(path); err != nil {
@@ -78,7 +78,7 @@ func prepare(path string) (string, fs.FileInfo, error) {
 func (s *Store) inPlace() error {
 	now, err := os.Stat(s.path)
 	if err == nil && !os.SameFile(now, s.file) {
-		err = errors.New("another file is in its place")
+		err = errors.New("another file replaced it")
 	}
 	if err != nil {
 		return backends.Unavailable(fmt.Errorf("the database %s was moved or deleted while it was open; restart the sidecar: %w", s.path, err))

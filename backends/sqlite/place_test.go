@@ -43,8 +43,8 @@ func TestPlacesThatCannotBeOpened(t *testing.T) {
 	fails(t, "", "empty", "sqlite:PATH")
 	fails(t, dir, dir, "is a folder")
 	fails(t, filepath.Join(file, "jobs.db"), file, "not a directory")
-	fails(t, file, file, "no SQLite database")
-	fails(t, fifo, fifo, "no regular file")
+	fails(t, file, file, "isn't an SQLite database")
+	fails(t, fifo, fifo, "isn't a regular file")
 }
 
 func TestFoldersAreMadeAndNamesMeanNothing(t *testing.T) {

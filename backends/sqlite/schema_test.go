@@ -150,7 +150,7 @@ func TestSchemasThatAreNotOurs(t *testing.T) {
 
 	foreign := filepath.Join(t.TempDir(), "foreign.db")
 	shell(t, foreign, `CREATE TABLE qsidecar_jobs (x)`)
-	fails(t, foreign, "qsidecar_jobs", "not made by qsidecar")
+	fails(t, foreign, "qsidecar_jobs", "not created by qsidecar")
 
 	utf16 := filepath.Join(t.TempDir(), "utf16.db")
 	shell(t, utf16, `PRAGMA encoding = 'UTF-16'; CREATE TABLE x (y)`)

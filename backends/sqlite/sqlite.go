@@ -226,7 +226,7 @@ func (p *readers) close(ctx context.Context) (err error) {
 				err = errors.Join(err, c.close())
 			}
 		case <-ctx.Done():
-			return errors.Join(err, fmt.Errorf("%s: a look is still under way: %w", p.path, context.Cause(ctx)))
+			return errors.Join(err, fmt.Errorf("%s: a query is still running: %w", p.path, context.Cause(ctx)))
 		}
 	}
 	return err

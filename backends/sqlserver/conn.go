@@ -35,7 +35,7 @@ func configure(o *Options) (msdsn.Config, error) {
 		return config, fmt.Errorf("the address of the SQL Server database, written sqlserver://USER@HOST:PORT?database=NAME: %w", withoutURL(err))
 	}
 	if config.Database == "" { // a path is an instance's name, and a login's default database is often master
-		return config, errors.New("the address of the SQL Server database names none: write sqlserver://USER@HOST:PORT?database=NAME")
+		return config, errors.New("the address has no database: write sqlserver://USER@HOST:PORT?database=NAME")
 	}
 	if o.Password != "" {
 		config.Password = o.Password

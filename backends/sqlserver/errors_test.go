@@ -74,7 +74,7 @@ func TestKindsOfErrors(t *testing.T) {
 		"nobody there, as text": {errors.New("unable to open tcp connection with host 'db:1433': dial tcp: i/o timeout"), never, true, false, ""},
 		"cancelled":             {context.Canceled, never, true, false, ""},
 		"moved":                 {&againError{"x"}, soon, true, false, ""},
-		"told already":          {backends.ErrEvicted, never, false, false, "given up"},
+		"told already":          {backends.ErrEvicted, never, false, false, "declared this one dead"},
 	} {
 		if name == "rows moved" && retryCause(c.err) != backends.RetryConflict {
 			t.Errorf("%s: it is counted as %d, want a conflict", name, retryCause(c.err))

@@ -18,8 +18,8 @@ func TestAddresses(t *testing.T) {
 	t.Parallel()
 	for url, word := range map[string]string{
 		"sqlserver://app:hunter2@db:x?database=app": "written sqlserver://",
-		"sqlserver://app:hunter2@db/app":            "names none",
-		"sqlserver://app:hunter2@db:1433":           "names none",
+		"sqlserver://app:hunter2@db/app":            "has no database",
+		"sqlserver://app:hunter2@db:1433":           "has no database",
 	} {
 		err := CheckURL(url)
 		if err == nil || !strings.Contains(err.Error(), word) || strings.Contains(err.Error(), "hunter2") {

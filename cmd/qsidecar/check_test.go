@@ -50,7 +50,7 @@ func TestCheckSeverities(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := h.run("check")
-	r.wantStdout(t, 0, ": ok, with advice (1)\n  advice   rights: every user of this host may write the file (mode 0666)\n           → chmod o-w "+file, "fact     plan: ")
+	r.wantStdout(t, 0, ": ok, with advice (1)\n  advice   rights: every user of this host can write the file (mode 0666)\n           → chmod o-w "+file, "fact     plan: ")
 	if strings.Index(r.out, "advice  ") > strings.Index(r.out, "fact  ") {
 		t.Errorf("what matters more comes first:\n%s", r.out)
 	}

@@ -199,7 +199,7 @@ func TestConfigErrors(t *testing.T) {
 		{"listen: [{socket: /s, mode: 0999}]", "1:29: listen[0].mode: \"0999\" is not a mode: write it in octal, as \"0660\""},
 		{"databases: [a]", "1:12: databases: this should be a map (key: value), and is a list"},
 		{"databases: {a: {}}", "databases.a: url is missing"},
-		{"databases: {a: {url: 'sqlserver://h/d'}}", "databases.a.url: the address of the SQL Server database names none"},
+		{"databases: {a: {url: 'sqlserver://h/d'}}", "databases.a.url: the address has no database"},
 		{"databases: {a: {url: 'sqlite:x', host_lease: 10ms}}", "databases.a.host_lease: 10ms is outside 1s to 1h"},
 		{"databases: {a: {url: 'sqlite:x'}, b: {url: 'sqlite:y'}}\nqueues: {q: {}}", "2:10: queues.q: which database? name one here, or in defaults.database"},
 		{"databases: {a: {url: 'sqlite:x'}}\nqueues: {q: {database: b}}", "queues.q.database: no database \"b\" is configured"},

@@ -53,7 +53,7 @@ CREATE TABLE IF NOT EXISTS qsidecar_jobs (
   result         LONGBLOB,
   payload        LONGBLOB     NOT NULL DEFAULT (''),
 
-  -- Each row has one position in one lane, so that one index serves every query, and a
+  -- Each row has one position in one `lane`, so that one index serves every query, and a
   -- change of state moves one entry.
   --   r QUEUE  ready, by urgency and position    s QUEUE  scheduled, by due time
   --   c OWNER  claimed, by the end of its lease  d QUEUE  done, by its end
@@ -140,7 +140,7 @@ CREATE TABLE IF NOT EXISTS qsidecar_commits (
 CREATE TABLE IF NOT EXISTS qsidecar_meta (
   one         TINYINT     NOT NULL PRIMARY KEY CHECK (one = 1),
   version     INT         NOT NULL, -- of this schema
-  min_program INT         NOT NULL, -- the oldest program generation that may use it
+  min_program INT         NOT NULL, -- the oldest program generation that can use it
   `database`  VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin NOT NULL -- random: leases name it
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 

@@ -117,10 +117,10 @@ func (x *Engine) describeRest(ctx context.Context, info backends.TableInfo) (bac
 		info.Denied = r.Denied
 		if r.Unlogged {
 			info.Remarks.AddWarning("table", fmt.Sprintf("the table %s is UNLOGGED: its jobs are gone after a crash of the server", info.Name),
-				fmt.Sprintf("ALTER TABLE %s SET LOGGED, unless they may be lost", x.Dialect().Table(info.Schema, info.Name)))
+				fmt.Sprintf("ALTER TABLE %s SET LOGGED, unless you can lose them", x.Dialect().Table(info.Schema, info.Name)))
 		}
 		if r.Filtered {
-			info.Remarks.AddWarning("table", fmt.Sprintf("row level security of the table %s may hide rows from this role: their jobs are never claimed", info.Name),
+			info.Remarks.AddWarning("table", fmt.Sprintf("row level security of the table %s can hide rows from this role: their jobs are never claimed", info.Name),
 				"see that its policies show this role every row of the queue, and let it change them")
 		}
 	}

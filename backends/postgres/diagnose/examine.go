@@ -167,7 +167,7 @@ func (e *examination) checkSchema(ctx context.Context, tx pgx.Tx) error {
 		return err
 	}
 	if exists && !use {
-		e.AddError("rights", fmt.Sprintf("role %s may not use the schema %s", e.role, schema),
+		e.AddError("rights", fmt.Sprintf("role %s has no right to use the schema %s", e.role, schema),
 			fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s (`qsidecar migrate --print` ends with all that it needs)", schema, migrate.QuoteName(e.role)))
 		return nil
 	}
@@ -177,7 +177,7 @@ func (e *examination) checkSchema(ctx context.Context, tx pgx.Tx) error {
 	var said *pgconn.PgError
 	switch {
 	case errors.As(err, &said) && said.Code == insufficientPrivilege:
-		e.AddError("rights", fmt.Sprintf("role %s may not read %s.qsidecar_meta", e.role, schema),
+		e.AddError("rights", fmt.Sprintf("role %s has no right to read %s.qsidecar_meta", e.role, schema),
 			fmt.Sprintf("GRANT SELECT ON %s.qsidecar_meta TO %s (`qsidecar migrate --print` ends with all that it needs)", schema, migrate.QuoteName(e.role)))
 		return nil
 	case errors.As(err, &said) || err != nil && e.conn.IsClosed():
@@ -187,7 +187,7 @@ func (e *examination) checkSchema(ctx context.Context, tx pgx.Tx) error {
 	case version == 0 && create:
 		e.AddInfo("schema", fmt.Sprintf("the tables are missing in schema %s: serve or `qsidecar migrate` will create them, and this role may", schema))
 	case version == 0:
-		e.AddError("schema", fmt.Sprintf("the tables are missing in schema %s, and role %s may not create them", schema, e.role), checks.OwnerMigrates)
+		e.AddError("schema", fmt.Sprintf("the tables are missing in schema %s, and role %s has no right to create them", schema, e.role), checks.OwnerMigrates)
 	case version < migrate.Latest && !own:
 		e.AddError("schema", fmt.Sprintf("the tables in schema %s are of version %d, version %d is needed, and role %s does not own them",
 			schema, version, migrate.Latest, e.role), fmt.Sprintf("have their owner run what `qsidecar migrate --print --from %d` prints", version))

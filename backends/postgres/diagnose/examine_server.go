@@ -38,14 +38,14 @@ func (e *examination) checkDurability(ctx context.Context, tx pgx.Tx) error {
 		e.AddWarning("durability", "fsync is off: a crash of the server's machine loses committed jobs, or the whole database", "set fsync = on in postgresql.conf")
 	}
 	if pages == "off" {
-		e.AddWarning("durability", "full_page_writes is off: a crash of the server's machine may leave torn pages", "set full_page_writes = on in postgresql.conf")
+		e.AddWarning("durability", "full_page_writes is off: a crash of the server's machine can leave torn pages", "set full_page_writes = on in postgresql.conf")
 	}
 	switch {
 	case commit == "off":
 		e.AddWarning("durability", "synchronous_commit is off: a crash of the server loses the jobs and acks of its last moments, though the sidecar has answered them",
 			fmt.Sprintf("ALTER ROLE %s SET synchronous_commit = on", migrate.QuoteName(e.role)))
 	case standbys != "" && (commit == "local" || commit == "remote_write"):
-		e.AddWarning("durability", fmt.Sprintf("synchronous_commit is %s: a failover to a synchronous standby may lose jobs that the sidecar has answered", commit),
+		e.AddWarning("durability", fmt.Sprintf("synchronous_commit is %s: a failover to a synchronous standby can lose jobs that the sidecar has answered", commit),
 			fmt.Sprintf("ALTER ROLE %s SET synchronous_commit = on", migrate.QuoteName(e.role)))
 	}
 	if len(e.Findings) == before {
@@ -195,7 +195,7 @@ func (e *examination) checkConnections(ctx context.Context, tx pgx.Tx) error {
 		WHERE r.rolname = current_user AND x.room IS NOT NULL ORDER BY x.room LIMIT 1`).Scan(&left, &limit, &sidecars); err != nil {
 		return err
 	}
-	text := fmt.Sprintf("%s leaves room for %d more connections; a sidecar takes up to max_connections: %d", limit, max(left, 0), e.MaxConnections)
+	text := fmt.Sprintf("%s leaves %d more connections; a sidecar opens up to max_connections: %d", limit, max(left, 0), e.MaxConnections)
 	if sidecars > 0 {
 		text += fmt.Sprintf(" (open under its name by now: %d)", sidecars)
 	}

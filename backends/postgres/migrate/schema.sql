@@ -30,7 +30,7 @@ CREATE DOMAIN {s}.qsidecar_queue_name AS text COLLATE "C"
 CREATE TABLE {s}.qsidecar_meta (
   one         smallint PRIMARY KEY CHECK (one = 1),
   version     integer  NOT NULL, -- of this schema
-  min_program integer  NOT NULL, -- the oldest program generation that may use it
+  min_program integer  NOT NULL, -- the oldest program generation that can use it
   database    text     NOT NULL  -- random: leases name it
 );
 

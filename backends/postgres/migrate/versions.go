@@ -152,7 +152,7 @@ func Read(ctx context.Context, q Querier, place, schema string) (m Meta, err err
 		return Meta{}, fmt.Errorf("the table qsidecar_meta in %s, schema %s, is empty: its tables are incomplete; drop the schema, or restore it", place, schema)
 	}
 	if err == nil && oldest > Program {
-		err = fmt.Errorf("the tables in %s, schema %s, were made by a newer qsidecar (version %d, for programs of generation %d on; this one is of generation %d): upgrade this program",
+		err = fmt.Errorf("the tables in %s, schema %s, were created by a newer qsidecar (version %d, for programs of generation %d on; this one is of generation %d): upgrade this program",
 			place, schema, m.Version, oldest, Program)
 	}
 	return m, err

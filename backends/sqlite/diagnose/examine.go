@@ -190,7 +190,7 @@ func (e *examination) checkAccess(folder string) {
 		e.AddInfo("rights", "this user may write the file and its folder")
 	}
 	if mode := e.info.Mode().Perm(); mode&0o002 != 0 {
-		e.AddWarning("rights", fmt.Sprintf("every user of this host may write the file (mode %#o)", mode),
+		e.AddWarning("rights", fmt.Sprintf("every user of this host can write the file (mode %#o)", mode),
 			fmt.Sprintf("chmod o-w %s; programs that insert jobs share a group with it", e.path))
 	}
 }
@@ -260,7 +260,7 @@ func (e *examination) checkSchema(ctx context.Context) (exist bool, err error) {
 	}
 	switch {
 	case !meta && jobs:
-		e.AddError("schema", "there is a table qsidecar_jobs but no qsidecar_meta: its tables were not made by qsidecar, or only in part", "name another file, or restore this one")
+		e.AddError("schema", "there is a table qsidecar_jobs but no qsidecar_meta: its tables were not created by qsidecar, or only in part", "name another file, or restore this one")
 		return false, nil
 	case !meta:
 		e.AddInfo("schema", "the tables are missing: serve or `qsidecar migrate` will create them")
@@ -290,7 +290,7 @@ func (e *examination) checkVersion(ctx context.Context) error {
 		rows++
 		e.engine.database = r.Text(2)
 		if r.Int(1) > migrate.Program {
-			e.AddError("schema", fmt.Sprintf("the tables were made by a newer qsidecar (schema %d, for programs of generation %d on; this one is of generation %d)",
+			e.AddError("schema", fmt.Sprintf("the tables were created by a newer qsidecar (schema %d, for programs of generation %d on; this one is of generation %d)",
 				r.Int(0), r.Int(1), migrate.Program), "upgrade this program")
 			return
 		}

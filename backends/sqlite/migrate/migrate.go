@@ -58,7 +58,7 @@ func Run(t Tx, path string) (database string, err error) {
 	}
 	if tables == 0 {
 		if jobs != 0 {
-			return "", fmt.Errorf("%s has a table qsidecar_jobs but no qsidecar_meta: its tables were not made by qsidecar, or only in part", path)
+			return "", fmt.Errorf("%s has a table qsidecar_jobs but no qsidecar_meta: its tables were not created by qsidecar, or only in part", path)
 		}
 		if err := t.Script(schema); err != nil {
 			return "", fmt.Errorf("creating the tables in %s: %w", path, err)
@@ -103,7 +103,7 @@ func meta(t Tx, path string) (database string, err error) {
 	}
 	err = t.Query(`SELECT version, min_program, database FROM qsidecar_meta`, func(values []driver.Value) error {
 		if oldest, _ := values[1].(int64); oldest > Program {
-			return fmt.Errorf("the tables in %s were made by a newer qsidecar (schema %d, for programs of generation %d on; this one is of generation %d): upgrade this program",
+			return fmt.Errorf("the tables in %s were created by a newer qsidecar (schema %d, for programs of generation %d on; this one is of generation %d): upgrade this program",
 				path, values[0], oldest, Program)
 		}
 		database, _ = values[2].(string)

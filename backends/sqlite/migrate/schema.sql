@@ -13,7 +13,7 @@
 CREATE TABLE qsidecar_meta (
   one         INTEGER PRIMARY KEY CHECK (one = 1),
   version     INTEGER NOT NULL, -- of this schema
-  min_program INTEGER NOT NULL, -- the oldest program generation that may use it
+  min_program INTEGER NOT NULL, -- the oldest program generation that can use it
   database    TEXT    NOT NULL  -- random: leases name it
 );
 

@@ -84,7 +84,7 @@ func (d *describing) object(rows *sql.Rows) error {
 	case memory:
 		d.info.Unsafe = "it is memory-optimized, and its rows cannot be locked"
 	case d.babelfish:
-		d.info.Unsafe = "Babelfish passes over the words that lock a row"
+		d.info.Unsafe = "Babelfish ignores the hints that lock a row"
 	}
 	return nil
 }

@@ -139,7 +139,7 @@ func (e *examination) checkDurability(set string) {
 	switch set {
 	case "FORCED":
 		e.AddWarning("durability", "DELAYED_DURABILITY is FORCED: a commit is answered before it is on disk, and the last of them are lost in a crash",
-			fmt.Sprintf("ALTER DATABASE %s SET DELAYED_DURABILITY = DISABLED, if that is not wanted", migrate.QuoteName(e.Name)))
+			fmt.Sprintf("ALTER DATABASE %s SET DELAYED_DURABILITY = DISABLED, unless you can lose them", migrate.QuoteName(e.Name)))
 	case "ALLOWED":
 		e.AddInfo("durability", "DELAYED_DURABILITY is ALLOWED, and the sidecar does not ask for it: its commits are on disk when they are answered")
 	default:
@@ -156,7 +156,7 @@ func (e *examination) checkSchema(ctx context.Context) error {
 	schema := migrate.QuoteName(e.Schema)
 	switch {
 	case errors.As(err, &said) && said.Number == 229:
-		e.AddError("rights", fmt.Sprintf("login %s may not read %s.qsidecar_meta", e.login, schema),
+		e.AddError("rights", fmt.Sprintf("login %s has no right to read %s.qsidecar_meta", e.login, schema),
 			checks.OwnerGrants)
 		return nil
 	case errors.As(err, &said), err != nil && sqlserver.Broken(err):

@@ -148,7 +148,7 @@ func Read(ctx context.Context, q Querier, place, schema string) (m Meta, err err
 		return Meta{}, err
 	}
 	if oldest > program {
-		return m, fmt.Errorf("the tables in %s, schema %s, were made by a newer qsidecar (version %d, for programs of generation %d on; this one is of generation %d): upgrade this program",
+		return m, fmt.Errorf("the tables in %s, schema %s, were created by a newer qsidecar (version %d, for programs of generation %d on; this one is of generation %d): upgrade this program",
 			place, schema, m.Version, oldest, program)
 	}
 	return m, nil

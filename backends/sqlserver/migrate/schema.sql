@@ -7,9 +7,9 @@
 -- Public columns: queue, payload, priority, headers, max_attempts, run_at (UTC).
 -- All others are the sidecar's own. A job with a run_at waits for it. A payload is
 -- bytes: CONVERT(varbinary(max), CONVERT(varchar(max), N'text' COLLATE
--- Latin1_General_100_CI_AS_SC_UTF8)) makes UTF-8 of a text from SQL Server 2019 on.
+-- Latin1_General_100_CI_AS_SC_UTF8)) converts a text to UTF-8 from SQL Server 2019 on.
 --
--- The tables have filtered indexes: who inserts needs the settings that every
+-- The tables have filtered indexes: an INSERT needs the settings that every
 -- ODBC, OLE DB, JDBC, .NET and Go program has by itself. sqlcmd needs -I; a job of
 -- SQL Server Agent and bcp begin with SET QUOTED_IDENTIFIER, ANSI_NULLS,
 -- ANSI_PADDING, ANSI_WARNINGS, ARITHABORT, CONCAT_NULL_YIELDS_NULL ON.
@@ -18,19 +18,19 @@
 -- UTF-16. Because SQL Server passes over blanks at the end when it compares texts,
 -- in every collation, the keys' own table has their bytes.
 --
--- There is no trigger, so that an INSERT may have an OUTPUT clause. Delete jobs
--- by the sidecar: a row that is deleted by hand leaves its failures behind.
+-- There is no trigger, so that an INSERT can have an OUTPUT clause. Delete jobs
+-- with the sidecar: a row that is deleted by hand leaves its failures behind.
 
 IF SCHEMA_ID({'s}) IS NULL EXEC (N'CREATE SCHEMA {s}');
 GO
 
--- One line of numbers for ids and positions. Each statement of the sidecar draws
+-- One sequence for ids and positions. Each statement of the sidecar draws
 -- one, and has the thousand from there on.
 IF OBJECT_ID(N'{s}.qsidecar_line') IS NULL
   CREATE SEQUENCE {s}.qsidecar_line AS bigint START WITH 1000 INCREMENT BY 1000;
 GO
 
--- The clock of every statement. Tests put another one in its place.
+-- The clock of every statement. Tests replace it.
 IF OBJECT_ID(N'{s}.qsidecar_now') IS NULL
   EXEC (N'CREATE FUNCTION {s}.qsidecar_now() RETURNS datetime2(6) WITH SCHEMABINDING AS BEGIN RETURN SYSUTCDATETIME(); END');
 GO
@@ -42,28 +42,28 @@ IF OBJECT_ID(N'{s}.qsidecar_jobs') IS NULL
     enqueued_at    datetime2(6) NOT NULL DEFAULT (SYSUTCDATETIME()),
     ready_at       datetime2(6) NOT NULL DEFAULT (SYSUTCDATETIME()), -- when it became ready
     fence          bigint       NOT NULL DEFAULT (0),
-    attempts       int          NOT NULL DEFAULT (0), -- charged deliveries
-    losses         int          NOT NULL DEFAULT (0), -- failures in a row that were no nack
-    unrecorded     int          NOT NULL DEFAULT (0), -- sidecars lost in a row with it claimed ahead
+    attempts       int          NOT NULL DEFAULT (0), -- counted deliveries
+    losses         int          NOT NULL DEFAULT (0), -- failures in a row other than nacks
+    unrecorded     int          NOT NULL DEFAULT (0), -- sidecars lost in a row that had it prefetched
     priority       smallint     NOT NULL DEFAULT (0),
     max_attempts   smallint     NULL CONSTRAINT qsidecar_max_attempts CHECK (max_attempts >= 1),
-    ahead          tinyint      NOT NULL DEFAULT (0), -- 1: claimed ahead, its delivery is not recorded and not in attempts
+    ahead          tinyint      NOT NULL DEFAULT (0), -- 1: prefetched, its delivery is not recorded and not in attempts
     queue          varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL CONSTRAINT qsidecar_queue_name
       CHECK (DATALENGTH(queue) BETWEEN 1 AND 128 AND queue NOT LIKE '%[^A-Za-z0-9._:/-]%' AND queue NOT LIKE '[.-]%' AND DATALENGTH(queue) = LEN(queue)),
     state          varchar(9)   COLLATE Latin1_General_100_BIN2 NOT NULL DEFAULT ('waiting') CONSTRAINT qsidecar_state
       CHECK (state IN ('waiting', 'claimed', 'done', 'dead')), -- waiting: ready without a run_at, scheduled with one
     timeout_ms     bigint       NULL, -- the job's own
     run_at         datetime2(6) NULL,
-    -- what the last claim's policy said
+    -- the policy of the last claim
     claim_max      int          NULL,
     backoff_ms     bigint       NULL,
     backoff_max_ms bigint       NULL,
     keep_ms        bigint       NULL, -- NULL: an ack deletes
-    keep_dead_ms   bigint       NULL, -- NULL: for ever
+    keep_dead_ms   bigint       NULL, -- NULL: indefinitely
     -- the claim
     token_host     bigint       NULL,
     token_number   bigint       NULL,
-    owner          bigint       NULL, -- the host whose life a session lease needs; 0: nobody's (a timed lease of a dead host)
+    owner          bigint       NULL, -- the sidecar that a session lease depends on; 0: none (a timed lease of a dead sidecar)
     lease_ms       bigint       NULL, -- NULL: a session lease
     deadline       datetime2(6) NULL, -- the run's; nothing moves it
     due_at         datetime2(6) NULL, -- the earlier of the timed lease's end and the deadline
@@ -82,16 +82,16 @@ IF OBJECT_ID(N'{s}.qsidecar_jobs') IS NULL
 GO
 
 -- A statement here touches a thousand rows at most. So many locks are never worth
--- the whole table's. (Babelfish has row locks only, and does not know the words.)
+-- the whole table's. (Babelfish has only row locks and rejects the option.)
 IF SERVERPROPERTY('babelfish') IS NULL
   EXEC (N'ALTER TABLE {s}.qsidecar_jobs SET (LOCK_ESCALATION = DISABLE)');
 GO
 
 -- (Babelfish has a hash behind the name of each index.)
 --
--- One filtered index for each thing that is looked for: a claim's index holds
--- nothing but ready jobs, and a claimed row is in as few as can be. run_at is in
--- the first, because the server looks up what IS NULL asks for.
+-- One filtered index for each query: a claim's index has only ready jobs, and a
+-- claimed row is in as few indexes as possible. run_at is in the first, because
+-- the server reads it for IS NULL.
 IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'{s}.qsidecar_jobs')
   AND (name = N'qsidecar_ready' OR SERVERPROPERTY('babelfish') IS NOT NULL AND name LIKE N'qsidecar_ready%'))
   CREATE INDEX qsidecar_ready ON {s}.qsidecar_jobs (queue, priority DESC, position) INCLUDE (run_at)
@@ -177,8 +177,8 @@ IF OBJECT_ID(N'{s}.qsidecar_queues') IS NULL
   );
 GO
 
--- How often jobs were given back in their old positions. By itself, so that no
--- claim that looks whether its queue is paused has to wait for who counts.
+-- How often jobs returned to their old positions. In a table of its own, so that a
+-- claim that reads whether its queue is paused doesn't wait for a transaction that counts.
 IF OBJECT_ID(N'{s}.qsidecar_returns') IS NULL
   CREATE TABLE {s}.qsidecar_returns (
     queue   varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL CONSTRAINT qsidecar_returns_queue PRIMARY KEY,
@@ -186,8 +186,8 @@ IF OBJECT_ID(N'{s}.qsidecar_returns') IS NULL
   );
 GO
 
--- The number of the last commit of each connection of each open handle: tells,
--- after a commit whose answer got lost, whether it happened.
+-- The number of the last commit of each connection of each open handle. After a
+-- commit whose answer was lost, it shows whether the commit happened.
 IF OBJECT_ID(N'{s}.qsidecar_commits') IS NULL
   CREATE TABLE {s}.qsidecar_commits (
     handle bigint       NOT NULL,
@@ -202,7 +202,7 @@ IF OBJECT_ID(N'{s}.qsidecar_meta') IS NULL
   CREATE TABLE {s}.qsidecar_meta (
     one         tinyint     NOT NULL CONSTRAINT qsidecar_meta_one PRIMARY KEY CHECK (one = 1),
     version     int         NOT NULL, -- of this schema
-    min_program int         NOT NULL, -- the oldest program generation that may use it
+    min_program int         NOT NULL, -- the oldest program generation that can use it
     database_id varchar(11) COLLATE Latin1_General_100_BIN2 NOT NULL -- random: leases name it
   );
 GO

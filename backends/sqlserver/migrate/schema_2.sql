@@ -1,5 +1,5 @@
--- Schema version 2: the leases of jobs whose rows are in tables that somebody else
--- owns. Nothing is added to those tables. A row here lives from the first claim of
+-- Schema version 2: the leases of jobs whose rows are in tables that another
+-- application owns. Nothing is added to those tables. A row here lives from the first claim of
 -- its job until the job is settled. All times are milliseconds since 1970, UTC.
 
 IF OBJECT_ID(N'{s}.qsidecar_leases') IS NULL
@@ -8,17 +8,17 @@ IF OBJECT_ID(N'{s}.qsidecar_leases') IS NULL
     queue          nvarchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL,
     item           nvarchar(255) COLLATE Latin1_General_100_BIN2 NOT NULL, -- the id of the job's row
     fence          bigint        NOT NULL,
-    attempts       int           NOT NULL, -- charged deliveries
-    losses         int           NOT NULL, -- failures in a row that were no nack
+    attempts       int           NOT NULL, -- counted deliveries
+    losses         int           NOT NULL, -- failures in a row other than nacks
     not_before     bigint        NULL, -- not claimed earlier; the largest number: dead
-    -- what the last claim's policy said
+    -- the policy of the last claim
     claim_max      int           NOT NULL,
     backoff_ms     bigint        NOT NULL,
     backoff_max_ms bigint        NOT NULL,
     -- the claim; NULL, all of it: there is none
     token_host     bigint        NULL,
     token_number   bigint        NULL,
-    owner          bigint        NULL, -- the host whose life a session lease needs; 0: nobody's
+    owner          bigint        NULL, -- the sidecar that a session lease depends on; 0: none
     lease_ms       bigint        NULL, -- NULL: a session lease
     deadline       bigint        NULL, -- the run's; nothing moves it
     due_at         bigint        NULL, -- the earlier of the timed lease's end and the deadline

@@ -1,5 +1,5 @@
 -- Schema version 3: deleting a job's failures, or storing a thousand jobs with keys,
--- locks no whole table. (Babelfish has row locks only, and does not know the words.)
+-- locks no whole table. (Babelfish has only row locks and rejects the option.)
 
 IF SERVERPROPERTY('babelfish') IS NULL
   EXEC (N'ALTER TABLE {s}.qsidecar_failures SET (LOCK_ESCALATION = DISABLE)');

@@ -1,4 +1,4 @@
--- Tables that somebody else owns, for the tests of adopted queues. A column stands on
+-- Tables that another application owns, for the tests of adopted queues. A column stands on
 -- a line of its own.
 
 CREATE TABLE [dbo].[MsgQueue] (
