@@ -36,7 +36,7 @@ func (s *Store) Setup() Setup {
 func (s *Store) Session(ctx context.Context, f func(ctx context.Context, c *pgx.Conn) error) (err error) {
 	ctx, done := s.Bound(ctx)
 	defer done()
-	c, err := connectPlain(ctx, s.beater.config)
+	c, err := connectPlain(ctx, s.heartbeat.config)
 	if err != nil {
 		return s.Outcome(ctx, err)
 	}

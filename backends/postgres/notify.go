@@ -15,10 +15,10 @@ import (
 	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
-// teller notifies other sidecars, by NOTIFY, of queues that became ready. NOTIFY
+// notifier notifies other sidecars, by NOTIFY, of queues that became ready. NOTIFY
 // takes a lock that the whole database shares, so it isn't part of a commit. It
 // follows later, at most once per queue in tellEvery.
-type teller struct {
+type notifier struct {
 	s    *Store
 	name string // identifies this Store, so that it ignores its own notifications
 	wake chan struct{}
@@ -36,7 +36,7 @@ const (
 
 func (s *Store) channel() string { return "qsidecar_" + s.o.Schema }
 
-func (n *teller) start(s *Store) {
+func (n *notifier) start(s *Store) {
 	n.s = s
 	if !s.o.Notify {
 		return
@@ -46,10 +46,10 @@ func (n *teller) start(s *Store) {
 }
 
 // stop waits until run has returned. The Store's context must have ended.
-func (n *teller) stop() { n.gone.Wait() }
+func (n *notifier) stop() { n.gone.Wait() }
 
 // madeReady records queues in which a commit made jobs ready, and wakes run.
-func (n *teller) madeReady(queues []string) {
+func (n *notifier) madeReady(queues []string) {
 	if n.wake == nil {
 		return
 	}
@@ -71,7 +71,7 @@ func (n *teller) madeReady(queues []string) {
 	}
 }
 
-func (n *teller) run() {
+func (n *notifier) run() {
 	ctx := n.s.Life()
 	for {
 		select {
@@ -95,7 +95,7 @@ func (n *teller) run() {
 	}
 }
 
-func (n *teller) say(ctx context.Context, words []string) error {
+func (n *notifier) say(ctx context.Context, words []string) error {
 	c, err := n.s.pool.Acquire(ctx)
 	if err != nil {
 		return err
@@ -133,14 +133,14 @@ func (s *Store) Listen(ctx context.Context, channels map[string][]string) (<-cha
 	if !s.o.Notify || s.pooled {
 		return nil, false
 	}
-	h := &hearing{s: s, channels: channels, queues: make(chan string), wake: make(chan struct{}, 1), heard: map[string]struct{}{}}
+	h := &queueListener{s: s, channels: channels, queues: make(chan string), wake: make(chan struct{}, 1), heard: map[string]struct{}{}}
 	go h.run(ctx)
 	return h.queues, true
 }
 
-// hearing forwards the queues of notifications. It forwards the first one at once, and
+// queueListener forwards the queues of notifications. It forwards the first one at once, and
 // then each queue at most once in hearEvery, however many notifications arrive.
-type hearing struct {
+type queueListener struct {
 	s        *Store
 	channels map[string][]string // maps the channels of other programs to their queues
 	queues   chan string
@@ -152,7 +152,7 @@ type hearing struct {
 
 const hearEvery = 10 * time.Millisecond
 
-func (h *hearing) run(ctx context.Context) {
+func (h *queueListener) run(ctx context.Context) {
 	defer close(h.queues)
 	ctx, done := h.s.Bound(ctx)
 	defer done()
@@ -161,14 +161,14 @@ func (h *hearing) run(ctx context.Context) {
 	passing.Go(func() { h.pass(ctx) })
 	for ctx.Err() == nil {
 		if err := h.listen(ctx); err != nil && ctx.Err() == nil {
-			h.s.log.Debug("hearing of new jobs", "place", h.s.place, "error", err)
+			h.s.log.Debug("notifications of other sidecars could not be received", "place", h.s.place, "error", err)
 		}
 		core.Pause(ctx, time.Second)
 	}
 }
 
 // pass forwards queues until ctx ends.
-func (h *hearing) pass(ctx context.Context) {
+func (h *queueListener) pass(ctx context.Context) {
 	for {
 		select {
 		case <-h.wake:
@@ -191,7 +191,7 @@ func (h *hearing) pass(ctx context.Context) {
 }
 
 // note records names of queues to forward. Beyond maxPending names it records "", which stands for any queue.
-func (h *hearing) note(queues ...string) {
+func (h *queueListener) note(queues ...string) {
 	h.mu.Lock()
 	for _, q := range queues {
 		if len(h.heard) >= maxPending {
@@ -207,8 +207,8 @@ func (h *hearing) note(queues ...string) {
 }
 
 // listen receives notifications until the connection or ctx ends.
-func (h *hearing) listen(ctx context.Context) error {
-	c, err := pgx.ConnectConfig(ctx, h.s.beater.config)
+func (h *queueListener) listen(ctx context.Context) error {
+	c, err := pgx.ConnectConfig(ctx, h.s.heartbeat.config)
 	if err != nil {
 		return err
 	}

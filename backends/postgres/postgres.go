@@ -84,12 +84,12 @@ type Store struct {
 	pooled   bool // a pooler is in between: a transaction can run in any session
 	sql      *statements
 
-	pool    *pgxpool.Pool
-	beater  beater
-	orphans orphans
-	epochs  epochs
-	writers writers
-	tell    teller
+	pool      *pgxpool.Pool
+	heartbeat heartbeatConn
+	orphans   orphans
+	epochs    epochs
+	writers   writers
+	tell      notifier
 
 	closing sync.Once
 	closed  error                                          // of the first Close
@@ -159,8 +159,8 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if s.pool, err = pgxpool.NewWithConfig(s.Life(), config); err != nil {
 		return nil, s.withKind(err)
 	}
-	s.beater = beater{config: config.ConnConfig.Copy(), free: make(chan *pgx.Conn, 1)}
-	s.beater.put(nil)
+	s.heartbeat = heartbeatConn{config: config.ConnConfig.Copy(), free: make(chan *pgx.Conn, 1)}
+	s.heartbeat.put(nil)
 	s.tell.start(s)
 	if o.Look {
 		return s, nil
@@ -186,7 +186,7 @@ func (s *Store) Close() error {
 	s.closing.Do(func() {
 		s.Stop(backends.Unavailable(fmt.Errorf("%s: %w", s.place, errClosed)))
 		s.tell.stop()
-		s.closed = s.beater.close()
+		s.closed = s.heartbeat.close()
 		s.closePool()
 	})
 	return s.closed

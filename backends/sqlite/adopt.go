@@ -21,14 +21,14 @@ func (s *Store) Query(ctx context.Context, statements ...*backends.Statement) er
 // Do implements backends.SQL.
 func (t *tx) Do(_ context.Context, statements ...*backends.Statement) error {
 	for _, st := range statements {
-		if err := t.say(st); err != nil {
+		if err := t.run(st); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (t *tx) say(st *backends.Statement) (err error) {
+func (t *tx) run(st *backends.Statement) (err error) {
 	args := slices.Clone(st.Args)
 	for i, a := range args {
 		if list, ok := a.([]string); ok {

@@ -164,14 +164,14 @@ func TestALostSeal(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.number++ // a commit that never happened
-	if happened, err := s.look(t.Context()); err != nil || happened {
+	if happened, err := s.happened(t.Context()); err != nil || happened {
 		t.Fatalf("happened %v, %v", happened, err)
 	}
 	s.number-- // the answer to its seal was lost: call look again
-	if happened, err := s.look(t.Context()); err != nil || happened {
+	if happened, err := s.happened(t.Context()); err != nil || happened {
 		t.Fatalf("happened %v, %v; it was sealed", happened, err)
 	}
-	if happened, err := s.look(t.Context()); err != nil || !happened {
+	if happened, err := s.happened(t.Context()); err != nil || !happened {
 		t.Fatalf("happened %v, %v; the seal itself did", happened, err)
 	}
 }

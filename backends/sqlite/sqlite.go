@@ -55,12 +55,12 @@ type Store struct {
 	handle   int64 // identifies this Store in qsidecar_commits
 	sql      *statements
 
-	gate    gate    // admits one writer; guards the next four fields
-	writer  *conn   // nil if it must be opened
-	beater  *conn   // nil if it must be opened
-	number  int64   // of the last commit
-	walSize int64   // as makeRoom left it
-	read    readers // connections for transactions that write nothing
+	gate          gate    // admits one writer; guards the next four fields
+	writer        *conn   // nil if it must be opened
+	heartbeatConn *conn   // nil if it must be opened
+	number        int64   // of the last commit
+	walSize       int64   // as makeRoom left it
+	read          readers // connections for transactions that write nothing
 
 	closing sync.Once
 	closed  error
@@ -139,7 +139,7 @@ func (s *Store) shut() error {
 		return errors.Join(err, fmt.Errorf("%s: a write is still under way: %w", s.path, e))
 	}
 	// Keep the gate locked, so that no write opens these connections again.
-	for _, c := range []**conn{&s.writer, &s.beater} {
+	for _, c := range []**conn{&s.writer, &s.heartbeatConn} {
 		if *c != nil {
 			err = errors.Join(err, (*c).close())
 			*c = nil
@@ -173,7 +173,7 @@ func (s *Store) openWriter() (*conn, error) {
 // openBeater opens the connection for heartbeats. If a power cut loses a heartbeat,
 // its sidecar is gone too. So a heartbeat waits neither for its own sync nor for that
 // of a checkpoint. It leaves checkpoints to the writer, unless the writer is idle.
-func (s *Store) openBeater() (*conn, error) {
+func (s *Store) openHeartbeatConn() (*conn, error) {
 	return connect(s.path, "busy_timeout=0", "synchronous=NORMAL", "wal_autocheckpoint=8000")
 }
 

@@ -93,7 +93,7 @@ const syncGrace = 200 * time.Millisecond
 func (s *Store) write(ctx context.Context, c **conn, open func() (*conn, error), f func(t *tx) error) error {
 	ctx, done := s.Bound(ctx)
 	defer done()
-	if err := s.gate.acquire(ctx, c == &s.beater); err != nil {
+	if err := s.gate.acquire(ctx, c == &s.heartbeatConn); err != nil {
 		return ended(ctx, "waiting for the write before")
 	}
 	var phase atomic.Int32
@@ -272,7 +272,7 @@ func (s *Store) discard(c **conn) {
 }
 
 // findOut finds out whether the commit numbered s.number happened although COMMIT
-// returned cause. Either the number is in the database, or look stores the number of a
+// returned cause. Either the number is in the database, or happened stores the number of a
 // later commit, so that it never will be (otherwise a recovery could restore frames
 // of an unsynced commit). findOut returns nil if the commit happened.
 func (s *Store) findOut(ctx context.Context, cause error) error {
@@ -280,7 +280,7 @@ func (s *Store) findOut(ctx context.Context, cause error) error {
 		s.discard(&s.writer) // the state of the connection can be wrong
 	}
 	for try := 0; ; try++ {
-		happened, err := s.look(ctx)
+		happened, err := s.happened(ctx)
 		if err == nil {
 			s.log.Warn("the outcome of a commit was found out", "path", s.path, "happened", happened, "error", cause)
 			if happened {
@@ -301,8 +301,8 @@ func (s *Store) findOut(ctx context.Context, cause error) error {
 	}
 }
 
-// look queries the number once. If the commit is missing, look commits a later number: the answer can't change any more.
-func (s *Store) look(ctx context.Context) (happened bool, err error) {
+// happened queries the number once. If the commit is missing, it commits a later number: the answer can't change any more.
+func (s *Store) happened(ctx context.Context) (happened bool, err error) {
 	if err := s.begin(ctx, &s.writer, s.openWriter); err != nil {
 		return false, err
 	}

@@ -133,7 +133,7 @@ func (all preparedAll) report() error {
 
 func prepareAll(statements []*backends.Statement) (all preparedAll, err error) {
 	for i, st := range statements {
-		q, err := say(i+1, st)
+		q, err := prepare(i+1, st)
 		if err != nil {
 			return nil, err
 		}
@@ -143,7 +143,7 @@ func prepareAll(statements []*backends.Statement) (all preparedAll, err error) {
 }
 
 // `say` compiles the n-th statement of a batch to a piece.
-func say(n int, st *backends.Statement) (*prepared, error) {
+func prepare(n int, st *backends.Statement) (*prepared, error) {
 	p := &piece{name: "a" + strconv.Itoa(n), sets: 1, adopted: true}
 	q := &prepared{call: call{piece: p}, st: st}
 	c, err := dialect.Compile(p.name, st)

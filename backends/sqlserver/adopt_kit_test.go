@@ -276,7 +276,7 @@ func (r *recorder) note(statements []*backends.Statement) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, st := range statements {
-		q, err := say(1, st)
+		q, err := prepare(1, st)
 		if err != nil {
 			return err
 		}

@@ -63,7 +63,7 @@ func (s *Store) ReadCatalog(ctx context.Context, schema, name string, sets ...fu
 // ExplainBatch returns a batch whose plan shows that of the statement: its arguments are
 // variables. The sidecar's own tables need not exist.
 func (s *Store) ExplainBatch(st *backends.Statement) (string, error) {
-	q, err := say(1, st)
+	q, err := prepare(1, st)
 	if err != nil {
 		return "", err
 	}

@@ -72,7 +72,7 @@ func (t *tx) run(ctx context.Context, p *piece, read []reader, args ...any) erro
 
 // brief reports whether the transaction does not wait long for what others have locked. Other transactions wait as
 // long as head.sql allows.
-func (t *tx) brief() bool { return t.o.LimitsLockWaits() && !t.o.WaitForLocks }
+func (t *tx) waitsBriefly() bool { return t.o.LimitsLockWaits() && !t.o.WaitForLocks }
 
 // send sends the queued pieces, in one batch as far as they fit together. The last piece of each batch numbers the
 // commit of a transaction that wrote.
@@ -86,7 +86,7 @@ func (t *tx) send(ctx context.Context) error {
 		n := together(calls)
 		wrote := int64(0)
 		some := append(t.s.sql.knowing(calls[:n]), call{t.s.sql.mark, []any{t.s.handle, t.lane.id, t.lane.number}, []reader{one(&wrote)}})
-		if t.brief() {
+		if t.waitsBriefly() {
 			some = append([]call{{piece: t.s.sql.brief}}, some...)
 		}
 		began := time.Now()

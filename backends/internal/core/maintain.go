@@ -59,7 +59,7 @@ func (s *Store) Maintain(ctx context.Context, w backends.Maintenance) (backends.
 			return r, err
 		}
 	}
-	o, err := s.look(ctx, w)
+	o, err := s.findDue(ctx, w)
 	if err != nil {
 		return r, err
 	}
@@ -81,7 +81,7 @@ func (s *Store) Maintain(ctx context.Context, w backends.Maintenance) (backends.
 	}
 	if changed || pruned {
 		w.Prune = false
-		if o, err = s.look(ctx, w); err != nil {
+		if o, err = s.findDue(ctx, w); err != nil {
 			return r, err
 		}
 		r.More = r.More || o.MoreLost && len(o.Lost) > 0
@@ -192,21 +192,21 @@ const (
 	searchEvery = 5 * time.Second
 )
 
-func (s *Store) look(ctx context.Context, w backends.Maintenance) (o outlook, err error) {
+func (s *Store) findDue(ctx context.Context, w backends.Maintenance) (o outlook, err error) {
 	err = s.Again(ctx, func(ctx context.Context) (err error) {
 		s.owners.mu.Lock()
 		owners := !s.LocalTime().Before(s.owners.next)
 		s.owners.mu.Unlock()
-		o, err = s.lookOnce(ctx, w, owners)
+		o, err = s.findDueOnce(ctx, w, owners)
 		if err == nil && o.Dead && !owners {
-			o, err = s.lookOnce(ctx, w, true)
+			o, err = s.findDueOnce(ctx, w, true)
 		}
 		return err
 	})
 	return o, err
 }
 
-func (s *Store) lookOnce(ctx context.Context, w backends.Maintenance, owners bool) (o outlook, err error) {
+func (s *Store) findDueOnce(ctx context.Context, w backends.Maintenance, owners bool) (o outlook, err error) {
 	now := s.LocalTime()
 	policies := make([]backends.Policy, len(w.Waiting))
 	for i, q := range w.Waiting {

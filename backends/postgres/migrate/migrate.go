@@ -133,7 +133,7 @@ func (t *Target) complete(ctx context.Context) (meta Meta, err error) {
 	if !ours {
 		return t.read(ctx, m.work)
 	}
-	held, stop := m.hold(ctx)
+	held, stop := m.holdLock(ctx)
 	defer stop()
 	meta, err = m.advance(held)
 	if lost := (*lockLostError)(nil); err != nil && errors.As(context.Cause(held), &lost) {
@@ -189,7 +189,7 @@ func (m *migrator) begin(ctx context.Context) (ours bool, err error) {
 // hold keeps the lock until stop is called. The returned context ends if the lock is lost.
 // hold pings the server with a message without a statement. A statement would have a
 // snapshot, and the build of an index would wait for its transaction.
-func (m *migrator) hold(ctx context.Context) (_ context.Context, stop func()) {
+func (m *migrator) holdLock(ctx context.Context) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	over := make(chan struct{})
 	go func() {

@@ -14,9 +14,9 @@ import (
 
 var _ backends.TxClaimer = (*Store)(nil)
 
-// heldTx is a backends.OpenTx: a connection outside the pool, whose transaction stays open
+// openTx is a backends.OpenTx: a connection outside the pool, whose transaction stays open
 // while a worker runs its job.
-type heldTx struct {
+type openTx struct {
 	s    *Store
 	c    *pgx.Conn
 	t    *tx // nil if no transaction is open
@@ -30,15 +30,15 @@ func (s *Store) NoOpenTx() error { return nil }
 func (s *Store) OpenTx(ctx context.Context, idle time.Duration) (backends.OpenTx, error) {
 	ctx, done := s.Bound(ctx)
 	defer done()
-	c, err := s.beater.open(ctx, s)
+	c, err := s.heartbeat.open(ctx, s)
 	if err != nil {
 		return nil, s.Outcome(ctx, err)
 	}
-	return &heldTx{s: s, c: c, idle: idle}, nil
+	return &openTx{s: s, c: c, idle: idle}, nil
 }
 
 // Do implements backends.SQL.
-func (h *heldTx) Do(ctx context.Context, statements ...*backends.Statement) error {
+func (h *openTx) Do(ctx context.Context, statements ...*backends.Statement) error {
 	ctx, done := h.s.Bound(ctx)
 	defer done()
 	if h.t == nil {
@@ -49,18 +49,18 @@ func (h *heldTx) Do(ctx context.Context, statements ...*backends.Statement) erro
 
 // begin queues the start of the transaction. Its settings end with the transaction: behind a
 // pooler, another client can get the session next.
-func (h *heldTx) begin() {
+func (h *openTx) begin() {
 	h.t = h.newTx()
 	h.t.begin()
 	h.t.add("SELECT pg_catalog.set_config('idle_in_transaction_session_timeout', '"+millis(h.idle)+"', true)", nil)
 }
 
-func (h *heldTx) newTx() *tx {
+func (h *openTx) newTx() *tx {
 	return &tx{s: h.s, c: h.c, release: func() { discard(context.Background(), h.c) }, batch: &pgx.Batch{}, epoch: sessionOf(h.c).epoch}
 }
 
 // failed classifies an error. A lost connection returns ErrTxLost: nothing is written before COMMIT.
-func (h *heldTx) failed(ctx context.Context, err error) error {
+func (h *openTx) failed(ctx context.Context, err error) error {
 	if err == nil || !h.c.IsClosed() {
 		return lockedOut(h.s.Outcome(ctx, err))
 	}
@@ -77,7 +77,7 @@ const (
 )
 
 // CommitWith implements backends.OpenTx.
-func (h *heldTx) CommitWith(ctx context.Context, b backends.Batch, hooks backends.TxHooks) (backends.Results, error) {
+func (h *openTx) CommitWith(ctx context.Context, b backends.Batch, hooks backends.TxHooks) (backends.Results, error) {
 	ctx, done := h.s.Bound(ctx)
 	defer done()
 	if h.t == nil {
@@ -120,7 +120,7 @@ func (h *heldTx) CommitWith(ctx context.Context, b backends.Batch, hooks backend
 
 // undo rolls back to the savepoint. sent is true if the server got any statements since then.
 // It has its own time limit, because ctx may have ended.
-func (h *heldTx) undo(ctx context.Context, sent bool) error {
+func (h *openTx) undo(ctx context.Context, sent bool) error {
 	if h.c.IsClosed() {
 		return errors.New("the connection was lost")
 	}
@@ -137,7 +137,7 @@ func (h *heldTx) undo(ctx context.Context, sent bool) error {
 }
 
 // Rollback implements backends.OpenTx.
-func (h *heldTx) Rollback(ctx context.Context) error {
+func (h *openTx) Rollback(ctx context.Context) error {
 	if h.c.IsClosed() {
 		return h.failed(ctx, errors.New("it was lost before"))
 	}
@@ -153,14 +153,14 @@ func (h *heldTx) Rollback(ctx context.Context) error {
 }
 
 // Ping implements backends.OpenTx.
-func (h *heldTx) Ping(ctx context.Context) error {
+func (h *openTx) Ping(ctx context.Context) error {
 	ctx, done := h.s.Bound(ctx)
 	defer done()
 	return h.failed(ctx, h.c.Ping(ctx))
 }
 
 // Open implements backends.OpenTx.
-func (h *heldTx) Open() bool { return h.t != nil && !h.c.IsClosed() }
+func (h *openTx) Open() bool { return h.t != nil && !h.c.IsClosed() }
 
 // Close implements backends.OpenTx.
-func (h *heldTx) Close() { discard(context.Background(), h.c) }
+func (h *openTx) Close() { discard(context.Background(), h.c) }

@@ -12,9 +12,9 @@ import (
 	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
-// beater owns the connection for heartbeats. The channel with the connection is also its lock:
+// heartbeatConn owns the connection for heartbeats. The channel with the connection is also its lock:
 // a caller can wait for it until a deadline.
-type beater struct {
+type heartbeatConn struct {
 	config *pgx.ConnConfig
 	free   chan *pgx.Conn // capacity 1; contains nil if the connection must be opened
 }
@@ -24,20 +24,20 @@ type beater struct {
 func (s *Store) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.HeartbeatResult, error) {
 	ctx, done := s.Bound(ctx)
 	defer done()
-	c, err := s.beater.get(ctx)
+	c, err := s.heartbeat.get(ctx)
 	if err != nil {
 		return backends.HeartbeatResult{}, s.Outcome(ctx, err)
 	}
 	for try := 1; ; try++ {
 		if c == nil {
-			if c, err = s.beater.open(ctx, s); err != nil {
-				s.beater.put(nil)
+			if c, err = s.heartbeat.open(ctx, s); err != nil {
+				s.heartbeat.put(nil)
 				return backends.HeartbeatResult{}, s.Outcome(ctx, err)
 			}
 		}
 		var p backends.HeartbeatResult
-		if p, err = s.beat(ctx, c, b); err == nil {
-			s.beater.put(c)
+		if p, err = s.sendHeartbeat(ctx, c, b); err == nil {
+			s.heartbeat.put(c)
 			return p, nil
 		}
 		discard(ctx, c)
@@ -47,7 +47,7 @@ func (s *Store) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.H
 			break
 		}
 	}
-	s.beater.put(nil)
+	s.heartbeat.put(nil)
 	if !pgconn.SafeToRetry(err) && (ctx.Err() != nil || broken(err)) { // the server may have recorded it
 		return backends.HeartbeatResult{}, fmt.Errorf("%w: a heartbeat: %w", backends.ErrUnknownOutcome, err)
 	}
@@ -57,7 +57,7 @@ func (s *Store) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.H
 // Each heartbeat is one round trip. If the Store owns its sessions, it is also one statement.
 // Its commit doesn't wait for the disk, except for the first and the last heartbeat. If a crash of
 // the server loses a heartbeat, the next one follows soon.
-func (s *Store) beat(ctx context.Context, c *pgx.Conn, b backends.Heartbeat) (p backends.HeartbeatResult, err error) {
+func (s *Store) sendHeartbeat(ctx context.Context, c *pgx.Conn, b backends.Heartbeat) (p backends.HeartbeatResult, err error) {
 	t := &tx{s: s, c: c, batch: &pgx.Batch{}}
 	if s.pooled {
 		t.add(s.sql.begin, nil)
@@ -83,7 +83,7 @@ func (s *Store) beat(ctx context.Context, c *pgx.Conn, b backends.Heartbeat) (p 
 	return p, t.send(ctx)
 }
 
-func (b *beater) get(ctx context.Context) (*pgx.Conn, error) {
+func (b *heartbeatConn) get(ctx context.Context) (*pgx.Conn, error) {
 	if ctx.Err() != nil {
 		return nil, core.Interrupted(ctx, "before the heartbeat")
 	}
@@ -95,9 +95,9 @@ func (b *beater) get(ctx context.Context) (*pgx.Conn, error) {
 	}
 }
 
-func (b *beater) put(c *pgx.Conn) { b.free <- c }
+func (b *heartbeatConn) put(c *pgx.Conn) { b.free <- c }
 
-func (b *beater) open(ctx context.Context, s *Store) (*pgx.Conn, error) {
+func (b *heartbeatConn) open(ctx context.Context, s *Store) (*pgx.Conn, error) {
 	c, err := pgx.ConnectConfig(ctx, b.config)
 	if err != nil {
 		return nil, err
@@ -110,7 +110,7 @@ func (b *beater) open(ctx context.Context, s *Store) (*pgx.Conn, error) {
 }
 
 // close waits for a heartbeat in progress, which ends at once because the Store's context ended.
-func (b *beater) close() error {
+func (b *heartbeatConn) close() error {
 	if c := <-b.free; c != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), rollbackFor)
 		defer cancel()

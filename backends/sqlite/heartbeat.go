@@ -11,7 +11,7 @@ import (
 // any commit of this process that waits for the write lock.
 func (s *Store) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.HeartbeatResult, error) {
 	var p backends.HeartbeatResult
-	err := s.write(ctx, &s.beater, s.openBeater, func(t *tx) (err error) {
+	err := s.write(ctx, &s.heartbeatConn, s.openHeartbeatConn, func(t *tx) (err error) {
 		n, end := int64(0), t.now+core.MS(b.Timeout)
 		switch b.Kind {
 		case backends.HeartbeatJoin:
