@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"testing/synctest"
 
@@ -13,39 +14,66 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// rowLocked is a backend where another program has a job's row locked. A commit that does not wait returns that
-// error, and one that waits does so until open is closed.
+// rowLocked is a backend where another program has rows of jobs locked. A commit that does not wait returns an error
+// for their acks, and one that waits does so until its row is unlocked.
 type rowLocked struct {
 	*memory.Backend
-	token uint64
 	waits chan struct{} // each commit that waits sends
-	open  chan struct{}
+
+	mu   sync.Mutex
+	rows map[uint64]chan struct{} // by the number of the lease's token; closed when the row is unlocked
+}
+
+func newRowLocked() *rowLocked {
+	return &rowLocked{Backend: memory.New(), waits: make(chan struct{}, 100), rows: map[uint64]chan struct{}{}}
+}
+
+// lock locks the row of a claimed job until unlock is called.
+func (l *rowLocked) lock(t *testing.T, lease string) (unlock func()) {
+	t.Helper()
+	_, proof, ok := leasestring.Parse(lease)
+	if !ok {
+		t.Fatal(lease)
+	}
+	n, free := proof.Token.Number, make(chan struct{})
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.rows[n] = free
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		delete(l.rows, n)
+		close(free)
+	}
+}
+
+// lockOf returns the lock of the row that a write acks, or nil if there is none.
+func (l *rowLocked) lockOf(w backends.Write) chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if ack, ok := w.(backends.Ack); ok {
+		return l.rows[ack.Leases[0].Token.Number]
+	}
+	return nil
 }
 
 func (l *rowLocked) Commit(ctx context.Context, b backends.Batch) (backends.Results, error) {
-	locked := -1
-	for n, w := range b.Writes {
-		if ack, ok := w.(backends.Ack); ok && ack.Leases[0].Token.Number == l.token {
-			locked = n
-		}
-	}
-	if locked < 0 {
+	if len(b.Writes) == 0 {
 		return l.Backend.Commit(ctx, b)
-	}
-	if b.WaitForLocks {
-		l.waits <- struct{}{}
-		select {
-		case <-l.open:
-			return l.Backend.Commit(ctx, b)
-		case <-ctx.Done():
-			return backends.Results{}, &backends.LockedError{Err: ctx.Err()}
-		}
 	}
 	all := backends.Results{Writes: make([]backends.WriteResult, len(b.Writes)), Claims: make([]backends.ClaimResult, len(b.Claims))}
 	for n, w := range b.Writes {
-		if n == locked {
-			all.Writes[n].Err = &backends.LockedError{Err: errors.New("locked")}
-			continue
+		if lock := l.lockOf(w); lock != nil {
+			if !b.WaitForLocks {
+				all.Writes[n].Err = &backends.LockedError{Err: errors.New("locked")}
+				continue
+			}
+			l.waits <- struct{}{}
+			select {
+			case <-lock:
+			case <-ctx.Done():
+				return backends.Results{}, &backends.LockedError{Err: ctx.Err()}
+			}
 		}
 		got, err := l.Backend.Commit(ctx, backends.Batch{Writes: []backends.Write{w}})
 		if err != nil {
@@ -62,16 +90,12 @@ func TestLockedRowIsTriedAlone(t *testing.T) {
 	for _, stops := range []bool{false, true} {
 		t.Run(fmt.Sprint(stops), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				db := &rowLocked{Backend: memory.New(), waits: make(chan struct{}, 100), open: make(chan struct{})}
+				db := newRowLocked()
 				s := start(t, options(db))
 				c, other := s.dial(t), s.dial(t)
 				c.call(`{"op":"enqueue","jobs":[{"queue":"q"},{"queue":"q"},{"queue":"q"}]}`)
 				lease := c.call(`{"op":"claim","queue":"q"}`).Jobs[0].Lease
-				_, proof, ok := leasestring.Parse(lease)
-				if !ok {
-					t.Fatal(lease)
-				}
-				db.token = proof.Token.Number
+				unlock := db.lock(t, lease)
 				c.send(`{"op":"ack","lease":"%s"}`, lease)
 				<-db.waits
 				for range 2 {
@@ -84,13 +108,46 @@ func TestLockedRowIsTriedAlone(t *testing.T) {
 					s.stop()
 					synctest.Wait()
 				}
-				close(db.open)
+				unlock()
 				if r := c.receive(); r.Acked != 1 {
 					t.Errorf("when the row is free: %+v", r)
 				}
 			})
 		})
 	}
+}
+
+// TestUnlockedRowWaitsForNoOther shows that the ack of a row that was unlocked does not wait for all rows
+// that are still locked.
+func TestUnlockedRowWaitsForNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := newRowLocked()
+		s := start(t, options(db))
+		var clients [3]*client
+		var unlock [3]func()
+		for i := range clients {
+			clients[i] = s.dial(t)
+			clients[i].call(`{"op":"enqueue","queue":"q"}`)
+			lease := clients[i].call(`{"op":"claim","queue":"q"}`).Jobs[0].Lease
+			unlock[i] = db.lock(t, lease)
+			clients[i].send(`{"op":"ack","lease":"%s"}`, lease)
+			if i == 0 {
+				<-db.waits // it waits alone, and the others queue behind it
+			}
+			synctest.Wait()
+		}
+		unlock[2]()
+		unlock[0]()
+		for _, i := range []int{0, 2} {
+			if r := clients[i].receive(); r.Acked != 1 {
+				t.Errorf("ack %d of an unlocked row: %+v", i, r)
+			}
+		}
+		unlock[1]()
+		if r := clients[1].receive(); r.Acked != 1 {
+			t.Errorf("ack of the row that was locked for longest: %+v", r)
+		}
+	})
 }
 
 // keyLocked is a backend where another program has stored a key in an open transaction. A commit of a job with a key

@@ -9,11 +9,11 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// lockedWrites are the writes whose rows, or keys, another program keeps locked. They wait for the locks one by one,
-// outside of the group commits. committer.mu guards it.
+// lockedWrites are the writes whose rows, or keys, another program keeps locked. They are tried outside of the group
+// commits; see commitLocked. committer.mu guards it.
 type lockedWrites struct {
 	queue   []*PendingWrite
-	left    int            // those in queue and the one being tried
+	left    int            // those in queue and those being tried
 	running sync.WaitGroup // of commitLocked
 }
 
@@ -51,7 +51,7 @@ func (c *committer) commitWithoutKeys(hard context.Context, writes []*PendingWri
 	return c.commit(hard, others, nil)
 }
 
-// setLockedAside queues a write of a commit so that it is tried alone.
+// setLockedAside queues a write of a commit among the locked ones.
 func (c *committer) setLockedAside(hard context.Context, p *PendingWrite) {
 	again := c.requeueable([]*PendingWrite{p})
 	c.mu.Lock()
@@ -64,26 +64,52 @@ func (c *committer) setLockedAside(hard context.Context, p *PendingWrite) {
 	}
 }
 
-// commitLocked tries the locked writes until there are none.
+// commitLocked tries the locked writes until there are none. By turns, one of them waits alone for its lock, and one
+// commit that waits for no lock carries out those that are free by now. So a locked row delays the writes of others
+// by one such wait at most.
 func (c *committer) commitLocked(hard context.Context) {
-	for {
-		c.mu.Lock()
-		p := c.locked.queue[0]
-		c.locked.queue = c.locked.queue[1:]
-		c.mu.Unlock()
-		if p.state.CompareAndSwap(queued, taken) {
-			p.alone = true
-			if c.commit(hard, []*PendingWrite{p}, nil) != nil && hard.Err() != nil {
-				c.answerAll(hard.Err())
-			}
+	for alone := true; ; alone = !alone {
+		writes, n := c.takeLocked(alone)
+		if len(writes) > 0 && c.commit(hard, writes, nil) != nil && hard.Err() != nil {
+			c.answerAll(hard.Err())
 		}
 		c.mu.Lock()
-		c.locked.left--
+		c.locked.left -= n
 		done := c.locked.left == 0
 		c.mu.Unlock()
-		c.writes.poke() // the write is possibly queued again, or was the last one
+		c.writes.poke() // a write is possibly queued again, or was the last one
 		if done {
 			return
 		}
 	}
+}
+
+// takeLocked removes the first locked write from their queue, or else the first ones that fit into one commit. It
+// returns them without those that no session waits for, and how many it removed. A commit has each lease once.
+func (c *committer) takeLocked(alone bool) (writes []*PendingWrite, n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	leases := map[backends.Token]bool{}
+	var sum size
+	for _, p := range c.locked.queue {
+		if n > 0 && (alone || n == batchWrites || sum.jobs+p.size.jobs > batchJobs || sum.bytes+p.size.bytes > batchBytes) {
+			break
+		}
+		own := backends.LeasesOf(p.write)
+		if slices.ContainsFunc(own, func(l backends.Lease) bool { return leases[l.Token] }) {
+			break
+		}
+		for _, l := range own {
+			leases[l.Token] = true
+		}
+		n++
+		if p.state.CompareAndSwap(queued, taken) {
+			p.alone = alone
+			sum.jobs += p.size.jobs
+			sum.bytes += p.size.bytes
+			writes = append(writes, p)
+		}
+	}
+	c.locked.queue = c.locked.queue[n:]
+	return writes, n
 }
