@@ -25,7 +25,7 @@ func (t *tx) checkSidecar() {
 	if !t.o.AdoptedClaims || len(t.o.Queues) > 0 {
 		return
 	}
-	t.Query(func(r *result) error {
+	t.Query(func(r *session.Result) error {
 		ok, err := r.Next()
 		if err == nil && !ok {
 			err = backends.ErrEvicted
@@ -101,22 +101,22 @@ func (t *tx) addStatement(st *backends.Statement) error {
 	text, answer := dialect.CutAnswer(st.Text)
 	st.Matched = 0
 	t.Add("")
-	if err := dialect.Append(&t.script, text, st.Args); err != nil {
+	if err := dialect.Append(&t.Script, text, st.Args); err != nil {
 		return err
 	}
 	if strings.HasPrefix(text, "SELECT ") {
-		t.Reads(func(r *result) error { return r.ReadInto(0, st, func() { st.Matched++ }) })
+		t.Reads(func(r *session.Result) error { return r.ReadInto(0, st, func() { st.Matched++ }) })
 		return nil
 	}
 	t.wrote = true
 	t.Add("SELECT ROW_COUNT()")
 	if answer != "" {
 		t.Text(", ")
-		if err := dialect.Append(&t.script, answer, st.Args); err != nil {
+		if err := dialect.Append(&t.Script, answer, st.Args); err != nil {
 			return err
 		}
 	}
-	t.Reads(func(r *result) error { return r.ReadInto(1, st, func() { st.Matched = max(r.Int(0), 0) }) })
+	t.Reads(func(r *session.Result) error { return r.ReadInto(1, st, func() { st.Matched = max(r.Int(0), 0) }) })
 	return nil
 }
 

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/mysql/internal/session"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
@@ -315,7 +316,7 @@ func rawRound(b *testing.B, m *testserver.MySQL, n, jobs int) func() int {
 	return func() int {
 		sql := "START TRANSACTION;"
 		if len(last) > 0 {
-			sql += "DELETE FROM raw WHERE id IN (" + list(last) + ");"
+			sql += "DELETE FROM raw WHERE id IN (" + session.List(last) + ");"
 		}
 		rows, err := c.QueryContext(b.Context(), sql+fmt.Sprintf("SELECT id, payload FROM raw WHERE state = 0 ORDER BY id LIMIT %d FOR UPDATE%s", n, skip))
 		if err != nil {
@@ -335,7 +336,7 @@ func rawRound(b *testing.B, m *testserver.MySQL, n, jobs int) func() int {
 		}
 		sql = "COMMIT"
 		if len(last) > 0 {
-			sql = "UPDATE raw SET state = 1 WHERE id IN (" + list(last) + "); COMMIT"
+			sql = "UPDATE raw SET state = 1 WHERE id IN (" + session.List(last) + "); COMMIT"
 		}
 		if _, err := c.ExecContext(b.Context(), sql); err != nil {
 			b.Fatal(err)

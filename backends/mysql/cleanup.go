@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends/internal/core"
+	"github.com/qsidecar/qsidecar/backends/mysql/internal/session"
+	"github.com/qsidecar/qsidecar/backends/mysql/internal/table"
 )
 
 // cleaner goes round the tables beside qsidecar_jobs, one batch at each visit. It removes what belonged to
@@ -65,10 +67,10 @@ func (d access) Tidy(ctx context.Context, limit int) error {
 
 // visit runs a query for at most limit rows, and reports whether there are no more. If it is retried, it calls f
 // again with rows that f has seen.
-func (s *Store) visit(ctx context.Context, limit int, f func(r *result), sql string, args ...any) (end bool, err error) {
+func (s *Store) visit(ctx context.Context, limit int, f func(r *session.Result), sql string, args ...any) (end bool, err error) {
 	n := 0
 	err = s.read(ctx, func(_ context.Context, t *tx) error {
-		t.Each(func(r *result) { n++; f(r) }, sql+" LIMIT ?", append(args, limit)...)
+		t.Each(func(r *session.Result) { n++; f(r) }, sql+" LIMIT ?", append(args, limit)...)
 		return nil
 	})
 	return n < limit, err
@@ -88,7 +90,7 @@ func (s *Store) change(ctx context.Context, f func(t *tx)) error {
 func (s *Store) cleanFailures(ctx context.Context, limit int) error {
 	c := &s.cleaner
 	var orphans []int64
-	end, err := s.visit(ctx, limit, func(r *result) {
+	end, err := s.visit(ctx, limit, func(r *session.Result) {
 		if c.job = r.Int(0); r.Null(1) {
 			orphans = append(orphans, c.job)
 		}
@@ -99,7 +101,7 @@ func (s *Store) cleanFailures(ctx context.Context, limit int) error {
 	if err != nil || len(orphans) == 0 {
 		return err
 	}
-	return s.change(ctx, func(t *tx) { t.Add("DELETE FROM qsidecar_failures WHERE job IN (" + list(orphans) + ")") })
+	return s.change(ctx, func(t *tx) { t.Add("DELETE FROM qsidecar_failures WHERE job IN (" + session.List(orphans) + ")") })
 }
 
 // cleanKeys records in the keys of jobs that are gone that they were deleted.
@@ -111,7 +113,7 @@ func (s *Store) cleanKeys(ctx context.Context, limit int) error {
 		job   int64
 	}
 	var keys []key
-	end, err := s.visit(ctx, limit, func(r *result) {
+	end, err := s.visit(ctx, limit, func(r *session.Result) {
 		c.queue, c.key = r.Text(0), r.Bytes(1)
 		if r.Null(3) && r.Null(4) {
 			keys = append(keys, key{c.queue, c.key, r.Int(2)})
@@ -134,7 +136,7 @@ func (s *Store) cleanKeys(ctx context.Context, limit int) error {
 // cleanCounters deletes rows of qsidecar_commits that no connection refreshes.
 func (s *Store) cleanCounters(ctx context.Context, limit int) error {
 	old := fmt.Sprintf(" FROM qsidecar_commits WHERE at < %s - INTERVAL %d DAY", s.sql.clock, counterDays)
-	none, err := s.visit(ctx, 1, func(*result) {}, "SELECT 1"+old)
+	none, err := s.visit(ctx, 1, func(*session.Result) {}, "SELECT 1"+old)
 	if err != nil || none {
 		return err
 	}
@@ -150,7 +152,7 @@ func (s *Store) cleanQueues(ctx context.Context, limit int, long time.Duration) 
 		c.idle = map[string]idle{}
 	}
 	over := map[string]int64{}
-	end, err := s.visit(ctx, limit, func(r *result) {
+	end, err := s.visit(ctx, limit, func(r *session.Result) {
 		c.registered = r.Text(0)
 		x, known := c.idle[c.registered]
 		switch {
@@ -161,7 +163,7 @@ func (s *Store) cleanQueues(ctx context.Context, limit int, long time.Duration) 
 		case (!known || x.returns != r.Int(1)) && (known || len(c.idle) < maxIdle):
 			c.idle[c.registered] = idle{now, r.Int(1)}
 		}
-	}, "SELECT q.queue, q.returns, q.paused, (SELECT 1 FROM "+jobs+" WHERE lane = CONCAT('s', q.queue) LIMIT 1) FROM qsidecar_queues q WHERE q.queue > ? ORDER BY q.queue", c.registered)
+	}, "SELECT q.queue, q.returns, q.paused, (SELECT 1 FROM "+table.Jobs+" WHERE lane = CONCAT('s', q.queue) LIMIT 1) FROM qsidecar_queues q WHERE q.queue > ? ORDER BY q.queue", c.registered)
 	if end {
 		c.registered = ""
 	}

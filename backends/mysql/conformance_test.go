@@ -14,6 +14,8 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/backendtest"
+	"github.com/qsidecar/qsidecar/backends/mysql/internal/session"
+	"github.com/qsidecar/qsidecar/backends/mysql/migrate"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
@@ -203,7 +205,7 @@ func producer(t *testing.T, m *testserver.MySQL, database string) backendtest.Pr
 		Insert: func(queue string, payloads []string, old bool) {
 			at := "DEFAULT"
 			if old {
-				at = position + " - 2000000"
+				at = migrate.Position + " - 2000000"
 			}
 			var rows []string
 			for _, p := range payloads {
@@ -223,7 +225,7 @@ func producer(t *testing.T, m *testserver.MySQL, database string) backendtest.Pr
 
 // loseCommit breaks the connection at the next commit.
 func (s *Store) loseCommit(before bool) {
-	hook := func(c *conn, now bool) {
+	hook := func(c *session.Conn, now bool) {
 		if now == before {
 			s.fault.Store(nil)
 			if err := c.Wire.Close(); err != nil {

@@ -65,8 +65,8 @@ func TestAnErrorAfterTheLastRowKeepsTheConnection(t *testing.T) {
 		defer s.pool.Put(c)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		var x script
-		x.Each(func(*result) {}, "SELECT 1 UNION SELECT 2")
+		var x session.Script
+		x.Each(func(*session.Result) {}, "SELECT 1 UNION SELECT 2")
 		x.Add("SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'no'")
 		if err := c.Run(ctx, &x); session.CodeOf(err) != 1644 {
 			t.Fatalf("the query returned %v", err)
@@ -134,8 +134,8 @@ func TestAContextThatEndsAfterTheLastRow(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		slow.Store(true)
-		var x script
-		x.Query(func(r *result) error {
+		var x session.Script
+		x.Query(func(r *session.Result) error {
 			for ok := true; ok; {
 				if ok, err = r.Next(); err != nil {
 					return err

@@ -46,7 +46,7 @@ func DatabaseOf(url string) string {
 // Session is a connection for queries. Its errors are those of the driver.
 type Session struct {
 	s *Store
-	c *conn
+	c *session.Conn
 }
 
 // Session runs f with a connection outside of the pool. f can change its settings. Errors
@@ -73,12 +73,12 @@ func (x Session) Exec(ctx context.Context, statement string) error { return x.c.
 
 // Rows runs a query. It returns all values as texts.
 func (x Session) Rows(ctx context.Context, query string, args ...any) (rows [][]sql.NullString, err error) {
-	err = x.c.Each(ctx, func(r *result) { rows = append(rows, texts(r)) }, query, args...)
+	err = x.c.Each(ctx, func(r *session.Result) { rows = append(rows, texts(r)) }, query, args...)
 	return rows, err
 }
 
 // texts returns the values of a row as texts.
-func texts(r *result) []sql.NullString {
+func texts(r *session.Result) []sql.NullString {
 	row := make([]sql.NullString, r.Width())
 	for i := range row {
 		if !r.Null(i) {
@@ -90,8 +90,8 @@ func texts(r *result) []sql.NullString {
 
 // Explain returns the rows of a statement's plan without running the statement.
 func (x Session) Explain(ctx context.Context, st *backends.Statement) (rows [][]sql.NullString, err error) {
-	var p script
-	p.Each(func(r *result) { rows = append(rows, texts(r)) }, explain)
+	var p session.Script
+	p.Each(func(r *session.Result) { rows = append(rows, texts(r)) }, explain)
 	if err := dialect.Append(&p, st.Text, st.Args); err != nil {
 		return nil, err
 	}

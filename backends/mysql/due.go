@@ -9,6 +9,8 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends/internal/core"
 	"github.com/qsidecar/qsidecar/backends/internal/cursor"
+	"github.com/qsidecar/qsidecar/backends/mysql/internal/session"
+	"github.com/qsidecar/qsidecar/backends/mysql/internal/table"
 )
 
 // dueDetails are the details of a core.Due that the Maintainer's methods use (core.Due.Details).
@@ -63,7 +65,7 @@ func newDueRows(q core.Question) *dueRows {
 	return &dueRows{waiting: q.Waiting, Due: core.Due{Ready: make([]bool, len(q.Waiting)), Returns: make([]int64, len(q.Waiting))}}
 }
 
-func (x *dueRows) read(r *result) {
+func (x *dueRows) read(r *session.Result) {
 	name, n := r.Text(1), r.Int(2)
 	switch r.Text(0) {
 	case "now":
@@ -126,7 +128,7 @@ func (x *dueRows) overdue(all []laneStart) (lanes []string, first *time.Time) {
 }
 
 func timeOf(micros int64) *time.Time {
-	t := instant(micros).Time()
+	t := session.Instant(micros).Time()
 	return &t
 }
 
@@ -138,7 +140,7 @@ func (t *tx) queryDue(q core.Question, alive []int64, x *dueRows) {
 	s := t.s
 	t.Each(x.read, "SELECT 'now' AS kind, '' AS name, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', "+s.sql.clock+") AS n")
 	part := func(sql string, args ...any) { t.Text("\nUNION ALL "+sql, args...) }
-	part("SELECT 'arrived', '', 1 FROM (SELECT 1 FROM " + jobs + " WHERE lane = 'n' LIMIT 1) AS x")
+	part("SELECT 'arrived', '', 1 FROM (SELECT 1 FROM " + table.Jobs + " WHERE lane = 'n' LIMIT 1) AS x")
 	part("SELECT 'scheduled', x.queue, x.place FROM (SELECT q.queue, (SELECT j.place FROM qsidecar_jobs AS j FORCE INDEX (qsidecar_lanes) " +
 		"WHERE j.lane = CONCAT('s', q.queue) AND j.urgency = 0 AND j.place IS NOT NULL ORDER BY j.lane, j.urgency, j.place, j.id LIMIT 1) AS place FROM qsidecar_queues AS q) AS x WHERE x.place IS NOT NULL")
 	part("SELECT 'due', x.lane, x.place FROM (SELECT " + hostLane + " AS lane, (SELECT j.place FROM qsidecar_jobs AS j FORCE INDEX (qsidecar_lanes) " +
@@ -146,7 +148,7 @@ func (t *tx) queryDue(q core.Question, alive []int64, x *dueRows) {
 		"FROM (SELECT host FROM qsidecar_hosts UNION ALL SELECT 0) AS h) AS x WHERE x.place IS NOT NULL")
 	part("SELECT IF(dead, 'dead', 'alive'), '', host FROM qsidecar_hosts")
 	if q.Owners {
-		part("SELECT 'owner', '', x.owner FROM (SELECT owner FROM " + jobs + " WHERE " + otherOwners(alive) + " ORDER BY lane LIMIT 1) AS x")
+		part("SELECT 'owner', '', x.owner FROM (SELECT owner FROM " + table.Jobs + " WHERE " + otherOwners(alive) + " ORDER BY lane LIMIT 1) AS x")
 	}
 	if q.Prune {
 		// `place` is NULL for a date that does not exist, which a session that is not strict can store.
@@ -168,18 +170,18 @@ func (t *tx) queryDue(q core.Question, alive []int64, x *dueRows) {
 	}
 	var names []any
 	for i, queue := range q.Waiting {
-		part("SELECT 'ready', ?, 1 FROM (SELECT 1 FROM "+jobs+" WHERE "+laneRange+" AND "+within(segments[i])+" LIMIT 1) AS x", queue, "r"+queue, "r"+queue)
+		part("SELECT 'ready', ?, 1 FROM (SELECT 1 FROM "+table.Jobs+" WHERE "+table.LaneRange+" AND "+table.Within(segments[i])+" LIMIT 1) AS x", queue, "r"+queue, "r"+queue)
 		names = append(names, queue)
 	}
-	part("SELECT 'returns', queue, returns FROM qsidecar_queues WHERE queue IN ("+marks(len(names))+")", names...)
+	part("SELECT 'returns', queue, returns FROM qsidecar_queues WHERE queue IN ("+session.Marks(len(names))+")", names...)
 }
 
 // otherOwners returns the condition that a `lane` holds claims of an owner that is not one of the hosts.
 // It consists of the gaps between the values of `lane` of the hosts.
 func otherOwners(hosts []int64) string {
-	lanes := []string{ownerLane(0)}
+	lanes := []string{table.OwnerLane(0)}
 	for _, h := range hosts {
-		lanes = append(lanes, ownerLane(h))
+		lanes = append(lanes, table.OwnerLane(h))
 	}
 	slices.Sort(lanes)
 	from, ors := "c", []string(nil)

@@ -117,7 +117,7 @@ func TestAckBesideClaimCommitsOnce(t *testing.T) {
 		b := claimOf(1, 2, 2) // the claim's UPDATE changes another number of rows than the ack
 		b.Writes = []backends.Write{backends.Ack{Leases: leasesOf(claimJobs(t, s, 1, 1, 1))}}
 		commits := 0
-		count := func(_ *conn, before bool) {
+		count := func(_ *session.Conn, before bool) {
 			if before {
 				commits++
 			}
@@ -182,7 +182,7 @@ func TestAbandonedSessionBlocksNoTransaction(t *testing.T) {
 			t.Fatal(err)
 		}
 		// The sidecar abandons the connection, and the server does not notice.
-		left := &conn{Raw: c.Raw, Wire: c.Wire}
+		left := &session.Conn{Raw: c.Raw, Wire: c.Wire}
 		defer left.Close()
 		ours, theirs := net.Pipe()
 		defer theirs.Close()

@@ -25,7 +25,7 @@ func (s *Store) repairHeaders(ctx context.Context, err error) bool {
 			return err
 		}
 		t.wrote = true
-		t.Add("UPDATE qsidecar_jobs SET headers = JSON_OBJECT('', CONVERT(headers USING utf8mb4)) WHERE id IN (" + list(ids) + ")")
+		t.Add("UPDATE qsidecar_jobs SET headers = JSON_OBJECT('', CONVERT(headers USING utf8mb4)) WHERE id IN (" + session.List(ids) + ")")
 		return nil
 	})
 	if failed == nil && len(ids) > 0 {

@@ -48,7 +48,7 @@ func (s *Store) sendHeartbeat(ctx context.Context, b backends.Heartbeat) (p back
 		}
 		return p, false, err
 	}
-	var t script
+	var t session.Script
 	lease := core.MS(b.Timeout) * 1000
 	switch b.Kind {
 	case backends.HeartbeatJoin:
@@ -58,7 +58,7 @@ func (s *Store) sendHeartbeat(ctx context.Context, b backends.Heartbeat) (p back
 	case backends.HeartbeatLeave:
 		t.Add(s.sql.leave, b.RowName(), lease, int64(b.Host))
 	}
-	t.Each(func(r *result) {
+	t.Each(func(r *session.Result) {
 		name, left := r.Text(5), r.Int(4) != 0
 		peer := backends.Peer{Host: backends.Identity(r.Int(0)), Heartbeats: uint64(r.Int(1)), Dead: r.Int(3) != 0, DepthLeader: backends.IsDepthLeader(name), Timeout: backends.TimeoutOf(name)}
 		peer.Expired = backends.HeartbeatExpired(time.Duration(r.Int(2))*time.Microsecond, peer.Timeout, left)

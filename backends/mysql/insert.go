@@ -8,6 +8,8 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/internal/core"
+	"github.com/qsidecar/qsidecar/backends/mysql/internal/session"
+	"github.com/qsidecar/qsidecar/backends/mysql/internal/table"
 )
 
 // jobKey is a job's key in its queue.
@@ -17,11 +19,11 @@ type jobKey struct{ queue, key string }
 type keyRow struct {
 	job     int64 // 0: the row is new
 	state   backends.State
-	expires instant // forever: the job has not ended
+	expires session.Instant // forever: the job has not ended
 }
 
 // free reports whether a new job can use the key.
-func (m *keyRow) free(now instant) bool { return m.job == 0 || m.expires <= now }
+func (m *keyRow) free(now session.Instant) bool { return m.job == 0 || m.expires <= now }
 
 // lockKeys queues statements that create missing rows of keys, lock all of them, and read them, in their
 // order. They put a row for each key into `into`.
@@ -39,12 +41,12 @@ func (t *tx) lockKeys(keys []jobKey, into map[jobKey]*keyRow) {
 		n := len(part)
 		t.Add("INSERT INTO qsidecar_keys (queue, `key`, job, expires_at) VALUES "+strings.TrimSuffix(strings.Repeat("(?, ?, 0, "+t.s.sql.clock+"), ", n), ", ")+
 			" ON DUPLICATE KEY UPDATE job = job", args...)
-		t.Each(func(r *result) {
+		t.Each(func(r *session.Result) {
 			m := &keyRow{job: r.Int(2), state: backends.State(r.Text(3)), expires: r.Instant(4)}
 			into[jobKey{r.Text(0), r.Text(1)}] = m
 		}, "SELECT queue, `key`, job, state, expires_at FROM qsidecar_keys WHERE "+anyKey("", n)+" FOR UPDATE", args...)
 		// A job that has not ended is in some state, or was deleted by hand.
-		t.Each(func(r *result) {
+		t.Each(func(r *session.Result) {
 			if m := into[jobKey{r.Text(0), r.Text(1)}]; m != nil && m.job != 0 {
 				if m.state = backends.State(r.Text(2)); m.state != backends.StateDeleted {
 					m.expires = forever
@@ -60,13 +62,13 @@ func anyKey(table string, n int) string {
 	return strings.TrimSuffix(strings.Repeat("("+table+"queue = ? AND "+table+"`key` = ?) OR ", n), " OR ")
 }
 
-const forever = instant(1<<63 - 1)
+const forever = session.Instant(1<<63 - 1)
 
 // newJob is a job to store.
 type newJob struct {
 	*core.NewJob
 	state backends.State
-	runAt instant
+	runAt session.Instant
 }
 
 // Insert implements core.Writer. It locks the rows of keys first, to find out which jobs are duplicates.
@@ -104,7 +106,7 @@ func (t *tx) insertAll(jobs []*core.NewJob, keys map[jobKey]*keyRow) {
 		case j.Delay > 0:
 			x.state = backends.StateScheduled
 		case !j.RunAt.IsZero():
-			if x.runAt = instant(j.RunAt.UnixMicro()); x.runAt <= t.now {
+			if x.runAt = session.Instant(j.RunAt.UnixMicro()); x.runAt <= t.now {
 				x.runAt = 0
 			} else {
 				x.state = backends.StateScheduled
@@ -153,7 +155,7 @@ func (t *tx) insertSome(jobs []newJob) {
 		if payload == nil {
 			payload = []byte{} // nil would be NULL
 		}
-		t.Text("(?, ?, ?, ?, ?, ", j.Queue, string(j.state), int64(j.Priority), positive(int64(j.MaxAttempts)), positive(core.MS(j.Timeout)))
+		t.Text("(?, ?, ?, ?, ?, ", j.Queue, string(j.state), int64(j.Priority), session.Positive(int64(j.MaxAttempts)), session.Positive(core.MS(j.Timeout)))
 		if j.Delay > 0 {
 			t.Text(clock+" + INTERVAL ? MICROSECOND", 1000*core.MS(j.Delay))
 		} else {
@@ -161,7 +163,7 @@ func (t *tx) insertSome(jobs []newJob) {
 		}
 		t.Text(", "+clock+", "+clock+", ?, ?, ?)", keyOrNull(j.Key), headers, payload)
 	}
-	t.Each(func(r *result) {
+	t.Each(func(r *session.Result) {
 		first, step := r.Int(0), r.Int(1)
 		for i := range jobs {
 			jobs[i].Stored(first+int64(i)*step, jobs[i].state == backends.StateReady)
@@ -201,11 +203,11 @@ func (t *tx) Ack(leases []core.Lease, _ func(i int)) (sure bool) {
 		oneHost = oneHost && l.Host == leases[0].Host
 	}
 	t.wrote = true
-	t.Add(deleteByID + " WHERE id IN (" + list(ids) + ") AND token_number = " + among(ids, numbers) + " AND token_host = ")
+	t.Add(table.DeleteByID + " WHERE id IN (" + session.List(ids) + ") AND token_number = " + table.Among(ids, numbers) + " AND token_host = ")
 	if oneHost {
 		t.Text("?", hosts[0])
 	} else {
-		t.Text(among(ids, hosts))
+		t.Text(table.Among(ids, hosts))
 	}
 	t.Text(" AND keep_ms IS NULL AND `key` IS NULL AND last_error IS NULL")
 	t.acked, t.BeforeNext = int64(len(ids)), t.checkAck

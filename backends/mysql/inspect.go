@@ -12,6 +12,8 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/internal/core"
 	"github.com/qsidecar/qsidecar/backends/internal/cursor"
+	"github.com/qsidecar/qsidecar/backends/mysql/internal/session"
+	"github.com/qsidecar/qsidecar/backends/mysql/internal/table"
 )
 
 // laneOf holds the first letter of the `lane` of each state's jobs.
@@ -53,14 +55,14 @@ func (t *tx) Stats(ctx context.Context, queues []string) (all []backends.QueueSt
 // which alone returns true are incomplete, and statsOf must count them.
 func (t *tx) statsOfAll(ctx context.Context) (all []backends.QueueStats, alone func(queue string) bool, err error) {
 	var tally core.Tally
-	t.Each(func(r *result) { tally.Of(r.Text(0)).Paused = true }, "SELECT queue FROM qsidecar_queues WHERE paused")
-	t.Each(func(r *result) {
+	t.Each(func(r *session.Result) { tally.Of(r.Text(0)).Paused = true }, "SELECT queue FROM qsidecar_queues WHERE paused")
+	t.Each(func(r *session.Result) {
 		tally.Add(core.Counted{Queue: r.Text(0), State: backends.StateClaimed, N: r.Int(1), Oldest: age(r.Instant(3), r.Instant(2))})
-	}, "SELECT queue, COUNT(*), MIN(claimed_at), "+t.s.sql.clock+" FROM "+jobs+" WHERE lane > 'c' AND lane < 'd' GROUP BY queue")
+	}, "SELECT queue, COUNT(*), MIN(claimed_at), "+t.s.sql.clock+" FROM "+table.Jobs+" WHERE lane > 'c' AND lane < 'd' GROUP BY queue")
 	for _, state := range []backends.State{backends.StateReady, backends.StateScheduled, backends.StateDone, backends.StateDead} {
 		letter := laneOf[state]
 		if err := tally.Count(func(after core.Counted, limit int64) (all []core.Counted, err error) {
-			t.Each(func(r *result) {
+			t.Each(func(r *session.Result) {
 				c := core.Counted{Queue: r.Text(0)[1:], State: state, N: r.Int(1)}
 				if state == backends.StateReady {
 					c.Oldest = age(r.Instant(3), r.Instant(2))
@@ -84,16 +86,16 @@ func lanesSQL(state backends.State, clock string) string {
 	if state == backends.StateReady {
 		first = "(SELECT j.ready_at FROM qsidecar_jobs AS j FORCE INDEX (qsidecar_lanes) WHERE j.lane = g.lane AND j.urgency = g.urgency ORDER BY j.place, j.id LIMIT 1)"
 	}
-	return "SELECT g.lane, g.n, " + first + ", " + clock + " FROM (SELECT p.lane, p.urgency, COUNT(*) AS n FROM (SELECT lane, urgency FROM " + jobs +
+	return "SELECT g.lane, g.n, " + first + ", " + clock + " FROM (SELECT p.lane, p.urgency, COUNT(*) AS n FROM (SELECT lane, urgency FROM " + table.Jobs +
 		" WHERE lane > ? AND lane < ? ORDER BY lane, urgency LIMIT ?) AS p GROUP BY p.lane, p.urgency) AS g ORDER BY g.lane, g.urgency"
 }
 
 // counting returns the query that counts the rows of a queue in a state, up to a limit.
 func counting(state backends.State, queue string, limit int64) (sql string, args []any) {
 	if state == backends.StateClaimed {
-		return "SELECT COUNT(*) FROM (SELECT 1 FROM " + jobs + " WHERE lane > 'c' AND lane < 'd' AND queue = ? LIMIT ?) AS x", []any{queue, limit}
+		return "SELECT COUNT(*) FROM (SELECT 1 FROM " + table.Jobs + " WHERE lane > 'c' AND lane < 'd' AND queue = ? LIMIT ?) AS x", []any{queue, limit}
 	}
-	return "SELECT COUNT(*) FROM (SELECT 1 FROM " + jobs + " WHERE lane = ? LIMIT ?) AS x", []any{laneOf[state] + queue, limit}
+	return "SELECT COUNT(*) FROM (SELECT 1 FROM " + table.Jobs + " WHERE lane = ? LIMIT ?) AS x", []any{laneOf[state] + queue, limit}
 }
 
 // Count implements core.Reader.
@@ -117,14 +119,14 @@ func (t *tx) statsOf(queue string, st *backends.QueueStats) {
 		args = append(args, more...)
 	}
 	args = append(args, queue, queue)
-	t.Each(func(r *result) {
+	t.Each(func(r *session.Result) {
 		for i, state := range states {
 			*n[state] = r.Int(i)
 		}
 		st.Paused = r.Int(5) != 0
 		st.OldestClaimed = age(r.Instant(7), r.Instant(6))
 	}, "SELECT "+sql.String()+"EXISTS (SELECT 1 FROM qsidecar_queues WHERE queue = ? AND paused), "+
-		"(SELECT MIN(claimed_at) FROM "+jobs+" WHERE lane > 'c' AND lane < 'd' AND queue = ?), "+t.s.sql.clock, args...)
+		"(SELECT MIN(claimed_at) FROM "+table.Jobs+" WHERE lane > 'c' AND lane < 'd' AND queue = ?), "+t.s.sql.clock, args...)
 }
 
 // oldest reads the first row of each priority. Within a priority, positions are given in the order in
@@ -135,10 +137,10 @@ func (t *tx) oldest(ctx context.Context, st *backends.QueueStats) error {
 	}
 	for urgency, more := int64(math.MinInt32), true; more; {
 		more = false
-		t.Each(func(r *result) {
+		t.Each(func(r *session.Result) {
 			urgency, more = r.Int(0), true
 			st.OldestReady = max(st.OldestReady, age(r.Instant(2), r.Instant(1)))
-		}, "SELECT urgency, ready_at, "+t.s.sql.clock+" FROM "+jobs+" WHERE lane = ? AND urgency > ? ORDER BY urgency, place, id LIMIT 1", "r"+st.Queue, urgency)
+		}, "SELECT urgency, ready_at, "+t.s.sql.clock+" FROM "+table.Jobs+" WHERE lane = ? AND urgency > ? ORDER BY urgency, place, id LIMIT 1", "r"+st.Queue, urgency)
 		if err := t.Flush(ctx); err != nil {
 			return err
 		}
@@ -148,21 +150,21 @@ func (t *tx) oldest(ctx context.Context, st *backends.QueueStats) error {
 
 // age returns how long ago `at` was. It returns at least a millisecond, because 0 means that there is no
 // such job.
-func age(now, at instant) time.Duration {
+func age(now, at session.Instant) time.Duration {
 	if at == 0 {
 		return 0
 	}
 	return max(time.Duration(now-at)*time.Microsecond, time.Millisecond)
 }
 
-const sizes = "SELECT id, " + bytesOf + " + COALESCE(LENGTH(result), 0) FROM "
+const sizes = "SELECT id, " + table.Bytes + " + COALESCE(LENGTH(result), 0) FROM "
 
 // listPlace is the position in the index of the job after which a list continues. Of a claimed job it has only
 // claimed and id.
 type listPlace struct {
 	urgency int32
 	place   *int64 // nil: NULL, which comes first
-	claimed instant
+	claimed session.Instant
 	id      int64
 }
 
@@ -188,7 +190,7 @@ func (t *tx) Place(ctx context.Context, p backends.Peek, id int64) (place any, f
 	case backends.StateDone, backends.StateDead:
 		columns = "0, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', finished_at)"
 	}
-	t.Each(func(r *result) {
+	t.Each(func(r *session.Result) {
 		found, from = true, listPlace{urgency: int32(r.Int(0)), place: r.Optional(1), claimed: max(r.Instant(2), 1), id: id}
 	}, "SELECT "+columns+", claimed_at FROM qsidecar_jobs WHERE id = ? AND queue = ?", id, p.Queue)
 	err = t.Flush(ctx)
@@ -201,11 +203,11 @@ func (t *tx) Sizes(ctx context.Context, p backends.Peek, ids []int64, after any,
 	if !ok {
 		from = listStart
 	}
-	read := func(r *result) { each(r.Int(0), r.Int(1)) }
+	read := func(r *session.Result) { each(r.Int(0), r.Int(1)) }
 	switch {
 	case ids != nil:
 		bytes := map[int64]int64{}
-		t.Each(func(r *result) { bytes[r.Int(0)] = r.Int(1) }, sizes+"qsidecar_jobs WHERE id IN ("+list(ids)+") AND queue = ?", p.Queue)
+		t.Each(func(r *session.Result) { bytes[r.Int(0)] = r.Int(1) }, sizes+"qsidecar_jobs WHERE id IN ("+session.List(ids)+") AND queue = ?", p.Queue)
 		err := t.Flush(ctx)
 		for _, id := range ids {
 			if n, ok := bytes[id]; ok {
@@ -214,10 +216,10 @@ func (t *tx) Sizes(ctx context.Context, p backends.Peek, ids []int64, after any,
 		}
 		return err
 	case p.State == backends.StateClaimed: // one `lane` for each sidecar; there are never many claimed jobs
-		t.Each(read, sizes+jobs+" WHERE lane > 'c' AND lane < 'd' AND queue = ? AND (claimed_at > ? OR claimed_at = ? AND id > ?) ORDER BY claimed_at, id LIMIT ?",
+		t.Each(read, sizes+table.Jobs+" WHERE lane > 'c' AND lane < 'd' AND queue = ? AND (claimed_at > ? OR claimed_at = ? AND id > ?) ORDER BY claimed_at, id LIMIT ?",
 			p.Queue, from.claimed, from.claimed, from.id, p.Max)
 	default:
-		t.Each(read, sizes+jobs+" WHERE lane = ? AND "+from.following()+" ORDER BY urgency, place, id LIMIT ?", laneOf[p.State]+p.Queue, p.Max)
+		t.Each(read, sizes+table.Jobs+" WHERE lane = ? AND "+from.following()+" ORDER BY urgency, place, id LIMIT ?", laneOf[p.State]+p.Queue, p.Max)
 	}
 	return t.Flush(ctx)
 }
@@ -228,13 +230,13 @@ func (t *tx) Views(ctx context.Context, queue string, ids []int64) (views []back
 	for i, id := range ids {
 		order[id] = i
 	}
-	t.Each(func(r *result) { views = append(views, readView(r)) }, "SELECT id, queue, state, payload, priority, attempts, COALESCE(claim_max, max_attempts, 0), enqueued_at, run_at, claimed_at, finished_at, "+
-		"worker, `key`, headers, result FROM qsidecar_jobs WHERE id IN ("+list(ids)+") AND queue = ?", queue)
+	t.Each(func(r *session.Result) { views = append(views, readView(r)) }, "SELECT id, queue, state, payload, priority, attempts, COALESCE(claim_max, max_attempts, 0), enqueued_at, run_at, claimed_at, finished_at, "+
+		"worker, `key`, headers, result FROM qsidecar_jobs WHERE id IN ("+session.List(ids)+") AND queue = ?", queue)
 	failures := map[string][]backends.Failure{}
-	t.Each(func(r *result) {
+	t.Each(func(r *session.Result) {
 		id := core.ID(r.Int(0))
 		failures[id] = append(failures[id], backends.Failure{Attempt: int(r.Int(1)), Cause: backends.Cause(r.Text(2)), Message: r.Text(3), At: r.Instant(4).Time()})
-	}, "SELECT job, attempt, cause, message, at FROM qsidecar_failures WHERE job IN ("+list(ids)+") ORDER BY job, fence")
+	}, "SELECT job, attempt, cause, message, at FROM qsidecar_failures WHERE job IN ("+session.List(ids)+") ORDER BY job, fence")
 	if err := t.Flush(ctx); err != nil {
 		return nil, err
 	}
@@ -249,7 +251,7 @@ func (t *tx) Views(ctx context.Context, queue string, ids []int64) (views []back
 	return views, nil
 }
 
-func readView(r *result) (v backends.View) {
+func readView(r *session.Result) (v backends.View) {
 	v = backends.View{
 		ID: core.ID(r.Int(0)), Queue: r.Text(1), State: backends.State(r.Text(2)), Payload: r.Bytes(3), Priority: int16(r.Int(4)),
 		Attempt: int(r.Int(5)), MaxAttempts: int(r.Int(6)), EnqueuedAt: r.Instant(7).Time(), FinishedAt: r.Instant(10).Time(),
@@ -267,13 +269,13 @@ func readView(r *result) (v backends.View) {
 
 // ClaimedBy implements core.Reader.
 func (t *tx) ClaimedBy(ctx context.Context, owner backends.Identity, after int64, limit int) (all []backends.ClaimedJob, err error) {
-	t.Each(func(r *result) {
+	t.Each(func(r *session.Result) {
 		all = append(all, backends.ClaimedJob{
 			Lease: backends.Lease{Job: core.ID(r.Int(0)), Token: backends.Token{Host: backends.Identity(r.Int(1)), Number: uint64(r.Int(2))}},
 			Queue: r.Text(3),
 			Timed: r.Int(4) != 0,
 		})
-	}, t.s.sql.claimedBy, ownerLane(int64(owner)), after, limit)
+	}, t.s.sql.claimedBy, table.OwnerLane(int64(owner)), after, limit)
 	err = t.Flush(ctx)
 	return all, err
 }

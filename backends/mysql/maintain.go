@@ -10,6 +10,8 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/internal/core"
+	"github.com/qsidecar/qsidecar/backends/mysql/internal/session"
+	"github.com/qsidecar/qsidecar/backends/mysql/internal/table"
 )
 
 // MarkDead implements core.Maintainer.
@@ -27,7 +29,7 @@ func (t *tx) MarkDead(_ context.Context, suspects []backends.Suspect) error {
 // findDue queues a statement that finds the due rows of a `lane`, in their order. It does not lock them:
 // lockRows locks them by id.
 func (t *tx) findDue(ids *[]int64, lane string, limit int) {
-	t.Ints(ids, "SELECT id FROM "+jobs+" WHERE lane = ? AND urgency = 0 AND place <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', "+t.s.sql.clock+") ORDER BY urgency, place, id LIMIT ?", lane, limit)
+	t.Ints(ids, "SELECT id FROM "+table.Jobs+" WHERE lane = ? AND urgency = 0 AND place <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', "+t.s.sql.clock+") ORDER BY urgency, place, id LIMIT ?", lane, limit)
 }
 
 // lockFound sends the queries for ids, and locks at most limit of the rows that no other transaction has locked.
@@ -65,7 +67,7 @@ func (t *tx) Promote(ctx context.Context, d core.Due, limit int, promoted func(q
 // placeArrived schedules plain INSERTs with a run_at, or makes them ready if that time has passed.
 func (t *tx) placeArrived(ctx context.Context, limit int, promoted func(queue string)) (seen int, err error) {
 	var ids []int64
-	t.Ints(&ids, "SELECT id FROM "+jobs+" WHERE lane = 'n' ORDER BY urgency, place, id LIMIT ?", limit)
+	t.Ints(&ids, "SELECT id FROM "+table.Jobs+" WHERE lane = 'n' ORDER BY urgency, place, id LIMIT ?", limit)
 	found, seen, err := t.lockFound(ctx, &ids, limit)
 	if err != nil {
 		return 0, err
@@ -86,7 +88,7 @@ func (t *tx) placeArrived(ctx context.Context, limit int, promoted func(queue st
 	if len(later) > 0 {
 		t.wrote = true
 		slices.Sort(later)
-		t.Add("UPDATE " + byID + " SET state = 'scheduled' WHERE id IN (" + list(later) + ")")
+		t.Add("UPDATE " + table.ByID + " SET state = 'scheduled' WHERE id IN (" + session.List(later) + ")")
 	}
 	t.promote(ready, promoted)
 	t.register(queues)
@@ -117,8 +119,8 @@ func (t *tx) makeReady(all []*job, first int, set string) {
 	for i, id := range ids {
 		ranks[i] = rank[id]
 	}
-	t.Add("UPDATE "+byID+" SET state = 'ready', ready_at = ?, position = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + "+among(ids, ranks)+
-		", "+set+" WHERE id IN ("+list(ids)+")", t.now)
+	t.Add("UPDATE "+table.ByID+" SET state = 'ready', ready_at = ?, position = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + "+table.Among(ids, ranks)+
+		", "+set+" WHERE id IN ("+session.List(ids)+")", t.now)
 }
 
 // LockDue implements core.Maintainer.
@@ -149,7 +151,7 @@ func (t *tx) LockLost(ctx context.Context, d core.Due, limit int) (rows []*core.
 	var ids []int64
 	alive := false
 	t.Bool(&alive, "SELECT 1 FROM qsidecar_hosts WHERE host = ? AND NOT dead", owner) // the owner can have joined since the scan
-	t.Ints(&ids, "SELECT id FROM "+jobs+" WHERE lane = ? ORDER BY urgency, place, id LIMIT ?", ownerLane(owner), limit)
+	t.Ints(&ids, "SELECT id FROM "+table.Jobs+" WHERE lane = ? ORDER BY urgency, place, id LIMIT ?", table.OwnerLane(owner), limit)
 	if err := t.Flush(ctx); err != nil || alive {
 		return nil, 0, err
 	}
@@ -168,7 +170,7 @@ func (t *tx) LockLost(ctx context.Context, d core.Due, limit int) (rows []*core.
 	if len(timed) > 0 {
 		t.wrote = true
 		slices.Sort(timed)
-		t.Add("UPDATE " + byID + " SET owner = 0 WHERE id IN (" + list(timed) + ")")
+		t.Add("UPDATE " + table.ByID + " SET owner = 0 WHERE id IN (" + session.List(timed) + ")")
 	}
 	return rows, len(ids), err
 }
@@ -178,7 +180,7 @@ func (t *tx) Forget(ctx context.Context, d core.Due) error {
 	dead := d.Details.(dueDetails).dead
 	busy := make([]bool, len(dead))
 	for i, host := range dead {
-		t.Bool(&busy[i], "SELECT EXISTS (SELECT 1 FROM "+jobs+" WHERE lane = ?)", ownerLane(host))
+		t.Bool(&busy[i], "SELECT EXISTS (SELECT 1 FROM "+table.Jobs+" WHERE lane = ?)", table.OwnerLane(host))
 	}
 	if err := t.Flush(ctx); err != nil {
 		return err
@@ -193,11 +195,11 @@ func (t *tx) Forget(ctx context.Context, d core.Due) error {
 }
 
 // since converts a time to an argument. The zero time is before all stored ones.
-func since(t time.Time) instant {
+func since(t time.Time) session.Instant {
 	if t.IsZero() {
 		return 1
 	}
-	return instant(t.UnixMicro())
+	return session.Instant(t.UnixMicro())
 }
 
 // Prune implements core.Maintainer.
@@ -214,17 +216,17 @@ func (t *tx) Prune(ctx context.Context, what core.Pruned, from time.Time, limit 
 // pruned is what one transaction pruned.
 type pruned struct {
 	deleted, found int
-	last           instant // the last row that was found; 0: none
+	last           session.Instant // the last row that was found; 0: none
 }
 
 // pruneJobs deletes finished jobs whose retention is over. It leaves alone jobs that another transaction
 // has locked, with their rows in qsidecar_expiring: another sidecar prunes them.
-func (t *tx) pruneJobs(ctx context.Context, b *pruned, from instant, most int) error {
+func (t *tx) pruneJobs(ctx context.Context, b *pruned, from session.Instant, most int) error {
 	s := t.s
-	var first instant
+	var first session.Instant
 	var ids []int64
 	t.askNow()
-	t.Each(func(r *result) {
+	t.Each(func(r *session.Result) {
 		if first == 0 {
 			first = r.Instant(0)
 		}
@@ -258,10 +260,10 @@ func (t *tx) pruneJobs(ctx context.Context, b *pruned, from instant, most int) e
 	b.deleted = len(over)
 	if len(over) > 0 { // their rows in qsidecar_keys have their final state already
 		t.wrote = true
-		t.Add(deleteByID + " WHERE id IN (" + list(over) + ")")
+		t.Add(table.DeleteByID + " WHERE id IN (" + session.List(over) + ")")
 	}
 	if len(failed) > 0 {
-		t.Add("DELETE FROM qsidecar_failures WHERE job IN (" + list(failed) + ")")
+		t.Add("DELETE FROM qsidecar_failures WHERE job IN (" + session.List(failed) + ")")
 	}
 	if ids = slices.DeleteFunc(ids, func(id int64) bool { _, is := slices.BinarySearch(locked, id); return is }); len(ids) == 0 {
 		return nil
@@ -269,14 +271,14 @@ func (t *tx) pruneJobs(ctx context.Context, b *pruned, from instant, most int) e
 	// This is one walk along the primary key. Between the first and the last row there are only rows of
 	// these jobs, of locked jobs, and new ones.
 	t.wrote = true
-	t.Add("DELETE FROM qsidecar_expiring WHERE expires_at >= ? AND expires_at <= ? AND job IN ("+list(ids)+")", first, b.last)
+	t.Add("DELETE FROM qsidecar_expiring WHERE expires_at >= ? AND expires_at <= ? AND job IN ("+session.List(ids)+")", first, b.last)
 	return nil
 }
 
 // existing returns which of the jobs exist, locked or not, in ascending order.
 func (t *tx) existing(ctx context.Context, ids []int64) (found []int64, err error) {
 	if len(ids) > 0 {
-		t.Ints(&found, "SELECT id FROM qsidecar_jobs WHERE id IN ("+list(ids)+") ORDER BY id")
+		t.Ints(&found, "SELECT id FROM qsidecar_jobs WHERE id IN ("+session.List(ids)+") ORDER BY id")
 		err = t.Flush(ctx)
 	}
 	return found, err
@@ -284,11 +286,11 @@ func (t *tx) existing(ctx context.Context, ids []int64) (found []int64, err erro
 
 // pruneKeys deletes keys whose jobs have ended and whose lifetime is over, in the order of queue and key.
 // Every transaction that locks keys uses this order.
-func (t *tx) pruneKeys(ctx context.Context, b *pruned, from instant, most int) error {
+func (t *tx) pruneKeys(ctx context.Context, b *pruned, from session.Instant, most int) error {
 	s := t.s
 	over := map[string][][]byte{}
 	t.askNow()
-	t.Each(func(r *result) {
+	t.Each(func(r *session.Result) {
 		over[r.Text(0)] = append(over[r.Text(0)], r.Bytes(1))
 		b.found, b.last = b.found+1, r.Instant(2)
 	}, "SELECT queue, `key`, over_at FROM qsidecar_keys FORCE INDEX (qsidecar_keys_over) WHERE over_at >= ? AND over_at <= "+s.sql.clock+" ORDER BY over_at LIMIT ?", from, most)
@@ -302,8 +304,8 @@ func (t *tx) pruneKeys(ctx context.Context, b *pruned, from instant, most int) e
 		for _, k := range over[queue] {
 			args = append(args, k)
 		}
-		t.Add("DELETE FROM qsidecar_keys WHERE queue = ? AND over_at <= ? AND `key` IN ("+marks(len(args)-2)+")", args...)
-		t.Each(func(r *result) { b.deleted += int(r.Int(0)) }, "SELECT ROW_COUNT()")
+		t.Add("DELETE FROM qsidecar_keys WHERE queue = ? AND over_at <= ? AND `key` IN ("+session.Marks(len(args)-2)+")", args...)
+		t.Each(func(r *session.Result) { b.deleted += int(r.Int(0)) }, "SELECT ROW_COUNT()")
 	}
 	return t.Flush(ctx)
 }

@@ -75,7 +75,7 @@ type Store struct {
 	alive      atomic.Pointer[[]int64] // the sidecars that were alive at the previous scan of Look
 
 	closing sync.Once
-	fault   atomic.Pointer[func(c *conn, before bool)] // tests break commits with it
+	fault   atomic.Pointer[func(c *session.Conn, before bool)] // tests break commits with it
 }
 
 // access is how the core uses a Store.

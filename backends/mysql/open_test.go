@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/mysql/internal/session"
 	"github.com/qsidecar/qsidecar/backends/mysql/migrate"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 	"github.com/qsidecar/qsidecar/internal/testwait"
@@ -126,7 +127,7 @@ func TestSessionsIgnoreServerSettings(t *testing.T) {
 			"completion_type": "NO_CHAIN", "sql_safe_updates": "0", "character_set_client": "utf8mb4",
 		} {
 			got := ""
-			if err := c.Each(t.Context(), func(r *result) { got = string(r.Cell(0)) }, "SELECT @@SESSION."+setting); err != nil || got != want {
+			if err := c.Each(t.Context(), func(r *session.Result) { got = string(r.Cell(0)) }, "SELECT @@SESSION."+setting); err != nil || got != want {
 				t.Errorf("%s is %q, want %q; %v", setting, got, want, err)
 			}
 		}
@@ -216,7 +217,7 @@ func TestIdleQueuesAreDeleted(t *testing.T) {
 		names := func() (names string) {
 			t.Helper()
 			if err := s.read(t.Context(), func(_ context.Context, x *tx) error {
-				x.Each(func(r *result) {
+				x.Each(func(r *session.Result) {
 					names += r.Text(0) + " "
 				}, "SELECT queue FROM qsidecar_queues ORDER BY queue")
 				return nil

@@ -17,7 +17,7 @@ var _ backends.TxClaimer = (*Store)(nil)
 // job. It has a Counter of its own.
 type openTx struct {
 	s *Store
-	c *conn
+	c *session.Conn
 	t *tx // nil: no transaction is open
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends/internal/core"
 	"github.com/qsidecar/qsidecar/backends/internal/cursor"
 	"github.com/qsidecar/qsidecar/backends/mysql/internal/plan"
+	"github.com/qsidecar/qsidecar/backends/mysql/internal/session"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
@@ -45,7 +46,7 @@ func grown(t *testing.T, s *Store, names string, f func(tx *tx)) (n int64) {
 	}
 	defer s.pool.Put(c)
 	count := func() (n int64) {
-		if err := c.Each(t.Context(), func(r *result) {
+		if err := c.Each(t.Context(), func(r *session.Result) {
 			k := int64(0)
 			if _, err := fmt.Sscan(r.Text(1), &k); err != nil {
 				t.Error(err)

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/qsidecar/qsidecar/backends/mysql/internal/session"
 )
 
 // registered caches which queues have a row in qsidecar_queues, and since when that is known. Maintenance
@@ -61,9 +63,9 @@ func (t *tx) countReturns(queues []string, gaveBack func(queue string, returns i
 		t.Add("INSERT INTO qsidecar_queues (queue, returns) VALUES (?, 1) ON DUPLICATE KEY UPDATE returns = returns + 1", q)
 		args[i] = q
 	}
-	t.Each(func(r *result) {
+	t.Each(func(r *session.Result) {
 		gaveBack(r.Text(0), r.Int(1))
-	}, "SELECT queue, returns FROM qsidecar_queues WHERE queue IN ("+marks(len(queues))+") FOR UPDATE", args...)
+	}, "SELECT queue, returns FROM qsidecar_queues WHERE queue IN ("+session.Marks(len(queues))+") FOR UPDATE", args...)
 }
 
 // register adds queues to qsidecar_queues, because maintenance scans only their scheduled jobs. It also

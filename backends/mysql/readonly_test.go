@@ -195,7 +195,7 @@ func TestLostCommitAndReplica(t *testing.T) {
 			}
 			return c
 		}})
-		lose := func(c *conn, before bool) {
+		lose := func(c *session.Conn, before bool) {
 			if !before {
 				s.fault.Store(nil)
 				a.moveTo(t, a.new)

@@ -9,6 +9,8 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/internal/core"
 	"github.com/qsidecar/qsidecar/backends/mysql/internal/session"
+	"github.com/qsidecar/qsidecar/backends/mysql/internal/table"
+	"github.com/qsidecar/qsidecar/backends/mysql/migrate"
 )
 
 // job is a row that the transaction has locked.
@@ -16,15 +18,15 @@ type job struct {
 	core.Row
 	state          backends.State
 	keep, keepDead int64 // ms; 0 means: not kept for keep, and indefinitely for keepDead
-	deadline, due  instant
-	runAt          instant
-	expiresAt      instant
+	deadline, due  session.Instant
+	runAt          session.Instant
+	expiresAt      session.Instant
 }
 
 const jobColumns = "id, queue, `key`, state, priority, position, fence, attempts, losses, unrecorded, ahead, max_attempts, claim_max, " +
 	"backoff_ms, backoff_max_ms, keep_ms, keep_dead_ms, token_host, token_number, owner, lease_ms, deadline, due_at, last_error IS NOT NULL, worker IS NOT NULL, run_at, expires_at"
 
-func readJob(r *result) *job {
+func readJob(r *session.Result) *job {
 	j := &job{state: backends.State(r.Text(3)), keep: r.Int(15), keepDead: r.Int(16), deadline: r.Instant(21), due: r.Instant(22), runAt: r.Instant(25), expiresAt: r.Instant(26)}
 	j.Row = core.Row{
 		ID: r.Int(0), Queue: r.Text(1), Key: r.Text(2), Priority: int16(r.Int(4)), Position: r.Int(5), Fence: r.Int(6),
@@ -51,7 +53,7 @@ func (t *tx) lock(ids []int64, skip string, found func(j *job)) {
 		return
 	}
 	slices.Sort(ids)
-	t.Each(func(r *result) { found(readJob(r)) }, "SELECT "+jobColumns+" FROM "+byID+" WHERE id IN ("+list(slices.Compact(ids))+") ORDER BY id FOR UPDATE"+skip)
+	t.Each(func(r *session.Result) { found(readJob(r)) }, "SELECT "+jobColumns+" FROM "+table.ByID+" WHERE id IN ("+session.List(slices.Compact(ids))+") ORDER BY id FOR UPDATE"+skip)
 }
 
 // lockRows locks rows by id and returns them in the order of ids, each once.
@@ -89,16 +91,16 @@ func (t *tx) FindLocked(ctx context.Context, ids []int64) (locked []int64, err e
 		t.lock(ids, t.s.sql.skip, func(j *job) { free[j.ID] = true })
 	}
 	var claimed []int64
-	t.Each(func(r *result) {
+	t.Each(func(r *session.Result) {
 		if id := r.Int(0); !free[id] {
 			claimed = append(claimed, id)
 		}
-	}, "SELECT id FROM qsidecar_jobs WHERE id IN ("+list(ids)+") AND state = 'claimed'")
+	}, "SELECT id FROM qsidecar_jobs WHERE id IN ("+session.List(ids)+") AND state = 'claimed'")
 	if err := t.Flush(ctx); err != nil || t.s.sql.skip != "" {
 		return claimed, err
 	}
 	for _, id := range claimed {
-		err := t.c.Each(ctx, func(*result) {}, "SELECT id FROM "+byID+" WHERE id = ? FOR UPDATE NOWAIT", id)
+		err := t.c.Each(ctx, func(*session.Result) {}, "SELECT id FROM "+table.ByID+" WHERE id = ? FOR UPDATE NOWAIT", id)
 		if session.IsCode(err, codeLockWait, codeNoWait) {
 			locked = append(locked, id)
 		} else if err != nil {
@@ -112,7 +114,7 @@ func (t *tx) FindLocked(ctx context.Context, ids []int64) (locked []int64, err e
 func (t *tx) askNow() {
 	if !t.asked {
 		t.asked = true
-		t.Each(func(r *result) { t.now = r.Instant(0) }, "SELECT "+t.s.sql.clock)
+		t.Each(func(r *session.Result) { t.now = r.Instant(0) }, "SELECT "+t.s.sql.clock)
 	}
 }
 
@@ -136,7 +138,7 @@ func (t *tx) Change(rows []*core.Row, changed func(*core.Row), gaveBack func(que
 		changed(r)
 	}
 	if len(deleted) > 0 {
-		t.Add(deleteByID + " WHERE id IN (" + list(deleted) + ")")
+		t.Add(table.DeleteByID + " WHERE id IN (" + session.List(deleted) + ")")
 	}
 	t.changeOthers(all, gaveBack)
 }
@@ -152,14 +154,14 @@ func (j *job) finished() bool {
 // end queues the UPDATE of a row whose claim ended.
 func (t *tx) end(j *job) {
 	c := &j.Change
-	runAt := instant(0)
+	runAt := session.Instant(0)
 	if c.State == backends.StateScheduled {
 		runAt = t.now.After(core.MS(c.Delay))
 	}
 	t.Add("UPDATE qsidecar_jobs SET state = ?, attempts = ?, losses = ?, unrecorded = ?, run_at = ?, "+unclaim,
 		string(c.State), c.Attempts, c.Losses, c.PrefetchLosses, runAt)
 	if c.State == backends.StateReady && !c.SamePosition {
-		t.Text(", position = "+position+", ready_at = ?", t.now)
+		t.Text(", position = "+migrate.Position+", ready_at = ?", t.now)
 	}
 	if c.Cause != "" {
 		t.Text(", last_error = ?", c.Message)
@@ -170,7 +172,7 @@ func (t *tx) end(j *job) {
 	t.Text(" WHERE id = ?", j.ID)
 }
 
-func (j *job) expires(now instant) instant {
+func (j *job) expires(now session.Instant) session.Instant {
 	if j.Change.State == backends.StateDone {
 		return now.After(j.keep)
 	}
@@ -185,11 +187,11 @@ func (t *tx) renew(j *job) {
 	if c.NewDue {
 		due = session.Earlier(t.now.After(lease), j.deadline)
 	}
-	attempts := int64(c.Attempts) - flag(c.Prefetched)
+	attempts := int64(c.Attempts) - session.Flag(c.Prefetched)
 	t.Add("UPDATE qsidecar_jobs SET attempts = ?, unrecorded = ?, ahead = ?, owner = ?, lease_ms = ?, due_at = ?",
-		attempts, c.PrefetchLosses, flag(c.Prefetched), int64(c.Owner), positive(lease), due)
+		attempts, c.PrefetchLosses, session.Flag(c.Prefetched), int64(c.Owner), session.Positive(lease), due)
 	if c.SetWorker {
-		t.Text(", worker = ?", orNull(c.Worker))
+		t.Text(", worker = ?", session.OrNull(c.Worker))
 	}
 	t.Text(" WHERE id = ?", j.ID)
 }
@@ -228,7 +230,7 @@ func (t *tx) changeOthers(all []*job, gaveBack func(queue string, returns int64)
 		}
 	}
 	if len(failed) > 0 {
-		t.Add("DELETE FROM qsidecar_failures WHERE job IN (" + list(failed) + ")")
+		t.Add("DELETE FROM qsidecar_failures WHERE job IN (" + session.List(failed) + ")")
 	}
 	for _, j := range all {
 		if j.finished() && j.expires(t.now) != 0 {

@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"github.com/qsidecar/qsidecar/backends/mysql/internal/session"
+	"github.com/qsidecar/qsidecar/backends/mysql/internal/table"
 )
 
 // statements holds the SQL that does not depend on arguments. SQL that lists rows is written where it is
@@ -42,7 +43,7 @@ WHERE host = ? AND NOT dead AND NOT has_left`),
 WHERE host = ? AND NOT dead`),
 		peers: r(`SELECT host, beats, TIMESTAMPDIFF(MICROSECOND, {now}, expires_at), dead, has_left, name FROM qsidecar_hosts ORDER BY host`),
 
-		claimedBy: r(`SELECT id, token_host, token_number, queue, lease_ms IS NOT NULL FROM ` + jobs + `
+		claimedBy: r(`SELECT id, token_host, token_number, queue, lease_ms IS NOT NULL FROM ` + table.Jobs + `
 WHERE lane = ? AND id > ? ORDER BY id LIMIT ?`),
 	}
 	if v.SkipLocked {

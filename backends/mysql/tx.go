@@ -14,9 +14,9 @@ import (
 
 // tx is a transaction. It queues statements and sends them to the server in one packet.
 type tx struct {
-	script
+	session.Script
 	s     *Store
-	c     *conn
+	c     *session.Conn
 	ctx   context.Context // of the transaction; makeRoom uses it to send a full packet before the Flush
 	err   error           // of such a packet
 	o     core.TxOptions
@@ -26,10 +26,10 @@ type tx struct {
 
 	acked int64 // how many rows the last statement, an Ack, must have deleted; 0: it is not an Ack
 
-	now   instant  // the transaction's time, if asked
-	asked bool     // now was queried
-	named []string // queues that this transaction registers
-	then  []func() // callbacks that the next Flush runs after the answers
+	now   session.Instant // the transaction's time, if asked
+	asked bool            // now was queried
+	named []string        // queues that this transaction registers
+	then  []func()        // callbacks that the next Flush runs after the answers
 
 	namedAt time.Time // before the first of named
 }
@@ -44,7 +44,7 @@ var (
 func (t *tx) checkAck() {
 	want := t.acked
 	t.acked = 0
-	t.Query(func(r *result) error {
+	t.Query(func(r *session.Result) error {
 		ok, err := r.Next()
 		if ok && r.Int(0) != want {
 			return core.ErrNotAll
@@ -55,8 +55,8 @@ func (t *tx) checkAck() {
 
 // send sends the queued statements in one round trip.
 func (t *tx) send(ctx context.Context) error {
-	p := t.script
-	t.script = script{}
+	p := t.Script
+	t.Script = session.Script{}
 	if p.Empty() {
 		return nil
 	}
@@ -143,7 +143,7 @@ func (s *Store) readOnce(ctx context.Context, f func(ctx context.Context, t *tx)
 }
 
 // run sends a script outside of any transaction.
-func (s *Store) run(ctx context.Context, p *script) error {
+func (s *Store) run(ctx context.Context, p *session.Script) error {
 	c, err := s.pool.Take(ctx, &s.Meter)
 	if err != nil {
 		return err
@@ -154,7 +154,7 @@ func (s *Store) run(ctx context.Context, p *script) error {
 
 // StartClaims implements core.OwnClaimer.
 func (t *tx) StartClaims(host backends.Identity, all []backends.Claim) core.Claims {
-	return t.s.finder.Start(claim.Tx{Script: &t.script, Flush: t.Flush, Now: &t.now, Wrote: &t.wrote}, t.o.Queues, host, all)
+	return t.s.finder.Start(claim.Tx{Script: &t.Script, Flush: t.Flush, Now: &t.now, Wrote: &t.wrote}, t.o.Queues, host, all)
 }
 
 // Transact implements core.Driver.
@@ -305,10 +305,10 @@ func (s *Store) findOutOnce(ctx context.Context, l *session.Counter) (happened b
 	if err := c.Kill(ctx, l.Abandoned); err != nil {
 		return false, err
 	}
-	var p script
+	var p session.Script
 	found, last := false, uint64(0)
 	p.Add(begin)
-	p.Each(func(r *result) { found, last = true, uint64(r.Int(0)) }, s.sql.marked, l.Handle)
+	p.Each(func(r *session.Result) { found, last = true, uint64(r.Int(0)) }, s.sql.marked, l.Handle)
 	if err := c.Run(ctx, &p); err != nil {
 		return false, err
 	}
