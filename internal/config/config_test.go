@@ -255,6 +255,18 @@ c.yaml:4:23: queues.q.keep: "soon" is not a duration: write a duration as 10s, 5
 	}
 }
 
+// TestManyErrorsAreCut checks that a config with very many errors gets a short answer.
+func TestManyErrorsAreCut(t *testing.T) {
+	users := strings.Repeat("nosuchuser, ", 4000)
+	_, err := Parse("c.yaml", []byte("listen:\n  - socket: /tmp/x\n    allow:\n      - users: ["+users+"]\n"), noEnv)
+	if err == nil || !strings.Contains(err.Error(), "c.yaml has 4000 errors\n") || !strings.HasSuffix(err.Error(), "\nc.yaml: 3900 more errors: correct these first") {
+		t.Fatalf("got %.200v … %s", err, err.Error()[max(len(err.Error())-200, 0):])
+	}
+	if n := len(err.Error()); n > maxProblems*(maxShown+300) {
+		t.Errorf("the error has %d bytes", n)
+	}
+}
+
 // TestKeysWithDots checks that a queue's name can look like the path of a key.
 func TestKeysWithDots(t *testing.T) {
 	if _, err := Parse("c.yaml", []byte("queues: {a.timeout: {}, a: {timeout: 1s}}\n"), noEnv); err != nil {

@@ -59,8 +59,11 @@ func Problems(err error) (texts []string) {
 	return []string{err.Error()}
 }
 
-// maxShown limits how many bytes of a line of the file an error shows.
-const maxShown = 500
+// Limits of what an error shows.
+const (
+	maxShown    = 500 // bytes of a line of the file
+	maxProblems = 100
+)
 
 // configError contains all problems of a config file.
 type configError struct {
@@ -79,10 +82,11 @@ func (d *yamlDecoder) err() error {
 		return cmp.Or(cmp.Compare(a.line, b.line), cmp.Compare(a.column, b.column))
 	})
 	lines := strings.Split(d.src, "\n")
+	shownLines := map[int]string{} // masking a long line is slow, and it can have many problems
 	var b strings.Builder
 	var each []string
 	fmt.Fprintf(&b, "%s has %s", d.name, textfmt.Plural(int64(len(d.problems)), "error"))
-	for _, p := range d.problems {
+	for _, p := range d.problems[:min(len(d.problems), maxProblems)] {
 		text := masked(unexpand(p.text, d.expanded))
 		if p.line < 1 || p.line > len(lines) {
 			fmt.Fprintf(&b, "\n%s: %s", d.name, text)
@@ -91,14 +95,22 @@ func (d *yamlDecoder) err() error {
 		}
 		each = append(each, fmt.Sprintf("%s:%d:%d: %s", d.name, p.line, p.column, text))
 		line := strings.TrimRight(lines[p.line-1], "\r")
-		shown := maskedLine(line)
-		if len(shown) > maxShown {
-			shown = strings.ToValidUTF8(shown[:maxShown], "") + "…"
+		shown, known := shownLines[p.line]
+		if !known {
+			if shown = maskedLine(line); len(shown) > maxShown {
+				shown = strings.ToValidUTF8(shown[:maxShown], "") + "…"
+			}
+			shownLines[p.line] = shown
 		}
 		fmt.Fprintf(&b, "\n%s:%d:%d: %s\n  %4d | %s", d.name, p.line, p.column, text, p.line, shown)
 		if shown == line {
 			fmt.Fprintf(&b, "\n       | %s^", strings.Repeat(" ", max(p.column-1, 0)))
 		}
+	}
+	if more := len(d.problems) - maxProblems; more > 0 {
+		text := fmt.Sprintf("%s: %s: correct these first", d.name, textfmt.Plural(int64(more), "more error"))
+		fmt.Fprintf(&b, "\n%s", text)
+		each = append(each, text)
 	}
 	return &configError{each, b.String()}
 }
