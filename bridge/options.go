@@ -100,7 +100,7 @@ type Socket struct {
 	Mode fs.FileMode // defaults to 0660
 	// Group owns the socket: a name or a number. Empty: the process's own group.
 	Group string
-	// Allow lists who is allowed to do what. Nil: any client that can connect has all rights. Otherwise an op that no
+	// Allow lists the rights of users and groups. Nil: any client that can connect has all rights. Otherwise an op that no
 	// rule allows is forbidden. Linux only.
 	Allow []Rule
 }

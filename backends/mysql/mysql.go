@@ -116,7 +116,7 @@ func (o *Options) complete() error {
 	return nil
 }
 
-// CheckURL returns what is wrong with an address for Options.URL. The error lacks the password.
+// CheckURL returns an error if the address is invalid as Options.URL. The error does not contain the password.
 func CheckURL(url string) error {
 	_, err := session.Configure(url, "", slog.New(slog.DiscardHandler))
 	return err

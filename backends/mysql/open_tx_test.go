@@ -30,7 +30,7 @@ func TestOpenTxCommitLost(t *testing.T) {
 					t.Errorf("%v, want %v", err, want)
 				}
 				if h.Open() {
-					t.Error("it is open all the same")
+					t.Error("it is still open")
 				}
 				n := map[bool]string{true: "0", false: "1"}[before]
 				if got := numberOf(t, m, name, "SELECT n FROM q"); fmt.Sprint(got) != n {

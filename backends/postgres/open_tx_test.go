@@ -11,9 +11,9 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// TestHoldCommitLost: the connection of an open transaction breaks before or after its
+// TestOpenTxCommitLost: the connection of an open transaction breaks before or after its
 // COMMIT. The Store finds out the outcome.
-func TestHoldCommitLost(t *testing.T) {
+func TestOpenTxCommitLost(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
 		for name, before := range map[string]bool{"before": true, "after": false} {
 			t.Run(name, func(t *testing.T) {
@@ -27,7 +27,7 @@ func TestHoldCommitLost(t *testing.T) {
 					t.Errorf("%v, want %v", err, want)
 				}
 				if h.Open() {
-					t.Error("it is open all the same")
+					t.Error("it is still open")
 				}
 				n := map[bool]string{true: "0", false: "1"}[before]
 				must(t, s.o.URL, "DO $$BEGIN ASSERT (SELECT n = "+n+" FROM q), 'n is not "+n+"'; END$$")
@@ -36,8 +36,8 @@ func TestHoldCommitLost(t *testing.T) {
 	})
 }
 
-// TestHoldGoesOn: a refused write is undone and nothing else, and the transaction continues.
-func TestHoldGoesOn(t *testing.T) {
+// TestOpenTxStaysOpenAfterRefusedCommit: a refused write is undone and nothing else, and the transaction continues.
+func TestOpenTxStaysOpenAfterRefusedCommit(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
 		s := open(t, Options{URL: filled(t, p)})
 		must(t, s.o.URL, "CREATE TABLE q (id int PRIMARY KEY, n int CHECK (n < 2)); INSERT INTO q VALUES (1, 1)")
@@ -61,8 +61,8 @@ func TestHoldGoesOn(t *testing.T) {
 	})
 }
 
-// TestHoldIdle: the server ends a connection that is idle.
-func TestHoldIdle(t *testing.T) {
+// TestOpenTxIdle: the server ends a connection that is idle.
+func TestOpenTxIdle(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
 		s := open(t, Options{URL: filled(t, p)})
 		must(t, s.o.URL, "CREATE TABLE q (id int PRIMARY KEY, n int); INSERT INTO q VALUES (1, 0)")

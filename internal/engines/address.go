@@ -77,7 +77,7 @@ func HasPassword(s string) bool {
 }
 
 // HasCertainPassword reports whether a URL contains a password where one is expected.
-// ParseURL reports what is wrong with an invalid URL.
+// ParseURL explains an invalid URL.
 func HasCertainPassword(s string) bool {
 	return passwordInURL.MatchString(s) || HasPassword(s) && CheckAddress(s) == nil
 }

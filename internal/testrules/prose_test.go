@@ -6,7 +6,6 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -105,31 +104,18 @@ func TestProse(t *testing.T) {
 			}
 		}
 	}
-	root := filepath.Join("..", "..")
-	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		rel := filepath.ToSlash(strings.TrimPrefix(path, root+string(filepath.Separator)))
-		if d.IsDir() {
-			if strings.HasPrefix(d.Name(), ".") && path != root || slices.Contains([]string{"bin", "dist", "golden", "node_modules"}, d.Name()) {
-				return filepath.SkipDir
-			}
-			return nil
-		}
-		switch {
+	walkRepository(t, func(path, rel string) error {
+		switch name := filepath.Base(rel); {
+		case strings.Contains("/"+rel, "/golden/"):
 		case strings.HasSuffix(rel, ".go") && !isTestCode(rel):
 			return checkLiterals(path, func(line int, text string) { check(rel, line, text) })
 		case strings.HasSuffix(rel, ".sql"):
 			return checkComments(path, "--", func(line int, text string) { check(rel, line, text) })
-		case strings.HasSuffix(rel, ".sh"), d.Name() == "Makefile", d.Name() == "Containerfile", strings.HasPrefix(rel, "deploy/debian/"), strings.HasSuffix(rel, ".service"):
+		case strings.HasSuffix(rel, ".sh"), name == "Makefile", name == "Containerfile", strings.HasPrefix(rel, "deploy/debian/"), strings.HasSuffix(rel, ".service"):
 			return checkComments(path, "#", func(line int, text string) { check(rel, line, text) })
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	pending := readPending(t)
 	allowed, n := 0, 0
 	for _, dir := range slices.Sorted(maps.Keys(pending)) {

@@ -7,7 +7,6 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"io/fs"
 	"maps"
 	"os"
 	"path"
@@ -34,18 +33,7 @@ var sizeExceptions []byte
 func TestSizes(t *testing.T) {
 	allowed := readExceptions(t, "sizes.txt", sizeExceptions)
 	found, packages := map[string]string{}, map[string]int{}
-	root := filepath.Join("..", "..")
-	err := filepath.WalkDir(root, func(file string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		rel := filepath.ToSlash(strings.TrimPrefix(file, root+string(filepath.Separator)))
-		if d.IsDir() {
-			if strings.HasPrefix(d.Name(), ".") && file != root || d.Name() == "bin" || d.Name() == "dist" {
-				return filepath.SkipDir
-			}
-			return nil
-		}
+	walkRepository(t, func(file, rel string) error {
 		if !slices.Contains([]string{".go", ".py", ".rb", ".sh"}, filepath.Ext(rel)) {
 			return nil
 		}
@@ -63,9 +51,6 @@ func TestSizes(t *testing.T) {
 		packages[path.Dir(rel)] += lines
 		return findLongFunctions(rel, text, found)
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	for dir, lines := range packages {
 		if lines > maxPackageLines {
 			found[dir+" -"] = fmt.Sprintf("the package has %d lines without tests, and %d are the limit", lines, maxPackageLines)

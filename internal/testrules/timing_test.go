@@ -44,18 +44,7 @@ var sleepInScript = regexp.MustCompile(`time\.(sleep|time|monotonic|perf_counter
 func TestNoClockInTests(t *testing.T) {
 	allowed := readExceptions(t, "timing.txt", timingExceptions)
 	found := map[string]string{} // "path Function" -> first use
-	root := filepath.Join("..", "..")
-	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		rel := filepath.ToSlash(strings.TrimPrefix(path, root+string(filepath.Separator)))
-		if d.IsDir() {
-			if strings.HasPrefix(d.Name(), ".") && path != root || d.Name() == "bin" || d.Name() == "dist" {
-				return filepath.SkipDir
-			}
-			return nil
-		}
+	walkRepository(t, func(path, rel string) error {
 		switch {
 		case isTestCode(rel):
 			return findInGo(path, rel, found)
@@ -64,9 +53,6 @@ func TestNoClockInTests(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	for _, where := range slices.Sorted(maps.Keys(found)) {
 		if _, ok := allowed[where]; !ok {
 			t.Errorf("%s: %s: use internal/testwait or testing/synctest, or add the line to internal/testrules/timing.txt with a reason", where, found[where])
@@ -76,6 +62,28 @@ func TestNoClockInTests(t *testing.T) {
 		if _, ok := found[where]; !ok {
 			t.Errorf("timing.txt: %s uses no clock: remove the line", where)
 		}
+	}
+}
+
+// walkRepository calls f for each file of the repository, with its path and its path below the
+// root, except hidden files and those that a build or an installation created.
+func walkRepository(t *testing.T, f func(path, rel string) error) {
+	t.Helper()
+	root := filepath.Join("..", "..")
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			if strings.HasPrefix(d.Name(), ".") && path != root || slices.Contains([]string{"bin", "dist", "node_modules"}, d.Name()) {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		return f(path, filepath.ToSlash(strings.TrimPrefix(path, root+string(filepath.Separator))))
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 

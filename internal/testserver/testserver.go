@@ -23,8 +23,8 @@ type account struct {
 	drop     bool // this process is root and must switch to that user
 }
 
-// unprivileged returns this process's user. For root, it returns the first of `postgres` and `nobody`
-// that exists.
+// unprivileged returns the account that servers run as: that of this process or, for root, the first of the accounts
+// `postgres` and `nobody` that exists.
 func unprivileged() (account, error) {
 	if os.Geteuid() != 0 {
 		return account{uid: os.Geteuid(), gid: os.Getegid()}, nil

@@ -13,7 +13,7 @@ import (
 
 // PathError explains why a socket cannot be at a path.
 type PathError struct {
-	Problem string // what is wrong with the folder, or in the way
+	Problem string // why the socket cannot be created there
 	Fix     string // what to do about it
 	// Foreign: it belongs to another user, and is possibly right for a process of that user.
 	Foreign bool
