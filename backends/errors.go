@@ -63,14 +63,13 @@ func (e *RefusedError) Error() string { return fmt.Sprintf("the database refused
 // Unwrap returns the cause.
 func (e *RefusedError) Unwrap() error { return e.Err }
 
-// LockedError means that another program has locked a row that a write has to change, or has
-// stored the key of a job in a transaction that is still open. Nothing was written. The same write can succeed
-// later. The other writes of the commit can succeed at once, without it.
+// LockedError means that another transaction, of another program or sidecar, has locked a row that a write has
+// to change, or has stored the key of a job. Nothing was written. The same write can succeed later. The other writes of the commit can succeed at once, without it.
 type LockedError struct{ Err error }
 
 // Error implements error.
 func (e *LockedError) Error() string {
-	return fmt.Sprintf("another program's open transaction holds the job's row, or its key, locked: %v", e.Err)
+	return fmt.Sprintf("another transaction keeps the job's row, or its key, locked: %v", e.Err)
 }
 
 // Unwrap returns the cause.

@@ -45,6 +45,10 @@ func (d *yamlDecoder) decode(into any) {
 		d.add(nil, "the file has more than %d brackets, keys, values and comments: remove some, or run several sidecars", maxMarks)
 		return
 	}
+	if line := longLine(d.src); line > 0 {
+		d.problems = append(d.problems, problem{line: line, column: 1, text: fmt.Sprintf("this line has more than %d bytes: break it", maxLine)})
+		return
+	}
 	tokens := lexer.Tokenize(d.src)
 	if at, reason := new(nesting).check(tokens); at != nil {
 		d.add(at, "%s", reason)

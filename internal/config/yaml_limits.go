@@ -2,25 +2,39 @@ package config
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/goccy/go-yaml/token"
 )
 
 // Limits of a YAML file. The YAML parser is recursive, also from key to key of one map, and its
-// cost grows with the square of the depth and of the number of keys. So the limits are checked
-// before it runs.
+// cost grows with the square of the depth, of the number of keys, and of the length of a line. So
+// the limits are checked before it runs.
 const (
-	maxDepth   = 64        // brackets, keys and dashes in each other
+	maxLine    = 64 << 10  // bytes
+	maxDepth   = 16        // brackets, keys and dashes in each other
+	maxAliases = 64        // anchors, aliases and tags
 	maxEntries = 20_000    // keys of one map, or elements of one list
 	maxMarks   = 1_000_000 // characters that can begin or end a token
 )
+
+// longLine returns the number of the first line of src that exceeds maxLine; 0: no line does.
+func longLine(src string) int {
+	n := 0
+	for line := range strings.Lines(src) {
+		if n++; len(line) > maxLine {
+			return n
+		}
+	}
+	return 0
+}
 
 // tooManyMarks reports whether the lexer would need too much memory for src.
 func tooManyMarks(src string) bool {
 	n := 0
 	for i := range len(src) {
 		switch src[i] {
-		case '[', ']', '{', '}', ',', ':', '?', '&', '*', '!', '\n', '\'', '"', '#':
+		case '[', ']', '{', '}', ',', ':', '?', '&', '*', '!', '\n', '\'', '"', '#', '@', '>', '|', '%', '`', '\\':
 			n++
 		case '-':
 			if i+1 < len(src) && (src[i+1] == ' ' || src[i+1] == '\n') {
@@ -55,7 +69,7 @@ func (n *nesting) check(tokens token.Tokens) (at *token.Token, reason string) {
 			return tk, "maps and lists are nested too deep here; a config needs fewer than 10 levels: check the brackets and the indentation"
 		case len(n.open) > 0 && n.open[len(n.open)-1].entries > maxEntries:
 			return tk, "this map or list has more than 20000 entries: remove some, or run several sidecars"
-		case n.anchors > maxDepth:
+		case n.anchors > maxAliases:
 			return tk, "anchors, aliases and tags are not used in this file: put common settings of queues under defaults"
 		}
 	}

@@ -196,6 +196,7 @@ func (a *admin) address() string {
 
 // limitedListener limits how many connections are open. While all of them are in use, new ones wait. To let one in, it
 // closes the connection that has been without a complete request for longest, once that time exceeds adminRequestWait.
+// Connections that never sent one come first.
 // So clients that send half of a request don't keep others from metrics and health.
 type limitedListener struct {
 	net.Listener
@@ -238,7 +239,10 @@ func (l *limitedListener) admit(conn net.Conn) (c *limitedConn, wait time.Durati
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.open) >= adminConnections {
-		i := slices.IndexFunc(l.open, func(c *limitedConn) bool { return !c.busy })
+		i := slices.IndexFunc(l.open, func(c *limitedConn) bool { return !c.busy && !c.served })
+		if i < 0 {
+			i = slices.IndexFunc(l.open, func(c *limitedConn) bool { return !c.busy })
+		}
 		if i < 0 {
 			return nil, adminReadTimeout // or until one of them is free
 		}
@@ -277,6 +281,7 @@ type limitedConn struct {
 	net.Conn
 	listener *limitedListener
 	busy     bool      // a request is being answered. listener.mu guards it
+	served   bool      // a request was answered. listener.mu guards it
 	since    time.Time // since when it is not busy. listener.mu guards it
 }
 
@@ -304,7 +309,7 @@ func markBusy(next http.Handler) http.Handler {
 		defer func() {
 			c.listener.mu.Lock()
 			defer c.listener.mu.Unlock()
-			c.busy, c.since = false, time.Now()
+			c.busy, c.served, c.since = false, true, time.Now()
 			if c.listener.remove(c) {
 				c.listener.open = append(c.listener.open, c)
 			}

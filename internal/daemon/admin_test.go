@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -21,6 +22,24 @@ func TestAdminWithHalfRequests(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer a.close()
+	kept := http.Client{Transport: &http.Transport{}}
+	defer kept.CloseIdleConnections()
+	reused := false
+	get := func(client *http.Client) {
+		t.Helper()
+		trace := httptrace.ClientTrace{GotConn: func(c httptrace.GotConnInfo) { reused = c.Reused }}
+		r, err := http.NewRequestWithContext(httptrace.WithClientTrace(t.Context(), &trace), http.MethodGet, fmt.Sprintf("http://%s/healthz", a.address()), http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer, err := client.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, answer.Body)
+		_ = answer.Body.Close()
+	}
+	get(&kept)
 	for range 300 {
 		conn, err := net.Dial("tcp", a.address())
 		if err != nil {
@@ -31,10 +50,9 @@ func TestAdminWithHalfRequests(t *testing.T) {
 	}
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	for range 3 {
-		r, err := client.Get(fmt.Sprintf("http://%s/healthz", a.address()))
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = r.Body.Close()
+		get(&client)
+	}
+	if get(&kept); !reused {
+		t.Error("a connection that had answered a request was closed for those that never sent one")
 	}
 }
