@@ -7,7 +7,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-func TestFatesOfWhatWasClaimedAhead(t *testing.T) {
+func TestDispositionsOfPrefetchedJobs(t *testing.T) {
 	t.Parallel()
 	// The second attempt of three. Its sidecar was lost once while the delivery was unrecorded.
 	s := backends.AttemptState{Attempts: 2, Limit: 3, Losses: 0, Backoff: time.Second, BackoffMax: time.Minute, Prefetched: true, PrefetchLosses: 1}

@@ -247,7 +247,7 @@ func TestRestartKeepsLeases(t *testing.T) {
 			t.Fatalf("extend: %+v", r)
 		}
 		if j := other.claim1("q"); j.ID != left.ID || j.Attempt != 2 {
-			t.Errorf("after the grace: %+v, want job %s, for which nobody came back", j, left.ID)
+			t.Errorf("after the grace: %+v, want job %s, whose worker did not come back", j, left.ID)
 		}
 		if took := time.Since(ended); took < grace || took > grace+DefaultHostLease {
 			t.Errorf("it was free after %v, want from %v on", took, grace)

@@ -105,7 +105,7 @@ func TestJobInATransactionIsItsSessions(t *testing.T) {
 		other.refused("unsupported", `{"op":"nack","leases":[%q]}`, j.Lease)
 		other.refused("unsupported", `{"op":"extend","lease":%q,"bind":true}`, j.Lease)
 		c.refused("unsupported", `{"op":"extend","lease":%q}`, j.Lease)
-		refused := backends.Refused(errors.New("a trigger says no"))
+		refused := backends.Refused(errors.New("a trigger rejects it"))
 		db.err.Store(&refused)
 		c.refused("bad_request", `{"op":"ack","lease":%q}`, j.Lease)
 		db.err.Store(nil)

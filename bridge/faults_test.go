@@ -61,7 +61,7 @@ func TestRefusedMemberAloneGetsTheError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := &faulty{Backend: memory.New(memory.WithRefuse(func(j backends.NewJob) error {
 			if string(j.Payload) == "poison" {
-				return errors.New("trigger says no")
+				return errors.New("a trigger rejects it")
 			}
 			return nil
 		}))}
@@ -93,7 +93,7 @@ func TestRefusedMemberAloneGetsTheError(t *testing.T) {
 			r := c.receive()
 			switch {
 			case r.ID == float64(14):
-				if r.OK || r.Error.Code != "bad_request" || !strings.Contains(r.Error.Message, "trigger says no") {
+				if r.OK || r.Error.Code != "bad_request" || !strings.Contains(r.Error.Message, "a trigger rejects it") {
 					t.Errorf("the refused enqueue got ok=%v %+v, want the database's words", r.OK, r.Error)
 				}
 			case !r.OK:
@@ -127,7 +127,7 @@ func TestLostClaimIsFreeAgain(t *testing.T) {
 		j := c.claim1("q")
 		took, period := time.Since(began), s.pipeline().SidecarTimeout()/6
 		if j.Attempt != 1 {
-			t.Errorf("attempt %d, want 1: nobody got the first delivery", j.Attempt)
+			t.Errorf("attempt %d, want 1: no worker got the first delivery", j.Attempt)
 		}
 		if took > period+longestLinger {
 			t.Errorf("it took %v, want at most the time between two beats, %v", took, period)

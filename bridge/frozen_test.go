@@ -58,7 +58,7 @@ func TestStatusOfAFrozenDatabase(t *testing.T) {
 				time.Sleep(time.Minute)
 				got := s.Bridge.status().Databases[0].Error
 				if !strings.Contains(got, "the database gave no answer within ") || !strings.Contains(got, "see whether its host hangs") {
-					t.Errorf("status says %q", got)
+					t.Errorf("status prints %q", got)
 				}
 			})
 		})

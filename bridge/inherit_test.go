@@ -71,7 +71,7 @@ func TestInherited(t *testing.T) {
 		t.Fatalf("the socket's file after the end: %v, %v, want it as it was: %v", after, err, before.Mode())
 	}
 	if _, err := os.Lstat(path + ".lock"); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("a lock of a socket of somebody else's: %v", err)
+		t.Errorf("a lock of another program's socket: %v", err)
 	}
 	waits := s.dial(t) // while no sidecar serves
 	next, err := net.FileListener(f)
@@ -126,7 +126,7 @@ func TestAnswers(t *testing.T) {
 		}
 	})
 	if err := s.Answers(short); !errors.Is(err, why) || !strings.Contains(err.Error(), o.Sockets[2].Path) {
-		t.Errorf("a socket that says nothing: %v, want an error that names it", err)
+		t.Errorf("a silent socket: %v, want an error that names it", err)
 	}
 	close(checked)
 	taking.Wait()

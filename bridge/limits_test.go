@@ -72,7 +72,7 @@ func TestManyConnectionsOverTheLimit(t *testing.T) {
 	})
 }
 
-func TestLimitOfHeldJobs(t *testing.T) {
+func TestLimitOfClaimedJobs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := limited(t, Limits{Held: 3})
 		c, other := s.dial(t), s.dial(t)
@@ -93,9 +93,9 @@ func TestLimitOfHeldJobs(t *testing.T) {
 	})
 }
 
-// TestLimitOfHeldJobsIsExact shows that waiting claims of one connection together don't hold more than the limit. A
+// TestLimitOfClaimedJobsIsExact shows that waiting claims of one connection together don't hold more than the limit. A
 // claim that waits for quota that other claims don't use gets its job.
-func TestLimitOfHeldJobsIsExact(t *testing.T) {
+func TestLimitOfClaimedJobsIsExact(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := limited(t, Limits{Held: 3})
 		c, producer := s.dial(t), s.dial(t)
@@ -184,7 +184,7 @@ func TestLimitOfNames(t *testing.T) {
 		}
 		for _, line := range []string{`{"op":"enqueue","queue":"c"}`, `{"op":"enqueue","jobs":[{"queue":"a"},{"queue":"d"}]}`, `{"op":"pause","queue":"e"}`} {
 			if r := c.refused("busy", "%s", line); r.Error.RetryMS != quota.QueueNameAge.Milliseconds() {
-				t.Errorf("%s: it says to try again after %d ms", line, r.Error.RetryMS)
+				t.Errorf("%s: retry_ms is %d ms", line, r.Error.RetryMS)
 			}
 		}
 		c.claim1("b")
@@ -224,7 +224,7 @@ func TestLimitOfReadyJobs(t *testing.T) {
 		c.refused("busy", `{"op":"enqueue","jobs":[{"queue":"q"},{"queue":"q"}]}`)
 		c.call(`{"op":"enqueue","queue":"q"}`)
 		if r := c.refused("busy", `{"op":"enqueue","queue":"q"}`); r.Error.RetryMS != depth.ReadyAge.Milliseconds() {
-			t.Errorf("it says to try again after %d ms", r.Error.RetryMS)
+			t.Errorf("retry_ms is %d ms", r.Error.RetryMS)
 		}
 		// More jobs than the limit: waiting does not help.
 		if r := c.refused("busy", `{"op":"enqueue","jobs":[{"queue":"q"},{"queue":"q"},{"queue":"q"},{"queue":"q"}]}`); r.Error.RetryMS != 0 || !strings.Contains(r.Error.Message, "fewer at a time") {

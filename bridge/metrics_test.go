@@ -178,7 +178,7 @@ func TestAcksOfOthersClaims(t *testing.T) {
 			t.Errorf("%v acks of q, want 1", n)
 		}
 		if n := all["job_run_seconds{database=main,queue=q}"]; n != 0 {
-			t.Errorf("%v runs whose begin nobody here saw", n)
+			t.Errorf("%v runs that began elsewhere", n)
 		}
 	})
 }

@@ -87,7 +87,7 @@ func serverFor(t *testing.T, needs []string) *sidecar {
 type unchanged struct{}
 
 func (unchanged) Reload(context.Context) ([]string, string, error) {
-	return nil, "c.yaml says what runs already", nil
+	return nil, "c.yaml describes the running config", nil
 }
 func (unchanged) Config() (int64, error, time.Time) { return 1, nil, time.Time{} }
 func (unchanged) Admin() string                     { return "127.0.0.1:9464" }

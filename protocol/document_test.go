@@ -104,7 +104,7 @@ func TestDocumentLimits(t *testing.T) {
 	}
 	l := protocol.NewLimits(protocol.DefaultMaxFrame)
 	if l.MaxFrame-l.MaxPayload != 16<<10 || l.MaxReply != 8*l.MaxFrame || l.MaxFrame != 4<<20 || protocol.MaxMaxFrame != 64<<20 || l.ClaimBytes != 4<<20 || protocol.NewLimits(64<<10).ClaimBytes != 64<<10 {
-		t.Errorf("section 12 tells other limits than %+v", l)
+		t.Errorf("section 12 lists limits other than %+v", l)
 	}
 }
 

@@ -114,8 +114,8 @@ func zoneless(product string) string {
 	return "datetime"
 }
 
-// TestOwnLimitHeld is TestOwnLimit with held jobs.
-func TestOwnLimitHeld(t *testing.T) {
+// TestOwnLimitOfTxClaims is TestOwnLimit with held jobs.
+func TestOwnLimitOfTxClaims(t *testing.T) {
 	m := tableB()
 	m.Columns[mapping.OwnLimit] = []string{"most"}
 	onEach(t, func(t *testing.T, on *product) {

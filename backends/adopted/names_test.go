@@ -144,7 +144,7 @@ func (k *kit) texts() {
 		for _, sql := range []string{g.Text(text), g.Constant(text, backends.Column{Name: "c", Type: "text", Kind: backends.TextColumn})} {
 			asks = append(asks, &backends.Statement{Text: "SELECT " + g.ToText(sql), Row: func(cells [][]byte) error {
 				if string(cells[0]) != text {
-					k.Errorf("%s says %q, want %q", sql, cells[0], text)
+					k.Errorf("%s returns %q, want %q", sql, cells[0], text)
 				}
 				return nil
 			}})

@@ -128,7 +128,7 @@ func TestKeepLocked(t *testing.T) {
 		}
 		k.sql("COMMIT")
 		if n := k.pruned(); n != 1 {
-			t.Errorf("%d rows were pruned when nobody had them locked, want 1", n)
+			t.Errorf("%d rows were pruned without locks on them, want 1", n)
 		}
 	})
 }

@@ -24,7 +24,7 @@ func TestExamine(t *testing.T) {
 			worst := map[string]backends.Finding{}
 			for _, f := range all {
 				if f.Text == "" || f.Severity != backends.SeverityInfo && f.Fix == "" {
-					t.Errorf("%+v says nothing, or not what to do", f)
+					t.Errorf("%+v lacks a text or a fix", f)
 				}
 				if was, ok := worst[f.Topic]; !ok || was.Severity < f.Severity {
 					worst[f.Topic] = f

@@ -209,9 +209,9 @@ func TestLowIsProven(t *testing.T) {
 	})
 }
 
-// TestALongWriterHoldsNoFloorUp: long-running write transactions that own no position do
+// TestLongWriterDoesNotStopTheFloor: long-running write transactions that own no position do
 // not keep floors from moving. A transaction that owns a position does.
-func TestALongWriterHoldsNoFloorUp(t *testing.T) {
+func TestLongWriterDoesNotStopTheFloor(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
 		s := open(t, Options{URL: filled(t, p)})
 		later := time.Duration(0) // each claim comes long after the previous one

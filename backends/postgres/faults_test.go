@@ -135,7 +135,7 @@ func (k *ledger) check() {
 		delete(there, payload)
 	}
 	if len(there) > 0 {
-		k.t.Errorf("rows of commits that were said to have failed: %v", there)
+		k.t.Errorf("rows of commits that reported a failure: %v", there)
 	}
 }
 

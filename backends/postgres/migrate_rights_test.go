@@ -31,7 +31,7 @@ func TestOutdatedWithoutDDL(t *testing.T) {
 		}
 		t.Log(err)
 		if said := (*pgconn.PgError)(nil); errors.As(err, &said) || backends.Retryable(err) {
-			t.Errorf("%v: trying again helps nobody", err)
+			t.Errorf("%v: a retry cannot help", err)
 		}
 		// After a migration by hand, or by another sidecar, the role can work.
 		if strings.HasPrefix(p.Version, "13") {

@@ -128,7 +128,7 @@ func TestMigrations(t *testing.T) {
 				if jobs := take(t, s, 7, 9, 1); len(jobs) != 2 {
 					t.Errorf("%s: %d jobs are left, want 2", schema, len(jobs))
 				}
-				sees(t, url, "who knows which version", fmt.Sprintf(
+				sees(t, url, "the versions that the sidecars support", fmt.Sprintf(
 					`SELECT (SELECT array_agg(coalesce(knows, 1) ORDER BY host) FROM %s.qsidecar_hosts) = '{1,%d}'`, schema, migrate.Latest))
 			}
 		}
@@ -200,7 +200,7 @@ func TestMigrationTakesItsTime(t *testing.T) {
 			t.Errorf("statement_timeout and lock_timeout are %v, want %v", ends, want)
 		}
 		if !strings.Contains(log.String(), "waits for another transaction") {
-			t.Errorf("the log says nothing of the wait: %s", &log)
+			t.Errorf("the log does not mention the wait: %s", &log)
 		}
 	})
 }

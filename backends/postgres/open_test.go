@@ -176,7 +176,7 @@ func TestAnotherVersion(t *testing.T) {
 	})
 }
 
-func TestNoPasswordIsTold(t *testing.T) {
+func TestErrorsHaveNoPassword(t *testing.T) {
 	t.Parallel()
 	const secret = "s3cr3t-word"
 	for _, o := range []Options{

@@ -314,7 +314,7 @@ c.close()`, path, sql)
 	}
 	t.Cleanup(leave)
 	if line, err := bufio.NewReader(out).ReadString('\n'); line != "ready\n" {
-		t.Fatalf("python3 said %q, %v", line, err)
+		t.Fatalf("python3 printed %q, %v", line, err)
 	}
 	return cmd.Process.Pid, leave
 }
@@ -363,6 +363,6 @@ func TestExamineAfterACrash(t *testing.T) {
 	}
 	found := examined(t, left, diagnose.DefaultThresholds(), healthy...)
 	if i := slices.IndexFunc(found, func(f backends.Finding) bool { return f.Topic == "wal" }); i < 0 {
-		t.Errorf("the WAL is not told: %+v", found)
+		t.Errorf("the WAL is not reported: %+v", found)
 	}
 }

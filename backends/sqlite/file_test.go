@@ -117,7 +117,7 @@ func TestAFullDisk(t *testing.T) {
 		stored++
 	}
 	if !backends.Retryable(err) || !strings.Contains(err.Error(), "full") || !strings.Contains(err.Error(), s.path) {
-		t.Fatalf("a full disk is told as %v", err)
+		t.Fatalf("a full disk is reported as %v", err)
 	}
 	if stored < 5 {
 		t.Fatalf("full after %d", stored)

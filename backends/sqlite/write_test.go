@@ -177,7 +177,7 @@ func TestFindingOutWaitsForTheLock(t *testing.T) {
 	}
 }
 
-func TestTheGateIsFairAndBeatsPass(t *testing.T) {
+func TestTheGateIsFairAndHeartbeatsPass(t *testing.T) {
 	t.Parallel()
 	var g gate
 	if err := g.acquire(t.Context(), false); err != nil {
@@ -226,7 +226,7 @@ func TestADamagedFile(t *testing.T) {
 		backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Key: "k"}}},
 	}})
 	if err == nil || backends.Retryable(err) || backends.IsRefused(err) || !strings.Contains(err.Error(), s.path) {
-		t.Errorf("a table of somebody else's: %v, want a plain error that names the file", err)
+		t.Errorf("a table of another program: %v, want a plain error that names the file", err)
 	}
 	if _, err := s.Commit(t.Context(), one); err != nil {
 		t.Errorf("what needs no key: %v", err)

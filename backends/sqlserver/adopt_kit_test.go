@@ -139,7 +139,7 @@ func adopting(t *testing.T, tables map[string]mapping.Table, rows ...string) *ad
 	for _, s := range steps {
 		k.sql(s.Query)
 	}
-	o := Options{URL: "sqlserver://nobody@stand.in?database=qsidecar", driver: func(*mssql.Connector) driver.Connector { return k.e }}
+	o := Options{URL: "sqlserver://app@stand.in?database=qsidecar", driver: func(*mssql.Connector) driver.Connector { return k.e }}
 	store := open(t, o)
 	tools := NewEngine(store)
 	k.engine = &recorder{Store: store, Advisor: tools, Examiner: tools, seen: map[string]string{}}

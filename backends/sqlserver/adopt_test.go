@@ -165,9 +165,9 @@ func TestAdoptedClaimsPastLeases(t *testing.T) {
 	}
 }
 
-// TestAdoptedClaimHoldsUpNoWrites shows that a claim that has to wait for another program's lock is cancelled, and
+// TestAdoptedClaimDelaysNoWrites shows that a claim that has to wait for another program's lock is cancelled, and
 // that the writes of its commit are carried out.
-func TestAdoptedClaimHoldsUpNoWrites(t *testing.T) {
+func TestAdoptedClaimDelaysNoWrites(t *testing.T) {
 	t.Parallel()
 	k := adopting(t, map[string]mapping.Table{"orders": messages()}, someMessages)
 	tx, err := k.beside.Begin(t.Context())
@@ -315,7 +315,7 @@ func TestQueryDoesNotWaitForLocks(t *testing.T) {
 		if asked++; !strings.Contains(query, "SET LOCK_TIMEOUT 500;") {
 			t.Errorf("asked: %s", query)
 		}
-		return nil, said(1222, "Lock request time out period exceeded.")
+		return nil, serverError(1222, "Lock request time out period exceeded.")
 	})
 	var locked *backends.LockedError
 	if err := s.Query(t.Context(), &backends.Statement{Text: "SELECT 1 AS one"}); !errors.As(err, &locked) || asked != 1 {

@@ -101,7 +101,7 @@ func (s *Store) loseCommit(before bool, cut func()) {
 // emulation opens a Store on the emulator.
 func emulation(t testing.TB, url, schema string) (*Store, *emulator, Options) {
 	e := &emulator{url: url, schema: schema, translator: places.translator, conns: map[*emulated]struct{}{}}
-	o := Options{URL: "sqlserver://nobody@stand.in?database=qsidecar", Schema: schema, driver: func(*mssql.Connector) driver.Connector { return e }}
+	o := Options{URL: "sqlserver://app@stand.in?database=qsidecar", Schema: schema, driver: func(*mssql.Connector) driver.Connector { return e }}
 	return open(t, o), e, o
 }
 

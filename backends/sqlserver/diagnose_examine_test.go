@@ -164,7 +164,7 @@ func TestExamine(t *testing.T) {
 				t.Errorf("%s: and also %+v", name, f)
 			}
 			if f.Severity != backends.SeverityInfo && f.Fix == "" {
-				t.Errorf("%s: %+v says not what to do", name, f)
+				t.Errorf("%s: %+v lacks a fix", name, f)
 			}
 		}
 		if !hit {

@@ -21,9 +21,9 @@ import (
 func TestKindsOfErrors(t *testing.T) {
 	t.Parallel()
 	s := &Store{place: "sqlserver://db", o: Options{Schema: "qsidecar"}}
-	inTrigger := said(8134, "Divide by zero error encountered.")
+	inTrigger := serverError(8134, "Divide by zero error encountered.")
 	inTrigger.ProcName = "their_trigger"
-	fatal := said(21, "Warning: Fatal error 605 occurred.")
+	fatal := serverError(21, "Warning: Fatal error 605 occurred.")
 	fatal.Class = 21
 	for name, c := range map[string]struct {
 		err     error
@@ -32,49 +32,49 @@ func TestKindsOfErrors(t *testing.T) {
 		refused bool
 		words   string
 	}{
-		"deadlock":              {said(1205, "Transaction (Process ID 52) was deadlocked on lock resources"), soon, true, false, "1205"},
-		"lock timeout":          {said(1222, "Lock request time out period exceeded."), soon, true, false, ""},
-		"a deadlock's batch":    {said(3609, "The transaction ended in the trigger.", said(1205, "deadlocked")), soon, true, false, ""},
-		"wrapped":               {fmt.Errorf("x: %w", said(1205, "deadlocked")), soon, true, false, ""},
-		"rows moved":            {said(601, "Could not continue scan with NOLOCK due to data movement."), soon, true, false, ""},
-		"no lock to be had":     {said(1204, "The instance of the SQL Server Database Engine cannot obtain a LOCK resource at this time."), later, true, false, ""},
-		"azure moves":           {said(40613, "Database 'app' on server 'x' is not currently available."), later, true, false, ""},
-		"azure reconfigures":    {said(40197, "The service has encountered an error processing your request."), later, true, false, ""},
-		"azure is busy":         {said(40501, "The service is currently busy."), later, true, false, ""},
-		"too many sessions":     {said(10928, "Resource ID : 2. The limit for the database is 30."), later, true, false, ""},
-		"a minimum guarantee":   {said(10929, "Resource ID: 1."), later, true, false, ""},
-		"too many operations":   {said(49918, "Not enough resources to process request."), later, true, false, ""},
-		"cannot open":           {said(4060, `Cannot open database "app" requested by the login.`), later, true, false, ""},
-		"login":                 {said(18456, "Login failed for user 'x'."), never, true, false, ""},
-		"read-only":             {said(3906, "Failed to update database because the database is read-only."), never, true, false, ""},
-		"a mirror":              {said(954, "The database \"app\" cannot be opened. It is acting as a mirror database."), never, true, false, ""},
-		"a mirror's quorum":     {said(955, "Database app is enabled for Database Mirroring, but the database lacks quorum."), never, true, false, ""},
-		"a group's quorum":      {said(988, "Unable to access database 'app' because it lacks a quorum of nodes for high availability."), never, true, false, ""},
-		"single user":           {said(924, "Database 'app' is already open and can only have one user at a time."), never, true, false, ""},
-		"pool full":             {said(1132, "The elastic pool has reached its storage limit."), never, true, false, ""},
-		"log full":              {said(9002, "The transaction log for database 'app' is full."), never, true, false, ""},
-		"shutdown":              {said(6005, "SHUTDOWN is in progress."), never, true, false, ""},
+		"deadlock":              {serverError(1205, "Transaction (Process ID 52) was deadlocked on lock resources"), soon, true, false, "1205"},
+		"lock timeout":          {serverError(1222, "Lock request time out period exceeded."), soon, true, false, ""},
+		"a deadlock's batch":    {serverError(3609, "The transaction ended in the trigger.", serverError(1205, "deadlocked")), soon, true, false, ""},
+		"wrapped":               {fmt.Errorf("x: %w", serverError(1205, "deadlocked")), soon, true, false, ""},
+		"rows moved":            {serverError(601, "Could not continue scan with NOLOCK due to data movement."), soon, true, false, ""},
+		"no lock available":     {serverError(1204, "The instance of the SQL Server Database Engine cannot obtain a LOCK resource at this time."), later, true, false, ""},
+		"azure moves":           {serverError(40613, "Database 'app' on server 'x' is not currently available."), later, true, false, ""},
+		"azure reconfigures":    {serverError(40197, "The service has encountered an error processing your request."), later, true, false, ""},
+		"azure is busy":         {serverError(40501, "The service is currently busy."), later, true, false, ""},
+		"too many sessions":     {serverError(10928, "Resource ID : 2. The limit for the database is 30."), later, true, false, ""},
+		"a minimum guarantee":   {serverError(10929, "Resource ID: 1."), later, true, false, ""},
+		"too many operations":   {serverError(49918, "Not enough resources to process request."), later, true, false, ""},
+		"cannot open":           {serverError(4060, `Cannot open database "app" requested by the login.`), later, true, false, ""},
+		"login":                 {serverError(18456, "Login failed for user 'x'."), never, true, false, ""},
+		"read-only":             {serverError(3906, "Failed to update database because the database is read-only."), never, true, false, ""},
+		"a mirror":              {serverError(954, "The database \"app\" cannot be opened. It is acting as a mirror database."), never, true, false, ""},
+		"a mirror's quorum":     {serverError(955, "Database app is enabled for Database Mirroring, but the database lacks quorum."), never, true, false, ""},
+		"a group's quorum":      {serverError(988, "Unable to access database 'app' because it lacks a quorum of nodes for high availability."), never, true, false, ""},
+		"single user":           {serverError(924, "Database 'app' is already open and can only have one user at a time."), never, true, false, ""},
+		"pool full":             {serverError(1132, "The elastic pool has reached its storage limit."), never, true, false, ""},
+		"log full":              {serverError(9002, "The transaction log for database 'app' is full."), never, true, false, ""},
+		"shutdown":              {serverError(6005, "SHUTDOWN is in progress."), never, true, false, ""},
 		"fatal":                 {fatal, never, true, false, ""},
-		"check":                 {said(547, "The INSERT statement conflicted with the CHECK constraint \"no_sundays\"."), never, false, true, "no_sundays"},
-		"their unique index":    {said(2601, "Cannot insert duplicate key row in object 'qsidecar.qsidecar_jobs' with unique index 'theirs'."), never, false, true, "theirs"},
-		"a key at once":         {said(2627, "Violation of PRIMARY KEY constraint 'qsidecar_keys_name'."), soon, false, true, ""},
-		"a sealed commit":       {said(2627, "Violation of PRIMARY KEY constraint 'qsidecar_commits_lane'."), soon, false, true, ""},
-		"too long":              {said(2628, "String or binary data would be truncated in table"), never, false, true, ""},
-		"THROW":                 {said(50001, "no more mail on Sundays"), never, false, true, "no more mail on Sundays (error 50001)"},
-		"RAISERROR, ROLLBACK":   {said(3609, "The transaction ended in the trigger. The batch has been aborted.", said(50000, "no more mail")), never, false, true, "no more mail"},
+		"check":                 {serverError(547, "The INSERT statement conflicted with the CHECK constraint \"no_sundays\"."), never, false, true, "no_sundays"},
+		"their unique index":    {serverError(2601, "Cannot insert duplicate key row in object 'qsidecar.qsidecar_jobs' with unique index 'theirs'."), never, false, true, "theirs"},
+		"a key at once":         {serverError(2627, "Violation of PRIMARY KEY constraint 'qsidecar_keys_name'."), soon, false, true, ""},
+		"a sealed commit":       {serverError(2627, "Violation of PRIMARY KEY constraint 'qsidecar_commits_lane'."), soon, false, true, ""},
+		"too long":              {serverError(2628, "String or binary data would be truncated in table"), never, false, true, ""},
+		"THROW":                 {serverError(50001, "no more mail on Sundays"), never, false, true, "no more mail on Sundays (error 50001)"},
+		"RAISERROR, ROLLBACK":   {serverError(3609, "The transaction ended in the trigger. The batch has been aborted.", serverError(50000, "no more mail")), never, false, true, "no more mail"},
 		"a trigger's own fault": {inTrigger, never, false, true, "Divide by zero"},
-		"no right":              {said(229, "The SELECT permission was denied on the object 'qsidecar_jobs'"), never, false, false, "migrate --print"},
-		"no hints' plan":        {said(8622, "Query processor could not produce a query plan because of the hints"), never, false, false, "8622"},
-		"settings":              {said(1934, "INSERT failed because the following SET options have incorrect settings: 'QUOTED_IDENTIFIER'."), never, false, false, "created with"},
+		"no right":              {serverError(229, "The SELECT permission was denied on the object 'qsidecar_jobs'"), never, false, false, "migrate --print"},
+		"no hints' plan":        {serverError(8622, "Query processor could not produce a query plan because of the hints"), never, false, false, "8622"},
+		"settings":              {serverError(1934, "INSERT failed because the following SET options have incorrect settings: 'QUOTED_IDENTIFIER'."), never, false, false, "created with"},
 		"broken stream":         {mssql.StreamError{InnerError: io.ErrUnexpectedEOF}, soon, true, false, ""},
 		"severed":               {fmt.Errorf("x: %w", driver.ErrBadConn), soon, true, false, ""},
 		"eof":                   {io.EOF, soon, true, false, ""},
 		"reset":                 {&net.OpError{Op: "read", Net: "tcp", Err: errors.New("connection reset by peer")}, soon, true, false, ""},
-		"nobody there":          {fmt.Errorf("unable to open tcp connection with host 'db:1433': %w", &net.OpError{Op: "dial", Net: "tcp", Err: errors.New("connection refused")}), never, true, false, ""},
-		"nobody there, as text": {errors.New("unable to open tcp connection with host 'db:1433': dial tcp: i/o timeout"), never, true, false, ""},
+		"no server":             {fmt.Errorf("unable to open tcp connection with host 'db:1433': %w", &net.OpError{Op: "dial", Net: "tcp", Err: errors.New("connection refused")}), never, true, false, ""},
+		"no server, as text":    {errors.New("unable to open tcp connection with host 'db:1433': dial tcp: i/o timeout"), never, true, false, ""},
 		"cancelled":             {context.Canceled, never, true, false, ""},
 		"moved":                 {&againError{"x"}, soon, true, false, ""},
-		"told already":          {backends.ErrEvicted, never, false, false, "declared this one dead"},
+		"evicted":               {backends.ErrEvicted, never, false, false, "declared this one dead"},
 	} {
 		if name == "rows moved" && retryCause(c.err) != backends.RetryConflict {
 			t.Errorf("%s: it is counted as %d, want a conflict", name, retryCause(c.err))
@@ -106,7 +106,7 @@ func TestConflictsAreTriedAgain(t *testing.T) {
 				return nil, nil
 			}
 			if failed++; failed < 3 {
-				return nil, said(number, "conflict")
+				return nil, serverError(number, "conflict")
 			}
 			return stored(), nil
 		})
@@ -129,7 +129,7 @@ func TestConflictsWithoutEnd(t *testing.T) {
 	s, _ := scriptedStore(t, func(query string) ([]*answer, error) {
 		if strings.Contains(query, "@store_jobs") {
 			tries++
-			return nil, said(1205, "deadlocked")
+			return nil, serverError(1205, "deadlocked")
 		}
 		return nil, nil
 	})
@@ -147,7 +147,7 @@ func TestARefusalIsNotTriedAgain(t *testing.T) {
 	s, _ := scriptedStore(t, func(query string) ([]*answer, error) {
 		if strings.Contains(query, "@store_jobs") {
 			tries++
-			return nil, said(3609, "The transaction ended in the trigger.", said(50000, "not on Sundays"))
+			return nil, serverError(3609, "The transaction ended in the trigger.", serverError(50000, "not on Sundays"))
 		}
 		return nil, nil
 	})
@@ -181,7 +181,7 @@ func TestALostCommitIsFoundOut(t *testing.T) {
 				case 1:
 					return nil, io.ErrUnexpectedEOF
 				case 2:
-					return nil, said(1222, "Lock request time out period exceeded.") // the session still runs
+					return nil, serverError(1222, "Lock request time out period exceeded.") // the session still runs
 				}
 				return []*answer{rowOf(c.found)}, nil
 			}

@@ -11,7 +11,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends/sqlserver/migrate"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "rewrite the golden files")
 
 // goldens returns all batches as they are sent: one for each piece, which ends with the mark of a commit if it
 // writes, and some of several pieces.

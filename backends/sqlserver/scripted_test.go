@@ -84,12 +84,12 @@ func greeted(f func(query string) ([]*answer, error)) func(query string) ([]*ans
 
 func scriptedStore(t *testing.T, f func(query string) ([]*answer, error)) (*Store, *scripted) {
 	s := &scripted{answer: greeted(f)}
-	return open(t, Options{URL: "sqlserver://somebody:secret@db.example:1433?database=app",
+	return open(t, Options{URL: "sqlserver://app:secret@db.example:1433?database=app",
 		driver: s.connector}), s
 }
 
-// `said` returns an error as the driver creates it from the server's messages.
-func said(number int32, message string, more ...mssql.Error) mssql.Error {
+// serverError returns an error as the driver creates it from the server's messages.
+func serverError(number int32, message string, more ...mssql.Error) mssql.Error {
 	e := mssql.Error{Number: number, Class: 16, State: 1, Message: message, ServerName: "db", LineNo: 1}
 	e.All = append(append([]mssql.Error{}, more...), e)
 	return e

@@ -13,7 +13,7 @@ import (
 )
 
 // A worker that is busy and makes no call keeps its jobs during a restart.
-func TestReconnectBindsHeldLeases(t *testing.T) {
+func TestReconnectBindsLeases(t *testing.T) {
 	t.Parallel()
 	lost := make(chan []string, 1)
 	s, c, p := connected(t, qsidecar.Options{OnLost: func(l []string) { lost <- l }})
@@ -75,7 +75,7 @@ func TestTimedLeasesAreNotBound(t *testing.T) {
 	}
 }
 
-func TestExtendUpdatesHeldLeases(t *testing.T) {
+func TestExtendUpdatesLeases(t *testing.T) {
 	t.Parallel()
 	s, c, p := connected(t, qsidecar.Options{})
 	hold(t, c, p, "becomes timed")

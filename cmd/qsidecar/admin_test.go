@@ -231,14 +231,14 @@ func TestCheckAdvisesOnAnOpenAdmin(t *testing.T) {
 	h := newHost(t)
 	file := h.file("c.yaml", "admin: {listen: '0.0.0.0:9464', pprof: on}\n")
 	if out := h.must(0, "check", "--config", file); !strings.Contains(out, "admin: 0.0.0.0:9464") || !strings.Contains(out, "pprof") {
-		t.Errorf("check says\n%s", out)
+		t.Errorf("check prints\n%s", out)
 	}
 	if out := h.must(1, "check", "--strict", "--config", file, "--json"); !strings.Contains(out, `"topic":"admin"`) {
-		t.Errorf("check --json says\n%s", out)
+		t.Errorf("check --json prints\n%s", out)
 	}
 	file = h.file("d.yaml", "admin: {listen: 9464, pprof: on}\n")
 	if out := h.must(0, "check", "--config", file); !strings.Contains(out, "admin: 127.0.0.1:9464\n") || strings.Contains(out, "advice   admin") {
-		t.Errorf("check says\n%s", out)
+		t.Errorf("check prints\n%s", out)
 	}
 }
 

@@ -39,7 +39,7 @@ func TestLife(t *testing.T) {
 	h := newHost(t)
 	r := h.serve()
 	if got, want := r.out.String(), "serving on "+h.socket()+", database sqlite:"+filepath.Join(h.dir, "state", "qsidecar", "qsidecar.db")+"\n"; got != want {
-		t.Errorf("serve says %q, want %q", got, want)
+		t.Errorf("serve prints %q, want %q", got, want)
 	}
 	h.must(0, "ping")
 	h.must(exitNoJob, "claim", "mail")
@@ -114,7 +114,7 @@ func TestFlagsFileEnvironment(t *testing.T) {
 	} {
 		r := h.serve(row.args...)
 		if got := strings.TrimSpace(r.out.String()); got != row.want {
-			t.Errorf("serve %v says %q, want %q", row.args, got, row.want)
+			t.Errorf("serve %v prints %q, want %q", row.args, got, row.want)
 		}
 		if code := r.stop(); code != 0 {
 			t.Errorf("serve %v ended with %d: %s", row.args, code, r.errOut)
@@ -232,7 +232,7 @@ func TestConfirm(t *testing.T) {
 		}
 	}
 	if !ready() {
-		t.Fatal("the job is gone though nobody said yes")
+		t.Fatal("the job is gone without a confirmation")
 	}
 	if r := h.runWith("y\n", "purge", "q", "--state", "ready"); r.code != 0 || r.out != "purged 1 job\n" {
 		t.Errorf("answered y: %+v", r)
@@ -256,14 +256,14 @@ func TestPauseAndRelease(t *testing.T) {
 	h.must(0, "resume", "q")
 	j := h.claim("q")
 	if out := h.must(0, "release", "q", id, "--yes"); out != "released 1 job\n" {
-		t.Errorf("release says %q", out)
+		t.Errorf("release prints %q", out)
 	}
 	h.must(exitLeaseLost, "ack", j.Lease)
 	if j := h.claim("q"); j.Attempt != 1 {
 		t.Errorf("after a release the attempt is %d, want 1", j.Attempt)
 	}
 	if out := h.must(0, "delete", "q", id, "--yes"); out != "deleted 0 jobs\n" {
-		t.Errorf("delete of a claimed job says %q", out)
+		t.Errorf("delete of a claimed job prints %q", out)
 	}
 }
 
@@ -286,11 +286,11 @@ func TestCheckAndMigrate(t *testing.T) {
 		t.Errorf("check made %v, %v", left, err)
 	}
 	if out := h.must(0, "migrate"); !strings.Contains(out, "up to date") {
-		t.Errorf("migrate says %s", out)
+		t.Errorf("migrate prints %s", out)
 	}
 	h2 := newHost(t)
 	if out := h2.must(0, "migrate", "--print"); !strings.Contains(out, "CREATE TABLE") {
-		t.Errorf("migrate --print says %s", out)
+		t.Errorf("migrate --print prints %s", out)
 	}
 	if _, err := os.Stat(filepath.Join(h2.dir, "state")); err == nil {
 		t.Error("migrate --print made a database")
@@ -306,7 +306,7 @@ func TestHelp(t *testing.T) {
 		}
 		out := h.must(0, c.Name(), "--help")
 		if !strings.Contains(out, "Exit codes:") {
-			t.Errorf("%s --help tells no exit codes", c.Name())
+			t.Errorf("%s --help lists no exit codes", c.Name())
 		}
 		for line := range strings.Lines(out) {
 			if len([]rune(line)) > 100 {
@@ -325,7 +325,7 @@ func TestClientOverRestart(t *testing.T) {
 	serve := h.serve("--config", file)
 	defer func() {
 		if t.Failed() {
-			t.Logf("the last sidecar says:\n%s", serve.errOut)
+			t.Logf("the log of the last sidecar:\n%s", serve.errOut)
 		}
 	}()
 	h.must(0, "enqueue", "q", "x")

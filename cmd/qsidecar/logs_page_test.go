@@ -47,7 +47,7 @@ func TestLogsPage(t *testing.T) {
 	}
 	for _, m := range texts {
 		if text := m[1] + m[2] + m[3]; !strings.Contains(source.String(), `"`+text+`"`) {
-			t.Errorf("nothing says %q", text)
+			t.Errorf("nothing logs %q", text)
 		}
 	}
 }

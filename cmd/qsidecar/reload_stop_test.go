@@ -37,6 +37,6 @@ func TestStopEndsAReload(t *testing.T) {
 		t.Errorf("the reload was answered %+v", r)
 	}
 	if log := x.r.errOut.String(); strings.Contains(log, "the config was not reloaded") {
-		t.Errorf("the log says\n%s", log)
+		t.Errorf("the log has\n%s", log)
 	}
 }

@@ -92,7 +92,7 @@ func TestReloadWhenTheFileIsWritten(t *testing.T) {
 		x.waitForQueue("three", true)
 		x.write(x.file, one)
 		x.waitForQueue("one", true)
-		testwait.Until(t, "status tells of it", func() bool { // shortly after the queue exists
+		testwait.Until(t, "status shows it", func() bool { // shortly after the queue exists
 			st := x.status()
 			return st.ConfigError == "" && st.Generation == 4
 		})

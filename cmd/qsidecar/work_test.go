@@ -62,7 +62,7 @@ func TestWorkFlags(t *testing.T) {
 	} {
 		r := h.run(strings.Fields(args)...)
 		if got := strings.TrimSuffix(strings.TrimPrefix(r.err, "qsidecar: "), "\n"); r.code != exitUsage || got != want {
-			t.Errorf("%s: exit code %d, said\n%s\nwant 2 and\n%s", args, r.code, got, want)
+			t.Errorf("%s: exit code %d and\n%s\nwant 2 and\n%s", args, r.code, got, want)
 		}
 	}
 	if r := h.run("work", "q", "--", "true"); r.code != exitUnavailable || !strings.Contains(r.err, "no sidecar answers") {

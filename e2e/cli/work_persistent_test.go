@@ -39,9 +39,9 @@ for line in sys.stdin:
     else: answer(op="ack")
 `
 
-// TestWorkLine checks one program that processes job after job. Its answers settle jobs as on the
+// TestWorkPersistent checks one program that processes job after job. Its answers settle jobs as on the
 // wire. If the program fails, its job fails, and the next job gets a new process.
-func TestWorkLine(t *testing.T) {
+func TestWorkPersistent(t *testing.T) {
 	t.Parallel()
 	s := kit.NewSite(t)
 	s.Queues = "  \"*\": {keep: 1h, backoff: {initial: 1h, max: 1h}}\n"

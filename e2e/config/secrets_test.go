@@ -141,7 +141,7 @@ func (r *secretRun) all() {
 		}
 	}
 	if !r.t.Failed() {
-		kit.Figure(r.t, "%s: no password in what %d runs of the program said, nor in the log and the answers of a sidecar", r.engine, r.runs)
+		kit.Figure(r.t, "%s: no password in the output of %d runs of the program, nor in the log and the answers of a sidecar", r.engine, r.runs)
 	}
 }
 

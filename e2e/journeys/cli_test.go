@@ -59,7 +59,7 @@ func TestMessages(t *testing.T) {
 			t.Error("it repeats the password")
 		}
 	})
-	t.Run("what-destroys-wants-yes", func(t *testing.T) {
+	t.Run("destructive-commands-need-yes", func(t *testing.T) {
 		a := s.Start("purge")
 		a.Dial().Enqueue("q", 3)
 		kit.RunCLI(t, s.Dir, nil, "purge", "q", "--state", "ready", "--socket", a.Socket).WantError(t, 2, "--yes")

@@ -99,7 +99,7 @@ func TestDeniedAtTheStart(t *testing.T) {
 		t.Errorf("it exited with %d", code)
 	}
 	if log := sc.Log(); !strings.Contains(log, "nosuch") {
-		t.Errorf("it said %q", log)
+		t.Errorf("it printed %q", log)
 	}
 }
 

@@ -71,7 +71,7 @@ queues:
 	}
 	for _, adopted := range c.AdoptedTables("main") {
 		if adopted.Keep != 0 || adopted.KeepDead != 0 {
-			t.Errorf("%s: rows of somebody else's are deleted by the defaults: %v, %v", adopted.Name, adopted.Keep, adopted.KeepDead)
+			t.Errorf("%s: rows of another application are deleted by the defaults: %v, %v", adopted.Name, adopted.Keep, adopted.KeepDead)
 		}
 	}
 	o := c.BridgeOptions(nil).Queues

@@ -82,7 +82,7 @@ func (u unknown) Describe(c chan<- *prometheus.Desc) { c <- u.known; c <- u.unkn
 
 func (u unknown) Collect(c chan<- prometheus.Metric) {
 	c <- prometheus.MustNewConstMetric(u.known, prometheus.GaugeValue, 1)
-	c <- prometheus.NewInvalidMetric(u.unknown, errors.New("the database says nothing"))
+	c <- prometheus.NewInvalidMetric(u.unknown, errors.New("the database does not answer"))
 }
 
 // TestScrapesAreWhole checks that missing or late metrics fail the whole scrape with a
@@ -90,7 +90,7 @@ func (u unknown) Collect(c chan<- prometheus.Metric) {
 func TestScrapesAreWhole(t *testing.T) {
 	u := unknown{prometheus.NewDesc("known", "help", nil, nil), prometheus.NewDesc("unknown", "help", nil, nil)}
 	late := &leaving{metrics: []*prometheus.Desc{u.known}, leave: func() {}}
-	for why, c := range map[string]prometheus.Collector{"the database says nothing": u, "timeout of 20s": late} {
+	for why, c := range map[string]prometheus.Collector{"the database does not answer": u, "timeout of 20s": late} {
 		synctest.Test(t, func(t *testing.T) {
 			late.left = make(chan struct{})
 			registry := prometheus.NewRegistry()

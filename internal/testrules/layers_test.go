@@ -15,10 +15,10 @@ var layers = []struct {
 	packages, never, why string
 	tests                bool // the rule also applies to tests
 }{
-	{"./protocol/...", `^qsidecar/(backends|bridge|cmd|clients|e2e)|^database/sql|fsnotify`, "the wire knows nothing above it", true},
+	{"./protocol/...", `^qsidecar/(backends|bridge|cmd|clients|e2e)|^database/sql|fsnotify`, "the wire does not depend on what is above it", true},
 	{"./backends", `^qsidecar/(protocol|bridge|cmd|clients|e2e|backends/)|^database/sql|modernc|pgx|mysql|mssql`, "a job table is no engine and no wire", true},
-	{"./backends/...", `^qsidecar/(protocol|bridge|cmd|clients|e2e)`, "an engine knows jobs and no wire", true},
-	{"./backends/sqlite", `^qsidecar/backends/adopted`, "adopted tables know engines by their seam alone, and no engine knows them", false},
+	{"./backends/...", `^qsidecar/(protocol|bridge|cmd|clients|e2e)`, "an engine depends on jobs, not on the wire", true},
+	{"./backends/sqlite", `^qsidecar/backends/adopted`, "adopted tables use engines through the interface only, and no engine depends on them", false},
 	{"./backends/postgres", `^qsidecar/backends/adopted`, "as above", false},
 	{"./backends/mysql", `^qsidecar/backends/adopted`, "as above", false},
 	{"./backends/sqlserver", `^qsidecar/backends/adopted`, "as above", false},
@@ -28,7 +28,7 @@ var layers = []struct {
 	{"./backends/adopted/internal/condition", `^qsidecar/backends/adopted$|/internal/(statement|advise)$`, "conditions follow from the mapping, statements from the conditions", false},
 	{"./backends/adopted/internal/statement", `^qsidecar/backends/adopted$|/internal/advise$`, "statements are built apart from the code that runs them", false},
 	{"./backends/adopted/guess", `^qsidecar/backends/adopted$|/internal/(condition|lease|statement|advise)$`, "the adoption wizard is apart from the code that runs queues", false},
-	{"./bridge/...", `^qsidecar/(cmd|clients)|^qsidecar/backends/|fsnotify|yaml|cobra|^database/sql|modernc`, "the bridge knows no engine, no file, no flag", false},
+	{"./bridge/...", `^qsidecar/(cmd|clients)|^qsidecar/backends/|fsnotify|yaml|cobra|^database/sql|modernc`, "the bridge does not depend on engines, files or flags", false},
 	{"./bridge/...", `^qsidecar/(cmd|clients)|^qsidecar/backends/(sqlite|postgres|mysql|sqlserver)`, "the bridge's tests run on memory", true},
 	{"./bridge/internal/...", `^qsidecar/bridge$`, "the bridge is built of these packages, never the other way round", true},
 	{"./bridge/internal/backendref", `^qsidecar/(protocol|internal/unixsocket|bridge/internal/(metrics|quota|depth|fairshare|lease|heartbeat|maintenance|pipeline|permission|outbox|leasestring))|^net$`, "a reference to a backend: no sockets, no wire messages, and of the bridge's parts none", true},
@@ -41,7 +41,7 @@ var layers = []struct {
 	{"./bridge/internal/maintenance", `^qsidecar/(protocol|internal/unixsocket|bridge/internal/(depth|fairshare|pipeline|permission|outbox|leasestring))|^net$`, "maintenance: no sockets, no wire messages, and of the bridge's parts only backendref, heartbeat, lease, metrics, quota", true},
 	{"./bridge/internal/pipeline", `^qsidecar/(protocol|internal/unixsocket|bridge/internal/(permission|outbox|leasestring))|^net$`, "a database's pipeline: no sockets, no wire messages, and of the bridge's parts only those of a pipeline", true},
 	{"./internal/unixsocket", `^qsidecar/`, "sockets know nothing of jobs", true},
-	{"./clients/go/...", `^qsidecar/(backends|bridge|cmd)`, "a client knows the wire only", false},
+	{"./clients/go/...", `^qsidecar/(backends|bridge|cmd)`, "a client depends on the wire only", false},
 	{"./...", `^qsidecar/cmd`, "the command is above every other package", true},
 	{"./internal/textfmt", `^qsidecar/`, "it formats values and depends on none of ours", false},
 	{"./internal/logging", `^qsidecar/`, "it writes lines and depends on none of ours", false},

@@ -111,7 +111,7 @@ func TestStopRemovesOwnFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	if text := read(t, path+".lock"); text != "" {
-		t.Errorf("after an orderly end the lock file still says %q", text)
+		t.Errorf("after an orderly end the lock file still contains %q", text)
 	}
 	leaveStale(t, path) // another program's, then
 	refusesToListen(t, path, "lock file has no sign", "remove it")
@@ -161,7 +161,7 @@ func TestForeignFilesAreKept(t *testing.T) {
 				return err == nil && info.Mode()&fs.ModeNamedPipe != 0
 			}
 		}, []string{"isn't a file", ".lock"}},
-		"somebody else's socket": {func(t *testing.T, path string) func() bool {
+		"another program's socket": {func(t *testing.T, path string) func() bool {
 			foreign, err := net.Listen("unix", path)
 			if err != nil {
 				t.Fatal(err)
@@ -169,7 +169,7 @@ func TestForeignFilesAreKept(t *testing.T) {
 			t.Cleanup(func() { _ = foreign.Close() }) // gone with the folder too
 			return func() bool { _, err := os.Lstat(path); return err == nil }
 		}, []string{"another program (pid ", "answers"}},
-		"somebody else's socket on which nobody answers": {func(t *testing.T, path string) func() bool {
+		"another program's silent socket": {func(t *testing.T, path string) func() bool {
 			leaveStale(t, path)
 			return func() bool { _, err := os.Lstat(path); return err == nil }
 		}, []string{"no process answers", "remove it"}},

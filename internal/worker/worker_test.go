@@ -85,7 +85,7 @@ func TestLineAnswers(t *testing.T) {
 	}
 	v, err := parseAnswer(answer{line: []byte(`{"op":"nack","id":"1","error":"no such\nstreet"}`)}, job, limits)
 	if err != nil || v.reason != `"no such\nstreet"` {
-		t.Errorf("a nack is told as %s (%v), want one line", v.reason, err)
+		t.Errorf("a nack is reported as %s (%v), want one line", v.reason, err)
 	}
 }
 

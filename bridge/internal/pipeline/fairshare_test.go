@@ -70,7 +70,7 @@ func TestHeavySessionGetsAThirdOfACommit(t *testing.T) {
 	}
 	for had := 2; len(c.queue) > 0; had *= 2 { // 50 other sessions wrote one each
 		if n := len(c.takeBatch()); n != min(had, 825-had+2) {
-			t.Errorf("when nobody else writes it has %d writes in a commit, want %d", n, had)
+			t.Errorf("without other writers it has %d writes in a commit, want %d", n, had)
 		}
 	}
 	if c.takeBatch(); len(c.fair.Debts) > 0 {

@@ -138,9 +138,9 @@ func TestJobWithoutASocket(t *testing.T) {
 	})
 }
 
-// TestHeldClaimsAreAnsweredWhenJobsAreBack shows that claims that don't wait are held while a job is on its way back.
+// TestWaitingClaimsAreAnsweredWhenJobsAreBack shows that claims that don't wait are held while a job is on its way back.
 // They are answered when it is back, however many other claims wait before them.
-func TestHeldClaimsAreAnsweredWhenJobsAreBack(t *testing.T) {
+func TestWaitingClaimsAreAnsweredWhenJobsAreBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := start(t, memory.New())
 		d := p.dispatcher

@@ -36,9 +36,9 @@ func kitB(t *testing.T, on *product) *kit {
 	return on.newKit(t, on.systemB, map[string]mapping.Table{"b": tableB()})
 }
 
-// TestHeld: a claim shows only by the lock of its row. Each way to end it leaves the row as the table's
+// TestTxClaim: a claim shows only by the lock of its row. Each way to end it leaves the row as the table's
 // own consumers would.
-func TestHeld(t *testing.T) {
+func TestTxClaim(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		k := kitB(t, on)
 		jobs := k.claim("b", 2)

@@ -14,9 +14,9 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// TestHeldConnectionLost: a lost connection ends the lock and the claim. A settle of the job gets
+// TestTxClaimLosesItsConnection: a lost connection ends the lock and the claim. A settle of the job gets
 // lease_lost, and the job no longer counts as claimed.
-func TestHeldConnectionLost(t *testing.T) {
+func TestTxClaimLosesItsConnection(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		for name, w := range map[string]func(l []backends.Lease) backends.Write{
 			"ack":  func(l []backends.Lease) backends.Write { return backends.Ack{Leases: l} },
@@ -59,9 +59,9 @@ func TestHeldConnectionLost(t *testing.T) {
 	})
 }
 
-// TestMaxHeld: each held job has a connection, and their number is limited. A queue that a claim found
+// TestMaxTxClaims: each held job has a connection, and their number is limited. A queue that a claim found
 // no connection for is reported when one is free.
-func TestMaxHeld(t *testing.T) {
+func TestMaxTxClaims(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		k := kitB(t, on)
 		k.SetMaxHeld(2)
@@ -77,7 +77,7 @@ func TestMaxHeld(t *testing.T) {
 		}
 		third := k.one("b")
 		if r := k.write(backends.Ack{Leases: leases(jobs[1])}, 0); len(r.MadeReady) > 0 {
-			t.Errorf("nobody waits for room: %+v", r)
+			t.Errorf("nothing waits for a free connection: %+v", r)
 		}
 		if k.claim("b", 1); len(k.claim("b", 1)) > 0 {
 			t.Error("there is no fourth job")
@@ -87,8 +87,8 @@ func TestMaxHeld(t *testing.T) {
 	})
 }
 
-// TestHeldGoesWithTheSidecar: a new identity and the last heartbeat roll held transactions back.
-func TestHeldGoesWithTheSidecar(t *testing.T) {
+// TestTxClaimEndsWithTheSidecar: a new identity and the last heartbeat roll held transactions back.
+func TestTxClaimEndsWithTheSidecar(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		k := kitB(t, on)
 		k.claim("b", 1)
@@ -111,9 +111,9 @@ func TestHeldGoesWithTheSidecar(t *testing.T) {
 	})
 }
 
-// TestHeldOverAReload: a Store that succeeds another one shares its held jobs. The other one closes when
+// TestTxClaimSurvivesAReload: a Store that succeeds another one shares its held jobs. The other one closes when
 // its connections have no jobs.
-func TestHeldOverAReload(t *testing.T) {
+func TestTxClaimSurvivesAReload(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		k := kitB(t, on)
 		jobs := k.claim("b", 2)
@@ -143,9 +143,9 @@ func TestHeldOverAReload(t *testing.T) {
 	})
 }
 
-// TestHeldAfterAReloadThatFails: a Store that was to succeed another one and is closed again leaves the
+// TestTxClaimAfterAFailedReload: a Store that was to succeed another one and is closed again leaves the
 // other one unchanged, also its limit.
-func TestHeldAfterAReloadThatFails(t *testing.T) {
+func TestTxClaimAfterAFailedReload(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		k := kitB(t, on)
 		k.SetMaxHeld(2)
@@ -162,9 +162,9 @@ func TestHeldAfterAReloadThatFails(t *testing.T) {
 	})
 }
 
-// TestHeldWithMore: jobs that come with an ack are stored in the held transaction. One claim can name
+// TestTxClaimWithOtherWrites: jobs that come with an ack are stored in the held transaction. One claim can name
 // queues of different kinds.
-func TestHeldWithMore(t *testing.T) {
+func TestTxClaimWithOtherWrites(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		k := kitB(t, on)
 		k.write(backends.Enqueue{Jobs: []backends.NewJob{{Queue: "plain", Payload: []byte("p")}}}, 0)
@@ -194,9 +194,9 @@ func TestHeldWithMore(t *testing.T) {
 	})
 }
 
-// TestHeldRefused: a settle that the database refuses leaves the job held. A released job is free in
+// TestTxClaimRefused: a settle that the database refuses leaves the job held. A released job is free in
 // any case.
-func TestHeldRefused(t *testing.T) {
+func TestTxClaimRefused(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		k := on.newKit(t, strings.Replace(on.systemB, "smallint NOT NULL DEFAULT 0", "smallint NOT NULL DEFAULT 0, CHECK (command <> 'one' OR NOT is_done AND failure_count = 0)", 1),
 			map[string]mapping.Table{"b": tableB()})
@@ -234,9 +234,9 @@ func (k *kit) unsupported(job backends.Job) {
 	}
 }
 
-// TestHeldTooLongOrTooLarge: a run that exceeds its time is a failed attempt. A job whose payload
+// TestTxClaimTooLongOrTooLarge: a run that exceeds its time is a failed attempt. A job whose payload
 // exceeds the limit is dead.
-func TestHeldTooLongOrTooLarge(t *testing.T) {
+func TestTxClaimTooLongOrTooLarge(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		k := kitB(t, on)
 		p := policy("b")
@@ -261,8 +261,8 @@ func TestHeldTooLongOrTooLarge(t *testing.T) {
 	})
 }
 
-// TestHeldLooks: jobs that are held here count and show as claimed, and an operator can reclaim them.
-func TestHeldLooks(t *testing.T) {
+// TestTxClaimQueries: jobs that are held here count and show as claimed, and an operator can reclaim them.
+func TestTxClaimQueries(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		k := kitB(t, on)
 		jobs := k.claim("b", 2)
@@ -299,9 +299,9 @@ func TestHeldLooks(t *testing.T) {
 	})
 }
 
-// TestHeldTables: jobs of the smallest table can be held, with an archive, and of a table that counts
+// TestTxClaimTables: jobs of the smallest table can be held, with an archive, and of a table that counts
 // deliveries.
-func TestHeldTables(t *testing.T) {
+func TestTxClaimTables(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		bare := mapping.Table{Name: "bare", Hold: true, OnAck: mapping.Delete, Columns: map[mapping.Role][]string{mapping.ID: {"id"}, mapping.Payload: {"p"}}}
 		moved := bare
@@ -330,8 +330,8 @@ func TestHeldTables(t *testing.T) {
 	})
 }
 
-// TestHeldMisfits: a mapping cannot have columns for what only the lock of a row shows.
-func TestHeldMisfits(t *testing.T) {
+// TestTxClaimMisfits: a mapping cannot have columns for what only the lock of a row shows.
+func TestTxClaimMisfits(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		k := on.newKit(t, fmt.Sprintf("%s; CREATE TABLE more (id int PRIMARY KEY, state text, who varchar(20), at %s, pid int)", on.systemB, on.zoneless), nil)
 		_, wrong, err := adopted.Check(t.Context(), k.Engine, map[string]mapping.Table{"q": {
@@ -350,8 +350,8 @@ func TestHeldMisfits(t *testing.T) {
 	})
 }
 
-// TestSQLiteHoldsNothing: SQLite has one writer, and refuses hold: transaction.
-func TestSQLiteHoldsNothing(t *testing.T) {
+// TestSQLiteHasNoTxClaims: SQLite has one writer, and refuses hold: transaction.
+func TestSQLiteHasNoTxClaims(t *testing.T) {
 	t.Parallel()
 	k := newSQLiteKit(t, `CREATE TABLE worker_queue (id INTEGER PRIMARY KEY, command TEXT, is_done BOOLEAN, failure_count INT)`, nil)
 	_, wrong, err := adopted.Check(t.Context(), k.Engine, map[string]mapping.Table{"b": tableB()})
