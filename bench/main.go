@@ -145,7 +145,7 @@ func measure(ctx context.Context, out io.Writer, e engine, o options) (err error
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Stop()) }()
-	o.rows, o.held = cmp.Or(o.rows, e.rows), max(cmp.Or(o.held, e.held), heldSteps)
+	o.rows, o.held = cmp.Or(o.rows, e.rows), max(cmp.Or(o.held, e.held), snapshotSteps)
 	p := &place{options: o, engine: e, server: s, out: &report{w: out}}
 	p.out.title(s.Version(), o)
 	wanted := strings.Split(o.parts, ",")

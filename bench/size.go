@@ -79,8 +79,8 @@ func backlog(ctx context.Context, p *place) (err error) {
 	return p.out.err
 }
 
-// heldSteps is into how many measurements the run with a snapshot is divided.
-const heldSteps = 10
+// snapshotSteps is into how many measurements the run with a snapshot is divided.
+const snapshotSteps = 10
 
 // snapshot compares the rates of two servers in turn, while another connection keeps a snapshot on
 // one of them. (It uses a separate server, because some engines then keep everything that is
@@ -108,10 +108,10 @@ func snapshot(ctx context.Context, p *place) (err error) {
 	defer func() { err = errors.Join(err, release()) }()
 
 	const batch = 32
-	n := p.held / heldSteps
+	n := p.held / snapshotSteps
 	p.out.section("a snapshot held by another connection, %d workers, batches of %d\n%12s %12s %12s", p.workers, batch, "jobs so far", "free", "held")
 	var frees, helds []figures
-	for i := range heldSteps {
+	for i := range snapshotSteps {
 		var rates []figures
 		for _, x := range []*site{free, held} {
 			if _, err := x.s.load(p.workers, n, enqueue("bench", p.batch), nil); err != nil {
@@ -127,6 +127,6 @@ func snapshot(ctx context.Context, p *place) (err error) {
 		p.out.line("%12d %12.0f %12.0f", (i+1)*n, rates[0].rate(), rates[1].rate())
 	}
 	p.out.ratio("held / free", ratios(helds, frees), costAim)
-	p.out.ratio("held / free, of the last quarter", ratios(helds[heldSteps*3/4:], frees[heldSteps*3/4:]), costAim)
+	p.out.ratio("held / free, of the last quarter", ratios(helds[snapshotSteps*3/4:], frees[snapshotSteps*3/4:]), costAim)
 	return p.out.err
 }

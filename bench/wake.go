@@ -45,9 +45,9 @@ func (p *place) wakeBetween(ctx context.Context, d database, quiet bool) (err er
 		return err
 	}
 	defer func() { err = errors.Join(err, b.stop()) }()
-	telling := "notify: on"
+	label := "notify: on"
 	if quiet {
-		telling = "notify: off"
+		label = "notify: off"
 	}
 	for _, x := range []struct {
 		name     string
@@ -57,7 +57,7 @@ func (p *place) wakeBetween(ctx context.Context, d database, quiet bool) (err er
 		if err != nil {
 			return err
 		}
-		p.out.line("%-60s %s", x.name+telling, quantiles(l))
+		p.out.line("%-60s %s", x.name+label, quantiles(l))
 	}
 	return nil
 }

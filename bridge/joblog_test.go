@@ -147,7 +147,7 @@ func TestReapIsLogged(t *testing.T) {
 		c.call(`{"op":"enqueue","queue":"q","timeout_ms":10,"headers":{"traceparent":%q}}`, traceparent)
 		c.claim1("q")
 		log.wants(t, "jobs were taken back", map[string]any{"level": "INFO", "queue": "q", "cause": "timed_out", "jobs": 1.0})
-		log.wants(t, logLost, map[string]any{"level": "WARN", "queue": "q", "job": "1", "attempt": 1.0, "max_attempts": 20.0, "trace_id": aTrace, "during": "beat"})
+		log.wants(t, logLost, map[string]any{"level": "WARN", "queue": "q", "job": "1", "attempt": 1.0, "max_attempts": 20.0, "trace_id": aTrace, "during": "heartbeat"})
 	})
 }
 

@@ -70,7 +70,7 @@ func (t *tx) LockClaimed(ctx context.Context, queue string, ids []int64) (rows [
 // Purge implements core.Commander.
 func (t *tx) Purge(ctx context.Context, queue string, state backends.State, limit int64) (int64, error) {
 	var ids []int64
-	t.Ints(&ids, "SELECT id FROM "+table.Jobs+" WHERE lane = ? ORDER BY urgency, place, id LIMIT ?", laneOf[state]+queue, limit)
+	t.Ints(&ids, "SELECT id FROM "+table.Jobs+" WHERE lane = ? ORDER BY urgency, place, id LIMIT ?", segmentOf[state]+queue, limit)
 	if err := t.Flush(ctx); err != nil || len(ids) == 0 {
 		return 0, err
 	}

@@ -16,7 +16,7 @@ func TestExamine(t *testing.T) {
 		_, name := mysql.Crowded(t, m)
 		examine := func(url string) map[string]backends.Finding {
 			t.Helper()
-			x := mysql.OpenStore(t, mysql.Options{URL: url, Look: true})
+			x := mysql.OpenStore(t, mysql.Options{URL: url, ReadOnly: true})
 			all, err := diagnose.New(x).Examine(t.Context(), []backends.Policy{{Queue: "q"}})
 			if err != nil {
 				t.Fatal(err)

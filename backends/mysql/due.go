@@ -21,9 +21,9 @@ type dueDetails struct {
 	dead      []int64  // dead sidecars
 }
 
-// Look implements core.Driver. It searches for claims of owners that were not alive at the previous scan.
+// FindDue implements core.Driver. It searches for claims of owners that were not alive at the previous scan.
 // If other sidecars are alive now, it scans again.
-func (d access) Look(ctx context.Context, q core.Question) (o core.Due, err error) {
+func (d access) FindDue(ctx context.Context, q core.DueQuery) (o core.Due, err error) {
 	var alive []int64
 	if p := d.alive.Load(); p != nil {
 		alive = *p
@@ -51,17 +51,17 @@ type dueRows struct {
 	details        dueDetails
 	waiting        []string
 	now            int64
-	scheduled, due []laneStart
+	scheduled, due []segmentStart
 	alive          []int64
 }
 
-// laneStart is the first job of a `lane`, or of a queue.
-type laneStart struct {
+// segmentStart is the first job of a `lane`, or of a queue.
+type segmentStart struct {
 	lane  string
 	place int64
 }
 
-func newDueRows(q core.Question) *dueRows {
+func newDueRows(q core.DueQuery) *dueRows {
 	return &dueRows{waiting: q.Waiting, Due: core.Due{Ready: make([]bool, len(q.Waiting)), Returns: make([]int64, len(q.Waiting))}}
 }
 
@@ -73,9 +73,9 @@ func (x *dueRows) read(r *session.Result) {
 	case "arrived":
 		x.Promote, x.details.arrived = true, true
 	case "scheduled":
-		x.scheduled = append(x.scheduled, laneStart{name, n})
+		x.scheduled = append(x.scheduled, segmentStart{name, n})
 	case "due":
-		x.due = append(x.due, laneStart{name, n})
+		x.due = append(x.due, segmentStart{name, n})
 	case "alive":
 		x.alive = append(x.alive, n)
 	case "dead":
@@ -111,8 +111,8 @@ func (x *dueRows) result() core.Due {
 }
 
 // overdue returns each `lane` whose first job is due, and the time of the first job of all.
-func (x *dueRows) overdue(all []laneStart) (lanes []string, first *time.Time) {
-	slices.SortFunc(all, func(a, b laneStart) int { return cmp.Compare(a.place, b.place) })
+func (x *dueRows) overdue(all []segmentStart) (lanes []string, first *time.Time) {
+	slices.SortFunc(all, func(a, b segmentStart) int { return cmp.Compare(a.place, b.place) })
 	for _, p := range all {
 		if p.place == int64(forever) {
 			continue
@@ -136,7 +136,7 @@ func timeOf(micros int64) *time.Time {
 const hostLane = `CONVERT(CONCAT('c', LPAD(HEX(h.host), 16, '0')) USING ascii) COLLATE ascii_bin`
 
 // queryDue queues the statement of a scan. It holds everything that an idle sidecar queries in a second.
-func (t *tx) queryDue(q core.Question, alive []int64, x *dueRows) {
+func (t *tx) queryDue(q core.DueQuery, alive []int64, x *dueRows) {
 	s := t.s
 	t.Each(x.read, "SELECT 'now' AS kind, '' AS name, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', "+s.sql.clock+") AS n")
 	part := func(sql string, args ...any) { t.Text("\nUNION ALL "+sql, args...) }

@@ -16,8 +16,8 @@ import (
 	"github.com/qsidecar/qsidecar/backends/mysql/internal/table"
 )
 
-// laneOf holds the first letter of the `lane` of each state's jobs.
-var laneOf = map[backends.State]string{
+// segmentOf holds the first letter of the `lane` of each state's jobs.
+var segmentOf = map[backends.State]string{
 	backends.StateReady: "r", backends.StateScheduled: "s", backends.StateClaimed: "c", backends.StateDone: "d", backends.StateDead: "x",
 }
 
@@ -60,7 +60,7 @@ func (t *tx) statsOfAll(ctx context.Context) (all []backends.QueueStats, alone f
 		tally.Add(core.Counted{Queue: r.Text(0), State: backends.StateClaimed, N: r.Int(1), Oldest: age(r.Instant(3), r.Instant(2))})
 	}, "SELECT queue, COUNT(*), MIN(claimed_at), "+t.s.sql.clock+" FROM "+table.Jobs+" WHERE lane > 'c' AND lane < 'd' GROUP BY queue")
 	for _, state := range []backends.State{backends.StateReady, backends.StateScheduled, backends.StateDone, backends.StateDead} {
-		letter := laneOf[state]
+		letter := segmentOf[state]
 		if err := tally.Count(func(after core.Counted, limit int64) (all []core.Counted, err error) {
 			t.Each(func(r *session.Result) {
 				c := core.Counted{Queue: r.Text(0)[1:], State: state, N: r.Int(1)}
@@ -68,7 +68,7 @@ func (t *tx) statsOfAll(ctx context.Context) (all []backends.QueueStats, alone f
 					c.Oldest = age(r.Instant(3), r.Instant(2))
 				}
 				all = append(all, c)
-			}, lanesSQL(state, t.s.sql.clock), letter+after.Queue, string(letter[0]+1), limit)
+			}, segmentsSQL(state, t.s.sql.clock), letter+after.Queue, string(letter[0]+1), limit)
 			err = t.Flush(ctx)
 			return all, err
 		}); err != nil {
@@ -79,9 +79,9 @@ func (t *tx) statsOfAll(ctx context.Context) (all []backends.QueueStats, alone f
 	return all, alone, nil
 }
 
-// lanesSQL returns the query that counts the rows by `lane` and urgency, in each `lane` after one,
+// segmentsSQL returns the query that counts the rows by `lane` and urgency, in each `lane` after one,
 // up to a limit of rows. Within a group, positions are given in the order in which rows become ready.
-func lanesSQL(state backends.State, clock string) string {
+func segmentsSQL(state backends.State, clock string) string {
 	first := "NULL"
 	if state == backends.StateReady {
 		first = "(SELECT j.ready_at FROM qsidecar_jobs AS j FORCE INDEX (qsidecar_lanes) WHERE j.lane = g.lane AND j.urgency = g.urgency ORDER BY j.place, j.id LIMIT 1)"
@@ -95,7 +95,7 @@ func counting(state backends.State, queue string, limit int64) (sql string, args
 	if state == backends.StateClaimed {
 		return "SELECT COUNT(*) FROM (SELECT 1 FROM " + table.Jobs + " WHERE lane > 'c' AND lane < 'd' AND queue = ? LIMIT ?) AS x", []any{queue, limit}
 	}
-	return "SELECT COUNT(*) FROM (SELECT 1 FROM " + table.Jobs + " WHERE lane = ? LIMIT ?) AS x", []any{laneOf[state] + queue, limit}
+	return "SELECT COUNT(*) FROM (SELECT 1 FROM " + table.Jobs + " WHERE lane = ? LIMIT ?) AS x", []any{segmentOf[state] + queue, limit}
 }
 
 // Count implements core.Reader.
@@ -219,7 +219,7 @@ func (t *tx) Sizes(ctx context.Context, p backends.Peek, ids []int64, after any,
 		t.Each(read, sizes+table.Jobs+" WHERE lane > 'c' AND lane < 'd' AND queue = ? AND (claimed_at > ? OR claimed_at = ? AND id > ?) ORDER BY claimed_at, id LIMIT ?",
 			p.Queue, from.claimed, from.claimed, from.id, p.Max)
 	default:
-		t.Each(read, sizes+table.Jobs+" WHERE lane = ? AND "+from.following()+" ORDER BY urgency, place, id LIMIT ?", laneOf[p.State]+p.Queue, p.Max)
+		t.Each(read, sizes+table.Jobs+" WHERE lane = ? AND "+from.following()+" ORDER BY urgency, place, id LIMIT ?", segmentOf[p.State]+p.Queue, p.Max)
 	}
 	return t.Flush(ctx)
 }

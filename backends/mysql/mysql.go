@@ -38,8 +38,8 @@ type Options struct {
 	// a payload, Open logs a warning with the setting to change.
 	MaxPayload int64
 
-	// Look opens the database for an examination only: Open creates and changes nothing in it.
-	Look bool
+	// ReadOnly opens the database for an examination only: Open creates and changes nothing in it.
+	ReadOnly bool
 
 	// Log receives what no caller gets as an error. The default discards it.
 	Log *slog.Logger
@@ -72,7 +72,7 @@ type Store struct {
 	finder     claim.Finder
 	queues     registered
 	cleaner    cleaner
-	alive      atomic.Pointer[[]int64] // the sidecars that were alive at the previous scan of Look
+	alive      atomic.Pointer[[]int64] // the sidecars that were alive at the previous scan of FindDue
 
 	closing sync.Once
 	fault   atomic.Pointer[func(c *session.Conn, before bool)] // tests break commits with it
@@ -132,7 +132,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{o: o, log: o.Log, place: session.Place(config),
-		dialer: session.Dialer{Config: config, Timeout: o.connect, ReadOnly: o.Look, Wrap: o.wrap}}
+		dialer: session.Dialer{Config: config, Timeout: o.connect, ReadOnly: o.ReadOnly, Wrap: o.wrap}}
 	s.Init(access{s}, s.place, o.Log)
 	s.Cursors.Unproven = true // see package claim
 	bound, done := s.Bound(ctx)
@@ -143,7 +143,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	s.sql = render(o.clock, s.dialer.Server)
 	s.pool, s.heartbeats = session.NewPool(&s.dialer, o.MaxConnections-1), session.NewPool(&s.dialer, 1)
 	s.finder = claim.Finder{Cursors: &s.Cursors, Clock: o.clock, Skip: s.sql.skip, Life: s.Life(), Log: o.Log.With("place", s.place), Run: s.run}
-	if o.Look {
+	if o.ReadOnly {
 		return s, nil
 	}
 	if err := s.migrate(bound); err != nil {

@@ -81,7 +81,7 @@ func (o *openTx) CommitWith(ctx context.Context, b backends.Batch, hooks backend
 		return backends.Results{}, backends.ErrTxLost
 	}
 	k := o.s.NewCommit(b, hooks)
-	k.LookAtAll() // an open transaction needs more statements than that of Ack
+	k.ReadAllRows() // an open transaction needs more statements than that of Ack
 	o.t.o = k.Options()
 	for try := 1; ; try++ {
 		sent := o.t.sent

@@ -93,7 +93,7 @@ func TestCostsDoNotGrow(t *testing.T) {
 		within("a claim that goes on from three priorities", 40, claim(false))
 		within("the query for due work", 150, // some of them are rows of the answers themselves
 			func(tx *tx) {
-				q := core.Question{Waiting: []string{"q", "p", "none"}, Prune: true, Owners: true}
+				q := core.DueQuery{Waiting: []string{"q", "p", "none"}, Prune: true, Owners: true}
 				for i := range q.Waiting {
 					q.Pieces = append(q.Pieces, core.Piece{Queue: i, Segment: cursor.Whole})
 				}

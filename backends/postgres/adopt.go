@@ -27,8 +27,8 @@ func lockTimeout(o core.TxOptions) string {
 
 // lockedOut returns a LockedError if err is a lock timeout, and otherwise err.
 func lockedOut(err error) error {
-	if said := (*pgconn.PgError)(nil); errors.As(err, &said) && said.Code == "55P03" {
-		return &backends.LockedError{Err: errors.New(words(said))}
+	if pgErr := (*pgconn.PgError)(nil); errors.As(err, &pgErr) && pgErr.Code == "55P03" {
+		return &backends.LockedError{Err: errors.New(fullMessage(pgErr))}
 	}
 	return err
 }

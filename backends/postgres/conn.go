@@ -94,10 +94,10 @@ func onlyPrimary(also pgconn.ValidateConnectFunc) pgconn.ValidateConnectFunc {
 	}
 }
 
-// greet reads the server's version and encoding, and detects a pooler in between.
-func (s *Store) greet(ctx context.Context, config *pgx.ConnConfig) (err error) {
+// checkServer reads the server's version and encoding, and detects a pooler in between.
+func (s *Store) checkServer(ctx context.Context, config *pgx.ConnConfig) (err error) {
 	c, err := connectPlain(ctx, config)
-	if s.o.Look && errors.Is(err, errStandby) { // there is no primary: examine the standby
+	if s.o.ReadOnly && errors.Is(err, errStandby) { // there is no primary: examine the standby
 		config.ValidateConnect = nil
 		c, err = connectPlain(ctx, config)
 	}
@@ -180,7 +180,7 @@ func (s *Store) prepareSession(ctx context.Context, c *pgx.Conn) error {
 		return err
 	}
 	epoch := ""
-	if !s.o.Look { // an examination commits nothing and starts no epoch
+	if !s.o.ReadOnly { // an examination commits nothing and starts no epoch
 		epoch, err = s.readEpoch(ctx, c)
 		s.enter(epoch)
 	}

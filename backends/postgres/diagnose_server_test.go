@@ -105,7 +105,7 @@ func TestExamineLocks(t *testing.T) {
 		has(t, found, want{backends.SeverityError, "locks", "of postgres (a script) locks the table qsidecar_jobs (AccessExclusiveLock)", fmt.Sprintf("pg_terminate_backend(%d)", c.PgConn().PID())},
 			want{backends.SeverityInfo, "claim", "another transaction holds a lock on the tables", ""})
 		must(t, url, "GRANT USAGE ON SCHEMA qsidecar TO "+role)
-		s = open(t, postgres.Options{URL: as(t, url, role), Look: true})
+		s = open(t, postgres.Options{URL: as(t, url, role), ReadOnly: true})
 		if found, err = examine(t, s, nil, diagnose.DefaultThresholds()); err != nil || !slices.ContainsFunc(found, want{backends.SeverityError, "locks", "locks the table qsidecar_jobs", ""}.is) {
 			t.Errorf("%v, %s", err, listed(found))
 		}
@@ -129,7 +129,7 @@ func TestExamineVacuum(t *testing.T) {
 		few.DeadRows = 500
 		soon := func(w want) { // the server updates its counts with a delay
 			t.Helper()
-			s := open(t, postgres.Options{URL: url, Look: true})
+			s := open(t, postgres.Options{URL: url, ReadOnly: true})
 			testwait.Until(t, fmt.Sprintf("it finds %+v", w), func() bool {
 				found, err := examine(t, s, nil, few)
 				if err != nil {

@@ -48,7 +48,7 @@ func (w want) is(f backends.Finding) bool {
 // text or no fix.
 func examined(t *testing.T, o postgres.Options, th diagnose.Thresholds) []backends.Finding {
 	t.Helper()
-	o.Look = true
+	o.ReadOnly = true
 	admin, err := pgx.ParseConfig(o.URL)
 	if err != nil {
 		t.Fatal(err)

@@ -54,4 +54,4 @@ func (s *Store) ClaimStatements(queue backends.Policy) []*pgx.QueuedQuery {
 }
 
 // Message returns the text of a server's error with its detail, hint and SQLSTATE.
-func Message(e *pgconn.PgError) string { return words(e) }
+func Message(e *pgconn.PgError) string { return fullMessage(e) }

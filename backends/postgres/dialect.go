@@ -8,33 +8,33 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// grammar implements backends.Dialect.
-type grammar struct{ schema string }
+// sqlDialect implements backends.Dialect.
+type sqlDialect struct{ schema string }
 
 // Dialect implements backends.Adopter.
-func (s *Store) Dialect() backends.Dialect { return grammar{schema: s.o.Schema} }
+func (s *Store) Dialect() backends.Dialect { return sqlDialect{schema: s.o.Schema} }
 
-func (g grammar) Name(identifier string) string { return quoteName(identifier) }
+func (g sqlDialect) Name(identifier string) string { return quoteName(identifier) }
 
-func (g grammar) Table(schema, name string) string {
+func (g sqlDialect) Table(schema, name string) string {
 	if schema == "" {
 		return quoteName(name)
 	}
 	return quoteName(schema) + "." + quoteName(name)
 }
 
-func (g grammar) SidecarTable(table string) string { return g.Table(g.schema, table) }
+func (g sqlDialect) SidecarTable(table string) string { return g.Table(g.schema, table) }
 
 // Text returns a literal without a type, which gets the type of its column. The E form doesn't
 // depend on standard_conforming_strings.
-func (g grammar) Text(literal string) string {
+func (g sqlDialect) Text(literal string) string {
 	return ` E'` + strings.NewReplacer(`\`, `\\`, `'`, `''`).Replace(literal) + `'`
 }
 
 // Constant returns Text(literal): the server converts the text to a number or a boolean.
-func (g grammar) Constant(literal string, _ backends.Column) string { return g.Text(literal) }
+func (g sqlDialect) Constant(literal string, _ backends.Column) string { return g.Text(literal) }
 
-func (g grammar) Arg(n int, c backends.Column) string {
+func (g sqlDialect) Arg(n int, c backends.Column) string {
 	if c.Kind == backends.BytesColumn {
 		return fmt.Sprintf("$%d::bytea", n)
 	}
@@ -60,24 +60,26 @@ func unlimited(typ string) string {
 }
 
 // ExactArg returns Arg(n, c): the server rejects values that it can't store.
-func (g grammar) ExactArg(n int, c backends.Column) string { return g.Arg(n, c) }
+func (g sqlDialect) ExactArg(n int, c backends.Column) string { return g.Arg(n, c) }
 
-func (g grammar) IntArg(n int) string  { return fmt.Sprintf("$%d::bigint", n) }
-func (g grammar) TextArg(n int) string { return fmt.Sprintf("$%d::text", n) }
+func (g sqlDialect) IntArg(n int) string  { return fmt.Sprintf("$%d::bigint", n) }
+func (g sqlDialect) TextArg(n int) string { return fmt.Sprintf("$%d::text", n) }
 
-func (g grammar) Equals(n int, c backends.Column) string { return g.Name(c.Name) + " = " + g.Arg(n, c) }
+func (g sqlDialect) Equals(n int, c backends.Column) string {
+	return g.Name(c.Name) + " = " + g.Arg(n, c)
+}
 
-func (g grammar) AnyOf(n int, c backends.Column) string {
+func (g sqlDialect) AnyOf(n int, c backends.Column) string {
 	return fmt.Sprintf("%s = ANY($%d::text[]::%s[])", g.Name(c.Name), n, unlimited(c.Type))
 }
 
-func (g grammar) ToText(expression string) string { return "(" + expression + ")::text" }
+func (g sqlDialect) ToText(expression string) string { return "(" + expression + ")::text" }
 
-func (g grammar) AsText(c backends.Column) string {
+func (g sqlDialect) AsText(c backends.Column) string {
 	return `(` + g.Name(c.Name) + `::text COLLATE "C")`
 }
 
-func (g grammar) RowKey(key []backends.Column) string {
+func (g sqlDialect) RowKey(key []backends.Column) string {
 	if len(key) == 1 {
 		return g.AsText(key[0])
 	}
@@ -88,34 +90,34 @@ func (g grammar) RowKey(key []backends.Column) string {
 	return `((` + strings.Join(all, " || ',' || ") + `) COLLATE "C")`
 }
 
-func (g grammar) AsBytes(c backends.Column) string {
+func (g sqlDialect) AsBytes(c backends.Column) string {
 	if c.Kind == backends.BytesColumn {
 		return g.Name(c.Name)
 	}
 	return g.Name(c.Name) + "::text"
 }
 
-func (g grammar) TextLength(text string) string { return "octet_length(" + text + ")" }
+func (g sqlDialect) TextLength(text string) string { return "octet_length(" + text + ")" }
 
-func (g grammar) ByteLength(c backends.Column) string {
+func (g sqlDialect) ByteLength(c backends.Column) string {
 	return "octet_length(" + g.AsBytes(c) + ")"
 }
 
 // Now returns the present time, truncated to the precision of the column. The value that is
 // written is then the value that is read.
-func (g grammar) Now(c backends.Column, utc bool) string {
+func (g sqlDialect) Now(c backends.Column, utc bool) string {
 	return g.at(c, utc, g.now())
 }
 
-func (g grammar) NowPlus(c backends.Column, utc bool, n int) string {
+func (g sqlDialect) NowPlus(c backends.Column, utc bool, n int) string {
 	return g.at(c, utc, fmt.Sprintf("(%s + $%d::bigint * interval '1 ms')", g.now(), n))
 }
 
-func (g grammar) FromMillis(c backends.Column, utc bool, n int) string {
+func (g sqlDialect) FromMillis(c backends.Column, utc bool, n int) string {
 	return g.at(c, utc, fmt.Sprintf("(timestamptz 'epoch' + $%d::bigint * interval '1 ms')", n))
 }
 
-func (g grammar) at(c backends.Column, utc bool, instant string) string {
+func (g sqlDialect) at(c backends.Column, utc bool, instant string) string {
 	if utc && !strings.HasSuffix(c.Type, "with time zone") {
 		instant = "(" + instant + " AT TIME ZONE 'UTC')"
 	}
@@ -123,7 +125,7 @@ func (g grammar) at(c backends.Column, utc bool, instant string) string {
 }
 
 // ToMillis returns NULL for an infinite time. It clamps other times to the years 1 to 9999.
-func (g grammar) ToMillis(c backends.Column, utc bool) string {
+func (g sqlDialect) ToMillis(c backends.Column, utc bool) string {
 	value := g.Name(c.Name)
 	switch {
 	case strings.HasSuffix(c.Type, "with time zone"):
@@ -135,14 +137,14 @@ func (g grammar) ToMillis(c backends.Column, utc bool) string {
 	return "CASE WHEN isfinite(" + value + ") THEN least(greatest(floor(extract(epoch FROM " + value + ") * 1000), -62135596800000), 253402300799999)::bigint END"
 }
 
-func (g grammar) Integer(number string) string { return "(" + number + ")::bigint" }
+func (g sqlDialect) Integer(number string) string { return "(" + number + ")::bigint" }
 
-func (g grammar) now() string { return g.SidecarTable("qsidecar_now") + "()" }
-func (g grammar) NowMillis() string {
+func (g sqlDialect) now() string { return g.SidecarTable("qsidecar_now") + "()" }
+func (g sqlDialect) NowMillis() string {
 	return "floor(extract(epoch FROM " + g.now() + ") * 1000)::bigint"
 }
 
-func (g grammar) SelectFirst(columns, from, where, order, limit string) string {
+func (g sqlDialect) SelectFirst(columns, from, where, order, limit string) string {
 	sql := "SELECT " + columns + " FROM " + from + " WHERE " + where
 	if order != "" {
 		sql += " ORDER BY " + order
@@ -150,7 +152,7 @@ func (g grammar) SelectFirst(columns, from, where, order, limit string) string {
 	return sql + " LIMIT " + limit
 }
 
-func (g grammar) SelectLocked(columns, from, where, order string, n int, skip bool) string {
+func (g sqlDialect) SelectLocked(columns, from, where, order string, n int, skip bool) string {
 	sql := "SELECT " + columns + " FROM " + from + " WHERE " + where
 	if order != "" {
 		sql += " ORDER BY " + order
@@ -165,11 +167,11 @@ func (g grammar) SelectLocked(columns, from, where, order string, n int, skip bo
 	return sql
 }
 
-func (grammar) SelectUnlocked(columns, from, where string) string {
+func (sqlDialect) SelectUnlocked(columns, from, where string) string {
 	return "SELECT " + columns + " FROM " + from + " WHERE " + where
 }
 
-func (g grammar) Insert(table string, names, values []string, id backends.Column) string {
+func (g sqlDialect) Insert(table string, names, values []string, id backends.Column) string {
 	sql := "INSERT INTO " + table
 	if len(names) == 0 {
 		sql += " DEFAULT VALUES"
@@ -181,14 +183,14 @@ func (g grammar) Insert(table string, names, values []string, id backends.Column
 
 // Fence doesn't use the sequence qsidecar_line: an open transaction with a claimed job would count
 // among the transactions that can own a position, until it ends.
-func (grammar) Fence() string {
+func (sqlDialect) Fence() string {
 	return "(extract(epoch FROM pg_catalog.clock_timestamp()) * 1000000)::bigint"
 }
 
-func (g grammar) Paused(queue string) string {
+func (g sqlDialect) Paused(queue string) string {
 	return "EXISTS (SELECT FROM " + g.SidecarTable("qsidecar_queues") + " p WHERE p.queue = " + queue + " AND p.paused)"
 }
 
-func (g grammar) IsAlive(host string) string {
+func (g sqlDialect) IsAlive(host string) string {
 	return "EXISTS (SELECT FROM " + g.SidecarTable("qsidecar_hosts") + " h WHERE h.host = " + host + " AND NOT h.dead)"
 }

@@ -24,7 +24,7 @@ import (
 // Such a server also loses positions and assigns the same ones again. The Store therefore resets its
 // cursors when the epoch changes. It reads a session's epoch before the session's first use, so no
 // claim in the session can rely on a cursor of another epoch. Behind a pooler, the first
-// transaction of an epoch still can. The next scan of driver.Look finds the jobs that it missed.
+// transaction of an epoch still can. The next scan of driver.FindDue finds the jobs that it missed.
 
 const (
 	epochSQL = `SELECT epoch FROM {s}.qsidecar_epoch`
@@ -103,8 +103,8 @@ func (s *Store) readEpoch(ctx context.Context, q interface {
 
 // noEpochs reports whether the table or schema doesn't exist, or the server is read-only.
 func noEpochs(err error) bool {
-	said, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && slices.Contains([]string{"42P01", "3F000", "25006"}, said.Code)
+	pgErr, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && slices.Contains([]string{"42P01", "3F000", "25006"}, pgErr.Code)
 }
 
 // readEpoch makes the transaction read the epoch. Behind a pooler, each transaction can be in another session.

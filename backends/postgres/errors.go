@@ -26,8 +26,8 @@ func (e *lostError) Unwrap() error { return e.err }
 
 // fromServer reports whether err came from the server and not from the connection.
 func fromServer(err error) bool {
-	var said *pgconn.PgError
-	return errors.As(err, &said)
+	var pgErr *pgconn.PgError
+	return errors.As(err, &pgErr)
 }
 
 const diskFull = "53100"
@@ -45,12 +45,12 @@ func transient(err error) bool {
 	if _, lost := errors.AsType[*lostError](err); lost {
 		return true
 	}
-	if said, ok := errors.AsType[*pgconn.PgError](err); ok {
-		switch said.Code {
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
+		switch pgErr.Code {
 		case "40001", "40P01", // serialization, deadlock
 			"57P01", "57P02", "25P03", "25P04", "57P05", // the connection was terminated
 			"0A000", "26000": // a cached plan or statement went stale
-			return said.Code != "0A000" || said.Routine == stalePlan
+			return pgErr.Code != "0A000" || pgErr.Routine == stalePlan
 		}
 		return false
 	}
@@ -68,8 +68,8 @@ func broken(err error) bool {
 // readOnly reports whether the server doesn't accept writes: it is a standby, or its settings forbid them.
 // A standby shares the SQLSTATE of unsupported features, so only the routine identifies it.
 func readOnly(err error) bool {
-	said, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && (said.Code == "25006" || said.Code == "0A000" && slices.Contains(standbys, said.Routine))
+	pgErr, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && (pgErr.Code == "25006" || pgErr.Code == "0A000" && slices.Contains(standbys, pgErr.Routine))
 }
 
 // standbys are the server's routines that reject something because the server is a standby:
@@ -81,8 +81,8 @@ func (s *Store) withKind(err error) error {
 	if err == nil || core.Known(err) {
 		return err
 	}
-	var said *pgconn.PgError
-	if !errors.As(err, &said) {
+	var pgErr *pgconn.PgError
+	if !errors.As(err, &pgErr) {
 		var lost *lostError
 		if broken(err) || errors.As(err, &lost) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
 			return backends.Unavailable(fmt.Errorf("%s: %w", s.place, err))
@@ -92,30 +92,30 @@ func (s *Store) withKind(err error) error {
 		}
 		return fmt.Errorf("%s: %w", s.place, err)
 	}
-	kind := kindOf(said.Code)
+	kind := kindOf(pgErr.Code)
 	if readOnly(err) {
 		kind = down
 	}
 	switch kind {
 	case down:
-		if said.Code == "3D000" || strings.HasPrefix(said.Code, "28") { // no such database; login
+		if pgErr.Code == "3D000" || strings.HasPrefix(pgErr.Code, "28") { // no such database; login
 			return backends.Denied(fmt.Errorf("%s: %w", s.place, err))
 		}
-		if said.Code == diskFull {
+		if pgErr.Code == diskFull {
 			return backends.DiskFull(fmt.Errorf("%s: %w", s.place, err))
 		}
 		return backends.Unavailable(fmt.Errorf("%s: %w", s.place, err))
 	case refused:
-		return backends.Refused(errors.New(words(said)))
+		return backends.Refused(errors.New(fullMessage(pgErr)))
 	}
-	if said.Code == "42501" {
+	if pgErr.Code == "42501" {
 		return fmt.Errorf("%s: the role lacks a right on the schema %s (`qsidecar migrate --print` ends with what it needs): %w", s.place, s.o.Schema, err)
 	}
 	return fmt.Errorf("%s: %w", s.place, err)
 }
 
-// words returns the server's message with its detail, hint and SQLSTATE.
-func words(e *pgconn.PgError) string {
+// fullMessage returns the server's message with its detail, hint and SQLSTATE.
+func fullMessage(e *pgconn.PgError) string {
 	text := e.Message
 	if e.Detail != "" {
 		text += " (" + e.Detail + ")"
@@ -158,7 +158,7 @@ func kindOf(code string) kind {
 
 // retryCause returns the reason for the retry after a transient error, for the statistics.
 func retryCause(err error) int {
-	if said, ok := errors.AsType[*pgconn.PgError](err); ok && strings.HasPrefix(said.Code, "40") {
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && strings.HasPrefix(pgErr.Code, "40") {
 		return backends.RetryConflict
 	}
 	if broken(err) {

@@ -10,8 +10,8 @@ import (
 	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
-// Look implements core.Driver with one statement.
-func (d driver) Look(ctx context.Context, q core.Question) (o core.Due, err error) {
+// FindDue implements core.Driver with one statement.
+func (d driver) FindDue(ctx context.Context, q core.DueQuery) (o core.Due, err error) {
 	s := d.Store
 	if s.pooled { // a session that the Store owns has already read the epoch
 		epoch, err := s.readEpoch(ctx, s.pool)

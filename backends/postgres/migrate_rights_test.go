@@ -30,7 +30,7 @@ func TestOutdatedWithoutDDL(t *testing.T) {
 			t.Fatalf("%v, want it to say what to run", err)
 		}
 		t.Log(err)
-		if said := (*pgconn.PgError)(nil); errors.As(err, &said) || backends.Retryable(err) {
+		if pgErr := (*pgconn.PgError)(nil); errors.As(err, &pgErr) || backends.Retryable(err) {
 			t.Errorf("%v: a retry cannot help", err)
 		}
 		// After a migration by hand, or by another sidecar, the role can work.

@@ -17,7 +17,7 @@ import (
 
 // notifier notifies other sidecars, by NOTIFY, of queues that became ready. NOTIFY
 // takes a lock that the whole database shares, so it isn't part of a commit. It
-// follows later, at most once per queue in tellEvery.
+// follows later, at most once per queue in notifyEvery.
 type notifier struct {
 	s    *Store
 	name string // identifies this Store, so that it ignores its own notifications
@@ -29,9 +29,9 @@ type notifier struct {
 }
 
 const (
-	tellEvery    = 25 * time.Millisecond
-	maxPending   = 256 // queues; a notification without a queue stands for the rest
-	hearPatience = time.Minute
+	notifyEvery = 25 * time.Millisecond
+	maxPending  = 256 // queues; a notification without a queue stands for the rest
+	listenPing  = time.Minute
 )
 
 func (s *Store) channel() string { return "qsidecar_" + s.o.Schema }
@@ -89,7 +89,7 @@ func (n *notifier) run() {
 		if err := n.say(ctx, words); err != nil && ctx.Err() == nil {
 			n.s.log.Debug("new jobs could not be announced to other sidecars", "place", n.s.place, "error", err) // they find the jobs by polling
 		}
-		if !core.Pause(ctx, tellEvery) {
+		if !core.Pause(ctx, notifyEvery) {
 			return
 		}
 	}
@@ -133,24 +133,24 @@ func (s *Store) Listen(ctx context.Context, channels map[string][]string) (<-cha
 	if !s.o.Notify || s.pooled {
 		return nil, false
 	}
-	h := &queueListener{s: s, channels: channels, queues: make(chan string), wake: make(chan struct{}, 1), heard: map[string]struct{}{}}
+	h := &queueListener{s: s, channels: channels, queues: make(chan string), wake: make(chan struct{}, 1), pending: map[string]struct{}{}}
 	go h.run(ctx)
 	return h.queues, true
 }
 
 // queueListener forwards the queues of notifications. It forwards the first one at once, and
-// then each queue at most once in hearEvery, however many notifications arrive.
+// then each queue at most once in wakeEvery, however many notifications arrive.
 type queueListener struct {
 	s        *Store
 	channels map[string][]string // maps the channels of other programs to their queues
 	queues   chan string
 	wake     chan struct{}
 
-	mu    sync.Mutex
-	heard map[string]struct{}
+	mu      sync.Mutex
+	pending map[string]struct{}
 }
 
-const hearEvery = 10 * time.Millisecond
+const wakeEvery = 10 * time.Millisecond
 
 func (h *queueListener) run(ctx context.Context) {
 	defer close(h.queues)
@@ -176,8 +176,8 @@ func (h *queueListener) pass(ctx context.Context) {
 			return
 		}
 		h.mu.Lock()
-		queues := slices.Collect(maps.Keys(h.heard))
-		clear(h.heard)
+		queues := slices.Collect(maps.Keys(h.pending))
+		clear(h.pending)
 		h.mu.Unlock()
 		for _, q := range queues {
 			select {
@@ -186,7 +186,7 @@ func (h *queueListener) pass(ctx context.Context) {
 				return
 			}
 		}
-		core.Pause(ctx, hearEvery)
+		core.Pause(ctx, wakeEvery)
 	}
 }
 
@@ -194,10 +194,10 @@ func (h *queueListener) pass(ctx context.Context) {
 func (h *queueListener) note(queues ...string) {
 	h.mu.Lock()
 	for _, q := range queues {
-		if len(h.heard) >= maxPending {
+		if len(h.pending) >= maxPending {
 			q = ""
 		}
-		h.heard[q] = struct{}{}
+		h.pending[q] = struct{}{}
 	}
 	h.mu.Unlock()
 	select {
@@ -226,17 +226,17 @@ func (h *queueListener) listen(ctx context.Context) error {
 			return err
 		}
 		h.note(h.channels[n.Channel]...)
-		if who, queue, ok := strings.Cut(n.Payload, " "); ok && n.Channel == own && who != h.s.tell.name {
+		if who, queue, ok := strings.Cut(n.Payload, " "); ok && n.Channel == own && who != h.s.notifier.name {
 			h.note(queue)
 		}
 	}
 	return nil
 }
 
-// next waits for a notification. Every hearPatience it pings the server, to detect a dead connection.
+// next waits for a notification. Every listenPing it pings the server, to detect a dead connection.
 func next(ctx context.Context, c *pgx.Conn) (*pgconn.Notification, error) {
 	for {
-		wait, cancel := context.WithTimeout(ctx, hearPatience)
+		wait, cancel := context.WithTimeout(ctx, listenPing)
 		n, err := c.WaitForNotification(wait)
 		late := wait.Err() != nil && ctx.Err() == nil
 		cancel()

@@ -356,7 +356,7 @@ func TestNotifications(t *testing.T) {
 func TestManyNotificationsAreOne(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(testwait.Context(t))
-	h := &queueListener{queues: make(chan string), wake: make(chan struct{}, 1), heard: map[string]struct{}{}}
+	h := &queueListener{queues: make(chan string), wake: make(chan struct{}, 1), pending: map[string]struct{}{}}
 	for range 10_000 {
 		h.note("other")
 	}

@@ -70,7 +70,7 @@ func (s *Store) ask(ctx context.Context, xid string) (a asked, err error) {
 	t.each(s.epochs.read, func(rows pgx.Rows) error { return rows.Scan(&a.epoch) })
 	t.each(`SELECT coalesce(pg_xact_status($1::text::xid8), '')`, func(rows pgx.Rows) error { return rows.Scan(&a.status) }, xid)
 	err = t.send(ctx)
-	if said := (*pgconn.PgError)(nil); errors.As(err, &said) && said.Code == "22023" {
+	if pgErr := (*pgconn.PgError)(nil); errors.As(err, &pgErr) && pgErr.Code == "22023" {
 		a.status, err = statusFuture, nil
 	}
 	return a, err

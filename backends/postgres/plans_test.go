@@ -155,16 +155,16 @@ func pages(t *testing.T, s *Store, sql string, args ...any) int64 {
 	if err := tx.QueryRow(t.Context(), "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) "+sql, args...).Scan(&text); err != nil {
 		t.Fatal(err)
 	}
-	var said []struct {
+	var pgErr []struct {
 		Plan struct {
 			Hit  int64 `json:"Shared Hit Blocks"`
 			Read int64 `json:"Shared Read Blocks"`
 		}
 	}
-	if err := json.Unmarshal(text, &said); err != nil {
+	if err := json.Unmarshal(text, &pgErr); err != nil {
 		t.Fatal(err)
 	}
-	n := said[0].Plan.Hit + said[0].Plan.Read
+	n := pgErr[0].Plan.Hit + pgErr[0].Plan.Read
 	if n == 0 {
 		t.Fatalf("EXPLAIN counted no pages: %s", text)
 	}

@@ -53,8 +53,8 @@ type Options struct {
 	// StatementTimeout cancels statements that take longer. 0 keeps the server's own setting.
 	StatementTimeout time.Duration
 
-	// Look opens the database only for examination. Open then creates and changes nothing in it.
-	Look bool
+	// ReadOnly opens the database only for examination. Open then creates and changes nothing in it.
+	ReadOnly bool
 
 	// Log gets events that no caller gets as an error. Defaults to discarding them.
 	Log *slog.Logger
@@ -89,7 +89,7 @@ type Store struct {
 	orphans   orphans
 	epochs    epochs
 	writers   writers
-	tell      notifier
+	notifier  notifier
 
 	closing sync.Once
 	closed  error                                          // of the first Close
@@ -107,7 +107,7 @@ func (driver) Traits() core.Traits {
 }
 
 // MadeReady implements core.Driver.
-func (d driver) MadeReady(queues []string) { d.tell.madeReady(queues) }
+func (d driver) MadeReady(queues []string) { d.notifier.madeReady(queues) }
 
 var _ interface {
 	backends.Backend
@@ -131,7 +131,7 @@ func (o *Options) complete() error {
 	if o.ApplicationName == "" {
 		o.ApplicationName = "qsidecar"
 	}
-	o.Notify = o.Notify && !o.Look
+	o.Notify = o.Notify && !o.ReadOnly
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -152,7 +152,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	s.Init(driver{s}, s.place, o.Log)
 	s.sql = render(o.Schema)
 	s.epochs.read = in(o.Schema, epochSQL)
-	if err := s.greet(ctx, config.ConnConfig); err != nil {
+	if err := s.checkServer(ctx, config.ConnConfig); err != nil {
 		return nil, s.withKind(err)
 	}
 	s.settle(config)
@@ -161,8 +161,8 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	}
 	s.heartbeat = heartbeatConn{config: config.ConnConfig.Copy(), free: make(chan *pgx.Conn, 1)}
 	s.heartbeat.put(nil)
-	s.tell.start(s)
-	if o.Look {
+	s.notifier.start(s)
+	if o.ReadOnly {
 		return s, nil
 	}
 	err = s.migrate(ctx)
@@ -185,7 +185,7 @@ func (s *Store) Info() backends.Info {
 func (s *Store) Close() error {
 	s.closing.Do(func() {
 		s.Stop(backends.Unavailable(fmt.Errorf("%s: %w", s.place, errClosed)))
-		s.tell.stop()
+		s.notifier.stop()
 		s.closed = s.heartbeat.close()
 		s.closePool()
 	})

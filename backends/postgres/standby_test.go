@@ -189,7 +189,7 @@ func TestStandby(t *testing.T) {
 				}
 				stores["standby,primary "+attrs] = open(t, Options{URL: url})
 			}
-			look := open(t, Options{URL: p.standby.Admin(), Look: true}) // as if a pooler led to it
+			look := open(t, Options{URL: p.standby.Admin(), ReadOnly: true}) // as if a pooler led to it
 			if _, err := Open(t.Context(), Options{URL: p.standby.Admin()}); !backends.IsUnreachable(err) {
 				t.Errorf("opening the standby: %v, want unavailable", err)
 			}
@@ -199,7 +199,7 @@ func TestStandby(t *testing.T) {
 			if _, err := look.readEpoch(t.Context(), look.pool); !backends.Retryable(look.withKind(err)) {
 				t.Errorf("a table that is not logged, on the standby: %v, want unavailable", look.withKind(err))
 			}
-			if c := open(t, Options{URL: hosts, Look: true}); c.Close() == nil {
+			if c := open(t, Options{URL: hosts, ReadOnly: true}); c.Close() == nil {
 				var standby bool
 				err := look.pool.QueryRow(t.Context(), "SELECT pg_is_in_recovery()").Scan(&standby)
 				if err != nil || !standby {

@@ -79,7 +79,7 @@ func examined(t *testing.T, path string, th diagnose.Thresholds, wanted ...want)
 		dir = filepath.Dir(dir)
 	}
 	before := folder(t, dir)
-	s, err := sqlite.Open(t.Context(), sqlite.Options{Path: path, Look: true})
+	s, err := sqlite.Open(t.Context(), sqlite.Options{Path: path, ReadOnly: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,32 +8,32 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// grammar implements backends.Dialect. A value that is compared with a column, or stored
+// sqlDialect implements backends.Dialect. A value that is compared with a column, or stored
 // in it, takes the column's affinity.
-type grammar struct{}
+type sqlDialect struct{}
 
 // Dialect implements backends.Adopter.
-func (s *Store) Dialect() backends.Dialect { return grammar{} }
+func (s *Store) Dialect() backends.Dialect { return sqlDialect{} }
 
-func (grammar) Name(identifier string) string {
+func (sqlDialect) Name(identifier string) string {
 	return `"` + strings.ReplaceAll(identifier, `"`, `""`) + `"`
 }
 
-func (g grammar) Table(schema, name string) string {
+func (g sqlDialect) Table(schema, name string) string {
 	if schema == "" {
 		return g.Name(name)
 	}
 	return g.Name(schema) + "." + g.Name(name)
 }
 
-func (g grammar) SidecarTable(table string) string { return "main." + g.Name(table) }
+func (g sqlDialect) SidecarTable(table string) string { return "main." + g.Name(table) }
 
-func (grammar) Text(literal string) string {
+func (sqlDialect) Text(literal string) string {
 	return "'" + strings.ReplaceAll(literal, "'", "''") + "'"
 }
 
 // Constant returns a number for a column without a declared type, because such a column stores numbers as numbers.
-func (g grammar) Constant(literal string, c backends.Column) string {
+func (g sqlDialect) Constant(literal string, c backends.Column) string {
 	if c.Kind == backends.BoolColumn {
 		switch strings.ToLower(literal) {
 		case "true", "t", "yes", "y", "on":
@@ -48,7 +48,7 @@ func (g grammar) Constant(literal string, c backends.Column) string {
 	return g.Text(literal)
 }
 
-func (grammar) Arg(n int, c backends.Column) string {
+func (sqlDialect) Arg(n int, c backends.Column) string {
 	if c.Kind == backends.NumberColumn {
 		return fmt.Sprintf("CAST(?%d AS INTEGER)", n)
 	}
@@ -57,14 +57,14 @@ func (grammar) Arg(n int, c backends.Column) string {
 
 // ExactArg lets the column's affinity convert the text. A cast would turn any text
 // into a number, from the digits at its beginning.
-func (grammar) ExactArg(n int, _ backends.Column) string { return fmt.Sprintf("?%d", n) }
+func (sqlDialect) ExactArg(n int, _ backends.Column) string { return fmt.Sprintf("?%d", n) }
 
-func (grammar) IntArg(n int) string  { return fmt.Sprintf("?%d", n) }
-func (grammar) TextArg(n int) string { return fmt.Sprintf("?%d", n) }
+func (sqlDialect) IntArg(n int) string  { return fmt.Sprintf("?%d", n) }
+func (sqlDialect) TextArg(n int) string { return fmt.Sprintf("?%d", n) }
 
 // Equals compares twice, in case the column's collation isn't BINARY. The first comparison can use
 // the index.
-func (g grammar) Equals(n int, c backends.Column) string {
+func (g sqlDialect) Equals(n int, c backends.Column) string {
 	is := g.Name(c.Name) + " = " + g.ExactArg(n, c)
 	if c.Kind == backends.TextColumn {
 		is = "(" + is + " AND " + g.AsText(c) + " = " + g.ExactArg(n, c) + ")"
@@ -72,7 +72,7 @@ func (g grammar) Equals(n int, c backends.Column) string {
 	return is
 }
 
-func (g grammar) AnyOf(n int, c backends.Column) string {
+func (g sqlDialect) AnyOf(n int, c backends.Column) string {
 	list := fmt.Sprintf(" IN (SELECT value FROM json_each(?%d))", n)
 	among := g.Name(c.Name) + list
 	if c.Kind == backends.TextColumn {
@@ -82,11 +82,11 @@ func (g grammar) AnyOf(n int, c backends.Column) string {
 }
 
 // IsExact implements backends.UntypedDialect. A BLOB isn't equal to its text, nor is a number in a column without a type.
-func (g grammar) IsExact(c backends.Column) string {
+func (g sqlDialect) IsExact(c backends.Column) string {
 	return fmt.Sprintf("%s = +CAST(%[1]s AS TEXT)", g.Name(c.Name)) // the + removes the affinity, which an argument doesn't have
 }
 
-func (g grammar) RowKey(key []backends.Column) string {
+func (g sqlDialect) RowKey(key []backends.Column) string {
 	if len(key) == 1 {
 		return g.AsText(key[0])
 	}
@@ -97,42 +97,42 @@ func (g grammar) RowKey(key []backends.Column) string {
 	return "((" + strings.Join(all, " || ',' || ") + ") COLLATE BINARY)"
 }
 
-func (grammar) ToText(expression string) string { return "CAST(" + expression + " AS TEXT)" }
+func (sqlDialect) ToText(expression string) string { return "CAST(" + expression + " AS TEXT)" }
 
-func (g grammar) AsText(c backends.Column) string {
+func (g sqlDialect) AsText(c backends.Column) string {
 	return "(CAST(" + g.Name(c.Name) + " AS TEXT) COLLATE BINARY)"
 }
 
-func (g grammar) AsBytes(c backends.Column) string    { return "CAST(" + g.Name(c.Name) + " AS BLOB)" }
-func (g grammar) TextLength(text string) string       { return "length(CAST(" + text + " AS BLOB))" }
-func (g grammar) ByteLength(c backends.Column) string { return "length(" + g.AsBytes(c) + ")" }
+func (g sqlDialect) AsBytes(c backends.Column) string    { return "CAST(" + g.Name(c.Name) + " AS BLOB)" }
+func (g sqlDialect) TextLength(text string) string       { return "length(CAST(" + text + " AS BLOB))" }
+func (g sqlDialect) ByteLength(c backends.Column) string { return "length(" + g.AsBytes(c) + ")" }
 
 // second is the format of SQLite's own CURRENT_TIMESTAMP: in UTC, whatever the config
 // sets for the clock of the table's owner.
 const second = "'%Y-%m-%d %H:%M:%S'"
 
-func (grammar) Now(backends.Column, bool) string { return "strftime(" + second + ", 'now')" }
+func (sqlDialect) Now(backends.Column, bool) string { return "strftime(" + second + ", 'now')" }
 
 // NowPlus rounds a later time up to the next second. Times are truncated to a second when
 // they are written, and again when they are compared.
-func (grammar) NowPlus(_ backends.Column, _ bool, n int) string {
+func (sqlDialect) NowPlus(_ backends.Column, _ bool, n int) string {
 	return fmt.Sprintf("strftime(%s, 'now', ((?%d + iif(?%[2]d > 0, 999, -999)) / 1000.0) || ' seconds')", second, n)
 }
 
 // FromMillis returns at most the last second of the year 9999: strftime returns NULL for later times.
-func (grammar) FromMillis(_ backends.Column, _ bool, n int) string {
+func (sqlDialect) FromMillis(_ backends.Column, _ bool, n int) string {
 	return fmt.Sprintf("strftime(%s, min((?%d + 999) / 1000, 253402300799), 'unixepoch')", second, n)
 }
 
-func (g grammar) ToMillis(c backends.Column, _ bool) string {
+func (g sqlDialect) ToMillis(c backends.Column, _ bool) string {
 	return "CAST(round((julianday(" + g.Name(c.Name) + ") - 2440587.5) * 86400000) AS INTEGER)"
 }
 
-func (grammar) Integer(number string) string { return "CAST(" + number + " AS INTEGER)" }
+func (sqlDialect) Integer(number string) string { return "CAST(" + number + " AS INTEGER)" }
 
-func (grammar) NowMillis() string { return "CAST(round(unixepoch('subsec') * 1000) AS INTEGER)" }
+func (sqlDialect) NowMillis() string { return "CAST(round(unixepoch('subsec') * 1000) AS INTEGER)" }
 
-func (grammar) SelectFirst(columns, from, where, order, limit string) string {
+func (sqlDialect) SelectFirst(columns, from, where, order, limit string) string {
 	sql := "SELECT " + columns + " FROM " + from + " WHERE " + where
 	if order != "" {
 		sql += " ORDER BY " + order
@@ -141,7 +141,7 @@ func (grammar) SelectFirst(columns, from, where, order, limit string) string {
 }
 
 // SelectLocked locks no rows: the only writer already locks the whole database.
-func (g grammar) SelectLocked(columns, from, where, order string, n int, _ bool) string {
+func (g sqlDialect) SelectLocked(columns, from, where, order string, n int, _ bool) string {
 	limit := "-1"
 	if n > 0 {
 		limit = g.IntArg(n)
@@ -149,11 +149,11 @@ func (g grammar) SelectLocked(columns, from, where, order string, n int, _ bool)
 	return g.SelectFirst(columns, from, where, order, limit)
 }
 
-func (grammar) SelectUnlocked(columns, from, where string) string {
+func (sqlDialect) SelectUnlocked(columns, from, where string) string {
 	return "SELECT " + columns + " FROM " + from + " WHERE " + where
 }
 
-func (g grammar) Insert(table string, names, values []string, id backends.Column) string {
+func (g sqlDialect) Insert(table string, names, values []string, id backends.Column) string {
 	sql := "INSERT INTO " + table
 	if len(names) == 0 {
 		sql += " DEFAULT VALUES"
@@ -164,12 +164,12 @@ func (g grammar) Insert(table string, names, values []string, id backends.Column
 }
 
 // Fence returns the clock's microseconds.
-func (grammar) Fence() string { return "CAST(unixepoch('subsec') * 1000000 AS INTEGER)" }
+func (sqlDialect) Fence() string { return "CAST(unixepoch('subsec') * 1000000 AS INTEGER)" }
 
-func (g grammar) Paused(queue string) string {
+func (g sqlDialect) Paused(queue string) string {
 	return "EXISTS (SELECT 1 FROM " + g.SidecarTable("qsidecar_queues") + " p WHERE p.queue = " + queue + " AND p.paused)"
 }
 
-func (g grammar) IsAlive(host string) string {
+func (g sqlDialect) IsAlive(host string) string {
 	return "EXISTS (SELECT 1 FROM " + g.SidecarTable("qsidecar_hosts") + " h WHERE h.host = " + host + " AND NOT h.dead)"
 }

@@ -17,7 +17,7 @@ func (s *Store) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.H
 		case backends.HeartbeatJoin:
 			n, err = t.exec(t.sql.join, int64(b.Host), b.RowName(), end)
 		case backends.HeartbeatRenew:
-			n, err = t.exec(t.sql.beat, b.RowName(), end, int64(b.Host))
+			n, err = t.exec(t.sql.heartbeat, b.RowName(), end, int64(b.Host))
 		case backends.HeartbeatLeave:
 			n, err = t.exec(t.sql.farewell, b.RowName(), end, int64(b.Host))
 		}

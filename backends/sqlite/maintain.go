@@ -10,8 +10,8 @@ import (
 	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
-// Look implements core.Driver.
-func (d access) Look(ctx context.Context, q core.Question) (o core.Due, err error) {
+// FindDue implements core.Driver.
+func (d access) FindDue(ctx context.Context, q core.DueQuery) (o core.Due, err error) {
 	err = d.reading(ctx, func(t *tx) error {
 		o = core.Due{At: time.UnixMilli(t.now), Ready: make([]bool, len(q.Waiting)), Returns: make([]int64, len(q.Waiting))}
 		if o.RunAt, err = t.first(t.sql.scheduled, 2); err != nil {
@@ -20,7 +20,7 @@ func (d access) Look(ctx context.Context, q core.Question) (o core.Due, err erro
 		if o.DueAt, err = t.first(t.sql.due, 1); err != nil {
 			return err
 		}
-		if err := t.lookForLost(&o); err != nil {
+		if err := t.findLostOwners(&o); err != nil {
 			return err
 		}
 		if q.Prune {
@@ -54,9 +54,9 @@ func (t *tx) first(sql string, column int, args ...any) (at *time.Time, err erro
 	return at, err
 }
 
-// lookForLost finds the owners of claims that are declared dead or missing. It steps through the owners
+// findLostOwners finds the owners of claims that are declared dead or missing. It steps through the owners
 // and not through the rows: there are only as many owners as sidecars.
-func (t *tx) lookForLost(o *core.Due) (err error) {
+func (t *tx) findLostOwners(o *core.Due) (err error) {
 	for from, more := int64(math.MinInt64), true; more; {
 		owner, found := int64(0), false
 		if err := t.query(t.sql.nextOwner, func(r row) error {
@@ -177,7 +177,7 @@ func (t *tx) LockLost(_ context.Context, d core.Due, limit int) (rows []*core.Ro
 // MarkDead implements core.Maintainer.
 func (t *tx) MarkDead(_ context.Context, suspects []backends.Suspect) error {
 	for _, s := range suspects {
-		if _, err := t.exec(t.sql.giveUp, int64(s.Host), int64(s.Heartbeats), t.now, t.now+core.MS(s.Timeout)); err != nil {
+		if _, err := t.exec(t.sql.markSilent, int64(s.Host), int64(s.Heartbeats), t.now, t.now+core.MS(s.Timeout)); err != nil {
 			return err
 		}
 	}

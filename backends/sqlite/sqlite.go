@@ -31,9 +31,9 @@ type Options struct {
 	// the folder is missing too, Open creates it with mode 0700.
 	Path string
 
-	// Look opens the database only for examination. Open then creates and changes
+	// ReadOnly opens the database only for examination. Open then creates and changes
 	// nothing, and the file need not exist.
-	Look bool
+	ReadOnly bool
 
 	// Log gets events that no caller gets as an error, such as repairs. Defaults to discarding them.
 	Log *slog.Logger
@@ -83,7 +83,7 @@ var _ interface {
 // commits are durable. Errors name the path and a fix.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	find := prepare
-	if o.Look {
+	if o.ReadOnly {
 		find = placed
 	}
 	path, file, err := find(o.Path)
@@ -102,7 +102,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if s.sql, err = render(managed); err != nil {
 		return nil, err
 	}
-	if o.Look {
+	if o.ReadOnly {
 		return s, nil
 	}
 	if err := s.migrate(ctx); err != nil {

@@ -46,8 +46,8 @@ type statements struct {
 	enqueueSQL
 	claimSQL
 	settleSQL
-	beatSQL
-	sweepSQL
+	heartbeatSQL
+	maintenanceSQL
 	inspectSQL
 	all []string
 }
@@ -65,7 +65,7 @@ func render(m backends.Mapping) (*statements, error) {
 		return sql
 	}
 	s.numberSQL, s.enqueueSQL, s.claimSQL = numberStatements(r), enqueueStatements(r), claimStatements(r)
-	s.settleSQL, s.beatSQL, s.sweepSQL = settleStatements(r), beatStatements(r), sweepStatements(r)
+	s.settleSQL, s.heartbeatSQL, s.maintenanceSQL = settleStatements(r), heartbeatStatements(r), maintenanceStatements(r)
 	s.inspectSQL = inspectStatements(r)
 	return s, failed
 }
@@ -190,31 +190,31 @@ func settleStatements(r func(string) string) settleSQL {
 	}
 }
 
-// beatSQL records heartbeats and lists the other sidecars.
-type beatSQL struct {
-	join, beat, farewell, peers string
+// heartbeatSQL records heartbeats and lists the other sidecars.
+type heartbeatSQL struct {
+	join, heartbeat, farewell, peers string
 }
 
-func beatStatements(r func(string) string) beatSQL {
-	return beatSQL{
+func heartbeatStatements(r func(string) string) heartbeatSQL {
+	return heartbeatSQL{
 		join: r(`INSERT INTO qsidecar_hosts (host, name, beats, expires_at)
 			VALUES (?, ?, 1, ?)
 			ON CONFLICT (host) DO UPDATE
 			SET name = excluded.name, beats = beats + 1, expires_at = excluded.expires_at
 			WHERE NOT dead AND NOT has_left`),
-		beat:     r(`UPDATE qsidecar_hosts SET name = ?, beats = beats + 1, expires_at = ? WHERE host = ? AND NOT dead AND NOT has_left`),
-		farewell: r(`UPDATE qsidecar_hosts SET name = ?, beats = beats + 1, expires_at = ?, has_left = 1 WHERE host = ? AND NOT dead`),
-		peers:    r(`SELECT host, beats, expires_at - ?, dead, name, has_left FROM qsidecar_hosts WHERE host <> ? ORDER BY host`),
+		heartbeat: r(`UPDATE qsidecar_hosts SET name = ?, beats = beats + 1, expires_at = ? WHERE host = ? AND NOT dead AND NOT has_left`),
+		farewell:  r(`UPDATE qsidecar_hosts SET name = ?, beats = beats + 1, expires_at = ?, has_left = 1 WHERE host = ? AND NOT dead`),
+		peers:     r(`SELECT host, beats, expires_at - ?, dead, name, has_left FROM qsidecar_hosts WHERE host <> ? ORDER BY host`),
 	}
 }
 
-// sweepSQL does the maintenance.
-type sweepSQL struct {
-	scheduled, never, promote, due, nextOwner, owned, disown, lives, giveUp, deadHosts, forget, expired, expiredKeys, dropKey, anyReady string
+// maintenanceSQL does the maintenance.
+type maintenanceSQL struct {
+	scheduled, never, promote, due, nextOwner, owned, disown, lives, markSilent, deadHosts, forget, expired, expiredKeys, dropKey, anyReady string
 }
 
-func sweepStatements(r func(string) string) sweepSQL {
-	return sweepSQL{
+func maintenanceStatements(r func(string) string) maintenanceSQL {
+	return maintenanceSQL{
 		scheduled: r(`SELECT {id}, {queue}, {run_at}
 			FROM {jobs} {@scheduled}
 			WHERE {state} = {=scheduled}
@@ -223,16 +223,16 @@ func sweepStatements(r func(string) string) sweepSQL {
 			FROM {jobs} {@scheduled}
 			WHERE {state} = {=scheduled} AND {run_at} > 253402300799999
 			ORDER BY {run_at}, {id} LIMIT 1`),
-		promote:   r(`UPDATE {jobs} SET {state} = {=ready}, {position} = ?, {ready_at} = ? WHERE {id} = ?`),
-		due:       r(`SELECT {id}, {due_at}, {deadline} FROM {jobs} {@due} WHERE {due_at} IS NOT NULL ORDER BY {due_at} LIMIT ?`),
-		nextOwner: r(`SELECT {owner} FROM {jobs} {@owned} WHERE {state} = {=claimed} AND {owner} >= ? ORDER BY {owner} LIMIT 1`),
-		owned:     r(`SELECT {id}, {lease_ms} FROM {jobs} {@owned} WHERE {state} = {=claimed} AND {owner} = ? ORDER BY {id} LIMIT ?`),
-		disown:    r(`UPDATE {jobs} SET {owner} = 0 WHERE {id} = ?`),
-		lives:     r(`SELECT 1 FROM qsidecar_hosts WHERE host = ? AND NOT dead`),
-		giveUp:    r(`UPDATE qsidecar_hosts SET dead = 1 WHERE host = ? AND beats = ? AND (expires_at <= ? OR NOT has_left AND expires_at > ?) AND NOT dead`),
-		deadHosts: r(`SELECT host FROM qsidecar_hosts WHERE dead`),
-		forget:    r(`DELETE FROM qsidecar_hosts WHERE host = ? AND dead`),
-		expired:   r(`SELECT {id}, {queue}, {expires_at} FROM {jobs} {@expiring} WHERE {expires_at} <= ? ORDER BY {expires_at} LIMIT ?`),
+		promote:    r(`UPDATE {jobs} SET {state} = {=ready}, {position} = ?, {ready_at} = ? WHERE {id} = ?`),
+		due:        r(`SELECT {id}, {due_at}, {deadline} FROM {jobs} {@due} WHERE {due_at} IS NOT NULL ORDER BY {due_at} LIMIT ?`),
+		nextOwner:  r(`SELECT {owner} FROM {jobs} {@owned} WHERE {state} = {=claimed} AND {owner} >= ? ORDER BY {owner} LIMIT 1`),
+		owned:      r(`SELECT {id}, {lease_ms} FROM {jobs} {@owned} WHERE {state} = {=claimed} AND {owner} = ? ORDER BY {id} LIMIT ?`),
+		disown:     r(`UPDATE {jobs} SET {owner} = 0 WHERE {id} = ?`),
+		lives:      r(`SELECT 1 FROM qsidecar_hosts WHERE host = ? AND NOT dead`),
+		markSilent: r(`UPDATE qsidecar_hosts SET dead = 1 WHERE host = ? AND beats = ? AND (expires_at <= ? OR NOT has_left AND expires_at > ?) AND NOT dead`),
+		deadHosts:  r(`SELECT host FROM qsidecar_hosts WHERE dead`),
+		forget:     r(`DELETE FROM qsidecar_hosts WHERE host = ? AND dead`),
+		expired:    r(`SELECT {id}, {queue}, {expires_at} FROM {jobs} {@expiring} WHERE {expires_at} <= ? ORDER BY {expires_at} LIMIT ?`),
 		expiredKeys: r(`SELECT queue, key, expires_at
 			FROM qsidecar_keys INDEXED BY qsidecar_keys_over
 			WHERE state IS NOT NULL AND expires_at <= ?

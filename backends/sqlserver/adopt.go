@@ -29,8 +29,8 @@ var hintNumbers = []int32{307, 308, 315, 8622}
 
 // withoutHints turns hints off in the statements of adopted tables, if the server refused
 // one. A reload describes the tables again and turns hints on.
-func (s *Store) withoutHints(said preparedAll, err error) error {
-	hinted := slices.ContainsFunc(said, func(q *prepared) bool {
+func (s *Store) withoutHints(queries preparedAll, err error) error {
+	hinted := slices.ContainsFunc(queries, func(q *prepared) bool {
 		return strings.Contains(q.text, "FORCESEEK") || strings.Contains(q.text, "WITH (INDEX ")
 	})
 	if !hinted || !slices.ContainsFunc(numbers(err), func(n int32) bool { return slices.Contains(hintNumbers, n) }) {
@@ -52,35 +52,35 @@ func lockedOut(err error) error {
 
 // Do implements backends.SQL.
 func (t *tx) Do(ctx context.Context, statements ...*backends.Statement) error {
-	said, err := prepareAll(statements)
+	queries, err := prepareAll(statements)
 	if err != nil {
 		return err
 	}
 	if t.o.Sidecar != 0 && !t.asked && len(t.o.Queues) == 0 {
 		t.ask()
 	}
-	for _, q := range said {
+	for _, q := range queries {
 		t.calls = append(t.calls, q.call)
 	}
 	if err := t.send(ctx); err != nil {
-		return t.s.withoutHints(said, err)
+		return t.s.withoutHints(queries, err)
 	}
 	if err := t.evicted(); err != nil {
 		return err
 	}
-	return said.report()
+	return queries.report()
 }
 
 // Query implements backends.Adopter. If the database has row versions for readers
 // (READ_COMMITTED_SNAPSHOT), each statement sees one state of the database. Otherwise it sees
 // what a transaction at READ COMMITTED does.
 func (s *Store) Query(ctx context.Context, statements ...*backends.Statement) error {
-	said, err := prepareAll(statements)
+	queries, err := prepareAll(statements)
 	if err != nil {
 		return err
 	}
 	var calls []call
-	for _, q := range said {
+	for _, q := range queries {
 		calls = append(calls, q.call)
 	}
 	for len(calls) > 0 {
@@ -88,11 +88,11 @@ func (s *Store) Query(ctx context.Context, statements ...*backends.Statement) er
 		if err := s.readBriefly(ctx, s.sql.knowing(calls[:n])); err != nil {
 			return err
 		}
-		some := said[:n]
+		some := queries[:n]
 		if err := some.report(); err != nil {
 			return err
 		}
-		calls, said = calls[n:], said[n:]
+		calls, queries = calls[n:], queries[n:]
 	}
 	return nil
 }

@@ -99,9 +99,9 @@ func (s *Store) connect(config msdsn.Config) {
 	}
 	own := s.o.MaxConnections - 1
 	s.db, s.heartbeats = pool(own), pool(1)
-	s.lanes = make(chan *lane, own)
+	s.lanes = make(chan *txSlot, own)
 	for range own {
-		s.lanes <- s.newLane()
+		s.lanes <- s.newTxSlot()
 	}
 }
 
@@ -181,8 +181,8 @@ const (
 	minLevel       = 130 // OPENJSON's
 )
 
-// greet queries the server's version and settings, and returns an error for a server that is not supported.
-func (s *Store) greet(ctx context.Context) error {
+// checkServer queries the server's version and settings, and returns an error for a server that is not supported.
+func (s *Store) checkServer(ctx context.Context) error {
 	var v *server
 	if err := s.plain(ctx, s.db, s.sql.greet, func(rows *sql.Rows) error {
 		v = &server{}

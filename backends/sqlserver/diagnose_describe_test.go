@@ -119,7 +119,7 @@ func TestExplain(t *testing.T) {
 		switch {
 		case strings.HasPrefix(query, "SET SHOWPLAN_XML"):
 			if denied {
-				return nil, sqlserver.Said(262, "SHOWPLAN permission denied in database 'app'.")
+				return nil, sqlserver.ServerError(262, "SHOWPLAN permission denied in database 'app'.")
 			}
 			return nil, nil
 		case strings.Contains(query, "SELECT TOP (@a1_1)") && strings.Contains(query, "DECLARE @a1_1 bigint;") && !strings.Contains(query, "qsidecar_now"):

@@ -102,7 +102,7 @@ func sound() world {
 
 func (w world) answer(query string) ([]*sqlserver.Answer, error) {
 	if w.refused != "" && strings.Contains(query, w.refused) {
-		return nil, sqlserver.Said(262, "SHOWPLAN permission denied in database 'app'.")
+		return nil, sqlserver.ServerError(262, "SHOWPLAN permission denied in database 'app'.")
 	}
 	switch {
 	case strings.Contains(query, "delayed_durability_desc"):

@@ -21,8 +21,8 @@ func (c *emulated) told(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	var said *pgconn.PgError
-	if !errors.As(err, &said) {
+	var sqlErr *pgconn.PgError
+	if !errors.As(err, &sqlErr) {
 		if c.pg.IsClosed() {
 			return io.EOF
 		}
@@ -33,16 +33,16 @@ func (c *emulated) told(ctx context.Context, err error) error {
 			return io.EOF
 		}
 	}
-	number := map[string]int32{"40P01": 1205, "55P03": 1222, "23505": 2627, "23514": 547, "23502": 515, "22001": 2628, "22P02": 245, "P0001": 50000}[said.Code]
+	number := map[string]int32{"40P01": 1205, "55P03": 1222, "23505": 2627, "23514": 547, "23502": 515, "22001": 2628, "22P02": 245, "P0001": 50000}[sqlErr.Code]
 	if number == 0 {
-		if strings.HasPrefix(said.Code, "57P") {
+		if strings.HasPrefix(sqlErr.Code, "57P") {
 			return io.EOF
 		}
 		number = 102 // a fault of the translation, or of what is translated
 	}
-	e := mssql.Error{Number: number, Class: 16, State: 1, Message: fmt.Sprintf("%s (%s, %s)", said.Message, said.ConstraintName, err)}
+	e := mssql.Error{Number: number, Class: 16, State: 1, Message: fmt.Sprintf("%s (%s, %s)", sqlErr.Message, sqlErr.ConstraintName, err)}
 	if number == 50000 {
-		e.Message, e.ProcName = said.Message, "refuse"
+		e.Message, e.ProcName = sqlErr.Message, "refuse"
 	}
 	e.All = []mssql.Error{e}
 	return e

@@ -38,12 +38,12 @@ func shortClaim(wanted int64, took int, babelfish bool) error {
 
 // numbers returns the numbers of all errors in one reply of the server.
 func numbers(err error) (all []int32) {
-	var said mssql.Error
-	if !errors.As(err, &said) {
+	var sqlErr mssql.Error
+	if !errors.As(err, &sqlErr) {
 		return nil
 	}
-	all = []int32{said.Number}
-	for _, e := range said.All {
+	all = []int32{sqlErr.Number}
+	for _, e := range sqlErr.All {
 		all = append(all, e.Number)
 	}
 	return all
@@ -51,8 +51,8 @@ func numbers(err error) (all []int32) {
 
 // fromServer reports whether err is the server's reply and the connection is still good.
 func fromServer(err error) bool {
-	var said mssql.Error
-	return errors.As(err, &said) && !broken(err)
+	var sqlErr mssql.Error
+	return errors.As(err, &sqlErr) && !broken(err)
 }
 
 // again is whether, and how soon, to try again.
@@ -72,8 +72,8 @@ func whenAgain(err error) again {
 	if _, ok := errors.AsType[*againError](err); ok {
 		return soon
 	}
-	said := numbers(err)
-	for _, n := range said {
+	sqlErr := numbers(err)
+	for _, n := range sqlErr {
 		switch n {
 		case 1205, 1222, 3960, 3961, 601: // deadlock; lock timeout; row versions or rows that moved
 			return soon
@@ -82,7 +82,7 @@ func whenAgain(err error) again {
 	if insertRace(err) {
 		return soon
 	}
-	for _, n := range said {
+	for _, n := range sqlErr {
 		if slices.Contains(throttledNumbers, n) {
 			return later
 		}
@@ -111,12 +111,12 @@ var throttledNumbers = []int32{
 // happens if the server has no key-range locks (Babelfish), or if the row was passed over as locked (a lease). The
 // second transaction finds it at its next try.
 func insertRace(err error) bool {
-	var said mssql.Error
-	if !errors.As(err, &said) || said.Number != 2627 && said.Number != 2601 {
+	var sqlErr mssql.Error
+	if !errors.As(err, &sqlErr) || sqlErr.Number != 2627 && sqlErr.Number != 2601 {
 		return false
 	}
 	for _, constraint := range []string{"qsidecar_keys_name", "qsidecar_hosts_host", "qsidecar_queues_queue", "qsidecar_returns_queue", "qsidecar_commits_lane", "qsidecar_leases_item"} {
-		if strings.Contains(said.Message, constraint) {
+		if strings.Contains(sqlErr.Message, constraint) {
 			return true
 		}
 	}
@@ -140,30 +140,30 @@ func (s *Store) withKind(err error) error {
 	if err == nil || core.Known(err) {
 		return err
 	}
-	var said mssql.Error
-	if !errors.As(err, &said) || broken(err) {
+	var sqlErr mssql.Error
+	if !errors.As(err, &sqlErr) || broken(err) {
 		var moved *againError
 		if broken(err) || errors.As(err, &moved) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || unreachable(err) {
 			return backends.Unavailable(fmt.Errorf("%s: %w", s.place, err))
 		}
 		return fmt.Errorf("%s: %w", s.place, err)
 	}
-	switch kindOf(said) {
+	switch kindOf(sqlErr) {
 	case down:
-		if slices.Contains(deniedNumbers, said.Number) {
+		if slices.Contains(deniedNumbers, sqlErr.Number) {
 			return backends.Denied(fmt.Errorf("%s: %w", s.place, err))
 		}
-		if slices.Contains([]int32{1101, 1105, 9002}, said.Number) { // the database's files, or its log, are full
+		if slices.Contains([]int32{1101, 1105, 9002}, sqlErr.Number) { // the database's files, or its log, are full
 			return backends.DiskFull(fmt.Errorf("%s: %w", s.place, err))
 		}
 		return backends.Unavailable(fmt.Errorf("%s: %w", s.place, err))
 	case refused:
-		return backends.Refused(errors.New(words(said)))
+		return backends.Refused(errors.New(words(sqlErr)))
 	}
-	if slices.Contains([]int32{229, 230, 262, 297, 300, 2760, 15247}, said.Number) {
+	if slices.Contains([]int32{229, 230, 262, 297, 300, 2760, 15247}, sqlErr.Number) {
 		return fmt.Errorf("%s: the login lacks a right on the schema %s (`qsidecar migrate --print` ends with what it needs): %w", s.place, s.o.Schema, err)
 	}
-	if said.Number == 1934 {
+	if sqlErr.Number == 1934 {
 		return fmt.Errorf("%s: a trigger or a procedure there was created with SET QUOTED_IDENTIFIER or ANSI_NULLS OFF (create it again with both ON): %w", s.place, err)
 	}
 	return fmt.Errorf("%s: %w", s.place, err)
@@ -181,7 +181,7 @@ func unreachable(err error) bool {
 	return false
 }
 
-// words returns the texts of all errors in a reply, each once.
+// fullMessage returns the texts of all errors in a reply, each once.
 func words(e mssql.Error) string {
 	all := e.All
 	if len(all) == 0 {

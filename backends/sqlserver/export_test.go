@@ -8,7 +8,7 @@ type Answer = answer
 
 var (
 	RowOf         = rowOf
-	Said          = said
+	ServerError   = serverError
 	Flag          = flag01
 	ScriptedStore = scriptedStore
 )

@@ -10,8 +10,8 @@ import (
 	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
-// Look implements core.Driver, in one batch.
-func (e engine) Look(ctx context.Context, q core.Question) (d core.Due, err error) {
+// FindDue implements core.Driver, in one batch.
+func (e engine) FindDue(ctx context.Context, q core.DueQuery) (d core.Due, err error) {
 	d.Ready, d.Returns = make([]bool, len(q.Waiting)), make([]int64, len(q.Waiting))
 	err = e.once(ctx, call{e.sql.around, []any{
 		int64(bit(q.Prune)), int64(bit(q.Owners)),

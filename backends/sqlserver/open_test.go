@@ -139,7 +139,7 @@ func TestLookMakesNothing(t *testing.T) {
 		t.Errorf("sent: %s", query)
 		return nil, nil
 	})
-	s := open(t, Options{URL: "sqlserver://db?database=app", Look: true, driver: sc.connector})
+	s := open(t, Options{URL: "sqlserver://db?database=app", ReadOnly: true, driver: sc.connector})
 	if i := s.Info(); i.Engine != "sqlserver" || !strings.HasPrefix(i.Version, "16.0") || i.Address != "sqlserver://db?database=app" {
 		t.Errorf("%+v", i)
 	}

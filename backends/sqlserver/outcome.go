@@ -14,16 +14,16 @@ import (
 const findOutFor = 2 * time.Second
 
 // `lane` is a row of qsidecar_commits, which one transaction at a time writes.
-type lane struct {
+type txSlot struct {
 	id        int32
 	number    int64 // of the transaction that uses it
 	abandoned bool  // its row is possibly locked for a while: a new one replaces it
 }
 
-func (s *Store) newLane() *lane { return &lane{id: s.laneCount.Add(1)} }
+func (s *Store) newTxSlot() *txSlot { return &txSlot{id: s.txSlots.Add(1)} }
 
 // takeLane waits for a free element of `s.lanes` and increments its number. There are as many of them as connections.
-func (s *Store) takeLane(ctx context.Context) (*lane, error) {
+func (s *Store) takeLane(ctx context.Context) (*txSlot, error) {
 	select {
 	case l := <-s.lanes:
 		l.number++
@@ -33,16 +33,16 @@ func (s *Store) takeLane(ctx context.Context) (*lane, error) {
 	}
 }
 
-func (s *Store) giveLane(l *lane) {
+func (s *Store) giveLane(l *txSlot) {
 	if l.abandoned {
-		l = s.newLane()
+		l = s.newTxSlot()
 	}
 	s.lanes <- l
 }
 
 // findOut finds out whether a commit happened whose reply was lost. If ctx has ended it tries once more, with a
 // timeout of findOutFor.
-func (s *Store) findOut(ctx context.Context, l *lane, cause error) error {
+func (s *Store) findOut(ctx context.Context, l *txSlot, cause error) error {
 	for wait := 5 * time.Millisecond; ; wait = min(2*wait, time.Second) {
 		last := ctx.Err() != nil
 		happened, err := s.sealed(ctx, last, l)
@@ -63,7 +63,7 @@ func (s *Store) findOut(ctx context.Context, l *lane, cause error) error {
 
 // sealed sends one query. If the commit did not happen, it writes a later number, so that the commit cannot happen
 // any more.
-func (s *Store) sealed(ctx context.Context, last bool, l *lane) (happened bool, err error) {
+func (s *Store) sealed(ctx context.Context, last bool, l *txSlot) (happened bool, err error) {
 	if last {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), findOutFor)

@@ -66,8 +66,8 @@ type Options struct {
 	// ApplicationName is shown in sys.dm_exec_sessions. Defaults to "qsidecar".
 	ApplicationName string
 
-	// Look opens the database for Examine only: nothing in it is created or changed.
-	Look bool
+	// ReadOnly opens the database for Examine only: nothing in it is created or changed.
+	ReadOnly bool
 
 	// Log receives what is not reported as an error. It defaults to discarding it.
 	Log *slog.Logger
@@ -100,8 +100,8 @@ type Store struct {
 	heartbeats *sql.DB // one connection, for heartbeats alone
 	handle     int64   // this Store in qsidecar_commits
 	opened     time.Time
-	lanes      chan *lane
-	laneCount  atomic.Int32 // number of rows used in qsidecar_commits so far
+	lanes      chan *txSlot
+	txSlots    atomic.Int32 // number of rows used in qsidecar_commits so far
 	hintless   atomic.Bool  // statements of adopted tables have no hints; see withoutHints
 
 	closing sync.Once
@@ -166,8 +166,8 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	s.Init(engine{s}, s.place, o.Log)
 	s.Cursors.Unproven = true // see settled
 	s.connect(config)
-	err = s.greet(ctx)
-	if err == nil && !o.Look {
+	err = s.checkServer(ctx)
+	if err == nil && !o.ReadOnly {
 		err = s.migrate(ctx)
 	}
 	if err != nil {

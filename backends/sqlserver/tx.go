@@ -14,7 +14,7 @@ import (
 type tx struct {
 	s     *Store
 	c     *sql.Conn
-	lane  *lane
+	lane  *txSlot
 	o     core.TxOptions
 	calls []call
 	wrong error // of a call that could not be queued

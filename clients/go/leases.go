@@ -142,7 +142,7 @@ func (c *Client) forgetLocked(leases []string) {
 
 // loseLeasesLocked removes lost leases and reports those that are not being settled.
 func (c *Client) loseLeasesLocked(lost []string) {
-	var tell []string
+	var reported []string
 	for _, s := range lost {
 		h := c.leases[s]
 		if h == nil {
@@ -150,11 +150,11 @@ func (c *Client) loseLeasesLocked(lost []string) {
 		}
 		delete(c.leases, s)
 		if h.settling == 0 {
-			tell = append(tell, s)
+			reported = append(reported, s)
 		}
 	}
-	if f := c.opts.OnLost; f != nil && len(tell) > 0 {
-		c.callback(func() { f(tell) })
+	if f := c.opts.OnLost; f != nil && len(reported) > 0 {
+		c.callback(func() { f(reported) })
 	}
 }
 

@@ -128,7 +128,7 @@ func jobsAreLogged(sc *kit.Sidecar) {
 
 	_, keys = claim(kit.Msg{"timeout_ms": 50}) // it makes no call, so the next heartbeat finds it
 	logs(sc, "jobs were taken back", kit.Msg{"queue": "mail", "cause": "timed_out", "jobs": 1, "database": "main"})
-	logs(sc, "a job was lost: its lease is not valid any more", with(keys, "during", "beat"))
+	logs(sc, "a job was lost: its lease is not valid any more", with(keys, "during", "heartbeat"))
 	c.Must(kit.Msg{"op": "purge", "queue": "mail", "state": "scheduled"})
 
 	n := kit.Size(10_000)

@@ -148,7 +148,7 @@ func parseSQLite(s string) (string, error) {
 }
 
 func openSQLite(ctx context.Context, o Options) (backends.Engine, error) {
-	store, err := sqlite.Open(ctx, sqlite.Options{Path: o.URL, Look: o.ReadOnly, Log: o.Log})
+	store, err := sqlite.Open(ctx, sqlite.Options{Path: o.URL, ReadOnly: o.ReadOnly, Log: o.Log})
 	if err != nil {
 		return nil, fmt.Errorf("the database sqlite:%s cannot be opened: %w", o.URL, err)
 	}
@@ -162,7 +162,7 @@ func openPostgres(ctx context.Context, o Options) (backends.Engine, error) {
 		Schema:         o.Schema,
 		MaxConnections: o.MaxConnections,
 		Notify:         o.Notify,
-		Look:           o.ReadOnly,
+		ReadOnly:       o.ReadOnly,
 		Log:            o.Log,
 	})
 	if err != nil {
@@ -177,7 +177,7 @@ func openSQLServer(ctx context.Context, o Options) (backends.Engine, error) {
 		Password:       o.Password,
 		Schema:         o.Schema,
 		MaxConnections: o.MaxConnections,
-		Look:           o.ReadOnly,
+		ReadOnly:       o.ReadOnly,
 		Log:            o.Log,
 	})
 	if err != nil {
@@ -192,7 +192,7 @@ func openMySQL(ctx context.Context, o Options) (backends.Engine, error) {
 		Password:       o.Password,
 		MaxConnections: o.MaxConnections,
 		MaxPayload:     o.MaxPayload,
-		Look:           o.ReadOnly,
+		ReadOnly:       o.ReadOnly,
 		Log:            o.Log,
 	})
 	if err != nil {

@@ -18,7 +18,7 @@ type checker struct {
 // everything that does not fit to p. The result is nil if there is no such table; if p has
 // problems, it is not fit for use.
 func Check(p *Problems, t Table, info backends.TableInfo, d backends.Dialect) *Mapping {
-	m := &Mapping{Table: t.spelledAs(info), Queue: p.Queue, Dialect: d, Info: info, SQLName: d.Table(info.Schema, info.Name), columns: map[Role]backends.Column{}}
+	m := &Mapping{Table: t.inCatalogueSpelling(info), Queue: p.Queue, Dialect: d, Info: info, SQLName: d.Table(info.Schema, info.Name), columns: map[Role]backends.Column{}}
 	c := &checker{m, p}
 	full := t.Name
 	if t.Schema != "" {

@@ -130,8 +130,8 @@ func catalogued(info backends.TableInfo, name string) string {
 	return name
 }
 
-// spelledAs is the mapping with the columns' names as the catalogue spells them.
-func (t Table) spelledAs(info backends.TableInfo) Table {
+// inCatalogueSpelling is the mapping with the columns' names as the catalogue spells them.
+func (t Table) inCatalogueSpelling(info backends.TableInfo) Table {
 	columns, where := map[Role][]string{}, map[string]Value{}
 	for role, names := range t.Columns {
 		for _, name := range names {

@@ -74,8 +74,8 @@ func (k *Commit) canAvoidLocked() bool {
 	return !k.avoidLocked && !k.given.WaitForLocks && k.hooks.Before == nil
 }
 
-// LookAtAll makes the commit lock and read the rows of all acks. It doesn't use Writer.Ack then.
-func (k *Commit) LookAtAll() { k.fast = false }
+// ReadAllRows makes the commit lock and read the rows of all acks. It doesn't use Writer.Ack then.
+func (k *Commit) ReadAllRows() { k.fast = false }
 
 // Options returns the options of the transaction.
 func (k *Commit) Options() TxOptions {

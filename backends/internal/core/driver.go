@@ -33,8 +33,8 @@ type Driver interface {
 	// that ended.
 	FromServer(err error) bool
 
-	// Look finds out, without writing, what maintenance has to do.
-	Look(ctx context.Context, q Question) (Due, error)
+	// FindDue finds out, without writing, what maintenance has to do.
+	FindDue(ctx context.Context, q DueQuery) (Due, error)
 
 	// MadeReady is called after a commit with the queues in which that made jobs ready.
 	MadeReady(queues []string)

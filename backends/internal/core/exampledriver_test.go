@@ -140,8 +140,8 @@ func (e *engine) Heartbeat(ctx context.Context, b backends.Heartbeat) (r backend
 	return r, nil
 }
 
-// Look implements core.Driver.
-func (d driver) Look(_ context.Context, q core.Question) (o core.Due, err error) {
+// FindDue implements core.Driver.
+func (d driver) FindDue(_ context.Context, q core.DueQuery) (o core.Due, err error) {
 	d.db.mu.Lock()
 	defer d.db.mu.Unlock()
 	t, now := d.db.t, d.db.now

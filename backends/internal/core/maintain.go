@@ -9,8 +9,8 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// Question is what Driver.Look has to find out for maintenance.
-type Question struct {
+// DueQuery is what Driver.FindDue has to find out for maintenance.
+type DueQuery struct {
 	Prune  bool // also find what retention allows to delete
 	Owners bool // also find claims whose owners aren't alive
 
@@ -22,9 +22,9 @@ type Question struct {
 	JobsFrom, KeysFrom time.Time
 }
 
-// Due is the result of Driver.Look. Times are the database's.
+// Due is the result of Driver.FindDue. Times are the database's.
 type Due struct {
-	At      time.Time  // when Driver.Look ran
+	At      time.Time  // when Driver.FindDue ran
 	RunAt   *time.Time // of the scheduled job that is due first; nil: there is none
 	DueAt   *time.Time // the end of the lease or time limit that ends first; nil: there is none
 	Lost    []int64    // owners of claimed rows that are dead or unknown
@@ -49,8 +49,8 @@ type Tidier interface {
 
 // Maintain implements backends.Backend. If nothing is due, it only reads.
 //
-// The order: mark silent sidecars dead; call Driver.Look; promote due jobs; reap overdue claims, then those of lost
-// sidecars; forget dead sidecars that own no job; prune; call Driver.Look again if anything changed. Each step is a
+// The order: mark silent sidecars dead; call Driver.FindDue; promote due jobs; reap overdue claims, then those of lost
+// sidecars; forget dead sidecars that own no job; prune; call Driver.FindDue again if anything changed. Each step is a
 // transaction of its own.
 func (s *Store) Maintain(ctx context.Context, w backends.Maintenance) (backends.MaintenanceResult, error) {
 	r := backends.MaintenanceResult{Reaped: map[backends.Cause]int{}, Next: -1}
@@ -91,7 +91,7 @@ func (s *Store) Maintain(ctx context.Context, w backends.Maintenance) (backends.
 }
 
 // runSteps promotes due jobs and reaps claims.
-func (s *Store) runSteps(ctx context.Context, w backends.Maintenance, o outlook, r *backends.MaintenanceResult) (changed bool, err error) {
+func (s *Store) runSteps(ctx context.Context, w backends.Maintenance, o dueWork, r *backends.MaintenanceResult) (changed bool, err error) {
 	limit := w.Limit
 	if n := s.traits.MaxRows; n > 0 {
 		limit = min(limit, n)
@@ -176,8 +176,8 @@ func (b *stepResult) reap(ctx context.Context, tx Tx, rows []*Row) error {
 	return tx.Flush(ctx)
 }
 
-// outlook is the work that Driver.Look found.
-type outlook struct {
+// dueWork is the work that Driver.FindDue found.
+type dueWork struct {
 	Due
 	promote, overdue bool
 	ready            []string
@@ -192,7 +192,7 @@ const (
 	searchEvery = 5 * time.Second
 )
 
-func (s *Store) findDue(ctx context.Context, w backends.Maintenance) (o outlook, err error) {
+func (s *Store) findDue(ctx context.Context, w backends.Maintenance) (o dueWork, err error) {
 	err = s.Again(ctx, func(ctx context.Context) (err error) {
 		s.owners.mu.Lock()
 		owners := !s.LocalTime().Before(s.owners.next)
@@ -206,18 +206,18 @@ func (s *Store) findDue(ctx context.Context, w backends.Maintenance) (o outlook,
 	return o, err
 }
 
-func (s *Store) findDueOnce(ctx context.Context, w backends.Maintenance, owners bool) (o outlook, err error) {
+func (s *Store) findDueOnce(ctx context.Context, w backends.Maintenance, owners bool) (o dueWork, err error) {
 	now := s.LocalTime()
 	policies := make([]backends.Policy, len(w.Waiting))
 	for i, q := range w.Waiting {
 		policies[i].Queue = q
 	}
 	seen := map[string]*learned{}
-	q := Question{
+	q := DueQuery{
 		Prune: w.Prune, Owners: owners, Waiting: w.Waiting, Pieces: s.pieces(policies, seen, now),
 		JobsFrom: s.jobTrail.From(now), KeysFrom: s.keyTrail.From(now),
 	}
-	if o.Due, err = s.driver.Look(ctx, q); err != nil {
+	if o.Due, err = s.driver.FindDue(ctx, q); err != nil {
 		return o, err
 	}
 	took := s.LocalTime().Sub(now)
@@ -227,8 +227,8 @@ func (s *Store) findDueOnce(ctx context.Context, w backends.Maintenance, owners 
 		s.owners.mu.Unlock()
 	}
 	if w.Prune {
-		s.jobTrail.Looked(q.JobsFrom, now, took)
-		s.keyTrail.Looked(q.KeysFrom, now, took)
+		s.jobTrail.Scanned(q.JobsFrom, now, took)
+		s.keyTrail.Scanned(q.KeysFrom, now, took)
 	}
 	o.next = -1
 	for _, t := range []*time.Time{o.RunAt, o.DueAt} {
@@ -242,9 +242,9 @@ func (s *Store) findDueOnce(ctx context.Context, w backends.Maintenance, owners 
 		case o.Ready[i] || s.Cursors.Returned(queue, o.Returns[i]): // a claim has to scan
 			o.ready = append(o.ready, queue)
 		case s.Cursors.Unproven && l.Whole:
-			s.Cursors.LookedAtWhole(queue, now, took)
+			s.Cursors.ScannedWhole(queue, now, took)
 		case !s.Cursors.Unproven && !l.Left:
-			s.Cursors.Looked(queue, now, took)
+			s.Cursors.Scanned(queue, now, took)
 		}
 	}
 	return o, nil

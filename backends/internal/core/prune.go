@@ -9,7 +9,7 @@ import (
 
 // prune deletes what retention allows. The commit need not be on disk: if a crash undoes it, the deletion is
 // repeated.
-func (s *Store) prune(ctx context.Context, w backends.Maintenance, o outlook, r *backends.MaintenanceResult) (some bool, err error) {
+func (s *Store) prune(ctx context.Context, w backends.Maintenance, o dueWork, r *backends.MaintenanceResult) (some bool, err error) {
 	limit := w.PruneLimit()
 	if n := s.traits.MaxRows; n > 0 {
 		limit = min(limit, n)

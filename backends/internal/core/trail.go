@@ -32,8 +32,8 @@ func (t *Trail) From(now time.Time) time.Time {
 	return t.at
 }
 
-// Looked records a scan that started at the result of From, and how long it took.
-func (t *Trail) Looked(from, now time.Time, took time.Duration) {
+// Scanned records a scan that started at the result of From, and how long it took.
+func (t *Trail) Scanned(from, now time.Time, took time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if from.IsZero() {

@@ -16,7 +16,7 @@ func TestTrail(t *testing.T) {
 		if got := x.From(now); !got.Equal(want) {
 			t.Fatalf("from %v, want %v", got, want)
 		}
-		x.Looked(x.From(now), now, took)
+		x.Scanned(x.From(now), now, took)
 	}
 	first, second := now.Add(-time.Hour), now.Add(-time.Minute)
 	look(0, time.Millisecond, time.Time{})

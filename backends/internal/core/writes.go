@@ -28,17 +28,17 @@ func (j *NewJob) Stored(id int64, ready bool) {
 		addQueue(j.res, j.Queue)
 		j.state = backends.StateReady
 	}
-	j.tellSame()
+	j.answerSame()
 }
 
 // Duplicate records that another job has the key.
 func (j *NewJob) Duplicate(id int64, state backends.State) {
 	*j.answer, j.state = backends.Stored{ID: ID(id), Duplicate: true, State: state}, state
-	j.tellSame()
+	j.answerSame()
 }
 
-// tellSame fills in the answers for later jobs with the key.
-func (j *NewJob) tellSame() {
+// answerSame fills in the answers for later jobs with the key.
+func (j *NewJob) answerSame() {
 	for _, s := range j.same {
 		*s = backends.Stored{ID: j.answer.ID, Duplicate: true, State: j.state}
 	}
@@ -74,7 +74,7 @@ func (k *Commit) insert(tx Tx, which func(w backends.Write) bool) {
 				key := jobKey{j.Queue, j.Key}
 				if first := k.keys[key]; first != nil {
 					if first.same = append(first.same, j.answer); first.state != "" {
-						first.tellSame()
+						first.answerSame()
 					}
 					continue
 				}

@@ -146,9 +146,9 @@ func (c *Set) Pieces(queue string, now time.Time) (pieces []Segment, all bool) {
 	return pieces, all
 }
 
-// Looked records a scan without a claim that covered all segments of a queue and found nothing ready. It
+// Scanned records a scan without a claim that covered all segments of a queue and found nothing ready. It
 // started at asked.
-func (c *Set) Looked(queue string, asked time.Time, took time.Duration) {
+func (c *Set) Scanned(queue string, asked time.Time, took time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if k := c.of[queue]; k != nil && asked.After(k.full) {
@@ -180,9 +180,9 @@ func (c *Set) wholeDue(k *cursor, now time.Time) bool {
 	return c.Unproven && now.Sub(k.whole) >= min(max(wholeLook, wholeShare*k.wholeIn), forgetAfter)
 }
 
-// LookedAtWhole records a scan without a claim that covered the whole index of a queue and found nothing ready.
+// ScannedWhole records a scan without a claim that covered the whole index of a queue and found nothing ready.
 // It must not be called if the scan found something, because then the next claim has to scan there.
-func (c *Set) LookedAtWhole(queue string, asked time.Time, took time.Duration) {
+func (c *Set) ScannedWhole(queue string, asked time.Time, took time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if k := c.of[queue]; k != nil && asked.After(k.whole) {

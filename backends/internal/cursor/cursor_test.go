@@ -151,9 +151,9 @@ func TestAResetForgetsWhatIsUnderWay(t *testing.T) {
 	}
 }
 
-// TestMuchBehindIsLookedAtLessOften: if a low can't move, the range behind the heads is scanned less often the
+// TestRangeFarBehindIsScannedLessOften: if a low can't move, the range behind the heads is scanned less often the
 // larger it is, and other claims leave it out.
-func TestMuchBehindIsLookedAtLessOften(t *testing.T) {
+func TestRangeFarBehindIsScannedLessOften(t *testing.T) {
 	t.Parallel()
 	var c Set
 	now := time.Now()
@@ -176,16 +176,16 @@ func TestMuchBehindIsLookedAtLessOften(t *testing.T) {
 	learn(1<<40, time.Second)
 	looks(rarestFull-1, false)
 	looks(rarestFull, true)
-	c.Looked("q", now.Add(rarestFull), time.Second)
+	c.Scanned("q", now.Add(rarestFull), time.Second)
 	looks(2*rarestFull-1, false)
 	if pieces, _ := c.Pieces("q", now.Add(rarestFull)); len(pieces) != 2 || pieces[1].From != (Spot{0, 1 << 40}) {
 		t.Errorf("a claim looks at %v, want from the head on alone", pieces)
 	}
 }
 
-// TestUnprovenLowsAreLookedBelow: if a low is likely but not proven, claims scan the whole index again, less
+// TestBelowUnprovenLowsIsScanned: if a low is likely but not proven, claims scan the whole index again, less
 // often the more that costs.
-func TestUnprovenLowsAreLookedBelow(t *testing.T) {
+func TestBelowUnprovenLowsIsScanned(t *testing.T) {
 	t.Parallel()
 	c := Set{Unproven: true}
 	now := time.Now()
@@ -206,7 +206,7 @@ func TestUnprovenLowsAreLookedBelow(t *testing.T) {
 		t.Errorf("a look that took %v is not made again after %d times that", wholeLook, wholeShare)
 	}
 	now = now.Add(time.Minute)
-	c.LookedAtWhole("q", now, 0)
+	c.ScannedWhole("q", now, 0)
 	if due(wholeLook-1) || !due(wholeLook) {
 		t.Errorf("a look that took no time is not made again after %v", wholeLook)
 	}

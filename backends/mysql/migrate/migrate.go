@@ -108,7 +108,7 @@ func Run(ctx context.Context, c Conn, place, database string) (Meta, error) {
 // together with Meta.
 func Read(ctx context.Context, c Conn, place string) (m Meta, err error) {
 	rows, err := c.Rows(ctx, "SELECT version, min_program, `database` FROM qsidecar_meta")
-	if said, ok := errors.AsType[*mysql.MySQLError](err); ok && said.Number == 1146 { // no such table
+	if myErr, ok := errors.AsType[*mysql.MySQLError](err); ok && myErr.Number == 1146 { // no such table
 		return Meta{}, nil
 	}
 	if err != nil || len(rows) == 0 {

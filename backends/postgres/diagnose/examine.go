@@ -108,16 +108,16 @@ func (e *examination) transaction(ctx context.Context, f func(ctx context.Contex
 
 // unseen returns the finding for a check that the server rejected, or nil if the connection failed.
 func (e *examination) unseen(c checks.Check, err error) *backends.Finding {
-	var said *pgconn.PgError
-	if !errors.As(err, &said) || e.conn.IsClosed() {
+	var pgErr *pgconn.PgError
+	if !errors.As(err, &pgErr) || e.conn.IsClosed() {
 		return nil
 	}
-	f := &backends.Finding{Text: postgres.Message(said)}
+	f := &backends.Finding{Text: postgres.Message(pgErr)}
 	switch {
-	case said.Code == insufficientPrivilege && c.NeedsTables: // checkRights names the right if a sidecar needs it
-	case said.Code == insufficientPrivilege:
+	case pgErr.Code == insufficientPrivilege && c.NeedsTables: // checkRights names the right if a sidecar needs it
+	case pgErr.Code == insufficientPrivilege:
 		f.Fix = "run the check as a role that may, if you want to know"
-	case said.Code == "55P03":
+	case pgErr.Code == "55P03":
 		f.Text = "another transaction holds a lock on the tables"
 	default:
 		f.Severity, f.Fix = backends.SeverityWarning, "see the server's log"
@@ -174,13 +174,13 @@ func (e *examination) checkSchema(ctx context.Context, tx pgx.Tx) error {
 	meta, err := migrate.Read(ctx, tx, e.info.Address, e.Schema)
 	version := meta.Version
 	e.engine.database = meta.Database
-	var said *pgconn.PgError
+	var pgErr *pgconn.PgError
 	switch {
-	case errors.As(err, &said) && said.Code == insufficientPrivilege:
+	case errors.As(err, &pgErr) && pgErr.Code == insufficientPrivilege:
 		e.AddError("rights", fmt.Sprintf("role %s has no right to read %s.qsidecar_meta", e.role, schema),
 			fmt.Sprintf("GRANT SELECT ON %s.qsidecar_meta TO %s (`qsidecar migrate --print` ends with all that it needs)", schema, migrate.QuoteName(e.role)))
 		return nil
-	case errors.As(err, &said) || err != nil && e.conn.IsClosed():
+	case errors.As(err, &pgErr) || err != nil && e.conn.IsClosed():
 		return err
 	case err != nil:
 		e.AddError("schema", err.Error(), "follow the advice at the end of that sentence")

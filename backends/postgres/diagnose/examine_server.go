@@ -233,11 +233,11 @@ func (e *examination) checkDisk(ctx context.Context, tx pgx.Tx) error {
 		return err
 	}
 	_, err := tx.Exec(ctx, "SELECT count(*) FROM generate_series(1, 50000)")
-	said, ok := errors.AsType[*pgconn.PgError](err)
+	pgErr, ok := errors.AsType[*pgconn.PgError](err)
 	switch {
-	case ok && said.Code == diskFull:
-		e.AddError("disk", "the disk of the database is full: "+postgres.Message(said), "free space on the server: it rejects writes that do not fit, and soon all writes")
-	case ok && said.Code == "53400": // temp_file_limit is smaller than the file
+	case ok && pgErr.Code == diskFull:
+		e.AddError("disk", "the disk of the database is full: "+postgres.Message(pgErr), "free space on the server: it rejects writes that do not fit, and soon all writes")
+	case ok && pgErr.Code == "53400": // temp_file_limit is smaller than the file
 	case err != nil:
 		return err
 	}

@@ -29,7 +29,7 @@ func (m *migrator) build(ctx context.Context, x index) error {
 		}
 	}
 	err = m.do(ctx, m.work, In(m.Schema, x.created()))
-	if said := (*pgconn.PgError)(nil); m.Pooled && errors.As(err, &said) && said.Code == "57014" {
+	if pgErr := (*pgconn.PgError)(nil); m.Pooled && errors.As(err, &pgErr) && pgErr.Code == "57014" {
 		return fmt.Errorf("the server's statement_timeout ended the building of the index %s, and through a pooler it cannot be set: run `qsidecar migrate` with the server's own address: %w", x.name, err)
 	}
 	return err

@@ -84,8 +84,8 @@ func (t *Target) transient(err error) bool {
 // needsOwner explains a missing right: it names the command for the owner of the tables.
 // It doesn't wrap the server's error, so that no caller explains it a second time.
 func (t *Target) needsOwner(version int, err error) error {
-	said := (*pgconn.PgError)(nil)
-	if !errors.As(err, &said) || said.Code != "42501" {
+	pgErr := (*pgconn.PgError)(nil)
+	if !errors.As(err, &pgErr) || pgErr.Code != "42501" {
 		return err
 	}
 	from, state := "", "are missing"
@@ -93,7 +93,7 @@ func (t *Target) needsOwner(version int, err error) error {
 		from, state = fmt.Sprintf(" --from %d", version), fmt.Sprintf("are of version %d", version)
 	}
 	return fmt.Errorf("the tables in the schema %s %s, this program needs version %d, and its role may not create them: "+
-		"have their owner run what `qsidecar migrate --print%s` shows (%s)", t.Schema, state, Latest, from, t.Message(said))
+		"have their owner run what `qsidecar migrate --print%s` shows (%s)", t.Schema, state, Latest, from, t.Message(pgErr))
 }
 
 // migrator has two connections of its own, without the settings of the pool: a
@@ -265,7 +265,7 @@ func (m *migrator) step(ctx context.Context, version int) error {
 			}
 			return m.do(ctx, m.work, In(m.Schema, reached(version+1)))
 		})
-		if said := (*pgconn.PgError)(nil); !errors.As(err, &said) || said.Code != "55P03" {
+		if pgErr := (*pgconn.PgError)(nil); !errors.As(err, &pgErr) || pgErr.Code != "55P03" {
 			return err
 		}
 		m.logWait()

@@ -55,12 +55,12 @@ func (x *Engine) Examine(ctx context.Context, queues []backends.Policy) (found [
 
 // unseen returns the finding for a check that the server refused, or nil if the connection failed.
 func unseen(_ checks.Check, err error) *backends.Finding {
-	var said mssql.Error
-	if !errors.As(err, &said) || sqlserver.Broken(err) {
+	var sqlErr mssql.Error
+	if !errors.As(err, &sqlErr) || sqlserver.Broken(err) {
 		return nil
 	}
-	f := &backends.Finding{Text: sqlserver.Message(said)}
-	switch said.Number {
+	f := &backends.Finding{Text: sqlserver.Message(sqlErr)}
+	switch sqlErr.Number {
 	case 229, 230, 262, 297, 300, 371, 15247:
 		f.Fix = "run the check as a login that may, if you want to know"
 	case 1222:
@@ -152,14 +152,14 @@ func (e *examination) checkSchema(ctx context.Context) error {
 	meta, err := migrate.Read(ctx, e.conn, e.info.Address, e.Schema)
 	version := meta.Version
 	e.engine.database = meta.Database
-	var said mssql.Error
+	var sqlErr mssql.Error
 	schema := migrate.QuoteName(e.Schema)
 	switch {
-	case errors.As(err, &said) && said.Number == 229:
+	case errors.As(err, &sqlErr) && sqlErr.Number == 229:
 		e.AddError("rights", fmt.Sprintf("login %s has no right to read %s.qsidecar_meta", e.login, schema),
 			checks.OwnerGrants)
 		return nil
-	case errors.As(err, &said), err != nil && sqlserver.Broken(err):
+	case errors.As(err, &sqlErr), err != nil && sqlserver.Broken(err):
 		return err
 	case err != nil:
 		e.AddError("schema", err.Error(), "follow the advice at the end of that sentence")

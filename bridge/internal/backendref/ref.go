@@ -229,23 +229,23 @@ func (l *Ref) InTx(lease backends.Lease) bool {
 	return ok && m.InTx(lease)
 }
 
-// Notifications calls hear with the names of queues in which other sidecars made jobs ready, until ctx is done. An
+// Notifications calls wake with the names of queues in which other sidecars made jobs ready, until ctx is done. An
 // empty name means that notifications were possibly missed.
-func (l *Ref) Notifications(ctx context.Context, hear func(queue string)) {
+func (l *Ref) Notifications(ctx context.Context, wake func(queue string)) {
 	for ctx.Err() == nil {
 		e, release := l.use()
-		l.listen(ctx, e, hear)
+		l.listen(ctx, e, wake)
 		release()
 		select {
 		case <-e.replaced:
-			hear("") // notifications between the two Backends were possibly missed
+			wake("") // notifications between the two Backends were possibly missed
 		case <-ctx.Done():
 		}
 	}
 }
 
 // listen passes on the notifications of e until e is replaced or ctx is done.
-func (l *Ref) listen(ctx context.Context, e *endpoint, hear func(queue string)) {
+func (l *Ref) listen(ctx context.Context, e *endpoint, wake func(queue string)) {
 	n, ok := e.Backend.(backends.Notifier)
 	if !ok {
 		return
@@ -262,7 +262,7 @@ func (l *Ref) listen(ctx context.Context, e *endpoint, hear func(queue string)) 
 			if !open {
 				return
 			}
-			hear(q)
+			wake(q)
 		case <-e.replaced:
 			stop()
 			for range queues { // e closes the channel when it ends

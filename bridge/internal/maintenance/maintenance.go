@@ -98,8 +98,8 @@ func (s *Maintainer) Run(ctx context.Context) error {
 func (s *Maintainer) maintain(ctx context.Context) (time.Duration, error) {
 	for {
 		most, prune := s.Times.Timeout(), s.prune.due(time.Now())
-		biteCtx, cancel := backendref.WithTimeout(ctx, most)
-		swept, err := s.Backend.Maintain(biteCtx, backends.Maintenance{
+		batchCtx, cancel := backendref.WithTimeout(ctx, most)
+		swept, err := s.Backend.Maintain(batchCtx, backends.Maintenance{
 			Waiting:    s.Claims.Waiting(),
 			Suspects:   s.Heartbeat.Suspects(),
 			Prune:      prune,

@@ -130,7 +130,7 @@ type NamedLock struct {
 
 // Locks returns the locks for the check of the locks.
 func (b *Pipeline) Locks() []NamedLock {
-	return []NamedLock{{"claims", &b.dispatcher.mu}, {"writes", &b.committer.mu}, {"leases", b.leaseTable.Locker()}, {"beat", b.heartbeat.Locker()}}
+	return []NamedLock{{"claims", &b.dispatcher.mu}, {"writes", &b.committer.mu}, {"leases", b.leaseTable.Locker()}, {"heartbeat", b.heartbeat.Locker()}}
 }
 
 // QueueDepths returns the depths of all queues if this sidecar reads them for all. If not, or if the last reading

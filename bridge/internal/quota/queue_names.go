@@ -25,8 +25,8 @@ const (
 	// QueueNameAge is the minimum time that a name is remembered, and the minimum time between two checks for empty
 	// queues.
 	QueueNameAge = 10 * time.Second
-	// lookShare bounds the share of time for these checks if they are slow: one part in lookShare.
-	lookShare = 20
+	// checkShare bounds the share of time for these checks if they are slow: one part in checkShare.
+	checkShare = 20
 	// QueueNameTimeout bounds the query of one database.
 	QueueNameTimeout = 30 * time.Second
 )
@@ -60,7 +60,7 @@ func (n *QueueNames) Forget(began time.Time, hasJobs func(name string) bool) (go
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	now := time.Now()
-	n.next = now.Add(max(QueueNameAge, lookShare*now.Sub(began)))
+	n.next = now.Add(max(QueueNameAge, checkShare*now.Sub(began)))
 	for name, m := range n.all {
 		if began.Sub(m.used) < QueueNameAge || hasJobs(name) {
 			continue

@@ -65,14 +65,14 @@ func read(row pgx.Row) (*Node, error) {
 
 // Parse parses the result of EXPLAIN (FORMAT JSON).
 func Parse(text []byte) (*Node, error) {
-	var said []struct{ Plan *Node }
-	if err := json.Unmarshal(text, &said); err != nil {
+	var plans []struct{ Plan *Node }
+	if err := json.Unmarshal(text, &plans); err != nil {
 		return nil, err
 	}
-	if len(said) != 1 || said[0].Plan == nil {
+	if len(plans) != 1 || plans[0].Plan == nil {
 		return nil, errors.New("EXPLAIN gave no plan")
 	}
-	return said[0].Plan, nil
+	return plans[0].Plan, nil
 }
 
 // small holds the tables with a row for each sidecar or queue.
