@@ -205,7 +205,7 @@ func (s *session) logLeft(b *database, how *backends.Release, held []lease.Held,
 // logGone logs the session's jobs that are no longer this sidecar's in the database.
 func (b *database) logGone(s *session, gone []lease.Held) {
 	for i := range gone {
-		b.logJob(slog.LevelWarn, logLost, &gone[i], s, slog.String("during", "beat"))
+		b.logJob(slog.LevelWarn, logLost, &gone[i], s, slog.String("during", "heartbeat"))
 	}
 }
 

@@ -114,8 +114,8 @@ func TestJobsAreLogged(t *testing.T) {
 
 		id = c.enqueueTraced(2)
 		j = c.claim1("q")
-		c.call(`{"op":"release","queue":"q","ids":[%q]}`, id)
-		log.wantsIn(t, logCommand, map[string]any{"level": "INFO", "op": "release", "queue": "q", "jobs": 1.0, "worker": "w1", "uid": float64(os.Getuid())})
+		c.call(`{"op":"reclaim","queue":"q","ids":[%q]}`, id)
+		log.wantsIn(t, logCommand, map[string]any{"level": "INFO", "op": "reclaim", "queue": "q", "jobs": 1.0, "worker": "w1", "uid": float64(os.Getuid())})
 		c.refused("lease_lost", `{"op":"ack","lease":%q}`, j.Lease)
 		log.wants(t, logLost, with(base(1, "WARN"), "during", "ack"))
 
@@ -147,7 +147,7 @@ func TestReapIsLogged(t *testing.T) {
 		c.call(`{"op":"enqueue","queue":"q","timeout_ms":10,"headers":{"traceparent":%q}}`, traceparent)
 		c.claim1("q")
 		log.wants(t, "jobs were taken back", map[string]any{"level": "INFO", "queue": "q", "cause": "timed_out", "jobs": 1.0})
-		log.wants(t, logLost, map[string]any{"level": "WARN", "queue": "q", "job": "1", "attempt": 1.0, "max_attempts": 20.0, "trace_id": aTrace, "during": "beat"})
+		log.wants(t, logLost, map[string]any{"level": "WARN", "queue": "q", "job": "1", "attempt": 1.0, "max_attempts": 20.0, "trace_id": aTrace, "during": "heartbeat"})
 	})
 }
 

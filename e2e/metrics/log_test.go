@@ -121,14 +121,14 @@ func jobsAreLogged(sc *kit.Sidecar) {
 	logs(sc, "a job is dead", with(with(keys, "cause", "nacked"), "level", "WARN"))
 
 	j, keys = claim(nil)
-	c.Must(kit.Msg{"op": "release", "queue": "mail", "ids": []string{j.ID}})
+	c.Must(kit.Msg{"op": "reclaim", "queue": "mail", "ids": []string{j.ID}})
 	c.MustFail("lease_lost", kit.Msg{"op": "ack", "lease": j.Lease})
 	logs(sc, "a job was lost: its lease is not valid any more", with(with(keys, "during", "ack"), "level", "WARN"))
 	c.Must(kit.Msg{"op": "purge", "queue": "mail", "state": "ready"})
 
 	_, keys = claim(kit.Msg{"timeout_ms": 50}) // it makes no call, so the next heartbeat finds it
 	logs(sc, "jobs were taken back", kit.Msg{"queue": "mail", "cause": "timed_out", "jobs": 1, "database": "main"})
-	logs(sc, "a job was lost: its lease is not valid any more", with(keys, "during", "beat"))
+	logs(sc, "a job was lost: its lease is not valid any more", with(keys, "during", "heartbeat"))
 	c.Must(kit.Msg{"op": "purge", "queue": "mail", "state": "scheduled"})
 
 	n := kit.Size(10_000)
