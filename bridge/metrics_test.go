@@ -334,9 +334,9 @@ func TestUsageByName(t *testing.T) {
 	})
 }
 
-// TestCountOfForcedRelease shows that jobs that an operator reclaims count as returned, so that each delivery ends in
+// TestCountOfReclaim shows that jobs that an operator reclaims count as returned, so that each delivery ends in
 // one count.
-func TestCountOfForcedRelease(t *testing.T) {
+func TestCountOfReclaim(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := options(memory.New())
 		s := start(t, o)
