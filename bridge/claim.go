@@ -171,7 +171,7 @@ func (s *session) handOut(db *database, w *pipeline.ClaimRequest, a pipeline.Ans
 	return reply, len(jobs)
 }
 
-func (s *session) cancel(req *protocol.Request) finisher {
+func (s *session) cancelClaims(req *protocol.Request) finisher {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for c := range s.claims {

@@ -114,8 +114,8 @@ func TestJobsAreLogged(t *testing.T) {
 
 		id = c.enqueueTraced(2)
 		j = c.claim1("q")
-		c.call(`{"op":"release","queue":"q","ids":[%q]}`, id)
-		log.wantsIn(t, logCommand, map[string]any{"level": "INFO", "op": "release", "queue": "q", "jobs": 1.0, "worker": "w1", "uid": float64(os.Getuid())})
+		c.call(`{"op":"reclaim","queue":"q","ids":[%q]}`, id)
+		log.wantsIn(t, logCommand, map[string]any{"level": "INFO", "op": "reclaim", "queue": "q", "jobs": 1.0, "worker": "w1", "uid": float64(os.Getuid())})
 		c.refused("lease_lost", `{"op":"ack","lease":%q}`, j.Lease)
 		log.wants(t, logLost, with(base(1, "WARN"), "during", "ack"))
 

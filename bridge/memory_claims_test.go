@@ -91,7 +91,7 @@ func TestNamesOfOpenClaims(t *testing.T) {
 		if r := c.receive(); r.Error.Code != "" {
 			t.Errorf("a claim of one queue was answered %v", r.Error)
 		}
-		c.call(`{"op":"cancel"}`)
+		c.call(`{"op":"cancel_claim"}`)
 	})
 }
 

@@ -74,7 +74,7 @@ func TestCounts(t *testing.T) {
 		c.call(`{"op":"nack","leases":["%s","%s"],"dead":true}`, b.Lease, a.Lease)
 		s.counted(t, "q", map[string]float64{"enqueued": 4, "duplicate": 1, "claimed": 2, "acked": 1, "nacked": 1, "dead": 1})
 		d := c.claim1("q")
-		c.call(`{"op":"nack","lease":"%s","charge":false,"delay_ms":0}`, d.Lease)
+		c.call(`{"op":"nack","lease":"%s","snooze":true,"delay_ms":0}`, d.Lease)
 		want := map[string]float64{"enqueued": 4, "duplicate": 1, "claimed": 3, "acked": 1, "nacked": 2, "dead": 1}
 		s.counted(t, "q", want)
 
@@ -334,16 +334,16 @@ func TestUsageByName(t *testing.T) {
 	})
 }
 
-// TestCountOfForcedRelease shows that jobs that an operator reclaims count as returned, so that each delivery ends in
+// TestCountOfReclaim shows that jobs that an operator reclaims count as returned, so that each delivery ends in
 // one count.
-func TestCountOfForcedRelease(t *testing.T) {
+func TestCountOfReclaim(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := options(memory.New())
 		s := start(t, o)
 		c := s.dial(t)
 		c.call(`{"op":"enqueue","queue":"q"}`)
 		j := c.claim1("q")
-		s.dial(t).call(`{"op":"release","queue":"q","ids":["%s"]}`, j.ID)
+		s.dial(t).call(`{"op":"reclaim","queue":"q","ids":["%s"]}`, j.ID)
 		s.counted(t, "q", map[string]float64{"enqueued": 1, "claimed": 1, "returned": 1})
 		c.refused("lease_lost", `{"op":"ack","lease":"%s"}`, j.Lease)
 		s.counted(t, "q", map[string]float64{"enqueued": 1, "claimed": 1, "returned": 1})

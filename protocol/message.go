@@ -8,25 +8,25 @@ type Op string
 
 // The operations of version 1.
 const (
-	OpHello   Op = "hello"
-	OpEnqueue Op = "enqueue"
-	OpClaim   Op = "claim"
-	OpAck     Op = "ack"
-	OpNack    Op = "nack"
-	OpExtend  Op = "extend"
-	OpCancel  Op = "cancel"
-	OpBye     Op = "bye"
-	OpStats   Op = "stats"
-	OpPeek    Op = "peek"
-	OpRetry   Op = "retry"
-	OpDelete  Op = "delete"
-	OpRelease Op = "release"
-	OpPurge   Op = "purge"
-	OpPause   Op = "pause"
-	OpResume  Op = "resume"
-	OpPing    Op = "ping"
-	OpReload  Op = "reload"
-	OpStatus  Op = "status"
+	OpHello       Op = "hello"
+	OpEnqueue     Op = "enqueue"
+	OpClaim       Op = "claim"
+	OpAck         Op = "ack"
+	OpNack        Op = "nack"
+	OpExtend      Op = "extend"
+	OpCancelClaim Op = "cancel_claim"
+	OpBye         Op = "bye"
+	OpStats       Op = "stats"
+	OpPeek        Op = "peek"
+	OpRetry       Op = "retry"
+	OpDelete      Op = "delete"
+	OpReclaim     Op = "reclaim"
+	OpPurge       Op = "purge"
+	OpPause       Op = "pause"
+	OpResume      Op = "resume"
+	OpPing        Op = "ping"
+	OpReload      Op = "reload"
+	OpStatus      Op = "status"
 )
 
 // Opt is a field that can be absent. It needs no pointer and so no allocation.
@@ -113,15 +113,15 @@ type Request struct {
 	Error   string
 	DelayMS Opt[int64]
 	Dead    bool
-	Charge  Opt[bool] // absent: true
+	Snooze  bool // the delivery uses up no attempt
 
 	// extend
 	Bind bool
 
-	// the field "request"
+	// cancel_claim
 	Cancel RequestID // the field "request"
 
-	// peek, retry, delete, release, purge
+	// peek, retry, delete, reclaim, purge
 	IDs   []string
 	State State
 	After string
@@ -171,7 +171,7 @@ type Reply struct {
 	Views   []JobView   // peek: the field "jobs", never nil
 	Queues  []QueueStat // stats: never nil
 	Settled *Settled    // ack, nack, extend
-	Count   Opt[int64]  // retry, delete, release, purge
+	Count   Opt[int64]  // retry, delete, reclaim, purge
 	Changes []string    // reload: never nil
 	Why     string      // reload without Changes: why nothing changed, for people
 	Status  *Status     // status: its fields are fields of the reply itself

@@ -98,8 +98,8 @@ func genLeases(t *rapid.T, r *Request) {
 	}
 }
 
-var genOp = rapid.SampledFrom([]Op{OpHello, OpEnqueue, OpClaim, OpAck, OpNack, OpExtend, OpCancel, OpBye, OpStats,
-	OpPeek, OpRetry, OpDelete, OpRelease, OpPurge, OpPause, OpResume, OpPing, OpReload, OpStatus})
+var genOp = rapid.SampledFrom([]Op{OpHello, OpEnqueue, OpClaim, OpAck, OpNack, OpExtend, OpCancelClaim, OpBye, OpStats,
+	OpPeek, OpRetry, OpDelete, OpReclaim, OpPurge, OpPause, OpResume, OpPing, OpReload, OpStatus})
 
 func genRequest(t *rapid.T) Request {
 	r := Request{ID: genID().Draw(t, "id"), Op: genOp.Draw(t, "op")}
@@ -134,13 +134,13 @@ func genRequest(t *rapid.T) Request {
 		r.Error = genText(MaxErrorText).Draw(t, "error")
 		r.DelayMS = genOpt(genInt(0, MaxDelayMS)).Draw(t, "delay_ms")
 		r.Dead = rapid.Bool().Draw(t, "dead")
-		r.Charge = genOpt(rapid.Bool()).Draw(t, "charge")
+		r.Snooze = rapid.Bool().Draw(t, "snooze")
 	case OpExtend:
 		genLeases(t, &r)
 		if r.Bind = rapid.Bool().Draw(t, "bind"); !r.Bind {
 			r.LeaseMS = genOpt(genInt(MinLeaseMS, MaxLeaseMS)).Draw(t, "lease_ms")
 		}
-	case OpCancel:
+	case OpCancelClaim:
 		r.Cancel = genID().Draw(t, "request")
 	default:
 		genOperator(t, &r)
@@ -172,7 +172,7 @@ func genOperator(t *rapid.T, r *Request) {
 		if r.All = rapid.Bool().Draw(t, "all"); !r.All {
 			r.IDs = ids.Draw(t, "ids")
 		}
-	case OpDelete, OpRelease:
+	case OpDelete, OpReclaim:
 		r.Queue, r.IDs = genQueue().Draw(t, "queue"), ids.Draw(t, "ids")
 	case OpPurge:
 		r.Queue = genQueue().Draw(t, "queue")

@@ -38,7 +38,10 @@ var readmeOutcomes = []func() error{
 		return &qsidecar.DeadError{Err: errors.New("no such picture")} // no more attempts
 	},
 	func() error {
-		return &qsidecar.RetryError{Err: errors.New("the disk is full"), Delay: time.Minute} // NoCharge: not now, rather than failed
+		return &qsidecar.RetryError{Err: errors.New("the disk is full"), Delay: time.Minute} // failed: tried again in a minute
+	},
+	func() error {
+		return &qsidecar.SnoozeError{Delay: time.Hour} // not now: uses up no attempt
 	},
 }
 

@@ -219,7 +219,7 @@ func TestConfirm(t *testing.T) {
 	h.serve()
 	ready := func() bool { return strings.Contains(h.must(0, "stats", "q", "--json"), `"ready":1`) }
 	h.must(0, "enqueue", "q", "x")
-	for _, args := range [][]string{{"purge", "q", "--state", "ready"}, {"delete", "q", "1"}, {"release", "q", "1"}} {
+	for _, args := range [][]string{{"purge", "q", "--state", "ready"}, {"delete", "q", "1"}, {"reclaim", "q", "1"}} {
 		h.terminal = false
 		if r := h.runWith("y\n", args...); r.code != exitUsage || !strings.Contains(r.err, "--yes") {
 			t.Errorf("%v without a terminal: %+v, want exit code 2 and --yes", args, r)
@@ -244,7 +244,7 @@ func TestConfirm(t *testing.T) {
 	}
 }
 
-func TestPauseAndRelease(t *testing.T) {
+func TestPauseAndReclaim(t *testing.T) {
 	h := newHost(t)
 	h.serve()
 	id := strings.TrimSpace(h.must(0, "enqueue", "q", "x"))
@@ -255,8 +255,8 @@ func TestPauseAndRelease(t *testing.T) {
 	h.must(exitNoJob, "claim", "q")
 	h.must(0, "resume", "q")
 	j := h.claim("q")
-	if out := h.must(0, "release", "q", id, "--yes"); out != "released 1 job\n" {
-		t.Errorf("release prints %q", out)
+	if out := h.must(0, "reclaim", "q", id, "--yes"); out != "reclaimed 1 job\n" {
+		t.Errorf("reclaim prints %q", out)
 	}
 	h.must(exitLeaseLost, "ack", j.Lease)
 	if j := h.claim("q"); j.Attempt != 1 {
@@ -301,7 +301,7 @@ func TestHelp(t *testing.T) {
 	h := newHost(t)
 	root := h.app(nil, nil, nil, nil).root()
 	for _, c := range root.Commands() {
-		if c.Name() == "completion" || c.Name() == "help" {
+		if c.Name() == "completion" || c.Name() == "help" || renamedCommands[c.Name()] != "" {
 			continue
 		}
 		out := h.must(0, c.Name(), "--help")

@@ -44,9 +44,13 @@ func (a *app) root() *cobra.Command {
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		if now := renamedFlag(cmd, err); now != nil {
+			return now
+		}
 		return usagef("%w\nRun `%s --help` to see what it takes", err, cmd.CommandPath())
 	})
 	root.PersistentFlags().StringVar(&a.socket, "socket", "", "the sidecar's socket `PATH`")
+	root.AddCommand(oldCommands()...)
 	root.AddGroup(
 		&cobra.Group{ID: "run", Title: "Run a sidecar:"},
 		&cobra.Group{ID: "work", Title: "Work with jobs:"},
@@ -61,7 +65,7 @@ func (a *app) root() *cobra.Command {
 	add("run", a.serveCommand(), a.stdioCommand(), a.checkCommand(), a.adoptCommand(), a.migrateCommand())
 	add("work", a.enqueueCommand(), a.claimCommand(), a.ackCommand(), a.nackCommand(), a.extendCommand(),
 		a.workCommand())
-	add("look", a.statsCommand(), a.peekCommand(), a.deadCommand(), a.showCommand(), a.retryCommand(), a.deleteCommand(), a.releaseCommand(),
+	add("look", a.statsCommand(), a.peekCommand(), a.deadCommand(), a.showCommand(), a.retryCommand(), a.deleteCommand(), a.reclaimCommand(),
 		a.purgeCommand(), a.pauseCommand(), a.resumeCommand(), a.pingCommand(), a.statusCommand(), a.reloadCommand())
 	root.AddCommand(a.versionCommand(), a.manCommand(), a.guardCommand())
 	return root

@@ -58,7 +58,7 @@ func TestAdoptedOperations(t *testing.T) {
 			t.Errorf("peek shows %+v", job)
 		}
 	}
-	for op, req := range map[string]kit.Msg{"retry": {"all": true}, "release": {"ids": []string{"3"}}, "purge": {"state": "done"}} {
+	for op, req := range map[string]kit.Msg{"retry": {"all": true}, "reclaim": {"ids": []string{"3"}}, "purge": {"state": "done"}} {
 		req["op"], req["queue"] = op, "e"
 		if r := w.Must(req); r.Count != 1 {
 			t.Errorf("%s: %+v", op, r)

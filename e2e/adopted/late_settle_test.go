@@ -69,7 +69,7 @@ var staleVerbs = map[string]kit.Msg{
 	"ack":    {"op": "ack"},
 	"nack":   {"op": "nack", "error": "no luck", "delay_ms": 0},
 	"dead":   {"op": "nack", "error": "no luck", "dead": true},
-	"give":   {"op": "nack", "charge": false},
+	"give":   {"op": "nack", "snooze": true},
 	"extend": {"op": "extend", "lease_ms": 600_000},
 	"bind":   {"op": "extend", "bind": true},
 }

@@ -39,7 +39,7 @@ func checkTerminate(w *kit.ClientWorker, n, concurrency int) {
 	}
 	for _, j := range c.Must(kit.Msg{"op": "peek", "queue": "quick", "max": 1000}).Jobs {
 		if j.Attempt != 0 || len(j.Errors) > 0 {
-			w.T.Errorf("a job that was not done shows %+v, want no attempt charged", j)
+			w.T.Errorf("a job that was not done shows %+v, want no attempt counted", j)
 		}
 	}
 	w.Start()

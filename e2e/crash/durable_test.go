@@ -42,7 +42,7 @@ func TestSQLiteAnswersAreOnDisk(t *testing.T) {
 		{"op": "nack", "lease": jobs[1].Lease, "delay_ms": 3_600_000},
 		{"op": "nack", "lease": jobs[2].Lease, "dead": true},
 		{"op": "extend", "lease": jobs[3].Lease, "lease_ms": 3_600_000},
-		{"op": "release", "queue": "q", "ids": []string{jobs[4].ID}},
+		{"op": "reclaim", "queue": "q", "ids": []string{jobs[4].ID}},
 		{"op": "retry", "queue": "q", "all": true},
 		{"op": "delete", "queue": "q", "ids": []string{jobs[4].ID}},
 		{"op": "pause", "queue": "q"},

@@ -22,7 +22,7 @@ var requests = map[string]string{
 	"peek":    `{"op":"peek","queue":"mail-a"}`,
 	"retry":   `{"op":"retry","queue":"mail-a","ids":["1"]}`,
 	"delete":  `{"op":"delete","queue":"mail-a","ids":["999999"]}`,
-	"release": `{"op":"release","queue":"mail-a","ids":["999999"]}`,
+	"reclaim": `{"op":"reclaim","queue":"mail-a","ids":["999999"]}`,
 	"purge":   `{"op":"purge","queue":"mail-a","state":"dead"}`,
 	"pause":   `{"op":"pause","queue":"mail-a"}`,
 	"resume":  `{"op":"resume","queue":"mail-a"}`,

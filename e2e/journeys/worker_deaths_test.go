@@ -118,9 +118,9 @@ func TestSnooze(t *testing.T) {
 	for range 5 {
 		job := c.ClaimOne("q")
 		if job.Attempt != 1 {
-			t.Fatalf("attempt %d, want 1: a delivery that was not charged does not count", job.Attempt)
+			t.Fatalf("attempt %d, want 1: a snoozed delivery does not count", job.Attempt)
 		}
-		c.Must(kit.Msg{"op": "nack", "lease": job.Lease, "charge": false, "delay_ms": 0})
+		c.Must(kit.Msg{"op": "nack", "lease": job.Lease, "snooze": true, "delay_ms": 0})
 	}
 	// The sidecar can prefetch the job once more, and returns it.
 	testwait.Until(t, "the job is ready", func() bool { return c.Peek("q", id).State == "ready" })

@@ -121,7 +121,7 @@ func jobsAreLogged(sc *kit.Sidecar) {
 	logs(sc, "a job is dead", with(with(keys, "cause", "nacked"), "level", "WARN"))
 
 	j, keys = claim(nil)
-	c.Must(kit.Msg{"op": "release", "queue": "mail", "ids": []string{j.ID}})
+	c.Must(kit.Msg{"op": "reclaim", "queue": "mail", "ids": []string{j.ID}})
 	c.MustFail("lease_lost", kit.Msg{"op": "ack", "lease": j.Lease})
 	logs(sc, "a job was lost: its lease is not valid any more", with(with(keys, "during", "ack"), "level", "WARN"))
 	c.Must(kit.Msg{"op": "purge", "queue": "mail", "state": "ready"})

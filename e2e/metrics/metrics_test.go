@@ -172,7 +172,7 @@ func (r *metricsRun) end(w *kit.Wire, j kit.Job, rnd *rand.Rand) bool {
 		r.add("nacked", j.Queue, 1)
 		r.countDeath(j, true)
 	case p < 88:
-		r.settle(w, kit.Msg{"op": "nack", "lease": j.Lease, "charge": false, "delay_ms": 0})
+		r.settle(w, kit.Msg{"op": "nack", "lease": j.Lease, "snooze": true, "delay_ms": 0})
 		r.add("nacked", j.Queue, 1)
 	case p < 94:
 		r.ended("disconnected", j, last)

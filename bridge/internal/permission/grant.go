@@ -25,7 +25,7 @@ func NewGrant(rules []Rule, who *unixsocket.Peer) Grant {
 }
 
 // unrestricted are the ops that need no rule: they touch no job, or only release the session's own jobs.
-var unrestricted = []protocol.Op{protocol.OpHello, protocol.OpCancel, protocol.OpBye}
+var unrestricted = []protocol.Op{protocol.OpHello, protocol.OpCancelClaim, protocol.OpBye}
 
 // sidecarWide are the ops that concern all queues. A rule with queues grants none of them.
 var sidecarWide = []protocol.Op{protocol.OpStatus, protocol.OpReload}

@@ -28,7 +28,7 @@ from .errors import (
     Unsupported,
 )
 from .job import Enqueued, Job, NewJob
-from .worker import App, Dead, Retry
+from .worker import App, Dead, Retry, Snooze
 
 __all__ = [
     "App",
@@ -50,6 +50,7 @@ __all__ = [
     "Retry",
     "SettledOrLost",
     "SidecarError",
+    "Snooze",
     "TooLarge",
     "Unavailable",
     "UnknownOp",

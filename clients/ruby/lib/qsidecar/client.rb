@@ -267,12 +267,13 @@ module Qsidecar
       (raw ? payload : JSON.generate(payload)).b
     end
 
-    def nack(error: nil, delay: nil, dead: false, charge: true)
+    def nack(error: nil, delay: nil, dead: false, snooze: false, **unknown)
+      Qsidecar.reject_unknown(unknown, "snooze: true")
       out = {}
       out[:error] = error_text(error) if error
       out[:delay_ms] = ms(delay) if delay
       out[:dead] = true if dead
-      out[:charge] = false unless charge
+      out[:snooze] = true if snooze
       out
     end
 
