@@ -35,13 +35,13 @@ func (l Limits) withDefaults() Limits {
 }
 
 func (l Limits) validate(bad func(format string, args ...any)) {
-	for key, n := range map[string]int{"connections": l.Connections, "held": l.Held, "queue_names": l.QueueNames} {
+	for key, n := range map[string]int{"connections": l.Connections, "jobs_per_connection": l.Held, "queue_names": l.QueueNames} {
 		if n < 1 {
 			bad("limits.%s: %d is below 1", key, n)
 		}
 	}
 	if l.Buffered < 1<<20 {
-		bad("limits.buffered: %d bytes is below 1 MiB", l.Buffered)
+		bad("limits.buffer_memory: %d bytes is below 1 MiB", l.Buffered)
 	}
 	if l.PerUser < 0 {
 		bad("limits.connections_per_user: %d is negative", l.PerUser)

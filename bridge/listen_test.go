@@ -114,7 +114,7 @@ func TestOptionsReportEverythingWrong(t *testing.T) {
 	if err == nil {
 		t.Fatal("accepted")
 	}
-	for _, want := range []string{"max_frame", "databases.main.host_lease", "queues.q.database", "queues.q.max_attempts", "-bad"} {
+	for _, want := range []string{"max_frame", "databases.main.sidecar_timeout", "queues.q.database", "queues.q.max_attempts", "-bad"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("error does not name %s:\n%v", want, err)
 		}

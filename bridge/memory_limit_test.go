@@ -33,7 +33,7 @@ func TestLimitOfBuffered(t *testing.T) {
 		if n := s.buffered(); n > most {
 			t.Errorf("%d bytes are buffered, at most %d may be", n, most)
 		}
-		if text := <-replies; !strings.Contains(text, `"busy"`) || !strings.Contains(text, "limits.buffered") {
+		if text := <-replies; !strings.Contains(text, `"busy"`) || !strings.Contains(text, "limits.buffer_memory") {
 			t.Errorf("the stalled client received %s", text)
 		}
 		whole.call(`{"op":"bye"}`)

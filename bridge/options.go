@@ -166,7 +166,7 @@ func (o Options) validate() (err error) {
 			bad("databases.%s: it is not open", name)
 		}
 		if d.HostLease < MinHostLease || d.HostLease > MaxHostLease {
-			bad("databases.%s.host_lease: %v is outside %v to %v", name, d.HostLease, MinHostLease, MaxHostLease)
+			bad("databases.%s.sidecar_timeout: %v is outside %v to %v", name, d.HostLease, MinHostLease, MaxHostLease)
 		}
 		if d.RestartGrace < 0 || d.RestartGrace > MaxHostLease {
 			bad("databases.%s.restart_grace: %v is outside 0s to %v", name, d.RestartGrace, MaxHostLease)
@@ -206,7 +206,7 @@ func (q Queue) validate(bad func(key, format string, args ...any), dbs map[strin
 		bad("backoff", "initial %v must lie between 0s and max %v", q.Backoff, q.BackoffMax)
 	}
 	if q.Keep < 0 {
-		bad("keep", "%v is negative", q.Keep)
+		bad("retention.done", "%v is negative", q.Keep)
 	}
 	if q.KeyTTL < 0 {
 		bad("key_ttl", "%v is negative", q.KeyTTL)

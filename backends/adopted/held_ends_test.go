@@ -350,7 +350,7 @@ func TestHeldMisfits(t *testing.T) {
 	})
 }
 
-// TestSQLiteHoldsNothing: SQLite has one writer, and refuses hold: transaction.
+// TestSQLiteHoldsNothing: SQLite has one writer, and refuses claim_mode: transaction.
 func TestSQLiteHoldsNothing(t *testing.T) {
 	t.Parallel()
 	k := newSQLiteKit(t, `CREATE TABLE worker_queue (id INTEGER PRIMARY KEY, command TEXT, is_done BOOLEAN, failure_count INT)`, nil)

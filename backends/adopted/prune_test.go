@@ -27,7 +27,7 @@ func (k *kit) pruned() (n int) {
 	}
 }
 
-// TestKeep: finished rows are deleted after their queue's own keep and keep_dead, and no others.
+// TestKeep: finished rows are deleted after their queue's own retention, and no others.
 func TestKeep(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		m := tableE()
@@ -101,7 +101,7 @@ func TestKeepWhatCannotGo(t *testing.T) {
 		k := on.newKit(t, on.systemE+"; "+old("my_queue", "'done'", "61")+"; "+old("my_queue", "'done'", "61")+"; "+old("my_queue", "'error'", "61")+
 			"; CREATE TABLE notes (about bigint, FOREIGN KEY (about) REFERENCES my_queue (queue_item_id)); INSERT INTO notes VALUES (4)", map[string]mapping.Table{"e": m})
 		r := k.maintain(backends.Maintenance{Prune: true})
-		if r.Pruned != 2 || r.PruneRefused == nil || !strings.Contains(r.PruneRefused.Error(), "queues.e.keep: the database refused it") {
+		if r.Pruned != 2 || r.PruneRefused == nil || !strings.Contains(r.PruneRefused.Error(), "queues.e.retention.done: the database refused it") {
 			t.Errorf("%+v", r)
 		}
 		if r := k.maintain(backends.Maintenance{Prune: true}); r.Pruned != 0 || r.PruneRefused == nil {
@@ -152,7 +152,7 @@ func TestKeepOfACompositeKey(t *testing.T) {
 	})
 }
 
-// TestKeepThatCannotBe: what keep and keep_dead lack is a misfit, and not guessed.
+// TestKeepThatCannotBe: what retention lacks is a misfit, and not guessed.
 func TestKeepThatCannotBe(t *testing.T) {
 	t.Parallel()
 	f := newFitting(t, systemE+`; CREATE TABLE bare (queue_item_id bigint, state text);
@@ -172,17 +172,17 @@ func TestKeepThatCannotBe(t *testing.T) {
 	}{
 		"all is there": {without(func(*mapping.Table) {}), nil},
 		"no time": {without(func(m *mapping.Table) { delete(m.Columns, mapping.FinishedAt) }), []string{
-			"queues.q.keep: columns.finished_at is missing: no column shows since when a row is done",
-			"queues.q.keep_dead: columns.finished_at is missing: no column shows since when a row is dead"}},
+			"queues.q.retention.done: columns.finished_at is missing: no column shows since when a row is done",
+			"queues.q.retention.dead: columns.finished_at is missing: no column shows since when a row is dead"}},
 		"no dead": {without(func(m *mapping.Table) { delete(m.States, backends.StateDead) }), []string{
-			"queues.q.keep_dead: states.dead is missing: no value shows which rows are dead"}},
+			"queues.q.retention.dead: states.dead is missing: no value shows which rows are dead"}},
 		"deleted by the ack": {without(func(m *mapping.Table) { m.OnAck = mapping.Delete; delete(m.States, backends.StateDone) }), []string{
-			"queues.q.keep: states.done is missing: no value shows which rows are done"}},
-		"an archive without a time": {without(to("bare")), []string{"queues.q.keep: no column shows since when a row is in bare: both tables need the column in the role finished_at"}},
-		"an archive without a key":  {without(to("keyless")), []string{"queues.q.keep: the table keyless has no column queue_item_id, which identifies the rows of this queue"}},
-		"an archive of text":        {without(to("late")), []string{"queues.q.keep: no column shows since when a row is in late"}},
+			"queues.q.retention.done: states.done is missing: no value shows which rows are done"}},
+		"an archive without a time": {without(to("bare")), []string{"queues.q.retention.done: no column shows since when a row is in bare: both tables need the column in the role finished_at"}},
+		"an archive without a key":  {without(to("keyless")), []string{"queues.q.retention.done: the table keyless has no column queue_item_id, which identifies the rows of this queue"}},
+		"an archive of text":        {without(to("late")), []string{"queues.q.retention.done: no column shows since when a row is in late"}},
 		"an archive of several queues": {without(func(m *mapping.Table) { to("bare")(m); m.Where = map[string]mapping.Value{"user_id": {Text: "7"}} }), []string{
-			"queues.q.keep: the table bare has no column user_id, which identifies the rows of this queue"}},
+			"queues.q.retention.done: the table bare has no column user_id, which identifies the rows of this queue"}},
 	} {
 		got := f.misfits(c.m)
 		for _, want := range c.want {
@@ -211,7 +211,7 @@ func TestKeepAsksForAnIndex(t *testing.T) {
 			}
 			return all
 		}
-		if got := advice(); !strings.Contains(got, "queues.e.keep: no index of ") || !strings.Contains(got, "queues.e.keep_dead: no index of ") {
+		if got := advice(); !strings.Contains(got, "queues.e.retention.done: no index of ") || !strings.Contains(got, "queues.e.retention.dead: no index of ") {
 			t.Errorf("%q", got)
 		}
 		k.sql(do) // it serves both retentions

@@ -170,7 +170,7 @@ func TestSQLiteLastSecond(t *testing.T) {
 	k.wantRows("SELECT due FROM jobs", "9999-12-31 23:59:59")
 }
 
-// TestSQLiteKeep: finished rows are deleted after keep and keep_dead, from the table and its archive.
+// TestSQLiteKeep: finished rows are deleted after their retention, from the table and its archive.
 func TestSQLiteKeep(t *testing.T) {
 	t.Parallel()
 	m := mapping.Table{

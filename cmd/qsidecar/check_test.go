@@ -88,7 +88,7 @@ func TestCheckReportsAllProblems(t *testing.T) {
   gone: {url: "postgres://app:hunter2@`+addr+`/app"}
   here: {url: "sqlite:`+h.dir+`"}
   odd: {url: "oracle://x"}
-  short: {url: "sqlite:`+h.dir+`/x.db", host_lease: 1ms}
+  short: {url: "sqlite:`+h.dir+`/x.db", sidecar_timeout: 1ms}
   keyless: {url: "postgres://app@`+addr+`/app", password_file: `+h.dir+`/none}
   mine: {url: "sqlite:`+filepath.Join(mine, "q.db")+`"}
 queues:
@@ -98,7 +98,7 @@ queues:
   unread: {database: mine, table: none, columns: {idd: id}, on_ack: delete}
 `)
 	r := h.run("check", "--config", file)
-	r.wantStderr(t, 2, "q.yaml has 5 errors", `unknown key "timeuot"`, `no database "nowhere"`, `"oracle" is not a kind`, "host_lease: 1ms is outside", "databases.keyless: the database's password_file cannot be read")
+	r.wantStderr(t, 2, "q.yaml has 5 errors", `unknown key "timeuot"`, `no database "nowhere"`, `"oracle" is not a kind`, "sidecar_timeout: 1ms is outside", "databases.keyless: the database's password_file cannot be read")
 	r.wantStdout(t, 2, "database gone: 1 problem\n  problem  server: ", "connection refused", "database here: sqlite", "it is a folder", "database keyless: not checked")
 	if strings.Contains(r.out+r.err, "hunter2") {
 		t.Errorf("it shows the password:\n%s%s", r.out, r.err)

@@ -93,7 +93,7 @@ func TestMessages(t *testing.T) {
 		{"no config file", "serve --config $D/none.yaml", 2, "the config file cannot be read: open $D/none.yaml: no such file or directory"},
 		{"an unknown config key", "check --config $D/bad.yaml", 2,
 			"$D/bad.yaml has 1 error\n" +
-				"$D/bad.yaml:4:5: unknown key \"timeuot\"; known here: database, max_attempts, timeout, order, backoff, keep, keep_dead, key_ttl, max_ready, table, columns, states, where, counts, token, times, on_ack, stuck_after, notify, hold\n" +
+				"$D/bad.yaml:4:5: unknown key \"timeuot\"; known here: database, max_attempts, timeout, order, backoff, retention, key_ttl, max_ready, table, columns, states, where, counts, token, times, on_ack, stuck_after, notify, claim_mode\n" +
 				"     4 |     timeuot: 10m\n" +
 				"       |     ^"},
 	} {

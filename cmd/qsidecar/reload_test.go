@@ -197,10 +197,10 @@ func TestReloadOfInvalidConfigs(t *testing.T) {
 }
 
 func TestReloadReportsChanges(t *testing.T) {
-	x := startWithoutWatch(t, "queues: {one: {}, gone: {}}\ndefaults: {keep: 1h}\n")
-	x.write(x.file, "queues: {one: {timeout: 5m}, new: {keep: 2d}}\ndefaults: {keep: 2h, max_attempts: 3}\nlog: {level: warn}\n")
+	x := startWithoutWatch(t, "queues: {one: {}, gone: {}}\ndefaults: {retention: {done: 1h}}\n")
+	x.write(x.file, "queues: {one: {timeout: 5m}, new: {retention: {done: 2d}}}\ndefaults: {retention: {done: 2h}, max_attempts: 3}\nlog: {level: warn}\n")
 	got := x.must(0, "reload")
-	want := "queues.gone removed\nqueues.new added\ndefaults.keep: 1h → 2h\ndefaults.max_attempts: 20 → 3\nlog.level: info → warn\nqueues.one.timeout: none → 5m\n"
+	want := "queues.gone removed\nqueues.new added\ndefaults.max_attempts: 20 → 3\ndefaults.retention.done: 1h → 2h\nlog.level: info → warn\nqueues.one.timeout: none → 5m\n"
 	if got != want {
 		t.Errorf("reload prints\n%swant\n%s", got, want)
 	}

@@ -202,5 +202,5 @@ func checkVanishedHostOfB(t *testing.T, h kit.TableServer, a kit.Adoption) {
 	if got := strings.Join(b.db.Texts(`SELECT concat_ws(' ', id, CASE WHEN is_done THEN 't' ELSE 'f' END) FROM worker_queue ORDER BY id`), ","); got != "1 f,2 t" {
 		t.Errorf("the rows are %s", got)
 	}
-	kit.Figure(t, "a host vanished (%s): the row that it held is free after %v (host_lease %v)", how, took.Round(time.Millisecond), s.HostLease)
+	kit.Figure(t, "a host vanished (%s): the row that it held is free after %v (sidecar_timeout %v)", how, took.Round(time.Millisecond), s.HostLease)
 }

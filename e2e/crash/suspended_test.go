@@ -33,7 +33,7 @@ func TestSuspended(t *testing.T) {
 	for range ids {
 		taken = append(taken, other.ClaimOne("q"))
 	}
-	kit.Figure(t, "a suspended sidecar's jobs are with the second one after %v (host_lease %v)", kit.Since(at).Round(time.Millisecond), s.HostLease)
+	kit.Figure(t, "a suspended sidecar's jobs are with the second one after %v (sidecar_timeout %v)", kit.Since(at).Round(time.Millisecond), s.HostLease)
 	fresh := watcher.Must(kit.Msg{"op": "enqueue", "queue": "q", "payload": "fresh"}).Job.ID
 	a.Signal(syscall.SIGCONT)
 

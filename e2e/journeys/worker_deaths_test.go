@@ -58,7 +58,7 @@ func TestSidecarKilled(t *testing.T) {
 		}
 		waiter.Must(kit.Msg{"op": "ack", "lease": j.Lease})
 	}
-	kit.Figure(t, "a killed sidecar's jobs are with the second one after %v (host_lease %v)", kit.Since(at).Round(time.Millisecond), s.HostLease)
+	kit.Figure(t, "a killed sidecar's jobs are with the second one after %v (sidecar_timeout %v)", kit.Since(at).Round(time.Millisecond), s.HostLease)
 	a.Start()
 	a.Dial().MustFail("lease_lost", kit.Msg{"op": "ack", "lease": held[0].Lease})
 	if left := s.JobsInFile(t); len(left) > 0 {

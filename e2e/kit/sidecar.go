@@ -76,7 +76,7 @@ func (s *Site) Sidecar(name string) *Sidecar {
 	if s.restartGrace > 0 {
 		grace = fmt.Sprintf(", restart_grace: %s", Duration(s.restartGrace))
 	}
-	text := fmt.Sprintf("listen:\n  - socket: %s\ndatabases:\n  main: {url: %q, host_lease: %s%s%s}\n%squeues:\n%s",
+	text := fmt.Sprintf("listen:\n  - socket: %s\ndatabases:\n  main: {url: %q, sidecar_timeout: %s%s%s}\n%squeues:\n%s",
 		sc.Socket, s.URL, Duration(s.HostLease), grace, s.DatabaseOptions, s.Extra, s.Queues)
 	if err := os.WriteFile(sc.ConfigFile, []byte(text), 0o644); err != nil {
 		s.T.Fatal(err)

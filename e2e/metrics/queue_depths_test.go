@@ -13,7 +13,7 @@ import (
 
 // TestDepthsOfSeveralSidecars checks three sidecars on one PostgreSQL. One of them exports the
 // queue depths, and queries the server at most every 15 s, however often all are scraped. When it
-// is killed, another one takes over within host_lease.
+// is killed, another one takes over within sidecar_timeout.
 func TestDepthsOfSeveralSidecars(t *testing.T) {
 	t.Parallel()
 	s, srv := kit.NewPostgresSite(t)
@@ -71,7 +71,7 @@ func TestDepthsOfSeveralSidecars(t *testing.T) {
 	all[first].Kill()
 	testwait.Until(t, "another one exports the depths", func() bool { return len(tellers()) == 1 })
 	took := kit.Since(killed)
-	kit.Figure(t, "the depths were exported by another sidecar %.1f s after the first was killed; host_lease %v", took.Seconds(), s.HostLease)
+	kit.Figure(t, "the depths were exported by another sidecar %.1f s after the first was killed; sidecar_timeout %v", took.Seconds(), s.HostLease)
 	text := admins[tellers()[0]].Scrape().Text
 	if n := strings.Count(text, "qsidecar_queue_jobs{"); n != 5 {
 		t.Errorf("%d series of depths, want one for each state:\n%s", n, text)

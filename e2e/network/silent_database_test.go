@@ -175,6 +175,6 @@ func checkSilence(t *testing.T, s *kit.Site, r *blackHole) {
 		t.Errorf("exit code %d, output\n%s", code, log)
 	}
 	ended := kit.Since(began)
-	kit.Figure(t, "of a database that says nothing, with a host_lease of %v: not ready after %.1f s, metrics in %.1f s, an enqueue refused after %.1f s, an end after %.1f s",
+	kit.Figure(t, "of a database that says nothing, with a sidecar_timeout of %v: not ready after %.1f s, metrics in %.1f s, an enqueue refused after %.1f s, an end after %.1f s",
 		s.HostLease, unready.Seconds(), scraped.Seconds(), refused.Seconds(), ended.Seconds())
 }

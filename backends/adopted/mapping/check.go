@@ -157,12 +157,12 @@ func (c *checker) stuckAfter() {
 	}
 }
 
-// hold refuses what needs a claimed row to show its claim: with hold it shows nothing.
+// hold refuses what needs a claimed row to show its claim: with claim_mode: transaction it shows nothing.
 func (c *checker) hold() {
 	if !c.Hold {
 		return
 	}
-	const why = "with hold: transaction only its lock shows that a row is claimed: remove it"
+	const why = "with claim_mode: transaction only its lock shows that a row is claimed: remove it"
 	if _, claimed := c.States[backends.StateClaimed]; claimed {
 		c.Add("states.claimed", why)
 	}
@@ -170,7 +170,7 @@ func (c *checker) hold() {
 		c.Add(role.configKey(), why)
 	}
 	if c.StuckAfter > 0 {
-		c.Add("stuck_after", "with hold: transaction a row is ready again as soon as its consumer's connection ends: remove it")
+		c.Add("stuck_after", "with claim_mode: transaction a row is ready again as soon as its consumer's connection ends: remove it")
 	}
 }
 

@@ -104,7 +104,7 @@ func (c *checker) archiveRetention(archive backends.TableInfo) {
 	for i, name := range append(slices.Clone(c.Columns[ID]), slices.Sorted(maps.Keys(c.Where))...) {
 		column, has := archive.Column(name)
 		if !has {
-			c.Add("keep", "the table %s has no column %s, which identifies the rows of this queue: add it there, or remove keep", archive.Name, name)
+			c.Add("retention.done", "the table %s has no column %s, which identifies the rows of this queue: add it there, or remove retention.done", archive.Name, name)
 			continue
 		}
 		if i < len(c.Columns[ID]) {
@@ -116,7 +116,7 @@ func (c *checker) archiveRetention(archive backends.TableInfo) {
 		since, has = c.ArchiveTo.Stamps[0], true
 	}
 	if why, _ := c.unfitTime(since); !has || why != "" {
-		c.Add("keep", "no column shows since when a row is in %s: both tables need the column in the role finished_at", archive.Name)
+		c.Add("retention.done", "no column shows since when a row is in %s: both tables need the column in the role finished_at", archive.Name)
 	}
 	r := Retention{m, "", since, c.Keep}
 	c.deleteRights(r)

@@ -43,9 +43,9 @@ type Retention struct {
 // ConfigKey is the key of the config that asks for the deletion.
 func (r Retention) ConfigKey() string {
 	if r.State == backends.StateDead {
-		return "keep_dead"
+		return "retention.dead"
 	}
-	return "keep"
+	return "retention.done"
 }
 
 // Column returns the column in a role that has one column at most.

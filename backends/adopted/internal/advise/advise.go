@@ -60,8 +60,8 @@ func describe(found *backends.Findings, q *statement.Queue) {
 		found.AddInfo("unsupported", fmt.Sprintf("queues.%s: %v", q.Queue, err))
 	}
 	if q.Hold {
-		found.AddInfo("table", fmt.Sprintf("the queue %s has hold: transaction: only a lock shows that a row is claimed. Its own consumers skip the row, and in stats and peek it is claimed only for the "+
-			"sidecar that locked it. Each claimed job takes a connection, up to the database's max_held", q.Queue))
+		found.AddInfo("table", fmt.Sprintf("the queue %s has claim_mode: transaction: only a lock shows that a row is claimed. Its own consumers skip the row, and in stats and peek it is claimed only for the "+
+			"sidecar that locked it. Each claimed job takes a connection, up to the database's max_transactions", q.Queue))
 	}
 	var without []string
 	for role, consequence := range map[mapping.Role]string{

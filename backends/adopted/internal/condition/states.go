@@ -81,7 +81,7 @@ func (t *Table) Waiting() []string {
 	}
 	all = append(all, t.notDead()...)
 	if len(all) == 0 {
-		all = []string{"1 = 1"} // with hold: every row of the table waits
+		all = []string{"1 = 1"} // with claim_mode: transaction every row of the table waits
 	}
 	return all
 }
