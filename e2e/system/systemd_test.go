@@ -240,7 +240,8 @@ func unitUsers(t *testing.T, s *service) {
 	s.config(`listen:
   - socket: ` + unitSocket + `
     allow:
-      - {users: [root, qsidecar]}
+      - {users: [root]}
+      - {users: [root, qsidecar], ops: [ping, status, reload]}
       - {users: [www-data], ops: [enqueue], queues: [mail]}
       - {groups: [games], ops: [stats]}
 `)

@@ -74,11 +74,11 @@ func TestExampleUncommented(t *testing.T) {
 		}
 		text = before + strings.Join(lines, "\n") + "\n\n" + after
 	}
-	c, err := Parse("example", []byte(strings.NewReplacer("www-data", "root", "groups: [web]", "groups: [root]", "users: [worker]", "users: [root]").Replace(text)), noEnv)
+	c, err := Parse("example", []byte(strings.NewReplacer("www-data", "root", "groups: [web]", "groups: [root]", "users: [worker]", "users: [root]", "[root, qsidecar]", "[root]").Replace(text)), noEnv)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(c.Listen[0].Allow) != 2 || len(c.Queues["thumbnails"].Columns) < 10 || *c.Queues["mail"].MaxAttempts != 5 {
+	if len(c.Listen[0].Allow) != 4 || len(c.Queues["thumbnails"].Columns) < 10 || *c.Queues["mail"].MaxAttempts != 5 {
 		t.Errorf("of the comments it has %+v and %+v", c.Listen[0], c.Queues)
 	}
 }
@@ -186,7 +186,7 @@ func TestConfigErrors(t *testing.T) {
 		{"listen: [{socket: /s, allow: [{users: [nobody-of-that-name]}]}]", "listen[0].allow[0].users: this host's files have no user \"nobody-of-that-name\""},
 		{"listen: [{socket: /s, allow: [{groups: no-such-group}]}]", "listen[0].allow[0].groups: this host's files have no group"},
 		{"listen: [{socket: /s, allow: [{ops: [shout]}]}]", "listen[0].allow[0].ops: there is no op \"shout\""},
-		{"listen: [{socket: /s, allow: [{ops: [reload], queues: [a]}]}]", "listen[0].allow[0].ops: reload concerns all queues: put it in a rule without queues"},
+		{"listen: [{socket: /s, allow: [{ops: [reload], queues: [a]}]}]", "listen[0].allow[0].ops: reload concerns the sidecar, not a queue: put it in a rule without queues"},
 		{"listen: [{socket: /s, allow: [{queues: [a b*]}]}]", "listen[0].allow[0].queues: \"a b*\" isn't a queue name"},
 		{"listen: [{socket: /s}, {socket: /s}]", "listen[1].socket: /s is here twice"},
 		{"listen: [{socket: /s/t}, {socket: /s//x/../t}]", "listen[1].socket: /s//x/../t is here twice (as /s/t)"},
