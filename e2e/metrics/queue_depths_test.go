@@ -57,7 +57,7 @@ func TestDepthsOfSeveralSidecars(t *testing.T) {
 	}
 	reads := 0.0
 	for _, a := range admins {
-		reads += a.Scrape().Series[`qsidecar_depths_reads_total{database="main"}`]
+		reads += a.Scrape().Series[`qsidecar_queue_stats_reads_total{database="main"}`]
 	}
 	most := 1 + int(kit.Since(began)/(15*time.Second))                                                                   // once in 15 s, however long all of this took
 	if n := strings.Count(srv.Log(), "SELECT queue FROM \"qsidecar\".qsidecar_queues WHERE paused"); n < 1 || n > most { // postgres's queuesPausedSQL
@@ -108,7 +108,7 @@ func TestHealthWhileTheDatabaseIsDown(t *testing.T) {
 		}
 	}
 	e := adm.Scrape()
-	if e.Series[`qsidecar_database_reachable{database="main"}`] != 0 || e.Series[`qsidecar_beat_failures_total{database="main"}`] == 0 {
+	if e.Series[`qsidecar_database_reachable{database="main"}`] != 0 || e.Series[`qsidecar_heartbeat_failures_total{database="main"}`] == 0 {
 		t.Errorf("the metrics do not tell that it is away:\n%s", e.Text)
 	}
 	for series := range e.Series {
