@@ -170,7 +170,7 @@ func TestNoPermission(t *testing.T) {
 		h.run("ping", "--socket", filepath.Join(closed, "s")).wantStderr(t, 1, "no permission", "its directory is closed to this user")
 		h.run("migrate", "--database", "sqlite:"+filepath.Join(h.dir, "closed.db")).wantStderr(t, 1, "closed.db", "cannot be opened")
 		h.run("migrate", "--database", "sqlite:"+filepath.Join(closed, "x", "q.db")).wantStderr(t, 1, "permission denied", "--database", "QSIDECAR_DATABASE")
-		h.run("check", "--database", "sqlite:"+filepath.Join(h.dir, "closed.db")).wantStdout(t, 1, "closed.db: 3 problems", "may not write", "cannot be opened", "give the file to the user")
+		h.run("check", "--database", "sqlite:"+filepath.Join(h.dir, "closed.db")).wantStdout(t, 1, "closed.db: 3 errors", "may not write", "cannot be opened", "give the file to the user")
 		h.run("check", "--database", "sqlite:"+filepath.Join(closed, "x", "q.db")).wantStdout(t, 1, "permission denied", "name another file")
 		h.run("serve", "--database", "sqlite:"+filepath.Join(closed, "q.db"), "--socket", filepath.Join(closed, "x", "s")).
 			wantStderr(t, 1, "the socket's directory", "permission denied", "--socket", "XDG_RUNTIME_DIR")

@@ -177,7 +177,7 @@ func checkLimitsOfB(t *testing.T, h kit.TableServer, a kit.Adoption) {
 	if got := b.db.Texts(`SELECT id FROM worker_queue WHERE is_done = FALSE`); len(got) > 0 {
 		t.Errorf("left: %v", got)
 	}
-	found := b.sc.Check(b.s.Dir, 0, "--json").Problems(t, "fact")
+	found := b.sc.Check(b.s.Dir, 0, "--json").Problems(t, "info")
 	facts := found["table"] + found["unsupported"]
 	for _, words := range []string{"claim_mode: transaction", "lease_ms", "extending a lease", "another connection", "max_transactions"} {
 		if !strings.Contains(facts, words) {

@@ -45,7 +45,7 @@ func newSharedTable(a kit.Adoption, t *testing.T, h kit.TableServer, n int, more
 	b.s, b.sc = s, s.Start("a")
 	b.w = b.sc.Dial()
 	output := b.sc.Check(s.Dir, 0, "--json")
-	for topic, advice := range output.Problems(t, "advice") {
+	for topic, advice := range output.Problems(t, "warning") {
 		if topic != "durability" && topic != "claim" && !(topic == "index" && a.Unindexed) { // these topics are about the server
 			t.Errorf("check advises about %s: %s", topic, advice)
 		}

@@ -90,7 +90,7 @@ func (f *fullServer) try() {
 	if e := c.WantError("unavailable", "a job that the disk has no room for", r); !strings.Contains(e.Message, "No space left on device") && !strings.Contains(e.Message, "tablespace is full") {
 		f.Errorf("a full disk is reported as %+v", e)
 	}
-	f.checks(a, 1, "problem  disk: the disk of the database is full: ")
+	f.checks(a, 1, "error   disk: the disk of the database is full: ")
 
 	producer := a.Dial()
 	producer.Post(big, big)
