@@ -291,7 +291,7 @@ func TestReloadOfTheURLFile(t *testing.T) {
 	x.write(x.file, "sqlite:"+at("b.db")+"\n")
 	testwait.Until(t, "the other database is used", func() bool {
 		st := x.status()
-		return st.ConfigError == "" && st.Generation == 2 && slices.ContainsFunc(st.Databases, func(d databaseLine) bool { return d.Place == at("b.db") && !d.Leaving })
+		return st.ConfigError == "" && st.Generation == 2 && slices.ContainsFunc(st.Databases, func(d databaseLine) bool { return d.Address == at("b.db") && !d.Draining })
 	})
 	x.must(exitNoJob, "claim", "mail")
 	x.must(0, "ack", claimed.Lease)
@@ -320,8 +320,8 @@ func TestReloadKeepsDatabasesApart(t *testing.T) {
 		x.write(x.file, config(n))
 		x.must(0, "reload")
 		for _, d := range x.status().Databases {
-			if want := filepath.Join(h.dir, d.Name+".db"); d.Place != want {
-				t.Fatalf("after %d reloads the database %s is %s, want %s", n-1, d.Name, d.Place, want)
+			if want := filepath.Join(h.dir, d.Name+".db"); d.Address != want {
+				t.Fatalf("after %d reloads the database %s is %s, want %s", n-1, d.Name, d.Address, want)
 			}
 		}
 	}
