@@ -84,7 +84,7 @@ func TestDepthsAreReadByOne(t *testing.T) {
 		}
 		teller := func() int { // which one it is, as soon as it is known
 			t.Helper()
-			for range 10 * DefaultHostLease / time.Second {
+			for range 10 * DefaultSidecarTimeout / time.Second {
 				if who := tellers(); len(who) == 1 {
 					return who[0]
 				}

@@ -107,7 +107,7 @@ func TestServeStreamEndsWithItsContext(t *testing.T) {
 
 func TestOptionsReportEverythingWrong(t *testing.T) {
 	_, err := New(Options{
-		Databases: map[string]Database{"main": {Backend: memory.New(), HostLease: 1}},
+		Databases: map[string]Database{"main": {Backend: memory.New(), SidecarTimeout: 1}},
 		Queues:    map[string]Queue{"q": {Database: "other", MaxAttempts: -1}, "-bad": {}},
 		MaxFrame:  1,
 	}, testLog(t))

@@ -7,7 +7,7 @@ import (
 )
 
 // MaxJobs is how many jobs the session can hold.
-func (s *session) MaxJobs() int { return s.bridge.plan.Load().opts.Limits.Held }
+func (s *session) MaxJobs() int { return s.bridge.plan.Load().opts.Limits.JobsPerConnection }
 
 // TooManyJobs returns the error for a request that would exceed MaxJobs.
 func (s *session) TooManyJobs() error {

@@ -43,7 +43,7 @@ func TestKeep(t *testing.T) {
 		if n := k.pruned(); n != 0 {
 			t.Errorf("%d rows were pruned of a table whose config sets no retention", n)
 		}
-		m.Keep, m.KeepDead = time.Hour, 2*time.Hour
+		m.RetainDone, m.RetainDead = time.Hour, 2*time.Hour
 		k.Store = k.reopened(map[string]mapping.Table{"e": m})
 		if n := k.pruned(); n != 2 {
 			t.Errorf("%d rows were pruned, want 2", n)
@@ -62,7 +62,7 @@ func TestKeep(t *testing.T) {
 func TestKeepInTheArchive(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		m := tableE()
-		m.OnAck, m.Archive, m.Keep = mapping.Archive, "sent", time.Hour
+		m.OnAck, m.Archive, m.RetainDone = mapping.Archive, "sent", time.Hour
 		k := on.newKit(t, on.systemE+"; CREATE TABLE sent AS SELECT * FROM my_queue WHERE 1 = 0", map[string]mapping.Table{"e": m})
 		k.write(backends.Ack{Leases: leases(k.claim("e", 2)...)}, 0)
 		k.sql("UPDATE sent SET finished_dt = finished_dt - interval '61' minute WHERE queue_item_id = 1; UPDATE my_queue SET state = 'done', finished_dt = current_timestamp - interval '99' minute")
@@ -78,7 +78,7 @@ func TestKeepInTheArchive(t *testing.T) {
 func TestKeepInBites(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		m := tableE()
-		m.KeepDead = time.Hour
+		m.RetainDead = time.Hour
 		k := on.newKit(t, on.systemE+"; "+old("my_queue", "'error'", "61"), map[string]mapping.Table{"e": m})
 		for range 8 {
 			k.sql("INSERT INTO my_queue (state, parameters, finished_dt) SELECT state, parameters, finished_dt FROM my_queue WHERE state = 'error'")
@@ -97,7 +97,7 @@ func TestKeepInBites(t *testing.T) {
 func TestKeepWhatCannotGo(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		m := tableE()
-		m.Keep, m.KeepDead = time.Hour, time.Hour
+		m.RetainDone, m.RetainDead = time.Hour, time.Hour
 		k := on.newKit(t, on.systemE+"; "+old("my_queue", "'done'", "61")+"; "+old("my_queue", "'done'", "61")+"; "+old("my_queue", "'error'", "61")+
 			"; CREATE TABLE notes (about bigint, FOREIGN KEY (about) REFERENCES my_queue (queue_item_id)); INSERT INTO notes VALUES (4)", map[string]mapping.Table{"e": m})
 		r := k.maintain(backends.Maintenance{Prune: true})
@@ -120,7 +120,7 @@ func TestKeepWhatCannotGo(t *testing.T) {
 func TestKeepLocked(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		m := tableE()
-		m.Keep = time.Hour
+		m.RetainDone = time.Hour
 		k := on.newKit(t, on.systemE+"; "+old("my_queue", "'done'", "61"), map[string]mapping.Table{"e": m})
 		k.sql("BEGIN; SELECT 1 FROM my_queue WHERE queue_item_id = 4 FOR UPDATE")
 		if r, err := k.Maintain(testwait.Context(t), backends.Maintenance{Prune: true, Limit: 100}); err != nil || r.Pruned != 0 || r.PruneRefused != nil {
@@ -137,7 +137,7 @@ func TestKeepLocked(t *testing.T) {
 func TestKeepOfACompositeKey(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		m := mapping.Table{
-			Name: "jobs", Keep: time.Hour, OnAck: mapping.Archive, Archive: "moved", Where: map[string]mapping.Value{"tenant": {Text: "7"}},
+			Name: "jobs", RetainDone: time.Hour, OnAck: mapping.Archive, Archive: "moved", Where: map[string]mapping.Value{"tenant": {Text: "7"}},
 			Columns: map[mapping.Role][]string{mapping.ID: {"tenant", "id"}, mapping.State: {"state"}, mapping.FinishedAt: {"done"}},
 			States:  map[backends.State]mapping.Value{backends.StateReady: {Text: "N"}, backends.StateClaimed: {Text: "A"}},
 		}
@@ -159,7 +159,7 @@ func TestKeepThatCannotBe(t *testing.T) {
 		CREATE TABLE keyless (state text, finished_dt timestamptz); CREATE TABLE late (queue_item_id bigint, state text, finished_dt text, user_id bigint)`)
 	without := func(change func(m *mapping.Table)) mapping.Table {
 		m := tableE()
-		m.Keep, m.KeepDead = time.Hour, time.Hour
+		m.RetainDone, m.RetainDead = time.Hour, time.Hour
 		change(&m)
 		return m
 	}
@@ -200,7 +200,7 @@ func TestKeepThatCannotBe(t *testing.T) {
 func TestKeepAsksForAnIndex(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		m := tableE()
-		m.Keep, m.KeepDead = time.Hour, time.Hour
+		m.RetainDone, m.RetainDead = time.Hour, time.Hour
 		k := on.newKit(t, on.systemE, map[string]mapping.Table{"e": m})
 		var do string
 		advice := func() (all string) {

@@ -174,10 +174,10 @@ func TestSQLiteLastSecond(t *testing.T) {
 func TestSQLiteKeep(t *testing.T) {
 	t.Parallel()
 	m := mapping.Table{
-		Name:    "jobs",
-		Columns: map[mapping.Role][]string{mapping.ID: {"id"}, mapping.State: {"state"}, mapping.FinishedAt: {"done"}},
-		States:  map[backends.State]mapping.Value{backends.StateReady: {Text: "N"}, backends.StateClaimed: {Text: "A"}, backends.StateDone: {Text: "C"}, backends.StateDead: {Text: "E"}},
-		Keep:    time.Hour, KeepDead: 2 * time.Hour,
+		Name:       "jobs",
+		Columns:    map[mapping.Role][]string{mapping.ID: {"id"}, mapping.State: {"state"}, mapping.FinishedAt: {"done"}},
+		States:     map[backends.State]mapping.Value{backends.StateReady: {Text: "N"}, backends.StateClaimed: {Text: "A"}, backends.StateDone: {Text: "C"}, backends.StateDead: {Text: "E"}},
+		RetainDone: time.Hour, RetainDead: 2 * time.Hour,
 	}
 	into := m
 	into.Name, into.OnAck, into.Archive = "moved", mapping.Archive, "archive"

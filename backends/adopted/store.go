@@ -88,7 +88,7 @@ func (s *Store) adopt(ctx context.Context, p *mapping.Problems, t mapping.Table)
 	if m == nil {
 		return nil, nil
 	}
-	if m.Hold {
+	if m.ClaimInTx {
 		if err := s.noOpenTx(); err != nil {
 			p.AddFix("claim_mode", "set claim_mode: update, and states.claimed", "its jobs can't be claimed in transactions: %v", err)
 		}

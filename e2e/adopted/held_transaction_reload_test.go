@@ -31,7 +31,7 @@ func (b *sharedTable) changes(h kit.TableServer) []changed {
 			return strings.Replace(text, old, next, 1)
 		}
 	}
-	lease := "sidecar_timeout: " + kit.Duration(b.s.HostLease)
+	lease := "sidecar_timeout: " + kit.Duration(b.s.SidecarTimeout)
 	second, err := neturl.Parse(b.s.URL)
 	if err != nil {
 		b.t.Fatal(err)

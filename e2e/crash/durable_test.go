@@ -22,7 +22,7 @@ import (
 func TestSQLiteAnswersAreOnDisk(t *testing.T) {
 	t.Parallel()
 	s := kit.NewSite(t)
-	s.HostLease = time.Minute // few heartbeats, which are not synced
+	s.SidecarTimeout = time.Minute // few heartbeats, which are not synced
 	s.Queues = "  \"*\": {}\n  kept: {retention: {done: 1h}}\n"
 	trace := filepath.Join(s.Dir, "trace")
 	sc := s.Sidecar("one")

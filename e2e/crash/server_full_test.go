@@ -63,7 +63,7 @@ func newFullServer(t *testing.T, start func(other string) *kit.Site) *fullServer
 	if err := os.Mkdir(f.site.Dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	f.site.HostLease = 5 * time.Minute // longer than this takes on a busy machine
+	f.site.SidecarTimeout = 5 * time.Minute // longer than this takes on a busy machine
 	return f
 }
 

@@ -17,7 +17,7 @@ import (
 func TestDepthsOfSeveralSidecars(t *testing.T) {
 	t.Parallel()
 	s, srv := kit.NewPostgresSite(t)
-	s.HostLease = 20 * time.Second // longer than a busy machine delays a heartbeat
+	s.SidecarTimeout = 20 * time.Second // longer than a busy machine delays a heartbeat
 	began := kit.Monotonic()
 	if err := srv.Exec(t.Context(), "ALTER SYSTEM SET log_statement = 'all'", "SELECT pg_reload_conf()"); err != nil {
 		t.Fatal(err)
@@ -71,7 +71,7 @@ func TestDepthsOfSeveralSidecars(t *testing.T) {
 	all[first].Kill()
 	testwait.Until(t, "another one exports the depths", func() bool { return len(tellers()) == 1 })
 	took := kit.Since(killed)
-	kit.Figure(t, "the depths were exported by another sidecar %.1f s after the first was killed; sidecar_timeout %v", took.Seconds(), s.HostLease)
+	kit.Figure(t, "the depths were exported by another sidecar %.1f s after the first was killed; sidecar_timeout %v", took.Seconds(), s.SidecarTimeout)
 	text := admins[tellers()[0]].Scrape().Text
 	if n := strings.Count(text, "qsidecar_queue_jobs{"); n != 5 {
 		t.Errorf("%d series of depths, want one for each state:\n%s", n, text)
@@ -83,7 +83,7 @@ func TestDepthsOfSeveralSidecars(t *testing.T) {
 func TestHealthWhileTheDatabaseIsDown(t *testing.T) {
 	t.Parallel()
 	s, srv := kit.NewPostgresSite(t)
-	s.HostLease = 20 * time.Second // longer than a busy machine delays a heartbeat
+	s.SidecarTimeout = 20 * time.Second // longer than a busy machine delays a heartbeat
 	place := filepath.Join(s.Dir, "admin.sock")
 	s.Extra = "admin: {listen: " + place + "}\n"
 	s.Start("a")

@@ -216,7 +216,7 @@ func (a adoptedQueue) table(o *queueOrder) mapping.Table {
 		Schema: a.Table.Schema, Name: a.Table.Name, Columns: map[mapping.Role][]string{}, States: map[backends.State]mapping.Value{},
 		Where: map[string]mapping.Value{}, Deliveries: a.Counts == "deliveries", UTC: a.Times == "utc", StuckAfter: time.Duration(a.StuckAfter),
 		Notify:        string(a.Notify),
-		Hold:          a.ClaimMode == "transaction",
+		ClaimInTx:     a.ClaimMode == "transaction",
 		ArchiveSchema: a.OnAck.Archive.Schema, Archive: a.OnAck.Archive.Name,
 	}
 	switch a.Times {
@@ -263,10 +263,10 @@ func (c *Config) AdoptedTables(database string) map[string]mapping.Table {
 			// Retention of the defaults is for the sidecar's own tables. From an adopted
 			// table it deletes only what the queue itself configures.
 			if r := q.Retention; r != nil && r.Done != nil {
-				t.Keep = time.Duration(*r.Done)
+				t.RetainDone = time.Duration(*r.Done)
 			}
 			if r := q.Retention; r != nil && r.Dead != nil && *r.Dead != forever {
-				t.KeepDead = time.Duration(*r.Dead)
+				t.RetainDead = time.Duration(*r.Dead)
 			}
 			tables[name] = t
 		}

@@ -60,7 +60,7 @@ queues:
 		},
 		"held": {
 			Name: "t", Columns: map[mapping.Role][]string{mapping.ID: {"n"}}, States: map[backends.State]mapping.Value{}, Where: map[string]mapping.Value{},
-			OnAck: mapping.Delete, Hold: true,
+			OnAck: mapping.Delete, ClaimInTx: true,
 		},
 	}
 	for name, w := range want {
@@ -70,8 +70,8 @@ queues:
 		}
 	}
 	for _, adopted := range c.AdoptedTables("main") {
-		if adopted.Keep != 0 || adopted.KeepDead != 0 {
-			t.Errorf("%s: rows of somebody else's are deleted by the defaults: %v, %v", adopted.Name, adopted.Keep, adopted.KeepDead)
+		if adopted.RetainDone != 0 || adopted.RetainDead != 0 {
+			t.Errorf("%s: rows of somebody else's are deleted by the defaults: %v, %v", adopted.Name, adopted.RetainDone, adopted.RetainDead)
 		}
 	}
 	o := c.BridgeOptions(nil).Queues
@@ -94,8 +94,8 @@ queues:
 	}
 	const day = 24 * time.Hour
 	all := c.AdoptedTables("main")
-	if both, never := all["both"], all["never"]; both.Keep != 7*day || both.KeepDead != 30*day || never.Keep != 0 || never.KeepDead != 0 {
-		t.Errorf("%v, %v; %v, %v", both.Keep, both.KeepDead, never.Keep, never.KeepDead)
+	if both, never := all["both"], all["never"]; both.RetainDone != 7*day || both.RetainDead != 30*day || never.RetainDone != 0 || never.RetainDead != 0 {
+		t.Errorf("%v, %v; %v, %v", both.RetainDone, both.RetainDead, never.RetainDone, never.RetainDead)
 	}
 }
 

@@ -37,7 +37,7 @@ func TestExampleIsTheDefault(t *testing.T) {
 		t.Errorf("admin: %+v in the example, %+v by default", got.Admin, want.Admin)
 	}
 	for name, d := range want.Databases {
-		d.RestartGrace = &d.HostLease // its default
+		d.RestartGrace = &d.SidecarTimeout // its default
 		want.Databases[name] = d
 	}
 	if d := cmp.Diff(want.Databases, got.Databases); d != "" {
@@ -151,19 +151,19 @@ log: {level: debug, format: json}
 			{Path: "/data/b$x", Mode: 0o660},
 		},
 		Databases: map[string]bridge.Database{
-			"one": {HostLease: time.Minute, RestartGrace: time.Minute},
-			"two": {HostLease: 30 * time.Second, RestartGrace: time.Millisecond},
+			"one": {SidecarTimeout: time.Minute, RestartGrace: time.Minute},
+			"two": {SidecarTimeout: 30 * time.Second, RestartGrace: time.Millisecond},
 		},
 		Queues: map[string]bridge.Queue{
 			"mail": {Database: "one", MaxAttempts: 9, Timeout: 500 * time.Millisecond, Backoff: time.Second,
-				BackoffMax: 24 * time.Hour, Keep: 36 * time.Hour, KeepDead: -1, KeyTTL: time.Hour, LIFO: true},
+				BackoffMax: 24 * time.Hour, RetainDone: 36 * time.Hour, RetainDead: -1, KeyTTL: time.Hour, LIFO: true},
 			"bulk": {Database: "two", MaxAttempts: 1, Backoff: time.Second, BackoffMax: time.Hour,
-				KeepDead: 7 * 24 * time.Hour, KeyTTL: 10 * time.Minute},
+				RetainDead: 7 * 24 * time.Hour, KeyTTL: 10 * time.Minute},
 			"plain": {Database: "one", MaxAttempts: 9, Backoff: time.Second, BackoffMax: time.Hour,
-				Keep: 36 * time.Hour, KeepDead: -1, KeyTTL: 10 * time.Minute},
+				RetainDone: 36 * time.Hour, RetainDead: -1, KeyTTL: 10 * time.Minute},
 		},
 		MaxFrame: 8 << 20, DrainTimeout: -1,
-		QueueLabels: bridge.DefaultQueueLabels, Limits: bridge.Limits{Connections: 10_000, PerUser: 5, Held: 7, Buffered: bridge.DefaultBuffered, QueueNames: 10_000},
+		QueueLabels: bridge.DefaultQueueLabels, Limits: bridge.Limits{Connections: 10_000, PerUser: 5, JobsPerConnection: 7, BufferMemory: bridge.DefaultBufferMemory, QueueNames: 10_000},
 	}
 	if d := cmp.Diff(want, o); d != "" {
 		t.Errorf("-want +got:\n%s", d)

@@ -69,15 +69,15 @@ func (d Database) check(path string, bad func(path, format string, args ...any))
 	if d.MaxConnections < 4 || d.MaxConnections > 1000 {
 		bad(path+".max_connections", "%d is outside 4 to 1000", d.MaxConnections)
 	}
-	if d.MaxHeld < 1 || d.MaxHeld > 1000 {
-		bad(path+".max_transactions", "%d is outside 1 to 1000", d.MaxHeld)
+	if d.MaxTransactions < 1 || d.MaxTransactions > 1000 {
+		bad(path+".max_transactions", "%d is outside 1 to 1000", d.MaxTransactions)
 	}
 	if !schemaName.MatchString(d.Schema) {
 		bad(path+".schema", "%q must be lower-case letters, digits and _, at most 48, beginning with no digit", d.Schema)
 	}
-	between(bad, path+".sidecar_timeout", d.HostLease, duration(bridge.MinHostLease), duration(bridge.MaxHostLease))
+	between(bad, path+".sidecar_timeout", d.SidecarTimeout, duration(bridge.MinSidecarTimeout), duration(bridge.MaxSidecarTimeout))
 	if d.RestartGrace != nil {
-		between(bad, path+".restart_grace", *d.RestartGrace, 0, duration(bridge.MaxHostLease))
+		between(bad, path+".restart_grace", *d.RestartGrace, 0, duration(bridge.MaxSidecarTimeout))
 	}
 }
 

@@ -38,7 +38,7 @@ func CheckArchive(p *Problems, m *Mapping, archive backends.TableInfo) {
 		}
 	}
 	m.ArchiveTo = to
-	if m.Keep > 0 {
+	if m.RetainDone > 0 {
 		c.archiveRetention(archive)
 	}
 	if len(to.Common) == 0 {
@@ -73,17 +73,17 @@ func (c *checker) archiveColumn(from, to backends.Column, archive string) {
 	}
 }
 
-// retentions finds the rows of the table itself that Keep and KeepDead ask to delete.
+// retentions finds the rows of the table itself that RetainDone and RetainDead ask to delete.
 func (c *checker) retentions() {
 	finished, has := c.columns[FinishedAt]
-	if c.Keep > 0 && c.OnAck != Archive {
-		c.retention(Retention{c.Mapping, backends.StateDone, finished, c.Keep}, has)
+	if c.RetainDone > 0 && c.OnAck != Archive {
+		c.retention(Retention{c.Mapping, backends.StateDone, finished, c.RetainDone}, has)
 	}
 	if failed, also := c.columns[FailedAt]; also {
 		finished, has = failed, true
 	}
-	if c.KeepDead > 0 {
-		c.retention(Retention{c.Mapping, backends.StateDead, finished, c.KeepDead}, has)
+	if c.RetainDead > 0 {
+		c.retention(Retention{c.Mapping, backends.StateDead, finished, c.RetainDead}, has)
 	}
 }
 
@@ -98,7 +98,7 @@ func (c *checker) retention(r Retention, timed bool) {
 	c.Retained = append(c.Retained, r)
 }
 
-// archiveRetention finds the rows of the archive that Keep asks to delete.
+// archiveRetention finds the rows of the archive that RetainDone asks to delete.
 func (c *checker) archiveRetention(archive backends.TableInfo) {
 	m := &Mapping{Table: c.Table, Queue: c.Mapping.Queue, Dialect: c.Dialect, Info: archive, SQLName: c.ArchiveTo.SQLName}
 	for i, name := range append(slices.Clone(c.Columns[ID]), slices.Sorted(maps.Keys(c.Where))...) {
@@ -118,7 +118,7 @@ func (c *checker) archiveRetention(archive backends.TableInfo) {
 	if why, _ := c.unfitTime(since); !has || why != "" {
 		c.Add("retention.done", "no column shows since when a row is in %s: both tables need the column in the role finished_at", archive.Name)
 	}
-	r := Retention{m, "", since, c.Keep}
+	r := Retention{m, "", since, c.RetainDone}
 	c.deleteRights(r)
 	c.Retained = append(c.Retained, r)
 }

@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// DefaultBuffered is the default of Limits.Buffered, in bytes.
-	DefaultBuffered = 256 << 20
+	// DefaultBufferMemory is the default of Limits.BufferMemory, in bytes.
+	DefaultBufferMemory = 256 << 20
 
 	// memoryWait is how long a session waits for memory for its message.
 	memoryWait = 10 * time.Second

@@ -108,7 +108,7 @@ func (t *Table) InState(state backends.State) []string {
 		return t.dead(limit)
 	case backends.StateClaimed:
 		c, marked := t.ClaimMarker()
-		if t.Hold {
+		if t.ClaimInTx {
 			return nil // the row does not show it
 		}
 		all := append(t.InQueue(), t.Claimed()...)
