@@ -3,6 +3,8 @@ package config
 import (
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // TestRenamedKeys checks that a key of an earlier draft is an error at its place in the file,
@@ -25,5 +27,21 @@ func TestRenamedKeys(t *testing.T) {
 		if got := Problems(err); len(got) != 1 || !strings.HasPrefix(got[0], want) {
 			t.Errorf("%s\ngives %q\nwant  %s", src, got, want)
 		}
+	}
+}
+
+// TestChangesOfRetention checks that a reload lists a changed retention as the file writes it.
+func TestChangesOfRetention(t *testing.T) {
+	parse := func(src string) Config {
+		c, err := Parse("c.yaml", []byte(src), noEnv)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	got := Changes(parse("queues: {q: {}}"), parse("defaults: {retention: {done: 1h, dead: forever}}\nqueues: {q: {retention: {dead: 7d}}}"))
+	want := []string{"defaults.retention.dead: 30d → forever", "defaults.retention.done: 0s → 1h", "queues.q.retention.dead: none → 7d"}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("-want +got:\n%s", d)
 	}
 }

@@ -185,9 +185,9 @@ func inheritClaims(open, before map[string]*openDB) {
 	}
 }
 
-// setMaxHeld sets the limits of held jobs. It runs only after c was accepted, because
+// setMaxTransactions sets the limits of jobs claimed in transactions. It runs only after c was accepted, because
 // replaced databases share these limits.
-func setMaxHeld(open map[string]*openDB, c *config.Config) {
+func setMaxTransactions(open map[string]*openDB, c *config.Config) {
 	for name, o := range open {
 		if store, adopts := o.Backend.(*adopted.Store); adopts {
 			store.SetMaxTransactions(c.Databases[name].MaxTransactions)
