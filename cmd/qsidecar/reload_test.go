@@ -213,8 +213,8 @@ func TestReloadReportsPermissions(t *testing.T) {
 	listen := "listen: [{socket: " + socket
 	for _, step := range []struct{ text, want string }{
 		{listen + ", allow: [{ops: [reload, stats]}, {users: [7, 8], queues: one}]}]\n", "everything, to any client → [{ops: [reload, stats]}, {users: [7, 8], queues: [one]}]"},
-		{listen + ", allow: [{}]}]\n", "[{ops: [reload, stats]}, {users: [7, 8], queues: [one]}] → [{}]"},
-		{listen + "}]\n", "[{}] → everything, to any client"},
+		{listen + ", allow: [{}, {ops: [reload]}]}]\n", "[{ops: [reload, stats]}, {users: [7, 8], queues: [one]}] → [{}, {ops: [reload]}]"},
+		{listen + "}]\n", "[{}, {ops: [reload]}] → everything, to any client"},
 	} {
 		x.write(x.file, one+step.text)
 		if out := x.must(0, "reload"); out != "listen "+socket+".allow: "+step.want+"\n" {
