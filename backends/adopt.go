@@ -344,7 +344,7 @@ const (
 // Error implements error.
 func (e *UnsupportedError) Error() string {
 	if e.InTx {
-		return fmt.Sprintf("%s: %s has `hold: transaction`: a job is its connection's until that settles it", e.What, strings.TrimSpace("the queue "+e.Queue))
+		return fmt.Sprintf("%s: %s has `claim_mode: transaction`: a job is its connection's until that settles it", e.What, strings.TrimSpace("the queue "+e.Queue))
 	}
 	if e.Role == "" {
 		return fmt.Sprintf("%s: the queue %s lives in an adopted table", e.What, e.Queue)

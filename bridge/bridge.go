@@ -103,7 +103,7 @@ func newBridge(o Options, log *slog.Logger, sys system) (*Bridge, error) {
 		users:    make(map[uint32]int),
 	}
 	b.runCtx, b.stopRun = context.WithCancel(context.Background())
-	b.memory.Limit = func() int64 { return int64(b.plan.Load().opts.Limits.Buffered) }
+	b.memory.Limit = func() int64 { return int64(b.plan.Load().opts.Limits.BufferMemory) }
 	p := newPlan(o)
 	for name, d := range o.Databases {
 		if err := p.add(name, b.newDatabase(name, d)); err != nil {

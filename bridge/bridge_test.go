@@ -249,7 +249,7 @@ func TestRestartKeepsLeases(t *testing.T) {
 		if j := other.claim1("q"); j.ID != left.ID || j.Attempt != 2 {
 			t.Errorf("after the grace: %+v, want job %s, whose worker did not come back", j, left.ID)
 		}
-		if took := time.Since(ended); took < grace || took > grace+DefaultHostLease {
+		if took := time.Since(ended); took < grace || took > grace+DefaultSidecarTimeout {
 			t.Errorf("it was free after %v, want from %v on", took, grace)
 		}
 		c2.close()

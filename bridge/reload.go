@@ -51,7 +51,7 @@ func (b *Bridge) Reload(o Options) error {
 	join.Wait()
 	for name, d := range o.Databases {
 		db := next.byName[name]
-		db.SetTimes(d.HostLease, d.RestartGrace)
+		db.SetTimes(d.SidecarTimeout, d.RestartGrace)
 		if !db.Uses(d.Backend) {
 			db.Replace(d.Backend, d.Done)
 		}

@@ -273,11 +273,12 @@ type DatabaseStatus struct {
 	Name    string
 	Engine  string
 	Version string
-	Place   string // its address, without secrets
-	BeatMS  int64  // since the last heartbeat that reached it; -1 if none did
+	Address string // without secrets
 	Error   string // why the last commit failed; empty if it succeeded
-	Leaving bool   // no longer configured, but open until its last lease ends
-	Held    int64  // jobs that connections hold
+
+	HeartbeatAgeMS int64 // since the last heartbeat that reached it; -1 if none did
+	Draining       bool  // no longer configured, but open until its last lease ends
+	Leases         int64 // session leases: jobs that connections have claimed
 
 	// Connections of the pool: the maximum (0 if the engine has no pool), busy and idle ones.
 	PoolMax, PoolInUse, PoolIdle int64
@@ -291,25 +292,24 @@ type SessionStatus struct {
 	UID     Opt[int64]
 	PID     Opt[int64]
 	AgeMS   int64
-	Held    int64 // jobs
-	HeldMS  int64 // of the job claimed for the longest time
+	Leases  int64 // session leases: jobs that the session has claimed
 	Waiting int64 // claims
 	Open    int64 // requests without a reply yet
 
-	// Holds lists the jobs that the session has claimed, by queue, longest first. It has at most
-	// MaxHolds entries.
-	Holds []HeldStatus
+	OldestLeaseMS int64 // age of the oldest lease
+	// Queues lists the leases by queue, the oldest first. It has at most MaxSessionQueues entries.
+	Queues []QueueLeases
 }
 
-// MaxHolds is the largest number of entries in SessionStatus.Holds.
-const MaxHolds = 8
+// MaxSessionQueues is the largest number of entries in SessionStatus.Queues.
+const MaxSessionQueues = 8
 
-// HeldStatus is what a session has claimed of one queue.
-type HeldStatus struct {
-	Queue  string // empty if unknown, for example for a lease that another sidecar granted
-	Jobs   int64
-	HeldMS int64  // of the job claimed for the longest time
-	Job    string // id of that job
+// QueueLeases are the leases of a session on the jobs of one queue.
+type QueueLeases struct {
+	Queue         string // empty if unknown, for example for a lease that another sidecar granted
+	Leases        int64
+	OldestLeaseMS int64
+	OldestJob     string // id of the job with the oldest lease
 }
 
 // QueueStat is one queue's counts.

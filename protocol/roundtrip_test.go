@@ -255,16 +255,16 @@ func genStatus(t *rapid.T) Status {
 			return SocketStatus{Path: text("path"), Sessions: n("sessions")}
 		}), 0).Draw(t, "sockets"),
 		Databases: genList(rapid.Custom(func(*rapid.T) DatabaseStatus {
-			return DatabaseStatus{Name: text("name"), Engine: text("engine"), Version: text("version"), Place: text("place"), BeatMS: n("beat_ms"),
-				Error: text("error"), Leaving: rapid.Bool().Draw(t, "leaving"), Held: n("held"),
+			return DatabaseStatus{Name: text("name"), Engine: text("engine"), Version: text("version"), Address: text("address"), HeartbeatAgeMS: n("heartbeat_age_ms"),
+				Error: text("error"), Draining: rapid.Bool().Draw(t, "draining"), Leases: n("leases"),
 				PoolMax: n("pool_max"), PoolInUse: n("pool_in_use"), PoolIdle: n("pool_idle")}
 		}), 0).Draw(t, "databases"),
 		Sessions: genList(rapid.Custom(func(*rapid.T) SessionStatus {
 			return SessionStatus{Session: text("session"), Worker: text("worker"), Socket: text("socket"), UID: opt("uid"), PID: opt("pid"),
-				AgeMS: n("age_ms"), Held: n("held"), HeldMS: n("held_ms"), Waiting: n("waiting"), Open: n("open"),
-				Holds: genList(rapid.Custom(func(*rapid.T) HeldStatus {
-					return HeldStatus{Queue: text("queue"), Jobs: n("jobs"), HeldMS: n("held_ms"), Job: text("job")}
-				}), 0).Draw(t, "holds")}
+				AgeMS: n("age_ms"), Leases: n("leases"), OldestLeaseMS: n("oldest_lease_ms"), Waiting: n("waiting"), Open: n("open"),
+				Queues: genList(rapid.Custom(func(*rapid.T) QueueLeases {
+					return QueueLeases{Queue: text("queue"), Leases: n("leases"), OldestLeaseMS: n("oldest_lease_ms"), OldestJob: text("oldest_job")}
+				}), 0).Draw(t, "queues")}
 		}), 0).Draw(t, "sessions"),
 	}
 }

@@ -326,7 +326,7 @@ func TestQueryDoesNotWaitForLocks(t *testing.T) {
 // TestAdoptedKeep shows that finished rows are deleted after the queue's retention.
 func TestAdoptedKeep(t *testing.T) {
 	m := messages()
-	m.Keep, m.KeepDead, m.UTC = time.Hour, 2*time.Hour, true
+	m.RetainDone, m.RetainDead, m.UTC = time.Hour, 2*time.Hour, true
 	k := adopting(t, map[string]mapping.Table{"orders": m}, someMessages, `INSERT INTO dbo."MsgQueue" ("MsgTypeCode", "State", "Msg", "DoneTime")
 		SELECT type, state, 'x', (now() AT TIME ZONE 'UTC') - age * interval '1 minute' FROM (VALUES ('ORD', 'C', 61), ('ORD', 'C', 59), ('ORD', 'E', 121), ('ORD', 'E', 119), ('INV', 'C', 999), ('ORD', 'N', 999)) v (type, state, age)`)
 	if r, err := k.Maintain(t.Context(), backends.Maintenance{Prune: true, Limit: 100}); err != nil || r.Pruned != 2 {

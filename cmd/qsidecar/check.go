@@ -23,18 +23,18 @@ login, the plan of the real claim statement, and settings that make it slower or
 safe; and whether serve can create its sockets as this user. Every finding has a fix. It
 is one of
 
-  problem  serve does not start, or can't keep its guarantees
-  advice   it works, and could be better or safer
-  fact     good to know
+  error    serve does not start, or can't keep its guarantees
+  warning  it works, and could be better or safer
+  info     good to know
 
 The config can be a pipe, as in --config /dev/stdin or --config <(…).
 
-With --json each finding is a line: {"database", "grade", "topic", "text", "do"}.
+With --json each finding is a line: {"database", "severity", "topic", "text", "fix"}.
 
-Exit codes: 0 no problems (with --strict: and no advice), 1 there are some, 2 wrong
+Exit codes: 0 no errors (with --strict: and no warnings), 1 there are some, 2 wrong
 arguments or config.`,
 		Example: `  qsidecar check --config /etc/qsidecar.yaml
-  qsidecar check --database @/run/secrets/url --json | jq -r 'select(.grade != "fact") | .text'`,
+  qsidecar check --database @/run/secrets/url --json | jq -r 'select(.severity != "info") | .text'`,
 		Args: argCount(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, _, stop := a.interruptible(cmd.Context())
@@ -43,7 +43,7 @@ arguments or config.`,
 		},
 	}
 	inputFlags(cmd, &in)
-	cmd.Flags().BoolVar(&strict, "strict", false, "exit with 1 if there is advice, too")
+	cmd.Flags().BoolVar(&strict, "strict", false, "exit with 1 if there are warnings, too")
 	return a.jsonFlag(cmd)
 }
 

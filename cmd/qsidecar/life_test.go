@@ -321,7 +321,7 @@ func TestHelp(t *testing.T) {
 // reconnects, so the end of the lease of an earlier sidecar doesn't free it.
 func TestClientOverRestart(t *testing.T) {
 	h := newHost(t)
-	file := h.file("c.yaml", "drain_timeout: 0s\ndatabases: {main: {url: 'sqlite:"+h.dir+"/q.db', host_lease: 1h, restart_grace: 1h}}\n")
+	file := h.file("c.yaml", "drain_timeout: 0s\ndatabases: {main: {url: 'sqlite:"+h.dir+"/q.db', sidecar_timeout: 1h, restart_grace: 1h}}\n")
 	serve := h.serve("--config", file)
 	defer func() {
 		if t.Failed() {

@@ -97,7 +97,7 @@ func TestMessages(t *testing.T) {
 		{"no config file", "serve --config $D/none.yaml", 2, "the config file cannot be read: open $D/none.yaml: no such file or directory"},
 		{"an unknown config key", "check --config $D/bad.yaml", 2,
 			"$D/bad.yaml has 1 error\n" +
-				"$D/bad.yaml:4:5: unknown key \"timeuot\"; known here: database, max_attempts, timeout, order, backoff, keep, keep_dead, key_ttl, max_ready, table, columns, states, where, counts, token, times, on_ack, stuck_after, notify, hold\n" +
+				"$D/bad.yaml:4:5: unknown key \"timeuot\"; known here: database, max_attempts, timeout, order, backoff, retention, key_ttl, max_ready, table, columns, states, where, counts, token, times, on_ack, stuck_after, notify, claim_mode\n" +
 				"     4 |     timeuot: 10m\n" +
 				"       |     ^"},
 	} {
@@ -174,7 +174,7 @@ func TestNoPermission(t *testing.T) {
 		h.run("ping", "--socket", filepath.Join(closed, "s")).wantStderr(t, 1, "no permission", "its directory is closed to this user")
 		h.run("migrate", "--database", "sqlite:"+filepath.Join(h.dir, "closed.db")).wantStderr(t, 1, "closed.db", "cannot be opened")
 		h.run("migrate", "--database", "sqlite:"+filepath.Join(closed, "x", "q.db")).wantStderr(t, 1, "permission denied", "--database", "QSIDECAR_DATABASE")
-		h.run("check", "--database", "sqlite:"+filepath.Join(h.dir, "closed.db")).wantStdout(t, 1, "closed.db: 3 problems", "may not write", "cannot be opened", "give the file to the user")
+		h.run("check", "--database", "sqlite:"+filepath.Join(h.dir, "closed.db")).wantStdout(t, 1, "closed.db: 3 errors", "may not write", "cannot be opened", "give the file to the user")
 		h.run("check", "--database", "sqlite:"+filepath.Join(closed, "x", "q.db")).wantStdout(t, 1, "permission denied", "name another file")
 		h.run("serve", "--database", "sqlite:"+filepath.Join(closed, "q.db"), "--socket", filepath.Join(closed, "x", "s")).
 			wantStderr(t, 1, "the socket's directory", "permission denied", "--socket", "XDG_RUNTIME_DIR")

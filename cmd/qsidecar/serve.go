@@ -49,7 +49,7 @@ sockets of a socket unit. They must be in the config's ` + "`listen`" + `. Witho
 without --socket, it serves on these sockets.
 
 Exit codes: 0 stopped in order; 1 it could not serve, or could not record in its database
-that it stops, so leases end after host_lease instead of restart_grace; 2 wrong arguments
+that it stops, so leases end after sidecar_timeout instead of restart_grace; 2 wrong arguments
 or config.`,
 		Example: `  qsidecar serve
   qsidecar serve --database sqlite:/var/lib/app/jobs.db --socket /run/app/qsidecar.sock

@@ -43,7 +43,7 @@ func TestAdoptedUnsupported(t *testing.T) {
 		INSERT INTO keys (state) VALUES ('a');`)
 	a := s.Sidecar("a")
 	listed := map[string][]string{} // by queue
-	for line := range strings.Lines(a.Check(s.Dir, 0, "--json").Problems(t, "fact")["unsupported"]) {
+	for line := range strings.Lines(a.Check(s.Dir, 0, "--json").Problems(t, "info")["unsupported"]) {
 		queue, what, _ := strings.Cut(strings.TrimSuffix(line, " → \n"), ": ")
 		queue = strings.TrimPrefix(queue, "queues.")
 		listed[queue] = append(listed[queue], what)

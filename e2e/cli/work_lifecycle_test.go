@@ -146,7 +146,7 @@ func TestWorkSidecarRestarts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := kit.NewSite(t)
-			s.HostLease = 20 * time.Second // longer than a restart takes on a busy machine
+			s.SidecarTimeout = 20 * time.Second // longer than a restart takes on a busy machine
 			s.Extra = "drain_timeout: 300ms\n"
 			a := s.Start("a")
 			c := a.Dial()

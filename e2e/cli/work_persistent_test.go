@@ -44,7 +44,7 @@ for line in sys.stdin:
 func TestWorkPersistent(t *testing.T) {
 	t.Parallel()
 	s := kit.NewSite(t)
-	s.Queues = "  \"*\": {keep: 1h, backoff: {initial: 1h, max: 1h}}\n"
+	s.Queues = "  \"*\": {retention: {done: 1h}, backoff: {initial: 1h, max: 1h}}\n"
 	a := s.Start("a")
 	c := a.Dial()
 	if err := os.WriteFile(filepath.Join(s.Dir, "line.py"), []byte(lineWorker), 0o644); err != nil {

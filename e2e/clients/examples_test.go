@@ -83,7 +83,7 @@ func TestExampleWorkers(t *testing.T) {
 func TestExampleCOBOL(t *testing.T) {
 	t.Parallel()
 	s := kit.NewSite(t)
-	s.Queues = "  \"*\": {keep: 1h}\n"
+	s.Queues = "  \"*\": {retention: {done: 1h}}\n"
 	a := s.Start("a")
 	c := a.Dial()
 	program := filepath.Join(s.Dir, "invoice")

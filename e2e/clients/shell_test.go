@@ -143,7 +143,7 @@ func TestShellExample(t *testing.T) {
 func TestShellLibrary(t *testing.T) {
 	t.Parallel()
 	s := kit.NewSite(t)
-	s.Queues = "  \"*\": {keep: 1h, backoff: {initial: 1h, max: 1h}}\n"
+	s.Queues = "  \"*\": {retention: {done: 1h}, backoff: {initial: 1h, max: 1h}}\n"
 	a := s.Start("a")
 	c := a.Dial()
 	const by = ". clients/shell/qsidecar.sh\n"

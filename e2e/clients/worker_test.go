@@ -152,7 +152,7 @@ func checkSidecarKills(w *kit.ClientWorker, n int) {
 func restartSite(t *testing.T) *kit.Site {
 	t.Helper()
 	s := kit.NewSite(t)
-	s.HostLease = 20 * time.Second
+	s.SidecarTimeout = 20 * time.Second
 	s.Extra = "drain_timeout: 300ms\n"
 	return s
 }

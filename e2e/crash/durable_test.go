@@ -22,8 +22,8 @@ import (
 func TestSQLiteAnswersAreOnDisk(t *testing.T) {
 	t.Parallel()
 	s := kit.NewSite(t)
-	s.HostLease = time.Minute // few heartbeats, which are not synced
-	s.Queues = "  \"*\": {}\n  kept: {keep: 1h}\n"
+	s.SidecarTimeout = time.Minute // few heartbeats, which are not synced
+	s.Queues = "  \"*\": {}\n  kept: {retention: {done: 1h}}\n"
 	trace := filepath.Join(s.Dir, "trace")
 	sc := s.Sidecar("one")
 	sc.Wrap = []string{"strace", "-D", "-f", "-q", "-y", "-s", "0", "-e", "trace=write,pwrite64,fsync,fdatasync", "-e", "signal=kill", "-o", trace}

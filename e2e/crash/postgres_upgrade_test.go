@@ -92,7 +92,7 @@ func TestPostgresRollingUpgrade(t *testing.T) {
 // as a role that can't create anything.
 func TestPostgresWithoutDDL(t *testing.T) {
 	s, p := kit.NewPostgresSite(t)
-	s.HostLease = 20 * time.Second // longer than a busy machine delays a heartbeat
+	s.SidecarTimeout = 20 * time.Second // longer than a busy machine delays a heartbeat
 	ctx := t.Context()
 	owner := strings.Replace(p.URL, "postgres@", "owner@", 1)
 	for url, sql := range map[string]string{

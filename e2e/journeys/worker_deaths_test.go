@@ -40,7 +40,7 @@ func TestWorkerKilled(t *testing.T) {
 func TestSidecarKilled(t *testing.T) {
 	t.Parallel()
 	s := kit.NewSite(t)
-	s.HostLease = 20 * time.Second // longer than a busy machine delays a heartbeat
+	s.SidecarTimeout = 20 * time.Second // longer than a busy machine delays a heartbeat
 	a, b := s.Start("a"), s.Start("b")
 	worker, waiter := a.Dial(), b.Dial()
 	ids := worker.Enqueue("q", 3)
@@ -58,7 +58,7 @@ func TestSidecarKilled(t *testing.T) {
 		}
 		waiter.Must(kit.Msg{"op": "ack", "lease": j.Lease})
 	}
-	kit.Figure(t, "a killed sidecar's jobs are with the second one after %v (host_lease %v)", kit.Since(at).Round(time.Millisecond), s.HostLease)
+	kit.Figure(t, "a killed sidecar's jobs are with the second one after %v (sidecar_timeout %v)", kit.Since(at).Round(time.Millisecond), s.SidecarTimeout)
 	a.Start()
 	a.Dial().MustFail("lease_lost", kit.Msg{"op": "ack", "lease": held[0].Lease})
 	if left := s.JobsInFile(t); len(left) > 0 {

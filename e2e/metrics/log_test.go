@@ -54,7 +54,7 @@ func logs(sc *kit.Sidecar, text string, fields kit.Msg) {
 // things, and with the trace if it is about a job.
 func TestLogOfEachEvent(t *testing.T) {
 	s := kit.NewSite(t)
-	s.HostLease = 5 * time.Second // short, because the test waits for what a heartbeat finds
+	s.SidecarTimeout = 5 * time.Second // short, because the test waits for what a heartbeat finds
 	sc := s.Sidecar("a")
 	good, err := os.ReadFile(sc.ConfigFile)
 	if err != nil {

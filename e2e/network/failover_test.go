@@ -136,7 +136,7 @@ const perPath = 8
 // start starts a sidecar for each URL, by name, and claims jobs.
 func (f *failover) start(urls map[string]string) {
 	f.Helper()
-	f.site.HostLease = 5 * time.Minute // longer than a failover takes on a busy machine
+	f.site.SidecarTimeout = 5 * time.Minute // longer than a failover takes on a busy machine
 	names := make([]string, 0, len(urls))
 	for name := range urls {
 		names = append(names, name)

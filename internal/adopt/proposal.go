@@ -187,7 +187,7 @@ func (p *proposal) verdict(wrong []*mapping.Misfit, advice []backends.Finding) {
 		p.line("    # TODO not complete yet: %s", oneLine(m.Error()))
 	}
 	for _, f := range advice {
-		p.line("    # advice: %s → %s", oneLine(f.Text), oneLine(f.Fix))
+		p.line("    # warning: %s → %s", oneLine(f.Text), oneLine(f.Fix))
 	}
 }
 

@@ -148,10 +148,10 @@ func notReadyReason(h bridge.Health) error {
 	for _, d := range h.Databases {
 		switch {
 		case d.Reachable:
-		case d.Beat < 0:
+		case d.HeartbeatAge < 0:
 			why = append(why, fmt.Sprintf("database %s: not reached yet (see `qsidecar status`)", d.Name))
 		default:
-			why = append(why, fmt.Sprintf("database %s: not reachable, its last answer was %v ago (see `qsidecar status`)", d.Name, d.Beat.Round(time.Millisecond)))
+			why = append(why, fmt.Sprintf("database %s: not reachable, its last answer was %v ago (see `qsidecar status`)", d.Name, d.HeartbeatAge.Round(time.Millisecond)))
 		}
 	}
 	if why == nil {

@@ -125,7 +125,7 @@ func (p *Daemon) apply(ctx context.Context, c config.Config, src config.Snapshot
 	if err := p.bridge.Reload(p.options(&c, open)); err != nil {
 		return nil, errors.Join(err, undo(), closeUnused(open, p.open))
 	}
-	setMaxHeld(open, &c)
+	setMaxTransactions(open, &c)
 	changes := config.Changes(p.config, c)
 	if src.Secrets != p.sources.Secrets {
 		changes = append(changes, "a secret")

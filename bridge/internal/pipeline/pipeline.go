@@ -155,7 +155,7 @@ func (b *Pipeline) Run(ctx, work, hard context.Context) error {
 	leaveCtx, cancel := backendref.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()
 	if err2 := b.heartbeat.Leave(leaveCtx); err2 != nil && err == nil {
-		err = fmt.Errorf("the last heartbeat failed, so leases end with the host lease instead of the restart grace: %w", err2)
+		err = fmt.Errorf("the last heartbeat failed, so leases end with the sidecar timeout instead of the restart grace: %w", err2)
 	}
 	if err != nil {
 		return fmt.Errorf("database %s: %w", b.Name, err)

@@ -28,7 +28,7 @@ const (
 
 	// idleEnds is how long the server keeps a session that sends nothing, or that doesn't read the
 	// server's answers. If a host vanishes without closing its connections, its sessions keep their locks
-	// until then. idleEnds is shorter than the default host_lease, after which other sidecars reap the
+	// until then. idleEnds is shorter than the default sidecar_timeout, after which other sidecars reap the
 	// host's jobs.
 	idleEnds = 20 * time.Second
 
