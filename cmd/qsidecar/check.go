@@ -27,19 +27,21 @@ is one of
   advice   it works, and could be better or safer
   fact     good to know
 
-The config can be a pipe, as in --config /dev/stdin or --config <(…).
+The config file is --config, or else QSIDECAR_CONFIG, or else /etc/qsidecar/config.yaml if
+it exists. It can be a pipe, as in --config /dev/stdin or --config <(…).
 
 With --json each finding is a line: {"database", "grade", "topic", "text", "do"}.
 
 Exit codes: 0 no problems (with --strict: and no advice), 1 there are some, 2 wrong
 arguments or config.`,
-		Example: `  qsidecar check --config /etc/qsidecar.yaml
+		Example: `  qsidecar check
+  qsidecar check --config ./config.yaml
   qsidecar check --database @/run/secrets/url --json | jq -r 'select(.grade != "fact") | .text'`,
 		Args: argCount(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, _, stop := a.interruptible(cmd.Context())
 			defer stop()
-			return a.check(ctx, a.input(in), strict)
+			return a.check(ctx, a.configInput(in), strict)
 		},
 	}
 	inputFlags(cmd, &in)

@@ -53,7 +53,9 @@ type app struct {
 
 	inherited []*net.UnixListener // sockets that the service manager opened
 
-	pipeTimeout time.Duration // tests set this and the fields down to noEvents; see config.Input
+	systemFile string // tests set this and the fields down to noEvents; "": config.SystemFile
+
+	pipeTimeout time.Duration // see config.Input
 
 	pollInterval time.Duration    // see config.WatchOptions
 	openTimeout  time.Duration    // see daemon.Options

@@ -7,13 +7,41 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 )
+
+// SystemFile is the config file of a host. It is read if no flag or variable names one.
+const SystemFile = "/etc/qsidecar/config.yaml"
+
+// NoFile in the place of a config file's name means the built-in defaults.
+const NoFile = "none"
 
 const (
 	systemSocket = "/run/qsidecar/qsidecar.sock"
 	systemState  = "/var/lib/qsidecar"
 	databaseFile = "qsidecar.db"
 )
+
+// FindFile sets File if no flag did: to QSIDECAR_CONFIG, or else to system if that exists.
+// It turns NoFile into an empty File.
+func (in *Input) FindFile(system string) {
+	if in.File == "" {
+		in.File = in.getenv("QSIDECAR_CONFIG")
+	}
+	if in.File == "" && exists(system) {
+		in.File = system
+	}
+	if in.File == NoFile {
+		in.File = ""
+	}
+}
+
+// exists reports whether there is a file, also if this user can't see it. A config that
+// can't be read must be an error.
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil || !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR)
+}
 
 // Sockets returns the possible paths of a sidecar's socket in the order in which servers and
 // clients try them. It returns several only if no flag or variable names one.
