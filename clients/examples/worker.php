@@ -20,7 +20,8 @@ final class Sidecar
     /** @var resource|null */
     private $socket = null;
 
-    public function __construct(private readonly string $path) {}
+    /** @param string[] $paths */
+    public function __construct(private readonly array $paths) {}
 
     /**
      * Sends a request and returns its answer. Where none comes, or the sidecar cannot just
@@ -46,7 +47,9 @@ final class Sidecar
 
     private function try(string $line): ?array
     {
-        $this->socket ??= @stream_socket_client("unix://$this->path") ?: null;
+        foreach ($this->paths as $path) {
+            $this->socket ??= @stream_socket_client("unix://$path") ?: null;
+        }
         if ($this->socket === null) {
             return null;
         }
@@ -68,8 +71,20 @@ function payload(string $bytes): array
     return preg_match('//u', $bytes) ? ['payload' => $bytes] : ['payload_b64' => base64_encode($bytes)];
 }
 
+/** The paths of the sidecar's socket, in the order of PROTOCOL.md, section 2. */
+function sockets(): array
+{
+    if ($named = getenv('QSIDECAR_SOCKET')) {
+        return [$named];
+    }
+    $state = getenv('XDG_STATE_HOME') ?: (getenv('HOME') ? getenv('HOME') . '/.local/state' : '');
+    $own = posix_geteuid() !== 0 && $state && is_dir("$state/qsidecar");
+    $dirs = array_filter([getenv('XDG_RUNTIME_DIR'), $own ? $state : '', '/run']);
+    return array_map(fn($dir) => "$dir/qsidecar/qsidecar.sock", array_values($dirs));
+}
+
 [$queue, $bytes] = [$argv[1] ?? exit("usage: php worker.php QUEUE [PAYLOAD]\n"), $argv[2] ?? null];
-$sidecar = new Sidecar(getenv('QSIDECAR_SOCKET') ?: '/run/qsidecar/qsidecar.sock');
+$sidecar = new Sidecar(sockets());
 if ($bytes !== null) {
     $key = bin2hex(random_bytes(16)); // the key makes a repeated enqueue safe
     echo $sidecar->ask(['op' => 'enqueue', 'queue' => $queue, 'key' => $key] + payload($bytes))['job']['id'], "\n";

@@ -17,14 +17,22 @@ sub work {
     print "hello, $payload (attempt $job->{attempt})\n";
 }
 
-my $path = $ENV{QSIDECAR_SOCKET} || '/run/qsidecar/qsidecar.sock';
+# Returns the paths of the sidecar's socket, in the order of PROTOCOL.md, section 2.
+sub sockets {
+    return $ENV{QSIDECAR_SOCKET} if $ENV{QSIDECAR_SOCKET};
+    my $state = $ENV{XDG_STATE_HOME} || ($ENV{HOME} && "$ENV{HOME}/.local/state");
+    my $own = $> != 0 && $state && -d "$state/qsidecar";
+    return map { "$_/qsidecar/qsidecar.sock" } grep { $_ } $ENV{XDG_RUNTIME_DIR}, $own && $state, '/run';
+}
+
 my $json = JSON::PP->new->utf8;
 my $socket;    # close-on-exec, like all files of Perl
 
 # Sends a line and returns its reply, or undef if none arrives.
 sub try {
     my ($line) = @_;
-    $socket ||= IO::Socket::UNIX->new(Peer => $path) or return;
+    $socket ||= IO::Socket::UNIX->new(Peer => $_) for sockets();
+    return unless $socket;
     my $answer = print({$socket} $line) && $socket->flush ? <$socket> : undef;
     return $json->decode($answer) if defined $answer && $answer =~ /\n\z/;    # a partial line is not a reply
     undef $socket;

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -126,8 +127,27 @@ func TestFlagsFileEnvironment(t *testing.T) {
 func TestClientsTryDefaultSocketsInOrder(t *testing.T) {
 	h := newHost(t)
 	a := h.app(nil, nil, nil, nil)
-	if got := a.sockets(); len(got) != 2 || got[0] != h.socket() || got[1] != "/run/qsidecar/qsidecar.sock" {
+	if got := a.sockets(); !slices.Equal(got, []string{h.socket(), "/run/qsidecar/qsidecar.sock"}) {
 		t.Errorf("sockets: %v", got)
+	}
+	if err := os.Chmod(h.dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	delete(h.env, "XDG_RUNTIME_DIR")
+	own := filepath.Join(h.dir, "state", "qsidecar", "qsidecar.sock")
+	for _, dir := range []string{"none", "qsidecar"} {
+		if err := os.MkdirAll(filepath.Join(h.dir, "state", dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		want := []string{"/run/qsidecar/qsidecar.sock"}
+		if dir == "qsidecar" {
+			want = []string{own, "/run/qsidecar/qsidecar.sock"}
+		}
+		asUnprivileged(t, func() {
+			if got := a.sockets(); !slices.Equal(got, want) {
+				t.Errorf("without XDG_RUNTIME_DIR, as another user: %v, want %v", got, want)
+			}
+		})
 	}
 	h.env["QSIDECAR_SOCKET"] = "/x"
 	if got := a.sockets(); len(got) != 1 || got[0] != "/x" {

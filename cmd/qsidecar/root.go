@@ -25,8 +25,11 @@ every worker on a Unix socket; workers enqueue, claim, ack and nack.
   qsidecar work mail -- ./send.sh             or run a command for each job
   qsidecar stats                              see the remaining jobs
 
-Commands look for a sidecar on these sockets, in this order: --socket, QSIDECAR_SOCKET,
-$XDG_RUNTIME_DIR/qsidecar/qsidecar.sock and /run/qsidecar/qsidecar.sock.
+Commands look for a sidecar on the socket of --socket or of QSIDECAR_SOCKET, or else on
+these, in this order: $XDG_RUNTIME_DIR/qsidecar/qsidecar.sock; for users other than root
+qsidecar/qsidecar.sock in $XDG_STATE_HOME (default: ~/.local/state); and
+/run/qsidecar/qsidecar.sock. "qsidecar serve" listens on the first of them whose
+directory this user can write.
 
 ` + exitCodes
 

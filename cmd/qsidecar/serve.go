@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -40,8 +41,8 @@ A second signal ends that at once. Leases stay valid over a restart.
 The config file is --config, or else QSIDECAR_CONFIG, or else /etc/qsidecar/config.yaml if
 it exists. --config none reads no file.
 
-Without a config file it uses an SQLite database in $XDG_STATE_HOME/qsidecar (root:
-/var/lib/qsidecar) and one socket, and the first use of a queue creates it.
+Without a config file it uses an SQLite database in $XDG_STATE_HOME/qsidecar (default:
+~/.local/state/qsidecar; root: /var/lib/qsidecar) and one socket (see qsidecar --help), and the first use of a queue creates it.
 QSIDECAR_DATABASE and QSIDECAR_SOCKET override these defaults. The config file overrides
 the environment, and flags override the config file.
 
@@ -119,7 +120,7 @@ func (a *app) hint(socket string) {
 		bin = "qsidecar"
 	}
 	at := ""
-	if a.socket != "" || a.getenv("QSIDECAR_SOCKET") != "" || socket != a.sockets()[0] {
+	if a.socket != "" || a.getenv("QSIDECAR_SOCKET") != "" || !slices.Contains(a.sockets(), socket) {
 		at = " --socket " + shellQuote(socket)
 	}
 	q := shellQuote(bin)

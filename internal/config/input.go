@@ -57,7 +57,7 @@ func (in Input) Load() (Config, error) {
 		c.Listen = nil // the flag replaces the file's sockets
 	}
 	c.addSockets(in.inheritedSockets())
-	c.fillIn(in.Sockets()[0], db)
+	c.fillIn(in.servedSocket(), db)
 	if in.LogLevel != "" {
 		c.Log.Level = in.LogLevel
 	}
