@@ -31,6 +31,10 @@ qsidecar/qsidecar.sock in $XDG_STATE_HOME (default: ~/.local/state); and
 /run/qsidecar/qsidecar.sock. "qsidecar serve" listens on the first of them whose
 directory this user can write.
 
+With --json a command prints its answers as JSON lines, and an error as one JSON line on
+stderr: {"ok":false,"error":{"code":…,"message":…}}. The code is one of the protocol's, or
+"failed" or "interrupted". The exit codes are the same.
+
 ` + exitCodes
 
 func (a *app) root() *cobra.Command {
@@ -41,8 +45,11 @@ func (a *app) root() *cobra.Command {
 		Version:       programVersion().String(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		PersistentPreRun: func(*cobra.Command, []string) {
+		PersistentPreRun: func(cmd *cobra.Command, _ []string) {
 			a.started = true
+			if f := cmd.Flags().Lookup("json"); f != nil { // claim has it, and its default is true
+				a.jsonErrors = f.Changed && f.Value.String() == "true"
+			}
 		},
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
