@@ -74,6 +74,9 @@ func (a *app) root() *cobra.Command {
 	add("look", a.statsCommand(), a.peekCommand(), a.deadCommand(), a.showCommand(), a.retryCommand(), a.deleteCommand(), a.releaseCommand(),
 		a.purgeCommand(), a.pauseCommand(), a.resumeCommand(), a.pingCommand(), a.statusCommand(), a.reloadCommand())
 	root.AddCommand(a.versionCommand(), a.manCommand(), a.guardCommand())
+	for _, c := range root.Commands() {
+		a.addCompletion(c)
+	}
 	return root
 }
 
