@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	qsidecar "github.com/qsidecar/qsidecar/clients/go"
 
@@ -50,7 +51,7 @@ func TestLife(t *testing.T) {
 		t.Errorf("the same key again: %+v, want id %s and a word that nothing was stored", again, id)
 	}
 	j := h.claim("sms", "mail")
-	if j.ID != id || j.Payload != "hello" || j.Key != "k1" || j.Priority != -3 || j.Headers["a"] != "b" || j.Headers["c"] != "=d" {
+	if j.ID != id || j.Payload != `"hello"` || j.Key != "k1" || j.Priority != -3 || j.Headers["a"] != "b" || j.Headers["c"] != "=d" {
 		t.Errorf("claimed %+v", j)
 	}
 	h.must(0, "extend", j.Lease, "--lease", "2h")
@@ -166,7 +167,11 @@ func TestEnvSurvivesEval(t *testing.T) {
 	for _, payload := range []string{
 		"plain", "", "it's", "a\nb\n\n", `$(touch x) "q" \ * ~ ;&|`, "'", "''\\''", "\xff\xfe", "-n", "é ☎",
 	} {
-		h.mustWith(0, payload, "enqueue", "q", "-", "--header", "h=it's")
+		args := []string{"enqueue", "q", "-", "--header", "h=it's"}
+		if !utf8.ValidString(payload) {
+			args = append(args, "--raw")
+		}
+		h.mustWith(0, payload, args...)
 		env := h.must(0, "claim", "q", "--env")
 		script := env + `printf '%s' "$QSIDECAR_PAYLOAD"; test -n "$QSIDECAR_LEASE" && test "$QSIDECAR_HEADERS" = "{\"h\":\"it's\"}" && test "$QSIDECAR_ATTEMPT" = 1`
 		out, err := exec.Command("sh", "-c", script).Output()
