@@ -16,7 +16,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^##@ / {print (n++ ? "\n" : "") substr($$0, 5)} /^[a-z][a-z0-9-]*:.*## / {printf "  %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: build ## build, and serve on the embedded database
-	@exec ./bin/qsidecar serve --hint
+	@exec ./bin/qsidecar serve --config none --hint
 
 test: ## show that the program works on this machine (5 minutes; installs what it needs)
 	@exec $(GO) run ./scripts/suite test

@@ -48,6 +48,7 @@ func TestSocketIsFound(t *testing.T) {
 
 	t.Setenv("QSIDECAR_SOCKET", "")
 	t.Setenv("XDG_RUNTIME_DIR", "/run/user/7")
+	t.Setenv("XDG_STATE_HOME", t.TempDir()) // without a directory of qsidecar
 	want := []string{"/run/user/7/qsidecar/qsidecar.sock", "/run/qsidecar/qsidecar.sock"}
 	if got := qsidecar.Sockets(); !slices.Equal(got, want) {
 		t.Errorf("without it: %v, want %v", got, want)

@@ -7,8 +7,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	qsidecar "github.com/qsidecar/qsidecar/clients/go"
 
@@ -49,7 +51,7 @@ func TestLife(t *testing.T) {
 		t.Errorf("the same key again: %+v, want id %s and a word that nothing was stored", again, id)
 	}
 	j := h.claim("sms", "mail")
-	if j.ID != id || j.Payload != "hello" || j.Key != "k1" || j.Priority != -3 || j.Headers["a"] != "b" || j.Headers["c"] != "=d" {
+	if j.ID != id || j.Payload != `"hello"` || j.Key != "k1" || j.Priority != -3 || j.Headers["a"] != "b" || j.Headers["c"] != "=d" {
 		t.Errorf("claimed %+v", j)
 	}
 	h.must(0, "extend", j.Lease, "--lease", "2h")
@@ -126,8 +128,27 @@ func TestFlagsFileEnvironment(t *testing.T) {
 func TestClientsTryDefaultSocketsInOrder(t *testing.T) {
 	h := newHost(t)
 	a := h.app(nil, nil, nil, nil)
-	if got := a.sockets(); len(got) != 2 || got[0] != h.socket() || got[1] != "/run/qsidecar/qsidecar.sock" {
+	if got := a.sockets(); !slices.Equal(got, []string{h.socket(), "/run/qsidecar/qsidecar.sock"}) {
 		t.Errorf("sockets: %v", got)
+	}
+	if err := os.Chmod(h.dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	delete(h.env, "XDG_RUNTIME_DIR")
+	own := filepath.Join(h.dir, "state", "qsidecar", "qsidecar.sock")
+	for _, dir := range []string{"none", "qsidecar"} {
+		if err := os.MkdirAll(filepath.Join(h.dir, "state", dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		want := []string{"/run/qsidecar/qsidecar.sock"}
+		if dir == "qsidecar" {
+			want = []string{own, "/run/qsidecar/qsidecar.sock"}
+		}
+		asUnprivileged(t, func() {
+			if got := a.sockets(); !slices.Equal(got, want) {
+				t.Errorf("without XDG_RUNTIME_DIR, as another user: %v, want %v", got, want)
+			}
+		})
 	}
 	h.env["QSIDECAR_SOCKET"] = "/x"
 	if got := a.sockets(); len(got) != 1 || got[0] != "/x" {
@@ -146,7 +167,11 @@ func TestEnvSurvivesEval(t *testing.T) {
 	for _, payload := range []string{
 		"plain", "", "it's", "a\nb\n\n", `$(touch x) "q" \ * ~ ;&|`, "'", "''\\''", "\xff\xfe", "-n", "é ☎",
 	} {
-		h.mustWith(0, payload, "enqueue", "q", "-", "--header", "h=it's")
+		args := []string{"enqueue", "q", "-", "--header", "h=it's"}
+		if !utf8.ValidString(payload) {
+			args = append(args, "--raw")
+		}
+		h.mustWith(0, payload, args...)
 		env := h.must(0, "claim", "q", "--env")
 		script := env + `printf '%s' "$QSIDECAR_PAYLOAD"; test -n "$QSIDECAR_LEASE" && test "$QSIDECAR_HEADERS" = "{\"h\":\"it's\"}" && test "$QSIDECAR_ATTEMPT" = 1`
 		out, err := exec.Command("sh", "-c", script).Output()

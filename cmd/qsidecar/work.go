@@ -28,7 +28,9 @@ const (
 )
 
 const workHelp = `Claim jobs from the queues, in their order of preference, and run CMD for each. The
-payload is on its stdin, and its exit code settles the job.
+payload is on its stdin, and its exit code settles the job. A payload that is a JSON
+string, as clients store a text, is given as the text: hello, not "hello". Any other
+payload, and with --raw each one, is given as it is.
 
   exit 0          done
   exit 75         not now (EX_TEMPFAIL): the job is ready again after --snooze-delay, or
@@ -116,6 +118,7 @@ func (a *app) workCommand() *cobra.Command {
 	fl.IntVarP(&f.Jobs, "jobs", "j", 1, "work up to so `many` jobs at once")
 	fl.BoolVar(&f.PayloadArg, "payload-arg", false, "give the payload as CMD's last argument, and no stdin")
 	fl.BoolVar(&f.PayloadFile, "payload-file", false, "the payload in a file: CMD's last argument, QSIDECAR_PAYLOAD_FILE")
+	fl.BoolVar(&f.Raw, "raw", false, "give the payload as it is stored, also a JSON string")
 	fl.BoolVar(&f.Result, "result", false, "CMD's stdout is the job's result (see keep in the config)")
 	fl.Var(&f.timeout, "timeout", "stop a CMD that takes longer; its job has failed (default: never)")
 	fl.Var(&f.killAfter, "kill-after", "what a CMD has from SIGTERM to SIGKILL")
@@ -148,6 +151,8 @@ func (f *workFlags) read(cmd *cobra.Command, args []string) error {
 		return usagef("--once works one job: leave -j out")
 	case f.PayloadArg && f.PayloadFile:
 		return usagef("--payload-arg and --payload-file exclude each other: leave one of them out")
+	case f.Persistent && f.Raw:
+		return usagef("--line gives each payload as it is stored: leave --raw out")
 	case f.Persistent && (f.PayloadArg || f.PayloadFile || f.Result):
 		return usagef("--persistent has payload and result in its lines: leave --payload-arg, --payload-file and --result out")
 	}

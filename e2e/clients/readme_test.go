@@ -35,7 +35,7 @@ var readmeCommands = []struct {
 	{word: "./bin/qsidecar claim mail", prints: "working on: hello, world"},
 	{word: "./bin/qsidecar work mail", prints: "to: ada", replace: []string{"-j 4", "-j 4 --drain"}},
 	{word: "nc -N -U"}, // see TestReadmeShell
-	{word: "qsidecar check", prints: "sqlite", replace: []string{"/etc/qsidecar.yaml", "a.yaml"}},
+	{word: "qsidecar check", prints: "sqlite", replace: []string{"/etc/qsidecar/config.yaml", "a.yaml"}},
 }
 
 // TestReadmeCommands runs the commands of the README unchanged.

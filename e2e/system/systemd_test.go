@@ -29,7 +29,7 @@ type service struct {
 const (
 	unit        = "qsidecar.service"
 	unitSocket  = "/run/qsidecar/qsidecar.sock"
-	unitConfig  = "/etc/qsidecar/qsidecar.yaml"
+	unitConfig  = "/etc/qsidecar/config.yaml"
 	unitProgram = "/usr/local/bin/qsidecar"
 )
 

@@ -34,8 +34,9 @@ class Client:
         with Client() as client:
             client.enqueue("mail", {"to": "ada"})
 
-    socket: the path of the sidecar's socket. None means QSIDECAR_SOCKET, then
-    $XDG_RUNTIME_DIR/qsidecar/qsidecar.sock, then /run/qsidecar/qsidecar.sock.
+    socket: the path of the sidecar's socket. None means QSIDECAR_SOCKET, or else the first of
+    $XDG_RUNTIME_DIR/qsidecar/qsidecar.sock, $XDG_STATE_HOME/qsidecar/qsidecar.sock (default: ~/.local/state; not for
+    root) and /run/qsidecar/qsidecar.sock on which a sidecar listens.
     worker: a name of at most 128 bytes, which is stored with claims, for people.
     codec: "json" or "msgpack". None means msgpack if it is installed.
     request_timeout: the time limit of a call in seconds, not counting a claim's own wait.

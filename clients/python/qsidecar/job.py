@@ -119,12 +119,15 @@ class Job:
 
     @property
     def payload(self) -> Any:
-        """The payload as a JSON value, None if it is empty. `raw` is its bytes."""
+        """The payload as a JSON value, None if it is empty.
+
+        Raises ValueError if the bytes aren't JSON in UTF-8. `raw` has the bytes.
+        """
         if not self.raw:
             return None
         try:
-            return json.loads(self.raw)
-        except ValueError as e:
+            return json.loads(self.raw.decode())
+        except (ValueError, RecursionError) as e:
             raise ValueError(f"the payload of job {self.id} of {self.queue} isn't JSON ({e}); job.raw has its bytes") from e
 
     @property

@@ -21,12 +21,13 @@ module Qsidecar
       @state = :held
     end
 
-    # payload parses the payload as JSON. It is nil if there are no bytes.
+    # payload parses the payload as JSON. It is nil if there are no bytes. It raises
+    # JSON::ParserError if the bytes are not JSON: use raw then.
     def payload
       return @payload if defined?(@payload)
 
       @payload = @raw.empty? ? nil : JSON.parse(@raw.dup.force_encoding(Encoding::UTF_8))
-    rescue JSON::ParserError => e
+    rescue JSON::ParserError, EncodingError => e
       raise JSON::ParserError, "the payload of job #{@id} is not JSON (Job#raw has its bytes): #{e.message}"
     end
 
