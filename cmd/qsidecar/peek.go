@@ -140,8 +140,8 @@ func pageOf(req *protocol.Request, most int) error {
 	return nil
 }
 
-// peek requests jobs and prints them with `print`, or as JSON lines.
-func (a *app) peek(cmd *cobra.Command, req *protocol.Request, print func([]protocol.JobView) error) error {
+// peek requests jobs and prints them with show, or as JSON lines.
+func (a *app) peek(cmd *cobra.Command, req *protocol.Request, show func([]protocol.JobView) error) error {
 	return a.oneRequest(cmd, func(ctx context.Context, c *qsidecar.Client) error {
 		rep, err := c.Call(ctx, req)
 		if err != nil {
@@ -150,7 +150,7 @@ func (a *app) peek(cmd *cobra.Command, req *protocol.Request, print func([]proto
 		if a.json {
 			return a.printEach(rep, "jobs")
 		}
-		return print(rep.Views)
+		return show(rep.Views)
 	})
 }
 
