@@ -99,14 +99,7 @@ func withTrace(job protocol.NewJob, env func(string) string) protocol.NewJob {
 // maxTraceState is the length that must be forwarded at least. withTrace drops a longer one.
 const maxTraceState = 512
 
-func (a *app) enqueueCommand() *cobra.Command {
-	var f jobFlags
-	var format payloadFormat
-	var lines bool
-	cmd := &cobra.Command{
-		Use:   "enqueue QUEUE [PAYLOAD|-]",
-		Short: "Store a job, or with --lines a job for each line of stdin",
-		Long: `Store a job and print its id, once it is durable. The payload is the argument, or with -
+const enqueueHelp = `Store a job and print its id, once it is durable. The payload is the argument, or with -
 all of stdin. Without one it is empty, which clients read as null.
 
 Clients store and read payloads as JSON. So enqueue stores a payload that is JSON, such as
@@ -128,7 +121,16 @@ the error has their number.
 A trace that the environment names (TRACEPARENT, TRACESTATE) goes with the job as the
 headers traceparent and tracestate; "qsidecar work" gives it to its CMD.
 
-` + exitCodes,
+`
+
+func (a *app) enqueueCommand() *cobra.Command {
+	var f jobFlags
+	var format payloadFormat
+	var lines bool
+	cmd := &cobra.Command{
+		Use:   "enqueue QUEUE [PAYLOAD|-]",
+		Short: "Store a job, or with --lines a job for each line of stdin",
+		Long:  enqueueHelp + exitCodes,
 		Example: `  qsidecar enqueue mail '{"to":"a@example.com"}' --key welcome-17 --delay 5m
   qsidecar enqueue greet --text "$name"
   tar c dir | qsidecar enqueue backups - --raw
