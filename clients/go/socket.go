@@ -30,7 +30,7 @@ func Sockets() []string {
 	return append(all, "/run/qsidecar/qsidecar.sock")
 }
 
-// stateDir returns the user's state directory of qsidecar, or "" if the environment names none.
+// stateDir returns the user's state directory of qsidecar, or "" if the environment doesn't set one.
 func stateDir() string {
 	if dir := os.Getenv("XDG_STATE_HOME"); dir != "" {
 		return filepath.Join(dir, "qsidecar")

@@ -10,7 +10,7 @@ import (
 )
 
 // completions returns what the completion of a shell offers after these arguments. The last
-// one is the start of a word.
+// one is incomplete.
 func (h *host) completions(args ...string) (words []string) {
 	h.t.Helper()
 	r := h.run(append([]string{"__complete"}, args...)...)

@@ -99,27 +99,20 @@ func withTrace(job protocol.NewJob, env func(string) string) protocol.NewJob {
 // maxTraceState is the length that must be forwarded at least. withTrace drops a longer one.
 const maxTraceState = 512
 
-func (a *app) enqueueCommand() *cobra.Command {
-	var f jobFlags
-	var format payloadFormat
-	var lines bool
-	cmd := &cobra.Command{
-		Use:   "enqueue QUEUE [PAYLOAD|-]",
-		Short: "Store a job, or with --lines a job for each line of stdin",
-		Long: `Store a job and print its id, once it is durable. The payload is the argument, or with -
+const enqueueHelp = `Store a job and print its id, once it is durable. The payload is the argument, or with -
 all of stdin. Without one it is empty, which clients read as null.
 
 Clients store and read payloads as JSON. So enqueue stores a payload that is JSON, such as
 {"to":"ada"} or 17, as it is, and any other text as a JSON string: "hello, world". On a
-terminal it reports on stderr what it stored. In a script, say what the payload is:
+terminal it reports on stderr what it stored. In a script, use a flag:
 
   --json  it must be JSON; other text is an error (exit code 2)
   --text  it is a text, which is stored as a JSON string, also if it is JSON
   --raw   it is any bytes, which are stored as they are, such as a picture
 
---json also prints the answer as JSON, and then has no effect on a payload with --raw or
---text. "stored" in this answer is the payload's JSON type and its size. "qsidecar work"
-and "qsidecar claim --env" return a JSON string as its text.
+--json also prints the answer as JSON, and with --raw or --text it does only that. In
+this answer, "stored" is the JSON type and the size of the payload. "qsidecar work" and
+"qsidecar claim --env" return a JSON string as its text.
 
 With --lines each line of stdin becomes a job (without its newline), in batches, and
 the number of jobs is printed. When a batch fails, the lines before it are stored and
@@ -128,7 +121,16 @@ the error has their number.
 A trace that the environment names (TRACEPARENT, TRACESTATE) goes with the job as the
 headers traceparent and tracestate; "qsidecar work" gives it to its CMD.
 
-` + exitCodes,
+`
+
+func (a *app) enqueueCommand() *cobra.Command {
+	var f jobFlags
+	var format payloadFormat
+	var lines bool
+	cmd := &cobra.Command{
+		Use:   "enqueue QUEUE [PAYLOAD|-]",
+		Short: "Store a job, or with --lines a job for each line of stdin",
+		Long:  enqueueHelp + exitCodes,
 		Example: `  qsidecar enqueue mail '{"to":"a@example.com"}' --key welcome-17 --delay 5m
   qsidecar enqueue greet --text "$name"
   tar c dir | qsidecar enqueue backups - --raw
@@ -187,6 +189,9 @@ func (a *app) enqueueOne(cmd *cobra.Command, job protocol.NewJob, format *payloa
 		rep, err := c.Call(ctx, &protocol.Request{Op: protocol.OpEnqueue, Job: job})
 		if err != nil {
 			return err
+		}
+		if rep.Enqueued == nil {
+			return errors.New("the sidecar's answer has no job")
 		}
 		if a.json {
 			return a.printEnqueued(rep, format, job)

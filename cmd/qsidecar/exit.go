@@ -126,18 +126,18 @@ func errorLine(err error, exit int, text string) []byte {
 	return append(bytes.TrimRight(line, "\n"), '\n')
 }
 
-// wantsJSON reports whether --json is among the arguments, for an error in the arguments.
-func wantsJSON(args []string) (wants bool) {
+// hasJSONFlag reports whether --json is among the arguments, for an error in the arguments.
+func hasJSONFlag(args []string) (has bool) {
 	for _, arg := range args {
 		if arg == "--" {
 			break
 		}
 		if value, ok := strings.CutPrefix(arg, "--json="); ok {
-			wants, _ = strconv.ParseBool(value)
+			has, _ = strconv.ParseBool(value)
 		}
-		wants = wants || arg == "--json"
+		has = has || arg == "--json"
 	}
-	return wants
+	return has
 }
 
 func exitCode(err error) int {

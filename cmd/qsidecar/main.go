@@ -100,7 +100,7 @@ func (a *app) main(args []string) int {
 	root.SetErr(a.errOut)
 	err := root.ExecuteContext(context.Background())
 	if !a.started {
-		a.jsonErrors = wantsJSON(args)
+		a.jsonErrors = hasJSONFlag(args)
 	}
 	var usage *usageError
 	if err != nil && !a.started && !errors.As(err, &usage) {

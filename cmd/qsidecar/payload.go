@@ -12,7 +12,7 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// payloadFormat says how enqueue stores a payload. At most one of its fields is set,
+// payloadFormat is how enqueue stores a payload. At most one of its fields is set,
 // because --raw and --text take precedence over --json. Without any, a JSON value is stored
 // as it is, and any other text as a JSON string.
 type payloadFormat struct {
@@ -45,13 +45,13 @@ func (f *payloadFormat) encode(given []byte) ([]byte, error) {
 	if !utf8.Valid(given) {
 		return nil, usagef("the payload is not text, but has bytes that are not UTF-8: add --raw to store the bytes as they are")
 	}
-	var value json.RawMessage
-	err := json.Unmarshal(given, &value)
-	switch {
-	case f.json && err != nil:
-		return nil, usagef("the payload is not JSON (%w): correct it, or add --text or --raw", err)
-	case err == nil && !f.text:
+	if json.Valid(given) && !f.text {
 		return given, nil
+	}
+	if f.json {
+		var value json.RawMessage
+		err := json.Unmarshal(given, &value)
+		return nil, usagef("the payload is not JSON (%w): correct it, or add --text or --raw", err)
 	}
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -126,15 +126,18 @@ func (a *app) printAllEnqueued(rep *protocol.Reply, format *payloadFormat, jobs 
 	if err := json.Unmarshal(fields["jobs"], &all); err != nil {
 		return fmt.Errorf("writing the answer as JSON: %w", err)
 	}
+	var lines bytes.Buffer
+	e := json.NewEncoder(&lines)
 	for i, job := range all {
-		if !rep.EnqueuedAll[i].Duplicate {
+		if _, duplicate := job["duplicate"]; !duplicate && i < len(jobs) {
 			if job["stored"], err = json.Marshal(format.stored(jobs[i])); err != nil {
 				return err
 			}
 		}
-		if err := a.printJSON(job); err != nil {
-			return err
+		if err := e.Encode(job); err != nil {
+			return fmt.Errorf("writing the answer as JSON: %w", err)
 		}
 	}
-	return nil
+	_, err = a.out.Write(lines.Bytes())
+	return err
 }

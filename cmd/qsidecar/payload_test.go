@@ -41,7 +41,7 @@ func TestPayloadFormats(t *testing.T) {
 		stored, report string
 	}{
 		{"hello, world", "", `"hello, world"`, "JSON string, 14 bytes"},
-		{"it's <b> & \"c\"\n", "", `"it's <b> & \"c\"\n"`, "JSON string, 22 bytes"},
+		{"it's <b> & \"c\"\n", "", `"it's <b> & \"c\"\n"`, "JSON string, 20 bytes"},
 		{`{"to":"ada"}`, "", `{"to":"ada"}`, "JSON object, 12 bytes"},
 		{`{"to":`, "", `"{\"to\":"`, "JSON string, 10 bytes"},
 		{"[1, 2]\n", "", "[1, 2]\n", "JSON array, 7 bytes"},

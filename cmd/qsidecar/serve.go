@@ -18,14 +18,14 @@ import (
 
 // inputFlags adds the flags of a command that reads a config.
 func inputFlags(cmd *cobra.Command, in *config.Input) {
-	configFlag(cmd, &in)
+	configFlag(cmd, in)
 	cmd.Flags().StringVar(&in.Database, "database", "", "sqlite:PATH or a server's `URL`, or @FILE that holds it")
 	cmd.Flags().Var(&in.LogLevel, "log-level", "debug, info, warn or error (default info)")
 }
 
 // configFlag adds --config.
 func configFlag(cmd *cobra.Command, in *config.Input) {
-	cmd.Flags().StringVar(&in.File, "config", "", "the config `FILE`, or none (default: QSIDECAR_CONFIG, or "+config.SystemFile+")")
+	cmd.Flags().StringVar(&in.File, "config", "", "the config `FILE` (default: QSIDECAR_CONFIG, "+config.SystemFile+")")
 }
 
 func (a *app) serveCommand() *cobra.Command {

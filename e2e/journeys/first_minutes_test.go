@@ -26,11 +26,11 @@ func TestMakeRunHints(t *testing.T) {
 			makeRun(t, s, nil, "XDG_STATE_HOME="+s.Dir)
 			return
 		}
-		const nobody = 65534
-		if err := os.Chown(s.Dir, nobody, nobody); err != nil {
+		const user = 65534
+		if err := os.Chown(s.Dir, user, user); err != nil {
 			t.Fatal(err)
 		}
-		makeRun(t, s, &syscall.Credential{Uid: nobody, Gid: nobody}, "XDG_STATE_HOME="+s.Dir)
+		makeRun(t, s, &syscall.Credential{Uid: user, Gid: user}, "XDG_STATE_HOME="+s.Dir)
 	})
 }
 

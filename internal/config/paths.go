@@ -16,7 +16,7 @@ import (
 // SystemFile is the config file of a host. It is read if no flag or variable names one.
 const SystemFile = "/etc/qsidecar/config.yaml"
 
-// NoFile in the place of a config file's name means the built-in defaults.
+// NoFile instead of a config file's name means the built-in defaults.
 const NoFile = "none"
 
 const (
@@ -79,7 +79,7 @@ func (in Input) servedSocket() string {
 }
 
 // userState returns the state directory of a user other than root. It is empty for root, and
-// if the environment names none.
+// if the environment doesn't set one.
 func (in Input) userState() string {
 	if os.Geteuid() == 0 {
 		return ""
@@ -87,8 +87,8 @@ func (in Input) userState() string {
 	return in.stateDir()
 }
 
-// stateDir returns the directory of the embedded database, or "" if the environment names
-// none.
+// stateDir returns the directory of the embedded database, or "" if the environment
+// doesn't set one.
 func (in Input) stateDir() string {
 	if dir := in.getenv("XDG_STATE_HOME"); dir != "" {
 		return filepath.Join(dir, "qsidecar")
