@@ -29,12 +29,12 @@ import (
 const (
 	epochSQL = `SELECT epoch FROM {s}.qsidecar_epoch`
 	// newEpochSQL stores an epoch if there is none. It is its own transaction.
-	newEpochSQL = `INSERT INTO {s}.qsidecar_epoch (one, epoch)
+	newEpochSQL = `INSERT INTO {s}.qsidecar_epoch (singleton, epoch)
 		SELECT 1, system_identifier || '/' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) || '/' || $1 FROM pg_control_system()
-		ON CONFLICT (one) DO NOTHING`
+		ON CONFLICT (singleton) DO NOTHING`
 	// plainEpochSQL is for servers that don't reveal their identity. If such a server
 	// crashes, the outcome of a commit stays unknown.
-	plainEpochSQL = `INSERT INTO {s}.qsidecar_epoch (one, epoch) VALUES (1, $1) ON CONFLICT (one) DO NOTHING`
+	plainEpochSQL = `INSERT INTO {s}.qsidecar_epoch (singleton, epoch) VALUES (1, $1) ON CONFLICT (singleton) DO NOTHING`
 )
 
 // succeeds reports whether the server of epoch a is the server of epoch b or its successor.
