@@ -156,7 +156,7 @@ func (d *databases) clean(name string) error {
 // take returns what a test of the suite receives.
 func (d *databases) take(t *testing.T) *backendtest.Database {
 	m, name := d.m, d.get(t)
-	o := Options{URL: m.URL(name), clock: "(SELECT at FROM test_clock)"}
+	o := Options{URL: m.URL(name), clock: "(SELECT at FROM test_clock)", idle: time.Hour} // on a machine that stalls the server ends no transaction
 	s := open(t, o)
 	var beside *sql.Conn
 	return &backendtest.Database{

@@ -46,6 +46,7 @@ type Options struct {
 
 	clock   string                  // the SQL expression for the present time; tests replace it
 	connect time.Duration           // limit for a connection with its login; tests use a shorter one
+	idle    time.Duration           // set by tests: after which the server ends an idle session
 	wrap    func(net.Conn) net.Conn // tests end contexts at a chosen read or write
 }
 
@@ -132,7 +133,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{o: o, log: o.Log, place: session.Place(config),
-		dialer: session.Dialer{Config: config, Timeout: o.connect, ReadOnly: o.ReadOnly, Wrap: o.wrap}}
+		dialer: session.Dialer{Config: config, Timeout: o.connect, Idle: o.idle, ReadOnly: o.ReadOnly, Wrap: o.wrap}}
 	s.Init(access{s}, s.place, o.Log)
 	s.Cursors.Unproven = true // see package claim
 	bound, done := s.Bound(ctx)

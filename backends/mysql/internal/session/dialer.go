@@ -18,6 +18,7 @@ type Dialer struct {
 	Config   *mysql.Config
 	Server   Server                  // see ReadServer
 	Timeout  time.Duration           // limit for a connection with its login
+	Idle     time.Duration           // after which the server ends an idle session; 0: idleEnds
 	ReadOnly bool                    // read-only servers are accepted too
 	Wrap     func(net.Conn) net.Conn // nil: none
 }

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"regexp"
@@ -79,6 +80,7 @@ func (d *Dialer) ReadServer(ctx context.Context) error {
 // settings sets the session variables of every connection. Sessions don't depend on the defaults of the
 // server, the user or a proxy.
 func (d *Dialer) settings() {
+	idle := cmp.Or(d.Idle, idleEnds)
 	p := map[string]string{
 		"autocommit":               "1",
 		"completion_type":          "'NO_CHAIN'",
@@ -86,9 +88,9 @@ func (d *Dialer) settings() {
 		"sql_mode":                 "'STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION,NO_ZERO_DATE,NO_ZERO_IN_DATE'",
 		"innodb_lock_wait_timeout": strconv.Itoa(int(LockWait.Seconds())),
 		"lock_wait_timeout":        strconv.Itoa(int(schemaWait.Seconds())),
-		"wait_timeout":             strconv.Itoa(int(idleEnds.Seconds())),
-		"net_write_timeout":        strconv.Itoa(int(idleEnds.Seconds())),
-		"net_read_timeout":         strconv.Itoa(int(idleEnds.Seconds())),
+		"wait_timeout":             strconv.Itoa(int(idle.Seconds())),
+		"net_write_timeout":        strconv.Itoa(int(idle.Seconds())),
+		"net_read_timeout":         strconv.Itoa(int(idle.Seconds())),
 		"sql_safe_updates":         "0",
 		"sql_select_limit":         "18446744073709551615",
 		"sql_big_selects":          "1",
@@ -98,7 +100,7 @@ func (d *Dialer) settings() {
 	}
 	if d.Server.Maria {
 		p["tx_isolation"] = "'READ-COMMITTED'"
-		p["idle_transaction_timeout"] = "15"
+		p["idle_transaction_timeout"] = strconv.Itoa(int(idle.Seconds() * 3 / 4))
 		p["max_statement_time"] = "0"
 		if d.Server.Version >= 100603 {
 			p["tx_read_only"] = "0"
