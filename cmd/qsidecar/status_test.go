@@ -21,7 +21,7 @@ func TestStatusShowsWholeErrors(t *testing.T) {
 		"\t10.0.0.7:5432 (db.internal.example): failed SASL auth: FATAL: password authentication failed for user \"app\" (SQLSTATE 28P01)"
 	var out bytes.Buffer
 	st := &protocol.Status{Generation: 1, Databases: []protocol.DatabaseStatus{
-		{Name: "away", Error: why, BeatMS: 90_000}, {Name: "main", Engine: "sqlite", Version: "3.53.4", Place: "/q.db", BeatMS: 10},
+		{Name: "away", Error: why, HeartbeatAgeMS: 90_000}, {Name: "main", Engine: "sqlite", Version: "3.53.4", Address: "/q.db", HeartbeatAgeMS: 10},
 	}}
 	if err := (&app{out: &out}).showStatus("qsidecar/1", st); err != nil {
 		t.Fatal(err)
