@@ -31,7 +31,7 @@ func (a *app) addCompletion(cmd *cobra.Command) {
 		}
 		cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, start string) ([]string, cobra.ShellCompDirective) {
 			switch {
-			case cmd.ArgsLenAtDash() >= 0:
+			case slices.Contains(a.args, "--"): // cobra sets ArgsLenAtDash also without it
 				return nil, cobra.ShellCompDirectiveDefault // the command that `work` runs
 			case len(args) < most:
 				return a.completeQueues(args, start), cobra.ShellCompDirectiveNoFileComp

@@ -46,9 +46,10 @@ func TestErrorsAsJSON(t *testing.T) {
 		{"purge q --state dead", "bad_request", "add --yes"},
 	} {
 		args := strings.Fields(row.args)
-		plain, r := h.run(args...), h.run(append(args, "--json")...)
-		if row.args == "serve" {
-			plain = r
+		r := h.run(append(args, "--json")...)
+		plain := r
+		if row.args != "serve" {
+			plain = h.run(args...)
 		}
 		e := r.jsonError(t)
 		if r.code != plain.code || e.Error.Code != row.code || !strings.Contains(e.Error.Message, row.message) {

@@ -110,8 +110,8 @@ func TestFlagsFileEnvironment(t *testing.T) {
 		want string
 	}{
 		{nil, "serving on " + at("env.sock") + ", database sqlite:" + at("env.db")},
-		{[]string{"--config", file}, "serving on " + at("file.sock") + ", database sqlite:" + at("file.db")},
-		{[]string{"--config", file, "--socket", at("flag.sock")}, "serving on " + at("flag.sock") + ", database sqlite:" + at("file.db")},
+		{[]string{"--config", file}, "serving on " + at("file.sock") + ", database sqlite:" + at("file.db") + ", config " + file},
+		{[]string{"--config", file, "--socket", at("flag.sock")}, "serving on " + at("flag.sock") + ", database sqlite:" + at("file.db") + ", config " + file},
 		{[]string{"--database", "@" + url}, "serving on " + at("env.sock") + ", database sqlite:" + at("flag.db")},
 	} {
 		r := h.serve(row.args...)

@@ -63,6 +63,7 @@ type app struct {
 	byeTimeout   time.Duration    // 0: leaveTimeout
 	callTimeout  time.Duration    // 0: answerTimeout
 	noEvents     bool             // see config.WatchOptions
+	args         []string         // the arguments
 	socket       string           // --socket
 	json         bool             // --json
 	jsonErrors   bool             // --json was given: errors are JSON
@@ -92,6 +93,7 @@ func withAnswerTimeout(ctx context.Context, limit time.Duration) (context.Contex
 }
 
 func (a *app) main(args []string) int {
+	a.args = args
 	a.stdout, a.out = a.out, output{w: a.out}
 	root := a.root()
 	root.SetArgs(args)

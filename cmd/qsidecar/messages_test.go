@@ -84,7 +84,7 @@ func TestMessages(t *testing.T) {
 		{"no file of the URL", "serve --database @$D/none", 2, "the database's URL cannot be read: open $D/none: no such file or directory"},
 		{"two URLs in the file", "serve --database @$D/two-lines", 2, "$D/two-lines should hold one line, the database's URL"},
 		{"two words on the database", "serve --config $D/named.yaml --database sqlite:y", 2,
-			"--database and `databases` in $D/named.yaml both name the database: leave one out"},
+			"--database and `databases` in $D/named.yaml both name the database: leave one out, or read no config file with --config none"},
 		{"a database that is a directory", "serve --database sqlite:$D", 1,
 			"the database sqlite:$D cannot be opened: $D is a folder: name a database file in it, as $D/qsidecar.db"},
 		{"a database in a file", "serve --database sqlite:$D/letter.txt/q.db", 1,

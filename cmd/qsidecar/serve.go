@@ -42,9 +42,10 @@ The config file is --config, or else QSIDECAR_CONFIG, or else /etc/qsidecar/conf
 it exists. --config none reads no file.
 
 Without a config file it uses an SQLite database in $XDG_STATE_HOME/qsidecar (default:
-~/.local/state/qsidecar; root: /var/lib/qsidecar) and one socket (see qsidecar --help), and the first use of a queue creates it.
-QSIDECAR_DATABASE and QSIDECAR_SOCKET override these defaults. The config file overrides
-the environment, and flags override the config file.
+~/.local/state/qsidecar; root: /var/lib/qsidecar) and one socket (see qsidecar --help),
+and the first use of a queue creates it. QSIDECAR_DATABASE and QSIDECAR_SOCKET override
+these defaults. The config file overrides the environment, and flags override the config
+file.
 
 The config, and each file that it names, must be a regular file of at most 16 MiB,
 because serve reads it again when it changes.
