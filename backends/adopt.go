@@ -229,8 +229,8 @@ type Dialect interface {
 	Fence() string
 	// Paused is the condition that the queue (a TextArg) is paused.
 	Paused(queue string) string
-	// IsAlive is the condition that a host (an expression) is alive.
-	IsAlive(host string) string
+	// IsAlive is the condition that a sidecar (an expression: its identity) is alive.
+	IsAlive(sidecar string) string
 }
 
 // HintDialect is a Dialect whose queries must name the index they use and the locks they wait for.

@@ -110,7 +110,7 @@ func lockItems(ctx context.Context, sql backends.SQL, q *statement.Queue, where,
 // reclaim takes claims back from the workers.
 func (s *Store) reclaim(ctx context.Context, sql backends.SQL, q *statement.Queue, ids []string) (int64, error) {
 	claims := leases{}
-	where := "l.queue = " + s.dialect.TextArg(1) + " AND l.token_host IS NOT NULL AND " + s.dialect.AnyOf(2, lease.ItemColumn)
+	where := "l.queue = " + s.dialect.TextArg(1) + " AND l.token_sidecar IS NOT NULL AND " + s.dialect.AnyOf(2, lease.ItemColumn)
 	if err := sql.Do(ctx, claims.query(lease.SelectLocked(s.dialect, where, "id", false), q.Queue, ids)); err != nil {
 		return 0, err
 	}

@@ -90,7 +90,7 @@ func TestSQLite(t *testing.T) {
 	}
 	// A lost sidecar.
 	lost := k.one("q")
-	k.sql("UPDATE qsidecar_hosts SET dead = 1")
+	k.sql("UPDATE qsidecar_sidecars SET dead = 1")
 	if r := k.maintain(backends.Maintenance{}); r.Reaped[backends.CauseSidecarLost] != 1 {
 		t.Errorf("%+v", r)
 	}

@@ -179,7 +179,7 @@ func (g grammar) Insert(table string, names, values []string, id backends.Column
 	return sql + " RETURNING " + g.ToText(g.Name(id.Name))
 }
 
-// Fence doesn't use the sequence qsidecar_line: an open transaction with a claimed job would count
+// Fence doesn't use the sequence qsidecar_sequence: an open transaction with a claimed job would count
 // among the transactions that can own a position, until it ends.
 func (grammar) Fence() string {
 	return "(extract(epoch FROM pg_catalog.clock_timestamp()) * 1000000)::bigint"
@@ -189,6 +189,6 @@ func (g grammar) Paused(queue string) string {
 	return "EXISTS (SELECT FROM " + g.SidecarTable("qsidecar_queues") + " p WHERE p.queue = " + queue + " AND p.paused)"
 }
 
-func (g grammar) IsAlive(host string) string {
-	return "EXISTS (SELECT FROM " + g.SidecarTable("qsidecar_hosts") + " h WHERE h.host = " + host + " AND NOT h.dead)"
+func (g grammar) IsAlive(sidecar string) string {
+	return "EXISTS (SELECT FROM " + g.SidecarTable("qsidecar_sidecars") + " h WHERE h.sidecar = " + sidecar + " AND NOT h.dead)"
 }

@@ -29,12 +29,12 @@ import (
 const (
 	epochSQL = `SELECT epoch FROM {s}.qsidecar_epoch`
 	// newEpochSQL stores an epoch if there is none. It is its own transaction.
-	newEpochSQL = `INSERT INTO {s}.qsidecar_epoch (one, epoch)
+	newEpochSQL = `INSERT INTO {s}.qsidecar_epoch (singleton, epoch)
 		SELECT 1, system_identifier || '/' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) || '/' || $1 FROM pg_control_system()
-		ON CONFLICT (one) DO NOTHING`
+		ON CONFLICT (singleton) DO NOTHING`
 	// plainEpochSQL is for servers that don't reveal their identity. If such a server
 	// crashes, the outcome of a commit stays unknown.
-	plainEpochSQL = `INSERT INTO {s}.qsidecar_epoch (one, epoch) VALUES (1, $1) ON CONFLICT (one) DO NOTHING`
+	plainEpochSQL = `INSERT INTO {s}.qsidecar_epoch (singleton, epoch) VALUES (1, $1) ON CONFLICT (singleton) DO NOTHING`
 )
 
 // succeeds reports whether the server of epoch a is the server of epoch b or its successor.
@@ -78,7 +78,7 @@ func (s *Store) beganIn(epoch string) cursor.Event {
 }
 
 // readEpoch reads the epoch through q, which must stay in one session, and stores a new epoch if
-// there is none. It returns "" if the table doesn't exist yet or can't be written.
+// there is none. It returns "" if the table doesn't exist yet, has the preview's columns, or can't be written.
 func (s *Store) readEpoch(ctx context.Context, q interface {
 	querier
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
@@ -101,10 +101,11 @@ func (s *Store) readEpoch(ctx context.Context, q interface {
 	return epoch, err
 }
 
-// noEpochs reports whether the table or schema doesn't exist, or the server is read-only.
+// noEpochs reports whether the table or schema doesn't exist or is that of a preview, or the
+// server is read-only.
 func noEpochs(err error) bool {
 	said, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && slices.Contains([]string{"42P01", "3F000", "25006"}, said.Code)
+	return ok && slices.Contains([]string{"42P01", "42703", "3F000", "25006"}, said.Code)
 }
 
 // readEpoch makes the transaction read the epoch. Behind a pooler, each transaction can be in another session.

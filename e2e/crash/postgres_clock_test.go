@@ -80,7 +80,7 @@ func TestPostgresClock(t *testing.T) {
 	beats := func(sc *kit.Sidecar) {
 		t.Helper()
 		now := func() string {
-			return strings.Join(p.Query(p.URL, "SELECT beats::text FROM qsidecar.qsidecar_hosts WHERE host = $1", sc.Identity()), "")
+			return strings.Join(p.Query(p.URL, "SELECT heartbeats::text FROM qsidecar.qsidecar_sidecars WHERE sidecar = $1", sc.Identity()), "")
 		}
 		before := now()
 		testwait.Until(t, sc.Name+" makes a heartbeat", func() bool { return now() != before })
