@@ -170,6 +170,6 @@ func (g grammar) Paused(queue string) string {
 	return "EXISTS (SELECT 1 FROM " + g.SidecarTable("qsidecar_queues") + " p WHERE p.queue = " + queue + " AND p.paused)"
 }
 
-func (g grammar) IsAlive(host string) string {
-	return "EXISTS (SELECT 1 FROM " + g.SidecarTable("qsidecar_hosts") + " h WHERE h.host = " + host + " AND NOT h.dead)"
+func (g grammar) IsAlive(sidecar string) string {
+	return "EXISTS (SELECT 1 FROM " + g.SidecarTable("qsidecar_sidecars") + " h WHERE h.sidecar = " + sidecar + " AND NOT h.dead)"
 }

@@ -79,7 +79,7 @@ func TestSuspendedAlone(t *testing.T) {
 	identity := a.Identity()
 	suspend(s, a)
 	testwait.Until(t, "its lease has ended by the database", func() bool {
-		return len(s.Rows("SELECT 1 FROM qsidecar_hosts WHERE host = ? AND expires_at < CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)", identity)) == 1
+		return len(s.Rows("SELECT 1 FROM qsidecar_sidecars WHERE sidecar = ? AND expires_at < CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)", identity)) == 1
 	})
 	a.Signal(syscall.SIGCONT)
 	c.Must(kit.Msg{"op": "ack", "lease": held.Lease})
