@@ -27,7 +27,9 @@ func preview(t *testing.T, m *testserver.MySQL) (name string) {
 	return name
 }
 
-var nextID = regexp.MustCompile(` AUTO_INCREMENT=\d+`)
+// notShape is what two equal tables can differ in: the next id, and the character sets of literals, which
+// MySQL writes before them and changes when it copies a table.
+var notShape = regexp.MustCompile(` AUTO_INCREMENT=\d+|\b_(?:ascii|utf8mb4)(')`)
 
 // shape returns the definitions of all tables, line by line, and the versions.
 func shape(t *testing.T, m *testserver.MySQL, name string) (all []string) {
@@ -52,7 +54,7 @@ func shape(t *testing.T, m *testserver.MySQL, name string) (all []string) {
 			t.Fatal(err)
 		}
 		var columns, constraints []string // CHECKs have no order
-		for line := range strings.SplitSeq(nextID.ReplaceAllString(text, ""), "\n") {
+		for line := range strings.SplitSeq(notShape.ReplaceAllString(text, "$1"), "\n") {
 			if line = strings.TrimSuffix(line, ","); strings.Contains(line, " CONSTRAINT ") {
 				constraints = append(constraints, line)
 			} else {

@@ -103,10 +103,16 @@ WHEN CASE typeof(NEW.run_at)
   OR typeof(NEW.prefetch_losses) <> 'integer' OR NEW.prefetch_losses NOT BETWEEN 0 AND 32767
   OR typeof(NEW.fence) <> 'integer' OR NEW.fence NOT BETWEEN 0 AND 4611686018427387903
   OR NEW.timeout_ms IS NOT NULL AND (typeof(NEW.timeout_ms) <> 'integer' OR NEW.timeout_ms NOT BETWEEN 1 AND 316224000000)
-  OR NEW.state IN ('done', 'dead') AND NEW.finished_at IS NULL
   OR length(CAST(NEW.key AS BLOB)) NOT BETWEEN 1 AND 255
 BEGIN
   SELECT RAISE(ABORT, 'qsidecar_usable: a value that a sidecar cannot use: run_at outside the years 1 to 9999, headers over 64 KiB, or a column that is not public');
+END;
+
+-- Lists, counts and retention find finished jobs by this instant.
+CREATE TRIGGER qsidecar_finished_at BEFORE INSERT ON qsidecar_jobs
+WHEN NEW.state IN ('done', 'dead') AND NEW.finished_at IS NULL
+BEGIN
+  SELECT RAISE(ABORT, 'qsidecar_finished_at: a done or dead job without finished_at');
 END;
 
 -- The next ids and positions are counted from the largest ones. This trigger runs after

@@ -38,7 +38,7 @@ GO
 IF OBJECT_ID(N'{s}.qsidecar_jobs') IS NULL
   CREATE TABLE {s}.qsidecar_jobs (
     id                bigint       NOT NULL DEFAULT (NEXT VALUE FOR {s}.qsidecar_sequence) CONSTRAINT qsidecar_jobs_id PRIMARY KEY, -- never reused
-    position          bigint       NOT NULL DEFAULT (NEXT VALUE FOR {s}.qsidecar_sequence) CONSTRAINT qsidecar_position CHECK (position > 0), -- order inside a priority
+    position          bigint       NOT NULL DEFAULT (NEXT VALUE FOR {s}.qsidecar_sequence), -- order inside a priority
     enqueued_at       datetime2(6) NOT NULL DEFAULT (SYSUTCDATETIME()),
     ready_at          datetime2(6) NOT NULL DEFAULT (SYSUTCDATETIME()), -- when it became ready
     fence             bigint       NOT NULL DEFAULT (0),
@@ -78,6 +78,7 @@ IF OBJECT_ID(N'{s}.qsidecar_jobs') IS NULL
       CHECK (headers IS NULL OR (ISJSON(headers) = 1 AND LTRIM(headers) LIKE N'{%')),
     result            varbinary(max) NULL,
     payload           varbinary(max) NOT NULL DEFAULT (0x),
+    CONSTRAINT qsidecar_position CHECK (position > 0),
     -- Lists, counts and retention find finished jobs by this instant.
     CONSTRAINT qsidecar_finished_at CHECK (state NOT IN ('done', 'dead') OR finished_at IS NOT NULL)
   );

@@ -60,7 +60,8 @@ def columns(schema):
             keys.append("PRIMARY KEY (" + listed(d) + ")")
         if isinstance(d, exp.Constraint):
             for k in d.expressions:
-                keys.append(f'CONSTRAINT "{d.name}" PRIMARY KEY (' + listed(k) + ")")
+                key = isinstance(k, exp.PrimaryKey)
+                keys.append(f'CONSTRAINT "{d.name}" ' + (f"PRIMARY KEY ({listed(k)})" if key else k.sql("postgres")))
         if not isinstance(d, exp.ColumnDef):
             continue
         text = f'"{d.name}" {kind(kind_of(d.args["kind"]))}'
