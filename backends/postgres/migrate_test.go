@@ -199,7 +199,7 @@ func TestMigrationTakesItsTime(t *testing.T) {
 		if want := map[string]string{"CREATE INDEX": "0 0", "-- Schema version": "0 200ms"}; !maps.Equal(ends, want) {
 			t.Errorf("statement_timeout and lock_timeout are %v, want %v", ends, want)
 		}
-		if !strings.Contains(log.String(), "waits for another transaction") {
+		if !strings.Contains(log.String(), "event=migration_waiting") {
 			t.Errorf("the log says nothing of the wait: %s", &log)
 		}
 	})

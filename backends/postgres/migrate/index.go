@@ -23,7 +23,7 @@ func (m *migrator) build(ctx context.Context, x index) error {
 		if complete, err = m.awaitBuild(ctx, x); err != nil || complete {
 			return err
 		}
-		m.Log.Info("an index whose build was interrupted is built again", "place", m.Place, "index", x.name)
+		m.Log.Info("interrupted index build restarted", "event", "index_build_restarted", "address", m.Place, "index", x.name)
 		if err := m.do(ctx, m.work, In(m.Schema, x.dropped())); err != nil {
 			return err
 		}
