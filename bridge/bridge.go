@@ -219,10 +219,10 @@ func (b *Bridge) drain() {
 		select {
 		case <-check.C:
 		case <-b.aborted:
-			b.log.Warn("asked again to stop: not waiting for the jobs that connections hold")
+			b.log.Warn("drain aborted", "event", "drain_aborted")
 			return
 		case <-timeout.C:
-			b.log.Warn("the drain timeout is over and connections still hold jobs; their leases stay valid for the restart grace")
+			b.log.Warn("drain timeout reached", "event", "drain_timeout")
 			return
 		}
 	}

@@ -60,7 +60,7 @@ func (s *Store) enter(epoch string) {
 		return
 	}
 	if s.epochs.current != "" {
-		s.log.Warn("the server crashed, or another took over: claims look at whole queues again", "place", s.place)
+		s.log.Warn("claim positions reset", "event", "claim_positions_reset", "address", s.place)
 	}
 	s.epochs.current = epoch
 	s.Cursors.Reset()
@@ -122,7 +122,7 @@ func (s *Store) ensureEpoch(ctx context.Context, c *pgx.Conn) {
 	}
 	epoch, err := s.readEpoch(ctx, c)
 	if err != nil || epoch == "" {
-		s.log.Debug("the server has no epoch", "place", s.place, "error", err) // the next transaction retries
+		s.log.Debug("can't read the server's epoch", "event", "epoch_unavailable", "address", s.place, "error", err) // the next transaction retries
 		return
 	}
 	s.enter(epoch)

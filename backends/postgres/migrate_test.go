@@ -256,7 +256,7 @@ func TestMigrationTakesItsTime(t *testing.T) {
 		if want := map[string]string{"CREATE INDEX": "0 0", "-- Schema version": "0 200ms"}; !maps.Equal(ends, want) {
 			t.Errorf("statement_timeout and lock_timeout are %v, want %v", ends, want)
 		}
-		if !strings.Contains(log.String(), "waits for another transaction") {
+		if !strings.Contains(log.String(), "event=migration_waiting") {
 			t.Errorf("the log does not mention the wait: %s", &log)
 		}
 	})

@@ -214,7 +214,7 @@ func TestSecondSignalEndsTheDrain(t *testing.T) {
 	}
 	worker.waitForOutput(`"lease"`)
 	r.signals <- os.Interrupt
-	testwait.Until(t, "it stops", func() bool { return strings.Contains(r.errOut.String(), "stopping") || r.ended() })
+	testwait.Until(t, "it stops", func() bool { return strings.Contains(r.errOut.String(), "event=stopping") || r.ended() })
 	if r.ended() {
 		t.Fatalf("the first signal ended it with %d although a worker holds a job", r.code)
 	}

@@ -185,7 +185,7 @@ func TestServersFullDisk(t *testing.T) {
 			producer.Post(kit.Msg{"op": "enqueue", "queue": "big", "payload": strings.Repeat("x", 1<<20)})
 		}
 		testwait.Until(t, "the disk is full", func() bool {
-			return p.Exec(t.Context(), "DO 0") != nil || a.Texts()["a commit failed and is tried again"] > 0
+			return p.Exec(t.Context(), "DO 0") != nil || a.Events()["commit_failed"] > 0
 		})
 		c.Post(kit.Msg{"op": "ack", "lease": held.Lease})
 		if err := os.Remove(f.filling); err != nil {

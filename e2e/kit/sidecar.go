@@ -241,7 +241,7 @@ func (sc *Sidecar) Identity() (id int64) {
 	return id
 }
 
-var joinedAs = regexp.MustCompile(`joined the database.*host"?[=:]"?([0-9a-f]{16})`)
+var joinedAs = regexp.MustCompile(`event"?[=:]"?database_joined"?[ ,]"?sidecar"?[=:]"?([0-9a-f]{16})`)
 
 // RSS returns the current and the peak resident memory of the process, in bytes.
 func (sc *Sidecar) RSS() (now, peak int64) {

@@ -237,7 +237,7 @@ func (f *failover) check(left func() int) {
 		} else {
 			w.waits.Must(kit.Msg{"op": "ack", "lease": r.Jobs[0].Lease})
 		}
-		if n := strings.Count(w.sc.Log(), "joined the database"); n != 1 {
+		if n := strings.Count(w.sc.Log(), "event=database_joined"); n != 1 {
 			f.Errorf("%s joined the database %d times, want once: its leases are good", w.name, n)
 		}
 	}

@@ -154,7 +154,7 @@ func TestServiceManagerOfOthers(t *testing.T) {
 	a.Env = []string{"LISTEN_PID=1", "LISTEN_FDS=1", "WATCHDOG_PID=1", "WATCHDOG_USEC=1", "NOTIFY_SOCKET=" + filepath.Join(s.Dir, "none")}
 	a.Start()
 	a.Dial().Must(kit.Msg{"op": "ping"})
-	untold := func() int { return strings.Count(a.Log(), "the service manager cannot be notified") }
+	untold := func() int { return strings.Count(a.Log(), "event=service_manager_unreachable") }
 	testwait.Until(t, "the missing listener is logged", func() bool { return untold() > 0 })
 	if n := untold(); n != 1 {
 		t.Errorf("the missing listener is logged %d times, want once:\n%s", n, a.Log())

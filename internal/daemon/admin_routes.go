@@ -67,10 +67,10 @@ type scrapeLog struct{ log *slog.Logger }
 func (l scrapeLog) Println(v ...any) {
 	text := strings.TrimSpace(fmt.Sprintln(v...))
 	if strings.HasPrefix(text, "error encoding and sending") {
-		l.log.Debug("a scrape ended before its answer was sent", "error", text)
+		l.log.Debug("scrape aborted by the client", "event", "scrape_aborted", "error", text)
 		return
 	}
-	l.log.Warn("some metrics could not be collected", "error", text)
+	l.log.Warn("scrape failed", "event", "scrape_failed", "error", text)
 }
 
 // ifPprofOn returns a handler that works only while pprof is on.

@@ -215,7 +215,7 @@ func (p *Daemon) options(c *config.Config, open map[string]*openDB) bridge.Optio
 // closeReplaced closes a database that a reload replaced.
 func (p *Daemon) closeReplaced(name string, o *openDB) {
 	if err := o.Close(); err != nil {
-		p.log.Warn("closing a database that is not in use any more", "database", name, "error", err)
+		p.log.Warn("can't close a replaced database", "event", "database_close_failed", "database", name, "error", err)
 	}
 }
 

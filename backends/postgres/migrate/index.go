@@ -23,7 +23,7 @@ func (m *migrator) build(ctx context.Context, x Index) error {
 		if complete, err = m.awaitBuild(ctx, x); err != nil || complete {
 			return err
 		}
-		m.Log.Info("an index whose build was interrupted is built again", "place", m.Place, "index", x.Name)
+		m.Log.Info("interrupted index build restarted", "event", "index_build_restarted", "address", m.Place, "index", x.Name)
 		if err := m.do(ctx, m.work, In(m.Schema, x.dropped())); err != nil {
 			return err
 		}

@@ -284,8 +284,8 @@ func (m *migrator) step(ctx context.Context, version int) error {
 func (m *migrator) logWait() {
 	if m.logged.IsZero() || time.Since(m.logged) > logEvery {
 		m.logged = time.Now()
-		m.Log.Warn("the migration waits for another transaction that uses the tables (a dump? a long report?); pg_stat_activity shows it",
-			"place", m.Place, "schema", m.Schema)
+		m.Log.Warn("migration waits for another transaction", "event", "migration_waiting",
+			"address", m.Place, "schema", m.Schema)
 	}
 }
 

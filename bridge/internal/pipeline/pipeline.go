@@ -116,7 +116,7 @@ func New(pc Config) *Pipeline {
 // Join makes the first attempt to join, so that the first claim finds an identity. If it fails, Run tries again.
 func (b *Pipeline) Join(ctx context.Context) {
 	if err := b.heartbeat.Send(ctx); err != nil {
-		b.Log.Warn("database unreachable at startup; serving anyway, requests get `unavailable`", "error", err)
+		b.Log.Warn("database unreachable at startup", "event", "database_unreachable", "error", err)
 	}
 }
 

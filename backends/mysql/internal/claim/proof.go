@@ -31,7 +31,7 @@ func (f *Finder) prove(queue string) {
 		ctx, cancel := context.WithTimeout(f.Life, proveFor)
 		defer cancel()
 		if err := f.Prove(ctx, p); err != nil {
-			f.Log.Debug("a queue's heads are not proven yet", "queue", queue, "error", err)
+			f.Log.Debug("claim position not advanced", "event", "claim_position_not_advanced", "queue", queue, "error", err)
 		}
 		f.mu.Lock()
 		defer f.mu.Unlock()

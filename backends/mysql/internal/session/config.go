@@ -103,7 +103,7 @@ func secure(c *mysql.Config, mode, ca, host string) error {
 type driverLogger struct{ log *slog.Logger }
 
 func (d driverLogger) Print(v ...any) {
-	d.log.Debug("the MySQL driver reports", "text", fmt.Sprint(v...))
+	d.log.Debug("MySQL driver message", "event", "mysql_driver_message", "text", fmt.Sprint(v...))
 }
 
 // Place returns the address without secrets.
