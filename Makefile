@@ -8,7 +8,7 @@ IMAGE ?= qsidecar/qsidecar:1.0.0
 SUITE ?= test
 ENGINES := memory sqlite postgres mysql mariadb sqlserver
 
-.PHONY: help run build release image clean test check soak $(ENGINES:%=test-%) flaky flaky-touched cover lint audit fuzz bench
+.PHONY: help run build release image docs reference clean test check soak $(ENGINES:%=test-%) flaky flaky-touched cover lint audit fuzz bench
 
 ##@ To use it
 
@@ -33,6 +33,15 @@ image: build ## build the container image with buildah, and print its size (IMAG
 
 release: ## build the files of a release in dist/: archives, packages, checksums
 	@GO="$(GO)" scripts/release.sh
+
+docs: ## build the site of the docs in bin/site, and check its links (SERVE=1 serves it at 127.0.0.1:8000)
+	@scripts/need.sh venv npm
+	@exec scripts/docs.sh $(if $(SERVE),serve)
+
+reference: ## generate the pages in docs/reference from the code (a test of e2e/metrics prints the table of metrics)
+	@scripts/need.sh python3 ruby
+	$(GO) run ./scripts/reference
+	$(GO) run ./cmd/qsidecar man --markdown docs/reference
 
 clean: ## remove bin and dist
 	rm -rf bin dist
