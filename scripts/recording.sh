@@ -4,8 +4,6 @@
 #
 #   scripts/recording.sh [SVG]       default: docs/recording.svg; needs python3, npm and bin/qsidecar
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
-
 # type_line COMMAND shows a prompt and the command as if it were typed.
 type_line() {
 	printf '\033[1;32m$\033[0m '
@@ -16,7 +14,7 @@ type_line() {
 	printf '\n'
 }
 
-# demo is the session. It runs in a terminal of asciinema.
+# demo is the session. It runs in a terminal of its own.
 demo() {
 	set +m # no message about the killed process but ours
 	step() {
@@ -37,14 +35,12 @@ if [ "${1:-}" = demo ]; then
 	exit
 fi
 
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
 svg=$(realpath -m "${1:-docs/recording.svg}")
 program=$(realpath bin/qsidecar)
 work=$(mktemp -d)
 sidecar=
 trap '[ -z "$sidecar" ] || kill "$sidecar"; rm -rf "$work"' EXIT
-python3 -m venv "$work/venv"
-"$work/venv/bin/pip" install --quiet --disable-pip-version-check asciinema==2.4.0
-
 mkdir "$work/home" "$work/bin"
 ln -s "$program" "$work/bin/qsidecar"
 cat >"$work/home/send.sh" <<'END'
@@ -59,7 +55,23 @@ qsidecar serve 2>"$work/log" >"$work/out" &
 sidecar=$!
 until qsidecar ping >"$work/ping" 2>&1; do sleep 0.1; done
 
+# Records the session as an asciicast: https://docs.asciinema.org/manual/asciicast/v2/.
 demo=$PWD/scripts/recording.sh
-(cd "$work/home" && "$work/venv/bin/asciinema" rec --quiet --overwrite --cols 80 --rows 18 --idle-time-limit 2 \
-	--command "$demo demo" "$work/session.cast")
+(cd "$work/home" && python3 - "$work/session.cast" "$demo" <<'END'
+import json, os, pty, sys, time
+
+file, demo = sys.argv[1:]
+os.environ.update(TERM="xterm-256color", COLUMNS="80", LINES="18")
+with open(file, "w", encoding="utf-8") as cast:
+    print(json.dumps({"version": 2, "width": 80, "height": 18}), file=cast)
+    start = time.monotonic()
+
+    def read(fd):
+        data = os.read(fd, 1024)
+        print(json.dumps([round(time.monotonic() - start, 3), "o", data.decode(errors="replace")]), file=cast)
+        return data
+
+    sys.exit(os.waitstatus_to_exitcode(pty.spawn([demo, "demo"], read)))
+END
+)
 (cd "$work" && npm exec --yes --package svg-term-cli@2.1.1 -- svg-term --in session.cast --out "$svg" --window --no-cursor --padding 12)
