@@ -16,10 +16,10 @@ type_line() {
 
 # demo is the session. It runs in a terminal of its own.
 demo() {
-	set +m # no message about the killed process but ours
 	step() {
 		type_line "$1"
 		eval "$1"
+		disown -a # no message about the killed worker
 		sleep "${2:-1}"
 	}
 	step "cat send.sh"
@@ -46,7 +46,7 @@ ln -s "$program" "$work/bin/qsidecar"
 cat >"$work/home/send.sh" <<'END'
 #!/bin/sh
 echo "attempt $QSIDECAR_ATTEMPT: sending $(cat)"
-sleep 3
+if [ "$QSIDECAR_ATTEMPT" = 1 ]; then sleep 60; fi
 echo "sent"
 END
 chmod +x "$work/home/send.sh"
