@@ -46,27 +46,6 @@ func shellCommand(sc *kit.Sidecar, t *testing.T, shell string, args ...string) *
 	return cmd
 }
 
-// TestReadmeShell runs the five lines of the README unchanged, with only nc.
-func TestReadmeShell(t *testing.T) {
-	t.Parallel()
-	script := strings.TrimSpace(kit.ReadmeExample(t, kit.Path("README.md"), "sh"))
-	if n := strings.Count(script, "\n") + 1; n != 5 {
-		t.Errorf("the script has %d lines, want five", n)
-	}
-	s := kit.NewSite(t)
-	a := s.Start("a")
-	for _, shell := range shells {
-		out := runShell(a, t, shell, "set -eu\nPATH=/usr/bin:/bin\n"+script)
-		lines := strings.Split(strings.TrimSpace(out), "\n")
-		if len(lines) != 3 || !strings.Contains(lines[1], `"payload":"hello"`) || !strings.Contains(lines[2], `"acked":1`) {
-			t.Errorf("%s printed %q", shell, lines)
-		}
-	}
-	if left := s.JobsInFile(t); len(left) > 0 {
-		t.Errorf("jobs %v are left", left)
-	}
-}
-
 // TestShellRecipes runs the recipes of the shell page for hosts without the program. Their job is
 // done afterwards, or ready if the recipe only enqueues.
 func TestShellRecipes(t *testing.T) {
