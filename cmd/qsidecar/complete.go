@@ -17,7 +17,7 @@ import (
 const completeTimeout = 500 * time.Millisecond
 
 // jobStates are the states of the jobs that a command takes by their ids.
-var jobStates = map[string]protocol.State{"retry": protocol.StateDead, "release": protocol.StateClaimed, "reclaim": protocol.StateClaimed}
+var jobStates = map[string]protocol.State{"retry": protocol.StateDead, "reclaim": protocol.StateClaimed}
 
 // addCompletion adds the completion of arguments and flags to a command. The usage line
 // names the arguments.

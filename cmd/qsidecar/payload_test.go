@@ -101,7 +101,7 @@ func TestPayloadTexts(t *testing.T) {
 	h := newHost(t)
 	h.serve()
 	h.run("claim", "q", "--raw").wantStderr(t, exitUsage, "--raw goes with --env")
-	h.run("work", "q", "--line", "--raw", "--", "cat").wantStderr(t, exitUsage, "leave --raw out")
+	h.run("work", "q", "--persistent", "--raw", "--", "cat").wantStderr(t, exitUsage, "leave --raw out")
 	for stored, text := range map[string]string{
 		`"hello, \"world\" \u2603\n"`: "hello, \"world\" \u2603\n",
 		` "spaces around" `:           "spaces around",

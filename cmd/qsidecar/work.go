@@ -152,7 +152,7 @@ func (f *workFlags) read(cmd *cobra.Command, args []string) error {
 	case f.PayloadArg && f.PayloadFile:
 		return usagef("--payload-arg and --payload-file exclude each other: leave one of them out")
 	case f.Persistent && f.Raw:
-		return usagef("--line gives each payload as it is stored: leave --raw out")
+		return usagef("--persistent gives each payload as it is stored: leave --raw out")
 	case f.Persistent && (f.PayloadArg || f.PayloadFile || f.Result):
 		return usagef("--persistent has payload and result in its lines: leave --payload-arg, --payload-file and --result out")
 	}
