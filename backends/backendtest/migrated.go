@@ -13,7 +13,7 @@ const MigratedDatabase = "preview_dbs"
 
 // CheckMigrated checks that the rows of the last preview survived the migration. Each engine's
 // testdata stores the same ones: sidecar 7 is alive and sidecar 8 is dead, queue "p" is paused,
-// and the payload of each job says what it is.
+// and the payload of each job describes the job.
 func CheckMigrated(t *testing.T, b backends.Backend) {
 	t.Helper()
 	if id := b.Info().Database; id != MigratedDatabase {

@@ -19,7 +19,7 @@ source_suffix = {".md": "markdown"}
 myst_heading_anchors = 4
 suppress_warnings = [
     "myst.header",  # a page can skip a level of headings
-    "misc.highlighting_failure",  # examples with … are not valid JSON, and diagrams are no language
+    "misc.highlighting_failure",  # examples with … are not valid JSON, and diagrams have no highlighter
 ]
 
 html_theme = "furo"

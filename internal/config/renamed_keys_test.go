@@ -7,7 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestRenamedKeys checks that a key of an earlier draft is an error at its place in the file,
+// TestRenamedKeys checks that a key of an earlier draft is an error at its line and column,
 // and that the error names the new key.
 func TestRenamedKeys(t *testing.T) {
 	for src, want := range map[string]string{

@@ -87,7 +87,7 @@ func TestLogEvents(t *testing.T) {
 	}
 }
 
-// findLogLines calls found for each call of a logger in a Go file. The error says what is wrong
+// findLogLines calls found for each call of a logger in a Go file. The error describes the fault
 // with the call.
 func findLogLines(name string, source []byte, found func(where, event string, line logLine, err error)) error {
 	files := token.NewFileSet()

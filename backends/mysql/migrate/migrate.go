@@ -108,7 +108,7 @@ func addCheck(table, condition string) string {
 	return "', IF(" + isMariaDB + ", 'CHECK (" + condition + ")', ', ADD CONSTRAINT " + table + "_chk_1 CHECK (" + condition + ")'), '"
 }
 
-// tooOld says what to do about tables of a version before Preview.
+// tooOld returns what to do about tables of a version before Preview.
 func tooOld(version int) string {
 	return fmt.Sprintf("they are of version %d: first start the last preview of qsidecar, which updates them to version %d, then this program", version, Preview)
 }

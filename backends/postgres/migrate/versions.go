@@ -117,7 +117,7 @@ COMMIT;
 	return In(schema, b.String())
 }
 
-// tooOld says what to do about tables of a version before Preview.
+// tooOld returns what to do about tables of a version before Preview.
 func tooOld(version int) string {
 	return fmt.Sprintf("they are of version %d: first start the last preview of qsidecar, which updates them to version %d, then this program", version, Preview)
 }

@@ -42,7 +42,7 @@ func SQL(from int) string {
 	return ""
 }
 
-// TooOld says what to do about tables of a version before Preview.
+// TooOld returns what to do about tables of a version before Preview.
 func TooOld(version int64) string {
 	return fmt.Sprintf("they are of version %d: first start the last preview of qsidecar, which updates them to version %d, then this program", version, Preview)
 }

@@ -72,7 +72,7 @@ func SQL(schema, role string, from int) string {
 	return b.String()
 }
 
-// tooOld says what to do about tables of a version before Latest.
+// tooOld returns what to do about tables of a version before Latest.
 func tooOld(version int) string {
 	return fmt.Sprintf("they are of version %d, of a preview that supported no SQL Server: drop them, or name another schema", version)
 }
