@@ -10,12 +10,13 @@ import queue
 import threading
 import weakref
 from datetime import datetime
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, NoReturn, Optional, TypeVar, Union
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, TypeVar, Union
 
 from . import _handlers, _processes, errors
 from ._handlers import describe, text_of
 from .client import Client
 from .job import Enqueued, Job, Seconds
+from .outcomes import Dead, Retry, Snooze
 
 log = logging.getLogger("qsidecar")
 
@@ -34,32 +35,6 @@ EXIT_UNAVAILABLE = 5
 Handler = TypeVar("Handler", bound=Callable[[Job], Any])
 Before = TypeVar("Before", bound=Callable[[Job], Any])
 After = TypeVar("After", bound=Callable[[Job, Optional[BaseException]], Any])
-
-
-class Retry(Exception):
-    """Raise it in a job's function to fail the attempt. It is tried again after delay seconds or the back-off."""
-
-    def __init__(self, message: str = "", *, delay: Optional[Seconds] = None, **renamed: NoReturn) -> None:
-        for name in renamed:
-            now = "charge=False is called Snooze now" if name == "charge" else f"unexpected keyword argument {name!r}"
-            raise TypeError(f"Retry: {now}")
-        super().__init__(message)
-        self.delay = delay
-
-
-class Snooze(Exception):
-    """Raise it in a job's function to run the job later. It is ready again after delay seconds or the back-off.
-
-    This delivery uses up no attempt.
-    """
-
-    def __init__(self, message: str = "", *, delay: Optional[Seconds] = None) -> None:
-        super().__init__(message)
-        self.delay = delay
-
-
-class Dead(Exception):
-    """Raise it in a job's function if the job must not be tried again. The job is then dead."""
 
 
 class _Entry(NamedTuple):
