@@ -115,7 +115,7 @@ func (c staleCase) run(t *testing.T, h kit.TableServer) {
 	for _, job := range jobs {
 		other.Must(kit.Msg{"op": "ack", "lease": job.Lease})
 	}
-	if left := r.db.Texts("SELECT item FROM " + h.Leases + " WHERE token_host IS NOT NULL"); len(jobs) != len(held) || len(left) > 0 {
+	if left := r.db.Texts("SELECT item FROM " + h.Leases + " WHERE token_sidecar IS NOT NULL"); len(jobs) != len(held) || len(left) > 0 {
 		t.Errorf("%d jobs of %d were claimed again; leases are left: %v", len(jobs), len(held), left)
 	}
 }

@@ -119,7 +119,7 @@ func (a Adoption) Run(t *testing.T, h TableServer, jobs int) {
 	if a.CheckRest != nil {
 		a.CheckRest(r)
 	}
-	if rows := r.DB.Texts("SELECT item FROM " + h.Leases + " WHERE token_host IS NOT NULL"); len(rows) > 0 {
+	if rows := r.DB.Texts("SELECT item FROM " + h.Leases + " WHERE token_sidecar IS NOT NULL"); len(rows) > 0 {
 		t.Errorf("leases are left: %v", rows)
 	}
 }
