@@ -355,7 +355,7 @@ func TestSQLiteHasNoTxClaims(t *testing.T) {
 	t.Parallel()
 	k := newSQLiteKit(t, `CREATE TABLE worker_queue (id INTEGER PRIMARY KEY, command TEXT, is_done BOOLEAN, failure_count INT)`, nil)
 	_, wrong, err := adopted.Check(t.Context(), k.Engine, map[string]mapping.Table{"b": tableB()})
-	if err != nil || len(wrong) != 1 || wrong[0].Key != "queues.b.hold" || !strings.Contains(wrong[0].Text, "sqlite") {
+	if err != nil || len(wrong) != 1 || wrong[0].Key != "queues.b.claim_mode" || !strings.Contains(wrong[0].Text, "sqlite") {
 		t.Errorf("%v %v", wrong, err)
 	}
 }
