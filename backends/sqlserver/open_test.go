@@ -121,7 +121,7 @@ func TestNewerTables(t *testing.T) {
 	usual := greeted(func(string) ([]*answer, error) { return nil, nil })
 	sc.answer = func(query string) ([]*answer, error) {
 		if strings.Contains(query, "FROM [qsidecar].qsidecar_meta") {
-			return []*answer{rowOf(int64(9), int64(2), "ABCDEFGHIJK")}, nil
+			return []*answer{rowOf(int64(9), int64(3), "ABCDEFGHIJK")}, nil
 		}
 		return usual(query)
 	}

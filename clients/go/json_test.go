@@ -18,7 +18,7 @@ func TestPayloadsAreJSON(t *testing.T) {
 		stored  string
 		read    any
 	}{
-		{"hello, <world> \u2603", `"hello, <world> \u2603"`, "hello, <world> \u2603"},
+		{"hello, <world> \u2603", "\"hello, <world> \u2603\"", "hello, <world> \u2603"},
 		{17, "17", 17.0},
 		{map[string]string{"to": "ada"}, `{"to":"ada"}`, map[string]any{"to": "ada"}},
 		{nil, "null", nil},
