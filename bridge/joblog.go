@@ -164,6 +164,9 @@ func (b *database) logNacked(j *lease.Held, s *session, nack *backends.Nack, dea
 	case dead:
 		b.logDead(j, s, why...)
 	case nack.Snooze:
+		if !b.Log.Enabled(context.Background(), slog.LevelDebug) {
+			return
+		}
 		b.Log.Debug("job snoozed", "event", "job_snoozed", jobKeys(j, s), why[1])
 	default:
 		b.logAttemptFailed(j, s, why...)

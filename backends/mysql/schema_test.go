@@ -48,6 +48,9 @@ func shape(t *testing.T, m *testserver.MySQL, name string) (all []string) {
 		}
 		tables = append(tables, table)
 	}
+	if err := rows.Err(); err != nil {
+		t.Fatal(err)
+	}
 	for _, table := range tables {
 		var name, text string
 		if err := c.QueryRowContext(t.Context(), "SHOW CREATE TABLE "+table).Scan(&name, &text); err != nil {

@@ -15,17 +15,19 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// socketLists are commands that print the paths at which a program or client looks for the
+// socketLists returns commands that print the paths at which a program or client looks for the
 // sidecar's socket, in order. They run in a folder with copies of the clients.
-var socketLists = map[string][]string{
-	"python": {"python3", "-c", "from qsidecar._wire import sockets\nprint(*sockets())"},
-	"ruby":   {"ruby", "-r", "qsidecar", "-e", "puts Qsidecar::Connection.sockets"},
-	"shell":  {"sh", "-c", ". shell/qsidecar.sh && _qsidecar_sockets"},
-	// The error of a command that finds no sidecar has the paths.
-	"program": {"sh", "-c", kit.Binary + " ping 2>&1 || :"},
-	"php": {"php", "-r", `preg_match('/^function sockets.*?^}/ms', file_get_contents("examples/worker.php"), $m);
+func socketLists() map[string][]string {
+	return map[string][]string{
+		"python": {"python3", "-c", "from qsidecar._wire import sockets\nprint(*sockets())"},
+		"ruby":   {"ruby", "-r", "qsidecar", "-e", "puts Qsidecar::Connection.sockets"},
+		"shell":  {"sh", "-c", ". shell/qsidecar.sh && _qsidecar_sockets"},
+		// The error of a command that finds no sidecar has the paths.
+		"program": {"sh", "-c", kit.Binary + " ping 2>&1 || :"},
+		"php": {"php", "-r", `preg_match('/^function sockets.*?^}/ms', file_get_contents("examples/worker.php"), $m);
 		eval($m[0]); echo implode(" ", sockets());`},
-	"perl": {"perl", "-0777", "-ne", `/^(sub sockets.*?^})/ms and eval $1; print join " ", sockets()`, "examples/worker.pl"},
+		"perl": {"perl", "-0777", "-ne", `/^(sub sockets.*?^})/ms and eval $1; print join " ", sockets()`, "examples/worker.pl"},
+	}
 }
 
 // TestSocketsAreTriedInOneOrder checks that the program and every client look for the socket at
@@ -56,7 +58,7 @@ func TestSocketsAreTriedInOneOrder(t *testing.T) {
 		{[]string{"XDG_RUNTIME_DIR=", "HOME=", "QSIDECAR_SOCKET="}, []string{system}},
 		{[]string{"XDG_RUNTIME_DIR=/nowhere", "HOME=" + dir, "QSIDECAR_SOCKET=/nowhere/x.sock"}, []string{"/nowhere/x.sock"}},
 	} {
-		for name, argv := range socketLists {
+		for name, argv := range socketLists() {
 			if got := printedSockets(t, dir, argv, row.env); !slices.Equal(got, row.want) {
 				t.Errorf("%s with %v: %v, want %v", name, row.env, got, row.want)
 			}
@@ -83,7 +85,7 @@ var socketPath = regexp.MustCompile(`/\S+\.sock`)
 // prints.
 func printedSockets(t *testing.T, dir string, argv, env []string) []string {
 	t.Helper()
-	cmd := exec.CommandContext(testwait.Context(t), argv[0], argv[1:]...)
+	cmd := exec.CommandContext(testwait.Context(t), "/usr/bin/env", argv...) // finds it in the PATH below
 	cmd.Env = append(slices.Clone(env), "PATH=/usr/local/bin:/usr/bin:/bin", "PYTHONPATH=python", "RUBYLIB=ruby/lib")
 	cmd.Dir = dir
 	cmd.Stderr = os.Stderr

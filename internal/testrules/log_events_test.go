@@ -1,6 +1,7 @@
 package testrules
 
 import (
+	"errors"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -8,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -39,7 +41,7 @@ func TestLogEvents(t *testing.T) {
 	events, messages := map[string]logLine{}, map[string]string{}
 	walkRepository(t, func(path, rel string) error {
 		top, _, _ := strings.Cut(rel, "/")
-		if !strings.Contains(" backends bridge cmd internal ", " "+top+" ") || !strings.HasSuffix(rel, ".go") || isTestCode(rel) {
+		if !slices.Contains([]string{"backends", "bridge", "cmd", "internal"}, top) || !strings.HasSuffix(rel, ".go") || isTestCode(rel) {
 			return nil
 		}
 		source, err := os.ReadFile(path)
@@ -138,7 +140,7 @@ func logLineOf(method string, args []ast.Expr) (event string, line logLine, err 
 	event = text(2)
 	switch {
 	case line.message == "":
-		err = fmt.Errorf("the message of a log line must be a literal, with details in keys")
+		err = errors.New("the message of a log line must be a literal, with details in keys")
 	case text(1) != "event" || event == "":
 		err = fmt.Errorf(`the log line %q needs "event" and a literal name directly after its message`, line.message)
 	case !messageForm.MatchString(line.message):
