@@ -19,7 +19,7 @@ const (
 
 func newLimitedSite(t *testing.T) *kit.Sidecar {
 	s := kit.NewSite(t)
-	s.Extra = fmt.Sprintf("limits: {buffered: %dMiB}\n", unread>>20)
+	s.Extra = fmt.Sprintf("limits: {buffer_memory: %dMiB}\n", unread>>20)
 	s.Queues += "  work: {}\n"
 	return s.Start("a")
 }
