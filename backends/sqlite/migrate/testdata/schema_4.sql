@@ -6,7 +6,7 @@
 --
 -- Public columns: queue, payload, priority, headers, max_attempts, run_at. All
 -- others are the sidecar's own. Instants are milliseconds since 1970, UTC.
--- run_at may be such a number, or a text that SQLite's date functions read, as
+-- run_at can be such a number, or a text that SQLite's date functions read, as
 -- '2030-01-31 08:00:00' (UTC). Triggers and checks here use nothing newer than
 -- SQLite 3.38, because they run in the library of the program that inserts.
 
