@@ -18,7 +18,7 @@ import (
 )
 
 // pages are the pages whose examples TestPages runs.
-var pages = []string{"README.md", "docs/tutorial.md", "docs/concepts/*.md", "docs/how-to/*.md"}
+var pages = []string{"README.md", "docs/tutorial.md", "docs/concepts/*.md", "docs/how-to/*.md", "docs/operations/*.md"}
 
 // pagePackages are the Python packages that a page's examples need.
 var pagePackages = map[string][]string{
