@@ -8,7 +8,7 @@ IMAGE ?= qsidecar/qsidecar:1.0.0
 SUITE ?= test
 ENGINES := memory sqlite postgres mysql mariadb sqlserver
 
-.PHONY: help run build release image clean test check soak $(ENGINES:%=test-%) flaky flaky-touched cover lint audit fuzz bench
+.PHONY: help run build release image docs reference clean test check soak $(ENGINES:%=test-%) flaky flaky-touched cover lint audit fuzz bench
 
 ##@ To use it
 
@@ -16,7 +16,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^##@ / {print (n++ ? "\n" : "") substr($$0, 5)} /^[a-z][a-z0-9-]*:.*## / {printf "  %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: build ## build, and serve on the embedded database
-	@exec ./bin/qsidecar serve --hint
+	@exec ./bin/qsidecar serve --config none --hint
 
 test: ## show that the program works on this machine (5 minutes; installs what it needs)
 	@exec $(GO) run ./scripts/suite test
@@ -33,6 +33,15 @@ image: build ## build the container image with buildah, and print its size (IMAG
 
 release: ## build the files of a release in dist/: archives, packages, checksums
 	@GO="$(GO)" scripts/release.sh
+
+docs: ## build the site of the docs in bin/site, and check its links (SERVE=1 serves it at 127.0.0.1:8000)
+	@scripts/need.sh venv npm
+	@exec scripts/docs.sh $(if $(SERVE),serve)
+
+reference: ## generate the pages in docs/reference from the code (a test of e2e/metrics prints the table of metrics)
+	@scripts/need.sh python3 ruby
+	$(GO) run ./scripts/reference
+	$(GO) run ./cmd/qsidecar man --markdown docs/reference
 
 clean: ## remove bin and dist
 	rm -rf bin dist
@@ -64,7 +73,7 @@ lint: ## run gofmt, golangci-lint (with go vet) in each module, vale, actionlint
 	@scripts/need.sh cc shellcheck
 	shellcheck $$(git ls-files '*.sh' .ci/run)
 	$(GO) tool -modfile=tools/go.mod actionlint
-	$(GO) run ./scripts/prose
+	git ls-files -z '*.md' '*.go' '*.py' '*.rb' '*.gemspec' '*.yaml' '*.yml' ':!.vale' | CGO_ENABLED=1 xargs -0 $(GO) tool -modfile=tools/vale/go.mod vale --output=line --minAlertLevel=error
 	$(GO) tool -modfile=tools/lint/go.mod golangci-lint run ./...
 	cd bench && $(GO) tool -modfile=../tools/lint/go.mod golangci-lint run ./...
 	cd deploy && $(GO) tool -modfile=../tools/lint/go.mod golangci-lint run ./...

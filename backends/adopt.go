@@ -229,8 +229,8 @@ type Dialect interface {
 	Fence() string
 	// Paused is the condition that the queue (a TextArg) is paused.
 	Paused(queue string) string
-	// IsAlive is the condition that a host (an expression) is alive.
-	IsAlive(host string) string
+	// IsAlive is the condition that a sidecar (an expression: its identity) is alive.
+	IsAlive(sidecar string) string
 }
 
 // HintDialect is a Dialect whose queries must name the index they use and the locks they wait for.
@@ -344,7 +344,7 @@ const (
 // Error implements error.
 func (e *UnsupportedError) Error() string {
 	if e.InTx {
-		return fmt.Sprintf("%s: %s has `hold: transaction`: a job is its connection's until that settles it", e.What, strings.TrimSpace("the queue "+e.Queue))
+		return fmt.Sprintf("%s: %s has `claim_mode: transaction`: a job is its connection's until that settles it", e.What, strings.TrimSpace("the queue "+e.Queue))
 	}
 	if e.Role == "" {
 		return fmt.Sprintf("%s: the queue %s lives in an adopted table", e.What, e.Queue)

@@ -35,14 +35,14 @@ const (
 	SeverityError                   // the sidecar can't keep a guarantee, or does not start
 )
 
-func (g Severity) String() string {
-	switch g {
+func (s Severity) String() string {
+	switch s {
 	case SeverityInfo:
-		return "fact"
+		return "info"
 	case SeverityWarning:
-		return "advice"
+		return "warning"
 	}
-	return "problem"
+	return "error"
 }
 
 // Findings collects findings.
@@ -54,11 +54,11 @@ func (f *Findings) AddInfo(topic, text string) {
 }
 
 // AddWarning adds a finding that could be better, and how.
-func (f *Findings) AddWarning(topic, text, do string) {
-	*f = append(*f, Finding{SeverityWarning, topic, text, do})
+func (f *Findings) AddWarning(topic, text, fix string) {
+	*f = append(*f, Finding{SeverityWarning, topic, text, fix})
 }
 
-// AddError adds a problem, and what to do about it.
-func (f *Findings) AddError(topic, text, do string) {
-	*f = append(*f, Finding{SeverityError, topic, text, do})
+// AddError adds an error, and what to do about it.
+func (f *Findings) AddError(topic, text, fix string) {
+	*f = append(*f, Finding{SeverityError, topic, text, fix})
 }

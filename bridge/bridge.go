@@ -103,7 +103,7 @@ func newBridge(o Options, log *slog.Logger, sys system) (*Bridge, error) {
 		users:    make(map[uint32]int),
 	}
 	b.runCtx, b.stopRun = context.WithCancel(context.Background())
-	b.memory.Limit = func() int64 { return int64(b.plan.Load().opts.Limits.Buffered) }
+	b.memory.Limit = func() int64 { return int64(b.plan.Load().opts.Limits.BufferMemory) }
 	p := newPlan(o)
 	for name, d := range o.Databases {
 		if err := p.add(name, b.newDatabase(name, d)); err != nil {
@@ -219,10 +219,10 @@ func (b *Bridge) drain() {
 		select {
 		case <-check.C:
 		case <-b.aborted:
-			b.log.Warn("asked again to stop: not waiting for the jobs that connections hold")
+			b.log.Warn("drain aborted", "event", "drain_aborted")
 			return
 		case <-timeout.C:
-			b.log.Warn("the drain timeout is over and connections still hold jobs; their leases stay valid for the restart grace")
+			b.log.Warn("drain timeout reached", "event", "drain_timeout")
 			return
 		}
 	}

@@ -55,7 +55,7 @@ func TestHangUpFreesTheJobAtOnce(t *testing.T) {
 	})
 }
 
-func TestEndOfInputGivesBackUncharged(t *testing.T) {
+func TestEndOfInputUsesUpNoAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := start(t, options(memory.New()))
 		c, other := s.dial(t), s.dial(t)
@@ -71,7 +71,7 @@ func TestEndOfInputGivesBackUncharged(t *testing.T) {
 			t.Fatal("the server did not close")
 		}
 		if j := other.claim1("q"); j.Attempt != 1 {
-			t.Errorf("attempt %d, want 1: the end of input charges nothing", j.Attempt)
+			t.Errorf("attempt %d, want 1: the end of input uses up no attempt", j.Attempt)
 		}
 	})
 }
@@ -131,7 +131,7 @@ func TestCancelAndBye(t *testing.T) {
 		s := start(t, options(memory.New()))
 		c, other := s.dial(t), s.dial(t)
 		c.send(`{"op":"claim","id":"w","queue":"q","wait_ms":60000}`)
-		c.send(`{"op":"cancel","id":"c","request":"w"}`)
+		c.send(`{"op":"cancel_claim","id":"c","request":"w"}`)
 		got := map[any]reply{}
 		for range 2 {
 			r := c.receive()
@@ -249,7 +249,7 @@ func TestRestartKeepsLeases(t *testing.T) {
 		if j := other.claim1("q"); j.ID != left.ID || j.Attempt != 2 {
 			t.Errorf("after the grace: %+v, want job %s, whose worker did not come back", j, left.ID)
 		}
-		if took := time.Since(ended); took < grace || took > grace+DefaultHostLease {
+		if took := time.Since(ended); took < grace || took > grace+DefaultSidecarTimeout {
 			t.Errorf("it was free after %v, want from %v on", took, grace)
 		}
 		c2.close()

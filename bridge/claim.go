@@ -75,7 +75,7 @@ func (s *session) checkClaimLimits(req *protocol.Request, queues int) *protocol.
 	case s.waiting.Load() >= maxWaiting && req.WaitMS > 0:
 		return busyReply("%d claims of this connection wait already: answer or cancel one first", maxWaiting)
 	case req.WaitMS > 0 && s.crowded():
-		return busyReply("all connections together have more open requests than the sidecar has memory for (limits.buffered in its config), and this one has %d: wait for one, or cancel one, first", len(s.slots)-1)
+		return busyReply("all connections together have more open requests than the sidecar has memory for (limits.buffer_memory in its config), and this one has %d: wait for one, or cancel one, first", len(s.slots)-1)
 	case named > 0 && named+int64(queues) > maxNamed:
 		return busyReply("open claims of this connection name %d queues, and the limit is %d: wait for one, or cancel one, first", named, maxNamed)
 	case !req.LeaseMS.Set && s.quota.Jobs.Count() >= s.MaxJobs():
@@ -171,7 +171,7 @@ func (s *session) handOut(db *database, w *pipeline.ClaimRequest, a pipeline.Ans
 	return reply, len(jobs)
 }
 
-func (s *session) cancel(req *protocol.Request) finisher {
+func (s *session) cancelClaims(req *protocol.Request) finisher {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for c := range s.claims {

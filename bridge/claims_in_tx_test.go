@@ -98,7 +98,7 @@ func TestJobInATransactionIsItsSessions(t *testing.T) {
 		c.call(`{"op":"enqueue","jobs":[{"queue":"held"},{"queue":"held"}]}`)
 		j := c.claim1("held")
 		for !db.InTx(mustLease(t, j.Lease)) { // until it gets an odd number
-			c.call(`{"op":"nack","lease":%q,"charge":false,"delay_ms":0}`, j.Lease)
+			c.call(`{"op":"nack","lease":%q,"snooze":true,"delay_ms":0}`, j.Lease)
 			j = c.claim1("held")
 		}
 		other.refused("unsupported", `{"op":"ack","lease":%q}`, j.Lease)

@@ -52,7 +52,7 @@ func (b *Bridge) ServeStream(ctx context.Context, in io.Reader, out io.Writer) e
 func (b *Bridge) serveConn(conn unixsocket.Conn, socket string) {
 	who, err := conn.Peer()
 	if err != nil && b.plan.Load().socket(socket).Allow != nil {
-		b.log.Error("a connection was refused", "socket", socket, "error", err)
+		b.log.Error("connection failed", "event", "connection_failed", "socket", socket, "error", err)
 		_ = conn.Close() // nothing was read from it
 		return
 	}
@@ -71,7 +71,7 @@ func (b *Bridge) serveConn(conn unixsocket.Conn, socket string) {
 	defer s.logConnected(false)
 	forget, err := conn.OnHangUp(func() { s.hangUp(errHangUp) })
 	if err != nil {
-		b.log.Error("a connection was refused", "error", err)
+		b.log.Error("connection failed", "event", "connection_failed", "error", err)
 	} else {
 		s.serve()
 		forget()

@@ -29,7 +29,7 @@ func (b *Bridge) newDatabase(name string, d Database) *database {
 		Name:           name,
 		Backend:        d.Backend,
 		Done:           d.Done,
-		SidecarTimeout: d.HostLease,
+		SidecarTimeout: d.SidecarTimeout,
 		RestartGrace:   d.RestartGrace,
 		Log:            b.log.With("database", name),
 		Clock:          b.system.clock,

@@ -84,7 +84,7 @@ func TestDepthsAreReadByOne(t *testing.T) {
 		}
 		teller := func() int { // which one it is, as soon as it is known
 			t.Helper()
-			for range 10 * DefaultHostLease / time.Second {
+			for range 10 * DefaultSidecarTimeout / time.Second {
 				if who := tellers(); len(who) == 1 {
 					return who[0]
 				}
@@ -142,14 +142,14 @@ func TestDepthsOfFailedReadings(t *testing.T) {
 		if stats, _, err := p.QueueDepths(); err != nil || len(stats) != 1 || stats[0].Ready != 1 {
 			t.Errorf("after a failure: %+v, %v", stats, err)
 		}
-		if n := figures(t, s.Bridge)["depths_read_failures_total{database=main}"]; n != 1 {
+		if n := figures(t, s.Bridge)["queue_stats_read_failures_total{database=main}"]; n != 1 {
 			t.Errorf("%v failures counted, want 1", n)
 		}
 		time.Sleep(depth.MaxAge)
 		if stats, known, err := p.QueueDepths(); known || err != nil || stats != nil {
 			t.Errorf("old depths are reported: %+v, %v", stats, err)
 		}
-		if all := figures(t, s.Bridge); all["depths_reader{database=main}"] != 0 {
+		if all := figures(t, s.Bridge); all["queue_stats_leader{database=main}"] != 0 {
 			t.Error("it claims to lead, and reports no depths")
 		}
 	})
@@ -200,7 +200,7 @@ func TestDepthsOfSlowReadings(t *testing.T) {
 		if depths, err := gather(); depths || err != nil {
 			t.Fatalf("after a reading that failed: %v, %v", depths, err)
 		}
-		if all := figures(t, s.Bridge); all["depths_reader{database=main}"] != 0 || all["depths_read_failures_total{database=main}"] == 0 {
+		if all := figures(t, s.Bridge); all["queue_stats_leader{database=main}"] != 0 || all["queue_stats_read_failures_total{database=main}"] == 0 {
 			t.Error("metrics without the depths do not say that reading them failed")
 		}
 	})
@@ -245,14 +245,14 @@ func TestDepthsOfSeveralDatabases(t *testing.T) {
 		s := start(t, o)
 		eventually(t, func() bool { // this sidecar reads the depths of both
 			all := figures(t, s.Bridge)
-			return all["depths_reads_total{database=main}"] > 0 && all["depths_reads_total{database=second}"] > 0
+			return all["queue_stats_reads_total{database=main}"] > 0 && all["queue_stats_reads_total{database=second}"] > 0
 		})
 		begun.Store(true)
 		time.Sleep(depth.ReadEvery)
 		figures(t, s.Bridge)
 		all := figures(t, s.Bridge) // the counters of the queries of that one
 		for _, name := range []string{"main", "second"} {
-			if n := all["depths_read_failures_total{database="+name+"}"]; n != 0 {
+			if n := all["queue_stats_read_failures_total{database="+name+"}"]; n != 0 {
 				t.Errorf("%s was asked alone", name)
 			}
 		}

@@ -51,7 +51,7 @@ func toClient(err error, log *slog.Logger) *protocol.Error {
 	case errors.Is(err, backends.ErrKeyTaken):
 		return protocol.BadField("ids", "refused, nothing was retried: %v", err)
 	default:
-		log.Error("a request failed with an unexpected error", "error", err)
+		log.Error("request failed", "event", "request_failed", "error", err)
 		return protocol.Errorf(protocol.CodeInternal, "unexpected error, see the sidecar's log: %v", err)
 	}
 }

@@ -56,7 +56,7 @@ func TestOldLeaseTakesNothing(t *testing.T) {
 		before, now := s.dial(t), s.dial(t)
 		before.call(`{"op":"enqueue","queue":"q"}`)
 		old := before.claim1("q")
-		now.call(`{"op":"release","queue":"q","ids":[%q]}`, old.ID)
+		now.call(`{"op":"reclaim","queue":"q","ids":[%q]}`, old.ID)
 		j := now.claim1("q")
 		for _, request := range []string{
 			`{"op":"ack","lease":%q}`, `{"op":"nack","lease":%q}`, `{"op":"extend","lease":%q}`,

@@ -137,7 +137,7 @@ func TestEveryOpNeedsItsRight(t *testing.T) {
 			"enqueue": `,"queue":"closed"`, "claim": `,"queue":"closed","wait_ms":1000`, "stats": `,"queue":"closed"`,
 			"ack": fmt.Sprintf(`,"lease":%q`, j.Lease), "nack": fmt.Sprintf(`,"leases":[%q]`, j.Lease), "extend": fmt.Sprintf(`,"lease":%q,"bind":true`, j.Lease),
 			"peek": `,"queue":"closed"`, "retry": `,"queue":"closed","all":true`, "delete": fmt.Sprintf(`,"queue":"closed","ids":[%q]`, j.ID),
-			"release": fmt.Sprintf(`,"queue":"closed","ids":[%q]`, j.ID), "purge": `,"queue":"closed","state":"ready"`,
+			"reclaim": fmt.Sprintf(`,"queue":"closed","ids":[%q]`, j.ID), "purge": `,"queue":"closed","state":"ready"`,
 			"pause": `,"queue":"closed"`, "resume": `,"queue":"closed"`, "ping": "", "reload": "", "status": "",
 		}
 		for op, more := range requests {
@@ -148,7 +148,7 @@ func TestEveryOpNeedsItsRight(t *testing.T) {
 			}
 		}
 		for _, op := range allOps(t) {
-			if _, tried := requests[op]; !tried && op != protocol.OpHello && op != protocol.OpCancel && op != protocol.OpBye {
+			if _, tried := requests[op]; !tried && op != protocol.OpHello && op != protocol.OpCancelClaim && op != protocol.OpBye {
 				t.Errorf("the op %s was not tried", op)
 			}
 		}

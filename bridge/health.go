@@ -19,9 +19,9 @@ type Health struct {
 
 // DatabaseHealth is the health of one configured database.
 type DatabaseHealth struct {
-	Name      string
-	Reachable bool          // the last heartbeat succeeded and the next one is not late
-	Beat      time.Duration // time since the last successful heartbeat; negative: none yet
+	Name         string
+	Reachable    bool          // the last heartbeat succeeded and the next one is not late
+	HeartbeatAge time.Duration // time since the last successful heartbeat; negative: none yet
 }
 
 // Health returns the current health. It sends no query.
@@ -34,7 +34,7 @@ func (b *Bridge) Health() Health {
 	}
 	p := b.plan.Load()
 	for name, db := range p.byName {
-		h.Databases = append(h.Databases, DatabaseHealth{Name: name, Reachable: db.Reachable(), Beat: db.HeartbeatAge()})
+		h.Databases = append(h.Databases, DatabaseHealth{Name: name, Reachable: db.Reachable(), HeartbeatAge: db.HeartbeatAge()})
 	}
 	slices.SortFunc(h.Databases, func(a, b DatabaseHealth) int { return cmp.Compare(a.Name, b.Name) })
 	return h

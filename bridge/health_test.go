@@ -18,7 +18,7 @@ func TestHealthFollowsTheHeartbeat(t *testing.T) {
 		s := start(t, options(db))
 		reachable := func() bool {
 			h := s.Health()
-			return len(h.Databases) == 1 && h.Databases[0].Name == "main" && h.Databases[0].Reachable && h.Databases[0].Beat >= 0
+			return len(h.Databases) == 1 && h.Databases[0].Name == "main" && h.Databases[0].Reachable && h.Databases[0].HeartbeatAge >= 0
 		}
 		eventually(t, reachable)
 		db.heartbeat.Store(&errDown)
@@ -37,7 +37,7 @@ func TestHealthFollowsTheHeartbeat(t *testing.T) {
 func TestHealthBeforeTheStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newFor(t, options(memory.New()), testLog(t))
-		if h := b.Health(); !h.Starting || h.Draining || h.Databases[0].Reachable || h.Databases[0].Beat >= 0 {
+		if h := b.Health(); !h.Starting || h.Draining || h.Databases[0].Reachable || h.Databases[0].HeartbeatAge >= 0 {
 			t.Errorf("before Run: %+v", h)
 		}
 		s := run(t, b)

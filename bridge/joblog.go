@@ -13,23 +13,14 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// The log messages about jobs. They do not change, so that a search finds them. The log handler limits how often each
-// is written (cmd/qsidecar). None contains a payload or a lease.
-const (
-	logFailed  = "a job failed and is tried again"
-	logDead    = "a job is dead"
-	logLost    = "a job was lost: its lease is not valid any more"
-	logLeft    = "a worker left while it held jobs"
-	logCommand = "an operator's command was carried out"
-	logDenied  = "a request was forbidden"
-	logFull    = "a connection was turned away"
-)
-
 // maxLogError is how many bytes of a job's error are logged. The job keeps all of it.
 const maxLogError = 300
 
-// jobAttrs returns the keys that identify a job in every log line.
-func jobAttrs(j *lease.Held) []slog.Attr {
+// inline returns the keys as one argument of a logger. A group without a name is inlined.
+func inline(attrs []slog.Attr) slog.Attr { return slog.GroupAttrs("", attrs...) }
+
+// jobKeys returns the keys that identify a job and its session in a log line. A nil session has none.
+func jobKeys(j *lease.Held, s *session) slog.Attr {
 	attrs := make([]slog.Attr, 0, 10)
 	if j.Queue != "" {
 		attrs = append(attrs, slog.String("queue", j.Queue))
@@ -41,7 +32,10 @@ func jobAttrs(j *lease.Held) []slog.Attr {
 	if j.Info.TraceID != "" {
 		attrs = append(attrs, slog.String("trace_id", j.Info.TraceID))
 	}
-	return attrs
+	if s != nil {
+		attrs = append(attrs, s.logKeys())
+	}
+	return inline(attrs)
 }
 
 // lastAttempt reports whether a failure of this delivery is known to be the job's last.
@@ -50,7 +44,7 @@ func lastAttempt(j *lease.Held) bool {
 }
 
 // logKeys returns the keys that identify the session and its worker.
-func (s *session) logKeys() []slog.Attr {
+func (s *session) logKeys() slog.Attr {
 	s.mu.Lock()
 	worker := s.worker
 	s.mu.Unlock()
@@ -58,70 +52,67 @@ func (s *session) logKeys() []slog.Attr {
 	if worker != "" {
 		attrs = append(attrs, slog.String("worker", worker))
 	}
-	return attrs
+	return inline(attrs)
 }
 
-// peerAttrs returns the keys that identify the process at the other end of a connection. A nil peer has none.
-func peerAttrs(p *unixsocket.Peer) []slog.Attr {
+// peerKeys returns the keys that identify the process at the other end of a connection. A nil peer has none.
+func peerKeys(p *unixsocket.Peer) slog.Attr {
 	if p == nil {
-		return nil
+		return slog.Attr{}
 	}
-	return []slog.Attr{slog.Any("uid", p.UID), slog.Any("pid", p.PID)}
+	return slog.Group("", "uid", p.UID, "pid", p.PID)
 }
 
 // logCommanded logs an operator's command.
 func (s *session) logCommanded(op protocol.Op, c *backends.Command, count int64) {
-	attrs := append(s.logKeys(), slog.String("op", string(op)), slog.String("queue", c.Queue))
+	var jobs, uid slog.Attr
 	if c.Kind != backends.Pause && c.Kind != backends.Resume {
-		attrs = append(attrs, slog.Int64("jobs", count))
+		jobs = slog.Int64("jobs", count)
 	}
 	if s.peer != nil {
-		attrs = append(attrs, slog.Any("uid", s.peer.UID))
+		uid = slog.Any("uid", s.peer.UID)
 	}
-	s.bridge.log.LogAttrs(context.Background(), slog.LevelInfo, logCommand, attrs...)
+	s.bridge.log.Info("operator command", "event", "operator_command", s.logKeys(), "op", op, "queue", c.Queue, jobs, uid)
 }
 
 // logDenied logs a request that no rule of its socket allows.
 func (s *session) logDenied(op protocol.Op, queue string) {
-	attrs := append(s.logKeys(), slog.String("socket", s.socket), slog.String("op", string(op)), slog.String("queue", queue))
-	attrs = append(attrs, peerAttrs(s.peer)...)
-	s.bridge.log.LogAttrs(context.Background(), slog.LevelInfo, logDenied, attrs...)
+	s.bridge.log.Info("request forbidden", "event", "request_forbidden", s.logKeys(), "socket", s.socket, "op", op, "queue", queue, peerKeys(s.peer))
 }
 
 // logRefused logs a connection that was refused because of a limit.
 func (b *Bridge) logRefused(socket string, who *unixsocket.Peer, why *protocol.Error) {
-	attrs := append(peerAttrs(who), slog.String("socket", socket), slog.String("error", why.Message))
-	b.log.LogAttrs(context.Background(), slog.LevelWarn, logFull, attrs...)
+	b.log.Warn("connection rejected", "event", "connection_rejected", peerKeys(who), "socket", socket, "error", why.Message)
 }
 
 // logConnected logs at debug level that the session began or ended.
 func (s *session) logConnected(begins bool) {
-	ctx := context.Background()
-	if !s.log.Enabled(ctx, slog.LevelDebug) {
+	if !s.log.Enabled(context.Background(), slog.LevelDebug) {
 		return
 	}
-	text := "a connection ended"
-	attrs := []slog.Attr{slog.String("socket", s.socket)}
 	if begins {
-		text = "a connection began"
-		attrs = append(attrs, peerAttrs(s.peer)...)
-	} else if cause := context.Cause(s.gone); cause != nil {
-		attrs = append(attrs, slog.String("cause", cause.Error()))
+		s.log.Debug("connection opened", "event", "connection_opened", "socket", s.socket, peerKeys(s.peer))
+		return
 	}
-	s.log.LogAttrs(ctx, slog.LevelDebug, text, attrs...)
+	var cause slog.Attr
+	if err := context.Cause(s.gone); err != nil {
+		cause = slog.String("cause", err.Error())
+	}
+	s.log.Debug("connection closed", "event", "connection_closed", "socket", s.socket, cause)
 }
 
-// logJob writes a line about a job.
-func (b *database) logJob(level slog.Level, text string, j *lease.Held, s *session, more ...slog.Attr) {
-	ctx := context.Background()
-	if !b.Log.Enabled(ctx, level) {
-		return
-	}
-	attrs := jobAttrs(j)
-	if s != nil {
-		attrs = append(attrs, s.logKeys()...)
-	}
-	b.Log.LogAttrs(ctx, level, text, append(attrs, more...)...)
+// logAttemptFailed logs a failed attempt of a job that is retried.
+func (b *database) logAttemptFailed(j *lease.Held, s *session, why ...slog.Attr) {
+	b.Log.Info("attempt failed", "event", "attempt_failed", jobKeys(j, s), inline(why))
+}
+
+func (b *database) logDead(j *lease.Held, s *session, why ...slog.Attr) {
+	b.Log.Warn("job dead", "event", "job_dead", jobKeys(j, s), inline(why))
+}
+
+// logLeaseLost logs a lease that the session lost. during names the request or the check that detected it.
+func (b *database) logLeaseLost(j *lease.Held, s *session, during string) {
+	b.Log.Warn("lease lost", "event", "lease_lost", jobKeys(j, s), "during", during)
 }
 
 // logSettled logs the bad outcomes of a settle: failed attempts, dead jobs and lost leases.
@@ -140,7 +131,7 @@ func (part *settlePart) logSettled(s *session, op protocol.Op, res *backends.Wri
 			j.Queue = res.Failed[0].Queue
 		}
 		if lost[l.Token] {
-			part.database.logJob(slog.LevelWarn, logLost, j, s, slog.String("during", string(op)))
+			part.database.logLeaseLost(j, s, string(op))
 			continue
 		}
 		if op == protocol.OpNack {
@@ -171,11 +162,14 @@ func (b *database) logNacked(j *lease.Held, s *session, nack *backends.Nack, dea
 	why := []slog.Attr{slog.String("cause", string(backends.CauseNacked)), slog.String("error", cut(nack.Error, maxLogError))}
 	switch {
 	case dead:
-		b.logJob(slog.LevelWarn, logDead, j, s, why...)
+		b.logDead(j, s, why...)
 	case nack.Snooze:
-		b.logJob(slog.LevelDebug, "a job was given back, not now", j, s, why[1:]...)
+		if !b.Log.Enabled(context.Background(), slog.LevelDebug) {
+			return
+		}
+		b.Log.Debug("job snoozed", "event", "job_snoozed", jobKeys(j, s), why[1])
 	default:
-		b.logJob(slog.LevelInfo, logFailed, j, s, why...)
+		b.logAttemptFailed(j, s, why...)
 	}
 }
 
@@ -187,17 +181,16 @@ func (s *session) logLeft(b *database, how *backends.Release, held []lease.Held,
 	lost, dead := lostTokens(res), deadJobs(res.Failed)
 	all := dead == len(held)-len(lost)
 	cause := slog.String("cause", string(how.Cause))
-	attrs := append(s.logKeys(), cause, slog.String("error", how.Message), slog.Int("jobs", len(held)-len(lost)), slog.Int("dead", dead))
-	attrs = append(attrs, peerAttrs(s.peer)...)
-	b.Log.LogAttrs(context.Background(), slog.LevelWarn, logLeft, attrs...)
+	b.Log.Warn("worker disconnected while it held jobs", "event", "worker_disconnected",
+		s.logKeys(), cause, "error", how.Message, "jobs", len(held)-len(lost), "dead", dead, peerKeys(s.peer))
 	for i := range held {
 		switch j := &held[i]; {
 		case lost[j.Lease.Token]:
-			b.logJob(slog.LevelWarn, logLost, j, s, slog.String("during", "disconnect"))
+			b.logLeaseLost(j, s, "disconnect")
 		case dead > 0 && (all || lastAttempt(j)):
-			b.logJob(slog.LevelWarn, logDead, j, s, cause)
+			b.logDead(j, s, cause)
 		default:
-			b.logJob(slog.LevelInfo, logFailed, j, s, cause)
+			b.logAttemptFailed(j, s, cause)
 		}
 	}
 }
@@ -205,7 +198,7 @@ func (s *session) logLeft(b *database, how *backends.Release, held []lease.Held,
 // logGone logs the session's jobs that are no longer this sidecar's in the database.
 func (b *database) logGone(s *session, gone []lease.Held) {
 	for i := range gone {
-		b.logJob(slog.LevelWarn, logLost, &gone[i], s, slog.String("during", "heartbeat"))
+		b.logLeaseLost(&gone[i], s, "heartbeat")
 	}
 }
 

@@ -40,8 +40,8 @@ func (l *logged) Write(p []byte) (int, error) {
 	return l.buf.Write(p)
 }
 
-// of returns the lines with that text.
-func (l *logged) of(t testing.TB, text string) (lines []map[string]any) {
+// of returns the lines of an event.
+func (l *logged) of(t testing.TB, event string) (lines []map[string]any) {
 	t.Helper()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -50,10 +50,11 @@ func (l *logged) of(t testing.TB, text string) (lines []map[string]any) {
 		if err := json.Unmarshal(line, &fields); err != nil {
 			t.Fatalf("%s: %v", line, err)
 		}
-		if fields["msg"] == text {
+		if fields["event"] == event {
 			delete(fields, "time")
 			delete(fields, "session")
 			delete(fields, "msg")
+			delete(fields, "event")
 			lines = append(lines, fields)
 		}
 	}
@@ -67,23 +68,23 @@ func startLogged(t testing.TB, o Options) (*sidecar, *logged) {
 	return run(t, newFor(t, o, slog.New(slog.NewJSONHandler(l, nil)))), l
 }
 
-// `wants` waits for a line with that text, and compares it.
-func (l *logged) wants(t *testing.T, text string, want map[string]any) {
+// `wants` waits for a line of the event, and compares it.
+func (l *logged) wants(t *testing.T, event string, want map[string]any) {
 	t.Helper()
 	want["database"] = "main"
-	l.wantsIn(t, text, want)
+	l.wantsIn(t, event, want)
 }
 
 // wantsIn is like `wants`, for a line without a database.
-func (l *logged) wantsIn(t *testing.T, text string, want map[string]any) {
+func (l *logged) wantsIn(t *testing.T, event string, want map[string]any) {
 	t.Helper()
 	defer func() {
 		if t.Failed() {
-			t.Logf("lines %q: %v", text, l.of(t, text))
+			t.Logf("lines %q: %v", event, l.of(t, event))
 		}
 	}()
-	testwait.Until(t, fmt.Sprintf("a line %q that is %v", text, want), func() bool {
-		return slices.ContainsFunc(l.of(t, text), func(got map[string]any) bool { return cmp.Equal(want, got) })
+	testwait.Until(t, fmt.Sprintf("a line %q that is %v", event, want), func() bool {
+		return slices.ContainsFunc(l.of(t, event), func(got map[string]any) bool { return cmp.Equal(want, got) })
 	})
 }
 
@@ -106,29 +107,29 @@ func TestJobsAreLogged(t *testing.T) {
 
 		j := c.claim1("q")
 		c.call(`{"op":"nack","lease":%q,"error":"421 \n try again","delay_ms":0}`, j.Lease)
-		log.wants(t, logFailed, with(with(base(1, "INFO"), "cause", "nacked"), "error", "421 \n try again"))
+		log.wants(t, "attempt_failed", with(with(base(1, "INFO"), "cause", "nacked"), "error", "421 \n try again"))
 
 		j = c.claim1("q")
 		c.call(`{"op":"nack","lease":%q,"error":%q}`, j.Lease, strings.Repeat("ä", 2000))
-		log.wants(t, logDead, with(with(base(2, "WARN"), "cause", "nacked"), "error", strings.Repeat("ä", maxLogError/2)+"…"))
+		log.wants(t, "job_dead", with(with(base(2, "WARN"), "cause", "nacked"), "error", strings.Repeat("ä", maxLogError/2)+"…"))
 
 		id = c.enqueueTraced(2)
 		j = c.claim1("q")
-		c.call(`{"op":"release","queue":"q","ids":[%q]}`, id)
-		log.wantsIn(t, logCommand, map[string]any{"level": "INFO", "op": "release", "queue": "q", "jobs": 1.0, "worker": "w1", "uid": float64(os.Getuid())})
+		c.call(`{"op":"reclaim","queue":"q","ids":[%q]}`, id)
+		log.wantsIn(t, "operator_command", map[string]any{"level": "INFO", "op": "reclaim", "queue": "q", "jobs": 1.0, "worker": "w1", "uid": float64(os.Getuid())})
 		c.refused("lease_lost", `{"op":"ack","lease":%q}`, j.Lease)
-		log.wants(t, logLost, with(base(1, "WARN"), "during", "ack"))
+		log.wants(t, "lease_lost", with(base(1, "WARN"), "during", "ack"))
 
 		j = c.claim1("q") // a forced release uses up no attempt
 		if j.Attempt != 1 {
 			t.Fatalf("attempt %d", j.Attempt)
 		}
 		c.close()
-		log.wants(t, logFailed, with(base(1, "INFO"), "cause", "disconnected"))
-		log.wants(t, logLeft, map[string]any{"level": "WARN", "worker": "w1", "cause": "disconnected", "error": errHangUp.Error(), "jobs": 1.0, "dead": 0.0,
+		log.wants(t, "attempt_failed", with(base(1, "INFO"), "cause", "disconnected"))
+		log.wants(t, "worker_disconnected", map[string]any{"level": "WARN", "worker": "w1", "cause": "disconnected", "error": errHangUp.Error(), "jobs": 1.0, "dead": 0.0,
 			"uid": float64(os.Getuid()), "pid": float64(os.Getpid())})
 
-		for _, lines := range [][]map[string]any{log.of(t, logFailed), log.of(t, logDead), log.of(t, logLost)} {
+		for _, lines := range [][]map[string]any{log.of(t, "attempt_failed"), log.of(t, "job_dead"), log.of(t, "lease_lost")} {
 			for _, line := range lines {
 				if strings.Contains(fmt.Sprint(line), j.Lease) {
 					t.Errorf("a lease is logged: %v", line)
@@ -146,8 +147,8 @@ func TestReapIsLogged(t *testing.T) {
 		c := s.dial(t)
 		c.call(`{"op":"enqueue","queue":"q","timeout_ms":10,"headers":{"traceparent":%q}}`, traceparent)
 		c.claim1("q")
-		log.wants(t, "jobs were taken back", map[string]any{"level": "INFO", "queue": "q", "cause": "timed_out", "jobs": 1.0})
-		log.wants(t, logLost, map[string]any{"level": "WARN", "queue": "q", "job": "1", "attempt": 1.0, "max_attempts": 20.0, "trace_id": aTrace, "during": "heartbeat"})
+		log.wants(t, "jobs_reaped", map[string]any{"level": "INFO", "queue": "q", "cause": "timed_out", "jobs": 1.0})
+		log.wants(t, "lease_lost", map[string]any{"level": "WARN", "queue": "q", "job": "1", "attempt": 1.0, "max_attempts": 20.0, "trace_id": aTrace, "during": "heartbeat"})
 	})
 }
 
@@ -160,8 +161,8 @@ func TestDeadByALeavingWorker(t *testing.T) {
 		c.enqueueTraced(5)
 		c.call(`{"op":"claim","queue":"q","max":2}`)
 		c.close()
-		log.wants(t, logDead, map[string]any{"level": "WARN", "queue": "q", "job": "1", "attempt": 1.0, "max_attempts": 1.0, "trace_id": aTrace, "cause": "disconnected"})
-		log.wants(t, logFailed, map[string]any{"level": "INFO", "queue": "q", "job": "2", "attempt": 1.0, "max_attempts": 5.0, "trace_id": aTrace, "cause": "disconnected"})
+		log.wants(t, "job_dead", map[string]any{"level": "WARN", "queue": "q", "job": "1", "attempt": 1.0, "max_attempts": 1.0, "trace_id": aTrace, "cause": "disconnected"})
+		log.wants(t, "attempt_failed", map[string]any{"level": "INFO", "queue": "q", "job": "2", "attempt": 1.0, "max_attempts": 5.0, "trace_id": aTrace, "cause": "disconnected"})
 	})
 }
 
@@ -177,9 +178,9 @@ func TestRefusalsAreLogged(t *testing.T) {
 		me := map[string]any{"uid": float64(os.Getuid()), "pid": float64(os.Getpid()), "socket": s.path}
 		with := func(more map[string]any) map[string]any { maps.Copy(more, me); return more }
 		c.refused("forbidden", `{"op":"stats","queue":"q"}`)
-		log.wantsIn(t, logDenied, with(map[string]any{"level": "INFO", "op": "stats", "queue": ""}))
+		log.wantsIn(t, "request_forbidden", with(map[string]any{"level": "INFO", "op": "stats", "queue": ""}))
 		r := s.dial(t).refused("busy", `{"op":"ping"}`)
-		log.wantsIn(t, logFull, with(map[string]any{"level": "WARN", "error": r.Error.Message}))
+		log.wantsIn(t, "connection_rejected", with(map[string]any{"level": "WARN", "error": r.Error.Message}))
 	})
 }
 
@@ -206,7 +207,7 @@ func (u unprunable) Maintain(ctx context.Context, w backends.Maintenance) (backe
 func TestUnprunableIsLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, log := startLogged(t, options(unprunable{memory.New()}))
-		log.wants(t, "rows whose time is over cannot be deleted, and stay", map[string]any{"level": "WARN", "error": "the database refused it: notes refer to it"})
-		log.wants(t, "row skipped: it holds a value that a sidecar can't use", map[string]any{"level": "WARN", "error": "row 7 is odd"})
+		log.wants(t, "prune_refused", map[string]any{"level": "WARN", "error": "the database refused it: notes refer to it"})
+		log.wants(t, "row_skipped", map[string]any{"level": "WARN", "error": "row 7 is odd"})
 	})
 }

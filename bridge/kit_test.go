@@ -66,7 +66,7 @@ func options(b backends.Backend) Options {
 // depend on anything that takes seconds: it does not enqueue over a socket, and the sidecar timeout is long.
 func unixOptions(t testing.TB, b backends.Backend) Options {
 	o := options(b)
-	o.Databases["main"] = Database{Backend: b, HostLease: MaxHostLease}
+	o.Databases["main"] = Database{Backend: b, SidecarTimeout: MaxSidecarTimeout}
 	o.Sockets = []Socket{{Path: filepath.Join(shortDir(t), "q.sock")}}
 	return o
 }

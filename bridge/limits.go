@@ -11,37 +11,37 @@ import (
 
 // Defaults of Limits.
 const (
-	DefaultConnections = 10_000
-	DefaultHeldJobs    = 10_000
-	DefaultBuffered    = quota.DefaultBuffered
-	DefaultQueueNames  = 10_000
+	DefaultConnections       = 10_000
+	DefaultJobsPerConnection = 10_000
+	DefaultBufferMemory      = quota.DefaultBufferMemory
+	DefaultQueueNames        = 10_000
 )
 
 // Limits bound the resources that clients can use. Only the client over a limit is refused, with `busy`.
 type Limits struct {
-	Connections int // in total. Defaults to 10,000
-	PerUser     int // connections of one user; 0: only Connections limits them
-	Held        int // jobs that one connection holds. Defaults to 10,000
-	Buffered    int // bytes of messages, see quota.Memory; 1 MiB at least. Defaults to 256 MiB
-	QueueNames  int // names of queues of the "*" entry that one user's clients use. Defaults to 10,000
+	Connections       int // in total. Defaults to 10,000
+	PerUser           int // connections of one user; 0: only Connections limits them
+	JobsPerConnection int // jobs that one connection holds. Defaults to 10,000
+	BufferMemory      int // bytes of messages, see quota.Memory; 1 MiB at least. Defaults to 256 MiB
+	QueueNames        int // names of queues of the "*" entry that one user's clients use. Defaults to 10,000
 }
 
 func (l Limits) withDefaults() Limits {
 	l.Connections = cmp.Or(l.Connections, DefaultConnections)
-	l.Held = cmp.Or(l.Held, DefaultHeldJobs)
-	l.Buffered = cmp.Or(l.Buffered, DefaultBuffered)
+	l.JobsPerConnection = cmp.Or(l.JobsPerConnection, DefaultJobsPerConnection)
+	l.BufferMemory = cmp.Or(l.BufferMemory, DefaultBufferMemory)
 	l.QueueNames = cmp.Or(l.QueueNames, DefaultQueueNames)
 	return l
 }
 
 func (l Limits) validate(bad func(format string, args ...any)) {
-	for key, n := range map[string]int{"connections": l.Connections, "held": l.Held, "queue_names": l.QueueNames} {
+	for key, n := range map[string]int{"connections": l.Connections, "jobs_per_connection": l.JobsPerConnection, "queue_names": l.QueueNames} {
 		if n < 1 {
 			bad("limits.%s: %d is below 1", key, n)
 		}
 	}
-	if l.Buffered < 1<<20 {
-		bad("limits.buffered: %d bytes is below 1 MiB", l.Buffered)
+	if l.BufferMemory < 1<<20 {
+		bad("limits.buffer_memory: %d bytes is below 1 MiB", l.BufferMemory)
 	}
 	if l.PerUser < 0 {
 		bad("limits.connections_per_user: %d is negative", l.PerUser)

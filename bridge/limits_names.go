@@ -48,7 +48,7 @@ func (b *Bridge) forgetUnusedNames(ctx context.Context) {
 	used := make(map[string]bool)
 	for _, db := range p.databases {
 		if err := db.usedNames(ctx, used); err != nil {
-			b.log.Warn("can't read which queues are empty; unused auto-created queues still count", "database", p.nameOf(db), "error", err)
+			b.log.Warn("can't find unused queues", "event", "unused_queues_unknown", "database", p.nameOf(db), "error", err)
 			return
 		}
 	}

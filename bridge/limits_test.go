@@ -74,7 +74,7 @@ func TestManyConnectionsOverTheLimit(t *testing.T) {
 
 func TestLimitOfClaimedJobs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, _ := limited(t, Limits{Held: 3})
+		s, _ := limited(t, Limits{JobsPerConnection: 3})
 		c, other := s.dial(t), s.dial(t)
 		for range 6 {
 			c.call(`{"op":"enqueue","queue":"q"}`)
@@ -97,7 +97,7 @@ func TestLimitOfClaimedJobs(t *testing.T) {
 // claim that waits for quota that other claims don't use gets its job.
 func TestLimitOfClaimedJobsIsExact(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, _ := limited(t, Limits{Held: 3})
+		s, _ := limited(t, Limits{JobsPerConnection: 3})
 		c, producer := s.dial(t), s.dial(t)
 		for i := range 4 {
 			c.send(`{"op":"claim","id":%d,"queue":"q","max":2,"wait_ms":20000}`, i)
@@ -138,7 +138,7 @@ func TestLimitOfClaimedJobsIsExact(t *testing.T) {
 // TestLimitOfBoundJobs shows that a connection can't exceed the limit by binding leases of others.
 func TestLimitOfBoundJobs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, _ := limited(t, Limits{Held: 2})
+		s, _ := limited(t, Limits{JobsPerConnection: 2})
 		a, b := s.dial(t), s.dial(t)
 		a.call(`{"op":"enqueue","jobs":[{"queue":"q"},{"queue":"q"},{"queue":"q"},{"queue":"q"},{"queue":"q"}]}`)
 		one := a.call(`{"op":"claim","queue":"q","max":2}`).Jobs
@@ -245,7 +245,7 @@ func TestLimitOfReadyJobs(t *testing.T) {
 func TestLimitsHarmNoOtherClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := options(memory.New())
-		o.Limits = Limits{Connections: 40, Held: 5, QueueNames: 3}
+		o.Limits = Limits{Connections: 40, JobsPerConnection: 5, QueueNames: 3}
 		o.Queues["full"] = Queue{MaxReady: 1}
 		o.Queues["work"] = Queue{}
 		s := start(t, o)

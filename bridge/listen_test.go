@@ -107,14 +107,14 @@ func TestServeStreamEndsWithItsContext(t *testing.T) {
 
 func TestOptionsReportEverythingWrong(t *testing.T) {
 	_, err := New(Options{
-		Databases: map[string]Database{"main": {Backend: memory.New(), HostLease: 1}},
+		Databases: map[string]Database{"main": {Backend: memory.New(), SidecarTimeout: 1}},
 		Queues:    map[string]Queue{"q": {Database: "other", MaxAttempts: -1}, "-bad": {}},
 		MaxFrame:  1,
 	}, testLog(t))
 	if err == nil {
 		t.Fatal("accepted")
 	}
-	for _, want := range []string{"max_frame", "databases.main.host_lease", "queues.q.database", "queues.q.max_attempts", "-bad"} {
+	for _, want := range []string{"max_frame", "databases.main.sidecar_timeout", "queues.q.database", "queues.q.max_attempts", "-bad"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("error does not name %s:\n%v", want, err)
 		}

@@ -22,7 +22,7 @@ func TestLargeJobsOfManyQueues(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const queues, most = 24, 16 << 20
-		s, _ := limited(t, Limits{Buffered: most})
+		s, _ := limited(t, Limits{BufferMemory: most})
 		p, c := s.dial(t), s.dial(t)
 		large := strings.Repeat("x", 2<<20)
 		for i := range queues {
@@ -56,7 +56,7 @@ func TestLargeJobsOfManyQueues(t *testing.T) {
 func TestClaimsBesideLargeRequests(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s, _ := limited(t, Limits{Buffered: 8 << 20})
+		s, _ := limited(t, Limits{BufferMemory: 8 << 20})
 		half, c := s.dial(t), s.dial(t)
 		if _, err := half.conn.Write([]byte(`{"op":"enqueue","queue":"q","payload":"` + strings.Repeat("x", 1<<20))); err != nil {
 			t.Fatal(err)
@@ -91,7 +91,7 @@ func TestNamesOfOpenClaims(t *testing.T) {
 		if r := c.receive(); r.Error.Code != "" {
 			t.Errorf("a claim of one queue was answered %v", r.Error)
 		}
-		c.call(`{"op":"cancel"}`)
+		c.call(`{"op":"cancel_claim"}`)
 	})
 }
 
@@ -101,7 +101,7 @@ func TestOpenRequestsInAll(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const most = 1 << 20 / openCost
-		s, _ := limited(t, Limits{Buffered: 1 << 20})
+		s, _ := limited(t, Limits{BufferMemory: 1 << 20})
 		greedy, other := s.dial(t), s.dial(t)
 		for i := range most {
 			greedy.send(`{"op":"claim","id":%d,"queue":"q","wait_ms":600000}`, i)

@@ -16,7 +16,7 @@ func TestLimitOfBuffered(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const most = 8 << 20
-		s, _ := limited(t, Limits{Buffered: most})
+		s, _ := limited(t, Limits{BufferMemory: most})
 		half := `{"op":"enqueue","queue":"q","payload":"` + strings.Repeat("x", 2<<20)
 		replies := make(chan string, 8)
 		for range cap(replies) {
@@ -33,7 +33,7 @@ func TestLimitOfBuffered(t *testing.T) {
 		if n := s.buffered(); n > most {
 			t.Errorf("%d bytes are buffered, at most %d may be", n, most)
 		}
-		if text := <-replies; !strings.Contains(text, `"busy"`) || !strings.Contains(text, "limits.buffered") {
+		if text := <-replies; !strings.Contains(text, `"busy"`) || !strings.Contains(text, "limits.buffer_memory") {
 			t.Errorf("the stalled client received %s", text)
 		}
 		whole.call(`{"op":"bye"}`)
@@ -46,7 +46,7 @@ func TestLimitOfUnreadReplies(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const most = 8 << 20
-		s, _ := limited(t, Limits{Buffered: most})
+		s, _ := limited(t, Limits{BufferMemory: most})
 		c, deaf := s.dial(t), s.dial(t)
 		large := strings.Repeat("x", 3<<20)
 		for range 3 {
@@ -80,7 +80,7 @@ func (s *sidecar) buffered() int64 {
 func TestHalfRequestsOfOneClient(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s, _ := limited(t, Limits{Buffered: 64 << 20})
+		s, _ := limited(t, Limits{BufferMemory: 64 << 20})
 		victim := s.dial(t)
 		offender := *s.net.peer
 		offender.PID++

@@ -143,7 +143,7 @@ func TestMemoryOfIdleSessions(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				const sessions, size = 48, 1 << 20
-				s, _ := limited(t, Limits{Buffered: 64 << 20})
+				s, _ := limited(t, Limits{BufferMemory: 64 << 20})
 				before := heap()
 				payload := strings.Repeat("x", size)
 				for range sessions {
@@ -167,7 +167,7 @@ func TestMemoryOfIdleSessions(t *testing.T) {
 // when others need the memory.
 func TestBlockedSessionsMakeRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, _ := limited(t, Limits{Buffered: 64 << 20})
+		s, _ := limited(t, Limits{BufferMemory: 64 << 20})
 		payload := strings.Repeat("x", 2<<20)
 		for range 32 {
 			conn := s.net.dial(t, s.path)

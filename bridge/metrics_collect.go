@@ -35,7 +35,7 @@ func (c collector) Collect(to chan<- prometheus.Metric) {
 	emit(drainingDesc, oneIf(b.draining.Load()))
 	var depths sync.WaitGroup // all databases at once, so that a slow one delays the collection only once
 	for name, db := range p.byName {
-		emit(heldDesc, float64(db.HeldBySessions()), name)
+		emit(leasesDesc, float64(db.HeldBySessions()), name)
 		now := db.Snapshot()
 		emit(waitingDesc, float64(now.Claims), name)
 		emit(queuedDesc, float64(now.QueuedWrites), name)
@@ -45,7 +45,7 @@ func (c collector) Collect(to chan<- prometheus.Metric) {
 			age = time.Since(b.began)
 		}
 		emit(heartbeatDesc, age.Seconds(), name)
-		emit(leaseDesc, db.SidecarTimeout().Seconds(), name)
+		emit(timeoutDesc, db.SidecarTimeout().Seconds(), name)
 		depths.Go(func() { db.collectDepths(name, to, emit) })
 		db.collectPool(name, to)
 	}

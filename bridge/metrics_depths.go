@@ -15,7 +15,7 @@ var (
 	oldestReadyDesc   = metrics.Gauge("queue_oldest_ready_seconds", "Age of the oldest ready job; 0 without one. Reported as queue_jobs is.", metrics.LabelDatabase, metrics.LabelQueue)
 	oldestClaimedDesc = metrics.Gauge("queue_oldest_claimed_seconds", "Age of the longest running delivery; 0 without one. Reported as queue_jobs is.", metrics.LabelDatabase, metrics.LabelQueue)
 	pausedDesc        = metrics.Gauge("queue_paused", "1: the queue's jobs are not handed out. Reported as queue_jobs is.", metrics.LabelDatabase, metrics.LabelQueue)
-	readerDesc        = metrics.Gauge("depths_reader", "1: this sidecar reports the depths of the queues, for all sidecars; 0: another one does, or they could not be read.", metrics.LabelDatabase)
+	leaderDesc        = metrics.Gauge("queue_stats_leader", "1: this sidecar reports the statistics of the queues, for all sidecars; 0: another one does, or they could not be read.", metrics.LabelDatabase)
 )
 
 // collectDepths sends the gauges of a database's queues if this sidecar is the one that reads them.
@@ -25,7 +25,7 @@ func (b *database) collectDepths(name string, to chan<- prometheus.Metric, emit 
 		to <- prometheus.NewInvalidMetric(depthDesc, fmt.Errorf("database %s: %w", name, err))
 		return
 	}
-	emit(readerDesc, oneIf(reads), name)
+	emit(leaderDesc, oneIf(reads), name)
 	if !reads {
 		return
 	}

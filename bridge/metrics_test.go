@@ -74,7 +74,7 @@ func TestCounts(t *testing.T) {
 		c.call(`{"op":"nack","leases":["%s","%s"],"dead":true}`, b.Lease, a.Lease)
 		s.counted(t, "q", map[string]float64{"enqueued": 4, "duplicate": 1, "claimed": 2, "acked": 1, "nacked": 1, "dead": 1})
 		d := c.claim1("q")
-		c.call(`{"op":"nack","lease":"%s","charge":false,"delay_ms":0}`, d.Lease)
+		c.call(`{"op":"nack","lease":"%s","snooze":true,"delay_ms":0}`, d.Lease)
 		want := map[string]float64{"enqueued": 4, "duplicate": 1, "claimed": 3, "acked": 1, "nacked": 2, "dead": 1}
 		s.counted(t, "q", want)
 
@@ -96,23 +96,23 @@ func TestCounts(t *testing.T) {
 
 		all := figures(t, s.Bridge)
 		for key, n := range map[string]float64{
-			"leases_lost_total{database=main}":               2,
-			"job_run_seconds{database=main,queue=q}":         3, // an ack, two nacks
-			"claim_wait_seconds{database=main,queue=q}":      5,
-			"job_wait_seconds{database=main,queue=q}":        5, // no attempt counted before
-			"sessions_opened_total{}":                        3,
-			"jobs_held{database=main}":                       0,
-			"draining{}":                                     0,
-			"database_reachable{database=main}":              1,
-			"host_lease_seconds{database=main}":              30,
-			"jobs_acked_total{database=main,queue=_unknown}": 0,
+			"stale_settles_total{database=main}":                 2,
+			"job_run_duration_seconds{database=main,queue=q}":    3, // an ack, two nacks
+			"claim_wait_duration_seconds{database=main,queue=q}": 5,
+			"job_wait_duration_seconds{database=main,queue=q}":   5, // no attempt counted before
+			"sessions_opened_total{}":                            3,
+			"leases{database=main}":                              0,
+			"draining{}":                                         0,
+			"database_reachable{database=main}":                  1,
+			"sidecar_timeout_seconds{database=main}":             30,
+			"jobs_acked_total{database=main,queue=_unknown}":     0,
 		} {
 			if got, ok := all[key]; !ok || got != n {
 				t.Errorf("%s is %v (%v), want %v", key, got, ok, n)
 			}
 		}
-		if all["commit_seconds{database=main}"] < 5 || all["commit_writes{database=main}"] < 5 {
-			t.Errorf("commits: %v, with writes: %v", all["commit_seconds{database=main}"], all["commit_writes{database=main}"])
+		if all["commit_duration_seconds{database=main}"] < 5 || all["commit_writes{database=main}"] < 5 {
+			t.Errorf("commits: %v, with writes: %v", all["commit_duration_seconds{database=main}"], all["commit_writes{database=main}"])
 		}
 	})
 }
@@ -177,7 +177,7 @@ func TestAcksOfOthersClaims(t *testing.T) {
 		if n := all["jobs_acked_total{database=main,queue=q}"]; n != 1 {
 			t.Errorf("%v acks of q, want 1", n)
 		}
-		if n := all["job_run_seconds{database=main,queue=q}"]; n != 0 {
+		if n := all["job_run_duration_seconds{database=main,queue=q}"]; n != 0 {
 			t.Errorf("%v runs that began elsewhere", n)
 		}
 	})
@@ -269,7 +269,7 @@ func TestUsageOverAReload(t *testing.T) {
 		o := options(withUsage(first))
 		s := start(t, o)
 		want := map[string]float64{"pool_connections{database=main,state=idle}": 2, "pool_connections{database=main,state=in_use}": 3, "pool_connections_max{database=main}": 8,
-			"pool_waits_total{database=main}": 5, "pool_wait_seconds_total{database=main}": 4, "statement_seconds{database=main}": 10,
+			"pool_waits_total{database=main}": 5, "pool_wait_duration_seconds_total{database=main}": 4, "database_round_trip_duration_seconds{database=main}": 10,
 			"transaction_retries_total{cause=conflict,database=main}": 6, "transaction_retries_total{cause=connection,database=main}": 0}
 		check := func() {
 			t.Helper()
@@ -286,7 +286,7 @@ func TestUsageOverAReload(t *testing.T) {
 			t.Fatal(err)
 		}
 		want["pool_connections{database=main,state=idle}"], want["pool_connections{database=main,state=in_use}"], want["pool_connections_max{database=main}"] = 0, 0, 4
-		want["pool_waits_total{database=main}"], want["statement_seconds{database=main}"] = 6, 11
+		want["pool_waits_total{database=main}"], want["database_round_trip_duration_seconds{database=main}"] = 6, 11
 		check()
 	})
 }
@@ -307,7 +307,7 @@ func TestUsageByName(t *testing.T) {
 			t.Helper()
 			all := figures(t, s.Bridge)
 			for name, n := range want {
-				if got, ok := all["statement_seconds{database="+name+"}"]; !ok || got != n {
+				if got, ok := all["database_round_trip_duration_seconds{database="+name+"}"]; !ok || got != n {
 					t.Errorf("%s: %v trips (%v), want %v", name, got, ok, n)
 				}
 			}
@@ -334,16 +334,16 @@ func TestUsageByName(t *testing.T) {
 	})
 }
 
-// TestCountOfForcedRelease shows that jobs that an operator reclaims count as returned, so that each delivery ends in
+// TestCountOfReclaim shows that jobs that an operator reclaims count as returned, so that each delivery ends in
 // one count.
-func TestCountOfForcedRelease(t *testing.T) {
+func TestCountOfReclaim(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := options(memory.New())
 		s := start(t, o)
 		c := s.dial(t)
 		c.call(`{"op":"enqueue","queue":"q"}`)
 		j := c.claim1("q")
-		s.dial(t).call(`{"op":"release","queue":"q","ids":["%s"]}`, j.ID)
+		s.dial(t).call(`{"op":"reclaim","queue":"q","ids":["%s"]}`, j.ID)
 		s.counted(t, "q", map[string]float64{"enqueued": 1, "claimed": 1, "returned": 1})
 		c.refused("lease_lost", `{"op":"ack","lease":"%s"}`, j.Lease)
 		s.counted(t, "q", map[string]float64{"enqueued": 1, "claimed": 1, "returned": 1})

@@ -48,13 +48,13 @@ func (s *session) start(req *protocol.Request) finisher {
 		return s.claim(req)
 	case protocol.OpAck, protocol.OpNack, protocol.OpExtend:
 		return s.settle(req)
-	case protocol.OpCancel:
-		return s.cancel(req)
+	case protocol.OpCancelClaim:
+		return s.cancelClaims(req)
 	case protocol.OpStats:
 		return s.stats(req)
 	case protocol.OpPeek:
 		return s.peek(req)
-	case protocol.OpRetry, protocol.OpDelete, protocol.OpRelease, protocol.OpPurge, protocol.OpPause, protocol.OpResume:
+	case protocol.OpRetry, protocol.OpDelete, protocol.OpReclaim, protocol.OpPurge, protocol.OpPause, protocol.OpResume:
 		return s.command(req)
 	case protocol.OpReload:
 		return s.reloadConfig()
@@ -190,7 +190,7 @@ func (s *session) command(req *protocol.Request) finisher {
 		}
 	}
 	kinds := map[protocol.Op]backends.CommandKind{
-		protocol.OpRetry: backends.Retry, protocol.OpDelete: backends.Delete, protocol.OpRelease: backends.Reclaim,
+		protocol.OpRetry: backends.Retry, protocol.OpDelete: backends.Delete, protocol.OpReclaim: backends.Reclaim,
 		protocol.OpPurge: backends.Purge, protocol.OpPause: backends.Pause, protocol.OpResume: backends.Resume,
 	}
 	op := req.Op // req holds another request by the time this one ends

@@ -15,19 +15,19 @@ import (
 
 // Defaults of Options.
 const (
-	DefaultHostLease    = 30 * time.Second
-	DefaultDrainTimeout = 30 * time.Second
-	DefaultMaxAttempts  = 20
-	DefaultBackoff      = time.Second
-	DefaultBackoffMax   = time.Hour
-	DefaultKeepDead     = 30 * 24 * time.Hour
-	DefaultKeyTTL       = 10 * time.Minute
-	DefaultSocketMode   = fs.FileMode(0o660)
-	DefaultQueueLabels  = 100
+	DefaultSidecarTimeout = 30 * time.Second
+	DefaultDrainTimeout   = 30 * time.Second
+	DefaultMaxAttempts    = 20
+	DefaultBackoff        = time.Second
+	DefaultBackoffMax     = time.Hour
+	DefaultRetainDead     = 30 * 24 * time.Hour
+	DefaultKeyTTL         = 10 * time.Minute
+	DefaultSocketMode     = fs.FileMode(0o660)
+	DefaultQueueLabels    = 100
 
-	// MinHostLease keeps the heartbeats, one every fifth of it, from becoming a load.
-	MinHostLease = time.Second
-	MaxHostLease = time.Hour
+	// MinSidecarTimeout keeps the heartbeats, one every fifth of it, from becoming a load.
+	MinSidecarTimeout = time.Second
+	MaxSidecarTimeout = time.Hour
 )
 
 // Options configure a Bridge. Zero values stand for the defaults. New works on a copy.
@@ -68,11 +68,11 @@ type Options struct {
 type Database struct {
 	Backend backends.Backend
 
-	// HostLease is how long this sidecar's session leases outlive its last heartbeat. The sidecar sends five
+	// SidecarTimeout is how long this sidecar's session leases outlive its last heartbeat. The sidecar sends five
 	// heartbeats in that time. It is 1 s to 1 h, and defaults to 30 s.
-	HostLease time.Duration
+	SidecarTimeout time.Duration
 
-	// RestartGrace is how long session leases outlive an orderly exit. It defaults to HostLease.
+	// RestartGrace is how long session leases outlive an orderly exit. It defaults to SidecarTimeout.
 	RestartGrace time.Duration
 
 	// Done, if not nil, is called once after a reload took the Backend out of use and the last call to it has ended.
@@ -87,8 +87,8 @@ type Queue struct {
 	Timeout     time.Duration // of one run; 0: no timeout
 	Backoff     time.Duration // before the first retry, doubling. Defaults to 1 s
 	BackoffMax  time.Duration // defaults to 1 h
-	Keep        time.Duration // of done jobs; 0: deleted immediately
-	KeepDead    time.Duration // of dead jobs. Defaults to 30 days; negative: indefinitely
+	RetainDone  time.Duration // of done jobs; 0: deleted immediately
+	RetainDead  time.Duration // of dead jobs. Defaults to 30 days; negative: indefinitely
 	KeyTTL      time.Duration // minimum time that a key is remembered. Defaults to 10 min
 	LIFO        bool          // newest first inside a priority
 	MaxReady    int           // number of ready jobs from which an enqueue is refused as busy; 0: no limit. See depth.ReadyAge
@@ -118,8 +118,8 @@ func (o Options) withDefaults() Options {
 	o.DrainTimeout = cmp.Or(o.DrainTimeout, DefaultDrainTimeout)
 	dbs := make(map[string]Database, len(o.Databases))
 	for name, d := range o.Databases {
-		d.HostLease = cmp.Or(d.HostLease, DefaultHostLease)
-		d.RestartGrace = cmp.Or(d.RestartGrace, d.HostLease)
+		d.SidecarTimeout = cmp.Or(d.SidecarTimeout, DefaultSidecarTimeout)
+		d.RestartGrace = cmp.Or(d.RestartGrace, d.SidecarTimeout)
 		dbs[name] = d
 	}
 	o.Databases = dbs
@@ -146,7 +146,7 @@ func (q Queue) withDefaults(dbs map[string]Database) Queue {
 	q.MaxAttempts = cmp.Or(q.MaxAttempts, DefaultMaxAttempts)
 	q.Backoff = cmp.Or(q.Backoff, DefaultBackoff)
 	q.BackoffMax = cmp.Or(q.BackoffMax, max(DefaultBackoffMax, q.Backoff))
-	q.KeepDead = max(cmp.Or(q.KeepDead, DefaultKeepDead), 0)
+	q.RetainDead = max(cmp.Or(q.RetainDead, DefaultRetainDead), 0)
 	q.KeyTTL = cmp.Or(q.KeyTTL, DefaultKeyTTL)
 	return q
 }
@@ -165,11 +165,11 @@ func (o Options) validate() (err error) {
 		if d.Backend == nil {
 			bad("databases.%s: it is not open", name)
 		}
-		if d.HostLease < MinHostLease || d.HostLease > MaxHostLease {
-			bad("databases.%s.host_lease: %v is outside %v to %v", name, d.HostLease, MinHostLease, MaxHostLease)
+		if d.SidecarTimeout < MinSidecarTimeout || d.SidecarTimeout > MaxSidecarTimeout {
+			bad("databases.%s.sidecar_timeout: %v is outside %v to %v", name, d.SidecarTimeout, MinSidecarTimeout, MaxSidecarTimeout)
 		}
-		if d.RestartGrace < 0 || d.RestartGrace > MaxHostLease {
-			bad("databases.%s.restart_grace: %v is outside 0s to %v", name, d.RestartGrace, MaxHostLease)
+		if d.RestartGrace < 0 || d.RestartGrace > MaxSidecarTimeout {
+			bad("databases.%s.restart_grace: %v is outside 0s to %v", name, d.RestartGrace, MaxSidecarTimeout)
 		}
 	}
 	for i := range o.Sockets {
@@ -205,8 +205,8 @@ func (q Queue) validate(bad func(key, format string, args ...any), dbs map[strin
 	if q.Backoff < 0 || q.BackoffMax < q.Backoff {
 		bad("backoff", "initial %v must lie between 0s and max %v", q.Backoff, q.BackoffMax)
 	}
-	if q.Keep < 0 {
-		bad("keep", "%v is negative", q.Keep)
+	if q.RetainDone < 0 {
+		bad("retention.done", "%v is negative", q.RetainDone)
 	}
 	if q.KeyTTL < 0 {
 		bad("key_ttl", "%v is negative", q.KeyTTL)

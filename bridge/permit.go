@@ -49,7 +49,7 @@ func (s *session) denied(op protocol.Op, queue string) *protocol.Error {
 	}
 	rule := "a rule"
 	if permission.IsSidecarWide(op) {
-		rule = "a rule without `queues`"
+		rule = "a rule that names it in `ops`"
 	}
 	s.logDenied(op, queue)
 	return protocol.Errorf(protocol.CodeForbidden, "%v has no right to %s on this socket: it needs %s under `allow` of the socket in the sidecar's config", s.peer, what, rule)

@@ -2,6 +2,7 @@ package bridge
 
 import (
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -70,26 +71,46 @@ func TestSideEffectsNeedRights(t *testing.T) {
 	})
 }
 
-// TestRulesForQueuesShowNoOther shows that a rule with queues grants neither status nor reload, because both concern
-// the whole sidecar.
-func TestRulesForQueuesShowNoOther(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		for _, wide := range []bool{false, true} {
-			o := options(memory.New())
-			o.Sockets[0].Allow = []Rule{me(nil, "mail-*")}
-			if wide {
-				o.Sockets[0].Allow = append(o.Sockets[0].Allow, me([]protocol.Op{protocol.OpStatus}))
-			}
-			c := start(t, o).dial(t)
-			c.call(`{"op":"ping"}`)
-			if wide {
-				c.call(`{"op":"status"}`)
-			} else if r := c.refused("forbidden", `{"op":"status"}`); !strings.Contains(r.Error.Message, "it needs a rule without `queues`") {
-				t.Errorf("status is refused with %q", r.Error.Message)
-			}
-			c.refused("forbidden", `{"op":"reload"}`)
-		}
-	})
+// TestSidecarOpsMustBeNamed shows that only a rule that names status or reload grants it, because they concern the
+// sidecar and not a queue. Without rules every op is granted.
+func TestSidecarOpsMustBeNamed(t *testing.T) {
+	const status, reload = protocol.OpStatus, protocol.OpReload
+	for name, x := range map[string]struct {
+		allow  []Rule
+		grants []protocol.Op
+	}{
+		"no rules":                       {nil, []protocol.Op{status, reload}},
+		"a rule without keys":            {[]Rule{{}}, nil},
+		"a rule without ops":             {[]Rule{me(nil)}, nil},
+		"a rule with queues":             {[]Rule{me(nil, "mail-*")}, nil},
+		"a rule with every queue":        {[]Rule{me(nil, "*")}, nil},
+		"a rule with other ops":          {[]Rule{me([]protocol.Op{protocol.OpPing})}, nil},
+		"a rule that names one":          {[]Rule{me(nil), me([]protocol.Op{status})}, []protocol.Op{status}},
+		"a rule that names both":         {[]Rule{me(nil, "mail-*"), me([]protocol.Op{status, reload})}, []protocol.Op{status, reload}},
+		"a rule that names it to others": {[]Rule{me(nil), {Users: []uint32{4_000_000_000}, Ops: []protocol.Op{status}}}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				o := options(memory.New())
+				o.Sockets[0].Allow = x.allow
+				c := start(t, o).dial(t)
+				c.call(`{"op":"ping"}`)
+				for _, op := range []protocol.Op{status, reload} {
+					if slices.Contains(x.grants, op) {
+						c.send(`{"op":%q}`, op)
+						if r := c.receive(); !r.OK && r.Error.Code != "unsupported" { // this sidecar has no config to reload
+							t.Errorf("%s is answered %+v", op, r.Error)
+						}
+						continue
+					}
+					want := "no right to the op " + string(op) + " on this socket: it needs a rule that names it in `ops` under `allow`"
+					if r := c.refused("forbidden", `{"op":%q}`, op); !strings.Contains(r.Error.Message, want) {
+						t.Errorf("%s is refused with %q", op, r.Error.Message)
+					}
+				}
+			})
+		})
+	}
 }
 
 func TestNoRuleIsNoRight(t *testing.T) {
@@ -180,7 +201,7 @@ func TestInvalidRulesAreRejected(t *testing.T) {
 	o := options(memory.New())
 	o.Sockets[0].Allow = []Rule{{Ops: []protocol.Op{"shout", protocol.OpStatus}, Queues: []string{"a b"}}}
 	_, err := New(o, testLog(t))
-	for _, want := range []string{`there is no op "shout"`, `"a b" isn't a queue name`, "status concerns all queues"} {
+	for _, want := range []string{`there is no op "shout"`, `"a b" isn't a queue name`, "status concerns the sidecar, not a queue"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("the rules are reported as %v, want %s", err, want)
 		}

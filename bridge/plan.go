@@ -77,8 +77,8 @@ func (p *plan) policy(name string) (backends.Policy, bool) {
 		Timeout:     q.Timeout,
 		Backoff:     q.Backoff,
 		BackoffMax:  q.BackoffMax,
-		RetainDone:  q.Keep,
-		RetainDead:  q.KeepDead,
+		RetainDone:  q.RetainDone,
+		RetainDead:  q.RetainDead,
 		LIFO:        q.LIFO,
 	}, ok
 }

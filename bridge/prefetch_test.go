@@ -87,7 +87,7 @@ func TestUnclaimedPrefetchedJobsAreReturned(t *testing.T) {
 			return q["claimed"] == float64(0) && q["ready"].(float64) > 0
 		})
 		if j := c.claim1("q"); j.Attempt != 1 || j.LastError != "" {
-			t.Errorf("got %+v, want attempt 1: lying in a buffer charges nothing", j)
+			t.Errorf("got %+v, want attempt 1: a prefetched job has used up no attempt", j)
 		}
 	})
 }
@@ -266,7 +266,7 @@ func TestNoJobStaysWithAClaimThatIsOver(t *testing.T) {
 		if s.prefetched() == 0 {
 			t.Fatal("the buffer is empty already")
 		}
-		c.send(`{"op":"cancel","request":1,"id":2}`)
+		c.send(`{"op":"cancel_claim","request":1,"id":2}`)
 		synctest.Wait()
 		db.block.Store(nil)
 		close(gate)

@@ -51,7 +51,7 @@ func (b *Bridge) Reload(o Options) error {
 	join.Wait()
 	for name, d := range o.Databases {
 		db := next.byName[name]
-		db.SetTimes(d.HostLease, d.RestartGrace)
+		db.SetTimes(d.SidecarTimeout, d.RestartGrace)
 		if !db.Uses(d.Backend) {
 			db.Replace(d.Backend, d.Done)
 		}
@@ -155,14 +155,14 @@ func (b *Bridge) retire(r *running, db *database) {
 		}
 		if b.leaves(db) {
 			if err := db.end(); err != nil {
-				b.log.Warn("a database that is not configured any more was left", "error", err)
+				b.log.Warn("can't leave a removed database", "event", "database_leave_failed", "error", err)
 			}
 			db.Pipeline.Retire()
 			db.account()
 			if db.Info.Database == "" {
 				return // it was never reached
 			}
-			b.log.Info("a database that is not configured any more was left: no lease is open in it", "place", db.Info.Address)
+			b.log.Info("left a removed database", "event", "database_left", "address", db.Info.Address)
 		}
 		return
 	}
@@ -237,7 +237,7 @@ func (b *Bridge) dropSockets(r *running, p *plan) {
 		}
 		delete(r.listeners, path)
 		if err := ln.Close(); err != nil {
-			b.log.Error("a socket that is not configured any more could not be removed", "socket", path, "error", err)
+			b.log.Error("can't remove a socket", "event", "socket_removal_failed", "socket", path, "error", err)
 		}
 		b.mu.Lock()
 		for s := range b.sessions {

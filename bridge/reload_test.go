@@ -108,7 +108,7 @@ func TestReloadChangesNothingWithAnError(t *testing.T) {
 			o.Queues = map[string]Queue{"b": {Database: "twin"}}
 		}),
 	} {
-		bad.Databases["main"] = Database{Backend: &address{db.Backend, db.id}, HostLease: time.Minute, RestartGrace: time.Minute,
+		bad.Databases["main"] = Database{Backend: &address{db.Backend, db.id}, SidecarTimeout: time.Minute, RestartGrace: time.Minute,
 			Done: func() { t.Errorf("%s: the Backend of a config that was refused was used", what) }}
 		bad.MaxFrame = 1 << 20
 		if err := s.Reload(bad); err == nil {
@@ -116,8 +116,8 @@ func TestReloadChangesNothingWithAnError(t *testing.T) {
 		}
 	}
 	p := before.databases[0]
-	if s.plan.Load() != before || !p.Uses(db) || p.SidecarTimeout() != MaxHostLease || p.RestartGrace() != MaxHostLease {
-		t.Errorf("after reloads that were refused: host lease %v, grace %v, its own plan: %v, its own Backend: %v",
+	if s.plan.Load() != before || !p.Uses(db) || p.SidecarTimeout() != MaxSidecarTimeout || p.RestartGrace() != MaxSidecarTimeout {
+		t.Errorf("after reloads that were refused: sidecar timeout %v, grace %v, its own plan: %v, its own Backend: %v",
 			p.SidecarTimeout(), p.RestartGrace(), s.plan.Load() == before, p.Uses(db))
 	}
 	if n := s.seriesOf(t, "second"); n != series {
@@ -167,7 +167,7 @@ func TestReloadOfAnAddress(t *testing.T) {
 		held := c.claim1("a")
 		waits.send(`{"op":"claim","queue":"a","wait_ms":60000}`)
 		s.reloads(t, with(o, func(o *Options) {
-			o.Databases["main"] = Database{Backend: &address{db.Backend, db.id}, HostLease: time.Minute}
+			o.Databases["main"] = Database{Backend: &address{db.Backend, db.id}, SidecarTimeout: time.Minute}
 		}))
 		<-done
 		c.call(`{"op":"ack","lease":%q}`, held.Lease)

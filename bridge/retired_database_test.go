@@ -19,7 +19,7 @@ func TestRequestsOfAnOlderPlan(t *testing.T) {
 		eventually(t, func() bool { return len(s.plan.Load().databases) == 1 })
 		db := old.databases[0]
 		eventually(t, func() bool { return !db.Uses(from) && db.CurrentInfo() == from.Info() })
-		if d := db.shown(old); d.Place != from.Info().Address {
+		if d := db.shown(old); d.Address != from.Info().Address {
 			t.Errorf("it is shown as %+v", d)
 		}
 		if _, err := old.stats(t.Context(), ""); !backends.Retryable(err) {

@@ -7,11 +7,11 @@ import (
 )
 
 // MaxJobs is how many jobs the session can hold.
-func (s *session) MaxJobs() int { return s.bridge.plan.Load().opts.Limits.Held }
+func (s *session) MaxJobs() int { return s.bridge.plan.Load().opts.Limits.JobsPerConnection }
 
 // TooManyJobs returns the error for a request that would exceed MaxJobs.
 func (s *session) TooManyJobs() error {
-	return protocol.Errorf(protocol.CodeBusy, "this connection holds %d jobs, and its limit is %d (limits.held in the sidecar's config): settle some first",
+	return protocol.Errorf(protocol.CodeBusy, "this connection holds %d jobs, and its limit is %d (limits.jobs_per_connection in the sidecar's config): settle some first",
 		s.quota.Jobs.Count(), s.MaxJobs())
 }
 
@@ -51,7 +51,7 @@ func (s *session) Evict(receiving bool) {
 		_ = s.conn.SetReadDeadline(time.Now()) // the reader then sends the reason; an error means that the connection is gone
 		return
 	}
-	s.log.Warn("a connection is closed: its client does not read its replies, and others wait for the memory", "limit", "limits.buffered")
+	s.log.Warn("stalled client disconnected", "event", "client_stalled", "limit", "limits.buffer_memory")
 	s.cut()
 	_ = s.conn.SetReadDeadline(time.Now())
 }

@@ -98,10 +98,10 @@ func (s *session) release(b *database, how backends.Release) {
 		if o.Err == nil {
 			s.logLeft(b, &how, held, &o.Result)
 		} else {
-			s.log.Error("what a session held could not be given back; it is free when this sidecar compares its rows", "error", o.Err)
+			s.log.Error("can't return the jobs of a session", "event", "session_return_failed", "error", o.Err)
 		}
 	case <-time.After(releaseTimeout):
-		s.log.Warn("the database is slow to take back what a session held; still trying")
+		s.log.Warn("still returning the jobs of a session", "event", "session_return_slow")
 	}
 }
 

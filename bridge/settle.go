@@ -149,7 +149,7 @@ func (st *settlement) write(part *settlePart, req *protocol.Request, follow []ba
 			Delay:    wirejob.Millis(req.DelayMS.Or(0)),
 			HasDelay: req.DelayMS.Set,
 			Dead:     req.Dead,
-			Snooze:   !req.Charge.Or(true),
+			Snooze:   req.Snooze,
 		}
 	default:
 		st.sess.mu.Lock()

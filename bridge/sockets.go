@@ -87,7 +87,7 @@ func (b *Bridge) accept(ln *unixsocket.Listener, watcher *unixsocket.HangUpWatch
 			return nil
 		case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE), errors.Is(err, syscall.ENOBUFS),
 			errors.Is(err, syscall.ENOMEM), errors.Is(err, syscall.ECONNABORTED):
-			b.log.Warn("cannot accept a connection now, trying again", "socket", ln.Path, "error", err, "after", delay)
+			b.log.Warn("can't accept a connection", "event", "accept_failed", "socket", ln.Path, "error", err, "after", delay)
 			time.Sleep(delay)
 			delay = min(2*delay, most)
 		default:

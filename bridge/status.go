@@ -98,10 +98,10 @@ func (b *Bridge) status() *protocol.Status {
 
 func (b *database) shown(p *plan) protocol.DatabaseStatus {
 	info := b.CurrentInfo()
-	d := protocol.DatabaseStatus{Name: p.nameOf(b), Engine: info.Engine, Version: info.Version, Place: info.Address,
-		BeatMS: -1, Leaving: !p.serves(b), Held: int64(b.HeldBySessions())}
+	d := protocol.DatabaseStatus{Name: p.nameOf(b), Engine: info.Engine, Version: info.Version, Address: info.Address,
+		HeartbeatAgeMS: -1, Draining: !p.serves(b), Leases: int64(b.HeldBySessions())}
 	if age := b.HeartbeatAge(); age >= 0 {
-		d.BeatMS = age.Milliseconds()
+		d.HeartbeatAgeMS = age.Milliseconds()
 	}
 	if err := b.LastErr(); err != nil {
 		d.Error = err.Error()
@@ -124,16 +124,16 @@ func (s *session) shown(p *plan) protocol.SessionStatus {
 	now := time.Now()
 	for _, b := range p.databases {
 		for _, h := range b.HeldBy(&s.quota, now) {
-			st.Holds = append(st.Holds, protocol.HeldStatus{Queue: h.Queue, Jobs: h.Jobs, Job: h.Oldest, HeldMS: h.Age.Milliseconds()})
+			st.Queues = append(st.Queues, protocol.QueueLeases{Queue: h.Queue, Leases: h.Jobs, OldestJob: h.Oldest, OldestLeaseMS: h.Age.Milliseconds()})
 		}
 	}
-	slices.SortFunc(st.Holds, func(a, b protocol.HeldStatus) int {
-		return cmp.Or(cmp.Compare(b.HeldMS, a.HeldMS), cmp.Compare(a.Queue, b.Queue))
+	slices.SortFunc(st.Queues, func(a, b protocol.QueueLeases) int {
+		return cmp.Or(cmp.Compare(b.OldestLeaseMS, a.OldestLeaseMS), cmp.Compare(a.Queue, b.Queue))
 	})
-	for _, h := range st.Holds {
-		st.Held += h.Jobs
-		st.HeldMS = max(st.HeldMS, h.HeldMS)
+	for _, l := range st.Queues {
+		st.Leases += l.Leases
+		st.OldestLeaseMS = max(st.OldestLeaseMS, l.OldestLeaseMS)
 	}
-	st.Holds = slices.Clip(st.Holds[:min(len(st.Holds), protocol.MaxHolds)])
+	st.Queues = slices.Clip(st.Queues[:min(len(st.Queues), protocol.MaxSessionQueues)])
 	return st
 }

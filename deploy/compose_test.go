@@ -117,7 +117,7 @@ func checkComposeConfig(t *testing.T, p *types.Project) {
 	if len(p.Services["qsidecar"].Command) == 0 {
 		return // it has no config
 	}
-	text, err := os.ReadFile(filepath.Join(p.WorkingDir, "config", "qsidecar.yaml"))
+	text, err := os.ReadFile(filepath.Join(p.WorkingDir, "config", "config.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,7 +129,7 @@ func checkComposeConfig(t *testing.T, p *types.Project) {
 	config = strings.Replace(config, "/run/secrets/db_password", put(t, dir, "db_password", password, 0o644), 1)
 	config = strings.Replace(config, "@db:1433", "@127.0.0.1:1", 1)
 	config = strings.Replace(config, "@db/", "@127.0.0.1:1/", 1)
-	out, err := exec.Command(program(t), "check", "--config", put(t, dir, "qsidecar.yaml", config, 0o644)).CombinedOutput()
+	out, err := exec.Command(program(t), "check", "--config", put(t, dir, "config.yaml", config, 0o644)).CombinedOutput()
 	if code := exitCode(err); code != 1 || !strings.Contains(string(out), "refused") {
 		t.Errorf("check of the config ended with %d: %s", code, out)
 	}

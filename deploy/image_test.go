@@ -184,7 +184,7 @@ func throughItsLife(t *testing.T, serve container, socket mount, img *image) {
 	}
 	mustRun("enqueue", "mail", "hello")
 	var job struct{ Payload, Lease string }
-	if out := mustRun("claim", "mail"); json.Unmarshal([]byte(out), &job) != nil || job.Payload != "hello" {
+	if out := mustRun("claim", "mail"); json.Unmarshal([]byte(out), &job) != nil || job.Payload != `"hello"` {
 		t.Fatalf("claim: %s", out)
 	}
 	mustRun("ack", job.Lease)
@@ -218,7 +218,7 @@ func throughItsLife(t *testing.T, serve container, socket mount, img *image) {
 
 	again := serve.start(t)
 	again.answers()
-	if out := mustRun("claim", "mail"); json.Unmarshal([]byte(out), &job) != nil || job.Payload != "next" {
+	if out := mustRun("claim", "mail"); json.Unmarshal([]byte(out), &job) != nil || job.Payload != `"next"` {
 		t.Errorf("after a restart, claim: %s", out)
 	}
 

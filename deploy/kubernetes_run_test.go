@@ -24,10 +24,10 @@ func TestPods(t *testing.T) {
 	images := map[string]*image{imageName: theImage(t), "example/app:1.0.0": theApp(t)}
 	at := address() // the address of this pod
 	listen := "listen: 0.0.0.0:9464"
-	if !strings.Contains(config["qsidecar.yaml"], listen) {
+	if !strings.Contains(config["config.yaml"], listen) {
 		t.Fatalf("the config does not say %s", listen)
 	}
-	config["qsidecar.yaml"] = strings.Replace(config["qsidecar.yaml"], listen, "listen: "+at+":9464", 1)
+	config["config.yaml"] = strings.Replace(config["config.yaml"], listen, "listen: "+at+":9464", 1)
 
 	newPod := func(name string) *pod {
 		return newPod(t, m.pods[name], m, images, map[string]string{db.name: db.at})
@@ -107,12 +107,12 @@ func applicationPod(t *testing.T, p *pod, db *postgres, at string) {
 // changeConfig replaces the ConfigMap's volume, and waits until the sidecar has reloaded.
 func changeConfig(t *testing.T, p *pod, sidecar *process) {
 	t.Helper()
-	text := p.objects.configs["qsidecar"].Data["qsidecar.yaml"]
+	text := p.objects.configs["qsidecar"].Data["config.yaml"]
 	changed := strings.Replace(text, "\"*\": {}", "only-this-one: {}", 1)
 	if changed == text {
 		t.Fatal("the config has no queue *")
 	}
-	p.publish("config", map[string]string{"qsidecar.yaml": changed}, 0o644)
+	p.publish("config", map[string]string{"config.yaml": changed}, 0o644)
 	testwait.Until(t, "the changed ConfigMap is taken", func() bool {
 		code, out := sidecar.exec("qsidecar", "enqueue", "mail", "x")
 		return code == 1 && strings.Contains(out, "unknown_queue")

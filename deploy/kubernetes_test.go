@@ -148,7 +148,7 @@ func drainTimeout(t *testing.T, config core.ConfigMap) time.Duration {
 	var c struct {
 		Drain string `json:"drain_timeout"`
 	}
-	if err := yaml.Unmarshal([]byte(config.Data["qsidecar.yaml"]), &c); err != nil {
+	if err := yaml.Unmarshal([]byte(config.Data["config.yaml"]), &c); err != nil {
 		t.Fatal(err)
 	}
 	d, err := time.ParseDuration(c.Drain)
@@ -251,7 +251,7 @@ func (m manifests) checkSidecar(t *testing.T, pod core.PodSpec, c core.Container
 	}
 	m.checkConfig(t, c)
 	var config struct{ Admin struct{ Listen string } }
-	if err := yaml.Unmarshal([]byte(m.configs["qsidecar"].Data["qsidecar.yaml"]), &config); err != nil {
+	if err := yaml.Unmarshal([]byte(m.configs["qsidecar"].Data["config.yaml"]), &config); err != nil {
 		t.Fatal(err)
 	}
 	if len(c.Ports) != 1 || config.Admin.Listen != fmt.Sprintf("0.0.0.0:%d", c.Ports[0].ContainerPort) {
@@ -280,7 +280,7 @@ func known(t *testing.T, args []string) {
 // exists. No database runs, and check must report only that.
 func (m manifests) checkConfig(t *testing.T, c core.Container) {
 	t.Helper()
-	config := m.configs["qsidecar"].Data["qsidecar.yaml"]
+	config := m.configs["qsidecar"].Data["config.yaml"]
 	var said struct {
 		Databases map[string]struct {
 			PasswordFile string `json:"password_file"`
@@ -300,7 +300,7 @@ func (m manifests) checkConfig(t *testing.T, c core.Container) {
 		t.Errorf("the config's password_file %s isn't a key of the Secret", secret)
 	}
 	config = strings.Replace(config, "@postgres:5432/", "@127.0.0.1:1/", 1)
-	out, err := exec.Command(program(t), "check", "--config", put(t, dir, "qsidecar.yaml", config, 0o644)).CombinedOutput()
+	out, err := exec.Command(program(t), "check", "--config", put(t, dir, "config.yaml", config, 0o644)).CombinedOutput()
 	if code := exitCode(err); code != 1 || !strings.Contains(string(out), "refused") {
 		t.Errorf("check of the config ended with %d: %s", code, out)
 	}

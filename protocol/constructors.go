@@ -52,19 +52,6 @@ func isBool[M any](s string, at func(*M) *bool) field[M] {
 	}
 }
 
-func isOptBool[M any](s string, at func(*M) *Opt[bool]) field[M] {
-	return field[M]{
-		name: newName(s),
-		has:  func(m *M) bool { return at(m).Set },
-		read: func(d *decoder, m *M) *Error {
-			v, err := d.boolean(s)
-			*at(m) = Some(v)
-			return err
-		},
-		write: func(e *encoder, n *name, m *M) { e.name(n); e.boolean(at(m).Value) },
-	}
-}
-
 // isBytes is a bytes field. It is present if it is not nil.
 func isBytes[M any](s string, at func(*M) *[]byte) field[M] {
 	return field[M]{

@@ -8,25 +8,25 @@ type Op string
 
 // The operations of version 1.
 const (
-	OpHello   Op = "hello"
-	OpEnqueue Op = "enqueue"
-	OpClaim   Op = "claim"
-	OpAck     Op = "ack"
-	OpNack    Op = "nack"
-	OpExtend  Op = "extend"
-	OpCancel  Op = "cancel"
-	OpBye     Op = "bye"
-	OpStats   Op = "stats"
-	OpPeek    Op = "peek"
-	OpRetry   Op = "retry"
-	OpDelete  Op = "delete"
-	OpRelease Op = "release"
-	OpPurge   Op = "purge"
-	OpPause   Op = "pause"
-	OpResume  Op = "resume"
-	OpPing    Op = "ping"
-	OpReload  Op = "reload"
-	OpStatus  Op = "status"
+	OpHello       Op = "hello"
+	OpEnqueue     Op = "enqueue"
+	OpClaim       Op = "claim"
+	OpAck         Op = "ack"
+	OpNack        Op = "nack"
+	OpExtend      Op = "extend"
+	OpCancelClaim Op = "cancel_claim"
+	OpBye         Op = "bye"
+	OpStats       Op = "stats"
+	OpPeek        Op = "peek"
+	OpRetry       Op = "retry"
+	OpDelete      Op = "delete"
+	OpReclaim     Op = "reclaim"
+	OpPurge       Op = "purge"
+	OpPause       Op = "pause"
+	OpResume      Op = "resume"
+	OpPing        Op = "ping"
+	OpReload      Op = "reload"
+	OpStatus      Op = "status"
 )
 
 // Opt is a field that can be absent. It needs no pointer and so no allocation.
@@ -113,15 +113,15 @@ type Request struct {
 	Error   string
 	DelayMS Opt[int64]
 	Dead    bool
-	Charge  Opt[bool] // absent: true
+	Snooze  bool // the delivery uses up no attempt
 
 	// extend
 	Bind bool
 
-	// the field "request"
+	// cancel_claim
 	Cancel RequestID // the field "request"
 
-	// peek, retry, delete, release, purge
+	// peek, retry, delete, reclaim, purge
 	IDs   []string
 	State State
 	After string
@@ -171,7 +171,7 @@ type Reply struct {
 	Views   []JobView   // peek: the field "jobs", never nil
 	Queues  []QueueStat // stats: never nil
 	Settled *Settled    // ack, nack, extend
-	Count   Opt[int64]  // retry, delete, release, purge
+	Count   Opt[int64]  // retry, delete, reclaim, purge
 	Changes []string    // reload: never nil
 	Why     string      // reload without Changes: why nothing changed, for people
 	Status  *Status     // status: its fields are fields of the reply itself
@@ -273,11 +273,12 @@ type DatabaseStatus struct {
 	Name    string
 	Engine  string
 	Version string
-	Place   string // its address, without secrets
-	BeatMS  int64  // since the last heartbeat that reached it; -1 if none did
+	Address string // without secrets
 	Error   string // why the last commit failed; empty if it succeeded
-	Leaving bool   // no longer configured, but open until its last lease ends
-	Held    int64  // jobs that connections hold
+
+	HeartbeatAgeMS int64 // since the last heartbeat that reached it; -1 if none did
+	Draining       bool  // no longer configured, but open until its last lease ends
+	Leases         int64 // session leases: jobs that connections have claimed
 
 	// Connections of the pool: the maximum (0 if the engine has no pool), busy and idle ones.
 	PoolMax, PoolInUse, PoolIdle int64
@@ -291,25 +292,24 @@ type SessionStatus struct {
 	UID     Opt[int64]
 	PID     Opt[int64]
 	AgeMS   int64
-	Held    int64 // jobs
-	HeldMS  int64 // of the job claimed for the longest time
+	Leases  int64 // session leases: jobs that the session has claimed
 	Waiting int64 // claims
 	Open    int64 // requests without a reply yet
 
-	// Holds lists the jobs that the session has claimed, by queue, longest first. It has at most
-	// MaxHolds entries.
-	Holds []HeldStatus
+	OldestLeaseMS int64 // age of the oldest lease
+	// Queues lists the leases by queue, the oldest first. It has at most MaxSessionQueues entries.
+	Queues []QueueLeases
 }
 
-// MaxHolds is the largest number of entries in SessionStatus.Holds.
-const MaxHolds = 8
+// MaxSessionQueues is the largest number of entries in SessionStatus.Queues.
+const MaxSessionQueues = 8
 
-// HeldStatus is what a session has claimed of one queue.
-type HeldStatus struct {
-	Queue  string // empty if unknown, for example for a lease that another sidecar granted
-	Jobs   int64
-	HeldMS int64  // of the job claimed for the longest time
-	Job    string // id of that job
+// QueueLeases are the leases of a session on the jobs of one queue.
+type QueueLeases struct {
+	Queue         string // empty if unknown, for example for a lease that another sidecar granted
+	Leases        int64
+	OldestLeaseMS int64
+	OldestJob     string // id of the job with the oldest lease
 }
 
 // QueueStat is one queue's counts.

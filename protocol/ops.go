@@ -23,17 +23,17 @@ var ops = map[Op]spec{
 		takes: bits(fQueue, fPayload, fPriority, fDelayMS, fRunAt, fKey, fHeaders, fMaxAttempts, fTimeoutMS, fJobs),
 		check: checkEnqueue,
 	},
-	OpClaim:  {takes: bits(fQueue, fQueues, fMax, fWaitMS, fLeaseMS), check: checkClaim},
-	OpAck:    {takes: bits(fLease, fLeases, fResult, fEnqueue), check: checkAck},
-	OpNack:   {takes: bits(fLease, fLeases, fError, fDelayMS, fDead, fCharge), check: oneOrMany},
-	OpExtend: {takes: bits(fLease, fLeases, fLeaseMS, fBind), check: checkExtend},
-	OpCancel: {takes: bits(fRequest)},
-	OpBye:    {},
-	OpStats:  {takes: bits(fQueue)},
-	OpPeek:   {takes: bits(fQueue, fIDs, fState, fMax, fAfter), check: checkPeek},
-	OpRetry:  {takes: bits(fQueue, fIDs, fAll), needs: bits(fQueue), check: checkRetry},
-	OpDelete: {takes: bits(fQueue, fIDs), needs: bits(fQueue, fIDs)},
-	OpRelease: {
+	OpClaim:       {takes: bits(fQueue, fQueues, fMax, fWaitMS, fLeaseMS), check: checkClaim},
+	OpAck:         {takes: bits(fLease, fLeases, fResult, fEnqueue), check: checkAck},
+	OpNack:        {takes: bits(fLease, fLeases, fError, fDelayMS, fDead, fSnooze), check: oneOrMany},
+	OpExtend:      {takes: bits(fLease, fLeases, fLeaseMS, fBind), check: checkExtend},
+	OpCancelClaim: {takes: bits(fRequest)},
+	OpBye:         {},
+	OpStats:       {takes: bits(fQueue)},
+	OpPeek:        {takes: bits(fQueue, fIDs, fState, fMax, fAfter), check: checkPeek},
+	OpRetry:       {takes: bits(fQueue, fIDs, fAll), needs: bits(fQueue), check: checkRetry},
+	OpDelete:      {takes: bits(fQueue, fIDs), needs: bits(fQueue, fIDs)},
+	OpReclaim: {
 		takes: bits(fQueue, fIDs), needs: bits(fQueue, fIDs),
 	},
 	OpPurge:  {takes: bits(fQueue, fState), needs: bits(fQueue, fState), check: checkPurge},
@@ -131,7 +131,7 @@ func checkRetry(r *Request, p presence) *Error {
 
 func checkPurge(r *Request, _ presence) *Error {
 	if r.State == StateClaimed {
-		return BadField("state", "claimed jobs cannot be purged: release them first")
+		return BadField("state", "claimed jobs cannot be purged: reclaim them first")
 	}
 	return nil
 }

@@ -116,21 +116,21 @@ var databaseMessage = newMessage([]field[DatabaseStatus]{
 	isWord("name", func(d *DatabaseStatus) *string { return &d.Name }),
 	isWord("engine", func(d *DatabaseStatus) *string { return &d.Engine }),
 	isWord("version", func(d *DatabaseStatus) *string { return &d.Version }),
-	isWord("place", func(d *DatabaseStatus) *string { return &d.Place }),
-	number("beat_ms", func(d *DatabaseStatus) *int64 { return &d.BeatMS }),
+	isWord("address", func(d *DatabaseStatus) *string { return &d.Address }),
+	number("heartbeat_age_ms", func(d *DatabaseStatus) *int64 { return &d.HeartbeatAgeMS }),
 	isOptWord("error", func(d *DatabaseStatus) *string { return &d.Error }),
-	isBool("leaving", func(d *DatabaseStatus) *bool { return &d.Leaving }),
-	number("held", func(d *DatabaseStatus) *int64 { return &d.Held }),
+	isBool("draining", func(d *DatabaseStatus) *bool { return &d.Draining }),
+	number("leases", func(d *DatabaseStatus) *int64 { return &d.Leases }),
 	number("pool_max", func(d *DatabaseStatus) *int64 { return &d.PoolMax }),
 	number("pool_in_use", func(d *DatabaseStatus) *int64 { return &d.PoolInUse }),
 	number("pool_idle", func(d *DatabaseStatus) *int64 { return &d.PoolIdle }),
 })
 
-var heldMessage = newMessage([]field[HeldStatus]{
-	isOptWord("queue", func(h *HeldStatus) *string { return &h.Queue }),
-	number("jobs", func(h *HeldStatus) *int64 { return &h.Jobs }),
-	number("held_ms", func(h *HeldStatus) *int64 { return &h.HeldMS }),
-	isWord("job", func(h *HeldStatus) *string { return &h.Job }),
+var queueLeasesMessage = newMessage([]field[QueueLeases]{
+	isOptWord("queue", func(l *QueueLeases) *string { return &l.Queue }),
+	number("leases", func(l *QueueLeases) *int64 { return &l.Leases }),
+	number("oldest_lease_ms", func(l *QueueLeases) *int64 { return &l.OldestLeaseMS }),
+	isWord("oldest_job", func(l *QueueLeases) *string { return &l.OldestJob }),
 })
 
 var sessionMessage = newMessage([]field[SessionStatus]{
@@ -140,11 +140,11 @@ var sessionMessage = newMessage([]field[SessionStatus]{
 	optNumber("uid", func(s *SessionStatus) *Opt[int64] { return &s.UID }),
 	optNumber("pid", func(s *SessionStatus) *Opt[int64] { return &s.PID }),
 	number("age_ms", func(s *SessionStatus) *int64 { return &s.AgeMS }),
-	number("held", func(s *SessionStatus) *int64 { return &s.Held }),
-	number("held_ms", func(s *SessionStatus) *int64 { return &s.HeldMS }),
+	number("leases", func(s *SessionStatus) *int64 { return &s.Leases }),
+	number("oldest_lease_ms", func(s *SessionStatus) *int64 { return &s.OldestLeaseMS }),
 	number("waiting", func(s *SessionStatus) *int64 { return &s.Waiting }),
 	number("open", func(s *SessionStatus) *int64 { return &s.Open }),
-	always(isList("holds", 0, math.MaxInt, heldMessage, func(s *SessionStatus) *[]HeldStatus { return &s.Holds }, needs(heldMessage, "job"))),
+	always(isList("queues", 0, math.MaxInt, queueLeasesMessage, func(s *SessionStatus) *[]QueueLeases { return &s.Queues }, needs(queueLeasesMessage, "oldest_job"))),
 })
 
 func ofStatus(f field[Status]) field[Reply] {

@@ -1,7 +1,6 @@
 package protocol
 
 import (
-	"fmt"
 	"strings"
 	"unicode/utf8"
 )
@@ -33,7 +32,7 @@ const (
 	fEnqueue
 	fError
 	fDead
-	fCharge
+	fSnooze
 	fBind
 	fRequest
 	fIDs
@@ -121,7 +120,7 @@ var requestMessage = newMessage([]field[Request]{
 	fError: checked(isText("error", -1, func(r *Request) *string { return &r.Error }),
 		func(r *Request) *Error { r.Error = cut(r.Error, MaxErrorText); return nil }),
 	fDead:    isBool("dead", func(r *Request) *bool { return &r.Dead }),
-	fCharge:  isOptBool("charge", func(r *Request) *Opt[bool] { return &r.Charge }),
+	fSnooze:  isBool("snooze", func(r *Request) *bool { return &r.Snooze }),
 	fBind:    isBool("bind", func(r *Request) *bool { return &r.Bind }),
 	fRequest: isID("request", func(r *Request) *RequestID { return &r.Cancel }),
 	fIDs: checked(isTexts("ids", 1, MaxList, MaxJobID, func(r *Request) *[]string { return &r.IDs }),
@@ -176,7 +175,7 @@ func (r *Request) finish(present presence, first *Error) *Error {
 	case first != nil && first.Field == "op":
 		return first
 	case !known:
-		return &Error{Code: CodeUnknownOp, Field: "op", Message: fmt.Sprintf("there is no op %q", r.Op)}
+		return unknownOp(r.Op)
 	case first != nil:
 		return first
 	}

@@ -98,8 +98,8 @@ func genLeases(t *rapid.T, r *Request) {
 	}
 }
 
-var genOp = rapid.SampledFrom([]Op{OpHello, OpEnqueue, OpClaim, OpAck, OpNack, OpExtend, OpCancel, OpBye, OpStats,
-	OpPeek, OpRetry, OpDelete, OpRelease, OpPurge, OpPause, OpResume, OpPing, OpReload, OpStatus})
+var genOp = rapid.SampledFrom([]Op{OpHello, OpEnqueue, OpClaim, OpAck, OpNack, OpExtend, OpCancelClaim, OpBye, OpStats,
+	OpPeek, OpRetry, OpDelete, OpReclaim, OpPurge, OpPause, OpResume, OpPing, OpReload, OpStatus})
 
 func genRequest(t *rapid.T) Request {
 	r := Request{ID: genID().Draw(t, "id"), Op: genOp.Draw(t, "op")}
@@ -134,13 +134,13 @@ func genRequest(t *rapid.T) Request {
 		r.Error = genText(MaxErrorText).Draw(t, "error")
 		r.DelayMS = genOpt(genInt(0, MaxDelayMS)).Draw(t, "delay_ms")
 		r.Dead = rapid.Bool().Draw(t, "dead")
-		r.Charge = genOpt(rapid.Bool()).Draw(t, "charge")
+		r.Snooze = rapid.Bool().Draw(t, "snooze")
 	case OpExtend:
 		genLeases(t, &r)
 		if r.Bind = rapid.Bool().Draw(t, "bind"); !r.Bind {
 			r.LeaseMS = genOpt(genInt(MinLeaseMS, MaxLeaseMS)).Draw(t, "lease_ms")
 		}
-	case OpCancel:
+	case OpCancelClaim:
 		r.Cancel = genID().Draw(t, "request")
 	default:
 		genOperator(t, &r)
@@ -172,7 +172,7 @@ func genOperator(t *rapid.T, r *Request) {
 		if r.All = rapid.Bool().Draw(t, "all"); !r.All {
 			r.IDs = ids.Draw(t, "ids")
 		}
-	case OpDelete, OpRelease:
+	case OpDelete, OpReclaim:
 		r.Queue, r.IDs = genQueue().Draw(t, "queue"), ids.Draw(t, "ids")
 	case OpPurge:
 		r.Queue = genQueue().Draw(t, "queue")
@@ -255,16 +255,16 @@ func genStatus(t *rapid.T) Status {
 			return SocketStatus{Path: text("path"), Sessions: n("sessions")}
 		}), 0).Draw(t, "sockets"),
 		Databases: genList(rapid.Custom(func(*rapid.T) DatabaseStatus {
-			return DatabaseStatus{Name: text("name"), Engine: text("engine"), Version: text("version"), Place: text("place"), BeatMS: n("beat_ms"),
-				Error: text("error"), Leaving: rapid.Bool().Draw(t, "leaving"), Held: n("held"),
+			return DatabaseStatus{Name: text("name"), Engine: text("engine"), Version: text("version"), Address: text("address"), HeartbeatAgeMS: n("heartbeat_age_ms"),
+				Error: text("error"), Draining: rapid.Bool().Draw(t, "draining"), Leases: n("leases"),
 				PoolMax: n("pool_max"), PoolInUse: n("pool_in_use"), PoolIdle: n("pool_idle")}
 		}), 0).Draw(t, "databases"),
 		Sessions: genList(rapid.Custom(func(*rapid.T) SessionStatus {
 			return SessionStatus{Session: text("session"), Worker: text("worker"), Socket: text("socket"), UID: opt("uid"), PID: opt("pid"),
-				AgeMS: n("age_ms"), Held: n("held"), HeldMS: n("held_ms"), Waiting: n("waiting"), Open: n("open"),
-				Holds: genList(rapid.Custom(func(*rapid.T) HeldStatus {
-					return HeldStatus{Queue: text("queue"), Jobs: n("jobs"), HeldMS: n("held_ms"), Job: text("job")}
-				}), 0).Draw(t, "holds")}
+				AgeMS: n("age_ms"), Leases: n("leases"), OldestLeaseMS: n("oldest_lease_ms"), Waiting: n("waiting"), Open: n("open"),
+				Queues: genList(rapid.Custom(func(*rapid.T) QueueLeases {
+					return QueueLeases{Queue: text("queue"), Leases: n("leases"), OldestLeaseMS: n("oldest_lease_ms"), OldestJob: text("oldest_job")}
+				}), 0).Draw(t, "queues")}
 		}), 0).Draw(t, "sessions"),
 	}
 }

@@ -22,7 +22,7 @@ scripts/pages.sh "$doc"
 gzip -9n <"$from/LICENSES.txt" >"$doc/LICENSES.txt.gz"
 {
 	printf 'qsidecar, https://github.com/qsidecar/qsidecar\nCopyright %s the authors of qsidecar\n\n' "$(date -u -d "@$SOURCE_DATE_EPOCH" +%Y)"
-	if [ -e LICENSE ]; then cat LICENSE; else echo "The source has no LICENSE file: none is granted by it."; fi
+	cat LICENSE
 	printf '\nThe licences of the libraries that are linked into /usr/bin/qsidecar are in\n/usr/share/doc/qsidecar/LICENSES.txt.gz\n'
 } >"$doc/copyright"
 {

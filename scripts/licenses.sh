@@ -18,9 +18,7 @@ print() {
 	[ -n "$found" ] || { echo "licenses.sh: $1 has no licence file" >&2; return 1; }
 }
 
-if [ -e LICENSE ]; then print "qsidecar" .; else
-	echo "qsidecar's source has no LICENSE file: none is granted by it. What follows are those of what is linked in."
-fi
+print "qsidecar" .
 print "the Go library" "$("$go" env GOROOT)"
 modules=$(CGO_ENABLED=0 GOOS=linux "$go" list -deps -f '{{with .Module}}{{if not .Main}}{{.Path}} {{.Version}}	{{.Dir}}{{end}}{{end}}' ./cmd/qsidecar)
 sort -u <<<"$modules" | while IFS=$'\t' read -r name dir; do

@@ -66,7 +66,7 @@ func TestIndexes(t *testing.T) {
 	truth := made(func(m *mapping.Table) {
 		m.Columns[mapping.State] = []string{"b"}
 		m.States = map[backends.State]mapping.Value{backends.StateReady: {Text: "false"}, backends.StateDone: {Text: "true"}}
-		m.Hold, m.Columns[mapping.Worker] = true, nil
+		m.ClaimInTx, m.Columns[mapping.Worker] = true, nil
 	})
 	const waiting = ` WHERE "s" =  E'waiting'`
 	for name, c := range map[string]struct {

@@ -91,5 +91,5 @@ func (k *kit) settleTogether(on *product, queue, left string, alike bool, verb f
 		}
 	}
 	k.wantRows("SELECT concat_ws(' ', queue_item_id, state) FROM my_queue ORDER BY queue_item_id", rows...)
-	k.wantRows("SELECT item FROM " + on.own + "qsidecar_leases WHERE token_host IS NOT NULL")
+	k.wantRows("SELECT item FROM " + on.own + "qsidecar_leases WHERE token_sidecar IS NOT NULL")
 }

@@ -163,7 +163,7 @@ func complete(ctx context.Context, sql backends.SQL, q *statement.Queue, rows []
 		return &statement.Candidate{} // no candidate has this item
 	}
 	text := lease.SelectLocked(d, lease.OfJobs(d), "", true)
-	if q.Hold { // the lock on the job's row protects the lease, and can last long
+	if q.ClaimInTx { // the lock on the job's row protects the lease, and can last long
 		text = lease.Select(d, lease.OfJobs(d))
 	}
 	args := []any{q.Queue, items}
@@ -176,7 +176,7 @@ func complete(ctx context.Context, sql backends.SQL, q *statement.Queue, rows []
 		return err
 	}})
 	exists := map[*statement.Candidate]bool{}
-	if _, skips := d.(backends.HintDialect); skips && !q.Hold {
+	if _, skips := d.(backends.HintDialect); skips && !q.ClaimInTx {
 		statements = append(statements, &backends.Statement{
 			Text: d.SelectUnlocked(query.Columns(d.ToText("l.item")), lease.From(d), lease.OfJobs(d)), Args: args,
 			Row: func(cells [][]byte) error { exists[rowOf(string(cells[0]))] = true; return nil },

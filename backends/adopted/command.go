@@ -19,7 +19,7 @@ func (s *Store) Command(ctx context.Context, c backends.Command) (count int64, f
 	if q == nil || c.Kind == backends.Pause || c.Kind == backends.Resume {
 		return s.Engine.Command(ctx, c)
 	}
-	if q.Hold && c.Kind == backends.Reclaim {
+	if q.ClaimInTx && c.Kind == backends.Reclaim {
 		count = s.reclaimInTx(ctx, q, c.IDs)
 		return count, count > 0, nil
 	}
@@ -98,7 +98,7 @@ func lockItems(ctx context.Context, sql backends.SQL, q *statement.Queue, where,
 	requested := q.Requested(ids)
 	err = sql.Do(ctx, q.ForItems(ids, func(b *condition.Builder, these string) *backends.Statement {
 		n := b.Arg(int64(len(ids)))
-		return q.LockItems(query.And(append(slices.Clone(where), these)...), q.KeyOrder(), n, q.Hold, func(item string) {
+		return q.LockItems(query.And(append(slices.Clone(where), these)...), q.KeyOrder(), n, q.ClaimInTx, func(item string) {
 			if requested(item) {
 				add(item)
 			}
@@ -110,7 +110,7 @@ func lockItems(ctx context.Context, sql backends.SQL, q *statement.Queue, where,
 // reclaim takes claims back from the workers.
 func (s *Store) reclaim(ctx context.Context, sql backends.SQL, q *statement.Queue, ids []string) (int64, error) {
 	claims := leases{}
-	where := "l.queue = " + s.dialect.TextArg(1) + " AND l.token_host IS NOT NULL AND " + s.dialect.AnyOf(2, lease.ItemColumn)
+	where := "l.queue = " + s.dialect.TextArg(1) + " AND l.token_sidecar IS NOT NULL AND " + s.dialect.AnyOf(2, lease.ItemColumn)
 	if err := sql.Do(ctx, claims.query(lease.SelectLocked(s.dialect, where, "id", false), q.Queue, ids)); err != nil {
 		return 0, err
 	}

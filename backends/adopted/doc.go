@@ -19,5 +19,5 @@
 //   - guess, beside them: it proposes a mapping for a table
 //
 // Start reading at Store in store.go, then Commit in commit.go. The files tx_*.go are about
-// queues with `hold: transaction`, whose claims are open transactions.
+// queues with `claim_mode: transaction`, whose claims are open transactions.
 package adopted

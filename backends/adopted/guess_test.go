@@ -83,11 +83,11 @@ func TestGuesses(t *testing.T) {
 	}{
 		"times alone show nothing": {
 			`CREATE TABLE t (id integer PRIMARY KEY, body text, processed_at datetime)`, "t",
-			"id:[id] payload:[body] finished_at:[processed_at] | map[] | update | hold",
+			"id:[id] payload:[body] finished_at:[processed_at] | map[] | update | claim_mode",
 		},
 		"a truth": {
 			`CREATE TABLE t (id integer PRIMARY KEY, args json, is_pending boolean NOT NULL DEFAULT true, retries int)`, "t",
-			"id:[id] payload:[args] state:[is_pending] attempts:[retries] | map[done:{false false} ready:{true false}] | update | max_attempts hold",
+			"id:[id] payload:[args] state:[is_pending] attempts:[retries] | map[done:{false false} ready:{true false}] | update | max_attempts claim_mode",
 		},
 		"words in any letters": {
 			`CREATE TABLE t (a int, b text, JobStatus text DEFAULT 'NEW', Data text, LockedBy text, PRIMARY KEY (a, b)); INSERT INTO t VALUES (1, 'x', 'In-Progress', '', 'me'), (1, 'y', 'FAILED', '', NULL), (2, 'z', 'odd', '', NULL)`, "t",
@@ -95,15 +95,15 @@ func TestGuesses(t *testing.T) {
 		},
 		"numbers with a gap": {
 			`CREATE TABLE t (id integer PRIMARY KEY, status int, msg text); INSERT INTO t VALUES (1, 0, ''), (2, 10, ''), (3, 20, '')`, "t",
-			"id:[id] payload:[msg] state:[status] | map[ready:{0 false}] | update | states.claimed states.done states.dead states hold",
+			"id:[id] payload:[msg] state:[status] | map[ready:{0 false}] | update | states.claimed states.done states.dead states claim_mode",
 		},
 		"dates from which a row counts": {
 			`CREATE TABLE t (id integer PRIMARY KEY, state text NOT NULL DEFAULT 'new', Msg text, ActivateDate datetime)`, "t",
-			"id:[id] payload:[Msg] state:[state] run_at:[ActivateDate] | map[ready:{new false}] | update | states.claimed states.done states.dead hold",
+			"id:[id] payload:[Msg] state:[state] run_at:[ActivateDate] | map[ready:{new false}] | update | states.claimed states.done states.dead claim_mode",
 		},
 		"a date of effect": {
 			`CREATE TABLE t (id integer PRIMARY KEY, state text NOT NULL DEFAULT 'new', Msg text, EffectiveDate datetime)`, "t",
-			"id:[id] payload:[Msg] state:[state] run_at:[EffectiveDate] | map[ready:{new false}] | update | states.claimed states.done states.dead hold",
+			"id:[id] payload:[Msg] state:[state] run_at:[EffectiveDate] | map[ready:{new false}] | update | states.claimed states.done states.dead claim_mode",
 		},
 		"what rows have": {
 			`CREATE TABLE t (id integer PRIMARY KEY, status text NOT NULL, msg text, last_error text, completed_at datetime, taken_by text);
@@ -116,16 +116,16 @@ func TestGuesses(t *testing.T) {
 		},
 		"many values": {
 			`CREATE TABLE t (id integer PRIMARY KEY, state int, payload text); WITH RECURSIVE d (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM d WHERE n < 40) INSERT INTO t SELECT n, n * 7, '' FROM d`, "t",
-			"id:[id] payload:[payload] state:[state] | map[] | update | states states.ready states.claimed states.done states.dead states hold",
+			"id:[id] payload:[payload] state:[state] | map[] | update | states states.ready states.claimed states.done states.dead states claim_mode",
 		},
 		"a date is no state": {
 			`CREATE TABLE t (id integer PRIMARY KEY, payload text, status_date text, completed text, StatusAt text, phase int); INSERT INTO t VALUES (1, '', 'x', '2026-01-02 03:04:05', '', 1767323045)`, "t",
-			"id:[id] payload:[payload] | map[] | update | hold columns",
+			"id:[id] payload:[payload] | map[] | update | claim_mode columns",
 		},
 		"a state of an address": {
 			`CREATE TABLE t (id integer PRIMARY KEY, payload text, state varchar(2), stat varchar(9)); WITH RECURSIVE d (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM d WHERE n < 40)
 			INSERT INTO t SELECT n, '', char(64 + n % 26, 65 + n), 'new' FROM d`, "t",
-			"id:[id] payload:[payload] state:[stat] | map[ready:{new false}] | update | states.claimed states.done states.dead hold columns",
+			"id:[id] payload:[payload] state:[stat] | map[ready:{new false}] | update | states.claimed states.done states.dead claim_mode columns",
 		},
 		"a CHECK outweighs a name": {
 			`CREATE TABLE t (id integer PRIMARY KEY, payload text, state varchar(2), progress text NOT NULL DEFAULT 'queued' CHECK (progress IN ('queued', 'running', 'ok', 'failed')))`, "t",
@@ -133,15 +133,15 @@ func TestGuesses(t *testing.T) {
 		},
 		"short names": {
 			`CREATE TABLE t (id integer PRIMARY KEY, stat text DEFAULT 'new', due datetime, err text, retry_cnt int, start_dt datetime, server_name text, body text)`, "t",
-			"id:[id] payload:[body] state:[stat] attempts:[retry_cnt] run_at:[due] worker:[server_name] error:[err] claimed_at:[start_dt] | map[ready:{new false}] | update | states.claimed states.done max_attempts hold",
+			"id:[id] payload:[body] state:[stat] attempts:[retry_cnt] run_at:[due] worker:[server_name] error:[err] claimed_at:[start_dt] | map[ready:{new false}] | update | states.claimed states.done max_attempts claim_mode",
 		},
 		"long names": {
 			`CREATE TABLE t (id integer PRIMARY KEY, status text DEFAULT 'new', available_at datetime, reserved_at datetime, err_msg text, body text, message text, last_message text)`, "t",
-			"id:[id] payload:[message] state:[status] run_at:[available_at] error:[err_msg] claimed_at:[reserved_at] | map[ready:{new false}] | update | states.claimed states.done states.dead hold columns",
+			"id:[id] payload:[message] state:[status] run_at:[available_at] error:[err_msg] claimed_at:[reserved_at] | map[ready:{new false}] | update | states.claimed states.done states.dead claim_mode columns",
 		},
 		"only a truth": {
 			`CREATE TABLE t (id integer PRIMARY KEY, command text, is_done boolean NOT NULL DEFAULT false)`, "t",
-			"id:[id] payload:[command] state:[is_done] | map[done:{true false} ready:{false false}] | update | hold",
+			"id:[id] payload:[command] state:[is_done] | map[done:{true false} ready:{false false}] | update | claim_mode",
 		},
 		"a limit of each row": {
 			`CREATE TABLE t (id integer PRIMARY KEY, state text DEFAULT 'new' CHECK (state IN ('new', 'running', 'done')), args json, attempt int NOT NULL DEFAULT 0, max_attempts int NOT NULL DEFAULT 20)`, "t",
@@ -153,19 +153,19 @@ func TestGuesses(t *testing.T) {
 		},
 		"milliseconds": {
 			`CREATE TABLE t (id integer PRIMARY KEY, state text DEFAULT 'new', body text, created_at bigint, claimed_at bigint, run_at bigint, small_at int, failed int); INSERT INTO t VALUES (1, 'new', '', 1767323045000, NULL, 1767323045000, 7, 2)`, "t",
-			"id:[id] payload:[body] state:[state] attempts:[failed] run_at:[run_at] created_at:[created_at] claimed_at:[claimed_at] | map[ready:{new false}] | update | states.claimed states.done hold columns 1",
+			"id:[id] payload:[body] state:[state] attempts:[failed] run_at:[run_at] created_at:[created_at] claimed_at:[claimed_at] | map[ready:{new false}] | update | states.claimed states.done claim_mode columns 1",
 		},
 		"numbers, and no rows": {
 			`CREATE TABLE t (id integer PRIMARY KEY, state text DEFAULT 'new', body text, created_at integer, available_at integer)`, "t",
-			"id:[id] payload:[body] state:[state] run_at:[available_at] created_at:[created_at] | map[ready:{new false}] | update | states.claimed states.done states.dead hold 1000",
+			"id:[id] payload:[body] state:[state] run_at:[available_at] created_at:[created_at] | map[ready:{new false}] | update | states.claimed states.done states.dead claim_mode 1000",
 		},
 		"both units": {
 			`CREATE TABLE t (id integer PRIMARY KEY, state text DEFAULT 'new', body text, created_at bigint, run_at bigint); INSERT INTO t VALUES (1, 'new', '', 1767323045000, 1767323045)`, "t",
-			"id:[id] payload:[body] state:[state] run_at:[run_at] | map[ready:{new false}] | update | states.claimed states.done states.dead hold columns.created_at 1000",
+			"id:[id] payload:[body] state:[state] run_at:[run_at] | map[ready:{new false}] | update | states.claimed states.done states.dead claim_mode columns.created_at 1000",
 		},
 		"times in texts": {
 			`CREATE TABLE t (id integer PRIMARY KEY, state text DEFAULT 'new', body text, created_at text, claimed_at text, run_at text); INSERT INTO t VALUES (1, 'new', '', '2026-01-02T03:04:05Z', NULL, 'tomorrow')`, "t",
-			"id:[id] payload:[body] state:[state] created_at:[created_at] claimed_at:[claimed_at] | map[ready:{new false}] | update | states.claimed states.done states.dead hold columns",
+			"id:[id] payload:[body] state:[state] created_at:[created_at] claimed_at:[claimed_at] | map[ready:{new false}] | update | states.claimed states.done states.dead claim_mode columns",
 		},
 		"a claim that shows, and a truth": {
 			`CREATE TABLE t (id integer PRIMARY KEY, is_done boolean NOT NULL DEFAULT false, body text, locked_at datetime)`, "t",
@@ -173,13 +173,13 @@ func TestGuesses(t *testing.T) {
 		},
 		"a start that may stay": {
 			`CREATE TABLE t (id integer PRIMARY KEY, body text, started_at datetime)`, "t",
-			"id:[id] payload:[body] | map[] | update | columns.claimed_at hold",
+			"id:[id] payload:[body] | map[] | update | columns.claimed_at claim_mode",
 		},
 		"a claim, and an end": {
 			`CREATE TABLE t (id integer PRIMARY KEY, body text, locked_at datetime, finished_at datetime)`, "t",
 			"id:[id] payload:[body] claimed_at:[locked_at] finished_at:[finished_at] | map[] | update | on_ack stuck_after",
 		},
-		"nothing": {`CREATE TABLE t (a text NOT NULL UNIQUE)`, "t", "id:[a] | map[] | update | columns.payload hold"},
+		"nothing": {`CREATE TABLE t (a text NOT NULL UNIQUE)`, "t", "id:[a] | map[] | update | columns.payload claim_mode"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

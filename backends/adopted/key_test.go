@@ -76,7 +76,7 @@ func (k *kit) everyPath(want []string) {
 	if last.ID != ids[2] {
 		k.Errorf("%+v, want %s", last, ids[2])
 	}
-	k.sql("UPDATE qsidecar.qsidecar_leases SET due_at = 1 WHERE token_host IS NOT NULL")
+	k.sql("UPDATE qsidecar.qsidecar_leases SET due_at = 1 WHERE token_sidecar IS NOT NULL")
 	if r := k.maintain(backends.Maintenance{}); r.Reaped[backends.CauseLeaseEnded] != 1 {
 		k.Errorf("%+v", r)
 	}

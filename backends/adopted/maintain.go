@@ -67,7 +67,7 @@ func (s *Store) ofQueues(n int) string { return s.dialect.AnyOf(n, lease.QueueCo
 
 // ofLost is the condition for session leases of sidecars that are not alive.
 func (s *Store) ofLost() string {
-	return "l.token_host IS NOT NULL AND l.owner IS NOT NULL AND l.lease_ms IS NULL AND NOT " + s.dialect.IsAlive("l.owner")
+	return "l.token_sidecar IS NOT NULL AND l.owner IS NOT NULL AND l.lease_ms IS NULL AND NOT " + s.dialect.IsAlive("l.owner")
 }
 
 // findDue finds out in one round trip what there is to do.
@@ -203,7 +203,7 @@ func (s *Store) pruneLeases(ctx context.Context, r *backends.MaintenanceResult, 
 	defer s.pruningLeases.Unlock()
 	found := leases{}
 	if err := s.Query(ctx, found.query(s.dialect.SelectFirst(lease.Columns(s.dialect), lease.From(s.dialect),
-		s.ofQueues(1)+" AND l.token_host IS NULL AND l.id > "+s.dialect.IntArg(2), "l.id", s.dialect.IntArg(3)), s.queueNames(), s.leaseScanPos, int64(limit))); err != nil {
+		s.ofQueues(1)+" AND l.token_sidecar IS NULL AND l.id > "+s.dialect.IntArg(2), "l.id", s.dialect.IntArg(3)), s.queueNames(), s.leaseScanPos, int64(limit))); err != nil {
 		return err
 	}
 	all := found.sorted()
@@ -224,7 +224,7 @@ func (s *Store) pruneLeases(ctx context.Context, r *backends.MaintenanceResult, 
 	for _, l := range all {
 		if !unfinished[s.queues[l.Queue]][l.Item] {
 			st := l.Delete(s.dialect)
-			st.Text += " AND token_host IS NULL AND changed_at = " + s.dialect.IntArg(2)
+			st.Text += " AND token_sidecar IS NULL AND changed_at = " + s.dialect.IntArg(2)
 			st.Args = append(st.Args, l.Changed)
 			deletes = append(deletes, st)
 		}

@@ -97,7 +97,7 @@ func TestFreedElsewhere(t *testing.T) {
 		notified("the command " + kind)
 	}
 	k.one("e")
-	k.sql("UPDATE qsidecar.qsidecar_leases SET due_at = 1 WHERE token_host IS NOT NULL")
+	k.sql("UPDATE qsidecar.qsidecar_leases SET due_at = 1 WHERE token_sidecar IS NOT NULL")
 	k.maintain(backends.Maintenance{})
 	notified("lease ended")
 	k.sql("UPDATE my_queue SET state = 'processing', started = now() - interval '2 hours'")

@@ -43,7 +43,7 @@ func (s *Store) Peek(ctx context.Context, p backends.Peek) ([]backends.View, err
 	s.tx.show(q.Queue, views)
 	var all []backends.View
 	for _, item := range items {
-		if v := views[item]; v != nil && (len(p.IDs) > 0 || v.State == p.State || !q.Hold) {
+		if v := views[item]; v != nil && (len(p.IDs) > 0 || v.State == p.State || !q.ClaimInTx) {
 			all = append(all, *v)
 		}
 	}

@@ -27,7 +27,7 @@ func (k *kit) pruned() (n int) {
 	}
 }
 
-// TestKeep: finished rows are deleted after their queue's own keep and keep_dead, and no others.
+// TestKeep: finished rows are deleted after their queue's own retention, and no others.
 func TestKeep(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		m := tableE()
@@ -43,7 +43,7 @@ func TestKeep(t *testing.T) {
 		if n := k.pruned(); n != 0 {
 			t.Errorf("%d rows were pruned of a table whose config sets no retention", n)
 		}
-		m.Keep, m.KeepDead = time.Hour, 2*time.Hour
+		m.RetainDone, m.RetainDead = time.Hour, 2*time.Hour
 		k.Store = k.reopened(map[string]mapping.Table{"e": m})
 		if n := k.pruned(); n != 2 {
 			t.Errorf("%d rows were pruned, want 2", n)
@@ -62,7 +62,7 @@ func TestKeep(t *testing.T) {
 func TestKeepInTheArchive(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		m := tableE()
-		m.OnAck, m.Archive, m.Keep = mapping.Archive, "sent", time.Hour
+		m.OnAck, m.Archive, m.RetainDone = mapping.Archive, "sent", time.Hour
 		k := on.newKit(t, on.systemE+"; CREATE TABLE sent AS SELECT * FROM my_queue WHERE 1 = 0", map[string]mapping.Table{"e": m})
 		k.write(backends.Ack{Leases: leases(k.claim("e", 2)...)}, 0)
 		k.sql("UPDATE sent SET finished_dt = finished_dt - interval '61' minute WHERE queue_item_id = 1; UPDATE my_queue SET state = 'done', finished_dt = current_timestamp - interval '99' minute")
@@ -78,7 +78,7 @@ func TestKeepInTheArchive(t *testing.T) {
 func TestKeepInBites(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		m := tableE()
-		m.KeepDead = time.Hour
+		m.RetainDead = time.Hour
 		k := on.newKit(t, on.systemE+"; "+old("my_queue", "'error'", "61"), map[string]mapping.Table{"e": m})
 		for range 8 {
 			k.sql("INSERT INTO my_queue (state, parameters, finished_dt) SELECT state, parameters, finished_dt FROM my_queue WHERE state = 'error'")
@@ -97,11 +97,11 @@ func TestKeepInBites(t *testing.T) {
 func TestKeepWhatCannotGo(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		m := tableE()
-		m.Keep, m.KeepDead = time.Hour, time.Hour
+		m.RetainDone, m.RetainDead = time.Hour, time.Hour
 		k := on.newKit(t, on.systemE+"; "+old("my_queue", "'done'", "61")+"; "+old("my_queue", "'done'", "61")+"; "+old("my_queue", "'error'", "61")+
 			"; CREATE TABLE notes (about bigint, FOREIGN KEY (about) REFERENCES my_queue (queue_item_id)); INSERT INTO notes VALUES (4)", map[string]mapping.Table{"e": m})
 		r := k.maintain(backends.Maintenance{Prune: true})
-		if r.Pruned != 2 || r.PruneRefused == nil || !strings.Contains(r.PruneRefused.Error(), "queues.e.keep: the database refused it") {
+		if r.Pruned != 2 || r.PruneRefused == nil || !strings.Contains(r.PruneRefused.Error(), "queues.e.retention.done: the database refused it") {
 			t.Errorf("%+v", r)
 		}
 		if r := k.maintain(backends.Maintenance{Prune: true}); r.Pruned != 0 || r.PruneRefused == nil {
@@ -120,7 +120,7 @@ func TestKeepWhatCannotGo(t *testing.T) {
 func TestKeepLocked(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		m := tableE()
-		m.Keep = time.Hour
+		m.RetainDone = time.Hour
 		k := on.newKit(t, on.systemE+"; "+old("my_queue", "'done'", "61"), map[string]mapping.Table{"e": m})
 		k.sql("BEGIN; SELECT 1 FROM my_queue WHERE queue_item_id = 4 FOR UPDATE")
 		if r, err := k.Maintain(testwait.Context(t), backends.Maintenance{Prune: true, Limit: 100}); err != nil || r.Pruned != 0 || r.PruneRefused != nil {
@@ -137,7 +137,7 @@ func TestKeepLocked(t *testing.T) {
 func TestKeepOfACompositeKey(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		m := mapping.Table{
-			Name: "jobs", Keep: time.Hour, OnAck: mapping.Archive, Archive: "moved", Where: map[string]mapping.Value{"tenant": {Text: "7"}},
+			Name: "jobs", RetainDone: time.Hour, OnAck: mapping.Archive, Archive: "moved", Where: map[string]mapping.Value{"tenant": {Text: "7"}},
 			Columns: map[mapping.Role][]string{mapping.ID: {"tenant", "id"}, mapping.State: {"state"}, mapping.FinishedAt: {"done"}},
 			States:  map[backends.State]mapping.Value{backends.StateReady: {Text: "N"}, backends.StateClaimed: {Text: "A"}},
 		}
@@ -152,14 +152,14 @@ func TestKeepOfACompositeKey(t *testing.T) {
 	})
 }
 
-// TestKeepThatCannotBe: what keep and keep_dead lack is a misfit, and not guessed.
+// TestKeepThatCannotBe: what retention lacks is a misfit, and not guessed.
 func TestKeepThatCannotBe(t *testing.T) {
 	t.Parallel()
 	f := newFitting(t, systemE+`; CREATE TABLE bare (queue_item_id bigint, state text);
 		CREATE TABLE keyless (state text, finished_dt timestamptz); CREATE TABLE late (queue_item_id bigint, state text, finished_dt text, user_id bigint)`)
 	without := func(change func(m *mapping.Table)) mapping.Table {
 		m := tableE()
-		m.Keep, m.KeepDead = time.Hour, time.Hour
+		m.RetainDone, m.RetainDead = time.Hour, time.Hour
 		change(&m)
 		return m
 	}
@@ -172,17 +172,17 @@ func TestKeepThatCannotBe(t *testing.T) {
 	}{
 		"all is there": {without(func(*mapping.Table) {}), nil},
 		"no time": {without(func(m *mapping.Table) { delete(m.Columns, mapping.FinishedAt) }), []string{
-			"queues.q.keep: columns.finished_at is missing: no column shows since when a row is done",
-			"queues.q.keep_dead: columns.finished_at is missing: no column shows since when a row is dead"}},
+			"queues.q.retention.done: columns.finished_at is missing: no column shows since when a row is done",
+			"queues.q.retention.dead: columns.finished_at is missing: no column shows since when a row is dead"}},
 		"no dead": {without(func(m *mapping.Table) { delete(m.States, backends.StateDead) }), []string{
-			"queues.q.keep_dead: states.dead is missing: no value shows which rows are dead"}},
+			"queues.q.retention.dead: states.dead is missing: no value shows which rows are dead"}},
 		"deleted by the ack": {without(func(m *mapping.Table) { m.OnAck = mapping.Delete; delete(m.States, backends.StateDone) }), []string{
-			"queues.q.keep: states.done is missing: no value shows which rows are done"}},
-		"an archive without a time": {without(to("bare")), []string{"queues.q.keep: no column shows since when a row is in bare: both tables need the column in the role finished_at"}},
-		"an archive without a key":  {without(to("keyless")), []string{"queues.q.keep: the table keyless has no column queue_item_id, which identifies the rows of this queue"}},
-		"an archive of text":        {without(to("late")), []string{"queues.q.keep: no column shows since when a row is in late"}},
+			"queues.q.retention.done: states.done is missing: no value shows which rows are done"}},
+		"an archive without a time": {without(to("bare")), []string{"queues.q.retention.done: no column shows since when a row is in bare: both tables need the column in the role finished_at"}},
+		"an archive without a key":  {without(to("keyless")), []string{"queues.q.retention.done: the table keyless has no column queue_item_id, which identifies the rows of this queue"}},
+		"an archive of text":        {without(to("late")), []string{"queues.q.retention.done: no column shows since when a row is in late"}},
 		"an archive of several queues": {without(func(m *mapping.Table) { to("bare")(m); m.Where = map[string]mapping.Value{"user_id": {Text: "7"}} }), []string{
-			"queues.q.keep: the table bare has no column user_id, which identifies the rows of this queue"}},
+			"queues.q.retention.done: the table bare has no column user_id, which identifies the rows of this queue"}},
 	} {
 		got := f.misfits(c.m)
 		for _, want := range c.want {
@@ -200,7 +200,7 @@ func TestKeepThatCannotBe(t *testing.T) {
 func TestKeepAsksForAnIndex(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		m := tableE()
-		m.Keep, m.KeepDead = time.Hour, time.Hour
+		m.RetainDone, m.RetainDead = time.Hour, time.Hour
 		k := on.newKit(t, on.systemE, map[string]mapping.Table{"e": m})
 		var do string
 		advice := func() (all string) {
@@ -211,7 +211,7 @@ func TestKeepAsksForAnIndex(t *testing.T) {
 			}
 			return all
 		}
-		if got := advice(); !strings.Contains(got, "queues.e.keep: no index of ") || !strings.Contains(got, "queues.e.keep_dead: no index of ") {
+		if got := advice(); !strings.Contains(got, "queues.e.retention.done: no index of ") || !strings.Contains(got, "queues.e.retention.dead: no index of ") {
 			t.Errorf("%q", got)
 		}
 		k.sql(do) // it serves both retentions

@@ -94,7 +94,7 @@ func (s *Store) kind(queue string) queueKind {
 	switch q := s.queues[queue]; {
 	case q == nil:
 		return managedQueue
-	case q.Hold:
+	case q.ClaimInTx:
 		return txQueue
 	}
 	return adoptedQueue

@@ -90,7 +90,7 @@ func TestSQLite(t *testing.T) {
 	}
 	// A lost sidecar.
 	lost := k.one("q")
-	k.sql("UPDATE qsidecar_hosts SET dead = 1")
+	k.sql("UPDATE qsidecar_sidecars SET dead = 1")
 	if r := k.maintain(backends.Maintenance{}); r.Reaped[backends.CauseSidecarLost] != 1 {
 		t.Errorf("%+v", r)
 	}
@@ -170,14 +170,14 @@ func TestSQLiteLastSecond(t *testing.T) {
 	k.wantRows("SELECT due FROM jobs", "9999-12-31 23:59:59")
 }
 
-// TestSQLiteKeep: finished rows are deleted after keep and keep_dead, from the table and its archive.
+// TestSQLiteKeep: finished rows are deleted after their retention, from the table and its archive.
 func TestSQLiteKeep(t *testing.T) {
 	t.Parallel()
 	m := mapping.Table{
-		Name:    "jobs",
-		Columns: map[mapping.Role][]string{mapping.ID: {"id"}, mapping.State: {"state"}, mapping.FinishedAt: {"done"}},
-		States:  map[backends.State]mapping.Value{backends.StateReady: {Text: "N"}, backends.StateClaimed: {Text: "A"}, backends.StateDone: {Text: "C"}, backends.StateDead: {Text: "E"}},
-		Keep:    time.Hour, KeepDead: 2 * time.Hour,
+		Name:       "jobs",
+		Columns:    map[mapping.Role][]string{mapping.ID: {"id"}, mapping.State: {"state"}, mapping.FinishedAt: {"done"}},
+		States:     map[backends.State]mapping.Value{backends.StateReady: {Text: "N"}, backends.StateClaimed: {Text: "A"}, backends.StateDone: {Text: "C"}, backends.StateDead: {Text: "E"}},
+		RetainDone: time.Hour, RetainDead: 2 * time.Hour,
 	}
 	into := m
 	into.Name, into.OnAck, into.Archive = "moved", mapping.Archive, "archive"

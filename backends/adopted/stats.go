@@ -81,7 +81,7 @@ func (s *Store) ClaimedBy(ctx context.Context, host backends.Identity, after str
 		}
 	}
 	claims := leases{}
-	st := claims.query(lease.Select(s.dialect, "l.token_host IS NOT NULL AND l.owner = "+s.dialect.IntArg(1)+" AND l.id > "+s.dialect.IntArg(2)), int64(host), last)
+	st := claims.query(lease.Select(s.dialect, "l.token_sidecar IS NOT NULL AND l.owner = "+s.dialect.IntArg(1)+" AND l.id > "+s.dialect.IntArg(2)), int64(host), last)
 	if err := s.Query(ctx, st); err != nil {
 		return nil, err
 	}

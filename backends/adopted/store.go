@@ -88,9 +88,9 @@ func (s *Store) adopt(ctx context.Context, p *mapping.Problems, t mapping.Table)
 	if m == nil {
 		return nil, nil
 	}
-	if m.Hold {
+	if m.ClaimInTx {
 		if err := s.noOpenTx(); err != nil {
-			p.AddFix("hold", "set hold: state, and states.claimed", "its jobs can't be claimed in transactions: %v", err)
+			p.AddFix("claim_mode", "set claim_mode: update, and states.claimed", "its jobs can't be claimed in transactions: %v", err)
 		}
 	}
 	if m.OnAck == mapping.Archive {
@@ -141,7 +141,7 @@ func (s *Store) checkNotify(p *mapping.Problems, channel string) {
 func (s *Store) noOpenTx() error {
 	c, ok := s.Engine.(backends.TxClaimer)
 	if !ok {
-		return fmt.Errorf("hold: transaction isn't supported on %s", s.Info().Engine)
+		return fmt.Errorf("claim_mode: transaction isn't supported on %s", s.Info().Engine)
 	}
 	return c.NoOpenTx()
 }

@@ -124,7 +124,7 @@ func TestTakenBack(t *testing.T) {
 		if r := k.maintain(backends.Maintenance{}); len(r.Reaped)+len(r.MadeReady) != 0 || r.Next <= 0 {
 			t.Errorf("nothing was due: %+v", r)
 		}
-		k.sql("UPDATE " + on.own + "qsidecar_leases SET due_at = 1 WHERE due_at IS NOT NULL; UPDATE " + on.own + "qsidecar_hosts SET dead = true WHERE host = 7")
+		k.sql("UPDATE " + on.own + "qsidecar_leases SET due_at = 1 WHERE due_at IS NOT NULL; UPDATE " + on.own + "qsidecar_sidecars SET dead = true WHERE sidecar = 7")
 		r := k.maintain(backends.Maintenance{})
 		if r.Reaped[backends.CauseLeaseEnded] != 1 || r.Reaped[backends.CauseSidecarLost] != 1 || fmt.Sprint(r.MadeReady) != "[e]" {
 			t.Errorf("%+v", r)
@@ -147,7 +147,7 @@ func TestEmptyHanded(t *testing.T) {
 		if _, _, err := k.Command(t.Context(), backends.Command{Kind: backends.Resume, Queue: "e"}); err != nil {
 			t.Fatal(err)
 		}
-		k.sql("UPDATE " + on.own + "qsidecar_hosts SET dead = true")
+		k.sql("UPDATE " + on.own + "qsidecar_sidecars SET dead = true")
 		c := backends.Claim{Queues: []backends.Policy{policy("e")}, Slots: []backends.Slot{k.slot(0)}}
 		if _, err := k.Commit(t.Context(), backends.Batch{Host: me, Claims: []backends.Claim{c}}); !errors.Is(err, backends.ErrEvicted) {
 			t.Errorf("%v", err)

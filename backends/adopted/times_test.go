@@ -60,7 +60,7 @@ func timesAre(t *testing.T, form timeForm, product string, start func(ddl string
 		return strings.ReplaceAll(fmt.Sprintf(form.at, seconds), "NOW", epoch(product))
 	}
 	m := mapping.Table{
-		Name: "timed", MaxAttempts: 5, StuckAfter: time.Hour, Unit: form.unit, Keep: time.Hour, KeepDead: time.Hour,
+		Name: "timed", MaxAttempts: 5, StuckAfter: time.Hour, Unit: form.unit, RetainDone: time.Hour, RetainDead: time.Hour,
 		Columns: map[mapping.Role][]string{
 			mapping.ID: {"id"}, mapping.State: {"state"}, mapping.RunAt: {"run_at"}, mapping.CreatedAt: {"made_at"}, mapping.ClaimedAt: {"claimed_at"},
 			mapping.FinishedAt: {"ended_at"}, mapping.FailedAt: {"failed_at"},

@@ -64,7 +64,7 @@ func TestTxClaimLosesItsConnection(t *testing.T) {
 func TestMaxTxClaims(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		k := kitB(t, on)
-		k.SetMaxHeld(2)
+		k.SetMaxTransactions(2)
 		jobs := k.claim("b", 3)
 		if len(jobs) != 2 || len(k.claim("b", 1)) > 0 {
 			t.Fatalf("%+v", jobs)
@@ -119,7 +119,7 @@ func TestTxClaimSurvivesAReload(t *testing.T) {
 		jobs := k.claim("b", 2)
 		next := k.reopened(map[string]mapping.Table{"other": tableB()})
 		next.Succeed(k.Store)
-		next.SetMaxHeld(3)
+		next.SetMaxTransactions(3)
 		old, last := make(chan error), k.Store
 		go func() { old <- last.Close() }()
 		k.Store = next
@@ -148,10 +148,10 @@ func TestTxClaimSurvivesAReload(t *testing.T) {
 func TestTxClaimAfterAFailedReload(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		k := kitB(t, on)
-		k.SetMaxHeld(2)
+		k.SetMaxTransactions(2)
 		first := k.one("b")
 		next := k.reopened(map[string]mapping.Table{"b": tableB()})
-		next.SetMaxHeld(1)
+		next.SetMaxTransactions(1)
 		next.Succeed(k.Store)
 		if err := next.Close(); err != nil {
 			t.Fatal(err)
@@ -303,7 +303,7 @@ func TestTxClaimQueries(t *testing.T) {
 // deliveries.
 func TestTxClaimTables(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
-		bare := mapping.Table{Name: "bare", Hold: true, OnAck: mapping.Delete, Columns: map[mapping.Role][]string{mapping.ID: {"id"}, mapping.Payload: {"p"}}}
+		bare := mapping.Table{Name: "bare", ClaimInTx: true, OnAck: mapping.Delete, Columns: map[mapping.Role][]string{mapping.ID: {"id"}, mapping.Payload: {"p"}}}
 		moved := bare
 		moved.OnAck, moved.Archive = mapping.Archive, "old"
 		counted := tableB()
@@ -335,7 +335,7 @@ func TestTxClaimMisfits(t *testing.T) {
 	onEach(t, func(t *testing.T, on *product) {
 		k := on.newKit(t, fmt.Sprintf("%s; CREATE TABLE more (id int PRIMARY KEY, state text, who varchar(20), at %s, pid int)", on.systemB, on.zoneless), nil)
 		_, wrong, err := adopted.Check(t.Context(), k.Engine, map[string]mapping.Table{"q": {
-			Name: "more", Hold: true, OnAck: mapping.Delete, StuckAfter: time.Hour, Token: &mapping.Token{Column: "pid", From: 1, To: 1},
+			Name: "more", ClaimInTx: true, OnAck: mapping.Delete, StuckAfter: time.Hour, Token: &mapping.Token{Column: "pid", From: 1, To: 1},
 			Columns: map[mapping.Role][]string{mapping.ID: {"id"}, mapping.State: {"state"}, mapping.Worker: {"who"}, mapping.ClaimedAt: {"at"}},
 			States:  map[backends.State]mapping.Value{backends.StateReady: {Text: "r"}, backends.StateClaimed: {Text: "c"}},
 		}})
@@ -350,12 +350,12 @@ func TestTxClaimMisfits(t *testing.T) {
 	})
 }
 
-// TestSQLiteHasNoTxClaims: SQLite has one writer, and refuses hold: transaction.
+// TestSQLiteHasNoTxClaims: SQLite has one writer, and refuses claim_mode: transaction.
 func TestSQLiteHasNoTxClaims(t *testing.T) {
 	t.Parallel()
 	k := newSQLiteKit(t, `CREATE TABLE worker_queue (id INTEGER PRIMARY KEY, command TEXT, is_done BOOLEAN, failure_count INT)`, nil)
 	_, wrong, err := adopted.Check(t.Context(), k.Engine, map[string]mapping.Table{"b": tableB()})
-	if err != nil || len(wrong) != 1 || wrong[0].Key != "queues.b.hold" || !strings.Contains(wrong[0].Text, "sqlite") {
+	if err != nil || len(wrong) != 1 || wrong[0].Key != "queues.b.claim_mode" || !strings.Contains(wrong[0].Text, "sqlite") {
 		t.Errorf("%v %v", wrong, err)
 	}
 }

@@ -23,7 +23,7 @@ const unlockedB = `SELECT concat(id, '') FROM worker_queue WHERE failure_count <
 
 func tableB() mapping.Table {
 	return mapping.Table{
-		Name: "worker_queue", Hold: true, MaxAttempts: 3,
+		Name: "worker_queue", ClaimInTx: true, MaxAttempts: 3,
 		Columns: map[mapping.Role][]string{
 			mapping.ID: {"id"}, mapping.Payload: {"command"}, mapping.State: {"is_done"}, mapping.Attempts: {"failure_count"},
 		},

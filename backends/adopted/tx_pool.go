@@ -14,8 +14,8 @@ import (
 	"github.com/qsidecar/qsidecar/backends/adopted/internal/statement"
 )
 
-// DefaultMaxHeld is the default of how many jobs a Store claims in open transactions at a time.
-const DefaultMaxHeld = 16
+// DefaultMaxTransactions is the default of how many jobs a Store claims in open transactions at a time.
+const DefaultMaxTransactions = 16
 
 // closeTimeout bounds the last messages to servers, which notice a closed connection without them.
 const closeTimeout = 2 * time.Second
@@ -56,14 +56,14 @@ type txJob struct {
 }
 
 func newTxPool() *txPool {
-	p := &txPool{max: DefaultMaxHeld, stores: 1, jobs: map[int64]*txJob{}}
+	p := &txPool{max: DefaultMaxTransactions, stores: 1, jobs: map[int64]*txJob{}}
 	p.ended = sync.NewCond(&p.mu)
 	return p
 }
 
-// SetMaxHeld sets how many jobs of the database are claimed in open transactions at most, each
+// SetMaxTransactions sets how many jobs of the database are claimed in open transactions at most, each
 // with a connection of its own. Those beyond a lower limit stay claimed.
-func (s *Store) SetMaxHeld(n int) {
+func (s *Store) SetMaxTransactions(n int) {
 	s.tx.mu.Lock()
 	defer s.tx.mu.Unlock()
 	s.tx.max = n
@@ -72,7 +72,7 @@ func (s *Store) SetMaxHeld(n int) {
 // Succeed has the Store share the open transactions of another one of the same database, as after
 // a reload of the config, until one of the two is closed. It settles and takes back claims of
 // queues that it has no table for as the other one would. It has to be called before all other
-// methods. The limit is the other one's; SetMaxHeld then changes it for both.
+// methods. The limit is the other one's; SetMaxTransactions then changes it for both.
 func (s *Store) Succeed(other *Store) {
 	s.former = map[string]*statement.Queue{}
 	maps.Copy(s.former, other.former)

@@ -152,11 +152,7 @@ var attemptTests = map[string]func(*kit){
 		id := k.enqueuePayloads("a")[0]
 		lose := func() {
 			k.Helper()
-			jobs := k.commit(k.claimBatch(me, 1, 0, p)).Claims[0].Jobs
-			if len(jobs) != 1 {
-				k.Fatal("the job is not ready")
-			}
-			k.writeLosing(backends.Release{Leases: leasesOf(jobs...), Cause: backends.CauseDisconnected}, 0)
+			k.writeLosing(backends.Release{Leases: leasesOf(k.onlyJob(k.claimBatch(me, 1, 0, p))), Cause: backends.CauseDisconnected}, 0)
 		}
 		lose()
 		k.wantState(id, backends.StateReady)

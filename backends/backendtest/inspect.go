@@ -48,11 +48,7 @@ func (k *kit) peek(p backends.Peek) (ids []string) {
 	if p.Max == 0 {
 		p.Max = 100
 	}
-	views, err := k.inspector().Peek(k.Context(), p)
-	if err != nil {
-		k.Fatalf("peek %+v: %v", p, err)
-	}
-	for _, v := range views {
+	for _, v := range k.views(p) {
 		if len(p.IDs) == 0 && v.State != p.State {
 			k.Errorf("peek %s shows a job that is %s", p.State, v.State)
 		}

@@ -42,6 +42,7 @@ func (k *kit) insertInvalidValue(column, expression string, old bool) {
 	k.commit(k.claimBatch(me, 1, time.Second, policy("q")))
 	k.enqueue(backends.NewJob{Queue: "q", Payload: []byte("due"), Delay: time.Second})
 	refused := k.InsertRow(column, expression, old)
+	k.Logf("%s = %.60s (old: %v): %v", column, expression, old, refused)
 	k.AdvanceClock(time.Minute)
 	what := fmt.Sprintf("%s = %.60s (old: %v, refused: %v)", column, expression, old, refused != nil)
 	swept, err := k.Maintain(k.Context(), backends.Maintenance{Limit: 100, Prune: true, Waiting: []string{"q"}})
@@ -55,10 +56,7 @@ func (k *kit) insertInvalidValue(column, expression string, old bool) {
 	if err != nil || next.Promoted != 1 {
 		k.Errorf("%s: next maintenance: %+v, %v", what, next, err)
 	}
-	shown, waits := k.peekUnfinished(what)
-	if _, err := k.inspector().Stats(k.Context(), "q"); err != nil {
-		k.Errorf("%s: stats: %v", what, err)
-	}
+	shown, waits := k.peekUnfinished()
 	r, err := k.Commit(k.Context(), k.claimBatch(me, 9, 0, policy("q")))
 	if err != nil {
 		k.Errorf("%s: the claim: %v", what, err)
@@ -90,18 +88,13 @@ func (k *kit) insertInvalidValue(column, expression string, old bool) {
 
 // peekUnfinished peeks at the ready and the scheduled jobs, which must work beside an invalid row.
 // It returns how many there are, and whether one is scheduled for a time that can come.
-func (k *kit) peekUnfinished(what string) (shown int, waits bool) {
+func (k *kit) peekUnfinished() (shown int, waits bool) {
 	for _, state := range []backends.State{backends.StateReady, backends.StateScheduled} {
-		v, err := k.inspector().Peek(k.Context(), backends.Peek{Queue: "q", State: state, Max: 10})
-		if err != nil {
-			k.Errorf("%s: %s jobs are not shown: %v", what, state, err)
-		}
+		v := k.views(backends.Peek{Queue: "q", State: state, Max: 10})
 		shown += len(v)
 		waits = waits || slices.ContainsFunc(v, func(v backends.View) bool { return !v.RunAt.IsZero() && v.RunAt.Year() < 9999 })
 		if len(v) > 0 {
-			if _, err := k.inspector().Peek(k.Context(), backends.Peek{Queue: "q", State: state, Max: 10, After: v[len(v)-1].ID}); err != nil {
-				k.Errorf("%s: no %s jobs are shown after the last: %v", what, state, err)
-			}
+			k.views(backends.Peek{Queue: "q", State: state, Max: 10, After: v[len(v)-1].ID})
 		}
 	}
 	return shown, waits

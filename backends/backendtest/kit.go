@@ -97,9 +97,15 @@ func (k *kit) claim(n int) []backends.Job {
 // claimOne claims the only job that is ready in "q".
 func (k *kit) claimOne() backends.Job {
 	k.Helper()
-	jobs := k.claim(2)
+	return k.onlyJob(k.claimBatch(me, 2, 0, policy("q")))
+}
+
+// onlyJob returns the one job that a batch claims.
+func (k *kit) onlyJob(b backends.Batch) backends.Job {
+	k.Helper()
+	jobs := k.commit(b).Claims[0].Jobs
 	if len(jobs) != 1 {
-		k.Fatalf("%d jobs are ready, want 1", len(jobs))
+		k.Fatalf("claimed %d jobs, want 1", len(jobs))
 	}
 	return jobs[0]
 }
@@ -112,11 +118,9 @@ func (k *kit) wantNoneReady() {
 	}
 }
 
-func leaseOf(j backends.Job) backends.Lease { return backends.Lease{Job: j.ID, Token: j.Token} }
-
 func leasesOf(jobs ...backends.Job) (l []backends.Lease) {
 	for _, j := range jobs {
-		l = append(l, leaseOf(j))
+		l = append(l, j.Lease())
 	}
 	return l
 }
@@ -167,15 +171,20 @@ func (k *kit) inspector() backends.Inspector {
 	return i
 }
 
+func (k *kit) views(p backends.Peek) []backends.View {
+	k.Helper()
+	v, err := k.inspector().Peek(k.Context(), p)
+	if err != nil {
+		k.Fatalf("peek %+v: %v", p, err)
+	}
+	return v
+}
+
 // view returns a job as Peek shows it, or nil if it does not exist.
 func (k *kit) view(id string) *backends.View {
 	k.Helper()
 	for _, q := range []string{"q", "p"} {
-		v, err := k.inspector().Peek(k.Context(), backends.Peek{Queue: q, IDs: []string{id}, Max: 1})
-		if err != nil {
-			k.Fatalf("peek: %v", err)
-		}
-		if len(v) == 1 {
+		if v := k.views(backends.Peek{Queue: q, IDs: []string{id}, Max: 1}); len(v) == 1 {
 			return &v[0]
 		}
 	}

@@ -95,7 +95,7 @@ var leaseTests = map[string]func(*kit){
 		if h := k.claimedBy(k, me); len(h) != 0 {
 			k.Errorf("its first owner still has %+v", h)
 		}
-		want := backends.ClaimedJob{Lease: leaseOf(j), Queue: "q"}
+		want := backends.ClaimedJob{Lease: j.Lease(), Queue: "q"}
 		if h := k.claimedBy(k, other); len(h) != 1 || h[0] != want {
 			k.Errorf("its new owner has %+v, want %+v", h, want)
 		}
@@ -148,7 +148,7 @@ var leaseTests = map[string]func(*kit){
 		k.enqueuePayloads(numbered(25)...)
 		want := map[backends.Lease]bool{}
 		for _, j := range k.claim(25) {
-			want[leaseOf(j)] = true
+			want[j.Lease()] = true
 		}
 		after := ""
 		for pages := 0; ; pages++ {

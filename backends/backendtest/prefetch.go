@@ -20,21 +20,12 @@ func (k *kit) prefetchBatch(host backends.Identity, n int, p backends.Policy) ba
 // prefetchOne prefetches the only ready job of "q".
 func (k *kit) prefetchOne(host backends.Identity) backends.Job {
 	k.Helper()
-	return k.prefetchOneUnder(host, policy("q"))
-}
-
-func (k *kit) prefetchOneUnder(host backends.Identity, p backends.Policy) backends.Job {
-	k.Helper()
-	jobs := k.commit(k.prefetchBatch(host, 1, p)).Claims[0].Jobs
-	if len(jobs) != 1 {
-		k.Fatalf("claimed %d jobs, want 1", len(jobs))
-	}
-	return jobs[0]
+	return k.onlyJob(k.prefetchBatch(host, 1, policy("q")))
 }
 
 func deliveryOf(worker string, jobs ...backends.Job) (d backends.Deliver) {
 	for _, j := range jobs {
-		d.Deliveries = append(d.Deliveries, backends.Delivery{Lease: leaseOf(j), Worker: worker})
+		d.Deliveries = append(d.Deliveries, backends.Delivery{Lease: j.Lease(), Worker: worker})
 	}
 	return d
 }
@@ -90,7 +81,7 @@ var prefetchTests = map[string]func(*kit){
 		if st := k.stats(); st.Claimed != 1 || st.Ready != 0 {
 			k.Errorf("%+v", st)
 		}
-		if h := k.claimedBy(k, me); len(h) != 1 || h[0] != (backends.ClaimedJob{Lease: leaseOf(j), Queue: "q"}) {
+		if h := k.claimedBy(k, me); len(h) != 1 || h[0] != (backends.ClaimedJob{Lease: j.Lease(), Queue: "q"}) {
 			k.Errorf("claimed by me: %+v", h)
 		}
 		k.wantNoneReady()
@@ -142,7 +133,7 @@ var prefetchTests = map[string]func(*kit){
 		again := k.prefetchOne(me)
 		stranger := backends.Job{ID: "nonsense", Token: k.token(me)}
 		r := k.writeLosing(deliveryOf("bob", jobs[0], jobs[1], stranger, jobs[2]), 3)
-		if want := append(leasesOf(jobs[0], jobs[1]), leaseOf(stranger)); !slices.Equal(r.Lost, want) {
+		if want := append(leasesOf(jobs[0], jobs[1]), stranger.Lease()); !slices.Equal(r.Lost, want) {
 			k.Errorf("lost %v, want %v", r.Lost, want)
 		}
 		k.wantAttempts(again.ID, 0)
@@ -162,10 +153,10 @@ var prefetchTests = map[string]func(*kit){
 		}
 		for cause, w := range settles {
 			id := k.enqueuePayloads("a")[0]
-			k.writeLosing(w(k.prefetchOneUnder(me, p)), 0)
+			k.writeLosing(w(k.onlyJob(k.prefetchBatch(me, 1, p))), 0)
 			k.wantFailures(id, backends.Failure{Attempt: 1, Cause: cause, Message: "no"})
 			k.wantAttempts(id, 1)
-			j := k.prefetchOneUnder(me, p)
+			j := k.onlyJob(k.prefetchBatch(me, 1, p))
 			if j.Attempt != 2 {
 				k.Errorf("after %s: attempt %d, want 2", cause, j.Attempt)
 			}
@@ -325,7 +316,7 @@ var prefetchTests = map[string]func(*kit){
 		p.Timeout, p.Backoff, p.BackoffMax = 10*time.Second, 0, 0
 		for _, delivered := range []bool{false, true} { // with and without a recorded delivery
 			id := k.enqueuePayloads("a")[0]
-			j := k.prefetchOneUnder(me, p)
+			j := k.onlyJob(k.prefetchBatch(me, 1, p))
 			k.AdvanceClock(5 * time.Second)
 			if delivered {
 				k.writeLosing(deliveryOf("bob", j), 0)

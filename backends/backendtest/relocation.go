@@ -1,7 +1,6 @@
 package backendtest
 
 import (
-	"slices"
 	"testing"
 	"time"
 
@@ -14,51 +13,39 @@ import (
 func CheckRelocation(t *testing.T, source backends.Backend, move func() backends.Backend) {
 	t.Helper()
 	k := &kit{T: t, Database: &Database{Backend: source}}
-	heartbeat := func(host backends.Identity, kind backends.HeartbeatKind, timeout time.Duration) []backends.Peer {
-		t.Helper()
-		r, err := k.Heartbeat(t.Context(), backends.Heartbeat{Host: host, Kind: kind, Name: "test", Timeout: timeout})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return r.Peers
-	}
-	claim := func(host backends.Identity) []backends.Job {
-		t.Helper()
-		return k.commit(k.claimBatch(host, 5, 0, policy("q"))).Claims[0].Jobs
-	}
-	heartbeat(other, backends.HeartbeatJoin, time.Hour)
+	k.join(k, other)
 	k.enqueuePayloads("claimed")
-	claimed := claim(other)
-	if len(claimed) != 1 {
-		t.Fatalf("claimed %d jobs, want 1", len(claimed))
-	}
+	claimed := k.claimOneFor(other, 0)
 	k.enqueuePayloads("ready")
-	heartbeat(other, backends.HeartbeatRenew, time.Millisecond) // its last heartbeat expires soon
+	last := backends.Heartbeat{Host: other, Kind: backends.HeartbeatRenew, Name: "test", Timeout: time.Millisecond} // expires soon
+	if _, err := k.Heartbeat(t.Context(), last); err != nil {
+		t.Fatal(err)
+	}
 
 	k.Backend = move()
-	heartbeat(me, backends.HeartbeatJoin, time.Hour)
-	if jobs := claim(me); len(jobs) != 1 || string(jobs[0].Payload) != "ready" || jobs[0].Attempt != 1 {
+	k.join(k, me)
+	if jobs := k.claim(5); len(jobs) != 1 || string(jobs[0].Payload) != "ready" || jobs[0].Attempt != 1 {
 		t.Fatalf("first claim: %+v, want only the ready job", jobs)
 	}
 	var expired backends.Peer
 	testwait.Until(t, "the sidecar with the claims expires", func() bool {
-		peers := heartbeat(me, backends.HeartbeatRenew, time.Hour)
-		at := slices.IndexFunc(peers, func(p backends.Peer) bool { return p.Host == other && p.Expired })
-		if at >= 0 {
-			expired = peers[at]
+		for _, expired = range k.heartbeat(k, me, backends.HeartbeatRenew).Peers {
+			if expired.Host == other && expired.Expired {
+				return true
+			}
 		}
-		return at >= 0
+		return false
 	})
 	k.maintain(backends.Maintenance{Suspects: []backends.Suspect{{Host: other, Heartbeats: expired.Heartbeats}}})
 	// A policy's back-off can delay it.
 	var again []backends.Job
 	testwait.Until(t, "the claimed job is ready again", func() bool {
 		k.maintain(backends.Maintenance{})
-		again = claim(me)
+		again = k.claim(5)
 		return len(again) > 0
 	})
-	if j := again[0]; string(j.Payload) != "claimed" || j.Attempt != 2 || j.ID != claimed[0].ID {
+	if j := again[0]; string(j.Payload) != "claimed" || j.Attempt != 2 || j.ID != claimed.ID {
 		t.Errorf("second delivery: %+v", j)
 	}
-	k.writeLosing(backends.Ack{Leases: []backends.Lease{claimed[0].Lease()}}, 1)
+	k.writeLosing(backends.Ack{Leases: leasesOf(claimed)}, 1)
 }

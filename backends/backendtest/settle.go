@@ -105,7 +105,7 @@ var settleTests = map[string]func(*kit){
 		jobs := k.claim(3)
 		k.writeLosing(backends.Ack{Leases: leasesOf(jobs[1])}, 0)
 		r := k.writeLosing(backends.Nack{Leases: leasesOf(jobs...), HasDelay: true}, 1)
-		if r.Lost[0] != leaseOf(jobs[1]) {
+		if r.Lost[0] != jobs[1].Lease() {
 			k.Errorf("lost %v, want the second", r.Lost)
 		}
 		if len(r.MadeReady) != 1 || r.MadeReady[0] != "q" {

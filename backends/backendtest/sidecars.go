@@ -25,11 +25,7 @@ func (k *kit) peer(host backends.Identity) *backends.Peer {
 // claimOneFor claims the only ready job for a sidecar.
 func (k *kit) claimOneFor(host backends.Identity, lease time.Duration) backends.Job {
 	k.Helper()
-	jobs := k.commit(k.claimBatch(host, 1, lease, policy("q"))).Claims[0].Jobs
-	if len(jobs) != 1 {
-		k.Fatalf("claimed %d jobs, want 1", len(jobs))
-	}
-	return jobs[0]
+	return k.onlyJob(k.claimBatch(host, 1, lease, policy("q")))
 }
 
 func (k *kit) evict(p *backends.Peer) backends.MaintenanceResult {

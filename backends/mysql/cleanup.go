@@ -163,7 +163,7 @@ func (s *Store) cleanQueues(ctx context.Context, limit int, long time.Duration) 
 		case (!known || x.returns != r.Int(1)) && (known || len(c.idle) < maxIdle):
 			c.idle[c.registered] = idle{now, r.Int(1)}
 		}
-	}, "SELECT q.queue, q.returns, q.paused, (SELECT 1 FROM "+table.Jobs+" WHERE lane = CONCAT('s', q.queue) LIMIT 1) FROM qsidecar_queues q WHERE q.queue > ? ORDER BY q.queue", c.registered)
+	}, "SELECT q.queue, q.requeues, q.paused, (SELECT 1 FROM "+table.Jobs+" WHERE segment = CONCAT('s', q.queue) LIMIT 1) FROM qsidecar_queues q WHERE q.queue > ? ORDER BY q.queue", c.registered)
 	if end {
 		c.registered = ""
 	}
@@ -172,7 +172,7 @@ func (s *Store) cleanQueues(ctx context.Context, limit int, long time.Duration) 
 	}
 	return s.change(ctx, func(t *tx) {
 		for _, q := range slices.Sorted(maps.Keys(over)) {
-			t.Add("DELETE FROM qsidecar_queues WHERE queue = ? AND returns = ? AND NOT paused", q, over[q])
+			t.Add("DELETE FROM qsidecar_queues WHERE queue = ? AND requeues = ? AND NOT paused", q, over[q])
 			delete(c.idle, q)
 		}
 	})

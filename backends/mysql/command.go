@@ -21,7 +21,7 @@ func (t *tx) Pause(ctx context.Context, queue string, paused bool) (ready bool, 
 		return false, nil
 	}
 	t.Add("UPDATE qsidecar_queues SET paused = 0 WHERE queue = ?", queue)
-	t.Bool(&ready, "SELECT EXISTS (SELECT 1 FROM "+table.Jobs+" WHERE lane = ?)", "r"+queue)
+	t.Bool(&ready, "SELECT EXISTS (SELECT 1 FROM "+table.Jobs+" WHERE segment = ?)", "r"+queue)
 	err = t.Flush(ctx)
 	return ready, err
 }
@@ -70,7 +70,7 @@ func (t *tx) LockClaimed(ctx context.Context, queue string, ids []int64) (rows [
 // Purge implements core.Commander.
 func (t *tx) Purge(ctx context.Context, queue string, state backends.State, limit int64) (int64, error) {
 	var ids []int64
-	t.Ints(&ids, "SELECT id FROM "+table.Jobs+" WHERE lane = ? ORDER BY urgency, place, id LIMIT ?", segmentOf[state]+queue, limit)
+	t.Ints(&ids, "SELECT id FROM "+table.Jobs+" WHERE segment = ? ORDER BY urgency, sort_key, id LIMIT ?", segmentOf[state]+queue, limit)
 	if err := t.Flush(ctx); err != nil || len(ids) == 0 {
 		return 0, err
 	}
@@ -90,8 +90,8 @@ func (t *tx) Retry(ctx context.Context, queue string, ids []int64, after any, li
 			last = listStart
 		}
 		t.Each(func(r *session.Result) {
-			ids, last = append(ids, r.Int(0)), listPlace{place: r.Optional(1), id: r.Int(0)}
-		}, "SELECT id, place FROM "+table.Jobs+" WHERE lane = ? AND "+last.following()+" ORDER BY urgency, place, id LIMIT ?", "x"+queue, limit)
+			ids, last = append(ids, r.Int(0)), listPlace{sortKey: r.Optional(1), id: r.Int(0)}
+		}, "SELECT id, sort_key FROM "+table.Jobs+" WHERE segment = ? AND "+last.following()+" ORDER BY urgency, sort_key, id LIMIT ?", "x"+queue, limit)
 		if err := t.Flush(ctx); err != nil {
 			return r, err
 		}
@@ -111,7 +111,7 @@ func (t *tx) Retry(ctx context.Context, queue string, ids []int64, after any, li
 	}
 	r.N = int64(len(rows))
 	for first := 0; first < len(rows); first += core.BatchRows {
-		t.makeReady(rows[first:min(first+core.BatchRows, len(rows))], first, "attempts = 0, losses = 0, unrecorded = 0, finished_at = NULL, expires_at = NULL")
+		t.makeReady(rows[first:min(first+core.BatchRows, len(rows))], first, "attempts = 0, losses = 0, prefetch_losses = 0, finished_at = NULL, expires_at = NULL")
 		t.makeRoom(1 << 20)
 	}
 	return r, nil
@@ -150,9 +150,9 @@ func (t *tx) takeKeysBack(ctx context.Context, rows []*job, whole bool) (with []
 // KeysTaken implements core.Reader; see keyRow.free.
 func (t *tx) KeysTaken(ctx context.Context, queue string) (taken bool, err error) {
 	t.Bool(&taken, "SELECT EXISTS (SELECT 1 FROM "+table.Jobs+" INNER JOIN qsidecar_keys k ON k.queue = qsidecar_jobs.queue AND k.`key` = qsidecar_jobs.`key`"+
-		" WHERE lane = ? AND k.job NOT IN (0, qsidecar_jobs.id) AND (k.expires_at > "+t.s.sql.clock+
+		" WHERE segment = ? AND k.job NOT IN (0, qsidecar_jobs.id) AND (k.expires_at > "+t.s.sql.clock+
 		" OR k.state IS NULL AND EXISTS (SELECT 1 FROM qsidecar_jobs j WHERE j.id = k.job)))"+
-		" OR EXISTS (SELECT 1 FROM "+table.Jobs+" WHERE lane = ? AND `key` IS NOT NULL GROUP BY `key` HAVING COUNT(*) > 1)", "x"+queue, "x"+queue)
+		" OR EXISTS (SELECT 1 FROM "+table.Jobs+" WHERE segment = ? AND `key` IS NOT NULL GROUP BY `key` HAVING COUNT(*) > 1)", "x"+queue, "x"+queue)
 	err = t.Flush(ctx)
 	return taken, err
 }

@@ -219,7 +219,7 @@ func endEverywhere(t *testing.T, m *testserver.MySQL, cut bool) {
 }
 
 // TestServerEndsSessionsOfVanishedHost checks that the server ends a session whose host vanished, and with it its locks,
-// before other sidecars reap the host's jobs at the default host_lease of 30 s.
+// before other sidecars reap the host's jobs at the default sidecar_timeout of 30 s.
 func TestServerEndsSessionsOfVanishedHost(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
 		s := open(t, Options{URL: m.URL(m.Database(t))})

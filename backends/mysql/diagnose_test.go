@@ -45,7 +45,7 @@ func TestExamine(t *testing.T) {
 			t.Errorf("%+v", f)
 		}
 		mysql.Must(t, m, name, "CREATE TRIGGER strange BEFORE INSERT ON qsidecar_jobs FOR EACH ROW SET @x = 1",
-			"ALTER TABLE qsidecar_jobs DROP INDEX qsidecar_lanes")
+			"ALTER TABLE qsidecar_jobs DROP INDEX qsidecar_segments")
 		limited := examine(mysql.Login(t, m, name, "GRANT SELECT ON "+name+".* TO {user}", "GRANT INSERT ON "+name+".qsidecar_jobs TO {user}"))
 		if f := limited["rights"]; f.Severity != backends.SeverityError || !strings.Contains(f.Text, "DELETE ON qsidecar_jobs") || strings.Contains(f.Text, "INSERT ON qsidecar_jobs") {
 			t.Errorf("%+v", f)

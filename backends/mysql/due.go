@@ -17,7 +17,7 @@ import (
 type dueDetails struct {
 	arrived   bool     // there are plain INSERTs with a run_at
 	scheduled []string // queues with jobs that are due, the longest due first
-	due       []string // values of `lane` of claimed jobs that are due: their lease or time limit is over
+	due       []string // values of `segment` of claimed jobs that are due: their lease or time limit is over
 	dead      []int64  // dead sidecars
 }
 
@@ -55,10 +55,10 @@ type dueRows struct {
 	alive          []int64
 }
 
-// segmentStart is the first job of a `lane`, or of a queue.
+// segmentStart is the first job of a `segment`, or of a queue.
 type segmentStart struct {
-	lane  string
-	place int64
+	segment string
+	sortKey int64
 }
 
 func newDueRows(q core.DueQuery) *dueRows {
@@ -88,7 +88,7 @@ func (x *dueRows) read(r *session.Result) {
 		x.Jobs = timeOf(n)
 	case "keys":
 		x.Keys = timeOf(n)
-	case "ready", "returns":
+	case "ready", "requeues":
 		for i, queue := range x.waiting {
 			switch {
 			case queue != name:
@@ -110,21 +110,21 @@ func (x *dueRows) result() core.Due {
 	return x.Due
 }
 
-// overdue returns each `lane` whose first job is due, and the time of the first job of all.
-func (x *dueRows) overdue(all []segmentStart) (lanes []string, first *time.Time) {
-	slices.SortFunc(all, func(a, b segmentStart) int { return cmp.Compare(a.place, b.place) })
+// overdue returns each `segment` whose first job is due, and the time of the first job of all.
+func (x *dueRows) overdue(all []segmentStart) (segments []string, first *time.Time) {
+	slices.SortFunc(all, func(a, b segmentStart) int { return cmp.Compare(a.sortKey, b.sortKey) })
 	for _, p := range all {
-		if p.place == int64(forever) {
+		if p.sortKey == int64(forever) {
 			continue
 		}
-		if p.place <= x.now {
-			lanes = append(lanes, p.lane)
+		if p.sortKey <= x.now {
+			segments = append(segments, p.segment)
 		}
 		if first == nil {
-			first = timeOf(p.place)
+			first = timeOf(p.sortKey)
 		}
 	}
-	return lanes, first
+	return segments, first
 }
 
 func timeOf(micros int64) *time.Time {
@@ -132,34 +132,34 @@ func timeOf(micros int64) *time.Time {
 	return &t
 }
 
-// hostLane is the expression for the `lane` of a sidecar's claims.
-const hostLane = `CONVERT(CONCAT('c', LPAD(HEX(h.host), 16, '0')) USING ascii) COLLATE ascii_bin`
+// ownerSegment is the expression for the `segment` of a sidecar's claims.
+const ownerSegment = `CONVERT(CONCAT('c', LPAD(HEX(h.sidecar), 16, '0')) USING ascii) COLLATE ascii_bin`
 
 // queryDue queues the statement of a scan. It holds everything that an idle sidecar queries in a second.
 func (t *tx) queryDue(q core.DueQuery, alive []int64, x *dueRows) {
 	s := t.s
 	t.Each(x.read, "SELECT 'now' AS kind, '' AS name, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', "+s.sql.clock+") AS n")
 	part := func(sql string, args ...any) { t.Text("\nUNION ALL "+sql, args...) }
-	part("SELECT 'arrived', '', 1 FROM (SELECT 1 FROM " + table.Jobs + " WHERE lane = 'n' LIMIT 1) AS x")
-	part("SELECT 'scheduled', x.queue, x.place FROM (SELECT q.queue, (SELECT j.place FROM qsidecar_jobs AS j FORCE INDEX (qsidecar_lanes) " +
-		"WHERE j.lane = CONCAT('s', q.queue) AND j.urgency = 0 AND j.place IS NOT NULL ORDER BY j.lane, j.urgency, j.place, j.id LIMIT 1) AS place FROM qsidecar_queues AS q) AS x WHERE x.place IS NOT NULL")
-	part("SELECT 'due', x.lane, x.place FROM (SELECT " + hostLane + " AS lane, (SELECT j.place FROM qsidecar_jobs AS j FORCE INDEX (qsidecar_lanes) " +
-		"WHERE j.lane = " + hostLane + " ORDER BY j.lane, j.urgency, j.place, j.id LIMIT 1) AS place " +
-		"FROM (SELECT host FROM qsidecar_hosts UNION ALL SELECT 0) AS h) AS x WHERE x.place IS NOT NULL")
-	part("SELECT IF(dead, 'dead', 'alive'), '', host FROM qsidecar_hosts")
+	part("SELECT 'arrived', '', 1 FROM (SELECT 1 FROM " + table.Jobs + " WHERE segment = 'n' LIMIT 1) AS x")
+	part("SELECT 'scheduled', x.queue, x.sort_key FROM (SELECT q.queue, (SELECT j.sort_key FROM qsidecar_jobs AS j FORCE INDEX (qsidecar_segments) " +
+		"WHERE j.segment = CONCAT('s', q.queue) AND j.urgency = 0 AND j.sort_key IS NOT NULL ORDER BY j.segment, j.urgency, j.sort_key, j.id LIMIT 1) AS sort_key FROM qsidecar_queues AS q) AS x WHERE x.sort_key IS NOT NULL")
+	part("SELECT 'due', x.segment, x.sort_key FROM (SELECT " + ownerSegment + " AS segment, (SELECT j.sort_key FROM qsidecar_jobs AS j FORCE INDEX (qsidecar_segments) " +
+		"WHERE j.segment = " + ownerSegment + " ORDER BY j.segment, j.urgency, j.sort_key, j.id LIMIT 1) AS sort_key " +
+		"FROM (SELECT sidecar FROM qsidecar_sidecars UNION ALL SELECT 0) AS h) AS x WHERE x.sort_key IS NOT NULL")
+	part("SELECT IF(dead, 'dead', 'alive'), '', sidecar FROM qsidecar_sidecars")
 	if q.Owners {
-		part("SELECT 'owner', '', x.owner FROM (SELECT owner FROM " + table.Jobs + " WHERE " + otherOwners(alive) + " ORDER BY lane LIMIT 1) AS x")
+		part("SELECT 'owner', '', x.owner FROM (SELECT owner FROM " + table.Jobs + " WHERE " + otherOwners(alive) + " ORDER BY segment LIMIT 1) AS x")
 	}
 	if q.Prune {
-		// `place` is NULL for a date that does not exist, which a session that is not strict can store.
-		part("SELECT 'never', '', x.id FROM (SELECT (SELECT j.id FROM qsidecar_jobs AS j FORCE INDEX (qsidecar_lanes) " +
-			"WHERE j.lane = CONCAT('s', q.queue) AND j.urgency = 0 AND j.place IS NULL LIMIT 1) AS id FROM qsidecar_queues AS q) AS x WHERE x.id IS NOT NULL")
+		// `sort_key` is NULL for a date that does not exist, which a session that is not strict can store.
+		part("SELECT 'never', '', x.id FROM (SELECT (SELECT j.id FROM qsidecar_jobs AS j FORCE INDEX (qsidecar_segments) " +
+			"WHERE j.segment = CONCAT('s', q.queue) AND j.urgency = 0 AND j.sort_key IS NULL LIMIT 1) AS id FROM qsidecar_queues AS q) AS x WHERE x.id IS NOT NULL")
 		first := func(what, column, table string, from time.Time) {
 			part("SELECT ?, '', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', x.at) FROM (SELECT "+column+" AS at FROM "+table+" WHERE "+column+" >= ? AND "+column+" <= "+
 				s.sql.clock+" ORDER BY "+column+" LIMIT 1) AS x", what, since(from))
 		}
 		first("expired", "expires_at", "qsidecar_expiring", q.JobsFrom)
-		first("keys", "over_at", "qsidecar_keys FORCE INDEX (qsidecar_keys_over)", q.KeysFrom)
+		first("keys", "prune_at", "qsidecar_keys FORCE INDEX (qsidecar_keys_expiring)", q.KeysFrom)
 	}
 	if len(q.Waiting) == 0 {
 		return
@@ -170,24 +170,24 @@ func (t *tx) queryDue(q core.DueQuery, alive []int64, x *dueRows) {
 	}
 	var names []any
 	for i, queue := range q.Waiting {
-		part("SELECT 'ready', ?, 1 FROM (SELECT 1 FROM "+table.Jobs+" WHERE "+table.LaneRange+" AND "+table.Within(segments[i])+" LIMIT 1) AS x", queue, "r"+queue, "r"+queue)
+		part("SELECT 'ready', ?, 1 FROM (SELECT 1 FROM "+table.Jobs+" WHERE "+table.SegmentRange+" AND "+table.Within(segments[i])+" LIMIT 1) AS x", queue, "r"+queue, "r"+queue)
 		names = append(names, queue)
 	}
-	part("SELECT 'returns', queue, returns FROM qsidecar_queues WHERE queue IN ("+session.Marks(len(names))+")", names...)
+	part("SELECT 'requeues', queue, requeues FROM qsidecar_queues WHERE queue IN ("+session.Marks(len(names))+")", names...)
 }
 
-// otherOwners returns the condition that a `lane` holds claims of an owner that is not one of the hosts.
-// It consists of the gaps between the values of `lane` of the hosts.
+// otherOwners returns the condition that a `segment` holds claims of an owner that is not one of the hosts.
+// It consists of the gaps between the values of `segment` of the hosts.
 func otherOwners(hosts []int64) string {
-	lanes := []string{table.OwnerLane(0)}
+	segments := []string{table.OwnerSegment(0)}
 	for _, h := range hosts {
-		lanes = append(lanes, table.OwnerLane(h))
+		segments = append(segments, table.OwnerSegment(h))
 	}
-	slices.Sort(lanes)
+	slices.Sort(segments)
 	from, ors := "c", []string(nil)
-	for _, lane := range slices.Compact(lanes) {
-		ors = append(ors, "lane > '"+from+"' AND lane < '"+lane+"'")
-		from = lane
+	for _, segment := range slices.Compact(segments) {
+		ors = append(ors, "segment > '"+from+"' AND segment < '"+segment+"'")
+		from = segment
 	}
-	return "(" + strings.Join(append(ors, "lane > '"+from+"' AND lane < 'd'"), " OR ") + ")"
+	return "(" + strings.Join(append(ors, "segment > '"+from+"' AND segment < 'd'"), " OR ") + ")"
 }

@@ -29,7 +29,7 @@ func (s *Store) repairHeaders(ctx context.Context, err error) bool {
 		return nil
 	})
 	if failed == nil && len(ids) > 0 {
-		s.log.Warn("unreadable headers replaced: the job has their text under the empty name", "place", s.place, "jobs", len(ids), "first", ids[0], "error", err)
+		s.log.Warn("unreadable headers replaced", "event", "headers_replaced", "address", s.place, "jobs", len(ids), "first", ids[0], "error", err)
 	}
 	return failed == nil && len(ids) > 0
 }

@@ -203,13 +203,13 @@ func (t *tx) Ack(leases []core.Lease, _ func(i int)) (sure bool) {
 		oneHost = oneHost && l.Host == leases[0].Host
 	}
 	t.wrote = true
-	t.Add(table.DeleteByID + " WHERE id IN (" + session.List(ids) + ") AND token_number = " + table.Among(ids, numbers) + " AND token_host = ")
+	t.Add(table.DeleteByID + " WHERE id IN (" + session.List(ids) + ") AND token_number = " + table.Among(ids, numbers) + " AND token_sidecar = ")
 	if oneHost {
 		t.Text("?", hosts[0])
 	} else {
 		t.Text(table.Among(ids, hosts))
 	}
-	t.Text(" AND keep_ms IS NULL AND `key` IS NULL AND last_error IS NULL")
+	t.Text(" AND retention_done_ms IS NULL AND `key` IS NULL AND last_error IS NULL")
 	t.acked, t.BeforeNext = int64(len(ids)), t.checkAck
 	return true
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends/mysql/internal/table"
 )
 
-// segmentOf holds the first letter of the `lane` of each state's jobs.
+// segmentOf holds the first letter of the `segment` of each state's jobs.
 var segmentOf = map[backends.State]string{
 	backends.StateReady: "r", backends.StateScheduled: "s", backends.StateClaimed: "c", backends.StateDone: "d", backends.StateDead: "x",
 }
@@ -58,7 +58,7 @@ func (t *tx) statsOfAll(ctx context.Context) (all []backends.QueueStats, alone f
 	t.Each(func(r *session.Result) { tally.Of(r.Text(0)).Paused = true }, "SELECT queue FROM qsidecar_queues WHERE paused")
 	t.Each(func(r *session.Result) {
 		tally.Add(core.Counted{Queue: r.Text(0), State: backends.StateClaimed, N: r.Int(1), Oldest: age(r.Instant(3), r.Instant(2))})
-	}, "SELECT queue, COUNT(*), MIN(claimed_at), "+t.s.sql.clock+" FROM "+table.Jobs+" WHERE lane > 'c' AND lane < 'd' GROUP BY queue")
+	}, "SELECT queue, COUNT(*), MIN(claimed_at), "+t.s.sql.clock+" FROM "+table.Jobs+" WHERE segment > 'c' AND segment < 'd' GROUP BY queue")
 	for _, state := range []backends.State{backends.StateReady, backends.StateScheduled, backends.StateDone, backends.StateDead} {
 		letter := segmentOf[state]
 		if err := tally.Count(func(after core.Counted, limit int64) (all []core.Counted, err error) {
@@ -79,23 +79,23 @@ func (t *tx) statsOfAll(ctx context.Context) (all []backends.QueueStats, alone f
 	return all, alone, nil
 }
 
-// segmentsSQL returns the query that counts the rows by `lane` and urgency, in each `lane` after one,
+// segmentsSQL returns the query that counts the rows by `segment` and urgency, in each `segment` after one,
 // up to a limit of rows. Within a group, positions are given in the order in which rows become ready.
 func segmentsSQL(state backends.State, clock string) string {
 	first := "NULL"
 	if state == backends.StateReady {
-		first = "(SELECT j.ready_at FROM qsidecar_jobs AS j FORCE INDEX (qsidecar_lanes) WHERE j.lane = g.lane AND j.urgency = g.urgency ORDER BY j.place, j.id LIMIT 1)"
+		first = "(SELECT j.ready_at FROM qsidecar_jobs AS j FORCE INDEX (qsidecar_segments) WHERE j.segment = g.segment AND j.urgency = g.urgency ORDER BY j.sort_key, j.id LIMIT 1)"
 	}
-	return "SELECT g.lane, g.n, " + first + ", " + clock + " FROM (SELECT p.lane, p.urgency, COUNT(*) AS n FROM (SELECT lane, urgency FROM " + table.Jobs +
-		" WHERE lane > ? AND lane < ? ORDER BY lane, urgency LIMIT ?) AS p GROUP BY p.lane, p.urgency) AS g ORDER BY g.lane, g.urgency"
+	return "SELECT g.segment, g.n, " + first + ", " + clock + " FROM (SELECT p.segment, p.urgency, COUNT(*) AS n FROM (SELECT segment, urgency FROM " + table.Jobs +
+		" WHERE segment > ? AND segment < ? ORDER BY segment, urgency LIMIT ?) AS p GROUP BY p.segment, p.urgency) AS g ORDER BY g.segment, g.urgency"
 }
 
 // counting returns the query that counts the rows of a queue in a state, up to a limit.
 func counting(state backends.State, queue string, limit int64) (sql string, args []any) {
 	if state == backends.StateClaimed {
-		return "SELECT COUNT(*) FROM (SELECT 1 FROM " + table.Jobs + " WHERE lane > 'c' AND lane < 'd' AND queue = ? LIMIT ?) AS x", []any{queue, limit}
+		return "SELECT COUNT(*) FROM (SELECT 1 FROM " + table.Jobs + " WHERE segment > 'c' AND segment < 'd' AND queue = ? LIMIT ?) AS x", []any{queue, limit}
 	}
-	return "SELECT COUNT(*) FROM (SELECT 1 FROM " + table.Jobs + " WHERE lane = ? LIMIT ?) AS x", []any{segmentOf[state] + queue, limit}
+	return "SELECT COUNT(*) FROM (SELECT 1 FROM " + table.Jobs + " WHERE segment = ? LIMIT ?) AS x", []any{segmentOf[state] + queue, limit}
 }
 
 // Count implements core.Reader.
@@ -126,7 +126,7 @@ func (t *tx) statsOf(queue string, st *backends.QueueStats) {
 		st.Paused = r.Int(5) != 0
 		st.OldestClaimed = age(r.Instant(7), r.Instant(6))
 	}, "SELECT "+sql.String()+"EXISTS (SELECT 1 FROM qsidecar_queues WHERE queue = ? AND paused), "+
-		"(SELECT MIN(claimed_at) FROM "+table.Jobs+" WHERE lane > 'c' AND lane < 'd' AND queue = ?), "+t.s.sql.clock, args...)
+		"(SELECT MIN(claimed_at) FROM "+table.Jobs+" WHERE segment > 'c' AND segment < 'd' AND queue = ?), "+t.s.sql.clock, args...)
 }
 
 // oldest reads the first row of each priority. Within a priority, positions are given in the order in
@@ -140,7 +140,7 @@ func (t *tx) oldest(ctx context.Context, st *backends.QueueStats) error {
 		t.Each(func(r *session.Result) {
 			urgency, more = r.Int(0), true
 			st.OldestReady = max(st.OldestReady, age(r.Instant(2), r.Instant(1)))
-		}, "SELECT urgency, ready_at, "+t.s.sql.clock+" FROM "+table.Jobs+" WHERE lane = ? AND urgency > ? ORDER BY urgency, place, id LIMIT 1", "r"+st.Queue, urgency)
+		}, "SELECT urgency, ready_at, "+t.s.sql.clock+" FROM "+table.Jobs+" WHERE segment = ? AND urgency > ? ORDER BY urgency, sort_key, id LIMIT 1", "r"+st.Queue, urgency)
 		if err := t.Flush(ctx); err != nil {
 			return err
 		}
@@ -163,18 +163,18 @@ const sizes = "SELECT id, " + table.Bytes + " + COALESCE(LENGTH(result), 0) FROM
 // claimed and id.
 type listPlace struct {
 	urgency int32
-	place   *int64 // nil: NULL, which comes first
+	sortKey *int64 // nil: NULL, which comes first
 	claimed session.Instant
 	id      int64
 }
 
 var listStart = listPlace{urgency: cursor.Beginning.Urgency, claimed: 1}
 
-// following returns the condition that a row of a `lane` comes after p.
+// following returns the condition that a row of a `segment` comes after p.
 func (p listPlace) following() string {
-	rest := fmt.Sprintf("place IS NULL AND id > %d OR urgency = %d AND place IS NOT NULL", p.id, p.urgency)
-	if p.place != nil {
-		rest = fmt.Sprintf("place = %d AND id > %d OR urgency = %d AND place > %[1]d", *p.place, p.id, p.urgency)
+	rest := fmt.Sprintf("sort_key IS NULL AND id > %d OR urgency = %d AND sort_key IS NOT NULL", p.id, p.urgency)
+	if p.sortKey != nil {
+		rest = fmt.Sprintf("sort_key = %d AND id > %d OR urgency = %d AND sort_key > %[1]d", *p.sortKey, p.id, p.urgency)
 	}
 	return fmt.Sprintf("(urgency = %d AND %s OR urgency > %[1]d)", p.urgency, rest)
 }
@@ -191,7 +191,7 @@ func (t *tx) Place(ctx context.Context, p backends.Peek, id int64) (place any, f
 		columns = "0, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', finished_at)"
 	}
 	t.Each(func(r *session.Result) {
-		found, from = true, listPlace{urgency: int32(r.Int(0)), place: r.Optional(1), claimed: max(r.Instant(2), 1), id: id}
+		found, from = true, listPlace{urgency: int32(r.Int(0)), sortKey: r.Optional(1), claimed: max(r.Instant(2), 1), id: id}
 	}, "SELECT "+columns+", claimed_at FROM qsidecar_jobs WHERE id = ? AND queue = ?", id, p.Queue)
 	err = t.Flush(ctx)
 	return from, found, err
@@ -215,11 +215,11 @@ func (t *tx) Sizes(ctx context.Context, p backends.Peek, ids []int64, after any,
 			}
 		}
 		return err
-	case p.State == backends.StateClaimed: // one `lane` for each sidecar; there are never many claimed jobs
-		t.Each(read, sizes+table.Jobs+" WHERE lane > 'c' AND lane < 'd' AND queue = ? AND (claimed_at > ? OR claimed_at = ? AND id > ?) ORDER BY claimed_at, id LIMIT ?",
+	case p.State == backends.StateClaimed: // one `segment` for each sidecar; there are never many claimed jobs
+		t.Each(read, sizes+table.Jobs+" WHERE segment > 'c' AND segment < 'd' AND queue = ? AND (claimed_at > ? OR claimed_at = ? AND id > ?) ORDER BY claimed_at, id LIMIT ?",
 			p.Queue, from.claimed, from.claimed, from.id, p.Max)
 	default:
-		t.Each(read, sizes+table.Jobs+" WHERE lane = ? AND "+from.following()+" ORDER BY urgency, place, id LIMIT ?", segmentOf[p.State]+p.Queue, p.Max)
+		t.Each(read, sizes+table.Jobs+" WHERE segment = ? AND "+from.following()+" ORDER BY urgency, sort_key, id LIMIT ?", segmentOf[p.State]+p.Queue, p.Max)
 	}
 	return t.Flush(ctx)
 }
@@ -275,7 +275,7 @@ func (t *tx) ClaimedBy(ctx context.Context, owner backends.Identity, after int64
 			Queue: r.Text(3),
 			Timed: r.Int(4) != 0,
 		})
-	}, t.s.sql.claimedBy, table.OwnerLane(int64(owner)), after, limit)
+	}, t.s.sql.claimedBy, table.OwnerSegment(int64(owner)), after, limit)
 	err = t.Flush(ctx)
 	return all, err
 }

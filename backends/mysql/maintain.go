@@ -20,16 +20,16 @@ func (t *tx) MarkDead(_ context.Context, suspects []backends.Suspect) error {
 	t.wrote = true
 	for _, x := range slices.SortedFunc(slices.Values(suspects), func(a, b backends.Suspect) int { return cmp.Compare(int64(a.Host), int64(b.Host)) }) {
 		// The condition is that of backends.HeartbeatExpired.
-		t.Add("UPDATE qsidecar_hosts SET dead = 1 WHERE host = ? AND beats = ? AND NOT dead AND (expires_at <= "+s.sql.clock+
+		t.Add("UPDATE qsidecar_sidecars SET dead = 1 WHERE sidecar = ? AND heartbeats = ? AND NOT dead AND (expires_at <= "+s.sql.clock+
 			" OR NOT has_left AND expires_at > "+s.sql.clock+" + INTERVAL ? MICROSECOND)", int64(x.Host), int64(x.Heartbeats), x.Timeout.Microseconds())
 	}
 	return nil
 }
 
-// findDue queues a statement that finds the due rows of a `lane`, in their order. It does not lock them:
+// findDue queues a statement that finds the due rows of a `segment`, in their order. It does not lock them:
 // lockRows locks them by id.
-func (t *tx) findDue(ids *[]int64, lane string, limit int) {
-	t.Ints(ids, "SELECT id FROM "+table.Jobs+" WHERE lane = ? AND urgency = 0 AND place <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', "+t.s.sql.clock+") ORDER BY urgency, place, id LIMIT ?", lane, limit)
+func (t *tx) findDue(ids *[]int64, segment string, limit int) {
+	t.Ints(ids, "SELECT id FROM "+table.Jobs+" WHERE segment = ? AND urgency = 0 AND sort_key <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', "+t.s.sql.clock+") ORDER BY urgency, sort_key, id LIMIT ?", segment, limit)
 }
 
 // lockFound sends the queries for ids, and locks at most limit of the rows that no other transaction has locked.
@@ -67,7 +67,7 @@ func (t *tx) Promote(ctx context.Context, d core.Due, limit int, promoted func(q
 // placeArrived schedules plain INSERTs with a run_at, or makes them ready if that time has passed.
 func (t *tx) placeArrived(ctx context.Context, limit int, promoted func(queue string)) (seen int, err error) {
 	var ids []int64
-	t.Ints(&ids, "SELECT id FROM "+table.Jobs+" WHERE lane = 'n' ORDER BY urgency, place, id LIMIT ?", limit)
+	t.Ints(&ids, "SELECT id FROM "+table.Jobs+" WHERE segment = 'n' ORDER BY urgency, sort_key, id LIMIT ?", limit)
 	found, seen, err := t.lockFound(ctx, &ids, limit)
 	if err != nil {
 		return 0, err
@@ -127,8 +127,8 @@ func (t *tx) makeReady(all []*job, first int, set string) {
 func (t *tx) LockDue(ctx context.Context, d core.Due, limit int) (rows []*core.Row, seen int, err error) {
 	t.askNow()
 	var ids []int64
-	for _, lane := range d.Details.(dueDetails).due {
-		t.findDue(&ids, lane, limit)
+	for _, segment := range d.Details.(dueDetails).due {
+		t.findDue(&ids, segment, limit)
 	}
 	found, seen, err := t.lockFound(ctx, &ids, limit)
 	for _, j := range found {
@@ -150,8 +150,8 @@ func (t *tx) LockLost(ctx context.Context, d core.Due, limit int) (rows []*core.
 	t.askNow()
 	var ids []int64
 	alive := false
-	t.Bool(&alive, "SELECT 1 FROM qsidecar_hosts WHERE host = ? AND NOT dead", owner) // the owner can have joined since the scan
-	t.Ints(&ids, "SELECT id FROM "+table.Jobs+" WHERE lane = ? ORDER BY urgency, place, id LIMIT ?", table.OwnerLane(owner), limit)
+	t.Bool(&alive, "SELECT 1 FROM qsidecar_sidecars WHERE sidecar = ? AND NOT dead", owner) // the owner can have joined since the scan
+	t.Ints(&ids, "SELECT id FROM "+table.Jobs+" WHERE segment = ? ORDER BY urgency, sort_key, id LIMIT ?", table.OwnerSegment(owner), limit)
 	if err := t.Flush(ctx); err != nil || alive {
 		return nil, 0, err
 	}
@@ -180,7 +180,7 @@ func (t *tx) Forget(ctx context.Context, d core.Due) error {
 	dead := d.Details.(dueDetails).dead
 	busy := make([]bool, len(dead))
 	for i, host := range dead {
-		t.Bool(&busy[i], "SELECT EXISTS (SELECT 1 FROM "+table.Jobs+" WHERE lane = ?)", table.OwnerLane(host))
+		t.Bool(&busy[i], "SELECT EXISTS (SELECT 1 FROM "+table.Jobs+" WHERE segment = ?)", table.OwnerSegment(host))
 	}
 	if err := t.Flush(ctx); err != nil {
 		return err
@@ -188,7 +188,7 @@ func (t *tx) Forget(ctx context.Context, d core.Due) error {
 	for i, host := range dead {
 		if !busy[i] {
 			t.wrote = true
-			t.Add("DELETE FROM qsidecar_hosts WHERE host = ? AND dead", host)
+			t.Add("DELETE FROM qsidecar_sidecars WHERE sidecar = ? AND dead", host)
 		}
 	}
 	return nil
@@ -293,7 +293,7 @@ func (t *tx) pruneKeys(ctx context.Context, b *pruned, from session.Instant, mos
 	t.Each(func(r *session.Result) {
 		over[r.Text(0)] = append(over[r.Text(0)], r.Bytes(1))
 		b.found, b.last = b.found+1, r.Instant(2)
-	}, "SELECT queue, `key`, over_at FROM qsidecar_keys FORCE INDEX (qsidecar_keys_over) WHERE over_at >= ? AND over_at <= "+s.sql.clock+" ORDER BY over_at LIMIT ?", from, most)
+	}, "SELECT queue, `key`, prune_at FROM qsidecar_keys FORCE INDEX (qsidecar_keys_expiring) WHERE prune_at >= ? AND prune_at <= "+s.sql.clock+" ORDER BY prune_at LIMIT ?", from, most)
 	if err := t.Flush(ctx); err != nil || b.found == 0 {
 		return err
 	}
@@ -304,7 +304,7 @@ func (t *tx) pruneKeys(ctx context.Context, b *pruned, from session.Instant, mos
 		for _, k := range over[queue] {
 			args = append(args, k)
 		}
-		t.Add("DELETE FROM qsidecar_keys WHERE queue = ? AND over_at <= ? AND `key` IN ("+session.Marks(len(args)-2)+")", args...)
+		t.Add("DELETE FROM qsidecar_keys WHERE queue = ? AND prune_at <= ? AND `key` IN ("+session.Marks(len(args)-2)+")", args...)
 		t.Each(func(r *session.Result) { b.deleted += int(r.Int(0)) }, "SELECT ROW_COUNT()")
 	}
 	return t.Flush(ctx)

@@ -143,7 +143,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	}
 	s.sql = render(o.clock, s.dialer.Server)
 	s.pool, s.heartbeats = session.NewPool(&s.dialer, o.MaxConnections-1), session.NewPool(&s.dialer, 1)
-	s.finder = claim.Finder{Cursors: &s.Cursors, Clock: o.clock, Skip: s.sql.skip, Life: s.Life(), Log: o.Log.With("place", s.place), Run: s.run}
+	s.finder = claim.Finder{Cursors: &s.Cursors, Clock: o.clock, Skip: s.sql.skip, Life: s.Life(), Log: o.Log.With("address", s.place), Run: s.run}
 	if o.ReadOnly {
 		return s, nil
 	}
@@ -185,7 +185,7 @@ func (s *Store) Close() error {
 // travels in one packet, in which each byte can need two.
 func (s *Store) warnOfPackets() {
 	if need := 2*s.o.MaxPayload + session.PacketReserve; s.dialer.Server.Packet < need {
-		s.log.Warn("max_allowed_packet is below the largest payload: the server refuses such a job; raise max_allowed_packet",
-			"place", s.place, "max_allowed_packet", s.dialer.Server.Packet, "needed", need, "max_payload", s.o.MaxPayload)
+		s.log.Warn("max_allowed_packet too small", "event", "max_allowed_packet_too_small",
+			"address", s.place, "max_allowed_packet", s.dialer.Server.Packet, "needed", need, "max_payload", s.o.MaxPayload)
 	}
 }

@@ -22,7 +22,7 @@ func crowded(t *testing.T, m *testserver.MySQL) (*Store, string) {
 	s := open(t, Options{URL: m.URL(name)})
 	join(t, s, 1)
 	must(t, m, name, "ALTER TABLE qsidecar_jobs STATS_AUTO_RECALC = 0", "ANALYZE TABLE qsidecar_jobs",
-		`INSERT INTO qsidecar_jobs (queue, state, payload, priority, run_at, finished_at, owner, token_host, token_number, claimed_at, expires_at)
+		`INSERT INTO qsidecar_jobs (queue, state, payload, priority, run_at, finished_at, owner, token_sidecar, token_number, claimed_at, expires_at)
 			WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 900)
 			SELECT IF(n.i % 2 = 0, 'q', 'p'), s.s, '', n.i % 3, IF(s.s = 'scheduled', UTC_TIMESTAMP() + INTERVAL 1 DAY, NULL), IF(s.s IN ('dead', 'done'), UTC_TIMESTAMP(), NULL),
 				IF(s.s = 'claimed', 1, NULL), IF(s.s = 'claimed', 1, NULL), IF(s.s = 'claimed', n.i, NULL), IF(s.s = 'claimed', UTC_TIMESTAMP(), NULL), NULL
@@ -112,7 +112,7 @@ func TestCostsDoNotGrow(t *testing.T) {
 	})
 }
 
-// TestPlans checks that no claim sorts, and that each uses at least `lane` and urgency of the index.
+// TestPlans checks that no claim sorts, and that each uses at least `segment` and urgency of the index.
 func TestPlans(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
 		s, name := crowded(t, m)
@@ -138,7 +138,7 @@ func TestPlans(t *testing.T) {
 		check("with cursors")
 		must(t, m, name, "ANALYZE TABLE qsidecar_jobs")
 		check("with true statistics")
-		must(t, m, name, "ALTER TABLE qsidecar_jobs DROP INDEX qsidecar_lanes, ADD INDEX qsidecar_lanes (lane, id)")
+		must(t, m, name, "ALTER TABLE qsidecar_jobs DROP INDEX qsidecar_segments, ADD INDEX qsidecar_segments (segment, id)")
 		if faults, err := claimFaults(backends.Policy{Queue: "q"}); err != nil || !strings.Contains(fmt.Sprint(faults), "filesort") {
 			t.Errorf("with another index: %v, %v; want a filesort", faults, err)
 		}

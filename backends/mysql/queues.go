@@ -60,12 +60,12 @@ func (t *tx) countReturns(queues []string, gaveBack func(queue string, returns i
 	queues = slices.Compact(queues)
 	args := make([]any, len(queues))
 	for i, q := range queues {
-		t.Add("INSERT INTO qsidecar_queues (queue, returns) VALUES (?, 1) ON DUPLICATE KEY UPDATE returns = returns + 1", q)
+		t.Add("INSERT INTO qsidecar_queues (queue, requeues) VALUES (?, 1) ON DUPLICATE KEY UPDATE requeues = requeues + 1", q)
 		args[i] = q
 	}
 	t.Each(func(r *session.Result) {
 		gaveBack(r.Text(0), r.Int(1))
-	}, "SELECT queue, returns FROM qsidecar_queues WHERE queue IN ("+session.Marks(len(queues))+") FOR UPDATE", args...)
+	}, "SELECT queue, requeues FROM qsidecar_queues WHERE queue IN ("+session.Marks(len(queues))+") FOR UPDATE", args...)
 }
 
 // register adds queues to qsidecar_queues, because maintenance scans only their scheduled jobs. It also
@@ -79,7 +79,7 @@ func (t *tx) register(queues []string) {
 	queues = slices.Compact(queues)
 	t.wrote = true
 	for _, q := range queues {
-		t.Add("INSERT INTO qsidecar_queues (queue) VALUES (?) ON DUPLICATE KEY UPDATE returns = returns + 1", q)
+		t.Add("INSERT INTO qsidecar_queues (queue) VALUES (?) ON DUPLICATE KEY UPDATE requeues = requeues + 1", q)
 	}
 	if t.namedAt.IsZero() {
 		t.namedAt = time.Now()

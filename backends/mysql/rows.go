@@ -23,8 +23,8 @@ type job struct {
 	expiresAt      session.Instant
 }
 
-const jobColumns = "id, queue, `key`, state, priority, position, fence, attempts, losses, unrecorded, ahead, max_attempts, claim_max, " +
-	"backoff_ms, backoff_max_ms, keep_ms, keep_dead_ms, token_host, token_number, owner, lease_ms, deadline, due_at, last_error IS NOT NULL, worker IS NOT NULL, run_at, expires_at"
+const jobColumns = "id, queue, `key`, state, priority, position, fence, attempts, losses, prefetch_losses, prefetched, max_attempts, claim_max, " +
+	"backoff_ms, backoff_max_ms, retention_done_ms, retention_dead_ms, token_sidecar, token_number, owner, lease_ms, deadline, due_at, last_error IS NOT NULL, worker IS NOT NULL, run_at, expires_at"
 
 func readJob(r *session.Result) *job {
 	j := &job{state: backends.State(r.Text(3)), keep: r.Int(15), keepDead: r.Int(16), deadline: r.Instant(21), due: r.Instant(22), runAt: r.Instant(25), expiresAt: r.Instant(26)}
@@ -143,7 +143,7 @@ func (t *tx) Change(rows []*core.Row, changed func(*core.Row), gaveBack func(que
 	t.changeOthers(all, gaveBack)
 }
 
-const unclaim = "ahead = 0, token_host = NULL, token_number = NULL, owner = NULL, lease_ms = NULL, deadline = NULL, due_at = NULL, claimed_at = NULL, worker = NULL"
+const unclaim = "prefetched = 0, token_sidecar = NULL, token_number = NULL, owner = NULL, lease_ms = NULL, deadline = NULL, due_at = NULL, claimed_at = NULL, worker = NULL"
 
 // finished reports whether the job is done or dead after its change, and its row remains.
 func (j *job) finished() bool {
@@ -158,7 +158,7 @@ func (t *tx) end(j *job) {
 	if c.State == backends.StateScheduled {
 		runAt = t.now.After(core.MS(c.Delay))
 	}
-	t.Add("UPDATE qsidecar_jobs SET state = ?, attempts = ?, losses = ?, unrecorded = ?, run_at = ?, "+unclaim,
+	t.Add("UPDATE qsidecar_jobs SET state = ?, attempts = ?, losses = ?, prefetch_losses = ?, run_at = ?, "+unclaim,
 		string(c.State), c.Attempts, c.Losses, c.PrefetchLosses, runAt)
 	if c.State == backends.StateReady && !c.SamePosition {
 		t.Text(", position = "+migrate.Position+", ready_at = ?", t.now)
@@ -188,7 +188,7 @@ func (t *tx) renew(j *job) {
 		due = session.Earlier(t.now.After(lease), j.deadline)
 	}
 	attempts := int64(c.Attempts) - session.Flag(c.Prefetched)
-	t.Add("UPDATE qsidecar_jobs SET attempts = ?, unrecorded = ?, ahead = ?, owner = ?, lease_ms = ?, due_at = ?",
+	t.Add("UPDATE qsidecar_jobs SET attempts = ?, prefetch_losses = ?, prefetched = ?, owner = ?, lease_ms = ?, due_at = ?",
 		attempts, c.PrefetchLosses, session.Flag(c.Prefetched), int64(c.Owner), session.Positive(lease), due)
 	if c.SetWorker {
 		t.Text(", worker = ?", session.OrNull(c.Worker))

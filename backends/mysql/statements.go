@@ -12,7 +12,7 @@ import (
 //
 // Each statement follows a rule: its cost must follow from its text, whatever statistics the server has
 // about the tables. A statement reaches qsidecar_jobs by id = or id IN (…). Otherwise it names the index,
-// one `lane`, the order of the index and a LIMIT. It never joins qsidecar_jobs.
+// one `segment`, the order of the index and a LIMIT. It never joins qsidecar_jobs.
 type statements struct {
 	clock string // the SQL expression for the present time
 	skip  string // follows FOR UPDATE: skip rows that other transactions have locked
@@ -35,16 +35,16 @@ func render(clock string, v session.Server) *statements {
 		marked: r(`SELECT number FROM qsidecar_commits WHERE handle = ? FOR UPDATE`),
 		seal:   r(`UPDATE qsidecar_commits SET number = ? WHERE handle = ?`),
 
-		join: r(`INSERT INTO qsidecar_hosts (host, name, beats, expires_at) VALUES (?, ?, 1, {now} + INTERVAL ? MICROSECOND)
-ON DUPLICATE KEY UPDATE name = IF(dead OR has_left, name, VALUES(name)), beats = IF(dead OR has_left, beats, beats + 1), expires_at = IF(dead OR has_left, expires_at, VALUES(expires_at))`),
-		renew: r(`UPDATE qsidecar_hosts SET name = ?, beats = beats + 1, expires_at = {now} + INTERVAL ? MICROSECOND
-WHERE host = ? AND NOT dead AND NOT has_left`),
-		leave: r(`UPDATE qsidecar_hosts SET name = ?, beats = beats + 1, expires_at = {now} + INTERVAL ? MICROSECOND, has_left = 1
-WHERE host = ? AND NOT dead`),
-		peers: r(`SELECT host, beats, TIMESTAMPDIFF(MICROSECOND, {now}, expires_at), dead, has_left, name FROM qsidecar_hosts ORDER BY host`),
+		join: r(`INSERT INTO qsidecar_sidecars (sidecar, name, heartbeats, expires_at) VALUES (?, ?, 1, {now} + INTERVAL ? MICROSECOND)
+ON DUPLICATE KEY UPDATE name = IF(dead OR has_left, name, VALUES(name)), heartbeats = IF(dead OR has_left, heartbeats, heartbeats + 1), expires_at = IF(dead OR has_left, expires_at, VALUES(expires_at))`),
+		renew: r(`UPDATE qsidecar_sidecars SET name = ?, heartbeats = heartbeats + 1, expires_at = {now} + INTERVAL ? MICROSECOND
+WHERE sidecar = ? AND NOT dead AND NOT has_left`),
+		leave: r(`UPDATE qsidecar_sidecars SET name = ?, heartbeats = heartbeats + 1, expires_at = {now} + INTERVAL ? MICROSECOND, has_left = 1
+WHERE sidecar = ? AND NOT dead`),
+		peers: r(`SELECT sidecar, heartbeats, TIMESTAMPDIFF(MICROSECOND, {now}, expires_at), dead, has_left, name FROM qsidecar_sidecars ORDER BY sidecar`),
 
-		claimedBy: r(`SELECT id, token_host, token_number, queue, lease_ms IS NOT NULL FROM ` + table.Jobs + `
-WHERE lane = ? AND id > ? ORDER BY id LIMIT ?`),
+		claimedBy: r(`SELECT id, token_sidecar, token_number, queue, lease_ms IS NOT NULL FROM ` + table.Jobs + `
+WHERE segment = ? AND id > ? ORDER BY id LIMIT ?`),
 	}
 	if v.SkipLocked {
 		s.skip = " SKIP LOCKED"

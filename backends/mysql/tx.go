@@ -226,7 +226,7 @@ func (t *tx) rollback(ctx context.Context) {
 	defer cancel()
 	if err := t.c.Exec(ctx, "ROLLBACK"); err != nil {
 		t.c.Bad = true
-		t.s.log.Debug("rolling back", "place", t.s.place, "error", err) // the pool closes the connection, and the server rolls back
+		t.s.log.Debug("rollback failed", "event", "rollback_failed", "address", t.s.place, "error", err) // the pool closes the connection, and the server rolls back
 	}
 }
 
@@ -281,14 +281,14 @@ func (s *Store) findOut(ctx context.Context, l *session.Counter, cause error) er
 	for wait := 5 * time.Millisecond; ; wait = min(2*wait, time.Second) {
 		happened, err := s.findOutOnce(ctx, l)
 		if err == nil {
-			s.log.Warn("the outcome of a commit was found out", "place", s.place, "happened", happened, "error", cause)
+			s.log.Warn("commit outcome resolved", "event", "commit_outcome_resolved", "address", s.place, "committed", happened, "error", cause)
 			if happened {
 				return nil
 			}
 			return backends.Unavailable(fmt.Errorf("%s: the connection broke before the commit: %w", s.place, cause))
 		}
 		if !core.Pause(ctx, wait) {
-			s.log.Error("the outcome of a commit stays unknown", "place", s.place, "error", errors.Join(cause, err))
+			s.log.Error("commit outcome unknown", "event", "commit_outcome_unknown", "address", s.place, "error", errors.Join(cause, err))
 			l.Renew()
 			return backends.ErrUnknownOutcome
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -201,13 +202,16 @@ func (p *schemas) take(t *testing.T) *backendtest.Database {
 		InsertRow: func(column, expression string, old bool) error {
 			sql := backendtest.InsertSQL("{s}.qsidecar_jobs", column, expression)
 			if old {
-				sql = "ALTER TABLE {s}.qsidecar_jobs DROP CONSTRAINT IF EXISTS qsidecar_usable;" + sql + ";" + migrate.Steps(4)[3]
+				sql = "ALTER TABLE {s}.qsidecar_jobs DROP CONSTRAINT qsidecar_usable;" + sql + "; ALTER TABLE {s}.qsidecar_jobs ADD " + usable + " NOT VALID"
 			}
 			_, err := x.beside.Exec(t.Context(), in(x.o.Schema, sql), pgx.QueryExecModeSimpleProtocol)
 			return err
 		},
 	}
 }
+
+// usable is the constraint that rows of the last preview can be older than.
+var usable = regexp.MustCompile(`(?s)CONSTRAINT qsidecar_usable CHECK.*?65536\)`).FindString(migrate.Fresh(migrate.Latest)) + ")"
 
 // get returns a free schema, or a new one.
 func (p *schemas) get(t *testing.T) *schema {
@@ -225,7 +229,7 @@ func (p *schemas) get(t *testing.T) *schema {
 	if x.beside, err = pgx.Connect(t.Context(), p.url); err != nil {
 		t.Fatal(err)
 	}
-	x.must(t, migrate.Fresh()+`CREATE TABLE {s}.test_clock (now timestamptz);
+	x.must(t, migrate.Fresh(migrate.Latest)+`CREATE TABLE {s}.test_clock (now timestamptz);
 		INSERT INTO {s}.test_clock VALUES (clock_timestamp());
 		CREATE OR REPLACE FUNCTION {s}.qsidecar_now() RETURNS timestamptz LANGUAGE sql STABLE PARALLEL SAFE AS 'SELECT now FROM {s}.test_clock'`)
 	return x
@@ -311,7 +315,7 @@ func (x *schema) producer(t *testing.T) backendtest.Producer {
 // clean resets the schema, for handles that have no state about it.
 func (x *schema) clean(t *testing.T) bool {
 	sql := `DELETE FROM {s}.qsidecar_jobs; DELETE FROM {s}.qsidecar_failures; DELETE FROM {s}.qsidecar_keys;
-		DELETE FROM {s}.qsidecar_queues; DELETE FROM {s}.qsidecar_hosts; UPDATE {s}.test_clock SET now = clock_timestamp();`
+		DELETE FROM {s}.qsidecar_queues; DELETE FROM {s}.qsidecar_sidecars; UPDATE {s}.test_clock SET now = clock_timestamp();`
 	if x.refuses {
 		sql, x.refuses = sql+`DROP FUNCTION {s}.refuse() CASCADE;`, false
 	}

@@ -286,7 +286,7 @@ func TestPositionsAreGivenAgain(t *testing.T) {
 				for len(take(t, s, 1, 900, n+1000)) > 0 {
 					n += 1000
 				}
-				must(t, direct, `DELETE FROM qsidecar.qsidecar_jobs; DELETE FROM qsidecar.qsidecar_epoch; SELECT setval('qsidecar.qsidecar_line', 1);`+late)
+				must(t, direct, `DELETE FROM qsidecar.qsidecar_jobs; DELETE FROM qsidecar.qsidecar_epoch; SELECT setval('qsidecar.qsidecar_sequence', 1);`+late)
 				if way == "Direct" {
 					must(t, direct, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()`)
 				}

@@ -206,10 +206,10 @@ func TestExamineNoTables(t *testing.T) {
 		has(t, examined(t, o, diagnose.DefaultThresholds()), want{backends.SeverityError, "rights", "has no right to use the schema", "GRANT USAGE ON SCHEMA \"qsidecar\" TO \"tableless\""})
 		must(t, url, "GRANT USAGE ON SCHEMA qsidecar TO tableless; REVOKE ALL ON ALL TABLES IN SCHEMA qsidecar FROM tableless")
 		has(t, examined(t, o, diagnose.DefaultThresholds()), want{backends.SeverityError, "rights", "has no right to read \"qsidecar\".qsidecar_meta", "GRANT SELECT"})
-		must(t, url, "GRANT SELECT ON qsidecar.qsidecar_meta TO tableless; GRANT SELECT, INSERT ON qsidecar.qsidecar_jobs TO tableless; REVOKE ALL ON SEQUENCE qsidecar.qsidecar_line FROM tableless")
+		must(t, url, "GRANT SELECT ON qsidecar.qsidecar_meta TO tableless; GRANT SELECT, INSERT ON qsidecar.qsidecar_jobs TO tableless; REVOKE ALL ON SEQUENCE qsidecar.qsidecar_sequence FROM tableless")
 		has(t, examined(t, o, diagnose.DefaultThresholds()),
 			want{backends.SeverityError, "rights", "lacks SELECT, INSERT, UPDATE, DELETE ON qsidecar.qsidecar_failures", "GRANT UPDATE, DELETE ON qsidecar.qsidecar_jobs TO \"tableless\""},
-			want{backends.SeverityError, "rights", "USAGE ON SEQUENCE qsidecar.qsidecar_line", "GRANT USAGE ON SEQUENCE qsidecar.qsidecar_line TO \"tableless\""})
+			want{backends.SeverityError, "rights", "USAGE ON SEQUENCE qsidecar.qsidecar_sequence", "GRANT USAGE ON SEQUENCE qsidecar.qsidecar_sequence TO \"tableless\""})
 		// The proposed fix works.
 		for _, f := range examined(t, o, diagnose.DefaultThresholds()) {
 			if f.Topic == "rights" {
@@ -219,9 +219,11 @@ func TestExamineNoTables(t *testing.T) {
 		has(t, examined(t, o, diagnose.DefaultThresholds()), want{backends.SeverityInfo, "rights", "all that a sidecar needs", ""})
 		must(t, url, "UPDATE qsidecar.qsidecar_meta SET version = 99")
 		has(t, examined(t, o, diagnose.DefaultThresholds()), want{backends.SeverityInfo, "schema", "are of version 99, which is newer than this program's", ""})
-		must(t, url, "UPDATE qsidecar.qsidecar_meta SET version = 1; DROP INDEX qsidecar.qsidecar_failures_at")
-		has(t, examined(t, o, diagnose.DefaultThresholds()), want{backends.SeverityError, "schema", fmt.Sprintf("are of version 1, version %d is needed, and role tableless does not own them", migrate.Latest), "migrate --print --from 1"})
+		must(t, url, "UPDATE qsidecar.qsidecar_meta SET version = 4")
+		has(t, examined(t, o, diagnose.DefaultThresholds()), want{backends.SeverityError, "schema", fmt.Sprintf("are of version 4, version %d is needed, and role tableless does not own them", migrate.Latest), "migrate --print --from 4"})
 		has(t, examined(t, postgres.Options{URL: url}, diagnose.DefaultThresholds()), want{backends.SeverityInfo, "schema", fmt.Sprintf("will update them to %d, and this role may", migrate.Latest), ""})
+		must(t, url, "UPDATE qsidecar.qsidecar_meta SET version = 3")
+		has(t, examined(t, o, diagnose.DefaultThresholds()), want{backends.SeverityError, "schema", "first start the last preview", ""})
 		must(t, url, "UPDATE qsidecar.qsidecar_meta SET min_program = 99")
 		has(t, examined(t, o, diagnose.DefaultThresholds()), want{backends.SeverityError, "schema", "upgrade this program", ""})
 		must(t, url, "DELETE FROM qsidecar.qsidecar_meta")

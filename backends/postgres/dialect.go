@@ -181,7 +181,7 @@ func (g sqlDialect) Insert(table string, names, values []string, id backends.Col
 	return sql + " RETURNING " + g.ToText(g.Name(id.Name))
 }
 
-// Fence doesn't use the sequence qsidecar_line: an open transaction with a claimed job would count
+// Fence doesn't use the sequence qsidecar_sequence: an open transaction with a claimed job would count
 // among the transactions that can own a position, until it ends.
 func (sqlDialect) Fence() string {
 	return "(extract(epoch FROM pg_catalog.clock_timestamp()) * 1000000)::bigint"
@@ -191,6 +191,6 @@ func (g sqlDialect) Paused(queue string) string {
 	return "EXISTS (SELECT FROM " + g.SidecarTable("qsidecar_queues") + " p WHERE p.queue = " + queue + " AND p.paused)"
 }
 
-func (g sqlDialect) IsAlive(host string) string {
-	return "EXISTS (SELECT FROM " + g.SidecarTable("qsidecar_hosts") + " h WHERE h.host = " + host + " AND NOT h.dead)"
+func (g sqlDialect) IsAlive(sidecar string) string {
+	return "EXISTS (SELECT FROM " + g.SidecarTable("qsidecar_sidecars") + " h WHERE h.sidecar = " + sidecar + " AND NOT h.dead)"
 }

@@ -14,7 +14,7 @@ import (
 )
 
 // TestAnsweredIsOnDisk: the server crashes as soon as a write has been answered, and still has
-// the write (design.md §2.1). Only a commit of claims alone need not wait for the disk.
+// the write. Only a commit of claims alone need not wait for the disk.
 func TestAnsweredIsOnDisk(t *testing.T) {
 	t.Setenv(testserver.EnvURL, "") // a server that can be damaged
 	// Data that no commit waits for is in no file before the crash (see stopLogWriter).

@@ -29,12 +29,12 @@ import (
 const (
 	epochSQL = `SELECT epoch FROM {s}.qsidecar_epoch`
 	// newEpochSQL stores an epoch if there is none. It is its own transaction.
-	newEpochSQL = `INSERT INTO {s}.qsidecar_epoch (one, epoch)
+	newEpochSQL = `INSERT INTO {s}.qsidecar_epoch (singleton, epoch)
 		SELECT 1, system_identifier || '/' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) || '/' || $1 FROM pg_control_system()
-		ON CONFLICT (one) DO NOTHING`
+		ON CONFLICT (singleton) DO NOTHING`
 	// plainEpochSQL is for servers that don't reveal their identity. If such a server
 	// crashes, the outcome of a commit stays unknown.
-	plainEpochSQL = `INSERT INTO {s}.qsidecar_epoch (one, epoch) VALUES (1, $1) ON CONFLICT (one) DO NOTHING`
+	plainEpochSQL = `INSERT INTO {s}.qsidecar_epoch (singleton, epoch) VALUES (1, $1) ON CONFLICT (singleton) DO NOTHING`
 )
 
 // succeeds reports whether the server of epoch a is the server of epoch b or its successor.
@@ -60,7 +60,7 @@ func (s *Store) enter(epoch string) {
 		return
 	}
 	if s.epochs.current != "" {
-		s.log.Warn("the server crashed, or another took over: claims look at whole queues again", "place", s.place)
+		s.log.Warn("claim positions reset", "event", "claim_positions_reset", "address", s.place)
 	}
 	s.epochs.current = epoch
 	s.Cursors.Reset()
@@ -78,7 +78,7 @@ func (s *Store) beganIn(epoch string) cursor.Event {
 }
 
 // readEpoch reads the epoch through q, which must stay in one session, and stores a new epoch if
-// there is none. It returns "" if the table doesn't exist yet or can't be written.
+// there is none. It returns "" if the table doesn't exist yet, has the preview's columns, or can't be written.
 func (s *Store) readEpoch(ctx context.Context, q interface {
 	querier
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
@@ -101,10 +101,11 @@ func (s *Store) readEpoch(ctx context.Context, q interface {
 	return epoch, err
 }
 
-// noEpochs reports whether the table or schema doesn't exist, or the server is read-only.
+// noEpochs reports whether the table or schema doesn't exist or is that of a preview, or the
+// server is read-only.
 func noEpochs(err error) bool {
 	pgErr, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && slices.Contains([]string{"42P01", "3F000", "25006"}, pgErr.Code)
+	return ok && slices.Contains([]string{"42P01", "42703", "3F000", "25006"}, pgErr.Code)
 }
 
 // readEpoch makes the transaction read the epoch. Behind a pooler, each transaction can be in another session.
@@ -121,7 +122,7 @@ func (s *Store) ensureEpoch(ctx context.Context, c *pgx.Conn) {
 	}
 	epoch, err := s.readEpoch(ctx, c)
 	if err != nil || epoch == "" {
-		s.log.Debug("the server has no epoch", "place", s.place, "error", err) // the next transaction retries
+		s.log.Debug("can't read the server's epoch", "event", "epoch_unavailable", "address", s.place, "error", err) // the next transaction retries
 		return
 	}
 	s.enter(epoch)

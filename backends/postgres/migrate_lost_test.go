@@ -39,14 +39,14 @@ func TestBuiltByTheDead(t *testing.T) {
 		first(t, url, "qsidecar")
 		writer := begun(t, url, `INSERT INTO qsidecar.qsidecar_failures VALUES (1, 2, 1, 'nacked', '', now())`)
 		w, through := newWire(t, url)
-		dead := opening(t, Options{URL: through})
+		dead := opening(t, Options{URL: through, later: nextVersion(t)})
 		sees(t, url, "the index is being built", waitsFor("CREATE INDEX"))
 		w.vanish()
 		endLockHolder(t, url) // the server does so after lockIdle
 		if err := <-dead; err == nil {
 			t.Fatal("the killed one opened it")
 		}
-		o := Options{URL: url}
+		o := Options{URL: url, later: nextVersion(t)}
 		o.migrating = func(_ *pgx.Conn, sql string) error {
 			if strings.Contains(sql, "INDEX CONCURRENTLY") {
 				return fmt.Errorf("it was built already: %s", sql)
@@ -75,7 +75,7 @@ func TestMigrationLockLost(t *testing.T) {
 		first(t, url, "qsidecar")
 		writer := begun(t, url, `INSERT INTO qsidecar.qsidecar_failures VALUES (1, 2, 1, 'nacked', '', now())`)
 		var locks atomic.Int64
-		done := opening(t, Options{URL: url, migrating: func(_ *pgx.Conn, sql string) error {
+		done := opening(t, Options{URL: url, later: nextVersion(t), migrating: func(_ *pgx.Conn, sql string) error {
 			if strings.HasPrefix(sql, "BEGIN ISOLATION LEVEL READ COMMITTED") {
 				locks.Add(1)
 			}

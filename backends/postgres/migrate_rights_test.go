@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -24,9 +25,9 @@ func TestOutdatedWithoutDDL(t *testing.T) {
 		defer must(t, url, "DROP OWNED BY "+role+"; DROP ROLE "+role)
 		first(t, url, "qsidecar")
 		must(t, url, "GRANT USAGE ON SCHEMA qsidecar TO "+role+"; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA qsidecar TO "+role)
-		o := Options{URL: as(t, url, role)}
+		o := Options{URL: as(t, url, role), later: nextVersion(t)}
 		_, err := Open(t.Context(), o)
-		if err == nil || !strings.Contains(err.Error(), "version 1") || !strings.Contains(err.Error(), "migrate --print --from 1`") {
+		if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("version %d", migrate.Base)) || !strings.Contains(err.Error(), fmt.Sprintf("migrate --print --from %d`", migrate.Base)) {
 			t.Fatalf("%v, want it to say what to run", err)
 		}
 		t.Log(err)
@@ -35,9 +36,9 @@ func TestOutdatedWithoutDDL(t *testing.T) {
 		}
 		// After a migration by hand, or by another sidecar, the role can work.
 		if strings.HasPrefix(p.Version, "13") {
-			script(t, url, migrate.SQL("qsidecar", role, 1))
+			script(t, url, migrate.SQL("qsidecar", role, migrate.Base, o.later...))
 		} else {
-			open(t, Options{URL: url})
+			open(t, Options{URL: url, later: o.later})
 		}
 		s := open(t, o)
 		beat(t, s, 7)

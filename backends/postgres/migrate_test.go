@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -16,21 +17,45 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/backendtest"
 	"github.com/qsidecar/qsidecar/backends/postgres/migrate"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// first creates the tables of version 1 as a program of that version did, with rows in each.
+// nextVersion is a migration that follows the latest one: a column and an index. Programs of
+// migrate.Latest can run beside a program that has it.
+func nextVersion(t *testing.T) []migrate.Migration {
+	t.Helper()
+	sql, err := os.ReadFile("migrate/testdata/next.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return []migrate.Migration{{SQL: string(sql), Indexes: []migrate.Index{{Name: "qsidecar_test_index", On: "{s}.qsidecar_failures (at, cause)"}}}}
+}
+
+// first creates the tables of this version, with rows in each. nextVersion leads to later ones.
 func first(t *testing.T, url, schema string) {
 	t.Helper()
-	must(t, url, in(schema, migrate.Steps(1)[0]+`;
-		INSERT INTO {s}.qsidecar_hosts (host, name, beats, expires_at) VALUES (1, 'old', 1, now() + interval '1 hour');
+	must(t, url, in(schema, migrate.Fresh(migrate.Latest)+`;
+		INSERT INTO {s}.qsidecar_sidecars (sidecar, name, heartbeats, expires_at) VALUES (1, 'old', 1, now() + interval '1 hour');
 		INSERT INTO {s}.qsidecar_jobs (queue) VALUES ('q'), ('q');
 		INSERT INTO {s}.qsidecar_failures SELECT n, 1, 1, 'nacked', '', now() FROM generate_series(1, 1000) n`))
 }
 
-// shape returns the definitions of everything that migrations create.
+// preview creates the tables of the last preview, with rows in each.
+func preview(t *testing.T, url, schema string) {
+	t.Helper()
+	sql, err := os.ReadFile("migrate/testdata/schema_4.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	must(t, url, in(schema, string(sql)))
+}
+
+// shape returns the definitions of everything that migrations create. NOT VALID is left
+// out: tables of the last preview can have rows that are older than a CHECK. NOT NULL
+// constraints are left out: the columns have them, and PostgreSQL 18 never renames them.
 func shape(t *testing.T, url, schema string) (all []string) {
 	t.Helper()
 	c, err := pgx.Connect(t.Context(), url)
@@ -39,10 +64,16 @@ func shape(t *testing.T, url, schema string) (all []string) {
 	}
 	defer c.Close(context.WithoutCancel(t.Context()))
 	rows, err := c.Query(t.Context(), `
-		SELECT format('%s.%s %s %s %s', table_name, column_name, data_type, is_nullable, column_default)
+		SELECT format('%s.%s %s %s %s %s %s', table_name, column_name, ordinal_position, data_type, collation_name, is_nullable, column_default)
 		FROM information_schema.columns WHERE table_schema = $1
 		UNION ALL SELECT format('%s valid %s', pg_get_indexdef(indexrelid), indisvalid) FROM pg_index i
 			JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1
+		UNION ALL SELECT format('%s %s %s %s', c.relname, c.relkind, c.relpersistence, c.reloptions) FROM pg_class c
+			JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1
+		UNION ALL SELECT format('%s.%s %s', r.conrelid::regclass, r.conname, replace(pg_get_constraintdef(r.oid), ' NOT VALID', '')) FROM pg_constraint r
+			JOIN pg_namespace n ON n.oid = r.connamespace WHERE n.nspname = $1 AND r.contype <> 'n'
+		UNION ALL SELECT pg_get_triggerdef(g.oid) FROM pg_trigger g JOIN pg_class c ON c.oid = g.tgrelid
+			JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1
 		UNION ALL SELECT pg_get_functiondef(p.oid) FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace WHERE n.nspname = $1
 		UNION ALL SELECT version || ' for ' || min_program FROM `+quoteName(schema)+`.qsidecar_meta
 		ORDER BY 1`, schema)
@@ -51,6 +82,9 @@ func shape(t *testing.T, url, schema string) (all []string) {
 	}
 	if err != nil {
 		t.Fatal(err)
+	}
+	for i := range all {
+		all[i] = strings.ReplaceAll(all[i], schema, "{s}")
 	}
 	return all
 }
@@ -91,7 +125,7 @@ func opening(t *testing.T, o Options) (done <-chan error) {
 	return c
 }
 
-// TestMigrations: all paths to the newest version create the same tables, and keep the rows.
+// TestMigrations: all paths to a version create the same tables, and keep the rows.
 func TestMigrations(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
 		url := p.Database(t)
@@ -99,47 +133,70 @@ func TestMigrations(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		later := nextVersion(t)
 		open(t, Options{URL: url, Schema: "fresh"})
-		want := shape(t, url, "fresh")
+		open(t, Options{URL: url, Schema: "fresh_next", later: later})
+		latest, after := shape(t, url, "fresh"), shape(t, url, "fresh_next")
 		for schema, fill := range map[string]func(schema string){
-			"by_hand":       func(s string) { script(t, url, migrate.SQL(s, "postgres", 0)) },
-			"later":         func(s string) { first(t, url, s); open(t, Options{URL: url, Schema: s}) },
-			"later_by_hand": func(s string) { first(t, url, s); script(t, url, migrate.SQL(s, "postgres", 1)) },
-			"by_hand_twice": func(s string) { script(t, url, migrate.SQL(s, "postgres", 0)+migrate.SQL(s, "postgres", 1)) },
-			"pooled":        func(s string) { open(t, Options{URL: pooled, Schema: s}) },
-			"later_pooled":  func(s string) { first(t, url, s); open(t, Options{URL: pooled, Schema: s}) },
-			"later_by_a_half": func(s string) {
+			"by_hand":            func(s string) { script(t, url, migrate.SQL(s, "postgres", 0)) },
+			"pooled":             func(s string) { open(t, Options{URL: pooled, Schema: s}) },
+			"preview":            func(s string) { preview(t, url, s); open(t, Options{URL: url, Schema: s}) },
+			"preview_by_hand":    func(s string) { preview(t, url, s); script(t, url, migrate.SQL(s, "postgres", migrate.Preview)) },
+			"preview_pooled":     func(s string) { preview(t, url, s); open(t, Options{URL: pooled, Schema: s}) },
+			"preview_next":       func(s string) { preview(t, url, s); open(t, Options{URL: url, Schema: s, later: later}) },
+			"later_next":         func(s string) { first(t, url, s); open(t, Options{URL: url, Schema: s, later: later}) },
+			"by_hand_next":       func(s string) { script(t, url, migrate.SQL(s, "postgres", 0, later...)) },
+			"later_by_hand_next": func(s string) { first(t, url, s); script(t, url, migrate.SQL(s, "postgres", migrate.Base, later...)) },
+			"by_hand_twice_next": func(s string) {
+				script(t, url, migrate.SQL(s, "postgres", 0, later...)+migrate.SQL(s, "postgres", migrate.Base, later...))
+			},
+			"later_pooled_next": func(s string) { first(t, url, s); open(t, Options{URL: pooled, Schema: s, later: later}) },
+			"later_by_a_half_next": func(s string) {
 				first(t, url, s)
-				must(t, url, in(s, withoutIndexes(migrate.Steps(2)[1])))
-				open(t, Options{URL: url, Schema: s})
+				must(t, url, in(s, later[0].SQL))
+				open(t, Options{URL: url, Schema: s, later: later})
 			},
 		} {
 			fill(schema)
-			got := shape(t, url, schema)
-			for i := range got {
-				got[i] = strings.ReplaceAll(got[i], schema, "fresh")
+			want := latest
+			if strings.HasSuffix(schema, "next") {
+				want = after
 			}
-			if diff := cmp.Diff(want, got); diff != "" {
+			if diff := cmp.Diff(want, shape(t, url, schema)); diff != "" {
 				t.Errorf("%s (-fresh +this):\n%s", schema, diff)
 			}
-			if strings.HasPrefix(schema, "later") {
-				s := open(t, Options{URL: url, Schema: schema})
+			switch s := open(t, Options{URL: url, Schema: schema}); {
+			case strings.HasPrefix(schema, "preview"):
+				backendtest.CheckMigrated(t, s)
+			case strings.HasPrefix(schema, "later"):
 				beat(t, s, 7)
 				if jobs := take(t, s, 7, 9, 1); len(jobs) != 2 {
 					t.Errorf("%s: %d jobs are left, want 2", schema, len(jobs))
 				}
-				sees(t, url, "the versions that the sidecars support", fmt.Sprintf(
-					`SELECT (SELECT array_agg(coalesce(knows, 1) ORDER BY host) FROM %s.qsidecar_hosts) = '{1,%d}'`, schema, migrate.Latest))
+				sees(t, url, "the sidecars' versions", fmt.Sprintf(
+					`SELECT (SELECT array_agg(max_version ORDER BY sidecar) FROM %s.qsidecar_sidecars) = '{NULL,%d}'`, schema, migrate.Latest))
 			}
 		}
 	})
 }
 
-// withoutIndexes returns a step of the migrations without the indexes, which are built
-// outside its transaction.
-func withoutIndexes(step string) string {
-	step, _, _ = strings.Cut(step, "\nCREATE INDEX qsidecar_failures_at ")
-	return step
+// TestOlderPreview: tables of an older preview are refused with what to do, and not changed.
+func TestOlderPreview(t *testing.T) {
+	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
+		url := p.Database(t)
+		preview(t, url, "qsidecar")
+		must(t, url, "UPDATE qsidecar.qsidecar_meta SET version = 3")
+		before := shape(t, url, "qsidecar")
+		if _, err := Open(t.Context(), Options{URL: url}); err == nil || !strings.Contains(err.Error(), "are of version 3: first start the last preview") {
+			t.Errorf("%v, want it to say what to do", err)
+		}
+		if diff := cmp.Diff(before, shape(t, url, "qsidecar")); diff != "" {
+			t.Errorf("-before +after:\n%s", diff)
+		}
+		if sql := migrate.SQL("qsidecar", "", 3); !strings.Contains(sql, "first start the last preview") || strings.Contains(sql, "ALTER") {
+			t.Errorf("the printed script: %s", sql)
+		}
+	})
 }
 
 func script(t *testing.T, url, sql string) {
@@ -164,10 +221,10 @@ func TestMigrationTakesItsTime(t *testing.T) {
 		END$$`)
 		const insert = `INSERT INTO qsidecar.qsidecar_failures VALUES (%d, 2, 1, 'nacked', '', now())`
 		writer := begun(t, url, fmt.Sprintf(insert, 1))
-		dump := begun(t, url, "LOCK TABLE qsidecar.qsidecar_hosts IN ACCESS SHARE MODE")
+		dump := begun(t, url, "LOCK TABLE qsidecar.qsidecar_sidecars IN ACCESS SHARE MODE")
 		var log bytes.Buffer
 		ends := map[string]string{} // the timeouts that would end the statements of the migration
-		done := opening(t, Options{URL: url, StatementTimeout: time.Hour, Log: slog.New(slog.NewTextHandler(&log, nil)), migrating: func(c *pgx.Conn, sql string) error {
+		done := opening(t, Options{URL: url, later: nextVersion(t), StatementTimeout: time.Hour, Log: slog.New(slog.NewTextHandler(&log, nil)), migrating: func(c *pgx.Conn, sql string) error {
 			for _, name := range []string{"CREATE INDEX", "-- Schema version"} {
 				if !strings.HasPrefix(sql, name) {
 					continue
@@ -186,9 +243,9 @@ func TestMigrationTakesItsTime(t *testing.T) {
 		if err := writer.Commit(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		sees(t, url, "the new columns wait for the dump", waitsFor("-- Schema version 2"))
+		sees(t, url, "the new columns wait for the dump", waitsFor("-- Schema version 6"))
 		for range 20 { // they succeed while the migration waits
-			must(t, url, `UPDATE qsidecar.qsidecar_hosts SET beats = beats + 1 WHERE host = 1`)
+			must(t, url, `UPDATE qsidecar.qsidecar_sidecars SET heartbeats = heartbeats + 1 WHERE sidecar = 1`)
 		}
 		if err := dump.Commit(t.Context()); err != nil {
 			t.Fatal(err)
@@ -199,7 +256,7 @@ func TestMigrationTakesItsTime(t *testing.T) {
 		if want := map[string]string{"CREATE INDEX": "0 0", "-- Schema version": "0 200ms"}; !maps.Equal(ends, want) {
 			t.Errorf("statement_timeout and lock_timeout are %v, want %v", ends, want)
 		}
-		if !strings.Contains(log.String(), "waits for another transaction") {
+		if !strings.Contains(log.String(), "event=migration_waiting") {
 			t.Errorf("the log does not mention the wait: %s", &log)
 		}
 	})
@@ -213,17 +270,18 @@ func TestMigrationInterrupted(t *testing.T) {
 	}
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
 		url := p.Database(t)
-		open(t, Options{URL: url, Schema: "fresh"})
+		later := nextVersion(t)
+		open(t, Options{URL: url, Schema: "fresh", later: later})
 		want := shape(t, url, "fresh")
 		dead := errors.New("killed")
-		for _, from := range []int{0, 1} {
+		for _, from := range []int{0, migrate.Preview} {
 			for last, over := 1, false; !over; last++ {
 				schema := fmt.Sprintf("from_%d_%d", from, last)
-				if from == 1 {
-					first(t, url, schema)
+				if from > 0 {
+					preview(t, url, schema)
 				}
 				n := 0
-				s, err := Open(t.Context(), Options{URL: url, Schema: schema, migrating: func(c *pgx.Conn, _ string) error {
+				s, err := Open(t.Context(), Options{URL: url, Schema: schema, later: later, migrating: func(c *pgx.Conn, _ string) error {
 					if n++; n < last {
 						return nil
 					}
@@ -237,12 +295,8 @@ func TestMigrationInterrupted(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				open(t, Options{URL: url, Schema: schema})
-				got := shape(t, url, schema)
-				for i := range got {
-					got[i] = strings.ReplaceAll(got[i], schema, "fresh")
-				}
-				if diff := cmp.Diff(want, got); diff != "" {
+				open(t, Options{URL: url, Schema: schema, later: later})
+				if diff := cmp.Diff(want, shape(t, url, schema)); diff != "" {
 					t.Errorf("killed at step %d from version %d (-fresh +this):\n%s", last, from, diff)
 				}
 				if last > 100 {
@@ -274,7 +328,7 @@ func TestIndexBuildKilled(t *testing.T) {
 			}
 			writer := begun(t, url, `INSERT INTO qsidecar.qsidecar_failures VALUES (1, 2, 1, 'nacked', '', now())`)
 			ctx, cancel := context.WithCancel(t.Context())
-			done := opening(t, Options{URL: way, migrating: func(_ *pgx.Conn, sql string) error {
+			done := opening(t, Options{URL: way, later: nextVersion(t), migrating: func(_ *pgx.Conn, sql string) error {
 				if strings.HasPrefix(sql, "DROP INDEX") { // the killed sidecar does not continue
 					cancel()
 				}
@@ -286,7 +340,7 @@ func TestIndexBuildKilled(t *testing.T) {
 				t.Fatalf("%s: the killed migration went well", name)
 			}
 			sees(t, url, name+": a broken index", `SELECT count(*) = 1 FROM pg_index WHERE NOT indisvalid`)
-			again := opening(t, Options{URL: way})
+			again := opening(t, Options{URL: way, later: nextVersion(t)})
 			sees(t, url, name+": the next sidecar clears up", waitsFor("DROP INDEX")) // waits for the same writer
 			must(t, url, `INSERT INTO qsidecar.qsidecar_failures VALUES (2, 2, 1, 'nacked', '', now())`)
 			if err := writer.Commit(t.Context()); err != nil {
@@ -296,7 +350,7 @@ func TestIndexBuildKilled(t *testing.T) {
 				t.Errorf("%s: %v", name, err)
 			}
 			sees(t, url, name+": whole indexes", `SELECT count(*) = 0 FROM pg_index WHERE NOT indisvalid`)
-			sees(t, url, name+": its version", fmt.Sprintf(`SELECT version = %d FROM qsidecar.qsidecar_meta`, migrate.Latest))
+			sees(t, url, name+": its version", fmt.Sprintf(`SELECT version = %d FROM qsidecar.qsidecar_meta`, migrate.Latest+1))
 		}
 	})
 }
@@ -310,10 +364,11 @@ func TestManyMigrateAtOnce(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
 		url := p.Database(t)
 		first(t, url, "qsidecar")
+		later := nextVersion(t)
 		var wg sync.WaitGroup
 		for range 8 {
 			wg.Go(func() {
-				s, err := Open(t.Context(), Options{URL: url})
+				s, err := Open(t.Context(), Options{URL: url, later: later})
 				if err != nil {
 					t.Error(err)
 					return
@@ -334,9 +389,9 @@ func TestManyMigrateAtOnce(t *testing.T) {
 				busy = false
 			default: // what an old sidecar does continuously
 			}
-			must(t, url, `UPDATE qsidecar.qsidecar_hosts SET beats = beats + 1 WHERE host = 1; INSERT INTO qsidecar.qsidecar_failures
+			must(t, url, `UPDATE qsidecar.qsidecar_sidecars SET heartbeats = heartbeats + 1 WHERE sidecar = 1; INSERT INTO qsidecar.qsidecar_failures
 				SELECT count(*) + 1, 9, 1, 'nacked', '', now() FROM qsidecar.qsidecar_failures`)
 		}
-		sees(t, url, "one migration", fmt.Sprintf(`SELECT version = %d FROM qsidecar.qsidecar_meta`, migrate.Latest))
+		sees(t, url, "one migration", fmt.Sprintf(`SELECT version = %d FROM qsidecar.qsidecar_meta`, migrate.Latest+1))
 	})
 }

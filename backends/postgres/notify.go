@@ -87,7 +87,7 @@ func (n *notifier) run() {
 		clear(n.pending)
 		n.mu.Unlock()
 		if err := n.say(ctx, words); err != nil && ctx.Err() == nil {
-			n.s.log.Debug("new jobs could not be announced to other sidecars", "place", n.s.place, "error", err) // they find the jobs by polling
+			n.s.log.Debug("can't announce new jobs", "event", "notify_failed", "address", n.s.place, "error", err) // they find the jobs by polling
 		}
 		if !core.Pause(ctx, notifyEvery) {
 			return
@@ -161,7 +161,7 @@ func (h *queueListener) run(ctx context.Context) {
 	passing.Go(func() { h.pass(ctx) })
 	for ctx.Err() == nil {
 		if err := h.listen(ctx); err != nil && ctx.Err() == nil {
-			h.s.log.Debug("notifications of other sidecars could not be received", "place", h.s.place, "error", err)
+			h.s.log.Debug("can't receive notifications", "event", "listen_failed", "address", h.s.place, "error", err)
 		}
 		core.Pause(ctx, time.Second)
 	}

@@ -22,14 +22,14 @@ func (s *Store) findOut(ctx context.Context, t *tx, cause error) error {
 		if err == nil {
 			switch a.meaning(t.epoch) {
 			case happened:
-				s.log.Warn("the outcome of a commit was found out", "place", s.place, "happened", true, "error", cause)
+				s.log.Warn("commit outcome resolved", "event", "commit_outcome_resolved", "address", s.place, "committed", true, "error", cause)
 				return nil
 			case neverHappened:
-				s.log.Warn("the outcome of a commit was found out", "place", s.place, "happened", false, "error", cause)
+				s.log.Warn("commit outcome resolved", "event", "commit_outcome_resolved", "address", s.place, "committed", false, "error", cause)
 				return backends.Unavailable(fmt.Errorf("%s: the connection broke before the commit: %w", s.place, cause))
 			case unknowable:
-				s.log.Error("the server crashed, another took over, or it has forgotten the transaction: the outcome of a commit stays unknown",
-					"place", s.place, "xid", t.status.xid, "error", cause)
+				s.log.Error("commit outcome unknown", "event", "commit_outcome_unknown", "reason", "the server crashed, failed over or forgot the transaction",
+					"address", s.place, "xid", t.status.xid, "error", cause)
 				return backends.ErrUnknownOutcome
 			case stillOpen:
 				_, err = s.pool.Exec(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
@@ -39,7 +39,7 @@ func (s *Store) findOut(ctx context.Context, t *tx, cause error) error {
 			}
 		}
 		if !core.Pause(ctx, wait) {
-			s.log.Error("the outcome of a commit stays unknown", "place", s.place, "error", errors.Join(cause, err))
+			s.log.Error("commit outcome unknown", "event", "commit_outcome_unknown", "address", s.place, "error", errors.Join(cause, err))
 			return backends.ErrUnknownOutcome
 		}
 	}

@@ -25,6 +25,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/internal/core"
+	"github.com/qsidecar/qsidecar/backends/postgres/migrate"
 )
 
 // Options configure which database Open opens, and how.
@@ -60,6 +61,7 @@ type Options struct {
 	Log *slog.Logger
 
 	migrating func(c *pgx.Conn, sql string) error // set by tests to make migrations fail
+	later     []migrate.Migration                 // set by tests: migrations that follow the latest one
 	idle      time.Duration                       // set by tests: replaces idleInTransaction and lockIdle
 }
 

@@ -18,7 +18,7 @@ var (
 func (s *Store) migrate(ctx context.Context) error {
 	meta, err := migrate.Run(ctx, migrate.Target{
 		Schema: s.o.Schema, Place: s.place, Pool: s.pool, Config: s.heartbeat.config, Pooled: s.pooled, Log: s.log,
-		Transient: transient, Message: fullMessage, Idle: s.o.idle, Hook: s.o.migrating,
+		Transient: transient, Message: fullMessage, Later: s.o.later, Idle: s.o.idle, Hook: s.o.migrating,
 	})
 	s.database = meta.Database
 	return err

@@ -43,7 +43,7 @@ type statements struct {
 
 // load reads sqlFiles and inserts the fragments.
 func load() map[string]string {
-	texts, fragments := map[string]string{}, map[string]string{"knows": strconv.Itoa(migrate.Latest)}
+	texts, fragments := map[string]string{}, map[string]string{"max_version": strconv.Itoa(migrate.Latest)}
 	for _, file := range []string{"write", "claim", "maintain", "operator"} {
 		b, err := sqlFiles.ReadFile("sql/" + file + ".sql")
 		if err != nil {

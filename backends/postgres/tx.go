@@ -180,7 +180,7 @@ func (t *tx) leave(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackFor)
 	defer cancel()
 	if _, err := t.c.Exec(ctx, "ROLLBACK"); err != nil {
-		t.s.log.Debug("rollback failed; the server rolls back", "place", t.s.place, "error", err)
+		t.s.log.Debug("rollback failed", "event", "rollback_failed", "address", t.s.place, "error", err)
 	}
 }
 

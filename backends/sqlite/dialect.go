@@ -170,6 +170,6 @@ func (g sqlDialect) Paused(queue string) string {
 	return "EXISTS (SELECT 1 FROM " + g.SidecarTable("qsidecar_queues") + " p WHERE p.queue = " + queue + " AND p.paused)"
 }
 
-func (g sqlDialect) IsAlive(host string) string {
-	return "EXISTS (SELECT 1 FROM " + g.SidecarTable("qsidecar_hosts") + " h WHERE h.host = " + host + " AND NOT h.dead)"
+func (g sqlDialect) IsAlive(sidecar string) string {
+	return "EXISTS (SELECT 1 FROM " + g.SidecarTable("qsidecar_sidecars") + " h WHERE h.sidecar = " + sidecar + " AND NOT h.dead)"
 }

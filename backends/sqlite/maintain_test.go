@@ -23,7 +23,7 @@ func TestLiveOwnerHidesNoLostOne(t *testing.T) {
 			t.Fatalf("%d claimed %d jobs", host, len(jobs))
 		}
 	}
-	if err := exec(t, s, `UPDATE qsidecar_hosts SET dead = 1 WHERE host = 2`); err != nil {
+	if err := exec(t, s, `UPDATE qsidecar_sidecars SET dead = 1 WHERE sidecar = 2`); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Write(ctx, core.TxOptions{}, func(ctx context.Context, tx core.Tx) error {

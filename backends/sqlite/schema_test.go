@@ -1,11 +1,18 @@
 package sqlite
 
 import (
+	"os"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/backendtest"
 	"github.com/qsidecar/qsidecar/backends/sqlite/migrate"
 )
 
@@ -124,7 +131,7 @@ func TestARowDeletedByHand(t *testing.T) {
 func TestTheSchemaByHand(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "jobs.db")
-	shell(t, path, migrate.SQL())
+	shell(t, path, migrate.SQL(0))
 	s := open(t, path)
 	if _, err := s.Commit(t.Context(), one); err != nil {
 		t.Fatal(err)
@@ -173,40 +180,64 @@ func TestBesideOtherTables(t *testing.T) {
 	}
 }
 
-// TestUpgrade: tables of version 1 are completed, and keep their rows.
-func TestUpgrade(t *testing.T) {
-	t.Parallel()
-	path := filepath.Join(t.TempDir(), "old.db")
-	first, err := Open(t.Context(), Options{Path: path})
+// preview creates a file with the tables of the last preview, with rows in each.
+func preview(t *testing.T, name string) (path string) {
+	t.Helper()
+	sql, err := os.ReadFile("migrate/testdata/schema_4.sql")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := first.Commit(t.Context(), one); err != nil {
+	path = filepath.Join(t.TempDir(), name)
+	shell(t, path, strings.ReplaceAll(string(sql), "{now}", strconv.FormatInt(time.Now().UnixMilli(), 10)))
+	return path
+}
+
+// shape returns the definitions of everything that migrations create, without comments,
+// spaces and quotes.
+func shape(t *testing.T, s *Store) (all []string) {
+	t.Helper()
+	if err := s.writer.query(t.Context(), `SELECT type || ' ' || name || ' on ' || tbl_name || ': ' || coalesce(sql, '') FROM sqlite_master WHERE name LIKE '%qsidecar%'
+		UNION ALL SELECT 'version ' || version || ' for ' || min_program FROM qsidecar_meta ORDER BY 1`, func(r row) error {
+		text := regexp.MustCompile(`--.*`).ReplaceAllString(r.text(0), "")
+		all = append(all, strings.Join(strings.Fields(strings.ReplaceAll(text, `"`, "")), " "))
+		return nil
+	}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := first.writer.exec(t.Context(), "UPDATE qsidecar_meta SET version = 1"); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := first.writer.exec(t.Context(), "DROP TABLE qsidecar_leases"); err != nil {
-		t.Fatal(err)
-	}
-	if err := first.Close(); err != nil {
-		t.Fatal(err)
-	}
-	for range 2 {
-		s, err := Open(t.Context(), Options{Path: path})
-		if err != nil {
-			t.Fatal(err)
+	return all
+}
+
+// TestMigration: the tables of the last preview become those of this version, and keep
+// their rows.
+func TestMigration(t *testing.T) {
+	t.Parallel()
+	want := shape(t, fresh(t))
+	for by, upgrade := range map[string]func(path string){
+		"start": func(string) {},
+		"hand":  func(path string) { shell(t, path, migrate.SQL(migrate.Preview)) },
+	} {
+		path := preview(t, by+".db")
+		upgrade(path)
+		s := open(t, path)
+		if diff := cmp.Diff(want, shape(t, s)); diff != "" {
+			t.Errorf("by %s (-fresh +this):\n%s", by, diff)
 		}
-		now, leases, jobs := int64(0), int64(-1), int64(0)
-		if err := s.writer.query(t.Context(), "SELECT (SELECT version FROM qsidecar_meta), (SELECT count(*) FROM qsidecar_leases), (SELECT count(*) FROM qsidecar_jobs)", func(r row) error {
-			now, leases, jobs = r.int(0), r.int(1), r.int(2)
-			return nil
-		}); err != nil || now != migrate.Latest || leases != 0 || jobs != 1 {
-			t.Errorf("version %d, %d leases, %d jobs, %v", now, leases, jobs, err)
+		again := open(t, path)
+		if diff := cmp.Diff(want, shape(t, again)); diff != "" {
+			t.Errorf("by %s, opened again (-fresh +this):\n%s", by, diff)
 		}
-		if err := s.Close(); err != nil {
-			t.Fatal(err)
-		}
+		backendtest.CheckMigrated(t, again)
+	}
+}
+
+// TestOlderPreview: tables of an older preview are refused with what to do.
+func TestOlderPreview(t *testing.T) {
+	t.Parallel()
+	path := preview(t, "older.db")
+	shell(t, path, "UPDATE qsidecar_meta SET version = 3")
+	fails(t, path, "are of version 3", "first start the last preview")
+	shell(t, path, "UPDATE qsidecar_hosts SET beats = 9") // nothing has a new name
+	if sql := migrate.SQL(3); !strings.Contains(sql, "first start the last preview") || strings.Contains(sql, "ALTER") {
+		t.Errorf("the printed script: %s", sql)
 	}
 }

@@ -12,8 +12,8 @@ var managed = backends.Mapping{
 	Columns: func() map[string]string {
 		m := map[string]string{}
 		for name := range strings.FieldsSeq(`id queue state priority position max_attempts timeout_ms run_at
-			enqueued_at ready_at attempts losses unrecorded ahead fence claim_max backoff_ms backoff_max_ms keep_ms keep_dead_ms
-			token_host token_number owner lease_ms deadline due_at claimed_at worker finished_at expires_at key
+			enqueued_at ready_at attempts losses prefetch_losses prefetched fence claim_max backoff_ms backoff_max_ms retention_done_ms retention_dead_ms
+			token_sidecar token_number owner lease_ms deadline due_at claimed_at worker finished_at expires_at key
 			last_error headers result payload`) {
 			m[name] = name
 		}
@@ -106,7 +106,7 @@ func enqueueStatements(r func(string) string) enqueueSQL {
 			SET job = excluded.job, expires_at = excluded.expires_at, state = NULL`),
 		endKey:    r(`UPDATE qsidecar_keys SET state = ? WHERE queue = ? AND key = ? AND job = ?`),
 		stateOf:   r(`SELECT {state} FROM {jobs} WHERE {id} = ?`),
-		hostAlive: r(`SELECT 1 FROM qsidecar_hosts WHERE host = ? AND NOT dead AND NOT has_left`),
+		hostAlive: r(`SELECT 1 FROM qsidecar_sidecars WHERE sidecar = ? AND NOT dead AND NOT has_left`),
 	}
 }
 
@@ -128,23 +128,23 @@ func claimStatements(r func(string) string) claimSQL {
 			ORDER BY {priority} DESC LIMIT 1`),
 		readyFIFO: r(`SELECT {id}, ` + bytesOf + `,
 				CASE WHEN ` + bytesOf + ` <= ? THEN CAST({payload} AS BLOB) END, {priority}, {attempts}, {fence},
-				{max_attempts}, {timeout_ms}, {headers}, {key}, {last_error}, {enqueued_at}, {unrecorded}
+				{max_attempts}, {timeout_ms}, {headers}, {key}, {last_error}, {enqueued_at}, {prefetch_losses}
 			FROM {jobs} {@ready}
 			WHERE {state} = {=ready} AND {queue} = ?
 			ORDER BY {priority} DESC, {position} LIMIT ?`),
 		readyLIFO: r(`SELECT {id}, ` + bytesOf + `,
 				CASE WHEN ` + bytesOf + ` <= ? THEN CAST({payload} AS BLOB) END, {priority}, {attempts}, {fence},
-				{max_attempts}, {timeout_ms}, {headers}, {key}, {last_error}, {enqueued_at}, {unrecorded}
+				{max_attempts}, {timeout_ms}, {headers}, {key}, {last_error}, {enqueued_at}, {prefetch_losses}
 			FROM {jobs} {@ready}
 			WHERE {state} = {=ready} AND {queue} = ? AND {priority} = ?
 			ORDER BY {position} DESC LIMIT ?`),
 		take: r(`UPDATE {jobs}
-			SET {state} = {=claimed}, {attempts} = ?, {ahead} = ?, {fence} = ?, {claim_max} = ?, {backoff_ms} = ?,
-				{backoff_max_ms} = ?, {keep_ms} = ?, {keep_dead_ms} = ?, {token_host} = ?, {token_number} = ?, {owner} = ?,
+			SET {state} = {=claimed}, {attempts} = ?, {prefetched} = ?, {fence} = ?, {claim_max} = ?, {backoff_ms} = ?,
+				{backoff_max_ms} = ?, {retention_done_ms} = ?, {retention_dead_ms} = ?, {token_sidecar} = ?, {token_number} = ?, {owner} = ?,
 				{lease_ms} = ?, {deadline} = ?, {due_at} = ?, {claimed_at} = ?, {worker} = ?
 			WHERE {id} = ?`),
 		bury: r(`UPDATE {jobs}
-			SET {state} = {=dead}, {attempts} = ?, {claim_max} = ?, {keep_dead_ms} = ?, {finished_at} = ?,
+			SET {state} = {=dead}, {attempts} = ?, {claim_max} = ?, {retention_dead_ms} = ?, {finished_at} = ?,
 				{expires_at} = ?, {last_error} = ?
 			WHERE {id} = ?`),
 	}
@@ -159,15 +159,15 @@ func settleStatements(r func(string) string) settleSQL {
 	return settleSQL{
 		ackPlain: r(`DELETE
 			FROM {jobs}
-			WHERE {id} = ? AND {state} = {=claimed} AND {token_host} = ? AND {token_number} = ? AND {keep_ms} IS NULL AND {key} IS NULL`),
+			WHERE {id} = ? AND {state} = {=claimed} AND {token_sidecar} = ? AND {token_number} = ? AND {retention_done_ms} IS NULL AND {key} IS NULL`),
 		claimed: r(`SELECT {queue}, {key}, {position}, {ready_at}, {attempts}, {claim_max}, {losses}, {backoff_ms},
-				{backoff_max_ms}, {keep_ms}, {keep_dead_ms}, {lease_ms}, {deadline}, {due_at}, {last_error}, {owner},
-				{ahead}, {unrecorded}, {token_host}, {token_number}, {worker}
+				{backoff_max_ms}, {retention_done_ms}, {retention_dead_ms}, {lease_ms}, {deadline}, {due_at}, {last_error}, {owner},
+				{prefetched}, {prefetch_losses}, {token_sidecar}, {token_number}, {worker}
 			FROM {jobs}
 			WHERE {id} = ? AND {state} = {=claimed}`),
 		leave: r(`UPDATE {jobs}
 			SET {state} = ?, {position} = ?, {ready_at} = ?, {run_at} = coalesce(?, {run_at}), {attempts} = ?,
-				{losses} = ?, {ahead} = 0, {unrecorded} = ?, {last_error} = ?, {finished_at} = ?, {expires_at} = ?, {result} = ?, {token_host} = NULL,
+				{losses} = ?, {prefetched} = 0, {prefetch_losses} = ?, {last_error} = ?, {finished_at} = ?, {expires_at} = ?, {result} = ?, {token_sidecar} = NULL,
 				{token_number} = NULL, {owner} = NULL, {lease_ms} = NULL, {deadline} = NULL, {due_at} = NULL,
 				{claimed_at} = NULL, {worker} = NULL
 			WHERE {id} = ?`),
@@ -179,11 +179,11 @@ func settleStatements(r func(string) string) settleSQL {
 		renew: r(`UPDATE {jobs} SET {lease_ms} = ?, {due_at} = ? WHERE {id} = ?`),
 		bind:  r(`UPDATE {jobs} SET {lease_ms} = NULL, {due_at} = {deadline}, {owner} = ?, {worker} = ? WHERE {id} = ?`),
 		deliver: r(`UPDATE {jobs}
-			SET {attempts} = {attempts} + {ahead}, {ahead} = 0, {unrecorded} = 0, {worker} = coalesce({worker}, ?)
-			WHERE {id} = ? AND {state} = {=claimed} AND {token_host} = ? AND {token_number} = ?`),
+			SET {attempts} = {attempts} + {prefetched}, {prefetched} = 0, {prefetch_losses} = 0, {worker} = coalesce({worker}, ?)
+			WHERE {id} = ? AND {state} = {=claimed} AND {token_sidecar} = ? AND {token_number} = ?`),
 		setWorker: r(`UPDATE {jobs} SET {worker} = ? WHERE {id} = ?`),
-		record:    r(`UPDATE {jobs} SET {attempts} = {attempts} + {ahead}, {ahead} = 0, {unrecorded} = 0 WHERE {id} = ?`),
-		held: r(`SELECT {id}, {token_host}, {token_number}, {queue}, {lease_ms}
+		record:    r(`UPDATE {jobs} SET {attempts} = {attempts} + {prefetched}, {prefetched} = 0, {prefetch_losses} = 0 WHERE {id} = ?`),
+		held: r(`SELECT {id}, {token_sidecar}, {token_number}, {queue}, {lease_ms}
 			FROM {jobs} {@owned}
 			WHERE {state} = {=claimed} AND {owner} = ? AND {id} > ?
 			ORDER BY {id} LIMIT ?`),
@@ -197,14 +197,14 @@ type heartbeatSQL struct {
 
 func heartbeatStatements(r func(string) string) heartbeatSQL {
 	return heartbeatSQL{
-		join: r(`INSERT INTO qsidecar_hosts (host, name, beats, expires_at)
+		join: r(`INSERT INTO qsidecar_sidecars (sidecar, name, heartbeats, expires_at)
 			VALUES (?, ?, 1, ?)
-			ON CONFLICT (host) DO UPDATE
-			SET name = excluded.name, beats = beats + 1, expires_at = excluded.expires_at
+			ON CONFLICT (sidecar) DO UPDATE
+			SET name = excluded.name, heartbeats = heartbeats + 1, expires_at = excluded.expires_at
 			WHERE NOT dead AND NOT has_left`),
-		heartbeat: r(`UPDATE qsidecar_hosts SET name = ?, beats = beats + 1, expires_at = ? WHERE host = ? AND NOT dead AND NOT has_left`),
-		farewell:  r(`UPDATE qsidecar_hosts SET name = ?, beats = beats + 1, expires_at = ?, has_left = 1 WHERE host = ? AND NOT dead`),
-		peers:     r(`SELECT host, beats, expires_at - ?, dead, name, has_left FROM qsidecar_hosts WHERE host <> ? ORDER BY host`),
+		heartbeat: r(`UPDATE qsidecar_sidecars SET name = ?, heartbeats = heartbeats + 1, expires_at = ? WHERE sidecar = ? AND NOT dead AND NOT has_left`),
+		farewell:  r(`UPDATE qsidecar_sidecars SET name = ?, heartbeats = heartbeats + 1, expires_at = ?, has_left = 1 WHERE sidecar = ? AND NOT dead`),
+		peers:     r(`SELECT sidecar, heartbeats, expires_at - ?, dead, name, has_left FROM qsidecar_sidecars WHERE sidecar <> ? ORDER BY sidecar`),
 	}
 }
 
@@ -228,13 +228,13 @@ func maintenanceStatements(r func(string) string) maintenanceSQL {
 		nextOwner:  r(`SELECT {owner} FROM {jobs} {@owned} WHERE {state} = {=claimed} AND {owner} >= ? ORDER BY {owner} LIMIT 1`),
 		owned:      r(`SELECT {id}, {lease_ms} FROM {jobs} {@owned} WHERE {state} = {=claimed} AND {owner} = ? ORDER BY {id} LIMIT ?`),
 		disown:     r(`UPDATE {jobs} SET {owner} = 0 WHERE {id} = ?`),
-		lives:      r(`SELECT 1 FROM qsidecar_hosts WHERE host = ? AND NOT dead`),
-		markSilent: r(`UPDATE qsidecar_hosts SET dead = 1 WHERE host = ? AND beats = ? AND (expires_at <= ? OR NOT has_left AND expires_at > ?) AND NOT dead`),
-		deadHosts:  r(`SELECT host FROM qsidecar_hosts WHERE dead`),
-		forget:     r(`DELETE FROM qsidecar_hosts WHERE host = ? AND dead`),
+		lives:      r(`SELECT 1 FROM qsidecar_sidecars WHERE sidecar = ? AND NOT dead`),
+		markSilent: r(`UPDATE qsidecar_sidecars SET dead = 1 WHERE sidecar = ? AND heartbeats = ? AND (expires_at <= ? OR NOT has_left AND expires_at > ?) AND NOT dead`),
+		deadHosts:  r(`SELECT sidecar FROM qsidecar_sidecars WHERE dead`),
+		forget:     r(`DELETE FROM qsidecar_sidecars WHERE sidecar = ? AND dead`),
 		expired:    r(`SELECT {id}, {queue}, {expires_at} FROM {jobs} {@expiring} WHERE {expires_at} <= ? ORDER BY {expires_at} LIMIT ?`),
 		expiredKeys: r(`SELECT queue, key, expires_at
-			FROM qsidecar_keys INDEXED BY qsidecar_keys_over
+			FROM qsidecar_keys INDEXED BY qsidecar_keys_expiring
 			WHERE state IS NOT NULL AND expires_at <= ?
 			ORDER BY expires_at LIMIT ?`),
 		dropKey:  r(`DELETE FROM qsidecar_keys WHERE queue = ? AND key = ?`),
@@ -328,7 +328,7 @@ func inspectStatements(r func(string) string) inspectSQL {
 		failures: r(`SELECT attempt, cause, message, at FROM qsidecar_failures WHERE job = ? ORDER BY number`),
 		inState:  r(`SELECT {queue}, {state}, {key} FROM {jobs} WHERE {id} = ?`),
 		retry: r(`UPDATE {jobs}
-			SET {state} = {=ready}, {position} = ?, {ready_at} = ?, {attempts} = 0, {losses} = 0, {unrecorded} = 0,
+			SET {state} = {=ready}, {position} = ?, {ready_at} = ?, {attempts} = 0, {losses} = 0, {prefetch_losses} = 0,
 				{finished_at} = NULL,
 				{expires_at} = NULL
 			WHERE {id} = ?`),

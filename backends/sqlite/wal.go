@@ -26,7 +26,7 @@ func (s *Store) makeRoom() {
 	info, err := os.Stat(s.path + "-wal")
 	if err != nil {
 		if !errors.Is(err, fs.ErrNotExist) {
-			s.log.Warn("the WAL can't be read", "path", s.path, "error", err)
+			s.log.Warn("can't read the WAL", "event", "wal_read_failed", "path", s.path, "error", err)
 		}
 		return
 	}
@@ -37,7 +37,7 @@ func (s *Store) makeRoom() {
 	}
 	s.walSize = size + walStep
 	if err := zeros(s.path+"-wal", size, walStep); err != nil {
-		s.log.Warn("the WAL can't be extended", "path", s.path, "error", err)
+		s.log.Warn("can't extend the WAL", "event", "wal_extend_failed", "path", s.path, "error", err)
 	}
 }
 

@@ -266,7 +266,7 @@ func (s *Store) rollback(c **conn) {
 
 func (s *Store) discard(c **conn) {
 	if err := (*c).close(); err != nil {
-		s.log.Warn("closing a broken connection", "path", s.path, "error", err)
+		s.log.Warn("can't close a connection", "event", "connection_close_failed", "path", s.path, "error", err)
 	}
 	*c = nil
 }
@@ -282,14 +282,14 @@ func (s *Store) findOut(ctx context.Context, cause error) error {
 	for try := 0; ; try++ {
 		happened, err := s.happened(ctx)
 		if err == nil {
-			s.log.Warn("the outcome of a commit was found out", "path", s.path, "happened", happened, "error", cause)
+			s.log.Warn("commit outcome resolved", "event", "commit_outcome_resolved", "path", s.path, "committed", happened, "error", cause)
 			if happened {
 				return nil
 			}
 			return backends.Unavailable(fmt.Errorf("%s: the commit failed: %w", s.path, cause))
 		}
 		if ctx.Err() != nil {
-			s.log.Error("the outcome of a commit stays unknown", "path", s.path, "error", errors.Join(cause, err))
+			s.log.Error("commit outcome unknown", "event", "commit_outcome_unknown", "path", s.path, "error", errors.Join(cause, err))
 			return backends.ErrUnknownOutcome
 		}
 		timer := time.NewTimer(10 * pause(try))
@@ -343,7 +343,7 @@ func (s *Store) reading(ctx context.Context, f func(t *tx) error) (err error) {
 	}
 	defer func() {
 		if e := s.read.put(c, err != nil); e != nil {
-			s.log.Warn("closing a connection that read", "path", s.path, "error", e)
+			s.log.Warn("can't close a connection", "event", "connection_close_failed", "path", s.path, "error", e)
 		}
 	}()
 	defer s.Meter.RoundTrip(time.Now())

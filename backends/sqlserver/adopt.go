@@ -37,7 +37,7 @@ func (s *Store) withoutHints(queries preparedAll, err error) error {
 		return err
 	}
 	if !s.hintless.Swap(true) {
-		s.log.Warn("an index of an adopted table is gone", "place", s.place, "error", err)
+		s.log.Warn("index of an adopted table missing", "event", "adopted_index_missing", "address", s.place, "error", err)
 	}
 	return &againError{err.Error()}
 }

@@ -49,7 +49,7 @@ func TestAdoptedLaravel(t *testing.T) {
 func TestAdoptedLimits(t *testing.T) {
 	t.Parallel()
 	m := mapping.Table{
-		Name: "limited", OnAck: mapping.Delete, Unit: mapping.Milliseconds, MaxAttempts: 3, StuckAfter: time.Hour, KeepDead: time.Hour,
+		Name: "limited", OnAck: mapping.Delete, Unit: mapping.Milliseconds, MaxAttempts: 3, StuckAfter: time.Hour, RetainDead: time.Hour,
 		Columns: map[mapping.Role][]string{
 			mapping.ID: {"id"}, mapping.Attempts: {"tries"}, mapping.OwnLimit: {"max_tries"}, mapping.ClaimedAt: {"locked_at"}, mapping.FailedAt: {"failed_at"}, mapping.RunAt: {"run_at"},
 		},

@@ -259,7 +259,7 @@ func (k *adoption) adoptedSweeps() {
 	if r := k.sweep(backends.Maintenance{Waiting: []string{"orders"}}); len(r.Reaped) != 0 || r.Next <= 0 || len(r.Ready) != 1 {
 		k.Errorf("nothing was due: %+v", r)
 	}
-	k.sql(`UPDATE qsidecar.qsidecar_leases SET due_at = 1 WHERE due_at IS NOT NULL; UPDATE qsidecar.qsidecar_hosts SET dead = 1 WHERE host = 7;
+	k.sql(`UPDATE qsidecar.qsidecar_leases SET due_at = 1 WHERE due_at IS NOT NULL; UPDATE qsidecar.qsidecar_sidecars SET dead = 1 WHERE sidecar = 7;
 		UPDATE dbo."MsgQueue" SET "State" = 'A', "ReaderCode" = 'own', "TakenTime" = clock_timestamp() AT TIME ZONE 'UTC' + interval '59 minutes' WHERE "MsgId" = 13`)
 	if r := k.sweep(backends.Maintenance{}); r.Reaped[backends.CauseLeaseEnded] != 1 || r.Reaped[backends.CauseSidecarLost] != 1 || fmt.Sprint(r.MadeReady) != "[orders]" {
 		k.Errorf("%+v", r)
@@ -299,7 +299,7 @@ func TestAdoptedStrangers(t *testing.T) {
 	if _, err := k.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Ack{Leases: leasesOf(k.one("orders"))}}}); !backends.IsRefused(err) || !strings.Contains(err.Error(), "not today") {
 		t.Errorf("%v", err)
 	}
-	k.sql("UPDATE qsidecar.qsidecar_hosts SET dead = 1")
+	k.sql("UPDATE qsidecar.qsidecar_sidecars SET dead = 1")
 	c := backends.Claim{Queues: []backends.Policy{{Queue: "orders", MaxAttempts: 3}}, Slots: []backends.Slot{k.slot(0)}}
 	if _, err := k.Commit(t.Context(), backends.Batch{Host: me, Claims: []backends.Claim{c}}); !errors.Is(err, backends.ErrEvicted) {
 		t.Errorf("%v", err)
@@ -326,7 +326,7 @@ func TestQueryDoesNotWaitForLocks(t *testing.T) {
 // TestAdoptedKeep shows that finished rows are deleted after the queue's retention.
 func TestAdoptedKeep(t *testing.T) {
 	m := messages()
-	m.Keep, m.KeepDead, m.UTC = time.Hour, 2*time.Hour, true
+	m.RetainDone, m.RetainDead, m.UTC = time.Hour, 2*time.Hour, true
 	k := adopting(t, map[string]mapping.Table{"orders": m}, someMessages, `INSERT INTO dbo."MsgQueue" ("MsgTypeCode", "State", "Msg", "DoneTime")
 		SELECT type, state, 'x', (now() AT TIME ZONE 'UTC') - age * interval '1 minute' FROM (VALUES ('ORD', 'C', 61), ('ORD', 'C', 59), ('ORD', 'E', 121), ('ORD', 'E', 119), ('INV', 'C', 999), ('ORD', 'N', 999)) v (type, state, age)`)
 	if r, err := k.Maintain(t.Context(), backends.Maintenance{Prune: true, Limit: 100}); err != nil || r.Pruned != 2 {

@@ -174,7 +174,7 @@ func (s *Store) prove(ctx context.Context, queues []string) {
 		ended := s.age()
 		first, err := s.probe(ctx, proof)
 		if err != nil {
-			s.log.Debug("a cursor stays where it is", "place", s.place, "queue", queue, "error", err)
+			s.log.Debug("claim position not advanced", "event", "claim_position_not_advanced", "address", s.place, "queue", queue, "error", err)
 			continue
 		}
 		s.Cursors.Advance(proof, ended, first)

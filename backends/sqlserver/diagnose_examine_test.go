@@ -84,7 +84,7 @@ type world struct {
 
 func sound() world {
 	indexes := &sqlserver.Answer{Columns: make([]string, 2)}
-	for _, m := range createIndex.FindAllStringSubmatch(strings.Join(migrate.Steps, ""), -1) {
+	for _, m := range createIndex.FindAllStringSubmatch(migrate.Fresh(), -1) {
 		indexes.Rows = append(indexes.Rows, sqlserver.RowOf(m[1], int64(0)).Rows[0])
 	}
 	return world{
@@ -137,8 +137,10 @@ func TestExamine(t *testing.T) {
 		"a secondary":        {func(w *world) { w.settings.Rows[0][4] = "READ_ONLY" }, backends.SeverityError, "server", "takes no writes"},
 		"another clock":      {func(w *world) { w.settings.Rows[0][7] = time.Now().UTC().Add(time.Minute) }, backends.SeverityWarning, "clock", "is ahead"},
 		"a right is missing": {func(w *world) {
-			w.rights = func(string) *sqlserver.Answer { return sqlserver.RowOf("[qsidecar].qsidecar_line", "UPDATE", int64(0)) }
-		}, backends.SeverityError, "rights", "UPDATE on [qsidecar].qsidecar_line"},
+			w.rights = func(string) *sqlserver.Answer {
+				return sqlserver.RowOf("[qsidecar].qsidecar_sequence", "UPDATE", int64(0))
+			}
+		}, backends.SeverityError, "rights", "UPDATE on [qsidecar].qsidecar_sequence"},
 		"an index is missing":  {func(w *world) { w.indexes.Rows = w.indexes.Rows[1:] }, backends.SeverityError, "indexes", "qsidecar_ready"},
 		"an index is disabled": {func(w *world) { w.indexes.Rows[2][1] = int64(1) }, backends.SeverityError, "indexes", "qsidecar_delayed"},
 		"INSTEAD OF":           {func(w *world) { w.triggers = sqlserver.RowOf("theirs", int64(1)) }, backends.SeverityError, "triggers", "INSTEAD OF"},

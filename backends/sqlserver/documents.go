@@ -98,7 +98,7 @@ func text(s string) *string {
 type leaseRow struct {
 	N      int   `json:"n"`
 	ID     int64 `json:"id"`
-	Host   int64 `json:"host"`
+	Host   int64 `json:"sidecar"`
 	Number int64 `json:"number"`
 }
 
@@ -133,7 +133,7 @@ type endingRow struct {
 	Back       int     `json:"back"`
 	Attempts   int     `json:"attempts"`
 	Losses     int     `json:"losses"`
-	Unrecorded int     `json:"unrecorded"`
+	Unrecorded int     `json:"prefetch_losses"`
 	Fence      int64   `json:"fence"`
 	Cause      *string `json:"cause,omitempty"`
 	Message    *string `json:"message,omitempty"`
@@ -199,23 +199,23 @@ type policyRow struct {
 	Timeout    *int64 `json:"timeout_ms,omitempty"`
 	Backoff    int64  `json:"backoff_ms"`
 	BackoffMax int64  `json:"backoff_max_ms"`
-	Keep       *int64 `json:"keep_ms,omitempty"`
-	KeepDead   *int64 `json:"keep_dead_ms,omitempty"`
+	Keep       *int64 `json:"retention_done_ms,omitempty"`
+	KeepDead   *int64 `json:"retention_dead_ms,omitempty"`
 }
 
 type slotRow struct {
 	Slot   int     `json:"slot"`
-	Host   int64   `json:"host"`
+	Host   int64   `json:"sidecar"`
 	Number int64   `json:"number"`
 	Lease  *int64  `json:"lease_ms,omitempty"`
 	Worker *string `json:"worker,omitempty"`
-	Ahead  int     `json:"ahead"`
+	Ahead  int     `json:"prefetched"`
 }
 
 type buryRow struct {
 	ID       int64  `json:"id"`
 	Max      int    `json:"claim_max"`
-	KeepDead *int64 `json:"keep_dead_ms,omitempty"`
+	KeepDead *int64 `json:"retention_dead_ms,omitempty"`
 	Message  string `json:"message"`
 }
 
@@ -246,8 +246,8 @@ func idRows(ids []int64) []idRow {
 }
 
 type hostRow struct {
-	Host  int64 `json:"host"`
-	Beats int64 `json:"beats"`
+	Host  int64 `json:"sidecar"`
+	Beats int64 `json:"heartbeats"`
 	Lease int64 `json:"lease_ms"`
 }
 

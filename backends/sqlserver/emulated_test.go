@@ -157,7 +157,7 @@ func TestOldMarksGo(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	if _, err := c.Exec(t.Context(), `INSERT INTO marks.qsidecar_commits (handle, lane, number, at)
+	if _, err := c.Exec(t.Context(), `INSERT INTO marks.qsidecar_commits (handle, pipeline, number, at)
 		SELECT n, 1, 1, now() AT TIME ZONE 'UTC' - interval '8 days' FROM generate_series(1, 20) n`); err != nil {
 		t.Fatal(err)
 	}

@@ -58,7 +58,7 @@ func TestKindsOfErrors(t *testing.T) {
 		"check":                 {serverError(547, "The INSERT statement conflicted with the CHECK constraint \"no_sundays\"."), never, false, true, "no_sundays"},
 		"their unique index":    {serverError(2601, "Cannot insert duplicate key row in object 'qsidecar.qsidecar_jobs' with unique index 'theirs'."), never, false, true, "theirs"},
 		"a key at once":         {serverError(2627, "Violation of PRIMARY KEY constraint 'qsidecar_keys_name'."), soon, false, true, ""},
-		"a sealed commit":       {serverError(2627, "Violation of PRIMARY KEY constraint 'qsidecar_commits_lane'."), soon, false, true, ""},
+		"a sealed commit":       {serverError(2627, "Violation of PRIMARY KEY constraint 'qsidecar_commits_pipeline'."), soon, false, true, ""},
 		"too long":              {serverError(2628, "String or binary data would be truncated in table"), never, false, true, ""},
 		"THROW":                 {serverError(50001, "no more mail on Sundays"), never, false, true, "no more mail on Sundays (error 50001)"},
 		"RAISERROR, ROLLBACK":   {serverError(3609, "The transaction ended in the trigger. The batch has been aborted.", serverError(50000, "no more mail")), never, false, true, "no more mail"},

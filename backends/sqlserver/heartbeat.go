@@ -25,7 +25,7 @@ func (s *Store) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.H
 			discard(c)
 		}
 		if e := c.Close(); e != nil && err == nil {
-			s.log.Debug("giving the heartbeat connection back", "place", s.place, "error", e)
+			s.log.Debug("can't return a connection to the pool", "event", "connection_return_failed", "address", s.place, "error", e)
 		}
 		return err
 	})

@@ -47,14 +47,14 @@ func (s *Store) findOut(ctx context.Context, l *txSlot, cause error) error {
 		last := ctx.Err() != nil
 		happened, err := s.sealed(ctx, last, l)
 		if err == nil {
-			s.log.Warn("the outcome of a commit was found out", "place", s.place, "happened", happened, "error", cause)
+			s.log.Warn("commit outcome resolved", "event", "commit_outcome_resolved", "address", s.place, "committed", happened, "error", cause)
 			if happened {
 				return nil
 			}
 			return backends.Unavailable(fmt.Errorf("%s: the commit failed: %w", s.place, cause))
 		}
 		if last {
-			s.log.Error("the outcome of a commit stays unknown", "place", s.place, "error", errors.Join(cause, err))
+			s.log.Error("commit outcome unknown", "event", "commit_outcome_unknown", "address", s.place, "error", errors.Join(cause, err))
 			return backends.ErrUnknownOutcome
 		}
 		core.Pause(ctx, wait)

@@ -66,7 +66,7 @@ type statements struct {
 // claimTail completes the end of a claim. The end uses two expressions more than once: whether the delivery does not
 // count yet, and the deadline of the run.
 var claimTail = strings.NewReplacer(
-	"{uncharged}", "CASE WHEN s.ahead = 1 AND j.unrecorded < COALESCE(j.max_attempts, p.max_attempts) THEN 1 ELSE 0 END",
+	"{uncharged}", "CASE WHEN s.prefetched = 1 AND j.prefetch_losses < COALESCE(j.max_attempts, p.max_attempts) THEN 1 ELSE 0 END",
 	"{deadline}", "DATEADD(second, CONVERT(int, COALESCE(j.timeout_ms, p.timeout_ms) / 1000), "+
 		"DATEADD(millisecond, CONVERT(int, COALESCE(j.timeout_ms, p.timeout_ms) % 1000), @now))",
 ).Replace(body("claim_tail"))
@@ -76,12 +76,12 @@ var fragments = strings.NewReplacer(
 	"{claim_head}", body("claim_head"), "{claim_tail}", claimTail, "{beat_tail}", body("beat_tail"),
 	"{remove_tail}", body("remove_tail"), "{retry_head}", body("retry_head"), "{retry_tail}", body("retry_tail"),
 	// the assignments that end a claim
-	"{unclaimed}", `ahead = 0, token_host = NULL, token_number = NULL, owner = NULL, lease_ms = NULL,
+	"{unclaimed}", `prefetched = 0, token_sidecar = NULL, token_number = NULL, owner = NULL, lease_ms = NULL,
   deadline = NULL, due_at = NULL, claimed_at = NULL, worker = NULL`,
 	// the columns of a claimed row that scanRow reads
 	"{claim}", `j.id, j.queue, COALESCE(j.[key], N'') AS name, j.priority, j.position, j.fence,
-  j.token_host, j.token_number, j.owner, COALESCE(j.lease_ms, 0) AS lease_ms, j.attempts, j.claim_max, j.losses, j.backoff_ms, j.backoff_max_ms,
-  j.ahead, j.unrecorded, CASE WHEN j.keep_ms IS NULL THEN 0 ELSE 1 END AS kept, CASE WHEN j.worker IS NULL THEN 0 ELSE 1 END AS has_worker`,
+  j.token_sidecar, j.token_number, j.owner, COALESCE(j.lease_ms, 0) AS lease_ms, j.attempts, j.claim_max, j.losses, j.backoff_ms, j.backoff_max_ms,
+  j.prefetched, j.prefetch_losses, CASE WHEN j.retention_done_ms IS NULL THEN 0 ELSE 1 END AS kept, CASE WHEN j.worker IS NULL THEN 0 ELSE 1 END AS has_worker`,
 )
 
 // raw returns the text of a file.
@@ -176,8 +176,8 @@ var states = []backends.State{backends.StateReady, backends.StateScheduled, back
 // of maps a state to the way to find its rows. The conditions are those of a filtered index. The index would not
 // match a parameter instead of a constant.
 var of = map[backends.State]struct{ index, where, order string }{
-	backends.StateReady:     {"qsidecar_ready", "j.state = 'waiting' AND j.run_at IS NULL", "j.priority DESC, j.position"},
-	backends.StateScheduled: {"qsidecar_delayed", "j.state = 'waiting' AND j.run_at IS NOT NULL", "j.run_at, j.id"},
+	backends.StateReady:     {"qsidecar_ready", "j.state = 'pending' AND j.run_at IS NULL", "j.priority DESC, j.position"},
+	backends.StateScheduled: {"qsidecar_delayed", "j.state = 'pending' AND j.run_at IS NOT NULL", "j.run_at, j.id"},
 	backends.StateClaimed:   {"qsidecar_owned", "j.state = 'claimed'", "j.claimed_at, j.id"},
 	backends.StateDone:      {"qsidecar_finished", "j.finished_at IS NOT NULL AND j.state = 'done'", "j.finished_at, j.id"},
 	backends.StateDead:      {"qsidecar_finished", "j.finished_at IS NOT NULL AND j.state = 'dead'", "j.finished_at, j.id"},

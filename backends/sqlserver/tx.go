@@ -167,7 +167,7 @@ func (t *tx) rollback(ctx context.Context, cause error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackFor)
 	defer cancel()
 	if _, err := t.c.ExecContext(ctx, rollbackSQL); err != nil {
-		t.s.log.Debug("rollback failed; the server rolls back", "place", t.s.place, "error", err)
+		t.s.log.Debug("rollback failed", "event", "rollback_failed", "address", t.s.place, "error", err)
 		t.abandon()
 	}
 }
@@ -175,7 +175,7 @@ func (t *tx) rollback(ctx context.Context, cause error) {
 // close returns the connection to the pool.
 func (t *tx) close() {
 	if err := t.c.Close(); err != nil && !errors.Is(err, sql.ErrConnDone) {
-		t.s.log.Debug("giving a connection back", "place", t.s.place, "error", err)
+		t.s.log.Debug("can't return a connection to the pool", "event", "connection_return_failed", "address", t.s.place, "error", err)
 	}
 }
 

@@ -1,15 +1,15 @@
 <?php
 // A worker in PHP, with only PHP's own functions: JSON lines on a Unix socket.
 //
-//     php worker.php QUEUE PAYLOAD    stores a job and prints its id
+//     php worker.php QUEUE TEXT       stores a job and prints its id
 //     php worker.php QUEUE            processes the queue's jobs until SIGTERM
 declare(strict_types=1);
 
 /** What becomes of a job: say what failed by an exception, and it comes again later. */
-function work(string $payload, array $job): void
+function work(mixed $payload, array $job): void
 {
-    if ($payload === '') {
-        throw new RuntimeException('there is nobody to greet');
+    if (!is_string($payload) || $payload === '') {
+        throw new RuntimeException('there is no name to greet');
     }
     echo "hello, $payload (attempt {$job['attempt']})\n";
 }
@@ -20,7 +20,8 @@ final class Sidecar
     /** @var resource|null */
     private $socket = null;
 
-    public function __construct(private readonly string $path) {}
+    /** @param string[] $paths */
+    public function __construct(private readonly array $paths) {}
 
     /**
      * Sends a request and returns its answer. Where none comes, or the sidecar cannot just
@@ -46,7 +47,9 @@ final class Sidecar
 
     private function try(string $line): ?array
     {
-        $this->socket ??= @stream_socket_client("unix://$this->path") ?: null;
+        foreach ($this->paths as $path) {
+            $this->socket ??= @stream_socket_client("unix://$path") ?: null;
+        }
         if ($this->socket === null) {
             return null;
         }
@@ -62,17 +65,40 @@ final class Sidecar
     }
 }
 
-/** The fields of a payload: bytes that are no UTF-8 go as base64. */
-function payload(string $bytes): array
+/** The bytes of a job's payload: in the field payload_b64 if they are not UTF-8. */
+function raw(array $job): string
 {
-    return preg_match('//u', $bytes) ? ['payload' => $bytes] : ['payload_b64' => base64_encode($bytes)];
+    return $job['payload'] ?? base64_decode($job['payload_b64']);
 }
 
-[$queue, $bytes] = [$argv[1] ?? exit("usage: php worker.php QUEUE [PAYLOAD]\n"), $argv[2] ?? null];
-$sidecar = new Sidecar(getenv('QSIDECAR_SOCKET') ?: '/run/qsidecar/qsidecar.sock');
-if ($bytes !== null) {
+/** A job's payload as a JSON value, as all clients store it; null if there are no bytes. */
+function payload(array $job): mixed
+{
+    try {
+        return raw($job) === '' ? null : json_decode(raw($job), true, 512, JSON_THROW_ON_ERROR);
+    } catch (JsonException $e) {
+        throw new RuntimeException("the payload is not JSON ({$e->getMessage()}); raw(\$job) returns its bytes");
+    }
+}
+
+/** The paths of the sidecar's socket, in the order of PROTOCOL.md, section 2. */
+function sockets(): array
+{
+    if ($named = getenv('QSIDECAR_SOCKET')) {
+        return [$named];
+    }
+    $state = getenv('XDG_STATE_HOME') ?: (getenv('HOME') ? getenv('HOME') . '/.local/state' : '');
+    $own = posix_geteuid() !== 0 && $state && is_dir("$state/qsidecar");
+    $dirs = array_filter([getenv('XDG_RUNTIME_DIR'), $own ? $state : '', '/run']);
+    return array_map(fn($dir) => "$dir/qsidecar/qsidecar.sock", array_values($dirs));
+}
+
+[$queue, $text] = [$argv[1] ?? exit("usage: php worker.php QUEUE [TEXT]\n"), $argv[2] ?? null];
+$sidecar = new Sidecar(sockets());
+if ($text !== null) {
     $key = bin2hex(random_bytes(16)); // the key makes a repeated enqueue safe
-    echo $sidecar->ask(['op' => 'enqueue', 'queue' => $queue, 'key' => $key] + payload($bytes))['job']['id'], "\n";
+    $payload = json_encode($text, JSON_THROW_ON_ERROR | JSON_UNESCAPED_UNICODE);
+    echo $sidecar->ask(['op' => 'enqueue', 'queue' => $queue, 'key' => $key, 'payload' => $payload])['job']['id'], "\n";
     exit;
 }
 
@@ -84,7 +110,7 @@ foreach ([SIGTERM, SIGINT] as $signal) {
 while (!$stop) { // a short wait, because a signal does not end it
     foreach ($sidecar->ask(['op' => 'claim', 'queue' => $queue, 'wait_ms' => 1000])['jobs'] as $job) {
         try {
-            work(base64_decode($job['payload_b64'] ?? '') ?: $job['payload'] ?? '', $job);
+            work(payload($job), $job);
             $settle = ['op' => 'ack'];
         } catch (Exception $e) {
             $settle = ['op' => 'nack', 'error' => $e->getMessage()];

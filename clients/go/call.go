@@ -64,9 +64,9 @@ func repeatable(req *protocol.Request) bool {
 			return req.Job.Key != ""
 		}
 		return !slices.ContainsFunc(req.Jobs, func(j protocol.NewJob) bool { return j.Key == "" })
-	case protocol.OpRelease: // it could reclaim a newer claim of the job
+	case protocol.OpReclaim: // it could reclaim a newer claim of the job
 		return false
-	case protocol.OpCancel, protocol.OpBye: // they refer to one connection
+	case protocol.OpCancelClaim, protocol.OpBye: // they refer to one connection
 		return false
 	}
 	return true
@@ -140,7 +140,7 @@ func (c *Client) abandon(cl *call, cause error) (*protocol.Reply, error) {
 		cl.returns = true
 		c.returning++
 		if cl.req.WaitMS > 0 {
-			c.enqueueLocked(newCall(c.ctx, &protocol.Request{Op: protocol.OpCancel, Cancel: cl.req.ID}))
+			c.enqueueLocked(newCall(c.ctx, &protocol.Request{Op: protocol.OpCancelClaim, Cancel: cl.req.ID}))
 		}
 	}
 	return nil, &BrokenError{Op: cl.req.Op, Sent: true, Err: cause}
@@ -158,7 +158,7 @@ func (c *Client) returnJobsLocked(jobs []protocol.Job) {
 	}
 	cl := newCall(c.ctx, &protocol.Request{
 		Op: protocol.OpNack, Leases: leases,
-		Charge: protocol.Some(false), DelayMS: protocol.Some[int64](0),
+		Snooze: true, DelayMS: protocol.Some[int64](0),
 	})
 	cl.returns = true
 	c.enqueueLocked(cl)

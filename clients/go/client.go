@@ -121,7 +121,7 @@ func (c *Client) Server() protocol.HelloReply {
 }
 
 // Call sends one request and waits for its reply. The typed methods use it. The client sets the
-// request's ID. Do not send hello, bye or cancel: the client sends them itself (Dial, Bye, and the
+// request's ID. Do not send hello, bye or cancel_claim: the client sends them itself (Dial, Bye, and the
 // end of ctx).
 //
 // An error of the sidecar is a *protocol.Error. If ctx ends first, the error is a *BrokenError with
@@ -130,7 +130,7 @@ func (c *Client) Server() protocol.HelloReply {
 // *SettledOrLostError.
 func (c *Client) Call(ctx context.Context, req *protocol.Request) (*protocol.Reply, error) {
 	switch req.Op {
-	case protocol.OpHello, protocol.OpBye, protocol.OpCancel:
+	case protocol.OpHello, protocol.OpBye, protocol.OpCancelClaim:
 		return nil, fmt.Errorf("qsidecar: Call: %s is sent by the client itself", req.Op)
 	}
 	return c.callRetrying(ctx, req)

@@ -48,6 +48,7 @@ func TestSocketIsFound(t *testing.T) {
 
 	t.Setenv("QSIDECAR_SOCKET", "")
 	t.Setenv("XDG_RUNTIME_DIR", "/run/user/7")
+	t.Setenv("XDG_STATE_HOME", t.TempDir()) // without a directory of qsidecar
 	want := []string{"/run/user/7/qsidecar/qsidecar.sock", "/run/qsidecar/qsidecar.sock"}
 	if got := qsidecar.Sockets(); !slices.Equal(got, want) {
 		t.Errorf("without it: %v, want %v", got, want)
@@ -172,7 +173,7 @@ func TestTooLargeIsNotSent(t *testing.T) {
 func TestCallRejectsTheClientsOwnOps(t *testing.T) {
 	t.Parallel()
 	_, c, _ := connected(t, qsidecar.Options{})
-	for _, op := range []protocol.Op{protocol.OpHello, protocol.OpBye, protocol.OpCancel} {
+	for _, op := range []protocol.Op{protocol.OpHello, protocol.OpBye, protocol.OpCancelClaim} {
 		if _, err := c.Call(t.Context(), &protocol.Request{Op: op}); err == nil || !strings.Contains(err.Error(), string(op)) {
 			t.Errorf("Call(%s): %v, want a refusal", op, err)
 		}
@@ -228,16 +229,16 @@ func TestCancelledClaimReturnsItsJobs(t *testing.T) {
 	if _, err := waiting.wait(t); !errors.Is(err, cause) {
 		t.Errorf("the cancelled claim: %v, want the context's cause", err)
 	}
-	stop := p.expect(protocol.OpCancel)
+	stop := p.expect(protocol.OpCancelClaim)
 	if stop.Cancel != first.ID {
-		t.Errorf("cancel is for %v, want %v", stop.Cancel, first.ID)
+		t.Errorf("cancel_claim is for %v, want %v", stop.Cancel, first.ID)
 	}
 	bye := later(func() (struct{}, error) { return struct{}{}, c.Bye(t.Context()) })
 	p.jobs(first, "L1", "L2") // it arrived before the cancel
 	p.ok(stop)
 	back := p.expect(protocol.OpNack)
-	if len(back.Leases) != 2 || back.Charge.Or(true) || back.DelayMS.Or(-1) != 0 {
-		t.Errorf("returned with %+v, want both leases, charge false and delay 0", back)
+	if len(back.Leases) != 2 || !back.Snooze || back.DelayMS.Or(-1) != 0 {
+		t.Errorf("returned with %+v, want both leases, snooze and delay 0", back)
 	}
 	select {
 	case <-bye.done:

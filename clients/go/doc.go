@@ -34,7 +34,7 @@
 //   - requests that only read, or that can be repeated (stats, peek, retry, delete,
 //     purge, pause, resume, ping). A count in the reply is then that of the second request.
 //
-// Every other call (an enqueue without keys, a release) ends with a *BrokenError that is
+// Every other call (an enqueue without keys, a reclaim) ends with a *BrokenError that is
 // ErrUnknownOutcome: the sidecar may or may not have carried it out.
 //
 // # Where to start

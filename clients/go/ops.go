@@ -121,24 +121,21 @@ func (c *Client) AckMany(ctx context.Context, leases []string) (lost []string, e
 	return c.settled(c.callRetrying(ctx, &protocol.Request{Op: protocol.OpAck, Leases: leases}))
 }
 
-// Nack describes how a job failed and what happens to it.
+// Nack describes how a job failed, or that it is snoozed, and what happens to it.
 type Nack struct {
 	Error string // what failed; stored with the job, cut at 4 KiB
 
 	// Delay until the job is ready again, at least 0. nil means the queue's back-off.
 	Delay *time.Duration
 
-	Dead     bool // no further attempt
-	NoCharge bool // snooze: this delivery uses up no attempt
+	Dead   bool // no further attempt
+	Snooze bool // not now: this delivery uses up no attempt
 }
 
 func (n Nack) request() *protocol.Request {
-	req := &protocol.Request{Op: protocol.OpNack, Error: n.Error, Dead: n.Dead}
+	req := &protocol.Request{Op: protocol.OpNack, Error: n.Error, Dead: n.Dead, Snooze: n.Snooze}
 	if n.Delay != nil {
 		req.DelayMS = protocol.Some(millis(*n.Delay))
-	}
-	if n.NoCharge {
-		req.Charge = protocol.Some(false)
 	}
 	return req
 }
@@ -225,9 +222,9 @@ func (c *Client) Delete(ctx context.Context, queue string, ids []string) (int64,
 	return c.count(ctx, &protocol.Request{Op: protocol.OpDelete, Queue: queue, IDs: ids})
 }
 
-// Release takes claimed jobs back from their workers and returns how many it took.
-func (c *Client) Release(ctx context.Context, queue string, ids []string) (int64, error) {
-	return c.count(ctx, &protocol.Request{Op: protocol.OpRelease, Queue: queue, IDs: ids})
+// Reclaim takes claimed jobs back from their workers and returns how many it took.
+func (c *Client) Reclaim(ctx context.Context, queue string, ids []string) (int64, error) {
+	return c.count(ctx, &protocol.Request{Op: protocol.OpReclaim, Queue: queue, IDs: ids})
 }
 
 // Purge removes every job in a state (any but claimed) and returns how many it removed.

@@ -20,7 +20,12 @@ func readmeClient(ctx context.Context) error {
 		return err
 	}
 	defer c.Close()
-	stored, err := c.Enqueue(ctx, protocol.NewJob{Queue: "mail", Payload: []byte("to: ada"), Key: "welcome-ada"})
+	job, err := qsidecar.NewJob("mail", Mail{To: "ada"}) // stored as JSON; for bytes: protocol.NewJob{Queue: "mail", Payload: b}
+	if err != nil {
+		return err
+	}
+	job.Key = "welcome-ada"
+	stored, err := c.Enqueue(ctx, job)
 	if err != nil || stored.ID == "" {
 		return errors.Join(err, errors.New("no id"))
 	}
@@ -28,9 +33,17 @@ func readmeClient(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	var mail Mail
+	err = qsidecar.Decode(&jobs[0], &mail) // jobs[0].Payload has the bytes
+	if err != nil {
+		return err
+	}
 	err = c.Ack(ctx, jobs[0].Lease)
 	return err
 }
+
+// Mail is the payload of the README's example.
+type Mail struct{ To string }
 
 // readmeOutcomes are the outcomes in the README's example of a worker.
 var readmeOutcomes = []func() error{
@@ -38,7 +51,10 @@ var readmeOutcomes = []func() error{
 		return &qsidecar.DeadError{Err: errors.New("no such picture")} // no more attempts
 	},
 	func() error {
-		return &qsidecar.RetryError{Err: errors.New("the disk is full"), Delay: time.Minute} // NoCharge: not now, rather than failed
+		return &qsidecar.RetryError{Err: errors.New("the disk is full"), Delay: time.Minute} // failed: tried again in a minute
+	},
+	func() error {
+		return &qsidecar.SnoozeError{Delay: time.Hour} // not now: uses up no attempt
 	},
 }
 

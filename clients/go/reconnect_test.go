@@ -199,11 +199,11 @@ func TestEnqueueIsSentAgainOnlyWithKeys(t *testing.T) {
 	}
 
 	p = s.accept()
-	release := later(func() (int64, error) { return c.Release(t.Context(), "q", []string{"1"}) })
-	p.expect(protocol.OpRelease)
+	reclaim := later(func() (int64, error) { return c.Reclaim(t.Context(), "q", []string{"1"}) })
+	p.expect(protocol.OpReclaim)
 	p.close()
-	if _, err := release.wait(t); !errors.Is(err, qsidecar.ErrUnknownOutcome) {
-		t.Errorf("release: %v, want ErrUnknownOutcome", err)
+	if _, err := reclaim.wait(t); !errors.Is(err, qsidecar.ErrUnknownOutcome) {
+		t.Errorf("reclaim: %v, want ErrUnknownOutcome", err)
 	}
 }
 

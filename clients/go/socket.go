@@ -12,16 +12,33 @@ import (
 
 // Sockets returns the paths at which the client looks for a sidecar's socket if Options.Socket is
 // empty, in order. If QSIDECAR_SOCKET is set, it is the only one. Otherwise they are
-// $XDG_RUNTIME_DIR/qsidecar/qsidecar.sock and /run/qsidecar/qsidecar.sock.
+// $XDG_RUNTIME_DIR/qsidecar/qsidecar.sock, for users other than root qsidecar/qsidecar.sock in
+// $XDG_STATE_HOME or ~/.local/state, if that directory exists, and /run/qsidecar/qsidecar.sock.
 func Sockets() []string {
 	if s := os.Getenv("QSIDECAR_SOCKET"); s != "" {
 		return []string{s}
 	}
-	all := []string{"/run/qsidecar/qsidecar.sock"}
+	var all []string
 	if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" {
-		all = append([]string{filepath.Join(dir, "qsidecar", "qsidecar.sock")}, all...)
+		all = append(all, filepath.Join(dir, "qsidecar", "qsidecar.sock"))
 	}
-	return all
+	if dir := stateDir(); dir != "" && os.Geteuid() != 0 {
+		if fi, err := os.Stat(dir); err == nil && fi.IsDir() {
+			all = append(all, filepath.Join(dir, "qsidecar.sock"))
+		}
+	}
+	return append(all, "/run/qsidecar/qsidecar.sock")
+}
+
+// stateDir returns the user's state directory of qsidecar, or "" if the environment doesn't set one.
+func stateDir() string {
+	if dir := os.Getenv("XDG_STATE_HOME"); dir != "" {
+		return filepath.Join(dir, "qsidecar")
+	}
+	if home := os.Getenv("HOME"); home != "" {
+		return filepath.Join(home, ".local", "state", "qsidecar")
+	}
+	return ""
 }
 
 // dialSocket returns a function that dials the socket at path. The connection is close-on-exec, as

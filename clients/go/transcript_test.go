@@ -28,7 +28,7 @@ func TestTranscripts(t *testing.T) {
 	replayed := make(map[protocol.Op]int)
 	for _, tr := range all {
 		if slices.ContainsFunc(tr.Steps, func(s transcript.Step) bool {
-			return s.Kind == transcript.SendRaw || s.Kind == transcript.Shutdown || s.Message["op"] == "cancel" || s.Message["op"] == "bye"
+			return s.Kind == transcript.SendRaw || s.Kind == transcript.Shutdown || s.Message["op"] == "cancel_claim" || s.Message["op"] == "bye"
 		}) {
 			continue
 		}
@@ -42,7 +42,7 @@ func TestTranscripts(t *testing.T) {
 	}
 	for _, op := range []protocol.Op{
 		protocol.OpEnqueue, protocol.OpClaim, protocol.OpAck, protocol.OpNack, protocol.OpExtend, protocol.OpStats,
-		protocol.OpPeek, protocol.OpRetry, protocol.OpDelete, protocol.OpRelease, protocol.OpPurge, protocol.OpPause,
+		protocol.OpPeek, protocol.OpRetry, protocol.OpDelete, protocol.OpReclaim, protocol.OpPurge, protocol.OpPause,
 		protocol.OpResume, protocol.OpPing,
 	} {
 		if replayed[op] == 0 {

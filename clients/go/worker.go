@@ -34,10 +34,10 @@ var ErrLost = errors.New("the job's lease was lost")
 // Grace is over.
 var ErrStopped = errors.New("the worker was stopped, and its grace is over")
 
-// Handler runs one job. If it returns nil, the job is acked. A *RetryError or *DeadError, also
-// wrapped, selects another outcome. Any other error, a panic or runtime.Goexit is a failed attempt
-// with its text. The Worker does not wait for goroutines that the handler started: return when the
-// work is done.
+// Handler runs one job. If it returns nil, the job is acked. A *RetryError, *SnoozeError or
+// *DeadError, also wrapped, selects another outcome. Any other error, a panic or runtime.Goexit is
+// a failed attempt with its text. The Worker does not wait for goroutines that the handler started:
+// return when the work is done.
 //
 // ctx has the values of Run's context. It ends if the job's lease is lost (ErrLost), when its time
 // limit is over, and when the Worker's Grace is over (ErrStopped). It does not end with Run's
@@ -54,9 +54,8 @@ type Job struct {
 
 // RetryError fails an attempt. If attempts remain, the job is tried again.
 type RetryError struct {
-	Err      error         // stored with the job; nil: no text
-	Delay    time.Duration // until it is ready again, rounded up to a millisecond; 0: the queue's back-off
-	NoCharge bool          // snooze: this delivery uses up no attempt
+	Err   error         // stored with the job; nil: no text
+	Delay time.Duration // until it is ready again, rounded up to a millisecond; 0: the queue's back-off
 }
 
 // Error implements error.
@@ -64,6 +63,18 @@ func (e *RetryError) Error() string { return errorText(e.Err, "retry") }
 
 // Unwrap returns the cause.
 func (e *RetryError) Unwrap() error { return e.Err }
+
+// SnoozeError returns a job for later. This delivery uses up no attempt, and no failure is stored.
+type SnoozeError struct {
+	Err   error         // for the log; nil: no text
+	Delay time.Duration // until it is ready again, rounded up to a millisecond; 0: the queue's back-off
+}
+
+// Error implements error.
+func (e *SnoozeError) Error() string { return errorText(e.Err, "snooze") }
+
+// Unwrap returns the cause.
+func (e *SnoozeError) Unwrap() error { return e.Err }
 
 // DeadError fails a job without another attempt.
 type DeadError struct{ Err error }
@@ -288,7 +299,7 @@ func (r *workerRun) claim(ctx context.Context, wait time.Duration) ([]protocol.J
 func (r *workerRun) returnJobs(jobs []protocol.Job) {
 	for _, j := range jobs {
 		at := time.Duration(0)
-		if err := r.client.Nack(r.base, j.Lease, Nack{NoCharge: true, Delay: &at}); err != nil {
+		if err := r.client.Nack(r.base, j.Lease, Nack{Snooze: true, Delay: &at}); err != nil {
 			r.log.Warn("qsidecar: could not return a job; it is released when the connection closes", "job", j.ID, "error", err)
 		}
 	}

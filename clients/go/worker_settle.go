@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"time"
 
 	"github.com/qsidecar/qsidecar/protocol"
 )
@@ -89,8 +90,10 @@ func failureLog(job *Job, failed error) (level slog.Level, text string) {
 	switch n := nackOf(failed); {
 	case n.Dead:
 		text = "qsidecar: the job is dead"
-	case !n.NoCharge && job.Attempt >= job.MaxAttempts:
+	case !n.Snooze && job.Attempt >= job.MaxAttempts:
 		text = "qsidecar: the job is dead, after its last attempt"
+	case n.Snooze:
+		level, text = slog.LevelWarn, "qsidecar: the job is snoozed"
 	case errors.As(failed, new(*RetryError)):
 		level = slog.LevelWarn
 	}
@@ -103,15 +106,23 @@ func nackOf(failed error) (n Nack) {
 	n.Error = wireText(failed)
 	defer func() { _ = recover() }()
 	var retry *RetryError
+	var snooze *SnoozeError
 	var dead *DeadError
 	switch {
 	case errors.As(failed, &dead) && dead != nil:
 		n.Dead = true
 	case errors.As(failed, &retry) && retry != nil:
-		n.NoCharge = retry.NoCharge
-		if retry.Delay > 0 {
-			n.Delay = &retry.Delay
-		}
+		n.Delay = positive(retry.Delay)
+	case errors.As(failed, &snooze) && snooze != nil:
+		n.Snooze, n.Delay = true, positive(snooze.Delay)
 	}
 	return n
+}
+
+// positive returns a pointer to d, or nil if d is not positive.
+func positive(d time.Duration) *time.Duration {
+	if d <= 0 {
+		return nil
+	}
+	return &d
 }

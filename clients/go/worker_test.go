@@ -43,7 +43,7 @@ func (w *worked) stopped() {
 		}
 		rep := &protocol.Reply{ID: req.ID, OK: true}
 		switch req.Op {
-		case protocol.OpCancel, protocol.OpBye:
+		case protocol.OpCancelClaim, protocol.OpBye:
 		case protocol.OpClaim:
 			rep.Jobs = []protocol.Job{}
 		default:
@@ -63,22 +63,26 @@ func TestWorkerSettlesByOutcome(t *testing.T) {
 		handler qsidecar.Handler
 		want    string
 	}{
-		"done":                           {func(context.Context, *qsidecar.Job) error { return nil }, `ack L1 "" 0 "" - false true`},
-		"error":                          {func(context.Context, *qsidecar.Job) error { return errors.New("bo\x00o\xffm") }, "nack L1 \"\" 0 \"boo\uFFFDm\" - false true"},
-		"retry":                          {func(context.Context, *qsidecar.Job) error { return fmt.Errorf("x: %w", minute) }, `nack L1 "" 0 "x: busy there" 60000 false true`},
-		"not now":                        {func(context.Context, *qsidecar.Job) error { return &qsidecar.RetryError{NoCharge: true} }, `nack L1 "" 0 "retry" - false false`},
-		"dead":                           {func(context.Context, *qsidecar.Job) error { return &qsidecar.DeadError{} }, `nack L1 "" 0 "dead" - true true`},
-		"panic":                          {func(context.Context, *qsidecar.Job) error { panic("boom") }, `nack L1 "" 0 "panic: boom" - false true`},
-		"panic of nil":                   {func(context.Context, *qsidecar.Job) error { panic(nothing()) }, `nack L1 "" 0 "panic: panic called with nil argument" - false true`},
-		"an error that is a nil pointer": {func(context.Context, *qsidecar.Job) error { return (*fs.PathError)(nil) }, `nack L1 "" 0 "<nil>" - false true`},
-		"a nil RetryError":               {func(context.Context, *qsidecar.Job) error { return (*qsidecar.RetryError)(nil) }, `nack L1 "" 0 "<nil>" - false true`},
-		"a nil DeadError":                {func(context.Context, *qsidecar.Job) error { return (*qsidecar.DeadError)(nil) }, `nack L1 "" 0 "<nil>" - false true`},
-		"an error whose text panics":     {func(context.Context, *qsidecar.Job) error { return unspeakable{} }, `nack L1 "" 0 "%!v(PANIC=Error method: no text)" - false true`},
-		"goexit":                         {func(context.Context, *qsidecar.Job) error { runtime.Goexit(); return nil }, `nack L1 "" 0 "the handler ended its goroutine (runtime.Goexit)" - false true`},
+		"done":                           {func(context.Context, *qsidecar.Job) error { return nil }, `ack L1 "" 0 "" - false false`},
+		"error":                          {func(context.Context, *qsidecar.Job) error { return errors.New("bo\x00o\xffm") }, "nack L1 \"\" 0 \"boo\uFFFDm\" - false false"},
+		"retry":                          {func(context.Context, *qsidecar.Job) error { return fmt.Errorf("x: %w", minute) }, `nack L1 "" 0 "x: busy there" 60000 false false`},
+		"not now":                        {func(context.Context, *qsidecar.Job) error { return &qsidecar.SnoozeError{} }, `nack L1 "" 0 "snooze" - false true`},
+		"dead":                           {func(context.Context, *qsidecar.Job) error { return &qsidecar.DeadError{} }, `nack L1 "" 0 "dead" - true false`},
+		"panic":                          {func(context.Context, *qsidecar.Job) error { panic("boom") }, `nack L1 "" 0 "panic: boom" - false false`},
+		"panic of nil":                   {func(context.Context, *qsidecar.Job) error { panic(nothing()) }, `nack L1 "" 0 "panic: panic called with nil argument" - false false`},
+		"an error that is a nil pointer": {func(context.Context, *qsidecar.Job) error { return (*fs.PathError)(nil) }, `nack L1 "" 0 "<nil>" - false false`},
+		"a nil RetryError":               {func(context.Context, *qsidecar.Job) error { return (*qsidecar.RetryError)(nil) }, `nack L1 "" 0 "<nil>" - false false`},
+		"a nil SnoozeError":              {func(context.Context, *qsidecar.Job) error { return (*qsidecar.SnoozeError)(nil) }, `nack L1 "" 0 "<nil>" - false false`},
+		"snooze with a delay": {func(context.Context, *qsidecar.Job) error {
+			return &qsidecar.SnoozeError{Err: errors.New("not yet"), Delay: time.Minute}
+		}, `nack L1 "" 0 "not yet" 60000 false true`},
+		"a nil DeadError":            {func(context.Context, *qsidecar.Job) error { return (*qsidecar.DeadError)(nil) }, `nack L1 "" 0 "<nil>" - false false`},
+		"an error whose text panics": {func(context.Context, *qsidecar.Job) error { return unspeakable{} }, `nack L1 "" 0 "%!v(PANIC=Error method: no text)" - false false`},
+		"goexit":                     {func(context.Context, *qsidecar.Job) error { runtime.Goexit(); return nil }, `nack L1 "" 0 "the handler ended its goroutine (runtime.Goexit)" - false false`},
 		"with a result": {func(_ context.Context, j *qsidecar.Job) error {
 			j.Result, j.Then = []byte("r"), []protocol.NewJob{{Queue: "next"}}
 			return nil
-		}, `ack L1 "r" 1 "" - false true`},
+		}, `ack L1 "r" 1 "" - false false`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -104,14 +108,14 @@ type unspeakable struct{}
 
 func (unspeakable) Error() string { panic("no text") }
 
-// outcome describes a settle: the first line of its error, its delay, dead, charge.
+// outcome describes a settle: the first line of its error, its delay, dead, snooze.
 func outcome(r *protocol.Request) string {
 	delay := "-"
 	if ms, ok := r.DelayMS.Get(); ok {
 		delay = fmt.Sprint(ms)
 	}
 	first, _, _ := strings.Cut(r.Error, "\n")
-	return fmt.Sprintf("%s %s %q %d %q %s %t %t", r.Op, r.Lease, r.Result, len(r.Enqueue), first, delay, r.Dead, r.Charge.Or(true))
+	return fmt.Sprintf("%s %s %q %d %q %s %t %t", r.Op, r.Lease, r.Result, len(r.Enqueue), first, delay, r.Dead, r.Snooze)
 }
 
 // A job that runs when the worker is stopped is finished and acked. A job that arrives for an open
@@ -128,12 +132,12 @@ func TestWorkerStopsGracefully(t *testing.T) {
 	w.jobs(first, "L1")
 	<-begun
 	w.stop()
-	cancel := w.expect(protocol.OpCancel)
+	cancel := w.expect(protocol.OpCancelClaim)
 	w.jobs(second, "L2")
 	w.ok(cancel)
 	back := w.expect(protocol.OpNack)
-	if back.Leases[0] != "L2" || back.Charge.Or(true) {
-		t.Errorf("it sent %+v, want L2 back, uncharged", back)
+	if back.Leases[0] != "L2" || !back.Snooze {
+		t.Errorf("it sent %+v, want L2 snoozed", back)
 	}
 	w.settled(back, "nacked", 1)
 	close(finish)
@@ -166,7 +170,7 @@ func TestWorkerEndsContexts(t *testing.T) {
 		t.Errorf("the context ended with %v after the grace, want ErrStopped", err)
 	}
 	nack := w.expect(protocol.OpNack)
-	if nack.Lease != "L2" || !nack.Charge.Or(true) {
+	if nack.Lease != "L2" || nack.Snooze {
 		t.Errorf("it sent %+v, want a failed attempt of L2", nack)
 	}
 	w.settled(nack, "nacked", 1)
@@ -220,7 +224,7 @@ func TestWorkerFailsAJobWhoseNackIsRejected(t *testing.T) {
 	w.jobs(w.expect(protocol.OpClaim), "L1")
 	w.fail(w.expect(protocol.OpNack), protocol.CodeBadRequest)
 	nack := w.expect(protocol.OpNack)
-	if got, want := outcome(nack), `nack L1 "" 0 "bad_request: error of the test" - false true`; got != want {
+	if got, want := outcome(nack), `nack L1 "" 0 "bad_request: error of the test" - false false`; got != want {
 		t.Errorf("then it sent %s, want %s", got, want)
 	}
 	w.settled(nack, "nacked", 1)

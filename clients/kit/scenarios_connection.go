@@ -214,20 +214,20 @@ func playGoodbye(s *stage) {
 	c := s.command(command{"do": "close"})
 	back := false
 	for !back {
-		req := p.next("bye, or nack with charge: false, of a claimed job")
+		req := p.next("bye, or nack with snooze: true, of a claimed job")
 		switch {
 		case req.Op == protocol.OpBye:
 			p.reply(req, fields{})
 			p.close()
 			s.succeeds(c)
 			return
-		case req.Op == protocol.OpNack && slices.Contains(req.leases(), lease(jobs[0])) && !req.Charge.Or(true):
+		case req.Op == protocol.OpNack && slices.Contains(req.leases(), lease(jobs[0])) && req.Snooze:
 			p.answerSettle(req)
 			back = true
-		case req.Op == protocol.OpCancel:
+		case req.Op == protocol.OpCancelClaim:
 			p.reply(req, fields{})
 		default:
-			fail("bye, or nack with charge: false, of a claimed job", "%s", p.text(req))
+			fail("bye, or nack with snooze: true, of a claimed job", "%s", p.text(req))
 		}
 	}
 	err := p.ended(s.kit.patience)

@@ -69,15 +69,15 @@ func playLate(s *stage) {
 		}
 	}
 	for {
-		back := p.next("the jobs of an abandoned claim to be returned, with nack and charge: false")
+		back := p.next("the jobs of an abandoned claim to be returned, with nack and snooze: true")
 		switch {
-		case back.Op == protocol.OpCancel:
+		case back.Op == protocol.OpCancelClaim:
 			p.reply(back, fields{})
-		case back.Op == protocol.OpNack && slices.Contains(back.leases(), lease(job)) && !back.Charge.Or(true):
+		case back.Op == protocol.OpNack && slices.Contains(back.leases(), lease(job)) && back.Snooze:
 			p.answerSettle(back)
 			return
 		default:
-			fail("the late job to be returned with nack and charge: false", "%s", p.text(back))
+			fail("the late job to be returned with nack and snooze: true", "%s", p.text(back))
 		}
 	}
 }

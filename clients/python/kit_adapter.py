@@ -63,7 +63,7 @@ def answer(c):
     except qsidecar.SettledOrLost as e:
         got = {"ok": False, "error": "SETTLED_OR_LOST", "message": str(e)}
     except qsidecar.UnknownOutcome as e:
-        got = {"ok": False, "error": "unknown_outcome" if e.told else "UNKNOWN_OUTCOME", "message": str(e)}
+        got = {"ok": False, "error": "unknown_outcome" if e.reported else "UNKNOWN_OUTCOME", "message": str(e)}
     except qsidecar.SidecarError as e:
         got = {"ok": False, "error": e.code, "message": str(e)}
     except Exception as e:

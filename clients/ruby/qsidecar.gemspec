@@ -8,6 +8,7 @@ Gem::Specification.new do |s|
                   "Standard library alone; msgpack is used where it is installed."
   s.authors = ["the authors of qsidecar"]
   s.homepage = "https://github.com/qsidecar/qsidecar"
+  s.license = "Apache-2.0"
   s.metadata = { "rubygems_mfa_required" => "true" }
   s.required_ruby_version = ">= 2.7"
   s.files = Dir.chdir(__dir__) { Dir["lib/**/*.rb", "exe/*", "README.md"] }

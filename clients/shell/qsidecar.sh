@@ -20,6 +20,38 @@ for _qsidecar_option in e f u x; do
 	case $- in *"$_qsidecar_option"*) _qsidecar_options=$_qsidecar_options$_qsidecar_option ;; esac
 done
 
+# qsidecar_socket prints the path of the sidecar's socket, for nc and socat. It needs no qsidecar
+# program. It looks where that program does, and its status is 5 if no path is a socket.
+qsidecar_socket() {
+	_qsidecar_paths=$(_qsidecar_sockets)
+	while IFS= read -r _qsidecar_path; do
+		if [ -S "$_qsidecar_path" ]; then
+			printf '%s\n' "$_qsidecar_path"
+			return 0
+		fi
+	done <<-END
+		$_qsidecar_paths
+	END
+	echo "qsidecar_socket: no sidecar's socket (set QSIDECAR_SOCKET): $_qsidecar_paths" >&2
+	return 5
+}
+
+# _qsidecar_sockets prints the possible paths of the socket, in order.
+_qsidecar_sockets() {
+	if [ -n "${QSIDECAR_SOCKET-}" ]; then
+		printf '%s\n' "$QSIDECAR_SOCKET"
+		return
+	fi
+	if [ -n "${XDG_RUNTIME_DIR-}" ]; then
+		printf '%s\n' "$XDG_RUNTIME_DIR/qsidecar/qsidecar.sock"
+	fi
+	_qsidecar_state=${XDG_STATE_HOME:-${HOME:+$HOME/.local/state}}
+	if [ -n "$_qsidecar_state" ] && [ "$(id -u)" != 0 ] && [ -d "$_qsidecar_state/qsidecar" ]; then
+		printf '%s\n' "$_qsidecar_state/qsidecar/qsidecar.sock"
+	fi
+	printf '%s\n' /run/qsidecar/qsidecar.sock
+}
+
 # qsidecar_enqueue QUEUE [PAYLOAD|-] [FLAG…] stores a job and prints its id.
 qsidecar_enqueue() { "$QSIDECAR_BIN" enqueue "$@"; }
 

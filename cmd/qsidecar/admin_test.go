@@ -237,7 +237,7 @@ func TestCheckAdvisesOnAnOpenAdmin(t *testing.T) {
 		t.Errorf("check --json prints\n%s", out)
 	}
 	file = h.file("d.yaml", "admin: {listen: 9464, pprof: on}\n")
-	if out := h.must(0, "check", "--config", file); !strings.Contains(out, "admin: 127.0.0.1:9464\n") || strings.Contains(out, "advice   admin") {
+	if out := h.must(0, "check", "--config", file); !strings.Contains(out, "admin: 127.0.0.1:9464\n") || strings.Contains(out, "warning admin") {
 		t.Errorf("check prints\n%s", out)
 	}
 }

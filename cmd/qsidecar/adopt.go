@@ -2,6 +2,9 @@ package main
 
 import (
 	"io"
+	"maps"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -10,7 +13,8 @@ import (
 )
 
 func (a *app) adoptCommand() *cobra.Command {
-	var database, queue string
+	var given config.Input
+	var queue string
 	cmd := &cobra.Command{
 		Use:   "adopt TABLE",
 		Short: "Propose a config for a queue in an existing table",
@@ -21,20 +25,19 @@ changes nothing in the table.
 Check each line with "# guessed", and decide each "# TODO". Then run
 ` + "`qsidecar check --config FILE`" + `. The config doesn't contain the password.
 
+The database is --database, or else the one of the config file (--config, QSIDECAR_CONFIG
+or /etc/qsidecar/config.yaml), or else QSIDECAR_DATABASE.
+
 TABLE is NAME or SCHEMA.NAME, as in the database. Put a name that contains a dot or a
 quote between double quotes.
 
 Exit codes: 0 printed, 1 the table can't hold a queue, or the database is unreachable, 2
 wrong arguments.`,
-		Example: `  qsidecar adopt --database @/run/secrets/url my_queue > qsidecar.yaml
+		Example: `  qsidecar adopt --database @/run/secrets/url my_queue > config.yaml
   QSIDECAR_DATABASE=mysql://app@db/shop qsidecar adopt things`,
 		Args: argCount(1, 1, "one table"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if database == "" && a.getenv("QSIDECAR_DATABASE") == "" {
-				return usagef("which database? Name it with --database URL, --database @FILE or QSIDECAR_DATABASE")
-			}
-			in := a.input(config.Input{Database: database, Once: true})
-			at, err := in.DatabaseURL()
+			c, database, err := a.adoptFrom(given)
 			if err != nil {
 				return err
 			}
@@ -44,7 +47,7 @@ wrong arguments.`,
 			}
 			ctx, _, stop := a.interruptible(cmd.Context())
 			defer stop()
-			text, err := adopt.Propose(ctx, adopt.Request{URL: at, Table: table, Queue: queue, Log: a.newLog(config.Default("", at).Log).Logger})
+			text, err := adopt.Propose(ctx, adopt.Request{Config: c, Database: database, Table: table, Queue: queue, Log: a.newLog(c.Log).Logger})
 			if err != nil {
 				return err
 			}
@@ -52,7 +55,29 @@ wrong arguments.`,
 			return err
 		},
 	}
-	cmd.Flags().StringVar(&database, "database", "", "sqlite:PATH or a server's `URL`, or @FILE that holds it")
+	configFlag(cmd, &given)
+	cmd.Flags().StringVar(&given.Database, "database", "", "sqlite:PATH or a server's `URL`, or @FILE that holds it")
 	cmd.Flags().StringVar(&queue, "queue", "", "the queue's `NAME` (default: the table's)")
 	return cmd
+}
+
+// adoptFrom returns the config and the name of its database that adopt examines. Without
+// --database, a config file that names databases takes precedence over QSIDECAR_DATABASE.
+func (a *app) adoptFrom(given config.Input) (c config.Config, database string, err error) {
+	given.Once = true
+	in := a.configInput(given)
+	if given.Database != "" {
+		in.File = "" // the flag alone names the database
+	}
+	if in.Database == "" && in.File == "" && a.getenv("QSIDECAR_DATABASE") == "" {
+		return c, "", usagef("which database? Name it with --database URL, --database @FILE, --config FILE or QSIDECAR_DATABASE")
+	}
+	if c, err = in.Load(); err != nil {
+		return c, "", err
+	}
+	names := slices.Sorted(maps.Keys(c.Databases))
+	if len(names) > 1 {
+		return c, "", usagef("%s has several databases (%s): name the one with the table by --database", in.File, strings.Join(names, ", "))
+	}
+	return c, names[0], nil
 }

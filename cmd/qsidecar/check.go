@@ -23,27 +23,29 @@ login, the plan of the real claim statement, and settings that make it slower or
 safe; and whether serve can create its sockets as this user. Every finding has a fix. It
 is one of
 
-  problem  serve does not start, or can't keep its guarantees
-  advice   it works, and could be better or safer
-  fact     good to know
+  error    serve does not start, or can't keep its guarantees
+  warning  it works, and could be better or safer
+  info     good to know
 
-The config can be a pipe, as in --config /dev/stdin or --config <(…).
+The config file is --config, or else QSIDECAR_CONFIG, or else /etc/qsidecar/config.yaml if
+it exists. It can be a pipe, as in --config /dev/stdin or --config <(…).
 
-With --json each finding is a line: {"database", "grade", "topic", "text", "do"}.
+With --json each finding is a line: {"database", "severity", "topic", "text", "fix"}.
 
-Exit codes: 0 no problems (with --strict: and no advice), 1 there are some, 2 wrong
+Exit codes: 0 no errors (with --strict: and no warnings), 1 there are some, 2 wrong
 arguments or config.`,
-		Example: `  qsidecar check --config /etc/qsidecar.yaml
-  qsidecar check --database @/run/secrets/url --json | jq -r 'select(.grade != "fact") | .text'`,
+		Example: `  qsidecar check
+  qsidecar check --config ./config.yaml
+  qsidecar check --database @/run/secrets/url --json | jq -r 'select(.severity != "info") | .text'`,
 		Args: argCount(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, _, stop := a.interruptible(cmd.Context())
 			defer stop()
-			return a.check(ctx, a.input(in), strict)
+			return a.check(ctx, a.configInput(in), strict)
 		},
 	}
 	inputFlags(cmd, &in)
-	cmd.Flags().BoolVar(&strict, "strict", false, "exit with 1 if there is advice, too")
+	cmd.Flags().BoolVar(&strict, "strict", false, "exit with 1 if there are warnings, too")
 	return a.jsonFlag(cmd)
 }
 

@@ -62,13 +62,13 @@ func (a *app) printDatabase(d check.Result) error {
 	if d.Info.Engine != "" {
 		fmt.Fprintf(&b, ": %s", databases.Describe(d.Info))
 	}
-	switch problems, advice := d.Count(backends.SeverityError), d.Count(backends.SeverityWarning); {
+	switch errs, warnings := d.Count(backends.SeverityError), d.Count(backends.SeverityWarning); {
 	case d.ConfigErr != nil:
 		b.WriteString(": not checked")
-	case problems > 0:
-		fmt.Fprintf(&b, ": %s", textfmt.Plural(int64(problems), "problem"))
-	case advice > 0:
-		fmt.Fprintf(&b, ": ok, with advice (%d)", advice)
+	case errs > 0:
+		fmt.Fprintf(&b, ": %s", textfmt.Plural(int64(errs), "error"))
+	case warnings > 0:
+		fmt.Fprintf(&b, ": ok, with %s", textfmt.Plural(int64(warnings), "warning"))
 	default:
 		b.WriteString(": ok")
 	}
@@ -78,14 +78,14 @@ func (a *app) printDatabase(d check.Result) error {
 // findingLines returns the findings as text, the most severe first, each after a newline.
 func findingLines(all []backends.Finding) string {
 	var b strings.Builder
-	for _, g := range []backends.Severity{backends.SeverityError, backends.SeverityWarning, backends.SeverityInfo} {
+	for _, severity := range []backends.Severity{backends.SeverityError, backends.SeverityWarning, backends.SeverityInfo} {
 		for _, f := range all {
-			if f.Severity != g {
+			if f.Severity != severity {
 				continue
 			}
-			fmt.Fprintf(&b, "\n  %-8s %s: %s", g, f.Topic, strings.ReplaceAll(f.Text, "\n", "\n           "))
+			fmt.Fprintf(&b, "\n  %-7s %s: %s", severity, f.Topic, strings.ReplaceAll(f.Text, "\n", "\n          "))
 			if f.Fix != "" {
-				fmt.Fprintf(&b, "\n           → %s", f.Fix)
+				fmt.Fprintf(&b, "\n          → %s", f.Fix)
 			}
 		}
 	}
@@ -96,16 +96,16 @@ func findingLines(all []backends.Finding) string {
 // config or this host.
 type findingLine struct {
 	Database string `json:"database,omitempty"`
-	Grade    string `json:"grade"`
+	Severity string `json:"severity"`
 	Topic    string `json:"topic"`
 	Text     string `json:"text"`
-	Do       string `json:"do,omitempty"`
+	Fix      string `json:"fix,omitempty"`
 }
 
 func (a *app) printJSONLines(all []check.Result, usage error) error {
 	var lines []findingLine
 	for _, text := range config.Problems(usage) {
-		lines = append(lines, findingLine{Grade: backends.SeverityError.String(), Topic: "config", Text: text, Do: "correct the config"})
+		lines = append(lines, findingLine{Severity: backends.SeverityError.String(), Topic: "config", Text: text, Fix: "correct the config"})
 	}
 	for _, d := range all {
 		for _, f := range d.Findings {

@@ -21,7 +21,7 @@ func (r result) findings(t *testing.T) (all []findingLine) {
 		if err := d.Decode(&f); err != nil {
 			t.Fatalf("%q: %v", line, err)
 		}
-		if f.Grade == "" || f.Topic == "" || f.Text == "" || f.Do == "" && f.Grade != "fact" {
+		if f.Severity == "" || f.Topic == "" || f.Text == "" || f.Fix == "" && f.Severity != "info" {
 			t.Errorf("no finding to be read: %s", line)
 		}
 		all = append(all, f)
@@ -30,42 +30,42 @@ func (r result) findings(t *testing.T) (all []findingLine) {
 }
 
 // textsOf returns the texts of a severity by database and topic.
-func textsOf(all []findingLine, grade backends.Severity) map[string]string {
+func textsOf(all []findingLine, severity backends.Severity) map[string]string {
 	m := map[string]string{}
 	for _, f := range all {
-		if f.Grade == grade.String() {
+		if f.Severity == severity.String() {
 			m[strings.TrimSpace(f.Database+" "+f.Topic)] += f.Text + "\n"
 		}
 	}
 	return m
 }
 
-// TestCheckSeverities checks facts, advice and problems, and the exit code of each.
+// TestCheckSeverities checks info, warnings and errors, and the exit code of each.
 func TestCheckSeverities(t *testing.T) {
 	h := newHost(t)
 	h.must(0, "migrate")
 	file := filepath.Join(h.dir, "state", "qsidecar", "qsidecar.db")
-	h.run("check", "--strict").wantStdout(t, 0, ": ok\n", "fact     plan: ", "fact     schema: ")
+	h.run("check", "--strict").wantStdout(t, 0, ": ok\n", "info    plan: ", "info    schema: ")
 	if err := os.Chmod(file, 0o666); err != nil {
 		t.Fatal(err)
 	}
 	r := h.run("check")
-	r.wantStdout(t, 0, ": ok, with advice (1)\n  advice   rights: every user of this host can write the file (mode 0666)\n           → chmod o-w "+file, "fact     plan: ")
-	if strings.Index(r.out, "advice  ") > strings.Index(r.out, "fact  ") {
+	r.wantStdout(t, 0, ": ok, with 1 warning\n  warning rights: every user of this host can write the file (mode 0666)\n          → chmod o-w "+file, "info    plan: ")
+	if strings.Index(r.out, "warning ") > strings.Index(r.out, "info  ") {
 		t.Errorf("what matters more comes first:\n%s", r.out)
 	}
-	h.run("check", "--strict").wantStdout(t, 1, "with advice (1)")
+	h.run("check", "--strict").wantStdout(t, 1, "with 1 warning")
 	all := h.run("check", "--json").findings(t)
 	if got := textsOf(all, backends.SeverityWarning); len(got) != 1 || got["main rights"] == "" {
-		t.Errorf("advice as JSON: %v", got)
+		t.Errorf("warnings as JSON: %v", got)
 	}
 	if got := textsOf(all, backends.SeverityInfo); got["main server"] == "" || got["main plan"] == "" {
-		t.Errorf("facts as JSON: %v", got)
+		t.Errorf("info as JSON: %v", got)
 	}
 	if err := os.Truncate(file, 5000); err != nil {
 		t.Fatal(err)
 	}
-	h.run("check").wantStdout(t, 1, "problem", "is damaged")
+	h.run("check").wantStdout(t, 1, "error  ", "is damaged")
 	r = h.run("check", "--json")
 	if got := textsOf(r.findings(t), backends.SeverityError); r.code != 1 || got["main integrity"] == "" {
 		t.Errorf("%+v", r)
@@ -88,7 +88,7 @@ func TestCheckReportsAllProblems(t *testing.T) {
   gone: {url: "postgres://app:hunter2@`+addr+`/app"}
   here: {url: "sqlite:`+h.dir+`"}
   odd: {url: "oracle://x"}
-  short: {url: "sqlite:`+h.dir+`/x.db", host_lease: 1ms}
+  short: {url: "sqlite:`+h.dir+`/x.db", sidecar_timeout: 1ms}
   keyless: {url: "postgres://app@`+addr+`/app", password_file: `+h.dir+`/none}
   mine: {url: "sqlite:`+filepath.Join(mine, "q.db")+`"}
 queues:
@@ -98,8 +98,8 @@ queues:
   unread: {database: mine, table: none, columns: {idd: id}, on_ack: delete}
 `)
 	r := h.run("check", "--config", file)
-	r.wantStderr(t, 2, "q.yaml has 5 errors", `unknown key "timeuot"`, `no database "nowhere"`, `"oracle" is not a kind`, "host_lease: 1ms is outside", "databases.keyless: the database's password_file cannot be read")
-	r.wantStdout(t, 2, "database gone: 1 problem\n  problem  server: ", "connection refused", "database here: sqlite", "it is a folder", "database keyless: not checked")
+	r.wantStderr(t, 2, "q.yaml has 5 errors", `unknown key "timeuot"`, `no database "nowhere"`, `"oracle" is not a kind`, "sidecar_timeout: 1ms is outside", "databases.keyless: the database's password_file cannot be read")
+	r.wantStdout(t, 2, "database gone: 1 error\n  error   server: ", "connection refused", "database here: sqlite", "it is a folder", "database keyless: not checked")
 	if strings.Contains(r.out+r.err, "hunter2") {
 		t.Errorf("it shows the password:\n%s%s", r.out, r.err)
 	}
@@ -154,8 +154,8 @@ func TestCheckSocketPaths(t *testing.T) {
 admin: {listen: 0.0.0.0:0}
 `)
 	r := h.run("check", "--config", file)
-	r.wantStdout(t, 1, "  problem  socket: "+filepath.Join(open, "s")+": every user can write the folder "+open+" (mode 0777)", "\n           → chmod o-w it, or",
-		"  problem  socket: "+long+": the path has ", "\n           → choose a shorter one\n", "  advice   admin: ")
+	r.wantStdout(t, 1, "  error   socket: "+filepath.Join(open, "s")+": every user can write the folder "+open+" (mode 0777)", "\n          → chmod o-w it, or",
+		"  error   socket: "+long+": the path has ", "\n          → choose a shorter one\n", "  warning admin: ")
 	if strings.Contains(r.out, filepath.Join("none", "yet", "s")+": ") {
 		t.Errorf("it reports a folder that serve creates:\n%s", r.out)
 	}

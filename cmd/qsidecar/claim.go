@@ -22,7 +22,7 @@ func (a *app) claimCommand() *cobra.Command {
 	lease := durationFlag{d: defaultLease, set: true, min: protocol.MinLeaseMS * time.Millisecond, max: protocol.MaxLeaseMS * time.Millisecond}
 	wait := durationFlag{max: protocol.MaxWaitMS * time.Millisecond}
 	var most int
-	var env bool
+	var env, raw bool
 	cmd := &cobra.Command{
 		Use:   "claim QUEUE…",
 		Short: "Claim a job: print it with the lease that settles it",
@@ -34,9 +34,11 @@ otherwise another worker gets it, and that counts as a failed attempt.
 With --env it prints shell variables, quoted for eval: QSIDECAR_LEASE, QSIDECAR_PAYLOAD,
 QSIDECAR_JOB (the id), QSIDECAR_QUEUE, QSIDECAR_ATTEMPT, QSIDECAR_MAX_ATTEMPTS,
 QSIDECAR_FENCE, QSIDECAR_PRIORITY, QSIDECAR_KEY, QSIDECAR_HEADERS (JSON),
-QSIDECAR_LAST_ERROR, QSIDECAR_PAYLOAD_B64. A shell variable cannot hold a NUL byte: a
-payload with one is in QSIDECAR_PAYLOAD_B64 only. Run "set -a" before the eval to export
-them to commands.
+QSIDECAR_LAST_ERROR, QSIDECAR_PAYLOAD_B64. A payload that is a JSON string, as clients
+store a text, is given as the text: hello, not "hello". Any other payload, and with --raw
+each one, is given as it is. A shell variable cannot hold a NUL byte: a payload with one
+is in QSIDECAR_PAYLOAD_B64 only. Run "set -a" before the eval to export them to commands.
+The JSON lines have the payload as it is stored, in the form of the protocol.
 
 ` + exitCodes,
 		Example: `  qsidecar claim mail sms --wait 1m
@@ -50,6 +52,9 @@ them to commands.
 			if env && most != 1 {
 				return usagef("--env prints one job: leave --max out")
 			}
+			if raw && !env {
+				return usagef("--raw goes with --env: the JSON lines have the payload as it is stored")
+			}
 			req := &protocol.Request{
 				Op: protocol.OpClaim, Max: protocol.Some(int64(most)),
 				WaitMS: wait.d.Milliseconds(), LeaseMS: protocol.Some(lease.d.Milliseconds()),
@@ -59,18 +64,19 @@ them to commands.
 			} else {
 				req.Queues = args
 			}
-			return a.claim(cmd, req, env)
+			return a.claim(cmd, req, env, raw)
 		},
 	}
 	cmd.Flags().Var(&lease, "lease", "how long the job is yours, 1s to 24h")
 	cmd.Flags().Var(&wait, "wait", "wait up to this long for a job, at most 1h (default: not at all)")
 	cmd.Flags().IntVar(&most, "max", 1, "claim up to so many jobs")
 	cmd.Flags().BoolVar(&env, "env", false, "print shell variables for eval")
+	cmd.Flags().BoolVar(&raw, "raw", false, "with --env: the payload as it is stored, also a JSON string")
 	cmd.Flags().Bool("json", true, "answer in JSON lines, as it always does without --env")
 	return cmd
 }
 
-func (a *app) claim(cmd *cobra.Command, req *protocol.Request, env bool) error {
+func (a *app) claim(cmd *cobra.Command, req *protocol.Request, env, raw bool) error {
 	return a.withClient(cmd, func(ctx context.Context, c *qsidecar.Client) error {
 		most := answerTimeout + time.Duration(req.WaitMS)*time.Millisecond
 		ctx, cancel := withAnswerTimeout(ctx, most)
@@ -86,7 +92,7 @@ func (a *app) claim(cmd *cobra.Command, req *protocol.Request, env bool) error {
 			return &codeError{code: exitNoJob}
 		}
 		if env {
-			_, err = a.out.Write(shellVariables(rep.Jobs[0]))
+			_, err = a.out.Write(shellVariables(rep.Jobs[0], raw))
 		} else {
 			err = a.printEach(rep, "jobs")
 		}
@@ -106,10 +112,14 @@ func (a *app) giveBack(ctx context.Context, c *qsidecar.Client, jobs []protocol.
 
 // shellVariables returns a job as assignments for a POSIX shell. It always sets all
 // variables, so that none of an earlier job remains.
-func shellVariables(j protocol.Job) []byte {
-	payload, b64 := string(j.Payload), ""
+func shellVariables(j protocol.Job, raw bool) []byte {
+	stored := j.Payload
+	if !raw {
+		stored = worker.PayloadText(stored)
+	}
+	payload, b64 := string(stored), ""
 	if strings.ContainsRune(payload, 0) {
-		payload, b64 = "", base64.StdEncoding.EncodeToString(j.Payload)
+		payload, b64 = "", base64.StdEncoding.EncodeToString(stored)
 	}
 	var out []byte
 	for _, v := range append(worker.JobVariables(j), [][2]string{

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -55,6 +56,13 @@ func (a *app) input(in config.Input) config.Input {
 	for _, ln := range a.inherited {
 		in.Inherited = append(in.Inherited, ln.Addr().String())
 	}
+	return in
+}
+
+// configInput is input for a command that reads a config. It finds the config file.
+func (a *app) configInput(in config.Input) config.Input {
+	in = a.input(in)
+	in.FindFile(cmp.Or(a.systemFile, config.SystemFile))
 	return in
 }
 

@@ -99,14 +99,20 @@ func withTrace(job protocol.NewJob, env func(string) string) protocol.NewJob {
 // maxTraceState is the length that must be forwarded at least. withTrace drops a longer one.
 const maxTraceState = 512
 
-func (a *app) enqueueCommand() *cobra.Command {
-	var f jobFlags
-	var lines bool
-	cmd := &cobra.Command{
-		Use:   "enqueue QUEUE [PAYLOAD|-]",
-		Short: "Store a job, or with --lines a job for each line of stdin",
-		Long: `Store a job and print its id, once it is durable. The payload is any bytes: the
-argument, or with - all of stdin. Without one it is empty.
+const enqueueHelp = `Store a job and print its id, once it is durable. The payload is the argument, or with -
+all of stdin. Without one it is empty, which clients read as null.
+
+Clients store and read payloads as JSON. So enqueue stores a payload that is JSON, such as
+{"to":"ada"} or 17, as it is, and any other text as a JSON string: "hello, world". On a
+terminal it reports on stderr what it stored. In a script, use a flag:
+
+  --json  it must be JSON; other text is an error (exit code 2)
+  --text  it is a text, which is stored as a JSON string, also if it is JSON
+  --raw   it is any bytes, which are stored as they are, such as a picture
+
+--json also prints the answer as JSON, and with --raw or --text it does only that. In
+this answer, "stored" is the JSON type and the size of the payload. "qsidecar work" and
+"qsidecar claim --env" return a JSON string as its text.
 
 With --lines each line of stdin becomes a job (without its newline), in batches, and
 the number of jobs is printed. When a batch fails, the lines before it are stored and
@@ -115,30 +121,48 @@ the error has their number.
 A trace that the environment names (TRACEPARENT, TRACESTATE) goes with the job as the
 headers traceparent and tracestate; "qsidecar work" gives it to its CMD.
 
-` + exitCodes,
+`
+
+func (a *app) enqueueCommand() *cobra.Command {
+	var f jobFlags
+	var format payloadFormat
+	var lines bool
+	cmd := &cobra.Command{
+		Use:   "enqueue QUEUE [PAYLOAD|-]",
+		Short: "Store a job, or with --lines a job for each line of stdin",
+		Long:  enqueueHelp + exitCodes,
 		Example: `  qsidecar enqueue mail '{"to":"a@example.com"}' --key welcome-17 --delay 5m
-  tar c dir | qsidecar enqueue backups -
-  find . -name '*.png' | qsidecar enqueue thumbnails --lines`,
+  qsidecar enqueue greet --text "$name"
+  tar c dir | qsidecar enqueue backups - --raw
+  find . -name '*.png' | qsidecar enqueue thumbnails --lines --text`,
 		Args: argCount(1, 2, "a queue and at most one payload"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			job, err := f.job(cmd, args[0], a.getenv)
+			if err == nil {
+				err = format.check(a.json)
+			}
 			if err != nil {
 				return err
 			}
 			if lines {
-				return a.enqueueLines(cmd, job, args)
+				return a.enqueueLines(cmd, job, &format, args)
 			}
 			if len(args) == 2 {
-				if job.Payload, err = a.text(cmd.Context(), args[1]); err != nil {
+				given, err := a.text(cmd.Context(), args[1])
+				if err == nil {
+					job.Payload, err = format.encode(given)
+				}
+				if err != nil {
 					return err
 				}
 			}
-			return a.enqueueOne(cmd, job)
+			return a.enqueueOne(cmd, job, &format)
 		},
 	}
 	f.add(cmd)
 	cmd.Flags().BoolVar(&lines, "lines", false, "a job for each line of stdin")
-	return a.jsonFlag(cmd)
+	a.payloadFlags(cmd, &format)
+	return cmd
 }
 
 // text returns an argument's bytes, or all of stdin for "-".
@@ -160,17 +184,22 @@ func (a *app) text(ctx context.Context, arg string) ([]byte, error) {
 	return b, nil
 }
 
-func (a *app) enqueueOne(cmd *cobra.Command, job protocol.NewJob) error {
+func (a *app) enqueueOne(cmd *cobra.Command, job protocol.NewJob, format *payloadFormat) error {
 	return a.oneRequest(cmd, func(ctx context.Context, c *qsidecar.Client) error {
 		rep, err := c.Call(ctx, &protocol.Request{Op: protocol.OpEnqueue, Job: job})
 		if err != nil {
 			return err
 		}
+		if rep.Enqueued == nil {
+			return errors.New("the sidecar's answer has no job")
+		}
 		if a.json {
-			return a.printReply(rep)
+			return a.printEnqueued(rep, format, job)
 		}
 		if e := rep.Enqueued; e.Duplicate {
 			fmt.Fprintf(a.errOut, "qsidecar: nothing was stored: job %s has this key and is %s\n", e.ID, e.State)
+		} else if a.terminal(a.errOut) {
+			fmt.Fprintf(a.errOut, "qsidecar: stored in %s: %v\n", job.Queue, format.stored(job))
 		}
 		return a.printf("%s", rep.Enqueued.ID)
 	})
@@ -179,7 +208,7 @@ func (a *app) enqueueOne(cmd *cobra.Command, job protocol.NewJob) error {
 // enqueueLines enqueues the lines of stdin. The lines that were read during one commit are
 // the next batch. A slow producer's line is stored at once, and a fast producer's lines need
 // few transactions.
-func (a *app) enqueueLines(cmd *cobra.Command, like protocol.NewJob, args []string) error {
+func (a *app) enqueueLines(cmd *cobra.Command, like protocol.NewJob, format *payloadFormat, args []string) error {
 	switch {
 	case len(args) == 2 && args[1] != "-":
 		return usagef("--lines reads the payloads from stdin: leave the PAYLOAD out")
@@ -191,7 +220,7 @@ func (a *app) enqueueLines(cmd *cobra.Command, like protocol.NewJob, args []stri
 		var readErr error                            // read after lines is closed
 		go func() {
 			defer close(lines)
-			readErr = readLines(ctx, a.in, int(c.Server().MaxPayload), lines)
+			readErr = readLines(ctx, a.in, int(c.Server().MaxPayload), format, lines)
 		}()
 		// The frame contains the payloads and, for each job, the fields that the flags set.
 		maxBytes := int(c.Server().MaxFrame) - 4<<10
@@ -219,7 +248,7 @@ func (a *app) enqueueLines(cmd *cobra.Command, like protocol.NewJob, args []stri
 				}
 			}
 			if a.json {
-				if err := a.printEach(rep, "jobs"); err != nil {
+				if err := a.printAllEnqueued(rep, format, jobs); err != nil {
 					return err
 				}
 			}
@@ -260,8 +289,8 @@ func readErrOf(ctx context.Context, err *error) error {
 	return *err
 }
 
-// readLines sends each line of r, without its newline, until ctx ends.
-func readLines(ctx context.Context, r io.Reader, most int, to chan<- []byte) error {
+// readLines sends the payload of each line of r, without its newline, until ctx ends.
+func readLines(ctx context.Context, r io.Reader, most int, format *payloadFormat, to chan<- []byte) error {
 	if most <= 0 {
 		most = math.MaxInt32
 	}
@@ -287,6 +316,13 @@ func readLines(ctx context.Context, r io.Reader, most int, to chan<- []byte) err
 		}
 		if last := len(line) - 1; line[last] == '\n' {
 			line = line[:last]
+		}
+		line, err := format.encode(line)
+		if err != nil {
+			return fmt.Errorf("line %d: %w", n, err)
+		}
+		if len(line) > most {
+			return fmt.Errorf("line %d has more than %d bytes as a JSON string, which is the limit of a payload", n, most)
 		}
 		select {
 		case to <- line:

@@ -20,12 +20,16 @@ func TestEnqueueLines(t *testing.T) {
 	if out := h.mustWith(0, "", "enqueue", "q", "--lines"); out != "enqueued 0 jobs\n" {
 		t.Errorf("of nothing: prints %q", out)
 	}
-	out := h.mustWith(0, "a\nb\n", "enqueue", "r", "-", "--lines", "--json")
-	if strings.Count(out, "\n") != 2 || !strings.Contains(out, `"id":`) {
+	out := h.mustWith(0, "\"a\"\n17\n", "enqueue", "r", "-", "--lines", "--json")
+	if strings.Count(out, "\n") != 2 || !strings.Contains(out, `"id":`) || !strings.Contains(out, `"stored":{"type":"number","bytes":2}`) {
 		t.Errorf("--json prints %q", out)
 	}
-	if j := h.claim("r"); j.Payload != "a" {
-		t.Errorf("the first line is %q, want a", j.Payload)
+	if j := h.claim("r"); j.Payload != `"a"` {
+		t.Errorf("the first line is %q, want a JSON string", j.Payload)
+	}
+	wrong := h.runWith("{}\n{\n", "enqueue", "wrong", "--lines", "--json")
+	if e := wrong.jsonError(t); wrong.code != exitUsage || !strings.HasPrefix(e.Error.Message, "line 1 is enqueued; line 2: the payload is not JSON") {
+		t.Errorf("a line that is not JSON: %+v", wrong)
 	}
 	long := strings.Repeat("x", 5<<20)
 	r := h.runWith("a\n"+long, "enqueue", "s", "--lines")
@@ -63,7 +67,7 @@ func TestEnqueueLinesDoesNotWait(t *testing.T) {
 	if _, err := io.WriteString(feed, "one\n"); err != nil {
 		t.Fatal(err)
 	}
-	if j := h.claim("q", "--wait", "1m"); j.Payload != "one" {
+	if j := h.claim("q", "--wait", "1m"); j.Payload != `"one"` {
 		t.Errorf("claimed %+v", j)
 	}
 	feed.Close()

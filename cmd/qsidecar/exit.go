@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -83,8 +84,60 @@ func (a *app) report(err error) int {
 	case errors.As(err, &dial):
 		text = dialText(dial)
 	}
-	fmt.Fprintf(a.errOut, "qsidecar: %s\n", strings.TrimRight(text, "\n"))
+	text = strings.TrimRight(text, "\n")
+	if a.jsonErrors {
+		_, _ = a.errOut.Write(errorLine(err, code, text)) // the exit code remains
+		return code
+	}
+	fmt.Fprintf(a.errOut, "qsidecar: %s\n", text)
 	return code
+}
+
+// The codes of errors in JSON that don't come from the sidecar, beside those of the protocol.
+const (
+	codeFailed      protocol.Code = "failed"
+	codeInterrupted protocol.Code = "interrupted"
+)
+
+// errorLine returns an error as a line of JSON, in the form of the protocol's error reply.
+func errorLine(err error, exit int, text string) []byte {
+	e := protocol.Error{Code: codeFailed, Message: text}
+	wire, isWire := errors.AsType[*protocol.Error](err)
+	switch {
+	case isWire:
+		e = *wire
+		if text != wire.Error() { // text has more, such as what was done before the error
+			e.Message = text
+		}
+	case errors.Is(err, qsidecar.ErrUnknownOutcome):
+		e.Code = protocol.CodeUnknownOutcome
+	case errors.Is(err, fs.ErrPermission) && exit == exitFailure:
+		e.Code = protocol.CodeForbidden
+	case exit == exitUsage:
+		e.Code = protocol.CodeBadRequest
+	case exit == exitLeaseLost:
+		e.Code = protocol.CodeLeaseLost
+	case exit == exitUnavailable:
+		e.Code = protocol.CodeUnavailable
+	case exit == exitInterrupted:
+		e.Code = codeInterrupted
+	}
+	line := protocol.JSON.AppendReply(nil, &protocol.Reply{Error: &e})
+	return append(bytes.TrimRight(line, "\n"), '\n')
+}
+
+// hasJSONFlag reports whether --json is among the arguments, for an error in the arguments.
+func hasJSONFlag(args []string) (has bool) {
+	for _, arg := range args {
+		if arg == "--" {
+			break
+		}
+		if value, ok := strings.CutPrefix(arg, "--json="); ok {
+			has, _ = strconv.ParseBool(value)
+		}
+		has = has || arg == "--json"
+	}
+	return has
 }
 
 func exitCode(err error) int {

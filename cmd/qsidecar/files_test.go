@@ -82,7 +82,7 @@ func TestUnreadableConfigAtAReload(t *testing.T) {
 			testwait.Until(t, "status reports the "+bad.name, func() bool { return strings.Contains(x.status().ConfigError, bad.message) })
 			x.runToEnd("reload").wantStderr(t, exitUsage, x.file+" "+bad.message, "what ran before goes on")
 			x.must(0, "enqueue", "one", "x")
-			if log := x.r.errOut.String(); !strings.Contains(log, "the config was not reloaded") || !strings.Contains(log, bad.message) {
+			if log := x.r.errOut.String(); !strings.Contains(log, "event=config_reload_failed") || !strings.Contains(log, bad.message) {
 				t.Errorf("the log has no line about the %s:\n%s", bad.name, log)
 			}
 			if err := os.RemoveAll(x.file); err != nil {

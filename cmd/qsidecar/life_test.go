@@ -7,8 +7,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	qsidecar "github.com/qsidecar/qsidecar/clients/go"
 
@@ -49,7 +51,7 @@ func TestLife(t *testing.T) {
 		t.Errorf("the same key again: %+v, want id %s and a word that nothing was stored", again, id)
 	}
 	j := h.claim("sms", "mail")
-	if j.ID != id || j.Payload != "hello" || j.Key != "k1" || j.Priority != -3 || j.Headers["a"] != "b" || j.Headers["c"] != "=d" {
+	if j.ID != id || j.Payload != `"hello"` || j.Key != "k1" || j.Priority != -3 || j.Headers["a"] != "b" || j.Headers["c"] != "=d" {
 		t.Errorf("claimed %+v", j)
 	}
 	h.must(0, "extend", j.Lease, "--lease", "2h")
@@ -108,8 +110,8 @@ func TestFlagsFileEnvironment(t *testing.T) {
 		want string
 	}{
 		{nil, "serving on " + at("env.sock") + ", database sqlite:" + at("env.db")},
-		{[]string{"--config", file}, "serving on " + at("file.sock") + ", database sqlite:" + at("file.db")},
-		{[]string{"--config", file, "--socket", at("flag.sock")}, "serving on " + at("flag.sock") + ", database sqlite:" + at("file.db")},
+		{[]string{"--config", file}, "serving on " + at("file.sock") + ", database sqlite:" + at("file.db") + ", config " + file},
+		{[]string{"--config", file, "--socket", at("flag.sock")}, "serving on " + at("flag.sock") + ", database sqlite:" + at("file.db") + ", config " + file},
 		{[]string{"--database", "@" + url}, "serving on " + at("env.sock") + ", database sqlite:" + at("flag.db")},
 	} {
 		r := h.serve(row.args...)
@@ -126,8 +128,27 @@ func TestFlagsFileEnvironment(t *testing.T) {
 func TestClientsTryDefaultSocketsInOrder(t *testing.T) {
 	h := newHost(t)
 	a := h.app(nil, nil, nil, nil)
-	if got := a.sockets(); len(got) != 2 || got[0] != h.socket() || got[1] != "/run/qsidecar/qsidecar.sock" {
+	if got := a.sockets(); !slices.Equal(got, []string{h.socket(), "/run/qsidecar/qsidecar.sock"}) {
 		t.Errorf("sockets: %v", got)
+	}
+	if err := os.Chmod(h.dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	delete(h.env, "XDG_RUNTIME_DIR")
+	own := filepath.Join(h.dir, "state", "qsidecar", "qsidecar.sock")
+	for _, dir := range []string{"none", "qsidecar"} {
+		if err := os.MkdirAll(filepath.Join(h.dir, "state", dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		want := []string{"/run/qsidecar/qsidecar.sock"}
+		if dir == "qsidecar" {
+			want = []string{own, "/run/qsidecar/qsidecar.sock"}
+		}
+		asUnprivileged(t, func() {
+			if got := a.sockets(); !slices.Equal(got, want) {
+				t.Errorf("without XDG_RUNTIME_DIR, as another user: %v, want %v", got, want)
+			}
+		})
 	}
 	h.env["QSIDECAR_SOCKET"] = "/x"
 	if got := a.sockets(); len(got) != 1 || got[0] != "/x" {
@@ -146,7 +167,11 @@ func TestEnvSurvivesEval(t *testing.T) {
 	for _, payload := range []string{
 		"plain", "", "it's", "a\nb\n\n", `$(touch x) "q" \ * ~ ;&|`, "'", "''\\''", "\xff\xfe", "-n", "é ☎",
 	} {
-		h.mustWith(0, payload, "enqueue", "q", "-", "--header", "h=it's")
+		args := []string{"enqueue", "q", "-", "--header", "h=it's"}
+		if !utf8.ValidString(payload) {
+			args = append(args, "--raw")
+		}
+		h.mustWith(0, payload, args...)
 		env := h.must(0, "claim", "q", "--env")
 		script := env + `printf '%s' "$QSIDECAR_PAYLOAD"; test -n "$QSIDECAR_LEASE" && test "$QSIDECAR_HEADERS" = "{\"h\":\"it's\"}" && test "$QSIDECAR_ATTEMPT" = 1`
 		out, err := exec.Command("sh", "-c", script).Output()
@@ -189,7 +214,7 @@ func TestSecondSignalEndsTheDrain(t *testing.T) {
 	}
 	worker.waitForOutput(`"lease"`)
 	r.signals <- os.Interrupt
-	testwait.Until(t, "it stops", func() bool { return strings.Contains(r.errOut.String(), "stopping") || r.ended() })
+	testwait.Until(t, "it stops", func() bool { return strings.Contains(r.errOut.String(), "event=stopping") || r.ended() })
 	if r.ended() {
 		t.Fatalf("the first signal ended it with %d although a worker holds a job", r.code)
 	}
@@ -219,7 +244,7 @@ func TestConfirm(t *testing.T) {
 	h.serve()
 	ready := func() bool { return strings.Contains(h.must(0, "stats", "q", "--json"), `"ready":1`) }
 	h.must(0, "enqueue", "q", "x")
-	for _, args := range [][]string{{"purge", "q", "--state", "ready"}, {"delete", "q", "1"}, {"release", "q", "1"}} {
+	for _, args := range [][]string{{"purge", "q", "--state", "ready"}, {"delete", "q", "1"}, {"reclaim", "q", "1"}} {
 		h.terminal = false
 		if r := h.runWith("y\n", args...); r.code != exitUsage || !strings.Contains(r.err, "--yes") {
 			t.Errorf("%v without a terminal: %+v, want exit code 2 and --yes", args, r)
@@ -244,7 +269,7 @@ func TestConfirm(t *testing.T) {
 	}
 }
 
-func TestPauseAndRelease(t *testing.T) {
+func TestPauseAndReclaim(t *testing.T) {
 	h := newHost(t)
 	h.serve()
 	id := strings.TrimSpace(h.must(0, "enqueue", "q", "x"))
@@ -255,8 +280,8 @@ func TestPauseAndRelease(t *testing.T) {
 	h.must(exitNoJob, "claim", "q")
 	h.must(0, "resume", "q")
 	j := h.claim("q")
-	if out := h.must(0, "release", "q", id, "--yes"); out != "released 1 job\n" {
-		t.Errorf("release prints %q", out)
+	if out := h.must(0, "reclaim", "q", id, "--yes"); out != "reclaimed 1 job\n" {
+		t.Errorf("reclaim prints %q", out)
 	}
 	h.must(exitLeaseLost, "ack", j.Lease)
 	if j := h.claim("q"); j.Attempt != 1 {
@@ -301,7 +326,7 @@ func TestHelp(t *testing.T) {
 	h := newHost(t)
 	root := h.app(nil, nil, nil, nil).root()
 	for _, c := range root.Commands() {
-		if c.Name() == "completion" || c.Name() == "help" {
+		if c.Name() == "completion" || c.Name() == "help" || renamedCommands[c.Name()] != "" {
 			continue
 		}
 		out := h.must(0, c.Name(), "--help")
@@ -321,7 +346,7 @@ func TestHelp(t *testing.T) {
 // reconnects, so the end of the lease of an earlier sidecar doesn't free it.
 func TestClientOverRestart(t *testing.T) {
 	h := newHost(t)
-	file := h.file("c.yaml", "drain_timeout: 0s\ndatabases: {main: {url: 'sqlite:"+h.dir+"/q.db', host_lease: 1h, restart_grace: 1h}}\n")
+	file := h.file("c.yaml", "drain_timeout: 0s\ndatabases: {main: {url: 'sqlite:"+h.dir+"/q.db', sidecar_timeout: 1h, restart_grace: 1h}}\n")
 	serve := h.serve("--config", file)
 	defer func() {
 		if t.Failed() {

@@ -53,7 +53,9 @@ type app struct {
 
 	inherited []*net.UnixListener // sockets that the service manager opened
 
-	pipeTimeout time.Duration // tests set this and the fields down to noEvents; see config.Input
+	systemFile string // tests set this and the fields down to noEvents; "": config.SystemFile
+
+	pipeTimeout time.Duration // see config.Input
 
 	pollInterval time.Duration    // see config.WatchOptions
 	openTimeout  time.Duration    // see daemon.Options
@@ -61,8 +63,10 @@ type app struct {
 	byeTimeout   time.Duration    // 0: leaveTimeout
 	callTimeout  time.Duration    // 0: answerTimeout
 	noEvents     bool             // see config.WatchOptions
+	args         []string         // the arguments
 	socket       string           // --socket
 	json         bool             // --json
+	jsonErrors   bool             // --json was given: errors are JSON
 	started      bool             // the arguments are valid: later errors are not usage errors
 }
 
@@ -89,6 +93,7 @@ func withAnswerTimeout(ctx context.Context, limit time.Duration) (context.Contex
 }
 
 func (a *app) main(args []string) int {
+	a.args = args
 	a.stdout, a.out = a.out, output{w: a.out}
 	root := a.root()
 	root.SetArgs(args)
@@ -96,6 +101,9 @@ func (a *app) main(args []string) int {
 	root.SetOut(a.out)
 	root.SetErr(a.errOut)
 	err := root.ExecuteContext(context.Background())
+	if !a.started {
+		a.jsonErrors = hasJSONFlag(args)
+	}
 	var usage *usageError
 	if err != nil && !a.started && !errors.As(err, &usage) {
 		err = usagef("%w\nRun `qsidecar --help` to see the commands", err)

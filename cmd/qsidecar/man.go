@@ -10,14 +10,17 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// manCommand writes the manual pages. cobra's doc package doesn't fit: it fills tables like
-// prose, omits the names of the options' values, and adds a Markdown parser to the program.
+// manCommand writes the manual pages and the reference page. cobra's doc package doesn't fit: it
+// fills tables like prose, omits the names of the options' values, and adds a Markdown parser to
+// the program.
 func (a *app) manCommand() *cobra.Command {
-	return &cobra.Command{
+	var markdown bool
+	cmd := &cobra.Command{
 		Use: "man DIR", Hidden: true, Args: argCount(1, 1, "DIR"),
 		Short: "Write the manual pages into a folder",
 		Long: `Write a manual page for each command into DIR, which is created if it is missing:
-qsidecar.1, qsidecar-work.1 and so on. Packages have them already.
+qsidecar.1, qsidecar-work.1 and so on. Packages have them already. With --markdown, write
+one page in Markdown instead, DIR/cli.md.
 
 Exit codes: 0 written, 1 a file could not be written, 2 wrong arguments.`,
 		Example: `  qsidecar man ~/.local/share/man/man1 && man qsidecar`,
@@ -26,15 +29,29 @@ Exit codes: 0 written, 1 a file could not be written, 2 wrong arguments.`,
 				return fmt.Errorf("the manual pages' folder: %w", err)
 			}
 			root := a.root()
-			for _, c := range append(shown(root), root) {
-				file := filepath.Join(args[0], pageName(c)+".1")
-				if err := os.WriteFile(file, []byte(manPage(c)), 0o644); err != nil {
+			pages := map[string]string{"cli.md": markdownPage(root)}
+			if !markdown {
+				pages = manPages(root)
+			}
+			for name, text := range pages {
+				if err := os.WriteFile(filepath.Join(args[0], name), []byte(text), 0o644); err != nil {
 					return fmt.Errorf("a manual page: %w", err)
 				}
 			}
 			return nil
 		},
 	}
+	cmd.Flags().BoolVar(&markdown, "markdown", false, "write one page in Markdown")
+	return cmd
+}
+
+// manPages returns the manual page of each command, by the name of its file.
+func manPages(root *cobra.Command) map[string]string {
+	pages := map[string]string{}
+	for _, c := range append(shown(root), root) {
+		pages[pageName(c)+".1"] = manPage(c)
+	}
+	return pages
 }
 
 // shown returns the commands of c that its help lists.

@@ -42,6 +42,10 @@ func TestMessages(t *testing.T) {
 
 		{"a wrong flag", "serve --colour", 2, "unknown flag: --colour\nRun `qsidecar serve --help` to see what it takes"},
 		{"a wrong command", "enqeue q x", 2, "unknown command \"enqeue\" for \"qsidecar\"\n\nDid you mean this?\n\tenqueue\n\nRun `qsidecar --help` to see the commands"},
+		{"the old name of reclaim", "release q 1 --yes", 2, "unknown command: release: it is called reclaim now"},
+		{"the old name of --snooze", "nack 1.a --no-charge", 2, "unknown flag: --no-charge: it is called --snooze now"},
+		{"the old name of --persistent", "work q --line -- true", 2, "unknown flag: --line: it is called --persistent now"},
+		{"a flag that is not the old name here", "ack 1.a --line", 2, "unknown flag: --line\nRun `qsidecar ack --help` to see what it takes"},
 		{"no queue", "enqueue", 2,
 			"enqueue takes a queue and at most one payload, and was given 0 arguments\nRun `qsidecar enqueue --help` to see more"},
 		{"a queue too much", "pause a b", 2, "pause takes one queue, and was given 2 arguments\nRun `qsidecar pause --help` to see more"},
@@ -59,16 +63,16 @@ func TestMessages(t *testing.T) {
 			"--lines and --key do not go together: one key would make all but the first line a duplicate"},
 		{"a payload for lines", "enqueue q x --lines", 2, "--lines reads the payloads from stdin: leave the PAYLOAD out"},
 		{"one result for two", "ack 1.a 1.b --result x", 2, "--result goes with one lease, and there are 2"},
-		{"dead and delayed", "nack 1.a --dead --delay 1s", 2, "--dead does not go with --delay or --no-charge: a dead job is not tried again"},
+		{"dead and delayed", "nack 1.a --dead --delay 1s", 2, "--dead does not go with --delay or --snooze: a dead job is not tried again"},
 		{"an unknown state", "peek q --state lost", 2, "--state: \"lost\" is not one of ready, scheduled, claimed, done or dead"},
 		{"ids and a state", "peek q --ids 1 --state dead", 2, "--ids shows jobs in any state: leave --state and --after out"},
 		{"a place in no queue", "dead --after 7", 2, "--after needs the queue of the job: name it"},
 		{"purge of what", "purge q --yes", 2, "purge which jobs? Give --state ready, scheduled, done or dead"},
 		{"purge of claimed jobs", "purge q --state claimed --yes", 2,
-			"--state: claimed jobs are not purged: their workers have them; release them first"},
+			"--state: claimed jobs are not purged: their workers have them; reclaim them first"},
 		{"purge without yes", "purge q --state dead", 2, "this would delete every dead job of q, which cannot be undone: add --yes to do it"},
 		{"delete without yes", "delete q 1 2", 2, "this would delete 2 jobs from q, which cannot be undone: add --yes to do it"},
-		{"release without yes", "release q 1", 2, "this would take 1 job of q from their workers, which cannot be undone: add --yes to do it"},
+		{"reclaim without yes", "reclaim q 1", 2, "this would take 1 job of q from their workers, which cannot be undone: add --yes to do it"},
 		{"retry of what", "retry q", 2, "retry which jobs? Name their ids (see `qsidecar dead q`), or give --all"},
 		{"retry of all and some", "retry q 1 --all", 2, "--all means every dead job: leave the ids out, or --all"},
 
@@ -80,7 +84,7 @@ func TestMessages(t *testing.T) {
 		{"no file of the URL", "serve --database @$D/none", 2, "the database's URL cannot be read: open $D/none: no such file or directory"},
 		{"two URLs in the file", "serve --database @$D/two-lines", 2, "$D/two-lines should hold one line, the database's URL"},
 		{"two words on the database", "serve --config $D/named.yaml --database sqlite:y", 2,
-			"--database and `databases` in $D/named.yaml both name the database: leave one out"},
+			"--database and `databases` in $D/named.yaml both name the database: leave one out, or read no config file with --config none"},
 		{"a database that is a directory", "serve --database sqlite:$D", 1,
 			"the database sqlite:$D cannot be opened: $D is a folder: name a database file in it, as $D/qsidecar.db"},
 		{"a database in a file", "serve --database sqlite:$D/letter.txt/q.db", 1,
@@ -93,7 +97,7 @@ func TestMessages(t *testing.T) {
 		{"no config file", "serve --config $D/none.yaml", 2, "the config file cannot be read: open $D/none.yaml: no such file or directory"},
 		{"an unknown config key", "check --config $D/bad.yaml", 2,
 			"$D/bad.yaml has 1 error\n" +
-				"$D/bad.yaml:4:5: unknown key \"timeuot\"; known here: database, max_attempts, timeout, order, backoff, keep, keep_dead, key_ttl, max_ready, table, columns, states, where, counts, token, times, on_ack, stuck_after, notify, hold\n" +
+				"$D/bad.yaml:4:5: unknown key \"timeuot\"; known here: database, max_attempts, timeout, order, backoff, retention, key_ttl, max_ready, table, columns, states, where, counts, token, times, on_ack, stuck_after, notify, claim_mode\n" +
 				"     4 |     timeuot: 10m\n" +
 				"       |     ^"},
 	} {
@@ -170,7 +174,7 @@ func TestNoPermission(t *testing.T) {
 		h.run("ping", "--socket", filepath.Join(closed, "s")).wantStderr(t, 1, "no permission", "its directory is closed to this user")
 		h.run("migrate", "--database", "sqlite:"+filepath.Join(h.dir, "closed.db")).wantStderr(t, 1, "closed.db", "cannot be opened")
 		h.run("migrate", "--database", "sqlite:"+filepath.Join(closed, "x", "q.db")).wantStderr(t, 1, "permission denied", "--database", "QSIDECAR_DATABASE")
-		h.run("check", "--database", "sqlite:"+filepath.Join(h.dir, "closed.db")).wantStdout(t, 1, "closed.db: 3 problems", "may not write", "cannot be opened", "give the file to the user")
+		h.run("check", "--database", "sqlite:"+filepath.Join(h.dir, "closed.db")).wantStdout(t, 1, "closed.db: 3 errors", "may not write", "cannot be opened", "give the file to the user")
 		h.run("check", "--database", "sqlite:"+filepath.Join(closed, "x", "q.db")).wantStdout(t, 1, "permission denied", "name another file")
 		h.run("serve", "--database", "sqlite:"+filepath.Join(closed, "q.db"), "--socket", filepath.Join(closed, "x", "s")).
 			wantStderr(t, 1, "the socket's directory", "permission denied", "--socket", "XDG_RUNTIME_DIR")
@@ -228,7 +232,7 @@ func TestSignalEndsAWaitingClaim(t *testing.T) {
 			claim = req.ID
 			waiting <- claim
 			return nil
-		case protocol.OpCancel:
+		case protocol.OpCancelClaim:
 			return []*protocol.Reply{{ID: claim, OK: true, Jobs: []protocol.Job{{ID: "1", Queue: "q", Lease: "1.x"}}}, ok}
 		}
 		back <- *req
@@ -243,7 +247,7 @@ func TestSignalEndsAWaitingClaim(t *testing.T) {
 	if got := r.errOut.String(); got != "qsidecar: interrupted by a signal\n" {
 		t.Errorf("it prints %q", got)
 	}
-	if req := <-back; req.Op != protocol.OpNack || req.Leases[0] != "1.x" || req.Charge.Or(true) {
+	if req := <-back; req.Op != protocol.OpNack || req.Leases[0] != "1.x" || !req.Snooze {
 		t.Errorf("the job that came was given back with %+v", req)
 	}
 }

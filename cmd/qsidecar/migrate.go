@@ -37,7 +37,7 @@ Exit codes: 0 done, 1 it failed, 2 wrong arguments or config.`,
 			if from < 0 {
 				return usagef("--from %d: give the version of the tables as they are (0: there are none)", from)
 			}
-			c, err := a.input(in).Load()
+			c, err := a.configInput(in).Load()
 			if err != nil {
 				return err
 			}

@@ -51,20 +51,20 @@ func (a *app) deleteCommand() *cobra.Command {
 	})
 }
 
-func (a *app) releaseCommand() *cobra.Command {
+func (a *app) reclaimCommand() *cobra.Command {
 	return a.destructive(&cobra.Command{
-		Use:   "release QUEUE ID…",
+		Use:   "reclaim QUEUE ID…",
 		Short: "Take claimed jobs from their workers, by force",
 		Long: `Take claimed jobs from their workers: they are ready again at once, no attempt is
 counted, and the worker's lease is lost, so that what it does with the job cannot be
-settled any more. The jobs of a dead worker need no release: they come back by themselves.
+settled any more. The jobs of a dead worker need no reclaim: they come back by themselves.
 
 ` + confirmHelp + "\n\n" + exitCodes,
-		Example: "  qsidecar release mail 17 --yes",
+		Example: "  qsidecar reclaim mail 17 --yes",
 		Args:    argCount(2, 1+protocol.MaxList, "a queue and the ids of jobs"),
 	}, func(cmd *cobra.Command, args []string) (string, string, *protocol.Request, error) {
-		return fmt.Sprintf("take %s of %s from their workers", textfmt.Plural(int64(len(args)-1), "job"), args[0]), "released",
-			&protocol.Request{Op: protocol.OpRelease, Queue: args[0], IDs: args[1:]}, nil
+		return fmt.Sprintf("take %s of %s from their workers", textfmt.Plural(int64(len(args)-1), "job"), args[0]), "reclaimed",
+			&protocol.Request{Op: protocol.OpReclaim, Queue: args[0], IDs: args[1:]}, nil
 	})
 }
 
@@ -84,7 +84,7 @@ func (a *app) purgeCommand() *cobra.Command {
 		}
 		st, err := parseState(state)
 		if err == nil && st == protocol.StateClaimed {
-			err = usagef("--state: claimed jobs are not purged: their workers have them; release them first")
+			err = usagef("--state: claimed jobs are not purged: their workers have them; reclaim them first")
 		}
 		return fmt.Sprintf("delete every %s job of %s", state, args[0]), "purged",
 			&protocol.Request{Op: protocol.OpPurge, Queue: args[0], State: st}, err

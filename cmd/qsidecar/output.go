@@ -32,6 +32,11 @@ func (a *app) printReply(rep *protocol.Reply) error {
 	if err != nil {
 		return err
 	}
+	return a.printJSON(fields)
+}
+
+// printJSON writes one JSON line.
+func (a *app) printJSON(fields map[string]json.RawMessage) error {
 	line, err := json.Marshal(fields)
 	if err != nil {
 		return fmt.Errorf("writing the answer as JSON: %w", err)

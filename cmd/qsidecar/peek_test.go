@@ -34,7 +34,7 @@ queues:
 	if out := h.must(0, "dead"); out != "no job is dead\n" {
 		t.Errorf("dead prints %q at first", out)
 	}
-	id := strings.TrimSpace(h.must(0, "enqueue", "mail", "to: ada\nfrom: \x1b[31mbob", "--key", "k1", "--header", "lang=en"))
+	id := strings.TrimSpace(h.must(0, "enqueue", "mail", "to: ada\nfrom: \x1b[31mbob", "--raw", "--key", "k1", "--header", "lang=en"))
 	h.must(0, "nack", h.claim("mail").Lease, "--error", "421 try\nagain", "--delay", "0")
 	h.must(0, "nack", h.claim("mail").Lease, "--dead", "--error", "no route")
 	for _, command := range [][]string{{"peek", "orders"}, {"peek", "orders", "--json"}, {"show", "1", "--queue", "orders"}} {

@@ -36,7 +36,7 @@ func TestStopEndsAReload(t *testing.T) {
 	if r := <-answer; !strings.Contains(r.err, "the sidecar is stopping") {
 		t.Errorf("the reload was answered %+v", r)
 	}
-	if log := x.r.errOut.String(); strings.Contains(log, "the config was not reloaded") {
+	if log := x.r.errOut.String(); strings.Contains(log, "event=config_reload_failed") {
 		t.Errorf("the log has\n%s", log)
 	}
 }

@@ -197,10 +197,10 @@ func TestReloadOfInvalidConfigs(t *testing.T) {
 }
 
 func TestReloadReportsChanges(t *testing.T) {
-	x := startWithoutWatch(t, "queues: {one: {}, gone: {}}\ndefaults: {keep: 1h}\n")
-	x.write(x.file, "queues: {one: {timeout: 5m}, new: {keep: 2d}}\ndefaults: {keep: 2h, max_attempts: 3}\nlog: {level: warn}\n")
+	x := startWithoutWatch(t, "queues: {one: {}, gone: {}}\ndefaults: {retention: {done: 1h}}\n")
+	x.write(x.file, "queues: {one: {timeout: 5m}, new: {retention: {done: 2d}}}\ndefaults: {retention: {done: 2h}, max_attempts: 3}\nlog: {level: warn}\n")
 	got := x.must(0, "reload")
-	want := "queues.gone removed\nqueues.new added\ndefaults.keep: 1h → 2h\ndefaults.max_attempts: 20 → 3\nlog.level: info → warn\nqueues.one.timeout: none → 5m\n"
+	want := "queues.gone removed\nqueues.new added\ndefaults.max_attempts: 20 → 3\ndefaults.retention.done: 1h → 2h\nlog.level: info → warn\nqueues.one.timeout: none → 5m\n"
 	if got != want {
 		t.Errorf("reload prints\n%swant\n%s", got, want)
 	}
@@ -213,8 +213,8 @@ func TestReloadReportsPermissions(t *testing.T) {
 	listen := "listen: [{socket: " + socket
 	for _, step := range []struct{ text, want string }{
 		{listen + ", allow: [{ops: [reload, stats]}, {users: [7, 8], queues: one}]}]\n", "everything, to any client → [{ops: [reload, stats]}, {users: [7, 8], queues: [one]}]"},
-		{listen + ", allow: [{}]}]\n", "[{ops: [reload, stats]}, {users: [7, 8], queues: [one]}] → [{}]"},
-		{listen + "}]\n", "[{}] → everything, to any client"},
+		{listen + ", allow: [{}, {ops: [reload]}]}]\n", "[{ops: [reload, stats]}, {users: [7, 8], queues: [one]}] → [{}, {ops: [reload]}]"},
+		{listen + "}]\n", "[{}, {ops: [reload]}] → everything, to any client"},
 	} {
 		x.write(x.file, one+step.text)
 		if out := x.must(0, "reload"); out != "listen "+socket+".allow: "+step.want+"\n" {
@@ -291,7 +291,7 @@ func TestReloadOfTheURLFile(t *testing.T) {
 	x.write(x.file, "sqlite:"+at("b.db")+"\n")
 	testwait.Until(t, "the other database is used", func() bool {
 		st := x.status()
-		return st.ConfigError == "" && st.Generation == 2 && slices.ContainsFunc(st.Databases, func(d databaseLine) bool { return d.Place == at("b.db") && !d.Leaving })
+		return st.ConfigError == "" && st.Generation == 2 && slices.ContainsFunc(st.Databases, func(d databaseLine) bool { return d.Address == at("b.db") && !d.Draining })
 	})
 	x.must(exitNoJob, "claim", "mail")
 	x.must(0, "ack", claimed.Lease)
@@ -320,8 +320,8 @@ func TestReloadKeepsDatabasesApart(t *testing.T) {
 		x.write(x.file, config(n))
 		x.must(0, "reload")
 		for _, d := range x.status().Databases {
-			if want := filepath.Join(h.dir, d.Name+".db"); d.Place != want {
-				t.Fatalf("after %d reloads the database %s is %s, want %s", n-1, d.Name, d.Place, want)
+			if want := filepath.Join(h.dir, d.Name+".db"); d.Address != want {
+				t.Fatalf("after %d reloads the database %s is %s, want %s", n-1, d.Name, d.Address, want)
 			}
 		}
 	}

@@ -25,8 +25,15 @@ every worker on a Unix socket; workers enqueue, claim, ack and nack.
   qsidecar work mail -- ./send.sh             or run a command for each job
   qsidecar stats                              see the remaining jobs
 
-Commands look for a sidecar on these sockets, in this order: --socket, QSIDECAR_SOCKET,
-$XDG_RUNTIME_DIR/qsidecar/qsidecar.sock and /run/qsidecar/qsidecar.sock.
+Commands look for a sidecar on the socket of --socket or of QSIDECAR_SOCKET, or else on
+these, in this order: $XDG_RUNTIME_DIR/qsidecar/qsidecar.sock; for users other than root
+qsidecar/qsidecar.sock in $XDG_STATE_HOME (default: ~/.local/state); and
+/run/qsidecar/qsidecar.sock. "qsidecar serve" listens on the first of them whose
+directory this user can write.
+
+With --json a command prints its answers as JSON lines, and an error as one JSON line on
+stderr: {"ok":false,"error":{"code":…,"message":…}}. The code is one of the protocol's, or
+"failed" or "interrupted". The exit codes are the same.
 
 ` + exitCodes
 
@@ -38,15 +45,22 @@ func (a *app) root() *cobra.Command {
 		Version:       programVersion().String(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		PersistentPreRun: func(*cobra.Command, []string) {
+		PersistentPreRun: func(cmd *cobra.Command, _ []string) {
 			a.started = true
+			if f := cmd.Flags().Lookup("json"); f != nil { // claim has it, and its default is true
+				a.jsonErrors = f.Changed && f.Value.String() == "true"
+			}
 		},
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		if now := renamedFlag(cmd, err); now != nil {
+			return now
+		}
 		return usagef("%w\nRun `%s --help` to see what it takes", err, cmd.CommandPath())
 	})
 	root.PersistentFlags().StringVar(&a.socket, "socket", "", "the sidecar's socket `PATH`")
+	root.AddCommand(oldCommands()...)
 	root.AddGroup(
 		&cobra.Group{ID: "run", Title: "Run a sidecar:"},
 		&cobra.Group{ID: "work", Title: "Work with jobs:"},
@@ -61,9 +75,12 @@ func (a *app) root() *cobra.Command {
 	add("run", a.serveCommand(), a.stdioCommand(), a.checkCommand(), a.adoptCommand(), a.migrateCommand())
 	add("work", a.enqueueCommand(), a.claimCommand(), a.ackCommand(), a.nackCommand(), a.extendCommand(),
 		a.workCommand())
-	add("look", a.statsCommand(), a.peekCommand(), a.deadCommand(), a.showCommand(), a.retryCommand(), a.deleteCommand(), a.releaseCommand(),
+	add("look", a.statsCommand(), a.peekCommand(), a.deadCommand(), a.showCommand(), a.retryCommand(), a.deleteCommand(), a.reclaimCommand(),
 		a.purgeCommand(), a.pauseCommand(), a.resumeCommand(), a.pingCommand(), a.statusCommand(), a.reloadCommand())
 	root.AddCommand(a.versionCommand(), a.manCommand(), a.guardCommand())
+	for _, c := range root.Commands() {
+		a.addCompletion(c)
+	}
 	return root
 }
 

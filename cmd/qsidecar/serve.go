@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -17,9 +18,14 @@ import (
 
 // inputFlags adds the flags of a command that reads a config.
 func inputFlags(cmd *cobra.Command, in *config.Input) {
-	cmd.Flags().StringVar(&in.File, "config", "", "the config `FILE` (YAML; see deploy/qsidecar.example.yaml)")
+	configFlag(cmd, in)
 	cmd.Flags().StringVar(&in.Database, "database", "", "sqlite:PATH or a server's `URL`, or @FILE that holds it")
 	cmd.Flags().Var(&in.LogLevel, "log-level", "debug, info, warn or error (default info)")
+}
+
+// configFlag adds --config.
+func configFlag(cmd *cobra.Command, in *config.Input) {
+	cmd.Flags().StringVar(&in.File, "config", "", "the config `FILE` (default: QSIDECAR_CONFIG, "+config.SystemFile+")")
 }
 
 func (a *app) serveCommand() *cobra.Command {
@@ -32,10 +38,14 @@ func (a *app) serveCommand() *cobra.Command {
 then claims no more jobs, and workers can settle their jobs until drain_timeout (30s).
 A second signal ends that at once. Leases stay valid over a restart.
 
-Without a config file it uses an SQLite database in $XDG_STATE_HOME/qsidecar (root:
-/var/lib/qsidecar) and one socket, and the first use of a queue creates it.
-QSIDECAR_DATABASE and QSIDECAR_SOCKET override these defaults. The config file overrides
-the environment, and flags override the config file.
+The config file is --config, or else QSIDECAR_CONFIG, or else /etc/qsidecar/config.yaml if
+it exists. --config none reads no file.
+
+Without a config file it uses an SQLite database in $XDG_STATE_HOME/qsidecar (default:
+~/.local/state/qsidecar; root: /var/lib/qsidecar) and one socket (see qsidecar --help),
+and the first use of a queue creates it. QSIDECAR_DATABASE and QSIDECAR_SOCKET override
+these defaults. The config file overrides the environment, and flags override the config
+file.
 
 The config, and each file that it names, must be a regular file of at most 16 MiB,
 because serve reads it again when it changes.
@@ -49,18 +59,18 @@ sockets of a socket unit. They must be in the config's ` + "`listen`" + `. Witho
 without --socket, it serves on these sockets.
 
 Exit codes: 0 stopped in order; 1 it could not serve, or could not record in its database
-that it stops, so leases end after host_lease instead of restart_grace; 2 wrong arguments
+that it stops, so leases end after sidecar_timeout instead of restart_grace; 2 wrong arguments
 or config.`,
 		Example: `  qsidecar serve
   qsidecar serve --database sqlite:/var/lib/app/jobs.db --socket /run/app/qsidecar.sock
-  qsidecar serve --config /etc/qsidecar.yaml`,
+  qsidecar serve --config ./config.yaml`,
 		Args: argCount(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var err error
 			if a.inherited, err = daemon.InheritedSockets(); err != nil {
 				return err
 			}
-			in := a.input(in)
+			in := a.configInput(in)
 			c, err := in.Load()
 			if err != nil {
 				return err
@@ -79,7 +89,11 @@ func (a *app) serve(ctx context.Context, in config.Input, c config.Config, hint 
 	defer stop()
 	return a.runDaemon(ctx, daemon.Options{Input: in, Load: in.Load, Managed: true, OpenTimeout: a.openTimeout}, c, func(ctx context.Context, p *daemon.Daemon) error {
 		// Serving continues if stdout is closed.
-		fmt.Fprintln(a.out, p.Serving())
+		serving := p.Serving()
+		if in.File != "" {
+			serving += ", config " + in.File
+		}
+		fmt.Fprintln(a.out, serving)
 		p.Ready()
 		if hint {
 			a.hint(c.Listen[0].Socket)
@@ -107,7 +121,7 @@ func (a *app) hint(socket string) {
 		bin = "qsidecar"
 	}
 	at := ""
-	if a.socket != "" || a.getenv("QSIDECAR_SOCKET") != "" || socket != a.sockets()[0] {
+	if a.socket != "" || a.getenv("QSIDECAR_SOCKET") != "" || !slices.Contains(a.sockets(), socket) {
 		at = " --socket " + shellQuote(socket)
 	}
 	q := shellQuote(bin)

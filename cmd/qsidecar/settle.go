@@ -49,7 +49,6 @@ where the queue keeps done jobs (keep).
 
 func (a *app) nackCommand() *cobra.Command {
 	var req protocol.Request
-	var noCharge bool
 	delay := durationFlag{max: protocol.MaxDelayMS * time.Millisecond}
 	cmd := &cobra.Command{
 		Use:   "nack LEASE…",
@@ -57,7 +56,7 @@ func (a *app) nackCommand() *cobra.Command {
 		Long: `Settle jobs as failed. They are ready again after --delay or else the queue's back-off,
 and dead when they are out of attempts, or at once with --dead.
 
---no-charge means *not now* instead of *failed*: this delivery does not count.
+--snooze means *not now* instead of *failed*: this delivery uses up no attempt.
 
 ` + exitCodes,
 		Example: `  qsidecar nack "$QSIDECAR_LEASE" --error "mail server: 451" --delay 10m`,
@@ -66,15 +65,12 @@ and dead when they are out of attempts, or at once with --dead.
 			if !utf8.ValidString(req.Error) {
 				return usagef("--error is not valid UTF-8")
 			}
-			if req.Dead && (noCharge || delay.set) {
-				return usagef("--dead does not go with --delay or --no-charge: a dead job is not tried again")
+			if req.Dead && (req.Snooze || delay.set) {
+				return usagef("--dead does not go with --delay or --snooze: a dead job is not tried again")
 			}
 			req.Op = protocol.OpNack
 			if delay.set {
 				req.DelayMS = protocol.Some(delay.d.Milliseconds())
-			}
-			if noCharge {
-				req.Charge = protocol.Some(false)
 			}
 			return a.settle(cmd, &req, args)
 		},
@@ -82,7 +78,7 @@ and dead when they are out of attempts, or at once with --dead.
 	cmd.Flags().StringVar(&req.Error, "error", "", "what failed, for people; kept with the job")
 	cmd.Flags().Var(&delay, "delay", "ready again after this long (default: the queue's back-off)")
 	cmd.Flags().BoolVar(&req.Dead, "dead", false, "do not try it again")
-	cmd.Flags().BoolVar(&noCharge, "no-charge", false, "this delivery does not count as an attempt")
+	cmd.Flags().BoolVar(&req.Snooze, "snooze", false, "not now: this delivery uses up no attempt")
 	return a.jsonFlag(cmd)
 }
 

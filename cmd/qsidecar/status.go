@@ -57,8 +57,8 @@ func (a *app) statusCommand() *cobra.Command {
 		Short: "Show the sidecar's config, databases and connections",
 		Long: `Show which config runs, and why a newer one does not; the sockets, and where
 metrics are served; the databases, whether they can be reached, and how many connections
-of their pool are at work, of how many; and each connection: its worker, and the jobs that
-it holds, by queue and age.
+of their pool are at work, of how many; and each connection: its worker, and its leases,
+by queue and age.
 
 ` + exitCodes,
 		Args: argCount(0, 0, ""),
@@ -109,28 +109,28 @@ func (a *app) showStatus(server string, st *protocol.Status) error {
 	rows = nil
 	for _, s := range st.Sessions {
 		rows = append(rows, []string{s.Session, textfmt.OneLine(s.Worker, 32), optional(s.UID), optional(s.PID), cmp.Or(s.Socket, "stdio"), age(s.AgeMS),
-			strconv.FormatInt(s.Held, 10), age(s.HeldMS), heldText(&s), strconv.FormatInt(s.Waiting, 10)})
+			strconv.FormatInt(s.Leases, 10), age(s.OldestLeaseMS), queuesText(&s), strconv.FormatInt(s.Waiting, 10)})
 	}
-	return a.table("CONNECTION WORKER UID PID SOCKET AGE HELD FOR QUEUES WAITING", rows)
+	return a.table("CONNECTION WORKER UID PID SOCKET AGE LEASES OLDEST QUEUES WAITING", rows)
 }
 
 // showDatabases prints a table, then the full error of each database that has one.
 func (a *app) showDatabases(all []protocol.DatabaseStatus) error {
 	var rows [][]string
 	for _, d := range all {
-		state := "well"
+		state := "ok"
 		switch {
 		case d.Error != "":
-			state = "NOT WELL, see below"
-		case d.BeatMS < 0:
+			state = "ERROR, see below"
+		case d.HeartbeatAgeMS < 0:
 			state = "not reached yet"
-		case d.Leaving:
-			state = "not configured any more, open for its last jobs"
+		case d.Draining:
+			state = "draining: not in the config any more"
 		}
-		rows = append(rows, []string{d.Name, d.Engine + " " + d.Version, textfmt.OneLine(d.Place, 48), age(max(d.BeatMS, 0)), pool(&d),
-			strconv.FormatInt(d.Held, 10), state})
+		rows = append(rows, []string{d.Name, d.Engine + " " + d.Version, textfmt.OneLine(d.Address, 48), age(max(d.HeartbeatAgeMS, 0)), pool(&d),
+			strconv.FormatInt(d.Leases, 10), state})
 	}
-	if err := a.table("DATABASE SERVER AT LAST-BEAT POOL HELD STATE", rows); err != nil {
+	if err := a.table("DATABASE SERVER ADDRESS HEARTBEAT POOL LEASES STATE", rows); err != nil {
 		return err
 	}
 	for _, d := range all {
@@ -155,16 +155,16 @@ func pool(d *protocol.DatabaseStatus) string {
 // shownQueues is how many queues of a connection fit on a line.
 const shownQueues = 3
 
-// heldText lists the queues of the jobs that a connection holds, with their numbers.
-func heldText(s *protocol.SessionStatus) string {
+// queuesText lists the queues of a connection's leases, with their numbers.
+func queuesText(s *protocol.SessionStatus) string {
 	var queues []string
-	remaining := s.Held
-	for i, h := range s.Holds {
+	remaining := s.Leases
+	for i, l := range s.Queues {
 		if i == shownQueues {
 			break
 		}
-		queues = append(queues, fmt.Sprintf("%s:%d", textfmt.OneLine(cmp.Or(h.Queue, "?"), 32), h.Jobs))
-		remaining -= h.Jobs
+		queues = append(queues, fmt.Sprintf("%s:%d", textfmt.OneLine(cmp.Or(l.Queue, "?"), 32), l.Leases))
+		remaining -= l.Leases
 	}
 	if remaining > 0 {
 		queues = append(queues, fmt.Sprintf("others:%d", remaining))

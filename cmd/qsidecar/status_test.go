@@ -21,12 +21,12 @@ func TestStatusShowsWholeErrors(t *testing.T) {
 		"\t10.0.0.7:5432 (db.internal.example): failed SASL auth: FATAL: password authentication failed for user \"app\" (SQLSTATE 28P01)"
 	var out bytes.Buffer
 	st := &protocol.Status{Generation: 1, Databases: []protocol.DatabaseStatus{
-		{Name: "away", Error: why, BeatMS: 90_000}, {Name: "main", Engine: "sqlite", Version: "3.53.4", Place: "/q.db", BeatMS: 10},
+		{Name: "away", Error: why, HeartbeatAgeMS: 90_000}, {Name: "main", Engine: "sqlite", Version: "3.53.4", Address: "/q.db", HeartbeatAgeMS: 10},
 	}}
 	if err := (&app{out: &out}).showStatus("qsidecar/1", st); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"NOT WELL, see below\n", "\ndatabase away: " + why + "\n", "well\n"} {
+	for _, want := range []string{"ERROR, see below\n", "\ndatabase away: " + why + "\n", "ok\n"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("it does not show %q:\n%s", want, out.String())
 		}
@@ -45,20 +45,21 @@ type statusLine struct {
 }
 
 type databaseLine struct {
-	Name, Error, Place string
-	Leaving            bool
-	Held               int
-	PoolMax            *int `json:"pool_max"`
+	Name, Error, Address string
+	Draining             bool
+	Leases               int
+	PoolMax              *int `json:"pool_max"`
 }
 
 type sessionLine struct {
 	Worker string
 	UID    *int
 	PID    *int
-	Held   int
-	Holds  []struct {
-		Queue, Job string
-		Jobs       int
+	Leases int
+	Queues []struct {
+		Queue     string
+		Leases    int
+		OldestJob string `json:"oldest_job"`
 	}
 }
 
@@ -77,7 +78,7 @@ func TestStatusShowsClaimedJobs(t *testing.T) {
 		!strings.HasPrefix(st.Sessions[0].Worker, "qsidecar-cli@") || len(st.Sockets) != 1 || st.Sockets[0].Path != x.socket() {
 		t.Errorf("status: %+v", st)
 	}
-	if out := x.must(0, "status"); !strings.Contains(out, "config generation 1") || !strings.Contains(out, "well") {
+	if out := x.must(0, "status"); !strings.Contains(out, "config generation 1") || !strings.Contains(out, "ok\n") {
 		t.Errorf("status shows\n%s", out)
 	}
 	oldest := strings.TrimSpace(x.must(0, "enqueue", "mail", "a"))
@@ -102,14 +103,14 @@ func TestStatusShowsClaimedJobs(t *testing.T) {
 	if i < 0 {
 		t.Fatalf("status: %+v", st)
 	}
-	holds := map[string]int{}
-	for _, h := range st.Sessions[i].Holds {
-		holds[h.Queue] = h.Jobs
-		if h.Queue == "mail" && h.Job != oldest {
-			t.Errorf("it has job %s of mail for longest, want %s", h.Job, oldest)
+	leases := map[string]int{}
+	for _, l := range st.Sessions[i].Queues {
+		leases[l.Queue] = l.Leases
+		if l.Queue == "mail" && l.OldestJob != oldest {
+			t.Errorf("the oldest lease is on job %s of mail, want %s", l.OldestJob, oldest)
 		}
 	}
-	if !maps.Equal(holds, map[string]int{"mail": 2, "sms": 1}) || st.Sessions[i].Held != 3 || st.Databases[0].Held != 3 || st.Databases[0].PoolMax == nil {
+	if !maps.Equal(leases, map[string]int{"mail": 2, "sms": 1}) || st.Sessions[i].Leases != 3 || st.Databases[0].Leases != 3 || st.Databases[0].PoolMax == nil {
 		t.Errorf("status: %+v", st)
 	}
 	if out := x.must(0, "status"); !strings.Contains(out, "mail:2") || !strings.Contains(out, "sms:1") || !strings.Contains(out, "POOL") {

@@ -31,8 +31,8 @@ func (a *app) stdioCommand() *cobra.Command {
 instead of connecting to a socket.
 
 With --config or --database it is a sidecar of its own for this session. Otherwise it
-connects to the sidecar of this host. If none answers, it is a sidecar of its own on the
-embedded database (see serve --help).
+connects to the sidecar of this host. If none answers, it is a sidecar of its own with the
+config and the database that serve uses (see serve --help).
 
 At the end of stdin it answers the pending requests, then gives back the session's jobs.
 If stdout has lost its reader too, that is a hang-up: the session's jobs are ready again
@@ -52,7 +52,7 @@ first or can't be reached, 130 interrupted.`,
 					return a.relay(cmd.Context(), conn)
 				}
 			}
-			return a.ownSession(cmd.Context(), a.input(in))
+			return a.ownSession(cmd.Context(), a.configInput(in))
 		},
 	}
 	inputFlags(cmd, &in)

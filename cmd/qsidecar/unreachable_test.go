@@ -104,7 +104,7 @@ func TestStopWhileItStarts(t *testing.T) {
 	testwait.Until(t, "the admin listener", func() bool { _, err := os.Stat(place); return err == nil })
 	wantPage(t, place, "/startupz", http.StatusServiceUnavailable, "the databases are being opened")
 	r.signals <- syscall.SIGTERM
-	if code := r.wait(); code != 0 || !strings.Contains(r.errOut.String(), "stopped before it served") {
+	if code := r.wait(); code != 0 || !strings.Contains(r.errOut.String(), "event=stopped_before_serving") {
 		t.Errorf("exit code %d: %s", code, r.errOut)
 	}
 }

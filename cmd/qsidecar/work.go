@@ -28,7 +28,9 @@ const (
 )
 
 const workHelp = `Claim jobs from the queues, in their order of preference, and run CMD for each. The
-payload is on its stdin, and its exit code settles the job.
+payload is on its stdin, and its exit code settles the job. A payload that is a JSON
+string, as clients store a text, is given as the text: hello, not "hello". Any other
+payload, and with --raw each one, is given as it is.
 
   exit 0          done
   exit 75         not now (EX_TEMPFAIL): the job is ready again after --snooze-delay, or
@@ -49,7 +51,7 @@ not read its stdin. Its stdout and stderr are those of "qsidecar work", unless -
 uses stdout.
 
 Each CMD is a process group of its own. At --timeout, or if the job's lease is lost (by
-the timeout of its queue, or by an operator's release), the group gets SIGTERM, and
+the timeout of its queue, or by an operator's reclaim), the group gets SIGTERM, and
 SIGKILL after --kill-after. If CMD exits by itself, the processes that it leaves behind
 continue, and their output is ignored.
 
@@ -63,11 +65,11 @@ too.)
 You can restart the sidecar at any time: commands continue and keep their jobs. Failures
 are reported on stderr, a line for each job.
 
-With --line, each of the -j commands is started once, and reads one job per line as a
+With --persistent, each of the -j commands is started once, and reads one job per line as a
 JSON object (the fields of a claim's answer, without the lease). It answers each job with
 one line on stdout, {"op":"ack","id":"7"} or {"op":"nack","id":"7"}, with the id of the
 job. Further fields are those of the protocol, such as "result" (or "result_b64") and
-"enqueue", or "error", "delay_ms", "dead", "charge". At the end of its stdin CMD must
+"enqueue", or "error", "delay_ms", "dead", "snooze". At the end of its stdin CMD must
 exit. If CMD exits during a job, its exit code counts as above, and it is restarted for
 the next job. If an answer is invalid or for another job, the job fails and CMD is
 restarted.
@@ -104,7 +106,7 @@ func (a *app) workCommand() *cobra.Command {
 		Example: `  qsidecar work mail -j 4 --timeout 5m -- ./send.sh
   qsidecar work thumbnails --payload-arg -- convert-one --size 200
   qsidecar work reports --drain --dead-on 65 -- ./report.sh      # from cron
-  qsidecar work mail --line -j 2 -- python3 send.py`,
+  qsidecar work mail --persistent -j 2 -- python3 send.py`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := f.read(cmd, args); err != nil {
 				return err
@@ -116,6 +118,7 @@ func (a *app) workCommand() *cobra.Command {
 	fl.IntVarP(&f.Jobs, "jobs", "j", 1, "work up to so `many` jobs at once")
 	fl.BoolVar(&f.PayloadArg, "payload-arg", false, "give the payload as CMD's last argument, and no stdin")
 	fl.BoolVar(&f.PayloadFile, "payload-file", false, "the payload in a file: CMD's last argument, QSIDECAR_PAYLOAD_FILE")
+	fl.BoolVar(&f.Raw, "raw", false, "give the payload as it is stored, also a JSON string")
 	fl.BoolVar(&f.Result, "result", false, "CMD's stdout is the job's result (see keep in the config)")
 	fl.Var(&f.timeout, "timeout", "stop a CMD that takes longer; its job has failed (default: never)")
 	fl.Var(&f.killAfter, "kill-after", "what a CMD has from SIGTERM to SIGKILL")
@@ -123,7 +126,7 @@ func (a *app) workCommand() *cobra.Command {
 	fl.StringVar(&f.deadOn, "dead-on", "", "exit `codes` that make a job dead, as 65,66")
 	fl.BoolVar(&f.Once, "once", false, "work one job and end; exit code 3 where none is ready")
 	fl.BoolVar(&f.Drain, "drain", false, "end when nothing is ready and all that was claimed is settled")
-	fl.BoolVar(&f.Persistent, "line", false, "start CMD once: one job a line in, one answer a line out (JSON)")
+	fl.BoolVar(&f.Persistent, "persistent", false, "start CMD once: one job a line in, one answer a line out (JSON)")
 	return cmd
 }
 
@@ -148,8 +151,10 @@ func (f *workFlags) read(cmd *cobra.Command, args []string) error {
 		return usagef("--once works one job: leave -j out")
 	case f.PayloadArg && f.PayloadFile:
 		return usagef("--payload-arg and --payload-file exclude each other: leave one of them out")
+	case f.Persistent && f.Raw:
+		return usagef("--persistent gives each payload as it is stored: leave --raw out")
 	case f.Persistent && (f.PayloadArg || f.PayloadFile || f.Result):
-		return usagef("--line has payload and result in its lines: leave --payload-arg, --payload-file and --result out")
+		return usagef("--persistent has payload and result in its lines: leave --payload-arg, --payload-file and --result out")
 	}
 	f.Timeout, f.KillAfter = f.timeout.d, f.killAfter.d
 	if f.snoozeDelay.set {

@@ -22,7 +22,7 @@ func TestWork(t *testing.T) {
 		{"q", "-j", "4", "--", "sh", "-c", "cat; echo oh >&2"},
 		{"q", "-j", "4", "--result", "--", "cat"},
 		{"q", "-j", "4", "--payload-file", "--", "cat"},
-		{"q", "-j", "4", "--line", "--", "sh", lines},
+		{"q", "-j", "4", "--persistent", "--", "sh", lines},
 	} {
 		h.mustWith(0, jobs.String(), "enqueue", "q", "--lines")
 		h.must(0, append([]string{"work", "--drain"}, args...)...)
@@ -54,7 +54,7 @@ func TestWorkFlags(t *testing.T) {
 		"work q --once --drain -- true":               "--once works one job and --drain all that are ready: leave one of them out",
 		"work q --once -j 2 -- true":                  "--once works one job: leave -j out",
 		"work q --payload-arg --payload-file -- true": "--payload-arg and --payload-file exclude each other: leave one of them out",
-		"work q --line --result -- true":              "--line has payload and result in its lines: leave --payload-arg, --payload-file and --result out",
+		"work q --persistent --result -- true":        "--persistent has payload and result in its lines: leave --payload-arg, --payload-file and --result out",
 		"work q --dead-on 65,x -- true":               `--dead-on: "x" is not an exit code from 1 to 255; write several as 65,66`,
 		"work q --dead-on 0 -- true":                  `--dead-on: "0" is not an exit code from 1 to 255; write several as 65,66`,
 		"work q --dead-on 75 -- true":                 "--dead-on: 75 means *not now*, and cannot mean dead as well",

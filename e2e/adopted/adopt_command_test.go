@@ -220,7 +220,7 @@ func (c proposed) run(t *testing.T, engine, at string) {
 		t.Fatal(err)
 	}
 	if c.job == "" {
-		if output := sc.Check(s.Dir, 1, "--json").Problems(t, "problem"); !strings.Contains(output["table"], c.lacks) || strings.Count(output["table"], "\n") != 1 {
+		if output := sc.Check(s.Dir, 1, "--json").Problems(t, "error"); !strings.Contains(output["table"], c.lacks) || strings.Count(output["table"], "\n") != 1 {
 			t.Errorf("check reports %v, want %s", output, c.lacks)
 		}
 		return

@@ -22,7 +22,7 @@ import (
 func TestAdoptedAckOnABrokenNetwork(t *testing.T) {
 	toxics.Register("qsidecar_cut", new(kit.CutToxic))
 	s, p := kit.NewPostgresSite(t)
-	s.HostLease = 20 * time.Second // a long timeout, so that few other statements run during the cuts
+	s.SidecarTimeout = 20 * time.Second // a long timeout, so that few other statements run during the cuts
 	s.Queues = "  e:" + kit.SystemE.Config + "  gone:" + strings.ReplaceAll(kit.SystemE.Config, "my_queue", "gone") + "    on_ack: delete\n"
 	db := kit.Owners(t, p.URL)
 	create, _, _ := strings.Cut(kit.SystemE.DDL, "INSERT")

@@ -19,7 +19,7 @@ func TestAdoptedOperations(t *testing.T) {
 	}
 	a := s.Sidecar("a")
 	early := a.Check(s.Dir, 0, "--json") // before the sidecar has created its own tables
-	if got := early.Problems(t, "fact"); !strings.Contains(got["table"], "only the column worker_name distinguishes claims") || !strings.Contains(early.Stdout, "the queue e lives in the table") || got["table"] == "" {
+	if got := early.Problems(t, "info"); !strings.Contains(got["table"], "only the column worker_name distinguishes claims") || !strings.Contains(early.Stdout, "the queue e lives in the table") || got["table"] == "" {
 		t.Errorf("check reports %s", early.Stdout)
 	}
 	a.Start()
@@ -58,7 +58,7 @@ func TestAdoptedOperations(t *testing.T) {
 			t.Errorf("peek shows %+v", job)
 		}
 	}
-	for op, req := range map[string]kit.Msg{"retry": {"all": true}, "release": {"ids": []string{"3"}}, "purge": {"state": "done"}} {
+	for op, req := range map[string]kit.Msg{"retry": {"all": true}, "reclaim": {"ids": []string{"3"}}, "purge": {"state": "done"}} {
 		req["op"], req["queue"] = op, "e"
 		if r := w.Must(req); r.Count != 1 {
 			t.Errorf("%s: %+v", op, r)
@@ -76,7 +76,7 @@ func TestAdoptedOperations(t *testing.T) {
 	if err := os.WriteFile(wrong.ConfigFile, []byte(strings.Replace(string(text), "payload: parameters", "payload: params", 1)), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if got := wrong.Check(s.Dir, 1, "--json").Problems(t, "problem"); !strings.Contains(got["table"], "queues.e.columns.payload: the table has no column params") {
+	if got := wrong.Check(s.Dir, 1, "--json").Problems(t, "error"); !strings.Contains(got["table"], "queues.e.columns.payload: the table has no column params") {
 		t.Errorf("check finds %v", got)
 	}
 	wrong.Launch()

@@ -51,7 +51,7 @@ func TestAdoptedColumns(t *testing.T) {
 	if job = w.ClaimOne("e"); job.Attempt != 2 || job.LastError != "try\nagain" {
 		t.Errorf("claimed again: %+v", job)
 	}
-	w.Must(kit.Msg{"op": "nack", "lease": job.Lease, "charge": false})
+	w.Must(kit.Msg{"op": "nack", "lease": job.Lease, "snooze": true})
 	is("given back", id, "waiting|try\nagain")
 	job = w.ClaimOne("e")
 	w.Must(kit.Msg{"op": "ack", "lease": job.Lease, "result": `{"ok":  true}`})

@@ -92,7 +92,7 @@ func (e example) table(t *testing.T, h kit.TableServer, a kit.Adoption, n int) *
 func (b *sharedTable) others(take func()) {
 	b.t.Helper()
 	take()
-	if output := b.sc.Check(b.s.Dir, 1, "--json").Problems(b.t, "problem")["token"]; !strings.Contains(output, "but no sidecar claimed them") {
+	if output := b.sc.Check(b.s.Dir, 1, "--json").Problems(b.t, "error")["token"]; !strings.Contains(output, "but no sidecar claimed them") {
 		b.t.Errorf("check reports about a row with the sidecar's number: %q", output)
 	}
 }

@@ -129,12 +129,12 @@ var activeTransaction = regexp.MustCompile(`(?s)---TRANSACTION \d+, ACTIVE.*?thr
 // checkLimitsOfB checks the limit of connections with claimed jobs. What such a job can't do is
 // `unsupported`, and check reports it.
 func checkLimitsOfB(t *testing.T, h kit.TableServer, a kit.Adoption) {
-	b := newSharedTable(a, t, h, 4, ", max_held: 2")
+	b := newSharedTable(a, t, h, 4, ", max_transactions: 2")
 	jobs := b.claim(2)
 	waiter := b.sc.Dial()
 	waiter.Post(kit.Msg{"op": "claim", "queue": b.Name, "wait_ms": kit.WaitMS()})
 	if r := b.w.Must(kit.Msg{"op": "claim", "queue": b.Name, "max": 2}); len(r.Jobs) > 0 {
-		t.Errorf("a third job with max_held: 2: %+v", r.Jobs)
+		t.Errorf("a third job with max_transactions: 2: %+v", r.Jobs)
 	}
 	other := b.sc.Dial()
 	for _, c := range []struct {
@@ -165,7 +165,7 @@ func checkLimitsOfB(t *testing.T, h kit.TableServer, a kit.Adoption) {
 		t.Errorf("the rows are %s", got)
 	}
 	// Another config makes the sidecar open the database again. Claimed jobs stay claimed.
-	b.s.DatabaseOptions = ", max_held: 3"
+	b.s.DatabaseOptions = ", max_transactions: 3"
 	b.s.Sidecar("a")
 	b.w.Must(kit.Msg{"op": "reload"})
 	if got := b.own("own", 1); len(got) != 1 || got[0] != "2" {
@@ -177,9 +177,9 @@ func checkLimitsOfB(t *testing.T, h kit.TableServer, a kit.Adoption) {
 	if got := b.db.Texts(`SELECT id FROM worker_queue WHERE is_done = FALSE`); len(got) > 0 {
 		t.Errorf("left: %v", got)
 	}
-	found := b.sc.Check(b.s.Dir, 0, "--json").Problems(t, "fact")
+	found := b.sc.Check(b.s.Dir, 0, "--json").Problems(t, "info")
 	facts := found["table"] + found["unsupported"]
-	for _, words := range []string{"hold: transaction", "lease_ms", "extending a lease", "another connection", "max_held"} {
+	for _, words := range []string{"claim_mode: transaction", "lease_ms", "extending a lease", "another connection", "max_transactions"} {
 		if !strings.Contains(facts, words) {
 			t.Errorf("check does not report %q: %s", words, facts)
 		}

@@ -31,7 +31,7 @@ func (b *sharedTable) changes(h kit.TableServer) []changed {
 			return strings.Replace(text, old, next, 1)
 		}
 	}
-	lease := "host_lease: " + kit.Duration(b.s.HostLease)
+	lease := "sidecar_timeout: " + kit.Duration(b.s.SidecarTimeout)
 	second, err := neturl.Parse(b.s.URL)
 	if err != nil {
 		b.t.Fatal(err)
@@ -42,9 +42,9 @@ func (b *sharedTable) changes(h kit.TableServer) []changed {
 	}
 	return []changed{
 		{"its attempts", in("max_attempts: 3", "max_attempts: 4")}, // first, so that a row that failed three times does not become dead
-		{"a limit", in("queues:\n", "limits: {held: 1000}\nqueues:\n")},
+		{"a limit", in("queues:\n", "limits: {jobs_per_connection: 1000}\nqueues:\n")},
 		{"another queue", in("queues:\n", "queues:\n  plain: {}\n")},
-		{"max_held", in(lease, lease+", max_held: 9")},
+		{"max_transactions", in(lease, lease+", max_transactions: 9")},
 		{"max_connections", in(lease, lease+", max_connections: 5")},
 		{"the database's name", in("  main: {url", "  primary: {url")},
 		{"another adopted one", in("queues:\n", "queues:\n  twin:"+b.Config)},

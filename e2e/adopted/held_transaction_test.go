@@ -28,7 +28,7 @@ var systemB = kit.Adoption{
     columns: {id: id, payload: command, state: is_done, attempts: failure_count}
     states: {ready: false, done: true}
     max_attempts: 3
-    hold: transaction
+    claim_mode: transaction
 `,
 	CountOpen:   `SELECT count(*) FROM worker_queue WHERE NOT is_done`,
 	Rows:        `SELECT concat_ws(' ', id, 'done', '-', CASE WHEN is_done THEN 't' ELSE 'f' END) FROM worker_queue`,

@@ -166,7 +166,7 @@ func (e engineTables) run(t *testing.T, h kit.TableServer) {
 // queues.
 func (e engineTables) refused(t *testing.T, s *kit.Site) {
 	sc := s.Sidecar("wrong")
-	problems := sc.Check(s.Dir, 1, "--json").Problems(t, "problem")["table"]
+	problems := sc.Check(s.Dir, 1, "--json").Problems(t, "error")["table"]
 	sc.Launch()
 	if code := sc.WaitExit(); code != 2 {
 		t.Errorf("serve exits with %d, want 2", code)

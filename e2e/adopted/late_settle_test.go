@@ -69,7 +69,7 @@ var staleVerbs = map[string]kit.Msg{
 	"ack":    {"op": "ack"},
 	"nack":   {"op": "nack", "error": "no luck", "delay_ms": 0},
 	"dead":   {"op": "nack", "error": "no luck", "dead": true},
-	"give":   {"op": "nack", "charge": false},
+	"give":   {"op": "nack", "snooze": true},
 	"extend": {"op": "extend", "lease_ms": 600_000},
 	"bind":   {"op": "extend", "bind": true},
 }
@@ -115,7 +115,7 @@ func (c staleCase) run(t *testing.T, h kit.TableServer) {
 	for _, job := range jobs {
 		other.Must(kit.Msg{"op": "ack", "lease": job.Lease})
 	}
-	if left := r.db.Texts("SELECT item FROM " + h.Leases + " WHERE token_host IS NOT NULL"); len(jobs) != len(held) || len(left) > 0 {
+	if left := r.db.Texts("SELECT item FROM " + h.Leases + " WHERE token_sidecar IS NOT NULL"); len(jobs) != len(held) || len(left) > 0 {
 		t.Errorf("%d jobs of %d were claimed again; leases are left: %v", len(jobs), len(held), left)
 	}
 }

@@ -30,7 +30,7 @@ type sharedTable struct {
 func newSharedTable(a kit.Adoption, t *testing.T, h kit.TableServer, n int, more ...string) *sharedTable {
 	t.Helper()
 	s := kit.NewSite(t)
-	s.URL, s.Queues, s.HostLease, s.DatabaseOptions = h.Database(t), "  "+a.Name+":"+a.Config, cmp.Or(a.HostLease, 20*time.Second), strings.Join(more, "")
+	s.URL, s.Queues, s.SidecarTimeout, s.DatabaseOptions = h.Database(t), "  "+a.Name+":"+a.Config, cmp.Or(a.SidecarTimeout, 20*time.Second), strings.Join(more, "")
 	b := &sharedTable{Adoption: a, t: t, db: kit.Owners(t, s.URL)}
 	b.db.Script(fmt.Sprintf(a.DDL, n))
 	var err error
@@ -45,7 +45,7 @@ func newSharedTable(a kit.Adoption, t *testing.T, h kit.TableServer, n int, more
 	b.s, b.sc = s, s.Start("a")
 	b.w = b.sc.Dial()
 	output := b.sc.Check(s.Dir, 0, "--json")
-	for topic, advice := range output.Problems(t, "advice") {
+	for topic, advice := range output.Problems(t, "warning") {
 		if topic != "durability" && topic != "claim" && !(topic == "index" && a.Unindexed) { // these topics are about the server
 			t.Errorf("check advises about %s: %s", topic, advice)
 		}

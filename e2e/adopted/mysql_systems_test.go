@@ -18,7 +18,7 @@ const numbered = `(WITH RECURSIVE d (n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM
 
 // systemA is the table of system A. Its consumers claim rows in no order and keep done rows.
 var systemA = kit.Adoption{
-	Name: "a", HostLease: 30 * time.Second,
+	Name: "a", SidecarTimeout: 30 * time.Second,
 	DDL: `CREATE TABLE things (id int AUTO_INCREMENT PRIMARY KEY, status tinyint NOT NULL DEFAULT 1, pid int NULL,
 		created_at timestamp(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6), thing varchar(100) NULL, KEY (status, created_at), KEY (pid));
 		INSERT INTO things (thing) SELECT n FROM ` + numbered + `;`,
@@ -57,7 +57,7 @@ func deletes(a kit.Adoption) kit.Adoption {
 // systemC is the table of system C. Its consumers claim several rows at once under a random number,
 // and delete accepted rows. The sidecar uses the last numbers with 24 bits.
 var systemC = kit.Adoption{
-	Name: "c", HostLease: 30 * time.Second,
+	Name: "c", SidecarTimeout: 30 * time.Second,
 	DDL: `CREATE TABLE queue_test (id int unsigned AUTO_INCREMENT PRIMARY KEY, transaction_unique mediumint unsigned NULL, payload text NOT NULL, KEY (transaction_unique));
 		INSERT INTO queue_test (payload) SELECT JSON_OBJECT('n', n) FROM ` + numbered + `;`,
 	Config: `
@@ -92,7 +92,7 @@ var archivingC = kit.Adoption{
 }
 
 var systemDOnMySQL = kit.Adoption{
-	Name: "d_mysql", HostLease: 30 * time.Second,
+	Name: "d_mysql", SidecarTimeout: 30 * time.Second,
 	DDL: `CREATE TABLE MsgQueue (MsgId int AUTO_INCREMENT PRIMARY KEY, MsgTypeCode char(3) NOT NULL, SourceCode varchar(10) NULL,
 		State char(1) NOT NULL DEFAULT 'N', CreateTime datetime(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3), Msg text NULL,
 		ReaderCode varchar(20) NULL, TakenTime datetime(3) NULL, DoneTime datetime(3) NULL, KEY (MsgTypeCode, State, CreateTime));

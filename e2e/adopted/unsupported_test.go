@@ -43,7 +43,7 @@ func TestAdoptedUnsupported(t *testing.T) {
 		INSERT INTO keys (state) VALUES ('a');`)
 	a := s.Sidecar("a")
 	listed := map[string][]string{} // by queue
-	for line := range strings.Lines(a.Check(s.Dir, 0, "--json").Problems(t, "fact")["unsupported"]) {
+	for line := range strings.Lines(a.Check(s.Dir, 0, "--json").Problems(t, "info")["unsupported"]) {
 		queue, what, _ := strings.Cut(strings.TrimSuffix(line, " → \n"), ": ")
 		queue = strings.TrimPrefix(queue, "queues.")
 		listed[queue] = append(listed[queue], what)
@@ -80,7 +80,7 @@ func TestAdoptedUnsupported(t *testing.T) {
 		}, done, "priority", "where", "id"},
 		{"retry", func(queue string) kit.Msg { return kit.Msg{"op": "retry", "queue": queue, "all": true} }, done, done, done, done},
 		{"purge", func(queue string) kit.Msg { return kit.Msg{"op": "purge", "queue": queue, "state": "done"} }, done, done, done, done},
-		{"release", func(queue string) kit.Msg { return kit.Msg{"op": "release", "queue": queue, "ids": []string{"1"}} }, done, done, done, done},
+		{"reclaim", func(queue string) kit.Msg { return kit.Msg{"op": "reclaim", "queue": queue, "ids": []string{"1"}} }, done, done, done, done},
 	} {
 		for queue, role := range map[string]string{"all": c.all, "bare": c.bare, "needs": c.needs, "keys": c.keys} {
 			r := w.Exchange(c.req(queue))

@@ -175,7 +175,7 @@ func checkVanishedHostOfB(t *testing.T, h kit.TableServer, a kit.Adoption) {
 	r := startVanishingPath(t, at, h.Addr)
 	b := newSharedTable(a, t, h, 2)
 	s := kit.NewSite(t)
-	s.URL, s.Queues, s.HostLease = by(t, b.s.URL, r.Addr().String()), "  "+a.Name+":"+a.Config, 20*time.Second // longer than a busy machine delays a heartbeat
+	s.URL, s.Queues, s.SidecarTimeout = by(t, b.s.URL, r.Addr().String()), "  "+a.Name+":"+a.Config, 20*time.Second // longer than a busy machine delays a heartbeat
 	far := s.Sidecar("far")
 	if away != nil {
 		far.Wrap = away.wrap
@@ -202,5 +202,5 @@ func checkVanishedHostOfB(t *testing.T, h kit.TableServer, a kit.Adoption) {
 	if got := strings.Join(b.db.Texts(`SELECT concat_ws(' ', id, CASE WHEN is_done THEN 't' ELSE 'f' END) FROM worker_queue ORDER BY id`), ","); got != "1 f,2 t" {
 		t.Errorf("the rows are %s", got)
 	}
-	kit.Figure(t, "a host vanished (%s): the row that it held is free after %v (host_lease %v)", how, took.Round(time.Millisecond), s.HostLease)
+	kit.Figure(t, "a host vanished (%s): the row that it held is free after %v (sidecar_timeout %v)", how, took.Round(time.Millisecond), s.SidecarTimeout)
 }

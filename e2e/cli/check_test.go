@@ -11,7 +11,7 @@ import (
 )
 
 // TestCheckPostgres checks the report and exit code of check: without tables, beside a running
-// sidecar, with advice, with a problem, and without a server.
+// sidecar, with a warning, with an error, and without a server.
 func TestCheckPostgres(t *testing.T) {
 	s, srv := kit.NewPostgresSite(t)
 	a := s.Sidecar("a")
@@ -20,7 +20,7 @@ func TestCheckPostgres(t *testing.T) {
 	}
 
 	fresh := a.Check(s.Dir, 0, "--json", "--strict")
-	if got := fresh.Problems(t, "fact"); !strings.Contains(got["schema"], "the tables are missing") || !strings.Contains(got["durability"], "is on disk") {
+	if got := fresh.Problems(t, "info"); !strings.Contains(got["schema"], "the tables are missing") || !strings.Contains(got["durability"], "is on disk") {
 		t.Errorf("before the first start: %s", fresh.Stdout)
 	}
 	if tables() != "" {
@@ -32,7 +32,7 @@ func TestCheckPostgres(t *testing.T) {
 	w.Enqueue("q", 3)
 	before := tables()
 	healthy := a.Check(s.Dir, 0, "--json", "--strict")
-	got := healthy.Problems(t, "fact")
+	got := healthy.Problems(t, "info")
 	for topic, words := range map[string]string{"schema": " exist, of version", "plan": "qsidecar_ready", "connections": "open under its name by now: ", "rights": "all that a sidecar needs"} {
 		if !strings.Contains(got[topic], words) {
 			t.Errorf("%s is not reported as %q:\n%s", topic, words, healthy.Stdout)
@@ -58,14 +58,14 @@ func checkFaults(t *testing.T, s *kit.Site, srv *kit.Postgres, a *kit.Sidecar) {
 		t.Fatal(err)
 	}
 	weak := a.Check(s.Dir, 0, "--json")
-	if got := weak.Problems(t, "advice"); !strings.Contains(got["durability"], "synchronous_commit is off") || len(got) != 1 {
+	if got := weak.Problems(t, "warning"); !strings.Contains(got["durability"], "synchronous_commit is off") || len(got) != 1 {
 		t.Errorf("with synchronous_commit off: %s", weak.Stdout)
 	}
 	a.Check(s.Dir, 1, "--strict")
 
 	srv.Query(srv.URL, "DROP INDEX qsidecar.qsidecar_ready")
 	broken := a.Check(s.Dir, 1, "--json")
-	if got := broken.Problems(t, "problem"); len(got) != 2 || !strings.Contains(got["indexes"], "CREATE INDEX CONCURRENTLY qsidecar_ready") || !strings.Contains(got["plan"], "qsidecar_ready") {
+	if got := broken.Problems(t, "error"); len(got) != 2 || !strings.Contains(got["indexes"], "CREATE INDEX CONCURRENTLY qsidecar_ready") || !strings.Contains(got["plan"], "qsidecar_ready") {
 		t.Errorf("without the index: %s", broken.Stdout)
 	}
 }
@@ -76,7 +76,7 @@ func checkServerDown(t *testing.T, s *kit.Site, srv *kit.Postgres, a *kit.Sideca
 		t.Fatal(err)
 	}
 	gone := a.Check(s.Dir, 1, "--json")
-	if got := gone.Problems(t, "problem"); !strings.Contains(got["server"], srv.Name) || gone.Stderr != "" {
+	if got := gone.Problems(t, "error"); !strings.Contains(got["server"], srv.Name) || gone.Stderr != "" {
 		t.Errorf("without the server: %+v", gone)
 	}
 	if err := srv.Restart(t.Context()); err != nil {
@@ -87,7 +87,7 @@ func checkServerDown(t *testing.T, s *kit.Site, srv *kit.Postgres, a *kit.Sideca
 	}
 	wrong := a.Check(s.Dir, 2, "--json")
 	wrong.WantError(t, 2, "qeues")
-	if got := wrong.Problems(t, "problem"); !strings.Contains(got["config"], ":2:1: unknown key \"qeues\"") || got["indexes"] == "" {
+	if got := wrong.Problems(t, "error"); !strings.Contains(got["config"], ":2:1: unknown key \"qeues\"") || got["indexes"] == "" {
 		t.Errorf("with a wrong key too: %s", wrong.Stdout)
 	}
 }
@@ -105,13 +105,13 @@ func TestCheckSQLite(t *testing.T) {
 		return strings.Join(names, " ")
 	}
 	fresh := a.Check(s.Dir, 0, "--json", "--strict")
-	if got := fresh.Problems(t, "fact"); !strings.Contains(got["schema"], "there is no file yet") || list() != "" {
+	if got := fresh.Problems(t, "info"); !strings.Contains(got["schema"], "there is no file yet") || list() != "" {
 		t.Errorf("before the first start: %s; there is %q", fresh.Stdout, list())
 	}
 	a.Start()
 	a.Dial().Enqueue("q", 1)
 	beside := a.Check(s.Dir, 0, "--json", "--strict")
-	if got := beside.Problems(t, "fact"); !strings.Contains(got["locks"], "(qsidecar)") || !strings.Contains(got["integrity"], "finds no damage") {
+	if got := beside.Problems(t, "info"); !strings.Contains(got["locks"], "(qsidecar)") || !strings.Contains(got["integrity"], "finds no damage") {
 		t.Errorf("beside the sidecar: %s", beside.Stdout)
 	}
 	if got := a.Dial().ClaimOne("q"); got.Attempt != 1 {
@@ -126,11 +126,11 @@ func TestCheckPackets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := s.Sidecar("a").Check(s.Dir, 0, "--json").Problems(t, "advice")["packets"]; got != "" {
+	if got := s.Sidecar("a").Check(s.Dir, 0, "--json").Problems(t, "warning")["packets"]; got != "" {
 		t.Errorf("with the default max_frame: %s", got)
 	}
 	s.Extra = "max_frame: 32MiB\n"
-	if got := s.Sidecar("b").Check(s.Dir, 0, "--json").Problems(t, "advice")["packets"]; !strings.Contains(got, "max_allowed_packet") {
+	if got := s.Sidecar("b").Check(s.Dir, 0, "--json").Problems(t, "warning")["packets"]; !strings.Contains(got, "max_allowed_packet") {
 		t.Errorf("no advice with max_frame 32MiB: %q", got)
 	}
 }

@@ -17,7 +17,7 @@ import (
 func TestWorkBytes(t *testing.T) {
 	t.Parallel()
 	s := kit.NewSite(t)
-	s.Queues = "  \"*\": {keep: 1h, backoff: {initial: 1h, max: 1h}}\n"
+	s.Queues = "  \"*\": {retention: {done: 1h}, backoff: {initial: 1h, max: 1h}}\n"
 	a := s.Start("a")
 	c := a.Dial()
 	var all []byte

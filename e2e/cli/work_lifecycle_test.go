@@ -80,7 +80,7 @@ func TestWorkStopped(t *testing.T) {
 	}
 	for _, j := range c.Must(kit.Msg{"op": "peek", "queue": "q", "max": 1000}).Jobs {
 		if j.Attempt != 0 || len(j.Errors) != 0 {
-			t.Fatalf("job %s shows %d attempts, want it uncharged", j.ID, j.Attempt)
+			t.Fatalf("job %s shows %d attempts, want none", j.ID, j.Attempt)
 		}
 	}
 }
@@ -105,7 +105,7 @@ sleep 1000 & echo $! $$ >pids.tmp; mv pids.tmp pids; wait`)
 	s.WaitEnded("pids", 2)
 	for _, id := range []string{id, late} {
 		if j := c.Peek("q", id); j.State != "ready" || j.Attempt != 0 {
-			t.Errorf("the job is %+v, want it ready and uncharged", j)
+			t.Errorf("the job is %+v, want it ready without an attempt", j)
 		}
 	}
 }
@@ -121,8 +121,8 @@ func TestWorkLost(t *testing.T) {
 sleep 1000 & echo $! $$ >pids.tmp; mv pids.tmp pids; wait`)
 	w := a.Work("q", "--", "./send.sh")
 	testwait.Until(t, "the command runs", func() bool { return s.Read("pids") != "" })
-	if n := c.Must(kit.Msg{"op": "release", "queue": "q", "ids": []string{id}}).Count; n != 1 {
-		t.Fatalf("released %d", n)
+	if n := c.Must(kit.Msg{"op": "reclaim", "queue": "q", "ids": []string{id}}).Count; n != 1 {
+		t.Fatalf("reclaimed %d", n)
 	}
 	s.WaitEnded("pids", 2)
 	testwait.Until(t, "the job is done by its second run", func() bool { return c.Stats("q").Total() == 0 })
@@ -146,7 +146,7 @@ func TestWorkSidecarRestarts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := kit.NewSite(t)
-			s.HostLease = 20 * time.Second // longer than a restart takes on a busy machine
+			s.SidecarTimeout = 20 * time.Second // longer than a restart takes on a busy machine
 			s.Extra = "drain_timeout: 300ms\n"
 			a := s.Start("a")
 			c := a.Dial()

@@ -11,7 +11,7 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// lineWorker is a program for --line that does what a job's payload names.
+// lineWorker is a program for --persistent that does what a job's payload names.
 const lineWorker = `
 import base64, json, os, signal, sys, time
 with open("starts", "a") as f: f.write(f"{os.getpid()}\n")
@@ -25,7 +25,7 @@ for line in sys.stdin:
     elif what == "more": answer(op="ack", enqueue=[{"queue": "next", "payload": "by the ack"}])
     elif what == "fail": answer(op="nack", error="no such address", delay_ms=3600000)
     elif what == "dead": answer(op="nack", error="never", dead=True)
-    elif what == "later": answer(op="nack", charge=False, delay_ms=3600000)
+    elif what == "later": answer(op="nack", snooze=True, delay_ms=3600000)
     elif what == "garbage": print("debugging", flush=True)
     elif what == "long": print("x" * 5000000, flush=True)
     elif what == "closed": os.close(1); time.sleep(1000)
@@ -44,7 +44,7 @@ for line in sys.stdin:
 func TestWorkPersistent(t *testing.T) {
 	t.Parallel()
 	s := kit.NewSite(t)
-	s.Queues = "  \"*\": {keep: 1h, backoff: {initial: 1h, max: 1h}}\n"
+	s.Queues = "  \"*\": {retention: {done: 1h}, backoff: {initial: 1h, max: 1h}}\n"
 	a := s.Start("a")
 	c := a.Dial()
 	if err := os.WriteFile(filepath.Join(s.Dir, "line.py"), []byte(lineWorker), 0o644); err != nil {
@@ -84,7 +84,7 @@ func TestWorkPersistent(t *testing.T) {
 	for _, w := range wants {
 		ids = append(ids, c.Put("q", w.payload)...)
 	}
-	a.Work("q", "--line", "--drain", "--dead-on", "66", "--kill-after", "100ms", "--", "python3", "line.py").WaitExit(0)
+	a.Work("q", "--persistent", "--drain", "--dead-on", "66", "--kill-after", "100ms", "--", "python3", "line.py").WaitExit(0)
 	for i, w := range wants {
 		j := c.Peek("q", ids[i])
 		message := ""
@@ -113,7 +113,7 @@ func TestWorkPersistent(t *testing.T) {
 	// A job that is too slow is stopped. The program that waits for jobs is not.
 	slow := c.Put("slow", "slow")[0]
 	started := len(lines(s, "starts"))
-	w := a.Work("slow", "-j", "2", "--line", "--timeout", "3s", "--kill-after", "1s", "--", "python3", "line.py")
+	w := a.Work("slow", "-j", "2", "--persistent", "--timeout", "3s", "--kill-after", "1s", "--", "python3", "line.py")
 	testwait.Until(t, "it was stopped", func() bool { return len(c.Peek("slow", slow).Errors) == 1 })
 	c.Put("slow", "fine")
 	testwait.Until(t, "the next is done", func() bool { return c.Stats("slow").Done == 1 })

@@ -56,14 +56,14 @@ func TestWorkMissingCommand(t *testing.T) {
 		{"./orphan.sh", 1, "./orphan.sh cannot be run: it, or the interpreter that its first line names, is not there"},
 		{"./headless.sh", 1, "./headless.sh cannot be run: exec format error: does a script lack its first line, #!/bin/sh?"},
 	} {
-		for _, mode := range []string{"--drain", "--line"} {
+		for _, mode := range []string{"--drain", "--persistent"} {
 			w := a.Work("mail", mode, "--", row.command)
 			w.WaitExit(row.code)
 			if !strings.Contains(w.Diag.String(), row.words) {
 				t.Errorf("%s: it printed %q, want %q", row.command, w.Diag, row.words)
 			}
 			if j := c.Peek("mail", id); j.State != "ready" || j.Attempt != 0 || len(j.Errors) != 0 {
-				t.Fatalf("%s: the job is %+v, want it ready and uncharged", row.command, j)
+				t.Fatalf("%s: the job is %+v, want it ready without an attempt", row.command, j)
 			}
 		}
 	}

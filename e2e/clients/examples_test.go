@@ -16,7 +16,7 @@ import (
 
 var examples = kit.Path("clients/examples")
 
-// TestExampleWorkers checks that the workers in PHP and Perl handle any bytes, survive a restart of
+// TestExampleWorkers checks that the workers in PHP and Perl handle any payload, survive a restart of
 // the sidecar, and end gracefully.
 func TestExampleWorkers(t *testing.T) {
 	for _, argv := range [][]string{{"php", examples + "/worker.php"}, {"perl", examples + "/worker.pl"}} {
@@ -33,7 +33,7 @@ func TestExampleWorkers(t *testing.T) {
 				cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 				return cmd
 			}
-			payloads := []string{"Ada", "Zoë \"\\ \n", "\xff\xfe bytes", ""}
+			payloads := []string{"Ada", "Zoë \"\\ \n☎", ""}
 			var empty string
 			for _, p := range payloads {
 				out, err := example("greet", p).Output()
@@ -54,16 +54,21 @@ func TestExampleWorkers(t *testing.T) {
 			greeted := func(name string) func() bool {
 				return func() bool { return strings.Contains(output.String(), "hello, "+name+" (attempt 1)\n") }
 			}
-			for _, p := range payloads[:3] {
+			for _, p := range payloads[:2] {
 				testwait.Until(t, "it greets "+strconv.Quote(p), greeted(p))
 			}
 			testwait.Until(t, "the empty one has failed", func() bool {
 				j := a.Dial().Peek("greet", empty)
-				return j.State == "scheduled" && len(j.Errors) == 1 && strings.Contains(j.Errors[0].Message, "there is nobody to greet")
+				return j.State == "scheduled" && len(j.Errors) == 1 && strings.Contains(j.Errors[0].Message, "there is no name to greet")
+			})
+			noJSON := a.Dial().Must(kit.Msg{"op": "enqueue", "queue": "greet", "payload_b64": []byte("\xff\xfe")}).Job.ID
+			testwait.Until(t, "that of other bytes has failed", func() bool {
+				j := a.Dial().Peek("greet", noJSON)
+				return j.State == "scheduled" && len(j.Errors) == 1 && strings.Contains(j.Errors[0].Message, "returns its bytes")
 			})
 			a.Kill()
 			a.Start()
-			a.Dial().Put("greet", "the restarted")
+			a.Dial().Put("greet", `"the restarted"`)
 			testwait.Until(t, "it greets after the restart", greeted("the restarted"))
 			if err := w.Process.Signal(syscall.SIGTERM); err != nil {
 				t.Error(err)
@@ -71,8 +76,8 @@ func TestExampleWorkers(t *testing.T) {
 			if err := w.Wait(); err != nil {
 				t.Errorf("after SIGTERM: %v, want the exit code 0", err)
 			}
-			if left := s.JobsInFile(t); len(left) != 1 || left[0] != empty {
-				t.Errorf("the jobs %v are left, want %s alone", left, empty)
+			if left := s.JobsInFile(t); len(left) != 2 || left[0] != empty || left[1] != noJSON {
+				t.Errorf("the jobs %v are left, want %s and %s", left, empty, noJSON)
 			}
 		})
 	}
@@ -83,7 +88,7 @@ func TestExampleWorkers(t *testing.T) {
 func TestExampleCOBOL(t *testing.T) {
 	t.Parallel()
 	s := kit.NewSite(t)
-	s.Queues = "  \"*\": {keep: 1h}\n"
+	s.Queues = "  \"*\": {retention: {done: 1h}}\n"
 	a := s.Start("a")
 	c := a.Dial()
 	program := filepath.Join(s.Dir, "invoice")

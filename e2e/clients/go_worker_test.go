@@ -53,7 +53,7 @@ func TestGoExample(t *testing.T) {
 	}
 	s := kit.NewSite(t)
 	sc := s.Start("a")
-	sc.Dial().Must(kit.Msg{"op": "enqueue", "queue": "greet", "payload": "Ada"})
+	sc.Dial().Must(kit.Msg{"op": "enqueue", "queue": "greet", "payload": `"Ada"`})
 	cmd := exec.Command(filepath.Join(dir, "example"))
 	cmd.Env = append(os.Environ(), "QSIDECAR_SOCKET="+sc.Socket)
 	cmd.Stderr = os.Stderr

@@ -30,7 +30,7 @@ func TestPythonDjango(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := kit.NewSite(t)
-	s.Queues = "  default: {keep: 1h, max_attempts: 1}\n  mail: {}\n"
+	s.Queues = "  default: {retention: {done: 1h}, max_attempts: 1}\n  mail: {}\n"
 	path := []string{django, kit.PythonPackage, filepath.Join(kit.PythonPackage, "tests")}
 	env := []string{
 		"PYTHONPATH=" + strings.Join(path, ":"), "DJANGO_SETTINGS_MODULE=django_site", "SITE_FILE=" + s.File(),

@@ -24,57 +24,6 @@ func shellBlocks(t *testing.T, page string) []string {
 	return blocks
 }
 
-// readmeCommands are the blocks of the README that need the program, each found by a text in it,
-// with its expected output. A test replaces what it can't use: the work service and a system's
-// config. The blocks that build the program are in e2e/journeys.
-var readmeCommands = []struct {
-	word, prints string
-	replace      []string
-}{
-	{word: "git clone"}, // see TestPastedLines of e2e/journeys
-	{word: "./bin/qsidecar claim mail", prints: "working on: hello, world"},
-	{word: "./bin/qsidecar work mail", prints: "to: ada", replace: []string{"-j 4", "-j 4 --drain"}},
-	{word: "nc -N -U"}, // see TestReadmeShell
-	{word: "qsidecar check", prints: "sqlite", replace: []string{"/etc/qsidecar.yaml", "a.yaml"}},
-}
-
-// TestReadmeCommands runs the commands of the README unchanged.
-func TestReadmeCommands(t *testing.T) {
-	t.Parallel()
-	blocks := shellBlocks(t, kit.Path("README.md"))
-	if len(blocks) != len(readmeCommands) {
-		t.Fatalf("the README has %d blocks of commands, want %d", len(blocks), len(readmeCommands))
-	}
-	s := kit.NewSite(t)
-	a := s.Start("a")
-	s.Script("send.sh", "cat")
-	if err := os.MkdirAll(filepath.Join(s.Dir, "bin"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(kit.Binary, filepath.Join(s.Dir, "bin", "qsidecar")); err != nil {
-		t.Fatal(err)
-	}
-	for i, want := range readmeCommands {
-		if !strings.Contains(blocks[i], want.word) {
-			t.Errorf("block %d of the README lacks %q:\n%s", i, want.word, blocks[i])
-		}
-		if want.prints == "" {
-			continue
-		}
-		a.Dial().Put("other", "x")
-		if strings.Contains(want.word, "work") {
-			a.Dial().Put("mail", "to: ada")
-		}
-		script := strings.NewReplacer(want.replace...).Replace(blocks[i])
-		if out := runShell(a, t, "bash", "set -eu\ncd '"+s.Dir+"'\n"+script); !strings.Contains(strings.ToLower(out), want.prints) {
-			t.Errorf("it printed\n%s\nwant %q in it, by\n%s", out, want.prints, script)
-		}
-	}
-	if n := a.Dial().Stats("mail").Total(); n != 0 {
-		t.Errorf("%d jobs are left in mail", n)
-	}
-}
-
 // TestShellOneJob checks that the page's script for one job at a time acks a job that was sent, and
 // returns one that was not.
 func TestShellOneJob(t *testing.T) {

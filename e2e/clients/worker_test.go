@@ -39,7 +39,7 @@ func checkTerminate(w *kit.ClientWorker, n, concurrency int) {
 	}
 	for _, j := range c.Must(kit.Msg{"op": "peek", "queue": "quick", "max": 1000}).Jobs {
 		if j.Attempt != 0 || len(j.Errors) > 0 {
-			w.T.Errorf("a job that was not done shows %+v, want no attempt charged", j)
+			w.T.Errorf("a job that was not done shows %+v, want no attempt counted", j)
 		}
 	}
 	w.Start()
@@ -152,7 +152,7 @@ func checkSidecarKills(w *kit.ClientWorker, n int) {
 func restartSite(t *testing.T) *kit.Site {
 	t.Helper()
 	s := kit.NewSite(t)
-	s.HostLease = 20 * time.Second
+	s.SidecarTimeout = 20 * time.Second
 	s.Extra = "drain_timeout: 300ms\n"
 	return s
 }

@@ -35,7 +35,7 @@ func offences() []offence {
 			o.prepare(256, `{"op":"claim","id":1,"queue":"nothing","wait_ms":3600000}`)
 			o.flood(`{"op":"claim","id":2,"queue":"nothing","wait_ms":3600000}`)
 		}},
-		{"jobs that a connection holds", "limits: {held: 5}", "busy", func(o *offender) {
+		{"jobs that a connection holds", "limits: {jobs_per_connection: 5}", "busy", func(o *offender) {
 			o.call(`{"op":"enqueue","jobs":[` + strings.Repeat(`{"queue":"its"},`, 9) + `{"queue":"its"}]}`)
 			o.call(`{"op":"claim","queue":"its","max":5}`)
 			o.flood(`{"op":"claim","id":2,"queue":"its","max":5}`)
@@ -59,7 +59,7 @@ func offences() []offence {
 		{"frame", "", "too_large", func(o *offender) {
 			o.each(`{"op":"enqueue","queue":"q","payload":"` + strings.Repeat("p", 4<<20) + `"}` + "\n")
 		}},
-		{"memory for large messages", "limits: {buffered: 8MiB}", "busy", (*offender).halves},
+		{"memory for large messages", "limits: {buffer_memory: 8MiB}", "busy", (*offender).halves},
 		{"open requests of a connection", "", "", func(o *offender) {
 			o.flood(`{"op":"enqueue","id":2,"queue":"its"}`)
 		}},

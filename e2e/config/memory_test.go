@@ -19,7 +19,7 @@ const (
 
 func newLimitedSite(t *testing.T) *kit.Sidecar {
 	s := kit.NewSite(t)
-	s.Extra = fmt.Sprintf("limits: {buffered: %dMiB}\n", unread>>20)
+	s.Extra = fmt.Sprintf("limits: {buffer_memory: %dMiB}\n", unread>>20)
 	s.Queues += "  work: {}\n"
 	return s.Start("a")
 }
@@ -31,7 +31,7 @@ func judgeMemory(t *testing.T, a *kit.Sidecar, what string) {
 	crew := newCrew(t, a, 8)
 	crew.work(400)
 	now, peak := a.RSS()
-	kit.Figure(t, "%s: %d MiB resident, %d MiB at the most (limits.buffered is %d MiB)", what, now>>20, peak>>20, unread>>20)
+	kit.Figure(t, "%s: %d MiB resident, %d MiB at the most (limits.buffer_memory is %d MiB)", what, now>>20, peak>>20, unread>>20)
 	if peak > mostRSS {
 		t.Errorf("%d MiB were resident, at most %d may be", peak>>20, mostRSS>>20)
 	}

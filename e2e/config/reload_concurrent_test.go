@@ -253,7 +253,7 @@ func (m *databaseMove) settleBoth() {
 		m.t.Fatalf("the waiting claim got %+v", r)
 	}
 	m.ack(r.Jobs[0].Lease, second[1].Lease, second[2].Lease)
-	w.Must(kit.Msg{"op": "nack", "lease": second[3].Lease, "delay_ms": 0, "charge": false})
+	w.Must(kit.Msg{"op": "nack", "lease": second[3].Lease, "delay_ms": 0, "snooze": true})
 	m.waitClosed()
 	other.Must(kit.Msg{"op": "ack", "lease": first[2].Lease})
 }

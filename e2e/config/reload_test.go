@@ -109,7 +109,7 @@ func (r *reloadRun) text() string {
 	if r.byTCP {
 		url = "postgres://app@" + r.srv.Addr + "/" + r.srv.Name
 	}
-	fmt.Fprintf(&b, "databases:\n  main: {url: %q, password_file: %s, max_connections: %d, host_lease: %s}\n", url, r.secret, r.pool, kit.Duration(r.s.HostLease))
+	fmt.Fprintf(&b, "databases:\n  main: {url: %q, password_file: %s, max_connections: %d, sidecar_timeout: %s}\n", url, r.secret, r.pool, kit.Duration(r.s.SidecarTimeout))
 	fmt.Fprintf(&b, "queues:\n  work: {max_attempts: %d}\n", r.attempts)
 	for q := range r.queues {
 		fmt.Fprintf(&b, "  %s: {}\n", q)

@@ -271,7 +271,7 @@ func (r *secretRun) running() {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	if !bytes.Contains(log, []byte("the config was not reloaded")) || !bytes.Contains(log, []byte("a secret")) {
+	if !bytes.Contains(log, []byte("event=config_reload_failed")) || !bytes.Contains(log, []byte("a secret")) {
 		r.t.Errorf("the log does not tell of the reloads:\n%s", log)
 	}
 	r.keep("the log", string(log))

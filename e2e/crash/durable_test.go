@@ -22,8 +22,8 @@ import (
 func TestSQLiteAnswersAreOnDisk(t *testing.T) {
 	t.Parallel()
 	s := kit.NewSite(t)
-	s.HostLease = time.Minute // few heartbeats, which are not synced
-	s.Queues = "  \"*\": {}\n  kept: {keep: 1h}\n"
+	s.SidecarTimeout = time.Minute // few heartbeats, which are not synced
+	s.Queues = "  \"*\": {}\n  kept: {retention: {done: 1h}}\n"
 	trace := filepath.Join(s.Dir, "trace")
 	sc := s.Sidecar("one")
 	sc.Wrap = []string{"strace", "-D", "-f", "-q", "-y", "-s", "0", "-e", "trace=write,pwrite64,fsync,fdatasync", "-e", "signal=kill", "-o", trace}
@@ -42,7 +42,7 @@ func TestSQLiteAnswersAreOnDisk(t *testing.T) {
 		{"op": "nack", "lease": jobs[1].Lease, "delay_ms": 3_600_000},
 		{"op": "nack", "lease": jobs[2].Lease, "dead": true},
 		{"op": "extend", "lease": jobs[3].Lease, "lease_ms": 3_600_000},
-		{"op": "release", "queue": "q", "ids": []string{jobs[4].ID}},
+		{"op": "reclaim", "queue": "q", "ids": []string{jobs[4].ID}},
 		{"op": "retry", "queue": "q", "all": true},
 		{"op": "delete", "queue": "q", "ids": []string{jobs[4].ID}},
 		{"op": "pause", "queue": "q"},

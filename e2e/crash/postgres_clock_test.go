@@ -80,7 +80,7 @@ func TestPostgresClock(t *testing.T) {
 	beats := func(sc *kit.Sidecar) {
 		t.Helper()
 		now := func() string {
-			return strings.Join(p.Query(p.URL, "SELECT beats::text FROM qsidecar.qsidecar_hosts WHERE host = $1", sc.Identity()), "")
+			return strings.Join(p.Query(p.URL, "SELECT heartbeats::text FROM qsidecar.qsidecar_sidecars WHERE sidecar = $1", sc.Identity()), "")
 		}
 		before := now()
 		testwait.Until(t, sc.Name+" makes a heartbeat", func() bool { return now() != before })
@@ -153,7 +153,7 @@ func TestPostgresClock(t *testing.T) {
 		w.Must(kit.Msg{"op": "ack", "lease": job.Lease})
 	}
 	took := kit.Since(died)
-	kit.Figure(t, "a sidecar (host_lease %v) died as the clock was set back: its jobs were worked elsewhere after %v", s.HostLease, took.Round(time.Millisecond))
+	kit.Figure(t, "a sidecar (sidecar_timeout %v) died as the clock was set back: its jobs were worked elsewhere after %v", s.SidecarTimeout, took.Round(time.Millisecond))
 	setClock(p, 0)
 	flows("and forward again")
 	if n := w.Stats("tomorrow"); n.Scheduled != 1 {

@@ -13,15 +13,15 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
-// previousProgram builds a program without the newest schema version of PostgreSQL: see
-// backends/postgres/migrate/latest_previous.go.
-func previousProgram(t *testing.T, dir string) string {
+// nextProgram builds a program with one more schema version of PostgreSQL: see
+// backends/postgres/migrate/latest_next.go.
+func nextProgram(t *testing.T, dir string) string {
 	t.Helper()
-	to := filepath.Join(dir, "qsidecar-previous")
-	build := exec.Command("go", "build", "-trimpath", "-tags", "qsidecar_previous_schema", "-o", to, kit.Path("cmd/qsidecar"))
+	to := filepath.Join(dir, "qsidecar-next")
+	build := exec.Command("go", "build", "-trimpath", "-tags", "qsidecar_next_schema", "-o", to, kit.Path("cmd/qsidecar"))
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("building the program of the version before: %v\n%s", err, out)
+		t.Fatalf("building the program of the next version: %v\n%s", err, out)
 	}
 	return to
 }
@@ -32,14 +32,14 @@ func version(p *kit.Postgres) string {
 	return strings.Join(p.Query(p.URL, "SELECT version::text FROM qsidecar.qsidecar_meta"), " ")
 }
 
-// TestPostgresRollingUpgrade runs a sidecar of an older schema version alone, then beside one of
-// the newest, which migrates the tables in use, and upgrades it at the end. Workers and sidecars
+// TestPostgresRollingUpgrade runs a sidecar of this schema version alone, then beside one of
+// the next, which migrates the tables in use, and upgrades it at the end. Workers and sidecars
 // are killed all the time.
 func TestPostgresRollingUpgrade(t *testing.T) {
 	s, p := kit.NewPostgresSite(t)
-	previous := previousProgram(t, s.Dir)
+	next := nextProgram(t, s.Dir)
 	old, young := s.Sidecar("old"), s.Sidecar("young")
-	old.Program = previous
+	young.Program = next
 	old.Start()
 	before := version(p)
 	jobs := kit.Size(50_000)
@@ -59,17 +59,17 @@ func TestPostgresRollingUpgrade(t *testing.T) {
 					restart(r, old)
 				case joined == 0:
 					if v := version(p); v != before {
-						t.Errorf("version %s before a program of the newest version ran", v)
+						t.Errorf("version %s before a program of the next version ran", v)
 					}
 					young.Start()
 					joined = acks
 				case acks <= jobs*4/5: // both
 					restart(r, []*kit.Sidecar{old, young}[r.Rand.IntN(2)])
 				case upgraded == 0:
-					if known := p.Query(p.URL, "SELECT coalesce(knows, 1)::text FROM qsidecar.qsidecar_hosts WHERE NOT dead GROUP BY 1"); len(known) != 2 {
-						t.Errorf("sidecars that know the versions %v, want two kinds", known)
+					if known := p.Query(p.URL, "SELECT max_version::text FROM qsidecar.qsidecar_sidecars WHERE NOT dead GROUP BY 1"); len(known) != 2 {
+						t.Errorf("sidecars that support the versions %v, want two kinds", known)
 					}
-					old.Program = ""
+					old.Program = next
 					restart(r, old)
 					upgraded = acks
 				}
@@ -79,7 +79,7 @@ func TestPostgresRollingUpgrade(t *testing.T) {
 	}.Run(t)
 	kit.JudgeCrash(t, v)
 	if joined == 0 || upgraded == 0 {
-		t.Errorf("the newest joined after %d acks, the old one was upgraded after %d", joined, upgraded)
+		t.Errorf("the next one joined after %d acks, the old one was upgraded after %d", joined, upgraded)
 	}
 	after := version(p)
 	if before == after {
@@ -92,7 +92,7 @@ func TestPostgresRollingUpgrade(t *testing.T) {
 // as a role that can't create anything.
 func TestPostgresWithoutDDL(t *testing.T) {
 	s, p := kit.NewPostgresSite(t)
-	s.HostLease = 20 * time.Second // longer than a busy machine delays a heartbeat
+	s.SidecarTimeout = 20 * time.Second // longer than a busy machine delays a heartbeat
 	ctx := t.Context()
 	owner := strings.Replace(p.URL, "postgres@", "owner@", 1)
 	for url, sql := range map[string]string{
@@ -127,10 +127,11 @@ func TestPostgresWithoutDDL(t *testing.T) {
 		}
 	}
 	refuses("qsidecar migrate --print")
-	byHand(previousProgram(t, s.Dir))
+	byHand(kit.Binary)
 	before := version(p)
+	sc.Program = nextProgram(t, s.Dir)
 	refuses("qsidecar migrate --print --from " + before)
-	byHand(kit.Binary, "--from", before)
+	byHand(sc.Program, "--from", before)
 	sc.Start()
 
 	c := sc.Dial()

@@ -63,7 +63,7 @@ func newFullServer(t *testing.T, start func(other string) *kit.Site) *fullServer
 	if err := os.Mkdir(f.site.Dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	f.site.HostLease = 5 * time.Minute // longer than this takes on a busy machine
+	f.site.SidecarTimeout = 5 * time.Minute // longer than this takes on a busy machine
 	return f
 }
 
@@ -90,7 +90,7 @@ func (f *fullServer) try() {
 	if e := c.WantError("unavailable", "a job that the disk has no room for", r); !strings.Contains(e.Message, "No space left on device") && !strings.Contains(e.Message, "tablespace is full") {
 		f.Errorf("a full disk is reported as %+v", e)
 	}
-	f.checks(a, 1, "problem  disk: the disk of the database is full: ")
+	f.checks(a, 1, "error   disk: the disk of the database is full: ")
 
 	producer := a.Dial()
 	producer.Post(big, big)
@@ -185,7 +185,7 @@ func TestServersFullDisk(t *testing.T) {
 			producer.Post(kit.Msg{"op": "enqueue", "queue": "big", "payload": strings.Repeat("x", 1<<20)})
 		}
 		testwait.Until(t, "the disk is full", func() bool {
-			return p.Exec(t.Context(), "DO 0") != nil || a.Texts()["a commit failed and is tried again"] > 0
+			return p.Exec(t.Context(), "DO 0") != nil || a.Events()["commit_failed"] > 0
 		})
 		c.Post(kit.Msg{"op": "ack", "lease": held.Lease})
 		if err := os.Remove(f.filling); err != nil {

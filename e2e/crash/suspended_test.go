@@ -15,7 +15,7 @@ import (
 func TestSuspended(t *testing.T) {
 	t.Parallel()
 	s := kit.NewSite(t)
-	s.HostLease = 20 * time.Second // longer than a busy machine delays a heartbeat
+	s.SidecarTimeout = 20 * time.Second // longer than a busy machine delays a heartbeat
 	a, b := s.Start("a"), s.Start("b")
 	holder, buffered, listener := a.Dial(), a.Dial(), a.Dial()
 	other, watcher := b.Dial(), b.Dial()
@@ -33,7 +33,7 @@ func TestSuspended(t *testing.T) {
 	for range ids {
 		taken = append(taken, other.ClaimOne("q"))
 	}
-	kit.Figure(t, "a suspended sidecar's jobs are with the second one after %v (host_lease %v)", kit.Since(at).Round(time.Millisecond), s.HostLease)
+	kit.Figure(t, "a suspended sidecar's jobs are with the second one after %v (sidecar_timeout %v)", kit.Since(at).Round(time.Millisecond), s.SidecarTimeout)
 	fresh := watcher.Must(kit.Msg{"op": "enqueue", "queue": "q", "payload": "fresh"}).Job.ID
 	a.Signal(syscall.SIGCONT)
 
@@ -71,7 +71,7 @@ func TestSuspended(t *testing.T) {
 func TestSuspendedAlone(t *testing.T) {
 	t.Parallel()
 	s := kit.NewSite(t)
-	s.HostLease = 2 * time.Second
+	s.SidecarTimeout = 2 * time.Second
 	a := s.Start("a")
 	c := a.Dial()
 	c.Enqueue("q", 1)
@@ -79,7 +79,7 @@ func TestSuspendedAlone(t *testing.T) {
 	identity := a.Identity()
 	suspend(s, a)
 	testwait.Until(t, "its lease has ended by the database", func() bool {
-		return len(s.Rows("SELECT 1 FROM qsidecar_hosts WHERE host = ? AND expires_at < CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)", identity)) == 1
+		return len(s.Rows("SELECT 1 FROM qsidecar_sidecars WHERE sidecar = ? AND expires_at < CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)", identity)) == 1
 	})
 	a.Signal(syscall.SIGCONT)
 	c.Must(kit.Msg{"op": "ack", "lease": held.Lease})

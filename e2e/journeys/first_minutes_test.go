@@ -13,13 +13,33 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// TestMakeRunHints checks the commands that `make run` prints.
+// TestMakeRunHints checks the commands that `make run` prints, also for a user without
+// XDG_RUNTIME_DIR who can't write to /run.
 func TestMakeRunHints(t *testing.T) {
-	s := kit.NewSite(t)
-	env := []string{"HOME=" + s.Dir, "PATH=" + os.Getenv("PATH"), "XDG_STATE_HOME=" + s.Dir, "XDG_RUNTIME_DIR=" + s.Dir}
+	t.Run("with a runtime directory", func(t *testing.T) {
+		s := kit.NewSite(t)
+		makeRun(t, s, nil, "XDG_STATE_HOME="+s.Dir, "XDG_RUNTIME_DIR="+s.Dir)
+	})
+	t.Run("without", func(t *testing.T) {
+		s := kit.NewSite(t)
+		if os.Geteuid() != 0 {
+			makeRun(t, s, nil, "XDG_STATE_HOME="+s.Dir)
+			return
+		}
+		const user = 65534
+		if err := os.Chown(s.Dir, user, user); err != nil {
+			t.Fatal(err)
+		}
+		makeRun(t, s, &syscall.Credential{Uid: user, Gid: user}, "XDG_STATE_HOME="+s.Dir)
+	})
+}
+
+func makeRun(t *testing.T, s *kit.Site, as *syscall.Credential, env ...string) {
+	env = append(env, "HOME="+s.Dir, "PATH="+os.Getenv("PATH"))
 	ctx := testwait.Context(t)
-	serve := exec.CommandContext(ctx, kit.Binary, "serve", "--hint")
-	serve.Env = env
+	serve := exec.CommandContext(ctx, kit.Binary, "serve", "--config", "none", "--hint")
+	serve.Env, serve.Dir = env, s.Dir
+	serve.SysProcAttr = &syscall.SysProcAttr{Credential: as}
 	out, err := serve.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -35,6 +55,7 @@ func TestMakeRunHints(t *testing.T) {
 	}
 	shell := exec.CommandContext(ctx, "sh", "-e", "-c", strings.Join(paste, "\n"))
 	shell.Env, shell.Dir = env, s.Dir
+	shell.SysProcAttr = &syscall.SysProcAttr{Credential: as}
 	text, err := shell.CombinedOutput()
 	t.Logf("%s\n%s", strings.Join(paste, "\n"), text)
 	if err != nil || len(paste) != 3 || !strings.Contains(string(text), "hello, world") || !strings.Contains(string(text), "mail") {

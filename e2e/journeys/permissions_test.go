@@ -22,7 +22,7 @@ var requests = map[string]string{
 	"peek":    `{"op":"peek","queue":"mail-a"}`,
 	"retry":   `{"op":"retry","queue":"mail-a","ids":["1"]}`,
 	"delete":  `{"op":"delete","queue":"mail-a","ids":["999999"]}`,
-	"release": `{"op":"release","queue":"mail-a","ids":["999999"]}`,
+	"reclaim": `{"op":"reclaim","queue":"mail-a","ids":["999999"]}`,
 	"purge":   `{"op":"purge","queue":"mail-a","state":"dead"}`,
 	"pause":   `{"op":"pause","queue":"mail-a"}`,
 	"resume":  `{"op":"resume","queue":"mail-a"}`,
@@ -47,7 +47,8 @@ func TestPermissions(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	start(fmt.Sprintf("      - {users: [%d]}\n", os.Getuid()))
+	operator := fmt.Sprintf("      - {users: [%d]}\n      - {users: [%[1]d], ops: [reload]}\n", os.Getuid())
+	start(operator)
 	sc.Start()
 	root := sc.Dial()
 	for op, request := range requests {
@@ -58,7 +59,7 @@ func TestPermissions(t *testing.T) {
 			if op == "status" || op == "reload" { // a rule with queues permits neither
 				queues = ""
 			}
-			start(fmt.Sprintf("      - {users: [%d]}\n      - {%s, ops: [%s]%s}\n", os.Getuid(), by, op, queues))
+			start(operator + fmt.Sprintf("      - {%s, ops: [%s]%s}\n", by, op, queues))
 			root.Must(kit.Msg{"op": "reload"})
 			line := request
 			if strings.Contains(line, "LEASE") {
@@ -92,7 +93,7 @@ func TestPermissions(t *testing.T) {
 	for g := range 1000 {
 		many = append(many, fmt.Sprint(5000+g))
 	}
-	start(fmt.Sprintf("      - {users: [%d]}\n      - {groups: [5999], ops: [ping]}\n", os.Getuid()))
+	start(operator + "      - {groups: [5999], ops: [ping]}\n")
 	root.Must(kit.Msg{"op": "reload"})
 	who := kit.SystemUser{UID: user, GID: group, Groups: strings.Join(many, ",")}
 	if r := who.As(t, sc.Socket, requests["ping"], requests["peek"]); len(r) != 2 || r[0].Error != nil || r[1].Error == nil || len(r[1].Error.Message) > 500 {

@@ -38,7 +38,7 @@ func TestRestart(t *testing.T) {
 
 func restartUnderWorkers(t *testing.T, stop func(*kit.Sidecar)) {
 	s := kit.NewSite(t)
-	s.HostLease = 20 * time.Second // longer than a restart takes on a busy machine
+	s.SidecarTimeout = 20 * time.Second // longer than a restart takes on a busy machine
 	s.Extra = "drain_timeout: 300ms\n"
 	a := s.Start("a")
 	const bare = 8

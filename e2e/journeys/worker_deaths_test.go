@@ -40,7 +40,7 @@ func TestWorkerKilled(t *testing.T) {
 func TestSidecarKilled(t *testing.T) {
 	t.Parallel()
 	s := kit.NewSite(t)
-	s.HostLease = 20 * time.Second // longer than a busy machine delays a heartbeat
+	s.SidecarTimeout = 20 * time.Second // longer than a busy machine delays a heartbeat
 	a, b := s.Start("a"), s.Start("b")
 	worker, waiter := a.Dial(), b.Dial()
 	ids := worker.Enqueue("q", 3)
@@ -58,7 +58,7 @@ func TestSidecarKilled(t *testing.T) {
 		}
 		waiter.Must(kit.Msg{"op": "ack", "lease": j.Lease})
 	}
-	kit.Figure(t, "a killed sidecar's jobs are with the second one after %v (host_lease %v)", kit.Since(at).Round(time.Millisecond), s.HostLease)
+	kit.Figure(t, "a killed sidecar's jobs are with the second one after %v (sidecar_timeout %v)", kit.Since(at).Round(time.Millisecond), s.SidecarTimeout)
 	a.Start()
 	a.Dial().MustFail("lease_lost", kit.Msg{"op": "ack", "lease": held[0].Lease})
 	if left := s.JobsInFile(t); len(left) > 0 {
@@ -118,9 +118,9 @@ func TestSnooze(t *testing.T) {
 	for range 5 {
 		job := c.ClaimOne("q")
 		if job.Attempt != 1 {
-			t.Fatalf("attempt %d, want 1: a delivery that was not charged does not count", job.Attempt)
+			t.Fatalf("attempt %d, want 1: a snoozed delivery does not count", job.Attempt)
 		}
-		c.Must(kit.Msg{"op": "nack", "lease": job.Lease, "charge": false, "delay_ms": 0})
+		c.Must(kit.Msg{"op": "nack", "lease": job.Lease, "snooze": true, "delay_ms": 0})
 	}
 	// The sidecar can prefetch the job once more, and returns it.
 	testwait.Until(t, "the job is ready", func() bool { return c.Peek("q", id).State == "ready" })

@@ -27,8 +27,8 @@ type Adoption struct {
 	DeletesDone bool                    // done rows are deleted
 	MaxClaim    int                     // how many jobs a consumer of either kind claims at once; 0: one
 
-	HostLease time.Duration        // timeout of the sidecars that besideOwn starts; 0: a short one
-	CheckRest func(r *AdoptionRun) // checks other traces of the run; nil: none
+	SidecarTimeout time.Duration        // timeout of the sidecars that besideOwn starts; 0: a short one
+	CheckRest      func(r *AdoptionRun) // checks other traces of the run; nil: none
 
 	Unindexed bool // every claim reads the table from its start
 }
@@ -80,7 +80,7 @@ type AdoptionRun struct {
 // and a sidecar, and checks the rows.
 func (a Adoption) Run(t *testing.T, h TableServer, jobs int) {
 	s := NewSite(t)
-	s.URL, s.HostLease = h.Database(t), 20*time.Second // longer than a busy machine delays a heartbeat
+	s.URL, s.SidecarTimeout = h.Database(t), 20*time.Second // longer than a busy machine delays a heartbeat
 	s.Queues = "  " + a.Name + ":" + a.Config
 	r := &AdoptionRun{Adoption: a, T: t, s: s, DB: Owners(t, s.URL), sheet: filepath.Join(s.Dir, "sheet"), dead: map[string]bool{}, own: map[string]bool{}}
 	r.DB.Script(fmt.Sprintf(a.DDL, jobs))
@@ -119,7 +119,7 @@ func (a Adoption) Run(t *testing.T, h TableServer, jobs int) {
 	if a.CheckRest != nil {
 		a.CheckRest(r)
 	}
-	if rows := r.DB.Texts("SELECT item FROM " + h.Leases + " WHERE token_host IS NOT NULL"); len(rows) > 0 {
+	if rows := r.DB.Texts("SELECT item FROM " + h.Leases + " WHERE token_sidecar IS NOT NULL"); len(rows) > 0 {
 		t.Errorf("leases are left: %v", rows)
 	}
 }

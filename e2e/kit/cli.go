@@ -13,17 +13,17 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// Problems returns the texts of check --json for a grade, by topic.
-func (s Output) Problems(t testing.TB, grade string) map[string]string {
+// Problems returns the texts of check --json of a severity, by topic.
+func (s Output) Problems(t testing.TB, severity string) map[string]string {
 	t.Helper()
 	all := map[string]string{}
 	for line := range strings.Lines(s.Stdout) {
-		var f struct{ Database, Grade, Topic, Text, Do string }
+		var f struct{ Database, Severity, Topic, Text, Fix string }
 		if err := json.Unmarshal([]byte(line), &f); err != nil {
 			t.Fatalf("%q: %v", line, err)
 		}
-		if f.Grade == grade {
-			all[f.Topic] += f.Text + " → " + f.Do + "\n"
+		if f.Severity == severity {
+			all[f.Topic] += f.Text + " → " + f.Fix + "\n"
 		}
 	}
 	return all

@@ -14,7 +14,7 @@ type run struct {
 	Enqueued map[string]string // job id → payload, from the replies to the producers
 	Records  []Record          // in order of time
 	Left     []string          // ids of the jobs still in the table, in any state
-	Waits    time.Duration     // how long a settle waits for the database: host_lease
+	Waits    time.Duration     // how long a settle waits for the database: sidecar_timeout
 }
 
 // Verdict is the result of check.

@@ -132,7 +132,7 @@ func (c CrashRun) Run(t testing.TB) Verdict {
 	if err != nil {
 		t.Fatal(err)
 	}
-	v := check(run{Enqueued: produced.ids(), Records: records, Left: c.Left(t), Waits: c.Sidecars[0].hostLease})
+	v := check(run{Enqueued: produced.ids(), Records: records, Left: c.Left(t), Waits: c.Sidecars[0].sidecarTimeout})
 	Figure(t, "%v", v)
 	if r.most == 0 { // the run ended before that killer saw enough acks
 		r.most = took

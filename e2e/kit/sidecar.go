@@ -29,7 +29,7 @@ type Site struct {
 	Dir string // a short path, because socket paths are limited; any user can enter it
 
 	URL             string             // the database
-	HostLease       time.Duration      // written into every config
+	SidecarTimeout  time.Duration      // written into every config
 	readers         map[string]*sql.DB // by URL
 	restartGrace    time.Duration      // 0: the default
 	DatabaseOptions string             // more options of the database in the config, each starting with a comma
@@ -55,8 +55,8 @@ func NewSite(t testing.TB) *Site {
 	return &Site{
 		readers: map[string]*sql.DB{},
 		T:       t, Dir: dir, URL: "sqlite:" + filepath.Join(dir, "q.db"),
-		HostLease: 30 * time.Second, // the program's default, longer than any machine stalls
-		Queues:    "  \"*\": {}\n",
+		SidecarTimeout: 30 * time.Second, // the program's default, longer than any machine stalls
+		Queues:         "  \"*\": {}\n",
 	}
 }
 
@@ -70,14 +70,14 @@ func (s *Site) Sidecar(name string) *Sidecar {
 		T: s.T, Name: name,
 		Socket:     filepath.Join(s.Dir, name+".sock"),
 		ConfigFile: filepath.Join(s.Dir, name+".yaml"),
-		LogFile:    filepath.Join(s.Dir, name+".log"), hostLease: s.HostLease,
+		LogFile:    filepath.Join(s.Dir, name+".log"), sidecarTimeout: s.SidecarTimeout,
 	}
 	grace := ""
 	if s.restartGrace > 0 {
 		grace = fmt.Sprintf(", restart_grace: %s", Duration(s.restartGrace))
 	}
-	text := fmt.Sprintf("listen:\n  - socket: %s\ndatabases:\n  main: {url: %q, host_lease: %s%s%s}\n%squeues:\n%s",
-		sc.Socket, s.URL, Duration(s.HostLease), grace, s.DatabaseOptions, s.Extra, s.Queues)
+	text := fmt.Sprintf("listen:\n  - socket: %s\ndatabases:\n  main: {url: %q, sidecar_timeout: %s%s%s}\n%squeues:\n%s",
+		sc.Socket, s.URL, Duration(s.SidecarTimeout), grace, s.DatabaseOptions, s.Extra, s.Queues)
 	if err := os.WriteFile(sc.ConfigFile, []byte(text), 0o644); err != nil {
 		s.T.Fatal(err)
 	}
@@ -103,7 +103,7 @@ type Sidecar struct {
 	Program                           string     // the program to run; empty: Binary
 	Env                               []string   // additional environment
 	Files                             []*os.File // its descriptors from 3 on
-	hostLease                         time.Duration
+	sidecarTimeout                    time.Duration
 
 	Cmd    *exec.Cmd
 	exited chan struct{} // closed when the process has exited and status is set
@@ -241,7 +241,7 @@ func (sc *Sidecar) Identity() (id int64) {
 	return id
 }
 
-var joinedAs = regexp.MustCompile(`joined the database.*host"?[=:]"?([0-9a-f]{16})`)
+var joinedAs = regexp.MustCompile(`event"?[=:]"?database_joined"?[ ,]"?sidecar"?[=:]"?([0-9a-f]{16})`)
 
 // RSS returns the current and the peak resident memory of the process, in bytes.
 func (sc *Sidecar) RSS() (now, peak int64) {

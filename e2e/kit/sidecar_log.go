@@ -3,21 +3,20 @@ package kit
 import (
 	"os"
 	"regexp"
-	"strings"
 )
 
-// Texts counts the lines of a log by text, in either log format.
-func (sc *Sidecar) Texts() map[string]int {
+// Events counts the lines of a log by event, in either log format.
+func (sc *Sidecar) Events() map[string]int {
 	sc.T.Helper()
 	log, err := os.ReadFile(sc.LogFile)
 	if err != nil {
 		sc.T.Fatal(err)
 	}
 	counts := map[string]int{}
-	for _, m := range logText.FindAllSubmatch(log, -1) {
-		counts[strings.Trim(string(m[1])+string(m[2]), `"`)]++
+	for _, m := range logEvent.FindAllSubmatch(log, -1) {
+		counts[string(m[1])]++
 	}
 	return counts
 }
 
-var logText = regexp.MustCompile(`(?m)(?:^time=\S+ level=\w+ msg=("[^"]*"|\S+))|"msg":("[^"]*")`)
+var logEvent = regexp.MustCompile(`(?m)^(?:time=.*? event=|\{"time":.*?"event":")(\w+)`)

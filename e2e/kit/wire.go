@@ -44,10 +44,10 @@ type Reply struct {
 
 // DatabaseStatus is a database of a status.
 type DatabaseStatus struct {
-	Name    string `json:"name"`
-	Place   string `json:"place"`
-	Error   string `json:"error"`
-	Leaving bool   `json:"leaving"`
+	Name     string `json:"name"`
+	Address  string `json:"address"`
+	Error    string `json:"error"`
+	Draining bool   `json:"draining"`
 }
 
 // Error is the error of a reply.

@@ -131,7 +131,10 @@ func page(e kit.Exposition) (rows []string) {
 var labelName = regexp.MustCompile(`([a-z_]+)="(?:[^"\\]|\\.)*"`)
 
 // metricsPage documents every metric.
-var metricsPage = kit.Path("deploy/monitoring/README.md")
+var metricsPage = kit.Path("docs/reference/metrics.md")
+
+// runbooksPage has a section for each alert.
+var runbooksPage = kit.Path("docs/operations/runbooks.md")
 
 // onThePage compares an exposition with the table of the page.
 func onThePage(e kit.Exposition, t testing.TB) {
@@ -174,5 +177,17 @@ func TestAlertRules(t *testing.T) {
 	}
 	if len(names) < 6 {
 		t.Errorf("%d metrics found in %s", len(names), rules)
+	}
+	runbooks, err := os.ReadFile(runbooksPage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range regexp.MustCompile(`alert: (\w+)`).FindAllStringSubmatch(string(text), -1) {
+		if !strings.Contains(string(runbooks), "\n## "+m[1]+"\n") {
+			t.Errorf("%s has no section on the alert %s", runbooksPage, m[1])
+		}
+		if url := "docs/operations/runbooks.md#" + strings.ToLower(m[1]) + "\"\n"; !strings.Contains(string(text), url) {
+			t.Errorf("the alert %s in %s has no runbook_url that ends in %q", m[1], rules, url)
+		}
 	}
 }

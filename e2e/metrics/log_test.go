@@ -35,17 +35,17 @@ func jsonLog(sc *kit.Sidecar) (lines []map[string]any) {
 	return lines
 }
 
-// logs waits for a line with that text and those fields.
-func logs(sc *kit.Sidecar, text string, fields kit.Msg) {
+// logs waits for a line of that event with those fields.
+func logs(sc *kit.Sidecar, event string, fields kit.Msg) {
 	sc.T.Helper()
-	testwait.Until(sc.T, fmt.Sprintf("a line %q with %v is logged", text, fields), func() bool {
+	testwait.Until(sc.T, fmt.Sprintf("a line %q with %v is logged", event, fields), func() bool {
 		return slices.ContainsFunc(jsonLog(sc), func(line map[string]any) bool {
 			for key, want := range fields {
 				if fmt.Sprint(line[key]) != fmt.Sprint(want) {
 					return false
 				}
 			}
-			return line["msg"] == text
+			return line["event"] == event
 		})
 	})
 }
@@ -54,7 +54,7 @@ func logs(sc *kit.Sidecar, text string, fields kit.Msg) {
 // things, and with the trace if it is about a job.
 func TestLogOfEachEvent(t *testing.T) {
 	s := kit.NewSite(t)
-	s.HostLease = 5 * time.Second // short, because the test waits for what a heartbeat finds
+	s.SidecarTimeout = 5 * time.Second // short, because the test waits for what a heartbeat finds
 	sc := s.Sidecar("a")
 	good, err := os.ReadFile(sc.ConfigFile)
 	if err != nil {
@@ -67,30 +67,30 @@ func TestLogOfEachEvent(t *testing.T) {
 		}
 	}
 	sc.Start() // in the text format
-	testwait.Until(t, "the start is logged", func() bool { texts := sc.Texts(); return texts["serving"] == 1 && texts["joined the database"] == 1 })
+	testwait.Until(t, "the start is logged", func() bool { events := sc.Events(); return events["serving"] == 1 && events["database_joined"] == 1 })
 	c := sc.Dial()
 	write(string(good) + "log: {format: json}\n")
 	c.Must(kit.Msg{"op": "reload"})
-	logs(sc, "the config was reloaded", kit.Msg{"level": "INFO", "generation": 2, "changes": "log.format: text → json"})
-	if texts := sc.Texts(); texts["serving"] != 1 || texts["joined the database"] != 1 {
-		t.Errorf("the start is logged as %v", texts)
+	logs(sc, "config_reloaded", kit.Msg{"level": "INFO", "generation": 2, "changes": "log.format: text → json"})
+	if events := sc.Events(); events["serving"] != 1 || events["database_joined"] != 1 {
+		t.Errorf("the start is logged as %v", events)
 	}
 	write("nonsense: 1\n")
 	c.MustFail("bad_request", kit.Msg{"op": "reload"})
-	logs(sc, "the config was not reloaded: what ran before goes on", kit.Msg{"level": "ERROR", "generation": 2})
+	logs(sc, "config_reload_failed", kit.Msg{"level": "ERROR", "generation": 2})
 	write(string(good) + "log: {format: json}\n")
 	c.Must(kit.Msg{"op": "reload"})
 
 	jobsAreLogged(sc)
 	sc.Dial().Must(kit.Msg{"op": "pause", "queue": "mail"})
-	logs(sc, "an operator's command was carried out", kit.Msg{"level": "INFO", "op": "pause", "queue": "mail", "uid": os.Getuid()})
+	logs(sc, "operator_command", kit.Msg{"level": "INFO", "op": "pause", "queue": "mail", "uid": os.Getuid()})
 
 	sc.Signal(syscall.SIGTERM)
 	if code := sc.WaitExit(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
-	logs(sc, "stopping: workers can settle their jobs; a second signal ends that", kit.Msg{"level": "INFO", "signal": "terminated"})
-	logs(sc, "stopped: all accepted requests are written, and leases stay valid for the restart grace", kit.Msg{"level": "INFO"})
+	logs(sc, "stopping", kit.Msg{"level": "INFO", "signal": "terminated"})
+	logs(sc, "stopped", kit.Msg{"level": "INFO"})
 }
 
 // jobsAreLogged makes jobs fail, die and lose their leases.
@@ -114,21 +114,21 @@ func jobsAreLogged(sc *kit.Sidecar) {
 
 	j, keys := claim(nil)
 	c.Must(kit.Msg{"op": "nack", "lease": j.Lease, "error": "no such\naddress", "delay_ms": 600_000})
-	logs(sc, "a job failed and is tried again", with(with(keys, "cause", "nacked"), "error", "no such\naddress"))
+	logs(sc, "attempt_failed", with(with(keys, "cause", "nacked"), "error", "no such\naddress"))
 
 	j, keys = claim(kit.Msg{"max_attempts": 1})
 	c.Must(kit.Msg{"op": "nack", "lease": j.Lease, "error": "no"})
-	logs(sc, "a job is dead", with(with(keys, "cause", "nacked"), "level", "WARN"))
+	logs(sc, "job_dead", with(with(keys, "cause", "nacked"), "level", "WARN"))
 
 	j, keys = claim(nil)
-	c.Must(kit.Msg{"op": "release", "queue": "mail", "ids": []string{j.ID}})
+	c.Must(kit.Msg{"op": "reclaim", "queue": "mail", "ids": []string{j.ID}})
 	c.MustFail("lease_lost", kit.Msg{"op": "ack", "lease": j.Lease})
-	logs(sc, "a job was lost: its lease is not valid any more", with(with(keys, "during", "ack"), "level", "WARN"))
+	logs(sc, "lease_lost", with(with(keys, "during", "ack"), "level", "WARN"))
 	c.Must(kit.Msg{"op": "purge", "queue": "mail", "state": "ready"})
 
 	_, keys = claim(kit.Msg{"timeout_ms": 50}) // it makes no call, so the next heartbeat finds it
-	logs(sc, "jobs were taken back", kit.Msg{"queue": "mail", "cause": "timed_out", "jobs": 1, "database": "main"})
-	logs(sc, "a job was lost: its lease is not valid any more", with(keys, "during", "heartbeat"))
+	logs(sc, "jobs_reaped", kit.Msg{"queue": "mail", "cause": "timed_out", "jobs": 1, "database": "main"})
+	logs(sc, "lease_lost", with(keys, "during", "heartbeat"))
 	c.Must(kit.Msg{"op": "purge", "queue": "mail", "state": "scheduled"})
 
 	n := kit.Size(10_000)
@@ -139,7 +139,7 @@ func jobsAreLogged(sc *kit.Sidecar) {
 		held += len(w.Must(kit.Msg{"op": "claim", "queue": "many", "max": 1000}).Jobs)
 	}
 	w.Close()
-	logs(sc, "a worker left while it held jobs", kit.Msg{"level": "WARN", "worker": "dies", "jobs": n, "dead": 0, "cause": "disconnected", "uid": os.Getuid(), "pid": os.Getpid()})
+	logs(sc, "worker_disconnected", kit.Msg{"level": "WARN", "worker": "dies", "jobs": n, "dead": 0, "cause": "disconnected", "uid": os.Getuid(), "pid": os.Getpid()})
 	if lines := len(jsonLog(sc)); lines > 150 {
 		sc.T.Errorf("%d lines are logged where a worker left with %d jobs", lines, n)
 	}

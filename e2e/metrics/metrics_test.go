@@ -172,7 +172,7 @@ func (r *metricsRun) end(w *kit.Wire, j kit.Job, rnd *rand.Rand) bool {
 		r.add("nacked", j.Queue, 1)
 		r.countDeath(j, true)
 	case p < 88:
-		r.settle(w, kit.Msg{"op": "nack", "lease": j.Lease, "charge": false, "delay_ms": 0})
+		r.settle(w, kit.Msg{"op": "nack", "lease": j.Lease, "snooze": true, "delay_ms": 0})
 		r.add("nacked", j.Queue, 1)
 	case p < 94:
 		r.ended("disconnected", j, last)
@@ -266,14 +266,14 @@ func (r *metricsRun) compare(e kit.Exposition) {
 			queue == "slow" && (want["lost/timed_out"] == 0 || want["dead"] == 0) || queue == "side" && want["enqueued"] == 0 {
 			t.Errorf("the run of %s has not all in it that there is: %v", queue, want)
 		}
-		if got, want := int(e.Of(t, "job_run_seconds_count", queue)), want["acked"]+want["nacked"]; got != want {
+		if got, want := int(e.Of(t, "job_run_duration_seconds_count", queue)), want["acked"]+want["nacked"]; got != want {
 			t.Errorf("%d runs of %s, want %d", got, queue, want)
 		}
-		if got, want := int(e.Of(t, "claim_wait_seconds_count", queue)), want["claimed"]; got != want {
+		if got, want := int(e.Of(t, "claim_wait_duration_seconds_count", queue)), want["claimed"]; got != want {
 			t.Errorf("%d waits for %s, want %d", got, queue, want)
 		}
 	}
-	if got := e.Series[`qsidecar_leases_lost_total{database="main"}`]; int64(got) != r.late.Load() {
+	if got := e.Series[`qsidecar_stale_settles_total{database="main"}`]; int64(got) != r.late.Load() {
 		t.Errorf("%v lost leases, the workers counted %d", got, r.late.Load())
 	}
 	if got := e.Series["qsidecar_config_generation"]; got != 7 {

@@ -13,11 +13,11 @@ import (
 
 // TestDepthsOfSeveralSidecars checks three sidecars on one PostgreSQL. One of them exports the
 // queue depths, and queries the server at most every 15 s, however often all are scraped. When it
-// is killed, another one takes over within host_lease.
+// is killed, another one takes over within sidecar_timeout.
 func TestDepthsOfSeveralSidecars(t *testing.T) {
 	t.Parallel()
 	s, srv := kit.NewPostgresSite(t)
-	s.HostLease = 20 * time.Second // longer than a busy machine delays a heartbeat
+	s.SidecarTimeout = 20 * time.Second // longer than a busy machine delays a heartbeat
 	began := kit.Monotonic()
 	if err := srv.Exec(t.Context(), "ALTER SYSTEM SET log_statement = 'all'", "SELECT pg_reload_conf()"); err != nil {
 		t.Fatal(err)
@@ -57,7 +57,7 @@ func TestDepthsOfSeveralSidecars(t *testing.T) {
 	}
 	reads := 0.0
 	for _, a := range admins {
-		reads += a.Scrape().Series[`qsidecar_depths_reads_total{database="main"}`]
+		reads += a.Scrape().Series[`qsidecar_queue_stats_reads_total{database="main"}`]
 	}
 	most := 1 + int(kit.Since(began)/(15*time.Second))                                                                   // once in 15 s, however long all of this took
 	if n := strings.Count(srv.Log(), "SELECT queue FROM \"qsidecar\".qsidecar_queues WHERE paused"); n < 1 || n > most { // postgres's queuesPausedSQL
@@ -71,7 +71,7 @@ func TestDepthsOfSeveralSidecars(t *testing.T) {
 	all[first].Kill()
 	testwait.Until(t, "another one exports the depths", func() bool { return len(tellers()) == 1 })
 	took := kit.Since(killed)
-	kit.Figure(t, "the depths were exported by another sidecar %.1f s after the first was killed; host_lease %v", took.Seconds(), s.HostLease)
+	kit.Figure(t, "the depths were exported by another sidecar %.1f s after the first was killed; sidecar_timeout %v", took.Seconds(), s.SidecarTimeout)
 	text := admins[tellers()[0]].Scrape().Text
 	if n := strings.Count(text, "qsidecar_queue_jobs{"); n != 5 {
 		t.Errorf("%d series of depths, want one for each state:\n%s", n, text)
@@ -83,7 +83,7 @@ func TestDepthsOfSeveralSidecars(t *testing.T) {
 func TestHealthWhileTheDatabaseIsDown(t *testing.T) {
 	t.Parallel()
 	s, srv := kit.NewPostgresSite(t)
-	s.HostLease = 20 * time.Second // longer than a busy machine delays a heartbeat
+	s.SidecarTimeout = 20 * time.Second // longer than a busy machine delays a heartbeat
 	place := filepath.Join(s.Dir, "admin.sock")
 	s.Extra = "admin: {listen: " + place + "}\n"
 	s.Start("a")
@@ -108,7 +108,7 @@ func TestHealthWhileTheDatabaseIsDown(t *testing.T) {
 		}
 	}
 	e := adm.Scrape()
-	if e.Series[`qsidecar_database_reachable{database="main"}`] != 0 || e.Series[`qsidecar_beat_failures_total{database="main"}`] == 0 {
+	if e.Series[`qsidecar_database_reachable{database="main"}`] != 0 || e.Series[`qsidecar_heartbeat_failures_total{database="main"}`] == 0 {
 		t.Errorf("the metrics do not tell that it is away:\n%s", e.Text)
 	}
 	for series := range e.Series {

@@ -27,7 +27,7 @@ func TestDatabaseDownAtTheStart(t *testing.T) {
 	worker.Enqueue("mail", 2)
 	held := worker.ClaimOne("mail")
 	sc.Signal(syscall.SIGTERM)
-	testwait.Until(t, "it stops", func() bool { return strings.Contains(sc.Log(), "stopping") })
+	testwait.Until(t, "it stops", func() bool { return strings.Contains(sc.Log(), "event=stopping") })
 	sc.Signal(syscall.SIGTERM) // claimed jobs stay claimed
 	if code := sc.WaitExit(); code != 0 {
 		t.Fatalf("it exited with %d", code)
@@ -61,7 +61,7 @@ func TestDatabaseDownAtTheStart(t *testing.T) {
 	if err := os.WriteFile(sc.ConfigFile, append(config, "  extra: {}\n"...), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	testwait.Until(t, "the reload", func() bool { return strings.Contains(sc.Log(), "the config was reloaded") })
+	testwait.Until(t, "the reload", func() bool { return strings.Contains(sc.Log(), "event=config_reloaded") })
 
 	restartServer(t, srv)
 	if r := waits.Next(); r.Error != nil || len(r.Jobs) != 1 {

@@ -136,7 +136,7 @@ const perPath = 8
 // start starts a sidecar for each URL, by name, and claims jobs.
 func (f *failover) start(urls map[string]string) {
 	f.Helper()
-	f.site.HostLease = 5 * time.Minute // longer than a failover takes on a busy machine
+	f.site.SidecarTimeout = 5 * time.Minute // longer than a failover takes on a busy machine
 	names := make([]string, 0, len(urls))
 	for name := range urls {
 		names = append(names, name)
@@ -237,7 +237,7 @@ func (f *failover) check(left func() int) {
 		} else {
 			w.waits.Must(kit.Msg{"op": "ack", "lease": r.Jobs[0].Lease})
 		}
-		if n := strings.Count(w.sc.Log(), "joined the database"); n != 1 {
+		if n := strings.Count(w.sc.Log(), "event=database_joined"); n != 1 {
 			f.Errorf("%s joined the database %d times, want once: its leases are good", w.name, n)
 		}
 	}

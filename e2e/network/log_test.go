@@ -8,16 +8,16 @@ import (
 // logsAnOutage checks that an outage of a database and its end are logged, each once.
 func logsAnOutage(sc *kit.Sidecar) {
 	sc.T.Helper()
-	var texts map[string]int
+	var events map[string]int
 	testwait.Until(sc.T, "the outage and its end are logged", func() bool {
-		texts = sc.Texts()
-		return texts["commits reach the database again"] > 0 && texts["a commit failed and is tried again"] > 0
+		events = sc.Events()
+		return events["commit_recovered"] > 0 && events["commit_failed"] > 0
 	})
 	lines := 0
-	for _, n := range texts {
+	for _, n := range events {
 		lines += n
 	}
 	if lines > 40 {
-		sc.T.Errorf("an outage of the database is logged in %d lines: %v", lines, texts)
+		sc.T.Errorf("an outage of the database is logged in %d lines: %v", lines, events)
 	}
 }

@@ -33,7 +33,7 @@ func cutPoints(n int64) (at []int64) {
 func TestPostgresCutPoints(t *testing.T) {
 	toxics.Register("qsidecar_cut", new(kit.CutToxic))
 	s, p := kit.NewPostgresSite(t)
-	s.HostLease = 20 * time.Second // a long timeout, so that few other statements run during the cuts
+	s.SidecarTimeout = 20 * time.Second // a long timeout, so that few other statements run during the cuts
 	wire, through := p.Proxy()
 	producer := s.Start("b").Dial()
 	wire.SetToxics(`{"type": "qsidecar_cut", "stream": "upstream", "attributes": {"stream": "upstream"}}`,

@@ -28,7 +28,7 @@ type stoppableServer interface {
 // the queue mail that were never delivered.
 func checkOutage(t *testing.T, s *kit.Site, p stoppableServer, fresh func() int) {
 	t.Helper()
-	s.HostLease = time.Minute // longer than a restart of the server takes on a busy machine
+	s.SidecarTimeout = time.Minute // longer than a restart of the server takes on a busy machine
 	sidecars := []*kit.Sidecar{s.Start("a"), s.Start("b")}
 	producer := sidecars[0].Dial()
 	ids := producer.Enqueue("mail", 20)

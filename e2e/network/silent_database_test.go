@@ -122,7 +122,7 @@ func TestSilentDatabase(t *testing.T) {
 // in time with `unavailable`, that the sidecar still stops, and that everything works again with
 // the database.
 func checkSilence(t *testing.T, s *kit.Site, r *blackHole) {
-	s.HostLease = 4 * time.Second
+	s.SidecarTimeout = 4 * time.Second
 	place := filepath.Join(s.Dir, "admin.sock")
 	s.Extra = "admin: {listen: " + place + "}\n"
 	sc := s.Start("a")
@@ -171,10 +171,10 @@ func checkSilence(t *testing.T, s *kit.Site, r *blackHole) {
 	began = kit.Monotonic()
 	sc.Signal(syscall.SIGTERM)
 	code := sc.WaitExit()
-	if log := sc.Log(); code != 1 || !strings.Contains(log, "the last heartbeat failed, so leases end with the host lease") {
+	if log := sc.Log(); code != 1 || !strings.Contains(log, "the last heartbeat failed, so leases end with the sidecar timeout") {
 		t.Errorf("exit code %d, output\n%s", code, log)
 	}
 	ended := kit.Since(began)
-	kit.Figure(t, "of a silent database, with a host_lease of %v: not ready after %.1f s, metrics in %.1f s, an enqueue refused after %.1f s, an end after %.1f s",
-		s.HostLease, unready.Seconds(), scraped.Seconds(), refused.Seconds(), ended.Seconds())
+	kit.Figure(t, "of a silent database, with a sidecar_timeout of %v: not ready after %.1f s, metrics in %.1f s, an enqueue refused after %.1f s, an end after %.1f s",
+		s.SidecarTimeout, unready.Seconds(), scraped.Seconds(), refused.Seconds(), ended.Seconds())
 }

@@ -109,7 +109,7 @@ func TestPauseAppliesToAllSidecars(t *testing.T) {
 	testwait.Until(t, "the other sidecar delivers no more", func() bool {
 		jobs := cb.Must(kit.Msg{"op": "claim", "queue": "q"}).Jobs
 		for _, j := range jobs {
-			cb.Must(kit.Msg{"op": "nack", "lease": j.Lease, "charge": false, "delay_ms": 0})
+			cb.Must(kit.Msg{"op": "nack", "lease": j.Lease, "snooze": true, "delay_ms": 0})
 		}
 		return len(jobs) == 0
 	})

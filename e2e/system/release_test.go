@@ -160,7 +160,7 @@ func TestReleaseArchives(t *testing.T) {
 	for arch, machine := range map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64} {
 		files := archived(t, filepath.Join(r.dist(), "qsidecar-"+version+"-linux-"+arch+".tar.gz"))
 		for _, name := range []string{
-			"README.md", "deploy/qsidecar.example.yaml", "LICENSES.txt", "deploy/systemd/qsidecar.service", "man/qsidecar.1", "man/qsidecar-work.1",
+			"README.md", "LICENSE", "deploy/qsidecar.example.yaml", "LICENSES.txt", "deploy/systemd/qsidecar.service", "man/qsidecar.1", "man/qsidecar-work.1",
 			"completions/qsidecar.bash", "completions/qsidecar.zsh", "completions/qsidecar.fish",
 		} {
 			if len(files[name]) < 1000 {

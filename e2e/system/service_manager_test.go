@@ -115,7 +115,7 @@ func TestServiceManager(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	write(string(good) + "limits: {held: 77}\n")
+	write(string(good) + "limits: {jobs_per_connection: 77}\n")
 	m.expect("RELOADING=1")
 	m.expect("READY=1", "STATUS=serving on "+a.Socket+", database sqlite:"+filepath.Join(s.Dir, "q.db")+", config generation 2")
 	write(string(good) + wrongKeys(300))
@@ -131,7 +131,7 @@ func TestServiceManager(t *testing.T) {
 	c.Enqueue("q", 1)
 	job := c.ClaimOne("q")
 	a.Signal(syscall.SIGTERM)
-	m.expect("STOPPING=1", "EXTEND_TIMEOUT_USEC=105000000") // 60s, a host_lease of 30s, and 15s
+	m.expect("STOPPING=1", "EXTEND_TIMEOUT_USEC=105000000") // 60s, a sidecar_timeout of 30s, and 15s
 	m.expect("WATCHDOG=1")                                  // while a worker holds a job
 	c.Must(kit.Msg{"op": "ack", "lease": job.Lease})
 	if code := a.WaitExit(); code != 0 {
@@ -154,7 +154,7 @@ func TestServiceManagerOfOthers(t *testing.T) {
 	a.Env = []string{"LISTEN_PID=1", "LISTEN_FDS=1", "WATCHDOG_PID=1", "WATCHDOG_USEC=1", "NOTIFY_SOCKET=" + filepath.Join(s.Dir, "none")}
 	a.Start()
 	a.Dial().Must(kit.Msg{"op": "ping"})
-	untold := func() int { return strings.Count(a.Log(), "the service manager cannot be notified") }
+	untold := func() int { return strings.Count(a.Log(), "event=service_manager_unreachable") }
 	testwait.Until(t, "the missing listener is logged", func() bool { return untold() > 0 })
 	if n := untold(); n != 1 {
 		t.Errorf("the missing listener is logged %d times, want once:\n%s", n, a.Log())

@@ -29,7 +29,7 @@ type service struct {
 const (
 	unit        = "qsidecar.service"
 	unitSocket  = "/run/qsidecar/qsidecar.sock"
-	unitConfig  = "/etc/qsidecar/qsidecar.yaml"
+	unitConfig  = "/etc/qsidecar/config.yaml"
 	unitProgram = "/usr/local/bin/qsidecar"
 )
 
@@ -240,7 +240,8 @@ func unitUsers(t *testing.T, s *service) {
 	s.config(`listen:
   - socket: ` + unitSocket + `
     allow:
-      - {users: [root, qsidecar]}
+      - {users: [root]}
+      - {users: [root, qsidecar], ops: [ping, status, reload]}
       - {users: [www-data], ops: [enqueue], queues: [mail]}
       - {groups: [games], ops: [stats]}
 `)
@@ -268,12 +269,12 @@ func unitReload(t *testing.T, s *service) {
 	generation := func() int { return client.Must(kit.Msg{"op": "status"}).Generation }
 	client.Must(kit.Msg{"op": "ping"})
 	before := generation()
-	s.write(unitConfig, good+"limits: {held: 77}\n")
+	s.write(unitConfig, good+"limits: {jobs_per_connection: 77}\n")
 	s.do("%s", s.commands("reload"))
 	if got := generation(); got != before+1 {
 		t.Errorf("after the reload generation %d runs, want %d", got, before+1)
 	}
-	if output := s.journal(unit); !strings.Contains(output, "limits.held: 10000 → 77") {
+	if output := s.journal(unit); !strings.Contains(output, "limits.jobs_per_connection: 10000 → 77") {
 		t.Errorf("the journal does not contain the changes:\n%s", output)
 	}
 	s.write(unitConfig, good+"limts: {}\n"+wrongKeys(300)) // with long errors

@@ -53,7 +53,7 @@ func unitDatabase(t *testing.T, s *service) {
 	s.watchdogIs(patient)
 	s.do("%s", s.commands("password"))
 	s.do("umask 077; echo secret >/etc/qsidecar/database.password")
-	s.config("databases: {main: {url: '" + url + "', password_file: '${CREDENTIALS_DIRECTORY}/database', host_lease: 60s}}\n")
+	s.config("databases: {main: {url: '" + url + "', password_file: '${CREDENTIALS_DIRECTORY}/database', sidecar_timeout: 60s}}\n")
 	pid, restarts := s.running()
 	client := s.dial()
 	client.Enqueue("q", 1)

@@ -12,6 +12,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/adopted/guess"
 	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
+	"github.com/qsidecar/qsidecar/internal/config"
 	"github.com/qsidecar/qsidecar/internal/engines"
 )
 
@@ -62,17 +63,20 @@ func under(key string) func(string) bool {
 }
 
 // write writes the whole config.
-func (p *proposal) write(at, place, queue string) {
+func (p *proposal) write(at config.Database, place, queue string) {
 	p.line("# A first config for the table %s. `qsidecar adopt` read the table's definition", tableText(p.Table.Schema, p.Table.Name))
 	p.line("# and %s. Most roles follow from the names of the columns.", p.Sampled)
 	p.line("# Confirm each line that is marked as guessed, and decide each TODO. Its own consumers are")
 	p.line("# the programs that already process its jobs. Then run `qsidecar check --config FILE`.")
 	p.line("")
-	clean, had := engines.WithoutPassword(at)
+	clean, had := engines.WithoutPassword(at.URL)
 	p.line("databases:")
 	p.line("  main:  # %s", place)
 	p.line("    url: %s", yamlText(clean))
-	if had {
+	switch {
+	case at.PasswordFile != "":
+		p.line("    password_file: %s", yamlText(at.PasswordFile))
+	case had:
 		p.line("    password_file: /run/secrets/qsidecar-database  # TODO: store the password in this file, or write USER:${NAME}@ in the url and set NAME in the environment")
 	}
 	p.line("")
@@ -187,7 +191,7 @@ func (p *proposal) verdict(wrong []*mapping.Misfit, advice []backends.Finding) {
 		p.line("    # TODO not complete yet: %s", oneLine(m.Error()))
 	}
 	for _, f := range advice {
-		p.line("    # advice: %s → %s", oneLine(f.Text), oneLine(f.Fix))
+		p.line("    # warning: %s → %s", oneLine(f.Text), oneLine(f.Fix))
 	}
 }
 

@@ -13,7 +13,6 @@ import (
 	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
 	"github.com/qsidecar/qsidecar/internal/config"
 	"github.com/qsidecar/qsidecar/internal/databases"
-	"github.com/qsidecar/qsidecar/internal/engines"
 )
 
 // timeout limits all queries of Propose.
@@ -21,21 +20,18 @@ const timeout = time.Minute
 
 // Request describes the config to propose.
 type Request struct {
-	URL   string // of the database
-	Table config.TableName
-	Queue string // empty: derived from the table's name
-	Log   *slog.Logger
+	Config   config.Config
+	Database string // a name in Config
+	Table    config.TableName
+	Queue    string // empty: derived from the table's name
+	Log      *slog.Logger
 }
 
 // Propose queries the database and returns the text of a config.
 func Propose(ctx context.Context, r Request) (text string, err error) {
-	c := config.Default("", r.URL)
-	if _, err := engines.ParseURL(r.URL); err != nil {
-		return "", config.Errorf("the database: %w", err)
-	}
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("it took longer than %v", timeout))
 	defer cancel()
-	engine, err := databases.OpenEngine(ctx, &c, "main", true, r.Log)
+	engine, err := databases.OpenEngine(ctx, &r.Config, r.Database, true, r.Log)
 	if err != nil {
 		return "", err
 	}
@@ -54,7 +50,7 @@ func Propose(ctx context.Context, r Request) (text string, err error) {
 		return "", err
 	}
 	w := &proposal{Proposal: p}
-	w.write(r.URL, databases.Describe(engine.Info()), queue)
+	w.write(r.Config.Databases[r.Database], databases.Describe(engine.Info()), queue)
 	w.verdict(wrong, store.Advice())
 	return w.String(), nil
 }

@@ -49,7 +49,7 @@ func Databases(ctx context.Context, c *config.Config, log *slog.Logger) []Result
 	for name, q := range c.BridgeOptions(nil).Queues {
 		queues[q.Database] = append(queues[q.Database], backends.Policy{
 			Queue: name, MaxAttempts: q.MaxAttempts, Timeout: q.Timeout, Backoff: q.Backoff, BackoffMax: q.BackoffMax,
-			RetainDone: q.Keep, RetainDead: q.KeepDead, LIFO: q.LIFO,
+			RetainDone: q.RetainDone, RetainDead: q.RetainDead, LIFO: q.LIFO,
 		})
 	}
 	all := make([]Result, 0, len(c.Databases))

@@ -26,7 +26,7 @@ type adoptedQueue struct {
 	OnAck      onAckConfig            `yaml:"on_ack"`
 	StuckAfter duration               `yaml:"stuck_after"`
 	Notify     channel                `yaml:"notify"`
-	Hold       hold                   `yaml:"hold"`
+	ClaimMode  claimMode              `yaml:"claim_mode"`
 }
 
 // tokenConfig has a value or a range.
@@ -43,17 +43,17 @@ type onAckConfig struct {
 }
 
 type (
-	counts  string
-	times   string
-	channel string
-	hold    string
+	counts    string
+	times     string
+	channel   string
+	claimMode string
 )
 
 func (c *counts) parse(s string) error { return oneOf((*string)(c), s, "failures", "deliveries") }
 func (t *times) parse(s string) error {
 	return oneOf((*string)(t), s, "server", "utc", "seconds", "milliseconds")
 }
-func (h *hold) parse(s string) error { return oneOf((*string)(h), s, "state", "transaction") }
+func (m *claimMode) parse(s string) error { return oneOf((*string)(m), s, "update", "transaction") }
 func (n *channel) parse(s string) error {
 	if slices.Contains([]string{"", "on", "off", "true", "false"}, s) {
 		return fmt.Errorf("%q is not a channel: name the one in which the table's own programs notify, or leave it out", s)
@@ -172,7 +172,7 @@ func (a adoptedQueue) check(path string, order *queueOrder, bad func(path, forma
 		for key, set := range map[string]bool{
 			"columns": len(a.Columns) > 0, "states": len(a.States) > 0, "where": len(a.Where) > 0, "counts": a.Counts != "", "token": a.Token != nil,
 			"times": a.Times != "", "on_ack": a.OnAck != onAckConfig{}, "stuck_after": a.StuckAfter > 0,
-			"notify": a.Notify != "", "hold": a.Hold != "",
+			"notify": a.Notify != "", "claim_mode": a.ClaimMode != "",
 		} {
 			if set {
 				bad(path+"."+key, "it goes with an adopted table: name it in `table`")
@@ -216,7 +216,7 @@ func (a adoptedQueue) table(o *queueOrder) mapping.Table {
 		Schema: a.Table.Schema, Name: a.Table.Name, Columns: map[mapping.Role][]string{}, States: map[backends.State]mapping.Value{},
 		Where: map[string]mapping.Value{}, Deliveries: a.Counts == "deliveries", UTC: a.Times == "utc", StuckAfter: time.Duration(a.StuckAfter),
 		Notify:        string(a.Notify),
-		Hold:          a.Hold == "transaction",
+		ClaimInTx:     a.ClaimMode == "transaction",
 		ArchiveSchema: a.OnAck.Archive.Schema, Archive: a.OnAck.Archive.Name,
 	}
 	switch a.Times {
@@ -262,11 +262,11 @@ func (c *Config) AdoptedTables(database string) map[string]mapping.Table {
 			t.MaxAttempts = q.withDefaults(c.Defaults).MaxAttempts
 			// Retention of the defaults is for the sidecar's own tables. From an adopted
 			// table it deletes only what the queue itself configures.
-			if q.Keep != nil {
-				t.Keep = time.Duration(*q.Keep)
+			if r := q.Retention; r != nil && r.Done != nil {
+				t.RetainDone = time.Duration(*r.Done)
 			}
-			if q.KeepDead != nil && *q.KeepDead != forever {
-				t.KeepDead = time.Duration(*q.KeepDead)
+			if r := q.Retention; r != nil && r.Dead != nil && *r.Dead != forever {
+				t.RetainDead = time.Duration(*r.Dead)
 			}
 			tables[name] = t
 		}

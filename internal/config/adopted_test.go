@@ -14,7 +14,7 @@ import (
 func TestAdoptedQueues(t *testing.T) {
 	c, err := Parse("c.yaml", []byte(`
 databases: {main: {url: "postgres://h/d"}}
-defaults: {keep: 1h, keep_dead: 2h}
+defaults: {retention: {done: 1h, dead: 2h}}
 queues:
   "*": {order: lifo}
   full:
@@ -31,8 +31,8 @@ queues:
     notify: jobs
     max_attempts: 3
   numbers: {table: t, columns: {id: n, claimed_at: at, max_attempts: most, failed_at: dead}, times: milliseconds, on_ack: delete}
-  plain: {table: t, columns: {id: n}, order: lifo, token: {column: pid, value: me}, on_ack: delete, hold: state}
-  held: {table: t, columns: {id: n}, hold: transaction, on_ack: delete}
+  plain: {table: t, columns: {id: n}, order: lifo, token: {column: pid, value: me}, on_ack: delete, claim_mode: update}
+  held: {table: t, columns: {id: n}, claim_mode: transaction, on_ack: delete}
 `), noEnv)
 	if err != nil {
 		t.Fatal(err)
@@ -60,7 +60,7 @@ queues:
 		},
 		"held": {
 			Name: "t", Columns: map[mapping.Role][]string{mapping.ID: {"n"}}, States: map[backends.State]mapping.Value{}, Where: map[string]mapping.Value{},
-			OnAck: mapping.Delete, Hold: true,
+			OnAck: mapping.Delete, ClaimInTx: true,
 		},
 	}
 	for name, w := range want {
@@ -70,8 +70,8 @@ queues:
 		}
 	}
 	for _, adopted := range c.AdoptedTables("main") {
-		if adopted.Keep != 0 || adopted.KeepDead != 0 {
-			t.Errorf("%s: rows of another application are deleted by the defaults: %v, %v", adopted.Name, adopted.Keep, adopted.KeepDead)
+		if adopted.RetainDone != 0 || adopted.RetainDead != 0 {
+			t.Errorf("%s: rows of another application are deleted by the defaults: %v, %v", adopted.Name, adopted.RetainDone, adopted.RetainDead)
 		}
 	}
 	o := c.BridgeOptions(nil).Queues
@@ -86,23 +86,23 @@ func TestAdoptedQueuesRetention(t *testing.T) {
 	c, err := Parse("c.yaml", []byte(`
 databases: {main: {url: "postgres://h/d"}}
 queues:
-  both: {table: t, columns: {id: n}, hold: transaction, on_ack: delete, keep: 7d, keep_dead: 30d}
-  never: {table: t, columns: {id: n}, hold: transaction, on_ack: delete, keep: 0s, keep_dead: forever}
+  both: {table: t, columns: {id: n}, claim_mode: transaction, on_ack: delete, retention: {done: 7d, dead: 30d}}
+  never: {table: t, columns: {id: n}, claim_mode: transaction, on_ack: delete, retention: {done: 0s, dead: forever}}
 `), noEnv)
 	if err != nil {
 		t.Fatal(err)
 	}
 	const day = 24 * time.Hour
 	all := c.AdoptedTables("main")
-	if both, never := all["both"], all["never"]; both.Keep != 7*day || both.KeepDead != 30*day || never.Keep != 0 || never.KeepDead != 0 {
-		t.Errorf("%v, %v; %v, %v", both.Keep, both.KeepDead, never.Keep, never.KeepDead)
+	if both, never := all["both"], all["never"]; both.RetainDone != 7*day || both.RetainDead != 30*day || never.RetainDone != 0 || never.RetainDead != 0 {
+		t.Errorf("%v, %v; %v, %v", both.RetainDone, both.RetainDead, never.RetainDone, never.RetainDead)
 	}
 }
 
 func TestAdoptedQueueErrors(t *testing.T) {
 	for src, want := range map[string]string{
-		`q: {hold: state}`:                                    "queues.q.hold: it goes with an adopted table",
-		`q: {table: t, hold: row}`:                            "state, transaction",
+		`q: {claim_mode: update}`:                             "queues.q.claim_mode: it goes with an adopted table",
+		`q: {table: t, claim_mode: row}`:                      "update, transaction",
 		`q: {states: {ready: 1}}`:                             "queues.q.states: it goes with an adopted table",
 		`q: {order: [a]}`:                                     "queues.q.order: columns go with an adopted table",
 		`q: {order: [[a]]}`:                                   "queues.q.order[0]: this should be a single value",

@@ -197,7 +197,7 @@ func leafText(leaf any) any {
 // same, an open database can stay in use.
 func (c *Config) OpenKey(name string) (string, error) {
 	d := c.Databases[name]
-	d.HostLease, d.RestartGrace = 0, nil // only the bridge uses them
+	d.SidecarTimeout, d.RestartGrace = 0, nil // only the bridge uses them
 	out := map[string]string{"max_frame": c.MaxFrame.String()}
 	flatten(out, "database", reflect.ValueOf(d))
 	for q, queue := range c.Queues {

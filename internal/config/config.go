@@ -36,16 +36,16 @@ type listenConfig struct {
 
 // Database is one database of the section `databases`.
 type Database struct {
-	URL          string    `yaml:"url"`
-	HostLease    duration  `yaml:"host_lease"`
-	RestartGrace *duration `yaml:"restart_grace"` // nil: host_lease
+	URL            string    `yaml:"url"`
+	SidecarTimeout duration  `yaml:"sidecar_timeout"`
+	RestartGrace   *duration `yaml:"restart_grace"` // nil: sidecar_timeout
 
 	// The remaining keys are for servers only.
-	PasswordFile   string `yaml:"password_file"`
-	MaxConnections int    `yaml:"max_connections"`
-	MaxHeld        int    `yaml:"max_held"` // additional connections, one for each held job
-	Schema         string `yaml:"schema"`
-	Notify         onOff  `yaml:"notify"`
+	PasswordFile    string `yaml:"password_file"`
+	MaxConnections  int    `yaml:"max_connections"`
+	MaxTransactions int    `yaml:"max_transactions"` // additional connections, one for each job claimed in a transaction
+	Schema          string `yaml:"schema"`
+	Notify          onOff  `yaml:"notify"`
 }
 
 type backoffConfig struct {
@@ -53,27 +53,33 @@ type backoffConfig struct {
 	Max     duration `yaml:"max"`
 }
 
+// retentionConfig is how long finished jobs stay.
+type retentionConfig struct {
+	Done duration          `yaml:"done"`
+	Dead durationOrForever `yaml:"dead"`
+}
+
 // limitsConfig limits what clients can use.
 type limitsConfig struct {
-	Connections int  `yaml:"connections"`
-	PerUser     int  `yaml:"connections_per_user"`
-	Held        int  `yaml:"held"`
-	Buffered    size `yaml:"buffered"`
-	QueueNames  int  `yaml:"queue_names"`
+	Connections       int  `yaml:"connections"`
+	PerUser           int  `yaml:"connections_per_user"`
+	JobsPerConnection int  `yaml:"jobs_per_connection"`
+	BufferMemory      size `yaml:"buffer_memory"`
+	QueueNames        int  `yaml:"queue_names"`
 }
 
 func (l limitsConfig) bridge() bridge.Limits {
-	return bridge.Limits{Connections: l.Connections, PerUser: l.PerUser, Held: l.Held, Buffered: int(l.Buffered), QueueNames: l.QueueNames}
+	return bridge.Limits{Connections: l.Connections, PerUser: l.PerUser, JobsPerConnection: l.JobsPerConnection, BufferMemory: int(l.BufferMemory), QueueNames: l.QueueNames}
 }
 
 func (l limitsConfig) check(bad func(path, format string, args ...any)) {
-	for key, n := range map[string]int{"connections": l.Connections, "held": l.Held, "queue_names": l.QueueNames} {
+	for key, n := range map[string]int{"connections": l.Connections, "jobs_per_connection": l.JobsPerConnection, "queue_names": l.QueueNames} {
 		if n < 1 || n > 1_000_000 {
 			bad("limits."+key, "%d is outside 1 to 1000000", n)
 		}
 	}
-	if l.Buffered < 1<<20 {
-		bad("limits.buffered", "%v is below 1MiB", l.Buffered)
+	if l.BufferMemory < 1<<20 {
+		bad("limits.buffer_memory", "%v is below 1MiB", l.BufferMemory)
 	}
 	if l.PerUser < 0 || l.PerUser > 1_000_000 {
 		bad("limits.connections_per_user", "%d is outside 0 to 1000000", l.PerUser)
@@ -82,28 +88,26 @@ func (l limitsConfig) check(bad func(path, format string, args ...any)) {
 
 // defaultsConfig holds the defaults of queues.
 type defaultsConfig struct {
-	Database    string        `yaml:"database"` // empty: the only one
-	MaxAttempts int           `yaml:"max_attempts"`
-	Timeout     duration      `yaml:"timeout"`
-	Order       order         `yaml:"order"`
-	Backoff     backoffConfig `yaml:"backoff"`
-	Keep        duration      `yaml:"keep"`
-	KeepDead    retention     `yaml:"keep_dead"`
-	KeyTTL      duration      `yaml:"key_ttl"`
-	MaxReady    int           `yaml:"max_ready"`
+	Database    string          `yaml:"database"` // empty: the only one
+	MaxAttempts int             `yaml:"max_attempts"`
+	Timeout     duration        `yaml:"timeout"`
+	Order       order           `yaml:"order"`
+	Backoff     backoffConfig   `yaml:"backoff"`
+	Retention   retentionConfig `yaml:"retention"`
+	KeyTTL      duration        `yaml:"key_ttl"`
+	MaxReady    int             `yaml:"max_ready"`
 }
 
 // queueConfig holds the settings of one queue. A nil field takes the default.
 type queueConfig struct {
-	Database    *string             `yaml:"database"`
-	MaxAttempts *int                `yaml:"max_attempts"`
-	Timeout     *duration           `yaml:"timeout"`
-	Order       *queueOrder         `yaml:"order"`
-	Backoff     *queueBackoffConfig `yaml:"backoff"`
-	Keep        *duration           `yaml:"keep"`
-	KeepDead    *retention          `yaml:"keep_dead"`
-	KeyTTL      *duration           `yaml:"key_ttl"`
-	MaxReady    *int                `yaml:"max_ready"`
+	Database    *string               `yaml:"database"`
+	MaxAttempts *int                  `yaml:"max_attempts"`
+	Timeout     *duration             `yaml:"timeout"`
+	Order       *queueOrder           `yaml:"order"`
+	Backoff     *queueBackoffConfig   `yaml:"backoff"`
+	Retention   *queueRetentionConfig `yaml:"retention"`
+	KeyTTL      *duration             `yaml:"key_ttl"`
+	MaxReady    *int                  `yaml:"max_ready"`
 
 	adoptedQueue
 }
@@ -111,6 +115,11 @@ type queueConfig struct {
 type queueBackoffConfig struct {
 	Initial *duration `yaml:"initial"`
 	Max     *duration `yaml:"max"`
+}
+
+type queueRetentionConfig struct {
+	Done *duration          `yaml:"done"`
+	Dead *durationOrForever `yaml:"dead"`
 }
 
 // Log is the section `log`.
@@ -132,7 +141,7 @@ const defaultMode = fileMode(bridge.DefaultSocketMode)
 
 func newListen() listenConfig { return listenConfig{Mode: defaultMode} }
 func newDatabase() Database {
-	return Database{HostLease: duration(bridge.DefaultHostLease), MaxConnections: 8, MaxHeld: adopted.DefaultMaxHeld, Schema: DefaultSchema, Notify: true}
+	return Database{SidecarTimeout: duration(bridge.DefaultSidecarTimeout), MaxConnections: 8, MaxTransactions: adopted.DefaultMaxTransactions, Schema: DefaultSchema, Notify: true}
 }
 
 // defaultConfig returns the defaults of a file. Load adds the socket and the database, which
@@ -143,12 +152,12 @@ func defaultConfig() Config {
 			MaxAttempts: bridge.DefaultMaxAttempts,
 			Order:       "fifo",
 			Backoff:     backoffConfig{duration(bridge.DefaultBackoff), duration(bridge.DefaultBackoffMax)},
-			KeepDead:    retention(bridge.DefaultKeepDead),
+			Retention:   retentionConfig{Dead: durationOrForever(bridge.DefaultRetainDead)},
 			KeyTTL:      duration(bridge.DefaultKeyTTL),
 		},
 		DrainTimeout: duration(bridge.DefaultDrainTimeout),
 		MaxFrame:     protocol.DefaultMaxFrame,
-		Limits:       limitsConfig{Connections: bridge.DefaultConnections, Held: bridge.DefaultHeldJobs, Buffered: bridge.DefaultBuffered, QueueNames: bridge.DefaultQueueNames},
+		Limits:       limitsConfig{Connections: bridge.DefaultConnections, JobsPerConnection: bridge.DefaultJobsPerConnection, BufferMemory: bridge.DefaultBufferMemory, QueueNames: bridge.DefaultQueueNames},
 		Log:          Log{Level: "info", Format: "text"},
 		Admin:        Admin{Mode: defaultMode, QueueLabels: bridge.DefaultQueueLabels},
 	}

@@ -37,7 +37,7 @@ func TestExampleIsTheDefault(t *testing.T) {
 		t.Errorf("admin: %+v in the example, %+v by default", got.Admin, want.Admin)
 	}
 	for name, d := range want.Databases {
-		d.RestartGrace = &d.HostLease // its default
+		d.RestartGrace = &d.SidecarTimeout // its default
 		want.Databases[name] = d
 	}
 	if d := cmp.Diff(want.Databases, got.Databases); d != "" {
@@ -74,11 +74,11 @@ func TestExampleUncommented(t *testing.T) {
 		}
 		text = before + strings.Join(lines, "\n") + "\n\n" + after
 	}
-	c, err := Parse("example", []byte(strings.NewReplacer("www-data", "root", "groups: [web]", "groups: [root]", "users: [worker]", "users: [root]").Replace(text)), noEnv)
+	c, err := Parse("example", []byte(strings.NewReplacer("www-data", "root", "groups: [web]", "groups: [root]", "users: [worker]", "users: [root]", "[root, qsidecar]", "[root]").Replace(text)), noEnv)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(c.Listen[0].Allow) != 2 || len(c.Queues["thumbnails"].Columns) < 10 || *c.Queues["mail"].MaxAttempts != 5 {
+	if len(c.Listen[0].Allow) != 4 || len(c.Queues["thumbnails"].Columns) < 10 || *c.Queues["mail"].MaxAttempts != 5 {
 		t.Errorf("of the comments it has %+v and %+v", c.Listen[0], c.Queues)
 	}
 }
@@ -128,16 +128,16 @@ listen:
   - {socket: /a, mode: 0600, group: root}
   - socket: ${DIR}//c/../b$$x
 databases:
-  one: {url: "sqlite:${DIR}/one.db", host_lease: 1m}
+  one: {url: "sqlite:${DIR}/one.db", sidecar_timeout: 1m}
   two: {url: "sqlite:two.db${EMPTY}", restart_grace: 0s}
-defaults: {database: one, max_attempts: "${N}", keep: 1d12h, keep_dead: forever}
+defaults: {database: one, max_attempts: "${N}", retention: {done: 1d12h, dead: forever}}
 queues:
   mail: {timeout: 500ms, order: lifo, backoff: {max: 1d}, key_ttl: 1h}
-  bulk: {database: two, max_attempts: 1, keep: 0s, keep_dead: 7d}
+  bulk: {database: two, max_attempts: 1, retention: {done: 0s, dead: 7d}}
   plain:
 drain_timeout: 0s
 max_frame: 8MiB
-limits: {connections_per_user: 5, held: 7}
+limits: {connections_per_user: 5, jobs_per_connection: 7}
 log: {level: debug, format: json}
 `), env)
 	if err != nil {
@@ -151,19 +151,19 @@ log: {level: debug, format: json}
 			{Path: "/data/b$x", Mode: 0o660},
 		},
 		Databases: map[string]bridge.Database{
-			"one": {HostLease: time.Minute, RestartGrace: time.Minute},
-			"two": {HostLease: 30 * time.Second, RestartGrace: time.Millisecond},
+			"one": {SidecarTimeout: time.Minute, RestartGrace: time.Minute},
+			"two": {SidecarTimeout: 30 * time.Second, RestartGrace: time.Millisecond},
 		},
 		Queues: map[string]bridge.Queue{
 			"mail": {Database: "one", MaxAttempts: 9, Timeout: 500 * time.Millisecond, Backoff: time.Second,
-				BackoffMax: 24 * time.Hour, Keep: 36 * time.Hour, KeepDead: -1, KeyTTL: time.Hour, LIFO: true},
+				BackoffMax: 24 * time.Hour, RetainDone: 36 * time.Hour, RetainDead: -1, KeyTTL: time.Hour, LIFO: true},
 			"bulk": {Database: "two", MaxAttempts: 1, Backoff: time.Second, BackoffMax: time.Hour,
-				KeepDead: 7 * 24 * time.Hour, KeyTTL: 10 * time.Minute},
+				RetainDead: 7 * 24 * time.Hour, KeyTTL: 10 * time.Minute},
 			"plain": {Database: "one", MaxAttempts: 9, Backoff: time.Second, BackoffMax: time.Hour,
-				Keep: 36 * time.Hour, KeepDead: -1, KeyTTL: 10 * time.Minute},
+				RetainDone: 36 * time.Hour, RetainDead: -1, KeyTTL: 10 * time.Minute},
 		},
 		MaxFrame: 8 << 20, DrainTimeout: -1,
-		QueueLabels: bridge.DefaultQueueLabels, Limits: bridge.Limits{Connections: 10_000, PerUser: 5, Held: 7, Buffered: bridge.DefaultBuffered, QueueNames: 10_000},
+		QueueLabels: bridge.DefaultQueueLabels, Limits: bridge.Limits{Connections: 10_000, PerUser: 5, JobsPerConnection: 7, BufferMemory: bridge.DefaultBufferMemory, QueueNames: 10_000},
 	}
 	if d := cmp.Diff(want, o); d != "" {
 		t.Errorf("-want +got:\n%s", d)
@@ -186,7 +186,7 @@ func TestConfigErrors(t *testing.T) {
 		{"listen: [{socket: /s, allow: [{users: [nobody-of-that-name]}]}]", "listen[0].allow[0].users: this host's files have no user \"nobody-of-that-name\""},
 		{"listen: [{socket: /s, allow: [{groups: no-such-group}]}]", "listen[0].allow[0].groups: this host's files have no group"},
 		{"listen: [{socket: /s, allow: [{ops: [shout]}]}]", "listen[0].allow[0].ops: there is no op \"shout\""},
-		{"listen: [{socket: /s, allow: [{ops: [reload], queues: [a]}]}]", "listen[0].allow[0].ops: reload concerns all queues: put it in a rule without queues"},
+		{"listen: [{socket: /s, allow: [{ops: [reload], queues: [a]}]}]", "listen[0].allow[0].ops: reload concerns the sidecar, not a queue: put it in a rule without queues"},
 		{"listen: [{socket: /s, allow: [{queues: [a b*]}]}]", "listen[0].allow[0].queues: \"a b*\" isn't a queue name"},
 		{"listen: [{socket: /s}, {socket: /s}]", "listen[1].socket: /s is here twice"},
 		{"listen: [{socket: /s/t}, {socket: /s//x/../t}]", "listen[1].socket: /s//x/../t is here twice (as /s/t)"},
@@ -200,7 +200,7 @@ func TestConfigErrors(t *testing.T) {
 		{"databases: [a]", "1:12: databases: this should be a map (key: value), and is a list"},
 		{"databases: {a: {}}", "databases.a: url is missing"},
 		{"databases: {a: {url: 'sqlserver://h/d'}}", "databases.a.url: the address has no database"},
-		{"databases: {a: {url: 'sqlite:x', host_lease: 10ms}}", "databases.a.host_lease: 10ms is outside 1s to 1h"},
+		{"databases: {a: {url: 'sqlite:x', sidecar_timeout: 10ms}}", "databases.a.sidecar_timeout: 10ms is outside 1s to 1h"},
 		{"databases: {a: {url: 'sqlite:x'}, b: {url: 'sqlite:y'}}\nqueues: {q: {}}", "2:10: queues.q: which database? name one here, or in defaults.database"},
 		{"databases: {a: {url: 'sqlite:x'}}\nqueues: {q: {database: b}}", "queues.q.database: no database \"b\" is configured"},
 		{"queues: {.q: {}}", "1:10: queues..q: "},
@@ -209,8 +209,9 @@ func TestConfigErrors(t *testing.T) {
 		{"queues: {q: {timeout: 10}}", "1:23: queues.q.timeout: \"10\" is not a duration: write a duration as 10s, 5m, 2h, 7d or 1h30m"},
 		{"queues: {q: {order: random}}", "1:21: queues.q.order: \"random\" is not one of fifo, lifo"},
 		{"queues: {q: {backoff: {initial: 2h}}}", "queues.q.backoff.max: 1h is outside 2h to "},
-		{"defaults: {keep_dead: 0s}", "defaults.keep_dead: 0s is outside 1s to "},
-		{"limits: {held: 0}", "limits.held: 0 is outside 1 to 1000000"},
+		{"defaults: {retention: {dead: 0s}}", "1:24: defaults.retention.dead: 0s is outside 1s to "},
+		{"defaults: {retention: 30d}", "1:23: defaults.retention: this should be a map"},
+		{"limits: {jobs_per_connection: 0}", "limits.jobs_per_connection: 0 is outside 1 to 1000000"},
 		{"queues: {q: {max_ready: -1}}", "queues.q.max_ready: -1 is negative"},
 		{"max_frame: 1GiB", "1:12: max_frame: \"1GiB\" is not a size: write it as 4MiB, 512KiB or a number of bytes"},
 		{"max_frame: 128MiB", "1:1: max_frame: 128MiB is outside 64KiB to 64MiB"},
@@ -236,7 +237,7 @@ func TestConfigErrors(t *testing.T) {
 }
 
 func TestConfigReportsAllErrors(t *testing.T) {
-	_, err := Parse("c.yaml", []byte("lisen: 1\nmax_frame: 1\nqueues:\n  q: {order: x, keep: soon}\n"), noEnv)
+	_, err := Parse("c.yaml", []byte("lisen: 1\nmax_frame: 1\nqueues:\n  q: {order: x, key_ttl: soon}\n"), noEnv)
 	want := `c.yaml has 4 errors
 c.yaml:1:1: unknown key "lisen"; known here: listen, databases, defaults, queues, drain_timeout, max_frame, limits, log, admin
      1 | lisen: 1
@@ -245,11 +246,11 @@ c.yaml:2:1: max_frame: 1 bytes is outside 64KiB to 64MiB
      2 | max_frame: 1
        | ^
 c.yaml:4:14: queues.q.order: "x" is not one of fifo, lifo
-     4 |   q: {order: x, keep: soon}
+     4 |   q: {order: x, key_ttl: soon}
        |              ^
-c.yaml:4:23: queues.q.keep: "soon" is not a duration: write a duration as 10s, 5m, 2h, 7d or 1h30m
-     4 |   q: {order: x, keep: soon}
-       |                       ^`
+c.yaml:4:26: queues.q.key_ttl: "soon" is not a duration: write a duration as 10s, 5m, 2h, 7d or 1h30m
+     4 |   q: {order: x, key_ttl: soon}
+       |                          ^`
 	if err == nil || err.Error() != want {
 		t.Errorf("got\n%v\nwant\n%s", err, want)
 	}
@@ -277,9 +278,9 @@ func TestKeysWithDots(t *testing.T) {
 // TestConfigReportsEachErrorOnce checks that an error is reported once, and hides no other.
 func TestConfigReportsEachErrorOnce(t *testing.T) {
 	for src, want := range map[string][]string{
-		"defaults: {keep_dead: never, database: none, max_attempts: 0}\ndatabases: {main: {url: 'sqlite:x'}}\nqueues: {a: {}, b: {max_attempts: 0, timeout: 1s}}\n": {
-			"c.yaml:1:23: defaults.keep_dead: \"never\" is not a duration", "c.yaml:1:30: defaults.database: no database \"none\"",
-			"c.yaml:1:46: defaults.max_attempts: 0 is outside", "c.yaml:3:21: queues.b.max_attempts: 0 is outside",
+		"defaults: {retention: {dead: never}, database: none, max_attempts: 0}\ndatabases: {main: {url: 'sqlite:x'}}\nqueues: {a: {}, b: {max_attempts: 0, timeout: 1s}}\n": {
+			"c.yaml:1:30: defaults.retention.dead: \"never\" is not a duration", "c.yaml:1:38: defaults.database: no database \"none\"",
+			"c.yaml:1:54: defaults.max_attempts: 0 is outside", "c.yaml:3:21: queues.b.max_attempts: 0 is outside",
 		},
 		"drain_timeout: soon\nmax_frame: big\nlimits: {connections: many}\n": {
 			"c.yaml:1:16: drain_timeout: \"soon\" is not", "c.yaml:2:12: max_frame: \"big\" is not", "c.yaml:3:23: limits.connections: \"many\" is not",

@@ -10,7 +10,7 @@ import (
 
 // Input holds the sources of a config: flags, a file and the environment.
 type Input struct {
-	File     string   // --config
+	File     string   // --config, or what FindFile found; empty: the built-in defaults
 	Database string   // --database
 	Socket   string   // --socket
 	LogLevel LogLevel // --log-level
@@ -38,7 +38,7 @@ func (in Input) Load() (Config, error) {
 		}
 	}
 	if in.Database != "" && len(c.Databases) > 0 {
-		return c, Errorf("--database and `databases` in %s both name the database: leave one out", in.File)
+		return c, Errorf("--database and `databases` in %s both name the database: leave one out, or read no config file with --config %s", in.File, NoFile)
 	}
 	db := ""
 	if len(c.Databases) == 0 {
@@ -57,7 +57,7 @@ func (in Input) Load() (Config, error) {
 		c.Listen = nil // the flag replaces the file's sockets
 	}
 	c.addSockets(in.inheritedSockets())
-	c.fillIn(in.Sockets()[0], db)
+	c.fillIn(in.servedSocket(), db)
 	if in.LogLevel != "" {
 		c.Log.Level = in.LogLevel
 	}

@@ -20,7 +20,7 @@ func TestConfigErrorsShowNoPassword(t *testing.T) {
 				"databases:\n  main:\n    url: " + url + "\n    hots: 1",
 				"databases:\n  main:\n    url: \"" + url + "\n    hots: 1",
 				"databases:\n  main: " + url + "\nhots: 1",
-				"databases:\n  main: {url: '" + url + "', host_lease: 1ms}\nhots: 1",
+				"databases:\n  main: {url: '" + url + "', sidecar_timeout: 1ms}\nhots: 1",
 				"databases:\n  main: {url: '" + engine + "://app:" + strings.TrimPrefix(word, "12/") + "/app'}\nhots: 1", // 12/… is a port and a path there
 				"databases:\n  main: {url: '" + engine + "://db/app?user=app&password=" + word + "'}\nhots: 1",
 				"databases:\n  main: {url: '" + engine + "://app@db/app', password: '" + word + "'}\nhots: 1",
@@ -28,7 +28,7 @@ func TestConfigErrorsShowNoPassword(t *testing.T) {
 				"databases:\n  main:\n    url: " + engine + "://app@db/app\n    password: " + word + "\nhots: 1",
 				"databases:\n  main: {url: '" + word + "'}\nhots: 1",
 				"databases:\n  main:\n    \"url\": " + word + "\nhots: 1",
-				"databases:\n  main: {url: '${SECRET_URL}', host_lease: '${SECRET}'}\nhots: 1",
+				"databases:\n  main: {url: '${SECRET_URL}', sidecar_timeout: '${SECRET}'}\nhots: 1",
 				"databases:\n  main: {url: '${SECRET}', max_connections: '${SECRET}', schema: '${SECRET}'}\nhots: 1",
 			} {
 				_, err := Parse("c.yaml", []byte(text+"\n"), func(name string) (string, bool) {
@@ -49,13 +49,13 @@ func TestConfigErrorsShowNoPassword(t *testing.T) {
 
 func TestMaskedLeavesTheRest(t *testing.T) {
 	for line, want := range map[string]string{
-		`  main: {url: "postgres://app@db/app", host_lease: 1ms}`:   `  main: {url: "postgres://app@db/app", host_lease: 1ms}`,
-		`  main: {host_lease: 1ms, url: "postgres://app:x@db/app"}`: `  main: {host_lease: 1ms, url: "postgres://…`,
-		`    password_file: /run/secrets/db`:                        `    password_file: /run/secrets/db`,
-		`    password: /run/secrets/db`:                             `    password: …`,
-		`    url: ${DATABASE}`:                                      `    url: ${DATABASE}`,
-		`    url: /var/lib/x.db`:                                    `    url: …`,
-		`    url: sqlite:/var/lib/a:b@c`:                            `    url: sqlite:/var/lib/a:b@c`,
+		`  main: {url: "postgres://app@db/app", sidecar_timeout: 1ms}`:   `  main: {url: "postgres://app@db/app", sidecar_timeout: 1ms}`,
+		`  main: {sidecar_timeout: 1ms, url: "postgres://app:x@db/app"}`: `  main: {sidecar_timeout: 1ms, url: "postgres://…`,
+		`    password_file: /run/secrets/db`:                             `    password_file: /run/secrets/db`,
+		`    password: /run/secrets/db`:                                  `    password: …`,
+		`    url: ${DATABASE}`:                                           `    url: ${DATABASE}`,
+		`    url: /var/lib/x.db`:                                         `    url: …`,
+		`    url: sqlite:/var/lib/a:b@c`:                                 `    url: sqlite:/var/lib/a:b@c`,
 		`a database is written sqlite:PATH, postgres://USER@HOST/DATABASE or sqlserver://USER@HOST?database=NAME`: `a database is written sqlite:PATH, postgres://USER@HOST/DATABASE or sqlserver://USER@HOST?database=NAME`,
 		`listen: [{socket: /run/q.sock, allow: [{users: [a@corp]}]}]`:                                             `listen: [{socket: /run/q.sock, allow: [{users: [a@corp]}]}]`,
 	} {

@@ -21,8 +21,10 @@ func (q queueConfig) withDefaults(d defaultsConfig) defaultsConfig {
 		set(&d.Backoff.Initial, q.Backoff.Initial)
 		set(&d.Backoff.Max, q.Backoff.Max)
 	}
-	set(&d.Keep, q.Keep)
-	set(&d.KeepDead, q.KeepDead)
+	if q.Retention != nil {
+		set(&d.Retention.Done, q.Retention.Done)
+		set(&d.Retention.Dead, q.Retention.Dead)
+	}
 	set(&d.KeyTTL, q.KeyTTL)
 	set(&d.MaxReady, q.MaxReady)
 	return d
@@ -48,7 +50,7 @@ func (c *Config) BridgeOptions(open map[string]backends.Backend) bridge.Options 
 		o.Sockets = append(o.Sockets, bridge.Socket{Path: l.Socket, Mode: fs.FileMode(l.Mode), Group: l.Group, Allow: rules(l.Allow)})
 	}
 	for name, d := range c.Databases {
-		db := bridge.Database{Backend: open[name], HostLease: time.Duration(d.HostLease), RestartGrace: time.Duration(d.HostLease)}
+		db := bridge.Database{Backend: open[name], SidecarTimeout: time.Duration(d.SidecarTimeout), RestartGrace: time.Duration(d.SidecarTimeout)}
 		if d.RestartGrace != nil {
 			db.RestartGrace = max(time.Duration(*d.RestartGrace), time.Millisecond) // 0 would select the bridge's default
 		}
@@ -60,7 +62,7 @@ func (c *Config) BridgeOptions(open map[string]backends.Backend) bridge.Options 
 		o.Queues[name] = bridge.Queue{
 			Database: d.Database, MaxAttempts: d.MaxAttempts, Timeout: time.Duration(d.Timeout),
 			Backoff: time.Duration(d.Backoff.Initial), BackoffMax: time.Duration(d.Backoff.Max),
-			Keep: time.Duration(d.Keep), KeepDead: time.Duration(d.KeepDead), KeyTTL: time.Duration(d.KeyTTL),
+			RetainDone: time.Duration(d.Retention.Done), RetainDead: time.Duration(d.Retention.Dead), KeyTTL: time.Duration(d.KeyTTL),
 			LIFO: d.Order == "lifo", MaxReady: d.MaxReady,
 		}
 	}

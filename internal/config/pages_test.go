@@ -20,9 +20,31 @@ func TestDocumentedConfigs(t *testing.T) {
 			section = "## Worked examples"
 		}
 		for _, text := range testdocs.CodeBlocks(t, page, section, "yaml") {
-			if _, err := Parse(page, []byte(text), func(string) (string, bool) { return "", false }); err != nil {
-				t.Error(err)
+			parsePage(t, page, text)
+		}
+	}
+}
+
+// TestDocumentedFragments checks the configs on the how-to pages that TestPages of e2e/clients does
+// not run.
+func TestDocumentedFragments(t *testing.T) {
+	t.Parallel()
+	pages, err := filepath.Glob("../../docs/how-to/*.md")
+	if err != nil || len(pages) < 2 {
+		t.Fatalf("%v, %v", pages, err)
+	}
+	for _, page := range pages {
+		for _, b := range testdocs.Blocks(t, page) {
+			if b.Language == "yaml" && b.Mark == "" {
+				parsePage(t, page, b.Text)
 			}
 		}
+	}
+}
+
+func parsePage(t *testing.T, page, text string) {
+	t.Helper()
+	if _, err := Parse(page, []byte(text), func(string) (string, bool) { return "", false }); err != nil {
+		t.Error(err)
 	}
 }

@@ -1,33 +1,120 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
+
+	"golang.org/x/sys/unix"
 )
+
+// SystemFile is the config file of a host. It is read if no flag or variable names one.
+const SystemFile = "/etc/qsidecar/config.yaml"
+
+// NoFile instead of a config file's name means the built-in defaults.
+const NoFile = "none"
 
 const (
 	systemSocket = "/run/qsidecar/qsidecar.sock"
 	systemState  = "/var/lib/qsidecar"
+	socketFile   = "qsidecar.sock"
 	databaseFile = "qsidecar.db"
 )
 
-// Sockets returns the possible paths of a sidecar's socket in the order in which servers and
-// clients try them. It returns several only if no flag or variable names one.
-func (in Input) Sockets() []string {
-	if in.Socket != "" {
-		return []string{in.Socket}
+// FindFile sets File if no flag did: to QSIDECAR_CONFIG, or else to system if that exists.
+// It turns NoFile into an empty File.
+func (in *Input) FindFile(system string) {
+	if in.File == "" {
+		in.File = in.getenv("QSIDECAR_CONFIG")
 	}
-	if s := in.getenv("QSIDECAR_SOCKET"); s != "" {
+	if in.File == "" && exists(system) {
+		in.File = system
+	}
+	if in.File == NoFile {
+		in.File = ""
+	}
+}
+
+// exists reports whether there is a file, also if this user can't see it. A config that
+// can't be read must be an error.
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil || !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR)
+}
+
+// Sockets returns the possible paths of a sidecar's socket in the order in which clients try
+// them. It returns several only if no flag or variable names one. The clients in other
+// languages use the same order.
+func (in Input) Sockets() (all []string) {
+	if s := cmp.Or(in.Socket, in.getenv("QSIDECAR_SOCKET")); s != "" {
 		return []string{s}
 	}
 	if dir := in.getenv("XDG_RUNTIME_DIR"); dir != "" {
-		return []string{filepath.Join(dir, "qsidecar", "qsidecar.sock"), systemSocket}
+		all = append(all, filepath.Join(dir, "qsidecar", socketFile))
 	}
-	return []string{systemSocket}
+	if dir := in.userState(); dir != "" && isDir(dir) {
+		all = append(all, filepath.Join(dir, socketFile))
+	}
+	return append(all, systemSocket)
+}
+
+// servedSocket returns the path of the socket to serve if the config doesn't list any: the
+// first of Sockets in a directory that this user can create files in.
+func (in Input) servedSocket() string {
+	if s := cmp.Or(in.Socket, in.getenv("QSIDECAR_SOCKET")); s != "" {
+		return s
+	}
+	if dir := in.getenv("XDG_RUNTIME_DIR"); dir != "" {
+		return filepath.Join(dir, "qsidecar", socketFile)
+	}
+	if dir := in.userState(); dir != "" && !writable(filepath.Dir(systemSocket)) {
+		return filepath.Join(dir, socketFile)
+	}
+	return systemSocket
+}
+
+// userState returns the state directory of a user other than root. It is empty for root, and
+// if the environment doesn't set one.
+func (in Input) userState() string {
+	if os.Geteuid() == 0 {
+		return ""
+	}
+	return in.stateDir()
+}
+
+// stateDir returns the directory of the embedded database, or "" if the environment
+// doesn't set one.
+func (in Input) stateDir() string {
+	if dir := in.getenv("XDG_STATE_HOME"); dir != "" {
+		return filepath.Join(dir, "qsidecar")
+	}
+	if os.Geteuid() == 0 {
+		return systemState
+	}
+	if home := in.getenv("HOME"); home != "" {
+		return filepath.Join(home, ".local", "state", "qsidecar")
+	}
+	return ""
+}
+
+// isDir reports whether this user can see a directory at path.
+func isDir(path string) bool {
+	fi, err := os.Stat(path)
+	return err == nil && fi.IsDir()
+}
+
+// writable reports whether this user can create files in dir, or dir itself.
+func writable(dir string) bool {
+	err := unix.Faccessat(unix.AT_FDCWD, dir, unix.W_OK|unix.X_OK, unix.AT_EACCESS)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = unix.Faccessat(unix.AT_FDCWD, filepath.Dir(dir), unix.W_OK|unix.X_OK, unix.AT_EACCESS)
+	}
+	return err == nil
 }
 
 // inheritedSockets returns the sockets of the service manager, unless a flag or variable
@@ -41,29 +128,24 @@ func (in Input) inheritedSockets() []string {
 
 // defaultDatabase returns the URL of the embedded database.
 func (in Input) defaultDatabase() (string, error) {
-	if dir := in.getenv("XDG_STATE_HOME"); dir != "" {
-		return "sqlite:" + filepath.Join(dir, "qsidecar", databaseFile), nil
-	}
-	if os.Geteuid() == 0 {
-		return "sqlite:" + filepath.Join(systemState, databaseFile), nil
-	}
-	home := in.getenv("HOME")
-	if home == "" {
+	dir := in.stateDir()
+	if dir == "" {
 		return "", Errorf("where should the database be? HOME and XDG_STATE_HOME are not set: " +
 			"give --database sqlite:PATH or set QSIDECAR_DATABASE")
 	}
-	return "sqlite:" + filepath.Join(home, ".local", "state", "qsidecar", databaseFile), nil
+	return "sqlite:" + filepath.Join(dir, databaseFile), nil
 }
 
 // MakeSocketDir creates the directory of a socket. All users can enter it, because the
-// socket's mode controls access, unless it is below the user's runtime directory.
+// socket's mode controls access, unless it is below the user's runtime directory or is the
+// user's state directory.
 func (in Input) MakeSocketDir(socket string) error {
 	if slices.Contains(in.Inherited, socket) {
 		return nil
 	}
 	dir := filepath.Dir(socket)
 	mode := fs.FileMode(0o755)
-	if run := in.getenv("XDG_RUNTIME_DIR"); run != "" && filepath.Dir(dir) == filepath.Clean(run) {
+	if run := in.getenv("XDG_RUNTIME_DIR"); run != "" && filepath.Dir(dir) == filepath.Clean(run) || dir == in.userState() {
 		mode = 0o700
 	}
 	return MakeDir(dir, mode, "the socket's directory",

@@ -69,15 +69,15 @@ func (d Database) check(path string, bad func(path, format string, args ...any))
 	if d.MaxConnections < 4 || d.MaxConnections > 1000 {
 		bad(path+".max_connections", "%d is outside 4 to 1000", d.MaxConnections)
 	}
-	if d.MaxHeld < 1 || d.MaxHeld > 1000 {
-		bad(path+".max_held", "%d is outside 1 to 1000", d.MaxHeld)
+	if d.MaxTransactions < 1 || d.MaxTransactions > 1000 {
+		bad(path+".max_transactions", "%d is outside 1 to 1000", d.MaxTransactions)
 	}
 	if !schemaName.MatchString(d.Schema) {
 		bad(path+".schema", "%q must be lower-case letters, digits and _, at most 48, beginning with no digit", d.Schema)
 	}
-	between(bad, path+".host_lease", d.HostLease, duration(bridge.MinHostLease), duration(bridge.MaxHostLease))
+	between(bad, path+".sidecar_timeout", d.SidecarTimeout, duration(bridge.MinSidecarTimeout), duration(bridge.MaxSidecarTimeout))
 	if d.RestartGrace != nil {
-		between(bad, path+".restart_grace", *d.RestartGrace, 0, duration(bridge.MaxHostLease))
+		between(bad, path+".restart_grace", *d.RestartGrace, 0, duration(bridge.MaxSidecarTimeout))
 	}
 }
 
@@ -95,9 +95,9 @@ func (d defaultsConfig) check(path string, c *Config, bad func(path, format stri
 	between(bad, path+".timeout", d.Timeout, 0, years)
 	between(bad, path+".backoff.initial", d.Backoff.Initial, duration(time.Millisecond), years)
 	between(bad, path+".backoff.max", d.Backoff.Max, d.Backoff.Initial, years)
-	between(bad, path+".keep", d.Keep, 0, years)
-	if d.KeepDead != forever {
-		between(bad, path+".keep_dead", duration(d.KeepDead), duration(time.Second), years)
+	between(bad, path+".retention.done", d.Retention.Done, 0, years)
+	if d.Retention.Dead != forever {
+		between(bad, path+".retention.dead", duration(d.Retention.Dead), duration(time.Second), years)
 	}
 	between(bad, path+".key_ttl", d.KeyTTL, duration(time.Second), years)
 	if d.MaxReady < 0 {

@@ -26,17 +26,24 @@ func (d *duration) parse(s string) error {
 
 func (d duration) String() string { return textfmt.FormatDuration(time.Duration(d)) }
 
-// retention is a duration or `forever`.
-type retention time.Duration
+// durationOrForever is a duration or `forever`.
+type durationOrForever time.Duration
 
-const forever = retention(-1)
+const forever = durationOrForever(-1)
 
-func (r *retention) parse(s string) error {
+func (d *durationOrForever) parse(s string) error {
 	if s == "forever" {
-		*r = forever
+		*d = forever
 		return nil
 	}
-	return (*duration)(r).parse(s)
+	return (*duration)(d).parse(s)
+}
+
+func (d durationOrForever) String() string {
+	if d == forever {
+		return "forever"
+	}
+	return duration(d).String()
 }
 
 // size is a number of bytes, or of KiB or MiB.

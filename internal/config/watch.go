@@ -72,7 +72,7 @@ type watcher struct {
 func (w *watcher) listen() (stop func()) {
 	events, err := fsnotify.NewWatcher()
 	if err != nil {
-		w.log.Warn("changes of the config are found by looking every few seconds: the system gives no watch of files", "error", err)
+		w.log.Warn("can't watch files, polling them", "event", "config_watch_unavailable", "error", err)
 		return func() {}
 	}
 	w.events = events
@@ -97,7 +97,7 @@ func (w *watcher) run(ctx context.Context, hangUps <-chan os.Signal) {
 			event = true // there can be thousands in a second
 			w.changed()
 		case err := <-w.watchErrors():
-			w.log.Warn("the watch of the config files failed; they are also read every few seconds", "error", err)
+			w.log.Warn("watch of the config files failed, polling them", "event", "config_watch_failed", "error", err)
 		case <-poll.C:
 			w.checkFiles(true)
 		case <-w.quietTimer.C:
@@ -203,7 +203,7 @@ func (w *watcher) updateWatches() (more bool) {
 		more = more || err == nil
 		if err != nil && !w.warned[dir] {
 			w.warned[dir] = true
-			w.log.Warn("changes in a folder are found by looking every few seconds: it cannot be watched", "folder", dir, "error", err)
+			w.log.Warn("can't watch a folder, polling it", "event", "config_folder_not_watched", "folder", dir, "error", err)
 		}
 	}
 	return more

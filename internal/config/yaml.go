@@ -138,7 +138,7 @@ func (d *yamlDecoder) value(node ast.Node, v reflect.Value, path string) {
 		d.mapping(node, path, func(key string, at *token.Token, value ast.Node) {
 			field, ok := fieldOf(v, key)
 			if !ok {
-				d.add(at, "unknown key %s; known here: %s", keyText(key), strings.Join(keysOf(v.Type()), ", "))
+				d.unknownKey(v.Type(), key, at)
 				return
 			}
 			d.value(value, field, join(path, key))

@@ -5,10 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log"
 	"log/slog"
 	"net"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -150,15 +152,24 @@ func (a *admin) open(c config.Admin) (*adminServer, error) {
 		WriteTimeout:      adminWriteTimeout,
 		IdleTimeout:       adminIdleTimeout,
 		MaxHeaderBytes:    adminHeader,
-		ErrorLog:          slog.NewLogLogger(a.log.Handler(), slog.LevelDebug), // errors of unknown clients
+		ErrorLog:          log.New(adminErrors{a.log}, "", 0),
 	}}
 	go func() {
 		defer close(d.ended)
 		if err := d.srv.Serve(newLimitedListener(ln)); !errors.Is(err, http.ErrServerClosed) {
-			a.log.Error("metrics and health are not served any more", "admin", c.Listen, "error", err)
+			a.log.Error("admin listener failed", "event", "admin_listener_failed", "admin", c.Listen, "error", err)
 		}
 	}()
 	return d, nil
+}
+
+// adminErrors receives the log of the HTTP server: errors of unknown clients.
+type adminErrors struct{ log *slog.Logger }
+
+// Write implements io.Writer.
+func (e adminErrors) Write(p []byte) (int, error) {
+	e.log.Debug("admin connection failed", "event", "admin_connection_failed", "error", strings.TrimSpace(string(p)))
+	return len(p), nil
 }
 
 // close stops the server. It waits adminShutdownTimeout for running requests.

@@ -67,10 +67,10 @@ type scrapeLog struct{ log *slog.Logger }
 func (l scrapeLog) Println(v ...any) {
 	text := strings.TrimSpace(fmt.Sprintln(v...))
 	if strings.HasPrefix(text, "error encoding and sending") {
-		l.log.Debug("a scrape ended before its answer was sent", "error", text)
+		l.log.Debug("scrape aborted by the client", "event", "scrape_aborted", "error", text)
 		return
 	}
-	l.log.Warn("some metrics could not be collected", "error", text)
+	l.log.Warn("scrape failed", "event", "scrape_failed", "error", text)
 }
 
 // ifPprofOn returns a handler that works only while pprof is on.
@@ -148,10 +148,10 @@ func notReadyReason(h bridge.Health) error {
 	for _, d := range h.Databases {
 		switch {
 		case d.Reachable:
-		case d.Beat < 0:
+		case d.HeartbeatAge < 0:
 			why = append(why, fmt.Sprintf("database %s: not reached yet (see `qsidecar status`)", d.Name))
 		default:
-			why = append(why, fmt.Sprintf("database %s: not reachable, its last answer was %v ago (see `qsidecar status`)", d.Name, d.Beat.Round(time.Millisecond)))
+			why = append(why, fmt.Sprintf("database %s: not reachable, its last answer was %v ago (see `qsidecar status`)", d.Name, d.HeartbeatAge.Round(time.Millisecond)))
 		}
 	}
 	if why == nil {

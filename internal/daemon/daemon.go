@@ -185,12 +185,12 @@ func inheritClaims(open, before map[string]*openDB) {
 	}
 }
 
-// setMaxHeld sets the limits of held jobs. It runs only after c was accepted, because
+// setMaxTransactions sets the limits of jobs claimed in transactions. It runs only after c was accepted, because
 // replaced databases share these limits.
-func setMaxHeld(open map[string]*openDB, c *config.Config) {
+func setMaxTransactions(open map[string]*openDB, c *config.Config) {
 	for name, o := range open {
 		if store, adopts := o.Backend.(*adopted.Store); adopts {
-			store.SetMaxHeld(c.Databases[name].MaxHeld)
+			store.SetMaxTransactions(c.Databases[name].MaxTransactions)
 		}
 	}
 }
@@ -215,7 +215,7 @@ func (p *Daemon) options(c *config.Config, open map[string]*openDB) bridge.Optio
 // closeReplaced closes a database that a reload replaced.
 func (p *Daemon) closeReplaced(name string, o *openDB) {
 	if err := o.Close(); err != nil {
-		p.log.Warn("closing a database that is not in use any more", "database", name, "error", err)
+		p.log.Warn("can't close a replaced database", "event", "database_close_failed", "database", name, "error", err)
 	}
 }
 
@@ -253,7 +253,7 @@ func (p *Daemon) loadNonEmpty() (c config.Config, src config.Snapshot, err error
 func stopTimeout(c *config.Config) time.Duration {
 	lease := time.Duration(0)
 	for _, d := range c.Databases {
-		lease = max(lease, time.Duration(d.HostLease))
+		lease = max(lease, time.Duration(d.SidecarTimeout))
 	}
 	return time.Duration(c.DrainTimeout) + lease + stopMargin
 }

@@ -99,7 +99,7 @@ func (p *Daemon) reload(ctx context.Context, found config.Snapshot) (changes []s
 	defer p.stateMu.Unlock()
 	p.generation++
 	p.reloadErr, p.loadedAt = nil, time.Now()
-	p.log.Info("the config was reloaded", "generation", p.generation, "changes", strings.Join(changes, "; "))
+	p.log.Info("config reloaded", "event", "config_reloaded", "generation", p.generation, "changes", strings.Join(changes, "; "))
 	if len(changes) == 0 {
 		why = "config files changed; settings are unchanged"
 	}
@@ -125,7 +125,7 @@ func (p *Daemon) apply(ctx context.Context, c config.Config, src config.Snapshot
 	if err := p.bridge.Reload(p.options(&c, open)); err != nil {
 		return nil, errors.Join(err, undo(), closeUnused(open, p.open))
 	}
-	setMaxHeld(open, &c)
+	setMaxTransactions(open, &c)
 	changes := config.Changes(p.config, c)
 	if src.Secrets != p.sources.Secrets {
 		changes = append(changes, "a secret")

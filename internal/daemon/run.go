@@ -57,10 +57,10 @@ func Run(ctx context.Context, o Options, f func(ctx context.Context, p *Daemon) 
 	p.manager.notify("opening the databases")
 	if err := p.start(ctx); err != nil {
 		if ctx.Err() != nil {
-			p.log.Info("stopped before it served")
+			p.log.Info("stopped before serving", "event", "stopped_before_serving")
 			return nil
 		}
-		p.manager.notify("it could not start: " + err.Error())
+		p.manager.notify("can't start: " + err.Error())
 		return err
 	}
 	defer func() { err = p.close(err) }()
@@ -85,7 +85,7 @@ func (p *Daemon) run(ctx context.Context, cancel context.CancelFunc, f func(ctx 
 	}()
 	err := p.bridge.Run(ctx)
 	if err == nil {
-		p.log.Info("stopped: all accepted requests are written, and leases stay valid for the restart grace")
+		p.log.Info("stopped", "event", "stopped")
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = &StopError{err}
@@ -106,7 +106,7 @@ func (p *Daemon) watchSignals(signals <-chan os.Signal, drain context.CancelFunc
 			select {
 			case sig := <-signals:
 				if n == 0 {
-					p.log.Info("stopping: workers can settle their jobs; a second signal ends that", "signal", sig.String())
+					p.log.Info("stopping", "event", "stopping", "signal", sig.String())
 					p.manager.notifyStopping(max(time.Duration(p.stopTimeout.Load()), stopMargin))
 					drain()
 				} else if b := p.bridgePtr.Load(); b != nil {

@@ -41,7 +41,7 @@ func newServiceManager(in config.Input, log *slog.Logger) *serviceManager {
 	}}
 	var err error
 	if m.watchdog, err = daemon.SdWatchdogEnabled(false); err != nil {
-		log.Warn("the service manager's watchdog is not served", "error", err)
+		log.Warn("service manager watchdog disabled", "event", "watchdog_disabled", "error", err)
 	}
 	return m
 }
@@ -66,7 +66,7 @@ func (m *serviceManager) notify(status string, lines ...string) {
 		lines = append(lines, "STATUS="+status)
 	}
 	if err := m.send(strings.Join(lines, "\n")); err != nil && !m.failureLogged.Swap(true) {
-		m.log.Warn("the service manager cannot be notified", "error", err)
+		m.log.Warn("can't notify the service manager", "event", "service_manager_unreachable", "error", err)
 	}
 }
 
@@ -75,7 +75,7 @@ func (m *serviceManager) notifyReady(serving string) { m.notify(serving, daemon.
 
 // notifyReloading reports that a reload has begun. notifyReady ends it.
 func (m *serviceManager) notifyReloading() {
-	m.notify("taking another config", daemon.SdNotifyReloading)
+	m.notify("reloading the config", daemon.SdNotifyReloading)
 }
 
 // notifyStopping reports that the sidecar drains and ends within that time.
@@ -84,7 +84,7 @@ func (m *serviceManager) notifyStopping(within time.Duration) {
 		return
 	}
 	m.stopping.Store(true)
-	m.notify("stopping: workers settle what they hold", daemon.SdNotifyStopping,
+	m.notify("stopping: workers can settle their jobs", daemon.SdNotifyStopping,
 		fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d", within.Microseconds()))
 }
 
@@ -114,7 +114,7 @@ func (m *serviceManager) feedWatchdog(ran <-chan struct{}, b livenessProber) {
 		case <-next.C:
 		}
 		if err := m.check(b); err != nil {
-			m.log.Error("the sidecar makes no progress; if this continues, the service manager's watchdog kills it", "error", err)
+			m.log.Error("sidecar makes no progress", "event", "no_progress", "error", err)
 			next.Reset(m.watchdog / 16)
 			continue
 		}

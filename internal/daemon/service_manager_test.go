@@ -80,7 +80,7 @@ func TestWatchdogIsFedByChecks(t *testing.T) {
 				}
 				replace(stuck)
 				time.Sleep(29 * time.Second) // just before systemd would kill it
-				if checks, notified := counts(); notified != 0 || checks < 2 || !strings.Contains(log.String(), "makes no progress") {
+				if checks, notified := counts(); notified != 0 || checks < 2 || !strings.Contains(log.String(), "event=no_progress") {
 					t.Errorf("stuck: %d notifications, %d checks; the log: %s", notified, checks, log)
 				}
 				replace(&healthyProber)

@@ -38,7 +38,7 @@ func (p *Daemon) Ready() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	sockets, databases := p.addresses()
-	p.log.Info("serving", "version", p.version, "sockets", sockets, "databases", databases)
+	p.log.Info("serving", "event", "serving", "version", p.version, "sockets", sockets, "databases", databases)
 	p.manager.notifyReady(p.servingText())
 }
 
@@ -69,7 +69,7 @@ func (p *Daemon) setReloadError(err error) {
 	p.stateMu.Lock()
 	defer p.stateMu.Unlock()
 	if p.reloadErr == nil || p.reloadErr.Error() != err.Error() {
-		p.log.Error("the config was not reloaded: what ran before goes on", "generation", p.generation, "error", err)
+		p.log.Error("config not reloaded", "event", "config_reload_failed", "generation", p.generation, "error", err)
 	}
 	p.reloadErr, p.reloadErrAt = err, time.Now()
 }
@@ -81,7 +81,7 @@ func (p *Daemon) clearReloadError() {
 	p.reloadErr = nil
 	p.stateMu.Unlock()
 	if before != nil {
-		p.log.Info("the config files are again as they run", "generation", p.generation)
+		p.log.Info("config files match the running config again", "event", "config_reverted", "generation", p.generation)
 		p.reportStatus(nil)
 	}
 }

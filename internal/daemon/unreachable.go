@@ -197,7 +197,7 @@ func (p *Daemon) replace(slot, next *openDB) (err error) {
 	}
 	p.open = open
 	info := next.Info()
-	p.log.Info("the database was reached", "database", name, "engine", info.Engine, "place", info.Address)
+	p.log.Info("database reached", "event", "database_reached", "database", name, "engine", info.Engine, "address", info.Address)
 	_, failed, _ := p.Config()
 	p.reportStatus(failed)
 	return nil
@@ -207,6 +207,6 @@ func (p *Daemon) replace(slot, next *openDB) (err error) {
 func (p *Daemon) recordOpenError(name string, a *pendingDatabase, err error) {
 	last := *a.lastErr.Swap(&err)
 	if !backends.IsUnreachable(err) && fmt.Sprint(last) != fmt.Sprint(err) {
-		p.log.Error("the database is there, and cannot be used; trying again", "database", name, "error", err)
+		p.log.Error("database unusable, retrying", "event", "database_unusable", "database", name, "error", err)
 	}
 }

@@ -104,9 +104,9 @@ func adopt(ctx context.Context, c *config.Config, database string, engine backen
 		}
 		return nil, &config.Error{Err: fmt.Errorf("the configuration does not fit the database %s:\n%w", database, all)}
 	}
-	store.SetMaxHeld(c.Databases[database].MaxHeld)
+	store.SetMaxTransactions(c.Databases[database].MaxTransactions)
 	for _, f := range store.Advice() {
-		log.Warn("advice on an adopted table", "database", database, "topic", f.Topic, "text", f.Text, "do", f.Fix)
+		log.Warn("advice on an adopted table", "event", "adopted_table_advice", "database", database, "topic", f.Topic, "text", f.Text, "fix", f.Fix)
 	}
 	return store, nil
 }

@@ -58,7 +58,7 @@ var engines = []Engine{
 	{
 		Name: "sqlite", schemes: []string{"sqlite"}, form: "sqlite:PATH", File: true,
 		parse: parseSQLite, open: openSQLite,
-		migrations: func(_, _, _ string, _ int) string { return sqlitemigrate.SQL() },
+		migrations: func(_, _, _ string, from int) string { return sqlitemigrate.SQL(from) },
 	},
 	{
 		Name: "postgres", schemes: []string{"postgres", "postgresql"}, form: "postgres://USER@HOST/DATABASE",

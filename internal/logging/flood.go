@@ -3,18 +3,20 @@ package logging
 import (
 	"context"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 )
 
 const (
-	// floodSpan and floodLines limit repeated lines: floodLines lines with the same message
-	// are written in each floodSpan. At its end one line reports how many were dropped.
+	// floodSpan and floodLines limit repeated lines: floodLines lines of the same event are
+	// written in each floodSpan. At its end one line reports how many were dropped.
 	floodSpan  = 10 * time.Second
 	floodLines = 50
 )
 
-// floodFilter counts lines by their messages. A program has few messages.
+// floodFilter counts lines by their events. A program has few events.
 type floodFilter struct {
 	mu      sync.Mutex
 	windows map[string]*floodWindow
@@ -26,22 +28,22 @@ type floodWindow struct {
 	end              *time.Timer
 }
 
-// allow reports whether a line is written. summary writes a line about dropped ones.
-func (f *floodFilter) allow(r *slog.Record, summary func(slog.Record)) bool {
+// allow reports whether a line is written. unlimited returns a logger for the line about dropped ones.
+func (f *floodFilter) allow(r *slog.Record, unlimited func() *slog.Logger) bool {
 	if r.Level < slog.LevelInfo {
 		return true // the debug level shows everything
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	w := f.windows[r.Message]
+	event := eventOf(r)
+	w := f.windows[event]
 	if w == nil {
 		if f.windows == nil {
 			f.windows = make(map[string]*floodWindow)
 		}
 		w = &floodWindow{level: r.Level}
-		f.windows[r.Message] = w
-		text := r.Message
-		w.end = time.AfterFunc(floodSpan, func() { f.endWindow(text, summary) })
+		f.windows[event] = w
+		w.end = time.AfterFunc(floodSpan, func() { f.endWindow(event, unlimited) })
 	}
 	if w.written < floodLines {
 		w.written++
@@ -51,37 +53,40 @@ func (f *floodFilter) allow(r *slog.Record, summary func(slog.Record)) bool {
 	return false
 }
 
-// endWindow ends the window of a message.
-func (f *floodFilter) endWindow(text string, summary func(slog.Record)) {
+// eventOf returns the event of a line, which is its first key. A line without one counts by its
+// message.
+func eventOf(r *slog.Record) (event string) {
+	event = r.Message
+	r.Attrs(func(a slog.Attr) bool {
+		if a.Key == "event" {
+			event = a.Value.String()
+		}
+		return false
+	})
+	return event
+}
+
+// endWindow ends the window of an event.
+func (f *floodFilter) endWindow(event string, unlimited func() *slog.Logger) {
 	f.mu.Lock()
-	w := f.windows[text]
-	delete(f.windows, text)
+	w := f.windows[event]
+	delete(f.windows, event)
 	f.mu.Unlock()
 	if w == nil {
 		return // flush ended it
 	}
 	w.end.Stop()
 	if w.dropped > 0 {
-		r := slog.NewRecord(time.Now(), w.level, "log lines were left out: there were too many of one kind", 0)
-		r.AddAttrs(slog.String("of", text), slog.Int("lines", w.dropped))
-		summary(r)
+		unlimited().Log(context.Background(), w.level, "repeated log lines omitted", "event", "log_lines_omitted", "of", event, "lines", w.dropped)
 	}
 }
 
 // flush ends all windows before the program exits.
-func (f *floodFilter) flush(summary func(slog.Record)) {
+func (f *floodFilter) flush(unlimited func() *slog.Logger) {
 	f.mu.Lock()
-	texts := make([]string, 0, len(f.windows))
-	for text := range f.windows {
-		texts = append(texts, text)
-	}
+	events := slices.Collect(maps.Keys(f.windows))
 	f.mu.Unlock()
-	for _, text := range texts {
-		f.endWindow(text, summary)
+	for _, event := range events {
+		f.endWindow(event, unlimited)
 	}
-}
-
-// summaryWriter returns a function that writes a record to h.
-func summaryWriter(h slog.Handler) func(slog.Record) {
-	return func(r slog.Record) { _ = h.Handle(context.Background(), r) } // an error of the log can't be reported
 }

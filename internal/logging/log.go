@@ -30,7 +30,7 @@ func New(w io.Writer, level slog.Level, json bool) *Log {
 			h = slog.NewJSONHandler(&line, o)
 		}
 		log := slog.New(h)
-		log.Error("log lines were dropped: stderr was not read", "lines", lines)
+		log.Error("log lines lost", "event", "log_lines_lost", "lines", lines)
 		return line.Bytes()
 	})
 	l.out = out
@@ -49,7 +49,10 @@ func (l *Log) Set(level slog.Level, json bool) {
 func (l *Log) Writer() io.Writer { return l.out }
 
 // Flush reports dropped lines before the program exits.
-func (l *Log) Flush() { l.flood.flush(summaryWriter(l.root.now())) }
+func (l *Log) Flush() { l.flood.flush(l.unlimited) }
+
+// unlimited returns a logger without floodFilter, in the current form.
+func (l *Log) unlimited() *slog.Logger { return slog.New(l.root.now()) }
 
 // logHandler writes each line in the current form, unless floodFilter drops it.
 type logHandler struct {
@@ -69,7 +72,7 @@ func (h *logHandler) Enabled(ctx context.Context, l slog.Level) bool { return h.
 
 // Handle implements slog.Handler.
 func (h *logHandler) Handle(ctx context.Context, r slog.Record) error {
-	if !h.settings.flood.allow(&r, func(sum slog.Record) { summaryWriter(h.settings.root.now())(sum) }) {
+	if !h.settings.flood.allow(&r, h.settings.unlimited) {
 		return nil
 	}
 	return h.now().Handle(ctx, r)

@@ -2,11 +2,9 @@ package testrules
 
 import (
 	"bytes"
-	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -87,20 +85,15 @@ var (
 )
 
 // TestProse holds the texts that the program prints (errors, log messages, help) and the
-// comments of SQL and shell to the patterns of .vale/styles. vale reads the other comments
-// and Markdown. .vale/pending.txt allows the errors that are still to be rewritten.
+// comments of SQL and shell to the patterns of .vale/styles. In `make lint` vale reads the other
+// comments and Markdown.
 func TestProse(t *testing.T) {
 	patterns := readPatterns(t)
-	found := map[string][]string{} // top directory -> errors
 	check := func(rel string, line int, text string) {
-		top, _, below := strings.Cut(rel, "/")
-		if !below {
-			top = "."
-		}
 		text = codeSpan.ReplaceAllString(text, "X")
 		for i := range patterns {
 			for _, message := range patterns[i].find(text) {
-				found[top] = append(found[top], fmt.Sprintf("%s:%d: %s", rel, line, message))
+				t.Errorf("%s:%d: %s", rel, line, message)
 			}
 		}
 	}
@@ -116,43 +109,6 @@ func TestProse(t *testing.T) {
 		}
 		return nil
 	})
-	pending := readPending(t)
-	allowed, n := 0, 0
-	for _, dir := range slices.Sorted(maps.Keys(pending)) {
-		allowed += pending[dir]
-	}
-	for _, dir := range slices.Sorted(maps.Keys(found)) {
-		n += len(found[dir])
-		t.Logf("texts %s %d", dir, len(found[dir]))
-	}
-	if n <= allowed { // files move between directories, so only the sum counts
-		return
-	}
-	for _, dir := range slices.Sorted(maps.Keys(found)) {
-		if len(found[dir]) > pending[dir] {
-			t.Errorf("%s: %d errors, .vale/pending.txt allows %d:\n%s", dir, len(found[dir]), pending[dir], strings.Join(found[dir], "\n"))
-		}
-	}
-}
-
-// readPending returns the lines "texts DIRECTORY ERRORS" of .vale/pending.txt.
-func readPending(t *testing.T) map[string]int {
-	t.Helper()
-	b, err := os.ReadFile("../../.vale/pending.txt")
-	if err != nil && !os.IsNotExist(err) {
-		t.Fatal(err)
-	}
-	pending := map[string]int{}
-	for line := range strings.Lines(string(b)) {
-		if f := strings.Fields(line); len(f) == 3 && f[0] == "texts" {
-			n, err := strconv.Atoi(f[2])
-			if err != nil {
-				t.Errorf(".vale/pending.txt: %q: %v", line, err)
-			}
-			pending[f[1]] = n
-		}
-	}
-	return pending
 }
 
 // checkLiterals calls check with each string of a Go file that is prose. Parts that + joins are one text.

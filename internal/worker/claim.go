@@ -106,7 +106,7 @@ func GiveBack(ctx context.Context, c *qsidecar.Client, jobs []protocol.Job) erro
 		leases[i] = j.Lease
 	}
 	now := time.Duration(0)
-	if _, err := c.NackMany(ctx, leases, qsidecar.Nack{NoCharge: true, Delay: &now}); err != nil {
+	if _, err := c.NackMany(ctx, leases, qsidecar.Nack{Snooze: true, Delay: &now}); err != nil {
 		return fmt.Errorf("giving it back: %w", err)
 	}
 	return nil

@@ -38,7 +38,7 @@ func failed(why, stderr string) outcome {
 // snoozed returns a job to the queue: it is ready again after the back-off, and no attempt
 // is counted.
 func snoozed(why string) outcome {
-	return outcome{request: &protocol.Request{Op: protocol.OpNack, Charge: protocol.Some(false)}, reason: why}
+	return outcome{request: &protocol.Request{Op: protocol.OpNack, Snooze: true}, reason: why}
 }
 
 // cannotRun returns the job to the queue at once and stops the worker, because no command

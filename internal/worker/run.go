@@ -34,14 +34,18 @@ func (r commandRunner) run(ctx context.Context, job protocol.Job) outcome {
 	args := w.opts.Command[1:]
 	env := w.environment(job)
 	feed := false
+	payload := job.Payload
+	if !w.opts.Raw {
+		payload = PayloadText(payload)
+	}
 	switch {
 	case w.opts.PayloadArg:
-		if bytes.IndexByte(job.Payload, 0) >= 0 {
+		if bytes.IndexByte(payload, 0) >= 0 {
 			return failed("the payload has a NUL byte, which no argument can hold: work it without --payload-arg", "")
 		}
-		args = append(slices.Clip(args), string(job.Payload))
+		args = append(slices.Clip(args), string(payload))
 	case w.opts.PayloadFile:
-		path, err := w.payloadFile(job.Payload)
+		path, err := w.payloadFile(payload)
 		if err != nil {
 			return cannotRun(err)
 		}
@@ -64,7 +68,7 @@ func (r commandRunner) run(ctx context.Context, job protocol.Job) outcome {
 		return w.notStarted(err)
 	}
 	if feed {
-		p.writeStdin(job.Payload)
+		p.writeStdin(payload)
 	}
 	v, over := w.waitForExit(ctx, p)
 	p.release()

@@ -41,6 +41,7 @@ type Options struct {
 
 	PayloadArg  bool // pass the payload as the command's last argument
 	PayloadFile bool // pass the payload in a file, whose path is the last argument
+	Raw         bool // pass the payload's bytes as they are, also those of a JSON string
 	Result      bool // the command's stdout is the job's result
 	Persistent  bool // start the command once; it reads jobs as lines of JSON
 

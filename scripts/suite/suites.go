@@ -39,7 +39,7 @@ var (
 	}
 	checkSuite = suite{
 		streams: checkStreams,
-		needs: []string{"cc", "python3", "venv", "ruby", "nc", "mandoc", "socat", "perl", "php", "cobol", "strace", "mount", "npm",
+		needs: []string{"cc", "python3", "venv", "ruby", "activejob", "psql", "nc", "mandoc", "socat", "perl", "php", "cobol", "strace", "mount", "npm",
 			"buildah", "bwrap", "machine", "shellcheck", "pgbouncer", "debs"},
 	}
 )
@@ -166,6 +166,7 @@ func checkStreams(ctx context.Context, o options) ([]stream, error) {
 		{name: "e2e", test: slices.Concat(common(o), []string{"-p=2", "-parallel=4", "-timeout=40m"}, ends), env: testEnv()},
 		{name: "deploy", dir: "deploy", test: append(common(o), "-timeout=20m", "./..."), env: testEnv()},
 		{name: "bench", dir: "bench", test: append(common(o), "-timeout=20m", "./..."), env: testEnv()},
+		{name: "docs", cmd: []string{"make", "--no-print-directory", "docs"}},
 	}}, nil
 }
 

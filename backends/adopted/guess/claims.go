@@ -132,18 +132,18 @@ func (g *guesser) failedAt() {
 }
 
 // hold asks whether the table's own consumers keep claimed rows locked. It is never guessed: if they
-// don't, hold: transaction would have both work a job.
+// don't, claim_mode: transaction would have both work a job.
 func (g *guesser) hold() {
 	const none = "no column was found that shows whether a row is claimed"
-	cannot := fmt.Errorf("%s doesn't support hold: transaction", g.engine.Info().Engine)
+	cannot := fmt.Errorf("%s doesn't support claim_mode: transaction", g.engine.Info().Engine)
 	if c, ok := g.engine.(backends.TxClaimer); ok {
 		cannot = c.NoOpenTx()
 	}
 	if cannot != nil {
-		g.hint("hold", "", none+". If there is one, set states.claimed or columns.claimed_at. If its own consumers only lock the row, sidecars can't share this table: %v", cannot)
+		g.hint("claim_mode", "", none+". If there is one, set states.claimed or columns.claimed_at. If its own consumers only lock the row, sidecars can't share this table: %v", cannot)
 		return
 	}
-	g.hint("hold", "transaction", none+". Use this if its own consumers keep a claimed row locked. Otherwise set states.claimed or columns.claimed_at")
+	g.hint("claim_mode", "transaction", none+". Use this if its own consumers keep a claimed row locked. Otherwise set states.claimed or columns.claimed_at")
 }
 
 // archive finds a table beside this one that rows can move to.

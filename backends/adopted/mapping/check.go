@@ -38,7 +38,7 @@ func Check(p *Problems, t Table, info backends.TableInfo, d backends.Dialect) *M
 	c.key()
 	c.states()
 	c.stuckAfter()
-	c.hold()
+	c.claimInTx()
 	for _, o := range m.Order {
 		c.find("order", o.Column)
 	}
@@ -127,7 +127,7 @@ func (c *checker) states() {
 		c.Add("states", "columns.state is missing: name the column that holds these values")
 	}
 	switch {
-	case !marked && !c.HasState(backends.StateClaimed) && !c.Hold:
+	case !marked && !c.HasState(backends.StateClaimed) && !c.ClaimInTx:
 		c.Add("states.claimed", "nothing in a row shows that it is claimed: name its state, a token, or a columns.claimed_at that is NULL in ready rows")
 	case marked && !marker.Nullable:
 		role := ClaimedAt
@@ -157,12 +157,12 @@ func (c *checker) stuckAfter() {
 	}
 }
 
-// hold refuses what needs a claimed row to show its claim: with hold it shows nothing.
-func (c *checker) hold() {
-	if !c.Hold {
+// claimInTx refuses what needs a claimed row to show its claim: with claim_mode: transaction it shows nothing.
+func (c *checker) claimInTx() {
+	if !c.ClaimInTx {
 		return
 	}
-	const why = "with hold: transaction only its lock shows that a row is claimed: remove it"
+	const why = "with claim_mode: transaction only its lock shows that a row is claimed: remove it"
 	if _, claimed := c.States[backends.StateClaimed]; claimed {
 		c.Add("states.claimed", why)
 	}
@@ -170,7 +170,7 @@ func (c *checker) hold() {
 		c.Add(role.configKey(), why)
 	}
 	if c.StuckAfter > 0 {
-		c.Add("stuck_after", "with hold: transaction a row is ready again as soon as its consumer's connection ends: remove it")
+		c.Add("stuck_after", "with claim_mode: transaction a row is ready again as soon as its consumer's connection ends: remove it")
 	}
 }
 

@@ -38,7 +38,7 @@ func CheckArchive(p *Problems, m *Mapping, archive backends.TableInfo) {
 		}
 	}
 	m.ArchiveTo = to
-	if m.Keep > 0 {
+	if m.RetainDone > 0 {
 		c.archiveRetention(archive)
 	}
 	if len(to.Common) == 0 {
@@ -73,17 +73,17 @@ func (c *checker) archiveColumn(from, to backends.Column, archive string) {
 	}
 }
 
-// retentions finds the rows of the table itself that Keep and KeepDead ask to delete.
+// retentions finds the rows of the table itself that RetainDone and RetainDead ask to delete.
 func (c *checker) retentions() {
 	finished, has := c.columns[FinishedAt]
-	if c.Keep > 0 && c.OnAck != Archive {
-		c.retention(Retention{c.Mapping, backends.StateDone, finished, c.Keep}, has)
+	if c.RetainDone > 0 && c.OnAck != Archive {
+		c.retention(Retention{c.Mapping, backends.StateDone, finished, c.RetainDone}, has)
 	}
 	if failed, also := c.columns[FailedAt]; also {
 		finished, has = failed, true
 	}
-	if c.KeepDead > 0 {
-		c.retention(Retention{c.Mapping, backends.StateDead, finished, c.KeepDead}, has)
+	if c.RetainDead > 0 {
+		c.retention(Retention{c.Mapping, backends.StateDead, finished, c.RetainDead}, has)
 	}
 }
 
@@ -98,13 +98,13 @@ func (c *checker) retention(r Retention, timed bool) {
 	c.Retained = append(c.Retained, r)
 }
 
-// archiveRetention finds the rows of the archive that Keep asks to delete.
+// archiveRetention finds the rows of the archive that RetainDone asks to delete.
 func (c *checker) archiveRetention(archive backends.TableInfo) {
 	m := &Mapping{Table: c.Table, Queue: c.Mapping.Queue, Dialect: c.Dialect, Info: archive, SQLName: c.ArchiveTo.SQLName}
 	for i, name := range append(slices.Clone(c.Columns[ID]), slices.Sorted(maps.Keys(c.Where))...) {
 		column, has := archive.Column(name)
 		if !has {
-			c.Add("keep", "the table %s has no column %s, which identifies the rows of this queue: add it there, or remove keep", archive.Name, name)
+			c.Add("retention.done", "the table %s has no column %s, which identifies the rows of this queue: add it there, or remove retention.done", archive.Name, name)
 			continue
 		}
 		if i < len(c.Columns[ID]) {
@@ -116,9 +116,9 @@ func (c *checker) archiveRetention(archive backends.TableInfo) {
 		since, has = c.ArchiveTo.Stamps[0], true
 	}
 	if why, _ := c.unfitTime(since); !has || why != "" {
-		c.Add("keep", "no column shows since when a row is in %s: both tables need the column in the role finished_at", archive.Name)
+		c.Add("retention.done", "no column shows since when a row is in %s: both tables need the column in the role finished_at", archive.Name)
 	}
-	r := Retention{m, "", since, c.Keep}
+	r := Retention{m, "", since, c.RetainDone}
 	c.deleteRights(r)
 	c.Retained = append(c.Retained, r)
 }

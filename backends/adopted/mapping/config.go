@@ -81,12 +81,12 @@ type Table struct {
 	// StuckAfter > 0: a row that the owner's consumers claimed longer ago is made ready
 	// again. It needs ClaimedAt.
 	StuckAfter time.Duration
-	// Keep and KeepDead > 0: how long rows stay that are done (or in the archive) and dead.
+	// RetainDone and RetainDead > 0: how long rows stay that are done (or in the archive) and dead.
 	// They need FinishedAt. 0: the sidecar never deletes them.
-	Keep, KeepDead time.Duration
-	// Hold: a claim locks the row in a transaction that stays open until the job is settled.
+	RetainDone, RetainDead time.Duration
+	// ClaimInTx: a claim locks the row in a transaction that stays open until the job is settled.
 	// The row itself shows nothing.
-	Hold bool
+	ClaimInTx bool
 }
 
 // Value is a constant of a config, as a column holds it.

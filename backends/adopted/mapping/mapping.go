@@ -43,9 +43,9 @@ type Retention struct {
 // ConfigKey is the key of the config that asks for the deletion.
 func (r Retention) ConfigKey() string {
 	if r.State == backends.StateDead {
-		return "keep_dead"
+		return "retention.dead"
 	}
-	return "keep"
+	return "retention.done"
 }
 
 // Column returns the column in a role that has one column at most.
@@ -96,7 +96,7 @@ func (m *Mapping) DeadMarker() (c backends.Column, has bool) {
 // ones. A state column of many values without one for claimed rows is taken for an omission
 // in the config, so that the time of the claim is then no marker.
 func (m *Mapping) ClaimMarker() (c backends.Column, has bool) {
-	if m.HasState(backends.StateClaimed) || m.Hold {
+	if m.HasState(backends.StateClaimed) || m.ClaimInTx {
 		return c, false
 	}
 	state, stated := m.columns[State]

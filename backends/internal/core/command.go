@@ -113,7 +113,7 @@ func (s *Store) retryAll(ctx context.Context, c backends.Command) (count int64, 
 func (s *Store) purge(ctx context.Context, c backends.Command) (count int64, err error) {
 	switch c.State {
 	case backends.StateClaimed:
-		return 0, errors.New("claimed jobs cannot be purged: release them first")
+		return 0, errors.New("claimed jobs cannot be purged: reclaim them first")
 	case backends.StateReady, backends.StateScheduled, backends.StateDone, backends.StateDead:
 	default:
 		return 0, fmt.Errorf("no job is ever %q", c.State)

@@ -56,7 +56,7 @@ func (s *Store) Again(ctx context.Context, f func(ctx context.Context) error) er
 			return s.Outcome(ctx, err)
 		}
 		s.Meter.Retry(cause)
-		s.log.Debug("a transaction is retried", "place", s.address, "error", err)
+		s.log.Debug("transaction retried", "event", "transaction_retried", "address", s.address, "error", err)
 		if !Pause(ctx, min(max(wait, RetryPause)<<try, longestPause)) {
 			return s.Outcome(ctx, err)
 		}

@@ -116,10 +116,10 @@ func (e *examination) checkSchema(ctx context.Context) error {
 	default:
 		e.TablesFound(version, migrate.Latest, "", ", if user "+e.user+" has the right")
 	}
-	e.Version = version
-	if version == 0 {
-		return nil
+	if version < migrate.Latest {
+		return nil // other tables have other names
 	}
+	e.Version = version
 	others, err := e.session.Rows(ctx, "SELECT table_name, engine FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name LIKE 'qsidecar\\_%' AND engine <> 'InnoDB'")
 	for _, t := range others {
 		e.AddError("schema", fmt.Sprintf("the table %s is of the engine %s, which has no transactions", t[0].String, t[1].String), fmt.Sprintf("ALTER TABLE %s ENGINE = InnoDB", migrate.QuoteName(t[0].String)))
@@ -128,15 +128,12 @@ func (e *examination) checkSchema(ctx context.Context) error {
 }
 
 // tables holds the tables that a sidecar reads and writes.
-var tables = []string{"qsidecar_jobs", "qsidecar_failures", "qsidecar_expiring", "qsidecar_keys", "qsidecar_hosts", "qsidecar_queues", "qsidecar_commits", "qsidecar_leases"}
+var tables = []string{"qsidecar_jobs", "qsidecar_failures", "qsidecar_expiring", "qsidecar_keys", "qsidecar_sidecars", "qsidecar_queues", "qsidecar_commits", "qsidecar_leases"}
 
 // checkRights makes the server explain statements, which needs the same rights as running them.
 func (e *examination) checkRights(ctx context.Context) error {
 	var lacking []string
 	for _, table := range tables {
-		if table == "qsidecar_leases" && e.Version < 2 {
-			continue // serve creates it
-		}
 		columns, err := e.session.Rows(ctx, "SELECT column_name FROM information_schema.columns WHERE table_schema = DATABASE() AND table_name = ? ORDER BY ordinal_position LIMIT 1", table)
 		if err != nil {
 			return err
@@ -192,14 +189,14 @@ func (e *examination) checkClaim(ctx context.Context) error {
 	faults := plan.Faults(rows, p.LIFO)
 	switch {
 	case isCode(err, 1176):
-		e.AddError("plan", "the index qsidecar_lanes is missing: nothing can be claimed", "ALTER TABLE qsidecar_jobs ADD INDEX qsidecar_lanes (lane, urgency, place, id)")
+		e.AddError("plan", "the index qsidecar_segments is missing: nothing can be claimed", "ALTER TABLE qsidecar_jobs ADD INDEX qsidecar_segments (segment, urgency, sort_key, id)")
 	case err != nil:
 		return err
 	case len(faults) > 0:
 		e.AddError("plan", fmt.Sprintf("the plan of the claim of queue %s has %s: its cost grows with the table", p.Queue, strings.Join(faults, ", ")),
-			"compare the index qsidecar_lanes with what `qsidecar migrate --print` prints; ANALYZE TABLE qsidecar_jobs")
+			"compare the index qsidecar_segments with what `qsidecar migrate --print` prints; ANALYZE TABLE qsidecar_jobs")
 	default:
-		e.AddInfo("plan", fmt.Sprintf("the claim of queue %s reads the index qsidecar_lanes in its order, from where the last one ended: it sorts nothing, and LIMIT stops it", p.Queue))
+		e.AddInfo("plan", fmt.Sprintf("the claim of queue %s reads the index qsidecar_segments in its order, from where the last one ended: it sorts nothing, and LIMIT stops it", p.Queue))
 	}
 	return nil
 }

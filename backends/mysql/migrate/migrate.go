@@ -19,21 +19,21 @@ import (
 )
 
 //go:embed schema.sql
-var schemaV1 string
+var schemaSQL string
 
-//go:embed schema_2.sql
-var schemaV2 string
+//go:embed rename.sql
+var renameSQL string
 
-// program is the generation of this program. A schema can require a later one.
-const program = 1
+const (
+	// Latest is the version of the tables that this program creates and needs.
+	Latest = 5
 
-// migrations holds the steps: the i-th leads to version i+1. Each only adds, so that
-// sidecars of neighbouring versions work side by side. Each can be run again after an
-// interruption: the server commits after every statement of it.
-var migrations = []string{schemaV1, schemaV2}
+	// Preview is the version of the last preview, which rename.sql leads to Latest.
+	Preview = 2
 
-// Latest is the version of the tables that this program creates and needs.
-var Latest = len(migrations)
+	// program is the generation of this program. A schema can require a later one.
+	program = 2
+)
 
 // Position is the expression for a new position: see schema.sql.
 const Position = `TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6))`
@@ -52,8 +52,13 @@ func SQL(database, user string, from int) string {
 	user = QuoteText(strings.Trim(name, "'`")) + "@" + QuoteText(strings.Trim(host, "'`"))
 	var b strings.Builder
 	fmt.Fprintf(&b, "USE %s;\n\n", QuoteName(database))
-	for version := max(from, 0) + 1; version <= Latest; version++ {
-		b.WriteString(Step(version))
+	switch {
+	case from <= 0:
+		b.WriteString(Fresh())
+	case from == Preview:
+		b.WriteString(Rename())
+	case from < Latest:
+		return "-- " + tooOld(from) + "\n"
 	}
 	fmt.Fprintf(&b, `
 -- A user that runs a sidecar (create it first: CREATE USER %[2]s IDENTIFIED BY …).
@@ -63,9 +68,49 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON %[1]s.* TO %[2]s;
 	return b.String()
 }
 
-// Step returns the SQL that leads to a version from the previous one.
-func Step(version int) string {
-	return strings.ReplaceAll(migrations[version-1], "{position}", Position)
+// Fresh returns the SQL that creates all tables. It can be run again after an interruption:
+// the server commits after every statement of it.
+func Fresh() string { return strings.ReplaceAll(schemaSQL, "{position}", Position) }
+
+var (
+	guarded = regexp.MustCompile(`(?s)-- only with (\w+)\.(\w+)\n(.*?);`)
+	drops   = regexp.MustCompile(`\{drop (\w+)\}`)
+	checks  = regexp.MustCompile(`\{check ([^}]*)\}`)
+)
+
+// Rename returns the SQL that leads from the tables of Preview to those of Latest. A statement that
+// needs a column of the old name is a text that the server prepares only if the column exists.
+func Rename() string {
+	return guarded.ReplaceAllStringFunc(renameSQL, func(part string) string {
+		m := guarded.FindStringSubmatch(part)
+		text := QuoteText(strings.Join(strings.Fields(m[3]), " "))
+		text = drops.ReplaceAllStringFunc(text, func(s string) string { return dropCheck(m[1], drops.FindStringSubmatch(s)[1]) })
+		text = checks.ReplaceAllStringFunc(text, func(s string) string { return addCheck(m[1], checks.FindStringSubmatch(s)[1]) })
+		return fmt.Sprintf("SET @qsidecar_sql = IF(EXISTS (SELECT 1 FROM information_schema.columns\n"+
+			"  WHERE table_schema = DATABASE() AND table_name = %s AND column_name = %s),\n  CONCAT(%s), 'DO 0');\n"+
+			"PREPARE qsidecar_statement FROM @qsidecar_sql;\nEXECUTE qsidecar_statement;\nDEALLOCATE PREPARE qsidecar_statement;",
+			QuoteText(m[1]), QuoteText(m[2]), text)
+	})
+}
+
+const isMariaDB = "VERSION() LIKE '%MariaDB%'"
+
+// dropCheck is the part of a CONCAT that drops a CHECK if it exists. MariaDB keeps the CHECK of a column
+// with the column, and replaces it with the column's definition.
+func dropCheck(table, name string) string {
+	return "', IF(EXISTS (SELECT 1 FROM information_schema.table_constraints WHERE constraint_schema = DATABASE() AND table_name = " + QuoteText(table) +
+		"\n  AND constraint_name = " + QuoteText(name) + "), IF(" + isMariaDB + ", 'DROP CONSTRAINT " + name + ",', 'DROP CHECK " + name + ",'), ''), '"
+}
+
+// addCheck is the part of a CONCAT that ends the definition of a column with a CHECK. Its name is the one
+// that CREATE TABLE gives it.
+func addCheck(table, condition string) string {
+	return "', IF(" + isMariaDB + ", 'CHECK (" + condition + ")', ', ADD CONSTRAINT " + table + "_chk_1 CHECK (" + condition + ")'), '"
+}
+
+// tooOld returns what to do about tables of a version before Preview.
+func tooOld(version int) string {
+	return fmt.Sprintf("they are of version %d: first start the last preview of qsidecar, which updates them to version %d, then this program", version, Preview)
 }
 
 // QuoteText quotes a text as a string literal.
@@ -104,8 +149,8 @@ func Run(ctx context.Context, c Conn, place, database string) (Meta, error) {
 	return meta, err
 }
 
-// Read reads the row that describes the tables. If the tables need a later program, it returns an error
-// together with Meta.
+// Read reads the row that describes the tables. If the tables need a later program, or are of a preview before
+// the last one, it returns an error together with Meta.
 func Read(ctx context.Context, c Conn, place string) (m Meta, err error) {
 	rows, err := c.Rows(ctx, "SELECT version, min_program, `database` FROM qsidecar_meta")
 	if myErr, ok := errors.AsType[*mysql.MySQLError](err); ok && myErr.Number == 1146 { // no such table
@@ -120,6 +165,9 @@ func Read(ctx context.Context, c Conn, place string) (m Meta, err error) {
 	if err = errors.Join(err1, err2); err == nil && oldest > program {
 		err = fmt.Errorf("the tables in %s were created by a newer qsidecar (version %d, for programs of generation %d on; this one is of generation %d): upgrade this program",
 			place, version, oldest, program)
+	}
+	if err == nil && version < Latest && version != Preview {
+		err = fmt.Errorf("can't update the tables in %s: %s", place, tooOld(version))
 	}
 	return m, err
 }
@@ -144,11 +192,16 @@ func advance(ctx context.Context, c Conn, place, database string) error {
 	if err != nil {
 		return err
 	}
-	for version := meta.Version + 1; version <= Latest; version++ {
-		for _, statement := range Statements(Step(version)) {
-			if err := c.Exec(ctx, statement); err != nil {
-				return fmt.Errorf("creating the tables in %s (a person with more rights can run what `qsidecar migrate --print` shows): %w", place, err)
-			}
+	script, from := Fresh(), ""
+	switch meta.Version {
+	case Latest: // another sidecar was faster
+		return nil
+	case Preview:
+		script, from = Rename(), fmt.Sprintf(" --from %d", Preview)
+	}
+	for _, statement := range Statements(script) {
+		if err := c.Exec(ctx, statement); err != nil {
+			return fmt.Errorf("creating the tables in %s (a person with more rights can run what `qsidecar migrate --print%s` shows): %w", place, from, err)
 		}
 	}
 	return nil

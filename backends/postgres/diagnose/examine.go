@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -194,21 +193,17 @@ func (e *examination) checkSchema(ctx context.Context, tx pgx.Tx) error {
 	default:
 		e.TablesFound(version, migrate.Latest, " in schema "+schema, ", and this role may")
 	}
-	e.Version = version
+	if version >= migrate.Base {
+		e.Version = version // other tables have other names
+	}
 	return nil
 }
 
-// names returns the names of all objects of one kind that the migrations up to the
-// tables' version create.
+// names returns the names of all objects of one kind that tables of this version need.
 func (e *examination) names(kind string) (names []string) {
 	for _, m := range regexp.MustCompile(`(?m)^CREATE `+kind+` (?:IF NOT EXISTS )?(?:\{s\}\.)?(\w+)`).
-		FindAllStringSubmatch(e.steps(), -1) {
+		FindAllStringSubmatch(migrate.Fresh(e.Version), -1) {
 		names = append(names, m[1])
 	}
 	return names
-}
-
-// steps returns the SQL of the migrations up to the tables' version.
-func (e *examination) steps() string {
-	return strings.Join(migrate.Steps(e.Version), "\n")
 }

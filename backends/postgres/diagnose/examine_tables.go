@@ -119,7 +119,7 @@ func (e *examination) checkIndexes(ctx context.Context, tx pgx.Tx) error {
 		if slices.Contains(whole, name) {
 			continue
 		}
-		sql := regexp.MustCompile(`CREATE INDEX ` + name + `\s[^;]*`).FindString(e.steps())
+		sql := regexp.MustCompile(`CREATE INDEX ` + name + `\s[^;]*`).FindString(migrate.Fresh(e.Version))
 		sql = strings.Join(strings.Fields(migrate.In(e.Schema, sql)), " ")
 		e.AddError("indexes", fmt.Sprintf("the index %s is missing or invalid: the cost of what it serves grows with the table", name),
 			fmt.Sprintf("DROP INDEX IF EXISTS %s.%s; %s", migrate.QuoteName(e.Schema), name, strings.Replace(sql, "INDEX", "INDEX CONCURRENTLY", 1)))

@@ -14,7 +14,7 @@ import (
 )
 
 // build builds an index, unless a complete one exists.
-func (m *migrator) build(ctx context.Context, x index) error {
+func (m *migrator) build(ctx context.Context, x Index) error {
 	exists, complete, err := m.find(ctx, x)
 	if err != nil || complete {
 		return err
@@ -23,14 +23,14 @@ func (m *migrator) build(ctx context.Context, x index) error {
 		if complete, err = m.awaitBuild(ctx, x); err != nil || complete {
 			return err
 		}
-		m.Log.Info("an index whose build was interrupted is built again", "place", m.Place, "index", x.name)
+		m.Log.Info("interrupted index build restarted", "event", "index_build_restarted", "address", m.Place, "index", x.Name)
 		if err := m.do(ctx, m.work, In(m.Schema, x.dropped())); err != nil {
 			return err
 		}
 	}
 	err = m.do(ctx, m.work, In(m.Schema, x.created()))
 	if pgErr := (*pgconn.PgError)(nil); m.Pooled && errors.As(err, &pgErr) && pgErr.Code == "57014" {
-		return fmt.Errorf("the server's statement_timeout ended the building of the index %s, and through a pooler it cannot be set: run `qsidecar migrate` with the server's own address: %w", x.name, err)
+		return fmt.Errorf("the server's statement_timeout ended the building of the index %s, and through a pooler it cannot be set: run `qsidecar migrate` with the server's own address: %w", x.Name, err)
 	}
 	return err
 }
@@ -41,8 +41,8 @@ func (m *migrator) build(ctx context.Context, x index) error {
 // that held it. It polls and never waits inside the server: a statement that waits for a
 // lock has a snapshot of the catalog. The build waits for that snapshot, so the server would
 // detect a deadlock and cancel one of the two.
-func (m *migrator) awaitBuild(ctx context.Context, x index) (complete bool, err error) {
-	table, _, _ := strings.Cut(x.on, " ")
+func (m *migrator) awaitBuild(ctx context.Context, x Index) (complete bool, err error) {
+	table, _, _ := strings.Cut(x.On, " ")
 	table = In(m.Schema, table)
 	var builders, left []string
 	for now := []string{""}; len(now) > 0; {
@@ -51,7 +51,7 @@ func (m *migrator) awaitBuild(ctx context.Context, x index) (complete bool, err 
 		}
 		builders = append(builders, now...)
 		if len(now) > 0 && !core.Pause(ctx, lockRetry) {
-			return false, core.Interrupted(ctx, "waiting for the index "+x.name+", which the server still builds in "+m.Place)
+			return false, core.Interrupted(ctx, "waiting for the index "+x.Name+", which the server still builds in "+m.Place)
 		}
 	}
 	slices.Sort(builders)
@@ -84,9 +84,9 @@ const (
 )
 
 // find reports whether the index exists, and whether its build is complete.
-func (m *migrator) find(ctx context.Context, x index) (exists, complete bool, err error) {
+func (m *migrator) find(ctx context.Context, x Index) (exists, complete bool, err error) {
 	err = m.work.QueryRow(ctx, `SELECT i.indisvalid FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid
-		JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = $2`, m.Schema, x.name).Scan(&complete)
+		JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = $2`, m.Schema, x.Name).Scan(&complete)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return false, false, nil
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -48,16 +49,17 @@ type Target struct {
 	Transient func(err error) bool // reports whether the same work can succeed if it is repeated at once
 	Message   func(err *pgconn.PgError) string
 
-	Idle time.Duration                       // replaces lockIdle if it isn't 0; set by tests
-	Hook func(c *pgx.Conn, sql string) error // runs before each statement; set by tests to make migrations fail
+	Later []Migration                         // migrations that follow Latest; set by tests
+	Idle  time.Duration                       // replaces lockIdle if it isn't 0; set by tests
+	Hook  func(c *pgx.Conn, sql string) error // runs before each statement; set by tests to make migrations fail
 }
 
-// Run creates the tables, or updates them to Latest, and returns the row that describes
+// Run creates the tables, or updates them to the latest version, and returns the row that describes
 // them. Any number of sidecars can call Run at once, and others can work at the same
 // time. If it is interrupted at any point, the next Run completes it.
 func Run(ctx context.Context, t Target) (Meta, error) {
 	meta, err := t.read(ctx, t.Pool)
-	for try := 1; err == nil && meta.Version < Latest; {
+	for try := 1; err == nil && meta.Version < t.latest(); {
 		meta, err = t.complete(ctx)
 		if err != nil && try < maxTries && t.transient(err) && core.Pause(ctx, retryPause<<try) {
 			try, err = try+1, nil
@@ -65,6 +67,9 @@ func Run(ctx context.Context, t Target) (Meta, error) {
 	}
 	return meta, err
 }
+
+// latest returns the version that the migrations lead to.
+func (t *Target) latest() int { return Latest + len(t.Later) }
 
 func (t *Target) read(ctx context.Context, q Querier) (Meta, error) {
 	return Read(ctx, q, t.Place, t.Schema)
@@ -93,7 +98,7 @@ func (t *Target) needsOwner(version int, err error) error {
 		from, state = fmt.Sprintf(" --from %d", version), fmt.Sprintf("are of version %d", version)
 	}
 	return fmt.Errorf("the tables in the schema %s %s, this program needs version %d, and its role may not create them: "+
-		"have their owner run what `qsidecar migrate --print%s` shows (%s)", t.Schema, state, Latest, from, t.Message(pgErr))
+		"have their owner run what `qsidecar migrate --print%s` shows (%s)", t.Schema, state, t.latest(), from, t.Message(pgErr))
 }
 
 // migrator has two connections of its own, without the settings of the pool: a
@@ -142,9 +147,9 @@ func (t *Target) complete(ctx context.Context) (meta Meta, err error) {
 	return meta, err
 }
 
-// advance runs one migration after another until the version is Latest.
+// advance runs one migration after another until the version is the latest.
 func (m *migrator) advance(ctx context.Context) (meta Meta, err error) {
-	for meta, err = m.read(ctx, m.work); err == nil && meta.Version < Latest; meta, err = m.read(ctx, m.work) {
+	for meta, err = m.read(ctx, m.work); err == nil && meta.Version < m.latest(); meta, err = m.read(ctx, m.work) {
 		if meta.Version == 0 {
 			err = m.create(ctx)
 		} else {
@@ -216,7 +221,7 @@ func (m *migrator) holdLock(ctx context.Context) (_ context.Context, stop func()
 // create creates the schema and all tables in one transaction. If the schema exists, create
 // omits CREATE SCHEMA, which needs a right on the database even then.
 func (m *migrator) create(ctx context.Context) error {
-	sql := In(m.Schema, Fresh())
+	sql := In(m.Schema, Fresh(m.latest(), m.Later...))
 	var exists bool
 	if err := m.work.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = $1)", m.Schema).Scan(&exists); err != nil {
 		return err
@@ -246,8 +251,8 @@ END $$`
 
 // step migrates the tables from version to the next one.
 func (m *migrator) step(ctx context.Context, version int) error {
-	next := versions[version]
-	for _, x := range next.indexes {
+	next := slices.Concat(migrations, m.Later)[version-Preview]
+	for _, x := range next.Indexes {
 		if err := m.build(ctx, x); err != nil {
 			return err
 		}
@@ -257,7 +262,7 @@ func (m *migrator) step(ctx context.Context, version int) error {
 			if err := m.do(ctx, m.work, fmt.Sprintf("SET LOCAL lock_timeout = %d", lockTimeout.Milliseconds())); err != nil {
 				return err
 			}
-			if err := m.do(ctx, m.work, In(m.Schema, next.sql)); err != nil {
+			if err := m.do(ctx, m.work, In(m.Schema, next.SQL)); err != nil {
 				return err
 			}
 			if err := m.do(ctx, m.work, In(m.Schema, grantsSQL)); err != nil {
@@ -279,8 +284,8 @@ func (m *migrator) step(ctx context.Context, version int) error {
 func (m *migrator) logWait() {
 	if m.logged.IsZero() || time.Since(m.logged) > logEvery {
 		m.logged = time.Now()
-		m.Log.Warn("the migration waits for another transaction that uses the tables (a dump? a long report?); pg_stat_activity shows it",
-			"place", m.Place, "schema", m.Schema)
+		m.Log.Warn("migration waits for another transaction", "event", "migration_waiting",
+			"address", m.Place, "schema", m.Schema)
 	}
 }
 

@@ -1,4 +1,4 @@
--- qsidecar's tables in PostgreSQL 13 and later, schema version 1.
+-- qsidecar's tables in PostgreSQL 13 and later, schema version 5.
 --
 -- A plain INSERT is an enqueue, in any program's own transaction:
 --
@@ -11,7 +11,7 @@
 CREATE SCHEMA IF NOT EXISTS {s};
 
 -- One sequence of numbers for ids and positions.
-CREATE SEQUENCE {s}.qsidecar_line AS bigint;
+CREATE SEQUENCE {s}.qsidecar_sequence AS bigint;
 
 -- The clock of every statement. Tests replace it.
 CREATE FUNCTION {s}.qsidecar_now() RETURNS timestamptz LANGUAGE sql STABLE PARALLEL SAFE
@@ -21,58 +21,72 @@ CREATE FUNCTION {s}.qsidecar_now() RETURNS timestamptz LANGUAGE sql STABLE PARAL
 -- its id after a number was seen has a higher id than each one that drew a smaller
 -- number. Claims rely on it to pass no job over.
 CREATE FUNCTION {s}.qsidecar_next() RETURNS bigint LANGUAGE sql VOLATILE
-  AS 'SELECT (pg_catalog.pg_current_xact_id() IS NULL)::int + pg_catalog.nextval(''{s}.qsidecar_line'')';
+  AS 'SELECT (pg_catalog.pg_current_xact_id() IS NULL)::int + pg_catalog.nextval(''{s}.qsidecar_sequence'')';
 
 -- As a domain the name is checked when a job is stored, not at each change of its row.
 CREATE DOMAIN {s}.qsidecar_queue_name AS text COLLATE "C"
   CHECK (VALUE ~ '^[A-Za-z0-9_:/][A-Za-z0-9._:/-]{0,127}$');
 
 CREATE TABLE {s}.qsidecar_meta (
-  one         smallint PRIMARY KEY CHECK (one = 1),
+  singleton   smallint PRIMARY KEY CHECK (singleton = 1),
   version     integer  NOT NULL, -- of this schema
   min_program integer  NOT NULL, -- the oldest program generation that can use it
   database    text     NOT NULL  -- random: leases name it
 );
 
 CREATE TABLE {s}.qsidecar_jobs (
-  id             bigint      PRIMARY KEY DEFAULT {s}.qsidecar_next() CHECK (id > 0), -- never reused
-  position       bigint      NOT NULL DEFAULT {s}.qsidecar_next(), -- order inside a priority
-  enqueued_at    timestamptz NOT NULL DEFAULT {s}.qsidecar_now(),
-  ready_at       timestamptz NOT NULL DEFAULT {s}.qsidecar_now(), -- when it became ready
-  fence          bigint      NOT NULL DEFAULT 0,
-  attempts       integer     NOT NULL DEFAULT 0, -- deliveries that count
-  losses         integer     NOT NULL DEFAULT 0, -- consecutive failures that were not nacks
-  unrecorded     integer     NOT NULL DEFAULT 0, -- consecutive sidecars that died while it was prefetched
-  priority       smallint    NOT NULL DEFAULT 0,
-  max_attempts   smallint    CHECK (max_attempts >= 1),
-  ahead          boolean     NOT NULL DEFAULT false, -- prefetched: its delivery is not recorded and not in attempts
-  queue          {s}.qsidecar_queue_name NOT NULL,
-  state          text        COLLATE "C" NOT NULL DEFAULT 'ready',
-  timeout_ms     bigint, -- the job's own
-  run_at         timestamptz,
+  id                bigint      PRIMARY KEY DEFAULT {s}.qsidecar_next() CHECK (id > 0), -- never reused
+  position          bigint      NOT NULL DEFAULT {s}.qsidecar_next() CONSTRAINT qsidecar_position CHECK (position > 0), -- order inside a priority
+  enqueued_at       timestamptz NOT NULL DEFAULT {s}.qsidecar_now(),
+  ready_at          timestamptz NOT NULL DEFAULT {s}.qsidecar_now(), -- when it became ready
+  fence             bigint      NOT NULL DEFAULT 0,
+  attempts          integer     NOT NULL DEFAULT 0, -- deliveries that count
+  losses            integer     NOT NULL DEFAULT 0, -- consecutive failures that were not nacks
+  prefetch_losses   integer     NOT NULL DEFAULT 0, -- consecutive sidecars that died while it was prefetched
+  priority          smallint    NOT NULL DEFAULT 0,
+  max_attempts      smallint    CHECK (max_attempts >= 1),
+  prefetched        boolean     NOT NULL DEFAULT false, -- its delivery is not recorded and not in attempts
+  queue             {s}.qsidecar_queue_name NOT NULL,
+  state             text        COLLATE "C" NOT NULL DEFAULT 'ready',
+  timeout_ms        bigint, -- the job's own
+  run_at            timestamptz,
   -- the policy of the last claim
-  claim_max      integer,
-  backoff_ms     bigint,
-  backoff_max_ms bigint,
-  keep_ms        bigint, -- NULL: an ack deletes
-  keep_dead_ms   bigint, -- NULL: indefinitely
+  claim_max         integer,
+  backoff_ms        bigint,
+  backoff_max_ms    bigint,
+  retention_done_ms bigint, -- NULL: an ack deletes
+  retention_dead_ms bigint, -- NULL: indefinitely
   -- the claim
-  token_host     bigint,
-  token_number   bigint,
-  owner          bigint, -- the sidecar that must be alive for a session lease; 0: none (a timed lease of a dead sidecar)
-  lease_ms       bigint, -- NULL: a session lease
-  deadline       timestamptz, -- of the attempt; nothing extends it
-  due_at         timestamptz, -- the earlier of the timed lease's end and the deadline
-  claimed_at     timestamptz,
-  worker         text,
+  token_sidecar     bigint,
+  token_number      bigint,
+  owner             bigint, -- the sidecar that must be alive for a session lease; 0: none (a timed lease of a dead sidecar)
+  lease_ms          bigint, -- NULL: a session lease
+  deadline          timestamptz, -- of the attempt; nothing extends it
+  due_at            timestamptz, -- the earlier of the timed lease's end and the deadline
+  claimed_at        timestamptz,
+  worker            text,
   -- the end
-  finished_at    timestamptz,
-  expires_at     timestamptz,
-  key            text        COLLATE "C",
-  last_error     text, -- NULL: it has no row in qsidecar_failures
-  headers        jsonb       CHECK (headers IS NULL OR jsonb_typeof(headers) = 'object'),
-  result         bytea,
-  payload        bytea       NOT NULL DEFAULT ''
+  finished_at       timestamptz,
+  expires_at        timestamptz,
+  key               text        COLLATE "C",
+  last_error        text, -- NULL: it has no row in qsidecar_failures
+  headers           jsonb       CHECK (headers IS NULL OR jsonb_typeof(headers) = 'object'),
+  result            bytea,
+  payload           bytea       NOT NULL DEFAULT '',
+
+  -- The database rejects an INSERT of a value that a sidecar can't use. A row is checked
+  -- until it is first claimed (which sets fence) or becomes ready (a later ready_at), so
+  -- that no later UPDATE is refused: a preview's row can be older than this CHECK.
+  CONSTRAINT qsidecar_usable CHECK (fence BETWEEN 1 AND 4611686018427387903 OR ready_at > enqueued_at AND isfinite(ready_at) OR fence = 0
+    AND (run_at IS NULL OR run_at >= '0001-01-02 00:00:00+00' AND run_at < '9999-12-31 23:59:59.999001+00')
+    AND enqueued_at >= '0001-01-02 00:00:00+00' AND enqueued_at < '9999-12-31 23:59:59.999001+00'
+    AND ready_at >= '0001-01-02 00:00:00+00' AND ready_at < '9999-12-31 23:59:59.999001+00'
+    AND attempts BETWEEN 0 AND 32767 AND losses BETWEEN 0 AND 32767 AND prefetch_losses BETWEEN 0 AND 32767
+    AND (timeout_ms IS NULL OR timeout_ms BETWEEN 1 AND 316224000000)
+    AND (key IS NULL OR octet_length(key) BETWEEN 1 AND 255)
+    AND (headers IS NULL OR octet_length(headers::text) <= 65536)),
+  -- Lists, counts and retention find finished jobs by this instant.
+  CONSTRAINT qsidecar_finished_at CHECK (state NOT IN ('done', 'dead') OR finished_at IS NOT NULL)
 ) WITH (
   -- Most rows are deleted soon: vacuum early and at full speed, and never lock the table to
   -- give its last pages back.
@@ -101,6 +115,12 @@ CREATE TABLE {s}.qsidecar_failures (
   PRIMARY KEY (job, fence)
 );
 
+-- For queries about recent failures:
+--
+--   SELECT cause, count(*) FROM {s}.qsidecar_failures
+--   WHERE at > now() - interval '1 hour' GROUP BY cause;
+CREATE INDEX qsidecar_failures_at ON {s}.qsidecar_failures (at);
+
 CREATE TABLE {s}.qsidecar_keys (
   queue      text        COLLATE "C" NOT NULL,
   key        text        COLLATE "C" NOT NULL,
@@ -110,23 +130,71 @@ CREATE TABLE {s}.qsidecar_keys (
   PRIMARY KEY (queue, key)
 );
 
-CREATE INDEX qsidecar_keys_job  ON {s}.qsidecar_keys (job);
-CREATE INDEX qsidecar_keys_over ON {s}.qsidecar_keys (expires_at) WHERE state IS NOT NULL;
+CREATE INDEX qsidecar_keys_job      ON {s}.qsidecar_keys (job);
+CREATE INDEX qsidecar_keys_expiring ON {s}.qsidecar_keys (expires_at) WHERE state IS NOT NULL;
 
-CREATE TABLE {s}.qsidecar_hosts (
-  host       bigint      PRIMARY KEY, -- the sidecar's identity, as a signed number
-  name       text        NOT NULL,
-  beats      bigint      NOT NULL,
-  expires_at timestamptz NOT NULL,
-  has_left   boolean     NOT NULL DEFAULT false,
-  dead       boolean     NOT NULL DEFAULT false
+CREATE TABLE {s}.qsidecar_sidecars (
+  sidecar     bigint      PRIMARY KEY, -- the sidecar's identity, as a signed number
+  name        text        NOT NULL,
+  heartbeats  bigint      NOT NULL,
+  expires_at  timestamptz NOT NULL,
+  has_left    boolean     NOT NULL DEFAULT false,
+  dead        boolean     NOT NULL DEFAULT false,
+  timeout_ms  bigint, -- for how long its last heartbeat is valid
+  -- Shows the sidecars of older programs before a version that they can't use.
+  max_version integer, -- the latest version of the tables that the sidecar's program supports
+  joined_at   timestamptz
 ) WITH (fillfactor = 20); -- heartbeats update rows in place
 
 CREATE TABLE {s}.qsidecar_queues (
-  queue   text    COLLATE "C" PRIMARY KEY,
-  paused  boolean NOT NULL DEFAULT false,
-  returns bigint  NOT NULL DEFAULT 0 -- how often jobs were given back in their old positions
+  queue    text    COLLATE "C" PRIMARY KEY,
+  paused   boolean NOT NULL DEFAULT false,
+  requeues bigint  NOT NULL DEFAULT 0 -- how often jobs were given back in their old positions
 ) WITH (fillfactor = 20);
+
+-- One row, which a crash of the server and a failover remove (UNLOGGED). A sidecar
+-- compares it to find out whether the server is the one of a transaction whose outcome is
+-- unknown. A server that crashed can have lost that transaction, and reused its number.
+CREATE UNLOGGED TABLE {s}.qsidecar_epoch (
+  singleton smallint PRIMARY KEY CHECK (singleton = 1),
+  epoch     text     NOT NULL -- the system's identifier, its timeline and a random part, with / between them
+);
+
+-- The leases of jobs whose rows are in tables that another application owns. Nothing is
+-- added to those tables. A row exists from the first claim of its job until the job is
+-- settled. All times are milliseconds since 1970, UTC.
+CREATE TABLE {s}.qsidecar_leases (
+  id             bigint  PRIMARY KEY, -- random, so that no lease ever means another row
+  queue          text    COLLATE "C" NOT NULL,
+  item           text    COLLATE "C" NOT NULL, -- the id of the job's row
+  fence          bigint  NOT NULL,
+  attempts       integer NOT NULL, -- deliveries that count
+  losses         integer NOT NULL, -- consecutive failures that were not nacks
+  not_before     bigint, -- not claimed earlier; the largest number: dead
+  -- the policy of the last claim
+  claim_max      integer NOT NULL,
+  backoff_ms     bigint  NOT NULL,
+  backoff_max_ms bigint  NOT NULL,
+  -- the claim; all NULL: there is none
+  token_sidecar  bigint,
+  token_number   bigint,
+  owner          bigint, -- the sidecar that must be alive for a session lease; 0: none
+  lease_ms       bigint, -- NULL: a session lease
+  deadline       bigint, -- of the attempt; nothing extends it
+  due_at         bigint, -- the earlier of the timed lease's end and the deadline
+  claimed_at     bigint,
+  worker         text,
+  claim_values   text,   -- a JSON map: what the claim wrote into the job's row, by role
+  failures       text,   -- a JSON list, the latest last
+  changed_at     bigint  NOT NULL,
+  UNIQUE (queue, item)
+) WITH (
+  autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0,
+  vacuum_truncate = false, toast.vacuum_truncate = false
+);
+
+CREATE INDEX qsidecar_leases_owned ON {s}.qsidecar_leases (owner, id) WHERE token_sidecar IS NOT NULL;
+CREATE INDEX qsidecar_leases_due   ON {s}.qsidecar_leases (due_at)    WHERE due_at IS NOT NULL;
 
 -- A plain INSERT with a run_at in the future is a scheduled job.
 CREATE FUNCTION {s}.qsidecar_plain_insert() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -154,5 +222,5 @@ CREATE TRIGGER qsidecar_row_deleted AFTER DELETE ON {s}.qsidecar_jobs FOR EACH R
   WHEN (OLD.last_error IS NOT NULL OR OLD.key IS NOT NULL)
   EXECUTE FUNCTION {s}.qsidecar_row_deleted();
 
-INSERT INTO {s}.qsidecar_meta (one, version, min_program, database) VALUES (1, 1, 1,
+INSERT INTO {s}.qsidecar_meta (singleton, version, min_program, database) VALUES (1, 5, 2,
   rtrim(translate(encode(decode(substr(md5(gen_random_uuid()::text || gen_random_uuid()::text), 1, 16), 'hex'), 'base64'), '+/', '-_'), '='));

@@ -12,94 +12,97 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
 )
 
 // Program is the generation of this program. A schema can require a later generation.
-const Program = 1
+const Program = 2
 
-// migration leads from one version of the tables to the next. It only adds, so that
+// Versions of the tables.
+const (
+	Base    = 5 // the version of the tables that schema.sql creates
+	Preview = 4 // the version of the last preview, which rename.sql leads to Base
+)
+
+// Migration leads from one version of the tables to the next. It only adds, so that
 // sidecars of neighbouring versions work side by side. A migration that can't keep
 // this rule raises min_program.
-type migration struct {
-	// indexes are built before sql runs, one at a time and without blocking writes.
-	indexes []index
-	// sql and the update of the version are one transaction. It must be repeatable,
-	// and it must hold locks only briefly.
-	sql string
+type Migration struct {
+	// Indexes are built before SQL runs, one at a time and without blocking writes.
+	Indexes []Index
+	// SQL and the update of the version are one transaction. It must hold locks only
+	// briefly. If it raises min_program, its ALTERs can wait longer.
+	SQL string
 }
 
-type index struct{ name, on string } // on is the text after ON
+// Index is an index of a migration.
+type Index struct {
+	Name string
+	On   string // the text after ON; {s} stands for the schema
+}
 
 //go:embed schema.sql
-var schemaV1 string
+var schemaSQL string
 
-//go:embed schema_2.sql
-var schemaV2 string
+//go:embed rename.sql
+var renameSQL string
 
-//go:embed schema_3.sql
-var schemaV3 string
-
-//go:embed schema_4.sql
-var schemaV4 string
-
-// versions holds the migrations: the i-th leads to version i+1. The program uses the
-// first Latest of them.
-var versions = []migration{
-	{sql: schemaV1},
-	{sql: schemaV2, indexes: []index{{"qsidecar_failures_at", "{s}.qsidecar_failures (at)"}}},
-	{sql: schemaV3},
-	{sql: schemaV4},
-}
+// migrations holds the migrations: the i-th leads from version Preview+i to the next one.
+var migrations = append([]Migration{{SQL: renameSQL}}, next...)
 
 // dropped returns the statement that removes the remains of an interrupted build.
-func (x index) dropped() string {
-	return "DROP INDEX CONCURRENTLY IF EXISTS {s}." + x.name
+func (x Index) dropped() string {
+	return "DROP INDEX CONCURRENTLY IF EXISTS {s}." + x.Name
 }
 
 // created returns the statement that builds the index without blocking writes.
-func (x index) created() string { return "CREATE INDEX CONCURRENTLY " + x.name + " ON " + x.on }
+func (x Index) created() string { return "CREATE INDEX CONCURRENTLY " + x.Name + " ON " + x.On }
 
-// Steps returns the SQL of the versions 1 to n (at most Latest) for an empty schema.
-// No writer can be blocked there, so each index is built by a plain CREATE INDEX.
-// {s} stands for the schema.
-func Steps(n int) (all []string) {
-	for _, m := range versions[:min(n, Latest)] {
-		sql := m.sql
-		for _, x := range m.indexes {
-			sql += fmt.Sprintf("\nCREATE INDEX %s ON %s;\n", x.name, x.on)
+// Fresh returns the SQL that creates all tables of a version (Base to the latest) in one
+// transaction. No writer can be blocked there, so each index is built by a plain CREATE
+// INDEX. {s} stands for the schema.
+func Fresh(version int, later ...Migration) string {
+	sql := schemaSQL
+	for i, m := range slices.Concat(migrations[1:], later) {
+		if Base+i+1 > version {
+			break
 		}
-		all = append(all, sql)
+		sql += "\n" + m.SQL
+		for _, x := range m.Indexes {
+			sql += fmt.Sprintf("\nCREATE INDEX %s ON %s;\n", x.Name, x.On)
+		}
+		sql += "\n" + reached(Base+i+1) + ";\n"
 	}
-	return all
-}
-
-// Fresh returns the SQL that creates all tables in one transaction. {s} stands for the
-// schema.
-func Fresh() string {
-	return strings.Join(Steps(Latest), "\n") + fmt.Sprintf("\nUPDATE {s}.qsidecar_meta SET version = %d;\n", Latest)
+	return sql
 }
 
 // SQL returns a script for psql that leads from the tables of version `from` (0: no
-// tables) to those of Latest. It ends with the grants that a role needs to run a
-// sidecar without the right to create tables. An empty role means qsidecar_sidecar.
-func SQL(schema, role string, from int) string {
+// tables) to those of Latest, and through later migrations, which tests add. It ends with
+// the grants that a role needs to run a sidecar without the right to create tables. An
+// empty role means qsidecar_sidecar.
+func SQL(schema, role string, from int, later ...Migration) string {
 	if role == "" {
 		role = "qsidecar_sidecar"
 	}
-	var b strings.Builder
-	if from <= 0 {
-		b.WriteString("BEGIN;\n\n" + Fresh() + "\nCOMMIT;\n")
-		from = Latest
+	if from > 0 && from < Preview {
+		return "-- " + tooOld(from) + "\n"
 	}
-	for v := from; v < Latest; v++ {
-		for _, x := range versions[v].indexes {
+	var b strings.Builder
+	all := slices.Concat(migrations, later)
+	if from <= 0 {
+		from = Preview + len(all)
+		b.WriteString("BEGIN;\n\n" + Fresh(from, later...) + "\nCOMMIT;\n")
+	}
+	for v := from; v < Preview+len(all); v++ {
+		m := all[v-Preview]
+		for _, x := range m.Indexes {
 			fmt.Fprintf(&b, "-- These run beside writers, so outside of a transaction. If one is interrupted, run both again.\n%s;\n%s;\n\n", x.dropped(), x.created())
 		}
 		fmt.Fprintf(&b, "BEGIN;\n-- A statement that waits for a lock blocks others. If this times out, run the transaction again.\nSET LOCAL lock_timeout = '%d ms';\n\n%s\n%s;\n\nCOMMIT;\n",
-			lockTimeout.Milliseconds(), versions[v].sql, reached(v+1))
+			lockTimeout.Milliseconds(), m.SQL, reached(v+1))
 	}
 	fmt.Fprintf(&b, `
 -- A role that runs a sidecar (create it first: CREATE ROLE %[1]s LOGIN). Programs
@@ -112,6 +115,11 @@ GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA {s} TO %[1]s;
 COMMIT;
 `, QuoteName(role))
 	return In(schema, b.String())
+}
+
+// tooOld returns what to do about tables of a version before Preview.
+func tooOld(version int) string {
+	return fmt.Sprintf("they are of version %d: first start the last preview of qsidecar, which updates them to version %d, then this program", version, Preview)
 }
 
 // reached returns the statement that sets the version of the tables, unless it is already set.
@@ -137,7 +145,8 @@ type Meta struct {
 }
 
 // Read reads the row that describes the tables of a schema. Errors contain place, the address of
-// the database. If the tables need a later program, Read returns an error and sets Meta.
+// the database. If the tables need a later program, or are of a preview before the last one,
+// Read returns an error and sets Meta.
 func Read(ctx context.Context, q Querier, place, schema string) (m Meta, err error) {
 	// to_regclass doesn't work here: within a transaction, a session can remember for too
 	// long that it didn't find a name.
@@ -154,6 +163,9 @@ func Read(ctx context.Context, q Querier, place, schema string) (m Meta, err err
 	if err == nil && oldest > Program {
 		err = fmt.Errorf("the tables in %s, schema %s, were created by a newer qsidecar (version %d, for programs of generation %d on; this one is of generation %d): upgrade this program",
 			place, schema, m.Version, oldest, Program)
+	}
+	if err == nil && m.Version < Preview {
+		err = fmt.Errorf("can't update the tables in %s, schema %s: %s", place, schema, tooOld(m.Version))
 	}
 	return m, err
 }

@@ -78,8 +78,8 @@ WITH picked AS MATERIALIZED (
 ), taken AS (
   UPDATE {s}.qsidecar_jobs j SET state = 'claimed', owner = $21::bigint, claimed_at = {s}.qsidecar_now(),
     fence = {next_fence},
-    (attempts, ahead, claim_max, backoff_ms, backoff_max_ms, keep_ms, keep_dead_ms,
-      token_host, token_number, lease_ms, deadline, due_at, worker) = (
+    (attempts, prefetched, claim_max, backoff_ms, backoff_max_ms, retention_done_ms, retention_dead_ms,
+      token_sidecar, token_number, lease_ms, deadline, due_at, worker) = (
     SELECT least(j.attempts, 32767) + 1 - uncharged::int, uncharged, claim_max,
       ($12::bigint[])[policy], ($13::bigint[])[policy], nullif(($14::bigint[])[policy], 0), nullif(($15::bigint[])[policy], 0),
       ($16::bigint[])[slot], ($17::bigint[])[slot], lease_ms,
@@ -87,7 +87,7 @@ WITH picked AS MATERIALIZED (
       {s}.qsidecar_now() + least(lease_ms, limit_ms) * interval '1 ms',
       nullif(($20::text[])[($19::int[])[slot]], '')
     FROM (
-      SELECT slot, policy, claim_max, ($23::boolean[])[slot] AND j.unrecorded < claim_max AS uncharged,
+      SELECT slot, policy, claim_max, ($23::boolean[])[slot] AND j.prefetch_losses < claim_max AS uncharged,
         nullif(($18::bigint[])[slot], 0) AS lease_ms, coalesce({own_timeout}, nullif(($11::bigint[])[policy], 0)) AS limit_ms
       FROM (
         SELECT slot, policy, coalesce(j.max_attempts, ($10::int[])[policy]) AS claim_max
@@ -95,7 +95,7 @@ WITH picked AS MATERIALIZED (
       ) AS y
     ) AS z)
   WHERE j.id = ANY((SELECT ids FROM c)::bigint[])
-  RETURNING width_bucket(j.id, (SELECT ids FROM c)) AS i, j.id, j.priority, j.position, j.attempts + j.ahead::int AS attempts, j.claim_max, j.fence,
+  RETURNING width_bucket(j.id, (SELECT ids FROM c)) AS i, j.id, j.priority, j.position, j.attempts + j.prefetched::int AS attempts, j.claim_max, j.fence,
     j.enqueued_at, j.timeout_ms, j.headers::text, j.key, j.last_error, j.payload
 )
 SELECT ((SELECT slots FROM c))[i], ((SELECT policies FROM c))[i], 0, position, id, priority, attempts, claim_max, fence, enqueued_at,
@@ -134,17 +134,17 @@ WITH picked AS MATERIALIZED (
 )
 UPDATE {s}.qsidecar_jobs j SET state = 'claimed', owner = $20::bigint, claimed_at = {s}.qsidecar_now(),
   fence = {next_fence},
-  attempts = least(j.attempts, 32767) + 1 - ($21::boolean AND j.unrecorded < coalesce(j.max_attempts, $9::int))::int,
-  ahead = $21::boolean AND j.unrecorded < coalesce(j.max_attempts, $9::int),
+  attempts = least(j.attempts, 32767) + 1 - ($21::boolean AND j.prefetch_losses < coalesce(j.max_attempts, $9::int))::int,
+  prefetched = $21::boolean AND j.prefetch_losses < coalesce(j.max_attempts, $9::int),
   claim_max = coalesce(j.max_attempts, $9::int), backoff_ms = $11::bigint, backoff_max_ms = $12::bigint,
-  keep_ms = nullif($13::bigint, 0), keep_dead_ms = nullif($14::bigint, 0), lease_ms = nullif($17::bigint, 0),
-  token_host = $15::bigint, token_number = ($16::bigint[])[((SELECT slots FROM c))[width_bucket(j.id, (SELECT ids FROM c))]],
+  retention_done_ms = nullif($13::bigint, 0), retention_dead_ms = nullif($14::bigint, 0), lease_ms = nullif($17::bigint, 0),
+  token_sidecar = $15::bigint, token_number = ($16::bigint[])[((SELECT slots FROM c))[width_bucket(j.id, (SELECT ids FROM c))]],
   deadline = {s}.qsidecar_now() + coalesce({own_timeout}, nullif($10::bigint, 0)) * interval '1 ms',
   due_at = {s}.qsidecar_now() + least(nullif($17::bigint, 0), coalesce({own_timeout}, nullif($10::bigint, 0))) * interval '1 ms',
   worker = nullif(($19::text[])[($18::int[])[((SELECT slots FROM c))[width_bucket(j.id, (SELECT ids FROM c))]]], '')
 WHERE j.id = ANY((SELECT ids FROM c WHERE word IS NULL)::bigint[])
 RETURNING ((SELECT slots FROM c))[width_bucket(j.id, (SELECT ids FROM c))], cardinality((SELECT ids FROM c)), j.position, j.id, j.priority,
-  j.attempts + j.ahead::int, j.claim_max, j.fence, j.enqueued_at, coalesce(j.timeout_ms, 0),
+  j.attempts + j.prefetched::int, j.claim_max, j.fence, j.enqueued_at, coalesce(j.timeout_ms, 0),
   coalesce(j.headers::text, ''), coalesce(j.key, ''), coalesce(j.last_error, ''), j.payload
 
 -- name: bury
@@ -152,7 +152,7 @@ RETURNING ((SELECT slots FROM c))[width_bucket(j.id, (SELECT ids FROM c))], card
 WITH b AS (
   UPDATE {s}.qsidecar_jobs j SET state = 'dead', attempts = least(j.attempts, 32767) + 1,
     fence = {next_fence},
-    claim_max = coalesce(j.max_attempts, ($2::int[])[{at}]), keep_dead_ms = nullif(($3::bigint[])[{at}], 0),
+    claim_max = coalesce(j.max_attempts, ($2::int[])[{at}]), retention_dead_ms = nullif(($3::bigint[])[{at}], 0),
     finished_at = {s}.qsidecar_now(), expires_at = {s}.qsidecar_now() + nullif(($3::bigint[])[{at}], 0) * interval '1 ms',
     last_error = ($4::text[])[{at}]
   WHERE j.id = ANY($1::bigint[]) AND j.state || '' = 'ready'
@@ -181,7 +181,7 @@ SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint, ARRAY(
 WITH l AS MATERIALIZED (
   SELECT relation, transactionid::text AS xid, virtualtransaction AS holder FROM pg_catalog.pg_locks
   WHERE locktype = 'transactionid' AND mode = 'ExclusiveLock' AND granted
-    OR locktype = 'relation' AND mode = 'RowExclusiveLock' AND relation = '{s}.qsidecar_line'::regclass
+    OR locktype = 'relation' AND mode = 'RowExclusiveLock' AND relation = '{s}.qsidecar_sequence'::regclass
       AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())
 )
 SELECT ARRAY(SELECT coalesce(x.xid, '') FROM l LEFT JOIN l AS x ON x.holder = l.holder AND x.xid IS NOT NULL WHERE l.relation IS NOT NULL)

@@ -3,9 +3,9 @@
 -- name: join
 -- Begins a sidecar's row, with the latest version of the tables that the program supports.
 WITH b AS (
-  INSERT INTO {s}.qsidecar_hosts AS h (host, name, beats, expires_at, lease_ms, knows, joined_at)
-  VALUES ($1, $2, 1, {s}.qsidecar_now() + $3::bigint * interval '1 ms', $3, {knows}, {s}.qsidecar_now())
-  ON CONFLICT (host) DO UPDATE SET name = excluded.name, beats = h.beats + 1, expires_at = excluded.expires_at, lease_ms = excluded.lease_ms
+  INSERT INTO {s}.qsidecar_sidecars AS h (sidecar, name, heartbeats, expires_at, timeout_ms, max_version, joined_at)
+  VALUES ($1, $2, 1, {s}.qsidecar_now() + $3::bigint * interval '1 ms', $3, {max_version}, {s}.qsidecar_now())
+  ON CONFLICT (sidecar) DO UPDATE SET name = excluded.name, heartbeats = h.heartbeats + 1, expires_at = excluded.expires_at, timeout_ms = excluded.timeout_ms
     WHERE NOT h.dead AND NOT h.has_left
   RETURNING 1
 )
@@ -13,35 +13,35 @@ WITH b AS (
 
 -- name: renew
 WITH b AS (
-  UPDATE {s}.qsidecar_hosts SET name = $2, beats = beats + 1, expires_at = {s}.qsidecar_now() + $3::bigint * interval '1 ms', lease_ms = $3
-  WHERE host = $1 AND NOT dead AND NOT has_left
+  UPDATE {s}.qsidecar_sidecars SET name = $2, heartbeats = heartbeats + 1, expires_at = {s}.qsidecar_now() + $3::bigint * interval '1 ms', timeout_ms = $3
+  WHERE sidecar = $1 AND NOT dead AND NOT has_left
   RETURNING pg_catalog.set_config('synchronous_commit', 'off', true)
 )
 {peers}
 
 -- name: leave
 WITH b AS (
-  UPDATE {s}.qsidecar_hosts SET name = $2, beats = beats + 1, expires_at = {s}.qsidecar_now() + $3::bigint * interval '1 ms', has_left = true
-  WHERE host = $1 AND NOT dead
+  UPDATE {s}.qsidecar_sidecars SET name = $2, heartbeats = heartbeats + 1, expires_at = {s}.qsidecar_now() + $3::bigint * interval '1 ms', has_left = true
+  WHERE sidecar = $1 AND NOT dead
   RETURNING 1
 )
 {peers}
 
 -- fragment: peers
 -- The other sidecars.
-SELECT b.n, coalesce(h.host, 0), coalesce(h.beats, 0), coalesce({expired}, false), coalesce(h.dead, false), coalesce(h.name, '')
-FROM (SELECT count(*) AS n FROM b) AS b LEFT JOIN {s}.qsidecar_hosts h ON h.host <> $1
-ORDER BY h.host
+SELECT b.n, coalesce(h.sidecar, 0), coalesce(h.heartbeats, 0), coalesce({expired}, false), coalesce(h.dead, false), coalesce(h.name, '')
+FROM (SELECT count(*) AS n FROM b) AS b LEFT JOIN {s}.qsidecar_sidecars h ON h.sidecar <> $1
+ORDER BY h.sidecar
 
 -- fragment: expired
 -- A heartbeat's time is over, or it would last for longer than any heartbeat does: the server's
 -- clock was set back since, and its end is of no use. A living sidecar renews it by the new clock
 -- soon. The rows of sidecars that left, with times of their own, wait for the clock.
 h.expires_at <= {s}.qsidecar_now()
-  OR NOT h.has_left AND h.expires_at > {s}.qsidecar_now() + h.lease_ms * interval '1 ms'
+  OR NOT h.has_left AND h.expires_at > {s}.qsidecar_now() + h.timeout_ms * interval '1 ms'
 
 -- name: claimed_by
-SELECT id, token_host, token_number, queue, lease_ms IS NOT NULL
+SELECT id, token_sidecar, token_number, queue, lease_ms IS NOT NULL
 FROM {s}.qsidecar_jobs
 WHERE state = 'claimed' AND owner = $1 AND id > $2
 ORDER BY id LIMIT $3
@@ -54,7 +54,7 @@ ORDER BY id LIMIT $3
 SELECT {s}.qsidecar_now(),
   (SELECT run_at FROM {s}.qsidecar_jobs WHERE state = 'scheduled' ORDER BY run_at, id LIMIT 1),
   (SELECT due_at FROM {s}.qsidecar_jobs WHERE due_at IS NOT NULL ORDER BY due_at LIMIT 1),
-  EXISTS (SELECT FROM {s}.qsidecar_hosts WHERE dead),
+  EXISTS (SELECT FROM {s}.qsidecar_sidecars WHERE dead),
   (SELECT expires_at FROM {s}.qsidecar_jobs
     WHERE $1::boolean AND expires_at IS NOT NULL AND expires_at <= {s}.qsidecar_now() AND expires_at >= coalesce($10::timestamptz, '-infinity')
     ORDER BY expires_at LIMIT 1),
@@ -69,7 +69,7 @@ SELECT {s}.qsidecar_now(),
       FROM o WHERE o.owner IS NOT NULL
     )
     SELECT owner FROM o
-    WHERE owner <> 0 AND NOT EXISTS (SELECT FROM {s}.qsidecar_hosts h WHERE h.host = o.owner AND NOT h.dead)),
+    WHERE owner <> 0 AND NOT EXISTS (SELECT FROM {s}.qsidecar_sidecars h WHERE h.sidecar = o.owner AND NOT h.dead)),
   ARRAY(
     SELECT x.policy
     FROM unnest($3::text[], $4::int[], $5::int[], $6::bigint[], $7::int[], $8::bigint[])
@@ -78,7 +78,7 @@ SELECT {s}.qsidecar_now(),
       WHERE j.state = 'ready' AND j.queue = x.queue
         AND (-j.priority::int, j.position) > (x.from_urgency, x.from_position)
         AND (-j.priority::int, j.position) <= (x.to_urgency, x.to_position) LIMIT 1)),
-  ARRAY(SELECT coalesce((SELECT q.returns FROM {s}.qsidecar_queues q WHERE q.queue = x.queue LIMIT 1), 0)
+  ARRAY(SELECT coalesce((SELECT q.requeues FROM {s}.qsidecar_queues q WHERE q.queue = x.queue LIMIT 1), 0)
     FROM unnest($9::text[]) WITH ORDINALITY AS x (queue, n) ORDER BY x.n),
   (SELECT id FROM {s}.qsidecar_jobs
     WHERE $1::boolean AND state = 'scheduled' AND run_at >= '9999-12-31 23:59:59.999001+00' ORDER BY run_at, id LIMIT 1)
@@ -110,8 +110,8 @@ ORDER BY j.due_at LIMIT $1 FOR UPDATE SKIP LOCKED
 -- Locks claims of owners that are not alive. A timed lease does not need its owner: it is set to
 -- 0, so that the next scan does not find the claim again.
 WITH j AS MATERIALIZED (
-  SELECT id, queue, key, priority, position, fence, token_host, token_number, owner, lease_ms, attempts, claim_max, losses, backoff_ms,
-    backoff_max_ms, ahead, unrecorded, keep_ms, worker
+  SELECT id, queue, key, priority, position, fence, token_sidecar, token_number, owner, lease_ms, attempts, claim_max, losses, backoff_ms,
+    backoff_max_ms, prefetched, prefetch_losses, retention_done_ms, worker
   FROM {s}.qsidecar_jobs
   WHERE state = 'claimed' AND owner = ANY($1::bigint[])
   LIMIT $2 FOR UPDATE SKIP LOCKED
@@ -121,13 +121,13 @@ WITH j AS MATERIALIZED (
 SELECT {row} 'sidecar_lost' FROM j
 
 -- name: mark_dead
-UPDATE {s}.qsidecar_hosts h SET dead = true FROM unnest($1::bigint[], $2::bigint[]) AS x (host, beats)
-WHERE h.host = x.host AND h.beats = x.beats AND ({expired}) AND NOT h.dead
+UPDATE {s}.qsidecar_sidecars h SET dead = true FROM unnest($1::bigint[], $2::bigint[]) AS x (sidecar, heartbeats)
+WHERE h.sidecar = x.sidecar AND h.heartbeats = x.heartbeats AND ({expired}) AND NOT h.dead
 
 -- name: forget
 -- Deletes the rows of dead sidecars that own no job.
-DELETE FROM {s}.qsidecar_hosts h
-WHERE h.dead AND (SELECT true FROM {s}.qsidecar_jobs j WHERE j.state = 'claimed' AND j.owner = h.host LIMIT 1) IS NULL
+DELETE FROM {s}.qsidecar_sidecars h
+WHERE h.dead AND (SELECT true FROM {s}.qsidecar_jobs j WHERE j.state = 'claimed' AND j.owner = h.sidecar LIMIT 1) IS NULL
 
 -- name: prune_jobs
 -- Deletes what expired, from an instant on. Returns how many, and when the last of them expired.

@@ -19,19 +19,19 @@ SELECT coalesce(pg_current_xact_id_if_assigned()::text, '')
 -- Also, for a transaction that claims: whether its sidecar $1 is alive, the oldest transaction
 -- that writes, and whether a lean claim left something.
 SELECT coalesce(pg_current_xact_id_if_assigned()::text, ''),
-  EXISTS (SELECT FROM {s}.qsidecar_hosts WHERE host = $1 AND NOT dead AND NOT has_left),
+  EXISTS (SELECT FROM {s}.qsidecar_sidecars WHERE sidecar = $1 AND NOT dead AND NOT has_left),
   pg_snapshot_xmin(pg_current_snapshot())::text::bigint,
   coalesce(current_setting('qsidecar.left', true), '') <> ''
 
 -- name: status_of_one
 -- And how often jobs of one queue were given back.
 {claim_status},
-  ARRAY[coalesce((SELECT returns FROM {s}.qsidecar_queues WHERE queue = ($2::text[])[1]), 0)]
+  ARRAY[coalesce((SELECT requeues FROM {s}.qsidecar_queues WHERE queue = ($2::text[])[1]), 0)]
 
 -- name: status_of_many
 -- The same for many queues, in their order.
 {claim_status},
-  ARRAY(SELECT coalesce((SELECT q.returns FROM {s}.qsidecar_queues q WHERE q.queue = x.queue LIMIT 1), 0)
+  ARRAY(SELECT coalesce((SELECT q.requeues FROM {s}.qsidecar_queues q WHERE q.queue = x.queue LIMIT 1), 0)
     FROM unnest($2::text[]) WITH ORDINALITY AS x (queue, n) ORDER BY x.n)
 
 -- name: insert
@@ -85,46 +85,46 @@ width_bucket(j.id, $1::bigint[])
 
 -- fragment: leased
 -- The rows whose claims the leases prove: no other rows have a token.
-j.id = ANY($1::bigint[]) AND j.token_host = ($2::bigint[])[{at}] AND j.token_number = ($3::bigint[])[{at}]
+j.id = ANY($1::bigint[]) AND j.token_sidecar = ($2::bigint[])[{at}] AND j.token_number = ($3::bigint[])[{at}]
 
 -- fragment: unclaimed
 -- Takes the claim from a row.
-ahead = false, token_host = NULL, token_number = NULL, owner = NULL, lease_ms = NULL, deadline = NULL, due_at = NULL,
+prefetched = false, token_sidecar = NULL, token_number = NULL, owner = NULL, lease_ms = NULL, deadline = NULL, due_at = NULL,
     claimed_at = NULL, worker = NULL
 
 -- name: ack
 -- Ends claims of jobs that are not kept and have no key.
-DELETE FROM {s}.qsidecar_jobs j WHERE {leased} AND j.keep_ms IS NULL AND j.key IS NULL
+DELETE FROM {s}.qsidecar_jobs j WHERE {leased} AND j.retention_done_ms IS NULL AND j.key IS NULL
 RETURNING {at}
 
 -- fragment: row
 -- What the core needs of a claimed row. The cause, why it is reaped, follows.
-j.id, j.queue::text, coalesce(j.key, ''), j.priority, j.position, j.fence, coalesce(j.token_host, 0), coalesce(j.token_number, 0),
-  coalesce(j.owner, 0), coalesce(j.lease_ms, 0), j.attempts + j.ahead::int, coalesce(j.claim_max, 2147483647), j.losses,
-  coalesce(j.backoff_ms, 0), coalesce(j.backoff_max_ms, 0), j.ahead, j.unrecorded, j.keep_ms IS NOT NULL, j.worker IS NOT NULL,
+j.id, j.queue::text, coalesce(j.key, ''), j.priority, j.position, j.fence, coalesce(j.token_sidecar, 0), coalesce(j.token_number, 0),
+  coalesce(j.owner, 0), coalesce(j.lease_ms, 0), j.attempts + j.prefetched::int, coalesce(j.claim_max, 2147483647), j.losses,
+  coalesce(j.backoff_ms, 0), coalesce(j.backoff_max_ms, 0), j.prefetched, j.prefetch_losses, j.retention_done_ms IS NOT NULL, j.worker IS NOT NULL,
 
 -- name: lock
 -- Locks claimed rows.
 SELECT {row} ''::text FROM {s}.qsidecar_jobs j
-WHERE j.id = ANY($1::bigint[]) AND j.token_host IS NOT NULL ORDER BY j.id FOR UPDATE
+WHERE j.id = ANY($1::bigint[]) AND j.token_sidecar IS NOT NULL ORDER BY j.id FOR UPDATE
 
 -- name: find_locked
 -- Locks the claimed rows that no other transaction has locked, and returns the ids of the others.
 WITH free AS MATERIALIZED (
   SELECT j.id FROM {s}.qsidecar_jobs j
-  WHERE j.id = ANY($1::bigint[]) AND j.token_host IS NOT NULL ORDER BY j.id FOR UPDATE SKIP LOCKED
+  WHERE j.id = ANY($1::bigint[]) AND j.token_sidecar IS NOT NULL ORDER BY j.id FOR UPDATE SKIP LOCKED
 )
 SELECT j.id FROM {s}.qsidecar_jobs j
-WHERE j.id = ANY($1::bigint[]) AND j.token_host IS NOT NULL AND j.id NOT IN (SELECT id FROM free)
+WHERE j.id = ANY($1::bigint[]) AND j.token_sidecar IS NOT NULL AND j.id NOT IN (SELECT id FROM free)
 
 -- name: lock_claimed
 -- Locks claimed jobs of a queue, whichever sidecar owns them.
 SELECT {row} ''::text FROM {s}.qsidecar_jobs j
-WHERE j.id = ANY($2::bigint[]) AND j.queue = $1 AND j.token_host IS NOT NULL ORDER BY j.id FOR UPDATE
+WHERE j.id = ANY($2::bigint[]) AND j.queue = $1 AND j.token_sidecar IS NOT NULL ORDER BY j.id FOR UPDATE
 
 -- name: deliver
 -- Records that prefetched jobs were handed out. To do it twice has no effect.
-UPDATE {s}.qsidecar_jobs j SET attempts = j.attempts + j.ahead::int, ahead = false, unrecorded = 0,
+UPDATE {s}.qsidecar_jobs j SET attempts = j.attempts + j.prefetched::int, prefetched = false, prefetch_losses = 0,
   worker = coalesce(j.worker, nullif(($4::text[])[{at}], ''))
 WHERE {leased}
 RETURNING {at}
@@ -140,22 +140,22 @@ SELECT id FROM d
 
 -- name: end_claims
 -- Writes how claims ended whose jobs stay. A ready job gets a new position, behind the others,
--- unless it is given back ($6). Returns the ids, and the queue's count of returns for jobs
+-- unless it is given back ($6). Returns the ids, and the queue's count of requeues for jobs
 -- that are given back.
 WITH u AS (
   UPDATE {s}.qsidecar_jobs j SET {unclaimed},
-    (state, attempts, losses, unrecorded, position, ready_at, run_at, last_error, finished_at, expires_at, result) = (
-    SELECT state, attempts, losses, unrecorded,
+    (state, attempts, losses, prefetch_losses, position, ready_at, run_at, last_error, finished_at, expires_at, result) = (
+    SELECT state, attempts, losses, prefetch_losses,
       CASE WHEN state = 'ready' AND NOT back THEN {s}.qsidecar_next() ELSE j.position END,
       CASE WHEN state = 'ready' AND NOT back THEN {s}.qsidecar_now() ELSE j.ready_at END,
       CASE WHEN state = 'scheduled' THEN {s}.qsidecar_now() + delay_ms * interval '1 ms' ELSE j.run_at END,
       CASE WHEN cause = '' THEN j.last_error ELSE message END,
       CASE WHEN state IN ('done', 'dead') THEN {s}.qsidecar_now() END,
-      CASE state WHEN 'done' THEN {s}.qsidecar_now() + j.keep_ms * interval '1 ms'
-        WHEN 'dead' THEN {s}.qsidecar_now() + j.keep_dead_ms * interval '1 ms' END,
+      CASE state WHEN 'done' THEN {s}.qsidecar_now() + j.retention_done_ms * interval '1 ms'
+        WHEN 'dead' THEN {s}.qsidecar_now() + j.retention_dead_ms * interval '1 ms' END,
       result
     FROM (
-      SELECT ($2::text[])[i] AS state, ($3::bigint[])[i] AS attempts, ($4::bigint[])[i] AS losses, ($5::bigint[])[i] AS unrecorded,
+      SELECT ($2::text[])[i] AS state, ($3::bigint[])[i] AS attempts, ($4::bigint[])[i] AS losses, ($5::bigint[])[i] AS prefetch_losses,
         ($6::boolean[])[i] AS back, ($7::bigint[])[i] AS delay_ms, ($8::text[])[i] AS cause, ($9::text[])[i] AS message, ($10::bytea[])[i] AS result
       FROM (SELECT {at} AS i OFFSET 0) AS x
     ) AS y)
@@ -168,16 +168,16 @@ WITH u AS (
   UPDATE {s}.qsidecar_keys k SET state = (SELECT u.state FROM u WHERE u.id = k.job LIMIT 1)
   WHERE k.job = ANY(ARRAY(SELECT id FROM u WHERE state IN ('done', 'dead') AND key IS NOT NULL))
 ), q AS (
-  INSERT INTO {s}.qsidecar_queues AS q (queue, returns)
+  INSERT INTO {s}.qsidecar_queues AS q (queue, requeues)
   SELECT DISTINCT queue, 1 FROM u WHERE ($6::boolean[])[n] ORDER BY queue
-  ON CONFLICT (queue) DO UPDATE SET returns = q.returns + 1
-  RETURNING queue, returns
+  ON CONFLICT (queue) DO UPDATE SET requeues = q.requeues + 1
+  RETURNING queue, requeues
 )
-SELECT id, coalesce((SELECT q.returns FROM q WHERE q.queue = u.queue AND ($6::boolean[])[n] LIMIT 1), 0) FROM u
+SELECT id, coalesce((SELECT q.requeues FROM q WHERE q.queue = u.queue AND ($6::boolean[])[n] LIMIT 1), 0) FROM u
 
 -- name: renew_claims
 -- Writes claims that go on. Their workers have the jobs for certain.
-UPDATE {s}.qsidecar_jobs j SET attempts = ($2::bigint[])[{at}], ahead = false, unrecorded = 0,
+UPDATE {s}.qsidecar_jobs j SET attempts = ($2::bigint[])[{at}], prefetched = false, prefetch_losses = 0,
   lease_ms = nullif(($3::bigint[])[{at}], 0), owner = ($4::bigint[])[{at}],
   due_at = CASE WHEN ($5::boolean[])[{at}]
     THEN least({s}.qsidecar_now() + nullif(($3::bigint[])[{at}], 0) * interval '1 ms', j.deadline) ELSE j.due_at END,

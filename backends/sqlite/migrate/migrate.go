@@ -11,35 +11,41 @@ import (
 	_ "embed"
 	"encoding/base64"
 	"fmt"
-	"strings"
 )
 
 //go:embed schema.sql
-var schema string
+var schemaSQL string
 
-//go:embed schema_2.sql
-var schema2 string
-
-//go:embed schema_3.sql
-var schema3 string
-
-//go:embed schema_4.sql
-var schema4 string
+//go:embed rename.sql
+var renameSQL string
 
 // The versions of the tables and of the program.
 const (
-	Latest  = 4 // the version of the tables that this program creates
-	Program = 1 // the generation of this program; a schema can require a later generation
+	Latest  = 5 // the version of the tables that this program creates
+	Program = 2 // the generation of this program; a schema can require a later generation
+
+	// Preview is the version of the last preview, which rename.sql leads to Latest.
+	Preview = 4
 )
 
-// SQL returns the script that creates the tables. The script doesn't insert the row of
-// qsidecar_meta; Run does.
-func SQL() string { return strings.Join(steps, "\n") }
+// SQL returns the script that leads from the tables of a version (0: there are none) to those
+// of Latest. The script doesn't insert the row of qsidecar_meta; Run does.
+func SQL(from int) string {
+	switch {
+	case from <= 0:
+		return schemaSQL
+	case from < Preview:
+		return "-- " + TooOld(int64(from)) + "\n"
+	case from == Preview:
+		return "BEGIN IMMEDIATE;\n\n" + renameSQL + "\nCOMMIT;\n"
+	}
+	return ""
+}
 
-// Step returns the SQL that migrates the tables from version-1 to version.
-func Step(version int) string { return steps[version-1] }
-
-var steps = []string{schema, schema2, schema3, schema4}
+// TooOld returns what to do about tables of a version before Preview.
+func TooOld(version int64) string {
+	return fmt.Sprintf("they are of version %d: first start the last preview of qsidecar, which updates them to version %d, then this program", version, Preview)
+}
 
 // Tx is a transaction that holds the write lock.
 type Tx interface {
@@ -51,23 +57,25 @@ type Tx interface {
 // Run creates the tables, or updates them to Latest, and returns backends.Info.Database.
 // path is for error messages.
 func Run(t Tx, path string) (database string, err error) {
-	var tables, jobs int64
-	if err := scan(t, `SELECT count(*) FILTER (WHERE name = 'qsidecar_meta'), count(*) FILTER (WHERE name = 'qsidecar_jobs') FROM sqlite_master WHERE type = 'table'`,
-		&tables, &jobs); err != nil {
+	var tables, jobs, preview int64
+	if err := scan(t, `SELECT count(*) FILTER (WHERE name = 'qsidecar_meta'), count(*) FILTER (WHERE name = 'qsidecar_jobs'),
+		count(*) FILTER (WHERE name = 'qsidecar_hosts') FROM sqlite_master WHERE type = 'table'`,
+		&tables, &jobs, &preview); err != nil {
 		return "", err
 	}
-	if tables == 0 {
-		if jobs != 0 {
-			return "", fmt.Errorf("%s has a table qsidecar_jobs but no qsidecar_meta: its tables were not created by qsidecar, or only in part", path)
-		}
-		if err := t.Script(schema); err != nil {
+	switch {
+	case tables == 0 && jobs != 0:
+		return "", fmt.Errorf("%s has a table qsidecar_jobs but no qsidecar_meta: its tables were not created by qsidecar, or only in part", path)
+	case tables == 0:
+		if err := t.Script(schemaSQL); err != nil {
 			return "", fmt.Errorf("creating the tables in %s: %w", path, err)
 		}
+	case preview != 0:
+		if err := rename(t, path); err != nil {
+			return "", err
+		}
 	}
-	if database, err = meta(t, path); err != nil {
-		return "", err
-	}
-	return database, upgrade(t, path)
+	return meta(t, path)
 }
 
 // scan reads the integers of a query's only row into to.
@@ -80,16 +88,19 @@ func scan(t Tx, sql string, to ...*int64) error {
 	})
 }
 
-// upgrade completes tables of an earlier version. Programs of that version keep working with them.
-func upgrade(t Tx, path string) error {
-	var objects int64
-	if err := scan(t, `SELECT count(*) FROM sqlite_master WHERE name IN ('qsidecar_leases_due', 'qsidecar_usable', 'qsidecar_usable_id')`, &objects); err != nil || objects == 3 {
+// rename gives the tables of the last preview their new names.
+func rename(t Tx, path string) error {
+	var version int64
+	if err := scan(t, `SELECT version FROM qsidecar_meta`, &version); err != nil {
 		return err
 	}
-	if err := t.Script(strings.Join(steps[1:], "\n")); err != nil {
-		return fmt.Errorf("upgrading the tables in %s: %w", path, err)
+	if version != Preview {
+		return fmt.Errorf("can't update the tables in %s: %s", path, TooOld(version))
 	}
-	return t.Exec(`UPDATE qsidecar_meta SET version = ?1 WHERE version < ?1`, Latest)
+	if err := t.Script(renameSQL); err != nil {
+		return fmt.Errorf("updating the tables in %s to version %d: %w", path, Latest, err)
+	}
+	return nil
 }
 
 // meta reads the row that describes the tables. It adds the row if a person ran the schema
@@ -97,7 +108,7 @@ func upgrade(t Tx, path string) error {
 func meta(t Tx, path string) (database string, err error) {
 	var id [8]byte
 	rand.Read(id[:])
-	if err := t.Exec(`INSERT INTO qsidecar_meta (one, version, min_program, database) VALUES (1, ?, ?, ?) ON CONFLICT (one) DO NOTHING`,
+	if err := t.Exec(`INSERT INTO qsidecar_meta (singleton, version, min_program, database) VALUES (1, ?, ?, ?) ON CONFLICT (singleton) DO NOTHING`,
 		Latest, Program, base64.RawURLEncoding.EncodeToString(id[:])); err != nil {
 		return "", err
 	}

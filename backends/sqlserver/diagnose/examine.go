@@ -168,7 +168,9 @@ func (e *examination) checkSchema(ctx context.Context) error {
 	default:
 		e.TablesFound(version, migrate.Latest, " in schema "+schema, "")
 	}
-	e.Version = version
+	if version >= migrate.Latest {
+		e.Version = version // other tables have other names
+	}
 	return nil
 }
 
@@ -188,9 +190,6 @@ func (e *examination) checkRights(ctx context.Context) error {
 	}
 	if e.Version > 0 {
 		for _, m := range grant.FindAllStringSubmatch(migrate.In(e.Schema, migrate.Rights), -1) {
-			if e.Version < 2 && strings.HasSuffix(m[2], ".qsidecar_leases") {
-				continue // version 2 creates it
-			}
 			for need := range strings.SplitSeq(m[1], ", ") {
 				add(m[2], "OBJECT", need)
 			}
@@ -236,12 +235,10 @@ func (e *examination) checkIndexes(ctx context.Context) error {
 		return err
 	}
 	missing := []string{}
-	for _, m := range migrate.Steps[:min(e.Version, migrate.Latest)] {
-		for _, found := range createIndex.FindAllStringSubmatch(m, -1) {
-			behind := func(name string) bool { return strings.HasPrefix(name, found[1]) } // Babelfish adds a hash
-			if !exists[found[1]] && !(e.Babelfish && slices.ContainsFunc(slices.Collect(maps.Keys(exists)), behind)) {
-				missing = append(missing, found[1])
-			}
+	for _, found := range createIndex.FindAllStringSubmatch(migrate.Fresh(), -1) {
+		behind := func(name string) bool { return strings.HasPrefix(name, found[1]) } // Babelfish adds a hash
+		if !exists[found[1]] && !(e.Babelfish && slices.ContainsFunc(slices.Collect(maps.Keys(exists)), behind)) {
+			missing = append(missing, found[1])
 		}
 	}
 	if len(missing) > 0 {

@@ -16,23 +16,20 @@ import (
 )
 
 //go:embed schema.sql
-var schemaV1 string
+var schemaSQL string
 
-//go:embed schema_2.sql
-var schemaV2 string
+const (
+	// Latest is the version of the tables that this program creates and needs. There is no
+	// migration from the tables of the previews, which never ran on a server.
+	Latest = 5
 
-//go:embed schema_3.sql
-var schemaV3 string
+	// program is the generation of this program. A schema can require a later one.
+	program = 2
+)
 
-// program is the generation of this program. A schema can require a later one.
-const program = 1
-
-// Steps holds the migrations: the i-th leads to version i+1. Each only adds objects, so that sidecars of neighbouring
-// versions work side by side. Each leaves existing objects alone. {s} stands for the schema.
-var Steps = []string{schemaV1, schemaV2, schemaV3}
-
-// Latest is the version of the tables that this program creates and needs.
-var Latest = len(Steps)
+// Fresh returns the SQL that creates all tables. It leaves existing objects alone. {s} stands
+// for the schema.
+func Fresh() string { return schemaSQL }
 
 // Rights grants the rights of a role that runs a sidecar without the right to create tables. It grants them object by
 // object, because Babelfish has no other grants. {s} stands for the schema, {r} for the role.
@@ -41,13 +38,13 @@ const Rights = `-- A role that runs a sidecar (make it first: CREATE ROLE {r}). 
 GRANT SELECT, INSERT, UPDATE, DELETE ON {s}.qsidecar_jobs TO {r};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {s}.qsidecar_failures TO {r};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {s}.qsidecar_keys TO {r};
-GRANT SELECT, INSERT, UPDATE, DELETE ON {s}.qsidecar_hosts TO {r};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {s}.qsidecar_sidecars TO {r};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {s}.qsidecar_queues TO {r};
-GRANT SELECT, INSERT, UPDATE, DELETE ON {s}.qsidecar_returns TO {r};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {s}.qsidecar_requeues TO {r};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {s}.qsidecar_commits TO {r};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {s}.qsidecar_leases TO {r};
 GRANT SELECT ON {s}.qsidecar_meta TO {r};
-GRANT UPDATE ON {s}.qsidecar_line TO {r};
+GRANT UPDATE ON {s}.qsidecar_sequence TO {r};
 GRANT EXECUTE ON {s}.qsidecar_now TO {r};
 GO
 `
@@ -62,14 +59,22 @@ func SQL(schema, role string, from int) string {
 	if role == "" {
 		role = "qsidecar_sidecar"
 	}
+	if from > 0 && from < Latest {
+		return "-- " + tooOld(from) + "\n"
+	}
 	var b strings.Builder
 	b.WriteString("SET QUOTED_IDENTIFIER, ANSI_NULLS, ANSI_PADDING, ANSI_WARNINGS, ARITHABORT, CONCAT_NULL_YIELDS_NULL, XACT_ABORT ON;\nGO\n\n")
-	for _, m := range Steps[min(max(from, 0), Latest):] {
-		b.WriteString(In(schema, m))
+	if from <= 0 {
+		b.WriteString(In(schema, schemaSQL))
 	}
 	b.WriteString("\n")
 	b.WriteString(strings.ReplaceAll(In(schema, Rights), "{r}", QuoteName(role)))
 	return b.String()
+}
+
+// tooOld returns what to do about tables of a version before Latest.
+func tooOld(version int) string {
+	return fmt.Sprintf("they are of version %d, of a preview that supported no SQL Server: drop them, or name another schema", version)
 }
 
 // In replaces each {s} by the quoted name of the schema, and each {'s} by its name as a
@@ -137,7 +142,7 @@ func MetaSQL() string {
 }
 
 // Read reads the row that describes the tables of a schema. place names the database's address in errors. For tables
-// that need a later program it returns an error, and Meta.
+// that need a later program, and for those of a preview, it returns an error, and Meta.
 func Read(ctx context.Context, q Querier, place, schema string) (m Meta, err error) {
 	exists := false
 	if err := scan(ctx, q, "SELECT CASE WHEN OBJECT_ID("+QuoteText(QuoteName(schema)+".qsidecar_meta")+") IS NULL THEN 0 ELSE 1 END;", &exists); err != nil || !exists {
@@ -151,6 +156,9 @@ func Read(ctx context.Context, q Querier, place, schema string) (m Meta, err err
 		return m, fmt.Errorf("the tables in %s, schema %s, were created by a newer qsidecar (version %d, for programs of generation %d on; this one is of generation %d): upgrade this program",
 			place, schema, m.Version, oldest, program)
 	}
+	if m.Version > 0 && m.Version < Latest {
+		return m, fmt.Errorf("can't update the tables in %s, schema %s: %s", place, schema, tooOld(m.Version))
+	}
 	return m, nil
 }
 
@@ -162,7 +170,7 @@ DECLARE @got int;
 EXEC @got = sp_getapplock @Resource = N'qsidecar schema', @LockMode = 'Exclusive', @LockOwner = 'Transaction', @LockTimeout = 60000;
 SELECT @got AS got;`
 
-// Advance runs the missing migrations in the connection's open transaction.
+// Advance creates the tables in the connection's open transaction.
 func Advance(ctx context.Context, c *sql.Conn, place, schema string) error {
 	got := 0
 	if err := scan(ctx, c, LockSQL, &got); err != nil {
@@ -175,11 +183,12 @@ func Advance(ctx context.Context, c *sql.Conn, place, schema string) error {
 	if err != nil {
 		return err
 	}
-	for _, step := range Steps[min(meta.Version, Latest):] {
-		for _, text := range Batches(In(schema, step)) {
-			if _, err := c.ExecContext(ctx, text); err != nil {
-				return err
-			}
+	if meta.Version >= Latest { // another sidecar was faster
+		return nil
+	}
+	for _, text := range Batches(In(schema, schemaSQL)) {
+		if _, err := c.ExecContext(ctx, text); err != nil {
+			return err
 		}
 	}
 	return nil

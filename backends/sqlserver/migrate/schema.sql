@@ -1,4 +1,4 @@
--- qsidecar's tables in SQL Server 2016 and later and Azure SQL, schema version 1.
+-- qsidecar's tables in SQL Server 2016 and later and Azure SQL, schema version 5.
 --
 -- A plain INSERT is an enqueue, in any program's own transaction:
 --
@@ -26,8 +26,8 @@ GO
 
 -- One sequence for ids and positions. Each statement of the sidecar draws
 -- one, and has the thousand from there on.
-IF OBJECT_ID(N'{s}.qsidecar_line') IS NULL
-  CREATE SEQUENCE {s}.qsidecar_line AS bigint START WITH 1000 INCREMENT BY 1000;
+IF OBJECT_ID(N'{s}.qsidecar_sequence') IS NULL
+  CREATE SEQUENCE {s}.qsidecar_sequence AS bigint START WITH 1000 INCREMENT BY 1000;
 GO
 
 -- The clock of every statement. Tests replace it.
@@ -37,47 +37,50 @@ GO
 
 IF OBJECT_ID(N'{s}.qsidecar_jobs') IS NULL
   CREATE TABLE {s}.qsidecar_jobs (
-    id             bigint       NOT NULL DEFAULT (NEXT VALUE FOR {s}.qsidecar_line) CONSTRAINT qsidecar_jobs_id PRIMARY KEY, -- never reused
-    position       bigint       NOT NULL DEFAULT (NEXT VALUE FOR {s}.qsidecar_line), -- order inside a priority
-    enqueued_at    datetime2(6) NOT NULL DEFAULT (SYSUTCDATETIME()),
-    ready_at       datetime2(6) NOT NULL DEFAULT (SYSUTCDATETIME()), -- when it became ready
-    fence          bigint       NOT NULL DEFAULT (0),
-    attempts       int          NOT NULL DEFAULT (0), -- counted deliveries
-    losses         int          NOT NULL DEFAULT (0), -- failures in a row other than nacks
-    unrecorded     int          NOT NULL DEFAULT (0), -- sidecars lost in a row that had it prefetched
-    priority       smallint     NOT NULL DEFAULT (0),
-    max_attempts   smallint     NULL CONSTRAINT qsidecar_max_attempts CHECK (max_attempts >= 1),
-    ahead          tinyint      NOT NULL DEFAULT (0), -- 1: prefetched, its delivery is not recorded and not in attempts
-    queue          varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL CONSTRAINT qsidecar_queue_name
+    id                bigint       NOT NULL DEFAULT (NEXT VALUE FOR {s}.qsidecar_sequence) CONSTRAINT qsidecar_jobs_id PRIMARY KEY, -- never reused
+    position          bigint       NOT NULL DEFAULT (NEXT VALUE FOR {s}.qsidecar_sequence), -- order inside a priority
+    enqueued_at       datetime2(6) NOT NULL DEFAULT (SYSUTCDATETIME()),
+    ready_at          datetime2(6) NOT NULL DEFAULT (SYSUTCDATETIME()), -- when it became ready
+    fence             bigint       NOT NULL DEFAULT (0),
+    attempts          int          NOT NULL DEFAULT (0), -- counted deliveries
+    losses            int          NOT NULL DEFAULT (0), -- failures in a row other than nacks
+    prefetch_losses   int          NOT NULL DEFAULT (0), -- sidecars lost in a row that had it prefetched
+    priority          smallint     NOT NULL DEFAULT (0),
+    max_attempts      smallint     NULL CONSTRAINT qsidecar_max_attempts CHECK (max_attempts >= 1),
+    prefetched        tinyint      NOT NULL DEFAULT (0), -- 1: its delivery is not recorded and not in attempts
+    queue             varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL CONSTRAINT qsidecar_queue_name
       CHECK (DATALENGTH(queue) BETWEEN 1 AND 128 AND queue NOT LIKE '%[^A-Za-z0-9._:/-]%' AND queue NOT LIKE '[.-]%' AND DATALENGTH(queue) = LEN(queue)),
-    state          varchar(9)   COLLATE Latin1_General_100_BIN2 NOT NULL DEFAULT ('waiting') CONSTRAINT qsidecar_state
-      CHECK (state IN ('waiting', 'claimed', 'done', 'dead')), -- waiting: ready without a run_at, scheduled with one
-    timeout_ms     bigint       NULL, -- the job's own
-    run_at         datetime2(6) NULL,
+    state             varchar(9)   COLLATE Latin1_General_100_BIN2 NOT NULL DEFAULT ('pending') CONSTRAINT qsidecar_state
+      CHECK (state IN ('pending', 'claimed', 'done', 'dead')), -- pending: ready without a run_at, scheduled with one
+    timeout_ms        bigint       NULL, -- the job's own
+    run_at            datetime2(6) NULL,
     -- the policy of the last claim
-    claim_max      int          NULL,
-    backoff_ms     bigint       NULL,
-    backoff_max_ms bigint       NULL,
-    keep_ms        bigint       NULL, -- NULL: an ack deletes
-    keep_dead_ms   bigint       NULL, -- NULL: indefinitely
+    claim_max         int          NULL,
+    backoff_ms        bigint       NULL,
+    backoff_max_ms    bigint       NULL,
+    retention_done_ms bigint       NULL, -- NULL: an ack deletes
+    retention_dead_ms bigint       NULL, -- NULL: indefinitely
     -- the claim
-    token_host     bigint       NULL,
-    token_number   bigint       NULL,
-    owner          bigint       NULL, -- the sidecar that a session lease depends on; 0: none (a timed lease of a dead sidecar)
-    lease_ms       bigint       NULL, -- NULL: a session lease
-    deadline       datetime2(6) NULL, -- the run's; nothing moves it
-    due_at         datetime2(6) NULL, -- the earlier of the timed lease's end and the deadline
-    claimed_at     datetime2(6) NULL,
-    worker         nvarchar(400) NULL,
+    token_sidecar     bigint       NULL,
+    token_number      bigint       NULL,
+    owner             bigint       NULL, -- the sidecar that a session lease depends on; 0: none (a timed lease of a dead sidecar)
+    lease_ms          bigint       NULL, -- NULL: a session lease
+    deadline          datetime2(6) NULL, -- the run's; nothing moves it
+    due_at            datetime2(6) NULL, -- the earlier of the timed lease's end and the deadline
+    claimed_at        datetime2(6) NULL,
+    worker            nvarchar(400) NULL,
     -- the end
-    finished_at    datetime2(6) NULL,
-    expires_at     datetime2(6) NULL,
-    [key]          nvarchar(255) COLLATE Latin1_General_100_BIN2 NULL,
-    last_error     nvarchar(max) NULL, -- NULL: it has no row in qsidecar_failures
-    headers        nvarchar(max) NULL CONSTRAINT qsidecar_headers
+    finished_at       datetime2(6) NULL,
+    expires_at        datetime2(6) NULL,
+    [key]             nvarchar(255) COLLATE Latin1_General_100_BIN2 NULL,
+    last_error        nvarchar(max) NULL, -- NULL: it has no row in qsidecar_failures
+    headers           nvarchar(max) NULL CONSTRAINT qsidecar_headers
       CHECK (headers IS NULL OR (ISJSON(headers) = 1 AND LTRIM(headers) LIKE N'{%')),
-    result         varbinary(max) NULL,
-    payload        varbinary(max) NOT NULL DEFAULT (0x)
+    result            varbinary(max) NULL,
+    payload           varbinary(max) NOT NULL DEFAULT (0x),
+    CONSTRAINT qsidecar_position CHECK (position > 0),
+    -- Lists, counts and retention find finished jobs by this instant.
+    CONSTRAINT qsidecar_finished_at CHECK (state NOT IN ('done', 'dead') OR finished_at IS NOT NULL)
   );
 GO
 
@@ -95,17 +98,17 @@ GO
 IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'{s}.qsidecar_jobs')
   AND (name = N'qsidecar_ready' OR SERVERPROPERTY('babelfish') IS NOT NULL AND name LIKE N'qsidecar_ready%'))
   CREATE INDEX qsidecar_ready ON {s}.qsidecar_jobs (queue, priority DESC, position) INCLUDE (run_at)
-  WHERE state = 'waiting' AND run_at IS NULL;
+  WHERE state = 'pending' AND run_at IS NULL;
 GO
 IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'{s}.qsidecar_jobs')
   AND (name = N'qsidecar_scheduled' OR SERVERPROPERTY('babelfish') IS NOT NULL AND name LIKE N'qsidecar_scheduled%'))
   CREATE INDEX qsidecar_scheduled ON {s}.qsidecar_jobs (run_at, id) INCLUDE (queue)
-  WHERE state = 'waiting' AND run_at IS NOT NULL;
+  WHERE state = 'pending' AND run_at IS NOT NULL;
 GO
 IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'{s}.qsidecar_jobs')
   AND (name = N'qsidecar_delayed' OR SERVERPROPERTY('babelfish') IS NOT NULL AND name LIKE N'qsidecar_delayed%'))
   CREATE INDEX qsidecar_delayed ON {s}.qsidecar_jobs (queue, run_at, id)
-  WHERE state = 'waiting' AND run_at IS NOT NULL;
+  WHERE state = 'pending' AND run_at IS NOT NULL;
 GO
 IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'{s}.qsidecar_jobs')
   AND (name = N'qsidecar_owned' OR SERVERPROPERTY('babelfish') IS NOT NULL AND name LIKE N'qsidecar_owned%'))
@@ -155,15 +158,15 @@ IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'{s}.qside
   CREATE INDEX qsidecar_keys_job ON {s}.qsidecar_keys (job);
 GO
 IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'{s}.qsidecar_keys')
-  AND (name = N'qsidecar_keys_over' OR SERVERPROPERTY('babelfish') IS NOT NULL AND name LIKE N'qsidecar_keys_over%'))
-  CREATE INDEX qsidecar_keys_over ON {s}.qsidecar_keys (expires_at) WHERE state IS NOT NULL;
+  AND (name = N'qsidecar_keys_expiring' OR SERVERPROPERTY('babelfish') IS NOT NULL AND name LIKE N'qsidecar_keys_expiring%'))
+  CREATE INDEX qsidecar_keys_expiring ON {s}.qsidecar_keys (expires_at) WHERE state IS NOT NULL;
 GO
 
-IF OBJECT_ID(N'{s}.qsidecar_hosts') IS NULL
-  CREATE TABLE {s}.qsidecar_hosts (
-    host       bigint        NOT NULL CONSTRAINT qsidecar_hosts_host PRIMARY KEY, -- the sidecar's identity, as a signed number
+IF OBJECT_ID(N'{s}.qsidecar_sidecars') IS NULL
+  CREATE TABLE {s}.qsidecar_sidecars (
+    sidecar    bigint        NOT NULL CONSTRAINT qsidecar_sidecars_sidecar PRIMARY KEY, -- the sidecar's identity, as a signed number
     name       nvarchar(400) NOT NULL,
-    beats      bigint        NOT NULL,
+    heartbeats bigint        NOT NULL,
     expires_at datetime2(6)  NOT NULL,
     has_left   tinyint       NOT NULL DEFAULT (0),
     dead       tinyint       NOT NULL DEFAULT (0)
@@ -179,10 +182,10 @@ GO
 
 -- How often jobs returned to their old positions. In a table of its own, so that a
 -- claim that reads whether its queue is paused doesn't wait for a transaction that counts.
-IF OBJECT_ID(N'{s}.qsidecar_returns') IS NULL
-  CREATE TABLE {s}.qsidecar_returns (
-    queue   varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL CONSTRAINT qsidecar_returns_queue PRIMARY KEY,
-    returns bigint       NOT NULL
+IF OBJECT_ID(N'{s}.qsidecar_requeues') IS NULL
+  CREATE TABLE {s}.qsidecar_requeues (
+    queue    varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL CONSTRAINT qsidecar_requeues_queue PRIMARY KEY,
+    requeues bigint       NOT NULL
   );
 GO
 
@@ -190,17 +193,77 @@ GO
 -- commit whose answer was lost, it shows whether the commit happened.
 IF OBJECT_ID(N'{s}.qsidecar_commits') IS NULL
   CREATE TABLE {s}.qsidecar_commits (
-    handle bigint       NOT NULL,
-    lane   int          NOT NULL,
-    number bigint       NOT NULL,
-    at     datetime2(6) NOT NULL,
-    CONSTRAINT qsidecar_commits_lane PRIMARY KEY (handle, lane)
+    handle   bigint       NOT NULL,
+    pipeline int          NOT NULL, -- the connection
+    number   bigint       NOT NULL,
+    at       datetime2(6) NOT NULL,
+    CONSTRAINT qsidecar_commits_pipeline PRIMARY KEY (handle, pipeline)
   );
+GO
+
+-- The leases of jobs whose rows are in tables that another application owns. Nothing is
+-- added to those tables. A row exists from the first claim of its job until the job is
+-- settled. All times are milliseconds since 1970, UTC.
+IF OBJECT_ID(N'{s}.qsidecar_leases') IS NULL
+  CREATE TABLE {s}.qsidecar_leases (
+    id             bigint        NOT NULL CONSTRAINT qsidecar_leases_id PRIMARY KEY, -- random, so that no lease ever means another row
+    queue          nvarchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL,
+    item           nvarchar(255) COLLATE Latin1_General_100_BIN2 NOT NULL, -- the id of the job's row
+    fence          bigint        NOT NULL,
+    attempts       int           NOT NULL, -- counted deliveries
+    losses         int           NOT NULL, -- failures in a row other than nacks
+    not_before     bigint        NULL, -- not claimed earlier; the largest number: dead
+    -- the policy of the last claim
+    claim_max      int           NOT NULL,
+    backoff_ms     bigint        NOT NULL,
+    backoff_max_ms bigint        NOT NULL,
+    -- the claim; NULL, all of it: there is none
+    token_sidecar  bigint        NULL,
+    token_number   bigint        NULL,
+    owner          bigint        NULL, -- the sidecar that a session lease depends on; 0: none
+    lease_ms       bigint        NULL, -- NULL: a session lease
+    deadline       bigint        NULL, -- the run's; nothing moves it
+    due_at         bigint        NULL, -- the earlier of the timed lease's end and the deadline
+    claimed_at     bigint        NULL,
+    worker         nvarchar(400) NULL,
+    claim_values   nvarchar(max) NULL, -- a JSON map: what the claim wrote into the job's row, by role
+    failures       nvarchar(max) NULL, -- a JSON list, the latest last
+    changed_at     bigint        NOT NULL
+  );
+GO
+
+-- A statement here touches a thousand rows at most, as in the jobs' table.
+IF SERVERPROPERTY('babelfish') IS NULL
+  EXEC (N'ALTER TABLE {s}.qsidecar_leases SET (LOCK_ESCALATION = DISABLE)');
+GO
+
+IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'{s}.qsidecar_leases')
+  AND (name = N'qsidecar_leases_item' OR SERVERPROPERTY('babelfish') IS NOT NULL AND name LIKE N'qsidecar_leases_item%'))
+  CREATE UNIQUE INDEX qsidecar_leases_item ON {s}.qsidecar_leases (queue, item);
+GO
+IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'{s}.qsidecar_leases')
+  AND (name = N'qsidecar_leases_owned' OR SERVERPROPERTY('babelfish') IS NOT NULL AND name LIKE N'qsidecar_leases_owned%'))
+  CREATE INDEX qsidecar_leases_owned ON {s}.qsidecar_leases (owner, id)
+  WHERE token_sidecar IS NOT NULL;
+GO
+IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'{s}.qsidecar_leases')
+  AND (name = N'qsidecar_leases_due' OR SERVERPROPERTY('babelfish') IS NOT NULL AND name LIKE N'qsidecar_leases_due%'))
+  CREATE INDEX qsidecar_leases_due ON {s}.qsidecar_leases (due_at)
+  WHERE due_at IS NOT NULL;
+GO
+
+-- Deleting a job's failures, or storing a thousand jobs with keys, locks no whole table.
+-- (Babelfish has only row locks and rejects the option.)
+IF SERVERPROPERTY('babelfish') IS NULL
+  EXEC (N'ALTER TABLE {s}.qsidecar_failures SET (LOCK_ESCALATION = DISABLE)');
+GO
+IF SERVERPROPERTY('babelfish') IS NULL
+  EXEC (N'ALTER TABLE {s}.qsidecar_keys SET (LOCK_ESCALATION = DISABLE)');
 GO
 
 IF OBJECT_ID(N'{s}.qsidecar_meta') IS NULL
   CREATE TABLE {s}.qsidecar_meta (
-    one         tinyint     NOT NULL CONSTRAINT qsidecar_meta_one PRIMARY KEY CHECK (one = 1),
+    singleton   tinyint     NOT NULL CONSTRAINT qsidecar_meta_singleton PRIMARY KEY CHECK (singleton = 1),
     version     int         NOT NULL, -- of this schema
     min_program int         NOT NULL, -- the oldest program generation that can use it
     database_id varchar(11) COLLATE Latin1_General_100_BIN2 NOT NULL -- random: leases name it
@@ -214,6 +277,6 @@ BEGIN
   DECLARE @id varchar(11) = '';
   WHILE LEN(@id) < 11
     SET @id = @id + SUBSTRING('ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_', CONVERT(int, SUBSTRING(@random, LEN(@id) + 1, 1)) % 64 + 1, 1);
-  INSERT INTO {s}.qsidecar_meta (one, version, min_program, database_id) VALUES (1, 1, 1, @id);
+  INSERT INTO {s}.qsidecar_meta (singleton, version, min_program, database_id) VALUES (1, 5, 2, @id);
 END;
 GO

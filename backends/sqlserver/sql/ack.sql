@@ -4,10 +4,10 @@
 -- @ack_leases nvarchar(max)
 -- @ack_blob varbinary(max)
 -- sets 1
-DECLARE @ack TABLE (n int NOT NULL, id bigint NOT NULL PRIMARY KEY, host bigint NOT NULL, number bigint NOT NULL, start bigint NULL, size bigint NULL);
-INSERT INTO @ack (n, id, host, number, start, size)
-SELECT x.n, x.id, x.host, x.number, x.start, x.size
-FROM OPENJSON(@ack_leases) WITH (n int, id bigint, host bigint, number bigint, start bigint, size bigint) AS x;
+DECLARE @ack TABLE (n int NOT NULL, id bigint NOT NULL PRIMARY KEY, sidecar bigint NOT NULL, number bigint NOT NULL, start bigint NULL, size bigint NULL);
+INSERT INTO @ack (n, id, sidecar, number, start, size)
+SELECT x.n, x.id, x.sidecar, x.number, x.start, x.size
+FROM OPENJSON(@ack_leases) WITH (n int, id bigint, sidecar bigint, number bigint, start bigint, size bigint) AS x;
 DECLARE @acked TABLE (
   id bigint NOT NULL PRIMARY KEY, state varchar(9) COLLATE Latin1_General_100_BIN2 NOT NULL,
   [key] nvarchar(255) COLLATE Latin1_General_100_BIN2 NULL, last_error nvarchar(max) NULL);
@@ -15,16 +15,16 @@ DELETE j
 OUTPUT deleted.id, deleted.state, deleted.[key], deleted.last_error
 INTO @acked
 FROM @ack AS a, {s}.qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
-WHERE j.id = a.id AND j.token_host = a.host AND j.token_number = a.number AND j.keep_ms IS NULL
+WHERE j.id = a.id AND j.token_sidecar = a.sidecar AND j.token_number = a.number AND j.retention_done_ms IS NULL
 OPTION (LOOP JOIN, FORCE ORDER);
 IF EXISTS (SELECT 1 FROM @ack AS a WHERE NOT EXISTS (SELECT 1 FROM @acked AS d WHERE d.id = a.id))
   UPDATE j SET state = 'done', finished_at = @now,
-    expires_at = DATEADD(second, CONVERT(int, j.keep_ms / 1000), DATEADD(millisecond, CONVERT(int, j.keep_ms % 1000), @now)),
-    result = SUBSTRING(@ack_blob, a.start + 1, a.size), attempts = j.attempts + j.ahead, {unclaimed}
+    expires_at = DATEADD(second, CONVERT(int, j.retention_done_ms / 1000), DATEADD(millisecond, CONVERT(int, j.retention_done_ms % 1000), @now)),
+    result = SUBSTRING(@ack_blob, a.start + 1, a.size), attempts = j.attempts + j.prefetched, {unclaimed}
   OUTPUT inserted.id, inserted.state, inserted.[key], inserted.last_error
   INTO @acked
   FROM @ack AS a, {s}.qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
-  WHERE j.id = a.id AND j.token_host = a.host AND j.token_number = a.number AND j.keep_ms IS NOT NULL
+  WHERE j.id = a.id AND j.token_sidecar = a.sidecar AND j.token_number = a.number AND j.retention_done_ms IS NOT NULL
   OPTION (LOOP JOIN, FORCE ORDER);
 DECLARE @ack_failures bigint = 0;
 IF EXISTS (SELECT 1 FROM @acked AS d WHERE d.state = 'claimed' AND d.last_error IS NOT NULL)

@@ -1,20 +1,20 @@
 -- Makes locked ready jobs dead whose payloads are too large to be delivered.
 -- @bury_jobs nvarchar(max)
 -- sets 0
-DECLARE @bury TABLE (id bigint NOT NULL PRIMARY KEY, claim_max int NOT NULL, keep_dead_ms bigint NULL, message nvarchar(max) NOT NULL);
-INSERT INTO @bury (id, claim_max, keep_dead_ms, message)
-SELECT x.id, x.claim_max, x.keep_dead_ms, x.message
-FROM OPENJSON(@bury_jobs) WITH (id bigint, claim_max int, keep_dead_ms bigint, message nvarchar(max)) AS x;
+DECLARE @bury TABLE (id bigint NOT NULL PRIMARY KEY, claim_max int NOT NULL, retention_dead_ms bigint NULL, message nvarchar(max) NOT NULL);
+INSERT INTO @bury (id, claim_max, retention_dead_ms, message)
+SELECT x.id, x.claim_max, x.retention_dead_ms, x.message
+FROM OPENJSON(@bury_jobs) WITH (id bigint, claim_max int, retention_dead_ms bigint, message nvarchar(max)) AS x;
 DECLARE @bury_micros bigint = DATEDIFF_BIG(microsecond, '1970-01-01', @now);
 DECLARE @buried TABLE (id bigint NOT NULL PRIMARY KEY, fence bigint NOT NULL, attempts int NOT NULL, [key] nvarchar(255) COLLATE Latin1_General_100_BIN2 NULL);
 UPDATE j SET state = 'dead', attempts = j.attempts + 1,
   fence = CASE WHEN j.fence >= @bury_micros THEN j.fence + 1 ELSE @bury_micros END,
-  claim_max = COALESCE(j.max_attempts, b.claim_max), keep_dead_ms = b.keep_dead_ms, finished_at = @now,
-  expires_at = DATEADD(second, CONVERT(int, b.keep_dead_ms / 1000), DATEADD(millisecond, CONVERT(int, b.keep_dead_ms % 1000), @now)),
+  claim_max = COALESCE(j.max_attempts, b.claim_max), retention_dead_ms = b.retention_dead_ms, finished_at = @now,
+  expires_at = DATEADD(second, CONVERT(int, b.retention_dead_ms / 1000), DATEADD(millisecond, CONVERT(int, b.retention_dead_ms % 1000), @now)),
   last_error = b.message
 OUTPUT inserted.id, inserted.fence, inserted.attempts, inserted.[key] INTO @buried
 FROM @bury AS b, {s}.qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
-WHERE j.id = b.id AND j.state = 'waiting' AND j.run_at IS NULL
+WHERE j.id = b.id AND j.state = 'pending' AND j.run_at IS NULL
 OPTION (LOOP JOIN, FORCE ORDER);
 INSERT INTO {s}.qsidecar_failures (job, fence, attempt, cause, message, at)
 SELECT y.id, y.fence, y.attempts, 'too_large', b.message, @now

@@ -2,15 +2,15 @@
 -- the numbers of the leases that were valid.
 -- @deliver_leases nvarchar(max)
 -- sets 1
-DECLARE @deliver TABLE (n int NOT NULL, id bigint NOT NULL PRIMARY KEY, host bigint NOT NULL, number bigint NOT NULL, worker nvarchar(400) NULL);
-INSERT INTO @deliver (n, id, host, number, worker)
-SELECT x.n, x.id, x.host, x.number, x.worker
-FROM OPENJSON(@deliver_leases) WITH (n int, id bigint, host bigint, number bigint, worker nvarchar(4000)) AS x;
+DECLARE @deliver TABLE (n int NOT NULL, id bigint NOT NULL PRIMARY KEY, sidecar bigint NOT NULL, number bigint NOT NULL, worker nvarchar(400) NULL);
+INSERT INTO @deliver (n, id, sidecar, number, worker)
+SELECT x.n, x.id, x.sidecar, x.number, x.worker
+FROM OPENJSON(@deliver_leases) WITH (n int, id bigint, sidecar bigint, number bigint, worker nvarchar(4000)) AS x;
 DECLARE @delivered TABLE (id bigint NOT NULL PRIMARY KEY);
-UPDATE j SET attempts = j.attempts + j.ahead, ahead = 0, unrecorded = 0, worker = COALESCE(j.worker, d.worker)
+UPDATE j SET attempts = j.attempts + j.prefetched, prefetched = 0, prefetch_losses = 0, worker = COALESCE(j.worker, d.worker)
 OUTPUT inserted.id INTO @delivered
 FROM @deliver AS d, {s}.qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
-WHERE j.id = d.id AND j.token_host = d.host AND j.token_number = d.number
+WHERE j.id = d.id AND j.token_sidecar = d.sidecar AND j.token_number = d.number
 OPTION (LOOP JOIN, FORCE ORDER);
 SET @wrote = @wrote + (SELECT COUNT(*) FROM @delivered);
 SELECT d.n FROM @deliver AS d INNER JOIN @delivered AS y ON y.id = d.id;

@@ -7,12 +7,12 @@
 DECLARE @beat_until datetime2(6) = DATEADD(second, CONVERT(int, @beat_lease / 1000), DATEADD(millisecond, CONVERT(int, @beat_lease % 1000), @now));
 DECLARE @beat_made int;
 BEGIN TRANSACTION;
-UPDATE {s}.qsidecar_hosts SET name = @beat_name, beats = beats + 1, expires_at = @beat_until
-WHERE host = @beat_host AND dead = 0 AND has_left = 0;
+UPDATE {s}.qsidecar_sidecars SET name = @beat_name, heartbeats = heartbeats + 1, expires_at = @beat_until
+WHERE sidecar = @beat_host AND dead = 0 AND has_left = 0;
 SET @beat_made = @@ROWCOUNT;
-IF @beat_made = 0 AND NOT EXISTS (SELECT 1 FROM {s}.qsidecar_hosts AS h WITH (UPDLOCK, HOLDLOCK, ROWLOCK) WHERE h.host = @beat_host)
+IF @beat_made = 0 AND NOT EXISTS (SELECT 1 FROM {s}.qsidecar_sidecars AS h WITH (UPDLOCK, HOLDLOCK, ROWLOCK) WHERE h.sidecar = @beat_host)
 BEGIN
-  INSERT INTO {s}.qsidecar_hosts (host, name, beats, expires_at) VALUES (@beat_host, @beat_name, 1, @beat_until);
+  INSERT INTO {s}.qsidecar_sidecars (sidecar, name, heartbeats, expires_at) VALUES (@beat_host, @beat_name, 1, @beat_until);
   SET @beat_made = 1;
 END;
 COMMIT TRANSACTION;

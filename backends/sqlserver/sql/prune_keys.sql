@@ -5,7 +5,7 @@
 DECLARE @prune_key TABLE (queue varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL, name varbinary(510) NOT NULL, PRIMARY KEY (queue, name));
 INSERT INTO @prune_key (queue, name)
 SELECT TOP (@prune_limit) k.queue, k.name
-FROM {s}.qsidecar_keys AS k WITH (INDEX (qsidecar_keys_over), FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
+FROM {s}.qsidecar_keys AS k WITH (INDEX (qsidecar_keys_expiring), FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
 WHERE k.state IS NOT NULL AND k.expires_at <= @now
 ORDER BY k.expires_at;
 DELETE k
@@ -13,13 +13,13 @@ FROM @prune_key AS x INNER JOIN {s}.qsidecar_keys AS k WITH (ROWLOCK, FORCESEEK)
 WHERE k.state IS NOT NULL
 OPTION (LOOP JOIN, FORCE ORDER);
 DECLARE @prune_gone bigint = @@ROWCOUNT;
-DECLARE @prune_commit TABLE (handle bigint NOT NULL, lane int NOT NULL, PRIMARY KEY (handle, lane));
-INSERT INTO @prune_commit (handle, lane)
-SELECT TOP (100) c.handle, c.lane
+DECLARE @prune_commit TABLE (handle bigint NOT NULL, pipeline int NOT NULL, PRIMARY KEY (handle, pipeline));
+INSERT INTO @prune_commit (handle, pipeline)
+SELECT TOP (100) c.handle, c.pipeline
 FROM {s}.qsidecar_commits AS c WITH (UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
 WHERE c.at < DATEADD(day, -7, @now);
 DELETE c
-FROM @prune_commit AS x INNER JOIN {s}.qsidecar_commits AS c WITH (ROWLOCK, FORCESEEK) ON c.handle = x.handle AND c.lane = x.lane
+FROM @prune_commit AS x INNER JOIN {s}.qsidecar_commits AS c WITH (ROWLOCK, FORCESEEK) ON c.handle = x.handle AND c.pipeline = x.pipeline
 OPTION (LOOP JOIN, FORCE ORDER);
 SET @wrote = @wrote + 1;
 SELECT @prune_gone AS gone;

@@ -7,7 +7,7 @@ WHILE 1 = 1
 BEGIN
   SET @queues_next = NULL;
   SELECT TOP (1) @queues_next = j.queue FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, READPAST, READCOMMITTEDLOCK)
-  WHERE j.state = 'waiting' AND j.run_at IS NULL AND j.queue > @queues_last ORDER BY j.queue;
+  WHERE j.state = 'pending' AND j.run_at IS NULL AND j.queue > @queues_last ORDER BY j.queue;
   IF @queues_next IS NULL
     BREAK;
   INSERT INTO @queues (queue) VALUES (@queues_next);
@@ -18,7 +18,7 @@ WHILE 1 = 1
 BEGIN
   SET @queues_next = NULL;
   SELECT TOP (1) @queues_next = j.queue FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_delayed), FORCESEEK, READPAST, READCOMMITTEDLOCK)
-  WHERE j.state = 'waiting' AND j.run_at IS NOT NULL AND j.queue > @queues_last ORDER BY j.queue;
+  WHERE j.state = 'pending' AND j.run_at IS NOT NULL AND j.queue > @queues_last ORDER BY j.queue;
   IF @queues_next IS NULL
     BREAK;
   INSERT INTO @queues (queue) VALUES (@queues_next);

@@ -4,8 +4,8 @@
 -- @beat_lease bigint
 -- sets 2
 DECLARE @beat_made int;
-UPDATE {s}.qsidecar_hosts SET name = @beat_name, beats = beats + 1,
+UPDATE {s}.qsidecar_sidecars SET name = @beat_name, heartbeats = heartbeats + 1,
   expires_at = DATEADD(second, CONVERT(int, @beat_lease / 1000), DATEADD(millisecond, CONVERT(int, @beat_lease % 1000), @now))
-WHERE host = @beat_host AND dead = 0 AND has_left = 0;
+WHERE sidecar = @beat_host AND dead = 0 AND has_left = 0;
 SET @beat_made = @@ROWCOUNT;
 {beat_tail}

@@ -7,14 +7,14 @@
 -- sets 1
 BEGIN TRANSACTION;
 UPDATE {s}.qsidecar_commits SET number = @seal_number + 1, at = @now
-WHERE handle = @seal_handle AND lane = @seal_lane AND number < @seal_number;
+WHERE handle = @seal_handle AND pipeline = @seal_lane AND number < @seal_number;
 DECLARE @seal_found bigint;
 SELECT @seal_found = c.number
 FROM {s}.qsidecar_commits AS c WITH (UPDLOCK, HOLDLOCK, ROWLOCK)
-WHERE c.handle = @seal_handle AND c.lane = @seal_lane;
+WHERE c.handle = @seal_handle AND c.pipeline = @seal_lane;
 IF @seal_found IS NULL
 BEGIN
-  INSERT INTO {s}.qsidecar_commits (handle, lane, number, at) VALUES (@seal_handle, @seal_lane, @seal_number + 1, @now);
+  INSERT INTO {s}.qsidecar_commits (handle, pipeline, number, at) VALUES (@seal_handle, @seal_lane, @seal_number + 1, @now);
   SET @seal_found = @seal_number + 1;
 END;
 COMMIT TRANSACTION;

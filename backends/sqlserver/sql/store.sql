@@ -4,7 +4,7 @@
 -- @store_blob varbinary(max)
 -- sets 1
 DECLARE @store_base bigint;
-SET @store_base = NEXT VALUE FOR {s}.qsidecar_line;
+SET @store_base = NEXT VALUE FOR {s}.qsidecar_sequence;
 DECLARE @store TABLE (
   n int NOT NULL PRIMARY KEY, queue varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL, priority smallint NOT NULL, due datetime2(6) NULL,
   max_attempts smallint NULL, timeout_ms bigint NULL, headers nvarchar(max) NULL, start bigint NOT NULL, size bigint NOT NULL);

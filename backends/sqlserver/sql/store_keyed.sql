@@ -5,7 +5,7 @@
 -- @keyed_blob varbinary(max)
 -- sets 1
 DECLARE @keyed_base bigint;
-SET @keyed_base = NEXT VALUE FOR {s}.qsidecar_line;
+SET @keyed_base = NEXT VALUE FOR {s}.qsidecar_sequence;
 DECLARE @keyed TABLE (
   n int NOT NULL PRIMARY KEY, queue varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL, priority smallint NOT NULL, due datetime2(6) NULL,
   max_attempts smallint NULL, timeout_ms bigint NULL, headers nvarchar(max) NULL, start bigint NOT NULL, size bigint NOT NULL,
@@ -53,7 +53,7 @@ SELECT x.n, 1 AS stored, j.id, CASE WHEN j.run_at IS NULL THEN 'ready' ELSE 'sch
 FROM @keyed AS x INNER JOIN {s}.qsidecar_jobs AS j WITH (FORCESEEK) ON j.id = @keyed_base + x.n
 WHERE x.stored = 1
 UNION ALL
-SELECT x.n, 0, k.job, COALESCE(k.state, CASE WHEN o.state = 'waiting' THEN CASE WHEN o.run_at IS NULL THEN 'ready' ELSE 'scheduled' END ELSE o.state END, 'deleted')
+SELECT x.n, 0, k.job, COALESCE(k.state, CASE WHEN o.state = 'pending' THEN CASE WHEN o.run_at IS NULL THEN 'ready' ELSE 'scheduled' END ELSE o.state END, 'deleted')
 FROM @keyed AS x
 INNER JOIN {s}.qsidecar_keys AS k WITH (FORCESEEK) ON k.queue = x.queue AND k.name = x.name
 LEFT JOIN {s}.qsidecar_jobs AS o WITH (FORCESEEK) ON o.id = k.job

@@ -89,9 +89,9 @@ func (k *Heartbeater) Run(ctx context.Context) error {
 			k.Metrics().HeartbeatFailures.Inc()
 		}
 		if err != nil && !failing {
-			k.Log.Warn("heartbeat failed; no jobs are handed out until one succeeds", "error", err)
+			k.Log.Warn("heartbeat failed", "event", "heartbeat_failed", "error", err)
 		} else if err == nil && failing {
-			k.Log.Info("heartbeats succeed again")
+			k.Log.Info("heartbeats succeed again", "event", "heartbeat_recovered")
 		}
 		failing = err != nil
 		next := k.Times.sidecarTimeout().every()
@@ -158,7 +158,7 @@ func (k *Heartbeater) recordHeartbeat(id backends.Identity, kind backends.Heartb
 	k.confirmations = nil
 	k.mu.Unlock()
 	if joined {
-		k.Log.Info("joined the database", "host", fmt.Sprintf("%016x", uint64(id)))
+		k.Log.Info("joined the database", "event", "database_joined", "sidecar", fmt.Sprintf("%016x", uint64(id)))
 	}
 	if revived {
 		k.Revived()
@@ -186,8 +186,7 @@ func (k *Heartbeater) DropIdentity(id backends.Identity) {
 	k.Metrics().Evictions.Inc()
 	k.IdentityDropped()
 	lost := k.Leases.DropAll()
-	k.Log.Warn("other sidecars declared this one dead because its heartbeat was late; its sessions' leases are lost, and it joins under a new identity",
-		"host", fmt.Sprintf("%016x", uint64(id)), "sessions", len(lost))
+	k.Log.Warn("evicted by another sidecar", "event", "evicted", "sidecar", fmt.Sprintf("%016x", uint64(id)), "sessions", len(lost))
 	k.Lost(lost)
 }
 

@@ -62,7 +62,7 @@ func (k *Heartbeater) releaseUnknown(ctx context.Context, id backends.Identity, 
 		return !ok
 	})
 	if len(unknown) > 0 {
-		k.Log.Warn("releasing claims without a session", "jobs", len(unknown))
+		k.Log.Warn("releasing claims without a session", "event", "unknown_claims_released", "jobs", len(unknown))
 		k.Release(id, unknown)
 	}
 	return nil

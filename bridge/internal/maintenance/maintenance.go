@@ -22,11 +22,6 @@ const (
 	batchLimit = 500                   // rows of each kind in one batch
 )
 
-const (
-	logUnpruned = "rows whose time is over cannot be deleted, and stay"
-	logUnusable = "row skipped: it holds a value that a sidecar can't use"
-)
-
 // Claims are the waiting claims for which maintenance finds jobs.
 type Claims interface {
 	// Waiting lists the queues that claims wait for.
@@ -38,9 +33,9 @@ type Claims interface {
 // Maintainer promotes, reaps, prunes and polls one database, with one statement for all of its queues.
 type Maintainer struct {
 	Config
-	prune  pruning
-	logged map[string]string // by message, the error that was last logged with it
-	poke   chan struct{}     // capacity 1: one pending request for maintenance is enough
+	prune             pruning
+	refused, unusable errorChange   // the errors that were last logged
+	poke              chan struct{} // capacity 1: one pending request for maintenance is enough
 }
 
 // Config configures a Maintainer.
@@ -56,7 +51,7 @@ type Config struct {
 
 // New returns a Maintainer.
 func New(c Config) *Maintainer {
-	return &Maintainer{Config: c, prune: pruning{alone: c.Alone}, logged: make(map[string]string), poke: make(chan struct{}, 1)}
+	return &Maintainer{Config: c, prune: pruning{alone: c.Alone}, poke: make(chan struct{}, 1)}
 }
 
 // Wake requests maintenance immediately. It does not wait for it.
@@ -84,9 +79,9 @@ func (s *Maintainer) Run(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return nil
 		case err == nil && failing:
-			s.Log.Info("housekeeping reaches the database again")
+			s.Log.Info("maintenance succeeds again", "event", "maintenance_recovered")
 		case err != nil && !failing:
-			s.Log.Warn("housekeeping failed and is tried again: ended leases and due jobs wait", "error", err)
+			s.Log.Warn("maintenance failed, retrying", "event", "maintenance_failed", "error", err)
 		}
 		failing = err != nil
 		timer.Reset(next)
@@ -115,8 +110,7 @@ func (s *Maintainer) maintain(ctx context.Context) (time.Duration, error) {
 		}
 		if prune {
 			s.prune.pruned(time.Now(), swept, s.Heartbeat.Peers())
-			s.logOnce(logUnpruned, swept.PruneRefused)
-			s.logOnce(logUnusable, swept.Unusable)
+			s.logPruneErrors(swept.PruneRefused, swept.Unusable)
 		}
 		s.Claims.NotifyReady(swept.Ready)
 		s.Claims.NotifyReady(swept.MadeReady)
@@ -133,13 +127,25 @@ func (s *Maintainer) maintain(ctx context.Context) (time.Duration, error) {
 	}
 }
 
-// logOnce logs an error that recurs with every batch once, until it changes or is gone.
-func (s *Maintainer) logOnce(message string, err error) {
-	switch {
-	case err == nil:
-		delete(s.logged, message)
-	case s.logged[message] != err.Error():
-		s.logged[message] = err.Error()
-		s.Log.Warn(message, "error", err)
+// logPruneErrors logs the errors that recur with every batch once, until they change or are gone.
+func (s *Maintainer) logPruneErrors(refused, unusable error) {
+	if s.refused.set(refused) {
+		s.Log.Warn("rows can't be pruned", "event", "prune_refused", "error", refused)
 	}
+	if s.unusable.set(unusable) {
+		s.Log.Warn("unusable row skipped", "event", "row_skipped", "error", unusable)
+	}
+}
+
+// errorChange is the text of the last error, empty if there was none.
+type errorChange string
+
+// set stores err, and reports whether it is an error and differs from the last one.
+func (c *errorChange) set(err error) bool {
+	last := *c
+	*c = ""
+	if err != nil {
+		*c = errorChange(err.Error())
+	}
+	return err != nil && *c != last
 }

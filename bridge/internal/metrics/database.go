@@ -52,7 +52,7 @@ var causes = []backends.Cause{backends.CauseDisconnected, backends.CauseTimedOut
 // The causes for which commits fail.
 const (
 	failUnavailable = "unavailable"
-	failHostLost    = "host_lost"
+	failEvicted     = "evicted"
 	failUnknown     = "unknown_outcome"
 	failRefused     = "refused"
 )
@@ -72,7 +72,7 @@ func (d *databaseSet) Of(name string) *Database {
 		HeartbeatFailures: m.heartbeatFailures.WithLabelValues(name), Evictions: m.evictions.WithLabelValues(name),
 		DepthReads: m.reads.WithLabelValues(name), DepthReadFailures: m.readFailures.WithLabelValues(name),
 	}
-	for _, cause := range []string{failUnavailable, failHostLost, failUnknown, failRefused} {
+	for _, cause := range []string{failUnavailable, failEvicted, failUnknown, failRefused} {
 		x.failures[cause] = m.failures.WithLabelValues(name, cause)
 	}
 	x.other, x.unknown = m.queue(name, labelOther), m.unknown(name)
@@ -165,7 +165,7 @@ func (d *Database) CountCommit(took time.Duration, writes, asks int, claims []ba
 			d.jobs.Observe(float64(n))
 		}
 	case errors.Is(err, backends.ErrEvicted):
-		d.failures[failHostLost].Inc()
+		d.failures[failEvicted].Inc()
 	case backends.Retryable(err):
 		d.failures[failUnavailable].Inc()
 	case errors.Is(err, backends.ErrUnknownOutcome):

@@ -46,26 +46,26 @@ func New() *Set {
 	m.duplicates = m.counters("jobs_duplicate_total", "Enqueues that stored nothing, because a job with their key is remembered.", queue)
 	m.claimed = m.counters("jobs_claimed_total", "Deliveries: jobs handed to a worker. A retried job counts again.", queue)
 	m.acked = m.counters("jobs_acked_total", "Jobs that their workers acked, as committed by the database; queue=\"_unknown\": claimed through another sidecar.", queue)
-	m.nacked = m.counters("jobs_nacked_total", "Jobs that their workers gave up (failed, or not now), as committed by the database.", queue)
+	m.nacked = m.counters("jobs_nacked_total", "Jobs that their workers nacked, as failed or as snoozed, as committed by the database.", queue)
 	m.dead = m.counters("jobs_dead_total", "Jobs that died: out of attempts, nacked as dead, or too large.", queue)
-	m.returned = m.counters("jobs_returned_total", "Jobs that were given back unfinished, by connections that ended in order or by an operator's release; no attempt is charged.", queue)
+	m.returned = m.counters("jobs_returned_total", "Jobs that went back to their queue unfinished, from connections that ended in order or by an operator's reclaim. No attempt is used up.", queue)
 	m.lost = m.counters("jobs_lost_total", "Deliveries that ended without an ack or nack, by cause; counted by the sidecar that took the job back. "+
 		"too_large: not delivered, but dead.", []string{LabelDatabase, LabelQueue, labelCause})
-	m.claimWait = m.histograms("claim_wait_seconds", "How long a claim that got jobs waited for them, by the first job's queue.", waitBuckets, queue)
-	m.jobWait = m.histograms("job_wait_seconds", "The age of a job when its first attempt was delivered: since its enqueue, a delay that it was given included. "+
+	m.claimWait = m.histograms("claim_wait_duration_seconds", "How long a claim that got jobs waited for them, by the first job's queue.", waitBuckets, queue)
+	m.jobWait = m.histograms("job_wait_duration_seconds", "The age of a job when its first attempt was delivered: since its enqueue, a delay that it was given included. "+
 		"The database's clock is compared with this host's.", waitBuckets, queue)
-	m.run = m.histograms("job_run_seconds", "How long workers had jobs, from the delivery to the ack or nack that was committed.", waitBuckets, queue)
+	m.run = m.histograms("job_run_duration_seconds", "How long workers had jobs, from the delivery to the ack or nack that was committed.", waitBuckets, queue)
 
-	m.commit = m.histograms("commit_seconds", "Duration of successful commits: each is a group of writes and claims.", commitBuckets, database)
+	m.commit = m.histograms("commit_duration_seconds", "Duration of successful commits: each is a group of writes and claims.", commitBuckets, database)
 	m.writes = m.histograms("commit_writes", "Writes (enqueues, acks, nacks, and returns of jobs) in one commit.", sizeBuckets, database)
 	m.jobs = m.histograms("commit_claimed_jobs", "Jobs claimed by one commit, of the commits with claims.", sizeBuckets, database)
-	m.failures = m.counters("commit_failures_total", "Commits that failed. unavailable: retried; host_lost: the claims in it are repeated with a new identity; "+
+	m.failures = m.counters("commit_failures_total", "Commits that failed. unavailable: retried; evicted: the claims in it are repeated with a new identity; "+
 		"unknown_outcome: it can have happened; refused: its members are retried alone.", []string{LabelDatabase, labelCause})
-	m.stale = m.counters("leases_lost_total", "Leases that were not valid any more when a worker settled or extended them.", database)
-	m.heartbeatFailures = m.counters("beat_failures_total", "Heartbeats that did not reach the database.", database)
-	m.evictions = m.counters("identities_lost_total", "How often other sidecars declared this one dead: its workers lost their jobs.", database)
-	m.reads = m.counters("depths_reads_total", "How often this sidecar read the depths of the queues.", database)
-	m.readFailures = m.counters("depths_read_failures_total", "How often reading the depths failed.", database)
+	m.stale = m.counters("stale_settles_total", "Leases that had ended when a worker settled or extended them.", database)
+	m.heartbeatFailures = m.counters("heartbeat_failures_total", "Heartbeats that did not reach the database.", database)
+	m.evictions = m.counters("evictions_total", "How often other sidecars declared this one dead. Its workers lost their jobs.", database)
+	m.reads = m.counters("queue_stats_reads_total", "How often this sidecar read the statistics of the queues.", database)
+	m.readFailures = m.counters("queue_stats_read_failures_total", "How often this sidecar failed to read the statistics of the queues.", database)
 	m.Sessions = m.counter("sessions_opened_total", "Connections that were served.")
 	m.Refused = m.counter("sessions_refused_total", "Connections that were refused because there were too many.")
 	m.Databases.m = m

@@ -11,8 +11,8 @@ import (
 // The metrics of the usage that backends report.
 var (
 	poolWaitsDesc  = Gauge("pool_waits_total", "How often a request waited, because all connections of the pool were in use.", LabelDatabase)
-	poolWaitedDesc = Gauge("pool_wait_seconds_total", "Time that requests waited for a connection of the pool.", LabelDatabase)
-	tripsDesc      = Gauge("statement_seconds", "Round trips to the database: statements sent together, until all were answered. On SQLite: transactions.", LabelDatabase)
+	poolWaitedDesc = Gauge("pool_wait_duration_seconds_total", "Time that requests waited for a connection of the pool.", LabelDatabase)
+	tripsDesc      = Gauge("database_round_trip_duration_seconds", "Round trips to the database: statements sent together, until all were answered. On SQLite: transactions.", LabelDatabase)
 	retriesDesc    = Gauge("transaction_retries_total", "Transactions that were tried again at once. conflict: a deadlock, a serialization failure or a lock that was not free; "+
 		"connection: it broke before the commit.", LabelDatabase, labelCause)
 )

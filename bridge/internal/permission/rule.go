@@ -8,7 +8,8 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// Rule allows some users of a socket some ops on some queues. A nil list stands for all.
+// Rule allows some users of a socket some ops on some queues. A nil list stands for all, except that nil Ops don't
+// include those that concern the sidecar (IsSidecarWide).
 type Rule struct {
 	Users  []uint32 // by number. The rule applies to a user in this list or in one of Groups
 	Groups []uint32 // by number, also supplementary ones
@@ -23,7 +24,9 @@ func (r *Rule) appliesTo(p *unixsocket.Peer) bool {
 	return slices.Contains(r.Users, p.UID) || slices.ContainsFunc(p.Groups, func(g uint32) bool { return slices.Contains(r.Groups, g) })
 }
 
-func (r *Rule) allowsOp(op protocol.Op) bool { return r.Ops == nil || slices.Contains(r.Ops, op) }
+func (r *Rule) allowsOp(op protocol.Op) bool {
+	return r.Ops == nil && !IsSidecarWide(op) || slices.Contains(r.Ops, op)
+}
 
 func (r *Rule) allowsQueue(name string) bool {
 	return r.Queues == nil || slices.ContainsFunc(r.Queues, func(pattern string) bool { return matches(pattern, name) })
@@ -53,11 +56,13 @@ func matches(pattern, name string) bool {
 // Check calls bad for each error in the rule.
 func (r *Rule) Check(bad func(field, format string, args ...any)) {
 	for _, op := range r.Ops {
-		if !protocol.Known(op) {
+		if now, renamed := protocol.NewName(op); renamed {
+			bad("ops", "the op %s is called %s now", op, now)
+		} else if !protocol.Known(op) {
 			bad("ops", "there is no op %q", op)
 		}
 		if r.Queues != nil && slices.Contains(sidecarWide, op) {
-			bad("ops", "%s concerns all queues: put it in a rule without queues", op)
+			bad("ops", "%s concerns the sidecar, not a queue: put it in a rule without queues", op)
 		}
 	}
 	for _, q := range r.Queues {

@@ -79,7 +79,7 @@ func (c *committer) split(hard context.Context, writes []*PendingWrite, groups [
 	}
 	if n := len(groups); n > 0 {
 		if n == 1 {
-			c.log.Error("a claim failed", "queues", groups[0].queue.queues, "error", err)
+			c.log.Error("claim failed", "event", "claim_failed", "queues", groups[0].queue.queues, "error", err)
 			c.dropClaims(groups, err)
 			return nil
 		}
@@ -100,7 +100,7 @@ func (c *committer) split(hard context.Context, writes []*PendingWrite, groups [
 	}
 	var unsupported *backends.UnsupportedError
 	if !backends.IsRefused(err) && !errors.As(err, &unsupported) && !isLocked(err) {
-		c.log.Error("a write failed", "kind", fmt.Sprintf("%T", writes[0].write), "error", err)
+		c.log.Error("write failed", "event", "write_failed", "kind", fmt.Sprintf("%T", writes[0].write), "error", err)
 	}
 	c.finish(writes[0], Outcome{Err: err})
 	return nil
@@ -180,7 +180,7 @@ func (c *committer) deliverClaims(hard context.Context, groups []claimGroup, res
 	}
 	for i := range groups {
 		if err := results[i].Err; err != nil {
-			c.log.Warn("a claim failed", "queues", groups[i].queue.queues, "error", err)
+			c.log.Warn("claim from an adopted table failed", "event", "adopted_claim_failed", "queues", groups[i].queue.queues, "error", err)
 			c.dispatcher.failAlone(groups[i], err)
 			continue
 		}

@@ -227,12 +227,12 @@ func (r *retrier) after(err error) error {
 	if err == nil {
 		r.delay = retryInitial
 		if r.loop.lastErr.Swap(nil) != nil {
-			r.log.Info("commits reach the database again", "loop", r.loop.name)
+			r.log.Info("commits succeed again", "event", "commit_recovered", "loop", r.loop.name)
 		}
 		return nil
 	}
 	if r.loop.lastErr.Swap(&err) == nil {
-		r.log.Warn("a commit failed and is tried again", "loop", r.loop.name, "error", err)
+		r.log.Warn("commit failed, retrying", "event", "commit_failed", "loop", r.loop.name, "error", err)
 	}
 	select { // jitter, so that the hosts of one database do not come back in step
 	case <-time.After(r.delay/2 + rand.N(r.delay)):

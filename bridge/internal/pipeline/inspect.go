@@ -154,7 +154,7 @@ func (b *Pipeline) readDepths(ctx context.Context) ([]backends.QueueStats, error
 	stats, err := b.backend.Stats(ctx, "")
 	if err != nil {
 		m.DepthReadFailures.Inc()
-		b.Log.Warn("the depths of the queues could not be read for the metrics", "error", err)
+		b.Log.Warn("can't read queue statistics", "event", "queue_stats_failed", "error", err)
 	}
 	return stats, err
 }

@@ -116,7 +116,7 @@ func New(pc Config) *Pipeline {
 // Join makes the first attempt to join, so that the first claim finds an identity. If it fails, Run tries again.
 func (b *Pipeline) Join(ctx context.Context) {
 	if err := b.heartbeat.Send(ctx); err != nil {
-		b.Log.Warn("database unreachable at startup; serving anyway, requests get `unavailable`", "error", err)
+		b.Log.Warn("database unreachable at startup", "event", "database_unreachable", "error", err)
 	}
 }
 
@@ -155,7 +155,7 @@ func (b *Pipeline) Run(ctx, work, hard context.Context) error {
 	leaveCtx, cancel := backendref.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()
 	if err2 := b.heartbeat.Leave(leaveCtx); err2 != nil && err == nil {
-		err = fmt.Errorf("the last heartbeat failed, so leases end with the host lease instead of the restart grace: %w", err2)
+		err = fmt.Errorf("the last heartbeat failed, so leases end with the sidecar timeout instead of the restart grace: %w", err2)
 	}
 	if err != nil {
 		return fmt.Errorf("database %s: %w", b.Name, err)

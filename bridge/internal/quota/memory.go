@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// DefaultBuffered is the default of Limits.Buffered, in bytes.
-	DefaultBuffered = 256 << 20
+	// DefaultBufferMemory is the default of Limits.BufferMemory, in bytes.
+	DefaultBufferMemory = 256 << 20
 
 	// memoryWait is how long a session waits for memory for its message.
 	memoryWait = 10 * time.Second
@@ -37,7 +37,7 @@ const (
 // that are being claimed, prefetched or not handed over yet, and unread replies. When memory is short, it closes the
 // connections of clients that stall, so that the others need not wait for them.
 type Memory struct {
-	Limit func() int64 // limits.buffered; nil: the default
+	Limit func() int64 // limits.buffer_memory; nil: the default
 
 	mu          sync.Mutex
 	used        int64
@@ -100,7 +100,7 @@ func (b *Memory) Receive(s *Session, gone <-chan struct{}, size int) error {
 type MemoryError struct{ limit int64 }
 
 func (e *MemoryError) Error() string {
-	return fmt.Sprintf("requests and replies of all connections take %d MiB of the sidecar's memory, which is its limit (limits.buffered in its config): send again, when others are done", e.limit>>20)
+	return fmt.Sprintf("requests and replies of all connections take %d MiB of the sidecar's memory, which is its limit (limits.buffer_memory in its config): send again, when others are done", e.limit>>20)
 }
 
 // Exceeded returns the error for a session that is closed to free memory.

@@ -5,7 +5,7 @@ import "time"
 // Max returns the limit in bytes.
 func (b *Memory) Max() int64 {
 	if b.Limit == nil {
-		return DefaultBuffered
+		return DefaultBufferMemory
 	}
 	return b.Limit()
 }

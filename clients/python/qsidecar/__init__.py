@@ -28,7 +28,8 @@ from .errors import (
     Unsupported,
 )
 from .job import Enqueued, Job, NewJob
-from .worker import App, Dead, Retry
+from .outcomes import Dead, Retry, Snooze
+from .worker import App
 
 __all__ = [
     "App",
@@ -50,6 +51,7 @@ __all__ = [
     "Retry",
     "SettledOrLost",
     "SidecarError",
+    "Snooze",
     "TooLarge",
     "Unavailable",
     "UnknownOp",

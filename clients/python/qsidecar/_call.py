@@ -68,8 +68,8 @@ class Call:
 def repeatable(op: str, fields: Message) -> bool:
     if op == "enqueue":
         return all(job.get("key") is not None for job in fields.get("jobs", [fields]))
-    # a second release could reclaim a newer claim; the others refer to one connection
-    return op not in ("release", "cancel", "bye")
+    # a second reclaim could take back a newer claim; the others refer to one connection
+    return op not in ("reclaim", "cancel_claim", "bye")
 
 
 def pause_for(error: Optional[Exception], tries: int) -> float:

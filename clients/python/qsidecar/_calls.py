@@ -163,7 +163,7 @@ class Calls:
             if call.op != "claim":
                 return
             call.awaited_by_close = True
-            self._submit_in_thread(Call("cancel", {"request": call.id}))
+            self._submit_in_thread(Call("cancel_claim", {"request": call.id}))
 
     def _finish(self, call: Call, reply: Optional[Message] = None, error: Optional[Exception] = None) -> None:
         """Removes a call from the state of the client and wakes its caller."""
@@ -210,4 +210,4 @@ class Calls:
                     call.error = error
                     call.latch.release()
         if waiting:
-            self.submit(Call("cancel", {}, ends=ends), internal=True)
+            self.submit(Call("cancel_claim", {}, ends=ends), internal=True)

@@ -240,7 +240,7 @@ class Session(Calls):
             message["jobs"] = [self._make_job(j) for j in jobs]
             self.leases.claimed(wire.number, call, message["jobs"])
         elif jobs:
-            back = Call("nack", {"leases": [j["lease"] for j in jobs], "charge": False, "delay_ms": 0})
+            back = Call("nack", {"leases": [j["lease"] for j in jobs], "snooze": True, "delay_ms": 0})
             back.awaited_by_close = True
             self._submit_in_thread(back)
 

@@ -120,9 +120,16 @@ def sockets() -> List[str]:
     named = os.environ.get("QSIDECAR_SOCKET")
     if named:
         return [named]
+    found = []
     runtime = os.environ.get("XDG_RUNTIME_DIR")
-    first = [os.path.join(runtime, "qsidecar", "qsidecar.sock")] if runtime else []
-    return first + ["/run/qsidecar/qsidecar.sock"]
+    if runtime:
+        found.append(os.path.join(runtime, "qsidecar", "qsidecar.sock"))
+    state, home = os.environ.get("XDG_STATE_HOME"), os.environ.get("HOME")
+    if not state and home:
+        state = os.path.join(home, ".local", "state")
+    if state and os.geteuid() != 0 and os.path.isdir(os.path.join(state, "qsidecar")):
+        found.append(os.path.join(state, "qsidecar", "qsidecar.sock"))
+    return [*found, "/run/qsidecar/qsidecar.sock"]
 
 
 class Wire:

@@ -7,12 +7,12 @@ import time
 import weakref
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Type, Union
+from typing import Any, Callable, Dict, Iterable, List, Mapping, NoReturn, Optional, Sequence, Type, Union
 
 from . import errors
 from ._call import MAX_LIST, SETTLES, Call, pause_for, repeatable
 from ._session import Session
-from .job import Enqueued, Job, NewJob, Seconds, millis, nack_fields
+from .job import Enqueued, Job, NewJob, Seconds, millis, nack_fields, reject_renamed
 
 # Replaces the sidecar in tests: set by qsidecar.testing.inline.
 _inline: Optional[Callable[[Sequence[NewJob]], List[Enqueued]]] = None
@@ -34,8 +34,9 @@ class Client:
         with Client() as client:
             client.enqueue("mail", {"to": "ada"})
 
-    socket: the path of the sidecar's socket. None means QSIDECAR_SOCKET, then
-    $XDG_RUNTIME_DIR/qsidecar/qsidecar.sock, then /run/qsidecar/qsidecar.sock.
+    socket: the path of the sidecar's socket. None means QSIDECAR_SOCKET, or else the first of
+    $XDG_RUNTIME_DIR/qsidecar/qsidecar.sock, $XDG_STATE_HOME/qsidecar/qsidecar.sock (default: ~/.local/state; not for
+    root) and /run/qsidecar/qsidecar.sock on which a sidecar listens.
     worker: a name of at most 128 bytes, which is stored with claims, for people.
     codec: "json" or "msgpack". None means msgpack if it is installed.
     request_timeout: the time limit of a call in seconds, not counting a claim's own wait.
@@ -162,21 +163,29 @@ class Client:
         *,
         delay: Optional[Seconds] = None,
         dead: bool = False,
-        charge: bool = True,
+        snooze: bool = False,
         request_timeout: Optional[float] = None,
+        **renamed: NoReturn,
     ) -> List[Job]:
         """Settles up to 1,000 jobs as failed, like Job.nack. Returns the jobs whose leases were lost."""
-        return self._settle_many("nack", list(jobs), nack_fields(error, delay, dead, charge), request_timeout)
+        reject_renamed(renamed)
+        return self._settle_many("nack", list(jobs), nack_fields(error, delay, dead, snooze), request_timeout)
 
-    def _settle_many(self, op: str, jobs: List[Job], fields: Dict[str, Any], timeout: Optional[float]) -> List[Job]:
+    def _settle_many(
+        self, op: str, jobs: List[Job], fields: Dict[str, Any], request_timeout: Optional[float]
+    ) -> List[Job]:
         if not jobs:
             return []
-        lost = self._call(op, {"leases": [job.lease for job in jobs], **fields}, timeout).get("lost") or []
+        lost = self._call(op, {"leases": [job.lease for job in jobs], **fields}, request_timeout).get("lost") or []
         return [job for job in jobs if job.lease in lost]
 
-    def cancel(self) -> None:
+    def cancel_claims(self) -> None:
         """Ends the waiting claims of all threads. They return the jobs they have, if any."""
-        self._session.end_claims(None, time.monotonic() + self._time_limit("cancel"))
+        self._session.end_claims(None, time.monotonic() + self._time_limit("cancel_claim"))
+
+    @property
+    def cancel(self) -> NoReturn:
+        raise AttributeError("Client.cancel is called cancel_claims now")
 
     # --- the rest ---
 
@@ -192,15 +201,17 @@ class Client:
 
     def request(self, op: str, **fields: Any) -> Dict[str, Any]:
         """Sends any other operation of PROTOCOL.md with its fields, and returns the fields of the reply."""
-        if op in ("hello", "bye", "cancel", "claim"):
+        if op in ("hello", "bye", "cancel_claim", "claim"):
             raise ValueError(f"{op} is sent by the client itself")
         return self._call(op, fields, None)
 
-    def _call(self, op: str, fields: Dict[str, Any], timeout: Optional[float], wait: float = 0.0) -> Dict[str, Any]:
+    def _call(
+        self, op: str, fields: Dict[str, Any], request_timeout: Optional[float], wait: float = 0.0
+    ) -> Dict[str, Any]:
         """Sends a request, and repeats it after transient errors."""
         session = self._session
         began = time.monotonic()
-        limit = self._time_limit(op) if timeout is None else timeout
+        limit = self._time_limit(op) if request_timeout is None else request_timeout
         ends = began + wait + limit
         session.start(ends)
         until = began + wait if wait else None
@@ -276,7 +287,7 @@ class Client:
             if call.error is None:
                 return
         for i in range(0, len(leases), MAX_LIST):
-            fields = {"leases": leases[i : i + MAX_LIST], "charge": False, "delay_ms": 0}
+            fields = {"leases": leases[i : i + MAX_LIST], "snooze": True, "delay_ms": 0}
             call = Call("nack", fields, ends=deadline)
             session.submit(call, internal=True)
             session.wait(call)
@@ -301,7 +312,7 @@ def _transient(op: str, fields: Dict[str, Any], error: Exception, wait: float) -
     It does not repeat an enqueue that was not carried out: the caller decides whether to wait for a database.
     """
     if isinstance(error, errors.UnknownOutcome):
-        return error.told and repeatable(op, fields)
+        return error.reported and repeatable(op, fields)
     if isinstance(error, (errors.Unavailable, errors.Busy, errors.Draining)):
         return op in ("ack", "nack", "extend") or (op == "claim" and wait > 0)
     return False

@@ -10,7 +10,7 @@ transaction.on_commit).
     DJANGO_SETTINGS_MODULE=site.settings python -m qsidecar work qsidecar.django_tasks:app
 
 runs the tasks. A task that raises is tried again after its queue's back-off, and is FAILED when it has no attempts
-left. Results are available for as long as the sidecar's config keeps the queue's jobs (`keep`), but not with
+left. Results are available for as long as the sidecar's config keeps the queue's jobs (`retention`), but not with
 `database`.
 """
 

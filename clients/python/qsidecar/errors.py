@@ -132,13 +132,13 @@ class Unavailable(SidecarError):
 class UnknownOutcome(SidecarError):
     """The request may or may not have been carried out: a reply did not arrive.
 
-    It is raised for requests that must not be sent twice, such as an enqueue without a key. `told` is true if the
+    It is raised for requests that must not be sent twice, such as an enqueue without a key. `reported` is true if the
     sidecar replied unknown_outcome, because its connection to the database broke during a commit. It is false if the
     sidecar's reply did not arrive.
     """
 
     code = "unknown_outcome"
-    told = False
+    reported = False
 
 
 class Internal(SidecarError):
@@ -157,5 +157,5 @@ def from_wire(fields: Dict[str, Any]) -> SidecarError:
         str(fields.get("message", "")), code, fields.get("field"), fields.get("index"), fields.get("retry_ms")
     )
     if isinstance(error, UnknownOutcome):
-        error.told = True
+        error.reported = True
     return error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Union
+from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, NamedTuple, NoReturn, Optional, Union
 
 from . import errors
 
@@ -119,12 +119,15 @@ class Job:
 
     @property
     def payload(self) -> Any:
-        """The payload as a JSON value, None if it is empty. `raw` is its bytes."""
+        """The payload as a JSON value, None if it is empty.
+
+        Raises ValueError if the bytes aren't JSON in UTF-8. `raw` has the bytes.
+        """
         if not self.raw:
             return None
         try:
-            return json.loads(self.raw)
-        except ValueError as e:
+            return json.loads(self.raw.decode())
+        except (ValueError, RecursionError) as e:
             raise ValueError(f"the payload of job {self.id} of {self.queue} isn't JSON ({e}); job.raw has its bytes") from e
 
     @property
@@ -178,14 +181,16 @@ class Job:
         *,
         delay: Optional[Seconds] = None,
         dead: bool = False,
-        charge: bool = True,
+        snooze: bool = False,
         request_timeout: Optional[float] = None,
+        **renamed: NoReturn,
     ) -> None:
         """Settles the job as failed. It is ready again after delay: 0 means at once, None the queue's back-off.
 
-        dead: no more attempts. charge=False: snooze, this delivery uses up no attempt.
+        dead: no more attempts. snooze: not now, this delivery uses up no attempt.
         """
-        self._do("nack", {"lease": self._valid(), **nack_fields(error, delay, dead, charge)}, request_timeout)
+        reject_renamed(renamed)
+        self._do("nack", {"lease": self._valid(), **nack_fields(error, delay, dead, snooze)}, request_timeout)
 
     def extend(self, lease: Optional[Seconds] = None, *, request_timeout: Optional[float] = None) -> None:
         """Renews the lease: for this many seconds from now, or None for the same time as before.
@@ -202,11 +207,11 @@ class Job:
             raise errors.LeaseLost(f"job {self.id}: its lease was lost; another worker may have it")
         return self.lease
 
-    def _do(self, op: str, fields: Dict[str, Any], timeout: Optional[float]) -> Dict[str, Any]:
+    def _do(self, op: str, fields: Dict[str, Any], request_timeout: Optional[float]) -> Dict[str, Any]:
         if self._client is None:
             raise errors.Error(f"job {self.id} has no client: it was created for a test")
         try:
-            reply = self._client._call(op, fields, timeout)
+            reply = self._client._call(op, fields, request_timeout)
         except (errors.LeaseLost, errors.SettledOrLost):
             self.settled = True  # this process can do nothing more about it
             raise
@@ -214,7 +219,14 @@ class Job:
         return reply
 
 
-def nack_fields(error: str, delay: Optional[Seconds], dead: bool, charge: bool) -> Dict[str, Any]:
+def reject_renamed(arguments: Mapping[str, Any]) -> None:
+    """Raises a TypeError for unknown arguments of a nack. Names the new argument if one was renamed."""
+    for name in arguments:
+        now = "charge=False is called snooze=True now" if name == "charge" else f"unexpected keyword argument {name!r}"
+        raise TypeError(f"nack: {now}")
+
+
+def nack_fields(error: str, delay: Optional[Seconds], dead: bool, snooze: bool) -> Dict[str, Any]:
     fields: Dict[str, Any] = {}
     if error:
         # Escape what the wire does not allow in a text. Cut it as the sidecar would.
@@ -223,6 +235,6 @@ def nack_fields(error: str, delay: Optional[Seconds], dead: bool, charge: bool) 
         fields["delay_ms"] = millis(delay)
     if dead:
         fields["dead"] = True
-    if not charge:
-        fields["charge"] = False
+    if snooze:
+        fields["snooze"] = True
     return fields

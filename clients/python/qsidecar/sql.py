@@ -58,7 +58,7 @@ _DIALECTS: Dict[str, _Dialect] = {
         "{}",
         "DATEADD(second, {} / 1000, SYSUTCDATETIME())",
         "DATEADD(second, {} / 1000, CONVERT(datetime2, '1970-01-01'))",
-        next_id="SELECT NEXT VALUE FOR {schema}.qsidecar_line",
+        next_id="SELECT NEXT VALUE FOR {schema}.qsidecar_sequence",
     ),
 }
 

@@ -24,7 +24,7 @@ class Done:
     new: NewJob
     ran: bool = False  # an app has a function for its queue
     result: Any = None  # the function's return value, if the queue's results are kept
-    error: Optional[BaseException] = None  # the function's exception, also Retry and Dead
+    error: Optional[BaseException] = None  # the function's exception, also Retry, Snooze and Dead
 
     @property
     def queue(self) -> str:
@@ -97,7 +97,7 @@ class Inline:
 class _NoSidecar(client.Client):
     """Records how a function settles its job."""
 
-    def _do(self, op: str, fields: Dict[str, Any], timeout: Optional[float], wait: float = 0.0) -> Dict[str, Any]:
+    def _do(self, op: str, fields: Dict[str, Any], request_timeout: Optional[float], wait: float = 0.0) -> Dict[str, Any]:
         return {}
 
 

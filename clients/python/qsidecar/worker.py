@@ -16,6 +16,7 @@ from . import _handlers, _processes, errors
 from ._handlers import describe, text_of
 from .client import Client
 from .job import Enqueued, Job, Seconds
+from .outcomes import Dead, Retry, Snooze
 
 log = logging.getLogger("qsidecar")
 
@@ -34,22 +35,6 @@ EXIT_UNAVAILABLE = 5
 Handler = TypeVar("Handler", bound=Callable[[Job], Any])
 Before = TypeVar("Before", bound=Callable[[Job], Any])
 After = TypeVar("After", bound=Callable[[Job, Optional[BaseException]], Any])
-
-
-class Retry(Exception):
-    """Raise it in a job's function to fail the attempt. It is tried again after delay seconds or the back-off.
-
-    charge=False: snooze, this delivery uses up no attempt.
-    """
-
-    def __init__(self, message: str = "", *, delay: Optional[Seconds] = None, charge: bool = True) -> None:
-        super().__init__(message)
-        self.delay = delay
-        self.charge = charge
-
-
-class Dead(Exception):
-    """Raise it in a job's function if the job must not be tried again. The job is then dead."""
 
 
 class _Entry(NamedTuple):
@@ -98,7 +83,7 @@ class App:
         """Decorator that makes the function run the jobs of a queue. The function itself does not change.
 
         A job whose function returns is done. result=True stores the return value with the job, as JSON (or bytes
-        unchanged). A job whose function raises has failed: see Retry and Dead. An `async def` function runs in the
+        unchanged). A job whose function raises has failed: see Retry, Snooze and Dead. An `async def` function runs in the
         one event loop of the process. Generator functions raise a TypeError.
         """
 
@@ -203,7 +188,7 @@ class App:
     def _await(self, pool: _ThreadPool) -> None:
         while not pool.ended.wait(0.2):
             if self._stop.is_set():
-                self.client.cancel()  # repeated, because a claim may have just started
+                self.client.cancel_claims()  # repeated, because a claim may have just started
         pool.thread.join()
 
     def perform(self, job: Job) -> Any:
@@ -289,7 +274,7 @@ class _ThreadPool:
                 stop.wait(min(0.05 * 2 ** min(failed, 10), 2.0))
                 continue
             if stop.is_set():
-                client.nack_many(jobs, charge=False, delay=0)
+                client.nack_many(jobs, snooze=True, delay=0)
                 return
             with self._lock:
                 self._free -= len(jobs)
@@ -381,19 +366,22 @@ def _settle(job: Job, result: Any, error: Optional[BaseException]) -> None:
         else:
             job.ack(result, request_timeout=math.inf)
     elif isinstance(error, Retry):
-        log.warning("%r %s: %s", job, _failure_text(job, error.charge), text_of(error) or "Retry")
-        job.nack(text_of(error) or "Retry", delay=error.delay, charge=error.charge, request_timeout=math.inf)
+        log.warning("%r %s: %s", job, _failure_text(job), text_of(error) or "Retry")
+        job.nack(text_of(error) or "Retry", delay=error.delay, request_timeout=math.inf)
+    elif isinstance(error, Snooze):
+        log.warning("%r is snoozed: %s", job, text_of(error) or "Snooze")
+        job.nack(text_of(error) or "Snooze", delay=error.delay, snooze=True, request_timeout=math.inf)
     elif isinstance(error, Dead):
         log.error("%r is dead: %s", job, text_of(error))
         job.nack(text_of(error), dead=True, request_timeout=math.inf)
     else:
-        log.error("%r %s", job, _failure_text(job, True), exc_info=error)
+        log.error("%r %s", job, _failure_text(job), exc_info=error)
         job.nack(describe(error), request_timeout=math.inf)
 
 
-def _failure_text(job: Job, charge: bool) -> str:
+def _failure_text(job: Job) -> str:
     """Describes the result of a failed attempt."""
-    return "is dead, after its last attempt" if charge and job.attempt >= job.max_attempts else "will be tried again"
+    return "is dead, after its last attempt" if job.attempt >= job.max_attempts else "will be tried again"
 
 
 _apps: weakref.WeakSet[App] = weakref.WeakSet()  # for qsidecar.testing

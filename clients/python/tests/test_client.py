@@ -55,11 +55,29 @@ class Jobs(Case):
         self.one().nack("boom\0\ud800", delay=0)
         job = self.one()
         self.assertEqual((job.attempt, job.last_error), (2, "boom\\0\\ud800"))
-        job.nack(charge=False, delay=0)
+        job.nack(snooze=True, delay=0)
         job = self.one()
         self.assertEqual(job.attempt, 2)
         job.nack("enough", dead=True)
         self.assertEqual(self.peek(job.id)["state"], "dead")
+
+    def test_old_names_are_errors_with_the_new_name(self):
+        self.client.enqueue(self.q, 1)
+        job = self.one()
+        for settle in (lambda: job.nack(charge=False), lambda: self.client.nack_many([job], charge=False)):
+            with self.assertRaisesRegex(TypeError, "charge=False is called snooze=True now"):
+                settle()
+        with self.assertRaisesRegex(TypeError, "unexpected keyword argument 'shade'"):
+            job.nack(shade=1)
+        with self.assertRaisesRegex(TypeError, "charge=False is called Snooze now"):
+            qsidecar.Retry("later", charge=False)
+        with self.assertRaisesRegex(TypeError, "unexpected keyword argument 'shade'"):
+            qsidecar.Retry(shade=1)
+        with self.assertRaisesRegex(AttributeError, "cancel_claims"):
+            self.client.cancel()
+        with self.assertRaisesRegex(qsidecar.BadRequest, "reclaim"):
+            self.client.request("release", queue=self.q, ids=[job.id])
+        job.ack()
 
     def test_many(self):
         stored = self.client.enqueue_many(NewJob(self.q, n) for n in range(100))
@@ -71,7 +89,7 @@ class Jobs(Case):
         jobs[0].ack()
         lost = self.client.ack_many(jobs[:50])
         self.assertEqual(lost, jobs[:1])
-        self.assertEqual(self.client.nack_many(jobs[50:], charge=False), [])
+        self.assertEqual(self.client.nack_many(jobs[50:], snooze=True), [])
         self.assertEqual(self.client.stats(self.q)[0]["claimed"], 0)
         self.assertEqual(self.client.enqueue_many([]), [])
         with self.assertRaises(ValueError):
@@ -127,7 +145,7 @@ class Errors(Case):
             self.client.enqueue(self.q, 1)
             job = worker.claim(self.q, wait=60)[0]
             self.assertFalse(job.lost)
-            self.client.request("release", queue=self.q, ids=[job.id])
+            self.client.request("reclaim", queue=self.q, ids=[job.id])
             eventually(lambda: lost == [job], "the job is reported as lost")
             self.assertTrue(job.lost)
             with self.assertRaises(qsidecar.LeaseLost):
@@ -174,11 +192,11 @@ class Life(Case):
         other.close()
         self.assertTrue(ended.wait(20))
 
-    def test_cancel(self):
+    def test_cancel_claims(self):
         got = []
         thread = in_thread(lambda: got.append(self.client.claim(self.q, wait=600)))
         eventually(lambda: self.client._session.open, "the claim waits")
-        self.client.cancel()
+        self.client.cancel_claims()
         thread.join(20)
         self.assertEqual(got, [[]])
         self.client.ping()
@@ -225,7 +243,7 @@ class Fork(Case):
         self.client.ping()
         self.assertEqual(self.peek(job.id)["state"], "claimed")  # the child's end did not affect the parent's connection
         job.ack()
-        self.client.cancel()
+        self.client.cancel_claims()
         waiting.join(20)
 
     def test_fork_while_threads_call(self):

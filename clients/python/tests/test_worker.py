@@ -6,7 +6,7 @@ import unittest
 import unittest.mock
 
 import qsidecar
-from qsidecar import Dead, Retry, testing
+from qsidecar import Dead, Retry, Snooze, testing
 from support import Case, app, eventually, exit_of, forked, in_thread, queue, quiet
 
 KEPT = os.environ.get("QSIDECAR_KEPT", "py-not-kept")  # a queue that keeps its jobs
@@ -150,7 +150,7 @@ class Worker(Case):
         with self.assertLogs("qsidecar", "WARNING") as logs:
             self.run_app(concurrency=2)
             self.assertTrue(running.wait(20))
-            self.client.request("release", queue=self.q, ids=[job_id])
+            self.client.request("reclaim", queue=self.q, ids=[job_id])
             self.acked(job_id)  # the other thread did it
             write_rest.set()
             eventually(lambda: logs.output, "the loss is logged")
@@ -217,12 +217,15 @@ class Worker(Case):
         def work(job):
             if job.payload == "retry":
                 raise Retry("busy there", delay=3600)
+            if job.payload == "snooze":
+                raise Snooze("not yet", delay=3600)
             if job.payload == "dead":
                 raise Dead("no use")
             raise KeyError(job.payload)
 
-        retry, dead, first, last = (
-            self.app.enqueue(self.q, p, max_attempts=n).id for p, n in (("retry", 2), ("dead", 2), ("first", 2), ("last", 1))
+        retry, snooze, dead, first, last = (
+            self.app.enqueue(self.q, p, max_attempts=n).id
+            for p, n in (("retry", 2), ("snooze", 1), ("dead", 2), ("first", 2), ("last", 1))
         )
         with self.assertLogs("qsidecar", "INFO") as logs:
             self.app.run(concurrency=1, drain=True)
@@ -232,12 +235,15 @@ class Worker(Case):
             [
                 f"worker started: queues {self.q}, concurrency 1",
                 job % (retry, 2) + " will be tried again: busy there",
+                job % (snooze, 1) + " is snoozed: not yet",
                 job % (dead, 2) + " is dead: no use",
                 job % (first, 2) + " will be tried again",
                 job % (last, 1) + " is dead, after its last attempt",
                 "worker stopped",
             ],
         )
+        snoozed = self.peek(snooze)
+        self.assertEqual((snoozed["state"], snoozed["attempt"], snoozed["errors"]), ("scheduled", 0, []))
 
     def test_an_outage_and_its_end_are_logged(self):
         self.app.job(self.q)(lambda job: None)

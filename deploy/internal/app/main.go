@@ -33,7 +33,11 @@ func work(ctx context.Context, queue string) error {
 		return err
 	}
 	for _, job := range jobs {
-		fmt.Printf("working on: %s\n", job.Payload)
+		var payload any
+		if err := qsidecar.Decode(&job, &payload); err != nil {
+			return err
+		}
+		fmt.Printf("working on: %v\n", payload)
 		if _, err := bufio.NewReader(os.Stdin).ReadString('\n'); err != nil {
 			return fmt.Errorf("waiting for a line: %w", err)
 		}

@@ -90,6 +90,19 @@ class Suite
     equal true, jobs.all?(&:settled?)
   end
 
+  def check_old_names_are_errors_with_the_new_name
+    @client.enqueue("old-names", 1)
+    job = one("old-names")
+    names = {
+      "charge: false is called snooze: true now" => [-> { job.nack(charge: false) }, -> { @client.nack_many([job], charge: false) }],
+      "charge: false is called Snooze now" => [-> { Qsidecar::Retry.new("later", charge: false) }],
+      "unknown keyword: :shade" => [-> { job.nack(shade: 1) }, -> { Qsidecar::Retry.new(shade: 1) }]
+    }
+    names.each { |text, calls| calls.each { |call| equal text, raises(ArgumentError, &call).message } }
+    equal true, raises(Qsidecar::BadRequest) { @client.request("release", queue: "old-names", ids: [job.id]) }.message.include?("reclaim")
+    job.ack
+  end
+
   def check_settles
     @client.enqueue("settles", 1)
     job = one("settles")
@@ -101,7 +114,7 @@ class Suite
     job.nack(error: "not UTF-8: \xff \0", delay: 0)
     job = one("settles")
     equal [2, "not UTF-8: \uFFFD "], [job.attempt, job.last_error]
-    job.nack(charge: false, delay: 0)
+    job.nack(snooze: true, delay: 0)
     job = one("settles")
     equal 2, job.attempt
     job.extend
@@ -191,7 +204,7 @@ class Suite
       id = client.enqueue("lost", 1).id
       job = client.claim("lost", wait: 20).first
       equal [id, false], [job.id, job.lost?]
-      equal 1, @client.request("release", queue: "lost", ids: [id])["count"]
+      equal 1, @client.request("reclaim", queue: "lost", ids: [id])["count"]
       equal job, lost.pop
       equal true, job.lost?
       raises(Qsidecar::LeaseLost) { job.ack }

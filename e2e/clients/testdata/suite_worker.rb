@@ -26,14 +26,18 @@ class Suite
       case job.payload
       when 0 then raise Qsidecar::Retry.new("busy there", delay: 3600)
       when 1 then raise Qsidecar::Dead, "no use"
+      when 4 then raise Qsidecar::Snooze.new("not yet", delay: 3600)
       else raise "boom"
       end
     end
-    ids = [2, 2, 2, 1].each_with_index.map { |most, n| @client.enqueue("logged", n, max_attempts: most).id }
+    ids = [2, 2, 2, 1, 1].each_with_index.map { |most, n| @client.enqueue("logged", n, max_attempts: most).id }
     worker.run(concurrency: 1, drain: true)
     equal ["INFO worker started: queues logged, concurrency 1, processes 1", "WARN job #{ids[0]} of logged will be tried again: busy there",
            "ERROR job #{ids[1]} of logged is dead: no use", "ERROR job #{ids[2]} of logged will be tried again: RuntimeError: boom",
-           "ERROR job #{ids[3]} of logged is dead, after its last attempt: RuntimeError: boom", "INFO worker stopped"], out.string.lines.map(&:chomp)
+           "ERROR job #{ids[3]} of logged is dead, after its last attempt: RuntimeError: boom", "WARN job #{ids[4]} of logged is snoozed: not yet",
+           "INFO worker stopped"], out.string.lines.map(&:chomp)
+    snoozed = @client.request("peek", queue: "logged", ids: [ids[4]])["jobs"][0]
+    equal ["scheduled", 0, []], snoozed.values_at("state", "attempt", "errors")
   end
 
   # No job is acked if its work did not run. No job stays with a worker that can't settle it.
@@ -218,6 +222,9 @@ class Suite
     equal "r", did.find { |d| d.job.payload == 5 }.result
     raises(RuntimeError) { Qsidecar::Testing.inline(worker) { @client.enqueue("kinds", 3) } }
     equal nil, Qsidecar::Client.inline
+    later = Qsidecar::Worker.new(logger: silent, **@options)
+    later.job("later") { raise Qsidecar::Snooze.new(delay: 60) }
+    equal [:snooze], Qsidecar::Testing.inline(later) { @client.enqueue("later", 1) }.map(&:outcome)
   end
 
   # jobs_of_all_kinds returns a worker and the calls of its after_job hook.

@@ -59,9 +59,9 @@ func describe(found *backends.Findings, q *statement.Queue) {
 	for _, err := range q.Unsupported() {
 		found.AddInfo("unsupported", fmt.Sprintf("queues.%s: %v", q.Queue, err))
 	}
-	if q.Hold {
-		found.AddInfo("table", fmt.Sprintf("the queue %s has hold: transaction: only a lock shows that a row is claimed. Its own consumers skip the row, and in stats and peek it is claimed only for the "+
-			"sidecar that locked it. Each claimed job takes a connection, up to the database's max_held", q.Queue))
+	if q.ClaimInTx {
+		found.AddInfo("table", fmt.Sprintf("the queue %s has claim_mode: transaction: only a lock shows that a row is claimed. Its own consumers skip the row, and in stats and peek it is claimed only for the "+
+			"sidecar that locked it. Each claimed job takes a connection, up to the database's max_transactions", q.Queue))
 	}
 	var without []string
 	for role, consequence := range map[mapping.Role]string{
@@ -136,7 +136,7 @@ func warn(found *backends.Findings, q *statement.Queue, a backends.Advisor, plan
 			"If one raises an error or skips a row, the sidecar's change is refused", q.Queue, q.SQLName, strings.Join(q.Info.Triggers, ", ")),
 			"make sure that they are fast and let sidecars claim and settle rows")
 	}
-	if len(q.ClaimRoles()) == 0 && !q.Hold { // with hold no one else can change the row
+	if len(q.ClaimRoles()) == 0 && !q.ClaimInTx { // with claim_mode: transaction no one else can change the row
 		found.AddWarning("table", fmt.Sprintf("queues.%s.columns: nothing in a row distinguishes a claim of the sidecar from one of the table's own consumers: "+
 			"if they reset a row that a worker still has, and another consumer claims it, the worker's ack settles that consumer's job", q.Queue),
 			"name a column in the role worker or claimed_at, or a token, if the table has one")

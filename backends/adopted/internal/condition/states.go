@@ -81,7 +81,7 @@ func (t *Table) Waiting() []string {
 	}
 	all = append(all, t.notDead()...)
 	if len(all) == 0 {
-		all = []string{"1 = 1"} // with hold: every row of the table waits
+		all = []string{"1 = 1"} // with claim_mode: transaction every row of the table waits
 	}
 	return all
 }
@@ -108,7 +108,7 @@ func (t *Table) InState(state backends.State) []string {
 		return t.dead(limit)
 	case backends.StateClaimed:
 		c, marked := t.ClaimMarker()
-		if t.Hold {
+		if t.ClaimInTx {
 			return nil // the row does not show it
 		}
 		all := append(t.InQueue(), t.Claimed()...)

@@ -15,9 +15,9 @@ import (
 var (
 	numberColumns = []string{
 		"id", "fence", "attempts", "losses", "not_before", "claim_max", "backoff_ms", "backoff_max_ms",
-		"token_host", "token_number", "owner", "lease_ms", "deadline", "due_at", "claimed_at", "changed_at",
+		"token_sidecar", "token_number", "owner", "lease_ms", "deadline", "due_at", "claimed_at", "changed_at",
 	}
-	textColumns = []string{"queue", "item", "worker", "shown", "failures"}
+	textColumns = []string{"queue", "item", "worker", "claim_values", "failures"}
 	allColumns  = slices.Concat(numberColumns, textColumns)
 )
 

@@ -58,7 +58,7 @@ func (q *Queue) Unfinished(items []string, f func(item string)) []*backends.Stat
 // rows with a lease: those are claimed by sidecars.
 func (q *Queue) Stuck(limit int, f func(item string)) *backends.Statement {
 	since, _ := q.Column(mapping.ClaimedAt)
-	all := append(q.InState(backends.StateClaimed), q.IsPast(since, 2), q.NoLease("l.token_host IS NOT NULL"))
+	all := append(q.InState(backends.StateClaimed), q.IsPast(since, 2), q.NoLease("l.token_sidecar IS NOT NULL"))
 	return q.LockItems(query.And(all...), q.Quote(since), 1, true, f, int64(min(limit, q.MaxItems())), -q.StuckAfter.Milliseconds())
 }
 
@@ -74,7 +74,7 @@ func (q *Queue) ForeignTokens(limit int, f func(item string)) *backends.Statemen
 		ours = q.Equal(c.Name, mapping.Value{Text: q.Token.Text})
 	}
 	where := append(q.InQueue(), q.Claimed()...)
-	where = append(where, ours, "NOT "+q.HasLease("l.token_host IS NOT NULL"))
+	where = append(where, ours, "NOT "+q.HasLease("l.token_sidecar IS NOT NULL"))
 	return q.Items(query.And(where...), "", fmt.Sprint(limit), f)
 }
 

@@ -75,7 +75,7 @@ func (q *Queue) Unsupported() (all []error) {
 	if !q.Has(mapping.Result) {
 		all = append(all, q.unsupported(mapping.Result, noResult))
 	}
-	if q.Hold {
+	if q.ClaimInTx {
 		for _, what := range []string{backends.NoTimedLease, backends.NoExtend, backends.NotElsewhere} {
 			all = append(all, &backends.UnsupportedError{Queue: q.Queue, What: what, InTx: true})
 		}

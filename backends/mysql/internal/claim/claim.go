@@ -62,7 +62,7 @@ type ready struct {
 	large                bool // its payload is fetched after it is taken
 }
 
-const readyColumns = "id, priority, position, " + table.Bytes + ", IF(LENGTH(payload) <= ?, payload, NULL), attempts, unrecorded, fence, " +
+const readyColumns = "id, priority, position, " + table.Bytes + ", IF(LENGTH(payload) <= ?, payload, NULL), attempts, prefetch_losses, fence, " +
 	"max_attempts, timeout_ms, enqueued_at, headers, `key`, last_error"
 
 // smallPayload is the least size up to which a claim's first statement returns payloads. Larger payloads
@@ -81,7 +81,7 @@ func (c *claim) queueScan(t Tx) {
 	if !p.LIFO {
 		where = c.where(p)
 	} else { // one urgency after the other, because the server can't read one index in both directions at once
-		t.Add("SET @qsidecar_urgency = (SELECT MIN(urgency) FROM "+table.Jobs+" WHERE lane = ? AND urgency > ?)", "r"+p.Queue, int64(c.below))
+		t.Add("SET @qsidecar_urgency = (SELECT MIN(urgency) FROM "+table.Jobs+" WHERE segment = ? AND urgency > ?)", "r"+p.Queue, int64(c.below))
 		t.Each(func(r *session.Result) {
 			if c.bottom = r.Null(0); !c.bottom {
 				c.below = int32(r.Int(0))
@@ -98,10 +98,10 @@ func (c *claim) queueScan(t Tx) {
 
 // statement returns the SQL that finds a claim's rows. It also locks them, unless the scan is unlocked.
 func (c *claim) statement(p backends.Policy, where string) (sql string, args []any) {
-	tail := " FROM " + table.Jobs + " WHERE " + table.LaneRange + " AND " + where + " ORDER BY " + table.InLanes + " LIMIT ?"
+	tail := " FROM " + table.Jobs + " WHERE " + table.SegmentRange + " AND " + where + " ORDER BY " + table.SegmentOrder + " LIMIT ?"
 	args = []any{"r" + p.Queue, "r" + p.Queue}
 	if p.LIFO { // in one urgency
-		tail = " FROM " + table.Jobs + " WHERE lane = ? AND " + where + " ORDER BY place DESC, id DESC LIMIT ?"
+		tail = " FROM " + table.Jobs + " WHERE segment = ? AND " + where + " ORDER BY sort_key DESC, id DESC LIMIT ?"
 		args = args[:1]
 	}
 	args = append(args, int64(len(c.Slots)-len(c.res.Jobs)))

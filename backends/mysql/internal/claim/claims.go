@@ -52,7 +52,7 @@ func (k *claims) queueScans() {
 		k.locked = true
 		*t.Wrote = true
 		for _, q := range slices.Sorted(slices.Values(k.queues)) {
-			t.Add("INSERT INTO qsidecar_queues (queue) VALUES (?) ON DUPLICATE KEY UPDATE returns = returns", q)
+			t.Add("INSERT INTO qsidecar_queues (queue) VALUES (?) ON DUPLICATE KEY UPDATE requeues = requeues", q)
 		}
 	}
 	before := map[string]bool{}
@@ -92,8 +92,8 @@ func (k *claims) queueScans() {
 				k.end.returns[r.Text(3)], k.end.paused[r.Text(3)] = r.Int(4), r.Int(5) != 0
 			}
 		}
-	}, "SELECT "+k.f.Clock+", "+migrate.Position+", h.host, q.queue, q.returns, q.paused FROM qsidecar_meta AS m "+
-		"LEFT JOIN qsidecar_hosts AS h ON h.host = ? AND NOT h.dead AND NOT h.has_left LEFT JOIN qsidecar_queues AS q ON q.queue IN ("+session.Marks(len(asked))+") WHERE m.one = 1",
+	}, "SELECT "+k.f.Clock+", "+migrate.Position+", h.sidecar, q.queue, q.requeues, q.paused FROM qsidecar_meta AS m "+
+		"LEFT JOIN qsidecar_sidecars AS h ON h.sidecar = ? AND NOT h.dead AND NOT h.has_left LEFT JOIN qsidecar_queues AS q ON q.queue IN ("+session.Marks(len(asked))+") WHERE m.singleton = 1",
 		append([]any{int64(k.host)}, asked...)...)
 }
 

@@ -31,7 +31,7 @@ func (f *Finder) prove(queue string) {
 		ctx, cancel := context.WithTimeout(f.Life, proveFor)
 		defer cancel()
 		if err := f.Prove(ctx, p); err != nil {
-			f.Log.Debug("a queue's heads are not proven yet", "queue", queue, "error", err)
+			f.Log.Debug("claim position not advanced", "event", "claim_position_not_advanced", "queue", queue, "error", err)
 		}
 		f.mu.Lock()
 		defer f.mu.Unlock()
@@ -50,7 +50,7 @@ func (f *Finder) Prove(ctx context.Context, p cursor.Proof) error {
 		where := table.Within([]cursor.Segment{{
 			From: cursor.Spot{Urgency: p.Urgency[i], Position: p.Low[i]}, To: cursor.Spot{Urgency: p.Urgency[i], Position: p.High[i]},
 		}})
-		t.Int(&first[i], "SELECT place FROM "+table.Jobs+" WHERE "+table.LaneRange+" AND "+where+" ORDER BY "+table.InLanes+" LIMIT 1 FOR UPDATE NOWAIT", "r"+p.Queue, "r"+p.Queue)
+		t.Int(&first[i], "SELECT sort_key FROM "+table.Jobs+" WHERE "+table.SegmentRange+" AND "+where+" ORDER BY "+table.SegmentOrder+" LIMIT 1 FOR UPDATE NOWAIT", "r"+p.Queue, "r"+p.Queue)
 	}
 	if err := f.Run(ctx, &t); err != nil {
 		return err

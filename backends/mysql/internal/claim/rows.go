@@ -91,8 +91,8 @@ func nextFence(fence int64, now session.Instant) int64 {
 
 func (c *claim) update(t Tx, p backends.Policy, a claimGroup, g *claimRows) {
 	deadline := t.Now.After(a.timeout)
-	t.Add("UPDATE "+table.ByID+" SET state = 'claimed', owner = ?, claimed_at = ?, fence = GREATEST(IF(fence < 4611686018427387903, fence + 1, 0), ?), attempts = LEAST(attempts, 32767) + ?, ahead = ?, "+
-		"claim_max = ?, backoff_ms = ?, backoff_max_ms = ?, keep_ms = ?, keep_dead_ms = ?, lease_ms = ?, deadline = ?, due_at = ?, token_host = ?, token_number = ",
+	t.Add("UPDATE "+table.ByID+" SET state = 'claimed', owner = ?, claimed_at = ?, fence = GREATEST(IF(fence < 4611686018427387903, fence + 1, 0), ?), attempts = LEAST(attempts, 32767) + ?, prefetched = ?, "+
+		"claim_max = ?, backoff_ms = ?, backoff_max_ms = ?, retention_done_ms = ?, retention_dead_ms = ?, lease_ms = ?, deadline = ?, due_at = ?, token_sidecar = ?, token_number = ",
 		int64(c.host), *t.Now, int64(*t.Now), 1-session.Flag(a.uncounted), session.Flag(a.uncounted),
 		a.max, core.MS(p.Backoff), core.MS(p.BackoffMax), session.Positive(core.MS(p.RetainDone)), session.Positive(core.MS(p.RetainDead)),
 		session.Positive(a.lease), deadline, session.Earlier(t.Now.After(a.lease), deadline), a.host)
@@ -119,7 +119,7 @@ func (c *claim) failTooLarge(t Tx, p backends.Policy, rows []ready) {
 		message := backends.TooLarge(r.size, c.MaxPayload)
 		fence := nextFence(r.Fence, *t.Now)
 		expires := t.Now.After(core.MS(p.RetainDead))
-		t.Add("UPDATE qsidecar_jobs SET state = 'dead', attempts = ?, fence = ?, claim_max = ?, keep_dead_ms = ?, finished_at = ?, expires_at = ?, last_error = ? WHERE id = ?",
+		t.Add("UPDATE qsidecar_jobs SET state = 'dead', attempts = ?, fence = ?, claim_max = ?, retention_dead_ms = ?, finished_at = ?, expires_at = ?, last_error = ? WHERE id = ?",
 			r.attempts+1, fence, cmp.Or(r.max, int64(p.MaxAttempts)), session.Positive(core.MS(p.RetainDead)), *t.Now, expires, message, r.id)
 		if r.Key != "" {
 			t.Add("UPDATE qsidecar_keys SET state = 'dead' WHERE queue = ? AND `key` = ? AND job = ?", p.Queue, []byte(r.Key), r.id)

@@ -289,6 +289,6 @@ func (g dialect) Paused(queue string) string {
 	return "EXISTS (SELECT 1 FROM qsidecar_queues p WHERE p.queue = " + queue + " AND p.paused)"
 }
 
-func (g dialect) IsAlive(host string) string {
-	return "EXISTS (SELECT 1 FROM qsidecar_hosts h WHERE h.host = " + host + " AND NOT h.dead)"
+func (g dialect) IsAlive(sidecar string) string {
+	return "EXISTS (SELECT 1 FROM qsidecar_sidecars h WHERE h.sidecar = " + sidecar + " AND NOT h.dead)"
 }

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// minKeyLength is how many bytes of the index a claim must use at least: those of the columns `lane` and
+// minKeyLength is how many bytes of the index a claim must use at least: those of the columns `segment` and
 // urgency.
 const minKeyLength = 129 + 2 + 1 + 4 + 1
 
@@ -36,14 +36,14 @@ func Faults(plan [][]sql.NullString, lifo bool) (faults []string) {
 			row[i] = c.String
 		}
 		line := strings.Join(row, " | ")
-		key := slices.Index(row, "qsidecar_lanes")
+		key := slices.Index(row, "qsidecar_segments")
 		for i := key + 1; key >= 0 && i < len(row); i++ {
-			if row[i] == "qsidecar_lanes" {
+			if row[i] == "qsidecar_segments" {
 				key = i // skip possible_keys
 			}
 		}
 		if key < 0 {
-			return []string{"no use of the index qsidecar_lanes (" + line + ")"}
+			return []string{"no use of the index qsidecar_segments (" + line + ")"}
 		}
 		length := 0
 		if _, err := fmt.Sscan(row[key+1], &length); err != nil || length < minKeyLength {

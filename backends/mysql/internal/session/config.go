@@ -28,7 +28,7 @@ const (
 
 	// idleEnds is how long the server keeps a session that sends nothing, or that doesn't read the
 	// server's answers. If a host vanishes without closing its connections, its sessions keep their locks
-	// until then. idleEnds is shorter than the default host_lease, after which other sidecars reap the
+	// until then. idleEnds is shorter than the default sidecar_timeout, after which other sidecars reap the
 	// host's jobs.
 	idleEnds = 20 * time.Second
 
@@ -103,7 +103,7 @@ func secure(c *mysql.Config, mode, ca, host string) error {
 type driverLogger struct{ log *slog.Logger }
 
 func (d driverLogger) Print(v ...any) {
-	d.log.Debug("the MySQL driver reports", "text", fmt.Sprint(v...))
+	d.log.Debug("MySQL driver message", "event", "mysql_driver_message", "text", fmt.Sprint(v...))
 }
 
 // Place returns the address without secrets.

@@ -11,7 +11,7 @@ import (
 )
 
 // Jobs is the table with its index forced.
-const Jobs = `qsidecar_jobs FORCE INDEX (qsidecar_lanes)`
+const Jobs = `qsidecar_jobs FORCE INDEX (qsidecar_segments)`
 
 // ByID is the table with its primary key forced, for statements that lock rows by a list of ids. Without
 // it the server scans a table that is small compared with the list, and waits for rows that other programs
@@ -21,27 +21,27 @@ const (
 	DeleteByID = `DELETE FROM j USING qsidecar_jobs AS j FORCE INDEX (PRIMARY)`
 )
 
-// LaneRange is the condition that a row is in one `lane`, for statements that begin in the midst of it.
-// The `lane` is its argument twice. With `lane = ?` the server could choose to begin there, or to find the
-// start of the `lane` and walk all of it, over each entry that can't be purged yet. While another session
-// keeps a snapshot open, MariaDB's statistics make it choose the walk. InLanes is the order of the index.
+// SegmentRange is the condition that a row is in one `segment`, for statements that begin in the midst of it.
+// The `segment` is its argument twice. With `segment = ?` the server could choose to begin there, or to find the
+// start of the `segment` and walk all of it, over each entry that can't be purged yet. While another session
+// keeps a snapshot open, MariaDB's statistics make it choose the walk. SegmentOrder is the order of the index.
 const (
-	LaneRange = `lane >= ? AND lane <= ?`
-	InLanes   = `lane, urgency, place, id`
+	SegmentRange = `segment >= ? AND segment <= ?`
+	SegmentOrder = `segment, urgency, sort_key, id`
 )
 
 // Bytes is how many bytes of a row count against the limits: the payload, and headers that are larger
 // than those that a sidecar stores.
 const Bytes = "LENGTH(payload) + IF(LENGTH(headers) > 65536, LENGTH(headers), 0)"
 
-// OwnerLane returns the `lane` of the jobs that a sidecar has claimed.
-func OwnerLane(host int64) string { return fmt.Sprintf("c%016X", uint64(host)) }
+// OwnerSegment returns the `segment` of the jobs that a sidecar has claimed.
+func OwnerSegment(host int64) string { return fmt.Sprintf("c%016X", uint64(host)) }
 
-// Within returns the condition that rows of a `lane` are in one of the segments, which are in ascending
-// order. The server turns it into as many ranges of the index.
-func Within(segments []cursor.Segment) string {
+// Within returns the condition that rows of a `segment` are in one of the pieces of its order, which are in
+// ascending order. The server turns it into as many ranges of the index.
+func Within(pieces []cursor.Segment) string {
 	var ors []string
-	for _, s := range segments {
+	for _, s := range pieces {
 		ors = append(ors, between(s.From, s.To)...)
 	}
 	if len(ors) == 0 {
@@ -54,13 +54,13 @@ func Within(segments []cursor.Segment) string {
 func between(from, to cursor.Spot) (ors []string) {
 	if from.Urgency == to.Urgency {
 		if from.Position < to.Position {
-			ors = append(ors, fmt.Sprintf("urgency = %d AND place > %d AND place <= %d", from.Urgency, from.Position, to.Position))
+			ors = append(ors, fmt.Sprintf("urgency = %d AND sort_key > %d AND sort_key <= %d", from.Urgency, from.Position, to.Position))
 		}
 		return ors
 	}
 	first := from.Urgency // the first urgency whose whole range belongs to the result
 	if from.Position > 0 {
-		ors = append(ors, fmt.Sprintf("urgency = %d AND place > %d", from.Urgency, from.Position))
+		ors = append(ors, fmt.Sprintf("urgency = %d AND sort_key > %d", from.Urgency, from.Position))
 		first++
 	}
 	last := to.Urgency
@@ -71,7 +71,7 @@ func between(from, to cursor.Spot) (ors []string) {
 		ors = append(ors, fmt.Sprintf("urgency >= %d AND urgency <= %d", first, last))
 	}
 	if to.Position < cursor.End.Position && to.Position > 0 {
-		ors = append(ors, fmt.Sprintf("urgency = %d AND place <= %d", to.Urgency, to.Position))
+		ors = append(ors, fmt.Sprintf("urgency = %d AND sort_key <= %d", to.Urgency, to.Position))
 	}
 	return ors
 }

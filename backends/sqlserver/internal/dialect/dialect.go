@@ -358,6 +358,6 @@ func (d Dialect) Paused(queue string) string {
 }
 
 // IsAlive implements backends.Dialect.
-func (d Dialect) IsAlive(host string) string {
-	return "EXISTS (SELECT 1 FROM " + d.SidecarTable("qsidecar_hosts") + " AS h WHERE h.host = " + host + " AND h.dead = 0)"
+func (d Dialect) IsAlive(sidecar string) string {
+	return "EXISTS (SELECT 1 FROM " + d.SidecarTable("qsidecar_sidecars") + " AS h WHERE h.sidecar = " + sidecar + " AND h.dead = 0)"
 }

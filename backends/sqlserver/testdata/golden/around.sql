@@ -9,13 +9,13 @@ DECLARE @now datetime2(6) = [qsidecar].qsidecar_now();
 DECLARE @wrote bigint = 0;
 SELECT @now AS now,
   (SELECT TOP (1) j.run_at FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_scheduled), READPAST, READCOMMITTEDLOCK)
-    WHERE j.state = 'waiting' AND j.run_at IS NOT NULL ORDER BY j.run_at) AS run_at,
+    WHERE j.state = 'pending' AND j.run_at IS NOT NULL ORDER BY j.run_at) AS run_at,
   (SELECT TOP (1) j.due_at FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_due), READPAST, READCOMMITTEDLOCK)
     WHERE j.due_at IS NOT NULL ORDER BY j.due_at) AS due_at,
-  CASE WHEN EXISTS (SELECT 1 FROM [qsidecar].qsidecar_hosts AS h WITH (READPAST, READCOMMITTEDLOCK) WHERE h.dead = 1) THEN 1 ELSE 0 END AS dead,
+  CASE WHEN EXISTS (SELECT 1 FROM [qsidecar].qsidecar_sidecars AS h WITH (READPAST, READCOMMITTEDLOCK) WHERE h.dead = 1) THEN 1 ELSE 0 END AS dead,
   (SELECT TOP (1) j.expires_at FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_expiring), FORCESEEK, READPAST, READCOMMITTEDLOCK)
     WHERE @around_prune = 1 AND j.expires_at IS NOT NULL AND j.expires_at <= @now ORDER BY j.expires_at) AS expired,
-  COALESCE((SELECT TOP (1) k.expires_at FROM [qsidecar].qsidecar_keys AS k WITH (INDEX (qsidecar_keys_over), FORCESEEK, READPAST, READCOMMITTEDLOCK)
+  COALESCE((SELECT TOP (1) k.expires_at FROM [qsidecar].qsidecar_keys AS k WITH (INDEX (qsidecar_keys_expiring), FORCESEEK, READPAST, READCOMMITTEDLOCK)
     WHERE @around_prune = 1 AND k.state IS NOT NULL AND k.expires_at <= @now ORDER BY k.expires_at),
     (SELECT TOP (1) @now FROM [qsidecar].qsidecar_commits AS c WITH (READPAST, READCOMMITTEDLOCK)
     WHERE @around_prune = 1 AND c.at < DATEADD(day, -7, @now))) AS keys;
@@ -38,7 +38,7 @@ BEGIN
   ORDER BY j.owner;
 END;
 SELECT o.owner FROM @around_owner AS o
-WHERE o.owner <> 0 AND NOT EXISTS (SELECT 1 FROM [qsidecar].qsidecar_hosts AS h WHERE h.host = o.owner AND h.dead = 0);
+WHERE o.owner <> 0 AND NOT EXISTS (SELECT 1 FROM [qsidecar].qsidecar_sidecars AS h WHERE h.sidecar = o.owner AND h.dead = 0);
 DECLARE @around_segment TABLE (
   n int NOT NULL PRIMARY KEY, queue varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL, policy int NOT NULL,
   highest smallint NOT NULL, lowest smallint NOT NULL, low bigint NOT NULL, high bigint NOT NULL);
@@ -50,7 +50,7 @@ FROM @around_segment AS x
 CROSS APPLY (
   SELECT TOP (1) j.id
   FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, READPAST, READCOMMITTEDLOCK)
-  WHERE j.state = 'waiting' AND j.run_at IS NULL AND j.queue = x.queue AND j.priority = x.highest AND j.position > x.low AND j.position <= x.high
+  WHERE j.state = 'pending' AND j.run_at IS NULL AND j.queue = x.queue AND j.priority = x.highest AND j.position > x.low AND j.position <= x.high
 ) AS r
 WHERE x.highest = x.lowest
 UNION ALL
@@ -59,13 +59,13 @@ FROM @around_segment AS x
 CROSS APPLY (
   SELECT TOP (1) j.id
   FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, READPAST, READCOMMITTEDLOCK)
-  WHERE j.state = 'waiting' AND j.run_at IS NULL AND j.queue = x.queue AND j.priority <= x.highest AND j.priority >= x.lowest
+  WHERE j.state = 'pending' AND j.run_at IS NULL AND j.queue = x.queue AND j.priority <= x.highest AND j.priority >= x.lowest
 ) AS r
 WHERE x.highest > x.lowest
 OPTION (LOOP JOIN, FORCE ORDER);
 DECLARE @around_queue TABLE (n int NOT NULL PRIMARY KEY, queue varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL);
 INSERT INTO @around_queue (n, queue)
 SELECT x.n, x.queue FROM OPENJSON(@around_queues) WITH (n int, queue nvarchar(4000)) AS x;
-SELECT x.n, r.returns
-FROM @around_queue AS x INNER JOIN [qsidecar].qsidecar_returns AS r WITH (FORCESEEK) ON r.queue = x.queue
+SELECT x.n, r.requeues
+FROM @around_queue AS x INNER JOIN [qsidecar].qsidecar_requeues AS r WITH (FORCESEEK) ON r.queue = x.queue
 OPTION (LOOP JOIN, FORCE ORDER);

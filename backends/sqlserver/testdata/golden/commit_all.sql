@@ -8,7 +8,7 @@ SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 DECLARE @now datetime2(6) = [qsidecar].qsidecar_now();
 DECLARE @wrote bigint = 0;
 DECLARE @keyed_base bigint;
-SET @keyed_base = NEXT VALUE FOR [qsidecar].qsidecar_line;
+SET @keyed_base = NEXT VALUE FOR [qsidecar].qsidecar_sequence;
 DECLARE @keyed TABLE (
   n int NOT NULL PRIMARY KEY, queue varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL, priority smallint NOT NULL, due datetime2(6) NULL,
   max_attempts smallint NULL, timeout_ms bigint NULL, headers nvarchar(max) NULL, start bigint NOT NULL, size bigint NOT NULL,
@@ -52,16 +52,16 @@ SELECT x.n, 1 AS stored, j.id, CASE WHEN j.run_at IS NULL THEN 'ready' ELSE 'sch
 FROM @keyed AS x INNER JOIN [qsidecar].qsidecar_jobs AS j WITH (FORCESEEK) ON j.id = @keyed_base + x.n
 WHERE x.stored = 1
 UNION ALL
-SELECT x.n, 0, k.job, COALESCE(k.state, CASE WHEN o.state = 'waiting' THEN CASE WHEN o.run_at IS NULL THEN 'ready' ELSE 'scheduled' END ELSE o.state END, 'deleted')
+SELECT x.n, 0, k.job, COALESCE(k.state, CASE WHEN o.state = 'pending' THEN CASE WHEN o.run_at IS NULL THEN 'ready' ELSE 'scheduled' END ELSE o.state END, 'deleted')
 FROM @keyed AS x
 INNER JOIN [qsidecar].qsidecar_keys AS k WITH (FORCESEEK) ON k.queue = x.queue AND k.name = x.name
 LEFT JOIN [qsidecar].qsidecar_jobs AS o WITH (FORCESEEK) ON o.id = k.job
 WHERE x.stored = 0
 OPTION (LOOP JOIN, FORCE ORDER);
-DECLARE @ack TABLE (n int NOT NULL, id bigint NOT NULL PRIMARY KEY, host bigint NOT NULL, number bigint NOT NULL, start bigint NULL, size bigint NULL);
-INSERT INTO @ack (n, id, host, number, start, size)
-SELECT x.n, x.id, x.host, x.number, x.start, x.size
-FROM OPENJSON(@ack_leases) WITH (n int, id bigint, host bigint, number bigint, start bigint, size bigint) AS x;
+DECLARE @ack TABLE (n int NOT NULL, id bigint NOT NULL PRIMARY KEY, sidecar bigint NOT NULL, number bigint NOT NULL, start bigint NULL, size bigint NULL);
+INSERT INTO @ack (n, id, sidecar, number, start, size)
+SELECT x.n, x.id, x.sidecar, x.number, x.start, x.size
+FROM OPENJSON(@ack_leases) WITH (n int, id bigint, sidecar bigint, number bigint, start bigint, size bigint) AS x;
 DECLARE @acked TABLE (
   id bigint NOT NULL PRIMARY KEY, state varchar(9) COLLATE Latin1_General_100_BIN2 NOT NULL,
   [key] nvarchar(255) COLLATE Latin1_General_100_BIN2 NULL, last_error nvarchar(max) NULL);
@@ -69,17 +69,17 @@ DELETE j
 OUTPUT deleted.id, deleted.state, deleted.[key], deleted.last_error
 INTO @acked
 FROM @ack AS a, [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
-WHERE j.id = a.id AND j.token_host = a.host AND j.token_number = a.number AND j.keep_ms IS NULL
+WHERE j.id = a.id AND j.token_sidecar = a.sidecar AND j.token_number = a.number AND j.retention_done_ms IS NULL
 OPTION (LOOP JOIN, FORCE ORDER);
 IF EXISTS (SELECT 1 FROM @ack AS a WHERE NOT EXISTS (SELECT 1 FROM @acked AS d WHERE d.id = a.id))
   UPDATE j SET state = 'done', finished_at = @now,
-    expires_at = DATEADD(second, CONVERT(int, j.keep_ms / 1000), DATEADD(millisecond, CONVERT(int, j.keep_ms % 1000), @now)),
-    result = SUBSTRING(@ack_blob, a.start + 1, a.size), attempts = j.attempts + j.ahead, ahead = 0, token_host = NULL, token_number = NULL, owner = NULL, lease_ms = NULL,
+    expires_at = DATEADD(second, CONVERT(int, j.retention_done_ms / 1000), DATEADD(millisecond, CONVERT(int, j.retention_done_ms % 1000), @now)),
+    result = SUBSTRING(@ack_blob, a.start + 1, a.size), attempts = j.attempts + j.prefetched, prefetched = 0, token_sidecar = NULL, token_number = NULL, owner = NULL, lease_ms = NULL,
   deadline = NULL, due_at = NULL, claimed_at = NULL, worker = NULL
   OUTPUT inserted.id, inserted.state, inserted.[key], inserted.last_error
   INTO @acked
   FROM @ack AS a, [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
-  WHERE j.id = a.id AND j.token_host = a.host AND j.token_number = a.number AND j.keep_ms IS NOT NULL
+  WHERE j.id = a.id AND j.token_sidecar = a.sidecar AND j.token_number = a.number AND j.retention_done_ms IS NOT NULL
   OPTION (LOOP JOIN, FORCE ORDER);
 DECLARE @ack_failures bigint = 0;
 IF EXISTS (SELECT 1 FROM @acked AS d WHERE d.state = 'claimed' AND d.last_error IS NOT NULL)
@@ -102,15 +102,15 @@ IF EXISTS (SELECT 1 FROM @acked AS d WHERE d.[key] IS NOT NULL)
   OPTION (LOOP JOIN, FORCE ORDER);
 SET @wrote = @wrote + (SELECT COUNT(*) FROM @acked);
 SELECT a.n FROM @ack AS a INNER JOIN @acked AS d ON d.id = a.id;
-DECLARE @deliver TABLE (n int NOT NULL, id bigint NOT NULL PRIMARY KEY, host bigint NOT NULL, number bigint NOT NULL, worker nvarchar(400) NULL);
-INSERT INTO @deliver (n, id, host, number, worker)
-SELECT x.n, x.id, x.host, x.number, x.worker
-FROM OPENJSON(@deliver_leases) WITH (n int, id bigint, host bigint, number bigint, worker nvarchar(4000)) AS x;
+DECLARE @deliver TABLE (n int NOT NULL, id bigint NOT NULL PRIMARY KEY, sidecar bigint NOT NULL, number bigint NOT NULL, worker nvarchar(400) NULL);
+INSERT INTO @deliver (n, id, sidecar, number, worker)
+SELECT x.n, x.id, x.sidecar, x.number, x.worker
+FROM OPENJSON(@deliver_leases) WITH (n int, id bigint, sidecar bigint, number bigint, worker nvarchar(4000)) AS x;
 DECLARE @delivered TABLE (id bigint NOT NULL PRIMARY KEY);
-UPDATE j SET attempts = j.attempts + j.ahead, ahead = 0, unrecorded = 0, worker = COALESCE(j.worker, d.worker)
+UPDATE j SET attempts = j.attempts + j.prefetched, prefetched = 0, prefetch_losses = 0, worker = COALESCE(j.worker, d.worker)
 OUTPUT inserted.id INTO @delivered
 FROM @deliver AS d, [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
-WHERE j.id = d.id AND j.token_host = d.host AND j.token_number = d.number
+WHERE j.id = d.id AND j.token_sidecar = d.sidecar AND j.token_number = d.number
 OPTION (LOOP JOIN, FORCE ORDER);
 SET @wrote = @wrote + (SELECT COUNT(*) FROM @delivered);
 SELECT d.n FROM @deliver AS d INNER JOIN @delivered AS y ON y.id = d.id;
@@ -118,56 +118,56 @@ DECLARE @lock TABLE (id bigint NOT NULL PRIMARY KEY);
 INSERT INTO @lock (id)
 SELECT x.id FROM OPENJSON(@lock_ids) WITH (id bigint) AS x;
 SELECT '' AS cause, j.id, j.queue, COALESCE(j.[key], N'') AS name, j.priority, j.position, j.fence,
-  j.token_host, j.token_number, j.owner, COALESCE(j.lease_ms, 0) AS lease_ms, j.attempts, j.claim_max, j.losses, j.backoff_ms, j.backoff_max_ms,
-  j.ahead, j.unrecorded, CASE WHEN j.keep_ms IS NULL THEN 0 ELSE 1 END AS kept, CASE WHEN j.worker IS NULL THEN 0 ELSE 1 END AS has_worker
+  j.token_sidecar, j.token_number, j.owner, COALESCE(j.lease_ms, 0) AS lease_ms, j.attempts, j.claim_max, j.losses, j.backoff_ms, j.backoff_max_ms,
+  j.prefetched, j.prefetch_losses, CASE WHEN j.retention_done_ms IS NULL THEN 0 ELSE 1 END AS kept, CASE WHEN j.worker IS NULL THEN 0 ELSE 1 END AS has_worker
 FROM @lock AS x INNER JOIN [qsidecar].qsidecar_jobs AS j WITH (UPDLOCK, ROWLOCK, FORCESEEK) ON j.id = x.id
 WHERE j.state = 'claimed' AND (@lock_queue = '' OR j.queue = @lock_queue)
 OPTION (LOOP JOIN, FORCE ORDER);
 DECLARE @renewal TABLE (
-  n int NOT NULL, id bigint NOT NULL PRIMARY KEY, host bigint NOT NULL, number bigint NOT NULL, attempts int NOT NULL, lease_ms bigint NULL,
+  n int NOT NULL, id bigint NOT NULL PRIMARY KEY, sidecar bigint NOT NULL, number bigint NOT NULL, attempts int NOT NULL, lease_ms bigint NULL,
   owner bigint NOT NULL, new_due tinyint NOT NULL, ends datetime2(6) NULL, set_worker tinyint NOT NULL, worker nvarchar(400) NULL);
-INSERT INTO @renewal (n, id, host, number, attempts, lease_ms, owner, new_due, ends, set_worker, worker)
-SELECT x.n, x.id, x.host, x.number, x.attempts, x.lease_ms, x.owner, x.new_due,
+INSERT INTO @renewal (n, id, sidecar, number, attempts, lease_ms, owner, new_due, ends, set_worker, worker)
+SELECT x.n, x.id, x.sidecar, x.number, x.attempts, x.lease_ms, x.owner, x.new_due,
   DATEADD(second, CONVERT(int, x.lease_ms / 1000), DATEADD(millisecond, CONVERT(int, x.lease_ms % 1000), @now)), x.set_worker, x.worker
 FROM OPENJSON(@renewal_claims) WITH (
-  n int, id bigint, host bigint, number bigint, attempts int, lease_ms bigint, owner bigint, new_due tinyint, set_worker tinyint,
+  n int, id bigint, sidecar bigint, number bigint, attempts int, lease_ms bigint, owner bigint, new_due tinyint, set_worker tinyint,
   worker nvarchar(4000)) AS x;
 DECLARE @renewed TABLE (id bigint NOT NULL PRIMARY KEY);
-UPDATE j SET attempts = r.attempts, ahead = 0, unrecorded = 0, lease_ms = r.lease_ms, owner = r.owner,
+UPDATE j SET attempts = r.attempts, prefetched = 0, prefetch_losses = 0, lease_ms = r.lease_ms, owner = r.owner,
   due_at = CASE WHEN r.new_due = 0 THEN j.due_at WHEN j.deadline IS NULL OR r.ends < j.deadline THEN r.ends ELSE j.deadline END,
   worker = CASE WHEN r.set_worker = 1 THEN r.worker ELSE j.worker END
 OUTPUT inserted.id INTO @renewed
 FROM @renewal AS r, [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
-WHERE j.id = r.id AND j.token_host = r.host AND j.token_number = r.number
+WHERE j.id = r.id AND j.token_sidecar = r.sidecar AND j.token_number = r.number
 OPTION (LOOP JOIN, FORCE ORDER);
 SET @wrote = @wrote + (SELECT COUNT(*) FROM @renewed);
 SELECT r.n FROM @renewal AS r INNER JOIN @renewed AS y ON y.id = r.id;
 DECLARE @ending_base bigint;
-SET @ending_base = NEXT VALUE FOR [qsidecar].qsidecar_line;
+SET @ending_base = NEXT VALUE FOR [qsidecar].qsidecar_sequence;
 DECLARE @ending TABLE (
-  n int NOT NULL, id bigint NOT NULL PRIMARY KEY, host bigint NOT NULL, number bigint NOT NULL,
+  n int NOT NULL, id bigint NOT NULL PRIMARY KEY, sidecar bigint NOT NULL, number bigint NOT NULL,
   queue varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL, keyed tinyint NOT NULL, dead tinyint NOT NULL, wait_ms bigint NULL,
-  fresh tinyint NOT NULL, back tinyint NOT NULL, attempts int NOT NULL, losses int NOT NULL, unrecorded int NOT NULL, fence bigint NOT NULL,
+  fresh tinyint NOT NULL, back tinyint NOT NULL, attempts int NOT NULL, losses int NOT NULL, prefetch_losses int NOT NULL, fence bigint NOT NULL,
   cause varchar(16) COLLATE Latin1_General_100_BIN2 NULL, message nvarchar(max) NULL);
-INSERT INTO @ending (n, id, host, number, queue, keyed, dead, wait_ms, fresh, back, attempts, losses, unrecorded, fence, cause, message)
-SELECT x.n, x.id, x.host, x.number, x.queue, x.keyed, x.dead, x.wait_ms, x.fresh, x.back, x.attempts, x.losses, x.unrecorded, x.fence, x.cause, x.message
+INSERT INTO @ending (n, id, sidecar, number, queue, keyed, dead, wait_ms, fresh, back, attempts, losses, prefetch_losses, fence, cause, message)
+SELECT x.n, x.id, x.sidecar, x.number, x.queue, x.keyed, x.dead, x.wait_ms, x.fresh, x.back, x.attempts, x.losses, x.prefetch_losses, x.fence, x.cause, x.message
 FROM OPENJSON(@ending_claims) WITH (
-  n int, id bigint, host bigint, number bigint, queue nvarchar(4000), keyed tinyint, dead tinyint, wait_ms bigint, fresh tinyint, back tinyint,
-  attempts int, losses int, unrecorded int, fence bigint, cause nvarchar(4000), message nvarchar(max)) AS x;
+  n int, id bigint, sidecar bigint, number bigint, queue nvarchar(4000), keyed tinyint, dead tinyint, wait_ms bigint, fresh tinyint, back tinyint,
+  attempts int, losses int, prefetch_losses int, fence bigint, cause nvarchar(4000), message nvarchar(max)) AS x;
 DECLARE @ended TABLE (id bigint NOT NULL PRIMARY KEY);
-UPDATE j SET state = CASE WHEN e.dead = 1 THEN 'dead' ELSE 'waiting' END,
-  attempts = e.attempts, losses = e.losses, unrecorded = e.unrecorded,
+UPDATE j SET state = CASE WHEN e.dead = 1 THEN 'dead' ELSE 'pending' END,
+  attempts = e.attempts, losses = e.losses, prefetch_losses = e.prefetch_losses,
   position = CASE WHEN e.fresh = 1 THEN @ending_base + e.n ELSE j.position END,
   ready_at = CASE WHEN e.fresh = 1 THEN @now ELSE j.ready_at END,
   run_at = DATEADD(second, CONVERT(int, e.wait_ms / 1000), DATEADD(millisecond, CONVERT(int, e.wait_ms % 1000), @now)),
   last_error = CASE WHEN e.cause IS NULL THEN j.last_error ELSE e.message END,
   finished_at = CASE WHEN e.dead = 1 THEN @now END,
   expires_at = CASE WHEN e.dead = 1
-    THEN DATEADD(second, CONVERT(int, j.keep_dead_ms / 1000), DATEADD(millisecond, CONVERT(int, j.keep_dead_ms % 1000), @now)) END, ahead = 0, token_host = NULL, token_number = NULL, owner = NULL, lease_ms = NULL,
+    THEN DATEADD(second, CONVERT(int, j.retention_dead_ms / 1000), DATEADD(millisecond, CONVERT(int, j.retention_dead_ms % 1000), @now)) END, prefetched = 0, token_sidecar = NULL, token_number = NULL, owner = NULL, lease_ms = NULL,
   deadline = NULL, due_at = NULL, claimed_at = NULL, worker = NULL
 OUTPUT inserted.id INTO @ended
 FROM @ending AS e, [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
-WHERE j.id = e.id AND j.token_host = e.host AND j.token_number = e.number
+WHERE j.id = e.id AND j.token_sidecar = e.sidecar AND j.token_number = e.number
 OPTION (LOOP JOIN, FORCE ORDER);
 INSERT INTO [qsidecar].qsidecar_failures (job, fence, attempt, cause, message, at)
 SELECT e.id, e.fence, e.attempts, e.cause, COALESCE(e.message, N''), @now
@@ -181,17 +181,17 @@ IF EXISTS (SELECT 1 FROM @ending AS e WHERE e.dead = 1 AND e.keyed = 1)
 DECLARE @ending_back TABLE (queue varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL PRIMARY KEY);
 INSERT INTO @ending_back (queue)
 SELECT DISTINCT e.queue FROM @ending AS e WHERE e.back = 1;
-UPDATE r SET returns = r.returns + 1
-FROM @ending_back AS b INNER JOIN [qsidecar].qsidecar_returns AS r WITH (ROWLOCK, FORCESEEK) ON r.queue = b.queue
+UPDATE r SET requeues = r.requeues + 1
+FROM @ending_back AS b INNER JOIN [qsidecar].qsidecar_requeues AS r WITH (ROWLOCK, FORCESEEK) ON r.queue = b.queue
 OPTION (LOOP JOIN, FORCE ORDER);
-INSERT INTO [qsidecar].qsidecar_returns (queue, returns)
+INSERT INTO [qsidecar].qsidecar_requeues (queue, requeues)
 SELECT b.queue, 1
 FROM @ending_back AS b
-WHERE NOT EXISTS (SELECT 1 FROM [qsidecar].qsidecar_returns AS r WITH (UPDLOCK, HOLDLOCK, ROWLOCK, FORCESEEK) WHERE r.queue = b.queue);
+WHERE NOT EXISTS (SELECT 1 FROM [qsidecar].qsidecar_requeues AS r WITH (UPDLOCK, HOLDLOCK, ROWLOCK, FORCESEEK) WHERE r.queue = b.queue);
 SET @wrote = @wrote + 1;
 SELECT e.n FROM @ending AS e INNER JOIN @ended AS y ON y.id = e.id;
-SELECT b.queue, r.returns
-FROM @ending_back AS b INNER JOIN [qsidecar].qsidecar_returns AS r WITH (FORCESEEK) ON r.queue = b.queue
+SELECT b.queue, r.requeues
+FROM @ending_back AS b INNER JOIN [qsidecar].qsidecar_requeues AS r WITH (FORCESEEK) ON r.queue = b.queue
 OPTION (LOOP JOIN, FORCE ORDER);
 DECLARE @claim_segment TABLE (
   n int NOT NULL PRIMARY KEY, queue varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL, policy int NOT NULL,
@@ -224,7 +224,7 @@ BEGIN
     INSERT INTO @claim_picked (id, segment, policy, priority, place, size)
     SELECT TOP (@claim_left) j.id, @claim_n, @claim_policy_n, j.priority, j.position, DATALENGTH(j.payload)
     FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
-    WHERE j.state = 'waiting' AND j.run_at IS NULL AND j.queue = @claim_queue AND j.priority = @claim_highest
+    WHERE j.state = 'pending' AND j.run_at IS NULL AND j.queue = @claim_queue AND j.priority = @claim_highest
       AND j.position > @claim_low AND j.position <= @claim_high
     ORDER BY j.position
     OPTION (OPTIMIZE FOR (@claim_left = 1));
@@ -232,26 +232,26 @@ BEGIN
     INSERT INTO @claim_picked (id, segment, policy, priority, place, size)
     SELECT TOP (@claim_left) j.id, @claim_n, @claim_policy_n, j.priority, j.position, DATALENGTH(j.payload)
     FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
-    WHERE j.state = 'waiting' AND j.run_at IS NULL AND j.queue = @claim_queue AND j.priority <= @claim_highest AND j.priority >= @claim_lowest
+    WHERE j.state = 'pending' AND j.run_at IS NULL AND j.queue = @claim_queue AND j.priority <= @claim_highest AND j.priority >= @claim_lowest
     ORDER BY j.priority DESC, j.position
     OPTION (OPTIMIZE FOR (@claim_left = 1));
   SET @claim_left = @claim_left - @@ROWCOUNT;
   SET @claim_n = @claim_n + 1;
 END;
 DECLARE @claim_slot TABLE (
-  slot int NOT NULL PRIMARY KEY, host bigint NOT NULL, number bigint NOT NULL, lease_ms bigint NULL, ends datetime2(6) NULL,
-  worker nvarchar(400) NULL, ahead tinyint NOT NULL);
-INSERT INTO @claim_slot (slot, host, number, lease_ms, ends, worker, ahead)
-SELECT x.slot, x.host, x.number, x.lease_ms,
-  DATEADD(second, CONVERT(int, x.lease_ms / 1000), DATEADD(millisecond, CONVERT(int, x.lease_ms % 1000), @now)), x.worker, x.ahead
-FROM OPENJSON(@claim_slots) WITH (slot int, host bigint, number bigint, lease_ms bigint, worker nvarchar(4000), ahead tinyint) AS x;
+  slot int NOT NULL PRIMARY KEY, sidecar bigint NOT NULL, number bigint NOT NULL, lease_ms bigint NULL, ends datetime2(6) NULL,
+  worker nvarchar(400) NULL, prefetched tinyint NOT NULL);
+INSERT INTO @claim_slot (slot, sidecar, number, lease_ms, ends, worker, prefetched)
+SELECT x.slot, x.sidecar, x.number, x.lease_ms,
+  DATEADD(second, CONVERT(int, x.lease_ms / 1000), DATEADD(millisecond, CONVERT(int, x.lease_ms % 1000), @now)), x.worker, x.prefetched
+FROM OPENJSON(@claim_slots) WITH (slot int, sidecar bigint, number bigint, lease_ms bigint, worker nvarchar(4000), prefetched tinyint) AS x;
 DECLARE @claim_policy TABLE (
   policy int NOT NULL PRIMARY KEY, max_attempts int NOT NULL, timeout_ms bigint NULL, backoff_ms bigint NOT NULL, backoff_max_ms bigint NOT NULL,
-  keep_ms bigint NULL, keep_dead_ms bigint NULL);
-INSERT INTO @claim_policy (policy, max_attempts, timeout_ms, backoff_ms, backoff_max_ms, keep_ms, keep_dead_ms)
-SELECT x.policy, x.max_attempts, x.timeout_ms, x.backoff_ms, x.backoff_max_ms, x.keep_ms, x.keep_dead_ms
+  retention_done_ms bigint NULL, retention_dead_ms bigint NULL);
+INSERT INTO @claim_policy (policy, max_attempts, timeout_ms, backoff_ms, backoff_max_ms, retention_done_ms, retention_dead_ms)
+SELECT x.policy, x.max_attempts, x.timeout_ms, x.backoff_ms, x.backoff_max_ms, x.retention_done_ms, x.retention_dead_ms
 FROM OPENJSON(@claim_policies) WITH (
-  policy int, max_attempts int, timeout_ms bigint, backoff_ms bigint, backoff_max_ms bigint, keep_ms bigint, keep_dead_ms bigint) AS x;
+  policy int, max_attempts int, timeout_ms bigint, backoff_ms bigint, backoff_max_ms bigint, retention_done_ms bigint, retention_dead_ms bigint) AS x;
 DECLARE @claim_micros bigint = DATEDIFF_BIG(microsecond, '1970-01-01', @now);
 DECLARE @claim_chosen TABLE (id bigint NOT NULL PRIMARY KEY, slot int NOT NULL, policy int NOT NULL);
 INSERT INTO @claim_chosen (id, slot, policy)
@@ -266,19 +266,19 @@ WHERE w.size <= @claim_payload AND (w.total <= @claim_bytes OR (w.slot = 1 AND @
 DECLARE @claim_taken TABLE (id bigint NOT NULL PRIMARY KEY);
 UPDATE j SET state = 'claimed', owner = @claim_host, claimed_at = @now,
   fence = CASE WHEN j.fence >= @claim_micros THEN j.fence + 1 ELSE @claim_micros END,
-  attempts = j.attempts + 1 - CASE WHEN s.ahead = 1 AND j.unrecorded < COALESCE(j.max_attempts, p.max_attempts) THEN 1 ELSE 0 END, ahead = CASE WHEN s.ahead = 1 AND j.unrecorded < COALESCE(j.max_attempts, p.max_attempts) THEN 1 ELSE 0 END,
+  attempts = j.attempts + 1 - CASE WHEN s.prefetched = 1 AND j.prefetch_losses < COALESCE(j.max_attempts, p.max_attempts) THEN 1 ELSE 0 END, prefetched = CASE WHEN s.prefetched = 1 AND j.prefetch_losses < COALESCE(j.max_attempts, p.max_attempts) THEN 1 ELSE 0 END,
   claim_max = COALESCE(j.max_attempts, p.max_attempts),
-  backoff_ms = p.backoff_ms, backoff_max_ms = p.backoff_max_ms, keep_ms = p.keep_ms, keep_dead_ms = p.keep_dead_ms,
-  token_host = s.host, token_number = s.number, lease_ms = s.lease_ms, worker = s.worker,
+  backoff_ms = p.backoff_ms, backoff_max_ms = p.backoff_max_ms, retention_done_ms = p.retention_done_ms, retention_dead_ms = p.retention_dead_ms,
+  token_sidecar = s.sidecar, token_number = s.number, lease_ms = s.lease_ms, worker = s.worker,
   deadline = DATEADD(second, CONVERT(int, COALESCE(j.timeout_ms, p.timeout_ms) / 1000), DATEADD(millisecond, CONVERT(int, COALESCE(j.timeout_ms, p.timeout_ms) % 1000), @now)),
   due_at = CASE WHEN s.ends IS NULL OR DATEADD(second, CONVERT(int, COALESCE(j.timeout_ms, p.timeout_ms) / 1000), DATEADD(millisecond, CONVERT(int, COALESCE(j.timeout_ms, p.timeout_ms) % 1000), @now)) <= s.ends
     THEN DATEADD(second, CONVERT(int, COALESCE(j.timeout_ms, p.timeout_ms) / 1000), DATEADD(millisecond, CONVERT(int, COALESCE(j.timeout_ms, p.timeout_ms) % 1000), @now)) ELSE s.ends END
 OUTPUT inserted.id INTO @claim_taken
 FROM @claim_chosen AS c, @claim_slot AS s, @claim_policy AS p, [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
-WHERE s.slot = c.slot AND p.policy = c.policy AND j.id = c.id AND j.state = 'waiting' AND j.run_at IS NULL
+WHERE s.slot = c.slot AND p.policy = c.policy AND j.id = c.id AND j.state = 'pending' AND j.run_at IS NULL
 OPTION (LOOP JOIN, FORCE ORDER);
 SET @wrote = @wrote + (SELECT COUNT(*) FROM @claim_taken);
-SELECT c.slot, c.policy, j.position, j.id, j.priority, j.attempts + j.ahead AS attempt, j.claim_max, j.fence, j.enqueued_at,
+SELECT c.slot, c.policy, j.position, j.id, j.priority, j.attempts + j.prefetched AS attempt, j.claim_max, j.fence, j.enqueued_at,
   COALESCE(j.timeout_ms, 0) AS timeout_ms, COALESCE(j.headers, N'') AS headers, COALESCE(j.[key], N'') AS name,
   COALESCE(j.last_error, N'') AS last_error, j.payload
 FROM @claim_taken AS t
@@ -289,18 +289,18 @@ SELECT 0 AS policy, COUNT_BIG(*) AS id, CONVERT(bigint, 0) AS size FROM @claim_c
 UNION ALL
 SELECT p.policy, p.id, p.size FROM @claim_picked AS p
 WHERE NOT EXISTS (SELECT 1 FROM @claim_chosen AS c WHERE c.id = p.id);
-SELECT CASE WHEN EXISTS (SELECT 1 FROM [qsidecar].qsidecar_hosts AS h WHERE h.host = @host_id AND h.dead = 0 AND h.has_left = 0) THEN 1 ELSE 0 END AS alive;
+SELECT CASE WHEN EXISTS (SELECT 1 FROM [qsidecar].qsidecar_sidecars AS h WHERE h.sidecar = @host_id AND h.dead = 0 AND h.has_left = 0) THEN 1 ELSE 0 END AS alive;
 DECLARE @host_queue TABLE (n int NOT NULL PRIMARY KEY, queue varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL);
 INSERT INTO @host_queue (n, queue)
 SELECT x.n, x.queue FROM OPENJSON(@host_queues) WITH (n int, queue nvarchar(4000)) AS x;
-SELECT x.n, r.returns
-FROM @host_queue AS x INNER JOIN [qsidecar].qsidecar_returns AS r WITH (FORCESEEK) ON r.queue = x.queue
+SELECT x.n, r.requeues
+FROM @host_queue AS x INNER JOIN [qsidecar].qsidecar_requeues AS r WITH (FORCESEEK) ON r.queue = x.queue
 OPTION (LOOP JOIN, FORCE ORDER);
 IF @wrote > 0
 BEGIN
   UPDATE [qsidecar].qsidecar_commits SET number = @mark_number, at = @now
-  WHERE handle = @mark_handle AND lane = @mark_lane AND number <= @mark_number;
+  WHERE handle = @mark_handle AND pipeline = @mark_lane AND number <= @mark_number;
   IF @@ROWCOUNT = 0
-    INSERT INTO [qsidecar].qsidecar_commits (handle, lane, number, at) VALUES (@mark_handle, @mark_lane, @mark_number, @now);
+    INSERT INTO [qsidecar].qsidecar_commits (handle, pipeline, number, at) VALUES (@mark_handle, @mark_lane, @mark_number, @now);
 END;
 SELECT @wrote AS wrote;

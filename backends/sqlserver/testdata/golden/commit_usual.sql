@@ -8,7 +8,7 @@ SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 DECLARE @now datetime2(6) = [qsidecar].qsidecar_now();
 DECLARE @wrote bigint = 0;
 DECLARE @store_base bigint;
-SET @store_base = NEXT VALUE FOR [qsidecar].qsidecar_line;
+SET @store_base = NEXT VALUE FOR [qsidecar].qsidecar_sequence;
 DECLARE @store TABLE (
   n int NOT NULL PRIMARY KEY, queue varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL, priority smallint NOT NULL, due datetime2(6) NULL,
   max_attempts smallint NULL, timeout_ms bigint NULL, headers nvarchar(max) NULL, start bigint NOT NULL, size bigint NOT NULL);
@@ -29,10 +29,10 @@ SELECT x.n, j.id, CASE WHEN j.run_at IS NULL THEN 1 ELSE 0 END AS ready
 FROM @store AS x INNER JOIN [qsidecar].qsidecar_jobs AS j WITH (FORCESEEK) ON j.id = @store_base + x.n
 ORDER BY x.n
 OPTION (LOOP JOIN, FORCE ORDER);
-DECLARE @ack TABLE (n int NOT NULL, id bigint NOT NULL PRIMARY KEY, host bigint NOT NULL, number bigint NOT NULL, start bigint NULL, size bigint NULL);
-INSERT INTO @ack (n, id, host, number, start, size)
-SELECT x.n, x.id, x.host, x.number, x.start, x.size
-FROM OPENJSON(@ack_leases) WITH (n int, id bigint, host bigint, number bigint, start bigint, size bigint) AS x;
+DECLARE @ack TABLE (n int NOT NULL, id bigint NOT NULL PRIMARY KEY, sidecar bigint NOT NULL, number bigint NOT NULL, start bigint NULL, size bigint NULL);
+INSERT INTO @ack (n, id, sidecar, number, start, size)
+SELECT x.n, x.id, x.sidecar, x.number, x.start, x.size
+FROM OPENJSON(@ack_leases) WITH (n int, id bigint, sidecar bigint, number bigint, start bigint, size bigint) AS x;
 DECLARE @acked TABLE (
   id bigint NOT NULL PRIMARY KEY, state varchar(9) COLLATE Latin1_General_100_BIN2 NOT NULL,
   [key] nvarchar(255) COLLATE Latin1_General_100_BIN2 NULL, last_error nvarchar(max) NULL);
@@ -40,17 +40,17 @@ DELETE j
 OUTPUT deleted.id, deleted.state, deleted.[key], deleted.last_error
 INTO @acked
 FROM @ack AS a, [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
-WHERE j.id = a.id AND j.token_host = a.host AND j.token_number = a.number AND j.keep_ms IS NULL
+WHERE j.id = a.id AND j.token_sidecar = a.sidecar AND j.token_number = a.number AND j.retention_done_ms IS NULL
 OPTION (LOOP JOIN, FORCE ORDER);
 IF EXISTS (SELECT 1 FROM @ack AS a WHERE NOT EXISTS (SELECT 1 FROM @acked AS d WHERE d.id = a.id))
   UPDATE j SET state = 'done', finished_at = @now,
-    expires_at = DATEADD(second, CONVERT(int, j.keep_ms / 1000), DATEADD(millisecond, CONVERT(int, j.keep_ms % 1000), @now)),
-    result = SUBSTRING(@ack_blob, a.start + 1, a.size), attempts = j.attempts + j.ahead, ahead = 0, token_host = NULL, token_number = NULL, owner = NULL, lease_ms = NULL,
+    expires_at = DATEADD(second, CONVERT(int, j.retention_done_ms / 1000), DATEADD(millisecond, CONVERT(int, j.retention_done_ms % 1000), @now)),
+    result = SUBSTRING(@ack_blob, a.start + 1, a.size), attempts = j.attempts + j.prefetched, prefetched = 0, token_sidecar = NULL, token_number = NULL, owner = NULL, lease_ms = NULL,
   deadline = NULL, due_at = NULL, claimed_at = NULL, worker = NULL
   OUTPUT inserted.id, inserted.state, inserted.[key], inserted.last_error
   INTO @acked
   FROM @ack AS a, [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
-  WHERE j.id = a.id AND j.token_host = a.host AND j.token_number = a.number AND j.keep_ms IS NOT NULL
+  WHERE j.id = a.id AND j.token_sidecar = a.sidecar AND j.token_number = a.number AND j.retention_done_ms IS NOT NULL
   OPTION (LOOP JOIN, FORCE ORDER);
 DECLARE @ack_failures bigint = 0;
 IF EXISTS (SELECT 1 FROM @acked AS d WHERE d.state = 'claimed' AND d.last_error IS NOT NULL)
@@ -104,7 +104,7 @@ BEGIN
     INSERT INTO @claim_picked (id, segment, policy, priority, place, size)
     SELECT TOP (@claim_left) j.id, @claim_n, @claim_policy_n, j.priority, j.position, DATALENGTH(j.payload)
     FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
-    WHERE j.state = 'waiting' AND j.run_at IS NULL AND j.queue = @claim_queue AND j.priority = @claim_highest
+    WHERE j.state = 'pending' AND j.run_at IS NULL AND j.queue = @claim_queue AND j.priority = @claim_highest
       AND j.position > @claim_low AND j.position <= @claim_high
     ORDER BY j.position
     OPTION (OPTIMIZE FOR (@claim_left = 1));
@@ -112,26 +112,26 @@ BEGIN
     INSERT INTO @claim_picked (id, segment, policy, priority, place, size)
     SELECT TOP (@claim_left) j.id, @claim_n, @claim_policy_n, j.priority, j.position, DATALENGTH(j.payload)
     FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
-    WHERE j.state = 'waiting' AND j.run_at IS NULL AND j.queue = @claim_queue AND j.priority <= @claim_highest AND j.priority >= @claim_lowest
+    WHERE j.state = 'pending' AND j.run_at IS NULL AND j.queue = @claim_queue AND j.priority <= @claim_highest AND j.priority >= @claim_lowest
     ORDER BY j.priority DESC, j.position
     OPTION (OPTIMIZE FOR (@claim_left = 1));
   SET @claim_left = @claim_left - @@ROWCOUNT;
   SET @claim_n = @claim_n + 1;
 END;
 DECLARE @claim_slot TABLE (
-  slot int NOT NULL PRIMARY KEY, host bigint NOT NULL, number bigint NOT NULL, lease_ms bigint NULL, ends datetime2(6) NULL,
-  worker nvarchar(400) NULL, ahead tinyint NOT NULL);
-INSERT INTO @claim_slot (slot, host, number, lease_ms, ends, worker, ahead)
-SELECT x.slot, x.host, x.number, x.lease_ms,
-  DATEADD(second, CONVERT(int, x.lease_ms / 1000), DATEADD(millisecond, CONVERT(int, x.lease_ms % 1000), @now)), x.worker, x.ahead
-FROM OPENJSON(@claim_slots) WITH (slot int, host bigint, number bigint, lease_ms bigint, worker nvarchar(4000), ahead tinyint) AS x;
+  slot int NOT NULL PRIMARY KEY, sidecar bigint NOT NULL, number bigint NOT NULL, lease_ms bigint NULL, ends datetime2(6) NULL,
+  worker nvarchar(400) NULL, prefetched tinyint NOT NULL);
+INSERT INTO @claim_slot (slot, sidecar, number, lease_ms, ends, worker, prefetched)
+SELECT x.slot, x.sidecar, x.number, x.lease_ms,
+  DATEADD(second, CONVERT(int, x.lease_ms / 1000), DATEADD(millisecond, CONVERT(int, x.lease_ms % 1000), @now)), x.worker, x.prefetched
+FROM OPENJSON(@claim_slots) WITH (slot int, sidecar bigint, number bigint, lease_ms bigint, worker nvarchar(4000), prefetched tinyint) AS x;
 DECLARE @claim_policy TABLE (
   policy int NOT NULL PRIMARY KEY, max_attempts int NOT NULL, timeout_ms bigint NULL, backoff_ms bigint NOT NULL, backoff_max_ms bigint NOT NULL,
-  keep_ms bigint NULL, keep_dead_ms bigint NULL);
-INSERT INTO @claim_policy (policy, max_attempts, timeout_ms, backoff_ms, backoff_max_ms, keep_ms, keep_dead_ms)
-SELECT x.policy, x.max_attempts, x.timeout_ms, x.backoff_ms, x.backoff_max_ms, x.keep_ms, x.keep_dead_ms
+  retention_done_ms bigint NULL, retention_dead_ms bigint NULL);
+INSERT INTO @claim_policy (policy, max_attempts, timeout_ms, backoff_ms, backoff_max_ms, retention_done_ms, retention_dead_ms)
+SELECT x.policy, x.max_attempts, x.timeout_ms, x.backoff_ms, x.backoff_max_ms, x.retention_done_ms, x.retention_dead_ms
 FROM OPENJSON(@claim_policies) WITH (
-  policy int, max_attempts int, timeout_ms bigint, backoff_ms bigint, backoff_max_ms bigint, keep_ms bigint, keep_dead_ms bigint) AS x;
+  policy int, max_attempts int, timeout_ms bigint, backoff_ms bigint, backoff_max_ms bigint, retention_done_ms bigint, retention_dead_ms bigint) AS x;
 DECLARE @claim_micros bigint = DATEDIFF_BIG(microsecond, '1970-01-01', @now);
 DECLARE @claim_chosen TABLE (id bigint NOT NULL PRIMARY KEY, slot int NOT NULL, policy int NOT NULL);
 INSERT INTO @claim_chosen (id, slot, policy)
@@ -146,19 +146,19 @@ WHERE w.size <= @claim_payload AND (w.total <= @claim_bytes OR (w.slot = 1 AND @
 DECLARE @claim_taken TABLE (id bigint NOT NULL PRIMARY KEY);
 UPDATE j SET state = 'claimed', owner = @claim_host, claimed_at = @now,
   fence = CASE WHEN j.fence >= @claim_micros THEN j.fence + 1 ELSE @claim_micros END,
-  attempts = j.attempts + 1 - CASE WHEN s.ahead = 1 AND j.unrecorded < COALESCE(j.max_attempts, p.max_attempts) THEN 1 ELSE 0 END, ahead = CASE WHEN s.ahead = 1 AND j.unrecorded < COALESCE(j.max_attempts, p.max_attempts) THEN 1 ELSE 0 END,
+  attempts = j.attempts + 1 - CASE WHEN s.prefetched = 1 AND j.prefetch_losses < COALESCE(j.max_attempts, p.max_attempts) THEN 1 ELSE 0 END, prefetched = CASE WHEN s.prefetched = 1 AND j.prefetch_losses < COALESCE(j.max_attempts, p.max_attempts) THEN 1 ELSE 0 END,
   claim_max = COALESCE(j.max_attempts, p.max_attempts),
-  backoff_ms = p.backoff_ms, backoff_max_ms = p.backoff_max_ms, keep_ms = p.keep_ms, keep_dead_ms = p.keep_dead_ms,
-  token_host = s.host, token_number = s.number, lease_ms = s.lease_ms, worker = s.worker,
+  backoff_ms = p.backoff_ms, backoff_max_ms = p.backoff_max_ms, retention_done_ms = p.retention_done_ms, retention_dead_ms = p.retention_dead_ms,
+  token_sidecar = s.sidecar, token_number = s.number, lease_ms = s.lease_ms, worker = s.worker,
   deadline = DATEADD(second, CONVERT(int, COALESCE(j.timeout_ms, p.timeout_ms) / 1000), DATEADD(millisecond, CONVERT(int, COALESCE(j.timeout_ms, p.timeout_ms) % 1000), @now)),
   due_at = CASE WHEN s.ends IS NULL OR DATEADD(second, CONVERT(int, COALESCE(j.timeout_ms, p.timeout_ms) / 1000), DATEADD(millisecond, CONVERT(int, COALESCE(j.timeout_ms, p.timeout_ms) % 1000), @now)) <= s.ends
     THEN DATEADD(second, CONVERT(int, COALESCE(j.timeout_ms, p.timeout_ms) / 1000), DATEADD(millisecond, CONVERT(int, COALESCE(j.timeout_ms, p.timeout_ms) % 1000), @now)) ELSE s.ends END
 OUTPUT inserted.id INTO @claim_taken
 FROM @claim_chosen AS c, @claim_slot AS s, @claim_policy AS p, [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
-WHERE s.slot = c.slot AND p.policy = c.policy AND j.id = c.id AND j.state = 'waiting' AND j.run_at IS NULL
+WHERE s.slot = c.slot AND p.policy = c.policy AND j.id = c.id AND j.state = 'pending' AND j.run_at IS NULL
 OPTION (LOOP JOIN, FORCE ORDER);
 SET @wrote = @wrote + (SELECT COUNT(*) FROM @claim_taken);
-SELECT c.slot, c.policy, j.position, j.id, j.priority, j.attempts + j.ahead AS attempt, j.claim_max, j.fence, j.enqueued_at,
+SELECT c.slot, c.policy, j.position, j.id, j.priority, j.attempts + j.prefetched AS attempt, j.claim_max, j.fence, j.enqueued_at,
   COALESCE(j.timeout_ms, 0) AS timeout_ms, COALESCE(j.headers, N'') AS headers, COALESCE(j.[key], N'') AS name,
   COALESCE(j.last_error, N'') AS last_error, j.payload
 FROM @claim_taken AS t
@@ -169,18 +169,18 @@ SELECT 0 AS policy, COUNT_BIG(*) AS id, CONVERT(bigint, 0) AS size FROM @claim_c
 UNION ALL
 SELECT p.policy, p.id, p.size FROM @claim_picked AS p
 WHERE NOT EXISTS (SELECT 1 FROM @claim_chosen AS c WHERE c.id = p.id);
-SELECT CASE WHEN EXISTS (SELECT 1 FROM [qsidecar].qsidecar_hosts AS h WHERE h.host = @host_id AND h.dead = 0 AND h.has_left = 0) THEN 1 ELSE 0 END AS alive;
+SELECT CASE WHEN EXISTS (SELECT 1 FROM [qsidecar].qsidecar_sidecars AS h WHERE h.sidecar = @host_id AND h.dead = 0 AND h.has_left = 0) THEN 1 ELSE 0 END AS alive;
 DECLARE @host_queue TABLE (n int NOT NULL PRIMARY KEY, queue varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL);
 INSERT INTO @host_queue (n, queue)
 SELECT x.n, x.queue FROM OPENJSON(@host_queues) WITH (n int, queue nvarchar(4000)) AS x;
-SELECT x.n, r.returns
-FROM @host_queue AS x INNER JOIN [qsidecar].qsidecar_returns AS r WITH (FORCESEEK) ON r.queue = x.queue
+SELECT x.n, r.requeues
+FROM @host_queue AS x INNER JOIN [qsidecar].qsidecar_requeues AS r WITH (FORCESEEK) ON r.queue = x.queue
 OPTION (LOOP JOIN, FORCE ORDER);
 IF @wrote > 0
 BEGIN
   UPDATE [qsidecar].qsidecar_commits SET number = @mark_number, at = @now
-  WHERE handle = @mark_handle AND lane = @mark_lane AND number <= @mark_number;
+  WHERE handle = @mark_handle AND pipeline = @mark_lane AND number <= @mark_number;
   IF @@ROWCOUNT = 0
-    INSERT INTO [qsidecar].qsidecar_commits (handle, lane, number, at) VALUES (@mark_handle, @mark_lane, @mark_number, @now);
+    INSERT INTO [qsidecar].qsidecar_commits (handle, pipeline, number, at) VALUES (@mark_handle, @mark_lane, @mark_number, @now);
 END;
 SELECT @wrote AS wrote;

@@ -7,23 +7,23 @@ SET DEADLOCK_PRIORITY LOW;
 SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 DECLARE @now datetime2(6) = [qsidecar].qsidecar_now();
 DECLARE @wrote bigint = 0;
-DECLARE @deliver TABLE (n int NOT NULL, id bigint NOT NULL PRIMARY KEY, host bigint NOT NULL, number bigint NOT NULL, worker nvarchar(400) NULL);
-INSERT INTO @deliver (n, id, host, number, worker)
-SELECT x.n, x.id, x.host, x.number, x.worker
-FROM OPENJSON(@deliver_leases) WITH (n int, id bigint, host bigint, number bigint, worker nvarchar(4000)) AS x;
+DECLARE @deliver TABLE (n int NOT NULL, id bigint NOT NULL PRIMARY KEY, sidecar bigint NOT NULL, number bigint NOT NULL, worker nvarchar(400) NULL);
+INSERT INTO @deliver (n, id, sidecar, number, worker)
+SELECT x.n, x.id, x.sidecar, x.number, x.worker
+FROM OPENJSON(@deliver_leases) WITH (n int, id bigint, sidecar bigint, number bigint, worker nvarchar(4000)) AS x;
 DECLARE @delivered TABLE (id bigint NOT NULL PRIMARY KEY);
-UPDATE j SET attempts = j.attempts + j.ahead, ahead = 0, unrecorded = 0, worker = COALESCE(j.worker, d.worker)
+UPDATE j SET attempts = j.attempts + j.prefetched, prefetched = 0, prefetch_losses = 0, worker = COALESCE(j.worker, d.worker)
 OUTPUT inserted.id INTO @delivered
 FROM @deliver AS d, [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
-WHERE j.id = d.id AND j.token_host = d.host AND j.token_number = d.number
+WHERE j.id = d.id AND j.token_sidecar = d.sidecar AND j.token_number = d.number
 OPTION (LOOP JOIN, FORCE ORDER);
 SET @wrote = @wrote + (SELECT COUNT(*) FROM @delivered);
 SELECT d.n FROM @deliver AS d INNER JOIN @delivered AS y ON y.id = d.id;
 IF @wrote > 0
 BEGIN
   UPDATE [qsidecar].qsidecar_commits SET number = @mark_number, at = @now
-  WHERE handle = @mark_handle AND lane = @mark_lane AND number <= @mark_number;
+  WHERE handle = @mark_handle AND pipeline = @mark_lane AND number <= @mark_number;
   IF @@ROWCOUNT = 0
-    INSERT INTO [qsidecar].qsidecar_commits (handle, lane, number, at) VALUES (@mark_handle, @mark_lane, @mark_number, @now);
+    INSERT INTO [qsidecar].qsidecar_commits (handle, pipeline, number, at) VALUES (@mark_handle, @mark_lane, @mark_number, @now);
 END;
 SELECT @wrote AS wrote;

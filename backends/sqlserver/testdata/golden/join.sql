@@ -10,17 +10,17 @@ DECLARE @wrote bigint = 0;
 DECLARE @beat_until datetime2(6) = DATEADD(second, CONVERT(int, @beat_lease / 1000), DATEADD(millisecond, CONVERT(int, @beat_lease % 1000), @now));
 DECLARE @beat_made int;
 BEGIN TRANSACTION;
-UPDATE [qsidecar].qsidecar_hosts SET name = @beat_name, beats = beats + 1, expires_at = @beat_until
-WHERE host = @beat_host AND dead = 0 AND has_left = 0;
+UPDATE [qsidecar].qsidecar_sidecars SET name = @beat_name, heartbeats = heartbeats + 1, expires_at = @beat_until
+WHERE sidecar = @beat_host AND dead = 0 AND has_left = 0;
 SET @beat_made = @@ROWCOUNT;
-IF @beat_made = 0 AND NOT EXISTS (SELECT 1 FROM [qsidecar].qsidecar_hosts AS h WITH (UPDLOCK, HOLDLOCK, ROWLOCK) WHERE h.host = @beat_host)
+IF @beat_made = 0 AND NOT EXISTS (SELECT 1 FROM [qsidecar].qsidecar_sidecars AS h WITH (UPDLOCK, HOLDLOCK, ROWLOCK) WHERE h.sidecar = @beat_host)
 BEGIN
-  INSERT INTO [qsidecar].qsidecar_hosts (host, name, beats, expires_at) VALUES (@beat_host, @beat_name, 1, @beat_until);
+  INSERT INTO [qsidecar].qsidecar_sidecars (sidecar, name, heartbeats, expires_at) VALUES (@beat_host, @beat_name, 1, @beat_until);
   SET @beat_made = 1;
 END;
 COMMIT TRANSACTION;
 SELECT @beat_made AS made;
-SELECT h.host, h.beats, DATEDIFF_BIG(millisecond, @now, h.expires_at) AS time_left, h.dead, h.name, h.has_left
-FROM [qsidecar].qsidecar_hosts AS h
-WHERE h.host <> @beat_host
-ORDER BY h.host;
+SELECT h.sidecar, h.heartbeats, DATEDIFF_BIG(millisecond, @now, h.expires_at) AS time_left, h.dead, h.name, h.has_left
+FROM [qsidecar].qsidecar_sidecars AS h
+WHERE h.sidecar <> @beat_host
+ORDER BY h.sidecar;

@@ -8,27 +8,27 @@ SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 DECLARE @now datetime2(6) = [qsidecar].qsidecar_now();
 DECLARE @wrote bigint = 0;
 DECLARE @promote_base bigint;
-SET @promote_base = NEXT VALUE FOR [qsidecar].qsidecar_line;
+SET @promote_base = NEXT VALUE FOR [qsidecar].qsidecar_sequence;
 DECLARE @promote TABLE (id bigint NOT NULL PRIMARY KEY, run_at datetime2(6) NOT NULL, queue varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL);
 INSERT INTO @promote (id, run_at, queue)
 SELECT TOP (@promote_limit) j.id, j.run_at, j.queue
 FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_scheduled), FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
-WHERE j.state = 'waiting' AND j.run_at IS NOT NULL AND j.run_at <= @now
+WHERE j.state = 'pending' AND j.run_at IS NOT NULL AND j.run_at <= @now
 ORDER BY j.run_at, j.id;
 DECLARE @promoted TABLE (id bigint NOT NULL PRIMARY KEY);
 UPDATE j SET run_at = NULL, ready_at = @now, position = @promote_base + p.n
 OUTPUT inserted.id INTO @promoted
 FROM (SELECT x.id, ROW_NUMBER() OVER (ORDER BY x.run_at, x.id) - 1 AS n FROM @promote AS x) AS p,
   [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
-WHERE j.id = p.id AND j.state = 'waiting' AND j.run_at IS NOT NULL
+WHERE j.id = p.id AND j.state = 'pending' AND j.run_at IS NOT NULL
 OPTION (LOOP JOIN, FORCE ORDER);
 SET @wrote = @wrote + (SELECT COUNT(*) FROM @promoted);
 SELECT p.queue FROM @promote AS p INNER JOIN @promoted AS y ON y.id = p.id;
 IF @wrote > 0
 BEGIN
   UPDATE [qsidecar].qsidecar_commits SET number = @mark_number, at = @now
-  WHERE handle = @mark_handle AND lane = @mark_lane AND number <= @mark_number;
+  WHERE handle = @mark_handle AND pipeline = @mark_lane AND number <= @mark_number;
   IF @@ROWCOUNT = 0
-    INSERT INTO [qsidecar].qsidecar_commits (handle, lane, number, at) VALUES (@mark_handle, @mark_lane, @mark_number, @now);
+    INSERT INTO [qsidecar].qsidecar_commits (handle, pipeline, number, at) VALUES (@mark_handle, @mark_lane, @mark_number, @now);
 END;
 SELECT @wrote AS wrote;

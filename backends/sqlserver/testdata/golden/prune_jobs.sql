@@ -40,8 +40,8 @@ SELECT COUNT_BIG(*) AS gone FROM @pruned AS d;
 IF @wrote > 0
 BEGIN
   UPDATE [qsidecar].qsidecar_commits SET number = @mark_number, at = @now
-  WHERE handle = @mark_handle AND lane = @mark_lane AND number <= @mark_number;
+  WHERE handle = @mark_handle AND pipeline = @mark_lane AND number <= @mark_number;
   IF @@ROWCOUNT = 0
-    INSERT INTO [qsidecar].qsidecar_commits (handle, lane, number, at) VALUES (@mark_handle, @mark_lane, @mark_number, @now);
+    INSERT INTO [qsidecar].qsidecar_commits (handle, pipeline, number, at) VALUES (@mark_handle, @mark_lane, @mark_number, @now);
 END;
 SELECT @wrote AS wrote;

@@ -10,7 +10,7 @@ DECLARE @wrote bigint = 0;
 DECLARE @prune_key TABLE (queue varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL, name varbinary(510) NOT NULL, PRIMARY KEY (queue, name));
 INSERT INTO @prune_key (queue, name)
 SELECT TOP (@prune_limit) k.queue, k.name
-FROM [qsidecar].qsidecar_keys AS k WITH (INDEX (qsidecar_keys_over), FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
+FROM [qsidecar].qsidecar_keys AS k WITH (INDEX (qsidecar_keys_expiring), FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
 WHERE k.state IS NOT NULL AND k.expires_at <= @now
 ORDER BY k.expires_at;
 DELETE k
@@ -18,21 +18,21 @@ FROM @prune_key AS x INNER JOIN [qsidecar].qsidecar_keys AS k WITH (ROWLOCK, FOR
 WHERE k.state IS NOT NULL
 OPTION (LOOP JOIN, FORCE ORDER);
 DECLARE @prune_gone bigint = @@ROWCOUNT;
-DECLARE @prune_commit TABLE (handle bigint NOT NULL, lane int NOT NULL, PRIMARY KEY (handle, lane));
-INSERT INTO @prune_commit (handle, lane)
-SELECT TOP (100) c.handle, c.lane
+DECLARE @prune_commit TABLE (handle bigint NOT NULL, pipeline int NOT NULL, PRIMARY KEY (handle, pipeline));
+INSERT INTO @prune_commit (handle, pipeline)
+SELECT TOP (100) c.handle, c.pipeline
 FROM [qsidecar].qsidecar_commits AS c WITH (UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
 WHERE c.at < DATEADD(day, -7, @now);
 DELETE c
-FROM @prune_commit AS x INNER JOIN [qsidecar].qsidecar_commits AS c WITH (ROWLOCK, FORCESEEK) ON c.handle = x.handle AND c.lane = x.lane
+FROM @prune_commit AS x INNER JOIN [qsidecar].qsidecar_commits AS c WITH (ROWLOCK, FORCESEEK) ON c.handle = x.handle AND c.pipeline = x.pipeline
 OPTION (LOOP JOIN, FORCE ORDER);
 SET @wrote = @wrote + 1;
 SELECT @prune_gone AS gone;
 IF @wrote > 0
 BEGIN
   UPDATE [qsidecar].qsidecar_commits SET number = @mark_number, at = @now
-  WHERE handle = @mark_handle AND lane = @mark_lane AND number <= @mark_number;
+  WHERE handle = @mark_handle AND pipeline = @mark_lane AND number <= @mark_number;
   IF @@ROWCOUNT = 0
-    INSERT INTO [qsidecar].qsidecar_commits (handle, lane, number, at) VALUES (@mark_handle, @mark_lane, @mark_number, @now);
+    INSERT INTO [qsidecar].qsidecar_commits (handle, pipeline, number, at) VALUES (@mark_handle, @mark_lane, @mark_number, @now);
 END;
 SELECT @wrote AS wrote;

@@ -11,7 +11,7 @@ DECLARE @prune TABLE (id bigint NOT NULL PRIMARY KEY);
 INSERT INTO @prune (id)
 SELECT TOP (@purge_limit) j.id
 FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_delayed), FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
-WHERE j.state = 'waiting' AND j.run_at IS NOT NULL AND j.queue = @purge_queue
+WHERE j.state = 'pending' AND j.run_at IS NOT NULL AND j.queue = @purge_queue
 ORDER BY j.run_at, j.id;
 DECLARE @pruned TABLE (id bigint NOT NULL PRIMARY KEY, [key] nvarchar(255) COLLATE Latin1_General_100_BIN2 NULL, last_error nvarchar(max) NULL);
 DELETE j
@@ -40,8 +40,8 @@ SELECT COUNT_BIG(*) AS gone FROM @pruned AS d;
 IF @wrote > 0
 BEGIN
   UPDATE [qsidecar].qsidecar_commits SET number = @mark_number, at = @now
-  WHERE handle = @mark_handle AND lane = @mark_lane AND number <= @mark_number;
+  WHERE handle = @mark_handle AND pipeline = @mark_lane AND number <= @mark_number;
   IF @@ROWCOUNT = 0
-    INSERT INTO [qsidecar].qsidecar_commits (handle, lane, number, at) VALUES (@mark_handle, @mark_lane, @mark_number, @now);
+    INSERT INTO [qsidecar].qsidecar_commits (handle, pipeline, number, at) VALUES (@mark_handle, @mark_lane, @mark_number, @now);
 END;
 SELECT @wrote AS wrote;

@@ -8,12 +8,12 @@ SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 DECLARE @now datetime2(6) = [qsidecar].qsidecar_now();
 DECLARE @wrote bigint = 0;
 DECLARE @beat_made int;
-UPDATE [qsidecar].qsidecar_hosts SET name = @beat_name, beats = beats + 1,
+UPDATE [qsidecar].qsidecar_sidecars SET name = @beat_name, heartbeats = heartbeats + 1,
   expires_at = DATEADD(second, CONVERT(int, @beat_lease / 1000), DATEADD(millisecond, CONVERT(int, @beat_lease % 1000), @now))
-WHERE host = @beat_host AND dead = 0 AND has_left = 0;
+WHERE sidecar = @beat_host AND dead = 0 AND has_left = 0;
 SET @beat_made = @@ROWCOUNT;
 SELECT @beat_made AS made;
-SELECT h.host, h.beats, DATEDIFF_BIG(millisecond, @now, h.expires_at) AS time_left, h.dead, h.name, h.has_left
-FROM [qsidecar].qsidecar_hosts AS h
-WHERE h.host <> @beat_host
-ORDER BY h.host;
+SELECT h.sidecar, h.heartbeats, DATEDIFF_BIG(millisecond, @now, h.expires_at) AS time_left, h.dead, h.name, h.has_left
+FROM [qsidecar].qsidecar_sidecars AS h
+WHERE h.sidecar <> @beat_host
+ORDER BY h.sidecar;

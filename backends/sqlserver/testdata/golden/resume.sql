@@ -11,12 +11,12 @@ UPDATE [qsidecar].qsidecar_queues SET paused = 0 WHERE queue = @resume_queue AND
 SET @wrote = @wrote + 1;
 SELECT CASE WHEN EXISTS (
   SELECT 1 FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, READPAST, READCOMMITTEDLOCK)
-  WHERE j.state = 'waiting' AND j.run_at IS NULL AND j.queue = @resume_queue) THEN 1 ELSE 0 END AS ready;
+  WHERE j.state = 'pending' AND j.run_at IS NULL AND j.queue = @resume_queue) THEN 1 ELSE 0 END AS ready;
 IF @wrote > 0
 BEGIN
   UPDATE [qsidecar].qsidecar_commits SET number = @mark_number, at = @now
-  WHERE handle = @mark_handle AND lane = @mark_lane AND number <= @mark_number;
+  WHERE handle = @mark_handle AND pipeline = @mark_lane AND number <= @mark_number;
   IF @@ROWCOUNT = 0
-    INSERT INTO [qsidecar].qsidecar_commits (handle, lane, number, at) VALUES (@mark_handle, @mark_lane, @mark_number, @now);
+    INSERT INTO [qsidecar].qsidecar_commits (handle, pipeline, number, at) VALUES (@mark_handle, @mark_lane, @mark_number, @now);
 END;
 SELECT @wrote AS wrote;

@@ -8,7 +8,7 @@ SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 DECLARE @now datetime2(6) = [qsidecar].qsidecar_now();
 DECLARE @wrote bigint = 0;
 DECLARE @retry_base bigint;
-SET @retry_base = NEXT VALUE FOR [qsidecar].qsidecar_line;
+SET @retry_base = NEXT VALUE FOR [qsidecar].qsidecar_sequence;
 DECLARE @retry TABLE (
   id bigint NOT NULL PRIMARY KEY, n int NOT NULL, finished_at datetime2(6) NOT NULL, name varbinary(510) NULL,
   [key] nvarchar(255) COLLATE Latin1_General_100_BIN2 NULL, taken tinyint NOT NULL DEFAULT 0);
@@ -39,8 +39,8 @@ SELECT @retry_queue, x.name, x.id, @now
 FROM @retry AS x
 WHERE x.name IS NOT NULL AND x.taken = 0 AND NOT EXISTS (SELECT 1 FROM @retry_known AS h WHERE h.id = x.id);
 DECLARE @retried TABLE (id bigint NOT NULL PRIMARY KEY);
-UPDATE j SET state = 'waiting', run_at = NULL, position = @retry_base + x.n, ready_at = @now,
-  attempts = 0, losses = 0, unrecorded = 0, finished_at = NULL, expires_at = NULL
+UPDATE j SET state = 'pending', run_at = NULL, position = @retry_base + x.n, ready_at = @now,
+  attempts = 0, losses = 0, prefetch_losses = 0, finished_at = NULL, expires_at = NULL
 OUTPUT inserted.id INTO @retried
 FROM @retry AS x, [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
 WHERE j.id = x.id AND x.taken = 0
@@ -53,8 +53,8 @@ SELECT CASE WHEN @retry_whole = 1 THEN (SELECT COUNT_BIG(*) FROM @retry AS x WHE
 IF @wrote > 0
 BEGIN
   UPDATE [qsidecar].qsidecar_commits SET number = @mark_number, at = @now
-  WHERE handle = @mark_handle AND lane = @mark_lane AND number <= @mark_number;
+  WHERE handle = @mark_handle AND pipeline = @mark_lane AND number <= @mark_number;
   IF @@ROWCOUNT = 0
-    INSERT INTO [qsidecar].qsidecar_commits (handle, lane, number, at) VALUES (@mark_handle, @mark_lane, @mark_number, @now);
+    INSERT INTO [qsidecar].qsidecar_commits (handle, pipeline, number, at) VALUES (@mark_handle, @mark_lane, @mark_number, @now);
 END;
 SELECT @wrote AS wrote;

@@ -1,7 +1,7 @@
 SET QUOTED_IDENTIFIER, ANSI_NULLS, ANSI_PADDING, ANSI_WARNINGS, ARITHABORT, CONCAT_NULL_YIELDS_NULL, XACT_ABORT ON;
 GO
 
--- qsidecar's tables in SQL Server 2016 and later and Azure SQL, schema version 1.
+-- qsidecar's tables in SQL Server 2016 and later and Azure SQL, schema version 5.
 --
 -- A plain INSERT is an enqueue, in any program's own transaction:
 --
@@ -29,8 +29,8 @@ GO
 
 -- One sequence for ids and positions. Each statement of the sidecar draws
 -- one, and has the thousand from there on.
-IF OBJECT_ID(N'[qsidecar].qsidecar_line') IS NULL
-  CREATE SEQUENCE [qsidecar].qsidecar_line AS bigint START WITH 1000 INCREMENT BY 1000;
+IF OBJECT_ID(N'[qsidecar].qsidecar_sequence') IS NULL
+  CREATE SEQUENCE [qsidecar].qsidecar_sequence AS bigint START WITH 1000 INCREMENT BY 1000;
 GO
 
 -- The clock of every statement. Tests replace it.
@@ -40,47 +40,50 @@ GO
 
 IF OBJECT_ID(N'[qsidecar].qsidecar_jobs') IS NULL
   CREATE TABLE [qsidecar].qsidecar_jobs (
-    id             bigint       NOT NULL DEFAULT (NEXT VALUE FOR [qsidecar].qsidecar_line) CONSTRAINT qsidecar_jobs_id PRIMARY KEY, -- never reused
-    position       bigint       NOT NULL DEFAULT (NEXT VALUE FOR [qsidecar].qsidecar_line), -- order inside a priority
-    enqueued_at    datetime2(6) NOT NULL DEFAULT (SYSUTCDATETIME()),
-    ready_at       datetime2(6) NOT NULL DEFAULT (SYSUTCDATETIME()), -- when it became ready
-    fence          bigint       NOT NULL DEFAULT (0),
-    attempts       int          NOT NULL DEFAULT (0), -- counted deliveries
-    losses         int          NOT NULL DEFAULT (0), -- failures in a row other than nacks
-    unrecorded     int          NOT NULL DEFAULT (0), -- sidecars lost in a row that had it prefetched
-    priority       smallint     NOT NULL DEFAULT (0),
-    max_attempts   smallint     NULL CONSTRAINT qsidecar_max_attempts CHECK (max_attempts >= 1),
-    ahead          tinyint      NOT NULL DEFAULT (0), -- 1: prefetched, its delivery is not recorded and not in attempts
-    queue          varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL CONSTRAINT qsidecar_queue_name
+    id                bigint       NOT NULL DEFAULT (NEXT VALUE FOR [qsidecar].qsidecar_sequence) CONSTRAINT qsidecar_jobs_id PRIMARY KEY, -- never reused
+    position          bigint       NOT NULL DEFAULT (NEXT VALUE FOR [qsidecar].qsidecar_sequence), -- order inside a priority
+    enqueued_at       datetime2(6) NOT NULL DEFAULT (SYSUTCDATETIME()),
+    ready_at          datetime2(6) NOT NULL DEFAULT (SYSUTCDATETIME()), -- when it became ready
+    fence             bigint       NOT NULL DEFAULT (0),
+    attempts          int          NOT NULL DEFAULT (0), -- counted deliveries
+    losses            int          NOT NULL DEFAULT (0), -- failures in a row other than nacks
+    prefetch_losses   int          NOT NULL DEFAULT (0), -- sidecars lost in a row that had it prefetched
+    priority          smallint     NOT NULL DEFAULT (0),
+    max_attempts      smallint     NULL CONSTRAINT qsidecar_max_attempts CHECK (max_attempts >= 1),
+    prefetched        tinyint      NOT NULL DEFAULT (0), -- 1: its delivery is not recorded and not in attempts
+    queue             varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL CONSTRAINT qsidecar_queue_name
       CHECK (DATALENGTH(queue) BETWEEN 1 AND 128 AND queue NOT LIKE '%[^A-Za-z0-9._:/-]%' AND queue NOT LIKE '[.-]%' AND DATALENGTH(queue) = LEN(queue)),
-    state          varchar(9)   COLLATE Latin1_General_100_BIN2 NOT NULL DEFAULT ('waiting') CONSTRAINT qsidecar_state
-      CHECK (state IN ('waiting', 'claimed', 'done', 'dead')), -- waiting: ready without a run_at, scheduled with one
-    timeout_ms     bigint       NULL, -- the job's own
-    run_at         datetime2(6) NULL,
+    state             varchar(9)   COLLATE Latin1_General_100_BIN2 NOT NULL DEFAULT ('pending') CONSTRAINT qsidecar_state
+      CHECK (state IN ('pending', 'claimed', 'done', 'dead')), -- pending: ready without a run_at, scheduled with one
+    timeout_ms        bigint       NULL, -- the job's own
+    run_at            datetime2(6) NULL,
     -- the policy of the last claim
-    claim_max      int          NULL,
-    backoff_ms     bigint       NULL,
-    backoff_max_ms bigint       NULL,
-    keep_ms        bigint       NULL, -- NULL: an ack deletes
-    keep_dead_ms   bigint       NULL, -- NULL: indefinitely
+    claim_max         int          NULL,
+    backoff_ms        bigint       NULL,
+    backoff_max_ms    bigint       NULL,
+    retention_done_ms bigint       NULL, -- NULL: an ack deletes
+    retention_dead_ms bigint       NULL, -- NULL: indefinitely
     -- the claim
-    token_host     bigint       NULL,
-    token_number   bigint       NULL,
-    owner          bigint       NULL, -- the sidecar that a session lease depends on; 0: none (a timed lease of a dead sidecar)
-    lease_ms       bigint       NULL, -- NULL: a session lease
-    deadline       datetime2(6) NULL, -- the run's; nothing moves it
-    due_at         datetime2(6) NULL, -- the earlier of the timed lease's end and the deadline
-    claimed_at     datetime2(6) NULL,
-    worker         nvarchar(400) NULL,
+    token_sidecar     bigint       NULL,
+    token_number      bigint       NULL,
+    owner             bigint       NULL, -- the sidecar that a session lease depends on; 0: none (a timed lease of a dead sidecar)
+    lease_ms          bigint       NULL, -- NULL: a session lease
+    deadline          datetime2(6) NULL, -- the run's; nothing moves it
+    due_at            datetime2(6) NULL, -- the earlier of the timed lease's end and the deadline
+    claimed_at        datetime2(6) NULL,
+    worker            nvarchar(400) NULL,
     -- the end
-    finished_at    datetime2(6) NULL,
-    expires_at     datetime2(6) NULL,
-    [key]          nvarchar(255) COLLATE Latin1_General_100_BIN2 NULL,
-    last_error     nvarchar(max) NULL, -- NULL: it has no row in qsidecar_failures
-    headers        nvarchar(max) NULL CONSTRAINT qsidecar_headers
+    finished_at       datetime2(6) NULL,
+    expires_at        datetime2(6) NULL,
+    [key]             nvarchar(255) COLLATE Latin1_General_100_BIN2 NULL,
+    last_error        nvarchar(max) NULL, -- NULL: it has no row in qsidecar_failures
+    headers           nvarchar(max) NULL CONSTRAINT qsidecar_headers
       CHECK (headers IS NULL OR (ISJSON(headers) = 1 AND LTRIM(headers) LIKE N'{%')),
-    result         varbinary(max) NULL,
-    payload        varbinary(max) NOT NULL DEFAULT (0x)
+    result            varbinary(max) NULL,
+    payload           varbinary(max) NOT NULL DEFAULT (0x),
+    CONSTRAINT qsidecar_position CHECK (position > 0),
+    -- Lists, counts and retention find finished jobs by this instant.
+    CONSTRAINT qsidecar_finished_at CHECK (state NOT IN ('done', 'dead') OR finished_at IS NOT NULL)
   );
 GO
 
@@ -98,17 +101,17 @@ GO
 IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'[qsidecar].qsidecar_jobs')
   AND (name = N'qsidecar_ready' OR SERVERPROPERTY('babelfish') IS NOT NULL AND name LIKE N'qsidecar_ready%'))
   CREATE INDEX qsidecar_ready ON [qsidecar].qsidecar_jobs (queue, priority DESC, position) INCLUDE (run_at)
-  WHERE state = 'waiting' AND run_at IS NULL;
+  WHERE state = 'pending' AND run_at IS NULL;
 GO
 IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'[qsidecar].qsidecar_jobs')
   AND (name = N'qsidecar_scheduled' OR SERVERPROPERTY('babelfish') IS NOT NULL AND name LIKE N'qsidecar_scheduled%'))
   CREATE INDEX qsidecar_scheduled ON [qsidecar].qsidecar_jobs (run_at, id) INCLUDE (queue)
-  WHERE state = 'waiting' AND run_at IS NOT NULL;
+  WHERE state = 'pending' AND run_at IS NOT NULL;
 GO
 IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'[qsidecar].qsidecar_jobs')
   AND (name = N'qsidecar_delayed' OR SERVERPROPERTY('babelfish') IS NOT NULL AND name LIKE N'qsidecar_delayed%'))
   CREATE INDEX qsidecar_delayed ON [qsidecar].qsidecar_jobs (queue, run_at, id)
-  WHERE state = 'waiting' AND run_at IS NOT NULL;
+  WHERE state = 'pending' AND run_at IS NOT NULL;
 GO
 IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'[qsidecar].qsidecar_jobs')
   AND (name = N'qsidecar_owned' OR SERVERPROPERTY('babelfish') IS NOT NULL AND name LIKE N'qsidecar_owned%'))
@@ -158,15 +161,15 @@ IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'[qsidecar
   CREATE INDEX qsidecar_keys_job ON [qsidecar].qsidecar_keys (job);
 GO
 IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'[qsidecar].qsidecar_keys')
-  AND (name = N'qsidecar_keys_over' OR SERVERPROPERTY('babelfish') IS NOT NULL AND name LIKE N'qsidecar_keys_over%'))
-  CREATE INDEX qsidecar_keys_over ON [qsidecar].qsidecar_keys (expires_at) WHERE state IS NOT NULL;
+  AND (name = N'qsidecar_keys_expiring' OR SERVERPROPERTY('babelfish') IS NOT NULL AND name LIKE N'qsidecar_keys_expiring%'))
+  CREATE INDEX qsidecar_keys_expiring ON [qsidecar].qsidecar_keys (expires_at) WHERE state IS NOT NULL;
 GO
 
-IF OBJECT_ID(N'[qsidecar].qsidecar_hosts') IS NULL
-  CREATE TABLE [qsidecar].qsidecar_hosts (
-    host       bigint        NOT NULL CONSTRAINT qsidecar_hosts_host PRIMARY KEY, -- the sidecar's identity, as a signed number
+IF OBJECT_ID(N'[qsidecar].qsidecar_sidecars') IS NULL
+  CREATE TABLE [qsidecar].qsidecar_sidecars (
+    sidecar    bigint        NOT NULL CONSTRAINT qsidecar_sidecars_sidecar PRIMARY KEY, -- the sidecar's identity, as a signed number
     name       nvarchar(400) NOT NULL,
-    beats      bigint        NOT NULL,
+    heartbeats bigint        NOT NULL,
     expires_at datetime2(6)  NOT NULL,
     has_left   tinyint       NOT NULL DEFAULT (0),
     dead       tinyint       NOT NULL DEFAULT (0)
@@ -182,10 +185,10 @@ GO
 
 -- How often jobs returned to their old positions. In a table of its own, so that a
 -- claim that reads whether its queue is paused doesn't wait for a transaction that counts.
-IF OBJECT_ID(N'[qsidecar].qsidecar_returns') IS NULL
-  CREATE TABLE [qsidecar].qsidecar_returns (
-    queue   varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL CONSTRAINT qsidecar_returns_queue PRIMARY KEY,
-    returns bigint       NOT NULL
+IF OBJECT_ID(N'[qsidecar].qsidecar_requeues') IS NULL
+  CREATE TABLE [qsidecar].qsidecar_requeues (
+    queue    varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL CONSTRAINT qsidecar_requeues_queue PRIMARY KEY,
+    requeues bigint       NOT NULL
   );
 GO
 
@@ -193,37 +196,17 @@ GO
 -- commit whose answer was lost, it shows whether the commit happened.
 IF OBJECT_ID(N'[qsidecar].qsidecar_commits') IS NULL
   CREATE TABLE [qsidecar].qsidecar_commits (
-    handle bigint       NOT NULL,
-    lane   int          NOT NULL,
-    number bigint       NOT NULL,
-    at     datetime2(6) NOT NULL,
-    CONSTRAINT qsidecar_commits_lane PRIMARY KEY (handle, lane)
+    handle   bigint       NOT NULL,
+    pipeline int          NOT NULL, -- the connection
+    number   bigint       NOT NULL,
+    at       datetime2(6) NOT NULL,
+    CONSTRAINT qsidecar_commits_pipeline PRIMARY KEY (handle, pipeline)
   );
 GO
 
-IF OBJECT_ID(N'[qsidecar].qsidecar_meta') IS NULL
-  CREATE TABLE [qsidecar].qsidecar_meta (
-    one         tinyint     NOT NULL CONSTRAINT qsidecar_meta_one PRIMARY KEY CHECK (one = 1),
-    version     int         NOT NULL, -- of this schema
-    min_program int         NOT NULL, -- the oldest program generation that can use it
-    database_id varchar(11) COLLATE Latin1_General_100_BIN2 NOT NULL -- random: leases name it
-  );
-GO
-
--- The first six bytes of a NEWID are random, and nothing but random.
-IF NOT EXISTS (SELECT 1 FROM [qsidecar].qsidecar_meta)
-BEGIN
-  DECLARE @random varbinary(12) = SUBSTRING(CONVERT(varbinary(16), NEWID()), 1, 6) + SUBSTRING(CONVERT(varbinary(16), NEWID()), 1, 6);
-  DECLARE @id varchar(11) = '';
-  WHILE LEN(@id) < 11
-    SET @id = @id + SUBSTRING('ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_', CONVERT(int, SUBSTRING(@random, LEN(@id) + 1, 1)) % 64 + 1, 1);
-  INSERT INTO [qsidecar].qsidecar_meta (one, version, min_program, database_id) VALUES (1, 1, 1, @id);
-END;
-GO
--- Schema version 2: the leases of jobs whose rows are in tables that another
--- application owns. Nothing is added to those tables. A row here lives from the first claim of
--- its job until the job is settled. All times are milliseconds since 1970, UTC.
-
+-- The leases of jobs whose rows are in tables that another application owns. Nothing is
+-- added to those tables. A row exists from the first claim of its job until the job is
+-- settled. All times are milliseconds since 1970, UTC.
 IF OBJECT_ID(N'[qsidecar].qsidecar_leases') IS NULL
   CREATE TABLE [qsidecar].qsidecar_leases (
     id             bigint        NOT NULL CONSTRAINT qsidecar_leases_id PRIMARY KEY, -- random, so that no lease ever means another row
@@ -238,7 +221,7 @@ IF OBJECT_ID(N'[qsidecar].qsidecar_leases') IS NULL
     backoff_ms     bigint        NOT NULL,
     backoff_max_ms bigint        NOT NULL,
     -- the claim; NULL, all of it: there is none
-    token_host     bigint        NULL,
+    token_sidecar  bigint        NULL,
     token_number   bigint        NULL,
     owner          bigint        NULL, -- the sidecar that a session lease depends on; 0: none
     lease_ms       bigint        NULL, -- NULL: a session lease
@@ -246,7 +229,7 @@ IF OBJECT_ID(N'[qsidecar].qsidecar_leases') IS NULL
     due_at         bigint        NULL, -- the earlier of the timed lease's end and the deadline
     claimed_at     bigint        NULL,
     worker         nvarchar(400) NULL,
-    shown          nvarchar(max) NULL, -- a JSON map: what the claim wrote into the job's row, by role
+    claim_values   nvarchar(max) NULL, -- a JSON map: what the claim wrote into the job's row, by role
     failures       nvarchar(max) NULL, -- a JSON list, the latest last
     changed_at     bigint        NOT NULL
   );
@@ -264,7 +247,7 @@ GO
 IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'[qsidecar].qsidecar_leases')
   AND (name = N'qsidecar_leases_owned' OR SERVERPROPERTY('babelfish') IS NOT NULL AND name LIKE N'qsidecar_leases_owned%'))
   CREATE INDEX qsidecar_leases_owned ON [qsidecar].qsidecar_leases (owner, id)
-  WHERE token_host IS NOT NULL;
+  WHERE token_sidecar IS NOT NULL;
 GO
 IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'[qsidecar].qsidecar_leases')
   AND (name = N'qsidecar_leases_due' OR SERVERPROPERTY('babelfish') IS NOT NULL AND name LIKE N'qsidecar_leases_due%'))
@@ -272,11 +255,8 @@ IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'[qsidecar
   WHERE due_at IS NOT NULL;
 GO
 
-UPDATE [qsidecar].qsidecar_meta SET version = 2 WHERE version < 2;
-GO
--- Schema version 3: deleting a job's failures, or storing a thousand jobs with keys,
--- locks no whole table. (Babelfish has only row locks and rejects the option.)
-
+-- Deleting a job's failures, or storing a thousand jobs with keys, locks no whole table.
+-- (Babelfish has only row locks and rejects the option.)
 IF SERVERPROPERTY('babelfish') IS NULL
   EXEC (N'ALTER TABLE [qsidecar].qsidecar_failures SET (LOCK_ESCALATION = DISABLE)');
 GO
@@ -284,7 +264,24 @@ IF SERVERPROPERTY('babelfish') IS NULL
   EXEC (N'ALTER TABLE [qsidecar].qsidecar_keys SET (LOCK_ESCALATION = DISABLE)');
 GO
 
-UPDATE [qsidecar].qsidecar_meta SET version = 3 WHERE version < 3;
+IF OBJECT_ID(N'[qsidecar].qsidecar_meta') IS NULL
+  CREATE TABLE [qsidecar].qsidecar_meta (
+    singleton   tinyint     NOT NULL CONSTRAINT qsidecar_meta_singleton PRIMARY KEY CHECK (singleton = 1),
+    version     int         NOT NULL, -- of this schema
+    min_program int         NOT NULL, -- the oldest program generation that can use it
+    database_id varchar(11) COLLATE Latin1_General_100_BIN2 NOT NULL -- random: leases name it
+  );
+GO
+
+-- The first six bytes of a NEWID are random, and nothing but random.
+IF NOT EXISTS (SELECT 1 FROM [qsidecar].qsidecar_meta)
+BEGIN
+  DECLARE @random varbinary(12) = SUBSTRING(CONVERT(varbinary(16), NEWID()), 1, 6) + SUBSTRING(CONVERT(varbinary(16), NEWID()), 1, 6);
+  DECLARE @id varchar(11) = '';
+  WHILE LEN(@id) < 11
+    SET @id = @id + SUBSTRING('ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_', CONVERT(int, SUBSTRING(@random, LEN(@id) + 1, 1)) % 64 + 1, 1);
+  INSERT INTO [qsidecar].qsidecar_meta (singleton, version, min_program, database_id) VALUES (1, 5, 2, @id);
+END;
 GO
 
 -- A role that runs a sidecar (make it first: CREATE ROLE [qsidecar_sidecar]). Programs that only
@@ -292,12 +289,12 @@ GO
 GRANT SELECT, INSERT, UPDATE, DELETE ON [qsidecar].qsidecar_jobs TO [qsidecar_sidecar];
 GRANT SELECT, INSERT, UPDATE, DELETE ON [qsidecar].qsidecar_failures TO [qsidecar_sidecar];
 GRANT SELECT, INSERT, UPDATE, DELETE ON [qsidecar].qsidecar_keys TO [qsidecar_sidecar];
-GRANT SELECT, INSERT, UPDATE, DELETE ON [qsidecar].qsidecar_hosts TO [qsidecar_sidecar];
+GRANT SELECT, INSERT, UPDATE, DELETE ON [qsidecar].qsidecar_sidecars TO [qsidecar_sidecar];
 GRANT SELECT, INSERT, UPDATE, DELETE ON [qsidecar].qsidecar_queues TO [qsidecar_sidecar];
-GRANT SELECT, INSERT, UPDATE, DELETE ON [qsidecar].qsidecar_returns TO [qsidecar_sidecar];
+GRANT SELECT, INSERT, UPDATE, DELETE ON [qsidecar].qsidecar_requeues TO [qsidecar_sidecar];
 GRANT SELECT, INSERT, UPDATE, DELETE ON [qsidecar].qsidecar_commits TO [qsidecar_sidecar];
 GRANT SELECT, INSERT, UPDATE, DELETE ON [qsidecar].qsidecar_leases TO [qsidecar_sidecar];
 GRANT SELECT ON [qsidecar].qsidecar_meta TO [qsidecar_sidecar];
-GRANT UPDATE ON [qsidecar].qsidecar_line TO [qsidecar_sidecar];
+GRANT UPDATE ON [qsidecar].qsidecar_sequence TO [qsidecar_sidecar];
 GRANT EXECUTE ON [qsidecar].qsidecar_now TO [qsidecar_sidecar];
 GO

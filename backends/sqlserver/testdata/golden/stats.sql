@@ -26,7 +26,7 @@ BEGIN
     SET @stats_next = NULL;
     SELECT TOP (1) @stats_next = j.priority, @stats_ready = j.ready_at
     FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, READPAST, READCOMMITTEDLOCK)
-    WHERE j.state = 'waiting' AND j.run_at IS NULL AND j.queue = @stats_queue AND j.priority <= @stats_priority
+    WHERE j.state = 'pending' AND j.run_at IS NULL AND j.queue = @stats_queue AND j.priority <= @stats_priority
     ORDER BY j.priority DESC, j.position;
     IF @stats_next IS NULL
       BREAK;
@@ -39,9 +39,9 @@ BEGIN
 END;
 SELECT x.n, @now AS now,
   (SELECT COUNT_BIG(*) FROM (SELECT TOP (@stats_limit) j.id FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, READPAST, READCOMMITTEDLOCK)
-    WHERE j.state = 'waiting' AND j.run_at IS NULL AND j.queue = x.queue) AS c) AS ready,
+    WHERE j.state = 'pending' AND j.run_at IS NULL AND j.queue = x.queue) AS c) AS ready,
   (SELECT COUNT_BIG(*) FROM (SELECT TOP (@stats_limit) j.id FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_delayed), FORCESEEK, READPAST, READCOMMITTEDLOCK)
-    WHERE j.state = 'waiting' AND j.run_at IS NOT NULL AND j.queue = x.queue) AS c) AS scheduled,
+    WHERE j.state = 'pending' AND j.run_at IS NOT NULL AND j.queue = x.queue) AS c) AS scheduled,
   (SELECT COUNT_BIG(*) FROM (SELECT TOP (@stats_limit) j.id FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_owned), READPAST, READCOMMITTEDLOCK)
     WHERE j.state = 'claimed' AND j.queue = x.queue) AS c) AS claimed,
   (SELECT COUNT_BIG(*) FROM (SELECT TOP (@stats_limit) j.id FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_finished), FORCESEEK, READPAST, READCOMMITTEDLOCK)

@@ -8,7 +8,7 @@ SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 DECLARE @now datetime2(6) = [qsidecar].qsidecar_now();
 DECLARE @wrote bigint = 0;
 DECLARE @store_base bigint;
-SET @store_base = NEXT VALUE FOR [qsidecar].qsidecar_line;
+SET @store_base = NEXT VALUE FOR [qsidecar].qsidecar_sequence;
 DECLARE @store TABLE (
   n int NOT NULL PRIMARY KEY, queue varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL, priority smallint NOT NULL, due datetime2(6) NULL,
   max_attempts smallint NULL, timeout_ms bigint NULL, headers nvarchar(max) NULL, start bigint NOT NULL, size bigint NOT NULL);
@@ -32,8 +32,8 @@ OPTION (LOOP JOIN, FORCE ORDER);
 IF @wrote > 0
 BEGIN
   UPDATE [qsidecar].qsidecar_commits SET number = @mark_number, at = @now
-  WHERE handle = @mark_handle AND lane = @mark_lane AND number <= @mark_number;
+  WHERE handle = @mark_handle AND pipeline = @mark_lane AND number <= @mark_number;
   IF @@ROWCOUNT = 0
-    INSERT INTO [qsidecar].qsidecar_commits (handle, lane, number, at) VALUES (@mark_handle, @mark_lane, @mark_number, @now);
+    INSERT INTO [qsidecar].qsidecar_commits (handle, pipeline, number, at) VALUES (@mark_handle, @mark_lane, @mark_number, @now);
 END;
 SELECT @wrote AS wrote;

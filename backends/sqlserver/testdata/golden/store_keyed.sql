@@ -8,7 +8,7 @@ SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 DECLARE @now datetime2(6) = [qsidecar].qsidecar_now();
 DECLARE @wrote bigint = 0;
 DECLARE @keyed_base bigint;
-SET @keyed_base = NEXT VALUE FOR [qsidecar].qsidecar_line;
+SET @keyed_base = NEXT VALUE FOR [qsidecar].qsidecar_sequence;
 DECLARE @keyed TABLE (
   n int NOT NULL PRIMARY KEY, queue varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL, priority smallint NOT NULL, due datetime2(6) NULL,
   max_attempts smallint NULL, timeout_ms bigint NULL, headers nvarchar(max) NULL, start bigint NOT NULL, size bigint NOT NULL,
@@ -52,7 +52,7 @@ SELECT x.n, 1 AS stored, j.id, CASE WHEN j.run_at IS NULL THEN 'ready' ELSE 'sch
 FROM @keyed AS x INNER JOIN [qsidecar].qsidecar_jobs AS j WITH (FORCESEEK) ON j.id = @keyed_base + x.n
 WHERE x.stored = 1
 UNION ALL
-SELECT x.n, 0, k.job, COALESCE(k.state, CASE WHEN o.state = 'waiting' THEN CASE WHEN o.run_at IS NULL THEN 'ready' ELSE 'scheduled' END ELSE o.state END, 'deleted')
+SELECT x.n, 0, k.job, COALESCE(k.state, CASE WHEN o.state = 'pending' THEN CASE WHEN o.run_at IS NULL THEN 'ready' ELSE 'scheduled' END ELSE o.state END, 'deleted')
 FROM @keyed AS x
 INNER JOIN [qsidecar].qsidecar_keys AS k WITH (FORCESEEK) ON k.queue = x.queue AND k.name = x.name
 LEFT JOIN [qsidecar].qsidecar_jobs AS o WITH (FORCESEEK) ON o.id = k.job
@@ -61,8 +61,8 @@ OPTION (LOOP JOIN, FORCE ORDER);
 IF @wrote > 0
 BEGIN
   UPDATE [qsidecar].qsidecar_commits SET number = @mark_number, at = @now
-  WHERE handle = @mark_handle AND lane = @mark_lane AND number <= @mark_number;
+  WHERE handle = @mark_handle AND pipeline = @mark_lane AND number <= @mark_number;
   IF @@ROWCOUNT = 0
-    INSERT INTO [qsidecar].qsidecar_commits (handle, lane, number, at) VALUES (@mark_handle, @mark_lane, @mark_number, @now);
+    INSERT INTO [qsidecar].qsidecar_commits (handle, pipeline, number, at) VALUES (@mark_handle, @mark_lane, @mark_number, @now);
 END;
 SELECT @wrote AS wrote;

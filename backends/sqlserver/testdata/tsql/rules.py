@@ -4,9 +4,9 @@ import re
 
 from sqlglot import exp
 
-SMALL = {"qsidecar_hosts", "qsidecar_queues", "qsidecar_returns", "qsidecar_commits", "qsidecar_meta"}
-KEYS = {"qsidecar_jobs": ["id"], "qsidecar_failures": ["job"], "qsidecar_keys": ["queue", "name"], "qsidecar_hosts": ["host"],
-        "qsidecar_returns": ["queue"], "qsidecar_commits": ["handle", "lane"], "qsidecar_queues": ["queue"]}
+SMALL = {"qsidecar_sidecars", "qsidecar_queues", "qsidecar_requeues", "qsidecar_commits", "qsidecar_meta"}
+KEYS = {"qsidecar_jobs": ["id"], "qsidecar_failures": ["job"], "qsidecar_keys": ["queue", "name"], "qsidecar_sidecars": ["sidecar"],
+        "qsidecar_requeues": ["queue"], "qsidecar_commits": ["handle", "pipeline"], "qsidecar_queues": ["queue"]}
 CLAIMING = {"UPDLOCK", "READPAST", "ROWLOCK", "READCOMMITTEDLOCK"}
 HEAD = ["SET NOCOUNT ON", "SET XACT_ABORT ON", "SET LOCK_TIMEOUT 5000", "SET DEADLOCK_PRIORITY LOW",
         "SET TRANSACTION ISOLATION LEVEL READ COMMITTED"]
@@ -165,7 +165,7 @@ def claim_rules(found, say):
             say("a claim picks rows with a TOP that the server takes for a hundred rows: it may lock more of them ahead")
     for s in takes:
         where = [normal(c) for c in conditions(s.tree)]
-        if "state = 'waiting'" not in where or "run_at IS NULL" not in where or "OUTPUT inserted.id INTO @claim_taken" not in s.text:
+        if "state = 'pending'" not in where or "run_at IS NULL" not in where or "OUTPUT inserted.id INTO @claim_taken" not in s.text:
             say("a claim takes rows without looking at their state once more")
 
 

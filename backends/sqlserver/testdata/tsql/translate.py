@@ -24,8 +24,8 @@ from batch import kind_of, without_option
 PARTS = {"declare": ["names", "kind", "query"], "list": ["query"], "assign": ["names", "query"], "select": ["query"], "do": ["query"],
          "begin": [], "commit": [], "patience": ["number"]}
 
-KEYS = {"qsidecar_jobs": ["id"], "qsidecar_failures": ["job", "fence"], "qsidecar_keys": ["queue", "name"], "qsidecar_hosts": ["host"],
-        "qsidecar_returns": ["queue"], "qsidecar_commits": ["handle", "lane"], "qsidecar_queues": ["queue"]}
+KEYS = {"qsidecar_jobs": ["id"], "qsidecar_failures": ["job", "fence"], "qsidecar_keys": ["queue", "name"], "qsidecar_sidecars": ["sidecar"],
+        "qsidecar_requeues": ["queue"], "qsidecar_commits": ["handle", "pipeline"], "qsidecar_queues": ["queue"]}
 
 ZONE = 120  # the server's clock shows UTC and so many minutes
 
@@ -60,7 +60,8 @@ def columns(schema):
             keys.append("PRIMARY KEY (" + listed(d) + ")")
         if isinstance(d, exp.Constraint):
             for k in d.expressions:
-                keys.append(f'CONSTRAINT "{d.name}" PRIMARY KEY (' + listed(k) + ")")
+                key = isinstance(k, exp.PrimaryKey)
+                keys.append(f'CONSTRAINT "{d.name}" ' + (f"PRIMARY KEY ({listed(k)})" if key else k.sql("postgres")))
         if not isinstance(d, exp.ColumnDef):
             continue
         text = f'"{d.name}" {kind(kind_of(d.args["kind"]))}'
@@ -369,7 +370,7 @@ def tables(text):
         create = re.sub(r"DEFAULT \((SYSDATETIME|GETDATE)\(\)\)", "DEFAULT 'here'", create)
         create = create.replace("DEFAULT (NEWID())", "DEFAULT 'uuid'")
         name = re.search(r"CREATE TABLE ((?:\[[^\]]+\]|\w+)(?:\.(?:\[[^\]]+\]|\w+))?) \(", create).group(1)
-        line = name.rsplit(".", 1)[0].replace("[", '"').replace("]", '"') + ".qsidecar_line"
+        line = name.rsplit(".", 1)[0].replace("[", '"').replace("]", '"') + ".qsidecar_sequence"
         create = re.sub(r"DEFAULT \(NEXT VALUE FOR .*?\)(?: (CONSTRAINT \w+ PRIMARY KEY))?", r"DEFAULT 'line' \1", create)
         create = re.sub(r"DEFAULT \((.*?)\)", r"DEFAULT \1", create).replace("DEFAULT 0x", "DEFAULT ''")
         tree = sqlglot.parse_one(create, dialect="tsql")

@@ -4,7 +4,7 @@ module Qsidecar
   # One request that waits for its reply. The session's lock guards it.
   class Call
     # Operations that must not be sent resent.
-    ONCE = %w[release bye].freeze
+    ONCE = %w[reclaim bye].freeze
 
     attr_reader :op, :fields, :ends, :only, :wake
     attr_accessor :id, :state, :reply, :error, :resent, :abandoned
@@ -156,7 +156,7 @@ module Qsidecar
           return_jobs(call.reply["jobs"]) if call.claim? && call.reply && call.reply["jobs"]
         end
       end
-      Thread.new { post(link, "cancel", request: call.id) } if link # post can block
+      Thread.new { post(link, "cancel_claim", request: call.id) } if link # post can block
     end
 
     # post sends a request and does not wait for the reply.

@@ -41,8 +41,10 @@ module Qsidecar
       end
     end
 
-    # socket:      the path of the socket; nil: QSIDECAR_SOCKET, $XDG_RUNTIME_DIR/qsidecar/qsidecar.sock,
-    #              /run/qsidecar/qsidecar.sock.
+    # socket:      the path of the socket; nil: QSIDECAR_SOCKET, or else the first of
+    #              $XDG_RUNTIME_DIR/qsidecar/qsidecar.sock, $XDG_STATE_HOME/qsidecar/qsidecar.sock
+    #              (default: ~/.local/state; not for root) and /run/qsidecar/qsidecar.sock on which
+    #              a sidecar listens.
     # worker:      a name for people, which is stored with claims.
     # codec:       :json or :msgpack; nil: msgpack if that gem is installed (on Ruby 2.7: 1.5 or newer).
     # request_timeout: the time limit of a call, not counting a claim's own wait. A settle that the sidecar
@@ -267,12 +269,13 @@ module Qsidecar
       (raw ? payload : JSON.generate(payload)).b
     end
 
-    def nack(error: nil, delay: nil, dead: false, charge: true)
+    def nack(error: nil, delay: nil, dead: false, snooze: false, **unknown)
+      Qsidecar.reject_unknown(unknown, "snooze: true")
       out = {}
       out[:error] = error_text(error) if error
       out[:delay_ms] = ms(delay) if delay
       out[:dead] = true if dead
-      out[:charge] = false unless charge
+      out[:snooze] = true if snooze
       out
     end
 

@@ -24,11 +24,23 @@ module Qsidecar
       named ||= ENV["QSIDECAR_SOCKET"]
       return [named] unless named.nil? || named.empty?
 
-      dir = ENV["XDG_RUNTIME_DIR"]
-      paths = ["/run/qsidecar/qsidecar.sock"]
-      paths.unshift(File.join(dir, "qsidecar", "qsidecar.sock")) unless dir.nil? || dir.empty?
-      paths
+      dirs = [variable("XDG_RUNTIME_DIR"), user_state].compact.map { |dir| File.join(dir, "qsidecar") }
+      [*dirs, "/run/qsidecar"].map { |dir| File.join(dir, "qsidecar.sock") }
     end
+
+    # Returns the directory of the user's state, unless it is root or has no state of qsidecar.
+    def self.user_state
+      home = variable("HOME")
+      state = variable("XDG_STATE_HOME") || (home && File.join(home, ".local", "state"))
+      state if state && !Process.euid.zero? && File.directory?(File.join(state, "qsidecar"))
+    end
+
+    # Returns a variable of the environment, or nil if it is empty.
+    def self.variable(name)
+      value = ENV[name]
+      value unless value.nil? || value.empty?
+    end
+    private_class_method :user_state, :variable
 
     attr_reader :number, :since, :max_frame, :max_payload
 

@@ -74,14 +74,25 @@ module Qsidecar
   end
 
   # Raise it in a job to try the job again in +delay+ seconds (nil: after the queue's back-off). The
-  # attempt counts as failed, unless +charge+ is false (snooze).
+  # attempt counts as failed.
   class Retry < StandardError
-    attr_reader :delay, :charge
+    attr_reader :delay
 
-    def initialize(message = "retry", delay: nil, charge: true)
+    def initialize(message = "retry", delay: nil, **unknown)
+      Qsidecar.reject_unknown(unknown, "Snooze")
       super(message)
       @delay = delay
-      @charge = charge
+    end
+  end
+
+  # Raise it in a job to run the job later: in +delay+ seconds, or after the queue's back-off (nil).
+  # This delivery uses up no attempt.
+  class Snooze < StandardError
+    attr_reader :delay
+
+    def initialize(message = "snooze", delay: nil)
+      super(message)
+      @delay = delay
     end
   end
 
@@ -92,6 +103,13 @@ module Qsidecar
                    .select { |c| c.is_a?(Class) && c < SidecarError }
                    .map { |c| [c::CODE, c] }.to_h.freeze
   private_constant :CODES
+
+  # reject_unknown raises an ArgumentError if there are unknown arguments. now is what charge, the
+  # old name of snooze, is called there.
+  def self.reject_unknown(arguments, now)
+    raise ArgumentError, "charge: false is called #{now} now" if arguments.key?(:charge)
+    raise ArgumentError, "unknown keyword: #{arguments.keys.first.inspect}" unless arguments.empty?
+  end
 
   # error returns the exception for the map of an error reply.
   def self.error(fields)

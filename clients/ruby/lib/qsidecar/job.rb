@@ -21,12 +21,13 @@ module Qsidecar
       @state = :held
     end
 
-    # payload parses the payload as JSON. It is nil if there are no bytes.
+    # payload parses the payload as JSON. It is nil if there are no bytes. It raises
+    # JSON::ParserError if the bytes are not JSON: use raw then.
     def payload
       return @payload if defined?(@payload)
 
       @payload = @raw.empty? ? nil : JSON.parse(@raw.dup.force_encoding(Encoding::UTF_8))
-    rescue JSON::ParserError => e
+    rescue JSON::ParserError, EncodingError => e
       raise JSON::ParserError, "the payload of job #{@id} is not JSON (Job#raw has its bytes): #{e.message}"
     end
 
@@ -48,10 +49,10 @@ module Qsidecar
     end
 
     # nack settles the attempt as failed. error is text for people. delay is in seconds (nil: the
-    # queue's back-off). dead: no more attempts. charge: false means snooze. It raises LeaseLost or
-    # SettledOrLost.
-    def nack(error: nil, delay: nil, dead: false, charge: true)
-      settle { @client.nack(self, error: error, delay: delay, dead: dead, charge: charge) }
+    # queue's back-off). dead: no more attempts. snooze: not now, this delivery uses up no attempt. It
+    # raises LeaseLost or SettledOrLost.
+    def nack(error: nil, delay: nil, dead: false, snooze: false, **unknown)
+      settle { @client.nack(self, error: error, delay: delay, dead: dead, snooze: snooze, **unknown) }
     end
 
     # extend renews the lease for that many seconds from now, or for the same time as before (nil).

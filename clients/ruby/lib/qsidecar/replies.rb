@@ -94,7 +94,7 @@ module Qsidecar
 
       @held.forget(jobs.map(&:lease))
       Thread.new do
-        call("nack", { leases: jobs.map(&:lease), charge: false, delay_ms: 0 }, ends: Connection.now + 60)
+        call("nack", { leases: jobs.map(&:lease), snooze: true, delay_ms: 0 }, ends: Connection.now + 60)
       rescue Error
         nil # the sidecar takes them back when the connection closes
       end

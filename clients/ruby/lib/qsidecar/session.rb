@@ -97,7 +97,7 @@ module Qsidecar
       end
       # A claim can still be on its way to the socket, behind the cancel, so repeat it.
       while (link = @lock.synchronize { @link if @open.each_value.any?(&:claim?) })
-        post(link, "cancel")
+        post(link, "cancel_claim")
         sleep 0.02
       end
     end

@@ -8,15 +8,15 @@ module Qsidecar
   #   did = Qsidecar::Testing.inline { sign_up("ada") } # enqueues as usual
   #   assert_equal [["mail", :acked]], did.map { |done| [done.job.queue, done.outcome] }
   module Testing
-    # An enqueued job and its result. outcome is :acked, :retry, :dead, :failed, or :enqueued if no
-    # worker has its queue. error is the exception, result the result of the ack, options the
+    # An enqueued job and its result. outcome is :acked, :retry, :snooze, :dead, :failed, or
+    # :enqueued if no worker has its queue. error is the exception, result the result of the ack, options the
     # options of the enqueue as the wire has them.
     Done = Struct.new(:job, :options, :outcome, :error, :result, keyword_init: true)
 
     # inline runs the jobs that any Client or SQL.enqueue of this process enqueues during the block,
     # at once and in the caller's thread. The given workers run them, or all workers if none is
-    # given. Delays are ignored. An exception of a job, except Retry and Dead, is raised by the
-    # enqueue (raises: false: only recorded). It returns a list of Done, and yields it.
+    # given. Delays are ignored. An exception of a job, except Retry, Snooze and Dead, is raised by
+    # the enqueue (raises: false: only recorded). It returns a list of Done, and yields it.
     def self.inline(*workers, raises: true)
       inline = Inline.new(workers.empty? ? Worker.made : workers, raises)
       before = Client.inline
@@ -51,9 +51,10 @@ module Qsidecar
         enqueue && enqueue(enqueue.map { |more| Fields.job(**more) })
       end
 
-      def nack(job, error: nil, dead: false, **)
-        of(job).outcome = dead ? :dead : :failed
-        of(job).error = error
+      def nack(job, **how)
+        fields = Fields.nack(**how)
+        of(job).outcome = %i[dead snooze].find { |outcome| fields[outcome] } || :failed
+        of(job).error = how[:error]
         nil
       end
 
@@ -98,6 +99,7 @@ module Qsidecar
         case error
         when nil then :acked
         when Retry then :retry
+        when Snooze then :snooze
         when Dead then :dead
         else :failed
         end

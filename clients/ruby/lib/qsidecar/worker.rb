@@ -7,7 +7,7 @@ module Qsidecar
   #   worker.job("resize") { |job| resize(job.payload["image"]) }
   #   worker.run(concurrency: 8)
   #
-  # If a block returns, its job is acked. Retry and Dead select another outcome. Any other exception
+  # If a block returns, its job is acked. Retry, Snooze and Dead select another outcome. Any other exception
   # is a failed attempt with its message. A block can also settle its job itself (Job#ack with a
   # result).
   class Worker
@@ -250,7 +250,7 @@ module Qsidecar
 
     # return_job returns a job that arrived after the worker was stopped.
     def return_job(job)
-      job.nack(charge: false, delay: 0)
+      job.nack(snooze: true, delay: 0)
     rescue Error => e
       log(:warn, "job #{job.id} could not be returned, it is released when the connection closes: #{e.message}")
     end
@@ -292,11 +292,14 @@ module Qsidecar
         log(:error, "job #{job.id} of #{job.queue} is dead: #{error.message}")
         job.nack(error: error.message, dead: true)
       when Retry
-        log(:warn, "job #{job.id} of #{job.queue} #{failure_text(job, error.charge)}: #{error.message}")
-        job.nack(error: error.message, delay: error.delay, charge: error.charge)
+        log(:warn, "job #{job.id} of #{job.queue} #{failure_text(job)}: #{error.message}")
+        job.nack(error: error.message, delay: error.delay)
+      when Snooze
+        log(:warn, "job #{job.id} of #{job.queue} is snoozed: #{error.message}")
+        job.nack(error: error.message, delay: error.delay, snooze: true)
       else
         text = error_text(error)
-        log(:error, "job #{job.id} of #{job.queue} #{failure_text(job, true)}: #{text}")
+        log(:error, "job #{job.id} of #{job.queue} #{failure_text(job)}: #{text}")
         job.nack(error: text)
       end
     end
@@ -317,8 +320,8 @@ module Qsidecar
     end
 
     # failure_text describes the result of a failed attempt.
-    def failure_text(job, charge)
-      charge && job.attempt >= job.max_attempts ? "is dead, after its last attempt" : "will be tried again"
+    def failure_text(job)
+      job.attempt >= job.max_attempts ? "is dead, after its last attempt" : "will be tried again"
     end
 
     def lost(job)

@@ -1,0 +1,207 @@
+-- qsidecar's tables in MySQL 8.0.13 and later and MariaDB 10.3 and later, schema
+-- version 1.
+--
+-- A plain INSERT is an enqueue, in any program's own transaction:
+--
+--   INSERT INTO qsidecar_jobs (queue, payload) VALUES ('mail', 'hello');
+--
+-- Public columns: queue, payload, priority, headers, max_attempts, run_at (UTC).
+-- All others are the sidecar's own. There are no triggers and no functions here:
+-- they would need rights that few applications have, and slow down each row.
+
+CREATE TABLE IF NOT EXISTS qsidecar_jobs (
+  id             BIGINT       NOT NULL AUTO_INCREMENT PRIMARY KEY, -- never reused
+  queue          VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL
+    CHECK (queue REGEXP '^[A-Za-z0-9_:/]' AND queue NOT REGEXP '[^A-Za-z0-9._:/-]'),
+  state          VARCHAR(9)   CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT 'ready',
+  priority       SMALLINT     NOT NULL DEFAULT 0,
+  -- Order inside a priority: the microsecond in which it became ready, by the
+  -- server's clock at that row, in any session's zone and however long its
+  -- statement has been running. The id decides between equals.
+  position       BIGINT       NOT NULL DEFAULT ({position}),
+  max_attempts   SMALLINT     CHECK (max_attempts >= 1),
+  timeout_ms     BIGINT, -- the job's own
+  run_at         DATETIME(6),
+  enqueued_at    DATETIME(6)  NOT NULL DEFAULT (UTC_TIMESTAMP(6)),
+  ready_at       DATETIME(6)  NOT NULL DEFAULT (UTC_TIMESTAMP(6)), -- when it became ready
+  fence          BIGINT       NOT NULL DEFAULT 0,
+  attempts       INT          NOT NULL DEFAULT 0, -- deliveries that count
+  losses         INT          NOT NULL DEFAULT 0, -- consecutive failures that were not nacks
+  unrecorded     INT          NOT NULL DEFAULT 0, -- consecutive sidecars that died while it was prefetched
+  ahead          TINYINT      NOT NULL DEFAULT 0, -- 1: prefetched: its delivery is not recorded and not in attempts
+  -- the policy of the last claim
+  claim_max      INT,
+  backoff_ms     BIGINT,
+  backoff_max_ms BIGINT,
+  keep_ms        BIGINT, -- NULL: an ack deletes
+  keep_dead_ms   BIGINT, -- NULL: indefinitely
+  -- the claim
+  token_host     BIGINT,
+  token_number   BIGINT,
+  owner          BIGINT, -- the sidecar that must be alive for a session lease; 0: none (a timed lease of a dead sidecar)
+  lease_ms       BIGINT, -- NULL: a session lease
+  deadline       DATETIME(6), -- of the attempt; nothing extends it
+  due_at         DATETIME(6), -- the earlier of the timed lease's end and the deadline
+  claimed_at     DATETIME(6),
+  worker         VARCHAR(128),
+  -- the end
+  finished_at    DATETIME(6),
+  expires_at     DATETIME(6),
+  `key`          VARBINARY(255),
+  last_error     TEXT, -- NULL: it has no row in qsidecar_failures
+  headers        JSON CHECK (headers IS NULL OR JSON_TYPE(headers) = 'OBJECT'),
+  result         LONGBLOB,
+  payload        LONGBLOB     NOT NULL DEFAULT (''),
+
+  -- Each row has one position in one `lane`, so that one index serves every query, and a
+  -- change of state moves one entry.
+  --   r QUEUE  ready, by urgency and position    s QUEUE  scheduled, by due time
+  --   c OWNER  claimed, by the end of its lease  d QUEUE  done, by its end
+  --   n        a plain INSERT with a run_at      x QUEUE  dead, by its end
+  -- (The next maintenance schedules a row in n, or makes it ready.)
+  lane           VARCHAR(129) CHARACTER SET ascii COLLATE ascii_bin AS (CASE state
+    WHEN 'ready' THEN IF(run_at IS NULL, CONCAT('r', queue), 'n')
+    WHEN 'claimed' THEN CONCAT('c', LPAD(HEX(owner), 16, '0'))
+    WHEN 'scheduled' THEN CONCAT('s', queue)
+    WHEN 'done' THEN CONCAT('d', queue)
+    WHEN 'dead' THEN CONCAT('x', queue)
+    ELSE '?' END) STORED,
+  urgency        INT AS (IF(state = 'ready' AND run_at IS NULL, -priority, 0)) STORED,
+  place          BIGINT AS (CASE state
+    WHEN 'ready' THEN position
+    WHEN 'claimed' THEN IF(due_at IS NULL, 9223372036854775807, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', due_at))
+    WHEN 'scheduled' THEN TIMESTAMPDIFF(MICROSECOND, '1970-01-01', run_at)
+    ELSE TIMESTAMPDIFF(MICROSECOND, '1970-01-01', finished_at) END) STORED,
+  KEY qsidecar_lanes (lane, urgency, place, id),
+
+  -- Values that a sidecar can't use, which a session that is not strict can store. Tables that
+  -- are older than this CHECK have none: to add one, MySQL copies the table.
+  CONSTRAINT qsidecar_usable CHECK (fence BETWEEN 1 AND 4611686018427387903 OR fence = 0
+    AND (run_at IS NULL OR run_at >= '1000-01-01' AND TIMESTAMPDIFF(MICROSECOND, '1970-01-01', run_at) IS NOT NULL)
+    AND (headers IS NULL OR COALESCE(JSON_TYPE(headers), '') = 'OBJECT' AND LENGTH(headers) <= 65536)
+    AND enqueued_at >= '1000-01-01' AND ready_at >= '1000-01-01'
+    AND attempts BETWEEN 0 AND 32767 AND losses BETWEEN 0 AND 32767 AND unrecorded BETWEEN 0 AND 32767
+    AND (timeout_ms IS NULL OR timeout_ms BETWEEN 1 AND 316224000000) AND (`key` IS NULL OR LENGTH(`key`) > 0))
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
+CREATE TABLE IF NOT EXISTS qsidecar_failures (
+  job     BIGINT      NOT NULL,
+  fence   BIGINT      NOT NULL, -- of the delivery that failed
+  attempt INT         NOT NULL,
+  cause   VARCHAR(16) NOT NULL,
+  message TEXT        NOT NULL,
+  at      DATETIME(6) NOT NULL,
+  PRIMARY KEY (job, fence)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
+-- When finished jobs are deleted. A row whose job is gone, or has finished again, means
+-- nothing. It is deleted at its time, too.
+CREATE TABLE IF NOT EXISTS qsidecar_expiring (
+  expires_at DATETIME(6) NOT NULL,
+  job        BIGINT      NOT NULL,
+  PRIMARY KEY (expires_at, job)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
+CREATE TABLE IF NOT EXISTS qsidecar_keys (
+  queue      VARCHAR(128)   CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+  `key`      VARBINARY(255) NOT NULL,
+  job        BIGINT         NOT NULL,
+  expires_at DATETIME(6)    NOT NULL,
+  state      VARCHAR(9)     CHARACTER SET ascii COLLATE ascii_bin, -- how the job ended; NULL: it has not
+  over_at    DATETIME(6)    AS (IF(state IS NULL, NULL, expires_at)) STORED,
+  PRIMARY KEY (queue, `key`),
+  KEY qsidecar_keys_over (over_at)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
+CREATE TABLE IF NOT EXISTS qsidecar_hosts (
+  host       BIGINT       NOT NULL PRIMARY KEY, -- the sidecar's identity, as a signed number
+  name       VARCHAR(255) NOT NULL,
+  beats      BIGINT       NOT NULL,
+  expires_at DATETIME(6)  NOT NULL,
+  has_left   TINYINT      NOT NULL DEFAULT 0,
+  dead       TINYINT      NOT NULL DEFAULT 0
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
+-- Each queue that a sidecar stored a job in.
+CREATE TABLE IF NOT EXISTS qsidecar_queues (
+  queue   VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL PRIMARY KEY,
+  paused  TINYINT      NOT NULL DEFAULT 0,
+  returns BIGINT       NOT NULL DEFAULT 0 -- how often jobs were given back in their old positions
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
+-- The number of the last commit on each pipeline of each open handle: shows, after a
+-- commit whose answer got lost, whether it happened.
+CREATE TABLE IF NOT EXISTS qsidecar_commits (
+  handle BIGINT          NOT NULL PRIMARY KEY,
+  number BIGINT UNSIGNED NOT NULL,
+  at     DATETIME(6)     NOT NULL
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
+CREATE TABLE IF NOT EXISTS qsidecar_meta (
+  one         TINYINT     NOT NULL PRIMARY KEY CHECK (one = 1),
+  version     INT         NOT NULL, -- of this schema
+  min_program INT         NOT NULL, -- the oldest program generation that can use it
+  `database`  VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin NOT NULL -- random: leases name it
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
+INSERT IGNORE INTO qsidecar_meta (one, version, min_program, `database`) VALUES (1, 1, 1,
+  LEFT(REPLACE(REPLACE(TO_BASE64(UNHEX(SHA2(CONCAT(UUID(), RAND(), CONNECTION_ID()), 256))), '+', '-'), '/', '_'), 11));
+
+-- Schema version 2: the leases of jobs whose rows are in tables that another
+-- application owns. Nothing is added to those tables. A row exists from the first claim of
+-- its job until the job is settled. All times are milliseconds since 1970, UTC.
+
+CREATE TABLE IF NOT EXISTS qsidecar_leases (
+  id             BIGINT          NOT NULL PRIMARY KEY, -- random, so that no lease ever means another row
+  queue          VARCHAR(128)    CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+  item           VARBINARY(1024) NOT NULL, -- the id of the job's row, in UTF-8
+  fence          BIGINT          NOT NULL,
+  attempts       INT             NOT NULL, -- deliveries that count
+  losses         INT             NOT NULL, -- consecutive failures that were not nacks
+  not_before     BIGINT, -- not claimed earlier; the largest number: dead
+  -- the policy of the last claim
+  claim_max      INT             NOT NULL,
+  backoff_ms     BIGINT          NOT NULL,
+  backoff_max_ms BIGINT          NOT NULL,
+  -- the claim; all NULL: there is none
+  token_host     BIGINT,
+  token_number   BIGINT,
+  owner          BIGINT, -- the sidecar that must be alive for a session lease; 0: none
+  lease_ms       BIGINT, -- NULL: a session lease
+  deadline       BIGINT, -- of the attempt; nothing extends it
+  due_at         BIGINT, -- the earlier of the timed lease's end and the deadline
+  claimed_at     BIGINT,
+  worker         VARCHAR(128),
+  shown          TEXT,       -- a JSON map: what the claim wrote into the job's row, by role
+  failures       MEDIUMTEXT, -- a JSON list, the latest last
+  changed_at     BIGINT          NOT NULL,
+  UNIQUE KEY qsidecar_leases_item (queue, item),
+  KEY qsidecar_leases_owned (owner, id),
+  KEY qsidecar_leases_due (due_at)
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
+UPDATE qsidecar_meta SET version = 2 WHERE version < 2;
+
+-- The rows that backendtest.CheckMigrated expects.
+UPDATE qsidecar_meta SET `database` = 'preview_dbs';
+INSERT INTO qsidecar_hosts (host, name, beats, expires_at, dead) VALUES
+  (7, 'alive', 3, UTC_TIMESTAMP(6) + INTERVAL 1 HOUR, 0), (8, 'dead', 3, UTC_TIMESTAMP(6) - INTERVAL 1 HOUR, 1);
+INSERT INTO qsidecar_queues (queue, paused, returns) VALUES ('p', 1, 2), ('q', 0, 0);
+INSERT INTO qsidecar_jobs (id, queue, payload) VALUES (1, 'q', 'ready'), (12, 'p', 'paused');
+INSERT INTO qsidecar_jobs (id, queue, state, fence, attempts, unrecorded, ahead, claim_max, backoff_ms, backoff_max_ms, keep_dead_ms,
+  token_host, token_number, owner, lease_ms, due_at, claimed_at, worker, payload) VALUES
+  (2, 'q', 'claimed', 1, 1, 0, 0, 3, 1000, 5000, 86400000, 7, 1, 7, NULL, NULL, UTC_TIMESTAMP(6), 'w', 'claimed'),
+  (3, 'q', 'claimed', 1, 0, 1, 1, 3, 1000, 5000, 86400000, 7, 2, 7, NULL, NULL, UTC_TIMESTAMP(6), NULL, 'prefetched'),
+  (8, 'q', 'claimed', 1, 1, 0, 0, 3, 1000, 5000, 86400000, 8, 1, 8, NULL, NULL, UTC_TIMESTAMP(6), 'w', 'lost'),
+  (9, 'q', 'claimed', 1, 1, 0, 0, 3, 1000, 5000, 86400000, 7, 3, 7, 3600000, UTC_TIMESTAMP(6) + INTERVAL 1 HOUR, UTC_TIMESTAMP(6), 'w', 'timed');
+INSERT INTO qsidecar_jobs (id, queue, state, run_at, payload) VALUES (4, 'q', 'scheduled', UTC_TIMESTAMP(6) + INTERVAL 1 HOUR, 'scheduled');
+INSERT INTO qsidecar_jobs (id, queue, state, fence, attempts, finished_at, expires_at, last_error, result, payload) VALUES
+  (5, 'q', 'dead', 1, 1, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6) + INTERVAL 1 DAY, 'broken', NULL, 'dead'),
+  (6, 'q', 'done', 1, 1, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6) + INTERVAL 1 DAY, NULL, 'result', 'done');
+INSERT INTO qsidecar_failures (job, fence, attempt, cause, message, at) VALUES (5, 1, 1, 'nacked', 'broken', UTC_TIMESTAMP(6));
+INSERT INTO qsidecar_jobs (id, queue, `key`, payload) VALUES (7, 'q', 'key', 'keyed');
+INSERT INTO qsidecar_keys (queue, `key`, job, expires_at) VALUES ('q', 'key', 7, UTC_TIMESTAMP(6) + INTERVAL 1 HOUR);
+-- Other programs' rows with values that a sidecar can't use.
+INSERT INTO qsidecar_jobs (id, position, queue, state, payload) VALUES (10, 0, 'q', 'ready', 'position'), (11, 11, 'q', 'dead', 'unfinished');
+INSERT INTO qsidecar_leases (id, queue, item, fence, attempts, losses, claim_max, backoff_ms, backoff_max_ms, token_host, token_number, owner, shown, changed_at)
+  VALUES (1, 'a', '1', 1, 1, 0, 3, 1000, 5000, 7, 4, 7, '{"worker": "w"}', 1);

@@ -1,0 +1,231 @@
+-- qsidecar's tables in SQLite, schema version 1.
+--
+-- A plain INSERT is an enqueue, in any program's own transaction:
+--
+--   INSERT INTO qsidecar_jobs (queue, payload) VALUES ('mail', 'hello');
+--
+-- Public columns: queue, payload, priority, headers, max_attempts, run_at. All
+-- others are the sidecar's own. Instants are milliseconds since 1970, UTC.
+-- run_at can be such a number, or a text that SQLite's date functions read, as
+-- '2030-01-31 08:00:00' (UTC). Triggers and checks here use nothing newer than
+-- SQLite 3.38, because they run in the library of the program that inserts.
+
+CREATE TABLE qsidecar_meta (
+  one         INTEGER PRIMARY KEY CHECK (one = 1),
+  version     INTEGER NOT NULL, -- of this schema
+  min_program INTEGER NOT NULL, -- the oldest program generation that can use it
+  database    TEXT    NOT NULL  -- random: leases name it
+);
+
+-- The large columns come last: a row's early columns are read without its late ones.
+CREATE TABLE qsidecar_jobs (
+  id             INTEGER PRIMARY KEY AUTOINCREMENT CONSTRAINT id_is_positive CHECK (id > 0), -- never reused
+  queue          TEXT    NOT NULL
+    CONSTRAINT queue_name CHECK (typeof(queue) = 'text' AND length(CAST(queue AS BLOB)) BETWEEN 1 AND 128
+           AND instr(queue, char(0)) = 0
+           AND queue NOT GLOB '*[^A-Za-z0-9._:/-]*' AND queue NOT GLOB '[.-]*'),
+  state          TEXT    NOT NULL DEFAULT 'ready',
+  priority       INTEGER NOT NULL DEFAULT 0
+    CONSTRAINT priority_range CHECK (typeof(priority) = 'integer' AND priority BETWEEN -32768 AND 32767),
+  position       INTEGER, -- order inside a priority, from the same sequence of numbers as id
+  max_attempts   INTEGER
+    CONSTRAINT max_attempts_range CHECK (max_attempts IS NULL OR typeof(max_attempts) = 'integer' AND max_attempts BETWEEN 1 AND 32767),
+  timeout_ms     INTEGER, -- the job's own
+  run_at         INTEGER
+    CONSTRAINT run_at_is_ms_or_utc_text CHECK (run_at IS NULL OR typeof(run_at) = 'integer'
+           OR typeof(run_at) = 'text' AND julianday(run_at) IS NOT NULL),
+  enqueued_at    INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)),
+  ready_at       INTEGER, -- when it became ready
+  attempts       INTEGER NOT NULL DEFAULT 0, -- deliveries that count
+  losses         INTEGER NOT NULL DEFAULT 0, -- consecutive failures that were not nacks
+  unrecorded     INTEGER NOT NULL DEFAULT 0, -- consecutive sidecars that died while it was prefetched
+  fence          INTEGER NOT NULL DEFAULT 0,
+  -- the policy of the last claim
+  claim_max      INTEGER,
+  backoff_ms     INTEGER,
+  backoff_max_ms INTEGER,
+  keep_ms        INTEGER, -- NULL: an ack deletes
+  keep_dead_ms   INTEGER, -- NULL: indefinitely
+  -- the claim
+  ahead          INTEGER NOT NULL DEFAULT 0, -- 1: prefetched: its delivery is not recorded and not in attempts
+  token_host     INTEGER,
+  token_number   INTEGER,
+  owner          INTEGER, -- the sidecar that must be alive for a session lease; 0: none (a timed lease of a dead sidecar)
+  lease_ms       INTEGER, -- NULL: a session lease
+  deadline       INTEGER, -- of the attempt; nothing extends it
+  due_at         INTEGER, -- the earlier of the timed lease's end and the deadline
+  claimed_at     INTEGER,
+  worker         TEXT,
+  -- the end
+  finished_at    INTEGER,
+  expires_at     INTEGER,
+  key            TEXT,
+  last_error     TEXT, -- NULL: it has no row in qsidecar_failures
+  headers        TEXT
+    CONSTRAINT headers_is_a_json_object CHECK (headers IS NULL OR CASE WHEN json_valid(headers) THEN json_type(headers) = 'object' ELSE 0 END),
+  result         BLOB,
+  payload        BLOB NOT NULL DEFAULT x''
+);
+
+CREATE INDEX qsidecar_ready     ON qsidecar_jobs (queue, priority DESC, position) WHERE state = 'ready';
+CREATE INDEX qsidecar_scheduled ON qsidecar_jobs (run_at, id)               WHERE state = 'scheduled';
+CREATE INDEX qsidecar_delayed   ON qsidecar_jobs (queue, run_at, id)        WHERE state = 'scheduled';
+CREATE INDEX qsidecar_owned     ON qsidecar_jobs (owner, id)                WHERE state = 'claimed';
+CREATE INDEX qsidecar_claimed   ON qsidecar_jobs (queue, claimed_at, id)    WHERE state = 'claimed';
+CREATE INDEX qsidecar_due       ON qsidecar_jobs (due_at)                   WHERE due_at IS NOT NULL;
+CREATE INDEX qsidecar_finished  ON qsidecar_jobs (queue, state, finished_at, id) WHERE finished_at IS NOT NULL;
+CREATE INDEX qsidecar_expiring  ON qsidecar_jobs (expires_at)               WHERE expires_at IS NOT NULL;
+
+-- A row without a position is a plain INSERT.
+CREATE TRIGGER qsidecar_plain_insert AFTER INSERT ON qsidecar_jobs WHEN NEW.position IS NULL
+BEGIN
+  UPDATE qsidecar_jobs SET
+    position = id,
+    ready_at = enqueued_at,
+    run_at = CASE typeof(run_at) WHEN 'text'
+      THEN CAST(round((julianday(run_at) - 2440587.5) * 86400000) AS INTEGER) ELSE run_at END
+  WHERE id = NEW.id;
+  UPDATE qsidecar_jobs SET state = 'scheduled' WHERE id = NEW.id AND run_at > enqueued_at;
+END;
+
+-- If a job is deleted, so are its failures, and its key shows it as deleted.
+CREATE TRIGGER qsidecar_row_deleted AFTER DELETE ON qsidecar_jobs
+WHEN OLD.last_error IS NOT NULL OR OLD.key IS NOT NULL
+BEGIN
+  DELETE FROM qsidecar_failures WHERE job = OLD.id;
+  UPDATE qsidecar_keys SET state = 'deleted'
+    WHERE queue = OLD.queue AND key = OLD.key AND job = OLD.id AND state IS NULL;
+END;
+
+CREATE TABLE qsidecar_failures (
+  job     INTEGER NOT NULL,
+  number  INTEGER NOT NULL,
+  attempt INTEGER NOT NULL,
+  cause   TEXT    NOT NULL,
+  message TEXT    NOT NULL,
+  at      INTEGER NOT NULL,
+  PRIMARY KEY (job, number)
+) WITHOUT ROWID;
+
+CREATE TABLE qsidecar_keys (
+  queue      TEXT    NOT NULL,
+  key        TEXT    NOT NULL,
+  job        INTEGER NOT NULL,
+  expires_at INTEGER NOT NULL,
+  state      TEXT, -- how the job ended; NULL: it has not
+  PRIMARY KEY (queue, key)
+) WITHOUT ROWID;
+
+CREATE INDEX qsidecar_keys_over ON qsidecar_keys (expires_at) WHERE state IS NOT NULL;
+
+CREATE TABLE qsidecar_hosts (
+  host       INTEGER PRIMARY KEY, -- the sidecar's identity, as a signed number
+  name       TEXT    NOT NULL,
+  beats      INTEGER NOT NULL,
+  expires_at INTEGER NOT NULL,
+  has_left   INTEGER NOT NULL DEFAULT 0,
+  dead       INTEGER NOT NULL DEFAULT 0
+);
+
+CREATE TABLE qsidecar_queues (
+  queue  TEXT    PRIMARY KEY,
+  paused INTEGER NOT NULL
+) WITHOUT ROWID;
+
+-- The number of the last commit of each open handle: shows, after a commit
+-- whose answer got lost, whether it happened.
+CREATE TABLE qsidecar_commits (
+  handle INTEGER PRIMARY KEY,
+  number INTEGER NOT NULL,
+  at     INTEGER NOT NULL
+);
+
+INSERT INTO sqlite_sequence (name, seq) VALUES ('qsidecar_jobs', 0);
+
+-- Schema version 2: the leases of jobs whose rows are in tables that another
+-- application owns. Nothing is added to those tables. A row exists from the first claim of
+-- its job until the job is settled.
+
+CREATE TABLE IF NOT EXISTS qsidecar_leases (
+  id             INTEGER PRIMARY KEY, -- random, so that no lease ever means another row
+  queue          TEXT    NOT NULL,
+  item           TEXT    NOT NULL, -- the id of the job's row
+  fence          INTEGER NOT NULL,
+  attempts       INTEGER NOT NULL, -- deliveries that count
+  losses         INTEGER NOT NULL, -- consecutive failures that were not nacks
+  not_before     INTEGER, -- not claimed earlier; the largest number: dead
+  -- the policy of the last claim
+  claim_max      INTEGER NOT NULL,
+  backoff_ms     INTEGER NOT NULL,
+  backoff_max_ms INTEGER NOT NULL,
+  -- the claim; all NULL: there is none
+  token_host     INTEGER,
+  token_number   INTEGER,
+  owner          INTEGER, -- the sidecar that must be alive for a session lease; 0: none
+  lease_ms       INTEGER, -- NULL: a session lease
+  deadline       INTEGER, -- of the attempt; nothing extends it
+  due_at         INTEGER, -- the earlier of the timed lease's end and the deadline
+  claimed_at     INTEGER,
+  worker         TEXT,
+  shown          TEXT,    -- a JSON map: what the claim wrote into the job's row, by role
+  failures       TEXT,    -- a JSON list, the latest last
+  changed_at     INTEGER NOT NULL,
+  UNIQUE (queue, item)
+);
+
+CREATE INDEX IF NOT EXISTS qsidecar_leases_owned ON qsidecar_leases (owner, id) WHERE token_host IS NOT NULL;
+CREATE INDEX IF NOT EXISTS qsidecar_leases_due   ON qsidecar_leases (due_at)    WHERE due_at IS NOT NULL;
+
+-- Schema version 3: the database rejects an INSERT of a value that a sidecar can't use. It is a
+-- trigger, because SQLite can't add a CHECK to an existing table. Existing rows stay:
+-- sidecars skip those that they can't use, and log it. run_at is from the
+-- years 1 to 9999.
+
+CREATE TRIGGER IF NOT EXISTS qsidecar_usable BEFORE INSERT ON qsidecar_jobs
+WHEN CASE typeof(NEW.run_at)
+    WHEN 'integer' THEN NEW.run_at NOT BETWEEN -62135510400000 AND 253402300799999
+    WHEN 'text' THEN round((julianday(NEW.run_at) - 2440587.5) * 86400000) NOT BETWEEN -62135510400000 AND 253402300799999
+    ELSE 0 END
+  OR length(NEW.headers) > 65536
+  OR typeof(NEW.enqueued_at) <> 'integer' OR NEW.enqueued_at NOT BETWEEN -62135510400000 AND 253402300799999
+  OR typeof(NEW.attempts) <> 'integer' OR NEW.attempts NOT BETWEEN 0 AND 32767
+  OR typeof(NEW.losses) <> 'integer' OR NEW.losses NOT BETWEEN 0 AND 32767
+  OR typeof(NEW.unrecorded) <> 'integer' OR NEW.unrecorded NOT BETWEEN 0 AND 32767
+  OR typeof(NEW.fence) <> 'integer' OR NEW.fence NOT BETWEEN 0 AND 4611686018427387903
+  OR NEW.timeout_ms IS NOT NULL AND (typeof(NEW.timeout_ms) <> 'integer' OR NEW.timeout_ms NOT BETWEEN 1 AND 316224000000)
+  OR length(CAST(NEW.key AS BLOB)) NOT BETWEEN 1 AND 255
+BEGIN
+  SELECT RAISE(ABORT, 'qsidecar_usable: a value that a sidecar cannot use: run_at outside the years 1 to 9999, headers over 64 KiB, or a column that is not public');
+END;
+
+-- Schema version 4: the database rejects an id or a position near the largest number, because the
+-- next ones are counted from it. The trigger runs after the INSERT: before it, a generated id is unknown.
+
+CREATE TRIGGER IF NOT EXISTS qsidecar_usable_id AFTER INSERT ON qsidecar_jobs
+WHEN NEW.id > 4611686018427387903 OR NEW.position NOT BETWEEN 1 AND 4611686018427387903
+BEGIN
+  SELECT RAISE(ABORT, 'qsidecar_usable_id: an id or a position that a sidecar cannot use: leave both to the database');
+END;
+
+INSERT INTO qsidecar_meta (one, version, min_program, database) VALUES (1, 4, 1, 'preview_dbs');
+
+-- The rows that backendtest.CheckMigrated expects. {now} is the time in milliseconds.
+INSERT INTO qsidecar_hosts (host, name, beats, expires_at, dead) VALUES (7, 'alive', 3, {now} + 3600000, 0), (8, 'dead', 3, {now} - 3600000, 1);
+INSERT INTO qsidecar_queues (queue, paused) VALUES ('p', 1);
+INSERT INTO qsidecar_jobs (id, queue, payload) VALUES (1, 'q', 'ready'), (10, 'q', 'position'), (12, 'p', 'paused');
+INSERT INTO qsidecar_jobs (id, position, queue, state, fence, attempts, unrecorded, ahead, claim_max, backoff_ms, backoff_max_ms, keep_dead_ms,
+  token_host, token_number, owner, lease_ms, due_at, ready_at, claimed_at, worker, payload) VALUES
+  (2, 2, 'q', 'claimed', 1, 1, 0, 0, 3, 1000, 5000, 86400000, 7, 1, 7, NULL, NULL, {now}, {now}, 'w', 'claimed'),
+  (3, 3, 'q', 'claimed', 1, 0, 1, 1, 3, 1000, 5000, 86400000, 7, 2, 7, NULL, NULL, {now}, {now}, NULL, 'prefetched'),
+  (8, 8, 'q', 'claimed', 1, 1, 0, 0, 3, 1000, 5000, 86400000, 8, 1, 8, NULL, NULL, {now}, {now}, 'w', 'lost'),
+  (9, 9, 'q', 'claimed', 1, 1, 0, 0, 3, 1000, 5000, 86400000, 7, 3, 7, 3600000, {now} + 3600000, {now}, {now}, 'w', 'timed');
+INSERT INTO qsidecar_jobs (id, position, queue, state, run_at, ready_at, payload) VALUES (4, 4, 'q', 'scheduled', {now} + 3600000, {now}, 'scheduled');
+INSERT INTO qsidecar_jobs (id, position, queue, state, fence, attempts, ready_at, finished_at, expires_at, last_error, result, payload) VALUES
+  (5, 5, 'q', 'dead', 1, 1, {now}, {now}, {now} + 86400000, 'broken', NULL, 'dead'), (6, 6, 'q', 'done', 1, 1, {now}, {now}, {now} + 86400000, NULL, 'result', 'done');
+INSERT INTO qsidecar_failures (job, number, attempt, cause, message, at) VALUES (5, 1, 1, 'nacked', 'broken', {now});
+INSERT INTO qsidecar_jobs (id, queue, key, payload) VALUES (7, 'q', 'key', 'keyed');
+INSERT INTO qsidecar_keys (queue, key, job, expires_at) VALUES ('q', 'key', 7, {now} + 3600000);
+-- Another program's row with a value that a sidecar can't use.
+INSERT INTO qsidecar_jobs (id, position, queue, state, ready_at, payload) VALUES (11, 11, 'q', 'dead', {now}, 'unfinished');
+INSERT INTO qsidecar_leases (id, queue, item, fence, attempts, losses, claim_max, backoff_ms, backoff_max_ms, token_host, token_number, owner, shown, changed_at)
+  VALUES (1, 'a', '1', 1, 1, 0, 3, 1000, 5000, 7, 4, 7, '{"worker": "w"}', 1);

@@ -1,0 +1,135 @@
+package main
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// storedPayload returns the bytes of the payload of the next job of the queue q, and acks it.
+func (h *host) storedPayload() string {
+	h.t.Helper()
+	var j struct {
+		Lease, Payload string
+		B64            *string `json:"payload_b64"`
+	}
+	if err := json.Unmarshal([]byte(h.must(0, "claim", "q")), &j); err != nil {
+		h.t.Fatal(err)
+	}
+	h.must(0, "ack", j.Lease)
+	if j.B64 == nil {
+		return j.Payload
+	}
+	b, err := base64.StdEncoding.DecodeString(*j.B64)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return string(b)
+}
+
+// TestPayloadFormats checks what enqueue stores for a payload with each flag, and what it
+// reports.
+func TestPayloadFormats(t *testing.T) {
+	h := newHost(t)
+	h.serve()
+	for _, row := range []struct {
+		payload, flags string
+		stored, report string
+	}{
+		{"hello, world", "", `"hello, world"`, "JSON string, 14 bytes"},
+		{"it's <b> & \"c\"\n", "", `"it's <b> & \"c\"\n"`, "JSON string, 20 bytes"},
+		{`{"to":"ada"}`, "", `{"to":"ada"}`, "JSON object, 12 bytes"},
+		{`{"to":`, "", `"{\"to\":"`, "JSON string, 10 bytes"},
+		{"[1, 2]\n", "", "[1, 2]\n", "JSON array, 7 bytes"},
+		{`"quoted"`, "", `"quoted"`, "JSON string, 8 bytes"},
+		{"17", "", "17", "JSON number, 2 bytes"},
+		{"-1.5e3", "", "-1.5e3", "JSON number, 6 bytes"},
+		{"017", "", `"017"`, "JSON string, 5 bytes"},
+		{"null", "", "null", "JSON null, 4 bytes"},
+		{"true", "", "true", "JSON boolean, 4 bytes"},
+		{"", "", `""`, "JSON string, 2 bytes"},
+		{"17", "--text", `"17"`, "JSON string, 4 bytes"},
+		{"17", "--json", "17", "number 2"},
+		{"\x00\xff", "--raw", "\x00\xff", "raw payload, 2 bytes"},
+		{`"quoted"`, "--raw", `"quoted"`, "raw payload, 8 bytes"},
+		{"hello", "--text --json", `"hello"`, "string 7"},
+		{"hello", "--raw --json", "hello", "bytes 5"},
+		{"", "--raw", "", "raw payload, 0 bytes"},
+	} {
+		args := append([]string{"enqueue", "q", "-"}, strings.Fields(row.flags)...)
+		h.terminal = true
+		r := h.runWith(row.payload, args...)
+		h.terminal = false
+		if strings.Contains(row.flags, "--json") {
+			var answer struct {
+				Job    struct{ ID string }
+				Stored storedPayload
+			}
+			if err := json.Unmarshal([]byte(r.out), &answer); err != nil || answer.Job.ID == "" || r.err != "" {
+				t.Errorf("enqueue %q %s: %+v", row.payload, row.flags, r)
+			}
+			if got := fmt.Sprintf("%s %d", answer.Stored.Type, answer.Stored.Bytes); got != row.report {
+				t.Errorf("enqueue %q %s reports %s, want %s", row.payload, row.flags, got, row.report)
+			}
+		} else if r.code != 0 || r.err != "qsidecar: stored in q: "+row.report+"\n" {
+			t.Errorf("enqueue %q %s: %+v, want the report %s", row.payload, row.flags, r, row.report)
+		}
+		if got := h.storedPayload(); got != row.stored {
+			t.Errorf("enqueue %q %s stores %q, want %q", row.payload, row.flags, got, row.stored)
+		}
+	}
+	if r := h.run("enqueue", "q", "17"); r.err != "" {
+		t.Errorf("without a terminal: %q on stderr", r.err)
+	}
+	h.storedPayload()
+	h.terminal = true
+	if r := h.run("enqueue", "q"); r.err != "qsidecar: stored in q: no payload\n" || h.storedPayload() != "" {
+		t.Errorf("without a payload: %+v", r)
+	}
+	h.runWith("\xff", "enqueue", "q", "-").wantStderr(t, exitUsage, "not UTF-8", "--raw")
+	h.run("enqueue", "q", "hello", "--json").wantStderr(t, exitUsage, "the payload is not JSON", "--text", "--raw")
+	h.run("enqueue", "q", "hello", "--raw", "--text").wantStderr(t, exitUsage, "--raw and --text exclude each other")
+}
+
+// TestPayloadTexts checks that `claim --env` and `work` give the text of a JSON string, and
+// the stored bytes with --raw and of any other payload.
+func TestPayloadTexts(t *testing.T) {
+	h := newHost(t)
+	h.serve()
+	h.run("claim", "q", "--raw").wantStderr(t, exitUsage, "--raw goes with --env")
+	h.run("work", "q", "--persistent", "--raw", "--", "cat").wantStderr(t, exitUsage, "leave --raw out")
+	for stored, text := range map[string]string{
+		`"hello, \"world\" \u2603\n"`: "hello, \"world\" \u2603\n",
+		` "spaces around" `:           "spaces around",
+		`""`:                          "",
+		`{"to": "ada"}`:               `{"to": "ada"}`,
+		"17":                          "17",
+		`"not JSON`:                   `"not JSON`,
+		`"half of a pair: \ud83d"`:    `"half of a pair: \ud83d"`,
+		"no \xff JSON":                "no \xff JSON",
+	} {
+		for _, flag := range []string{"", "--raw"} {
+			want := text
+			if flag != "" {
+				want = stored
+			}
+			enqueue := func() { h.mustWith(0, stored, "enqueue", "q", "-", "--raw") }
+			enqueue()
+			env := h.must(0, append([]string{"claim", "q", "--env"}, strings.Fields(flag)...)...)
+			got, err := exec.Command("sh", "-c", env+`printf %s "$QSIDECAR_PAYLOAD"`).Output()
+			if err != nil || string(got) != want {
+				t.Errorf("claim --env %s of %q: %q (%v), want %q", flag, stored, got, err, want)
+			}
+			enqueue()
+			var out bytes.Buffer
+			args := append([]string{"work", "q", "--once"}, strings.Fields(flag)...)
+			if code := h.app(strings.NewReader(""), &out, new(bytes.Buffer), nil).main(append(args, "--", "cat")); code != 0 || out.String() != want {
+				t.Errorf("work %s of %q: exit code %d, %q, want %q", flag, stored, code, &out, want)
+			}
+		}
+	}
+}
