@@ -179,6 +179,10 @@ func TestGuesses(t *testing.T) {
 			`CREATE TABLE t (id integer PRIMARY KEY, body text, locked_at datetime, finished_at datetime)`, "t",
 			"id:[id] payload:[body] claimed_at:[locked_at] finished_at:[finished_at] | map[] | update | on_ack stuck_after",
 		},
+		"a claim, and a number that can be the state": {
+			`CREATE TABLE t (id integer PRIMARY KEY, flag tinyint NOT NULL DEFAULT 0, body text, locked_at datetime)`, "t",
+			"id:[id] payload:[body] claimed_at:[locked_at] | map[] | update | on_ack stuck_after columns",
+		},
 		"nothing": {`CREATE TABLE t (a text NOT NULL UNIQUE)`, "t", "id:[a] | map[] | update | columns.payload claim_mode"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -144,6 +144,7 @@ func TestMigrations(t *testing.T) {
 			"preview_by_hand":    func(s string) { preview(t, url, s); script(t, url, migrate.SQL(s, "postgres", migrate.Preview)) },
 			"preview_pooled":     func(s string) { preview(t, url, s); open(t, Options{URL: pooled, Schema: s}) },
 			"preview_next":       func(s string) { preview(t, url, s); open(t, Options{URL: url, Schema: s, later: later}) },
+			"preview_deferred":   func(s string) { previewWithTrigger(t, url, s) },
 			"later_next":         func(s string) { first(t, url, s); open(t, Options{URL: url, Schema: s, later: later}) },
 			"by_hand_next":       func(s string) { script(t, url, migrate.SQL(s, "postgres", 0, later...)) },
 			"later_by_hand_next": func(s string) { first(t, url, s); script(t, url, migrate.SQL(s, "postgres", migrate.Base, later...)) },

@@ -381,7 +381,7 @@ func TestPlaceNamesEveryHost(t *testing.T) {
 		"postgres://app:secret@db1/jobs":                                        "postgres://app@db1:5432/jobs",
 		"postgres://app:secret@db1,db2:6000,[::1]/jobs":                         "postgres://app@db1:5432,db2:6000,[::1]:5432/jobs",
 		"postgres://app@db1,db2/jobs?sslmode=disable":                           "postgres://app@db1:5432,db2:5432/jobs",
-		"postgres://app@/jobs?host=/run/a,/run/b":                               "postgres://app/jobs?host=/run/a,/run/b",
+		"postgres://app@/jobs?host=/run/a,/run/b":                               "postgres://app@/jobs?host=/run/a,/run/b",
 		"host=db1,db2 user=app dbname=jobs target_session_attrs=prefer-standby": "postgres://app@db1:5432,db2:5432/jobs",
 	} {
 		config, err := configure(&Options{URL: url})

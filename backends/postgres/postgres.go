@@ -225,7 +225,7 @@ func placeOf(c *pgx.ConnConfig) string {
 	}
 	all := strings.Join(hosts, ",")
 	if strings.Contains(all, "/") {
-		return fmt.Sprintf("postgres://%s/%s?host=%s", c.User, c.Database, all)
+		return fmt.Sprintf("postgres://%s@/%s?host=%s", c.User, c.Database, all)
 	}
 	return fmt.Sprintf("postgres://%s@%s/%s", c.User, all, c.Database)
 }

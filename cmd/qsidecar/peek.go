@@ -50,7 +50,7 @@ shows everything, also each failed attempt and the whole payload.
 				}
 				req.State, req.Max = st, protocol.Some(int64(most))
 			}
-			return a.peek(cmd, req, a.jobTable)
+			return a.peek(cmd, req, nil, a.jobTable)
 		},
 	}
 	cmd.Flags().StringVar(&state, "state", "ready", states)
@@ -79,7 +79,7 @@ and make it ready again with ` + "`qsidecar retry QUEUE ID`" + `.
 			if err := pageOf(req, most); err != nil {
 				return err
 			}
-			return a.peek(cmd, req, func(jobs []protocol.JobView) error {
+			return a.peek(cmd, req, nil, func(jobs []protocol.JobView) error {
 				if len(jobs) == 0 {
 					return a.printf("no job is dead")
 				}
@@ -113,10 +113,8 @@ more than one job can have the ID: all of them are shown, or that of --queue.
 			if args[0] == "" {
 				return usagef("an id is empty")
 			}
-			return a.peek(cmd, &protocol.Request{Op: protocol.OpPeek, Queue: queue, IDs: args}, func(jobs []protocol.JobView) error {
-				if len(jobs) == 0 {
-					return &codeError{exitFailure, fmt.Errorf("no job has the id %s: it was deleted, or it is done and not kept", args[0])}
-				}
+			none := &codeError{exitFailure, fmt.Errorf("no job has the id %s: it was deleted, or it is done and not kept", args[0])}
+			return a.peek(cmd, &protocol.Request{Op: protocol.OpPeek, Queue: queue, IDs: args}, none, func(jobs []protocol.JobView) error {
 				texts := make([]string, len(jobs))
 				for i, v := range jobs {
 					texts[i] = jobText(v)
@@ -140,14 +138,17 @@ func pageOf(req *protocol.Request, most int) error {
 	return nil
 }
 
-// peek requests jobs and prints them with show, or as JSON lines.
-func (a *app) peek(cmd *cobra.Command, req *protocol.Request, show func([]protocol.JobView) error) error {
+// peek requests jobs and prints them with show, or as JSON lines. If there are none, it returns none, which can be nil.
+func (a *app) peek(cmd *cobra.Command, req *protocol.Request, none error, show func([]protocol.JobView) error) error {
 	return a.oneRequest(cmd, func(ctx context.Context, c *qsidecar.Client) error {
 		rep, err := c.Call(ctx, req)
 		if err != nil {
 			return err
 		}
-		if a.json {
+		switch {
+		case len(rep.Views) == 0 && none != nil:
+			return none
+		case a.json:
 			return a.printEach(rep, "jobs")
 		}
 		return show(rep.Views)

@@ -74,6 +74,12 @@ queues:
 	if out := h.must(0, "show", "1"); id != "1" || !strings.Contains(out, "queue        mail\n") || !strings.Contains(out, "queue        orders\n") || !strings.Contains(out, "an order") {
 		t.Errorf("show of an id that two jobs have:\n%s", out)
 	}
+	if r := h.run("show", "4711", "--json"); r.code != exitFailure || !strings.HasPrefix(r.err, `{"ok":false,"error":{"code":"failed","message":"no job has the id 4711`) {
+		t.Errorf("show of a missing job in JSON: %+v", r)
+	}
+	if r := h.run("release", "q", "--json"); r.code != exitUsage || !strings.HasPrefix(r.err, `{"ok":false,"error":{"code":"bad_request"`) {
+		t.Errorf("an old command in JSON: %+v", r)
+	}
 	if r := h.run("show", "4711"); r.code != exitFailure || !strings.Contains(r.err, "no job has the id 4711") {
 		t.Errorf("show of no job: %+v", r)
 	}

@@ -32,11 +32,12 @@ func renamedFlag(cmd *cobra.Command, err error) error {
 
 // oldCommands returns hidden commands with the names of early builds. Each fails and names the new
 // command.
-func oldCommands() (cmds []*cobra.Command) {
+func (a *app) oldCommands() (cmds []*cobra.Command) {
 	for old, now := range renamedCommands {
 		cmds = append(cmds, &cobra.Command{
 			Use: old, Hidden: true, DisableFlagParsing: true,
-			RunE: func(*cobra.Command, []string) error {
+			RunE: func(_ *cobra.Command, args []string) error {
+				a.jsonErrors = hasJSONFlag(args)
 				return usagef("unknown command: %s: it is called %s now", old, now)
 			},
 		})

@@ -28,8 +28,8 @@ every worker on a Unix socket; workers enqueue, claim, ack and nack.
 Commands look for a sidecar on the socket of --socket or of QSIDECAR_SOCKET, or else on
 these, in this order: $XDG_RUNTIME_DIR/qsidecar/qsidecar.sock; for users other than root
 qsidecar/qsidecar.sock in $XDG_STATE_HOME (default: ~/.local/state); and
-/run/qsidecar/qsidecar.sock. "qsidecar serve" listens on the first of them whose
-directory this user can write.
+/run/qsidecar/qsidecar.sock. "qsidecar serve" listens on the first if $XDG_RUNTIME_DIR is
+set, or else on the last if this user can write there, or else on the second.
 
 With --json a command prints its answers as JSON lines, and an error as one JSON line on
 stderr: {"ok":false,"error":{"code":…,"message":…}}. The code is one of the protocol's, or
@@ -60,7 +60,7 @@ func (a *app) root() *cobra.Command {
 		return usagef("%w\nRun `%s --help` to see what it takes", err, cmd.CommandPath())
 	})
 	root.PersistentFlags().StringVar(&a.socket, "socket", "", "the sidecar's socket `PATH`")
-	root.AddCommand(oldCommands()...)
+	root.AddCommand(a.oldCommands()...)
 	root.AddGroup(
 		&cobra.Group{ID: "run", Title: "Run a sidecar:"},
 		&cobra.Group{ID: "work", Title: "Work with jobs:"},

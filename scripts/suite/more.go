@@ -84,6 +84,9 @@ func runCover(ctx context.Context, o options) error {
 	}
 	for _, s := range list {
 		for i := range s {
+			if s[i].dir == "deploy" {
+				continue // its containers and services have no folder for the data
+			}
 			s[i].env = append(s[i].env, "QSIDECAR_BIN="+program, "GOCOVERDIR="+data)
 			if s[i].test != nil && s[i].dir == "" {
 				s[i].test = slices.Concat([]string{"-cover", "-coverpkg=./..."}, s[i].test, []string{"-args", "-test.gocoverdir=" + data})

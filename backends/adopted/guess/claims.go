@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -92,8 +93,28 @@ func (g *guesser) ack(shown bool) {
 		g.hint("on_ack", "delete", "no state marks a row as done: do its own consumers delete it? If they move it, set {archive: TABLE}")
 		return
 	}
+	if c, found := g.possibleState(); found {
+		g.hint("on_ack", "delete", "does %s mark a row as done? Then it is the state. If its own consumers delete rows that are done, set this", c.Name)
+		return
+	}
 	g.Table.OnAck = mapping.Delete
 	g.note("on_ack", true, "nothing in a row marks it as done, so an ack deletes it; set {archive: TABLE} to move it instead")
+}
+
+// possibleState returns a column that can be a state with an unusual name: a number or a truth value
+// with a default or an index, and without another role than that of the payload.
+func (g *guesser) possibleState() (backends.Column, bool) {
+	at := slices.IndexFunc(g.Info.Columns, func(c backends.Column) bool {
+		free := !g.used[c.Name] || slices.Contains(g.Table.Columns[mapping.Payload], c.Name)
+		indexed := slices.ContainsFunc(g.Info.Indexes, func(x backends.Index) bool {
+			return slices.ContainsFunc(x.Columns, func(i backends.IndexColumn) bool { return i.Name == c.Name })
+		})
+		return free && !c.Generated && (c.Kind == backends.NumberColumn || c.Kind == backends.BoolColumn) && (c.Given != "" || indexed) && g.times[c.Name] == notTime
+	})
+	if at < 0 {
+		return backends.Column{}, false
+	}
+	return g.Info.Columns[at], true
 }
 
 // claimName matches the names of columns that hold a time only while a worker has the row.

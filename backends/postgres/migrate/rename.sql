@@ -40,6 +40,8 @@ UPDATE {s}.qsidecar_jobs SET fence = least(greatest(fence, 1), 46116860184273879
   position = CASE WHEN position > 0 THEN position ELSE {s}.qsidecar_next() END,
   finished_at = CASE WHEN state IN ('done', 'dead') THEN coalesce(finished_at, {s}.qsidecar_now()) ELSE finished_at END
 WHERE position <= 0 OR state IN ('done', 'dead') AND finished_at IS NULL;
+-- A deferred trigger of another program would keep the table from being altered.
+SET CONSTRAINTS ALL IMMEDIATE;
 
 ALTER TABLE {s}.qsidecar_jobs
   ADD CONSTRAINT qsidecar_position CHECK (position > 0),
