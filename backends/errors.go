@@ -64,7 +64,8 @@ func (e *RefusedError) Error() string { return fmt.Sprintf("the database refused
 func (e *RefusedError) Unwrap() error { return e.Err }
 
 // LockedError means that another transaction, of another program or sidecar, has locked a row that a write has
-// to change, or has stored the key of a job. Nothing was written. The same write can succeed later. The other writes of the commit can succeed at once, without it.
+// to change, or has stored the key of a job. Nothing was written. The same write can succeed later.
+// The other writes of the commit can succeed at once, without it.
 type LockedError struct{ Err error }
 
 // Error implements error.
