@@ -59,3 +59,29 @@ func TestHost(t *testing.T) {
 		t.Errorf("%+v", found.Findings)
 	}
 }
+
+// TestUselessQueues checks that a name in an allow rule that no queue has is a warning, unless
+// clients can create queues.
+func TestUselessQueues(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "c.yaml")
+	for queues, want := range map[string]string{
+		"{mail: {}, report: {}}": `listen[0].allow[1]: the config has no queue "mial", so the rule allows nothing for it`,
+		`{mail: {}, "*": {}}`:    "",
+	} {
+		text := "listen:\n  - socket: " + file + ".sock\n    allow: [{ops: [claim]}, {ops: [enqueue], queues: [mial, \"re*\", mail]}]\nqueues: " + queues
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c, err := config.Input{File: file, Database: "sqlite:q.db", Env: func(string) (string, bool) { return "", false }}.Load()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		for _, f := range Host(&c) {
+			got += f.Text
+		}
+		if got != want {
+			t.Errorf("%s: %q, want %q", queues, got, want)
+		}
+	}
+}

@@ -2,14 +2,18 @@ package check
 
 import (
 	"errors"
+	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/bridge"
 	"github.com/qsidecar/qsidecar/internal/config"
 	"github.com/qsidecar/qsidecar/internal/unixsocket"
 )
 
-// Host examines the paths of the sockets, and whether other hosts can reach the admin
-// listener. It creates nothing.
+// Host examines the paths of the sockets, the queues of their rules, and whether other hosts can
+// reach the admin listener. It creates nothing.
 func Host(c *config.Config) (found backends.Findings) {
 	addresses := make([]string, 0, len(c.Listen)+1)
 	for _, l := range c.Listen {
@@ -33,6 +37,27 @@ func Host(c *config.Config) (found backends.Findings) {
 	}
 	if text, do := c.Admin.Advice(); text != "" {
 		found.AddWarning("admin", text, do)
+	}
+	return append(found, uselessQueues(c)...)
+}
+
+// uselessQueues finds the names in allow rules that no queue can have. With "*" clients create
+// queues of any name.
+func uselessQueues(c *config.Config) (found backends.Findings) {
+	o := c.BridgeOptions(nil)
+	if _, any := o.Queues["*"]; any {
+		return nil
+	}
+	for i, s := range o.Sockets {
+		for j, rule := range s.Allow {
+			for _, pattern := range rule.Queues {
+				one := bridge.Rule{Queues: []string{pattern}}
+				if !slices.ContainsFunc(slices.Collect(maps.Keys(o.Queues)), one.AllowsQueue) {
+					found.AddWarning("allow", fmt.Sprintf("listen[%d].allow[%d]: the config has no queue %q, so the rule allows nothing for it", i, j, pattern),
+						"correct the name, or add the queue")
+				}
+			}
+		}
 	}
 	return found
 }

@@ -38,7 +38,7 @@ func (g *Grant) Op(op protocol.Op) bool {
 
 // Queue reports whether the op is granted on the queue.
 func (g *Grant) Queue(op protocol.Op, name string) bool {
-	return g.All || slices.ContainsFunc(g.rules, func(r Rule) bool { return r.allowsOp(op) && r.allowsQueue(name) })
+	return g.All || slices.ContainsFunc(g.rules, func(r Rule) bool { return r.allowsOp(op) && r.AllowsQueue(name) })
 }
 
 // Everywhere reports whether the op is granted on every queue.

@@ -28,7 +28,8 @@ func (r *Rule) allowsOp(op protocol.Op) bool {
 	return r.Ops == nil && !IsSidecarWide(op) || slices.Contains(r.Ops, op)
 }
 
-func (r *Rule) allowsQueue(name string) bool {
+// AllowsQueue reports whether the rule applies to a queue.
+func (r *Rule) AllowsQueue(name string) bool {
 	return r.Queues == nil || slices.ContainsFunc(r.Queues, func(pattern string) bool { return matches(pattern, name) })
 }
 
