@@ -230,6 +230,17 @@ func TestMigration(t *testing.T) {
 	}
 }
 
+// TestMigrationBesideAnInvalidView: SQLite renames nothing while any view or trigger is invalid. The
+// error has the advice, and nothing is changed.
+func TestMigrationBesideAnInvalidView(t *testing.T) {
+	t.Parallel()
+	path := preview(t, "view.db")
+	shell(t, path, "CREATE VIEW theirs AS SELECT a FROM missing")
+	fails(t, path, "error in view theirs", "correct or drop it")
+	shell(t, path, "UPDATE qsidecar_hosts SET beats = 9; DROP VIEW theirs")
+	open(t, path)
+}
+
 // TestOlderPreview: tables of an older preview are refused with what to do.
 func TestOlderPreview(t *testing.T) {
 	t.Parallel()

@@ -11,6 +11,7 @@ import (
 	_ "embed"
 	"encoding/base64"
 	"fmt"
+	"strings"
 )
 
 //go:embed schema.sql
@@ -97,7 +98,11 @@ func rename(t Tx, path string) error {
 	if version != Preview {
 		return fmt.Errorf("can't update the tables in %s: %s", path, TooOld(version))
 	}
-	if err := t.Script(renameSQL); err != nil {
+	err := t.Script(renameSQL)
+	if err != nil && (strings.Contains(err.Error(), "error in view") || strings.Contains(err.Error(), "error in trigger")) {
+		return fmt.Errorf("can't update the tables in %s to version %d: SQLite can't rename them while a view or trigger in the file is invalid (%w): correct or drop it, and start again", path, Latest, err)
+	}
+	if err != nil {
 		return fmt.Errorf("updating the tables in %s to version %d: %w", path, Latest, err)
 	}
 	return nil
@@ -106,11 +111,18 @@ func rename(t Tx, path string) error {
 // meta reads the row that describes the tables. It adds the row if a person ran the schema
 // by hand.
 func meta(t Tx, path string) (database string, err error) {
-	var id [8]byte
-	rand.Read(id[:])
-	if err := t.Exec(`INSERT INTO qsidecar_meta (singleton, version, min_program, database) VALUES (1, ?, ?, ?) ON CONFLICT (singleton) DO NOTHING`,
-		Latest, Program, base64.RawURLEncoding.EncodeToString(id[:])); err != nil {
+	var rows int64
+	if err := scan(t, `SELECT count(*) FROM qsidecar_meta`, &rows); err != nil {
 		return "", err
+	}
+	// A later version can have other columns, so an existing row is only read.
+	if rows == 0 {
+		var id [8]byte
+		rand.Read(id[:])
+		if err := t.Exec(`INSERT INTO qsidecar_meta (singleton, version, min_program, database) VALUES (1, ?, ?, ?) ON CONFLICT (singleton) DO NOTHING`,
+			Latest, Program, base64.RawURLEncoding.EncodeToString(id[:])); err != nil {
+			return "", err
+		}
 	}
 	err = t.Query(`SELECT version, min_program, database FROM qsidecar_meta`, func(values []driver.Value) error {
 		if oldest, _ := values[1].(int64); oldest > Program {
