@@ -47,7 +47,7 @@ func TestDocumentedStatements(t *testing.T) {
 		if len(ready) != 1 || len(scheduled) != 1 {
 			t.Fatalf("%d ready and %d scheduled, want one each", len(ready), len(scheduled))
 		}
-		if got := string(ready[0].Payload); got != "hello" {
+		if got := string(ready[0].Payload); got != `{"to": "ada@example.com"}` {
 			t.Errorf("the first job's payload is %q", got)
 		}
 		j := scheduled[0]

@@ -21,7 +21,7 @@ func TestDocumentedStatements(t *testing.T) {
 		shell(t, s.path, sql)
 	}
 	ready, err := s.Peek(t.Context(), backends.Peek{Queue: "mail", State: backends.StateReady, Max: 10})
-	if err != nil || len(ready) != 1 || string(ready[0].Payload) != "hello" {
+	if err != nil || len(ready) != 1 || string(ready[0].Payload) != `{"to": "ada@example.com"}` {
 		t.Errorf("ready: %+v, %v", ready, err)
 	}
 	scheduled, err := s.Peek(t.Context(), backends.Peek{Queue: "mail", State: backends.StateScheduled, Max: 10})

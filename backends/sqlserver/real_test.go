@@ -306,7 +306,7 @@ func documentedInserts(t *testing.T, s *Store, exec func(sql string)) {
 		}
 		views[state] = v
 	}
-	if got := string(views[backends.StateReady][0].Payload); got != "hello" {
+	if got := string(views[backends.StateReady][0].Payload); got != `{"to": "ada@example.com"}` {
 		t.Errorf("the first job's payload is %q", got)
 	}
 	j := views[backends.StateScheduled][0]
