@@ -45,7 +45,7 @@ func Host(c *config.Config) (found backends.Findings) {
 // queues of any name.
 func uselessQueues(c *config.Config) (found backends.Findings) {
 	o := c.BridgeOptions(nil)
-	if _, any := o.Queues["*"]; any {
+	if _, dynamic := o.Queues["*"]; dynamic {
 		return nil
 	}
 	for i, s := range o.Sockets {
