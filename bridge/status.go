@@ -8,7 +8,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -47,11 +46,7 @@ func (s *session) reloadConfig() finisher {
 			return &protocol.Reply{Error: protocol.Errorf(protocol.CodeDraining, "the config was not reloaded: the sidecar is stopping")}, nil
 		}
 		if err != nil {
-			code := protocol.CodeBadRequest
-			if backends.Retryable(err) {
-				code = protocol.CodeUnavailable // a database of the new config is unreachable
-			}
-			return &protocol.Reply{Error: protocol.Errorf(code, "the config was not reloaded, what ran before goes on: %s", s.fitText(err.Error()))}, nil
+			return &protocol.Reply{Error: protocol.Errorf(protocol.CodeBadRequest, "the config was not reloaded, what ran before goes on: %s", s.fitText(err.Error()))}, nil
 		}
 		return &protocol.Reply{Changes: s.fitChanges(changes), Why: why}, nil
 	})

@@ -41,7 +41,7 @@ func TestInvalidSecretFiles(t *testing.T) {
 		testwait.Until(t, "status reports that the secret "+odd.says, func() bool {
 			return strings.Contains(r.status().ConfigError, odd.says)
 		})
-		r.refused("bad_request")
+		r.refused()
 		r.admin.Must(kit.Msg{"op": "enqueue", "queue": "work", "payload": odd.says})
 		if got := r.admin.ClaimOne("work"); got.Payload != odd.says {
 			t.Errorf("claimed %q, want %q", got.Payload, odd.says)

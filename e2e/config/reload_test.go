@@ -150,7 +150,7 @@ func (r *reloadRun) step(n int) {
 		r.changed()
 	case 4:
 		r.write("queues: {work: {}\n") // the closing bracket is missing
-		r.refused("bad_request")
+		r.refused()
 	case 5:
 		r.attempts = 21 + n
 		r.changed()
@@ -161,10 +161,10 @@ func (r *reloadRun) step(n int) {
 	case 7:
 		r.write(strings.Replace(r.text(), "max_connections", "schema: other, max_connections", 1) +
 			"  elsewhere: {database: gone}\n")
-		r.refused("bad_request")
+		r.refused()
 	case 8:
 		r.write(strings.Replace(r.text(), r.serverAddress(), "127.0.0.1:1", 1)) // no server listens there
-		r.refused("unavailable")
+		r.refused()
 	default:
 		r.second = false
 		clear(r.queues)
@@ -205,12 +205,12 @@ func (r *reloadRun) changed() {
 	})
 }
 
-// refused checks that the sidecar rejects the written config with the code and keeps the previous one.
-func (r *reloadRun) refused(code string) {
+// refused waits until the sidecar rejects the written config and keeps the previous one.
+func (r *reloadRun) refused() {
 	r.t.Helper()
 	r.changes++
 	r.refusals++
-	r.admin.MustFail(code, kit.Msg{"op": "reload"})
+	r.admin.MustFail("bad_request", kit.Msg{"op": "reload"})
 	if st := r.status(); st.ConfigError == "" || st.Generation != r.generation {
 		r.t.Errorf("after a config that cannot be: %+v", st)
 	}
