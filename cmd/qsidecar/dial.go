@@ -53,6 +53,7 @@ func workerName(what string) string {
 // input adds the environment of this run to in.
 func (a *app) input(in config.Input) config.Input {
 	in.Socket, in.Env, in.PipeTimeout = a.socket, a.env, a.pipeTimeout
+	in.SystemSocket = a.systemSocket
 	for _, ln := range a.inherited {
 		in.Inherited = append(in.Inherited, ln.Addr().String())
 	}

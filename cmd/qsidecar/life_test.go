@@ -128,7 +128,7 @@ func TestFlagsFileEnvironment(t *testing.T) {
 func TestClientsTryDefaultSocketsInOrder(t *testing.T) {
 	h := newHost(t)
 	a := h.app(nil, nil, nil, nil)
-	if got := a.sockets(); !slices.Equal(got, []string{h.socket(), "/run/qsidecar/qsidecar.sock"}) {
+	if got := a.sockets(); !slices.Equal(got, []string{h.socket(), h.systemSocket()}) {
 		t.Errorf("sockets: %v", got)
 	}
 	if err := os.Chmod(h.dir, 0o755); err != nil {
@@ -140,9 +140,9 @@ func TestClientsTryDefaultSocketsInOrder(t *testing.T) {
 		if err := os.MkdirAll(filepath.Join(h.dir, "state", dir), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		want := []string{"/run/qsidecar/qsidecar.sock"}
+		want := []string{h.systemSocket()}
 		if dir == "qsidecar" {
-			want = []string{own, "/run/qsidecar/qsidecar.sock"}
+			want = []string{own, h.systemSocket()}
 		}
 		asUnprivileged(t, func() {
 			if got := a.sockets(); !slices.Equal(got, want) {

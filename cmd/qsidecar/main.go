@@ -53,7 +53,8 @@ type app struct {
 
 	inherited []*net.UnixListener // sockets that the service manager opened
 
-	systemFile string // tests set this and the fields down to noEvents; "": config.SystemFile
+	systemFile   string // tests set this and the fields down to noEvents; "": config.SystemFile
+	systemSocket string // see config.Input
 
 	pipeTimeout time.Duration // see config.Input
 

@@ -56,6 +56,9 @@ func newHost(t *testing.T) *host {
 // socket returns the default path of the socket.
 func (h *host) socket() string { return filepath.Join(h.dir, "run", "qsidecar", "qsidecar.sock") }
 
+// systemSocket returns the path that stands for /run/qsidecar/qsidecar.sock.
+func (h *host) systemSocket() string { return filepath.Join(h.dir, "system", "qsidecar.sock") }
+
 // systemFile returns the path that stands for /etc/qsidecar/config.yaml.
 func (h *host) systemFile() string { return filepath.Join(h.dir, "etc", "config.yaml") }
 
@@ -82,6 +85,7 @@ func (h *host) app(in io.Reader, out, errOut io.Writer, signals <-chan os.Signal
 		env:          func(k string) (string, bool) { v, ok := h.env[k]; return v, ok },
 		terminal:     func(any) bool { return terminal },
 		systemFile:   h.systemFile(),
+		systemSocket: h.systemSocket(),
 		pipeTimeout:  testwait.Limit,
 		pollInterval: h.poll, noEvents: h.noEvents, openTimeout: h.openTimeout, byeTimeout: h.byeTimeout, callTimeout: h.callTimeout, open: h.open,
 	}

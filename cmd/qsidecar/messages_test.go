@@ -32,7 +32,7 @@ func TestMessages(t *testing.T) {
 		{"no socket", "ping --socket $D/none.sock", 5,
 			"no sidecar answers on $D/none.sock: start one with `qsidecar serve`, or set its path with --socket PATH or QSIDECAR_SOCKET"},
 		{"no socket at any of the places", "stats", 5,
-			"no sidecar answers on $D/run/qsidecar/qsidecar.sock or /run/qsidecar/qsidecar.sock: start one with `qsidecar serve`, or set its path with --socket PATH or QSIDECAR_SOCKET"},
+			"no sidecar answers on $D/run/qsidecar/qsidecar.sock or $D/system/qsidecar.sock: start one with `qsidecar serve`, or set its path with --socket PATH or QSIDECAR_SOCKET"},
 		{"a stale socket", "enqueue q x --socket $D/stale.sock", 5,
 			"no sidecar answers on $D/stale.sock: start one with `qsidecar serve`, or set its path with --socket PATH or QSIDECAR_SOCKET"},
 		{"a socket in a file", "ping --socket $D/letter.txt/x", 5,

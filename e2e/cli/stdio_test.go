@@ -51,7 +51,7 @@ func (c *stdioConn) Close() error {
 // stdio starts a child in a clean environment.
 func stdio(s *kit.Site, args ...string) (*stdioConn, error) {
 	cmd := exec.Command(kit.Binary, append([]string{"stdio"}, args...)...)
-	cmd.Env = []string{"HOME=" + s.Dir, "PATH=" + os.Getenv("PATH"), "XDG_STATE_HOME=" + s.Dir, "XDG_RUNTIME_DIR=" + s.Dir,
+	cmd.Env = []string{"HOME=" + s.Dir, "PATH=" + os.Getenv("PATH"), "XDG_STATE_HOME=" + s.Dir, "XDG_RUNTIME_DIR=" + s.Dir, "QSIDECAR_CONFIG=none",
 		"GOCOVERDIR=" + os.Getenv("GOCOVERDIR")}
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

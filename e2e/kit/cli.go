@@ -56,7 +56,7 @@ func RunCLIWith(t testing.TB, dir string, as *syscall.Credential, stdin string, 
 	t.Helper()
 	ctx := testwait.Context(t)
 	cmd := exec.CommandContext(ctx, Binary, args...)
-	cmd.Env = []string{"HOME=" + dir, "PATH=" + os.Getenv("PATH"), "GOCOVERDIR=" + os.Getenv("GOCOVERDIR")}
+	cmd.Env = []string{"HOME=" + dir, "PATH=" + os.Getenv("PATH"), "QSIDECAR_CONFIG=none", "GOCOVERDIR=" + os.Getenv("GOCOVERDIR")}
 	cmd.Dir = dir
 	cmd.Stdin = strings.NewReader(stdin)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: as}

@@ -1,6 +1,7 @@
 package kit
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/qsidecar/qsidecar/internal/config"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
@@ -33,8 +35,7 @@ func Main(m *testing.M) {
 	if mode := os.Getenv(workerMode); mode != "" {
 		os.Exit(runWorkerMode(mode))
 	}
-	// The clients' default, 2 s, is too short for a loaded machine.
-	if err := os.Setenv("QSIDECAR_ENQUEUE_TIMEOUT", "60"); err != nil {
+	if err := isolate(); err != nil {
 		panic(err)
 	}
 	flag.Parse()
@@ -42,6 +43,12 @@ func Main(m *testing.M) {
 		_ = flag.Set("test.parallel", "8") // most tests mostly wait
 	}
 	os.Exit(runTests(m))
+}
+
+// isolate hides the config and the sidecar of this host from the tests.
+func isolate() error {
+	return errors.Join(os.Unsetenv("QSIDECAR_SOCKET"), os.Unsetenv("QSIDECAR_DATABASE"), os.Setenv("QSIDECAR_CONFIG", config.NoFile),
+		os.Setenv("QSIDECAR_ENQUEUE_TIMEOUT", "60")) // the clients' default, 2 s, is too short for a loaded machine
 }
 
 // given reports whether a flag is on the command line.

@@ -26,7 +26,7 @@ func TestExampleIsTheDefault(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := defaultConfig()
-	want.fillIn(systemSocket, "sqlite:"+systemState+"/"+databaseFile)
+	want.fillIn(SystemSocket, "sqlite:"+systemState+"/"+databaseFile)
 	if d := cmp.Diff(want.BridgeOptions(nil), got.BridgeOptions(nil)); d != "" {
 		t.Errorf("the example is not the default (-default +example):\n%s", d)
 	}

@@ -15,8 +15,9 @@ type Input struct {
 	Socket   string   // --socket
 	LogLevel LogLevel // --log-level
 
-	Env       func(name string) (string, bool)
-	Inherited []string // paths of the sockets that the service manager opened
+	Env          func(name string) (string, bool)
+	Inherited    []string // paths of the sockets that the service manager opened
+	SystemSocket string   // instead of SystemSocket, for tests on a host that has a sidecar
 
 	Once        bool          // the files are read once, so they can be pipes
 	PipeTimeout time.Duration // 0: 10 s

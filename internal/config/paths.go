@@ -19,8 +19,10 @@ const SystemFile = "/etc/qsidecar/config.yaml"
 // NoFile instead of a config file's name means the built-in defaults.
 const NoFile = "none"
 
+// SystemSocket is the socket of a sidecar that a service manager starts.
+const SystemSocket = "/run/qsidecar/qsidecar.sock"
+
 const (
-	systemSocket = "/run/qsidecar/qsidecar.sock"
 	systemState  = "/var/lib/qsidecar"
 	socketFile   = "qsidecar.sock"
 	databaseFile = "qsidecar.db"
@@ -60,7 +62,7 @@ func (in Input) Sockets() (all []string) {
 	if dir := in.userState(); dir != "" && isDir(dir) {
 		all = append(all, filepath.Join(dir, socketFile))
 	}
-	return append(all, systemSocket)
+	return append(all, in.systemSocket())
 }
 
 // servedSocket returns the path of the socket to serve if the config doesn't list any: the
@@ -72,11 +74,13 @@ func (in Input) servedSocket() string {
 	if dir := in.getenv("XDG_RUNTIME_DIR"); dir != "" {
 		return filepath.Join(dir, "qsidecar", socketFile)
 	}
-	if dir := in.userState(); dir != "" && !writable(filepath.Dir(systemSocket)) {
+	if dir := in.userState(); dir != "" && !writable(filepath.Dir(in.systemSocket())) {
 		return filepath.Join(dir, socketFile)
 	}
-	return systemSocket
+	return in.systemSocket()
 }
+
+func (in Input) systemSocket() string { return cmp.Or(in.SystemSocket, SystemSocket) }
 
 // userState returns the state directory of a user other than root. It is empty for root, and
 // if the environment doesn't set one.
