@@ -219,6 +219,7 @@ func pageEnvironment(t *testing.T, name string, s *kit.Site, script string) []st
 	bin := filepath.Join(s.Dir, "bin")
 	programs := map[string]string{"qsidecar": kit.Binary}
 	env := []string{
+		"QSIDECAR_SOCKET=" + filepath.Join(s.Dir, "qsidecar", "qsidecar.sock"), // not that of this host's sidecar
 		"HOME=" + s.Dir, "PATH=" + bin + ":" + os.Getenv("PATH"), "LANG=C.UTF-8", "QSIDECAR_CONFIG=none", "QSIDECAR_ENQUEUE_TIMEOUT=60",
 		"XDG_STATE_HOME=" + filepath.Join(s.Dir, "state"), "XDG_RUNTIME_DIR=" + s.Dir, "REPOSITORY=" + kit.Path("."),
 		"RUBYLIB=" + filepath.Join(kit.RubyPackage, "lib"),
