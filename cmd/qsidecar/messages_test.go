@@ -98,7 +98,7 @@ func TestMessages(t *testing.T) {
 		{"an unknown config key", "check --config $D/bad.yaml", 2,
 			"$D/bad.yaml has 1 error\n" +
 				"$D/bad.yaml:4:5: unknown key \"timeuot\"; known here: database, max_attempts, timeout, order, backoff, retention, key_ttl, max_ready, table, columns, states, where, counts, token, times, on_ack, stuck_after, notify, claim_mode\n" +
-				"     4 |     timeuot: 10m\n" +
+				"     4 |     timeuot: …\n" +
 				"       |     ^"},
 	} {
 		t.Run(row.name, func(t *testing.T) {

@@ -240,7 +240,7 @@ func TestConfigReportsAllErrors(t *testing.T) {
 	_, err := Parse("c.yaml", []byte("lisen: 1\nmax_frame: 1\nqueues:\n  q: {order: x, key_ttl: soon}\n"), noEnv)
 	want := `c.yaml has 4 errors
 c.yaml:1:1: unknown key "lisen"; known here: listen, databases, defaults, queues, drain_timeout, max_frame, limits, log, admin
-     1 | lisen: 1
+     1 | lisen: …
        | ^
 c.yaml:2:1: max_frame: 1 bytes is outside 64KiB to 64MiB
      2 | max_frame: 1

@@ -73,6 +73,19 @@ type configError struct {
 
 func (e *configError) Error() string { return e.text }
 
+// hideUnknownValues cuts lines after an unknown key. The key can be a misspelt password.
+func (d *yamlDecoder) hideUnknownValues(lines []string) {
+	for _, p := range d.problems {
+		if !p.unknownKey || p.line < 1 || p.line > len(lines) || p.column < 1 || p.column > len(lines[p.line-1]) {
+			continue
+		}
+		before, key := lines[p.line-1][:p.column-1], lines[p.line-1][p.column-1:]
+		if name, value, ok := strings.Cut(key, ":"); ok && strings.TrimSpace(value) != "" {
+			lines[p.line-1] = before + name + ": …"
+		}
+	}
+}
+
 // err returns all problems in the order of the file.
 func (d *yamlDecoder) err() error {
 	if len(d.problems) == 0 {
@@ -82,6 +95,7 @@ func (d *yamlDecoder) err() error {
 		return cmp.Or(cmp.Compare(a.line, b.line), cmp.Compare(a.column, b.column))
 	})
 	lines := strings.Split(d.src, "\n")
+	d.hideUnknownValues(lines)
 	shownLines := map[int]string{} // masking a long line is slow, and it can have many problems
 	var b strings.Builder
 	var each []string
@@ -103,7 +117,7 @@ func (d *yamlDecoder) err() error {
 			shownLines[p.line] = shown
 		}
 		fmt.Fprintf(&b, "\n%s:%d:%d: %s\n  %4d | %s", d.name, p.line, p.column, text, p.line, shown)
-		if shown == line {
+		if shown == line { // otherwise the column can be hidden
 			fmt.Fprintf(&b, "\n       | %s^", strings.Repeat(" ", max(p.column-1, 0)))
 		}
 	}

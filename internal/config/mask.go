@@ -12,7 +12,7 @@ import (
 var (
 	// secretValue matches the value after the name of a secret, in keys and in parameters of
 	// URLs. It doesn't match password_file.
-	secretValue = regexp.MustCompile(`(?i)((?:password|passwd|passphrase|pass|pwd|secret)["']?\s*[:=]\s*)\S.*`)
+	secretValue = regexp.MustCompile(`(?i)((?:pas[a-z]*|pwd|secret)["']?\s*[:=]\s*)\S.*`)
 	// urlValue matches the value of the key url.
 	urlValue  = regexp.MustCompile(`(?i)(\burl["']?\s*:\s*["']?)(\S.*)`)
 	urlBegins = regexp.MustCompile(`^([A-Za-z0-9+.-]+://|sqlite:|\$\{)`)

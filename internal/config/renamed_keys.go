@@ -32,7 +32,8 @@ const useRetention = "write retention: {done: …, dead: …}"
 func (d *yamlDecoder) unknownKey(section reflect.Type, key string, at *token.Token) {
 	if now, ok := renamedKeys[section][key]; ok {
 		d.add(at, "unknown key %s: %s", keyText(key), now)
-		return
+	} else {
+		d.add(at, "unknown key %s; known here: %s", keyText(key), strings.Join(keysOf(section), ", "))
 	}
-	d.add(at, "unknown key %s; known here: %s", keyText(key), strings.Join(keysOf(section), ", "))
+	d.problems[len(d.problems)-1].unknownKey = true
 }

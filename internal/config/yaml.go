@@ -30,6 +30,7 @@ type yamlDecoder struct {
 type problem struct {
 	line, column int // 0: unknown
 	text         string
+	unknownKey   bool
 }
 
 // scalarParser is a scalar that parses its text. If it is a struct with keys, it can also be
