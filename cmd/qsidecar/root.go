@@ -20,7 +20,7 @@ every worker on a Unix socket; workers enqueue, claim, ack and nack.
   qsidecar serve                              in one terminal, then in another:
   qsidecar enqueue mail 'hello'               store a job
   job=$(qsidecar claim mail --env) &&         claim it,
-    eval "$job" && echo "$QSIDECAR_PAYLOAD" &&  work on it,
+    eval "$job" && printf '%s\n' "$QSIDECAR_PAYLOAD" &&  work on it,
     qsidecar ack "$QSIDECAR_LEASE"            and settle it
   qsidecar work mail -- ./send.sh             or run a command for each job
   qsidecar stats                              see the remaining jobs

@@ -127,7 +127,7 @@ func (a *app) hint(socket string) {
 	q := shellQuote(bin)
 	_, _ = io.WriteString(a.out, "\nPaste these into another terminal:\n\n"+
 		fmt.Sprintf("  %s enqueue mail 'hello, world'%s\n", q, at)+
-		fmt.Sprintf("  job=$(%s claim mail --env%s) && eval \"$job\" && echo \"working on: $QSIDECAR_PAYLOAD\" && %s ack \"$QSIDECAR_LEASE\"%s\n", q, at, q, at)+
+		fmt.Sprintf("  job=$(%s claim mail --env%s) && eval \"$job\" && printf 'working on: %%s\\n' \"$QSIDECAR_PAYLOAD\" && %s ack \"$QSIDECAR_LEASE\"%s\n", q, at, q, at)+
 		fmt.Sprintf("  %s stats mail%s\n\n", q, at))
 }
 

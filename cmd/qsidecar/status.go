@@ -23,7 +23,8 @@ func (a *app) reloadCommand() *cobra.Command {
 nothing did. It does so by itself when the files change, and on SIGHUP.
 
 A config applies as a whole or not at all: if it has an error, or a database is not
-reachable, what ran before goes on. Connections stay, and so do the jobs they hold.
+reachable, the exit code is 2 and what ran before goes on. Connections stay, and so do the
+jobs they hold.
 
 ` + exitCodes,
 		Args: argCount(0, 0, ""),
