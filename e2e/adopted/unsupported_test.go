@@ -57,27 +57,27 @@ func TestAdoptedUnsupported(t *testing.T) {
 			return req
 		}
 	}
-	const done, none = "", "-" // done: it works; none: no role supports it
+	const done, none, value = "", "-", "where" // done: it works; none: no role supports it; value: the row needs one more
 	for _, c := range []struct {
 		what                   string
 		req                    func(queue string) kit.Msg
 		all, bare, needs, keys string // the missing role
 	}{
-		{"enqueue", enqueueWith(nil), done, done, "where", "id"},
-		{"payload", enqueueWith(kit.Msg{"payload": "x"}), done, "payload", "where", "id"},
-		{"priority", enqueueWith(kit.Msg{"priority": -1}), done, "priority", "where", "id"},
-		{"delay", enqueueWith(kit.Msg{"delay_ms": 60_000}), done, "run_at", "where", "id"},
-		{"run_at", enqueueWith(kit.Msg{"run_at": int64(4_000_000_000_000)}), done, "run_at", "where", "id"},
-		{"headers", enqueueWith(kit.Msg{"headers": kit.Msg{"lang": "de"}}), done, "headers", "where", "id"},
-		{"key", enqueueWith(kit.Msg{"key": "k"}), none, none, "where", "id"},
-		{"max_attempts", enqueueWith(kit.Msg{"max_attempts": 2}), done, "max_attempts", "where", "id"},
-		{"timeout", enqueueWith(kit.Msg{"timeout_ms": 2000}), none, none, "where", "id"},
+		{"enqueue", enqueueWith(nil), done, done, value, "id"},
+		{"payload", enqueueWith(kit.Msg{"payload": "x"}), done, "payload", value, "id"},
+		{"priority", enqueueWith(kit.Msg{"priority": -1}), done, "priority", value, "id"},
+		{"delay", enqueueWith(kit.Msg{"delay_ms": 60_000}), done, "run_at", value, "id"},
+		{"run_at", enqueueWith(kit.Msg{"run_at": int64(4_000_000_000_000)}), done, "run_at", value, "id"},
+		{"headers", enqueueWith(kit.Msg{"headers": kit.Msg{"lang": "de"}}), done, "headers", value, "id"},
+		{"key", enqueueWith(kit.Msg{"key": "k"}), none, none, value, "id"},
+		{"max_attempts", enqueueWith(kit.Msg{"max_attempts": 2}), done, "max_attempts", value, "id"},
+		{"timeout", enqueueWith(kit.Msg{"timeout_ms": 2000}), none, none, value, "id"},
 		{"result", func(queue string) kit.Msg {
 			return kit.Msg{"op": "ack", "lease": w.ClaimOne(queue).Lease, "result": "r"}
 		}, done, "result", "result", "result"},
 		{"follow", func(queue string) kit.Msg {
 			return kit.Msg{"op": "ack", "lease": w.ClaimOne("all").Lease, "enqueue": []kit.Msg{{"queue": queue, "priority": 5}}}
-		}, done, "priority", "where", "id"},
+		}, done, "priority", value, "id"},
 		{"retry", func(queue string) kit.Msg { return kit.Msg{"op": "retry", "queue": queue, "all": true} }, done, done, done, done},
 		{"purge", func(queue string) kit.Msg { return kit.Msg{"op": "purge", "queue": queue, "state": "done"} }, done, done, done, done},
 		{"reclaim", func(queue string) kit.Msg { return kit.Msg{"op": "reclaim", "queue": queue, "ids": []string{"1"}} }, done, done, done, done},
@@ -90,7 +90,11 @@ func TestAdoptedUnsupported(t *testing.T) {
 				}
 				continue
 			}
-			if r.Error == nil || r.Error.Code != "unsupported" || strings.Contains(r.Error.Message, "in the role \""+role+"\"") == (role == none) {
+			missing := "in the role \"" + role + "\""
+			if role == value {
+				missing = "the column owner_id needs a value: give it a default in the table, a value in `where`"
+			}
+			if r.Error == nil || r.Error.Code != "unsupported" || strings.Contains(r.Error.Message, missing) == (role == none) {
 				t.Errorf("%s in %s: %+v, want that the role %s is missing", c.what, queue, r.Error, role)
 				continue
 			}

@@ -182,7 +182,7 @@ func (r *row) ownLimit(j backends.NewJob) {
 func (r *row) missing() error {
 	for _, c := range r.Info.Columns {
 		if !c.Nullable && !c.Default && !c.Generated && !r.has(c.Name) {
-			return r.queue.unsupported("where", fmt.Sprintf("a job cannot be enqueued: the column %s needs a value", c.Name))
+			return r.queue.unsupported("", fmt.Sprintf("a job cannot be enqueued: the column %s needs a value: give it a default in the table, a value in `where`, or a role in `columns`", c.Name))
 		}
 	}
 	return nil
