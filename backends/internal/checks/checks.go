@@ -56,8 +56,8 @@ func (e *Examination) Run(ctx context.Context, all []Check, unseen func(c Check,
 
 // What to do about missing rights.
 const (
-	OwnerMigrates = "have a user with that right run what `qsidecar migrate --print` prints"
-	OwnerGrants   = "have a user with that right run the GRANTs that `qsidecar migrate --print` ends with"
+	OwnerMigrates = "have a user with that right run what `qsidecar migrate --print --role ROLE` prints, with the same --config and the role of this sidecar"
+	OwnerGrants   = "have a user with that right run the GRANTs that `qsidecar migrate --print --role ROLE` ends with, with the same --config and the role of this sidecar"
 )
 
 // TablesFound adds the finding for tables of a version. where names their schema, and can
