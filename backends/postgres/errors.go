@@ -114,10 +114,11 @@ func (s *Store) withKind(err error) error {
 	return fmt.Errorf("%s: %w", s.place, err)
 }
 
-// fullMessage returns the server's message with its detail, hint and SQLSTATE.
+// fullMessage returns the server's message with its detail, hint and SQLSTATE. It leaves out the
+// detail of a violated constraint, because that quotes the row, and the message is logged.
 func fullMessage(e *pgconn.PgError) string {
 	text := e.Message
-	if e.Detail != "" {
+	if e.Detail != "" && !strings.HasPrefix(e.Code, "23") {
 		text += " (" + e.Detail + ")"
 	}
 	if e.Hint != "" {

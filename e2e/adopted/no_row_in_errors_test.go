@@ -1,0 +1,25 @@
+package adopted
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/qsidecar/qsidecar/e2e/kit"
+)
+
+// TestNoRowInErrors checks that the error of a violated constraint names the constraint, and that
+// neither the worker nor the log gets the values of the row.
+func TestNoRowInErrors(t *testing.T) {
+	s, p := kit.NewPostgresSite(t)
+	s.Queues = `  q: {table: letters, columns: {id: id, payload: body, state: state}, states: {ready: new, claimed: sendin, done: sent}}` + "\n"
+	kit.Owners(t, p.URL).Script(`CREATE TABLE letters (id serial PRIMARY KEY, body text, state text CONSTRAINT known CHECK (state IN ('new', 'sending', 'sent')));
+		INSERT INTO letters (body, state) VALUES ('private words', 'new')`)
+	a := s.Start("a")
+	r := a.Dial().Exchange(kit.Msg{"op": "claim", "queue": "q"})
+	if r.Error == nil || !strings.Contains(r.Error.Message, "known") || strings.Contains(r.Error.Message, "private words") {
+		t.Errorf("a claim: %+v, want an error with the constraint and without the row", r.Error)
+	}
+	if log := a.Log(); strings.Contains(log, "private words") || !strings.Contains(log, "known") {
+		t.Errorf("the log has %s", log)
+	}
+}
