@@ -21,7 +21,7 @@ func (a *app) ackCommand() *cobra.Command {
 		Use:   "ack LEASE…",
 		Short: "Settle jobs as done",
 		Long: `Settle jobs as done, by the leases that claim printed. --result is kept with the job
-where the queue keeps done jobs (keep).
+where the queue keeps done jobs (retention).
 
 ` + exitCodes,
 		Example: `  qsidecar ack "$QSIDECAR_LEASE" --result "$(date)"`,

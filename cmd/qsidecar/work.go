@@ -119,7 +119,7 @@ func (a *app) workCommand() *cobra.Command {
 	fl.BoolVar(&f.PayloadArg, "payload-arg", false, "give the payload as CMD's last argument, and no stdin")
 	fl.BoolVar(&f.PayloadFile, "payload-file", false, "the payload in a file: CMD's last argument, QSIDECAR_PAYLOAD_FILE")
 	fl.BoolVar(&f.Raw, "raw", false, "give the payload as it is stored, also a JSON string")
-	fl.BoolVar(&f.Result, "result", false, "CMD's stdout is the job's result (see keep in the config)")
+	fl.BoolVar(&f.Result, "result", false, "CMD's stdout is the job's result (see retention in the config)")
 	fl.Var(&f.timeout, "timeout", "stop a CMD that takes longer; its job has failed (default: never)")
 	fl.Var(&f.killAfter, "kill-after", "what a CMD has from SIGTERM to SIGKILL")
 	fl.Var(&f.snoozeDelay, "snooze-delay", "a job comes again this long after exit 75 (default: back-off)")
