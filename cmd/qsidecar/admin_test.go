@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/qsidecar/qsidecar/internal/testserver"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
@@ -86,16 +87,19 @@ func TestAdminReload(t *testing.T) {
 	reload(0, "admin: {listen: '127.0.0.1:0'}\n")
 	first := x.status().Admin
 	wantPage(t, first, "/readyz", 200, "ok")
-	_, port, err := net.SplitHostPort(first)
-	if err != nil {
-		t.Fatal(err)
-	}
 	reload(0, "admin: {listen: '127.0.0.1:0', pprof: on}\n")
 	if at := x.status().Admin; at != first {
 		t.Errorf("pprof moved the listener from %s to %s", first, at)
 	}
 	wantPage(t, first, "/debug/pprof/goroutine?debug=1", 200, "goroutine profile")
 
+	port, err := testserver.FreePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	reload(0, "admin: {listen: '127.0.0.1:"+port+"'}\n")
+	wantClosed(t, first)
+	first = x.status().Admin
 	reload(0, "admin: {listen: "+port+"}\n") // the same address in another form
 	wantPage(t, first, "/debug/pprof/", 404, "admin.pprof")
 	reload(0, "admin: {listen: '0.0.0.0:"+port+"'}\n")

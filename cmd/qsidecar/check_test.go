@@ -2,13 +2,13 @@ package main
 
 import (
 	"encoding/json"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
 // findings parses the output of check --json.
@@ -76,12 +76,11 @@ func TestCheckSeverities(t *testing.T) {
 // databases that can be examined.
 func TestCheckReportsAllProblems(t *testing.T) {
 	h := newHost(t)
-	l, err := net.Listen("tcp", "127.0.0.1:0") // reserves a port on which nothing answers
+	port, err := testserver.FreePort() // nothing answers there
 	if err != nil {
 		t.Fatal(err)
 	}
-	addr := l.Addr().String()
-	l.Close()
+	addr := "127.0.0.1:" + port
 	mine := t.TempDir()
 	h.must(0, "migrate", "--database", "sqlite:"+filepath.Join(mine, "q.db"))
 	file := h.file("q.yaml", `databases:

@@ -2,7 +2,6 @@ package kit
 
 import (
 	"context"
-	"net"
 	"strconv"
 	"syscall"
 	"testing"
@@ -26,7 +25,10 @@ type Postgres struct {
 // NewPostgresSite returns a site with a new server of the newest version.
 func NewPostgresSite(t *testing.T) (*Site, *Postgres) {
 	t.Helper()
-	port := freePort(t)
+	port, err := testserver.FreePort()
+	if err != nil {
+		t.Fatal(err)
+	}
 	p, err := testserver.StartPostgres(t.Context(), testserver.NewestPostgres, testserver.Options{
 		Own: true, Durable: true, Settings: map[string]string{"listen_addresses": "127.0.0.1", "port": port},
 	})
@@ -55,16 +57,6 @@ func NewPostgresSite(t *testing.T) (*Site, *Postgres) {
 	srv.URL = "postgres://postgres@/e2e?host=" + config.Host + "&port=" + port
 	s.URL = srv.URL
 	return s, srv
-}
-
-func freePort(t testing.TB) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
 }
 
 // Query runs SQL in its own connection and returns the first column as texts.

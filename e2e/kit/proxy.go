@@ -7,6 +7,8 @@ import (
 
 	"github.com/Shopify/toxiproxy/v2"
 	"github.com/rs/zerolog"
+
+	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
 // Proxy is between one sidecar and the server. Add toxics before it starts if possible: toxiproxy
@@ -21,9 +23,12 @@ type Proxy struct {
 // Proxy puts a proxy in front of the server, on TCP, and returns the server's URL through it.
 func (p *Postgres) Proxy() (*Proxy, string) {
 	p.T.Helper()
-	n := &Proxy{P: p, addr: "127.0.0.1:0"}
+	port, err := testserver.FreePort()
+	if err != nil {
+		p.T.Fatal(err)
+	}
+	n := &Proxy{P: p, addr: "127.0.0.1:" + port}
 	n.Start()
-	n.addr = n.Proxy.Listen
 	p.T.Cleanup(func() { n.Proxy.Stop() })
 	at := url.URL{Scheme: "postgres", User: url.User("postgres"), Host: n.addr, Path: "/" + p.Name, RawQuery: "sslmode=disable"}
 	return n, at.String()

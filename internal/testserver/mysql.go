@@ -6,12 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"net"
 	"net/url"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -119,7 +117,7 @@ func (m *MySQL) start(ctx context.Context, template string, o Options) error {
 	}
 	// Another process can take a free port in between.
 	for range 5 {
-		if m.Port, err = freePort(); err != nil {
+		if m.Port, err = FreePort(); err != nil {
 			break
 		}
 		m.args = m.settings(o)
@@ -159,21 +157,6 @@ func (m *MySQL) settings(o Options) []string {
 		args = append(args, "--"+k+"="+v)
 	}
 	return args
-}
-
-// freePort returns a port below the range that the kernel gives to clients, so that no client takes
-// it while the server restarts.
-func freePort() (string, error) {
-	var failed error
-	for range 20 {
-		port := strconv.Itoa(20_000 + rand.IntN(12_000))
-		l, err := net.Listen("tcp", "127.0.0.1:"+port)
-		if err == nil {
-			return port, l.Close()
-		}
-		failed = err
-	}
-	return "", fmt.Errorf("no free port on 127.0.0.1: %w", failed)
 }
 
 // checkVersion reads the server's version and compares it with the kind, because MySQL and MariaDB must not
