@@ -14,9 +14,9 @@ var reserved struct {
 	by []net.Listener
 }
 
-// FreePort returns a free port of 127.0.0.1 for a server that stops and starts again. Meanwhile no
-// client takes the port, because it is below the range that the kernel gives to clients, and no other
-// test, because the port stays reserved until this process ends.
+// FreePort returns a free port of 127.0.0.1 for a server that stops and starts again. While it is
+// stopped, no client takes the port, because it is below the range that the kernel gives to clients,
+// and no other test, because the port stays reserved until this process ends.
 func FreePort() (string, error) {
 	reserved.Lock()
 	defer reserved.Unlock()
