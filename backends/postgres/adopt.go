@@ -9,9 +9,13 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/internal/core"
+	"github.com/qsidecar/qsidecar/backends/postgres/internal/dialect"
 )
 
 var _ backends.Adopter = (*Store)(nil)
+
+// Dialect implements backends.Adopter.
+func (s *Store) Dialect() backends.Dialect { return dialect.New(s.o.Schema) }
 
 // lockTimeout returns the statement that limits how long a transaction waits for locks of other
 // programs, or "" if there is no limit. Claims of adopted rows wait for no lock.

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/qsidecar/qsidecar/backends/internal/core"
+	"github.com/qsidecar/qsidecar/backends/postgres/internal/queueset"
 )
 
 // notifier notifies other sidecars, by NOTIFY, of queues that became ready. NOTIFY
@@ -21,16 +22,13 @@ import (
 type notifier struct {
 	s    *Store
 	name string // identifies this Store, so that it ignores its own notifications
-	wake chan struct{}
 	gone sync.WaitGroup
 
-	mu      sync.Mutex
-	pending map[string]struct{}
+	pending *queueset.Set // nil: it doesn't notify
 }
 
 const (
 	notifyEvery = 25 * time.Millisecond
-	maxPending  = 256 // queues; a notification without a queue stands for the rest
 	listenPing  = time.Minute
 )
 
@@ -41,7 +39,7 @@ func (n *notifier) start(s *Store) {
 	if !s.o.Notify {
 		return
 	}
-	n.name, n.wake, n.pending = random(), make(chan struct{}, 1), map[string]struct{}{}
+	n.name, n.pending = random(), queueset.New()
 	n.gone.Go(n.run)
 }
 
@@ -50,42 +48,21 @@ func (n *notifier) stop() { n.gone.Wait() }
 
 // madeReady records queues in which a commit made jobs ready, and wakes run.
 func (n *notifier) madeReady(queues []string) {
-	if n.wake == nil {
-		return
-	}
-	n.mu.Lock()
-	for _, q := range queues {
-		if len(n.pending) < maxPending {
-			n.pending[q] = struct{}{}
-		} else {
-			n.pending[""] = struct{}{}
-		}
-	}
-	work := len(n.pending) > 0
-	n.mu.Unlock()
-	if work {
-		select {
-		case n.wake <- struct{}{}:
-		default: // it already has a signal
-		}
+	if n.pending != nil {
+		n.pending.Add(queues...)
 	}
 }
 
 func (n *notifier) run() {
 	ctx := n.s.Life()
 	for {
-		select {
-		case <-n.wake:
-		case <-ctx.Done():
-			return
-		}
-		n.mu.Lock()
 		var words []string
-		for q := range n.pending {
+		for _, q := range n.pending.Wait(ctx) {
 			words = append(words, n.name+" "+q)
 		}
-		clear(n.pending)
-		n.mu.Unlock()
+		if ctx.Err() != nil {
+			return
+		}
 		if err := n.say(ctx, words); err != nil && ctx.Err() == nil {
 			n.s.log.Debug("can't announce new jobs", "event", "notify_failed", "address", n.s.place, "error", err) // they find the jobs by polling
 		}
@@ -133,7 +110,7 @@ func (s *Store) Listen(ctx context.Context, channels map[string][]string) (<-cha
 	if !s.o.Notify || s.pooled {
 		return nil, false
 	}
-	h := &queueListener{s: s, channels: channels, queues: make(chan string), wake: make(chan struct{}, 1), pending: map[string]struct{}{}}
+	h := &queueListener{s: s, channels: channels, queues: make(chan string), pending: queueset.New()}
 	go h.run(ctx)
 	return h.queues, true
 }
@@ -144,10 +121,7 @@ type queueListener struct {
 	s        *Store
 	channels map[string][]string // maps the channels of other programs to their queues
 	queues   chan string
-	wake     chan struct{}
-
-	mu      sync.Mutex
-	pending map[string]struct{}
+	pending  *queueset.Set
 }
 
 const wakeEvery = 10 * time.Millisecond
@@ -169,17 +143,8 @@ func (h *queueListener) run(ctx context.Context) {
 
 // pass forwards queues until ctx ends.
 func (h *queueListener) pass(ctx context.Context) {
-	for {
-		select {
-		case <-h.wake:
-		case <-ctx.Done():
-			return
-		}
-		h.mu.Lock()
-		queues := slices.Collect(maps.Keys(h.pending))
-		clear(h.pending)
-		h.mu.Unlock()
-		for _, q := range queues {
+	for ctx.Err() == nil {
+		for _, q := range h.pending.Wait(ctx) {
 			select {
 			case h.queues <- q:
 			case <-ctx.Done():
@@ -187,22 +152,6 @@ func (h *queueListener) pass(ctx context.Context) {
 			}
 		}
 		core.Pause(ctx, wakeEvery)
-	}
-}
-
-// note records names of queues to forward. Beyond maxPending names it records "", which stands for any queue.
-func (h *queueListener) note(queues ...string) {
-	h.mu.Lock()
-	for _, q := range queues {
-		if len(h.pending) >= maxPending {
-			q = ""
-		}
-		h.pending[q] = struct{}{}
-	}
-	h.mu.Unlock()
-	select {
-	case h.wake <- struct{}{}:
-	default: // it already has a signal
 	}
 }
 
@@ -219,15 +168,15 @@ func (h *queueListener) listen(ctx context.Context) error {
 			return err
 		}
 	}
-	h.note("") // notifications before LISTEN are lost
+	h.pending.Add("") // notifications before LISTEN are lost
 	for ctx.Err() == nil {
 		n, err := next(ctx, c)
 		if err != nil {
 			return err
 		}
-		h.note(h.channels[n.Channel]...)
+		h.pending.Add(h.channels[n.Channel]...)
 		if who, queue, ok := strings.Cut(n.Payload, " "); ok && n.Channel == own && who != h.s.notifier.name {
-			h.note(queue)
+			h.pending.Add(queue)
 		}
 	}
 	return nil

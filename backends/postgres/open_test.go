@@ -15,6 +15,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/internal/core"
+	"github.com/qsidecar/qsidecar/backends/postgres/internal/queueset"
 	"github.com/qsidecar/qsidecar/backends/postgres/migrate"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 	"github.com/qsidecar/qsidecar/internal/testwait"
@@ -356,15 +357,15 @@ func TestNotifications(t *testing.T) {
 func TestManyNotificationsAreOne(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(testwait.Context(t))
-	h := &queueListener{queues: make(chan string), wake: make(chan struct{}, 1), pending: map[string]struct{}{}}
+	h := &queueListener{queues: make(chan string), pending: queueset.New()}
 	for range 10_000 {
-		h.note("other")
+		h.pending.Add("other")
 	}
 	over := make(chan struct{})
 	go func() { defer close(over); h.pass(ctx) }()
 	for _, want := range []string{"other", "d"} {
 		if want == "d" {
-			h.note("d")
+			h.pending.Add("d")
 		}
 		if q := testwait.Receive(t, "a queue's name", h.queues); q != want {
 			t.Errorf("passed on %q, want %q", q, want)

@@ -1,4 +1,7 @@
-package postgres
+// Package dialect writes the SQL that package backends/adopted asks for.
+//
+// Start reading at New. Package backends describes the methods of a Dialect.
+package dialect
 
 import (
 	"fmt"
@@ -6,35 +9,36 @@ import (
 	"strings"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/postgres/migrate"
 )
 
-// sqlDialect implements backends.Dialect.
-type sqlDialect struct{ schema string }
+// dialect implements backends.Dialect.
+type dialect struct{ schema string }
 
-// Dialect implements backends.Adopter.
-func (s *Store) Dialect() backends.Dialect { return sqlDialect{schema: s.o.Schema} }
+// New returns the SQL of adopted queues. The sidecar's own tables are in the schema.
+func New(schema string) backends.Dialect { return dialect{schema} }
 
-func (g sqlDialect) Name(identifier string) string { return quoteName(identifier) }
+func (g dialect) Name(identifier string) string { return migrate.QuoteName(identifier) }
 
-func (g sqlDialect) Table(schema, name string) string {
+func (g dialect) Table(schema, name string) string {
 	if schema == "" {
-		return quoteName(name)
+		return migrate.QuoteName(name)
 	}
-	return quoteName(schema) + "." + quoteName(name)
+	return migrate.QuoteName(schema) + "." + migrate.QuoteName(name)
 }
 
-func (g sqlDialect) SidecarTable(table string) string { return g.Table(g.schema, table) }
+func (g dialect) SidecarTable(table string) string { return g.Table(g.schema, table) }
 
 // Text returns a literal without a type, which gets the type of its column. The E form doesn't
 // depend on standard_conforming_strings.
-func (g sqlDialect) Text(literal string) string {
+func (g dialect) Text(literal string) string {
 	return ` E'` + strings.NewReplacer(`\`, `\\`, `'`, `''`).Replace(literal) + `'`
 }
 
 // Constant returns Text(literal): the server converts the text to a number or a boolean.
-func (g sqlDialect) Constant(literal string, _ backends.Column) string { return g.Text(literal) }
+func (g dialect) Constant(literal string, _ backends.Column) string { return g.Text(literal) }
 
-func (g sqlDialect) Arg(n int, c backends.Column) string {
+func (g dialect) Arg(n int, c backends.Column) string {
 	if c.Kind == backends.BytesColumn {
 		return fmt.Sprintf("$%d::bytea", n)
 	}
@@ -60,26 +64,26 @@ func unlimited(typ string) string {
 }
 
 // ExactArg returns Arg(n, c): the server rejects values that it can't store.
-func (g sqlDialect) ExactArg(n int, c backends.Column) string { return g.Arg(n, c) }
+func (g dialect) ExactArg(n int, c backends.Column) string { return g.Arg(n, c) }
 
-func (g sqlDialect) IntArg(n int) string  { return fmt.Sprintf("$%d::bigint", n) }
-func (g sqlDialect) TextArg(n int) string { return fmt.Sprintf("$%d::text", n) }
+func (g dialect) IntArg(n int) string  { return fmt.Sprintf("$%d::bigint", n) }
+func (g dialect) TextArg(n int) string { return fmt.Sprintf("$%d::text", n) }
 
-func (g sqlDialect) Equals(n int, c backends.Column) string {
+func (g dialect) Equals(n int, c backends.Column) string {
 	return g.Name(c.Name) + " = " + g.Arg(n, c)
 }
 
-func (g sqlDialect) AnyOf(n int, c backends.Column) string {
+func (g dialect) AnyOf(n int, c backends.Column) string {
 	return fmt.Sprintf("%s = ANY($%d::text[]::%s[])", g.Name(c.Name), n, unlimited(c.Type))
 }
 
-func (g sqlDialect) ToText(expression string) string { return "(" + expression + ")::text" }
+func (g dialect) ToText(expression string) string { return "(" + expression + ")::text" }
 
-func (g sqlDialect) AsText(c backends.Column) string {
+func (g dialect) AsText(c backends.Column) string {
 	return `(` + g.Name(c.Name) + `::text COLLATE "C")`
 }
 
-func (g sqlDialect) RowKey(key []backends.Column) string {
+func (g dialect) RowKey(key []backends.Column) string {
 	if len(key) == 1 {
 		return g.AsText(key[0])
 	}
@@ -90,34 +94,34 @@ func (g sqlDialect) RowKey(key []backends.Column) string {
 	return `((` + strings.Join(all, " || ',' || ") + `) COLLATE "C")`
 }
 
-func (g sqlDialect) AsBytes(c backends.Column) string {
+func (g dialect) AsBytes(c backends.Column) string {
 	if c.Kind == backends.BytesColumn {
 		return g.Name(c.Name)
 	}
 	return g.Name(c.Name) + "::text"
 }
 
-func (g sqlDialect) TextLength(text string) string { return "octet_length(" + text + ")" }
+func (g dialect) TextLength(text string) string { return "octet_length(" + text + ")" }
 
-func (g sqlDialect) ByteLength(c backends.Column) string {
+func (g dialect) ByteLength(c backends.Column) string {
 	return "octet_length(" + g.AsBytes(c) + ")"
 }
 
 // Now returns the present time, truncated to the precision of the column. The value that is
 // written is then the value that is read.
-func (g sqlDialect) Now(c backends.Column, utc bool) string {
+func (g dialect) Now(c backends.Column, utc bool) string {
 	return g.at(c, utc, g.now())
 }
 
-func (g sqlDialect) NowPlus(c backends.Column, utc bool, n int) string {
+func (g dialect) NowPlus(c backends.Column, utc bool, n int) string {
 	return g.at(c, utc, fmt.Sprintf("(%s + $%d::bigint * interval '1 ms')", g.now(), n))
 }
 
-func (g sqlDialect) FromMillis(c backends.Column, utc bool, n int) string {
+func (g dialect) FromMillis(c backends.Column, utc bool, n int) string {
 	return g.at(c, utc, fmt.Sprintf("(timestamptz 'epoch' + $%d::bigint * interval '1 ms')", n))
 }
 
-func (g sqlDialect) at(c backends.Column, utc bool, instant string) string {
+func (g dialect) at(c backends.Column, utc bool, instant string) string {
 	if utc && !strings.HasSuffix(c.Type, "with time zone") {
 		instant = "(" + instant + " AT TIME ZONE 'UTC')"
 	}
@@ -125,7 +129,7 @@ func (g sqlDialect) at(c backends.Column, utc bool, instant string) string {
 }
 
 // ToMillis returns NULL for an infinite time. It clamps other times to the years 1 to 9999.
-func (g sqlDialect) ToMillis(c backends.Column, utc bool) string {
+func (g dialect) ToMillis(c backends.Column, utc bool) string {
 	value := g.Name(c.Name)
 	switch {
 	case strings.HasSuffix(c.Type, "with time zone"):
@@ -137,14 +141,14 @@ func (g sqlDialect) ToMillis(c backends.Column, utc bool) string {
 	return "CASE WHEN isfinite(" + value + ") THEN least(greatest(floor(extract(epoch FROM " + value + ") * 1000), -62135596800000), 253402300799999)::bigint END"
 }
 
-func (g sqlDialect) Integer(number string) string { return "(" + number + ")::bigint" }
+func (g dialect) Integer(number string) string { return "(" + number + ")::bigint" }
 
-func (g sqlDialect) now() string { return g.SidecarTable("qsidecar_now") + "()" }
-func (g sqlDialect) NowMillis() string {
+func (g dialect) now() string { return g.SidecarTable("qsidecar_now") + "()" }
+func (g dialect) NowMillis() string {
 	return "floor(extract(epoch FROM " + g.now() + ") * 1000)::bigint"
 }
 
-func (g sqlDialect) SelectFirst(columns, from, where, order, limit string) string {
+func (g dialect) SelectFirst(columns, from, where, order, limit string) string {
 	sql := "SELECT " + columns + " FROM " + from + " WHERE " + where
 	if order != "" {
 		sql += " ORDER BY " + order
@@ -152,7 +156,7 @@ func (g sqlDialect) SelectFirst(columns, from, where, order, limit string) strin
 	return sql + " LIMIT " + limit
 }
 
-func (g sqlDialect) SelectLocked(columns, from, where, order string, n int, skip bool) string {
+func (g dialect) SelectLocked(columns, from, where, order string, n int, skip bool) string {
 	sql := "SELECT " + columns + " FROM " + from + " WHERE " + where
 	if order != "" {
 		sql += " ORDER BY " + order
@@ -167,11 +171,11 @@ func (g sqlDialect) SelectLocked(columns, from, where, order string, n int, skip
 	return sql
 }
 
-func (sqlDialect) SelectUnlocked(columns, from, where string) string {
+func (dialect) SelectUnlocked(columns, from, where string) string {
 	return "SELECT " + columns + " FROM " + from + " WHERE " + where
 }
 
-func (g sqlDialect) Insert(table string, names, values []string, id backends.Column) string {
+func (g dialect) Insert(table string, names, values []string, id backends.Column) string {
 	sql := "INSERT INTO " + table
 	if len(names) == 0 {
 		sql += " DEFAULT VALUES"
@@ -183,14 +187,14 @@ func (g sqlDialect) Insert(table string, names, values []string, id backends.Col
 
 // Fence doesn't use the sequence qsidecar_sequence: an open transaction with a claimed job would count
 // among the transactions that can own a position, until it ends.
-func (sqlDialect) Fence() string {
+func (dialect) Fence() string {
 	return "(extract(epoch FROM pg_catalog.clock_timestamp()) * 1000000)::bigint"
 }
 
-func (g sqlDialect) Paused(queue string) string {
+func (g dialect) Paused(queue string) string {
 	return "EXISTS (SELECT FROM " + g.SidecarTable("qsidecar_queues") + " p WHERE p.queue = " + queue + " AND p.paused)"
 }
 
-func (g sqlDialect) IsAlive(sidecar string) string {
+func (g dialect) IsAlive(sidecar string) string {
 	return "EXISTS (SELECT FROM " + g.SidecarTable("qsidecar_sidecars") + " h WHERE h.sidecar = " + sidecar + " AND NOT h.dead)"
 }
