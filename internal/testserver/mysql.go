@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -34,6 +35,8 @@ type MySQL struct {
 	who    account
 	run    *process
 	number atomic.Int64
+
+	galera bool // a node of a Galera cluster
 }
 
 // The user of servers that this package starts, beside root. They accept connections only from
@@ -47,6 +50,11 @@ const (
 // 127.0.0.1, with default settings. The server ends with Stop, and also if this process dies in any
 // way. If a server is unavailable and the tests can run without it, the error is ErrUnavailable.
 func StartMySQL(ctx context.Context, kind Kind, o Options) (*MySQL, error) {
+	return startMySQL(ctx, kind, o, "")
+}
+
+// startMySQL is StartMySQL on a copy of the data directory template, if that is not empty.
+func startMySQL(ctx context.Context, kind Kind, o Options, template string) (*MySQL, error) {
 	from, ok := origins[kind]
 	if !ok {
 		return nil, fmt.Errorf("testserver does not support %s", kind)
@@ -66,11 +74,12 @@ func StartMySQL(ctx context.Context, kind Kind, o Options) (*MySQL, error) {
 	if err != nil {
 		return nil, err
 	}
-	template, err := templateMySQL(home, kind, who)
-	if err != nil {
-		return nil, err
+	if template == "" {
+		if template, err = templateMySQL(home, kind, who); err != nil {
+			return nil, err
+		}
 	}
-	m := &MySQL{Kind: kind, User: mysqlUser, Password: mysqlPassword, Host: "127.0.0.1", home: home, who: who}
+	m := &MySQL{Kind: kind, User: mysqlUser, Password: mysqlPassword, Host: "127.0.0.1", home: home, who: who, galera: o.Settings["wsrep-on"] != ""}
 	if err := m.start(ctx, template, o); err != nil {
 		return nil, err
 	}
@@ -112,7 +121,11 @@ func (m *MySQL) start(ctx context.Context, template string, o Options) error {
 		return err
 	}
 	m.dir, m.Socket = dir, filepath.Join(dir, "sock")
-	if err := errors.Join(prepare(dir, template, m.who), m.ownID(), m.users()); err != nil {
+	err = errors.Join(prepare(dir, template, m.who), m.ownID(), m.users())
+	if err == nil && m.galera {
+		err = m.transferScript()
+	}
+	if err != nil {
 		return errors.Join(err, os.RemoveAll(dir))
 	}
 	// Another process can take a free port in between.
@@ -254,9 +267,20 @@ func (m *MySQL) Restart(ctx context.Context) (err error) {
 	if m.dir == "" {
 		return errNotOurs
 	}
-	cmd, err := program(m.home, m.args...)
+	args := m.args
+	if m.galera {
+		more, err := m.joinArgs()
+		if err != nil {
+			return err
+		}
+		args = append(slices.Clone(args), more...)
+	}
+	cmd, err := program(m.home, args...)
 	if err != nil {
 		return err
+	}
+	if m.galera {
+		cmd.Env = append(os.Environ(), "PATH="+m.dir+":"+os.Getenv("PATH"))
 	}
 	// SIGKILL if this process dies, because the data is then useless.
 	if m.run, err = launch(cmd, m.who, syscall.SIGKILL, m.log()); err != nil {

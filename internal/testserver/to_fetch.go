@@ -26,6 +26,9 @@ func ToFetch(short bool) (missing []string, err error) {
 			missing = append(missing, string(kind)+" (Debian "+origins[kind].suite+")")
 		}
 	}
+	if !short && !exists(galeraHome(cache)) {
+		missing = append(missing, "Galera (Debian "+origins[MariaDB1011].suite+")")
+	}
 	return missing, nil
 }
 

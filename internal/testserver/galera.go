@@ -1,0 +1,187 @@
+package testserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/qsidecar/qsidecar/internal/testwait"
+)
+
+// Galera is a cluster of MariaDB nodes on 127.0.0.1. Each node accepts writes.
+type Galera struct {
+	Nodes []*MySQL
+}
+
+// StartGalera starts a cluster of n nodes and waits until all are ready.
+func StartGalera(ctx context.Context, n int, o Options) (_ *Galera, err error) {
+	who, err := unprivileged()
+	if err != nil {
+		return nil, err
+	}
+	cache, err := cacheDir(who)
+	if err != nil {
+		return nil, err
+	}
+	provider := galeraHome(cache)
+	if err := debian(ctx, cache, origins[MariaDB1011].suite, provider, "galera-4"); err != nil {
+		return nil, err
+	}
+	g := &Galera{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, g.Stop())
+		}
+	}()
+	settings, err := galeraSettings(n, filepath.Join(provider, "usr/lib/galera/libgalera_smm.so"), o)
+	if err != nil {
+		return nil, err
+	}
+	// All nodes start with a copy of the first one's data, so no node has to transfer it.
+	seed, err := startMySQL(ctx, MariaDB1011, settings[0], "")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, seed.Stop()) }()
+	if err := seed.Halt(); err != nil {
+		return nil, err
+	}
+	for i := range n {
+		node, err := startMySQL(ctx, MariaDB1011, settings[i], filepath.Join(seed.dir, "data"))
+		if err != nil {
+			return nil, err
+		}
+		g.Nodes = append(g.Nodes, node)
+	}
+	return g, g.Whole(ctx)
+}
+
+// galeraSettings returns the settings of each node.
+func galeraSettings(n int, provider string, o Options) ([]Options, error) {
+	var group, transfers []string // the nodes' addresses in the group, and for transfers of data
+	for range n {
+		for _, list := range []*[]string{&group, &transfers} {
+			port, err := FreePort()
+			if err != nil {
+				return nil, err
+			}
+			*list = append(*list, "127.0.0.1:"+port)
+		}
+	}
+	var all []Options
+	for i := range n {
+		settings := map[string]string{
+			"binlog-format": "ROW", "innodb-autoinc-lock-mode": "2", "wsrep-on": "ON",
+			"wsrep-provider":        provider,
+			"wsrep-cluster-address": "gcomm://" + strings.Join(group, ","), "wsrep-cluster-name": "qsidecar",
+			"wsrep-node-address": "127.0.0.1", "wsrep-node-name": fmt.Sprintf("node%d", i+1),
+			"wsrep-sst-method": "local", "wsrep-slave-threads": "2",
+			"wsrep-provider-options": "gmcast.listen_addr=tcp://" + group[i] + ";ist.recv_addr=" + transfers[i] +
+				";gcache.size=256M;evs.keepalive_period=PT0.5S;evs.suspect_timeout=PT2S;evs.inactive_timeout=PT4S;evs.inactive_check_period=PT0.2S",
+		}
+		maps.Copy(settings, o.Settings)
+		all = append(all, Options{Durable: o.Durable, Settings: settings})
+	}
+	return all, nil
+}
+
+// galeraHome returns the directory of the unpacked library.
+func galeraHome(cache string) string {
+	return filepath.Join(cache, "galera-"+origins[MariaDB1011].suite)
+}
+
+// Whole waits until all nodes are ready and members of one cluster.
+func (g *Galera) Whole(ctx context.Context) error {
+	return testwait.Poll(ctx, func(ctx context.Context) error {
+		for i, node := range g.Nodes {
+			for name, want := range map[string]string{"wsrep_ready": "ON", "wsrep_local_state_comment": "Synced", "wsrep_cluster_size": fmt.Sprint(len(g.Nodes))} {
+				row, err := node.row(ctx, "SHOW STATUS LIKE '"+name+"'")
+				if err != nil || row[1] != want {
+					return fmt.Errorf("node %d: %s is %v, want %s: %w", i+1, name, row, want, err)
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// Stop ends all nodes and removes their data.
+func (g *Galera) Stop() (err error) {
+	for _, node := range g.Nodes {
+		err = errors.Join(err, node.Stop())
+	}
+	return err
+}
+
+// transferScript is the program that a node starts to join. All nodes have a part of the cluster's
+// history and their directories are on one host. So the script only makes the joiner wait
+// until the donor sends the rest. The address of the joiner ends with its directory.
+const transferScript = `#!/bin/sh
+set -e
+while [ $# -gt 0 ]; do
+	case $1 in
+	--role) role=$2 ;;
+	--address) address=$2 ;;
+	--datadir) data=$2 ;;
+	--gtid) gtid=$2 ;;
+	--gtid-domain-id) domain=$2 ;;
+	--bypass) bypass=1 ;;
+	esac
+	shift
+done
+if [ "$role" = joiner ]; then
+	rm -f "$data/transferred"
+	echo "ready $address$data"
+	while [ ! -e "$data/transferred" ]; do sleep 0.1; done
+	cat "$data/transferred"
+elif [ -n "$bypass" ]; then
+	to=/${address#*/}
+	echo "$gtid $domain" >"$to/transferring"
+	mv "$to/transferring" "$to/transferred"
+	echo continue
+	echo "done $gtid"
+else
+	echo "the donor lacks a part of the history that the joiner needs" >&2
+	exit 1
+fi
+`
+
+func (m *MySQL) transferScript() error {
+	return os.WriteFile(filepath.Join(m.dir, "wsrep_sst_local"), []byte(transferScript), 0o755)
+}
+
+var recovered = regexp.MustCompile(`Recovered position: *(\S+)`)
+
+// joinArgs returns the arguments with which a node of a cluster starts. After a crash it finds its
+// position, so that a node that has the changes since then sends only these.
+func (m *MySQL) joinArgs() ([]string, error) {
+	state, err := os.ReadFile(filepath.Join(m.dir, "data", "grastate.dat"))
+	switch {
+	case errors.Is(err, os.ErrNotExist), m.run == nil && slices.Contains(m.args, "--wsrep-node-name=node1"): // the first start of the seed, and of the first node
+		return []string{"--wsrep-new-cluster"}, nil
+	case err != nil || !strings.Contains(string(state), "seqno:   -1"):
+		return nil, err
+	}
+	log := filepath.Join(m.dir, "recover")
+	cmd, err := program(m.home, append(m.args, "--wsrep-recover")...)
+	if err != nil {
+		return nil, err
+	}
+	run, err := launch(cmd, m.who, syscall.SIGKILL, log)
+	if err != nil {
+		return nil, err
+	}
+	status := <-run.ended
+	position := recovered.FindStringSubmatch(run.output())
+	if err := os.Remove(log); err != nil || position == nil {
+		return nil, fmt.Errorf("a node that crashed does not find its position: %w\n%s", errors.Join(status, err), run.output())
+	}
+	return []string{"--wsrep-start-position=" + position[1]}, nil
+}
