@@ -76,7 +76,7 @@ func sizeOf(st *backends.Statement) int64 {
 func (s *Store) Query(ctx context.Context, statements ...*backends.Statement) error {
 	return s.read(ctx, func(ctx context.Context, t *tx) error {
 		t.Add("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-		t.Add(begin)
+		t.Add("START TRANSACTION")
 		for _, st := range statements {
 			if err := t.addStatement(st); err != nil {
 				return err

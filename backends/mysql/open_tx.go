@@ -150,7 +150,7 @@ func (o *openTx) Rollback(ctx context.Context) error {
 	}
 	ctx, done := o.s.Bound(ctx)
 	defer done()
-	return o.failed(ctx, o.c.Exec(ctx, "ROLLBACK"))
+	return o.failed(ctx, o.c.Exec(ctx, o.s.sql.rollback))
 }
 
 // Ping implements backends.OpenTx.

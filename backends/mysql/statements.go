@@ -17,7 +17,9 @@ type statements struct {
 	clock string // the SQL expression for the present time
 	skip  string // follows FOR UPDATE: skip rows that other transactions have locked
 
+	begin, rollback                         string
 	joinCounter, mark, markIf, marked, seal string
+	committed                               string
 	join, renew, leave, peers               string
 	claimedBy                               string
 }
@@ -26,6 +28,7 @@ func render(clock string, v session.Server) *statements {
 	r := func(sql string) string { return strings.ReplaceAll(strings.TrimSpace(sql), "{now}", clock) }
 	s := &statements{
 		clock: clock,
+		begin: "START TRANSACTION", rollback: "ROLLBACK",
 
 		joinCounter: r(`INSERT INTO qsidecar_commits (handle, number, at) VALUES (?, ?, {now}) ON DUPLICATE KEY UPDATE at = {now}`),
 		mark:        r(`UPDATE qsidecar_commits SET number = IF(number = ?, ?, -1), at = {now} WHERE handle = ?`),
@@ -33,7 +36,9 @@ func render(clock string, v session.Server) *statements {
 		// number is -1. It is out of range, so the transaction fails.
 		markIf: r(`UPDATE qsidecar_commits SET number = IF(ROW_COUNT() = ? AND number = ?, ?, -1), at = {now} WHERE handle = ?`),
 		marked: r(`SELECT number FROM qsidecar_commits WHERE handle = ? FOR UPDATE`),
-		seal:   r(`UPDATE qsidecar_commits SET number = ? WHERE handle = ?`),
+		seal:   r(`UPDATE qsidecar_commits SET number = ? WHERE handle = ? AND number = ?`),
+
+		committed: `SELECT number FROM qsidecar_commits WHERE handle = ?`,
 
 		join: r(`INSERT INTO qsidecar_sidecars (sidecar, name, heartbeats, expires_at) VALUES (?, ?, 1, {now} + INTERVAL ? MICROSECOND)
 ON DUPLICATE KEY UPDATE name = IF(dead OR has_left, name, VALUES(name)), heartbeats = IF(dead OR has_left, heartbeats, heartbeats + 1), expires_at = IF(dead OR has_left, expires_at, VALUES(expires_at))`),
@@ -45,6 +50,10 @@ WHERE sidecar = ? AND NOT dead`),
 
 		claimedBy: r(`SELECT id, token_sidecar, token_number, queue, lease_ms IS NOT NULL FROM ` + table.Jobs + `
 WHERE segment = ? AND id > ? ORDER BY id LIMIT ?`),
+	}
+	if v.Galera {
+		s.mark, s.markIf = r(galeraMark), r(galeraMarkIf)
+		s.begin, s.rollback = galeraBegin, "ROLLBACK;\n"+galeraEnd
 	}
 	if v.SkipLocked {
 		s.skip = " SKIP LOCKED"

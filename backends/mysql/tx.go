@@ -63,7 +63,7 @@ func (t *tx) send(ctx context.Context) error {
 	t.sent++
 	defer t.s.Meter.RoundTrip(time.Now())
 	if !t.begun {
-		p.Prepend(begin)
+		p.Prepend(t.s.sql.begin)
 		t.begun = true
 		if wait := t.lockWait(); t.c.Wait != wait {
 			p.Prepend(fmt.Sprintf("SET innodb_lock_wait_timeout = %d", int(wait.Seconds())))
@@ -110,7 +110,6 @@ func (t *tx) Flush(ctx context.Context) error {
 }
 
 const (
-	begin       = "START TRANSACTION"
 	rollbackFor = 2 * time.Second
 
 	// joinEvery is how often a connection refreshes its row in qsidecar_commits. Maintenance deletes
@@ -224,7 +223,7 @@ func (t *tx) rollback(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackFor)
 	defer cancel()
-	if err := t.c.Exec(ctx, "ROLLBACK"); err != nil {
+	if err := t.c.Exec(ctx, t.s.sql.rollback); err != nil {
 		t.c.Bad = true
 		t.s.log.Debug("rollback failed", "event", "rollback_failed", "address", t.s.place, "error", err) // the pool closes the connection, and the server rolls back
 	}
@@ -239,12 +238,16 @@ func (s *Store) commit(ctx context.Context, t *tx) error {
 	l, acked := t.c.Counter, t.acked
 	t.BeforeNext, t.acked = nil, 0
 	switch {
+	case s.dialer.Server.Galera:
+		t.addGaleraCommit(acked)
 	case acked > 0:
 		t.Add(s.sql.markIf, acked, int64(l.Number), int64(l.Number+1), l.Handle)
 	case t.wrote:
 		t.Add(s.sql.mark, int64(l.Number), int64(l.Number+1), l.Handle)
 	}
-	t.Add("COMMIT")
+	if !s.dialer.Server.Galera {
+		t.Add("COMMIT")
+	}
 	hook := s.fault.Load()
 	if hook != nil {
 		(*hook)(t.c, true)
@@ -262,8 +265,11 @@ func (s *Store) commit(ctx context.Context, t *tx) error {
 			l.Number++
 		}
 		return nil
-	case !t.wrote, session.FromServer(err) && !session.EndsSession(err), errors.Is(err, session.ErrPacket):
+	case !t.wrote, session.FromServer(err) && !session.EndsSession(err) && !session.IsCode(err, codeNotReady), errors.Is(err, session.ErrPacket):
 		t.rollback(ctx)
+		if session.IsCode(err, codeNoSavepoint) {
+			return errAborted
+		}
 		if acked > 0 && session.IsCode(err, codeRange) {
 			return core.ErrNotAll // or the Counter's number in the table is not the expected one, which the next attempt finds out
 		}
@@ -307,7 +313,7 @@ func (s *Store) findOutOnce(ctx context.Context, l *session.Counter) (happened b
 	}
 	var p session.Script
 	found, last := false, uint64(0)
-	p.Add(begin)
+	p.Add(s.sql.begin)
 	p.Each(func(r *session.Result) { found, last = true, uint64(r.Int(0)) }, s.sql.marked, l.Handle)
 	if err := c.Run(ctx, &p); err != nil {
 		return false, err
@@ -320,12 +326,28 @@ func (s *Store) findOutOnce(ctx context.Context, l *session.Counter) (happened b
 		l.Number++
 		return true, nil
 	}
-	if last <= l.Number { // otherwise it is the seal of an earlier attempt whose answer got lost
+	if before := last; last <= l.Number { // otherwise it is the seal of an earlier attempt whose answer got lost
 		last = l.Number + 2
-		if err := c.Exec(ctx, s.sql.seal+"; COMMIT", int64(last), l.Handle); err != nil {
+		if err := s.seal(ctx, c, l, last, before); err != nil {
 			return false, err
 		}
 	}
 	l.Number = last
 	return false, nil
+}
+
+// seal commits a new number in place of the number before. It returns an error unless the table has the new number.
+func (s *Store) seal(ctx context.Context, c *session.Conn, l *session.Counter, number, before uint64) error {
+	var p session.Script
+	p.Add(s.sql.seal, int64(number), l.Handle, int64(before))
+	p.Add("COMMIT")
+	stored := int64(0)
+	p.Int(&stored, s.sql.committed, l.Handle)
+	if err := c.Run(ctx, &p); err != nil {
+		return err
+	}
+	if uint64(stored) != number {
+		return fmt.Errorf("%s: the number of the last commit changed to %d", s.place, stored)
+	}
+	return nil
 }

@@ -16,6 +16,7 @@ type Server struct {
 	Version    int   // 80013, 100603
 	Packet     int64 // max_allowed_packet
 	SkipLocked bool  // it has FOR UPDATE SKIP LOCKED
+	Galera     bool  // it is a node of a Galera cluster
 }
 
 // Name returns the product and its version.
@@ -62,17 +63,19 @@ func (d *Dialer) ReadServer(ctx context.Context) error {
 		return err
 	}
 	defer c.Close()
-	var text, comment string
+	var text, comment, wsrep string
 	packet := int64(0)
-	if err := c.Each(ctx, func(r *Result) { text, comment, packet = r.Text(0), r.Text(1), r.Int(2) },
-		"SELECT VERSION(), @@version_comment, @@max_allowed_packet"); err != nil {
+	var p Script
+	p.Each(func(r *Result) { text, comment, packet = r.Text(0), r.Text(1), r.Int(2) }, "SELECT VERSION(), @@version_comment, @@max_allowed_packet")
+	p.Each(func(r *Result) { wsrep = r.Text(1) }, "SHOW GLOBAL VARIABLES LIKE 'wsrep_on'")
+	if err := c.Run(ctx, &p); err != nil {
 		return err
 	}
 	maria := strings.Contains(strings.ToLower(text+" "+comment), "mariadb")
 	if d.Server, err = parseVersion(text, maria); err != nil {
 		return fmt.Errorf("%s: %w", d.Place(), err)
 	}
-	d.Server.Packet = packet
+	d.Server.Packet, d.Server.Galera = packet, wsrep == "ON"
 	d.settings()
 	return nil
 }
@@ -109,6 +112,9 @@ func (d *Dialer) settings() {
 		p["transaction_isolation"] = "'READ-COMMITTED'"
 		p["transaction_read_only"] = "0"
 		p["max_execution_time"] = "0"
+	}
+	if d.Server.Galera {
+		p["wsrep_sync_wait"] = "1" // reads see what other nodes have committed
 	}
 	d.Config.Params = p
 	d.Config.MaxAllowedPacket = int(d.Server.Packet)

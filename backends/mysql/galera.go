@@ -1,0 +1,59 @@
+package mysql
+
+import (
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/qsidecar/qsidecar/backends/mysql/internal/session"
+)
+
+// A node of a Galera cluster can abort a transaction because another node committed a change of the same
+// rows first. If that happens between two statements of one packet, MariaDB doesn't report it (MDEV-35446,
+// seen on 10.11): the later statements commit by themselves, and COMMIT succeeds.
+//
+// So a transaction runs with autocommit = 0 and starts with a savepoint. The end of its last packet releases
+// the savepoint, which fails if the transaction was aborted. After COMMIT the same packet reads the number of
+// the commit, which shows an abort between these two. This needs no further round trip.
+const (
+	galeraBegin = "SET autocommit = 0;\nSTART TRANSACTION;\nSAVEPOINT qsidecar_transaction"
+
+	// galeraRelease also stops the waiting for other nodes, which could fail after COMMIT.
+	galeraRelease = "SET wsrep_sync_wait = 0;\nRELEASE SAVEPOINT qsidecar_transaction"
+	galeraEnd     = "SET autocommit = 1, wsrep_sync_wait = 1"
+
+	// These also insert a missing row, so that the row always shows the commit.
+	galeraMark   = `INSERT INTO qsidecar_commits (handle, number, at) VALUES (?, ?, {now})` + galeraNext
+	galeraMarkIf = `INSERT INTO qsidecar_commits (handle, number, at) VALUES (?, IF(ROW_COUNT() = ?, ?, -1), {now})` + galeraNext
+	galeraNext   = ` ON DUPLICATE KEY UPDATE number = IF(number = VALUES(number) - 1, VALUES(number), -1), at = {now}`
+)
+
+const (
+	codeNoSavepoint = 1305
+	codeNotReady    = 1047 // the node left its cluster
+)
+
+// errAborted is the error that the server didn't report.
+var errAborted = &mysql.MySQLError{Number: codeDeadlock, SQLState: [5]byte{'4', '0', '0', '0', '1'}, Message: "another node of the cluster changed the same rows first"}
+
+// addGaleraCommit queues the end of a transaction with its checks. acked is how many rows an Ack must have deleted;
+// 0: the last statement is not an Ack.
+func (t *tx) addGaleraCommit(acked int64) {
+	l := t.c.Counter
+	switch {
+	case acked > 0:
+		t.Add(t.s.sql.markIf, l.Handle, acked, int64(l.Number+1))
+	case t.wrote:
+		t.Add(t.s.sql.mark, l.Handle, int64(l.Number+1))
+	default:
+		t.Add("COMMIT;\n" + galeraEnd)
+		return
+	}
+	t.Add(galeraRelease + ";\nCOMMIT")
+	t.Query(func(r *session.Result) error {
+		ok, err := r.Next()
+		if err == nil && (!ok || uint64(r.Int(0)) != l.Number+1) {
+			err = errAborted
+		}
+		return err
+	}, t.s.sql.committed, l.Handle)
+	t.Add(galeraEnd)
+}
