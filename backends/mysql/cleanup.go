@@ -40,8 +40,8 @@ const (
 	idleQueue = 24 * time.Hour
 	maxIdle   = 100_000
 
-	// counterDays is after how many days a row of qsidecar_commits is deleted that was not refreshed: see
-	// joinEvery.
+	// counterDays is after how many days a row of qsidecar_commits is deleted that no commit
+	// changed. The next commit inserts it again.
 	counterDays = 30
 
 	// tidyEvery is the number of maintenance runs that prune, and so of calls of Tidy, per visit.

@@ -19,11 +19,6 @@ const (
 	// galeraRelease also stops the waiting for other nodes, which could fail after COMMIT.
 	galeraRelease = "SET wsrep_sync_wait = 0;\nRELEASE SAVEPOINT qsidecar_transaction"
 	galeraEnd     = "SET autocommit = 1, wsrep_sync_wait = 1"
-
-	// These also insert a missing row, so that the row always shows the commit.
-	galeraMark   = `INSERT INTO qsidecar_commits (handle, number, at) VALUES (?, ?, {now})` + galeraNext
-	galeraMarkIf = `INSERT INTO qsidecar_commits (handle, number, at) VALUES (?, IF(ROW_COUNT() = ?, ?, -1), {now})` + galeraNext
-	galeraNext   = ` ON DUPLICATE KEY UPDATE number = IF(number = VALUES(number) - 1, VALUES(number), -1), at = {now}`
 )
 
 const (
@@ -34,19 +29,13 @@ const (
 // errAborted is the error that the server didn't report.
 var errAborted = &mysql.MySQLError{Number: codeDeadlock, SQLState: [5]byte{'4', '0', '0', '0', '1'}, Message: "another node of the cluster changed the same rows first"}
 
-// addGaleraCommit queues the end of a transaction with its checks. acked is how many rows an Ack must have deleted;
-// 0: the last statement is not an Ack.
-func (t *tx) addGaleraCommit(acked int64) {
-	l := t.c.Counter
-	switch {
-	case acked > 0:
-		t.Add(t.s.sql.markIf, l.Handle, acked, int64(l.Number+1))
-	case t.wrote:
-		t.Add(t.s.sql.mark, l.Handle, int64(l.Number+1))
-	default:
+// addGaleraCommit queues COMMIT with its checks.
+func (t *tx) addGaleraCommit() {
+	if !t.wrote {
 		t.Add("COMMIT;\n" + galeraEnd)
 		return
 	}
+	l := t.c.Counter
 	t.Add(galeraRelease + ";\nCOMMIT")
 	t.Query(func(r *session.Result) error {
 		ok, err := r.Next()

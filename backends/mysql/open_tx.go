@@ -105,14 +105,10 @@ func (o *openTx) CommitWith(ctx context.Context, b backends.Batch, hooks backend
 	return o.commit(ctx, k)
 }
 
-// commit ends the transaction. It also inserts or refreshes the Counter's row, because maintenance can have
-// deleted it while the worker ran the job.
+// commit ends the transaction.
 func (o *openTx) commit(ctx context.Context, k *core.Commit) (backends.Results, error) {
-	t, l := o.t, o.c.Counter
+	t := o.t
 	o.t = nil
-	if t.wrote {
-		t.Add(o.s.sql.joinCounter, l.Handle, int64(l.Number))
-	}
 	err := o.s.commit(ctx, t)
 	switch {
 	case err == nil:

@@ -17,12 +17,14 @@ type statements struct {
 	clock string // the SQL expression for the present time
 	skip  string // follows FOR UPDATE: skip rows that other transactions have locked
 
-	begin, rollback                         string
-	joinCounter, mark, markIf, marked, seal string
-	committed                               string
-	join, renew, leave, peers               string
-	claimedBy                               string
+	begin, rollback                       string
+	mark, markIf, marked, committed, seal string
+	join, renew, leave, peers             string
+	claimedBy                             string
 }
+
+// nextNumber is the end of a statement that stores the number of a commit. The stored number must be the previous one.
+const nextNumber = ` ON DUPLICATE KEY UPDATE number = IF(number = VALUES(number) - 1, VALUES(number), -1), at = {now}`
 
 func render(clock string, v session.Server) *statements {
 	r := func(sql string) string { return strings.ReplaceAll(strings.TrimSpace(sql), "{now}", clock) }
@@ -30,13 +32,13 @@ func render(clock string, v session.Server) *statements {
 		clock: clock,
 		begin: "START TRANSACTION", rollback: "ROLLBACK",
 
-		joinCounter: r(`INSERT INTO qsidecar_commits (handle, number, at) VALUES (?, ?, {now}) ON DUPLICATE KEY UPDATE at = {now}`),
-		mark:        r(`UPDATE qsidecar_commits SET number = IF(number = ?, ?, -1), at = {now} WHERE handle = ?`),
-		// If the number is another one, or the previous statement changed another number of rows, the new
-		// number is -1. It is out of range, so the transaction fails.
-		markIf: r(`UPDATE qsidecar_commits SET number = IF(ROW_COUNT() = ? AND number = ?, ?, -1), at = {now} WHERE handle = ?`),
+		mark: r(`INSERT INTO qsidecar_commits (handle, number, at) VALUES (?, ?, {now})` + nextNumber),
+		// If the previous number is another one, or the previous statement changed another number of rows, the
+		// new number is -1. It is out of range, so the transaction fails.
+		markIf: r(`INSERT INTO qsidecar_commits (handle, number, at) VALUES (?, IF(ROW_COUNT() = ?, ?, -1), {now})` + nextNumber),
 		marked: r(`SELECT number FROM qsidecar_commits WHERE handle = ? FOR UPDATE`),
-		seal:   r(`UPDATE qsidecar_commits SET number = ? WHERE handle = ? AND number = ?`),
+		// The number must still be the one that was read. A missing row is inserted.
+		seal: r(`INSERT INTO qsidecar_commits (handle, number, at) VALUES (?, ?, {now}) ON DUPLICATE KEY UPDATE number = IF(number = ?, VALUES(number), -1), at = {now}`),
 
 		committed: `SELECT number FROM qsidecar_commits WHERE handle = ?`,
 
@@ -52,7 +54,6 @@ WHERE sidecar = ? AND NOT dead`),
 WHERE segment = ? AND id > ? ORDER BY id LIMIT ?`),
 	}
 	if v.Galera {
-		s.mark, s.markIf = r(galeraMark), r(galeraMarkIf)
 		s.begin, s.rollback = galeraBegin, "ROLLBACK;\n"+galeraEnd
 	}
 	if v.SkipLocked {

@@ -111,10 +111,6 @@ func (t *tx) Flush(ctx context.Context) error {
 
 const (
 	rollbackFor = 2 * time.Second
-
-	// joinEvery is how often a connection refreshes its row in qsidecar_commits. Maintenance deletes
-	// rows that are not refreshed.
-	joinEvery = time.Hour
 )
 
 // Read implements core.Driver.
@@ -168,13 +164,6 @@ func (s *Store) begin(ctx context.Context, o core.TxOptions) (*tx, error) {
 		return nil, err
 	}
 	t := &tx{s: s, c: c, ctx: ctx, o: o}
-	if time.Since(c.Joined) > joinEvery {
-		if err := c.Exec(ctx, s.sql.joinCounter, c.Counter.Handle, int64(c.Counter.Number)); err != nil {
-			t.release()
-			return nil, err
-		}
-		c.Joined = time.Now()
-	}
 	t.checkSidecar()
 	return t, nil
 }
@@ -238,14 +227,14 @@ func (s *Store) commit(ctx context.Context, t *tx) error {
 	l, acked := t.c.Counter, t.acked
 	t.BeforeNext, t.acked = nil, 0
 	switch {
-	case s.dialer.Server.Galera:
-		t.addGaleraCommit(acked)
 	case acked > 0:
-		t.Add(s.sql.markIf, acked, int64(l.Number), int64(l.Number+1), l.Handle)
+		t.Add(s.sql.markIf, l.Handle, acked, int64(l.Number+1))
 	case t.wrote:
-		t.Add(s.sql.mark, int64(l.Number), int64(l.Number+1), l.Handle)
+		t.Add(s.sql.mark, l.Handle, int64(l.Number+1))
 	}
-	if !s.dialer.Server.Galera {
+	if s.dialer.Server.Galera {
+		t.addGaleraCommit()
+	} else {
 		t.Add("COMMIT")
 	}
 	hook := s.fault.Load()
@@ -270,8 +259,16 @@ func (s *Store) commit(ctx context.Context, t *tx) error {
 		if session.IsCode(err, codeNoSavepoint) {
 			return errAborted
 		}
-		if acked > 0 && session.IsCode(err, codeRange) {
-			return core.ErrNotAll // or the Counter's number in the table is not the expected one, which the next attempt finds out
+		if !t.wrote || !session.IsCode(err, codeRange) {
+			return err
+		}
+		switch again, failed := s.outOfStep(ctx, t.c); {
+		case failed != nil:
+			return failed
+		case again:
+			return core.ErrAgain
+		case acked > 0:
+			return core.ErrNotAll
 		}
 		return err
 	}
@@ -301,6 +298,19 @@ func (s *Store) findOut(ctx context.Context, l *session.Counter, cause error) er
 	}
 }
 
+// outOfStep reports whether the number in the Counter's row is not that of its last commit. After a failover that lost
+// commits, or the restore of a backup, it isn't. Then the Counter gets another row.
+func (s *Store) outOfStep(ctx context.Context, c *session.Conn) (bool, error) {
+	l := c.Counter
+	stored := l.Number // the next commit inserts a missing row
+	if err := c.Each(ctx, func(r *session.Result) { stored = uint64(r.Int(0)) }, s.sql.committed, l.Handle); err != nil || stored == l.Number {
+		return false, err
+	}
+	s.log.Warn("commit number repaired", "event", "commit_number_repaired", "address", s.place, "number", l.Number, "stored", stored)
+	l.Renew()
+	return true, nil
+}
+
 // findOutOnce makes one attempt to find out.
 func (s *Store) findOutOnce(ctx context.Context, l *session.Counter) (happened bool, err error) {
 	c, err := s.dialer.Dial(ctx, l)
@@ -312,37 +322,34 @@ func (s *Store) findOutOnce(ctx context.Context, l *session.Counter) (happened b
 		return false, err
 	}
 	var p session.Script
-	found, last := false, uint64(0)
+	seal := l.Number + 2
+	last := seal // no row has it before, so a missing row is inserted
+	found := false
 	p.Add(s.sql.begin)
 	p.Each(func(r *session.Result) { found, last = true, uint64(r.Int(0)) }, s.sql.marked, l.Handle)
 	if err := c.Run(ctx, &p); err != nil {
 		return false, err
 	}
-	switch {
-	case !found: // a failover that lost this row lost the commit too
-		l.Number += 2
-		return false, nil
-	case last == l.Number+1:
+	if last == l.Number+1 {
 		l.Number++
 		return true, nil
 	}
-	if before := last; last <= l.Number { // otherwise it is the seal of an earlier attempt whose answer got lost
-		last = l.Number + 2
-		if err := s.seal(ctx, c, l, last, before); err != nil {
+	if !found || last != seal { // otherwise it is the seal of an earlier attempt whose answer got lost
+		if err := s.seal(ctx, c, l.Handle, seal, last); err != nil {
 			return false, err
 		}
 	}
-	l.Number = last
+	l.Number = seal
 	return false, nil
 }
 
 // seal commits a new number in place of the number before. It returns an error unless the table has the new number.
-func (s *Store) seal(ctx context.Context, c *session.Conn, l *session.Counter, number, before uint64) error {
+func (s *Store) seal(ctx context.Context, c *session.Conn, handle int64, number, before uint64) error {
 	var p session.Script
-	p.Add(s.sql.seal, int64(number), l.Handle, int64(before))
-	p.Add("COMMIT")
 	stored := int64(0)
-	p.Int(&stored, s.sql.committed, l.Handle)
+	p.Add(s.sql.seal, handle, int64(number), int64(before))
+	p.Add("COMMIT")
+	p.Int(&stored, s.sql.committed, handle)
 	if err := c.Run(ctx, &p); err != nil {
 		return err
 	}

@@ -22,7 +22,6 @@ type Conn struct {
 	Bad     bool          // it must not be used again
 	Wait    time.Duration // the session's innodb_lock_wait_timeout
 	Server  string        // identifies the server that the connection leads to
-	Joined  time.Time     // when the Counter's row was last written; zero: never
 
 	used, opened time.Time
 }
