@@ -13,7 +13,8 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-func (s *session) claim(req *protocol.Request) finisher {
+// claim starts a claim. beside is the size of what the reply has besides jobs and replyHead; it is read when there are jobs.
+func (s *session) claim(req *protocol.Request, beside *int64) finisher {
 	queues, single := req.Queues, req.Queues == nil
 	if single {
 		one := [1]string{req.Queue}
@@ -41,7 +42,7 @@ func (s *session) claim(req *protocol.Request) finisher {
 		Once:     req.WaitMS == 0,
 	}
 	if a, answered := db.Claim(w, queues); answered {
-		return later(func() (*protocol.Reply, func()) { return s.handOver(db, w, a) })
+		return later(func() (*protocol.Reply, func()) { return s.handOver(db, w, a, beside) })
 	}
 	ctx, stop := s.claimContext(wirejob.Millis(req.WaitMS))
 	open := &openClaim{id: req.ID, stop: stop}
@@ -62,7 +63,7 @@ func (s *session) claim(req *protocol.Request) finisher {
 		if wire != nil {
 			return &protocol.Reply{Error: wire}, nil
 		}
-		return s.handOver(db, w, a)
+		return s.handOver(db, w, a, beside)
 	})
 	f.waits = req.WaitMS > 0
 	return f
@@ -129,8 +130,8 @@ func (s *session) noClaim(queues []string) int {
 }
 
 // handOver calls handOut, and also returns the function to call after the reply is sent.
-func (s *session) handOver(db *database, w *pipeline.ClaimRequest, a pipeline.Answer) (*protocol.Reply, func()) {
-	reply, given := s.handOut(db, w, a)
+func (s *session) handOver(db *database, w *pipeline.ClaimRequest, a pipeline.Answer, beside *int64) (*protocol.Reply, func()) {
+	reply, given := s.handOut(db, w, a, *beside)
 	s.quota.SettleJobs(w.Reserved, min(given, w.Reserved))
 	if len(a.Jobs) == 0 {
 		return reply, nil
@@ -149,7 +150,7 @@ func (s *session) claimContext(wait time.Duration) (context.Context, context.Can
 }
 
 // handOut records the jobs as the session's and builds the reply. given is the number of jobs in it.
-func (s *session) handOut(db *database, w *pipeline.ClaimRequest, a pipeline.Answer) (reply *protocol.Reply, given int) {
+func (s *session) handOut(db *database, w *pipeline.ClaimRequest, a pipeline.Answer, beside int64) (reply *protocol.Reply, given int) {
 	if len(a.Jobs) == 0 {
 		if a.Err != nil {
 			return s.failure(a.Err), 0
@@ -160,7 +161,7 @@ func (s *session) handOut(db *database, w *pipeline.ClaimRequest, a pipeline.Ans
 		db.ReturnUndelivered(a.Jobs)
 		return nil, 0
 	}
-	jobs, err := db.HandOut(w, &a, func(jobs []backends.Job) int { return s.jobsThatFit(db.Info.Database, jobs) })
+	jobs, err := db.HandOut(w, &a, func(jobs []backends.Job) int { return s.jobsThatFit(db.Info.Database, jobs, beside) })
 	if err != nil {
 		return s.failure(err), 0
 	}

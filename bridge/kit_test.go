@@ -203,17 +203,18 @@ type reply struct {
 		Index                *int
 		RetryMS              int64 `json:"retry_ms"`
 	}
-	Job      enqueued
-	Enqueued []enqueued
-	Jobs     []job
-	Acked    int
-	Nacked   int
-	Extended int
-	Lost     []string
-	Leases   []string
-	Count    int
-	Event    string
-	Queues   []map[string]any
+	Job        enqueued
+	Enqueued   []enqueued
+	Jobs       []job
+	ClaimError struct{ Code, Field string } `json:"claim_error"`
+	Acked      int
+	Nacked     int
+	Extended   int
+	Lost       []string
+	Leases     []string
+	Count      int
+	Event      string
+	Queues     []map[string]any
 }
 
 type enqueued struct {

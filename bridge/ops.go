@@ -45,8 +45,11 @@ func (s *session) start(req *protocol.Request) finisher {
 	case protocol.OpEnqueue:
 		return s.enqueue(req)
 	case protocol.OpClaim:
-		return s.claim(req)
+		return s.claim(req, new(int64))
 	case protocol.OpAck, protocol.OpNack, protocol.OpExtend:
+		if req.Claim != nil {
+			return s.settleAndClaim(req)
+		}
 		return s.settle(req)
 	case protocol.OpCancelClaim:
 		return s.cancelClaims(req)

@@ -17,14 +17,17 @@ const (
 	// jobText is the size of a job in a reply without its payload, key, headers and errors: its id, its lease and the
 	// names of the fields.
 	jobText = 3 << 10
+	// enqueuedText is the size of an enqueued job in a reply without its id.
+	enqueuedText = 64
 	// escaped is the maximum number of bytes that JSON writes for one byte of a text.
 	escaped = 6
 )
 
 // fitting returns how many of n elements fit one reply of the session. part returns a reply with one of them. most is
-// an upper bound of the bytes of all: if that fits, nothing is measured.
-func (s *session) fitting(n int, most int64, part func(i int) *protocol.Reply) int {
-	room := s.limits.MaxReply - replyHead
+// an upper bound of the bytes of all: if that fits, nothing is measured. beside is the size of the rest of the reply,
+// besides replyHead.
+func (s *session) fitting(n int, beside, most int64, part func(i int) *protocol.Reply) int {
+	room := s.limits.MaxReply - replyHead - int(beside)
 	if most <= int64(room) {
 		return n
 	}
@@ -38,10 +41,10 @@ func (s *session) fitting(n int, most int64, part func(i int) *protocol.Reply) i
 	return n
 }
 
-// jobsThatFit returns how many claimed jobs fit one reply, at least 1. One job always fits, as its sizes have limits,
+// jobsThatFit returns how many claimed jobs fit one reply beside its other parts, at least 1. One job always fits, as its sizes have limits,
 // unless a reload raised max_frame since the client connected. Then it is sent although it is too large.
-func (s *session) jobsThatFit(database string, jobs []backends.Job) int {
-	return max(1, s.fitting(len(jobs), escaped*quota.JobBytes(jobs)+int64(len(jobs))*jobText, func(i int) *protocol.Reply {
+func (s *session) jobsThatFit(database string, jobs []backends.Job, beside int64) int {
+	return max(1, s.fitting(len(jobs), beside, escaped*quota.JobBytes(jobs)+int64(len(jobs))*jobText, func(i int) *protocol.Reply {
 		return &protocol.Reply{Jobs: []protocol.Job{wirejob.FromClaim(database, &jobs[i])}}
 	}))
 }
@@ -49,7 +52,7 @@ func (s *session) jobsThatFit(database string, jobs []backends.Job) int {
 // fitViews drops the last jobs of a reply to peek that don't fit. The first one stays. If it is too large alone, it
 // loses its payload and result.
 func (s *session) fitViews(views []protocol.JobView) []protocol.JobView {
-	n := s.fitting(len(views), math.MaxInt64, func(i int) *protocol.Reply {
+	n := s.fitting(len(views), 0, math.MaxInt64, func(i int) *protocol.Reply {
 		return &protocol.Reply{Views: views[i : i+1]}
 	})
 	if n == 0 && len(views) > 0 {
@@ -64,7 +67,7 @@ func (s *session) fitViews(views []protocol.JobView) []protocol.JobView {
 func (s *session) fitSessions(st *protocol.Status) {
 	all := st.Sessions
 	st.Sessions = nil
-	n := s.fitting(len(all)+1, math.MaxInt64, func(i int) *protocol.Reply {
+	n := s.fitting(len(all)+1, 0, math.MaxInt64, func(i int) *protocol.Reply {
 		if i == 0 {
 			return &protocol.Reply{Status: st}
 		}
@@ -75,7 +78,7 @@ func (s *session) fitSessions(st *protocol.Status) {
 
 // fitChanges drops the last changes of a reload that don't fit, and appends how many it dropped.
 func (s *session) fitChanges(changes []string) []string {
-	n := s.fitting(len(changes), math.MaxInt64, func(i int) *protocol.Reply {
+	n := s.fitting(len(changes), 0, math.MaxInt64, func(i int) *protocol.Reply {
 		return &protocol.Reply{Changes: changes[i : i+1]}
 	})
 	fit := append([]string{}, changes[:n]...)

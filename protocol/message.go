@@ -109,6 +109,9 @@ type Request struct {
 	Result  []byte   // ack; nil: absent
 	Enqueue []NewJob // ack
 
+	// ack and nack
+	Claim *NextClaim // nil: none
+
 	// nack
 	Error   string
 	DelayMS Opt[int64]
@@ -126,6 +129,14 @@ type Request struct {
 	State State
 	After string
 	All   bool
+}
+
+// NextClaim is the claim that an ack or a nack carries. It never waits. Its fields are those of a claim.
+type NextClaim struct {
+	Queue   string
+	Queues  []string // nil: the single form
+	Max     Opt[int64]
+	LeaseMS Opt[int64]
 }
 
 // NewJob is a job as a producer describes it.
@@ -167,14 +178,17 @@ type Reply struct {
 	Enqueued    *EnqueuedJob  // enqueue of one job: the field "job"
 	EnqueuedAll []EnqueuedJob // enqueue of a list: the field "jobs"; ack with enqueue: the field "enqueued"
 
-	Jobs    []Job       // claim: never nil, empty if there are no jobs
+	Jobs    []Job       // claim, and a settle that carries one: never nil, empty if there are no jobs
 	Views   []JobView   // peek: the field "jobs", never nil
 	Queues  []QueueStat // stats: never nil
 	Settled *Settled    // ack, nack, extend
-	Count   Opt[int64]  // retry, delete, reclaim, purge
-	Changes []string    // reload: never nil
-	Why     string      // reload without Changes: why nothing changed, for people
-	Status  *Status     // status: its fields are fields of the reply itself
+
+	ClaimError *Error // why a claim that an ack or nack carried failed; Jobs is nil then
+
+	Count   Opt[int64] // retry, delete, reclaim, purge
+	Changes []string   // reload: never nil
+	Why     string     // reload without Changes: why nothing changed, for people
+	Status  *Status    // status: its fields are fields of the reply itself
 
 	Lost []string // event "lost": the leases
 }

@@ -30,6 +30,7 @@ const (
 	fLeases
 	fResult
 	fEnqueue
+	fClaim
 	fError
 	fDead
 	fSnooze
@@ -62,6 +63,26 @@ var (
 	jobMessage = newMessage([]field[NewJob]{jobQueue, jobPayload, jobPriority, jobDelayMS, jobRunAt,
 		jobKey, jobHeaders, jobMaxAttempts, jobTimeoutMS})
 )
+
+// nextClaimMessage is the claim that an ack or a nack carries. It has no wait_ms, because the settle must not wait for jobs.
+var nextClaimMessage = newMessage([]field[NextClaim]{
+	checked(isText("queue", MaxQueueName, func(c *NextClaim) *string { return &c.Queue }),
+		func(c *NextClaim) *Error { return CheckQueueName("queue", c.Queue) }),
+	checked(isTexts("queues", 1, MaxList, MaxQueueName, func(c *NextClaim) *[]string { return &c.Queues }),
+		func(c *NextClaim) *Error { return checkQueues(c.Queues) }),
+	isOptInt("max", 1, MaxList, func(c *NextClaim) *Opt[int64] { return &c.Max }),
+	isOptInt("lease_ms", MinLeaseMS, MaxLeaseMS, func(c *NextClaim) *Opt[int64] { return &c.LeaseMS }),
+})
+
+func checkNextClaim(r *Request) *Error {
+	switch c := r.Claim; {
+	case c.Queue == "" && c.Queues == nil:
+		return missing("queue")
+	case c.Queue != "" && c.Queues != nil:
+		return BadField("queues", "queue and queues exclude each other")
+	}
+	return nil
+}
 
 func checkNewJob(j *NewJob, _ presence) *Error {
 	if j.Queue == "" {
@@ -98,7 +119,7 @@ var requestMessage = newMessage([]field[Request]{
 	fQueue: checked(isText("queue", MaxQueueName, func(r *Request) *string { return &r.Queue }),
 		func(r *Request) *Error { return CheckQueueName("queue", r.Queue) }),
 	fQueues: checked(isTexts("queues", 1, MaxList, MaxQueueName, func(r *Request) *[]string { return &r.Queues }),
-		checkQueues),
+		func(r *Request) *Error { return checkQueues(r.Queues) }),
 	fPayload:     ofJob(jobPayload),
 	fPriority:    ofJob(jobPriority),
 	fDelayMS:     isOptInt("delay_ms", 0, MaxDelayMS, func(r *Request) *Opt[int64] { return &r.DelayMS }),
@@ -117,6 +138,8 @@ var requestMessage = newMessage([]field[Request]{
 		checkLeases),
 	fResult:  isBytes("result", func(r *Request) *[]byte { return &r.Result }),
 	fEnqueue: isList("enqueue", 1, MaxList, jobMessage, func(r *Request) *[]NewJob { return &r.Enqueue }, checkNewJob),
+	fClaim: checked(isMap("claim", nextClaimMessage, func(r *Request) *NextClaim { return r.Claim },
+		func(r *Request, c *NextClaim) { r.Claim = c }), checkNextClaim),
 	fError: checked(isText("error", -1, func(r *Request) *string { return &r.Error }),
 		func(r *Request) *Error { r.Error = cut(r.Error, MaxErrorText); return nil }),
 	fDead:    isBool("dead", func(r *Request) *bool { return &r.Dead }),
@@ -238,8 +261,8 @@ func CheckQueueName(field, name string) *Error {
 	return nil
 }
 
-func checkQueues(r *Request) *Error {
-	for i, q := range r.Queues {
+func checkQueues(names []string) *Error {
+	for i, q := range names {
 		if err := CheckQueueName("queues", q); err != nil {
 			err.Index = Some(int64(i))
 			return err

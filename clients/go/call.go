@@ -136,7 +136,7 @@ func (c *Client) abandon(cl *call, cause error) (*protocol.Reply, error) {
 		return nil, &BrokenError{Op: cl.req.Op, Sent: cl.resent, Err: cause}
 	}
 	cl.abandoned = true
-	if cl.req.Op == protocol.OpClaim {
+	if cl.req.Op == protocol.OpClaim || cl.req.Claim != nil {
 		cl.returns = true
 		c.returning++
 		if cl.req.WaitMS > 0 {

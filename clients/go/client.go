@@ -127,7 +127,8 @@ func (c *Client) Server() protocol.HelloReply {
 // An error of the sidecar is a *protocol.Error. If ctx ends first, the error is a *BrokenError with
 // ctx's cause. The client then cancels a waiting claim, and returns any jobs that it still gets
 // without using up an attempt. After a settle that was sent twice, both results can be set: see
-// *SettledOrLostError.
+// *SettledOrLostError. They also are if a settle with a Claim failed and its claim got jobs: the reply
+// has the jobs.
 func (c *Client) Call(ctx context.Context, req *protocol.Request) (*protocol.Reply, error) {
 	switch req.Op {
 	case protocol.OpHello, protocol.OpBye, protocol.OpCancelClaim:

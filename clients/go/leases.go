@@ -61,7 +61,10 @@ func (c *Client) handleReply(l *connection, rep *protocol.Reply) {
 	}
 	res := result{reply: rep}
 	if rep.Error != nil {
-		res = result{err: rep.Error}
+		res.err = rep.Error
+		if rep.Jobs == nil { // a settle that failed can have jobs of its claim
+			res.reply = nil
+		}
 	}
 	c.updateLeasesLocked(l, cl, rep)
 	if cl.resent && cl.settles() {
@@ -77,7 +80,7 @@ func (c *Client) handleReply(l *connection, rep *protocol.Reply) {
 func resentResult(cl *call, res result) result {
 	switch {
 	case IsLost(res.err):
-		return result{err: &SettledOrLostError{Op: cl.req.Op, Leases: cl.leases()}}
+		res.err = &SettledOrLostError{Op: cl.req.Op, Leases: cl.leases()}
 	case res.reply != nil && res.reply.Settled != nil && len(res.reply.Settled.Lost) > 0:
 		res.err = &SettledOrLostError{Op: cl.req.Op, Leases: res.reply.Settled.Lost}
 	}
@@ -88,13 +91,11 @@ func resentResult(cl *call, res result) result {
 func (c *Client) updateLeasesLocked(l *connection, cl *call, rep *protocol.Reply) {
 	switch cl.req.Op {
 	case protocol.OpClaim:
-		if cl.req.LeaseMS.Set || cl.abandoned {
-			return
-		}
-		for _, j := range rep.Jobs {
-			c.leases[j.Lease] = &lease{connNumber: l.number}
-		}
+		c.holdLocked(l, cl, rep.Jobs, cl.req.LeaseMS.Set)
 	case protocol.OpAck, protocol.OpNack:
+		if cl.req.Claim != nil {
+			c.holdLocked(l, cl, rep.Jobs, cl.req.Claim.LeaseMS.Set)
+		}
 		if rep.OK || rep.Error != nil && rep.Error.Code == protocol.CodeLeaseLost {
 			c.forgetLocked(cl.leases())
 		}
@@ -102,6 +103,16 @@ func (c *Client) updateLeasesLocked(l *connection, cl *call, rep *protocol.Reply
 		c.extendedLocked(l, cl, rep)
 	case protocol.OpBye:
 		clear(c.leases)
+	}
+}
+
+// holdLocked adds the session leases of claimed jobs.
+func (c *Client) holdLocked(l *connection, cl *call, jobs []protocol.Job, timed bool) {
+	if timed || cl.abandoned {
+		return
+	}
+	for _, j := range jobs {
+		c.leases[j.Lease] = &lease{connNumber: l.number}
 	}
 }
 

@@ -1,6 +1,7 @@
 package qsidecar
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -28,7 +29,7 @@ func (c *Client) callRetrying(ctx context.Context, req *protocol.Request) (*prot
 		defer c.mu.Unlock()
 		c.settlingLocked(newCall(ctx, req), -1)
 	}()
-	rep, err = c.retry(ctx, req, began, err)
+	rep, err = c.retry(ctx, req, began, rep, err)
 	return rep, toClientError(err)
 }
 
@@ -48,17 +49,21 @@ func (e *unknownError) Unwrap() error        { return e.wire }
 func (e *unknownError) Is(target error) bool { return target == ErrUnknownOutcome }
 
 // retry repeats the request until it succeeds, fails with an error that is not transient, or the
-// time is over.
-func (c *Client) retry(ctx context.Context, req *protocol.Request, began time.Time, err error) (rep *protocol.Reply, _ error) {
+// time is over. Jobs that a failed settle's claim got are in the reply that it returns.
+func (c *Client) retry(ctx context.Context, req *protocol.Request, began time.Time, rep *protocol.Reply, err error) (*protocol.Reply, error) {
 	again, twice := *req, false
+	var claimed *protocol.Reply
 	for tries := 1; c.transient(req, err); tries++ {
 		twice = twice || IsCode(err, protocol.CodeUnknownOutcome)
 		wait, left := c.pauseBefore(err, tries), c.timeLeft(req, began)
+		if rep != nil && len(rep.Jobs) > 0 {
+			claimed, again.Claim = rep, nil
+		}
 		if wait > left {
-			return nil, err // the sidecar's error explains more than the end of the time
+			return claimed, err // the sidecar's error explains more than the end of the time
 		}
 		if !c.sleep(ctx, wait) {
-			return nil, errors.Join(err, c.endCause(ctx))
+			return claimed, errors.Join(err, c.endCause(ctx))
 		}
 		if req.WaitMS > 0 {
 			again.WaitMS = millis(max(0, c.timeLeft(req, began)))
@@ -67,7 +72,11 @@ func (c *Client) retry(ctx context.Context, req *protocol.Request, began time.Ti
 		cl.resent = twice
 		rep, err = c.callOnce(ctx, cl)
 	}
-	return rep, err
+	if claimed != nil && rep != nil {
+		rep.Jobs = claimed.Jobs
+		return rep, err
+	}
+	return cmp.Or(rep, claimed), err
 }
 
 // transient reports whether the same request can succeed soon, and whether the client repeats it.

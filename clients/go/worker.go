@@ -264,9 +264,10 @@ func (r *workerRun) work(ctx context.Context) error {
 		}
 		failures = 0
 		r.outage(nil)
-		for _, j := range jobs {
-			r.run(ctx, &Job{Job: j})
+		for len(jobs) > 0 && ctx.Err() == nil {
+			jobs = append(jobs[1:], r.run(ctx, &Job{Job: jobs[0]})...)
 		}
+		r.returnJobs(jobs)
 	}
 	return nil
 }
@@ -305,8 +306,8 @@ func (r *workerRun) returnJobs(jobs []protocol.Job) {
 	}
 }
 
-// run runs the handler and settles the job.
-func (r *workerRun) run(ctx context.Context, job *Job) {
+// run runs the handler and settles the job. It returns the next jobs, if there are any.
+func (r *workerRun) run(ctx context.Context, job *Job) (next []protocol.Job) {
 	handling, cancel := context.WithCancelCause(r.handlers)
 	defer cancel(nil)
 	if ms, ok := job.TimeoutMS.Get(); ok {
@@ -327,13 +328,13 @@ func (r *workerRun) run(ctx context.Context, job *Job) {
 	log := r.log.With("job", job.ID, "queue", job.Queue, "attempt", job.Attempt)
 	if errors.Is(context.Cause(handling), ErrLost) {
 		log.Warn("qsidecar: the job's lease was lost while it ran: another worker can have it", "error", err)
-		return
+		return nil
 	}
 	if err != nil {
 		level, text := failureLog(job, err)
 		log.Log(ctx, level, text, "error", err)
 	}
-	r.settle(ctx, job, err, log)
+	return r.settle(ctx, job, err, log)
 }
 
 // handle calls the handler in its own goroutine, which the handler can end.
