@@ -10,7 +10,7 @@ func (s *session) settleAndClaim(req *protocol.Request) finisher {
 	settle := s.settle(req)
 	c := &protocol.Request{ID: req.ID, Op: protocol.OpClaim, Queue: req.Claim.Queue, Queues: req.Claim.Queues, Max: req.Claim.Max, LeaseMS: req.Claim.LeaseMS}
 	var claim finisher
-	// A connection that holds as many jobs as it can has room for another one only after the settle.
+	// A connection that holds as many jobs as it can gets another one only after the settle.
 	after := !c.LeaseMS.Set && s.quota.Jobs.Count() >= s.MaxJobs()
 	var beside int64
 	if !after {

@@ -140,7 +140,7 @@ func (w *Worker) runJobs(stop, abort context.Context) error {
 	var jobs sync.WaitGroup
 	err := w.claimAll(claiming, func(r runner, job protocol.Job) {
 		jobs.Go(func() {
-			if v := w.runJob(abort, r, job); v.fatal != nil {
+			if v := w.runInTurn(claiming, abort, r, job); v.fatal != nil {
 				end(v.fatal)
 			} else if v.pause > 0 {
 				sleep(claiming, v.pause)
@@ -176,8 +176,25 @@ func (w *Worker) runner() runner {
 	return commandRunner{w}
 }
 
-// runJob runs a job and settles it.
-func (w *Worker) runJob(abort context.Context, r runner, job protocol.Job) outcome {
+// runInTurn runs a job, and then those that its settle claims, until there is none. It returns the last outcome.
+func (w *Worker) runInTurn(claiming, abort context.Context, r runner, job protocol.Job) outcome {
+	for {
+		v, next := w.runJob(claiming, abort, r, job)
+		if len(next) > 0 && (claiming.Err() != nil || v.fatal != nil || v.pause > 0) {
+			if err := w.giveBack(abort, next); err != nil && v.fatal == nil {
+				v.fatal = err
+			}
+			next = nil
+		}
+		if len(next) == 0 {
+			return v
+		}
+		job = next[0]
+	}
+}
+
+// runJob runs a job and settles it. The settle also claims a job, unless the worker stops.
+func (w *Worker) runJob(claiming, abort context.Context, r runner, job protocol.Job) (outcome, []protocol.Job) {
 	ctx, end := context.WithCancelCause(abort)
 	defer end(nil)
 	w.mu.Lock()
@@ -199,12 +216,16 @@ func (w *Worker) runJob(abort context.Context, r runner, job protocol.Job) outco
 		w.logf("job %s of %s, attempt %d of %d%s: %s", job.ID, job.Queue, job.Attempt, job.MaxAttempts, trace, v.reason)
 	}
 	if v.request == nil {
-		return v
+		return v, nil
 	}
-	if err := w.settle(abort, job, v.request); err != nil && v.fatal == nil {
+	if claiming.Err() == nil && v.fatal == nil && v.pause == 0 && !w.opts.Once && !w.opts.Drain {
+		v.request.Claim = &protocol.NextClaim{Queues: w.opts.Queues}
+	}
+	next, err := w.settle(abort, job, v.request)
+	if err != nil && v.fatal == nil {
 		v.fatal = fmt.Errorf("job %s of %s could not be settled: %w", job.ID, job.Queue, err)
 	}
-	return v
+	return v, next
 }
 
 // forget removes a lease that is settled or lost.
@@ -214,26 +235,29 @@ func (w *Worker) forget(lease string) {
 	delete(w.running, lease)
 }
 
-// settle sends the request of an outcome. The client repeats it while the sidecar is
-// unavailable.
-func (w *Worker) settle(ctx context.Context, job protocol.Job, req *protocol.Request) error {
+// settle sends the request of an outcome, and returns the jobs that its claim got. The client repeats it while
+// the sidecar is unavailable.
+func (w *Worker) settle(ctx context.Context, job protocol.Job, req *protocol.Request) (next []protocol.Job, err error) {
 	req.Lease = job.Lease
-	_, err := w.client.Call(ctx, req)
+	rep, err := w.client.Call(ctx, req)
+	if rep != nil {
+		next = rep.Jobs
+	}
 	var twice *qsidecar.SettledOrLostError
 	switch {
 	case err == nil:
-		return nil
+		return next, nil
 	case errors.As(err, &twice), qsidecar.IsLost(err):
 		w.logf("job %s of %s: %v", job.ID, job.Queue, err)
-		return nil
+		return next, nil
 	case ctx.Err() != nil:
-		return context.Cause(ctx) // the session gives back unsettled jobs
+		return next, context.Cause(ctx) // the session gives back unsettled jobs
 	case req.Op == protocol.OpAck:
 		// The server rejected the contents of this ack, so a repetition would fail too.
 		w.logf("job %s of %s: %v", job.ID, job.Queue, err)
-		return w.settle(ctx, job, &protocol.Request{Op: protocol.OpNack, Error: "the job was done, but: " + err.Error()})
+		_, err = w.settle(ctx, job, &protocol.Request{Op: protocol.OpNack, Error: "the job was done, but: " + err.Error()})
 	}
-	return err
+	return next, err
 }
 
 func (w *Worker) logf(format string, args ...any) {
