@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/qsidecar/qsidecar/backends/internal/core"
+	"github.com/qsidecar/qsidecar/backends/internal/product"
 )
 
 const (
@@ -107,10 +108,13 @@ func (s *Store) checkServer(ctx context.Context, config *pgx.ConnConfig) (err er
 	defer func() { err = errors.Join(err, c.Close(ctx)) }()
 	var pid uint32
 	var number int
-	var encoding string
+	var encoding, text string
 	if err := c.QueryRow(ctx, `SELECT pg_backend_pid(), current_setting('server_version'),
-		current_setting('server_version_num')::int, current_setting('server_encoding')`).Scan(&pid, &s.version, &number, &encoding); err != nil {
+		current_setting('server_version_num')::int, current_setting('server_encoding'), version()`).Scan(&pid, &s.version, &number, &encoding, &text); err != nil {
 		return err
+	}
+	if err := product.Check("PostgreSQL", text); err != nil {
+		return fmt.Errorf("%s: %w", s.place, err)
 	}
 	switch {
 	case number < 130000:

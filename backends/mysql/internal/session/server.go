@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+
+	"github.com/qsidecar/qsidecar/backends/internal/product"
 )
 
 // Server holds what the server reports about itself.
@@ -70,6 +72,9 @@ func (d *Dialer) ReadServer(ctx context.Context) error {
 	p.Each(func(r *Result) { wsrep = r.Text(1) }, "SHOW GLOBAL VARIABLES LIKE 'wsrep_on'")
 	if err := c.Run(ctx, &p); err != nil {
 		return err
+	}
+	if err := product.Check("MySQL", text+" "+comment); err != nil {
+		return fmt.Errorf("%s: %w", d.Place(), err)
 	}
 	maria := strings.Contains(strings.ToLower(text+" "+comment), "mariadb")
 	if d.Server, err = parseVersion(text, maria); err != nil {
