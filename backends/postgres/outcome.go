@@ -32,8 +32,7 @@ func (s *Store) findOut(ctx context.Context, t *tx, cause error) error {
 					"address", s.place, "xid", t.status.xid, "error", cause)
 				return backends.ErrUnknownOutcome
 			case stillOpen:
-				_, err = s.pool.Exec(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-					WHERE backend_xid::text::bigint = $1::text::bigint % 4294967296`, t.status.xid)
+				err = s.terminate(ctx, t.status.xid, t.epoch)
 			case noEpoch:
 				_, err = s.readEpoch(ctx, s.pool) // stores one
 			}
@@ -43,6 +42,14 @@ func (s *Store) findOut(ctx context.Context, t *tx, cause error) error {
 			return backends.ErrUnknownOutcome
 		}
 	}
+}
+
+// terminate ends the session of a transaction that began in an epoch. The statement compares the epoch itself: after a
+// failover the new primary can have given the transaction's number to another session.
+func (s *Store) terminate(ctx context.Context, xid, epoch string) error {
+	_, err := s.pool.Exec(ctx, in(s.o.Schema, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+		WHERE backend_xid::text::bigint = $1::text::bigint % 4294967296 AND EXISTS (SELECT FROM {s}.qsidecar_epoch WHERE epoch = $2)`), xid, epoch)
+	return err
 }
 
 // asked is the answer of one server about a transaction.

@@ -25,7 +25,7 @@ var sqlFiles embed.FS
 // server could reverse a join, or read the whole table. The values for each row come from
 // arrays sorted by id, and width_bucket finds their index.
 type statements struct {
-	begin, beginRead, unsynced, status, statusOfOne, statusOfMany                                                                 string
+	begin, beginRead, unsynced, unsyncedClaim, status, statusOfOne, statusOfMany                                                  string
 	insert, insertKeyed, keyed                                                                                                    string
 	ack, deliver, lock, findLocked, deleteDone, endClaims, renewClaims                                                            string
 	claim, claimLean, claimLIFO, bury, probe, owners                                                                              string
@@ -100,7 +100,7 @@ func render(schema string) *statements {
 		counts = append(counts, "("+count[state]+")")
 	}
 	return &statements{
-		begin: get("begin"), beginRead: get("begin_read"), unsynced: get("unsynced"),
+		begin: get("begin"), beginRead: get("begin_read"), unsynced: get("unsynced"), unsyncedClaim: get("unsynced_claim"),
 		status: get("status"), statusOfOne: get("status_of_one"), statusOfMany: get("status_of_many"),
 		insert: get("insert"), insertKeyed: get("insert_keyed"), keyed: get("keyed"),
 		ack: get("ack"), deliver: get("deliver"), lock: get("lock"), findLocked: get("find_locked"), deleteDone: get("delete_done"),

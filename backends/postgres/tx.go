@@ -141,7 +141,7 @@ func (s *Store) begin(ctx context.Context, o core.TxOptions) (*tx, error) {
 	t := &tx{s: s, c: c.Conn(), release: c.Release, o: o, epoch: epoch, began: s.beganIn(epoch)}
 	t.begin()
 	if o.Unsynced {
-		t.add(s.sql.unsynced, nil)
+		t.add(s.sql.unsyncedClaim, nil)
 	}
 	if sql := lockTimeout(o); sql != "" {
 		t.add(sql, nil)

@@ -11,6 +11,10 @@ BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY
 -- The commit is answered before it is on disk.
 SELECT pg_catalog.set_config('synchronous_commit', 'off', true)
 
+-- name: unsynced_claim
+-- The same, unless a standby takes over without losing commits: there a lost claim would let two workers run one job.
+SELECT pg_catalog.set_config('synchronous_commit', 'off', true) WHERE pg_catalog.current_setting('synchronous_standby_names') = ''
+
 -- name: status
 -- The last statement before a COMMIT: the number of the transaction, empty if it wrote nothing.
 SELECT coalesce(pg_current_xact_id_if_assigned()::text, '')

@@ -1,0 +1,94 @@
+package postgres
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/internal/testwait"
+)
+
+// TestTerminateInItsEpoch: a Store that ends the session of a transaction without an outcome does not end the session to which a
+// server of a later epoch gave the same number.
+func TestTerminateInItsEpoch(t *testing.T) {
+	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
+		url := filled(t, p)
+		s := open(t, Options{URL: url})
+		epoch, err := s.readEpoch(t.Context(), s.pool)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := pgx.Connect(t.Context(), url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close(t.Context())
+		var xid string
+		if _, err = c.Exec(t.Context(), "BEGIN"); err == nil {
+			err = c.QueryRow(t.Context(), "SELECT pg_current_xact_id()::text").Scan(&xid)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.terminate(t.Context(), xid, "1/00000001/an earlier epoch"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Exec(t.Context(), "SELECT 1"); err != nil {
+			t.Errorf("an innocent session was ended: %v", err)
+		}
+		if err := s.terminate(t.Context(), xid, epoch); err != nil {
+			t.Fatal(err)
+		}
+		testwait.Until(t, "the session of the same epoch has ended", func() bool {
+			_, err := c.Exec(t.Context(), "SELECT 1")
+			return err != nil
+		})
+	})
+}
+
+// TestClaimWaitsForSynchronousStandby: with a synchronous standby a claim is answered only when the standby has it. A failover
+// would lose it otherwise, and another worker would get the job while the first one runs it.
+func TestClaimWaitsForSynchronousStandby(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make check runs this: each case starts two servers")
+	}
+	t.Setenv(testserver.EnvURL, "") // servers that can be damaged
+	for _, version := range testserver.Versions() {
+		t.Run("PostgreSQL"+version, func(t *testing.T) {
+			p := newPair(t, version)
+			must(t, p.primary.Admin(), "ALTER ROLE postgres SET synchronous_commit = on") // the test servers have it off
+			s := open(t, Options{URL: p.primary.Admin()})
+			beat(t, s, 1)
+			fill(t, s, 1)
+			p.replayed(t)
+			if err := p.standby.Halt(); err != nil {
+				t.Fatal(err)
+			}
+			// A reload takes effect at an unknown time: commits wait only after the checkpointer has read the setting.
+			if err := p.primary.Exec(t.Context(), "ALTER SYSTEM SET synchronous_standby_names = '*'"); err != nil {
+				t.Fatal(err)
+			}
+			if err := errors.Join(p.primary.Halt(), p.primary.Restart(testwait.Context(t))); err != nil {
+				t.Fatal(err)
+			}
+			claimed := make(chan []backends.Job, 1)
+			go func() { claimed <- take(t, s, 1, 1, 1) }()
+			testwait.Until(t, "the claim waits for the standby", func() (waits bool) {
+				p.ask(t, p.primary, &waits, "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep')")
+				return waits || len(claimed) > 0
+			})
+			if len(claimed) > 0 {
+				t.Error("the claim was answered although the standby is away")
+			}
+			if err := p.standby.Restart(testwait.Context(t)); err != nil {
+				t.Fatal(err)
+			}
+			if jobs := testwait.Receive(t, "the claim", claimed); len(jobs) != 1 {
+				t.Errorf("claimed %d jobs, want 1", len(jobs))
+			}
+		})
+	}
+}
