@@ -75,6 +75,7 @@ type Store struct {
 	cleaner    cleaner
 	alive      atomic.Pointer[[]int64] // the sidecars that were alive at the previous scan of FindDue
 
+	probes  sync.WaitGroup
 	closing sync.Once
 	fault   atomic.Pointer[func(c *session.Conn, before bool)] // tests break commits with it
 }
@@ -143,6 +144,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	}
 	s.sql = render(o.clock, s.dialer.Server)
 	s.pool, s.heartbeats = session.NewPool(&s.dialer, o.MaxConnections-1), session.NewPool(&s.dialer, 1)
+	s.dialer.Moved = s.moved
 	s.finder = claim.Finder{Cursors: &s.Cursors, Clock: o.clock, Skip: s.sql.skip, Life: s.Life(), Log: o.Log.With("address", s.place), Run: s.run}
 	if o.ReadOnly {
 		return s, nil
@@ -151,6 +153,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		return nil, errors.Join(s.withKind(err), s.Close())
 	}
 	s.warnOfPackets()
+	s.startProbes()
 	return s, nil
 }
 
@@ -175,6 +178,7 @@ func (s *Store) migrate(ctx context.Context) error {
 func (s *Store) Close() error {
 	s.closing.Do(func() {
 		s.finder.Close(func() { s.Stop(backends.Unavailable(fmt.Errorf("%s: %w", s.place, errClosed))) })
+		s.probes.Wait()
 		s.pool.Close()
 		s.heartbeats.Close()
 	})

@@ -45,6 +45,7 @@ func TestWithoutPassword(t *testing.T) {
 		"postgres://app:s3cret@db/app?sslmode=require":       "postgres://app@db/app?sslmode=require",
 		"postgres://db/app?user=app&password=s3cret":         "postgres://db/app?user=app",
 		"mysql://app:s3cret@db:3306/app":                     "mysql://app@db:3306/app",
+		"mysql://app:s3cret@a:3306,b:3307,c/app":             "mysql://app@a:3306,b:3307,c/app",
 		"sqlserver://app:s3%40cret@db?database=x&Pwd=s3cret": "sqlserver://app@db?database=x",
 		"postgres://app:s3cret%zz@db/app":                    "postgres://app@db/app",
 		"postgres://app:s3cret@db1:5432,db2:5432/app?x=1":    "postgres://app@db1:5432,db2:5432/app?x=1",

@@ -38,6 +38,7 @@ const (
 
 // Configure parses the address. A password that is not empty replaces the URL's. Errors lack the password.
 func Configure(address, password string, log *slog.Logger) (*mysql.Config, error) {
+	address, more := cutHosts(address)
 	u, err := url.Parse(address)
 	if err != nil {
 		return nil, errors.New("the address of the MySQL database isn't a URL: write mysql://USER@HOST/DATABASE") // the error of url contains the password
@@ -52,8 +53,18 @@ func Configure(address, password string, log *slog.Logger) (*mysql.Config, error
 		return nil, errors.New("the address of a MySQL database is written mysql://USER@HOST/DATABASE")
 	}
 	c.Net, c.Addr = "tcp", net.JoinHostPort(cmp.Or(u.Hostname(), "127.0.0.1"), cmp.Or(u.Port(), "3306"))
+	for _, host := range more {
+		h, err := url.Parse("mysql://" + host)
+		if err != nil || h.Host == "" || h.Host != host {
+			return nil, fmt.Errorf("the address of the MySQL database has the host %q: write mysql://USER@HOST:PORT,HOST:PORT/DATABASE", host)
+		}
+		c.Addr += "," + net.JoinHostPort(h.Hostname(), cmp.Or(h.Port(), "3306"))
+	}
 	q := u.Query()
 	if s := q.Get("socket"); s != "" {
+		if len(more) > 0 {
+			return nil, errors.New("the address of the MySQL database has a socket and several hosts: a socket leads to one server")
+		}
 		c.Net, c.Addr = "unix", s
 	}
 	if err := secure(c, q.Get("tls"), q.Get("ca"), u.Hostname()); err != nil {

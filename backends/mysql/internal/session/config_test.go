@@ -9,18 +9,20 @@ import (
 func TestAddresses(t *testing.T) {
 	t.Parallel()
 	for url, want := range map[string]string{
-		"mysql://app@db/jobs":                          "mysql://app@db:3306/jobs",
-		"mysql://app:hunter2@db:3307/jobs":             "mysql://app@db:3307/jobs",
-		"mysql://app@[::1]:3307/jobs?tls=true":         "mysql://app@[::1]:3307/jobs",
-		"mysql://app@localhost/jobs?socket=/run/m.s":   "mysql://app@localhost/jobs?socket=/run/m.s",
-		"mysql://app@db/":                              "",
-		"mysql://db/jobs":                              "",
-		"mysql://app:hunter2@db/jobs/more":             "",
-		"mysql://app:hunter2@db/jobs?ssl=1":            "",
-		"mysql://app:hunter2@db/jobs?tls=perhaps":      "",
-		"mysql://app:hunter2@db/jobs?ca=/no/such/file": "",
-		"mysql://app:hunt%zz@db/jobs":                  "",
-		"app:hunter2@tcp(db)/jobs":                     "",
+		"mysql://app@db/jobs":                              "mysql://app@db:3306/jobs",
+		"mysql://app:hunter2@db:3307/jobs":                 "mysql://app@db:3307/jobs",
+		"mysql://app@[::1]:3307/jobs?tls=true":             "mysql://app@[::1]:3307/jobs",
+		"mysql://app@localhost/jobs?socket=/run/m.s":       "mysql://app@localhost/jobs?socket=/run/m.s",
+		"mysql://app@db/":                                  "",
+		"mysql://db/jobs":                                  "",
+		"mysql://app:hunter2@db/jobs/more":                 "",
+		"mysql://app:hunter2@db/jobs?ssl=1":                "",
+		"mysql://app:hunter2@db/jobs?tls=perhaps":          "",
+		"mysql://app:hunter2@db/jobs?ca=/no/such/file":     "",
+		"mysql://app:hunt%zz@db/jobs":                      "",
+		"app:hunter2@tcp(db)/jobs":                         "",
+		"mysql://app:hunter2@a,b:3307,[::1]/jobs?tls=true": "mysql://app@a:3306,b:3307,[::1]:3306/jobs",
+		"mysql://app:hunter2@a,/jobs":                      "", "mysql://app:hunter2@a,b/c/d": "", "mysql://app:hunter2@a,b:x/jobs": "", "mysql://app:hunter2@a,b/jobs?socket=/s": "",
 	} {
 		c, err := Configure(url, "", slog.New(slog.DiscardHandler))
 		switch {

@@ -22,6 +22,7 @@ type Conn struct {
 	Bad     bool          // it must not be used again
 	Wait    time.Duration // the session's innodb_lock_wait_timeout
 	Server  string        // identifies the server that the connection leads to
+	Host    string        // the address that was dialed
 
 	used, opened time.Time
 }

@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -13,7 +14,8 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// Dialer opens connections to one server, or to the servers that share its address.
+// Dialer opens connections to one server, to the servers that share its address, or to the first of several hosts that
+// is ready.
 type Dialer struct {
 	Config   *mysql.Config
 	Server   Server                  // see ReadServer
@@ -21,17 +23,50 @@ type Dialer struct {
 	Idle     time.Duration           // after which the server ends an idle session; 0: idleEnds
 	ReadOnly bool                    // read-only servers are accepted too
 	Wrap     func(net.Conn) net.Conn // nil: none
+
+	// Moved is called when connections lead to another host than before, with both. nil: it is not called.
+	Moved func(from, to string)
+
+	hosts hosts
 }
 
 // Place returns the address without secrets.
 func (d *Dialer) Place() string { return Place(d.Config) }
 
 // Dial opens a connection for a Counter, or for none. It does not end the Counter's abandoned session: see
-// Open.
+// Open. Of several hosts it tries the last good one first.
 func (d *Dialer) Dial(ctx context.Context, l *Counter) (*Conn, error) {
+	all := d.hosts.inOrder(d.Config)
+	if len(all) == 1 {
+		return d.dialHost(ctx, l, all[0], d.Timeout)
+	}
+	var failed error
+	for _, host := range all {
+		c, err := d.dialHost(ctx, l, host, min(d.Timeout, hostTimeout))
+		if err == nil {
+			if from := d.hosts.found(host); from != "" && d.Moved != nil {
+				d.Moved(from, host)
+			}
+			c.opened = time.Now() // after Moved, which retires older connections
+			return c, nil
+		}
+		if ctx.Err() != nil {
+			return nil, err
+		}
+		failed = errors.Join(failed, fmt.Errorf("%s: %w", host, err))
+	}
+	return nil, failed
+}
+
+// dialHost opens a connection to one host.
+func (d *Dialer) dialHost(ctx context.Context, l *Counter, host string, limit time.Duration) (*Conn, error) {
 	now := time.Now()
-	c := &Conn{Counter: l, Name: "qsidecar-" + strconv.FormatUint(rand.Uint64(), 36), opened: now, used: now, Wait: LockWait}
+	c := &Conn{Counter: l, Name: "qsidecar-" + strconv.FormatUint(rand.Uint64(), 36), Host: host, opened: now, used: now, Wait: LockWait}
 	config := d.Config.Clone()
+	config.Addr = host
+	if name, _, err := net.SplitHostPort(host); err == nil && config.TLS != nil {
+		config.TLS.ServerName = name // Clone copied it
+	}
 	config.DialFunc = func(ctx context.Context, network, addr string) (_ net.Conn, err error) {
 		dialer := net.Dialer{Timeout: ConnectTimeout, KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3}}
 		c.Wire, err = dialer.DialContext(ctx, network, addr)
@@ -46,7 +81,7 @@ func (d *Dialer) Dial(ctx context.Context, l *Counter) (*Conn, error) {
 	}
 	// The driver's own timeout covers dialing only. Without this limit, a server that accepts the
 	// connection and sends nothing would block until ctx ends.
-	within, cancel := context.WithTimeoutCause(ctx, d.Timeout, fmt.Errorf("no answer to the login within %v", d.Timeout))
+	within, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no answer to the login within %v", limit))
 	defer cancel()
 	if c.Raw, err = connector.Connect(within); err != nil {
 		if ctx.Err() == nil && within.Err() != nil {
@@ -54,7 +89,7 @@ func (d *Dialer) Dial(ctx context.Context, l *Counter) (*Conn, error) {
 		}
 		return nil, &ConnectError{err}
 	}
-	if err := d.CheckWritable(ctx, c); err != nil {
+	if err := d.CheckWritable(within, c); err != nil {
 		c.Close()
 		return nil, err
 	}

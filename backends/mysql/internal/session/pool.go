@@ -32,14 +32,15 @@ type Pool struct {
 	free    chan struct{}
 	mu      sync.Mutex
 	idle    []*Conn
-	vacant  []*Counter // of the slots without a connection
-	retired time.Time  // connections that were opened before are not used again
+	vacant  []*Counter         // of the slots without a connection
+	used    map[*Conn]struct{} // in use
+	retired time.Time          // connections that were opened before are not used again
 	closed  bool
 }
 
 // NewPool returns a pool of n slots.
 func NewPool(d *Dialer, n int) *Pool {
-	p := &Pool{dialer: d, free: make(chan struct{}, n)}
+	p := &Pool{dialer: d, free: make(chan struct{}, n), used: make(map[*Conn]struct{}, n)}
 	for range n {
 		p.free <- struct{}{}
 		p.vacant = append(p.vacant, NewCounter())
@@ -72,6 +73,9 @@ func (p *Pool) Take(ctx context.Context, m *backends.Meter) (*Conn, error) {
 		p.put(nil, counter)
 		return nil, err
 	}
+	p.mu.Lock()
+	p.used[c] = struct{}{}
+	p.mu.Unlock()
 	return c, nil
 }
 
@@ -83,6 +87,7 @@ func (p *Pool) slot() (*Conn, *Counter) {
 		c := p.idle[len(p.idle)-1]
 		p.idle = p.idle[:len(p.idle)-1]
 		if c.opened.After(p.retired) && time.Since(c.used) < idleKept && c.open() {
+			p.used[c] = struct{}{}
 			return c, nil
 		}
 		c.Close()
@@ -98,6 +103,7 @@ func (p *Pool) Put(c *Conn) { p.put(c, c.Counter) }
 
 func (p *Pool) put(c *Conn, l *Counter) {
 	p.mu.Lock()
+	delete(p.used, c)
 	if c != nil && (c.Bad || p.closed || !c.valid()) {
 		c.Close()
 		c = nil
@@ -117,6 +123,18 @@ func (p *Pool) Retire() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.retired = time.Now()
+}
+
+// Cut is Retire, and also ends what runs on the connections to a host that stopped answering.
+func (p *Pool) Cut(host string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.retired = time.Now()
+	for c := range p.used {
+		if c.Host == host {
+			_ = c.Wire.Close() // the statement that waits for the host then fails
+		}
+	}
 }
 
 // Size returns the number of slots, of connections in use, and of idle ones.
