@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/qsidecar/qsidecar/backends/internal/core"
@@ -56,7 +55,7 @@ func (o *Options) setting(local bool) string {
 }
 
 // configure parses the address. settle chooses the pool's mode later, when the server is known.
-func configure(o *Options) (*pgxpool.Config, error) {
+func configure(o *Options, p *primaries) (*pgxpool.Config, error) {
 	config, err := pgxpool.ParseConfig(o.URL)
 	if err != nil {
 		return nil, fmt.Errorf("the address of the PostgreSQL database: %w", err) // pgx omits the password
@@ -71,28 +70,8 @@ func configure(o *Options) (*pgxpool.Config, error) {
 	if c.ConnectTimeout == 0 || c.ConnectTimeout > connectTimeout {
 		c.ConnectTimeout = connectTimeout
 	}
-	c.ValidateConnect = onlyPrimary(c.ValidateConnect)
+	c.ValidateConnect = p.only(c.ValidateConnect)
 	return config, nil
-}
-
-var errStandby = errors.New("it is a standby, which can't be written to")
-
-// onlyPrimary returns a check of new connections that runs after also, the check of target_session_attrs.
-// It rejects standbys, so pgx uses the present primary of several hosts.
-// If an address moves, connections fail until it leads to the primary.
-func onlyPrimary(also pgconn.ValidateConnectFunc) pgconn.ValidateConnectFunc {
-	return func(ctx context.Context, c *pgconn.PgConn) error {
-		if also != nil {
-			if err := also(ctx, c); err != nil {
-				return err
-			}
-		}
-		r := c.ExecParams(ctx, "SELECT pg_is_in_recovery()", nil, nil, nil, nil).Read()
-		if r.Err == nil && string(r.Rows[0][0]) == "t" {
-			return errStandby
-		}
-		return r.Err
-	}
 }
 
 // checkServer reads the server's version and encoding, and detects a pooler in between.

@@ -92,3 +92,41 @@ func TestClaimWaitsForSynchronousStandby(t *testing.T) {
 		})
 	}
 }
+
+// TestOldPrimaryReturns: after a promotion the old primary returns, nobody stops it, and the address names it first. A Store that
+// has seen the new primary stores nothing at the old one.
+func TestOldPrimaryReturns(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make check runs this: each case starts two servers")
+	}
+	t.Setenv(testserver.EnvURL, "") // servers that can be damaged
+	for _, version := range testserver.Versions() {
+		t.Run("PostgreSQL"+version, func(t *testing.T) {
+			p := newPair(t, version)
+			p.replayed(t)
+			s := open(t, Options{URL: "postgres://postgres@/postgres?host=" + socketsOf(t, p.primary) + "," + socketsOf(t, p.standby)})
+			fill(t, s, 1)
+			p.replayed(t)
+			p.promote(t)
+			store := func() {
+				testwait.Until(t, "an enqueue succeeds", func() bool {
+					_, err := enqueue(t, s)
+					if err != nil && !backends.Retryable(err) {
+						t.Errorf("an enqueue: %v, want unavailable", err)
+					}
+					return err == nil
+				})
+			}
+			store()
+			if err := p.primary.Restart(testwait.Context(t)); err != nil {
+				t.Fatal(err)
+			}
+			s.pool.Reset() // new connections, which try the old primary first
+			store()
+			var jobs int
+			if p.ask(t, p.primary, &jobs, "SELECT count(*) FROM qsidecar.qsidecar_jobs"); jobs != 1 {
+				t.Errorf("the old primary has %d jobs, want the one from before the promotion", jobs)
+			}
+		})
+	}
+}

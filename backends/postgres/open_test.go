@@ -385,7 +385,7 @@ func TestPlaceNamesEveryHost(t *testing.T) {
 		"postgres://app@/jobs?host=/run/a,/run/b":                               "postgres://app@/jobs?host=/run/a,/run/b",
 		"host=db1,db2 user=app dbname=jobs target_session_attrs=prefer-standby": "postgres://app@db1:5432,db2:5432/jobs",
 	} {
-		config, err := configure(&Options{URL: url})
+		config, err := configure(&Options{URL: url}, new(primaries))
 		if err != nil {
 			t.Fatal(err)
 		}

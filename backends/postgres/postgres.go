@@ -90,6 +90,7 @@ type Store struct {
 	heartbeat heartbeatConn
 	orphans   orphans
 	epochs    epochs
+	primaries primaries
 	writers   writers
 	notifier  notifier
 
@@ -146,11 +147,13 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if err := o.complete(); err != nil {
 		return nil, err
 	}
-	config, err := configure(&o)
+	s := &Store{o: o, log: o.Log}
+	config, err := configure(&o, &s.primaries)
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{o: o, log: o.Log, place: placeOf(config.ConnConfig)}
+	s.place = placeOf(config.ConnConfig)
+	s.primaries.refused = s.oldPrimary
 	s.Init(driver{s}, s.place, o.Log)
 	s.sql = render(o.Schema)
 	s.epochs.read = in(o.Schema, epochSQL)
