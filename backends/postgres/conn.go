@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -18,6 +19,9 @@ import (
 
 const (
 	connectTimeout = 10 * time.Second
+	// hostTimeout limits a connection to one of several hosts, so that a host that doesn't answer delays the next one
+	// by far less than a heartbeat.
+	hostTimeout = 2 * time.Second
 	// closePatience is how long Close waits for connections that don't end.
 	closePatience = 2 * time.Second
 	// idleInTransaction ends a transaction whose sidecar vanished without closing the connection
@@ -67,8 +71,12 @@ func configure(o *Options, p *primaries) (*pgxpool.Config, error) {
 	if c.RuntimeParams["application_name"] == "" {
 		c.RuntimeParams["application_name"] = o.ApplicationName
 	}
-	if c.ConnectTimeout == 0 || c.ConnectTimeout > connectTimeout {
-		c.ConnectTimeout = connectTimeout
+	limit := connectTimeout
+	if strings.Contains(placeOf(c), ",") {
+		limit = hostTimeout
+	}
+	if c.ConnectTimeout == 0 || c.ConnectTimeout > limit {
+		c.ConnectTimeout = limit
 	}
 	c.ValidateConnect = p.only(c.ValidateConnect)
 	return config, nil

@@ -3,6 +3,7 @@ package postgres
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -93,7 +94,7 @@ func TestClaimWaitsForSynchronousStandby(t *testing.T) {
 	}
 }
 
-// TestOldPrimaryReturns: after a promotion the old primary returns, nobody stops it, and the address names it first. A Store that
+// TestOldPrimaryReturns: after a promotion the old primary returns without a fence, and the address names it first. A Store that
 // has seen the new primary stores nothing at the old one.
 func TestOldPrimaryReturns(t *testing.T) {
 	if testing.Short() {
@@ -128,5 +129,20 @@ func TestOldPrimaryReturns(t *testing.T) {
 				t.Errorf("the old primary has %d jobs, want the one from before the promotion", jobs)
 			}
 		})
+	}
+}
+
+// TestConnectTimeouts: one of several hosts gets less time to answer than a single one.
+func TestConnectTimeouts(t *testing.T) {
+	t.Parallel()
+	for url, want := range map[string]time.Duration{
+		"postgres://u@a/db": 10 * time.Second, "postgres://u@a/db?connect_timeout=3": 3 * time.Second,
+		"postgres://u@a,b:5433/db": 2 * time.Second, "postgres://u@a,b/db?connect_timeout=1": time.Second,
+		"host=/a,/b user=u": 2 * time.Second, "postgres://u@a/db?sslmode=prefer": 10 * time.Second,
+	} {
+		c, err := configure(&Options{URL: url}, new(primaries))
+		if err != nil || c.ConnConfig.ConnectTimeout != want {
+			t.Errorf("%s: %v, %v; want %v", url, c.ConnConfig.ConnectTimeout, err, want)
+		}
 	}
 }

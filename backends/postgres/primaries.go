@@ -13,8 +13,8 @@ var (
 	errOld     = errors.New("it was the primary before another server took over, and must be stopped: it lacks what was written since")
 )
 
-// primaries is what a Store knows about the servers that its address leads to. A promotion begins a timeline with a higher
-// number. So a primary with a lower one than another server of the same cluster had is an old primary that nobody stopped.
+// primaries holds what a Store has read from the servers that its address leads to. A promotion begins a timeline with a higher
+// number. So a primary with a lower one than another server of the same cluster had is an old primary that was not stopped.
 type primaries struct {
 	refused func(c *pgconn.PgConn, timeline, newest string) // is called when an old primary is refused
 
