@@ -15,7 +15,7 @@ import (
 )
 
 // TestGaleraHosts: an address names all nodes of a cluster. The Store goes on at another node when the present one is killed, and
-// when it stops answering without closing its connections. Another node also tells whether a commit happened whose answer was
+// when it stops answering without closing its connections. Another node also reports whether a commit happened whose answer was
 // lost. Each job that was answered is there, once.
 func TestGaleraHosts(t *testing.T) {
 	if testing.Short() {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -15,13 +14,11 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends/internal/core"
 	"github.com/qsidecar/qsidecar/backends/internal/product"
+	"github.com/qsidecar/qsidecar/backends/postgres/internal/hosts"
 )
 
 const (
 	connectTimeout = 10 * time.Second
-	// hostTimeout limits a connection to one of several hosts, so that a host that doesn't answer delays the next one
-	// by far less than a heartbeat.
-	hostTimeout = 2 * time.Second
 	// closePatience is how long Close waits for connections that don't end.
 	closePatience = 2 * time.Second
 	// idleInTransaction ends a transaction whose sidecar vanished without closing the connection
@@ -72,13 +69,14 @@ func configure(o *Options, p *primaries) (*pgxpool.Config, error) {
 		c.RuntimeParams["application_name"] = o.ApplicationName
 	}
 	limit := connectTimeout
-	if strings.Contains(placeOf(c), ",") {
-		limit = hostTimeout
+	if hosts.Several(c) {
+		limit = hosts.Timeout
 	}
 	if c.ConnectTimeout == 0 || c.ConnectTimeout > limit {
 		c.ConnectTimeout = limit
 	}
 	c.ValidateConnect = p.only(c.ValidateConnect)
+	p.hosts.Watch(&c.Config)
 	return config, nil
 }
 
@@ -133,6 +131,7 @@ func (s *Store) settle(config *pgxpool.Config) {
 	config.MaxConns = int32(s.o.MaxConnections - own)
 	config.MinConns, config.MinIdleConns = 0, 0
 	config.MaxConnIdleTime = 5 * time.Minute
+	config.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error { s.primaries.hosts.Order(c); return nil }
 	// The first use of a connection detects that it broke while it was idle.
 	// Every call in this package retries.
 	config.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false }

@@ -1,7 +1,12 @@
 package postgres
 
 import (
+	"bytes"
 	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
@@ -145,4 +150,69 @@ func TestConnectTimeouts(t *testing.T) {
 			t.Errorf("%s: %v, %v; want %v", url, c.ConnConfig.ConnectTimeout, err, want)
 		}
 	}
+}
+
+// TestPrimaryStopsAnswering: the primary hangs without closing its connections, and the standby is promoted. The Store goes on
+// at the new primary.
+func TestPrimaryStopsAnswering(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make check runs this: each case starts two servers")
+	}
+	t.Setenv(testserver.EnvURL, "") // servers that can be damaged
+	for _, version := range testserver.Versions() {
+		t.Run("PostgreSQL"+version, func(t *testing.T) {
+			p := newPair(t, version)
+			s := open(t, Options{URL: "postgres://postgres@/postgres?host=" + socketsOf(t, p.primary) + "," + socketsOf(t, p.standby)})
+			fill(t, s, 1)
+			p.replayed(t)
+			signal := func(which syscall.Signal) {
+				for _, pid := range processes(t, p.primary.PID()) {
+					_ = syscall.Kill(pid, which) // one that ended gets none
+				}
+			}
+			signal(syscall.SIGSTOP)
+			defer signal(syscall.SIGCONT)
+			var ok bool
+			if p.ask(t, p.standby, &ok, "SELECT pg_promote()"); !ok {
+				t.Fatal("the standby was not promoted")
+			}
+			promoted := time.Now()
+			testwait.Until(t, "an enqueue succeeds", func() bool {
+				_, err := enqueue(t, s)
+				if err != nil && !backends.Retryable(err) {
+					t.Errorf("an enqueue: %v, want unavailable", err)
+				}
+				return err == nil
+			})
+			t.Logf("an enqueue succeeded %v after the promotion", time.Since(promoted).Round(10*time.Millisecond))
+		})
+	}
+}
+
+// processes returns the ids of a process and its children.
+func processes(t *testing.T, parent int) []int {
+	t.Helper()
+	all := []int{parent}
+	files, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		stat, err := os.ReadFile(file)
+		if err != nil {
+			continue // it ended
+		}
+		var pid, ppid int
+		var state string
+		if _, err := fmt.Sscanf(string(stat), "%d", &pid); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := fmt.Sscanf(string(stat[bytes.LastIndexByte(stat, ')')+1:]), "%s %d", &state, &ppid); err != nil {
+			t.Fatal(err)
+		}
+		if ppid == parent {
+			all = append(all, pid)
+		}
+	}
+	return all
 }

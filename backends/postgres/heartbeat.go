@@ -98,7 +98,9 @@ func (b *heartbeatConn) get(ctx context.Context) (*pgx.Conn, error) {
 func (b *heartbeatConn) put(c *pgx.Conn) { b.free <- c }
 
 func (b *heartbeatConn) open(ctx context.Context, s *Store) (*pgx.Conn, error) {
-	c, err := pgx.ConnectConfig(ctx, b.config)
+	config := b.config.Copy()
+	s.primaries.hosts.Order(config)
+	c, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
 		return nil, err
 	}

@@ -157,7 +157,9 @@ func (h *queueListener) pass(ctx context.Context) {
 
 // listen receives notifications until the connection or ctx ends.
 func (h *queueListener) listen(ctx context.Context) error {
-	c, err := pgx.ConnectConfig(ctx, h.s.heartbeat.config)
+	config := h.s.heartbeat.config.Copy()
+	h.s.primaries.hosts.Order(config)
+	c, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
 		return err
 	}

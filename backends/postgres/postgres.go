@@ -94,6 +94,7 @@ type Store struct {
 	writers   writers
 	notifier  notifier
 
+	probes  sync.WaitGroup
 	closing sync.Once
 	closed  error                                          // of the first Close
 	fault   atomic.Pointer[func(c *pgx.Conn, before bool)] // set by tests to make commits fail
@@ -153,7 +154,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		return nil, err
 	}
 	s.place = placeOf(config.ConnConfig)
-	s.primaries.refused = s.oldPrimary
+	s.primaries.refused, s.primaries.changed = s.oldPrimary, s.primaryChanged
 	s.Init(driver{s}, s.place, o.Log)
 	s.sql = render(o.Schema)
 	s.epochs.read = in(o.Schema, epochSQL)
@@ -178,6 +179,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		return nil, errors.Join(s.withKind(err), s.Close())
 	}
 	s.pool.Reset() // drop sessions that began before the migration
+	s.startProbes()
 	return s, nil
 }
 
@@ -190,6 +192,7 @@ func (s *Store) Info() backends.Info {
 func (s *Store) Close() error {
 	s.closing.Do(func() {
 		s.Stop(backends.Unavailable(fmt.Errorf("%s: %w", s.place, errClosed)))
+		s.probes.Wait()
 		s.notifier.stop()
 		s.closed = s.heartbeat.close()
 		s.closePool()
