@@ -8,7 +8,7 @@ IMAGE ?= qsidecar/qsidecar:1.0.0
 SUITE ?= test
 ENGINES := memory sqlite postgres mysql mariadb sqlserver
 
-.PHONY: help run build release image docs reference clean test check soak $(ENGINES:%=test-%) flaky flaky-touched cover lint audit fuzz bench
+.PHONY: help run build release image docs reference clean test check soak $(ENGINES:%=test-%) test-cluster flaky flaky-touched cover lint audit fuzz bench rivals bench-smoke
 
 ##@ To use it
 
@@ -55,6 +55,9 @@ test-postgres: ## run one engine's tests; also test-mysql, -mariadb, -sqlite, -s
 $(ENGINES:%=test-%): test-%:
 	@exec $(GO) run ./scripts/suite -engine $* engine
 
+test-cluster: ## run the tests of database clusters in their short form: replication, failover, Galera, Patroni
+	@exec $(GO) run ./scripts/suite cluster
+
 soak: ## run crash and network tests at full size with random seeds (TIME=1h, SEED=n replays a run)
 	@exec $(GO) run ./scripts/suite $(if $(TIME),-time $(TIME)) $(if $(SEED),-seed $(SEED)) soak
 
@@ -90,3 +93,11 @@ bench: build ## compare the program with direct SQL (some minutes; ARGS="-engine
 	@scripts/need.sh python3 venv ruby npm debs
 	@cd bench && $(GO) build -o ../bin/bench .
 	@exec ./bin/bench -bin bin/qsidecar $(ARGS)
+
+RIVALS = @scripts/need.sh python3 venv npm debs beanstalkd; cd bench && $(GO) build -o ../bin/bench . && cd .. && exec env -u QSIDECAR_TEST_MEMORY ./bin/bench -bin bin/qsidecar -engine postgres -parts rivals
+
+rivals: build ## compare the program with other queues, and write bench/RESULTS.md (an hour; ARGS="-only River/32")
+	$(RIVALS) -results bench/RESULTS.md $(ARGS)
+
+bench-smoke: build ## print the main ratios of make rivals (some minutes)
+	$(RIVALS) -rounds 1 -cell 1s -only '*/32,*/1000,*/flow'

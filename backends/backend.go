@@ -94,10 +94,17 @@ type Info struct {
 	Address  string // without secrets, for messages
 	Database string // the random id stored in the database: 11 characters of [A-Za-z0-9_-]; empty: the database was not reached yet, and every call returns an *UnavailableError
 
+	// Cluster describes the server's role in its cluster, for people: "primary of 2, timeline 3, synchronous". It can be some
+	// seconds old. Empty: unknown, or the engine has no clusters.
+	Cluster string
+
 	// Prefetch: the engine supports Slot.Prefetch and Deliver.
 	Prefetch bool
 	// Concurrent: two concurrent commits are faster than one commit with the work of both.
 	Concurrent bool
+	// JoinClaims: unlike two concurrent commits, one commit of the claims and the writes of many workers waits for
+	// the log only once. So it is faster unless it is large.
+	JoinClaims bool
 }
 
 // Identity names one run of one sidecar in one database. It is random and never zero. A sidecar gets a new one
@@ -326,9 +333,18 @@ type WriteResult struct {
 	Failed    FailedCounts // the claims that a Nack or a Release ended
 
 	// Err is the reason why this write did not happen, or not all of it, if it isn't part of the others'
-	// transaction (see Mixed.InTx and Batch). It is of the same kinds as the error of Commit. nil: the write
-	// happened.
+	// transaction (see Mixed.InTx and Batch). It is of the same kinds as the error of Commit. ErrUnknownOutcome can also
+	// mean that the write happened and the ids of its new jobs got lost. nil: the write happened.
 	Err error
+}
+
+// LostTokens returns the tokens of the invalid leases.
+func (r *WriteResult) LostTokens() map[Token]bool {
+	lost := make(map[Token]bool, len(r.Lost))
+	for _, l := range r.Lost {
+		lost[l.Token] = true
+	}
+	return lost
 }
 
 // Stored is the outcome for one new job.

@@ -6,8 +6,8 @@ import "context"
 // one.
 //
 // With Options.Look an engine's Open creates and changes nothing in the database, and
-// succeeds if tables are missing or old. Only Examine, Info and Close work then, and the
-// methods of Advisor if the tables exist.
+// succeeds if tables are missing or old. Only Examine, Info and Close work then. If the
+// tables exist, so do the methods of Advisor, Stats and Query, also on a replica.
 type Examiner interface {
 	// Examine checks the server, its settings, the rights of this login, and the plan of
 	// the statement that claims jobs of one of the queues. It changes nothing. It returns

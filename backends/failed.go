@@ -32,3 +32,13 @@ func (f *FailedCounts) add(o FailedCount) {
 	}
 	*f = append(*f, o)
 }
+
+// Dead returns how many jobs died.
+func (f FailedCounts) Dead() (n int) {
+	for _, c := range f {
+		if c.Dead {
+			n += c.Jobs
+		}
+	}
+	return n
+}

@@ -14,7 +14,19 @@ type Heartbeat struct {
 	Name        string        // host name and process id, for people
 	Timeout     time.Duration // for how long, from now on, the sidecar counts as alive
 	DepthLeader bool          // it reads the queue depths for all sidecars, or is about to (see Peer.DepthLeader)
+	AllPeers    bool          // HeartbeatResult.Peers has to be complete even if HeartbeatResult.Watched is true
 }
+
+// Watchers is how many sidecars watch all others of their database: those with the smallest identities whose heartbeats
+// are in time. So the work of watching grows with the number of sidecars, and not with its square.
+//
+// A heartbeat is in time if at least InTime of its validity is left. A sidecar whose heartbeat is late doesn't
+// count as a watcher. If all watchers stop, every other sidecar finds out in its next heartbeat, and the next ones
+// replace them.
+const (
+	Watchers = 8
+	InTime   = 0.7
+)
 
 // readsMark ends the row name of the depth leader. Before it stands leaseMark, followed by Heartbeat.Timeout in
 // milliseconds. The name holds them so that they need no column: older sidecars don't write them, and ignore
@@ -76,6 +88,10 @@ const (
 type HeartbeatResult struct {
 	Alive bool
 	Peers []Peer // the rows of all other sidecars that aren't reaped completely
+
+	// Watched: at least Watchers other sidecars watch, so this one doesn't need to. Without Heartbeat.AllPeers, Peers
+	// can then lack sidecars that don't watch. Engines for few sidecars never set it.
+	Watched bool
 }
 
 // Peer is another sidecar as the database shows it.
@@ -102,6 +118,8 @@ type ClaimedJob struct {
 type Maintenance struct {
 	Waiting    []string  // queues from which a worker of this sidecar waits for jobs
 	Suspects   []Suspect // sidecars to declare dead if they are still as described
+	Host       Identity  // the sidecar that asks
+	Watched    bool      // see HeartbeatResult: the watchers look for work that isn't this sidecar's, if that costs more in a larger fleet
 	Prune      bool      // also delete what retention allows; not needed in every call
 	Limit      int       // the most rows of each kind, > 0
 	PruneBatch int       // the most rows that one transaction of pruning deletes; 0: Limit

@@ -20,15 +20,18 @@ type Usage struct {
 
 	RoundTrips RoundTrips
 	Retries    [len(RetryCauses)]uint64 // transactions that were tried again, by cause
+
+	OldPrimaries uint64 // connections to a primary that another one has replaced, which were refused
 }
 
 // RetryCauses are the reasons for retries of transactions, as Usage.Retries counts them.
-var RetryCauses = [...]string{RetryConflict: "conflict", RetryConnection: "connection", RetryOther: "other"}
+var RetryCauses = [...]string{RetryConflict: "conflict", RetryCertification: "certification", RetryConnection: "connection", RetryOther: "other"}
 
 // The indexes of RetryCauses.
 const (
-	RetryConflict   = iota // a deadlock, a serialization failure, or a lock that was not free in time
-	RetryConnection        // the connection broke before the commit
+	RetryConflict      = iota // a deadlock, a serialization failure, or a lock that was not free in time
+	RetryCertification        // another node of a cluster changed the same rows first
+	RetryConnection           // the connection broke before the commit
 	RetryOther
 )
 
@@ -53,6 +56,7 @@ type Meter struct {
 	within  [len(RoundTripBuckets)]atomic.Uint64
 	retries [len(RetryCauses)]atomic.Uint64
 	waits   atomic.Uint64
+	old     atomic.Uint64
 	waited  atomic.Int64
 }
 
@@ -72,6 +76,9 @@ func (m *Meter) RoundTrip(began time.Time) {
 // Retry counts a transaction that is tried again.
 func (m *Meter) Retry(cause int) { m.retries[cause].Add(1) }
 
+// OldPrimary counts a refused connection to an old primary.
+func (m *Meter) OldPrimary() { m.old.Add(1) }
+
 // Wait counts a wait for a connection that began at began and ends now.
 func (m *Meter) Wait(began time.Time) {
 	m.waits.Add(1)
@@ -80,7 +87,7 @@ func (m *Meter) Wait(began time.Time) {
 
 // Usage returns the counts.
 func (m *Meter) Usage() Usage {
-	u := Usage{Waits: m.waits.Load(), Waited: time.Duration(m.waited.Load())}
+	u := Usage{OldPrimaries: m.old.Load(), Waits: m.waits.Load(), Waited: time.Duration(m.waited.Load())}
 	for i := range u.Retries {
 		u.Retries[i] = m.retries[i].Load()
 	}
@@ -96,6 +103,7 @@ func (m *Meter) Usage() Usage {
 func (u Usage) Since(before Usage) Usage {
 	u.Max, u.InUse, u.Idle = 0, 0, 0
 	u.Waits -= before.Waits
+	u.OldPrimaries -= before.OldPrimaries
 	u.Waited -= before.Waited
 	u.RoundTrips.Count -= before.RoundTrips.Count
 	u.RoundTrips.Sum -= before.RoundTrips.Sum
@@ -111,6 +119,7 @@ func (u Usage) Since(before Usage) Usage {
 // Add adds the counts of a Usage, such as that of the Backend used before.
 func (u *Usage) Add(before Usage) {
 	u.Waits += before.Waits
+	u.OldPrimaries += before.OldPrimaries
 	u.Waited += before.Waited
 	u.RoundTrips.Count += before.RoundTrips.Count
 	u.RoundTrips.Sum += before.RoundTrips.Sum

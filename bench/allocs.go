@@ -14,7 +14,8 @@ import (
 )
 
 // loadEnv makes this program a load generator for the socket that it names. It is a separate
-// process, because the benchmark counts the allocations of a sidecar in its own process.
+// process, because the benchmark counts the allocations of a sidecar in its own process. With the
+// step "echo" it is the server of openEcho instead.
 const loadEnv = "QSIDECAR_BENCH_LOAD"
 
 // allocations runs the sidecar's bridge in this process and counts its allocations.
@@ -96,6 +97,9 @@ func generate(what string) error {
 	var o options
 	if _, err := fmt.Sscanf(what, "%s %s %d %d %d", &socket, &key, &o.workers, &o.jobs, &o.batch); err != nil {
 		return fmt.Errorf("%s=%q: %w", loadEnv, what, err)
+	}
+	if key == "echo" {
+		return serveEcho(socket)
 	}
 	s := &sidecar{socket: socket}
 	for _, x := range ownSteps(o, "bench") {

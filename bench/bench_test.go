@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/xml"
 	"fmt"
 	"os"
 	"os/exec"
@@ -59,6 +60,46 @@ func TestEngines(t *testing.T) {
 			}
 			checkReport(t, e, out.String())
 		})
+	}
+}
+
+// ownPeers are the peers that need no other program, as patterns of `-only`. The speed of the other ones isn't ours, and so neither
+// is the time that a test of them takes.
+var ownPeers = []string{"qsidecar", "qsidecar by 100", "two short transactions", "best one-job SQL", "raw limit n=1000", "bare commit", "River", "socket echo"}
+
+// TestRivals measures ownPeers once at a tiny size. The benchmark itself fails if a job is not worked exactly once.
+func TestRivals(t *testing.T) {
+	var out bytes.Buffer
+	var only []string
+	for _, name := range ownPeers {
+		only = append(only, name+"/32")
+	}
+	only = append(only, "raw limit n=1000/1", "qsidecar/flow", "bare commit/flow")
+	file := filepath.Join(t.TempDir(), "RESULTS.md")
+	err := run(t.Context(), []string{"-fast", "-parts", "rivals", "-engine", "postgres", "-bin", program(t), "-rounds", "1",
+		"-cell", "1ms", "-only", strings.Join(only, ","), "-results", file}, &out)
+	t.Log(out.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	table, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range ownPeers {
+		if !regexp.MustCompile(`(?m)^\| ` + regexp.QuoteMeta(name) + ` \|.* [1-9]`).Match(table) {
+			t.Errorf("the table has no figure of %s", name)
+		}
+	}
+	if n := bytes.Count(table, []byte("… ")); n < 4 {
+		t.Errorf("%d ratios, want at least 4", n)
+	}
+	plot, err := os.ReadFile(strings.TrimSuffix(file, ".md") + ".svg")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := xml.Unmarshal(plot, new(struct{})); err != nil || !bytes.Contains(plot, []byte("<polyline")) {
+		t.Errorf("the plot is no SVG with a line: %v", err)
 	}
 }
 

@@ -49,7 +49,9 @@ func (p *place) watch(ctx context.Context, s *sidecar, d database) func() (usage
 	return func() (usage, error) {
 		u := usage{at: time.Now()}
 		var errs [4]error
-		u.counts, errs[0] = d.Count(ctx)
+		if d != nil {
+			u.counts, errs[0] = d.Count(ctx)
+		}
 		u.database, errs[1] = cpuOf(p.server.PID())
 		u.self, errs[2] = cpuOfSelf()
 		u.sidecar, errs[3] = cpuOf(s.pid)

@@ -23,6 +23,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // options are the sizes of all measurements.
@@ -39,6 +40,12 @@ type options struct {
 	finish  int // done rows to prune, and as many dead ones
 	wakes   int // enqueues to a waiting worker
 	fast    bool
+
+	// of the part rivals
+	only string        // patterns of peer/workload
+	cell time.Duration // of one measurement
+	time time.Duration // of the whole run
+	file string        // the results
 }
 
 // part is one section of a run.
@@ -48,9 +55,9 @@ type part struct {
 }
 
 // parts are all parts in order.
-var parts = []part{{"compare", compare}, {"wake", wake}, {"allocs", allocations}, {"idle", idle}, {"backlog", backlog}, {"snapshot", snapshot}, {"retention", retention}, {"clients", clients}}
+var parts = []part{{"compare", compare}, {"wake", wake}, {"allocs", allocations}, {"idle", idle}, {"backlog", backlog}, {"snapshot", snapshot}, {"retention", retention}, {"clients", clients}, {"rivals", rivals}}
 
-func partNames() string {
+func partNames(parts []part) string {
 	var names []string
 	for _, p := range parts {
 		names = append(names, p.name)
@@ -67,11 +74,11 @@ func main() {
 
 // begin runs the program, or one of its load generators.
 func begin() error {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
 	if what := os.Getenv(loadEnv); what != "" {
 		return generate(what)
 	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
 	return run(ctx, os.Args[1:], os.Stdout)
 }
 
@@ -81,7 +88,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	socket := flags.String("socket", "", "measure the sidecar that listens there, and nothing else")
 	flags.StringVar(&o.bin, "bin", "", "the qsidecar to measure on servers of its own, beside the direct SQL")
 	flags.StringVar(&o.engines, "engine", engineNames(), "the databases, with commas between")
-	flags.StringVar(&o.parts, "parts", partNames(), "what to measure, with commas between")
+	flags.StringVar(&o.parts, "parts", partNames(parts[:len(parts)-1]), "what to measure, with commas between: also "+parts[len(parts)-1].name)
 	flags.IntVar(&o.workers, "workers", 32, "connections to the sidecar")
 	flags.IntVar(&o.jobs, "jobs", 20_000, "jobs of each measurement")
 	flags.IntVar(&o.batch, "batch", 100, "jobs in each request of the batch measurements")
@@ -91,6 +98,10 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	flags.IntVar(&o.finish, "finished", 1_000_000, "done rows that are pruned, and as many dead ones")
 	flags.IntVar(&o.wakes, "wakes", 100, "enqueues to a worker that waits, for each way")
 	flags.BoolVar(&o.fast, "fast", false, "servers that sync nothing: for tests of the benchmark itself")
+	flags.StringVar(&o.only, "only", "*/*", "rivals: the measurements, as patterns PEER/WORKLOAD with commas between")
+	flags.DurationVar(&o.cell, "cell", 3*time.Second, "rivals: the time that one measurement takes, about")
+	flags.DurationVar(&o.time, "time", 55*time.Minute, "rivals: no new round begins if it would end later")
+	flags.StringVar(&o.file, "results", "", "rivals: the file to write the table to; the plot is beside it")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -115,7 +126,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	}
 	for name := range strings.SplitSeq(o.parts, ",") {
 		if !slices.ContainsFunc(parts, func(p part) bool { return p.name == name }) {
-			return fmt.Errorf("no part %q: there are %s", name, partNames())
+			return fmt.Errorf("no part %q: there are %s", name, partNames(parts))
 		}
 	}
 	for _, e := range chosen {

@@ -31,6 +31,7 @@ func startPostgres(ctx context.Context, fast bool) (server, error) {
 		Durable: !fast,
 		Settings: map[string]string{
 			"shared_preload_libraries": "pg_stat_statements", "max_wal_size": "4GB", // no checkpoint during a measurement
+			"max_connections": "400", // of 256 workers without a sidecar
 		},
 	})
 	if err != nil {

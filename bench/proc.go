@@ -53,6 +53,19 @@ func readProcess(pid int) (p process, err error) {
 	return process{parent: n[0], own: time.Duration(n[1]+n[2]) * tick, children: time.Duration(n[3]+n[4]) * tick}, nil
 }
 
+// threads returns the CPU time of a process's threads in ns, or less if some have ended.
+func threads(pid int) (total time.Duration) {
+	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid)) // the pattern is valid
+	for _, file := range files {
+		if b, err := os.ReadFile(file); err == nil { // otherwise it has ended
+			var ns int64
+			_, _ = fmt.Sscan(string(b), &ns)
+			total += time.Duration(ns)
+		}
+	}
+	return total
+}
+
 // cpuOf returns the CPU time of a process and of its children, including ended ones, or 0 if pid is
 // 0.
 func cpuOf(pid int) (time.Duration, error) {
@@ -63,7 +76,7 @@ func cpuOf(pid int) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	total := first.own + first.children
+	total := max(first.own, threads(pid)) + first.children
 	dirs, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {
 		return 0, err
@@ -75,7 +88,7 @@ func cpuOf(pid int) (time.Duration, error) {
 		}
 		p, err := readProcess(n)
 		if err == nil && p.parent == pid { // an error means that it has ended in between
-			total += p.own + p.children
+			total += max(p.own, threads(n)) + p.children
 		}
 	}
 	return total, nil

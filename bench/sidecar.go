@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -47,8 +48,17 @@ func startSidecar(ctx context.Context, bin, database string, quiet bool) (_ *sid
 	if err := os.WriteFile(config, []byte(words), 0o600); err != nil {
 		return nil, err
 	}
-	cmd := exec.Command(bin, "serve", "--config", config)
-	cmd.Stderr = os.Stderr
+	pid, stop, err := launch(ctx, socket, nil, bin, "serve", "--config", config)
+	if err != nil {
+		return nil, err
+	}
+	return &sidecar{socket: socket, pid: pid, stop: func() error { return errors.Join(stop(), os.RemoveAll(dir)) }}, nil
+}
+
+// launch starts a server and waits until it listens on the socket. The server ends with this process.
+func launch(ctx context.Context, socket string, env []string, argv ...string) (pid int, stop func() error, err error) {
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Env, cmd.Stderr = append(os.Environ(), env...), os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
 	started, ended := make(chan error), make(chan error, 1) // capacity 1, because no one reads it if the start fails
 	go func() {
@@ -58,26 +68,28 @@ func startSidecar(ctx context.Context, bin, database string, quiet bool) (_ *sid
 		err := cmd.Start()
 		started <- err
 		if err == nil {
-			ended <- cmd.Wait()
+			err = cmd.Wait()
+			if s, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok && s.Signaled() && s.Signal() == syscall.SIGTERM {
+				err = nil
+			}
+			ended <- err
 		}
 	}()
 	if err := <-started; err != nil {
-		return nil, err
+		return 0, nil, err
 	}
-	stop := func() error {
-		return errors.Join(cmd.Process.Signal(syscall.SIGTERM), <-ended, os.RemoveAll(dir))
-	}
+	stop = func() error { return errors.Join(cmd.Process.Signal(syscall.SIGTERM), <-ended) }
 	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
 	for {
-		w, err := dial(socket)
+		conn, err := net.Dial("unix", socket)
 		if err == nil {
-			return &sidecar{socket: socket, pid: cmd.Process.Pid, stop: stop}, w.conn.Close()
+			return cmd.Process.Pid, stop, conn.Close()
 		}
 		select {
 		case <-time.After(10 * time.Millisecond):
 		case <-ctx.Done():
-			return nil, errors.Join(fmt.Errorf("the sidecar does not listen: %w", err), stop())
+			return 0, nil, errors.Join(fmt.Errorf("%s does not listen: %w", argv[0], err), stop())
 		}
 	}
 }

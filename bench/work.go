@@ -141,32 +141,51 @@ func enqueue(queue string, batch int) task {
 // a claim finds none.
 func work(queue string, batch int) task {
 	return func(w *wire, todo *atomic.Int64, f *figures) error {
-		claim := &protocol.Request{Op: protocol.OpClaim, Queue: queue, Max: protocol.Some(int64(batch))}
-		for todo.Load() > 0 {
-			began := time.Now()
-			r, err := w.call(claim)
+		for todo.Load() > 0 || len(w.reply.Jobs) > 0 {
+			claims, began := len(w.reply.Jobs) == 0, time.Now()
+			n, err := w.next(queue, batch, 0, func(left int) bool { return todo.Add(-int64(left)) > 0 })
 			if err != nil {
 				return err
 			}
-			claimed := time.Now()
-			if len(r.Jobs) == 0 {
-				return nil
-			}
-			f.first = append(f.first, claimed.Sub(began))
-			n := len(r.Jobs)
-			settled, err := w.call(acking(r))
-			if err != nil {
-				return err
-			}
-			if got := settled.Settled; got == nil || got.Count != int64(n) {
-				return fmt.Errorf("of %d acked jobs %+v were delivered again", n, got)
-			}
-			f.ack = append(f.ack, time.Since(claimed))
 			f.jobs += n
-			todo.Add(-int64(n))
+			switch {
+			case !claims:
+				f.ack = append(f.ack, time.Since(began))
+			case len(w.reply.Jobs) == 0:
+				return nil
+			default:
+				f.first = append(f.first, time.Since(began))
+			}
 		}
 		return nil
 	}
+}
+
+// next acks the jobs of the last reply and claims the next ones, in one round trip. If there are no
+// jobs to ack, it only claims, and waits for jobs that long. It claims nothing unless more, which gets
+// the number of jobs that are acked, returns true.
+func (w *wire) next(queue string, batch int, wait time.Duration, more func(acked int) bool) (acked int, err error) {
+	maximum := protocol.Some(int64(batch))
+	acked = len(w.reply.Jobs)
+	if acked == 0 {
+		_, err := w.call(&protocol.Request{Op: protocol.OpClaim, Queue: queue, Max: maximum, WaitMS: wait.Milliseconds()})
+		return 0, err
+	}
+	req := acking(&w.reply)
+	if more(acked) {
+		req.Claim = &protocol.NextClaim{Queue: queue, Max: maximum}
+	}
+	r, err := w.call(req)
+	if err != nil {
+		return 0, err
+	}
+	if got := r.Settled; got == nil || got.Count != int64(acked) {
+		return 0, fmt.Errorf("of %d acked jobs %+v were delivered again", acked, got)
+	}
+	if r.ClaimError != nil {
+		return 0, fmt.Errorf("the claim of an ack: %w", r.ClaimError)
+	}
+	return acked, nil
 }
 
 // acking returns the ack of all jobs of a claim's reply.

@@ -13,69 +13,127 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// claim starts a claim. beside is the size of what the reply has besides jobs and replyHead; it is read when there are jobs.
-func (s *session) claim(req *protocol.Request, beside *int64) finisher {
-	queues, single := req.Queues, req.Queues == nil
-	if single {
-		one := [1]string{req.Queue}
-		queues = one[:]
+// pendingClaim is a claim that was started.
+type pendingClaim struct {
+	sess     *session
+	db       *database
+	plan     *plan // that it was queued under
+	single   bool  // its queue comes from the field "queue"
+	request  pipeline.ClaimRequest
+	answer   pipeline.Answer
+	answered bool            // answer is set
+	open     *openClaim      // nil: it does not wait
+	ctx      context.Context // ends its wait
+	beside   int64           // size of what the reply has besides jobs and replyHead
+	unread   int64           // bytes of its jobs that count for the session until the reply is sent
+
+	// These save allocations: most claims are for one queue and one job.
+	queue [1]string
+	job   [1]protocol.Job
+}
+
+// claim starts a claim.
+func (s *session) claim(req *protocol.Request) finisher {
+	c := &pendingClaim{}
+	next := protocol.NextClaim{Queue: req.Queue, Queues: req.Queues, Max: req.Max, LeaseMS: req.LeaseMS}
+	if refused := c.start(s, req.ID, &next, req.WaitMS); refused != nil {
+		return answerWith(refused)
 	}
-	plan := s.bridge.plan.Load()
-	db, wire := plan.databaseOfClaim(queues, single)
-	if wire != nil {
-		return fail(wire)
+	return finisher{rest: c, waits: req.WaitMS > 0 && !c.answered}
+}
+
+// start queues the claim, or answers it with prefetched jobs. It returns the reply if the claim must not run.
+func (c *pendingClaim) start(s *session, id protocol.RequestID, req *protocol.NextClaim, waitMS int64) *protocol.Reply {
+	queues := req.Queues
+	c.sess, c.plan, c.single = s, s.bridge.plan.Load(), queues == nil
+	if c.single {
+		c.queue[0] = req.Queue
+		queues = c.queue[:]
 	}
-	if i := slices.IndexFunc(queues, db.ClaimsInTx); i >= 0 && req.LeaseMS.Set {
-		return answerWith(s.failure(&backends.UnsupportedError{Queue: queues[i], What: backends.NoTimedLease, InTx: true}))
+	var wire *protocol.Error
+	if c.db, wire = c.plan.databaseOfClaim(queues, c.single); wire != nil {
+		return &protocol.Reply{Error: wire}
 	}
-	if reply := s.checkClaimLimits(req, len(queues)); reply != nil {
-		return answerWith(reply)
+	if req.LeaseMS.Set {
+		if i := slices.IndexFunc(queues, c.db.ClaimsInTx); i >= 0 {
+			return s.failure(&backends.UnsupportedError{Queue: queues[i], What: backends.NoTimedLease, InTx: true})
+		}
+	}
+	if reply := s.checkClaimLimits(req, waitMS > 0, len(queues)); reply != nil {
+		return reply
 	}
 	s.mu.Lock()
 	worker := s.worker
 	s.mu.Unlock()
-	w := &pipeline.ClaimRequest{
+	c.request = pipeline.ClaimRequest{
 		Session:  &s.quota,
 		Since:    time.Now(),
 		Slots:    int(req.Max.Or(1)),
 		Template: backends.Slot{Lease: wirejob.Millis(req.LeaseMS.Or(0)), Worker: worker},
-		Once:     req.WaitMS == 0,
+		Once:     waitMS == 0,
 	}
-	if a, answered := db.Claim(w, queues); answered {
-		return later(func() (*protocol.Reply, func()) { return s.handOver(db, w, a, beside) })
+	if c.answer, c.answered = c.db.Claim(&c.request, queues); c.answered {
+		return nil
 	}
-	ctx, stop := s.claimContext(wirejob.Millis(req.WaitMS))
-	open := &openClaim{id: req.ID, stop: stop}
-	s.mu.Lock()
-	s.claims[open] = struct{}{}
-	s.mu.Unlock()
-	s.waiting.Add(1)
-	named := int64(len(queues))
-	s.named.Add(named)
-	f := later(func() (*protocol.Reply, func()) {
-		a, wire := s.await(ctx, &db, w, single, plan)
-		stop()
-		s.waiting.Add(-1)
-		s.named.Add(-named)
+	c.ctx = s.gone // a claim that does not wait ends after one commit
+	if waitMS > 0 {
+		var stop context.CancelFunc
+		c.ctx, stop = context.WithTimeout(s.gone, wirejob.Millis(waitMS))
+		c.open = &openClaim{id: id, stop: stop}
 		s.mu.Lock()
-		delete(s.claims, open)
+		s.claims[c.open] = struct{}{}
 		s.mu.Unlock()
-		if wire != nil {
-			return &protocol.Reply{Error: wire}, nil
+	}
+	s.waiting.Add(1)
+	s.named.Add(int64(len(c.request.Queues)))
+	return nil
+}
+
+func (c *pendingClaim) wait() (*protocol.Reply, func()) {
+	jobs, err, ok := c.result()
+	if !ok {
+		return nil, c.sent
+	}
+	return &protocol.Reply{Jobs: jobs, Error: err}, c.sent
+}
+
+// result waits for the answer, and hands out its jobs. ok is false if the client is gone.
+func (c *pendingClaim) result() (jobs []protocol.Job, err *protocol.Error, ok bool) {
+	if !c.answered {
+		if wire := c.awaitAnswer(); wire != nil {
+			return nil, wire, true
 		}
-		return s.handOver(db, w, a, beside)
-	})
-	f.waits = req.WaitMS > 0
-	return f
+	}
+	c.unread = quota.JobBytes(c.answer.Jobs) // before handOut returns those that don't fit
+	jobs, err, ok = c.handOut()
+	c.sess.quota.SettleJobs(c.request.Reserved, min(len(jobs), c.request.Reserved))
+	return jobs, err, ok
+}
+
+func (c *pendingClaim) sent() { c.sess.quota.AddUnread(-c.unread) }
+
+// awaitAnswer waits for the answer of a queued claim.
+func (c *pendingClaim) awaitAnswer() *protocol.Error {
+	s, named := c.sess, int64(len(c.request.Queues))
+	wire := c.await()
+	if c.open != nil {
+		c.open.stop()
+		s.mu.Lock()
+		delete(s.claims, c.open)
+		s.mu.Unlock()
+	}
+	s.waiting.Add(-1)
+	s.named.Add(-named)
+	return wire
 }
 
 // checkClaimLimits returns an error reply if the session must not have another claim that names so many queues.
-func (s *session) checkClaimLimits(req *protocol.Request, queues int) *protocol.Reply {
+func (s *session) checkClaimLimits(req *protocol.NextClaim, waits bool, queues int) *protocol.Reply {
 	named := s.named.Load()
 	switch {
-	case s.waiting.Load() >= maxWaiting && req.WaitMS > 0:
+	case s.waiting.Load() >= maxWaiting && waits:
 		return busyReply("%d claims of this connection wait already: answer or cancel one first", maxWaiting)
-	case req.WaitMS > 0 && s.crowded():
+	case waits && s.crowded():
 		return busyReply("all connections together have more open requests than the sidecar has memory for (limits.buffer_memory in its config), and this one has %d: wait for one, or cancel one, first", len(s.slots)-1)
 	case named > 0 && named+int64(queues) > maxNamed:
 		return busyReply("open claims of this connection name %d queues, and the limit is %d: wait for one, or cancel one, first", named, maxNamed)
@@ -89,28 +147,29 @@ func busyReply(format string, args ...any) *protocol.Reply {
 	return &protocol.Reply{Error: protocol.Errorf(protocol.CodeBusy, format, args...)}
 }
 
-// await waits for the result of a claim. If a reload moved its queues to another database, it continues there.
-func (s *session) await(ctx context.Context, db **database, w *pipeline.ClaimRequest, single bool, plan *plan) (pipeline.Answer, *protocol.Error) {
+// await waits for the answer. If a reload moved the claim's queues to another database, it continues there.
+func (c *pendingClaim) await() *protocol.Error {
+	s, w := c.sess, &c.request
 	for {
-		if now := s.bridge.plan.Load(); now != plan { // it was queued while the plan changed
-			(*db).follow(now)
+		if now := s.bridge.plan.Load(); now != c.plan { // it was queued while the plan changed
+			c.db.follow(now)
 		}
-		a := (*db).AwaitClaim(ctx, w)
-		if !errors.Is(a.Err, pipeline.ErrMoved) {
-			return a, nil
+		c.answer = c.db.AwaitClaim(c.ctx, w)
+		if !errors.Is(c.answer.Err, pipeline.ErrMoved) {
+			return nil
 		}
-		plan = s.bridge.plan.Load()
-		to, wire := plan.databaseOfClaim(w.Queues, single)
+		c.plan = s.bridge.plan.Load()
+		to, wire := c.plan.databaseOfClaim(w.Queues, c.single)
 		if wire == nil {
 			wire = s.forbidsClaim(w.Queues)
 		}
 		if wire != nil {
-			return a, wire
+			return wire
 		}
-		*db = to
+		c.db = to
 		*w = pipeline.ClaimRequest{Session: w.Session, Since: w.Since, Slots: w.Slots, Template: w.Template, Once: w.Once, Queues: w.Queues}
-		if a, answered := to.Claim(w, w.Queues); answered {
-			return a, nil
+		if c.answer, c.answered = to.Claim(w, w.Queues); c.answered {
+			return nil
 		}
 	}
 }
@@ -129,47 +188,32 @@ func (s *session) noClaim(queues []string) int {
 	return slices.IndexFunc(queues, func(q string) bool { return !g.Queue(protocol.OpClaim, q) })
 }
 
-// handOver calls handOut, and also returns the function to call after the reply is sent.
-func (s *session) handOver(db *database, w *pipeline.ClaimRequest, a pipeline.Answer, beside *int64) (*protocol.Reply, func()) {
-	reply, given := s.handOut(db, w, a, *beside)
-	s.quota.SettleJobs(w.Reserved, min(given, w.Reserved))
-	if len(a.Jobs) == 0 {
-		return reply, nil
-	}
-	bytes := quota.JobBytes(a.Jobs)
-	return reply, func() { s.quota.AddUnread(-bytes) }
-}
-
-// claimContext ends a claim's wait when its time is over, it is cancelled or the client is gone. A claim that does
-// not wait ends after one commit.
-func (s *session) claimContext(wait time.Duration) (context.Context, context.CancelFunc) {
-	if wait == 0 {
-		return context.WithCancel(s.gone)
-	}
-	return context.WithTimeout(s.gone, wait)
-}
-
-// handOut records the jobs as the session's and builds the reply. given is the number of jobs in it.
-func (s *session) handOut(db *database, w *pipeline.ClaimRequest, a pipeline.Answer, beside int64) (reply *protocol.Reply, given int) {
+// handOut records the jobs as the session's, and returns them for the reply. ok is false if the client is gone.
+func (c *pendingClaim) handOut() (jobs []protocol.Job, wire *protocol.Error, ok bool) {
+	s, a := c.sess, &c.answer
 	if len(a.Jobs) == 0 {
 		if a.Err != nil {
-			return s.failure(a.Err), 0
+			return nil, toClient(a.Err, s.log), true
 		}
-		return &protocol.Reply{Jobs: []protocol.Job{}}, 0
+		return []protocol.Job{}, nil, true
 	}
 	if s.gone.Err() != nil {
-		db.ReturnUndelivered(a.Jobs)
-		return nil, 0
+		c.db.ReturnUndelivered(a.Jobs)
+		return nil, nil, false
 	}
-	jobs, err := db.HandOut(w, &a, func(jobs []backends.Job) int { return s.jobsThatFit(db.Info.Database, jobs, beside) })
+	database := c.db.Info.Database
+	given, err := c.db.HandOut(&c.request, a, func(jobs []backends.Job) int { return s.jobsThatFit(database, jobs, c.beside) })
 	if err != nil {
-		return s.failure(err), 0
+		return nil, toClient(err, s.log), true
 	}
-	reply = &protocol.Reply{Jobs: make([]protocol.Job, len(jobs))}
-	for i := range jobs {
-		reply.Jobs[i] = wirejob.FromClaim(db.Info.Database, &jobs[i])
+	jobs = c.job[:]
+	if len(given) != 1 {
+		jobs = make([]protocol.Job, len(given))
 	}
-	return reply, len(jobs)
+	for i := range given {
+		jobs[i] = wirejob.FromClaim(database, &given[i])
+	}
+	return jobs, nil, true
 }
 
 func (s *session) cancelClaims(req *protocol.Request) finisher {

@@ -28,6 +28,7 @@ func (b *Bridge) newDatabase(name string, d Database) *database {
 	db.Pipeline = pipeline.New(pipeline.Config{
 		Name:           name,
 		Backend:        d.Backend,
+		Replica:        d.Replica,
 		Done:           d.Done,
 		SidecarTimeout: d.SidecarTimeout,
 		RestartGrace:   d.RestartGrace,
@@ -72,10 +73,14 @@ func (b *Bridge) label(p *plan) {
 		}
 		db.Metrics.Store(d)
 	}
+	queues := make(map[*database][]string)
 	for name, q := range p.opts.Queues {
 		if db := p.byName[q.Database]; db != nil && name != "*" {
-			db.Metrics.Load().Queue(name)
+			queues[db] = append(queues[db], name)
 		}
+	}
+	for db, names := range queues {
+		db.Metrics.Load().AddQueues(names...)
 	}
 }
 

@@ -106,8 +106,8 @@ func TestRefusedMemberAloneGetsTheError(t *testing.T) {
 	})
 }
 
-// TestLostClaimIsFreeAgain shows that a job is ready again if its claim was committed, but the answer never reached
-// the dispatcher.
+// TestLostClaimIsFreeAgain shows that a job is ready again at once if its claim was committed, but the answer never
+// reached the dispatcher.
 func TestLostClaimIsFreeAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := &faulty{Backend: memory.New()}
@@ -125,12 +125,12 @@ func TestLostClaimIsFreeAgain(t *testing.T) {
 		c.refused("unknown_outcome", `{"op":"claim","queue":"q"}`)
 		began := time.Now()
 		j := c.claim1("q")
-		took, period := time.Since(began), s.pipeline().SidecarTimeout()/6
+		took := time.Since(began)
 		if j.Attempt != 1 {
 			t.Errorf("attempt %d, want 1: no worker got the first delivery", j.Attempt)
 		}
-		if took > period+longestLinger {
-			t.Errorf("it took %v, want at most the time between two beats, %v", took, period)
+		if took > longestLinger {
+			t.Errorf("it took %v, so the claim waited for the next regular heartbeat", took)
 		}
 	})
 }

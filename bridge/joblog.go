@@ -4,11 +4,10 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
-	"strings"
-	"unicode/utf8"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/bridge/internal/lease"
+	"github.com/qsidecar/qsidecar/internal/textfmt"
 	"github.com/qsidecar/qsidecar/internal/unixsocket"
 	"github.com/qsidecar/qsidecar/protocol"
 )
@@ -120,7 +119,7 @@ func (part *settlePart) logSettled(s *session, op protocol.Op, res *backends.Wri
 	if len(res.Lost) == 0 && op != protocol.OpNack {
 		return
 	}
-	lost, dead := lostTokens(res), deadJobs(res.Failed)
+	lost, dead := res.LostTokens(), res.Failed.Dead()
 	nack, _ := part.Write().(backends.Nack)
 	for i, l := range part.Leases {
 		j := &lease.Held{Lease: l} // nothing more is known of a job that another sidecar claimed, or this one before a restart
@@ -141,25 +140,8 @@ func (part *settlePart) logSettled(s *session, op protocol.Op, res *backends.Wri
 	}
 }
 
-func lostTokens(res *backends.WriteResult) map[backends.Token]bool {
-	lost := make(map[backends.Token]bool, len(res.Lost))
-	for _, l := range res.Lost {
-		lost[l.Token] = true
-	}
-	return lost
-}
-
-func deadJobs(all backends.FailedCounts) (n int) {
-	for _, f := range all {
-		if f.Dead {
-			n += f.Jobs
-		}
-	}
-	return n
-}
-
 func (b *database) logNacked(j *lease.Held, s *session, nack *backends.Nack, dead bool) {
-	why := []slog.Attr{slog.String("cause", string(backends.CauseNacked)), slog.String("error", cut(nack.Error, maxLogError))}
+	why := []slog.Attr{slog.String("cause", string(backends.CauseNacked)), slog.String("error", textfmt.Cut(nack.Error, maxLogError))}
 	switch {
 	case dead:
 		b.logDead(j, s, why...)
@@ -178,7 +160,7 @@ func (s *session) logLeft(b *database, how *backends.Release, held []lease.Held,
 	if how.Uncounted {
 		return // the worker released its jobs itself
 	}
-	lost, dead := lostTokens(res), deadJobs(res.Failed)
+	lost, dead := res.LostTokens(), res.Failed.Dead()
 	all := dead == len(held)-len(lost)
 	cause := slog.String("cause", string(how.Cause))
 	b.Log.Warn("worker disconnected while it held jobs", "event", "worker_disconnected",
@@ -200,16 +182,4 @@ func (b *database) logGone(s *session, gone []lease.Held) {
 	for i := range gone {
 		b.logLeaseLost(&gone[i], s, "heartbeat")
 	}
-}
-
-// cut returns the beginning of a text: at most most bytes of whole characters, and "…" if something is missing.
-func cut(text string, most int) string {
-	text = strings.TrimSpace(text)
-	if len(text) <= most {
-		return text
-	}
-	for most > 0 && !utf8.RuneStart(text[most]) {
-		most--
-	}
-	return text[:most] + "…"
 }

@@ -103,6 +103,7 @@ type memPart struct {
 	buf         []byte
 	ended       bool // nothing more is written
 	broken      bool // nothing more is read
+	writes      int  // number of calls of Write
 	read, write memDeadline
 }
 
@@ -144,6 +145,13 @@ func (p *memPart) until(d *memDeadline, at time.Time) {
 	})
 }
 
+// written returns the number of writes so far.
+func (p *memPart) written() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.writes
+}
+
 func (c *memConn) Read(b []byte) (int, error) {
 	p := c.in
 	p.mu.Lock()
@@ -172,6 +180,7 @@ func (c *memConn) Write(b []byte) (n int, err error) {
 	p := c.out
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.writes++
 	for {
 		switch {
 		case p.ended:

@@ -264,12 +264,12 @@ func TestUsageOverAReload(t *testing.T) {
 			m.u.Store(&u)
 			return m
 		}
-		first := backends.Usage{Max: 8, InUse: 3, Idle: 2, Waits: 5, Waited: 4 * time.Second, RoundTrips: backends.RoundTrips{Count: 10, Sum: time.Minute}}
+		first := backends.Usage{Max: 8, InUse: 3, Idle: 2, Waits: 5, OldPrimaries: 9, Waited: 4 * time.Second, RoundTrips: backends.RoundTrips{Count: 10, Sum: time.Minute}}
 		first.RoundTrips.Within[3], first.Retries[backends.RetryConflict] = 7, 6
 		o := options(withUsage(first))
 		s := start(t, o)
 		want := map[string]float64{"pool_connections{database=main,state=idle}": 2, "pool_connections{database=main,state=in_use}": 3, "pool_connections_max{database=main}": 8,
-			"pool_waits_total{database=main}": 5, "pool_wait_duration_seconds_total{database=main}": 4, "database_round_trip_duration_seconds{database=main}": 10,
+			"pool_waits_total{database=main}": 5, "old_primaries_refused_total{database=main}": 9, "pool_wait_duration_seconds_total{database=main}": 4, "database_round_trip_duration_seconds{database=main}": 10,
 			"transaction_retries_total{cause=conflict,database=main}": 6, "transaction_retries_total{cause=connection,database=main}": 0}
 		check := func() {
 			t.Helper()

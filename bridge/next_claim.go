@@ -4,39 +4,61 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// settleAndClaim starts an ack or a nack and the claim that it carries. Both go into the same commit if they can, and
-// each has its own result: an error of one changes nothing about the other.
-func (s *session) settleAndClaim(req *protocol.Request) finisher {
-	settle := s.settle(req)
-	c := &protocol.Request{ID: req.ID, Op: protocol.OpClaim, Queue: req.Claim.Queue, Queues: req.Claim.Queues, Max: req.Claim.Max, LeaseMS: req.Claim.LeaseMS}
-	var claim finisher
-	// A connection that holds as many jobs as it can gets another one only after the settle.
-	after := !c.LeaseMS.Set && s.quota.Jobs.Count() >= s.MaxJobs()
-	var beside int64
-	if !after {
-		claim = s.nextClaim(c, &beside)
-	}
-	f := later(func() (*protocol.Reply, func()) {
-		reply, _ := settle.result()
-		if after {
-			claim = s.nextClaim(c, &beside)
-		}
-		beside = settledSize(reply)
-		claimed, sent := claim.result()
-		if claimed != nil { // nil: the client is gone
-			reply.Jobs, reply.ClaimError = claimed.Jobs, claimed.Error
-		}
-		return reply, sent
-	})
-	f.keeps = settle.keeps
-	return f
+// roundTrip is an ack or a nack and the claim that it carries. Both go into the same commit if they can, and each has its
+// own result: an error of one changes nothing about the other.
+type roundTrip struct {
+	settled      settlement
+	refused      *protocol.Reply // why nothing is settled; nil: it is
+	claim        pendingClaim
+	claimRefused *protocol.Reply // why nothing is claimed; nil: it is
+	id           protocol.RequestID
+	next         *protocol.NextClaim // to claim after the settle; nil: the claim was started
 }
 
-func (s *session) nextClaim(c *protocol.Request, beside *int64) finisher {
-	if wire := s.forbids(c); wire != nil {
-		return fail(wire)
+// settleAndClaim starts an ack or a nack and the claim that it carries.
+func (s *session) settleAndClaim(req *protocol.Request) finisher {
+	t := &roundTrip{id: req.ID, claim: pendingClaim{sess: s}}
+	t.refused = t.settled.start(s, req)
+	// A connection that holds as many jobs as it can gets another one only after the settle.
+	if !req.Claim.LeaseMS.Set && s.quota.Jobs.Count() >= s.MaxJobs() {
+		t.next = req.Claim
+	} else {
+		t.startClaim(req.Claim)
 	}
-	return s.claim(c, beside)
+	return finisher{rest: t}
+}
+
+func (t *roundTrip) startClaim(c *protocol.NextClaim) {
+	s := t.claim.sess
+	if wire := s.forbidsNext(c); wire != nil {
+		t.claimRefused = &protocol.Reply{Error: wire}
+		return
+	}
+	t.claimRefused = t.claim.start(s, t.id, c, 0)
+}
+
+func (t *roundTrip) wait() (reply *protocol.Reply, sent func()) {
+	if reply = t.refused; reply == nil {
+		reply = t.settled.result()
+	}
+	if t.next != nil {
+		t.startClaim(t.next)
+	}
+	if t.claimRefused != nil {
+		reply.ClaimError = t.claimRefused.Error
+		return reply, nil
+	}
+	t.claim.beside = settledSize(reply)
+	reply.Jobs, reply.ClaimError, _ = t.claim.result() // neither if the client is gone
+	return reply, t.claim.sent
+}
+
+// forbidsNext checks the claim of a settle against the rules of its socket.
+func (s *session) forbidsNext(c *protocol.NextClaim) *protocol.Error {
+	if s.granted().All {
+		return nil
+	}
+	return s.forbids(&protocol.Request{Op: protocol.OpClaim, Queue: c.Queue, Queues: c.Queues})
 }
 
 // settledSize returns an upper bound of the bytes of the lists in the reply to a settle.
@@ -48,12 +70,4 @@ func settledSize(r *protocol.Reply) (n int64) {
 		n += escaped*int64(len(r.EnqueuedAll[i].ID)) + enqueuedText
 	}
 	return n
-}
-
-// result waits for the reply.
-func (f *finisher) result() (*protocol.Reply, func()) {
-	if f.wait == nil {
-		return f.reply, nil
-	}
-	return f.wait()
 }

@@ -14,24 +14,11 @@ import (
 // inspectTimeout bounds a database query that a person waits for.
 const inspectTimeout = 30 * time.Second
 
-// finisher is the rest of a request that was started: its reply, or a function that waits for the reply.
-type finisher struct {
-	reply *protocol.Reply
-	// wait returns a nil reply if the client is gone. sent, if not nil, is called after the reply was passed to the
-	// connection.
-	wait func() (reply *protocol.Reply, sent func())
-	// keeps means that the request's memory stays in use, so the next request is read only after this one.
-	keeps bool
-	waits bool // a claim that can wait for up to an hour
-}
-
 // enqueueWait is how long an enqueue waits for its commit.
 const enqueueWait = 5 * time.Second
 
 // keepsIDs is the maximum number of ids of a request that is carried out in its own goroutine.
 const keepsIDs = 16
-
-func later(wait func() (*protocol.Reply, func())) finisher { return finisher{wait: wait} }
 
 // start begins a request in the order of arrival. The returned finisher only waits for the result. start does not
 // keep req, because the next request reuses it.
@@ -45,7 +32,7 @@ func (s *session) start(req *protocol.Request) finisher {
 	case protocol.OpEnqueue:
 		return s.enqueue(req)
 	case protocol.OpClaim:
-		return s.claim(req, new(int64))
+		return s.claim(req)
 	case protocol.OpAck, protocol.OpNack, protocol.OpExtend:
 		if req.Claim != nil {
 			return s.settleAndClaim(req)
@@ -68,10 +55,6 @@ func (s *session) start(req *protocol.Request) finisher {
 	}
 	return fail(protocol.Errorf(protocol.CodeUnknownOp, "no op %q", req.Op))
 }
-
-func answerWith(r *protocol.Reply) finisher { return finisher{reply: r} }
-
-func fail(err *protocol.Error) finisher { return answerWith(&protocol.Reply{Error: err}) }
 
 func (s *session) failure(err error) *protocol.Reply {
 	return &protocol.Reply{Error: toClient(err, s.log)}
@@ -115,7 +98,7 @@ func (s *session) enqueue(req *protocol.Request) finisher {
 	if err != nil {
 		return answerWith(s.failure(err))
 	}
-	return later(func() (*protocol.Reply, func()) {
+	return finisher{rest: later(func() (*protocol.Reply, func()) {
 		res, err := db.AwaitWrite(p, enqueueWait)
 		if err != nil {
 			return s.failure(err), nil
@@ -125,7 +108,7 @@ func (s *session) enqueue(req *protocol.Request) finisher {
 			return &protocol.Reply{Enqueued: &all[0]}, nil
 		}
 		return &protocol.Reply{EnqueuedAll: all}, nil
-	})
+	})}
 }
 
 // check waits until no other large reply of the session is in progress, and then reserves that slot until done is
@@ -168,17 +151,17 @@ func (s *session) stats(req *protocol.Request) finisher {
 			return fail(wire)
 		}
 	}
-	return later(func() (*protocol.Reply, func()) {
+	return finisher{rest: later(func() (*protocol.Reply, func()) {
 		ctx, done := s.beginInspection(protocol.OpStats)
 		if ctx.Err() != nil {
 			return s.failure(errDraining), done
 		}
-		stats, err := plan.stats(ctx, queue)
+		stats, err := plan.stats(ctx, queue, (*database).ReplicaStats)
 		if err != nil {
 			return s.failure(err), done
 		}
 		return &protocol.Reply{Queues: s.seen(stats)}, done
-	})
+	})}
 }
 
 func (s *session) command(req *protocol.Request) finisher {
@@ -204,7 +187,7 @@ func (s *session) command(req *protocol.Request) finisher {
 		All:   req.All,
 		State: backends.State(req.State),
 	}
-	f := later(func() (*protocol.Reply, func()) {
+	f := finisher{rest: later(func() (*protocol.Reply, func()) {
 		ctx, cancel := context.WithCancelCause(context.Background())
 		defer cancel(nil)
 		stuck := time.AfterFunc(inspectTimeout, func() { cancel(fmt.Errorf("%s: no progress within %v", op, inspectTimeout)) })
@@ -229,7 +212,7 @@ func (s *session) command(req *protocol.Request) finisher {
 			reply.Count = protocol.Some(count)
 		}
 		return reply, nil
-	})
+	})}
 	f.keeps = len(c.IDs) > keepsIDs
 	return f
 }

@@ -68,6 +68,10 @@ type Options struct {
 type Database struct {
 	Backend backends.Backend
 
+	// Replica, if not nil, answers queries for statistics. The Backend answers those that limits depend on, and those that the
+	// Replica can't answer.
+	Replica backends.Replica
+
 	// SidecarTimeout is how long this sidecar's session leases outlive its last heartbeat. The sidecar sends five
 	// heartbeats in that time. It is 1 s to 1 h, and defaults to 30 s.
 	SidecarTimeout time.Duration

@@ -28,7 +28,7 @@ func (s *session) peek(req *protocol.Request) finisher {
 	if p.IDs != nil {
 		p.Max = len(p.IDs)
 	}
-	f := later(func() (*protocol.Reply, func()) {
+	f := finisher{rest: later(func() (*protocol.Reply, func()) {
 		ctx, looked := s.beginInspection(protocol.OpPeek)
 		if ctx.Err() != nil {
 			return s.failure(errDraining), looked
@@ -53,7 +53,7 @@ func (s *session) peek(req *protocol.Request) finisher {
 			s.quota.AddUnread(-bytes)
 			looked()
 		}
-	})
+	})}
 	f.keeps = len(p.IDs) > keepsIDs
 	return f
 }
@@ -107,7 +107,7 @@ func (s *session) peekable(ctx context.Context, plan *plan, p *backends.Peek) (q
 		queues, err = plan.queuesOf(ctx, p.IDs)
 		return slices.DeleteFunc(queues, func(q string) bool { return !g.Queue(protocol.OpPeek, q) }), err
 	}
-	stats, err := plan.stats(ctx, "")
+	stats, err := plan.stats(ctx, "", (*database).Stats)
 	if err != nil {
 		return nil, err
 	}

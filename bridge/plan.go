@@ -179,15 +179,18 @@ func (p *plan) newJobs(jobs []protocol.NewJob, field string, single bool) (*data
 	return db, out, nil
 }
 
+// statsReader is Pipeline.Stats or Pipeline.ReplicaStats.
+type statsReader func(db *database, ctx context.Context, queue string) ([]backends.QueueStats, error)
+
 // stats returns the stats of one queue, or of all databases if queue is empty. In that case it also lists queues that
 // are configured by name and have no jobs.
-func (p *plan) stats(ctx context.Context, queue string) ([]protocol.QueueStat, error) {
+func (p *plan) stats(ctx context.Context, queue string, read statsReader) ([]protocol.QueueStat, error) {
 	if queue != "" {
 		db, wire := p.inspectable(queue)
 		if wire != nil {
 			return nil, wire
 		}
-		return p.statsOf(ctx, db, queue)
+		return p.statsOf(ctx, db, queue, read)
 	}
 	out := []protocol.QueueStat{}
 	seen := make(map[string]bool)
@@ -195,7 +198,7 @@ func (p *plan) stats(ctx context.Context, queue string) ([]protocol.QueueStat, e
 		if !db.Inspectable() {
 			continue
 		}
-		part, err := p.statsOf(ctx, db, "")
+		part, err := p.statsOf(ctx, db, "", read)
 		if err != nil {
 			return nil, err
 		}
@@ -217,8 +220,8 @@ func (p *plan) stats(ctx context.Context, queue string) ([]protocol.QueueStat, e
 	return out, nil
 }
 
-func (p *plan) statsOf(ctx context.Context, db *database, queue string) ([]protocol.QueueStat, error) {
-	stats, err := db.Stats(ctx, queue)
+func (p *plan) statsOf(ctx context.Context, db *database, queue string, read statsReader) ([]protocol.QueueStat, error) {
+	stats, err := read(db, ctx, queue)
 	if err != nil {
 		return nil, err
 	}

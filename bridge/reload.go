@@ -53,7 +53,7 @@ func (b *Bridge) Reload(o Options) error {
 		db := next.byName[name]
 		db.SetTimes(d.SidecarTimeout, d.RestartGrace)
 		if !db.Uses(d.Backend) {
-			db.Replace(d.Backend, d.Done)
+			db.Replace(d.Backend, d.Replica, d.Done)
 		}
 	}
 	b.plan.Store(next)

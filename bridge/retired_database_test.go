@@ -22,7 +22,7 @@ func TestRequestsOfAnOlderPlan(t *testing.T) {
 		if d := db.shown(old); d.Address != from.Info().Address {
 			t.Errorf("it is shown as %+v", d)
 		}
-		if _, err := old.stats(t.Context(), ""); !backends.Retryable(err) {
+		if _, err := old.stats(t.Context(), "", (*database).ReplicaStats); !backends.Retryable(err) {
 			t.Errorf("stats of it: %v", err)
 		}
 		if _, err := db.QueuesInDatabase(t.Context(), []backends.Lease{{Job: "1"}}); !backends.Retryable(err) {

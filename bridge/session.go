@@ -213,7 +213,7 @@ func (s *session) read() error {
 func (s *session) carryOut(r *protocol.Reader, req *protocol.Request) {
 	id := req.ID
 	f := s.start(req)
-	if f.wait == nil {
+	if f.rest == nil {
 		<-s.slots
 		s.answerAsync(id, f.reply)
 		if f.reply.Error != nil {
@@ -241,8 +241,8 @@ func (s *session) carryOut(r *protocol.Reader, req *protocol.Request) {
 func (s *session) finish(id protocol.RequestID, f finisher) {
 	defer s.requests.Done()
 	defer func() { <-s.slots }()
-	reply, sent := f.wait()
-	if reply != nil { // nil: the client is gone
+	reply, sent := f.rest.wait()
+	if reply != nil {
 		s.answer(id, reply)
 	}
 	if sent != nil {
@@ -271,8 +271,18 @@ func (s *session) answerAsync(id protocol.RequestID, reply *protocol.Reply) {
 	s.written(err)
 }
 
-// send writes a message.
-func (s *session) send(reply *protocol.Reply) { s.written(s.out.Send(s.encoded(reply))) }
+// send writes a message. If the session has other open requests, send first lets goroutines run that have replies,
+// too: one commit answers many requests. One write sends all of them.
+func (s *session) send(reply *protocol.Reply) {
+	first, err := s.out.Post(s.encoded(reply))
+	if first {
+		if len(s.slots) > 1 {
+			runtime.Gosched()
+		}
+		err = s.out.Flush()
+	}
+	s.written(err)
+}
 
 // written ends the session after a write error: the client is gone.
 func (s *session) written(err error) {

@@ -21,6 +21,11 @@ type settlement struct {
 	total  int
 	lost   []string // unreadable leases, and those of unknown databases
 	parts  []settlePart
+
+	// These save allocations: most settles have one database.
+	one     [1]settlePart
+	reply   protocol.Reply
+	settled protocol.Settled
 }
 
 // settlePart is the part of a settlement for one database.
@@ -37,61 +42,77 @@ type settlePart struct {
 
 // settle starts an ack, a nack or an extend.
 func (s *session) settle(req *protocol.Request) finisher {
-	st, wire := s.sortLeases(req)
-	if wire != nil {
-		return fail(wire)
+	st := &settlement{}
+	if refused := st.start(s, req); refused != nil {
+		return answerWith(refused)
 	}
-	var follow []backends.NewJob
-	if req.Enqueue != nil {
-		plan := s.bridge.plan.Load()
-		db, jobs, wire := plan.newJobs(req.Enqueue, "enqueue", false)
-		if wire != nil {
-			return fail(wire)
-		}
-		if len(st.parts) == 1 && st.parts[0].database != db {
-			return fail(protocol.BadField("enqueue", "the lease's job is in database %s, these queues are in %s: one ack is one transaction",
-				plan.nameOf(st.parts[0].database), plan.nameOf(db)))
-		}
-		if err := s.roomForJobs(plan, db, req.Enqueue); err != nil {
-			return answerWith(s.failure(err))
-		}
-		follow = jobs
+	return finisher{rest: st}
+}
+
+// start submits the writes of a request. It returns the reply if it submits none.
+func (st *settlement) start(s *session, req *protocol.Request) *protocol.Reply {
+	st.sess, st.op, st.single, st.parts = s, req.Op, req.Leases == nil, st.one[:0]
+	if wire := st.sortLeases(req); wire != nil {
+		return &protocol.Reply{Error: wire}
+	}
+	follow, refused := st.newJobs(req)
+	if refused != nil {
+		return refused
 	}
 	for i := range st.parts {
 		if err := s.forbidsLeases(req.Op, st.parts[i].database, st.parts[i].Leases); err != nil {
-			return answerWith(s.failure(err))
+			return s.failure(err)
 		}
 		for _, l := range st.parts[i].Leases {
 			if err := st.parts[i].database.CheckSettle(l, &s.quota, req.Op == protocol.OpExtend); err != nil {
-				return answerWith(s.failure(err))
+				return s.failure(err)
 			}
 		}
 	}
 	for i := range st.parts {
 		st.submit(&st.parts[i], req, follow)
 	}
-	return later(func() (*protocol.Reply, func()) { return st.finish(), nil })
+	return nil
+}
+
+// newJobs returns the jobs that an ack enqueues, or why it must not enqueue them.
+func (st *settlement) newJobs(req *protocol.Request) ([]backends.NewJob, *protocol.Reply) {
+	if req.Enqueue == nil {
+		return nil, nil
+	}
+	plan := st.sess.bridge.plan.Load()
+	db, jobs, wire := plan.newJobs(req.Enqueue, "enqueue", false)
+	if wire == nil && len(st.parts) == 1 && st.parts[0].database != db {
+		wire = protocol.BadField("enqueue", "the lease's job is in database %s, these queues are in %s: one ack is one transaction",
+			plan.nameOf(st.parts[0].database), plan.nameOf(db))
+	}
+	if wire != nil {
+		return nil, &protocol.Reply{Error: wire}
+	}
+	if err := st.sess.roomForJobs(plan, db, req.Enqueue); err != nil {
+		return nil, st.sess.failure(err)
+	}
+	return jobs, nil
 }
 
 // sortLeases parses the request's leases and sorts them by database.
-func (s *session) sortLeases(req *protocol.Request) (*settlement, *protocol.Error) {
-	texts, plan := req.Leases, s.bridge.plan.Load()
-	st := &settlement{sess: s, op: req.Op, single: texts == nil}
-	if st.single {
-		texts = []string{req.Lease}
-	}
-	st.total = len(texts)
+func (st *settlement) sortLeases(req *protocol.Request) *protocol.Error {
+	texts, plan := req.Leases, st.sess.bridge.plan.Load()
+	one := [1]string{req.Lease}
 	var seen map[backends.Token]struct{}
-	if !st.single {
+	if st.single {
+		texts = one[:]
+	} else {
 		seen = make(map[backends.Token]struct{}, len(texts))
 	}
+	st.total = len(texts)
 	for i, text := range texts {
 		id, lease, ok := leasestring.Parse(text)
 		var db *database
 		if ok {
 			var err error
 			if db, err = plan.owner(id); err != nil {
-				return nil, toClient(err, s.log)
+				return toClient(err, st.sess.log)
 			}
 		}
 		if db == nil {
@@ -101,7 +122,7 @@ func (s *session) sortLeases(req *protocol.Request) (*settlement, *protocol.Erro
 		if _, dup := seen[lease.Token]; dup {
 			e := protocol.BadField("leases", "a lease is given twice")
 			e.Index = protocol.Some(int64(i))
-			return nil, e
+			return e
 		}
 		if !st.single {
 			seen[lease.Token] = struct{}{}
@@ -110,7 +131,7 @@ func (s *session) sortLeases(req *protocol.Request) (*settlement, *protocol.Erro
 		part.text = append(part.text, text)
 		part.Leases = append(part.Leases, lease)
 	}
-	return st, nil
+	return nil
 }
 
 // part finds or creates the part of the database. The pointer is valid until the next new part.
@@ -158,13 +179,16 @@ func (st *settlement) write(part *settlePart, req *protocol.Request, follow []ba
 	}
 }
 
-// finish waits for all databases and builds the reply.
-func (st *settlement) finish() *protocol.Reply {
-	settled := &protocol.Settled{Verb: verb(st.op), Lost: st.lost}
+func (st *settlement) wait() (*protocol.Reply, func()) { return st.result(), nil }
+
+// result waits for all databases and builds the reply.
+func (st *settlement) result() *protocol.Reply {
+	settled, reply := &st.settled, &st.reply
+	settled.Verb, settled.Lost = st.op.Verb(), st.lost
 	if settled.Lost == nil {
 		settled.Lost = []string{}
 	}
-	reply := &protocol.Reply{Settled: settled}
+	reply.Settled = settled
 	var failed error
 	written := false
 	for i := range st.parts { // all of them, because the lease tables must learn of each
@@ -211,15 +235,4 @@ func textBytes(texts []string) (n int64) {
 // textOf returns a lease of the part as the client wrote it.
 func (part *settlePart) textOf(l backends.Lease) string {
 	return part.text[slices.IndexFunc(part.Leases, func(own backends.Lease) bool { return own.Token == l.Token })]
-}
-
-func verb(op protocol.Op) string {
-	switch op {
-	case protocol.OpAck:
-		return "acked"
-	case protocol.OpNack:
-		return "nacked"
-	default:
-		return "extended"
-	}
 }

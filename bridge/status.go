@@ -38,7 +38,7 @@ func (s *session) reloadConfig() finisher {
 	if c == nil {
 		return fail(protocol.Errorf(protocol.CodeUnsupported, "this sidecar has no config to read again"))
 	}
-	return later(func() (*protocol.Reply, func()) {
+	return finisher{rest: later(func() (*protocol.Reply, func()) {
 		ctx, cancel := context.WithTimeoutCause(s.bridge.runCtx, reloadTimeout, fmt.Errorf("reload: not done within %v", reloadTimeout))
 		defer cancel()
 		changes, why, err := c.Reload(ctx)
@@ -49,7 +49,7 @@ func (s *session) reloadConfig() finisher {
 			return &protocol.Reply{Error: protocol.Errorf(protocol.CodeBadRequest, "the config was not reloaded, what ran before goes on: %s", s.fitText(err.Error()))}, nil
 		}
 		return &protocol.Reply{Changes: s.fitChanges(changes), Why: why}, nil
-	})
+	})}
 }
 
 func (s *session) status() finisher {
@@ -98,13 +98,16 @@ func (b *Bridge) status() *protocol.Status {
 
 func (b *database) shown(p *plan) protocol.DatabaseStatus {
 	info := b.CurrentInfo()
-	d := protocol.DatabaseStatus{Name: p.nameOf(b), Engine: info.Engine, Version: info.Version, Address: info.Address,
+	d := protocol.DatabaseStatus{Name: p.nameOf(b), Engine: info.Engine, Version: info.Version, Address: info.Address, Cluster: info.Cluster,
 		HeartbeatAgeMS: -1, Draining: !p.serves(b), Leases: int64(b.HeldBySessions())}
 	if age := b.HeartbeatAge(); age >= 0 {
 		d.HeartbeatAgeMS = age.Milliseconds()
 	}
 	if err := b.LastErr(); err != nil {
 		d.Error = err.Error()
+	}
+	if err := b.ReplicaErr(); err != nil {
+		d.ReplicaError = err.Error()
 	}
 	if u, ok := b.Usage(); ok {
 		d.PoolMax, d.PoolInUse, d.PoolIdle = int64(u.Max), int64(u.InUse), int64(u.Idle)

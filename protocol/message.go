@@ -211,6 +211,18 @@ type EnqueuedJob struct {
 	State     State // of the first job with the key; empty unless Duplicate
 }
 
+// Verb returns the field of the reply to an ack, nack or extend that holds the count.
+func (op Op) Verb() string {
+	switch op {
+	case OpAck:
+		return "acked"
+	case OpNack:
+		return "nacked"
+	default:
+		return "extended"
+	}
+}
+
 // Settled is the answer to ack, nack and extend.
 type Settled struct {
 	Verb  string // "acked", "nacked" or "extended": the field that holds Count
@@ -288,7 +300,10 @@ type DatabaseStatus struct {
 	Engine  string
 	Version string
 	Address string // without secrets
+	Cluster string // the server's role in its cluster, for people; empty: unknown
 	Error   string // why the last commit failed; empty if it succeeded
+
+	ReplicaError string // why statistics come from the primary instead of the replica; empty: they don't
 
 	HeartbeatAgeMS int64 // since the last heartbeat that reached it; -1 if none did
 	Draining       bool  // no longer configured, but open until its last lease ends

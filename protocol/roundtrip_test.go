@@ -255,8 +255,8 @@ func genStatus(t *rapid.T) Status {
 			return SocketStatus{Path: text("path"), Sessions: n("sessions")}
 		}), 0).Draw(t, "sockets"),
 		Databases: genList(rapid.Custom(func(*rapid.T) DatabaseStatus {
-			return DatabaseStatus{Name: text("name"), Engine: text("engine"), Version: text("version"), Address: text("address"), HeartbeatAgeMS: n("heartbeat_age_ms"),
-				Error: text("error"), Draining: rapid.Bool().Draw(t, "draining"), Leases: n("leases"),
+			return DatabaseStatus{Name: text("name"), Engine: text("engine"), Version: text("version"), Address: text("address"), Cluster: text("cluster"), HeartbeatAgeMS: n("heartbeat_age_ms"),
+				Error: text("error"), ReplicaError: text("replica_error"), Draining: rapid.Bool().Draw(t, "draining"), Leases: n("leases"),
 				PoolMax: n("pool_max"), PoolInUse: n("pool_in_use"), PoolIdle: n("pool_idle")}
 		}), 0).Draw(t, "databases"),
 		Sessions: genList(rapid.Custom(func(*rapid.T) SessionStatus {

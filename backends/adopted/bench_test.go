@@ -66,3 +66,51 @@ func BenchmarkSystemE(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkBlockedHead claims jobs behind n dead ones in a table that has no state for dead jobs, and prints how many
+// index entries a claim reads. b.N is the number of claims.
+//
+//	go test ./backends/adopted -run '^$' -bench BlockedHead -benchtime 100x
+func BenchmarkBlockedHead(b *testing.B) {
+	for _, n := range []int{10, 1000} {
+		b.Run(fmt.Sprintf("dead=%d", n), func(b *testing.B) {
+			url := server.Database(b)
+			engine, err := postgres.Open(b.Context(), postgres.Options{URL: url})
+			if err != nil {
+				b.Fatal(err)
+			}
+			c := connect(b, url)
+			if _, err := c.Exec(b.Context(), systemE+fmt.Sprintf(`; INSERT INTO my_queue (parameters) SELECT '1' FROM generate_series(1, %d);
+				INSERT INTO qsidecar.qsidecar_leases (id, queue, item, fence, attempts, losses, not_before, claim_max, backoff_ms, backoff_max_ms, changed_at)
+				SELECT n, 'e', n, 1, 1, 0, 9223372036854775807, 1, 0, 0, 0 FROM generate_series(1, %d) n; ANALYZE my_queue`, n+b.N, n)); err != nil {
+				b.Fatal(err)
+			}
+			table := tableE()
+			delete(table.States, backends.StateDead)
+			s, err := adopted.New(b.Context(), pgdiagnose.New(engine), map[string]mapping.Table{"e": table})
+			if err != nil {
+				b.Fatal(err)
+			}
+			if _, err := s.Heartbeat(b.Context(), backends.Heartbeat{Host: me, Kind: backends.HeartbeatJoin, Timeout: time.Hour}); err != nil {
+				b.Fatal(err)
+			}
+			b.ResetTimer()
+			for i := range b.N {
+				r, err := s.Commit(b.Context(), backends.Batch{Host: me, Claims: []backends.Claim{{
+					Queues: []backends.Policy{policy("e")}, Slots: []backends.Slot{{Token: backends.Token{Host: me, Number: uint64(i + 1)}}}, MaxBytes: 1 << 20, MaxPayload: 1 << 20}}})
+				if err != nil || len(r.Claims[0].Jobs) != 1 {
+					b.Fatal(len(r.Claims[0].Jobs), err)
+				}
+			}
+			b.StopTimer()
+			if err := engine.Close(); err != nil { // its sessions report what they read
+				b.Fatal(err)
+			}
+			var read int64
+			if err := c.QueryRow(b.Context(), "SELECT sum(idx_tup_read)::bigint FROM pg_stat_user_indexes").Scan(&read); err != nil {
+				b.Fatal(err)
+			}
+			b.ReportMetric(float64(read)/float64(b.N), "entries/op")
+		})
+	}
+}

@@ -101,14 +101,14 @@ var commandTests = map[string]func(*kit){
 		if k.Info().Engine == "memory" {
 			return // it changes everything in one transaction
 		}
-		const n = 2100 // more than two batches
+		const n = 2100 // more than two batches, of 1,000 jobs at most
 		for _, c := range []backends.Command{{Kind: backends.Retry, Queue: "q", All: true}, {Kind: backends.Purge, Queue: "q", State: backends.StateDead}} {
 			k.enqueueMany(n)
 			k.writeLosing(backends.Nack{Leases: leasesOf(k.claim(n)...), Dead: true}, 0)
 			ctx, stop := context.WithCancel(k.Context())
 			c.Progress = stop
 			done, freed, err := k.inspector().Command(ctx, c)
-			if !backends.Retryable(err) || done == 0 || done >= n || freed != (c.Kind == backends.Retry) {
+			if !backends.Retryable(err) || done == 0 || done > 1000 || freed != (c.Kind == backends.Retry) {
 				k.Fatalf("interrupted: changed %d, made ready: %v, %v", done, freed, err)
 			}
 			if st := k.stats(); st.Dead != n-done {

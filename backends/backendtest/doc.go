@@ -19,7 +19,8 @@
 //     connections, races, transactions that commit late, rows that another program has locked, rows
 //     that the sidecar can't use
 //
-// The helpers of the tests are in kit.go. An engine's own tests also use [CheckRelocation].
+// The helpers of the tests are in kit.go. An engine's own tests also use [CheckRelocation] and
+// package cost.
 //
 // The package may use package backends and the test helpers below internal, but no engine. If you
 // add a promise to package backends, add its test here.

@@ -68,36 +68,42 @@ func (t *tx) LockClaimed(ctx context.Context, queue string, ids []int64) (rows [
 }
 
 // Purge implements core.Commander.
-func (t *tx) Purge(ctx context.Context, queue string, state backends.State, limit int64) (int64, error) {
-	var ids []int64
-	t.Ints(&ids, "SELECT id FROM "+table.Jobs+" WHERE segment = ? ORDER BY urgency, sort_key, id LIMIT ?", segmentOf[state]+queue, limit)
-	if err := t.Flush(ctx); err != nil || len(ids) == 0 {
-		return 0, err
+func (t *tx) Purge(ctx context.Context, queue string, state backends.State, after any, limit int64) (r core.Step, err error) {
+	ids, err := t.following(ctx, &r, segmentOf[state]+queue, after, limit)
+	if err != nil || len(ids) == 0 {
+		return r, err
 	}
 	t.askNow()
 	rows, err := t.lockRows(ctx, ids, t.s.sql.skip)
 	if err != nil {
-		return 0, err
+		return r, err
 	}
-	return t.deleteRows(rows, func(j *job) bool { return j.state == state }), nil
+	r.N = t.deleteRows(rows, func(j *job) bool { return j.state == state })
+	return r, nil
+}
+
+// following returns the ids of at most limit jobs of a `segment` after a position, in their order. It sets Seen and
+// Last of r.
+func (t *tx) following(ctx context.Context, r *core.Step, segment string, after any, limit int64) (ids []int64, err error) {
+	last, ok := after.(listPlace)
+	if !ok {
+		last = listStart
+	}
+	t.Each(func(r *session.Result) {
+		ids, last = append(ids, r.Int(0)), listPlace{urgency: int32(r.Int(1)), sortKey: r.Optional(2), id: r.Int(0)}
+	}, "SELECT id, urgency, sort_key FROM "+table.Jobs+" WHERE segment = ? AND "+last.following()+" ORDER BY urgency, sort_key, id LIMIT ?", segment, limit)
+	err = t.Flush(ctx)
+	r.Seen, r.Last = int64(len(ids)), last
+	return ids, err
 }
 
 // Retry implements core.Commander.
-func (t *tx) Retry(ctx context.Context, queue string, ids []int64, after any, limit int64, whole bool) (r core.Retried, err error) {
+func (t *tx) Retry(ctx context.Context, queue string, ids []int64, after any, limit int64, whole bool) (r core.Step, err error) {
 	if ids == nil {
-		last, ok := after.(listPlace)
-		if !ok {
-			last = listStart
-		}
-		t.Each(func(r *session.Result) {
-			ids, last = append(ids, r.Int(0)), listPlace{sortKey: r.Optional(1), id: r.Int(0)}
-		}, "SELECT id, sort_key FROM "+table.Jobs+" WHERE segment = ? AND "+last.following()+" ORDER BY urgency, sort_key, id LIMIT ?", "x"+queue, limit)
-		if err := t.Flush(ctx); err != nil {
+		if ids, err = t.following(ctx, &r, "x"+queue, after, limit); err != nil {
 			return r, err
 		}
-		r.Last = last
 	}
-	r.Seen = int64(len(ids))
 	rows, err := t.chosenRows(ctx, queue, ids)
 	if err != nil {
 		return r, err

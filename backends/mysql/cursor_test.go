@@ -9,6 +9,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends/internal/core"
 	"github.com/qsidecar/qsidecar/backends/internal/cursor"
 	"github.com/qsidecar/qsidecar/backends/mysql/internal/session"
+	"github.com/qsidecar/qsidecar/backends/mysql/migrate"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
@@ -219,6 +220,40 @@ func TestTheClockIsSetBack(t *testing.T) {
 		claimUntil(t, s, func(j backends.Job) bool { n++; return isLate(j) })
 		if n > 2 {
 			t.Errorf("it came as the %dth", n)
+		}
+	})
+}
+
+// TestCursorsAfterAFailover: the address moves to a server that lost the last commits and whose clock is 2 s behind. Its jobs
+// have positions that the cursors have passed. Claims find them although the backlog behind them never ends.
+func TestCursorsAfterAFailover(t *testing.T) {
+	ownServers(t, func(t *testing.T, kind testserver.Kind) {
+		for _, c := range []struct{ clock, position string }{
+			{"the same clock", "1000"},
+			{"the same clock", migrate.Position + " - 2000000"},
+			{"a clock that is behind", migrate.Position + " - 2000000"},
+		} {
+			a := newAddress(t, kind)
+			s := open(t, Options{URL: a.URL(account, "x")})
+			join(t, s, 1)
+			fillBy(t, s, 600, 300)
+			claimJobs(t, s, 1, 300, 1)
+			proveSomething(t, s)
+			if c.clock != "the same clock" {
+				s.finder.SawTime(serverTime(t, a.old) + 2*time.Second.Microseconds())
+			}
+			setReadOnly(t, a.old, true)
+			a.moveTo(t, a.new)
+			testwait.Until(t, "the address has moved", func() bool {
+				_, err := s.Heartbeat(t.Context(), backends.Heartbeat{Host: 1, Timeout: time.Hour, Name: "test"})
+				return err == nil && enqueue(t, s) == nil
+			})
+			fillBy(t, s, 100, 100)
+			claimJobs(t, s, 1, 1, 1<<20)
+			began := time.Now()
+			must(t, a.new, database, "INSERT INTO qsidecar_jobs (queue, payload, position) VALUES ('q', 'late', "+c.position+")")
+			claimUntil(t, s, isLate)
+			t.Logf("%s, position %.20s…: claimed after %v", c.clock, c.position, time.Since(began).Round(time.Millisecond))
 		}
 	})
 }

@@ -62,6 +62,16 @@ func (s *Store) Session(ctx context.Context, f func(ctx context.Context, x Sessi
 	return s.Outcome(ctx, f(ctx, Session{s: s, c: c}))
 }
 
+// EachHost calls f for each host of an address with several: with a connection to it, or with the reason why there is none.
+func (s *Store) EachHost(ctx context.Context, f func(ctx context.Context, host string, x Session, err error)) {
+	if !s.dialer.Several() {
+		return
+	}
+	ctx, done := s.Bound(ctx)
+	defer done()
+	s.dialer.Each(ctx, func(host string, c *session.Conn, err error) { f(ctx, host, Session{s: s, c: c}, err) })
+}
+
 // Read runs f with a connection of the pool. It retries errors that can be transient. f must not change
 // settings.
 func (s *Store) Read(ctx context.Context, f func(ctx context.Context, x Session) error) error {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -36,10 +37,10 @@ func (d access) FindDue(ctx context.Context, q core.DueQuery) (o core.Due, err e
 		}); err != nil {
 			return o, err
 		}
-		d.alive.Store(&x.alive)
-		if o = x.result(); slices.Equal(alive, x.alive) {
+		if o = x.result(); q.Watched || slices.Equal(alive, x.alive) {
 			break
 		}
+		d.alive.Store(&x.alive)
 		alive = x.alive
 	}
 	return o, nil
@@ -141,12 +142,26 @@ func (t *tx) queryDue(q core.DueQuery, alive []int64, x *dueRows) {
 	t.Each(x.read, "SELECT 'now' AS kind, '' AS name, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', "+s.sql.clock+") AS n")
 	part := func(sql string, args ...any) { t.Text("\nUNION ALL "+sql, args...) }
 	part("SELECT 'arrived', '', 1 FROM (SELECT 1 FROM " + table.Jobs + " WHERE segment = 'n' LIMIT 1) AS x")
-	part("SELECT 'scheduled', x.queue, x.sort_key FROM (SELECT q.queue, (SELECT j.sort_key FROM qsidecar_jobs AS j FORCE INDEX (qsidecar_segments) " +
-		"WHERE j.segment = CONCAT('s', q.queue) AND j.urgency = 0 AND j.sort_key IS NOT NULL ORDER BY j.segment, j.urgency, j.sort_key, j.id LIMIT 1) AS sort_key FROM qsidecar_queues AS q) AS x WHERE x.sort_key IS NOT NULL")
-	part("SELECT 'due', x.segment, x.sort_key FROM (SELECT " + ownerSegment + " AS segment, (SELECT j.sort_key FROM qsidecar_jobs AS j FORCE INDEX (qsidecar_segments) " +
-		"WHERE j.segment = " + ownerSegment + " ORDER BY j.segment, j.urgency, j.sort_key, j.id LIMIT 1) AS sort_key " +
-		"FROM (SELECT sidecar FROM qsidecar_sidecars UNION ALL SELECT 0) AS h) AS x WHERE x.sort_key IS NOT NULL")
-	part("SELECT IF(dead, 'dead', 'alive'), '', sidecar FROM qsidecar_sidecars")
+	names := []any{""} // no queue's name, so that the list is never empty
+	for _, queue := range q.Waiting {
+		names = append(names, queue)
+	}
+	among := "queue IN (" + session.Marks(len(names)) + ")"
+	queues, queuesArgs, sidecars, sidecarsArgs := "qsidecar_queues", []any(nil), "SELECT sidecar FROM qsidecar_sidecars", []any(nil)
+	if q.Watched { // the watchers look at the other queues and sidecars
+		queues, queuesArgs, sidecars, sidecarsArgs = "(SELECT queue FROM qsidecar_queues WHERE "+among+")", names, "SELECT ? AS sidecar", []any{int64(q.Host)}
+	} else {
+		part("SELECT IF(dead, 'dead', 'alive'), '', sidecar FROM qsidecar_sidecars")
+	}
+	from := "IS NOT NULL"
+	if !q.DueFrom.IsZero() {
+		from = ">= " + strconv.FormatInt(q.DueFrom.UnixMicro(), 10)
+	}
+	part("SELECT 'scheduled', x.queue, x.sort_key FROM (SELECT q.queue, (SELECT j.sort_key FROM qsidecar_jobs AS j FORCE INDEX (qsidecar_segments) "+
+		"WHERE j.segment = CONCAT('s', q.queue) AND j.urgency = 0 AND j.sort_key "+from+" ORDER BY j.segment, j.urgency, j.sort_key, j.id LIMIT 1) AS sort_key FROM "+queues+" AS q) AS x WHERE x.sort_key IS NOT NULL", queuesArgs...)
+	part("SELECT 'due', x.segment, x.sort_key FROM (SELECT "+ownerSegment+" AS segment, (SELECT j.sort_key FROM qsidecar_jobs AS j FORCE INDEX (qsidecar_segments) "+
+		"WHERE j.segment = "+ownerSegment+" AND j.urgency = 0 AND j.sort_key "+from+" ORDER BY j.segment, j.urgency, j.sort_key, j.id LIMIT 1) AS sort_key "+
+		"FROM ("+sidecars+" UNION ALL SELECT 0) AS h) AS x WHERE x.sort_key IS NOT NULL", sidecarsArgs...)
 	if q.Owners {
 		part("SELECT 'owner', '', x.owner FROM (SELECT owner FROM " + table.Jobs + " WHERE " + otherOwners(alive) + " ORDER BY segment LIMIT 1) AS x")
 	}
@@ -168,12 +183,10 @@ func (t *tx) queryDue(q core.DueQuery, alive []int64, x *dueRows) {
 	for _, p := range q.Pieces {
 		segments[p.Queue] = append(segments[p.Queue], p.Segment)
 	}
-	var names []any
 	for i, queue := range q.Waiting {
 		part("SELECT 'ready', ?, 1 FROM (SELECT 1 FROM "+table.Jobs+" WHERE "+table.SegmentRange+" AND "+table.Within(segments[i])+" LIMIT 1) AS x", queue, "r"+queue, "r"+queue)
-		names = append(names, queue)
 	}
-	part("SELECT 'requeues', queue, requeues FROM qsidecar_queues WHERE queue IN ("+session.Marks(len(names))+")", names...)
+	part("SELECT 'requeues', queue, requeues FROM qsidecar_queues WHERE "+among, names...)
 }
 
 // otherOwners returns the condition that a `segment` holds claims of an owner that is not one of the hosts.

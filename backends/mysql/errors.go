@@ -23,6 +23,10 @@ const (
 	codeJSONDepth  = 4040 // MariaDB's
 	codeNoWait     = 3572 // MySQL; MariaDB returns 1205
 	codeRange      = 1264
+	codeNotReady   = 1047 // a Galera node left its cluster
+	codeHook       = 3100 // a member of a replication group left it
+	codeRollback   = 3101 // another member of the group changed the same rows first, or the member left it
+	codeNoAfter    = 3798 // the other members of the group did not confirm the COMMIT, with group_replication_consistency=AFTER
 	codeCheckMySQL = 3819
 	codeCheckMaria = 4025
 	codeGTIDNext   = 1837 // another client of a proxy's session set GTID_NEXT and left it so
@@ -37,7 +41,7 @@ func transient(err error) bool {
 	if core.Known(err) || session.IsCode(err, session.CodePacket) {
 		return false
 	}
-	if session.EndsSession(err) || session.IsCode(err, codeDeadlock, codeLockWait, 1020, 1412, 1615, 3101, 3058) { // a row or table changed, replication rolled back, a deadlock of user locks
+	if session.EndsSession(err) || session.IsCode(err, codeDeadlock, codeLockWait, 1020, 1412, 1615, codeRollback, 3058) { // a row or table changed, replication rolled back, a deadlock of user locks
 		return true
 	}
 	_, connecting := errors.AsType[*session.ConnectError](err)
@@ -93,9 +97,12 @@ const (
 
 // kindOf maps a server's error to what it means for a caller.
 func kindOf(e *mysql.MySQLError) kind {
+	if session.IsCode(e, session.CodesNoWait...) {
+		return down
+	}
 	switch e.Number {
-	case codeDeadlock, codeLockWait, codeNoWait, 3101, session.CodeInCommit,
-		1290, 1836, 1792, 1874, 1223, 1047, 3100, 3032, // read-only, locked, a node of a cluster that is not ready; offline
+	case codeDeadlock, codeLockWait, codeNoWait, codeRollback, session.CodeInCommit,
+		1290, 1836, 1792, 1874, 1223, codeNotReady, codeHook, 3032, // read-only, locked, a node of a cluster that is not ready; offline
 		1040, 1203, 1226, 1129, 1130, 1045, 1049, 1698, 1862, 1820, // no connection for this user, or not now
 		1037, 1038, 1041, 1021, 1114, 1030, 1878, 3675, // memory and disk
 		1053, 1317, 1927, 3169, 4031, 3024, 1969, // ended by another session or by a time limit
@@ -117,6 +124,9 @@ func kindOf(e *mysql.MySQLError) kind {
 func (d access) Retry(ctx context.Context, err error) (again bool, cause int, wait time.Duration) {
 	cause = backends.RetryOther
 	switch {
+	case session.IsCode(err, codeRollback), d.dialer.Server.SeveralWriters() && session.IsCode(err, codeDeadlock),
+		errors.Is(err, core.ErrAgain) && session.IsCode(err, session.CodeInCommit):
+		return true, backends.RetryCertification, 0
 	case session.IsCode(err, codeDeadlock, codeLockWait):
 		cause = backends.RetryConflict
 	case broken(err):

@@ -4,6 +4,7 @@ package mysql
 // tests.
 var (
 	Everywhere = everywhere
+	OwnServers = ownServers
 	OpenStore  = open
 	Crowded    = crowded
 	Must       = must

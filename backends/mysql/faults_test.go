@@ -6,6 +6,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"strings"
 	"sync"
@@ -68,6 +69,57 @@ func TestKilledSessions(t *testing.T) {
 			}
 		}
 		t.Logf("%s: %d sessions were killed; %d of %d commits failed", m.Version, killed, failed, writers*each)
+	})
+}
+
+// losesReply loses the reply that it is armed for: it calls the function instead of the read, and breaks.
+type losesReply struct {
+	net.Conn
+	armed *atomic.Pointer[func()]
+}
+
+func (c losesReply) Read(b []byte) (int, error) {
+	if f := c.armed.Swap(nil); f != nil {
+		(*f)()
+		return 0, io.ErrUnexpectedEOF
+	}
+	return c.Conn.Read(b)
+}
+
+// TestLostIDs checks that a commit whose reply got lost isn't a success for the enqueue in it: the ids of its jobs are not known.
+func TestLostIDs(t *testing.T) {
+	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
+		name := m.Database(t)
+		var armed atomic.Pointer[func()]
+		s := open(t, Options{URL: m.URL(name), wrap: func(c net.Conn) net.Conn { return losesReply{c, &armed} }})
+		join(t, s, 1)
+		fillBy(t, s, 1, 1)
+		jobs := claimJobs(t, s, 1, 1, 1)
+		committed := func() {
+			testwait.Until(t, "the job is stored", func() bool {
+				return numberOf(t, m, name, "SELECT COUNT(*) FROM qsidecar_jobs WHERE payload = 'new'") == 1
+			})
+		}
+		hook := func(_ *session.Conn, before bool) {
+			if before {
+				s.fault.Store(nil)
+				armed.Store(&committed)
+			}
+		}
+		s.fault.Store(&hook)
+		res, err := s.Commit(t.Context(), backends.Batch{Writes: []backends.Write{
+			backends.Ack{Leases: leasesOf(jobs)},
+			backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Payload: []byte("new")}}},
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ack := res.Writes[0]; ack.Err != nil || len(ack.Lost) > 0 {
+			t.Errorf("the ack was committed, and the answer is %+v", ack)
+		}
+		if enqueue := res.Writes[1]; !errors.Is(enqueue.Err, backends.ErrUnknownOutcome) {
+			t.Errorf("the ids of the enqueue got lost, and the answer is %+v", enqueue)
+		}
 	})
 }
 

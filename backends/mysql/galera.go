@@ -21,10 +21,7 @@ const (
 	galeraEnd     = "SET autocommit = 1, wsrep_sync_wait = 1"
 )
 
-const (
-	codeNoSavepoint = 1305
-	codeNotReady    = 1047 // the node left its cluster
-)
+const codeNoSavepoint = 1305
 
 // errAborted is the error that the server didn't report.
 var errAborted = &mysql.MySQLError{Number: codeDeadlock, SQLState: [5]byte{'4', '0', '0', '0', '1'}, Message: "another node of the cluster changed the same rows first"}

@@ -21,15 +21,7 @@ func TestGaleraHosts(t *testing.T) {
 	if testing.Short() {
 		t.Skip("make check runs this")
 	}
-	g, err := testserver.StartGalera(testwait.Context(t), 3, testserver.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := g.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	g := startGalera(t)
 	name := g.Nodes[0].Database(t)
 	c := g.Nodes[0].Config(name)
 	address := "mysql://" + url.UserPassword(c.User, c.Passwd).String() + "@"

@@ -20,8 +20,12 @@ func (s *Store) Heartbeat(ctx context.Context, b backends.Heartbeat) (p backends
 		lost = lost || sent && err != nil && !session.FromServer(err)
 		return err
 	})
+	if err != nil && !session.FromServer(err) { // the connections of the pool can lead to the same dead host
+		s.pool.Retire()
+	}
 	switch {
 	case err == nil:
+		s.cluster.Refresh(s.Life(), s.describe)
 		return p, nil
 	case lost:
 		return backends.HeartbeatResult{}, fmt.Errorf("%w: a heartbeat: %w", backends.ErrUnknownOutcome, err)
@@ -58,7 +62,9 @@ func (s *Store) sendHeartbeat(ctx context.Context, b backends.Heartbeat) (p back
 	case backends.HeartbeatLeave:
 		t.Add(s.sql.leave, b.RowName(), lease, int64(b.Host))
 	}
+	t.Add(s.sql.lastWatcher, int64(b.Host))
 	t.Each(func(r *session.Result) {
+		p.Watched = r.Int(6) != 0
 		name, left := r.Text(5), r.Int(4) != 0
 		peer := backends.Peer{Host: backends.Identity(r.Int(0)), Heartbeats: uint64(r.Int(1)), Dead: r.Int(3) != 0, DepthLeader: backends.IsDepthLeader(name), Timeout: backends.TimeoutOf(name)}
 		peer.Expired = backends.HeartbeatExpired(time.Duration(r.Int(2))*time.Microsecond, peer.Timeout, left)
@@ -67,6 +73,6 @@ func (s *Store) sendHeartbeat(ctx context.Context, b backends.Heartbeat) (p back
 		} else {
 			p.Peers = append(p.Peers, peer)
 		}
-	}, s.sql.peers)
+	}, s.sql.peers, session.Flag(b.AllPeers), int64(b.Host))
 	return p, true, c.Run(ctx, &t)
 }

@@ -1,9 +1,12 @@
 package mysql
 
 import (
+	"context"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends/internal/core"
+	"github.com/qsidecar/qsidecar/backends/mysql/internal/cluster"
+	"github.com/qsidecar/qsidecar/backends/mysql/internal/session"
 )
 
 // probeEvery is the pause between two probes of the host that the connections lead to. An address with one host has no
@@ -31,9 +34,27 @@ func (s *Store) startProbes() {
 	})
 }
 
-// moved stops the use of connections to another host than that of a new connection.
+// refused logs that a source that was replaced accepts writes. Sidecars that start now would use it.
+func (s *Store) refused(host string) {
+	s.log.Error("old primary refused", "event", "old_primary_refused", "address", s.place, "host", host)
+}
+
+// moved stops the use of connections to another host than that of a new connection, and ends what runs on them. A host that hung and
+// continues would still answer there, after another one replaced it.
 func (s *Store) moved(from, to string) {
 	s.log.Warn("database host changed", "event", "database_host_changed", "address", s.place, "from", from, "to", to)
-	s.pool.Retire()
-	s.heartbeats.Retire()
+	s.pool.Cut(from)
+	s.heartbeats.Cut(from)
+	s.cluster.Expire()
+}
+
+// describe reads the server's role in its cluster.
+func (s *Store) describe(ctx context.Context) (text string, err error) {
+	err = s.readOnce(ctx, func(ctx context.Context, t *tx) error {
+		f, err := cluster.Read(ctx, Session{s: s, c: t.c}.Rows, s.dialer.Server.Maria, s.dialer.Server.Version,
+			func(err error) bool { return session.FromServer(err) && !session.EndsSession(err) })
+		text = f.Role()
+		return err
+	})
+	return text, err
 }

@@ -26,10 +26,10 @@ func (t *tx) MarkDead(_ context.Context, suspects []backends.Suspect) error {
 	return nil
 }
 
-// findDue queues a statement that finds the due rows of a `segment`, in their order. It does not lock them:
-// lockRows locks them by id.
-func (t *tx) findDue(ids *[]int64, segment string, limit int) {
-	t.Ints(ids, "SELECT id FROM "+table.Jobs+" WHERE segment = ? AND urgency = 0 AND sort_key <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', "+t.s.sql.clock+") ORDER BY urgency, sort_key, id LIMIT ?", segment, limit)
+// findDue queues a statement that finds the due rows of a `segment`, in their order, from those on that are due at
+// first. It does not lock them: lockRows locks them by id.
+func (t *tx) findDue(ids *[]int64, segment string, first *time.Time, limit int) {
+	t.Ints(ids, "SELECT id FROM "+table.Jobs+" WHERE segment = ? AND urgency = 0 AND sort_key >= ? AND sort_key <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', "+t.s.sql.clock+") ORDER BY urgency, sort_key, id LIMIT ?", segment, first.UnixMicro(), limit)
 }
 
 // lockFound sends the queries for ids, and locks at most limit of the rows that no other transaction has locked.
@@ -54,7 +54,7 @@ func (t *tx) Promote(ctx context.Context, d core.Due, limit int, promoted func(q
 	}
 	var ids []int64
 	for _, queue := range details.scheduled {
-		t.findDue(&ids, "s"+queue, limit)
+		t.findDue(&ids, "s"+queue, d.RunAt, limit)
 	}
 	found, n, err := t.lockFound(ctx, &ids, limit)
 	if err != nil {
@@ -128,7 +128,7 @@ func (t *tx) LockDue(ctx context.Context, d core.Due, limit int) (rows []*core.R
 	t.askNow()
 	var ids []int64
 	for _, segment := range d.Details.(dueDetails).due {
-		t.findDue(&ids, segment, limit)
+		t.findDue(&ids, segment, d.DueAt, limit)
 	}
 	found, seen, err := t.lockFound(ctx, &ids, limit)
 	for _, j := range found {

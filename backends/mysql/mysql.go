@@ -15,6 +15,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/internal/core"
+	"github.com/qsidecar/qsidecar/backends/internal/dial"
 	"github.com/qsidecar/qsidecar/backends/mysql/internal/claim"
 	"github.com/qsidecar/qsidecar/backends/mysql/internal/session"
 	"github.com/qsidecar/qsidecar/backends/mysql/migrate"
@@ -38,7 +39,7 @@ type Options struct {
 	// a payload, Open logs a warning with the setting to change.
 	MaxPayload int64
 
-	// ReadOnly opens the database for an examination only: Open creates and changes nothing in it.
+	// ReadOnly opens the database for an examination or statistics only, also on a replica: Open creates and changes nothing in it.
 	ReadOnly bool
 
 	// Log receives what no caller gets as an error. The default discards it.
@@ -73,6 +74,7 @@ type Store struct {
 	finder     claim.Finder
 	queues     registered
 	cleaner    cleaner
+	cluster    core.Description
 	alive      atomic.Pointer[[]int64] // the sidecars that were alive at the previous scan of FindDue
 
 	probes  sync.WaitGroup
@@ -110,7 +112,7 @@ func (o *Options) complete() error {
 		o.clock = clock
 	}
 	if o.connect == 0 {
-		o.connect = session.ConnectTimeout
+		o.connect = dial.Timeout
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -144,8 +146,9 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	}
 	s.sql = render(o.clock, s.dialer.Server)
 	s.pool, s.heartbeats = session.NewPool(&s.dialer, o.MaxConnections-1), session.NewPool(&s.dialer, 1)
-	s.dialer.Moved = s.moved
-	s.finder = claim.Finder{Cursors: &s.Cursors, Clock: o.clock, Skip: s.sql.skip, Life: s.Life(), Log: o.Log.With("address", s.place), Run: s.run}
+	s.dialer.Moved, s.dialer.Refused = s.moved, s.refused
+	s.finder = claim.Finder{Cursors: &s.Cursors, Clock: o.clock, Skip: s.sql.skip, Life: s.Life(), Log: o.Log.With("address", s.place), Run: s.run,
+		Now: func() time.Time { return s.LocalTime() }}
 	if o.ReadOnly {
 		return s, nil
 	}
@@ -153,13 +156,16 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		return nil, errors.Join(s.withKind(err), s.Close())
 	}
 	s.warnOfPackets()
+	s.cluster.Read(bound, s.describe)
 	s.startProbes()
 	return s, nil
 }
 
 // Info implements backends.Backend.
 func (s *Store) Info() backends.Info {
-	return backends.Info{Engine: "mysql", Version: s.dialer.Server.Text, Address: s.place, Database: s.database, Prefetch: true, Concurrent: true}
+	v := s.dialer.Server
+	return backends.Info{Engine: "mysql", Version: v.Text, Address: s.place, Database: s.database, Cluster: s.cluster.Text(), Prefetch: true, Concurrent: true,
+		JoinClaims: v.SkipLocked && !v.SeveralWriters()} // there claims wait for other sidecars, or fail together
 }
 
 // migrate creates or updates the tables.
@@ -179,6 +185,7 @@ func (s *Store) Close() error {
 	s.closing.Do(func() {
 		s.finder.Close(func() { s.Stop(backends.Unavailable(fmt.Errorf("%s: %w", s.place, errClosed))) })
 		s.probes.Wait()
+		s.cluster.Close()
 		s.pool.Close()
 		s.heartbeats.Close()
 	})

@@ -103,7 +103,7 @@ func TestCostsDoNotGrow(t *testing.T) {
 			tx.Ack([]core.Lease{{ID: 1}, {ID: 2}, {ID: 3}}, nil)
 		})
 		within("a settle", 20, func(tx *tx) { tx.lock([]int64{1, 2, 3}, "", func(*job) {}) })
-		within("a search for due rows", 20, func(tx *tx) { tx.findDue(new([]int64), "sq", 10) })
+		within("a search for due rows", 20, func(tx *tx) { tx.findDue(new([]int64), "sq", timeOf(1), 10) })
 		must(t, m, name, "INSERT INTO qsidecar_keys (queue, `key`, job, expires_at) WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 900) "+
 			"SELECT 'q', n.i, n.i, UTC_TIMESTAMP() FROM n")
 		within("locking keys", 40, func(tx *tx) {

@@ -230,6 +230,13 @@ func TestClusterStates(t *testing.T) {
 		"a server that is offline":                        3032,
 		"a replication group without a majority":          3100,
 		"a transaction that lost against another member":  3101,
+		"a new primary that is busy with a backlog":       3781,
+		"a new primary that is shut down":                 3782,
+		"a new primary that left the group":               3783,
+		"a member that can't wait for the others now":     3796,
+		"a member that waited for the others too long":    3797,
+		"a member whose others did not apply in time":     3798,
+		"a member that leaves its group":                  3799,
 	} {
 		if err := s.withKind(&mysql.MySQLError{Number: n, SQLState: [5]byte([]byte("HY000"))}); !backends.IsUnreachable(err) {
 			t.Errorf("%s: %v, want unavailable", state, err)

@@ -1,8 +1,10 @@
 package mysql
 
 import (
+	"strconv"
 	"strings"
 
+	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/mysql/internal/session"
 	"github.com/qsidecar/qsidecar/backends/mysql/internal/table"
 )
@@ -17,17 +19,19 @@ type statements struct {
 	clock string // the SQL expression for the present time
 	skip  string // follows FOR UPDATE: skip rows that other transactions have locked
 
-	begin, rollback                       string
-	mark, markIf, marked, committed, seal string
-	join, renew, leave, peers             string
-	claimedBy                             string
+	begin, rollback                        string
+	mark, markIf, marked, committed, seal  string
+	join, renew, leave, lastWatcher, peers string
+	claimedBy                              string
 }
 
 // nextNumber is the end of a statement that stores the number of a commit. The stored number must be the previous one.
 const nextNumber = ` ON DUPLICATE KEY UPDATE number = IF(number = VALUES(number) - 1, VALUES(number), -1), at = {now}`
 
 func render(clock string, v session.Server) *statements {
-	r := func(sql string) string { return strings.ReplaceAll(strings.TrimSpace(sql), "{now}", clock) }
+	replace := strings.NewReplacer("{now}", clock, "{ms}", "SUBSTRING_INDEX(SUBSTRING_INDEX(name, '=', -1), ' ', 1)")
+	inTime := strconv.FormatFloat(backends.InTime, 'g', -1, 64)
+	r := func(sql string) string { return replace.Replace(strings.TrimSpace(sql)) }
 	s := &statements{
 		clock: clock,
 		begin: "START TRANSACTION", rollback: "ROLLBACK",
@@ -48,7 +52,13 @@ ON DUPLICATE KEY UPDATE name = IF(dead OR has_left, name, VALUES(name)), heartbe
 WHERE sidecar = ? AND NOT dead AND NOT has_left`),
 		leave: r(`UPDATE qsidecar_sidecars SET name = ?, heartbeats = heartbeats + 1, expires_at = {now} + INTERVAL ? MICROSECOND, has_left = 1
 WHERE sidecar = ? AND NOT dead`),
-		peers: r(`SELECT sidecar, heartbeats, TIMESTAMPDIFF(MICROSECOND, {now}, expires_at), dead, has_left, name FROM qsidecar_sidecars ORDER BY sidecar`),
+		// The last watcher, if enough sidecars watch another one, and the rows up to it. {ms} is the validity of a heartbeat
+		// (backends.Heartbeat.RowName).
+		lastWatcher: r(`SET @qsidecar_last = (SELECT sidecar FROM qsidecar_sidecars WHERE sidecar < ? AND NOT dead AND NOT has_left
+AND TIMESTAMPDIFF(MICROSECOND, {now}, expires_at) BETWEEN ` + inTime + ` * 1000 * {ms} AND 1000 * ({ms} + 1)
+ORDER BY sidecar LIMIT 1 OFFSET ` + strconv.Itoa(backends.Watchers-1) + `)`),
+		peers: r(`SELECT sidecar, heartbeats, TIMESTAMPDIFF(MICROSECOND, {now}, expires_at), dead, has_left, name, @qsidecar_last IS NOT NULL
+FROM qsidecar_sidecars WHERE sidecar <= IF(?, 9223372036854775807, COALESCE(@qsidecar_last, 9223372036854775807)) OR sidecar = ? ORDER BY sidecar`),
 
 		claimedBy: r(`SELECT id, token_sidecar, token_number, queue, lease_ms IS NOT NULL FROM ` + table.Jobs + `
 WHERE segment = ? AND id > ? ORDER BY id LIMIT ?`),

@@ -254,7 +254,7 @@ func (s *Store) commit(ctx context.Context, t *tx) error {
 			l.Number++
 		}
 		return nil
-	case !t.wrote, session.FromServer(err) && !session.EndsSession(err) && !session.IsCode(err, codeNotReady), errors.Is(err, session.ErrPacket):
+	case !t.wrote, session.FromServer(err) && !session.EndsSession(err) && !session.IsCode(err, codesOfMember...), errors.Is(err, session.ErrPacket):
 		t.rollback(ctx)
 		if session.IsCode(err, codeNoSavepoint) {
 			return errAborted
@@ -272,9 +272,15 @@ func (s *Store) commit(ctx context.Context, t *tx) error {
 		}
 		return err
 	}
+	t.c.Close() // the session can be intact
 	l.Abandoned = t.c.Name
 	return s.findOut(ctx, l, err)
 }
+
+// codesOfMember are errors of a COMMIT on a member of a cluster. The transaction is rolled back there. But if the
+// member has left the cluster at this moment, the others can have received and committed it (seen with MySQL 9.7:
+// error 3100). Error 1180 also means that another member of a multi-primary group changed the same rows first.
+var codesOfMember = []uint16{codeNotReady, codeHook, codeRollback, codeNoAfter, session.CodeInCommit}
 
 // findOut determines the outcome of a commit whose answer got lost. It ends the session that ran the
 // commit, and then reads the number of the last commit of the Counter. If the commit did not happen, it
@@ -287,6 +293,9 @@ func (s *Store) findOut(ctx context.Context, l *session.Counter, cause error) er
 			s.log.Warn("commit outcome resolved", "event", "commit_outcome_resolved", "address", s.place, "committed", happened, "error", cause)
 			if happened {
 				return nil
+			}
+			if session.IsCode(cause, codesOfMember...) {
+				return fmt.Errorf("%w: %w", core.ErrAgain, cause)
 			}
 			return backends.Unavailable(fmt.Errorf("%s: the connection broke before the commit: %w", s.place, cause))
 		}

@@ -78,7 +78,9 @@ type slots struct {
 }
 
 func slotsOf(r *core.Run) (x slots) {
-	x.alike = true
+	n := len(r.Slots)
+	x.host, x.number, x.lease = make([]int64, 0, n), make([]int64, 0, n), make([]int64, 0, n)
+	x.worker, x.prefetch, x.alike = make([]int32, 0, n), make([]bool, 0, n), true
 	known := map[string]int32{}
 	for _, s := range r.Slots {
 		if s.Prefetch {
@@ -122,13 +124,15 @@ func (t *tx) Claim(r *core.Run) {
 // give reads the rows of the claim statement.
 func give(r *core.Run, rows pgx.Rows) error {
 	got, wanted := make([]core.Claimed, 0, len(r.Slots)), int64(0)
+	var j core.Claimed // like the others, it is allocated once, not for each row
+	var policy int32
+	var id, size, timeout int64
+	var headers string
+	columns := []any{&j.Slot, &policy, &size, &j.Position, &id, &j.Priority, &j.Attempt, &j.MaxAttempts, &j.Fence, instant{&j.EnqueuedAt},
+		&timeout, &headers, &j.Key, &j.LastError, &j.Payload}
 	for rows.Next() {
-		var j core.Claimed
-		var policy int32
-		var id, size, timeout int64
-		var headers string
-		if err := rows.Scan(&j.Slot, &policy, &size, &j.Position, &id, &j.Priority, &j.Attempt, &j.MaxAttempts, &j.Fence, instant{&j.EnqueuedAt},
-			&timeout, &headers, &j.Key, &j.LastError, &j.Payload); err != nil {
+		j = core.Claimed{}
+		if err := rows.Scan(columns...); err != nil {
 			return err
 		}
 		switch {
@@ -147,12 +151,14 @@ func give(r *core.Run, rows pgx.Rows) error {
 // giveLean reads the rows of the lean statement.
 func giveLean(r *core.Run, rows pgx.Rows) error {
 	got, wanted := make([]core.Claimed, 0, len(r.Slots)), int64(0)
+	var j core.Claimed // see give
+	var id, timeout int64
+	var headers string
+	columns := []any{&j.Slot, &wanted, &j.Position, &id, &j.Priority, &j.Attempt, &j.MaxAttempts, &j.Fence, instant{&j.EnqueuedAt},
+		&timeout, &headers, &j.Key, &j.LastError, &j.Payload}
 	for rows.Next() {
-		var j core.Claimed
-		var id, timeout int64
-		var headers string
-		if err := rows.Scan(&j.Slot, &wanted, &j.Position, &id, &j.Priority, &j.Attempt, &j.MaxAttempts, &j.Fence, instant{&j.EnqueuedAt},
-			&timeout, &headers, &j.Key, &j.LastError, &j.Payload); err != nil {
+		j = core.Claimed{}
+		if err := rows.Scan(columns...); err != nil {
 			return err
 		}
 		complete(r, &j, 0, id, timeout, headers)

@@ -18,7 +18,7 @@ type retryPlace struct {
 }
 
 // Retry implements core.Commander.
-func (t *tx) Retry(ctx context.Context, queue string, ids []int64, after any, limit int64, whole bool) (r core.Retried, err error) {
+func (t *tx) Retry(ctx context.Context, queue string, ids []int64, after any, limit int64, whole bool) (r core.Step, err error) {
 	var last retryPlace
 	read := func(rows pgx.Rows) error {
 		var keyed, got int64
@@ -40,30 +40,40 @@ func (t *tx) Retry(ctx context.Context, queue string, ids []int64, after any, li
 	return r, err
 }
 
-// deleting runs a statement that first chooses rows and then deletes them. It returns an error
-// if fewer rows were deleted than chosen.
-func (t *tx) deleting(ctx context.Context, sql string, args ...any) (n int64, err error) {
+// deleting runs a statement that first chooses rows and then deletes them. It stores further columns of the answer in
+// `to`. It returns an error if fewer rows were deleted than chosen.
+func (t *tx) deleting(ctx context.Context, sql string, to []any, args ...any) (r core.Step, err error) {
 	err = t.ask(ctx, sql, func(rows pgx.Rows) error {
-		var chosen int64
-		if err := rows.Scan(&chosen, &n); err != nil {
+		if err := rows.Scan(append([]any{&r.Seen, &r.N}, to...)...); err != nil {
 			return err
 		}
-		if n < chosen {
+		if r.N < r.Seen {
 			return backends.Refused(core.ErrSilent)
 		}
 		return nil
 	}, args...)
-	return n, err
+	return r, err
 }
 
 // Delete implements core.Commander.
 func (t *tx) Delete(ctx context.Context, queue string, ids []int64) (int64, error) {
-	return t.deleting(ctx, t.s.sql.delete, queue, ids)
+	r, err := t.deleting(ctx, t.s.sql.delete, nil, queue, ids)
+	return r.N, err
 }
 
 // Purge implements core.Commander.
-func (t *tx) Purge(ctx context.Context, queue string, state backends.State, limit int64) (int64, error) {
-	return t.deleting(ctx, t.s.sql.purge[state], queue, limit)
+func (t *tx) Purge(ctx context.Context, queue string, state backends.State, after any, limit int64) (r core.Step, err error) {
+	last, ok := after.(listPlace)
+	if !ok {
+		last = listStart
+	}
+	args, place := []any{queue, limit, last.at, last.id}, []any{&last.at, &last.id}
+	if state == backends.StateReady {
+		args, place = []any{queue, limit, last.spot.Urgency, last.spot.Position}, []any{&last.spot.Urgency, &last.spot.Position}
+	}
+	r, err = t.deleting(ctx, t.s.sql.purge[state], place, args...)
+	r.Last = last
+	return r, err
 }
 
 // LockClaimed implements core.Commander.

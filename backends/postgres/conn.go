@@ -13,12 +13,11 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/qsidecar/qsidecar/backends/internal/core"
-	"github.com/qsidecar/qsidecar/backends/internal/product"
+	"github.com/qsidecar/qsidecar/backends/internal/dial"
 	"github.com/qsidecar/qsidecar/backends/postgres/internal/hosts"
 )
 
 const (
-	connectTimeout = 10 * time.Second
 	// closePatience is how long Close waits for connections that don't end.
 	closePatience = 2 * time.Second
 	// idleInTransaction ends a transaction whose sidecar vanished without closing the connection
@@ -68,14 +67,15 @@ func configure(o *Options, p *primaries) (*pgxpool.Config, error) {
 	if c.RuntimeParams["application_name"] == "" {
 		c.RuntimeParams["application_name"] = o.ApplicationName
 	}
-	limit := connectTimeout
+	limit := dial.Timeout
 	if hosts.Several(c) {
-		limit = hosts.Timeout
+		limit = dial.HostTimeout
 	}
 	if c.ConnectTimeout == 0 || c.ConnectTimeout > limit {
 		c.ConnectTimeout = limit
 	}
 	c.ValidateConnect = p.only(c.ValidateConnect)
+	c.DialFunc = dial.Dialer().DialContext
 	p.hosts.Watch(&c.Config)
 	return config, nil
 }
@@ -93,13 +93,13 @@ func (s *Store) checkServer(ctx context.Context, config *pgx.ConnConfig) (err er
 	defer func() { err = errors.Join(err, c.Close(ctx)) }()
 	var pid uint32
 	var number int
-	var encoding, text string
-	if err := c.QueryRow(ctx, `SELECT pg_backend_pid(), current_setting('server_version'),
-		current_setting('server_version_num')::int, current_setting('server_encoding'), version()`).Scan(&pid, &s.version, &number, &encoding, &text); err != nil {
-		return err
-	}
-	if err := product.Check("PostgreSQL", text); err != nil {
+	var encoding string
+	if err := checkProduct(ctx, c.PgConn()); err != nil {
 		return fmt.Errorf("%s: %w", s.place, err)
+	}
+	if err := c.QueryRow(ctx, `SELECT pg_backend_pid(), current_setting('server_version'),
+		current_setting('server_version_num')::int, current_setting('server_encoding')`).Scan(&pid, &s.version, &number, &encoding); err != nil {
+		return err
 	}
 	switch {
 	case number < 130000:
@@ -150,6 +150,7 @@ func (s *Store) prepareSession(ctx context.Context, c *pgx.Conn) error {
 	if s.pooled {
 		return nil
 	}
+	encodeInt8Arrays(c)
 	rows, err := c.Query(ctx, s.o.setting(false)+`, pg_catalog.set_config('plan_cache_mode', 'force_generic_plan', false),
 		pg_catalog.set_config('default_transaction_isolation', 'read committed', false),
 		pg_catalog.set_config('default_transaction_read_only', 'off', false),

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/postgres/internal/hosts"
 )
 
 // This file holds what package diagnose uses of a Store, in addition to the exported methods
@@ -19,14 +20,19 @@ import (
 type Setup struct {
 	Schema         string
 	MaxConnections int
-	Pooled         bool     // a pooler assigns a session to each transaction
-	Settings       []string // the names of the settings that its sessions change
-	SetLocal       string   // the statement that changes them for a transaction
+	Pooled         bool              // a pooler assigns a session to each transaction
+	Settings       []string          // the names of the settings that its sessions change
+	SetLocal       string            // the statement that changes them for a transaction
+	Hosts          []*pgx.ConnConfig // of an address with several hosts: one for each
 }
 
 // Setup returns how the Store uses its database.
 func (s *Store) Setup() Setup {
-	return Setup{Schema: s.o.Schema, MaxConnections: s.o.MaxConnections, Pooled: s.pooled,
+	var all []*pgx.ConnConfig
+	if hosts.Several(s.heartbeat.config) {
+		all = hosts.Each(s.heartbeat.config)
+	}
+	return Setup{Hosts: all, Schema: s.o.Schema, MaxConnections: s.o.MaxConnections, Pooled: s.pooled,
 		Settings: slices.Collect(maps.Keys(s.o.settings())), SetLocal: s.o.setting(true)}
 }
 

@@ -18,8 +18,11 @@ import (
 // reuses their numbers. So pg_xact_status of such a number can describe another transaction.
 // The same happens when a standby takes over. In both cases the row of qsidecar_epoch is lost,
 // because its table is unlogged. When the Store asks for a commit's outcome, it compares the
-// epoch with the one that the commit's session or transaction read. An epoch is
+// epoch with the one that the commit's session or transaction read. A row is
 // SYSTEM/TIMELINE/RANDOM, so it also shows whether one server is the successor of another.
+//
+// A server whose files were replaced by those of an earlier clean shutdown (a snapshot of a volume) keeps the row, and
+// reuses the numbers too. So an epoch is ROW/START: each start of the server begins one.
 //
 // Such a server also loses positions and assigns the same ones again. The Store therefore resets its
 // cursors when the epoch changes. It reads a session's epoch before the session's first use, so no
@@ -27,12 +30,14 @@ import (
 // transaction of an epoch still can. The next scan of driver.FindDue finds the jobs that it missed.
 
 const (
-	epochSQL = `SELECT epoch FROM {s}.qsidecar_epoch`
+	epochSQL = `SELECT epoch || '/' || extract(epoch FROM pg_catalog.pg_postmaster_start_time()) FROM {s}.qsidecar_epoch`
 	// newEpochSQL stores an epoch if there is none. It is its own transaction.
 	newEpochSQL = `INSERT INTO {s}.qsidecar_epoch (singleton, epoch)
 		SELECT 1, system_identifier || '/' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) || '/' || $1 FROM pg_control_system()
 		ON CONFLICT (singleton) DO NOTHING`
-	// plainEpochSQL is for servers that don't reveal their identity. If such a server
+	// otherEpochSQL deletes the epoch of another server, which a dump contains.
+	otherEpochSQL = `DELETE FROM {s}.qsidecar_epoch WHERE epoch LIKE '%/%' AND split_part(epoch, '/', 1) <> $1`
+	// plainEpochSQL is for servers that don't reveal their identity. Its rows are only RANDOM. If such a server
 	// crashes, the outcome of a commit stays unknown.
 	plainEpochSQL = `INSERT INTO {s}.qsidecar_epoch (singleton, epoch) VALUES (1, $1) ON CONFLICT (singleton) DO NOTHING`
 )
@@ -40,10 +45,19 @@ const (
 // succeeds reports whether the server of epoch a is the server of epoch b or its successor.
 func succeeds(a, b string) bool {
 	x, y := strings.Split(a, "/"), strings.Split(b, "/")
-	return len(x) == 3 && len(y) == 3 && x[0] == y[0] && x[1] >= y[1] // timelines are hexadecimal, with 8 digits
+	if len(x) != len(y) || x[0] != y[0] { // the system, or plainEpochSQL's row, which a crash loses
+		return false
+	}
+	return len(x) < 4 || x[1] >= y[1] // timelines are hexadecimal, with 8 digits
 }
 
-// epochs is a Store's state about epochs. An epoch is the time between two crashes.
+// ofAnother reports whether an epoch is of another server than the one with this system identifier, if that is known.
+func ofAnother(epoch, system string) bool {
+	x := strings.Split(epoch, "/")
+	return len(x) == 4 && system != "" && x[0] != system
+}
+
+// epochs is a Store's state about epochs.
 type epochs struct {
 	read    string
 	missing atomic.Bool // a transaction in a pooler's session found no epoch
@@ -78,18 +92,23 @@ func (s *Store) beganIn(epoch string) cursor.Event {
 }
 
 // readEpoch reads the epoch through q, which must stay in one session, and stores a new epoch if
-// there is none. It returns "" if the table doesn't exist yet, has the preview's columns, or can't be written.
+// there is none, or only that of another server. It returns "" if the table doesn't exist yet, has the preview's columns, or can't be written.
 func (s *Store) readEpoch(ctx context.Context, q interface {
 	querier
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 }) (epoch string, err error) {
-	for range 2 {
+	for range 3 {
 		err = q.QueryRow(ctx, s.epochs.read, pgx.QueryExecModeExec).Scan(&epoch)
-		if err == nil || !errors.Is(err, pgx.ErrNoRows) {
-			break
-		}
-		if _, err = q.Exec(ctx, in(s.o.Schema, newEpochSQL), pgx.QueryExecModeExec, random()); fromServer(err) && !noEpochs(err) {
-			_, err = q.Exec(ctx, in(s.o.Schema, plainEpochSQL), pgx.QueryExecModeExec, random())
+		system := s.primaries.system()
+		switch {
+		case err == nil && ofAnother(epoch, system):
+			_, err = q.Exec(ctx, in(s.o.Schema, otherEpochSQL), pgx.QueryExecModeExec, system)
+		case errors.Is(err, pgx.ErrNoRows):
+			if _, err = q.Exec(ctx, in(s.o.Schema, newEpochSQL), pgx.QueryExecModeExec, random()); fromServer(err) && !noEpochs(err) {
+				_, err = q.Exec(ctx, in(s.o.Schema, plainEpochSQL), pgx.QueryExecModeExec, random())
+			}
+		case err == nil:
+			return epoch, nil
 		}
 		if err != nil {
 			break

@@ -1,12 +1,8 @@
 package postgres
 
 import (
-	"bytes"
 	"errors"
-	"fmt"
-	"os"
-	"path/filepath"
-	"syscall"
+	"strings"
 	"testing"
 	"time"
 
@@ -99,8 +95,8 @@ func TestClaimWaitsForSynchronousStandby(t *testing.T) {
 	}
 }
 
-// TestOldPrimaryReturns: after a promotion the old primary returns without a fence, and the address names it first. A Store that
-// has seen the new primary stores nothing at the old one.
+// TestOldPrimaryReturns: after a promotion the old primary returns without a fence, and the address names it first. A Store stores
+// nothing at the old one, neither if it has seen the new primary nor if it starts after that.
 func TestOldPrimaryReturns(t *testing.T) {
 	if testing.Short() {
 		t.Skip("make check runs this: each case starts two servers")
@@ -129,9 +125,124 @@ func TestOldPrimaryReturns(t *testing.T) {
 			}
 			s.pool.Reset() // new connections, which try the old primary first
 			store()
+			s = open(t, Options{URL: s.o.URL}) // a sidecar that has never seen the new primary
+			store()
 			var jobs int
 			if p.ask(t, p.primary, &jobs, "SELECT count(*) FROM qsidecar.qsidecar_jobs"); jobs != 1 {
 				t.Errorf("the old primary has %d jobs, want the one from before the promotion", jobs)
+			}
+			if s.Usage().OldPrimaries == 0 {
+				t.Error("no refused old primary was counted")
+			}
+			if text := s.Info().Cluster; !strings.HasPrefix(text, "single server, timeline 2; refused connections to an old primary: ") {
+				t.Errorf("the cluster is described as %q", text)
+			}
+		})
+	}
+}
+
+// TestReplacedPrimaryWhoseCommitsHang: the standby is promoted while the primary runs, and then the commits of the old primary wait for
+// a synchronous standby. A Store leaves it although it answers everything else.
+func TestReplacedPrimaryWhoseCommitsHang(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make check runs this: it starts two servers")
+	}
+	t.Setenv(testserver.EnvURL, "") // servers that can be damaged
+	p := newPair(t, testserver.NewestPostgres)
+	must(t, p.primary.Admin(), "ALTER ROLE postgres SET synchronous_commit = on") // the test servers have it off
+	p.replayed(t)
+	s := open(t, Options{URL: "postgres://postgres@/postgres?host=" + socketsOf(t, p.primary) + "," + socketsOf(t, p.standby)})
+	fill(t, s, 1)
+	p.replayed(t)
+	var promoted bool
+	if p.ask(t, p.standby, &promoted, "SELECT pg_promote()"); !promoted {
+		t.Fatal("the standby was not promoted")
+	}
+	if err := p.primary.Exec(t.Context(), "ALTER SYSTEM SET synchronous_standby_names = '*'", "SELECT pg_reload_conf()"); err != nil {
+		t.Fatal(err)
+	}
+	testwait.Until(t, "a job is stored at the new primary", func() bool {
+		if _, err := enqueue(t, s); err != nil && !backends.Retryable(err) && !errors.Is(err, backends.ErrUnknownOutcome) {
+			t.Errorf("an enqueue: %v, want unavailable or an unknown outcome", err)
+		}
+		var jobs int
+		p.ask(t, p.standby, &jobs, "SELECT count(*) FROM qsidecar.qsidecar_jobs")
+		return jobs > 1
+	})
+}
+
+// TestClusterReturnsToOldPrimary: the old primary returns, and the new one becomes its standby, as when Patroni gives the role back to a
+// primary that hung. A Store refuses the old primary for as long as the new one is down, and then uses it.
+func TestClusterReturnsToOldPrimary(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make check runs this: it starts two servers")
+	}
+	t.Setenv(testserver.EnvURL, "") // servers that can be damaged
+	p := newPair(t, testserver.NewestPostgres)
+	p.replayed(t)
+	s := open(t, Options{URL: "postgres://postgres@/postgres?host=" + socketsOf(t, p.primary) + "," + socketsOf(t, p.standby)})
+	p.promote(t)
+	stored := func() bool {
+		_, err := enqueue(t, s)
+		if err != nil && !backends.Retryable(err) {
+			t.Errorf("an enqueue: %v, want unavailable", err)
+		}
+		return err == nil
+	}
+	testwait.Until(t, "a job is stored at the new primary", stored)
+	if err := errors.Join(p.primary.Restart(testwait.Context(t)), p.standby.Halt()); err != nil {
+		t.Fatal(err)
+	}
+	testwait.Until(t, "the old primary was refused ten times", func() bool { return stored() || s.Usage().OldPrimaries >= 10 })
+	var jobs int
+	if p.ask(t, p.primary, &jobs, "SELECT count(*) FROM qsidecar.qsidecar_jobs"); jobs != 0 {
+		t.Errorf("the old primary has %d jobs, want none while the new one is down", jobs)
+	}
+	if err := p.standby.Follow(testwait.Context(t), p.primary); err != nil {
+		t.Fatal(err)
+	}
+	testwait.Until(t, "a job is stored at the old primary", stored)
+	if p.ask(t, p.primary, &jobs, "SELECT count(*) FROM qsidecar.qsidecar_jobs"); jobs != 1 {
+		t.Errorf("the old primary has %d jobs, want 1", jobs)
+	}
+}
+
+// TestOldPrimaryLosesConnections: once a Store has seen the new primary, it ends its connections to the old one. The old one could still
+// answer what was sent to it before, for example after it hung, and that would be lost.
+func TestOldPrimaryLosesConnections(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make check runs this: each case starts two servers")
+	}
+	t.Setenv(testserver.EnvURL, "") // servers that can be damaged
+	for _, version := range testserver.Versions() {
+		t.Run("PostgreSQL"+version, func(t *testing.T) {
+			p := newPair(t, version)
+			p.replayed(t)
+			s := open(t, Options{URL: "postgres://postgres@/postgres?host=" + socketsOf(t, p.primary) + "," + socketsOf(t, p.standby)})
+			old, err := s.pool.Acquire(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer old.Release()
+			var promoted bool
+			if p.ask(t, p.standby, &promoted, "SELECT pg_promote()"); !promoted {
+				t.Fatal("the standby was not promoted")
+			}
+			if _, err := old.Exec(t.Context(), "SELECT 1"); err != nil {
+				t.Fatalf("the Store has not seen the new primary, but it ended a connection: %v", err)
+			}
+			config := s.heartbeat.config.Copy()
+			config.Host, config.Fallbacks = socketsOf(t, p.standby), nil
+			c, err := pgx.ConnectConfig(t.Context(), config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close(t.Context())
+			if _, err := old.Exec(t.Context(), "SELECT 1"); err == nil {
+				t.Error("a connection to the old primary still works")
+			}
+			if _, err := c.Exec(t.Context(), "SELECT 1"); err != nil {
+				t.Errorf("the connection to the new primary: %v", err)
 			}
 		})
 	}
@@ -165,13 +276,14 @@ func TestPrimaryStopsAnswering(t *testing.T) {
 			s := open(t, Options{URL: "postgres://postgres@/postgres?host=" + socketsOf(t, p.primary) + "," + socketsOf(t, p.standby)})
 			fill(t, s, 1)
 			p.replayed(t)
-			signal := func(which syscall.Signal) {
-				for _, pid := range processes(t, p.primary.PID()) {
-					_ = syscall.Kill(pid, which) // one that ended gets none
-				}
+			if err := p.primary.Freeze(); err != nil {
+				t.Fatal(err)
 			}
-			signal(syscall.SIGSTOP)
-			defer signal(syscall.SIGCONT)
+			defer func() {
+				if err := p.primary.Thaw(); err != nil {
+					t.Error(err)
+				}
+			}()
 			var ok bool
 			if p.ask(t, p.standby, &ok, "SELECT pg_promote()"); !ok {
 				t.Fatal("the standby was not promoted")
@@ -187,32 +299,4 @@ func TestPrimaryStopsAnswering(t *testing.T) {
 			t.Logf("an enqueue succeeded %v after the promotion", time.Since(promoted).Round(10*time.Millisecond))
 		})
 	}
-}
-
-// processes returns the ids of a process and its children.
-func processes(t *testing.T, parent int) []int {
-	t.Helper()
-	all := []int{parent}
-	files, err := filepath.Glob("/proc/[0-9]*/stat")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, file := range files {
-		stat, err := os.ReadFile(file)
-		if err != nil {
-			continue // it ended
-		}
-		var pid, ppid int
-		var state string
-		if _, err := fmt.Sscanf(string(stat), "%d", &pid); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := fmt.Sscanf(string(stat[bytes.LastIndexByte(stat, ')')+1:]), "%s %d", &state, &ppid); err != nil {
-			t.Fatal(err)
-		}
-		if ppid == parent {
-			all = append(all, pid)
-		}
-	}
-	return all
 }

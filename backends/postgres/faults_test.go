@@ -308,7 +308,7 @@ func TestStatus(t *testing.T) {
 
 // TestMeaning: which answers the Store relies on.
 func TestMeaning(t *testing.T) {
-	const epoch = "700/0000000A/then"
+	const epoch = "700/0000000A/then/1"
 	for _, c := range []struct {
 		a     asked
 		epoch string
@@ -319,20 +319,26 @@ func TestMeaning(t *testing.T) {
 		{asked{false, epoch, "in progress"}, epoch, stillOpen},
 		{asked{false, epoch, ""}, epoch, unknowable},
 		{asked{false, "", "aborted"}, epoch, noEpoch},
+		// It was started again, with these or older files.
+		{asked{false, "700/0000000A/then/2", "aborted"}, epoch, neverHappened},
+		{asked{false, "700/0000000A/then/2", "in progress"}, epoch, neverHappened}, // another transaction, which must not be ended
+		{asked{false, "700/0000000A/then/2", "committed"}, epoch, unknowable},
 		// It crashed, or a standby took over.
-		{asked{false, "700/0000000A/now", "aborted"}, epoch, neverHappened},
-		{asked{false, "700/0000000B/now", statusFuture}, epoch, neverHappened},
-		{asked{false, "700/0000000B/now", "in progress"}, epoch, neverHappened}, // another transaction, which must not be ended
-		{asked{false, "700/0000000B/now", "committed"}, epoch, unknowable},
+		{asked{false, "700/0000000A/now/2", "aborted"}, epoch, neverHappened},
+		{asked{false, "700/0000000B/now/2", statusFuture}, epoch, neverHappened},
+		{asked{false, "700/0000000B/now/2", "in progress"}, epoch, neverHappened},
+		{asked{false, "700/0000000B/now/2", "committed"}, epoch, unknowable},
 		// A standby, an old primary, and another server.
 		{asked{true, "", statusFuture}, epoch, undecided},
 		{asked{true, epoch, "aborted"}, epoch, undecided},
-		{asked{false, "700/00000009/now", statusFuture}, epoch, undecided},
-		{asked{false, "701/0000000A/now", statusFuture}, epoch, unknowable},
-		{asked{false, "701/0000000B/now", "aborted"}, epoch, unknowable},
+		{asked{false, "700/00000009/now/2", statusFuture}, epoch, undecided},
+		{asked{false, "701/0000000A/now/2", statusFuture}, epoch, unknowable},
+		{asked{false, "701/0000000B/now/2", "aborted"}, epoch, unknowable},
 		// A server that does not reveal its identity, and a session that found no epoch.
-		{asked{false, "now", "aborted"}, "then", unknowable},
-		{asked{false, "then", "aborted"}, "then", neverHappened},
+		{asked{false, "now/1", "aborted"}, "then/1", unknowable},
+		{asked{false, "then/1", "aborted"}, "then/1", neverHappened},
+		{asked{false, "then/2", "aborted"}, "then/1", neverHappened},
+		{asked{false, "then/2", "committed"}, "then/1", unknowable},
 		{asked{false, epoch, "aborted"}, "", unknowable},
 	} {
 		if got := c.a.meaning(c.epoch); got != c.want {

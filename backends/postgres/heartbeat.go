@@ -10,6 +10,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/internal/core"
+	"github.com/qsidecar/qsidecar/backends/postgres/internal/queueset"
 )
 
 // heartbeatConn owns the connection for heartbeats. The channel with the connection is also its lock:
@@ -38,6 +39,8 @@ func (s *Store) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.H
 		var p backends.HeartbeatResult
 		if p, err = s.sendHeartbeat(ctx, c, b); err == nil {
 			s.heartbeat.put(c)
+			s.notifier.budget.SetSidecars(sidecarsOf(b, p))
+			s.cluster.Refresh(s.Life(), s.describe)
 			return p, nil
 		}
 		discard(ctx, c)
@@ -48,10 +51,22 @@ func (s *Store) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.H
 		}
 	}
 	s.heartbeat.put(nil)
+	if !fromServer(err) { // the connections of the pool can lead to the same dead host
+		s.pool.Reset()
+	}
 	if !pgconn.SafeToRetry(err) && (ctx.Err() != nil || broken(err)) { // the server may have recorded it
 		return backends.HeartbeatResult{}, fmt.Errorf("%w: a heartbeat: %w", backends.ErrUnknownOutcome, err)
 	}
 	return backends.HeartbeatResult{}, s.Outcome(ctx, err)
+}
+
+// sidecarsOf returns the number of sidecars. If the heartbeat didn't return all peers, it is an estimate, because
+// identities are random.
+func sidecarsOf(b backends.Heartbeat, r backends.HeartbeatResult) int {
+	if n := len(r.Peers); r.Watched && !b.AllPeers && n > 0 {
+		return queueset.Estimate(n, int64(r.Peers[n-1].Host))
+	}
+	return len(r.Peers) + 1
 }
 
 // Each heartbeat is one round trip. If the Store owns its sessions, it is also one statement.
@@ -68,7 +83,7 @@ func (s *Store) sendHeartbeat(ctx context.Context, c *pgx.Conn, b backends.Heart
 		var n, host, beats int64
 		var peer backends.Peer
 		var name string
-		if err := rows.Scan(&n, &host, &beats, &peer.Expired, &peer.Dead, &name); err != nil {
+		if err := rows.Scan(&n, &p.Watched, &host, &beats, &peer.Expired, &peer.Dead, &name); err != nil {
 			return err
 		}
 		p.Alive = n == 1
@@ -76,7 +91,7 @@ func (s *Store) sendHeartbeat(ctx context.Context, c *pgx.Conn, b backends.Heart
 			p.Peers = append(p.Peers, peer)
 		}
 		return nil
-	}, int64(b.Host), b.RowName(), core.MS(b.Timeout))
+	}, int64(b.Host), b.RowName(), core.MS(b.Timeout), b.AllPeers)
 	if s.pooled {
 		t.add("COMMIT", nil)
 	}

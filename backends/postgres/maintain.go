@@ -25,7 +25,7 @@ func (d driver) FindDue(ctx context.Context, q core.DueQuery) (o core.Due, err e
 	var never *int64
 	err = s.rows(ctx, func(rows pgx.Rows) error {
 		return rows.Scan(&o.At, maybe{&o.RunAt}, maybe{&o.DueAt}, &o.Dead, maybe{&o.Jobs}, maybe{&o.Keys}, &o.Lost, &ready, &o.Returns, &never)
-	}, s.sql.look, q.Prune, q.Owners, p.queue, p.policy, p.fromU, p.fromP, p.toU, p.toP, q.Waiting, orNull(q.JobsFrom), orNull(q.KeysFrom))
+	}, s.sql.look, q.Prune, q.Owners, p.queue, p.policy, p.fromU, p.fromP, p.toU, p.toP, q.Waiting, orNull(q.JobsFrom), orNull(q.KeysFrom), q.Watched, orNull(q.DueFrom))
 	o.Ready = make([]bool, len(q.Waiting))
 	for _, n := range ready {
 		o.Ready[n-1] = true
@@ -34,6 +34,14 @@ func (d driver) FindDue(ctx context.Context, q core.DueQuery) (o core.Due, err e
 		o.Never = *never
 	}
 	return o, err
+}
+
+// since returns when the first due row of driver.FindDue is due, or NULL if no time.Time is as early as it.
+func since(first *time.Time) *time.Time {
+	if first == nil || first.Before(time.Unix(0, 0)) {
+		return nil
+	}
+	return first
 }
 
 // orNull returns nil, which becomes NULL, for the zero time.
@@ -45,14 +53,14 @@ func orNull(t time.Time) *time.Time {
 }
 
 // Promote implements core.Maintainer.
-func (t *tx) Promote(ctx context.Context, _ core.Due, limit int, promoted func(queue string)) (seen int, err error) {
+func (t *tx) Promote(ctx context.Context, d core.Due, limit int, promoted func(queue string)) (seen int, err error) {
 	err = t.ask(ctx, t.s.sql.promote, func(rows pgx.Rows) error {
 		var queue string
 		err := rows.Scan(&queue)
 		seen++
 		promoted(queue)
 		return err
-	}, limit)
+	}, limit, since(d.RunAt))
 	return seen, err
 }
 
@@ -67,8 +75,8 @@ func (t *tx) lockRows(ctx context.Context, sql string, args ...any) (all []*core
 }
 
 // LockDue implements core.Maintainer.
-func (t *tx) LockDue(ctx context.Context, _ core.Due, limit int) (rows []*core.Row, seen int, err error) {
-	rows, err = t.lockRows(ctx, t.s.sql.lockDue, limit)
+func (t *tx) LockDue(ctx context.Context, d core.Due, limit int) (rows []*core.Row, seen int, err error) {
+	rows, err = t.lockRows(ctx, t.s.sql.lockDue, limit, since(d.DueAt))
 	return rows, len(rows), err
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -13,23 +14,30 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/qsidecar/qsidecar/backends/internal/core"
+	"github.com/qsidecar/qsidecar/backends/internal/dial"
 	"github.com/qsidecar/qsidecar/backends/postgres/internal/queueset"
 )
 
 // notifier notifies other sidecars, by NOTIFY, of queues that became ready. NOTIFY
 // takes a lock that the whole database shares, so it isn't part of a commit. It
-// follows later, at most once per queue in notifyEvery.
+// follows later, at most once per queue in notifyEvery. If the sidecars send too many, the notifier waits for a
+// random time. If they still do, it sends nothing: waiting workers find the jobs in the next scan of their sidecar.
 type notifier struct {
 	s    *Store
 	name string // identifies this Store, so that it ignores its own notifications
 	gone sync.WaitGroup
 
 	pending *queueset.Set // nil: it doesn't notify
+	budget  queueset.Budget
+
+	mu   sync.Mutex
+	held map[string]bool // the queues that wait for the budget
 }
 
 const (
 	notifyEvery = 25 * time.Millisecond
 	listenPing  = time.Minute
+	holdFor     = time.Second // as long as it takes to find a job without a notification
 )
 
 func (s *Store) channel() string { return "qsidecar_" + s.o.Schema }
@@ -56,14 +64,14 @@ func (n *notifier) madeReady(queues []string) {
 func (n *notifier) run() {
 	ctx := n.s.Life()
 	for {
-		var words []string
-		for _, q := range n.pending.Wait(ctx) {
-			words = append(words, n.name+" "+q)
+		queues := n.pending.Wait(ctx)
+		if !n.budget.Allows(time.Now()) {
+			queues = n.hold(ctx, queues)
 		}
 		if ctx.Err() != nil {
 			return
 		}
-		if err := n.say(ctx, words); err != nil && ctx.Err() == nil {
+		if err := n.say(ctx, queues); err != nil && ctx.Err() == nil {
 			n.s.log.Debug("can't announce new jobs", "event", "notify_failed", "address", n.s.place, "error", err) // they find the jobs by polling
 		}
 		if !core.Pause(ctx, notifyEvery) {
@@ -72,7 +80,47 @@ func (n *notifier) run() {
 	}
 }
 
-func (n *notifier) say(ctx context.Context, words []string) error {
+// hold waits for the budget. It returns the queues of which no other sidecar sent a notification since; none if the
+// budget is still used up.
+func (n *notifier) hold(ctx context.Context, queues []string) []string {
+	n.setHeld(queues)
+	core.Pause(ctx, rand.N(holdFor))
+	queues = n.setHeld(nil)
+	if !n.budget.Allows(time.Now()) {
+		return nil
+	}
+	return queues
+}
+
+// setHeld replaces the queues that are held, and returns the former ones.
+func (n *notifier) setHeld(queues []string) (former []string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	former = slices.Collect(maps.Keys(n.held))
+	n.held = make(map[string]bool, len(queues))
+	for _, q := range queues {
+		n.held[q] = true
+	}
+	return former
+}
+
+// heard records the notification of another sidecar.
+func (n *notifier) heard(queue string) {
+	n.budget.Spend(time.Now(), 1)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.held, queue)
+}
+
+func (n *notifier) say(ctx context.Context, queues []string) error {
+	if len(queues) == 0 {
+		return nil
+	}
+	n.budget.Spend(time.Now(), len(queues))
+	words := make([]string, len(queues))
+	for i, q := range queues {
+		words[i] = n.name + " " + q
+	}
 	c, err := n.s.pool.Acquire(ctx)
 	if err != nil {
 		return err
@@ -178,6 +226,7 @@ func (h *queueListener) listen(ctx context.Context) error {
 		}
 		h.pending.Add(h.channels[n.Channel]...)
 		if who, queue, ok := strings.Cut(n.Payload, " "); ok && n.Channel == own && who != h.s.notifier.name {
+			h.s.notifier.heard(queue)
 			h.pending.Add(queue)
 		}
 	}
@@ -197,7 +246,7 @@ func next(ctx context.Context, c *pgx.Conn) (*pgconn.Notification, error) {
 		if !late {
 			return nil, err
 		}
-		check, cancel := context.WithTimeout(ctx, connectTimeout)
+		check, cancel := context.WithTimeout(ctx, dial.Timeout)
 		err = c.Ping(check)
 		cancel()
 		if err != nil {

@@ -28,7 +28,7 @@ func (s *Store) findOut(ctx context.Context, t *tx, cause error) error {
 				s.log.Warn("commit outcome resolved", "event", "commit_outcome_resolved", "address", s.place, "committed", false, "error", cause)
 				return backends.Unavailable(fmt.Errorf("%s: the connection broke before the commit: %w", s.place, cause))
 			case unknowable:
-				s.log.Error("commit outcome unknown", "event", "commit_outcome_unknown", "reason", "the server crashed, failed over or forgot the transaction",
+				s.log.Error("commit outcome unknown", "event", "commit_outcome_unknown", "reason", "the server restarted, failed over or forgot the transaction",
 					"address", s.place, "xid", t.status.xid, "error", cause)
 				return backends.ErrUnknownOutcome
 			case stillOpen:
@@ -47,8 +47,8 @@ func (s *Store) findOut(ctx context.Context, t *tx, cause error) error {
 // terminate ends the session of a transaction that began in an epoch. The statement compares the epoch itself: after a
 // failover the new primary can have given the transaction's number to another session.
 func (s *Store) terminate(ctx context.Context, xid, epoch string) error {
-	_, err := s.pool.Exec(ctx, in(s.o.Schema, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-		WHERE backend_xid::text::bigint = $1::text::bigint % 4294967296 AND EXISTS (SELECT FROM {s}.qsidecar_epoch WHERE epoch = $2)`), xid, epoch)
+	_, err := s.pool.Exec(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+		WHERE backend_xid::text::bigint = $1::text::bigint % 4294967296 AND $2 = (`+s.epochs.read+`)`, xid, epoch)
 	return err
 }
 
@@ -97,9 +97,9 @@ const (
 
 // meaning applies this rule: if a server never assigned a number, assigns it again, or calls it
 // aborted, then this server did not commit the transaction. So nothing was written if this is the
-// transaction's server, even after a crash, or a standby that took over from it. A standby may not
-// have replayed everything yet. An old primary never had the commits of its successor. After a
-// crash or a failover, a number that is committed can belong to another transaction.
+// transaction's server, even after a crash or a restart with older files, or a standby that took over from it. A standby
+// may not have replayed everything yet. An old primary never had the commits of its successor. In another epoch,
+// a number that is committed can belong to another transaction.
 func (a asked) meaning(epoch string) meaning {
 	same := a.epoch == epoch
 	switch {

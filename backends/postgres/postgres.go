@@ -25,6 +25,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/internal/core"
+	"github.com/qsidecar/qsidecar/backends/postgres/internal/hosts"
 	"github.com/qsidecar/qsidecar/backends/postgres/migrate"
 )
 
@@ -54,7 +55,7 @@ type Options struct {
 	// StatementTimeout cancels statements that take longer. 0 keeps the server's own setting.
 	StatementTimeout time.Duration
 
-	// ReadOnly opens the database only for examination. Open then creates and changes nothing in it.
+	// ReadOnly opens the database only for examination and statistics, also on a standby. Open then creates and changes nothing in it.
 	ReadOnly bool
 
 	// Log gets events that no caller gets as an error. Defaults to discarding them.
@@ -91,6 +92,7 @@ type Store struct {
 	orphans   orphans
 	epochs    epochs
 	primaries primaries
+	cluster   core.Description
 	writers   writers
 	notifier  notifier
 
@@ -158,6 +160,9 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	s.Init(driver{s}, s.place, o.Log)
 	s.sql = render(o.Schema)
 	s.epochs.read = in(o.Schema, epochSQL)
+	if hosts.Several(config.ConnConfig) {
+		s.primaries.survey(ctx, config.ConnConfig)
+	}
 	if err := s.checkServer(ctx, config.ConnConfig); err != nil {
 		return nil, s.withKind(err)
 	}
@@ -178,6 +183,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if err != nil {
 		return nil, errors.Join(s.withKind(err), s.Close())
 	}
+	s.cluster.Read(ctx, s.describe)
 	s.pool.Reset() // drop sessions that began before the migration
 	s.startProbes()
 	return s, nil
@@ -185,7 +191,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 
 // Info implements backends.Backend.
 func (s *Store) Info() backends.Info {
-	return backends.Info{Engine: "postgres", Version: s.version, Address: s.place, Database: s.database, Prefetch: true, Concurrent: true}
+	return backends.Info{Engine: "postgres", Version: s.version, Address: s.place, Database: s.database, Cluster: s.clusterText(), Prefetch: true, Concurrent: true}
 }
 
 // Close implements backends.Backend. Calls in progress end with an error.
@@ -193,6 +199,7 @@ func (s *Store) Close() error {
 	s.closing.Do(func() {
 		s.Stop(backends.Unavailable(fmt.Errorf("%s: %w", s.place, errClosed)))
 		s.probes.Wait()
+		s.cluster.Close()
 		s.notifier.stop()
 		s.closed = s.heartbeat.close()
 		s.closePool()

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 	"github.com/qsidecar/qsidecar/backends/postgres/migrate"
 )
 
@@ -43,7 +44,10 @@ type statements struct {
 
 // load reads sqlFiles and inserts the fragments.
 func load() map[string]string {
-	texts, fragments := map[string]string{}, map[string]string{"max_version": strconv.Itoa(migrate.Latest)}
+	texts, fragments := map[string]string{}, map[string]string{
+		"max_version": strconv.Itoa(migrate.Latest), "watchers": strconv.Itoa(backends.Watchers), "in_time": strconv.FormatFloat(backends.InTime, 'g', -1, 64),
+		"due_within": strconv.FormatInt(core.DueWithin.Milliseconds(), 10),
+	}
 	for _, file := range []string{"write", "claim", "maintain", "operator"} {
 		b, err := sqlFiles.ReadFile("sql/" + file + ".sql")
 		if err != nil {
@@ -85,7 +89,12 @@ func render(schema string) *statements {
 	}
 	ofState := func(name string, state backends.State) string {
 		where, order := index(state)
-		return get(name, "state", string(state), "where", where, "order", order)
+		first, second, _ := strings.Cut(order, ", ")
+		of := "timestamptz"
+		if state == backends.StateReady {
+			of = "int"
+		}
+		return get(name, "state", string(state), "where", where, "order", order, "first", first, "second", second, "type", of)
 	}
 	each := func(name string) map[backends.State]string {
 		m := map[backends.State]string{}

@@ -68,11 +68,11 @@ func (t *tx) insertPlain(jobs []*core.NewJob) {
 	for _, j := range jobs {
 		c.add(j)
 	}
-	i := 0
+	var id int64
+	var ready bool
+	i, columns := 0, []any{&id, &ready} // allocated once, not for each row
 	t.each(t.s.sql.insert, func(rows pgx.Rows) error {
-		var id int64
-		var ready bool
-		if err := rows.Scan(&id, &ready); err != nil {
+		if err := rows.Scan(columns...); err != nil {
 			return err
 		}
 		if i == len(jobs) {
@@ -137,6 +137,7 @@ func (t *tx) insertKeyed(jobs []*core.NewJob) {
 type leases struct{ id, host, number []int64 }
 
 func arrays(all []core.Lease) (l leases) {
+	l.id, l.host, l.number = make([]int64, 0, len(all)), make([]int64, 0, len(all)), make([]int64, 0, len(all))
 	for _, x := range all {
 		l.id, l.host, l.number = append(l.id, x.ID), append(l.host, x.Host), append(l.number, x.Number)
 	}
@@ -145,9 +146,10 @@ func arrays(all []core.Lease) (l leases) {
 
 // found returns a reader that calls f with the index of each row. Indexes in SQL begin at 1.
 func found(f func(i int)) func(rows pgx.Rows) error {
+	var n int
+	column := []any{&n} // allocated once, not for each row
 	return func(rows pgx.Rows) error {
-		var n int
-		if err := rows.Scan(&n); err != nil {
+		if err := rows.Scan(column...); err != nil {
 			return err
 		}
 		f(n - 1)

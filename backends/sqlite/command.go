@@ -66,12 +66,14 @@ func (t *tx) LockClaimed(_ context.Context, queue string, ids []int64) (rows []*
 }
 
 // Purge implements core.Commander.
-func (t *tx) Purge(ctx context.Context, queue string, state backends.State, limit int64) (int64, error) {
-	ids, err := t.following(queue, state, listStart, int(limit))
+func (t *tx) Purge(ctx context.Context, queue string, state backends.State, _ any, limit int64) (r core.Step, err error) {
+	ids, err := t.following(queue, state, listStart, int(limit)) // nothing is left of the jobs before
 	if err != nil {
-		return 0, err
+		return r, err
 	}
-	return t.Delete(ctx, queue, ids)
+	r.Seen = int64(len(ids))
+	r.N, err = t.Delete(ctx, queue, ids)
+	return r, err
 }
 
 // Pause implements core.Commander.
@@ -87,7 +89,7 @@ func (t *tx) Pause(_ context.Context, queue string, paused bool) (ready bool, er
 }
 
 // Retry implements core.Commander.
-func (t *tx) Retry(ctx context.Context, queue string, ids []int64, after any, limit int64, whole bool) (r core.Retried, err error) {
+func (t *tx) Retry(ctx context.Context, queue string, ids []int64, after any, limit int64, whole bool) (r core.Step, err error) {
 	if ids == nil {
 		from, ok := after.(listPlace)
 		if !ok {

@@ -3,12 +3,15 @@ package sqlite
 import (
 	"bytes"
 	"context"
+	"database/sql"
 	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"modernc.org/sqlite"
 
 	"github.com/qsidecar/qsidecar/backends"
 )
@@ -125,6 +128,70 @@ func TestALostSequence(t *testing.T) {
 	}
 	_, err := s.Commit(t.Context(), one)
 	says(t, err, false, false, "sqlite_sequence", "repeat")
+}
+
+// TestRestoredInACommit: the reply to a COMMIT is lost, an older copy is restored into the file, and another Store commits.
+// The commit is reported as lost, which it is, because no other Store uses its row of qsidecar_commits.
+func TestRestoredInACommit(t *testing.T) {
+	t.Parallel()
+	s := fresh(t)
+	other := open(t, s.path)
+	backup := filepath.Join(t.TempDir(), "backup.db")
+	store := func(s *Store) {
+		t.Helper()
+		if _, err := s.Commit(t.Context(), one); err != nil {
+			t.Error(err)
+		}
+	}
+	store(s)
+	store(other)
+	if err := exec(t, s, "VACUUM INTO '"+backup+"'"); err != nil {
+		t.Fatal(err)
+	}
+	store(s)
+	hook := func(before bool) error {
+		if before {
+			return nil
+		}
+		s.fault.Store(nil)
+		restore(t, s.path, backup)
+		store(other)
+		return errors.New("lost")
+	}
+	s.fault.Store(&hook)
+	_, err := s.Commit(t.Context(), one)
+	says(t, err, true, false, "the commit failed")
+	if n := ready(t, s); n != 3 {
+		t.Errorf("%d ready, want 2 of the backup and 1 stored after its restore", n)
+	}
+	store(s)
+}
+
+// restore copies a backup into a database, as `.restore` of SQLite's shell does.
+func restore(t *testing.T, path, backup string) {
+	t.Helper()
+	db, err := sql.Open("sqlite", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	c, err := db.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := c.Raw(func(dc any) error {
+		b, err := dc.(interface {
+			NewRestore(from string) (*sqlite.Backup, error)
+		}).NewRestore(backup)
+		if err != nil {
+			return err
+		}
+		_, err = b.Step(-1)
+		return errors.Join(err, b.Finish())
+	}); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // The outcome of a commit stays unknown while another program holds the lock.

@@ -16,7 +16,7 @@ type retryPlace struct {
 }
 
 // Retry implements core.Commander.
-func (t *tx) Retry(ctx context.Context, queue string, ids []int64, after any, limit int64, whole bool) (r core.Retried, err error) {
+func (t *tx) Retry(ctx context.Context, queue string, ids []int64, after any, limit int64, whole bool) (r core.Step, err error) {
 	read := func(rows *sql.Rows) error {
 		var taken, n, seen int64
 		var at sql.NullTime
@@ -65,9 +65,10 @@ func (t *tx) LockClaimed(ctx context.Context, queue string, ids []int64) (rows [
 }
 
 // Purge implements core.Commander.
-func (t *tx) Purge(ctx context.Context, queue string, state backends.State, limit int64) (n int64, err error) {
-	err = t.run(ctx, t.s.sql.purge[state], []reader{total(&n)}, queue, limit)
-	return n, err
+func (t *tx) Purge(ctx context.Context, queue string, state backends.State, _ any, limit int64) (r core.Step, err error) {
+	err = t.run(ctx, t.s.sql.purge[state], []reader{total(&r.N)}, queue, limit)
+	r.Seen = r.N
+	return r, err
 }
 
 // Pause implements core.Commander.

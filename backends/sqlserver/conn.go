@@ -15,12 +15,11 @@ import (
 
 	mssql "github.com/microsoft/go-mssqldb"
 	"github.com/microsoft/go-mssqldb/msdsn"
+
+	"github.com/qsidecar/qsidecar/backends/internal/dial"
 )
 
-const (
-	connectTimeout = 10 * time.Second
-	idleTime       = 5 * time.Minute
-)
+const idleTime = 5 * time.Minute
 
 // CheckURL reports the errors in an address. The error does not contain the password.
 func CheckURL(url string) error {
@@ -43,8 +42,8 @@ func configure(o *Options) (msdsn.Config, error) {
 	if u, err := url.Parse(o.URL); err == nil && !u.Query().Has("app name") {
 		config.AppName = o.ApplicationName
 	}
-	if config.DialTimeout <= 0 || config.DialTimeout > connectTimeout {
-		config.DialTimeout = connectTimeout
+	if config.DialTimeout <= 0 || config.DialTimeout > dial.Timeout {
+		config.DialTimeout = dial.Timeout
 	}
 	// The core retries, because it has the information about which statements are safe to retry.
 	config.DisableRetry = true
@@ -80,11 +79,13 @@ func placeOf(c msdsn.Config) string {
 // connect creates the pools. It does not connect yet. The driver resets a session (sp_reset_connection) with the
 // first batch after it was taken from a pool.
 func (s *Store) connect(config msdsn.Config) {
+	d := dial.Dialer()
+	d.KeepAliveConfig.Idle = config.KeepAlive
 	pool := func(most int) *sql.DB {
 		c := mssql.NewConnectorConfig(config)
 		c.Dialer = s.o.dialer
 		if c.Dialer == nil {
-			c.Dialer = &net.Dialer{KeepAlive: config.KeepAlive}
+			c.Dialer = d
 		}
 		c.Dialer = recordingDialer{c.Dialer}
 		var to driver.Connector = c

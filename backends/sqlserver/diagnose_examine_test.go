@@ -75,6 +75,9 @@ func TestClaimFaults(t *testing.T) {
 // world holds the answers of a scripted server about itself.
 type world struct {
 	settings *sqlserver.Answer
+	cluster  *sqlserver.Answer
+	replicas *sqlserver.Answer
+	mirror   *sqlserver.Answer
 	rights   func(query string) *sqlserver.Answer
 	indexes  *sqlserver.Answer
 	triggers *sqlserver.Answer
@@ -89,6 +92,7 @@ func sound() world {
 	}
 	return world{
 		settings: sqlserver.RowOf(int64(1), "ON", "DISABLED", int64(0), "READ_WRITE", "app", "app", time.Now().UTC(), int64(0)),
+		cluster:  sqlserver.RowOf(int64(3), int64(0)), mirror: &sqlserver.Answer{Columns: make([]string, 3)},
 		rights: func(query string) *sqlserver.Answer {
 			a := &sqlserver.Answer{Columns: make([]string, 3)}
 			for range strings.Count(query, "', '") / 2 {
@@ -100,6 +104,13 @@ func sound() world {
 	}
 }
 
+// group makes the server the primary of an availability group with one other replica.
+func (w *world) group(mode, state string) {
+	w.cluster.Rows[0][1] = int64(1)
+	w.replicas = sqlserver.RowOf("a", "SYNCHRONOUS_COMMIT", "SYNCHRONIZED", int64(1), int64(1))
+	w.replicas.Rows = append(w.replicas.Rows, sqlserver.RowOf("b", mode, state, int64(0), int64(0)).Rows[0])
+}
+
 func (w world) answer(query string) ([]*sqlserver.Answer, error) {
 	if w.refused != "" && strings.Contains(query, w.refused) {
 		return nil, sqlserver.ServerError(262, "SHOWPLAN permission denied in database 'app'.")
@@ -107,6 +118,12 @@ func (w world) answer(query string) ([]*sqlserver.Answer, error) {
 	switch {
 	case strings.Contains(query, "delayed_durability_desc"):
 		return []*sqlserver.Answer{w.settings}, nil
+	case strings.Contains(query, "EngineEdition"):
+		return []*sqlserver.Answer{w.cluster}, nil
+	case strings.Contains(query, "dm_hadr_database_replica_states"):
+		return []*sqlserver.Answer{w.replicas}, nil
+	case strings.Contains(query, "database_mirroring"):
+		return []*sqlserver.Answer{w.mirror}, nil
 	case strings.Contains(query, "HAS_PERMS_BY_NAME"):
 		return []*sqlserver.Answer{w.rights(query)}, nil
 	case strings.Contains(query, "sys.indexes"):
@@ -135,7 +152,22 @@ func TestExamine(t *testing.T) {
 		"auto close":         {func(w *world) { w.settings.Rows[0][3] = int64(1) }, backends.SeverityWarning, "server", "AUTO_CLOSE OFF"},
 		"forced parameters":  {func(w *world) { w.settings.Rows[0][8] = int64(1) }, backends.SeverityWarning, "server", "is_parameterization_forced"},
 		"a secondary":        {func(w *world) { w.settings.Rows[0][4] = "READ_ONLY" }, backends.SeverityError, "server", "takes no writes"},
-		"another clock":      {func(w *world) { w.settings.Rows[0][7] = time.Now().UTC().Add(time.Minute) }, backends.SeverityWarning, "clock", "is ahead"},
+		"one server":         {func(*world) {}, backends.SeverityInfo, "cluster", "in no availability group"},
+		"Azure":              {func(w *world) { w.cluster.Rows[0][0] = int64(8) }, backends.SeverityInfo, "cluster", "Azure SQL Managed Instance"},
+		"mirrored":           {func(w *world) { w.mirror = sqlserver.RowOf("PRINCIPAL", "SYNCHRONIZED", "FULL") }, backends.SeverityInfo, "cluster", "loses nothing"},
+		"mirrored later":     {func(w *world) { w.mirror = sqlserver.RowOf("PRINCIPAL", "SYNCHRONIZED", "OFF") }, backends.SeverityWarning, "cluster", "SAFETY FULL"},
+		"synchronous group":  {func(w *world) { w.group("SYNCHRONOUS_COMMIT", "SYNCHRONIZED") }, backends.SeverityInfo, "cluster", "loses nothing"},
+		"asynchronous group": {func(w *world) { w.group("ASYNCHRONOUS_COMMIT", "SYNCHRONIZING") }, backends.SeverityWarning, "cluster", "no commit waits"},
+		"a replica is away":  {func(w *world) { w.group("SYNCHRONOUS_COMMIT", "NOT SYNCHRONIZING") }, backends.SeverityWarning, "cluster", "no synchronous replica is synchronized"},
+		"a secondary of a group": {func(w *world) {
+			w.group("", "")
+			w.replicas = sqlserver.RowOf("b", "SYNCHRONOUS_COMMIT", "SYNCHRONIZED", int64(1), int64(0))
+		}, backends.SeverityInfo, "cluster", "is a secondary"},
+		"replicas are hidden": {func(w *world) {
+			w.group("", "")
+			w.refused = "dm_hadr_database_replica_states"
+		}, backends.SeverityInfo, "cluster", "could not be checked"},
+		"another clock": {func(w *world) { w.settings.Rows[0][7] = time.Now().UTC().Add(time.Minute) }, backends.SeverityWarning, "clock", "is ahead"},
 		"a right is missing": {func(w *world) {
 			w.rights = func(string) *sqlserver.Answer {
 				return sqlserver.RowOf("[qsidecar].qsidecar_sequence", "UPDATE", int64(0))

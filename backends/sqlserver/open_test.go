@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/dial"
 	"github.com/qsidecar/qsidecar/backends/sqlserver/migrate"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
@@ -27,7 +28,7 @@ func TestAddresses(t *testing.T) {
 		}
 	}
 	c, err := configure(&Options{URL: "sqlserver://app:old@db/instance?database=app&encrypt=true", Password: "new", ApplicationName: "qsidecar"})
-	if err != nil || c.Password != "new" || c.AppName != "qsidecar" || !c.DisableRetry || c.DialTimeout != connectTimeout {
+	if err != nil || c.Password != "new" || c.AppName != "qsidecar" || !c.DisableRetry || c.DialTimeout != dial.Timeout {
 		t.Errorf("%+v, %v", c, err)
 	}
 	if got := placeOf(c); got != "sqlserver://app@db/instance?database=app" {

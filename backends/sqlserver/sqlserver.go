@@ -44,6 +44,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/internal/core"
+	"github.com/qsidecar/qsidecar/backends/internal/dial"
 )
 
 // Options name the database to open and its settings.
@@ -147,7 +148,7 @@ func (o *Options) complete() error {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	if o.connect == 0 {
-		o.connect = connectTimeout
+		o.connect = dial.Timeout
 	}
 	return nil
 }

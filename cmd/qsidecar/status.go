@@ -57,9 +57,9 @@ func (a *app) statusCommand() *cobra.Command {
 		Use:   "status",
 		Short: "Show the sidecar's config, databases and connections",
 		Long: `Show which config runs, and why a newer one does not; the sockets, and where
-metrics are served; the databases, whether they can be reached, and how many connections
-of their pool are at work, of how many; and each connection: its worker, and its leases,
-by queue and age.
+metrics are served; the databases, whether they can be reached, how many connections
+of their pool are at work, of how many, and the server's role in its cluster; and each
+connection: its worker, and its leases, by queue and age.
 
 ` + exitCodes,
 		Args: argCount(0, 0, ""),
@@ -115,7 +115,7 @@ func (a *app) showStatus(server string, st *protocol.Status) error {
 	return a.table("CONNECTION WORKER UID PID SOCKET AGE LEASES OLDEST QUEUES WAITING", rows)
 }
 
-// showDatabases prints a table, then the full error of each database that has one.
+// showDatabases prints a table, then the cluster and the full error of each database that has them.
 func (a *app) showDatabases(all []protocol.DatabaseStatus) error {
 	var rows [][]string
 	for _, d := range all {
@@ -135,11 +135,17 @@ func (a *app) showDatabases(all []protocol.DatabaseStatus) error {
 		return err
 	}
 	for _, d := range all {
-		if d.Error == "" {
-			continue
+		replica := ""
+		if d.ReplicaError != "" {
+			replica = "statistics come from the primary: " + d.ReplicaError
 		}
-		if err := a.printf("database %s: %s", d.Name, d.Error); err != nil {
-			return err
+		for _, text := range []string{d.Cluster, d.Error, replica} {
+			if text == "" {
+				continue
+			}
+			if err := a.printf("database %s: %s", d.Name, text); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

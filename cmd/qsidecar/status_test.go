@@ -22,11 +22,12 @@ func TestStatusShowsWholeErrors(t *testing.T) {
 	var out bytes.Buffer
 	st := &protocol.Status{Generation: 1, Databases: []protocol.DatabaseStatus{
 		{Name: "away", Error: why, HeartbeatAgeMS: 90_000}, {Name: "main", Engine: "sqlite", Version: "3.53.4", Address: "/q.db", HeartbeatAgeMS: 10},
+		{Name: "events", Engine: "postgres", Version: "18.4", Address: "postgres://app@a,b/app", Cluster: "primary of 2, timeline 3, synchronous", HeartbeatAgeMS: 10},
 	}}
 	if err := (&app{out: &out}).showStatus("qsidecar/1", st); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"ERROR, see below\n", "\ndatabase away: " + why + "\n", "ok\n"} {
+	for _, want := range []string{"ERROR, see below\n", "\ndatabase away: " + why + "\n", "ok\n", "\ndatabase events: primary of 2, timeline 3, synchronous\n"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("it does not show %q:\n%s", want, out.String())
 		}

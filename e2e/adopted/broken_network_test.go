@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/cutter"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
@@ -20,7 +21,7 @@ import (
 // without a pooler in between. The sidecar finds that the ack is done, or repeats it. No worker
 // gets lease_lost.
 func TestAdoptedAckOnABrokenNetwork(t *testing.T) {
-	toxics.Register("qsidecar_cut", new(kit.CutToxic))
+	toxics.Register("qsidecar_cut", new(cutter.Toxic))
 	s, p := kit.NewPostgresSite(t)
 	s.SidecarTimeout = 20 * time.Second // a long timeout, so that few other statements run during the cuts
 	s.Queues = "  e:" + kit.SystemE.Config + "  gone:" + strings.ReplaceAll(kit.SystemE.Config, "my_queue", "gone") + "    on_ack: delete\n"
@@ -63,7 +64,7 @@ func cutAcks(s *kit.Site, t *testing.T, db kit.OwnersDB, n *kit.Proxy, through, 
 	}
 	var slowest time.Duration
 	for _, way := range []string{"upstream", "downstream"} {
-		cutters := kit.Cutters[way]
+		cutters := cutter.Cutters[way]
 		for _, queue := range []string{"e", "gone"} {
 			claim := func() kit.Job {
 				t.Helper()

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/admin"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
@@ -61,7 +62,7 @@ func TestManySIGHUPs(t *testing.T) {
 	r.write(r.text())
 	r.a.Start()
 	r.admin = r.a.Dial()
-	r.page = kit.AdminAt(t, r.adminSocket())
+	r.page = admin.At(t, r.adminSocket())
 	goroutines, files := r.goroutines(), r.files()
 	workers := newReloadWorkers(t, r.a.Socket, 16)
 	workers.waitDone(100)

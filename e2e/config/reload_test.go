@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/admin"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
@@ -23,7 +24,7 @@ type reloadRun struct {
 	srv    *kit.Postgres
 	a      *kit.Sidecar
 	admin  *kit.Conn
-	page   *kit.Admin
+	page   *admin.Listener
 	secret string // path of the password file
 
 	// what the current config contains
@@ -49,7 +50,7 @@ func TestReloadUnderLoad(t *testing.T) {
 	r.admin = r.a.Dial()
 	r.generation = r.status().Generation
 
-	r.page = kit.AdminAt(t, r.adminSocket())
+	r.page = admin.At(t, r.adminSocket())
 	alone, files := r.goroutines(), r.files()
 	workers := newReloadWorkers(t, r.a.Socket, 32)
 	workers.waitDone(200)

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/admin"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
@@ -20,13 +21,13 @@ func TestMetrics(t *testing.T) {
 	c.Put("mail", "1", "2", "3")
 	c.Must(kit.Msg{"op": "ack", "lease": c.ClaimOne("mail").Lease})
 	c.Must(kit.Msg{"op": "nack", "lease": c.ClaimOne("mail").Lease, "dead": true})
-	admin := kit.AdminAt(t, at)
+	listener := admin.At(t, at)
 	for name, want := range map[string]float64{"enqueued": 3, "claimed": 2, "acked": 1, "nacked": 1, "dead": 1} {
 		testwait.Until(t, name+" jobs are counted", func() bool {
-			return admin.Scrape().Of(t, "jobs_"+name+"_total", "mail") == want
+			return listener.Scrape().Of(t, "jobs_"+name+"_total", "mail") == want
 		})
 	}
-	if code, body := admin.Get("/readyz"); code != http.StatusOK {
+	if code, body := listener.Get("/readyz"); code != http.StatusOK {
 		t.Errorf("/readyz: %d %s", code, body)
 	}
 }

@@ -15,6 +15,7 @@ type run struct {
 	Records  []Record          // in order of time
 	Left     []string          // ids of the jobs still in the table, in any state
 	Waits    time.Duration     // how long a settle waits for the database: sidecar_timeout
+	Lossy    bool              // as in CrashRun; Enqueued and the history have payloads instead of ids then
 }
 
 // Verdict is the result of check.
@@ -28,6 +29,7 @@ type Verdict struct {
 	Unknown                                     int // acks and extends with the reply unknown_outcome
 	Lost                                        int // acks and extends with the reply lease_lost
 	Problems                                    []string
+	Failovers
 }
 
 func (v Verdict) String() string {
@@ -55,6 +57,7 @@ type checkState struct {
 	kills   map[string][]Record // by victim, in ascending order
 	byJob   map[string][]*claimPeriod
 	current map[[2]string]*claimPeriod // by worker and job
+	watch
 }
 
 // check checks the guarantees: every job was settled, a successful ack is final, no job is left,
@@ -63,7 +66,9 @@ func check(r run) Verdict {
 	j := checkState{
 		run: r, kills: map[string][]Record{},
 		byJob: map[string][]*claimPeriod{}, current: map[[2]string]*claimPeriod{},
+		watch: watch{enqueued: map[string]Record{}},
 	}
+	j.Errors, j.BySidecar = map[string]int{}, map[string]int{}
 	j.Jobs = len(r.Enqueued)
 	for _, rec := range r.Records {
 		j.read(rec)
@@ -85,6 +90,9 @@ func (j *checkState) problem(format string, args ...any) {
 
 // read adds one record to the holdings.
 func (j *checkState) read(rec Record) {
+	if j.watchFailovers(rec) {
+		return
+	}
 	if rec.What == Killed {
 		if rec.Who == Connections {
 			j.Cuts++
@@ -141,7 +149,7 @@ func (j *checkState) judgeFailed(h *claimPeriod, rec Record) {
 	}
 	j.Unknown++
 	h.doubt = true
-	for _, victim := range []string{h.claim.Via, everything, Connections} {
+	for _, victim := range []string{h.claim.Via, everything, Connections, Failover} {
 		for _, kill := range j.kills[victim] {
 			if max(kill.At, kill.Until) >= h.sentAt && kill.At <= rec.At {
 				return
@@ -156,6 +164,9 @@ func (j *checkState) judgeFailed(h *claimPeriod, rec Record) {
 
 func (j *checkState) readClaim(key [2]string, rec Record) {
 	payload, known := j.Enqueued[rec.Job]
+	if j.Lossy {
+		payload, known = j.Enqueued[rec.Payload]
+	}
 	switch {
 	case !known:
 		j.problem("job %s was delivered and never enqueued", rec.Job)
@@ -166,8 +177,14 @@ func (j *checkState) readClaim(key [2]string, rec Record) {
 	}
 	h := &claimPeriod{claim: rec, end: math.MaxInt64}
 	j.current[key] = h
-	j.byJob[rec.Job] = append(j.byJob[rec.Job], h)
+	job := rec.Job
+	if j.Lossy {
+		job = rec.Payload
+	}
+	j.judgeUnseen(job)
+	j.byJob[job] = append(j.byJob[job], h)
 	j.Deliveries++
+	j.BySidecar[rec.Via]++
 }
 
 // judgeJob checks all holdings of one job.
@@ -183,10 +200,12 @@ func (j *checkState) judgeJob(id string, all []*claimPeriod, left bool) {
 		}
 	}
 	switch {
-	case settled > 1:
+	case settled > 1 && !j.Lossy: // judgePair checks each of them
 		j.problem("job %s: %d acks were answered ok", id, settled)
 	case settled == 1 && left:
 		j.problem("job %s: its ack was answered ok and it is still in the table", id)
+	case settled == 0 && !doubtful && !left && j.lost(j.enqueued[id]):
+		j.LostJobs++
 	case settled == 0 && !doubtful && !left:
 		j.problem("job %s was deleted without an ack", id)
 	case settled == 0:
@@ -213,7 +232,13 @@ func (j *checkState) judgePair(id string, older, newer *claimPeriod) {
 	case older.claim.Asked > newer.claim.At:
 		j.problem("%s: the fence went back", who)
 	}
-	if older.acked {
+	switch {
+	case older.acked && j.Lossy && older.sentAt > newer.claim.At:
+		j.problem("%s: the old lease was acked after the newer claim", who)
+	case older.acked && j.lost(Record{Asked: older.sentAt, At: older.end}):
+		j.LostAcks++
+		return
+	case older.acked:
 		j.problem("%s: delivered again though its ack was answered ok", who)
 	}
 	overlap := older.claim.At < newer.end && newer.claim.At < older.end
@@ -239,7 +264,7 @@ func (j *checkState) killBetween(claim Record, before int64) bool {
 			}
 		}
 	}
-	return false
+	return j.lostClaim(claim)
 }
 
 // Summary returns at most n problems.

@@ -2,11 +2,14 @@ package kit
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"time"
 )
 
 // eventKind is the kind of a record.
@@ -20,6 +23,12 @@ const (
 	lost    eventKind = "lost"    // an ack or extend got lease_lost, which ends the holding
 	failed  eventKind = "failed"  // an ack or extend got another error and will be repeated
 	bound   eventKind = "bound"   // the lease was bound to a new connection
+
+	enqueued eventKind = "enqueued" // the enqueue's reply was received
+	refused  eventKind = "refused"  // a claim or an enqueue got an error
+	nothing  eventKind = "nothing"  // a claim returned no job
+	// Serves is the killer's: after the failover `Who`, a database server accepts writes.
+	Serves eventKind = "serves"
 	// Killed is the killer's.
 	Killed eventKind = "killed" // by the killer: `Who` was killed, suspended or disconnected, from At until Until
 )
@@ -31,19 +40,22 @@ const everything = "*"
 // outcome, but not a second delivery.
 const Connections = "-"
 
+// Failover in a kill's Who means a failover that can lose all commits from At until Until.
+const Failover = "failover"
+
 // Record is one line of the history. Times are from Monotonic.
 type Record struct {
 	At      int64     `json:"at"`
-	Asked   int64     `json:"asked,omitempty"` // claimed: when the claim was sent
+	Asked   int64     `json:"asked,omitempty"` // claimed, nothing, enqueued: when the request was sent
 	Until   int64     `json:"until,omitempty"` // killed: when the kill ended
 	Who     string    `json:"who"`             // one run of a worker; for kills also a sidecar or everything
 	Via     string    `json:"via,omitempty"`   // claimed: the sidecar
 	What    eventKind `json:"what"`
 	Job     string    `json:"job,omitempty"`
-	Payload string    `json:"payload,omitempty"` // claimed
+	Payload string    `json:"payload,omitempty"` // claimed, enqueued
 	Fence   int64     `json:"fence,omitempty"`
 	Attempt int       `json:"attempt,omitempty"` // claimed
-	Code    string    `json:"code,omitempty"`    // failed
+	Code    string    `json:"code,omitempty"`    // failed, refused
 }
 
 // history is one process's file of records. A record is one write, so that a kill leaves complete
@@ -79,8 +91,12 @@ func readHistories(dir string) ([]Record, error) {
 			return nil, err
 		}
 	}
-	slices.SortStableFunc(all, func(a, b Record) int { return int(a.At - b.At) })
+	sortRecords(all)
 	return all, nil
+}
+
+func sortRecords(all []Record) {
+	slices.SortStableFunc(all, func(a, b Record) int { return cmp.Compare(a.At, b.At) })
 }
 
 func appendHistory(to []Record, name string) ([]Record, error) {
@@ -99,3 +115,31 @@ func appendHistory(to []Record, name string) ([]Record, error) {
 	}
 	return to, lines.Err()
 }
+
+// evictions returns a kill for each time that other sidecars declared one dead, as its log reports. An eviction without harm to
+// the database's connections in the two timeouts before it gets none: nothing explains it.
+func (r *CrashRuntime) evictions(records []Record) (all []Record, err error) {
+	now, mono := time.Now(), Monotonic()
+	for _, sc := range r.Sidecars {
+		log, err := os.ReadFile(sc.LogFile)
+		if err != nil {
+			return nil, err
+		}
+		for _, m := range evicted.FindAllSubmatch(log, -1) {
+			at, err := time.Parse(time.RFC3339, string(m[1]))
+			if err != nil {
+				return nil, err
+			}
+			until := mono - now.Sub(at).Nanoseconds()
+			for _, rec := range records {
+				if rec.What == Killed && rec.Who == Connections && rec.At <= until && rec.Until >= until-2*sc.sidecarTimeout.Nanoseconds() {
+					all = append(all, Record{At: rec.At, Until: until, Who: sc.Name, What: Killed})
+					break // the earliest
+				}
+			}
+		}
+	}
+	return all, nil
+}
+
+var evicted = regexp.MustCompile(`(?m)^time=(\S+) .* event=evicted `)

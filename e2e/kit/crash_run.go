@@ -2,16 +2,12 @@ package kit
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"os"
-	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"github.com/qsidecar/qsidecar/internal/testseed"
 	"github.com/qsidecar/qsidecar/internal/testwait"
@@ -35,6 +31,17 @@ type CrashRun struct {
 	// a lease, valid or not, must be able to end.
 	RepairAll func(r *CrashRuntime)
 
+	// LockWaits is for a cluster, where a commit waits for other nodes and locks can last as long as a
+	// harm does. Workers and producers then expect errors about waits for locks.
+	LockWaits bool
+
+	// Lossy is for a cluster whose failovers can lose the last commits. What the kills of Failover
+	// explain is counted then.
+	Lossy bool
+
+	// Backlog, if not 0, is how many jobs the producers keep ready, so that they enqueue during the whole run.
+	Backlog int
+
 	// Left returns the ids of all jobs that are still in the database, in any state.
 	Left func(t testing.TB) []string
 }
@@ -49,27 +56,34 @@ type Killer struct {
 // CrashRuntime is the state of a CrashRun. Only the test's goroutine uses it.
 type CrashRuntime struct {
 	CrashRun
-	T       testing.TB
-	dir     string // directory of the histories
-	Hist    *history
-	acks    chan int // numbers of successful acks, as they happen
-	ackFile *os.File
-	workers []*WorkerProcess
-	spawned int
-	began   int64
-	most    time.Duration // until nine tenths were acked: the others wait for back-offs
-	Rand    *rand.Rand
+	T        testing.TB
+	dir      string // directory of the histories
+	Hist     *history
+	acked    atomic.Int64
+	missed   atomic.Int64 // jobs that are never counted in acked: see keepBacklog
+	striking atomic.Bool  // a killer is at work
+	acks     chan int     // numbers of successful acks, as they happen
+	ackFile  *os.File
+	workers  []*WorkerProcess
+	spawned  int
+	doomed   int // how many workers were started to kill themselves
+	began    int64
+	most     time.Duration // until nine tenths were acked: the others wait for back-offs
+	Rand     *rand.Rand
 }
 
-// KillWorker kills a random worker with signal 9 and starts another one.
+// KillWorker kills a random worker with signal 9, at whatever it does. The worker that replaces it kills itself: with a claimed job,
+// or with an ack that has no reply, in turn. So a run has both kinds of death, however rarely a worker has a job.
 func KillWorker(r *CrashRuntime) {
+	r.watchWorkers()
 	i := r.Rand.IntN(len(r.workers))
 	victim := r.workers[i]
 	r.Killing(victim.Name, func() {
 		victim.Kill(r.T)
 		<-victim.exited
 	})
-	r.workers[i] = r.spawn(i)
+	r.doomed++
+	r.workers[i] = r.spawn(i, []eventKind{claimed, sending}[r.doomed%2])
 }
 
 // KillSidecar kills a random sidecar with signal 9 and restarts it at once.
@@ -89,13 +103,14 @@ func (r *CrashRuntime) Killing(who string, kill func()) {
 	}
 }
 
-func (r *CrashRuntime) spawn(i int) *WorkerProcess {
+// spawn starts a worker. If diesAt isn't empty, the worker kills itself at its first event of that kind.
+func (r *CrashRuntime) spawn(i int, diesAt eventKind) *WorkerProcess {
 	r.T.Helper()
 	sc := r.Sidecars[i%len(r.Sidecars)]
 	r.spawned++
 	return StartWorker(r.T, modeCrash, WorkerTask{
 		Name: fmt.Sprintf("w%d.%d", i, r.spawned), Sidecar: sc.Name, Socket: sc.Socket,
-		Queue: r.Queue, History: r.dir,
+		Queue: r.Queue, History: r.dir, LockWaits: r.LockWaits, DiesAt: diesAt,
 	}, r.ackFile)
 }
 
@@ -114,7 +129,7 @@ func (c CrashRun) Run(t testing.TB) Verdict {
 	r.countAcks()
 	r.began = Monotonic()
 	for i := range c.Workers {
-		r.workers = append(r.workers, r.spawn(i))
+		r.workers = append(r.workers, r.spawn(i, ""))
 	}
 	produced := r.produce()
 	acks := r.work(produced)
@@ -132,8 +147,15 @@ func (c CrashRun) Run(t testing.TB) Verdict {
 	if err != nil {
 		t.Fatal(err)
 	}
-	v := check(run{Enqueued: produced.ids(), Records: records, Left: c.Left(t), Waits: c.Sidecars[0].sidecarTimeout})
+	evictions, err := r.evictions(records)
+	if err != nil {
+		t.Fatal(err)
+	}
+	records = append(records, evictions...)
+	sortRecords(records)
+	v := check(run{Enqueued: produced.ids(), Records: records, Left: c.Left(t), Waits: c.Sidecars[0].sidecarTimeout, Lossy: c.Lossy})
 	Figure(t, "%v", v)
+	Figure(t, "%v; %d evictions", v.Failovers, len(evictions))
 	if r.most == 0 { // the run ended before that killer saw enough acks
 		r.most = took
 	}
@@ -207,6 +229,7 @@ func (r *CrashRuntime) newAcks(before int) (n int) {
 		case more := <-r.acks:
 			for range more {
 				n++
+				r.acked.Add(1)
 				if before+n == r.Jobs*9/10 {
 					r.most = time.Duration(Monotonic() - r.began)
 				}
@@ -219,6 +242,8 @@ func (r *CrashRuntime) newAcks(before int) (n int) {
 }
 
 func (r *CrashRuntime) strike(total int) {
+	r.striking.Store(true)
+	defer r.striking.Store(false)
 	for _, k := range r.Killers {
 		if total%k.Every == 0 {
 			k.Kill(r)
@@ -226,12 +251,16 @@ func (r *CrashRuntime) strike(total int) {
 	}
 }
 
-// watchWorkers fails the test if a worker exited by itself, because it got an unexpected reply.
+// watchWorkers replaces workers that killed themselves as they had to. It fails the test if another worker exited, because it
+// got an unexpected reply.
 func (r *CrashRuntime) watchWorkers() {
-	for _, w := range r.workers {
+	for i, w := range r.workers {
 		select {
 		case <-w.exited:
-			r.T.Fatalf("%s ended by itself: %v", w.Name, w.err)
+			if !w.dies || w.err != nil {
+				r.T.Fatalf("%s ended by itself: %v", w.Name, w.err)
+			}
+			r.workers[i] = r.spawn(i, "")
 		default:
 		}
 	}
@@ -257,110 +286,6 @@ func (r *CrashRuntime) empty() bool {
 		}
 	}
 	return true
-}
-
-// production enqueues while the workers work.
-type production struct {
-	mu    sync.Mutex
-	jobs  map[string]string // id → payload
-	done  chan struct{}
-	err   error
-	group errgroup.Group
-}
-
-func (p *production) ids() map[string]string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.jobs
-}
-
-// over reports whether all jobs are enqueued, or the error that prevents it.
-func (p *production) over() (ended bool, err error) {
-	select {
-	case <-p.done:
-		return true, p.err
-	default:
-		return false, nil
-	}
-}
-
-// produce enqueues in batches. Each job has a key, so that an enqueue without a reply can be
-// repeated.
-func (r *CrashRuntime) produce() *production {
-	const producers, batch = 2, 100
-	p := &production{jobs: map[string]string{}, done: make(chan struct{})}
-	stop := make(chan struct{})
-	for i := range producers {
-		p.group.Go(func() error {
-			socket := r.Sidecars[i%len(r.Sidecars)].Socket
-			for from := i * batch; from < r.Jobs; from += producers * batch {
-				if err := p.enqueue(socket, r.Queue, from, min(from+batch, r.Jobs), stop); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-	}
-	go func() {
-		p.err = p.group.Wait()
-		close(p.done)
-	}()
-	r.T.Cleanup(func() { close(stop); <-p.done })
-	return p
-}
-
-// enqueue stores jobs from…to and repeats until it gets a reply.
-func (p *production) enqueue(socket, queue string, from, to int, stop <-chan struct{}) error {
-	var jobs []Msg
-	for n := from; n < to; n++ {
-		jobs = append(jobs, Msg{"queue": queue, "payload": fmt.Sprint("job ", n), "key": fmt.Sprint("k", n)})
-	}
-	for {
-		r, err := enqueueOnce(socket, jobs)
-		if err == nil && r.Error == nil {
-			return p.addReplies(r.Jobs, jobs)
-		}
-		if err == nil && (r.Error.conflict() || !r.Error.Transient()) {
-			return r.Error
-		}
-		select {
-		case <-stop:
-			return fmt.Errorf("stopped; the last answer was %v, %w", r, err)
-		default:
-			Pace()
-		}
-	}
-}
-
-func enqueueOnce(socket string, jobs []Msg) (*Reply, error) {
-	w, err := DialWire(socket)
-	if err != nil {
-		return nil, err
-	}
-	defer w.Close()
-	if err := w.SetDeadline(testwait.Deadline()); err != nil {
-		return nil, err
-	}
-	r, err := w.Call(Msg{"op": "enqueue", "jobs": jobs})
-	if errors.Is(err, io.EOF) {
-		err = io.ErrUnexpectedEOF
-	}
-	return r, err
-}
-
-func (p *production) addReplies(stored []Job, sent []Msg) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if len(stored) != len(sent) {
-		return fmt.Errorf("%d jobs enqueued, %d answered", len(sent), len(stored))
-	}
-	for i, j := range stored {
-		if before, ok := p.jobs[j.ID]; ok {
-			return fmt.Errorf("the id %s belongs to %q and to %q", j.ID, before, sent[i]["payload"])
-		}
-		p.jobs[j.ID] = sent[i]["payload"].(string)
-	}
-	return nil
 }
 
 // JudgeCrash fails the test for any problem, and for a run that proved nothing.

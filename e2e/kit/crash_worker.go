@@ -3,6 +3,7 @@ package kit
 import (
 	"errors"
 	"os"
+	"syscall"
 )
 
 // crashWorker is a minimal, correct worker without a client library. It claims one job and acks it.
@@ -109,13 +110,28 @@ func (c *crashWorker) claim() error {
 		return c.handleError(r.Error)
 	}
 	if len(r.Jobs) == 0 {
-		return nil
+		return c.hist.Add(Record{Who: c.task.Name, What: nothing, Asked: asked})
 	}
 	c.job, c.done, c.sent = &r.Jobs[0], false, false
-	return c.note(Record{
+	err = c.note(Record{
 		What: claimed, Asked: asked, Via: c.task.Sidecar,
 		Payload: c.job.Payload, Attempt: c.job.Attempt,
 	})
+	if err == nil && c.task.DiesAt == claimed {
+		return c.die()
+	}
+	return err
+}
+
+// die records a kill and kills this process.
+func (c *crashWorker) die() error {
+	if err := c.hist.Add(Record{Who: c.task.Name, What: Killed}); err != nil {
+		return err
+	}
+	if err := syscall.Kill(os.Getpid(), syscall.SIGKILL); err != nil {
+		return err
+	}
+	select {} // until the signal arrives
 }
 
 // work is the work of a job: one request to the sidecar. It takes about as long as an ack, so that
@@ -134,7 +150,14 @@ func (c *crashWorker) ack() error {
 		return err
 	}
 	c.sent = true
-	r, err := c.call(Msg{"op": "ack", "lease": c.job.Lease})
+	req := Msg{"op": "ack", "lease": c.job.Lease}
+	if c.task.DiesAt == sending {
+		if err := c.w.Send(req); err != nil {
+			return brokenConn{err}
+		}
+		return c.die()
+	}
+	r, err := c.call(req)
 	if err != nil {
 		return err
 	}
@@ -151,7 +174,7 @@ func (c *crashWorker) ack() error {
 
 // handleError handles an error as PROTOCOL.md requires. An error that a worker must never see ends it.
 func (c *crashWorker) handleError(e *Error) error {
-	if e.conflict() {
+	if e.conflict(c.task.LockWaits) {
 		return e
 	}
 	switch e.Code {
@@ -162,7 +185,7 @@ func (c *crashWorker) handleError(e *Error) error {
 	case "unavailable", "unknown_outcome", "draining", "busy":
 		Pace()
 		if c.job == nil {
-			return nil
+			return c.hist.Add(Record{Who: c.task.Name, What: refused, Code: e.Code})
 		}
 		return c.note(Record{What: failed, Code: e.Code})
 	default:

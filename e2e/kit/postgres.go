@@ -25,11 +25,17 @@ type Postgres struct {
 // NewPostgresSite returns a site with a new server of the newest version.
 func NewPostgresSite(t *testing.T) (*Site, *Postgres) {
 	t.Helper()
+	return NewPostgresSiteOf(t, testserver.NewestPostgres)
+}
+
+// NewPostgresSiteOf returns a site with a new server of a major version.
+func NewPostgresSiteOf(t *testing.T, version string) (*Site, *Postgres) {
+	t.Helper()
 	port, err := testserver.FreePort()
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := testserver.StartPostgres(t.Context(), testserver.NewestPostgres, testserver.Options{
+	p, err := testserver.StartPostgres(t.Context(), version, testserver.Options{
 		Own: true, Durable: true, Settings: map[string]string{"listen_addresses": "127.0.0.1", "port": port},
 	})
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/url"
 	"strings"
+	"testing"
 
 	"github.com/Shopify/toxiproxy/v2"
 	"github.com/rs/zerolog"
@@ -11,26 +12,34 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
-// Proxy is between one sidecar and the server. Add toxics before it starts if possible: toxiproxy
+// Proxy is between clients and a server. Add toxics before it starts if possible: toxiproxy
 // 2.5 can deadlock when it removes a toxic from connections that end at the same time.
 type Proxy struct {
-	P     *Postgres
-	addr  string // address to which the sidecar connects
+	T     testing.TB
+	Addr  string // to which the clients connect
+	to    string
 	Proxy *toxiproxy.Proxy
 	CutAt int64 // when it was disconnected, by Monotonic; 0: it is connected
+}
+
+// NewProxy starts a proxy in front of the server at an address. It ends with the test.
+func NewProxy(t testing.TB, to string) *Proxy {
+	t.Helper()
+	port, err := testserver.FreePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &Proxy{T: t, Addr: "127.0.0.1:" + port, to: to}
+	n.Start()
+	t.Cleanup(func() { n.Proxy.Stop() })
+	return n
 }
 
 // Proxy puts a proxy in front of the server, on TCP, and returns the server's URL through it.
 func (p *Postgres) Proxy() (*Proxy, string) {
 	p.T.Helper()
-	port, err := testserver.FreePort()
-	if err != nil {
-		p.T.Fatal(err)
-	}
-	n := &Proxy{P: p, addr: "127.0.0.1:" + port}
-	n.Start()
-	p.T.Cleanup(func() { n.Proxy.Stop() })
-	at := url.URL{Scheme: "postgres", User: url.User("postgres"), Host: n.addr, Path: "/" + p.Name, RawQuery: "sslmode=disable"}
+	n := NewProxy(p.T, p.Addr)
+	at := url.URL{Scheme: "postgres", User: url.User("postgres"), Host: n.Addr, Path: "/" + p.Name, RawQuery: "sslmode=disable"}
 	return n, at.String()
 }
 
@@ -41,28 +50,34 @@ func Toxic(kind, stream, attribute string, value int) string {
 
 // Start starts the proxy with these toxics.
 func (n *Proxy) Start(toxics ...string) {
-	n.P.T.Helper()
+	n.T.Helper()
 	log := zerolog.Nop()
-	n.Proxy = toxiproxy.NewProxy(toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), log), "db", n.addr, n.P.Addr)
+	n.Proxy = toxiproxy.NewProxy(toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), log), "db", n.Addr, n.to)
 	n.AddToxics(toxics...)
 	if err := n.Proxy.Start(); err != nil {
-		n.P.T.Fatal(err)
+		n.T.Fatal(err)
 	}
 }
 
 // AddToxics adds toxics to existing and later connections.
 func (n *Proxy) AddToxics(toxics ...string) {
-	n.P.T.Helper()
+	n.T.Helper()
 	for _, text := range toxics {
 		if _, err := n.Proxy.Toxics.AddToxicJson(strings.NewReader(text)); err != nil {
-			n.P.T.Fatalf("%s: %v", text, err)
+			n.T.Fatalf("%s: %v", text, err)
 		}
 	}
 }
 
+// Cut drops all bytes from now on, as a cut network does. SetToxics without toxics mends it.
+func (n *Proxy) Cut() {
+	n.T.Helper()
+	n.AddToxics(Toxic("timeout", "upstream", "timeout", 0), Toxic("timeout", "downstream", "timeout", 0))
+}
+
 // SetToxics ends all connections and adds the toxics to later ones.
 func (n *Proxy) SetToxics(toxics ...string) {
-	n.P.T.Helper()
+	n.T.Helper()
 	n.Proxy.Stop()
 	n.Start(toxics...)
 }

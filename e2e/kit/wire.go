@@ -66,10 +66,11 @@ func (e *Error) Transient() bool {
 }
 
 // conflict reports whether the error is about a deadlock between transactions, by the texts of all
-// engines. The sidecar must handle deadlocks itself.
-func (e *Error) conflict() bool {
+// engines. The sidecar must handle deadlocks itself. A wait for a lock that ended is such an error
+// unless locks can last that long for another reason (lockWaits).
+func (e *Error) conflict(lockWaits bool) bool {
 	words := strings.ToLower(e.Message)
-	return strings.Contains(words, "deadlock") || strings.Contains(words, "lock wait timeout")
+	return strings.Contains(words, "deadlock") || !lockWaits && strings.Contains(words, "lock wait timeout")
 }
 
 // Job is a job as in the replies to enqueue, claim and peek.

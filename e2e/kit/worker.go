@@ -32,6 +32,9 @@ type WorkerTask struct {
 	Name, Sidecar, Socket, Queue, History string
 
 	Most int // how many jobs it claims at once, if the mode supports it
+
+	LockWaits bool      // as in CrashRun
+	DiesAt    eventKind // the worker kills itself at its first event of this kind; empty: it doesn't
 }
 
 const workerTaskVar = "QSIDECAR_E2E_TASK"
@@ -99,6 +102,7 @@ type WorkerProcess struct {
 	cmd    *exec.Cmd
 	stdin  io.Closer
 	Stdout io.Reader
+	dies   bool          // WorkerTask.DiesAt makes it kill itself, so its death is expected
 	exited chan struct{} // closed when err is set
 	err    error
 }
@@ -130,10 +134,10 @@ func StartWorker(t testing.TB, mode string, task WorkerTask, acks *os.File) *Wor
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	p := &WorkerProcess{Name: task.Name, cmd: cmd, stdin: stdin, Stdout: stdout, exited: make(chan struct{})}
+	p := &WorkerProcess{Name: task.Name, cmd: cmd, stdin: stdin, Stdout: stdout, dies: task.DiesAt != "", exited: make(chan struct{})}
 	go func() {
 		state, err := cmd.Process.Wait() // not cmd.Wait, which would close stdout before its reader ends
-		if err == nil && !state.Success() {
+		if err == nil && !state.Success() && !(p.dies && state.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL) {
 			err = errors.New(state.String())
 		}
 		p.err = err
@@ -151,7 +155,7 @@ func StartWorker(t testing.TB, mode string, task WorkerTask, acks *os.File) *Wor
 func (p *WorkerProcess) Kill(t testing.TB) (at int64) {
 	t.Helper()
 	at = Monotonic()
-	if err := p.cmd.Process.Signal(syscall.SIGKILL); err != nil {
+	if err := p.cmd.Process.Signal(syscall.SIGKILL); err != nil && !(p.dies && errors.Is(err, os.ErrProcessDone)) {
 		t.Fatalf("killing %s: %v (its result: %v)", p.Name, err, p.err)
 	}
 	return at

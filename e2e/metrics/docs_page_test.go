@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/admin"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
@@ -38,7 +39,7 @@ func runPromtool(t testing.TB, stdin string, args ...string) {
 }
 
 // counts reports whether a series is a counter.
-func counts(e kit.Exposition, series string) bool {
+func counts(e admin.Exposition, series string) bool {
 	name, _, _ := strings.Cut(series, "{")
 	for _, suffix := range []string{"_bucket", "_count", "_sum"} {
 		if family, ok := strings.CutSuffix(name, suffix); ok && e.Kinds[family] == "histogram" {
@@ -51,14 +52,14 @@ func counts(e kit.Exposition, series string) bool {
 // scraper scrapes repeatedly and compares each result with the one before.
 type scraper struct {
 	t     testing.TB
-	a     *kit.Admin
+	a     *admin.Listener
 	stop  chan struct{}
 	done  sync.WaitGroup
 	asked int
-	last  kit.Exposition
+	last  admin.Exposition
 }
 
-func scraping(t testing.TB, a *kit.Admin) *scraper {
+func scraping(t testing.TB, a *admin.Listener) *scraper {
 	s := &scraper{t: t, a: a, stop: make(chan struct{})}
 	s.done.Go(func() {
 		for {
@@ -93,14 +94,14 @@ func (s *scraper) scrape() {
 }
 
 // end returns the last result.
-func (s *scraper) end() kit.Exposition {
+func (s *scraper) end() admin.Exposition {
 	close(s.stop)
 	s.done.Wait()
 	return s.last
 }
 
 // page returns the rows that the metrics' page must have for an exposition.
-func page(e kit.Exposition) (rows []string) {
+func page(e admin.Exposition) (rows []string) {
 	labels := map[string]map[string]bool{}
 	for series := range e.Series {
 		name, rest, _ := strings.Cut(strings.TrimSuffix(series, "}"), "{")
@@ -137,7 +138,7 @@ var metricsPage = kit.Path("docs/reference/metrics.md")
 var runbooksPage = kit.Path("docs/operations/runbooks.md")
 
 // onThePage compares an exposition with the table of the page.
-func onThePage(e kit.Exposition, t testing.TB) {
+func onThePage(e admin.Exposition, t testing.TB) {
 	t.Helper()
 	text, err := os.ReadFile(metricsPage)
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/admin"
 )
 
 // tally is the counts of the workers, by "what queue".
@@ -46,7 +47,7 @@ func TestMetricsEqualTheWork(t *testing.T) {
 	s.Extra = "admin: {listen: " + place + "}\ndefaults: {max_attempts: 3, backoff: {initial: 5ms, max: 20ms}}\n"
 	s.Queues = "  work: {}\n  slow: {timeout: 200ms, max_attempts: 2}\n  \"*\": {}\n"
 	a := s.Start("a")
-	scrape := scraping(t, kit.AdminAt(t, place))
+	scrape := scraping(t, admin.At(t, place))
 	r := &metricsRun{t: t, socket: a.Socket, tally: tally{all: map[string]int{}}}
 	var producers, workers sync.WaitGroup
 	producers.Go(func() { r.produce(kit.Size(20_000)) })
@@ -245,7 +246,7 @@ func (r *metricsRun) reload(a *kit.Sidecar, n int) {
 }
 
 // compare compares the metrics with the workers' counts.
-func (r *metricsRun) compare(e kit.Exposition) {
+func (r *metricsRun) compare(e admin.Exposition) {
 	t := r.t
 	for _, queue := range []string{"work", "side", "slow"} {
 		got := map[string]int{}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/admin"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
@@ -23,11 +24,11 @@ func TestDepthsOfSeveralSidecars(t *testing.T) {
 		t.Fatal(err)
 	}
 	var all []*kit.Sidecar
-	var admins []*kit.Admin
+	var admins []*admin.Listener
 	for i := range 3 {
 		place := filepath.Join(s.Dir, fmt.Sprintf("admin%d.sock", i))
 		s.Extra = "admin: {listen: " + place + "}\n"
-		all, admins = append(all, s.Start(fmt.Sprintf("s%d", i))), append(admins, kit.AdminAt(t, place))
+		all, admins = append(all, s.Start(fmt.Sprintf("s%d", i))), append(admins, admin.At(t, place))
 	}
 	all[0].Dial().Enqueue("q", 7)
 	// tellers returns the sidecars that export the depths. It scrapes all that run.
@@ -87,7 +88,7 @@ func TestHealthWhileTheDatabaseIsDown(t *testing.T) {
 	place := filepath.Join(s.Dir, "admin.sock")
 	s.Extra = "admin: {listen: " + place + "}\n"
 	s.Start("a")
-	adm := kit.AdminAt(t, place)
+	adm := admin.At(t, place)
 	ready := func() bool { code, _ := adm.Get("/readyz"); return code == 200 }
 	testwait.Until(t, "it is ready", ready)
 	if err := srv.Halt(); err != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/admin"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
@@ -37,7 +38,7 @@ func TestDatabaseDownAtTheStart(t *testing.T) {
 	}
 
 	sc.Start()
-	adm := kit.AdminAt(t, place)
+	adm := admin.At(t, place)
 	for path, want := range map[string]int{"/startupz": 200, "/healthz": 200, "/readyz": 503} {
 		if code, body := adm.Get(path); code != want {
 			t.Errorf("%s without a database: %d %s", path, code, body)
@@ -122,7 +123,7 @@ func TestMigrationThatTakesLong(t *testing.T) {
 	}
 
 	sc := s.Start("a") // after the time that a start waits
-	adm := kit.AdminAt(t, place)
+	adm := admin.At(t, place)
 	if code, body := adm.Get("/startupz"); code != 200 {
 		t.Errorf("/startupz: %d %s", code, body)
 	}

@@ -115,7 +115,7 @@ func TestPostgresCutCrashRun(t *testing.T) {
 // toggle disconnects, or connects again. A break that is shorter than a part of the timeout does
 // not explain a second delivery.
 func toggle(n *kit.Proxy, r *kit.CrashRuntime, who string, lease time.Duration) {
-	n.P.T.Helper()
+	n.T.Helper()
 	if n.CutAt == 0 {
 		n.CutAt = kit.Monotonic()
 		stream := []string{"upstream", "downstream"}[r.Rand.IntN(2)]
@@ -134,6 +134,6 @@ func toggle(n *kit.Proxy, r *kit.CrashRuntime, who string, lease time.Duration) 
 	n.SetToxics()
 	n.CutAt, rec.Until = 0, kit.Monotonic()
 	if err := r.Hist.Add(rec); err != nil {
-		n.P.T.Fatal(err)
+		n.T.Fatal(err)
 	}
 }

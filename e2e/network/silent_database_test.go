@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/admin"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
@@ -126,7 +127,7 @@ func checkSilence(t *testing.T, s *kit.Site, r *blackHole) {
 	place := filepath.Join(s.Dir, "admin.sock")
 	s.Extra = "admin: {listen: " + place + "}\n"
 	sc := s.Start("a")
-	adm := kit.AdminAt(t, place)
+	adm := admin.At(t, place)
 	c := sc.Dial()
 	c.Enqueue("q", 2)
 	adm.Scrape()

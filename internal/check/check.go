@@ -82,6 +82,8 @@ func (r *Result) examine(ctx context.Context, c *config.Config, queues []backend
 	b, adopts := databases.ExamineAdopted(ctx, c, r.Name, b)
 	if found, err = b.Examine(ctx, queues); err != nil {
 		found.AddError("server", fmt.Sprintf("it could not be asked: %v", err), "see that the server can be reached, and try again")
+	} else {
+		found = append(found, databases.ExamineReplica(ctx, c, r.Name, b, log)...)
 	}
 	found = append(found, adopts...)
 	r.Info = b.Info()

@@ -9,7 +9,7 @@ import (
 )
 
 // Changes lists the differences between two configs by the keys of the file. It doesn't show
-// the URL of a database, which can contain a password.
+// the URLs of a database, which can contain a password.
 func Changes(before, after Config) (all []string) {
 	oldKeys, newKeys := flat(before), flat(after)
 	removed := sections(oldKeys, newKeys)
@@ -26,7 +26,7 @@ func Changes(before, after Config) (all []string) {
 		if oldKeys[key] == newKeys[key] || within(key, removed) || within(key, added) {
 			continue
 		}
-		if strings.HasSuffix(key, ".url") {
+		if strings.HasSuffix(key, ".url") || strings.HasSuffix(key, ".replica_url") {
 			all = append(all, key+" changed")
 			continue
 		}

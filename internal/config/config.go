@@ -41,6 +41,7 @@ type Database struct {
 	RestartGrace   *duration `yaml:"restart_grace"` // nil: sidecar_timeout
 
 	// The remaining keys are for servers only.
+	ReplicaURL      string `yaml:"replica_url"` // empty: none
 	PasswordFile    string `yaml:"password_file"`
 	MaxConnections  int    `yaml:"max_connections"`
 	MaxTransactions int    `yaml:"max_transactions"` // additional connections, one for each job claimed in a transaction

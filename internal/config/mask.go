@@ -13,8 +13,8 @@ var (
 	// secretValue matches the value after the name of a secret, in keys and in parameters of
 	// URLs. It doesn't match password_file.
 	secretValue = regexp.MustCompile(`(?i)((?:pas[a-z]*|pwd|secret)["']?\s*[:=]\s*)\S.*`)
-	// urlValue matches the value of the key url.
-	urlValue  = regexp.MustCompile(`(?i)(\burl["']?\s*:\s*["']?)(\S.*)`)
+	// urlKey matches what comes before the values of url and replica_url.
+	urlKey    = regexp.MustCompile(`(?i)\b(?:replica_)?url["']?\s*:\s*["']?`)
 	urlBegins = regexp.MustCompile(`^([A-Za-z0-9+.-]+://|sqlite:|\$\{)`)
 	// urlInText ends at a character that no URL contains.
 	urlInText = regexp.MustCompile("[A-Za-z0-9+.-]+://[^\\s\"'`,}]*")
@@ -22,8 +22,11 @@ var (
 
 // maskedLine returns a line of a config without possible passwords.
 func maskedLine(line string) string {
-	if m := urlValue.FindStringSubmatchIndex(line); m != nil && !urlBegins.MatchString(line[m[4]:m[5]]) {
-		line = line[:m[3]] + "…" // not a URL, so it can be a misplaced password
+	for _, key := range urlKey.FindAllStringIndex(line, -1) {
+		if value := line[key[1]:]; strings.TrimSpace(value) != "" && !urlBegins.MatchString(value) {
+			line = line[:key[1]] + "…" // not a URL, so it can be a misplaced password
+			break
+		}
 	}
 	return masked(line)
 }

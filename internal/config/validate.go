@@ -52,6 +52,9 @@ func (c *Config) check(bad func(path, format string, args ...any)) {
 		}
 		q.withDefaults(c.Defaults).check(path, c, inherited.withoutInherited(path, &q, bad))
 		q.adoptedQueue.check(path, q.Order, bad)
+		if name := c.databaseOf(q); q.adopts() && c.Databases[name].ReplicaURL != "" {
+			bad("databases."+name+".replica_url", "%s is in an adopted table, whose statistics come from the primary only: leave replica_url out", path)
+		}
 		if d, ok := c.Databases[c.databaseOf(q)]; ok && q.Notify != "" && !bool(d.Notify) {
 			bad(path+".notify", "the database %s has notify: off, so nothing listens: leave one of them out", c.databaseOf(q))
 		}
@@ -66,6 +69,7 @@ func (d Database) check(path string, bad func(path, format string, args ...any))
 	} else if u.File && d.PasswordFile != "" {
 		bad(path+".password_file", "an SQLite file has none: leave it out")
 	}
+	d.checkReplica(path+".replica_url", bad)
 	if d.MaxConnections < 4 || d.MaxConnections > 1000 {
 		bad(path+".max_connections", "%d is outside 4 to 1000", d.MaxConnections)
 	}
@@ -78,6 +82,24 @@ func (d Database) check(path string, bad func(path, format string, args ...any))
 	between(bad, path+".sidecar_timeout", d.SidecarTimeout, duration(bridge.MinSidecarTimeout), duration(bridge.MaxSidecarTimeout))
 	if d.RestartGrace != nil {
 		between(bad, path+".restart_grace", *d.RestartGrace, 0, duration(bridge.MaxSidecarTimeout))
+	}
+}
+
+// checkReplica reports a replica that can't be one of the database.
+func (d Database) checkReplica(path string, bad reportFunc) {
+	if d.ReplicaURL == "" {
+		return
+	}
+	primary, unknown := engines.ParseURL(d.URL)
+	replica, err := engines.ParseURL(d.ReplicaURL)
+	switch {
+	case err != nil:
+		bad(path, "%v", err)
+	case unknown != nil:
+	case !primary.Replicas:
+		bad(path, "statistics of %s come from the database itself, because only PostgreSQL, MySQL and MariaDB have replicas that the sidecar reads: leave it out", primary.Name)
+	case replica.Name != primary.Name:
+		bad(path, "a database of %s can't have a replica of %s: name a replica of the server in url", primary.Name, replica.Name)
 	}
 }
 

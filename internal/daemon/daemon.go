@@ -58,7 +58,17 @@ const stopMargin = 15 * time.Second
 // openDB is an open database, with the key of the config that opened it.
 type openDB struct {
 	backends.Backend
-	key string
+	replica backends.Replica // nil: none
+	key     string
+}
+
+// Close closes the database and its replica.
+func (o *openDB) Close() error {
+	err := o.Backend.Close()
+	if o.replica != nil {
+		err = errors.Join(err, o.replica.Close())
+	}
+	return err
 }
 
 // start loads the config, opens its databases and creates the bridge. It doesn't run the
@@ -129,7 +139,11 @@ func (p *Daemon) openMissing(ctx context.Context, c *config.Config, have map[str
 			errs = errors.Join(errs, c.ErrorIn(name, err))
 			continue
 		}
-		all[name] = &openDB{Backend: b, key: opening[name].key}
+		o := &openDB{Backend: b, key: opening[name].key}
+		if _, waits := b.(*pendingDatabase); !waits {
+			o.replica = opening[name].replica
+		}
+		all[name] = o
 	}
 	if ctx.Err() != nil {
 		errs = errors.Join(errs, context.Cause(ctx))
@@ -206,6 +220,7 @@ func (p *Daemon) options(c *config.Config, open map[string]*openDB) bridge.Optio
 	opts.Server = "qsidecar/" + p.version
 	for name, o := range open {
 		d := opts.Databases[name]
+		d.Replica = o.replica
 		d.Done = func() { p.closing.Go(func() { p.closeReplaced(name, o) }) }
 		opts.Databases[name] = d
 	}

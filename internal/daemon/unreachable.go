@@ -11,6 +11,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/internal/config"
+	"github.com/qsidecar/qsidecar/internal/databases"
 )
 
 // pendingDatabase replaces a database that is unreachable when the sidecar starts. Requests
@@ -53,11 +54,12 @@ func (a *pendingDatabase) Close() error {
 
 // openAttempt is a database that is being opened.
 type openAttempt struct {
-	key    string // of the config that opens it
-	cancel context.CancelFunc
-	done   chan struct{} // closed when the fields below are set
-	b      backends.Backend
-	err    error
+	key     string // of the config that opens it
+	cancel  context.CancelFunc
+	done    chan struct{} // closed when the fields below are set
+	b       backends.Backend
+	replica backends.Replica // not connected; nil: none
+	err     error
 }
 
 // startOpen opens a database in the background, until ctx ends.
@@ -67,6 +69,7 @@ func (p *Daemon) startOpen(ctx context.Context, c config.Config, name, key strin
 	go func() {
 		defer close(t.done)
 		defer cancel()
+		t.replica = databases.NewReplica(&c, name, p.log.Logger)
 		t.b, t.err = p.openFunc(ctx, &c, name, p.log.Logger)
 	}()
 	return t
@@ -171,7 +174,7 @@ func nameIn(open map[string]*openDB, slot *openDB) string {
 func (p *Daemon) finishOpen(slot *openDB, a *pendingDatabase, t *openAttempt) bool {
 	err := t.err
 	if err == nil {
-		err = p.replace(slot, &openDB{Backend: t.b, key: t.key})
+		err = p.replace(slot, &openDB{Backend: t.b, replica: t.replica, key: t.key})
 	}
 	if err != nil {
 		name, _ := p.nameAndConfig(slot)

@@ -31,6 +31,8 @@ type Engine struct {
 	File    bool     // a file of this host, which has no password and needs its directory
 	// NoSchemas: the tables are in the database that the URL names.
 	NoSchemas bool
+	// Replicas: statistics can be read from a replica.
+	Replicas bool
 
 	// parse checks a URL and returns it in the form for open; nil: the URL is used as it is.
 	// Its errors contain no password.
@@ -49,7 +51,7 @@ type Options struct {
 	MaxConnections int
 	MaxPayload     int64 // limit of a job's payload in bytes
 	Notify         bool
-	ReadOnly       bool // for Examine: creates no tables
+	ReadOnly       bool // for Examine and Stats: creates no tables, and a replica will do
 	Log            *slog.Logger
 }
 
@@ -61,12 +63,12 @@ var engines = []Engine{
 		migrations: func(_, _, _ string, from int) string { return sqlitemigrate.SQL(from) },
 	},
 	{
-		Name: "postgres", schemes: []string{"postgres", "postgresql"}, form: "postgres://USER@HOST/DATABASE",
+		Name: "postgres", Replicas: true, schemes: []string{"postgres", "postgresql"}, form: "postgres://USER@HOST/DATABASE",
 		open:       openPostgres,
 		migrations: func(url, schema, role string, from int) string { return pgmigrate.SQL(schema, role, from) },
 	},
 	{
-		Name: "mysql", NoSchemas: true, schemes: []string{"mysql"}, form: "mysql://USER@HOST/DATABASE",
+		Name: "mysql", NoSchemas: true, Replicas: true, schemes: []string{"mysql"}, form: "mysql://USER@HOST/DATABASE",
 		parse: func(url string) (string, error) { return url, mysql.CheckURL(url) },
 		open:  openMySQL,
 		migrations: func(url, schema, role string, from int) string {

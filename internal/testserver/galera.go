@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
@@ -31,7 +33,7 @@ func StartGalera(ctx context.Context, n int, o Options) (_ *Galera, err error) {
 		return nil, err
 	}
 	provider := galeraHome(cache)
-	if err := debian(ctx, cache, origins[MariaDB1011].suite, provider, "galera-4"); err != nil {
+	if err := debian(ctx, cache, origins[MariaDB1011].suite, provider, "galera-4", "libfaketime"); err != nil {
 		return nil, err
 	}
 	g := &Galera{}
@@ -40,6 +42,11 @@ func StartGalera(ctx context.Context, n int, o Options) (_ *Galera, err error) {
 			err = errors.Join(err, g.Stop())
 		}
 	}()
+	clocks, err := filepath.Glob(filepath.Join(provider, "usr/lib/*/faketime/libfaketimeMT.so.1"))
+	if err != nil || len(clocks) != 1 {
+		return nil, fmt.Errorf("%s has no libfaketime: remove the folder, and it is fetched again (%v, %w)", provider, clocks, err)
+	}
+	o.clock = clocks[0]
 	settings, err := galeraSettings(n, filepath.Join(provider, "usr/lib/galera/libgalera_smm.so"), o)
 	if err != nil {
 		return nil, err
@@ -87,28 +94,28 @@ func galeraSettings(n int, provider string, o Options) ([]Options, error) {
 				";gcache.size=256M;evs.keepalive_period=PT0.5S;evs.suspect_timeout=PT2S;evs.inactive_timeout=PT4S;evs.inactive_check_period=PT0.2S",
 		}
 		maps.Copy(settings, o.Settings)
-		all = append(all, Options{Durable: o.Durable, Settings: settings})
+		all = append(all, Options{Durable: o.Durable, Settings: settings, clock: o.clock})
 	}
 	return all, nil
 }
 
-// galeraHome returns the directory of the unpacked library.
+// galeraHome returns the directory of the unpacked libraries.
 func galeraHome(cache string) string {
-	return filepath.Join(cache, "galera-"+origins[MariaDB1011].suite)
+	return filepath.Join(cache, "galera-faketime-"+origins[MariaDB1011].suite)
 }
 
 // Whole waits until all nodes are ready and members of one cluster.
 func (g *Galera) Whole(ctx context.Context) error {
-	return testwait.Poll(ctx, func(ctx context.Context) error {
+	return testwait.Poll(ctx, func(ctx context.Context) (failed error) {
 		for i, node := range g.Nodes {
 			for name, want := range map[string]string{"wsrep_ready": "ON", "wsrep_local_state_comment": "Synced", "wsrep_cluster_size": fmt.Sprint(len(g.Nodes))} {
 				row, err := node.row(ctx, "SHOW STATUS LIKE '"+name+"'")
 				if err != nil || row[1] != want {
-					return fmt.Errorf("node %d: %s is %v, want %s: %w", i+1, name, row, want, err)
+					failed = errors.Join(failed, fmt.Errorf("node %d: %s is %v, want %s: %w", i+1, name, row, want, err))
 				}
 			}
 		}
-		return nil
+		return failed
 	})
 }
 
@@ -157,11 +164,58 @@ func (m *MySQL) transferScript() error {
 	return os.WriteFile(filepath.Join(m.dir, "wsrep_sst_local"), []byte(transferScript), 0o755)
 }
 
+// joinEnv completes the command that starts a node. The node finds transferScript, and has a clock that SetClock sets.
+func (m *MySQL) joinEnv(cmd *exec.Cmd) error {
+	cmd.Env = append(os.Environ(), "PATH="+m.dir+":"+os.Getenv("PATH"))
+	if m.clock == "" {
+		return nil
+	}
+	if err := removeStaleClocks(); err != nil {
+		return err
+	}
+	// The loader gets the library, because transferScript must run without it.
+	cmd.Args = slices.Insert(cmd.Args, 1, "--preload", m.clock)
+	cmd.Env = append(cmd.Env, "FAKETIME_TIMESTAMP_FILE="+m.clockFile(), "FAKETIME_CACHE_DURATION=1", "FAKETIME_DONT_FAKE_MONOTONIC=1")
+	if _, err := os.Stat(m.clockFile()); err == nil {
+		return nil
+	}
+	return m.SetClock(0)
+}
+
+// removeStaleClocks removes the shared memory of libfaketime in processes that were killed. Otherwise a process that gets the same id
+// doesn't start.
+func removeStaleClocks() (err error) {
+	for _, prefix := range []string{"/dev/shm/faketime_shm_", "/dev/shm/sem.faketime_sem_"} {
+		files, failed := filepath.Glob(prefix + "*")
+		err = errors.Join(err, failed)
+		for _, file := range files {
+			if exists("/proc/" + strings.TrimPrefix(file, prefix)) {
+				continue
+			}
+			if failed := os.Remove(file); !errors.Is(failed, os.ErrNotExist) {
+				err = errors.Join(err, failed)
+			}
+		}
+	}
+	return err
+}
+
+func (m *MySQL) clockFile() string { return filepath.Join(m.dir, "clock") }
+
+// SetClock sets the clock of a Galera node, relative to the machine's. The node's statements use it about a second later.
+func (m *MySQL) SetClock(ahead time.Duration) error {
+	next := m.clockFile() + ".next"
+	return errors.Join(os.WriteFile(next, fmt.Appendf(nil, "%+f\n", ahead.Seconds()), 0o644), os.Rename(next, m.clockFile()))
+}
+
 var recovered = regexp.MustCompile(`Recovered position: *(\S+)`)
 
 // joinArgs returns the arguments with which a node of a cluster starts. After a crash it finds its
 // position, so that a node that has the changes since then sends only these.
 func (m *MySQL) joinArgs() ([]string, error) {
+	if m.bootstrap != "" {
+		return []string{"--wsrep-new-cluster", "--wsrep-start-position=" + m.bootstrap}, nil
+	}
 	state, err := os.ReadFile(filepath.Join(m.dir, "data", "grastate.dat"))
 	switch {
 	case errors.Is(err, os.ErrNotExist), m.run == nil && slices.Contains(m.args, "--wsrep-node-name=node1"): // the first start of the seed, and of the first node
@@ -169,19 +223,28 @@ func (m *MySQL) joinArgs() ([]string, error) {
 	case err != nil || !strings.Contains(string(state), "seqno:   -1"):
 		return nil, err
 	}
-	log := filepath.Join(m.dir, "recover")
-	cmd, err := program(m.home, append(m.args, "--wsrep-recover")...)
+	position, err := m.recoveredPosition()
 	if err != nil {
 		return nil, err
 	}
+	return []string{"--wsrep-start-position=" + position}, nil
+}
+
+// recoveredPosition returns the history that a node that crashed has, and the number of its last change in it.
+func (m *MySQL) recoveredPosition() (string, error) {
+	log := filepath.Join(m.dir, "recover")
+	cmd, err := program(m.home, append(slices.Clone(m.args), "--wsrep-recover")...)
+	if err != nil {
+		return "", err
+	}
 	run, err := launch(cmd, m.who, syscall.SIGKILL, log)
 	if err != nil {
-		return nil, err
+		return "", err
 	}
 	status := <-run.ended
 	position := recovered.FindStringSubmatch(run.output())
 	if err := os.Remove(log); err != nil || position == nil {
-		return nil, fmt.Errorf("a node that crashed does not find its position: %w\n%s", errors.Join(status, err), run.output())
+		return "", fmt.Errorf("a node that crashed does not find its position: %w\n%s", errors.Join(status, err), run.output())
 	}
-	return []string{"--wsrep-start-position=" + position[1]}, nil
+	return position[1], nil
 }

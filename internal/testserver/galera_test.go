@@ -1,7 +1,10 @@
 package testserver_test
 
 import (
+	"errors"
+	"math"
 	"testing"
+	"time"
 
 	"github.com/qsidecar/qsidecar/internal/testserver"
 	"github.com/qsidecar/qsidecar/internal/testwait"
@@ -46,5 +49,18 @@ func TestGaleraRejoins(t *testing.T) {
 	var n int
 	if err := db.QueryRowContext(ctx, "SELECT count(*) FROM t").Scan(&n); err != nil || n != 2 {
 		t.Errorf("the node has %d rows (%v), want 2", n, err)
+	}
+	// Each node has its own clock, also after a restart.
+	for _, ahead := range []time.Duration{-time.Hour, time.Hour} {
+		if err := errors.Join(g.Nodes[2].SetClock(ahead), g.Nodes[2].Halt(), g.Nodes[2].Restart(ctx)); err != nil {
+			t.Fatal(err)
+		}
+		testwait.Until(t, "the node's clock is set", func() bool {
+			var hours float64
+			if err := db.QueryRowContext(ctx, "SELECT TIMESTAMPDIFF(MINUTE, ?, UTC_TIMESTAMP()) / 60", time.Now().UTC()).Scan(&hours); err != nil {
+				t.Fatal(err)
+			}
+			return math.Round(hours) == ahead.Hours()
+		})
 	}
 }

@@ -29,14 +29,17 @@ type MySQL struct {
 	Socket         string // empty if this package did not start the server
 	User, Password string
 
-	dir    string // empty if this package did not start the server
-	home   string // directory of the unpacked packages
-	args   []string
-	who    account
-	run    *process
-	number atomic.Int64
+	dir      string // empty if this package did not start the server
+	home     string // directory of the unpacked packages
+	args     []string
+	who      account
+	unlogged bool // the user is not in the binary log, because each server creates it
+	run      *process
+	number   atomic.Int64
 
-	galera bool // a node of a Galera cluster
+	galera    bool   // a node of a Galera cluster
+	clock     string // as in Options
+	bootstrap string // the position with which the node starts a new cluster; empty: it joins one
 }
 
 // The user of servers that this package starts, beside root. They accept connections only from
@@ -80,6 +83,8 @@ func startMySQL(ctx context.Context, kind Kind, o Options, template string) (*My
 		}
 	}
 	m := &MySQL{Kind: kind, User: mysqlUser, Password: mysqlPassword, Host: "127.0.0.1", home: home, who: who, galera: o.Settings["wsrep-on"] != ""}
+	m.clock = o.clock
+	m.unlogged = o.Settings["gtid-mode"] != "" || o.Settings["gtid-strict-mode"] != ""
 	if err := m.start(ctx, template, o); err != nil {
 		return nil, err
 	}
@@ -148,6 +153,9 @@ func (m *MySQL) start(ctx context.Context, template string, o Options) error {
 func (m *MySQL) users() error {
 	statement := fmt.Sprintf("CREATE USER IF NOT EXISTS '%[1]s'@'%%' IDENTIFIED BY '%[2]s';\nGRANT ALL ON *.* TO '%[1]s'@'%%' WITH GRANT OPTION;\n",
 		m.User, strings.ReplaceAll(m.Password, "'", "''"))
+	if m.unlogged {
+		statement = "SET sql_log_bin = 0;\n" + statement
+	}
 	return os.WriteFile(filepath.Join(m.dir, "users.sql"), []byte(statement), 0o644)
 }
 
@@ -280,7 +288,9 @@ func (m *MySQL) Restart(ctx context.Context) (err error) {
 		return err
 	}
 	if m.galera {
-		cmd.Env = append(os.Environ(), "PATH="+m.dir+":"+os.Getenv("PATH"))
+		if err := m.joinEnv(cmd); err != nil {
+			return err
+		}
 	}
 	// SIGKILL if this process dies, because the data is then useless.
 	if m.run, err = launch(cmd, m.who, syscall.SIGKILL, m.log()); err != nil {

@@ -56,6 +56,8 @@ type Options struct {
 	Own      bool              // start a server for this test even if EnvURL is set
 	Durable  bool              // fsync and full_page_writes as in production, for measurements and crash tests
 	Settings map[string]string // further settings, as in postgresql.conf
+
+	clock string // of a Galera node: the library with which SetClock works
 }
 
 // Postgres is a running server with its own data directory.
@@ -159,7 +161,8 @@ func start(home, template string, who account, o Options) (*Postgres, error) {
 	}
 	settings := map[string]string{
 		"listen_addresses": "", "unix_socket_directories": dir, "max_connections": "200", "shared_buffers": "256MB",
-		"log_line_prefix": "%m [%p] ", "timezone": "Asia/Kathmandu", // far from UTC, to find code that depends on the time zone
+		"dynamic_shared_memory_type": "mmap",                                   // in the data directory, so that nothing stays after a kill
+		"log_line_prefix":            "%m [%p] ", "timezone": "Asia/Kathmandu", // far from UTC, to find code that depends on the time zone
 	}
 	if !o.Durable {
 		settings["fsync"], settings["full_page_writes"], settings["synchronous_commit"] = "off", "off", "off"
@@ -188,15 +191,17 @@ func prepare(dir, template string, who account) error {
 	if err := os.CopyFS(data, os.DirFS(template)); err != nil {
 		return fmt.Errorf("copying the data directory: %w", err)
 	}
-	if err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+	return errors.Join(own(dir, who), os.Chmod(data, 0o700), os.Chmod(dir, 0o755))
+}
+
+// own gives a directory and all below it to the server's user.
+func own(dir string, who account) error {
+	return filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
 		if err != nil || !who.drop {
 			return err
 		}
 		return os.Lchown(path, who.uid, who.gid)
-	}); err != nil {
-		return err
-	}
-	return errors.Join(os.Chmod(data, 0o700), os.Chmod(dir, 0o755))
+	})
 }
 
 // removeDeadServers removes the directories of test processes that were killed.

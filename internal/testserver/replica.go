@@ -66,32 +66,47 @@ func (m *MySQL) position(ctx context.Context) (file, at string, err error) {
 
 // row returns the first row of a query as texts.
 func (m *MySQL) row(ctx context.Context, statement string) ([]string, error) {
+	_, row, err := m.nameAndRow(ctx, statement)
+	return row, err
+}
+
+// named returns the first row of a query by the names of its columns.
+func (m *MySQL) named(ctx context.Context, statement string) (map[string]string, error) {
+	names, row, err := m.nameAndRow(ctx, statement)
+	all := map[string]string{}
+	for i, value := range row {
+		all[strings.ToLower(names[i])] = value
+	}
+	return all, err
+}
+
+func (m *MySQL) nameAndRow(ctx context.Context, statement string) (names, row []string, err error) {
 	db, err := m.Open("")
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer db.Close()
 	rows, err := db.QueryContext(ctx, statement)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", statement, err)
+		return nil, nil, fmt.Errorf("%s: %w", statement, err)
 	}
 	defer rows.Close()
-	names, err := rows.Columns()
+	names, err = rows.Columns()
 	if err != nil || !rows.Next() {
-		return nil, fmt.Errorf("%s returned no row: %w", statement, errors.Join(err, rows.Err()))
+		return nil, nil, fmt.Errorf("%s returned no row: %w", statement, errors.Join(err, rows.Err()))
 	}
 	texts, into := make([]sql.NullString, len(names)), make([]any, len(names))
 	for i := range texts {
 		into[i] = &texts[i]
 	}
 	if err := rows.Scan(into...); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	row := make([]string, len(names))
+	row = make([]string, len(names))
 	for i, t := range texts {
 		row[i] = t.String
 	}
-	return row, rows.Close()
+	return names, row, rows.Close()
 }
 
 // CaughtUp waits until the replica has all data that the source has now.

@@ -29,6 +29,9 @@ func ToFetch(short bool) (missing []string, err error) {
 	if !short && !exists(galeraHome(cache)) {
 		missing = append(missing, "Galera (Debian "+origins[MariaDB1011].suite+")")
 	}
+	if !short && !exists(patroniHome(cache)) {
+		missing = append(missing, "Patroni, etcd and PostgreSQL 15 (Debian "+patroniSuite+")")
+	}
 	return missing, nil
 }
 

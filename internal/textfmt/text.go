@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"unicode/utf8"
 )
 
@@ -44,4 +45,16 @@ func RootCause(err error) error {
 		}
 		err = next
 	}
+}
+
+// Cut returns the beginning of a text: at most most bytes of whole characters, and "…" if something is missing.
+func Cut(text string, most int) string {
+	text = strings.TrimSpace(text)
+	if len(text) <= most {
+		return text
+	}
+	for most > 0 && !utf8.RuneStart(text[most]) {
+		most--
+	}
+	return text[:most] + "…"
 }

@@ -22,6 +22,7 @@ const usage = `usage: suite [flags] COMMAND
   test     the program works on this machine: unit tests, one server of each kind, user journeys
   check    everything else: race detector, lint, every server version, crash and network runs, packages
   engine   one engine's tests (-engine postgres, mysql, mariadb, sqlite, sqlserver, memory)
+  cluster  the tests of database clusters, in their short form
   flaky    a suite -n times in random order beside other work; a table of all tests
   touched  flaky, for the tests that differ from -base
   cover    statement coverage of each package by a suite
@@ -71,7 +72,7 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	commands := map[string]func(context.Context, options) error{
-		"test": runTest, "check": runCheck, "engine": runEngine, "flaky": runFlaky, "touched": runTouched,
+		"test": runTest, "check": runCheck, "engine": runEngine, "cluster": runCluster, "flaky": runFlaky, "touched": runTouched,
 		"cover": runCover, "soak": runSoak, "busy": busy, "write": writeDisk,
 	}
 	command, ok := commands[flags.Arg(0)]

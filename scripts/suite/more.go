@@ -45,6 +45,27 @@ func runEngine(ctx context.Context, o options) error {
 	return r.finish()
 }
 
+// clusterTests are the names of the engines' tests of clusters. With -short they are skipped.
+const clusterTests = "Galera|Group(Hosts|Loses)|Standby|Primary|Replica|OldSource|SilentHost|LateConnection"
+
+// runCluster runs the tests of database clusters: the runs of failovers with -short, and those of the engines.
+func runCluster(ctx context.Context, o options) error {
+	r, err := newReport("test-cluster", false, o)
+	if err != nil {
+		return err
+	}
+	if err := clusterSuite.prepare(ctx); err != nil {
+		return err
+	}
+	env := append(testEnv(), "CGO_ENABLED=0")
+	engines := []string{"-run=" + clusterTests, "-timeout=15m", "./backends/postgres", "./backends/mysql"}
+	r.run(ctx, []stream{{
+		{name: "engines", test: append(common(o), engines...), env: env},
+		{name: "runs", test: append(common(o), "-short", "-timeout=15m", "./e2e/cluster"), env: env},
+	}})
+	return r.finish()
+}
+
 // runCover prints the statement coverage of each package by a suite: by its tests, and by the
 // program in end-to-end tests.
 func runCover(ctx context.Context, o options) error {

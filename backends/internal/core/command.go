@@ -89,7 +89,7 @@ func (s *Store) retryAll(ctx context.Context, c backends.Command) (count int64, 
 	whole := left <= BatchRows // a single transaction itself refuses the whole retry
 	var last any
 	for left > 0 {
-		var r Retried
+		var r Step
 		if err := s.Write(ctx, TxOptions{}, func(ctx context.Context, tx Tx) (err error) {
 			r, err = tx.Retry(ctx, c.Queue, nil, last, min(left, BatchRows), whole)
 			return err
@@ -125,19 +125,21 @@ func (s *Store) purge(ctx context.Context, c backends.Command) (count int64, err
 	}); err != nil {
 		return 0, err
 	}
+	var last any
 	for left > 0 {
-		var n int64
+		var r Step
 		if err := s.Write(ctx, TxOptions{}, func(ctx context.Context, tx Tx) (err error) {
-			n, err = tx.Purge(ctx, c.Queue, c.State, min(left, BatchRows))
+			r, err = tx.Purge(ctx, c.Queue, c.State, last, min(left, BatchRows))
 			return err
 		}); err != nil {
 			return count, err
 		}
-		count += n
+		count += r.N
 		c.Progressed()
-		if left -= n; n == 0 {
+		if left -= r.Seen; r.Seen == 0 {
 			break
 		}
+		last = r.Last
 	}
 	return count, nil
 }

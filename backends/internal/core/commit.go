@@ -266,7 +266,11 @@ func (k *Commit) Committed() backends.Results {
 	}
 	var queues []string
 	for i := range k.res.Writes {
-		queues = append(queues, k.res.Writes[i].MadeReady...)
+		res := &k.res.Writes[i]
+		if res.Err == nil && slices.ContainsFunc(res.Stored, func(s backends.Stored) bool { return s.ID == "" }) {
+			res.Err = backends.ErrUnknownOutcome // the answers got lost, and the driver found out that the commit happened
+		}
+		queues = append(queues, res.MadeReady...)
 	}
 	if k.hooks.Freed != nil {
 		queues = append(queues, k.hooks.Freed()...)

@@ -239,7 +239,7 @@ type Commander interface {
 	// Retry makes dead jobs ready: those with the ids, or, if ids is nil, at most limit jobs after the
 	// position `after`. If another job has the key of one of them, the result depends on whole. If whole is true, the
 	// error is backends.ErrKeyTaken. Otherwise that job stays dead.
-	Retry(ctx context.Context, queue string, ids []int64, after any, limit int64, whole bool) (Retried, error)
+	Retry(ctx context.Context, queue string, ids []int64, after any, limit int64, whole bool) (Step, error)
 
 	// Delete deletes jobs with the ids, except claimed ones.
 	Delete(ctx context.Context, queue string, ids []int64) (n int64, err error)
@@ -247,17 +247,18 @@ type Commander interface {
 	// LockClaimed locks the claimed rows among ids.
 	LockClaimed(ctx context.Context, queue string, ids []int64) ([]*Row, error)
 
-	// Purge deletes at most limit jobs in a state. It skips locked ones.
-	Purge(ctx context.Context, queue string, state backends.State, limit int64) (n int64, err error)
+	// Purge deletes at most limit jobs in a state, after the position `after`. It skips locked ones.
+	Purge(ctx context.Context, queue string, state backends.State, after any, limit int64) (Step, error)
 
 	// Pause sets or clears the queue's flag. ready: the flag was cleared, and the queue has a ready job.
 	Pause(ctx context.Context, queue string, paused bool) (ready bool, err error)
 }
 
-// Retried is the result of one transaction of a retry.
-type Retried struct {
-	N    int64 // jobs made ready
-	Seen int64 // dead jobs read
+// Step is the result of one transaction of a retry or a purge. The next one continues after its last job, and so
+// doesn't read the index entries again that the earlier ones left behind.
+type Step struct {
+	N    int64 // jobs changed
+	Seen int64 // jobs read
 	Last any   // the position of the last of these, for the next call
 }
 

@@ -104,7 +104,7 @@ func (t *tx) chosen(queue string, ids []int64) (rows []*jobRow) {
 }
 
 // Retry implements core.Commander.
-func (t *tx) Retry(_ context.Context, queue string, ids []int64, after any, limit int64, whole bool) (x core.Retried, err error) {
+func (t *tx) Retry(_ context.Context, queue string, ids []int64, after any, limit int64, whole bool) (x core.Step, err error) {
 	rows := t.chosen(queue, ids)
 	if ids == nil {
 		rows = first(t.listed(queue, backends.StateDead, after), int(limit))
@@ -157,12 +157,14 @@ func (t *tx) LockClaimed(_ context.Context, queue string, ids []int64) (rows []*
 }
 
 // Purge implements core.Commander.
-func (t *tx) Purge(_ context.Context, queue string, state backends.State, limit int64) (n int64, err error) {
-	for _, r := range first(t.listed(queue, state, nil), int(limit)) {
+func (t *tx) Purge(_ context.Context, queue string, state backends.State, after any, limit int64) (s core.Step, err error) {
+	s.Last = after
+	for _, r := range first(t.listed(queue, state, after), int(limit)) {
+		s.Last = *r
 		t.remove(r, backends.StateDeleted)
-		n++
+		s.N, s.Seen = s.N+1, s.Seen+1
 	}
-	return n, nil
+	return s, nil
 }
 
 // Pause implements core.Commander.

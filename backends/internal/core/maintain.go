@@ -14,13 +14,24 @@ type DueQuery struct {
 	Prune  bool // also find what retention allows to delete
 	Owners bool // also find claims whose owners aren't alive
 
+	Host    backends.Identity // the sidecar that asks
+	Watched bool              // see backends.Maintenance: only the work of Host matters, and Owners is false
+
 	// Waiting are queues from which workers wait for jobs. Pieces are the pieces of them to scan.
 	Waiting []string
 	Pieces  []Piece // Piece.Queue is an index of Waiting
 
 	// Where scans for pruning start; zero: from the beginning
 	JobsFrom, KeysFrom time.Time
+
+	// Where scans for jobs and claims that are due start. If it isn't zero, those that are due later than in DueWithin
+	// don't matter either.
+	DueFrom time.Time
 }
+
+// DueWithin is how far into the future Driver.FindDue has to search if DueQuery.DueFrom is set. It is longer than the
+// pauses of maintenance.
+const DueWithin = time.Second
 
 // Due is the result of Driver.FindDue. Times are the database's.
 type Due struct {
@@ -195,7 +206,7 @@ const (
 func (s *Store) findDue(ctx context.Context, w backends.Maintenance) (o dueWork, err error) {
 	err = s.Again(ctx, func(ctx context.Context) (err error) {
 		s.owners.mu.Lock()
-		owners := !s.LocalTime().Before(s.owners.next)
+		owners := !w.Watched && !s.LocalTime().Before(s.owners.next)
 		s.owners.mu.Unlock()
 		o, err = s.findDueOnce(ctx, w, owners)
 		if err == nil && o.Dead && !owners {
@@ -214,13 +225,14 @@ func (s *Store) findDueOnce(ctx context.Context, w backends.Maintenance, owners 
 	}
 	seen := map[string]*learned{}
 	q := DueQuery{
-		Prune: w.Prune, Owners: owners, Waiting: w.Waiting, Pieces: s.pieces(policies, seen, now),
-		JobsFrom: s.jobTrail.From(now), KeysFrom: s.keyTrail.From(now),
+		Prune: w.Prune, Owners: owners, Host: w.Host, Watched: w.Watched, Waiting: w.Waiting, Pieces: s.pieces(policies, seen, now),
+		JobsFrom: s.jobTrail.From(now), KeysFrom: s.keyTrail.From(now), DueFrom: s.dueTrail.From(now, w.Watched),
 	}
 	if o.Due, err = s.driver.FindDue(ctx, q); err != nil {
 		return o, err
 	}
 	took := s.LocalTime().Sub(now)
+	s.dueTrail.Looked(q.DueFrom, now, took, o.Due)
 	if owners && took > slowSearch {
 		s.owners.mu.Lock()
 		s.owners.next = now.Add(searchEvery)

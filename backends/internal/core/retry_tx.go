@@ -11,12 +11,15 @@ import (
 )
 
 const (
-	// MaxTries is how often a transaction is run at most.
+	// MaxTries is how often a transaction is run at most, except after backends.RetryCertification: the nodes of a
+	// cluster that change the same rows make each other fail often, and one of them succeeds each time.
 	MaxTries = 8
 	// RetryPause is the base of the wait between two tries. The wait doubles with each try.
 	RetryPause = 2 * time.Millisecond
 	// longestPause is the longest wait between two tries.
 	longestPause = time.Second
+	// certificationPause is the longest wait after a failed certification.
+	certificationPause = 32 * time.Millisecond
 )
 
 // ErrNotAll means that Writer.Ack could not end all claims although it returned sure. Nothing was written.
@@ -48,16 +51,19 @@ func (s *Store) Again(ctx context.Context, f func(ctx context.Context) error) er
 		switch {
 		case errors.Is(err, ErrNotAll):
 			return err
-		case err == nil || try == MaxTries || ctx.Err() != nil || Known(err):
+		case err == nil || ctx.Err() != nil || Known(err):
 			return s.Outcome(ctx, err)
 		}
 		again, cause, wait := s.driver.Retry(ctx, err)
-		if !again && !errors.Is(err, ErrAgain) {
+		longest := longestPause
+		if again && cause == backends.RetryCertification {
+			longest = certificationPause
+		} else if try >= MaxTries || !again && !errors.Is(err, ErrAgain) {
 			return s.Outcome(ctx, err)
 		}
 		s.Meter.Retry(cause)
 		s.log.Debug("transaction retried", "event", "transaction_retried", "address", s.address, "error", err)
-		if !Pause(ctx, min(max(wait, RetryPause)<<try, longestPause)) {
+		if !Pause(ctx, min(max(wait, RetryPause)<<min(try, MaxTries), longest)) {
 			return s.Outcome(ctx, err)
 		}
 	}

@@ -19,7 +19,8 @@ type settle struct {
 
 // list fills settles. If two leases name the same job, it sets fast to false.
 func (k *Commit) list(fast *bool) {
-	seen := map[int64]bool{}
+	k.settles = make([]settle, 0, len(k.batch.Writes))
+	seen := make(map[int64]bool, len(k.batch.Writes))
 	for i, w := range k.batch.Writes {
 		owner, result := backends.Identity(0), []byte(nil)
 		switch w := w.(type) {
@@ -90,7 +91,8 @@ func (k *Commit) isLost(x *settle) bool {
 // queueFast queues the fast statements. If answers is true, the caller learns after a Flush what they did not
 // do.
 func (k *Commit) queueFast(tx Tx, fast bool) (answers bool) {
-	var acks, delivers []*settle
+	acks := make([]*settle, 0, len(k.settles))
+	var delivers []*settle
 	for i := range k.settles {
 		x := &k.settles[i]
 		if !k.isFast(x, fast) {

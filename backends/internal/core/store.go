@@ -26,6 +26,7 @@ type Store struct {
 	owners    ownerSearch
 	jobTrail  Trail
 	keyTrail  Trail
+	dueTrail  dueTrail
 	estimates Estimates
 
 	life context.Context // ends when the Store is closed
@@ -66,7 +67,7 @@ type ownerSearch struct {
 // Forget resets the Store's memory to that of a new Store. Tests use it.
 func (s *Store) Forget() {
 	s.Cursors.Reset()
-	s.jobTrail, s.keyTrail, s.estimates, s.owners = Trail{}, Trail{}, Estimates{}, ownerSearch{}
+	s.jobTrail, s.keyTrail, s.dueTrail, s.estimates, s.owners = Trail{}, Trail{}, dueTrail{}, Estimates{}, ownerSearch{}
 	s.lean.n.Store(0)
 	s.locked.n.Store(0)
 }

@@ -5,14 +5,18 @@
 package diagnose
 
 import (
+	"time"
+
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/checks"
 	"github.com/qsidecar/qsidecar/backends/mysql"
 )
 
-// Engine is an open database with its diagnostics. It is a backends.Examiner and a backends.Advisor, and
-// has all methods of the Store.
+// Engine is an open database with its diagnostics. It is a backends.Examiner, a backends.Advisor and a
+// backends.Replicator, and has all methods of the Store.
 type Engine struct {
 	*mysql.Store
+	HostClocks time.Duration // how far the clocks of the address's hosts can be apart before it is an error; tests change it
 
 	database string // Info.Database as Examine read it
 }
@@ -21,10 +25,11 @@ var _ interface {
 	backends.Adopter
 	backends.Examiner
 	backends.Advisor
+	backends.Replicator
 } = (*Engine)(nil)
 
 // New adds the diagnostics to a Store.
-func New(s *mysql.Store) *Engine { return &Engine{Store: s} }
+func New(s *mysql.Store) *Engine { return &Engine{Store: s, HostClocks: checks.HostClocks} }
 
 // Info implements backends.Backend. A Store that was opened with Options.Look has not read the id of the
 // database, but Examine has.

@@ -43,6 +43,8 @@ func (x *Engine) Examine(ctx context.Context, queues []backends.Policy) (found [
 func (e *examination) run(ctx context.Context) error {
 	return e.Run(ctx, []checks.Check{
 		{Topic: "server", Run: e.checkServer},
+		{Topic: "cluster", Run: e.checkCluster},
+		{Topic: "cluster", Run: e.checkHosts},
 		{Topic: "schema", Run: e.checkSchema},
 		{Topic: "rights", Run: e.checkRights, NeedsTables: true},
 		{Topic: "triggers", Run: e.checkTriggers, NeedsTables: true},

@@ -120,18 +120,23 @@ func (e *examination) checkConnections(ctx context.Context) error {
 
 // checkClock compares the server's clock with this host's.
 func (e *examination) checkClock(ctx context.Context) error {
+	ahead, margin, err := e.measureClock(ctx, e.session)
+	if err == nil {
+		e.CompareClocks(ahead, margin, checks.ClockOffset)
+	}
+	return err
+}
+
+// measureClock returns how far a server's clock is ahead of this host's, exact to ± margin.
+func (e *examination) measureClock(ctx context.Context, s mysql.Session) (ahead, margin time.Duration, err error) {
 	began := time.Now()
-	rows, err := e.session.Rows(ctx, "SELECT UTC_TIMESTAMP(6)")
+	rows, err := s.Rows(ctx, "SELECT UTC_TIMESTAMP(6)")
 	if err != nil {
-		return err
+		return 0, 0, err
 	}
 	took := time.Since(began)
 	server, err := time.Parse("2006-01-02 15:04:05.999999", rows[0][0].String)
-	if err != nil {
-		return err
-	}
-	e.CompareClocks(server.Sub(began.Add(took/2)), took, checks.ClockOffset)
-	return nil
+	return server.Sub(began.Add(took / 2)), took, err
 }
 
 // checkDisk makes MySQL write and drop a temporary table of more than a megabyte next to its data, because

@@ -175,6 +175,17 @@ func Read(ctx context.Context, c Conn, place string) (m Meta, err error) {
 // lockSeconds is how long another sidecar can take to create the tables.
 const lockSeconds = 60
 
+// unlockedTries is how often the migrations run if there is no lock. A statement fails if another sidecar runs it at the
+// same time. The next try leaves it out, so this is more than there are statements.
+const unlockedTries = 20
+
+// NoUserLocks reports whether the server refuses GET_LOCK. Percona XtraDB Cluster in strict mode does, and so do some nodes of
+// Galera clusters.
+func NoUserLocks(err error) bool {
+	e, ok := errors.AsType[*mysql.MySQLError](err)
+	return ok && (e.Number == 1105 || e.Number == 1235)
+}
+
 // advance runs the missing migrations. The lock ends with the connection.
 func advance(ctx context.Context, c Conn, place, database string) error {
 	lock := "qsidecar schema " + database
@@ -182,12 +193,24 @@ func advance(ctx context.Context, c Conn, place, database string) error {
 		lock = lock[:64]
 	}
 	got, err := c.Rows(ctx, "SELECT GET_LOCK(?, ?)", lock, int64(lockSeconds))
-	if err != nil {
+	switch {
+	case NoUserLocks(err):
+		for range unlockedTries {
+			if err = runMissing(ctx, c, place); err == nil || ctx.Err() != nil {
+				break
+			}
+		}
 		return err
-	}
-	if len(got) != 1 || got[0][0].String != "1" {
+	case err != nil:
+		return err
+	case len(got) != 1 || got[0][0].String != "1":
 		return fmt.Errorf("another sidecar has been creating the tables in %s for longer than %d s: SHOW PROCESSLIST shows the session that holds the lock %q", place, lockSeconds, lock)
 	}
+	return runMissing(ctx, c, place)
+}
+
+// runMissing runs the missing migrations. It can be repeated after any statement.
+func runMissing(ctx context.Context, c Conn, place string) error {
 	meta, err := Read(ctx, c, place)
 	if err != nil {
 		return err

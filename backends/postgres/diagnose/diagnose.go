@@ -10,8 +10,8 @@ import (
 	"github.com/qsidecar/qsidecar/backends/postgres"
 )
 
-// Engine is an open database with its diagnostics. It is a backends.Examiner and a
-// backends.Advisor, and implements everything that the Store does.
+// Engine is an open database with its diagnostics. It is a backends.Examiner, a
+// backends.Advisor and a backends.Replicator, and implements everything that the Store does.
 type Engine struct {
 	*postgres.Store
 	Thresholds Thresholds // tests change them
@@ -23,6 +23,7 @@ var _ interface {
 	backends.Adopter
 	backends.Examiner
 	backends.Advisor
+	backends.Replicator
 } = (*Engine)(nil)
 
 // New returns an Engine that adds the diagnostics to a Store.

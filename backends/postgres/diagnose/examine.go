@@ -32,6 +32,7 @@ type examination struct {
 // Thresholds are the values from which a finding is a warning.
 type Thresholds struct {
 	Clock       time.Duration    // between the server's clock and this host's clock
+	HostClocks  time.Duration    // between the clocks of the hosts of an address
 	Transaction time.Duration    // the age of a transaction
 	DeadRows    int64            // dead rows of a table, beyond a tenth of its live rows
 	Timeout     time.Duration    // the shortest timeout of statements and transactions without a warning
@@ -41,7 +42,7 @@ type Thresholds struct {
 
 // DefaultThresholds returns the thresholds that New sets.
 func DefaultThresholds() Thresholds {
-	return Thresholds{Clock: checks.ClockOffset, Transaction: checks.OldTransaction, DeadRows: 25_000,
+	return Thresholds{Clock: checks.ClockOffset, HostClocks: checks.HostClocks, Transaction: checks.OldTransaction, DeadRows: 25_000,
 		Timeout: 5 * time.Second, Lock: 2 * time.Second, Now: time.Now}
 }
 
@@ -65,6 +66,8 @@ func (e *examination) run(ctx context.Context) error {
 		all = append(all, checks.Check{Topic: topic, NeedsTables: needsTables, Run: func(ctx context.Context) error { return e.transaction(ctx, f) }})
 	}
 	add("server", false, e.checkServer)
+	add("cluster", false, e.checkCluster)
+	all = append(all, checks.Check{Topic: "cluster", Run: e.checkHosts})
 	add("locks", false, e.checkLocks)
 	add("schema", false, e.checkSchema)
 	add("rights", true, e.checkRights)

@@ -28,9 +28,14 @@ WITH b AS (
 {peers}
 
 -- fragment: peers
--- The other sidecars.
-SELECT b.n, coalesce(h.sidecar, 0), coalesce(h.heartbeats, 0), coalesce({expired}, false), coalesce(h.dead, false), coalesce(h.name, '')
-FROM (SELECT count(*) AS n FROM b) AS b LEFT JOIN {s}.qsidecar_sidecars h ON h.sidecar <> $1
+-- The other sidecars. If enough of them watch, then without $4 only those up to the last watcher.
+SELECT b.n, w.last IS NOT NULL, coalesce(h.sidecar, 0), coalesce(h.heartbeats, 0), coalesce({expired}, false), coalesce(h.dead, false), coalesce(h.name, '')
+FROM (SELECT count(*) AS n FROM b) AS b
+CROSS JOIN (SELECT (SELECT sidecar FROM {s}.qsidecar_sidecars
+  WHERE sidecar < $1 AND NOT dead AND NOT has_left AND expires_at <= {s}.qsidecar_now() + timeout_ms * interval '1 ms'
+    AND expires_at >= {s}.qsidecar_now() + {in_time} * timeout_ms * interval '1 ms'
+  ORDER BY sidecar LIMIT 1 OFFSET {watchers} - 1) AS last OFFSET 0) AS w
+LEFT JOIN {s}.qsidecar_sidecars h ON h.sidecar <> $1 AND h.sidecar <= CASE WHEN $4::boolean OR w.last IS NULL THEN 9223372036854775807 ELSE w.last END
 ORDER BY h.sidecar
 
 -- fragment: expired
@@ -50,11 +55,14 @@ ORDER BY id LIMIT $3
 -- What maintenance has to do: all that an idle sidecar asks in a second. $1: also look for what
 -- retention deletes; $2: also for claims whose owners are not alive (it steps through the owners,
 -- of which there are as many as sidecars); then the pieces of the index of ready jobs for which
--- workers wait; $10 and $11: where looking for what retention deletes begins.
+-- workers wait; $10 and $11: where looking for what retention deletes begins; $12: others look for
+-- dead sidecars; $13: where looking for due jobs begins.
 SELECT {s}.qsidecar_now(),
-  (SELECT run_at FROM {s}.qsidecar_jobs WHERE state = 'scheduled' ORDER BY run_at, id LIMIT 1),
-  (SELECT due_at FROM {s}.qsidecar_jobs WHERE due_at IS NOT NULL ORDER BY due_at LIMIT 1),
-  EXISTS (SELECT FROM {s}.qsidecar_sidecars WHERE dead),
+  (SELECT run_at FROM {s}.qsidecar_jobs WHERE state = 'scheduled' AND run_at >= coalesce($13::timestamptz, '-infinity') AND run_at <= {due_until}
+    ORDER BY run_at, id LIMIT 1),
+  (SELECT due_at FROM {s}.qsidecar_jobs WHERE due_at IS NOT NULL AND due_at >= coalesce($13::timestamptz, '-infinity') AND due_at <= {due_until}
+    ORDER BY due_at LIMIT 1),
+  NOT $12::boolean AND EXISTS (SELECT FROM {s}.qsidecar_sidecars WHERE dead),
   (SELECT expires_at FROM {s}.qsidecar_jobs
     WHERE $1::boolean AND expires_at IS NOT NULL AND expires_at <= {s}.qsidecar_now() AND expires_at >= coalesce($10::timestamptz, '-infinity')
     ORDER BY expires_at LIMIT 1),
@@ -83,12 +91,15 @@ SELECT {s}.qsidecar_now(),
   (SELECT id FROM {s}.qsidecar_jobs
     WHERE $1::boolean AND state = 'scheduled' AND run_at >= '9999-12-31 23:59:59.999001+00' ORDER BY run_at, id LIMIT 1)
 
+-- fragment: due_until
+CASE WHEN $13::timestamptz IS NULL THEN 'infinity' ELSE {s}.qsidecar_now() + {due_within} * interval '1 ms' END
+
 -- name: promote
--- Makes due jobs ready, in the order in which they are due. A fence above 0 frees rows from a
+-- Makes due jobs ready, in the order in which they are due, from an instant on. A fence above 0 frees rows from a
 -- CHECK that is younger than they are.
 WITH d AS MATERIALIZED (
   SELECT id, {s}.qsidecar_next() AS position FROM (
-    SELECT id FROM {s}.qsidecar_jobs WHERE state = 'scheduled' AND run_at <= {s}.qsidecar_now()
+    SELECT id FROM {s}.qsidecar_jobs WHERE state = 'scheduled' AND run_at >= coalesce($2::timestamptz, '-infinity') AND run_at <= {s}.qsidecar_now()
     ORDER BY run_at, id LIMIT $1 FOR UPDATE SKIP LOCKED
   ) AS d
 ), a AS MATERIALIZED (
@@ -100,10 +111,10 @@ WHERE j.id = ANY((SELECT ids FROM a)::bigint[])
 RETURNING j.queue
 
 -- name: lock_due
--- Locks claims whose lease or time limit is over.
+-- Locks claims whose lease or time limit is over, from an instant on.
 SELECT {row} CASE WHEN j.deadline <= j.due_at THEN 'timed_out' ELSE 'lease_ended' END
 FROM {s}.qsidecar_jobs j
-WHERE j.due_at IS NOT NULL AND j.due_at <= {s}.qsidecar_now()
+WHERE j.due_at IS NOT NULL AND j.due_at >= coalesce($2::timestamptz, '-infinity') AND j.due_at <= {s}.qsidecar_now()
 ORDER BY j.due_at LIMIT $1 FOR UPDATE SKIP LOCKED
 
 -- name: lock_lost

@@ -155,10 +155,12 @@ WITH p AS MATERIALIZED (
 ){deleting}
 
 -- name: purge
--- Deletes at most $2 rows in a state.
+-- Deletes at most $2 rows in a state, after a position. The last columns are the position of the last of them.
 WITH p AS MATERIALIZED (
-  SELECT id FROM {s}.qsidecar_jobs WHERE {where} AND queue = $1 ORDER BY {order} LIMIT $2 FOR UPDATE SKIP LOCKED
-){deleting}
+  SELECT id, {first} AS a, {second} AS b FROM {s}.qsidecar_jobs
+  WHERE {where} AND queue = $1 AND ({order}) > ($3::{type}, $4::bigint) ORDER BY {order} LIMIT $2 FOR UPDATE SKIP LOCKED
+){deleting},
+  coalesce((SELECT a FROM p ORDER BY a DESC, b DESC LIMIT 1), $3), coalesce((SELECT b FROM p ORDER BY a DESC, b DESC LIMIT 1), $4)
 
 -- name: pause
 INSERT INTO {s}.qsidecar_queues (queue, paused) VALUES ($1, true) ON CONFLICT (queue) DO UPDATE SET paused = true

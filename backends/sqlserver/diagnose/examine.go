@@ -38,6 +38,7 @@ func (x *Engine) Examine(ctx context.Context, queues []backends.Policy) (found [
 		e := &examination{engine: x, Setup: x.Setup(), info: x.Info(), conn: c, queues: queues, now: time.Now}
 		err := e.Run(ctx, []checks.Check{
 			{Topic: "server", Run: e.checkSettings},
+			{Topic: "cluster", Run: e.checkCluster},
 			{Topic: "schema", Run: e.checkSchema},
 			{Topic: "rights", Run: e.checkRights},
 			{Topic: "indexes", Run: e.checkIndexes, NeedsTables: true},

@@ -22,8 +22,9 @@ type Ref struct {
 // endpoint is a Backend and its users.
 type endpoint struct {
 	backends.Backend
-	done     func()        // called once, when the last call has ended; can be nil
-	replaced chan struct{} // closed when another endpoint replaces this one
+	replica  backends.Replica // nil: none
+	done     func()           // called once, when the last call has ended; can be nil
+	replaced chan struct{}    // closed when another endpoint replaces this one
 	users    int
 
 	inspections    chan struct{} // one element for each running query or command of an operator; see inspect
@@ -38,11 +39,14 @@ const (
 	defaultInspections = 4
 )
 
-// New returns a reference to b. done, which can be nil, is called when b is replaced and its last call has ended.
-func New(b backends.Backend, done func()) *Ref { return &Ref{current: newEndpoint(b, done)} }
+// New returns a reference to b and its replica, which can be nil. done, which can be nil, is called when b is replaced and
+// its last call has ended.
+func New(b backends.Backend, replica backends.Replica, done func()) *Ref {
+	return &Ref{current: newEndpoint(b, replica, done)}
+}
 
-func newEndpoint(b backends.Backend, done func()) *endpoint {
-	e := &endpoint{Backend: b, done: done, replaced: make(chan struct{}), enqueueQueries: make(chan struct{}, 1)}
+func newEndpoint(b backends.Backend, replica backends.Replica, done func()) *endpoint {
+	e := &endpoint{Backend: b, replica: replica, done: done, replaced: make(chan struct{}), enqueueQueries: make(chan struct{}, 1)}
 	looks := defaultInspections
 	if u, ok := e.usage(); ok && u.Max > 0 {
 		looks = max(1, u.Max-reservedConnections)
@@ -51,10 +55,10 @@ func newEndpoint(b backends.Backend, done func()) *endpoint {
 	return e
 }
 
-// Replace replaces the current Backend. done, which can be nil, is called when b is replaced in turn and its last
+// Replace replaces the current Backend and its replica. done, which can be nil, is called when b is replaced in turn and its last
 // call has ended.
-func (l *Ref) Replace(b backends.Backend, done func()) {
-	next := newEndpoint(b, done)
+func (l *Ref) Replace(b backends.Backend, replica backends.Replica, done func()) {
+	next := newEndpoint(b, replica, done)
 	l.mu.Lock()
 	old := l.current
 	l.current = next
@@ -73,7 +77,7 @@ func (l *Ref) Replace(b backends.Backend, done func()) {
 // Retire ends the use of the Backend. A request that began before still finds a Backend, which is always
 // unavailable.
 func (l *Ref) Retire() {
-	l.Replace(&backends.Offline{About: l.Info(), Why: func() error { return errRetired }}, nil)
+	l.Replace(&backends.Offline{About: l.Info(), Why: func() error { return errRetired }}, nil, nil)
 }
 
 var errRetired = errors.New("a reload of the config took this database out of use")
@@ -207,26 +211,31 @@ func (l *Ref) Command(ctx context.Context, c backends.Command) (count int64, fre
 
 // Adopted reports whether the queue lives in a table that another application owns.
 func (l *Ref) Adopted(queue string) bool {
-	e, release := l.use()
-	defer release()
-	m, ok := e.Backend.(backends.Mixed)
-	return ok && m.Adopted(queue)
+	return l.mixed(func(m backends.Mixed) bool { return m.Adopted(queue) })
 }
 
 // ClaimsInTx reports whether claims of the queue hold a transaction open.
 func (l *Ref) ClaimsInTx(queue string) bool {
-	e, release := l.use()
-	defer release()
-	m, ok := e.Backend.(backends.Mixed)
-	return ok && m.ClaimsInTx(queue)
+	return l.mixed(func(m backends.Mixed) bool { return m.ClaimsInTx(queue) })
 }
 
 // InTx reports whether the lease is held in a transaction.
 func (l *Ref) InTx(lease backends.Lease) bool {
+	return l.mixed(func(m backends.Mixed) bool { return m.InTx(lease) })
+}
+
+// mixed calls f if the current Backend has adopted tables. Otherwise it returns false.
+func (l *Ref) mixed(f func(m backends.Mixed) bool) bool {
+	l.mu.Lock()
+	_, ok := l.current.Backend.(backends.Mixed)
+	l.mu.Unlock()
+	if !ok { // nearly always, and for each job
+		return false
+	}
 	e, release := l.use()
 	defer release()
 	m, ok := e.Backend.(backends.Mixed)
-	return ok && m.InTx(lease)
+	return ok && f(m)
 }
 
 // Notifications calls wake with the names of queues in which other sidecars made jobs ready, until ctx is done. An

@@ -11,9 +11,9 @@ import (
 // reference is unavailable.
 func TestReplace(t *testing.T) {
 	var done []string
-	r := New(memory.New(), func() { done = append(done, "first") })
+	r := New(memory.New(), nil, func() { done = append(done, "first") })
 	_, release := r.use()
-	r.Replace(memory.New(), func() { done = append(done, "second") })
+	r.Replace(memory.New(), nil, func() { done = append(done, "second") })
 	if len(done) > 0 {
 		t.Errorf("%v are done with during a call", done)
 	}

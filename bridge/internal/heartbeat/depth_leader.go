@@ -40,12 +40,19 @@ func (r *depthLeader) requestedRecently(now time.Duration) bool {
 	return at != 0 && now-at < requestAge
 }
 
-// announcesLeadership reports whether the next heartbeat announces this sidecar. k.mu is not held.
-func (k *Heartbeater) announcesLeadership() bool {
+// announcesLeadership reports whether the next heartbeat announces this sidecar, and whether it has to return all peers.
+// k.mu is not held.
+func (k *Heartbeater) announcesLeadership() (announces, all bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.depthLeader.role != following
+	announces, now := k.depthLeader.role != following, k.Clock()
+	due := k.allPeersAt == 0 || now-k.allPeersAt >= time.Duration(k.allPeers)*allPeersPause
+	return announces, announces || due && k.depthLeader.requestedRecently(now)
 }
+
+// allPeersPause is how long a watched sidecar waits after a list of all peers, for each of them. So all
+// sidecars that need to find a leader together read a number of rows that grows with the number of sidecars, and not with its square.
+const allPeersPause = 60 * time.Millisecond
 
 // update applies a successful heartbeat: announced is whether the heartbeat announced this sidecar, and peers are those
 // that it returned. lapsed means that the heartbeat before was late. update reports whether another heartbeat is
@@ -85,6 +92,9 @@ func (k *Heartbeater) RequestDepths() {
 	if before != 0 && now-before < requestAge {
 		return
 	}
+	k.mu.Lock()
+	k.allPeersAt = 0
+	k.mu.Unlock()
 	k.SendNow()
 	for end := now + FirstWait; k.Clock() < end && !k.LeadsDepths(); {
 		time.Sleep(FirstWait / 100)

@@ -28,6 +28,9 @@ import (
 // So a sidecar that dies right after a heartbeat is declared dead after at most 12/20 H plus two heartbeats of the others
 // (H/6 each: one until they saw it, one until they check again), which is below H. As long as a sidecar trusts its
 // own heartbeat, no peer suspects it, wherever the database's clock is set.
+//
+// In a large fleet only backends.Watchers sidecars watch all others. If they all die, the others find out in their next
+// heartbeat after 3/10 of 13/20 H, and from then on watch for 12/20 H. The sum is below H, too.
 type Heartbeater struct {
 	Config
 	wake chan struct{} // capacity 1: one pending request is enough
@@ -36,6 +39,9 @@ type Heartbeater struct {
 	identity      backends.Identity // 0: not joined
 	freshUntil    time.Duration     // by clock; claims are handed out only before it
 	peers         map[backends.Identity]peerState
+	watched       bool          // other sidecars watch all (backends.HeartbeatResult.Watched)
+	allPeersAt    time.Duration // time of the last heartbeat that returned all peers, by clock; 0: none
+	allPeers      int           // how many it returned
 	lastSuccess   time.Duration // time of the last successful heartbeat, by clock; 0: none
 	lastErr       error         // error of the last heartbeat; nil: it succeeded
 	depthLeader   depthLeader
@@ -119,10 +125,12 @@ func (k *Heartbeater) Send(ctx context.Context) error {
 		kind = backends.HeartbeatJoin
 		id = newIdentity()
 	}
-	sent, h, leads := k.Clock(), k.Times.sidecarTimeout(), k.announcesLeadership() // read once, because they can change during this call
+	sent, h := k.Clock(), k.Times.sidecarTimeout() // read once, because they can change during this call
+	leads, all := k.announcesLeadership()
+	b := backends.Heartbeat{Host: id, Kind: kind, Name: hostName(), Timeout: h.trusted(), DepthLeader: leads, AllPeers: all}
 	queryCtx, cancel := backendref.WithTimeout(ctx, h.answer())
 	defer cancel()
-	pulse, err := k.Backend.Heartbeat(queryCtx, backends.Heartbeat{Host: id, Kind: kind, Name: hostName(), Timeout: h.trusted(), DepthLeader: leads})
+	pulse, err := k.Backend.Heartbeat(queryCtx, b)
 	if err != nil {
 		return err
 	}
@@ -130,17 +138,18 @@ func (k *Heartbeater) Send(ctx context.Context) error {
 		k.DropIdentity(id)
 		return k.Send(ctx)
 	}
-	if !k.recordHeartbeat(id, kind, sent+h.trusted()-h.margin(), leads, pulse.Peers) {
+	if !k.recordHeartbeat(b, sent+h.trusted()-h.margin(), pulse) {
 		return k.Send(ctx) // since then a claim found that id was declared dead
 	}
 	return k.reconcile(ctx, id)
 }
 
-// recordHeartbeat records a successful heartbeat, which is trusted until freshUntil. announced is whether it announced
-// this sidecar as the depth leader. recordHeartbeat returns false if the identity was dropped since it was sent.
-func (k *Heartbeater) recordHeartbeat(id backends.Identity, kind backends.HeartbeatKind, freshUntil time.Duration, announced bool, peers []backends.Peer) bool {
+// recordHeartbeat records a successful heartbeat, which is trusted until freshUntil. It returns false if the identity was
+// dropped since it was sent.
+func (k *Heartbeater) recordHeartbeat(b backends.Heartbeat, freshUntil time.Duration, pulse backends.HeartbeatResult) bool {
+	id := b.Host
 	k.mu.Lock()
-	if kind == backends.HeartbeatRenew && k.identity != id {
+	if b.Kind == backends.HeartbeatRenew && k.identity != id {
 		k.mu.Unlock()
 		return false
 	}
@@ -148,9 +157,12 @@ func (k *Heartbeater) recordHeartbeat(id backends.Identity, kind backends.Heartb
 	revived := joined || k.Clock() >= k.freshUntil
 	k.identity = id
 	k.freshUntil, k.lastSuccess = freshUntil, k.Clock()
-	suspected := k.watchPeers(peers, revived)
-	if k.depthLeader.update(id, announced, revived, peers, k.Clock()) {
-		k.SendNow()
+	suspected := k.watchPeers(pulse.Peers, revived)
+	if k.watched = pulse.Watched; !k.watched || b.AllPeers {
+		k.allPeersAt, k.allPeers = k.Clock(), len(pulse.Peers)
+		if k.depthLeader.update(id, b.DepthLeader, revived, pulse.Peers, k.Clock()) {
+			k.SendNow()
+		}
 	}
 	for _, c := range k.confirmations {
 		close(c)

@@ -48,8 +48,15 @@ func (k *Heartbeater) Suspects() []backends.Suspect {
 	return out
 }
 
-// Peers returns how many other sidecars of the database are alive.
-func (k *Heartbeater) Peers() (n int) {
+// Watched reports whether other sidecars watch all sidecars of the database, so that this one doesn't need to.
+func (k *Heartbeater) Watched() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.watched && k.identity != 0
+}
+
+// Watchers returns how many other sidecars of the database watch, if this one does.
+func (k *Heartbeater) Watchers() (n int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, w := range k.peers {
@@ -57,5 +64,18 @@ func (k *Heartbeater) Peers() (n int) {
 			n++
 		}
 	}
-	return n
+	return min(n, backends.Watchers-1)
+}
+
+// UntilSuspect returns how long it takes until the next expired peer is suspect; < 0: there is none.
+func (k *Heartbeater) UntilSuspect() time.Duration {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	now, observe, next := k.Clock(), k.Times.sidecarTimeout().observe(), time.Duration(-1)
+	for _, w := range k.peers {
+		if left := w.since + observe - now; w.expired && left > 0 && (next < 0 || left < next) {
+			next = left
+		}
+	}
+	return next
 }

@@ -20,7 +20,7 @@ func TestSettledJobsAreNotUnknown(t *testing.T) {
 		const host = backends.Identity(7)
 		var released []backends.Lease
 		k := New(Config{
-			Backend: backendref.New(db, nil),
+			Backend: backendref.New(db, nil, nil),
 			Times:   NewTimes(20*time.Second, 0),
 			Leases:  lease.NewTable(func(*backends.Job) string { return "" }),
 			Log:     slog.New(slog.DiscardHandler),
@@ -42,7 +42,7 @@ func TestSettledJobsAreNotUnknown(t *testing.T) {
 		k.Leases.Expect(slots)
 		res := commit(backends.Batch{Host: host, Claims: []backends.Claim{{Queues: []backends.Policy{{Queue: "q", MaxAttempts: 3}}, Slots: slots, MaxBytes: 1 << 20, MaxPayload: 1 << 20}}})
 		jobs := res.Claims[0].Jobs
-		if len(jobs) != 1 || !k.Leases.Give(jobs, new(quota.Session), true) {
+		if len(jobs) != 1 || !k.Leases.Give(jobs, new(quota.Session), true, time.Now()) {
 			t.Fatalf("claimed %+v", res)
 		}
 		rows, err := db.ClaimedBy(t.Context(), host, "", claimedPage)

@@ -10,14 +10,13 @@ func (l *Table) DropAll() map[*quota.Session][]Held {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	lost := make(map[*quota.Session][]Held, len(l.sessions))
-	for sess, set := range l.sessions {
-		for _, h := range set {
+	for sess := range l.sessions {
+		for h := range l.heldBy(sess) {
 			lost[sess] = append(lost[sess], h.held())
+			l.detach(h)
 		}
-		sess.Jobs.Release(len(set))
 	}
 	clear(l.entries)
-	clear(l.sessions)
 	l.handOuts = nil
 	return lost
 }

@@ -40,7 +40,7 @@ func (l *Table) HeldBy(s *quota.Session, now time.Time) []QueueHeld {
 		oldest *Entry
 	}
 	queues := make(map[string]held)
-	for _, h := range l.sessions[s] {
+	for h := range l.heldBy(s) {
 		of := queues[h.queue]
 		of.jobs++
 		if of.oldest == nil || h.since.Before(of.oldest.since) {

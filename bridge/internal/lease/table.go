@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"iter"
 	"sync"
 	"time"
 
@@ -21,13 +22,9 @@ type Table struct {
 
 	mu       sync.Mutex
 	entries  map[backends.Token]*Entry
-	sessions map[*quota.Session]map[backends.Token]*Entry
-	handOuts []handOut // of prefetched jobs, not recorded in the database yet, oldest first
-	spare    []map[backends.Token]*Entry
+	sessions map[*quota.Session]*Entry // the first claim that the session holds; next has the others
+	handOuts []handOut                 // of prefetched jobs, not recorded in the database yet, oldest first
 }
-
-// maxSpare is how many empty maps are kept for reuse by sessions that get a job again.
-const maxSpare = 64
 
 // Entry is one known claim.
 type Entry struct {
@@ -37,9 +34,11 @@ type Entry struct {
 	delivered bool           // a worker has had it since the time in since
 	since     time.Time      // when the session got it; zero: no session did
 	session   *quota.Session // nil: in flight, or a timed lease
-	inFlight  bool           // its commit has not been answered yet
-	settling  int            // writes under way that can end it
-	info      Info           // for the log
+	prev      *Entry         // of the claims that the session holds
+	next      *Entry
+	inFlight  bool // its commit has not been answered yet
+	settling  int  // writes under way that can end it
+	info      Info // for the log
 }
 
 // NewTable returns an empty table. trace returns the trace id of a job for the log, or an empty string.
@@ -47,7 +46,7 @@ func NewTable(trace func(j *backends.Job) string) *Table {
 	return &Table{
 		trace:    trace,
 		entries:  make(map[backends.Token]*Entry),
-		sessions: make(map[*quota.Session]map[backends.Token]*Entry),
+		sessions: make(map[*quota.Session]*Entry),
 	}
 }
 
@@ -72,17 +71,19 @@ func (l *Table) Forget(slots []backends.Slot) {
 
 // Give records that jobs belong to the session, which has reserved quota for them. A timed lease belongs to no
 // session. If the identity of the claims was declared dead, Give returns false and changes nothing.
-func (l *Table) Give(jobs []backends.Job, sess *quota.Session, timed bool) bool {
+func (l *Table) Give(jobs []backends.Job, sess *quota.Session, timed bool, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for i := range jobs {
-		if l.entries[jobs[i].Token] == nil {
-			return false
-		}
-	}
-	now := time.Now()
+	var few [4]*Entry
+	found := few[:0]
 	for i := range jobs {
 		h := l.entries[jobs[i].Token]
+		if h == nil {
+			return false
+		}
+		found = append(found, h)
+	}
+	for i, h := range found {
 		h.lease, h.queue, h.since, h.delivered = jobs[i].Lease(), jobs[i].Queue, now, true
 		h.counters, h.info = l.countersOf(h.queue), l.infoOf(&jobs[i])
 		h.inFlight = false
@@ -105,17 +106,11 @@ func (l *Table) find(lease backends.Lease) *Entry {
 // attach assigns h to the session, which has quota for it. l.mu is held.
 func (l *Table) attach(h *Entry, sess *quota.Session) {
 	l.detach(h)
-	h.session = sess
-	set := l.sessions[sess]
-	if set == nil {
-		if last := len(l.spare) - 1; last >= 0 {
-			set, l.spare = l.spare[last], l.spare[:last]
-		} else {
-			set = make(map[backends.Token]*Entry)
-		}
-		l.sessions[sess] = set
+	h.session, h.next = sess, l.sessions[sess]
+	if h.next != nil {
+		h.next.prev = h
 	}
-	set[h.lease.Token] = h
+	l.sessions[sess] = h
 }
 
 // detach takes h from its session and releases the quota. l.mu is held.
@@ -123,16 +118,32 @@ func (l *Table) detach(h *Entry) {
 	if h.session == nil {
 		return
 	}
-	set := l.sessions[h.session]
-	delete(set, h.lease.Token)
-	h.session.Jobs.Release(1)
-	if len(set) == 0 {
+	switch {
+	case h.prev != nil:
+		h.prev.next = h.next
+	case h.next != nil:
+		l.sessions[h.session] = h.next
+	default:
 		delete(l.sessions, h.session)
-		if len(l.spare) < maxSpare {
-			l.spare = append(l.spare, set)
+	}
+	if h.next != nil {
+		h.next.prev = h.prev
+	}
+	h.session.Jobs.Release(1)
+	h.session, h.prev, h.next = nil, nil, nil
+}
+
+// heldBy iterates over the claims that a session holds. The loop can detach the current one. l.mu is held.
+func (l *Table) heldBy(sess *quota.Session) iter.Seq[*Entry] {
+	return func(yield func(*Entry) bool) {
+		for h := l.sessions[sess]; h != nil; {
+			next := h.next
+			if !yield(h) {
+				return
+			}
+			h = next
 		}
 	}
-	h.session = nil
 }
 
 // BeginSettle marks the leases as being settled until EndSettle. It appends the known claims to marked, and the
@@ -222,11 +233,8 @@ func (l *Table) EndBind(leases, lost []backends.Lease) {
 // drop removes leases, including those of claims that were never handed out, after BeginReturn. l.mu is held.
 func (l *Table) drop(leases []backends.Lease) {
 	for _, lease := range leases {
-		h := l.find(lease)
-		if left := l.entries[lease.Token]; h == nil && left != nil && left.lease.Job == "" && !left.inFlight {
-			h = left
-		}
-		if h != nil {
+		h := l.entries[lease.Token]
+		if h != nil && (h.lease.Job == lease.Job || h.lease.Job == "" && !h.inFlight) {
 			l.detach(h)
 			delete(l.entries, lease.Token)
 		}
@@ -248,7 +256,7 @@ func (l *Table) Unbind(leases []backends.Lease) {
 func (l *Table) Orphan(sess *quota.Session) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, h := range l.sessions[sess] {
+	for h := range l.heldBy(sess) {
 		l.detach(h)
 	}
 }
@@ -258,20 +266,15 @@ func (l *Table) Orphan(sess *quota.Session) {
 func (l *Table) TakeSession(sess *quota.Session, submit func(leases []backends.Lease)) (held []Held) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	set := l.sessions[sess]
-	if len(set) == 0 {
-		return nil
-	}
-	leases := make([]backends.Lease, 0, len(set))
-	held = make([]Held, 0, len(set))
-	for _, h := range set {
+	var leases []backends.Lease
+	for h := range l.heldBy(sess) {
 		leases, held = append(leases, h.lease), append(held, h.held())
 		h.settling++
-		h.session = nil
+		l.detach(h)
 	}
-	delete(l.sessions, sess)
-	sess.Jobs.Release(len(leases))
-	submit(leases)
+	if len(held) > 0 {
+		submit(leases)
+	}
 	return held
 }
 
@@ -307,8 +310,10 @@ func (l *Table) HeldBySessions() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	n := 0
-	for _, set := range l.sessions {
-		n += len(set)
+	for _, h := range l.entries {
+		if h.session != nil {
+			n++
+		}
 	}
 	return n
 }
@@ -324,7 +329,7 @@ func (l *Table) Count() int {
 func (l *Table) Holds(s *quota.Session) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return len(l.sessions[s]) > 0
+	return l.sessions[s] != nil
 }
 
 // Info holds the values of a claimed job that the log reports besides its lease. Only the sidecar that claimed the

@@ -2,6 +2,7 @@ package lease
 
 import (
 	"testing"
+	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/bridge/internal/quota"
@@ -31,10 +32,10 @@ func TestForgedTokenOfAClaimOnItsWay(t *testing.T) {
 		t.Error("what is on its way must be in the database already, after a forged bind")
 	}
 	jobs := []backends.Job{{ID: "9", Queue: "q", Token: slots[0].Token}}
-	if !l.Give(jobs, sess, false) {
+	if !l.Give(jobs, sess, false, time.Now()) {
 		t.Fatal("the claim was forgotten")
 	}
-	if got := l.sessions[sess][slots[0].Token]; got == nil || got.lease.Job != "9" || got.inFlight {
+	if got := l.sessions[sess]; got == nil || got.lease.Job != "9" || got.inFlight {
 		t.Errorf("the session holds %+v", got)
 	}
 	// Claims that were not handed out are still forgotten.

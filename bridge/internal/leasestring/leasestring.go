@@ -18,8 +18,8 @@ func Format(database string, l backends.Lease) string {
 	var raw [16]byte
 	binary.BigEndian.PutUint64(raw[:8], uint64(l.Token.Host))
 	binary.BigEndian.PutUint64(raw[8:], l.Token.Number)
-	out := make([]byte, 0, 2+len(database)+1+22+1+len(l.Job)*4/3+3)
-	out = append(out, leaseVersion...)
+	var short [128]byte // long enough for the ids of most engines
+	out := append(short[:0], leaseVersion...)
 	out = append(out, '.')
 	out = append(out, database...)
 	out = append(out, '.')
@@ -45,8 +45,8 @@ func Parse(s string) (database string, l backends.Lease, ok bool) {
 	if !ok1 || !ok2 || !ok3 || version != leaseVersion || len(token) != 22 {
 		return "", l, false
 	}
-	raw, err := b64.DecodeString(token)
-	if err != nil || len(raw) != 16 {
+	var raw [16]byte // of 22 characters
+	if _, err := b64.Decode(raw[:], []byte(token)); err != nil {
 		return "", l, false
 	}
 	l.Token.Host = backends.Identity(binary.BigEndian.Uint64(raw[:8]))

@@ -92,11 +92,14 @@ func (s *Maintainer) Run(ctx context.Context) error {
 // pace.
 func (s *Maintainer) maintain(ctx context.Context) (time.Duration, error) {
 	for {
-		most, prune := s.Times.Timeout(), s.prune.due(time.Now())
+		most, watched := s.Times.Timeout(), s.Heartbeat.Watched()
+		prune := !watched && s.prune.due(time.Now())
 		batchCtx, cancel := backendref.WithTimeout(ctx, most)
 		swept, err := s.Backend.Maintain(batchCtx, backends.Maintenance{
 			Waiting:    s.Claims.Waiting(),
 			Suspects:   s.Heartbeat.Suspects(),
+			Host:       s.Heartbeat.Identity(),
+			Watched:    watched,
 			Prune:      prune,
 			Limit:      batchLimit,
 			PruneBatch: s.prune.batchSize(),
@@ -109,7 +112,7 @@ func (s *Maintainer) maintain(ctx context.Context) (time.Duration, error) {
 			return interval + rand.N(interval), err
 		}
 		if prune {
-			s.prune.pruned(time.Now(), swept, s.Heartbeat.Peers())
+			s.prune.pruned(time.Now(), swept, s.Heartbeat.Watchers())
 			s.logPruneErrors(swept.PruneRefused, swept.Unusable)
 		}
 		s.Claims.NotifyReady(swept.Ready)
@@ -119,9 +122,14 @@ func (s *Maintainer) maintain(ctx context.Context) (time.Duration, error) {
 		if swept.More {
 			continue
 		}
-		next := min(interval-rand.N(jitter), s.prune.wait(time.Now()))
-		if swept.Next >= 0 {
-			next = min(next, swept.Next)
+		next := interval - rand.N(jitter)
+		if !watched {
+			next = min(next, s.prune.wait(time.Now()))
+		}
+		for _, other := range []time.Duration{swept.Next, s.Heartbeat.UntilSuspect()} {
+			if other >= 0 {
+				next = min(next, other)
+			}
 		}
 		return max(next, minPause), nil
 	}

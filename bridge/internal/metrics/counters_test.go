@@ -21,7 +21,7 @@ func oneLife() (life func()) {
 	done, stored := &backends.WriteResult{}, &backends.WriteResult{Stored: []backends.Stored{{ID: "1"}}}
 	return func() {
 		d.CountWrite(enqueue, run, false, stored)
-		d.CountHandOut(jobs, time.Second)
+		d.CountHandOut(jobs, time.Now(), time.Second)
 		d.CountWrite(ack, run, false, done)
 		d.CountCommit(time.Second, 1, 0, nil, nil)
 	}

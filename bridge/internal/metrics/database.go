@@ -133,11 +133,26 @@ func (d *Database) addQueue(name string) *Queue {
 		}
 		l.dynamic++
 	}
-	next := maps.Clone(have)
-	q := l.m.queue(d.name, name)
-	next[name] = q
+	d.store(name)
+	return (*d.queues.Load())[name]
+}
+
+// AddQueues creates the counters of queues that the config names. Each call copies the map of all queues once.
+func (d *Database) AddQueues(names ...string) {
+	d.labels.mu.Lock()
+	defer d.labels.mu.Unlock()
+	d.store(names...)
+}
+
+// store creates the counters of those queues that have none. labels.mu is held.
+func (d *Database) store(names ...string) {
+	next := maps.Clone(*d.queues.Load())
+	for _, name := range names {
+		if next[name] == nil {
+			next[name] = d.labels.m.queue(d.name, name)
+		}
+	}
 	d.queues.Store(&next)
-	return q
 }
 
 // label is the queue's label.
@@ -254,12 +269,11 @@ func (d *Database) CountFailed(all backends.FailedCounts, unseen bool) {
 	}
 }
 
-// CountHandOut counts jobs that a worker got, after its claim waited for that time.
-func (d *Database) CountHandOut(jobs []backends.Job, waited time.Duration) {
+// CountHandOut counts jobs that a worker got at now, after its claim waited for that time.
+func (d *Database) CountHandOut(jobs []backends.Job, now time.Time, waited time.Duration) {
 	if d == nil {
 		return
 	}
-	now := time.Now()
 	var q *Queue
 	for i := range jobs {
 		if i == 0 || jobs[i].Queue != jobs[i-1].Queue {

@@ -14,8 +14,10 @@ var (
 	poolWaitedDesc = Gauge("pool_wait_duration_seconds_total", "Time that requests waited for a connection of the pool.", LabelDatabase)
 	tripsDesc      = Gauge("database_round_trip_duration_seconds", "Round trips to the database: statements sent together, until all were answered. On SQLite: transactions.", LabelDatabase)
 	retriesDesc    = Gauge("transaction_retries_total", "Transactions that were tried again at once. conflict: a deadlock, a serialization failure or a lock that was not free; "+
-		"connection: it broke before the commit.", LabelDatabase, labelCause)
+		"certification: another node of a cluster changed the same rows first; connection: it broke before the commit.", LabelDatabase, labelCause)
 )
+
+var oldPrimariesDesc = Gauge("old_primaries_refused_total", "Connections that were refused because they led to an old primary: another server took over from it, and it was not stopped.", LabelDatabase)
 
 // usageCounts add up what the databases of one name used. A reload can give the name to another database.
 type usageCounts struct {
@@ -53,6 +55,7 @@ func (used *usageCounts) collect(name string, to chan<- prometheus.Metric) {
 	}
 	emit(poolWaitsDesc, float64(u.Waits))
 	emit(poolWaitedDesc, u.Waited.Seconds())
+	emit(oldPrimariesDesc, float64(u.OldPrimaries))
 	for i, cause := range backends.RetryCauses {
 		emit(retriesDesc, float64(u.Retries[i]), cause)
 	}
@@ -69,7 +72,7 @@ func (m *Set) Describe(to chan<- *prometheus.Desc) {
 	for _, c := range m.all {
 		c.Describe(to)
 	}
-	for _, d := range []*prometheus.Desc{poolWaitsDesc, poolWaitedDesc, tripsDesc, retriesDesc} {
+	for _, d := range []*prometheus.Desc{poolWaitsDesc, poolWaitedDesc, oldPrimariesDesc, tripsDesc, retriesDesc} {
 		to <- d
 	}
 }

@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// MaxBytes is how many bytes can wait for a client that does not read before Send blocks. One reply can exceed it.
+// MaxBytes is how many bytes can wait for a client that does not read before Post blocks. One reply can exceed it.
 const MaxBytes = 1 << 20
 
 // scarceBytes is MaxBytes while the memory for all sessions is used up.
@@ -32,17 +32,8 @@ type Outbox struct {
 	err     error
 }
 
-// Send queues one message, which build appends to the buffer, and writes it unless a write is under way. It blocks
-// while MaxBytes wait. An error is final: the connection cannot be written to any more.
-func (o *Outbox) Send(build func([]byte) []byte) error {
-	first, err := o.Post(build)
-	if first {
-		return o.Flush()
-	}
-	return err
-}
-
-// Post is Send without the write. If first is true, no write is under way, and the caller must call Flush.
+// Post queues one message, which build appends to the buffer. If first is true, no write is under way, and the caller
+// must call Flush. Post blocks while MaxBytes wait. An error is final: the connection cannot be written to any more.
 func (o *Outbox) Post(build func([]byte) []byte) (first bool, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -38,14 +38,15 @@ func (b *Pipeline) HandOut(w *ClaimRequest, a *Answer, fitting func(jobs []backe
 		b.committer.returnUndelivered(host, a.Jobs[n:])
 		a.Jobs = a.Jobs[:n]
 	}
-	if !b.leaseTable.Give(a.Jobs, w.Session, w.Template.Lease > 0) {
+	now := time.Now()
+	if !b.leaseTable.Give(a.Jobs, w.Session, w.Template.Lease > 0, now) {
 		return nil, backends.Unavailable(errHeartbeatLate)
 	}
 	if a.prefetched {
-		b.leaseTable.NoteHandOut(a.Jobs, w.Template.Worker, b.dispatcher.clock())
+		b.leaseTable.NoteHandOut(a.Jobs, w.Template.Worker, now.Sub(b.dispatcher.began))
 		b.prefetcher.wake()
 	}
-	b.Metrics.Load().CountHandOut(a.Jobs, time.Since(w.Since))
+	b.Metrics.Load().CountHandOut(a.Jobs, now, now.Sub(w.Since))
 	return a.Jobs, nil
 }
 

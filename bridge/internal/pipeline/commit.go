@@ -34,8 +34,8 @@ func (c *committer) commit(hard context.Context, writes []*PendingWrite, groups 
 			return nil
 		}
 		return c.commit(hard, writes, nil)
-	case isLocked(err) && len(groups) == 0 && slices.ContainsFunc(writes, canWaitForKey):
-		return c.commitWithoutKeys(hard, writes)
+	case isLocked(err) && slices.ContainsFunc(writes, canWaitForKey):
+		return c.commitWithoutKeys(hard, writes, groups)
 	case backends.IsDiskFull(err) && len(writes)+len(groups) > 1:
 		return c.split(hard, writes, groups, err)
 	case backends.Retryable(err):
@@ -44,6 +44,9 @@ func (c *committer) commit(hard context.Context, writes []*PendingWrite, groups 
 		return err
 	case errors.Is(err, backends.ErrUnknownOutcome), hard.Err() != nil:
 		c.dropClaims(groups, err)
+		if len(groups) > 0 {
+			c.heartbeat.SendNow() // it releases the claims if they were committed
+		}
 		c.endUnknown(writes, err, hard.Err() == nil)
 		return nil
 	default:
@@ -120,6 +123,9 @@ func (c *committer) requeueAfter(first, second []*PendingWrite) {
 
 func (c *committer) try(hard context.Context, writes []*PendingWrite, groups []claimGroup) (backends.Results, error) {
 	batch, most := backends.Batch{Host: hostOf(groups), WaitForLocks: len(writes) == 1 && writes[0].alone}, c.claimBytes()
+	if len(writes) > 0 {
+		batch.Writes = make([]backends.Write, 0, len(writes))
+	}
 	for _, p := range writes {
 		batch.Writes = append(batch.Writes, p.write)
 	}
@@ -151,11 +157,11 @@ func (c *committer) answer(hard context.Context, writes []*PendingWrite, results
 		c.finish(p, Outcome{Result: results[i], Err: results[i].Err})
 		switch p.write.(type) {
 		case backends.Enqueue, backends.Ack:
-			if c.singleLoop {
-				continue // markReadyQueues ran before the claims were chosen
+			if p.marked {
+				continue
 			}
 		}
-		c.dispatcher.notify(results[i].MadeReady, p.size.jobs)
+		c.dispatcher.notify(results[i].MadeReady, readyJobs(p.write))
 	}
 }
 
@@ -279,20 +285,45 @@ func sizeOf(w backends.Write) size {
 	return s
 }
 
-// readyQueues lists the queues for which the write has ready jobs.
-func readyQueues(w backends.Write) []string {
-	var jobs []backends.NewJob
+// newJobs returns the jobs that the write stores.
+func newJobs(w backends.Write) []backends.NewJob {
 	switch w := w.(type) {
 	case backends.Enqueue:
-		jobs = w.Jobs
+		return w.Jobs
 	case backends.Ack:
-		jobs = w.Enqueue
+		return w.Enqueue
 	}
-	var out []string
+	return nil
+}
+
+func isReady(j *backends.NewJob) bool { return j.Delay == 0 && j.RunAt.IsZero() }
+
+// readyQueues lists the queues for which the write has ready jobs.
+func readyQueues(w backends.Write) (out []string) {
+	jobs := newJobs(w)
 	for i := range jobs {
-		if jobs[i].Delay == 0 && jobs[i].RunAt.IsZero() && !slices.Contains(out, jobs[i].Queue) {
-			out = append(out, jobs[i].Queue)
+		if q := jobs[i].Queue; isReady(&jobs[i]) && (len(out) == 0 || out[len(out)-1] != q) {
+			out = append(out, q)
 		}
 	}
+	if len(out) > 1 {
+		slices.Sort(out)
+		out = slices.Compact(out)
+	}
 	return out
+}
+
+// readyJobs returns how many jobs the write can make ready.
+func readyJobs(w backends.Write) (n int) {
+	switch w.(type) {
+	case backends.Enqueue, backends.Ack:
+		jobs := newJobs(w)
+		for i := range jobs {
+			if isReady(&jobs[i]) {
+				n++
+			}
+		}
+		return n
+	}
+	return len(backends.LeasesOf(w))
 }

@@ -53,16 +53,20 @@ type committer struct {
 	enqueueMemory *semaphore.Weighted // queueBytes
 	settleMemory  *semaphore.Weighted // settleBytes
 	timers        sync.Pool           // of *time.Timer
+	outcomes      channels[Outcome]
 	number        atomic.Uint64
 
 	// If two concurrent commits are worth it, claims and writes have a commit loop each. Otherwise one loop does
-	// both, in the same commits.
+	// both, in the same commits; see join.go.
 	writes     commitLoop
 	claims     commitLoop
-	singleLoop bool // claims is not used
+	singleLoop bool        // claims is not used
+	joins      bool        // the loop of the writes includes the claims while its commits are small
+	joined     atomic.Bool // the loop of the writes includes the claims
+	claiming   sync.Mutex  // held from the choice of claims to the end of their commit
 
 	memory   *quota.Memory
-	reserved int64 // memory for the claims of the commit under way; only the commit loop uses it
+	reserved int64 // memory for the claims of the commit under way; guarded by claiming
 
 	mu              sync.Mutex
 	queue           []*PendingWrite
@@ -113,7 +117,7 @@ var errOverdue = errors.New("its time is over")
 
 // WakeClaims makes the commit loop of the claims check for claims to include.
 func (c *committer) WakeClaims() {
-	if c.singleLoop {
+	if c.joined.Load() {
 		c.writes.poke()
 	} else {
 		c.claims.poke()
@@ -142,7 +146,7 @@ func (c *committer) finish(p *PendingWrite, o Outcome) {
 	p.Done <- o
 }
 
-// runWrites commits writes, and also claims if singleLoop is set. It ends when ctx is done and the queue is empty, or
+// runWrites commits writes, and also claims if joined is set. It ends when ctx is done and the queue is empty, or
 // when hard is done.
 func (c *committer) runWrites(ctx, hard context.Context) error {
 	r := retrier{loop: &c.writes, log: c.log, hard: hard, delay: retryInitial}
@@ -151,16 +155,10 @@ func (c *committer) runWrites(ctx, hard context.Context) error {
 	for {
 		writes := c.takeBatch()
 		began := time.Now()
-		var groups []claimGroup
-		if c.singleLoop {
-			c.markReadyQueues(writes)
-			groups = c.gatherClaims()
-		}
+		groups, commitEnds := c.joinClaims(writes)
 		if len(writes)+len(groups) > 0 {
 			err := c.commit(hard, writes, groups)
-			if c.singleLoop { // otherwise runClaims owns the reserved memory
-				c.releaseClaimMemory()
-			}
+			commitEnds()
 			if err := r.after(err); err != nil {
 				c.answerAll(err)
 				return err
@@ -176,6 +174,7 @@ func (c *committer) runWrites(ctx, hard context.Context) error {
 			}
 			continue
 		}
+		commitEnds()
 		select {
 		case <-c.writes.wake:
 			continue
@@ -198,9 +197,9 @@ func (c *committer) runWrites(ctx, hard context.Context) error {
 func (c *committer) runClaims(ctx, hard context.Context) error {
 	r := retrier{loop: &c.claims, log: c.log, hard: hard, delay: retryInitial}
 	for {
-		if groups := c.gatherClaims(); len(groups) > 0 {
+		if groups, commitEnds := c.separateClaims(); len(groups) > 0 {
 			err := c.commit(hard, nil, groups)
-			c.releaseClaimMemory()
+			commitEnds()
 			if err := r.after(err); err != nil {
 				return err
 			}
@@ -336,14 +335,6 @@ func (c *committer) requeueable(writes []*PendingWrite) (again []*PendingWrite) 
 		}
 	}
 	return again
-}
-
-// markReadyQueues notifies the wait queues for which the writes have ready jobs. The same commit then includes
-// their claims.
-func (c *committer) markReadyQueues(writes []*PendingWrite) {
-	for _, p := range writes {
-		c.dispatcher.markReady(readyQueues(p.write), p.size.jobs)
-	}
 }
 
 // answerAll ends every queued write with err.

@@ -20,7 +20,8 @@ func TestWaitEndsWhereACommitFailsLate(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := newCommitter()
-				p, err := c.reserve(t.Context(), nil, backends.Enqueue{}, 0)
+				p := &PendingWrite{write: backends.Enqueue{}}
+				err := c.reserve(t.Context(), p, 0)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -27,18 +27,19 @@ const maxSlots = 1000
 type dispatcher struct {
 	wake           func()                   // wakes the committer
 	identity       func() backends.Identity // 0: the heartbeat is late
-	clock          func() time.Duration
-	canPrefetch    bool                    // the backend supports prefetch
-	noPrefetch     func(queue string) bool // reports whether jobs of the queue must not be prefetched; nil: of none
+	began          time.Time                // where clock begins
+	canPrefetch    bool                     // the backend supports prefetch
+	noPrefetch     func(queue string) bool  // reports whether jobs of the queue must not be prefetched; nil: of none
 	wakePrefetcher func()
 	memory         *quota.Memory // nil: prefetched jobs are not counted
 	maxBytes       func() int64  // payload bytes of an answer
+	answers        channels[Answer]
 
 	mu            sync.Mutex
 	queues        map[string]*waitQueue
 	byQueue       map[string]map[*waitQueue]struct{}
 	returning     map[string]int          // jobs on their way back to the database, by queue
-	due           []*waitQueue            // to include, in turn, so that no wait queue starves when slots are short
+	due           list.List               // of *waitQueue: to include, in turn, so that no wait queue starves when slots are short
 	attended      map[*waitQueue]struct{} // those with prefetched jobs, and those to drop soon; for the prefetcher
 	prefetchBytes prefetchedBytes
 	stopped       error // not nil: every claim is answered with it (draining)
@@ -75,8 +76,12 @@ type Answer struct {
 }
 
 func newDispatcher(wake func()) *dispatcher {
-	return &dispatcher{wake: wake, queues: make(map[string]*waitQueue), byQueue: make(map[string]map[*waitQueue]struct{}), attended: make(map[*waitQueue]struct{}), returning: make(map[string]int)}
+	return &dispatcher{wake: wake, began: time.Now(), queues: make(map[string]*waitQueue), byQueue: make(map[string]map[*waitQueue]struct{}), attended: make(map[*waitQueue]struct{}), returning: make(map[string]int)}
 }
+
+// clock is the clock of the pace and of the age of prefetched jobs. Unlike that of the heartbeat it stands still while the
+// machine is suspended, and is cheap.
+func (b *dispatcher) clock() time.Duration { return time.Since(b.began) }
 
 // add answers a claim with prefetched jobs. If there are none it queues the claim, and answered is false.
 func (b *dispatcher) add(w *ClaimRequest, queues []string) (a Answer, answered bool) {
@@ -88,13 +93,13 @@ func (b *dispatcher) add(w *ClaimRequest, queues []string) (a Answer, answered b
 	wq := b.waitQueueFor(queues)
 	if jobs := b.fromPrefetch(wq, w); len(jobs) > 0 {
 		w.Session.AddClaimed(jobs)
-		if wq.prefetch.missing(b.clock()) > 0 {
+		if b.wantsPrefetch(wq, maxSlots) > 0 {
 			b.schedule(wq)
 			b.wake()
 		}
 		return Answer{Jobs: jobs, prefetched: true}, true
 	}
-	w.answer = make(chan Answer, 1)
+	w.answer = b.answers.get()
 	w.queue, w.Queues = wq, wq.queues
 	w.in, w.at = &wq.fresh, wq.fresh.PushBack(w)
 	b.schedule(wq)
@@ -162,6 +167,7 @@ func (b *dispatcher) remove(w *ClaimRequest) {
 
 // drop forgets a wait queue that no session waits in. b.mu is held.
 func (b *dispatcher) drop(wq *waitQueue) {
+	b.unschedule(wq)
 	delete(b.queues, wq.key)
 	delete(b.attended, wq)
 	for _, q := range wq.queues {
@@ -173,31 +179,31 @@ func (b *dispatcher) drop(wq *waitQueue) {
 	}
 }
 
-// notify reports that each of the queues possibly has about that many ready jobs. It wakes the committer if a claim
+// notify reports that the queues possibly have about that many ready jobs together. It wakes the committer if a claim
 // waits for one of them.
-func (b *dispatcher) notify(queues []string, each int) {
-	if len(queues) == 0 {
-		return
-	}
-	if b.markReady(queues, each) {
+func (b *dispatcher) notify(queues []string, jobs int) {
+	if b.markReady(queues, jobs) {
 		b.wake()
 	}
 }
 
 // NotifyReady is notify for an unknown number of jobs.
-func (b *dispatcher) NotifyReady(queues []string) { b.notify(queues, someJobs) }
+func (b *dispatcher) NotifyReady(queues []string) { b.notify(queues, someJobs*len(queues)) }
 
-func (b *dispatcher) markReady(queues []string, each int) (wanted bool) {
+// markReady divides the jobs equally between the queues. If a queue has more, its claims find them a commit later (see
+// noteResult).
+func (b *dispatcher) markReady(queues []string, jobs int) (wanted bool) {
+	if len(queues) == 0 {
+		return false
+	}
+	each := (jobs + len(queues) - 1) / len(queues)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, q := range queues {
 		for wq := range b.byQueue[q] {
 			wq.generation++
-			wq.prefetch.dry = false
-			if wq.len() > 0 {
-				wanted = true
-				wq.expected = min(wq.expected+max(each, 1), maxSlots)
-			}
+			wq.expected = min(wq.expected+max(each, 1), maxSlots)
+			wanted = wanted || wq.len() > 0
 			if b.needsClaim(wq) {
 				b.schedule(wq)
 			}
@@ -263,9 +269,8 @@ func (b *dispatcher) deliver(a claimGroup, res backends.ClaimResult) (back []bac
 			w.answer <- Answer{Err: cmp.Or(b.stopped, w.moved)}
 		}
 	}
-	dry := len(res.Jobs) < len(a.slots) && !res.More
-	a.queue.noteResult(a, dry)
-	a.queue.prefetch.inCommit, a.queue.prefetch.dry = false, dry
+	a.queue.noteResult(a, len(res.Jobs) < len(a.slots) && !res.More)
+	a.queue.prefetch.inCommit = false
 	back = append(back, b.prefetchJobs(a.queue, jobs)...)
 	b.cleanUp(a.queue)
 	return back
@@ -374,11 +379,13 @@ func (b *dispatcher) isDirect(queues []string) bool {
 // wait returns the claim's answer. The end of ctx (the end of the claim's wait, a cancel, a hang-up) requests it
 // early.
 func (b *dispatcher) wait(ctx context.Context, w *ClaimRequest) Answer {
+	var a Answer
 	select {
-	case a := <-w.answer:
-		return a
+	case a = <-w.answer:
 	case <-ctx.Done():
 		b.leave(w)
-		return <-w.answer
+		a = <-w.answer
 	}
+	b.answers.put(w.answer)
+	return a
 }

@@ -24,15 +24,13 @@ func (b *dispatcher) gather(host backends.Identity, number func() uint64, mem *c
 		s.Token = backends.Token{Host: host, Number: number()}
 		return s
 	}}
-	due := b.due
-	b.due = nil
-	for i, wq := range due {
+	for range b.due.Len() { // without those that this loop schedules again
+		wq := b.due.Front().Value.(*waitQueue)
 		if g.slotsLeft <= 0 || g.names > 0 && g.names+len(wq.queues) > maxNames {
-			b.due = append(due[i:len(due):len(due)], b.due...) // they come first next time
-			break
+			break // it comes first next time
 		}
-		wq.scheduled = false
-		if b.queues[wq.key] != wq || !b.needsClaim(wq) {
+		b.unschedule(wq)
+		if !b.needsClaim(wq) {
 			continue
 		}
 		if !mem.reserve(wq) {
@@ -74,12 +72,14 @@ func (g *claimGathering) claimFor(wq *waitQueue) bool {
 	fits := true
 	if wq.expected > 0 {
 		fits = g.add(&a, &wq.idle, wq.expected+1)
-		wq.expected = max(0, wq.expected-len(a.slots))
 	}
 	if fits {
 		g.add(&a, &wq.fresh, maxSlots)
 	}
-	for range g.b.wantsPrefetch(wq, g.slotsLeft) {
+	wq.expected = max(0, wq.expected-len(a.slots))
+	prefetched := g.b.wantsPrefetch(wq, g.slotsLeft)
+	wq.expected -= prefetched
+	for range prefetched {
 		a.slots = append(a.slots, g.slot(backends.Slot{Prefetch: true}))
 		g.slotsLeft--
 	}
@@ -158,12 +158,4 @@ func (c *committer) gatherClaims() []claimGroup {
 		c.leases.Expect(groups[i].slots)
 	}
 	return groups
-}
-
-// releaseClaimMemory ends the reservation for the claims of a commit. Their jobs count for their sessions by then.
-func (c *committer) releaseClaimMemory() {
-	if n := c.reserved; n > 0 {
-		c.reserved = 0
-		c.memory.ReleaseClaims(n)
-	}
 }

@@ -16,6 +16,14 @@ func (b *Pipeline) Stats(ctx context.Context, queue string) ([]backends.QueueSta
 	return b.backend.Stats(ctx, queue)
 }
 
+// ReplicaStats is Stats for people and metrics: it reads the replica if the database has one that can answer.
+func (b *Pipeline) ReplicaStats(ctx context.Context, queue string) ([]backends.QueueStats, error) {
+	return b.backend.ReplicaStats(ctx, queue)
+}
+
+// ReplicaErr returns why the replica gave no answer last, or nil.
+func (b *Pipeline) ReplicaErr() error { return b.backend.ReplicaErr() }
+
 // Peek queries stored jobs.
 func (b *Pipeline) Peek(ctx context.Context, p backends.Peek) ([]backends.View, error) {
 	return b.backend.Peek(ctx, p)
@@ -68,9 +76,11 @@ func (b *Pipeline) CurrentInfo() backends.Info { return b.backend.Info() }
 // Uses reports whether backend is the current Backend.
 func (b *Pipeline) Uses(backend backends.Backend) bool { return b.backend.Is(backend) }
 
-// Replace replaces the Backend by another one of the same database. done, which can be nil, is called when that one
+// Replace replaces the Backend and its replica by others of the same database. done, which can be nil, is called when that one
 // is replaced or retired in turn and its last call has ended.
-func (b *Pipeline) Replace(backend backends.Backend, done func()) { b.backend.Replace(backend, done) }
+func (b *Pipeline) Replace(backend backends.Backend, replica backends.Replica, done func()) {
+	b.backend.Replace(backend, replica, done)
+}
 
 // Retire ends the use of the Backend. Later calls are unavailable.
 func (b *Pipeline) Retire() { b.backend.Retire() }
@@ -151,7 +161,7 @@ func (b *Pipeline) Inspectable() bool { return b.canInspect }
 func (b *Pipeline) readDepths(ctx context.Context) ([]backends.QueueStats, error) {
 	m := b.Metrics.Load()
 	m.DepthReads.Inc()
-	stats, err := b.backend.Stats(ctx, "")
+	stats, err := b.backend.ReplicaStats(ctx, "")
 	if err != nil {
 		m.DepthReadFailures.Inc()
 		b.Log.Warn("can't read queue statistics", "event", "queue_stats_failed", "error", err)

@@ -35,8 +35,8 @@ func canWaitForKey(p *PendingWrite) bool {
 	return !p.alone && slices.ContainsFunc(jobs, func(j backends.NewJob) bool { return j.Key != "" })
 }
 
-// commitWithoutKeys sets aside the writes that can wait for a key, and commits the others.
-func (c *committer) commitWithoutKeys(hard context.Context, writes []*PendingWrite) error {
+// commitWithoutKeys sets aside the writes that can wait for a key, and commits the others and the claims.
+func (c *committer) commitWithoutKeys(hard context.Context, writes []*PendingWrite, groups []claimGroup) error {
 	var others []*PendingWrite
 	for _, p := range writes {
 		if canWaitForKey(p) {
@@ -45,10 +45,10 @@ func (c *committer) commitWithoutKeys(hard context.Context, writes []*PendingWri
 			others = append(others, p)
 		}
 	}
-	if len(others) == 0 {
+	if len(others)+len(groups) == 0 {
 		return nil
 	}
-	return c.commit(hard, others, nil)
+	return c.commit(hard, others, groups)
 }
 
 // setLockedAside queues a write of a commit among the locked ones.
@@ -104,7 +104,7 @@ func (c *committer) takeLocked(alone bool) (writes []*PendingWrite, n int) {
 		}
 		n++
 		if p.state.CompareAndSwap(queued, taken) {
-			p.alone = alone
+			p.alone, p.marked = alone, false
 			sum.jobs += p.size.jobs
 			sum.bytes += p.size.bytes
 			writes = append(writes, p)

@@ -27,6 +27,7 @@ type PendingWrite struct {
 	runs    []lease.Run  // of an Ack or a Nack: the run time of each lease
 	unseen  bool         // of a Release: no worker had the jobs
 	alone   bool         // it was set aside and waits for a locked row; only its commit uses alone
+	marked  bool         // its ready jobs were announced to the claims of its commit; only its commit uses marked
 	Done    chan Outcome // capacity 1: the commit loop never waits for a reader
 }
 
@@ -52,25 +53,25 @@ type Outcome struct {
 	Err    error
 }
 
-// reserve waits for memory for a session's write, whose request keeps beside more bytes. The caller pushes or
+// reserve waits for memory for p, a session's write, whose request keeps beside more bytes. The caller pushes or
 // drops the write.
-func (c *committer) reserve(ctx context.Context, sess *quota.Session, w backends.Write, beside int64) (*PendingWrite, error) {
-	p := &PendingWrite{write: w, session: sess, size: sizeOf(w), Done: make(chan Outcome, 1)}
+func (c *committer) reserve(ctx context.Context, p *PendingWrite, beside int64) error {
+	p.size, p.Done = sizeOf(p.write), c.outcomes.get()
 	most, bytes := int64(queueBytes), p.size.bytes+beside
 	p.room = c.enqueueMemory
-	if len(backends.LeasesOf(w)) > 0 && bytes <= largeSettle {
+	if len(backends.LeasesOf(p.write)) > 0 && bytes <= largeSettle {
 		p.room, most = c.settleMemory, settleBytes
 	}
 	p.price = min(max(bytes+int64(p.size.jobs)*256, writePrice), most)
 	if p.room.TryAcquire(p.price) {
-		return p, nil
+		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.times.Timeout())
 	defer cancel()
 	if err := p.room.Acquire(ctx, p.price); err != nil {
-		return nil, c.unavailable("more than %d MiB of writes wait for the database", most>>20)
+		return c.unavailable("more than %d MiB of writes wait for the database", most>>20)
 	}
-	return p, nil
+	return nil
 }
 
 // push queues a reserved write. It never blocks.
@@ -128,6 +129,7 @@ func (c *committer) wait(p *PendingWrite, patience time.Duration) (backends.Writ
 	}()
 	select {
 	case o := <-p.Done:
+		c.outcomes.put(p.Done)
 		return o.Result, o.Err
 	case <-timer.C:
 	}
@@ -139,6 +141,7 @@ func (c *committer) wait(p *PendingWrite, patience time.Duration) (backends.Writ
 		}
 	}
 	o := <-p.Done // in a commit, which has its own deadline
+	c.outcomes.put(p.Done)
 	if errors.Is(o.Err, errOverdue) {
 		o.Err = c.unavailable("the database did not take it within %v", patience)
 	}

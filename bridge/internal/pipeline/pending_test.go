@@ -37,7 +37,7 @@ func TestSettlesPassEnqueues(t *testing.T) {
 		var stored atomic.Int32
 		for range 5 {
 			go func() {
-				if _, err := c.reserve(t.Context(), nil, large, 0); err == nil {
+				if err := c.reserve(t.Context(), &PendingWrite{write: large}, 0); err == nil {
 					stored.Add(1)
 				}
 			}()
@@ -45,7 +45,7 @@ func TestSettlesPassEnqueues(t *testing.T) {
 		synctest.Wait()
 		settled := make(chan error, 1)
 		go func() {
-			_, err := c.reserve(t.Context(), nil, backends.Ack{Leases: make([]backends.Lease, 1), Result: []byte("x")}, 0)
+			err := c.reserve(t.Context(), &PendingWrite{write: backends.Ack{Leases: make([]backends.Lease, 1), Result: []byte("x")}}, 0)
 			settled <- err
 		}()
 		synctest.Wait()
@@ -69,13 +69,13 @@ func TestSettlesPassLargeSettles(t *testing.T) {
 		one := make([]backends.Lease, 1)
 		for range 50 {
 			go func() {
-				_, _ = c.reserve(t.Context(), nil, backends.Ack{Leases: one, Result: make([]byte, 4<<20)}, 0)
+				_ = c.reserve(t.Context(), &PendingWrite{write: backends.Ack{Leases: one, Result: make([]byte, 4<<20)}}, 0)
 			}()
 		}
 		synctest.Wait()
 		settled := make(chan error, 1)
 		go func() {
-			_, err := c.reserve(t.Context(), nil, backends.Ack{Leases: one, Result: []byte("x")}, 0)
+			err := c.reserve(t.Context(), &PendingWrite{write: backends.Ack{Leases: one, Result: []byte("x")}}, 0)
 			settled <- err
 		}()
 		synctest.Wait()

@@ -47,9 +47,10 @@ type Pipeline struct {
 type Config struct {
 	Name           string
 	Backend        backends.Backend
-	Done           func()        // see backendref.Ref.Replace
-	SidecarTimeout time.Duration // how long the leases of sessions outlive the last heartbeat
-	RestartGrace   time.Duration // how long they outlive an orderly exit
+	Replica        backends.Replica // nil: none
+	Done           func()           // see backendref.Ref.Replace
+	SidecarTimeout time.Duration    // how long the leases of sessions outlive the last heartbeat
+	RestartGrace   time.Duration    // how long they outlive an orderly exit
 	Log            *slog.Logger
 	Clock          func() time.Duration // never jumps, and goes on while the machine is suspended
 	Memory         *quota.Memory
@@ -65,7 +66,7 @@ type Config struct {
 func New(pc Config) *Pipeline {
 	b := &Pipeline{
 		Name:       pc.Name,
-		backend:    backendref.New(pc.Backend, pc.Done),
+		backend:    backendref.New(pc.Backend, pc.Replica, pc.Done),
 		times:      heartbeat.NewTimes(pc.SidecarTimeout, pc.RestartGrace),
 		Info:       pc.Backend.Info(),
 		leaseTable: lease.NewTable(pc.TraceID),
@@ -76,7 +77,8 @@ func New(pc Config) *Pipeline {
 	c := newCommitter()
 	c.backend, c.leases, c.times, c.metrics, c.log = b.backend, b.leaseTable, b.times, b.Metrics.Load, b.Log
 	c.policy, c.maxPayload, c.claimBytes, c.memory = pc.Policy, pc.MaxPayload, pc.ClaimBytes, pc.Memory
-	c.singleLoop = !b.Info.Concurrent
+	c.singleLoop, c.joins = !b.Info.Concurrent, b.Info.JoinClaims
+	c.joined.Store(c.singleLoop || c.joins)
 	b.committer = c
 	b.dispatcher = newDispatcher(c.WakeClaims)
 	b.heartbeat = heartbeat.New(heartbeat.Config{
@@ -107,7 +109,7 @@ func New(pc Config) *Pipeline {
 	c.dispatcher, c.heartbeat = b.dispatcher, b.heartbeat
 	b.prefetcher = &prefetcher{dispatcher: b.dispatcher, leases: b.leaseTable, committer: c, poke: make(chan struct{}, 1)}
 	d := b.dispatcher
-	d.identity, d.clock, d.memory, d.maxBytes = b.heartbeat.Fresh, pc.Clock, pc.Memory, pc.ClaimBytes
+	d.identity, d.memory, d.maxBytes = b.heartbeat.Fresh, pc.Memory, pc.ClaimBytes
 	d.canPrefetch, d.noPrefetch, d.wakePrefetcher = b.Info.Prefetch, b.backend.Adopted, b.prefetcher.wake
 	b.ReadyLimits, b.allDepths = depth.NewReadyLimits(b.readyJobs), depth.NewAllQueues(b.readDepths)
 	return b

@@ -16,7 +16,7 @@ import (
 )
 
 // start runs a pipeline on the database in a synctest bubble, until the test ends.
-func start(t *testing.T, db backends.Backend) *Pipeline {
+func start(t testing.TB, db backends.Backend) *Pipeline {
 	t.Helper()
 	p := New(Config{
 		Name:           "main",
@@ -89,7 +89,7 @@ func (w *worker) claim(t *testing.T, queue string, wait bool) []backends.Job {
 	return jobs
 }
 
-func (w *worker) enqueue(t *testing.T, queue string) {
+func (w *worker) enqueue(t testing.TB, queue string) {
 	t.Helper()
 	p, err := w.p.SubmitWrite(&w.Session, backends.Enqueue{Jobs: []backends.NewJob{{Queue: queue}}})
 	if err != nil {

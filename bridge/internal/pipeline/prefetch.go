@@ -38,16 +38,24 @@ const (
 
 // prefetch holds the prefetched jobs of one wait queue. dispatcher.mu guards it.
 type prefetch struct {
-	jobs     []prefetchedJob // in the order of claims
+	jobs     []backends.Job  // in the order of claims
+	since    []time.Duration // when each of them was claimed
 	bytes    int64
 	pace     pace
 	inCommit bool // in the commit under way
-	dry      bool // the last claim found fewer jobs than requested
 }
 
-type prefetchedJob struct {
-	backends.Job
-	since time.Duration
+// take takes the first n jobs. They share the memory of the others, which no later job overwrites.
+func (a *prefetch) take(n int) []backends.Job {
+	jobs := a.jobs[:n:n]
+	a.jobs, a.since = a.jobs[n:], a.since[n:]
+	if len(a.jobs) == 0 {
+		a.jobs, a.since = nil, nil
+	}
+	for i := range jobs {
+		a.bytes -= int64(len(jobs[i].Payload))
+	}
+	return jobs
 }
 
 // fitting returns how many jobs, of at most n, fit into an answer. One always does.
@@ -61,9 +69,9 @@ func (a *prefetch) fitting(n int, most int64) int {
 	return n
 }
 
-// missing returns how many jobs to prefetch now.
+// missing returns how many jobs to prefetch now if the queues have so many.
 func (a *prefetch) missing(now time.Duration) int {
-	if a.inCommit || a.dry || a.bytes >= prefetchBytesMax/2 {
+	if a.inCommit || a.bytes >= prefetchBytesMax/2 {
 		return 0
 	}
 	target := min(int(a.pace.perSecond(now)*prefetchTime.Seconds()), prefetchJobsMax)
@@ -73,12 +81,13 @@ func (a *prefetch) missing(now time.Duration) int {
 	return 0
 }
 
-// wantsPrefetch returns how many slots of a claim group are for prefetch. b.mu is held.
+// wantsPrefetch returns how many slots of a claim group are for prefetch: no more than the jobs that the wait queue can
+// expect besides those of its claims. b.mu is held.
 func (b *dispatcher) wantsPrefetch(wq *waitQueue, room int) int {
 	if !b.canPrefetch || wq.noPrefetch || b.stopped != nil || !b.mayPrefetch() {
 		return 0
 	}
-	return max(0, min(wq.prefetch.missing(b.clock()), room))
+	return max(0, min(wq.prefetch.missing(b.clock()), wq.expected, room))
 }
 
 // inUse reports whether a wait queue without claims must be kept, for its jobs or to learn its pace. b.mu is held.
@@ -138,16 +147,9 @@ func (b *dispatcher) fromPrefetch(wq *waitQueue, w *ClaimRequest) []backends.Job
 	if n == 0 {
 		return nil
 	}
-	jobs := make([]backends.Job, n)
 	before := a.bytes
-	for i := range jobs {
-		jobs[i] = a.jobs[i].Job
-		a.bytes -= int64(len(jobs[i].Payload))
-	}
+	jobs := a.take(n)
 	b.countPrefetched(a.bytes - before)
-	rest := copy(a.jobs, a.jobs[n:])
-	clear(a.jobs[rest:])
-	a.jobs = a.jobs[:rest]
 	a.pace.add(n, b.clock())
 	return jobs
 }
@@ -179,8 +181,13 @@ func (b *dispatcher) prefetchJobs(wq *waitQueue, jobs []backends.Job) (back []ba
 	}
 	now, before := b.clock(), wq.prefetch.bytes
 	for i := range jobs {
-		wq.prefetch.jobs = append(wq.prefetch.jobs, prefetchedJob{Job: jobs[i], since: now})
+		wq.prefetch.since = append(wq.prefetch.since, now)
 		wq.prefetch.bytes += int64(len(jobs[i].Payload))
+	}
+	if wq.prefetch.jobs == nil {
+		wq.prefetch.jobs = jobs
+	} else {
+		wq.prefetch.jobs = append(wq.prefetch.jobs, jobs...)
 	}
 	b.countPrefetched(wq.prefetch.bytes - before)
 	for w := range wq.requests {
@@ -207,12 +214,10 @@ func (b *dispatcher) prefetchJobs(wq *waitQueue, jobs []backends.Job) (back []ba
 func (b *dispatcher) drainPrefetch(wq *waitQueue, limit time.Duration) (out []backends.Job) {
 	a := &wq.prefetch
 	n, before := 0, a.bytes
-	for n < len(a.jobs) && (limit == 0 || a.jobs[n].since < limit) {
-		out = append(out, a.jobs[n].Job)
-		a.bytes -= int64(len(a.jobs[n].Payload))
+	for n < len(a.jobs) && (limit == 0 || a.since[n] < limit) {
 		n++
 	}
-	a.jobs = slices.Delete(a.jobs, 0, n)
+	out = a.take(n)
 	b.countPrefetched(a.bytes - before)
 	b.markReturning(out)
 	return out

@@ -7,12 +7,12 @@ import "container/list"
 type waitQueue struct {
 	key        string
 	queues     []string
-	fresh      list.List // of *ClaimRequest: no commit has included them yet
-	idle       list.List // of those for which the database had no job
-	deferred   list.List // of those that do not wait: the database had no job, but one is on its way back to it
-	generation uint64    // counts the notifications
-	expected   int       // about how many jobs the idle claims can expect; 0: none
-	scheduled  bool      // it is in dispatcher.due
+	fresh      list.List     // of *ClaimRequest: no commit has included them yet
+	idle       list.List     // of those for which the database had no job
+	deferred   list.List     // of those that do not wait: the database had no job, but one is on its way back to it
+	generation uint64        // counts the notifications
+	expected   int           // about how many jobs idle claims and prefetch can expect; 0: none
+	due        *list.Element // of dispatcher.due; nil: it is not in there
 	prefetch   prefetch
 	noPrefetch bool // nothing is prefetched
 	large      bool // its next job exceeds quota.MinClaim
@@ -59,8 +59,8 @@ func (wq *waitQueue) retryDeferred() {
 }
 
 // noteResult records the result of a claim group. If dry is true, the database had no more jobs than it returned:
-// idle claims wait for the next notification. Otherwise the next commit claims for twice as many claims. So the cost
-// depends on the number of jobs and not on the number of waiting claims.
+// idle claims and prefetch wait for the next notification. Otherwise the next commit has up to twice as many slots for
+// them. So the cost depends on the number of jobs, not on the number of waiting claims or on the rate of earlier jobs.
 func (wq *waitQueue) noteResult(a claimGroup, dry bool) {
 	switch {
 	case !dry:
@@ -78,9 +78,16 @@ func (b *dispatcher) attend(wq *waitQueue) {
 
 // schedule includes the wait queue in the next commit. b.mu is held.
 func (b *dispatcher) schedule(wq *waitQueue) {
-	if !wq.scheduled {
-		wq.scheduled = true
-		b.due = append(b.due, wq)
+	if wq.due == nil {
+		wq.due = b.due.PushBack(wq)
+	}
+}
+
+// unschedule ends schedule. b.mu is held.
+func (b *dispatcher) unschedule(wq *waitQueue) {
+	if wq.due != nil {
+		b.due.Remove(wq.due)
+		wq.due = nil
 	}
 }
 
@@ -95,7 +102,6 @@ func (b *dispatcher) cleanUp(wq *waitQueue) {
 		return
 	}
 	if wq.len() == 0 {
-		wq.expected = 0
 		if !b.inUse(wq) {
 			b.drop(wq)
 			return

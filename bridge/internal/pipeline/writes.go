@@ -11,8 +11,8 @@ import (
 
 // SubmitWrite queues a write of a session for the group commit.
 func (b *Pipeline) SubmitWrite(s *quota.Session, w backends.Write) (*PendingWrite, error) {
-	p, err := b.committer.reserve(context.Background(), s, w, 0)
-	if err != nil {
+	p := &PendingWrite{write: w, session: s}
+	if err := b.committer.reserve(context.Background(), p, 0); err != nil {
 		return nil, err
 	}
 	b.committer.push(p)
@@ -30,7 +30,7 @@ type Settle struct {
 	Leases  []backends.Lease
 	Runs    []lease.Run    // what the lease table has about each lease's delivery
 	marked  []*lease.Entry // entries of the lease table, marked as being settled
-	pending *PendingWrite
+	pending PendingWrite
 
 	// Backing array that saves allocations: most settles have one lease.
 	oneMarked [1]*lease.Entry
@@ -55,11 +55,11 @@ func (b *Pipeline) CheckSettle(l backends.Lease, s *quota.Session, extend bool) 
 
 // SubmitSettle queues a write about st.Leases. Its request keeps beside more bytes in memory.
 func (b *Pipeline) SubmitSettle(st *Settle, s *quota.Session, w backends.Write, beside int64) error {
-	p, err := b.committer.reserve(context.Background(), s, w, beside)
-	if err != nil {
+	p := &st.pending
+	p.write, p.session = w, s
+	if err := b.committer.reserve(context.Background(), p, beside); err != nil {
 		return err
 	}
-	st.pending = p
 	st.marked, st.Runs = b.leaseTable.BeginSettle(st.Leases, st.oneMarked[:0], st.oneRun[:0])
 	p.runs = st.Runs
 	b.committer.push(p)
@@ -68,8 +68,9 @@ func (b *Pipeline) SubmitSettle(st *Settle, s *quota.Session, w backends.Write, 
 
 // SubmitBind queues an extend that assigns st.Leases to the session.
 func (b *Pipeline) SubmitBind(st *Settle, s *quota.Session, e backends.Extend, beside int64) error {
-	p, err := b.committer.reserve(context.Background(), s, e, beside)
-	if err != nil {
+	p := &st.pending
+	p.write, p.session = e, s
+	if err := b.committer.reserve(context.Background(), p, beside); err != nil {
 		return err
 	}
 	e.Bind = b.heartbeat.Fresh()
@@ -83,14 +84,13 @@ func (b *Pipeline) SubmitBind(st *Settle, s *quota.Session, e backends.Extend, b
 		b.committer.drop(p)
 		return s.Client.TooManyJobs()
 	}
-	st.pending = p
 	return nil
 }
 
 // AwaitSettle waits for the outcome of a submitted settle and updates the lease table.
 func (b *Pipeline) AwaitSettle(st *Settle) (backends.WriteResult, error) {
 	extend, isExtend := st.pending.write.(backends.Extend) // wait can clear pending.write
-	res, err := b.committer.wait(st.pending, b.times.Timeout())
+	res, err := b.committer.wait(&st.pending, b.times.Timeout())
 	switch {
 	case extend.Bind != 0 && err != nil:
 		// It is unknown whether the lease is bound. The session keeps it: a release of a lease that is not this

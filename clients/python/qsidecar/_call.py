@@ -60,6 +60,10 @@ class Call:
         one = self.fields.get("lease")
         return [] if one is None else [one]
 
+    def claim(self) -> Optional[Message]:
+        """Returns the fields of the claim that it is or, as a settle, carries. None if it claims nothing."""
+        return self.fields if self.op == "claim" else self.fields.get("claim") if self.op in SETTLES else None
+
     def repeatable(self) -> bool:
         """Whether it can be sent again although the sidecar may have carried out the first one."""
         return repeatable(self.op, self.fields)

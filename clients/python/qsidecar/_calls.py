@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
 from . import errors
 from ._call import SETTLES, Call, unanswered
@@ -12,6 +12,8 @@ from ._leases import Leases
 from ._wire import Message, Wire, codec_named
 
 NO_TIME = "no answer in time"
+# How many bytes of frames are written at once.
+BATCH = 64 << 10
 
 
 class Calls:
@@ -68,56 +70,95 @@ class Calls:
             self.progress.notify_all()
 
     def _send(self, wire: Wire, call: Call) -> None:
+        """Writes a call. Calls that other threads have ready by then go into the same write."""
         try:
             frame = self._encode(call)
         except Exception as e:  # the caller's fault: the call can't be encoded
             with self.lock:
                 self._finish(call, error=e)
             return
+        wire.pending.append((call, frame))
         if not wire.sending.acquire(timeout=call.left()):
             with self.lock:
-                if not call.answered:
+                if not call.answered and not call.sent:
                     self._finish(call, error=unanswered(call, NO_TIME))
             return
         continued = False
         try:
-            if self._write(wire, call, frame):
+            if self._write(wire, call):
                 threading.Thread(target=self._write_rest, args=(wire,), name="qsidecar-write", daemon=True).start()
                 continued = True
         except BaseException:
-            wire.end()  # possibly half of the frame was sent, and no other frame must follow
+            wire.end()  # possibly half of a frame was sent, and no other frame must follow
             raise
         finally:
             if not continued:
                 wire.sending.release()
 
-    def _write(self, wire: Wire, call: Call, frame: bytes) -> bool:
-        """Writes a frame. Returns True if another thread must write the rest, because the caller's time is over."""
+    def _write(self, wire: Wire, own: Call) -> bool:
+        """Writes pending frames until its own is written, unless another thread wrote that one already.
+
+        Returns True if another thread must write the rest, because the caller's time is over.
+        """
+        while self._begin(wire, own):
+            broken = False
+            try:
+                wire.write_rest(own.ends)
+            except OSError:
+                broken = True
+            if wire.unwritten:
+                return self._give_up(wire, own, broken)
+        return False
+
+    def _begin(self, wire: Wire, own: Call) -> bool:
+        """Begins to write pending frames, all at once if they are small. Returns False if its own call needs no write."""
+        batch: List[Tuple[Call, bytes]] = []
+        size = 0
         with self.lock:
-            if call.answered and call.id in self.open:
-                self._finish(call)
-            if call.answered or wire.closed:
-                return False  # if the connection is closed, the reader queues the call again
-            call.sent = True
-        broken = False
-        try:
-            wire.write(frame, call.ends)
-        except OSError:
-            broken = True
-        if not wire.unwritten:
+            if own.sent or wire.closed:
+                return False  # if the connection is closed, the reader queues the calls again
+            while wire.pending and (not batch or size + len(wire.pending[0][1]) <= BATCH):
+                call, frame = wire.pending.popleft()
+                if not call.answered:
+                    call.sent = True
+                    batch.append((call, frame))
+                    size += len(frame)
+                elif call.id in self.open:
+                    self._finish(call)
+        if not batch:
             return False
+        begun = wire.begin([frame for _, frame in batch])
+        wire.current = batch[begun - 1]
+        if begun < len(batch):
+            with self.lock:
+                self._put_back(wire, batch[begun:])
+        return True
+
+    def _put_back(self, wire: Wire, batch: List[Tuple[Call, bytes]]) -> None:
+        """Undoes that frames were taken: nothing of them was written. The lock is held."""
+        for call, _ in batch:
+            call.sent = False
+        wire.pending.extendleft(reversed(batch))
+
+    def _give_up(self, wire: Wire, own: Call, broken: bool) -> bool:
+        """Ends a write that failed or took too long. Returns True if another thread must write the rest."""
+        call, frame = wire.current
         begun = wire.unwritten < len(frame)
         with self.lock:
             if self.wire is not wire:
                 return False
-            if begun and not broken and (self.leases.held or any(c.op == "claim" for c in self.open.values())):
-                return True  # a client that closes its connection loses its jobs
-            call.sent = wire.unwritten <= 1  # the sidecar accepts a JSON line without its newline; it drops any other partial frame
-            if not broken:
-                self._finish(call, error=unanswered(call, NO_TIME, call.sent))
-        if begun or broken:
+            # a client that closes its connection loses its jobs
+            goes_on = begun and not broken and bool(self.leases.held or any(c.claim() for c in self.open.values()))
+            if not goes_on and not begun and not broken:
+                self._put_back(wire, [wire.current])
+                wire.skip()
+            elif not goes_on:
+                call.sent = wire.unwritten <= 1  # the sidecar accepts a JSON line without its newline; it drops any other partial frame
+            if not broken and not own.answered and (call is own and not goes_on or not own.sent):
+                self._finish(own, error=unanswered(own, NO_TIME, own.sent))
+        if not goes_on and (begun or broken):
             wire.end()  # the reader then requeues the open calls
-        return False
+        return goes_on
 
     def _write_rest(self, wire: Wire) -> None:
         try:

@@ -26,7 +26,7 @@ class Leases:
         self.held: Dict[str, Held] = {}
 
     def claimed(self, connection: int, call: Call, jobs: List[Job]) -> None:
-        if "lease_ms" not in call.fields:  # timed leases outlive the connection and are not bound
+        if "lease_ms" not in (call.claim() or {}):  # timed leases outlive the connection and are not bound
             for job in jobs:
                 self.held[job.lease] = Held(job, connection)
 

@@ -224,10 +224,10 @@ class Session(Calls):
                 return
             call = found
             outcome: Optional[Exception] = error
+            if call.claim():  # a settle that failed can have jobs of its claim
+                self._claimed(wire, call, message)
             if call.op == "bye" and ok:
                 self._ending.set()  # the sidecar closes the connection, and the client opens no other
-            elif call.op == "claim" and ok:
-                self._claimed(wire, call, message)
             elif call.op in SETTLES:
                 outcome = self.leases.settled(call, message, error)
             elif call.op == "extend":

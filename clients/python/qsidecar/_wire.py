@@ -9,7 +9,8 @@ import selectors
 import socket
 import threading
 import time
-from typing import Any, Dict, List, Optional
+from collections import deque
+from typing import Any, Deque, Dict, List, Optional
 
 try:
     import msgpack
@@ -143,6 +144,8 @@ class Wire:
         self.reader_done = threading.Event()  # set when its reader has ended
         self.closed = False  # closed; guarded by sending
         self._unwritten = memoryview(b"")  # the unwritten rest of the last frame; guarded by sending
+        self.current: Any = None  # the call of that frame, and the frame; guarded by sending
+        self.pending: Deque[Any] = deque()  # calls to write, each with its frame; appended to without a lock
         self._buffer = bytearray()
         # The socket is close-on-exec, as every descriptor of Python (PEP 446). A child that
         # outlives a worker must not keep its jobs.
@@ -167,6 +170,26 @@ class Wire:
         """Writes a frame, or as much of it as it can until `ends`, by the monotonic clock."""
         self._unwritten = memoryview(frame)
         self.write_rest(ends)
+
+    def begin(self, frames: List[bytes]) -> int:
+        """Writes as much of the frames as it can without waiting, in one system call.
+
+        Returns how many of them are begun, at least one. The rest of the last one is unwritten.
+        """
+        try:
+            n = self._socket.send(b"".join(frames), socket.MSG_DONTWAIT)
+        except OSError:
+            n = 0  # write_rest waits, or raises the error
+        begun = 1
+        while begun < len(frames) and n >= len(frames[begun - 1]):
+            n -= len(frames[begun - 1])
+            begun += 1
+        self._unwritten = memoryview(frames[begun - 1])[n:]
+        return begun
+
+    def skip(self) -> None:
+        """Forgets a frame of which nothing was written."""
+        self._unwritten = memoryview(b"")
 
     def write_rest(self, ends: Optional[float]) -> None:
         """Writes the rest. Raises OSError if the connection has ended, or if the sidecar reads nothing for STALLED."""

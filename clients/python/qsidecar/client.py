@@ -201,14 +201,19 @@ class Client:
 
     def request(self, op: str, **fields: Any) -> Dict[str, Any]:
         """Sends any other operation of PROTOCOL.md with its fields, and returns the fields of the reply."""
-        if op in ("hello", "bye", "cancel_claim", "claim"):
-            raise ValueError(f"{op} is sent by the client itself")
+        if op in ("hello", "bye", "cancel_claim", "claim") or "claim" in fields:
+            raise ValueError(f"{'claim' if 'claim' in fields else op} is sent by the client itself")
         return self._call(op, fields, None)
 
     def _call(
-        self, op: str, fields: Dict[str, Any], request_timeout: Optional[float], wait: float = 0.0
+        self,
+        op: str,
+        fields: Dict[str, Any],
+        request_timeout: Optional[float],
+        wait: float = 0.0,
+        claimed: Optional[List[Job]] = None,
     ) -> Dict[str, Any]:
-        """Sends a request, and repeats it after transient errors."""
+        """Sends a request, and repeats it after transient errors. Adds the jobs of a settle's claim to claimed."""
         session = self._session
         began = time.monotonic()
         limit = self._time_limit(op) if request_timeout is None else request_timeout
@@ -222,6 +227,9 @@ class Client:
             session.submit(call)
             session.wait(call)
             error = call.error
+            if claimed is not None and call.reply.get("jobs"):
+                claimed += call.reply["jobs"]
+                fields = {name: value for name, value in fields.items() if name != "claim"}
             if error is None:
                 return call.reply
             if not _transient(op, fields, error, wait):

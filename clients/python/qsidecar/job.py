@@ -98,6 +98,8 @@ class Job:
         self._client = client
         self._lost = False
         self._then: List[NewJob] = []
+        self._claim: Optional[Dict[str, Any]] = None  # the claim that its settle carries
+        self._next: List[Job] = []  # the jobs that this claim got
         self.settled = False  # by this process
         self.id: str = fields["id"]
         self.queue: str = fields["queue"]
@@ -210,8 +212,10 @@ class Job:
     def _do(self, op: str, fields: Dict[str, Any], request_timeout: Optional[float]) -> Dict[str, Any]:
         if self._client is None:
             raise errors.Error(f"job {self.id} has no client: it was created for a test")
+        if self._claim and not self._next and op != "extend":
+            fields["claim"] = self._claim
         try:
-            reply = self._client._call(op, fields, request_timeout)
+            reply = self._client._call(op, fields, request_timeout, claimed=self._next)
         except (errors.LeaseLost, errors.SettledOrLost):
             self.settled = True  # this process can do nothing more about it
             raise

@@ -97,7 +97,14 @@ class Inline:
 class _NoSidecar(client.Client):
     """Records how a function settles its job."""
 
-    def _do(self, op: str, fields: Dict[str, Any], request_timeout: Optional[float], wait: float = 0.0) -> Dict[str, Any]:
+    def _call(
+        self,
+        op: str,
+        fields: Dict[str, Any],
+        request_timeout: Optional[float],
+        wait: float = 0.0,
+        claimed: Optional[List[Job]] = None,
+    ) -> Dict[str, Any]:
         return {}
 
 

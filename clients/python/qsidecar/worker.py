@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import math
 import os
 import queue
 import threading
@@ -13,10 +12,9 @@ from datetime import datetime
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, TypeVar, Union
 
 from . import _handlers, _processes, errors
-from ._handlers import describe, text_of
+from ._settle import settle
 from .client import Client
 from .job import Enqueued, Job, Seconds
-from .outcomes import Dead, Retry, Snooze
 
 log = logging.getLogger("qsidecar")
 
@@ -215,7 +213,10 @@ class App:
 
 
 class _ThreadPool:
-    """The threads of one run. One thread claims as many jobs as there are free threads, and the others run them."""
+    """The threads of one run. One thread claims as many jobs as there are free threads, and the others run them.
+
+    The settle of a job also claims the next one for its thread, which saves a round trip. It doesn't wait for a job.
+    """
 
     def __init__(self, app: App, threads: int, drain: bool) -> None:
         self.app = app
@@ -227,6 +228,7 @@ class _ThreadPool:
         self._tasks: queue.SimpleQueue[Optional[Job]] = queue.SimpleQueue()
         self._lock = threading.Condition()
         self._free = threads
+        self._next_claim = {"queues": list(app.jobs)}
         self.thread = threading.Thread(target=self._run, name="qsidecar-claim", daemon=True)
 
     def start(self) -> None:
@@ -290,13 +292,30 @@ class _ThreadPool:
             job = self._tasks.get()
             if job is None:
                 return
-            try:
-                self._run_job(job)
-            except BaseException:
-                log.exception("%r could not be settled", job)
+            while job is not None:
+                try:
+                    self._run_job(job)
+                except BaseException:
+                    log.exception("%r could not be settled", job)
+                job = self._next(job)
             with self._lock:
                 self._free += 1
                 self._lock.notify()
+
+    def _ending(self) -> bool:
+        return self.app._stop.is_set() or self.error is not None
+
+    def _next(self, job: Job) -> Optional[Job]:
+        """Returns the job that the settle of a job claimed. If the run ends, it gives that job back."""
+        if not job._next:
+            return None
+        if not self._ending():
+            return job._next[0]
+        try:
+            self.app.client.nack_many(job._next, snooze=True, delay=0)
+        except errors.Error as e:
+            log.warning("%r could not be returned, it is released when the connection closes: %s", job._next[0], e)
+        return None
 
     def _run_job(self, job: Job) -> None:
         result: Any = None
@@ -324,6 +343,7 @@ class _ThreadPool:
         ends.
         """
         for tries in itertools.count(1):
+            job._claim = None if self._ending() else self._next_claim
             try:
                 return settle(job, result, error)
             except errors.Internal as e:
@@ -335,53 +355,6 @@ class _ThreadPool:
 def exit_code(error: BaseException) -> int:
     """Returns the exit code of a worker that failed. The program qsidecar uses the same."""
     return EXIT_UNAVAILABLE if isinstance(error, UNAVAILABLE) else 1
-
-
-# Errors that mean that the settle itself is invalid.
-REJECTED = (errors.TooLarge, errors.BadRequest, errors.UnknownQueue, errors.Forbidden, errors.Unsupported)
-
-
-def settle(job: Job, result: Any, error: Optional[BaseException]) -> None:
-    """Settles a job by the result of its function. Tries for as long as the lease is not known to be lost.
-
-    If the settle is invalid (a result that isn't JSON, a delay of a century), the attempt fails. Otherwise the job
-    would stay with this worker until it ends.
-    """
-    try:
-        return _settle(job, result, error)
-    except errors.Error as e:
-        if not isinstance(e, REJECTED):
-            raise
-        refusal: Exception = e
-    except Exception as e:
-        refusal = e
-    log.error("%r: its outcome was refused, so the attempt has failed", job, exc_info=refusal)
-    job.nack(describe(refusal), request_timeout=math.inf)
-
-
-def _settle(job: Job, result: Any, error: Optional[BaseException]) -> None:
-    if error is None:
-        if isinstance(result, (bytes, bytearray)):
-            job.ack(raw=bytes(result), request_timeout=math.inf)
-        else:
-            job.ack(result, request_timeout=math.inf)
-    elif isinstance(error, Retry):
-        log.warning("%r %s: %s", job, _failure_text(job), text_of(error) or "Retry")
-        job.nack(text_of(error) or "Retry", delay=error.delay, request_timeout=math.inf)
-    elif isinstance(error, Snooze):
-        log.warning("%r is snoozed: %s", job, text_of(error) or "Snooze")
-        job.nack(text_of(error) or "Snooze", delay=error.delay, snooze=True, request_timeout=math.inf)
-    elif isinstance(error, Dead):
-        log.error("%r is dead: %s", job, text_of(error))
-        job.nack(text_of(error), dead=True, request_timeout=math.inf)
-    else:
-        log.error("%r %s", job, _failure_text(job), exc_info=error)
-        job.nack(describe(error), request_timeout=math.inf)
-
-
-def _failure_text(job: Job) -> str:
-    """Describes the result of a failed attempt."""
-    return "is dead, after its last attempt" if job.attempt >= job.max_attempts else "will be tried again"
 
 
 _apps: weakref.WeakSet[App] = weakref.WeakSet()  # for qsidecar.testing

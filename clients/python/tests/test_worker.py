@@ -6,7 +6,7 @@ import unittest
 import unittest.mock
 
 import qsidecar
-from qsidecar import Dead, Retry, Snooze, testing
+from qsidecar import Dead, Retry, Snooze
 from support import Case, app, eventually, exit_of, forked, in_thread, queue, quiet
 
 KEPT = os.environ.get("QSIDECAR_KEPT", "py-not-kept")  # a queue that keeps its jobs
@@ -356,43 +356,6 @@ class Pipe(logging.Handler):
 
     def emit(self, record):
         os.write(self.to, (record.getMessage() + "\n").encode())
-
-
-class Inline(unittest.TestCase):
-    """qsidecar.testing needs no sidecar: these clients have no socket."""
-
-    def setUp(self):
-        self.app = qsidecar.App(socket="/nowhere/s.sock")
-        self.did = []
-
-        @self.app.job("double", result=True)
-        def double(job):
-            self.did.append(job.payload)
-            if job.payload == "bad":
-                raise Dead("no number")
-            job.then("note", job.payload)
-            return 2 * job.payload
-
-    def test_inline_runs_the_job_at_once(self):
-        with testing.inline(self.app) as did:
-            stored = self.app.enqueue("double", 21, key="k", delay=60)
-            again = qsidecar.Client(socket="/nowhere/s.sock").enqueue("double", 21, key="k")
-        self.assertEqual(self.did, [21])
-        self.assertEqual((again.id, again.duplicate), (stored.id, True))
-        self.assertEqual([(d.queue, d.payload, d.ran, d.result) for d in did.jobs], [("double", 21, True, 42), ("note", 21, False, None)])
-        self.assertEqual(did.jobs[0].new.delay, 60)
-        self.assertEqual(len(did.of("note")), 1)
-        with self.assertRaises(qsidecar.NotConnected):
-            self.app.enqueue("double", 1)
-
-    def test_errors_of_handlers(self):
-        with testing.inline() as did, self.assertRaises(Dead):
-            self.app.enqueue("double", "bad")
-        with testing.inline(raises=False) as did:
-            self.app.enqueue("double", "bad")
-        self.assertIsInstance(did.jobs[0].error, Dead)
-        with testing.inline(), self.assertRaises(ValueError):
-            self.app.enqueue("double", float("nan"))  # as without it
 
 
 if __name__ == "__main__":

@@ -365,6 +365,7 @@ class Suite
 end
 
 require "qsidecar/testing"
+require_relative "suite_next_claim"
 require_relative "suite_stalled"
 require_relative "suite_worker"
 Suite.new.run

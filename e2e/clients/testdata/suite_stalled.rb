@@ -139,6 +139,30 @@ class Suite
     end
   end
 
+  # What several threads send while another one writes goes into one write.
+  def check_stalled_threads_share_a_write
+    deaf do |sidecar, client|
+      link = client.send(:session).instance_variable_get(:@link)
+      first, proceed, sizes = Queue.new, Queue.new, []
+      link.define_singleton_method(:take) do |own|
+        batch = super(own)
+        next batch if batch.empty?
+
+        sizes << batch.size
+        (first << true) && proceed.pop if sizes.size == 1
+        batch
+      end
+      calls = [Thread.new { client.request("ping") }]
+      first.pop
+      calls += Array.new(20) { Thread.new { client.request("ping") } }
+      Thread.pass until link.instance_variable_get(:@pending).size == 20
+      proceed << true
+      calls.each { sidecar.answer("ping") }
+      calls.each { |call| equal true, call.value["ok"] }
+      equal [1, 20], sizes, "the number of requests in each write"
+    end
+  end
+
   # The limit also applies to work that another thread does for the call: the first connection.
   def check_stalled_connect
     Dir.mktmpdir do |dir|

@@ -118,7 +118,7 @@ func (c *claim) unlocked(p backends.Policy) bool {
 
 // where returns the condition for the part of the queue to scan, and records when it is scanned.
 func (c *claim) where(p backends.Policy) string {
-	now := time.Now()
+	now := c.f.Now()
 	c.sent = now
 	l := c.seen[p.Queue]
 	if l == nil {
@@ -184,7 +184,7 @@ func (c *claim) useFound(t Tx, end *queuesState) {
 	case len(c.res.Jobs) == len(c.Slots) || c.res.More:
 		c.done = true
 		if l != nil && l.Full {
-			l.All, l.Took = true, time.Since(c.sent)
+			l.All, l.Took = true, c.f.Now().Sub(c.sent)
 		}
 	case len(tooLarge) > 0, found < asked && c.f.Skip == "": // there are free slots for other jobs, or some jobs changed since the scan
 		if p.LIFO {
@@ -231,7 +231,7 @@ func (c *claim) choose(p backends.Policy) (fitting, tooLarge []ready) {
 // the scans began, perhaps too late for the scans to see them, it scans the queue once more.
 func (c *claim) finishQueue(p backends.Policy, l *cursor.Learned, end *queuesState) {
 	if l != nil {
-		l.All, l.Took = true, time.Since(c.sent)
+		l.All, l.Took = true, c.f.Now().Sub(c.sent)
 		if !c.again && c.f.Cursors.Returned(p.Queue, end.returns[p.Queue]) {
 			c.f.Cursors.Forget(p.Queue)
 			c.again, c.scan, c.whole, c.locks = true, fromHeads, false, false

@@ -18,9 +18,10 @@ import (
 // Finder claims the jobs of one database. The exported fields are set before the first use.
 type Finder struct {
 	Cursors *cursor.Set
-	Clock   string          // the SQL expression for the present time
-	Skip    string          // follows FOR UPDATE: skip rows that other transactions have locked; empty: the server can't
-	Life    context.Context // ends when the database is closed
+	Now     func() time.Time // the clock of Cursors
+	Clock   string           // the SQL expression for the present time
+	Skip    string           // follows FOR UPDATE: skip rows that other transactions have locked; empty: the server can't
+	Life    context.Context  // ends when the database is closed
 	Log     *slog.Logger
 	Run     func(ctx context.Context, p *session.Script) error // runs a script outside of any transaction
 

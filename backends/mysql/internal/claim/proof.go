@@ -19,7 +19,7 @@ const (
 func (f *Finder) prove(queue string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.proving || f.Life.Err() != nil || time.Since(f.proved) < proveEvery {
+	if f.proving || f.Life.Err() != nil || f.Now().Sub(f.proved) < proveEvery {
 		return
 	}
 	p, ok := f.Cursors.ToProve(queue)
@@ -35,7 +35,7 @@ func (f *Finder) prove(queue string) {
 		}
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		f.proving, f.proved = false, time.Now()
+		f.proving, f.proved = false, f.Now()
 	})
 }
 

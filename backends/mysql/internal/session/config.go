@@ -14,12 +14,11 @@ import (
 	"time"
 
 	"github.com/go-sql-driver/mysql"
+
+	"github.com/qsidecar/qsidecar/backends/internal/dial"
 )
 
 const (
-	// ConnectTimeout is the default limit for a connection with its login.
-	ConnectTimeout = 10 * time.Second
-
 	// LockWait is how long a statement waits for a row's lock. Then the transaction is retried.
 	LockWait = 5 * time.Second
 
@@ -75,7 +74,7 @@ func Configure(address, password string, log *slog.Logger) (*mysql.Config, error
 			return nil, fmt.Errorf("the address of the MySQL database has the parameter %q: there are socket, tls and ca", key)
 		}
 	}
-	c.Timeout = ConnectTimeout
+	c.Timeout = dial.Timeout
 	c.Logger = driverLogger{log}
 	c.ConnectionAttributes = "program_name:qsidecar"
 	c.MultiStatements, c.InterpolateParams, c.ClientFoundRows = true, true, true

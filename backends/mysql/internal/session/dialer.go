@@ -12,6 +12,8 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/dial"
+	"github.com/qsidecar/qsidecar/backends/mysql/migrate"
 )
 
 // Dialer opens connections to one server, to the servers that share its address, or to the first of several hosts that
@@ -27,29 +29,39 @@ type Dialer struct {
 	// Moved is called when connections lead to another host than before, with both. nil: it is not called.
 	Moved func(from, to string)
 
-	hosts hosts
+	// Refused is called when an old source is refused. nil: it is not called.
+	Refused func(host string)
+
+	hosts   hosts
+	sources sources
 }
 
 // Place returns the address without secrets.
 func (d *Dialer) Place() string { return Place(d.Config) }
 
 // Dial opens a connection for a Counter, or for none. It does not end the Counter's abandoned session: see
-// Open. Of several hosts it tries the last good one first.
+// Open. Of several hosts it tries the last good one first: see hosts.inOrder.
 func (d *Dialer) Dial(ctx context.Context, l *Counter) (*Conn, error) {
-	all := d.hosts.inOrder(d.Config)
+	all, moves := d.hosts.inOrder(d.Config)
 	if len(all) == 1 {
 		return d.dialHost(ctx, l, all[0], d.Timeout)
 	}
 	var failed error
 	for _, host := range all {
-		c, err := d.dialHost(ctx, l, host, min(d.Timeout, hostTimeout))
+		c, err := d.dialHost(ctx, l, host, min(d.Timeout, dial.HostTimeout))
 		if err == nil {
-			if from := d.hosts.found(host); from != "" && d.Moved != nil {
+			from, late := d.hosts.found(host, moves)
+			if late {
+				c.Close()
+				return d.Dial(ctx, l)
+			}
+			if from != "" && d.Moved != nil {
 				d.Moved(from, host)
 			}
 			c.opened = time.Now() // after Moved, which retires older connections
 			return c, nil
 		}
+		d.hosts.failed(host)
 		if ctx.Err() != nil {
 			return nil, err
 		}
@@ -68,8 +80,7 @@ func (d *Dialer) dialHost(ctx context.Context, l *Counter, host string, limit ti
 		config.TLS.ServerName = name // Clone copied it
 	}
 	config.DialFunc = func(ctx context.Context, network, addr string) (_ net.Conn, err error) {
-		dialer := net.Dialer{Timeout: ConnectTimeout, KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3}}
-		c.Wire, err = dialer.DialContext(ctx, network, addr)
+		c.Wire, err = dial.Dialer().DialContext(ctx, network, addr)
 		if err == nil && d.Wrap != nil {
 			c.Wire = d.Wrap(c.Wire)
 		}
@@ -109,7 +120,9 @@ func (d *Dialer) Open(ctx context.Context, l *Counter) (*Conn, error) {
 		}
 	}
 	if err == nil {
-		err = c.Exec(ctx, "DO GET_LOCK(?, 0)", c.Name)
+		if err = c.Exec(ctx, "DO GET_LOCK(?, 0)", c.Name); migrate.NoUserLocks(err) {
+			c.Name, err = "", nil // no other session can end this one: see Kill
+		}
 	}
 	if err != nil {
 		c.Close()
@@ -118,18 +131,22 @@ func (d *Dialer) Open(ctx context.Context, l *Counter) (*Conn, error) {
 	return c, nil
 }
 
-// CheckWritable returns an error if the server is a replica. A service address can lead to a replica until
+// CheckWritable returns an error if the server is a replica, or an old source. A service address can lead to a replica until
 // another server takes over. An account that is exempt from read_only could write to it, and a replica
 // that has not replayed everything can't show whether a commit happened.
 func (d *Dialer) CheckWritable(ctx context.Context, c *Conn) error {
 	if d.ReadOnly {
 		return nil
 	}
-	readOnly := false
-	err := c.Each(ctx, func(r *Result) { readOnly, c.Server = r.Int(0) != 0, r.Text(1) },
-		"SELECT CAST(@@GLOBAL.read_only AS CHAR) NOT IN ('0', 'OFF') OR @@GLOBAL.innodb_read_only, CONCAT_WS('/', @@hostname, @@port, @@server_id, @@datadir)")
-	if err == nil && readOnly {
-		err = backends.Unavailable(fmt.Errorf("%s: the server is read-only, as replicas are", d.Place()))
+	readOnly, name, transactions := false, "", ""
+	err := c.Each(ctx, func(r *Result) {
+		readOnly, c.Server, name, transactions = r.Int(0) != 0, r.Text(1), r.Text(2), r.Text(3)
+	}, "SELECT CAST(@@GLOBAL.read_only AS CHAR) NOT IN ('0', 'OFF') OR @@GLOBAL.innodb_read_only, CONCAT_WS('/', @@hostname, @@port, @@server_id, @@datadir), "+d.sourceSQL())
+	switch {
+	case err != nil:
+		return err
+	case readOnly:
+		return backends.Unavailable(fmt.Errorf("%s: the server is read-only, as replicas are", d.Place()))
 	}
-	return err
+	return d.sources.check(d, c.Host, name, transactions)
 }

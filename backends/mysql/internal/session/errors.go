@@ -54,4 +54,10 @@ func EndsSession(err error) bool {
 
 // readOnly reports whether err means that the server can't be written to. It is a replica, its storage
 // engine is read-only, or its cluster or replication group does not allow writes.
-func readOnly(err error) bool { return IsCode(err, 1047, 1290, 1792, 1836, 1874, 3100) }
+func readOnly(err error) bool {
+	return IsCode(err, 1047, 1290, 1792, 1836, 1874, 3100) || IsCode(err, CodesNoWait...)
+}
+
+// CodesNoWait are the errors of a member of a replication group that can't wait for the changes of the others. Either it is
+// not a member now, or the others don't answer.
+var CodesNoWait = []uint16{3781, 3782, 3783, 3796, 3797, 3798, 3799}

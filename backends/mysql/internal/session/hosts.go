@@ -5,15 +5,12 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/dial"
 )
-
-// hostTimeout limits a connection with its login if there are other hosts to try. It is far below the time of a heartbeat.
-const hostTimeout = 2 * time.Second
 
 // cutHosts returns the address with its first host only, and the other hosts. net/url accepts one host.
 func cutHosts(address string) (first string, more []string) {
@@ -33,43 +30,65 @@ func cutHosts(address string) (first string, more []string) {
 // hosts records which of several hosts to try first.
 type hosts struct {
 	mu      sync.Mutex
-	good    string // the last one that connections led to
-	suspect string // a host that stopped answering: the last one to try
+	good    string          // the last one that connections led to
+	suspect string          // a host that stopped answering: the last one to try
+	tried   map[string]bool // the hosts that failed since the last connection that succeeded
+	moves   int             // how often good changed
 }
 
-// inOrder returns the hosts in the order of the tries.
-func (h *hosts) inOrder(c *mysql.Config) []string {
+// inOrder returns the hosts in the order of the tries: the last good one first, and those that failed since then last. A heartbeat can
+// end before all hosts were tried, and the next one must not begin with the same hosts. moves is for found.
+func (h *hosts) inOrder(c *mysql.Config) (all []string, moves int) {
 	if c.Net == "unix" {
-		return []string{c.Addr}
+		return []string{c.Addr}, 0
 	}
-	all := strings.Split(c.Addr, ",")
+	all = strings.Split(c.Addr, ",")
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	rank := func(host string) int {
-		switch host {
-		case h.suspect:
-			return 2
-		case h.good:
+		switch {
+		case host == h.suspect:
+			return 3
+		case host == h.good:
 			return 0
+		case h.tried[host]:
+			return 2
 		}
 		return 1
 	}
 	slices.SortStableFunc(all, func(x, y string) int { return rank(x) - rank(y) })
-	return all
+	return all, h.moves
 }
 
-// found records the host of a new connection. It returns the earlier host if that was another one.
-func (h *hosts) found(host string) (from string) {
+// found records the host of a new connection, whose dial began at moves. It returns the earlier host if that was another one. late means
+// that other connections left the host during the dial: it hung and continued, and possibly another host replaced it. The connection
+// must not be used then.
+func (h *hosts) found(host string, moves int) (from string, late bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if moves != h.moves && host != h.good {
+		return "", true
+	}
 	from, h.good = h.good, host
+	clear(h.tried)
 	if h.suspect == host {
 		h.suspect = ""
 	}
 	if from == host {
-		return ""
+		return "", false
 	}
-	return from
+	h.moves++
+	return from, false
+}
+
+// failed records that a connection to a host failed.
+func (h *hosts) failed(host string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.tried == nil {
+		h.tried = map[string]bool{}
+	}
+	h.tried[host] = true
 }
 
 // Probe logs in to the host of the present connections. It returns that host if it doesn't answer in time.
@@ -80,7 +99,7 @@ func (d *Dialer) Probe(ctx context.Context) (silent string) {
 	if host == "" {
 		return ""
 	}
-	c, err := d.dialHost(ctx, nil, host, min(d.Timeout, hostTimeout))
+	c, err := d.dialHost(ctx, nil, host, min(d.Timeout, dial.HostTimeout))
 	if err == nil {
 		c.Close()
 		return ""
@@ -89,6 +108,17 @@ func (d *Dialer) Probe(ctx context.Context) (silent string) {
 		return ""
 	}
 	return host
+}
+
+// Each calls f for each host: with a connection to it, or with the reason why there is none.
+func (d *Dialer) Each(ctx context.Context, f func(host string, c *Conn, err error)) {
+	for host := range strings.SplitSeq(d.Config.Addr, ",") {
+		c, err := d.dialHost(ctx, nil, host, min(d.Timeout, dial.HostTimeout))
+		f(host, c, err)
+		if err == nil {
+			c.Close()
+		}
+	}
 }
 
 // Suspect makes a host that stopped answering the last one to try.

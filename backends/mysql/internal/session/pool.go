@@ -125,7 +125,7 @@ func (p *Pool) Retire() {
 	p.retired = time.Now()
 }
 
-// Cut is Retire, and also ends what runs on the connections to a host that stopped answering.
+// Cut is Retire, and also ends what runs on the connections to a host.
 func (p *Pool) Cut(host string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -13,12 +13,13 @@ import (
 
 // Server holds what the server reports about itself.
 type Server struct {
-	Text       string // the version as the server writes it
-	Maria      bool
-	Version    int   // 80013, 100603
-	Packet     int64 // max_allowed_packet
-	SkipLocked bool  // it has FOR UPDATE SKIP LOCKED
-	Galera     bool  // it is a node of a Galera cluster
+	Text         string // the version as the server writes it
+	Maria        bool
+	Version      int   // 80013, 100603
+	Packet       int64 // max_allowed_packet
+	SkipLocked   bool  // it has FOR UPDATE SKIP LOCKED
+	Galera       bool  // it is a node of a Galera cluster
+	MultiPrimary bool  // it is a member of a replication group in which all members accept writes
 }
 
 // Name returns the product and its version.
@@ -28,6 +29,10 @@ func (v Server) Name() string {
 	}
 	return "MySQL " + v.Text
 }
+
+// SeveralWriters reports whether other nodes of a cluster can change the same rows. Then a change that arrives from another node ends the
+// transactions that conflict with it, with the error for a deadlock.
+func (v Server) SeveralWriters() bool { return v.Galera || v.MultiPrimary }
 
 var versionForm = regexp.MustCompile(`^(?:5\.5\.5-)?(\d+)\.(\d+)\.(\d+)`)
 
@@ -65,11 +70,13 @@ func (d *Dialer) ReadServer(ctx context.Context) error {
 		return err
 	}
 	defer c.Close()
-	var text, comment, wsrep string
+	var text, comment string
+	variables := map[string]string{}
 	packet := int64(0)
 	var p Script
 	p.Each(func(r *Result) { text, comment, packet = r.Text(0), r.Text(1), r.Int(2) }, "SELECT VERSION(), @@version_comment, @@max_allowed_packet")
-	p.Each(func(r *Result) { wsrep = r.Text(1) }, "SHOW GLOBAL VARIABLES LIKE 'wsrep_on'")
+	p.Each(func(r *Result) { variables[r.Text(0)] = r.Text(1) },
+		"SHOW GLOBAL VARIABLES WHERE Variable_name IN ('wsrep_on', 'group_replication_group_name', 'group_replication_single_primary_mode')")
 	if err := c.Run(ctx, &p); err != nil {
 		return err
 	}
@@ -80,7 +87,8 @@ func (d *Dialer) ReadServer(ctx context.Context) error {
 	if d.Server, err = parseVersion(text, maria); err != nil {
 		return fmt.Errorf("%s: %w", d.Place(), err)
 	}
-	d.Server.Packet, d.Server.Galera = packet, wsrep == "ON"
+	d.Server.Packet, d.Server.Galera = packet, variables["wsrep_on"] == "ON"
+	d.Server.MultiPrimary = variables["group_replication_group_name"] != "" && variables["group_replication_single_primary_mode"] == "OFF"
 	d.settings()
 	return nil
 }
@@ -118,8 +126,12 @@ func (d *Dialer) settings() {
 		p["transaction_read_only"] = "0"
 		p["max_execution_time"] = "0"
 	}
+	// Reads see what other nodes have committed.
 	if d.Server.Galera {
-		p["wsrep_sync_wait"] = "1" // reads see what other nodes have committed
+		p["wsrep_sync_wait"] = "1"
+	}
+	if d.Server.MultiPrimary {
+		p["group_replication_consistency"] = "'BEFORE'"
 	}
 	d.Config.Params = p
 	d.Config.MaxAllowedPacket = int(d.Server.Packet)

@@ -6,19 +6,21 @@ module Qsidecar
     # Operations that must not be sent resent.
     ONCE = %w[reclaim bye].freeze
 
-    attr_reader :op, :fields, :ends, :only, :wake
+    attr_reader :op, :fields, :ends, :only, :claimed, :wake
     attr_accessor :id, :state, :reply, :error, :resent, :abandoned
 
     # ends: the end of the caller's time, by Connection.now (nil: no limit). wait_ends: the end of a
     # claim's own wait. resent: an earlier request may have been carried out. only: the only
-    # connection to send it on (nil: any).
-    def initialize(op, fields, ends: nil, wait_ends: nil, resent: false, only: nil)
+    # connection to send it on (nil: any). claimed: a list to which the jobs of a settle's claim are
+    # added, also if the settle failed.
+    def initialize(op, fields, ends: nil, wait_ends: nil, resent: false, only: nil, claimed: nil)
       @op = op
       @fields = fields
       @ends = ends
       @wait_ends = wait_ends
       @resent = resent
       @only = only
+      @claimed = claimed
       @wake = ConditionVariable.new
       @state = :queued # then :sent, then :done
       @abandoned = false # the caller no longer waits for the reply
@@ -30,6 +32,14 @@ module Qsidecar
 
     def settle?
       @op == "ack" || @op == "nack"
+    end
+
+    # claim returns the fields of the claim that it is or, as a settle, carries. nil: it claims
+    # nothing.
+    def claim
+      return @fields if claim?
+
+      @fields[:claim] if settle?
     end
 
     def leases
@@ -74,6 +84,7 @@ module Qsidecar
         transmit(call, link)
       end
       whole = true
+      call.claimed&.concat(call.reply["jobs"] || []) if call.reply
       raise call.error if call.error
 
       call.reply
@@ -129,7 +140,7 @@ module Qsidecar
     def finish_frame?(call, begun, unsent)
       @lock.synchronize do
         return false unless @open[call.id].equal?(call) # it is a call of an earlier connection
-        return true if begun && (!@held.empty? || @open.each_value.any?(&:claim?))
+        return true if begun && (!@held.empty? || @open.each_value.any?(&:claim))
 
         call.state = :queued if unsent
         finish(call, error: late(call))
@@ -153,7 +164,7 @@ module Qsidecar
           call.abandoned = true
           link = @link if call.claim?
         when :done
-          return_jobs(call.reply["jobs"]) if call.claim? && call.reply && call.reply["jobs"]
+          return_jobs(call.reply["jobs"]) if call.claim && call.reply && call.reply["jobs"]
         end
       end
       Thread.new { post(link, "cancel_claim", request: call.id) } if link # post can block

@@ -112,11 +112,11 @@ module Qsidecar
       fields = { lease: job.lease }
       fields[:result] = result.b if result
       fields[:enqueue] = enqueue.map { |more| Fields.job(**more) } if enqueue && !enqueue.empty?
-      send_request("ack", fields)["enqueued"]&.map { |stored| Client.enqueued(stored) }
+      settle(job, "ack", fields)["enqueued"]&.map { |stored| Client.enqueued(stored) }
     end
 
     def nack(job, **how)
-      send_request("nack", { lease: job.lease, **Fields.nack(**how) })
+      settle(job, "nack", { lease: job.lease, **Fields.nack(**how) })
       nil
     end
 
@@ -182,12 +182,19 @@ module Qsidecar
       @session
     end
 
-    # send_request sends a request, and repeats it after transient errors.
-    def send_request(op, fields, wait: nil, limit: nil)
+    # settle sends a settle, with the claim that a Worker adds to it.
+    def settle(job, op, fields)
+      fields[:claim] = job.next_claim if job.next_claim && job.next_jobs.empty?
+      send_request(op, fields, claimed: job.next_jobs)
+    end
+
+    # send_request sends a request, and repeats it after transient errors. It adds the jobs of a
+    # settle's claim to claimed.
+    def send_request(op, fields, wait: nil, limit: nil, claimed: nil)
       current = session
       began = Connection.now
       limit ||= @request_timeout || (op == "enqueue" ? enqueue_time : REQUEST_TIME)
-      how = { ends: began + limit + (wait || 0), wait_ends: wait && began + wait }
+      how = { ends: began + limit + (wait || 0), wait_ends: wait && began + wait, claimed: claimed }
       return send_repeatedly(current, op, fields, how) unless SETTLES.include?(op)
 
       current.settling(fields[:leases] || [fields[:lease]]) { send_repeatedly(current, op, fields, how) }
@@ -213,6 +220,7 @@ module Qsidecar
         raise unless transient?(op, fields, e, how[:wait_ends]) && left(op, how) > pause
 
         resent ||= e.is_a?(UnknownOutcome)
+        fields = fields.reject { |name, _| name == :claim } if how[:claimed]&.any?
         current.pause(pause)
         retry
       end

@@ -12,6 +12,18 @@ module Qsidecar
     # How long the sidecar can read nothing of a frame whose caller has left, in seconds.
     STALLED = 30
 
+    # How many bytes of frames are written at once.
+    BATCH = 64 << 10
+
+    # A frame to write. Two frames with the same bytes are not equal.
+    class Frame
+      attr_reader :bytes
+
+      def initialize(bytes)
+        @bytes = bytes
+      end
+    end
+
     # The largest possible reply: 8 times the largest max_frame, 64 MiB.
     MAX_REPLY = 512 << 20
 
@@ -51,6 +63,8 @@ module Qsidecar
       @codec = codec
       @number = number
       @writing = TimedLock.new
+      @taking = Mutex.new # guards @pending
+      @pending = [] # frames of the threads that wait for @writing
       @since = Connection.now
     end
 
@@ -96,12 +110,18 @@ module Qsidecar
       raise TooLarge, "#{request[:op]} was not sent: it has #{size} bytes and the sidecar takes #{@max_frame} at most (max_frame)"
     end
 
-    # write sends a frame. If that fails, or the thread is interrupted in between, it closes the
-    # connection, and the reader ends. If the time is over first, the block is called with the
-    # number of unwritten bytes. If it returns true, or there is no block, a thread writes the rest
-    # of the frame. If it returns false, write closes the connection of a partial frame.
+    # write sends a frame. Frames that other threads have ready by then go into the same write. If
+    # that fails, or the thread is interrupted in between, it closes the connection, and the reader
+    # ends. If the time is over first, the block is called with the number of unwritten bytes. If it
+    # returns true, or there is no block, a thread writes the rest of the frame. If it returns false,
+    # write closes the connection of a partial frame.
     def write(frame, ends = nil, &late)
-      @writing.hold(ends) { push(frame, ends, &late) } || late&.call(frame.bytesize)
+      own = Frame.new(frame)
+      @taking.synchronize { @pending << own }
+      @writing.hold(ends) { push(own, ends, &late) }
+      late&.call(frame.bytesize) if withdraw(own) # its time is over, and no thread has begun to write it
+    ensure
+      withdraw(own) # if the thread was interrupted
     end
 
     # read returns the next message, or nil if the connection has ended.
@@ -134,17 +154,67 @@ module Qsidecar
 
     private
 
-    def push(frame, ends)
+    # push writes pending frames until its own one is written, unless another thread wrote it already.
+    def push(own, ends)
       clean = false # whether another frame can follow
-      rest = write_part(frame, ends)
-      continued = rest && (block_given? ? yield(rest.bytesize) : true) && rest.bytesize < frame.bytesize
-      write_rest(rest) if continued
-      clean = continued || rest.nil? || rest.bytesize == frame.bytesize
-      :kept if continued
+      Thread.pass # so that other threads add their frames
+      while (frame, rest = write_batch(own))
+        rest = write_part(rest, ends)
+        next unless rest
+
+        begun = rest.bytesize < frame.bytes.bytesize
+        break put_back([frame]) unless begun || frame.equal?(own)
+
+        continued = (frame.equal?(own) && block_given? ? yield(rest.bytesize) : true) && begun
+        write_rest(rest) if continued
+        clean = continued || !begun
+        return continued ? :kept : nil
+      end
+      clean = true
+      nil
     rescue *BREAKS
       nil # closed below
     ensure
-      close unless clean
+      give_up unless clean
+    end
+
+    # give_up closes the connection. The session sends the pending frames on the next one.
+    def give_up
+      close
+      @taking.synchronize { @pending.clear }
+    end
+
+    # write_batch writes as much as it can, without waiting, of the pending frames. It returns the
+    # frame to go on with and its rest, or nil if its own frame needs no write.
+    def write_batch(own)
+      batch = take(own)
+      return if batch.empty?
+
+      n = @socket.write_nonblock(batch.map(&:bytes).join, exception: false)
+      n = 0 if n == :wait_writable
+      n -= batch.shift.bytes.bytesize while batch.size > 1 && n >= batch[0].bytes.bytesize
+      frame = batch.shift
+      put_back(batch)
+      [frame, frame.bytes.byteslice(n, frame.bytes.bytesize)]
+    end
+
+    # take removes the next frames from the pending ones, if its own one is among these.
+    def take(own)
+      @taking.synchronize do
+        size = 0
+        next [] unless @pending.include?(own)
+
+        small = @pending.take_while { |frame| (size += frame.bytes.bytesize) <= BATCH }
+        @pending.shift([small.size, 1].max)
+      end
+    end
+
+    def put_back(frames)
+      @taking.synchronize { @pending.unshift(*frames) }
+    end
+
+    def withdraw(own)
+      @taking.synchronize { @pending.delete(own) }
     end
 
     # write_part writes as much as it can until ends. It returns the rest, or nil if there is none.

@@ -7,6 +7,9 @@ module Qsidecar
     # job. last_error is the message of the last failed attempt, or nil.
     attr_reader :id, :queue, :lease, :attempt, :max_attempts, :fence, :priority, :headers, :key, :last_error
 
+    attr_accessor :next_claim # :nodoc: set by the Worker: the claim that the settle carries
+    attr_reader :next_jobs # :nodoc: the jobs that it got
+
     # The payload's bytes, a String of binary encoding.
     attr_reader :raw
 
@@ -19,6 +22,7 @@ module Qsidecar
       @enqueued_at = fields["enqueued_at"]
       @timeout_ms = fields["timeout_ms"]
       @state = :held
+      @next_jobs = []
     end
 
     # payload parses the payload as JSON. It is nil if there are no bytes. It raises

@@ -42,8 +42,10 @@ module Qsidecar
       SettledOrLost.new(call.op, reply["lost"])
     end
 
-    # update_leases updates the held session leases, and creates the jobs of a claim.
+    # update_leases updates the held session leases, and creates the jobs of a claim. A settle that
+    # failed can have jobs of its claim.
     def update_leases(link, call, reply, error)
+      claimed(link, call, reply) if call.settle? && call.claim && reply["jobs"]
       return @held.forget(call.leases) if error.is_a?(LeaseLost)
       return if error
 
@@ -59,7 +61,7 @@ module Qsidecar
       reply["jobs"] = reply["jobs"].map { |job| Job.new(@client, job, link.bytes(job, "payload")) }
       if call.abandoned
         return_jobs(reply["jobs"])
-      elsif call.fields[:lease_ms].nil?
+      elsif call.claim[:lease_ms].nil?
         reply["jobs"].each { |job| @held.hold(job, link.number) }
       end
     end

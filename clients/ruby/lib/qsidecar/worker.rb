@@ -212,7 +212,7 @@ module Qsidecar
 
           tries = 0
           outage(nil)
-          jobs.each { |job| @stopping ? return_job(job) : run_job(job) }
+          jobs.each { |job| run_in_turn(job) }
         rescue *UNAVAILABLE, Internal => e
           raise if @drain # cron will start it again soon
 
@@ -233,11 +233,21 @@ module Qsidecar
       log(:warn, message ? "can't claim jobs: #{message}" : "jobs can be claimed again") unless was == @outage
     end
 
-    # run_job runs a job and settles it, also if its block ends the thread.
+    # run_in_turn runs a job, then the next one that its settle claimed, and so on.
+    def run_in_turn(job)
+      while job
+        @stopping ? return_job(job) : run_job(job)
+        job = job.next_jobs.first
+      end
+    end
+
+    # run_job runs a job and settles it, also if its block ends the thread. The settle also claims the
+    # next job, which saves a round trip. A thread that ends claims none.
     def run_job(job)
       pid = Process.pid
       error = ThreadError.new("the job ended its thread")
       error = perform(job)
+      job.next_claim = { queues: @handlers.keys.map { |queue| Codec.text(queue) } }
     ensure
       settle(job, error) if Process.pid == pid
     end
@@ -286,6 +296,7 @@ module Qsidecar
     end
 
     def send_outcome(job, error)
+      job.next_claim = nil if @stopping
       case error
       when nil then job.ack
       when Dead

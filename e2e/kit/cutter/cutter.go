@@ -1,4 +1,5 @@
-package kit
+// Package cutter cuts connections through a toxiproxy after a number of bytes.
+package cutter
 
 import (
 	"sync"
@@ -61,16 +62,16 @@ func (s *Cutter) pass(x *cutState, bytes int) (pass int, cut bool) {
 	return int(max(s.after-before, 0)), true
 }
 
-// CutToxic is the toxic that applies a Cutter.
-type CutToxic struct {
+// Toxic is the toxic that applies a Cutter.
+type Toxic struct {
 	Stream string `json:"stream"`
 }
 
 // NewState implements toxics.StatefulToxic.
-func (*CutToxic) NewState() any { return new(cutState) }
+func (*Toxic) NewState() any { return new(cutState) }
 
 // Pipe implements toxics.Toxic.
-func (t *CutToxic) Pipe(stub *toxics.ToxicStub) {
+func (t *Toxic) Pipe(stub *toxics.ToxicStub) {
 	s, x := Cutters[t.Stream], stub.State.(*cutState)
 	for {
 		select {

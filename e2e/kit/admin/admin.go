@@ -1,4 +1,5 @@
-package kit
+// Package admin reads the admin listener of a sidecar.
+package admin
 
 import (
 	"context"
@@ -13,17 +14,17 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// Admin is a sidecar's admin listener.
-type Admin struct {
+// Listener is a sidecar's admin listener.
+type Listener struct {
 	t    testing.TB
 	http *http.Client
 	base string
 }
 
-// AdminAt returns the admin listener at a Unix socket, or at a host and port.
-func AdminAt(t testing.TB, place string) *Admin {
+// At returns the admin listener at a Unix socket, or at a host and port.
+func At(t testing.TB, place string) *Listener {
 	tr := &http.Transport{}
-	a := &Admin{t: t, http: &http.Client{Transport: tr, Timeout: testwait.Limit}, base: "http://" + place}
+	a := &Listener{t: t, http: &http.Client{Transport: tr, Timeout: testwait.Limit}, base: "http://" + place}
 	if strings.Contains(place, "/") {
 		a.base = "http://admin"
 		tr.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -36,7 +37,7 @@ func AdminAt(t testing.TB, place string) *Admin {
 }
 
 // Get returns a page and its status code, or 0 if the connection failed.
-func (a *Admin) Get(path string) (code int, body string) {
+func (a *Listener) Get(path string) (code int, body string) {
 	res, err := a.http.Get(a.base + path)
 	if err != nil {
 		return 0, err.Error()
@@ -50,7 +51,7 @@ func (a *Admin) Get(path string) (code int, body string) {
 }
 
 // Scrape returns the metrics.
-func (a *Admin) Scrape() Exposition {
+func (a *Listener) Scrape() Exposition {
 	a.t.Helper()
 	code, text := a.Get("/metrics")
 	if code != http.StatusOK {

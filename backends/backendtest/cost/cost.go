@@ -1,0 +1,114 @@
+// Package cost checks how much of a server's work the claim path takes, by count.
+package cost
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// Cost is how many round trips and how many statements an operation sends to the server.
+type Cost [2]int
+
+// repeats is how often Check repeats each operation. What a Store does rarely, such as the registration of a queue, or
+// in the background changes the cost of a few of them.
+const repeats = 20
+
+const host backends.Identity = 1
+
+// Check compares the median cost of each operation of the claim path with want. sent returns what the Store b has
+// sent up to now. The local time of b must stand still, because claims scan more of a queue now and then.
+func Check(t *testing.T, b backends.Backend, sent func() Cost, want map[string]Cost) {
+	if p, err := b.Heartbeat(t.Context(), backends.Heartbeat{Host: host, Kind: backends.HeartbeatJoin, Name: "cost", Timeout: time.Hour}); err != nil || !p.Alive {
+		t.Fatalf("join: %+v, %v", p, err)
+	}
+	m := &meter{T: t, b: b, sent: sent, got: map[string][]Cost{}}
+	m.commit("", enqueue(202*repeats)) // each repeat claims so many more than it enqueues
+	for range repeats {
+		for _, n := range []int{1, 100} {
+			of := fmt.Sprint(" of ", n)
+			m.commit("enqueue"+of, enqueue(n))
+			m.commit("claim"+of, m.claim("q", n))
+			m.commit("ack"+of, m.ack(backends.Batch{}))
+			m.commit("", m.claim("q", n))
+			m.commit("ack and claim"+of, m.ack(m.claim("q", n)))
+			m.commit("", m.ack(backends.Batch{}))
+		}
+		m.commit("idle claim", m.claim("idle", 1))
+	}
+	for _, name := range slices.Sorted(maps.Keys(m.got)) {
+		all := m.got[name]
+		slices.SortFunc(all, func(a, b Cost) int { return slices.Compare(a[:], b[:]) })
+		got := all[len(all)/2]
+		t.Logf("%s: %d round trips, %d statements", name, got[0], got[1])
+		if got != want[name] {
+			t.Errorf("%s: want %d round trips and %d statements; all are %v", name, want[name][0], want[name][1], all)
+		}
+	}
+}
+
+// meter commits batches and keeps the costs of each operation.
+type meter struct {
+	*testing.T
+	b      backends.Backend
+	sent   func() Cost
+	got    map[string][]Cost
+	token  uint64
+	leases []backends.Lease // of the jobs that the last batch claimed
+}
+
+// commit carries out a batch that belongs to an operation. Without a name its cost doesn't count.
+func (m *meter) commit(name string, b backends.Batch) {
+	m.Helper()
+	before := m.sent()
+	r, err := m.b.Commit(m.Context(), b)
+	if err != nil {
+		m.Fatalf("%s: %v", name, err)
+	}
+	now := m.sent()
+	if name != "" {
+		m.got[name] = append(m.got[name], Cost{now[0] - before[0], now[1] - before[1]})
+	}
+	for _, w := range r.Writes {
+		if len(w.Lost) > 0 {
+			m.Fatalf("%s: %d leases lost", name, len(w.Lost))
+		}
+	}
+	m.leases = nil
+	for _, c := range r.Claims {
+		for _, j := range c.Jobs {
+			m.leases = append(m.leases, j.Lease())
+		}
+		if want := len(b.Claims[0].Slots); len(c.Jobs) != want && b.Claims[0].Queues[0].Queue == "q" {
+			m.Fatalf("%s: claimed %d jobs, want %d", name, len(c.Jobs), want)
+		}
+	}
+}
+
+func enqueue(n int) backends.Batch {
+	var e backends.Enqueue
+	for i := range n {
+		e.Jobs = append(e.Jobs, backends.NewJob{Queue: "q", Payload: fmt.Append(nil, i)})
+	}
+	return backends.Batch{Writes: []backends.Write{e}}
+}
+
+// claim claims n jobs.
+func (m *meter) claim(queue string, n int) backends.Batch {
+	c := backends.Claim{Queues: []backends.Policy{{Queue: queue, MaxAttempts: 3, Backoff: time.Second, BackoffMax: time.Minute}}, MaxBytes: 1 << 22, MaxPayload: 1 << 20}
+	for range n {
+		m.token++
+		c.Slots = append(c.Slots, backends.Slot{Token: backends.Token{Host: host, Number: m.token}, Worker: "w"})
+	}
+	return backends.Batch{Host: host, Claims: []backends.Claim{c}}
+}
+
+// ack adds the ack of the jobs claimed last to a batch.
+func (m *meter) ack(b backends.Batch) backends.Batch {
+	b.Writes = []backends.Write{backends.Ack{Leases: m.leases}}
+	return b
+}

@@ -1,0 +1,140 @@
+package postgres
+
+import (
+	"encoding/binary"
+	"io"
+	"net"
+	"net/url"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/qsidecar/qsidecar/backends/backendtest/cost"
+	"github.com/qsidecar/qsidecar/internal/testserver"
+)
+
+// TestCost checks how many round trips and statements the claim path takes, on one server without a cluster.
+func TestCost(t *testing.T) {
+	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
+		tap := newTap(t, filled(t, p))
+		s := open(t, Options{URL: tap.url})
+		at := time.Now()
+		s.LocalTime = func() time.Time { return at }
+		cost.Check(t, s, tap.cost, map[string]cost.Cost{
+			"enqueue of 1": {2, 4}, "claim of 1": {2, 5}, "ack of 1": {2, 5}, "ack and claim of 1": {2, 6},
+			"enqueue of 100": {2, 4}, "claim of 100": {2, 5}, "ack of 100": {2, 5}, "ack and claim of 100": {2, 6},
+			"idle claim": {2, 5},
+		})
+	})
+}
+
+// tap is a proxy that counts what passes to the server.
+type tap struct {
+	url         string
+	network, at string // the server's address
+	mu          sync.Mutex
+	sum         cost.Cost
+}
+
+// newTap starts a tap in front of a server.
+func newTap(t *testing.T, server string) *tap {
+	t.Helper()
+	url, err := url.Parse(server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := pgx.ParseConfig(server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := &tap{}
+	x.network, x.at = pgconn.NetworkAddress(config.Host, config.Port)
+	dir := t.TempDir()
+	q := url.Query()
+	q.Set("host", dir)
+	q.Set("port", "5432")
+	q.Set("sslmode", "disable")
+	url.RawQuery = q.Encode()
+	x.url = url.String()
+	l, err := net.Listen("unix", filepath.Join(dir, ".s.PGSQL.5432"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var running sync.WaitGroup
+	t.Cleanup(func() { l.Close(); running.Wait() })
+	running.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return // closed
+			}
+			running.Go(func() { x.serve(c) })
+		}
+	})
+	return x
+}
+
+func (x *tap) cost() cost.Cost {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.sum
+}
+
+// serve passes on one connection.
+func (x *tap) serve(c net.Conn) {
+	defer c.Close()
+	server, err := net.Dial(x.network, x.at)
+	if err != nil {
+		return
+	}
+	defer server.Close()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = io.Copy(c, server)
+		c.Close()
+	}()
+	_ = x.requests(server, c)
+	server.Close()
+	<-done
+}
+
+// requests passes on the client's messages: a type, which the first message doesn't have, and a length.
+func (x *tap) requests(to io.Writer, from io.Reader) error {
+	for header := 4; ; header = 5 {
+		message := make([]byte, header)
+		if _, err := io.ReadFull(from, message); err != nil {
+			return err
+		}
+		length := binary.BigEndian.Uint32(message[header-4:])
+		message = append(message, make([]byte, length-4)...)
+		if _, err := io.ReadFull(from, message[header:]); err != nil {
+			return err
+		}
+		if header == 5 {
+			x.count(message[0])
+		}
+		if _, err := to.Write(message); err != nil {
+			return err
+		}
+	}
+}
+
+// count counts a message by its type.
+func (x *tap) count(kind byte) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	switch kind {
+	case 'Q': // Query
+		x.sum[1]++
+		x.sum[0]++
+	case 'E': // Execute
+		x.sum[1]++
+	case 'S': // Sync
+		x.sum[0]++
+	}
+}

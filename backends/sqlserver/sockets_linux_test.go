@@ -1,0 +1,17 @@
+package sqlserver
+
+import (
+	"context"
+	"testing"
+
+	"github.com/qsidecar/qsidecar/backends/internal/dial/dialtest"
+)
+
+// TestSocketOptions: a connection fails soon if the server's host disappears.
+func TestSocketOptions(t *testing.T) {
+	t.Parallel()
+	dialtest.Options(t, func(ctx context.Context, host string) error {
+		_, err := Open(ctx, Options{URL: "sqlserver://u:p@" + host + "?database=db", ReadOnly: true})
+		return err
+	})
+}

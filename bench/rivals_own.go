@@ -1,0 +1,345 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+// loops is a contender whose workers and producers are goroutines of this process.
+type loops struct {
+	y        *yard
+	w        workload
+	named    string
+	database database // nil: none
+	server   int      // the process that is measured as the server; 0: none
+	connect  func(ctx context.Context, producer bool) (connection, error)
+	// works replaces the workers, if it is set: it works n jobs with l.w.workers at once.
+	works func(ctx context.Context, n int, got func(payload []byte)) (done int, err error)
+	count func(ctx context.Context) (int, error)
+	stop  func() error
+}
+
+// connection is one of a producer or of a worker.
+type connection interface {
+	// Put enqueues jobs.
+	Put(ctx context.Context, payloads [][]byte) error
+	// Next settles the jobs of the call before and claims the next ones, for which it waits that
+	// long. It calls got with each claimed payload. It claims nothing unless more, which gets the
+	// number of jobs that are settled, returns true. It returns the number of claimed jobs.
+	Next(ctx context.Context, wait time.Duration, more func(settled int) bool, got func(payload []byte)) (claimed int, err error)
+	Close() error
+}
+
+func (l *loops) version() string                           { return l.named }
+func (l *loops) ready(_ context.Context, w workload) error { l.w = w; return nil }
+func (l *loops) left(ctx context.Context) (int, error)     { return l.count(ctx) }
+func (l *loops) end() error                                { return nil }
+func (l *loops) close() error                              { return l.stop() }
+func (l *loops) look(ctx context.Context) func() (usage, error) {
+	return l.y.watch(ctx, &sidecar{pid: l.server}, l.database)
+}
+
+// connections opens connections of workers, and then of producers.
+func (l *loops) connections(ctx context.Context, workers, producers int) (conns []connection, closes func(), err error) {
+	closes = func() {
+		for _, c := range conns {
+			_ = c.Close() // the measurement is over
+		}
+	}
+	for i := range workers + producers {
+		c, err := l.connect(ctx, i >= workers)
+		if err != nil {
+			closes()
+			return nil, nil, err
+		}
+		conns = append(conns, c)
+	}
+	return conns, closes, nil
+}
+
+func (l *loops) produce(ctx context.Context, n int) (figures, error) {
+	conns, closes, err := l.connections(ctx, 0, producers)
+	if err != nil {
+		return figures{}, err
+	}
+	defer closes()
+	payloads := make([][]byte, l.w.batch)
+	for i := range payloads {
+		payloads[i] = pad(l.w.size)
+	}
+	var todo atomic.Int64
+	todo.Store(int64(n))
+	f, err := timed(producers, l.look(ctx), func(i int) error {
+		for todo.Add(-int64(l.w.batch)) >= 0 {
+			if err := conns[i].Put(ctx, payloads); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	f.jobs = n
+	return f, err
+}
+
+// workers returns the number of goroutines that work.
+func (l *loops) workers() int {
+	if l.works != nil {
+		return 1
+	}
+	return l.w.workers
+}
+
+// work is one of them, until n jobs are done.
+func (l *loops) work(ctx context.Context, c connection, done *atomic.Int64, n int, wait time.Duration, got func([]byte)) error {
+	if l.works == nil {
+		return drain(ctx, c, done, n, wait, got)
+	}
+	worked, err := l.works(ctx, n, got)
+	done.Store(int64(worked))
+	return err
+}
+
+func (l *loops) consume(ctx context.Context, n int) (figures, error) {
+	conns, closes, err := l.connections(ctx, l.workers(), 0)
+	if err != nil {
+		return figures{}, err
+	}
+	defer closes()
+	var done atomic.Int64
+	f, err := timed(l.workers(), l.look(ctx), func(i int) error {
+		return l.work(ctx, conns[i], &done, n, 0, func([]byte) {})
+	})
+	f.jobs = int(done.Load())
+	return f, err
+}
+
+// drain works jobs until n are done.
+func drain(ctx context.Context, c connection, done *atomic.Int64, n int, wait time.Duration, got func([]byte)) error {
+	more := func(settled int) bool { return done.Add(int64(settled)) < int64(n) }
+	for done.Load() < int64(n) && ctx.Err() == nil {
+		n, err := c.Next(ctx, wait, more, got)
+		if err != nil {
+			return err
+		}
+		if n == 0 && wait == 0 {
+			time.Sleep(5 * time.Millisecond) // the other workers have the last jobs
+		}
+	}
+	return ctx.Err()
+}
+
+// flowWait is how long a claim of the flow waits.
+const flowWait = 100 * time.Millisecond
+
+func (l *loops) flow(ctx context.Context, n int, rate float64) (figures, error) {
+	workers := l.workers()
+	conns, closes, err := l.connections(ctx, workers, producers)
+	if err != nil {
+		return figures{}, err
+	}
+	defer closes()
+	var waits latencies
+	var lock sync.Mutex // of waits
+	var done, next atomic.Int64
+	began := time.Now()
+	f, err := timed(workers+producers, l.look(ctx), func(i int) error {
+		if i < workers {
+			return l.work(ctx, conns[i], &done, n, flowWait, func(payload []byte) {
+				now := time.Since(began)
+				at, err := strconv.ParseInt(string(payload[:stampSize]), 10, 64)
+				lock.Lock()
+				defer lock.Unlock()
+				if err == nil {
+					waits = append(waits, now-time.Duration(at))
+				}
+			})
+		}
+		return pace(ctx, &next, n, rate, began, func(at time.Duration) error {
+			payload := pad(l.w.size)
+			copy(payload, fmt.Appendf(nil, "%0*d", stampSize, at))
+			return conns[i].Put(ctx, [][]byte{payload})
+		})
+	})
+	f.jobs, f.first = int(done.Load()), waits
+	return f, err
+}
+
+// stampSize is the number of digits of the time at the start of the flow's payloads.
+const stampSize = 20
+
+// pad returns a payload that is text, because some peers store JSON.
+func pad(size int) []byte { return bytes.Repeat([]byte("a"), size) }
+
+// pace calls put n times in all, at a rate, from one of several goroutines. put gets the time since
+// the beginning when the job is enqueued. If all goroutines were busy then, that is when it should
+// have been.
+func pace(ctx context.Context, next *atomic.Int64, n int, rate float64, began time.Time, put func(at time.Duration) error) error {
+	for {
+		k := next.Add(1)
+		if k > int64(n) || ctx.Err() != nil {
+			return ctx.Err()
+		}
+		at := time.Duration(float64(k) / rate * float64(time.Second))
+		if early := at - time.Since(began); early > 0 {
+			time.Sleep(early)
+			at = time.Since(began)
+		}
+		if err := put(at); err != nil {
+			return err
+		}
+	}
+}
+
+var (
+	ownPeer      = peer{name: "qsidecar", settings: "claim one + ack one in one round trip (`ack` with `claim`)", open: openOwn(1)}
+	ownBatchPeer = peer{name: "qsidecar by 100", settings: "claims of 100, each ack with the next claim", open: openOwn(100), only: []string{"1", "8", "32"}}
+	echoPeer     = peer{name: "socket echo", settings: "a Unix-socket server in Go that returns each message: the reference for what a round trip costs",
+		reference: true, open: openEcho, only: []string{"1", "8", "32", "256", "1000", "10KiB"}} // it echoes before it has read all
+)
+
+func openOwn(batch int) func(ctx context.Context, y *yard) (contender, error) {
+	return func(ctx context.Context, y *yard) (contender, error) {
+		d, err := y.server.Database(ctx, fmt.Sprintf("own-%d", batch))
+		if err != nil {
+			return nil, err
+		}
+		s, err := startSidecar(ctx, y.bin, d.URL(), false)
+		if err != nil {
+			return nil, errors.Join(err, d.Close())
+		}
+		const queue = "rivals"
+		return &loops{
+			y: y, named: "this commit", database: d, server: s.pid,
+			connect: func(context.Context, bool) (connection, error) {
+				w, err := dial(s.socket)
+				return &ownConnection{w, queue, batch}, err
+			},
+			count: func(context.Context) (int, error) { n, err := s.count(queue); return int(n), err },
+			stop:  func() error { return errors.Join(s.stop(), d.Close()) },
+		}, nil
+	}
+}
+
+// ownConnection is a connection to the sidecar.
+type ownConnection struct {
+	*wire
+	queue string
+	batch int
+}
+
+func (c *ownConnection) Put(_ context.Context, payloads [][]byte) error {
+	jobs := make([]protocol.NewJob, len(payloads))
+	for i, p := range payloads {
+		jobs[i] = protocol.NewJob{Queue: c.queue, Payload: p}
+	}
+	req := &protocol.Request{Op: protocol.OpEnqueue, Jobs: jobs}
+	if len(jobs) == 1 {
+		req = &protocol.Request{Op: protocol.OpEnqueue, Job: jobs[0]}
+	}
+	_, err := c.call(req)
+	return err
+}
+
+func (c *ownConnection) Next(_ context.Context, wait time.Duration, more func(int) bool, got func([]byte)) (int, error) {
+	_, err := c.wire.next(c.queue, c.batch, wait, more)
+	for i := range c.reply.Jobs {
+		got(c.reply.Jobs[i].Payload)
+	}
+	return len(c.reply.Jobs), err
+}
+
+func (c *ownConnection) Close() error { return c.conn.Close() }
+
+// openEcho starts a server in another process, so that its CPU is measured alone.
+func openEcho(ctx context.Context, y *yard) (contender, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "qsbench")
+	if err != nil {
+		return nil, err
+	}
+	socket := filepath.Join(dir, "s")
+	pid, stop, err := launch(ctx, socket, []string{loadEnv + "=" + socket + " echo 0 0 0"}, self)
+	if err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	var jobs atomic.Int64
+	l := &loops{
+		y: y, named: "this commit", server: pid,
+		count: func(context.Context) (int, error) { return int(jobs.Load()), nil },
+		stop:  func() error { return errors.Join(stop(), os.RemoveAll(dir)) },
+	}
+	l.connect = func(context.Context, bool) (connection, error) {
+		conn, err := net.Dial("unix", socket)
+		return &echoConnection{conn, &jobs, make([]byte, l.w.size)}, err
+	}
+	return l, nil
+}
+
+// echoConnection sends one message for each job. The queue is a number.
+type echoConnection struct {
+	conn    net.Conn
+	jobs    *atomic.Int64
+	message []byte
+}
+
+func (c *echoConnection) Put(_ context.Context, payloads [][]byte) error {
+	c.jobs.Add(int64(len(payloads)))
+	return nil
+}
+
+func (c *echoConnection) Next(_ context.Context, _ time.Duration, more func(int) bool, _ func([]byte)) (int, error) {
+	if c.jobs.Add(-1) < 0 {
+		c.jobs.Add(1)
+		return 0, nil
+	}
+	_, err := c.conn.Write(c.message)
+	if err == nil {
+		_, err = io.ReadFull(c.conn, c.message)
+	}
+	more(1)
+	return 1, err
+}
+
+func (c *echoConnection) Close() error { return c.conn.Close() }
+
+// serveEcho returns to each connection what it sends, until this process ends.
+func serveEcho(socket string) error {
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		return err
+	}
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			return err
+		}
+		go func() {
+			defer conn.Close()
+			buffer := make([]byte, 64<<10)
+			for {
+				n, err := conn.Read(buffer)
+				if err != nil {
+					return
+				}
+				if _, err := conn.Write(buffer[:n]); err != nil {
+					return
+				}
+			}
+		}()
+	}
+}

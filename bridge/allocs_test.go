@@ -1,0 +1,49 @@
+//go:build !race
+
+package bridge
+
+import (
+	"net"
+	"testing"
+
+	"github.com/qsidecar/qsidecar/backends/memory"
+)
+
+// TestAllocationsPerJob guards the allocations of the hot paths, over a Unix socket. With one client and without prefetch
+// they don't depend on the order of events: each write and each claim has a commit of its own. Its allocations count too,
+// and the database's. The limits are higher than the counts, 47 and 30, because other goroutines allocate at the same time. With the race
+// detector the pools of package sync lose values, so the test does not run.
+func TestAllocationsPerJob(t *testing.T) {
+	count := func(what string, most float64, f func() error) {
+		t.Helper()
+		var err error
+		n := testing.AllocsPerRun(2000, func() {
+			if e := f(); e != nil {
+				err = e
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("%s: %v allocations", what, n)
+		if n > most {
+			t.Errorf("%s: %v allocations, want at most %v", what, n, most)
+		}
+	}
+	w := newTripWorker(t, start(t, unixOptions(t, &endless{noPrefetch: true})).path)
+	count("an ack with a claim", 60, w.trip)
+
+	conn, err := net.Dial("unix", start(t, unixOptions(t, memory.New())).path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	request, reply := frame("\x83\xa2op\xa7enqueue\xa5queue\xa4mail\xa7payload\xa4text"), make([]byte, 1<<10)
+	count("an enqueue", 40, func() error {
+		if _, err := conn.Write(request); err != nil {
+			return err
+		}
+		_, err := conn.Read(reply)
+		return err
+	})
+}

@@ -1,0 +1,37 @@
+package backendref
+
+import (
+	"context"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// ReplicaStats returns the Stats of the replica. If there is no replica, or it can't answer, it returns those of the
+// primary.
+func (l *Ref) ReplicaStats(ctx context.Context, queue string) ([]backends.QueueStats, error) {
+	if stats, ok := l.fromReplica(ctx, queue); ok {
+		return stats, nil
+	}
+	return l.Stats(ctx, queue)
+}
+
+func (l *Ref) fromReplica(ctx context.Context, queue string) (stats []backends.QueueStats, ok bool) {
+	e, release := l.use()
+	defer release()
+	id := e.Info().Database
+	if e.replica == nil || id == "" { // without the primary's id it can't be compared
+		return nil, false
+	}
+	stats, err := e.replica.Stats(ctx, id, queue)
+	return stats, err == nil
+}
+
+// ReplicaErr returns why the replica gave no answer last, or nil.
+func (l *Ref) ReplicaErr() error {
+	e, release := l.use()
+	defer release()
+	if e.replica == nil {
+		return nil
+	}
+	return e.replica.Err()
+}

@@ -1,0 +1,137 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/memory"
+)
+
+// joining is a database in which small commits carry claims too. Each commit waits for a value from open. A key keeps
+// a commit with other writes from happening.
+type joining struct {
+	*memory.Backend
+	open    chan struct{}
+	mu      sync.Mutex
+	commits []string // the present ones: how many writes and claims each has; guarded by mu
+}
+
+func (b *joining) Info() backends.Info {
+	info := b.Backend.Info()
+	info.Concurrent, info.JoinClaims, info.Prefetch = true, true, false
+	return info
+}
+
+func (b *joining) Commit(ctx context.Context, batch backends.Batch) (backends.Results, error) {
+	b.mu.Lock()
+	b.commits = append(b.commits, fmt.Sprintf("%d writes, %d claims", len(batch.Writes), len(batch.Claims)))
+	b.mu.Unlock()
+	<-b.open
+	for _, w := range batch.Writes {
+		if e := w.(backends.Enqueue); e.Jobs[0].Key != "" && len(batch.Writes) > 1 {
+			return backends.Results{}, &backends.LockedError{Err: errors.New("another program has stored the key")}
+		}
+	}
+	return b.Backend.Commit(ctx, batch)
+}
+
+// waiting returns the commits that wait, in order.
+func (b *joining) waiting() []string {
+	synctest.Wait()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Sorted(slices.Values(b.commits))
+}
+
+// release ends the waiting commits.
+func (b *joining) release() {
+	b.mu.Lock()
+	n := len(b.commits)
+	b.commits = nil
+	b.mu.Unlock()
+	for range n {
+		b.open <- struct{}{}
+	}
+}
+
+// TestSmallCommitsIncludeClaims shows that one commit has the writes and the claims that wait, until its writes have
+// many jobs. Then each kind has its own commit, until the writes have few jobs again.
+func TestSmallCommitsIncludeClaims(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := &joining{Backend: memory.New(), open: make(chan struct{})}
+		p := start(t, db)
+		w := newWorker(p)
+		enqueue := func(jobs int) {
+			write := backends.Enqueue{Jobs: slices.Repeat([]backends.NewJob{{Queue: "p"}}, jobs)}
+			if _, err := p.SubmitWrite(&w.Session, write); err != nil {
+				t.Fatal(err)
+			}
+		}
+		claim := func() { go newWorker(p).claim(t, "q", false) }
+		want := func(when string, commits ...string) {
+			t.Helper()
+			if got := db.waiting(); !slices.Equal(got, commits) {
+				t.Errorf("%s the database carries out the commits %q, want %q", when, got, commits)
+			}
+			db.release()
+			synctest.Wait()
+		}
+		claim()
+		want("for a claim alone", "0 writes, 1 claims")
+		enqueue(1)
+		db.waiting()
+		enqueue(1)
+		claim()
+		want("for the first write", "1 writes, 0 claims")
+		want("after a small commit", "1 writes, 1 claims")
+		enqueue(joinJobs + 1)
+		db.waiting()
+		claim()
+		want("beside a large write", "0 writes, 1 claims", "1 writes, 0 claims")
+		enqueue(joinJobs + 1)
+		claim()
+		want("after a large commit", "0 writes, 1 claims", "1 writes, 0 claims")
+		enqueue(1)
+		db.waiting()
+		enqueue(1)
+		claim()
+		want("for a small write", "1 writes, 0 claims")
+		want("after it", "1 writes, 1 claims")
+		time.Sleep(time.Second)
+		want("at the end")
+	})
+}
+
+// TestClaimsGoOnBesideALockedKey shows that a commit whose write is set aside, because another program has its key,
+// carries out its claims together with its other writes.
+func TestClaimsGoOnBesideALockedKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := &joining{Backend: memory.New(), open: make(chan struct{})}
+		p := start(t, db)
+		w := newWorker(p)
+		for _, key := range []string{"", "k", ""} {
+			if _, err := p.SubmitWrite(&w.Session, backends.Enqueue{Jobs: []backends.NewJob{{Queue: "p", Key: key}}}); err != nil {
+				t.Fatal(err)
+			}
+			db.waiting() // the first write is in a commit, and the others wait for its end
+		}
+		go newWorker(p).claim(t, "q", false)
+		for _, commits := range [][]string{
+			{"1 writes, 0 claims"},
+			{"2 writes, 1 claims"},
+			{"1 writes, 0 claims", "1 writes, 1 claims"},
+		} {
+			if got := db.waiting(); !slices.Equal(got, commits) {
+				t.Errorf("the database carries out the commits %q, want %q", got, commits)
+			}
+			db.release()
+		}
+	})
+}

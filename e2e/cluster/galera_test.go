@@ -1,0 +1,145 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/internal/testwait"
+)
+
+// TestGaleraCrashRun runs a sidecar with workers and a producer on each of three nodes, while nodes
+// crash, stop, leave the cluster, fall behind, and have clocks that are set back. Once, all nodes crash together.
+func TestGaleraCrashRun(t *testing.T) {
+	kit.OwnMySQL(t)
+	g, err := testserver.StartGalera(testwait.Context(t), 3, testserver.Options{Durable: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := g.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := g.Nodes[0].Exec(t.Context(), "CREATE DATABASE e2e"); err != nil {
+		t.Fatal(err)
+	}
+	s := kit.NewSite(t)
+	var sidecars []*kit.Sidecar
+	for i, node := range g.Nodes {
+		s.URL = node.URL("e2e")
+		sidecars = append(sidecars, s.Start(fmt.Sprint("s", i+1)))
+	}
+	jobs, workers, backlog, strikes := 10_000, 8, 500, 10
+	switch {
+	case testing.Short():
+		jobs, workers, backlog, strikes = 1_000, 4, 100, 5
+	case kit.Soak:
+		jobs, workers, backlog, strikes = 100_000, 32, 1_000, 100
+	}
+	c := &galeraHarm{Galera: g, behind: map[int]bool{}}
+	v := kit.CrashRun{
+		Queue: "crash", Jobs: jobs, Backlog: backlog, Workers: workers * len(sidecars), Sidecars: sidecars,
+		Killers: []kit.Killer{
+			{Every: 100, Kill: kit.KillWorker},
+			{Every: jobs/4 + 3, Kill: kit.KillSidecar},
+			{Every: jobs/strikes + 1, Kill: c.strike},
+			{Every: jobs/2 + 7, Kill: c.crashAll}, // once
+		},
+		LockWaits: true,
+		OnTick:    c.revive,
+		RepairAll: c.revive,
+		Left: func(t testing.TB) []string {
+			node := g.Nodes[0]
+			if err := node.Exec(t.Context(), "SET GLOBAL wsrep_sync_wait = 1"); err != nil {
+				t.Fatal(err)
+			}
+			return (&kit.MySQL{MySQL: node, T: t, Name: "e2e"}).Jobs(t)
+		},
+	}.Run(t)
+	kit.Figure(t, "harm, in order: %v", c.done)
+	kit.JudgeCrash(t, v)
+}
+
+// galeraHarm harms a cluster's nodes.
+type galeraHarm struct {
+	*testserver.Galera
+	todo []string // kinds of harm for the next strikes, so that each kind happens
+	done []string
+
+	behind map[int]bool // nodes whose clock is set back
+}
+
+// strike harms a random node, and returns when the cluster is whole again.
+func (c *galeraHarm) strike(r *kit.CrashRuntime) {
+	if len(c.todo) == 0 {
+		c.todo = []string{"crash", "freeze", "isolate", "desync", "clock"}
+		r.Rand.Shuffle(len(c.todo), func(i, j int) { c.todo[i], c.todo[j] = c.todo[j], c.todo[i] })
+	}
+	kind, node := c.todo[0], r.Rand.IntN(len(c.Nodes))
+	c.todo, c.done = c.todo[1:], append(c.done, fmt.Sprintf("%s node%d", kind, node+1))
+	c.revive(r)
+	ctx := testwait.Context(r.T)
+	r.Killing(kit.Connections, func() {
+		if err := c.harm(ctx, kind, node); err != nil {
+			r.T.Errorf("%s node%d: %v", kind, node+1, err)
+		}
+		c.revive(r)
+	})
+}
+
+func (c *galeraHarm) harm(ctx context.Context, kind string, node int) error {
+	switch kind {
+	case "crash":
+		return errors.Join(c.Nodes[node].Kill9(), c.Without(ctx, node))
+	case "freeze":
+		return errors.Join(c.Nodes[node].Freeze(), c.Without(ctx, node), c.Nodes[node].Thaw())
+	case "isolate":
+		return errors.Join(c.Isolate(ctx, node, true), c.Without(ctx, node), c.Isolate(ctx, node, false))
+	case "clock":
+		ahead := -2 * time.Second
+		if c.behind[node] {
+			ahead = 0
+		}
+		c.behind[node] = !c.behind[node]
+		return c.SetClock(ctx, node, ahead)
+	default:
+		return errors.Join(c.Desync(ctx, node, true), c.Desync(ctx, node, false))
+	}
+}
+
+// crashAll crashes all nodes.
+func (c *galeraHarm) crashAll(r *kit.CrashRuntime) {
+	c.done = append(c.done, "crash all")
+	r.Killing(kit.Connections, func() {
+		for _, node := range c.Nodes {
+			if err := node.Kill9(); err != nil {
+				r.T.Error(err)
+			}
+		}
+		c.revive(r)
+	})
+}
+
+// revive starts nodes that crashed. MariaDB's nodes also crash by themselves when transactions conflict.
+func (c *galeraHarm) revive(r *kit.CrashRuntime) {
+	if !slices.ContainsFunc(c.Nodes, (*testserver.MySQL).Ended) && len(c.done) == 0 {
+		return
+	}
+	started, err := c.Revive(testwait.Context(r.T))
+	if err != nil {
+		for i, node := range c.Nodes {
+			log := node.Log()
+			r.T.Logf("the log of node%d ends:\n%s", i+1, log[max(0, len(log)-6000):])
+		}
+		r.T.Fatalf("the cluster is not whole after %v, started %v: %v", c.done, started, err)
+	}
+	if len(started) > 0 {
+		r.T.Logf("after %v, started %v", c.done, started)
+	}
+}

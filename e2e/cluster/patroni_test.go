@@ -1,0 +1,153 @@
+package cluster
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/internal/testserver"
+)
+
+// TestPatroniSynchronousStandby: Patroni with a synchronous standby loses nothing when the primary fails or changes.
+func TestPatroniSynchronousStandby(t *testing.T) { patroniRun(t, true) }
+
+// TestPatroniAsynchronousStandby: Patroni with asynchronous standbys loses the last commits, and nothing else.
+func TestPatroniAsynchronousStandby(t *testing.T) { patroniRun(t, false) }
+
+func patroniRun(t *testing.T, synchronous bool) {
+	t.Parallel() // most of the time passes until Patroni replaces a primary
+	c := &patroni{changer: changer{t}, synchronous: synchronous, proxies: map[string][]*kit.Proxy{}}
+	var err error
+	c.Patroni, err = testserver.StartPatroni(t.Context(), 3, synchronous, func(member, to string) string {
+		proxy := kit.NewProxy(t, to)
+		c.proxies[member] = append(c.proxies[member], proxy)
+		return proxy.Addr
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			for _, m := range c.Members {
+				t.Logf("the log of %s ends:\n%s", m.Name, c.Log(m))
+			}
+		}
+		if err := c.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	c.must(func(ctx context.Context) error { return c.Exec(ctx, "CREATE DATABASE e2e") })
+	s := kit.NewSite(t)
+	s.SidecarTimeout = 2 * time.Minute // longer than a failover takes on a busy machine
+	var hosts []string
+	for _, m := range c.Members {
+		hosts = append(hosts, m.Addr)
+	}
+	s.URL = "postgres://postgres@" + strings.Join(hosts, ",") + "/e2e?sslmode=disable"
+	e := &events{all: c.events()}
+	e.steps.check, e.steps.short, e.steps.soak = 12, 4, 60 // Patroni takes 20 s to replace a primary that doesn't answer
+	v := e.run(t, []*kit.Sidecar{s.Start("a"), s.Start("b")}, !synchronous, c.left)
+	if synchronous && v.LostJobs+v.LostAcks > 0 {
+		t.Errorf("a synchronous standby lost commits: %v", v.Failovers)
+	}
+}
+
+// patroni is a cluster whose members fail.
+type patroni struct {
+	changer
+	*testserver.Patroni
+	synchronous bool
+	proxies     map[string][]*kit.Proxy // by member, in the order of StartPatroni
+	victim      *testserver.PatroniMember
+	lagging     bool  // no standby receives the victim's commits
+	began       int64 // when the current failover can lose commits
+}
+
+// left returns the ids of all jobs at the primary.
+func (c *patroni) left(t testing.TB) []string {
+	primary, err := c.Primary(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return (&kit.Postgres{T: t, URL: "postgres://postgres@" + primary.Addr + "/e2e?sslmode=disable"}).Jobs(t)
+}
+
+// events returns all kinds of failovers.
+func (c *patroni) events() []event {
+	switchover := func(ctx context.Context) error { return c.Switchover(ctx, c.victim) }
+	crash := func(context.Context) error { return c.Kill9(c.victim) }
+	freeze := func(context.Context) error { return c.Freeze(c.victim) }
+	cut := func(context.Context) error {
+		if c.cut(0, 1, 3); c.synchronous {
+			c.cut(2) // lag did that otherwise
+		}
+		return nil
+	}
+	cutFromEtcd := func(context.Context) error { c.cut(0); return nil }
+	mend := func(*kit.CrashRuntime) { c.mend() }
+	start := c.repair(func(context.Context) error { c.mend(); return c.Start(c.victim) })
+	// A member that continues can take the leader's lock back in the timeline of before, as seen with Patroni 3.0. A watchdog, which
+	// Patroni recommends, kills it instead.
+	kill := func(r *kit.CrashRuntime) { c.must(crash); start(r) }
+	return []event{
+		{"switchover", nil, c.failover("switchover", switchover), nil},
+		{"crash", c.lag, c.failover("crash", crash), []step{start}},
+		{"freeze", c.lag, c.failover("freeze", freeze), []step{kill}},
+		{"cut", c.lag, c.failover("cut", cut), []step{mend}},
+		{"cut from etcd", nil, c.failover("cut from etcd", cutFromEtcd), []step{mend}},
+	}
+}
+
+// cut cuts connections of the victim, by their indexes in the order of StartPatroni.
+func (c *patroni) cut(which ...int) {
+	for _, i := range which {
+		c.proxies[c.victim.Name][i].Cut()
+	}
+}
+
+// mend ends the cuts.
+func (c *patroni) mend() {
+	for _, proxy := range c.proxies[c.victim.Name] {
+		proxy.SetToxics()
+	}
+}
+
+// lag begins to lose commits if the standbys are asynchronous: they receive no more of them.
+func (c *patroni) lag(*kit.CrashRuntime) {
+	if !c.synchronous {
+		c.ready()
+		c.cut(2)
+		c.lagging = true
+	}
+}
+
+// ready waits until another member can take over with all that is committed now, and makes the primary the victim.
+func (c *patroni) ready() {
+	c.must(c.Whole)
+	c.began = kit.Monotonic()
+	c.must(c.CaughtUp)
+	c.must(func(ctx context.Context) (err error) {
+		c.victim, err = c.Primary(ctx, nil)
+		return err
+	})
+}
+
+// failover harms the primary and waits until another member is the primary. It can lose commits if the standbys are asynchronous.
+func (c *patroni) failover(name string, harm func(context.Context) error) step {
+	return func(r *kit.CrashRuntime) {
+		if !c.lagging {
+			c.ready()
+		}
+		c.lagging = false
+		c.must(func(ctx context.Context) error {
+			if err := harm(ctx); err != nil {
+				return err
+			}
+			_, err := c.Primary(ctx, c.victim)
+			return err
+		})
+		c.serves(r, name, c.began, !c.synchronous)
+	}
+}

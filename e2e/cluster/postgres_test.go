@@ -1,0 +1,194 @@
+package cluster
+
+import (
+	"context"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/internal/testwait"
+)
+
+// TestPostgresSynchronousStandby: a failover to a synchronous standby loses nothing.
+func TestPostgresSynchronousStandby(t *testing.T) { postgresRuns(t, true) }
+
+// TestPostgresAsynchronousStandby: a failover to an asynchronous standby loses the last commits, and nothing else.
+func TestPostgresAsynchronousStandby(t *testing.T) { postgresRuns(t, false) }
+
+func postgresRuns(t *testing.T, synchronous bool) {
+	t.Setenv(testserver.EnvURL, "") // servers that can be damaged
+	for _, version := range testserver.Versions() {
+		t.Run("PostgreSQL"+version, func(t *testing.T) { postgresRun(t, version, synchronous) })
+	}
+}
+
+func postgresRun(t *testing.T, version string, synchronous bool) {
+	c := newPair(t, version, synchronous)
+	s := kit.NewSite(t)
+	s.SidecarTimeout = 2 * time.Minute // longer than a failover takes on a busy machine
+	var hosts []string
+	for _, n := range c.nodes {
+		proxy, through := n.Proxy()
+		u, err := url.Parse(through)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.proxies, hosts = append(c.proxies, proxy), append(hosts, u.Host)
+	}
+	s.URL = "postgres://postgres@" + strings.Join(hosts, ",") + "/e2e?sslmode=disable"
+	e := &events{all: c.events()}
+	e.steps.check, e.steps.short, e.steps.soak = 24, 8, 120
+	c.sidecars = []*kit.Sidecar{s.Start("a"), s.Start("b")}
+	v := e.run(t, c.sidecars, !synchronous, func(t testing.TB) []string { return c.primary().Jobs(t) })
+	if synchronous && v.LostJobs+v.LostAcks > 0 {
+		t.Errorf("a synchronous standby lost commits: %v", v.Failovers)
+	}
+}
+
+// pair is a primary and its standby, which change their roles.
+type pair struct {
+	t           *testing.T
+	nodes       []*kit.Postgres
+	proxies     []*kit.Proxy // between the sidecars and each node
+	first       int          // the primary
+	synchronous bool
+	began       int64 // when the current failover can lose commits
+	sidecars    []*kit.Sidecar
+	moves       []int // how often each sidecar had changed the host before the current failover
+}
+
+func newPair(t *testing.T, version string, synchronous bool) *pair {
+	t.Helper()
+	c := &pair{t: t, synchronous: synchronous}
+	for range 2 {
+		_, p := kit.NewPostgresSiteOf(t, version)
+		c.nodes = append(c.nodes, p)
+	}
+	t.Cleanup(func() {
+		for _, n := range c.nodes {
+			_ = n.Thaw() // a frozen server can't end; an error means that it has ended
+		}
+	})
+	c.must(c.standby().Halt())
+	c.follow()
+	return c
+}
+
+func (c *pair) primary() *kit.Postgres { return c.nodes[c.first] }
+func (c *pair) standby() *kit.Postgres { return c.nodes[1-c.first] }
+
+func (c *pair) must(err error) {
+	c.t.Helper()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// follow makes the server that has ended the standby.
+func (c *pair) follow() {
+	c.t.Helper()
+	ctx := c.t.Context()
+	c.must(c.standby().Follow(ctx, c.primary().Postgres))
+	if c.synchronous {
+		c.must(c.primary().SyncStandby(ctx, true))
+	}
+}
+
+// events returns all kinds of failovers.
+func (c *pair) events() []event {
+	lag := func(*kit.CrashRuntime) { c.lag() }
+	failover := func(name string, lossless bool, before, after func(context.Context) error) step {
+		return func(r *kit.CrashRuntime) { c.failover(r, name, lossless, before, after) }
+	}
+	nothing := func(context.Context) error { return nil }
+	crash := func(context.Context) error { return c.primary().Kill9() }
+	freeze := func(context.Context) error { return c.primary().Freeze() }
+	halt := func(context.Context) error { return c.primary().Halt() }
+	cut := func(context.Context) error {
+		c.proxies[c.first].Cut()
+		return nil
+	}
+	thaw := func(r *kit.CrashRuntime) { c.moved(r); c.must(c.standby().Thaw()) }
+	mend := func(r *kit.CrashRuntime) { c.moved(r); c.proxies[1-c.first].SetToxics() }
+	rejoin := func(*kit.CrashRuntime) { c.must(c.standby().Kill9()); c.follow() }
+	follow := func(*kit.CrashRuntime) { c.follow() }
+	return []event{
+		{"crash", lag, failover("crash", false, crash, nothing), []step{follow}},
+		{"freeze", lag, failover("freeze", false, freeze, nothing), []step{thaw, rejoin}},
+		{"cut", lag, failover("cut", false, cut, nothing), []step{mend, rejoin}},
+		{"promote", lag, failover("promote", false, nothing, halt), []step{follow}},
+		{"switchover", nil, failover("switchover", true, halt, nothing), []step{follow}},
+	}
+}
+
+// lag begins to lose commits if the standby is asynchronous: it receives no more of them.
+func (c *pair) lag() {
+	c.began = kit.Monotonic()
+	if c.synchronous {
+		return
+	}
+	ctx := c.t.Context()
+	c.must(c.standby().CaughtUp(ctx, c.primary().Postgres))
+	c.must(c.standby().Detach(ctx))
+}
+
+// changes returns how often each sidecar has changed the host.
+func (c *pair) changes() (all []int) {
+	for _, sc := range c.sidecars {
+		all = append(all, sc.Events()["database_host_changed"])
+	}
+	return all
+}
+
+// moved waits until all sidecars have left the old primary, which doesn't answer. What they sent to it until then can be lost when it
+// continues without a fence. Nothing can be lost after that.
+func (c *pair) moved(r *kit.CrashRuntime) {
+	testwait.Until(c.t, "all sidecars have left the old primary", func() bool {
+		for i, n := range c.changes() {
+			if n == c.moves[i] {
+				return false
+			}
+		}
+		return true
+	})
+	c.record(r, c.victim())
+}
+
+// victim returns what the harm of a failover explains.
+func (c *pair) victim() string {
+	if c.synchronous {
+		return kit.Connections
+	}
+	return kit.Failover
+}
+
+// record records that the current failover lasted until now.
+func (c *pair) record(r *kit.CrashRuntime, victim string) {
+	if err := r.Hist.Add(kit.Record{At: c.began, Until: kit.Monotonic(), Who: victim, What: kit.Killed}); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// failover promotes the standby, after harm before it, and before harm after it to the old primary. A lossless one must lose no
+// commit of an asynchronous standby either.
+func (c *pair) failover(r *kit.CrashRuntime, name string, lossless bool, before, after func(context.Context) error) {
+	ctx := c.t.Context()
+	victim := c.victim()
+	if c.synchronous || lossless {
+		victim, c.began = kit.Connections, kit.Monotonic()
+	}
+	c.moves = c.changes()
+	c.must(before(ctx))
+	if c.synchronous { // the new primary has no standby yet
+		c.must(c.standby().SyncStandby(ctx, false))
+	}
+	c.must(c.standby().Promote(ctx))
+	c.must(after(ctx))
+	r.Serving(name)
+	c.record(r, victim)
+	c.first = 1 - c.first
+	c.t.Logf("%s: node %d is the primary", name, c.first+1)
+}

@@ -1,0 +1,139 @@
+package kit
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+)
+
+// Failovers are the figures of a run with failovers.
+type Failovers struct {
+	LostJobs  int            // enqueues answered ok that a failover lost
+	LostAcks  int            // acks answered ok that a failover lost, so that the job was delivered again
+	Errors    map[string]int // that workers and producers got, by code
+	BySidecar map[string]int // deliveries
+	FirstAcks []FirstAck
+	// Unseen counts jobs that claims did not return for more than 2 s although these claims returned nothing else, and
+	// LongestUnseen is the longest such time. It begins with the first such claim that is sent after the job is stored and the
+	// last event has ended, which is at the first ack after a failover. It ends with the last such claim before the first delivery.
+	Unseen        int
+	LongestUnseen time.Duration
+}
+
+// FirstAck is the time from the moment a new primary accepts writes until an ack is answered ok.
+type FirstAck struct {
+	Event string
+	After time.Duration
+}
+
+func (f Failovers) String() string {
+	return fmt.Sprintf("first ack after each failover: %v; %d enqueues lost, %d acks lost; errors: %v; deliveries by sidecar: %v; %d jobs unseen for 2 s, the longest for %v",
+		f.FirstAcks, f.LostJobs, f.LostAcks, f.Errors, f.BySidecar, f.Unseen, f.LongestUnseen.Round(time.Millisecond))
+}
+
+func (a FirstAck) String() string {
+	return fmt.Sprint(a.Event, " ", a.After.Round(time.Millisecond))
+}
+
+// watch is what the checker keeps for the figures.
+type watch struct {
+	enqueued map[string]Record // by job
+	failover *Record           // the one without an ack so far
+	calm     int64             // the end of the last event
+	empty    []Record          // claims that returned nothing, in the order of their replies
+}
+
+// watchFailovers reads a record for the figures. It returns true if the record is for nothing else.
+func (j *checkState) watchFailovers(rec Record) bool {
+	switch rec.What {
+	case enqueued:
+		id := rec.Job
+		if j.Lossy {
+			id = rec.Payload
+		}
+		j.enqueued[id] = rec
+	case refused:
+		j.Errors[rec.Code]++
+	case nothing:
+		j.empty = append(j.empty, rec)
+	case Serves:
+		j.failover = &rec
+	default:
+		switch rec.What {
+		case failed:
+			j.Errors[rec.Code]++
+		case lost:
+			j.Errors["lease_lost"]++
+		case Killed:
+			j.calm = max(j.calm, rec.At, rec.Until)
+		case acked:
+			if j.failover != nil {
+				j.FirstAcks = append(j.FirstAcks, FirstAck{j.failover.Who, time.Duration(rec.At - j.failover.At)})
+				j.failover, j.calm = nil, max(j.calm, rec.At)
+			}
+		}
+		return false
+	}
+	return true
+}
+
+// judgeUnseen measures how long a job was unseen before its first delivery, which is now.
+func (j *checkState) judgeUnseen(job string) {
+	stored, ok := j.enqueued[job]
+	from := max(stored.At, j.calm)
+	if !ok || len(j.byJob[job]) > 0 || j.failover != nil {
+		return
+	}
+	first, last := int64(math.MaxInt64), int64(0)
+	for _, empty := range slices.Backward(j.empty) {
+		if empty.At < from {
+			break
+		}
+		if empty.Asked >= from {
+			first, last = min(first, empty.Asked), max(last, empty.Asked)
+		}
+	}
+	unseen := time.Duration(max(last-first, 0))
+	j.LongestUnseen = max(j.LongestUnseen, unseen)
+	if unseen > 2*time.Second {
+		j.Unseen++
+	}
+}
+
+// lost reports whether a failover explains that a commit was lost: it happened while the failover
+// could lose commits. A record without times has none.
+func (j *checkState) lost(commit Record) bool {
+	for _, f := range j.kills[Failover] {
+		if commit.At >= f.At && commit.Asked <= f.Until {
+			return true
+		}
+	}
+	return false
+}
+
+// lostClaim reports whether a failover explains that a claim was lost. A sidecar can hand out a job that it prefetched before the
+// failover, until a heartbeat shows that the claim is gone. Without heartbeats it hands out jobs for less than Waits.
+func (j *checkState) lostClaim(claim Record) bool {
+	claim.Asked -= int64(j.Waits)
+	return j.lost(claim)
+}
+
+// Serving records that the failover of this name has ended and a server accepts writes.
+func (r *CrashRuntime) Serving(failover string) {
+	if err := r.Hist.Add(Record{Who: failover, What: Serves}); err != nil {
+		r.T.Fatal(err)
+	}
+}
+
+// noteEnqueued records the reply to an enqueue.
+func (r *CrashRuntime) noteEnqueued(asked int64, stored []Job, sent []Msg) (err error) {
+	at := Monotonic()
+	for i, job := range stored {
+		err = errors.Join(err, r.Hist.Add(Record{
+			At: at, Asked: asked, Who: "producer", What: enqueued, Job: job.ID, Payload: sent[i]["payload"].(string),
+		}))
+	}
+	return err
+}

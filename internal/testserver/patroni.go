@@ -1,0 +1,307 @@
+package testserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/qsidecar/qsidecar/internal/testwait"
+)
+
+// Patroni is a cluster of PostgreSQL 15 servers that Patroni manages, with one etcd, on 127.0.0.1.
+type Patroni struct {
+	Members []*PatroniMember
+
+	synchronous bool
+	through     func(member, to string) string
+	home, dir   string
+	who         account
+	etcd        *process
+	etcdPort    string
+}
+
+// PatroniMember is one server of the cluster with its Patroni.
+type PatroniMember struct {
+	Name, Addr string // Addr is the host and port of PostgreSQL for clients
+
+	server    *Postgres // without what through returned
+	dir, rest string
+	patroni   *process
+	postgres  int // the process id of the server when it was last frozen or killed
+}
+
+// patroniSuite is the Debian suite of the packages.
+const patroniSuite = "bookworm"
+
+func patroniHome(cache string) string { return filepath.Join(cache, "patroni-"+patroniSuite) }
+
+// StartPatroni starts a cluster of n members and waits until all run. Commits wait for one of the standbys if synchronous is true.
+// Connections lead to the address that through returns for their destination. It is called for each member in this order: from the
+// member to etcd, from clients to its PostgreSQL, from other members to its PostgreSQL, and from them to its Patroni.
+func StartPatroni(ctx context.Context, n int, synchronous bool, through func(member, to string) string) (_ *Patroni, err error) {
+	removeDeadServers()
+	c := &Patroni{synchronous: synchronous, through: through}
+	if c.who, err = unprivileged(); err != nil {
+		return nil, err
+	}
+	if c.home, err = installPatroni(ctx, c.who); err != nil {
+		return nil, err
+	}
+	if c.dir, err = newServerDir("qspg", Options{}); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, c.Stop())
+		}
+	}()
+	if err := errors.Join(os.Chmod(c.dir, 0o755), os.Mkdir(filepath.Join(c.dir, "etcd"), 0o700), own(c.dir, c.who)); err != nil {
+		return nil, err
+	}
+	if err := c.startEtcd(ctx); err != nil {
+		return nil, err
+	}
+	for i := range n {
+		if err := c.add(ctx, fmt.Sprint("m", i+1)); err != nil {
+			return nil, err
+		}
+	}
+	if err := c.Whole(ctx); err != nil {
+		return nil, err
+	}
+	return c, recordServer("PostgreSQL 15 under Patroni")
+}
+
+func (c *Patroni) startEtcd(ctx context.Context) (err error) {
+	peers, err := FreePort()
+	if err != nil {
+		return err
+	}
+	if c.etcdPort, err = FreePort(); err != nil {
+		return err
+	}
+	clients, members := "http://127.0.0.1:"+c.etcdPort, "http://127.0.0.1:"+peers
+	loader, libraries, err := loaderOf(c.home)
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command(loader, "--library-path", libraries, filepath.Join(c.home, "usr/bin/etcd"), "--data-dir", filepath.Join(c.dir, "etcd", "data"),
+		"--listen-client-urls", clients, "--advertise-client-urls", clients, "--listen-peer-urls", members,
+		"--initial-advertise-peer-urls", members, "--initial-cluster", "default="+members, "--unsafe-no-fsync")
+	if c.etcd, err = launch(cmd, c.who, syscall.SIGKILL, filepath.Join(c.dir, "etcd", "log")); err != nil {
+		return err
+	}
+	return c.etcd.waitReady(ctx, "etcd", func(ctx context.Context) error { return ok(ctx, clients+"/health") })
+}
+
+// ok returns an error unless a URL answers with 200.
+func ok(ctx context.Context, url string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	r, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	if r.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s", url, r.Status)
+	}
+	return errors.Join(err, r.Body.Close())
+}
+
+const patroniConfig = `scope: qsidecar
+name: %[1]s
+restapi: {listen: "127.0.0.1:%[2]s", connect_address: "%[9]s"}
+etcd3: {hosts: ["%[3]s"], use_proxies: true} # otherwise Patroni uses the address that etcd names
+bootstrap:
+  dcs:
+    ttl: 20 # longer than a machine stalls
+    loop_wait: 1
+    retry_timeout: 5
+    synchronous_mode: %[4]t
+    maximum_lag_on_failover: 1073741824 # the tests make the standbys lag
+    postgresql:
+      use_pg_rewind: true
+      parameters: {max_connections: 100, shared_buffers: 64MB, dynamic_shared_memory_type: mmap, wal_keep_size: 1GB, timezone: Asia/Kathmandu}
+  initdb: [{encoding: UTF8}, {locale: C}, {auth: trust}, no-sync]
+postgresql:
+  listen: "127.0.0.1:%[5]s"
+  connect_address: "%[8]s"
+  data_dir: %[6]s/data
+  bin_dir: %[7]s
+  pgpass: %[6]s/pgpass
+  pg_hba: ["local all all trust", "host all all 127.0.0.1/32 trust", "host replication all 127.0.0.1/32 trust"]
+  authentication: {superuser: {username: postgres}, replication: {username: replica}, rewind: {username: postgres}}
+  parameters: {unix_socket_directories: %[6]s}
+`
+
+// add starts a member and waits until its server answers.
+func (c *Patroni) add(ctx context.Context, name string) error {
+	m := &PatroniMember{Name: name, dir: filepath.Join(c.dir, name)}
+	var ports [2]string
+	for i := range ports {
+		var err error
+		if ports[i], err = FreePort(); err != nil {
+			return err
+		}
+	}
+	m.server = &Postgres{admin: &url.URL{Scheme: "postgres", User: url.User("postgres"), Host: "127.0.0.1:" + ports[0],
+		Path: "/postgres", RawQuery: "sslmode=disable"}}
+	m.rest = "http://127.0.0.1:" + ports[1]
+	etcd := c.through(name, "127.0.0.1:"+c.etcdPort)
+	m.Addr = c.through(name, m.server.admin.Host)
+	text := fmt.Sprintf(patroniConfig, name, ports[1], etcd, c.synchronous, ports[0], m.dir, postgresBin(c.home),
+		c.through(name, m.server.admin.Host), c.through(name, "127.0.0.1:"+ports[1]))
+	err := errors.Join(os.Mkdir(m.dir, 0o700), os.WriteFile(filepath.Join(m.dir, "patroni.yaml"), []byte(text), 0o600), own(m.dir, c.who))
+	if err != nil {
+		return err
+	}
+	c.Members = append(c.Members, m)
+	if err := c.Start(m); err != nil {
+		return err
+	}
+	return m.patroni.waitReady(ctx, "PostgreSQL under Patroni", func(ctx context.Context) error { return ok(ctx, m.rest+"/health") })
+}
+
+// Start starts a member's Patroni, which starts its server.
+func (c *Patroni) Start(m *PatroniMember) (err error) {
+	cmd := exec.Command(filepath.Join(c.home, "python"), filepath.Join(c.home, "usr/bin/patroni"), filepath.Join(m.dir, "patroni.yaml"))
+	m.patroni, err = launch(cmd, c.who, syscall.SIGTERM, filepath.Join(m.dir, "log")) // at SIGTERM it ends its server too
+	return err
+}
+
+// Whole waits until one member is the primary and all others follow it and have its last changes.
+func (c *Patroni) Whole(ctx context.Context) error {
+	return testwait.Poll(ctx, func(ctx context.Context) error {
+		primary, err := c.primary(ctx, nil)
+		if err != nil {
+			return err
+		}
+		synchronous := !c.synchronous
+		for _, m := range c.Members {
+			if m == primary {
+				continue
+			}
+			if err := ok(ctx, m.rest+"/replica?lag=0"); err != nil {
+				return err
+			}
+			synchronous = synchronous || ok(ctx, m.rest+"/synchronous") == nil
+		}
+		if !synchronous {
+			return errors.New("no standby is synchronous")
+		}
+		return nil
+	})
+}
+
+// Primary waits until a member is the primary, and returns it. It doesn't query the member without.
+func (c *Patroni) Primary(ctx context.Context, without *PatroniMember) (primary *PatroniMember, err error) {
+	err = testwait.Poll(ctx, func(ctx context.Context) (err error) {
+		primary, err = c.primary(ctx, without)
+		return err
+	})
+	return primary, err
+}
+
+func (c *Patroni) primary(ctx context.Context, without *PatroniMember) (*PatroniMember, error) {
+	var failed error
+	for _, m := range c.Members {
+		if m == without {
+			continue
+		}
+		err := ok(ctx, m.rest+"/primary")
+		if err == nil {
+			return m, nil
+		}
+		failed = errors.Join(failed, err)
+	}
+	return nil, fmt.Errorf("no member is the primary: %w", failed)
+}
+
+// Switchover makes Patroni choose another primary.
+func (c *Patroni) Switchover(ctx context.Context, from *PatroniMember) error {
+	return run(ctx, filepath.Join(c.home, "python"), filepath.Join(c.home, "usr/bin/patronictl"), "-c", filepath.Join(from.dir, "patroni.yaml"),
+		"switchover", "qsidecar", "--leader", from.Name, "--force")
+}
+
+// Kill9 kills a member's Patroni and its server with signal 9. Start starts them again.
+func (c *Patroni) Kill9(m *PatroniMember) error {
+	if err := c.Freeze(m); err != nil {
+		return err
+	}
+	_, err := m.patroni.stop(syscall.SIGKILL)
+	return errors.Join(err, signalTree(m.postgres, syscall.SIGKILL))
+}
+
+// Freeze stops all processes of a member, as a host that hangs.
+func (c *Patroni) Freeze(m *PatroniMember) error {
+	if err := m.patroni.process.Signal(syscall.SIGSTOP); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	pid, err := os.ReadFile(filepath.Join(m.dir, "data", "postmaster.pid"))
+	if err != nil {
+		return err
+	}
+	line, _, _ := strings.Cut(string(pid), "\n")
+	if m.postgres, err = strconv.Atoi(line); err != nil {
+		return err
+	}
+	return signalTree(m.postgres, syscall.SIGSTOP)
+}
+
+// Exec runs statements at the primary.
+func (c *Patroni) Exec(ctx context.Context, statements ...string) error {
+	primary, err := c.Primary(ctx, nil)
+	if err != nil {
+		return err
+	}
+	return primary.server.Exec(ctx, statements...)
+}
+
+// CaughtUp waits until all standbys have what is committed now.
+func (c *Patroni) CaughtUp(ctx context.Context) error {
+	primary, err := c.Primary(ctx, nil)
+	if err != nil {
+		return err
+	}
+	for _, m := range c.Members {
+		if m != primary {
+			err = errors.Join(err, m.server.CaughtUp(ctx, primary.server))
+		}
+	}
+	return err
+}
+
+// Log returns the end of a member's log, for a test that failed.
+func (c *Patroni) Log(m *PatroniMember) string {
+	text := m.patroni.output()
+	return text[max(0, len(text)-4<<10):]
+}
+
+// Stop ends the cluster and removes its data.
+func (c *Patroni) Stop() (err error) {
+	for _, m := range c.Members {
+		if m.patroni == nil {
+			continue
+		}
+		if failed := c.Kill9(m); failed != nil && !errors.Is(failed, os.ErrNotExist) { // its server may not have started
+			err = errors.Join(err, failed)
+		}
+		_, failed := m.patroni.stop(syscall.SIGKILL)
+		err = errors.Join(err, failed)
+	}
+	if c.etcd != nil {
+		_, failed := c.etcd.stop(syscall.SIGKILL)
+		err = errors.Join(err, failed)
+	}
+	return errors.Join(err, os.RemoveAll(c.dir))
+}
