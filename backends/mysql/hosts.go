@@ -34,9 +34,9 @@ func (s *Store) startProbes() {
 	})
 }
 
-// refused logs that a source that was replaced accepts writes. Sidecars that start now would use it.
+// refused reports that a source that was replaced accepts writes. Sidecars that start now would use it.
 func (s *Store) refused(host string) {
-	s.log.Error("old primary refused", "event", "old_primary_refused", "address", s.place, "host", host)
+	s.cluster.OldPrimary(&s.Meter, s.log, "address", s.place, "host", host)
 }
 
 // moved stops the use of connections to another host than that of a new connection, and ends what runs on them. A host that hung and

@@ -164,7 +164,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 // Info implements backends.Backend.
 func (s *Store) Info() backends.Info {
 	v := s.dialer.Server
-	return backends.Info{Engine: "mysql", Version: v.Text, Address: s.place, Database: s.database, Cluster: s.cluster.Text(), Prefetch: true, Concurrent: true,
+	return backends.Info{Engine: "mysql", Version: v.Text, Address: s.place, Database: s.database, Cluster: s.cluster.Text(&s.Meter), Prefetch: true, Concurrent: true,
 		JoinClaims: v.SkipLocked && !v.SeveralWriters()} // there claims wait for other sidecars, or fail together
 }
 

@@ -91,6 +91,9 @@ func TestOldSourceIsRefused(t *testing.T) {
 		if n := numberOf(t, old, "q", "SELECT COUNT(*) FROM qsidecar_jobs"); n != before {
 			t.Errorf("the old source has %d jobs more", n-before)
 		}
+		if n, text := s.Usage().OldPrimaries, s.Info().Cluster; n == 0 || !strings.Contains(text, "; refused connections to an old primary: ") {
+			t.Errorf("%d refused connections were counted, and the cluster is described as %q", n, text)
+		}
 		if err := errors.Join(r.Source.Restart(ctx), r.Source.Exec(ctx, "SET GLOBAL read_only = OFF")); err != nil {
 			t.Fatal(err)
 		}

@@ -191,7 +191,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 
 // Info implements backends.Backend.
 func (s *Store) Info() backends.Info {
-	return backends.Info{Engine: "postgres", Version: s.version, Address: s.place, Database: s.database, Cluster: s.clusterText(), Prefetch: true, Concurrent: true}
+	return backends.Info{Engine: "postgres", Version: s.version, Address: s.place, Database: s.database, Cluster: s.cluster.Text(&s.Meter), Prefetch: true, Concurrent: true}
 }
 
 // Close implements backends.Backend. Calls in progress end with an error.

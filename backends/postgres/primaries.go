@@ -3,7 +3,6 @@ package postgres
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -200,26 +199,15 @@ func (p *primaries) system() string {
 	return slices.Collect(maps.Keys(p.newest))[0]
 }
 
-// oldPrimary logs that an old primary was refused.
+// oldPrimary reports that an old primary was refused.
 func (s *Store) oldPrimary(c *pgconn.PgConn, timeline, newest string) {
-	s.Meter.OldPrimary()
-	s.log.Error("old primary refused", "event", "old_primary_refused", "address", s.place, "host", c.Conn().RemoteAddr().String(),
-		"timeline", timeline, "newest_timeline", newest)
+	s.cluster.OldPrimary(&s.Meter, s.log, "address", s.place, "host", c.Conn().RemoteAddr().String(), "timeline", timeline, "newest_timeline", newest)
 }
 
 // describe reads the server's role in its cluster.
 func (s *Store) describe(ctx context.Context) (string, error) {
 	f, err := cluster.Read(ctx, s.pool)
 	return f.Role(), err
-}
-
-// clusterText returns the latest role, and how many connections to an old primary were refused.
-func (s *Store) clusterText() string {
-	text := s.cluster.Text()
-	if n := s.Meter.Usage().OldPrimaries; n > 0 && text != "" {
-		text += fmt.Sprintf("; refused connections to an old primary: %d", n)
-	}
-	return text
 }
 
 // primaryChanged logs that connections lead to another host.
