@@ -15,7 +15,7 @@ from contextlib import contextmanager
 import qsidecar
 
 # How long a test waits for a condition. Go's package testwait uses the same variable.
-_limit = os.environ.get("QSIDECAR_TEST_LIMIT", "1m")
+_limit = os.environ.get("QSIDECAR_TEST_LIMIT", "3m")
 LIMIT = float(_limit[:-1]) * {"s": 1, "m": 60}[_limit[-1]]
 # The command of this interpreter, which can include its loader.
 PYTHON = json.loads(os.environ.get("QSIDECAR_TEST_PYTHON", "null")) or [sys.executable]
