@@ -1,21 +1,17 @@
 package main
 
 import (
-	"cmp"
 	"context"
-	"encoding/hex"
 	"fmt"
-	"maps"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
 	qsidecar "github.com/qsidecar/qsidecar/clients/go"
 	"github.com/qsidecar/qsidecar/internal/textfmt"
+	"github.com/qsidecar/qsidecar/internal/wiretext"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -85,8 +81,8 @@ and make it ready again with ` + "`qsidecar retry QUEUE ID`" + `.
 				}
 				rows := make([][]string, len(jobs))
 				for i, v := range jobs {
-					last := lastFailure(v)
-					rows[i] = []string{v.Queue, v.ID, attemptText(v), timeText(v.FinishedAt.Or(last.At)), textfmt.OneLine(last.Cause, 24), textfmt.OneLine(last.Message, 100)}
+					last := wiretext.LastFailure(v)
+					rows[i] = []string{v.Queue, v.ID, wiretext.Attempt(v), wiretext.Time(v.FinishedAt.Or(last.At)), textfmt.OneLine(last.Cause, 24), textfmt.OneLine(last.Message, 100)}
 				}
 				return a.table("QUEUE ID ATTEMPT DIED CAUSE ERROR", rows)
 			})
@@ -117,7 +113,7 @@ more than one job can have the ID: all of them are shown, or that of --queue.
 			return a.peek(cmd, &protocol.Request{Op: protocol.OpPeek, Queue: queue, IDs: args}, none, func(jobs []protocol.JobView) error {
 				texts := make([]string, len(jobs))
 				for i, v := range jobs {
-					texts[i] = jobText(v)
+					texts[i] = wiretext.Job(v)
 				}
 				return a.printf("%s", strings.Join(texts, "\n\n"))
 			})
@@ -164,89 +160,15 @@ func (a *app) jobTable(jobs []protocol.JobView) error {
 	for i, v := range jobs {
 		waited := "-"
 		if v.EnqueuedAt != 0 {
-			waited = age(now - v.EnqueuedAt)
+			waited = wiretext.Age(now - v.EnqueuedAt)
 		}
-		failed := lastFailure(v)
+		failed := wiretext.LastFailure(v)
 		last := failed.Cause
 		if failed.Message != "" {
 			last += ": " + failed.Message
 		}
-		rows[i] = []string{v.Queue, v.ID, string(v.State), attemptText(v), strconv.FormatInt(v.Priority, 10),
+		rows[i] = []string{v.Queue, v.ID, string(v.State), wiretext.Attempt(v), strconv.FormatInt(v.Priority, 10),
 			waited, textfmt.OneLine(v.Worker, 32), textfmt.OneLine(v.Key, 24), textfmt.OneLine(string(v.Payload), 48), textfmt.OneLine(last, 60)}
 	}
 	return a.table("QUEUE ID STATE ATTEMPT PRIORITY AGE WORKER KEY PAYLOAD LAST-ERROR", rows)
-}
-
-// lastFailure returns the last failed attempt, or an empty one.
-func lastFailure(v protocol.JobView) (last protocol.Failure) {
-	if n := len(v.Errors); n > 0 {
-		last = v.Errors[n-1]
-	}
-	return last
-}
-
-func attemptText(v protocol.JobView) string {
-	if v.MaxAttempts > 0 {
-		return fmt.Sprintf("%d/%d", v.Attempt, v.MaxAttempts)
-	}
-	return strconv.FormatInt(v.Attempt, 10)
-}
-
-// timeText formats an instant in UTC, in the form of most logs.
-func timeText(ms int64) string {
-	if ms == 0 {
-		return "-"
-	}
-	return time.UnixMilli(ms).UTC().Format("2006-01-02T15:04:05Z")
-}
-
-// jobText returns all of a job as lines of names and values.
-func jobText(v protocol.JobView) string {
-	var b strings.Builder
-	line := func(name, text string) {
-		if text != "" && text != "-" {
-			fmt.Fprintf(&b, "%-12s %s\n", name, text)
-		}
-	}
-	line("job", textfmt.OneLine(v.ID, protocol.MaxJobID))
-	line("queue", v.Queue)
-	line("state", string(v.State))
-	line("attempt", attemptText(v))
-	line("priority", strconv.FormatInt(v.Priority, 10))
-	line("key", textfmt.OneLine(v.Key, protocol.MaxKey))
-	line("worker", textfmt.OneLine(v.Worker, protocol.MaxWorkerName))
-	line("enqueued", timeText(v.EnqueuedAt))
-	line("due", timeText(v.RunAt.Or(0)))
-	line("claimed", timeText(v.ClaimedAt.Or(0)))
-	line("finished", timeText(v.FinishedAt.Or(0)))
-	for _, name := range slices.Sorted(maps.Keys(v.Headers)) {
-		line("header", textfmt.OneLine(name, len(name)+2)+": "+block(v.Headers[name]))
-	}
-	line("payload", block(string(v.Payload)))
-	if v.Result != nil {
-		line("result", cmp.Or(block(string(v.Result)), "(empty)"))
-	}
-	for _, f := range v.Errors {
-		line("failed", fmt.Sprintf("attempt %d at %s, %s", f.Attempt, timeText(f.At), f.Cause))
-		line("", block(f.Message))
-	}
-	return strings.TrimSuffix(b.String(), "\n")
-}
-
-// block indents the lines of a text and replaces control characters. It returns other bytes
-// in hex.
-func block(text string) string {
-	if !utf8.ValidString(text) {
-		return fmt.Sprintf("(%d bytes, in hex) %s", len(text), hex.EncodeToString([]byte(text)))
-	}
-	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
-	for i, line := range lines {
-		lines[i] = strings.Map(func(r rune) rune {
-			if r == '\t' || strconv.IsPrint(r) {
-				return r
-			}
-			return utf8.RuneError
-		}, line)
-	}
-	return strings.Join(lines, "\n"+strings.Repeat(" ", 13))
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	qsidecar "github.com/qsidecar/qsidecar/clients/go"
+	"github.com/qsidecar/qsidecar/internal/wiretext"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -53,7 +54,7 @@ func statRows(stats []protocol.QueueStat) (rows [][]string) {
 			state = "paused"
 		}
 		rows = append(rows, []string{s.Queue, count(s.Ready), count(s.Scheduled), count(s.Claimed),
-			count(s.Dead), count(s.Done), age(s.OldestReadyMS), age(s.OldestClaimedMS), state})
+			count(s.Dead), count(s.Done), wiretext.Age(s.OldestReadyMS), wiretext.Age(s.OldestClaimedMS), state})
 	}
 	return rows
 }

@@ -5,13 +5,13 @@ import (
 	"context"
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	qsidecar "github.com/qsidecar/qsidecar/clients/go"
 	"github.com/qsidecar/qsidecar/internal/textfmt"
+	"github.com/qsidecar/qsidecar/internal/wiretext"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -80,7 +80,7 @@ connection: its worker, and its leases, by queue and age.
 }
 
 func (a *app) showStatus(server string, st *protocol.Status) error {
-	if err := a.printf("%s, up for %s, config generation %d", server, age(st.UptimeMS), st.Generation); err != nil {
+	if err := a.printf("%s, up for %s, config generation %d", server, wiretext.Age(st.UptimeMS), st.Generation); err != nil {
 		return err
 	}
 	if st.ConfigError != "" {
@@ -109,8 +109,8 @@ func (a *app) showStatus(server string, st *protocol.Status) error {
 	fmt.Fprintln(a.out)
 	rows = nil
 	for _, s := range st.Sessions {
-		rows = append(rows, []string{s.Session, textfmt.OneLine(s.Worker, 32), optional(s.UID), optional(s.PID), cmp.Or(s.Socket, "stdio"), age(s.AgeMS),
-			strconv.FormatInt(s.Leases, 10), age(s.OldestLeaseMS), queuesText(&s), strconv.FormatInt(s.Waiting, 10)})
+		rows = append(rows, []string{s.Session, textfmt.OneLine(s.Worker, 32), wiretext.Optional(s.UID), wiretext.Optional(s.PID), cmp.Or(s.Socket, "stdio"), wiretext.Age(s.AgeMS),
+			strconv.FormatInt(s.Leases, 10), wiretext.Age(s.OldestLeaseMS), wiretext.Queues(&s), strconv.FormatInt(s.Waiting, 10)})
 	}
 	return a.table("CONNECTION WORKER UID PID SOCKET AGE LEASES OLDEST QUEUES WAITING", rows)
 }
@@ -119,16 +119,11 @@ func (a *app) showStatus(server string, st *protocol.Status) error {
 func (a *app) showDatabases(all []protocol.DatabaseStatus) error {
 	var rows [][]string
 	for _, d := range all {
-		state := "ok"
-		switch {
-		case d.Error != "":
-			state = "ERROR, see below"
-		case d.HeartbeatAgeMS < 0:
-			state = "not reached yet"
-		case d.Draining:
-			state = "draining: not in the config any more"
+		state := wiretext.DatabaseState(&d)
+		if d.Error != "" {
+			state += ", see below"
 		}
-		rows = append(rows, []string{d.Name, d.Engine + " " + d.Version, textfmt.OneLine(d.Address, 48), age(max(d.HeartbeatAgeMS, 0)), pool(&d),
+		rows = append(rows, []string{d.Name, d.Engine + " " + d.Version, textfmt.OneLine(d.Address, 48), wiretext.Age(max(d.HeartbeatAgeMS, 0)), wiretext.Pool(&d),
 			strconv.FormatInt(d.Leases, 10), state})
 	}
 	if err := a.table("DATABASE SERVER ADDRESS HEARTBEAT POOL LEASES STATE", rows); err != nil {
@@ -149,39 +144,4 @@ func (a *app) showDatabases(all []protocol.DatabaseStatus) error {
 		}
 	}
 	return nil
-}
-
-// pool returns how many connections of a database's pool are in use, and the limit.
-func pool(d *protocol.DatabaseStatus) string {
-	if d.PoolMax == 0 {
-		return "-"
-	}
-	return fmt.Sprintf("%d/%d", d.PoolInUse, d.PoolMax)
-}
-
-// shownQueues is how many queues of a connection fit on a line.
-const shownQueues = 3
-
-// queuesText lists the queues of a connection's leases, with their numbers.
-func queuesText(s *protocol.SessionStatus) string {
-	var queues []string
-	remaining := s.Leases
-	for i, l := range s.Queues {
-		if i == shownQueues {
-			break
-		}
-		queues = append(queues, fmt.Sprintf("%s:%d", textfmt.OneLine(cmp.Or(l.Queue, "?"), 32), l.Leases))
-		remaining -= l.Leases
-	}
-	if remaining > 0 {
-		queues = append(queues, fmt.Sprintf("others:%d", remaining))
-	}
-	return cmp.Or(strings.Join(queues, ","), "-")
-}
-
-func optional(n protocol.Opt[int64]) string {
-	if !n.Set {
-		return "-"
-	}
-	return strconv.FormatInt(n.Value, 10)
 }

@@ -1,0 +1,91 @@
+package wiretext
+
+import (
+	"cmp"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/qsidecar/qsidecar/internal/textfmt"
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+// LastFailure returns the last failed attempt of a job, or an empty one.
+func LastFailure(v protocol.JobView) (last protocol.Failure) {
+	if n := len(v.Errors); n > 0 {
+		last = v.Errors[n-1]
+	}
+	return last
+}
+
+// Attempt returns how many attempts were counted, and their limit if there is one.
+func Attempt(v protocol.JobView) string {
+	if v.MaxAttempts > 0 {
+		return fmt.Sprintf("%d/%d", v.Attempt, v.MaxAttempts)
+	}
+	return strconv.FormatInt(v.Attempt, 10)
+}
+
+// Time formats an instant in UTC, in the form of most logs.
+func Time(ms int64) string {
+	if ms == 0 {
+		return "-"
+	}
+	return time.UnixMilli(ms).UTC().Format("2006-01-02T15:04:05Z")
+}
+
+// Job returns all of a job as lines of names and values.
+func Job(v protocol.JobView) string {
+	var b strings.Builder
+	line := func(name, text string) {
+		if text != "" && text != "-" {
+			fmt.Fprintf(&b, "%-12s %s\n", name, text)
+		}
+	}
+	line("job", textfmt.OneLine(v.ID, protocol.MaxJobID))
+	line("queue", v.Queue)
+	line("state", string(v.State))
+	line("attempt", Attempt(v))
+	line("priority", strconv.FormatInt(v.Priority, 10))
+	line("key", textfmt.OneLine(v.Key, protocol.MaxKey))
+	line("worker", textfmt.OneLine(v.Worker, protocol.MaxWorkerName))
+	line("enqueued", Time(v.EnqueuedAt))
+	line("due", Time(v.RunAt.Or(0)))
+	line("claimed", Time(v.ClaimedAt.Or(0)))
+	line("finished", Time(v.FinishedAt.Or(0)))
+	for _, name := range slices.Sorted(maps.Keys(v.Headers)) {
+		line("header", textfmt.OneLine(name, len(name)+2)+": "+block(v.Headers[name]))
+	}
+	line("payload", block(string(v.Payload)))
+	if v.Result != nil {
+		line("result", cmp.Or(block(string(v.Result)), "(empty)"))
+	}
+	for _, f := range v.Errors {
+		line("failed", fmt.Sprintf("attempt %d at %s, %s", f.Attempt, Time(f.At), f.Cause))
+		line("", block(f.Message))
+	}
+	return strings.TrimSuffix(b.String(), "\n")
+}
+
+// block indents the lines of a text and replaces control characters. It returns other bytes
+// in hex.
+func block(text string) string {
+	if !utf8.ValidString(text) {
+		return fmt.Sprintf("(%d bytes, in hex) %s", len(text), hex.EncodeToString([]byte(text)))
+	}
+	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
+	for i, line := range lines {
+		lines[i] = strings.Map(func(r rune) rune {
+			if r == '\t' || strconv.IsPrint(r) {
+				return r
+			}
+			return utf8.RuneError
+		}, line)
+	}
+	return strings.Join(lines, "\n"+strings.Repeat(" ", 13))
+}
