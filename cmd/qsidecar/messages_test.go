@@ -74,6 +74,9 @@ func TestMessages(t *testing.T) {
 		{"delete without yes", "delete q 1 2", 2, "this would delete 2 jobs from q, which cannot be undone: add --yes to do it"},
 		{"reclaim without yes", "reclaim q 1", 2, "this would take 1 job of q from their workers, which cannot be undone: add --yes to do it"},
 		{"retry of what", "retry q", 2, "retry which jobs? Name their ids (see `qsidecar dead q`), or give --all"},
+		{"a view without a terminal", "top", 2, "top needs a terminal on stdin and stdout: use `qsidecar stats` or `qsidecar status` instead"},
+		{"a view that is too quick", "top --interval 10ms", 2,
+			"invalid argument \"10ms\" for \"--interval\" flag: 10ms is outside 100ms to 1h\nRun `qsidecar top --help` to see what it takes"},
 		{"retry of all and some", "retry q 1 --all", 2, "--all means every dead job: leave the ids out, or --all"},
 
 		{"a password in the command line", "serve --database postgres://app:hunter2@db/app", 2,

@@ -47,6 +47,7 @@ var layers = []struct {
 	{"./internal/wiretext", `^qsidecar/(backends|bridge|clients|internal/[^tw])`, "it describes parts of the wire and depends on the wire alone", false},
 	{"./internal/logging", `^qsidecar/`, "it writes lines and depends on none of ours", false},
 	{"./internal/worker", `^qsidecar/(backends|bridge|internal/(check|config|databases|engines|daemon|adopt))|yaml|cobra|^database/sql`, "the worker talks to a sidecar through clients/go", true},
+	{"./internal/top", `^qsidecar/(backends|bridge|internal/(check|config|databases|engines|daemon|adopt|worker))|cobra|^database/sql`, "the view talks to a sidecar through clients/go", false},
 	{"./internal/engines", `^qsidecar/(protocol|bridge|clients|internal)`, "the registry of engines depends on the engines alone", true},
 	{"./internal/config", `^qsidecar/(clients|internal/(check|databases|daemon|worker|adopt|logging))|cobra|^database/sql`, "the config starts nothing", true},
 	{"./internal/databases", `^qsidecar/(bridge|clients|internal/(check|daemon|worker|adopt))|yaml|cobra|^database/sql`, "it opens the databases of a config", true},

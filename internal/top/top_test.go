@@ -1,0 +1,238 @@
+package top
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	tea "charm.land/bubbletea/v2"
+
+	qsidecar "github.com/qsidecar/qsidecar/clients/go"
+	"github.com/qsidecar/qsidecar/internal/testwait"
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+// TestQueues checks the list of queues: its order, its filter and its size.
+func TestQueues(t *testing.T) {
+	s := newSidecar(t)
+	c := s.client()
+	fill(t, c, "x", "mail", "sms", "sms")
+	v := newView(s)
+	v.until("1 Queues 2", "2 Workers 2", "3 Databases 1", "ready 3  claimed 0  dead 0", "every 10ms")
+	v.fits(80, 24)
+	if lines := strings.Split(v.screen(), "\n"); !strings.HasPrefix(lines[2], "QUEUE* ") || !strings.HasPrefix(lines[3], "mail ") || !strings.HasPrefix(lines[4], "sms ") {
+		t.Errorf("by name:\n%s", v.screen())
+	}
+	v.press("down", "s")
+	if lines := strings.Split(v.screen(), "\n"); !strings.Contains(lines[2], " READY* ") || !strings.HasPrefix(lines[3], "sms ") {
+		t.Errorf("by ready jobs:\n%s", v.screen())
+	}
+	if v.m.tables[queuesScreen].selected() != "sms" {
+		t.Error("the cursor does not follow its queue")
+	}
+	v.press("S")
+	if lines := strings.Split(v.screen(), "\n"); !strings.HasPrefix(lines[3], "mail ") {
+		t.Errorf("in reverse:\n%s", v.screen())
+	}
+	v.press("/", "A", "i", "enter")
+	if out := v.screen(); strings.Contains(out, "sms") || !strings.Contains(out, "filter: Ai") || !strings.Contains(out, "\nmail ") {
+		t.Errorf("filtered:\n%s", out)
+	}
+	v.press("/", "z")
+	v.until("/Aiz")
+	v.press("enter")
+	v.until("nothing matches the filter")
+	v.press("esc")
+	v.until("\nsms ")
+	v.press("?")
+	v.until("retry all dead jobs of the queue", "Any key closes this help")
+	v.fits(80, 24)
+	v.press("x")
+	for _, size := range []tea.WindowSizeMsg{{Width: 200, Height: 50}, {Width: 20, Height: 6}} {
+		v.update(size)
+		v.fits(size.Width, size.Height)
+	}
+}
+
+// TestThousandQueues checks that the cursor reaches the end of a long list and stays in view.
+func TestThousandQueues(t *testing.T) {
+	s := newSidecar(t)
+	names := make([]string, 1000)
+	for i := range names {
+		names[i] = fmt.Sprintf("queue-%04d", i)
+	}
+	fill(t, s.client(), "x", names...)
+	v := newView(s)
+	v.until("1 Queues 1000", "queue-0000 ", "queue-0018 ")
+	v.fits(80, 24)
+	v.press("end")
+	v.until("queue-0999 ", "queue-0981 ")
+	v.press("pgup", "pgup")
+	v.until("queue-0959 ")
+	v.press("/", "7", "7", "7", "enter")
+	v.until("filter: 777", "\nqueue-0777 ")
+	if v.m.tables[queuesScreen].selected() != "queue-0777" {
+		t.Errorf("the cursor is on %q", v.m.tables[queuesScreen].selected())
+	}
+}
+
+// TestActions checks that pause, resume and retry need a confirmation, and what they do.
+func TestActions(t *testing.T) {
+	s := newSidecar(t)
+	c := s.client()
+	fill(t, c, "x", "mail", "mail", "mail")
+	for range 3 {
+		kill(t, c, "mail", "no route")
+	}
+	v := newView(s)
+	v.until("dead 3", "\nmail ")
+	v.press("p")
+	v.until("Pause mail on every host? (y/N)")
+	v.press("n")
+	v.until("nothing was done", " open")
+	v.press("p", "y")
+	v.until("paused mail", " paused\n")
+	v.press("p")
+	v.until("Resume mail on every host? (y/N)")
+	v.press("y")
+	v.until("resumed mail", " open")
+
+	v.press("enter")
+	v.until("no job is ready", " dead 3 ")
+	v.press("r")
+	v.press("tab", "tab", "tab")
+	v.until("DIED", "nacked", "no route")
+	v.press("down", "r")
+	v.until("Retry job 2 of mail? (y/N)")
+	v.press("y")
+	v.until("retried job 2 of mail", " ready 1 ", " dead 2 ")
+	v.press("R")
+	v.until("Retry all 2 dead jobs of mail? (y/N)")
+	v.press("y")
+	v.until("retried 2 jobs of mail", " ready 3 ", " dead 0 ")
+	v.press("R")
+	v.until("mail has no dead job")
+}
+
+// TestJob checks that a job's payload and failed attempts are shown, without control characters.
+func TestJob(t *testing.T) {
+	s := newSidecar(t)
+	c := s.client()
+	fill(t, c, `{"to":"ada","tags":["a"]}`, "mail")
+	fill(t, c, "\x1b[31mred\x00", "mail")
+	kill(t, c, "mail", "no route\n\x1b[2Jto host")
+	v := newView(s)
+	v.until("dead 1")
+	v.press("enter")
+	v.until("PAYLOAD", `\x1b[31mred\x00`)
+	v.press("enter")
+	v.until("\nstate        ready", "\npayload      \uFFFD[31mred\uFFFD")
+	v.press("r")
+	v.until("only a dead job can be retried: this one is ready")
+	v.press("esc", "tab", "tab", "tab")
+	v.until("DIED", `no route\n`)
+	v.press("enter")
+	v.until("job 1 of mail", "\npayload      {", "\n               \"to\": \"ada\",", "\nfailed       attempt 1 at 20", "\n             no route\n             \uFFFD[2Jto host")
+	v.fits(80, 24)
+	if _, err := c.Delete(testwait.Context(t), "mail", []string{"1"}); err != nil {
+		t.Fatal(err)
+	}
+	v.until("Job 1 is gone: it was deleted, or it is done and not kept.")
+	v.press("esc")
+	v.until("no job is dead")
+}
+
+// TestJobPages checks the pages of a long list of jobs.
+func TestJobPages(t *testing.T) {
+	s := newSidecar(t)
+	queues := make([]string, 30)
+	for i := range queues {
+		queues[i] = "mail"
+	}
+	c := s.client()
+	fill(t, c, "x", queues...)
+	v := newView(s)
+	v.until("ready 30")
+	v.press("enter")
+	v.until("\n1 ", "\n19 ")
+	v.press("n")
+	v.until("(not the first page)", "\n20 ", "\n30 ")
+	if _, err := c.Delete(testwait.Context(t), "mail", []string{"19"}); err != nil {
+		t.Fatal(err)
+	}
+	v.until("the last job of the page before is gone: this is the first page", "\n1 ", "\n20 ")
+}
+
+// TestWorkersAndDatabases checks the other two lists and their details.
+func TestWorkersAndDatabases(t *testing.T) {
+	s := newSidecar(t)
+	c := s.client()
+	fill(t, c, "x", "mail")
+	if _, err := c.Claim(testwait.Context(t), qsidecar.Claim{Queues: []string{"mail"}, Wait: time.Minute}); err != nil {
+		t.Fatal(err)
+	}
+	v := newView(s)
+	v.press("2")
+	v.until("\ntester ", "mail:1")
+	v.fits(80, 24)
+	v.press("/", "t", "e", "s", "enter", "enter")
+	v.until("\nworker       tester\n", "mail: 1, the oldest is job 1 for ")
+	v.press("esc", "tab")
+	v.until("\nmain ", "sqlite", " ok")
+	v.fits(80, 24)
+	v.press("enter")
+	v.until("\ndatabase     main\n", "\nstate        ok")
+	c.Close()
+	v.press("esc", "1")
+	v.until("ready 1  claimed 0")
+}
+
+// TestRestart checks that the view shows an outage, and goes on after it.
+func TestRestart(t *testing.T) {
+	s := newSidecar(t)
+	fill(t, s.client(), "x", "mail")
+	v := newView(s)
+	v.until("ready 1", "every 10ms")
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		s.end()
+		<-s.ended
+	}()
+	v.until("disconnected, trying again", "\nmail ")
+	testwait.Closed(t, "the sidecar's end", stopped)
+	s.start()
+	v.until("every 10ms", "ready 1")
+	fill(t, s.client(), "x", "mail")
+	v.until("ready 2")
+}
+
+// TestRates checks the change per second, on a clock of the test.
+func TestRates(t *testing.T) {
+	var r rates
+	start := time.Unix(1000, 0)
+	queue := func(n int64) protocol.QueueStat { return protocol.QueueStat{Queue: "q", Ready: n} }
+	r.add(start, nil)
+	if got := changeText(r.of(queue(0))); got != "-" {
+		t.Errorf("with one sample it is %s", got)
+	}
+	r.add(start.Add(time.Second), []protocol.QueueStat{queue(30)})
+	if got := changeText(r.of(queue(30))); got != "+30" {
+		t.Errorf("a new queue changes by %s", got)
+	}
+	for i := range 40 {
+		r.add(start.Add(time.Duration(i+8)*time.Second/4), []protocol.QueueStat{queue(30)})
+	}
+	if got := changeText(r.of(queue(30))); got != "0" || len(r.samples) > 12 {
+		t.Errorf("without a change it is %s, of %d samples", got, len(r.samples))
+	}
+	r.add(start.Add(12*time.Second), []protocol.QueueStat{queue(5)})
+	if got := changeText(r.of(queue(5))); got != "-2.5" {
+		t.Errorf("it is %s", got)
+	}
+	r.add(start.Add(13*time.Second), nil)
+	if got := r.of(queue(0)); got >= 0 {
+		t.Errorf("a queue without jobs changes by %v", got)
+	}
+}
