@@ -43,7 +43,7 @@ var (
 	checkSuite = suite{
 		streams: checkStreams,
 		needs: []string{"cc", "python3", "venv", "ruby", "activejob", "psql", "nc", "mandoc", "socat", "perl", "php", "cobol", "strace", "mount", "npm",
-			"buildah", "bwrap", "machine", "shellcheck", "pgbouncer", "debs"},
+			"buildah", "bwrap", "machine", "shellcheck", "tmux", "pgbouncer", "debs"},
 	}
 )
 
