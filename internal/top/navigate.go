@@ -138,9 +138,10 @@ func (m *model) openSelected() tea.Cmd {
 		}
 		return m.openJobs()
 	case jobsScreen:
-		m.job = selected
-		i := slices.IndexFunc(m.jobs, func(v protocol.JobView) bool { return v.ID == selected })
-		m.shown = m.jobs[i : i+1]
+		m.job, m.shown = selected, nil
+		if i := slices.IndexFunc(m.jobs, func(v protocol.JobView) bool { return v.ID == selected }); i >= 0 {
+			m.shown = m.jobs[i : i+1]
+		}
 		return m.open(jobScreen)
 	}
 	m.from, m.details = m.screen, selected

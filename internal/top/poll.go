@@ -46,7 +46,6 @@ type (
 		target     target
 		server     string
 		stats      []protocol.QueueStat
-		hasStats   bool
 		status     *protocol.Status
 		jobs       []protocol.JobView
 		statsErr   error
@@ -92,7 +91,6 @@ func (a *answerMsg) read(ctx context.Context, c *qsidecar.Client) {
 	switch t := a.target; t.screen {
 	case queuesScreen:
 		a.stats, a.statsErr = c.Stats(ctx, "")
-		a.hasStats = a.statsErr == nil
 	case jobsScreen:
 		a.stats, a.statsErr = c.Stats(ctx, t.queue)
 		a.jobs, a.jobsErr = c.Peek(ctx, qsidecar.Peek{Queue: t.queue, State: t.state, Max: t.most, After: t.after})
