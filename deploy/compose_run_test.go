@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -107,6 +108,19 @@ func forward(t *testing.T, at, to string) {
 	}()
 }
 
+// withAdminAt copies a folder with a config. The sidecar of the copy serves metrics only at an
+// address of this test, because the containers share the network of the host.
+func withAdminAt(t *testing.T, dir, at string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(dir, "config.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := folder(t)
+	put(t, to, "config.yaml", strings.Replace(string(text), "0.0.0.0:9464", at+":9464", 1), 0o644)
+	return to
+}
+
 // runCompose runs the sidecar until its healthcheck passes, and the worker beside it.
 func runCompose(t *testing.T, p *types.Project, at string) {
 	t.Helper()
@@ -137,6 +151,8 @@ func runCompose(t *testing.T, p *types.Project, at string) {
 					volumes[v.Source] = volume(t, theImage(t), v.Target)
 				}
 				m.from = volumes[v.Source].from
+			} else if v.Target == "/etc/qsidecar" {
+				m.from = withAdminAt(t, v.Source, at)
 			}
 			c.mounts = append(c.mounts, m)
 		}

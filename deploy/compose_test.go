@@ -30,7 +30,10 @@ func loadCompose(t *testing.T, database string) *types.Project {
 	}
 	p, err := loader.LoadWithContext(t.Context(), types.ConfigDetails{
 		WorkingDir: dir, ConfigFiles: []types.ConfigFile{{Filename: file, Content: text}},
-	}, func(o *loader.Options) { o.SetProjectName(database, true) })
+	}, func(o *loader.Options) {
+		o.SetProjectName(database, true)
+		o.Profiles = []string{"*"} // also the services that start only with a profile
+	})
 	if err != nil {
 		t.Fatalf("%s: %v", file, err)
 	}

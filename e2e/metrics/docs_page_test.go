@@ -161,6 +161,7 @@ func TestAlertRules(t *testing.T) {
 	t.Parallel()
 	rules := kit.Path("deploy/monitoring/rules.yaml")
 	runPromtool(t, "", "check", "rules", rules)
+	runPromtool(t, "", "check", "config", kit.Path("deploy/monitoring/prometheus.yml"))
 	runPromtool(t, "", "test", "rules", kit.Path("deploy/monitoring/rules_test.yaml"))
 	text, err := os.ReadFile(rules)
 	if err != nil {

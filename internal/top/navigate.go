@@ -49,7 +49,7 @@ func (m *model) navigate(msg tea.KeyPressMsg) (tea.Cmd, bool) {
 // moveCursor moves the cursor of a table, or scrolls the text.
 func (m *model) moveCursor(msg tea.KeyPressMsg) bool {
 	page := m.text.Height()
-	by := 0
+	var by int
 	switch {
 	case key.Matches(msg, keyUp):
 		by = -1
