@@ -102,7 +102,7 @@ func TestAdminReload(t *testing.T) {
 	first = x.status().Admin
 	reload(0, "admin: {listen: "+port+"}\n") // the same address in another form
 	wantPage(t, first, "/debug/pprof/", 404, "admin.pprof")
-	reload(0, "admin: {listen: '0.0.0.0:"+port+"'}\n")
+	reload(0, "admin: {listen: '0.0.0.0:"+port+"', access: off}\n")
 	wantPage(t, first, "/healthz", 200, "ok")
 	reload(0, "admin: {listen: '127.0.0.1:"+port+"'}\n")
 
@@ -233,14 +233,24 @@ func TestAdminBounds(t *testing.T) {
 
 func TestCheckAdvisesOnAnOpenAdmin(t *testing.T) {
 	h := newHost(t)
-	file := h.file("c.yaml", "admin: {listen: '0.0.0.0:9464', pprof: on}\n")
+	file := h.file("c.yaml", "admin: {listen: '0.0.0.0:9464', access: off, pprof: on}\n")
 	if out := h.must(0, "check", "--config", file); !strings.Contains(out, "admin: 0.0.0.0:9464") || !strings.Contains(out, "pprof") {
 		t.Errorf("check prints\n%s", out)
 	}
 	if out := h.must(1, "check", "--strict", "--config", file, "--json"); !strings.Contains(out, `"topic":"admin"`) {
 		t.Errorf("check --json prints\n%s", out)
 	}
-	file = h.file("d.yaml", "admin: {listen: 9464, pprof: on}\n")
+	for section, warning := range map[string]string{
+		"{listen: '0.0.0.0:9464', access: off}":                                         "other hosts can read the metrics",
+		"{listen: '0.0.0.0:9464', token_file: " + h.file("t", "0123456789abcdef") + "}": "without encryption",
+		"{listen: 9464}": "every user of this host can read the jobs",
+	} {
+		file = h.file("w.yaml", "admin: "+section+"\n")
+		if out := h.must(0, "check", "--config", file); !strings.Contains(out, "warning admin: ") || !strings.Contains(out, warning) {
+			t.Errorf("%s: check prints\n%s", section, out)
+		}
+	}
+	file = h.file("d.yaml", "admin: {listen: 9464, pprof: on, payloads: hide}\n")
 	if out := h.must(0, "check", "--config", file); !strings.Contains(out, "admin: 127.0.0.1:9464\n") || strings.Contains(out, "warning admin") {
 		t.Errorf("check prints\n%s", out)
 	}

@@ -150,7 +150,7 @@ func TestCheckSocketPaths(t *testing.T) {
   - socket: `+filepath.Join(h.dir, "none", "yet", "s")+`
   - socket: `+filepath.Join(open, "s")+`
   - socket: `+long+`
-admin: {listen: 0.0.0.0:0}
+admin: {listen: 0.0.0.0:0, access: off}
 `)
 	r := h.run("check", "--config", file)
 	r.wantStdout(t, 1, "  error   socket: "+filepath.Join(open, "s")+": every user can write the folder "+open+" (mode 0777)", "\n          → chmod o-w it, or",

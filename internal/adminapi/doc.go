@@ -2,7 +2,7 @@
 //
 // It reaches the databases only through protocol sessions to the running sidecar, so a client of the API can do nothing
 // that a client of the socket can't do. Do carries out one operation. Everything that an HTTP client can't be trusted
-// with is decided here and in Do: which operations exist, who can change something, and whether payloads are shown.
+// with is decided here and in Do: the operations, the clients that can change something, and whether payloads are shown.
 //
 // # The page
 //
@@ -17,5 +17,7 @@
 // The page draws a form at GET /login that posts the field token, and optionally next (a path), to /login. POST /login
 // sets the cookie and redirects to next or /, or to /login?failed=1. POST /logout (with the CSRF token) deletes the cookie.
 //
-// Pass the request's context to Do, because it contains who sent the request. A context of no request can only read.
+// Pass the request's context to Do, because it contains the client. A context of no request can only read. End a stream when
+// the channel of Stopping is closed. The listener limits the time of a GET's response: a stream extends it with a
+// http.ResponseController.
 package adminapi

@@ -2,13 +2,21 @@ package adminapi
 
 import (
 	"context"
-	"errors"
 	"io"
 	"log/slog"
 	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/time/rate"
 
 	"github.com/qsidecar/qsidecar/protocol"
 )
+
+// maxRequests is how many requests and streams are served at a time. It is below the connections of the admin listener,
+// so that metrics and health keep some.
+const maxRequests = 48
 
 // Options configure a Server.
 type Options struct {
@@ -25,44 +33,168 @@ type Options struct {
 type Rules struct {
 	Off          bool   // neither the API nor the page is served
 	Write        bool   // clients with the token can change something
-	Token        string // empty: nobody can change something, and reading needs no token
+	Token        string // empty: no client can change something, and reading needs no token
 	HidePayloads bool   // see Server.PayloadsHidden
+	MaxFrame     int    // size limit of a request's body: max_frame of the config
 
-	// Hosts are the names that a request's Host header can have, besides localhost and loopback addresses. Nil: any.
-	Hosts []string
+	// AnyHost disables the check of the Host header, which protects a loopback address from DNS rebinding.
+	AnyHost bool
+	Host    string // a name that the Host header can have, besides localhost and loopback addresses; empty: none
 }
 
 // Server is the API.
-type Server struct{}
+type Server struct {
+	log      *slog.Logger
+	sessions *sessions
+	page     http.Handler
+	rules    atomic.Pointer[rules] // never nil
+	requests chan struct{}         // maxRequests
+	denials  rate.Sometimes        // limits the log of refused requests
 
-// New returns a Server. Its rules are off until Configure is called.
-func New(Options) *Server { return &Server{} }
-
-// Configure sets the rules. It ends the streams, because their clients can have lost the right to read.
-func (s *Server) Configure(Rules) {}
-
-// Close ends all sessions and streams.
-func (s *Server) Close() {}
-
-// Handler returns the handler of the API and the page.
-func (s *Server) Handler() http.Handler { return http.NotFoundHandler() }
-
-// Do carries out one operation of the API: stats, status, peek, retry, delete, reclaim, purge, pause, resume, enqueue or
-// reload. ctx is that of the HTTP request. Its end ends the wait, but not a change that has begun.
-//
-// Every error is a *protocol.Error. Each change is logged with who did it.
-func (s *Server) Do(ctx context.Context, req *protocol.Request) (*protocol.Reply, error) {
-	return nil, errors.New("not implemented")
+	mu      sync.Mutex
+	streams chan struct{} // see Stopping
 }
 
-// Access returns what the sender of a request can do, the CSRF token that its changes need (empty: none, because it
-// authenticates without a cookie, or because it can't change anything), and who it is, for people.
-func (s *Server) Access(*http.Request) (canChange bool, csrf, actor string) { return false, "", "" }
+// rules are Rules with what follows from them.
+type rules struct {
+	Rules
+	key []byte // signs cookies; nil without a token
+}
 
-// PayloadsHidden reports whether peek replies come without payloads, results and headers. LeftOut of each job then is the
+// New returns a Server. Its rules are off until Configure is called.
+func New(o Options) *Server {
+	s := &Server{
+		log:      o.Log,
+		sessions: newSessions(o.Serve),
+		page:     http.NotFoundHandler(),
+		requests: make(chan struct{}, maxRequests),
+		denials:  rate.Sometimes{Interval: time.Second},
+		streams:  make(chan struct{}),
+	}
+	s.rules.Store(&rules{Rules: Rules{Off: true}})
+	if o.Page != nil {
+		s.page = o.Page(s)
+	}
+	return s
+}
+
+// Configure sets the rules. If they changed, it ends the streams, because their clients can have lost the right to read.
+func (s *Server) Configure(r Rules) {
+	was := s.rules.Swap(&rules{Rules: r, key: cookieKey(r.Token)})
+	if was.MaxFrame != r.MaxFrame {
+		s.sessions.renew() // a session keeps the limits that it began with
+	}
+	if was.Rules != r {
+		s.EndStreams()
+	}
+}
+
+// Close ends all sessions and streams. The listener must be closed before.
+func (s *Server) Close() {
+	s.EndStreams()
+	s.sessions.close()
+}
+
+// Stopping returns a channel that is closed when the streams (server-sent events) that began until now must end, because
+// the listener closes or the rules changed.
+func (s *Server) Stopping() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.streams
+}
+
+// EndStreams closes the channel of Stopping.
+func (s *Server) EndStreams() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	close(s.streams)
+	s.streams = make(chan struct{})
+}
+
+// PayloadsHidden reports whether peek replies come without payloads, results and headers. LeftOut of each job is then the
 // number of bytes of the payload and the result.
-func (s *Server) PayloadsHidden() bool { return false }
+func (s *Server) PayloadsHidden() bool { return s.rules.Load().HidePayloads }
 
-// Stopping returns a channel that is closed when streams (server-sent events) must end: the listener is being closed, or
-// the rules changed.
-func (s *Server) Stopping() <-chan struct{} { return nil }
+// Do carries out one operation of the API: stats, status, peek, retry, delete, reclaim, purge, pause, resume, enqueue or
+// reload. ctx is that of the HTTP request. If it ends, Do returns, but a change that has begun continues.
+//
+// Every error is a *protocol.Error. Each change is logged with the client that sent it.
+func (s *Server) Do(ctx context.Context, req *protocol.Request) (*protocol.Reply, error) {
+	changes, known := ops[req.Op]
+	if !known {
+		return nil, protocol.Errorf(protocol.CodeUnknownOp, "the admin API has no operation %q: workers use the socket", req.Op)
+	}
+	if !changes {
+		reply, err := s.sessions.call(ctx, req)
+		if err == nil && s.PayloadsHidden() {
+			hidePayloads(reply.Views)
+		}
+		return reply, err
+	}
+	who := clientOf(ctx)
+	if e := s.rules.Load().forbidsChange(who); e != nil {
+		s.logDenied(who.from, e.Message)
+		return nil, e
+	}
+	reply, err := s.sessions.call(ctx, req)
+	s.logChange(who, req, reply, err)
+	return reply, err
+}
+
+// ops are the operations of the API, and whether each changes something.
+var ops = map[protocol.Op]bool{
+	protocol.OpStats: false, protocol.OpStatus: false, protocol.OpPeek: false,
+	protocol.OpRetry: true, protocol.OpDelete: true, protocol.OpReclaim: true, protocol.OpPurge: true,
+	protocol.OpPause: true, protocol.OpResume: true, protocol.OpEnqueue: true, protocol.OpReload: true,
+}
+
+func hidePayloads(views []protocol.JobView) {
+	for i := range views {
+		v := &views[i]
+		if !v.LeftOut.Set {
+			v.LeftOut = protocol.Some(int64(len(v.Payload) + len(v.Result)))
+		}
+		v.Payload, v.Result, v.Headers = nil, nil, nil
+	}
+}
+
+// logChange logs a change, also one that failed, because a part of it can be done.
+func (s *Server) logChange(who client, req *protocol.Request, reply *protocol.Reply, err error) {
+	log := s.log.With("op", req.Op, "by", who.from, "auth", who.auth)
+	if queue := queueOf(req); queue != "" {
+		log = log.With("queue", queue)
+	}
+	if err != nil {
+		log.Warn("admin change failed", "event", "admin_change_failed", "error", err)
+		return
+	}
+	if reply.Count.Set {
+		log = log.With("count", reply.Count.Value)
+	} else if req.Op == protocol.OpEnqueue {
+		log = log.With("count", max(1, len(reply.EnqueuedAll)))
+	}
+	log.Info("admin change", "event", "admin_change")
+}
+
+// queueOf returns the queue that a request changes: of several, the first one with an ellipsis.
+func queueOf(req *protocol.Request) string {
+	if req.Op != protocol.OpEnqueue {
+		return req.Queue
+	}
+	for _, j := range req.Jobs {
+		if j.Queue != req.Jobs[0].Queue {
+			return req.Jobs[0].Queue + " …"
+		}
+	}
+	if req.Jobs != nil {
+		return req.Jobs[0].Queue
+	}
+	return req.Job.Queue
+}
+
+// logDenied logs a refused request, at most once a second.
+func (s *Server) logDenied(from, why string) {
+	s.denials.Do(func() {
+		s.log.Warn("admin request denied", "event", "admin_denied", "by", from, "reason", why)
+	})
+}

@@ -58,6 +58,10 @@ func TestHost(t *testing.T) {
 	if found.Count(backends.SeverityError) != 1 || found.Count(backends.SeverityWarning) != 1 {
 		t.Errorf("%+v", found.Findings)
 	}
+	c.Admin.TokenFile = file // it is empty
+	if found := (Result{Findings: Host(&c)}); found.Count(backends.SeverityError) != 2 {
+		t.Errorf("with an empty token_file: %+v", found.Findings)
+	}
 }
 
 // TestUselessQueues checks that a name in an allow rule that no queue has is a warning, unless

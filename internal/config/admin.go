@@ -13,12 +13,17 @@ import (
 	"github.com/qsidecar/qsidecar/internal/unixsocket"
 )
 
-// Admin is the section `admin`: where metrics and health are served over HTTP.
+// Admin is the section `admin`: where metrics, health, the API and the page are served over HTTP.
 type Admin struct {
 	Listen adminAddress `yaml:"listen"`
 	Mode   fileMode     `yaml:"mode"` // of a Unix socket, like Group
 	Group  string       `yaml:"group"`
 	Pprof  onOff        `yaml:"pprof"`
+	// Access is what clients of the API and the page can do.
+	Access adminAccess `yaml:"access"`
+	// TokenFile contains the token that changes need, and that all requests need if it is set.
+	TokenFile string        `yaml:"token_file"`
+	Payloads  adminPayloads `yaml:"payloads"`
 	// QueueLabels limits how many queues that no config names have their own metrics.
 	QueueLabels int `yaml:"queue_labels"`
 }
@@ -26,6 +31,16 @@ type Admin struct {
 // adminAddress is the path of a Unix socket, or HOST:PORT. The empty address disables the
 // listener.
 type adminAddress string
+
+// adminAccess is off, read or write.
+type adminAccess string
+
+func (a *adminAccess) parse(s string) error { return oneOf((*string)(a), s, "off", "read", "write") }
+
+// adminPayloads is show or hide.
+type adminPayloads string
+
+func (p *adminPayloads) parse(s string) error { return oneOf((*string)(p), s, "show", "hide") }
 
 var errAdminPlace = errors.New("write a port (9464: on 127.0.0.1 alone), HOST:PORT, or the path of a Unix socket with a / in it")
 
@@ -72,6 +87,50 @@ func (c Admin) check(all *Config, bad func(path, format string, args ...any)) {
 	if c.Listen == "" && bool(c.Pprof) {
 		bad("admin.pprof", "it needs an admin.listen to be served at")
 	}
+	switch {
+	case c.TokenFile != "":
+	case c.Access == "write":
+		bad("admin.access", "changes need a token: set admin.token_file too")
+	case c.Access == "read" && c.Listen.isPublic():
+		bad("admin.listen", "other hosts can reach %s, so the API and the page need a token: set admin.token_file, or admin.access: off to serve metrics and health only", c.Listen)
+	}
+}
+
+// IsOff reports whether neither the API nor the page is served.
+func (c Admin) IsOff() bool { return c.Access == "off" }
+
+// CanWrite reports whether clients with the token can change something.
+func (c Admin) CanWrite() bool { return c.Access == "write" }
+
+// HidesPayloads reports whether clients don't see payloads, results and headers.
+func (c Admin) HidesPayloads() bool { return c.Payloads == "hide" }
+
+// LoopbackHost returns the host of a TCP address that only this host can reach, or "" for another address.
+func (c Admin) LoopbackHost() string {
+	if c.Listen == "" || c.Listen.IsUnix() || c.Listen.isPublic() {
+		return ""
+	}
+	host, _, _ := net.SplitHostPort(string(c.Listen)) // parse checked it
+	return host
+}
+
+// minToken is the size of the shortest token, which can't be guessed.
+const minToken = 16
+
+// ReadToken returns the token in token_file, or "" if there is none.
+func (c Admin) ReadToken() (string, error) {
+	if c.TokenFile == "" {
+		return "", nil
+	}
+	text, err := readFile(c.TokenFile)
+	if err != nil {
+		return "", Errorf("admin.token_file cannot be read: %w", err)
+	}
+	token := strings.TrimSpace(string(text))
+	if len(token) < minToken || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return "", Errorf("admin.token_file: %s must contain one line of at least %d ASCII characters without spaces: write the output of `openssl rand -hex 32` into it", c.TokenFile, minToken)
+	}
+	return token, nil
 }
 
 // BridgeSocket returns the Unix socket to listen on.
@@ -86,9 +145,15 @@ func (c Admin) Advice() (text, do string) {
 	case c.Listen.isPublic() && bool(c.Pprof):
 		return fmt.Sprintf("any client that reaches %s can take profiles and dumps of this process (admin.pprof) without authentication", c.Listen),
 			"switch pprof off, or listen on 127.0.0.1 or a Unix socket"
+	case c.Listen.isPublic() && c.TokenFile != "" && !c.IsOff():
+		return fmt.Sprintf("the token of %s is sent over the network without encryption, and other hosts can read the metrics, which need no token", c.Listen),
+			"listen on 127.0.0.1 behind a proxy with TLS, and see that only the monitoring and the operators get there"
 	case c.Listen.isPublic():
 		return fmt.Sprintf("other hosts can read the metrics, with the names of queues, at %s: the endpoint has no authentication", c.Listen),
 			"see that only the monitoring gets there, or listen on 127.0.0.1 or a Unix socket"
+	case c.LoopbackHost() != "" && c.TokenFile == "" && !c.IsOff() && !c.HidesPayloads():
+		return fmt.Sprintf("every user of this host can read the jobs, with their payloads, at %s: reading needs no token there", c.Listen),
+			"set admin.token_file, admin.payloads: hide or admin.access: off, or listen on a Unix socket"
 	}
 	return "", ""
 }

@@ -1,6 +1,8 @@
 package config
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -38,9 +40,45 @@ func TestAdminConfigErrors(t *testing.T) {
 		"admin: {listen: /a, mode: '0999'}":                   "admin.mode",
 		"admin: {listen: 9464, pprof: maybe}":                 "admin.pprof: it must be on or off",
 		"admin:\n  listen: 9464\n  listen: 9465\n  pprof: on": "listen",
+		"admin: {listen: 9464, access: write}":                "admin.access: changes need a token: set admin.token_file",
+		"admin: {listen: 9464, access: all}":                  "admin.access: \"all\" is not one of off, read, write",
+		"admin: {listen: 9464, payloads: some}":               "admin.payloads: \"some\" is not one of show, hide",
+		"admin: {listen: '0.0.0.0:9464'}":                     "admin.listen: other hosts can reach 0.0.0.0:9464",
 	} {
 		if _, err := Parse("c.yaml", []byte(text), noEnv); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", text, err, want)
 		}
+	}
+}
+
+func TestAdminIsAccepted(t *testing.T) {
+	for _, text := range []string{
+		"admin: {listen: '0.0.0.0:9464', access: off}",
+		"admin: {listen: '0.0.0.0:9464', token_file: /t}",
+		"admin: {listen: '0.0.0.0:9464', token_file: /t, access: write, payloads: hide}",
+		"admin: {listen: /a, access: read}",
+	} {
+		if _, err := Parse("c.yaml", []byte(text), noEnv); err != nil {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
+func TestReadToken(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "token")
+	for text, want := range map[string]string{
+		"0123456789abcdef\n": "", "  0123456789abcdef": "", "": "at least 16", "0123456789abcde\n": "at least 16",
+		"0123456789abcdef 0": "without spaces", "0123456789abcdef\n0": "one line", "0123456789abcdefä": "ASCII",
+	} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		token, err := Admin{TokenFile: file}.ReadToken()
+		if want == "" && (err != nil || token != "0123456789abcdef") || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%q: %q, %v; want %q", text, token, err, want)
+		}
+	}
+	if _, err := (Admin{TokenFile: file + "x"}).ReadToken(); err == nil || !strings.Contains(err.Error(), "admin.token_file cannot be read") {
+		t.Errorf("a missing file: %v", err)
 	}
 }

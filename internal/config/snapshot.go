@@ -52,6 +52,10 @@ func ReadSnapshot(file string, c *Config) (src Snapshot, err error) {
 			kinds[d.PasswordFile] = "databases." + name + ".password_file"
 		}
 	}
+	if file := c.Admin.TokenFile; file != "" && !slices.Contains(secrets, file) {
+		secrets = append(secrets, file)
+		kinds[file] = "admin.token_file"
+	}
 	slices.Sort(secrets)
 	src.Files = append(slices.Clone(configs), secrets...)
 	src.config, src.Secrets = hash(configs), hash(secrets)

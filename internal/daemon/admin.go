@@ -19,11 +19,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/qsidecar/qsidecar/bridge"
+	"github.com/qsidecar/qsidecar/internal/adminapi"
 	"github.com/qsidecar/qsidecar/internal/config"
 	"github.com/qsidecar/qsidecar/internal/unixsocket"
 )
 
-// Limits of the admin listener. Its clients are not authenticated.
+// Limits of the admin listener. Clients of metrics and health are not authenticated.
 const (
 	adminReadTimeout     = 5 * time.Second
 	adminWriteTimeout    = 30 * time.Second // pprof extends it for a longer profile
@@ -34,17 +35,19 @@ const (
 	adminShutdownTimeout = time.Second            // for running requests when it closes
 )
 
-// admin serves metrics and health over HTTP, if the config enables it.
+// admin serves metrics, health, the API and the page over HTTP, if the config enables it.
 type admin struct {
 	bridge        atomic.Pointer[bridge.Bridge] // nil: the databases are still being opened
 	registry      *prometheus.Registry
 	makeSocketDir func(socket string) error // creates the directory of a socket
 	log           *slog.Logger
+	api           *adminapi.Server
 	handler       http.Handler
 	pprof         atomic.Bool
 
 	mu     sync.Mutex
 	config config.Admin
+	rules  adminapi.Rules
 	server *adminServer // nil: nothing listens
 }
 
@@ -57,6 +60,7 @@ type adminServer struct {
 
 func newAdmin(registry *prometheus.Registry, ready func(string) error, log *slog.Logger) *admin {
 	a := &admin{registry: registry, makeSocketDir: ready, log: log}
+	a.api = adminapi.New(adminapi.Options{Serve: a.serveStream, Page: adminPage, Log: log})
 	a.handler = a.routes()
 	return a
 }
@@ -67,18 +71,31 @@ func (a *admin) setBridge(b *bridge.Bridge) {
 	a.bridge.Store(b)
 }
 
-// change applies c. If it fails nothing changes. undo restores the config before.
-func (a *admin) change(c config.Admin) (undo func() error, err error) {
+// change applies the section of c. If it fails nothing changes. undo restores the section before.
+func (a *admin) change(c *config.Config) (undo func() error, err error) {
+	rules, err := adminRules(c)
+	if err != nil {
+		return nil, err
+	}
+	return a.set(c.Admin, rules)
+}
+
+func (a *admin) set(c config.Admin, rules adminapi.Rules) (undo func() error, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	was := a.config
+	was, wasRules := a.config, a.rules
+	if c.Listen != was.Listen {
+		a.api.Configure(adminapi.Rules{Off: true}) // no listener is served by the rules of another one
+	}
 	if err := a.move(c); err != nil {
+		a.api.Configure(wasRules)
 		return nil, fmt.Errorf("admin.listen: %w", err)
 	}
-	a.config = c
+	a.config, a.rules = c, rules
+	a.api.Configure(rules)
 	a.pprof.Store(bool(c.Pprof))
 	return func() error {
-		_, err := a.change(was)
+		_, err := a.set(was, wasRules)
 		return err
 	}, nil
 }
@@ -154,6 +171,7 @@ func (a *admin) open(c config.Admin) (*adminServer, error) {
 		MaxHeaderBytes:    adminHeader,
 		ErrorLog:          log.New(adminErrors{a.log}, "", 0),
 	}}
+	d.srv.RegisterOnShutdown(a.api.EndStreams)
 	go func() {
 		defer close(d.ended)
 		if err := d.srv.Serve(newLimitedListener(ln)); !errors.Is(err, http.ErrServerClosed) {
@@ -182,7 +200,7 @@ func (d *adminServer) close() {
 	<-d.ended
 }
 
-// close stops the listener.
+// close stops the listener and the API.
 func (a *admin) close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -190,6 +208,7 @@ func (a *admin) close() {
 		a.server.close()
 		a.server = nil
 	}
+	a.api.Close()
 }
 
 // address returns where the listener is; empty: there is none.
@@ -303,6 +322,9 @@ func (c *limitedConn) Close() error {
 	c.listener.mu.Unlock()
 	return c.Conn.Close()
 }
+
+// RemoteAddr implements net.Conn.
+func (c *limitedConn) RemoteAddr() net.Addr { return clientAddr(c.Conn) }
 
 type limitedConnKey struct{}
 

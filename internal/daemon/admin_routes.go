@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/qsidecar/qsidecar/bridge"
+	"github.com/qsidecar/qsidecar/internal/adminapi"
 )
 
 const (
@@ -37,15 +38,19 @@ func (a *admin) routes() http.Handler {
 	mux.HandleFunc("GET /healthz", a.healthz)
 	mux.HandleFunc("GET /startupz", a.startupz)
 	mux.HandleFunc("GET /readyz", a.readyz)
+	for _, path := range []string{"/metrics", "/healthz", "/startupz", "/readyz"} { // any other method; without this, it is the page's
+		mux.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Allow", "GET, HEAD")
+			respond(w, http.StatusMethodNotAllowed, "use GET")
+		})
+	}
 	mux.HandleFunc("/debug/pprof/", a.ifPprofOn(pprof.Index))
 	mux.HandleFunc("/debug/pprof/cmdline", a.ifPprofOn(pprof.Cmdline))
 	mux.HandleFunc("/debug/pprof/profile", a.ifPprofOn(pprof.Profile))
 	mux.HandleFunc("/debug/pprof/symbol", a.ifPprofOn(pprof.Symbol))
 	mux.HandleFunc("/debug/pprof/trace", a.ifPprofOn(pprof.Trace))
-	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
-		respond(w, http.StatusOK, "qsidecar: /metrics /healthz /startupz /readyz")
-	})
-	return mux
+	mux.Handle("/", a.api.Handler())
+	return adminapi.SecureHeaders(mux)
 }
 
 // scrapeWriter turns status 500 into 503, because missing metrics are temporary.

@@ -18,7 +18,7 @@ import (
 // metrics and health.
 func TestAdminWithHalfRequests(t *testing.T) {
 	a := newAdmin(prometheus.NewRegistry(), func(string) error { return nil }, slog.New(slog.DiscardHandler))
-	if _, err := a.change(config.Admin{Listen: "127.0.0.1:0"}); err != nil {
+	if _, err := a.change(&config.Config{Admin: config.Admin{Listen: "127.0.0.1:0"}}); err != nil {
 		t.Fatal(err)
 	}
 	defer a.close()

@@ -85,7 +85,7 @@ func (p *Daemon) start(ctx context.Context) (err error) {
 		}
 	}
 	p.admin = newAdmin(p.registry(), p.input.MakeSocketDir, p.log.Logger)
-	if _, err := p.admin.change(c.Admin); err != nil { // first, because it reports the progress of the start
+	if _, err := p.admin.change(&c); err != nil { // first, because it reports the progress of the start
 		return err
 	}
 	defer func() {

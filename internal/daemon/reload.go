@@ -117,7 +117,7 @@ func (p *Daemon) apply(ctx context.Context, c config.Config, src config.Snapshot
 	if err != nil {
 		return nil, err
 	}
-	undo, err := p.admin.change(c.Admin)
+	undo, err := p.admin.change(&c)
 	if err != nil {
 		return nil, errors.Join(err, closeUnused(open, p.open))
 	}

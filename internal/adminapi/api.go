@@ -1,0 +1,160 @@
+package adminapi
+
+import (
+	"bytes"
+	_ "embed" // openapi.json
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+//go:embed openapi.json
+var document []byte
+
+func serveDocument(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(document) // the client can be gone
+}
+
+// statuses are the HTTP status codes of the wire's errors.
+var statuses = map[protocol.Code]int{
+	protocol.CodeBadFrame:       http.StatusBadRequest,
+	protocol.CodeBadRequest:     http.StatusBadRequest,
+	protocol.CodeForbidden:      http.StatusForbidden,
+	protocol.CodeUnknownOp:      http.StatusNotFound,
+	protocol.CodeUnknownQueue:   http.StatusNotFound,
+	protocol.CodeLeaseLost:      http.StatusConflict,
+	protocol.CodeTooLarge:       http.StatusRequestEntityTooLarge,
+	protocol.CodeUnsupported:    http.StatusUnprocessableEntity,
+	protocol.CodeBusy:           http.StatusTooManyRequests,
+	protocol.CodeInternal:       http.StatusInternalServerError,
+	protocol.CodeUnavailable:    http.StatusServiceUnavailable,
+	protocol.CodeDraining:       http.StatusServiceUnavailable,
+	protocol.CodeUnknownOutcome: http.StatusGatewayTimeout,
+}
+
+// statusOf treats a code of a newer sidecar like internal.
+func statusOf(code protocol.Code) int {
+	if status, ok := statuses[code]; ok {
+		return status
+	}
+	return http.StatusInternalServerError
+}
+
+// serveRead carries out an operation that doesn't change anything, with its fields in the query.
+func (s *Server) serveRead(w http.ResponseWriter, r *http.Request) {
+	op := protocol.Op(r.PathValue("op"))
+	if changes, known := ops[op]; known && changes {
+		w.Header().Set("Allow", http.MethodPost)
+		refuse(w, r, http.StatusMethodNotAllowed, protocol.Errorf(protocol.CodeBadRequest, "%s changes something: send it by POST", op))
+		return
+	}
+	req, e := requestOf(op, r.URL.Query())
+	if e != nil {
+		refuse(w, r, 0, e)
+		return
+	}
+	s.answer(w, r, req)
+}
+
+// requestOf returns the request of a query. The sidecar checks the values.
+func requestOf(op protocol.Op, query url.Values) (*protocol.Request, *protocol.Error) {
+	req := &protocol.Request{Op: op}
+	for name, values := range query {
+		peeks := op == protocol.OpPeek
+		switch {
+		case name == "ids" && peeks:
+			req.IDs = values
+			continue
+		case len(values) != 1:
+			return nil, protocol.BadField(name, "%s is in the query twice", name)
+		case name == "queue" && (peeks || op == protocol.OpStats):
+			req.Queue = values[0]
+		case name == "state" && peeks:
+			req.State = protocol.State(values[0])
+		case name == "after" && peeks:
+			req.After = values[0]
+		case name == "max" && peeks:
+			n, err := strconv.ParseInt(values[0], 10, 32)
+			if err != nil {
+				return nil, protocol.BadField(name, "max must be an integer from 1 to %d", protocol.MaxList)
+			}
+			req.Max = protocol.Some(n)
+		default:
+			return nil, protocol.BadField(name, "%s takes no field %q in the query", op, name)
+		}
+	}
+	return req, nil
+}
+
+// serveOp carries out an operation, with its fields as a JSON object in the body.
+func (s *Server) serveOp(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		refuse(w, r, 0, bodyError(err))
+		return
+	}
+	req := new(protocol.Request)
+	if e := decode(protocol.Op(r.PathValue("op")), body, s.rules.Load().MaxFrame, req); e != nil {
+		writeReply(w, 0, &protocol.Reply{ID: req.ID, Error: e})
+		return
+	}
+	s.answer(w, r, req)
+}
+
+// decode reads the body of a request as the wire's message of an operation. An empty body has no fields.
+func decode(op protocol.Op, body []byte, maxFrame int, req *protocol.Request) *protocol.Error {
+	if _, known := ops[op]; !known {
+		return protocol.Errorf(protocol.CodeUnknownOp, "the admin API has no operation %q: see /api/v1/openapi.json", op)
+	}
+	body = bytes.TrimSpace(body)
+	if len(body) == 0 {
+		body = []byte("{}")
+	}
+	if body[0] != '{' {
+		return protocol.Errorf(protocol.CodeBadRequest, "the body is not one JSON object")
+	}
+	fields := bytes.TrimLeft(body[1:], " \t\r\n")
+	message := append([]byte(`{"op":"`), op...)
+	message = append(message, '"')
+	if len(fields) > 0 && fields[0] != '}' {
+		message = append(message, ',')
+	}
+	return protocol.JSON.DecodeRequest(append(message, fields...), protocol.NewLimits(maxFrame), req)
+}
+
+// answer carries out a request and writes its reply.
+func (s *Server) answer(w http.ResponseWriter, r *http.Request, req *protocol.Request) {
+	id := req.ID
+	reply, err := s.Do(r.Context(), req)
+	if err != nil {
+		reply = &protocol.Reply{Error: wireError(err)}
+	} else if req.Op == protocol.OpPeek && s.PayloadsHidden() {
+		w.Header().Set("Qsidecar-Payloads", "hidden")
+	}
+	reply.ID = id
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(replyTimeout))
+	writeReply(w, 0, reply)
+}
+
+// writeReply writes the wire's JSON. code 0 is the status of the reply.
+func writeReply(w http.ResponseWriter, code int, reply *protocol.Reply) {
+	if code == 0 {
+		code = http.StatusOK
+		if reply.Error != nil {
+			code = statusOf(reply.Error.Code)
+		}
+	}
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("Cache-Control", "no-store")
+	if reply.Error != nil && reply.Error.RetryMS.Set {
+		h.Set("Retry-After", strconv.FormatInt((reply.Error.RetryMS.Value+999)/1000, 10))
+	}
+	w.WriteHeader(code)
+	_, _ = w.Write(protocol.JSON.AppendReply(nil, reply)) // the client can be gone
+}

@@ -1,0 +1,195 @@
+package adminapi
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/qsidecar/qsidecar/internal/testwait"
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+// TestOperations carries out each operation.
+func TestOperations(t *testing.T) {
+	x := start(t, writable, nil)
+	x.op("enqueue", `{"id":7,"queue":"mail","payload":"hi","key":"k","headers":{"a":"b"}}`).want(t, "enqueue", 200, `{"id":7,"ok":true,"job":{"id":"`)
+	x.op("enqueue", `{"queue":"mail","payload":"hi","key":"k"}`).want(t, "a duplicate", 200, `"duplicate":true,"state":"ready"`)
+	x.op("enqueue", `{"jobs":[{"queue":"mail","payload_b64":"AP8="},{"queue":"other"}]}`).want(t, "enqueue a list", 200, `"jobs":[{"id":`)
+	get := func(path string) answer {
+		return x.send(http.MethodGet, "/api/v1/"+path, "", "Authorization", "Bearer "+token)
+	}
+	get("stats").want(t, "stats", 200, `{"ok":true,"queues":[{"queue":"mail","ready":2,`)
+	get("stats?queue=other").want(t, "stats of a queue", 200, `"queue":"other","ready":1`)
+	get("status").want(t, "status", 200, `"worker":"admin"`)
+	peeked := get("peek?queue=mail&state=ready&max=1")
+	peeked.want(t, "peek", 200, `"payload":"hi"`)
+	var reply struct{ Jobs []struct{ ID string } }
+	if err := json.Unmarshal([]byte(peeked.body), &reply); err != nil || len(reply.Jobs) != 1 {
+		t.Fatalf("peek has %s, %v", peeked.body, err)
+	}
+	id := reply.Jobs[0].ID
+	get("peek?queue=mail&after="+id).want(t, "the next page", 200, `"payload_b64":"AP8="`)
+	get("peek?ids="+id+"&ids=x").want(t, "peek ids", 200, `"payload":"hi"`)
+	x.op("peek", `{"ids":["`+id+`"]}`).want(t, "peek by POST", 200, `"payload":"hi"`)
+	x.op("pause", `{"queue":"mail"}`).want(t, "pause", 200, `{"ok":true}`)
+	x.op("resume", ` { "queue" : "mail" } `).want(t, "resume", 200, `{"ok":true}`)
+	x.op("retry", `{"queue":"mail","all":true}`).want(t, "retry", 200, `"count":0`)
+	x.op("reclaim", `{"queue":"mail","ids":["`+id+`"]}`).want(t, "reclaim", 200, `"count":0`)
+	x.op("delete", `{"queue":"mail","ids":["`+id+`"]}`).want(t, "delete", 200, `"count":1`)
+	x.op("purge", `{"queue":"mail","state":"ready"}`).want(t, "purge", 200, `"count":1`)
+	x.op("reload", "").want(t, "reload without a config", 422, `"unsupported"`)
+}
+
+// TestBadRequests shows the errors of requests that are wrong.
+func TestBadRequests(t *testing.T) {
+	x := start(t, writable, nil)
+	for _, c := range []struct {
+		op, body string
+		code     int
+		text     string
+	}{
+		{"pause", "", 400, `"field":"queue"`},
+		{"pause", "[]", 400, "JSON object"},
+		{"pause", `{"queue":"q"`, 400, "JSON object"},
+		{"pause", `{"queue":"q"}{}`, 400, "JSON object"},
+		{"pause", `{"queue":"q","op":"purge"}`, 400, "op"},
+		{"pause", `{"id":3,"queue":"q","state":"dead"}`, 400, `{"id":3,"ok":false,"error":{"code":"bad_request"`},
+		{"purge", `{"queue":"q","state":"claimed"}`, 400, "bad_request"},
+		{"enqueue", `{"queue":"q","payload":"` + strings.Repeat("x", protocol.DefaultMaxFrame-100) + `"}`, 413, "too_large"},
+		{"enqueue", `{"queue":"q","payload":"` + strings.Repeat("x", protocol.DefaultMaxFrame) + `"}`, 413, "max_frame"},
+	} {
+		x.op(c.op, c.body).want(t, c.op+" "+c.body[:min(len(c.body), 60)], c.code, c.text)
+	}
+	for path, text := range map[string]string{
+		"peek?state=foo": "state", "peek?max=0": "max", "peek?max=x": "max", "peek?max=1&max=2": "twice", "peek?after=1": "queue",
+		"stats?state=dead": "takes no field", "status?queue=q": "takes no field", "peek?all=true": "takes no field",
+	} {
+		x.send(http.MethodGet, "/api/v1/"+path, "", "Authorization", "Bearer "+token).want(t, path, 400, text)
+	}
+	a := x.send(http.MethodGet, "/api/v1/purge", "", "Authorization", "Bearer "+token)
+	a.want(t, "a change by GET", 405, "POST")
+	if a.header.Get("Allow") != "POST" {
+		t.Errorf("it allows %q", a.header.Get("Allow"))
+	}
+}
+
+func TestHiddenPayloads(t *testing.T) {
+	hidden := writable
+	hidden.HidePayloads = true
+	x := start(t, hidden, nil)
+	x.op("enqueue", `{"queue":"mail","payload":"secret","headers":{"h":"secret"},"key":"k"}`).want(t, "enqueue", 200, "")
+	a := x.op("peek", `{"queue":"mail"}`)
+	a.want(t, "peek", 200, `"payload":"","priority":0`)
+	a.want(t, "peek", 200, `"left_out":6`)
+	if strings.Contains(a.body, "secret") || a.header.Get("Qsidecar-Payloads") != "hidden" {
+		t.Errorf("%v %s", a.header, a.body)
+	}
+	x.Configure(writable)
+	x.op("peek", `{"queue":"mail"}`).want(t, "peek with payloads", 200, `"payload":"secret"`)
+}
+
+// TestLog shows that each change is logged with its sender, and that the log doesn't contain the token.
+func TestLog(t *testing.T) {
+	x := start(t, writable, nil)
+	x.op("enqueue", `{"queue":"mail","jobs":null,"payload":"x"}`)
+	x.op("enqueue", `{"jobs":[{"queue":"a"},{"queue":"b"}]}`)
+	x.op("purge", `{"queue":"mail","state":"ready"}`)
+	x.op("reload", "")
+	x.op("stats", "")
+	x.send(http.MethodPost, "/api/v1/pause", "{}", "Authorization", "Bearer wrong")
+	log := x.log.String()
+	for _, want := range []string{
+		"op=enqueue by=127.0.0.1:", " auth=token queue=mail count=1 event=admin_change", `queue="a …" count=2 event=admin_change`,
+		"op=purge", "level=WARN msg=\"admin change failed\" op=reload", "event=admin_denied",
+	} {
+		if !strings.Contains(log, want) {
+			t.Errorf("the log lacks %q:\n%s", want, log)
+		}
+	}
+	if strings.Contains(log, token) || strings.Contains(log, "op=stats") {
+		t.Errorf("the log has too much:\n%s", log)
+	}
+}
+
+func TestSecureHeaders(t *testing.T) {
+	x := start(t, writable, nil)
+	for _, path := range []string{"/", "/api/v1/stats", "/api/v1/openapi.json", "/none"} {
+		h := x.send(http.MethodGet, path, "").header
+		for name, want := range map[string]string{
+			"X-Frame-Options": "DENY", "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Content-Security-Policy": "frame-ancestors 'none'",
+		} {
+			if !strings.Contains(h.Get(name), want) {
+				t.Errorf("%s: %s is %q, want %q", path, name, h.Get(name), want)
+			}
+		}
+	}
+}
+
+// TestStreams shows that the API refuses requests if too many streams are open, and ends streams when the rules change.
+func TestStreams(t *testing.T) {
+	var x *sidecar
+	x = start(t, writable, func(w http.ResponseWriter, r *http.Request) {
+		stopping := x.Stopping()
+		w.(http.Flusher).Flush()
+		select {
+		case <-stopping:
+		case <-r.Context().Done():
+		}
+	})
+	var streams sync.WaitGroup
+	for range maxRequests {
+		streams.Go(func() { x.send(http.MethodGet, "/events", "", "Authorization", "Bearer "+token) })
+	}
+	testwait.Until(t, "all streams are open", func() bool { return len(x.requests) == maxRequests })
+	a := x.op("stats", "")
+	a.want(t, "one request too many", 429, `"busy"`)
+	if a.header.Get("Retry-After") != "1" {
+		t.Errorf("Retry-After is %q", a.header.Get("Retry-After"))
+	}
+	changed := writable
+	changed.HidePayloads = true
+	x.Configure(changed)
+	streams.Wait()
+	testwait.Until(t, "the streams have ended", func() bool { return len(x.requests) == 0 })
+	x.op("stats", "").want(t, "after the streams", 200, "")
+}
+
+// TestSessions shows that requests run at the same time, that a lost session is replaced, and that the sidecar's errors
+// before and after its life are those of the wire.
+func TestSessions(t *testing.T) {
+	x := start(t, writable, nil)
+	for range 3 {
+		var all sync.WaitGroup
+		for range 30 {
+			all.Go(func() {
+				if _, err := x.Do(t.Context(), &protocol.Request{Op: protocol.OpStats}); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		x.mu.Lock()
+		for _, cut := range x.cuts {
+			cut()
+		}
+		x.mu.Unlock()
+	}
+	small := writable
+	small.MaxFrame *= 2
+	x.Configure(small) // renews the sessions
+	if _, err := x.Do(t.Context(), &protocol.Request{Op: protocol.OpStatus}); err != nil {
+		t.Error(err)
+	}
+	if _, err := x.Do(t.Context(), &protocol.Request{Op: protocol.OpPause, Queue: "q"}); wireError(err).Code != protocol.CodeForbidden {
+		t.Errorf("a change of no client: %v", err)
+	}
+	if _, err := x.Do(t.Context(), &protocol.Request{Op: protocol.OpClaim, Queue: "q"}); wireError(err).Code != protocol.CodeUnknownOp {
+		t.Errorf("claim: %v", err)
+	}
+	x.Close()
+	if _, err := x.Do(t.Context(), &protocol.Request{Op: protocol.OpStats}); wireError(err).Code != protocol.CodeUnavailable {
+		t.Errorf("after the end: %v", err)
+	}
+}

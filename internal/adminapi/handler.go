@@ -1,0 +1,194 @@
+package adminapi
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+const (
+	// formBytes is the size limit of a request's body outside the API.
+	formBytes = 1 << 20
+	// replyTimeout is how long a client has to read a reply. The listener's own limit includes the time that the
+	// request runs, which is too short for a change of many jobs.
+	replyTimeout = 30 * time.Second
+)
+
+// securityPolicy lets the page load its own files only, and lets no other page show it in a frame.
+const securityPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; " +
+	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+
+// SecureHeaders sets the headers that keep browsers from using a response in a way that it isn't meant for.
+func SecureHeaders(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("Content-Security-Policy", securityPolicy)
+		h.Set("X-Frame-Options", "DENY")
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Referrer-Policy", "no-referrer")
+		h.Set("Cross-Origin-Resource-Policy", "same-origin")
+		h.Set("Cross-Origin-Opener-Policy", "same-origin")
+		next.ServeHTTP(w, r)
+	})
+}
+
+// Handler returns the handler of the API and the page.
+func (s *Server) Handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /api/v1/openapi.json", serveDocument)
+	mux.HandleFunc("GET /api/v1/{op}", s.serveRead)
+	mux.HandleFunc("POST /api/v1/{op}", s.serveOp)
+	mux.HandleFunc("/api/", func(w http.ResponseWriter, r *http.Request) {
+		refuse(w, r, http.StatusNotFound, protocol.Errorf(protocol.CodeUnknownOp, "nothing is at %s: the operations are at /api/v1/OP (GET for stats, status and peek, POST for all), see /api/v1/openapi.json", r.URL.Path))
+	})
+	mux.HandleFunc("POST /logout", s.logout)
+	mux.Handle("/", s.page)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.guard(w, r, mux) })
+}
+
+// guard refuses the requests that the rules don't permit, and passes the others to next.
+func (s *Server) guard(w http.ResponseWriter, r *http.Request, next http.Handler) {
+	rules := s.rules.Load()
+	if rules.Off {
+		refuse(w, r, http.StatusNotFound, protocol.Errorf(protocol.CodeForbidden, "the API and the page are off (admin.access in the sidecar's config): this listener has /metrics /healthz /startupz /readyz"))
+		return
+	}
+	if !rules.allowsHost(r.Host) {
+		s.logDenied(r.RemoteAddr, "host "+r.Host)
+		refuse(w, r, http.StatusMisdirectedRequest, protocol.Errorf(protocol.CodeForbidden, "the request is for the host %q, which isn't one of this listener: use localhost, 127.0.0.1 or the host in admin.listen", r.Host))
+		return
+	}
+	select {
+	case s.requests <- struct{}{}:
+		defer func() { <-s.requests }()
+	default:
+		w.Header().Set("Connection", "close") // the connection is free for metrics and health
+		refuse(w, r, 0, &protocol.Error{Code: protocol.CodeBusy, RetryMS: protocol.Some[int64](1000), Message: "too many requests and pages are open: close some, or try again"})
+		return
+	}
+	limit := int64(formBytes)
+	if isAPI(r) {
+		limit = int64(rules.MaxFrame)
+	}
+	r.Body = http.MaxBytesReader(w, r.Body, limit)
+	if r.URL.Path == "/login" && r.Method == http.MethodPost {
+		s.login(w, r, rules)
+		return
+	}
+	who := rules.identify(r)
+	r = r.WithContext(context.WithValue(r.Context(), clientKey{}, who))
+	reads := r.Method == http.MethodGet || r.Method == http.MethodHead
+	if !rules.canRead(who) {
+		if reads && (r.URL.Path == "/login" || strings.HasPrefix(path.Clean(r.URL.Path), "/assets/")) {
+			s.page.ServeHTTP(w, r)
+			return
+		}
+		s.refuseClient(w, r, who)
+		return
+	}
+	if !reads {
+		if e := s.forbidsRequest(rules, who, r); e != nil {
+			s.logDenied(who.from, e.Message)
+			refuse(w, r, 0, e)
+			return
+		}
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // a change of many jobs takes long; see replyTimeout
+	}
+	next.ServeHTTP(w, r)
+}
+
+// forbidsRequest returns the error for a request that isn't a GET, or nil. The operations that only read can be sent by
+// POST too.
+func (s *Server) forbidsRequest(rules *rules, who client, r *http.Request) *protocol.Error {
+	if op, ok := strings.CutPrefix(r.URL.Path, "/api/v1/"); ok {
+		if changes, known := ops[protocol.Op(op)]; known && !changes {
+			return nil
+		}
+	}
+	if r.URL.Path == "/logout" {
+		return who.forbidsForm(r)
+	}
+	if e := rules.forbidsChange(who); e != nil {
+		return e
+	}
+	return who.forbidsForm(r)
+}
+
+// refuseClient answers a client without a token: a browser is sent to the login.
+func (s *Server) refuseClient(w http.ResponseWriter, r *http.Request, who client) {
+	if !isAPI(r) && r.Method == http.MethodGet && strings.Contains(r.Header.Get("Accept"), "text/html") {
+		http.Redirect(w, r, "/login", http.StatusSeeOther)
+		return
+	}
+	e := errNoToken()
+	if r.Header.Get("Authorization") != "" {
+		s.logDenied(who.from, e.Message)
+	}
+	w.Header().Set("WWW-Authenticate", `Bearer realm="qsidecar"`)
+	refuse(w, r, http.StatusUnauthorized, e)
+}
+
+// login sets the cookie for a client that has the token.
+func (s *Server) login(w http.ResponseWriter, r *http.Request, rules *rules) {
+	if err := crossOrigin.Check(r); err != nil {
+		refuse(w, r, 0, protocol.Errorf(protocol.CodeForbidden, "the login comes from another site's page: %v", err))
+		return
+	}
+	if err := r.ParseForm(); err != nil {
+		refuse(w, r, 0, bodyError(err))
+		return
+	}
+	if rules.Token == "" || !rules.isToken(strings.TrimSpace(r.PostForm.Get("token"))) {
+		s.logDenied(r.RemoteAddr, "login with a wrong token")
+		http.Redirect(w, r, "/login?failed=1", http.StatusSeeOther)
+		return
+	}
+	http.SetCookie(w, rules.cookie(rules.newCookie(time.Now()), int(cookieLifetime/time.Second)))
+	next := r.PostForm.Get("next")
+	if !strings.HasPrefix(next, "/") || strings.HasPrefix(next, "//") || strings.Contains(next, `\`) {
+		next = "/" // never to another site
+	}
+	http.Redirect(w, r, next, http.StatusSeeOther)
+}
+
+func (s *Server) logout(w http.ResponseWriter, r *http.Request) {
+	if rules := s.rules.Load(); rules.Token != "" {
+		http.SetCookie(w, rules.cookie("", -1))
+	}
+	http.Redirect(w, r, "/login", http.StatusSeeOther)
+}
+
+func (r *rules) cookie(value string, maxAge int) *http.Cookie {
+	return &http.Cookie{Name: r.cookieName(), Value: value, Path: "/", MaxAge: maxAge, HttpOnly: true, SameSite: http.SameSiteStrictMode}
+}
+
+func isAPI(r *http.Request) bool { return strings.HasPrefix(r.URL.Path, "/api/") }
+
+// bodyError returns the error of a body that can't be read.
+func bodyError(err error) *protocol.Error {
+	if big, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return protocol.Errorf(protocol.CodeTooLarge, "the body has more than %d bytes (max_frame in the sidecar's config): send less", big.Limit)
+	}
+	return protocol.Errorf(protocol.CodeBadRequest, "the body can't be read: %v", err)
+}
+
+// refuse answers with an error: JSON from the API, text from the page. code 0 is the status of the error's code.
+func refuse(w http.ResponseWriter, r *http.Request, code int, e *protocol.Error) {
+	if isAPI(r) {
+		writeReply(w, code, &protocol.Reply{Error: e})
+		return
+	}
+	if code == 0 {
+		code = statusOf(e.Code)
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(code)
+	_, _ = io.WriteString(w, e.Message+"\n") // the client can be gone
+}

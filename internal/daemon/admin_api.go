@@ -1,0 +1,69 @@
+package daemon
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+
+	"github.com/qsidecar/qsidecar/internal/adminapi"
+	"github.com/qsidecar/qsidecar/internal/config"
+	"github.com/qsidecar/qsidecar/internal/unixsocket"
+)
+
+// adminRules returns the rules of the API and the page. It reads the token's file.
+func adminRules(c *config.Config) (adminapi.Rules, error) {
+	token, err := c.Admin.ReadToken()
+	if err != nil {
+		return adminapi.Rules{}, err
+	}
+	host := c.Admin.LoopbackHost()
+	return adminapi.Rules{
+		Off:          c.Admin.IsOff(),
+		Write:        c.Admin.CanWrite(),
+		Token:        token,
+		HidePayloads: c.Admin.HidesPayloads(),
+		MaxFrame:     int(c.MaxFrame),
+		AnyHost:      host == "", // a browser can't open a Unix socket, and elsewhere every request needs the token
+		Host:         host,
+	}, nil
+}
+
+// serveStream serves a session of the API.
+func (a *admin) serveStream(ctx context.Context, in io.Reader, out io.Writer) error {
+	if err := a.started(); err != nil {
+		return err
+	}
+	return a.bridge.Load().ServeStream(ctx, in, out)
+}
+
+// adminPage lists what the listener serves.
+func adminPage(*adminapi.Server) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
+		respond(w, http.StatusOK, "qsidecar: /api/v1/openapi.json /metrics /healthz /startupz /readyz")
+	})
+	return mux
+}
+
+// peerAddr is the address of a Unix socket's client: its user and process.
+type peerAddr struct{ *unixsocket.Peer }
+
+// Network implements net.Addr.
+func (peerAddr) Network() string { return "unix" }
+
+// String implements net.Addr.
+func (p peerAddr) String() string {
+	return "uid " + strconv.FormatUint(uint64(p.UID), 10) + " pid " + strconv.FormatInt(int64(p.PID), 10)
+}
+
+// clientAddr returns the address of a connection's client, for the log.
+func clientAddr(conn net.Conn) net.Addr {
+	if _, ok := conn.(*net.UnixConn); ok {
+		if peer, err := unixsocket.NewConn(conn, nil).Peer(); err == nil {
+			return peerAddr{peer}
+		}
+	}
+	return conn.RemoteAddr()
+}
