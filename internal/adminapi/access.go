@@ -126,8 +126,8 @@ func (r *rules) csrf(cookie string) string {
 
 // newCookie returns a cookie's value: when it expires and a random number, and their signature.
 func (r *rules) newCookie(now time.Time) string {
-	raw := binary.BigEndian.AppendUint64(nil, uint64(now.Add(cookieLifetime).Unix()))
-	raw = raw[:24]
+	raw := make([]byte, 24)
+	binary.BigEndian.PutUint64(raw, uint64(now.Add(cookieLifetime).Unix()))
 	rand.Read(raw[8:]) // never fails (crypto/rand)
 	text := base64.RawURLEncoding.EncodeToString(raw)
 	return text + "." + base64.RawURLEncoding.EncodeToString(sign(r.key, "cookie "+text))

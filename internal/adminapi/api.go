@@ -156,5 +156,5 @@ func writeReply(w http.ResponseWriter, code int, reply *protocol.Reply) {
 		h.Set("Retry-After", strconv.FormatInt((reply.Error.RetryMS.Value+999)/1000, 10))
 	}
 	w.WriteHeader(code)
-	_, _ = w.Write(protocol.JSON.AppendReply(nil, reply)) // the client can be gone
+	_, _ = w.Write(protocol.JSON.AppendReply(nil, reply)) //nolint:gosec // JSON with nosniff; the client can be gone
 }

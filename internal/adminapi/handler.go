@@ -154,7 +154,7 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request, rules *rules) {
 	if !strings.HasPrefix(next, "/") || strings.HasPrefix(next, "//") || strings.Contains(next, `\`) {
 		next = "/" // never to another site
 	}
-	http.Redirect(w, r, next, http.StatusSeeOther)
+	http.Redirect(w, r, next, http.StatusSeeOther) //nolint:gosec // next is a path
 }
 
 func (s *Server) logout(w http.ResponseWriter, r *http.Request) {
@@ -165,6 +165,7 @@ func (s *Server) logout(w http.ResponseWriter, r *http.Request) {
 }
 
 func (r *rules) cookie(value string, maxAge int) *http.Cookie {
+	//nolint:gosec // not Secure, because the listener has no TLS
 	return &http.Cookie{Name: r.cookieName(), Value: value, Path: "/", MaxAge: maxAge, HttpOnly: true, SameSite: http.SameSiteStrictMode}
 }
 
@@ -190,5 +191,5 @@ func refuse(w http.ResponseWriter, r *http.Request, code int, e *protocol.Error)
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(code)
-	_, _ = io.WriteString(w, e.Message+"\n") // the client can be gone
+	_, _ = io.WriteString(w, e.Message+"\n") //nolint:gosec // plain text with nosniff; the client can be gone
 }

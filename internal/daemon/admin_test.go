@@ -6,12 +6,15 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/http/httptrace"
+	"sync"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/qsidecar/qsidecar/internal/config"
+	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
 // TestAdminWithHalfRequests shows that clients that send half of a request and stop don't keep other clients from
@@ -54,5 +57,51 @@ func TestAdminWithHalfRequests(t *testing.T) {
 	}
 	if get(&kept); !reused {
 		t.Error("a connection that had answered a request was closed for those that never sent one")
+	}
+}
+
+// slowBody is the body of a request whose client doesn't end it.
+type slowBody struct {
+	began chan<- struct{}
+	*io.PipeReader
+}
+
+func (b slowBody) Read(p []byte) (int, error) {
+	b.began <- struct{}{}
+	return b.PipeReader.Read(p)
+}
+
+// TestAdminWithSlowRequests shows that clients of the API that don't end their requests leave connections for metrics
+// and health.
+func TestAdminWithSlowRequests(t *testing.T) {
+	a := newAdmin(prometheus.NewRegistry(), func(string) error { return nil }, slog.New(slog.DiscardHandler))
+	if _, err := a.change(&config.Config{MaxFrame: 64 << 10}); err != nil {
+		t.Fatal(err)
+	}
+	defer a.close()
+	request := func(method, path string, body io.Reader) int {
+		r := httptest.NewRequestWithContext(t.Context(), method, path, body)
+		r.Host = "localhost"
+		w := httptest.NewRecorder()
+		a.handler.ServeHTTP(w, r)
+		return w.Code
+	}
+	began := make(chan struct{}, adminConnections)
+	body, end := io.Pipe()
+	var slow sync.WaitGroup
+	defer slow.Wait()
+	defer end.Close()
+	open := 0
+	for ; request(http.MethodPost, "/api/v1/stats", http.NoBody) != http.StatusTooManyRequests; open++ {
+		slow.Go(func() { request(http.MethodPost, "/api/v1/stats", slowBody{began, body}) })
+		testwait.Receive(t, "the request begins", began)
+	}
+	if open == 0 || open > adminConnections-8 {
+		t.Errorf("%d requests of the API run at a time, of %d connections", open, adminConnections)
+	}
+	for _, path := range []string{"/metrics", "/healthz"} {
+		if code := request(http.MethodGet, path, http.NoBody); code != http.StatusOK {
+			t.Errorf("%s beside them: %d", path, code)
+		}
 	}
 }
