@@ -1,0 +1,187 @@
+package web
+
+import (
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+// maxForm bounds the body of a form: a page of job ids, and a queue's name.
+const maxForm = 64 << 10
+
+// operation is a change as a form describes it.
+type operation struct {
+	Op    protocol.Op
+	Queue string
+	State protocol.State // purge
+	IDs   []string
+	All   bool   // retry or delete every dead job
+	Group string // retry or delete the dead jobs of this group
+	Back  string // the page to return to
+}
+
+// readOperation returns the operation of a form or an address.
+func readOperation(v url.Values) operation {
+	return operation{Op: protocol.Op(v.Get("op")), Queue: v.Get("queue"), State: protocol.State(v.Get("state")),
+		IDs: v["id"], All: v.Get("all") != "", Group: v.Get("group"), Back: localPath(v.Get("back"))}
+}
+
+// bulk reports whether the operation changes jobs that the form doesn't name.
+func (o *operation) bulk() bool { return o.All || o.Group != "" }
+
+// needsConfirmation reports whether it removes jobs that the form doesn't name.
+func (o *operation) needsConfirmation() bool {
+	return o.Op == protocol.OpPurge || o.Op == protocol.OpDelete && o.bulk()
+}
+
+// What describes the operation.
+func (o *operation) What() string {
+	switch {
+	case o.Op == protocol.OpPurge:
+		return fmt.Sprintf("Delete all %s jobs of queue %s", o.State, o.Queue)
+	case o.Group != "":
+		return fmt.Sprintf("%s the dead jobs of one group of queue %s", verb(o.Op), o.Queue)
+	case o.All:
+		return fmt.Sprintf("%s all dead jobs of queue %s", verb(o.Op), o.Queue)
+	}
+	return fmt.Sprintf("%s of queue %s", verb(o.Op), o.Queue)
+}
+
+func verb(op protocol.Op) string {
+	if op == protocol.OpRetry {
+		return "Retry"
+	}
+	return "Delete"
+}
+
+// confirm asks for the queue's name before an operation that can't be undone.
+func (p *Page) confirm(w http.ResponseWriter, r *http.Request) {
+	o := readOperation(r.URL.Query())
+	if !o.needsConfirmation() || o.Queue == "" {
+		p.fail(w, r, http.StatusBadRequest, "This operation needs no confirmation.")
+		return
+	}
+	f := p.frame(r, "confirm", "Confirm", nil)
+	stat := f.Snap.queue(o.Queue)
+	f.Data = struct {
+		*operation
+		Stat protocol.QueueStat
+	}{&o, stat}
+	p.show(w, http.StatusOK, f)
+}
+
+// allowed reads a form, and refuses it if its sender can't change anything.
+func (p *Page) allowed(w http.ResponseWriter, r *http.Request) bool {
+	canChange, csrf, _ := p.opts.Access(r)
+	if !canChange {
+		p.fail(w, r, http.StatusForbidden, "You can only look. To change something, log in with the token of admin.token_file; the config must have admin.access: write.")
+		return false
+	}
+	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+	if err := r.ParseForm(); err != nil {
+		p.fail(w, r, http.StatusRequestEntityTooLarge, fmt.Sprintf("The form can't be read: %v. Select fewer jobs.", err))
+		return false
+	}
+	if subtle.ConstantTimeCompare([]byte(r.PostForm.Get("csrf_token")), []byte(csrf)) != 1 {
+		p.fail(w, r, http.StatusForbidden, "The form is of another session, so nothing was changed. Go back, reload the page and try again.")
+		return false
+	}
+	return true
+}
+
+// change carries out the operation of a form.
+func (p *Page) change(w http.ResponseWriter, r *http.Request) {
+	if !p.allowed(w, r) {
+		return
+	}
+	o := readOperation(r.PostForm)
+	if o.needsConfirmation() && r.PostForm.Get("confirm") != o.Queue {
+		p.fail(w, r, http.StatusBadRequest, fmt.Sprintf("Nothing was deleted: type the queue's name, %s, to confirm.", o.Queue))
+		return
+	}
+	if o.bulk() || o.Op == protocol.OpPurge {
+		p.startTask(w, r, &o)
+		return
+	}
+	req, err := p.request(r, &o)
+	if err != nil {
+		p.failed(w, r, "Nothing was changed", err)
+		return
+	}
+	rep, err := p.do(r, req)
+	if err != nil {
+		p.failed(w, r, fmt.Sprintf("The operation %s failed", o.Op), err)
+		return
+	}
+	p.poller.refresh()
+	http.Redirect(w, r, after(&o, rep), http.StatusSeeOther) //nolint:gosec // localPath keeps it on this server
+}
+
+// request returns the request of an operation on the jobs that a form names.
+func (p *Page) request(r *http.Request, o *operation) (*protocol.Request, error) {
+	switch o.Op {
+	case protocol.OpRetry, protocol.OpDelete, protocol.OpReclaim:
+		if len(o.IDs) == 0 {
+			return nil, protocol.Errorf(protocol.CodeBadRequest, "no job is selected")
+		}
+		return &protocol.Request{Op: o.Op, Queue: o.Queue, IDs: o.IDs}, nil
+	case protocol.OpPause, protocol.OpResume:
+		return &protocol.Request{Op: o.Op, Queue: o.Queue}, nil
+	case protocol.OpReload:
+		return &protocol.Request{Op: o.Op}, nil
+	case protocol.OpEnqueue:
+		return p.copyOf(r, o)
+	}
+	return nil, protocol.Errorf(protocol.CodeUnknownOp, "the page has no operation %q", string(o.Op))
+}
+
+// copyOf returns the request to enqueue a copy of a job. It has no key, because a second job with a key is a duplicate.
+func (p *Page) copyOf(r *http.Request, o *operation) (*protocol.Request, error) {
+	if len(o.IDs) != 1 {
+		return nil, protocol.Errorf(protocol.CodeBadRequest, "a copy is of one job")
+	}
+	v, err := p.readJob(r, o.Queue, o.IDs[0])
+	switch {
+	case err != nil:
+		return nil, err
+	case p.opts.HidePayloads():
+		return nil, errors.New("payloads are hidden (admin.payloads), so the page can't copy the job: use `qsidecar enqueue`")
+	case v.LeftOut.Set:
+		return nil, errors.New("the payload is too large for the page, so it can't copy the job: use `qsidecar enqueue`")
+	}
+	return &protocol.Request{Op: protocol.OpEnqueue, Queue: v.Queue, Job: protocol.NewJob{
+		Payload: v.Payload, Priority: v.Priority, Headers: v.Headers, MaxAttempts: protocol.Some(v.MaxAttempts)}}, nil
+}
+
+// after returns the page that a browser goes to after a change.
+func after(o *operation, rep *protocol.Reply) string {
+	if rep.Enqueued != nil {
+		return link("/job", "queue", o.Queue, "id", rep.Enqueued.ID, "done", string(o.Op))
+	}
+	back, err := url.Parse(o.Back)
+	if err != nil {
+		back = &url.URL{Path: "/"}
+	}
+	q := back.Query()
+	q.Set("done", string(o.Op))
+	q.Set("n", fmt.Sprint(rep.Count.Or(int64(len(rep.Changes)))))
+	back.RawQuery = q.Encode()
+	return back.String()
+}
+
+// doneText returns the notice of a page after a change, from its address. An address can't contain other text.
+func doneText(q url.Values) string {
+	n, _ := strconv.ParseInt(q.Get("n"), 10, 64) // 0 if it isn't a number
+	op := protocol.Op(q.Get("done"))
+	if i := slices.Index([]protocol.Op{protocol.OpRetry, protocol.OpDelete, protocol.OpReclaim, protocol.OpPause, protocol.OpResume, protocol.OpEnqueue, protocol.OpReload}, op); i >= 0 {
+		return []string{"Ready again: " + plural(n, "job") + ".", "Deleted: " + plural(n, "job") + ".", "Taken back from workers: " + plural(n, "job") + ".",
+			"Paused. Workers still settle the jobs that they have.", "Resumed.", "This is the copy.", "Config read again: " + plural(n, "change") + "."}[i]
+	}
+	return ""
+}

@@ -1,0 +1,125 @@
+package web
+
+import (
+	"cmp"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+// queuesPerPage keeps the first page far below 150 KB.
+const queuesPerPage = 50
+
+// overviewData is the data of the overview.
+type overviewData struct {
+	Filter, Only, Sort string
+	Number, Pages      int // the page, from 1
+	Found              int // queues that match the filter
+	Rows               []queueRow
+	Totals             protocol.QueueStat
+	Queues             int
+	Paused             int
+}
+
+type queueRow struct {
+	protocol.QueueStat
+	Plot series
+}
+
+// overview lists the queues and databases.
+func (p *Page) overview(w http.ResponseWriter, r *http.Request) {
+	f := p.frame(r, "overview", "Overview", nil)
+	q := r.URL.Query()
+	d := overviewData{Filter: q.Get("q"), Only: q.Get("only"), Sort: q.Get("sort"), Queues: len(f.Snap.Queues)}
+	for i := range f.Snap.Queues {
+		d.add(&f.Snap.Queues[i])
+	}
+	found := selectQueues(f.Snap.Queues, d.Filter, d.Only)
+	sortQueues(found, d.Sort)
+	d.Found = len(found)
+	d.Pages = max(1, (len(found)+queuesPerPage-1)/queuesPerPage)
+	d.Number, _ = strconv.Atoi(q.Get("page")) // 0 if it isn't a number
+	d.Number = min(max(d.Number, 1), d.Pages)
+	for _, s := range found[(d.Number-1)*queuesPerPage : min(d.Number*queuesPerPage, len(found))] {
+		d.Rows = append(d.Rows, queueRow{s, p.poller.plot(s.Queue)})
+	}
+	f.Data = &d
+	p.show(w, http.StatusOK, f)
+}
+
+// add adds a queue to the totals.
+func (d *overviewData) add(q *protocol.QueueStat) {
+	d.Totals.Ready += q.Ready
+	d.Totals.Scheduled += q.Scheduled
+	d.Totals.Claimed += q.Claimed
+	d.Totals.Dead += q.Dead
+	d.Totals.Done += q.Done
+	d.Totals.Approx = d.Totals.Approx || q.Approx
+	d.Totals.OldestReadyMS = max(d.Totals.OldestReadyMS, q.OldestReadyMS)
+	if q.Paused {
+		d.Paused++
+	}
+}
+
+// selectQueues returns a new list of the queues whose name contains filter, and that only selects.
+func selectQueues(all []protocol.QueueStat, filter, only string) (found []protocol.QueueStat) {
+	filter = strings.ToLower(filter)
+	for _, q := range all {
+		ok := true
+		switch only {
+		case "paused":
+			ok = q.Paused
+		case string(protocol.StateReady), string(protocol.StateScheduled), string(protocol.StateClaimed), string(protocol.StateDead), string(protocol.StateDone):
+			ok = numberIn(q, protocol.State(only)) > 0
+		}
+		if ok && strings.Contains(strings.ToLower(q.Queue), filter) {
+			found = append(found, q)
+		}
+	}
+	return found
+}
+
+// sortQueues sorts by a column, the largest first, or by the name.
+func sortQueues(all []protocol.QueueStat, by string) {
+	slices.SortFunc(all, func(a, b protocol.QueueStat) int {
+		var n int
+		switch by {
+		case "oldest":
+			n = cmp.Compare(b.OldestReadyMS, a.OldestReadyMS)
+		case string(protocol.StateReady), string(protocol.StateScheduled), string(protocol.StateClaimed), string(protocol.StateDead), string(protocol.StateDone):
+			n = cmp.Compare(numberIn(b, protocol.State(by)), numberIn(a, protocol.State(by)))
+		}
+		return cmp.Or(n, cmp.Compare(a.Queue, b.Queue))
+	})
+}
+
+// workers lists the sessions.
+func (p *Page) workers(w http.ResponseWriter, r *http.Request) {
+	p.show(w, http.StatusOK, p.frame(r, "workers", "Workers", nil))
+}
+
+// config shows the running config's generation and why a newer one was rejected.
+func (p *Page) config(w http.ResponseWriter, r *http.Request) {
+	p.show(w, http.StatusOK, p.frame(r, "config", "Config", nil))
+}
+
+// login shows the form for the token.
+func (p *Page) login(w http.ResponseWriter, r *http.Request) {
+	q := r.URL.Query()
+	f := &frame{Page: "login", Title: "Log in", Data: struct {
+		Failed bool
+		Next   string
+	}{q.Get("failed") != "", localPath(q.Get("next"))}}
+	p.show(w, http.StatusOK, f)
+}
+
+// localPath returns the address of a page of this server, or "/" if it is another one.
+func localPath(s string) string {
+	if !strings.HasPrefix(s, "/") || strings.HasPrefix(s, "//") || strings.ContainsAny(s, "\\\r\n\t") {
+		return "/"
+	}
+	return s
+}

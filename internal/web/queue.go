@@ -1,0 +1,117 @@
+package web
+
+import (
+	"errors"
+	"net/http"
+	"slices"
+
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+const (
+	jobsPerPage = 50
+
+	// fallbacks is how many ids of the end of a page the link to the next page has. If the last job has gone, the page
+	// continues after one before it.
+	fallbacks = 5
+)
+
+// queueData is the data of a queue's page.
+type queueData struct {
+	Queue string
+	State protocol.State
+	Stat  protocol.QueueStat
+	Plot  series
+	Jobs  []protocol.JobView
+	First bool     // the page starts with the first job
+	Next  []string // ids to continue after; empty: this is the last page
+	Error string
+}
+
+// queue shows a queue's jobs in one state.
+func (p *Page) queue(w http.ResponseWriter, r *http.Request) {
+	q := r.URL.Query()
+	d := &queueData{Queue: q.Get("name"), State: protocol.State(q.Get("state")), First: !q.Has("after")}
+	if d.Queue == "" {
+		p.fail(w, r, http.StatusNotFound, "No queue has an empty name.")
+		return
+	}
+	if !slices.Contains(states, d.State) {
+		d.State = protocol.StateReady
+	}
+	f := p.frame(r, "queue", d.Queue, d)
+	d.Stat = f.Snap.queue(d.Queue)
+	d.Plot = p.poller.plot(d.Queue)
+	if !f.Live {
+		if err := p.readJobs(r, d, q["after"]); err != nil {
+			d.Error = explain(err)
+		}
+	}
+	p.show(w, http.StatusOK, f)
+}
+
+// readJobs reads a page of jobs, after the first of the jobs that still is in the state.
+func (p *Page) readJobs(r *http.Request, d *queueData, after []string) error {
+	if len(after) == 0 {
+		after = []string{""}
+	}
+	var err error
+	for _, id := range after[:min(len(after), fallbacks)] {
+		var rep *protocol.Reply
+		rep, err = p.do(r, &protocol.Request{Op: protocol.OpPeek, Queue: d.Queue, State: d.State, Max: protocol.Some[int64](jobsPerPage + 1), After: id})
+		if err == nil {
+			d.Jobs = rep.Views
+			d.page()
+			return nil
+		}
+		var wire *protocol.Error
+		if !errors.As(err, &wire) || wire.Code != protocol.CodeBadRequest || id == "" {
+			return err
+		}
+	}
+	return errors.New("the last jobs of the page before have another state now, so its next page is unknown: go to the first page")
+}
+
+// page cuts the jobs to one page and sets where the next one starts. A reply can have fewer jobs than requested, because
+// its bytes are limited too.
+func (d *queueData) page() {
+	if len(d.Jobs) == 0 || len(d.Jobs) <= jobsPerPage && numberOfBytes(d.Jobs) < fullReply {
+		return
+	}
+	d.Jobs = d.Jobs[:min(len(d.Jobs), jobsPerPage)]
+	for i := len(d.Jobs) - 1; i >= 0 && len(d.Next) < fallbacks; i-- {
+		d.Next = append(d.Next, d.Jobs[i].ID)
+	}
+}
+
+// fullReply is the size from which a reply possibly leaves out jobs: a quarter of the smallest limit for a reply.
+const fullReply = 128 << 10
+
+func numberOfBytes(jobs []protocol.JobView) (n int) {
+	for i := range jobs {
+		n += len(jobs[i].Payload) + len(jobs[i].Result) + int(jobs[i].LeftOut.Or(0))
+	}
+	return n
+}
+
+// search finds jobs by their ids.
+func (p *Page) search(w http.ResponseWriter, r *http.Request) {
+	id := r.URL.Query().Get("id")
+	if id == "" {
+		p.fail(w, r, http.StatusBadRequest, "Enter the id of a job.")
+		return
+	}
+	rep, err := p.do(r, &protocol.Request{Op: protocol.OpPeek, IDs: []string{id}})
+	if err != nil {
+		p.failed(w, r, "The search failed", err)
+		return
+	}
+	switch len(rep.Views) {
+	case 0:
+		p.fail(w, r, http.StatusNotFound, "No queue has a job with the id "+id+". Done jobs are deleted unless their queue keeps them.")
+	case 1:
+		http.Redirect(w, r, link("/job", "queue", rep.Views[0].Queue, "id", id), http.StatusSeeOther)
+	default:
+		p.show(w, http.StatusOK, p.frame(r, "search", "Jobs with the id "+id, rep.Views))
+	}
+}

@@ -1,0 +1,143 @@
+package web
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+// Options configure a Page.
+type Options struct {
+	// Do carries out one request. Its context is that of the HTTP request, or has the same values. The poller's is one
+	// of no request, and only reads.
+	Do func(ctx context.Context, req *protocol.Request) (*protocol.Reply, error)
+
+	// Access returns what the sender of a request can do, the CSRF token for the forms, and a name of the
+	// sender, for people.
+	Access func(r *http.Request) (canChange bool, csrf, actor string)
+
+	// HidePayloads reports whether replies come without payloads, results and headers. Nil: they don't.
+	HidePayloads func() bool
+
+	// Stopping returns a channel that is closed when event streams must end. Nil: they end with their request.
+	Stopping func() <-chan struct{}
+
+	// Version is the program's version, for people.
+	Version string
+}
+
+// Page serves the web page. It starts goroutines when it is first asked for something. Close ends them.
+type Page struct {
+	opts    Options
+	poller  *poller
+	tasks   *tasks
+	streams chan struct{} // holds one value for each open event stream
+	handler http.Handler
+	stop    context.CancelFunc
+	wg      sync.WaitGroup
+}
+
+// New returns a Page.
+func New(o Options) *Page {
+	if o.HidePayloads == nil {
+		o.HidePayloads = func() bool { return false }
+	}
+	if o.Stopping == nil {
+		o.Stopping = func() <-chan struct{} { return nil }
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	p := &Page{opts: o, stop: stop, streams: make(chan struct{}, maxStreams)}
+	p.poller = newPoller(ctx, &p.wg, o.Do)
+	p.tasks = newTasks(ctx, &p.wg, o.Do)
+	p.handler = p.routes()
+	return p
+}
+
+// Close ends the event streams and the operations that still run, and waits for the goroutines of the Page.
+func (p *Page) Close() {
+	p.poller.close()
+	p.tasks.close()
+	p.stop()
+	p.wg.Wait()
+}
+
+// ServeHTTP implements http.Handler.
+func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) { p.handler.ServeHTTP(w, r) }
+
+// contentPolicy forbids inline scripts and styles, other origins, and frames.
+const contentPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; " +
+	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+
+func (p *Page) routes() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /{$}", p.overview)
+	mux.HandleFunc("GET /queue", p.queue)
+	mux.HandleFunc("GET /job", p.job)
+	mux.HandleFunc("GET /search", p.search)
+	mux.HandleFunc("GET /dead", p.dead)
+	mux.HandleFunc("GET /workers", p.workers)
+	mux.HandleFunc("GET /config", p.config)
+	mux.HandleFunc("GET /tasks", p.taskList)
+	mux.HandleFunc("GET /task", p.task)
+	mux.HandleFunc("GET /confirm", p.confirm)
+	mux.HandleFunc("GET /login", p.login)
+	mux.HandleFunc("GET /events", p.events)
+	mux.HandleFunc("GET /assets/{file}", p.asset)
+	mux.HandleFunc("POST /do", p.change)
+	mux.HandleFunc("POST /stop", p.stopTask)
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		p.fail(w, r, http.StatusNotFound, "This page does not exist.")
+	})
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("Content-Security-Policy", contentPolicy)
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("X-Frame-Options", "DENY")
+		h.Set("Referrer-Policy", "no-referrer")
+		h.Set("Cache-Control", "no-store")
+		mux.ServeHTTP(w, r)
+	})
+}
+
+// do carries out a request that reads.
+func (p *Page) do(r *http.Request, req *protocol.Request) (*protocol.Reply, error) {
+	ctx, cancel := context.WithTimeoutCause(r.Context(), readTimeout, errors.New("the sidecar did not answer in time: try again"))
+	defer cancel()
+	return p.opts.Do(ctx, req)
+}
+
+// readTimeout bounds how long a page waits for the sidecar. The listener's limit for a response is longer.
+const readTimeout = 20 * time.Second
+
+// statusOf returns the HTTP status that stands for an error of the sidecar.
+func statusOf(err error) int {
+	var e *protocol.Error
+	if !errors.As(err, &e) {
+		return http.StatusBadGateway
+	}
+	switch e.Code {
+	case protocol.CodeBadRequest, protocol.CodeUnsupported, protocol.CodeUnknownOp:
+		return http.StatusBadRequest
+	case protocol.CodeUnknownQueue:
+		return http.StatusNotFound
+	case protocol.CodeForbidden:
+		return http.StatusForbidden
+	case protocol.CodeTooLarge:
+		return http.StatusRequestEntityTooLarge
+	case protocol.CodeBusy, protocol.CodeDraining, protocol.CodeUnavailable:
+		return http.StatusServiceUnavailable
+	}
+	return http.StatusInternalServerError
+}
+
+// explain returns an error for people.
+func explain(err error) string {
+	if e, ok := errors.AsType[*protocol.Error](err); ok {
+		return e.Message
+	}
+	return err.Error()
+}
