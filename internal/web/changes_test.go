@@ -223,7 +223,7 @@ func TestStopOperation(t *testing.T) {
 // stream opens an event stream.
 func (s *site) stream(status int) io.ReadCloser {
 	s.Helper()
-	resp, err := s.http.Get(s.url + "/events") //nolint:bodyclose // the caller closes it
+	resp, err := s.http.Get(s.url + "/events")
 	if err != nil {
 		s.Fatal(err)
 	}

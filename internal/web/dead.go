@@ -123,8 +123,7 @@ var variable = []struct {
 }{
 	{regexp.MustCompile(`(?i)\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b`), "‹id›"},
 	{regexp.MustCompile(`"[^"\n]*"|'[^'\n]*'|` + "`[^`\n]*`"), "‹text›"},
-	{regexp.MustCompile(`(?i)\b0x[0-9a-f]+\b|\b(?:[a-f]*[0-9][a-f]*){12,}\b`), "‹hex›"},
-	{regexp.MustCompile(`[0-9]+`), "‹n›"},
+	{regexp.MustCompile(`(?i)\b(?:0x)?[0-9a-f]*[0-9][0-9a-f]*\b|[0-9]+`), "‹n›"},
 }
 
 // reasonBytes is how much of a message counts.
