@@ -22,6 +22,7 @@ import (
 	"github.com/qsidecar/qsidecar/internal/adminapi"
 	"github.com/qsidecar/qsidecar/internal/config"
 	"github.com/qsidecar/qsidecar/internal/unixsocket"
+	"github.com/qsidecar/qsidecar/internal/web"
 )
 
 // Limits of the admin listener. Clients of metrics and health are not authenticated.
@@ -42,6 +43,7 @@ type admin struct {
 	makeSocketDir func(socket string) error // creates the directory of a socket
 	log           *slog.Logger
 	api           *adminapi.Server
+	page          *web.Page
 	handler       http.Handler
 	pprof         atomic.Bool
 
@@ -58,9 +60,12 @@ type adminServer struct {
 	ended chan struct{}
 }
 
-func newAdmin(registry *prometheus.Registry, ready func(string) error, log *slog.Logger) *admin {
+func newAdmin(registry *prometheus.Registry, ready func(string) error, version string, log *slog.Logger) *admin {
 	a := &admin{registry: registry, makeSocketDir: ready, log: log}
-	a.api = adminapi.New(adminapi.Options{Serve: a.serveStream, Page: adminPage, Log: log})
+	a.api = adminapi.New(adminapi.Options{Serve: a.serveStream, Log: log, Page: func(api *adminapi.Server) http.Handler {
+		a.page = web.New(web.Options{Do: api.Do, Access: api.Access, HidePayloads: api.PayloadsHidden, Stopping: api.Stopping, Version: version})
+		return a.page
+	}})
 	a.handler = a.routes()
 	return a
 }
@@ -208,6 +213,7 @@ func (a *admin) close() {
 		a.server.close()
 		a.server = nil
 	}
+	a.page.Close()
 	a.api.Close()
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"io"
 	"net"
-	"net/http"
 	"strconv"
 
 	"github.com/qsidecar/qsidecar/internal/adminapi"
@@ -36,15 +35,6 @@ func (a *admin) serveStream(ctx context.Context, in io.Reader, out io.Writer) er
 		return err
 	}
 	return a.bridge.Load().ServeStream(ctx, in, out)
-}
-
-// adminPage lists what the listener serves.
-func adminPage(*adminapi.Server) http.Handler {
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
-		respond(w, http.StatusOK, "qsidecar: /api/v1/openapi.json /metrics /healthz /startupz /readyz")
-	})
-	return mux
 }
 
 // peerAddr is the address of a Unix socket's client: its user and process.

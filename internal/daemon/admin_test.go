@@ -20,7 +20,7 @@ import (
 // TestAdminWithHalfRequests shows that clients that send half of a request and stop don't keep other clients from
 // metrics and health.
 func TestAdminWithHalfRequests(t *testing.T) {
-	a := newAdmin(prometheus.NewRegistry(), func(string) error { return nil }, slog.New(slog.DiscardHandler))
+	a := newAdmin(prometheus.NewRegistry(), func(string) error { return nil }, "", slog.New(slog.DiscardHandler))
 	if _, err := a.change(&config.Config{Admin: config.Admin{Listen: "127.0.0.1:0"}}); err != nil {
 		t.Fatal(err)
 	}

@@ -84,7 +84,7 @@ func (p *Daemon) start(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	p.admin = newAdmin(p.registry(), p.input.MakeSocketDir, p.log.Logger)
+	p.admin = newAdmin(p.registry(), p.input.MakeSocketDir, p.version, p.log.Logger)
 	if _, err := p.admin.change(&c); err != nil { // first, because it reports the progress of the start
 		return err
 	}

@@ -66,7 +66,7 @@ func TestAbortedScrape(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(c)
 	var text lockedBuffer
-	a := newAdmin(registry, nil, slog.New(slog.NewTextHandler(&text, &slog.HandlerOptions{Level: slog.LevelDebug})))
+	a := newAdmin(registry, nil, "", slog.New(slog.NewTextHandler(&text, &slog.HandlerOptions{Level: slog.LevelDebug})))
 	a.handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/metrics", nil).WithContext(ctx))
 	close(c.left)
 	testwait.Until(t, "a metric was tried", func() bool { return strings.Contains(text.String(), "\n") })
@@ -95,7 +95,7 @@ func TestScrapesAreWhole(t *testing.T) {
 			late.left = make(chan struct{})
 			registry := prometheus.NewRegistry()
 			registry.MustRegister(c)
-			a := newAdmin(registry, nil, slog.New(slog.DiscardHandler))
+			a := newAdmin(registry, nil, "", slog.New(slog.DiscardHandler))
 			w := httptest.NewRecorder()
 			a.handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 			if body := w.Body.String(); w.Code != http.StatusServiceUnavailable || !strings.Contains(body, why) || strings.Contains(body, "known 1") {
