@@ -66,15 +66,11 @@ func clientOf(ctx context.Context) client {
 	return client{from: "the sidecar", auth: authNone}
 }
 
-// Access returns what the sender of a request can do, the CSRF token that its changes need (empty: none, because it
-// authenticates without a cookie, or because it can't change anything), and a name of the sender, for people.
+// Access returns what the sender of a request can do, the CSRF token that its changes and its logout need (empty: none,
+// because it authenticates without a cookie), and a name of the sender, for people.
 func (s *Server) Access(r *http.Request) (canChange bool, csrf, actor string) {
 	c := clientOf(r.Context())
-	canChange = s.rules.Load().canChange(c)
-	if canChange {
-		csrf = c.csrf
-	}
-	return canChange, csrf, c.from + " (" + c.auth + ")"
+	return s.rules.Load().canChange(c), c.csrf, c.from + " (" + c.auth + ")"
 }
 
 // identify finds out who sent a request.

@@ -132,6 +132,15 @@ func TestCookie(t *testing.T) {
 	x.send(http.MethodPost, "/form", "csrf_token="+csrf, "Cookie", again, "Content-Type", form).want(t, "the CSRF token of another login", 403, "CSRF")
 	x.send(http.MethodPost, "/logout", "", "Cookie", cookie, "X-CSRF-Token", csrf).want(t, "logout", http.StatusSeeOther, "")
 
+	read := writable
+	read.Write = false
+	x.Configure(read)
+	if x.send(http.MethodGet, "/", "", "Cookie", again); csrf == "" {
+		t.Error("a reader can't log out")
+	}
+	x.send(http.MethodPost, "/form", "csrf_token="+csrf, "Cookie", again, "Content-Type", form).want(t, "a change by a reader", 403, "admin.access: write")
+	x.send(http.MethodPost, "/logout", "csrf_token="+csrf, "Cookie", again, "Content-Type", form).want(t, "a reader's logout", http.StatusSeeOther, "")
+
 	changed := writable
 	changed.Token = "another-token-0123456"
 	x.Configure(changed)
