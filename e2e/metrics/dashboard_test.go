@@ -1,10 +1,12 @@
 package metrics
 
 import (
+	"context"
 	"encoding/json"
-	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
 	"net/url"
 	"os"
 	"os/exec"
@@ -15,7 +17,6 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
-	"github.com/qsidecar/qsidecar/e2e/kit/admin"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
@@ -72,13 +73,10 @@ func TestDashboard(t *testing.T) {
 	place := filepath.Join(s.Dir, "admin.sock")
 	s.Extra = "admin: {listen: " + place + "}\n"
 	a := s.Start("a")
-	at := admin.At(t, place)
-	scraped := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { // Prometheus reads no Unix socket
-		code, text := at.Get(r.URL.Path)
-		w.Header().Set("Content-Type", "text/plain; version=0.0.4")
-		w.WriteHeader(code)
-		fmt.Fprint(w, text)
-	}))
+	var d net.Dialer // Prometheus reads no Unix socket
+	tr := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return d.DialContext(ctx, "unix", place) }}
+	t.Cleanup(tr.CloseIdleConnections)
+	scraped := httptest.NewServer(&httputil.ReverseProxy{Transport: tr, Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(&url.URL{Scheme: "http", Host: "admin"}) }})
 	t.Cleanup(scraped.Close)
 	p := startPrometheus(t, strings.TrimPrefix(scraped.URL, "http://"))
 	w := a.Dial()

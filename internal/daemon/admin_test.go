@@ -74,7 +74,7 @@ func (b slowBody) Read(p []byte) (int, error) {
 // TestAdminWithSlowRequests shows that clients of the API that don't end their requests leave connections for metrics
 // and health.
 func TestAdminWithSlowRequests(t *testing.T) {
-	a := newAdmin(prometheus.NewRegistry(), func(string) error { return nil }, slog.New(slog.DiscardHandler))
+	a := newAdmin(prometheus.NewRegistry(), func(string) error { return nil }, "test", slog.New(slog.DiscardHandler))
 	if _, err := a.change(&config.Config{MaxFrame: 64 << 10}); err != nil {
 		t.Fatal(err)
 	}
