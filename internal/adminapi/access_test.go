@@ -87,7 +87,7 @@ func TestLogin(t *testing.T) {
 	const form = "application/x-www-form-urlencoded"
 	for body, next := range map[string]string{
 		"token=" + token: "/", "token=" + token + "&next=%2Fqueues%2Fmail": "/queues/mail", "token=" + token + "&next=%2F%2Fevil.example": "/",
-		"token=" + token + "&next=https%3A%2F%2Fevil.example": "/", "token=wrong": "/login?failed=1", "": "/login?failed=1",
+		"token=" + token + "&next=https%3A%2F%2Fevil.example": "/", "token=" + token + "&next=%2F%09%2Fevil.example": "/", "token=wrong": "/login?failed=1", "token=wrong&next=%2Fdead": "/login?failed=1&next=%2Fdead", "": "/login?failed=1",
 	} {
 		if a := x.send(http.MethodPost, "/login", body, "Content-Type", form); a.code != http.StatusSeeOther || a.header.Get("Location") != next {
 			t.Errorf("%q: %d to %q, want %q", body, a.code, a.header.Get("Location"), next)
@@ -174,7 +174,7 @@ func TestCookieExpires(t *testing.T) {
 func TestPageNeedsLogin(t *testing.T) {
 	x := start(t, writable, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("the page")) })
 	const html = "text/html,*/*"
-	if a := x.send(http.MethodGet, "/queues", "", "Accept", html); a.code != http.StatusSeeOther || a.header.Get("Location") != "/login" {
+	if a := x.send(http.MethodGet, "/queues", "", "Accept", html); a.code != http.StatusSeeOther || a.header.Get("Location") != "/login?next=%2Fqueues" {
 		t.Errorf("a browser gets %d %v", a.code, a.header)
 	}
 	x.send(http.MethodGet, "/events", "").want(t, "a stream", 401, "no valid token")

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"net/url"
 	"path"
 	"strings"
 	"time"
@@ -123,7 +124,7 @@ func (s *Server) forbidsRequest(rules *rules, who client, r *http.Request) *prot
 // refuseClient answers a client without a token: a browser is sent to the login.
 func (s *Server) refuseClient(w http.ResponseWriter, r *http.Request, who client) {
 	if !isAPI(r) && r.Method == http.MethodGet && strings.Contains(r.Header.Get("Accept"), "text/html") {
-		http.Redirect(w, r, "/login", http.StatusSeeOther)
+		http.Redirect(w, r, loginPage(r.URL.RequestURI(), false), http.StatusSeeOther)
 		return
 	}
 	e := errNoToken()
@@ -146,15 +147,31 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request, rules *rules) {
 	}
 	if rules.Token == "" || !rules.isToken(strings.TrimSpace(r.PostForm.Get("token"))) {
 		s.logDenied(r.RemoteAddr, "login with a wrong token")
-		http.Redirect(w, r, "/login?failed=1", http.StatusSeeOther)
+		http.Redirect(w, r, loginPage(localPath(r.PostForm.Get("next")), true), http.StatusSeeOther)
 		return
 	}
 	http.SetCookie(w, rules.cookie(rules.newCookie(time.Now()), int(cookieLifetime/time.Second)))
-	next := r.PostForm.Get("next")
-	if !strings.HasPrefix(next, "/") || strings.HasPrefix(next, "//") || strings.Contains(next, `\`) {
-		next = "/" // never to another site
+	http.Redirect(w, r, localPath(r.PostForm.Get("next")), http.StatusSeeOther) //nolint:gosec // localPath keeps it on this server
+}
+
+// localPath returns the address of a page of this server, or "/" if it is one of another site. Browsers ignore tabs and line ends.
+func localPath(next string) string {
+	if !strings.HasPrefix(next, "/") || strings.HasPrefix(next, "//") || strings.ContainsAny(next, "\\\r\n\t") {
+		return "/"
 	}
-	http.Redirect(w, r, next, http.StatusSeeOther) //nolint:gosec // next is a path
+	return next
+}
+
+// loginPage returns the address of the login, which leads to the page next. failed: the last token was wrong.
+func loginPage(next string, failed bool) string {
+	query := url.Values{}
+	if next != "/" {
+		query.Set("next", next)
+	}
+	if failed {
+		query.Set("failed", "1")
+	}
+	return strings.TrimSuffix("/login?"+query.Encode(), "?")
 }
 
 func (s *Server) logout(w http.ResponseWriter, r *http.Request) {

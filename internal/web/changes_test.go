@@ -23,16 +23,20 @@ func (s *site) stat(queue string) protocol.QueueStat {
 	return all[0]
 }
 
-// TestReadOnly checks that a viewer who can only read gets no forms, and that each change is refused.
+// TestReadOnly checks that a viewer who can only read gets no form but the log-out, and that each change is refused.
 func TestReadOnly(t *testing.T) {
 	s := newSite(t)
 	ids := s.enqueue("q", "1", "2")
 	s.access.Store(false)
 	for _, page := range []string{"/", "/queue?name=q", "/job?queue=q&id=" + ids[0], "/dead", "/config", "/confirm?op=purge&queue=q&state=ready"} {
+		var posts []string
 		for form := range s.get(page, http.StatusOK).all("form") {
 			if attr(form, "method") == "post" {
-				t.Errorf("%s has a form that posts to %s", page, attr(form, "action"))
+				posts = append(posts, attr(form, "action"))
 			}
+		}
+		if len(posts) != 1 || posts[0] != "/logout" {
+			t.Errorf("%s has forms that post to %q, want the log-out", page, posts)
 		}
 	}
 	for _, op := range []string{"pause", "resume", "retry", "delete", "reclaim", "purge", "enqueue", "reload"} {

@@ -106,7 +106,7 @@ func (s *site) serve() {
 			if s.access.Load() {
 				return true, testCSRF, "the test"
 			}
-			return false, "", ""
+			return false, testCSRF, "a reader" // with a cookie, which the log-out ends
 		},
 		HidePayloads: s.hidden.Load,
 	})
