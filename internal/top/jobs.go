@@ -84,9 +84,6 @@ func (m *model) jobText() string {
 	v := m.shown[0]
 	v.Payload, v.Result = indented(v.Payload), indented(v.Result)
 	text := wiretext.Job(v)
-	if n, ok := v.LeftOut.Get(); ok {
-		text += fmt.Sprintf("\n%-12s (%d bytes with the result, too many for a reply)", "payload", n)
-	}
 	if len(text) > maxShown {
 		text = textfmt.Cut(text, maxShown) + fmt.Sprintf("\n(%d bytes more: see `qsidecar show %s`)", len(text)-maxShown, textfmt.OneLine(m.job, protocol.MaxJobID))
 	}

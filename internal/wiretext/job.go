@@ -61,7 +61,11 @@ func Job(v protocol.JobView) string {
 	for _, name := range slices.Sorted(maps.Keys(v.Headers)) {
 		line("header", textfmt.OneLine(name, len(name)+2)+": "+block(v.Headers[name]))
 	}
-	line("payload", block(string(v.Payload)))
+	if n, ok := v.LeftOut.Get(); ok {
+		line("payload", fmt.Sprintf("(%d bytes with the result, left out of the reply)", n))
+	} else {
+		line("payload", block(string(v.Payload)))
+	}
 	if v.Result != nil {
 		line("result", cmp.Or(block(string(v.Result)), "(empty)"))
 	}
