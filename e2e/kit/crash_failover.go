@@ -15,9 +15,11 @@ type Failovers struct {
 	Errors    map[string]int // that workers and producers got, by code
 	BySidecar map[string]int // deliveries
 	FirstAcks []FirstAck
-	// Unseen counts jobs that claims did not return for more than 2 s although these claims returned nothing else, and
-	// LongestUnseen is the longest such time. It begins with the first such claim that is sent after the job is stored and the
-	// last event has ended, which is at the first ack after a failover. It ends with the last such claim before the first delivery.
+	// Unseen counts jobs that claims did not return for more than 2 s although these claims returned nothing else and the server
+	// carried out other commits, and LongestUnseen is the longest such time. It is within the time from the first such claim that
+	// is sent after the job is stored and the last event has ended, which is at the first ack after a failover, to the last such
+	// claim before the first delivery. It begins and ends there with an answered commit, because claims also return nothing while
+	// the server hangs.
 	Unseen        int
 	LongestUnseen time.Duration
 }
@@ -43,10 +45,15 @@ type watch struct {
 	failover *Record           // the one without an ack so far
 	calm     int64             // the end of the last event
 	empty    []Record          // claims that returned nothing, in the order of their replies
+	commits  []int64           // when enqueues, acks and claims with a job were answered, in ascending order
 }
 
 // watchFailovers reads a record for the figures. It returns true if the record is for nothing else.
 func (j *checkState) watchFailovers(rec Record) bool {
+	switch rec.What {
+	case enqueued, acked, claimed:
+		j.commits = append(j.commits, rec.At)
+	}
 	switch rec.What {
 	case enqueued:
 		id := rec.Job
@@ -95,7 +102,12 @@ func (j *checkState) judgeUnseen(job string) {
 			first, last = min(first, empty.Asked), max(last, empty.Asked)
 		}
 	}
-	unseen := time.Duration(max(last-first, 0))
+	begin, _ := slices.BinarySearch(j.commits, first)
+	end, _ := slices.BinarySearch(j.commits, last+1)
+	if end <= begin {
+		return // no commit in between
+	}
+	unseen := time.Duration(j.commits[end-1] - j.commits[begin])
 	j.LongestUnseen = max(j.LongestUnseen, unseen)
 	if unseen > 2*time.Second {
 		j.Unseen++

@@ -105,14 +105,19 @@ func setTimes(r *run, what eventKind, from, to int64) {
 
 func TestCheckerMeasuresUnseenJobs(t *testing.T) {
 	const s = int64(time.Second)
+	other := func(at int64) Record { return Record{At: at, Asked: at, Who: "producer", What: enqueued, Job: "2"} }
 	for name, c := range map[string]struct {
 		add    []Record
 		unseen int
 		long   time.Duration
 	}{
 		"seen": {[]Record{{At: 2 * s, Asked: s, Who: "w8", What: nothing}}, 0, 0},
-		"unseen": {[]Record{{At: 3 * s, Asked: 2 * s, Who: "w8", What: nothing}, {At: 6 * s, Asked: 5 * s, Who: "w8", What: nothing}},
-			1, 3 * time.Second},
+		"unseen": {[]Record{
+			{At: 3 * s, Asked: 2 * s, Who: "w8", What: nothing}, {At: 6 * s, Asked: 5 * s, Who: "w8", What: nothing}, other(5 * s),
+		}, 1, 3 * time.Second},
+		"while the server hangs": {[]Record{
+			{At: 3 * s, Asked: 2 * s, Who: "w8", What: nothing}, {At: 6 * s, Asked: 5 * s, Who: "w8", What: nothing}, other(3 * s),
+		}, 0, time.Second},
 		"behind other jobs": {[]Record{{At: 6 * s, Asked: 5 * s, Who: "w8", What: nothing}}, 0, 0},
 		"unseen during an event": {[]Record{
 			{At: 6 * s, Asked: 5 * s, Who: "w8", What: nothing}, {At: 3 * s, Until: 6 * s, Who: Connections, What: Killed},
