@@ -52,11 +52,12 @@ func TestGaleraCrashRun(t *testing.T) {
 			{Every: jobs/2 + 7, Kill: c.crashAll}, // once
 		},
 		LockWaits: true,
-		OnTick:    c.revive,
-		RepairAll: c.revive,
+		OnTick:    func(r *kit.CrashRuntime) { c.revive(r) },
+		RepairAll: func(r *kit.CrashRuntime) { c.revive(r) },
 		Left: func(t testing.TB) []string {
 			node := g.Nodes[0]
-			if err := node.Exec(t.Context(), "SET GLOBAL wsrep_sync_wait = 1"); err != nil {
+			_, err := g.Revive(testwait.Context(t)) // a node can have crashed since the last harm
+			if err := errors.Join(err, node.Exec(t.Context(), "SET GLOBAL wsrep_sync_wait = 1")); err != nil {
 				t.Fatal(err)
 			}
 			return (&kit.MySQL{MySQL: node, T: t, Name: "e2e"}).Jobs(t)
@@ -86,10 +87,10 @@ func (c *galeraHarm) strike(r *kit.CrashRuntime) {
 	c.revive(r)
 	ctx := testwait.Context(r.T)
 	r.Killing(kit.Connections, func() {
-		if err := c.harm(ctx, kind, node); err != nil {
+		err := c.harm(ctx, kind, node)
+		if started := c.revive(r); err != nil && !slices.Contains(started, fmt.Sprintf("node%d", node+1)) { // it did not crash by itself
 			r.T.Errorf("%s node%d: %v", kind, node+1, err)
 		}
-		c.revive(r)
 	})
 }
 
@@ -126,10 +127,10 @@ func (c *galeraHarm) crashAll(r *kit.CrashRuntime) {
 	})
 }
 
-// revive starts nodes that crashed. MariaDB's nodes also crash by themselves when transactions conflict.
-func (c *galeraHarm) revive(r *kit.CrashRuntime) {
+// revive starts nodes that crashed, and returns their names. MariaDB's nodes also crash by themselves when transactions conflict.
+func (c *galeraHarm) revive(r *kit.CrashRuntime) []string {
 	if !slices.ContainsFunc(c.Nodes, (*testserver.MySQL).Ended) && len(c.done) == 0 {
-		return
+		return nil
 	}
 	started, err := c.Revive(testwait.Context(r.T))
 	if err != nil {
@@ -142,4 +143,5 @@ func (c *galeraHarm) revive(r *kit.CrashRuntime) {
 	if len(started) > 0 {
 		r.T.Logf("after %v, started %v", c.done, started)
 	}
+	return started
 }

@@ -105,18 +105,18 @@ func galeraHome(cache string) string {
 }
 
 // Whole waits until all nodes are ready and members of one cluster.
-func (g *Galera) Whole(ctx context.Context) error {
-	return testwait.Poll(ctx, func(ctx context.Context) (failed error) {
-		for i, node := range g.Nodes {
-			for name, want := range map[string]string{"wsrep_ready": "ON", "wsrep_local_state_comment": "Synced", "wsrep_cluster_size": fmt.Sprint(len(g.Nodes))} {
-				row, err := node.row(ctx, "SHOW STATUS LIKE '"+name+"'")
-				if err != nil || row[1] != want {
-					failed = errors.Join(failed, fmt.Errorf("node %d: %s is %v, want %s: %w", i+1, name, row, want, err))
-				}
+func (g *Galera) Whole(ctx context.Context) error { return testwait.Poll(ctx, g.whole) }
+
+func (g *Galera) whole(ctx context.Context) (failed error) {
+	for i, node := range g.Nodes {
+		for name, want := range map[string]string{"wsrep_ready": "ON", "wsrep_local_state_comment": "Synced", "wsrep_cluster_size": fmt.Sprint(len(g.Nodes))} {
+			row, err := node.row(ctx, "SHOW STATUS LIKE '"+name+"'")
+			if err != nil || row[1] != want {
+				failed = errors.Join(failed, fmt.Errorf("node %d: %s is %v, want %s: %w", i+1, name, row, want, err))
 			}
 		}
-		return failed
-	})
+	}
+	return failed
 }
 
 // Stop ends all nodes and removes their data.

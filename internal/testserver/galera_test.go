@@ -63,4 +63,29 @@ func TestGaleraRejoins(t *testing.T) {
 			return math.Round(hours) == ahead.Hours()
 		})
 	}
+	endsWhileRevived(t, g)
+}
+
+// endsWhileRevived checks that Revive also starts a node that ends while it waits.
+func endsWhileRevived(t *testing.T, g *testserver.Galera) {
+	t.Helper()
+	if err := g.Nodes[1].Freeze(); err != nil {
+		t.Fatal(err)
+	}
+	ctx := testwait.Context(t)
+	type result struct {
+		started []string
+		err     error
+	}
+	revived := make(chan result, 1)
+	go func() {
+		started, err := g.Revive(ctx)
+		revived <- result{started, err}
+	}()
+	if err := errors.Join(g.Without(ctx, 1), g.Nodes[1].Kill9()); err != nil { // Revive has begun: the others excluded the node since
+		t.Fatal(err)
+	}
+	if r := testwait.Receive(t, "the end of Revive", revived); r.err != nil || len(r.started) != 1 || r.started[0] != "node2" {
+		t.Errorf("started %v, %v; want node2", r.started, r.err)
+	}
 }

@@ -188,16 +188,14 @@ func (g *Group) Left(ctx context.Context, node *MySQL) error {
 // Revive starts each member whose process has ended, makes each excluded member enter the group
 // again, and waits until the group is whole.
 func (g *Group) Revive(ctx context.Context) error {
-	for _, node := range g.Nodes {
-		if node.Ended() {
-			if err := node.Restart(ctx); err != nil {
-				return err
-			}
-		}
-	}
 	return testwait.Poll(ctx, func(ctx context.Context) error {
 		var failed error
 		for _, node := range g.Nodes {
+			if node.Ended() {
+				if err := node.Restart(ctx); err != nil {
+					return err
+				}
+			}
 			_, state, err := node.groupState(ctx, node)
 			if err == nil && (state == "ERROR" || state == "OFFLINE") {
 				err = node.Exec(ctx, "STOP GROUP_REPLICATION", "START GROUP_REPLICATION")
