@@ -86,9 +86,8 @@ func (g *Galera) Without(ctx context.Context, node int) error {
 	})
 }
 
-// Revive starts each node whose process has ended, and waits until the cluster is whole. It returns
+// Revive starts each node whose process has ended, or ends in the meantime, and waits until the cluster is whole. It returns
 // the names of the nodes that it started. A cluster without any node starts with the most advanced one.
-// A node can end while Revive waits, because MariaDB's nodes crash by themselves when transactions conflict.
 func (g *Galera) Revive(ctx context.Context) (started []string, err error) {
 	err = testwait.Poll(ctx, func(ctx context.Context) error {
 		names, err := g.startEnded(ctx)
@@ -100,31 +99,27 @@ func (g *Galera) Revive(ctx context.Context) (started []string, err error) {
 
 // startEnded starts each node whose process has ended, and returns their names.
 func (g *Galera) startEnded(ctx context.Context) (started []string, err error) {
-	var dead []*MySQL
 	for i, node := range g.Nodes {
 		if node.Ended() {
-			dead = append(dead, node)
 			started = append(started, fmt.Sprintf("node%d", i+1))
 		}
 	}
-	if len(dead) == len(g.Nodes) {
+	if len(started) == len(g.Nodes) {
 		first, err := g.mostAdvanced()
-		if err != nil {
-			return started, err
+		if err == nil {
+			err = first.Restart(ctx)
 		}
-		if err := first.Restart(ctx); err != nil {
+		if err != nil {
 			return started, err
 		}
 		first.bootstrap = ""
 	}
-	for _, node := range dead {
-		if node.Ended() {
-			if err := node.Restart(ctx); err != nil {
-				return started, err
-			}
+	for _, node := range g.Nodes {
+		if err == nil && node.Ended() {
+			err = node.Restart(ctx)
 		}
 	}
-	return started, nil
+	return started, err
 }
 
 // mostAdvanced prepares the node with the longest history to start a new cluster.
