@@ -50,7 +50,7 @@ func TestExamineCluster(t *testing.T) {
 			}
 			set("'*'")
 			until(t, both, diagnose.DefaultThresholds(), "commits wait for the standby", want{backends.SeverityInfo, "cluster", "a failover to it loses nothing", ""})
-			set("nobody")
+			set("missing")
 			until(t, both, diagnose.DefaultThresholds(), "nothing can commit", want{backends.SeverityError, "cluster", "every commit waits", "start a standby"})
 			set("''")
 			until(t, both, diagnose.DefaultThresholds(), "no commit waits", want{backends.SeverityWarning, "cluster", "no commit waits for a standby", ""})

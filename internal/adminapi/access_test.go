@@ -21,18 +21,18 @@ func TestRefusals(t *testing.T) {
 		code   int
 		text   string
 	}{
-		"without a token in the config": {open, pause, nil, 403, "admin.token_file"},
-		"a token nobody asked for":      {open, pause, []string{"Authorization", bearer}, 403, "admin.token_file"},
-		"read-only":                     {read, pause, []string{"Authorization", bearer}, 403, "admin.access: write"},
-		"no token":                      {writable, pause, nil, 401, "Bearer TOKEN"},
-		"no token for a read":           {writable, "/api/v1/status", nil, 401, "Bearer TOKEN"},
-		"another token":                 {writable, pause, []string{"Authorization", "Bearer " + token + "x"}, 401, "no valid token"},
-		"another scheme":                {writable, pause, []string{"Authorization", "Basic " + token}, 401, "no valid token"},
-		"a forged cookie":               {writable, pause, []string{"Cookie", (&rules{key: cookieKey(token)}).cookieName() + "=AAAA.AAAA"}, 401, "no valid token"},
-		"off":                           {off, pause, []string{"Authorization", bearer}, 404, "admin.access"},
-		"another name of the address":   {writable, pause, []string{"Authorization", bearer, "Host", "evil.example"}, 421, "evil.example"},
-		"no such operation":             {writable, "/api/v1/claim", []string{"Authorization", bearer}, 404, "unknown_op"},
-		"nothing there":                 {writable, "/api/v2/pause", []string{"Authorization", bearer}, 404, "unknown_op"},
+		"without a token in the config":   {open, pause, nil, 403, "admin.token_file"},
+		"a token without a config for it": {open, pause, []string{"Authorization", bearer}, 403, "admin.token_file"},
+		"read-only":                       {read, pause, []string{"Authorization", bearer}, 403, "admin.access: write"},
+		"no token":                        {writable, pause, nil, 401, "Bearer TOKEN"},
+		"no token for a read":             {writable, "/api/v1/status", nil, 401, "Bearer TOKEN"},
+		"another token":                   {writable, pause, []string{"Authorization", "Bearer " + token + "x"}, 401, "no valid token"},
+		"another scheme":                  {writable, pause, []string{"Authorization", "Basic " + token}, 401, "no valid token"},
+		"a forged cookie":                 {writable, pause, []string{"Cookie", (&rules{key: cookieKey(token)}).cookieName() + "=AAAA.AAAA"}, 401, "no valid token"},
+		"off":                             {off, pause, []string{"Authorization", bearer}, 404, "admin.access"},
+		"another name of the address":     {writable, pause, []string{"Authorization", bearer, "Host", "evil.example"}, 421, "evil.example"},
+		"no such operation":               {writable, "/api/v1/claim", []string{"Authorization", bearer}, 404, "unknown_op"},
+		"nothing there":                   {writable, "/api/v2/pause", []string{"Authorization", bearer}, 404, "unknown_op"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			x := start(t, c.rules, nil)

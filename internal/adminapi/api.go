@@ -37,8 +37,8 @@ var statuses = map[protocol.Code]int{
 	protocol.CodeUnknownOutcome: http.StatusGatewayTimeout,
 }
 
-// statusOf treats a code of a newer sidecar like internal.
-func statusOf(code protocol.Code) int {
+// StatusOf returns the HTTP status of an error. A code that it doesn't know is treated like internal.
+func StatusOf(code protocol.Code) int {
 	if status, ok := statuses[code]; ok {
 		return status
 	}
@@ -146,7 +146,7 @@ func writeReply(w http.ResponseWriter, code int, reply *protocol.Reply) {
 	if code == 0 {
 		code = http.StatusOK
 		if reply.Error != nil {
-			code = statusOf(reply.Error.Code)
+			code = StatusOf(reply.Error.Code)
 		}
 	}
 	h := w.Header()

@@ -203,7 +203,7 @@ func refuse(w http.ResponseWriter, r *http.Request, code int, e *protocol.Error)
 		return
 	}
 	if code == 0 {
-		code = statusOf(e.Code)
+		code = StatusOf(e.Code)
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-store")

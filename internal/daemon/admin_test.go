@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/http/httptrace"
+	"strings"
 	"sync"
 	"testing"
 
@@ -102,6 +103,27 @@ func TestAdminWithSlowRequests(t *testing.T) {
 	for _, path := range []string{"/metrics", "/healthz"} {
 		if code := request(http.MethodGet, path, http.NoBody); code != http.StatusOK {
 			t.Errorf("%s beside them: %d", path, code)
+		}
+	}
+}
+
+// TestAdminHeaders checks that no other site's page can show a response in a frame, run a script in it or read it.
+func TestAdminHeaders(t *testing.T) {
+	a := newAdmin(prometheus.NewRegistry(), func(string) error { return nil }, "test", slog.New(slog.DiscardHandler))
+	if _, err := a.change(&config.Config{MaxFrame: 64 << 10}); err != nil {
+		t.Fatal(err)
+	}
+	defer a.close()
+	for _, path := range []string{"/", "/assets/app.js", "/api/v1/openapi.json", "/metrics", "/missing"} {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, http.NoBody)
+		r.Host = "localhost"
+		w := httptest.NewRecorder()
+		a.handler.ServeHTTP(w, r)
+		for name, want := range map[string]string{"Content-Security-Policy": "default-src 'none'; script-src 'self'", "X-Frame-Options": "DENY", "X-Content-Type-Options": "nosniff",
+			"Referrer-Policy": "no-referrer", "Cross-Origin-Resource-Policy": "same-origin"} {
+			if got := w.Header().Get(name); !strings.HasPrefix(got, want) {
+				t.Errorf("%s: %s is %q, want %q", path, name, got, want)
+			}
 		}
 	}
 }

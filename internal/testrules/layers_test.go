@@ -53,7 +53,7 @@ var layers = []struct {
 	{"./internal/databases", `^qsidecar/(bridge|clients|internal/(check|daemon|worker|adopt))|yaml|cobra|^database/sql`, "it opens the databases of a config", true},
 	{"./internal/adminapi", `^qsidecar/(backends|bridge|internal)|^database/sql|yaml|cobra`, "the API reaches the databases only through the protocol", false},
 	{"./internal/daemon", `^qsidecar/(clients|internal/(check|worker|adopt|engines))|yaml|cobra|^database/sql`, "the daemon parses no flags and no YAML", true},
-	{"./internal/web", `^qsidecar/(backends|bridge|clients|internal)|yaml|cobra|prometheus|^database/sql`, "the page knows only the protocol", false},
+	{"./internal/web", `^qsidecar/(backends|bridge|clients|internal/([^w]|worker))|yaml|cobra|prometheus|^database/sql`, "the page knows only the protocol", false},
 	{"./internal/adopt", `^qsidecar/(bridge|clients|internal/(check|daemon|worker))|yaml|cobra|^database/sql`, "the wizard reads a table and writes a config", true},
 	{"./internal/check", `^qsidecar/(clients|internal/(daemon|worker|adopt|engines))|yaml|cobra|^database/sql`, "the check examines and prints nothing", true},
 	{"./cmd/qsidecar", `^database/sql|fsnotify|goccy/go-yaml|prometheus|go-systemd`, "the command has commands, output and exit codes", false},

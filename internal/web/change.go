@@ -138,7 +138,7 @@ func (p *Page) request(r *http.Request, o *operation) (*protocol.Request, error)
 	case protocol.OpEnqueue:
 		return p.copyOf(r, o)
 	}
-	return nil, protocol.Errorf(protocol.CodeUnknownOp, "the page has no operation %q", string(o.Op))
+	return nil, protocol.Errorf(protocol.CodeBadRequest, "the page has no operation %q", string(o.Op))
 }
 
 // copyOf returns the request to enqueue a copy of a job. It has no key, because a second job with a key is a duplicate.

@@ -90,7 +90,7 @@ func TestChanges(t *testing.T) {
 	s.contains("the page", s.post(http.StatusOK, "/do", "op", "retry", "queue", "q", "id", jobs[0].ID).text("main"), "Ready again: 1 job.")
 	s.contains("the answer", s.post(http.StatusBadRequest, "/do", "op", "retry", "queue", "q").text("main"), "no job is selected")
 	s.contains("the answer", s.post(http.StatusBadRequest, "/do", "op", "claim", "queue", "q").text("main"), "no operation")
-	s.contains("the answer", s.post(http.StatusBadRequest, "/do", "op", "reload").text("main"), "no config")
+	s.contains("the answer", s.post(http.StatusUnprocessableEntity, "/do", "op", "reload").text("main"), "no config")
 	if st := s.stat("q"); st.Ready != 1 || st.Dead != 1 {
 		t.Errorf("the queue is %+v", st)
 	}

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"html/template"
 	"net/http"
@@ -14,6 +15,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/qsidecar/qsidecar/internal/wiretext"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -92,7 +94,11 @@ func (p *Page) fail(w http.ResponseWriter, r *http.Request, code int, text strin
 
 // failed shows an error of the sidecar as a page.
 func (p *Page) failed(w http.ResponseWriter, r *http.Request, what string, err error) {
-	p.fail(w, r, statusOf(err), what+": "+explain(err))
+	code := http.StatusBadGateway
+	if e, ok := errors.AsType[*protocol.Error](err); ok {
+		code = p.opts.StatusOf(e.Code)
+	}
+	p.fail(w, r, code, what+": "+explain(err))
 }
 
 // assetVersion is a part of the assets' addresses, so that browsers can keep them until the next version.
@@ -126,7 +132,7 @@ func (p *Page) asset(w http.ResponseWriter, r *http.Request) {
 var templateFuncs = template.FuncMap{
 	"asset":   func(file string) string { return "/assets/" + file + "?v=" + assetVersion },
 	"link":    link,
-	"age":     age,
+	"age":     wiretext.Age,
 	"stamp":   stamp,
 	"count":   count,
 	"plural":  plural,
@@ -178,22 +184,6 @@ func link(page string, query ...any) string {
 		return page
 	}
 	return page + "?" + v.Encode()
-}
-
-// age returns a duration in milliseconds with its two largest units.
-func age(ms int64) string {
-	d := time.Duration(ms) * time.Millisecond
-	switch {
-	case d < time.Second:
-		return fmt.Sprintf("%d ms", ms)
-	case d < time.Minute:
-		return fmt.Sprintf("%d s", d/time.Second)
-	case d < time.Hour:
-		return fmt.Sprintf("%d m %02d s", d/time.Minute, d%time.Minute/time.Second)
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%d h %02d m", d/time.Hour, d%time.Hour/time.Minute)
-	}
-	return fmt.Sprintf("%d d %02d h", d/(24*time.Hour), d%(24*time.Hour)/time.Hour)
 }
 
 // stamp returns an instant as a time element, which the script shows in the viewer's zone.

@@ -20,6 +20,9 @@ type Options struct {
 	// sender, for people.
 	Access func(r *http.Request) (canChange bool, csrf, actor string)
 
+	// StatusOf returns the HTTP status of an error.
+	StatusOf func(code protocol.Code) int
+
 	// HidePayloads reports whether replies come without payloads, results and headers. Nil: they don't.
 	HidePayloads func() bool
 
@@ -68,10 +71,6 @@ func (p *Page) Close() {
 // ServeHTTP implements http.Handler.
 func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) { p.handler.ServeHTTP(w, r) }
 
-// contentPolicy forbids inline scripts and styles, other origins, and frames.
-const contentPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; " +
-	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-
 func (p *Page) routes() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", p.overview)
@@ -93,12 +92,7 @@ func (p *Page) routes() http.Handler {
 		p.fail(w, r, http.StatusNotFound, "This page does not exist.")
 	})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		h := w.Header()
-		h.Set("Content-Security-Policy", contentPolicy)
-		h.Set("X-Content-Type-Options", "nosniff")
-		h.Set("X-Frame-Options", "DENY")
-		h.Set("Referrer-Policy", "no-referrer")
-		h.Set("Cache-Control", "no-store")
+		w.Header().Set("Cache-Control", "no-store")
 		mux.ServeHTTP(w, r)
 	})
 }
@@ -112,27 +106,6 @@ func (p *Page) do(r *http.Request, req *protocol.Request) (*protocol.Reply, erro
 
 // readTimeout bounds how long a page waits for the sidecar. The listener's limit for a response is longer.
 const readTimeout = 20 * time.Second
-
-// statusOf returns the HTTP status that stands for an error of the sidecar.
-func statusOf(err error) int {
-	var e *protocol.Error
-	if !errors.As(err, &e) {
-		return http.StatusBadGateway
-	}
-	switch e.Code {
-	case protocol.CodeBadRequest, protocol.CodeUnsupported, protocol.CodeUnknownOp:
-		return http.StatusBadRequest
-	case protocol.CodeUnknownQueue:
-		return http.StatusNotFound
-	case protocol.CodeForbidden:
-		return http.StatusForbidden
-	case protocol.CodeTooLarge:
-		return http.StatusRequestEntityTooLarge
-	case protocol.CodeBusy, protocol.CodeDraining, protocol.CodeUnavailable:
-		return http.StatusServiceUnavailable
-	}
-	return http.StatusInternalServerError
-}
 
 // explain returns an error for people.
 func explain(err error) string {
