@@ -170,11 +170,7 @@ func TestSessions(t *testing.T) {
 			})
 		}
 		all.Wait()
-		x.mu.Lock()
-		for _, cut := range x.cuts {
-			cut()
-		}
-		x.mu.Unlock()
+		x.loseSessions()
 	}
 	small := writable
 	small.MaxFrame *= 2

@@ -14,6 +14,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends/memory"
 	"github.com/qsidecar/qsidecar/bridge"
+	"github.com/qsidecar/qsidecar/internal/testwait"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -31,8 +32,14 @@ type sidecar struct {
 	url string
 	log *buffer
 
-	mu   sync.Mutex
-	cuts []context.CancelFunc // end the sessions
+	mu     sync.Mutex
+	served []served // the sessions of the API
+}
+
+// served is a session that the bridge serves, or served.
+type served struct {
+	cut   context.CancelFunc
+	ended chan struct{}
 }
 
 type buffer struct {
@@ -69,8 +76,10 @@ func start(t *testing.T, rules Rules, page http.HandlerFunc) *sidecar {
 	o := Options{Log: slog.New(slog.NewTextHandler(x.log, nil)), Serve: func(ctx context.Context, in io.Reader, out io.Writer) error {
 		ctx, cut := context.WithCancel(ctx)
 		defer cut()
+		s := served{cut, make(chan struct{})}
+		defer close(s.ended)
 		x.mu.Lock()
-		x.cuts = append(x.cuts, cut)
+		x.served = append(x.served, s)
 		x.mu.Unlock()
 		return b.ServeStream(ctx, in, out)
 	}}
@@ -91,6 +100,19 @@ func start(t *testing.T, rules Rules, page http.HandlerFunc) *sidecar {
 		}
 	})
 	return x
+}
+
+// loseSessions ends the sessions that were served until now, and waits for their end: until then they answer that the bridge drains.
+func (x *sidecar) loseSessions() {
+	x.t.Helper()
+	x.mu.Lock()
+	all := x.served
+	x.served = nil
+	x.mu.Unlock()
+	for _, s := range all {
+		s.cut()
+		testwait.Closed(x.t, "the session has ended", s.ended)
+	}
 }
 
 // answer is a response with its body.
