@@ -32,6 +32,8 @@ type client struct {
 	from string // its address, or its user and process
 	auth string
 	csrf string // the token that its changes need; empty: none
+
+	stopping <-chan struct{} // see Server.Stopping; nil: never
 }
 
 // canRead reports whether the client can use the API and the page.

@@ -131,10 +131,9 @@ func TestSecureHeaders(t *testing.T) {
 func TestStreams(t *testing.T) {
 	var x *sidecar
 	x = start(t, writable, func(w http.ResponseWriter, r *http.Request) {
-		stopping := x.Stopping()
 		w.(http.Flusher).Flush()
 		select {
-		case <-stopping:
+		case <-x.Stopping(r.Context()):
 		case <-r.Context().Done():
 		}
 	})
@@ -154,6 +153,18 @@ func TestStreams(t *testing.T) {
 	streams.Wait()
 	testwait.Until(t, "the streams have ended", func() bool { return len(x.requests) == 0 })
 	x.op("stats", "").want(t, "after the streams", 200, "")
+}
+
+// TestStreamOfOldRules changes the rules after they permitted a request, and before its stream begins.
+func TestStreamOfOldRules(t *testing.T) {
+	var x *sidecar
+	x = start(t, writable, func(_ http.ResponseWriter, r *http.Request) {
+		changed := writable
+		changed.Token += "-new"
+		x.Configure(changed)
+		testwait.Closed(t, "the stream ends", x.Stopping(r.Context()))
+	})
+	x.send(http.MethodGet, "/events", "", "Authorization", "Bearer "+token).want(t, "the stream", 200, "")
 }
 
 // TestSessions shows that requests run at the same time, that a lost session is replaced, and that the sidecar's errors

@@ -55,6 +55,7 @@ func (s *Server) Handler() http.Handler {
 
 // guard refuses the requests that the rules don't permit, and passes the others to next.
 func (s *Server) guard(w http.ResponseWriter, r *http.Request, next http.Handler) {
+	stopping := s.stopping()
 	rules := s.rules.Load()
 	if rules.Off {
 		refuse(w, r, http.StatusNotFound, protocol.Errorf(protocol.CodeForbidden, "the API and the page are off (admin.access in the sidecar's config): this listener has /metrics /healthz /startupz /readyz"))
@@ -83,6 +84,7 @@ func (s *Server) guard(w http.ResponseWriter, r *http.Request, next http.Handler
 		return
 	}
 	who := rules.identify(r)
+	who.stopping = stopping
 	r = r.WithContext(context.WithValue(r.Context(), clientKey{}, who))
 	reads := r.Method == http.MethodGet || r.Method == http.MethodHead
 	if !rules.canRead(who) {

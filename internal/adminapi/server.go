@@ -95,15 +95,18 @@ func (s *Server) Close() {
 	s.sessions.close()
 }
 
-// Stopping returns a channel that is closed when the streams (server-sent events) that began until now must end, because
-// the listener closes or the rules changed.
-func (s *Server) Stopping() <-chan struct{} {
+// Stopping returns a channel that is closed when a stream (server-sent events) must end, because the listener closes or
+// the rules that permitted its request changed, also if they changed before the call. ctx is that of the request.
+func (s *Server) Stopping(ctx context.Context) <-chan struct{} { return clientOf(ctx).stopping }
+
+// stopping returns the current channel of Stopping. It must be read before the rules: then a change of them closes it.
+func (s *Server) stopping() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.streams
 }
 
-// EndStreams closes the channel of Stopping.
+// EndStreams closes the channel of Stopping of each request that has begun.
 func (s *Server) EndStreams() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

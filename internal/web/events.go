@@ -28,7 +28,7 @@ func (p *Page) events(w http.ResponseWriter, r *http.Request) {
 	defer func() { <-p.streams }()
 	defer p.poller.watch()()
 
-	stopping := p.opts.Stopping()
+	stopping := p.opts.Stopping(r.Context())
 	out := http.NewResponseController(w)
 	_ = out.SetReadDeadline(time.Time{}) // the listener's limit is for a request; a writer without limits has none to extend
 	w.Header().Set("Content-Type", "text/event-stream")

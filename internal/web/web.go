@@ -26,8 +26,9 @@ type Options struct {
 	// HidePayloads reports whether replies come without payloads, results and headers. Nil: they don't.
 	HidePayloads func() bool
 
-	// Stopping returns a channel that is closed when event streams must end. Nil: they end with their request.
-	Stopping func() <-chan struct{}
+	// Stopping returns a channel that is closed when the event stream of a request must end. ctx is that of the request.
+	// Nil: it ends with its request.
+	Stopping func(ctx context.Context) <-chan struct{}
 
 	// Version is the program's version, for people.
 	Version string
@@ -50,7 +51,7 @@ func New(o Options) *Page {
 		o.HidePayloads = func() bool { return false }
 	}
 	if o.Stopping == nil {
-		o.Stopping = func() <-chan struct{} { return nil }
+		o.Stopping = func(context.Context) <-chan struct{} { return nil }
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	p := &Page{opts: o, stop: stop, streams: make(chan struct{}, maxStreams)}

@@ -66,7 +66,12 @@ func (r *report) command(ctx context.Context, s step) error {
 	return err
 }
 
-// goTest runs go test and passes its events to the report. It also writes them to a file.
+// silence is how long a step can print nothing: twice what the longest test takes on a busy machine. The tests that run then have stopped.
+// Their time limits would end them later than CI ends the suite, without a stack.
+const silence = 12 * time.Minute
+
+// goTest runs go test and passes its events to the report. It also writes them to a file. It ends tests that print nothing for too long: SIGQUIT
+// makes them print the stack of each goroutine.
 func (r *report) goTest(ctx context.Context, s step) (err error) {
 	log, err := os.Create(filepath.Join(r.out, s.name+".json"))
 	if err != nil {
@@ -87,9 +92,20 @@ func (r *report) goTest(ctx context.Context, s step) (err error) {
 	if err := cmd.Start(); err != nil {
 		return err
 	}
+	stuck := time.AfterFunc(silence, func() {
+		r.printf("!!!  %s printed nothing for %v: its tests are ended", s.name, silence)
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGQUIT) // it fails if they have just ended
+	})
+	if r.name == "soak" { // one of its tests can take an hour
+		stuck.Stop()
+	}
+	defer stuck.Stop()
 	lines := bufio.NewReader(io.TeeReader(events, log))
 	for {
 		line, readErr := lines.ReadBytes('\n')
+		if stuck.Stop() {
+			stuck.Reset(silence)
+		}
 		if len(line) > 0 {
 			r.event(s.name, line)
 		}
