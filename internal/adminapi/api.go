@@ -152,9 +152,14 @@ func writeReply(w http.ResponseWriter, code int, reply *protocol.Reply) {
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
 	h.Set("Cache-Control", "no-store")
-	if reply.Error != nil && reply.Error.RetryMS.Set {
-		h.Set("Retry-After", strconv.FormatInt((reply.Error.RetryMS.Value+999)/1000, 10))
-	}
+	setRetryAfter(h, reply.Error)
 	w.WriteHeader(code)
 	_, _ = w.Write(protocol.JSON.AppendReply(nil, reply)) //nolint:gosec // JSON with nosniff; the client can be gone
+}
+
+// setRetryAfter sets the header with the time to wait before a request is repeated, if the error has one. e can be nil.
+func setRetryAfter(h http.Header, e *protocol.Error) {
+	if e != nil && e.RetryMS.Set {
+		h.Set("Retry-After", strconv.FormatInt((e.RetryMS.Value+999)/1000, 10))
+	}
 }

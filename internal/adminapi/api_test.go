@@ -142,10 +142,14 @@ func TestStreams(t *testing.T) {
 		streams.Go(func() { x.send(http.MethodGet, "/events", "", "Authorization", "Bearer "+token) })
 	}
 	testwait.Until(t, "all streams are open", func() bool { return len(x.requests) == maxRequests })
-	a := x.op("stats", "")
-	a.want(t, "one request too many", 429, `"busy"`)
-	if a.header.Get("Retry-After") != "1" {
-		t.Errorf("Retry-After is %q", a.header.Get("Retry-After"))
+	stats := x.op("stats", "")
+	stats.want(t, "one request too many", 429, `"busy"`)
+	page := x.send(http.MethodGet, "/", "", "Authorization", "Bearer "+token)
+	page.want(t, "one page too many", 429, "close some")
+	for _, a := range []answer{stats, page} {
+		if a.header.Get("Retry-After") != "1" {
+			t.Errorf("Retry-After is %q", a.header.Get("Retry-After"))
+		}
 	}
 	changed := writable
 	changed.HidePayloads = true

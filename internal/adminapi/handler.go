@@ -209,6 +209,7 @@ func refuse(w http.ResponseWriter, r *http.Request, code int, e *protocol.Error)
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-store")
+	setRetryAfter(w.Header(), e)
 	w.WriteHeader(code)
 	_, _ = io.WriteString(w, e.Message+"\n") //nolint:gosec // plain text with nosniff; the client can be gone
 }

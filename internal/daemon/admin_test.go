@@ -107,6 +107,63 @@ func TestAdminWithSlowRequests(t *testing.T) {
 	}
 }
 
+// TestAdminWithManyStreams opens 1,000 event streams. Some are served, each other one gets an answer, and metrics and health still answer. When a stream
+// ends, another one can begin.
+func TestAdminWithManyStreams(t *testing.T) {
+	const browsers = 1_000
+	a := newAdmin(prometheus.NewRegistry(), func(string) error { return nil }, "test", slog.New(slog.DiscardHandler))
+	if _, err := a.change(&config.Config{Admin: config.Admin{Listen: "127.0.0.1:0"}, MaxFrame: 64 << 10}); err != nil {
+		t.Fatal(err)
+	}
+	defer a.close()
+	get := func(client *http.Client, path string) *http.Response {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+a.address()+path, http.NoBody)
+		if err != nil {
+			t.Error(err)
+			return nil
+		}
+		answer, err := client.Do(r)
+		if err != nil {
+			t.Errorf("%s: %v", path, err)
+			return nil
+		}
+		return answer
+	}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	codes := map[int]int{}
+	var streams []*http.Response
+	for range browsers {
+		answer := get(&client, "/events")
+		if answer == nil {
+			t.FailNow()
+		}
+		codes[answer.StatusCode]++
+		if answer.StatusCode == http.StatusOK {
+			streams = append(streams, answer) //nolint:bodyclose // it is closed below
+			continue
+		}
+		if answer.Header.Get("Retry-After") == "" {
+			t.Fatalf("%d without Retry-After", answer.StatusCode)
+		}
+		_ = answer.Body.Close()
+	}
+	if open := len(streams); open == 0 || open > adminConnections-8 || open+codes[http.StatusServiceUnavailable] != browsers {
+		t.Errorf("answers by status: %v", codes)
+	}
+	for _, path := range []string{"/metrics", "/healthz"} {
+		if answer := get(&client, path); answer == nil || answer.StatusCode != http.StatusOK || answer.Body.Close() != nil {
+			t.Errorf("%s beside the streams: %v", path, answer)
+		}
+	}
+	for _, s := range streams {
+		_ = s.Body.Close()
+	}
+	testwait.Until(t, "a new browser gets a stream", func() bool {
+		answer := get(&client, "/events")
+		return answer != nil && answer.Body.Close() == nil && answer.StatusCode == http.StatusOK
+	})
+}
+
 // TestAdminHeaders checks that no other site's page can show a response in a frame, run a script in it or read it.
 func TestAdminHeaders(t *testing.T) {
 	a := newAdmin(prometheus.NewRegistry(), func(string) error { return nil }, "test", slog.New(slog.DiscardHandler))
