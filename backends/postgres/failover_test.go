@@ -54,104 +54,86 @@ func TestTerminateInItsEpoch(t *testing.T) {
 // TestClaimWaitsForSynchronousStandby: with a synchronous standby a claim is answered only when the standby has it. A failover
 // would lose it otherwise, and another worker would get the job while the first one runs it.
 func TestClaimWaitsForSynchronousStandby(t *testing.T) {
-	if testing.Short() {
-		t.Skip("make check runs this: each case starts two servers")
-	}
-	t.Setenv(testserver.EnvURL, "") // servers that can be damaged
-	for _, version := range testserver.Versions() {
-		t.Run("PostgreSQL"+version, func(t *testing.T) {
-			p := newPair(t, version)
-			must(t, p.primary.Admin(), "ALTER ROLE postgres SET synchronous_commit = on") // the test servers have it off
-			s := open(t, Options{URL: p.primary.Admin()})
-			beat(t, s, 1)
-			fill(t, s, 1)
-			p.replayed(t)
-			if err := p.standby.Halt(); err != nil {
-				t.Fatal(err)
-			}
-			// A reload takes effect at an unknown time: commits wait only after the checkpointer has read the setting.
-			if err := p.primary.Exec(t.Context(), "ALTER SYSTEM SET synchronous_standby_names = '*'"); err != nil {
-				t.Fatal(err)
-			}
-			if err := errors.Join(p.primary.Halt(), p.primary.Restart(testwait.Context(t))); err != nil {
-				t.Fatal(err)
-			}
-			claimed := make(chan []backends.Job, 1)
-			go func() { claimed <- take(t, s, 1, 1, 1) }()
-			testwait.Until(t, "the claim waits for the standby", func() (waits bool) {
-				p.ask(t, p.primary, &waits, "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep')")
-				return waits || len(claimed) > 0
-			})
-			if len(claimed) > 0 {
-				t.Error("the claim was answered although the standby is away")
-			}
-			if err := p.standby.Restart(testwait.Context(t)); err != nil {
-				t.Fatal(err)
-			}
-			if jobs := testwait.Receive(t, "the claim", claimed); len(jobs) != 1 {
-				t.Errorf("claimed %d jobs, want 1", len(jobs))
-			}
+	onPairs(t, func(t *testing.T, p *pair) {
+		must(t, p.primary.Admin(), "ALTER ROLE postgres SET synchronous_commit = on") // the test servers have it off
+		s := open(t, Options{URL: p.primary.Admin()})
+		beat(t, s, 1)
+		fill(t, s, 1)
+		p.replayed(t)
+		if err := p.standby.Halt(); err != nil {
+			t.Fatal(err)
+		}
+		// A reload takes effect at an unknown time: commits wait only after the checkpointer has read the setting.
+		if err := p.primary.Exec(t.Context(), "ALTER SYSTEM SET synchronous_standby_names = '*'"); err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(p.primary.Halt(), p.primary.Restart(testwait.Context(t))); err != nil {
+			t.Fatal(err)
+		}
+		claimed := make(chan []backends.Job, 1)
+		go func() { claimed <- take(t, s, 1, 1, 1) }()
+		testwait.Until(t, "the claim waits for the standby", func() (waits bool) {
+			p.ask(t, p.primary, &waits, "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep')")
+			return waits || len(claimed) > 0
 		})
-	}
+		if len(claimed) > 0 {
+			t.Error("the claim was answered although the standby is away")
+		}
+		if err := p.standby.Restart(testwait.Context(t)); err != nil {
+			t.Fatal(err)
+		}
+		if jobs := testwait.Receive(t, "the claim", claimed); len(jobs) != 1 {
+			t.Errorf("claimed %d jobs, want 1", len(jobs))
+		}
+	})
 }
 
 // TestOldPrimaryReturns: after a promotion the old primary returns without a fence, and the address names it first. A Store stores
 // nothing at the old one, neither if it has seen the new primary nor if it starts after that.
 func TestOldPrimaryReturns(t *testing.T) {
-	if testing.Short() {
-		t.Skip("make check runs this: each case starts two servers")
-	}
-	t.Setenv(testserver.EnvURL, "") // servers that can be damaged
-	for _, version := range testserver.Versions() {
-		t.Run("PostgreSQL"+version, func(t *testing.T) {
-			p := newPair(t, version)
-			p.replayed(t)
-			s := open(t, Options{URL: "postgres://postgres@/postgres?host=" + socketsOf(t, p.primary) + "," + socketsOf(t, p.standby)})
-			fill(t, s, 1)
-			p.replayed(t)
-			p.promote(t)
-			store := func() {
-				testwait.Until(t, "an enqueue succeeds", func() bool {
-					_, err := enqueue(t, s)
-					if err != nil && !backends.Retryable(err) {
-						t.Errorf("an enqueue: %v, want unavailable", err)
-					}
-					return err == nil
-				})
-			}
-			store()
-			if err := p.primary.Restart(testwait.Context(t)); err != nil {
-				t.Fatal(err)
-			}
-			s.pool.Reset() // new connections, which try the old primary first
-			store()
-			s = open(t, Options{URL: s.o.URL}) // a sidecar that has never seen the new primary
-			store()
-			var jobs int
-			if p.ask(t, p.primary, &jobs, "SELECT count(*) FROM qsidecar.qsidecar_jobs"); jobs != 1 {
-				t.Errorf("the old primary has %d jobs, want the one from before the promotion", jobs)
-			}
-			if s.Usage().OldPrimaries == 0 {
-				t.Error("no refused old primary was counted")
-			}
-			if text := s.Info().Cluster; !strings.HasPrefix(text, "single server, timeline 2; refused connections to an old primary: ") {
-				t.Errorf("the cluster is described as %q", text)
-			}
-		})
-	}
+	onPairs(t, func(t *testing.T, p *pair) {
+		p.replayed(t)
+		s := open(t, Options{URL: p.url(t)})
+		fill(t, s, 1)
+		p.replayed(t)
+		p.promote(t)
+		store := func() {
+			testwait.Until(t, "an enqueue succeeds", func() bool {
+				_, err := enqueue(t, s)
+				if err != nil && !backends.Retryable(err) {
+					t.Errorf("an enqueue: %v, want unavailable", err)
+				}
+				return err == nil
+			})
+		}
+		store()
+		if err := p.primary.Restart(testwait.Context(t)); err != nil {
+			t.Fatal(err)
+		}
+		s.pool.Reset() // new connections, which try the old primary first
+		store()
+		s = open(t, Options{URL: s.o.URL}) // a sidecar that has never seen the new primary
+		store()
+		var jobs int
+		if p.ask(t, p.primary, &jobs, "SELECT count(*) FROM qsidecar.qsidecar_jobs"); jobs != 1 {
+			t.Errorf("the old primary has %d jobs, want the one from before the promotion", jobs)
+		}
+		if s.Usage().OldPrimaries == 0 {
+			t.Error("no refused old primary was counted")
+		}
+		if text := s.Info().Cluster; !strings.HasPrefix(text, "single server, timeline 2; refused connections to an old primary: ") {
+			t.Errorf("the cluster is described as %q", text)
+		}
+	})
 }
 
 // TestReplacedPrimaryWhoseCommitsHang: the standby is promoted while the primary runs, and then the commits of the old primary wait for
 // a synchronous standby. A Store leaves it although it answers everything else.
 func TestReplacedPrimaryWhoseCommitsHang(t *testing.T) {
-	if testing.Short() {
-		t.Skip("make check runs this: it starts two servers")
-	}
-	t.Setenv(testserver.EnvURL, "") // servers that can be damaged
 	p := newPair(t, testserver.NewestPostgres)
 	must(t, p.primary.Admin(), "ALTER ROLE postgres SET synchronous_commit = on") // the test servers have it off
 	p.replayed(t)
-	s := open(t, Options{URL: "postgres://postgres@/postgres?host=" + socketsOf(t, p.primary) + "," + socketsOf(t, p.standby)})
+	s := open(t, Options{URL: p.url(t)})
 	fill(t, s, 1)
 	p.replayed(t)
 	var promoted bool
@@ -174,13 +156,9 @@ func TestReplacedPrimaryWhoseCommitsHang(t *testing.T) {
 // TestClusterReturnsToOldPrimary: the old primary returns, and the new one becomes its standby, as when Patroni gives the role back to a
 // primary that hung. A Store refuses the old primary for as long as the new one is down, and then uses it.
 func TestClusterReturnsToOldPrimary(t *testing.T) {
-	if testing.Short() {
-		t.Skip("make check runs this: it starts two servers")
-	}
-	t.Setenv(testserver.EnvURL, "") // servers that can be damaged
 	p := newPair(t, testserver.NewestPostgres)
 	p.replayed(t)
-	s := open(t, Options{URL: "postgres://postgres@/postgres?host=" + socketsOf(t, p.primary) + "," + socketsOf(t, p.standby)})
+	s := open(t, Options{URL: p.url(t)})
 	p.promote(t)
 	stored := func() bool {
 		_, err := enqueue(t, s)
@@ -210,42 +188,35 @@ func TestClusterReturnsToOldPrimary(t *testing.T) {
 // TestOldPrimaryLosesConnections: once a Store has seen the new primary, it ends its connections to the old one. The old one could still
 // answer what was sent to it before, for example after it hung, and that would be lost.
 func TestOldPrimaryLosesConnections(t *testing.T) {
-	if testing.Short() {
-		t.Skip("make check runs this: each case starts two servers")
-	}
-	t.Setenv(testserver.EnvURL, "") // servers that can be damaged
-	for _, version := range testserver.Versions() {
-		t.Run("PostgreSQL"+version, func(t *testing.T) {
-			p := newPair(t, version)
-			p.replayed(t)
-			s := open(t, Options{URL: "postgres://postgres@/postgres?host=" + socketsOf(t, p.primary) + "," + socketsOf(t, p.standby)})
-			old, err := s.pool.Acquire(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer old.Release()
-			var promoted bool
-			if p.ask(t, p.standby, &promoted, "SELECT pg_promote()"); !promoted {
-				t.Fatal("the standby was not promoted")
-			}
-			if _, err := old.Exec(t.Context(), "SELECT 1"); err != nil {
-				t.Fatalf("the Store has not seen the new primary, but it ended a connection: %v", err)
-			}
-			config := s.heartbeat.config.Copy()
-			config.Host, config.Fallbacks = socketsOf(t, p.standby), nil
-			c, err := pgx.ConnectConfig(t.Context(), config)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer c.Close(t.Context())
-			if _, err := old.Exec(t.Context(), "SELECT 1"); err == nil {
-				t.Error("a connection to the old primary still works")
-			}
-			if _, err := c.Exec(t.Context(), "SELECT 1"); err != nil {
-				t.Errorf("the connection to the new primary: %v", err)
-			}
-		})
-	}
+	onPairs(t, func(t *testing.T, p *pair) {
+		p.replayed(t)
+		s := open(t, Options{URL: p.url(t)})
+		old, err := s.pool.Acquire(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer old.Release()
+		var promoted bool
+		if p.ask(t, p.standby, &promoted, "SELECT pg_promote()"); !promoted {
+			t.Fatal("the standby was not promoted")
+		}
+		if _, err := old.Exec(t.Context(), "SELECT 1"); err != nil {
+			t.Fatalf("the Store has not seen the new primary, but it ended a connection: %v", err)
+		}
+		config := s.heartbeat.config.Copy()
+		config.Host, config.Fallbacks = socketsOf(t, p.standby), nil
+		c, err := pgx.ConnectConfig(t.Context(), config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close(t.Context())
+		if _, err := old.Exec(t.Context(), "SELECT 1"); err == nil {
+			t.Error("a connection to the old primary still works")
+		}
+		if _, err := c.Exec(t.Context(), "SELECT 1"); err != nil {
+			t.Errorf("the connection to the new primary: %v", err)
+		}
+	})
 }
 
 // TestConnectTimeouts: one of several hosts gets less time to answer than a single one.
@@ -266,37 +237,30 @@ func TestConnectTimeouts(t *testing.T) {
 // TestPrimaryStopsAnswering: the primary hangs without closing its connections, and the standby is promoted. The Store goes on
 // at the new primary.
 func TestPrimaryStopsAnswering(t *testing.T) {
-	if testing.Short() {
-		t.Skip("make check runs this: each case starts two servers")
-	}
-	t.Setenv(testserver.EnvURL, "") // servers that can be damaged
-	for _, version := range testserver.Versions() {
-		t.Run("PostgreSQL"+version, func(t *testing.T) {
-			p := newPair(t, version)
-			s := open(t, Options{URL: "postgres://postgres@/postgres?host=" + socketsOf(t, p.primary) + "," + socketsOf(t, p.standby)})
-			fill(t, s, 1)
-			p.replayed(t)
-			if err := p.primary.Freeze(); err != nil {
-				t.Fatal(err)
+	onPairs(t, func(t *testing.T, p *pair) {
+		s := open(t, Options{URL: p.url(t)})
+		fill(t, s, 1)
+		p.replayed(t)
+		if err := p.primary.Freeze(); err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			if err := p.primary.Thaw(); err != nil {
+				t.Error(err)
 			}
-			defer func() {
-				if err := p.primary.Thaw(); err != nil {
-					t.Error(err)
-				}
-			}()
-			var ok bool
-			if p.ask(t, p.standby, &ok, "SELECT pg_promote()"); !ok {
-				t.Fatal("the standby was not promoted")
+		}()
+		var ok bool
+		if p.ask(t, p.standby, &ok, "SELECT pg_promote()"); !ok {
+			t.Fatal("the standby was not promoted")
+		}
+		promoted := time.Now()
+		testwait.Until(t, "an enqueue succeeds", func() bool {
+			_, err := enqueue(t, s)
+			if err != nil && !backends.Retryable(err) {
+				t.Errorf("an enqueue: %v, want unavailable", err)
 			}
-			promoted := time.Now()
-			testwait.Until(t, "an enqueue succeeds", func() bool {
-				_, err := enqueue(t, s)
-				if err != nil && !backends.Retryable(err) {
-					t.Errorf("an enqueue: %v, want unavailable", err)
-				}
-				return err == nil
-			})
-			t.Logf("an enqueue succeeded %v after the promotion", time.Since(promoted).Round(10*time.Millisecond))
+			return err == nil
 		})
-	}
+		t.Logf("an enqueue succeeded %v after the promotion", time.Since(promoted).Round(10*time.Millisecond))
+	})
 }

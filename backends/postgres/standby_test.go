@@ -22,8 +22,27 @@ type pair struct {
 	primary, standby *testserver.Postgres
 }
 
+// onPairs runs a test on a pair of each version.
+func onPairs(t *testing.T, test func(t *testing.T, p *pair)) {
+	t.Helper()
+	ownServers(t)
+	for _, version := range testserver.Versions() {
+		t.Run("PostgreSQL"+version, func(t *testing.T) { test(t, newPair(t, version)) })
+	}
+}
+
+// ownServers skips the test with -short, and makes it start servers that it can damage.
+func ownServers(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("make check runs this: it starts two servers")
+	}
+	t.Setenv(testserver.EnvURL, "")
+}
+
 func newPair(t *testing.T, version string) *pair {
 	t.Helper()
+	ownServers(t)
 	var started []*testserver.Postgres
 	t.Cleanup(func() {
 		for _, p := range started {
@@ -44,6 +63,12 @@ func newPair(t *testing.T, version string) *pair {
 	}
 	started = append(started, standby)
 	return &pair{primary, standby}
+}
+
+// url returns the address that has both servers, the primary first.
+func (p *pair) url(t *testing.T) string {
+	t.Helper()
+	return "postgres://postgres@/postgres?host=" + socketsOf(t, p.primary) + "," + socketsOf(t, p.standby)
 }
 
 // replayed waits until the standby has replayed everything that the primary has now.
@@ -115,10 +140,7 @@ func newAddress(t *testing.T, p *testserver.Postgres) *address {
 // standby, which has not replayed the transaction. A transaction in the standby's future can
 // still have been committed.
 func TestLostCommitAndStandby(t *testing.T) {
-	if testing.Short() {
-		t.Skip("make check runs this: each case starts two servers")
-	}
-	t.Setenv(testserver.EnvURL, "") // servers that can be damaged
+	ownServers(t)
 	for _, version := range testserver.Versions() {
 		for what, promoted := range map[string]bool{"the standby catches up": false, "the standby takes over without it": true} {
 			t.Run(fmt.Sprintf("PostgreSQL%s/%s", version, what), func(t *testing.T) {
@@ -171,71 +193,64 @@ func TestLostCommitAndStandby(t *testing.T) {
 // TestStandby: a standby is unavailable, never an internal error. A Store finds the primary
 // among several hosts. It follows a promotion, through an address that moves and through its hosts.
 func TestStandby(t *testing.T) {
-	if testing.Short() {
-		t.Skip("make check runs this: each case starts two servers")
-	}
-	t.Setenv(testserver.EnvURL, "") // servers that can be damaged
-	for _, version := range testserver.Versions() {
-		t.Run("PostgreSQL"+version, func(t *testing.T) {
-			p := newPair(t, version)
-			p.replayed(t)
-			a := newAddress(t, p.primary)
-			stores := map[string]*Store{"an address that moves": open(t, Options{URL: a.URL()})}
-			hosts := "postgres://postgres@/postgres?host=" + socketsOf(t, p.standby) + "," + socketsOf(t, p.primary)
-			for _, attrs := range []string{"", "any", "read-write", "primary", "prefer-standby"} {
-				url := hosts
-				if attrs != "" {
-					url += "&target_session_attrs=" + attrs
-				}
-				stores["standby,primary "+attrs] = open(t, Options{URL: url})
+	onPairs(t, func(t *testing.T, p *pair) {
+		p.replayed(t)
+		a := newAddress(t, p.primary)
+		stores := map[string]*Store{"an address that moves": open(t, Options{URL: a.URL()})}
+		hosts := "postgres://postgres@/postgres?host=" + socketsOf(t, p.standby) + "," + socketsOf(t, p.primary)
+		for _, attrs := range []string{"", "any", "read-write", "primary", "prefer-standby"} {
+			url := hosts
+			if attrs != "" {
+				url += "&target_session_attrs=" + attrs
 			}
-			look := open(t, Options{URL: p.standby.Admin(), ReadOnly: true}) // as if a pooler led to it
-			if _, err := Open(t.Context(), Options{URL: p.standby.Admin()}); !backends.IsUnreachable(err) {
-				t.Errorf("opening the standby: %v, want unavailable", err)
+			stores["standby,primary "+attrs] = open(t, Options{URL: url})
+		}
+		look := open(t, Options{URL: p.standby.Admin(), ReadOnly: true}) // as if a pooler led to it
+		if _, err := Open(t.Context(), Options{URL: p.standby.Admin()}); !backends.IsUnreachable(err) {
+			t.Errorf("opening the standby: %v, want unavailable", err)
+		}
+		if _, err := enqueue(t, look); !backends.Retryable(err) {
+			t.Errorf("a commit on the standby: %v, want unavailable", err)
+		}
+		if _, err := look.readEpoch(t.Context(), look.pool); !backends.Retryable(look.withKind(err)) {
+			t.Errorf("a table that is not logged, on the standby: %v, want unavailable", look.withKind(err))
+		}
+		if c := open(t, Options{URL: hosts, ReadOnly: true}); c.Close() == nil {
+			var standby bool
+			err := look.pool.QueryRow(t.Context(), "SELECT pg_is_in_recovery()").Scan(&standby)
+			if err != nil || !standby {
+				t.Errorf("the look at the standby is at %v, %v", standby, err)
 			}
-			if _, err := enqueue(t, look); !backends.Retryable(err) {
-				t.Errorf("a commit on the standby: %v, want unavailable", err)
+		}
+		for what, s := range stores {
+			if _, err := enqueue(t, s); err != nil {
+				t.Errorf("%s: %v", what, err)
 			}
-			if _, err := look.readEpoch(t.Context(), look.pool); !backends.Retryable(look.withKind(err)) {
-				t.Errorf("a table that is not logged, on the standby: %v, want unavailable", look.withKind(err))
-			}
-			if c := open(t, Options{URL: hosts, ReadOnly: true}); c.Close() == nil {
-				var standby bool
-				err := look.pool.QueryRow(t.Context(), "SELECT pg_is_in_recovery()").Scan(&standby)
-				if err != nil || !standby {
-					t.Errorf("the look at the standby is at %v, %v", standby, err)
-				}
-			}
-			for what, s := range stores {
-				if _, err := enqueue(t, s); err != nil {
-					t.Errorf("%s: %v", what, err)
-				}
-			}
+		}
 
-			a.moveTo(t, p.standby)
-			if err := p.primary.Halt(); err != nil {
-				t.Fatal(err)
+		a.moveTo(t, p.standby)
+		if err := p.primary.Halt(); err != nil {
+			t.Fatal(err)
+		}
+		for what, s := range stores {
+			if _, err := enqueue(t, s); !backends.Retryable(err) {
+				t.Errorf("%s, before the promotion: %v, want unavailable", what, err)
 			}
-			for what, s := range stores {
-				if _, err := enqueue(t, s); !backends.Retryable(err) {
-					t.Errorf("%s, before the promotion: %v, want unavailable", what, err)
-				}
-				if _, err := s.Heartbeat(t.Context(), backends.Heartbeat{Host: 1, Kind: backends.HeartbeatJoin, Timeout: time.Minute}); !backends.Retryable(err) {
-					t.Errorf("%s, a beat before the promotion: %v, want unavailable", what, err)
-				}
+			if _, err := s.Heartbeat(t.Context(), backends.Heartbeat{Host: 1, Kind: backends.HeartbeatJoin, Timeout: time.Minute}); !backends.Retryable(err) {
+				t.Errorf("%s, a beat before the promotion: %v, want unavailable", what, err)
 			}
-			var ok bool
-			if p.ask(t, p.standby, &ok, "SELECT pg_promote()"); !ok {
-				t.Fatal("the standby was not promoted")
+		}
+		var ok bool
+		if p.ask(t, p.standby, &ok, "SELECT pg_promote()"); !ok {
+			t.Fatal("the standby was not promoted")
+		}
+		for what, s := range stores {
+			if _, err := enqueue(t, s); err != nil {
+				t.Errorf("%s, after the promotion: %v", what, err)
 			}
-			for what, s := range stores {
-				if _, err := enqueue(t, s); err != nil {
-					t.Errorf("%s, after the promotion: %v", what, err)
-				}
-				beat(t, s, 1)
-			}
-		})
-	}
+			beat(t, s, 1)
+		}
+	})
 }
 
 func enqueue(t *testing.T, s *Store) (backends.Results, error) {

@@ -1,6 +1,7 @@
 package adminapi
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
 	"strings"
@@ -169,6 +170,38 @@ func TestStreamOfOldRules(t *testing.T) {
 		testwait.Closed(t, "the stream ends", x.Stopping(r.Context()))
 	})
 	x.send(http.MethodGet, "/events", "", "Authorization", "Bearer "+token).want(t, "the stream", 200, "")
+}
+
+// TestChangeOfGoneClient shows that a change continues and is logged although its client has disconnected.
+func TestChangeOfGoneClient(t *testing.T) {
+	x := start(t, writable, nil)
+	x.op("enqueue", `{"queue":"mail"}`).want(t, "enqueue", 200, "")
+	ctx, disconnect := context.WithCancel(t.Context())
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, x.url+"/api/v1/purge", strings.NewReader(`{"queue":"mail","state":"ready"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Authorization", "Bearer "+token)
+	x.hold.Lock()
+	ended := make(chan error, 1)
+	go func() {
+		res, err := http.DefaultClient.Do(r)
+		if err == nil {
+			err = res.Body.Close()
+		}
+		ended <- err
+	}()
+	testwait.Until(t, "the purge is sent", func() bool { return x.purges.Load() == 1 })
+	disconnect()
+	if err := testwait.Receive(t, "the client is gone", ended); err == nil {
+		t.Error("the client got an answer")
+	}
+	testwait.Until(t, "the request has ended", func() bool { return len(x.requests) == 0 })
+	x.hold.Unlock()
+	testwait.Until(t, "the jobs are gone", func() bool { return strings.Contains(x.op("stats", `{"queue":"mail"}`).body, `"ready":0`) })
+	if log := x.log.String(); !strings.Contains(log, "op=purge") {
+		t.Errorf("the change isn't in the log:\n%s", log)
+	}
 }
 
 // TestSessions shows that requests run at the same time, that a lost session is replaced, and that the sidecar's errors

@@ -1,6 +1,7 @@
 package adminapi
 
 import (
+	"bytes"
 	"context"
 	"io"
 	"log/slog"
@@ -8,6 +9,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -34,6 +36,25 @@ type sidecar struct {
 
 	mu     sync.Mutex
 	served []served // the sessions of the API
+
+	hold   sync.RWMutex // locked: a purge waits after it was sent and before the sidecar reads it
+	purges atomic.Int32 // that were sent
+}
+
+// requests are the requests of a session.
+type requests struct {
+	*sidecar
+	in io.Reader
+}
+
+func (r requests) Read(p []byte) (int, error) {
+	n, err := r.in.Read(p)
+	if bytes.Contains(p[:n], []byte(protocol.OpPurge)) {
+		r.purges.Add(1)
+		r.hold.RLock()
+		defer r.hold.RUnlock()
+	}
+	return n, err
 }
 
 // served is a session that the bridge serves, or served.
@@ -81,7 +102,7 @@ func start(t *testing.T, rules Rules, page http.HandlerFunc) *sidecar {
 		x.mu.Lock()
 		x.served = append(x.served, s)
 		x.mu.Unlock()
-		return b.ServeStream(ctx, in, out)
+		return b.ServeStream(ctx, requests{x, in}, out)
 	}}
 	if page != nil {
 		o.Page = func(*Server) http.Handler { return page }
