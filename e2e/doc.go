@@ -9,6 +9,7 @@
 //	config     reloads, secrets, limits, hostile input
 //	cli        check, work and stdio in detail
 //	metrics    metrics, logs, traces
+//	web        the web page, in a browser
 //	system     systemd, packages, releases, socket paths
 //	kit        the helpers that all of them use
 //

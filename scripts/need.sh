@@ -34,12 +34,13 @@ missing() {
 		! { command -v systemd-nspawn && command -v nsenter && test -x /usr/sbin/debootstrap; } >/dev/null ;;
 	shellcheck) ! command -v shellcheck >/dev/null ;;
 	tmux) ! command -v tmux >/dev/null ;;
+	chromium) ! command -v chromium >/dev/null || ! command -v setpriv >/dev/null ;;
 	beanstalkd) ! command -v beanstalkd >/dev/null ;;
 	pgbouncer) ! command -v pgbouncer >/dev/null && ! test -x /usr/sbin/pgbouncer ;;
 	debs) # not needed if the environment names running servers
 		[ -z "${QSIDECAR_TEST_MYSQL:-}${QSIDECAR_TEST_MARIADB:-}${QSIDECAR_TEST_MARIADB_OLD:-}" ] &&
 			! { command -v apt-get && command -v dpkg-deb && test -e /usr/share/keyrings/debian-archive-keyring.gpg; } >/dev/null ;;
-	*) echo "need.sh: the tools are cc, nc, mandoc, python3, venv, ruby, activejob, psql, socat, perl, php, cobol, strace, npm, mount, buildah, bwrap, machine, shellcheck, tmux, pgbouncer, beanstalkd and debs, not $1" >&2; exit 2 ;;
+	*) echo "need.sh: the tools are cc, nc, mandoc, python3, venv, ruby, activejob, psql, socat, perl, php, cobol, strace, npm, mount, buildah, bwrap, machine, shellcheck, tmux, chromium, pgbouncer, beanstalkd and debs, not $1" >&2; exit 2 ;;
 	esac
 }
 
@@ -65,6 +66,7 @@ packages() {
 	machine) echo systemd-container util-linux debootstrap debian-archive-keyring ;;
 	shellcheck) echo shellcheck ;;
 	tmux) echo tmux ;; # the terminal of qsidecar top
+	chromium) echo chromium util-linux ;; # the tests of the web page (e2e/web)
 	pgbouncer) echo pgbouncer ;;
 	beanstalkd) echo beanstalkd ;; # make rivals
 	debs) echo apt dpkg debian-archive-keyring ca-certificates ;; # they fetch MySQL and MariaDB

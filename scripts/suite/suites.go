@@ -23,7 +23,7 @@ const journeys = "github.com/qsidecar/qsidecar/e2e/journeys"
 
 // slowFirst are the packages that take longest, so that none of them runs alone at the end.
 var slowFirst = []string{"/backends/mysql", "/e2e/journeys", "/backends/postgres", "/backends/adopted", "/bridge", "/backends/sqlite", "/backends/sqlserver",
-	"/e2e/crash", "/e2e/cluster", "/e2e/system", "/e2e/clients", "/e2e/network", "/e2e/adopted", "/e2e/config"}
+	"/e2e/crash", "/e2e/cluster", "/e2e/system", "/e2e/clients", "/e2e/network", "/e2e/adopted", "/e2e/config", "/e2e/web"}
 
 // suite is make test or make check.
 type suite struct {
@@ -43,7 +43,7 @@ var (
 	checkSuite = suite{
 		streams: checkStreams,
 		needs: []string{"cc", "python3", "venv", "ruby", "activejob", "psql", "nc", "mandoc", "socat", "perl", "php", "cobol", "strace", "mount", "npm",
-			"buildah", "bwrap", "machine", "shellcheck", "tmux", "pgbouncer", "debs"},
+			"buildah", "bwrap", "machine", "shellcheck", "tmux", "chromium", "pgbouncer", "debs"},
 	}
 )
 

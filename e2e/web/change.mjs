@@ -1,0 +1,85 @@
+// Scenarios of an operator who changes something.
+import assert from "node:assert/strict";
+import { cell, shows } from "./site.mjs";
+
+// live watches a queue on one page, and pauses and resumes it on another. A worker takes its jobs.
+export async function live(site) {
+  const overview = await site.login();
+  await site.api("enqueue", { queue: "live", payload: "first" });
+  await cell(overview, "live", "done", "1");
+  await overview.evaluate(() => { window.notReloaded = true; });
+
+  const queue = await overview.context().newPage();
+  await queue.goto(site.base + "/queue?name=live");
+  await queue.getByRole("button", { name: "Pause" }).click();
+  await shows(queue, ".notice.ok", "Paused.");
+  await shows(overview, 'tr[data-key="live"]', "paused");
+  for (let i = 0; i < 3; i++) await site.api("enqueue", { queue: "live", payload: "while paused" });
+  await cell(overview, "live", "ready", "3");
+  await queue.getByRole("button", { name: "Resume" }).click();
+  await shows(queue, ".notice.ok", "Resumed.");
+  await cell(overview, "live", "ready", "0");
+  await cell(overview, "live", "done", "4");
+  await overview.locator('tr[data-key="live"] .pill.warn').waitFor({ state: "detached" });
+  await shows(overview, "#connection", "live");
+  assert.equal(await overview.evaluate(() => window.notReloaded), true, "the page was loaded again");
+}
+
+// find finds a job by its id. A key finds nothing, and the page reports it.
+export async function find(site) {
+  const { job } = await site.api("enqueue", { queue: "found", payload: '{"to":"ada"}', key: "welcome-ada" });
+  const page = await site.login();
+  await page.getByLabel("Job id").fill(job.id);
+  await page.getByRole("button", { name: "Find" }).click();
+  await page.waitForURL((u) => u.pathname === "/job");
+  await shows(page, "dd", "welcome-ada");
+  await shows(page, "pre.content.json", '"to": "ada"');
+  const missing = await page.request.get(site.base + "/search?id=welcome-ada");
+  assert.notEqual(missing.status(), 200);
+  assert.match(await missing.text(), /welcome-ada/);
+}
+
+// retryFew retries one dead job, and then a group.
+export async function retryFew(site) {
+  const page = await site.login();
+  await page.goto(site.base + "/queue?name=fails&state=dead");
+  await page.locator("tbody th a").first().click();
+  await page.getByRole("button", { name: "Retry" }).click();
+  await shows(page, ".notice.ok", "Ready again: 1 job.");
+  await shows(page, "h1 .state", "ready");
+  const { ready, dead } = await site.stat("fails");
+  assert.deepEqual({ ready, dead }, { ready: 1, dead: 5 });
+
+  await page.goto(site.base + "/dead?queue=fails");
+  await page.getByRole("button", { name: "Retry the group no such user" }).click();
+  await shows(page, "#task", "done");
+  await shows(page, "#task dd", "3 jobs");
+  const after = await site.stat("fails");
+  assert.deepEqual([after.ready, after.dead], [4, 2]);
+}
+
+// retryAll retries all dead jobs of a queue, and uses other pages until that has ended.
+export async function retryAll(site, { bulk }) {
+  const page = await site.login();
+  await page.goto(site.base + "/queue?name=bulk&state=dead");
+  const other = await page.context().newPage();
+  await page.getByRole("button", { name: "Retry all dead jobs" }).click();
+  await page.waitForURL((u) => u.pathname === "/task");
+  const progress = page.locator("#task"), done = page.locator("#task .pill.ok");
+  let answered = 0, last = "";
+  for (let ended = false; !ended;) {
+    ended = await done.count() > 0;
+    for (const path of ["/", "/queue?name=bulk&state=dead", "/dead", "/tasks"]) {
+      const reply = await other.goto(site.base + path);
+      assert.equal(reply.status(), 200, path);
+      answered++;
+    }
+    const now = (await progress.innerText()).replace(/\s+/g, " ");
+    if (now !== last) console.log(now);
+    last = now;
+    assert.ok(!now.includes("ended early"), now);
+  }
+  console.log(`figure: ${answered} other pages were answered while ${bulk} jobs were retried`);
+  const { ready, dead } = await site.stat("bulk");
+  assert.deepEqual([ready, dead], [bulk, 0]);
+}

@@ -1,0 +1,78 @@
+// Scenarios of what the pages look like: accessibility, size, and pictures for the docs.
+import assert from "node:assert/strict";
+import { readFileSync, writeFileSync } from "node:fs";
+import { desktop, phone } from "./site.mjs";
+
+const addresses = ({ jobs }) => ({
+  overview: "/", queue: "/queue?name=fails&state=dead", job: `/job?queue=fails&id=${jobs.dead}`, bytes: `/job?queue=hostile&id=${jobs.bytes}`,
+  dead: "/dead", deadOfQueue: "/dead?queue=fails", workers: "/workers", operations: "/tasks", config: "/config",
+  confirm: "/confirm?op=purge&queue=fails&state=dead", login: "/login",
+});
+
+// accessible runs axe on each page, light and dark, on a desktop and on a phone.
+export async function accessible(site, input) {
+  const axe = readFileSync(process.env.NODE_PACKAGES + "/node_modules/axe-core/axe.min.js", "utf8");
+  const found = [];
+  for (const [width, viewport] of Object.entries({ desktop, phone })) {
+    for (const colorScheme of ["light", "dark"]) {
+      const page = await site.login({ viewport, colorScheme, bypassCSP: true }); // the policy forbids axe too
+      for (const [name, address] of Object.entries(addresses(input))) {
+        const where = `${name}, ${width}, ${colorScheme}`;
+        const reply = await page.goto(site.base + address);
+        assert.equal(reply.status(), 200, where);
+        await page.addScriptTag({ content: axe });
+        const { violations, passes } = await page.evaluate(() => axe.run());
+        assert.ok(passes.length > 0, where + ": axe checked nothing");
+        for (const v of violations) found.push(`${where}: ${v.id}: ${v.help}: ${v.nodes.map((n) => n.html.slice(0, 150)).join(" ")}`);
+        if (await page.evaluate(() => document.documentElement.scrollWidth > innerWidth)) found.push(where + ": it scrolls sideways");
+        console.log(`${where}: ${passes.length} rules of axe passed`);
+      }
+    }
+  }
+  assert.deepEqual(found, []);
+}
+
+// budget opens the overview with an empty cache.
+export async function budget(site, { queues }) {
+  const page = await site.login();
+  await page.goto(site.base + "/"); // the sidecar has read the numbers of all queues
+  await page.locator("#totals .card b").filter({ hasText: new RegExp("^" + thousands(queues)) }).first().waitFor();
+  const cold = await (await site.context({ storageState: await page.context().storageState() })).newPage();
+  const requests = [];
+  const finished = (r) => requests.push(r);
+  cold.on("requestfinished", finished);
+  await cold.goto(site.base + "/");
+  cold.off("requestfinished", finished); // the updates aren't part of the load
+  let bytes = 0;
+  for (const r of requests) {
+    const { responseHeadersSize, responseBodySize } = await r.sizes();
+    bytes += responseHeadersSize + responseBodySize;
+  }
+  const painted = await cold.evaluate(() => new Promise((resolve) => {
+    new PerformanceObserver((l) => resolve(l.getEntries().at(-1).startTime)).observe({ type: "largest-contentful-paint", buffered: true });
+  }));
+  console.log(`figure: with ${queues} queues, the first load of the overview has ${(bytes / 1000).toFixed(1)} kB and is painted after ${painted.toFixed(0)} ms`);
+  assert.ok(requests.length >= 3 && bytes > 0, `${requests.length} responses, ${bytes} bytes`);
+  assert.ok(bytes <= 150_000, `the first load has ${bytes} bytes`);
+}
+
+// thousands formats a number as the page does.
+const thousands = (n) => String(n).replace(/\B(?=(\d{3})+$)/g, "\u202f");
+
+// pictures writes pictures of two pages into a directory.
+export async function pictures(site, { jobs, directory }) {
+  const modes = { "desktop-light": [desktop, "light"], "desktop-dark": [desktop, "dark"], phone: [phone, "light"] };
+  for (const [mode, [viewport, colorScheme]] of Object.entries(modes)) {
+    const page = await site.login({ viewport, colorScheme, locale: "en-GB", timezoneId: "UTC" });
+    const session = await page.context().newCDPSession(page);
+    for (const [name, address] of Object.entries({ overview: "/", job: `/job?queue=webhooks&id=${jobs.picture}` })) {
+      await page.goto(site.base + address);
+      await page.locator("#connection").filter({ hasText: "live" }).waitFor();
+      const { data } = await session.send("Page.captureScreenshot", { format: "webp", quality: 80 });
+      const image = Buffer.from(data, "base64");
+      console.log(`${name}-${mode}: ${image.length} bytes`);
+      assert.ok(image.length <= 60_000, `${name}-${mode} has ${image.length} bytes`);
+      writeFileSync(`${directory}/page-${name}-${mode}.webp`, image);
+    }
+  }
+}

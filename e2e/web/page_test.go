@@ -1,0 +1,132 @@
+package web
+
+import (
+	"crypto/rand"
+	"encoding/base64"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/internal/testserver"
+)
+
+const (
+	token = "0123456789abcdef0123456789abcdef"
+	html  = `<script>window.ran = 1</script><img src="/x" onerror="window.ran = 2">`
+)
+
+// pageOf starts a sidecar with a web page, and returns it and the page's address.
+func pageOf(t *testing.T, s *kit.Site, name, access string) (*kit.Sidecar, string) {
+	t.Helper()
+	file := filepath.Join(s.Dir, "token")
+	port, err := testserver.FreePort()
+	if err == nil {
+		err = os.WriteFile(file, []byte(token+"\n"), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Extra = fmt.Sprintf("admin: {listen: 127.0.0.1:%s, token_file: %s, access: %s}\n", port, file, access)
+	s.Queues = "  \"*\": {retention: {done: 1h}, max_attempts: 1}\n"
+	return s.Start(name), "http://127.0.0.1:" + port
+}
+
+// kill enqueues jobs and makes them die with the error.
+func kill(c *kit.Conn, queue, message string, jobs ...kit.Msg) (ids []string) {
+	for i := range jobs {
+		jobs[i]["queue"] = queue
+	}
+	for _, j := range c.Must(kit.Msg{"op": "enqueue", "jobs": jobs}).Jobs {
+		ids = append(ids, j.ID)
+	}
+	for dead := 0; dead < len(jobs); {
+		var leases []string
+		for _, j := range c.Must(kit.Msg{"op": "claim", "queue": queue, "max": 1000, "wait_ms": kit.WaitMS()}).Jobs {
+			leases = append(leases, j.Lease)
+		}
+		dead += c.Must(kit.Msg{"op": "nack", "leases": leases, "error": message}).Nacked
+	}
+	return ids
+}
+
+// payloads returns n jobs.
+func payloads(n int) (jobs []kit.Msg) {
+	for i := range n {
+		jobs = append(jobs, kit.Msg{"payload": fmt.Sprintf(`{"user":%d}`, i)})
+	}
+	return jobs
+}
+
+// store stores the jobs of the scenarios, and returns the ids of some.
+func store(t *testing.T, sc *kit.Sidecar) map[string]string {
+	t.Helper()
+	c := sc.Dial()
+	jobs := map[string]string{}
+	kill(c, "fails", "no such user 17", payloads(4)...) // retryFew retries the first one
+	jobs["dead"] = kill(c, "fails", "timeout after 30 s", payloads(2)...)[0]
+	jobs["html"] = kill(c, "hostile", html, kit.Msg{"payload": html, "key": html, "headers": map[string]string{"x": html}})[0]
+	noise := make([]byte, 3000)
+	_, _ = rand.Read(noise) // it never fails
+	noise[0] = 0xff         // not UTF-8
+	jobs["bytes"] = c.Must(kit.Msg{"op": "enqueue", "queue": "hostile", "payload_b64": base64.StdEncoding.EncodeToString(noise)}).Job.ID
+	c.Must(kit.Msg{"op": "enqueue", "queue": "hostile", "payload": html})
+	c.Must(kit.Msg{"op": "pause", "queue": "fails"}) // a retried job stays ready
+	return jobs
+}
+
+func TestPageOnSQLite(t *testing.T) {
+	t.Parallel()
+	usePage(t, kit.NewSite(t))
+}
+
+func TestPageOnPostgres(t *testing.T) {
+	t.Parallel()
+	s, _ := kit.NewPostgresSite(t)
+	usePage(t, s)
+}
+
+// usePage uses the page of a sidecar whose workers run, and that of another one with access: read.
+func usePage(t *testing.T, s *kit.Site) {
+	t.Helper()
+	sc, base := pageOf(t, s, "a", "write")
+	jobs := store(t, sc)
+	c := sc.Dial()
+	bulk := 1000
+	if kit.Soak {
+		bulk = 100_000
+	}
+	for n := 0; n < bulk; n += 1000 {
+		kill(c, "bulk", "the mail server is gone", payloads(1000)...)
+	}
+	c.Must(kit.Msg{"op": "pause", "queue": "bulk"})
+	sc.Work("live", "--", "cat")
+	input := map[string]any{"base": base, "token": token, "jobs": jobs, "html": html, "bulk": bulk}
+	browse(t, s, input, "login", "rebinding", "otherSite", "hostile", "live", "find", "retryFew", "retryAll")
+
+	_, input["base"] = pageOf(t, s, "b", "read")
+	browse(t, s, input, "readOnly")
+}
+
+func TestAccessibility(t *testing.T) {
+	t.Parallel()
+	s := kit.NewSite(t)
+	sc, base := pageOf(t, s, "a", "write")
+	jobs := store(t, sc)
+	browse(t, s, map[string]any{"base": base, "token": token, "jobs": jobs}, "accessible")
+}
+
+// TestBudget checks the size of the page's first load with 1,000 queues.
+func TestBudget(t *testing.T) {
+	t.Parallel()
+	const queues = 1000
+	s := kit.NewSite(t)
+	sc, base := pageOf(t, s, "a", "write")
+	var all []kit.Msg
+	for i := range queues {
+		all = append(all, kit.Msg{"queue": fmt.Sprintf("tenant-%04d.mail", i), "payload": "hello"})
+	}
+	sc.Dial().Must(kit.Msg{"op": "enqueue", "jobs": all})
+	browse(t, s, map[string]any{"base": base, "token": token, "queues": queues}, "budget")
+}
