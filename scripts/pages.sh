@@ -6,5 +6,5 @@
 set -euo pipefail
 to=$(realpath "$1")
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-git ls-files '*.md' '*.svg' LICENSE deploy clients/examples clients/shell backends/sqlserver/testdata/adopted.sql \
+git ls-files '*.md' '*.svg' '*.webp' LICENSE deploy clients/examples clients/shell backends/sqlserver/testdata/adopted.sql \
 	':!.github' ':!docs/site' ':!*.go' ':!*go.mod' ':!*go.sum' ':!deploy/debian' ':!deploy/image' | tar -cf - -T - | tar -C "$to" -xf -

@@ -36,12 +36,12 @@ CODE = re.compile(r"(^```.*?^```$|`[^`\n]+`)", re.MULTILINE | re.DOTALL)
 
 
 def link_to_sources(app, docname, source):
-    """Makes links to files that are not pages point to the forge. A link to nothing stays, and Sphinx reports it."""
+    """Makes links to files that are not pages point to the forge. Pictures stay. A link to nothing stays, and Sphinx reports it."""
     folder = os.path.dirname(docname)
 
     def to_forge(match):
         path = os.path.normpath(os.path.join(folder, match[1]))
-        if os.path.exists(os.path.join(app.srcdir, path)) and path.endswith(".md"):
+        if os.path.exists(os.path.join(app.srcdir, path)) and path.endswith((".md", ".svg", ".webp")):
             return match[0]
         file = os.path.join(REPOSITORY, path)
         if not os.path.exists(file):
