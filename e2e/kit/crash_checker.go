@@ -66,7 +66,7 @@ func check(r run) Verdict {
 	j := checkState{
 		run: r, kills: map[string][]Record{},
 		byJob: map[string][]*claimPeriod{}, current: map[[2]string]*claimPeriod{},
-		watch: watch{enqueued: map[string]Record{}},
+		watch: watch{enqueued: map[string]Record{}, commits: map[string][]int64{}},
 	}
 	j.Errors, j.BySidecar = map[string]int{}, map[string]int{}
 	j.Jobs = len(r.Enqueued)
@@ -181,7 +181,7 @@ func (j *checkState) readClaim(key [2]string, rec Record) {
 	if j.Lossy {
 		job = rec.Payload
 	}
-	j.judgeUnseen(job)
+	j.judgeUnseen(job, rec.At)
 	j.byJob[job] = append(j.byJob[job], h)
 	j.Deliveries++
 	j.BySidecar[rec.Via]++

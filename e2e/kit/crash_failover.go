@@ -15,14 +15,17 @@ type Failovers struct {
 	Errors    map[string]int // that workers and producers got, by code
 	BySidecar map[string]int // deliveries
 	FirstAcks []FirstAck
-	// Unseen counts jobs that claims did not return for more than 2 s although these claims returned nothing else and the server
-	// carried out other commits, and LongestUnseen is the longest such time. It is within the time from the first such claim that
-	// is sent after the job is stored and the last event has ended, which is at the first ack after a failover, to the last such
-	// claim before the first delivery. It begins and ends there with an answered commit, because claims also return nothing while
-	// the server hangs.
+	// Unseen counts jobs that claims did not return for more than 2 s although it was their turn and the claims returned nothing
+	// else. LongestUnseen is the longest such time. It is from the first to the last such claim that was sent after three moments:
+	// the job was stored, the last event ended (at the first ack after a failover), and no job stored before was left. A claim
+	// also returns nothing while its sidecar has no working connection, as after a failover that other sidecars noticed sooner. So
+	// a claim counts only if the same sidecar answered a commit during it.
 	Unseen        int
 	LongestUnseen time.Duration
 }
+
+// delivery has the times at which a job was stored and first delivered.
+type delivery struct{ stored, at int64 }
 
 // FirstAck is the time from the moment a new primary accepts writes until an ack is answered ok.
 type FirstAck struct {
@@ -45,14 +48,18 @@ type watch struct {
 	failover *Record           // the one without an ack so far
 	calm     int64             // the end of the last event
 	empty    []Record          // claims that returned nothing, in the order of their replies
-	commits  []int64           // when enqueues, acks and claims with a job were answered, in ascending order
+
+	deliveries []delivery // the first of each job, in the order of their replies
+
+	// commits has the times at which each sidecar answered enqueues, acks and claims with a job, in ascending order.
+	commits map[string][]int64
 }
 
 // watchFailovers reads a record for the figures. It returns true if the record is for nothing else.
 func (j *checkState) watchFailovers(rec Record) bool {
 	switch rec.What {
 	case enqueued, acked, claimed:
-		j.commits = append(j.commits, rec.At)
+		j.commits[rec.Via] = append(j.commits[rec.Via], rec.At)
 	}
 	switch rec.What {
 	case enqueued:
@@ -86,11 +93,15 @@ func (j *checkState) watchFailovers(rec Record) bool {
 	return true
 }
 
-// judgeUnseen measures how long a job was unseen before its first delivery, which is now.
-func (j *checkState) judgeUnseen(job string) {
+// judgeUnseen measures how long a job was unseen before its first delivery, which is at now.
+func (j *checkState) judgeUnseen(job string, now int64) {
 	stored, ok := j.enqueued[job]
-	from := max(stored.At, j.calm)
-	if !ok || len(j.byJob[job]) > 0 || j.failover != nil {
+	if !ok || len(j.byJob[job]) > 0 {
+		return
+	}
+	from := max(stored.At, j.calm, j.turn(stored.At))
+	j.deliveries = append(j.deliveries, delivery{stored.At, now})
+	if j.failover != nil {
 		return
 	}
 	first, last := int64(math.MaxInt64), int64(0)
@@ -98,20 +109,35 @@ func (j *checkState) judgeUnseen(job string) {
 		if empty.At < from {
 			break
 		}
-		if empty.Asked >= from {
+		if empty.Asked >= from && j.works(empty) {
 			first, last = min(first, empty.Asked), max(last, empty.Asked)
 		}
 	}
-	begin, _ := slices.BinarySearch(j.commits, first)
-	end, _ := slices.BinarySearch(j.commits, last+1)
-	if end <= begin {
-		return // no commit in between
-	}
-	unseen := time.Duration(j.commits[end-1] - j.commits[begin])
+	unseen := time.Duration(last - first)
 	j.LongestUnseen = max(j.LongestUnseen, unseen)
 	if unseen > 2*time.Second {
 		j.Unseen++
 	}
+}
+
+// turn returns when the last of the jobs that were stored before that time was delivered, of those that were.
+func (j *checkState) turn(stored int64) int64 {
+	for _, d := range slices.Backward(j.deliveries) {
+		if d.stored < stored {
+			return d.at
+		}
+		if d.at < stored {
+			break
+		}
+	}
+	return 0
+}
+
+// works reports whether a claim's sidecar answered a commit while the claim waited.
+func (j *checkState) works(claim Record) bool {
+	commits := j.commits[claim.Via]
+	i, _ := slices.BinarySearch(commits, claim.Asked)
+	return i < len(commits) && commits[i] <= claim.At
 }
 
 // lost reports whether a failover explains that a commit was lost: it happened while the failover
@@ -140,11 +166,11 @@ func (r *CrashRuntime) Serving(failover string) {
 }
 
 // noteEnqueued records the reply to an enqueue.
-func (r *CrashRuntime) noteEnqueued(asked int64, stored []Job, sent []Msg) (err error) {
+func (r *CrashRuntime) noteEnqueued(sidecar string, asked int64, stored []Job, sent []Msg) (err error) {
 	at := Monotonic()
 	for i, job := range stored {
 		err = errors.Join(err, r.Hist.Add(Record{
-			At: at, Asked: asked, Who: "producer", What: enqueued, Job: job.ID, Payload: sent[i]["payload"].(string),
+			At: at, Asked: asked, Who: "producer", Via: sidecar, What: enqueued, Job: job.ID, Payload: sent[i]["payload"].(string),
 		}))
 	}
 	return err

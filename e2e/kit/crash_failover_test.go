@@ -105,26 +105,31 @@ func setTimes(r *run, what eventKind, from, to int64) {
 
 func TestCheckerMeasuresUnseenJobs(t *testing.T) {
 	const s = int64(time.Second)
-	other := func(at int64) Record { return Record{At: at, Asked: at, Who: "producer", What: enqueued, Job: "2"} }
+	other := func(at int64) Record {
+		return Record{At: at, Asked: at, Who: "producer", Via: "a", What: enqueued, Job: "2"}
+	}
+	empty := func(at, asked int64) Record { return Record{At: at, Asked: asked, Who: "w8", Via: "a", What: nothing} }
+	first := func(claimedAt int64) []Record { // of a job that is stored before
+		return []Record{
+			{At: s, Asked: s, Who: "producer", Via: "a", What: enqueued, Job: "0"},
+			{At: claimedAt, Asked: claimedAt, Who: "w2", Via: "a", What: claimed, Job: "0", Payload: "zero", Fence: 1},
+			{At: 8 * s, Who: "w2", What: sending, Job: "0"}, {At: 8 * s, Who: "w2", What: acked, Job: "0"},
+		}
+	}
 	for name, c := range map[string]struct {
 		add    []Record
 		unseen int
 		long   time.Duration
 	}{
-		"seen": {[]Record{{At: 2 * s, Asked: s, Who: "w8", What: nothing}}, 0, 0},
-		"unseen": {[]Record{
-			{At: 3 * s, Asked: 2 * s, Who: "w8", What: nothing}, {At: 6 * s, Asked: 5 * s, Who: "w8", What: nothing}, other(5 * s),
-		}, 1, 3 * time.Second},
-		"while the server hangs": {[]Record{
-			{At: 3 * s, Asked: 2 * s, Who: "w8", What: nothing}, {At: 6 * s, Asked: 5 * s, Who: "w8", What: nothing}, other(3 * s),
-		}, 0, time.Second},
-		"behind other jobs": {[]Record{{At: 6 * s, Asked: 5 * s, Who: "w8", What: nothing}}, 0, 0},
-		"unseen during an event": {[]Record{
-			{At: 6 * s, Asked: 5 * s, Who: "w8", What: nothing}, {At: 3 * s, Until: 6 * s, Who: Connections, What: Killed},
-		}, 0, 0},
+		"seen":                    {[]Record{empty(2*s, s), other(2 * s)}, 0, 0},
+		"unseen":                  {[]Record{empty(3*s, 2*s), other(3 * s), empty(6*s, 5*s), other(5 * s)}, 1, 3 * time.Second},
+		"while the server hangs":  {[]Record{empty(3*s, 2*s), other(3 * s), empty(6*s, 5*s), other(4 * s)}, 0, 0},
+		"through another sidecar": {[]Record{{At: 3 * s, Asked: 2 * s, Who: "w9", Via: "b", What: nothing}, other(3 * s), empty(6*s, 5*s), other(5 * s)}, 0, 0},
+		"behind a job":            {append(first(4*s), empty(3*s, 2*s), other(3*s), empty(6*s, 5*s), other(5*s)), 0, 0},
+		"behind an unseen job":    {append(first(6*s+1), empty(3*s, 2*s), other(3*s), empty(6*s, 5*s), other(5*s)), 1, 3 * time.Second},
+		"unseen during an event":  {[]Record{empty(6*s, 5*s), other(5 * s), {At: 3 * s, Until: 6 * s, Who: Connections, What: Killed}}, 0, 0},
 		"unseen before the first ack": {[]Record{
-			{At: 3 * s, Until: 4 * s, Who: Connections, What: Killed}, {At: 4 * s, Who: "crash", What: Serves},
-			{At: 6 * s, Asked: 5 * s, Who: "w8", What: nothing},
+			{At: 3 * s, Until: 4 * s, Who: Connections, What: Killed}, {At: 4 * s, Who: "crash", What: Serves}, empty(6*s, 5*s), other(5 * s),
 		}, 0, 0},
 	} {
 		t.Run(strings.ReplaceAll(name, " ", "-"), func(t *testing.T) {
@@ -133,6 +138,11 @@ func TestCheckerMeasuresUnseenJobs(t *testing.T) {
 				{At: 7 * s, Asked: 7 * s, Who: "w1", What: claimed, Job: "1", Payload: "one", Fence: 1},
 				{At: 8 * s, Who: "w1", What: sending, Job: "1"}, {At: 8 * s, Who: "w1", What: acked, Job: "1"},
 			}}
+			for _, rec := range c.add {
+				if rec.What == claimed {
+					r.Enqueued[rec.Job] = rec.Payload
+				}
+			}
 			with(&r, c.add...)
 			if v := check(r); v.Unseen != c.unseen || v.LongestUnseen != c.long || len(v.Problems) > 0 {
 				t.Errorf("%+v, want %d for %v", v, c.unseen, c.long)

@@ -49,9 +49,9 @@ func (r *CrashRuntime) produce() *production {
 	stop := make(chan struct{})
 	for i := range producers {
 		p.group.Go(func() error {
-			socket := r.Sidecars[i%len(r.Sidecars)].Socket
+			sc := r.Sidecars[i%len(r.Sidecars)]
 			for from := i * batch; from < r.Jobs; from += producers * batch {
-				if err := r.enqueue(p, socket, from, min(from+batch, r.Jobs), stop); err != nil {
+				if err := r.enqueue(p, sc, from, min(from+batch, r.Jobs), stop); err != nil {
 					return err
 				}
 			}
@@ -67,7 +67,7 @@ func (r *CrashRuntime) produce() *production {
 }
 
 // enqueue stores jobs from…to and repeats until it gets a reply.
-func (r *CrashRuntime) enqueue(p *production, socket string, from, to int, stop <-chan struct{}) error {
+func (r *CrashRuntime) enqueue(p *production, sc *Sidecar, from, to int, stop <-chan struct{}) error {
 	var jobs []Msg
 	for n := from; n < to; n++ {
 		jobs = append(jobs, Msg{"queue": r.Queue, "payload": fmt.Sprint("job ", n), "key": fmt.Sprint("k", n)})
@@ -75,9 +75,9 @@ func (r *CrashRuntime) enqueue(p *production, socket string, from, to int, stop 
 	r.keepBacklog(from)
 	for {
 		asked := Monotonic()
-		reply, err := enqueueOnce(socket, jobs)
+		reply, err := enqueueOnce(sc.Socket, jobs)
 		if err == nil && reply.Error == nil {
-			return errors.Join(p.addReplies(reply.Jobs, jobs), r.noteEnqueued(asked, reply.Jobs, jobs))
+			return errors.Join(p.addReplies(reply.Jobs, jobs), r.noteEnqueued(sc.Name, asked, reply.Jobs, jobs))
 		}
 		if err == nil {
 			err = r.Hist.Add(Record{Who: "producer", What: refused, Code: reply.Error.Code})

@@ -110,11 +110,11 @@ func (c *crashWorker) claim() error {
 		return c.handleError(r.Error)
 	}
 	if len(r.Jobs) == 0 {
-		return c.hist.Add(Record{Who: c.task.Name, What: nothing, Asked: asked})
+		return c.hist.Add(Record{Who: c.task.Name, Via: c.task.Sidecar, What: nothing, Asked: asked})
 	}
 	c.job, c.done, c.sent = &r.Jobs[0], false, false
 	err = c.note(Record{
-		What: claimed, Asked: asked, Via: c.task.Sidecar,
+		What: claimed, Asked: asked,
 		Payload: c.job.Payload, Attempt: c.job.Attempt,
 	})
 	if err == nil && c.task.DiesAt == claimed {
@@ -195,6 +195,6 @@ func (c *crashWorker) handleError(e *Error) error {
 
 // note records an event of the claimed job.
 func (c *crashWorker) note(r Record) error {
-	r.Who, r.Job, r.Fence = c.task.Name, c.job.ID, c.job.Fence
+	r.Who, r.Via, r.Job, r.Fence = c.task.Name, c.task.Sidecar, c.job.ID, c.job.Fence
 	return c.hist.Add(r)
 }
