@@ -1,6 +1,7 @@
 package web
 
 import (
+	"cmp"
 	"encoding/base64"
 	"fmt"
 	"os"
@@ -9,14 +10,12 @@ import (
 	"github.com/qsidecar/qsidecar/e2e/kit"
 )
 
-// TestPictures writes the pictures of docs/operations/web.md into the directory that QSIDECAR_SCREENSHOTS names:
+// TestPictures writes the pictures of docs/operations/web.md into the directory that QSIDECAR_SCREENSHOTS names, or else
+// into a temporary one:
 //
 //	QSIDECAR_SCREENSHOTS=$PWD/docs/operations/img go test -run TestPictures ./e2e/web
 func TestPictures(t *testing.T) {
-	directory := os.Getenv("QSIDECAR_SCREENSHOTS")
-	if directory == "" {
-		t.Skip("QSIDECAR_SCREENSHOTS names no directory for the pictures")
-	}
+	directory := cmp.Or(os.Getenv("QSIDECAR_SCREENSHOTS"), t.TempDir())
 	s := kit.NewSite(t)
 	sc, base := pageOf(t, s, "a", "write")
 	c := sc.Dial()
