@@ -39,7 +39,7 @@ func TestGoExample(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, text := range map[string]string{
-		"main.go": kit.ReadmeExample(t, kit.Path("clients/go/README.md"), "go"), "go.sum": string(sums),
+		"main.go": readmeExample(t, kit.Path("clients/go/README.md"), "go"), "go.sum": string(sums),
 		"go.mod": "module example\n\ngo 1.26\n\nrequire github.com/qsidecar/qsidecar v0.0.0\n\nreplace github.com/qsidecar/qsidecar => " + root + "\n",
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {

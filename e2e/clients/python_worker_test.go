@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -17,7 +18,7 @@ import (
 // in a clean environment.
 func TestPythonExample(t *testing.T) {
 	t.Parallel()
-	program := kit.ReadmeExample(t, filepath.Join(kit.PythonPackage, "README.md"), "python")
+	program := readmeExample(t, filepath.Join(kit.PythonPackage, "README.md"), "python")
 	if n := strings.Count(strings.TrimSpace(program), "\n") + 1; n > 10 {
 		t.Errorf("the example has %d lines, want ten at most", n)
 	}
@@ -93,4 +94,18 @@ func TestPythonWorkerOutlivesTheSidecar(t *testing.T) {
 func TestPythonWorkerStoppedAsAGroup(t *testing.T) {
 	t.Parallel()
 	checkGroupStop(kit.PythonWorker(t, kit.NewSite(t).Start("a"), nil, "--processes"), 8)
+}
+
+// readmeExample returns the code block below the line that marks a README's example.
+func readmeExample(t *testing.T, readme, language string) string {
+	t.Helper()
+	text, err := os.ReadFile(readme)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := regexp.MustCompile("(?s)<!-- example -->\n+```" + language + "\n(.*?)```").FindSubmatch(text)
+	if found == nil {
+		t.Fatalf("%s has no block of %s below <!-- example -->", readme, language)
+	}
+	return string(found[1])
 }

@@ -16,7 +16,7 @@ import (
 // TestRubyExample runs the example of the package's README unchanged, with only the gem installed.
 func TestRubyExample(t *testing.T) {
 	t.Parallel()
-	program := kit.ReadmeExample(t, filepath.Join(kit.RubyPackage, "README.md"), "ruby")
+	program := readmeExample(t, filepath.Join(kit.RubyPackage, "README.md"), "ruby")
 	if n := strings.Count(strings.TrimSpace(program), "\n") + 1; n > 10 {
 		t.Errorf("the example has %d lines, want ten at most", n)
 	}

@@ -86,7 +86,7 @@ func TestShellRecipes(t *testing.T) {
 // TestShellExample checks that the page's worker greets and ends gracefully.
 func TestShellExample(t *testing.T) {
 	t.Parallel()
-	program := kit.ReadmeExample(t, shellPage, "sh")
+	program := readmeExample(t, shellPage, "sh")
 	if n := strings.Count(strings.TrimSpace(program), "\n") + 1; n > 10 {
 		t.Errorf("the example has %d lines, want ten at most", n)
 	}

@@ -3,7 +3,6 @@ package kit
 import (
 	"os"
 	"path/filepath"
-	"regexp"
 	"testing"
 
 	"github.com/qsidecar/qsidecar/internal/testserver"
@@ -32,20 +31,6 @@ func PythonEnv(t *testing.T, requirements ...string) string {
 		t.Fatal(err)
 	}
 	return python
-}
-
-// ReadmeExample returns the code block below the line that marks a README's example.
-func ReadmeExample(t *testing.T, readme, language string) string {
-	t.Helper()
-	text, err := os.ReadFile(readme)
-	if err != nil {
-		t.Fatal(err)
-	}
-	found := regexp.MustCompile("(?s)<!-- example -->\n+```" + language + "\n(.*?)```").FindSubmatch(text)
-	if found == nil {
-		t.Fatalf("%s has no block of %s below <!-- example -->", readme, language)
-	}
-	return string(found[1])
 }
 
 // PythonWorker runs testdata/worker.py with python -m qsidecar work.
