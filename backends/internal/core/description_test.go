@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
 )
@@ -23,7 +24,7 @@ func TestDescription(t *testing.T) {
 		}
 		d.Read(t.Context(), func(context.Context) (string, error) { return "primary of 2", nil })
 		refresh("too early", nil)
-		Pause(t.Context(), 2*describeEvery)
+		time.Sleep(2 * describeEvery)
 		refresh("", errors.New("unreachable"))
 		if d.Text(&m) != "primary of 2" || readings != 1 {
 			t.Errorf("the text is %q after %d further readings, want the earlier one after 1", d.Text(&m), readings)
@@ -51,7 +52,7 @@ func TestOldPrimaryIsLoggedOnceAMinute(t *testing.T) {
 		d.Read(t.Context(), func(context.Context) (string, error) { return "primary of 2", nil })
 		for range 10 {
 			d.OldPrimary(&m, log, "host", "h")
-			Pause(t.Context(), logOldEvery/8)
+			time.Sleep(logOldEvery / 8)
 		}
 		if text, want := d.Text(&m), "primary of 2; refused connections to an old primary: 10"; lines != 2 || text != want {
 			t.Errorf("10 refused connections within %v: %d log lines and %q, want 2 and %q", 9*logOldEvery/8, lines, text, want)
