@@ -23,7 +23,7 @@ const journeys = "github.com/qsidecar/qsidecar/e2e/journeys"
 
 // slowFirst are the packages that take longest, so that none of them runs alone at the end.
 var slowFirst = []string{"/backends/mysql", "/e2e/journeys", "/backends/postgres", "/backends/adopted", "/bridge", "/backends/sqlite", "/backends/sqlserver",
-	"/e2e/crash", "/e2e/cluster", "/e2e/system", "/e2e/clients", "/e2e/network", "/e2e/adopted", "/e2e/config", "/e2e/web"}
+	"/e2e/crash", "/e2e/cluster", "/e2e/system", "/e2e/clients", "/e2e/network", "/e2e/web", "/e2e/adopted", "/e2e/config"}
 
 // suite is make test or make check.
 type suite struct {
