@@ -163,13 +163,15 @@ func TestStreams(t *testing.T) {
 // TestStreamOfOldRules changes the rules after they permitted a request, and before its stream begins.
 func TestStreamOfOldRules(t *testing.T) {
 	var x *sidecar
+	streams := make(chan (<-chan struct{}), 1)
 	x = start(t, writable, func(_ http.ResponseWriter, r *http.Request) {
 		changed := writable
 		changed.Token += "-new"
 		x.Configure(changed)
-		testwait.Closed(t, "the stream ends", x.Stopping(r.Context()))
+		streams <- x.Stopping(r.Context())
 	})
 	x.send(http.MethodGet, "/events", "", "Authorization", "Bearer "+token).want(t, "the stream", 200, "")
+	testwait.Closed(t, "the stream must end", <-streams)
 }
 
 // TestChangeOfGoneClient shows that a change continues and is logged although its client has disconnected.
@@ -183,6 +185,8 @@ func TestChangeOfGoneClient(t *testing.T) {
 	}
 	r.Header.Set("Authorization", "Bearer "+token)
 	x.hold.Lock()
+	release := sync.OnceFunc(x.hold.Unlock)
+	defer release()
 	ended := make(chan error, 1)
 	go func() {
 		res, err := http.DefaultClient.Do(r)
@@ -197,7 +201,7 @@ func TestChangeOfGoneClient(t *testing.T) {
 		t.Error("the client got an answer")
 	}
 	testwait.Until(t, "the request has ended", func() bool { return len(x.requests) == 0 })
-	x.hold.Unlock()
+	release()
 	testwait.Until(t, "the jobs are gone", func() bool { return strings.Contains(x.op("stats", `{"queue":"mail"}`).body, `"ready":0`) })
 	if log := x.log.String(); !strings.Contains(log, "op=purge") {
 		t.Errorf("the change isn't in the log:\n%s", log)

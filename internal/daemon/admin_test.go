@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"log/slog"
@@ -18,6 +19,20 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
+// fetch sends a GET request. The caller closes the body.
+func fetch(ctx context.Context, t *testing.T, client *http.Client, a *admin, path string) *http.Response {
+	t.Helper()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://%s%s", a.address(), path), http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := client.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer
+}
+
 // TestAdminWithHalfRequests shows that clients that send half of a request and stop don't keep other clients from
 // metrics and health.
 func TestAdminWithHalfRequests(t *testing.T) {
@@ -32,14 +47,7 @@ func TestAdminWithHalfRequests(t *testing.T) {
 	get := func(client *http.Client) {
 		t.Helper()
 		trace := httptrace.ClientTrace{GotConn: func(c httptrace.GotConnInfo) { reused = c.Reused }}
-		r, err := http.NewRequestWithContext(httptrace.WithClientTrace(t.Context(), &trace), http.MethodGet, fmt.Sprintf("http://%s/healthz", a.address()), http.NoBody)
-		if err != nil {
-			t.Fatal(err)
-		}
-		answer, err := client.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		answer := fetch(httptrace.WithClientTrace(t.Context(), &trace), t, client, a, "/healthz")
 		_, _ = io.Copy(io.Discard, answer.Body)
 		_ = answer.Body.Close()
 	}
@@ -107,8 +115,8 @@ func TestAdminWithSlowRequests(t *testing.T) {
 	}
 }
 
-// TestAdminWithManyStreams opens 1,000 event streams. Some are served, each other one gets an answer, and metrics and health still answer. When a stream
-// ends, another one can begin.
+// TestAdminWithManyStreams opens 1,000 event streams. Some are served. Each other one gets an answer, and so do metrics and health. A change of the
+// config ends the streams, and then new ones can begin.
 func TestAdminWithManyStreams(t *testing.T) {
 	const browsers = 1_000
 	a := newAdmin(prometheus.NewRegistry(), func(string) error { return nil }, "test", slog.New(slog.DiscardHandler))
@@ -116,27 +124,11 @@ func TestAdminWithManyStreams(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer a.close()
-	get := func(client *http.Client, path string) *http.Response {
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+a.address()+path, http.NoBody)
-		if err != nil {
-			t.Error(err)
-			return nil
-		}
-		answer, err := client.Do(r)
-		if err != nil {
-			t.Errorf("%s: %v", path, err)
-			return nil
-		}
-		return answer
-	}
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	codes := map[int]int{}
 	var streams []*http.Response
 	for range browsers {
-		answer := get(&client, "/events")
-		if answer == nil {
-			t.FailNow()
-		}
+		answer := fetch(testwait.Context(t), t, &client, a, "/events")
 		codes[answer.StatusCode]++
 		if answer.StatusCode == http.StatusOK {
 			streams = append(streams, answer) //nolint:bodyclose // it is closed below
@@ -151,16 +143,24 @@ func TestAdminWithManyStreams(t *testing.T) {
 		t.Errorf("answers by status: %v", codes)
 	}
 	for _, path := range []string{"/metrics", "/healthz"} {
-		if answer := get(&client, path); answer == nil || answer.StatusCode != http.StatusOK || answer.Body.Close() != nil {
-			t.Errorf("%s beside the streams: %v", path, answer)
+		answer := fetch(testwait.Context(t), t, &client, a, path)
+		if _ = answer.Body.Close(); answer.StatusCode != http.StatusOK {
+			t.Errorf("%s beside the streams: %d", path, answer.StatusCode)
 		}
 	}
+	if _, err := a.change(&config.Config{Admin: config.Admin{Listen: "127.0.0.1:0", Payloads: "hide"}, MaxFrame: 64 << 10}); err != nil {
+		t.Fatal(err)
+	}
 	for _, s := range streams {
+		if _, err := io.Copy(io.Discard, s.Body); err != nil {
+			t.Errorf("the end of a stream: %v", err)
+		}
 		_ = s.Body.Close()
 	}
 	testwait.Until(t, "a new browser gets a stream", func() bool {
-		answer := get(&client, "/events")
-		return answer != nil && answer.Body.Close() == nil && answer.StatusCode == http.StatusOK
+		answer := fetch(testwait.Context(t), t, &client, a, "/events")
+		_ = answer.Body.Close()
+		return answer.StatusCode == http.StatusOK
 	})
 }
 
