@@ -49,7 +49,7 @@ type Record struct {
 	Asked   int64     `json:"asked,omitempty"` // claimed, nothing, enqueued: when the request was sent
 	Until   int64     `json:"until,omitempty"` // killed: when the kill ended
 	Who     string    `json:"who"`             // one run of a worker; for kills also a sidecar or everything
-	Via     string    `json:"via,omitempty"`   // claimed, nothing, acked, enqueued: the sidecar
+	Via     string    `json:"via,omitempty"`   // the sidecar; not of refused, serves and killed
 	What    eventKind `json:"what"`
 	Job     string    `json:"job,omitempty"`
 	Payload string    `json:"payload,omitempty"` // claimed, enqueued

@@ -14,7 +14,7 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// browse runs the scenarios of scenarios.mjs in one browser. input is what they need to know, as JSON. Each line of
+// browse runs scenarios, which are exported functions of the .mjs files, in one browser. They get input as JSON. Each line of
 // output is progress, and the limit of the tests applies to each line.
 func browse(t *testing.T, s *kit.Site, input map[string]any, scenarios ...string) {
 	t.Helper()

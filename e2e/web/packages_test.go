@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
 // nodePackages installs the npm packages that package-lock.json lists, if they are missing, and returns the directory
@@ -18,16 +19,13 @@ var nodePackages = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	cache := kit.Path(".cache/servers")
-	if base := os.Getenv("XDG_CACHE_HOME"); base != "" {
-		cache = filepath.Join(base, "qsidecar-test")
+	cache, err := testserver.CacheDir()
+	if err != nil {
+		return "", err
 	}
 	home := filepath.Join(cache, fmt.Sprintf("browser-%x", sha256.Sum256(lock))[:len("browser-")+16])
 	if _, err := os.Stat(home); err == nil {
 		return home, nil
-	}
-	if err := os.MkdirAll(cache, 0o755); err != nil {
-		return "", err
 	}
 	work, err := os.MkdirTemp(cache, "fetching-")
 	if err != nil {

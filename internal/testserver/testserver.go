@@ -76,7 +76,7 @@ func cacheDir(a account) (string, error) {
 	var directories []string
 	if base := os.Getenv("XDG_CACHE_HOME"); base != "" {
 		directories = append(directories, filepath.Join(base, "qsidecar-test"))
-	} else if root, err := moduleRoot(); err == nil {
+	} else if root, err := Repository(); err == nil {
 		directories = append(directories, filepath.Join(root, ".cache", "servers"))
 	}
 	directories = append(directories, filepath.Join("/var/tmp", fmt.Sprintf("qsidecar-test-%d", os.Geteuid())))
@@ -94,12 +94,12 @@ func cacheDir(a account) (string, error) {
 	return "", fmt.Errorf("no usable directory for the fetched servers: %w", failed)
 }
 
-// Repository returns this repository's root, from any directory in it.
-func Repository() (string, error) { return moduleRoot() }
+// CacheDir returns a directory for other programs that tests fetch.
+func CacheDir() (string, error) { return cacheDir(account{}) }
 
-// moduleRoot returns this repository's root. The working directory can be in another module of it
+// Repository returns this repository's root. The working directory can be in another module of it
 // (bench).
-func moduleRoot() (string, error) {
+func Repository() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
 		return "", err
