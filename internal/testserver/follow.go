@@ -95,7 +95,8 @@ func copyFile(to, from string) (err error) {
 	return errors.Join(err, out.Close())
 }
 
-// CaughtUp waits until a standby has replayed all that its primary has committed now.
+// CaughtUp waits until a standby has received and replayed all that its primary has committed now. What it replayed can be ahead by
+// the empty rest of a segment. If the primary shuts down then, it can remove that segment, and the standby gets nothing after it.
 func (p *Postgres) CaughtUp(ctx context.Context, primary *Postgres) error {
 	var at string
 	if err := primary.ask(ctx, &at, "SELECT pg_current_wal_flush_lsn()::text"); err != nil {
@@ -103,7 +104,7 @@ func (p *Postgres) CaughtUp(ctx context.Context, primary *Postgres) error {
 	}
 	return testwait.Poll(ctx, func(ctx context.Context) error {
 		var there bool
-		if err := p.ask(ctx, &there, "SELECT pg_last_wal_replay_lsn() >= $1::text::pg_lsn", at); err != nil || !there {
+		if err := p.ask(ctx, &there, "SELECT $1::text::pg_lsn <= ALL (ARRAY[pg_last_wal_receive_lsn(), pg_last_wal_replay_lsn()])", at); err != nil || !there {
 			return fmt.Errorf("the standby has not replayed %s: %w", at, err)
 		}
 		return nil

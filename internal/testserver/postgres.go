@@ -82,7 +82,7 @@ func StartPostgres(ctx context.Context, version string, o Options) (*Postgres, e
 			return nil, fmt.Errorf("%s: %w", EnvURL, err)
 		}
 		p := &Postgres{admin: admin}
-		return p, errors.Join(p.ready(ctx), p.recordRun())
+		return p, errors.Join(p.Ready(ctx), p.recordRun())
 	}
 	who, err := unprivileged()
 	if err != nil {
@@ -104,7 +104,7 @@ func StartPostgres(ctx context.Context, version string, o Options) (*Postgres, e
 	if err != nil {
 		return nil, err
 	}
-	if err := p.ready(ctx); err != nil {
+	if err := p.Ready(ctx); err != nil {
 		return nil, errors.Join(err, p.Stop())
 	}
 	return p, p.recordRun()
@@ -218,8 +218,8 @@ func removeDeadServers() {
 	}
 }
 
-// ready waits until the server answers and reads its version.
-func (p *Postgres) ready(ctx context.Context) error {
+// Ready waits until the server answers and reads its version. After a crash of one of its processes the server recovers by itself.
+func (p *Postgres) Ready(ctx context.Context) error {
 	return p.proc.waitReady(ctx, "PostgreSQL", func(ctx context.Context) error {
 		c, err := pgx.Connect(ctx, p.admin.String())
 		if err != nil && p.dir == "" {

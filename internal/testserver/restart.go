@@ -54,12 +54,8 @@ func (p *Postgres) Restart(ctx context.Context) error {
 	if err := p.run(); err != nil {
 		return err
 	}
-	return p.ready(ctx)
+	return p.Ready(ctx)
 }
-
-// Ready waits until the server answers. After a crash of one of its processes it recovers by
-// itself.
-func (p *Postgres) Ready(ctx context.Context) error { return p.ready(ctx) }
 
 // Crash ends the server without a shutdown and keeps its data. Restart starts it again.
 func (p *Postgres) Crash() error { return p.end(syscall.SIGQUIT) }

@@ -46,7 +46,7 @@ func (p *Postgres) Standby(ctx context.Context) (*Postgres, error) {
 	if err := s.run(); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
-	if err := s.ready(ctx); err != nil {
+	if err := s.Ready(ctx); err != nil {
 		return nil, errors.Join(err, s.Stop())
 	}
 	return s, s.recordRun()
