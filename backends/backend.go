@@ -102,9 +102,9 @@ type Info struct {
 	Prefetch bool
 	// Concurrent: two concurrent commits are faster than one commit with the work of both.
 	Concurrent bool
-	// JoinClaims: unlike two concurrent commits, one commit of the claims and the writes of many workers waits for
-	// the log only once. So it is faster unless it is large.
-	JoinClaims bool
+	// JoinJobs is the number of jobs of a commit's writes up to which one commit that also claims is better than two
+	// concurrent ones: it costs less, and claims the jobs that it stores. 0: none.
+	JoinJobs int
 }
 
 // Identity names one run of one sidecar in one database. It is random and never zero. A sidecar gets a new one

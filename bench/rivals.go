@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -47,6 +48,7 @@ type workload struct {
 	size    int // bytes of a payload
 	batch   int // jobs in a request of an enqueue
 	flows   bool
+	rate    float64 // jobs/s of a flow; 0: half of the maximum rate of both
 }
 
 // producers is the number of connections, or of concurrent requests, that enqueue.
@@ -61,6 +63,8 @@ var workloads = []workload{
 	{name: "1000", workers: 1000, size: payloadSize, batch: 100},
 	{name: "10KiB", workers: 32, size: 10 << 10, batch: 1},
 	{name: "flow", workers: 32, size: payloadSize, batch: 1, flows: true},
+	{name: "flow100", workers: 32, size: payloadSize, batch: 1, flows: true, rate: 100},
+	{name: "flow500", workers: 32, size: payloadSize, batch: 1, flows: true, rate: 500},
 	{name: "1MiB", workers: 32, size: 1 << 20, batch: 1},
 }
 
@@ -218,7 +222,7 @@ func (y *yard) run(ctx context.Context, x contender, c *cell, calibrate bool) (e
 		return nil
 	}
 	if c.w.flows {
-		rate := 0.5 / (1/c.in + 1/c.out)
+		rate := cmp.Or(c.w.rate, 0.5/(1/c.in+1/c.out))
 		n := max(producers, int(rate*y.cell.Seconds()))
 		f, err := x.flow(ctx, n, rate)
 		c.got = append(c.got, f)

@@ -57,8 +57,9 @@ var tables = []struct {
 	{"Enqueue from 32 producers and work with 32 workers, jobs/s by payload", "", []column{
 		{"enqueue one, 100 B", "32", enqueued}, {"by 100", "256", enqueued}, {"one, 10 KiB", "10KiB", enqueued}, {"one, 1 MiB", "1MiB", enqueued},
 		{"work 10 KiB", "10KiB", worked}, {"work 1 MiB", "1MiB", worked}}},
-	{"Enqueue and work at the same time, at half of the maximum rate of both, 32 producers and 32 workers", "", []column{
-		{"jobs/s", "flow", worked}, {"enqueue to claim p50, ms", "flow", p50}, {"p99, ms", "flow", p99}}},
+	{"From an enqueue to the start of the job, ms: 32 producers and 32 workers at the same time", "", []column{
+		{"p50 at 100 jobs/s", "flow100", p50}, {"p99", "flow100", p99}, {"p50 at 500 jobs/s", "flow500", p50}, {"p99", "flow500", p99},
+		{"half of the maximum rate of both, jobs/s", "flow", worked}, {"p50 at that rate", "flow", p50}, {"p99", "flow", p99}}},
 	{"CPU of a claim and ack at 32 workers, µs a job", "", []column{
 		{"server (sidecar, beanstalkd, echo)", "32", perJob(serverCPU)},
 		{"database", "32", perJob(func(u usage) time.Duration { return u.database })},

@@ -61,7 +61,7 @@ type committer struct {
 	writes     commitLoop
 	claims     commitLoop
 	singleLoop bool        // claims is not used
-	joins      bool        // the loop of the writes includes the claims while its commits are small
+	joinJobs   int         // up to that many jobs of writes, the loop of the writes includes the claims
 	joined     atomic.Bool // the loop of the writes includes the claims
 	claiming   sync.Mutex  // held from the choice of claims to the end of their commit
 

@@ -1,11 +1,9 @@
 package pipeline
 
-// In some databases each commit waits for the log, also one that only claims. There the loop of the writes includes
-// the claims, so that both share one transaction and one wait. But if the writes have many jobs, the wait is a small
-// part of the commit, and two concurrent commits use two cores. Then the claims have their own loop.
-
-// joinJobs is the number of jobs of a commit's writes up to which it includes claims.
-const joinJobs = 256
+// While commits are small, the loop of the writes includes the claims. So both share one transaction and one wait for
+// the log, and a new job is claimed in the commit that stores it. But if the writes have many jobs, these costs are a
+// small part of the commit, and two concurrent commits use two cores. Then the claims have their own loop. The engine
+// decides what is small (Info.JoinJobs).
 
 // joinClaims chooses the claims of a commit of these writes, if it includes claims. The caller calls commitEnds after
 // the commit.
@@ -15,7 +13,7 @@ func (c *committer) joinClaims(writes []*PendingWrite) (groups []claimGroup, com
 		p.marked = false
 		jobs += p.size.jobs
 	}
-	if c.joins && jobs > 0 && c.joined.Swap(jobs <= joinJobs) && jobs > joinJobs {
+	if c.joinJobs > 0 && jobs > 0 && c.joined.Swap(jobs <= c.joinJobs) && jobs > c.joinJobs {
 		c.claims.poke()
 	}
 	if !c.joined.Load() || !c.claiming.TryLock() { // after a commit of claims, their loop wakes this one

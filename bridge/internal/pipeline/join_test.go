@@ -14,6 +14,8 @@ import (
 	"github.com/qsidecar/qsidecar/backends/memory"
 )
 
+const joinJobs = 8
+
 // joining is a database in which small commits carry claims too. Each commit waits for a value from open. A key keeps
 // a commit with other writes from happening.
 type joining struct {
@@ -25,7 +27,7 @@ type joining struct {
 
 func (b *joining) Info() backends.Info {
 	info := b.Backend.Info()
-	info.Concurrent, info.JoinClaims, info.Prefetch = true, true, false
+	info.Concurrent, info.JoinJobs, info.Prefetch = true, joinJobs, false
 	return info
 }
 

@@ -77,8 +77,8 @@ func New(pc Config) *Pipeline {
 	c := newCommitter()
 	c.backend, c.leases, c.times, c.metrics, c.log = b.backend, b.leaseTable, b.times, b.Metrics.Load, b.Log
 	c.policy, c.maxPayload, c.claimBytes, c.memory = pc.Policy, pc.MaxPayload, pc.ClaimBytes, pc.Memory
-	c.singleLoop, c.joins = !b.Info.Concurrent, b.Info.JoinClaims
-	c.joined.Store(c.singleLoop || c.joins)
+	c.singleLoop, c.joinJobs = !b.Info.Concurrent, b.Info.JoinJobs
+	c.joined.Store(c.singleLoop || c.joinJobs > 0)
 	b.committer = c
 	b.dispatcher = newDispatcher(c.WakeClaims)
 	b.heartbeat = heartbeat.New(heartbeat.Config{
