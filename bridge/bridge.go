@@ -23,6 +23,7 @@ import (
 	"github.com/qsidecar/qsidecar/bridge/internal/lockcheck"
 	"github.com/qsidecar/qsidecar/bridge/internal/metrics"
 	"github.com/qsidecar/qsidecar/bridge/internal/quota"
+	"github.com/qsidecar/qsidecar/internal/jobevents"
 	"github.com/qsidecar/qsidecar/internal/unixsocket"
 	"github.com/qsidecar/qsidecar/protocol"
 )
@@ -53,6 +54,7 @@ type Bridge struct {
 	queueNames quota.QueueNames // names of auto-created queues
 	rejects    quota.RejectLimiter
 	memory     quota.Memory
+	events     jobevents.Hub
 	concurrent atomic.Int64 // requests of all sessions that are carried out in goroutines of their own
 
 	mu       sync.Mutex
@@ -120,6 +122,9 @@ func (b *Bridge) Ready() <-chan struct{} { return b.ready }
 
 // Abort ends a drain at once: Run closes all connections and returns. Leases stay valid for the restart grace.
 func (b *Bridge) Abort() { b.abort.Do(func() { close(b.aborted) }) }
+
+// Events returns the hub of what happens to the jobs of this sidecar.
+func (b *Bridge) Events() *jobevents.Hub { return &b.events }
 
 // Run serves until ctx is done, then drains. A drain hands out no more jobs. It waits until no connection holds a
 // job or the drain timeout is over, and closes the connections without releasing anything. Run commits the

@@ -38,17 +38,14 @@ func (b *Bridge) newDatabase(name string, d Database) *database {
 		Policy:         func(queue string) (backends.Policy, bool) { return b.plan.Load().policyIn(db, queue) },
 		MaxPayload:     func() int64 { return int64(b.plan.Load().limits.MaxPayload) },
 		ClaimBytes:     func() int64 { return int64(b.plan.Load().limits.ClaimBytes) },
-		TraceID:        traceID,
+		Trace:          traceParent,
+		Events:         &b.events,
 		Lost:           func(m map[*quota.Session][]lease.Held) { b.reportLost(db, m) },
 	})
 	return db
 }
 
-// traceID returns the id in a job's traceparent header, or "" without one.
-func traceID(j *backends.Job) string {
-	id, _ := protocol.TraceID(j.Headers[protocol.HeaderTraceParent])
-	return id
-}
+func traceParent(headers map[string]string) string { return headers[protocol.HeaderTraceParent] }
 
 // follow ends the waits of claims that the plan does not route to this database.
 func (b *database) follow(p *plan) {

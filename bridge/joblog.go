@@ -1,12 +1,13 @@
 package bridge
 
 import (
-	"cmp"
 	"context"
 	"log/slog"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/bridge/internal/lease"
+	"github.com/qsidecar/qsidecar/bridge/internal/pipeline"
+	"github.com/qsidecar/qsidecar/internal/jobevents"
 	"github.com/qsidecar/qsidecar/internal/textfmt"
 	"github.com/qsidecar/qsidecar/internal/unixsocket"
 	"github.com/qsidecar/qsidecar/protocol"
@@ -24,12 +25,12 @@ func jobKeys(j *lease.Held, s *session) slog.Attr {
 	if j.Queue != "" {
 		attrs = append(attrs, slog.String("queue", j.Queue))
 	}
-	attrs = append(attrs, slog.String("job", cmp.Or(j.Info.ID, j.Lease.Job)))
+	attrs = append(attrs, slog.String("job", j.ID()))
 	if j.Info.Attempt > 0 {
 		attrs = append(attrs, slog.Int("attempt", j.Info.Attempt), slog.Int("max_attempts", j.Info.MaxAttempts))
 	}
-	if j.Info.TraceID != "" {
-		attrs = append(attrs, slog.String("trace_id", j.Info.TraceID))
+	if id, ok := protocol.TraceID(j.Info.TraceParent); ok {
+		attrs = append(attrs, slog.String("trace_id", id))
 	}
 	if s != nil {
 		attrs = append(attrs, s.logKeys())
@@ -37,17 +38,17 @@ func jobKeys(j *lease.Held, s *session) slog.Attr {
 	return inline(attrs)
 }
 
-// lastAttempt reports whether a failure of this delivery is known to be the job's last.
-func lastAttempt(j *lease.Held) bool {
-	return j.Info.Attempt > 0 && j.Info.Attempt >= j.Info.MaxAttempts
+// Identify returns the session's id and the name of its worker.
+func (s *session) Identify() (session, worker string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.id, s.worker
 }
 
 // logKeys returns the keys that identify the session and its worker.
 func (s *session) logKeys() slog.Attr {
-	s.mu.Lock()
-	worker := s.worker
-	s.mu.Unlock()
-	attrs := []slog.Attr{slog.String("session", s.id)}
+	id, worker := s.Identify()
+	attrs := []slog.Attr{slog.String("session", id)}
 	if worker != "" {
 		attrs = append(attrs, slog.String("worker", worker))
 	}
@@ -119,57 +120,37 @@ func (part *settlePart) logSettled(s *session, op protocol.Op, res *backends.Wri
 	if len(res.Lost) == 0 && op != protocol.OpNack {
 		return
 	}
-	lost, dead := res.LostTokens(), res.Failed.Dead()
 	nack, _ := part.Write().(backends.Nack)
-	for i, l := range part.Leases {
-		j := &lease.Held{Lease: l} // nothing more is known of a job that another sidecar claimed, or this one before a restart
-		if i < len(part.Runs) {
-			j.Queue, j.Info = part.Runs[i].Queue, part.Runs[i].Info
-		}
-		if j.Queue == "" && len(res.Failed) == 1 {
-			j.Queue = res.Failed[0].Queue
-		}
-		if lost[l.Token] {
-			part.database.logLeaseLost(j, s, string(op))
-			continue
-		}
-		if op == protocol.OpNack {
-			all := dead == len(part.Leases)-len(lost)
-			part.database.logNacked(j, s, &nack, dead > 0 && (all || nack.Dead || !nack.Snooze && lastAttempt(j)))
-		}
-	}
-}
-
-func (b *database) logNacked(j *lease.Held, s *session, nack *backends.Nack, dead bool) {
 	why := []slog.Attr{slog.String("cause", string(backends.CauseNacked)), slog.String("error", textfmt.Cut(nack.Error, maxLogError))}
-	switch {
-	case dead:
-		b.logDead(j, s, why...)
-	case nack.Snooze:
-		if !b.Log.Enabled(context.Background(), slog.LevelDebug) {
-			return
+	for j, kind := range part.Ends(res) {
+		switch kind {
+		case jobevents.Lost:
+			part.database.logLeaseLost(j, s, string(op))
+		case jobevents.Dead:
+			part.database.logDead(j, s, why...)
+		case jobevents.Failed:
+			part.database.logAttemptFailed(j, s, why...)
+		case jobevents.Snoozed:
+			if part.database.Log.Enabled(context.Background(), slog.LevelDebug) {
+				part.database.Log.Debug("job snoozed", "event", "job_snoozed", jobKeys(j, s), why[1])
+			}
 		}
-		b.Log.Debug("job snoozed", "event", "job_snoozed", jobKeys(j, s), why[1])
-	default:
-		b.logAttemptFailed(j, s, why...)
 	}
 }
 
 // logLeft logs that a worker disconnected, and the jobs that it held.
-func (s *session) logLeft(b *database, how *backends.Release, held []lease.Held, res *backends.WriteResult) {
+func (s *session) logLeft(b *database, how *backends.Release, held int, p *pipeline.PendingWrite, res *backends.WriteResult) {
 	if how.Uncounted {
 		return // the worker released its jobs itself
 	}
-	lost, dead := res.LostTokens(), res.Failed.Dead()
-	all := dead == len(held)-len(lost)
 	cause := slog.String("cause", string(how.Cause))
 	b.Log.Warn("worker disconnected while it held jobs", "event", "worker_disconnected",
-		s.logKeys(), cause, "error", how.Message, "jobs", len(held)-len(lost), "dead", dead, peerKeys(s.peer))
-	for i := range held {
-		switch j := &held[i]; {
-		case lost[j.Lease.Token]:
+		s.logKeys(), cause, "error", how.Message, "jobs", held-len(res.Lost), "dead", res.Failed.Dead(), peerKeys(s.peer))
+	for j, kind := range p.Ends(res) {
+		switch kind {
+		case jobevents.Lost:
 			b.logLeaseLost(j, s, "disconnect")
-		case dead > 0 && (all || lastAttempt(j)):
+		case jobevents.Dead:
 			b.logDead(j, s, cause)
 		default:
 			b.logAttemptFailed(j, s, cause)

@@ -184,14 +184,6 @@ func TestRefusalsAreLogged(t *testing.T) {
 	})
 }
 
-func TestTraceID(t *testing.T) {
-	for header, want := range map[string]string{traceparent: aTrace, "": "", "anything": "", traceparent + "x": ""} {
-		if got := traceID(&backends.Job{Headers: map[string]string{"traceparent": header}}); got != want {
-			t.Errorf("%q: %q", header, got)
-		}
-	}
-}
-
 // unprunable is a database that refuses to delete something.
 type unprunable struct{ backends.Backend }
 

@@ -96,7 +96,7 @@ func (s *session) release(b *database, how backends.Release) {
 	select {
 	case o := <-p.Done:
 		if o.Err == nil {
-			s.logLeft(b, &how, held, &o.Result)
+			s.logLeft(b, &how, len(held), p, &o.Result)
 		} else {
 			s.log.Error("can't return the jobs of a session", "event", "session_return_failed", "error", o.Err)
 		}

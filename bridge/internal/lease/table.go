@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"cmp"
 	"iter"
 	"sync"
 	"time"
@@ -17,8 +18,8 @@ import (
 // The lock also orders "this lease belongs to that session" with the submission of the write that makes it so. See
 // Bind and TakeSession.
 type Table struct {
-	Metrics func() *metrics.Database     // nil: nothing is counted
-	trace   func(j *backends.Job) string // the trace id for the log
+	Metrics func() *metrics.Database               // nil: nothing is counted
+	trace   func(headers map[string]string) string // the traceparent
 
 	mu       sync.Mutex
 	entries  map[backends.Token]*Entry
@@ -38,11 +39,11 @@ type Entry struct {
 	next      *Entry
 	inFlight  bool // its commit has not been answered yet
 	settling  int  // writes under way that can end it
-	info      Info // for the log
+	info      Info
 }
 
-// NewTable returns an empty table. trace returns the trace id of a job for the log, or an empty string.
-func NewTable(trace func(j *backends.Job) string) *Table {
+// NewTable returns an empty table. trace returns the traceparent in a job's headers, or an empty string.
+func NewTable(trace func(headers map[string]string) string) *Table {
 	return &Table{
 		trace:    trace,
 		entries:  make(map[backends.Token]*Entry),
@@ -153,11 +154,11 @@ func (l *Table) BeginSettle(leases []backends.Lease, marked []*Entry, runs []Run
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, lease := range leases {
-		r := Run{Took: -1}
+		r := Run{Took: -1, Held: Held{Lease: lease}}
 		if h := l.find(lease); h != nil {
 			h.settling++
 			marked = append(marked, h)
-			r.Queue, r.Info = h.queue, h.info
+			r.Held = h.held()
 			if r.Counters = h.counters; h.delivered {
 				r.Took = now.Sub(h.since)
 			}
@@ -263,7 +264,7 @@ func (l *Table) Orphan(sess *quota.Session) {
 
 // TakeSession takes all leases that the session holds and calls submit with them, in one step (see Bind). If the
 // session holds none, submit is not called. The claims count as being settled until Remove.
-func (l *Table) TakeSession(sess *quota.Session, submit func(leases []backends.Lease)) (held []Held) {
+func (l *Table) TakeSession(sess *quota.Session, submit func(leases []backends.Lease, held []Held)) (held []Held) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var leases []backends.Lease
@@ -273,7 +274,7 @@ func (l *Table) TakeSession(sess *quota.Session, submit func(leases []backends.L
 		l.detach(h)
 	}
 	if len(held) > 0 {
-		submit(leases)
+		submit(leases, held)
 	}
 	return held
 }
@@ -332,31 +333,35 @@ func (l *Table) Holds(s *quota.Session) bool {
 	return l.sessions[s] != nil
 }
 
-// Info holds the values of a claimed job that the log reports besides its lease. Only the sidecar that claimed the
-// job has them, and only while the job is held: not after a restart.
+// Info holds the values of a claimed job that logs and job events report besides its lease. Only the sidecar that
+// claimed the job has them, and only while the job is held: not after a restart.
 type Info struct {
 	ID                   string // empty: the lease names it
 	Attempt, MaxAttempts int
-	TraceID              string // its traceparent's id; empty: it has none
+	TraceParent          string // empty: it has none
+	EnqueuedAt           time.Time
 }
 
 func (l *Table) infoOf(j *backends.Job) Info {
-	return Info{ID: j.ID, Attempt: j.Attempt, MaxAttempts: j.MaxAttempts, TraceID: l.trace(j)}
+	return Info{ID: j.ID, Attempt: j.Attempt, MaxAttempts: j.MaxAttempts, TraceParent: l.trace(j.Headers), EnqueuedAt: j.EnqueuedAt}
 }
 
 // Held is a copy of a claim that a session holds or held.
 type Held struct {
 	Lease backends.Lease
-	Queue string // empty: not known here
+	Queue string    // empty: not known here
+	Since time.Time // when the session got it; zero: not known here
 	Info  Info
 }
 
-func (h *Entry) held() Held { return Held{h.lease, h.queue, h.info} }
+// ID returns the job's id.
+func (h *Held) ID() string { return cmp.Or(h.Info.ID, h.Lease.Job) }
+
+func (h *Entry) held() Held { return Held{h.lease, h.queue, h.since, h.info} }
 
 // Run is a delivery that a worker settles.
 type Run struct {
+	Held
 	Counters *metrics.Queue // nil: not known here
 	Took     time.Duration  // by the worker, until it settled; negative: not known here
-	Queue    string         // the queue's; empty: not known here
-	Info     Info           // for the log
 }

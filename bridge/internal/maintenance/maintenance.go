@@ -45,6 +45,7 @@ type Config struct {
 	Claims    Claims
 	Times     *heartbeat.Times
 	Metrics   func() *metrics.Database
+	Failed    func(backends.FailedCounts) // receives the reaped jobs
 	Log       *slog.Logger
 	Alone     bool // writes that begin during a batch of pruning wait for its end
 }
@@ -119,6 +120,7 @@ func (s *Maintainer) maintain(ctx context.Context) (time.Duration, error) {
 		s.Claims.NotifyReady(swept.MadeReady)
 		s.Metrics().CountFailed(swept.Failed, false)
 		LogFailed(s.Log, swept.Failed)
+		s.Failed(swept.Failed)
 		if swept.More {
 			continue
 		}

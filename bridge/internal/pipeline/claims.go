@@ -47,6 +47,7 @@ func (b *Pipeline) HandOut(w *ClaimRequest, a *Answer, fitting func(jobs []backe
 		b.prefetcher.wake()
 	}
 	b.Metrics.Load().CountHandOut(a.Jobs, now, now.Sub(w.Since))
+	b.committer.events.handedOut(a.Jobs, now, w.Session)
 	return a.Jobs, nil
 }
 

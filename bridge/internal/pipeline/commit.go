@@ -154,6 +154,7 @@ func (c *committer) answer(hard context.Context, writes []*PendingWrite, results
 			continue
 		}
 		m.CountWrite(p.write, p.run, p.unseen, &results[i]) // before the client can read the metrics
+		c.events.written(p, &results[i])
 		c.finish(p, Outcome{Result: results[i], Err: results[i].Err})
 		switch p.write.(type) {
 		case backends.Enqueue, backends.Ack:
@@ -191,6 +192,7 @@ func (c *committer) deliverClaims(hard context.Context, groups []claimGroup, res
 			continue
 		}
 		maintenance.LogFailed(c.log, results[i].Failed)
+		c.events.failed(results[i].Failed)
 		if left := c.dispatcher.deliver(groups[i], results[i]); len(left) > 0 {
 			c.returnJobs(host, left)
 		}

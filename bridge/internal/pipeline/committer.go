@@ -49,6 +49,7 @@ type committer struct {
 	claimBytes func() int64 // of payload, in one claim's answer
 	metrics    func() *metrics.Database
 	log        *slog.Logger
+	events     *jobEvents
 
 	enqueueMemory *semaphore.Weighted // queueBytes
 	settleMemory  *semaphore.Weighted // settleBytes

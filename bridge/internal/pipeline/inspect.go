@@ -36,6 +36,7 @@ func (b *Pipeline) Command(ctx context.Context, c backends.Command) (count int64
 	if err != nil && count == 0 {
 		return 0, err
 	}
+	b.committer.events.commanded(&c, count)
 	if c.Kind == backends.Reclaim {
 		b.Metrics.Load().Queue(c.Queue).Returned.Add(float64(count))
 	}

@@ -23,12 +23,13 @@ type PendingWrite struct {
 	room    *semaphore.Weighted // memory that the price is reserved from; nil: none
 	size    size
 	state   atomic.Int32
-	onEnd   func()       // called at the end of the write; can be nil
-	runs    []lease.Run  // of an Ack or a Nack: the run time of each lease
-	unseen  bool         // of a Release: no worker had the jobs
-	alone   bool         // it was set aside and waits for a locked row; only its commit uses alone
-	marked  bool         // its ready jobs were announced to the claims of its commit; only its commit uses marked
-	Done    chan Outcome // capacity 1: the commit loop never waits for a reader
+	onEnd   func()         // called at the end of the write; can be nil
+	runs    []lease.Run    // of a settle, or of the release of a session: what the lease table has about each lease
+	holder  *quota.Session // of a Release: the session that held the jobs; nil: none
+	unseen  bool           // of a Release: no worker had the jobs
+	alone   bool           // it was set aside and waits for a locked row; only its commit uses alone
+	marked  bool           // its ready jobs were announced to the claims of its commit; only its commit uses marked
+	Done    chan Outcome   // capacity 1: the commit loop never waits for a reader
 }
 
 // run returns the counters and the run time of the write's lease, as metrics.RunOf does.

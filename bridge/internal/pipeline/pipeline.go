@@ -18,6 +18,7 @@ import (
 	"github.com/qsidecar/qsidecar/bridge/internal/maintenance"
 	"github.com/qsidecar/qsidecar/bridge/internal/metrics"
 	"github.com/qsidecar/qsidecar/bridge/internal/quota"
+	"github.com/qsidecar/qsidecar/internal/jobevents"
 )
 
 // leaveTimeout bounds the last heartbeat of an orderly exit. Without that heartbeat the leases stay valid for the
@@ -57,9 +58,10 @@ type Config struct {
 
 	Policy     func(queue string) (backends.Policy, bool) // false: the queue is not in this database
 	MaxPayload func() int64
-	ClaimBytes func() int64                          // of payload, in one claim's answer
-	TraceID    func(j *backends.Job) string          // the trace id for the log; empty: none
-	Lost       func(map[*quota.Session][]lease.Held) // receives the claims that the sessions no longer have
+	ClaimBytes func() int64                           // of payload, in one claim's answer
+	Trace      func(headers map[string]string) string // the traceparent; empty: none
+	Events     *jobevents.Hub                         // nil: no one can subscribe
+	Lost       func(map[*quota.Session][]lease.Held)  // receives the claims that the sessions no longer have
 }
 
 // New returns a pipeline that does not run. Metrics must be set before Join.
@@ -69,7 +71,7 @@ func New(pc Config) *Pipeline {
 		backend:    backendref.New(pc.Backend, pc.Replica, pc.Done),
 		times:      heartbeat.NewTimes(pc.SidecarTimeout, pc.RestartGrace),
 		Info:       pc.Backend.Info(),
-		leaseTable: lease.NewTable(pc.TraceID),
+		leaseTable: lease.NewTable(pc.Trace),
 		Log:        pc.Log,
 	}
 	_, b.canInspect = pc.Backend.(backends.Inspector)
@@ -79,6 +81,7 @@ func New(pc Config) *Pipeline {
 	c.policy, c.maxPayload, c.claimBytes, c.memory = pc.Policy, pc.MaxPayload, pc.ClaimBytes, pc.Memory
 	c.singleLoop, c.joinJobs = !b.Info.Concurrent, b.Info.JoinJobs
 	c.joined.Store(c.singleLoop || c.joinJobs > 0)
+	c.events = &jobEvents{hub: pc.Events, database: pc.Name, trace: pc.Trace}
 	b.committer = c
 	b.dispatcher = newDispatcher(c.WakeClaims)
 	b.heartbeat = heartbeat.New(heartbeat.Config{
@@ -88,7 +91,10 @@ func New(pc Config) *Pipeline {
 		Metrics: b.Metrics.Load,
 		Log:     b.Log,
 		Clock:   pc.Clock,
-		Lost:    pc.Lost,
+		Lost: func(lost map[*quota.Session][]lease.Held) {
+			c.events.lost(lost)
+			pc.Lost(lost)
+		},
 		IdentityDropped: func() {
 			jobs, _ := b.dispatcher.takePrefetched(0) // dropped with all other leases
 			b.dispatcher.returned(queuesOfJobs(jobs))
@@ -103,6 +109,7 @@ func New(pc Config) *Pipeline {
 		Claims:    b.dispatcher,
 		Times:     b.times,
 		Metrics:   b.Metrics.Load,
+		Failed:    c.events.failed,
 		Log:       b.Log,
 		Alone:     !b.Info.Concurrent,
 	})

@@ -31,7 +31,7 @@ func start(t testing.TB, db backends.Backend) *Pipeline {
 		},
 		MaxPayload: func() int64 { return 1 << 20 },
 		ClaimBytes: func() int64 { return 4 << 20 },
-		TraceID:    func(*backends.Job) string { return "" },
+		Trace:      func(map[string]string) string { return "" },
 		Lost:       func(map[*quota.Session][]lease.Held) {},
 	})
 	p.Metrics.Store(metrics.New().Databases.Of("main"))
@@ -60,11 +60,12 @@ func newWorker(p *Pipeline) *worker {
 	return w
 }
 
-func (w *worker) MayClaim([]string) bool { return true }
-func (w *worker) MaxJobs() int           { return 100 }
-func (w *worker) TooManyJobs() error     { return errors.New("too many jobs") }
-func (w *worker) WakeClaims()            { w.p.WakeClaims() }
-func (w *worker) Evict(bool)             {}
+func (w *worker) Identify() (string, string) { return "s", "w" }
+func (w *worker) MayClaim([]string) bool     { return true }
+func (w *worker) MaxJobs() int               { return 100 }
+func (w *worker) TooManyJobs() error         { return errors.New("too many jobs") }
+func (w *worker) WakeClaims()                { w.p.WakeClaims() }
+func (w *worker) Evict(bool)                 {}
 
 // claim claims one job. Without wait it returns nil if there is none.
 func (w *worker) claim(t *testing.T, queue string, wait bool) []backends.Job {

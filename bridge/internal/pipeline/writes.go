@@ -114,13 +114,18 @@ func (b *Pipeline) AwaitSettle(st *Settle) (backends.WriteResult, error) {
 // ReleaseSession releases all jobs that a session holds. It returns them, and the queued release. p is nil if there
 // was nothing to release.
 func (b *Pipeline) ReleaseSession(s *quota.Session, how backends.Release) (held []lease.Held, p *PendingWrite) {
-	held = b.leaseTable.TakeSession(s, func(leases []backends.Lease) {
+	held = b.leaseTable.TakeSession(s, func(leases []backends.Lease, held []lease.Held) {
 		how.Owner = b.heartbeat.Identity()
 		if how.Owner == 0 {
 			return // the identity was declared dead: the sidecar that declared it reaps the jobs
 		}
 		how.Leases = leases
-		p = b.committer.pushFree(how, func() { b.leaseTable.Remove(leases) })
+		p = &PendingWrite{write: how, size: sizeOf(how), holder: s, runs: make([]lease.Run, len(held)), Done: make(chan Outcome, 1)}
+		for i := range held {
+			p.runs[i] = lease.Run{Held: held[i], Took: -1}
+		}
+		p.onEnd = func() { b.leaseTable.Remove(leases) }
+		b.committer.push(p)
 	})
 	return held, p
 }

@@ -19,6 +19,8 @@ type Session struct {
 
 // Client is the interface of the limits and the pipelines to a session. Its methods must not block.
 type Client interface {
+	// Identify returns the session's id and the name of its worker, which can be empty.
+	Identify() (session, worker string)
 	// MayClaim reports whether the session is allowed to claim from all of the queues.
 	MayClaim(queues []string) bool
 	// MaxJobs returns how many jobs the session can hold.

@@ -1,0 +1,207 @@
+package pipeline
+
+import (
+	"iter"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/bridge/internal/lease"
+	"github.com/qsidecar/qsidecar/bridge/internal/quota"
+	"github.com/qsidecar/qsidecar/internal/jobevents"
+	"github.com/qsidecar/qsidecar/internal/textfmt"
+)
+
+// jobEvents publishes what happens to the jobs of one database. Events are published before the client gets the reply,
+// so that they are in the order of a job's life.
+type jobEvents struct {
+	hub      *jobevents.Hub
+	database string
+	trace    func(headers map[string]string) string
+}
+
+// publish publishes an event. A nil session means that no client caused it.
+func (j *jobEvents) publish(e jobevents.Event, s *quota.Session) {
+	e.Database, e.Error = j.database, textfmt.Cut(e.Error, jobevents.MaxError)
+	if e.Time.IsZero() {
+		e.Time = time.Now()
+	}
+	if s != nil && s.Client != nil {
+		e.Session, e.Worker = s.Client.Identify()
+	}
+	j.hub.Publish(&e)
+}
+
+// written publishes the effects of a committed write.
+func (j *jobEvents) written(p *PendingWrite, res *backends.WriteResult) {
+	if !j.hub.Active() || res.Err != nil || p.unseen {
+		return
+	}
+	e, s := jobevents.Event{Jobs: 1}, p.session
+	switch w := p.write.(type) {
+	case backends.Enqueue, backends.Ack:
+		j.stored(newJobs(w), res.Stored, s)
+	case backends.Nack:
+		e.Cause, e.Error = string(backends.CauseNacked), w.Error
+	case backends.Release:
+		e.Cause, e.Error, s = string(w.Cause), w.Message, p.holder
+	}
+	for held, kind := range ends(p.write, p.runs, res) {
+		if kind == jobevents.Lost && held.Queue == "" {
+			continue // it was lost before, or another sidecar's
+		}
+		one := e
+		one.Kind = kind
+		if kind == jobevents.Lost {
+			one.Cause, one.Error = "", ""
+		}
+		j.publish(withJob(one, held), s)
+	}
+}
+
+func withJob(e jobevents.Event, h *lease.Held) jobevents.Event {
+	e.Queue, e.Job, e.Attempt, e.MaxAttempts = h.Queue, h.ID(), h.Info.Attempt, h.Info.MaxAttempts
+	e.EnqueuedAt, e.ClaimedAt, e.TraceParent = h.Info.EnqueuedAt, h.Since, h.Info.TraceParent
+	return e
+}
+
+func (j *jobEvents) stored(jobs []backends.NewJob, stored []backends.Stored, s *quota.Session) {
+	now := time.Now()
+	for i := range stored {
+		if stored[i].Duplicate {
+			continue
+		}
+		n := &jobs[i]
+		e := jobevents.Event{Kind: jobevents.Enqueued, Time: now, Queue: n.Queue, Job: stored[i].ID, Jobs: 1, MaxAttempts: n.MaxAttempts,
+			RunAt: n.RunAt, TraceParent: j.trace(n.Headers)}
+		if n.Delay > 0 {
+			e.RunAt = now.Add(n.Delay)
+		}
+		j.publish(e, s)
+	}
+}
+
+// handedOut publishes that a worker got jobs.
+func (j *jobEvents) handedOut(jobs []backends.Job, now time.Time, s *quota.Session) {
+	if !j.hub.Active() {
+		return
+	}
+	for i := range jobs {
+		b := &jobs[i]
+		j.publish(jobevents.Event{Kind: jobevents.Claimed, Time: now, Queue: b.Queue, Job: b.ID, Jobs: 1, Attempt: b.Attempt,
+			MaxAttempts: b.MaxAttempts, EnqueuedAt: b.EnqueuedAt, ClaimedAt: now, TraceParent: j.trace(b.Headers)}, s)
+	}
+}
+
+// failed publishes the attempts that maintenance or a claim ended. The database returns only their number.
+func (j *jobEvents) failed(all backends.FailedCounts) {
+	if !j.hub.Active() {
+		return
+	}
+	for _, f := range all {
+		e := jobevents.Event{Kind: jobevents.Failed, Queue: f.Queue, Jobs: int64(f.Jobs), Cause: string(f.Cause)}
+		if f.Dead {
+			e.Kind = jobevents.Dead
+		}
+		j.publish(e, nil)
+	}
+}
+
+// lost publishes the claims that sessions no longer have.
+func (j *jobEvents) lost(all map[*quota.Session][]lease.Held) {
+	if !j.hub.Active() {
+		return
+	}
+	for s, gone := range all {
+		for i := range gone {
+			j.publish(withJob(jobevents.Event{Kind: jobevents.Lost, Jobs: 1}, &gone[i]), s)
+		}
+	}
+}
+
+// commanded publishes the effect of an operator's command. If some of its ids were not changed, it is not known which.
+func (j *jobEvents) commanded(c *backends.Command, count int64) {
+	kind := map[backends.CommandKind]jobevents.Kind{
+		backends.Retry: jobevents.Retried, backends.Delete: jobevents.Deleted, backends.Purge: jobevents.Deleted, backends.Reclaim: jobevents.Released,
+	}[c.Kind]
+	if !j.hub.Active() || kind == "" || count == 0 {
+		return
+	}
+	e := jobevents.Event{Kind: kind, Queue: c.Queue, Jobs: count, Cause: "operator"}
+	if int(count) != len(c.IDs) {
+		j.publish(e, nil)
+		return
+	}
+	e.Jobs = 1
+	for _, e.Job = range c.IDs {
+		j.publish(e, nil)
+	}
+}
+
+// Ends returns what each lease of a committed settle ended with.
+func (st *Settle) Ends(res *backends.WriteResult) iter.Seq2[*lease.Held, jobevents.Kind] {
+	return ends(st.pending.write, st.Runs, res)
+}
+
+// Ends returns what each lease of a committed release ended with.
+func (p *PendingWrite) Ends(res *backends.WriteResult) iter.Seq2[*lease.Held, jobevents.Kind] {
+	return ends(p.write, p.runs, res)
+}
+
+// ends returns the leases of a write that ended, and how. If a write killed some of its jobs and not others, ends finds out
+// which by their attempts.
+func ends(w backends.Write, runs []lease.Run, res *backends.WriteResult) iter.Seq2[*lease.Held, jobevents.Kind] {
+	return func(yield func(*lease.Held, jobevents.Kind) bool) {
+		if _, ok := w.(backends.Deliver); ok {
+			return
+		}
+		leases, lost, dead := backends.LeasesOf(w), res.LostTokens(), res.Failed.Dead()
+		all := dead == len(leases)-len(lost)
+		for i, l := range leases {
+			h := lease.Held{Lease: l} // nothing more is known of a job that another sidecar claimed, or this one before a restart
+			if i < len(runs) {
+				h = runs[i].Held
+			}
+			if h.Queue == "" && len(res.Failed) == 1 {
+				h.Queue = res.Failed[0].Queue
+			}
+			kind := jobevents.Lost
+			if !lost[l.Token] {
+				kind = end(w, dead > 0, all, lastAttempt(&h))
+			}
+			if kind != "" && !yield(&h, kind) {
+				return
+			}
+		}
+	}
+}
+
+// end returns what a write does with a job whose lease is valid, or "" if the lease goes on. The write killed some or all of
+// its jobs, and last reports whether a failure is known to be the job's last.
+func end(w backends.Write, some, all, last bool) jobevents.Kind {
+	switch w := w.(type) {
+	case backends.Ack:
+		return jobevents.Acked
+	case backends.Nack:
+		switch {
+		case some && (all || w.Dead || !w.Snooze && last):
+			return jobevents.Dead
+		case w.Snooze:
+			return jobevents.Snoozed
+		}
+		return jobevents.Failed
+	case backends.Release:
+		switch {
+		case w.Uncounted:
+			return jobevents.Released
+		case some && (all || last):
+			return jobevents.Dead
+		}
+		return jobevents.Failed
+	}
+	return ""
+}
+
+// lastAttempt reports whether a failure of this delivery is known to be the job's last.
+func lastAttempt(h *lease.Held) bool {
+	return h.Info.Attempt > 0 && h.Info.Attempt >= h.Info.MaxAttempts
+}
