@@ -246,7 +246,7 @@ func (b *Bridge) idle() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for s := range b.sessions {
-		if len(s.slots) > 0 {
+		if len(s.slots) > s.watch.Asked() {
 			return false
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/bridge/internal/wirejob"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -46,6 +47,8 @@ func (s *session) start(req *protocol.Request) finisher {
 		return s.peek(req)
 	case protocol.OpRetry, protocol.OpDelete, protocol.OpReclaim, protocol.OpPurge, protocol.OpPause, protocol.OpResume:
 		return s.command(req)
+	case protocol.OpWatch:
+		return s.watchJobs(req)
 	case protocol.OpReload:
 		return s.reloadConfig()
 	case protocol.OpStatus:
@@ -161,6 +164,22 @@ func (s *session) stats(req *protocol.Request) finisher {
 			return s.failure(err), done
 		}
 		return &protocol.Reply{Queues: s.seen(stats)}, done
+	})}
+}
+
+// watchJobs returns the job events since the last watch of the session.
+func (s *session) watchJobs(req *protocol.Request) finisher {
+	err := s.watch.Begin(&s.bridge.events, req.Queue, func(queue string) bool {
+		g := s.granted()
+		return g.Everywhere(protocol.OpWatch) || queue != "" && g.Queue(protocol.OpWatch, queue)
+	})
+	if err != nil {
+		return answerWith(s.failure(err))
+	}
+	wait := wirejob.Millis(req.WaitMS)
+	return finisher{waits: wait > 0, rest: later(func() (*protocol.Reply, func()) {
+		events, missed := s.watch.Next(s.gone.Done(), wait, s.limits.MaxReply)
+		return &protocol.Reply{JobEvents: events, Missed: protocol.Some(missed)}, nil
 	})}
 }
 

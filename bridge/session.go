@@ -18,6 +18,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/bridge/internal/outbox"
 	"github.com/qsidecar/qsidecar/bridge/internal/quota"
+	"github.com/qsidecar/qsidecar/bridge/internal/watch"
 	"github.com/qsidecar/qsidecar/internal/unixsocket"
 	"github.com/qsidecar/qsidecar/protocol"
 )
@@ -95,6 +96,8 @@ type session struct {
 	eventsOver bool            // no more events are sent: the session waits for events
 	claims     map[*openClaim]struct{}
 	byServer   bool
+
+	watch watch.Watch
 }
 
 // openClaim is a claim without a reply yet.

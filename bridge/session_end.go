@@ -12,6 +12,7 @@ import (
 
 // end releases the session's jobs as the reason of its end requires, and sends the last reply.
 func (s *session) end(bad *badInput) {
+	s.watch.Close()
 	cause := context.Cause(s.gone)
 	switch {
 	case s.closedByServer():

@@ -24,6 +24,7 @@ const (
 	OpPurge       Op = "purge"
 	OpPause       Op = "pause"
 	OpResume      Op = "resume"
+	OpWatch       Op = "watch"
 	OpPing        Op = "ping"
 	OpReload      Op = "reload"
 	OpStatus      Op = "status"
@@ -94,7 +95,7 @@ type Request struct {
 	Job  NewJob
 	Jobs []NewJob // nil: the single form
 
-	// the queue of enqueue, claim, stats, peek and the operator's ops
+	// the queue of enqueue, claim, stats, peek, watch and the operator's ops
 	Queue  string
 	Queues []string
 	Max    Opt[int64]
@@ -185,6 +186,9 @@ type Reply struct {
 
 	ClaimError *Error // why a claim that an ack or nack carried failed; Jobs is nil then
 
+	JobEvents []JobEvent // watch: the field "events", never nil
+	Missed    Opt[int64] // watch
+
 	Count   Opt[int64] // retry, delete, reclaim, purge
 	Changes []string   // reload: never nil
 	Why     string     // reload without Changes: why nothing changed, for people
@@ -274,6 +278,26 @@ type Failure struct {
 	Cause   string
 	Message string
 	At      int64
+}
+
+// JobEvent is something that happened to a job, as watch shows it.
+type JobEvent struct {
+	Event       string // enqueued, claimed, acked, failed, dead, snoozed, released, lost, retried or deleted; a later version can have more
+	At          int64  // by the sidecar's clock
+	Database    string
+	Queue       string // empty: not known to the sidecar
+	ID          string // empty: Jobs are not known one by one
+	Jobs        int64  // 0: the one with the ID
+	Attempt     int64  // 0: not known
+	MaxAttempts int64  // 0: not known
+	Worker      string
+	Session     string
+	EnqueuedAt  Opt[int64]
+	ClaimedAt   Opt[int64] // by the sidecar's clock
+	RunAt       Opt[int64]
+	Cause       string
+	Error       string
+	TraceID     string
 }
 
 // Status describes the sidecar for an operator.

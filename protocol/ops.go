@@ -39,6 +39,7 @@ var ops = map[Op]spec{
 	OpPurge:  {takes: bits(fQueue, fState), needs: bits(fQueue, fState), check: checkPurge},
 	OpPause:  {takes: bits(fQueue), needs: bits(fQueue)},
 	OpResume: {takes: bits(fQueue), needs: bits(fQueue)},
+	OpWatch:  {takes: bits(fQueue, fWaitMS)},
 	OpPing:   {},
 	OpReload: {},
 	OpStatus: {},

@@ -149,6 +149,25 @@ var sessionMessage = newMessage([]field[SessionStatus]{
 	always(isList("queues", 0, math.MaxInt, queueLeasesMessage, func(s *SessionStatus) *[]QueueLeases { return &s.Queues }, needs(queueLeasesMessage, "oldest_job"))),
 })
 
+var eventMessage = newMessage([]field[JobEvent]{
+	isWord("event", func(e *JobEvent) *string { return &e.Event }),
+	number("at", func(e *JobEvent) *int64 { return &e.At }),
+	isWord("database", func(e *JobEvent) *string { return &e.Database }),
+	isOptWord("queue", func(e *JobEvent) *string { return &e.Queue }),
+	isOptWord("id", func(e *JobEvent) *string { return &e.ID }),
+	isInt("jobs", -anyInt, anyInt, func(e *JobEvent) *int64 { return &e.Jobs }),
+	isInt("attempt", -anyInt, anyInt, func(e *JobEvent) *int64 { return &e.Attempt }),
+	isInt("max_attempts", -anyInt, anyInt, func(e *JobEvent) *int64 { return &e.MaxAttempts }),
+	isOptWord("worker", func(e *JobEvent) *string { return &e.Worker }),
+	isOptWord("session", func(e *JobEvent) *string { return &e.Session }),
+	optNumber("enqueued_at", func(e *JobEvent) *Opt[int64] { return &e.EnqueuedAt }),
+	optNumber("claimed_at", func(e *JobEvent) *Opt[int64] { return &e.ClaimedAt }),
+	optNumber("run_at", func(e *JobEvent) *Opt[int64] { return &e.RunAt }),
+	isOptWord("cause", func(e *JobEvent) *string { return &e.Cause }),
+	isOptWord("error", func(e *JobEvent) *string { return &e.Error }),
+	isOptWord("trace_id", func(e *JobEvent) *string { return &e.TraceID }),
+})
+
 func ofStatus(f field[Status]) field[Reply] {
 	return nested(f, func(r *Reply) bool { return r.Status != nil }, func(r *Reply) *Status {
 		if r.Status == nil {
@@ -208,6 +227,8 @@ var replyMessage = newMessage([]field[Reply]{
 	presentIf(isList("enqueued", 0, MaxList, enqueuedMessage, func(r *Reply) *[]EnqueuedJob { return &r.EnqueuedAll }, nil),
 		func(r *Reply) bool { return r.Settled != nil && r.EnqueuedAll != nil }),
 	isList("queues", 0, math.MaxInt, statMessage, func(r *Reply) *[]QueueStat { return &r.Queues }, needs(statMessage, "queue")),
+	isList("events", 0, math.MaxInt, eventMessage, func(r *Reply) *[]JobEvent { return &r.JobEvents }, needs(eventMessage, "event")),
+	optNumber("missed", func(r *Reply) *Opt[int64] { return &r.Missed }),
 	optNumber("count", func(r *Reply) *Opt[int64] { return &r.Count }),
 	isTexts("changes", 0, math.MaxInt, -1, func(r *Reply) *[]string { return &r.Changes }),
 	isOptWord("why", func(r *Reply) *string { return &r.Why }),

@@ -152,6 +152,8 @@ func genRequest(t *rapid.T) Request {
 func genOperator(t *rapid.T, r *Request) {
 	ids := rapid.SliceOfN(genSome(MaxJobID), 1, 10)
 	switch r.Op {
+	case OpWatch:
+		r.Queue, r.WaitMS = genQueue().Draw(t, "queue"), genInt(0, MaxWaitMS).Draw(t, "wait_ms")
 	case OpStats, OpPause, OpResume:
 		r.Queue = genQueue().Draw(t, "queue")
 	case OpPeek:
@@ -245,6 +247,15 @@ func genStat(t *rapid.T) QueueStat {
 		OldestClaimedMS: n("oldest_claimed_ms"), Approx: rapid.Bool().Draw(t, "approx")}
 }
 
+func genEvent(t *rapid.T) JobEvent {
+	n := func(s string) int64 { return genNumber().Draw(t, s) }
+	text := func(s string) string { return genText(50).Draw(t, s) }
+	opt := func(s string) Opt[int64] { return genOpt(genNumber()).Draw(t, s) }
+	return JobEvent{Event: text("event"), At: n("at"), Database: text("database"), Queue: text("queue"), ID: text("id"), Jobs: n("jobs"),
+		Attempt: n("attempt"), MaxAttempts: n("max_attempts"), Worker: text("worker"), Session: text("session"), EnqueuedAt: opt("enqueued_at"),
+		ClaimedAt: opt("claimed_at"), RunAt: opt("run_at"), Cause: text("cause"), Error: text("error"), TraceID: text("trace_id")}
+}
+
 func genStatus(t *rapid.T) Status {
 	n := func(s string) int64 { return genNumber().Draw(t, s) }
 	text := func(s string) string { return genText(50).Draw(t, s) }
@@ -271,7 +282,7 @@ func genStatus(t *rapid.T) Status {
 
 func genReply(t *rapid.T) Reply {
 	texts := genList(genText(MaxLease), 0)
-	kind := rapid.IntRange(0, 11).Draw(t, "kind")
+	kind := rapid.IntRange(0, 12).Draw(t, "kind")
 	if kind == 0 {
 		return Reply{Event: EventLost, Lost: texts.Draw(t, "leases")}
 	}
@@ -307,6 +318,8 @@ func genReply(t *rapid.T) Reply {
 	case 11:
 		st := genStatus(t)
 		r.Status = &st
+	case 12:
+		r.JobEvents, r.Missed = genList(rapid.Custom(genEvent), 0).Draw(t, "events"), Some(genNumber().Draw(t, "missed"))
 	case 9:
 		r.Count = genOpt(genNumber()).Draw(t, "count")
 	}

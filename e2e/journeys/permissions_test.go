@@ -26,6 +26,7 @@ var requests = map[string]string{
 	"purge":   `{"op":"purge","queue":"mail-a","state":"dead"}`,
 	"pause":   `{"op":"pause","queue":"mail-a"}`,
 	"resume":  `{"op":"resume","queue":"mail-a"}`,
+	"watch":   `{"op":"watch","queue":"mail-a"}`,
 	"ping":    `{"op":"ping"}`,
 	"status":  `{"op":"status"}`,
 	"reload":  `{"op":"reload"}`,

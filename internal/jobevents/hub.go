@@ -63,6 +63,14 @@ func (h *Hub) change(f func([]*Subscription) []*Subscription) {
 // events.
 func (h *Hub) Active() bool { return h != nil && h.subs.Load() != nil }
 
+// Subscribers returns the number of subscribers.
+func (h *Hub) Subscribers() int {
+	if subs := h.subs.Load(); subs != nil {
+		return len(*subs)
+	}
+	return 0
+}
+
 // Publish passes an event on to the subscribers that want it. If a buffer is full, its subscriber misses the event.
 func (h *Hub) Publish(e *Event) {
 	if h == nil {

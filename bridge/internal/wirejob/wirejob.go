@@ -9,6 +9,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/bridge/internal/leasestring"
+	"github.com/qsidecar/qsidecar/internal/jobevents"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -90,6 +91,31 @@ func FromView(v *backends.View, maxAttempts int) protocol.JobView {
 	for i, f := range v.Failures {
 		out.Errors[i] = protocol.Failure{Attempt: int64(f.Attempt), Cause: string(f.Cause), Message: f.Message, At: f.At.UnixMilli()}
 	}
+	return out
+}
+
+// FromEvent converts a job event.
+func FromEvent(e *jobevents.Event) protocol.JobEvent {
+	out := protocol.JobEvent{
+		Event:       string(e.Kind),
+		At:          e.Time.UnixMilli(),
+		Database:    e.Database,
+		Queue:       e.Queue,
+		ID:          e.Job,
+		Attempt:     int64(e.Attempt),
+		MaxAttempts: int64(e.MaxAttempts),
+		Worker:      e.Worker,
+		Session:     e.Session,
+		EnqueuedAt:  optMillis(e.EnqueuedAt),
+		ClaimedAt:   optMillis(e.ClaimedAt),
+		RunAt:       optMillis(e.RunAt),
+		Cause:       e.Cause,
+		Error:       e.Error,
+	}
+	if e.Job == "" {
+		out.Jobs = e.Jobs
+	}
+	out.TraceID, _ = protocol.TraceID(e.TraceParent)
 	return out
 }
 
