@@ -47,7 +47,9 @@ wrong arguments.`,
 			}
 			ctx, _, stop := a.interruptible(cmd.Context())
 			defer stop()
+			done := a.progress(ctx, working("examining "+args[0]))
 			text, err := adopt.Propose(ctx, adopt.Request{Config: c, Database: database, Table: table, Queue: queue, Log: a.newLog(c.Log).Logger})
+			done()
 			if err != nil {
 				return err
 			}

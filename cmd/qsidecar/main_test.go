@@ -37,6 +37,7 @@ type host struct {
 	openTimeout time.Duration
 	byeTimeout  time.Duration
 	callTimeout time.Duration
+	progress    time.Duration
 	noEvents    bool
 	open        databases.Opener
 }
@@ -87,7 +88,7 @@ func (h *host) app(in io.Reader, out, errOut io.Writer, signals <-chan os.Signal
 		systemFile:   h.systemFile(),
 		systemSocket: h.systemSocket(),
 		pipeTimeout:  testwait.Limit,
-		pollInterval: h.poll, noEvents: h.noEvents, openTimeout: h.openTimeout, byeTimeout: h.byeTimeout, callTimeout: h.callTimeout, open: h.open,
+		pollInterval: h.poll, noEvents: h.noEvents, openTimeout: h.openTimeout, byeTimeout: h.byeTimeout, callTimeout: h.callTimeout, progressTick: h.progress, open: h.open,
 	}
 }
 

@@ -44,7 +44,9 @@ Exit codes: 0 done, 1 it failed, 2 wrong arguments or config.`,
 			if show {
 				return a.printSchemas(c, role, from)
 			}
+			stop := a.progress(cmd.Context(), working("creating or updating the tables"))
 			open, err := databases.OpenAll(cmd.Context(), &c, a.newLog(c.Log).Logger)
+			stop()
 			if err != nil {
 				return err
 			}

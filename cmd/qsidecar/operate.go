@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	qsidecar "github.com/qsidecar/qsidecar/clients/go"
+	"github.com/qsidecar/qsidecar/internal/progress"
 	"github.com/qsidecar/qsidecar/internal/textfmt"
 	"github.com/qsidecar/qsidecar/protocol"
 )
@@ -19,6 +20,7 @@ func (a *app) retryCommand() *cobra.Command {
 		Use:   "retry QUEUE ID… | --all",
 		Short: "Make dead jobs ready again",
 		Long: `Make dead jobs ready again, behind the waiting ones, with no attempts counted.
+With --all it shows on a terminal how many are left.
 
 ` + exitCodes,
 		Example: "  qsidecar retry mail 17 18\n  qsidecar retry mail --all",
@@ -73,7 +75,7 @@ func (a *app) purgeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "purge QUEUE --state STATE",
 		Short:   "Remove every job of a queue that is in a state",
-		Long:    "Remove every job of a queue that is ready, scheduled, done or dead.\n\n" + confirmHelp + "\n\n" + exitCodes,
+		Long:    "Remove every job of a queue that is ready, scheduled, done or dead. On a terminal it shows\nhow many are left.\n\n" + confirmHelp + "\n\n" + exitCodes,
 		Example: "  qsidecar purge mail --state dead --yes",
 		Args:    argCount(1, 1, "one queue"),
 	}
@@ -116,12 +118,17 @@ func (a *app) operate(cmd *cobra.Command, done string, req *protocol.Request) er
 	if slices.Contains(req.IDs, "") {
 		return usagef("an id is empty")
 	}
-	limit := cmp.Or(a.callTimeout, answerTimeout)
-	if req.All || req.Op == protocol.OpPurge {
+	limit, long := cmp.Or(a.callTimeout, answerTimeout), req.All || req.Op == protocol.OpPurge
+	if long {
 		limit = longTimeout
 	}
 	return a.oneRequestWithin(cmd, limit, func(ctx context.Context, c *qsidecar.Client) error {
+		stop := func() {}
+		if long {
+			stop = a.progress(ctx, progress.Remaining(c, req))
+		}
 		rep, err := c.Call(ctx, req)
+		stop()
 		if err != nil {
 			return err
 		}
