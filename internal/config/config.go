@@ -22,6 +22,7 @@ type Config struct {
 	Limits       limitsConfig           `yaml:"limits"`
 	Log          Log                    `yaml:"log"`
 	Admin        Admin                  `yaml:"admin"`
+	Traces       Traces                 `yaml:"traces"`
 
 	urlFile string // the file that contains the URL of the only database; empty: none
 }

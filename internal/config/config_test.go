@@ -36,6 +36,9 @@ func TestExampleIsTheDefault(t *testing.T) {
 	if got.Admin != want.Admin {
 		t.Errorf("admin: %+v in the example, %+v by default", got.Admin, want.Admin)
 	}
+	if got.Traces != want.Traces {
+		t.Errorf("traces: %+v in the example, %+v by default", got.Traces, want.Traces)
+	}
 	for name, d := range want.Databases {
 		d.RestartGrace = &d.SidecarTimeout // its default
 		want.Databases[name] = d
@@ -239,7 +242,7 @@ func TestConfigErrors(t *testing.T) {
 func TestConfigReportsAllErrors(t *testing.T) {
 	_, err := Parse("c.yaml", []byte("lisen: 1\nmax_frame: 1\nqueues:\n  q: {order: x, key_ttl: soon}\n"), noEnv)
 	want := `c.yaml has 4 errors
-c.yaml:1:1: unknown key "lisen"; known here: listen, databases, defaults, queues, drain_timeout, max_frame, limits, log, admin
+c.yaml:1:1: unknown key "lisen"; known here: listen, databases, defaults, queues, drain_timeout, max_frame, limits, log, admin, traces
      1 | lisen: …
        | ^
 c.yaml:2:1: max_frame: 1 bytes is outside 64KiB to 64MiB

@@ -41,6 +41,7 @@ func (c *Config) check(bad func(path, format string, args ...any)) {
 	}
 	c.Limits.check(bad)
 	c.Admin.check(c, bad)
+	c.Traces.check(bad)
 	inherited := make(problemsByKey)
 	c.Defaults.check("defaults", c, inherited.recording("defaults", bad))
 	for name, q := range c.Queues {

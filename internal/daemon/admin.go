@@ -70,9 +70,9 @@ func newAdmin(registry *prometheus.Registry, ready func(string) error, version s
 	return a
 }
 
-// setBridge adds the bridge and its metrics.
-func (a *admin) setBridge(b *bridge.Bridge) {
-	a.registry.MustRegister(b.Metrics())
+// setBridge adds the bridge, with its metrics and those of the traces.
+func (a *admin) setBridge(b *bridge.Bridge, traces prometheus.Collector) {
+	a.registry.MustRegister(b.Metrics(), traces)
 	a.bridge.Store(b)
 }
 

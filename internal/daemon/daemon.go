@@ -17,6 +17,7 @@ import (
 	"github.com/qsidecar/qsidecar/internal/config"
 	"github.com/qsidecar/qsidecar/internal/databases"
 	"github.com/qsidecar/qsidecar/internal/logging"
+	"github.com/qsidecar/qsidecar/internal/traces"
 )
 
 // Daemon is a sidecar with its config, its databases and its listeners.
@@ -27,6 +28,7 @@ type Daemon struct {
 	bridge    *bridge.Bridge
 	bridgePtr atomic.Pointer[bridge.Bridge] // bridge, for goroutines that start before it exists
 	admin     *admin
+	traces    *traces.Exporter
 
 	inherited         []*net.UnixListener
 	version, revision string          // of the program
@@ -106,7 +108,11 @@ func (p *Daemon) start(ctx context.Context) (err error) {
 	p.stateMu.Unlock()
 	p.stopTimeout.Store(int64(stopTimeout(&c)))
 	p.bridge.SetControl(p)
-	p.admin.setBridge(p.bridge)
+	p.traces = traces.New(p.bridge.Events(), p.version, p.log.Logger)
+	if err := p.traces.Configure(c.Traces.Endpoint); err != nil {
+		return errors.Join(&config.Error{Err: err}, p.close(nil))
+	}
+	p.admin.setBridge(p.bridge, p.traces)
 	return nil
 }
 
@@ -239,6 +245,9 @@ func (p *Daemon) closeReplaced(name string, o *openDB) {
 func (p *Daemon) close(err error) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.traces != nil {
+		p.traces.Close()
+	}
 	err = errors.Join(err, closeUnused(p.open, nil)) // unblocks the replaced databases
 	p.closing.Wait()
 	p.admin.close()

@@ -121,9 +121,12 @@ func (p *Daemon) apply(ctx context.Context, c config.Config, src config.Snapshot
 	if err != nil {
 		return nil, errors.Join(err, closeUnused(open, p.open))
 	}
+	if err := p.traces.Configure(c.Traces.Endpoint); err != nil {
+		return nil, errors.Join(err, undo(), closeUnused(open, p.open))
+	}
 	inheritClaims(open, p.open)
 	if err := p.bridge.Reload(p.options(&c, open)); err != nil {
-		return nil, errors.Join(err, undo(), closeUnused(open, p.open))
+		return nil, errors.Join(err, undo(), p.traces.Configure(p.config.Traces.Endpoint), closeUnused(open, p.open))
 	}
 	setMaxTransactions(open, &c)
 	changes := config.Changes(p.config, c)

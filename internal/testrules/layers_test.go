@@ -46,6 +46,7 @@ var layers = []struct {
 	{"./...", `^qsidecar/cmd`, "the command is above every other package", true},
 	{"./internal/textfmt", `^qsidecar/`, "it formats values and depends on none of ours", false},
 	{"./internal/jobevents", `^qsidecar/`, "it passes on events and depends on none of ours", true},
+	{"./internal/traces", `^qsidecar/(backends|bridge|clients|internal/[^jt])|yaml|cobra|^database/sql`, "spans are made of job events alone", false},
 	{"./internal/wiretext", `^qsidecar/(backends|bridge|clients|internal/[^tw])`, "it describes parts of the wire and depends on the wire alone", false},
 	{"./internal/logging", `^qsidecar/`, "it writes lines and depends on none of ours", false},
 	{"./internal/worker", `^qsidecar/(backends|bridge|internal/(check|config|databases|engines|daemon|adopt))|yaml|cobra|^database/sql`, "the worker talks to a sidecar through clients/go", true},
