@@ -8,7 +8,7 @@ set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 govulncheck=$("${GO:-go}" tool -modfile=tools/go.mod -n govulncheck) || exit 1
 bad=()
-for module in . bench deploy; do
+for module in . bench deploy e2e/traces; do
 	echo "== govulncheck of ${module/#./qsidecar}"
 	"$govulncheck" -C "$module" "$@" ./... || bad+=("${module/#./qsidecar}: exit status $?")
 done

@@ -57,7 +57,7 @@ func runTouched(ctx context.Context, o options) error {
 
 // moduleOf splits a package's directory into its module's directory and the rest.
 func moduleOf(pkg string) (dir, rest string) {
-	for _, module := range []string{"deploy", "bench"} {
+	for _, module := range []string{"deploy", "bench", "e2e/traces"} {
 		if rest, ok := strings.CutPrefix(pkg+"/", module+"/"); ok {
 			return module, "./" + strings.TrimSuffix(rest, "/")
 		}
