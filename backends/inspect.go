@@ -29,16 +29,18 @@ type QueueStats struct {
 	Approx        bool
 }
 
-// Peek selects jobs of a queue. With IDs it selects these jobs, in any state. Otherwise it selects jobs in
-// State, at most Max, from just after the job After (empty: from the first one). Ready jobs are in the order of
+// Peek selects jobs of a queue. With IDs it selects these jobs, in any state, and with Key the job that has the
+// key: the one that a second enqueue with it would return. Otherwise it selects jobs in State, at most Max, from just after the job After (empty: from the first one). Ready jobs are in the order of
 // claims, and scheduled ones in the order of their due times. In other states, the jobs that have been in the
 // state for the longest time come first.
 type Peek struct {
 	Queue    string
 	IDs      []string
+	Key      string
 	State    State
 	Max      int
 	After    string
+	OnlyIDs  bool  // the views have only their IDs; not with Key
 	MaxBytes int64 // stop before the payloads and results exceed this many bytes, but return at least one job
 }
 
@@ -61,6 +63,9 @@ type View struct {
 	Result      []byte // nil: none
 	Failures    []Failure
 }
+
+// Bytes returns the size of the payload and the result.
+func (v *View) Bytes() int64 { return int64(len(v.Payload) + len(v.Result)) }
 
 // Failure is one failed attempt.
 type Failure struct {

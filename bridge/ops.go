@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -106,7 +105,7 @@ func (s *session) enqueue(req *protocol.Request) finisher {
 		if err != nil {
 			return s.failure(err), nil
 		}
-		all := storedReplies(res.Stored)
+		all := wirejob.FromStored(res.Stored)
 		if single {
 			return &protocol.Reply{Enqueued: &all[0]}, nil
 		}
@@ -137,14 +136,6 @@ func (s *session) beginInspection(op protocol.Op) (ctx context.Context, done fun
 		cancel()
 		<-s.inspecting
 	}
-}
-
-func storedReplies(stored []backends.Stored) []protocol.EnqueuedJob {
-	out := make([]protocol.EnqueuedJob, len(stored))
-	for i, st := range stored {
-		out[i] = protocol.EnqueuedJob{ID: st.ID, Duplicate: st.Duplicate, State: protocol.State(st.State)}
-	}
-	return out
 }
 
 func (s *session) stats(req *protocol.Request) finisher {
@@ -194,18 +185,7 @@ func (s *session) command(req *protocol.Request) finisher {
 			return answerWith(s.failure(err))
 		}
 	}
-	kinds := map[protocol.Op]backends.CommandKind{
-		protocol.OpRetry: backends.Retry, protocol.OpDelete: backends.Delete, protocol.OpReclaim: backends.Reclaim,
-		protocol.OpPurge: backends.Purge, protocol.OpPause: backends.Pause, protocol.OpResume: backends.Resume,
-	}
-	op := req.Op // req holds another request by the time this one ends
-	c := backends.Command{
-		Kind:  kinds[req.Op],
-		Queue: req.Queue,
-		IDs:   slices.Clone(req.IDs),
-		All:   req.All,
-		State: backends.State(req.State),
-	}
+	op, c := req.Op, wirejob.Command(req) // req holds another request by the time this one ends
 	f := finisher{rest: later(func() (*protocol.Reply, func()) {
 		ctx, cancel := context.WithCancelCause(context.Background())
 		defer cancel(nil)

@@ -3,9 +3,11 @@ package bridge
 import (
 	"cmp"
 	"context"
+	"maps"
 	"slices"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/bridge/internal/search"
 	"github.com/qsidecar/qsidecar/bridge/internal/wirejob"
 	"github.com/qsidecar/qsidecar/protocol"
 )
@@ -17,37 +19,25 @@ func (s *session) peek(req *protocol.Request) finisher {
 			return fail(wire)
 		}
 	}
-	p := backends.Peek{
-		Queue:    req.Queue,
-		IDs:      slices.Clone(req.IDs),
-		State:    backends.State(cmp.Or(req.State, protocol.StateReady)),
-		Max:      int(req.Max.Or(10)),
-		After:    req.After,
-		MaxBytes: int64(s.limits.MaxReply) / 4, // base64, headers and failures must also fit
-	}
-	if p.IDs != nil {
-		p.Max = len(p.IDs)
+	p := wirejob.Peek(req, int64(s.limits.MaxReply)/4) // base64, headers and failures must also fit
+	q := search.Query{Text: req.Text, Headers: maps.Clone(req.Headers)}
+	if req.State != "" { // without a state the key is looked up
+		q.Key, p.Key = p.Key, ""
 	}
 	f := finisher{rest: later(func() (*protocol.Reply, func()) {
 		ctx, looked := s.beginInspection(protocol.OpPeek)
 		if ctx.Err() != nil {
 			return s.failure(errDraining), looked
 		}
-		done, err := s.bridge.memory.ReserveInspection(s.gone.Done(), p.MaxBytes)
+		done, err := s.bridge.memory.ReserveInspection(s.gone.Done(), p.MaxBytes+search.PageBytes)
 		if err != nil {
 			return &protocol.Reply{Error: busyMemory(err)}, looked
 		}
 		defer done()
-		views, err := s.views(ctx, plan, p)
+		reply, bytes, err := s.foundJobs(ctx, plan, p, q)
 		if err != nil {
 			return s.failure(err), looked
 		}
-		reply, bytes := &protocol.Reply{Views: make([]protocol.JobView, len(views))}, int64(0)
-		for i := range views {
-			bytes += viewBytes(&views[i])
-			reply.Views[i] = wirejob.FromView(&views[i], plan.maxAttempts(views[i].Queue))
-		}
-		reply.Views = s.fitViews(reply.Views)
 		s.quota.AddUnread(bytes)
 		return reply, func() {
 			s.quota.AddUnread(-bytes)
@@ -58,7 +48,33 @@ func (s *session) peek(req *protocol.Request) finisher {
 	return f
 }
 
-func viewBytes(v *backends.View) int64 { return int64(len(v.Payload) + len(v.Result)) }
+// foundJobs returns the reply with the jobs that p selects and q describes, and their bytes in the database's result.
+func (s *session) foundJobs(ctx context.Context, plan *plan, p backends.Peek, q search.Query) (reply *protocol.Reply, bytes int64, err error) {
+	read := func(ctx context.Context, p backends.Peek) ([]backends.View, error) { return s.views(ctx, plan, p) }
+	var found search.Result
+	if q.Any() {
+		found.Views, err = read(ctx, p)
+	} else {
+		found, err = search.Jobs(ctx, read, p, &q)
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	reply = &protocol.Reply{Views: make([]protocol.JobView, len(found.Views)), After: found.After}
+	for i := range found.Views {
+		v := &found.Views[i]
+		bytes += v.Bytes()
+		reply.Views[i] = wirejob.FromView(v, plan.maxAttempts(v.Queue))
+	}
+	reply.Views = s.fitViews(reply.Views)
+	if !q.Any() {
+		reply.Scanned = protocol.Some(int64(found.Scanned))
+		if n := len(reply.Views); n < len(found.Views) {
+			reply.After = reply.Views[n-1].ID
+		}
+	}
+	return reply, bytes, nil
+}
 
 // views returns the jobs that p selects: from its queue, or from every queue that the session is allowed to see.
 func (s *session) views(ctx context.Context, plan *plan, p backends.Peek) ([]backends.View, error) {
@@ -91,7 +107,7 @@ func (s *session) views(ctx context.Context, plan *plan, p backends.Peek) ([]bac
 			p.Max -= len(views)
 		}
 		for j := range views {
-			p.MaxBytes -= viewBytes(&views[j])
+			p.MaxBytes -= views[j].Bytes()
 		}
 		all = append(all, views...)
 	}

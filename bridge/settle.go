@@ -208,7 +208,7 @@ func (st *settlement) result() *protocol.Reply {
 			settled.Lost = append(settled.Lost, part.textOf(l))
 		}
 		if res.Stored != nil {
-			reply.EnqueuedAll = storedReplies(res.Stored)
+			reply.EnqueuedAll = wirejob.FromStored(res.Stored)
 		}
 	}
 	if failed != nil {

@@ -26,7 +26,7 @@ var smallPayload = protocol.Limits{MaxFrame: 1 << 20, MaxPayload: 1023, MaxReply
 
 // expand replaces the placeholders of a request by long texts.
 func expand(s string) string {
-	for _, n := range []int{1024, 1364} {
+	for _, n := range []int{257, 1024, 1364} {
 		s = strings.ReplaceAll(s, fmt.Sprintf("{%d}", n), strings.Repeat("x", n))
 	}
 	return s

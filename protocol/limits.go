@@ -13,6 +13,7 @@ const (
 	MaxHeaders    = 64        // entries of one job
 	MaxHeaderSize = 8 << 10   // bytes of all keys and values of one job
 	MaxErrorText  = 4 << 10   // bytes; a longer error of a nack is cut
+	MaxSearchText = 256       // bytes of the text of a search
 	MinLeaseMS    = 1_000
 	MaxLeaseMS    = 86_400_000
 	MaxWaitMS     = 3_600_000

@@ -130,6 +130,11 @@ type Request struct {
 	State State
 	After string
 	All   bool
+
+	// peek
+	Key     string            // the job that has this key; with State, the jobs in it that were stored with the key
+	Text    string            // jobs whose key, payload or header values contain it
+	Headers map[string]string // jobs that have these headers
 }
 
 // NextClaim is the claim that an ack or a nack carries. It never waits. Its fields are those of a claim.
@@ -188,6 +193,9 @@ type Reply struct {
 
 	JobEvents []JobEvent // watch: the field "events", never nil
 	Missed    Opt[int64] // watch
+	// peek with a search: how many jobs it read, and the last of them if there are more. A search continues after it.
+	Scanned Opt[int64]
+	After   string
 
 	Count   Opt[int64] // retry, delete, reclaim, purge
 	Changes []string   // reload: never nil

@@ -30,7 +30,7 @@ var ops = map[Op]spec{
 	OpCancelClaim: {takes: bits(fRequest)},
 	OpBye:         {},
 	OpStats:       {takes: bits(fQueue)},
-	OpPeek:        {takes: bits(fQueue, fIDs, fState, fMax, fAfter), check: checkPeek},
+	OpPeek:        {takes: bits(fQueue, fIDs, fState, fMax, fAfter, fKey, fHeaders, fText), check: checkPeek},
 	OpRetry:       {takes: bits(fQueue, fIDs, fAll), needs: bits(fQueue), check: checkRetry},
 	OpDelete:      {takes: bits(fQueue, fIDs), needs: bits(fQueue, fIDs)},
 	OpReclaim: {
@@ -109,15 +109,29 @@ func checkExtend(r *Request, p presence) *Error {
 	return nil
 }
 
-func checkPeek(_ *Request, p presence) *Error {
-	if with := p & bits(fState, fMax, fAfter); with != 0 && p.has(fIDs) {
+// checkPeek moves the key and the headers from Request.Job, where the fields of enqueue are.
+func checkPeek(r *Request, p presence) *Error {
+	r.Key, r.Headers, r.Job = r.Job.Key, r.Job.Headers, NewJob{}
+	if with := p & bits(fState, fMax, fAfter, fKey, fHeaders, fText); with != 0 && p.has(fIDs) {
 		name := firstName(with)
 		return BadField(name, "ids and %s exclude each other: ids are shown in any state, all of them", name)
 	}
-	if p.has(fAfter) && !p.has(fQueue) {
-		return BadField("after", "after needs a queue: a list of all queues does not go on behind a job; name the job's queue")
+	if with := p & bits(fMax, fAfter, fHeaders, fText); with != 0 && p.has(fKey) && !p.has(fState) {
+		name := firstName(with)
+		return BadField(name, "%s needs a state beside key: without a state, key finds one job", name)
 	}
-	return nil
+	if p.has(fHeaders) && len(r.Headers) == 0 {
+		return BadField("headers", "headers is empty; leave it out for none")
+	}
+	switch with := p & bits(fAfter, fKey, fHeaders, fText); {
+	case with == 0 || p.has(fQueue):
+		return nil
+	case p.has(fAfter):
+		return BadField("after", "after needs a queue: a list of all queues does not go on behind a job; name the job's queue")
+	default:
+		name := firstName(with)
+		return BadField(name, "%s needs a queue: a search reads one queue", name)
+	}
 }
 
 func checkRetry(r *Request, p presence) *Error {

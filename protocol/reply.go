@@ -229,6 +229,8 @@ var replyMessage = newMessage([]field[Reply]{
 	isList("queues", 0, math.MaxInt, statMessage, func(r *Reply) *[]QueueStat { return &r.Queues }, needs(statMessage, "queue")),
 	isList("events", 0, math.MaxInt, eventMessage, func(r *Reply) *[]JobEvent { return &r.JobEvents }, needs(eventMessage, "event")),
 	optNumber("missed", func(r *Reply) *Opt[int64] { return &r.Missed }),
+	optNumber("scanned", func(r *Reply) *Opt[int64] { return &r.Scanned }),
+	isOptWord("after", func(r *Reply) *string { return &r.After }),
 	optNumber("count", func(r *Reply) *Opt[int64] { return &r.Count }),
 	isTexts("changes", 0, math.MaxInt, -1, func(r *Reply) *[]string { return &r.Changes }),
 	isOptWord("why", func(r *Reply) *string { return &r.Why }),

@@ -40,6 +40,7 @@ const (
 	fState
 	fAfter
 	fAll
+	fText
 )
 
 // jobFields are the fields of the single job in an enqueue.
@@ -152,6 +153,8 @@ var requestMessage = newMessage([]field[Request]{
 	fAfter: checked(isText("after", MaxJobID, func(r *Request) *string { return &r.After }),
 		func(r *Request) *Error { return notEmpty("after", r.After) }),
 	fAll: isBool("all", func(r *Request) *bool { return &r.All }),
+	fText: checked(isText("text", MaxSearchText, func(r *Request) *string { return &r.Text }),
+		func(r *Request) *Error { return notEmpty("text", r.Text) }),
 })
 
 // maxRequestFields bounds the search for the id in a request that is refused.
@@ -236,6 +239,9 @@ func writeRequest(e *encoder, r *Request) {
 			w.Queue = w.Job.Queue
 		}
 		w.DelayMS = w.Job.DelayMS
+	}
+	if r.Op == OpPeek {
+		w.Job = NewJob{Key: r.Key, Headers: r.Headers}
 	}
 	requestMessage.write(e, &w, mask)
 }

@@ -167,6 +167,10 @@ func genOperator(t *rapid.T, r *Request) {
 			r.Max = genOpt(genInt(1, MaxList)).Draw(t, "max")
 			if r.Queue != "" {
 				r.After = genSome(MaxJobID).Draw(t, "after")
+				r.Text, r.Headers = genSome(MaxSearchText).Draw(t, "text"), genHeaders().Draw(t, "headers")
+				if r.State != "" {
+					r.Key = genSome(MaxKey).Draw(t, "key")
+				}
 			}
 		}
 	case OpRetry:
@@ -305,6 +309,7 @@ func genReply(t *rapid.T) Reply {
 		r.Jobs = genList(rapid.Custom(genJob), 1).Draw(t, "jobs")
 	case 6:
 		r.Views = genList(rapid.Custom(genView), 1).Draw(t, "jobs")
+		r.Scanned, r.After = genOpt(genNumber()).Draw(t, "scanned"), genText(MaxJobID).Draw(t, "after")
 	case 7:
 		r.Queues = genList(rapid.Custom(genStat), 0).Draw(t, "queues")
 	case 8:

@@ -20,12 +20,22 @@ func (s *Store) Peek(ctx context.Context, p backends.Peek) ([]backends.View, err
 	if q == nil {
 		return s.Engine.Peek(ctx, p)
 	}
+	if p.Key != "" {
+		return nil, &backends.UnsupportedError{Queue: p.Queue, What: "a job cannot have a key"}
+	}
 	items := p.IDs
 	var err error
 	if len(items) == 0 {
 		if items, err = s.page(ctx, q, p); err != nil || len(items) == 0 {
 			return nil, err
 		}
+	}
+	if p.OnlyIDs {
+		views := make([]backends.View, len(items))
+		for i, item := range items {
+			views[i].ID = item
+		}
+		return views, nil
 	}
 	if items, err = s.cutAtSize(ctx, q, items, p.MaxBytes); err != nil || len(items) == 0 {
 		return nil, err

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/backendtest/operator"
 )
 
 // Database is an empty database for one test, with the hooks that the test needs.
@@ -57,7 +58,7 @@ func Run(t *testing.T, open func(t *testing.T) *Database) {
 		{"Settle", settleTests}, {"Attempts", attemptTests}, {"Leases", leaseTests},
 		{"ClaimLimits", claimLimitTests}, {"Maintenance", maintenanceTests}, {"Retention", retentionTests},
 		{"Sidecars", sidecarTests}, {"Prefetch", prefetchTests}, {"FailedCounts", failedCountTests},
-		{"Inspect", inspectTests}, {"Commands", commandTests}, {"Usage", usageTests},
+		{"Inspect", inspectTests}, {"Commands", commandTests},
 		{"Faults", faultTests}, {"Concurrency", concurrencyTests}, {"LateCommits", lateCommitTests},
 		{"InvalidValues", invalidValueTests}, {"LockedRows", lockedRowTests},
 	} {
@@ -72,4 +73,14 @@ func Run(t *testing.T, open func(t *testing.T) *Database) {
 			}
 		})
 	}
+	t.Run("Operators", func(t *testing.T) {
+		for name, test := range operator.Tests {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				k := &kit{T: t, Database: open(t)}
+				k.join(k.Backend, me)
+				test(&operator.Kit{T: t, Backend: k.Backend, Advance: k.AdvanceClock, OpenAnother: k.OpenAnother})
+			})
+		}
+	})
 }

@@ -14,7 +14,8 @@
 //   - attempts.go, leases.go, claim_limits.go: attempts, back-off, lease times, size limits
 //   - maintenance.go, retention.go, sidecars.go: promote, reap, prune, heartbeats, eviction
 //   - prefetch.go, failed_counts.go: jobs that are claimed before a worker asked, and what failed
-//   - inspect.go, commands.go, usage.go: what an operator sees and does, counters of round trips
+//   - inspect.go, commands.go and package operator: what an operator sees and does, counters of round
+//     trips
 //   - faults.go, concurrency.go, late_commits.go, locked_rows.go, invalid_values.go: lost
 //     connections, races, transactions that commit late, rows that another program has locked, rows
 //     that the sidecar can't use

@@ -70,6 +70,10 @@ func (b *Backend) Peek(ctx context.Context, p backends.Peek) (views []backends.V
 					shown = append(shown, j)
 				}
 			}
+		case p.Key != "":
+			if j := b.keys[key{p.Queue, p.Key}]; j != nil && b.jobs[j.id] == j {
+				shown = append(shown, j)
+			}
 		case p.After != "" && (last == nil || last.Queue != p.Queue):
 			return backends.ErrNoSuchJob
 		default:
@@ -83,7 +87,11 @@ func (b *Backend) Peek(ctx context.Context, p backends.Peek) (views []backends.V
 			if p.MaxBytes > 0 && size > p.MaxBytes && len(views) > 0 {
 				break
 			}
-			views = append(views, j.view())
+			if p.OnlyIDs {
+				views = append(views, backends.View{ID: j.id})
+			} else {
+				views = append(views, j.view())
+			}
 		}
 		return nil
 	})

@@ -224,6 +224,13 @@ func (t *tx) Sizes(ctx context.Context, p backends.Peek, ids []int64, after any,
 	return t.Flush(ctx)
 }
 
+// KeyHolder implements core.Reader.
+func (t *tx) KeyHolder(ctx context.Context, queue, key string) (id int64, found bool, err error) {
+	t.Each(func(r *session.Result) { id, found = r.Int(0), true }, "SELECT job FROM qsidecar_keys WHERE queue = ? AND `key` = ?", queue, []byte(key))
+	err = t.Flush(ctx)
+	return id, found, err
+}
+
 // Views implements core.Reader.
 func (t *tx) Views(ctx context.Context, queue string, ids []int64) (views []backends.View, err error) {
 	order := map[int64]int{}

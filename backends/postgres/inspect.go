@@ -167,6 +167,15 @@ func (t *tx) Sizes(ctx context.Context, p backends.Peek, ids []int64, after any,
 	}, args...)
 }
 
+// KeyHolder implements core.Reader.
+func (t *tx) KeyHolder(ctx context.Context, queue, key string) (id int64, found bool, err error) {
+	err = t.ask(ctx, t.s.sql.keyHolder, func(rows pgx.Rows) error {
+		found = true
+		return rows.Scan(&id)
+	}, queue, key)
+	return id, found, err
+}
+
 // Views implements core.Reader.
 func (t *tx) Views(ctx context.Context, queue string, ids []int64) (views []backends.View, err error) {
 	index := map[int64]int{}

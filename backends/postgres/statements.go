@@ -34,7 +34,7 @@ type statements struct {
 	look, promote, lockDue, lockLost                                                                                              string
 	markDead, forget, pruneJobs, pruneKeys                                                                                        string
 	claimedBy, stats, queuesReady, queuesScheduled, queuesFinished, queuesClaimed, queuesPaused, oldestOf, chosen, view, failures string
-	place                                                                                                                         string
+	place, keyHolder                                                                                                              string
 	peekReady, peekScheduled, peekClaimed, peekDone                                                                               string
 	retryFrom, retry, delete, lockClaimed                                                                                         string
 	keysTaken, keysTwice                                                                                                          string
@@ -120,7 +120,7 @@ func render(schema string) *statements {
 		look: get("look"), promote: get("promote"), lockDue: get("lock_due"), lockLost: get("lock_lost"),
 		markDead: get("mark_dead"), forget: get("forget"), pruneJobs: get("prune_jobs"), pruneKeys: get("prune_keys"),
 		queuesFinished: get("queues_finished"), queuesClaimed: get("queues_claimed"), queuesPaused: get("queues_paused"),
-		chosen: get("chosen"), view: get("view"), failures: get("failures"), place: get("place"),
+		chosen: get("chosen"), view: get("view"), failures: get("failures"), place: get("place"), keyHolder: get("key_holder"),
 		peekReady: get("peek_ready"), peekScheduled: get("peek_scheduled"), peekClaimed: get("peek_claimed"), peekDone: get("peek_done"),
 		keysTaken: get("keys_taken"), keysTwice: get("keys_twice"),
 		delete: get("delete"), lockClaimed: get("lock_claimed"),

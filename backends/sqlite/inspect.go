@@ -188,6 +188,15 @@ func (t *tx) Sizes(_ context.Context, p backends.Peek, ids []int64, after any, e
 	return nil
 }
 
+// KeyHolder implements core.Reader.
+func (t *tx) KeyHolder(_ context.Context, queue, key string) (id int64, found bool, err error) {
+	err = t.query(t.sql.findKey, func(r row) error {
+		id, found = r.int(0), true
+		return nil
+	}, queue, key)
+	return id, found, err
+}
+
 // Views implements core.Reader.
 func (t *tx) Views(_ context.Context, _ string, ids []int64) (views []backends.View, err error) {
 	for _, id := range ids {

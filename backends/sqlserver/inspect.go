@@ -140,6 +140,15 @@ func (q inspection) Sizes(ctx context.Context, p backends.Peek, ids []int64, aft
 	return q.once(ctx, c)
 }
 
+// KeyHolder implements core.Reader.
+func (q inspection) KeyHolder(ctx context.Context, queue, key string) (id int64, found bool, err error) {
+	err = q.once(ctx, call{q.sql.keyHolder, []any{queue, key}, []reader{each(func(rows *sql.Rows) error {
+		found = true
+		return rows.Scan(&id)
+	})}})
+	return id, found, err
+}
+
 // Views implements core.Reader.
 func (q inspection) Views(ctx context.Context, queue string, ids []int64) (views []backends.View, err error) {
 	index := map[int64]int{}

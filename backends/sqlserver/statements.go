@@ -54,7 +54,7 @@ type statements struct {
 	around, promote, lockDue, lockLost     *piece
 	markDead, forget, pruneJobs, pruneKeys *piece
 	queues, stats, place, chosen, view     *piece
-	peekReady, peekScheduled               *piece
+	keyHolder, peekReady, peekScheduled    *piece
 	peekClaimed, peekFinished              *piece
 	retryIDs, retryFrom, keysTaken         *piece
 	delete, pause, resume                  *piece
@@ -133,6 +133,7 @@ func render(schema string) *statements {
 	s.markDead, s.forget, s.pruneJobs, s.pruneKeys = r("mark_dead"), r("forget"), r("prune_jobs"), r("prune_keys")
 	s.queues, s.stats, s.place, s.chosen, s.view = r("queues"), r("stats"), r("place"), r("chosen"), r("view")
 	s.peekReady, s.peekScheduled, s.peekClaimed, s.peekFinished = r("peek_ready"), r("peek_scheduled"), r("peek_claimed"), r("peek_finished")
+	s.keyHolder = r("key_holder")
 	s.retryIDs, s.retryFrom, s.keysTaken = r("retry_ids"), r("retry_from"), r("keys_taken")
 	s.zone, s.line, s.brief, s.describe = r("adopt_zone"), r("adopt_line"), r("adopt_brief"), r("describe")
 	s.describe.adopted, s.brief.adopted = true, true

@@ -188,27 +188,40 @@ func (c *Client) Stats(ctx context.Context, queue string) ([]protocol.QueueStat,
 	return rep.Queues, nil
 }
 
-// Peek selects the jobs to show: those of IDs in any state, or else up to Max of those in State
-// (empty: ready) that follow the job After.
+// Peek selects the jobs to show: those of IDs in any state, the one that has Key, or else up to Max of
+// those in State (empty: ready) that follow the job After.
+//
+// Text and Headers search the state. So does Key if State is not empty. A job must match all of them.
 type Peek struct {
-	Queue string // empty: every queue that this connection has permission to peek at; not with After
+	Queue string // empty: every queue that this connection has permission to peek at; not with the fields below
 	IDs   []string
 	State protocol.State
 	Max   int // 1 to 1000; 0: ten
-	After string
+
+	After   string
+	Key     string
+	Text    string            // a part of the key, the payload or the value of a header
+	Headers map[string]string // the job has all of these
 }
 
 // Peek returns jobs without changing them.
 func (c *Client) Peek(ctx context.Context, p Peek) ([]protocol.JobView, error) {
-	req := &protocol.Request{Op: protocol.OpPeek, Queue: p.Queue, IDs: p.IDs, State: p.State, After: p.After}
+	views, _, err := c.Search(ctx, p)
+	return views, err
+}
+
+// Search is Peek for a search. One call reads at most 10,000 jobs. If there are more, it returns the
+// last job that it read: continue with Peek.After. A call can return no jobs and have more to read.
+func (c *Client) Search(ctx context.Context, p Peek) (jobs []protocol.JobView, after string, err error) {
+	req := &protocol.Request{Op: protocol.OpPeek, Queue: p.Queue, IDs: p.IDs, State: p.State, After: p.After, Key: p.Key, Text: p.Text, Headers: p.Headers}
 	if p.Max != 0 {
 		req.Max = protocol.Some(int64(p.Max))
 	}
 	rep, err := c.callRetrying(ctx, req)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	return rep.Views, nil
+	return rep.Views, rep.After, nil
 }
 
 // Retry makes dead jobs ready again and resets their attempts: the jobs of ids, or all if ids is

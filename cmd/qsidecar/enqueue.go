@@ -57,25 +57,35 @@ func (f *jobFlags) job(cmd *cobra.Command, queue string, env func(string) string
 	if cmd.Flags().Changed("key") && f.key == "" {
 		return job, usagef("--key: the key must not be empty: leave the flag out, or give one")
 	}
-	for _, text := range append([]string{f.key}, f.headers...) {
-		if !utf8.ValidString(text) {
-			return job, usagef("%q is not valid UTF-8, which keys and headers must be", text)
-		}
+	if !utf8.ValidString(f.key) {
+		return job, usagef("--key: %q is not valid UTF-8", f.key)
 	}
-	for _, h := range f.headers {
-		name, value, ok := strings.Cut(h, "=")
-		if !ok || name == "" {
-			return job, usagef("--header %q: write it as name=value", h)
-		}
-		if job.Headers == nil {
-			job.Headers = make(map[string]string)
-		}
-		if _, twice := job.Headers[name]; twice {
-			return job, usagef("--header %q: this name was given before", h)
-		}
-		job.Headers[name] = value
+	var err error
+	if job.Headers, err = parseHeaders(f.headers); err != nil {
+		return job, err
 	}
 	return withTrace(job, env), nil
+}
+
+// parseHeaders returns the headers of --header. It returns nil if there are none.
+func parseHeaders(flags []string) (headers map[string]string, err error) {
+	for _, h := range flags {
+		name, value, ok := strings.Cut(h, "=")
+		switch {
+		case !utf8.ValidString(h):
+			return nil, usagef("--header: %q is not valid UTF-8", h)
+		case !ok || name == "":
+			return nil, usagef("--header %q: write it as name=value", h)
+		}
+		if headers == nil {
+			headers = make(map[string]string)
+		}
+		if _, twice := headers[name]; twice {
+			return nil, usagef("--header %q: this name was given before", h)
+		}
+		headers[name] = value
+	}
+	return headers, nil
 }
 
 // withTrace returns the job with the trace of the environment (TRACEPARENT, TRACESTATE). It

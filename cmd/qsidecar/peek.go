@@ -16,8 +16,8 @@ import (
 )
 
 func (a *app) peekCommand() *cobra.Command {
-	var state, after string
-	var ids []string
+	var state, after, key, text string
+	var ids, headers []string
 	var most int
 	cmd := &cobra.Command{
 		Use:   "peek [QUEUE]",
@@ -26,10 +26,16 @@ func (a *app) peekCommand() *cobra.Command {
 of claims, scheduled ones by due time, others the longest in their state first. --json
 shows everything, also each failed attempt and the whole payload.
 
+--key alone finds the job that has the key, in any state. --text, --header, and --key with
+--state search the jobs of a state: at most 10,000 of them, or 64 MiB of payloads. If there
+are more, stderr has the --after with which the search continues.
+
 ` + exitCodes,
 		Example: `  qsidecar peek
   qsidecar peek mail --state dead
-  qsidecar peek mail --ids 17,18 --json`,
+  qsidecar peek mail --ids 17,18 --json
+  qsidecar peek mail --key welcome-ada
+  qsidecar peek mail --state dead --text ada@example.com --header tenant=blue`,
 		Args: argCount(0, 1, "at most one queue"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			req := &protocol.Request{Op: protocol.OpPeek, Queue: strings.Join(args, ""), IDs: ids, After: after}
@@ -39,12 +45,20 @@ shows everything, also each failed attempt and the whole payload.
 			if err := pageOf(req, most); err != nil {
 				return err
 			}
-			if ids == nil {
-				st, err := parseState(state)
-				if err != nil {
+			var err error
+			if req.Headers, err = parseHeaders(headers); err != nil {
+				return err
+			}
+			req.Key, req.Text = key, text
+			if (key != "" || text != "" || headers != nil) && (req.Queue == "" || ids != nil) {
+				return usagef("--key, --text and --header search one QUEUE, without --ids")
+			}
+			byKey := key != "" && text == "" && headers == nil && after == "" && !cmd.Flags().Changed("state")
+			if ids == nil && !byKey {
+				if req.State, err = parseState(state); err != nil {
 					return err
 				}
-				req.State, req.Max = st, protocol.Some(int64(most))
+				req.Max = protocol.Some(int64(most))
 			}
 			return a.peek(cmd, req, nil, a.jobTable)
 		},
@@ -53,6 +67,9 @@ shows everything, also each failed attempt and the whole payload.
 	cmd.Flags().StringSliceVar(&ids, "ids", nil, "these jobs, in whatever state: `ID,ID…`")
 	cmd.Flags().IntVar(&most, "max", 10, "at most so many")
 	cmd.Flags().StringVar(&after, "after", "", "go on after the job with this `ID`, which needs a QUEUE")
+	cmd.Flags().StringVar(&key, "key", "", "the job that has this key")
+	cmd.Flags().StringVar(&text, "text", "", "jobs whose key, payload or header values contain this text")
+	cmd.Flags().StringArrayVar(&headers, "header", nil, "jobs with this header: `name=value`; repeatable")
 	return a.jsonFlag(cmd)
 }
 
@@ -140,6 +157,9 @@ func (a *app) peek(cmd *cobra.Command, req *protocol.Request, none error, show f
 		rep, err := c.Call(ctx, req)
 		if err != nil {
 			return err
+		}
+		if rep.After != "" {
+			fmt.Fprintf(a.errOut, "%s read, and there are more: go on with --after %s\n", textfmt.Plural(rep.Scanned.Or(0), "job"), rep.After)
 		}
 		switch {
 		case len(rep.Views) == 0 && none != nil:

@@ -84,3 +84,29 @@ queues:
 		t.Errorf("show of no job: %+v", r)
 	}
 }
+
+// TestPeekSearches searches a queue with the flags of peek.
+func TestPeekSearches(t *testing.T) {
+	h := newHost(t)
+	h.serve("--config", h.file("c.yaml", strings.ReplaceAll("databases: {main: {url: \"sqlite:$D/q.db\"}}\nqueues: {\"*\": {}}\n", "$D", h.dir)))
+	h.must(0, "enqueue", "mail", "to: ada", "--raw", "--key", "k1", "--header", "lang=en")
+	h.must(0, "enqueue", "mail", "to: bob", "--raw", "--header", "lang=en", "--header", "tenant=blue")
+	for want, args := range map[string][]string{
+		"to: ada": {"--key", "k1"}, "to: bob": {"--text", "bob"}, "to: bob ": {"--header", "lang=en", "--header", "tenant=blue"}, "to: ada ": {"--key", "k1", "--state", "ready"},
+	} {
+		if out := h.must(0, append([]string{"peek", "mail"}, args...)...); strings.Count(out, "\n") != 2 || !strings.Contains(out, strings.TrimSpace(want)) {
+			t.Errorf("%q shows\n%s", args, out)
+		}
+	}
+	if out := h.must(0, "peek", "mail", "--text", "none"); out != "no such jobs\n" {
+		t.Errorf("a search without a match shows\n%s", out)
+	}
+	if r := h.run("peek", "mail", "--text", "to", "--max", "1"); r.code != 0 || !strings.HasPrefix(r.err, "1 job read, and there are more: go on with --after ") {
+		t.Errorf("a search with more to read: %+v", r)
+	}
+	for _, args := range [][]string{{"--text", "x"}, {"mail", "--text", "x", "--ids", "1"}, {"mail", "--header", "x"}} {
+		if r := h.run(append([]string{"peek"}, args...)...); r.code != exitUsage {
+			t.Errorf("%q: %+v", args, r)
+		}
+	}
+}

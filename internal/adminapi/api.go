@@ -78,6 +78,10 @@ func requestOf(op protocol.Op, query url.Values) (*protocol.Request, *protocol.E
 			req.State = protocol.State(values[0])
 		case name == "after" && peeks:
 			req.After = values[0]
+		case name == "key" && peeks:
+			req.Key = values[0]
+		case name == "text" && peeks:
+			req.Text = values[0]
 		case name == "max" && peeks:
 			n, err := strconv.ParseInt(values[0], 10, 32)
 			if err != nil {

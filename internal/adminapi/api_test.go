@@ -87,7 +87,12 @@ func TestHiddenPayloads(t *testing.T) {
 	if strings.Contains(a.body, "secret") || a.header.Get("Qsidecar-Payloads") != "hidden" {
 		t.Errorf("%v %s", a.header, a.body)
 	}
+	for _, search := range []string{`"text":"sec"`, `"headers":{"h":"secret"}`} {
+		x.op("peek", `{"queue":"mail",`+search+`}`).want(t, "a search", 403, "hidden")
+	}
+	x.op("peek", `{"queue":"mail","key":"k"}`).want(t, "a key", 200, `"key":"k"`)
 	x.Configure(writable)
+	x.op("peek", `{"queue":"mail","text":"sec"}`).want(t, "a search", 200, `"scanned":1`)
 	x.op("peek", `{"queue":"mail"}`).want(t, "peek with payloads", 200, `"payload":"secret"`)
 }
 

@@ -128,6 +128,9 @@ func (s *Server) Do(ctx context.Context, req *protocol.Request) (*protocol.Reply
 		return nil, protocol.Errorf(protocol.CodeUnknownOp, "the admin API has no operation %q: workers use the socket", req.Op)
 	}
 	if !changes {
+		if (req.Text != "" || len(req.Headers) > 0) && s.PayloadsHidden() {
+			return nil, protocol.Errorf(protocol.CodeForbidden, "payloads and headers are hidden (admin.payloads), so they can't be searched: search by id or key")
+		}
 		reply, err := s.sessions.call(ctx, req)
 		if err == nil && s.PayloadsHidden() {
 			hidePayloads(reply.Views)

@@ -25,6 +25,7 @@ type queueData struct {
 	Jobs  []protocol.JobView
 	First bool     // the page starts with the first job
 	Next  []string // ids to continue after; empty: this is the last page
+	Find  *found   // nil: all jobs of the state are shown
 	Error string
 }
 
@@ -43,11 +44,30 @@ func (p *Page) queue(w http.ResponseWriter, r *http.Request) {
 	d.Stat = f.Snap.queue(d.Queue)
 	d.Plot = p.poller.plot(d.Queue)
 	if !f.Live {
-		if err := p.readJobs(r, d, q["after"]); err != nil {
+		job, err := p.listJobs(r, d)
+		if err != nil {
 			d.Error = explain(err)
+		} else if job != nil {
+			http.Redirect(w, r, link("/job", "queue", job.Queue, "id", job.ID), http.StatusSeeOther)
+			return
 		}
 	}
 	p.show(w, http.StatusOK, f)
+}
+
+// listJobs reads the jobs that a queue's page shows: those of a search, or all of the state. If the search finds the job
+// with an id or a key, it returns that job.
+func (p *Page) listJobs(r *http.Request, d *queueData) (*protocol.JobView, error) {
+	q := r.URL.Query()
+	text := q.Get("for")
+	if text == "" {
+		return nil, p.readJobs(r, d, q["after"])
+	}
+	d.Find = &found{By: q.Get("by"), For: text}
+	if !slices.Contains(criteria, d.Find.By) {
+		d.Find.By = criteria[0]
+	}
+	return p.find(r, d, q.Get("after"))
 }
 
 // readJobs reads a page of jobs, after the first of the jobs that still is in the state.

@@ -130,20 +130,21 @@ func (p *Page) asset(w http.ResponseWriter, r *http.Request) {
 }
 
 var templateFuncs = template.FuncMap{
-	"asset":   func(file string) string { return "/assets/" + file + "?v=" + assetVersion },
-	"link":    link,
-	"age":     wiretext.Age,
-	"stamp":   stamp,
-	"count":   count,
-	"plural":  plural,
-	"list":    func(v ...any) []any { return v },
-	"states":  func() []protocol.State { return states },
-	"numOf":   numberIn,
-	"explain": explain,
-	"min1":    func(n int64) int64 { return max(n, 1) },
-	"len64":   func(n int) int64 { return int64(n) },
-	"add":     func(a, b int) int { return a + b },
-	"visible": visible,
+	"asset":    func(file string) string { return "/assets/" + file + "?v=" + assetVersion },
+	"link":     link,
+	"age":      wiretext.Age,
+	"stamp":    stamp,
+	"count":    count,
+	"plural":   plural,
+	"list":     func(v ...any) []any { return v },
+	"criteria": func() []string { return criteria },
+	"states":   func() []protocol.State { return states },
+	"numOf":    numberIn,
+	"explain":  explain,
+	"min1":     func(n int64) int64 { return max(n, 1) },
+	"len64":    func(n int) int64 { return int64(n) },
+	"add":      func(a, b int) int { return a + b },
+	"visible":  visible,
 	"lastError": func(v protocol.JobView) string {
 		if len(v.Errors) == 0 {
 			return ""
@@ -220,6 +221,9 @@ func snippet(v protocol.JobView, hidden bool) string {
 // nextJobs returns the address of the next page of jobs.
 func nextJobs(d *queueData) string {
 	query := []any{"name", d.Queue, "state", d.State}
+	if d.Find != nil {
+		query = append(query, "by", d.Find.By, "for", d.Find.For)
+	}
 	for _, id := range d.Next {
 		query = append(query, "after", id)
 	}

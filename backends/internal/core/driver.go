@@ -282,6 +282,9 @@ type Reader interface {
 	// is gone.
 	Place(ctx context.Context, p backends.Peek, id int64) (place any, found bool, err error)
 
+	// KeyHolder returns the job that has a key. The job can be gone.
+	KeyHolder(ctx context.Context, queue, key string) (id int64, found bool, err error)
+
 	// Views returns the jobs with their failures.
 	Views(ctx context.Context, queue string, ids []int64) ([]backends.View, error)
 

@@ -251,6 +251,12 @@ func (t *tx) Sizes(_ context.Context, p backends.Peek, ids []int64, after any, e
 	return nil
 }
 
+// KeyHolder implements core.Reader.
+func (t *tx) KeyHolder(_ context.Context, queue, key string) (id int64, found bool, err error) {
+	k, found := t.keys[keyName{queue, key}]
+	return k.job, found, nil
+}
+
 // Views implements core.Reader.
 func (t *tx) Views(_ context.Context, queue string, ids []int64) (views []backends.View, err error) {
 	for _, r := range t.chosen(queue, ids) {

@@ -38,7 +38,7 @@ func (s *Store) Peek(ctx context.Context, p backends.Peek) (views []backends.Vie
 		p.State = backends.StateReady
 	case backends.StateReady, backends.StateScheduled, backends.StateClaimed, backends.StateDone, backends.StateDead:
 	default:
-		if len(p.IDs) == 0 {
+		if len(p.IDs) == 0 && p.Key == "" {
 			return nil, fmt.Errorf("no job is ever %q", p.State)
 		}
 	}
@@ -47,6 +47,12 @@ func (s *Store) Peek(ctx context.Context, p backends.Peek) (views []backends.Vie
 		ids, err := chosen(ctx, r, p)
 		if err != nil || len(ids) == 0 {
 			return err
+		}
+		if p.OnlyIDs {
+			for _, id := range ids {
+				views = append(views, backends.View{ID: ID(id)})
+			}
+			return nil
 		}
 		views, err = r.Views(ctx, p.Queue, ids)
 		return err
@@ -62,11 +68,18 @@ func (s *Store) Peek(ctx context.Context, p backends.Peek) (views []backends.Vie
 func chosen(ctx context.Context, r Reader, p backends.Peek) (ids []int64, err error) {
 	var wanted []int64
 	var after any
-	if len(p.IDs) > 0 {
+	switch {
+	case len(p.IDs) > 0:
 		if wanted = idsOf(p.IDs); len(wanted) == 0 {
 			return nil, nil
 		}
-	} else if p.After != "" {
+	case p.Key != "":
+		id, found, err := r.KeyHolder(ctx, p.Queue, p.Key)
+		if err != nil || !found {
+			return nil, err
+		}
+		wanted = []int64{id}
+	case p.After != "":
 		id, ok := Number(p.After)
 		found := false
 		if ok {

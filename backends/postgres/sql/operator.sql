@@ -86,6 +86,9 @@ CROSS JOIN LATERAL (
 ) AS j
 ORDER BY x.n
 
+-- name: key_holder
+SELECT job FROM {s}.qsidecar_keys WHERE queue = $1 AND key = $2
+
 -- name: view
 SELECT j.id, j.queue, j.state, j.payload, j.priority, j.attempts, coalesce(j.claim_max, j.max_attempts, 0), j.enqueued_at,
   j.run_at, j.claimed_at, j.finished_at, coalesce(j.worker, ''), coalesce(j.key, ''), coalesce(j.headers::text, ''), j.result

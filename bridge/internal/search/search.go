@@ -1,0 +1,139 @@
+// Package search finds jobs of one queue by what they contain. It reads jobs in one state and compares them, so that
+// every engine and every adopted table can be searched. The cost of one search is bounded.
+package search
+
+import (
+	"bytes"
+	"context"
+	"strings"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+const (
+	// MaxJobs is how many jobs one search reads. It is also how far one can page into a state of an adopted table.
+	MaxJobs = backends.StatsExact
+
+	// PageBytes is how many bytes of payloads and results a search has in memory besides those that it found, or one
+	// job's.
+	PageBytes = 1 << 20
+
+	// maxBytes is how many bytes of payloads and results one search reads.
+	maxBytes = 64 << 20
+
+	// pageJobs is how many jobs it reads at a time.
+	pageJobs = 500
+)
+
+// Query describes jobs. A field that is empty matches all jobs.
+type Query struct {
+	Key     string
+	Text    string            // a part of the key, the payload or the value of a header
+	Headers map[string]string // the job has all of these
+}
+
+// Any reports whether the query matches all jobs.
+func (q *Query) Any() bool { return q.Key == "" && q.Text == "" && len(q.Headers) == 0 }
+
+// matches reports whether the query describes the job. It compares bytes.
+func (q *Query) matches(v *backends.View) bool {
+	if q.Key != "" && v.Key != q.Key {
+		return false
+	}
+	for name, value := range q.Headers {
+		if got, ok := v.Headers[name]; !ok || got != value {
+			return false
+		}
+	}
+	if q.Text == "" || strings.Contains(v.Key, q.Text) || bytes.Contains(v.Payload, []byte(q.Text)) {
+		return true
+	}
+	for _, value := range v.Headers {
+		if strings.Contains(value, q.Text) {
+			return true
+		}
+	}
+	return false
+}
+
+// Result is what a search found.
+type Result struct {
+	Views   []backends.View
+	Scanned int    // the number of jobs that it read
+	After   string // the last of them if there are more; a search that continues begins after it
+}
+
+// Jobs returns the jobs that p selects and q describes, in the order of p. It stops at the limits of p and of this
+// package. p has a state and no ids. peek reads jobs of a database.
+//
+// It lists the ids first and reads the jobs by these. So it reads each job once, also if the jobs that it has read
+// leave the state meanwhile.
+func Jobs(ctx context.Context, peek func(context.Context, backends.Peek) ([]backends.View, error), p backends.Peek, q *Query) (Result, error) {
+	list := p
+	list.Max, list.MaxBytes, list.OnlyIDs = MaxJobs+1, 0, true
+	listed, err := peek(ctx, list)
+	if err != nil {
+		return Result{}, err
+	}
+	ids := make([]string, len(listed))
+	for i := range listed {
+		ids[i] = listed[i].ID
+	}
+	s := scan{peek: peek, p: p, q: q}
+	for s.at < min(len(ids), MaxJobs) && !s.full {
+		if err := s.page(ctx, ids[s.at:min(s.at+pageJobs, len(ids), MaxJobs)]); err != nil {
+			return Result{}, err
+		}
+	}
+	s.Scanned = s.at
+	if s.at > 0 && s.at < len(ids) {
+		s.After = ids[s.at-1]
+	}
+	return s.Result, nil
+}
+
+// scan is a search in progress.
+type scan struct {
+	Result
+	peek        func(context.Context, backends.Peek) ([]backends.View, error)
+	p           backends.Peek
+	q           *Query
+	at          int   // number of ids that it has read
+	read, found int64 // bytes
+	full        bool
+}
+
+// page reads the jobs of the next ids, as many as PageBytes allows. Jobs that are gone, or in another state, don't
+// match.
+func (s *scan) page(ctx context.Context, ids []string) error {
+	views, err := s.peek(ctx, backends.Peek{Queue: s.p.Queue, IDs: ids, State: s.p.State, Max: len(ids), MaxBytes: PageBytes})
+	if err != nil {
+		return err
+	}
+	next := 0
+	for i := range views {
+		v := &views[i]
+		for next < len(ids) && ids[next] != v.ID {
+			next++
+		}
+		size := v.Bytes()
+		match := v.State == s.p.State && s.q.matches(v)
+		if match && len(s.Views) > 0 && s.p.MaxBytes > 0 && s.found+size > s.p.MaxBytes {
+			s.at, s.full = s.at+next, true
+			return nil
+		}
+		next++
+		if s.read += size; match {
+			s.Views, s.found = append(s.Views, *v), s.found+size
+		}
+		if s.full = len(s.Views) == s.p.Max || s.read >= maxBytes; s.full {
+			s.at += next
+			return nil
+		}
+	}
+	if len(views) == 0 { // all of them are gone: a page has at least one job
+		next = len(ids)
+	}
+	s.at += next
+	return nil
+}

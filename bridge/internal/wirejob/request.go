@@ -1,0 +1,50 @@
+package wirejob
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+// Peek converts a peek, for a result of at most maxBytes. It copies what it keeps of the request.
+func Peek(req *protocol.Request, maxBytes int64) backends.Peek {
+	p := backends.Peek{
+		Queue:    req.Queue,
+		IDs:      slices.Clone(req.IDs),
+		State:    backends.State(cmp.Or(req.State, protocol.StateReady)),
+		Max:      int(req.Max.Or(10)),
+		After:    req.After,
+		Key:      req.Key,
+		MaxBytes: maxBytes,
+	}
+	if p.IDs != nil {
+		p.Max = len(p.IDs)
+	}
+	return p
+}
+
+// Command converts an operator's command. It copies what it keeps of the request.
+func Command(req *protocol.Request) backends.Command {
+	kinds := map[protocol.Op]backends.CommandKind{
+		protocol.OpRetry: backends.Retry, protocol.OpDelete: backends.Delete, protocol.OpReclaim: backends.Reclaim,
+		protocol.OpPurge: backends.Purge, protocol.OpPause: backends.Pause, protocol.OpResume: backends.Resume,
+	}
+	return backends.Command{
+		Kind:  kinds[req.Op],
+		Queue: req.Queue,
+		IDs:   slices.Clone(req.IDs),
+		All:   req.All,
+		State: backends.State(req.State),
+	}
+}
+
+// FromStored converts the jobs that an enqueue stored.
+func FromStored(stored []backends.Stored) []protocol.EnqueuedJob {
+	out := make([]protocol.EnqueuedJob, len(stored))
+	for i, st := range stored {
+		out[i] = protocol.EnqueuedJob{ID: st.ID, Duplicate: st.Duplicate, State: protocol.State(st.State)}
+	}
+	return out
+}

@@ -1,0 +1,50 @@
+package web
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/qsidecar/qsidecar/internal/testwait"
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+// TestFind searches a queue by each criterion.
+func TestFind(t *testing.T) {
+	s := newSite(t)
+	jobs := make([]protocol.NewJob, 60)
+	for i := range jobs {
+		jobs[i] = protocol.NewJob{Queue: "q", Payload: fmt.Appendf(nil, "payload %d", i), Key: fmt.Sprintf("key-%d", i), Headers: map[string]string{"parity": fmt.Sprint(i % 2)}}
+	}
+	stored, err := s.client.EnqueueMany(testwait.Context(t), jobs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	find := func(by, text string) document {
+		t.Helper()
+		return s.get(link("/queue", "name", "q", "state", "ready", "by", by, "for", text), http.StatusOK)
+	}
+	d := find("text", "load 5")
+	s.contains("a text", d.text("main"), "11 jobs found among 60 jobs.")
+	if rows := d.rows(); len(rows) != 11 || !strings.Contains(rows[0], "key-5") || !strings.Contains(rows[1], "key-50") {
+		t.Errorf("a text: %q", rows)
+	}
+	s.contains("a header", find("header", "parity=1").text("main"), "30 jobs found among 60 jobs.")
+	s.contains("no header", find("header", "parity").text("main"), "name=value")
+	s.contains("none", find("text", "<b>none").text("main"), "0 jobs found among 60 jobs.")
+	for by, text := range map[string]string{"key": "key-7", "id": stored[7].ID} {
+		d := find(by, text)
+		if d.url.Path != "/job" {
+			t.Errorf("by %s: %s", by, d.url)
+		}
+		s.contains("by "+by, d.text("main"), "payload 7")
+	}
+	s.contains("no key", find("key", "key").text("main"), "0 jobs found among 60 jobs.")
+	s.contains("no id", find("id", "none").text("main"), "0 jobs found.")
+
+	d = find("text", "payload")
+	s.contains("the first page", d.text("main"), "50 jobs found among 50 jobs; there are more", "Search on")
+	next := d.links("Search on →")[0]
+	s.contains("the next page", s.get(next, http.StatusOK).text("main"), "10 jobs found among the next 10 jobs.")
+}
