@@ -40,6 +40,7 @@ type Peek struct {
 	State    State
 	Max      int
 	After    string
+	Newest   bool  // done or dead jobs: those that finished last come first
 	OnlyIDs  bool  // the views have only their IDs; not with Key
 	MaxBytes int64 // stop before the payloads and results exceed this many bytes, but return at least one job
 }

@@ -92,7 +92,10 @@ func (s *session) views(ctx context.Context, plan *plan, p backends.Peek) ([]bac
 	var all []backends.View
 	for i, q := range queues {
 		one := p
-		one.Queue = q
+		if one.Queue = q; p.Newest {
+			db, _ := plan.inspectable(q)
+			one.Newest = db == nil || !db.Adopted(q)
+		}
 		if p.IDs == nil { // the first queues have the fewest jobs, and leave the rest of their share to the others
 			one.Max = (p.Max + len(queues) - i - 1) / (len(queues) - i)
 		}

@@ -135,6 +135,7 @@ type Request struct {
 	Key     string            // the job that has this key; with State, the jobs in it that were stored with the key
 	Text    string            // jobs whose key, payload or header values contain it
 	Headers map[string]string // jobs that have these headers
+	Newest  bool              // done or dead jobs: those that finished last come first
 }
 
 // NextClaim is the claim that an ack or a nack carries. It never waits. Its fields are those of a claim.

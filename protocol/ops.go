@@ -30,7 +30,7 @@ var ops = map[Op]spec{
 	OpCancelClaim: {takes: bits(fRequest)},
 	OpBye:         {},
 	OpStats:       {takes: bits(fQueue)},
-	OpPeek:        {takes: bits(fQueue, fIDs, fState, fMax, fAfter, fKey, fHeaders, fText), check: checkPeek},
+	OpPeek:        {takes: bits(fQueue, fIDs, fState, fMax, fAfter, fKey, fHeaders, fText, fNewest), check: checkPeek},
 	OpRetry:       {takes: bits(fQueue, fIDs, fAll), needs: bits(fQueue), check: checkRetry},
 	OpDelete:      {takes: bits(fQueue, fIDs), needs: bits(fQueue, fIDs)},
 	OpReclaim: {
@@ -112,13 +112,16 @@ func checkExtend(r *Request, p presence) *Error {
 // checkPeek moves the key and the headers from Request.Job, where the fields of enqueue are.
 func checkPeek(r *Request, p presence) *Error {
 	r.Key, r.Headers, r.Job = r.Job.Key, r.Job.Headers, NewJob{}
-	if with := p & bits(fState, fMax, fAfter, fKey, fHeaders, fText); with != 0 && p.has(fIDs) {
+	if with := p & bits(fState, fMax, fAfter, fKey, fHeaders, fText, fNewest); with != 0 && p.has(fIDs) {
 		name := firstName(with)
 		return BadField(name, "ids and %s exclude each other: ids are shown in any state, all of them", name)
 	}
 	if with := p & bits(fMax, fAfter, fHeaders, fText); with != 0 && p.has(fKey) && !p.has(fState) {
 		name := firstName(with)
 		return BadField(name, "%s needs a state beside key: without a state, key finds one job", name)
+	}
+	if r.Newest && r.State != StateDead && r.State != StateDone {
+		return BadField("newest", "newest needs the state dead or done: other jobs have no time at which they finished")
 	}
 	if p.has(fHeaders) && len(r.Headers) == 0 {
 		return BadField("headers", "headers is empty; leave it out for none")

@@ -41,6 +41,7 @@ const (
 	fAfter
 	fAll
 	fText
+	fNewest
 )
 
 // jobFields are the fields of the single job in an enqueue.
@@ -155,6 +156,7 @@ var requestMessage = newMessage([]field[Request]{
 	fAll: isBool("all", func(r *Request) *bool { return &r.All }),
 	fText: checked(isText("text", MaxSearchText, func(r *Request) *string { return &r.Text }),
 		func(r *Request) *Error { return notEmpty("text", r.Text) }),
+	fNewest: isBool("newest", func(r *Request) *bool { return &r.Newest }),
 })
 
 // maxRequestFields bounds the search for the id in a request that is refused.

@@ -165,6 +165,7 @@ func genOperator(t *rapid.T, r *Request) {
 		} else {
 			r.State = rapid.SampledFrom([]State{"", StateReady, StateScheduled, StateClaimed, StateDone, StateDead}).Draw(t, "state")
 			r.Max = genOpt(genInt(1, MaxList)).Draw(t, "max")
+			r.Newest = (r.State == StateDone || r.State == StateDead) && rapid.Bool().Draw(t, "newest")
 			if r.Queue != "" {
 				r.After = genSome(MaxJobID).Draw(t, "after")
 				r.Text, r.Headers = genSome(MaxSearchText).Draw(t, "text"), genHeaders().Draw(t, "headers")

@@ -23,6 +23,9 @@ func (s *Store) Peek(ctx context.Context, p backends.Peek) ([]backends.View, err
 	if p.Key != "" {
 		return nil, &backends.UnsupportedError{Queue: p.Queue, What: "a job cannot have a key"}
 	}
+	if p.Newest && len(p.IDs) == 0 {
+		return nil, &backends.UnsupportedError{Queue: p.Queue, What: "jobs cannot be listed with the newest first"}
+	}
 	items := p.IDs
 	var err error
 	if len(items) == 0 {

@@ -61,9 +61,14 @@ func (b *Backend) Peek(ctx context.Context, p backends.Peek) (views []backends.V
 	if order == nil {
 		return nil, fmt.Errorf("no job is ever %q", p.State)
 	}
+	next := func(x, y *job) int { return cmp.Or(order(x, y), bySeq(x, y)) }
+	if p.Newest {
+		next = func(x, y *job) int { return cmp.Or(order(y, x), bySeq(y, x)) }
+	}
 	err = b.do(ctx, func() error {
 		var shown []*job
-		switch last := b.jobs[p.After]; {
+		last := b.jobs[p.After]
+		switch {
 		case len(p.IDs) > 0:
 			for i, id := range p.IDs {
 				if j := b.jobs[id]; j != nil && j.Queue == p.Queue && !slices.Contains(p.IDs[:i], id) {
@@ -77,8 +82,11 @@ func (b *Backend) Peek(ctx context.Context, p backends.Peek) (views []backends.V
 		case p.After != "" && (last == nil || last.Queue != p.Queue):
 			return backends.ErrNoSuchJob
 		default:
-			shown = b.sorted(p.Max, order, func(j *job) bool {
-				return j.Queue == p.Queue && j.state == p.State && (last == nil || cmp.Or(order(j, last), bySeq(j, last)) > 0)
+			if p.Newest && last != nil && last.state != p.State {
+				last = nil // it has left the state
+			}
+			shown = b.sorted(p.Max, next, func(j *job) bool {
+				return j.Queue == p.Queue && j.state == p.State && (last == nil || next(j, last) > 0)
 			})
 		}
 		var size int64

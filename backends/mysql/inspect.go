@@ -179,6 +179,14 @@ func (p listPlace) following() string {
 	return fmt.Sprintf("(urgency = %d AND %s OR urgency > %[1]d)", p.urgency, rest)
 }
 
+// preceding returns the condition that a row of a `segment` without urgencies comes before p, or TRUE at the start.
+func (p listPlace) preceding() string {
+	if p.sortKey == nil {
+		return "urgency = 0"
+	}
+	return fmt.Sprintf("urgency = 0 AND (sort_key = %d AND id < %d OR sort_key < %[1]d)", *p.sortKey, p.id)
+}
+
 // Place implements core.Reader. The job can be in another state than p.State by now.
 func (t *tx) Place(ctx context.Context, p backends.Peek, id int64) (place any, found bool, err error) {
 	from, columns := listStart, "0, 0"
@@ -218,6 +226,8 @@ func (t *tx) Sizes(ctx context.Context, p backends.Peek, ids []int64, after any,
 	case p.State == backends.StateClaimed: // one `segment` for each sidecar; there are never many claimed jobs
 		t.Each(read, sizes+table.Jobs+" WHERE segment > 'c' AND segment < 'd' AND queue = ? AND (claimed_at > ? OR claimed_at = ? AND id > ?) ORDER BY claimed_at, id LIMIT ?",
 			p.Queue, from.claimed, from.claimed, from.id, p.Max)
+	case p.Newest:
+		t.Each(read, sizes+table.Jobs+" WHERE segment = ? AND "+from.preceding()+" ORDER BY urgency DESC, sort_key DESC, id DESC LIMIT ?", segmentOf[p.State]+p.Queue, p.Max)
 	default:
 		t.Each(read, sizes+table.Jobs+" WHERE segment = ? AND "+from.following()+" ORDER BY urgency, sort_key, id LIMIT ?", segmentOf[p.State]+p.Queue, p.Max)
 	}

@@ -157,6 +157,12 @@ func (t *tx) Sizes(ctx context.Context, p backends.Peek, ids []int64, after any,
 			sql, args = t.s.sql.peekClaimed, []any{p.Queue, from.at, from.id, p.Max}
 		default:
 			sql, args = t.s.sql.peekDone, []any{p.Queue, from.at, from.id, p.Max, string(p.State)}
+			if p.Newest {
+				sql = t.s.sql.peekNewest
+				if from.at == listStart.at {
+					args[1] = pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true}
+				}
+			}
 		}
 	}
 	return t.ask(ctx, sql, func(rows pgx.Rows) error {

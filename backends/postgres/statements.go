@@ -35,7 +35,7 @@ type statements struct {
 	markDead, forget, pruneJobs, pruneKeys                                                                                        string
 	claimedBy, stats, queuesReady, queuesScheduled, queuesFinished, queuesClaimed, queuesPaused, oldestOf, chosen, view, failures string
 	place, keyHolder                                                                                                              string
-	peekReady, peekScheduled, peekClaimed, peekDone                                                                               string
+	peekReady, peekScheduled, peekClaimed, peekDone, peekNewest                                                                   string
 	retryFrom, retry, delete, lockClaimed                                                                                         string
 	keysTaken, keysTwice                                                                                                          string
 	pause, resume, anyReady                                                                                                       string
@@ -121,7 +121,7 @@ func render(schema string) *statements {
 		markDead: get("mark_dead"), forget: get("forget"), pruneJobs: get("prune_jobs"), pruneKeys: get("prune_keys"),
 		queuesFinished: get("queues_finished"), queuesClaimed: get("queues_claimed"), queuesPaused: get("queues_paused"),
 		chosen: get("chosen"), view: get("view"), failures: get("failures"), place: get("place"), keyHolder: get("key_holder"),
-		peekReady: get("peek_ready"), peekScheduled: get("peek_scheduled"), peekClaimed: get("peek_claimed"), peekDone: get("peek_done"),
+		peekReady: get("peek_ready"), peekScheduled: get("peek_scheduled"), peekClaimed: get("peek_claimed"), peekDone: get("peek_done"), peekNewest: get("peek_newest"),
 		keysTaken: get("keys_taken"), keysTwice: get("keys_twice"),
 		delete: get("delete"), lockClaimed: get("lock_claimed"),
 		pause: get("pause"), resume: get("resume"), anyReady: get("any_ready"),

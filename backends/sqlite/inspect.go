@@ -166,6 +166,22 @@ func (t *tx) following(queue string, state backends.State, from listPlace, limit
 	return ids, err
 }
 
+// preceding returns up to limit ids of a queue's done or dead jobs before the position from, the newest first.
+func (t *tx) preceding(queue string, state backends.State, from listPlace, limit int) (ids []int64, err error) {
+	if from.at <= 0 { // the start, or a job that has left the state
+		from.at = math.MaxInt64
+	}
+	sql := t.sql.newestDead
+	if state == backends.StateDone {
+		sql = t.sql.newestDone
+	}
+	err = t.query(sql, func(r row) error {
+		ids = append(ids, r.int(0))
+		return nil
+	}, queue, from.at, from.id, limit)
+	return ids, err
+}
+
 // Sizes implements core.Reader.
 func (t *tx) Sizes(_ context.Context, p backends.Peek, ids []int64, after any, each func(id, bytes int64)) (err error) {
 	if ids == nil {
@@ -173,7 +189,12 @@ func (t *tx) Sizes(_ context.Context, p backends.Peek, ids []int64, after any, e
 		if !ok {
 			from = listStart
 		}
-		if ids, err = t.following(p.Queue, p.State, from, p.Max); err != nil {
+		if p.Newest {
+			ids, err = t.preceding(p.Queue, p.State, from, p.Max)
+		} else {
+			ids, err = t.following(p.Queue, p.State, from, p.Max)
+		}
+		if err != nil {
 			return err
 		}
 	}

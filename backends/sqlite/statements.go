@@ -244,7 +244,7 @@ func maintenanceStatements(r func(string) string) maintenanceSQL {
 
 // inspectSQL implements the Inspector.
 type inspectSQL struct {
-	queuesReady, queuesScheduled, queuesClaimed, queuesFinished, queuesPaused, countReady, countScheduled, countClaimed, countDone, countDead, oldestReady, oldestClaimed, place, peekSamePrio, peekReady, peekScheduled, peekClaimed, peekDone, peekDead, size, view, failures, inState, retry, deadKeys, pause, resume string
+	queuesReady, queuesScheduled, queuesClaimed, queuesFinished, queuesPaused, countReady, countScheduled, countClaimed, countDone, countDead, oldestReady, oldestClaimed, place, peekSamePrio, peekReady, peekScheduled, peekClaimed, peekDone, peekDead, newestDone, newestDead, size, view, failures, inState, retry, deadKeys, pause, resume string
 }
 
 func inspectStatements(r func(string) string) inspectSQL {
@@ -315,10 +315,18 @@ func inspectStatements(r func(string) string) inspectSQL {
 			FROM {jobs} {@finished}
 			WHERE {finished_at} IS NOT NULL AND {state} = {=done} AND {queue} = ? AND ({finished_at}, {id}) > (?, ?)
 			ORDER BY {finished_at}, {id} LIMIT ?`),
+		newestDone: r(`SELECT {id}
+			FROM {jobs} {@finished}
+			WHERE {finished_at} IS NOT NULL AND {state} = {=done} AND {queue} = ? AND ({finished_at}, {id}) < (?, ?)
+			ORDER BY {finished_at} DESC, {id} DESC LIMIT ?`),
 		peekDead: r(`SELECT {id}
 			FROM {jobs} {@finished}
 			WHERE {finished_at} IS NOT NULL AND {state} = {=dead} AND {queue} = ? AND ({finished_at}, {id}) > (?, ?)
 			ORDER BY {finished_at}, {id} LIMIT ?`),
+		newestDead: r(`SELECT {id}
+			FROM {jobs} {@finished}
+			WHERE {finished_at} IS NOT NULL AND {state} = {=dead} AND {queue} = ? AND ({finished_at}, {id}) < (?, ?)
+			ORDER BY {finished_at} DESC, {id} DESC LIMIT ?`),
 		size: r(`SELECT ` + bytesOf + ` + coalesce(octet_length({result}), 0) FROM {jobs} WHERE {id} = ? AND {queue} = ?`),
 		view: r(`SELECT {queue}, {state}, CAST({payload} AS BLOB), {priority}, {attempts}, coalesce({claim_max},
 				{max_attempts}), {enqueued_at}, {run_at}, {claimed_at}, {finished_at}, {worker}, {key}, {headers}, {result},

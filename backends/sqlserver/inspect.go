@@ -125,6 +125,12 @@ func (q inspection) Sizes(ctx context.Context, p backends.Peek, ids []int64, aft
 			c = call{piece: q.sql.peekClaimed, args: []any{p.Queue, from.at, from.id, limit}}
 		default:
 			c = call{piece: q.sql.peekFinished, args: []any{p.Queue, from.at, from.id, limit, string(p.State)}}
+			if p.Newest {
+				c.piece = q.sql.peekNewest
+				if from.at == listStart().at {
+					c.args[1] = instant(time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC))
+				}
+			}
 		}
 	}
 	for range c.sets {

@@ -55,7 +55,7 @@ type statements struct {
 	markDead, forget, pruneJobs, pruneKeys *piece
 	queues, stats, place, chosen, view     *piece
 	keyHolder, peekReady, peekScheduled    *piece
-	peekClaimed, peekFinished              *piece
+	peekClaimed, peekFinished, peekNewest  *piece
 	retryIDs, retryFrom, keysTaken         *piece
 	delete, pause, resume                  *piece
 	zone, line, brief, describe            *piece
@@ -133,7 +133,7 @@ func render(schema string) *statements {
 	s.markDead, s.forget, s.pruneJobs, s.pruneKeys = r("mark_dead"), r("forget"), r("prune_jobs"), r("prune_keys")
 	s.queues, s.stats, s.place, s.chosen, s.view = r("queues"), r("stats"), r("place"), r("chosen"), r("view")
 	s.peekReady, s.peekScheduled, s.peekClaimed, s.peekFinished = r("peek_ready"), r("peek_scheduled"), r("peek_claimed"), r("peek_finished")
-	s.keyHolder = r("key_holder")
+	s.keyHolder, s.peekNewest = r("key_holder"), r("peek_newest")
 	s.retryIDs, s.retryFrom, s.keysTaken = r("retry_ids"), r("retry_from"), r("keys_taken")
 	s.zone, s.line, s.brief, s.describe = r("adopt_zone"), r("adopt_line"), r("adopt_brief"), r("describe")
 	s.describe.adopted, s.brief.adopted = true, true
@@ -148,7 +148,7 @@ const pastLocks = ", READPAST, READCOMMITTEDLOCK"
 // readVersions lets the statements that count and list jobs read committed row versions. They then do not wait for
 // locks. The database must have READ_COMMITTED_SNAPSHOT on.
 func (s *statements) readVersions() {
-	looks := append(slices.Collect(maps.Values(s.count)), s.stats, s.queues, s.peekReady, s.peekScheduled, s.peekClaimed, s.peekFinished)
+	looks := append(slices.Collect(maps.Values(s.count)), s.stats, s.queues, s.peekReady, s.peekScheduled, s.peekClaimed, s.peekFinished, s.peekNewest)
 	for _, p := range looks {
 		p.text = strings.ReplaceAll(p.text, pastLocks, "")
 	}

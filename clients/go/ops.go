@@ -202,6 +202,7 @@ type Peek struct {
 	Key     string
 	Text    string            // a part of the key, the payload or the value of a header
 	Headers map[string]string // the job has all of these
+	Newest  bool              // with State done or dead: the jobs that finished last come first
 }
 
 // Peek returns jobs without changing them.
@@ -213,7 +214,7 @@ func (c *Client) Peek(ctx context.Context, p Peek) ([]protocol.JobView, error) {
 // Search is Peek for a search. One call reads at most 10,000 jobs. If there are more, it returns the
 // last job that it read: continue with Peek.After. A call can return no jobs and have more to read.
 func (c *Client) Search(ctx context.Context, p Peek) (jobs []protocol.JobView, after string, err error) {
-	req := &protocol.Request{Op: protocol.OpPeek, Queue: p.Queue, IDs: p.IDs, State: p.State, After: p.After, Key: p.Key, Text: p.Text, Headers: p.Headers}
+	req := &protocol.Request{Op: protocol.OpPeek, Queue: p.Queue, IDs: p.IDs, State: p.State, After: p.After, Key: p.Key, Text: p.Text, Headers: p.Headers, Newest: p.Newest}
 	if p.Max != 0 {
 		req.Max = protocol.Some(int64(p.Max))
 	}

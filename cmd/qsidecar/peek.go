@@ -76,6 +76,7 @@ are more, stderr has the --after with which the search continues.
 func (a *app) deadCommand() *cobra.Command {
 	var after string
 	var most int
+	var newest bool
 	cmd := &cobra.Command{
 		Use:   "dead [QUEUE]",
 		Short: "List dead jobs: when each one died, of what, and its last error",
@@ -85,10 +86,10 @@ and make it ready again with ` + "`qsidecar retry QUEUE ID`" + `.
 
 ` + exitCodes,
 		Example: `  qsidecar dead
-  qsidecar dead mail --max 100`,
+  qsidecar dead mail --newest --max 100`,
 		Args: argCount(0, 1, "at most one queue"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			req := &protocol.Request{Op: protocol.OpPeek, Queue: strings.Join(args, ""), State: protocol.StateDead, Max: protocol.Some(int64(most)), After: after}
+			req := &protocol.Request{Op: protocol.OpPeek, Queue: strings.Join(args, ""), State: protocol.StateDead, Max: protocol.Some(int64(most)), After: after, Newest: newest}
 			if err := pageOf(req, most); err != nil {
 				return err
 			}
@@ -106,6 +107,7 @@ and make it ready again with ` + "`qsidecar retry QUEUE ID`" + `.
 		},
 	}
 	cmd.Flags().IntVar(&most, "max", 50, "at most so many")
+	cmd.Flags().BoolVar(&newest, "newest", false, "those that died last first (not in adopted tables)")
 	cmd.Flags().StringVar(&after, "after", "", "go on after the job with this `ID`, which needs a QUEUE")
 	return a.jsonFlag(cmd)
 }

@@ -82,6 +82,12 @@ func requestOf(op protocol.Op, query url.Values) (*protocol.Request, *protocol.E
 			req.Key = values[0]
 		case name == "text" && peeks:
 			req.Text = values[0]
+		case name == "newest" && peeks:
+			newest, err := strconv.ParseBool(values[0])
+			if err != nil {
+				return nil, protocol.BadField(name, "newest must be true or false")
+			}
+			req.Newest = newest
 		case name == "max" && peeks:
 			n, err := strconv.ParseInt(values[0], 10, 32)
 			if err != nil {

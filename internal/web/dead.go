@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"net/http"
 	"regexp"
 	"slices"
@@ -47,7 +48,7 @@ func (p *Page) dead(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if !f.Live {
-		rep, err := p.do(r, &protocol.Request{Op: protocol.OpPeek, Queue: d.Queue, State: protocol.StateDead, Max: protocol.Some[int64](maxGrouped)})
+		rep, err := p.newestDead(r, d.Queue)
 		if err != nil {
 			d.Error = explain(err)
 		} else {
@@ -58,6 +59,17 @@ func (p *Page) dead(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	p.show(w, http.StatusOK, f)
+}
+
+// newestDead reads the dead jobs that died last. In an adopted table, it reads the first ones in the order of claims.
+func (p *Page) newestDead(r *http.Request, queue string) (*protocol.Reply, error) {
+	req := &protocol.Request{Op: protocol.OpPeek, Queue: queue, State: protocol.StateDead, Max: protocol.Some[int64](maxGrouped), Newest: true}
+	rep, err := p.do(r, req)
+	if wire, ok := errors.AsType[*protocol.Error](err); ok && wire.Code == protocol.CodeUnsupported {
+		req.Newest = false
+		rep, err = p.do(r, req)
+	}
+	return rep, err
 }
 
 // groupJobs returns the groups of jobs, the largest first.

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	qsidecar "github.com/qsidecar/qsidecar/clients/go"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 	"github.com/qsidecar/qsidecar/protocol"
 )
@@ -47,4 +48,24 @@ func TestFind(t *testing.T) {
 	s.contains("the first page", d.text("main"), "50 jobs found among 50 jobs; there are more", "Search on")
 	next := d.links("Search on →")[0]
 	s.contains("the next page", s.get(next, http.StatusOK).text("main"), "10 jobs found among the next 10 jobs.")
+}
+
+// TestDeadShowsTheNewest checks that the page of dead jobs reads those that died last.
+func TestDeadShowsTheNewest(t *testing.T) {
+	s := newSite(t)
+	s.enqueue("q", make([]string, maxGrouped+2)...)
+	if jobs, err := s.client.Claim(testwait.Context(t), qsidecar.Claim{Queues: []string{"q"}, Max: 2}); err != nil {
+		t.Fatal(err)
+	} else if _, err := s.client.NackMany(testwait.Context(t), []string{jobs[0].Lease, jobs[1].Lease}, qsidecar.Nack{Error: "old", Dead: true}); err != nil {
+		t.Fatal(err)
+	}
+	s.kill("q", maxGrouped, func(int) string { return "new" })
+	rows := s.get("/dead", http.StatusOK).rows()
+	if len(rows) != 1 || !strings.Contains(rows[0], "new") {
+		t.Errorf("the groups are %q", rows)
+	}
+	jobs, err := s.client.Peek(testwait.Context(t), qsidecar.Peek{Queue: "q", State: protocol.StateDead, Newest: true, Max: 1})
+	if err != nil || len(jobs) != 1 || jobs[0].Errors[0].Message != "new" {
+		t.Errorf("the newest: %+v, %v", jobs, err)
+	}
 }

@@ -48,3 +48,36 @@ func onlyIDs(k *Kit) {
 		k.Errorf("only the id: %+v", views)
 	}
 }
+
+func newestFirst(k *Kit) {
+	for i := range k.enqueue(make([]backends.NewJob, 8)...) {
+		if i%4 > 0 { // some finish in the same instant
+			k.Advance(time.Second)
+		}
+		l := leases(k.claim(1))
+		if i == 2 || i == 5 {
+			k.commit(0, backends.Ack{Leases: l})
+		} else {
+			k.commit(0, backends.Nack{Leases: l, Dead: true})
+		}
+	}
+	for _, state := range []backends.State{backends.StateDead, backends.StateDone} {
+		oldest := k.ids(backends.Peek{State: state})
+		want := slices.Clone(oldest)
+		slices.Reverse(want)
+		if got := k.ids(backends.Peek{State: state, Newest: true}); !slices.Equal(got, want) || len(got) < 1 {
+			k.Errorf("%s: %q, want %q", state, got, want)
+		}
+	}
+	want := k.ids(backends.Peek{State: backends.StateDead, Newest: true})
+	for after := want; len(after) > 0; after = after[1:] {
+		if got := k.ids(backends.Peek{State: backends.StateDead, Newest: true, After: after[0], Max: 3}); !slices.Equal(got, after[1:min(4, len(after))]) {
+			k.Errorf("after %s: %q, want %q", after[0], got, after[1:])
+		}
+	}
+	k.operate(backends.Command{Kind: backends.Retry, IDs: want[3:4]}, 1, true)
+	left := slices.Delete(slices.Clone(want), 3, 4)
+	if got := k.ids(backends.Peek{State: backends.StateDead, Newest: true, After: want[3]}); !slices.Equal(got, left) {
+		k.Errorf("after a job that is ready again: %q, want all of %q", got, left)
+	}
+}

@@ -29,6 +29,7 @@ var Tests = map[string]func(*Kit){
 	"UsageGrowsWithEachCall": usageGrows,
 	"KeyHolder":              keyHolder,
 	"OnlyIDs":                onlyIDs,
+	"NewestFirst":            newestFirst,
 }
 
 func (k *Kit) commit(host backends.Identity, w backends.Write, claims ...backends.Claim) backends.Results {

@@ -243,7 +243,15 @@ func (t *tx) Place(_ context.Context, p backends.Peek, id int64) (place any, fou
 func (t *tx) Sizes(_ context.Context, p backends.Peek, ids []int64, after any, each func(id, bytes int64)) error {
 	rows := t.chosen(p.Queue, ids)
 	if ids == nil {
-		rows = first(t.listed(p.Queue, p.State, after), p.Max)
+		rows = t.listed(p.Queue, p.State, after)
+		if p.Newest {
+			rows = t.listed(p.Queue, p.State, nil)
+			slices.Reverse(rows)
+			if from, ok := after.(jobRow); ok && !from.finished.IsZero() { // it still is finished
+				rows = rows[1+slices.IndexFunc(rows, func(r *jobRow) bool { return r.id == from.id }):]
+			}
+		}
+		rows = first(rows, p.Max)
 	}
 	for _, r := range rows {
 		each(r.id, int64(len(r.payload)+len(r.result)))

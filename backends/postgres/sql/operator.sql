@@ -76,6 +76,11 @@ SELECT id, {size} + coalesce(octet_length(result), 0) FROM {s}.qsidecar_jobs
 WHERE finished_at IS NOT NULL AND queue = $1 AND state = $5 AND (finished_at, id) > ($2::timestamptz, $3::bigint)
 ORDER BY finished_at, id LIMIT $4
 
+-- name: peek_newest
+SELECT id, {size} + coalesce(octet_length(result), 0) FROM {s}.qsidecar_jobs
+WHERE finished_at IS NOT NULL AND queue = $1 AND state = $5 AND (finished_at, id) < ($2::timestamptz, $3::bigint)
+ORDER BY finished_at DESC, id DESC LIMIT $4
+
 -- name: chosen
 -- The sizes of named jobs.
 SELECT j.id, j.size

@@ -67,7 +67,7 @@ type Result struct {
 // package. p has a state and no ids. peek reads jobs of a database.
 //
 // It lists the ids first and reads the jobs by these. So it reads each job once, also if the jobs that it has read
-// leave the state meanwhile.
+// leave the state while it runs.
 func Jobs(ctx context.Context, peek func(context.Context, backends.Peek) ([]backends.View, error), p backends.Peek, q *Query) (Result, error) {
 	list := p
 	list.Max, list.MaxBytes, list.OnlyIDs = MaxJobs+1, 0, true

@@ -17,6 +17,7 @@ func Peek(req *protocol.Request, maxBytes int64) backends.Peek {
 		Max:      int(req.Max.Or(10)),
 		After:    req.After,
 		Key:      req.Key,
+		Newest:   req.Newest,
 		MaxBytes: maxBytes,
 	}
 	if p.IDs != nil {
