@@ -80,9 +80,14 @@ type Failure struct {
 type Command struct {
 	Kind  CommandKind
 	Queue string
-	IDs   []string // Retry, Delete, Reclaim
+	IDs   []string // Retry, Delete, Reclaim, Change
 	All   bool     // Retry: every dead job
 	State State    // Purge: any but StateClaimed
+
+	// Change
+	Priority *int16         // the new priority; nil: as before
+	Delay    *time.Duration // the job is ready this long after the commit; nil: see RunAt
+	RunAt    time.Time      // not zero: the job is ready at this time; never together with Delay
 
 	// Progress is called after each transaction of a command that takes several. nil: nothing.
 	Progress func()
@@ -116,4 +121,8 @@ const (
 	Pause
 	// Resume allows claims of a paused queue again.
 	Resume
+	// Change gives ready and scheduled jobs another priority or another time, or both. Other jobs stay as they are.
+	// A changed job that is ready goes behind the others of its priority. If an adopted table has no column for
+	// the change, the error is an *UnsupportedError.
+	Change
 )

@@ -138,7 +138,8 @@ func TestEveryOpNeedsItsRight(t *testing.T) {
 			"ack": fmt.Sprintf(`,"lease":%q`, j.Lease), "nack": fmt.Sprintf(`,"leases":[%q]`, j.Lease), "extend": fmt.Sprintf(`,"lease":%q,"bind":true`, j.Lease),
 			"peek": `,"queue":"closed"`, "retry": `,"queue":"closed","all":true`, "delete": fmt.Sprintf(`,"queue":"closed","ids":[%q]`, j.ID),
 			"reclaim": fmt.Sprintf(`,"queue":"closed","ids":[%q]`, j.ID), "purge": `,"queue":"closed","state":"ready"`,
-			"pause": `,"queue":"closed"`, "resume": `,"queue":"closed"`, "watch": `,"queue":"closed"`, "ping": "", "reload": "", "status": "",
+			"change": fmt.Sprintf(`,"queue":"closed","ids":[%q],"priority":1`, j.ID),
+			"pause":  `,"queue":"closed"`, "resume": `,"queue":"closed"`, "watch": `,"queue":"closed"`, "ping": "", "reload": "", "status": "",
 		}
 		for op, more := range requests {
 			s.path = nothing

@@ -44,7 +44,7 @@ func (s *session) start(req *protocol.Request) finisher {
 		return s.stats(req)
 	case protocol.OpPeek:
 		return s.peek(req)
-	case protocol.OpRetry, protocol.OpDelete, protocol.OpReclaim, protocol.OpPurge, protocol.OpPause, protocol.OpResume:
+	case protocol.OpRetry, protocol.OpChange, protocol.OpDelete, protocol.OpReclaim, protocol.OpPurge, protocol.OpPause, protocol.OpResume:
 		return s.command(req)
 	case protocol.OpWatch:
 		return s.watchJobs(req)

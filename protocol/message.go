@@ -19,6 +19,7 @@ const (
 	OpStats       Op = "stats"
 	OpPeek        Op = "peek"
 	OpRetry       Op = "retry"
+	OpChange      Op = "change"
 	OpDelete      Op = "delete"
 	OpReclaim     Op = "reclaim"
 	OpPurge       Op = "purge"
@@ -125,7 +126,11 @@ type Request struct {
 	// cancel_claim
 	Cancel RequestID // the field "request"
 
-	// peek, retry, delete, reclaim, purge
+	// change; it also takes DelayMS
+	Priority Opt[int64] // -32768…32767
+	RunAt    Opt[int64]
+
+	// peek, retry, change, delete, reclaim, purge
 	IDs   []string
 	State State
 	After string
@@ -198,7 +203,7 @@ type Reply struct {
 	Scanned Opt[int64]
 	After   string
 
-	Count   Opt[int64] // retry, delete, reclaim, purge
+	Count   Opt[int64] // retry, change, delete, reclaim, purge
 	Changes []string   // reload: never nil
 	Why     string     // reload without Changes: why nothing changed, for people
 	Status  *Status    // status: its fields are fields of the reply itself

@@ -32,6 +32,7 @@ var ops = map[Op]spec{
 	OpStats:       {takes: bits(fQueue)},
 	OpPeek:        {takes: bits(fQueue, fIDs, fState, fMax, fAfter, fKey, fHeaders, fText, fNewest), check: checkPeek},
 	OpRetry:       {takes: bits(fQueue, fIDs, fAll), needs: bits(fQueue), check: checkRetry},
+	OpChange:      {takes: bits(fQueue, fIDs, fPriority, fDelayMS, fRunAt), needs: bits(fQueue, fIDs), check: checkChange},
 	OpDelete:      {takes: bits(fQueue, fIDs), needs: bits(fQueue, fIDs)},
 	OpReclaim: {
 		takes: bits(fQueue, fIDs), needs: bits(fQueue, fIDs),
@@ -143,6 +144,22 @@ func checkRetry(r *Request, p presence) *Error {
 	}
 	if !p.has(fIDs) && !r.All {
 		return BadField("ids", "ids is missing; set all: true to retry every dead job")
+	}
+	return nil
+}
+
+// checkChange moves the priority and the time from Request.Job, where the fields of enqueue are.
+func checkChange(r *Request, p presence) *Error {
+	r.RunAt = r.Job.RunAt
+	if p.has(fPriority) {
+		r.Priority = Some(r.Job.Priority)
+	}
+	r.Job = NewJob{}
+	switch {
+	case r.DelayMS.Set && r.RunAt.Set:
+		return BadField("run_at", "delay_ms and run_at exclude each other")
+	case !r.Priority.Set && !r.DelayMS.Set && !r.RunAt.Set:
+		return BadField("priority", "priority, delay_ms and run_at are missing: name what to change")
 	}
 	return nil
 }

@@ -122,8 +122,10 @@ var requestMessage = newMessage([]field[Request]{
 		func(r *Request) *Error { return CheckQueueName("queue", r.Queue) }),
 	fQueues: checked(isTexts("queues", 1, MaxList, MaxQueueName, func(r *Request) *[]string { return &r.Queues }),
 		func(r *Request) *Error { return checkQueues(r.Queues) }),
-	fPayload:     ofJob(jobPayload),
-	fPriority:    ofJob(jobPriority),
+	fPayload: ofJob(jobPayload),
+	fPriority: presentIf(ofJob(jobPriority), func(r *Request) bool {
+		return r.Job.Priority != 0 || r.Op == OpChange && r.Priority.Set // a change to 0 is one
+	}),
 	fDelayMS:     isOptInt("delay_ms", 0, MaxDelayMS, func(r *Request) *Opt[int64] { return &r.DelayMS }),
 	fRunAt:       ofJob(jobRunAt),
 	fKey:         ofJob(jobKey),
@@ -242,8 +244,11 @@ func writeRequest(e *encoder, r *Request) {
 		}
 		w.DelayMS = w.Job.DelayMS
 	}
-	if r.Op == OpPeek {
+	switch r.Op {
+	case OpPeek:
 		w.Job = NewJob{Key: r.Key, Headers: r.Headers}
+	case OpChange:
+		w.Job = NewJob{Priority: r.Priority.Value, RunAt: r.RunAt}
 	}
 	requestMessage.write(e, &w, mask)
 }

@@ -99,7 +99,7 @@ func genLeases(t *rapid.T, r *Request) {
 }
 
 var genOp = rapid.SampledFrom([]Op{OpHello, OpEnqueue, OpClaim, OpAck, OpNack, OpExtend, OpCancelClaim, OpBye, OpStats,
-	OpPeek, OpRetry, OpDelete, OpReclaim, OpPurge, OpPause, OpResume, OpPing, OpReload, OpStatus})
+	OpPeek, OpRetry, OpChange, OpDelete, OpReclaim, OpPurge, OpPause, OpResume, OpPing, OpReload, OpStatus})
 
 func genRequest(t *rapid.T) Request {
 	r := Request{ID: genID().Draw(t, "id"), Op: genOp.Draw(t, "op")}
@@ -178,6 +178,14 @@ func genOperator(t *rapid.T, r *Request) {
 		r.Queue = genQueue().Draw(t, "queue")
 		if r.All = rapid.Bool().Draw(t, "all"); !r.All {
 			r.IDs = ids.Draw(t, "ids")
+		}
+	case OpChange:
+		r.Queue, r.IDs = genQueue().Draw(t, "queue"), ids.Draw(t, "ids")
+		r.Priority = Some(genInt(MinPriority, MaxPriority).Draw(t, "priority"))
+		if rapid.Bool().Draw(t, "delay") {
+			r.DelayMS = genOpt(genInt(0, MaxDelayMS)).Draw(t, "delay_ms")
+		} else {
+			r.RunAt = genOpt(genInt(0, MaxRunAt)).Draw(t, "run_at")
 		}
 	case OpDelete, OpReclaim:
 		r.Queue, r.IDs = genQueue().Draw(t, "queue"), ids.Draw(t, "ids")

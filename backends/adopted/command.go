@@ -23,8 +23,11 @@ func (s *Store) Command(ctx context.Context, c backends.Command) (count int64, f
 		count = s.reclaimInTx(ctx, q, c.IDs)
 		return count, count > 0, nil
 	}
+	if err := q.CheckChange(&c); err != nil {
+		return 0, false, err
+	}
 	run := s.command(q, c)
-	frees := c.Kind == backends.Retry || c.Kind == backends.Reclaim
+	frees := c.Kind == backends.Retry || c.Kind == backends.Reclaim || c.Kind == backends.Change
 	for {
 		var n int64
 		if err = s.transaction(ctx, func() []string {
@@ -58,6 +61,8 @@ func (s *Store) command(q *statement.Queue, c backends.Command) batchFunc {
 		return changeRows(q, q.InState(backends.StateDead), c.IDs, func(b *condition.Builder, where string) *backends.Statement { return q.Reset(b, where, true) })
 	case backends.Purge:
 		return changeRows(q, q.InState(c.State), nil, q.Delete)
+	case backends.Change:
+		return s.changeWaiting(q, c)
 	}
 	var either []string
 	for _, state := range []backends.State{backends.StateReady, backends.StateScheduled, backends.StateDone, backends.StateDead} {
@@ -66,6 +71,18 @@ func (s *Store) command(q *statement.Queue, c backends.Command) batchFunc {
 		}
 	}
 	return changeRows(q, []string{"(" + strings.Join(either, " OR ") + ")"}, c.IDs, q.Delete)
+}
+
+// changeWaiting changes the priority or the time of rows that wait. Their leases stay, because these count attempts.
+func (s *Store) changeWaiting(q *statement.Queue, c backends.Command) batchFunc {
+	where := []string{"(" + query.And(q.InState(backends.StateReady)...) + " OR " + query.And(q.InState(backends.StateScheduled)...) + ")"}
+	return func(ctx context.Context, sql backends.SQL) (int64, error) {
+		items, err := lockItems(ctx, sql, q, where, c.IDs)
+		if err != nil || len(items) == 0 {
+			return 0, err
+		}
+		return int64(len(items)), sql.Do(ctx, q.ForItems(items, func(b *condition.Builder, where string) *backends.Statement { return q.Change(b, where, &c) })...)
+	}
 }
 
 // changeRows changes rows that meet the conditions, and removes their leases. It changes those of

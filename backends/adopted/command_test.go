@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
@@ -84,5 +85,41 @@ func TestPeekAndCommands(t *testing.T) {
 			k.wantRows("SELECT id::text FROM q ORDER BY id", left...)
 			k.wantRows("SELECT item FROM qsidecar.qsidecar_leases")
 		})
+	}
+}
+
+// TestChangeAndFind changes the priority and the time of rows that wait, and finds jobs, as far as the table has
+// columns for that.
+func TestChangeAndFind(t *testing.T) {
+	t.Parallel()
+	m := mapping.Table{Name: "q", Columns: map[mapping.Role][]string{mapping.ID: {"id"}, mapping.State: {"state"}, mapping.Payload: {"payload"}, mapping.Priority: {"prio"}, mapping.RunAt: {"at"}}, MaxAttempts: 3,
+		States: map[backends.State]mapping.Value{backends.StateReady: {Null: true}, backends.StateClaimed: {Text: "1"}, backends.StateDone: {Text: "2"}, backends.StateDead: {Text: "3"}}}
+	bare := m
+	bare.Columns = map[mapping.Role][]string{mapping.ID: {"id"}, mapping.State: {"state"}, mapping.Payload: {"payload"}}
+	bare.Name = "b"
+	k := newKit(t, `CREATE TABLE q (id int PRIMARY KEY, state int, prio int NOT NULL DEFAULT 0, at timestamptz, payload text DEFAULT 'text');
+		CREATE TABLE b (id int PRIMARY KEY, state int, payload text);
+		INSERT INTO q SELECT generate_series(1, 4); INSERT INTO b VALUES (1)`, map[string]mapping.Table{"q": m, "b": bare})
+	one, hour, now := int16(1), time.Hour, time.Duration(0)
+	claimed := k.claim("q", 1)
+	k.command(backends.Command{Kind: backends.Change, IDs: []string{"1", "4"}, Priority: &one}, 1) // not the claimed one
+	k.command(backends.Command{Kind: backends.Change, IDs: []string{"2"}, Delay: &hour}, 1)
+	k.wantRows("SELECT id || ' ' || prio || ' ' || coalesce(at > now(), false) FROM q ORDER BY id", "1 0 false", "2 0 true", "3 0 false", "4 1 false")
+	k.write(backends.Ack{Leases: leases(claimed...)}, 0)
+	k.command(backends.Command{Kind: backends.Change, IDs: []string{"2"}, Delay: &now, Priority: &one}, 1)
+	if jobs := k.claim("q", 9); len(jobs) != 3 {
+		t.Errorf("claimed %+v", jobs)
+	}
+	for what, c := range map[string]backends.Command{"priority": {Priority: &one}, "time": {Delay: &hour}} {
+		c.Kind, c.Queue, c.IDs = backends.Change, "b", []string{"1"}
+		if n, _, err := k.Command(t.Context(), c); n != 0 || !errors.As(err, new(*backends.UnsupportedError)) {
+			t.Errorf("%s: %d, %v", what, n, err)
+		}
+	}
+	for what, p := range map[string]backends.Peek{"key": {Key: "k"}, "newest": {State: backends.StateDead, Newest: true}} {
+		p.Queue, p.Max = "q", 9
+		if _, err := k.Peek(t.Context(), p); !errors.As(err, new(*backends.UnsupportedError)) {
+			t.Errorf("%s: %v", what, err)
+		}
 	}
 }

@@ -143,7 +143,7 @@ func (b *Backend) Command(ctx context.Context, c backends.Command) (n int64, fre
 			return backends.ErrKeyTaken
 		}
 		for _, j := range found {
-			b.command(j, c.Kind)
+			b.command(j, c)
 		}
 		n, freed = int64(len(found)), len(b.madeReady) > 0
 		return nil
@@ -157,6 +157,8 @@ func (j *job) selectedBy(c backends.Command) bool {
 	switch c.Kind {
 	case backends.Retry:
 		return j.state == backends.StateDead && (c.All || named)
+	case backends.Change:
+		return (j.state == backends.StateReady || j.state == backends.StateScheduled) && named
 	case backends.Delete:
 		return j.state != backends.StateClaimed && named
 	case backends.Reclaim:
@@ -177,8 +179,10 @@ func (b *Backend) keyTaken(before map[string]bool) func(j *job) bool {
 	}
 }
 
-func (b *Backend) command(j *job, kind backends.CommandKind) {
-	switch kind {
+func (b *Backend) command(j *job, c backends.Command) {
+	switch c.Kind {
+	case backends.Change:
+		b.changeWaiting(j, c)
 	case backends.Retry:
 		if j.Key != "" {
 			b.keys[key{j.Queue, j.Key}] = j
@@ -190,6 +194,27 @@ func (b *Backend) command(j *job, kind backends.CommandKind) {
 		b.setState(j, backends.StateDeleted, time.Time{})
 		delete(b.jobs, j.id)
 	}
+}
+
+func (b *Backend) changeWaiting(j *job, c backends.Command) {
+	switch {
+	case c.Delay != nil:
+		j.runAt = b.now.Add(*c.Delay)
+	case !c.RunAt.IsZero():
+		j.runAt = c.RunAt
+	case j.state == backends.StateReady:
+		j.runAt = time.Time{}
+	}
+	if c.Priority != nil {
+		j.Priority = *c.Priority
+	}
+	if j.runAt.After(b.now) {
+		b.setState(j, backends.StateScheduled, time.Time{})
+		return
+	}
+	b.seq++
+	j.pos, j.readyAt = b.seq, b.now
+	b.setState(j, backends.StateReady, time.Time{})
 }
 
 // Queues implements backends.Locator.

@@ -3,6 +3,7 @@ package mysql
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -121,6 +122,48 @@ func (t *tx) Retry(ctx context.Context, queue string, ids []int64, after any, li
 		t.makeRoom(1 << 20)
 	}
 	return r, nil
+}
+
+// ChangeWaiting implements core.Commander.
+func (t *tx) ChangeWaiting(ctx context.Context, queue string, ids []int64, c *backends.Command) (n int64, ready bool, err error) {
+	rows, err := t.chosenRows(ctx, queue, ids)
+	if err != nil {
+		return 0, false, err
+	}
+	var now []*job // these are ready
+	var later []int64
+	var due session.Instant // of all; 0: each keeps its own
+	switch {
+	case c.Delay != nil:
+		due = t.now + session.Instant(1000*core.MS(*c.Delay))
+	case !c.RunAt.IsZero():
+		due = session.Instant(c.RunAt.UnixMicro())
+	}
+	for _, j := range rows {
+		if j.state != backends.StateReady && j.state != backends.StateScheduled {
+			continue
+		}
+		if at := cmp.Or(due, j.runAt); at > t.now {
+			later = append(later, j.ID)
+		} else {
+			now = append(now, j)
+		}
+	}
+	priority := ""
+	if c.Priority != nil {
+		priority = fmt.Sprintf(", priority = %d", *c.Priority)
+	}
+	t.makeReady(now, 0, "run_at = NULL"+priority)
+	if len(later) > 0 {
+		t.wrote = true
+		slices.Sort(later)
+		set, args := "state = 'scheduled'", []any(nil)
+		if due != 0 {
+			set, args = set+", run_at = ?", []any{due}
+		}
+		t.Add("UPDATE "+table.ByID+" SET "+set+priority+" WHERE id IN ("+session.List(later)+")", args...)
+	}
+	return int64(len(now) + len(later)), len(now) > 0, nil
 }
 
 // takeKeysBack gives dead jobs their keys again. It returns the jobs that have their key now or have none.

@@ -40,6 +40,29 @@ func (t *tx) Retry(ctx context.Context, queue string, ids []int64, after any, li
 	return r, err
 }
 
+// ChangeWaiting implements core.Commander.
+func (t *tx) ChangeWaiting(ctx context.Context, queue string, ids []int64, c *backends.Command) (n int64, ready bool, err error) {
+	var delay *int64
+	var runAt *time.Time
+	if c.Delay != nil {
+		ms := core.MS(*c.Delay)
+		delay = &ms
+	} else if !c.RunAt.IsZero() {
+		runAt = &c.RunAt
+	}
+	err = t.ask(ctx, t.s.sql.change, func(rows pgx.Rows) error {
+		var seen int64
+		if err := rows.Scan(&seen, &n, &ready); err != nil {
+			return err
+		}
+		if n < seen {
+			return backends.Refused(core.ErrSilent)
+		}
+		return nil
+	}, queue, ids, c.Priority, delay, runAt)
+	return n, ready, err
+}
+
 // deleting runs a statement that first chooses rows and then deletes them. It stores further columns of the answer in
 // `to`. It returns an error if fewer rows were deleted than chosen.
 func (t *tx) deleting(ctx context.Context, sql string, to []any, args ...any) (r core.Step, err error) {

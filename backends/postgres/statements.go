@@ -36,7 +36,7 @@ type statements struct {
 	claimedBy, stats, queuesReady, queuesScheduled, queuesFinished, queuesClaimed, queuesPaused, oldestOf, chosen, view, failures string
 	place, keyHolder                                                                                                              string
 	peekReady, peekScheduled, peekClaimed, peekDone, peekNewest                                                                   string
-	retryFrom, retry, delete, lockClaimed                                                                                         string
+	retryFrom, retry, change, delete, lockClaimed                                                                                 string
 	keysTaken, keysTwice                                                                                                          string
 	pause, resume, anyReady                                                                                                       string
 	count, purge                                                                                                                  map[backends.State]string
@@ -123,7 +123,7 @@ func render(schema string) *statements {
 		chosen: get("chosen"), view: get("view"), failures: get("failures"), place: get("place"), keyHolder: get("key_holder"),
 		peekReady: get("peek_ready"), peekScheduled: get("peek_scheduled"), peekClaimed: get("peek_claimed"), peekDone: get("peek_done"), peekNewest: get("peek_newest"),
 		keysTaken: get("keys_taken"), keysTwice: get("keys_twice"),
-		delete: get("delete"), lockClaimed: get("lock_claimed"),
+		change: get("change"), delete: get("delete"), lockClaimed: get("lock_claimed"),
 		pause: get("pause"), resume: get("resume"), anyReady: get("any_ready"),
 		count: count, purge: each("purge"),
 		stats: get("stats", "counts", strings.Join(counts, ",\n  "), "queue", "$1"), oldestOf: get("oldest_of", "queue", "x.queue"),

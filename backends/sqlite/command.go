@@ -50,6 +50,44 @@ func (t *tx) Delete(_ context.Context, queue string, ids []int64) (n int64, err 
 	return n, err
 }
 
+// ChangeWaiting implements core.Commander.
+func (t *tx) ChangeWaiting(_ context.Context, queue string, ids []int64, c *backends.Command) (n int64, ready bool, err error) {
+	err = t.each(queue, ids, func(j target) error {
+		if j.state != backends.StateReady && j.state != backends.StateScheduled {
+			return nil
+		}
+		n++
+		var priority, due int64
+		if err := t.query(t.sql.place, func(r row) error {
+			priority, due = r.int(0), r.int(2)
+			return nil
+		}, j.id, queue); err != nil {
+			return err
+		}
+		switch {
+		case c.Delay != nil:
+			due = t.now + core.MS(*c.Delay)
+		case !c.RunAt.IsZero():
+			due = ceilMilli(c.RunAt)
+		case j.state == backends.StateReady:
+			due = t.now
+		}
+		if c.Priority != nil {
+			priority = int64(*c.Priority)
+		}
+		if due > t.now {
+			return t.one(t.sql.schedule, priority, due, j.id)
+		}
+		ready = true
+		position, err := t.next()
+		if err != nil {
+			return err
+		}
+		return t.one(t.sql.moveBack, priority, position, t.now, j.id)
+	})
+	return n, ready, err
+}
+
 // LockClaimed implements core.Commander.
 func (t *tx) LockClaimed(_ context.Context, queue string, ids []int64) (rows []*core.Row, err error) {
 	err = t.each(queue, ids, func(j target) error {

@@ -244,7 +244,7 @@ func maintenanceStatements(r func(string) string) maintenanceSQL {
 
 // inspectSQL implements the Inspector.
 type inspectSQL struct {
-	queuesReady, queuesScheduled, queuesClaimed, queuesFinished, queuesPaused, countReady, countScheduled, countClaimed, countDone, countDead, oldestReady, oldestClaimed, place, peekSamePrio, peekReady, peekScheduled, peekClaimed, peekDone, peekDead, newestDone, newestDead, size, view, failures, inState, retry, deadKeys, pause, resume string
+	queuesReady, queuesScheduled, queuesClaimed, queuesFinished, queuesPaused, countReady, countScheduled, countClaimed, countDone, countDead, oldestReady, oldestClaimed, place, peekSamePrio, peekReady, peekScheduled, peekClaimed, peekDone, peekDead, newestDone, newestDead, size, view, failures, inState, retry, schedule, moveBack, deadKeys, pause, resume string
 }
 
 func inspectStatements(r func(string) string) inspectSQL {
@@ -339,6 +339,10 @@ func inspectStatements(r func(string) string) inspectSQL {
 			SET {state} = {=ready}, {position} = ?, {ready_at} = ?, {attempts} = 0, {losses} = 0, {prefetch_losses} = 0,
 				{finished_at} = NULL,
 				{expires_at} = NULL
+			WHERE {id} = ?`),
+		schedule: r(`UPDATE {jobs} SET {state} = {=scheduled}, {priority} = ?, {run_at} = ? WHERE {id} = ?`),
+		moveBack: r(`UPDATE {jobs}
+			SET {state} = {=ready}, {priority} = ?, {run_at} = NULL, {position} = ?, {ready_at} = ?
 			WHERE {id} = ?`),
 		deadKeys: r(`SELECT j.{key}, k.job IS NOT NULL AND k.job <> j.{id} AND (k.state IS NULL OR k.expires_at > ?)
 			FROM {jobs} AS j {@finished}

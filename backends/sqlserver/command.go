@@ -48,6 +48,30 @@ func (t *tx) Retry(ctx context.Context, queue string, ids []int64, after any, li
 	return r, err
 }
 
+// ChangeWaiting implements core.Commander.
+func (t *tx) ChangeWaiting(ctx context.Context, queue string, ids []int64, c *backends.Command) (n int64, ready bool, err error) {
+	var set, priority, mode, delay int64
+	at := instant(time.Time{})
+	if c.Priority != nil {
+		set, priority = 1, int64(*c.Priority)
+	}
+	if c.Delay != nil {
+		mode, delay = 1, max(core.MS(*c.Delay), 0)
+	} else if !c.RunAt.IsZero() {
+		mode, at = 2, instant(c.RunAt)
+	}
+	chunks(ids, func(_ int, ids []int64) {
+		t.add(t.s.sql.change, []reader{func(rows *sql.Rows) error {
+			var changed, now int64
+			err := one(&changed, &now)(rows)
+			n, ready = n+changed, ready || now > 0
+			return err
+		}}, queue, document(idRows(ids)), set, priority, mode, delay, at)
+	})
+	err = t.send(ctx)
+	return n, ready, err
+}
+
 // Delete implements core.Commander.
 func (t *tx) Delete(ctx context.Context, queue string, ids []int64) (n int64, err error) {
 	chunks(ids, func(_ int, ids []int64) {

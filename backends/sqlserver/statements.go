@@ -57,7 +57,7 @@ type statements struct {
 	keyHolder, peekReady, peekScheduled    *piece
 	peekClaimed, peekFinished, peekNewest  *piece
 	retryIDs, retryFrom, keysTaken         *piece
-	delete, pause, resume                  *piece
+	change, delete, pause, resume          *piece
 	zone, line, brief, describe            *piece
 	count, purge                           map[backends.State]*piece
 	all                                    []*piece
@@ -137,7 +137,7 @@ func render(schema string) *statements {
 	s.retryIDs, s.retryFrom, s.keysTaken = r("retry_ids"), r("retry_from"), r("keys_taken")
 	s.zone, s.line, s.brief, s.describe = r("adopt_zone"), r("adopt_line"), r("adopt_brief"), r("describe")
 	s.describe.adopted, s.brief.adopted = true, true
-	s.delete, s.pause, s.resume = r("delete"), r("pause"), r("resume")
+	s.change, s.delete, s.pause, s.resume = r("change"), r("delete"), r("pause"), r("resume")
 	s.count, s.purge = each("count", states...), each("purge", backends.StateReady, backends.StateScheduled, backends.StateDone, backends.StateDead)
 	return s
 }

@@ -231,6 +231,29 @@ func (c *Client) Retry(ctx context.Context, queue string, ids []string) (int64, 
 	return c.count(ctx, &protocol.Request{Op: protocol.OpRetry, Queue: queue, IDs: ids, All: ids == nil})
 }
 
+// Change is what Client.Change sets. At least one field must not be nil.
+type Change struct {
+	Priority *int16
+	Delay    *time.Duration // ready this long from now; 0: at once
+	RunAt    *time.Time     // ready at this time; not with Delay
+}
+
+// Change gives ready and scheduled jobs another priority or another time. It returns how many changed.
+// A changed job that is ready goes behind the others of its priority.
+func (c *Client) Change(ctx context.Context, queue string, ids []string, ch Change) (int64, error) {
+	req := &protocol.Request{Op: protocol.OpChange, Queue: queue, IDs: ids}
+	if ch.Priority != nil {
+		req.Priority = protocol.Some(int64(*ch.Priority))
+	}
+	if ch.Delay != nil {
+		req.DelayMS = protocol.Some(millis(*ch.Delay))
+	}
+	if ch.RunAt != nil {
+		req.RunAt = protocol.Some(ch.RunAt.UnixMilli())
+	}
+	return c.count(ctx, req)
+}
+
 // Delete removes jobs that are not claimed and returns how many it removed.
 func (c *Client) Delete(ctx context.Context, queue string, ids []string) (int64, error) {
 	return c.count(ctx, &protocol.Request{Op: protocol.OpDelete, Queue: queue, IDs: ids})

@@ -42,7 +42,7 @@ func TestTranscripts(t *testing.T) {
 	}
 	for _, op := range []protocol.Op{
 		protocol.OpEnqueue, protocol.OpClaim, protocol.OpAck, protocol.OpNack, protocol.OpExtend, protocol.OpStats,
-		protocol.OpPeek, protocol.OpRetry, protocol.OpDelete, protocol.OpReclaim, protocol.OpPurge, protocol.OpPause,
+		protocol.OpPeek, protocol.OpRetry, protocol.OpChange, protocol.OpDelete, protocol.OpReclaim, protocol.OpPurge, protocol.OpPause,
 		protocol.OpResume, protocol.OpPing,
 	} {
 		if replayed[op] == 0 {

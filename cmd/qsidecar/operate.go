@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -37,6 +38,38 @@ With --all it shows on a terminal how many are left.
 		},
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "every dead job of the queue")
+	return a.jsonFlag(cmd)
+}
+
+func (a *app) changeCommand() *cobra.Command {
+	var priority int16
+	delay := durationFlag{max: protocol.MaxDelayMS * time.Millisecond}
+	cmd := &cobra.Command{
+		Use:   "change QUEUE ID…",
+		Short: "Change the priority or the time of waiting jobs",
+		Long: `Change the priority or the time of ready and scheduled jobs. Other jobs stay as they are. A
+changed job that is ready goes behind the others of its priority. --delay 0 makes a
+scheduled job ready at once.
+
+` + exitCodes,
+		Example: "  qsidecar change mail 17 18 --priority 10\n  qsidecar change mail 17 --delay 1h",
+		Args:    argCount(2, 1+protocol.MaxList, "a queue and the ids of jobs"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			req := &protocol.Request{Op: protocol.OpChange, Queue: args[0], IDs: args[1:]}
+			if cmd.Flags().Changed("priority") {
+				req.Priority = protocol.Some(int64(priority))
+			}
+			if delay.set {
+				req.DelayMS = protocol.Some(delay.d.Milliseconds())
+			}
+			if !req.Priority.Set && !req.DelayMS.Set {
+				return usagef("change what? Give --priority, --delay or both")
+			}
+			return a.operate(cmd, "changed", req)
+		},
+	}
+	cmd.Flags().Int16Var(&priority, "priority", 0, "the new priority: higher ones are claimed first")
+	cmd.Flags().Var(&delay, "delay", "ready this long from now (10s, 5m, 2h, 7d)")
 	return a.jsonFlag(cmd)
 }
 

@@ -110,3 +110,25 @@ func TestPeekSearches(t *testing.T) {
 		}
 	}
 }
+
+// TestChange changes the priority and the time of jobs.
+func TestChange(t *testing.T) {
+	h := newHost(t)
+	h.serve("--config", h.file("c.yaml", strings.ReplaceAll("databases: {main: {url: \"sqlite:$D/q.db\"}}\nqueues: {\"*\": {}}\n", "$D", h.dir)))
+	h.must(0, "enqueue", "mail", "first")
+	id := strings.TrimSpace(h.must(0, "enqueue", "mail", "second", "--delay", "1h"))
+	if out := h.must(0, "change", "mail", id, "--priority", "5", "--delay", "0"); out != "changed 1 job\n" {
+		t.Errorf("change prints %q", out)
+	}
+	if j := h.claim("mail"); j.ID != id || j.Priority != 5 {
+		t.Errorf("claimed %+v", j)
+	}
+	if out := h.must(0, "change", "mail", id, "--priority", "0"); out != "changed 0 jobs\n" {
+		t.Errorf("change of a claimed job prints %q", out)
+	}
+	for _, args := range [][]string{{"change", "mail", id}, {"change", "mail", "--priority", "1"}, {"change", "mail", id, "--priority", "40000"}} {
+		if r := h.run(args...); r.code != exitUsage {
+			t.Errorf("%q: %+v", args, r)
+		}
+	}
+}

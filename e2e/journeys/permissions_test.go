@@ -21,6 +21,7 @@ var requests = map[string]string{
 	"stats":   `{"op":"stats","queue":"mail-a"}`,
 	"peek":    `{"op":"peek","queue":"mail-a"}`,
 	"retry":   `{"op":"retry","queue":"mail-a","ids":["1"]}`,
+	"change":  `{"op":"change","queue":"mail-a","ids":["999999"],"priority":1}`,
 	"delete":  `{"op":"delete","queue":"mail-a","ids":["999999"]}`,
 	"reclaim": `{"op":"reclaim","queue":"mail-a","ids":["999999"]}`,
 	"purge":   `{"op":"purge","queue":"mail-a","state":"dead"}`,

@@ -139,6 +139,7 @@ func TestDocumentHasTheFields(t *testing.T) {
 		{"peek", `{"queue":"q","key":"k"}`}, {"peek", `{"queue":"q","state":"ready","key":"k","text":"p","headers":{"h":"v"},"max":1}`}, {"peek", `{"queue":"q","state":"dead","newest":true}`},
 		{"pause", `{"id":1,"queue":"q"}`}, {"resume", `{"id":1,"queue":"q"}`},
 		{"retry", `{"id":1,"queue":"q","all":true}`}, {"retry", `{"queue":"q","ids":["1"]}`},
+		{"change", `{"id":1,"queue":"q","ids":["1"],"priority":0,"delay_ms":1}`}, {"change", `{"queue":"q","ids":["1"],"run_at":1}`},
 		{"delete", `{"id":1,"queue":"q","ids":["1"]}`},
 		{"reclaim", `{"id":1,"queue":"q","ids":["1"]}`},
 		{"purge", `{"id":1,"queue":"q","state":"ready"}`},

@@ -24,12 +24,16 @@ type operation struct {
 	All   bool   // retry or delete every dead job
 	Group string // retry or delete the dead jobs of this group
 	Back  string // the page to return to
+
+	Priority string // change; empty: as before
+	Delay    string // change: milliseconds from now; empty: the time stays
 }
 
 // readOperation returns the operation of a form or an address.
 func readOperation(v url.Values) operation {
 	return operation{Op: protocol.Op(v.Get("op")), Queue: v.Get("queue"), State: protocol.State(v.Get("state")),
-		IDs: v["id"], All: v.Get("all") != "", Group: v.Get("group"), Back: localPath(v.Get("back"))}
+		IDs: v["id"], All: v.Get("all") != "", Group: v.Get("group"), Back: localPath(v.Get("back")),
+		Priority: v.Get("priority"), Delay: v.Get("delay")}
 }
 
 // bulk reports whether the operation changes jobs that the form doesn't name.
@@ -131,6 +135,8 @@ func (p *Page) request(r *http.Request, o *operation) (*protocol.Request, error)
 			return nil, protocol.Errorf(protocol.CodeBadRequest, "no job is selected")
 		}
 		return &protocol.Request{Op: o.Op, Queue: o.Queue, IDs: o.IDs}, nil
+	case protocol.OpChange:
+		return o.changeRequest()
 	case protocol.OpPause, protocol.OpResume:
 		return &protocol.Request{Op: o.Op, Queue: o.Queue}, nil
 	case protocol.OpReload:
@@ -139,6 +145,28 @@ func (p *Page) request(r *http.Request, o *operation) (*protocol.Request, error)
 		return p.copyOf(r, o)
 	}
 	return nil, protocol.Errorf(protocol.CodeBadRequest, "the page has no operation %q", string(o.Op))
+}
+
+// changeRequest returns the request to change the priority or the time of a job.
+func (o *operation) changeRequest() (*protocol.Request, error) {
+	req := &protocol.Request{Op: o.Op, Queue: o.Queue, IDs: o.IDs}
+	for _, x := range []struct {
+		text string
+		to   *protocol.Opt[int64]
+	}{{o.Priority, &req.Priority}, {o.Delay, &req.DelayMS}} {
+		if x.text == "" {
+			continue
+		}
+		n, err := strconv.ParseInt(x.text, 10, 64)
+		if err != nil {
+			return nil, protocol.Errorf(protocol.CodeBadRequest, "%q is not a whole number", x.text)
+		}
+		*x.to = protocol.Some(n)
+	}
+	if len(o.IDs) == 0 || !req.Priority.Set && !req.DelayMS.Set {
+		return nil, protocol.Errorf(protocol.CodeBadRequest, "no job, or neither a priority nor a time, is chosen")
+	}
+	return req, nil
 }
 
 // copyOf returns the request to enqueue a copy of a job. It has no key, because a second job with a key is a duplicate.
@@ -179,9 +207,10 @@ func after(o *operation, rep *protocol.Reply) string {
 func doneText(q url.Values) string {
 	n, _ := strconv.ParseInt(q.Get("n"), 10, 64) // 0 if it isn't a number
 	op := protocol.Op(q.Get("done"))
-	if i := slices.Index([]protocol.Op{protocol.OpRetry, protocol.OpDelete, protocol.OpReclaim, protocol.OpPause, protocol.OpResume, protocol.OpEnqueue, protocol.OpReload}, op); i >= 0 {
+	if i := slices.Index([]protocol.Op{protocol.OpRetry, protocol.OpDelete, protocol.OpReclaim, protocol.OpPause, protocol.OpResume, protocol.OpEnqueue, protocol.OpReload, protocol.OpChange}, op); i >= 0 {
 		return []string{"Ready again: " + plural(n, "job") + ".", "Deleted: " + plural(n, "job") + ".", "Taken back from workers: " + plural(n, "job") + ".",
-			"Paused. Workers still settle the jobs that they have.", "Resumed.", "This is the copy.", "Config read again: " + plural(n, "change") + "."}[i]
+			"Paused. Workers still settle the jobs that they have.", "Resumed.", "This is the copy.", "Config read again: " + plural(n, "change") + ".",
+			"Changed: " + plural(n, "job") + ". Only ready and scheduled jobs can be changed."}[i]
 	}
 	return ""
 }

@@ -69,3 +69,19 @@ func TestDeadShowsTheNewest(t *testing.T) {
 		t.Errorf("the newest: %+v, %v", jobs, err)
 	}
 }
+
+// TestChangeJob changes the priority and the time of a job by the form on its page.
+func TestChangeJob(t *testing.T) {
+	s := newSite(t)
+	id := s.enqueue("q", "x")[0]
+	job := link("/job", "queue", "q", "id", id)
+	form := []string{"op", "change", "queue", "q", "id", id, "back", job}
+	d := s.post(http.StatusOK, "/do", append(form, "priority", "7", "delay", "3600000")...)
+	s.contains("the job", d.text("main"), "scheduled", "Priority7", "Changed: 1 job.", "Ready at")
+	d = s.post(http.StatusOK, "/do", append(form, "priority", "0", "delay", "0")...)
+	s.contains("the job", d.text("main"), "ready", "Priority0")
+	s.contains("no number", s.post(http.StatusBadRequest, "/do", append(form, "priority", "much")...).text("main"), "not a whole number")
+	s.contains("nothing", s.post(http.StatusBadRequest, "/do", form...).text("main"), "neither")
+	s.access.Store(false)
+	s.post(http.StatusForbidden, "/do", append(form, "priority", "7")...)
+}

@@ -39,6 +39,14 @@ type event struct {
 	Later      bool // in the future
 }
 
+// delay is a time from now that a form offers.
+type delay struct {
+	MS   int64
+	Text string
+}
+
+var delays = []delay{{0, "at once"}, {60_000, "in a minute"}, {600_000, "in 10 minutes"}, {3_600_000, "in an hour"}, {86_400_000, "in a day"}, {604_800_000, "in a week"}}
+
 // content is a payload or a result for people.
 type content struct {
 	Kind string // json, text or hex

@@ -137,6 +137,7 @@ var templateFuncs = template.FuncMap{
 	"count":    count,
 	"plural":   plural,
 	"list":     func(v ...any) []any { return v },
+	"delays":   func() []delay { return delays },
 	"criteria": func() []string { return criteria },
 	"states":   func() []protocol.State { return states },
 	"numOf":    numberIn,

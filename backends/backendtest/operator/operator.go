@@ -30,6 +30,10 @@ var Tests = map[string]func(*Kit){
 	"KeyHolder":              keyHolder,
 	"OnlyIDs":                onlyIDs,
 	"NewestFirst":            newestFirst,
+	"ChangePriority":         changePriority,
+	"ChangeTime":             changeTime,
+	"ChangeOnlyWaitingJobs":  changeOnlyWaitingJobs,
+	"ChangeAndClaimAtOnce":   changeAndClaimAtOnce,
 }
 
 func (k *Kit) commit(host backends.Identity, w backends.Write, claims ...backends.Claim) backends.Results {
@@ -88,6 +92,14 @@ func leases(jobs []backends.Job) (all []backends.Lease) {
 		all = append(all, jobs[i].Lease())
 	}
 	return all
+}
+
+// maintain does the maintenance that is due.
+func (k *Kit) maintain() {
+	k.Helper()
+	if _, err := k.Maintain(k.Context(), backends.Maintenance{Limit: 100}); err != nil {
+		k.Fatalf("maintain: %v", err)
+	}
 }
 
 func (k *Kit) inspector() backends.Inspector {

@@ -32,6 +32,9 @@ func (s *Store) Command(ctx context.Context, c backends.Command) (count int64, f
 			r, err := tx.Retry(ctx, c.Queue, idsOf(c.IDs), nil, 0, true)
 			count, freed = r.N, r.N > 0
 			return err
+		case backends.Change:
+			count, freed, err = tx.ChangeWaiting(ctx, c.Queue, idsOf(c.IDs), &c)
+			return err
 		case backends.Delete:
 			count, err = tx.Delete(ctx, c.Queue, idsOf(c.IDs))
 			return err

@@ -241,6 +241,10 @@ type Commander interface {
 	// error is backends.ErrKeyTaken. Otherwise that job stays dead.
 	Retry(ctx context.Context, queue string, ids []int64, after any, limit int64, whole bool) (Step, error)
 
+	// ChangeWaiting changes the priority or the time of the ready and scheduled jobs with the ids, as a command of the
+	// kind backends.Change describes it. A job that is ready then gets a new position. ready: one of them is ready.
+	ChangeWaiting(ctx context.Context, queue string, ids []int64, c *backends.Command) (n int64, ready bool, err error)
+
 	// Delete deletes jobs with the ids, except claimed ones.
 	Delete(ctx context.Context, queue string, ids []int64) (n int64, err error)
 

@@ -135,6 +135,34 @@ func (t *tx) Retry(_ context.Context, queue string, ids []int64, after any, limi
 	return x, nil
 }
 
+// ChangeWaiting implements core.Commander.
+func (t *tx) ChangeWaiting(_ context.Context, queue string, ids []int64, c *backends.Command) (n int64, ready bool, err error) {
+	for _, r := range t.chosen(queue, ids) {
+		if r.state != backends.StateReady && r.state != backends.StateScheduled {
+			continue
+		}
+		n++
+		due := r.runAt
+		switch {
+		case c.Delay != nil:
+			due = t.now.Add(*c.Delay)
+		case !c.RunAt.IsZero():
+			due = c.RunAt
+		case r.state == backends.StateReady:
+			due = time.Time{}
+		}
+		if c.Priority != nil {
+			r.priority = *c.Priority
+		}
+		if r.runAt = due; due.After(t.now) {
+			r.state = backends.StateScheduled
+			continue
+		}
+		r.state, r.position, r.ready, ready = backends.StateReady, t.next(), t.now, true
+	}
+	return n, ready, nil
+}
+
 // Delete implements core.Commander.
 func (t *tx) Delete(_ context.Context, queue string, ids []int64) (n int64, err error) {
 	for _, r := range t.chosen(queue, ids) {

@@ -128,6 +128,28 @@ WITH t AS MATERIALIZED (
 SELECT (SELECT count(*) FROM t WHERE key IS NOT NULL), (SELECT count(*) FROM k), (SELECT count(*) FROM u), (SELECT count(*) FROM t),
   coalesce((SELECT max(finished_at) FROM t), {s}.qsidecar_now()), coalesce((SELECT id FROM t ORDER BY finished_at DESC, id DESC LIMIT 1), 0)
 
+-- fragment: changed_due
+CASE WHEN $4::bigint IS NOT NULL THEN {s}.qsidecar_now() + $4::bigint * interval '1 ms' WHEN $5::timestamptz IS NOT NULL THEN $5::timestamptz
+    WHEN j.state = 'scheduled' THEN j.run_at END
+
+-- name: change
+-- Changes the priority ($3) or the time ($4 from now, or $5) of jobs that wait. It locks the rows first, so that
+-- none of them is claimed in between. A fence above 0 frees rows from a CHECK that is younger than they are.
+WITH t AS MATERIALIZED (
+  SELECT id FROM {s}.qsidecar_jobs
+  WHERE id = ANY($2::bigint[]) AND queue = $1 AND state IN ('ready', 'scheduled')
+  FOR UPDATE
+), u AS (
+  UPDATE {s}.qsidecar_jobs j SET priority = coalesce($3::smallint, j.priority), fence = greatest(j.fence, 1),
+    state = CASE WHEN {changed_due} > {s}.qsidecar_now() THEN 'scheduled' ELSE 'ready' END,
+    run_at = CASE WHEN {changed_due} > {s}.qsidecar_now() THEN {changed_due} END,
+    position = CASE WHEN {changed_due} > {s}.qsidecar_now() THEN j.position ELSE {s}.qsidecar_next() END,
+    ready_at = CASE WHEN {changed_due} > {s}.qsidecar_now() THEN j.ready_at ELSE {s}.qsidecar_now() END
+  WHERE j.id = ANY(ARRAY(SELECT id FROM t)) AND j.state IN ('ready', 'scheduled')
+  RETURNING j.state = 'ready' AS ready
+)
+SELECT (SELECT count(*) FROM t), (SELECT count(*) FROM u), (SELECT coalesce(bool_or(ready), false) FROM u)
+
 -- name: keys_taken
 -- Whether a retry of all dead jobs of a queue would give one a key that another job has. Each key
 -- is looked up by the index, however many there are.

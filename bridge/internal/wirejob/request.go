@@ -3,6 +3,7 @@ package wirejob
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/protocol"
@@ -30,15 +31,27 @@ func Peek(req *protocol.Request, maxBytes int64) backends.Peek {
 func Command(req *protocol.Request) backends.Command {
 	kinds := map[protocol.Op]backends.CommandKind{
 		protocol.OpRetry: backends.Retry, protocol.OpDelete: backends.Delete, protocol.OpReclaim: backends.Reclaim,
-		protocol.OpPurge: backends.Purge, protocol.OpPause: backends.Pause, protocol.OpResume: backends.Resume,
+		protocol.OpChange: backends.Change, protocol.OpPurge: backends.Purge, protocol.OpPause: backends.Pause, protocol.OpResume: backends.Resume,
 	}
-	return backends.Command{
+	c := backends.Command{
 		Kind:  kinds[req.Op],
 		Queue: req.Queue,
 		IDs:   slices.Clone(req.IDs),
 		All:   req.All,
 		State: backends.State(req.State),
 	}
+	if n, ok := req.Priority.Get(); ok {
+		priority := int16(n)
+		c.Priority = &priority
+	}
+	if ms, ok := req.DelayMS.Get(); ok {
+		delay := Millis(ms)
+		c.Delay = &delay
+	}
+	if at, ok := req.RunAt.Get(); ok {
+		c.RunAt = time.UnixMilli(at)
+	}
+	return c
 }
 
 // FromStored converts the jobs that an enqueue stored.

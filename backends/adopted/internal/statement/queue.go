@@ -62,7 +62,7 @@ func (q *Queue) checkRequirements(j backends.NewJob) error {
 	return nil
 }
 
-// Unsupported is everything that the queue answers with an UnsupportedError.
+// Unsupported is everything that the queue answers with an UnsupportedError, besides a list of the newest jobs.
 func (q *Queue) Unsupported() (all []error) {
 	if q.enqueueErr != nil {
 		all = append(all, q.enqueueErr)

@@ -11,6 +11,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends/adopted/internal/lease"
 	"github.com/qsidecar/qsidecar/backends/adopted/internal/query"
 	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
 // update builds an UPDATE.
@@ -130,6 +131,35 @@ func (u *update) head() string {
 		}
 	}
 	return "UPDATE " + u.SQLName + " SET " + strings.Join(u.sets, ", ")
+}
+
+// CheckChange returns an error if the table lacks what a command of the kind backends.Change sets.
+func (q *Queue) CheckChange(c *backends.Command) error {
+	switch {
+	case c.Kind != backends.Change:
+		return nil
+	case c.Priority != nil && !q.Has(mapping.Priority):
+		return q.unsupported(mapping.Priority, "a job's priority cannot be stored")
+	case (c.Delay != nil || !c.RunAt.IsZero()) && !q.Has(mapping.RunAt):
+		return q.unsupported(mapping.RunAt, "a job cannot be scheduled")
+	}
+	return nil
+}
+
+// Change sets the priority or the time of rows that wait.
+func (q *Queue) Change(b *condition.Builder, where string, c *backends.Command) *backends.Statement {
+	u := &update{Builder: b}
+	if to, has := u.Column(mapping.Priority); has && c.Priority != nil {
+		u.set(to, u.Value(to, fmt.Sprint(*c.Priority)))
+	}
+	if to, has := u.Column(mapping.RunAt); has {
+		if c.Delay != nil {
+			u.set(to, u.NowPlus(to, u.Arg(core.MS(*c.Delay))))
+		} else if !c.RunAt.IsZero() {
+			u.set(to, u.FromMillis(to, u.Arg(c.RunAt.UnixMilli())))
+		}
+	}
+	return u.statement(where)
 }
 
 // Reset makes rows ready again. With attempts it also removes their attempts and end.
