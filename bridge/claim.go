@@ -24,7 +24,7 @@ type pendingClaim struct {
 	answered bool            // answer is set
 	open     *openClaim      // nil: it does not wait
 	ctx      context.Context // ends its wait
-	beside   int64           // size of what the reply has besides jobs and replyHead
+	beside   int64           // size of the other lists in the reply
 	unread   int64           // bytes of its jobs that count for the session until the reply is sent
 
 	// These save allocations: most claims are for one queue and one job.
@@ -202,7 +202,7 @@ func (c *pendingClaim) handOut() (jobs []protocol.Job, wire *protocol.Error, ok 
 		return nil, nil, false
 	}
 	database := c.db.Info.Database
-	given, err := c.db.HandOut(&c.request, a, func(jobs []backends.Job) int { return s.jobsThatFit(database, jobs, c.beside) })
+	given, err := c.db.HandOut(&c.request, a, func(jobs []backends.Job) int { return s.replyLimit().Jobs(database, jobs, c.beside) })
 	if err != nil {
 		return nil, toClient(err, s.log), true
 	}

@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"github.com/qsidecar/qsidecar/bridge/internal/replysize"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -48,7 +49,7 @@ func (t *roundTrip) wait() (reply *protocol.Reply, sent func()) {
 		reply.ClaimError = t.claimRefused.Error
 		return reply, nil
 	}
-	t.claim.beside = settledSize(reply)
+	t.claim.beside = replysize.Settled(reply)
 	reply.Jobs, reply.ClaimError, _ = t.claim.result() // neither if the client is gone
 	return reply, t.claim.sent
 }
@@ -59,15 +60,4 @@ func (s *session) forbidsNext(c *protocol.NextClaim) *protocol.Error {
 		return nil
 	}
 	return s.forbids(&protocol.Request{Op: protocol.OpClaim, Queue: c.Queue, Queues: c.Queues})
-}
-
-// settledSize returns an upper bound of the bytes of the lists in the reply to a settle.
-func settledSize(r *protocol.Reply) (n int64) {
-	if r.Settled != nil {
-		n = escaped * textBytes(r.Settled.Lost)
-	}
-	for i := range r.EnqueuedAll {
-		n += escaped*int64(len(r.EnqueuedAll[i].ID)) + enqueuedText
-	}
-	return n
 }

@@ -66,7 +66,7 @@ func (s *session) foundJobs(ctx context.Context, plan *plan, p backends.Peek, q 
 		bytes += v.Bytes()
 		reply.Views[i] = wirejob.FromView(v, plan.maxAttempts(v.Queue))
 	}
-	reply.Views = s.fitViews(reply.Views)
+	reply.Views = s.replyLimit().FitViews(reply.Views)
 	if !q.Any() {
 		reply.Scanned = protocol.Some(int64(found.Scanned))
 		if n := len(reply.Views); n < len(found.Views) {

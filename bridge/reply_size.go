@@ -1,123 +1,21 @@
 package bridge
 
 import (
-	"fmt"
-	"math"
-	"strings"
-
-	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/bridge/internal/quota"
-	"github.com/qsidecar/qsidecar/bridge/internal/wirejob"
+	"github.com/qsidecar/qsidecar/bridge/internal/replysize"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-const (
-	// replyHead is the size of a reply without its list. Most of it is the escaped id of the request.
-	replyHead = 2 << 10
-	// jobText is the size of a job in a reply without its payload, key, headers and errors: its id, its lease and the
-	// names of the fields.
-	jobText = 3 << 10
-	// enqueuedText is the size of an enqueued job in a reply without its id.
-	enqueuedText = 64
-	// escaped is the maximum number of bytes that JSON writes for one byte of a text.
-	escaped = 6
-)
-
-// fitting returns how many of n elements fit one reply of the session. part returns a reply with one of them. most is
-// an upper bound of the bytes of all: if that fits, nothing is measured. beside is the size of the rest of the reply,
-// besides replyHead.
-func (s *session) fitting(n int, beside, most int64, part func(i int) *protocol.Reply) int {
-	room := s.limits.MaxReply - replyHead - int(beside)
-	if most <= int64(room) {
-		return n
+// replyLimit returns the limit for the replies to the client. The codec is JSON before the client's first message.
+func (s *session) replyLimit() replysize.Limit {
+	codec := protocol.JSON
+	if c := protocol.Codec(s.codec.Load()); c != 0 {
+		codec = c
 	}
-	var buf []byte
-	for i := range n {
-		buf = s.wireCodec().AppendReply(buf[:0], part(i)) // not s.encoded, which returns an error reply for one that is too large
-		if room -= len(buf); room < 0 {
-			return i
-		}
-	}
-	return n
+	return replysize.Limit{Max: s.limits.MaxReply, Codec: codec}
 }
 
-// jobsThatFit returns how many claimed jobs fit one reply beside its other parts, at least 1. One job always fits, as its sizes have limits,
-// unless a reload raised max_frame since the client connected. Then it is sent although it is too large.
-func (s *session) jobsThatFit(database string, jobs []backends.Job, beside int64) int {
-	return max(1, s.fitting(len(jobs), beside, escaped*quota.JobBytes(jobs)+int64(len(jobs))*jobText, func(i int) *protocol.Reply {
-		return &protocol.Reply{Jobs: []protocol.Job{wirejob.FromClaim(database, &jobs[i])}}
-	}))
-}
-
-// fitViews drops the last jobs of a reply to peek that don't fit. The first one stays. If it is too large alone, it
-// loses its payload and result.
-func (s *session) fitViews(views []protocol.JobView) []protocol.JobView {
-	n := s.fitting(len(views), 0, math.MaxInt64, func(i int) *protocol.Reply {
-		return &protocol.Reply{Views: views[i : i+1]}
-	})
-	if n == 0 && len(views) > 0 {
-		v := &views[0]
-		v.LeftOut, v.Payload, v.Result = protocol.Some(int64(len(v.Payload)+len(v.Result))), nil, nil
-		n = 1
-	}
-	return views[:n]
-}
-
-// fitSessions drops the youngest sessions that don't fit from a status.
-func (s *session) fitSessions(st *protocol.Status) {
-	all := st.Sessions
-	st.Sessions = nil
-	n := s.fitting(len(all)+1, 0, math.MaxInt64, func(i int) *protocol.Reply {
-		if i == 0 {
-			return &protocol.Reply{Status: st}
-		}
-		return &protocol.Reply{Status: &protocol.Status{Sessions: all[i-1 : i]}}
-	})
-	st.Sessions = all[:max(n-1, 0)]
-}
-
-// fitChanges drops the last changes of a reload that don't fit, and appends how many it dropped.
-func (s *session) fitChanges(changes []string) []string {
-	n := s.fitting(len(changes), 0, math.MaxInt64, func(i int) *protocol.Reply {
-		return &protocol.Reply{Changes: changes[i : i+1]}
-	})
-	fit := append([]string{}, changes[:n]...)
-	if left := len(changes) - n; left > 0 {
-		fit = append(fit, fmt.Sprintf("and %d more (the sidecar's log has all of them)", left))
-	}
-	return fit
-}
-
-// fitText cuts a text so that it fits one reply, however it is escaped.
-func (s *session) fitText(text string) string {
-	most := (s.limits.MaxReply - replyHead) / escaped
-	if len(text) <= most {
-		return text
-	}
-	return strings.ToValidUTF8(text[:most], "") + "… (the sidecar's log has all of it)"
-}
-
-// encoded returns a function that appends the reply. A report (queues, jobs of peek, status) above the max_reply that
-// hello announced becomes an error, because the client is possibly unable to read it. The reply to a request that
-// changed something is always sent.
+// encoded returns a function that appends the reply.
 func (s *session) encoded(reply *protocol.Reply) func(buf []byte) []byte {
-	codec := s.wireCodec()
-	return func(buf []byte) []byte {
-		before := len(buf)
-		buf = codec.AppendReply(buf, reply)
-		report := len(reply.Queues) > 0 || len(reply.Views) > 0 || reply.Status != nil
-		if size := len(buf) - before; report && size > s.limits.MaxReply {
-			buf = codec.AppendReply(buf[:before], &protocol.Reply{ID: reply.ID, Error: protocol.Errorf(protocol.CodeUnsupported,
-				"the answer has %d bytes, which exceeds max_reply (%d): ask for less, or raise max_frame in the sidecar's config", size, s.limits.MaxReply)})
-		}
-		return buf
-	}
-}
-
-// wireCodec returns the client's codec, or JSON before the client's first message.
-func (s *session) wireCodec() protocol.Codec {
-	if codec := protocol.Codec(s.codec.Load()); codec != 0 {
-		return codec
-	}
-	return protocol.JSON
+	limit := s.replyLimit()
+	return func(buf []byte) []byte { return limit.Append(buf, reply) }
 }

@@ -46,15 +46,15 @@ func (s *session) reloadConfig() finisher {
 			return &protocol.Reply{Error: protocol.Errorf(protocol.CodeDraining, "the config was not reloaded: the sidecar is stopping")}, nil
 		}
 		if err != nil {
-			return &protocol.Reply{Error: protocol.Errorf(protocol.CodeBadRequest, "the config was not reloaded, what ran before goes on: %s", s.fitText(err.Error()))}, nil
+			return &protocol.Reply{Error: protocol.Errorf(protocol.CodeBadRequest, "the config was not reloaded, what ran before goes on: %s", s.replyLimit().FitText(err.Error()))}, nil
 		}
-		return &protocol.Reply{Changes: s.fitChanges(changes), Why: why}, nil
+		return &protocol.Reply{Changes: s.replyLimit().FitChanges(changes), Why: why}, nil
 	})}
 }
 
 func (s *session) status() finisher {
 	st := s.bridge.status()
-	s.fitSessions(st)
+	s.replyLimit().FitSessions(st)
 	return answerWith(&protocol.Reply{Status: st})
 }
 
