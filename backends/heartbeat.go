@@ -12,6 +12,8 @@ type Heartbeat struct {
 	Host        Identity
 	Kind        HeartbeatKind
 	Name        string        // host name and process id, for people
+	Version     string        // of the program, for people
+	Jobs        int64         // that its sessions hold, for people
 	Timeout     time.Duration // for how long, from now on, the sidecar counts as alive
 	DepthLeader bool          // it reads the queue depths for all sidecars, or is about to (see Peer.DepthLeader)
 	AllPeers    bool          // HeartbeatResult.Peers has to be complete even if HeartbeatResult.Watched is true
@@ -28,21 +30,43 @@ const (
 	InTime   = 0.7
 )
 
-// readsMark ends the row name of the depth leader. Before it stands leaseMark, followed by Heartbeat.Timeout in
-// milliseconds. The name holds them so that they need no column: older sidecars don't write them, and ignore
-// them.
+// Marks in the name of a row, in this order. readsMark ends the name of the depth leader. Before it stands leaseMark,
+// followed by Heartbeat.Timeout in milliseconds. The name holds them so that they need no column: older sidecars
+// don't write them, and ignore them.
 const (
-	readsMark = " +depths"
-	leaseMark = " +lease_ms="
+	versionMark = " +version="
+	jobsMark    = " +jobs="
+	leaseMark   = " +lease_ms="
+	readsMark   = " +depths"
 )
+
+// maxVersion is how many bytes of the version a row has.
+const maxVersion = 60
 
 // RowName returns the name that the sidecar's row has after this heartbeat.
 func (b Heartbeat) RowName() string {
-	row := b.Name + leaseMark + strconv.FormatInt(b.Timeout.Milliseconds(), 10)
+	row := b.Name
+	if b.Version != "" {
+		row += versionMark + strings.ReplaceAll(b.Version[:min(len(b.Version), maxVersion)], " ", "_")
+	}
+	row += jobsMark + strconv.FormatInt(b.Jobs, 10) + leaseMark + strconv.FormatInt(b.Timeout.Milliseconds(), 10)
 	if b.DepthLeader {
 		row += readsMark
 	}
 	return row
+}
+
+// RowInfo returns what the name of a row has for people. Of an older sidecar it is the name alone; jobs is then -1.
+func RowInfo(row string) (name, version string, jobs int64) {
+	name, rest, ok := strings.Cut(row, jobsMark)
+	name, version, _ = strings.Cut(name, versionMark)
+	digits, _, _ := strings.Cut(rest, " ")
+	jobs, err := strconv.ParseInt(digits, 10, 64)
+	if !ok || err != nil {
+		name, _, _ = strings.Cut(name, " +")
+		jobs = -1
+	}
+	return name, version, jobs
 }
 
 // IsDepthLeader returns Heartbeat.DepthLeader of the sidecar whose row has this name.
@@ -103,6 +127,11 @@ type Peer struct {
 	DepthLeader bool   // set in its last heartbeat
 
 	Timeout time.Duration // the longest time for which its heartbeats are valid (TimeoutOf); 0 if the engine doesn't need it
+
+	// The following are for people.
+	Row     string        // the name of its row; see RowInfo
+	Left    time.Duration // the time until the end of its last heartbeat, by the database's clock
+	HasLeft bool          // its last heartbeat was HeartbeatLeave
 }
 
 // ClaimedJob is a claimed row.

@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"strings"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -35,6 +36,7 @@ func (b *Bridge) newDatabase(name string, d Database) *database {
 		Log:            b.log.With("database", name),
 		Clock:          b.system.clock,
 		Memory:         &b.memory,
+		Version:        func() string { return strings.TrimPrefix(b.plan.Load().opts.Server, "qsidecar/") },
 		Policy:         func(queue string) (backends.Policy, bool) { return b.plan.Load().policyIn(db, queue) },
 		MaxPayload:     func() int64 { return int64(b.plan.Load().limits.MaxPayload) },
 		ClaimBytes:     func() int64 { return int64(b.plan.Load().limits.ClaimBytes) },

@@ -140,6 +140,7 @@ func TestEveryOpNeedsItsRight(t *testing.T) {
 			"reclaim": fmt.Sprintf(`,"queue":"closed","ids":[%q]`, j.ID), "purge": `,"queue":"closed","state":"ready"`,
 			"change": fmt.Sprintf(`,"queue":"closed","ids":[%q],"priority":1`, j.ID),
 			"pause":  `,"queue":"closed"`, "resume": `,"queue":"closed"`, "watch": `,"queue":"closed"`, "ping": "", "reload": "", "status": "",
+			"config": "", "fleet": "", "check": "",
 		}
 		for op, more := range requests {
 			s.path = nothing

@@ -50,6 +50,10 @@ func (s *session) start(req *protocol.Request) finisher {
 		return s.watchJobs(req)
 	case protocol.OpReload:
 		return s.reloadConfig()
+	case protocol.OpConfig, protocol.OpCheck:
+		return s.report(req.Op)
+	case protocol.OpFleet:
+		return s.fleet()
 	case protocol.OpStatus:
 		return s.status()
 	case protocol.OpPing:
@@ -113,13 +117,22 @@ func (s *session) enqueue(req *protocol.Request) finisher {
 	})}
 }
 
-// check waits until no other large reply of the session is in progress, and then reserves that slot until done is
+// beginInspection waits until no other large reply of the session is in progress, and then reserves that slot until done is
 // called. The slot is a channel instead of a lock, because a test on a virtual clock can't wait for a lock. ctx ends
 // after inspectTimeout, or when no reply can be sent any more: the end of a session waits for all of its queries, and
 // so do the jobs that the client holds.
 func (s *session) beginInspection(op protocol.Op) (ctx context.Context, done func()) {
 	s.inspecting <- struct{}{}
-	ctx, cancel := context.WithTimeoutCause(context.Background(), inspectTimeout, fmt.Errorf("%s: no answer within %v", op, inspectTimeout))
+	ctx, cancel := s.untilGone(op, inspectTimeout)
+	return ctx, func() {
+		cancel()
+		<-s.inspecting
+	}
+}
+
+// untilGone returns a context that ends after limit, or when no reply can be sent any more.
+func (s *session) untilGone(op protocol.Op, limit time.Duration) (ctx context.Context, end context.CancelFunc) {
+	ctx, cancel := context.WithTimeoutCause(context.Background(), limit, fmt.Errorf("%s: no answer within %v", op, limit))
 	stop := context.AfterFunc(s.gone, func() {
 		switch cause := context.Cause(s.gone); {
 		case errors.Is(cause, errHangUp):
@@ -134,7 +147,6 @@ func (s *session) beginInspection(op protocol.Op) (ctx context.Context, done fun
 	return ctx, func() {
 		stop()
 		cancel()
-		<-s.inspecting
 	}
 }
 

@@ -213,7 +213,7 @@ func (p *plan) stats(ctx context.Context, queue string, read statsReader) ([]pro
 	}
 	for name := range p.opts.Queues {
 		if name != "*" && !seen[name] {
-			out = append(out, protocol.QueueStat{Queue: name})
+			out = append(out, p.byName[p.opts.Queues[name].Database].counted(protocol.QueueStat{Queue: name}))
 		}
 	}
 	slices.SortFunc(out, func(a, b protocol.QueueStat) int { return cmp.Compare(a.Queue, b.Queue) })
@@ -227,10 +227,18 @@ func (p *plan) statsOf(ctx context.Context, db *database, queue string, read sta
 	}
 	out := make([]protocol.QueueStat, len(stats))
 	for i := range stats {
-		out[i] = wirejob.FromStats(&stats[i])
+		out[i] = db.counted(wirejob.FromStats(&stats[i]))
 	}
 	if len(out) == 0 && queue != "" {
-		out = append(out, protocol.QueueStat{Queue: queue})
+		out = append(out, db.counted(protocol.QueueStat{Queue: queue}))
 	}
 	return out, nil
+}
+
+// counted adds the counters of this sidecar.
+func (b *database) counted(q protocol.QueueStat) protocol.QueueStat {
+	if enqueued, acked, ok := b.Metrics.Load().Totals(q.Queue); ok {
+		q.Enqueued, q.Acked = protocol.Some(enqueued), protocol.Some(acked)
+	}
+	return q
 }

@@ -22,6 +22,10 @@ type Control interface {
 	// also returns the error and the time of the first failure; otherwise failed is nil.
 	Config() (generation int64, failed error, since time.Time)
 
+	// Report returns the reply to the ops config and check, which concern more than the Bridge. ctx is cancelled when
+	// the reply can't be sent any more.
+	Report(ctx context.Context, op protocol.Op) (*protocol.Reply, error)
+
 	// Admin returns the address of metrics and health, or "" if they are not served.
 	Admin() string
 }
@@ -29,8 +33,8 @@ type Control interface {
 // reloadTimeout bounds how long a request to reload waits. Reload connects to new databases first.
 const reloadTimeout = time.Minute
 
-// SetControl sets the Control that the ops reload and status use. Call it before Run. Without it reload is
-// unsupported.
+// SetControl sets the Control that the ops reload, config, check and status use. Call it before Run. Without it reload,
+// config and check are unsupported.
 func (b *Bridge) SetControl(c Control) { b.control = c }
 
 func (s *session) reloadConfig() finisher {
@@ -49,6 +53,24 @@ func (s *session) reloadConfig() finisher {
 			return &protocol.Reply{Error: protocol.Errorf(protocol.CodeBadRequest, "the config was not reloaded, what ran before goes on: %s", s.replyLimit().FitText(err.Error()))}, nil
 		}
 		return &protocol.Reply{Changes: s.replyLimit().FitChanges(changes), Why: why}, nil
+	})}
+}
+
+// report answers the ops that only the Control can answer.
+func (s *session) report(op protocol.Op) finisher {
+	c := s.bridge.control
+	if c == nil {
+		return fail(protocol.Errorf(protocol.CodeUnsupported, "%s: this sidecar has no config", op))
+	}
+	return finisher{rest: later(func() (*protocol.Reply, func()) {
+		ctx, cancel := s.untilGone(op, inspectTimeout)
+		defer cancel()
+		reply, err := c.Report(ctx, op)
+		if err != nil {
+			return s.failure(err), nil
+		}
+		s.replyLimit().FitReport(reply)
+		return reply, nil
 	})}
 }
 

@@ -89,5 +89,11 @@ type unchanged struct{}
 func (unchanged) Reload(context.Context) ([]string, string, error) {
 	return nil, "c.yaml describes the running config", nil
 }
+func (unchanged) Report(_ context.Context, op protocol.Op) (*protocol.Reply, error) {
+	if op == protocol.OpCheck {
+		return &protocol.Reply{Findings: []protocol.Finding{{Database: "main", Severity: "info", Topic: "server", Text: "all is well"}}}, nil
+	}
+	return &protocol.Reply{Config: &protocol.Config{Settings: []string{"log.level: info"}, Reloads: []protocol.Reload{{At: 1, Generation: 1, Changes: []string{}}}}}, nil
+}
 func (unchanged) Config() (int64, error, time.Time) { return 1, nil, time.Time{} }
 func (unchanged) Admin() string                     { return "127.0.0.1:9464" }

@@ -29,6 +29,9 @@ const (
 	OpPing        Op = "ping"
 	OpReload      Op = "reload"
 	OpStatus      Op = "status"
+	OpConfig      Op = "config"
+	OpFleet       Op = "fleet"
+	OpCheck       Op = "check"
 )
 
 // Opt is a field that can be absent. It needs no pointer and so no allocation.
@@ -207,6 +210,10 @@ type Reply struct {
 	Changes []string   // reload: never nil
 	Why     string     // reload without Changes: why nothing changed, for people
 	Status  *Status    // status: its fields are fields of the reply itself
+	Config  *Config    // config: its fields are fields of the reply itself
+
+	Sidecars []Sidecar // fleet: never nil
+	Findings []Finding // check: never nil
 
 	Lost []string // event "lost": the leases
 }
@@ -294,26 +301,6 @@ type Failure struct {
 	At      int64
 }
 
-// JobEvent is something that happened to a job, as watch shows it.
-type JobEvent struct {
-	Event       string // enqueued, claimed, acked, failed, dead, snoozed, released, lost, retried or deleted; a later version can have more
-	At          int64  // by the sidecar's clock
-	Database    string
-	Queue       string // empty: not known to the sidecar
-	ID          string // empty: Jobs are not known one by one
-	Jobs        int64  // 0: the one with the ID
-	Attempt     int64  // 0: not known
-	MaxAttempts int64  // 0: not known
-	Worker      string
-	Session     string
-	EnqueuedAt  Opt[int64]
-	ClaimedAt   Opt[int64] // by the sidecar's clock
-	RunAt       Opt[int64]
-	Cause       string
-	Error       string
-	TraceID     string
-}
-
 // Status describes the sidecar for an operator.
 type Status struct {
 	UptimeMS    int64
@@ -391,4 +378,7 @@ type QueueStat struct {
 	OldestReadyMS   int64
 	OldestClaimedMS int64
 	Approx          bool
+
+	// Counters of the sidecar that answers, since its start. Absent: the queue has none of its own.
+	Enqueued, Acked Opt[int64]
 }

@@ -44,6 +44,9 @@ var ops = map[Op]spec{
 	OpPing:   {},
 	OpReload: {},
 	OpStatus: {},
+	OpConfig: {},
+	OpFleet:  {},
+	OpCheck:  {},
 }
 
 // Known reports whether op is an operation of this version.

@@ -105,6 +105,8 @@ var statMessage = newMessage([]field[QueueStat]{
 	number("oldest_ready_ms", func(q *QueueStat) *int64 { return &q.OldestReadyMS }),
 	number("oldest_claimed_ms", func(q *QueueStat) *int64 { return &q.OldestClaimedMS }),
 	isBool("approx", func(q *QueueStat) *bool { return &q.Approx }),
+	optNumber("enqueued_here", func(q *QueueStat) *Opt[int64] { return &q.Enqueued }),
+	optNumber("acked_here", func(q *QueueStat) *Opt[int64] { return &q.Acked }),
 })
 
 var socketMessage = newMessage([]field[SocketStatus]{
@@ -167,6 +169,42 @@ var eventMessage = newMessage([]field[JobEvent]{
 	isOptWord("error", func(e *JobEvent) *string { return &e.Error }),
 	isOptWord("trace_id", func(e *JobEvent) *string { return &e.TraceID }),
 })
+
+var reloadMessage = newMessage([]field[Reload]{
+	number("at", func(l *Reload) *int64 { return &l.At }),
+	number("generation", func(l *Reload) *int64 { return &l.Generation }),
+	isWords("changes", func(l *Reload) *[]string { return &l.Changes }),
+	isOptWord("error", func(l *Reload) *string { return &l.Error }),
+})
+
+var sidecarMessage = newMessage([]field[Sidecar]{
+	isWord("database", func(s *Sidecar) *string { return &s.Database }),
+	isWord("sidecar", func(s *Sidecar) *string { return &s.Sidecar }),
+	isWord("name", func(s *Sidecar) *string { return &s.Name }),
+	isOptWord("version", func(s *Sidecar) *string { return &s.Version }),
+	isWord("state", func(s *Sidecar) *SidecarState { return &s.State }),
+	number("heartbeat_age_ms", func(s *Sidecar) *int64 { return &s.HeartbeatAgeMS }),
+	optNumber("leases", func(s *Sidecar) *Opt[int64] { return &s.Leases }),
+	isBool("stats_leader", func(s *Sidecar) *bool { return &s.StatsLeader }),
+	isBool("self", func(s *Sidecar) *bool { return &s.Self }),
+})
+
+var findingMessage = newMessage([]field[Finding]{
+	isOptWord("database", func(f *Finding) *string { return &f.Database }),
+	isWord("severity", func(f *Finding) *string { return &f.Severity }),
+	isWord("topic", func(f *Finding) *string { return &f.Topic }),
+	isWord("text", func(f *Finding) *string { return &f.Text }),
+	isOptWord("fix", func(f *Finding) *string { return &f.Fix }),
+})
+
+func ofConfig(f field[Config]) field[Reply] {
+	return nested(f, func(r *Reply) bool { return r.Config != nil }, func(r *Reply) *Config {
+		if r.Config == nil {
+			r.Config = new(Config)
+		}
+		return r.Config
+	})
+}
 
 func ofStatus(f field[Status]) field[Reply] {
 	return nested(f, func(r *Reply) bool { return r.Status != nil }, func(r *Reply) *Status {
@@ -242,6 +280,10 @@ var replyMessage = newMessage([]field[Reply]{
 	ofStatus(always(isList("sockets", 0, math.MaxInt, socketMessage, func(s *Status) *[]SocketStatus { return &s.Sockets }, needs(socketMessage, "path")))),
 	ofStatus(always(isList("databases", 0, math.MaxInt, databaseMessage, func(s *Status) *[]DatabaseStatus { return &s.Databases }, needs(databaseMessage, "name")))),
 	ofStatus(always(isList("sessions", 0, math.MaxInt, sessionMessage, func(s *Status) *[]SessionStatus { return &s.Sessions }, needs(sessionMessage, "session")))),
+	ofConfig(isWords("settings", func(c *Config) *[]string { return &c.Settings })),
+	ofConfig(always(isList("reloads", 0, math.MaxInt, reloadMessage, func(c *Config) *[]Reload { return &c.Reloads }, needs(reloadMessage, "at")))),
+	isList("sidecars", 0, math.MaxInt, sidecarMessage, func(r *Reply) *[]Sidecar { return &r.Sidecars }, needs(sidecarMessage, "sidecar")),
+	isList("findings", 0, math.MaxInt, findingMessage, func(r *Reply) *[]Finding { return &r.Findings }, needs(findingMessage, "text")),
 	presentIf(isWords("leases", func(r *Reply) *[]string { return &r.Lost }),
 		func(r *Reply) bool { return r.Event == EventLost }),
 })

@@ -99,7 +99,7 @@ func genLeases(t *rapid.T, r *Request) {
 }
 
 var genOp = rapid.SampledFrom([]Op{OpHello, OpEnqueue, OpClaim, OpAck, OpNack, OpExtend, OpCancelClaim, OpBye, OpStats,
-	OpPeek, OpRetry, OpChange, OpDelete, OpReclaim, OpPurge, OpPause, OpResume, OpPing, OpReload, OpStatus})
+	OpPeek, OpRetry, OpChange, OpDelete, OpReclaim, OpPurge, OpPause, OpResume, OpPing, OpReload, OpStatus, OpConfig, OpFleet, OpCheck})
 
 func genRequest(t *rapid.T) Request {
 	r := Request{ID: genID().Draw(t, "id"), Op: genOp.Draw(t, "op")}
@@ -257,7 +257,8 @@ func genStat(t *rapid.T) QueueStat {
 	n := func(s string) int64 { return genNumber().Draw(t, s) }
 	return QueueStat{Queue: genQueue().Draw(t, "queue"), Ready: n("ready"), Scheduled: n("scheduled"), Claimed: n("claimed"),
 		Dead: n("dead"), Done: n("done"), Paused: rapid.Bool().Draw(t, "paused"), OldestReadyMS: n("oldest_ready_ms"),
-		OldestClaimedMS: n("oldest_claimed_ms"), Approx: rapid.Bool().Draw(t, "approx")}
+		OldestClaimedMS: n("oldest_claimed_ms"), Approx: rapid.Bool().Draw(t, "approx"),
+		Enqueued: genOpt(genNumber()).Draw(t, "enqueued_here"), Acked: genOpt(genNumber()).Draw(t, "acked_here")}
 }
 
 func genEvent(t *rapid.T) JobEvent {
@@ -295,7 +296,7 @@ func genStatus(t *rapid.T) Status {
 
 func genReply(t *rapid.T) Reply {
 	texts := genList(genText(MaxLease), 0)
-	kind := rapid.IntRange(0, 12).Draw(t, "kind")
+	kind := rapid.IntRange(0, 15).Draw(t, "kind")
 	if kind == 0 {
 		return Reply{Event: EventLost, Lost: texts.Draw(t, "leases")}
 	}
@@ -334,6 +335,22 @@ func genReply(t *rapid.T) Reply {
 		r.Status = &st
 	case 12:
 		r.JobEvents, r.Missed = genList(rapid.Custom(genEvent), 0).Draw(t, "events"), Some(genNumber().Draw(t, "missed"))
+	case 15:
+		r.Config = &Config{Settings: texts.Draw(t, "settings"), Reloads: genList(rapid.Custom(func(t *rapid.T) Reload {
+			return Reload{At: genNumber().Draw(t, "at"), Generation: genNumber().Draw(t, "generation"), Changes: texts.Draw(t, "changes"), Error: genText(40).Draw(t, "error")}
+		}), 0).Draw(t, "reloads")}
+	case 13:
+		r.Sidecars = genList(rapid.Custom(func(t *rapid.T) Sidecar {
+			text := func(s string) string { return genText(50).Draw(t, s) }
+			return Sidecar{Database: text("database"), Sidecar: text("sidecar"), Name: text("name"), Version: text("version"), State: SidecarState(text("state")),
+				HeartbeatAgeMS: genNumber().Draw(t, "heartbeat_age_ms"), Leases: genOpt(genNumber()).Draw(t, "leases"),
+				StatsLeader: rapid.Bool().Draw(t, "stats_leader"), Self: rapid.Bool().Draw(t, "self")}
+		}), 0).Draw(t, "sidecars")
+	case 14:
+		r.Findings = genList(rapid.Custom(func(t *rapid.T) Finding {
+			text := func(s string) string { return genText(50).Draw(t, s) }
+			return Finding{Database: text("database"), Severity: text("severity"), Topic: text("topic"), Text: text("text"), Fix: text("fix")}
+		}), 0).Draw(t, "findings")
 	case 9:
 		r.Count = genOpt(genNumber()).Draw(t, "count")
 	}

@@ -244,11 +244,12 @@ var sidecarTests = map[string]func(*kit){
 		second := k.OpenAnother()
 		heartbeat := func(kind backends.HeartbeatKind, leader bool) {
 			k.Helper()
-			p, err := second.Heartbeat(k.Context(), backends.Heartbeat{Host: other, Kind: kind, Name: "reader", Timeout: sidecarTimeout, DepthLeader: leader})
+			hb := backends.Heartbeat{Host: other, Kind: kind, Name: "reader", Version: "1", Jobs: 2, Timeout: sidecarTimeout, DepthLeader: leader}
+			p, err := second.Heartbeat(k.Context(), hb)
 			if err != nil || !p.Alive {
 				k.Fatalf("heartbeat: %+v, %v", p, err)
 			}
-			if got := k.peer(other); got == nil || got.DepthLeader != leader {
+			if got := k.peer(other); got == nil || got.DepthLeader != leader || got.Row != hb.RowName() || got.Left <= 0 || got.Left > sidecarTimeout+time.Second || got.HasLeft != (kind == backends.HeartbeatLeave) {
 				k.Fatalf("a heartbeat of kind %d with DepthLeader %v: the peer is listed as %+v", kind, leader, got)
 			}
 		}

@@ -24,11 +24,12 @@ func (b *Backend) Heartbeat(ctx context.Context, hb backends.Heartbeat) (p backe
 		leave := hb.Kind == backends.HeartbeatLeave // a sidecar can repeat its leave heartbeat
 		if p.Alive = h != nil && !h.dead && (!h.left || leave); p.Alive {
 			h.heartbeats++
-			h.expires, h.left, h.depthLeader, h.timeout = b.now.Add(hb.Timeout), leave, hb.DepthLeader, hb.Timeout
+			h.expires, h.left, h.depthLeader, h.timeout, h.row = b.now.Add(hb.Timeout), leave, hb.DepthLeader, hb.Timeout, hb.RowName()
 		}
 		for id, h := range b.sidecars {
 			if id != hb.Host {
-				p.Peers = append(p.Peers, backends.Peer{Host: id, Heartbeats: h.heartbeats, Expired: b.expired(h), Dead: h.dead, DepthLeader: h.depthLeader})
+				p.Peers = append(p.Peers, backends.Peer{Host: id, Heartbeats: h.heartbeats, Expired: b.expired(h), Dead: h.dead, DepthLeader: h.depthLeader,
+					Row: h.row, Left: h.expires.Sub(b.now), HasLeft: h.left})
 			}
 		}
 		return nil

@@ -64,6 +64,7 @@ type sidecar struct {
 	dead, left  bool
 	depthLeader bool
 	timeout     time.Duration
+	row         string
 }
 
 // Option changes a Backend that New creates.

@@ -65,9 +65,10 @@ func (s *Store) sendHeartbeat(ctx context.Context, b backends.Heartbeat) (p back
 	t.Add(s.sql.lastWatcher, int64(b.Host))
 	t.Each(func(r *session.Result) {
 		p.Watched = r.Int(6) != 0
-		name, left := r.Text(5), r.Int(4) != 0
+		name, left, until := r.Text(5), r.Int(4) != 0, time.Duration(r.Int(2))*time.Microsecond
 		peer := backends.Peer{Host: backends.Identity(r.Int(0)), Heartbeats: uint64(r.Int(1)), Dead: r.Int(3) != 0, DepthLeader: backends.IsDepthLeader(name), Timeout: backends.TimeoutOf(name)}
-		peer.Expired = backends.HeartbeatExpired(time.Duration(r.Int(2))*time.Microsecond, peer.Timeout, left)
+		peer.Expired = backends.HeartbeatExpired(until, peer.Timeout, left)
+		peer.Row, peer.Left, peer.HasLeft = name, until, left
 		if peer.Host == b.Host {
 			p.Alive = !peer.Dead && (!left || b.Kind == backends.HeartbeatLeave)
 		} else {

@@ -80,14 +80,14 @@ func (s *Store) sendHeartbeat(ctx context.Context, c *pgx.Conn, b backends.Heart
 	}
 	sql := map[backends.HeartbeatKind]string{backends.HeartbeatJoin: s.sql.join, backends.HeartbeatRenew: s.sql.renew, backends.HeartbeatLeave: s.sql.leave}[b.Kind]
 	t.each(sql, func(rows pgx.Rows) error {
-		var n, host, beats int64
+		var n, host, beats, left int64
 		var peer backends.Peer
-		var name string
-		if err := rows.Scan(&n, &p.Watched, &host, &beats, &peer.Expired, &peer.Dead, &name); err != nil {
+		if err := rows.Scan(&n, &p.Watched, &host, &beats, &peer.Expired, &peer.Dead, &peer.Row, &left, &peer.HasLeft); err != nil {
 			return err
 		}
 		p.Alive = n == 1
-		if peer.Host, peer.Heartbeats, peer.DepthLeader = backends.Identity(host), uint64(beats), backends.IsDepthLeader(name); host != 0 {
+		if peer.Host, peer.Heartbeats, peer.DepthLeader = backends.Identity(host), uint64(beats), backends.IsDepthLeader(peer.Row); host != 0 {
+			peer.Left = core.FromMS(left)
 			p.Peers = append(p.Peers, peer)
 		}
 		return nil

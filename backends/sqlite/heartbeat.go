@@ -31,6 +31,7 @@ func (s *Store) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.H
 			p.Peers = append(p.Peers, backends.Peer{
 				Host: backends.Identity(r.int(0)), Heartbeats: uint64(r.int(1)), Dead: r.int(3) != 0, DepthLeader: backends.IsDepthLeader(name), Timeout: lease,
 				Expired: backends.HeartbeatExpired(core.FromMS(r.int(2)), lease, r.int(5) != 0),
+				Row:     name, Left: core.FromMS(r.int(2)), HasLeft: r.int(5) != 0,
 			})
 			return nil
 		}, t.now, int64(b.Host))

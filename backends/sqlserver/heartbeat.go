@@ -57,6 +57,7 @@ func (s *Store) heartbeatCall(b backends.Heartbeat, p *backends.HeartbeatResult)
 				return err
 			}
 			peer.Host, peer.Heartbeats, peer.DepthLeader, peer.Timeout = backends.Identity(host), uint64(beats), backends.IsDepthLeader(name), backends.TimeoutOf(name)
+			peer.Row, peer.Left, peer.HasLeft = name, core.FromMS(left), hasLeft
 			peer.Expired = backends.HeartbeatExpired(core.FromMS(left), peer.Timeout, hasLeft)
 			p.Peers = append(p.Peers, peer)
 			return nil

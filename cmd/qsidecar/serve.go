@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/qsidecar/qsidecar/internal/check"
 	"github.com/qsidecar/qsidecar/internal/config"
 	"github.com/qsidecar/qsidecar/internal/daemon"
 	"github.com/qsidecar/qsidecar/internal/logging"
@@ -108,7 +109,7 @@ func (a *app) runDaemon(ctx context.Context, o daemon.Options, c config.Config, 
 	log := a.newLog(c.Log)
 	defer log.Flush()
 	a.errOut = log.Writer() // the last error uses it too
-	o.Log, o.Signals, o.Inherited, o.Open = log, a.signals, a.inherited, a.open
+	o.Log, o.Signals, o.Inherited, o.Open, o.Check = log, a.signals, a.inherited, a.open, check.Running
 	v := programVersion()
 	o.Version, o.Revision = v.Number, v.Commit
 	return daemon.Run(ctx, o, f)

@@ -49,6 +49,9 @@ func TestStdioReloads(t *testing.T) {
 	if got := c.request(`{"op":"reload"}`); !strings.Contains(got, "queues.two added") {
 		t.Errorf("reload: %s", got)
 	}
+	if got := c.request(`{"op":"check"}`); !strings.Contains(got, `"findings":[{"database":"main","severity":"info","topic":"server","text":"SQLite`) {
+		t.Errorf("check: %s", got)
+	}
 	if got := c.request(`{"op":"enqueue","queue":"two"}`); !strings.Contains(got, `"ok":true`) {
 		t.Errorf("of the new queue: %s", got)
 	}

@@ -5,7 +5,7 @@ import { desktop, phone } from "./site.mjs";
 
 const addresses = ({ jobs }) => ({
   overview: "/", queue: "/queue?name=fails&state=dead", job: `/job?queue=fails&id=${jobs.dead}`, bytes: `/job?queue=hostile&id=${jobs.bytes}`,
-  dead: "/dead", deadOfQueue: "/dead?queue=fails", workers: "/workers", operations: "/tasks", config: "/config",
+  dead: "/dead", deadOfQueue: "/dead?queue=fails", workers: "/workers", operations: "/tasks", config: "/config", sidecars: "/sidecars", check: "/check?run=1",
   confirm: "/confirm?op=purge&queue=fails&state=dead", login: "/login", missing: "/nothing",
 });
 

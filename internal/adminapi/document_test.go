@@ -134,7 +134,7 @@ func TestDocumentHasTheFields(t *testing.T) {
 		{"enqueue", `{"queue":"q","payload_b64":"AA==","run_at":1}`},
 		{"enqueue", `{"id":1,"jobs":[{` + job + `},{"queue":"q","payload_b64":"/w==","run_at":1}]}`},
 		{"stats", `{"id":1}`}, {"stats", `{"id":1,"queue":"q"}`},
-		{"status", `{"id":1}`},
+		{"status", `{"id":1}`}, {"fleet", `{"id":1}`},
 		{"peek", `{"id":1,"queue":"q","state":"ready","max":10}`}, {"peek", `{"ids":["1"]}`},
 		{"peek", `{"queue":"q","key":"k"}`}, {"peek", `{"queue":"q","state":"ready","key":"k","text":"p","headers":{"h":"v"},"max":1}`}, {"peek", `{"queue":"q","state":"dead","newest":true}`},
 		{"pause", `{"id":1,"queue":"q"}`}, {"resume", `{"id":1,"queue":"q"}`},
@@ -155,7 +155,7 @@ func TestDocumentHasTheFields(t *testing.T) {
 		code     int
 	}{
 		{"pause", `{}`, 400}, {"pause", `{"queue":"-"}`, 400}, {"pause", `{"queue":"q","max":1}`, 400},
-		{"purge", `{"queue":"q","state":"claimed"}`, 400}, {"delete", `{"queue":"q"}`, 400}, {"reload", ``, 422}, {"claim", `{}`, 404},
+		{"purge", `{"queue":"q","state":"claimed"}`, 400}, {"delete", `{"queue":"q"}`, 400}, {"reload", ``, 422}, {"config", ``, 422}, {"check", ``, 422}, {"claim", `{}`, 404},
 	} {
 		a := x.op(c.op, c.body)
 		a.want(t, c.op+" "+c.body, c.code, "")

@@ -46,7 +46,7 @@ func (s *Server) Handler() http.Handler {
 	mux.HandleFunc("GET /api/v1/{op}", s.serveRead)
 	mux.HandleFunc("POST /api/v1/{op}", s.serveOp)
 	mux.HandleFunc("/api/", func(w http.ResponseWriter, r *http.Request) {
-		refuse(w, r, http.StatusNotFound, protocol.Errorf(protocol.CodeUnknownOp, "nothing is at %s: the operations are at /api/v1/OP (GET for stats, status and peek, POST for all), see /api/v1/openapi.json", r.URL.Path))
+		refuse(w, r, http.StatusNotFound, protocol.Errorf(protocol.CodeUnknownOp, "nothing is at %s: the operations are at /api/v1/OP (GET for those that only read, POST for all), see /api/v1/openapi.json", r.URL.Path))
 	})
 	mux.HandleFunc("POST /logout", s.logout)
 	mux.Handle("/", s.page)

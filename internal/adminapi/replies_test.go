@@ -22,7 +22,10 @@ func TestDocumentHasAllReplyFields(t *testing.T) {
 		protocol.OpEnqueue: {Enqueued: &stored, EnqueuedAll: []protocol.EnqueuedJob{stored}},
 		protocol.OpReload:  {Changes: []string{"c"}, Why: "w"},
 		protocol.OpPurge:   {Count: n},
-		protocol.OpStats:   {Queues: []protocol.QueueStat{{Queue: "q", Paused: true, Approx: true}}},
+		protocol.OpStats:   {Queues: []protocol.QueueStat{{Queue: "q", Paused: true, Approx: true, Enqueued: n, Acked: n}}},
+		protocol.OpCheck:   {Findings: []protocol.Finding{{Database: "d", Severity: "info", Topic: "t", Text: "t", Fix: "f"}}},
+		protocol.OpFleet:   {Sidecars: []protocol.Sidecar{{Database: "d", Sidecar: "1", Name: "n", Version: "v", State: protocol.SidecarLate, Leases: n, StatsLeader: true, Self: true}}},
+		protocol.OpConfig:  {Config: &protocol.Config{Settings: []string{"a: b"}, Reloads: []protocol.Reload{{At: 1, Generation: 2, Changes: []string{"c"}, Error: "e"}}}},
 		protocol.OpStatus: {Status: &protocol.Status{
 			ConfigError: "e", FailedAt: n, Admin: "a", Sockets: []protocol.SocketStatus{{Path: "p"}},
 			Databases: []protocol.DatabaseStatus{{Name: "n", Cluster: "c", Error: "e", ReplicaError: "r", Draining: true}},

@@ -19,6 +19,7 @@ import (
 	"github.com/qsidecar/qsidecar/bridge"
 	"github.com/qsidecar/qsidecar/internal/config"
 	"github.com/qsidecar/qsidecar/internal/databases"
+	"github.com/qsidecar/qsidecar/protocol"
 )
 
 // timeout limits the examination of one database.
@@ -112,4 +113,18 @@ func Bridge(c *config.Config, all []Result) error {
 		return fmt.Errorf("the configuration does not hold together:\n%w", err)
 	}
 	return nil
+}
+
+// Running examines the config of a running sidecar: its databases and its host.
+func Running(ctx context.Context, c *config.Config, log *slog.Logger) []protocol.Finding {
+	all := []protocol.Finding{}
+	for _, r := range append(Databases(ctx, c, log), Result{Findings: Host(c)}) {
+		if r.ConfigErr != nil {
+			all = append(all, protocol.Finding{Database: r.Name, Severity: backends.SeverityError.String(), Topic: "config", Text: r.ConfigErr.Error(), Fix: "correct the config"})
+		}
+		for _, f := range r.Findings {
+			all = append(all, protocol.Finding{Database: r.Name, Severity: f.Severity.String(), Topic: f.Topic, Text: f.Text, Fix: f.Fix})
+		}
+	}
+	return all
 }

@@ -35,6 +35,20 @@ func Changes(before, after Config) (all []string) {
 	return all
 }
 
+// Settings lists all keys of a config with their values, also those at their defaults, without passwords.
+func Settings(c *Config) (all []string) {
+	keys := flat(*c)
+	names := slices.Sorted(maps.Keys(keys))
+	for i, key := range names {
+		if section, ok := strings.CutSuffix(key, "."); !ok {
+			all = append(all, masked(key+": "+strings.Join(strings.Fields(keys[key]), " ")))
+		} else if i+1 == len(names) || !strings.HasPrefix(names[i+1], key) {
+			all = append(all, section+": {}") // all of its keys are at their defaults
+		}
+	}
+	return all
+}
+
 func orNone(text string) string {
 	if text == "" {
 		return "none"
@@ -103,21 +117,16 @@ func flatten(out map[string]string, path string, v reflect.Value) {
 			out[path] = "[" + strings.Join(l, ", ") + "]"
 		}
 		return
+	case fileMode:
+		out[path] = fmt.Sprintf("%04o", l)
+		return
 	case fmt.Stringer:
 		out[path] = l.String()
 		return
 	}
 	switch v.Kind() {
 	case reflect.Struct:
-		for i := range v.NumField() {
-			f := v.Type().Field(i)
-			switch key := f.Tag.Get("yaml"); {
-			case key != "":
-				flatten(out, join(path, key), v.Field(i))
-			case f.Anonymous:
-				flatten(out, path, v.Field(i))
-			}
-		}
+		flattenStruct(out, path, v, leaf)
 	case reflect.Map:
 		for _, key := range v.MapKeys() {
 			flatten(out, join(path, key.String()), v.MapIndex(key))
@@ -129,6 +138,22 @@ func flatten(out map[string]string, path string, v reflect.Value) {
 	default:
 		if !v.IsZero() {
 			out[path] = fmt.Sprint(v.Interface())
+		}
+	}
+}
+
+// flattenStruct is flatten for a struct. leaf is its value, if it can be read.
+func flattenStruct(out map[string]string, path string, v reflect.Value, leaf any) {
+	for i := range v.NumField() {
+		f := v.Type().Field(i)
+		switch key := f.Tag.Get("yaml"); {
+		case key != "":
+			flatten(out, join(path, key), v.Field(i))
+		case f.Anonymous:
+			if q, ok := leaf.(queueConfig); ok && !q.adopts() {
+				continue // the keys of adopted tables
+			}
+			flatten(out, path, v.Field(i))
 		}
 	}
 }

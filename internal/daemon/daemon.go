@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net"
 	"slices"
@@ -18,6 +19,7 @@ import (
 	"github.com/qsidecar/qsidecar/internal/databases"
 	"github.com/qsidecar/qsidecar/internal/logging"
 	"github.com/qsidecar/qsidecar/internal/traces"
+	"github.com/qsidecar/qsidecar/protocol"
 )
 
 // Daemon is a sidecar with its config, its databases and its listeners.
@@ -34,7 +36,9 @@ type Daemon struct {
 	version, revision string          // of the program
 	manager           *serviceManager // nil: there is none to notify
 	openFunc          databases.Opener
-	openTimeout       time.Duration // after which the start continues without an unreachable database; 0: it fails
+	checkFunc         func(ctx context.Context, c *config.Config, log *slog.Logger) []protocol.Finding // nil: none
+	checking          sync.Mutex                                                                       // held while a check runs
+	openTimeout       time.Duration                                                                    // after which the start continues without an unreachable database; 0: it fails
 
 	mu       sync.Mutex // not held while databases open
 	config   config.Config
@@ -48,6 +52,7 @@ type Daemon struct {
 	loadedAt    time.Time // when the running config was loaded
 	reloadErr   error     // why the newest files were rejected; nil: they run
 	reloadErrAt time.Time
+	history     []protocol.Reload // the oldest first, at most maxHistory
 
 	stopTimeout atomic.Int64 // stopTimeout of the running config, in nanoseconds
 
@@ -105,6 +110,7 @@ func (p *Daemon) start(ctx context.Context) (err error) {
 	p.config = c
 	p.stateMu.Lock() // the listener already reads the metrics
 	p.generation, p.loadedAt = 1, time.Now()
+	p.remember([]string{"started"}, nil)
 	p.stateMu.Unlock()
 	p.stopTimeout.Store(int64(stopTimeout(&c)))
 	p.bridge.SetControl(p)

@@ -99,6 +99,7 @@ func (p *Daemon) reload(ctx context.Context, found config.Snapshot) (changes []s
 	defer p.stateMu.Unlock()
 	p.generation++
 	p.reloadErr, p.loadedAt = nil, time.Now()
+	p.remember(changes, nil)
 	p.log.Info("config reloaded", "event", "config_reloaded", "generation", p.generation, "changes", strings.Join(changes, "; "))
 	if len(changes) == 0 {
 		why = "config files changed; settings are unchanged"

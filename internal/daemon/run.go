@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"log/slog"
 	"net"
 	"os"
 	"sync"
@@ -12,6 +13,7 @@ import (
 	"github.com/qsidecar/qsidecar/internal/config"
 	"github.com/qsidecar/qsidecar/internal/databases"
 	"github.com/qsidecar/qsidecar/internal/logging"
+	"github.com/qsidecar/qsidecar/protocol"
 )
 
 // Options configure a sidecar.
@@ -24,6 +26,9 @@ type Options struct {
 	Open      databases.Opener // nil: databases.Open
 
 	Version, Revision string // of the program
+
+	// Check examines a config and its databases, as `qsidecar check` does. Nil: the op check is unsupported.
+	Check func(ctx context.Context, c *config.Config, log *slog.Logger) []protocol.Finding
 
 	// Managed: Run notifies the service manager, and waits for unreachable databases.
 	Managed     bool
@@ -39,7 +44,7 @@ func (e *StopError) Unwrap() error { return e.Err }
 // Run runs a sidecar until a signal, or until f returns. It calls f once the sidecar is
 // ready.
 func Run(ctx context.Context, o Options, f func(ctx context.Context, p *Daemon) error) (err error) {
-	p := &Daemon{input: o.Input, load: o.Load, log: o.Log, inherited: o.Inherited, openFunc: o.Open, version: o.Version, revision: o.Revision}
+	p := &Daemon{input: o.Input, load: o.Load, log: o.Log, inherited: o.Inherited, openFunc: o.Open, version: o.Version, revision: o.Revision, checkFunc: o.Check}
 	if p.openFunc == nil {
 		p.openFunc = databases.Open
 	}

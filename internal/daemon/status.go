@@ -69,6 +69,7 @@ func (p *Daemon) setReloadError(err error) {
 	p.stateMu.Lock()
 	defer p.stateMu.Unlock()
 	if p.reloadErr == nil || p.reloadErr.Error() != err.Error() {
+		p.remember(nil, err)
 		p.log.Error("config not reloaded", "event", "config_reload_failed", "generation", p.generation, "error", err)
 	}
 	p.reloadErr, p.reloadErrAt = err, time.Now()
@@ -78,7 +79,9 @@ func (p *Daemon) setReloadError(err error) {
 func (p *Daemon) clearReloadError() {
 	p.stateMu.Lock()
 	before := p.reloadErr
-	p.reloadErr = nil
+	if p.reloadErr = nil; before != nil {
+		p.remember([]string{"the files match the running config again"}, nil)
+	}
 	p.stateMu.Unlock()
 	if before != nil {
 		p.log.Info("config files match the running config again", "event", "config_reverted", "generation", p.generation)

@@ -44,7 +44,8 @@ type site struct {
 
 const testCSRF = "the-form-token"
 
-func newSite(t *testing.T) *site {
+// newSite starts a sidecar, which can have a config.
+func newSite(t *testing.T, config ...bridge.Control) *site {
 	t.Helper()
 	dir, err := os.MkdirTemp(testserver.TempDir(), "qs")
 	if err != nil {
@@ -65,6 +66,9 @@ func newSite(t *testing.T) *site {
 	if err != nil {
 		t.Fatal(err)
 	}
+	for _, c := range config {
+		b.SetControl(c)
+	}
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- b.Run(ctx) }()
@@ -76,7 +80,7 @@ func newSite(t *testing.T) *site {
 	})
 	testwait.Until(t, "the socket", func() bool { _, err := os.Stat(socket); return err == nil })
 	s := &site{T: t, count: map[protocol.Op]*atomic.Int64{}}
-	for _, op := range []protocol.Op{protocol.OpPeek, protocol.OpStats, protocol.OpStatus, protocol.OpRetry, protocol.OpDelete} {
+	for _, op := range []protocol.Op{protocol.OpPeek, protocol.OpStats, protocol.OpStatus, protocol.OpConfig, protocol.OpCheck, protocol.OpRetry, protocol.OpDelete} {
 		s.count[op] = new(atomic.Int64)
 	}
 	s.client, err = qsidecar.Dial(t.Context(), qsidecar.Options{Socket: socket, Worker: "the page", RequestTimeout: -1})

@@ -26,7 +26,7 @@ type overviewData struct {
 
 type queueRow struct {
 	protocol.QueueStat
-	Plot series
+	Plots plots
 }
 
 // overview lists the queues and databases.
@@ -44,7 +44,7 @@ func (p *Page) overview(w http.ResponseWriter, r *http.Request) {
 	d.Number, _ = strconv.Atoi(q.Get("page")) // 0 if it isn't a number
 	d.Number = min(max(d.Number, 1), d.Pages)
 	for _, s := range found[(d.Number-1)*queuesPerPage : min(d.Number*queuesPerPage, len(found))] {
-		d.Rows = append(d.Rows, queueRow{s, p.poller.plot(s.Queue)})
+		d.Rows = append(d.Rows, queueRow{s, p.poller.plots(s.Queue)})
 	}
 	f.Data = &d
 	p.show(w, http.StatusOK, f)
@@ -101,9 +101,24 @@ func (p *Page) workers(w http.ResponseWriter, r *http.Request) {
 	p.show(w, http.StatusOK, p.frame(r, "workers", "Workers", nil))
 }
 
-// config shows the running config's generation and why a newer one was rejected.
+// configData is the data of the page of the config.
+type configData struct {
+	protocol.Config
+	Error string // why it can't be shown
+}
+
+// config shows the running config, its changes, and why a newer one was rejected.
 func (p *Page) config(w http.ResponseWriter, r *http.Request) {
-	p.show(w, http.StatusOK, p.frame(r, "config", "Config", nil))
+	d := &configData{}
+	f := p.frame(r, "config", "Config", d)
+	if !f.Live {
+		if rep, err := p.do(r, &protocol.Request{Op: protocol.OpConfig}); err != nil {
+			d.Error = explain(err)
+		} else {
+			d.Config = *rep.Config
+		}
+	}
+	p.show(w, http.StatusOK, f)
 }
 
 // login shows the form for the token.

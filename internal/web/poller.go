@@ -55,11 +55,11 @@ type poller struct {
 	viewers int       // open event streams
 	reading bool      // the statistics are being read
 	due     time.Time // when to read the statistics again
-	plots   history
+	history history
 }
 
 func newPoller(ctx context.Context, wg *sync.WaitGroup, do func(context.Context, *protocol.Request) (*protocol.Reply, error)) *poller {
-	return &poller{ctx: ctx, wg: wg, do: do, wake: make(chan struct{}, 1), changed: make(chan struct{}), plots: history{}}
+	return &poller{ctx: ctx, wg: wg, do: do, wake: make(chan struct{}, 1), changed: make(chan struct{}), history: history{}}
 }
 
 // visit records that a browser asked for something, and starts the poller if it doesn't run.
@@ -154,11 +154,11 @@ func (p *poller) watch() (end func()) {
 	}
 }
 
-// plot returns the history of a queue.
-func (p *poller) plot(queue string) series {
+// plots returns the history of a queue.
+func (p *poller) plots(queue string) plots {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.plots.of(queue, time.Now())
+	return p.history.of(queue, time.Now())
 }
 
 // close keeps the poller from being started again.
@@ -225,7 +225,7 @@ func (p *poller) readQueues() {
 	p.reading, p.due = false, now.Add(max(pollEvery/2, restFactor*now.Sub(began)))
 	if p.last.StatsErr = err; err == nil {
 		p.last.Queues, p.last.QueuesAt = rep.Queues, now
-		p.plots.add(rep.Queues, now)
+		p.history.add(rep.Queues, now)
 	}
 	p.publish()
 }

@@ -83,7 +83,7 @@ func TestHistory(t *testing.T) {
 	for i, n := range []int64{5, 7, 0, 3} {
 		h.add([]protocol.QueueStat{{Queue: "q", Ready: n}}, now.Add(time.Duration(i)*10*time.Minute))
 	}
-	s := h.of("q", now.Add(31*time.Minute))
+	s := h.of("q", now.Add(31*time.Minute)).Ready
 	for i, want := range map[int]int32{28: 5, 38: 7, 48: 0, 58: 3, 59: -1, 0: -1, 29: -1} {
 		if s[i] != want {
 			t.Errorf("sample %d is %d, want %d", i, s[i], want)
@@ -92,7 +92,7 @@ func TestHistory(t *testing.T) {
 	if low, high := s.Range(); low != 0 || high != 7 || s.Path() != "M28 6.14h0L38 1L48 19L58 11.3" {
 		t.Errorf("from %d to %d: %s", low, high, s.Path())
 	}
-	if s := h.of("q", now.Add(90*time.Minute)); s.Path() != "M0 1h0" && s.Path() != "" {
+	if s := h.of("q", now.Add(90*time.Minute)).Ready; s.Path() != "M0 1h0" && s.Path() != "" {
 		t.Errorf("an hour later: %s", s.Path())
 	}
 	h.add(nil, now.Add(2*time.Hour))

@@ -42,7 +42,7 @@ func (p *Page) queue(w http.ResponseWriter, r *http.Request) {
 	}
 	f := p.frame(r, "queue", d.Queue, d)
 	d.Stat = f.Snap.queue(d.Queue)
-	d.Plot = p.poller.plot(d.Queue)
+	d.Plot = p.poller.plots(d.Queue).Ready
 	if !f.Live {
 		job, err := p.listJobs(r, d)
 		if err != nil {

@@ -29,7 +29,8 @@ WITH b AS (
 
 -- fragment: peers
 -- The other sidecars. If enough of them watch, then without $4 only those up to the last watcher.
-SELECT b.n, w.last IS NOT NULL, coalesce(h.sidecar, 0), coalesce(h.heartbeats, 0), coalesce({expired}, false), coalesce(h.dead, false), coalesce(h.name, '')
+SELECT b.n, w.last IS NOT NULL, coalesce(h.sidecar, 0), coalesce(h.heartbeats, 0), coalesce({expired}, false), coalesce(h.dead, false), coalesce(h.name, ''),
+  coalesce((extract(epoch FROM h.expires_at - {s}.qsidecar_now()) * 1000)::bigint, 0), coalesce(h.has_left, false)
 FROM (SELECT count(*) AS n FROM b) AS b
 CROSS JOIN (SELECT (SELECT sidecar FROM {s}.qsidecar_sidecars
   WHERE sidecar < $1 AND NOT dead AND NOT has_left AND expires_at <= {s}.qsidecar_now() + timeout_ms * interval '1 ms'

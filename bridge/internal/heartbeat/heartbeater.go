@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -33,17 +35,20 @@ import (
 // heartbeat after 3/10 of 13/20 H, and from then on watch for 12/20 H. The sum is below H, too.
 type Heartbeater struct {
 	Config
-	wake chan struct{} // capacity 1: one pending request is enough
+	wake        chan struct{} // capacity 1: one pending request is enough
+	fleetWanted atomic.Bool   // the next heartbeat returns all peers for Fleet
 
 	mu            sync.Mutex
 	identity      backends.Identity // 0: not joined
 	freshUntil    time.Duration     // by clock; claims are handed out only before it
 	peers         map[backends.Identity]peerState
-	watched       bool          // other sidecars watch all (backends.HeartbeatResult.Watched)
-	allPeersAt    time.Duration // time of the last heartbeat that returned all peers, by clock; 0: none
-	allPeers      int           // how many it returned
-	lastSuccess   time.Duration // time of the last successful heartbeat, by clock; 0: none
-	lastErr       error         // error of the last heartbeat; nil: it succeeded
+	watched       bool            // other sidecars watch all (backends.HeartbeatResult.Watched)
+	allPeersAt    time.Duration   // time of the last heartbeat that returned all peers, by clock; 0: none
+	allPeers      int             // how many it returned
+	fleet         []backends.Peer // those, and this sidecar
+	fleetAt       time.Duration   // when they were read, by clock
+	lastSuccess   time.Duration   // time of the last successful heartbeat, by clock; 0: none
+	lastErr       error           // error of the last heartbeat; nil: it succeeded
 	depthLeader   depthLeader
 	confirmations []chan struct{} // closed after the next heartbeat that succeeds or reports the identity as lost
 }
@@ -55,6 +60,7 @@ type Config struct {
 	Leases  *lease.Table
 	Metrics func() *metrics.Database
 	Log     *slog.Logger
+	Version func() string        // of the program
 	Clock   func() time.Duration // never jumps, and goes on while the machine is suspended
 
 	// Lost receives the claims that the sessions no longer have.
@@ -127,7 +133,8 @@ func (k *Heartbeater) Send(ctx context.Context) error {
 	}
 	sent, h := k.Clock(), k.Times.sidecarTimeout() // read once, because they can change during this call
 	leads, all := k.announcesLeadership()
-	b := backends.Heartbeat{Host: id, Kind: kind, Name: hostName(), Timeout: h.trusted(), DepthLeader: leads, AllPeers: all}
+	b := k.heartbeat(id, kind, h.trusted())
+	b.DepthLeader, b.AllPeers = leads, all || k.fleetWanted.Swap(false)
 	queryCtx, cancel := backendref.WithTimeout(ctx, h.answer())
 	defer cancel()
 	pulse, err := k.Backend.Heartbeat(queryCtx, b)
@@ -160,6 +167,7 @@ func (k *Heartbeater) recordHeartbeat(b backends.Heartbeat, freshUntil time.Dura
 	suspected := k.watchPeers(pulse.Peers, revived)
 	if k.watched = pulse.Watched; !k.watched || b.AllPeers {
 		k.allPeersAt, k.allPeers = k.Clock(), len(pulse.Peers)
+		k.fleet, k.fleetAt = slices.Concat(pulse.Peers, []backends.Peer{ownRow(b)}), k.Clock()
 		if k.depthLeader.update(id, b.DepthLeader, revived, pulse.Peers, k.Clock()) {
 			k.SendNow()
 		}
@@ -256,7 +264,7 @@ func (k *Heartbeater) Leave(ctx context.Context) error {
 	if id == 0 {
 		return nil
 	}
-	_, err := k.Backend.Heartbeat(ctx, backends.Heartbeat{Host: id, Kind: backends.HeartbeatLeave, Name: hostName(), Timeout: k.Times.RestartGrace()})
+	_, err := k.Backend.Heartbeat(ctx, k.heartbeat(id, backends.HeartbeatLeave, k.Times.RestartGrace()))
 	return err
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 
 	"github.com/qsidecar/qsidecar/backends"
 )
@@ -287,6 +288,22 @@ func (d *Database) CountHandOut(jobs []backends.Job, now time.Time, waited time.
 			q.jobWait.Observe(max(now.Sub(jobs[i].EnqueuedAt), 0).Seconds())
 		}
 	}
+}
+
+// Totals returns how many jobs of a queue this sidecar stored, and how many its workers acked, since its start. ok is
+// false if the queue has no counters of its own.
+func (d *Database) Totals(queue string) (enqueued, acked int64, ok bool) {
+	q := (*d.queues.Load())[queue]
+	if q == nil {
+		return 0, 0, false
+	}
+	return valueOf(q.enqueued), valueOf(q.acked), true
+}
+
+func valueOf(c prometheus.Counter) int64 {
+	var m dto.Metric
+	_ = c.Write(&m) // a counter has no error
+	return int64(m.GetCounter().GetValue())
 }
 
 // SumByLabel adds up the depths of queues that share a label. A known queue without rows has depth 0.

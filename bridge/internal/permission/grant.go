@@ -29,7 +29,7 @@ var unrestricted = []protocol.Op{protocol.OpHello, protocol.OpCancelClaim, proto
 
 // sidecarWide are the ops that concern the sidecar and not a queue. Only a rule that names one of them grants it, so
 // that a rule for the users of some queues doesn't also let them see all sessions and reload the config.
-var sidecarWide = []protocol.Op{protocol.OpStatus, protocol.OpReload}
+var sidecarWide = []protocol.Op{protocol.OpStatus, protocol.OpFleet, protocol.OpCheck, protocol.OpConfig, protocol.OpReload}
 
 // Op reports whether the op is granted on some queue.
 func (g *Grant) Op(op protocol.Op) bool {

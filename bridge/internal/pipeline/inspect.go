@@ -119,6 +119,14 @@ func (b *Pipeline) Reachable() bool { return b.heartbeat.Reachable() }
 // HeartbeatAge returns the time since the last successful heartbeat; negative: there was none.
 func (b *Pipeline) HeartbeatAge() time.Duration { return b.heartbeat.Age() }
 
+// Fleet returns the rows of all sidecars of the database and the time since they were read. See heartbeat.Heartbeater.
+func (b *Pipeline) Fleet(ctx context.Context) ([]backends.Peer, time.Duration, error) {
+	return b.heartbeat.Fleet(ctx)
+}
+
+// Identity returns the identity of this sidecar in the database; 0 if it has none.
+func (b *Pipeline) Identity() backends.Identity { return b.heartbeat.Identity() }
+
 // SidecarTimeout returns how long this sidecar's session leases outlive its last heartbeat.
 func (b *Pipeline) SidecarTimeout() time.Duration { return b.times.Timeout() }
 

@@ -55,6 +55,7 @@ type Config struct {
 	Log            *slog.Logger
 	Clock          func() time.Duration // never jumps, and goes on while the machine is suspended
 	Memory         *quota.Memory
+	Version        func() string // of the program, for people
 
 	Policy     func(queue string) (backends.Policy, bool) // false: the queue is not in this database
 	MaxPayload func() int64
@@ -90,6 +91,7 @@ func New(pc Config) *Pipeline {
 		Leases:  b.leaseTable,
 		Metrics: b.Metrics.Load,
 		Log:     b.Log,
+		Version: pc.Version,
 		Clock:   pc.Clock,
 		Lost: func(lost map[*quota.Session][]lease.Held) {
 			c.events.lost(lost)

@@ -111,6 +111,29 @@ func (l Limit) FitChanges(changes []string) []string {
 	return fit
 }
 
+// FitReport drops the end of the lists in a reply to config, fleet or check that doesn't fit.
+func (l Limit) FitReport(r *protocol.Reply) {
+	r.Sidecars = r.Sidecars[:l.fitting(len(r.Sidecars), 0, math.MaxInt64, func(i int) *protocol.Reply {
+		return &protocol.Reply{Sidecars: r.Sidecars[i : i+1]}
+	})]
+	r.Findings = r.Findings[:l.fitting(len(r.Findings), 0, math.MaxInt64, func(i int) *protocol.Reply {
+		return &protocol.Reply{Findings: r.Findings[i : i+1]}
+	})]
+	if r.Config == nil {
+		return
+	}
+	all := *r.Config
+	n := l.fitting(len(all.Reloads)+len(all.Settings), 0, math.MaxInt64, func(i int) *protocol.Reply {
+		if i < len(all.Reloads) {
+			return &protocol.Reply{Config: &protocol.Config{Reloads: all.Reloads[i : i+1]}}
+		}
+		i -= len(all.Reloads)
+		return &protocol.Reply{Config: &protocol.Config{Settings: all.Settings[i : i+1]}}
+	})
+	r.Config.Reloads = all.Reloads[:min(n, len(all.Reloads))]
+	r.Config.Settings = all.Settings[:max(n-len(all.Reloads), 0)]
+}
+
 // FitText cuts a text so that it fits one reply, however it is escaped.
 func (l Limit) FitText(text string) string {
 	most := (l.Max - replyHead) / escaped
@@ -120,12 +143,12 @@ func (l Limit) FitText(text string) string {
 	return strings.ToValidUTF8(text[:most], "") + "… (the sidecar's log has all of it)"
 }
 
-// Append appends a reply to buf. A report (queues, jobs of peek, status) above the limit becomes an error, because the
+// Append appends a reply to buf. A report (queues, jobs of peek, status, config) above the limit becomes an error, because the
 // client is possibly unable to read it. The reply to a request that changed something is always sent.
 func (l Limit) Append(buf []byte, reply *protocol.Reply) []byte {
 	before := len(buf)
 	buf = l.Codec.AppendReply(buf, reply)
-	report := len(reply.Queues) > 0 || len(reply.Views) > 0 || reply.Status != nil
+	report := len(reply.Queues) > 0 || len(reply.Views) > 0 || reply.Status != nil || reply.Config != nil
 	if size := len(buf) - before; report && size > l.Max {
 		buf = l.Codec.AppendReply(buf[:before], &protocol.Reply{ID: reply.ID, Error: protocol.Errorf(protocol.CodeUnsupported,
 			"the answer has %d bytes, which exceeds max_reply (%d): ask for less, or raise max_frame in the sidecar's config", size, l.Max)})

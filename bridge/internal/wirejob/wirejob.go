@@ -5,6 +5,7 @@
 package wirejob
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -133,4 +134,23 @@ func FromStats(q *backends.QueueStats) protocol.QueueStat {
 		OldestClaimedMS: q.OldestClaimed.Milliseconds(),
 		Approx:          q.Approx,
 	}
+}
+
+// FromPeer returns a sidecar of a database, whose row was read age ago. self is the identity of this sidecar.
+func FromPeer(database string, p *backends.Peer, age time.Duration, self backends.Identity) protocol.Sidecar {
+	name, version, jobs := backends.RowInfo(p.Row)
+	s := protocol.Sidecar{Database: database, Sidecar: fmt.Sprintf("%016x", uint64(p.Host)), Name: name, Version: version,
+		State: protocol.SidecarAlive, HeartbeatAgeMS: max(0, backends.TimeoutOf(p.Row)-p.Left+age).Milliseconds(), StatsLeader: p.DepthLeader, Self: p.Host == self}
+	switch {
+	case p.Dead:
+		s.State = protocol.SidecarDead
+	case p.HasLeft:
+		s.State = protocol.SidecarLeft
+	case p.Expired || p.Left <= age:
+		s.State = protocol.SidecarLate
+	}
+	if jobs >= 0 {
+		s.Leases = protocol.Some(jobs)
+	}
+	return s
 }

@@ -1,0 +1,58 @@
+package heartbeat
+
+import (
+	"cmp"
+	"context"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// fleetAge is how old the list that Fleet returns can be. So the database reads it at most once in that time, however
+// many clients request it.
+const fleetAge = 5 * time.Second
+
+// Fleet returns the rows of all sidecars of the database, also of this one, and the time since they were read. If the
+// last list is too old, it sends a heartbeat that returns all, and waits for it as long as ctx allows. Then it returns
+// the older list, if there is one.
+func (k *Heartbeater) Fleet(ctx context.Context) (fleet []backends.Peer, age time.Duration, err error) {
+	for {
+		k.mu.Lock()
+		fleet, age = k.fleet, k.Clock()-k.fleetAt
+		if fleet != nil && age < fleetAge {
+			k.mu.Unlock()
+			return fleet, age, nil
+		}
+		answered := make(chan struct{})
+		k.confirmations = append(k.confirmations, answered)
+		lastErr := k.lastErr
+		k.mu.Unlock()
+		k.fleetWanted.Store(true)
+		k.SendNow()
+		select {
+		case <-answered:
+		case <-ctx.Done():
+			if fleet != nil {
+				return fleet, age, nil
+			}
+			return nil, 0, cmp.Or(lastErr, context.Cause(ctx))
+		}
+	}
+}
+
+// heartbeat returns a heartbeat of this process.
+func (k *Heartbeater) heartbeat(id backends.Identity, kind backends.HeartbeatKind, timeout time.Duration) backends.Heartbeat {
+	b := backends.Heartbeat{Host: id, Kind: kind, Name: hostName(), Timeout: timeout}
+	if k.Version != nil {
+		b.Version = k.Version()
+	}
+	if k.Leases != nil {
+		b.Jobs = int64(k.Leases.HeldBySessions())
+	}
+	return b
+}
+
+// ownRow returns the row of this sidecar after a heartbeat.
+func ownRow(b backends.Heartbeat) backends.Peer {
+	return backends.Peer{Host: b.Host, DepthLeader: b.DepthLeader, Row: b.RowName(), Left: b.Timeout}
+}
