@@ -7,12 +7,11 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
+
+	"github.com/qsidecar/qsidecar/internal/manual"
 )
 
-// manCommand writes the manual pages and the reference page. cobra's doc package doesn't fit: it
-// fills tables like prose, omits the names of the options' values, and adds a Markdown parser to
-// the program.
+// manCommand writes the manual pages and the reference page.
 func (a *app) manCommand() *cobra.Command {
 	var markdown bool
 	cmd := &cobra.Command{
@@ -28,10 +27,11 @@ Exit codes: 0 written, 1 a file could not be written, 2 wrong arguments.`,
 			if err := os.MkdirAll(args[0], 0o755); err != nil {
 				return fmt.Errorf("the manual pages' folder: %w", err)
 			}
-			root := a.root()
-			pages := map[string]string{"cli.md": markdownPage(root)}
+			root, v := a.root(), programVersion()
+			pages := map[string]string{"cli.md": manual.Markdown(root)}
 			if !markdown {
-				pages = manPages(root)
+				date, _, _ := strings.Cut(v.Time, "T")
+				pages = manual.Pages(root, v.Number, date)
 			}
 			for name, text := range pages {
 				if err := os.WriteFile(filepath.Join(args[0], name), []byte(text), 0o644); err != nil {
@@ -43,136 +43,4 @@ Exit codes: 0 written, 1 a file could not be written, 2 wrong arguments.`,
 	}
 	cmd.Flags().BoolVar(&markdown, "markdown", false, "write one page in Markdown")
 	return cmd
-}
-
-// manPages returns the manual page of each command, by the name of its file.
-func manPages(root *cobra.Command) map[string]string {
-	pages := map[string]string{}
-	for _, c := range append(shown(root), root) {
-		pages[pageName(c)+".1"] = manPage(c)
-	}
-	return pages
-}
-
-// shown returns the commands of c that its help lists.
-func shown(c *cobra.Command) (list []*cobra.Command) {
-	for _, sub := range c.Commands() {
-		if sub.IsAvailableCommand() {
-			list = append(list, sub)
-		}
-	}
-	return list
-}
-
-// pageName returns the name of a command's page for `man`.
-func pageName(c *cobra.Command) string { return strings.ReplaceAll(c.CommandPath(), " ", "-") }
-
-// manPage returns the command's manual page in roff.
-func manPage(c *cobra.Command) string {
-	var p page
-	v := programVersion()
-	date, _, _ := strings.Cut(v.Time, "T")
-	p.line(`.TH "%s" 1 "%s" "qsidecar %s" "qsidecar"`, strings.ToUpper(pageName(c)), date, v.Number)
-	p.line(".nh\n.ad l")
-	p.section("NAME")
-	p.line(`%s \- %s`, escape(pageName(c)), escape(c.Short))
-	p.section("SYNOPSIS")
-	takes := strings.TrimPrefix(c.UseLine(), c.CommandPath())
-	if c.HasSubCommands() {
-		takes = " COMMAND …"
-	}
-	p.line(`\fB%s\fR%s`, escape(c.CommandPath()), escape(takes))
-	about, codes, _ := strings.Cut(c.Long, "Exit codes:")
-	p.section("DESCRIPTION")
-	p.text(about)
-	if subs := shown(c); len(subs) > 0 {
-		p.section("COMMANDS")
-		for _, sub := range subs {
-			p.line(".TP\n\\fB%s\\fR(1)\n%s", escape(pageName(sub)), escape(sub.Short))
-		}
-		p.line(".TP\n\\fBqsidecar completion\\fR\nWrite the completion of a shell: bash, zsh, fish or powershell")
-	}
-	p.section("OPTIONS")
-	c.InitDefaultHelpFlag()
-	c.NonInheritedFlags().VisitAll(p.option)
-	c.InheritedFlags().VisitAll(p.option)
-	p.section("EXIT STATUS")
-	p.text(codes)
-	if c.Example != "" {
-		p.section("EXAMPLES")
-		p.verbatim(c.Example)
-	}
-	p.section("SEE ALSO")
-	if c.HasParent() {
-		p.line(`\fB%s\fR(1)`, escape(pageName(c.Root())))
-	} else {
-		p.line("https://github.com/qsidecar/qsidecar")
-	}
-	return p.String()
-}
-
-// page builds the roff of a manual page.
-type page struct{ strings.Builder }
-
-// line adds a line of roff.
-func (p *page) line(format string, args ...any) { fmt.Fprintf(p, format+"\n", args...) }
-
-func (p *page) section(name string) { p.line(".SH %s", name) }
-
-// text adds a text of the help. Indented lines stay as they are, and the others form
-// paragraphs.
-func (p *page) text(s string) {
-	for i, part := range strings.Split(strings.Trim(s, "\n"), "\n\n") {
-		if i > 0 {
-			p.line(".PP")
-		}
-		lines := strings.Split(strings.Trim(part, "\n"), "\n")
-		from := 0
-		for from < len(lines) && !strings.HasPrefix(lines[from], "  ") {
-			p.line("%s", escape(strings.TrimSpace(lines[from])))
-			from++
-		}
-		if from < len(lines) {
-			p.verbatim(strings.Join(lines[from:], "\n"))
-		}
-	}
-}
-
-// verbatim adds lines that stay as they are.
-func (p *page) verbatim(s string) {
-	p.line(".nf")
-	for line := range strings.SplitSeq(strings.Trim(s, "\n"), "\n") {
-		p.line("%s", escape(line))
-	}
-	p.line(".fi")
-}
-
-// option adds a flag with the name of its value and its default.
-func (p *page) option(f *pflag.Flag) {
-	if f.Hidden {
-		return
-	}
-	name := "--" + f.Name
-	if f.Shorthand != "" {
-		name = "-" + f.Shorthand + ", " + name
-	}
-	value, usage := pflag.UnquoteUsage(f)
-	if value != "" {
-		value = ` \fI` + escape(value) + `\fR`
-	}
-	switch f.DefValue {
-	case "", "0", "0s", "false", "[]":
-	default:
-		usage += " (default " + f.DefValue + ")"
-	}
-	p.line(".TP\n\\fB%s\\fR%s\n%s", escape(name), value, escape(usage))
-}
-
-// escape returns a line of text as roff without requests.
-func escape(line string) string {
-	line = strings.NewReplacer(`\`, `\e`, `-`, `\-`, "`", `\(ga`, `'`, `\(aq`, `^`, `\(ha`, `~`, `\(ti`).Replace(line)
-	if strings.HasPrefix(line, ".") {
-		line = `\&` + line
-	}
-	return line
 }

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/spf13/pflag"
+
+	"github.com/qsidecar/qsidecar/internal/manual"
 )
 
 // TestManPages checks that each listed command has a page with all of its help.
@@ -16,12 +18,12 @@ func TestManPages(t *testing.T) {
 	dir := filepath.Join(h.dir, "share", "man1")
 	h.must(0, "man", dir)
 	root := h.app(nil, nil, nil, nil).root()
-	commands := append(shown(root), root)
+	commands := append(manual.Shown(root), root)
 	if len(commands) < 20 {
 		t.Errorf("the help lists %d commands", len(commands))
 	}
 	for _, c := range commands {
-		text, err := os.ReadFile(filepath.Join(dir, pageName(c)+".1"))
+		text, err := os.ReadFile(filepath.Join(dir, manual.PageName(c)+".1"))
 		if err != nil {
 			t.Error(err)
 			continue
@@ -46,22 +48,4 @@ func TestManPages(t *testing.T) {
 // unroff returns roff as text.
 func unroff(roff string) string {
 	return strings.NewReplacer(`\e`, `\`, `\-`, `-`, `\(ga`, "`", `\(aq`, `'`, `\(ha`, `^`, `\(ti`, `~`, `\&`, ``, `\fB`, ``, `\fI`, ``, `\fR`, ``).Replace(roff)
-}
-
-// TestRoffIsText checks that no line of a text becomes a request.
-func TestRoffIsText(t *testing.T) {
-	var p page
-	p.text(".SH no\n'br no\n\\fBno\n\n  .nf\n  a-b\n")
-	const want = `\&.SH no
-\(aqbr no
-\efBno
-.PP
-.nf
-  .nf
-  a\-b
-.fi
-`
-	if got := p.String(); got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
 }

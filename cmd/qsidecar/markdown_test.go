@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/qsidecar/qsidecar/internal/manual"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -15,7 +16,7 @@ func TestCommandsPage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if string(have) != markdownPage(newHost(t).app(nil, nil, nil, nil).root()) {
+	if string(have) != manual.Markdown(newHost(t).app(nil, nil, nil, nil).root()) {
 		t.Errorf("%s isn't current: run `make reference`", page)
 	}
 }

@@ -134,6 +134,7 @@ func (e *engine) Heartbeat(ctx context.Context, b backends.Heartbeat) (r backend
 			r.Peers = append(r.Peers, backends.Peer{
 				Host: id, Heartbeats: p.heartbeats, Expired: backends.HeartbeatExpired(p.expires.Sub(now), timeout, p.left), Dead: p.dead,
 				DepthLeader: backends.IsDepthLeader(p.name), Timeout: timeout,
+				Row: p.name, Left: p.expires.Sub(now), HasLeft: p.left,
 			})
 		}
 	}
