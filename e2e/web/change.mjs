@@ -39,6 +39,38 @@ export async function find(site) {
   assert.match(await missing.text(), /welcome-ada/);
 }
 
+// findInQueue finds one of many dead jobs by its key, and others by a text.
+export async function findInQueue(site, { bulk }) {
+  const page = await site.login();
+  await page.goto(site.base + "/queue?name=bulk&state=dead");
+  const search = async (by, what) => {
+    await page.getByLabel("Search by").selectOption(by);
+    await page.getByLabel("Search for").fill(what);
+    await page.getByRole("button", { name: "Search", exact: true }).click();
+  };
+  await search("key", `user-${bulk - 1}`);
+  await page.waitForURL((u) => u.pathname === "/job");
+  await shows(page, "dd", `user-${bulk - 1}`);
+  await page.goBack();
+  await search("text", '"user":77'); // 77, and 770 to 779
+  await shows(page, "p.note", bulk > 10_000 ? "there are more jobs to search" : "11 jobs found among");
+  await search("key", "nobody");
+  await shows(page, "p.note", "0 jobs found");
+}
+
+// changeJob gives a job that waits another priority and another time.
+export async function changeJob(site) {
+  const { job } = await site.api("enqueue", { queue: "changed", payload: "x" });
+  const page = await site.login();
+  await page.goto(`${site.base}/job?queue=changed&id=${job.id}`);
+  await page.getByLabel("Priority").fill("7");
+  await page.locator("#delay").selectOption({ index: 2 });
+  await page.getByRole("button", { name: "Change" }).click();
+  await shows(page, "h1 .state", "scheduled");
+  const [view] = (await site.api("peek", { queue: "changed", ids: [job.id] })).jobs;
+  assert.deepEqual([view.priority, view.state], [7, "scheduled"]);
+}
+
 // retryFew retries one dead job, and then a group.
 export async function retryFew(site) {
   const page = await site.login();

@@ -98,12 +98,16 @@ func usePage(t *testing.T, s *kit.Site) {
 		bulk = 100_000
 	}
 	for n := 0; n < bulk; n += 1000 {
-		kill(c, "bulk", "the mail server is gone", payloads(1000)...)
+		some := payloads(1000)
+		for i := range some {
+			some[i]["key"] = fmt.Sprint("user-", n+i)
+		}
+		kill(c, "bulk", "the mail server is gone", some...)
 	}
 	c.Must(kit.Msg{"op": "pause", "queue": "bulk"})
 	sc.Work("live", "--", "cat")
 	input := map[string]any{"base": base, "token": token, "jobs": jobs, "html": html, "bulk": bulk}
-	browse(t, s, input, "login", "rebinding", "otherSite", "hostile", "live", "find", "retryFew", "retryAll")
+	browse(t, s, input, "login", "rebinding", "otherSite", "hostile", "live", "find", "findInQueue", "changeJob", "retryFew", "retryAll")
 
 	_, input["base"] = pageOf(t, s, "b", "read")
 	browse(t, s, input, "readOnly")
