@@ -48,7 +48,7 @@ var settleTests = map[string]func(*kit){
 						k.Error(err)
 						return
 					}
-					won.Add(int64(1 - len(r.Writes[0].Lost)))
+					won.Add(k.settled(b, leasesOf(j), r.Writes[0]))
 				})
 			}
 			wg.Wait()

@@ -211,7 +211,7 @@ func (m *machine) property(unit, name string) string {
 // journal returns the log of a unit and systemd's messages about it.
 func (m *machine) journal(unit string) string {
 	m.t.Helper()
-	return m.do("journalctl --no-pager -o cat -u %s", unit)
+	return m.do("journalctl --sync && journalctl --no-pager -o cat -u %s", unit) // it writes what it received with a delay
 }
 
 // write writes a file in the machine.
