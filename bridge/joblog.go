@@ -13,9 +13,6 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// maxLogError is how many bytes of a job's error are logged. The job keeps all of it.
-const maxLogError = 300
-
 // inline returns the keys as one argument of a logger. A group without a name is inlined.
 func inline(attrs []slog.Attr) slog.Attr { return slog.GroupAttrs("", attrs...) }
 
@@ -121,7 +118,7 @@ func (part *settlePart) logSettled(s *session, op protocol.Op, res *backends.Wri
 		return
 	}
 	nack, _ := part.Write().(backends.Nack)
-	why := []slog.Attr{slog.String("cause", string(backends.CauseNacked)), slog.String("error", textfmt.Cut(nack.Error, maxLogError))}
+	why := []slog.Attr{slog.String("cause", string(backends.CauseNacked)), slog.String("error", textfmt.Cut(nack.Error, jobevents.MaxError))}
 	for j, kind := range part.Ends(res) {
 		switch kind {
 		case jobevents.Lost:

@@ -19,6 +19,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/memory"
+	"github.com/qsidecar/qsidecar/internal/jobevents"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 	"github.com/qsidecar/qsidecar/protocol"
 )
@@ -111,7 +112,7 @@ func TestJobsAreLogged(t *testing.T) {
 
 		j = c.claim1("q")
 		c.call(`{"op":"nack","lease":%q,"error":%q}`, j.Lease, strings.Repeat("ä", 2000))
-		log.wants(t, "job_dead", with(with(base(2, "WARN"), "cause", "nacked"), "error", strings.Repeat("ä", maxLogError/2)+"…"))
+		log.wants(t, "job_dead", with(with(base(2, "WARN"), "cause", "nacked"), "error", strings.Repeat("ä", jobevents.MaxError/2)+"…"))
 
 		id = c.enqueueTraced(2)
 		j = c.claim1("q")

@@ -71,15 +71,16 @@ func TestSideEffectsNeedRights(t *testing.T) {
 	})
 }
 
-// TestSidecarOpsMustBeNamed shows that only a rule that names status or reload grants it, because they concern the
+// TestSidecarOpsMustBeNamed shows that only a rule that names status, reload, fleet, check or config grants it, because they concern the
 // sidecar and not a queue. Without rules every op is granted.
 func TestSidecarOpsMustBeNamed(t *testing.T) {
 	const status, reload = protocol.OpStatus, protocol.OpReload
+	all := []protocol.Op{status, reload, protocol.OpFleet, protocol.OpCheck, protocol.OpConfig}
 	for name, x := range map[string]struct {
 		allow  []Rule
 		grants []protocol.Op
 	}{
-		"no rules":                       {nil, []protocol.Op{status, reload}},
+		"no rules":                       {nil, all},
 		"a rule without keys":            {[]Rule{{}}, nil},
 		"a rule without ops":             {[]Rule{me(nil)}, nil},
 		"a rule with queues":             {[]Rule{me(nil, "mail-*")}, nil},
@@ -95,7 +96,7 @@ func TestSidecarOpsMustBeNamed(t *testing.T) {
 				o.Sockets[0].Allow = x.allow
 				c := start(t, o).dial(t)
 				c.call(`{"op":"ping"}`)
-				for _, op := range []protocol.Op{status, reload} {
+				for _, op := range all {
 					if slices.Contains(x.grants, op) {
 						c.send(`{"op":%q}`, op)
 						if r := c.receive(); !r.OK && r.Error.Code != "unsupported" { // this sidecar has no config to reload

@@ -43,5 +43,5 @@ type Event struct {
 	TraceParent string // the job's header traceparent; empty: it has none
 }
 
-// MaxError is how many bytes of a job's error an event has. The job keeps all of it.
+// MaxError is how many bytes of a job's error an event and a log line have. The job keeps all of it.
 const MaxError = 300
