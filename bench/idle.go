@@ -15,7 +15,7 @@ const (
 	idleFor    = 10 * time.Second
 )
 
-// idle counts the sidecar's statements while its workers wait for jobs.
+// idle counts the sidecar's statements, and its memory, while its workers wait for jobs.
 func idle(ctx context.Context, p *place) (err error) {
 	d, err := p.server.Database(ctx, "idle")
 	if err != nil {
@@ -55,11 +55,15 @@ func idle(ctx context.Context, p *place) (err error) {
 	}
 	u := after.since(before)
 	took := after.at.Sub(before.at).Seconds()
+	proc, err := readProcess(s.pid)
+	if err != nil {
+		return err
+	}
+	p.out.section("idle, %d workers on %d queues: %.1f MiB of resident memory", p.workers, idleQueues, float64(proc.resident)/(1<<20))
 	if !u.known {
-		p.out.section("idle, %d workers on %d queues: the server keeps no count of statements", p.workers, idleQueues)
 		return p.out.err
 	}
-	p.out.section("idle, %d workers on %d queues: %.1f statements and %.1f writing transactions a second, CPU of the sidecar %.2f %%",
-		p.workers, idleQueues, float64(u.statements)/took, float64(u.transactions)/took, 100*u.sidecar.Seconds()/took)
+	p.out.line("%.1f statements and %.1f writing transactions a second, CPU of the sidecar %.2f %%",
+		float64(u.statements)/took, float64(u.transactions)/took, 100*u.sidecar.Seconds()/took)
 	return p.out.err
 }

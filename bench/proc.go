@@ -32,6 +32,7 @@ type process struct {
 	parent   int
 	own      time.Duration
 	children time.Duration // CPU time of children that ended
+	resident int           // memory in bytes
 }
 
 func readProcess(pid int) (p process, err error) {
@@ -41,16 +42,16 @@ func readProcess(pid int) (p process, err error) {
 	}
 	line := string(b)
 	field := strings.Fields(line[strings.LastIndexByte(line, ')')+1:]) // the name can contain anything
-	if len(field) < 15 {
+	if len(field) < 22 {
 		return p, fmt.Errorf("/proc/%d/stat has %d fields", pid, len(field))
 	}
-	var n [5]int
-	for i, at := range [5]int{1, 11, 12, 13, 14} {
+	var n [6]int
+	for i, at := range [6]int{1, 11, 12, 13, 14, 21} {
 		if n[i], err = strconv.Atoi(field[at]); err != nil {
 			return p, fmt.Errorf("/proc/%d/stat: %w", pid, err)
 		}
 	}
-	return process{parent: n[0], own: time.Duration(n[1]+n[2]) * tick, children: time.Duration(n[3]+n[4]) * tick}, nil
+	return process{parent: n[0], own: time.Duration(n[1]+n[2]) * tick, children: time.Duration(n[3]+n[4]) * tick, resident: n[5] * os.Getpagesize()}, nil
 }
 
 // threads returns the CPU time of a process's threads in ns, or less if some have ended.
