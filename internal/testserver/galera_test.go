@@ -58,7 +58,8 @@ func TestGaleraRejoins(t *testing.T) {
 		testwait.Until(t, "the node's clock is set", func() bool {
 			var hours float64
 			if err := db.QueryRowContext(ctx, "SELECT TIMESTAMPDIFF(MINUTE, ?, UTC_TIMESTAMP()) / 60", time.Now().UTC()).Scan(&hours); err != nil {
-				t.Fatal(err)
+				t.Log(err) // the node can still close connections after it answered the first one
+				return false
 			}
 			return math.Round(hours) == ahead.Hours()
 		})
