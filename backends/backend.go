@@ -102,6 +102,8 @@ type Info struct {
 	Prefetch bool
 	// Concurrent: two concurrent commits are faster than one commit with the work of both.
 	Concurrent bool
+	// WriteCommits is how many large commits of writes are faster at once than one after the other. 0: one.
+	WriteCommits int
 	// JoinJobs is the number of jobs of a commit's writes up to which one commit that also claims is better than two
 	// concurrent ones: it costs less, and claims the jobs that it stores. 0: none.
 	JoinJobs int

@@ -73,6 +73,8 @@ const (
 	// joinJobs: a commit that only claims does not wait for the log. So two loops do more with large commits, which
 	// overlap with that wait. With few jobs the fixed costs of a transaction count more (bench/README.md).
 	joinJobs = 8
+	// writeCommits: each session of the server is a process, which compresses and writes large payloads on its own.
+	writeCommits = 2
 )
 
 var schemaName = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,47}$`)
@@ -194,7 +196,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 
 // Info implements backends.Backend.
 func (s *Store) Info() backends.Info {
-	return backends.Info{Engine: "postgres", Version: s.version, Address: s.place, Database: s.database, Cluster: s.cluster.Text(&s.Meter), Prefetch: true, Concurrent: true, JoinJobs: joinJobs}
+	return backends.Info{Engine: "postgres", Version: s.version, Address: s.place, Database: s.database, Cluster: s.cluster.Text(&s.Meter), Prefetch: true, Concurrent: true, JoinJobs: joinJobs, WriteCommits: writeCommits}
 }
 
 // Close implements backends.Backend. Calls in progress end with an error.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -58,13 +59,15 @@ type committer struct {
 	number        atomic.Uint64
 
 	// If two concurrent commits are worth it, claims and writes have a commit loop each. Otherwise one loop does
-	// both, in the same commits; see join.go.
-	writes     commitLoop
-	claims     commitLoop
-	singleLoop bool        // claims is not used
-	joinJobs   int         // up to that many jobs of writes, the loop of the writes includes the claims
-	joined     atomic.Bool // the loop of the writes includes the claims
-	claiming   sync.Mutex  // held from the choice of claims to the end of their commit
+	// both, in the same commits; see join.go. The loop of the writes can have several large commits at once; see
+	// write_loop.go.
+	writes       commitLoop
+	claims       commitLoop
+	singleLoop   bool        // claims is not used
+	joinJobs     int         // up to that many jobs of writes, the loop of the writes includes the claims
+	writeCommits int         // of the loop of the writes, at once
+	joined       atomic.Bool // the loop of the writes includes the claims
+	claiming     sync.Mutex  // held from the choice of claims to the end of their commit
 
 	memory   *quota.Memory
 	reserved int64 // memory for the claims of the commit under way; guarded by claiming
@@ -76,8 +79,8 @@ type committer struct {
 	locked          lockedWrites
 	arrived         int // number of queued writes so far of sessions within their share; see linger
 	wakeAt          int // the number of these writes that causes a wake-up; see linger
-
-	seen map[backends.Token]struct{} // leases of the batch being built; only the commit loop uses it
+	missing         int // units of writes that must come before one of them causes a wake-up; see pays
+	underWay        []*writeCommit
 }
 
 // commitLoop is one sequence of commits.
@@ -101,7 +104,7 @@ func newCommitter() *committer {
 		settleMemory:  semaphore.NewWeighted(settleBytes),
 		writes:        commitLoop{name: "writes", wake: make(chan struct{}, 1)},
 		claims:        commitLoop{name: "claims", wake: make(chan struct{}, 1)},
-		seen:          make(map[backends.Token]struct{}),
+		writeCommits:  1,
 	}
 }
 
@@ -145,53 +148,6 @@ func (c *committer) finish(p *PendingWrite, o Outcome) {
 		p.onEnd()
 	}
 	p.Done <- o
-}
-
-// runWrites commits writes, and also claims if joined is set. It ends when ctx is done and the queue is empty, or
-// when hard is done.
-func (c *committer) runWrites(ctx, hard context.Context) error {
-	r := retrier{loop: &c.writes, log: c.log, hard: hard, delay: retryInitial}
-	var wait lingerPlan
-	defer c.locked.running.Wait()
-	for {
-		writes := c.takeBatch()
-		began := time.Now()
-		groups, commitEnds := c.joinClaims(writes)
-		if len(writes)+len(groups) > 0 {
-			err := c.commit(hard, writes, groups)
-			commitEnds()
-			if err := r.after(err); err != nil {
-				c.answerAll(err)
-				return err
-			}
-			others, over := c.countLight(writes)
-			most := wait.plan(others, time.Since(began))
-			switch {
-			case ctx.Err() != nil:
-			case most > 0:
-				wait.learn(c.linger(others, most), others)
-			case over: // so that sessions over their share leave the machine to the others
-				c.linger(max(others, lingerFrom), min(time.Since(began), lingerMost))
-			}
-			continue
-		}
-		commitEnds()
-		select {
-		case <-c.writes.wake:
-			continue
-		case <-ctx.Done():
-		}
-		c.mu.Lock()
-		left, aside := len(c.queue), c.locked.left
-		c.mu.Unlock()
-		switch {
-		case left > 0:
-		case aside == 0:
-			return nil
-		default:
-			<-c.writes.wake // the database can come back
-		}
-	}
 }
 
 // runClaims commits claims until ctx is done.
@@ -243,23 +199,32 @@ func (r *retrier) after(err error) error {
 	return nil
 }
 
-// takeBatch chooses the writes of the next commit, in their order, as far as fair share admits them. A batch contains
-// each lease at most once: a second write for it waits for the next batch.
-func (c *committer) takeBatch() []*PendingWrite {
+// takeBatch chooses the writes of a commit, in their order, as far as fair share admits them, and adds the commit to
+// those under way. All commits under way have each lease at most once, and the writes of a session are in one of them:
+// a second write waits for a later commit. beside reports whether another commit is under way.
+func (c *committer) takeBatch(w *writeCommit) (beside bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	beside = len(c.underWay) > 0
 	c.fair.Begin(len(c.queue), c.work)
-	batch := c.chooseWrites()
+	w.writes = c.chooseWrites(w)
 	c.fair.End()
-	if len(batch) == 0 && len(c.queue) > 0 { // all were over their share: begin again
+	if len(w.writes) == 0 && len(c.queue) > 0 && !beside { // all were over their share: begin again
 		c.fair = fairshare.Share{}
-		batch = c.chooseWrites()
+		w.writes = c.chooseWrites(w)
 	}
-	return batch
+	if len(w.writes) == 0 && beside {
+		c.missing = math.MaxInt // what waits comes after the commits under way
+		return true
+	}
+	c.underWay = append(c.underWay, w)
+	return beside
 }
 
-func (c *committer) chooseWrites() []*PendingWrite {
-	clear(c.seen)
+func (c *committer) chooseWrites(w *writeCommit) []*PendingWrite {
+	clear(w.leases)
+	clear(w.sessions)
+	w.units = 0
 	var batch []*PendingWrite
 	var sum size
 	i, rest := 0, 0
@@ -271,12 +236,12 @@ func (c *committer) chooseWrites() []*PendingWrite {
 		if p.state.Load() == abandoned {
 			continue
 		}
-		if !c.fair.Admit(p.session, p.size.units()) {
+		if c.committing(p.session) || !c.fair.Admit(p.session, p.size.units()) {
 			c.queue[rest] = p
 			rest++
 			continue
 		}
-		if !c.distinct(p.write) {
+		if !c.distinct(w, p.write) {
 			break
 		}
 		if !p.state.CompareAndSwap(queued, taken) {
@@ -284,12 +249,24 @@ func (c *committer) chooseWrites() []*PendingWrite {
 		}
 		sum.jobs += p.size.jobs
 		sum.bytes += p.size.bytes
+		w.units += p.size.units()
 		batch = append(batch, p)
+		if c.writeCommits > 1 && p.session != nil {
+			w.sessions[p.session] = struct{}{}
+		}
 	}
 	rest += copy(c.queue[rest:], c.queue[i:])
 	clear(c.queue[rest:])
 	c.queue = c.queue[:rest]
 	return batch
+}
+
+// committing reports whether a commit under way has writes of the session. c.mu is held.
+func (c *committer) committing(s *quota.Session) bool {
+	return s != nil && slices.ContainsFunc(c.underWay, func(w *writeCommit) bool {
+		_, yes := w.sessions[s]
+		return yes
+	})
 }
 
 // forget frees the memory of an abandoned write. Its commit possibly never ends, and more writes are abandoned behind
@@ -304,15 +281,21 @@ func (c *committer) forget(p *PendingWrite) {
 	}
 }
 
-func (c *committer) distinct(w backends.Write) bool {
-	leases := backends.LeasesOf(w)
+// distinct adds the leases of a write to those of w. It returns false if a commit has one of them. c.mu is held.
+func (c *committer) distinct(w *writeCommit, write backends.Write) bool {
+	leases := backends.LeasesOf(write)
 	for _, l := range leases {
-		if _, dup := c.seen[l.Token]; dup {
+		if _, dup := w.leases[l.Token]; dup {
 			return false
+		}
+		for _, other := range c.underWay {
+			if _, dup := other.leases[l.Token]; dup {
+				return false
+			}
 		}
 	}
 	for _, l := range leases {
-		c.seen[l.Token] = struct{}{}
+		w.leases[l.Token] = struct{}{}
 	}
 	return true
 }

@@ -26,7 +26,7 @@ func TestWaitEndsWhereACommitFailsLate(t *testing.T) {
 					t.Fatal(err)
 				}
 				c.push(p)
-				if got := c.takeBatch(); len(got) != 1 {
+				if got := nextBatch(c); len(got) != 1 {
 					t.Fatalf("%d writes were taken, want 1", len(got))
 				}
 				waited := make(chan error, 1)
@@ -40,7 +40,7 @@ func TestWaitEndsWhereACommitFailsLate(t *testing.T) {
 				if _, ok := errors.AsType[*backends.UnavailableError](err); !ok {
 					t.Errorf("the wait ended with %v, want that the database is unavailable", err)
 				}
-				if got := c.takeBatch(); len(got) != 0 {
+				if got := nextBatch(c); len(got) != 0 {
 					t.Errorf("it is queued again")
 				}
 			})

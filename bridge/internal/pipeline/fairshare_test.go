@@ -19,6 +19,14 @@ func queuedWrites(writes ...*PendingWrite) *committer {
 	return c
 }
 
+// nextBatch returns the writes of a commit that is not under way any more.
+func nextBatch(c *committer) []*PendingWrite {
+	w := newWriteCommit()
+	c.takeBatch(w)
+	c.forgetCommit(w)
+	return w.writes
+}
+
 func jobsOf(s *quota.Session, n, bytes int) (all []*PendingWrite) {
 	for range n {
 		all = append(all, &PendingWrite{session: s, write: backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Payload: make([]byte, bytes)}}}})
@@ -57,7 +65,7 @@ func TestHeavySessionGetsAThirdOfACommit(t *testing.T) {
 	}
 	for range 3 {
 		others()
-		batch := c.takeBatch()
+		batch := nextBatch(c)
 		if n := had(t, batch, greedy, &its); n != 25 || len(batch) != 75 {
 			t.Fatalf("of a commit of %d writes one session has %d, want 25 of 75", len(batch), n)
 		}
@@ -69,27 +77,27 @@ func TestHeavySessionGetsAThirdOfACommit(t *testing.T) {
 		t.Errorf("of no writes %d are of others, %v", n, over)
 	}
 	for had := 2; len(c.queue) > 0; had *= 2 { // 50 other sessions wrote one each
-		if n := len(c.takeBatch()); n != min(had, 825-had+2) {
+		if n := len(nextBatch(c)); n != min(had, 825-had+2) {
 			t.Errorf("without other writers it has %d writes in a commit, want %d", n, had)
 		}
 	}
-	if c.takeBatch(); len(c.fair.Debts) > 0 {
+	if nextBatch(c); len(c.fair.Debts) > 0 {
 		t.Errorf("there are %d debts", len(c.fair.Debts))
 	}
 	for range fairshare.RecentCommits + 1 {
 		c.push(jobsOf(greedy, 1, 10)[0])
-		c.takeBatch()
+		nextBatch(c)
 	}
 	for _, p := range jobsOf(greedy, 900, 10) {
 		c.push(p)
 	}
 	for range fairshare.RecentCommits {
-		c.takeBatch()
+		nextBatch(c)
 	}
 	for _, p := range jobsOf(greedy, 900, 10) {
 		c.push(p)
 	}
-	if n := len(c.takeBatch()); n != 900 {
+	if n := len(nextBatch(c)); n != 900 {
 		t.Errorf("alone it has %d of its 900 writes in a commit", n)
 	}
 }
@@ -105,7 +113,7 @@ func TestHeavySessionsShareOnePart(t *testing.T) {
 			p.size = sizeOf(p.write)
 			c.push(p)
 		}
-		batch := c.takeBatch()
+		batch := nextBatch(c)
 		if n, m := had(t, batch, one, &ones), had(t, batch, two, &twos); n != 20 || m != 20 || len(batch) != 120 {
 			t.Fatalf("a commit has %d writes of the one, %d of the other, %d in all; want 20, 20, 120", n, m, len(batch))
 		}
@@ -126,7 +134,7 @@ func TestLightSessionIsNotDelayed(t *testing.T) {
 	p := jobsOf(worker, 1, 10)[0]
 	p.size = sizeOf(p.write)
 	c.push(p)
-	if !slices.Contains(c.takeBatch(), p) {
+	if !slices.Contains(nextBatch(c), p) {
 		t.Error("a worker's write is left behind ten thousand of others")
 	}
 }
@@ -143,7 +151,7 @@ func TestLargeWritesCountTowardsTheShare(t *testing.T) {
 			p.size = sizeOf(p.write)
 			c.push(p)
 		}
-		batch := c.takeBatch()
+		batch := nextBatch(c)
 		if n := had(t, batch, greedy, &its); n == 1 {
 			at = append(at, i)
 		} else if n > 1 {
@@ -165,10 +173,10 @@ func TestDebtsArePaidWithLaterCommits(t *testing.T) {
 	release := &PendingWrite{write: backends.Release{Leases: make([]backends.Lease, 3000)}}
 	c := queuedWrites(append(jobsOf(a, 1, 10), append(jobsOf(b, 1, 10), release)...)...)
 	c.fair.Debts = map[*quota.Session]int{a: 1 << 20, b: 1 << 20}
-	if batch := c.takeBatch(); len(batch) != 1 || batch[0] != release {
+	if batch := nextBatch(c); len(batch) != 1 || batch[0] != release {
 		t.Errorf("%d writes go, want the release alone", len(batch))
 	}
-	if batch := c.takeBatch(); len(batch) != 2 {
+	if batch := nextBatch(c); len(batch) != 2 {
 		t.Errorf("then %d, want both that waited", len(batch))
 	}
 }

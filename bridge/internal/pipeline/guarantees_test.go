@@ -81,7 +81,7 @@ func TestOneCommitHasEachLeaseOnce(t *testing.T) {
 		&PendingWrite{write: backends.Nack{Leases: []backends.Lease{other, lease}}},
 		&PendingWrite{write: backends.Deliver{Deliveries: []backends.Delivery{{Lease: lease}}}})
 	for i := range 3 {
-		if batch := c.takeBatch(); len(batch) != 1 {
+		if batch := nextBatch(c); len(batch) != 1 {
 			t.Errorf("commit %d has %d writes, want 1", i, len(batch))
 		}
 	}
@@ -294,7 +294,7 @@ func TestOneCommitIsBounded(t *testing.T) {
 			writes = append(writes, w)
 		}
 		c := queuedWrites(writes...)
-		if batch := c.takeBatch(); len(batch) != x.want || !slices.Equal(batch, writes[:x.want]) {
+		if batch := nextBatch(c); len(batch) != x.want || !slices.Equal(batch, writes[:x.want]) {
 			t.Errorf("%s: the commit has %d of %d writes, want the first %d", what, len(batch), x.writes, x.want)
 		}
 	}

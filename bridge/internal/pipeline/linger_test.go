@@ -67,7 +67,7 @@ func TestLinger(t *testing.T) {
 		if came := c.linger(3, time.Millisecond); came != 1 || time.Since(began) != time.Millisecond {
 			t.Errorf("%d came in %v, want 1 within 1 ms", came, time.Since(began))
 		}
-		if n := len(c.takeBatch()); n != 6 {
+		if n := len(nextBatch(c)); n != 6 {
 			t.Errorf("%d writes can be taken, want 6", n)
 		}
 		push(1)

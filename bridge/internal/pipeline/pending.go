@@ -82,7 +82,8 @@ func (c *committer) push(p *PendingWrite) {
 	if !c.fair.Over(p.session) {
 		c.arrived++
 	}
-	enough := c.arrived >= c.wakeAt
+	c.missing -= p.size.units()
+	enough := c.arrived >= c.wakeAt && c.missing <= 0
 	c.mu.Unlock()
 	if enough {
 		c.writes.poke()

@@ -81,6 +81,7 @@ func New(pc Config) *Pipeline {
 	c.backend, c.leases, c.times, c.metrics, c.log = b.backend, b.leaseTable, b.times, b.Metrics.Load, b.Log
 	c.policy, c.maxPayload, c.claimBytes, c.memory = pc.Policy, pc.MaxPayload, pc.ClaimBytes, pc.Memory
 	c.singleLoop, c.joinJobs = !b.Info.Concurrent, b.Info.JoinJobs
+	c.writeCommits = max(1, b.Info.WriteCommits)
 	c.joined.Store(c.singleLoop || c.joinJobs > 0)
 	c.events = &jobEvents{hub: pc.Events, database: pc.Name, trace: pc.Trace}
 	b.committer = c

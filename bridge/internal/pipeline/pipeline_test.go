@@ -18,6 +18,22 @@ import (
 // start runs a pipeline on the database in a synctest bubble, until the test ends.
 func start(t testing.TB, db backends.Backend) *Pipeline {
 	t.Helper()
+	p := newPipeline(db)
+	p.Join(t.Context())
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- p.Run(ctx, ctx, context.Background()) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return p
+}
+
+// newPipeline returns a pipeline that does not run.
+func newPipeline(db backends.Backend) *Pipeline {
 	p := New(Config{
 		Name:           "main",
 		Backend:        db,
@@ -35,16 +51,6 @@ func start(t testing.TB, db backends.Backend) *Pipeline {
 		Lost:       func(map[*quota.Session][]lease.Held) {},
 	})
 	p.Metrics.Store(metrics.New().Databases.Of("main"))
-	p.Join(t.Context())
-	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- p.Run(ctx, ctx, context.Background()) }()
-	t.Cleanup(func() {
-		stop()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
 	return p
 }
 
