@@ -2,8 +2,6 @@ package backends
 
 import (
 	"cmp"
-	"strconv"
-	"strings"
 	"time"
 )
 
@@ -12,8 +10,8 @@ type Heartbeat struct {
 	Host        Identity
 	Kind        HeartbeatKind
 	Name        string        // host name and process id, for people
-	Version     string        // of the program, for people
-	Jobs        int64         // that its sessions hold, for people
+	Version     string        // of the program, for people; at most MaxVersion bytes of UTF-8
+	Leases      int64         // of its sessions, for people
 	Timeout     time.Duration // for how long, from now on, the sidecar counts as alive
 	DepthLeader bool          // it reads the queue depths for all sidecars, or is about to (see Peer.DepthLeader)
 	AllPeers    bool          // HeartbeatResult.Peers has to be complete even if HeartbeatResult.Watched is true
@@ -30,63 +28,20 @@ const (
 	InTime   = 0.7
 )
 
-// Marks in the name of a row, in this order. readsMark ends the name of the depth leader. Before it stands leaseMark,
-// followed by Heartbeat.Timeout in milliseconds. The name holds them so that they need no column: older sidecars
-// don't write them, and ignore them.
-const (
-	versionMark = " +version="
-	jobsMark    = " +jobs="
-	leaseMark   = " +lease_ms="
-	readsMark   = " +depths"
-)
+// MaxVersion is the most bytes of Heartbeat.Version.
+const MaxVersion = 64
 
-// maxVersion is how many bytes of the version a row has.
-const maxVersion = 60
-
-// RowName returns the name that the sidecar's row has after this heartbeat.
-func (b Heartbeat) RowName() string {
-	row := b.Name
-	if b.Version != "" {
-		row += versionMark + strings.ReplaceAll(b.Version[:min(len(b.Version), maxVersion)], " ", "_")
+// PeerTimeout returns Peer.Timeout, given the timeout that the row holds in milliseconds. A negative one means that the
+// row holds none, because a preview wrote it. Then the result is at least as long as the timeout of any sidecar.
+func PeerTimeout(ms int64) time.Duration {
+	if ms < 0 {
+		return time.Hour
 	}
-	row += jobsMark + strconv.FormatInt(b.Jobs, 10) + leaseMark + strconv.FormatInt(b.Timeout.Milliseconds(), 10)
-	if b.DepthLeader {
-		row += readsMark
-	}
-	return row
-}
-
-// RowInfo returns what the name of a row has for people. Of an older sidecar it is the name alone; jobs is then -1.
-func RowInfo(row string) (name, version string, jobs int64) {
-	name, rest, ok := strings.Cut(row, jobsMark)
-	name, version, _ = strings.Cut(name, versionMark)
-	digits, _, _ := strings.Cut(rest, " ")
-	jobs, err := strconv.ParseInt(digits, 10, 64)
-	if !ok || err != nil {
-		name, _, _ = strings.Cut(name, " +")
-		jobs = -1
-	}
-	return name, version, jobs
-}
-
-// IsDepthLeader returns Heartbeat.DepthLeader of the sidecar whose row has this name.
-func IsDepthLeader(row string) bool { return strings.HasSuffix(row, readsMark) }
-
-// longestLease is at least as long as the timeout of any sidecar.
-const longestLease = time.Hour
-
-// TimeoutOf returns the longest time for which a heartbeat can be valid, given the row's name.
-func TimeoutOf(row string) time.Duration {
-	_, text, _ := strings.Cut(strings.TrimSuffix(row, readsMark), leaseMark)
-	n, err := strconv.ParseInt(text, 10, 64)
-	if err != nil {
-		return longestLease // the row of an older sidecar
-	}
-	return time.Duration(n)*time.Millisecond + time.Millisecond // engines round up
+	return time.Duration(ms)*time.Millisecond + time.Millisecond // engines round up
 }
 
 // HeartbeatExpired reports whether a heartbeat is no longer valid. left is the time until its end, by the
-// database's clock, and lease the longest that it can be valid (TimeoutOf). It has expired if its end has
+// database's clock, and lease the longest that it can be valid (Peer.Timeout). It has expired if its end has
 // passed. It has also expired if its end is further away than lease allows, because then the database's clock
 // was set back. In that case a living sidecar soon sends a heartbeat by the new clock, and its peers give it
 // the time to do so. A sidecar that left (hasLeft) chose its own time, so the second rule does not apply to it.
@@ -126,10 +81,12 @@ type Peer struct {
 	Dead        bool   // declared dead; its jobs are being reaped
 	DepthLeader bool   // set in its last heartbeat
 
-	Timeout time.Duration // the longest time for which its heartbeats are valid (TimeoutOf); 0 if the engine doesn't need it
+	Timeout time.Duration // the longest time for which its heartbeats are valid: see PeerTimeout
 
 	// The following are for people.
-	Row     string        // the name of its row; see RowInfo
+	Name    string
+	Version string
+	Leases  int64         // Heartbeat.Leases; < 0: unknown, because a preview wrote the row
 	Left    time.Duration // the time until the end of its last heartbeat, by the database's clock
 	HasLeft bool          // its last heartbeat was HeartbeatLeave
 }

@@ -25,8 +25,9 @@ func CheckMigrated(t *testing.T, b backends.Backend) {
 	t.Helper()
 	k := &kit{T: t, Database: &Database{Backend: b}}
 	k.lastToken.Store(100) // the rows' tokens are smaller
-	if id := b.Info().Database; id != MigratedDatabase || !k.heartbeat(b, other, backends.HeartbeatRenew).Alive {
-		t.Errorf("the database is %q, want %q, or sidecar 7 isn't alive", id, MigratedDatabase)
+	r := k.heartbeat(b, other, backends.HeartbeatRenew)
+	if id := b.Info().Database; id != MigratedDatabase || !r.Alive || len(r.Peers) != 1 || r.Peers[0].Name != "dead" || r.Peers[0].Leases >= 0 {
+		t.Errorf("the database is %q, want %q, or sidecar 7 isn't alive, or its peer isn't what the preview wrote: %+v", id, MigratedDatabase, r)
 	}
 	lease := func(id string, number uint64) []backends.Lease {
 		return []backends.Lease{{Job: id, Token: backends.Token{Host: other, Number: number}}}

@@ -3,6 +3,7 @@ package backendtest
 import (
 	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -242,14 +243,16 @@ var sidecarTests = map[string]func(*kit){
 	},
 	"PeersSeeTheDepthLeader": func(k *kit) {
 		second := k.OpenAnother()
+		version, leases := strings.Repeat("1", backends.MaxVersion), int64(0)
 		heartbeat := func(kind backends.HeartbeatKind, leader bool) {
 			k.Helper()
-			hb := backends.Heartbeat{Host: other, Kind: kind, Name: "reader", Version: "1", Jobs: 2, Timeout: sidecarTimeout, DepthLeader: leader}
+			hb := backends.Heartbeat{Host: other, Kind: kind, Name: "reader", Version: version, Leases: leases, Timeout: sidecarTimeout, DepthLeader: leader}
+			version, leases = version[1:], leases+1
 			p, err := second.Heartbeat(k.Context(), hb)
 			if err != nil || !p.Alive {
 				k.Fatalf("heartbeat: %+v, %v", p, err)
 			}
-			if got := k.peer(other); got == nil || got.DepthLeader != leader || got.Row != hb.RowName() || got.Left <= 0 || got.Left > sidecarTimeout+time.Second || got.HasLeft != (kind == backends.HeartbeatLeave) {
+			if got := k.peer(other); got == nil || got.DepthLeader != leader || got.Name != hb.Name || got.Version != hb.Version || got.Leases != hb.Leases || got.Left <= 0 || got.Left > sidecarTimeout+time.Second || got.HasLeft != (kind == backends.HeartbeatLeave) || got.Timeout.Truncate(time.Second) != sidecarTimeout {
 				k.Fatalf("a heartbeat of kind %d with DepthLeader %v: the peer is listed as %+v", kind, leader, got)
 			}
 		}

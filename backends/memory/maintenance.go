@@ -24,12 +24,12 @@ func (b *Backend) Heartbeat(ctx context.Context, hb backends.Heartbeat) (p backe
 		leave := hb.Kind == backends.HeartbeatLeave // a sidecar can repeat its leave heartbeat
 		if p.Alive = h != nil && !h.dead && (!h.left || leave); p.Alive {
 			h.heartbeats++
-			h.expires, h.left, h.depthLeader, h.timeout, h.row = b.now.Add(hb.Timeout), leave, hb.DepthLeader, hb.Timeout, hb.RowName()
+			h.expires, h.left, h.last = b.now.Add(hb.Timeout), leave, hb
 		}
 		for id, h := range b.sidecars {
 			if id != hb.Host {
-				p.Peers = append(p.Peers, backends.Peer{Host: id, Heartbeats: h.heartbeats, Expired: b.expired(h), Dead: h.dead, DepthLeader: h.depthLeader,
-					Row: h.row, Left: h.expires.Sub(b.now), HasLeft: h.left})
+				p.Peers = append(p.Peers, backends.Peer{Host: id, Heartbeats: h.heartbeats, Expired: b.expired(h), Dead: h.dead, DepthLeader: h.last.DepthLeader,
+					Timeout: h.last.Timeout, Name: h.last.Name, Version: h.last.Version, Leases: h.last.Leases, Left: h.expires.Sub(b.now), HasLeft: h.left})
 			}
 		}
 		return nil
@@ -134,7 +134,7 @@ func (b *Backend) evict(suspects []backends.Suspect) {
 }
 
 func (b *Backend) expired(h *sidecar) bool {
-	return backends.HeartbeatExpired(h.expires.Sub(b.now), h.timeout, h.left)
+	return backends.HeartbeatExpired(h.expires.Sub(b.now), h.last.Timeout, h.left)
 }
 
 // orphaned reports whether j is claimed with a session lease and its sidecar is dead or unknown.

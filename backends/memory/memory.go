@@ -59,12 +59,10 @@ type job struct {
 type key struct{ queue, key string }
 
 type sidecar struct {
-	heartbeats  uint64
-	expires     time.Time
-	dead, left  bool
-	depthLeader bool
-	timeout     time.Duration
-	row         string
+	heartbeats uint64
+	expires    time.Time
+	dead, left bool
+	last       backends.Heartbeat
 }
 
 // Option changes a Backend that New creates.

@@ -23,8 +23,8 @@ func TestWatchedSidecarCostsTheSame(t *testing.T) {
 			name := m.Database(t)
 			s := open(t, Options{URL: m.URL(name)})
 			must(t, m, name,
-				fmt.Sprintf(`INSERT INTO qsidecar_sidecars (sidecar, name, heartbeats, expires_at)
-					SELECT 100 * a.i + 10 * b.i + c.i + 1, 'host:1 +lease_ms=3600000', 1, UTC_TIMESTAMP(6) + INTERVAL 59 MINUTE FROM %[1]s a, %[1]s b, %[1]s c WHERE 100 * a.i + 10 * b.i + c.i < %[2]d`, digits, n),
+				fmt.Sprintf(`INSERT INTO qsidecar_sidecars (sidecar, name, heartbeats, timeout_ms, expires_at)
+					SELECT 100 * a.i + 10 * b.i + c.i + 1, 'host:1', 1, 3600000, UTC_TIMESTAMP(6) + INTERVAL 59 MINUTE FROM %[1]s a, %[1]s b, %[1]s c WHERE 100 * a.i + 10 * b.i + c.i < %[2]d`, digits, n),
 				`INSERT INTO qsidecar_jobs (queue, state, payload, owner, token_sidecar, token_number, claimed_at)
 					SELECT 'busy', 'claimed', '', sidecar, sidecar, 1, UTC_TIMESTAMP() FROM qsidecar_sidecars`,
 				`INSERT INTO qsidecar_queues (queue) SELECT CONCAT('queue', sidecar) FROM qsidecar_sidecars`)

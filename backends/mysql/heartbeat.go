@@ -53,27 +53,29 @@ func (s *Store) sendHeartbeat(ctx context.Context, b backends.Heartbeat) (p back
 		return p, false, err
 	}
 	var t session.Script
-	lease := core.MS(b.Timeout) * 1000
+	timeout, host := core.MS(b.Timeout), int64(b.Host)
+	values := []any{b.Name, timeout * 1000, timeout, session.Flag(b.DepthLeader), b.Version, b.Leases}
 	switch b.Kind {
 	case backends.HeartbeatJoin:
-		t.Add(s.sql.join, int64(b.Host), b.RowName(), lease)
+		t.Add(s.sql.join, append([]any{host}, values...)...)
 	case backends.HeartbeatRenew:
-		t.Add(s.sql.renew, b.RowName(), lease, int64(b.Host))
+		t.Add(s.sql.renew, append(values, host)...)
 	case backends.HeartbeatLeave:
-		t.Add(s.sql.leave, b.RowName(), lease, int64(b.Host))
+		t.Add(s.sql.leave, append(values, host)...)
 	}
-	t.Add(s.sql.lastWatcher, int64(b.Host))
+	t.Add(s.sql.lastWatcher, host)
 	t.Each(func(r *session.Result) {
-		p.Watched = r.Int(6) != 0
-		name, left, until := r.Text(5), r.Int(4) != 0, time.Duration(r.Int(2))*time.Microsecond
-		peer := backends.Peer{Host: backends.Identity(r.Int(0)), Heartbeats: uint64(r.Int(1)), Dead: r.Int(3) != 0, DepthLeader: backends.IsDepthLeader(name), Timeout: backends.TimeoutOf(name)}
-		peer.Expired = backends.HeartbeatExpired(until, peer.Timeout, left)
-		peer.Row, peer.Left, peer.HasLeft = name, until, left
+		p.Watched = r.Int(5) != 0
+		peer := backends.Peer{
+			Host: backends.Identity(r.Int(0)), Heartbeats: uint64(r.Int(1)), Left: time.Duration(r.Int(2)) * time.Microsecond, Dead: r.Int(3) != 0, HasLeft: r.Int(4) != 0,
+			Timeout: backends.PeerTimeout(r.Int(6)), DepthLeader: r.Int(7) != 0, Name: r.Text(8), Version: r.Text(9), Leases: r.Int(10),
+		}
+		peer.Expired = backends.HeartbeatExpired(peer.Left, peer.Timeout, peer.HasLeft)
 		if peer.Host == b.Host {
-			p.Alive = !peer.Dead && (!left || b.Kind == backends.HeartbeatLeave)
+			p.Alive = !peer.Dead && (!peer.HasLeft || b.Kind == backends.HeartbeatLeave)
 		} else {
 			p.Peers = append(p.Peers, peer)
 		}
-	}, s.sql.peers, session.Flag(b.AllPeers), int64(b.Host))
+	}, s.sql.peers, session.Flag(b.AllPeers), host)
 	return p, true, c.Run(ctx, &t)
 }

@@ -29,7 +29,7 @@ type statements struct {
 const nextNumber = ` ON DUPLICATE KEY UPDATE number = IF(number = VALUES(number) - 1, VALUES(number), -1), at = {now}`
 
 func render(clock string, v session.Server) *statements {
-	replace := strings.NewReplacer("{now}", clock, "{ms}", "SUBSTRING_INDEX(SUBSTRING_INDEX(name, '=', -1), ' ', 1)")
+	replace := strings.NewReplacer("{now}", clock)
 	inTime := strconv.FormatFloat(backends.InTime, 'g', -1, 64)
 	r := func(sql string) string { return replace.Replace(strings.TrimSpace(sql)) }
 	s := &statements{
@@ -46,18 +46,23 @@ func render(clock string, v session.Server) *statements {
 
 		committed: `SELECT number FROM qsidecar_commits WHERE handle = ?`,
 
-		join: r(`INSERT INTO qsidecar_sidecars (sidecar, name, heartbeats, expires_at) VALUES (?, ?, 1, {now} + INTERVAL ? MICROSECOND)
-ON DUPLICATE KEY UPDATE name = IF(dead OR has_left, name, VALUES(name)), heartbeats = IF(dead OR has_left, heartbeats, heartbeats + 1), expires_at = IF(dead OR has_left, expires_at, VALUES(expires_at))`),
-		renew: r(`UPDATE qsidecar_sidecars SET name = ?, heartbeats = heartbeats + 1, expires_at = {now} + INTERVAL ? MICROSECOND
+		join: r(`INSERT INTO qsidecar_sidecars (sidecar, name, heartbeats, expires_at, timeout_ms, stats_leader, version, leases)
+VALUES (?, ?, 1, {now} + INTERVAL ? MICROSECOND, ?, ?, ?, ?)
+ON DUPLICATE KEY UPDATE name = IF(dead OR has_left, name, VALUES(name)), heartbeats = IF(dead OR has_left, heartbeats, heartbeats + 1), expires_at = IF(dead OR has_left, expires_at, VALUES(expires_at)),
+  timeout_ms = IF(dead OR has_left, timeout_ms, VALUES(timeout_ms)), stats_leader = IF(dead OR has_left, stats_leader, VALUES(stats_leader)),
+  version = IF(dead OR has_left, version, VALUES(version)), leases = IF(dead OR has_left, leases, VALUES(leases))`),
+		renew: r(`UPDATE qsidecar_sidecars SET name = ?, heartbeats = heartbeats + 1, expires_at = {now} + INTERVAL ? MICROSECOND,
+  timeout_ms = ?, stats_leader = ?, version = ?, leases = ?
 WHERE sidecar = ? AND NOT dead AND NOT has_left`),
-		leave: r(`UPDATE qsidecar_sidecars SET name = ?, heartbeats = heartbeats + 1, expires_at = {now} + INTERVAL ? MICROSECOND, has_left = 1
+		leave: r(`UPDATE qsidecar_sidecars SET name = ?, heartbeats = heartbeats + 1, expires_at = {now} + INTERVAL ? MICROSECOND,
+  timeout_ms = ?, stats_leader = ?, version = ?, leases = ?, has_left = 1
 WHERE sidecar = ? AND NOT dead`),
-		// The last watcher, if enough sidecars watch another one, and the rows up to it. {ms} is the validity of a heartbeat
-		// (backends.Heartbeat.RowName).
+		// The last watcher, if enough sidecars watch another one, and the rows up to it.
 		lastWatcher: r(`SET @qsidecar_last = (SELECT sidecar FROM qsidecar_sidecars WHERE sidecar < ? AND NOT dead AND NOT has_left
-AND TIMESTAMPDIFF(MICROSECOND, {now}, expires_at) BETWEEN ` + inTime + ` * 1000 * {ms} AND 1000 * ({ms} + 1)
+AND TIMESTAMPDIFF(MICROSECOND, {now}, expires_at) BETWEEN ` + inTime + ` * 1000 * timeout_ms AND 1000 * (timeout_ms + 1)
 ORDER BY sidecar LIMIT 1 OFFSET ` + strconv.Itoa(backends.Watchers-1) + `)`),
-		peers: r(`SELECT sidecar, heartbeats, TIMESTAMPDIFF(MICROSECOND, {now}, expires_at), dead, has_left, name, @qsidecar_last IS NOT NULL
+		peers: r(`SELECT sidecar, heartbeats, TIMESTAMPDIFF(MICROSECOND, {now}, expires_at), dead, has_left, @qsidecar_last IS NOT NULL,
+  COALESCE(timeout_ms, -1), stats_leader, name, COALESCE(version, ''), COALESCE(leases, -1)
 FROM qsidecar_sidecars WHERE sidecar <= IF(?, 9223372036854775807, COALESCE(@qsidecar_last, 9223372036854775807)) OR sidecar = ? ORDER BY sidecar`),
 
 		claimedBy: r(`SELECT id, token_sidecar, token_number, queue, lease_ms IS NOT NULL FROM ` + table.Jobs + `

@@ -80,18 +80,18 @@ func (s *Store) sendHeartbeat(ctx context.Context, c *pgx.Conn, b backends.Heart
 	}
 	sql := map[backends.HeartbeatKind]string{backends.HeartbeatJoin: s.sql.join, backends.HeartbeatRenew: s.sql.renew, backends.HeartbeatLeave: s.sql.leave}[b.Kind]
 	t.each(sql, func(rows pgx.Rows) error {
-		var n, host, beats, left int64
+		var n, host, beats, left, timeout int64
 		var peer backends.Peer
-		if err := rows.Scan(&n, &p.Watched, &host, &beats, &peer.Expired, &peer.Dead, &peer.Row, &left, &peer.HasLeft); err != nil {
+		if err := rows.Scan(&n, &p.Watched, &host, &beats, &peer.Expired, &peer.Dead, &left, &peer.HasLeft, &timeout, &peer.DepthLeader, &peer.Name, &peer.Version, &peer.Leases); err != nil {
 			return err
 		}
 		p.Alive = n == 1
-		if peer.Host, peer.Heartbeats, peer.DepthLeader = backends.Identity(host), uint64(beats), backends.IsDepthLeader(peer.Row); host != 0 {
-			peer.Left = core.FromMS(left)
+		if peer.Host, peer.Heartbeats = backends.Identity(host), uint64(beats); host != 0 {
+			peer.Left, peer.Timeout = core.FromMS(left), backends.PeerTimeout(timeout)
 			p.Peers = append(p.Peers, peer)
 		}
 		return nil
-	}, int64(b.Host), b.RowName(), core.MS(b.Timeout), b.AllPeers)
+	}, int64(b.Host), b.Name, core.MS(b.Timeout), b.AllPeers, b.DepthLeader, b.Version, b.Leases)
 	if s.pooled {
 		t.add("COMMIT", nil)
 	}

@@ -12,29 +12,29 @@ import (
 func (s *Store) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.HeartbeatResult, error) {
 	var p backends.HeartbeatResult
 	err := s.write(ctx, &s.heartbeatConn, s.openHeartbeatConn, func(t *tx) (err error) {
-		n, end := int64(0), t.now+core.MS(b.Timeout)
+		n, host, timeout := int64(0), int64(b.Host), core.MS(b.Timeout)
+		values := []any{b.Name, t.now + timeout, timeout, b.DepthLeader, b.Version, b.Leases, host}
 		switch b.Kind {
 		case backends.HeartbeatJoin:
-			n, err = t.exec(t.sql.join, int64(b.Host), b.RowName(), end)
+			n, err = t.exec(t.sql.join, values...)
 		case backends.HeartbeatRenew:
-			n, err = t.exec(t.sql.heartbeat, b.RowName(), end, int64(b.Host))
+			n, err = t.exec(t.sql.heartbeat, values...)
 		case backends.HeartbeatLeave:
-			n, err = t.exec(t.sql.farewell, b.RowName(), end, int64(b.Host))
+			n, err = t.exec(t.sql.farewell, values...)
 		}
 		if err != nil {
 			return err
 		}
 		p.Alive = n == 1
 		return t.query(t.sql.peers, func(r row) error {
-			name := r.text(4)
-			lease := backends.TimeoutOf(name)
-			p.Peers = append(p.Peers, backends.Peer{
-				Host: backends.Identity(r.int(0)), Heartbeats: uint64(r.int(1)), Dead: r.int(3) != 0, DepthLeader: backends.IsDepthLeader(name), Timeout: lease,
-				Expired: backends.HeartbeatExpired(core.FromMS(r.int(2)), lease, r.int(5) != 0),
-				Row:     name, Left: core.FromMS(r.int(2)), HasLeft: r.int(5) != 0,
-			})
+			peer := backends.Peer{
+				Host: backends.Identity(r.int(0)), Heartbeats: uint64(r.int(1)), Left: core.FromMS(r.int(2)), Dead: r.int(3) != 0, HasLeft: r.int(4) != 0,
+				Timeout: backends.PeerTimeout(r.int(5)), DepthLeader: r.int(6) != 0, Name: r.text(7), Version: r.text(8), Leases: r.int(9),
+			}
+			peer.Expired = backends.HeartbeatExpired(peer.Left, peer.Timeout, peer.HasLeft)
+			p.Peers = append(p.Peers, peer)
 			return nil
-		}, t.now, int64(b.Host))
+		}, t.now, host)
 	})
 	if err != nil {
 		return backends.HeartbeatResult{}, err // the abandoned write can still change p

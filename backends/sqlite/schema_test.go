@@ -199,7 +199,8 @@ func shape(t *testing.T, s *Store) (all []string) {
 	if err := s.writer.query(t.Context(), `SELECT type || ' ' || name || ' on ' || tbl_name || ': ' || coalesce(sql, '') FROM sqlite_master WHERE name LIKE '%qsidecar%'
 		UNION ALL SELECT 'version ' || version || ' for ' || min_program FROM qsidecar_meta ORDER BY 1`, func(r row) error {
 		text := regexp.MustCompile(`--.*`).ReplaceAllString(r.text(0), "")
-		all = append(all, strings.Join(strings.Fields(strings.ReplaceAll(text, `"`, "")), " "))
+		text = strings.Join(strings.Fields(strings.ReplaceAll(text, `"`, "")), " ")
+		all = append(all, strings.NewReplacer(" ,", ",", " )", ")").Replace(text)) // ADD COLUMN keeps the end of the line before the comma
 		return nil
 	}); err != nil {
 		t.Fatal(err)

@@ -197,14 +197,18 @@ type heartbeatSQL struct {
 
 func heartbeatStatements(r func(string) string) heartbeatSQL {
 	return heartbeatSQL{
-		join: r(`INSERT INTO qsidecar_sidecars (sidecar, name, heartbeats, expires_at)
-			VALUES (?, ?, 1, ?)
+		join: r(`INSERT INTO qsidecar_sidecars (name, heartbeats, expires_at, timeout_ms, stats_leader, version, leases, sidecar)
+			VALUES (?, 1, ?, ?, ?, ?, ?, ?)
 			ON CONFLICT (sidecar) DO UPDATE
-			SET name = excluded.name, heartbeats = heartbeats + 1, expires_at = excluded.expires_at
+			SET name = excluded.name, heartbeats = heartbeats + 1, expires_at = excluded.expires_at, timeout_ms = excluded.timeout_ms,
+				stats_leader = excluded.stats_leader, version = excluded.version, leases = excluded.leases
 			WHERE NOT dead AND NOT has_left`),
-		heartbeat: r(`UPDATE qsidecar_sidecars SET name = ?, heartbeats = heartbeats + 1, expires_at = ? WHERE sidecar = ? AND NOT dead AND NOT has_left`),
-		farewell:  r(`UPDATE qsidecar_sidecars SET name = ?, heartbeats = heartbeats + 1, expires_at = ?, has_left = 1 WHERE sidecar = ? AND NOT dead`),
-		peers:     r(`SELECT sidecar, heartbeats, expires_at - ?, dead, name, has_left FROM qsidecar_sidecars WHERE sidecar <> ? ORDER BY sidecar`),
+		heartbeat: r(`UPDATE qsidecar_sidecars SET name = ?, heartbeats = heartbeats + 1, expires_at = ?, timeout_ms = ?, stats_leader = ?, version = ?, leases = ?
+			WHERE sidecar = ? AND NOT dead AND NOT has_left`),
+		farewell: r(`UPDATE qsidecar_sidecars SET name = ?, heartbeats = heartbeats + 1, expires_at = ?, timeout_ms = ?, stats_leader = ?, version = ?, leases = ?, has_left = 1
+			WHERE sidecar = ? AND NOT dead`),
+		peers: r(`SELECT sidecar, heartbeats, expires_at - ?, dead, has_left, coalesce(timeout_ms, -1), stats_leader, name, coalesce(version, ''), coalesce(leases, -1)
+			FROM qsidecar_sidecars WHERE sidecar <> ? ORDER BY sidecar`),
 	}
 }
 

@@ -125,16 +125,15 @@ func (e *engine) Heartbeat(ctx context.Context, b backends.Heartbeat) (r backend
 	s, ok := t.sidecars[b.Host]
 	if r.Alive = b.Kind == backends.HeartbeatJoin && !ok || ok && !s.dead && (!s.left || b.Kind == backends.HeartbeatLeave); r.Alive {
 		s.heartbeats++
-		s.name, s.expires, s.left = b.RowName(), now.Add(b.Timeout), b.Kind == backends.HeartbeatLeave
+		s.last, s.expires, s.left = b, now.Add(b.Timeout), b.Kind == backends.HeartbeatLeave
 		t.sidecars[b.Host] = s
 	}
 	for id, p := range t.sidecars {
 		if id != b.Host {
-			timeout := backends.TimeoutOf(p.name)
 			r.Peers = append(r.Peers, backends.Peer{
-				Host: id, Heartbeats: p.heartbeats, Expired: backends.HeartbeatExpired(p.expires.Sub(now), timeout, p.left), Dead: p.dead,
-				DepthLeader: backends.IsDepthLeader(p.name), Timeout: timeout,
-				Row: p.name, Left: p.expires.Sub(now), HasLeft: p.left,
+				Host: id, Heartbeats: p.heartbeats, Expired: backends.HeartbeatExpired(p.expires.Sub(now), p.last.Timeout, p.left), Dead: p.dead,
+				DepthLeader: p.last.DepthLeader, Timeout: p.last.Timeout,
+				Name: p.last.Name, Version: p.last.Version, Leases: p.last.Leases, Left: p.expires.Sub(now), HasLeft: p.left,
 			})
 		}
 	}

@@ -59,7 +59,7 @@ type queueRow struct {
 
 type sidecarRow struct {
 	heartbeats uint64
-	name       string
+	last       backends.Heartbeat
 	expires    time.Time
 	dead, left bool
 }

@@ -53,7 +53,8 @@ ALTER TABLE qsidecar_keys DROP KEY qsidecar_keys_over, DROP COLUMN over_at,
 
 -- only with qsidecar_hosts.host
 ALTER TABLE qsidecar_hosts RENAME TO qsidecar_sidecars,
-  CHANGE COLUMN host sidecar BIGINT NOT NULL, CHANGE COLUMN beats heartbeats BIGINT NOT NULL;
+  CHANGE COLUMN host sidecar BIGINT NOT NULL, CHANGE COLUMN beats heartbeats BIGINT NOT NULL,
+  ADD COLUMN timeout_ms BIGINT, ADD COLUMN stats_leader TINYINT NOT NULL DEFAULT 0, ADD COLUMN version VARCHAR(64), ADD COLUMN leases BIGINT;
 
 -- only with qsidecar_queues.returns
 ALTER TABLE qsidecar_queues CHANGE COLUMN returns requeues BIGINT NOT NULL DEFAULT 0;

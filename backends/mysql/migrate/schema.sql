@@ -117,12 +117,16 @@ CREATE TABLE IF NOT EXISTS qsidecar_keys (
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
 CREATE TABLE IF NOT EXISTS qsidecar_sidecars (
-  sidecar    BIGINT       NOT NULL PRIMARY KEY, -- the sidecar's identity, as a signed number
-  name       VARCHAR(255) NOT NULL,
-  heartbeats BIGINT       NOT NULL,
-  expires_at DATETIME(6)  NOT NULL,
-  has_left   TINYINT      NOT NULL DEFAULT 0,
-  dead       TINYINT      NOT NULL DEFAULT 0
+  sidecar      BIGINT       NOT NULL PRIMARY KEY, -- the sidecar's identity, as a signed number
+  name         VARCHAR(255) NOT NULL,
+  heartbeats   BIGINT       NOT NULL,
+  expires_at   DATETIME(6)  NOT NULL,
+  has_left     TINYINT      NOT NULL DEFAULT 0,
+  dead         TINYINT      NOT NULL DEFAULT 0,
+  timeout_ms   BIGINT, -- for how long its last heartbeat is valid
+  stats_leader TINYINT      NOT NULL DEFAULT 0, -- it reads the statistics of the queues for the metrics of all
+  version      VARCHAR(64), -- of the sidecar's program; NULL: unknown
+  leases       BIGINT -- number of its session leases at its last heartbeat; NULL: unknown
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
 -- Each queue that a sidecar stored a job in.

@@ -28,6 +28,7 @@ ALTER TABLE {s}.qsidecar_sidecars RENAME COLUMN host TO sidecar;
 ALTER TABLE {s}.qsidecar_sidecars RENAME COLUMN beats TO heartbeats;
 ALTER TABLE {s}.qsidecar_sidecars RENAME COLUMN lease_ms TO timeout_ms;
 ALTER TABLE {s}.qsidecar_sidecars RENAME COLUMN knows TO max_version;
+ALTER TABLE {s}.qsidecar_sidecars ADD COLUMN stats_leader boolean NOT NULL DEFAULT false, ADD COLUMN version text, ADD COLUMN leases bigint;
 
 ALTER TABLE {s}.qsidecar_queues RENAME COLUMN returns TO requeues;
 

@@ -134,16 +134,19 @@ CREATE INDEX qsidecar_keys_job      ON {s}.qsidecar_keys (job);
 CREATE INDEX qsidecar_keys_expiring ON {s}.qsidecar_keys (expires_at) WHERE state IS NOT NULL;
 
 CREATE TABLE {s}.qsidecar_sidecars (
-  sidecar     bigint      PRIMARY KEY, -- the sidecar's identity, as a signed number
-  name        text        NOT NULL,
-  heartbeats  bigint      NOT NULL,
-  expires_at  timestamptz NOT NULL,
-  has_left    boolean     NOT NULL DEFAULT false,
-  dead        boolean     NOT NULL DEFAULT false,
-  timeout_ms  bigint, -- for how long its last heartbeat is valid
+  sidecar      bigint      PRIMARY KEY, -- the sidecar's identity, as a signed number
+  name         text        NOT NULL,
+  heartbeats   bigint      NOT NULL,
+  expires_at   timestamptz NOT NULL,
+  has_left     boolean     NOT NULL DEFAULT false,
+  dead         boolean     NOT NULL DEFAULT false,
+  timeout_ms   bigint, -- for how long its last heartbeat is valid
   -- Shows the sidecars of older programs before a version that they can't use.
-  max_version integer, -- the latest version of the tables that the sidecar's program supports
-  joined_at   timestamptz
+  max_version  integer, -- the latest version of the tables that the sidecar's program supports
+  joined_at    timestamptz,
+  stats_leader boolean     NOT NULL DEFAULT false, -- it reads the statistics of the queues for the metrics of all
+  version      text, -- of the sidecar's program; NULL: unknown
+  leases       bigint -- number of its session leases at its last heartbeat; NULL: unknown
 ) WITH (fillfactor = 20); -- heartbeats update rows in place
 
 CREATE TABLE {s}.qsidecar_queues (

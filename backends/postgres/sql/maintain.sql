@@ -1,11 +1,13 @@
 -- Statements of heartbeats and of maintenance.
 
 -- name: join
--- Begins a sidecar's row, with the latest version of the tables that the program supports.
+-- Begins a sidecar's row, with the latest version of the tables that the program supports. All three heartbeats have the
+-- same parameters. $4: return all peers.
 WITH b AS (
-  INSERT INTO {s}.qsidecar_sidecars AS h (sidecar, name, heartbeats, expires_at, timeout_ms, max_version, joined_at)
-  VALUES ($1, $2, 1, {s}.qsidecar_now() + $3::bigint * interval '1 ms', $3, {max_version}, {s}.qsidecar_now())
-  ON CONFLICT (sidecar) DO UPDATE SET name = excluded.name, heartbeats = h.heartbeats + 1, expires_at = excluded.expires_at, timeout_ms = excluded.timeout_ms
+  INSERT INTO {s}.qsidecar_sidecars AS h (sidecar, name, heartbeats, expires_at, timeout_ms, max_version, joined_at, stats_leader, version, leases)
+  VALUES ($1, $2, 1, {s}.qsidecar_now() + $3::bigint * interval '1 ms', $3, {max_version}, {s}.qsidecar_now(), $5, $6, $7)
+  ON CONFLICT (sidecar) DO UPDATE SET name = excluded.name, heartbeats = h.heartbeats + 1, expires_at = excluded.expires_at, timeout_ms = excluded.timeout_ms,
+    stats_leader = excluded.stats_leader, version = excluded.version, leases = excluded.leases
     WHERE NOT h.dead AND NOT h.has_left
   RETURNING 1
 )
@@ -13,7 +15,8 @@ WITH b AS (
 
 -- name: renew
 WITH b AS (
-  UPDATE {s}.qsidecar_sidecars SET name = $2, heartbeats = heartbeats + 1, expires_at = {s}.qsidecar_now() + $3::bigint * interval '1 ms', timeout_ms = $3
+  UPDATE {s}.qsidecar_sidecars SET name = $2, heartbeats = heartbeats + 1, expires_at = {s}.qsidecar_now() + $3::bigint * interval '1 ms', timeout_ms = $3,
+    stats_leader = $5, version = $6, leases = $7
   WHERE sidecar = $1 AND NOT dead AND NOT has_left
   RETURNING pg_catalog.set_config('synchronous_commit', 'off', true)
 )
@@ -21,7 +24,8 @@ WITH b AS (
 
 -- name: leave
 WITH b AS (
-  UPDATE {s}.qsidecar_sidecars SET name = $2, heartbeats = heartbeats + 1, expires_at = {s}.qsidecar_now() + $3::bigint * interval '1 ms', has_left = true
+  UPDATE {s}.qsidecar_sidecars SET name = $2, heartbeats = heartbeats + 1, expires_at = {s}.qsidecar_now() + $3::bigint * interval '1 ms', timeout_ms = $3,
+    stats_leader = $5, version = $6, leases = $7, has_left = true
   WHERE sidecar = $1 AND NOT dead
   RETURNING 1
 )
@@ -29,8 +33,9 @@ WITH b AS (
 
 -- fragment: peers
 -- The other sidecars. If enough of them watch, then without $4 only those up to the last watcher.
-SELECT b.n, w.last IS NOT NULL, coalesce(h.sidecar, 0), coalesce(h.heartbeats, 0), coalesce({expired}, false), coalesce(h.dead, false), coalesce(h.name, ''),
-  coalesce((extract(epoch FROM h.expires_at - {s}.qsidecar_now()) * 1000)::bigint, 0), coalesce(h.has_left, false)
+SELECT b.n, w.last IS NOT NULL, coalesce(h.sidecar, 0), coalesce(h.heartbeats, 0), coalesce({expired}, false), coalesce(h.dead, false),
+  coalesce((extract(epoch FROM h.expires_at - {s}.qsidecar_now()) * 1000)::bigint, 0), coalesce(h.has_left, false), coalesce(h.timeout_ms, -1),
+  coalesce(h.stats_leader, false), coalesce(h.name, ''), coalesce(h.version, ''), coalesce(h.leases, -1)
 FROM (SELECT count(*) AS n FROM b) AS b
 CROSS JOIN (SELECT (SELECT sidecar FROM {s}.qsidecar_sidecars
   WHERE sidecar < $1 AND NOT dead AND NOT has_left AND expires_at <= {s}.qsidecar_now() + timeout_ms * interval '1 ms'

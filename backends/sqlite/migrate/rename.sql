@@ -16,6 +16,10 @@ CREATE INDEX qsidecar_keys_expiring ON qsidecar_keys (expires_at) WHERE state IS
 ALTER TABLE qsidecar_hosts RENAME TO qsidecar_sidecars;
 ALTER TABLE qsidecar_sidecars RENAME COLUMN host TO sidecar;
 ALTER TABLE qsidecar_sidecars RENAME COLUMN beats TO heartbeats;
+ALTER TABLE qsidecar_sidecars ADD COLUMN timeout_ms INTEGER;
+ALTER TABLE qsidecar_sidecars ADD COLUMN stats_leader INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE qsidecar_sidecars ADD COLUMN version TEXT;
+ALTER TABLE qsidecar_sidecars ADD COLUMN leases INTEGER;
 
 ALTER TABLE qsidecar_leases RENAME COLUMN token_host TO token_sidecar;
 ALTER TABLE qsidecar_leases RENAME COLUMN shown TO claim_values;

@@ -154,12 +154,16 @@ CREATE TABLE qsidecar_keys (
 CREATE INDEX qsidecar_keys_expiring ON qsidecar_keys (expires_at) WHERE state IS NOT NULL;
 
 CREATE TABLE qsidecar_sidecars (
-  sidecar    INTEGER PRIMARY KEY, -- the sidecar's identity, as a signed number
-  name       TEXT    NOT NULL,
-  heartbeats INTEGER NOT NULL,
-  expires_at INTEGER NOT NULL,
-  has_left   INTEGER NOT NULL DEFAULT 0,
-  dead       INTEGER NOT NULL DEFAULT 0
+  sidecar      INTEGER PRIMARY KEY, -- the sidecar's identity, as a signed number
+  name         TEXT    NOT NULL,
+  heartbeats   INTEGER NOT NULL,
+  expires_at   INTEGER NOT NULL,
+  has_left     INTEGER NOT NULL DEFAULT 0,
+  dead         INTEGER NOT NULL DEFAULT 0,
+  timeout_ms   INTEGER, -- for how long its last heartbeat is valid
+  stats_leader INTEGER NOT NULL DEFAULT 0, -- it reads the statistics of the queues for the metrics of all
+  version      TEXT, -- of the sidecar's program; NULL: unknown
+  leases       INTEGER -- number of its session leases at its last heartbeat; NULL: unknown
 );
 
 CREATE TABLE qsidecar_queues (

@@ -164,12 +164,16 @@ GO
 
 IF OBJECT_ID(N'{s}.qsidecar_sidecars') IS NULL
   CREATE TABLE {s}.qsidecar_sidecars (
-    sidecar    bigint        NOT NULL CONSTRAINT qsidecar_sidecars_sidecar PRIMARY KEY, -- the sidecar's identity, as a signed number
-    name       nvarchar(400) NOT NULL,
-    heartbeats bigint        NOT NULL,
-    expires_at datetime2(6)  NOT NULL,
-    has_left   tinyint       NOT NULL DEFAULT (0),
-    dead       tinyint       NOT NULL DEFAULT (0)
+    sidecar      bigint        NOT NULL CONSTRAINT qsidecar_sidecars_sidecar PRIMARY KEY, -- the sidecar's identity, as a signed number
+    name         nvarchar(400) NOT NULL,
+    heartbeats   bigint        NOT NULL,
+    expires_at   datetime2(6)  NOT NULL,
+    has_left     tinyint       NOT NULL DEFAULT (0),
+    dead         tinyint       NOT NULL DEFAULT (0),
+    timeout_ms   bigint        NULL, -- for how long its last heartbeat is valid
+    stats_leader tinyint       NOT NULL DEFAULT (0), -- it reads the statistics of the queues for the metrics of all
+    version      nvarchar(64)  NULL, -- of the sidecar's program; NULL: unknown
+    leases       bigint        NULL -- number of its session leases at its last heartbeat; NULL: unknown
   );
 GO
 

@@ -3,16 +3,21 @@
 -- @beat_host bigint
 -- @beat_name nvarchar(400)
 -- @beat_lease bigint
+-- @beat_leader bigint
+-- @beat_version nvarchar(64)
+-- @beat_leases bigint
 -- sets 2
 DECLARE @beat_until datetime2(6) = DATEADD(second, CONVERT(int, @beat_lease / 1000), DATEADD(millisecond, CONVERT(int, @beat_lease % 1000), @now));
 DECLARE @beat_made int;
 BEGIN TRANSACTION;
-UPDATE {s}.qsidecar_sidecars SET name = @beat_name, heartbeats = heartbeats + 1, expires_at = @beat_until
+UPDATE {s}.qsidecar_sidecars SET name = @beat_name, heartbeats = heartbeats + 1, expires_at = @beat_until,
+  timeout_ms = @beat_lease, stats_leader = CONVERT(tinyint, @beat_leader), version = @beat_version, leases = @beat_leases
 WHERE sidecar = @beat_host AND dead = 0 AND has_left = 0;
 SET @beat_made = @@ROWCOUNT;
 IF @beat_made = 0 AND NOT EXISTS (SELECT 1 FROM {s}.qsidecar_sidecars AS h WITH (UPDLOCK, HOLDLOCK, ROWLOCK) WHERE h.sidecar = @beat_host)
 BEGIN
-  INSERT INTO {s}.qsidecar_sidecars (sidecar, name, heartbeats, expires_at) VALUES (@beat_host, @beat_name, 1, @beat_until);
+  INSERT INTO {s}.qsidecar_sidecars (sidecar, name, heartbeats, expires_at, timeout_ms, stats_leader, version, leases)
+  VALUES (@beat_host, @beat_name, 1, @beat_until, @beat_lease, CONVERT(tinyint, @beat_leader), @beat_version, @beat_leases);
   SET @beat_made = 1;
 END;
 COMMIT TRANSACTION;

@@ -3,6 +3,7 @@ package heartbeat
 import (
 	"cmp"
 	"context"
+	"strings"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -44,15 +45,16 @@ func (k *Heartbeater) Fleet(ctx context.Context) (fleet []backends.Peer, age tim
 func (k *Heartbeater) heartbeat(id backends.Identity, kind backends.HeartbeatKind, timeout time.Duration) backends.Heartbeat {
 	b := backends.Heartbeat{Host: id, Kind: kind, Name: hostName(), Timeout: timeout}
 	if k.Version != nil {
-		b.Version = k.Version()
+		v := k.Version()
+		b.Version = strings.ToValidUTF8(v[:min(len(v), backends.MaxVersion)], "")
 	}
 	if k.Leases != nil {
-		b.Jobs = int64(k.Leases.HeldBySessions())
+		b.Leases = int64(k.Leases.HeldBySessions())
 	}
 	return b
 }
 
 // ownRow returns the row of this sidecar after a heartbeat.
 func ownRow(b backends.Heartbeat) backends.Peer {
-	return backends.Peer{Host: b.Host, DepthLeader: b.DepthLeader, Row: b.RowName(), Left: b.Timeout}
+	return backends.Peer{Host: b.Host, DepthLeader: b.DepthLeader, Timeout: b.Timeout, Name: b.Name, Version: b.Version, Leases: b.Leases, Left: b.Timeout}
 }

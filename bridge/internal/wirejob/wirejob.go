@@ -138,9 +138,8 @@ func FromStats(q *backends.QueueStats) protocol.QueueStat {
 
 // FromPeer returns a sidecar of a database, whose row was read age ago. self is the identity of this sidecar.
 func FromPeer(database string, p *backends.Peer, age time.Duration, self backends.Identity) protocol.Sidecar {
-	name, version, jobs := backends.RowInfo(p.Row)
-	s := protocol.Sidecar{Database: database, Sidecar: fmt.Sprintf("%016x", uint64(p.Host)), Name: name, Version: version,
-		State: protocol.SidecarAlive, HeartbeatAgeMS: max(0, backends.TimeoutOf(p.Row)-p.Left+age).Milliseconds(), StatsLeader: p.DepthLeader, Self: p.Host == self}
+	s := protocol.Sidecar{Database: database, Sidecar: fmt.Sprintf("%016x", uint64(p.Host)), Name: p.Name, Version: p.Version,
+		State: protocol.SidecarAlive, HeartbeatAgeMS: max(0, p.Timeout-p.Left+age).Milliseconds(), StatsLeader: p.DepthLeader, Self: p.Host == self}
 	switch {
 	case p.Dead:
 		s.State = protocol.SidecarDead
@@ -149,8 +148,8 @@ func FromPeer(database string, p *backends.Peer, age time.Duration, self backend
 	case p.Expired || p.Left <= age:
 		s.State = protocol.SidecarLate
 	}
-	if jobs >= 0 {
-		s.Leases = protocol.Some(jobs)
+	if p.Leases >= 0 {
+		s.Leases = protocol.Some(p.Leases)
 	}
 	return s
 }
