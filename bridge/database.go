@@ -40,14 +40,12 @@ func (b *Bridge) newDatabase(name string, d Database) *database {
 		Policy:         func(queue string) (backends.Policy, bool) { return b.plan.Load().policyIn(db, queue) },
 		MaxPayload:     func() int64 { return int64(b.plan.Load().limits.MaxPayload) },
 		ClaimBytes:     func() int64 { return int64(b.plan.Load().limits.ClaimBytes) },
-		Trace:          traceParent,
+		Trace:          protocol.TraceContext,
 		Events:         &b.events,
 		Lost:           func(m map[*quota.Session][]lease.Held) { b.reportLost(db, m) },
 	})
 	return db
 }
-
-func traceParent(headers map[string]string) string { return headers[protocol.HeaderTraceParent] }
 
 // follow ends the waits of claims that the plan does not route to this database.
 func (b *database) follow(p *plan) {

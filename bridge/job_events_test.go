@@ -37,7 +37,7 @@ func sameEvents(t *testing.T, got []jobevents.Event, want ...jobevents.Event) {
 			want[i].Jobs = 1
 		}
 	}
-	ignore := cmpopts.IgnoreFields(jobevents.Event{}, "Time", "Database", "Session", "EnqueuedAt", "ClaimedAt", "RunAt")
+	ignore := cmpopts.IgnoreFields(jobevents.Event{}, "Time", "Database", "Session", "EnqueuedAt", "ReceivedAt", "ClaimedAt", "RunAt")
 	if diff := cmp.Diff(want, got, ignore); diff != "" {
 		t.Errorf("the events differ (-want +got):\n%s", diff)
 	}
@@ -85,6 +85,9 @@ func TestEachChangeIsOneEvent(t *testing.T) {
 			if known := e.Kind == jobevents.Claimed || e.Kind == jobevents.Acked || e.Kind == jobevents.Failed; known && (e.EnqueuedAt.IsZero() || e.ClaimedAt.IsZero()) {
 				t.Errorf("an event without times: %+v", e)
 			}
+		}
+		if e := got[0]; e.ReceivedAt.IsZero() || e.ReceivedAt.After(e.Time) {
+			t.Errorf("a stored job without the time of its request: %+v", e)
 		}
 		if e := got[9]; e.RunAt.Sub(e.Time) != time.Hour {
 			t.Errorf("a job with a delay: %+v", e)

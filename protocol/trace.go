@@ -7,6 +7,18 @@ const (
 	HeaderTraceState  = "tracestate"
 )
 
+// MaxTraceState is how many bytes of a tracestate must be passed on at least. A longer one can be dropped.
+const MaxTraceState = 512
+
+// TraceContext returns the traceparent in a job's headers, and its tracestate unless that is longer than MaxTraceState.
+func TraceContext(headers map[string]string) (parent, state string) {
+	parent, state = headers[HeaderTraceParent], headers[HeaderTraceState]
+	if parent == "" || len(state) > MaxTraceState {
+		state = ""
+	}
+	return parent, state
+}
+
 // The parts of a traceparent, VERSION-TRACE-PARENT-FLAGS in lower-case hex digits.
 const (
 	traceBegin, traceEnd   = 3, 35

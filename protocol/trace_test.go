@@ -33,6 +33,24 @@ func TestTraceID(t *testing.T) {
 	}
 }
 
+func TestTraceContext(t *testing.T) {
+	long := strings.Repeat("x", MaxTraceState+1)
+	for _, c := range []struct {
+		headers       map[string]string
+		parent, state string
+	}{
+		{nil, "", ""},
+		{map[string]string{"traceparent": "p"}, "p", ""},
+		{map[string]string{"traceparent": "p", "tracestate": long[1:]}, "p", long[1:]},
+		{map[string]string{"traceparent": "p", "tracestate": long}, "p", ""},
+		{map[string]string{"tracestate": "s"}, "", ""},
+	} {
+		if parent, state := TraceContext(c.headers); parent != c.parent || state != c.state {
+			t.Errorf("%v: %q, %q", c.headers, parent, state)
+		}
+	}
+}
+
 // FuzzTraceID compares TraceID with the grammar.
 func FuzzTraceID(f *testing.F) {
 	f.Add("00-" + aTrace + "-" + aParent + "-01")

@@ -24,7 +24,7 @@ func (s *Store) Peek(ctx context.Context, p backends.Peek) ([]backends.View, err
 		return nil, &backends.UnsupportedError{Queue: p.Queue, What: "a job cannot have a key"}
 	}
 	if p.Newest && len(p.IDs) == 0 {
-		return nil, &backends.UnsupportedError{Queue: p.Queue, What: "jobs cannot be listed with the newest first"}
+		return nil, &backends.UnsupportedError{Queue: p.Queue, What: statement.NoNewest}
 	}
 	items := p.IDs
 	var err error

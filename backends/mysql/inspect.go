@@ -187,6 +187,11 @@ func (p listPlace) preceding() string {
 	return fmt.Sprintf("urgency = 0 AND (sort_key = %d AND id < %d OR sort_key < %[1]d)", *p.sortKey, p.id)
 }
 
+// newest returns the query for the next rows of a `segment` from p on, the newest first.
+func (p listPlace) newest() string {
+	return sizes + table.Jobs + " WHERE segment = ? AND " + p.preceding() + " ORDER BY urgency DESC, sort_key DESC, id DESC LIMIT ?"
+}
+
 // Place implements core.Reader. The job can be in another state than p.State by now.
 func (t *tx) Place(ctx context.Context, p backends.Peek, id int64) (place any, found bool, err error) {
 	from, columns := listStart, "0, 0"
@@ -227,7 +232,7 @@ func (t *tx) Sizes(ctx context.Context, p backends.Peek, ids []int64, after any,
 		t.Each(read, sizes+table.Jobs+" WHERE segment > 'c' AND segment < 'd' AND queue = ? AND (claimed_at > ? OR claimed_at = ? AND id > ?) ORDER BY claimed_at, id LIMIT ?",
 			p.Queue, from.claimed, from.claimed, from.id, p.Max)
 	case p.Newest:
-		t.Each(read, sizes+table.Jobs+" WHERE segment = ? AND "+from.preceding()+" ORDER BY urgency DESC, sort_key DESC, id DESC LIMIT ?", segmentOf[p.State]+p.Queue, p.Max)
+		t.Each(read, from.newest(), segmentOf[p.State]+p.Queue, p.Max)
 	default:
 		t.Each(read, sizes+table.Jobs+" WHERE segment = ? AND "+from.following()+" ORDER BY urgency, sort_key, id LIMIT ?", segmentOf[p.State]+p.Queue, p.Max)
 	}

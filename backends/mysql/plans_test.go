@@ -145,6 +145,36 @@ func TestPlans(t *testing.T) {
 	})
 }
 
+// TestPlanOfTheNewest checks that a list of the newest dead jobs doesn't sort, and reads only a part of the index, at its
+// start and later.
+func TestPlanOfTheNewest(t *testing.T) {
+	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
+		s, name := crowded(t, m)
+		c, err := s.dialer.Dial(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		check := func(what string) {
+			t.Helper()
+			later := int64(1) << 60
+			for _, from := range []listPlace{listStart, {sortKey: &later, id: 500}} {
+				query, args := from.newest(), []any{segmentOf[backends.StateDead] + "q", 10}
+				rows, err := Session{s: s, c: c}.Rows(t.Context(), explain+query, args...)
+				if faults := plan.Faults(rows, true); err != nil || len(faults) > 0 {
+					t.Errorf("%s, from %+v: %v, %v", what, from, faults, err)
+				}
+				if n := reads(t, s, func(tx *tx) { tx.Each(func(*session.Result) {}, query, args...) }); n > 20 {
+					t.Errorf("%s, from %+v: 10 of the newest jobs read %d rows", what, from, n)
+				}
+			}
+		}
+		check("at first")
+		must(t, m, name, "ANALYZE TABLE qsidecar_jobs")
+		check("with true statistics")
+	})
+}
+
 // TestCostOfManyQueues checks that what a claim of many queues sends grows with their number, and not
 // faster.
 func TestCostOfManyQueues(t *testing.T) {

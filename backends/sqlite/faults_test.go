@@ -11,9 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"modernc.org/sqlite"
-
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/internal/testsqlite"
 )
 
 // The error must have this kind and contain these words.
@@ -154,7 +153,12 @@ func TestRestoredInACommit(t *testing.T) {
 			return nil
 		}
 		s.fault.Store(nil)
-		restore(t, s.path, backup)
+		db, err := sql.Open("sqlite", s.path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer db.Close()
+		testsqlite.Restore(t, db, backup)
 		store(other)
 		return errors.New("lost")
 	}
@@ -165,33 +169,6 @@ func TestRestoredInACommit(t *testing.T) {
 		t.Errorf("%d ready, want 2 of the backup and 1 stored after its restore", n)
 	}
 	store(s)
-}
-
-// restore copies a backup into a database, as `.restore` of SQLite's shell does.
-func restore(t *testing.T, path, backup string) {
-	t.Helper()
-	db, err := sql.Open("sqlite", path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
-	c, err := db.Conn(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	if err := c.Raw(func(dc any) error {
-		b, err := dc.(interface {
-			NewRestore(from string) (*sqlite.Backup, error)
-		}).NewRestore(backup)
-		if err != nil {
-			return err
-		}
-		_, err = b.Step(-1)
-		return errors.Join(err, b.Finish())
-	}); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // The outcome of a commit stays unknown while another program holds the lock.

@@ -100,14 +100,11 @@ func withTrace(job protocol.NewJob, env func(string) string) protocol.NewJob {
 		job.Headers = make(map[string]string)
 	}
 	job.Headers[protocol.HeaderTraceParent] = parent
-	if _, given := job.Headers[protocol.HeaderTraceState]; !given && state != "" && len(state) <= maxTraceState && utf8.ValidString(state) {
+	if _, given := job.Headers[protocol.HeaderTraceState]; !given && state != "" && len(state) <= protocol.MaxTraceState && utf8.ValidString(state) {
 		job.Headers[protocol.HeaderTraceState] = state
 	}
 	return job
 }
-
-// maxTraceState is the length that must be forwarded at least. withTrace drops a longer one.
-const maxTraceState = 512
 
 const enqueueHelp = `Store a job and print its id, once it is durable. The payload is the argument, or with -
 all of stdin. Without one it is empty, which clients read as null.

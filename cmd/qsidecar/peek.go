@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -76,20 +77,20 @@ are more, stderr has the --after with which the search continues.
 func (a *app) deadCommand() *cobra.Command {
 	var after string
 	var most int
-	var newest bool
 	cmd := &cobra.Command{
 		Use:   "dead [QUEUE]",
 		Short: "List dead jobs: when each one died, of what, and its last error",
 		Long: `List the dead jobs of a queue, or of every queue: when each one died (UTC), the cause of
-its last failed attempt, and that attempt's error. See all of a job with ` + "`qsidecar show ID`" + `,
-and make it ready again with ` + "`qsidecar retry QUEUE ID`" + `.
+its last failed attempt, and that attempt's error. Those that died last come first, except
+in adopted tables. See all of a job with ` + "`qsidecar show ID`" + `, and make it ready again with
+` + "`qsidecar retry QUEUE ID`" + `. ` + "`qsidecar peek QUEUE --state dead`" + ` lists the oldest first.
 
 ` + exitCodes,
 		Example: `  qsidecar dead
-  qsidecar dead mail --newest --max 100`,
+  qsidecar dead mail --max 100`,
 		Args: argCount(0, 1, "at most one queue"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			req := &protocol.Request{Op: protocol.OpPeek, Queue: strings.Join(args, ""), State: protocol.StateDead, Max: protocol.Some(int64(most)), After: after, Newest: newest}
+			req := &protocol.Request{Op: protocol.OpPeek, Queue: strings.Join(args, ""), State: protocol.StateDead, Max: protocol.Some(int64(most)), After: after, Newest: true}
 			if err := pageOf(req, most); err != nil {
 				return err
 			}
@@ -107,7 +108,6 @@ and make it ready again with ` + "`qsidecar retry QUEUE ID`" + `.
 		},
 	}
 	cmd.Flags().IntVar(&most, "max", 50, "at most so many")
-	cmd.Flags().BoolVar(&newest, "newest", false, "those that died last first (not in adopted tables)")
 	cmd.Flags().StringVar(&after, "after", "", "go on after the job with this `ID`, which needs a QUEUE")
 	return a.jsonFlag(cmd)
 }
@@ -157,6 +157,10 @@ func pageOf(req *protocol.Request, most int) error {
 func (a *app) peek(cmd *cobra.Command, req *protocol.Request, none error, show func([]protocol.JobView) error) error {
 	return a.oneRequest(cmd, func(ctx context.Context, c *qsidecar.Client) error {
 		rep, err := c.Call(ctx, req)
+		if wire, ok := errors.AsType[*protocol.Error](err); ok && wire.Code == protocol.CodeUnsupported && req.Newest {
+			req.Newest = false // an adopted table has no index for it
+			rep, err = c.Call(ctx, req)
+		}
 		if err != nil {
 			return err
 		}

@@ -80,6 +80,19 @@ queues:
 	if r := h.run("release", "q", "--json"); r.code != exitUsage || !strings.HasPrefix(r.err, `{"ok":false,"error":{"code":"bad_request"`) {
 		t.Errorf("an old command in JSON: %+v", r)
 	}
+	later := strings.TrimSpace(h.must(0, "enqueue", "mail", "later"))
+	h.must(0, "nack", h.claim("mail").Lease, "--dead", "--error", "no route yet")
+	for want, args := range map[string][]string{
+		later + " " + id: {"dead", "mail"}, id: {"dead", "mail", "--after", later}, id + " " + later: {"peek", "mail", "--state", "dead"},
+	} {
+		var ids []string
+		for _, line := range strings.Split(strings.TrimSpace(h.must(0, args...)), "\n")[1:] {
+			ids = append(ids, strings.Fields(line)[1])
+		}
+		if got := strings.Join(ids, " "); got != want {
+			t.Errorf("%q lists %s, want %s", args, got, want)
+		}
+	}
 	if r := h.run("show", "4711"); r.code != exitFailure || !strings.Contains(r.err, "no job has the id 4711") {
 		t.Errorf("show of no job: %+v", r)
 	}

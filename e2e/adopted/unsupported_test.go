@@ -79,6 +79,9 @@ func TestAdoptedUnsupported(t *testing.T) {
 			return kit.Msg{"op": "ack", "lease": w.ClaimOne("all").Lease, "enqueue": []kit.Msg{{"queue": queue, "priority": 5}}}
 		}, done, "priority", value, "id"},
 		{"retry", func(queue string) kit.Msg { return kit.Msg{"op": "retry", "queue": queue, "all": true} }, done, done, done, done},
+		{"newest", func(queue string) kit.Msg {
+			return kit.Msg{"op": "peek", "queue": queue, "state": "done", "newest": true}
+		}, none, none, none, none},
 		{"purge", func(queue string) kit.Msg { return kit.Msg{"op": "purge", "queue": queue, "state": "done"} }, done, done, done, done},
 		{"reclaim", func(queue string) kit.Msg { return kit.Msg{"op": "reclaim", "queue": queue, "ids": []string{"1"}} }, done, done, done, done},
 	} {
@@ -107,7 +110,7 @@ func TestAdoptedUnsupported(t *testing.T) {
 			}
 		}
 	}
-	for queue, n := range map[string]int{"all": 2, "bare": 8, "needs": 2, "keys": 2} {
+	for queue, n := range map[string]int{"all": 3, "bare": 9, "needs": 3, "keys": 3} {
 		if len(listed[queue]) != n {
 			t.Errorf("check lists %d things that %s cannot do, want %d:\n%s", len(listed[queue]), queue, n, strings.Join(listed[queue], "\n"))
 		}

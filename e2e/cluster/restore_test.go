@@ -8,10 +8,9 @@ import (
 	"slices"
 	"testing"
 
-	"modernc.org/sqlite"
-
 	"github.com/qsidecar/qsidecar/e2e/kit"
 	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/internal/testsqlite"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
@@ -235,25 +234,5 @@ func TestRestoreMySQLRows(t *testing.T) {
 func TestRestoreSQLite(t *testing.T) {
 	s := kit.NewSite(t)
 	file := filepath.Join(s.Dir, "backup.db")
-	restore(t, s, func() { s.Exec(t, "VACUUM INTO '"+file+"'") }, func() {
-		c, err := s.SQLite(t).Conn(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-		if err := c.Raw(func(dc any) error {
-			b, err := dc.(interface {
-				NewRestore(from string) (*sqlite.Backup, error)
-			}).NewRestore(file)
-			if err != nil {
-				return err
-			}
-			for more := true; more && err == nil; {
-				more, err = b.Step(-1)
-			}
-			return errors.Join(err, b.Finish())
-		}); err != nil {
-			t.Fatal(err)
-		}
-	})
+	restore(t, s, func() { s.Exec(t, "VACUUM INTO '"+file+"'") }, func() { testsqlite.Restore(t, s.SQLite(t), file) })
 }

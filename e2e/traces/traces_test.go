@@ -49,7 +49,7 @@ func newSite(t *testing.T) *site {
 func (s *site) enqueue(traceParent, queue string) {
 	s.T.Helper()
 	cmd := exec.Command(kit.Binary, "enqueue", "--socket", s.Socket, queue, "x")
-	cmd.Env = append(os.Environ(), "TRACEPARENT="+traceParent)
+	cmd.Env = append(os.Environ(), "TRACEPARENT="+traceParent, "TRACESTATE="+traceState)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		s.T.Fatalf("qsidecar enqueue: %v\n%s", err, out)
 	}
@@ -89,6 +89,8 @@ func tree(t *testing.T, spans []span, roots map[string]string) (lines []string) 
 const (
 	traceID  = "4bf92f3577b34da6a3ce929d0e0e4736"
 	parentID = "00f067aa0ba902b7"
+
+	traceState = "vendor=1,other=a:b"
 )
 
 // TestTraceOfCommands runs jobs with the commands. The collector gets the spans of the sampled trace, and no others. The last
@@ -128,8 +130,11 @@ func TestTraceOfCommands(t *testing.T) {
 		if hex.EncodeToString(sp.GetTraceId()) != traceID {
 			t.Errorf("%s is in the trace %x", sp.GetName(), sp.GetTraceId())
 		}
-		if sp.GetEndTimeUnixNano() < sp.GetStartTimeUnixNano() {
-			t.Errorf("%s ends before it begins", sp.GetName())
+		if sp.GetEndTimeUnixNano() <= sp.GetStartTimeUnixNano() {
+			t.Errorf("%s doesn't end after it begins", sp.GetName())
+		}
+		if sp.GetTraceState() != traceState {
+			t.Errorf("%s has the state %q", sp.GetName(), sp.GetTraceState())
 		}
 		if a := sp.resource; a["deployment.environment.name"] != "test" || a["host.name"] == "" || a["service.version"] == "" {
 			t.Errorf("the resource %v", a)

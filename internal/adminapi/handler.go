@@ -137,7 +137,7 @@ func (s *Server) refuseClient(w http.ResponseWriter, r *http.Request, who client
 	refuse(w, r, http.StatusUnauthorized, e)
 }
 
-// login sets the cookie for a client that has the token.
+// login sets the cookie for a client that has the token. It doesn't limit attempts: see minToken in package config.
 func (s *Server) login(w http.ResponseWriter, r *http.Request, rules *rules) {
 	if err := crossOrigin.Check(r); err != nil {
 		refuse(w, r, 0, protocol.Errorf(protocol.CodeForbidden, "the login comes from another site's page: %v", err))

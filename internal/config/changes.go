@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"reflect"
@@ -30,7 +31,7 @@ func Changes(before, after Config) (all []string) {
 			all = append(all, key+" changed")
 			continue
 		}
-		all = append(all, fmt.Sprintf("%s: %s → %s", key, orNone(oldKeys[key]), orNone(newKeys[key])))
+		all = append(all, fmt.Sprintf("%s: %s → %s", key, cmp.Or(oldKeys[key], "none"), cmp.Or(newKeys[key], "none")))
 	}
 	return all
 }
@@ -47,13 +48,6 @@ func Settings(c *Config) (all []string) {
 		}
 	}
 	return all
-}
-
-func orNone(text string) string {
-	if text == "" {
-		return "none"
-	}
-	return text
 }
 
 func within(key string, sections map[string]bool) bool {

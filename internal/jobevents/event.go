@@ -33,6 +33,7 @@ type Event struct {
 	// Of the client that caused the event. Empty: no client did.
 	Session, Worker string
 
+	ReceivedAt time.Time // of an enqueued job: when its request arrived, by this host's clock; zero: not known
 	EnqueuedAt time.Time // by the database's clock; zero: not known
 	ClaimedAt  time.Time // when the worker got it, by this host's clock; zero: not known, or it has none
 	RunAt      time.Time // of an enqueued job: when it is due; zero: at once
@@ -41,6 +42,7 @@ type Event struct {
 	Error string // message, at most MaxError bytes
 
 	TraceParent string // the job's header traceparent; empty: it has none
+	TraceState  string // the same for tracestate
 }
 
 // MaxError is how many bytes of a job's error an event and a log line have. The job keeps all of it.

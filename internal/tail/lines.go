@@ -1,6 +1,7 @@
 package tail
 
 import (
+	"cmp"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -59,12 +60,6 @@ func (p *printer) line(cells []string) []byte {
 
 // cells returns the texts of an event.
 func cells(e *protocol.JobEvent) []string {
-	orNone := func(text string) string {
-		if text == "" {
-			return "-"
-		}
-		return text
-	}
 	attempt := "-"
 	if e.Attempt > 0 {
 		attempt = wiretext.Attempt(protocol.JobView{Attempt: e.Attempt, MaxAttempts: e.MaxAttempts})
@@ -77,7 +72,7 @@ func cells(e *protocol.JobEvent) []string {
 	if at, ok := since.Get(); ok {
 		after = wiretext.Age(max(e.At-at, 1))
 	}
-	return []string{time.UnixMilli(e.At).UTC().Format("15:04:05.000"), orNone(e.Queue), orNone(e.ID), e.Event, orNone(e.Worker), attempt, after, detail(e)}
+	return []string{time.UnixMilli(e.At).UTC().Format("15:04:05.000"), cmp.Or(e.Queue, "-"), cmp.Or(e.ID, "-"), e.Event, cmp.Or(e.Worker, "-"), attempt, after, detail(e)}
 }
 
 // detail returns why an event happened.

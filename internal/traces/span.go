@@ -38,7 +38,7 @@ func sampled(traceParent string) bool {
 
 // record makes a span of an event, by the semantic conventions for messaging.
 func record(tracer trace.Tracer, e *jobevents.Event) {
-	ctx := propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier{protocol.HeaderTraceParent: e.TraceParent})
+	ctx := propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier{protocol.HeaderTraceParent: e.TraceParent, protocol.HeaderTraceState: e.TraceState})
 	attrs := append(make([]attribute.KeyValue, 0, 16),
 		semconv.MessagingSystemKey.String("qsidecar"), semconv.MessagingDestinationName(e.Queue), semconv.MessagingMessageID(e.Job),
 		attribute.String("qsidecar.database", e.Database))
@@ -50,7 +50,11 @@ func record(tracer trace.Tracer, e *jobevents.Event) {
 	}
 	if e.Kind == jobevents.Enqueued {
 		attrs = append(attrs, semconv.MessagingOperationTypeSend, semconv.MessagingOperationName("send"))
-		_, span := tracer.Start(ctx, "send "+e.Queue, trace.WithSpanKind(trace.SpanKindProducer), trace.WithTimestamp(e.Time), trace.WithAttributes(attrs...))
+		start := e.ReceivedAt
+		if start.IsZero() || start.After(e.Time) {
+			start = e.Time // the export began after the request arrived, or the clock was set back
+		}
+		_, span := tracer.Start(ctx, "send "+e.Queue, trace.WithSpanKind(trace.SpanKindProducer), trace.WithTimestamp(start), trace.WithAttributes(attrs...))
 		span.End(trace.WithTimestamp(e.Time))
 		return
 	}

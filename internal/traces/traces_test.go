@@ -114,7 +114,7 @@ func settled(kind jobevents.Kind) jobevents.Event {
 	now := time.Now()
 	return jobevents.Event{
 		Kind: kind, Time: now, Database: "main", Queue: "mail", Job: "7", Jobs: 1, Attempt: 2, MaxAttempts: 5, Session: "s1", Worker: "w1",
-		EnqueuedAt: now.Add(-3 * time.Second), ClaimedAt: now.Add(-time.Second), TraceParent: traceParent,
+		EnqueuedAt: now.Add(-3 * time.Second), ClaimedAt: now.Add(-time.Second), TraceParent: traceParent, TraceState: "vendor=1",
 	}
 }
 
@@ -125,6 +125,8 @@ func TestSpans(t *testing.T) {
 		e, hub, _ := exporting(t, &c)
 		sent := settled(jobevents.Enqueued)
 		sent.ClaimedAt, sent.Attempt = time.Time{}, 0
+		hub.Publish(&sent) // the export began after its request
+		sent.ReceivedAt = sent.Time.Add(-5 * time.Millisecond)
 		hub.Publish(&sent)
 		failed := settled(jobevents.Failed)
 		failed.Cause, failed.Error = "nacked", "no route"
@@ -140,9 +142,9 @@ func TestSpans(t *testing.T) {
 		const process = "process mail CONSUMER 1s messaging.destination.name=mail messaging.message.id=7 messaging.operation.name=process messaging.operation.type=process" +
 			" messaging.system=qsidecar qsidecar.attempt=2 qsidecar.database=main qsidecar.max_attempts=5 qsidecar.outcome="
 		const by = " qsidecar.session=s1 qsidecar.worker=w1"
+		const send = " messaging.destination.name=mail messaging.message.id=7 messaging.operation.name=send messaging.operation.type=send messaging.system=qsidecar qsidecar.database=main" + by
 		want := []string{
-			"send mail PRODUCER 0s messaging.destination.name=mail messaging.message.id=7 messaging.operation.name=send messaging.operation.type=send" +
-				" messaging.system=qsidecar qsidecar.database=main" + by,
+			"send mail PRODUCER 0s" + send, "send mail PRODUCER 5ms" + send,
 			strings.Replace(process, " messaging.destination", " error.type=nacked messaging.destination", 1) + "failed" + by + " event enqueued -2s error no route",
 			strings.Replace(process, " messaging.destination", " error.type=lease_lost messaging.destination", 1) + "lost" + by +
 				" event enqueued -2s error the worker's lease was not valid any more",
@@ -157,8 +159,8 @@ func TestSpans(t *testing.T) {
 			if strings.HasPrefix(s.GetName(), "process") {
 				links = 1
 			}
-			if hexOf(s.GetTraceId()) != traceID || hexOf(s.GetParentSpanId()) != parentID || len(s.GetLinks()) != links {
-				t.Errorf("%s: the trace %x, the parent %x, links %v", s.GetName(), s.GetTraceId(), s.GetParentSpanId(), s.GetLinks())
+			if hexOf(s.GetTraceId()) != traceID || hexOf(s.GetParentSpanId()) != parentID || len(s.GetLinks()) != links || s.GetTraceState() != "vendor=1" {
+				t.Errorf("%s: the trace %x, the parent %x, links %v, state %q", s.GetName(), s.GetTraceId(), s.GetParentSpanId(), s.GetLinks(), s.GetTraceState())
 			}
 			for _, l := range s.GetLinks() {
 				if hexOf(l.GetTraceId()) != traceID || hexOf(l.GetSpanId()) != parentID {

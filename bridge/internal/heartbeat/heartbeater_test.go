@@ -135,7 +135,7 @@ func TestWatchedSidecarReadsFewPeers(t *testing.T) {
 		now := time.Second
 		db := &watched{Backend: memory.New(), peers: peers}
 		k := New(Config{
-			Backend: backendref.New(db, nil, nil), Times: NewTimes(30*time.Second, 0), Leases: lease.NewTable(func(map[string]string) string { return "" }),
+			Backend: backendref.New(db, nil, nil), Times: NewTimes(30*time.Second, 0), Leases: lease.NewTable(func(map[string]string) (string, string) { return "", "" }),
 			Log: slog.New(slog.DiscardHandler), Clock: func() time.Duration { return now }, Revived: func() {},
 		})
 		for begun := now; now < begun+time.Hour; now += k.Times.sidecarTimeout().every() {
@@ -166,7 +166,7 @@ func TestHeartbeatOutlastsOneHungConnection(t *testing.T) {
 		k := New(Config{
 			Backend: backendref.New(db, nil, nil),
 			Times:   NewTimes(30*time.Second, 0),
-			Leases:  lease.NewTable(func(map[string]string) string { return "" }),
+			Leases:  lease.NewTable(func(map[string]string) (string, string) { return "", "" }),
 			Metrics: func() *metrics.Database { return m },
 			Log:     slog.New(slog.DiscardHandler),
 			Clock:   func() time.Duration { return time.Since(began) },

@@ -22,7 +22,7 @@ func TestSettledJobsAreNotUnknown(t *testing.T) {
 		k := New(Config{
 			Backend: backendref.New(db, nil, nil),
 			Times:   NewTimes(20*time.Second, 0),
-			Leases:  lease.NewTable(func(map[string]string) string { return "" }),
+			Leases:  lease.NewTable(func(map[string]string) (string, string) { return "", "" }),
 			Log:     slog.New(slog.DiscardHandler),
 			Release: func(_ backends.Identity, leases []backends.Lease) { released = append(released, leases...) },
 		})

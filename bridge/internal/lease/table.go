@@ -18,8 +18,8 @@ import (
 // The lock also orders "this lease belongs to that session" with the submission of the write that makes it so. See
 // Bind and TakeSession.
 type Table struct {
-	Metrics func() *metrics.Database               // nil: nothing is counted
-	trace   func(headers map[string]string) string // the traceparent
+	Metrics func() *metrics.Database                               // nil: nothing is counted
+	trace   func(headers map[string]string) (parent, state string) // see protocol.TraceContext
 
 	mu       sync.Mutex
 	entries  map[backends.Token]*Entry
@@ -42,8 +42,8 @@ type Entry struct {
 	info      Info
 }
 
-// NewTable returns an empty table. trace returns the traceparent in a job's headers, or an empty string.
-func NewTable(trace func(headers map[string]string) string) *Table {
+// NewTable returns an empty table. trace returns the traceparent and the tracestate in a job's headers, or empty strings.
+func NewTable(trace func(headers map[string]string) (parent, state string)) *Table {
 	return &Table{
 		trace:    trace,
 		entries:  make(map[backends.Token]*Entry),
@@ -339,11 +339,13 @@ type Info struct {
 	ID                   string // empty: the lease names it
 	Attempt, MaxAttempts int
 	TraceParent          string // empty: it has none
+	TraceState           string // also
 	EnqueuedAt           time.Time
 }
 
 func (l *Table) infoOf(j *backends.Job) Info {
-	return Info{ID: j.ID, Attempt: j.Attempt, MaxAttempts: j.MaxAttempts, TraceParent: l.trace(j.Headers), EnqueuedAt: j.EnqueuedAt}
+	parent, state := l.trace(j.Headers)
+	return Info{ID: j.ID, Attempt: j.Attempt, MaxAttempts: j.MaxAttempts, TraceParent: parent, TraceState: state, EnqueuedAt: j.EnqueuedAt}
 }
 
 // Held is a copy of a claim that a session holds or held.

@@ -12,7 +12,7 @@ import (
 // claim in flight that has the same token. Before, the claim was forgotten: its worker got the error that the
 // heartbeat is late, and the job was released (TestBadInput, once).
 func TestForgedTokenOfAClaimOnItsWay(t *testing.T) {
-	l := NewTable(func(map[string]string) string { return "" })
+	l := NewTable(func(map[string]string) (string, string) { return "", "" })
 	slots := []backends.Slot{{Token: backends.Token{Host: 1, Number: 7}}}
 	forged := []backends.Lease{{Job: "5", Token: slots[0].Token}}
 	sess := new(quota.Session)

@@ -16,7 +16,15 @@ import (
 type jobEvents struct {
 	hub      *jobevents.Hub
 	database string
-	trace    func(headers map[string]string) string
+	trace    func(headers map[string]string) (parent, state string)
+}
+
+// received returns the time at which a request arrives, or zero if no event needs it.
+func (j *jobEvents) received() time.Time {
+	if !j.hub.Active() {
+		return time.Time{}
+	}
+	return time.Now()
 }
 
 // publish publishes an event. A nil session means that no client caused it.
@@ -39,7 +47,7 @@ func (j *jobEvents) written(p *PendingWrite, res *backends.WriteResult) {
 	e, s := jobevents.Event{Jobs: 1}, p.session
 	switch w := p.write.(type) {
 	case backends.Enqueue, backends.Ack:
-		j.stored(newJobs(w), res.Stored, s)
+		j.stored(newJobs(w), res.Stored, p.received, s)
 	case backends.Nack:
 		e.Cause, e.Error = string(backends.CauseNacked), w.Error
 	case backends.Release:
@@ -60,11 +68,11 @@ func (j *jobEvents) written(p *PendingWrite, res *backends.WriteResult) {
 
 func withJob(e jobevents.Event, h *lease.Held) jobevents.Event {
 	e.Queue, e.Job, e.Attempt, e.MaxAttempts = h.Queue, h.ID(), h.Info.Attempt, h.Info.MaxAttempts
-	e.EnqueuedAt, e.ClaimedAt, e.TraceParent = h.Info.EnqueuedAt, h.Since, h.Info.TraceParent
+	e.EnqueuedAt, e.ClaimedAt, e.TraceParent, e.TraceState = h.Info.EnqueuedAt, h.Since, h.Info.TraceParent, h.Info.TraceState
 	return e
 }
 
-func (j *jobEvents) stored(jobs []backends.NewJob, stored []backends.Stored, s *quota.Session) {
+func (j *jobEvents) stored(jobs []backends.NewJob, stored []backends.Stored, received time.Time, s *quota.Session) {
 	now := time.Now()
 	for i := range stored {
 		if stored[i].Duplicate {
@@ -72,7 +80,8 @@ func (j *jobEvents) stored(jobs []backends.NewJob, stored []backends.Stored, s *
 		}
 		n := &jobs[i]
 		e := jobevents.Event{Kind: jobevents.Enqueued, Time: now, Queue: n.Queue, Job: stored[i].ID, Jobs: 1, MaxAttempts: n.MaxAttempts,
-			RunAt: n.RunAt, TraceParent: j.trace(n.Headers)}
+			ReceivedAt: received, RunAt: n.RunAt}
+		e.TraceParent, e.TraceState = j.trace(n.Headers)
 		if n.Delay > 0 {
 			e.RunAt = now.Add(n.Delay)
 		}
@@ -87,8 +96,10 @@ func (j *jobEvents) handedOut(jobs []backends.Job, now time.Time, s *quota.Sessi
 	}
 	for i := range jobs {
 		b := &jobs[i]
-		j.publish(jobevents.Event{Kind: jobevents.Claimed, Time: now, Queue: b.Queue, Job: b.ID, Jobs: 1, Attempt: b.Attempt,
-			MaxAttempts: b.MaxAttempts, EnqueuedAt: b.EnqueuedAt, ClaimedAt: now, TraceParent: j.trace(b.Headers)}, s)
+		e := jobevents.Event{Kind: jobevents.Claimed, Time: now, Queue: b.Queue, Job: b.ID, Jobs: 1, Attempt: b.Attempt,
+			MaxAttempts: b.MaxAttempts, EnqueuedAt: b.EnqueuedAt, ClaimedAt: now}
+		e.TraceParent, e.TraceState = j.trace(b.Headers)
+		j.publish(e, s)
 	}
 }
 

@@ -17,19 +17,20 @@ import (
 
 // PendingWrite is a write on its way to a commit.
 type PendingWrite struct {
-	write   backends.Write
-	session *quota.Session // session that waits for it; nil: none
-	price   int64
-	room    *semaphore.Weighted // memory that the price is reserved from; nil: none
-	size    size
-	state   atomic.Int32
-	onEnd   func()         // called at the end of the write; can be nil
-	runs    []lease.Run    // of a settle, or of the release of a session: what the lease table has about each lease
-	holder  *quota.Session // of a Release: the session that held the jobs; nil: none
-	unseen  bool           // of a Release: no worker had the jobs
-	alone   bool           // it was set aside and waits for a locked row; only its commit uses alone
-	marked  bool           // its ready jobs were announced to the claims of its commit; only its commit uses marked
-	Done    chan Outcome   // capacity 1: the commit loop never waits for a reader
+	write    backends.Write
+	session  *quota.Session // session that waits for it; nil: none
+	received time.Time      // when its request arrived; zero: not known
+	price    int64
+	room     *semaphore.Weighted // memory that the price is reserved from; nil: none
+	size     size
+	state    atomic.Int32
+	onEnd    func()         // called at the end of the write; can be nil
+	runs     []lease.Run    // of a settle, or of the release of a session: what the lease table has about each lease
+	holder   *quota.Session // of a Release: the session that held the jobs; nil: none
+	unseen   bool           // of a Release: no worker had the jobs
+	alone    bool           // it was set aside and waits for a locked row; only its commit uses alone
+	marked   bool           // its ready jobs were announced to the claims of its commit; only its commit uses marked
+	Done     chan Outcome   // capacity 1: the commit loop never waits for a reader
 }
 
 // run returns the counters and the run time of the write's lease, as metrics.RunOf does.

@@ -59,10 +59,10 @@ type Config struct {
 
 	Policy     func(queue string) (backends.Policy, bool) // false: the queue is not in this database
 	MaxPayload func() int64
-	ClaimBytes func() int64                           // of payload, in one claim's answer
-	Trace      func(headers map[string]string) string // the traceparent; empty: none
-	Events     *jobevents.Hub                         // nil: no one can subscribe
-	Lost       func(map[*quota.Session][]lease.Held)  // receives the claims that the sessions no longer have
+	ClaimBytes func() int64                                           // of payload, in one claim's answer
+	Trace      func(headers map[string]string) (parent, state string) // see protocol.TraceContext
+	Events     *jobevents.Hub                                         // nil: no one can subscribe
+	Lost       func(map[*quota.Session][]lease.Held)                  // receives the claims that the sessions no longer have
 }
 
 // New returns a pipeline that does not run. Metrics must be set before Join.

@@ -11,7 +11,7 @@ import (
 
 // SubmitWrite queues a write of a session for the group commit.
 func (b *Pipeline) SubmitWrite(s *quota.Session, w backends.Write) (*PendingWrite, error) {
-	p := &PendingWrite{write: w, session: s}
+	p := &PendingWrite{write: w, session: s, received: b.committer.events.received()}
 	if err := b.committer.reserve(context.Background(), p, 0); err != nil {
 		return nil, err
 	}
@@ -56,7 +56,7 @@ func (b *Pipeline) CheckSettle(l backends.Lease, s *quota.Session, extend bool) 
 // SubmitSettle queues a write about st.Leases. Its request keeps beside more bytes in memory.
 func (b *Pipeline) SubmitSettle(st *Settle, s *quota.Session, w backends.Write, beside int64) error {
 	p := &st.pending
-	p.write, p.session = w, s
+	p.write, p.session, p.received = w, s, b.committer.events.received()
 	if err := b.committer.reserve(context.Background(), p, beside); err != nil {
 		return err
 	}

@@ -47,6 +47,9 @@ var requirements = []requirement{
 
 const noResult = "the result of an ack cannot be kept"
 
+// NoNewest is what no mapping supports: an index serves the order of claims only.
+const NoNewest = "jobs cannot be listed with the newest first"
+
 // unsupported is the error for what needs a column in the role.
 func (q *Queue) unsupported(role mapping.Role, what string) error {
 	return &backends.UnsupportedError{Queue: q.Queue, Role: string(role), What: what}
@@ -62,7 +65,7 @@ func (q *Queue) checkRequirements(j backends.NewJob) error {
 	return nil
 }
 
-// Unsupported is everything that the queue answers with an UnsupportedError, besides a list of the newest jobs.
+// Unsupported is everything that the queue answers with an UnsupportedError.
 func (q *Queue) Unsupported() (all []error) {
 	if q.enqueueErr != nil {
 		all = append(all, q.enqueueErr)
@@ -75,6 +78,7 @@ func (q *Queue) Unsupported() (all []error) {
 	if !q.Has(mapping.Result) {
 		all = append(all, q.unsupported(mapping.Result, noResult))
 	}
+	all = append(all, q.unsupported("", NoNewest))
 	if q.ClaimInTx {
 		for _, what := range []string{backends.NoTimedLease, backends.NoExtend, backends.NotElsewhere} {
 			all = append(all, &backends.UnsupportedError{Queue: q.Queue, What: what, InTx: true})
