@@ -16,10 +16,10 @@ import (
 
 var (
 	mysqlEngine = engine{
-		name: "mysql", start: startMySQL(testserver.MySQL97), aims: []aim{{keyOne, keyTwo, 5}}, rows: 200_000, held: 100_000,
+		name: "mysql", start: startMySQL(testserver.MySQL97), aims: []aim{{keyOne, keyTwo, 8}}, rows: 200_000, held: 100_000,
 	}
 	mariadbEngine = engine{
-		name: "mariadb", start: startMySQL(testserver.MariaDB1011), aims: []aim{{keyOne, keyTwo, 5}}, rows: 200_000, held: 100_000,
+		name: "mariadb", start: startMySQL(testserver.MariaDB1011), aims: []aim{{keyOne, keyTwo, 10}}, rows: 200_000, held: 100_000,
 	}
 )
 

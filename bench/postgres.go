@@ -17,7 +17,7 @@ import (
 var postgresEngine = engine{
 	name:  "postgres",
 	start: startPostgres,
-	aims:  []aim{{keyOne, keyTwo, 10}, {keyOne, keyBest, 4}, {keyMany, keyRaw, 0.6}},
+	aims:  []aim{{keyOne, keyTwo, 12}, {keyOne, keyBest, 5}, {keyMany, keyRaw, 0.85}},
 	rows:  1_000_000, held: 200_000,
 	drivers: true,
 }

@@ -17,7 +17,7 @@ import (
 )
 
 // SQLite has no server. Its usage is that of the sidecar, or of the benchmark itself for rivals.
-var sqliteEngine = engine{name: "sqlite", start: startSQLite, rows: 200_000, held: 100_000}
+var sqliteEngine = engine{name: "sqlite", start: startSQLite, aims: []aim{{keyOne, keyTwo, 15}}, rows: 200_000, held: 100_000}
 
 type liteServer struct{ dir, version string }
 
