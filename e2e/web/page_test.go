@@ -93,9 +93,9 @@ func usePage(t *testing.T, s *kit.Site) {
 	sc, base := pageOf(t, s, "a", "write")
 	jobs := store(t, sc)
 	c := sc.Dial()
-	bulk := 1000
+	bulk, keys := 1000, 1000
 	if kit.Soak {
-		bulk = 100_000
+		bulk, keys = 100_000, 1_000_000
 	}
 	for n := 0; n < bulk; n += 1000 {
 		some := payloads(1000)
@@ -105,8 +105,15 @@ func usePage(t *testing.T, s *kit.Site) {
 		kill(c, "bulk", "the mail server is gone", some...)
 	}
 	c.Must(kit.Msg{"op": "pause", "queue": "bulk"})
+	for n := bulk; n < keys; n += 1000 {
+		some := payloads(1000)
+		for i := range some {
+			some[i]["queue"], some[i]["key"] = "bulk", fmt.Sprint("user-", n+i)
+		}
+		c.Must(kit.Msg{"op": "enqueue", "jobs": some})
+	}
 	sc.Work("live", "--", "cat")
-	input := map[string]any{"base": base, "token": token, "jobs": jobs, "html": html, "bulk": bulk}
+	input := map[string]any{"base": base, "token": token, "jobs": jobs, "html": html, "bulk": bulk, "keys": keys}
 	browse(t, s, input, "login", "rebinding", "otherSite", "hostile", "live", "find", "findInQueue", "changeJob", "retryFew", "retryAll")
 
 	_, input["base"] = pageOf(t, s, "b", "read")
