@@ -12,8 +12,8 @@ import (
 
 // Some engines carry out two large commits at once faster than one after the other, because each has a process, or waits
 // for the log, of its own (Info.WriteCommits). There another commit of writes begins beside the first one as soon as
-// overlapUnits wait. For small commits this does not pay: their fixed costs are high, so the loop waits until the first
-// one has ended, and takes more writes together.
+// overlapUnits wait (a unit is a job, or 8 KiB of payload: fairshare.Units). For small commits this does not pay: their
+// fixed costs are high, so the loop waits until the first one has ended, and takes more writes together.
 const overlapUnits = 256
 
 // writeCommit is a commit of the loop of the writes.
@@ -89,15 +89,15 @@ func (l *writeLoop) begin() bool {
 	if l.alone {
 		most = 1
 	}
-	if !c.pays(most) {
+	beside := len(c.underWay) > 0 // only this goroutine changes it
+	if !c.pays(most) || beside && !c.leavesConnection() {
 		return false
 	}
 	w := l.spare
 	if l.spare = nil; w == nil {
 		w = newWriteCommit()
 	}
-	beside := c.takeBatch(w)
-	if len(w.writes) == 0 && beside {
+	if c.takeBatch(w); len(w.writes) == 0 && beside {
 		l.spare = w
 		return false
 	}
@@ -164,6 +164,19 @@ func (c *committer) pays(most int) bool {
 		}
 	}
 	c.missing = missing
+	return false
+}
+
+// leavesConnection reports whether the pool has a free connection for a commit beside another one, and one more. The
+// last one is for claims, however many requests operators send. If not, the end of a commit wakes the loop.
+func (c *committer) leavesConnection() bool {
+	u, ok := c.backend.Usage()
+	if !ok || u.Max == 0 || u.Max-u.InUse >= 2 {
+		return true
+	}
+	c.mu.Lock()
+	c.missing = math.MaxInt
+	c.mu.Unlock()
 	return false
 }
 

@@ -12,7 +12,12 @@ import (
 )
 
 // overlapping is a database in which two commits of writes at once are worth it.
-type overlapping struct{ joining }
+type overlapping struct {
+	joining
+	usage backends.Usage
+}
+
+func (b *overlapping) Usage() backends.Usage { return b.usage }
 
 func (b *overlapping) Info() backends.Info {
 	info := b.joining.Info()
@@ -21,7 +26,7 @@ func (b *overlapping) Info() backends.Info {
 }
 
 func newOverlapping() *overlapping {
-	return &overlapping{joining{Backend: memory.New(), open: make(chan struct{})}}
+	return &overlapping{joining: joining{Backend: memory.New(), open: make(chan struct{})}}
 }
 
 // wantCommits checks which commits the database carries out.
@@ -85,6 +90,35 @@ func TestLargePayloadsBeginASecondCommit(t *testing.T) {
 		time.Sleep(time.Second)
 		wantCommits(t, db, "at the end")
 	})
+}
+
+// TestSecondCommitLeavesAConnection shows that a second commit doesn't take the last connection of the pool, which claims
+// need, and that its writes come after the first commit.
+func TestSecondCommitLeavesAConnection(t *testing.T) {
+	for inUse, want := range map[int][]string{
+		4: {"1 writes, 0 claims", "256 writes, 0 claims"},
+		5: {"1 writes, 0 claims"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			db := newOverlapping()
+			db.usage = backends.Usage{Max: 6, InUse: inUse}
+			p := start(t, db)
+			submit(t, newWorker(p), 1, 1)
+			db.waiting()
+			for range overlapUnits {
+				submit(t, newWorker(p), 1, 1)
+			}
+			wantCommits(t, db, "beside many writes", want...)
+			db.release()
+			time.Sleep(time.Second)
+			if inUse == 5 {
+				wantCommits(t, db, "after the first commit", "256 writes, 0 claims")
+				db.release()
+				time.Sleep(time.Second)
+			}
+			wantCommits(t, db, "at the end")
+		})
+	}
 }
 
 // TestWritesOfASessionKeepTheirOrder shows that the next writes of a session wait for its commit, and that another
