@@ -37,14 +37,13 @@ func (p *production) over() (ended bool, err error) {
 	}
 }
 
-// produce enqueues in batches. Each job has a key, so that an enqueue without a reply can be
-// repeated.
+// produce enqueues in batches. Without Backlog there are enough at once for a sidecar to have two commits of them under
+// way. Each job has a key, so that an enqueue without a reply can be repeated.
 func (r *CrashRuntime) produce() *production {
-	batch := 100
+	batch, producers := 100, 4*len(r.Sidecars)
 	if r.Backlog > 0 {
-		batch = 10
+		batch, producers = 10, max(2, len(r.Sidecars))
 	}
-	producers := max(2, len(r.Sidecars))
 	p := &production{lossy: r.Lossy, jobs: map[string]string{}, done: make(chan struct{})}
 	stop := make(chan struct{})
 	for i := range producers {
