@@ -145,7 +145,9 @@ func (s *Store) settle(config *pgxpool.Config) {
 
 // prepareSession sets up a session that the Store owns. The plans of the statements do not
 // depend on their arguments, so the server plans each statement once. The isolation level and
-// the access mode are for statements that are their own transactions.
+// the access mode are for statements that are their own transactions. LZ4 compresses a payload
+// in a fifth of the time of the server's default, to nearly the same size; a server can be built
+// without it, and an administrator can have chosen another method.
 func (s *Store) prepareSession(ctx context.Context, c *pgx.Conn) error {
 	if s.pooled {
 		return nil
@@ -154,6 +156,8 @@ func (s *Store) prepareSession(ctx context.Context, c *pgx.Conn) error {
 	rows, err := c.Query(ctx, s.o.setting(false)+`, pg_catalog.set_config('plan_cache_mode', 'force_generic_plan', false),
 		pg_catalog.set_config('default_transaction_isolation', 'read committed', false),
 		pg_catalog.set_config('default_transaction_read_only', 'off', false),
+		(SELECT pg_catalog.set_config(name, 'lz4', false) FROM pg_catalog.pg_settings
+			WHERE name = 'default_toast_compression' AND source = 'default' AND 'lz4' = ANY(enumvals)),
 		(SELECT backend_start FROM pg_catalog.pg_stat_activity WHERE pid = pg_backend_pid())`, pgx.QueryExecModeExec)
 	if err != nil {
 		return err

@@ -38,6 +38,9 @@ func patroniRun(t *testing.T, synchronous bool) {
 			t.Error(err)
 		}
 	})
+	if synchronous {
+		c.compresses(t)
+	}
 	c.must(func(ctx context.Context) error { return c.Exec(ctx, "CREATE DATABASE e2e") })
 	s := kit.NewSite(t)
 	s.SidecarTimeout = 2 * time.Minute // longer than a failover takes on a busy machine
@@ -63,6 +66,29 @@ type patroni struct {
 	victim      *testserver.PatroniMember
 	lagging     bool  // no standby receives the victim's commits
 	began       int64 // when the current failover can lose commits
+}
+
+// compresses checks that LZ4 compresses payloads, unless an administrator chose another method. Of the tests' servers only Debian's
+// are built with LZ4.
+func (c *patroni) compresses(t *testing.T) {
+	c.must(func(ctx context.Context) error {
+		return c.Exec(ctx, "CREATE DATABASE compressed", "CREATE DATABASE chosen", "ALTER DATABASE chosen SET default_toast_compression = 'pglz'")
+	})
+	primary, err := c.Primary(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for database, want := range map[string]string{"compressed": "lz4", "chosen": "pglz"} {
+		s := kit.NewSite(t)
+		s.URL = "postgres://postgres@" + primary.Addr + "/" + database + "?sslmode=disable"
+		sidecar := s.Start(database)
+		sidecar.Dial().Must(kit.Msg{"op": "enqueue", "queue": "q", "payload": strings.Repeat("0123456789", 1000)})
+		got := (&kit.Postgres{T: t, URL: s.URL}).Query(s.URL, "SELECT pg_column_compression(payload) FROM qsidecar.qsidecar_jobs")
+		if len(got) != 1 || got[0] != want {
+			t.Errorf("the payload in the database %s is compressed with %q, want %s", database, got, want)
+		}
+		sidecar.Kill()
+	}
 }
 
 // left returns the ids of all jobs at the primary.
