@@ -136,12 +136,15 @@ const rowsAtOnce = 500
 
 const insertHead = "INSERT INTO qsidecar_jobs (queue, state, priority, max_attempts, timeout_ms, run_at, enqueued_at, ready_at, `key`, headers, payload) VALUES "
 
-// insertSome queues one INSERT. The ids of one statement are consecutive, in steps of
-// auto_increment_increment.
+// insertSome queues one INSERT. The ids of one statement are consecutive, in steps of auto_increment_increment. A Galera
+// node changes it when another node joins or leaves, also between two statements, so there the INSERT itself stores it.
 func (t *tx) insertSome(jobs []newJob) {
 	t.wrote = true
 	t.Add(insertHead)
-	clock := t.s.sql.clock
+	clock, step, row := t.s.sql.clock, "@@auto_increment_increment", "(?, ?, ?, ?, ?, "
+	if t.s.dialer.Server.Galera {
+		step, row = "@qsidecar_step", "(?, ?, IF(@qsidecar_step := @@auto_increment_increment, ?, 0), ?, ?, "
+	}
 	if t.now != 0 {
 		clock = "'" + t.now.SQL().(string) + "'"
 	}
@@ -155,7 +158,7 @@ func (t *tx) insertSome(jobs []newJob) {
 		if payload == nil {
 			payload = []byte{} // nil would be NULL
 		}
-		t.Text("(?, ?, ?, ?, ?, ", j.Queue, string(j.state), int64(j.Priority), session.Positive(int64(j.MaxAttempts)), session.Positive(core.MS(j.Timeout)))
+		t.Text(row, j.Queue, string(j.state), int64(j.Priority), session.Positive(int64(j.MaxAttempts)), session.Positive(core.MS(j.Timeout)))
 		if j.Delay > 0 {
 			t.Text(clock+" + INTERVAL ? MICROSECOND", 1000*core.MS(j.Delay))
 		} else {
@@ -168,10 +171,10 @@ func (t *tx) insertSome(jobs []newJob) {
 		for i := range jobs {
 			jobs[i].Stored(first+int64(i)*step, jobs[i].state == backends.StateReady)
 		}
-	}, "SELECT LAST_INSERT_ID(), @@auto_increment_increment")
+	}, "SELECT LAST_INSERT_ID(), "+step)
 	for i := range jobs {
 		if j := &jobs[i]; j.Key != "" {
-			t.Add("UPDATE qsidecar_keys SET job = LAST_INSERT_ID() + ? * @@auto_increment_increment, state = NULL, expires_at = "+clock+" + INTERVAL ? MICROSECOND "+
+			t.Add("UPDATE qsidecar_keys SET job = LAST_INSERT_ID() + ? * "+step+", state = NULL, expires_at = "+clock+" + INTERVAL ? MICROSECOND "+
 				"WHERE queue = ? AND `key` = ?", int64(i), 1000*core.MS(j.KeyTTL), j.Queue, []byte(j.Key))
 		}
 	}
