@@ -28,11 +28,12 @@ const (
 // settings returns the settings of every statement of this package. Each statement loops
 // over its arrays and searches one index. With the other plans switched off, neither stale
 // statistics nor a bad estimate can turn it into a scan of the whole table. JIT compilation
-// (jit) takes longer than the statements do.
+// (jit) takes longer than the statements do. Less work_mem than the payloads of a commit would
+// put them into temporary files.
 func (o *Options) settings() map[string]string {
 	m := map[string]string{
 		"enable_seqscan": "off", "enable_bitmapscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off",
-		"jit": "off", "idle_in_transaction_session_timeout": millis(cmp.Or(o.idle, idleInTransaction)),
+		"jit": "off", "work_mem": "64MB", "idle_in_transaction_session_timeout": millis(cmp.Or(o.idle, idleInTransaction)),
 	}
 	if o.StatementTimeout > 0 {
 		m["statement_timeout"] = millis(o.StatementTimeout)
