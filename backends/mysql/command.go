@@ -162,6 +162,7 @@ func (t *tx) ChangeWaiting(ctx context.Context, queue string, ids []int64, c *ba
 			set, args = set+", run_at = ?", []any{due}
 		}
 		t.Add("UPDATE "+table.ByID+" SET "+set+priority+" WHERE id IN ("+session.List(later)+")", args...)
+		t.register([]string{queue}) // a plain INSERT doesn't, and maintenance deletes the row of an idle queue
 	}
 	return int64(len(now) + len(later)), len(now) > 0, nil
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 	"github.com/qsidecar/qsidecar/backends/mysql/internal/session"
 	"github.com/qsidecar/qsidecar/backends/mysql/migrate"
 	"github.com/qsidecar/qsidecar/internal/testserver"
@@ -255,6 +256,23 @@ func TestIdleQueuesAreDeleted(t *testing.T) {
 			}
 			return r.Promoted > 0
 		})
+	})
+}
+
+// TestPostponedPlainInsert checks that maintenance finds a job that an operator postponed, although no sidecar stored a job in its
+// queue. Without a row in qsidecar_queues the job would never become ready.
+func TestPostponedPlainInsert(t *testing.T) {
+	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
+		name := m.Database(t)
+		s := open(t, Options{URL: m.URL(name)})
+		must(t, m, name, "INSERT INTO qsidecar_jobs (queue) VALUES ('plain')")
+		id, delay := core.ID(numberOf(t, m, name, "SELECT id FROM qsidecar_jobs")), time.Hour
+		if n, _, err := s.Command(t.Context(), backends.Command{Kind: backends.Change, Queue: "plain", IDs: []string{id}, Delay: &delay}); err != nil || n != 1 {
+			t.Fatalf("%d jobs changed, %v", n, err)
+		}
+		if r, err := s.Maintain(t.Context(), backends.Maintenance{Limit: 10}); err != nil || r.Next <= 0 {
+			t.Errorf("the next promotion is in %v, %v", r.Next, err)
+		}
 	})
 }
 
