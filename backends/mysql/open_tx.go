@@ -54,8 +54,9 @@ func (o *openTx) Do(ctx context.Context, statements ...*backends.Statement) erro
 	ctx, done := o.s.Bound(ctx)
 	defer done()
 	if o.t == nil {
-		o.t = &tx{s: o.s, c: o.c, ctx: ctx}
+		o.t = &tx{s: o.s, c: o.c}
 	}
+	o.t.ctx = ctx
 	return o.failed(ctx, o.t.Do(ctx, statements...))
 }
 
@@ -82,7 +83,7 @@ func (o *openTx) CommitWith(ctx context.Context, b backends.Batch, hooks backend
 	}
 	k := o.s.NewCommit(b, hooks)
 	k.ReadAllRows() // an open transaction needs more statements than that of Ack
-	o.t.o = k.Options()
+	o.t.o, o.t.ctx = k.Options(), ctx
 	for try := 1; ; try++ {
 		sent := o.t.sent
 		o.t.Add("SAVEPOINT qsidecar")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -65,6 +66,26 @@ func TestOpenTxStaysOpenAfterRefusedCommit(t *testing.T) {
 		}
 		if !free(t, m, name) {
 			t.Error("its row is locked")
+		}
+	})
+}
+
+// TestOpenTxStoresLargeJobs checks that the jobs that follow from an ack in an open transaction can take several packets, although
+// the call that began the transaction has ended.
+func TestOpenTxStoresLargeJobs(t *testing.T) {
+	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
+		name := m.Database(t)
+		s := open(t, Options{URL: m.URL(name)})
+		s.dialer.Server.Packet = 1 << 20 // as if the server accepted no more
+		must(t, m, name, "CREATE TABLE q (id int PRIMARY KEY, n int)", "INSERT INTO q VALUES (1, 0)")
+		h := lock(t, s)
+		jobs := slices.Repeat([]backends.NewJob{{Queue: "next", Payload: make([]byte, 100_000)}}, 10)
+		r, err := h.CommitWith(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: jobs}}}, adds)
+		if err != nil || len(r.Writes[0].Stored) != len(jobs) {
+			t.Errorf("%+v, %v", r, err)
+		}
+		if n := numberOf(t, m, name, "SELECT COUNT(*) FROM qsidecar_jobs"); n != int64(len(jobs)) {
+			t.Errorf("%d of %d jobs are stored", n, len(jobs))
 		}
 	})
 }

@@ -17,7 +17,7 @@ type tx struct {
 	session.Script
 	s     *Store
 	c     *session.Conn
-	ctx   context.Context // of the transaction; makeRoom uses it to send a full packet before the Flush
+	ctx   context.Context // of the call; makeRoom uses it to send a full packet before the Flush
 	err   error           // of such a packet
 	o     core.TxOptions
 	begun bool
