@@ -22,6 +22,7 @@ type tx struct {
 	o     core.TxOptions
 	begun bool
 	wrote bool // there is something to commit
+	ended bool // COMMIT succeeded, and a statement after it can still fail
 	sent  int  // number of packets
 
 	acked int64 // how many rows the last statement, an Ack, must have deleted; 0: it is not an Ack
@@ -254,7 +255,7 @@ func (s *Store) commit(ctx context.Context, t *tx) error {
 			l.Number++
 		}
 		return nil
-	case !t.wrote, session.FromServer(err) && !session.EndsSession(err) && !session.IsCode(err, codesOfMember...), errors.Is(err, session.ErrPacket):
+	case !t.wrote, !t.ended && session.FromServer(err) && !session.EndsSession(err) && !session.IsCode(err, codesOfMember...), errors.Is(err, session.ErrPacket):
 		t.rollback(ctx)
 		if session.IsCode(err, codeNoSavepoint) {
 			return errAborted
