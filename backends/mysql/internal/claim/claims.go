@@ -122,7 +122,12 @@ func (k *claims) Finish(ctx context.Context) (all []backends.ClaimResult, err er
 		}
 	}
 	for _, c := range k.all {
-		all = append(all, c.res) // large payloads arrive with the COMMIT
+		if slices.ContainsFunc(c.res.Jobs, func(j backends.Job) bool { return j.Payload == nil }) { // a large one, and the reply to COMMIT can get lost
+			if err := k.tx.Flush(ctx); err != nil {
+				return nil, err
+			}
+		}
+		all = append(all, c.res)
 	}
 	return all, nil
 }
