@@ -63,15 +63,19 @@ func (t *tx) send(ctx context.Context) error {
 	}
 	t.sent++
 	defer t.s.Meter.RoundTrip(time.Now())
+	wait := t.c.Wait
 	if !t.begun {
 		p.Prepend(t.s.sql.begin)
 		t.begun = true
-		if wait := t.lockWait(); t.c.Wait != wait {
+		if wait = t.lockWait(); t.c.Wait != wait {
 			p.Prepend(fmt.Sprintf("SET innodb_lock_wait_timeout = %d", int(wait.Seconds())))
-			t.c.Wait = wait
 		}
 	}
-	return t.c.Run(ctx, &p)
+	err := t.c.Run(ctx, &p)
+	if !errors.Is(err, session.ErrPacket) { // then nothing was sent
+		t.c.Wait = wait
+	}
+	return err
 }
 
 func (t *tx) lockWait() time.Duration {
