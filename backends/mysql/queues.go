@@ -10,7 +10,8 @@ import (
 
 // registered caches which queues have a row in qsidecar_queues, and since when that is known. Maintenance
 // deletes the row of a queue that has had no scheduled job for long, so an entry is valid for believedFor
-// only. Entries are valid for one server only: another server that took over can lack the rows.
+// only. Entries are valid for one server and until its restart only: another server that took over, or a crash that lost commits, can
+// lack the rows.
 type registered struct {
 	mu     sync.Mutex
 	server string
