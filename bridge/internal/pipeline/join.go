@@ -36,6 +36,9 @@ func (c *committer) separateClaims() (groups []claimGroup, commitEnds func()) {
 	c.claiming.Lock()
 	if groups = c.gatherClaims(); len(groups) == 0 {
 		c.endClaims()
+		if c.joined.Load() {
+			c.writes.poke() // it possibly found the claims locked
+		}
 	}
 	return groups, c.endClaims
 }

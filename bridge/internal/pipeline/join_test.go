@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -134,6 +135,64 @@ func TestClaimsGoOnBesideALockedKey(t *testing.T) {
 				t.Errorf("the database carries out the commits %q, want %q", got, commits)
 			}
 			db.release()
+		}
+	})
+}
+
+// sessionWithoutQuota is a worker whose claims are answered with an error when a commit considers them.
+type sessionWithoutQuota struct {
+	worker
+	considered *atomic.Bool
+}
+
+func (w *sessionWithoutQuota) MaxJobs() int { return 0 }
+
+func (w *sessionWithoutQuota) TooManyJobs() error {
+	w.considered.Store(true)
+	return w.worker.TooManyJobs()
+}
+
+// TestLoopOfClaimsHandsOverAtItsEnd shows that no claim is forgotten that arrives while the loop of the claims finds that
+// it has nothing to commit, and a small commit of writes has just included the claims again.
+func TestLoopOfClaimsHandsOverAtItsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := &joining{Backend: memory.New(), open: make(chan struct{})}
+		close(db.open) // no commit waits
+		p := newPipeline(db)
+		var considered atomic.Bool
+		chosen, proceed := make(chan struct{}), make(chan struct{})
+		p.committer.memory.Limit = func() int64 {
+			if considered.Swap(false) { // the loop of the claims has chosen claims, and still holds their lock
+				close(chosen)
+				<-proceed
+			}
+			return 64 << 20
+		}
+		run(t, p)
+		w := newWorker(p)
+		enqueue := func(jobs int) {
+			write, err := p.SubmitWrite(&w.Session, backends.Enqueue{Jobs: slices.Repeat([]backends.NewJob{{Queue: "p"}}, jobs)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := p.AwaitWrite(write, time.Minute); err != nil {
+				t.Fatal(err)
+			}
+		}
+		enqueue(joinJobs + 1)
+		synctest.Wait() // each kind has its own loop
+		full := &sessionWithoutQuota{worker: worker{p: p}, considered: &considered}
+		full.Client = full
+		p.Claim(&ClaimRequest{Session: &full.Session, Slots: 1}, []string{"q"})
+		<-chosen
+		enqueue(1)
+		late := &ClaimRequest{Session: &w.Session, Slots: 1, Once: true}
+		p.Claim(late, []string{"q"})
+		synctest.Wait() // the loop of the writes found the claims locked
+		close(proceed)
+		synctest.Wait()
+		if len(late.answer) != 1 {
+			t.Error("the claim is forgotten")
 		}
 	})
 }

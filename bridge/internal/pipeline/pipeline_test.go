@@ -19,6 +19,13 @@ import (
 func start(t testing.TB, db backends.Backend) *Pipeline {
 	t.Helper()
 	p := newPipeline(db)
+	run(t, p)
+	return p
+}
+
+// run runs a pipeline until the test ends.
+func run(t testing.TB, p *Pipeline) {
+	t.Helper()
 	p.Join(t.Context())
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -29,7 +36,6 @@ func start(t testing.TB, db backends.Backend) *Pipeline {
 			t.Error(err)
 		}
 	})
-	return p
 }
 
 // newPipeline returns a pipeline that does not run.
