@@ -208,7 +208,7 @@ func (c *committer) confirmed(hard context.Context, host backends.Identity) bool
 	return c.heartbeat.Confirm(ctx, host)
 }
 
-// returnUndelivered is returnOlder for jobs that were on their way to a worker.
+// returnUndelivered is returnJobs for jobs that were on their way to a worker.
 func (c *committer) returnUndelivered(host backends.Identity, jobs []backends.Job) {
 	c.dispatcher.mu.Lock()
 	c.dispatcher.markReturning(jobs)
@@ -216,8 +216,8 @@ func (c *committer) returnUndelivered(host backends.Identity, jobs []backends.Jo
 	c.returnJobs(host, jobs)
 }
 
-// returnOlder releases jobs that were claimed but not handed out, without using up an attempt. The dispatcher has
-// counted them as returning.
+// returnJobs releases jobs that were claimed but not handed out, without using up an attempt. The dispatcher has
+// counted them as returning. They are no longer if the release must be tried again: it is unknown for how long.
 func (c *committer) returnJobs(host backends.Identity, jobs []backends.Job) {
 	if len(jobs) == 0 {
 		return
@@ -240,14 +240,11 @@ func queuesOfJobs(jobs []backends.Job) []string {
 	return queues
 }
 
-// release releases claims without using up an attempt, as far as they still belong to host. ended can be nil.
-func (c *committer) release(host backends.Identity, leases []backends.Lease, ended func()) {
-	c.pushUnseen(backends.Release{Leases: leases, Owner: host, Uncounted: true}, func() {
-		c.leases.Remove(leases)
-		if ended != nil {
-			ended()
-		}
-	})
+// release releases claims that no worker had, without using up an attempt, as far as they still belong to host. tried
+// can be nil. It is called when the first commit of the release has ended.
+func (c *committer) release(host backends.Identity, leases []backends.Lease, tried func()) {
+	w := backends.Release{Leases: leases, Owner: host, Uncounted: true}
+	c.push(&PendingWrite{write: w, size: sizeOf(w), onEnd: func() { c.leases.Remove(leases) }, onTry: tried, unseen: true, Done: make(chan Outcome, 1)})
 }
 
 func (c *committer) dropClaims(groups []claimGroup, err error) {

@@ -147,6 +147,7 @@ func (c *committer) finish(p *PendingWrite, o Outcome) {
 	if p.onEnd != nil {
 		p.onEnd()
 	}
+	p.endTry()
 	p.Done <- o
 }
 
@@ -312,6 +313,7 @@ func (c *committer) putBack(writes []*PendingWrite) {
 func (c *committer) requeueable(writes []*PendingWrite) (again []*PendingWrite) {
 	for _, p := range writes {
 		p.alone = false
+		p.endTry()
 		if p.state.CompareAndSwap(taken, queued) {
 			again = append(again, p)
 		} else {

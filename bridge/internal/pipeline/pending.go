@@ -25,6 +25,7 @@ type PendingWrite struct {
 	size     size
 	state    atomic.Int32
 	onEnd    func()         // called at the end of the write; can be nil
+	onTry    func()         // called when its first commit has ended, even if it must be tried again; nil: never, or no more
 	runs     []lease.Run    // of a settle, or of the release of a session: what the lease table has about each lease
 	holder   *quota.Session // of a Release: the session that held the jobs; nil: none
 	unseen   bool           // of a Release: no worker had the jobs
@@ -107,9 +108,12 @@ func (c *committer) pushFree(w backends.Write, ended func()) *PendingWrite {
 	return p
 }
 
-// pushUnseen is pushFree for the release of jobs that no worker had.
-func (c *committer) pushUnseen(w backends.Release, ended func()) {
-	c.push(&PendingWrite{write: w, size: sizeOf(w), onEnd: ended, unseen: true, Done: make(chan Outcome, 1)})
+// endTry calls onTry after the first commit of the write.
+func (p *PendingWrite) endTry() {
+	if f := p.onTry; f != nil {
+		p.onTry = nil
+		f()
+	}
 }
 
 // timer returns a pooled timer. Each write needs one.
