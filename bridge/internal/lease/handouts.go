@@ -23,17 +23,21 @@ func (l *Table) NoteHandOut(jobs []backends.Job, worker string, at time.Duration
 }
 
 // UnrecordedHandOuts takes up to most hand-outs from before limit that are not settled or being settled, and
-// reports whether there are later ones.
+// reports whether there are others: later ones, and those that are being settled, which possibly fails.
 func (l *Table) UnrecordedHandOuts(limit time.Duration, most int) (due []backends.Delivery, more bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	n := 0
-	for n < len(l.handOuts) && l.handOuts[n].at < limit && len(due) < most {
-		if h := l.entries[l.handOuts[n].Lease.Token]; h != nil && h.settling == 0 {
+	n, kept := 0, 0
+	for ; n < len(l.handOuts) && l.handOuts[n].at < limit && len(due) < most; n++ {
+		switch h := l.entries[l.handOuts[n].Lease.Token]; {
+		case h == nil:
+		case h.settling > 0:
+			l.handOuts[kept] = l.handOuts[n]
+			kept++
+		default:
 			due = append(due, l.handOuts[n].Delivery)
 		}
-		n++
 	}
-	l.handOuts = slices.Delete(l.handOuts, 0, n)
+	l.handOuts = slices.Delete(l.handOuts, kept, n)
 	return due, len(l.handOuts) > 0
 }

@@ -321,8 +321,8 @@ func (a *prefetcher) run(ctx context.Context) {
 // identity settles nothing any more.
 func (a *prefetcher) finish() {
 	a.returnOlder(0)
-	for more := true; more; {
-		more = a.record(math.MaxInt64)
+	for recorded := 1; recorded > 0; {
+		recorded, _ = a.record(math.MaxInt64)
 	}
 }
 
@@ -333,18 +333,18 @@ func (a *prefetcher) attend() (left bool) {
 		limit = 0 // the heartbeat is late: nothing is handed out, so nothing is kept
 	}
 	left = a.returnOlder(limit)
-	more := a.record(now - recordAge)
+	_, more := a.record(now - recordAge)
 	return left || more
 }
 
-// record records the hand-outs from before limit and reports whether there are more.
-func (a *prefetcher) record(limit time.Duration) (more bool) {
+// record records the hand-outs from before limit. It returns how many, and whether there are more.
+func (a *prefetcher) record(limit time.Duration) (recorded int, more bool) {
 	handed, more := a.leases.UnrecordedHandOuts(limit, batchJobs)
 	if len(handed) > 0 {
 		// No client waits for this write. A lost hand-out was settled before.
 		a.committer.pushFree(backends.Deliver{Deliveries: handed}, nil)
 	}
-	return more
+	return len(handed), more
 }
 
 func (a *prefetcher) returnOlder(limit time.Duration) (left bool) {

@@ -1,0 +1,47 @@
+package lease
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/bridge/internal/quota"
+)
+
+// TestHandOutOfAFailedSettleIsRecorded shows that the hand-out of a prefetched job is recorded after a settle that was
+// under way when it was due, and failed. Otherwise the attempt would not count if the sidecar died.
+func TestHandOutOfAFailedSettleIsRecorded(t *testing.T) {
+	l := NewTable(func(map[string]string) (string, string) { return "", "" })
+	var jobs []backends.Job
+	var slots []backends.Slot
+	for i := range 4 {
+		token := backends.Token{Host: 1, Number: uint64(i + 1)}
+		jobs = append(jobs, backends.Job{ID: string(rune('a' + i)), Queue: "q", Token: token})
+		slots = append(slots, backends.Slot{Token: token})
+	}
+	l.Expect(slots)
+	l.Give(jobs, new(quota.Session), false, time.Now())
+	for i := range jobs {
+		l.NoteHandOut(jobs[i:i+1], "w", time.Duration(i+1))
+	}
+	acked, failed, held, later := jobs[0].Lease(), jobs[1].Lease(), jobs[2].Lease(), jobs[3].Lease()
+	markedAcked, _ := l.BeginSettle([]backends.Lease{acked}, nil, nil)
+	markedFailed, _ := l.BeginSettle([]backends.Lease{failed}, nil, nil)
+	take := func(when string, limit time.Duration, most bool, want ...backends.Lease) {
+		t.Helper()
+		due, more := l.UnrecordedHandOuts(limit, 10)
+		var got []backends.Lease
+		for _, d := range due {
+			got = append(got, d.Lease)
+		}
+		if len(got) != len(want) || len(got) > 0 && got[0] != want[0] || more != most {
+			t.Errorf("%s, %v are recorded and there are more: %v, want %v and %v", when, got, more, want, most)
+		}
+	}
+	take("during two settles", 4, true, held)
+	l.EndSettle(markedAcked, []backends.Lease{acked})
+	l.EndSettle(markedFailed, nil)
+	take("after them", 4, true, failed)
+	take("at the end", math.MaxInt64, false, later)
+}
