@@ -91,8 +91,7 @@ func (c *committer) split(hard context.Context, writes []*PendingWrite, groups [
 	if n := len(writes); n > 1 {
 		err1 := c.commit(hard, writes[:n/2], nil)
 		if err1 != nil && !backends.IsDiskFull(err1) {
-			// The database became unreachable: queue the rest again behind the first half.
-			c.requeueAfter(writes[:n/2], writes[n/2:])
+			c.putBack(writes[n/2:]) // the database became unreachable
 			return err1
 		}
 		return errors.Join(err1, c.commit(hard, writes[n/2:], nil))
@@ -107,18 +106,6 @@ func (c *committer) split(hard context.Context, writes []*PendingWrite, groups [
 	}
 	c.finish(writes[0], Outcome{Err: err})
 	return nil
-}
-
-// requeueAfter queues second again, directly behind the remaining writes of first.
-func (c *committer) requeueAfter(first, second []*PendingWrite) {
-	second = c.requeueable(second)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	at := 0
-	for at < len(c.queue) && slices.Contains(first, c.queue[at]) {
-		at++
-	}
-	c.queue = slices.Insert(c.queue, at, second...)
 }
 
 func (c *committer) try(hard context.Context, writes []*PendingWrite, groups []claimGroup) (backends.Results, error) {

@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -73,7 +74,8 @@ type committer struct {
 	reserved int64 // memory for the claims of the commit under way; guarded by claiming
 
 	mu              sync.Mutex
-	queue           []*PendingWrite
+	queue           []*PendingWrite // in the order in which they were pushed
+	pushed          uint64          // number of pushed writes so far
 	fair            fairshare.Share
 	abandonedWrites int // writes in the queue that were abandoned
 	locked          lockedWrites
@@ -301,12 +303,21 @@ func (c *committer) distinct(w *writeCommit, write backends.Write) bool {
 	return true
 }
 
-// putBack queues writes again, before all others.
+// putBack queues writes again, in the order in which all of them were pushed.
 func (c *committer) putBack(writes []*PendingWrite) {
 	writes = c.requeueable(writes)
+	slices.SortFunc(writes, func(a, b *PendingWrite) int { return cmp.Compare(a.number, b.number) })
 	c.mu.Lock()
-	c.queue = append(append(make([]*PendingWrite, 0, len(writes)+len(c.queue)), writes...), c.queue...)
-	c.mu.Unlock()
+	defer c.mu.Unlock()
+	all := make([]*PendingWrite, 0, len(writes)+len(c.queue))
+	for _, p := range c.queue {
+		for len(writes) > 0 && writes[0].number < p.number {
+			all, writes = append(all, writes[0]), writes[1:]
+		}
+		all = append(all, p)
+	}
+	all = append(all, writes...)
+	c.queue = all
 }
 
 // requeueable returns the writes of a failed commit to try again. It ends those whose time is over.

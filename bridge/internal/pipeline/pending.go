@@ -20,6 +20,7 @@ type PendingWrite struct {
 	write    backends.Write
 	session  *quota.Session // session that waits for it; nil: none
 	received time.Time      // when its request arrived; zero: not known
+	number   uint64         // grows in the order of push
 	price    int64
 	room     *semaphore.Weighted // memory that the price is reserved from; nil: none
 	size     size
@@ -80,6 +81,8 @@ func (c *committer) reserve(ctx context.Context, p *PendingWrite, beside int64) 
 // push queues a reserved write. It never blocks.
 func (c *committer) push(p *PendingWrite) {
 	c.mu.Lock()
+	c.pushed++
+	p.number = c.pushed
 	c.queue = append(c.queue, p)
 	if !c.fair.Over(p.session) {
 		c.arrived++
