@@ -309,7 +309,7 @@ func (b *dispatcher) failed(a claimGroup, err error, alone bool) {
 	}
 }
 
-// failOnce answers the claims that do not wait: nothing can be claimed now.
+// failOnce answers the claims that do not wait, or no longer: nothing can be claimed now.
 func (b *dispatcher) failOnce(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -319,7 +319,7 @@ func (b *dispatcher) failOnce(err error) {
 				continue
 			}
 			w.lastErr = err
-			if w.Once {
+			if w.Once || w.leaving {
 				b.remove(w)
 				w.answer <- Answer{Err: err}
 			}

@@ -42,3 +42,24 @@ func TestQueuesOfOneCommit(t *testing.T) {
 		t.Errorf("asked for in the order %.10q", asked)
 	}
 }
+
+// TestWaitEndsWhileTheHeartbeatIsLate shows that a claim whose wait ended during a commit that had too little memory for
+// its job gets an answer if no later commit can include it, because the heartbeat is late.
+func TestWaitEndsWhileTheHeartbeatIsLate(t *testing.T) {
+	b := newDispatcher(func() {})
+	w := &ClaimRequest{Session: &newWorker(nil).Session, Slots: 1}
+	b.add(w, []string{"q"})
+	groups := b.gather(1, func() uint64 { return 1 }, &claimBudget{left: quota.MinClaim, whole: 1 << 30})
+	if len(groups) != 1 || groups[0].bytes == 0 {
+		t.Fatalf("the claim groups are %+v, want one with little memory", groups)
+	}
+	b.leave(w)
+	b.deliver(groups[0], backends.ClaimResult{More: true})
+	if len(w.answer) != 0 {
+		t.Fatal("answered although the database has a job")
+	}
+	b.failOnce(errHeartbeatLate)
+	if len(w.answer) != 1 {
+		t.Error("the claim has no answer")
+	}
+}
