@@ -59,23 +59,10 @@ func TestClaimWaitsForSynchronousStandby(t *testing.T) {
 		s := open(t, Options{URL: p.primary.Admin()})
 		beat(t, s, 1)
 		fill(t, s, 1)
-		p.replayed(t)
-		if err := p.standby.Halt(); err != nil {
-			t.Fatal(err)
-		}
-		// A reload takes effect at an unknown time: commits wait only after the checkpointer has read the setting.
-		if err := p.primary.Exec(t.Context(), "ALTER SYSTEM SET synchronous_standby_names = '*'"); err != nil {
-			t.Fatal(err)
-		}
-		if err := errors.Join(p.primary.Halt(), p.primary.Restart(testwait.Context(t))); err != nil {
-			t.Fatal(err)
-		}
+		p.waitForStandby(t)
 		claimed := make(chan []backends.Job, 1)
 		go func() { claimed <- take(t, s, 1, 1, 1) }()
-		testwait.Until(t, "the claim waits for the standby", func() (waits bool) {
-			p.ask(t, p.primary, &waits, "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep')")
-			return waits || len(claimed) > 0
-		})
+		testwait.Until(t, "the claim waits for the standby", func() bool { return p.waits(t) || len(claimed) > 0 })
 		if len(claimed) > 0 {
 			t.Error("the claim was answered although the standby is away")
 		}
@@ -84,6 +71,40 @@ func TestClaimWaitsForSynchronousStandby(t *testing.T) {
 		}
 		if jobs := testwait.Receive(t, "the claim", claimed); len(jobs) != 1 {
 			t.Errorf("claimed %d jobs, want 1", len(jobs))
+		}
+	})
+}
+
+// TestLostAnswerWaitsForSynchronousStandby: the connection breaks while the server waits for a synchronous standby. To end the session
+// would end that wait, and commit what no standby has. So the Store waits too, and answers when the standby has the job.
+func TestLostAnswerWaitsForSynchronousStandby(t *testing.T) {
+	onPairs(t, func(t *testing.T, p *pair) {
+		must(t, p.primary.Admin(), "ALTER ROLE postgres SET synchronous_commit = on") // the test servers have it off
+		s := open(t, Options{URL: p.primary.Admin()})
+		p.waitForStandby(t)
+		commits := make(chan *pgx.Conn, 1)
+		report := func(c *pgx.Conn, _ bool) {
+			s.fault.Store(nil)
+			commits <- c
+		}
+		s.fault.Store(&report)
+		answer := make(chan error, 1)
+		go func() { _, err := enqueue(t, s); answer <- err }()
+		c := testwait.Receive(t, "the connection of the commit", commits)
+		testwait.Until(t, "the commit waits for the standby", func() bool { return p.waits(t) })
+		before := s.Usage().RoundTrips.Count
+		_ = c.PgConn().Conn().Close()
+		testwait.Until(t, "the Store has asked three times for the outcome", func() bool {
+			return len(answer) > 0 || s.Usage().RoundTrips.Count >= before+3
+		})
+		if len(answer) > 0 {
+			t.Fatalf("the enqueue was answered with %v although the standby is away", <-answer)
+		}
+		if err := p.standby.Restart(testwait.Context(t)); err != nil {
+			t.Fatal(err)
+		}
+		if err := testwait.Receive(t, "the answer", answer); err != nil {
+			t.Error(err)
 		}
 	})
 }

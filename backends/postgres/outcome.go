@@ -14,8 +14,8 @@ import (
 )
 
 // findOut asks for the outcome of a transaction whose COMMIT got no reply, until a server gives a
-// reliable answer or ctx ends. The transaction's session can still be committing, or wait for a
-// COMMIT that never comes. In that case findOut terminates the session.
+// reliable answer or ctx ends. The transaction's session can still be committing: findOut waits for it. Or it waits for
+// a COMMIT that never comes: findOut terminates it.
 func (s *Store) findOut(ctx context.Context, t *tx, cause error) error {
 	for wait := 5 * time.Millisecond; ; wait = min(2*wait, time.Second) {
 		a, err := s.ask(ctx, t.status.xid)
@@ -44,11 +44,12 @@ func (s *Store) findOut(ctx context.Context, t *tx, cause error) error {
 	}
 }
 
-// terminate ends the session of a transaction that began in an epoch. The statement compares the epoch itself: after a
-// failover the new primary can have given the transaction's number to another session.
+// terminate ends the session of a transaction that began in an epoch, if it waits for a statement. The statement compares the epoch
+// itself: after a failover the new primary can have given the transaction's number to another session. A session that commits can wait
+// for a synchronous standby. To end it would end that wait: the transaction would be committed, although no standby has it.
 func (s *Store) terminate(ctx context.Context, xid, epoch string) error {
 	_, err := s.pool.Exec(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-		WHERE backend_xid::text::bigint = $1::text::bigint % 4294967296 AND $2 = (`+s.epochs.read+`)`, xid, epoch)
+		WHERE backend_xid::text::bigint = $1::text::bigint % 4294967296 AND state = 'idle in transaction' AND $2 = (`+s.epochs.read+`)`, xid, epoch)
 	return err
 }
 

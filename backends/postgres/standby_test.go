@@ -94,6 +94,29 @@ func (p *pair) ask(t *testing.T, at *testserver.Postgres, to any, sql string, ar
 	}
 }
 
+// waitForStandby stops the standby. From then on commits of the primary wait for it.
+func (p *pair) waitForStandby(t *testing.T) {
+	t.Helper()
+	p.replayed(t)
+	if err := p.standby.Halt(); err != nil {
+		t.Fatal(err)
+	}
+	// A reload takes effect at an unknown time: commits wait only after the checkpointer has read the setting.
+	if err := p.primary.Exec(t.Context(), "ALTER SYSTEM SET synchronous_standby_names = '*'"); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(p.primary.Halt(), p.primary.Restart(testwait.Context(t))); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// waits reports whether a commit of the primary waits for the standby.
+func (p *pair) waits(t *testing.T) (waits bool) {
+	t.Helper()
+	p.ask(t, p.primary, &waits, "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep')")
+	return waits
+}
+
 // promote makes the standby take over, and ends the primary.
 func (p *pair) promote(t *testing.T) {
 	t.Helper()

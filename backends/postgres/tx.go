@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -220,7 +221,7 @@ func (t *tx) commit(ctx context.Context) error {
 	if hook != nil {
 		(*hook)(t.c, true)
 	}
-	tag, err := t.c.Exec(ctx, "COMMIT")
+	tag, err := t.sendCommit(ctx)
 	if hook != nil && err == nil {
 		(*hook)(t.c, false)
 		err = t.c.Ping(ctx)
@@ -238,6 +239,19 @@ func (t *tx) commit(ctx context.Context) error {
 	}
 	t.release()
 	return s.findOut(ctx, t, err)
+}
+
+// sendCommit sends COMMIT. If the connection breaks or ctx ends, pgx asks the server to cancel the statement, and a commit
+// that waits for a synchronous standby would end without it. The server ignores that request if the key is wrong.
+func (t *tx) sendCommit(ctx context.Context) (pgconn.CommandTag, error) {
+	key := t.c.PgConn().SecretKey()
+	right := slices.Clone(key)
+	clear(key)
+	tag, err := t.c.Exec(ctx, "COMMIT")
+	if !t.c.IsClosed() { // otherwise pgx reads the key in a goroutine
+		copy(key, right)
+	}
+	return tag, err
 }
 
 // Read implements core.Driver.
