@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/adopted/internal/lease"
@@ -236,6 +237,7 @@ func (k *commitment) lock(ctx context.Context, sql backends.SQL) (leases, error)
 	if k.tx != nil {
 		l := *k.tx.lease // a copy: the transaction can run again
 		l.Failures = slices.Clone(l.Failures)
+		l.Now += core.MS(time.Since(k.tx.began)) // it was read with the claim
 		return leases{l.ID: &l}, nil
 	}
 	var ids []int64

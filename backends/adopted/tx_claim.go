@@ -75,6 +75,7 @@ func (c *claim) nextOn(ctx context.Context, conn txConn) (got bool, err error) {
 func (c *claim) roundInTx(ctx context.Context, conn txConn, p backends.Policy) (got, again bool, err error) {
 	q := c.s.queues[p.Queue]
 	var rows []*statement.Candidate
+	began := time.Now()
 	if err := conn.Do(ctx, q.Candidates(p, 1, &rows)); err != nil || len(rows) == 0 {
 		return false, false, err
 	}
@@ -95,7 +96,6 @@ func (c *claim) roundInTx(ctx context.Context, conn txConn, p backends.Policy) (
 	case len(ok) == 0:
 		return false, true, conn.Rollback(ctx)
 	}
-	began := time.Now()
 	c.give(q, r, p, "")
 	if r.Lease.InTx = true; q.Deliveries {
 		if err := conn.Do(ctx, q.CountDelivery(r.Lease)); err != nil {

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
@@ -123,5 +124,41 @@ func (k *kit) unlocked(want string) {
 			k.Fatal(err)
 		}
 		return strings.Join(got, " ") == want
+	})
+}
+
+// TestTxClaimTimes: the times of a nack and of the jobs of an ack begin when the worker asks for them, not when the transaction with its claim began.
+func TestTxClaimTimes(t *testing.T) {
+	onEach(t, func(t *testing.T, on *product) {
+		withTime := tableB()
+		withTime.Columns[mapping.RunAt] = []string{"run_at"}
+		for name, of := range map[string]struct {
+			sql   string
+			table mapping.Table
+		}{
+			"in the lease":   {on.systemB, tableB()},
+			"in the job row": {on.systemB + "; ALTER TABLE worker_queue ADD run_at " + on.zoneless, withTime},
+		} {
+			t.Run(name, func(t *testing.T) {
+				k := on.newKit(t, of.sql, map[string]mapping.Table{"b": of.table})
+				jobs := k.claim("b", 2)
+				asked := time.Now().Truncate(time.Second).Add(time.Second) // a column can have whole seconds
+				testwait.Until(t, "the clock shows the next second", func() bool { return time.Since(asked) >= 0 })
+				k.write(backends.Nack{Leases: leases(jobs[0]), Delay: time.Hour, HasDelay: true}, 0)
+				k.write(backends.Ack{Leases: leases(jobs[1]), Enqueue: []backends.NewJob{{Queue: "plain", Delay: time.Hour}, {Queue: "plain"}}}, 0)
+				if early := asked.Sub(k.one("plain").EnqueuedAt); early > 0 {
+					t.Errorf("plain: a job was enqueued %v too early", early)
+				}
+				for _, queue := range []string{"b", "plain"} {
+					views, err := k.Peek(t.Context(), backends.Peek{Queue: queue, State: backends.StateScheduled, Max: 5})
+					if err != nil || len(views) != 1 {
+						t.Fatalf("%s: %+v %v", queue, views, err)
+					}
+					if early := asked.Add(time.Hour).Sub(views[0].RunAt); early > 0 {
+						t.Errorf("%s: the job is due %v too early", queue, early)
+					}
+				}
+			})
+		}
 	})
 }

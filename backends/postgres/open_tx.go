@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/internal/core"
+	"github.com/qsidecar/qsidecar/backends/postgres/internal/dialect"
 )
 
 var _ backends.TxClaimer = (*Store)(nil)
@@ -21,6 +23,8 @@ type openTx struct {
 	c    *pgx.Conn
 	t    *tx // nil if no transaction is open
 	idle time.Duration
+
+	present *strings.Replacer // see present
 }
 
 // NoOpenTx implements backends.TxClaimer.
@@ -34,7 +38,7 @@ func (s *Store) OpenTx(ctx context.Context, idle time.Duration) (backends.OpenTx
 	if err != nil {
 		return nil, s.Outcome(ctx, err)
 	}
-	return &openTx{s: s, c: c, idle: idle}, nil
+	return &openTx{s: s, c: c, idle: idle, present: present(s.o.Schema)}, nil
 }
 
 // Do implements backends.SQL.
@@ -56,7 +60,15 @@ func (h *openTx) begin() {
 }
 
 func (h *openTx) newTx() *tx {
-	return &tx{s: h.s, c: h.c, release: func() { discard(context.Background(), h.c) }, batch: &pgx.Batch{}, epoch: sessionOf(h.c).epoch}
+	return &tx{s: h.s, c: h.c, release: func() { discard(context.Background(), h.c) }, batch: &pgx.Batch{}, epoch: sessionOf(h.c).epoch, present: h.present}
+}
+
+// present returns what makes statements read the time at which they run. qsidecar_now returns when the transaction began, which can be
+// long ago.
+func present(schema string) *strings.Replacer {
+	began := quoteName(schema) + ".qsidecar_now()"
+	now := "(" + began + " + (pg_catalog.statement_timestamp() - pg_catalog.now()))"
+	return strings.NewReplacer(began, now, dialect.New(schema).SidecarTable("qsidecar_now")+"()", now)
 }
 
 // failed classifies an error. A lost connection returns ErrTxLost: nothing is written before COMMIT.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -27,7 +28,8 @@ type tx struct {
 	status  txStatus // of the last Flush
 	epoch   string   // see epoch.go
 	began   cursor.Event
-	sent    int // round trips
+	sent    int               // round trips
+	present *strings.Replacer // see openTx
 
 	probes []*probe
 }
@@ -47,6 +49,9 @@ var _ core.Tx = (*tx)(nil)
 // read counts only if all rows arrived. Otherwise the error is that of the broken connection.
 func (t *tx) add(sql string, read func(rows pgx.Rows) error, args ...any) {
 	t.asked = false
+	if t.present != nil {
+		sql = t.present.Replace(sql)
+	}
 	q := t.batch.Queue(sql, args...)
 	if read == nil {
 		return

@@ -40,8 +40,8 @@ SELECT coalesce(pg_current_xact_id_if_assigned()::text, ''),
 
 -- name: insert
 -- Inserts jobs in the order of the arrays: ids and positions grow with it.
-INSERT INTO {s}.qsidecar_jobs (id, position, queue, state, priority, max_attempts, timeout_ms, run_at, headers, payload)
-SELECT id, id, queue, CASE WHEN due > {s}.qsidecar_now() THEN 'scheduled' ELSE 'ready' END,
+INSERT INTO {s}.qsidecar_jobs (id, position, enqueued_at, ready_at, queue, state, priority, max_attempts, timeout_ms, run_at, headers, payload)
+SELECT id, id, {s}.qsidecar_now(), {s}.qsidecar_now(), queue, CASE WHEN due > {s}.qsidecar_now() THEN 'scheduled' ELSE 'ready' END,
   priority, nullif(max_attempts, 0), nullif(timeout_ms, 0), due, nullif(headers, '')::jsonb, payload
 FROM (
   SELECT {s}.qsidecar_next() AS id, x.*,
@@ -67,8 +67,8 @@ WITH j AS MATERIALIZED (
     WHERE k.state IS NOT NULL AND k.expires_at <= {s}.qsidecar_now()
   RETURNING job
 ), i AS (
-  INSERT INTO {s}.qsidecar_jobs (id, position, queue, state, priority, max_attempts, timeout_ms, run_at, key, headers, payload)
-  SELECT id, id, queue, CASE WHEN due > {s}.qsidecar_now() THEN 'scheduled' ELSE 'ready' END,
+  INSERT INTO {s}.qsidecar_jobs (id, position, enqueued_at, ready_at, queue, state, priority, max_attempts, timeout_ms, run_at, key, headers, payload)
+  SELECT id, id, {s}.qsidecar_now(), {s}.qsidecar_now(), queue, CASE WHEN due > {s}.qsidecar_now() THEN 'scheduled' ELSE 'ready' END,
     priority, nullif(max_attempts, 0), nullif(timeout_ms, 0), due, key, nullif(headers, '')::jsonb, payload
   FROM j WHERE id IN (SELECT job FROM k)
   RETURNING id, state
