@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -107,6 +108,40 @@ func TestLostAnswerWaitsForSynchronousStandby(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// TestUnknownCommitLeavesNoSession: if the caller's time is over while a commit waits for a standby, the next transaction ends the
+// session. Otherwise one session after the other would wait for the standby.
+func TestUnknownCommitLeavesNoSession(t *testing.T) {
+	p := newPair(t, testserver.NewestPostgres)
+	must(t, p.primary.Admin(), "ALTER ROLE postgres SET synchronous_commit = on") // the test servers have it off
+	s := open(t, Options{URL: p.primary.Admin()})
+	p.waitForStandby(t)
+	answer := make(chan error, 1)
+	store := func(ctx context.Context) {
+		_, err := s.Commit(ctx, backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}}}})
+		answer <- err
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	go store(ctx)
+	testwait.Until(t, "the commit waits for the standby", func() bool { return p.waits(t) })
+	var first int
+	p.ask(t, p.primary, &first, "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
+	cancel()
+	if err := testwait.Receive(t, "the answer", answer); !errors.Is(err, backends.ErrUnknownOutcome) {
+		t.Errorf("%v, want an unknown outcome", err)
+	}
+	go store(t.Context())
+	testwait.Until(t, "the first session has ended", func() (ended bool) {
+		p.ask(t, p.primary, &ended, "SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1)", first)
+		return ended
+	})
+	if err := p.standby.Restart(testwait.Context(t)); err != nil {
+		t.Fatal(err)
+	}
+	if err := testwait.Receive(t, "the second answer", answer); err != nil {
+		t.Error(err)
+	}
 }
 
 // TestOldPrimaryReturns: after a promotion the old primary returns without a fence, and the address names it first. A Store stores

@@ -243,7 +243,10 @@ func (t *tx) commit(ctx context.Context) error {
 		return err // from a deferred constraint, for example
 	}
 	t.release()
-	return s.findOut(ctx, t, err)
+	if err = s.findOut(ctx, t, err); errors.Is(err, backends.ErrUnknownOutcome) {
+		s.orphans.add(t.c) // it can wait for a standby for hours, and each repetition would add a session
+	}
+	return err
 }
 
 // sendCommit sends COMMIT. If the connection breaks or ctx ends, pgx asks the server to cancel the statement, and a commit
