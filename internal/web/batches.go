@@ -23,6 +23,10 @@ func (t *task) run(ctx context.Context, do doFunc) error {
 	if t.Op == protocol.OpPurge {
 		return t.purge(ctx, do)
 	}
+	last, byDeath, err := t.lastDeath(ctx, do)
+	if err != nil {
+		return err
+	}
 	after, restarts := "", 0 // after is the last job that was read and stays dead
 	for {
 		rep, err := ask(ctx, do, &protocol.Request{Op: protocol.OpPeek, Queue: t.Queue, State: protocol.StateDead, Max: protocol.Some[int64](batchSize), After: after})
@@ -33,7 +37,7 @@ func (t *task) run(ctx context.Context, do doFunc) error {
 		if err != nil {
 			return err
 		}
-		ids, stays, end := t.choose(rep.Views)
+		ids, stays, end := t.choose(rep.Views, last, byDeath)
 		changed, err := t.changeJobs(ctx, do, ids, stays)
 		if err != nil || end {
 			return err
@@ -51,22 +55,37 @@ func (t *task) run(ctx context.Context, do doFunc) error {
 	}
 }
 
-// choose returns which jobs of a batch the task changes and which stay dead. The last batch has the end of the list, or
-// jobs that died after the task began.
-func (t *task) choose(views []protocol.JobView) (ids []string, stays map[string]bool, end bool) {
+// lastDeath returns when the newest of the queue's dead jobs died, by the database's clock, which can differ from this
+// host's. byDeath reports whether the sidecar lists dead jobs in the order in which they died. In an adopted table it
+// doesn't, and the limit is this host's time.
+func (t *task) lastDeath(ctx context.Context, do doFunc) (last int64, byDeath bool, err error) {
+	rep, err := ask(ctx, do, &protocol.Request{Op: protocol.OpPeek, Queue: t.Queue, State: protocol.StateDead, Max: protocol.Some[int64](1), Newest: true})
+	if wire, ok := errors.AsType[*protocol.Error](err); ok && wire.Code == protocol.CodeUnsupported {
+		return t.Started.UnixMilli(), false, nil
+	}
+	if err != nil || len(rep.Views) == 0 {
+		return 0, true, err
+	}
+	return diedAt(&rep.Views[0]), true, nil
+}
+
+// choose returns which jobs of a batch the task changes and which stay dead: those of other groups, and those that died
+// after last. If the jobs are listed in the order of their deaths, the first of these ends the list.
+func (t *task) choose(views []protocol.JobView, last int64, byDeath bool) (ids []string, stays map[string]bool, end bool) {
 	stays = make(map[string]bool)
 	seen := int64(0)
 	for i := range views {
 		v := &views[i]
-		if diedAt(v) > t.Started.UnixMilli() {
+		later := diedAt(v) > last
+		if later && byDeath {
 			end = true
 			break
 		}
 		seen++
-		if t.Group == "" || groupKey(failureOf(v)) == t.Group {
-			ids = append(ids, v.ID)
-		} else {
+		if later || t.Group != "" && groupKey(failureOf(v)) != t.Group {
 			stays[v.ID] = true
+		} else {
+			ids = append(ids, v.ID)
 		}
 	}
 	t.update(func(p *progress) { p.Seen += seen })
