@@ -71,6 +71,17 @@ func (v *columnValue) parse(s string) error {
 	return nil
 }
 
+// String returns the constant so that different ones have different texts.
+func (v columnValue) String() string {
+	switch {
+	case v.Null:
+		return "null"
+	case v.Text == "" || v.Text == "null" || v.Text[0] == '"':
+		return strconv.Quote(v.Text)
+	}
+	return v.Text
+}
+
 // TableName is NAME or SCHEMA.NAME. A name that contains a dot or a quote is written between
 // double quotes.
 type TableName struct{ Schema, Name string }

@@ -133,3 +133,35 @@ func TestAdoptedQueueErrors(t *testing.T) {
 		}
 	}
 }
+
+// TestChangedConstants checks that a reload opens the database again for another constant in the mapping of an adopted
+// table, and reports it. An empty text and NULL are constants too.
+func TestChangedConstants(t *testing.T) {
+	parse := func(keys string) Config {
+		c, err := Parse("c.yaml", []byte("databases: {main: {url: 'postgres://h/d'}}\nqueues: {q: {table: t, columns: {id: n, state: s}, on_ack: delete"+keys+"}}\n"), noEnv)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	for _, x := range []struct{ before, after, want string }{
+		{``, `, where: {kind: ""}`, `queues.q.where.kind: none → ""`},
+		{`, where: {kind: ""}`, `, where: {kind: null}`, `queues.q.where.kind: "" → null`},
+		{`, where: {kind: "null"}`, `, where: {kind: null}`, `queues.q.where.kind: "null" → null`},
+		{`, where: {kind: "null"}`, `, where: {kind: '"null"'}`, `queues.q.where.kind: "null" → "\"null\""`},
+		{`, states: {claimed: 1}`, `, states: {ready: "", claimed: 1}`, `queues.q.states.ready: none → ""`},
+	} {
+		before, after := parse(x.before), parse(x.after)
+		if all := Changes(before, after); len(all) != 1 || all[0] != x.want {
+			t.Errorf("the changes are %q, want %q", all, x.want)
+		}
+		one, err1 := before.OpenKey("main")
+		other, err2 := after.OpenKey("main")
+		if err1 != nil || err2 != nil || one == other {
+			t.Errorf("%s: the database stays open with the mapping before: %v, %v", x.want, err1, err2)
+		}
+	}
+	if all := Changes(parse(``), parse(`, max_ready: 0`)); len(all) != 1 || all[0] != "queues.q.max_ready: none → 0" {
+		t.Errorf("the changes are %q", all)
+	}
+}

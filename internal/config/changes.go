@@ -81,11 +81,12 @@ func flat(c Config) map[string]string {
 }
 
 func flatten(out map[string]string, path string, v reflect.Value) {
+	set := false // also if it has the zero value
 	for v.Kind() == reflect.Pointer {
 		if v.IsNil() {
 			return
 		}
-		v = v.Elem()
+		v, set = v.Elem(), true
 	}
 	var leaf any
 	if v.CanInterface() { // an unexported embedded struct cannot, but its fields can
@@ -98,7 +99,7 @@ func flatten(out map[string]string, path string, v reflect.Value) {
 		out[path+"."] = ""
 	case queueConfig, Database:
 		out[path+"."] = ""
-	case TableName, onAckConfig, tokenConfig, queueOrder, numberRange, columnValue:
+	case TableName, onAckConfig, tokenConfig, queueOrder, numberRange:
 		if !v.IsZero() {
 			out[path] = fmt.Sprint(leafText(l))
 		}
@@ -130,7 +131,7 @@ func flatten(out map[string]string, path string, v reflect.Value) {
 			flatten(out, fmt.Sprintf("%s[%d]", path, i), v.Index(i))
 		}
 	default:
-		if !v.IsZero() {
+		if set || !v.IsZero() {
 			out[path] = fmt.Sprint(v.Interface())
 		}
 	}
@@ -190,11 +191,6 @@ func leafText(leaf any) any {
 		return fmt.Sprintf("%s %d-%d", l.Column, l.Range.from, l.Range.to)
 	case numberRange:
 		return fmt.Sprintf("%d-%d", l.from, l.to)
-	case columnValue:
-		if l.Null {
-			return "null"
-		}
-		return l.Text
 	case queueOrder:
 		if len(l.columns) == 0 {
 			return string(l.order)
