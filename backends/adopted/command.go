@@ -28,15 +28,16 @@ func (s *Store) Command(ctx context.Context, c backends.Command) (count int64, f
 	}
 	run := s.command(q, c)
 	frees := c.Kind == backends.Retry || c.Kind == backends.Reclaim || c.Kind == backends.Change
-	for {
+	for after := ""; ; {
 		var n int64
+		var found []string
 		if err = s.transaction(ctx, func() []string {
 			if n == 0 || !frees {
 				return nil
 			}
 			return []string{c.Queue}
 		}, func(ctx context.Context, sql backends.SQL) (err error) {
-			n, err = run(ctx, sql)
+			n, found, err = run(ctx, sql, after)
 			return err
 		}); err != nil {
 			return count, freed, err
@@ -44,19 +45,24 @@ func (s *Store) Command(ctx context.Context, c backends.Command) (count int64, f
 		count += n
 		c.Progressed()
 		freed = freed || n > 0 && frees
-		if n < int64(q.MaxItems()) || len(c.IDs) > 0 {
+		if len(found) < q.MaxItems() || len(c.IDs) > 0 || found[len(found)-1] == after {
 			return count, freed, nil
 		}
+		after = found[len(found)-1]
 	}
 }
 
-// batchFunc changes a batch of jobs and returns their number.
-type batchFunc func(ctx context.Context, sql backends.SQL) (int64, error)
+// batchFunc changes a batch of jobs and returns their number, and the ids of the rows that it found. Without ids, these
+// are rows after a job's, in the order of their keys, so that a job that is dead again is not retried a second time.
+type batchFunc func(ctx context.Context, sql backends.SQL, after string) (n int64, found []string, err error)
 
 func (s *Store) command(q *statement.Queue, c backends.Command) batchFunc {
 	switch c.Kind {
 	case backends.Reclaim:
-		return func(ctx context.Context, sql backends.SQL) (int64, error) { return s.reclaim(ctx, sql, q, c.IDs) }
+		return func(ctx context.Context, sql backends.SQL, _ string) (n int64, _ []string, err error) {
+			n, err = s.reclaim(ctx, sql, q, c.IDs)
+			return n, nil, err
+		}
 	case backends.Retry:
 		return changeRows(q, q.InState(backends.StateDead), c.IDs, func(b *condition.Builder, where string) *backends.Statement { return q.Reset(b, where, true) })
 	case backends.Purge:
@@ -76,12 +82,12 @@ func (s *Store) command(q *statement.Queue, c backends.Command) batchFunc {
 // changeWaiting changes the priority or the time of rows that wait. Their leases stay, because these count attempts.
 func (s *Store) changeWaiting(q *statement.Queue, c backends.Command) batchFunc {
 	where := []string{"(" + query.And(q.InState(backends.StateReady)...) + " OR " + query.And(q.InState(backends.StateScheduled)...) + ")"}
-	return func(ctx context.Context, sql backends.SQL) (int64, error) {
-		items, err := lockItems(ctx, sql, q, where, c.IDs)
+	return func(ctx context.Context, sql backends.SQL, after string) (int64, []string, error) {
+		items, err := lockItems(ctx, sql, q, where, c.IDs, after)
 		if err != nil || len(items) == 0 {
-			return 0, err
+			return 0, nil, err
 		}
-		return int64(len(items)), sql.Do(ctx, q.ForItems(items, func(b *condition.Builder, where string) *backends.Statement { return q.Change(b, where, &c) })...)
+		return int64(len(items)), items, sql.Do(ctx, q.ForItems(items, func(b *condition.Builder, where string) *backends.Statement { return q.Change(b, where, &c) })...)
 	}
 }
 
@@ -89,27 +95,32 @@ func (s *Store) changeWaiting(q *statement.Queue, c backends.Command) batchFunc 
 // the ids, or with nil a batch of all. With nil conditions there are no such rows.
 func changeRows(q *statement.Queue, where, ids []string, change func(b *condition.Builder, where string) *backends.Statement) batchFunc {
 	if where == nil {
-		return func(context.Context, backends.SQL) (int64, error) { return 0, nil }
+		return func(context.Context, backends.SQL, string) (int64, []string, error) { return 0, nil, nil }
 	}
-	return func(ctx context.Context, sql backends.SQL) (int64, error) {
-		items, err := lockItems(ctx, sql, q, where, ids)
+	return func(ctx context.Context, sql backends.SQL, after string) (int64, []string, error) {
+		items, err := lockItems(ctx, sql, q, where, ids, after)
 		if err != nil || len(items) == 0 {
-			return 0, err
+			return 0, nil, err
 		}
 		all := q.ForItems(items, change)
 		if err := sql.Do(ctx, append(all, lease.DeleteOfJobs(q.Dialect, q.Queue, items))...); err != nil {
-			return 0, err
+			return 0, nil, err
 		}
-		return matched(all), nil
+		return matched(all), items, nil
 	}
 }
 
 // lockItems locks the rows for changeRows. Without ids, and where claims are open transactions, it
 // skips rows that others have locked.
-func lockItems(ctx context.Context, sql backends.SQL, q *statement.Queue, where, ids []string) (items []string, err error) {
+func lockItems(ctx context.Context, sql backends.SQL, q *statement.Queue, where, ids []string, after string) (items []string, err error) {
 	add := func(item string) { items = append(items, item) }
 	if ids == nil {
-		err = sql.Do(ctx, q.LockItems(query.And(where...), q.KeyOrder(), 1, true, add, int64(q.MaxItems())))
+		b := &condition.Builder{Table: q.Table}
+		if after != "" {
+			where = append(slices.Clone(where), b.After(after))
+		}
+		n := b.Arg(int64(q.MaxItems()))
+		err = sql.Do(ctx, q.LockItems(query.And(where...), q.KeyOrder(), n, true, add, b.Args...))
 		return items, err
 	}
 	requested := q.Requested(ids)

@@ -74,6 +74,28 @@ func (b *Builder) Rows(items []string) string {
 	return "(" + strings.Join(all, " OR ") + ")"
 }
 
+// After is the condition for the rows after a job's, in the order of their keys. It is true of all rows if the server's
+// order of the key's texts can be another one.
+func (b *Builder) After(item string) string {
+	texts := b.keyTexts(item)
+	if texts == nil || slices.ContainsFunc(b.Key, func(c backends.Column) bool { return c.Values != nil }) {
+		return "1 = 1"
+	}
+	var after string
+	for i, text := range slices.Backward(texts) {
+		c := b.Key[i]
+		is := b.Quote(c) + " > " + b.ExactValue(c, text)
+		if after != "" {
+			is = "(" + is + " OR " + b.Quote(c) + " = " + b.ExactValue(c, text) + " AND " + after + ")"
+		}
+		after = is
+	}
+	if len(texts) > 1 { // so that an index of the key serves
+		after = b.Quote(b.Key[0]) + " >= " + b.ExactValue(b.Key[0], texts[0]) + " AND " + after
+	}
+	return after
+}
+
 // padded repeats the last of the texts up to a power of two, so that the server sees few
 // different statements.
 func padded(texts []string) []string {
