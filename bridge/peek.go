@@ -154,7 +154,7 @@ func (p *plan) queuesOf(ctx context.Context, ids []string) (queues []string, err
 		leases[i].Job = id
 	}
 	for _, db := range p.databases {
-		if !db.Inspectable() {
+		if !p.serves(db) || !db.Inspectable() {
 			continue
 		}
 		found, err := db.QueuesInDatabase(ctx, leases)

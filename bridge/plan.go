@@ -195,7 +195,7 @@ func (p *plan) stats(ctx context.Context, queue string, read statsReader) ([]pro
 	out := []protocol.QueueStat{}
 	seen := make(map[string]bool)
 	for _, db := range p.databases {
-		if !db.Inspectable() {
+		if !p.serves(db) || !db.Inspectable() {
 			continue
 		}
 		part, err := p.statsOf(ctx, db, "", read)

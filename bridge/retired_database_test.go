@@ -1,6 +1,8 @@
 package bridge
 
 import (
+	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 
@@ -31,5 +33,45 @@ func TestRequestsOfAnOlderPlan(t *testing.T) {
 		if db.Adopted("q") || db.ClaimsInTx("q") || db.CheckSettle(backends.Lease{}, nil, true) != nil {
 			t.Error("it has adopted tables")
 		}
+	})
+}
+
+// unreadable is a database whose queries for people fail while it is down.
+type unreadable struct {
+	*address
+	down atomic.Bool
+}
+
+func (u *unreadable) Stats(ctx context.Context, queue string) ([]backends.QueueStats, error) {
+	if u.down.Load() {
+		return nil, errDown
+	}
+	return u.address.Stats(ctx, queue)
+}
+
+func (u *unreadable) Queues(ctx context.Context, leases []backends.Lease) ([]string, error) {
+	if u.down.Load() {
+		return nil, errDown
+	}
+	return u.address.Queues(ctx, leases)
+}
+
+// TestRemovedDatabaseIsNotRead shows that a database that was removed, and is down with a lease open in it, doesn't
+// keep people from seeing the others.
+func TestRemovedDatabaseIsNotRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		from, to := &unreadable{address: newAddress("BBBBBBBBBBB")}, newAddress("CCCCCCCCCCC")
+		o := options(from)
+		s := start(t, o)
+		c := s.dial(t)
+		c.call(`{"op":"enqueue","queue":"a"}`)
+		held := c.claim1("a")
+		s.reloads(t, with(o, func(o *Options) { o.Databases["main"] = Database{Backend: to} }))
+		c.call(`{"op":"enqueue","queue":"a"}`)
+		from.down.Store(true)
+		c.call(`{"op":"stats"}`)
+		c.call(`{"op":"peek","state":"ready"}`)
+		c.call(`{"op":"peek","ids":["1"]}`)
+		c.call(`{"op":"ack","lease":%q}`, held.Lease)
 	})
 }
