@@ -101,14 +101,21 @@ func (w *Worker) waitForExit(ctx context.Context, p *process) (v outcome, over b
 	}
 }
 
-// deadline returns a channel that receives at the end of a job's run time. The channel is
-// nil without a timeout.
+// lateGrace is how much later than Options.Timeout a run is stopped. If this process was suspended
+// or got no processor, its timer can fire before it notices that the command finished in time.
+const lateGrace = 100 * time.Millisecond
+
+// deadline returns a channel that receives lateGrace after the end of a job's run time. The channel
+// is nil without a timeout.
 func (w *Worker) deadline() (late <-chan time.Time, stop func()) {
 	if w.opts.Timeout == 0 {
 		return nil, func() {}
 	}
-	t := time.NewTimer(w.opts.Timeout)
-	return t.C, func() { t.Stop() }
+	c := make(chan time.Time, 1)
+	t := time.AfterFunc(w.opts.Timeout, func() { // the grace starts when this process runs again
+		time.AfterFunc(lateGrace, func() { c <- time.Now() })
+	})
+	return c, func() { t.Stop() }
 }
 
 func (w *Worker) timedOut(p *process) outcome {

@@ -7,7 +7,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
+	"github.com/qsidecar/qsidecar/internal/testwait"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -111,6 +113,26 @@ func FuzzLineAnswer(f *testing.F) {
 			t.Error("an error is an answer")
 		}
 	})
+}
+
+// TestTimeoutAfterTheExit checks that a command that has exited is not taken for one that took too
+// long, although the timer fires before the worker notices the exit. A worker that was suspended
+// finds both at once.
+func TestTimeoutAfterTheExit(t *testing.T) {
+	w := New(Options{Timeout: 1, KillAfter: time.Minute})
+	p := &process{cmd: exec.Command("true"), stderr: &tailBuffer{}, exited: make(chan struct{})}
+	if err := p.cmd.Run(); err != nil {
+		t.Fatal(err)
+	}
+	close(p.exited)
+	for range 64 { // select chooses one of two ready channels at random
+		if v, over := w.waitForExit(t.Context(), p); over {
+			t.Fatalf("the command had exited, and the outcome is: %s", v.reason)
+		}
+	}
+	late, stop := w.deadline()
+	defer stop()
+	testwait.Receive(t, "the end of the run time", late)
 }
 
 // TestGuard checks that the guard kills exactly the remaining groups, and rejects invalid
