@@ -20,6 +20,10 @@ const (
 	// claimPause is the pause after a claim that failed because the sidecar was unavailable.
 	claimPause = 2 * time.Second
 
+	// firstSettlePause is the pause before a settle is repeated after an internal error. It
+	// doubles, up to claimPause.
+	firstSettlePause = 50 * time.Millisecond
+
 	// claimTimeout limits a claim that doesn't wait for jobs.
 	claimTimeout = time.Minute
 
@@ -221,7 +225,7 @@ func (w *Worker) runJob(claiming, abort context.Context, r runner, job protocol.
 	if claiming.Err() == nil && v.fatal == nil && v.pause == 0 && !w.opts.Once && !w.opts.Drain {
 		v.request.Claim = &protocol.NextClaim{Queues: w.opts.Queues}
 	}
-	next, err := w.settle(abort, job, v.request)
+	next, err := w.settle(claiming, abort, job, v.request)
 	if err != nil && v.fatal == nil {
 		v.fatal = fmt.Errorf("job %s of %s could not be settled: %w", job.ID, job.Queue, err)
 	}
@@ -236,28 +240,35 @@ func (w *Worker) forget(lease string) {
 }
 
 // settle sends the request of an outcome, and returns the jobs that its claim got. The client repeats it while
-// the sidecar is unavailable.
-func (w *Worker) settle(ctx context.Context, job protocol.Job, req *protocol.Request) (next []protocol.Job, err error) {
+// the sidecar is unavailable. settle repeats it after an internal error, until the worker stops: the job was
+// run, and another outcome would run it again.
+func (w *Worker) settle(claiming, abort context.Context, job protocol.Job, req *protocol.Request) (next []protocol.Job, err error) {
 	req.Lease = job.Lease
-	rep, err := w.client.Call(ctx, req)
-	if rep != nil {
-		next = rep.Jobs
+	for tries := 1; ; tries++ {
+		rep, err := w.client.Call(abort, req)
+		if rep != nil && len(rep.Jobs) > 0 {
+			next, req.Claim = rep.Jobs, nil
+		}
+		var twice *qsidecar.SettledOrLostError
+		switch {
+		case err == nil:
+			return next, nil
+		case errors.As(err, &twice), qsidecar.IsLost(err):
+			w.logf("job %s of %s: %v", job.ID, job.Queue, err)
+			return next, nil
+		case abort.Err() != nil:
+			return next, context.Cause(abort) // the session gives back unsettled jobs
+		case qsidecar.IsCode(err, protocol.CodeInternal) && claiming.Err() == nil:
+			w.logf("job %s of %s could not be settled yet: %v", job.ID, job.Queue, err)
+			sleep(claiming, min(firstSettlePause<<min(tries-1, 10), claimPause))
+		case req.Op == protocol.OpAck && !qsidecar.IsCode(err, protocol.CodeInternal):
+			// The server rejected the contents of this ack, so a repetition would fail too.
+			w.logf("job %s of %s: %v", job.ID, job.Queue, err)
+			req = &protocol.Request{Op: protocol.OpNack, Lease: job.Lease, Error: "the job was done, but: " + err.Error()}
+		default:
+			return next, err
+		}
 	}
-	var twice *qsidecar.SettledOrLostError
-	switch {
-	case err == nil:
-		return next, nil
-	case errors.As(err, &twice), qsidecar.IsLost(err):
-		w.logf("job %s of %s: %v", job.ID, job.Queue, err)
-		return next, nil
-	case ctx.Err() != nil:
-		return next, context.Cause(ctx) // the session gives back unsettled jobs
-	case req.Op == protocol.OpAck:
-		// The server rejected the contents of this ack, so a repetition would fail too.
-		w.logf("job %s of %s: %v", job.ID, job.Queue, err)
-		_, err = w.settle(ctx, job, &protocol.Request{Op: protocol.OpNack, Error: "the job was done, but: " + err.Error()})
-	}
-	return next, err
 }
 
 func (w *Worker) logf(format string, args ...any) {
