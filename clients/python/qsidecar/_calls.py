@@ -52,7 +52,7 @@ class Calls:
         try:
             self._send(wire, call)
         except BaseException:
-            self.abandon(call, "interrupted")
+            self._interrupt(call)
             raise
 
     def _submit_in_thread(self, call: Call) -> None:
@@ -186,8 +186,24 @@ class Calls:
             if not call.latch.acquire(timeout=call.left()):
                 self.abandon(call, NO_TIME)
         except BaseException:
-            self.abandon(call, "interrupted")
+            self._interrupt(call)
             raise
+
+    def _interrupt(self, call: Call) -> None:
+        """Ends a call whose caller leaves with an exception, also if its reply has arrived by then."""
+        self.abandon(call, "interrupted")
+        with self.lock:
+            if not call.abandoned and call.claim() and call.reply.get("jobs"):
+                leases = [job.lease for job in call.reply["jobs"]]
+                for lease in leases:
+                    self.leases.held.pop(lease, None)
+                self._give_back(leases)
+
+    def _give_back(self, leases: List[str]) -> None:
+        """Returns jobs that no caller gets, without using up an attempt. The lock is held."""
+        back = Call("nack", {"leases": leases, "snooze": True, "delay_ms": 0})
+        back.awaited_by_close = True
+        self._submit_in_thread(back)
 
     def abandon(self, call: Call, why: str) -> None:
         with self.lock:

@@ -240,9 +240,7 @@ class Session(Calls):
             message["jobs"] = [self._make_job(j) for j in jobs]
             self.leases.claimed(wire.number, call, message["jobs"])
         elif jobs:
-            back = Call("nack", {"leases": [j["lease"] for j in jobs], "snooze": True, "delay_ms": 0})
-            back.awaited_by_close = True
-            self._submit_in_thread(back)
+            self._give_back([j["lease"] for j in jobs])
 
     def _report_lost(self, jobs: List[Job]) -> None:
         if jobs:

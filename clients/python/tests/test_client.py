@@ -1,5 +1,6 @@
 import threading
 import unittest
+import unittest.mock
 from datetime import datetime, timedelta, timezone
 
 import qsidecar
@@ -208,6 +209,27 @@ class Life(Case):
         self.client.enqueue(self.q, 1)
         with client() as other:
             self.assertEqual(other.claim(self.q, wait=60)[0].attempt, 1)
+
+    def test_interrupted_claim_keeps_no_job(self):
+        self.client.enqueue(self.q, 1)
+        self.client.ping()
+        session = self.client._session
+        wait = session.wait
+
+        def interrupted(call):
+            """Waits, and raises what a signal handler raises that runs just after the reply arrived."""
+            latch = unittest.mock.Mock()
+            latch.acquire = lambda timeout: eventually(lambda: call.answered, "the reply arrives") and handler()
+            call.latch = latch
+            wait(call)
+
+        def handler():
+            raise KeyboardInterrupt
+
+        with unittest.mock.patch.object(session, "wait", interrupted), self.assertRaises(KeyboardInterrupt):
+            self.client.claim(self.q)
+        with client() as other:
+            self.assertEqual([j.attempt for j in other.claim(self.q, wait=60)], [1])
 
     def test_disconnect(self):
         self.client.enqueue(self.q, 1)
