@@ -78,22 +78,24 @@ class Calls:
                 self._finish(call, error=e)
             return
         wire.pending.append((call, frame))
-        if not wire.sending.acquire(timeout=call.left()):
-            with self.lock:
-                if not call.answered and not call.sent:
-                    self._finish(call, error=unanswered(call, NO_TIME))
-            return
-        continued = False
+        writes = False
         try:
-            if self._write(wire, call):
-                threading.Thread(target=self._write_rest, args=(wire,), name="qsidecar-write", daemon=True).start()
-                continued = True
+            if not wire.sending.take(call, call.left()):
+                with self.lock:
+                    if not call.answered and not call.sent:
+                        self._finish(call, error=unanswered(call, NO_TIME))
+                return
+            writes = True
+            writes = self._write(wire, call)
+            if writes:
+                threading.Thread(target=self._write_rest, args=(wire, call), name="qsidecar-write", daemon=True).start()
+            else:
+                wire.sending.give(call)
         except BaseException:
-            wire.end()  # possibly half of a frame was sent, and no other frame must follow
+            if writes:
+                wire.end()  # possibly half of a frame was sent, and no other frame must follow
+            wire.sending.give(call)
             raise
-        finally:
-            if not continued:
-                wire.sending.release()
 
     def _write(self, wire: Wire, own: Call) -> bool:
         """Writes pending frames until its own is written, unless another thread wrote that one already.
@@ -160,13 +162,13 @@ class Calls:
             wire.end()  # the reader then requeues the open calls
         return goes_on
 
-    def _write_rest(self, wire: Wire) -> None:
+    def _write_rest(self, wire: Wire, own: Call) -> None:
         try:
             wire.write_rest(None)
         except OSError:
             wire.end()
         finally:
-            wire.sending.release()
+            wire.sending.give(own)
 
     def _encode(self, call: Call) -> bytes:
         message = {"id": call.id, "op": call.op, **call.fields}

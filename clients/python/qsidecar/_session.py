@@ -14,6 +14,7 @@ from typing import Callable, List, Optional
 from . import errors
 from ._call import MAX_LIST, SETTLES, Call, backoff, pause_for, unanswered
 from ._calls import Calls
+from ._turn import Turn
 from ._wire import STALLED, ClosedByPeer, Message, NoSidecar, Wire, sockets
 from .job import Job
 
@@ -41,7 +42,7 @@ class Session(Calls):
         self._make_job = make_job
         self._on_lost = on_lost
         self._on_draining = on_draining
-        self._starting = threading.Lock()  # held while the first connection is opened
+        self._starting = Turn()  # held while the first connection is opened
         self._callback_lock = threading.Lock()  # held while a callback runs, so that there is one at a time
 
         # Guarded by the lock.
@@ -55,9 +56,10 @@ class Session(Calls):
         """Opens the first connection in the caller's thread, so that the caller gets its error."""
         if self._thread is not None:
             return
-        if not self._starting.acquire(timeout=min(max(0.0, deadline - time.monotonic()), threading.TIMEOUT_MAX)):
-            raise errors.NotConnected("not sent: no connection in time")
+        caller = object()
         try:
+            if not self._starting.take(caller, max(0.0, deadline - time.monotonic())):
+                raise errors.NotConnected("not sent: no connection in time")
             if self._thread is not None or self.closing:
                 return
             wire = self._first(deadline)
@@ -65,7 +67,7 @@ class Session(Calls):
             thread.start()
             self._thread = thread
         finally:
-            self._starting.release()
+            self._starting.give(caller)
 
     def _first(self, deadline: float) -> Wire:
         first: Optional[Exception] = None

@@ -12,6 +12,8 @@ import time
 from collections import deque
 from typing import Any, Deque, Dict, List, Optional
 
+from ._turn import Turn
+
 try:
     import msgpack
 except ImportError:
@@ -140,7 +142,7 @@ class Wire:
         self.codec = codec
         self.number = number
         self.since = time.monotonic()
-        self.sending = threading.Lock()
+        self.sending = Turn()
         self.reader_done = threading.Event()  # set when its reader has ended
         self.closed = False  # closed; guarded by sending
         self._unwritten = memoryview(b"")  # the unwritten rest of the last frame; guarded by sending
@@ -259,9 +261,12 @@ class Wire:
 
     def close(self) -> None:
         self.end()
-        with self.sending:
+        try:
+            self.sending.take(self, -1)
             self.closed = True
             self._socket.close()
+        finally:
+            self.sending.give(self)
 
     def close_after_fork(self) -> None:
         """Closes this process's copy after a fork. The parent still uses the connection."""

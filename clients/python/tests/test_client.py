@@ -231,6 +231,22 @@ class Life(Case):
         with client() as other:
             self.assertEqual([j.attempt for j in other.claim(self.q, wait=60)], [1])
 
+    def test_interrupt_just_before_a_write(self):
+        """A signal handler raises its exception just after the thread got the lock for its write."""
+        self.client.enqueue(self.q, 1)
+        job = self.one()
+        sending = self.client._session.wire.sending
+        take = sending.take
+
+        def interrupted(owner, timeout):
+            take(owner, timeout)
+            raise KeyboardInterrupt
+
+        with unittest.mock.patch.object(sending, "take", interrupted), self.assertRaises(KeyboardInterrupt):
+            self.client.ping()
+        self.client.ping()  # the lock is free
+        job.ack()  # on the same connection: the job is not lost
+
     def test_disconnect(self):
         self.client.enqueue(self.q, 1)
         self.one()

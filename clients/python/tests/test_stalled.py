@@ -186,7 +186,7 @@ class Stalled(unittest.TestCase):
     def test_a_first_connection(self):
         with qsidecar.Client(self.client._socket, codec="json") as other:
             thread = in_thread(other.ping)  # waits for the reply to hello
-            eventually(lambda: other._session._starting.locked(), "the other thread connects")
+            eventually(lambda: other._session._starting._owner, "the other thread connects")
             with self.assertRaises(qsidecar.NotConnected):
                 other.enqueue("q", request_timeout=0.01)
             self.deaf.accept()
