@@ -213,7 +213,8 @@ func (c *Client) sendLocked(buf []byte, cl *call, now time.Time) []byte {
 }
 
 // requeueLocked handles the open calls of a connection that ended with cause. It puts calls that
-// can be repeated before the queue, in their old order, and fails the others.
+// can be repeated before the queue, in their old order, and fails the others. It also fails a bye
+// that is queued, because it refers to that connection.
 func (c *Client) requeueLocked(cause error) {
 	var again []*call
 	for _, cl := range c.open {
@@ -228,6 +229,14 @@ func (c *Client) requeueLocked(cause error) {
 		c.finishLocked(cl, result{err: &BrokenError{Op: cl.req.Op, Sent: true, Err: why}})
 	}
 	clear(c.open)
+	c.connNumber++ // no lease is bound until there is a new connection
+	c.queue = slices.DeleteFunc(c.queue, func(cl *call) bool {
+		ended := cl.req.Op == protocol.OpBye
+		if ended {
+			c.finishLocked(cl, result{err: &BrokenError{Op: cl.req.Op, Err: cause}})
+		}
+		return ended
+	})
 	slices.SortFunc(again, func(a, b *call) int { return cmp.Compare(a.seq, b.seq) })
 	c.queue = append(again, c.queue...)
 	if len(c.queue) > 0 {

@@ -2,9 +2,11 @@ package qsidecar
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -158,11 +160,22 @@ func (c *Client) Bye(ctx context.Context) error {
 	if err := c.waitReturned(ctx); err != nil {
 		return err
 	}
-	if c.leaseCount() == 0 {
+	leases, bound := c.heldLeases()
+	if len(leases) == 0 {
 		return nil // nothing to return, so closing is enough
 	}
-	_, err := c.callRetrying(ctx, &protocol.Request{Op: protocol.OpBye})
-	return err
+	if bound { // bye keeps the jobs' positions, but it applies to one connection
+		if _, err := c.callRetrying(ctx, &protocol.Request{Op: protocol.OpBye}); err == nil {
+			return nil
+		}
+	}
+	for some := range slices.Chunk(leases, protocol.MaxList) {
+		var either *SettledOrLostError
+		if _, err := c.NackMany(ctx, some, Nack{Snooze: true, Delay: new(time.Duration)}); err != nil && !errors.As(err, &either) {
+			return err
+		}
+	}
+	return nil
 }
 
 // Close closes the connection at once. The sidecar takes back the client's jobs as if the worker

@@ -13,11 +13,16 @@ type lease struct {
 	settling   int    // settles in progress
 }
 
-// leaseCount returns the number of session leases held.
-func (c *Client) leaseCount() int {
+// heldLeases returns the session leases held, and whether all are bound to the open connection.
+func (c *Client) heldLeases() (leases []string, bound bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return len(c.leases)
+	bound = true
+	for s, h := range c.leases {
+		leases = append(leases, s)
+		bound = bound && h.connNumber == c.connNumber
+	}
+	return leases, bound
 }
 
 // Holds reports whether the client holds a session lease, according to its own state: the lease was claimed

@@ -59,6 +59,39 @@ func TestBindRepeatsAfterErrors(t *testing.T) {
 	}
 }
 
+// A client that ends during a restart of the sidecar returns its jobs. A bye on the new connection
+// returns only the jobs that are bound to it.
+func TestByeDuringARestart(t *testing.T) {
+	t.Parallel()
+	s, c, p := connected(t, qsidecar.Options{})
+	hold(t, c, p, "L1")
+	s.down()
+	p.close()
+	bye := later(func() (struct{}, error) { return struct{}{}, c.Bye(t.Context()) })
+	s.up()
+	p = s.accept()
+	for bound, back := false, false; !back; {
+		switch req, err := p.next(); {
+		case err != nil:
+			t.Fatal(err)
+		case req.Op == protocol.OpExtend && req.Bind:
+			bound = true
+			p.settled(req, "extended", 1)
+		case req.Op == protocol.OpNack && req.Snooze:
+			back = true
+			p.settled(req, "nacked", 1)
+		case req.Op == protocol.OpBye && bound:
+			back = true
+			p.ok(req)
+		default:
+			t.Fatalf("the client sent %+v before the job was bound", req)
+		}
+	}
+	if _, err := bye.wait(t); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestTimedLeasesAreNotBound(t *testing.T) {
 	t.Parallel()
 	s, c, p := connected(t, qsidecar.Options{})
