@@ -34,6 +34,23 @@ class Suite
       @socket.puts(JSON.generate({ ok: true, id: expect(op)["id"], **fields }))
     end
 
+    # acknowledge answers all requests until the connection ends, and returns them.
+    def acknowledge
+      requests = []
+      while (line = @socket.gets)
+        requests << JSON.parse(line)
+        @socket.puts(JSON.generate({ ok: true, id: requests.last["id"], lost: [] }))
+      end
+      requests
+    rescue SystemCallError
+      requests # the client closed the connection first
+    end
+
+    # hang_up closes the connection.
+    def hang_up
+      @socket.close
+    end
+
     # serve answers all requests.
     def serve
       while (line = @socket.gets)
@@ -58,7 +75,7 @@ class Suite
       yield sidecar, client
     ensure
       sidecar.close
-      client.close
+      client.close(0.01)
     end
   end
 
@@ -126,6 +143,20 @@ class Suite
       hold(sidecar, client)
       raises(Qsidecar::UnknownOutcome) { client.enqueue("q", LARGE, raw: true, request_timeout: 0.01) }
       client.close(0.01)
+    end
+  end
+
+  # A client that is closed while the sidecar restarts returns its jobs. A bye on the new connection
+  # returns only the jobs that are bound to it.
+  def check_close_during_a_restart
+    deaf do |sidecar, client|
+      hold(sidecar, client)
+      sidecar.hang_up
+      call = Thread.new { client.close(60) }
+      sidecar.accept
+      requests = sidecar.acknowledge
+      call.join
+      equal true, requests.any? { |request| request["op"] == "nack" && request["snooze"] && request["leases"] == ["1.a"] }, requests.inspect
     end
   end
 

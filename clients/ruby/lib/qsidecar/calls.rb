@@ -76,7 +76,7 @@ module Qsidecar
     # await sends a call and waits for its reply.
     def await(call)
       @lock.synchronize do
-        raise Closed, "the client is closed" if @closed && call.op != "bye"
+        raise Closed, "the client is closed" if @closed
 
         @queued << call
       end

@@ -51,6 +51,11 @@ module Qsidecar
       end
     end
 
+    # idle returns the leases that are not being settled.
+    def idle
+      @entries.select { |_, entry| entry.settling.zero? }.keys
+    end
+
     # unbound returns the leases that are not known to be bound to that connection.
     def unbound(link)
       @entries.each_with_object([]) do |(lease, entry), out|

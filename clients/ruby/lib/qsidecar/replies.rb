@@ -53,7 +53,9 @@ module Qsidecar
       when "claim" then claimed(link, call, reply)
       when "ack", "nack" then @held.forget(call.leases)
       when "extend" then extended(link, call, reply)
-      when "bye" then @held.clear
+      when "bye" # the sidecar closes the connection, and the client opens no other
+        @held.clear
+        @closed = true
       end
     end
 

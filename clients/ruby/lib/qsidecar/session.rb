@@ -102,16 +102,15 @@ module Qsidecar
       end
     end
 
-    # close sends bye, so that held jobs go back without using up an attempt, and closes the client.
-    # Calls without a reply raise Closed.
+    # close returns the held jobs without using up an attempt, and closes the client. Calls without
+    # a reply raise Closed.
     def close(limit)
-      link = @lock.synchronize do
-        was, @closed = @closed, true
+      give_back(Connection.now + limit) unless @closed
+      @lock.synchronize do
+        @closed = true
         @changed.broadcast
-        was ? nil : @link
+        [@link, @connecting].compact.each(&:close)
       end
-      send_bye(limit) if link
-      @lock.synchronize { [@link, @connecting].compact.each(&:close) }
       @reader&.join
     end
 
@@ -122,10 +121,25 @@ module Qsidecar
 
     private
 
-    def send_bye(limit)
-      await(Call.new("bye", {}, ends: Connection.now + limit))
+    # give_back returns the held jobs, with bye if it can, because bye keeps their positions. It
+    # applies to one connection, so it can't if the sidecar is down or has just restarted.
+    def give_back(ends)
+      link, leases = @lock.synchronize { [@link, @held.idle] }
+      return if link && unbound(link).empty? && bye(link, ends)
+
+      leases.each_slice(HeldLeases::MAX_LIST) do |some|
+        call("nack", { leases: some, snooze: true, delay_ms: 0 }, ends: ends)
+      end
     rescue Error
-      nil # close raises the better error
+      nil # the sidecar takes them back after its timeout
+    end
+
+    # bye ends the connection, and the client. It returns whether it was answered.
+    def bye(link, ends)
+      await(Call.new("bye", {}, ends: ends, only: link))
+      true
+    rescue Error
+      false
     end
 
     # first connects to the first path on which a sidecar listens, and keeps that path.
