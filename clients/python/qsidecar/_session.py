@@ -168,7 +168,7 @@ class Session(Calls):
         with self.lock:
             resend = []
             for call in sorted(self.open.values(), key=lambda c: c.id):
-                if call.abandoned or call.rebinds or (call.sent and not call.repeatable()):
+                if call.abandoned or call.rebinds or call.op == "bye" or (call.sent and not call.repeatable()):
                     self._finish(call, error=unanswered(call, str(why), sent=True))
                     continue
                 call.resent, call.sent = call.resent or call.sent, False

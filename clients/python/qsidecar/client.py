@@ -290,8 +290,11 @@ class Client:
             return
         if bound:  # bye keeps the jobs' positions, but it applies to one connection
             call = Call("bye", {}, ends=deadline)
-            session.submit(call, internal=True)
-            session.wait(call)
+            try:
+                session.submit(call, internal=True, on=wire)
+                session.wait(call)
+            except errors.NotConnected as e:  # the connection has ended since
+                call.error = e
             if call.error is None:
                 return
         for i in range(0, len(leases), MAX_LIST):

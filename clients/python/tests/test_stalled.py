@@ -151,6 +151,35 @@ class Stalled(unittest.TestCase):
         self.call(self.enqueue)
         self.assertIsNone(self.call(self.client.close))
 
+    def test_close_while_the_sidecar_restarts(self):
+        """A bye returns the jobs of its connection only, so it must not be sent on the next one."""
+        self.hold()
+        session, ended = self.client._session, threading.Event()
+        submit = session.submit
+
+        def after_the_end(call, **options):
+            if call.op == "bye":
+                self.deaf.close()
+                eventually(lambda: session.wire is None, "the end of the connection is noticed")
+                ended.set()
+            submit(call, **options)
+
+        with unittest.mock.patch.object(session, "submit", after_the_end):
+            with unittest.mock.patch.object(qsidecar.client, "CLOSE_TIME", LIMIT):
+                thread = in_thread(self.client.close)
+                self.assertTrue(ended.wait(LIMIT))
+            self.deaf.accept()
+            back = None
+            while back is None:
+                request = json.loads(self.deaf.file.readline())
+                self.assertIn(request["op"], ("extend", "nack"))
+                back = request if request["op"] == "nack" else None
+                self.deaf.file.write(json.dumps({"ok": True, "id": request["id"], "lost": []}).encode() + b"\n")
+                self.deaf.file.flush()
+            self.assertEqual((back["leases"], back["snooze"]), (["1.a"], True))
+            thread.join(LIMIT)
+            self.assertFalse(thread.is_alive())
+
     def test_an_interrupt_in_the_middle_of_a_frame(self):
         """No frame follows half of a frame, whatever ended the write."""
         poll = _wire.Wire._writable
