@@ -18,7 +18,7 @@ func (k *kit) loseOne(cause backends.Cause) backends.Job {
 func (k *kit) wantDueIn(id string, d time.Duration) {
 	k.Helper()
 	k.wantState(id, backends.StateScheduled)
-	// Not by MaintenanceResult.Next, which need not know a job that is due in more than a second.
+	// MaintenanceResult.Next can leave out a job that is due in more than a second, so only the clock shows it.
 	early := d - time.Millisecond
 	for i, by := range []time.Duration{early, d - early} {
 		k.AdvanceClock(by)

@@ -116,7 +116,7 @@ func TestConformance(t *testing.T) {
 }
 
 // TestConformanceThroughAPooler runs the suite through PgBouncer in transaction mode. By the Stores' local clocks all queries
-// are slow, because maintenance and claims then search only parts of the tables, on which no test may depend.
+// are slow: maintenance and claims then search only parts of the tables, and the tests hold nevertheless.
 func TestConformanceThroughAPooler(t *testing.T) {
 	if testing.Short() {
 		t.Skip("make check runs this")
