@@ -15,9 +15,9 @@ import (
 )
 
 // newReplication starts a source and a replica with the database q. It returns the address that names both.
-func newReplication(t *testing.T, kind testserver.Kind) (r *testserver.Replication, address string) {
+func newReplication(t *testing.T, kind testserver.Kind, semiSync bool) (r *testserver.Replication, address string) {
 	t.Helper()
-	r, err := testserver.StartReplication(testwait.Context(t), kind, 2, false)
+	r, err := testserver.StartReplication(testwait.Context(t), kind, 2, semiSync)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +57,7 @@ func (l lines) Write(b []byte) (int, error) {
 func TestOldSourceIsRefused(t *testing.T) {
 	ownServers(t, func(t *testing.T, kind testserver.Kind) {
 		ctx := testwait.Context(t)
-		r, address := newReplication(t, kind)
+		r, address := newReplication(t, kind, false)
 		old := r.Source
 		refused := lines{"old_primary_refused", make(chan struct{}, 1)}
 		s := open(t, Options{URL: address, Log: slog.New(slog.NewTextHandler(refused, nil))})

@@ -17,7 +17,7 @@ import (
 func TestCommitAtASilentHost(t *testing.T) {
 	ownServers(t, func(t *testing.T, kind testserver.Kind) {
 		ctx := testwait.Context(t)
-		r, address := newReplication(t, kind)
+		r, address := newReplication(t, kind, false)
 		s, old := open(t, Options{URL: address}), r.Source
 		if err := errors.Join(enqueue(t, s), r.Whole(ctx), r.Failover(ctx)); err != nil { // now both accept writes
 			t.Fatal(err)
@@ -55,7 +55,7 @@ func TestCommitAtASilentHost(t *testing.T) {
 // not lead back to the first host, which another one possibly replaced.
 func TestLateConnection(t *testing.T) {
 	ownServers(t, func(t *testing.T, kind testserver.Kind) {
-		r, address := newReplication(t, kind)
+		r, address := newReplication(t, kind, false)
 		old := r.Source
 		dials, goOn := make(chan net.Addr, 1), make(chan struct{})
 		var hangs atomic.Bool

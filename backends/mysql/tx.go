@@ -332,7 +332,7 @@ func (s *Store) findOutOnce(ctx context.Context, l *session.Counter) (happened b
 		return false, err
 	}
 	defer c.Close()
-	if err := c.Kill(ctx, l.Abandoned); err != nil {
+	if err := c.KillUnlessCommitting(ctx, l.Abandoned, s.dialer.Server.Maria); err != nil {
 		return false, err
 	}
 	var p session.Script

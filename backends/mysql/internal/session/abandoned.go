@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"errors"
 	"fmt"
 )
 
@@ -36,6 +37,25 @@ func (c *Conn) Kill(ctx context.Context, name string) error {
 		}
 	}
 	return nil
+}
+
+// ErrCommitting means that a session is in its COMMIT.
+var ErrCommitting = errors.New("the session still commits")
+
+// KillUnlessCommitting is Kill, but returns ErrCommitting if the session is in its COMMIT. On MariaDB it can wait there for a
+// semi-synchronous replica, and KILL QUERY ends that wait: the transaction would be committed, although no replica has it. MySQL goes on
+// waiting.
+func (c *Conn) KillUnlessCommitting(ctx context.Context, name string, maria bool) error {
+	if maria && name != "" {
+		n, err := c.Number(ctx, "SELECT COUNT(*) FROM information_schema.processlist WHERE id = IS_USED_LOCK(?) AND info = 'COMMIT'", name)
+		if err != nil {
+			return err
+		}
+		if n > 0 {
+			return ErrCommitting
+		}
+	}
+	return c.Kill(ctx, name)
 }
 
 // unlessEnded returns the error of a KILL, or nil if the session had ended before.
