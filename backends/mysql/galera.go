@@ -34,11 +34,11 @@ func (t *tx) addGaleraCommit() {
 	}
 	l := t.c.Counter
 	t.Add(galeraRelease + ";\nCOMMIT")
-	t.Each(func(*session.Result) { t.ended = true }, "SELECT 1")
+	t.Each(func(*session.Result) { t.committed = true }, "SELECT 1")
 	t.Query(func(r *session.Result) error {
 		ok, err := r.Next()
 		if err == nil && (!ok || uint64(r.Int(0)) != l.Number+1) {
-			t.ended, err = false, errAborted
+			t.committed, err = false, errAborted
 		}
 		return err
 	}, t.s.sql.committed, l.Handle)

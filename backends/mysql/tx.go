@@ -15,15 +15,15 @@ import (
 // tx is a transaction. It queues statements and sends them to the server in one packet.
 type tx struct {
 	session.Script
-	s     *Store
-	c     *session.Conn
-	ctx   context.Context // of the call; makeRoom uses it to send a full packet before the Flush
-	err   error           // of such a packet
-	o     core.TxOptions
-	begun bool
-	wrote bool // there is something to commit
-	ended bool // COMMIT succeeded, and a statement after it can still fail
-	sent  int  // number of packets
+	s         *Store
+	c         *session.Conn
+	ctx       context.Context // of the call; makeRoom uses it to send a full packet before the Flush
+	err       error           // of such a packet
+	o         core.TxOptions
+	begun     bool
+	wrote     bool // there is something to commit
+	committed bool // COMMIT succeeded, and a statement after it can still fail
+	sent      int  // number of packets
 
 	acked int64 // how many rows the last statement, an Ack, must have deleted; 0: it is not an Ack
 
@@ -259,7 +259,7 @@ func (s *Store) commit(ctx context.Context, t *tx) error {
 			l.Number++
 		}
 		return nil
-	case !t.wrote, !t.ended && session.FromServer(err) && !session.EndsSession(err) && !session.IsCode(err, codesOfMember...), errors.Is(err, session.ErrPacket):
+	case !t.wrote, !t.committed && session.FromServer(err) && !session.EndsSession(err) && !session.IsCode(err, codesOfMember...), errors.Is(err, session.ErrPacket):
 		t.rollback(ctx)
 		if session.IsCode(err, codeNoSavepoint) {
 			return errAborted

@@ -39,10 +39,10 @@ func (c *Conn) Kill(ctx context.Context, name string) error {
 	return nil
 }
 
-// ErrCommitting means that a session is in its COMMIT.
-var ErrCommitting = errors.New("the session still commits")
+// errCommitting means that a session is in its COMMIT.
+var errCommitting = errors.New("the session still commits")
 
-// KillUnlessCommitting is Kill, but returns ErrCommitting if the session is in its COMMIT. On MariaDB it can wait there for a
+// KillUnlessCommitting is Kill, but returns errCommitting if the session is in its COMMIT. On MariaDB it can wait there for a
 // semi-synchronous replica, and KILL QUERY ends that wait: the transaction would be committed, although no replica has it. MySQL goes on
 // waiting.
 func (c *Conn) KillUnlessCommitting(ctx context.Context, name string, maria bool) error {
@@ -52,7 +52,7 @@ func (c *Conn) KillUnlessCommitting(ctx context.Context, name string, maria bool
 			return err
 		}
 		if n > 0 {
-			return ErrCommitting
+			return errCommitting
 		}
 	}
 	return c.Kill(ctx, name)
