@@ -59,6 +59,7 @@ type report struct {
 	running map[testID]time.Time
 	output  map[testID]*bytes.Buffer // output of tests that have not passed
 	failed  map[string]bool          // steps with a failure that was already printed
+	reasons []string                 // failed tests, each followed by its first errors
 	fails   int
 }
 
@@ -122,7 +123,9 @@ func (r *report) end(id testID, e event) {
 			r.fails++ // a package fails together with its tests, so it counts only if none of them failed
 		}
 		r.failed[id.step] = true
-		fmt.Printf("FAIL %s (%v)\n%s\n", id, took, r.outputOf(id))
+		text := r.outputOf(id)
+		fmt.Printf("FAIL %s (%v)\n%s\n", id, took, text)
+		r.addReason(id, text)
 	case id.test != "" && e.Action == "skip" && !r.maySkip(id):
 		r.fails++
 		r.failed[id.step] = true
@@ -131,6 +134,19 @@ func (r *report) end(id testID, e event) {
 		r.printf("ok   %-34s %5.1f s %s", id, took.Seconds(), figures(r.output[id]))
 	}
 	delete(r.output, id)
+}
+
+// testError is a line of a test's output that begins with a file and a line number.
+var testError = regexp.MustCompile(`(?m)^ {4,}\w+\.go:\d+: .*`)
+
+// addReason records the first errors of a failed test. The end of the report repeats them, because a server's log
+// after them can be all that one sees of a test in a long report.
+func (r *report) addReason(id testID, output string) {
+	const lines, width = 5, 400
+	r.reasons = append(r.reasons, "FAIL "+id.String())
+	for _, line := range testError.FindAllString(output, lines) {
+		r.reasons = append(r.reasons, line[:min(len(line), width)])
+	}
 }
 
 // maySkip reports whether a test can be skipped: only if make check runs it.
@@ -292,6 +308,9 @@ func (r *report) finish() error {
 	state := "passed"
 	if failed > 0 || passed == 0 {
 		state = "FAILED"
+	}
+	for _, line := range r.reasons {
+		fmt.Println(line)
 	}
 	fmt.Printf("make %s: %s on %s in %v (%v of CPU)\n", r.name, state, r.servers(), time.Since(r.start).Round(time.Second), cpu)
 	fmt.Printf("%d passed, %d failed, %d skipped\n", passed, failed, skipped)
