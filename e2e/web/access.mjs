@@ -1,6 +1,6 @@
 // Scenarios of clients that must not do something.
 import assert from "node:assert/strict";
-import { shows } from "./site.mjs";
+import { cell, shows } from "./site.mjs";
 
 // login asks for the token, refuses a wrong one, and returns to the page that was asked for.
 export async function login(site) {
@@ -20,6 +20,26 @@ export async function login(site) {
   assert.equal(new URL(page.url()).pathname, "/login");
   const reply = await fetch(site.base + "/api/v1/stats");
   assert.equal(reply.status, 401);
+}
+
+// logoutBesideEvents changes a queue when the session has ended and the browser still shows its page. The page must
+// not ask for anything then: an answer with an error would be in its console.
+export async function logoutBesideEvents(site) {
+  const page = await site.login(), other = await site.login();
+  for (const p of [page, other]) {
+    await p.goto(site.base + "/");
+    await shows(p, "#connection", "live");
+  }
+  await page.route("**/logout", async (route) => {
+    await page.context().clearCookies(); // as the answer to the logout does
+    for (const n of ["1", "2", "3"]) {
+      await site.api("enqueue", { queue: "logout", payload: "x" });
+      await cell(other, "logout", "ready", n); // so an event has been sent
+    }
+    await route.fulfill({ contentType: "text/html", body: "<h1>left</h1>" }); // a route can't answer with a redirect
+  });
+  await page.getByRole("button", { name: "Log out" }).click();
+  await shows(page, "h1", "left");
 }
 
 // readOnly opens each page of a sidecar with access: read, and tries each change.

@@ -114,7 +114,7 @@ func usePage(t *testing.T, s *kit.Site) {
 	}
 	sc.Work("live", "--", "cat")
 	input := map[string]any{"base": base, "token": token, "jobs": jobs, "html": html, "bulk": bulk, "keys": keys}
-	browse(t, s, input, "login", "rebinding", "otherSite", "hostile", "live", "find", "findInQueue", "changeJob", "retryFew", "retryAll")
+	browse(t, s, input, "login", "logoutBesideEvents", "rebinding", "otherSite", "hostile", "live", "find", "findInQueue", "changeJob", "retryFew", "retryAll")
 
 	_, input["base"] = pageOf(t, s, "b", "read")
 	browse(t, s, input, "readOnly")

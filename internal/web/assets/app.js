@@ -43,15 +43,16 @@
     pill.hidden = false;
   }
 
-  // refresh fetches the live parts of this page. One request is under way at a time.
+  // refresh fetches the live parts of this page. One request is under way at a time, and none after a logout.
   let busy = false, again = false;
+  const logout = new AbortController();
   async function refresh() {
     if (busy) { again = true; return; }
     busy = true;
     try {
       do {
         again = false;
-        const reply = await fetch(location.href, { headers: { "X-Live": "1" }, redirect: "error" });
+        const reply = await fetch(location.href, { headers: { "X-Live": "1" }, redirect: "error", signal: logout.signal });
         if (!reply.ok) throw new Error(reply.statusText);
         const doc = new DOMParser().parseFromString(await reply.text(), "text/html");
         localTimes(doc);
@@ -62,7 +63,7 @@
       } while (again);
       show(source && source.readyState === EventSource.OPEN ? "live" : "every 5 s", "ok");
     } catch {
-      show("not connected", "bad");
+      if (!logout.signal.aborted) show("not connected", "bad");
     }
     busy = false;
   }
@@ -88,6 +89,12 @@
   document.addEventListener("visibilitychange", () => document.hidden ? disconnect() : connect());
   addEventListener("pagehide", disconnect);
   addEventListener("pageshow", connect);
+
+  // The session ends before the browser leaves this page. A request in between would be refused.
+  document.querySelector('form[action="/logout"]')?.addEventListener("submit", () => {
+    disconnect();
+    logout.abort();
+  });
 
   // A filter applies while the viewer types.
   for (const form of document.querySelectorAll("form[data-auto]")) {
