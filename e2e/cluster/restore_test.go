@@ -30,7 +30,7 @@ func restore(t *testing.T, s *kit.Site, backup, restore func()) {
 	d.drain("mail", 18)
 	d.enqueue("mail", "after", 300)
 	d.drain("mail", 50)
-	ofC, ofD := c.claimMany("mail", 20), d.claimMany("mail", 20) // new jobs get their ids after the restore
+	leasesC, leasesD := c.claimMany("mail", 20), d.claimMany("mail", 20) // new jobs get their ids after the restore
 	d.drain("mail", 210)
 	d.Enqueue("mail", 3000)
 	d.drain("mail", 3000) // cursors pass all positions of the backup
@@ -45,13 +45,13 @@ func restore(t *testing.T, s *kit.Site, backup, restore func()) {
 	reused := func(leases []kit.Job) int {
 		return slices.IndexFunc(leases, func(j kit.Job) bool { return slices.Contains(after, j.ID) })
 	}
-	for n := 0; n < 1000 && (reused(ofC) < 0 || reused(ofD) < 0); n++ {
+	for n := 0; n < 1000 && (reused(leasesC) < 0 || reused(leasesD) < 0); n++ {
 		after = append(after, c.enqueue("mail", fmt.Sprint("after", n, "-"), 1)...)
 	}
-	if reused(ofC) < 0 || reused(ofD) < 0 {
+	if reused(leasesC) < 0 || reused(leasesD) < 0 {
 		t.Fatalf("no new jobs have the ids of leases from before the restore, so the test shows nothing: %v", after)
 	}
-	oldC, oldD := ofC[reused(ofC)], ofD[reused(ofD)]
+	oldC, oldD := leasesC[reused(leasesC)], leasesD[reused(leasesD)]
 	for _, id := range before {
 		if slices.Contains(after, id) {
 			t.Errorf("a new job has the id %s of a job of the backup", id)

@@ -59,7 +59,7 @@ type report struct {
 	running map[testID]time.Time
 	output  map[testID]*bytes.Buffer // output of tests that have not passed
 	failed  map[string]bool          // steps with a failure that was already printed
-	reasons []string                 // failed tests, each followed by its first errors
+	reasons []string                 // failed tests, each followed by what it logged first
 	fails   int
 }
 
@@ -136,15 +136,15 @@ func (r *report) end(id testID, e event) {
 	delete(r.output, id)
 }
 
-// testError is a line of a test's output that begins with a file and a line number.
-var testError = regexp.MustCompile(`(?m)^ {4,}\w+\.go:\d+: .*`)
+// loggedAt is a line of a test's output that begins with a file and a line number: an error or a log line.
+var loggedAt = regexp.MustCompile(`(?m)^ {4,}\w+\.go:\d+: .*`)
 
-// addReason records the first errors of a failed test. The end of the report repeats them, because a server's log
-// after them can be all that one sees of a test in a long report.
+// addReason records what a failed test logged first: its errors are among that, and the logs of servers come later. The
+// end of the report repeats it, because CI shows only a part of a long report.
 func (r *report) addReason(id testID, output string) {
-	const lines, width = 5, 400
+	const lines, width = 12, 400
 	r.reasons = append(r.reasons, "FAIL "+id.String())
-	for _, line := range testError.FindAllString(output, lines) {
+	for _, line := range loggedAt.FindAllString(output, lines) {
 		r.reasons = append(r.reasons, line[:min(len(line), width)])
 	}
 }
