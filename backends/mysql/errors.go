@@ -124,8 +124,7 @@ func kindOf(e *mysql.MySQLError) kind {
 func (d access) Retry(ctx context.Context, err error) (again bool, cause int, wait time.Duration) {
 	cause = backends.RetryOther
 	switch {
-	case session.IsCode(err, codeRollback), d.dialer.Server.SeveralWriters() && session.IsCode(err, codeDeadlock),
-		errors.Is(err, core.ErrAgain) && session.IsCode(err, session.CodeInCommit):
+	case session.IsCode(err, codeRollback, session.CodeInCommit), d.dialer.Server.SeveralWriters() && session.IsCode(err, codeDeadlock):
 		return true, backends.RetryCertification, 0
 	case session.IsCode(err, codeDeadlock, codeLockWait):
 		cause = backends.RetryConflict

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
+	"github.com/qsidecar/qsidecar/backends/mysql/internal/session"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
@@ -38,6 +40,36 @@ func TestMultiPrimary(t *testing.T) {
 		t.Logf("%d conflicts", numberOf(t, g.Nodes[0], "", "SELECT MAX(count_conflicts_detected) FROM performance_schema.replication_group_member_stats"))
 	})
 	t.Run("lag", func(t *testing.T) { ackAtLateMember(t, g) })
+	t.Run("nothing written", func(t *testing.T) { loseWithoutWrites(t, g) })
+}
+
+// loseWithoutWrites changes a job at one member while a transaction at another member has its row locked and wrote nothing, because
+// the lease is over. The transaction's COMMIT fails, and must be tried again as often as after a write.
+func loseWithoutWrites(t *testing.T, g *testserver.Group) {
+	s := open(t, Options{URL: g.Nodes[0].URL("q")})
+	join(t, s, 2)
+	id := write(t, s, backends.Enqueue{Jobs: []backends.NewJob{{Queue: "other"}}}).Stored[0].ID
+	tries := 0
+	hook := func(_ *session.Conn, before bool) {
+		if !before {
+			return
+		}
+		if tries++; tries > core.MaxTries+2 {
+			return
+		}
+		if err := g.Nodes[1].Exec(testwait.Context(t), fmt.Sprint("UPDATE q.qsidecar_jobs SET priority = ", tries, " WHERE id = ", id)); err != nil {
+			t.Error(err)
+		}
+		testwait.Until(t, "the change is applied", func() bool {
+			return numberOf(t, g.Nodes[0], "q", fmt.Sprint("SELECT priority FROM qsidecar_jobs WHERE id = ", id)) == int64(tries)
+		})
+	}
+	s.fault.Store(&hook)
+	defer s.fault.Store(nil)
+	r := write(t, s, backends.Nack{Leases: []backends.Lease{{Job: id, Token: backends.Token{Host: 2, Number: 1}}}})
+	if len(r.Lost) != 1 || tries != core.MaxTries+3 {
+		t.Errorf("after %d tries the nack of a lease that is over is answered with %+v", tries, r)
+	}
 }
 
 // ackAtLateMember claims a job at one member, and acks it at another one that has not applied the claim yet.
