@@ -113,7 +113,7 @@ func (o *openTx) commit(ctx context.Context, k *core.Commit) (backends.Results, 
 	err := o.s.commit(ctx, t)
 	switch {
 	case err == nil:
-		o.s.queues.add(t.named, t.namedAt, t.c.Server)
+		o.s.queues.add(t.named, t.namedAt, t.c)
 		return k.Committed(), nil
 	case errors.Is(err, backends.ErrUnknownOutcome), backends.IsRefused(err):
 		return backends.Results{}, err

@@ -10,8 +10,8 @@ import (
 
 // registered caches which queues have a row in qsidecar_queues, and since when that is known. Maintenance
 // deletes the row of a queue that has had no scheduled job for long, so an entry is valid for believedFor
-// only. Entries are valid for one server and until its restart only: another server that took over, or a crash that lost commits, can
-// lack the rows.
+// only. Another server that took over, or a restarted one that had lost commits, can lack the row. So an entry is valid for
+// one server, and for connections that were open before its row was registered: a restart would have ended them.
 type registered struct {
 	mu     sync.Mutex
 	server string
@@ -24,27 +24,27 @@ const (
 	believedFor = time.Hour
 )
 
-func (r *registered) missing(queues []string, server string) (missing []string) {
+// missing returns the queues that a transaction on c must register.
+func (r *registered) missing(queues []string, c *session.Conn) (missing []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, q := range queues {
-		if at, ok := r.since[q]; !ok || server != r.server || time.Since(at) > believedFor {
+		if at, ok := r.since[q]; !ok || c.Server != r.server || c.Since.After(at) || time.Since(at) > believedFor {
 			missing = append(missing, q)
 		}
 	}
 	return missing
 }
 
-// add records queues that a committed transaction registered on a server. The transaction began after
-// from.
-func (r *registered) add(queues []string, from time.Time, server string) {
+// add records queues that a transaction on c registered and committed. Its commit began after from.
+func (r *registered) add(queues []string, from time.Time, c *session.Conn) {
 	if len(queues) == 0 {
 		return
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.since == nil || r.server != server || len(r.since) > maxRegistered {
-		r.since, r.server = map[string]time.Time{}, server
+	if r.since == nil || r.server != c.Server || len(r.since) > maxRegistered {
+		r.since, r.server = map[string]time.Time{}, c.Server
 	}
 	for _, q := range queues {
 		r.since[q] = from
@@ -73,7 +73,7 @@ func (t *tx) countReturns(queues []string, gaveBack func(queue string, returns i
 // increments `returns`, which shows the maintenance of all sidecars that the row is in use. Sidecars that
 // wait for jobs of the queue then scan it once more than needed.
 func (t *tx) register(queues []string) {
-	if queues = t.s.queues.missing(queues, t.c.Server); len(queues) == 0 {
+	if queues = t.s.queues.missing(queues, t.c); len(queues) == 0 {
 		return
 	}
 	slices.Sort(queues)

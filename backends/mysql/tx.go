@@ -204,7 +204,7 @@ func (t *tx) finish(ctx context.Context) error {
 		return err
 	}
 	if err = t.s.commit(ctx, t); err == nil {
-		t.s.queues.add(t.named, t.namedAt, t.c.Server)
+		t.s.queues.add(t.named, t.namedAt, t.c)
 	}
 	return err
 }

@@ -21,7 +21,8 @@ type Conn struct {
 	Counter *Counter
 	Bad     bool          // it must not be used again
 	Wait    time.Duration // the session's innodb_lock_wait_timeout
-	Server  string        // identifies the server that the connection leads to, and its start
+	Server  string        // identifies the server that the connection leads to
+	Since   time.Time     // when Open had opened the connection
 	Host    string        // the address that was dialed
 
 	used, opened time.Time

@@ -124,25 +124,12 @@ func (d *Dialer) Open(ctx context.Context, l *Counter) (*Conn, error) {
 			c.Name, err = "", nil // no other session can end this one: see Kill
 		}
 	}
-	if err == nil {
-		if err = c.Each(ctx, func(r *Result) { c.Server += fmt.Sprint("/", r.Int(0)) }, d.startSQL()); FromServer(err) && !c.Bad {
-			err = nil // it shows no status
-		}
-	}
 	if err != nil {
 		c.Close()
 		return nil, err
 	}
+	c.Since = time.Now()
 	return c, nil
-}
-
-// startSQL returns the query for the second in which the server started, by its own clock.
-func (d *Dialer) startSQL() string {
-	schema := "performance_schema"
-	if d.Server.Maria {
-		schema = "information_schema"
-	}
-	return "SELECT CAST(UNIX_TIMESTAMP() - variable_value AS SIGNED) FROM " + schema + ".global_status WHERE variable_name = 'Uptime'"
 }
 
 // CheckWritable returns an error if the server is a replica, or an old source. A service address can lead to a replica until
