@@ -33,7 +33,7 @@ def connect(engine, where):
     return connection
 
 
-def check_keys(cursor, connection, sidecar):
+def check_keys(engine, cursor, connection, other, sidecar):
     """A key is the same whichever way a job is stored, and it depends on its transaction."""
     qsidecar.sql.enqueue(cursor, "keys", "never was", key="k")
     connection.rollback()
@@ -53,6 +53,14 @@ def check_keys(cursor, connection, sidecar):
     ours = qsidecar.sql.enqueue(cursor, "keys", "ours", key="é")
     assert (ours.id, ours.duplicate) == (theirs.id, True), (theirs, ours)
     connection.commit()
+    sidecar.claim("keys", wait=60)[0].ack()
+    if engine == "mysql":
+        cursor.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")  # the following job is newer than all that a SELECT reads
+    late = qsidecar.sql.enqueue(other.cursor(), "keys", "late", key="late", key_ttl=0)
+    other.commit()
+    again = qsidecar.sql.enqueue(cursor, "keys", "again", key="late")
+    connection.commit()
+    assert (again.id, again.duplicate, again.state) == (late.id, True, "ready"), (late, again)
     sidecar.claim("keys", wait=60)[0].ack()
     short = qsidecar.sql.enqueue(cursor, "keys", "short", key="short", key_ttl=0)
     connection.commit()
@@ -158,7 +166,9 @@ def main(engine, where):
     for job, (want, later) in zip(eventually(scheduled, "the others are scheduled"), wanted):
         assert want - 1 < job["run_at"] / 1000 < want + later + 1, (job, want)
 
-    check_keys(cursor, connection, sidecar)
+    other = connect(engine, where)
+    check_keys(engine, cursor, connection, other, sidecar)
+    other.close()
     if engine == "postgresql":
         check_wake_up(connection, cursor, where)
     check_sqlalchemy(engine, where, sidecar)

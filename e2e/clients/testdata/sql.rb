@@ -84,6 +84,18 @@ job = client.claim("keys", wait: 20).first
 equal [first.id, "first", "k"], [job.id, job.payload, job.key]
 job.ack
 equal true, transaction.call("COMMIT") { keyed.call("remembered", key: "k") }.duplicate
+# On MySQL the following job is newer than all that a plain SELECT of the transaction reads.
+mysql = connection.class.name.start_with?("Mysql2")
+other = connect(JSON.parse(ENV.fetch("DATABASE")))
+late = transaction.call("COMMIT") do
+  execute(connection, "START TRANSACTION WITH CONSISTENT SNAPSHOT") if mysql
+  execute(other, "BEGIN")
+  stored = Qsidecar::SQL.enqueue(other, "keys", "late", key: "late", key_ttl: 0)
+  execute(other, "COMMIT")
+  [stored.id, keyed.call("duplicate", key: "late")]
+end
+equal [late[0], true, "ready"], late[1].to_a
+client.claim("keys", wait: 20).first.ack
 short = transaction.call("COMMIT") { keyed.call("short", key: "é", key_ttl: 0) }
 client.claim("keys", wait: 20).first.ack
 after = transaction.call("COMMIT") { keyed.call("after", key: "é") }

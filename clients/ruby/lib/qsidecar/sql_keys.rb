@@ -8,8 +8,8 @@ module Qsidecar
     class Key
       # lock creates the key's row if it is missing, or revives that of a deleted job, and locks it.
       # read returns its job (0: a new row), its state, and 1 if its time is over. assign assigns
-      # it to a job.
-      Statements = Struct.new(:lock, :read, :assign)
+      # it to a job. now makes a SELECT on MySQL read the row as it is now.
+      Statements = Struct.new(:lock, :read, :assign, :now)
 
       NOW = "CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)"
 
@@ -26,7 +26,8 @@ module Qsidecar
           "ON DUPLICATE KEY UPDATE job = job",
           "SELECT job, state, expires_at <= UTC_TIMESTAMP(6) FROM %<keys>s WHERE queue = ? AND `key` = ? FOR UPDATE",
           "UPDATE %<keys>s SET job = ?, state = NULL, expires_at = UTC_TIMESTAMP(6) + INTERVAL ? * 1000 MICROSECOND " \
-          "WHERE queue = ? AND `key` = ?"
+          "WHERE queue = ? AND `key` = ?",
+          " LOCK IN SHARE MODE"
         ),
         sqlite: Statements.new(
           "INSERT INTO %<keys>s (queue, key, job, expires_at, state) VALUES (?, ?, 0, #{NOW}, 'deleted') " \
@@ -51,7 +52,7 @@ module Qsidecar
         job, state, over = @run.call(sql(@statements.read), @which)
         over = over.to_i == 1
         if state.nil? && job.to_i.positive? # the job has not finished, or its row was deleted
-          state = @run.call("SELECT state FROM #{@prefix}qsidecar_jobs WHERE id = ?", [job.to_i])&.first
+          state = state_of(job.to_i)
           over &&= state.nil?
         end
         Enqueued.new(job.to_s, true, state || "deleted") unless job.to_i.zero? || over
@@ -62,6 +63,14 @@ module Qsidecar
       end
 
       private
+
+      # state_of returns the state of a job, or nil. At REPEATABLE READ the job can be newer than all that the
+      # transaction reads, unless it locks the row. That could be a deadlock with the worker's ack, so it is done only
+      # if the row isn't found.
+      def state_of(job)
+        row = "SELECT state FROM #{@prefix}qsidecar_jobs WHERE id = ?"
+        (@run.call(row, [job]) || (@statements.now && @run.call(row + @statements.now, [job])))&.first
+      end
 
       def sql(statement)
         format(statement, keys: "#{@prefix}qsidecar_keys")
