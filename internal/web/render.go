@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"path"
 	"strings"
+	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -46,10 +47,9 @@ type frame struct {
 	Data      any
 }
 
-// pages holds the templates by page. Each has its own "main".
-var pages = parsePages()
-
-func parsePages() map[string]*template.Template {
+// pages returns the templates by page. Each has its own "main". They are parsed when a page is shown first: it takes milliseconds,
+// which each command would wait for otherwise.
+var pages = sync.OnceValue(func() map[string]*template.Template {
 	base := template.Must(template.New("layout.html").Funcs(templateFuncs).ParseFS(templateFiles, "templates/layout.html", "templates/parts.html"))
 	all := make(map[string]*template.Template)
 	files, err := templateFiles.ReadDir("templates")
@@ -63,7 +63,7 @@ func parsePages() map[string]*template.Template {
 		}
 	}
 	return all
-}
+})
 
 // frame returns the frame of a page. It waits a little for the first reading of the poller.
 func (p *Page) frame(r *http.Request, page, title string, data any) *frame {
@@ -77,7 +77,7 @@ func (p *Page) frame(r *http.Request, page, title string, data any) *frame {
 // show writes a page. A template that fails is a bug, and its page is not sent.
 func (p *Page) show(w http.ResponseWriter, code int, f *frame) {
 	var out bytes.Buffer
-	if err := pages[f.Page].ExecuteTemplate(&out, "layout.html", f); err != nil {
+	if err := pages()[f.Page].ExecuteTemplate(&out, "layout.html", f); err != nil {
 		code = http.StatusInternalServerError
 		out.Reset()
 		fmt.Fprintf(&out, "<!doctype html><title>Error</title><h1>The page %s can't be shown</h1><p>%s", f.Page, template.HTMLEscapeString(err.Error()))
@@ -102,9 +102,7 @@ func (p *Page) failed(w http.ResponseWriter, r *http.Request, what string, err e
 }
 
 // assetVersion is a part of the assets' addresses, so that browsers can keep them until the next version.
-var assetVersion = hashAssets()
-
-func hashAssets() string {
+var assetVersion = sync.OnceValue(func() string {
 	sum := sha256.New()
 	files, err := assetFiles.ReadDir("assets")
 	if err != nil {
@@ -118,19 +116,19 @@ func hashAssets() string {
 		sum.Write(b)
 	}
 	return hex.EncodeToString(sum.Sum(nil)[:6])
-}
+})
 
 // asset serves an embedded file.
 func (p *Page) asset(w http.ResponseWriter, r *http.Request) {
 	file := path.Base(r.PathValue("file"))
-	if r.URL.Query().Get("v") == assetVersion {
+	if r.URL.Query().Get("v") == assetVersion() {
 		w.Header().Set("Cache-Control", "public, max-age=31536000, immutable")
 	}
 	http.ServeFileFS(w, r, assetFiles, "assets/"+file)
 }
 
 var templateFuncs = template.FuncMap{
-	"asset":    func(file string) string { return "/assets/" + file + "?v=" + assetVersion },
+	"asset":    func(file string) string { return "/assets/" + file + "?v=" + assetVersion() },
 	"link":     link,
 	"age":      wiretext.Age,
 	"stamp":    stamp,
