@@ -3,7 +3,9 @@
 package bridge
 
 import (
+	"fmt"
 	"net"
+	"runtime"
 	"testing"
 
 	"github.com/qsidecar/qsidecar/backends/memory"
@@ -46,4 +48,35 @@ func TestAllocationsPerJob(t *testing.T) {
 		_, err := conn.Read(reply)
 		return err
 	})
+}
+
+// TestMemoryOfWaitingWorkers guards the memory of a connection with a waiting claim, without its goroutine's stack. It includes
+// the client's end of the connection.
+func TestMemoryOfWaitingWorkers(t *testing.T) {
+	const workers = 500
+	s := start(t, unixOptions(t, memory.New()))
+	alive := func() uint64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.GC() // frees what package sync's pools kept in the first one
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	before := alive()
+	for range workers {
+		conn, err := net.Dial("unix", s.path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if _, err := fmt.Fprintln(conn, `{"op":"claim","queue":"q","wait_ms":3600000}`); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, func() bool { return s.pipeline().Snapshot().IdleClaims == workers })
+	each := (int64(alive()) - int64(before)) / workers
+	t.Logf("a waiting worker takes %d bytes", each)
+	if each > 8<<10 {
+		t.Errorf("a waiting worker takes %d bytes, want at most 8 KiB", each)
+	}
 }

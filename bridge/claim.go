@@ -193,7 +193,7 @@ func (c *pendingClaim) handOut() (jobs []protocol.Job, wire *protocol.Error, ok 
 	s, a := c.sess, &c.answer
 	if len(a.Jobs) == 0 {
 		if a.Err != nil {
-			return nil, toClient(a.Err, s.log), true
+			return nil, toClient(a.Err, s.log()), true
 		}
 		return []protocol.Job{}, nil, true
 	}
@@ -204,7 +204,7 @@ func (c *pendingClaim) handOut() (jobs []protocol.Job, wire *protocol.Error, ok 
 	database := c.db.Info.Database
 	given, err := c.db.HandOut(&c.request, a, func(jobs []backends.Job) int { return s.replyLimit().Jobs(database, jobs, c.beside) })
 	if err != nil {
-		return nil, toClient(err, s.log), true
+		return nil, toClient(err, s.log()), true
 	}
 	jobs = c.job[:]
 	if len(given) != 1 {

@@ -84,18 +84,18 @@ func (b *Bridge) logRefused(socket string, who *unixsocket.Peer, why *protocol.E
 
 // logConnected logs at debug level that the session began or ended.
 func (s *session) logConnected(begins bool) {
-	if !s.log.Enabled(context.Background(), slog.LevelDebug) {
+	if !s.bridge.log.Enabled(context.Background(), slog.LevelDebug) {
 		return
 	}
 	if begins {
-		s.log.Debug("connection opened", "event", "connection_opened", "socket", s.socket, peerKeys(s.peer))
+		s.log().Debug("connection opened", "event", "connection_opened", "socket", s.socket, peerKeys(s.peer))
 		return
 	}
 	var cause slog.Attr
 	if err := context.Cause(s.gone); err != nil {
 		cause = slog.String("cause", err.Error())
 	}
-	s.log.Debug("connection closed", "event", "connection_closed", "socket", s.socket, cause)
+	s.log().Debug("connection closed", "event", "connection_closed", "socket", s.socket, cause)
 }
 
 // logAttemptFailed logs a failed attempt of a job that is retried.

@@ -63,7 +63,7 @@ func (s *session) start(req *protocol.Request) finisher {
 }
 
 func (s *session) failure(err error) *protocol.Reply {
-	return &protocol.Reply{Error: toClient(err, s.log)}
+	return &protocol.Reply{Error: toClient(err, s.log())}
 }
 
 func (s *session) hello(req *protocol.Request) finisher {
@@ -215,7 +215,7 @@ func (s *session) command(req *protocol.Request) finisher {
 		}
 		s.logCommanded(op, &c, count)
 		if err != nil { // a large command runs as several transactions, and the earlier ones are committed
-			wire := toClient(err, s.log)
+			wire := toClient(err, s.log())
 			return &protocol.Reply{Error: protocol.Errorf(wire.Code, "%d jobs are done; send it again for the others: %v", count, err)}, nil
 		}
 		reply := &protocol.Reply{}

@@ -70,7 +70,6 @@ type session struct {
 	in     io.Reader
 	writes outbox.DeadlineWriter // where out writes to
 	out    outbox.Outbox
-	log    *slog.Logger
 
 	// gone is done when the client can't read replies any more, or when the session must not wait for jobs any
 	// longer. Then waiting claims end, and all other requests are carried out.
@@ -125,7 +124,6 @@ func newSession(b *Bridge, p *plan, in io.Reader, out outbox.DeadlineWriter, con
 		limits: p.limits,
 		in:     in,
 		writes: out,
-		log:    b.log.With("session", id),
 		slots:  make(chan struct{}, maxOpen),
 
 		inspecting: make(chan struct{}, 1),
@@ -142,6 +140,9 @@ func newSession(b *Bridge, p *plan, in io.Reader, out outbox.DeadlineWriter, con
 	s.grant.Store(p.grants(socket, who))
 	return s
 }
+
+// log returns a logger that names the session. Few sessions need one, and it takes 1.5 KiB.
+func (s *session) log() *slog.Logger { return s.bridge.log.With("session", s.id) }
 
 // serve reads requests until the connection ends, and then cleans up according to the reason.
 func (s *session) serve() {

@@ -51,7 +51,7 @@ func (s *session) Evict(receiving bool) {
 		_ = s.conn.SetReadDeadline(time.Now()) // the reader then sends the reason; an error means that the connection is gone
 		return
 	}
-	s.log.Warn("stalled client disconnected", "event", "client_stalled", "limit", "limits.buffer_memory")
+	s.log().Warn("stalled client disconnected", "event", "client_stalled", "limit", "limits.buffer_memory")
 	s.cut()
 	_ = s.conn.SetReadDeadline(time.Now())
 }

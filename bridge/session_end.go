@@ -99,10 +99,10 @@ func (s *session) release(b *database, how backends.Release) {
 		if o.Err == nil {
 			s.logLeft(b, &how, len(held), p, &o.Result)
 		} else {
-			s.log.Error("can't return the jobs of a session", "event", "session_return_failed", "error", o.Err)
+			s.log().Error("can't return the jobs of a session", "event", "session_return_failed", "error", o.Err)
 		}
 	case <-time.After(releaseTimeout):
-		s.log.Warn("still returning the jobs of a session", "event", "session_return_slow")
+		s.log().Warn("still returning the jobs of a session", "event", "session_return_slow")
 	}
 }
 

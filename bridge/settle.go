@@ -112,7 +112,7 @@ func (st *settlement) sortLeases(req *protocol.Request) *protocol.Error {
 		if ok {
 			var err error
 			if db, err = plan.owner(id); err != nil {
-				return toClient(err, st.sess.log)
+				return toClient(err, st.sess.log())
 			}
 		}
 		if db == nil {

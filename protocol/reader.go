@@ -10,7 +10,8 @@ import (
 )
 
 const (
-	minBuffer  = 4 << 10  // an idle connection keeps this much
+	minBuffer  = 512      // an idle connection keeps this much
+	nextBuffer = 4 << 10  // or this much, if a read has filled its buffer
 	keepBuffer = 64 << 10 // a larger buffer is dropped once it is empty
 	frameHead  = 4        // bytes of a frame's length prefix
 	maxEmpty   = 100      // empty reads before giving up, as in package bufio
@@ -21,7 +22,7 @@ const (
 type Reader struct {
 	// OnPartial, if set, is called with true before Reader waits for the rest of a message, and
 	// with false once that message is complete. A session uses it to set a deadline. Reader calls
-	// it at most once each for a message, and not for a message that arrives in one piece. It does
+	// it at most once each for a message, and not for a message that one read brings whole. It does
 	// not call it after an error.
 	OnPartial func(bool)
 
@@ -36,7 +37,8 @@ type Reader struct {
 	buf      []byte // buf[start:end] was received and not returned yet
 	start    int
 	end      int
-	seen     int // bytes of buf[start:end] that are known to have no newline
+	seen     int  // bytes of buf[start:end] that are known to have no newline
+	filled   bool // a read has filled the buffer
 	partial  bool
 	expected int   // the last argument of OnBuffer
 	err      error // sticky
@@ -238,6 +240,7 @@ func (r *Reader) receive() error {
 	for range maxEmpty {
 		n, err := r.rd.Read(r.buf[r.end:])
 		r.end += n
+		r.filled = r.filled || r.end == len(r.buf)
 		if n > 0 {
 			return nil // the next read returns the error again
 		}
@@ -256,8 +259,12 @@ func (r *Reader) grow(n int) error {
 		r.start, r.end = 0, 0
 	}
 	switch {
-	case have == 0 && (len(r.buf) == 0 || len(r.buf) > keepBuffer):
-		r.buf = make([]byte, minBuffer)
+	case have == 0 && (len(r.buf) == 0 || len(r.buf) > keepBuffer || r.filled && len(r.buf) < nextBuffer):
+		size := minBuffer
+		if r.filled {
+			size = nextBuffer
+		}
+		r.buf = make([]byte, size)
 		if err := r.announce(0); err != nil {
 			return err
 		}
@@ -266,7 +273,7 @@ func (r *Reader) grow(n int) error {
 	case have <= len(r.buf)/2:
 		copy(r.buf, r.buf[r.start:r.end])
 	default:
-		size := min(2*len(r.buf), max(have+minBuffer, r.maxFrame+frameHead+2))
+		size := min(max(2*len(r.buf), nextBuffer), max(have+minBuffer, r.maxFrame+frameHead+2))
 		if size > keepBuffer {
 			most := n
 			if r.codec != Msgpack {
