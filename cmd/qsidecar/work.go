@@ -202,7 +202,10 @@ func (a *app) work(parent context.Context, f *workFlags) error {
 	defer end()
 	o := f.Options
 	o.Stdout, o.Stderr, o.WithTimeout = a.stdout, a.errOut, withAnswerTimeout
-	o.Unavailable = func(err error) bool { return exitCode(err) == exitUnavailable }
+	o.TryAgain = func(err error) bool {
+		wire, ok := errors.AsType[*protocol.Error](err)
+		return exitCode(err) == exitUnavailable || ok && wire.Code == protocol.CodeInternal
+	}
 	w := worker.New(o)
 	c, socket, err := a.dialWith(stop, qsidecar.Options{
 		Worker: workerName("work"), Retry: settlePatience, OnLost: w.LostLeases,

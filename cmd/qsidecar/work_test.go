@@ -1,7 +1,9 @@
 package main
 
 import (
+	"database/sql"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -38,6 +40,37 @@ func TestWork(t *testing.T) {
 		if code := w.stop(); code != 0 {
 			t.Errorf("after SIGTERM work %v exits with %d:\n%s", args, code, w.errOut)
 		}
+	}
+}
+
+// TestWorkAfterAnUnexpectedError: a table is missing for a while, as during a restore, and claims get the error internal. The worker goes
+// on, as those of the client libraries do.
+func TestWorkAfterAnUnexpectedError(t *testing.T) {
+	h := newHost(t)
+	file := filepath.Join(h.dir, "q.db")
+	h.serve("--database", "sqlite:"+file)
+	db, err := sql.Open("sqlite", "file:"+file+"?_pragma=busy_timeout(60000)")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	rename := func(from, to string) {
+		t.Helper()
+		if _, err := db.Exec("ALTER TABLE " + from + " RENAME TO " + to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.must(0, "enqueue", "q", "x")
+	rename("qsidecar_jobs", "away")
+	w := h.start(strings.NewReader(""), "work", "q", "--", "cat")
+	testwait.Until(t, "a claim fails", func() bool { return strings.Contains(w.errOut.String(), "internal") || w.ended() })
+	rename("away", "qsidecar_jobs")
+	testwait.Until(t, "the job is done", func() bool {
+		got := h.must(0, "stats", "q", "--json")
+		return w.ended() || strings.Contains(got, `"ready":0,`) && strings.Contains(got, `"claimed":0,`)
+	})
+	if code := w.stop(); code != 0 {
+		t.Errorf("it exits with %d", code)
 	}
 }
 

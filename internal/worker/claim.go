@@ -112,7 +112,7 @@ func GiveBack(ctx context.Context, c *qsidecar.Client, jobs []protocol.Job) erro
 	return nil
 }
 
-// claim claims up to most jobs. If the sidecar is unavailable, claim logs that, pauses, and
+// claim claims up to most jobs. If that can succeed later, claim logs the error, pauses, and
 // returns no error unless the options Once or Drain are set.
 func (w *Worker) claim(ctx context.Context, most int) ([]protocol.Job, error) {
 	cl := qsidecar.Claim{Queues: w.opts.Queues, Max: most, Wait: claimWait}
@@ -124,7 +124,7 @@ func (w *Worker) claim(ctx context.Context, most int) ([]protocol.Job, error) {
 		return w.client.Claim(ctx, cl)
 	}
 	jobs, err := w.client.Claim(ctx, cl)
-	if err != nil && ctx.Err() == nil && w.opts.Unavailable(err) {
+	if err != nil && ctx.Err() == nil && w.opts.TryAgain(err) {
 		w.logf("claim: %v; going on", err)
 		sleep(ctx, claimPause)
 		return nil, nil

@@ -62,8 +62,8 @@ type Options struct {
 	// WithTimeout limits how long a request waits for its answer. The cause of its context
 	// becomes the error of Run.
 	WithTimeout func(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc)
-	// Unavailable reports whether a failed request can succeed later.
-	Unavailable func(error) bool
+	// TryAgain reports whether a failed claim can succeed later.
+	TryAgain func(error) bool
 }
 
 // Worker claims jobs and runs a command for each. It settles every job whose lease it still
