@@ -15,6 +15,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/internal/core"
+	"github.com/qsidecar/qsidecar/backends/internal/cursor"
 	"github.com/qsidecar/qsidecar/backends/internal/dial"
 	"github.com/qsidecar/qsidecar/backends/mysql/internal/claim"
 	"github.com/qsidecar/qsidecar/backends/mysql/internal/session"
@@ -139,11 +140,14 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	s := &Store{o: o, log: o.Log, place: session.Place(config),
 		dialer: session.Dialer{Config: config, Timeout: o.connect, Idle: o.idle, ReadOnly: o.ReadOnly, Wrap: o.wrap}}
 	s.Init(access{s}, s.place, o.Log)
-	s.Cursors.Unproven = true // see package claim
+	s.Cursors.Share = cursor.RareShare // see package claim
 	bound, done := s.Bound(ctx)
 	defer done()
 	if err := s.dialer.ReadServer(bound); err != nil {
 		return nil, s.withKind(err)
+	}
+	if s.dialer.Server.SeveralWriters() {
+		s.Cursors.Share = cursor.OftenShare
 	}
 	s.sql = render(o.clock, s.dialer.Server)
 	s.pool, s.heartbeats = session.NewPool(&s.dialer, o.MaxConnections-1), session.NewPool(&s.dialer, 1)

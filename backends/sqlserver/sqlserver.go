@@ -44,6 +44,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/internal/core"
+	"github.com/qsidecar/qsidecar/backends/internal/cursor"
 	"github.com/qsidecar/qsidecar/backends/internal/dial"
 )
 
@@ -165,7 +166,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	}
 	s := &Store{o: o, log: o.Log, place: placeOf(config), handle: random(), opened: time.Now(), sql: render(o.Schema)}
 	s.Init(engine{s}, s.place, o.Log)
-	s.Cursors.Unproven = true // see settled
+	s.Cursors.Share = cursor.RareShare // see settled
 	s.connect(config)
 	err = s.checkServer(ctx)
 	if err == nil && !o.ReadOnly {

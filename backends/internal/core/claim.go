@@ -266,7 +266,7 @@ func (s *Store) pieces(queues []backends.Policy, seen map[string]*learned, now t
 				seen[p.Queue] = l
 			}
 			var whole bool
-			if whole = true; s.Cursors.Unproven {
+			if whole = true; s.Cursors.Share > 0 {
 				segments = s.Cursors.Segments(p.Queue, now, false)
 			} else {
 				segments, whole = s.Cursors.Pieces(p.Queue, now)

@@ -253,9 +253,9 @@ func (s *Store) findDueOnce(ctx context.Context, w backends.Maintenance, owners 
 		switch l := seen[queue]; {
 		case o.Ready[i] || s.Cursors.Returned(queue, o.Returns[i]): // a claim has to scan
 			o.ready = append(o.ready, queue)
-		case s.Cursors.Unproven && l.Whole:
+		case s.Cursors.Share > 0 && l.Whole:
 			s.Cursors.ScannedWhole(queue, now, took)
-		case !s.Cursors.Unproven && !l.Left:
+		case s.Cursors.Share == 0 && !l.Left:
 			s.Cursors.Scanned(queue, now, took)
 		}
 	}

@@ -25,7 +25,7 @@ import (
 //   - A job returns to its old position. The database counts this (qsidecar_queues.returns), and a new count makes the
 //     cursor start again.
 //   - Someone resets the source of positions by hand. forgetAfter limits the damage.
-//   - A low was not proven beyond doubt (see Set.Unproven). So once in every wholeLook a claim scans everything, also
+//   - A low was not proven beyond doubt (see Set.Share). So once in every wholeLook a claim scans everything, also
 //     below the lows. If such scans would take more than a small share of the time, they are less frequent.
 type cursor struct {
 	marks   []mark // ordered by urgency, which is -priority
@@ -63,7 +63,6 @@ const (
 	nearBehind  = 40_000                 // in positions: scanning so few is never slow
 	quickLook   = 20 * time.Millisecond
 	wholeLook   = time.Second
-	wholeShare  = 50              // whole scans take at most 1/wholeShare of the time
 	forgetAfter = 5 * time.Minute // start again from nothing, even if lows are proven
 	maxMarks    = 16              // priorities of one queue
 	maxCursors  = 4096
@@ -71,6 +70,14 @@ const (
 
 	minUrgency = -math.MaxInt16 - 1 // below every urgency
 	maxUrgency = math.MaxInt16 + 2  // above every urgency
+)
+
+// Values of Set.Share.
+const (
+	RareShare = 50 // a row below a low is an exception
+	// OftenShare is for a cluster in which several servers accept writes. A job that another server stores can arrive late, and so
+	// below a low.
+	OftenShare = 5
 )
 
 // Segment is a part of the index of a queue's ready jobs: after From, up to and including To.
@@ -92,8 +99,9 @@ var (
 
 // Set holds the cursors of one Store, by queue. It can be used concurrently.
 type Set struct {
-	// Unproven: the engine can't prove that no row will appear below a low. It is set before the first use.
-	Unproven bool
+	// Share is not 0 if the engine can't prove that no row will appear below a low. Whole scans then take at most 1/Share
+	// of the time. It is set before the first use.
+	Share int
 
 	mu    sync.Mutex
 	of    map[string]*cursor
@@ -122,7 +130,7 @@ func (c *Set) Segments(queue string, now time.Time, full bool) []Segment {
 
 // Pieces returns the segments that a claim scans. Usually they are those of Segments, and all is true. all is
 // false if the range behind the heads is large (most of its jobs are gone) and the last scan there was slow.
-// Then that range is left out, unless a full scan is due. If lows are Unproven, nothing is left out.
+// Then that range is left out, unless a full scan is due. If there is a Share, nothing is left out.
 func (c *Set) Pieces(queue string, now time.Time) (pieces []Segment, all bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -134,7 +142,7 @@ func (c *Set) Pieces(queue string, now time.Time) (pieces []Segment, all bool) {
 	for _, m := range k.marks {
 		behind += max(m.head-m.low, 0)
 	}
-	every, slow := fullLook, !c.Unproven && behind > nearBehind && k.took >= quickLook
+	every, slow := fullLook, c.Share == 0 && behind > nearBehind && k.took >= quickLook
 	if slow {
 		every = min(max(fullLook, fullShare*k.took), rarestFull)
 	}
@@ -177,7 +185,7 @@ var Whole = Segment{Beginning, End}
 
 // wholeDue reports whether a claim has to scan the whole index.
 func (c *Set) wholeDue(k *cursor, now time.Time) bool {
-	return c.Unproven && now.Sub(k.whole) >= min(max(wholeLook, wholeShare*k.wholeIn), forgetAfter)
+	return c.Share > 0 && now.Sub(k.whole) >= min(max(wholeLook, time.Duration(c.Share)*k.wholeIn), forgetAfter)
 }
 
 // ScannedWhole records a scan without a claim that covered the whole index of a queue and found nothing ready.

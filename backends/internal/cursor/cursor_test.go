@@ -187,7 +187,14 @@ func TestRangeFarBehindIsScannedLessOften(t *testing.T) {
 // often the more that costs.
 func TestBelowUnprovenLowsIsScanned(t *testing.T) {
 	t.Parallel()
-	c := Set{Unproven: true}
+	for _, share := range []int{RareShare, OftenShare} {
+		belowUnprovenLows(t, share)
+	}
+}
+
+func belowUnprovenLows(t *testing.T, share int) {
+	t.Helper()
+	c := Set{Share: share}
 	now := time.Now()
 	c.Learn("q", Learned{Asked: now, Taken: []Spot{{0, 2000}}, All: true, Whole: true, Took: wholeLook, Ended: 10, Begun: 10})
 	p, ok := c.ToProve("q")
@@ -202,8 +209,8 @@ func TestBelowUnprovenLowsIsScanned(t *testing.T) {
 		}
 		return whole
 	}
-	if due(wholeShare*wholeLook-1) || !due(wholeShare*wholeLook) {
-		t.Errorf("a look that took %v is not made again after %d times that", wholeLook, wholeShare)
+	if due(time.Duration(share)*wholeLook-1) || !due(time.Duration(share)*wholeLook) {
+		t.Errorf("a look that took %v is not made again after %d times that", wholeLook, share)
 	}
 	now = now.Add(time.Minute)
 	c.ScannedWhole("q", now, 0)

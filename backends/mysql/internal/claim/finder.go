@@ -51,7 +51,7 @@ func (f *Finder) Close(stop func()) {
 // margin is how long it usually takes at most until a row that has its position is in the index, where
 // other transactions see at least its lock. It is not a guarantee: a statement can be delayed for longer,
 // a node of a cluster can have a clock that is behind, and a clock can be set back. So claims also scan
-// below the lows of their cursors from time to time (cursor.Set.Unproven).
+// below the lows of their cursors from time to time (cursor.Set.Share).
 const margin = 300 * time.Millisecond
 
 // SawTime records a time of the server, in µs. It reports whether the server's clock was set back by more than
