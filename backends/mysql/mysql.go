@@ -140,12 +140,12 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	s := &Store{o: o, log: o.Log, place: session.Place(config),
 		dialer: session.Dialer{Config: config, Timeout: o.connect, Idle: o.idle, ReadOnly: o.ReadOnly, Wrap: o.wrap}}
 	s.Init(access{s}, s.place, o.Log)
-	s.Cursors.Share = cursor.RareShare // see package claim
 	bound, done := s.Bound(ctx)
 	defer done()
 	if err := s.dialer.ReadServer(bound); err != nil {
 		return nil, s.withKind(err)
 	}
+	s.Cursors.Share = cursor.RareShare // see package claim
 	if s.dialer.Server.SeveralWriters() {
 		s.Cursors.Share = cursor.OftenShare
 	}
