@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/cursor"
 	"github.com/qsidecar/qsidecar/backends/mysql/internal/session"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 	"github.com/qsidecar/qsidecar/internal/testwait"
@@ -67,7 +68,11 @@ func workConflicts(t *testing.T, name string, nodes []*testserver.MySQL, last *t
 	var stores []*Store
 	for _, node := range nodes {
 		own := strings.TrimSuffix(node.URL(name), "/"+name) // the first host
-		stores = append(stores, open(t, Options{URL: own + "," + net.JoinHostPort(last.Host, last.Port) + "/" + name}))
+		s := open(t, Options{URL: own + "," + net.JoinHostPort(last.Host, last.Port) + "/" + name})
+		if s.Cursors.Share != cursor.OftenShare {
+			t.Errorf("claims search for late jobs in 1/%d of the time, want 1/%d in a cluster with several writers", s.Cursors.Share, cursor.OftenShare)
+		}
+		stores = append(stores, s)
 	}
 	held := ledger{holder: map[string]string{}, commits: commits, repair: repair}
 	for from := 0; from < held.jobs(); from += 1000 {
