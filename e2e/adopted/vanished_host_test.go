@@ -6,13 +6,18 @@ import (
 	"io"
 	"net"
 	"net/url"
+	"os"
 	"os/exec"
+	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
 )
@@ -29,13 +34,9 @@ type vanishingPath struct {
 	done   sync.WaitGroup
 }
 
-// startVanishingPath listens at an address and forwards everything to another one.
-func startVanishingPath(t testing.TB, at, to string) *vanishingPath {
+// startVanishingPath forwards all connections of a listener, which it closes, to an address.
+func startVanishingPath(t testing.TB, l net.Listener, to string) *vanishingPath {
 	t.Helper()
-	l, err := net.Listen("tcp", at)
-	if err != nil {
-		t.Fatal(err)
-	}
 	r := &vanishingPath{Listener: l, to: to, mended: make(chan struct{})}
 	r.done.Go(r.accept)
 	t.Cleanup(func() {
@@ -93,56 +94,99 @@ func (r *vanishingPath) carry(from, to net.Conn) {
 	}
 }
 
-// networkNamespace is a network namespace with one link to this one.
-type networkNamespace struct {
-	wrap []string // a command prefix that runs a command in it
-	here string   // address of this end
-	link string
+// farHost is a host in a network of two: two network namespaces with a link between them. The network of this machine doesn't
+// change. If it did, Chromium, which other tests run at the same time, would end its requests with ERR_NETWORK_CHANGED.
+type farHost struct {
+	wrap     []string     // a command prefix that runs a command at the far host
+	near     []string     // the same for the near one
+	listener net.Listener // at the near host
 }
 
-// newNetworkNamespace creates one. It returns an error if this machine does not permit it.
-func newNetworkNamespace(t testing.TB) (*networkNamespace, error) {
-	// A separate process keeps the namespace for as long as the test runs.
+// newFarHost creates one. It returns an error if this machine does not permit it.
+func newFarHost(t testing.TB) (*farHost, error) {
+	far, err := newNetworkNamespace(t)
+	if err != nil {
+		return nil, err
+	}
+	near, err := newNetworkNamespace(t)
+	if err != nil {
+		return nil, err
+	}
+	h := &farHost{wrap: inNamespace(far), near: inNamespace(near)}
+	for _, c := range []struct {
+		in      []string
+		command string
+	}{
+		{h.near, fmt.Sprint("ip link add eth0 type veth peer name eth0 netns ", far)},
+		{h.near, "ip addr add 198.18.0.1/30 dev eth0"}, // of 198.18.0.0/15, which is reserved for tests
+		{h.near, "ip link set eth0 up"},
+		{h.wrap, "ip addr add 198.18.0.2/30 dev eth0"},
+		{h.wrap, "ip link set eth0 up"},
+	} {
+		args := slices.Concat(c.in, strings.Fields(c.command))
+		if output, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
+			return nil, fmt.Errorf("%s: %w: %s", strings.Join(args, " "), err, output)
+		}
+	}
+	if h.listener, err = listenIn(near, "198.18.0.1:0"); err != nil {
+		return nil, err
+	}
+	return h, nil
+}
+
+// newNetworkNamespace starts a process in a new network namespace, which exists until the test ends, and returns its id.
+func newNetworkNamespace(t testing.TB) (pid int, err error) {
 	keeper := exec.Command("unshare", "--net", "sh", "-c", "echo; exec sleep 3600")
 	keeper.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	out, err := keeper.StdoutPipe()
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
 	if err := keeper.Start(); err != nil {
-		return nil, err
+		return 0, err
 	}
 	t.Cleanup(func() {
 		_ = keeper.Process.Kill() // it may have ended
 		_ = keeper.Wait()
 	})
 	if _, err := out.Read(make([]byte, 1)); err != nil {
-		return nil, fmt.Errorf("unshare: %w", err)
+		return 0, fmt.Errorf("unshare: %w", err)
 	}
-	pid := fmt.Sprint(keeper.Process.Pid)
-	in := []string{"nsenter", "--target", pid, "--net"}
-	number := keeper.Process.Pid % (1 << 14)
-	net := fmt.Sprintf("198.18.%d.", number>>6) // of 198.18.0.0/15, which is reserved for tests
-	i := &networkNamespace{wrap: in, here: fmt.Sprint(net, number&63*4+1), link: fmt.Sprint("qs", keeper.Process.Pid)}
-	for _, c := range []string{
-		"ip link add " + i.link + " type veth peer name eth0 netns " + pid,
-		"ip addr add " + i.here + "/30 dev " + i.link,
-		"ip link set " + i.link + " up",
-		strings.Join(in, " ") + fmt.Sprintf(" ip addr add %s%d/30 dev eth0", net, number&63*4+2),
-		strings.Join(in, " ") + " ip link set eth0 up",
-	} {
-		args := strings.Fields(c)
-		if output, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
-			return nil, fmt.Errorf("%s: %w: %s", c, err, output)
-		}
+	return keeper.Process.Pid, nil
+}
+
+// inNamespace returns a command prefix that runs a command in the network namespace of a process.
+func inNamespace(pid int) []string { return []string{"nsenter", "--target", fmt.Sprint(pid), "--net"} }
+
+// listenIn listens in the network namespace of a process.
+func listenIn(pid int, at string) (l net.Listener, err error) {
+	there, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", pid))
+	if err != nil {
+		return nil, err
 	}
-	return i, nil
+	defer there.Close()
+	runtime.LockOSThread() // until it is back. The thread must not end, because processes end with the thread that started them (Pdeathsig)
+	defer runtime.UnlockOSThread()
+	here, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		return nil, err
+	}
+	defer here.Close()
+	if err := unix.Setns(int(there.Fd()), unix.CLONE_NEWNET); err != nil {
+		return nil, err
+	}
+	l, err = net.Listen("tcp", at)
+	if err := unix.Setns(int(here.Fd()), unix.CLONE_NEWNET); err != nil {
+		panic(fmt.Sprintf("can't return to the own network namespace: %v", err)) // nothing in this process could connect reliably
+	}
+	return l, err
 }
 
 // cut takes the link down.
-func (i *networkNamespace) cut(t testing.TB) {
+func (h *farHost) cut(t testing.TB) {
 	t.Helper()
-	if output, err := exec.Command("ip", "link", "set", i.link, "down").CombinedOutput(); err != nil {
+	args := slices.Concat(h.near, strings.Fields("ip link set eth0 down"))
+	if output, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, output)
 	}
 }
@@ -165,14 +209,18 @@ func by(t testing.TB, at, addr string) string {
 // checkVanishedHostOfB checks a host that vanishes without closing its connections. The server ends its
 // transactions by its own timeout, within the lease time.
 func checkVanishedHostOfB(t *testing.T, h kit.TableServer, a kit.Adoption) {
-	how, at := "its network namespace was cut off", "127.0.0.1:0"
-	away, err := newNetworkNamespace(t)
-	if err != nil {
-		how = fmt.Sprintf("what it sent was lost on the way, for no network namespace can be had (%v)", err)
+	how := "its network namespace was cut off"
+	away, err := newFarHost(t)
+	var l net.Listener
+	if err == nil {
+		l = away.listener
 	} else {
-		at = away.here + ":0"
+		how = fmt.Sprintf("its packets were dropped on the way, because there is no network namespace (%v)", err)
+		if l, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+			t.Fatal(err)
+		}
 	}
-	r := startVanishingPath(t, at, h.Addr)
+	r := startVanishingPath(t, l, h.Addr)
 	b := newSharedTable(a, t, h, 2)
 	s := kit.NewSite(t)
 	s.URL, s.Queues, s.SidecarTimeout = by(t, b.s.URL, r.Addr().String()), "  "+a.Name+":"+a.Config, 20*time.Second // longer than a busy machine delays a heartbeat
