@@ -2,6 +2,7 @@ package main
 
 import (
 	"io"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -41,8 +42,9 @@ func TestEnqueueLines(t *testing.T) {
 			t.Errorf("%+v, want %s", r, want)
 		}
 	}
-	for in, want := range map[string]string{"a": "nothing is enqueued; line 1 failed: ", "a\nb": "nothing is enqueued; lines 1 to 2 failed: "} {
-		if r := h.runWith(in, "enqueue", "no queue!", "--lines"); r.code == 0 || !strings.Contains(r.err, want) {
+	// The first batch has the lines that were read by then.
+	for in, want := range map[string]string{"a": "nothing is enqueued; line 1 failed: ", "a\nb": "nothing is enqueued; lines? 1( to 2)? failed: "} {
+		if r := h.runWith(in, "enqueue", "no queue!", "--lines"); r.code == 0 || !regexp.MustCompile(want).MatchString(r.err) {
 			t.Errorf("%+v, want %s", r, want)
 		}
 	}
