@@ -19,18 +19,7 @@ func TestMultiPrimary(t *testing.T) {
 		t.Skip("make check runs this")
 	}
 	ctx := testwait.Context(t)
-	g, err := testserver.StartGroup(ctx, 3, true, testserver.Options{Settings: map[string]string{
-		"replica-parallel-workers":               "1",
-		"group-replication-member-expel-timeout": "3600", // no member fails here, however busy the machine is
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := g.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	g := wholeGroup(t, true, map[string]string{"replica-parallel-workers": "1"})
 	if err := g.Nodes[0].Exec(ctx, "CREATE DATABASE q", "CREATE TABLE q.other (id INT PRIMARY KEY)",
 		"CREATE USER app IDENTIFIED BY 'x'", "GRANT SELECT, INSERT, UPDATE, DELETE ON q.* TO app"); err != nil {
 		t.Fatal(err)

@@ -21,6 +21,8 @@ func Poll(ctx context.Context, fact func(context.Context) error) error {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
+		}
+		if ctx.Err() != nil { // a later attempt would fail for this reason alone
 			return fmt.Errorf("not within %v (%s): %w", Limit, EnvLimit, err)
 		}
 	}
