@@ -74,7 +74,7 @@ const (
 
 // Values of Set.Share.
 const (
-	RareShare = 50 // a row below a low is an exception
+	RareShare = 20 // a row below a low is an exception
 	// OftenShare is for a cluster in which several servers accept writes. A job that another server stores can arrive late, and so
 	// below a low.
 	OftenShare = 5
