@@ -87,7 +87,8 @@ func (m *MySQL) caughtUpByGTID(ctx context.Context, other *MySQL) error {
 	return testwait.Poll(ctx, func(ctx context.Context) error {
 		all, err := m.includes(ctx, has)
 		if err == nil && !all {
-			err = fmt.Errorf("the replica at port %s has not all of %s", m.Port, has)
+			row, failed := m.named(ctx, m.replica("SHOW")+" STATUS")
+			err = errors.Join(fmt.Errorf("the replica at port %s has not all of %s; I/O error: %q, SQL error: %q", m.Port, has, row["last_io_error"], row["last_sql_error"]), failed)
 		}
 		return err
 	})
@@ -154,7 +155,7 @@ func (r *Replication) promote(ctx context.Context, to *MySQL, out ...*MySQL) err
 
 // follow makes a server a replica of the source.
 func (r *Replication) follow(ctx context.Context, node *MySQL) error {
-	change, by := "CHANGE REPLICATION SOURCE TO SOURCE", "SOURCE_AUTO_POSITION = 1, GET_SOURCE_PUBLIC_KEY = 1"
+	change, by := "CHANGE REPLICATION SOURCE TO SOURCE", "SOURCE_AUTO_POSITION = 1, SOURCE_RETRY_COUNT = 0, GET_SOURCE_PUBLIC_KEY = 1" // it gives up after 10 tries otherwise
 	statements := []string{readOnly, node.semiSync("OFF"), node.replica("STOP")}
 	if origins[node.Kind].maria {
 		change, by = "CHANGE MASTER TO MASTER", "MASTER_USE_GTID = slave_pos"
