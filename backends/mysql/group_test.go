@@ -39,13 +39,13 @@ func startGroup(t *testing.T, multiPrimary bool, settings map[string]string) *te
 	return g
 }
 
-// wholeGroup starts a group whose members all stay in it, for tests in which none fails. Otherwise the group excludes a member that
-// answers late on a busy machine, and that member then refuses all writes.
-func wholeGroup(t *testing.T, multiPrimary bool, settings map[string]string) *testserver.Group {
+// wholeGroup starts a group in which all members accept writes, for tests in which none fails. The group never excludes a member that
+// answers late on a busy machine. Such a member would refuse all writes.
+func wholeGroup(t *testing.T, settings map[string]string) *testserver.Group {
 	t.Helper()
 	all := map[string]string{"group-replication-member-expel-timeout": "3600"}
 	maps.Copy(all, settings)
-	return startGroup(t, multiPrimary, all)
+	return startGroup(t, true, all)
 }
 
 // openGroup starts a group with one primary, and opens a Store. Its address names the primary last, so that read-only members are
@@ -204,7 +204,7 @@ func TestGroupConflicts(t *testing.T) {
 	if testing.Short() {
 		t.Skip("make check runs this")
 	}
-	g := wholeGroup(t, true, nil)
+	g := wholeGroup(t, nil)
 	name := g.Nodes[0].Database(t)
 	workConflicts(t, name, g.Nodes[:2], g.Nodes[2], 4_000, func() {})
 }

@@ -19,7 +19,7 @@ func TestMultiPrimary(t *testing.T) {
 		t.Skip("make check runs this")
 	}
 	ctx := testwait.Context(t)
-	g := wholeGroup(t, true, map[string]string{"replica-parallel-workers": "1"})
+	g := wholeGroup(t, map[string]string{"replica-parallel-workers": "1"})
 	if err := g.Nodes[0].Exec(ctx, "CREATE DATABASE q", "CREATE TABLE q.other (id INT PRIMARY KEY)",
 		"CREATE USER app IDENTIFIED BY 'x'", "GRANT SELECT, INSERT, UPDATE, DELETE ON q.* TO app"); err != nil {
 		t.Fatal(err)
