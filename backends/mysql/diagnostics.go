@@ -109,11 +109,15 @@ func (x Session) Explain(ctx context.Context, st *backends.Statement) (rows [][]
 	return rows, err
 }
 
-// ExplainClaim returns the rows of the plan of the statement that claims jobs of the queue, with the
-// Store's current cursors.
-func (x Session) ExplainClaim(ctx context.Context, p backends.Policy) ([][]sql.NullString, error) {
-	query, args := x.s.finder.Explain(p)
-	return x.Rows(ctx, explain+query, args...)
+// ExplainClaim returns the rows of the plans of the statements that find jobs of the queue, with the Store's
+// current cursors.
+func (x Session) ExplainClaim(ctx context.Context, p backends.Policy) (rows [][]sql.NullString, err error) {
+	err = x.s.finder.Explain(p, func(sql string, args []any) error {
+		more, err := x.Rows(ctx, explain+sql, args...)
+		rows = append(rows, more...)
+		return err
+	})
+	return rows, err
 }
 
 const explain = "EXPLAIN FORMAT=TRADITIONAL "

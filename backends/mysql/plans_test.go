@@ -11,6 +11,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends/internal/cursor"
 	"github.com/qsidecar/qsidecar/backends/mysql/internal/plan"
 	"github.com/qsidecar/qsidecar/backends/mysql/internal/session"
+	"github.com/qsidecar/qsidecar/backends/mysql/internal/table"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
@@ -141,6 +142,51 @@ func TestPlans(t *testing.T) {
 		must(t, m, name, "ALTER TABLE qsidecar_jobs DROP INDEX qsidecar_segments, ADD INDEX qsidecar_segments (segment, id)")
 		if faults, err := claimFaults(backends.Policy{Queue: "q"}); err != nil || !strings.Contains(fmt.Sprint(faults), "filesort") {
 			t.Errorf("with another index: %v, %v; want a filesort", faults, err)
+		}
+	})
+}
+
+// TestPlansBesideDeadEntries checks that claims and scans for waiting workers use ranges of the index if the server counts no rows,
+// but another session's snapshot keeps the entries of many jobs that are gone. Otherwise each would walk over all of them.
+func TestPlansBesideDeadEntries(t *testing.T) {
+	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
+		name := m.Database(t)
+		s := open(t, Options{URL: m.URL(name)})
+		join(t, s, 1)
+		hold(t, m, name)
+		for n := range 4 {
+			fillBy(t, s, 1000, 1000)
+			write(t, s, backends.Ack{Leases: leasesOf(claimJobs(t, s, 1, 1000, uint64(1+1000*n)))})
+		}
+		must(t, m, name, "ANALYZE TABLE qsidecar_jobs")
+		c, err := s.dialer.Dial(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		rows, err := Session{s: s, c: c}.ExplainClaim(t.Context(), backends.Policy{Queue: "q"})
+		if err != nil || len(rows) != 2 {
+			t.Fatal(rows, err)
+		}
+		position := s.Cursors.Segments("q", time.Now(), false)[0].To
+		for _, statement := range []string{
+			"SELECT sort_key FROM " + table.Jobs + " WHERE " + table.SegmentRange + " AND " + table.Within([]cursor.Segment{{From: position, To: cursor.End}}) + " ORDER BY " + table.SegmentOrder + " LIMIT 1 FOR UPDATE",
+			"SELECT 1 FROM (SELECT 1 FROM " + table.Jobs + " WHERE " + table.SegmentRange + " AND " + table.Within([]cursor.Segment{{From: position, To: cursor.End}}) + " LIMIT 1) AS x",
+		} {
+			more, err := Session{s: s, c: c}.Rows(t.Context(), explain+statement, "rq", "rq")
+			if err != nil {
+				t.Fatal(err)
+			}
+			rows = append(rows, more...)
+		}
+		for _, cells := range rows {
+			row := ""
+			for _, c := range cells {
+				row += c.String + " | "
+			}
+			if strings.Contains(row, "qsidecar_segments") && !strings.Contains(row, " range ") {
+				t.Errorf("not a range of the index: %s", row)
+			}
 		}
 	})
 }

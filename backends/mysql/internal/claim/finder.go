@@ -66,12 +66,22 @@ func (f *Finder) SawTime(now int64) (setBack bool) {
 	return setBack
 }
 
-// Explain returns the statement that claims jobs of the queue, with the present cursors.
-func (f *Finder) Explain(p backends.Policy) (sql string, args []any) {
-	c := &claim{Claim: backends.Claim{Queues: []backends.Policy{p}, Slots: make([]backends.Slot, 10), MaxBytes: 1 << 22, MaxPayload: 1 << 22}, f: f, seen: map[string]*cursor.Learned{}}
-	where := "urgency = 0"
-	if !p.LIFO {
-		where = c.where(p)
+// Explain calls f with each statement that can find jobs of the queue: of a claim that begins where the last one ended (or anywhere,
+// newest first), and of one that scans everything from the present cursors on.
+func (f *Finder) Explain(p backends.Policy, explain func(sql string, args []any) error) error {
+	for _, scan := range []scan{nearby, fromHeads} {
+		c := &claim{Claim: backends.Claim{Queues: []backends.Policy{p}, Slots: make([]backends.Slot, 10), MaxBytes: 1 << 22, MaxPayload: 1 << 22}, f: f,
+			seen: map[string]*cursor.Learned{}, scan: scan, whole: scan == fromHeads}
+		where := "urgency = 0"
+		if !p.LIFO {
+			where = c.where(p)
+		} else if scan == fromHeads {
+			continue
+		}
+		sql, args := c.statement(p, where)
+		if err := explain(sql, args); err != nil {
+			return err
+		}
 	}
-	return c.statement(p, where)
+	return nil
 }

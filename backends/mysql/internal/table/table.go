@@ -21,12 +21,17 @@ const (
 	DeleteByID = `DELETE FROM j USING qsidecar_jobs AS j FORCE INDEX (PRIMARY)`
 )
 
+// Uncovered is a condition that each row meets. `state` isn't in the index, so the index doesn't have all columns of a statement with
+// this condition. Otherwise MySQL prefers a walk over the whole index to a range of it if its statistics say that the table has hardly
+// any rows. While another session keeps a snapshot open, that walk is over each entry that can't be purged yet.
+const Uncovered = `state <> ''`
+
 // SegmentRange is the condition that a row is in one `segment`, for statements that begin in the midst of it.
 // The `segment` is its argument twice. With `segment = ?` the server could choose to begin there, or to find the
 // start of the `segment` and walk all of it, over each entry that can't be purged yet. While another session
 // keeps a snapshot open, MariaDB's statistics make it choose the walk. SegmentOrder is the order of the index.
 const (
-	SegmentRange = `segment >= ? AND segment <= ?`
+	SegmentRange = `segment >= ? AND segment <= ? AND ` + Uncovered
 	SegmentOrder = `segment, urgency, sort_key, id`
 )
 
