@@ -50,7 +50,7 @@ func (d access) FindDue(ctx context.Context, q core.DueQuery) (o core.Due, err e
 type dueRows struct {
 	core.Due
 	details        dueDetails
-	waiting        []string
+	waiting        map[string]int // the index of each queue in DueQuery.Waiting
 	now            int64
 	scheduled, due []segmentStart
 	alive          []int64
@@ -63,7 +63,11 @@ type segmentStart struct {
 }
 
 func newDueRows(q core.DueQuery) *dueRows {
-	return &dueRows{waiting: q.Waiting, Due: core.Due{Ready: make([]bool, len(q.Waiting)), Returns: make([]int64, len(q.Waiting))}}
+	x := &dueRows{waiting: make(map[string]int, len(q.Waiting)), Due: core.Due{Ready: make([]bool, len(q.Waiting)), Returns: make([]int64, len(q.Waiting))}}
+	for i, queue := range q.Waiting {
+		x.waiting[queue] = i
+	}
+	return x
 }
 
 func (x *dueRows) read(r *session.Result) {
@@ -90,14 +94,12 @@ func (x *dueRows) read(r *session.Result) {
 	case "keys":
 		x.Keys = timeOf(n)
 	case "ready", "requeues":
-		for i, queue := range x.waiting {
-			switch {
-			case queue != name:
-			case r.Text(0) == "ready":
-				x.Ready[i] = true
-			default:
-				x.Returns[i] = n
-			}
+		switch i, ok := x.waiting[name]; {
+		case !ok:
+		case r.Text(0) == "ready":
+			x.Ready[i] = true
+		default:
+			x.Returns[i] = n
 		}
 	}
 }

@@ -37,7 +37,7 @@ type cursor struct {
 	last    int32         // the urgency of the job that was taken last
 	taken   bool          // last is valid
 	fresh   time.Time     // when the cursor began
-	used    time.Time
+	used    Event         // when a claim last moved the cursor
 }
 
 // mark is how far one priority has been claimed.
@@ -66,6 +66,7 @@ const (
 	forgetAfter = 5 * time.Minute // start again from nothing, even if lows are proven
 	maxMarks    = 16              // priorities of one queue
 	maxCursors  = 4096
+	dropAmong   = 2   // how many cursors to choose from if one has to go: with more, queues that are used in turn lose theirs too early
 	provenStep  = 500 // a proof must move low by at least this many positions
 
 	minUrgency = -math.MaxInt16 - 1 // below every urgency
@@ -238,8 +239,8 @@ func (c *Set) Learn(queue string, l Learned) {
 		l.All = l.All && none // otherwise the claim scanned from the lows of the former cursor
 		k = c.begin(queue, l)
 	}
-	k.used = l.Asked
 	c.event++
+	k.used = c.event
 	c.ended = max(c.ended, l.Ended)
 	if l.All {
 		k.full, k.took = l.Asked, l.Took
@@ -271,19 +272,26 @@ func (c *Set) begin(queue string, l Learned) *cursor {
 	if c.of == nil {
 		c.of = map[string]*cursor{}
 	}
-	if len(c.of) >= maxCursors {
-		for q, k := range c.of {
-			if l.Asked.Sub(k.used) > time.Minute {
-				delete(c.of, q)
-			}
-		}
-		if len(c.of) >= maxCursors {
-			clear(c.of)
-		}
+	if c.of[queue] == nil && len(c.of) >= maxCursors {
+		c.dropOne()
 	}
 	k := &cursor{returns: l.Returns, fresh: l.Asked}
 	c.of[queue] = k
 	return k
+}
+
+// dropOne drops the least recently used one of a few cursors. A range over a map starts at a random one.
+func (c *Set) dropOne() {
+	drop, seen := "", 0
+	for q, k := range c.of {
+		if seen == 0 || k.used < c.of[drop].used {
+			drop = q
+		}
+		if seen++; seen == dropAmong {
+			break
+		}
+	}
+	delete(c.of, drop)
 }
 
 // at returns the mark of an urgency. It inserts one if there is none.

@@ -228,15 +228,22 @@ func belowUnprovenLows(t *testing.T, share int) {
 	}
 }
 
+// TestCursorsAreBounded: if more queues are used than there can be cursors, a new cursor replaces one other, and
+// never the one that was used last.
 func TestCursorsAreBounded(t *testing.T) {
 	t.Parallel()
 	var c Set
 	now := time.Now()
-	for i := range 3 * maxCursors {
+	for i := range 2 * maxCursors {
 		c.Learn(fmt.Sprint(i), Learned{Asked: now})
+		if n := len(c.of); n != min(i+1, maxCursors) || i > 0 && c.of[fmt.Sprint(i-1)] == nil {
+			t.Fatalf("after %d queues there are %d cursors, and that of the queue before is %v", i+1, n, c.of[fmt.Sprint(i-1)])
+		}
 	}
-	if len(c.of) > maxCursors {
-		t.Errorf("%d cursors", len(c.of))
+	last := fmt.Sprint(2*maxCursors - 1)
+	c.Learn(last, Learned{Asked: now, Returns: 1}) // a job returned to its old position, so its cursor starts again
+	if n := len(c.of); n != maxCursors || c.of[last].returns != 1 {
+		t.Errorf("there are %d cursors after one of them started again, want %d", n, maxCursors)
 	}
 	for i := range 2 * maxMarks {
 		c.Learn("q", Learned{Asked: now, Taken: []Spot{{int32(i), 1}}})
