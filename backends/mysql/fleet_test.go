@@ -2,8 +2,11 @@ package mysql
 
 import (
 	"fmt"
+	"net"
 	"testing"
+	"time"
 
+	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/backendtest/fleet"
 	"github.com/qsidecar/qsidecar/backends/internal/core"
 	"github.com/qsidecar/qsidecar/backends/internal/cursor"
@@ -13,6 +16,52 @@ import (
 // TestFleet checks how sidecars share the work of watching each other.
 func TestFleet(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) { fleet.Check(t, (&databases{t: t, m: m}).take) })
+}
+
+// BenchmarkFleet does what n sidecars do that share a queue (see fleet.Bench), idle and with a thousand jobs in a second.
+// Each sidecar has its own Store, which opens connections when it needs them. They don't read the server's role, which a
+// Store does every ten seconds by the machine's clock.
+//
+// b.N is the number of heartbeats of each sidecar, after a first one that isn't measured. The seconds are those of the
+// virtual clock. server-ms is the server's CPU time for the whole fleet. Packets are the client's commands, with one or
+// more statements each. Rows are the server's Handler_read counters.
+//
+//	go test ./backends/mysql -run '^$' -bench Fleet -benchtime 3x -timeout 4h
+func BenchmarkFleet(b *testing.B) {
+	durably(b, func(b *testing.B, m *testserver.MySQL) {
+		must(b, m, "", "SET GLOBAL max_connections = 2500")
+		for _, jobs := range []int{0, 1000} {
+			for _, n := range []int{10, 100, 1000} {
+				b.Run(fmt.Sprintf("jobs=%d/sidecars=%d", jobs, n), func(b *testing.B) { benchFleet(b, m, n, jobs) })
+			}
+		}
+	})
+}
+
+func benchFleet(b *testing.B, m *testserver.MySQL, n, jobs int) {
+	url, sent := m.URL(m.Database(b)), &counted{}
+	f := fleet.NewBench(b, n, jobs, func(clock func() time.Time) backends.Backend {
+		s := open(b, Options{URL: url, MaxConnections: minConnections, wrap: func(c net.Conn) net.Conn { return &counter{Conn: c, to: sent} }})
+		s.LocalTime = clock
+		s.cluster.Close()
+		return s
+	})
+	f.Round()
+	work, cost, cpu := counters(b, m), sent.cost(), serverCPU(b, m)
+	b.ResetTimer()
+	for range b.N {
+		f.Round()
+	}
+	b.StopTimer()
+	after := work()
+	seconds := float64(b.N) * fleet.HeartbeatEvery.Seconds()
+	report := func(unit string, k int64) { b.ReportMetric(float64(k)/seconds/float64(n), unit+"/s/sidecar") }
+	b.ReportMetric(float64((serverCPU(b, m)-cpu).Milliseconds())/seconds, "server-ms/s")
+	report("packets", int64(sent.cost()[0]-cost[0]))
+	report("statements", int64(sent.cost()[1]-cost[1]))
+	for i, unit := range []string{"rows", "bytes-sent", "bytes-received"} {
+		report(unit, after[i])
+	}
 }
 
 // TestWatchedSidecarCostsTheSame checks that what a sidecar reads in a heartbeat and in maintenance doesn't grow with

@@ -3,6 +3,7 @@ package mysql
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -71,17 +72,14 @@ func manyQueues(b *testing.B, m *testserver.MySQL, n int) {
 		{"claim-of-100", func(i int) { c.turn(name(i), append(gone[1:100:100], name(i))...) }},
 	} {
 		b.Run(op.name, func(b *testing.B) {
-			rows := rowsRead(b, m)
-			own := rows() // what the query itself reads
-			before, cpu := rows(), serverCPU(b, m)
-			own = before - own
+			work, cpu := counters(b, m), serverCPU(b, m)
 			b.ResetTimer()
 			for i := range b.N {
 				op.do(i)
 			}
 			b.StopTimer()
 			b.ReportMetric(float64((serverCPU(b, m)-cpu).Microseconds())/float64(b.N), "server-µs/op")
-			read := float64(rows()-before-own) / float64(b.N)
+			read := float64(work()[0]) / float64(b.N)
 			b.ReportMetric(read, "rows/op")
 			if op.name == "stats" {
 				b.ReportMetric(read/float64(n), "rows/queue")
@@ -127,28 +125,38 @@ func (c *circulation) drain(n int) (queues []string) {
 	return queues
 }
 
-// rowsRead returns a function that returns how many rows and index entries the server has read.
-func rowsRead(b *testing.B, m *testserver.MySQL) func() int64 {
+// counters returns a function that returns how many rows and index entries the server has read since then, and how many
+// bytes it has received and sent, without those of the query for that.
+func counters(b *testing.B, m *testserver.MySQL) func() [3]int64 {
 	b.Helper()
 	c := connect(b, m, "")
-	return func() (n int64) {
+	read := func() (sums [3]int64) {
 		b.Helper()
-		rows, err := c.QueryContext(context.WithoutCancel(b.Context()), "SHOW GLOBAL STATUS LIKE 'Handler_read%'")
+		rows, err := c.QueryContext(context.WithoutCancel(b.Context()), "SHOW GLOBAL STATUS WHERE Variable_name LIKE 'Handler_read%' OR Variable_name IN ('Bytes_received', 'Bytes_sent')")
 		if err != nil {
 			b.Fatal(err)
 		}
 		defer rows.Close()
 		for rows.Next() {
 			var name string
-			var k int64
-			if err := rows.Scan(&name, &k); err != nil {
+			var n int64
+			if err := rows.Scan(&name, &n); err != nil {
 				b.Fatal(err)
 			}
-			n += k
+			sums[slices.Index([]string{"Bytes_received", "Bytes_sent"}, name)+1] += n // 0: a Handler_read counter
 		}
 		if err := rows.Err(); err != nil {
 			b.Fatal(err)
 		}
-		return n
+		return sums
+	}
+	read()
+	first, before := read(), read()
+	return func() [3]int64 {
+		after := read()
+		for i := range after {
+			after[i] -= before[i] + before[i] - first[i]
+		}
+		return after
 	}
 }

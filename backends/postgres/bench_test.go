@@ -28,8 +28,14 @@ var batchSizes = []int{1, 32, 100, 1000}
 // durable returns a server of the newest version that syncs its commits.
 func durable(b *testing.B) *testserver.Postgres {
 	b.Helper()
+	return serve(b, testserver.Options{Durable: true})
+}
+
+// serve returns a server of the newest version.
+func serve(b *testing.B, o testserver.Options) *testserver.Postgres {
+	b.Helper()
 	versions := testserver.Versions()
-	p, err := testserver.StartPostgres(b.Context(), versions[len(versions)-1], testserver.Options{Durable: true})
+	p, err := testserver.StartPostgres(b.Context(), versions[len(versions)-1], o)
 	if err != nil {
 		b.Fatal(err)
 	}

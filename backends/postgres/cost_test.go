@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -38,10 +39,12 @@ type tap struct {
 	network, at string // the server's address
 	mu          sync.Mutex
 	sum         cost.Cost
+
+	sent, received atomic.Int64 // bytes
 }
 
 // newTap starts a tap in front of a server.
-func newTap(t *testing.T, server string) *tap {
+func newTap(t testing.TB, server string) *tap {
 	t.Helper()
 	url, err := url.Parse(server)
 	if err != nil {
@@ -95,12 +98,20 @@ func (x *tap) serve(c net.Conn) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_, _ = io.Copy(c, server)
+		_, _ = io.Copy(io.MultiWriter(c, counter{&x.received}), server)
 		c.Close()
 	}()
 	_ = x.requests(server, c)
 	server.Close()
 	<-done
+}
+
+// counter counts the bytes that are written to it.
+type counter struct{ n *atomic.Int64 }
+
+func (c counter) Write(p []byte) (int, error) {
+	c.n.Add(int64(len(p)))
+	return len(p), nil
 }
 
 // requests passes on the client's messages: a type, which the first message doesn't have, and a length.
@@ -118,6 +129,7 @@ func (x *tap) requests(to io.Writer, from io.Reader) error {
 		if header == 5 {
 			x.count(message[0])
 		}
+		x.sent.Add(int64(len(message)))
 		if _, err := to.Write(message); err != nil {
 			return err
 		}

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
@@ -121,13 +123,22 @@ func (c *circulation) drain(n int) (queues []string) {
 	return queues
 }
 
-// flush makes the idle sessions of a Store report what they have read, so that entries sees it.
+// flush lets the sessions of an idle Store report what they have read, so that entries and traffic see it.
 func flush(b *testing.B, s *Store) {
 	b.Helper()
-	for _, c := range s.pool.AcquireAllIdle(b.Context()) {
+	report := func(c *pgx.Conn) {
+		if c == nil {
+			return
+		}
 		if _, err := c.Exec(b.Context(), "SELECT pg_stat_force_next_flush()"); err != nil {
 			b.Fatal(err)
 		}
+	}
+	for _, c := range s.pool.AcquireAllIdle(b.Context()) {
+		report(c.Conn())
 		c.Release()
 	}
+	c := <-s.heartbeat.free
+	report(c)
+	s.heartbeat.put(c)
 }

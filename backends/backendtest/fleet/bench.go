@@ -1,0 +1,121 @@
+package fleet
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// HeartbeatEvery is how often a sidecar sends a heartbeat, with the default sidecar_timeout of 30 s. The other intervals are
+// those of its maintenance.
+const (
+	HeartbeatEvery = 5 * time.Second
+	lookEvery      = 750 * time.Millisecond
+	pruneEvery     = 10 * time.Second
+)
+
+// Bench does what sidecars do that share a database and a queue: heartbeats, with the query for the claimed jobs that
+// follows each, and maintenance for a waiting worker, at the intervals of bridge/internal/heartbeat and
+// bridge/internal/maintenance. Each job is stored by one sidecar, and claimed and acked by another, in three commits. The time
+// is that of a virtual clock, so the machine's speed doesn't matter.
+type Bench struct {
+	b        *testing.B
+	jobs     int // in a second
+	clock    time.Time
+	number   int // of jobs so far
+	sidecars []*sidecar
+}
+
+type sidecar struct {
+	backends.Backend
+	self    backends.Heartbeat
+	watched bool
+	pruned  time.Time
+}
+
+// NewBench returns n sidecars that have joined. open opens a Store with the virtual clock.
+func NewBench(b *testing.B, n, jobs int, open func(clock func() time.Time) backends.Backend) *Bench {
+	f := &Bench{b: b, jobs: jobs, clock: time.Now()}
+	for i := range n {
+		s := &sidecar{Backend: open(func() time.Time { return f.clock })}
+		// The heartbeats don't expire, however slow the machine is. Identities are spread like random ones.
+		s.self = backends.Heartbeat{Host: backends.Identity(uint64(i+1) * 0x9e3779b97f4a7c15), Name: fmt.Sprintf("host%d:1", i), Version: "1.0.0", Timeout: 10 * time.Hour}
+		f.sidecars = append(f.sidecars, s)
+		f.heartbeat(s)
+		s.self.Kind = backends.HeartbeatRenew
+	}
+	return f
+}
+
+// Round runs until each sidecar has sent one heartbeat.
+func (f *Bench) Round() {
+	f.b.Helper()
+	n := len(f.sidecars)
+	due := func(ms, each int, every time.Duration) (from, to int) { // numbers of what happens in a millisecond
+		return ms * each / int(every.Milliseconds()), (ms + 1) * each / int(every.Milliseconds())
+	}
+	for ms := range int(HeartbeatEvery.Milliseconds()) {
+		f.clock = f.clock.Add(time.Millisecond)
+		for i, to := due(ms, n, HeartbeatEvery); i < to; i++ {
+			f.heartbeat(f.sidecars[i%n])
+		}
+		for i, to := due(ms, n, lookEvery); i < to; i++ {
+			f.look(f.sidecars[i%n])
+		}
+		for i, to := due(ms, f.jobs, time.Second); i < to; i++ {
+			f.job()
+		}
+	}
+}
+
+func (f *Bench) heartbeat(s *sidecar) {
+	f.b.Helper()
+	r, err := s.Heartbeat(f.b.Context(), s.self)
+	if err != nil || !r.Alive {
+		f.b.Fatal(r.Alive, err)
+	}
+	s.watched = r.Watched
+	if claimed, err := s.ClaimedBy(f.b.Context(), s.self.Host, "", 1000); err != nil || len(claimed) > 0 {
+		f.b.Fatal(claimed, err)
+	}
+}
+
+// look is maintenance. Only watchers prune.
+func (f *Bench) look(s *sidecar) {
+	f.b.Helper()
+	m := backends.Maintenance{Waiting: []string{"q"}, Host: s.self.Host, Watched: s.watched, Limit: 500, PruneBatch: 100}
+	if m.Prune = !s.watched && f.clock.Sub(s.pruned) >= pruneEvery; m.Prune {
+		s.pruned = f.clock
+	}
+	if _, err := s.Maintain(f.b.Context(), m); err != nil {
+		f.b.Fatal(err)
+	}
+}
+
+// job stores a job by the next sidecar. Another one claims and acks it.
+func (f *Bench) job() {
+	f.b.Helper()
+	f.number++
+	from, to := f.sidecars[f.number%len(f.sidecars)], f.sidecars[(f.number+len(f.sidecars)/2)%len(f.sidecars)]
+	commit := func(s *sidecar, c backends.Batch) backends.Results {
+		f.b.Helper()
+		r, err := s.Commit(f.b.Context(), c)
+		if err != nil {
+			f.b.Fatal(err)
+		}
+		return r
+	}
+	commit(from, backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Payload: make([]byte, 100)}}}}})
+	jobs := commit(to, backends.Batch{Host: to.self.Host, Claims: []backends.Claim{{
+		Queues: []backends.Policy{{Queue: "q", MaxAttempts: 20, RetainDead: time.Hour}}, MaxBytes: 1 << 22, MaxPayload: 1 << 22,
+		Slots: []backends.Slot{{Token: backends.Token{Host: to.self.Host, Number: uint64(f.number)}, Worker: "w"}},
+	}}}).Claims[0].Jobs
+	if len(jobs) != 1 {
+		f.b.Fatalf("claimed %d jobs, want 1", len(jobs))
+	}
+	if lost := commit(to, backends.Batch{Writes: []backends.Write{backends.Ack{Leases: []backends.Lease{jobs[0].Lease()}}}}).Writes[0].Lost; len(lost) > 0 {
+		f.b.Fatal("the lease is lost")
+	}
+}
