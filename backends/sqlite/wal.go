@@ -41,13 +41,16 @@ func (s *Store) makeRoom() {
 	}
 }
 
-// zeros writes n zeros at an offset of a file. It doesn't sync, because the next commit does.
+// zeros writes n zeros at an offset of a file, in pieces so that it needs little memory. It doesn't sync, because the next commit does.
 func zeros(path string, at int64, n int) error {
 	// Closing a descriptor drops locks of the process, but SQLite has no locks on the WAL.
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {
 		return err
 	}
-	_, err = f.WriteAt(make([]byte, n), at)
+	piece := make([]byte, 1<<16)
+	for end := at + int64(n); at < end && err == nil; at += int64(len(piece)) {
+		_, err = f.WriteAt(piece[:min(int64(len(piece)), end-at)], at)
+	}
 	return errors.Join(err, f.Close())
 }
