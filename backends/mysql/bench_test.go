@@ -7,11 +7,11 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/backendtest/cost"
 	"github.com/qsidecar/qsidecar/backends/mysql/internal/session"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
@@ -171,7 +171,7 @@ func hold(b testing.TB, m *testserver.MySQL, name string) {
 func rate(b *testing.B, m *testserver.MySQL, round func() int) {
 	b.ResetTimer()
 	began, total := time.Now(), 0
-	server, client := serverCPU(b, m), clientCPU(b)
+	server, client := serverCPU(b, m), cost.ProcessCPU(b)
 	for n := round(); n > 0; n = round() {
 		total += n
 	}
@@ -181,7 +181,7 @@ func rate(b *testing.B, m *testserver.MySQL, round func() int) {
 	}
 	b.ReportMetric(float64(total)/time.Since(began).Seconds(), "jobs/s")
 	b.ReportMetric(float64((serverCPU(b, m)-server).Microseconds())/float64(total), "server-µs/job")
-	b.ReportMetric(float64((clientCPU(b)-client).Microseconds())/float64(total), "client-µs/job")
+	b.ReportMetric(float64((cost.ProcessCPU(b)-client).Microseconds())/float64(total), "client-µs/job")
 }
 
 // serverCPU returns the CPU time that the server has used so far; 0: it is not on this host.
@@ -203,15 +203,6 @@ func serverCPU(b *testing.B, m *testserver.MySQL) (total time.Duration) {
 		total += time.Duration(ticks) * 10 * time.Millisecond
 	}
 	return total
-}
-
-func clientCPU(b *testing.B) time.Duration {
-	b.Helper()
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		b.Fatal(err)
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 func storeRound(b *testing.B, m *testserver.MySQL, name string, n int) func() int {

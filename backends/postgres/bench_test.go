@@ -8,13 +8,13 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/backendtest/cost"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
@@ -52,26 +52,6 @@ func BenchmarkClaimAck(b *testing.B) {
 	for _, n := range batchSizes {
 		b.Run(fmt.Sprintf("raw/%d", n), func(b *testing.B) { rate(b, rawRound(b, p.Database(b), n)) })
 		b.Run(fmt.Sprintf("store/%d", n), func(b *testing.B) { rate(b, storeRound(b, p.Database(b), n)) })
-	}
-}
-
-// BenchmarkRetryAll retries b.N dead jobs with one command.
-//
-//	go test ./backends/postgres -run '^$' -bench RetryAll -benchtime 1000000x
-func BenchmarkRetryAll(b *testing.B) {
-	url := durable(b).Database(b)
-	s := open(b, Options{URL: url})
-	c, err := pgx.Connect(b.Context(), url)
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer c.Close(context.Background())
-	if _, err := c.Exec(b.Context(), "INSERT INTO qsidecar.qsidecar_jobs (queue, state, finished_at, payload) SELECT 'q', 'dead', now(), 'p' FROM generate_series(1, $1)", b.N); err != nil {
-		b.Fatal(err)
-	}
-	b.ResetTimer()
-	if n, _, err := s.Command(b.Context(), backends.Command{Kind: backends.Retry, Queue: "q", All: true}); err != nil || n != int64(b.N) {
-		b.Fatalf("%d of %d: %v", n, b.N, err)
 	}
 }
 
@@ -201,7 +181,7 @@ func BenchmarkBacklog(b *testing.B) {
 func rate(b *testing.B, round func() int) {
 	b.ResetTimer()
 	total := 0
-	server, client := serverCPU(b), clientCPU(b)
+	server, client := serverCPU(b), cost.ProcessCPU(b)
 	for n := round(); n > 0; n = round() {
 		total += n
 	}
@@ -211,7 +191,7 @@ func rate(b *testing.B, round func() int) {
 	}
 	b.ReportMetric(float64(total)/b.Elapsed().Seconds(), "jobs/s")
 	b.ReportMetric(float64((serverCPU(b)-server).Microseconds())/float64(total), "server-µs/job")
-	b.ReportMetric(float64((clientCPU(b)-client).Microseconds())/float64(total), "client-µs/job")
+	b.ReportMetric(float64((cost.ProcessCPU(b)-client).Microseconds())/float64(total), "client-µs/job")
 }
 
 // serverCPU returns the CPU time that the server's sessions have used so far. The sessions are
@@ -241,15 +221,6 @@ func serverCPU(b *testing.B) (total time.Duration) {
 		}
 	}
 	return total
-}
-
-func clientCPU(b *testing.B) time.Duration {
-	b.Helper()
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		b.Fatal(err)
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 func storeRound(b *testing.B, url string, n int) func() int {

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/backendtest/cost"
 )
 
 // BenchmarkLongWriter stores, claims and acks b.N jobs, 100 at a time, beside an open transaction of another program,
@@ -53,6 +54,24 @@ func BenchmarkLongWriter(b *testing.B) {
 			b.ReportMetric(float64(entries(b, url)-before)/float64(b.N), "entries/job")
 		})
 	}
+}
+
+// BenchmarkCommands retries and purges b.N dead jobs and a hundredth of them, each with one command.
+//
+//	go test ./backends/postgres -run '^$' -bench Commands -benchtime 1000000x
+func BenchmarkCommands(b *testing.B) {
+	p := durable(b)
+	cost.Commands(b, func(b *testing.B, n int, run func(backends.Inspector, func() time.Duration)) {
+		url := p.Database(b)
+		s := open(b, Options{URL: url})
+		must(b, url, fmt.Sprintf("INSERT INTO qsidecar.qsidecar_jobs (queue, state, finished_at, payload) SELECT 'q', 'dead', now(), 'p' FROM generate_series(1, %d)", n))
+		before := entries(b, url)
+		run(s, func() time.Duration { return serverCPU(b) })
+		if err := s.Close(); err != nil { // its sessions report what they read
+			b.Fatal(err)
+		}
+		b.ReportMetric(float64(entries(b, url)-before)/float64(n), "entries/job")
+	})
 }
 
 // BenchmarkPurgeHeld purges 2,000 and 20,000 jobs while another connection keeps a snapshot open.

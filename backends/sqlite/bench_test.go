@@ -3,8 +3,10 @@ package sqlite
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/backendtest/cost"
 )
 
 // BenchmarkEnqueue and BenchmarkClaimAck measure jobs of 100 bytes, n to a commit. The first
@@ -64,6 +66,21 @@ func claimAck(b *testing.B, s *Store, n int) {
 		}
 	}
 	b.ReportMetric(float64(b.N*n)/b.Elapsed().Seconds(), "jobs/s")
+}
+
+// BenchmarkCommands retries and purges b.N dead jobs and a hundredth of them, each with one command. SQLite runs in this process,
+// and doesn't tell what it reads.
+//
+//	go test ./backends/sqlite -run '^$' -bench Commands -benchtime 1000000x
+func BenchmarkCommands(b *testing.B) {
+	cost.Commands(b, func(b *testing.B, n int, run func(backends.Inspector, func() time.Duration)) {
+		s := fresh(b)
+		if err := exec(b, s, fmt.Sprintf(`WITH RECURSIVE c (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM c WHERE i < %d)
+			INSERT INTO qsidecar_jobs (queue, state, position, finished_at, payload) SELECT 'q', 'dead', i, i, 'p' FROM c`, n)); err != nil {
+			b.Fatal(err)
+		}
+		run(s, func() time.Duration { return 0 })
+	})
 }
 
 func fill(b *testing.B, s *Store, n int) {

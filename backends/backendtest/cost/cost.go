@@ -1,4 +1,4 @@
-// Package cost checks how much of a server's work the claim path takes, by count.
+// Package cost checks how much of a server's work the claim path takes, by count. It also has what benchmarks of all engines share.
 package cost
 
 import (
