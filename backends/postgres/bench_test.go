@@ -28,7 +28,7 @@ var batchSizes = []int{1, 32, 100, 1000}
 // durable returns a server of the newest version that syncs its commits.
 func durable(b *testing.B) *testserver.Postgres {
 	b.Helper()
-	return serve(b, testserver.Options{Durable: true})
+	return serve(b, testserver.Options{Durable: true, Settings: map[string]string{"max_prepared_transactions": "10"}})
 }
 
 // serve returns a server of the newest version.
