@@ -26,6 +26,49 @@ func BenchmarkCommands(b *testing.B) {
 	})
 }
 
+// BenchmarkDueHeld looks for due work b.N times, every 800 ms of a virtual clock, beside n claims and n scheduled jobs that
+// were due more than 10 s ago and are gone, while another connection keeps a snapshot open. The rows that a query reads don't include
+// these, though InnoDB passes them. So it also prints the reads of pages. They grow with n, because the condition on `sort_key` of
+// queryDue doesn't shorten the range of the index that the server reads.
+//
+//	go test ./backends/mysql -run '^$' -bench 'DueHeld/(MySQL9.7|MariaDB10.11)' -benchtime 200x
+func BenchmarkDueHeld(b *testing.B) {
+	durably(b, func(b *testing.B, m *testserver.MySQL) {
+		for _, watched := range []bool{false, true} {
+			for _, n := range []int{2_000, 200_000} {
+				b.Run(fmt.Sprintf("watched=%t/gone=%d", watched, n), func(b *testing.B) { dueHeld(b, m, n, watched) })
+			}
+		}
+	})
+}
+
+func dueHeld(b *testing.B, m *testserver.MySQL, n int, watched bool) {
+	name := m.Database(b)
+	s := open(b, Options{URL: m.URL(name)})
+	join(b, s, 1)
+	const due = "UTC_TIMESTAMP() - INTERVAL 10000000 + x.i * 1000 MICROSECOND"
+	insert(b, m, name, n, "state, run_at", "'scheduled', "+due)
+	insert(b, m, name, n, "state, owner, token_sidecar, token_number, claimed_at, due_at", "'claimed', 1, 1, x.i, UTC_TIMESTAMP(), "+due)
+	must(b, m, name, "INSERT INTO qsidecar_queues (queue) VALUES ('q')")
+	hold(b, m, name)
+	must(b, m, name, "DELETE FROM qsidecar_jobs")
+	later := time.Duration(0)
+	s.LocalTime = func() time.Time { return time.Now().Add(later) }
+	const rows, pages = "Handler_read%", "Innodb_buffer_pool_read_requests"
+	rowsBefore, pagesBefore, cpu := status(b, m, rows), status(b, m, pages), serverCPU(b, m)
+	b.ResetTimer()
+	for range b.N {
+		later += 800 * time.Millisecond
+		if _, err := s.Maintain(b.Context(), backends.Maintenance{Limit: 10, Host: 1, Watched: watched}); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.StopTimer()
+	b.ReportMetric(float64((serverCPU(b, m)-cpu).Microseconds())/float64(b.N), "server-µs/op")
+	b.ReportMetric(float64(status(b, m, rows)-rowsBefore)/float64(b.N), "rows-read/op")
+	b.ReportMetric(float64(status(b, m, pages)-pagesBefore)/float64(b.N), "page-reads/op")
+}
+
 // insert stores n jobs of "q" with these further columns. The values can use i, which is less than 1,000,000.
 func insert(b *testing.B, m *testserver.MySQL, name string, n int, columns, values string) {
 	b.Helper()
