@@ -15,7 +15,7 @@ import (
 
 // loadEnv makes this program a load generator for the socket that it names. It is a separate
 // process, because the benchmark counts the allocations of a sidecar in its own process. With the
-// step "echo" it is the server of openEcho instead.
+// step "echo" it is the server of openEcho instead, and with "sqlite" a rival that works the table in that file.
 const loadEnv = "QSIDECAR_BENCH_LOAD"
 
 // allocations runs the sidecar's bridge in this process and counts its allocations.
@@ -98,8 +98,11 @@ func generate(what string) error {
 	if _, err := fmt.Sscanf(what, "%s %s %d %d %d", &socket, &key, &o.workers, &o.jobs, &o.batch); err != nil {
 		return fmt.Errorf("%s=%q: %w", loadEnv, what, err)
 	}
-	if key == "echo" {
+	switch key {
+	case "echo":
 		return serveEcho(socket)
+	case "sqlite":
+		return workLite(socket)
 	}
 	s := &sidecar{socket: socket}
 	for _, x := range ownSteps(o, "bench") {

@@ -58,16 +58,12 @@ func clients(ctx context.Context, p *place) (err error) {
 	if err != nil {
 		return err
 	}
-	d, err := p.server.Database(ctx, "clients")
+	x, err := p.site(ctx, p.server, "clients")
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, d.Close()) }()
-	s, err := startSidecar(ctx, p.bin, d.URL(), false)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, s.stop()) }()
+	defer func() { err = errors.Join(err, x.close()) }()
+	d, s := x.d, x.s
 	p.out.section("one process of each client, jobs/s %31s %10s", "one", fmt.Sprintf("by %d", p.batch))
 	for _, l := range languages {
 		argv, env, err := l.command(ctx, repository)

@@ -52,7 +52,7 @@ func (p *place) watch(ctx context.Context, s *sidecar, d database) func() (usage
 		if d != nil {
 			u.counts, errs[0] = d.Count(ctx)
 		}
-		u.database, errs[1] = cpuOf(p.server.PID())
+		u.database, errs[1] = p.server.CPU()
 		u.self, errs[2] = cpuOfSelf()
 		u.sidecar, errs[3] = cpuOf(s.pid)
 		return u, errors.Join(errs[:]...)
@@ -61,16 +61,12 @@ func (p *place) watch(ctx context.Context, s *sidecar, d database) func() (usage
 
 // compare measures the sidecar beside direct SQL, step by step in turn.
 func compare(ctx context.Context, p *place) (err error) {
-	d, err := p.server.Database(ctx, "compare")
+	x, err := p.site(ctx, p.server, "compare")
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, d.Close()) }()
-	s, err := startSidecar(ctx, p.bin, d.URL(), false)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, s.stop()) }()
+	defer func() { err = errors.Join(err, x.close()) }()
+	d, s := x.d, x.s
 	if _, err := s.load(p.workers, min(p.jobs, 1000), enqueue("warm", 1), nil); err != nil {
 		return err
 	}

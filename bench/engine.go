@@ -56,9 +56,8 @@ func enginesNamed(list string) (found []engine, err error) {
 // server is a running database server.
 type server interface {
 	Version() string
-	// PID returns the id of the server's main process. CPU time includes its children. 0 means that
-	// there is none to measure.
-	PID() int
+	// CPU returns the time that the server's processes have used.
+	CPU() (time.Duration, error)
 	// Database creates an empty database.
 	Database(ctx context.Context, name string) (database, error)
 	Stop() error

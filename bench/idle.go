@@ -17,16 +17,12 @@ const (
 
 // idle counts the sidecar's statements, and its memory, while its workers wait for jobs.
 func idle(ctx context.Context, p *place) (err error) {
-	d, err := p.server.Database(ctx, "idle")
+	x, err := p.site(ctx, p.server, "idle")
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, d.Close()) }()
-	s, err := startSidecar(ctx, p.bin, d.URL(), false)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, s.stop()) }()
+	defer func() { err = errors.Join(err, x.close()) }()
+	d, s := x.d, x.s
 	for i := range p.workers {
 		w, err := dial(s.socket)
 		if err != nil {

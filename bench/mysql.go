@@ -45,7 +45,8 @@ func startMySQL(kind testserver.Kind) func(ctx context.Context, fast bool) (serv
 	}
 }
 
-func (s myServer) Version() string { return fmt.Sprintf("%s (%s)", s.name, s.MySQL.Version) }
+func (s myServer) Version() string             { return fmt.Sprintf("%s (%s)", s.name, s.MySQL.Version) }
+func (s myServer) CPU() (time.Duration, error) { return cpuOf(s.PID()) }
 
 func (s myServer) Database(ctx context.Context, name string) (database, error) {
 	if err := s.Exec(ctx, "DROP DATABASE IF EXISTS "+name, "CREATE DATABASE "+name,

@@ -40,7 +40,8 @@ func startPostgres(ctx context.Context, fast bool) (server, error) {
 	return pgServer{p}, nil
 }
 
-func (s pgServer) Version() string { return "PostgreSQL " + s.Postgres.Version }
+func (s pgServer) Version() string             { return "PostgreSQL " + s.Postgres.Version }
+func (s pgServer) CPU() (time.Duration, error) { return cpuOf(s.PID()) }
 
 func (s pgServer) Database(ctx context.Context, name string) (database, error) {
 	name = `"` + name + `"`

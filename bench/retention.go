@@ -35,17 +35,14 @@ func retention(ctx context.Context, p *place) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, due.close()) }()
-	if err := errors.Join(kept.start(ctx, p), due.start(ctx, p)); err != nil {
-		return err
-	}
+	since, pruning := time.Now(), time.Duration(0) // pruning starts with the sidecar
 	p.out.section("%d done + %d dead rows that have come due, beside as many that stay (filled in %v)\n%10s %14s %14s %14s",
 		p.finish, p.finish, time.Since(began).Round(time.Second), "pruning s", "left", "kept jobs/s", "due jobs/s")
 	var m measuring
-	pruning := stopwatch{since: time.Now()} // pruning starts with the sidecar
 	left := int64(2 * p.finish)
 	var pairs [2][]figures // the same measurements, in pairs
 	for left > 0 {
-		if pruning.total() > retentionTime {
+		if pruning > retentionTime {
 			return fmt.Errorf("%d of %d rows are left after %v of pruning", left, 2*p.finish, retentionTime)
 		}
 		var dues []figures
@@ -60,32 +57,30 @@ func retention(ctx context.Context, p *place) (err error) {
 				return err
 			}
 		}
-		pruning.stop()
+		pruning += time.Since(since)
 		g, err := p.stepWithout(ctx, due, kept)
 		if err != nil {
 			return err
 		}
 		m.add("kept", "nothing to prune, one + one", g)
-		if left > 0 {
-			pruning.since = time.Now()
-		}
+		since = time.Now()
 		var rates []float64
 		for _, f := range dues {
 			rates = append(rates, f.rate())
 			pairs[0], pairs[1] = append(pairs[0], f), append(pairs[1], g)
 		}
-		p.out.line("%10.1f %14d %14.0f %14.0f", pruning.total().Seconds(), left, g.rate(), median(rates))
+		p.out.line("%10.1f %14d %14.0f %14.0f", pruning.Seconds(), left, g.rate(), median(rates))
 	}
 	if n, err := kept.s.ended("done"); err != nil || n == 0 {
 		return errors.Join(err, fmt.Errorf("%d finished rows are left of those that stay", n))
 	}
-	p.reportRetention(m, pairs, pruning.total().Seconds())
+	p.reportRetention(m, pairs, pruning.Seconds())
 	return p.out.err
 }
 
 // stepWithout measures a step of kept while the sidecar of due is stopped and does not prune. That
 // affects nothing else, because it has its own database.
-func (p *place) stepWithout(ctx context.Context, due, kept *pile) (figures, error) {
+func (p *place) stepWithout(ctx context.Context, due, kept *site) (figures, error) {
 	if err := syscall.Kill(due.s.pid, syscall.SIGSTOP); err != nil {
 		return figures{}, err
 	}
@@ -101,32 +96,9 @@ func (p *place) reportRetention(m measuring, pairs [2][]figures, seconds float64
 	p.out.ratio("while pruning / without", ratios(pairs[0], pairs[1]), retentionAim)
 }
 
-// stopwatch adds up times.
-type stopwatch struct {
-	sum   time.Duration
-	since time.Time // zero: it is stopped
-}
-
-func (w *stopwatch) stop() {
-	w.sum, w.since = w.total(), time.Time{}
-}
-
-func (w *stopwatch) total() time.Duration {
-	if w.since.IsZero() {
-		return w.sum
-	}
-	return w.sum + time.Since(w.since)
-}
-
-// pile is a database with finished jobs, and its sidecar once that runs.
-type pile struct {
-	d database
-	s *sidecar
-}
-
-// finished fills a database with finished jobs. The first expires after that time, the last after
-// another month.
-func (p *place) finished(ctx context.Context, name string, first time.Duration) (_ *pile, err error) {
+// finished fills a database with finished jobs, and starts its sidecar. The first job expires after that time, the last
+// after another month.
+func (p *place) finished(ctx context.Context, name string, first time.Duration) (*site, error) {
 	d, err := p.server.Database(ctx, name)
 	if err != nil {
 		return nil, err
@@ -138,26 +110,18 @@ func (p *place) finished(ctx context.Context, name string, first time.Duration) 
 	if err == nil {
 		err = d.Finished(ctx, "done", p.finish, first, retentionSpan)
 	}
+	var s *sidecar
+	if err == nil {
+		s, err = startSidecar(ctx, p.bin, d.URL(), false)
+	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("filling the table %s: %w", name, err), d.Close())
+		return nil, errors.Join(fmt.Errorf("the table %s: %w", name, err), d.Close())
 	}
-	return &pile{d: d}, nil
-}
-
-func (x *pile) start(ctx context.Context, p *place) (err error) {
-	x.s, err = startSidecar(ctx, p.bin, x.d.URL(), false)
-	return err
-}
-
-func (x *pile) close() (err error) {
-	if x.s != nil {
-		err = x.s.stop()
-	}
-	return errors.Join(err, x.d.Close())
+	return &site{d, s}, nil
 }
 
 // step enqueues jobs and processes them.
-func (p *place) step(ctx context.Context, x *pile) (figures, error) {
+func (p *place) step(ctx context.Context, x *site) (figures, error) {
 	if _, err := x.s.load(p.workers, p.jobs, enqueue("bench", p.batch), nil); err != nil {
 		return figures{}, err
 	}

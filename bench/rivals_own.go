@@ -211,14 +211,11 @@ var (
 
 func openOwn(batch int) func(ctx context.Context, y *yard) (contender, error) {
 	return func(ctx context.Context, y *yard) (contender, error) {
-		d, err := y.server.Database(ctx, fmt.Sprintf("own-%d", batch))
+		x, err := y.site(ctx, y.server, fmt.Sprintf("own-%d", batch))
 		if err != nil {
 			return nil, err
 		}
-		s, err := startSidecar(ctx, y.bin, d.URL(), false)
-		if err != nil {
-			return nil, errors.Join(err, d.Close())
-		}
+		d, s := x.d, x.s
 		const queue = "rivals"
 		return &loops{
 			y: y, named: "this commit", database: d, server: s.pid,

@@ -38,10 +38,7 @@ func startSidecar(ctx context.Context, bin, database string, quiet bool) (_ *sid
 			err = errors.Join(err, os.RemoveAll(dir))
 		}
 	}()
-	notify := "on"
-	if quiet {
-		notify = "off"
-	}
+	notify := map[bool]string{false: "on", true: "off"}[quiet]
 	socket, config := filepath.Join(dir, "s"), filepath.Join(dir, "config.yaml")
 	words := fmt.Sprintf("listen: [{socket: %s}]\ndatabases:\n  main:\n    url: %s\n    notify: %s\nlog: {level: warn}\n",
 		strconv.Quote(socket), strconv.Quote(database), notify)

@@ -1,13 +1,16 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
 	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	_ "modernc.org/sqlite" // the driver
@@ -16,10 +19,13 @@ import (
 	"github.com/qsidecar/qsidecar/backends/sqlite"
 )
 
-// SQLite has no server. Its usage is that of the sidecar, or of the benchmark itself for rivals.
+// SQLite has no server. Its usage is that of the sidecar, of the processes of the rivals, or of the benchmark itself for the raw limit.
 var sqliteEngine = engine{name: "sqlite", start: startSQLite, aims: []aim{{keyOne, keyTwo, 15}}, rows: 200_000, held: 100_000}
 
-type liteServer struct{ dir, version string }
+type liteServer struct {
+	dir, version string
+	cpu          atomic.Int64 // ns that the rivals' processes have used
+}
 
 func startSQLite(ctx context.Context, _ bool) (server, error) {
 	dir, err := os.MkdirTemp("", "qsbench")
@@ -27,7 +33,7 @@ func startSQLite(ctx context.Context, _ bool) (server, error) {
 		return nil, err
 	}
 	s := &liteServer{dir: dir}
-	db, err := s.open("version", "")
+	db, err := openLite(s.path("version"), "")
 	if err == nil {
 		err = errors.Join(db.QueryRowContext(ctx, "SELECT sqlite_version()").Scan(&s.version), db.Close())
 	}
@@ -37,20 +43,19 @@ func startSQLite(ctx context.Context, _ bool) (server, error) {
 	return s, nil
 }
 
-func (s *liteServer) Version() string           { return "SQLite " + s.version }
-func (s *liteServer) PID() int                  { return 0 }
-func (s *liteServer) Stop() error               { return os.RemoveAll(s.dir) }
-func (s *liteServer) path(name string) string   { return filepath.Join(s.dir, name+".db") }
-func (s *liteServer) dsn(name, q string) string { return "file:" + s.path(name) + "?" + q }
+func (s *liteServer) Version() string             { return "SQLite " + s.version }
+func (s *liteServer) CPU() (time.Duration, error) { return time.Duration(s.cpu.Load()), nil }
+func (s *liteServer) Stop() error                 { return os.RemoveAll(s.dir) }
+func (s *liteServer) path(name string) string     { return filepath.Join(s.dir, name+".db") }
 
-// open returns a pool of connections with the sidecar's durability.
-func (s *liteServer) open(name, more string) (*sql.DB, error) {
+// openLite returns a pool of connections with the sidecar's durability.
+func openLite(path, more string) (*sql.DB, error) {
 	q := url.Values{"_pragma": {"busy_timeout(60000)", "journal_mode(wal)", "synchronous(full)"}}
-	return sql.Open("sqlite", s.dsn(name, q.Encode()+more))
+	return sql.Open("sqlite", "file:"+path+"?"+q.Encode()+more)
 }
 
 func (s *liteServer) Database(ctx context.Context, name string) (database, error) {
-	rivals, err := s.open(name+"-rivals", "")
+	rivals, err := openLite(s.path(name+"-rivals"), "")
 	if err != nil {
 		return nil, err
 	}
@@ -74,7 +79,7 @@ func (d *liteDatabase) Open(ctx context.Context) (backends.Backend, error) {
 func (d *liteDatabase) Count(context.Context) (counts, error) { return counts{}, nil }
 
 func (d *liteDatabase) Backlog(ctx context.Context, queue string, rows int) (err error) {
-	db, err := d.s.open(d.name, "&_txlock=immediate")
+	db, err := openLite(d.s.path(d.name), "&_txlock=immediate")
 	if err != nil {
 		return err
 	}
@@ -94,7 +99,7 @@ func (d *liteDatabase) Backlog(ctx context.Context, queue string, rows int) (err
 }
 
 func (d *liteDatabase) Finished(ctx context.Context, queue string, rows int, first, span time.Duration) (err error) {
-	db, err := d.s.open(d.name, "&_txlock=immediate")
+	db, err := openLite(d.s.path(d.name), "&_txlock=immediate")
 	if err != nil {
 		return err
 	}
@@ -118,7 +123,7 @@ func (d *liteDatabase) Finished(ctx context.Context, queue string, rows int, fir
 }
 
 func (d *liteDatabase) Hold(ctx context.Context) (release func() error, err error) {
-	db, err := d.s.open(d.name, "")
+	db, err := openLite(d.s.path(d.name), "")
 	if err != nil {
 		return nil, err
 	}
@@ -146,70 +151,121 @@ func (d *liteDatabase) Fill(ctx context.Context, jobs int) error {
 
 // Rivals implements database.
 func (d *liteDatabase) Rivals() []rival {
-	session := func(work func(ctx context.Context, c *sql.Conn) func() (int, error)) func(context.Context) (func() (int, error), func() error, error) {
-		return func(ctx context.Context) (func() (int, error), func() error, error) {
+	return []rival{
+		{keyTwo, "two short transactions, a process each", 8, 0.02, d.process},
+		{keyRaw, "raw limit, n = 1000", 1, 2, func(ctx context.Context) (func() (int, error), func() error, error) {
 			c, err := d.rivals.Conn(ctx)
 			if err != nil {
 				return nil, nil, err
 			}
-			return work(ctx, c), c.Close, nil
-		}
+			return liteRaw(ctx, c, 1000), c.Close, nil
+		}},
 	}
-	return []rival{
-		{keyTwo, "two short transactions", 32, 0.02, session(liteTwo)},
-		{keyRaw, "raw limit, n = 1000", 1, 2, session(liteRaw(1000))},
+}
+
+// process starts a process that works the table on its own connection.
+func (d *liteDatabase) process(ctx context.Context) (work func() (int, error), end func() error, err error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, nil, err
+	}
+	cmd := exec.CommandContext(ctx, self)
+	cmd.Env, cmd.Stderr = append(os.Environ(), loadEnv+"="+d.s.path(d.name+"-rivals")+" sqlite 0 0 0"), os.Stderr
+	in, failed := cmd.StdinPipe()
+	out, err := cmd.StdoutPipe()
+	if err := errors.Join(failed, err, cmd.Start()); err != nil {
+		return nil, nil, err
+	}
+	answer := func() (n int, err error) {
+		var cpu int64
+		_, err = fmt.Fscanln(out, &n, &cpu)
+		d.s.cpu.Add(cpu)
+		return n, err
+	}
+	_, err = answer() // it is ready
+	return func() (int, error) {
+		if _, err := fmt.Fprintln(in); err != nil {
+			return 0, err
+		}
+		return answer()
+	}, func() error { return errors.Join(in.Close(), cmd.Wait()) }, err
+}
+
+// workLite is the main function of that process. It prints that it is ready, and then for each line that it reads that it
+// has worked the whole table: the number of jobs and the CPU time.
+func workLite(path string) error {
+	db, err := openLite(path, "")
+	if err == nil {
+		err = db.Ping() // opens the connection
+	}
+	if err != nil {
+		return err
+	}
+	work := liteTwo(context.Background(), db)
+	for in, n, before := bufio.NewScanner(os.Stdin), 0, time.Duration(0); ; {
+		now, err := cpuOfSelf()
+		if err != nil {
+			return err
+		}
+		fmt.Println(n, int64(now-before))
+		if before, n = now, 0; !in.Scan() {
+			return in.Err()
+		}
+		for got := 1; got > 0; n += got {
+			if got, err = work(); err != nil {
+				return err
+			}
+		}
 	}
 }
 
 // liteTwo claims a job in one transaction and deletes it in another.
-func liteTwo(ctx context.Context, c *sql.Conn) func() (int, error) {
+func liteTwo(ctx context.Context, db *sql.DB) func() (int, error) {
 	return func() (int, error) {
 		var id int64
 		var payload []byte
-		err := c.QueryRowContext(ctx, `UPDATE rival SET state = 1 WHERE id = (SELECT id FROM rival WHERE queue = 'q' AND state = 0 ORDER BY id LIMIT 1)
+		err := db.QueryRowContext(ctx, `UPDATE rival SET state = 1 WHERE id = (SELECT id FROM rival WHERE queue = 'q' AND state = 0 ORDER BY id LIMIT 1)
 			RETURNING id, payload`).Scan(&id, &payload)
 		if errors.Is(err, sql.ErrNoRows) {
 			return 0, nil
 		}
 		if err == nil {
-			_, err = c.ExecContext(ctx, "DELETE FROM rival WHERE id = ?", id)
+			_, err = db.ExecContext(ctx, "DELETE FROM rival WHERE id = ?", id)
 		}
 		return 1, err
 	}
 }
 
 // liteRaw claims n jobs and deletes them in one transaction.
-func liteRaw(n int) func(ctx context.Context, c *sql.Conn) func() (int, error) {
-	return func(ctx context.Context, c *sql.Conn) func() (int, error) {
-		return func() (got int, err error) {
-			if _, err := c.ExecContext(ctx, "BEGIN IMMEDIATE"); err != nil {
-				return 0, err
-			}
-			rows, err := c.QueryContext(ctx, `UPDATE rival SET state = 1 WHERE id IN (SELECT id FROM rival WHERE queue = 'q' AND state = 0 ORDER BY id LIMIT ?)
-				RETURNING id, payload`, n)
-			if err != nil {
-				return 0, err
-			}
-			defer rows.Close()
-			first, last := int64(0), int64(0)
-			for rows.Next() {
-				var payload []byte
-				var id int64
-				if err := rows.Scan(&id, &payload); err != nil {
-					return 0, err
-				}
-				if got++; got == 1 {
-					first = id
-				}
-				last = max(last, id)
-			}
-			if err := rows.Err(); err != nil {
-				return 0, err
-			}
-			if _, err = c.ExecContext(ctx, "DELETE FROM rival WHERE id BETWEEN ? AND ? AND state = 1", first, last); err == nil {
-				_, err = c.ExecContext(ctx, "COMMIT")
-			}
-			return got, err
+func liteRaw(ctx context.Context, c *sql.Conn, n int) func() (int, error) {
+	return func() (got int, err error) {
+		if _, err := c.ExecContext(ctx, "BEGIN IMMEDIATE"); err != nil {
+			return 0, err
 		}
+		rows, err := c.QueryContext(ctx, `UPDATE rival SET state = 1 WHERE id IN (SELECT id FROM rival WHERE queue = 'q' AND state = 0 ORDER BY id LIMIT ?)
+				RETURNING id, payload`, n)
+		if err != nil {
+			return 0, err
+		}
+		defer rows.Close()
+		first, last := int64(0), int64(0)
+		for rows.Next() {
+			var payload []byte
+			var id int64
+			if err := rows.Scan(&id, &payload); err != nil {
+				return 0, err
+			}
+			if got++; got == 1 {
+				first = id
+			}
+			last = max(last, id)
+		}
+		if err := rows.Err(); err != nil {
+			return 0, err
+		}
+		if _, err = c.ExecContext(ctx, "DELETE FROM rival WHERE id BETWEEN ? AND ? AND state = 1", first, last); err == nil {
+			_, err = c.ExecContext(ctx, "COMMIT")
+		}
+		return got, err
 	}
 }

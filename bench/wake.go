@@ -45,10 +45,7 @@ func (p *place) wakeBetween(ctx context.Context, d database, quiet bool) (err er
 		return err
 	}
 	defer func() { err = errors.Join(err, b.stop()) }()
-	label := "notify: on"
-	if quiet {
-		label = "notify: off"
-	}
+	label := map[bool]string{false: "notify: on", true: "notify: off"}[quiet]
 	for _, x := range []struct {
 		name     string
 		producer *sidecar
