@@ -37,13 +37,13 @@ type claim struct {
 	found  []ready
 }
 
-// scan is the part of a queue's ready jobs that a statement scans. InnoDB compares the end of a range only
-// with entries that are not delete-marked. A range without live entries, such as the one of the higher
-// priorities, makes it walk over all dead entries after the range, up to the first live one. While another
-// session keeps a snapshot open, those are all jobs that were claimed since. So most claims scan only
-// where the next job most likely is. They scan more only if that is not enough, or if a full scan is due.
-// Such a larger scan reads without locks, which is 20 times as fast over dead entries. The claim then
-// locks the rows that it found by id.
+// scan is the part of a queue's ready jobs that a statement scans. MariaDB compares the end of a range only
+// with entries that are not delete-marked (and so does MySQL with index condition pushdown, which the sessions
+// don't use). A range without live entries, such as the one of the higher priorities, makes it walk over all dead
+// entries after the range, up to the first live one. While another session keeps a snapshot open, those are all
+// jobs that were claimed since. So most claims scan only where the next job most likely is. They scan more only if
+// that is not enough, or if a full scan is due. Such a larger scan reads without locks, which is 20 times as fast
+// over dead entries. The claim then locks the rows that it found by id.
 type scan int
 
 const (
