@@ -92,7 +92,7 @@ func (t *tx) following(ctx context.Context, r *core.Step, segment string, after 
 	}
 	t.Each(func(r *session.Result) {
 		ids, last = append(ids, r.Int(0)), listPlace{urgency: int32(r.Int(1)), sortKey: r.Optional(2), id: r.Int(0)}
-	}, "SELECT id, urgency, sort_key FROM "+table.Jobs+" WHERE segment = ? AND "+table.Uncovered+" AND "+last.following()+" ORDER BY urgency, sort_key, id LIMIT ?", segment, limit)
+	}, "SELECT "+table.NoPushdown+"id, urgency, sort_key FROM "+table.Jobs+" WHERE segment = ? AND "+table.Uncovered+" AND "+last.following()+" ORDER BY urgency, sort_key, id LIMIT ?", segment, limit)
 	err = t.Flush(ctx)
 	r.Seen, r.Last = int64(len(ids)), last
 	return ids, err

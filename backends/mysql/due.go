@@ -165,7 +165,7 @@ func (t *tx) queryDue(q core.DueQuery, alive []int64, x *dueRows) {
 		"WHERE j.segment = "+ownerSegment+" AND j.urgency = 0 AND j.sort_key "+from+" ORDER BY j.segment, j.urgency, j.sort_key, j.id LIMIT 1) AS sort_key "+
 		"FROM ("+sidecars+" UNION ALL SELECT 0) AS h) AS x WHERE x.sort_key IS NOT NULL", sidecarsArgs...)
 	if q.Owners {
-		part("SELECT 'owner', '', x.owner FROM (SELECT owner FROM " + table.Jobs + " WHERE " + otherOwners(alive) + " ORDER BY segment LIMIT 1) AS x")
+		part("SELECT 'owner', '', x.owner FROM (SELECT " + table.NoPushdown + "owner FROM " + table.Jobs + " WHERE " + otherOwners(alive) + " ORDER BY segment LIMIT 1) AS x")
 	}
 	if q.Prune {
 		// `sort_key` is NULL for a date that does not exist, which a session that is not strict can store.
@@ -186,7 +186,7 @@ func (t *tx) queryDue(q core.DueQuery, alive []int64, x *dueRows) {
 		segments[p.Queue] = append(segments[p.Queue], p.Segment)
 	}
 	for i, queue := range q.Waiting {
-		part("SELECT 'ready', ?, 1 FROM (SELECT 1 FROM "+table.Jobs+" WHERE "+table.SegmentRange+" AND "+table.Within(segments[i])+" LIMIT 1) AS x", queue, "r"+queue, "r"+queue)
+		part("SELECT 'ready', ?, 1 FROM (SELECT "+table.NoPushdown+"1 FROM "+table.Jobs+" WHERE "+table.SegmentRange+" AND "+table.Within(segments[i])+" LIMIT 1) AS x", queue, "r"+queue, "r"+queue)
 	}
 	part("SELECT 'requeues', queue, requeues FROM qsidecar_queues WHERE "+among, names...)
 }

@@ -29,7 +29,7 @@ func (t *tx) MarkDead(_ context.Context, suspects []backends.Suspect) error {
 // findDue queues a statement that finds the due rows of a `segment`, in their order, from those on that are due at
 // first. It does not lock them: lockRows locks them by id.
 func (t *tx) findDue(ids *[]int64, segment string, first *time.Time, limit int) {
-	t.Ints(ids, "SELECT id FROM "+table.Jobs+" WHERE segment = ? AND "+table.Uncovered+" AND urgency = 0 AND sort_key >= ? AND sort_key <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', "+t.s.sql.clock+") ORDER BY urgency, sort_key, id LIMIT ?", segment, first.UnixMicro(), limit)
+	t.Ints(ids, "SELECT "+table.NoPushdown+"id FROM "+table.Jobs+" WHERE segment = ? AND "+table.Uncovered+" AND urgency = 0 AND sort_key >= ? AND sort_key <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', "+t.s.sql.clock+") ORDER BY urgency, sort_key, id LIMIT ?", segment, first.UnixMicro(), limit)
 }
 
 // lockFound sends the queries for ids, and locks at most limit of the rows that no other transaction has locked.

@@ -170,8 +170,8 @@ func TestPlansBesideDeadEntries(t *testing.T) {
 		}
 		position := s.Cursors.Segments("q", time.Now(), false)[0].To
 		for _, statement := range []string{
-			"SELECT sort_key FROM " + table.Jobs + " WHERE " + table.SegmentRange + " AND " + table.Within([]cursor.Segment{{From: position, To: cursor.End}}) + " ORDER BY " + table.SegmentOrder + " LIMIT 1 FOR UPDATE",
-			"SELECT 1 FROM (SELECT 1 FROM " + table.Jobs + " WHERE " + table.SegmentRange + " AND " + table.Within([]cursor.Segment{{From: position, To: cursor.End}}) + " LIMIT 1) AS x",
+			"SELECT " + table.NoPushdown + "sort_key FROM " + table.Jobs + " WHERE " + table.SegmentRange + " AND " + table.Within([]cursor.Segment{{From: position, To: cursor.End}}) + " ORDER BY " + table.SegmentOrder + " LIMIT 1 FOR UPDATE",
+			"SELECT 1 FROM (SELECT " + table.NoPushdown + "1 FROM " + table.Jobs + " WHERE " + table.SegmentRange + " AND " + table.Within([]cursor.Segment{{From: position, To: cursor.End}}) + " LIMIT 1) AS x",
 		} {
 			more, err := Session{s: s, c: c}.Rows(t.Context(), explain+statement, "rq", "rq")
 			if err != nil {
@@ -184,8 +184,8 @@ func TestPlansBesideDeadEntries(t *testing.T) {
 			for _, c := range cells {
 				row += c.String + " | "
 			}
-			if strings.Contains(row, "qsidecar_segments") && !strings.Contains(row, " range ") {
-				t.Errorf("not a range of the index: %s", row)
+			if strings.Contains(row, "qsidecar_segments") && (!strings.Contains(row, " range ") || m.Kind == testserver.MySQL97 && strings.Contains(row, "index condition")) {
+				t.Errorf("not a range of the index whose end the server notices: %s", row)
 			}
 		}
 	})

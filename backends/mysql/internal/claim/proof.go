@@ -50,7 +50,7 @@ func (f *Finder) Prove(ctx context.Context, p cursor.Proof) error {
 		where := table.Within([]cursor.Segment{{
 			From: cursor.Spot{Urgency: p.Urgency[i], Position: p.Low[i]}, To: cursor.Spot{Urgency: p.Urgency[i], Position: p.High[i]},
 		}})
-		t.Int(&first[i], "SELECT sort_key FROM "+table.Jobs+" WHERE "+table.SegmentRange+" AND "+where+" ORDER BY "+table.SegmentOrder+" LIMIT 1 FOR UPDATE NOWAIT", "r"+p.Queue, "r"+p.Queue)
+		t.Int(&first[i], "SELECT "+table.NoPushdown+"sort_key FROM "+table.Jobs+" WHERE "+table.SegmentRange+" AND "+where+" ORDER BY "+table.SegmentOrder+" LIMIT 1 FOR UPDATE NOWAIT", "r"+p.Queue, "r"+p.Queue)
 	}
 	if err := f.Run(ctx, &t); err != nil {
 		return err

@@ -125,9 +125,6 @@ func (d *Dialer) settings() {
 		p["transaction_isolation"] = "'READ-COMMITTED'"
 		p["transaction_read_only"] = "0"
 		p["max_execution_time"] = "0"
-		// With it InnoDB notices the end of a range only at an entry that is not dead (seen with 9.7). While another session keeps a
-		// snapshot open, that can be after all entries of the jobs that are gone, also of other queues. MariaDB does that either way.
-		p["optimizer_switch"] = "'index_condition_pushdown=off'"
 	}
 	// Reads see what other nodes have committed.
 	if d.Server.Galera {

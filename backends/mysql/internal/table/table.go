@@ -26,6 +26,11 @@ const (
 // any rows. While another session keeps a snapshot open, that walk is over each entry that can't be purged yet.
 const Uncovered = `state <> ''`
 
+// NoPushdown follows SELECT in statements that read ranges of the index. With index condition pushdown InnoDB notices the end of
+// a range only at an entry that is not dead (seen with MySQL 9.7). While another session keeps a snapshot open, that can be after all
+// entries of the jobs that are gone, also of other queues. For MariaDB it is a comment, and MariaDB does that either way.
+const NoPushdown = "/*+ NO_ICP(qsidecar_jobs) */ "
+
 // SegmentRange is the condition that a row is in one `segment`, for statements that begin in the midst of it.
 // The `segment` is its argument twice. With `segment = ?` the server could choose to begin there, or to find the
 // start of the `segment` and walk all of it, over each entry that can't be purged yet. While another session
