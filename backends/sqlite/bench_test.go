@@ -69,7 +69,7 @@ func claimAck(b *testing.B, s *Store, n int) {
 }
 
 // BenchmarkCommands retries and purges b.N dead jobs and a hundredth of them, each with one command. SQLite runs in this process,
-// and doesn't tell what it reads.
+// and doesn't count what it reads.
 //
 //	go test ./backends/sqlite -run '^$' -bench Commands -benchtime 1000000x
 func BenchmarkCommands(b *testing.B) {

@@ -22,8 +22,8 @@ const (
 )
 
 // Uncovered is a condition that each row meets. `state` isn't in the index, so the index doesn't have all columns of a statement with
-// this condition. Otherwise MySQL prefers a walk over the whole index to a range of it if its statistics say that the table has hardly
-// any rows. While another session keeps a snapshot open, that walk is over each entry that can't be purged yet.
+// this condition. Otherwise MySQL prefers a walk over the whole index to a range of it if its statistics count hardly any rows.
+// While another session keeps a snapshot open, that walk is over each entry that can't be purged yet.
 const Uncovered = `state <> ''`
 
 // NoPushdown follows SELECT in statements that read ranges of the index. With index condition pushdown InnoDB notices the end of
