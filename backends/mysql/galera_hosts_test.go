@@ -64,10 +64,7 @@ func TestGaleraHosts(t *testing.T) {
 	if second == first {
 		t.Fatal("the Store is at a node that was killed")
 	}
-	if err := first.Restart(testwait.Context(t)); err != nil {
-		t.Fatal(err)
-	}
-	if err := g.Whole(testwait.Context(t)); err != nil {
+	if _, err := g.Revive(testwait.Context(t)); err != nil {
 		t.Fatal(err)
 	}
 	killAtCommit(t, s, second, true)
@@ -77,7 +74,7 @@ func TestGaleraHosts(t *testing.T) {
 	case !backends.Retryable(err) || errors.Is(err, backends.ErrUnknownOutcome):
 		t.Errorf("an enqueue whose node was killed before the commit: %v, want none, or unavailable", err)
 	}
-	if err := errors.Join(second.Restart(testwait.Context(t)), g.Whole(testwait.Context(t))); err != nil {
+	if _, err := g.Revive(testwait.Context(t)); err != nil {
 		t.Fatal(err)
 	}
 	store()

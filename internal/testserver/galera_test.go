@@ -35,10 +35,7 @@ func TestGaleraRejoins(t *testing.T) {
 	if err := g.Nodes[1].Exec(ctx, "INSERT INTO d.t VALUES (2)"); err != nil {
 		t.Fatal(err)
 	}
-	if err := g.Nodes[2].Restart(ctx); err != nil {
-		t.Fatal(err)
-	}
-	if err := g.Whole(ctx); err != nil {
+	if _, err := g.Revive(ctx); err != nil { // a node ends again if the others lose each other while they send it the data
 		t.Fatal(err)
 	}
 	db, err := g.Nodes[2].Open("d")
@@ -52,7 +49,11 @@ func TestGaleraRejoins(t *testing.T) {
 	}
 	// Each node has its own clock, also after a restart.
 	for _, ahead := range []time.Duration{-time.Hour, time.Hour} {
-		if err := errors.Join(g.Nodes[2].SetClock(ahead), g.Nodes[2].Halt(), g.Nodes[2].Restart(ctx)); err != nil {
+		err := errors.Join(g.Nodes[2].SetClock(ahead), g.Nodes[2].Halt())
+		if err == nil {
+			_, err = g.Revive(ctx)
+		}
+		if err != nil {
 			t.Fatal(err)
 		}
 		testwait.Until(t, "the node's clock is set", func() bool {
