@@ -29,7 +29,7 @@ func idle(ctx context.Context, p *place) (err error) {
 			return err
 		}
 		defer func() { _ = w.conn.Close() }() // ends its claim
-		req := &protocol.Request{Op: protocol.OpClaim, Queue: fmt.Sprintf("idle-%d", i%idleQueues), WaitMS: time.Hour.Milliseconds()}
+		req := &protocol.Request{ID: protocol.NumberID(1), Op: protocol.OpClaim, Queue: fmt.Sprintf("idle-%d", i%idleQueues), WaitMS: time.Hour.Milliseconds()}
 		if err := w.post(req); err != nil {
 			return err
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -89,6 +90,25 @@ func (c *pendingClaim) start(s *session, id protocol.RequestID, req *protocol.Ne
 	return nil
 }
 
+// whenOver calls run once, in a goroutine of its own, when the claim has its answer or must not wait any longer. So a claim
+// that waits has no goroutine, whose stack would be a third of the memory of its connection.
+func (c *pendingClaim) whenOver(run func()) {
+	c.follow()
+	once := sync.OnceFunc(func() { go run() })
+	stop := context.AfterFunc(c.ctx, once)
+	c.db.WhenAnswered(&c.request, func() {
+		stop()
+		once()
+	})
+}
+
+// follow ends the wait if the plan changed while the claim was queued, and serves its queues elsewhere.
+func (c *pendingClaim) follow() {
+	if now := c.sess.bridge.plan.Load(); now != c.plan {
+		c.db.follow(now)
+	}
+}
+
 func (c *pendingClaim) wait() (*protocol.Reply, func()) {
 	jobs, err, ok := c.result()
 	if !ok {
@@ -151,9 +171,7 @@ func busyReply(format string, args ...any) *protocol.Reply {
 func (c *pendingClaim) await() *protocol.Error {
 	s, w := c.sess, &c.request
 	for {
-		if now := s.bridge.plan.Load(); now != c.plan { // it was queued while the plan changed
-			c.db.follow(now)
-		}
+		c.follow()
 		c.answer = c.db.AwaitClaim(c.ctx, w)
 		if !errors.Is(c.answer.Err, pipeline.ErrMoved) {
 			return nil

@@ -236,10 +236,15 @@ func (s *session) carryOut(r *protocol.Reader, req *protocol.Request) {
 		return
 	}
 	s.bridge.concurrent.Add(1)
-	go func() {
+	run := func() {
 		defer s.bridge.concurrent.Add(-1)
 		s.finish(id, f)
-	}()
+	}
+	if c, ok := f.rest.(*pendingClaim); ok && f.waits {
+		c.whenOver(run)
+		return
+	}
+	go run()
 }
 
 func (s *session) finish(id protocol.RequestID, f finisher) {

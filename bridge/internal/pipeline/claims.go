@@ -1,11 +1,50 @@
 package pipeline
 
 import (
+	"container/list"
 	"context"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 )
+
+// ClaimRequest is one claim of a session. The caller sets the exported fields except Queues and Reserved.
+type ClaimRequest struct {
+	Session  *quota.Session
+	Slots    int
+	Since    time.Time     // when it arrived
+	Template backends.Slot // the kind of lease and the worker
+	Once     bool          // it does not wait: one commit answers it
+	queue    *waitQueue
+	Queues   []string      // the queues of the field queue
+	in       *list.List    // the list of the wait queue that contains it
+	at       *list.Element // of in
+	Reserved int           // of the session's job quota, for the commit under way or the answer
+	inCommit bool          // the commit under way includes it
+	leaving  bool          // answered as soon as the commit under way ends
+	lastErr  error         // of the last commit that included it
+	moved    error         // ErrMoved, once its queues are not served here
+
+	answer     chan Answer // buffered: the dispatcher never waits for the session
+	onAnswered func()      // see Pipeline.WhenAnswered; nil: nothing
+}
+
+// Answer is the result of a claim. If it has no jobs, Err is the reason. If Err is nil, the queues have none.
+type Answer struct {
+	Jobs       []backends.Job
+	prefetched bool // the hand-out is not recorded in the database yet
+	Err        error
+}
+
+// end answers the claim. b.mu is held.
+func (w *ClaimRequest) end(a Answer) {
+	answered := w.onAnswered // the receiver of the answer can use w again
+	w.answer <- a
+	if answered != nil {
+		answered()
+	}
+}
 
 // Claim queues a claim. If it can answer the claim immediately with prefetched jobs, answered is true.
 func (b *Pipeline) Claim(w *ClaimRequest, queues []string) (a Answer, answered bool) {
@@ -16,6 +55,17 @@ func (b *Pipeline) Claim(w *ClaimRequest, queues []string) (a Answer, answered b
 // under way.
 func (b *Pipeline) AwaitClaim(ctx context.Context, w *ClaimRequest) Answer {
 	return b.dispatcher.wait(ctx, w)
+}
+
+// WhenAnswered calls f, which must not block, as soon as AwaitClaim would not wait for the answer of a queued claim.
+func (b *Pipeline) WhenAnswered(w *ClaimRequest, f func()) {
+	b.dispatcher.mu.Lock()
+	defer b.dispatcher.mu.Unlock()
+	if w.queue == nil {
+		f()
+		return
+	}
+	w.onAnswered = f
 }
 
 // ReturnUndelivered releases jobs that were claimed for a session that has ended.

@@ -48,33 +48,6 @@ type dispatcher struct {
 // ErrMoved ends the wait of a claim whose queues a reload moved to another database.
 var ErrMoved = errors.New("a reload moved the queue")
 
-// ClaimRequest is one claim of a session. The caller sets the exported fields except Queues and Reserved.
-type ClaimRequest struct {
-	Session  *quota.Session
-	Slots    int
-	Since    time.Time     // when it arrived
-	Template backends.Slot // the kind of lease and the worker
-	Once     bool          // it does not wait: one commit answers it
-	queue    *waitQueue
-	Queues   []string      // the queues of the field queue
-	in       *list.List    // the list of the wait queue that contains it
-	at       *list.Element // of in
-	Reserved int           // of the session's job quota, for the commit under way or the answer
-	inCommit bool          // the commit under way includes it
-	leaving  bool          // answered as soon as the commit under way ends
-	lastErr  error         // of the last commit that included it
-	moved    error         // ErrMoved, once its queues are not served here
-
-	answer chan Answer // buffered: the dispatcher never waits for the session
-}
-
-// Answer is the result of a claim. If it has no jobs, Err is the reason. If Err is nil, the queues have none.
-type Answer struct {
-	Jobs       []backends.Job
-	prefetched bool // the hand-out is not recorded in the database yet
-	Err        error
-}
-
 func newDispatcher(wake func()) *dispatcher {
 	return &dispatcher{wake: wake, began: time.Now(), queues: make(map[string]*waitQueue), byQueue: make(map[string]map[*waitQueue]struct{}), attended: make(map[*waitQueue]struct{}), returning: make(map[string]int)}
 }
@@ -151,7 +124,7 @@ func (b *dispatcher) leave(w *ClaimRequest) {
 		w.leaving = true
 	default:
 		b.remove(w)
-		w.answer <- Answer{Err: w.lastErr}
+		w.end(Answer{Err: w.lastErr})
 	}
 }
 
@@ -246,7 +219,7 @@ func (b *dispatcher) deliver(a claimGroup, res backends.ClaimResult) (back []bac
 		if n > 0 {
 			b.remove(w)
 			w.Session.AddClaimed(jobs[:n])
-			w.answer <- Answer{Jobs: jobs[:n:n]}
+			w.end(Answer{Jobs: jobs[:n:n]})
 			if w.Template.Lease == 0 { // claims with a timed lease get no prefetched jobs
 				a.queue.prefetch.pace.add(n, b.clock())
 			}
@@ -266,7 +239,7 @@ func (b *dispatcher) deliver(a claimGroup, res backends.ClaimResult) (back []bac
 		}
 		if w.leaving && (!again || w.moved != nil) || w.Once && !res.More {
 			b.remove(w)
-			w.answer <- Answer{Err: cmp.Or(b.stopped, w.moved)}
+			w.end(Answer{Err: cmp.Or(b.stopped, w.moved)})
 		}
 	}
 	a.queue.noteResult(a, len(res.Jobs) < len(a.slots) && !res.More)
@@ -304,7 +277,7 @@ func (b *dispatcher) failed(a claimGroup, err error, alone bool) {
 		mayPass := backends.Retryable(err) || errors.Is(err, backends.ErrUnknownOutcome)
 		if w.leaving || w.Once || !mayPass {
 			b.remove(w)
-			w.answer <- Answer{Err: cmp.Or(w.moved, err)}
+			w.end(Answer{Err: cmp.Or(w.moved, err)})
 		}
 	}
 }
@@ -321,7 +294,7 @@ func (b *dispatcher) failOnce(err error) {
 			w.lastErr = err
 			if w.Once || w.leaving {
 				b.remove(w)
-				w.answer <- Answer{Err: err}
+				w.end(Answer{Err: err})
 			}
 		}
 	}
@@ -340,7 +313,7 @@ func (b *dispatcher) stop(err error) {
 				continue
 			}
 			b.remove(w)
-			w.answer <- Answer{Err: err}
+			w.end(Answer{Err: err})
 		}
 	}
 }
@@ -366,7 +339,7 @@ func (b *dispatcher) reroute(served func(queues []string) bool) (back []backends
 				continue
 			}
 			b.remove(w)
-			w.answer <- Answer{Err: ErrMoved}
+			w.end(Answer{Err: ErrMoved})
 		}
 	}
 	return back

@@ -45,7 +45,7 @@ func (b *dispatcher) gather(host backends.Identity, number func() uint64, mem *c
 	mem.divide(g.groups)
 	for _, w := range g.full {
 		b.remove(w)
-		w.answer <- Answer{Err: w.Session.Client.TooManyJobs()}
+		w.end(Answer{Err: w.Session.Client.TooManyJobs()})
 	}
 	return g.groups
 }

@@ -200,7 +200,7 @@ func (b *dispatcher) prefetchJobs(wq *waitQueue, jobs []backends.Job) (back []ba
 		if got := b.fromPrefetch(wq, w); len(got) > 0 {
 			b.remove(w)
 			w.Session.AddClaimed(got)
-			w.answer <- Answer{Jobs: got, prefetched: true}
+			w.end(Answer{Jobs: got, prefetched: true})
 		}
 	}
 	if b.queues[wq.key] != wq { // the wait queue was dropped since then, and no claim would find the jobs in it
