@@ -149,21 +149,10 @@ func (t *tx) queryDue(q core.DueQuery, alive []int64, x *dueRows) {
 		names = append(names, queue)
 	}
 	among := "queue IN (" + session.Marks(len(names)) + ")"
-	queues, queuesArgs, sidecars, sidecarsArgs := "qsidecar_queues", []any(nil), "SELECT sidecar FROM qsidecar_sidecars", []any(nil)
-	if q.Watched { // the watchers look at the other queues and sidecars
-		queues, queuesArgs, sidecars, sidecarsArgs = "(SELECT queue FROM qsidecar_queues WHERE "+among+")", names, "SELECT ? AS sidecar", []any{int64(q.Host)}
-	} else {
+	if !q.Watched {
 		part("SELECT IF(dead, 'dead', 'alive'), '', sidecar FROM qsidecar_sidecars")
 	}
-	from := "IS NOT NULL"
-	if !q.DueFrom.IsZero() {
-		from = ">= " + strconv.FormatInt(q.DueFrom.UnixMicro(), 10)
-	}
-	part("SELECT 'scheduled', x.queue, x.sort_key FROM (SELECT q.queue, (SELECT j.sort_key FROM qsidecar_jobs AS j FORCE INDEX (qsidecar_segments) "+
-		"WHERE j.segment = CONCAT('s', q.queue) AND j.urgency = 0 AND j.sort_key "+from+" ORDER BY j.segment, j.urgency, j.sort_key, j.id LIMIT 1) AS sort_key FROM "+queues+" AS q) AS x WHERE x.sort_key IS NOT NULL", queuesArgs...)
-	part("SELECT 'due', x.segment, x.sort_key FROM (SELECT "+ownerSegment+" AS segment, (SELECT j.sort_key FROM qsidecar_jobs AS j FORCE INDEX (qsidecar_segments) "+
-		"WHERE j.segment = "+ownerSegment+" AND j.urgency = 0 AND j.sort_key "+from+" ORDER BY j.segment, j.urgency, j.sort_key, j.id LIMIT 1) AS sort_key "+
-		"FROM ("+sidecars+" UNION ALL SELECT 0) AS h) AS x WHERE x.sort_key IS NOT NULL", sidecarsArgs...)
+	t.queryFirstDue(q, among, names, part)
 	if q.Owners {
 		part("SELECT 'owner', '', x.owner FROM (SELECT " + table.NoPushdown + "owner FROM " + table.Jobs + " WHERE " + otherOwners(alive) + " ORDER BY segment LIMIT 1) AS x")
 	}
@@ -186,9 +175,48 @@ func (t *tx) queryDue(q core.DueQuery, alive []int64, x *dueRows) {
 		segments[p.Queue] = append(segments[p.Queue], p.Segment)
 	}
 	for i, queue := range q.Waiting {
-		part("SELECT 'ready', ?, 1 FROM (SELECT "+table.NoPushdown+"1 FROM "+table.Jobs+" WHERE "+table.SegmentRange+" AND "+table.Within(segments[i])+" LIMIT 1) AS x", queue, "r"+queue, "r"+queue)
+		part("(SELECT "+table.NoPushdown+"'ready', ?, 1 FROM "+table.Jobs+" WHERE "+table.SegmentRange+" AND "+table.Within(segments[i])+" LIMIT 1)", queue, "r"+queue, "r"+queue)
 	}
 	part("SELECT 'requeues', queue, requeues FROM qsidecar_queues WHERE "+among, names...)
+}
+
+// mostParts is for how many queues queryFirstDue has a SELECT each. The server needs some 70 µs to plan one.
+const mostParts = 16
+
+// queryFirstDue adds the parts for the jobs and claims that are due first. A search of all queues and sidecars reads some rows
+// for each of them. It also passes all index entries of those that are gone and can't be purged yet, because the server doesn't use
+// DueFrom for a condition on another table's row. So a sidecar that searches from DueFrom on leaves the claims of others to
+// them, and queues for which no worker waits to the next search from the beginning.
+func (t *tx) queryFirstDue(q core.DueQuery, among string, names []any, part func(sql string, args ...any)) {
+	from := "IS NOT NULL"
+	if !q.DueFrom.IsZero() {
+		from = ">= " + strconv.FormatInt(q.DueFrom.UnixMicro(), 10)
+	}
+	one := func(kind, name, segment string) {
+		part("(SELECT "+table.NoPushdown+"'"+kind+"', ?, sort_key FROM "+table.Jobs+" WHERE "+table.SegmentRange+
+			" AND urgency = 0 AND sort_key "+from+" ORDER BY "+table.SegmentOrder+" LIMIT 1)", name, segment, segment)
+	}
+	each := func(kind, name, segment, of string, args ...any) {
+		part("SELECT '"+kind+"', x.name, x.sort_key FROM (SELECT "+name+" AS name, (SELECT j.sort_key FROM qsidecar_jobs AS j FORCE INDEX (qsidecar_segments) "+
+			"WHERE j.segment = "+segment+" AND j.urgency = 0 AND j.sort_key "+from+" ORDER BY j.segment, j.urgency, j.sort_key, j.id LIMIT 1) AS sort_key "+
+			"FROM "+of+") AS x WHERE x.sort_key IS NOT NULL", args...)
+	}
+	const scheduled = "CONCAT('s', qsidecar_queues.queue)"
+	if !q.Watched && q.DueFrom.IsZero() {
+		each("scheduled", "qsidecar_queues.queue", scheduled, "qsidecar_queues")
+		each("due", ownerSegment, ownerSegment, "(SELECT sidecar FROM qsidecar_sidecars UNION ALL SELECT 0) AS h")
+		return
+	}
+	if len(q.Waiting) > mostParts {
+		each("scheduled", "qsidecar_queues.queue", scheduled, "qsidecar_queues WHERE "+among, names...)
+	} else {
+		for _, queue := range q.Waiting {
+			one("scheduled", queue, "s"+queue)
+		}
+	}
+	for _, owner := range slices.Compact([]int64{int64(q.Host), 0}) {
+		one("due", table.OwnerSegment(owner), table.OwnerSegment(owner))
+	}
 }
 
 // otherOwners returns the condition that a `segment` holds claims of an owner that is not one of the hosts.

@@ -17,7 +17,7 @@ type dueTrail struct {
 }
 
 const (
-	slowDue    = 20 * time.Millisecond
+	slowDue    = 10 * time.Millisecond
 	slowDues   = 8 // so many slow queries in succession aren't chance
 	dueShare   = 50
 	rarestDue  = 10 * time.Second
