@@ -26,9 +26,9 @@ func TestCost(t *testing.T) {
 		at := time.Now()
 		s.LocalTime = func() time.Time { return at }
 		cost.Check(t, s, tap.cost, map[string]cost.Cost{
-			"enqueue of 1": {2, 4}, "claim of 1": {2, 5}, "ack of 1": {2, 5}, "ack and claim of 1": {2, 6},
-			"enqueue of 100": {2, 4}, "claim of 100": {2, 5}, "ack of 100": {2, 5}, "ack and claim of 100": {2, 6},
-			"idle claim": {2, 5},
+			"enqueue of 1": {2, 4}, "claim of 1": {2, 5}, "ack of 1": {2, 5}, "nack of 1": {3, 7}, "ack and claim of 1": {2, 6},
+			"enqueue of 100": {2, 4}, "claim of 100": {2, 5}, "ack of 100": {2, 5}, "nack of 100": {3, 7}, "ack and claim of 100": {2, 6},
+			"enqueue with keys of 1": {2, 6}, "enqueue with keys of 100": {2, 6}, "idle claim": {2, 5},
 		})
 	})
 }

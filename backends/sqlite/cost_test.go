@@ -24,8 +24,8 @@ func TestCost(t *testing.T) {
 	s.LocalTime = func() time.Time { return at }
 	transactions := func() cost.Cost { return cost.Cost{int(s.Usage().RoundTrips.Count)} }
 	cost.Check(t, s, transactions, map[string]cost.Cost{
-		"enqueue of 1": {1, 0}, "claim of 1": {1, 0}, "ack of 1": {1, 0}, "ack and claim of 1": {1, 0},
-		"enqueue of 100": {1, 0}, "claim of 100": {1, 0}, "ack of 100": {1, 0}, "ack and claim of 100": {1, 0},
-		"idle claim": {1, 0},
+		"enqueue of 1": {1, 0}, "claim of 1": {1, 0}, "ack of 1": {1, 0}, "nack of 1": {1, 0}, "ack and claim of 1": {1, 0},
+		"enqueue of 100": {1, 0}, "claim of 100": {1, 0}, "ack of 100": {1, 0}, "nack of 100": {1, 0}, "ack and claim of 100": {1, 0},
+		"enqueue with keys of 1": {1, 0}, "enqueue with keys of 100": {1, 0}, "idle claim": {1, 0},
 	})
 }

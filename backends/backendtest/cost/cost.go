@@ -22,18 +22,25 @@ const host backends.Identity = 1
 
 // Check compares the median cost of each operation of the claim path with want. sent returns what the Store b has
 // sent up to now. The local time of b must stand still, because claims scan more of a queue now and then.
+// Jobs have keys only if want has an enqueue with keys, because adopted tables have none.
 func Check(t *testing.T, b backends.Backend, sent func() Cost, want map[string]Cost) {
 	if p, err := b.Heartbeat(t.Context(), backends.Heartbeat{Host: host, Kind: backends.HeartbeatJoin, Name: "cost", Timeout: time.Hour}); err != nil || !p.Alive {
 		t.Fatalf("join: %+v, %v", p, err)
 	}
 	m := &meter{T: t, b: b, sent: sent, got: map[string][]Cost{}}
-	m.commit("", enqueue(202*repeats)) // each repeat claims so many more than it enqueues
+	m.commit("", enqueue(303*repeats)) // each repeat claims so many more than it enqueues without a key
+	_, keys := want["enqueue with keys of 1"]
 	for range repeats {
 		for _, n := range []int{1, 100} {
 			of := fmt.Sprint(" of ", n)
 			m.commit("enqueue"+of, enqueue(n))
 			m.commit("claim"+of, m.claim("q", n))
 			m.commit("ack"+of, m.ack(backends.Batch{}))
+			m.commit("", m.claim("q", n))
+			m.commit("nack"+of, backends.Batch{Writes: []backends.Write{backends.Nack{Leases: m.leases, Error: "failed"}}})
+			if keys {
+				m.commit("enqueue with keys"+of, m.keyed(n))
+			}
 			m.commit("", m.claim("q", n))
 			m.commit("ack and claim"+of, m.ack(m.claim("q", n)))
 			m.commit("", m.ack(backends.Batch{}))
@@ -58,6 +65,7 @@ type meter struct {
 	sent   func() Cost
 	got    map[string][]Cost
 	token  uint64
+	keys   int
 	leases []backends.Lease // of the jobs that the last batch claimed
 }
 
@@ -97,9 +105,20 @@ func enqueue(n int) backends.Batch {
 	return backends.Batch{Writes: []backends.Write{e}}
 }
 
+// keyed enqueues n jobs with new keys.
+func (m *meter) keyed(n int) backends.Batch {
+	b := enqueue(n)
+	jobs := b.Writes[0].(backends.Enqueue).Jobs
+	for i := range jobs {
+		m.keys++
+		jobs[i].Key, jobs[i].KeyTTL = fmt.Sprint(m.keys), time.Hour
+	}
+	return b
+}
+
 // claim claims n jobs.
 func (m *meter) claim(queue string, n int) backends.Batch {
-	c := backends.Claim{Queues: []backends.Policy{{Queue: queue, MaxAttempts: 3, Backoff: time.Second, BackoffMax: time.Minute}}, MaxBytes: 1 << 22, MaxPayload: 1 << 20}
+	c := backends.Claim{Queues: []backends.Policy{{Queue: queue, MaxAttempts: 3, Backoff: time.Hour, BackoffMax: time.Hour}}, MaxBytes: 1 << 22, MaxPayload: 1 << 20}
 	for range n {
 		m.token++
 		c.Slots = append(c.Slots, backends.Slot{Token: backends.Token{Host: host, Number: m.token}, Worker: "w"})

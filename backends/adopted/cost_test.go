@@ -1,0 +1,81 @@
+package adopted_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
+	"github.com/qsidecar/qsidecar/backends/backendtest/cost"
+)
+
+// TestCost checks how many round trips the claim path of an adopted table takes, or transactions of SQLite, and how many
+// statements about the table and its leases.
+func TestCost(t *testing.T) {
+	onEach(t, func(t *testing.T, on *product) {
+		checkCost(t, on.newKit, "serial", map[string]cost.Cost{
+			"enqueue of 1": {2, 1}, "claim of 1": {4, 5}, "ack of 1": {4, 4}, "nack of 1": {4, 4}, "ack and claim of 1": {7, 9},
+			"enqueue of 100": {2, 100}, "claim of 100": {4, 9}, "ack of 100": {4, 5}, "nack of 100": {4, 104}, "ack and claim of 100": {7, 14},
+			"idle claim": {2, 1},
+		})
+	})
+	t.Run("SQLite", func(t *testing.T) { // without a lock of the row before a settle
+		t.Parallel()
+		checkCost(t, newSQLiteKit, "integer", map[string]cost.Cost{
+			"enqueue of 1": {1, 1}, "claim of 1": {1, 5}, "ack of 1": {1, 3}, "nack of 1": {1, 3}, "ack and claim of 1": {1, 8},
+			"enqueue of 100": {1, 100}, "claim of 100": {1, 9}, "ack of 100": {1, 4}, "nack of 100": {1, 103}, "ack and claim of 100": {1, 13},
+			"idle claim": {1, 1},
+		})
+	})
+}
+
+func checkCost(t *testing.T, newKit func(t *testing.T, ddl string, tables map[string]mapping.Table) *kit, id string, want map[string]cost.Cost) {
+	t.Helper()
+	table := func(name string) mapping.Table {
+		return mapping.Table{
+			Name:    name,
+			Columns: map[mapping.Role][]string{mapping.ID: {"id"}, mapping.Payload: {"payload"}, mapping.State: {"state"}, mapping.RunAt: {"run_at"}, mapping.Error: {"error"}},
+			States: map[backends.State]mapping.Value{
+				backends.StateReady: {Text: "new"}, backends.StateClaimed: {Text: "busy"}, backends.StateDone: {Text: "done"}, backends.StateDead: {Text: "dead"},
+			},
+		}
+	}
+	columns := "(id " + id + " PRIMARY KEY, payload text, state varchar(9), run_at timestamp NULL, error text);"
+	k := newKit(t, "CREATE TABLE jobs"+columns+"CREATE INDEX by_state ON jobs (state, id); CREATE TABLE none"+columns, map[string]mapping.Table{"q": table("jobs"), "idle": table("none")})
+	s := &counted{Engine: k.Engine}
+	k.Engine = s
+	cost.Check(t, k.Store, func() cost.Cost { return cost.Cost{int(k.Usage().RoundTrips.Count), int(s.statements.Load())} }, want)
+}
+
+// counted is an engine that counts the statements that package adopted runs.
+type counted struct {
+	backends.Engine
+	statements atomic.Int64
+}
+
+func (c *counted) Usage() backends.Usage { return c.Engine.(backends.Metered).Usage() }
+
+func (c *counted) CommitWith(ctx context.Context, b backends.Batch, also backends.TxHooks) (backends.Results, error) {
+	if f := also.Before; f != nil {
+		also.Before = func(ctx context.Context, sql backends.SQL, b *backends.Batch) error {
+			return f(ctx, counting{sql, c}, b)
+		}
+	}
+	if f := also.After; f != nil {
+		also.After = func(ctx context.Context, sql backends.SQL, r *backends.Results) error {
+			return f(ctx, counting{sql, c}, r)
+		}
+	}
+	return c.Engine.CommitWith(ctx, b, also)
+}
+
+type counting struct {
+	backends.SQL
+	to *counted
+}
+
+func (c counting) Do(ctx context.Context, statements ...*backends.Statement) error {
+	c.to.statements.Add(int64(len(statements)))
+	return c.SQL.Do(ctx, statements...)
+}
