@@ -108,6 +108,7 @@ var ErrNoPlan = errors.New("this login may not see plans")
 type RowOrdering struct {
 	NullsLast bool // NULL is greater than every value, so it comes last in ascending order
 	NullFixed bool // an index that finds rows by IS NULL returns them in the order of its next columns
+	RowValues bool // an index finds the rows after a row value: (a, b) > (1, 2)
 }
 
 // Condition is a column that has the same value in all rows of a claim.

@@ -19,6 +19,7 @@ type claim struct {
 	n    int // its number in the batch
 	res  backends.ClaimResult
 	left int64 // bytes that the result can still hold
+	ran  bool  // run ran before
 }
 
 // newClaim is the claim without its slots for prefetched jobs: adopted queues have none.
@@ -32,7 +33,10 @@ func (s *Store) newClaim(n int, c backends.Claim) *claim {
 // run claims from one queue after another until the slots are full. It can run again, from the
 // beginning.
 func (c *claim) run(ctx context.Context, sql backends.SQL) error {
-	c.res = backends.ClaimResult{}
+	if c.ran {
+		c.rolledBack()
+	}
+	c.res, c.ran = backends.ClaimResult{}, true
 	c.left = c.MaxBytes
 	for _, p := range c.Queues {
 		for len(c.res.Jobs) < len(c.Slots) && !c.res.More {
@@ -53,8 +57,8 @@ func (c *claim) run(ctx context.Context, sql backends.SQL) error {
 func (c *claim) round(ctx context.Context, sql backends.SQL, p backends.Policy) (again bool, err error) {
 	q := c.s.queues[p.Queue]
 	want := len(c.Slots) - len(c.res.Jobs)
-	var rows []*statement.Candidate
-	if err := sql.Do(ctx, q.Candidates(p, min(want, q.MaxItems()), &rows)); err != nil || len(rows) == 0 {
+	rows, err := c.candidates(ctx, sql, q, p, min(want, q.MaxItems()))
+	if err != nil || len(rows) == 0 {
 		return false, err
 	}
 	fit, large := c.fitting(rows)

@@ -29,6 +29,9 @@ type commitment struct {
 	alone  bool         // see changes
 	locked map[int]bool // the writes whose rows other programs have locked; see checkLocks
 
+	returned  []*statement.Change // what the settles changed
+	reordered []string            // queues in which inserts can have stored jobs before others
+
 	res     backends.Results
 	follows map[int]int // by ack: the number in the engine's batch of the write that stores its jobs
 }
@@ -138,10 +141,16 @@ func (k *commitment) run(ctx context.Context) error {
 		k.alone = true
 		got, err = commit(ctx, k.managed.Batch, hooks)
 	}
-	if err == nil {
-		k.merge(got)
+	if err != nil {
+		for _, c := range k.claims {
+			c.rolledBack()
+		}
+		return err
 	}
-	return err
+	k.s.returned(k.returned)
+	k.s.readyIn(0, k.reordered...)
+	k.merge(got)
+	return nil
 }
 
 // merge adds the engine's results and those of claims.
@@ -209,6 +218,8 @@ func (k *commitment) settle(ctx context.Context, sql backends.SQL, b *backends.B
 	if err := x.flush(ctx, sql); err != nil {
 		return err
 	}
+	k.returned = x.rows
+	k.s.returned(x.rows) // for the claims of this transaction
 	for _, change := range all {
 		r := &k.res.Writes[change.write]
 		if change.Statement.Matched == 0 {

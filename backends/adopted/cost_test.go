@@ -43,20 +43,20 @@ func checkCost(t *testing.T, newKit func(t *testing.T, ddl string, tables map[st
 	}
 	columns := "(id " + id + " PRIMARY KEY, payload text, state varchar(9), run_at timestamp NULL, error text);"
 	k := newKit(t, "CREATE TABLE jobs"+columns+"CREATE INDEX by_state ON jobs (state, id); CREATE TABLE none"+columns, map[string]mapping.Table{"q": table("jobs"), "idle": table("none")})
-	s := &counted{Engine: k.Engine}
+	s := &statementCounter{Engine: k.Engine}
 	k.Engine = s
 	cost.Check(t, k.Store, func() cost.Cost { return cost.Cost{int(k.Usage().RoundTrips.Count), int(s.statements.Load())} }, want)
 }
 
-// counted is an engine that counts the statements that package adopted runs.
-type counted struct {
+// statementCounter is an engine that counts the statements that package adopted runs.
+type statementCounter struct {
 	backends.Engine
 	statements atomic.Int64
 }
 
-func (c *counted) Usage() backends.Usage { return c.Engine.(backends.Metered).Usage() }
+func (c *statementCounter) Usage() backends.Usage { return c.Engine.(backends.Metered).Usage() }
 
-func (c *counted) CommitWith(ctx context.Context, b backends.Batch, also backends.TxHooks) (backends.Results, error) {
+func (c *statementCounter) CommitWith(ctx context.Context, b backends.Batch, also backends.TxHooks) (backends.Results, error) {
 	if f := also.Before; f != nil {
 		also.Before = func(ctx context.Context, sql backends.SQL, b *backends.Batch) error {
 			return f(ctx, counting{sql, c}, b)
@@ -72,7 +72,7 @@ func (c *counted) CommitWith(ctx context.Context, b backends.Batch, also backend
 
 type counting struct {
 	backends.SQL
-	to *counted
+	to *statementCounter
 }
 
 func (c counting) Do(ctx context.Context, statements ...*backends.Statement) error {

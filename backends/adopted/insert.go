@@ -31,6 +31,9 @@ func (k *commitment) insert(ctx context.Context, sql backends.SQL, r *backends.R
 				return err
 			}
 			all = append(all, st)
+			if !k.s.queues[j.Queue].Appends() {
+				addQueues(&k.reordered, j.Queue)
+			}
 			if j.Delay <= 0 && j.RunAt.IsZero() {
 				addQueues(&res.MadeReady, j.Queue)
 			}
@@ -39,6 +42,7 @@ func (k *commitment) insert(ctx context.Context, sql backends.SQL, r *backends.R
 	if err := do(ctx, sql, all); err != nil {
 		return err
 	}
+	k.s.readyIn(0, k.reordered...)
 	for _, st := range all {
 		if st.Matched != 1 {
 			return backends.Refused(fmt.Errorf("%s stored no row, because of a trigger or rule of the table", strings.SplitN(st.Text, " (", 2)[0]))

@@ -168,6 +168,7 @@ func (s *Store) reap(ctx context.Context, r *backends.MaintenanceResult, limit i
 			r.Failed.Add(change.Lease.Queue, change.Cause, change.Dead)
 		}
 	}
+	s.returned(x.rows)
 	addQueues(&r.MadeReady, x.madeReady()...)
 	r.More = r.More || len(x.rows) >= limit
 	return nil

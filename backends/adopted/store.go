@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/adopted/internal/query"
@@ -22,6 +23,9 @@ type Store struct {
 	dialect   backends.Dialect
 	queues    map[string]*statement.Queue
 	former    map[string]*statement.Queue // queues that only a Store before this one had; see Succeed
+	heads     map[string]*head            // by queue
+	now       func() time.Time
+	scanGain  time.Duration // tests change it
 	estimates core.Estimates
 	tx        *txPool
 
@@ -55,7 +59,9 @@ func New(ctx context.Context, engine backends.Engine, tables map[string]mapping.
 
 // Empty is a Store without tables, to Succeed another one.
 func Empty(engine backends.Engine) *Store {
-	return &Store{Engine: engine, dialect: engine.Dialect(), queues: map[string]*statement.Queue{}, tx: newTxPool()}
+	return &Store{
+		Engine: engine, dialect: engine.Dialect(), queues: map[string]*statement.Queue{}, heads: map[string]*head{}, now: time.Now, scanGain: scanGain, tx: newTxPool(),
+	}
 }
 
 // Check checks the tables. The Store has the queues that fit. The error is the database's, not one
@@ -72,6 +78,7 @@ func Check(ctx context.Context, engine backends.Engine, tables map[string]mappin
 		misfits = append(misfits, p.All...)
 		if len(p.All) == 0 {
 			s.queues[name] = q
+			s.heads[name] = &head{}
 		}
 	}
 	return s, misfits, nil
@@ -194,6 +201,9 @@ func (s *Store) transaction(ctx context.Context, madeReady func() []string, f fu
 	_, err := s.CommitWith(ctx, backends.Batch{}, backends.TxHooks{Writes: true, Freed: madeReady, Before: func(ctx context.Context, sql backends.SQL, _ *backends.Batch) error {
 		return f(ctx, sql)
 	}})
+	if err == nil && madeReady != nil {
+		s.readyIn(0, madeReady()...)
+	}
 	return err
 }
 

@@ -72,4 +72,6 @@ func (x *Engine) CreateIndex(_ string, table backends.TableInfo, equal []backend
 
 // RowOrdering implements backends.Advisor. In an index, rows with NULL in a column are sorted by
 // the next column. The planner makes no use of that.
-func (x *Engine) RowOrdering() backends.RowOrdering { return backends.RowOrdering{NullsLast: true} }
+func (x *Engine) RowOrdering() backends.RowOrdering {
+	return backends.RowOrdering{NullsLast: true, RowValues: true}
+}

@@ -54,4 +54,6 @@ func (x *Engine) CreateIndex(of string, table backends.TableInfo, equal []backen
 }
 
 // RowOrdering implements backends.Advisor.
-func (x *Engine) RowOrdering() backends.RowOrdering { return backends.RowOrdering{NullFixed: true} }
+func (x *Engine) RowOrdering() backends.RowOrdering {
+	return backends.RowOrdering{NullFixed: true, RowValues: true}
+}

@@ -81,19 +81,7 @@ func (b *Builder) After(item string) string {
 	if texts == nil || slices.ContainsFunc(b.Key, func(c backends.Column) bool { return c.Values != nil }) {
 		return "1 = 1"
 	}
-	var after string
-	for i, text := range slices.Backward(texts) {
-		c := b.Key[i]
-		is := b.Quote(c) + " > " + b.ExactValue(c, text)
-		if after != "" {
-			is = "(" + is + " OR " + b.Quote(c) + " = " + b.ExactValue(c, text) + " AND " + after + ")"
-		}
-		after = is
-	}
-	if len(texts) > 1 { // so that an index of the key serves
-		after = b.Quote(b.Key[0]) + " >= " + b.ExactValue(b.Key[0], texts[0]) + " AND " + after
-	}
-	return after
+	return b.beyond(b.Key, texts, ">", ">")
 }
 
 // padded repeats the last of the texts up to a power of two, so that the server sees few

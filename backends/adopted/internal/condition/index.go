@@ -45,15 +45,21 @@ func Names(conditions []backends.Condition) (names []string) {
 // IndexOrder is the order of claims without the columns that have one value in all rows that
 // wait. If all are descending it is their ascending order, since an index is read either way.
 func (t *Table) IndexOrder() (all []backends.IndexColumn) {
+	all = t.waitingOrder()
+	if !slices.ContainsFunc(all, func(c backends.IndexColumn) bool { return !c.Descending }) {
+		for i := range all {
+			all[i].Descending = false
+		}
+	}
+	return all
+}
+
+// waitingOrder is the order of claims without the columns that have one value in all rows that wait.
+func (t *Table) waitingOrder() (all []backends.IndexColumn) {
 	fixed := Names(t.WaitingColumns())
 	for _, o := range t.claimOrder() {
 		if !slices.Contains(fixed, o.Column) && !slices.ContainsFunc(all, func(c backends.IndexColumn) bool { return c.Name == o.Column }) {
 			all = append(all, backends.IndexColumn{Name: o.Column, Descending: o.Descending})
-		}
-	}
-	if !slices.ContainsFunc(all, func(c backends.IndexColumn) bool { return !c.Descending }) {
-		for i := range all {
-			all[i].Descending = false
 		}
 	}
 	return all

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -23,6 +24,7 @@ type Candidate struct {
 	Headers map[string]string
 	Now     int64        // milliseconds since 1970
 	Lease   *lease.Lease // what is kept about the job; nil: it cannot be claimed now
+	At      []string     // where a scan that starts at the row does; nil: none can
 
 	attempts        int64 // the column's; 0: there is none
 	limit           int64 // the row's own limit of attempts; 0: there is no column
@@ -34,30 +36,57 @@ type Candidate struct {
 // candidateColumns is the number of output columns before the key's.
 const candidateColumns = 7
 
-// LockCandidates locks up to n rows that can be claimed, in the order of claims.
-func (q *Queue) LockCandidates(p backends.Policy, n int) *backends.Statement {
+// LockCandidates locks up to n rows that can be claimed, in the order of claims: from the start on, or with nil from the
+// beginning.
+func (q *Queue) LockCandidates(p backends.Policy, n int, start *condition.Start) *backends.Statement {
 	d := q.Dialect
 	columns := []string{
 		d.ToText(q.size(q.Payload)), q.output(mapping.Attempts, q.textOf), q.output(mapping.Priority, q.textOf), q.output(mapping.CreatedAt, q.millisOf),
 		q.output(mapping.ClaimedAt, func(c backends.Column) string { return d.ToText(q.Now(c)) }), d.ToText(d.NowMillis()), d.ToText(d.Fence()),
 	}
 	columns = append(columns, q.KeyTexts()...)
+	for _, c := range q.startOrder {
+		columns = append(columns, q.exactText(c.Column))
+	}
 	if q.Has(mapping.OwnLimit) {
 		columns = append(columns, d.ToText(q.AttemptLimit(p.MaxAttempts)))
 	}
+	b := &condition.Builder{Table: q.Table, Args: []any{int64(n), q.Queue}}
 	where := q.Claimable(p.MaxAttempts) + " AND NOT " + d.Paused(d.TextArg(2))
+	if start != nil {
+		where += " AND " + b.From(q.startOrder, *start, q.rowValues)
+	}
 	var text string
 	if h, ok := d.(backends.HintDialect); ok {
 		text = h.SelectClaim(query.Columns(columns...), q.SQLName, where, q.OrderBy(), 1, q.claimIndex, q.sought)
 	} else {
 		text = d.SelectLocked(query.Columns(columns...), q.SQLName, where, q.OrderBy(), 1, true)
 	}
-	return &backends.Statement{Text: text, Args: []any{int64(n), q.Queue}}
+	return &backends.Statement{Text: text, Args: b.Args}
+}
+
+// exactText is the column's value as text, or NULL if the text wouldn't find it.
+func (q *Queue) exactText(c backends.Column) string {
+	if u, ok := q.Dialect.(backends.UntypedDialect); ok {
+		return "CASE WHEN " + u.IsExact(c) + " THEN " + q.Dialect.AsText(c) + " END"
+	}
+	return q.Dialect.AsText(c)
+}
+
+// readStart reads the columns of exactText. nil: one of them is NULL, or a date without a year, which servers refuse.
+func readStart(cells [][]byte) (at []string) {
+	for _, cell := range cells {
+		if cell == nil || strings.HasPrefix(string(cell), "0000-") {
+			return nil
+		}
+		at = append(at, string(cell))
+	}
+	return at
 }
 
 // Candidates is LockCandidates with its answer appended to rows.
-func (q *Queue) Candidates(p backends.Policy, n int, rows *[]*Candidate) *backends.Statement {
-	st := q.LockCandidates(p, n)
+func (q *Queue) Candidates(p backends.Policy, n int, start *condition.Start, rows *[]*Candidate) *backends.Statement {
+	st := q.LockCandidates(p, n, start)
 	st.Row = func(cells [][]byte) error {
 		r := &Candidate{Item: q.Item(cells[candidateColumns:]), claimedAt: string(cells[4]), attempts: query.AnyNumber(cells[1]), priority: query.AnyNumber(cells[2])}
 		if len(r.Item) > condition.MaxID {
@@ -71,6 +100,7 @@ func (q *Queue) Candidates(p backends.Policy, n int, rows *[]*Candidate) *backen
 		if q.Has(mapping.OwnLimit) {
 			r.limit = query.AnyNumber(cells[len(cells)-1])
 		}
+		r.At = readStart(cells[candidateColumns+len(q.Key):][:len(q.startOrder)])
 		if cells[3] == nil {
 			r.enqueued = r.Now
 		}

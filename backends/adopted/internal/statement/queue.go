@@ -16,6 +16,9 @@ type Queue struct {
 
 	claimIndex string // has the rows that wait in the order of claims; empty: none is known to
 	sought     bool   // claims find them at a value of its first column
+
+	startOrder []condition.OrderColumn // by which claims can start at a row; nil: they can't
+	rowValues  bool                    // see backends.RowOrdering
 }
 
 // New is the queue of a mapping without problems.
@@ -26,7 +29,28 @@ func New(m *mapping.Mapping) *Queue {
 }
 
 // UseIndex makes claims name the index that serves them.
-func (q *Queue) UseIndex(o backends.RowOrdering) { q.claimIndex, q.sought = q.ClaimIndex(o) }
+func (q *Queue) UseIndex(o backends.RowOrdering) {
+	if q.claimIndex, q.sought = q.ClaimIndex(o); q.claimIndex != "" {
+		q.startOrder, q.rowValues = q.StartOrder(), o.RowValues
+	}
+}
+
+// Starts are the ranges of the rows from one on, in their order.
+func (q *Queue) Starts(at []string) (all []*condition.Start) {
+	for _, run := range condition.Runs(q.startOrder) {
+		all = append(all, &condition.Start{At: at, Run: run})
+	}
+	return all
+}
+
+// Appends reports whether new jobs come after all rows at which claims can start.
+func (q *Queue) Appends() bool {
+	if len(q.startOrder) == 0 {
+		return true
+	}
+	first := q.startOrder[0]
+	return !first.Descending && (q.IsIn(mapping.CreatedAt, first.Name) || first.Kind == backends.NumberColumn && len(q.Key) == 1 && first.Name == q.Key[0].Name)
+}
 
 // requirement is what a new job can require, besides being stored.
 type requirement struct {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/adopted/internal/lease"
@@ -21,6 +22,7 @@ type Change struct {
 	Rows      int64 // the number of rows that it has to match
 
 	MadeReady bool
+	Delay     time.Duration  // if > 0, the back-off after which the job is ready
 	Failed    bool           // the claim ended without success,
 	Cause     backends.Cause // for this reason,
 	Dead      bool           // and the job is dead
@@ -134,6 +136,7 @@ func (q *Queue) end(l *lease.Lease, d backends.Disposition, cause backends.Cause
 	}
 	q.countAttempts(u, l, d, change.Dead && !shown)
 	if d.State == backends.StateScheduled {
+		change.Delay = d.Delay
 		if c, has := q.Column(mapping.RunAt); has {
 			u.set(c, u.NowPlus(c, u.Arg(core.MS(d.Delay))))
 		} else {
