@@ -26,7 +26,7 @@ func TestLingering(t *testing.T) {
 	for range 10_000 {
 		if l.plan(16, time.Millisecond) > 0 {
 			waits++
-			l.learn(3, 16)
+			l.learn(10, 16)
 		}
 	}
 	if waits < 10 || waits > 100 {
@@ -35,7 +35,7 @@ func TestLingering(t *testing.T) {
 	for again := time.Duration(0); again == 0; {
 		again = l.plan(16, time.Millisecond)
 	}
-	l.learn(8, 16)
+	l.learn(13, 16)
 	if l.plan(16, time.Millisecond) == 0 {
 		t.Error("after a wait that was worth it there is none")
 	}
