@@ -81,7 +81,7 @@ type database interface {
 	// Finished adds that many done jobs of the queue and as many dead ones, each with a failure, to
 	// the sidecar's tables. The first expires after first, the last span later.
 	Finished(ctx context.Context, queue string, rows int, first, span time.Duration) error
-	// Hold opens a transaction that keeps its snapshot until release.
+	// Hold opens a transaction that keeps its snapshot until release. If it can have an id without writing, it has one.
 	Hold(ctx context.Context) (release func() error, err error)
 	Close() error
 }

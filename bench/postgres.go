@@ -145,7 +145,7 @@ func (d *pgDatabase) Hold(ctx context.Context) (func() error, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, err = c.Exec(ctx, `BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM qsidecar.qsidecar_jobs`, pgx.QueryExecModeSimpleProtocol)
+	_, err = c.Exec(ctx, `BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM qsidecar.qsidecar_jobs; SELECT pg_current_xact_id()`, pgx.QueryExecModeSimpleProtocol)
 	if err != nil {
 		return nil, errors.Join(err, c.Close(ctx))
 	}
