@@ -55,7 +55,7 @@ type Bridge struct {
 	rejects    quota.RejectLimiter
 	memory     quota.Memory
 	events     jobevents.Hub
-	concurrent atomic.Int64 // requests of all sessions that are carried out in goroutines of their own
+	concurrent atomic.Int64 // requests of all sessions that their readers do not wait for
 
 	mu       sync.Mutex
 	sessions map[*session]struct{}

@@ -94,12 +94,7 @@ func (c *pendingClaim) start(s *session, id protocol.RequestID, req *protocol.Ne
 // that waits has no goroutine, whose stack would be a third of the memory of its connection.
 func (c *pendingClaim) whenOver(run func()) {
 	c.follow()
-	once := sync.OnceFunc(func() { go run() })
-	stop := context.AfterFunc(c.ctx, once)
-	c.db.WhenAnswered(&c.request, func() {
-		stop()
-		once()
-	})
+	c.db.WhenOver(c.ctx, &c.request, sync.OnceFunc(func() { go run() }))
 }
 
 // follow ends the wait if the plan changed while the claim was queued, and serves its queues elsewhere.

@@ -30,7 +30,7 @@ type commitment struct {
 	locked map[int]bool // the writes whose rows other programs have locked; see checkLocks
 
 	returned  []*statement.Change // what the settles changed
-	reordered []string            // queues in which inserts can have stored jobs before others
+	reordered []string            // queues whose new jobs can come before older ones
 
 	res     backends.Results
 	follows map[int]int // by ack: the number in the engine's batch of the write that stores its jobs

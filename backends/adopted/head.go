@@ -18,17 +18,21 @@ type head struct {
 	at     []string // where the row is; nil: unknown, or the last scan from the beginning found too few rows
 	resets int      // how often at became obsolete: the result of an older scan must not replace it
 
-	whole, part time.Duration // how long the last scans took: one from the beginning, and one from a row; the latter's time fades
+	// How long the last scans took: one from the beginning, and one from a row. Each of the former lowers part by an eighth, so that
+	// one slow scan from a row doesn't count indefinitely.
+	whole, part time.Duration
 
-	soonest time.Time   // before this time no scan from the beginning is due: they take at most 1/scanShare of the time
+	soonest time.Time   // before this time no scan from the beginning is due without a reset: they take at most 1/scanShare of the time
 	latest  time.Time   // at this time one is due
-	ends    []time.Time // when back-offs end that this process began, in ascending order
+	ends    []time.Time // when back-offs end that this process began, in ascending order, by the local clock
 }
 
 const (
 	scanEvery = time.Second
 	scanShare = 20
-	// scanGain is how much longer a scan from the beginning must take than two from a row, so that claims start there.
+	// rarestScan limits the pause between scans from the beginning.
+	rarestScan = 10 * time.Second
+	// Claims start at a row only if a scan from the beginning takes this much longer than two scans from a row.
 	scanGain = time.Millisecond
 	// endGrain and maxEnds limit how many times are kept, and so how often they cause scans.
 	endGrain = 100 * time.Millisecond
@@ -58,8 +62,8 @@ func (h *head) found(at []string, resets int, whole bool, began, now time.Time) 
 	if took := now.Sub(began); !whole {
 		h.part = took
 	} else {
+		pause := min(scanShare*min(took, h.whole), rarestScan) // one slow scan is chance
 		h.whole, h.part = took, h.part-h.part/8
-		pause := scanShare * took
 		h.soonest, h.latest = began.Add(pause), began.Add(max(scanEvery, pause))
 		h.resets++ // scans that started at a row before this one must not pass the rows that it found
 	}

@@ -142,7 +142,7 @@ func (k *kit) onCounted(on *product, tables map[string]mapping.Table) *counted {
 	return e
 }
 
-// TestBlockedHead: only the first of the claims at one time reads the dead jobs at the head of its queue. The others read
+// TestBlockedHead shows that only the first of the claims at one time reads the dead jobs at the head of its queue. The others read
 // as many rows behind many of them as behind few, and claim the other jobs in their order.
 func TestBlockedHead(t *testing.T) {
 	onEachAndSQLite(t, func(t *testing.T, on *product) {
@@ -241,7 +241,7 @@ func (k *kit) scansFromARow(on *product, e *counted, order string) {
 	}
 }
 
-// TestHeadWithNulls: rows with NULL in a column of the order are claimed, too.
+// TestHeadWithNulls shows that rows with NULL in a column of the order are claimed, too.
 func TestHeadWithNulls(t *testing.T) {
 	onEachAndSQLite(t, func(t *testing.T, on *product) {
 		ddl, tables := "", map[string]mapping.Table{}
@@ -265,7 +265,7 @@ func TestHeadWithNulls(t *testing.T) {
 	})
 }
 
-// TestBeforeTheHead: a job before the row where claims start is claimed at once if this Store made it ready, and otherwise
+// TestBeforeTheHead shows that a job before the row where claims start is claimed at once if this Store made it ready, and otherwise
 // with the next scan from the beginning: after a second, or if there are too few others.
 func TestBeforeTheHead(t *testing.T) {
 	onEachAndSQLite(t, func(t *testing.T, on *product) {
@@ -331,39 +331,6 @@ func TestBeforeTheHead(t *testing.T) {
 		next("with too few others", last...)
 		if more := k.claim("q", 1); len(more) > 0 {
 			t.Errorf("%+v", more)
-		}
-	})
-}
-
-// TestHeadOfOpenTransactions: a claim that is an open transaction starts at a row, too.
-func TestHeadOfOpenTransactions(t *testing.T) {
-	onEach(t, func(t *testing.T, on *product) {
-		m := headTable("q", headOrders[0])
-		delete(m.Columns, mapping.Worker)
-		delete(m.States, backends.StateClaimed)
-		m.ClaimInTx = true
-		k := on.newKit(t, headDDL(on, "q", headOrders[0], 20, "NOT NULL"), map[string]mapping.Table{"q": m})
-		at := time.Now()
-		k.SetClock(func() time.Time { return at })
-		want := func(what string, i int) backends.Job {
-			t.Helper()
-			job := k.one("q")
-			if id := fmt.Sprintf("%05dé%c", i, "kK"[i%2]); job.ID != id {
-				t.Errorf("%s: claimed %q, want %q", what, job.ID, id)
-			}
-			return job
-		}
-		zero, one, two := want("at first", 0), want("from a row on", 1), want("from a row on", 2)
-		k.write(backends.Release{Leases: leases(zero), Uncounted: true}, 0)
-		zero = want("after a release", 0)
-		k.write(backends.Nack{Leases: leases(one), HasDelay: true}, 0)
-		want("after a nack", 1)
-		k.write(backends.Ack{Leases: leases(two)}, 0)
-		k.sql("INSERT INTO q (id, state, urgency, made_at) VALUES ('early', 'new', 0, '2026-01-01 00:00:00')")
-		want("after another program's INSERT", 3)
-		k.write(backends.Release{Leases: leases(zero), Cause: backends.CauseDisconnected}, 0)
-		if job := k.one("q"); job.ID != "early" {
-			t.Errorf("claimed %q after a release", job.ID)
 		}
 	})
 }

@@ -51,7 +51,6 @@ func (c *claim) nextInTx(ctx context.Context) (got bool, err error) {
 		}
 		if !got {
 			pool.addWaiting(pool.release(ctx, conn))
-			c.rolledBack()
 		}
 		return got, err
 	}
@@ -75,9 +74,9 @@ func (c *claim) nextOn(ctx context.Context, conn txConn) (got bool, err error) {
 // candidate could not be claimed: the queue can have another job, and the candidate will not be found again.
 func (c *claim) roundInTx(ctx context.Context, conn txConn, p backends.Policy) (got, again bool, err error) {
 	q := c.s.queues[p.Queue]
+	var rows []*statement.Candidate
 	began := time.Now()
-	rows, err := c.candidates(ctx, conn, q, p, 1)
-	if err != nil || len(rows) == 0 {
+	if err := conn.Do(ctx, q.Candidates(p, 1, nil, &rows)); err != nil || len(rows) == 0 {
 		return false, false, err
 	}
 	r, fit := rows[0], 1

@@ -86,7 +86,6 @@ func (s *Store) settleJob(ctx context.Context, w txWrite) (r backends.WriteResul
 		return r
 	case isRelease && release.Uncounted:
 		r.MadeReady = append(s.tx.end(ctx, j), j.queue.Queue)
-		s.readyIn(0, j.queue.Queue)
 		r.Failed.Add(j.queue.Queue, release.Cause, false)
 		return r
 	}
@@ -112,9 +111,6 @@ func (s *Store) settleJob(ctx context.Context, w txWrite) (r backends.WriteResul
 	}
 	if err == nil || isRelease || !j.conn.Open() {
 		addQueues(&r.MadeReady, s.tx.end(ctx, j)...)
-	}
-	if err != nil {
-		s.readyIn(0, j.queue.Queue)
 	}
 	return r
 }

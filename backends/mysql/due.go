@@ -184,9 +184,9 @@ func (t *tx) queryDue(q core.DueQuery, alive []int64, x *dueRows) {
 const mostParts = 16
 
 // queryFirstDue adds the parts for the jobs and claims that are due first. A search of all queues and sidecars reads some rows
-// for each of them. It also passes all index entries of those that are gone and can't be purged yet, because the server doesn't use
-// DueFrom for a condition on another table's row. So a sidecar that searches from DueFrom on leaves the claims of others to
-// them, and queues for which no worker waits to the next search from the beginning.
+// for each of them. It also passes all index entries of jobs that are gone and can't be purged yet, because the server doesn't use
+// DueFrom for a condition on another table's row. So a sidecar that searches from DueFrom on skips the claims of other sidecars,
+// which search themselves. It also skips queues for which no worker waits, until the next search from the beginning.
 func (t *tx) queryFirstDue(q core.DueQuery, among string, names []any, part func(sql string, args ...any)) {
 	from := "IS NOT NULL"
 	if !q.DueFrom.IsZero() {

@@ -27,7 +27,7 @@ type ClaimRequest struct {
 	moved    error         // ErrMoved, once its queues are not served here
 
 	answer     chan Answer // buffered: the dispatcher never waits for the session
-	onAnswered func()      // see Pipeline.WhenAnswered; nil: nothing
+	onAnswered func()      // see Pipeline.WhenOver; nil: nothing
 }
 
 // Answer is the result of a claim. If it has no jobs, Err is the reason. If Err is nil, the queues have none.
@@ -57,15 +57,20 @@ func (b *Pipeline) AwaitClaim(ctx context.Context, w *ClaimRequest) Answer {
 	return b.dispatcher.wait(ctx, w)
 }
 
-// WhenAnswered calls f, which must not block, as soon as AwaitClaim would not wait for the answer of a queued claim.
-func (b *Pipeline) WhenAnswered(w *ClaimRequest, f func()) {
+// WhenOver calls f, which must not block, as soon as AwaitClaim would not wait for the answer of a queued claim, or ctx ends.
+// It can call f twice.
+func (b *Pipeline) WhenOver(ctx context.Context, w *ClaimRequest, f func()) {
 	b.dispatcher.mu.Lock()
 	defer b.dispatcher.mu.Unlock()
 	if w.queue == nil {
 		f()
 		return
 	}
-	w.onAnswered = f
+	stop := context.AfterFunc(ctx, f)
+	w.onAnswered = func() {
+		stop()
+		f()
+	}
 }
 
 // ReturnUndelivered releases jobs that were claimed for a session that has ended.

@@ -31,8 +31,9 @@ func (l *lingerPlan) plan(writes int, took time.Duration) time.Duration {
 	return min(2*took, lingerMost)
 }
 
-// learn records how many of the expected writes came. If clients send at their own pace, as many come during a wait as in
-// the same time before it, which is up to two thirds of those expected. Then waits only delay them.
+// learn records how many of the expected writes came. Clients that send at their own pace also send during a wait. Since a
+// wait is at most twice as long as the commit, that is up to two thirds of the expected writes. Only more than that shows
+// that the answered clients came back.
 func (l *lingerPlan) learn(came, wanted int) {
 	if 5*came >= 4*wanted {
 		l.vain = 0
@@ -42,12 +43,13 @@ func (l *lingerPlan) learn(came, wanted int) {
 	l.skip = min(1<<min(l.vain, 16), lingerSkip)
 }
 
-// linger waits until `wanted` more writes are queued, for at most most, and returns how many came. Writes of sessions
-// that used up their share do not count.
-func (c *committer) linger(wanted int, most time.Duration) (came int) {
+// linger waits until `wanted` more writes are queued, or the next commit is full, for at most most. It returns how many came
+// and for how many it waited. Writes of sessions that used up their share do not count.
+func (c *committer) linger(wanted int, most time.Duration) (came, expected int) {
 	c.mu.Lock()
 	before := c.arrived
-	c.wakeAt = before + min(wanted, batchWrites-len(c.queue))
+	expected = max(min(wanted, batchWrites-len(c.queue)), 0)
+	c.wakeAt = before + expected
 	ready := before >= c.wakeAt
 	c.mu.Unlock()
 	timer := time.NewTimer(most)
@@ -65,5 +67,5 @@ func (c *committer) linger(wanted int, most time.Duration) (came int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.wakeAt = 0
-	return c.arrived - before
+	return c.arrived - before, expected
 }

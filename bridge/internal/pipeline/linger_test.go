@@ -59,16 +59,20 @@ func TestLinger(t *testing.T) {
 			}
 		}()
 		began := time.Now()
-		if came := c.linger(3, time.Second); came != 3 || time.Since(began) != 300*time.Microsecond {
+		if came, _ := c.linger(3, time.Second); came != 3 || time.Since(began) != 300*time.Microsecond {
 			t.Errorf("%d came in %v, want 3 in 0.3 ms", came, time.Since(began))
 		}
 		go push(1)
 		began = time.Now()
-		if came := c.linger(3, time.Millisecond); came != 1 || time.Since(began) != time.Millisecond {
+		if came, _ := c.linger(3, time.Millisecond); came != 1 || time.Since(began) != time.Millisecond {
 			t.Errorf("%d came in %v, want 1 within 1 ms", came, time.Since(began))
 		}
-		if n := len(nextBatch(c)); n != 6 {
-			t.Errorf("%d writes can be taken, want 6", n)
+		push(batchWrites - 8)
+		if came, expected := c.linger(16, time.Millisecond); came != 0 || expected != 2 {
+			t.Errorf("beside %d writes it waits for %d of 16, want 2", batchWrites-2, expected)
+		}
+		if n := len(nextBatch(c)); n != batchWrites-2 {
+			t.Errorf("%d writes can be taken, want %d", n, batchWrites-2)
 		}
 		push(1)
 		select {

@@ -137,7 +137,7 @@ func (l *writeLoop) end(ctx context.Context, w *writeCommit) error {
 	}
 	switch most := l.wait.plan(others, took); {
 	case most > 0:
-		l.wait.learn(c.linger(others, most), others)
+		l.wait.learn(c.linger(others, most))
 	case over: // so that sessions over their share leave the machine to the others
 		c.linger(max(others, lingerFrom), min(took, lingerMost))
 	}

@@ -22,9 +22,10 @@ type Start struct {
 }
 
 // StartOrder are the columns by whose values a scan can start at a row. nil: it can't, or it needn't, because the row of
-// a job that waits for its back-off, and that of a dead one, shows when it can be claimed.
+// a job that waits for its back-off, and that of a dead one, shows when it can be claimed. With ClaimInTx, rows become ready
+// again in too many ways that the Store doesn't see.
 func (t *Table) StartOrder() (all []OrderColumn) {
-	if t.Has(mapping.RunAt) && t.HasState(backends.StateDead) {
+	if t.ClaimInTx || t.Has(mapping.RunAt) && t.HasState(backends.StateDead) {
 		return nil
 	}
 	kinds := []backends.ColumnKind{backends.TextColumn, backends.NumberColumn, backends.BoolColumn, backends.TimeColumn, backends.UUIDColumn}
@@ -50,8 +51,9 @@ func Runs(order []OrderColumn) (all []int) {
 	return all
 }
 
-// From is the condition for the rows of the start's run: in the last run, the row of the start and those after it, and
-// else the rows after all that have the same values in the columns up to that run. Rows with NULL are not among them.
+// From is the condition for the rows of the start's run. The last run has the row itself and those after it. Another run has
+// the rows that follow the last row with the same values in the columns of the run. A row is missing if NULL decides the
+// comparison.
 func (b *Builder) From(order []OrderColumn, s Start, rowValues bool) string {
 	var all []string
 	for i, c := range order[:s.Run] {

@@ -24,7 +24,7 @@ type Candidate struct {
 	Headers map[string]string
 	Now     int64        // milliseconds since 1970
 	Lease   *lease.Lease // what is kept about the job; nil: it cannot be claimed now
-	At      []string     // where a scan that starts at the row does; nil: none can
+	At      []string     // the row's values in the order of starts; nil: no scan can start at it
 
 	attempts        int64 // the column's; 0: there is none
 	limit           int64 // the row's own limit of attempts; 0: there is no column
