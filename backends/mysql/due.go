@@ -185,8 +185,8 @@ const mostParts = 16
 
 // queryFirstDue adds the parts for the jobs and claims that are due first. A search of all queues and sidecars reads some rows
 // for each of them. It also passes all index entries of jobs that are gone and can't be purged yet, because the server doesn't use
-// DueFrom for a condition on another table's row. So a sidecar that searches from DueFrom on skips the claims of other sidecars,
-// which search themselves. It also skips queues for which no worker waits, until the next search from the beginning.
+// DueFrom for a condition on another table's row. A watched sidecar searches only its own claims and waiting queues, and from
+// DueFrom on.
 func (t *tx) queryFirstDue(q core.DueQuery, among string, names []any, part func(sql string, args ...any)) {
 	from := "IS NOT NULL"
 	if !q.DueFrom.IsZero() {
@@ -202,7 +202,7 @@ func (t *tx) queryFirstDue(q core.DueQuery, among string, names []any, part func
 			"FROM "+of+") AS x WHERE x.sort_key IS NOT NULL", args...)
 	}
 	const scheduled = "CONCAT('s', qsidecar_queues.queue)"
-	if !q.Watched && q.DueFrom.IsZero() {
+	if !q.Watched {
 		each("scheduled", "qsidecar_queues.queue", scheduled, "qsidecar_queues")
 		each("due", ownerSegment, ownerSegment, "(SELECT sidecar FROM qsidecar_sidecars UNION ALL SELECT 0) AS h")
 		return

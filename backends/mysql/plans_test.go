@@ -101,9 +101,9 @@ func TestCostsDoNotGrow(t *testing.T) {
 				tx.queryDue(q, []int64{1}, newDueRows(q))
 			})
 		must(t, m, name, "INSERT INTO qsidecar_queues (queue) WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 900) SELECT CONCAT('q', n.i) FROM n")
-		within("the query for due work from a time on, beside 900 queues", 60,
+		within("the query for due work of a watched sidecar beside 900 queues", 60,
 			func(tx *tx) {
-				q := core.DueQuery{Host: 1, Waiting: []string{"q"}, Pieces: []core.Piece{{Segment: cursor.Whole}}, DueFrom: time.Now()}
+				q := core.DueQuery{Host: 1, Watched: true, Waiting: []string{"q"}, Pieces: []core.Piece{{Segment: cursor.Whole}}, DueFrom: time.Now()}
 				tx.queryDue(q, []int64{1}, newDueRows(q))
 			})
 		within("an ack", 20, func(tx *tx) {
@@ -185,7 +185,7 @@ func TestPlansBesideDeadEntries(t *testing.T) {
 			}
 			rows = append(rows, more...)
 		}
-		(&tx{s: s}).queryFirstDue(core.DueQuery{Host: 1, Waiting: []string{"q"}, DueFrom: time.Now()}, "", nil, func(part string, args ...any) {
+		(&tx{s: s}).queryFirstDue(core.DueQuery{Host: 1, Watched: true, Waiting: []string{"q"}, DueFrom: time.Now()}, "", nil, func(part string, args ...any) {
 			more, err := Session{s: s, c: c}.Rows(t.Context(), explain+part, args...)
 			if err != nil {
 				t.Fatal(err)

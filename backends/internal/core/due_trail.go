@@ -8,8 +8,7 @@ import (
 // dueTrail decides from which time on maintenance searches for due jobs. Index entries of jobs that are no longer scheduled
 // or claimed stay in the index as long as an old snapshot is open, and a query from the beginning reads all of them. If
 // such queries are slow, they take at most 1/dueShare of the time. The others begin where the last one ended. They miss
-// jobs that a transaction committed long after their time, and jobs that are due after the clock was set back. A Driver can
-// also leave out other sidecars' claims and queues for which no worker waits (see DueQuery.DueFrom).
+// only jobs that a transaction committed long after their time, or that are due after the clock was set back.
 type dueTrail struct {
 	mu   sync.Mutex
 	at   time.Time // nothing before this time was due at the last query, by the database's clock; zero: unknown
@@ -18,7 +17,7 @@ type dueTrail struct {
 }
 
 const (
-	slowDue    = 10 * time.Millisecond
+	slowDue    = 20 * time.Millisecond
 	slowDues   = 8 // so many slow queries in succession aren't chance
 	dueShare   = 50
 	rarestDue  = 10 * time.Second

@@ -25,7 +25,7 @@ type DueQuery struct {
 	JobsFrom, KeysFrom time.Time
 
 	// Where scans for jobs and claims that are due start. If it isn't zero, those that are due later than in DueWithin
-	// don't matter either, and a Driver can leave out claims of other sidecars, and queues that aren't in Waiting.
+	// don't matter either.
 	DueFrom time.Time
 }
 
