@@ -97,7 +97,7 @@ func (c *pendingClaim) whenOver(run func()) {
 	c.db.WhenOver(c.ctx, &c.request, sync.OnceFunc(func() { go run() }))
 }
 
-// follow ends the wait if the plan changed while the claim was queued, and serves its queues elsewhere.
+// follow ends the wait if the plan changed while the claim was queued, and the new one serves its queues from another database.
 func (c *pendingClaim) follow() {
 	if now := c.sess.bridge.plan.Load(); now != c.plan {
 		c.db.follow(now)

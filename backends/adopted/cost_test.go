@@ -1,8 +1,6 @@
 package adopted_test
 
 import (
-	"context"
-	"sync/atomic"
 	"testing"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -43,39 +41,7 @@ func checkCost(t *testing.T, newKit func(t *testing.T, ddl string, tables map[st
 	}
 	columns := "(id " + id + " PRIMARY KEY, payload text, state varchar(9), run_at timestamp NULL, error text);"
 	k := newKit(t, "CREATE TABLE jobs"+columns+"CREATE INDEX by_state ON jobs (state, id); CREATE TABLE none"+columns, map[string]mapping.Table{"q": table("jobs"), "idle": table("none")})
-	s := &statementCounter{Engine: k.Engine}
-	k.Engine = s
-	cost.Check(t, k.Store, func() cost.Cost { return cost.Cost{int(k.Usage().RoundTrips.Count), int(s.statements.Load())} }, want)
-}
-
-// statementCounter is an engine that counts the statements that package adopted runs.
-type statementCounter struct {
-	backends.Engine
-	statements atomic.Int64
-}
-
-func (c *statementCounter) Usage() backends.Usage { return c.Engine.(backends.Metered).Usage() }
-
-func (c *statementCounter) CommitWith(ctx context.Context, b backends.Batch, also backends.TxHooks) (backends.Results, error) {
-	if f := also.Before; f != nil {
-		also.Before = func(ctx context.Context, sql backends.SQL, b *backends.Batch) error {
-			return f(ctx, counting{sql, c}, b)
-		}
-	}
-	if f := also.After; f != nil {
-		also.After = func(ctx context.Context, sql backends.SQL, r *backends.Results) error {
-			return f(ctx, counting{sql, c}, r)
-		}
-	}
-	return c.Engine.CommitWith(ctx, b, also)
-}
-
-type counting struct {
-	backends.SQL
-	to *statementCounter
-}
-
-func (c counting) Do(ctx context.Context, statements ...*backends.Statement) error {
-	c.to.statements.Add(int64(len(statements)))
-	return c.SQL.Do(ctx, statements...)
+	e := &counted{Engine: k.Engine}
+	k.Engine = e
+	cost.Check(t, k.Store, func() cost.Cost { return cost.Cost{int(k.Usage().RoundTrips.Count), e.statements} }, want)
 }

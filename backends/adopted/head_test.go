@@ -70,15 +70,23 @@ func headDDL(on *product, name, order string, rows int, null string) string {
 	return ddl + "INSERT INTO " + name + " (id, state, urgency, made_at) VALUES " + strings.Join(values, ", ") + ";"
 }
 
-// counted counts what the claims of an engine read.
+// counted counts the statements that package adopted runs, and what the claims of an engine read.
 type counted struct {
 	backends.Engine
-	query string // for the rows that the transaction or its session has read; empty: the rows of the ranges are counted
-	scans []*backends.Statement
-	read  int64
+	statements int
+	query      string // for the rows that the transaction or its session has read; empty: the rows of the ranges are counted
+	scans      []*backends.Statement
+	read       int64
 }
 
+func (e *counted) Usage() backends.Usage { return e.Engine.(backends.Metered).Usage() }
+
 func (e *counted) CommitWith(ctx context.Context, b backends.Batch, also backends.TxHooks) (backends.Results, error) {
+	if before := also.Before; before != nil {
+		also.Before = func(ctx context.Context, sql backends.SQL, b *backends.Batch) error {
+			return before(ctx, recorded{sql, e}, b)
+		}
+	}
 	if after := also.After; after != nil {
 		also.After = func(ctx context.Context, sql backends.SQL, r *backends.Results) error {
 			before, err := e.total(ctx, sql)
@@ -108,13 +116,14 @@ func (e *counted) total(ctx context.Context, sql backends.SQL) (n int64, err err
 	}})
 }
 
-// recorded notes the scans for jobs to claim.
+// recorded counts statements, and notes the scans for jobs to claim.
 type recorded struct {
 	backends.SQL
 	e *counted
 }
 
 func (r recorded) Do(ctx context.Context, all ...*backends.Statement) error {
+	r.e.statements += len(all)
 	for _, st := range all {
 		if strings.Contains(st.Text, "ORDER BY") {
 			r.e.scans = append(r.e.scans, &backends.Statement{Text: st.Text, Args: st.Args})

@@ -28,8 +28,7 @@ func BenchmarkCommands(b *testing.B) {
 
 // BenchmarkDueHeld looks for due work b.N times, every 800 ms of a virtual clock, beside n claims and n scheduled jobs that
 // were due more than 10 s ago and are gone, while another connection keeps a snapshot open. The rows that a query reads don't include
-// these, though InnoDB passes them. So it also prints the reads of pages. They grow with n, because the condition on `sort_key` of
-// queryDue doesn't shorten the range of the index that the server reads.
+// these, though InnoDB passes them. So it also prints the reads of pages. They grow with n for a watcher. See queryFirstDue.
 //
 //	go test ./backends/mysql -run '^$' -bench 'DueHeld/(MySQL9.7|MariaDB10.11)' -benchtime 200x
 func BenchmarkDueHeld(b *testing.B) {

@@ -37,7 +37,7 @@ type Answer struct {
 	Err        error
 }
 
-// end answers the claim. b.mu is held.
+// end answers the claim. dispatcher.mu is held.
 func (w *ClaimRequest) end(a Answer) {
 	answered := w.onAnswered // the receiver of the answer can use w again
 	w.answer <- a
