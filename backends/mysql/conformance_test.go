@@ -56,11 +56,16 @@ func run(m *testing.M) int {
 // everywhere runs a test on each server.
 func everywhere(t *testing.T, f func(t *testing.T, m *testserver.MySQL)) {
 	t.Parallel()
+	inTurn(t, func(t *testing.T, m *testserver.MySQL) {
+		t.Parallel()
+		f(t, m)
+	})
+}
+
+// inTurn runs a test on each server, while no other test uses one.
+func inTurn(t *testing.T, f func(t *testing.T, m *testserver.MySQL)) {
 	for kind, m := range servers {
-		t.Run(string(kind), func(t *testing.T) {
-			t.Parallel()
-			f(t, m)
-		})
+		t.Run(string(kind), func(t *testing.T) { f(t, m) })
 	}
 }
 

@@ -14,8 +14,9 @@ import (
 )
 
 // TestCost checks how many round trips and statements the claim path takes, on one server without a cluster.
+// No other test runs beside it, because open transactions that write keep cursors back, and claims then scan more.
 func TestCost(t *testing.T) {
-	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
+	inTurn(t, func(t *testing.T, m *testserver.MySQL) {
 		sent := &counted{}
 		s := open(t, Options{URL: m.URL(m.Database(t)), wrap: func(c net.Conn) net.Conn { return &counter{Conn: c, to: sent} }})
 		at := time.Now()

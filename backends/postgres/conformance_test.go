@@ -76,11 +76,16 @@ func run(m *testing.M) int {
 // everywhere runs a test on each server.
 func everywhere(t *testing.T, f func(t *testing.T, p *testserver.Postgres)) {
 	t.Parallel()
+	inTurn(t, func(t *testing.T, p *testserver.Postgres) {
+		t.Parallel()
+		f(t, p)
+	})
+}
+
+// inTurn runs a test on each server, while no other test uses one.
+func inTurn(t *testing.T, f func(t *testing.T, p *testserver.Postgres)) {
 	for version, p := range servers {
-		t.Run("PostgreSQL"+version, func(t *testing.T) {
-			t.Parallel()
-			f(t, p)
-		})
+		t.Run("PostgreSQL"+version, func(t *testing.T) { f(t, p) })
 	}
 }
 

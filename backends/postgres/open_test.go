@@ -111,14 +111,14 @@ func as(t *testing.T, url, role string) string {
 // under a role without the right to create anything.
 func TestWithoutDDL(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
-		url := p.Database(t)
 		role := "runs_" + strings.ReplaceAll(strings.ToLower(t.Name()), "/", "_")
-		must(t, url, "CREATE ROLE "+role+" LOGIN; REVOKE CREATE ON SCHEMA public FROM PUBLIC")
 		t.Cleanup(func() { // runs after the database is dropped: clean-ups run in reverse order
-			if err := p.Exec(context.Background(), "REASSIGN OWNED BY "+role+" TO postgres"); err != nil {
+			if err := p.Exec(context.Background(), "DROP ROLE "+role); err != nil {
 				t.Error(err)
 			}
 		})
+		url := p.Database(t)
+		must(t, url, "CREATE ROLE "+role+" LOGIN; REVOKE CREATE ON SCHEMA public FROM PUBLIC")
 		_, err := Open(t.Context(), Options{URL: as(t, url, role), Schema: "jobs"})
 		if err == nil || !strings.Contains(err.Error(), "migrate --print") {
 			t.Errorf("without tables: %v, want advice", err)
