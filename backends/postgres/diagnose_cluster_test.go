@@ -100,7 +100,7 @@ func address(t *testing.T, all ...*testserver.Postgres) string {
 	return "postgres://postgres@/postgres?host=" + strings.Join(hosts, ",")
 }
 
-// until examines a cluster until the first finding of the list appears, and then expects the others and no further error.
+// until examines a cluster until all findings of the list appear, and then expects no further error.
 func until(t *testing.T, url string, th diagnose.Thresholds, what string, wanted ...want) {
 	t.Helper()
 	var found []backends.Finding
@@ -114,7 +114,7 @@ func until(t *testing.T, url string, th diagnose.Thresholds, what string, wanted
 			t.Logf("%s: %v", what, err)
 			return false
 		}
-		return slices.ContainsFunc(found, wanted[0].is)
+		return !slices.ContainsFunc(wanted, func(w want) bool { return !slices.ContainsFunc(found, w.is) })
 	})
 	t.Logf("%s:\n%s", what, listedOf(found, "cluster"))
 	has(t, found, wanted...)
