@@ -11,7 +11,7 @@ import (
 
 const (
 	idleQueues = 20
-	idleSettle = 3 * time.Second // until the first checks of a new sidecar are over
+	idleSettle = 25 * time.Second // until a new sidecar has returned the memory of its start, see daemon.TrimWhenIdle
 	idleFor    = 10 * time.Second
 )
 

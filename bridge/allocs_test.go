@@ -50,8 +50,9 @@ func TestAllocationsPerJob(t *testing.T) {
 	})
 }
 
-// TestMemoryOfWaitingWorkers guards the memory of a connection with a waiting claim, without its goroutine's stack. It includes
-// the client's end of the connection.
+// TestMemoryOfWaitingWorkers guards the memory of a connection with a waiting claim, with its goroutine's stack. It includes
+// the client's end of the connection. A stack is 4 KiB after garbage collections only if a goroutine that waits for input uses
+// less than 1,248 bytes of it. See shrinkstack in package runtime.
 func TestMemoryOfWaitingWorkers(t *testing.T) {
 	const workers = 500
 	s := start(t, unixOptions(t, memory.New()))
@@ -60,7 +61,7 @@ func TestMemoryOfWaitingWorkers(t *testing.T) {
 		runtime.GC()
 		runtime.GC() // frees what package sync's pools kept in the first one
 		runtime.ReadMemStats(&m)
-		return m.HeapAlloc
+		return m.HeapAlloc + m.StackInuse
 	}
 	before := alive()
 	for range workers {
@@ -69,14 +70,14 @@ func TestMemoryOfWaitingWorkers(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		if _, err := fmt.Fprintln(conn, `{"op":"claim","queue":"q","wait_ms":3600000}`); err != nil {
+		if _, err := fmt.Fprintln(conn, `{"op":"claim","id":1,"queue":"q","wait_ms":3600000}`); err != nil {
 			t.Fatal(err)
 		}
 	}
 	eventually(t, func() bool { return s.pipeline().Snapshot().IdleClaims == workers })
 	each := (int64(alive()) - int64(before)) / workers
 	t.Logf("a waiting worker takes %d bytes", each)
-	if each > 8<<10 {
-		t.Errorf("a waiting worker takes %d bytes, want at most 8 KiB", each)
+	if each > 11<<10 {
+		t.Errorf("a waiting worker takes %d bytes, want at most 11 KiB", each)
 	}
 }

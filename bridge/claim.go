@@ -1,13 +1,12 @@
 package bridge
 
 import (
-	"context"
 	"errors"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/bridge/internal/claimwait"
 	"github.com/qsidecar/qsidecar/bridge/internal/pipeline"
 	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 	"github.com/qsidecar/qsidecar/bridge/internal/wirejob"
@@ -23,8 +22,7 @@ type pendingClaim struct {
 	request  pipeline.ClaimRequest
 	answer   pipeline.Answer
 	answered bool            // answer is set
-	open     *openClaim      // nil: it does not wait
-	ctx      context.Context // ends its wait
+	waiting  *claimwait.Wait // nil: it does not wait for jobs
 	beside   int64           // size of the other lists in the reply
 	unread   int64           // bytes of its jobs that count for the session until the reply is sent
 
@@ -76,14 +74,8 @@ func (c *pendingClaim) start(s *session, id protocol.RequestID, req *protocol.Ne
 	if c.answer, c.answered = c.db.Claim(&c.request, queues); c.answered {
 		return nil
 	}
-	c.ctx = s.gone // a claim that does not wait ends after one commit
 	if waitMS > 0 {
-		var stop context.CancelFunc
-		c.ctx, stop = context.WithTimeout(s.gone, wirejob.Millis(waitMS))
-		c.open = &openClaim{id: id, stop: stop}
-		s.mu.Lock()
-		s.claims[c.open] = struct{}{}
-		s.mu.Unlock()
+		c.waiting = s.waits.New(id, wirejob.Millis(waitMS))
 	}
 	s.waiting.Add(1)
 	s.named.Add(int64(len(c.request.Queues)))
@@ -94,7 +86,8 @@ func (c *pendingClaim) start(s *session, id protocol.RequestID, req *protocol.Ne
 // that waits has no goroutine, whose stack would be a third of the memory of its connection.
 func (c *pendingClaim) whenOver(run func()) {
 	c.follow()
-	c.db.WhenOver(c.ctx, &c.request, sync.OnceFunc(func() { go run() }))
+	c.waiting.Then(func() { go run() })
+	c.db.WhenAnswered(&c.request, c.waiting.Answered)
 }
 
 // follow ends the wait if the plan changed while the claim was queued, and the new one serves its queues from another database.
@@ -131,11 +124,8 @@ func (c *pendingClaim) sent() { c.sess.quota.AddUnread(-c.unread) }
 func (c *pendingClaim) awaitAnswer() *protocol.Error {
 	s, named := c.sess, int64(len(c.request.Queues))
 	wire := c.await()
-	if c.open != nil {
-		c.open.stop()
-		s.mu.Lock()
-		delete(s.claims, c.open)
-		s.mu.Unlock()
+	if c.waiting != nil {
+		s.waits.Forget(c.waiting)
 	}
 	s.waiting.Add(-1)
 	s.named.Add(-named)
@@ -165,9 +155,13 @@ func busyReply(format string, args ...any) *protocol.Reply {
 // await waits for the answer. If a reload moved the claim's queues to another database, it continues there.
 func (c *pendingClaim) await() *protocol.Error {
 	s, w := c.sess, &c.request
+	over := s.gone.Done() // a claim that does not wait ends after one commit
+	if c.waiting != nil {
+		over = c.waiting.Done()
+	}
 	for {
 		c.follow()
-		c.answer = c.db.AwaitClaim(c.ctx, w)
+		c.answer = c.db.AwaitClaim(over, w)
 		if !errors.Is(c.answer.Err, pipeline.ErrMoved) {
 			return nil
 		}
@@ -230,12 +224,6 @@ func (c *pendingClaim) handOut() (jobs []protocol.Job, wire *protocol.Error, ok 
 }
 
 func (s *session) cancelClaims(req *protocol.Request) finisher {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for c := range s.claims {
-		if !req.Cancel.IsSet() || c.id == req.Cancel {
-			c.stop()
-		}
-	}
+	s.waits.Cancel(req.Cancel)
 	return answerWith(&protocol.Reply{})
 }

@@ -48,13 +48,29 @@ func (b *Bridge) ServeStream(ctx context.Context, in io.Reader, out io.Writer) e
 	return nil
 }
 
-// serveConn serves one accepted connection to its end.
+// serveConn serves one accepted connection to its end. While the connection is idle, its stack has the frames from here to
+// the read. TestMemoryOfWaitingWorkers limits them, so what needs a large frame before or after is done by other functions.
 func (b *Bridge) serveConn(conn unixsocket.Conn, socket string) {
+	s := b.admit(conn, socket)
+	if s == nil {
+		_ = conn.Close() // nothing was read from it
+		return
+	}
+	if forget := s.connected(); forget != nil {
+		s.serve()
+		forget()
+	}
+	_ = conn.Close() // every write that matters succeeded or failed before
+	s.disconnected()
+}
+
+// admit creates the session of an accepted connection. It returns nil if no request can be carried out: the Bridge stops, the
+// socket was removed, or a limit is reached.
+func (b *Bridge) admit(conn unixsocket.Conn, socket string) *session {
 	who, err := conn.Peer()
 	if err != nil && b.plan.Load().socket(socket).Allow != nil {
 		b.log.Error("connection failed", "event", "connection_failed", "socket", socket, "error", err)
-		_ = conn.Close() // nothing was read from it
-		return
+		return nil
 	}
 	s, full := b.open(conn, conn, conn, socket, who)
 	if full != nil {
@@ -62,21 +78,23 @@ func (b *Bridge) serveConn(conn unixsocket.Conn, socket string) {
 		b.logRefused(socket, who, full)
 		b.refuse(conn, who, full)
 	}
-	if s == nil {
-		_ = conn.Close() // the Bridge stops, the socket was removed, or a limit is reached: no request was carried out
-		return
-	}
-	defer b.ended(s)
+	return s
+}
+
+// connected starts to watch for a hang-up. It returns what ends that, or nil if it failed.
+func (s *session) connected() (forget func()) {
 	s.logConnected(true)
-	defer s.logConnected(false)
-	forget, err := conn.OnHangUp(func() { s.hangUp(errHangUp) })
+	forget, err := s.conn.OnHangUp(func() { s.hangUp(errHangUp) })
 	if err != nil {
-		b.log.Error("connection failed", "event", "connection_failed", "error", err)
-	} else {
-		s.serve()
-		forget()
+		s.bridge.log.Error("connection failed", "event", "connection_failed", "error", err)
+		return nil
 	}
-	_ = conn.Close() // every write that matters succeeded or failed before
+	return forget
+}
+
+func (s *session) disconnected() {
+	s.logConnected(false)
+	s.bridge.ended(s)
 }
 
 // open creates a session. It returns nil if the Bridge stops or a reload removed the socket, and an error if there

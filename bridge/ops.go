@@ -69,10 +69,7 @@ func (s *session) failure(err error) *protocol.Reply {
 func (s *session) hello(req *protocol.Request) finisher {
 	s.mu.Lock()
 	s.worker = req.Worker
-	s.subscribed = make(map[string]bool, len(req.Events))
-	for _, e := range req.Events {
-		s.subscribed[e] = true
-	}
+	s.subscribed = req.Events
 	s.mu.Unlock()
 	l := s.limits
 	return answerWith(&protocol.Reply{Hello: &protocol.HelloReply{
@@ -122,11 +119,17 @@ func (s *session) enqueue(req *protocol.Request) finisher {
 // after inspectTimeout, or when no reply can be sent any more: the end of a session waits for all of its queries, and
 // so do the jobs that the client holds.
 func (s *session) beginInspection(op protocol.Op) (ctx context.Context, done func()) {
-	s.inspecting <- struct{}{}
+	s.mu.Lock()
+	if s.inspecting == nil { // most sessions never need it
+		s.inspecting = make(chan struct{}, 1)
+	}
+	slot := s.inspecting
+	s.mu.Unlock()
+	slot <- struct{}{}
 	ctx, cancel := s.untilGone(op, inspectTimeout)
 	return ctx, func() {
 		cancel()
-		<-s.inspecting
+		<-slot
 	}
 }
 

@@ -187,15 +187,26 @@ func TestReloadOfADatabase(t *testing.T) {
 		done := make(chan struct{})
 		o.Databases["main"] = Database{Backend: from, Done: func() { close(done) }}
 		s := start(t, o)
-		c, waits := s.dial(t), s.dial(t)
+		c := s.dial(t)
 		c.call(`{"op":"enqueue","queue":"a"}`)
 		held := c.claim1("a")
-		waits.send(`{"op":"claim","queue":"a","wait_ms":60000}`)
+		waiting, began := []*client{s.dial(t), s.dial(t), s.dial(t)}, time.Now()
+		waiting[0].send(`{"op":"claim","queue":"a","wait_ms":60000}`)
+		waiting[1].send(`{"op":"claim","queue":"a","wait_ms":60000,"id":1}`) // no goroutine waits for its answer
+		waiting[2].send(`{"op":"claim","queue":"none","wait_ms":60000,"id":2}`)
+		eventually(t, func() bool { return s.pipeline().Snapshot().IdleClaims == 3 })
 		moved := with(o, func(o *Options) { o.Databases["main"] = Database{Backend: to} })
 		s.reloads(t, moved)
+		time.Sleep(time.Second)
 		c.call(`{"op":"enqueue","queue":"a","payload":"new"}`)
-		if r := waits.receive(); len(r.Jobs) != 1 || r.Jobs[0].Payload != "new" {
-			t.Errorf("the claim that waited over the move was answered %+v, want the job in the new database", r)
+		c.call(`{"op":"enqueue","queue":"a","payload":"new"}`)
+		for _, w := range waiting[:2] {
+			if r := w.receive(); len(r.Jobs) != 1 || r.Jobs[0].Payload != "new" {
+				t.Errorf("a claim that waited over the move was answered %+v, want a job in the new database", r)
+			}
+		}
+		if r := waiting[2].receive(); !r.OK || len(r.Jobs) > 0 || time.Since(began) != time.Minute {
+			t.Errorf("a claim without jobs was answered after %v with %+v, want its whole wait", time.Since(began), r)
 		}
 		select {
 		case <-done:

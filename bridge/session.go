@@ -10,12 +10,12 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/time/rate"
-
+	"github.com/qsidecar/qsidecar/bridge/internal/claimwait"
 	"github.com/qsidecar/qsidecar/bridge/internal/outbox"
 	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 	"github.com/qsidecar/qsidecar/bridge/internal/watch"
@@ -68,41 +68,36 @@ type session struct {
 	began  time.Time
 	grant  atomic.Pointer[grant] // never nil; see granted
 	in     io.Reader
+	reader *protocol.Reader      // of in; on the heap, which takes less than a larger stack
 	writes outbox.DeadlineWriter // where out writes to
 	out    outbox.Outbox
 
 	// gone is done when the client can't read replies any more, or when the session must not wait for jobs any
 	// longer. Then waiting claims end, and all other requests are carried out.
 	gone   context.Context
-	hangUp context.CancelCauseFunc
+	cancel context.CancelCauseFunc // of gone; see hangUp
 
-	codec      atomic.Uint32 // protocol.Codec, once it is known
-	slots      chan struct{} // maxOpen
-	requests   sync.WaitGroup
-	waiting    atomic.Int64
-	named      atomic.Int64 // see maxNamed
-	quota      quota.Session
-	inspecting chan struct{} // capacity 1: one large reply of this session at a time; see check
-	refusals   *rate.Limiter
+	codec    atomic.Uint32 // protocol.Codec, once it is known
+	slots    chan struct{} // maxOpen
+	requests sync.WaitGroup
+	waiting  atomic.Int64
+	named    atomic.Int64 // see maxNamed
+	waits    claimwait.Waits
+	quota    quota.Session
+	refusals quota.RequestLimiter
 
 	noDatabaseWait bool        // the session ended, and a request waited once for a database since; only read uses it
 	evicted        atomic.Bool // closed because it stalled, see Evict
 
 	mu         sync.Mutex
 	worker     string
-	subscribed map[string]bool // the events that the client named in hello
-	events     sync.WaitGroup  // events on their way to the client
-	eventsOver bool            // no more events are sent: the session waits for events
-	claims     map[*openClaim]struct{}
+	subscribed []string       // the events that the client named in hello
+	events     sync.WaitGroup // events on their way to the client
+	eventsOver bool           // no more events are sent: the session waits for events
 	byServer   bool
+	inspecting chan struct{} // capacity 1: one large reply of this session at a time; nil: none yet; see check
 
 	watch watch.Watch
-}
-
-// openClaim is a claim without a reply yet.
-type openClaim struct {
-	id   protocol.RequestID
-	stop context.CancelFunc
 }
 
 func newSessionID() string {
@@ -123,12 +118,9 @@ func newSession(b *Bridge, p *plan, in io.Reader, out outbox.DeadlineWriter, con
 		began:  time.Now(),
 		limits: p.limits,
 		in:     in,
+		reader: protocol.NewReader(in, p.limits.MaxFrame),
 		writes: out,
 		slots:  make(chan struct{}, maxOpen),
-
-		inspecting: make(chan struct{}, 1),
-		refusals:   quota.NewRejectLimiter(),
-		claims:     make(map[*openClaim]struct{}),
 	}
 	var owner quota.Owner
 	if who != nil {
@@ -136,7 +128,7 @@ func newSession(b *Bridge, p *plan, in io.Reader, out outbox.DeadlineWriter, con
 	}
 	s.quota = quota.NewSession(s, owner, &b.memory)
 	s.out = outbox.Outbox{To: out, Unread: s.quota.AddUnread, HasRoom: b.memory.HasRoom}
-	s.gone, s.hangUp = context.WithCancelCause(context.Background())
+	s.gone, s.cancel = context.WithCancelCause(context.Background())
 	s.grant.Store(p.grants(socket, who))
 	return s
 }
@@ -177,10 +169,9 @@ func (s *session) finishReplies() {
 
 // read carries out requests until the connection ends, and returns the reason.
 func (s *session) read() error {
-	r := protocol.NewReader(s.in, s.limits.MaxFrame)
+	r := s.reader
 	r.OnPartial, r.OnBuffer = s.partial, s.resized
 	defer s.bridge.memory.EndReceive(&s.quota)
-	var req protocol.Request
 	burst := 0
 	for {
 		body, codec, err := r.Next()
@@ -188,22 +179,9 @@ func (s *session) read() error {
 		if err != nil {
 			return s.readError(err, r.Buffered())
 		}
-		s.slots <- struct{}{}
-		if wire := codec.DecodeRequest(body, s.limits, &req); wire != nil {
-			<-s.slots
-			if wire.Fatal() {
-				return &badInput{id: req.ID, err: wire, bytes: len(body)}
-			}
-			s.answerAsync(req.ID, &protocol.Reply{Error: wire})
-			s.throttle()
-			continue
+		if err := s.receive(codec, body); err != nil {
+			return err
 		}
-		if req.Op == protocol.OpBye {
-			<-s.slots
-			return s.bye(req.ID)
-		}
-		s.carryOut(r, &req)
-		req = protocol.Request{} // an idle session keeps no payload
 		if burst++; !r.Partial() {
 			burst = 0
 		} else if burst%yieldAfter == 0 {
@@ -212,23 +190,51 @@ func (s *session) read() error {
 	}
 }
 
+// requestPool has empty requests. A session that waits for its client keeps none.
+var requestPool = sync.Pool{New: func() any { return new(protocol.Request) }}
+
+// receive decodes a request and carries it out. An error ends the connection.
+func (s *session) receive(codec protocol.Codec, body []byte) error {
+	req := requestPool.Get().(*protocol.Request)
+	defer func() {
+		*req = protocol.Request{}
+		requestPool.Put(req)
+	}()
+	s.slots <- struct{}{}
+	if wire := codec.DecodeRequest(body, s.limits, req); wire != nil {
+		<-s.slots
+		if wire.Fatal() {
+			return &badInput{id: req.ID, err: wire, bytes: len(body)}
+		}
+		s.answerAsync(req.ID, &protocol.Reply{Error: wire})
+		s.refusals.Throttle(s.gone.Done())
+		return nil
+	}
+	if req.Op == protocol.OpBye {
+		<-s.slots
+		return s.bye(req.ID)
+	}
+	s.carryOut(req)
+	return nil
+}
+
 // carryOut starts a request in the order of arrival. If the request has no id, carryOut waits for the reply.
 // Otherwise a goroutine waits for it, unless the request keeps much memory or the session is crowded.
-func (s *session) carryOut(r *protocol.Reader, req *protocol.Request) {
+func (s *session) carryOut(req *protocol.Request) {
 	id := req.ID
 	f := s.start(req)
 	if f.rest == nil {
 		<-s.slots
 		s.answerAsync(id, f.reply)
 		if f.reply.Error != nil {
-			s.throttle()
+			s.refusals.Throttle(s.gone.Done())
 		}
 		return
 	}
 	s.requests.Add(1)
 	if !id.IsSet() || f.keeps || !f.waits && s.crowded() {
 		if f.waits {
-			_ = r.Shrink() // an error does not matter: a smaller buffer needs no reservation
+			_ = s.reader.Shrink() // an error does not matter: a smaller buffer needs no reservation
 			s.quota.Blocked.Store(true)
 			defer s.quota.Blocked.Store(false)
 		}
@@ -305,7 +311,7 @@ func (s *session) written(err error) {
 func (s *session) sendEvent(event string, lost []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.subscribed[event] && !s.eventsOver {
+	if slices.Contains(s.subscribed, event) && !s.eventsOver {
 		s.events.Go(func() { s.send(&protocol.Reply{Event: event, Lost: lost}) })
 	}
 }

@@ -40,6 +40,12 @@ type badInput struct {
 
 func (b *badInput) Error() string { return b.err.Error() }
 
+// hangUp ends the session's waits for a reason. The first reason stays.
+func (s *session) hangUp(cause error) {
+	s.cancel(cause)
+	s.waits.End()
+}
+
 // peerGone reports whether the peer hung up, rather than only ended its input.
 func (s *session) peerGone() bool {
 	return s.conn != nil && s.conn.HungUp()

@@ -86,6 +86,9 @@ or config.`,
 
 func (a *app) serve(ctx context.Context, in config.Input, c config.Config, hint bool) error {
 	daemon.SetGCHeadroom()
+	idleCtx, stopTrim := context.WithCancel(ctx)
+	defer stopTrim()
+	go daemon.TrimWhenIdle(idleCtx)
 	hangUps, stop := a.hangUps()
 	defer stop()
 	return a.runDaemon(ctx, daemon.Options{Input: in, Load: in.Load, Managed: true, OpenTimeout: a.openTimeout}, c, func(ctx context.Context, p *daemon.Daemon) error {

@@ -1,10 +1,13 @@
 package daemon
 
 import (
+	"context"
 	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
@@ -15,6 +18,36 @@ func TestHeadroom(t *testing.T) {
 			t.Errorf("with %d bytes alive the goal is %d %%, want %d", live, got, want)
 		}
 	}
+}
+
+var garbage []byte
+
+// TestTrimWhenIdle checks that a process that was busy collects its garbage once when it is idle, and not while it is busy.
+func TestTrimWhenIdle(t *testing.T) {
+	t.Setenv("GOGC", "")
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		go TrimWhenIdle(ctx)
+		forced := func() uint64 {
+			synctest.Wait()
+			n := []metrics.Sample{{Name: "/gc/cycles/forced:gc-cycles"}}
+			metrics.Read(n)
+			return n[0].Value.Uint64()
+		}
+		start := forced()
+		for range 100 { // seconds
+			garbage = make([]byte, 1<<20)
+			time.Sleep(time.Second)
+		}
+		if n := forced() - start; n > 0 {
+			t.Errorf("%d collections while it is busy", n)
+		}
+		time.Sleep(10 * trimEvery)
+		if n := forced() - start; n != 1 {
+			t.Errorf("%d collections while it is idle, want one", n)
+		}
+	})
 }
 
 // TestHeadroomFollowsTheHeap checks the goal for a small heap, then for a large one.

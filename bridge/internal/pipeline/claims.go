@@ -2,7 +2,6 @@ package pipeline
 
 import (
 	"container/list"
-	"context"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -27,7 +26,7 @@ type ClaimRequest struct {
 	moved    error         // ErrMoved, once its queues are not served here
 
 	answer     chan Answer // buffered: the dispatcher never waits for the session
-	onAnswered func()      // see Pipeline.WhenOver; nil: nothing
+	onAnswered func()      // see Pipeline.WhenAnswered; nil: nothing
 }
 
 // Answer is the result of a claim. If it has no jobs, Err is the reason. If Err is nil, the queues have none.
@@ -51,26 +50,21 @@ func (b *Pipeline) Claim(w *ClaimRequest, queues []string) (a Answer, answered b
 	return b.dispatcher.add(w, queues)
 }
 
-// AwaitClaim waits for the answer of a queued claim. If ctx ends, it returns soon, possibly with jobs of the commit
+// AwaitClaim waits for the answer of a queued claim. If over is closed, it returns soon, possibly with jobs of the commit
 // under way.
-func (b *Pipeline) AwaitClaim(ctx context.Context, w *ClaimRequest) Answer {
-	return b.dispatcher.wait(ctx, w)
+func (b *Pipeline) AwaitClaim(over <-chan struct{}, w *ClaimRequest) Answer {
+	return b.dispatcher.wait(over, w)
 }
 
-// WhenOver calls f, which must not block, as soon as AwaitClaim would not wait for the answer of a queued claim, or ctx ends.
-// It can call f twice.
-func (b *Pipeline) WhenOver(ctx context.Context, w *ClaimRequest, f func()) {
+// WhenAnswered calls f, which must not block, as soon as a queued claim has its answer.
+func (b *Pipeline) WhenAnswered(w *ClaimRequest, f func()) {
 	b.dispatcher.mu.Lock()
 	defer b.dispatcher.mu.Unlock()
 	if w.queue == nil {
 		f()
 		return
 	}
-	stop := context.AfterFunc(ctx, f)
-	w.onAnswered = func() {
-		stop()
-		f()
-	}
+	w.onAnswered = f
 }
 
 // ReturnUndelivered releases jobs that were claimed for a session that has ended.

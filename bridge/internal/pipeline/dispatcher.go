@@ -3,7 +3,6 @@ package pipeline
 import (
 	"cmp"
 	"container/list"
-	"context"
 	"errors"
 	"slices"
 	"strings"
@@ -349,13 +348,13 @@ func (b *dispatcher) isDirect(queues []string) bool {
 	return b.noPrefetch != nil && slices.ContainsFunc(queues, b.noPrefetch)
 }
 
-// wait returns the claim's answer. The end of ctx (the end of the claim's wait, a cancel, a hang-up) requests it
+// wait returns the claim's answer. If over is closed (the end of the claim's wait, a cancel, a hang-up), it requests it
 // early.
-func (b *dispatcher) wait(ctx context.Context, w *ClaimRequest) Answer {
+func (b *dispatcher) wait(over <-chan struct{}, w *ClaimRequest) Answer {
 	var a Answer
 	select {
 	case a = <-w.answer:
-	case <-ctx.Done():
+	case <-over:
 		b.leave(w)
 		a = <-w.answer
 	}

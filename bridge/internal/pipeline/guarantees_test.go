@@ -145,7 +145,7 @@ func TestNoHandOutOfADroppedLease(t *testing.T) {
 		w := newWorker(p)
 		w.enqueue(t, "q")
 		r := w.queued(t, false)
-		a := p.AwaitClaim(t.Context(), r)
+		a := p.AwaitClaim(t.Context().Done(), r)
 		if len(a.Jobs) != 1 {
 			t.Fatalf("claimed %+v", a)
 		}
@@ -270,7 +270,7 @@ func TestReleasesNameTheirOwner(t *testing.T) {
 		w.claim(t, "q", true)
 		_, released := p.ReleaseSession(&w.Session, backends.Release{Uncounted: true})
 		<-released.Done
-		a := p.AwaitClaim(t.Context(), w.queued(t, false))
+		a := p.AwaitClaim(t.Context().Done(), w.queued(t, false))
 		p.ReturnUndelivered(a.Jobs)
 		synctest.Wait()
 		if id := p.heartbeat.Identity(); !slices.Equal(owners, []backends.Identity{id, id}) {

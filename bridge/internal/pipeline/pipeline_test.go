@@ -85,7 +85,7 @@ func (w *worker) claim(t *testing.T, queue string, wait bool) []backends.Job {
 	r := &ClaimRequest{Session: &w.Session, Slots: 1, Since: time.Now(), Once: !wait}
 	a, answered := w.p.Claim(r, []string{queue})
 	if !answered {
-		a = w.p.AwaitClaim(t.Context(), r)
+		a = w.p.AwaitClaim(t.Context().Done(), r)
 	}
 	if a.Err != nil {
 		t.Errorf("a claim of %s: %v", queue, a.Err)
@@ -162,13 +162,13 @@ func TestWaitingClaimsAreAnsweredWhenJobsAreBack(t *testing.T) {
 		d.mu.Unlock()
 		waiting, once := newWorker(p), newWorker(p)
 		for range 10 {
-			go waiting.p.AwaitClaim(t.Context(), waiting.queued(t, false))
+			go waiting.p.AwaitClaim(t.Context().Done(), waiting.queued(t, false))
 		}
 		synctest.Wait()
 		answers := make(chan Answer, 10)
 		for range 10 {
 			r := once.queued(t, true)
-			go func() { answers <- p.AwaitClaim(t.Context(), r) }()
+			go func() { answers <- p.AwaitClaim(t.Context().Done(), r) }()
 		}
 		synctest.Wait()
 		if len(answers) > 0 {

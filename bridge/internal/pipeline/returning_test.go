@@ -46,7 +46,7 @@ func TestNoClaimWaitsForAReleaseThatFails(t *testing.T) {
 				p := start(t, ownLoops{db})
 				w := newWorker(p)
 				w.enqueue(t, "q")
-				a := p.AwaitClaim(t.Context(), w.queued(t, false))
+				a := p.AwaitClaim(t.Context().Done(), w.queued(t, false))
 				p.ReturnUndelivered(a.Jobs) // its client is gone
 				once := w.queued(t, true)
 				time.Sleep(time.Minute)
@@ -56,7 +56,7 @@ func TestNoClaimWaitsForAReleaseThatFails(t *testing.T) {
 				}
 				waiting := w.queued(t, false)
 				fixed.Store(true)
-				if a := p.AwaitClaim(t.Context(), waiting); len(a.Jobs) != 1 || a.Jobs[0].Attempt != 1 {
+				if a := p.AwaitClaim(t.Context().Done(), waiting); len(a.Jobs) != 1 || a.Jobs[0].Attempt != 1 {
 					t.Errorf("when the job is back, a claim gets %+v", a)
 				}
 			})

@@ -173,7 +173,7 @@ func TestIdleWaitQueuesAreForgotten(t *testing.T) {
 				}
 				continue
 			}
-			p.AwaitClaim(ended, r)
+			p.AwaitClaim(ended.Done(), r)
 		}
 		time.Sleep(2 * paceIdle) // what a wait queue's rate is kept for
 		synctest.Wait()
@@ -248,7 +248,7 @@ func BenchmarkEnqueueBesideWaiters(b *testing.B) {
 
 // awaitAndSettle waits for the job of a claim and acks it. It returns false if the claim got none.
 func awaitAndSettle(tb testing.TB, p *Pipeline, r *ClaimRequest) bool {
-	a := p.AwaitClaim(context.Background(), r)
+	a := p.AwaitClaim(nil, r)
 	if len(a.Jobs) == 0 {
 		return false
 	}

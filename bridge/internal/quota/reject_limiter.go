@@ -20,8 +20,28 @@ const (
 	maxRejectedUsers = 1024
 )
 
-// NewRejectLimiter returns the limiter of one session.
-func NewRejectLimiter() *rate.Limiter { return rate.NewLimiter(rejectsPerSecond, rejectBurst) }
+func newRejectLimiter() *rate.Limiter { return rate.NewLimiter(rejectsPerSecond, rejectBurst) }
+
+// RequestLimiter counts the rejected requests of one session. Only one goroutine uses it.
+type RequestLimiter struct{ limiter *rate.Limiter } // nil: no request was rejected yet
+
+// Throttle is called after a request was rejected. It waits as long as the reading of the next one must be delayed, or until
+// gone is closed.
+func (r *RequestLimiter) Throttle(gone <-chan struct{}) {
+	if r.limiter == nil {
+		r.limiter = newRejectLimiter()
+	}
+	d := r.limiter.Reserve().Delay()
+	if d <= 0 {
+		return
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-gone:
+	}
+}
 
 // RejectLimiter counts rejected connections by user, so that reconnecting does not help.
 type RejectLimiter struct {
@@ -38,7 +58,7 @@ func (b *RejectLimiter) Delay(uid uint32, bytes int) time.Duration {
 		if b.users == nil || len(b.users) >= maxRejectedUsers {
 			b.users = make(map[uint32]*rate.Limiter)
 		}
-		l = NewRejectLimiter()
+		l = newRejectLimiter()
 		b.users[uid] = l
 	}
 	r := l.ReserveN(time.Now(), min(1+bytes/bytesPerReject, rejectBurst))
