@@ -1,6 +1,7 @@
 package backendtest
 
 import (
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -142,18 +143,30 @@ var settleTests = map[string]func(*kit){
 		k.writeLosing(backends.Ack{Leases: leasesOf(fresh), Enqueue: []backends.NewJob{{Queue: "p", Payload: []byte("follows"), Key: "k", KeyTTL: keyTTL}}}, 0)
 		k.wantJobs(k.commit(k.claimBatch(me, 9, 0, policy("p"))).Claims[0].Jobs, "follows")
 	},
-	"AckedJobIsKeptByTheClaimsPolicy": func(k *kit) {
-		ids := k.enqueuePayloads("a", "b", "c")
+	"SettlesOfOneCommitKeepTheirValues": func(k *kit) {
+		results, errs := [][]byte{[]byte("r\x00\xff"), nil, {}}, []string{"it's ?, ? \\", "ключ 🔑", strings.Repeat("x", 5000), "same", "same"}
+		ids := k.enqueuePayloads("a", "b", "c", "d", "e", "f", "g", "h")
 		p := policy("q")
 		p.RetainDone = time.Hour
-		jobs := k.commit(k.claimBatch(me, 3, 0, p)).Claims[0].Jobs
-		k.writeLosing(backends.Ack{Leases: leasesOf(jobs[0]), Result: []byte("r\x00\xff")}, 0)
-		k.writeLosing(backends.Ack{Leases: leasesOf(jobs[1])}, 0)
-		k.writeLosing(backends.Ack{Leases: leasesOf(jobs[2]), Result: []byte{}}, 0)
-		for i, want := range [][]byte{[]byte("r\x00\xff"), nil, {}} {
+		var b backends.Batch
+		for i, j := range k.commit(k.claimBatch(me, 8, 0, p)).Claims[0].Jobs {
+			if n := i - len(results); n < 0 {
+				b.Writes = append(b.Writes, backends.Ack{Leases: leasesOf(j), Result: results[i]})
+			} else {
+				b.Writes = append(b.Writes, backends.Nack{Leases: leasesOf(j), Error: errs[n], HasDelay: true, Delay: time.Duration(n) * time.Hour, Dead: n == 4})
+			}
+		}
+		k.commit(b)
+		for i, want := range results {
 			v := k.view(ids[i])
 			if v == nil || v.State != backends.StateDone || string(v.Result) != string(want) || (v.Result == nil) != (want == nil) || v.FinishedAt.IsZero() {
 				k.Errorf("job %d: %+v, want it done with the result %q (nil: %v)", i, v, want, want == nil)
+			}
+		}
+		for i, want := range []backends.State{backends.StateReady, backends.StateScheduled, backends.StateScheduled, backends.StateScheduled, backends.StateDead} {
+			v, before := k.view(ids[len(results)+i]), k.view(ids[len(results)+i-1])
+			if v.State != want || len(v.Failures) != 1 || v.Failures[0].Message != errs[i] || before.State == backends.StateScheduled && v.State == before.State && v.RunAt.Sub(before.RunAt) != time.Hour {
+				k.Errorf("nack %d: %+v, want it %s with the error %.20q, an hour after the one before", i, v, want, errs[i])
 			}
 		}
 	},

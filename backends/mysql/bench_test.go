@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -73,6 +74,44 @@ func BenchmarkEnqueue(b *testing.B) {
 					fillBy(b, s, k, n)
 					return k
 				})
+			})
+		}
+	})
+}
+
+// BenchmarkSettle settles b.N jobs, 100 in a commit, and prints the server's CPU time for each.
+//
+//	go test ./backends/mysql -run '^$' -bench 'Settle/(MySQL9.7|MariaDB10.11)' -benchtime 20000x
+func BenchmarkSettle(b *testing.B) {
+	durably(b, func(b *testing.B, m *testserver.MySQL) {
+		nack := func(l []backends.Lease) backends.Write { return backends.Nack{Leases: l, Error: "failed"} }
+		ack := func(l []backends.Lease) backends.Write { return backends.Ack{Leases: l} }
+		for _, c := range []struct {
+			name   string
+			kept   time.Duration
+			settle func(l []backends.Lease) backends.Write
+		}{{"ack", 0, ack}, {"ack-kept", time.Hour, ack}, {"nack", 0, nack}} {
+			b.Run(c.name, func(b *testing.B) {
+				s := open(b, Options{URL: m.URL(m.Database(b))})
+				join(b, s, 1)
+				fillBy(b, s, b.N, 1000)
+				var leases []backends.Lease
+				for len(leases) < b.N {
+					batch := claimOf(1, min(1000, b.N-len(leases)), uint64(1+len(leases)))
+					batch.Claims[0].Queues[0].RetainDone = c.kept
+					r, err := s.Commit(b.Context(), batch)
+					if err != nil {
+						b.Fatal(err)
+					}
+					leases = append(leases, leasesOf(r.Claims[0].Jobs)...)
+				}
+				cpu := serverCPU(b, m)
+				b.ResetTimer()
+				for part := range slices.Chunk(leases, 100) {
+					write(b, s, c.settle(part))
+				}
+				b.StopTimer()
+				b.ReportMetric(float64((serverCPU(b, m)-cpu).Microseconds())/float64(b.N), "server-µs/job")
 			})
 		}
 	})

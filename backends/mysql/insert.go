@@ -33,7 +33,7 @@ func (t *tx) lockKeys(keys []jobKey, into map[jobKey]*keyRow) {
 	}
 	slices.SortFunc(keys, func(a, b jobKey) int { return cmp.Or(strings.Compare(a.queue, b.queue), strings.Compare(a.key, b.key)) })
 	t.wrote = true
-	for part := range slices.Chunk(keys, 200) {
+	for part := range slices.Chunk(keys, keysAtOnce) {
 		var args []any
 		for _, key := range part {
 			args = append(args, key.queue, []byte(key.key))
@@ -56,6 +56,9 @@ func (t *tx) lockKeys(keys []jobKey, into map[jobKey]*keyRow) {
 			"WHERE ("+anyKey("k.", n)+") AND k.state IS NULL", args...)
 	}
 }
+
+// keysAtOnce is the largest number of keys in a condition.
+const keysAtOnce = 200
 
 // anyKey returns the condition that a row has one of n keys.
 func anyKey(table string, n int) string {
@@ -172,11 +175,28 @@ func (t *tx) insertSome(jobs []newJob) {
 			jobs[i].Stored(first+int64(i)*step, jobs[i].state == backends.StateReady)
 		}
 	}, "SELECT LAST_INSERT_ID(), "+step)
+	t.takeKeys(jobs, step, clock)
+}
+
+// takeKeys queues a statement that gives the rows of keys, which the transaction has locked, the ids of the jobs that the INSERT before
+// it stored.
+func (t *tx) takeKeys(jobs []newJob, step, clock string) {
+	first := true
 	for i := range jobs {
-		if j := &jobs[i]; j.Key != "" {
-			t.Add("UPDATE qsidecar_keys SET job = LAST_INSERT_ID() + ? * "+step+", state = NULL, expires_at = "+clock+" + INTERVAL ? MICROSECOND "+
-				"WHERE queue = ? AND `key` = ?", int64(i), 1000*core.MS(j.KeyTTL), j.Queue, []byte(j.Key))
+		j := &jobs[i]
+		if j.Key == "" {
+			continue
 		}
+		if first {
+			t.Add("INSERT INTO qsidecar_keys (queue, `key`, job, state, expires_at) VALUES ")
+		} else {
+			t.Text(", ")
+		}
+		first = false
+		t.Text("(?, ?, LAST_INSERT_ID() + ? * "+step+", NULL, "+clock+" + INTERVAL ? MICROSECOND)", j.Queue, []byte(j.Key), int64(i), 1000*core.MS(j.KeyTTL))
+	}
+	if !first {
+		t.Text(" ON DUPLICATE KEY UPDATE job = VALUES(job), state = NULL, expires_at = VALUES(expires_at)")
 	}
 }
 

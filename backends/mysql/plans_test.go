@@ -109,12 +109,23 @@ func TestCostsDoNotGrow(t *testing.T) {
 		within("an ack", 20, func(tx *tx) {
 			tx.Ack([]core.Lease{{ID: 1}, {ID: 2}, {ID: 3}}, nil)
 		})
+		within("an update of three rows", 10, func(tx *tx) {
+			var all []*job
+			tx.now = session.Instant(time.Now().UnixMicro())
+			for id := range int64(3) {
+				all = append(all, &job{Row: core.Row{ID: 1 + id, Change: core.Change{Kind: core.Ended, State: backends.StateReady, Attempts: int(id)}}})
+			}
+			tx.updateAll(all)
+		})
 		within("a settle", 20, func(tx *tx) { tx.lock([]int64{1, 2, 3}, "", func(*job) {}) })
 		within("a search for due rows", 20, func(tx *tx) { tx.findDue(new([]int64), "sq", timeOf(1), 10) })
 		must(t, m, name, "INSERT INTO qsidecar_keys (queue, `key`, job, expires_at) WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 900) "+
 			"SELECT 'q', n.i, n.i, UTC_TIMESTAMP() FROM n")
 		within("locking keys", 40, func(tx *tx) {
 			tx.lockKeys([]jobKey{{"q", "1"}, {"q", "2"}, {"q", "new"}}, map[jobKey]*keyRow{})
+		})
+		within("ending keys", 10, func(tx *tx) {
+			tx.endKeys([]*job{{Row: core.Row{ID: 1, Queue: "q", Key: "1"}}, {Row: core.Row{ID: 2, Queue: "q", Key: "2"}}})
 		})
 	})
 }

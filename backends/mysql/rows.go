@@ -10,7 +10,6 @@ import (
 	"github.com/qsidecar/qsidecar/backends/internal/core"
 	"github.com/qsidecar/qsidecar/backends/mysql/internal/session"
 	"github.com/qsidecar/qsidecar/backends/mysql/internal/table"
-	"github.com/qsidecar/qsidecar/backends/mysql/migrate"
 )
 
 // job is a row that the transaction has locked.
@@ -122,28 +121,25 @@ func (t *tx) askNow() {
 func (t *tx) Change(rows []*core.Row, changed func(*core.Row), gaveBack func(queue string, returns int64)) {
 	t.wrote = true
 	var deleted []int64
-	var all []*job
+	var all, updated []*job
 	for _, r := range rows {
 		j := r.Engine.(*job)
 		all = append(all, j)
-		t.makeRoom(4096 + 2*int64(len(r.Change.Result)))
 		switch r.Change.Kind {
 		case core.Deleted:
 			deleted = append(deleted, r.ID)
-		case core.Ended:
-			t.end(j)
-		case core.Renewed:
-			t.renew(j)
+		case core.Ended, core.Renewed:
+			updated = append(updated, j)
 		}
 		changed(r)
 	}
+	t.updateAll(updated)
 	if len(deleted) > 0 {
+		t.makeRoom(24 * int64(len(deleted)))
 		t.Add(table.DeleteByID + " WHERE id IN (" + session.List(deleted) + ")")
 	}
 	t.changeOthers(all, gaveBack)
 }
-
-const unclaim = "prefetched = 0, token_sidecar = NULL, token_number = NULL, owner = NULL, lease_ms = NULL, deadline = NULL, due_at = NULL, claimed_at = NULL, worker = NULL"
 
 // finished reports whether the job is done or dead after its change, and its row remains.
 func (j *job) finished() bool {
@@ -151,49 +147,11 @@ func (j *job) finished() bool {
 	return c.Kind == core.Ended && (c.State == backends.StateDone || c.State == backends.StateDead)
 }
 
-// end queues the UPDATE of a row whose claim ended.
-func (t *tx) end(j *job) {
-	c := &j.Change
-	runAt := session.Instant(0)
-	if c.State == backends.StateScheduled {
-		runAt = t.now.After(core.MS(c.Delay))
-	}
-	t.Add("UPDATE qsidecar_jobs SET state = ?, attempts = ?, losses = ?, prefetch_losses = ?, run_at = ?, "+unclaim,
-		string(c.State), c.Attempts, c.Losses, c.PrefetchLosses, runAt)
-	if c.State == backends.StateReady && !c.SamePosition {
-		t.Text(", position = "+migrate.Position+", ready_at = ?", t.now)
-	}
-	if c.Cause != "" {
-		t.Text(", last_error = ?", c.Message)
-	}
-	if j.finished() {
-		t.Text(", finished_at = ?, expires_at = ?, result = ?", t.now, j.expires(t.now), session.Nullable(c.Result))
-	}
-	t.Text(" WHERE id = ?", j.ID)
-}
-
 func (j *job) expires(now session.Instant) session.Instant {
 	if j.Change.State == backends.StateDone {
 		return now.After(j.keep)
 	}
 	return now.After(j.keepDead)
-}
-
-// renew queues the UPDATE of a row whose claim continues.
-func (t *tx) renew(j *job) {
-	c := &j.Change
-	lease := max(core.MS(c.Lease), 0)
-	due := j.due
-	if c.NewDue {
-		due = session.Earlier(t.now.After(lease), j.deadline)
-	}
-	attempts := int64(c.Attempts) - session.Flag(c.Prefetched)
-	t.Add("UPDATE qsidecar_jobs SET attempts = ?, prefetch_losses = ?, prefetched = ?, owner = ?, lease_ms = ?, due_at = ?",
-		attempts, c.PrefetchLosses, session.Flag(c.Prefetched), int64(c.Owner), session.Positive(lease), due)
-	if c.SetWorker {
-		t.Text(", worker = ?", session.OrNull(c.Worker))
-	}
-	t.Text(" WHERE id = ?", j.ID)
 }
 
 // changeOthers queues the changes of the other tables that follow from the changes of rows: keys,
@@ -219,24 +177,42 @@ func (t *tx) changeOthers(all []*job, gaveBack func(queue string, returns int64)
 	slices.SortFunc(keyed, func(a, b *job) int {
 		return cmp.Or(strings.Compare(a.Queue, b.Queue), strings.Compare(a.Key, b.Key))
 	})
-	for _, j := range keyed {
-		t.Add("UPDATE qsidecar_keys SET state = ? WHERE queue = ? AND `key` = ? AND job = ?", string(j.Change.State), j.Queue, []byte(j.Key), j.ID)
+	for part := range slices.Chunk(keyed, keysAtOnce) {
+		t.endKeys(part)
 	}
+	failures := rowList{tx: t, head: "INSERT INTO qsidecar_failures (job, fence, attempt, cause, message, at) VALUES (?, ?, ?, ?, ?, ?)"}
 	for _, j := range all {
 		if c := &j.Change; c.Kind == core.Ended && c.Cause != "" {
-			t.makeRoom(4096 + 2*int64(len(c.Message)))
-			t.Add("INSERT INTO qsidecar_failures (job, fence, attempt, cause, message, at) VALUES (?, ?, ?, ?, ?, ?)",
-				j.ID, j.Fence, c.Attempts, string(c.Cause), c.Message, t.now)
+			failures.add(j.changedBytes(), j.ID, j.Fence, c.Attempts, string(c.Cause), c.Message, t.now)
 		}
 	}
 	if len(failed) > 0 {
 		t.Add("DELETE FROM qsidecar_failures WHERE job IN (" + session.List(failed) + ")")
 	}
+	expiring := rowList{tx: t, head: "INSERT INTO qsidecar_expiring (expires_at, job) VALUES (?, ?)"}
 	for _, j := range all {
 		if j.finished() && j.expires(t.now) != 0 {
-			t.Add("INSERT INTO qsidecar_expiring (expires_at, job) VALUES (?, ?)", j.expires(t.now), j.ID)
+			expiring.add(128, j.expires(t.now), j.ID)
 		}
 	}
 	t.register(scheduled)
 	t.countReturns(returned, gaveBack)
+}
+
+// rowList adds rows to one INSERT, or to several if they don't fit into a packet. Queue no other statement between two rows.
+type rowList struct {
+	*tx
+	head string // with the first row's placeholders after VALUES
+	n    int
+}
+
+// add adds a row that needs about that many bytes.
+func (l *rowList) add(bytes int64, values ...any) {
+	l.makeRoom(bytes)
+	if l.n == 0 || l.Empty() {
+		l.Add(l.head, values...)
+	} else {
+		l.Text(", ("+strings.TrimSuffix(strings.Repeat("?, ", len(values)), ", ")+")", values...)
+	}
+	l.n++
 }
