@@ -86,8 +86,8 @@ func (c *pendingClaim) start(s *session, id protocol.RequestID, req *protocol.Ne
 // that waits has no goroutine, whose stack would be a third of the memory of its connection.
 func (c *pendingClaim) whenOver(run func()) {
 	c.follow()
-	c.waiting.Then(func() { go run() })
 	c.db.WhenAnswered(&c.request, c.waiting.Answered)
+	c.waiting.Then(func() { go run() }) // it uses c from now on
 }
 
 // follow ends the wait if the plan changed while the claim was queued, and the new one serves its queues from another database.

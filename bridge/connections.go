@@ -81,7 +81,7 @@ func (b *Bridge) admit(conn unixsocket.Conn, socket string) *session {
 	return s
 }
 
-// connected starts to watch for a hang-up. It returns what ends that, or nil if it failed.
+// connected starts to watch for a hang-up. It returns the function that ends that, or nil if it failed.
 func (s *session) connected() (forget func()) {
 	s.logConnected(true)
 	forget, err := s.conn.OnHangUp(func() { s.hangUp(errHangUp) })
@@ -92,6 +92,7 @@ func (s *session) connected() (forget func()) {
 	return forget
 }
 
+// disconnected ends what the session has in the Bridge.
 func (s *session) disconnected() {
 	s.logConnected(false)
 	s.bridge.ended(s)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -21,7 +22,7 @@ const enqueueWait = 5 * time.Second
 const keepsIDs = 16
 
 // start begins a request in the order of arrival. The returned finisher only waits for the result. start does not
-// keep req, because the next request reuses it.
+// keep req, because a request of another client can use it next.
 func (s *session) start(req *protocol.Request) finisher {
 	if wire := s.forbids(req); wire != nil {
 		return fail(wire)
@@ -69,7 +70,7 @@ func (s *session) failure(err error) *protocol.Reply {
 func (s *session) hello(req *protocol.Request) finisher {
 	s.mu.Lock()
 	s.worker = req.Worker
-	s.subscribed = req.Events
+	s.subscribed = slices.Compact(slices.Sorted(slices.Values(req.Events)))
 	s.mu.Unlock()
 	l := s.limits
 	return answerWith(&protocol.Reply{Hello: &protocol.HelloReply{

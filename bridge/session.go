@@ -68,7 +68,7 @@ type session struct {
 	began  time.Time
 	grant  atomic.Pointer[grant] // never nil; see granted
 	in     io.Reader
-	reader *protocol.Reader      // of in; on the heap, which takes less than a larger stack
+	reader *protocol.Reader      // of in, while read uses it; on the heap, which takes less than a larger stack
 	writes outbox.DeadlineWriter // where out writes to
 	out    outbox.Outbox
 
@@ -95,7 +95,7 @@ type session struct {
 	events     sync.WaitGroup // events on their way to the client
 	eventsOver bool           // no more events are sent: the session waits for events
 	byServer   bool
-	inspecting chan struct{} // capacity 1: one large reply of this session at a time; nil: none yet; see check
+	inspecting chan struct{} // capacity 1: one large reply of this session at a time; nil: none yet; see beginInspection
 
 	watch watch.Watch
 }
@@ -171,7 +171,10 @@ func (s *session) finishReplies() {
 func (s *session) read() error {
 	r := s.reader
 	r.OnPartial, r.OnBuffer = s.partial, s.resized
-	defer s.bridge.memory.EndReceive(&s.quota)
+	defer func() {
+		s.reader = nil // with its buffer, while the session ends
+		s.bridge.memory.EndReceive(&s.quota)
+	}()
 	burst := 0
 	for {
 		body, codec, err := r.Next()

@@ -165,7 +165,7 @@ var settleTests = map[string]func(*kit){
 		}
 		for i, want := range []backends.State{backends.StateReady, backends.StateScheduled, backends.StateScheduled, backends.StateScheduled, backends.StateDead} {
 			v, before := k.view(ids[len(results)+i]), k.view(ids[len(results)+i-1])
-			if v.State != want || len(v.Failures) != 1 || v.Failures[0].Message != errs[i] || before.State == backends.StateScheduled && v.State == before.State && v.RunAt.Sub(before.RunAt) != time.Hour {
+			if v == nil || v.State != want || len(v.Failures) != 1 || v.Failures[0].Message != errs[i] || before.State == backends.StateScheduled && v.State == before.State && v.RunAt.Sub(before.RunAt) != time.Hour {
 				k.Errorf("nack %d: %+v, want it %s with the error %.20q, an hour after the one before", i, v, want, errs[i])
 			}
 		}

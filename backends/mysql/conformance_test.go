@@ -62,7 +62,7 @@ func everywhere(t *testing.T, f func(t *testing.T, m *testserver.MySQL)) {
 	})
 }
 
-// inTurn runs a test on each server, while no other test uses one.
+// inTurn runs a test on one server after the other. Unless it is parallel, no other test runs beside it.
 func inTurn(t *testing.T, f func(t *testing.T, m *testserver.MySQL)) {
 	for kind, m := range servers {
 		t.Run(string(kind), func(t *testing.T) { f(t, m) })

@@ -134,7 +134,7 @@ func (t *tx) insertAll(jobs []*core.NewJob, keys map[jobKey]*keyRow) {
 	t.register(queues)
 }
 
-// rowsAtOnce is the largest number of rows of one INSERT.
+// rowsAtOnce is the largest number of rows of one INSERT of jobs, and of one UPDATE.
 const rowsAtOnce = 500
 
 const insertHead = "INSERT INTO qsidecar_jobs (queue, state, priority, max_attempts, timeout_ms, run_at, enqueued_at, ready_at, `key`, headers, payload) VALUES "
@@ -178,8 +178,8 @@ func (t *tx) insertSome(jobs []newJob) {
 	t.takeKeys(jobs, step, clock)
 }
 
-// takeKeys queues a statement that gives the rows of keys, which the transaction has locked, the ids of the jobs that the INSERT before
-// it stored.
+// takeKeys queues a statement that stores the ids of new jobs in the rows of their keys. The statement before it inserted the jobs. The
+// transaction has locked the rows of the keys.
 func (t *tx) takeKeys(jobs []newJob, step, clock string) {
 	first := true
 	for i := range jobs {

@@ -18,7 +18,7 @@ type rowUpdate struct {
 	state           backends.State
 	requeued        bool  // at a new position
 	failed          bool  // with a cause
-	alone           int64 // id of a row with a result, which can be large; 0: none
+	alone           int64 // the row's id if it has a result. Results can be large, so such a row has its own UPDATE. 0: it has none
 }
 
 func updateOf(j *job) rowUpdate {
@@ -80,8 +80,8 @@ func (t *tx) update(u rowUpdate, jobs []*job) {
 	t.Text(" WHERE id IN (" + list + ")")
 }
 
-// set adds a column to an UPDATE, with the value of each row. among are the column with the rows' ids and the ids of jobs, in ascending
-// order. ELT converts numbers to texts, and the column converts them back.
+// set adds a column to an UPDATE, with the value of each row. among begins the arguments of INTERVAL: the column
+// that identifies a row, and then the ids of jobs in ascending order. ELT converts numbers to texts, and the column converts them back.
 func (t *tx) set(column, among string, jobs []*job, value func(j *job) any) {
 	values := make([]any, len(jobs))
 	same := true

@@ -82,7 +82,7 @@ func everywhere(t *testing.T, f func(t *testing.T, p *testserver.Postgres)) {
 	})
 }
 
-// inTurn runs a test on each server, while no other test uses one.
+// inTurn runs a test on one server after the other. Unless it is parallel, no other test runs beside it.
 func inTurn(t *testing.T, f func(t *testing.T, p *testserver.Postgres)) {
 	for version, p := range servers {
 		t.Run("PostgreSQL"+version, func(t *testing.T) { f(t, p) })

@@ -19,7 +19,7 @@ import (
 )
 
 // TestCost checks how many round trips and statements the claim path takes, on one server without a cluster.
-// No other test runs beside it, because open transactions that write keep cursors back, and claims then scan more.
+// No other test runs beside it, because beside open transactions that write claims scan more rows (package cursor).
 func TestCost(t *testing.T) {
 	inTurn(t, func(t *testing.T, p *testserver.Postgres) {
 		tap := newTap(t, filled(t, p))

@@ -37,17 +37,17 @@ func SetGCHeadroom() {
 const (
 	trimEvery = 10 * time.Second
 	idleBytes = 2 << 20 // allocated in trimEvery: less than 20 jobs a second cause
-	trimBytes = 1 << 20 // garbage that is worth a collection
+	trimBytes = 1 << 20 // garbage that is worth a collection of a small heap, which takes some milliseconds of CPU time
+	trimShare = 8       // a large heap: an eighth of it
 )
 
 // TrimWhenIdle collects garbage and returns its memory to the system when the process is idle, until ctx ends. Otherwise an
-// idle sidecar would keep gcHeadroom, and the stacks of its last load, for minutes. A collection takes some
-// milliseconds of CPU time. It does nothing if the environment sets GOGC.
+// idle sidecar would keep gcHeadroom, and the stacks of its last load, for minutes. It does nothing if the environment sets GOGC.
 func TrimWhenIdle(ctx context.Context) {
 	if os.Getenv("GOGC") != "" {
 		return
 	}
-	allocated := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}
+	heap := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}, {Name: "/gc/heap/live:bytes"}}
 	var last, trimmed uint64
 	for tick := time.Tick(trimEvery); ; {
 		select {
@@ -55,9 +55,9 @@ func TrimWhenIdle(ctx context.Context) {
 			return
 		case <-tick:
 		}
-		metrics.Read(allocated)
-		now := allocated[0].Value.Uint64()
-		if now-last < idleBytes && now-trimmed > trimBytes {
+		metrics.Read(heap)
+		now := heap[0].Value.Uint64()
+		if now-last < idleBytes && now-trimmed > max(trimBytes, heap[1].Value.Uint64()/trimShare) {
 			debug.FreeOSMemory()
 			trimmed = now
 		}

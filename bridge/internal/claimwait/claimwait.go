@@ -1,6 +1,6 @@
 // Package claimwait ends the waits of a session's claims: at their time limits, when the client cancels them, or with the session.
 //
-// It depends on the wire format. Start reading at Waits.
+// It depends on the ids of requests in the wire format. Start reading at Waits.
 package claimwait
 
 import (
@@ -32,7 +32,7 @@ func (s *Waits) New(id protocol.RequestID, limit time.Duration) *Wait {
 	return w
 }
 
-// Cancel ends the waits with an id, or all present ones if it is not set.
+// Cancel ends the waits of the claims with an id. If the id is not set, it ends all waits, but none that starts later.
 func (s *Waits) Cancel(id protocol.RequestID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -62,12 +62,13 @@ func (s *Waits) Forget(w *Wait) {
 
 // Wait is the wait of one claim.
 type Wait struct {
-	id    protocol.RequestID
-	timer *time.Timer
-	mu    sync.Mutex
-	over  bool
-	done  chan struct{} // closed when the wait ends; nil: nothing has called Done yet
-	then  func()        // called once, when the wait ends or the claim has its answer; nil: nothing, or it was called
+	id       protocol.RequestID
+	timer    *time.Timer
+	mu       sync.Mutex
+	over     bool
+	answered bool
+	done     chan struct{} // closed when the wait ends; nil: nothing has called Done yet
+	then     func()        // called once, when the wait is over or answered; nil: nothing, or it was called
 }
 
 func (w *Wait) end() {
@@ -96,12 +97,12 @@ func (w *Wait) Done() <-chan struct{} {
 	return w.done
 }
 
-// Then calls f once, when the wait ends or after Answered. f must not block or use the wait.
+// Then calls f once, as soon as the wait has ended or Answered was called. f must not block or use the wait.
 func (w *Wait) Then(f func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.then = f
-	if w.over {
+	if w.over || w.answered {
 		w.goOn()
 	}
 }
@@ -110,6 +111,7 @@ func (w *Wait) Then(f func()) {
 func (w *Wait) Answered() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.answered = true
 	w.goOn()
 }
 

@@ -25,8 +25,7 @@ func newRejectLimiter() *rate.Limiter { return rate.NewLimiter(rejectsPerSecond,
 // RequestLimiter counts the rejected requests of one session. Only one goroutine uses it.
 type RequestLimiter struct{ limiter *rate.Limiter } // nil: no request was rejected yet
 
-// Throttle is called after a request was rejected. It waits as long as the reading of the next one must be delayed, or until
-// gone is closed.
+// Throttle is called after a request was rejected. It delays the reading of the next one. The delay ends early if gone is closed.
 func (r *RequestLimiter) Throttle(gone <-chan struct{}) {
 	if r.limiter == nil {
 		r.limiter = newRejectLimiter()
