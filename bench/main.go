@@ -55,7 +55,7 @@ type part struct {
 }
 
 // parts are all parts in order.
-var parts = []part{{"compare", compare}, {"wake", wake}, {"allocs", allocations}, {"idle", idle}, {"backlog", backlog}, {"snapshot", snapshot}, {"retention", retention}, {"clients", clients}, {"rivals", rivals}}
+var parts = []part{{"compare", compare}, {"wake", wake}, {"idle", idle}, {"backlog", backlog}, {"snapshot", snapshot}, {"retention", retention}, {"clients", clients}, {"rivals", rivals}}
 
 func partNames(parts []part) string {
 	var names []string
@@ -72,10 +72,10 @@ func main() {
 	}
 }
 
-// begin runs the program, or one of its load generators.
+// begin runs the program, or the role that it has in another one.
 func begin() error {
-	if what := os.Getenv(loadEnv); what != "" {
-		return generate(what)
+	if played, err := playRole(); played {
+		return err
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()

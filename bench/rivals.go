@@ -70,7 +70,7 @@ var workloads = []workload{
 
 // peers are all peers in order of the table.
 var peers = []peer{
-	ownPeer, ownBatchPeer,
+	ownPeer, ownWorkerPeer, ownBatchPeer,
 	directPeer(keyTwo, "two short transactions", "each worker a connection", "1", "8", "32", "256", "10KiB", "1MiB"),
 	directPeer(keyBest, "best one-job SQL", "each worker a connection", "1", "8", "32", "256", "10KiB", "1MiB"),
 	directPeer(keyRaw, "raw limit n=1000", "one connection claims 1,000 jobs and deletes them in one transaction", "1"),

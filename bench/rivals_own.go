@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -14,7 +15,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	qsidecar "github.com/qsidecar/qsidecar/clients/go"
 	"github.com/qsidecar/qsidecar/protocol"
+	"golang.org/x/sync/errgroup"
 )
 
 // loops is a contender whose workers and producers are goroutines of this process.
@@ -24,6 +27,7 @@ type loops struct {
 	named    string
 	database database // nil: none
 	server   int      // the process that is measured as the server; 0: none
+	socket   string   // of the sidecar
 	connect  func(ctx context.Context, producer bool) (connection, error)
 	// works replaces the workers, if it is set: it works n jobs with l.w.workers at once.
 	works func(ctx context.Context, n int, got func(payload []byte)) (done int, err error)
@@ -203,22 +207,23 @@ func pace(ctx context.Context, next *atomic.Int64, n int, rate float64, began ti
 }
 
 var (
-	ownPeer      = peer{name: "qsidecar", settings: "claim one + ack one in one round trip (`ack` with `claim`)", open: openOwn(1)}
-	ownBatchPeer = peer{name: "qsidecar by 100", settings: "claims of 100, each ack with the next claim", open: openOwn(100), only: []string{"1", "8", "32"}}
-	echoPeer     = peer{name: "socket echo", settings: "a Unix-socket server in Go that returns each message: the reference for what a round trip costs",
+	ownPeer       = peer{name: "qsidecar", settings: "claim one + ack one in one round trip (`ack` with `claim`)", open: openOwn("own", 1)}
+	ownWorkerPeer = peer{name: workerPeer, settings: "`Worker` of the Go client, in one process; up to 256 jobs at once over a connection", open: openOwnWorker}
+	ownBatchPeer  = peer{name: "qsidecar by 100", settings: "claims of 100, each ack with the next claim", open: openOwn("own-100", 100), only: []string{"1", "8", "32"}}
+	echoPeer      = peer{name: "socket echo", settings: "a Unix-socket server in Go that returns each message: the reference for what a round trip costs",
 		reference: true, open: openEcho, only: []string{"1", "8", "32", "256", "1000", "10KiB"}} // it echoes before it has read all
 )
 
-func openOwn(batch int) func(ctx context.Context, y *yard) (contender, error) {
+func openOwn(database string, batch int) func(ctx context.Context, y *yard) (contender, error) {
 	return func(ctx context.Context, y *yard) (contender, error) {
-		x, err := y.site(ctx, y.server, fmt.Sprintf("own-%d", batch))
+		x, err := y.site(ctx, y.server, database)
 		if err != nil {
 			return nil, err
 		}
 		d, s := x.d, x.s
 		const queue = "rivals"
 		return &loops{
-			y: y, named: "this commit", database: d, server: s.pid,
+			y: y, named: "this commit", database: d, server: s.pid, socket: s.socket,
 			connect: func(context.Context, bool) (connection, error) {
 				w, err := dial(s.socket)
 				return &ownConnection{w, queue, batch}, err
@@ -227,6 +232,37 @@ func openOwn(batch int) func(ctx context.Context, y *yard) (contender, error) {
 			stop:  func() error { return errors.Join(s.stop(), d.Close()) },
 		}, nil
 	}
+}
+
+const workerPeer = "qsidecar Go worker"
+
+// openOwnWorker is openOwn with the workers of the Go client, 256 of which share a connection.
+func openOwnWorker(ctx context.Context, y *yard) (contender, error) {
+	c, err := openOwn("own-worker", 1)(ctx, y)
+	if err != nil {
+		return nil, err
+	}
+	l := c.(*loops)
+	l.works = func(ctx context.Context, n int, got func(payload []byte)) (int, error) {
+		ctx, stop := context.WithCancel(ctx)
+		defer stop()
+		var done atomic.Int64
+		var all errgroup.Group
+		for left := l.w.workers; left > 0; left -= 256 {
+			w := qsidecar.Worker{Queues: []string{"rivals"}, Concurrency: min(left, 256), Logger: slog.New(slog.DiscardHandler), Options: qsidecar.Options{Socket: l.socket}}
+			w.Handler = func(_ context.Context, job *qsidecar.Job) error {
+				got(job.Payload)
+				if done.Add(1) == int64(n) {
+					stop() // Run returns when all are acked
+				}
+				return nil
+			}
+			all.Go(func() error { return w.Run(ctx) })
+		}
+		err := all.Wait()
+		return int(done.Load()), err
+	}
+	return l, nil
 }
 
 // ownConnection is a connection to the sidecar.
@@ -270,7 +306,7 @@ func openEcho(ctx context.Context, y *yard) (contender, error) {
 		return nil, err
 	}
 	socket := filepath.Join(dir, "s")
-	pid, stop, err := launch(ctx, socket, []string{loadEnv + "=" + socket + " echo 0 0 0"}, self)
+	pid, stop, err := launch(ctx, socket, []string{roleEnv + "=echo " + socket}, self)
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}

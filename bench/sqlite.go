@@ -170,7 +170,7 @@ func (d *liteDatabase) process(ctx context.Context) (work func() (int, error), e
 		return nil, nil, err
 	}
 	cmd := exec.CommandContext(ctx, self)
-	cmd.Env, cmd.Stderr = append(os.Environ(), loadEnv+"="+d.s.path(d.name+"-rivals")+" sqlite 0 0 0"), os.Stderr
+	cmd.Env, cmd.Stderr = append(os.Environ(), roleEnv+"=sqlite "+d.s.path(d.name+"-rivals")), os.Stderr
 	in, failed := cmd.StdinPipe()
 	out, err := cmd.StdoutPipe()
 	if err := errors.Join(failed, err, cmd.Start()); err != nil {
