@@ -221,22 +221,25 @@ func openOwn(database string, batch int) func(ctx context.Context, y *yard) (con
 			return nil, err
 		}
 		d, s := x.d, x.s
-		const queue = "rivals"
 		return &loops{
 			y: y, named: "this commit", database: d, server: s.pid, socket: s.socket,
 			connect: func(context.Context, bool) (connection, error) {
 				w, err := dial(s.socket)
-				return &ownConnection{w, queue, batch}, err
+				return &ownConnection{w, ownQueue, batch}, err
 			},
-			count: func(context.Context) (int, error) { n, err := s.count(queue); return int(n), err },
+			count: func(context.Context) (int, error) { n, err := s.count(ownQueue); return int(n), err },
 			stop:  func() error { return errors.Join(s.stop(), d.Close()) },
 		}, nil
 	}
 }
 
-const workerPeer = "qsidecar Go worker"
+const (
+	workerPeer = "qsidecar Go worker"
+	ownQueue   = "rivals"
+	workerJobs = 256 // jobs at once of a qsidecar.Worker
+)
 
-// openOwnWorker is openOwn with the workers of the Go client, 256 of which share a connection.
+// openOwnWorker is openOwn with workers of the Go client. Each has a connection and up to workerJobs jobs at once.
 func openOwnWorker(ctx context.Context, y *yard) (contender, error) {
 	c, err := openOwn("own-worker", 1)(ctx, y)
 	if err != nil {
@@ -248,8 +251,8 @@ func openOwnWorker(ctx context.Context, y *yard) (contender, error) {
 		defer stop()
 		var done atomic.Int64
 		var all errgroup.Group
-		for left := l.w.workers; left > 0; left -= 256 {
-			w := qsidecar.Worker{Queues: []string{"rivals"}, Concurrency: min(left, 256), Logger: slog.New(slog.DiscardHandler), Options: qsidecar.Options{Socket: l.socket}}
+		for left := l.w.workers; left > 0; left -= workerJobs {
+			w := qsidecar.Worker{Queues: []string{ownQueue}, Concurrency: min(left, workerJobs), Logger: slog.New(slog.DiscardHandler), Options: qsidecar.Options{Socket: l.socket}}
 			w.Handler = func(_ context.Context, job *qsidecar.Job) error {
 				got(job.Payload)
 				if done.Add(1) == int64(n) {

@@ -39,7 +39,7 @@ func (j *job) changedBytes() int64 { return 4096 + 2*int64(len(j.Change.Message)
 // updateAll queues the UPDATEs of rows whose claims ended or continue. A row costs a server much less in a statement for many than
 // in one of its own.
 func (t *tx) updateAll(all []*job) {
-	slices.SortFunc(all, func(a, b *job) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(all, compareIDs)
 	groups := map[rowUpdate][]*job{}
 	var order []rowUpdate
 	for _, j := range all {
@@ -63,13 +63,20 @@ func (t *tx) updateAll(all []*job) {
 	}
 }
 
-// update queues one UPDATE of rows that have u in common, in the order of their ids.
-func (t *tx) update(u rowUpdate, jobs []*job) {
+func compareIDs(a, b *job) int { return cmp.Compare(a.ID, b.ID) }
+
+// idsOf returns the ids of jobs as a list in SQL.
+func idsOf(jobs []*job) string {
 	ids := make([]int64, len(jobs))
 	for i, j := range jobs {
 		ids[i] = j.ID
 	}
-	list := session.List(ids)
+	return session.List(ids)
+}
+
+// update queues one UPDATE of rows that have u in common, in the order of their ids.
+func (t *tx) update(u rowUpdate, jobs []*job) {
+	list := idsOf(jobs)
 	t.Add("UPDATE " + table.ByID + " SET ")
 	set := func(column string, value func(j *job) any) { t.set(column, "id, "+list, jobs, value) }
 	if u.renewed {
@@ -100,17 +107,15 @@ const unclaim = "prefetched = 0, token_sidecar = NULL, token_number = NULL, owne
 
 // end adds the columns of rows whose claims ended, which have this result.
 func (t *tx) end(u rowUpdate, result []byte, set func(column string, value func(j *job) any)) {
-	t.Text(unclaim)
-	set(", state", func(j *job) any { return string(j.Change.State) })
+	t.Text(unclaim+", state = ?", string(u.state))
 	set(", attempts", func(j *job) any { return int64(j.Change.Attempts) })
 	set(", losses", func(j *job) any { return int64(j.Change.Losses) })
 	set(", prefetch_losses", func(j *job) any { return int64(j.Change.PrefetchLosses) })
-	set(", run_at", func(j *job) any {
-		if j.Change.State != backends.StateScheduled {
-			return nil
-		}
-		return t.now.After(core.MS(j.Change.Delay)).SQL()
-	})
+	if u.state == backends.StateScheduled {
+		set(", run_at", func(j *job) any { return t.now.After(core.MS(j.Change.Delay)).SQL() })
+	} else {
+		t.Text(", run_at = NULL")
+	}
 	if u.requeued {
 		t.Text(", position = "+migrate.Position+", ready_at = ?", t.now)
 	}
@@ -143,14 +148,10 @@ func (t *tx) renew(u rowUpdate, set func(column string, value func(j *job) any))
 
 // endKeys queues an UPDATE of the keys of jobs that ended. jobs are in the order of keys, in which every transaction locks them.
 func (t *tx) endKeys(jobs []*job) {
-	byID := slices.SortedFunc(slices.Values(jobs), func(a, b *job) int { return cmp.Compare(a.ID, b.ID) })
-	ids := make([]int64, len(byID))
-	for i, j := range byID {
-		ids[i] = j.ID
-	}
+	byID := slices.SortedFunc(slices.Values(jobs), compareIDs)
 	t.makeRoom(1024 * int64(len(jobs)))
 	t.Add("UPDATE qsidecar_keys FORCE INDEX (PRIMARY) SET ")
-	t.set("state", "job, "+session.List(ids), byID, func(j *job) any { return string(j.Change.State) })
+	t.set("state", "job, "+idsOf(byID), byID, func(j *job) any { return string(j.Change.State) })
 	next := " WHERE "
 	for _, j := range jobs {
 		t.Text(next+"queue = ? AND `key` = ? AND job = ?", j.Queue, []byte(j.Key), j.ID)

@@ -36,7 +36,7 @@ func SetGCHeadroom() {
 
 const (
 	trimEvery = 10 * time.Second
-	idleBytes = 2 << 20 // allocated in trimEvery: less than 20 jobs a second cause
+	idleBytes = 2 << 20 // an idle process allocates less in trimEvery; 20 jobs a second take about as much
 	trimBytes = 1 << 20 // garbage that is worth a collection of a small heap, which takes some milliseconds of CPU time
 	trimShare = 8       // a large heap: an eighth of it
 )
