@@ -86,8 +86,7 @@ func (c *pendingClaim) start(s *session, id protocol.RequestID, req *protocol.Ne
 // that waits has no goroutine, whose stack would be a third of the memory of its connection.
 func (c *pendingClaim) whenOver(run func()) {
 	c.follow()
-	c.db.WhenAnswered(&c.request, c.waiting.Answered)
-	c.waiting.Then(func() { go run() }) // it uses c from now on
+	c.waiting.Then(func(answered func()) { c.db.WhenAnswered(&c.request, answered) }, func() { go run() })
 }
 
 // follow ends the wait if the plan changed while the claim was queued, and the new one serves its queues from another database.

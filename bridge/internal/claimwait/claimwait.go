@@ -97,8 +97,11 @@ func (w *Wait) Done() <-chan struct{} {
 	return w.done
 }
 
-// Then calls f once, as soon as the wait has ended or Answered was called. f must not block or use the wait.
-func (w *Wait) Then(f func()) {
+// Then calls f once, when the wait has ended or the claim has its answer. It calls watch first, with the function that reports the
+// answer, so that f can use what watch uses. An answer doesn't end the wait: a reload can move the claim to another database. f must
+// not block or use the wait.
+func (w *Wait) Then(watch func(answered func()), f func()) {
+	watch(w.answer)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.then = f
@@ -107,8 +110,7 @@ func (w *Wait) Then(f func()) {
 	}
 }
 
-// Answered is called when the claim has its answer. It doesn't end the wait: a reload can move the claim to another database.
-func (w *Wait) Answered() {
+func (w *Wait) answer() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.answered = true

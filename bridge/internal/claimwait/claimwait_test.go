@@ -8,17 +8,17 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// TestThen checks that f of Then is called once, whatever comes first, and that an answer doesn't end the wait.
+// TestThen checks that f of Then is called once and after watch, whatever comes first, and that an answer doesn't end the wait.
 func TestThen(t *testing.T) {
 	one, two := protocol.NumberID(1), protocol.NumberID(2)
 	for name, c := range map[string]struct {
 		over bool
-		do   func(s *Waits, w *Wait) // nil: nothing for a minute
+		do   func(s *Waits, answered func()) // nil: nothing for a minute
 	}{
-		"an answer":        {false, func(_ *Waits, w *Wait) { w.Answered() }},
-		"a cancel":         {true, func(s *Waits, _ *Wait) { s.Cancel(one) }},
-		"a cancel of all":  {true, func(s *Waits, _ *Wait) { s.Cancel(protocol.RequestID{}) }},
-		"the session ends": {true, func(s *Waits, _ *Wait) { s.End() }},
+		"an answer":        {false, func(_ *Waits, answered func()) { answered() }},
+		"a cancel":         {true, func(s *Waits, _ func()) { s.Cancel(one) }},
+		"a cancel of all":  {true, func(s *Waits, _ func()) { s.Cancel(protocol.RequestID{}) }},
+		"the session ends": {true, func(s *Waits, _ func()) { s.End() }},
 		"the limit":        {true, nil},
 	} {
 		for _, before := range []bool{false, true} {
@@ -27,18 +27,26 @@ func TestThen(t *testing.T) {
 					var s Waits
 					w, calls := s.New(one, time.Minute), 0
 					s.Cancel(two)
-					then := func() { w.Then(func() { calls++ }) }
-					if !before {
-						then()
-					}
-					if c.do != nil {
-						c.do(&s, w)
-					} else {
+					do := func(answered func()) {
+						if c.do != nil {
+							c.do(&s, answered)
+							return
+						}
 						time.Sleep(time.Minute)
 						synctest.Wait()
 					}
-					if before {
-						then()
+					var answered func()
+					w.Then(func(report func()) {
+						answered = report
+						if before {
+							do(answered)
+						}
+						if calls > 0 {
+							t.Error("f was called while watch ran")
+						}
+					}, func() { calls++ })
+					if !before {
+						do(answered)
 					}
 					if calls != 1 {
 						t.Fatalf("f was called %d times", calls)
@@ -54,7 +62,7 @@ func TestThen(t *testing.T) {
 						}
 					}
 					s.Forget(w)
-					w.Answered()
+					answered()
 					<-w.Done()
 					if calls != 1 || len(s.all) > 0 {
 						t.Errorf("f was called %d times, and %d waits are left", calls, len(s.all))
