@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/qsidecar/qsidecar/bench/internal/proc"
 )
 
 // step is a measurement of the sidecar.
@@ -53,8 +55,8 @@ func (p *place) watch(ctx context.Context, s *sidecar, d database) func() (usage
 			u.counts, errs[0] = d.Count(ctx)
 		}
 		u.database, errs[1] = p.server.CPU()
-		u.self, errs[2] = cpuOfSelf()
-		u.sidecar, errs[3] = cpuOf(s.pid)
+		u.self, errs[2] = proc.CPUOfSelf()
+		u.sidecar, errs[3] = proc.CPU(s.pid)
 		return u, errors.Join(errs[:]...)
 	}
 }
@@ -85,7 +87,7 @@ func compare(ctx context.Context, p *place) (err error) {
 		p.out.row(m.names[key], m.of[key])
 	}
 	for _, a := range p.engine.aims {
-		p.out.ratio(fmt.Sprintf("%s / %s", m.names[a.of], m.names[a.to]), ratios(m.of[a.of], m.of[a.to]), a.least)
+		p.out.ratio(fmt.Sprintf("%s, beside %s", m.names[a.of], m.names[a.to]), ratios(m.of[a.of], m.of[a.to]), bound{least: a.least})
 	}
 	return p.out.err
 }

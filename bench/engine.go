@@ -17,9 +17,9 @@ type engine struct {
 	// errUnavailable if the server is unavailable for a reason outside of this repository.
 	start func(ctx context.Context, fast bool) (server, error)
 	aims  []aim
-	// Defaults of -rows and -held: the size that the engine must handle, or one that keeps a run of all
-	// engines within about ten minutes.
+	// Defaults of -rows and -held: the size that the engine must handle, or one that takes some minutes.
 	rows, held int
+	holds      []hold // that are measured
 	// measure other languages' clients on this engine, beside their drivers
 	drivers bool
 }
@@ -81,14 +81,21 @@ type database interface {
 	// Finished adds that many done jobs of the queue and as many dead ones, each with a failure, to
 	// the sidecar's tables. The first expires after first, the last span later.
 	Finished(ctx context.Context, queue string, rows int, first, span time.Duration) error
-	// Hold opens a transaction that keeps its snapshot until release. If it can have an id without writing, it has one.
-	Hold(ctx context.Context) (release func() error, err error)
+	// Hold opens a transaction that keeps its snapshot until release, and carries out sql in it.
+	Hold(ctx context.Context, sql string) (release func() error, err error)
 	Close() error
 }
+
+// hold is a transaction that stays open while jobs are worked.
+type hold struct{ name, sql string }
+
+// snapshotOnly is a hold that writes nothing.
+var snapshotOnly = hold{"a held snapshot", "SELECT 1"}
 
 // counts are a server's own counters. known is false if it has none.
 type counts struct {
 	known        bool
+	connections  int   // to the database, now; 0: not counted
 	statements   int64 // including BEGIN and COMMIT
 	transactions int64 // only those that wrote
 }

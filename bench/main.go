@@ -45,7 +45,7 @@ type options struct {
 	only string        // patterns of peer/workload
 	cell time.Duration // of one measurement
 	time time.Duration // of the whole run
-	file string        // the results
+	file string        // the results, of all parts
 }
 
 // part is one section of a run.
@@ -55,7 +55,7 @@ type part struct {
 }
 
 // parts are all parts in order.
-var parts = []part{{"compare", compare}, {"wake", wake}, {"idle", idle}, {"backlog", backlog}, {"snapshot", snapshot}, {"retention", retention}, {"clients", clients}, {"rivals", rivals}}
+var parts = []part{{"rivals", rivals}, {"compare", compare}, {"wake", wake}, {"idle", idle}, {"backlog", backlog}, {"snapshot", snapshot}, {"retention", retention}, {"clients", clients}}
 
 func partNames(parts []part) string {
 	var names []string
@@ -88,7 +88,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	socket := flags.String("socket", "", "measure the sidecar that listens there, and nothing else")
 	flags.StringVar(&o.bin, "bin", "", "the qsidecar to measure on servers of its own, beside the direct SQL")
 	flags.StringVar(&o.engines, "engine", engineNames(), "the databases, with commas between")
-	flags.StringVar(&o.parts, "parts", partNames(parts[:len(parts)-1]), "what to measure, with commas between: also "+parts[len(parts)-1].name)
+	flags.StringVar(&o.parts, "parts", partNames(parts[1:]), "what to measure, with commas between: also "+parts[0].name)
 	flags.IntVar(&o.workers, "workers", 32, "connections to the sidecar")
 	flags.IntVar(&o.jobs, "jobs", 20_000, "jobs of each measurement")
 	flags.IntVar(&o.batch, "batch", 100, "jobs in each request of the batch measurements")
@@ -99,9 +99,9 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	flags.IntVar(&o.wakes, "wakes", 100, "enqueues to a worker that waits, for each way")
 	flags.BoolVar(&o.fast, "fast", false, "servers that sync nothing: for tests of the benchmark itself")
 	flags.StringVar(&o.only, "only", "*/*", "rivals: the measurements, as patterns PEER/WORKLOAD with commas between")
-	flags.DurationVar(&o.cell, "cell", 3*time.Second, "rivals: the time that one measurement takes, about")
+	flags.DurationVar(&o.cell, "cell", time.Second, "rivals: the time that one measurement takes, about")
 	flags.DurationVar(&o.time, "time", 55*time.Minute, "rivals: no new round begins if it would end later")
-	flags.StringVar(&o.file, "results", "", "rivals: the file to write the table to; the plot is beside it")
+	flags.StringVar(&o.file, "results", "", "the file to write the ratios and the tables of rivals to; the plot is beside it")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -129,8 +129,14 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 			return fmt.Errorf("no part %q: there are %s", name, partNames(parts))
 		}
 	}
+	return measureAll(ctx, out, chosen, o)
+}
+
+// measureAll measures the engines one after another, and writes the file, if there is one.
+func measureAll(ctx context.Context, out io.Writer, chosen []engine, o options) error {
+	all := &report{w: out}
 	for _, e := range chosen {
-		err := measure(ctx, out, e, o)
+		err := measure(ctx, all, e, o)
 		if errors.Is(err, errUnavailable) { // report it and continue with the other engines
 			_, err = fmt.Fprintf(out, "\n== %s: %v\n", e.name, err)
 		}
@@ -138,7 +144,10 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 			return fmt.Errorf("%s: %w", e.name, err)
 		}
 	}
-	return nil
+	if o.file == "" {
+		return nil
+	}
+	return all.write(o.file)
 }
 
 // place describes the setup in which an engine is measured.
@@ -150,14 +159,14 @@ type place struct {
 }
 
 // measure runs the parts on one engine.
-func measure(ctx context.Context, out io.Writer, e engine, o options) (err error) {
+func measure(ctx context.Context, out *report, e engine, o options) (err error) {
 	s, err := e.start(ctx, o.fast)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Stop()) }()
 	o.rows, o.held = cmp.Or(o.rows, e.rows), max(cmp.Or(o.held, e.held), snapshotSteps)
-	p := &place{options: o, engine: e, server: s, out: &report{w: out}}
+	p := &place{options: o, engine: e, server: s, out: out}
 	p.out.title(s.Version(), o)
 	wanted := strings.Split(o.parts, ",")
 	for _, x := range parts {

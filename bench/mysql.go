@@ -11,15 +11,16 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/mysql"
+	"github.com/qsidecar/qsidecar/bench/internal/proc"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
 var (
 	mysqlEngine = engine{
-		name: "mysql", start: startMySQL(testserver.MySQL97), aims: []aim{{keyOne, keyTwo, 8}}, rows: 200_000, held: 100_000,
+		name: "mysql", start: startMySQL(testserver.MySQL97), aims: []aim{{keyOne, keyTwo, 8}}, rows: 200_000, held: 300_000, holds: []hold{snapshotOnly},
 	}
 	mariadbEngine = engine{
-		name: "mariadb", start: startMySQL(testserver.MariaDB1011), aims: []aim{{keyOne, keyTwo, 10}}, rows: 200_000, held: 100_000,
+		name: "mariadb", start: startMySQL(testserver.MariaDB1011), aims: []aim{{keyOne, keyTwo, 10}}, rows: 200_000, held: 300_000, holds: []hold{snapshotOnly},
 	}
 )
 
@@ -46,7 +47,7 @@ func startMySQL(kind testserver.Kind) func(ctx context.Context, fast bool) (serv
 }
 
 func (s myServer) Version() string             { return fmt.Sprintf("%s (%s)", s.name, s.MySQL.Version) }
-func (s myServer) CPU() (time.Duration, error) { return cpuOf(s.PID()) }
+func (s myServer) CPU() (time.Duration, error) { return proc.CPU(s.PID()) }
 
 func (s myServer) Database(ctx context.Context, name string) (database, error) {
 	if err := s.Exec(ctx, "DROP DATABASE IF EXISTS "+name, "CREATE DATABASE "+name,
@@ -110,7 +111,8 @@ func (d *myDatabase) Count(ctx context.Context) (c counts, err error) {
 	c.statements -= d.asked
 	d.asked++
 	c.known = true
-	err = d.c.QueryRowContext(ctx, "SELECT count FROM information_schema.innodb_metrics WHERE name = 'trx_rw_commits'").Scan(&c.transactions)
+	err = d.c.QueryRowContext(ctx, `SELECT count, (SELECT count(*) FROM information_schema.processlist WHERE db = database() AND id <> connection_id())
+		FROM information_schema.innodb_metrics WHERE name = 'trx_rw_commits'`).Scan(&c.transactions, &c.connections)
 	return c, err
 }
 
@@ -185,7 +187,7 @@ func (d *myDatabase) Finished(ctx context.Context, queue string, rows int, first
 	return err
 }
 
-func (d *myDatabase) Hold(ctx context.Context) (func() error, error) {
+func (d *myDatabase) Hold(ctx context.Context, sql string) (func() error, error) {
 	c, err := d.connect(ctx)
 	if err != nil {
 		return nil, err
@@ -194,6 +196,9 @@ func (d *myDatabase) Hold(ctx context.Context) (func() error, error) {
 	if err == nil { // a SELECT alone locks nothing, but one inside of DO would
 		var n int64
 		err = c.QueryRowContext(ctx, "SELECT count(*) FROM qsidecar_jobs").Scan(&n)
+	}
+	if err == nil {
+		_, err = c.ExecContext(ctx, sql)
 	}
 	if err != nil {
 		return nil, errors.Join(err, c.Close())

@@ -11,6 +11,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/postgres"
+	"github.com/qsidecar/qsidecar/bench/internal/proc"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
@@ -18,7 +19,8 @@ var postgresEngine = engine{
 	name:  "postgres",
 	start: startPostgres,
 	aims:  []aim{{keyOne, keyTwo, 12}, {keyOne, keyBest, 5}, {keyMany, keyRaw, 0.85}},
-	rows:  1_000_000, held: 200_000,
+	rows:  10_000_000, held: 1_000_000,
+	holds:   []hold{snapshotOnly, {"a long writing transaction", `INSERT INTO qsidecar.qsidecar_jobs (queue, payload) VALUES ('other', '')`}},
 	drivers: true,
 }
 
@@ -41,7 +43,7 @@ func startPostgres(ctx context.Context, fast bool) (server, error) {
 }
 
 func (s pgServer) Version() string             { return "PostgreSQL " + s.Postgres.Version }
-func (s pgServer) CPU() (time.Duration, error) { return cpuOf(s.PID()) }
+func (s pgServer) CPU() (time.Duration, error) { return proc.CPU(s.PID()) }
 
 func (s pgServer) Database(ctx context.Context, name string) (database, error) {
 	name = `"` + name + `"`
@@ -104,7 +106,8 @@ func (d *pgDatabase) Count(ctx context.Context) (c counts, err error) {
 		return c, err
 	}
 	c.known = true
-	err = d.look.QueryRow(ctx, `SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint`).Scan(&c.transactions)
+	err = d.look.QueryRow(ctx, `SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint,
+		(SELECT count(*) FROM pg_stat_activity WHERE datname = $1 AND pid <> $2)`, d.name, d.c.PgConn().PID()).Scan(&c.transactions, &c.connections)
 	return c, err
 }
 
@@ -140,12 +143,12 @@ func (d *pgDatabase) Finished(ctx context.Context, queue string, rows int, first
 	return nil
 }
 
-func (d *pgDatabase) Hold(ctx context.Context) (func() error, error) {
+func (d *pgDatabase) Hold(ctx context.Context, sql string) (func() error, error) {
 	c, err := pgx.Connect(ctx, d.url)
 	if err != nil {
 		return nil, err
 	}
-	_, err = c.Exec(ctx, `BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM qsidecar.qsidecar_jobs; SELECT pg_current_xact_id()`, pgx.QueryExecModeSimpleProtocol)
+	_, err = c.Exec(ctx, `BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM qsidecar.qsidecar_jobs; `+sql, pgx.QueryExecModeSimpleProtocol)
 	if err != nil {
 		return nil, errors.Join(err, c.Close(ctx))
 	}

@@ -3,15 +3,23 @@ package main
 import (
 	"fmt"
 	"io"
+	"os"
 	"runtime"
 	"slices"
+	"strings"
 	"time"
+
+	"github.com/qsidecar/qsidecar/bench/internal/proc"
 )
 
-// report prints the results for people. Its first error stays.
+// report prints the results for people, and keeps what belongs into the file of the results. Its first error stays.
 type report struct {
-	w   io.Writer
-	err error
+	w      io.Writer
+	server string // that is measured
+	err    error
+
+	intro, tables string // of the file, before and after the ratios
+	ratios        []string
 }
 
 func (r *report) line(format string, args ...any) {
@@ -21,7 +29,8 @@ func (r *report) line(format string, args ...any) {
 }
 
 func (r *report) title(version string, o options) {
-	r.line("\n== %s, %d cores, load of the machine before it began: %s", version, runtime.NumCPU(), load())
+	r.server = version
+	r.line("\n== %s, %d cores, load of the machine before it began: %s", version, runtime.NumCPU(), proc.Load())
 	if o.fast {
 		r.line("   the server syncs nothing: the figures mean nothing")
 	}
@@ -60,13 +69,28 @@ func (r *report) row(name string, all []figures) {
 		median(sidecar), median(database), median(self), asked)
 }
 
-// ratio prints a ratio beside its aim.
-func (r *report) ratio(name string, all []float64, aim float64) {
-	verdict := "reached"
-	if median(all) < aim {
-		verdict = "MISSED"
+// bound is an aim of a figure: at least, or at most if that is set.
+type bound struct{ least, most float64 }
+
+// ratio prints a figure of each round beside its aim, and keeps it for the file.
+func (r *report) ratio(name string, all []float64, aim bound) {
+	words, reached := fmt.Sprintf("≥ %g", aim.least), median(all) >= aim.least
+	if aim.most > 0 {
+		words, reached = fmt.Sprintf("≤ %g", aim.most), median(all) <= aim.most
 	}
-	r.line("%-90s %6.2f  (%.2f … %.2f)  aim ≥ %g: %s", name, median(all), slices.Min(all), slices.Max(all), aim, verdict)
+	verdict := map[bool]string{true: "reached", false: "**missed**"}[reached]
+	figure := fmt.Sprintf("%.2f", median(all))
+	if len(all) > 1 {
+		figure += fmt.Sprintf(" (%.2f … %.2f)", slices.Min(all), slices.Max(all))
+	}
+	r.line("%-100s %s, aim %s: %s", name, figure, words, verdict)
+	r.ratios = append(r.ratios, fmt.Sprintf("| %s: %s | %s | %s: %s |\n", r.server, name, figure, words, verdict))
+}
+
+// write writes the file of the results.
+func (r *report) write(file string) error {
+	text := r.intro + "\n## Ratios\n\n| | median (least … most) | aim |\n| --- | --- | --- |\n" + strings.Join(r.ratios, "") + r.tables
+	return os.WriteFile(file, []byte(text), 0o644)
 }
 
 // quantiles returns p50 and p99 in milliseconds.

@@ -93,7 +93,7 @@ func (p *place) reportRetention(m measuring, pairs [2][]figures, seconds float64
 	p.out.row(m.names["kept"], m.of["kept"])
 	p.out.row(m.names["due"], m.of["due"])
 	p.out.line("pruned %d rows in %.1f s: %.0f rows/s", 2*p.finish, seconds, float64(2*p.finish)/seconds)
-	p.out.ratio("while pruning / without", ratios(pairs[0], pairs[1]), retentionAim)
+	p.out.ratio("while pruning / without", ratios(pairs[0], pairs[1]), bound{least: retentionAim})
 }
 
 // finished fills a database with finished jobs, and starts its sidecar. The first job expires after that time, the last

@@ -114,10 +114,10 @@ const (
 	maxBytes = 256 << 20
 )
 
-// rivals measures every peer with every workload, in turn.
+// rivals measures every peer with every workload, in turn. An engine without peers is compared with direct SQL.
 func rivals(ctx context.Context, p *place) (err error) {
 	if !p.engine.drivers {
-		return nil
+		return compare(ctx, p)
 	}
 	y := &yard{place: p, only: strings.Split(p.only, ","), open: make([]contender, len(peers)), began: time.Now()}
 	defer func() {
@@ -267,15 +267,16 @@ func finished(ctx context.Context, x contender, n, worked int) error {
 	return err
 }
 
-// results writes the report to the file, if there is one, and prints it.
+// results prints the report, and keeps it for the file, if there is one. The plot is beside the file.
 func (y *yard) results(rounds int) error {
-	text := y.table(rounds)
-	y.out.line("%s", text)
+	y.out.intro, y.out.tables = y.text(rounds)
+	y.out.line("%s%s", y.out.intro, y.out.tables)
+	y.ratios()
 	if y.file == "" {
 		return y.out.err
 	}
 	plot := strings.TrimSuffix(y.file, filepath.Ext(y.file)) + ".svg"
-	return errors.Join(y.out.err, os.WriteFile(y.file, []byte(text), 0o644), os.WriteFile(plot, y.plot(), 0o644))
+	return errors.Join(y.out.err, os.WriteFile(plot, y.plot(), 0o644))
 }
 
 // find returns the measured cell of a peer and a workload, or nil.

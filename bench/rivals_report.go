@@ -8,8 +8,11 @@ import (
 	"runtime"
 	"runtime/debug"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
+
+	"github.com/qsidecar/qsidecar/bench/internal/proc"
 )
 
 // quantity is a figure of a cell, in each round.
@@ -66,40 +69,41 @@ var tables = []struct {
 		{"workers' process", "32", perJob(func(u usage) time.Duration { return u.self })}}},
 }
 
-// bounds are the ratios beside their aims. Those with most are upper bounds.
-var bounds = []struct {
+// aims are the ratios beside their aims.
+var aims = []struct {
 	name, peer, cell string
 	of               quantity
 	other, with      string
 	factor           float64 // of the other
-	least, most      float64
+	aim              bound
 }{
-	{"32 workers, beside two short transactions on 32 connections", "qsidecar", "32", worked, "two short transactions", "32", 1, 12, 0},
-	{"32 workers, beside the best one-job SQL on 32 connections", "qsidecar", "32", worked, "best one-job SQL", "32", 1, 5, 0},
-	{"32 workers, beside River in its own process", "qsidecar", "32", worked, "River", "32", 1, 2.5, 0},
-	{"1,000 workers, beside River in its own process", "qsidecar", "1000", worked, "River", "1000", 1, 1.5, 0},
-	{"256 workers, beside graphile-worker with its local queue", "qsidecar", "256", worked, "graphile-worker local", "256", 1, 1.2, 0},
-	{"32 workers in one process, beside River", workerPeer, "32", worked, "River", "32", 1, 2.5, 0},
-	{"1,000 workers in one process, beside River", workerPeer, "1000", worked, "River", "1000", 1, 1.5, 0},
-	{"256 workers in one process, beside graphile-worker with its local queue", workerPeer, "256", worked, "graphile-worker local", "256", 1, 1.2, 0},
-	{"32 workers, beside beanstalkd with an fsync per write", "qsidecar", "32", worked, "beanstalkd -f0", "32", 1, 4, 0},
-	{"batches of 100, beside the raw limit", "qsidecar by 100", "32", worked, "raw limit n=1000", "1", 1, 0.85, 0},
-	{"enqueue one by one, 32 producers, beside 32 connections", "qsidecar", "32", enqueued, "two short transactions", "32", 1, 4, 0},
-	{"the sidecar's CPU a job, beside two echoed messages on the server's side", "qsidecar", "32", perJob(serverCPU), "socket echo", "32", 2, 0, 3},
-	{"enqueue-to-claim p99 at half load, beside a bare commit's p99", "qsidecar", "flow", p99, "bare commit", "flow", 1, 0, 3},
+	{"32 workers, beside two short transactions on 32 connections", "qsidecar", "32", worked, "two short transactions", "32", 1, bound{least: 12}},
+	{"32 workers, beside the best one-job SQL on 32 connections", "qsidecar", "32", worked, "best one-job SQL", "32", 1, bound{least: 5}},
+	{"32 workers, beside River in its own process", "qsidecar", "32", worked, "River", "32", 1, bound{least: 2.5}},
+	{"1,000 workers, beside River in its own process", "qsidecar", "1000", worked, "River", "1000", 1, bound{least: 1.5}},
+	{"256 workers, beside graphile-worker with its local queue", "qsidecar", "256", worked, "graphile-worker local", "256", 1, bound{least: 1.2}},
+	{"32 workers in one process, beside River", workerPeer, "32", worked, "River", "32", 1, bound{least: 2.5}},
+	{"1,000 workers in one process, beside River", workerPeer, "1000", worked, "River", "1000", 1, bound{least: 1.5}},
+	{"256 workers in one process, beside graphile-worker with its local queue", workerPeer, "256", worked, "graphile-worker local", "256", 1, bound{least: 1.2}},
+	{"32 workers, beside beanstalkd with an fsync per write", "qsidecar", "32", worked, "beanstalkd -f0", "32", 1, bound{least: 4}},
+	{"batches of 100, beside the raw limit", "qsidecar by 100", "32", worked, "raw limit n=1000", "1", 1, bound{least: 0.85}},
+	{"enqueue one by one, 32 producers, beside 32 connections", "qsidecar", "32", enqueued, "two short transactions", "32", 1, bound{least: 4}},
+	{"the sidecar's CPU a job, beside two echoed messages on the server's side", "qsidecar", "32", perJob(serverCPU), "socket echo", "32", 2, bound{most: 3}},
+	{"enqueue-to-claim p99 at half load, beside a bare commit's p99", "qsidecar", "flow", p99, "bare commit", "flow", 1, bound{most: 3}},
 }
 
-// table returns the results in Markdown.
-func (y *yard) table(rounds int) string {
+// text returns the results in Markdown, without the ratios, which the file has between the two.
+func (y *yard) text(rounds int) (intro, rest string) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# Results beside other queues\n\n<!-- `make rivals` writes this file. -->\n\n"+
-		"Medians of %d interleaved rounds, measured in %v on %s. %s, `fsync` and `synchronous_commit` on. The load of the machine was %s at the end. "+
+		"%d interleaved rounds, measured in %v on %s. %s, `fsync` and `synchronous_commit` on. The load of the machine was %s at the end. The tables are medians. "+
 		"The ratios count, not the absolute figures.\n\n![jobs/s by workers](RESULTS.svg)\n",
-		rounds, time.Since(y.began).Round(time.Second), machine(), y.server.Version(), load())
+		rounds, time.Since(y.began).Round(time.Second), machine(), y.server.Version(), proc.Load())
 	if y.fast {
 		b.WriteString("\n**The server syncs nothing: the figures mean nothing.**\n")
 	}
-	y.ratios(&b)
+	intro = b.String()
+	b.Reset()
 	for _, t := range tables {
 		rows := ""
 		for _, p := range peers {
@@ -124,13 +128,12 @@ func (y *yard) table(rounds int) string {
 		}
 	}
 	y.settings(&b)
-	return b.String()
+	return intro, b.String()
 }
 
-// ratios writes the ratios beside their aims.
-func (y *yard) ratios(b *strings.Builder) {
-	b.WriteString("\n## Ratios\n\n| qsidecar, claim one + ack one | median (least … most) | aim |\n| --- | --- | --- |\n")
-	for _, x := range bounds {
+// ratios prints the ratios beside their aims.
+func (y *yard) ratios() {
+	for _, x := range aims {
 		of, to := y.find(x.peer, x.cell), y.find(x.other, x.with)
 		if of == nil || to == nil {
 			continue
@@ -140,12 +143,7 @@ func (y *yard) ratios(b *strings.Builder) {
 		for i := range r {
 			r[i] /= x.factor * others[i]
 		}
-		aim, reached := fmt.Sprintf("≥ %g", x.least), median(r) >= x.least
-		if x.most > 0 {
-			aim, reached = fmt.Sprintf("≤ %g", x.most), median(r) <= x.most
-		}
-		fmt.Fprintf(b, "| %s | %.2f (%.2f … %.2f) | %s: %s |\n", x.name, median(r), slices.Min(r), slices.Max(r), aim,
-			map[bool]string{true: "reached", false: "**missed**"}[reached])
+		y.out.ratio(x.name, r, x.aim)
 	}
 }
 
@@ -169,13 +167,21 @@ func (y *yard) settings(b *strings.Builder) {
 	b.WriteString(strings.Join(failed, ""))
 }
 
-// number prints three digits.
+// number prints three digits, or whole thousands.
 func number(x float64) string {
 	if x >= 1000 {
-		s := fmt.Sprintf("%.0f", x)
-		return s[:len(s)-3] + "," + s[len(s)-3:]
+		return whole(int(math.Round(x)))
 	}
 	return fmt.Sprintf("%.*f", max(0, 2-int(math.Log10(max(x, 1)))), x)
+}
+
+// whole prints a number with commas between thousands.
+func whole(n int) string {
+	s := strconv.Itoa(n)
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
 }
 
 // machine describes this machine.

@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/qsidecar/qsidecar/bench/internal/proc"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
@@ -103,7 +104,7 @@ func (s *script) measure(ctx context.Context, command string, args ...any) (f fi
 	}
 	f, err = timed(1, func() (u usage, err error) {
 		if u, err = look(); err == nil {
-			u.self, err = cpuOf(s.cmd.Process.Pid)
+			u.self, err = proc.CPU(s.cmd.Process.Pid)
 		}
 		return u, err
 	}, func(int) error { return s.ask(&answer, command, args...) })

@@ -17,10 +17,11 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/sqlite"
+	"github.com/qsidecar/qsidecar/bench/internal/proc"
 )
 
 // SQLite has no server. Its usage is that of the sidecar, of the processes of the rivals, or of the benchmark itself for the raw limit.
-var sqliteEngine = engine{name: "sqlite", start: startSQLite, aims: []aim{{keyOne, keyTwo, 15}}, rows: 200_000, held: 100_000}
+var sqliteEngine = engine{name: "sqlite", start: startSQLite, aims: []aim{{keyOne, keyTwo, 15}}, rows: 200_000, held: 300_000, holds: []hold{snapshotOnly}}
 
 type liteServer struct {
 	dir, version string
@@ -122,7 +123,7 @@ func (d *liteDatabase) Finished(ctx context.Context, queue string, rows int, fir
 	return err
 }
 
-func (d *liteDatabase) Hold(ctx context.Context) (release func() error, err error) {
+func (d *liteDatabase) Hold(ctx context.Context, sql string) (release func() error, err error) {
 	db, err := openLite(d.s.path(d.name), "")
 	if err != nil {
 		return nil, err
@@ -131,6 +132,9 @@ func (d *liteDatabase) Hold(ctx context.Context) (release func() error, err erro
 	if err == nil {
 		var n int64
 		err = tx.QueryRowContext(ctx, "SELECT count(*) FROM qsidecar_jobs").Scan(&n)
+	}
+	if err == nil {
+		_, err = tx.ExecContext(ctx, sql)
 	}
 	if err != nil {
 		return nil, errors.Join(err, db.Close())
@@ -152,7 +156,7 @@ func (d *liteDatabase) Fill(ctx context.Context, jobs int) error {
 // Rivals implements database.
 func (d *liteDatabase) Rivals() []rival {
 	return []rival{
-		{keyTwo, "two short transactions, a process each", 8, 0.02, d.process},
+		{keyTwo, "two short transactions, a process each", 8, 0.25, d.process},
 		{keyRaw, "raw limit, n = 1000", 1, 2, func(ctx context.Context) (func() (int, error), func() error, error) {
 			c, err := d.rivals.Conn(ctx)
 			if err != nil {
@@ -203,7 +207,7 @@ func workLite(path string) error {
 	}
 	work := liteTwo(context.Background(), db)
 	for in, n, before := bufio.NewScanner(os.Stdin), 0, time.Duration(0); ; {
-		now, err := cpuOfSelf()
+		now, err := proc.CPUOfSelf()
 		if err != nil {
 			return err
 		}

@@ -1,4 +1,5 @@
-package main
+// Package proc reads the use of resources by processes from /proc.
+package proc
 
 import (
 	"fmt"
@@ -9,20 +10,6 @@ import (
 	"syscall"
 	"time"
 )
-
-// usage is the resource usage up to an instant. The difference of two is the usage in between.
-type usage struct {
-	at                      time.Time
-	sidecar, database, self time.Duration // CPU time, user and system
-	counts
-}
-
-func (u usage) since(v usage) usage {
-	return usage{
-		sidecar: u.sidecar - v.sidecar, database: u.database - v.database, self: u.self - v.self,
-		counts: counts{u.known && v.known, u.statements - v.statements, u.transactions - v.transactions},
-	}
-}
 
 // tick is the kernel's unit of CPU time in /proc: 100 Hz on every platform that Go supports.
 const tick = 10 * time.Millisecond
@@ -35,7 +22,7 @@ type process struct {
 	resident int           // memory in bytes
 }
 
-func readProcess(pid int) (p process, err error) {
+func read(pid int) (p process, err error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return p, err
@@ -54,6 +41,12 @@ func readProcess(pid int) (p process, err error) {
 	return process{parent: n[0], own: time.Duration(n[1]+n[2]) * tick, children: time.Duration(n[3]+n[4]) * tick, resident: n[5] * os.Getpagesize()}, nil
 }
 
+// Resident returns the memory of a process that the machine holds, in bytes.
+func Resident(pid int) (int, error) {
+	p, err := read(pid)
+	return p.resident, err
+}
+
 // threads returns the CPU time of a process's threads in ns, or less if some have ended.
 func threads(pid int) (total time.Duration) {
 	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid)) // the pattern is valid
@@ -67,13 +60,13 @@ func threads(pid int) (total time.Duration) {
 	return total
 }
 
-// cpuOf returns the CPU time of a process and of its children, including ended ones, or 0 if pid is
+// CPU returns the CPU time of a process and of its children, including ended ones, or 0 if pid is
 // 0.
-func cpuOf(pid int) (time.Duration, error) {
+func CPU(pid int) (time.Duration, error) {
 	if pid == 0 {
 		return 0, nil
 	}
-	first, err := readProcess(pid)
+	first, err := read(pid)
 	if err != nil {
 		return 0, err
 	}
@@ -87,7 +80,7 @@ func cpuOf(pid int) (time.Duration, error) {
 		if err != nil {
 			return 0, err
 		}
-		p, err := readProcess(n)
+		p, err := read(n)
 		if err == nil && p.parent == pid { // an error means that it has ended in between
 			total += max(p.own, threads(n)) + p.children
 		}
@@ -95,8 +88,8 @@ func cpuOf(pid int) (time.Duration, error) {
 	return total, nil
 }
 
-// cpuOfSelf returns the CPU time of the load generator.
-func cpuOfSelf() (time.Duration, error) {
+// CPUOfSelf returns the CPU time of this process.
+func CPUOfSelf() (time.Duration, error) {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
 		return 0, err
@@ -104,8 +97,8 @@ func cpuOfSelf() (time.Duration, error) {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano()), nil
 }
 
-// load returns the machine's load of the last minute. Figures of a busy machine are unreliable.
-func load() string {
+// Load returns the machine's load of the last minute. Figures of a busy machine are unreliable.
+func Load() string {
 	b, err := os.ReadFile("/proc/loadavg")
 	if err != nil {
 		return "unknown"
