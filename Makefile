@@ -97,8 +97,8 @@ bench: build ## compare the program with direct SQL (some minutes; ARGS="-engine
 
 RIVALS = @scripts/need.sh python3 venv npm debs beanstalkd; cd bench && $(GO) build -o ../bin/bench . && cd .. && exec env -u QSIDECAR_TEST_MEMORY ./bin/bench -bin bin/qsidecar
 
-rivals: build ## compare the program with other queues, and write bench/RESULTS.md (half an hour; ARGS="-parts rivals -only River/32")
-	$(RIVALS) -parts rivals,idle,backlog,snapshot -rounds 5 -results bench/RESULTS.md $(ARGS)
+rivals: build ## compare the program with other queues, and write bench/RESULTS.md (half an hour; some of it without the file: ARGS="-engine postgres -parts rivals -only River/32")
+	$(RIVALS) -parts rivals,idle,backlog,snapshot -rounds 5 $(if $(ARGS),,-results bench/RESULTS.md) $(ARGS)
 
 bench-smoke: build ## print the main ratios of make rivals (some minutes)
 	$(RIVALS) -engine postgres -parts rivals -rounds 1 -only '*/32,*/1000,*/flow'

@@ -42,11 +42,13 @@ func (p *place) crowd() int {
 // wait measures while all workers wait.
 func (p *place) wait(ctx context.Context, x *site) error {
 	d, s := x.d, x.s
-	for i := range p.crowd() {
+	wires := make([]*wire, p.crowd())
+	for i := range wires {
 		w, err := dial(s.socket)
 		if err != nil {
 			return err
 		}
+		wires[i] = w
 		defer func() { _ = w.conn.Close() }() // ends its claim
 		req := &protocol.Request{ID: protocol.NumberID(1), Op: protocol.OpClaim, Queue: fmt.Sprintf("idle-%d", i%idleQueues), WaitMS: time.Hour.Milliseconds()}
 		if err := w.post(req); err != nil {
@@ -74,6 +76,11 @@ func (p *place) wait(ctx context.Context, x *site) error {
 	if err != nil {
 		return err
 	}
+	for _, w := range wires {
+		if err := w.silent(); err != nil {
+			return fmt.Errorf("a claim doesn't wait any more: %w", err)
+		}
+	}
 	p.out.section("idle, %d workers on %d queues", p.crowd(), idleQueues)
 	p.out.ratio(fmt.Sprintf("MiB of resident memory with %s idle workers", whole(p.crowd())), []float64{float64(resident) / (1 << 20)}, bound{most: 40})
 	if u.known {
@@ -92,19 +99,19 @@ func (p *place) busy(ctx context.Context, x *site) error {
 	done := make(chan error, 1)
 	go func() {
 		_, err := x.s.load(p.crowd(), n, work("busy", 1), nil)
-		done <- err
+		done <- errors.Join(err, x.s.empty("busy"))
 	}()
 	for {
 		u, err := x.d.Count(ctx)
 		if err != nil {
-			return err
+			return errors.Join(err, <-done)
 		}
 		most = max(most, u.connections)
 		select {
 		case <-time.After(100 * time.Millisecond):
 		case err := <-done:
 			if err == nil && u.known {
-				p.out.ratio(fmt.Sprintf("connections to the database with %s busy workers, at most", whole(p.crowd())), []float64{float64(most)}, bound{most: 8})
+				p.out.ratio(fmt.Sprintf("most connections to the database that were seen with %s busy workers", whole(p.crowd())), []float64{float64(most)}, bound{most: 8})
 			}
 			return err
 		}

@@ -44,7 +44,7 @@ type options struct {
 	// of the part rivals
 	only string        // patterns of peer/workload
 	cell time.Duration // of one measurement
-	time time.Duration // of the whole run
+	time time.Duration // of the part
 	file string        // the results, of all parts
 }
 
@@ -135,19 +135,19 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 // measureAll measures the engines one after another, and writes the file, if there is one.
 func measureAll(ctx context.Context, out io.Writer, chosen []engine, o options) error {
 	all := &report{w: out}
+	var failure error // the other engines continue
 	for _, e := range chosen {
 		err := measure(ctx, all, e, o)
-		if errors.Is(err, errUnavailable) { // report it and continue with the other engines
-			_, err = fmt.Fprintf(out, "\n== %s: %v\n", e.name, err)
-		}
-		if err != nil {
-			return fmt.Errorf("%s: %w", e.name, err)
+		if errors.Is(err, errUnavailable) {
+			all.unavailable(e.name, err)
+		} else if err != nil {
+			failure = errors.Join(failure, fmt.Errorf("%s: %w", e.name, err))
 		}
 	}
-	if o.file == "" {
-		return nil
+	if o.file != "" {
+		failure = errors.Join(failure, all.write(o.file))
 	}
-	return all.write(o.file)
+	return errors.Join(failure, all.err)
 }
 
 // place describes the setup in which an engine is measured.
@@ -173,11 +173,11 @@ func measure(ctx context.Context, out *report, e engine, o options) (err error) 
 		if !slices.Contains(wanted, x.name) {
 			continue
 		}
-		if err := x.run(ctx, p); err != nil {
-			return fmt.Errorf("%s: %w", x.name, err)
+		if failed := x.run(ctx, p); failed != nil { // the other parts continue
+			err = errors.Join(err, fmt.Errorf("%s: %w", x.name, failed))
 		}
 	}
-	return p.out.err
+	return err
 }
 
 // alone measures a sidecar that already runs.

@@ -107,7 +107,7 @@ func (d *pgDatabase) Count(ctx context.Context) (c counts, err error) {
 	}
 	c.known = true
 	err = d.look.QueryRow(ctx, `SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint,
-		(SELECT count(*) FROM pg_stat_activity WHERE datname = $1 AND pid <> $2)`, d.name, d.c.PgConn().PID()).Scan(&c.transactions, &c.connections)
+		(SELECT count(*) FROM pg_stat_activity WHERE datname = $1 AND backend_type = 'client backend' AND pid <> $2)`, d.name, d.c.PgConn().PID()).Scan(&c.transactions, &c.connections)
 	return c, err
 }
 

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -12,18 +14,27 @@ import (
 	"github.com/qsidecar/qsidecar/bench/internal/proc"
 )
 
-// report prints the results for people, and keeps what belongs into the file of the results. Its first error stays.
+// report prints the results for people, and keeps the text of the results file. Its first error stays.
 type report struct {
 	w      io.Writer
 	server string // that is measured
 	err    error
 
-	intro, tables string // of the file, before and after the ratios
+	// of the file
+	intro, tables string // before and after the ratios
 	ratios        []string
+	said          strings.Builder // what was printed, but not the intro and the tables
+	plot          []byte
 }
 
 func (r *report) line(format string, args ...any) {
-	if _, err := fmt.Fprintf(r.w, format+"\n", args...); r.err == nil {
+	text := fmt.Sprintf(format+"\n", args...)
+	r.said.WriteString(text)
+	r.print(text)
+}
+
+func (r *report) print(text string) {
+	if _, err := io.WriteString(r.w, text); r.err == nil {
 		r.err = err
 	}
 }
@@ -78,19 +89,31 @@ func (r *report) ratio(name string, all []float64, aim bound) {
 	if aim.most > 0 {
 		words, reached = fmt.Sprintf("≤ %g", aim.most), median(all) <= aim.most
 	}
-	verdict := map[bool]string{true: "reached", false: "**missed**"}[reached]
-	figure := fmt.Sprintf("%.2f", median(all))
+	verdict := map[bool]string{true: "reached", false: "missed"}[reached]
+	figure := fmt.Sprintf("%.3g", median(all))
 	if len(all) > 1 {
-		figure += fmt.Sprintf(" (%.2f … %.2f)", slices.Min(all), slices.Max(all))
+		figure += fmt.Sprintf(" (%.3g … %.3g)", slices.Min(all), slices.Max(all))
 	}
 	r.line("%-100s %s, aim %s: %s", name, figure, words, verdict)
-	r.ratios = append(r.ratios, fmt.Sprintf("| %s: %s | %s | %s: %s |\n", r.server, name, figure, words, verdict))
+	r.ratios = append(r.ratios, fmt.Sprintf("| %s: %s | %s | %s | %s |\n", r.server, name, figure, words, verdict))
 }
 
-// write writes the file of the results.
+// unavailable reports an engine that isn't measured.
+func (r *report) unavailable(engine string, why error) {
+	r.line("\n== %s: %v", engine, why)
+	r.ratios = append(r.ratios, fmt.Sprintf("| %s: %v | | | |\n", engine, why))
+}
+
+// write writes the file of the results, and the plot beside it.
 func (r *report) write(file string) error {
-	text := r.intro + "\n## Ratios\n\n| | median (least … most) | aim |\n| --- | --- | --- |\n" + strings.Join(r.ratios, "") + r.tables
-	return os.WriteFile(file, []byte(text), 0o644)
+	text := r.intro + "\n## Ratios\n\nOf held transactions there are 10 steps, of memory and connections one measurement. All servers sync each commit.\n\n" +
+		"| | median (least … most) | aim | |\n| --- | --- | --- | --- |\n" + strings.Join(r.ratios, "") + r.tables +
+		"\n## Output of the other parts\n\n```text\n" + strings.TrimSpace(r.said.String()) + "\n```\n"
+	err := os.WriteFile(file, []byte(text), 0o644)
+	if r.plot == nil {
+		return err
+	}
+	return errors.Join(err, os.WriteFile(strings.TrimSuffix(file, filepath.Ext(file))+".svg", r.plot, 0o644))
 }
 
 // quantiles returns p50 and p99 in milliseconds.

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"path"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -222,7 +221,7 @@ func (y *yard) run(ctx context.Context, x contender, c *cell, calibrate bool) (e
 		return nil
 	}
 	if c.w.flows {
-		rate := cmp.Or(c.w.rate, 0.5/(1/c.in+1/c.out))
+		rate := cmp.Or(c.w.rate, y.half(c))
 		n := max(producers, int(rate*y.cell.Seconds()))
 		f, err := x.flow(ctx, n, rate)
 		c.got = append(c.got, f)
@@ -267,16 +266,22 @@ func finished(ctx context.Context, x contender, n, worked int) error {
 	return err
 }
 
-// results prints the report, and keeps it for the file, if there is one. The plot is beside the file.
+// results prints the report, and keeps it for the file.
 func (y *yard) results(rounds int) error {
 	y.out.intro, y.out.tables = y.text(rounds)
-	y.out.line("%s%s", y.out.intro, y.out.tables)
+	y.out.plot = y.plot()
+	y.out.print(y.out.intro + y.out.tables)
 	y.ratios()
-	if y.file == "" {
-		return y.out.err
+	return y.out.err
+}
+
+// half returns half of the rate at which a peer both enqueues and works jobs one by one: that of the workload 32, if it was measured.
+func (y *yard) half(c *cell) float64 {
+	in, out := c.in, c.out
+	if full := y.find(peers[c.peer].name, "32"); full != nil && full.put != nil {
+		in, out = median(enqueued(full)), median(worked(full))
 	}
-	plot := strings.TrimSuffix(y.file, filepath.Ext(y.file)) + ".svg"
-	return errors.Join(y.out.err, os.WriteFile(plot, y.plot(), 0o644))
+	return 0.5 / (1/in + 1/out)
 }
 
 // find returns the measured cell of a peer and a workload, or nil.

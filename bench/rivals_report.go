@@ -3,9 +3,6 @@ package main
 import (
 	"fmt"
 	"math"
-	"os"
-	"regexp"
-	"runtime"
 	"runtime/debug"
 	"slices"
 	"strconv"
@@ -98,7 +95,7 @@ func (y *yard) text(rounds int) (intro, rest string) {
 	fmt.Fprintf(&b, "# Results beside other queues\n\n<!-- `make rivals` writes this file. -->\n\n"+
 		"%d interleaved rounds, measured in %v on %s. %s, `fsync` and `synchronous_commit` on. The load of the machine was %s at the end. The tables are medians. "+
 		"The ratios count, not the absolute figures.\n\n![jobs/s by workers](RESULTS.svg)\n",
-		rounds, time.Since(y.began).Round(time.Second), machine(), y.server.Version(), proc.Load())
+		rounds, time.Since(y.began).Round(time.Second), proc.Machine(), y.server.Version(), proc.Load())
 	if y.fast {
 		b.WriteString("\n**The server syncs nothing: the figures mean nothing.**\n")
 	}
@@ -182,22 +179,6 @@ func whole(n int) string {
 		s = s[:i] + "," + s[i:]
 	}
 	return s
-}
-
-// machine describes this machine.
-func machine() string {
-	model := "an unknown processor"
-	text, err := os.ReadFile("/proc/cpuinfo")
-	if m := regexp.MustCompile(`model name\s*: (.*)`).FindSubmatch(text); err == nil && m != nil {
-		model = strings.TrimSpace(string(m[1]))
-	}
-	memory := ""
-	text, err = os.ReadFile("/proc/meminfo")
-	var kib int
-	if _, failed := fmt.Sscanf(string(text), "MemTotal: %d kB", &kib); err == nil && failed == nil {
-		memory = fmt.Sprintf(", %d GiB of memory", (kib+1<<19)>>20)
-	}
-	return fmt.Sprintf("%d cores (%s)%s, %s", runtime.NumCPU(), model, memory, runtime.Version())
 }
 
 // moduleVersion returns the version of a module in this program.

@@ -82,31 +82,32 @@ func backlog(ctx context.Context, p *place) (err error) {
 // snapshotSteps is into how many measurements the run with a snapshot is divided.
 const snapshotSteps = 10
 
-// snapshot compares the rates of two servers in turn, while another connection keeps a transaction open on
-// one of them. (It uses a separate server, because some engines then keep everything that is
-// deleted anywhere in the server.)
+// snapshot compares the rates of two new servers in turn, while another connection keeps a transaction open on one of them. (With
+// one server the other database would be slower, too, because some engines then keep everything that is deleted anywhere.)
 func snapshot(ctx context.Context, p *place) (err error) {
-	other, err := p.engine.start(ctx, p.fast)
-	if err != nil {
-		return err
+	var servers [2]server
+	for i := range servers {
+		if servers[i], err = p.engine.start(ctx, p.fast); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, servers[i].Stop()) }()
 	}
-	defer func() { err = errors.Join(err, other.Stop()) }()
 	for _, h := range p.engine.holds {
-		if err := p.beside(ctx, h, other); err != nil {
+		if err := p.beside(ctx, h, servers[0], servers[1]); err != nil {
 			return fmt.Errorf("%s: %w", h.name, err)
 		}
 	}
 	return p.out.err
 }
 
-// beside compares the rate beside a transaction on the other server with the rate of this one.
-func (p *place) beside(ctx context.Context, h hold, other server) (err error) {
-	free, err := p.site(ctx, p.server, "free")
+// beside compares the rate of one server, beside a transaction, with the rate of the other one.
+func (p *place) beside(ctx context.Context, h hold, without, with server) (err error) {
+	free, err := p.site(ctx, without, "free")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, free.close()) }()
-	held, err := p.site(ctx, other, "held")
+	held, err := p.site(ctx, with, "held")
 	if err != nil {
 		return err
 	}
@@ -138,6 +139,6 @@ func (p *place) beside(ctx context.Context, h hold, other server) (err error) {
 	}
 	name := fmt.Sprintf("%s through %s jobs, beside none", h.name, whole(p.held))
 	p.out.ratio(name, ratios(helds, frees), costAim)
-	p.out.ratio(name+", the last quarter", ratios(helds[snapshotSteps*3/4:], frees[snapshotSteps*3/4:]), costAim)
+	p.out.ratio(name+", the last 3 steps", ratios(helds[snapshotSteps-3:], frees[snapshotSteps-3:]), costAim)
 	return p.out.err
 }

@@ -12,6 +12,6 @@ type usage struct {
 func (u usage) since(v usage) usage {
 	return usage{
 		sidecar: u.sidecar - v.sidecar, database: u.database - v.database, self: u.self - v.self,
-		counts: counts{u.known && v.known, u.connections, u.statements - v.statements, u.transactions - v.transactions},
+		counts: counts{known: u.known && v.known, statements: u.statements - v.statements, transactions: u.transactions - v.transactions},
 	}
 }

@@ -1,8 +1,11 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"net"
+	"os"
+	"time"
 
 	"github.com/qsidecar/qsidecar/protocol"
 )
@@ -29,6 +32,18 @@ func (w *wire) post(req *protocol.Request) error {
 	w.out = protocol.Msgpack.AppendRequest(w.out[:0], req)
 	_, err := w.conn.Write(w.out)
 	return err
+}
+
+// silent returns an error if the server has sent something or has closed the connection.
+func (w *wire) silent() error {
+	if err := w.conn.SetReadDeadline(time.Now().Add(time.Millisecond)); err != nil {
+		return err
+	}
+	n, err := w.conn.Read(make([]byte, 1))
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return nil
+	}
+	return errors.Join(err, fmt.Errorf("%d bytes arrived", n))
 }
 
 // call sends one request and waits for its reply, which is valid until the next call.

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -105,4 +107,20 @@ func Load() string {
 	}
 	first, _, _ := strings.Cut(string(b), " ")
 	return first
+}
+
+// Machine describes this machine.
+func Machine() string {
+	model := "an unknown processor"
+	text, err := os.ReadFile("/proc/cpuinfo")
+	if m := regexp.MustCompile(`model name\s*: (.*)`).FindSubmatch(text); err == nil && m != nil {
+		model = strings.TrimSpace(string(m[1]))
+	}
+	memory := ""
+	text, err = os.ReadFile("/proc/meminfo")
+	var kib int
+	if _, failed := fmt.Sscanf(string(text), "MemTotal: %d kB", &kib); err == nil && failed == nil {
+		memory = fmt.Sprintf(", %d GiB of memory", (kib+1<<19)>>20)
+	}
+	return fmt.Sprintf("%d cores (%s)%s, %s", runtime.NumCPU(), model, memory, runtime.Version())
 }

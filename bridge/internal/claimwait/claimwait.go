@@ -99,7 +99,7 @@ func (w *Wait) Done() <-chan struct{} {
 
 // Then calls f once, when the wait has ended or the claim has its answer. It calls watch first, with the function that reports the
 // answer, so that f can use what watch uses. An answer doesn't end the wait: a reload can move the claim to another database. f must
-// not block or use the wait.
+// not block, or use the wait or its Waits, because it is called with their locks held.
 func (w *Wait) Then(watch func(answered func()), f func()) {
 	watch(w.answer)
 	w.mu.Lock()
