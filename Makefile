@@ -100,5 +100,5 @@ RIVALS = @scripts/need.sh python3 venv npm debs beanstalkd; cd bench && $(GO) bu
 rivals: build ## compare the program with other queues, and write bench/RESULTS.md (half an hour; some of it without the file: ARGS="-engine postgres -parts rivals -only River/32")
 	$(RIVALS) -parts rivals,idle,backlog,snapshot -rounds 5 $(if $(ARGS),,-results bench/RESULTS.md) $(ARGS)
 
-bench-smoke: build ## print the main ratios of make rivals (some minutes)
+bench-smoke: build ## print the main ratios of make rivals (two minutes)
 	$(RIVALS) -engine postgres -parts rivals -rounds 1 -only '*/32,*/1000,*/flow'
