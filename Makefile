@@ -90,7 +90,7 @@ fuzz: ## run every fuzz target, 30 s each (FUZZTIME=5m for longer)
 
 ##@ To measure it
 
-bench: build ## compare the program with direct SQL (some minutes; ARGS="-engine postgres", see bench/README.md)
+bench: build ## compare the program with direct SQL (minutes a part; ARGS="-engine postgres -parts compare", see bench/README.md)
 	@scripts/need.sh python3 venv ruby npm debs
 	@cd bench && $(GO) build -o ../bin/bench .
 	@exec ./bin/bench -bin bin/qsidecar $(ARGS)

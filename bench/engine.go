@@ -20,7 +20,7 @@ type engine struct {
 	// Defaults of -rows and -held: the size that the engine must handle, or one that takes some minutes.
 	rows, held int
 	holds      []hold // that are measured
-	// measure other languages' clients on this engine, beside their drivers
+	// measure other queues on this engine, and other languages' clients beside their drivers
 	drivers bool
 }
 

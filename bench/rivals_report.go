@@ -66,8 +66,8 @@ var tables = []struct {
 		{"workers' process", "32", perJob(func(u usage) time.Duration { return u.self })}}},
 }
 
-// aims are the ratios beside their aims.
-var aims = []struct {
+// peerAims are the ratios to other peers that must be reached.
+var peerAims = []struct {
 	name, peer, cell string
 	of               quantity
 	other, with      string
@@ -130,7 +130,7 @@ func (y *yard) text(rounds int) (intro, rest string) {
 
 // ratios prints the ratios beside their aims.
 func (y *yard) ratios() {
-	for _, x := range aims {
+	for _, x := range peerAims {
 		of, to := y.find(x.peer, x.cell), y.find(x.other, x.with)
 		if of == nil || to == nil {
 			continue

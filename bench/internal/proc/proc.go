@@ -16,7 +16,7 @@ import (
 // tick is the kernel's unit of CPU time in /proc: 100 Hz on every platform that Go supports.
 const tick = 10 * time.Millisecond
 
-// process is a line of /proc/PID/stat.
+// process has fields of /proc/PID/stat (proc_pid_stat(5)).
 type process struct {
 	parent   int
 	own      time.Duration
@@ -62,8 +62,7 @@ func threads(pid int) (total time.Duration) {
 	return total
 }
 
-// CPU returns the CPU time of a process and of its children, including ended ones, or 0 if pid is
-// 0.
+// CPU returns the CPU time of a process and of its children, including ended ones, or 0 if pid is 0.
 func CPU(pid int) (time.Duration, error) {
 	if pid == 0 {
 		return 0, nil
