@@ -80,7 +80,7 @@ func (m *caller) once(req kit.Msg) *kit.Reply {
 	if m.w == nil && !m.connect() {
 		return nil
 	}
-	r, err := m.w.Call(req)
+	r, err := call(m.w, req)
 	switch {
 	case err != nil:
 		m.w.Close()
@@ -92,6 +92,14 @@ func (m *caller) once(req kit.Msg) *kit.Reply {
 		return nil
 	}
 	return r
+}
+
+// call is w.Call with the tests' time limit.
+func call(w *kit.Wire, req kit.Msg) (*kit.Reply, error) {
+	if err := w.SetReadDeadline(testwait.Deadline()); err != nil {
+		return nil, err
+	}
+	return w.Call(req)
 }
 
 func (m *caller) connect() bool {
@@ -109,7 +117,7 @@ func (m *caller) connect() bool {
 	if m.lease != "" {
 		first = kit.Msg{"op": "extend", "lease": m.lease, "bind": true}
 	}
-	r, err := w.Call(first)
+	r, err := call(w, first)
 	if err != nil { // the old process had carried it out
 		w.Close()
 		m.again.Add(1)

@@ -30,8 +30,12 @@ func unitStuck(t *testing.T, s *service) {
 		_, err := s.try("! grep -qv ') T ' /proc/" + pid + "/task/*/stat")
 		return err == nil
 	})
-	waits := s.dial() // systemd's socket accepts the connection
-	waits.Must(kit.Msg{"op": "ping"})
+	// systemd's socket accepts each connection. systemd sends SIGABRT, then SIGCONT, so the process
+	// continues for a moment before it ends. A connection that it takes in this moment ends with it,
+	// and the client connects again.
+	c := &callers{socket: s.path(unitSocket), over: make(chan struct{})}
+	c.join(1, "waiting client", func(m *caller) { m.ask(kit.Msg{"op": "ping"}) })
+	c.stop(t)
 	kit.Figure(t, "a stopped process was killed and replaced %v later, WatchdogSec=%v", kit.Since(began).Round(100*time.Millisecond), watchdogTime)
 	if s.restarted(pid) == pid {
 		t.Error("the stuck process goes on")
