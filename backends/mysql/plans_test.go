@@ -69,6 +69,18 @@ func grown(t *testing.T, s *Store, names string, f func(tx *tx)) (n int64) {
 	return n
 }
 
+// learn gives the queue q the cursor that a claim of jobs at these spots leaves. The Store's clock stands still from now on, so that
+// no scan of the whole index is due.
+func learn(t *testing.T, s *Store, taken ...cursor.Spot) {
+	t.Helper()
+	now := time.Now()
+	s.LocalTime = func() time.Time { return now }
+	s.Cursors.Learn("q", cursor.Learned{Asked: now, Taken: taken, All: true, Whole: true})
+	if _, ok := s.Cursors.Near("q", now); !ok {
+		t.Fatal("the cursor is not used")
+	}
+}
+
 // TestCostsDoNotGrow checks that what a statement reads depends on what it returns, however many rows of
 // each kind exist.
 func TestCostsDoNotGrow(t *testing.T) {
@@ -90,7 +102,7 @@ func TestCostsDoNotGrow(t *testing.T) {
 		}
 		within("a claim", 40, claim(false))
 		within("a claim of the newest", 40, claim(true))
-		s.Cursors.Learn("q", cursor.Learned{Asked: time.Now(), Taken: []cursor.Spot{{Urgency: -2, Position: 1}, {Urgency: -1, Position: 1}, {Urgency: 0, Position: 1}}})
+		learn(t, s, cursor.Spot{Urgency: -2, Position: 1}, cursor.Spot{Urgency: -1, Position: 1}, cursor.Spot{Urgency: 0, Position: 1})
 		within("a claim that goes on from three priorities", 40, claim(false))
 		within("the query for due work", 150, // some of them are rows of the answers themselves
 			func(tx *tx) {
@@ -152,7 +164,7 @@ func TestPlans(t *testing.T) {
 			}
 		}
 		check("at first")
-		s.Cursors.Learn("q", cursor.Learned{Asked: time.Now(), Taken: []cursor.Spot{{Urgency: -2, Position: 1}, {Urgency: 0, Position: 1}}})
+		learn(t, s, cursor.Spot{Urgency: -2, Position: 1}, cursor.Spot{Urgency: 0, Position: 1})
 		check("with cursors")
 		must(t, m, name, "ANALYZE TABLE qsidecar_jobs")
 		check("with true statistics")
