@@ -128,7 +128,7 @@ func TestLostIDs(t *testing.T) {
 func TestDeadlockIsRetried(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
 		name := m.Database(t)
-		s := open(t, Options{URL: m.URL(name)})
+		s := open(t, Options{URL: m.URL(name), rowWait: testwait.Limit})
 		join(t, s, 1)
 		fillBy(t, s, 300, 300)
 		jobs := claimJobs(t, s, 1, 2, 1)

@@ -47,7 +47,8 @@ type Options struct {
 	Log *slog.Logger
 
 	clock   string                  // the SQL expression for the present time; tests replace it
-	connect time.Duration           // limit for a connection with its login; tests use a shorter one
+	connect time.Duration           // limit for a connection with its login; tests use another one
+	rowWait time.Duration           // replaces rowWait in tests that let a write wait for a lock
 	idle    time.Duration           // set by tests: after which the server ends an idle session
 	wrap    func(net.Conn) net.Conn // tests end contexts at a chosen read or write
 }
@@ -115,6 +116,9 @@ func (o *Options) complete() error {
 	}
 	if o.connect == 0 {
 		o.connect = dial.Timeout
+	}
+	if o.rowWait == 0 {
+		o.rowWait = rowWait
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)

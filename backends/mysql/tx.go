@@ -80,7 +80,7 @@ func (t *tx) send(ctx context.Context) error {
 
 func (t *tx) lockWait() time.Duration {
 	if t.o.LimitsLockWaits() && !t.o.WaitForLocks {
-		return rowWait
+		return t.s.o.rowWait
 	}
 	return session.LockWait
 }

@@ -59,7 +59,7 @@ func TestExamineCluster(t *testing.T) {
 			if err := primary.Halt(); err != nil {
 				t.Fatal(err)
 			}
-			if err := standby.Exec(t.Context(), "SELECT pg_promote()"); err != nil {
+			if err := standby.Promote(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			until(t, both, diagnose.DefaultThresholds(), "the old primary is gone", want{backends.SeverityWarning, "cluster", "of the url isn't reachable", "start it"},

@@ -123,9 +123,8 @@ func (p *pair) promote(t *testing.T) {
 	if err := p.primary.Halt(); err != nil {
 		t.Fatal(err)
 	}
-	var ok bool
-	if p.ask(t, p.standby, &ok, "SELECT pg_promote()"); !ok {
-		t.Fatal("the standby was not promoted")
+	if err := p.standby.Promote(t.Context()); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -263,9 +262,8 @@ func TestStandby(t *testing.T) {
 				t.Errorf("%s, a beat before the promotion: %v, want unavailable", what, err)
 			}
 		}
-		var ok bool
-		if p.ask(t, p.standby, &ok, "SELECT pg_promote()"); !ok {
-			t.Fatal("the standby was not promoted")
+		if err := p.standby.Promote(t.Context()); err != nil {
+			t.Fatal(err)
 		}
 		for what, s := range stores {
 			if _, err := enqueue(t, s); err != nil {

@@ -173,7 +173,7 @@ func playUnknownOutcomeEnqueue(s *stage) {
 }
 
 func playUnavailableSettle(s *stage) {
-	const wait = 200 * time.Millisecond
+	const wait = 2 * time.Second // far more than a client's own pauses, also on a busy machine
 	p := s.open()
 	jobs := s.claimJobs(p, 1)
 	done := s.ack(jobs[0])

@@ -113,7 +113,7 @@ func TestWorkPersistent(t *testing.T) {
 	// A job that is too slow is stopped. The program that waits for jobs is not.
 	slow := c.Put("slow", "slow")[0]
 	started := len(lines(s, "starts"))
-	w := a.Work("slow", "-j", "2", "--persistent", "--timeout", "3s", "--kill-after", "1s", "--", "python3", "line.py")
+	w := a.Work("slow", "-j", "2", "--persistent", "--timeout", "15s", "--kill-after", "1s", "--", "python3", "line.py")
 	testwait.Until(t, "it was stopped", func() bool { return len(c.Peek("slow", slow).Errors) == 1 })
 	c.Put("slow", "fine")
 	testwait.Until(t, "the next is done", func() bool { return c.Stats("slow").Done == 1 })

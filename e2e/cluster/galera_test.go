@@ -92,6 +92,22 @@ func (c *galeraHarm) strike(r *kit.CrashRuntime) {
 			r.T.Errorf("%s node%d: %v", kind, node+1, err)
 		}
 	})
+	waitForHeartbeats(r)
+}
+
+// waitForHeartbeats waits for a heartbeat of each sidecar, now that the cluster is whole. One that was evicted logs it then. If it is
+// killed before, nothing explains that others got its jobs.
+func waitForHeartbeats(r *kit.CrashRuntime) {
+	whole := kit.Monotonic()
+	for _, sc := range r.Sidecars {
+		c := kit.Dial(r.T, sc.Socket)
+		testwait.Until(r.T, "a heartbeat of "+sc.Name, func() bool {
+			since := kit.Since(whole).Milliseconds()
+			age := c.Must(kit.Msg{"op": "status"}).Databases[0].HeartbeatAgeMS
+			return age >= 0 && age < since
+		})
+		c.Close()
+	}
 }
 
 func (c *galeraHarm) harm(ctx context.Context, kind string, node int) error {
@@ -125,6 +141,7 @@ func (c *galeraHarm) crashAll(r *kit.CrashRuntime) {
 		}
 		c.revive(r)
 	})
+	waitForHeartbeats(r)
 }
 
 // revive starts nodes that crashed, and returns their names. MariaDB's nodes also crash by themselves when transactions conflict.

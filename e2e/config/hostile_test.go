@@ -15,6 +15,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
 	"github.com/qsidecar/qsidecar/internal/testwait"
+	"github.com/qsidecar/qsidecar/internal/unixsocket"
 )
 
 // attack is one piece of bad input and the expected effect on its sender.
@@ -297,7 +298,7 @@ func manyConnections(t *testing.T, a *kit.Sidecar) {
 	}()
 	began := kit.Monotonic()
 	for len(conns) < n {
-		c, err := net.Dial("unix", a.Socket)
+		c, err := unixsocket.Dial(testwait.Context(t), a.Socket) // the socket's queue can be full
 		if err != nil {
 			t.Fatalf("connection %d: %v", len(conns), err)
 		}

@@ -33,6 +33,7 @@ func TestReplicaIsDown(t *testing.T) {
 		t.Errorf("status of a replica that is down: %s", text)
 	}
 	sc.WriteConfig(strings.ReplaceAll(sc.ReadConfig(), down, s.URL))
+	c.Must(kit.Msg{"op": "reload"}) // is answered when the change is logged
 	testwait.Until(t, "the other replica answers", func() bool { return !strings.Contains(status(), fallback) })
 	if log := sc.Log(); !strings.Contains(log, "databases.main.replica_url changed") {
 		t.Errorf("the log is %s", log)

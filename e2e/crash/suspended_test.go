@@ -71,7 +71,7 @@ func TestSuspended(t *testing.T) {
 func TestSuspendedAlone(t *testing.T) {
 	t.Parallel()
 	s := kit.NewSite(t)
-	s.SidecarTimeout = 2 * time.Second
+	s.SidecarTimeout = 20 * time.Second
 	a := s.Start("a")
 	c := a.Dial()
 	c.Enqueue("q", 1)

@@ -48,7 +48,8 @@ func Main(m *testing.M) {
 // isolate hides the config and the sidecar of this host from the tests.
 func isolate() error {
 	return errors.Join(os.Unsetenv("QSIDECAR_SOCKET"), os.Unsetenv("QSIDECAR_DATABASE"), os.Setenv("QSIDECAR_CONFIG", config.NoFile),
-		os.Setenv("QSIDECAR_ENQUEUE_TIMEOUT", "60")) // the clients' default, 2 s, is too short for a loaded machine
+		os.Setenv("QSIDECAR_ENQUEUE_TIMEOUT", "60"), // the clients' default, 2 s, is too short for a loaded machine
+		os.Setenv("PYTHONDONTWRITEBYTECODE", "1"))   // tests copy the client's package while others import it
 }
 
 // given reports whether a flag is on the command line.

@@ -48,6 +48,8 @@ type DatabaseStatus struct {
 	Address  string `json:"address"`
 	Error    string `json:"error"`
 	Draining bool   `json:"draining"`
+
+	HeartbeatAgeMS int64 `json:"heartbeat_age_ms"` // -1: none reached it
 }
 
 // Error is the error of a reply.

@@ -45,7 +45,7 @@ func TestMetricsEqualTheWork(t *testing.T) {
 	s, _ := kit.NewPostgresSite(t)
 	place := filepath.Join(s.Dir, "admin.sock")
 	s.Extra = "admin: {listen: " + place + "}\ndefaults: {max_attempts: 3, backoff: {initial: 5ms, max: 20ms}}\n"
-	s.Queues = "  work: {}\n  slow: {timeout: 200ms, max_attempts: 2}\n  \"*\": {}\n"
+	s.Queues = "  work: {}\n  slow: {timeout: 2s, max_attempts: 2}\n  \"*\": {}\n"
 	a := s.Start("a")
 	scrape := scraping(t, admin.At(t, place))
 	r := &metricsRun{t: t, socket: a.Socket, tally: tally{all: map[string]int{}}}

@@ -105,8 +105,8 @@ func TestPostgresFailover(t *testing.T) {
 	f.settle()
 	s.URL = hosts(standby, primary)
 	f.begin("this server is a standby")
-	if !answer[bool](t, standby, "SELECT pg_promote()") {
-		t.Fatal("the standby was not promoted")
+	if err := standby.Promote(t.Context()); err != nil {
+		t.Fatal(err)
 	}
 	late.moveTo("unix", socket(standby))
 	f.check(func() int { return answer[int](t, standby, "SELECT count(*) FROM qsidecar.qsidecar_jobs") })

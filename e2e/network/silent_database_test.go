@@ -123,7 +123,7 @@ func TestSilentDatabase(t *testing.T) {
 // in time with `unavailable`, that the sidecar still stops, and that everything works again with
 // the database.
 func checkSilence(t *testing.T, s *kit.Site, r *blackHole) {
-	s.SidecarTimeout = 4 * time.Second
+	s.SidecarTimeout = 20 * time.Second
 	place := filepath.Join(s.Dir, "admin.sock")
 	s.Extra = "admin: {listen: " + place + "}\n"
 	sc := s.Start("a")

@@ -198,7 +198,8 @@ func (c *callers) join(n int, what string, f func(m *caller)) {
 // unitRestart restarts the service and replaces its program under 32 clients. No connect is
 // refused, no job is lost or delivered twice, including jobs that are held all the time.
 func unitRestart(t *testing.T, s *service) {
-	s.config("drain_timeout: 300ms\n") // shorter than some clients hold their jobs
+	s.config("drain_timeout: 300ms\n" + // shorter than some clients hold their jobs
+		"databases: {main: {url: 'sqlite:/var/lib/qsidecar/qsidecar.db', restart_grace: 10m}}\n") // longer than all of this
 	c := &callers{socket: s.path(unitSocket), over: make(chan struct{}), delivered: map[string]int{}}
 	var held sync.WaitGroup
 	held.Add(4)

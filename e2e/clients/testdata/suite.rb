@@ -311,7 +311,7 @@ class Suite
     %w[2s nan 0 -1].each do |text|
       with_enqueue_timeout(text) { equal true, raises(ArgumentError) { @client.enqueue("q", 1) }.message.include?("QSIDECAR_ENQUEUE_TIMEOUT") }
     end
-    with_enqueue_timeout("") { @client.enqueue("patience", 1) } # as if it was not set
+    with_enqueue_timeout("") { equal 2, @client.send(:enqueue_time) } # as if it was not set
   end
 
   def with_enqueue_timeout(text)
