@@ -39,6 +39,11 @@ type Database struct {
 	// the test ends. It is nil if the engine has no row locks.
 	LockRow func(id string) (unlock func())
 
+	// Application begins a transaction of another program, which ends with the test at the latest. lock locks a key
+	// in it, as an application does that enqueues with a key. The error is the server's, such as a deadlock. It is nil
+	// if the engine has no row locks.
+	Application func() (lock func(queue, key string) error, end func())
+
 	// InsertRow runs the InsertSQL of an expression. If old is true, the row bypasses the CHECK
 	// constraints, as rows of older tables did. It is nil if the engine has no SQL. InvalidValues
 	// lists expressions by column: values that the engine accepts, or nearly accepts, and that a

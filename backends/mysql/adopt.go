@@ -37,7 +37,7 @@ func (t *tx) checkSidecar() {
 // lockedOut converts the error of a transaction that waited for another program's lock on a row or key to
 // a backends.LockedError.
 func lockedOut(o core.TxOptions, err error) error {
-	if o.LimitsLockWaits() && session.IsCode(err, codeLockWait, codeNoWait) {
+	if session.IsCode(err, codeNoWait) || (o.LimitsLockWaits() || o.Sidecar == 0) && session.IsCode(err, codeLockWait) {
 		return &backends.LockedError{Err: errors.New("the lock was not free in time")}
 	}
 	return err

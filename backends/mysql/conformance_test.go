@@ -184,6 +184,15 @@ func (d *databases) take(t *testing.T) *backendtest.Database {
 			runSQL(t, c, "BEGIN", "SELECT id FROM qsidecar_jobs WHERE id = "+id+" FOR UPDATE")
 			return func() { runSQL(t, c, "ROLLBACK") }
 		},
+		Application: func() (func(queue, key string) error, func()) {
+			c := connect(t, m, name)
+			runSQL(t, c, "BEGIN")
+			return func(queue, key string) error {
+				_, err := c.ExecContext(t.Context(), "INSERT INTO qsidecar_keys (queue, `key`, job, expires_at, state) VALUES (?, ?, 0, UTC_TIMESTAMP(6), 'deleted') "+
+					"ON DUPLICATE KEY UPDATE job = job", queue, []byte(key))
+				return err
+			}, func() { runSQL(t, c, "COMMIT") }
+		},
 		InvalidValues: invalidValues,
 		InsertRow: func(column, expression string, old bool) error {
 			if beside == nil {

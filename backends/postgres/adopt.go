@@ -25,6 +25,10 @@ func lockTimeout(o core.TxOptions) string {
 		return ""
 	case o.WaitForLocks:
 		return "SELECT pg_catalog.set_config('lock_timeout', '5000', true)"
+	case o.Keyed:
+		// An application that waits for one key, while this transaction waits for another one of its keys, looks for a
+		// deadlock after deadlock_timeout, a second. Three waits in a row end before that.
+		return "SELECT pg_catalog.set_config('lock_timeout', '250', true)"
 	}
 	return "SELECT pg_catalog.set_config('lock_timeout', '500', true)"
 }

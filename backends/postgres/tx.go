@@ -125,11 +125,7 @@ const rollbackFor = 2 * time.Second
 
 // Transact implements core.Driver.
 func (d driver) Transact(ctx context.Context, o core.TxOptions, f func(ctx context.Context, tx core.Tx) error) error {
-	err := core.Transact(ctx, func() (*tx, error) { return d.begin(ctx, o) }, f)
-	if o.LimitsLockWaits() {
-		err = lockedOut(err)
-	}
-	return err
+	return lockedOut(core.Transact(ctx, func() (*tx, error) { return d.begin(ctx, o) }, f))
 }
 
 // begin takes a connection from the pool and queues the start of a transaction.

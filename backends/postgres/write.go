@@ -192,6 +192,21 @@ func (t *tx) FindLocked(ctx context.Context, ids []int64) (locked []int64, err e
 	return locked, err
 }
 
+// FindLockedKeys implements core.LockFinder.
+func (t *tx) FindLockedKeys(ctx context.Context, rows []*core.Row) (locked []int64, err error) {
+	ids := make([]int64, len(rows))
+	for i, r := range rows {
+		ids[i] = r.ID
+	}
+	err = t.ask(ctx, t.s.sql.findLockedKeys, func(rows pgx.Rows) error {
+		var id int64
+		err := rows.Scan(&id)
+		locked = append(locked, id)
+		return err
+	}, ids)
+	return locked, err
+}
+
 // scanRow reads a row with the columns of the fragment "row".
 func scanRow(rows pgx.Rows) (*core.Row, error) {
 	var r core.Row

@@ -25,7 +25,7 @@ func (s *Store) Command(ctx context.Context, c backends.Command) (count int64, f
 		return count, count > 0, err
 	}
 	var backs []giveBack
-	err = s.Write(ctx, TxOptions{}, func(ctx context.Context, tx Tx) error {
+	err = s.command(ctx, func(ctx context.Context, tx Tx) error {
 		backs, count = nil, 0
 		switch c.Kind {
 		case backends.Retry:
@@ -56,6 +56,11 @@ func (s *Store) Command(ctx context.Context, c backends.Command) (count int64, f
 		s.driver.MadeReady([]string{c.Queue})
 	}
 	return count, freed, nil
+}
+
+// command runs f in a transaction. If a key of a job is locked, it tries again for a while.
+func (s *Store) command(ctx context.Context, f func(ctx context.Context, tx Tx) error) error {
+	return s.patiently(ctx, lockPatience, func() error { return s.Write(ctx, TxOptions{}, f) })
 }
 
 // reclaim ends claims, whichever sidecar owns them.
@@ -93,7 +98,7 @@ func (s *Store) retryAll(ctx context.Context, c backends.Command) (count int64, 
 	var last any
 	for left > 0 {
 		var r Step
-		if err := s.Write(ctx, TxOptions{}, func(ctx context.Context, tx Tx) (err error) {
+		if err := s.command(ctx, func(ctx context.Context, tx Tx) (err error) {
 			r, err = tx.Retry(ctx, c.Queue, nil, last, min(left, BatchRows), whole)
 			return err
 		}); err != nil {
@@ -131,7 +136,7 @@ func (s *Store) purge(ctx context.Context, c backends.Command) (count int64, err
 	var last any
 	for left > 0 {
 		var r Step
-		if err := s.Write(ctx, TxOptions{}, func(ctx context.Context, tx Tx) (err error) {
+		if err := s.command(ctx, func(ctx context.Context, tx Tx) (err error) {
 			r, err = tx.Purge(ctx, c.Queue, c.State, last, min(left, BatchRows))
 			return err
 		}); err != nil {

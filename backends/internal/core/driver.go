@@ -72,7 +72,8 @@ type TxOptions struct {
 	Keyed, Settles bool
 
 	// A transaction with one of the four options above must not wait long for locks. With WaitForLocks, it
-	// can wait for a few seconds. If this wait is over, the error is a *backends.LockedError.
+	// can wait for a few seconds, because it waits for one row or for one key at most. If this wait is over, the
+	// error is a *backends.LockedError.
 	WaitForLocks bool
 }
 
@@ -148,14 +149,21 @@ type Writer interface {
 	// Change writes the outcome of locked rows (Row.Change), which are in ascending order of ids. It calls
 	// changed for each row. For each queue with rows that have SamePosition it increases the queue's count of
 	// returns, and calls gaveBack with the new count.
+	//
+	// Change locks the keys of jobs that end, in the order of queues and keys. It waits for no key: an application
+	// that stores several keys in one transaction could wait for another one of them, and would become the victim of
+	// that deadlock. If another transaction has locked a key, the transaction fails with a *backends.LockedError.
 	Change(rows []*Row, changed func(*Row), gaveBack func(queue string, returns int64))
 }
 
-// LockFinder is a Tx that can avoid locked rows.
+// LockFinder is a Tx that can avoid locked rows and keys. Its methods wait for no lock.
 type LockFinder interface {
 	// FindLocked locks the claimed rows among ids, except those that other transactions have locked, and returns
-	// the ids of these. It waits for no lock. The ids are as in Lock.
+	// the ids of these. The ids are as in Lock.
 	FindLocked(ctx context.Context, ids []int64) (locked []int64, err error)
+
+	// FindLockedKeys does the same for the keys of locked rows. It returns the ids of the rows.
+	FindLockedKeys(ctx context.Context, rows []*Row) (locked []int64, err error)
 }
 
 // Claimer is a Tx that claims in runs: one statement for queues of one order.

@@ -83,6 +83,12 @@ func (r *Row) proves(l Lease) bool {
 	return !ended && int64(r.Token.Host) == l.Host && int64(r.Token.Number) == l.Number && (l.Owner == 0 || int64(r.owner()) == l.Owner)
 }
 
+// endsKey reports whether the change writes to the row of the job's key.
+func (r *Row) endsKey() bool {
+	c := &r.Change
+	return r.Key != "" && (c.Kind == Deleted || c.Kind == Ended && (c.State == backends.StateDone || c.State == backends.StateDead))
+}
+
 // owner returns the owner of the claim after the change.
 func (r *Row) owner() backends.Identity {
 	if r.Change.Kind == Renewed {

@@ -149,7 +149,9 @@ RETURNING ((SELECT slots FROM c))[width_bucket(j.id, (SELECT ids FROM c))], card
 
 -- name: bury
 -- Makes locked ready jobs dead whose payloads cannot be delivered.
-WITH b AS (
+-- A key that another transaction has locked stays as it is: its job shows that it ended.
+WITH l AS MATERIALIZED ({keys_of}($1::bigint[]) {in_order} SKIP LOCKED
+), b AS (
   UPDATE {s}.qsidecar_jobs j SET state = 'dead', attempts = least(j.attempts, 32767) + 1,
     fence = {next_fence},
     claim_max = coalesce(j.max_attempts, ($2::int[])[{at}]), retention_dead_ms = nullif(($3::bigint[])[{at}], 0),
@@ -161,7 +163,7 @@ WITH b AS (
   INSERT INTO {s}.qsidecar_failures (job, fence, attempt, cause, message, at)
   SELECT id, fence, attempts, 'too_large', last_error, {s}.qsidecar_now() FROM b
 ), k AS (
-  UPDATE {s}.qsidecar_keys SET state = 'dead' WHERE job = ANY(ARRAY(SELECT id FROM b WHERE key IS NOT NULL))
+  UPDATE {s}.qsidecar_keys SET state = 'dead' WHERE job = ANY(ARRAY(SELECT job FROM l))
 )
 SELECT count(*) FROM b
 

@@ -111,7 +111,8 @@ func (c *claim) update(t Tx, p backends.Policy, a claimGroup, g *claimRows) {
 }
 
 // failTooLarge makes jobs dead whose payload exceeds MaxPayload, so that no sidecar with this configuration can
-// deliver them.
+// deliver them. It leaves the rows of their keys alone, because a claim must not wait for one: the next cleaning
+// records there that the jobs ended.
 func (c *claim) failTooLarge(t Tx, p backends.Policy, rows []ready) {
 	for _, r := range rows {
 		*t.Wrote = true
@@ -121,9 +122,6 @@ func (c *claim) failTooLarge(t Tx, p backends.Policy, rows []ready) {
 		expires := t.Now.After(core.MS(p.RetainDead))
 		t.Add("UPDATE qsidecar_jobs SET state = 'dead', attempts = ?, fence = ?, claim_max = ?, retention_dead_ms = ?, finished_at = ?, expires_at = ?, last_error = ? WHERE id = ?",
 			r.attempts+1, fence, cmp.Or(r.max, int64(p.MaxAttempts)), session.Positive(core.MS(p.RetainDead)), *t.Now, expires, message, r.id)
-		if r.Key != "" {
-			t.Add("UPDATE qsidecar_keys SET state = 'dead' WHERE queue = ? AND `key` = ? AND job = ?", p.Queue, []byte(r.Key), r.id)
-		}
 		t.Add("INSERT INTO qsidecar_failures (job, fence, attempt, cause, message, at) VALUES (?, ?, ?, ?, ?, ?)",
 			r.id, fence, r.attempts+1, string(backends.CauseTooLarge), message, *t.Now)
 		if expires != 0 {
