@@ -39,9 +39,9 @@ type Database struct {
 	// the test ends. It is nil if the engine has no row locks.
 	LockRow func(id string) (unlock func())
 
-	// Application begins a transaction of another program, which ends with the test at the latest. lock locks a key
-	// in it, as an application does that enqueues with a key. The error is the server's, such as a deadlock. It is nil
-	// if the engine has no row locks.
+	// Application returns another program. lock locks a key in its transaction, as an application does that enqueues
+	// with a key; the first one begins it. The error is the server's, such as a deadlock. end commits. Application is
+	// nil if the engine has no row locks.
 	Application func() (lock func(queue, key string) error, end func())
 
 	// InsertRow runs the InsertSQL of an expression. If old is true, the row bypasses the CHECK

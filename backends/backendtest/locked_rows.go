@@ -135,6 +135,43 @@ var lockedKeyTests = map[string]func(*kit){
 			return err
 		})
 	},
+	"ApplicationIsNoDeadlockVictim": func(k *kit) {
+		if k.Application == nil {
+			return
+		}
+		keys := []string{"a", "b", "c"}
+		lock, done := k.Application()
+		over := make(chan struct{})
+		ended := make(chan int, 1)
+		go func() {
+			n := 0
+			defer func() { ended <- n }()
+			for ; ; n++ {
+				select {
+				case <-over:
+					return
+				default:
+				}
+				for _, key := range slices.Backward(keys) {
+					if err := lock("q", key); err != nil {
+						k.Errorf("transaction %d of the application: %v", n, err)
+						return
+					}
+				}
+				done()
+			}
+		}()
+		for range 50 {
+			for _, key := range keys {
+				k.untilUnlocked(backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Key: key}}})
+			}
+			jobs := k.claim(3)
+			slices.Reverse(jobs)
+			k.untilUnlocked(backends.Ack{Leases: leasesOf(jobs...)})
+		}
+		close(over)
+		k.Logf("the application committed %d transactions", testwait.Receive(k, "the application", ended))
+	},
 	"CommandWaitsWithoutLocks": func(k *kit) {
 		k.besideApplication(func(jobs []backends.Job) error {
 			k.write(backends.Nack{Leases: leasesOf(jobs...), Error: "no", HasDelay: true})
@@ -146,6 +183,24 @@ var lockedKeyTests = map[string]func(*kit){
 			return err
 		})
 	},
+}
+
+// untilUnlocked commits a write that another program's lock can be in the way of.
+func (k *kit) untilUnlocked(w backends.Write) {
+	k.Helper()
+	for {
+		r, err := k.Commit(testwait.Context(k), backends.Batch{Writes: []backends.Write{w}})
+		if err == nil {
+			err = r.Writes[0].Err
+		}
+		if _, locked := errors.AsType[*backends.LockedError](err); locked {
+			continue
+		}
+		if err != nil {
+			k.Fatal(err)
+		}
+		return
+	}
 }
 
 func (k *kit) mustLock(lock func(queue, key string) error, key string) {

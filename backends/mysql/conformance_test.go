@@ -185,13 +185,16 @@ func (d *databases) take(t *testing.T) *backendtest.Database {
 			return func() { runSQL(t, c, "ROLLBACK") }
 		},
 		Application: func() (func(queue, key string) error, func()) {
-			c := connect(t, m, name)
-			runSQL(t, c, "BEGIN")
+			c, begun := connect(t, m, name), false
 			return func(queue, key string) error {
+				if !begun {
+					runSQL(t, c, "BEGIN")
+					begun = true
+				}
 				_, err := c.ExecContext(t.Context(), "INSERT INTO qsidecar_keys (queue, `key`, job, expires_at, state) VALUES (?, ?, 0, UTC_TIMESTAMP(6), 'deleted') "+
 					"ON DUPLICATE KEY UPDATE job = job", queue, []byte(key))
 				return err
-			}, func() { runSQL(t, c, "COMMIT") }
+			}, func() { runSQL(t, c, "COMMIT"); begun = false }
 		},
 		InvalidValues: invalidValues,
 		InsertRow: func(column, expression string, old bool) error {

@@ -288,24 +288,27 @@ func (x *schema) lockRow(t *testing.T, id string) (unlock func()) {
 	}
 }
 
-// application begins a transaction in which lock locks keys as the Python client's sql.enqueue does.
+// application returns a program in whose transaction lock locks keys as the Python client's sql.enqueue does.
 func (x *schema) application(t *testing.T) (lock func(queue, key string) error, end func()) {
 	c := x.connect(t)
 	run := func(sql string, args ...any) error {
 		_, err := c.Exec(t.Context(), in(x.o.Schema, sql), args...)
 		return err
 	}
-	if err := run("BEGIN ISOLATION LEVEL READ COMMITTED"); err != nil {
-		t.Fatal(err)
-	}
-	return func(queue, key string) error {
-			return run("INSERT INTO {s}.qsidecar_keys AS k (queue, key, job, expires_at, state) VALUES ($1, $2, 0, clock_timestamp(), 'deleted') "+
-				"ON CONFLICT (queue, key) DO UPDATE SET job = k.job", queue, key)
-		}, func() {
-			if err := run("COMMIT"); err != nil {
-				t.Error(err)
+	lock = func(queue, key string) error {
+		if c.PgConn().TxStatus() == 'I' {
+			if err := run("BEGIN ISOLATION LEVEL READ COMMITTED"); err != nil {
+				return err
 			}
 		}
+		return run("INSERT INTO {s}.qsidecar_keys AS k (queue, key, job, expires_at, state) VALUES ($1, $2, 0, clock_timestamp(), 'deleted') "+
+			"ON CONFLICT (queue, key) DO UPDATE SET job = k.job", queue, key)
+	}
+	return lock, func() {
+		if err := run("COMMIT"); err != nil {
+			t.Error(err)
+		}
+	}
 }
 
 // connect returns a connection of its own, which the end of the test closes.

@@ -28,7 +28,7 @@ var sqlFiles embed.FS
 type statements struct {
 	begin, beginRead, unsynced, unsyncedClaim, status, statusOfOne, statusOfMany                                                  string
 	insert, insertKeyed, keyed                                                                                                    string
-	ack, deliver, lock, findLocked, findLockedKeys, deleteDone, endClaims, renewClaims                                                            string
+	ack, deliver, lock, findLocked, findLockedKeys, deleteDone, endClaims, renewClaims                                            string
 	claim, claimLean, claimLIFO, bury, probe, owners                                                                              string
 	join, renew, leave                                                                                                            string
 	look, promote, lockDue, lockLost                                                                                              string
