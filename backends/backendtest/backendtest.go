@@ -23,6 +23,11 @@ type Database struct {
 	// carried it out.
 	LoseCommit func(before bool)
 
+	// CommitErrors are errors that a proxy in front of the database can answer a COMMIT with, after it lost its own
+	// connection. Each function arms one for Backend's next commit, which the database carries out unless before is
+	// true. It is nil if the engine has no network.
+	CommitErrors map[string]func(before bool)
+
 	// RefuseJobs makes the database refuse every new job of a queue from now on, as a trigger of
 	// the owner can. The error contains reason.
 	RefuseJobs func(queue, reason string)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"strconv"
 	"sync"
 	"time"
@@ -78,6 +79,15 @@ func configure(o *Options, p *primaries) (*pgxpool.Config, error) {
 	c.ValidateConnect = p.only(c.ValidateConnect)
 	c.DialFunc = dial.Dialer().DialContext
 	p.hosts.Watch(&c.Config)
+	if watched := c.DialFunc; o.wrap != nil {
+		c.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			c, err := watched(ctx, network, addr)
+			if err == nil {
+				c = o.wrap(c)
+			}
+			return c, err
+		}
+	}
 	return config, nil
 }
 

@@ -51,10 +51,11 @@ func (s *Store) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.H
 		}
 	}
 	s.heartbeat.put(nil)
-	if !fromServer(err) { // the connections of the pool can lead to the same dead host
+	lost := ctx.Err() != nil || broken(err) || sessionEnded(err)
+	if lost || !fromServer(err) { // the connections of the pool can lead to the same dead host
 		s.pool.Reset()
 	}
-	if !pgconn.SafeToRetry(err) && (ctx.Err() != nil || broken(err)) { // the server may have recorded it
+	if lost && !pgconn.SafeToRetry(err) { // the server may have recorded it
 		return backends.HeartbeatResult{}, fmt.Errorf("%w: a heartbeat: %w", backends.ErrUnknownOutcome, err)
 	}
 	return backends.HeartbeatResult{}, s.Outcome(ctx, err)

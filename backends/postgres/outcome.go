@@ -26,6 +26,9 @@ func (s *Store) findOut(ctx context.Context, t *tx, cause error) error {
 				return nil
 			case neverHappened:
 				s.log.Warn("commit outcome resolved", "event", "commit_outcome_resolved", "address", s.place, "committed", false, "error", cause)
+				if pgErr, ok := errors.AsType[*pgconn.PgError](cause); ok && kindOf(pgErr.Code) == refused {
+					return cause // a trigger's own SQLSTATE, for example
+				}
 				return backends.Unavailable(fmt.Errorf("%s: the connection broke before the commit: %w", s.place, cause))
 			case unknowable:
 				s.log.Error("commit outcome unknown", "event", "commit_outcome_unknown", "reason", "the server restarted, failed over or forgot the transaction",

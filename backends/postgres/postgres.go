@@ -64,6 +64,7 @@ type Options struct {
 	migrating func(c *pgx.Conn, sql string) error // set by tests to make migrations fail
 	later     []migrate.Migration                 // set by tests: migrations that follow the latest one
 	idle      time.Duration                       // set by tests: replaces idleInTransaction and lockIdle
+	wrap      func(net.Conn) net.Conn             // set by tests: a proxy around each connection
 }
 
 const (

@@ -169,8 +169,8 @@ func (t *tx) Rollback(ctx context.Context, cause error) {
 		t.s.orphans.add(t.c)
 	}
 	t.leave(ctx)
-	if readOnly(cause) {
-		discard(ctx, t.c) // the next connection leads to the server that accepts writes
+	if readOnly(cause) || sessionEnded(cause) {
+		discard(ctx, t.c) // the next connection leads to the server that accepts writes, or has the settings of this package
 	}
 }
 
@@ -227,7 +227,6 @@ func (t *tx) commit(ctx context.Context) error {
 		(*hook)(t.c, false)
 		err = t.c.Ping(ctx)
 	}
-	var answer *pgconn.PgError
 	switch {
 	case t.status.xid == "":
 		return nil // it wrote nothing
@@ -235,8 +234,11 @@ func (t *tx) commit(ctx context.Context) error {
 		return nil
 	case err == nil:
 		return fmt.Errorf("COMMIT was answered with %s", tag)
-	case errors.As(err, &answer) && answer.SeverityUnlocalized == "ERROR": // Severity is in the server's language
+	case notCommitted(err):
 		return err // from a deferred constraint, for example
+	}
+	if fromServer(err) {
+		discard(ctx, t.c)
 	}
 	t.release()
 	if err = s.findOut(ctx, t, err); errors.Is(err, backends.ErrUnknownOutcome) {

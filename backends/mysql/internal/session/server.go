@@ -74,9 +74,13 @@ func (d *Dialer) ReadServer(ctx context.Context) error {
 	variables := map[string]string{}
 	packet := int64(0)
 	var p Script
-	p.Each(func(r *Result) { text, comment, packet = r.Text(0), r.Text(1), r.Int(2) }, "SELECT VERSION(), @@version_comment, @@max_allowed_packet")
+	p.Each(func(r *Result) { comment, packet = r.Text(0), r.Int(1) }, "SELECT @@version_comment, @@max_allowed_packet")
 	p.Each(func(r *Result) { variables[r.Text(0)] = r.Text(1) },
 		"SHOW GLOBAL VARIABLES WHERE Variable_name IN ('wsrep_on', 'group_replication_group_name', 'group_replication_single_primary_mode')")
+	// vtgate answers this query itself only if it is alone in its packet. Others go to a MySQL behind it.
+	if err := c.Each(ctx, func(r *Result) { text = r.Text(0) }, "SELECT @@version"); err != nil {
+		return err
+	}
 	if err := c.Run(ctx, &p); err != nil {
 		return err
 	}
