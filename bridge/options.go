@@ -25,7 +25,7 @@ const (
 	DefaultSocketMode     = fs.FileMode(0o660)
 	DefaultQueueLabels    = 100
 
-	// MinSidecarTimeout keeps the heartbeats, one every fifth of it, from becoming a load.
+	// MinSidecarTimeout keeps the heartbeats, one every sixth of it, from becoming a load.
 	MinSidecarTimeout = time.Second
 	MaxSidecarTimeout = time.Hour
 )
@@ -72,7 +72,7 @@ type Database struct {
 	// Replica can't answer.
 	Replica backends.Replica
 
-	// SidecarTimeout is how long this sidecar's session leases outlive its last heartbeat. The sidecar sends five
+	// SidecarTimeout is how long this sidecar's session leases outlive its last heartbeat. The sidecar sends six
 	// heartbeats in that time. It is 1 s to 1 h, and defaults to 30 s.
 	SidecarTimeout time.Duration
 

@@ -158,7 +158,7 @@ func (s *Store) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.H
 	p.mu.Lock()
 	p.idle = b.Timeout
 	p.mu.Unlock()
-	p.ping(b.Timeout / 2)
+	p.ping(b.Timeout / 3)
 	return r, err
 }
 

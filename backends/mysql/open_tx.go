@@ -37,7 +37,7 @@ func (s *Store) OpenTx(ctx context.Context, idle time.Duration) (backends.OpenTx
 	if err != nil {
 		return nil, s.Outcome(ctx, err)
 	}
-	seconds := max(int(idle.Seconds()), 1)
+	seconds := max(int((idle+time.Second-1)/time.Second), 1) // rounded up: the lock must not end before idle is over
 	set := fmt.Sprintf("SET SESSION wait_timeout = %d", seconds)
 	if s.dialer.Server.Maria {
 		set += fmt.Sprintf(", SESSION idle_transaction_timeout = %d", seconds)

@@ -103,7 +103,7 @@ func TestOpenTxIdle(t *testing.T) {
 		name := m.Database(t)
 		s := open(t, Options{URL: m.URL(name)})
 		must(t, m, name, "CREATE TABLE q (id int PRIMARY KEY, n int)", "INSERT INTO q VALUES (1, 0)")
-		h := lockFor(t, s, 77*time.Second)
+		h := lockFor(t, s, 76*time.Second+time.Millisecond) // rounded up
 		c := h.(*openTx).c
 		for _, setting := range map[bool][]string{false: {"wait_timeout"}, true: {"wait_timeout", "idle_transaction_timeout"}}[s.dialer.Server.Maria] {
 			if n, err := c.Number(t.Context(), "SELECT @@SESSION."+setting); err != nil || n != 77 {
