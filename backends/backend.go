@@ -168,7 +168,14 @@ type Batch struct {
 	Host         Identity // the sidecar that claims
 	Writes       []Write
 	Claims       []Claim
-	WaitForLocks bool // wait a limited time, at most a few seconds, for rows and keys that other programs have locked
+	WaitForLocks bool   // wait a limited time, at most a few seconds, for rows and keys that other programs have locked
+	Jitter       Jitter // of the back-offs that its writes begin
+}
+
+// Empty returns the batch without its writes and claims.
+func (b Batch) Empty() Batch {
+	b.Writes, b.Claims = nil, nil
+	return b
 }
 
 // Write is the change of one request. It happens as a whole or not at all, except that lost leases are left out

@@ -109,6 +109,7 @@ type Maintenance struct {
 	Prune      bool      // also delete what retention allows; not needed in every call
 	Limit      int       // the most rows of each kind, > 0
 	PruneBatch int       // the most rows that one transaction of pruning deletes; 0: Limit
+	Jitter     Jitter    // of the back-offs of the jobs that it reaps
 }
 
 // PruneLimit returns the most rows that one transaction of pruning deletes.

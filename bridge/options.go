@@ -20,6 +20,8 @@ const (
 	DefaultMaxAttempts    = 20
 	DefaultBackoff        = time.Second
 	DefaultBackoffMax     = time.Hour
+	DefaultJitter         = 0.1
+	MaxJitter             = 0.5
 	DefaultRetainDead     = 30 * 24 * time.Hour
 	DefaultKeyTTL         = 10 * time.Minute
 	DefaultSocketMode     = fs.FileMode(0o660)
@@ -91,6 +93,7 @@ type Queue struct {
 	Timeout     time.Duration // of one run; 0: no timeout
 	Backoff     time.Duration // before the first retry, doubling. Defaults to 1 s
 	BackoffMax  time.Duration // defaults to 1 h
+	Jitter      float64       // by which part of itself a back-off can become longer or shorter. Defaults to 0.1; negative: none
 	RetainDone  time.Duration // of done jobs; 0: deleted immediately
 	RetainDead  time.Duration // of dead jobs. Defaults to 30 days; negative: indefinitely
 	KeyTTL      time.Duration // minimum time that a key is remembered. Defaults to 10 min
@@ -150,6 +153,7 @@ func (q Queue) withDefaults(dbs map[string]Database) Queue {
 	q.MaxAttempts = cmp.Or(q.MaxAttempts, DefaultMaxAttempts)
 	q.Backoff = cmp.Or(q.Backoff, DefaultBackoff)
 	q.BackoffMax = cmp.Or(q.BackoffMax, max(DefaultBackoffMax, q.Backoff))
+	q.Jitter = max(cmp.Or(q.Jitter, DefaultJitter), 0)
 	q.RetainDead = max(cmp.Or(q.RetainDead, DefaultRetainDead), 0)
 	q.KeyTTL = cmp.Or(q.KeyTTL, DefaultKeyTTL)
 	return q
@@ -208,6 +212,9 @@ func (q Queue) validate(bad func(key, format string, args ...any), dbs map[strin
 	}
 	if q.Backoff < 0 || q.BackoffMax < q.Backoff {
 		bad("backoff", "initial %v must lie between 0s and max %v", q.Backoff, q.BackoffMax)
+	}
+	if !(q.Jitter <= MaxJitter) { // also NaN
+		bad("backoff", "jitter %v is above %v", q.Jitter, MaxJitter)
 	}
 	if q.RetainDone < 0 {
 		bad("retention.done", "%v is negative", q.RetainDone)

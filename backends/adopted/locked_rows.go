@@ -17,10 +17,11 @@ import (
 // itself. A queue whose rows are locked is blocked: it must not delay the others.
 func (s *Store) claimApart(ctx context.Context, b backends.Batch, blocked map[string]bool) (backends.Results, error) {
 	res := newResults(b)
-	writes, others := subset{Batch: backends.Batch{Host: b.Host, WaitForLocks: b.WaitForLocks}}, subset{Batch: backends.Batch{Host: b.Host}}
+	writes, others := subset{Batch: b.Empty()}, subset{Batch: b.Empty()}
 	for n, w := range b.Writes {
 		writes.addWrite(n, w)
 	}
+	others.WaitForLocks = false // it has no writes
 	var adopted []int
 	claimed := map[string]bool{}
 	for n, c := range b.Claims {
@@ -171,7 +172,7 @@ func (k *commitment) adoptedWrites() map[int]bool {
 // these alone.
 func (s *Store) commitWithout(ctx context.Context, b backends.Batch, locked map[int]bool, blocked map[string]bool) (backends.Results, error) {
 	res := newResults(b)
-	rest := subset{Batch: backends.Batch{Host: b.Host, WaitForLocks: b.WaitForLocks}}
+	rest := subset{Batch: b.Empty()}
 	for n, w := range b.Writes {
 		if locked[n] {
 			res.Writes[n].Err = &backends.LockedError{Err: errors.New("the caller tries it alone")}

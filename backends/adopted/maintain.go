@@ -30,19 +30,19 @@ func (s *Store) Maintain(ctx context.Context, m backends.Maintenance) (backends.
 		return r, err
 	}
 	r.Ready = append(r.Ready, due.ready...)
-	for _, next := range []time.Duration{due.next, s.reapInTx(ctx, &r)} {
+	for _, next := range []time.Duration{due.next, s.reapInTx(ctx, &r, m.Jitter)} {
 		if next >= 0 && (r.Next < 0 || next < r.Next) {
 			r.Next = next
 		}
 	}
 	addQueues(&r.MadeReady, s.tx.connectable()...)
 	if due.due {
-		if err := s.reap(ctx, &r, m.Limit, s.dueLeases()); err != nil {
+		if err := s.reap(ctx, &r, m, s.dueLeases()); err != nil {
 			return r, err
 		}
 	}
 	if due.lost {
-		if err := s.reap(ctx, &r, m.Limit, s.lostLeases()); err != nil {
+		if err := s.reap(ctx, &r, m, s.lostLeases()); err != nil {
 			return r, err
 		}
 	}
@@ -133,12 +133,12 @@ func (s *Store) lostLeases() reaping {
 
 // reap takes a batch of claims back. It leaves those alone that are being settled, and those whose
 // rows other programs have locked: one of these must not keep the others from being taken back.
-func (s *Store) reap(ctx context.Context, r *backends.MaintenanceResult, limit int, what reaping) error {
+func (s *Store) reap(ctx context.Context, r *backends.MaintenanceResult, m backends.Maintenance, what reaping) error {
 	x := &changes{}
 	if err := s.transaction(ctx, func() []string { return x.madeReady() }, func(ctx context.Context, sql backends.SQL) error {
 		*x = changes{dialect: s.dialect, alone: true}
 		claims := leases{}
-		if err := sql.Do(ctx, claims.query(what.query(s), int64(limit), s.settledNames())); err != nil {
+		if err := sql.Do(ctx, claims.query(what.query(s), int64(m.Limit), s.settledNames())); err != nil {
 			return err
 		}
 		rows := itemSets{}
@@ -154,7 +154,7 @@ func (s *Store) reap(ctx context.Context, r *backends.MaintenanceResult, limit i
 			if locked[q][l.Item] {
 				continue
 			}
-			if _, err := x.add(q.End(l, l.AttemptState().AfterReap(cause), cause)); err != nil {
+			if _, err := x.add(q.End(l, l.AttemptState().AfterReap(cause, m.Jitter.Of(l.Queue)), cause)); err != nil {
 				return err
 			}
 		}
@@ -170,7 +170,7 @@ func (s *Store) reap(ctx context.Context, r *backends.MaintenanceResult, limit i
 	}
 	s.returned(x.rows)
 	addQueues(&r.MadeReady, x.madeReady()...)
-	r.More = r.More || len(x.rows) >= limit
+	r.More = r.More || len(x.rows) >= m.Limit
 	return nil
 }
 

@@ -47,7 +47,7 @@ func (b *subset) commit(ctx context.Context, s *Store, blocked map[string]bool, 
 
 // split splits the batch into the engine's part and the parts about adopted queues.
 func (k *commitment) split() error {
-	k.managed.Host = k.batch.Host
+	k.managed.Host, k.managed.Jitter = k.batch.Host, k.batch.Jitter
 	k.positions = map[int][]int{}
 	for n, w := range k.batch.Writes {
 		w, ins := k.splitJobs(n, w)

@@ -70,7 +70,7 @@ func reclaim(ctx context.Context, tx Tx, c backends.Command) (count int64, backs
 		return 0, nil, err
 	}
 	for _, r := range rows {
-		r.end(r.AfterRelease(backends.Release{Uncounted: true}))
+		r.end(r.AfterRelease(backends.Release{Uncounted: true}, 0))
 	}
 	_, backs = queueChanges(tx, rows, nil, func(*Row) { count++ })
 	return count, backs, tx.Flush(ctx)

@@ -202,9 +202,9 @@ func (k *Commit) apply() {
 			}
 			r.ack(w.Result)
 		case backends.Nack:
-			k.end(res, r, r.AfterNack(w), backends.CauseNacked)
+			k.end(res, r, r.AfterNack(w, k.batch.Jitter.Of(r.Queue)), backends.CauseNacked)
 		case backends.Release:
-			k.end(res, r, r.AfterRelease(w), w.Cause)
+			k.end(res, r, r.AfterRelease(w, k.batch.Jitter.Of(r.Queue)), w.Cause)
 		case backends.Extend:
 			r.extend(w)
 		case backends.Deliver:

@@ -114,7 +114,7 @@ func (s *Store) runSteps(ctx context.Context, w backends.Maintenance, o dueWork,
 			if err != nil {
 				return err
 			}
-			return b.reap(ctx, tx, rows)
+			return b.reap(ctx, tx, rows, w.Jitter)
 		}
 	}
 	for _, step := range []struct {
@@ -173,9 +173,9 @@ func (s *Store) step(ctx context.Context, r *backends.MaintenanceResult, limit i
 }
 
 // reap ends the claims of locked rows for their Cause.
-func (b *stepResult) reap(ctx context.Context, tx Tx, rows []*Row) error {
+func (b *stepResult) reap(ctx context.Context, tx Tx, rows []*Row, jitter backends.Jitter) error {
 	for _, row := range rows {
-		row.end(row.AfterReap(row.Cause))
+		row.end(row.AfterReap(row.Cause, jitter.Of(row.Queue)))
 	}
 	_, b.backs = queueChanges(tx, rows, nil, func(row *Row) {
 		b.reaped[row.Cause]++

@@ -109,7 +109,7 @@ func (c *committer) split(hard context.Context, writes []*PendingWrite, groups [
 }
 
 func (c *committer) try(hard context.Context, writes []*PendingWrite, groups []claimGroup) (backends.Results, error) {
-	batch, most := backends.Batch{Host: hostOf(groups), WaitForLocks: len(writes) == 1 && writes[0].alone}, c.claimBytes()
+	batch, most := backends.Batch{Host: hostOf(groups), WaitForLocks: len(writes) == 1 && writes[0].alone, Jitter: c.jitter}, c.claimBytes()
 	if len(writes) > 0 {
 		batch.Writes = make([]backends.Write, 0, len(writes))
 	}

@@ -58,6 +58,7 @@ type Config struct {
 	Version        func() string // of the program, for people
 
 	Policy     func(queue string) (backends.Policy, bool) // false: the queue is not in this database
+	Jitter     backends.Jitter                            // of back-offs
 	MaxPayload func() int64
 	ClaimBytes func() int64                                           // of payload, in one claim's answer
 	Trace      func(headers map[string]string) (parent, state string) // see protocol.TraceContext
@@ -79,7 +80,7 @@ func New(pc Config) *Pipeline {
 	b.leaseTable.Metrics = b.Metrics.Load
 	c := newCommitter()
 	c.backend, c.leases, c.times, c.metrics, c.log = b.backend, b.leaseTable, b.times, b.Metrics.Load, b.Log
-	c.policy, c.maxPayload, c.claimBytes, c.memory = pc.Policy, pc.MaxPayload, pc.ClaimBytes, pc.Memory
+	c.policy, c.jitter, c.maxPayload, c.claimBytes, c.memory = pc.Policy, pc.Jitter, pc.MaxPayload, pc.ClaimBytes, pc.Memory
 	c.singleLoop, c.joinJobs = !b.Info.Concurrent, b.Info.JoinJobs
 	c.writeCommits = max(1, b.Info.WriteCommits)
 	c.joined.Store(c.singleLoop || c.joinJobs > 0)
@@ -115,6 +116,7 @@ func New(pc Config) *Pipeline {
 		Failed:    c.events.failed,
 		Log:       b.Log,
 		Alone:     !b.Info.Concurrent,
+		Jitter:    pc.Jitter,
 	})
 	c.dispatcher, c.heartbeat = b.dispatcher, b.heartbeat
 	b.prefetcher = &prefetcher{dispatcher: b.dispatcher, leases: b.leaseTable, committer: c, poke: make(chan struct{}, 1)}
