@@ -23,6 +23,9 @@ type Adopter interface {
 
 	// Dialect returns how the engine writes the SQL of package adopted.
 	Dialect() Dialect
+
+	// ObstacleSet returns where the Adopter remembers what its database refuses. Package adopted adds to it.
+	ObstacleSet() *ObstacleSet
 }
 
 // Engine is an Adopter with its diagnostics. The diagnose package of each engine adds them.

@@ -46,6 +46,9 @@ func (c collector) Collect(to chan<- prometheus.Metric) {
 		}
 		emit(heartbeatDesc, age.Seconds(), name)
 		emit(timeoutDesc, db.SidecarTimeout().Seconds(), name)
+		for queue, n := range db.Metrics.Load().ObstaclesByLabel(db.Obstacles()) {
+			emit(obstaclesDesc, float64(n), name, queue)
+		}
 		depths.Go(func() { db.collectDepths(name, to, emit) })
 		db.collectPool(name, to)
 	}

@@ -17,10 +17,12 @@ var (
 	timeoutDesc   = metrics.Gauge("sidecar_timeout_seconds", "sidecar_timeout: after this time without a heartbeat other sidecars declare this one dead.", metrics.LabelDatabase)
 	drainingDesc  = metrics.Gauge("draining", "1: the sidecar drains, and hands out no more jobs.")
 
+	obstaclesDesc = metrics.Gauge("obstacles", "What the database refuses although it has to happen, such as giving back a job; see qsidecar status.", metrics.LabelDatabase, metrics.LabelQueue)
+
 	poolDesc    = metrics.Gauge("pool_connections", "Connections of the pool, by what they do: idle or in_use. It does not include the connections of the heartbeat and of jobs claimed in transactions.", metrics.LabelDatabase, "state")
 	poolMaxDesc = metrics.Gauge("pool_connections_max", "Maximum number of connections in the pool.", metrics.LabelDatabase)
 )
 
 var gauges = []*prometheus.Desc{sessionsDesc, leasesDesc, waitingDesc, queuedDesc, reachableDesc, heartbeatDesc, timeoutDesc, drainingDesc,
 	depthDesc, oldestReadyDesc, oldestClaimedDesc, pausedDesc, leaderDesc,
-	poolDesc, poolMaxDesc}
+	obstaclesDesc, poolDesc, poolMaxDesc}

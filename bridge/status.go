@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/qsidecar/qsidecar/internal/textfmt"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -118,6 +119,9 @@ func (b *Bridge) status() *protocol.Status {
 	return st
 }
 
+// obstacleText is the longest error of an obstacle in a status, in bytes. The log has all of it.
+const obstacleText = 500
+
 func (b *database) shown(p *plan) protocol.DatabaseStatus {
 	info := b.CurrentInfo()
 	d := protocol.DatabaseStatus{Name: p.nameOf(b), Engine: info.Engine, Version: info.Version, Address: info.Address, Cluster: info.Cluster,
@@ -130,6 +134,14 @@ func (b *database) shown(p *plan) protocol.DatabaseStatus {
 	}
 	if err := b.ReplicaErr(); err != nil {
 		d.ReplicaError = err.Error()
+	}
+	obstacles := b.Obstacles()
+	d.ObstacleCount = int64(len(obstacles))
+	for _, o := range obstacles[:min(len(obstacles), protocol.MaxObstacles)] {
+		d.Obstacles = append(d.Obstacles, protocol.Obstacle{
+			Queue: o.Queue, Table: o.Table, Job: o.Job, Doing: o.Doing, Error: textfmt.OneLine(o.Err.Error(), obstacleText),
+			AgeMS: max(time.Since(o.Since), 0).Milliseconds(), NextTryMS: max(time.Until(o.NextTry), 0).Milliseconds(),
+		})
 	}
 	if u, ok := b.Usage(); ok {
 		d.PoolMax, d.PoolInUse, d.PoolIdle = int64(u.Max), int64(u.InUse), int64(u.Idle)

@@ -336,6 +336,23 @@ type DatabaseStatus struct {
 
 	// Connections of the pool: the maximum (0 if the engine has no pool), busy and idle ones.
 	PoolMax, PoolInUse, PoolIdle int64
+
+	ObstacleCount int64      // what the database refuses
+	Obstacles     []Obstacle // the oldest of them, at most MaxObstacles
+}
+
+// MaxObstacles is the largest number of entries in DatabaseStatus.Obstacles.
+const MaxObstacles = 20
+
+// Obstacle is something that a database refuses although it has to happen. The sidecar tries it again.
+type Obstacle struct {
+	Queue     string
+	Table     string // of the application; empty: the sidecar's own
+	Job       string // empty: the whole queue
+	Doing     string // what the sidecar tried
+	Error     string
+	AgeMS     int64
+	NextTryMS int64 // until the next try
 }
 
 // SessionStatus is a connection.

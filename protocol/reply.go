@@ -128,6 +128,18 @@ var databaseMessage = newMessage([]field[DatabaseStatus]{
 	number("pool_max", func(d *DatabaseStatus) *int64 { return &d.PoolMax }),
 	number("pool_in_use", func(d *DatabaseStatus) *int64 { return &d.PoolInUse }),
 	number("pool_idle", func(d *DatabaseStatus) *int64 { return &d.PoolIdle }),
+	number("obstacle_count", func(d *DatabaseStatus) *int64 { return &d.ObstacleCount }),
+	isList("obstacles", 0, math.MaxInt, obstacleMessage, func(d *DatabaseStatus) *[]Obstacle { return &d.Obstacles }, needs(obstacleMessage, "doing")),
+})
+
+var obstacleMessage = newMessage([]field[Obstacle]{
+	isOptWord("queue", func(o *Obstacle) *string { return &o.Queue }),
+	isOptWord("table", func(o *Obstacle) *string { return &o.Table }),
+	isOptWord("job", func(o *Obstacle) *string { return &o.Job }),
+	isWord("doing", func(o *Obstacle) *string { return &o.Doing }),
+	isWord("error", func(o *Obstacle) *string { return &o.Error }),
+	number("age_ms", func(o *Obstacle) *int64 { return &o.AgeMS }),
+	number("next_try_ms", func(o *Obstacle) *int64 { return &o.NextTryMS }),
 })
 
 var queueLeasesMessage = newMessage([]field[QueueLeases]{

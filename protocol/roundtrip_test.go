@@ -282,7 +282,10 @@ func genStatus(t *rapid.T) Status {
 		Databases: genList(rapid.Custom(func(*rapid.T) DatabaseStatus {
 			return DatabaseStatus{Name: text("name"), Engine: text("engine"), Version: text("version"), Address: text("address"), Cluster: text("cluster"), HeartbeatAgeMS: n("heartbeat_age_ms"),
 				Error: text("error"), ReplicaError: text("replica_error"), Draining: rapid.Bool().Draw(t, "draining"), Leases: n("leases"),
-				PoolMax: n("pool_max"), PoolInUse: n("pool_in_use"), PoolIdle: n("pool_idle")}
+				PoolMax: n("pool_max"), PoolInUse: n("pool_in_use"), PoolIdle: n("pool_idle"), ObstacleCount: n("obstacle_count"),
+				Obstacles: rapid.SliceOfN(rapid.Custom(func(*rapid.T) Obstacle {
+					return Obstacle{Queue: text("queue"), Table: text("table"), Job: text("job"), Doing: text("doing"), Error: text("error"), AgeMS: n("age_ms"), NextTryMS: n("next_try_ms")}
+				}), 0, 3).Draw(t, "obstacles")}
 		}), 0).Draw(t, "databases"),
 		Sessions: genList(rapid.Custom(func(*rapid.T) SessionStatus {
 			return SessionStatus{Session: text("session"), Worker: text("worker"), Socket: text("socket"), UID: opt("uid"), PID: opt("pid"),

@@ -42,6 +42,7 @@ var _ interface {
 	backends.Notifier
 	backends.Mixed
 	backends.Examiner
+	backends.Obstructed
 } = (*Store)(nil)
 
 // New is a Store with the tables, by the names of their queues. The error has everything that
@@ -186,6 +187,9 @@ func (s *Store) Notifications(ctx context.Context) (<-chan string, bool) {
 	}
 	return nil, false
 }
+
+// Obstacles implements backends.Obstructed. The engine remembers those of adopted tables too.
+func (s *Store) Obstacles() []backends.Obstacle { return s.ObstacleSet().Obstacles() }
 
 // Usage implements backends.Metered: it is the engine's.
 func (s *Store) Usage() backends.Usage {

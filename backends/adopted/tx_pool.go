@@ -80,6 +80,7 @@ func (s *Store) Succeed(other *Store) {
 	for name := range s.queues {
 		delete(s.former, name)
 	}
+	s.ObstacleSet().Inherit(other.ObstacleSet())
 	s.tx = other.tx
 	s.tx.mu.Lock()
 	defer s.tx.mu.Unlock()

@@ -16,7 +16,7 @@ func TestLogsPage(t *testing.T) {
 		t.Fatal(err)
 	}
 	var source strings.Builder
-	for _, pattern := range []string{"*.go", "../../internal/*/*.go", "../../bridge/*.go", "../../bridge/internal/*/*.go", "../../backends/*/*.go", "../../backends/*/*/*.go"} {
+	for _, pattern := range []string{"*.go", "../../internal/*/*.go", "../../bridge/*.go", "../../bridge/internal/*/*.go", "../../backends/*.go", "../../backends/*/*.go", "../../backends/*/*/*.go"} {
 		files, err := filepath.Glob(pattern)
 		if err != nil || len(files) == 0 {
 			t.Fatalf("%s: %v, %v", pattern, files, err)

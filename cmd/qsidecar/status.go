@@ -58,8 +58,9 @@ func (a *app) statusCommand() *cobra.Command {
 		Short: "Show the sidecar's config, databases and connections",
 		Long: `Show which config runs, and why a newer one does not; the sockets, and where
 metrics are served; the databases, whether they can be reached, how many connections
-of their pool are at work, of how many, and the server's role in its cluster; and each
-connection: its worker, and its leases, by queue and age.
+of their pool are at work, of how many, the server's role in its cluster, and what they
+refuse, for example a job that a constraint of its table keeps from being given back; and
+each connection: its worker, and its leases, by queue and age.
 
 ` + exitCodes,
 		Args: argCount(0, 0, ""),
@@ -115,7 +116,7 @@ func (a *app) showStatus(server string, st *protocol.Status) error {
 	return a.table("CONNECTION WORKER UID PID SOCKET AGE LEASES OLDEST QUEUES WAITING", rows)
 }
 
-// showDatabases prints a table, then the cluster and the full error of each database that has them.
+// showDatabases prints a table, then the cluster, the full error and the obstacles of each database that has them.
 func (a *app) showDatabases(all []protocol.DatabaseStatus) error {
 	var rows [][]string
 	for _, d := range all {
@@ -134,7 +135,14 @@ func (a *app) showDatabases(all []protocol.DatabaseStatus) error {
 		if d.ReplicaError != "" {
 			replica = "statistics come from the primary: " + d.ReplicaError
 		}
-		for _, text := range []string{d.Cluster, d.Error, replica} {
+		texts := []string{d.Cluster, d.Error, replica}
+		for _, o := range d.Obstacles {
+			texts = append(texts, "can't "+wiretext.Obstacle(&o))
+		}
+		if more := d.ObstacleCount - int64(len(d.Obstacles)); more > 0 {
+			texts = append(texts, fmt.Sprintf("%d more obstacles", more))
+		}
+		for _, text := range texts {
 			if text == "" {
 				continue
 			}

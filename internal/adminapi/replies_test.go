@@ -28,7 +28,8 @@ func TestDocumentHasAllReplyFields(t *testing.T) {
 		protocol.OpConfig:  {Config: &protocol.Config{Settings: []string{"a: b"}, Reloads: []protocol.Reload{{At: 1, Generation: 2, Changes: []string{"c"}, Error: "e"}}}},
 		protocol.OpStatus: {Status: &protocol.Status{
 			ConfigError: "e", FailedAt: n, Admin: "a", Sockets: []protocol.SocketStatus{{Path: "p"}},
-			Databases: []protocol.DatabaseStatus{{Name: "n", Cluster: "c", Error: "e", ReplicaError: "r", Draining: true}},
+			Databases: []protocol.DatabaseStatus{{Name: "n", Cluster: "c", Error: "e", ReplicaError: "r", Draining: true, ObstacleCount: 1,
+				Obstacles: []protocol.Obstacle{{Queue: "q", Table: "t", Job: "1", Doing: "claim", Error: "e"}}}},
 			Sessions: []protocol.SessionStatus{{
 				Session: "s", Worker: "w", Socket: "s", UID: n, PID: n,
 				Queues: []protocol.QueueLeases{{Queue: "q", OldestJob: "1"}, {}},

@@ -101,6 +101,9 @@ func databaseLines(d *protocol.DatabaseStatus, line func(name, text string)) {
 	if d.ReplicaError != "" {
 		line("replica", "statistics come from the primary: "+textfmt.OneLine(d.ReplicaError, 4000))
 	}
+	for _, o := range d.Obstacles {
+		line("obstacle", "can't "+wiretext.Obstacle(&o))
+	}
 }
 
 func workerLines(s *protocol.SessionStatus, line func(name, text string)) {

@@ -131,6 +131,7 @@ var templateFuncs = template.FuncMap{
 	"asset":    func(file string) string { return "/assets/" + file + "?v=" + assetVersion() },
 	"link":     link,
 	"age":      wiretext.Age,
+	"obstacle": func(o protocol.Obstacle) string { return wiretext.Obstacle(&o) },
 	"stamp":    stamp,
 	"count":    count,
 	"plural":   plural,

@@ -20,8 +20,23 @@ func DatabaseState(d *protocol.DatabaseStatus) string {
 		return "not reached yet"
 	case d.Draining:
 		return "draining: not in the config any more"
+	case d.ObstacleCount > 0:
+		return fmt.Sprintf("ok, but %d obstacles", d.ObstacleCount)
 	}
 	return "ok"
+}
+
+// Obstacle returns what a database refuses: the work, the job, the error, and the next try.
+func Obstacle(o *protocol.Obstacle) string {
+	what := "jobs"
+	if o.Job != "" {
+		what = "job " + o.Job
+	}
+	text := fmt.Sprintf("%s %s of the queue %s", o.Doing, what, o.Queue)
+	if o.Table != "" {
+		text += fmt.Sprintf(" (table %s)", o.Table)
+	}
+	return textfmt.OneLine(fmt.Sprintf("%s: %s (for %s; next try in %s)", text, o.Error, Age(o.AgeMS), Age(o.NextTryMS)), 2000)
 }
 
 // Pool returns how many connections of a database's pool are in use, and the limit.

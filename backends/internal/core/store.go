@@ -28,6 +28,7 @@ type Store struct {
 	keyTrail  Trail
 	dueTrail  dueTrail
 	estimates Estimates
+	obstacles backends.ObstacleSet
 
 	life context.Context // ends when the Store is closed
 	end  context.CancelCauseFunc
@@ -40,7 +41,15 @@ type Store struct {
 func (s *Store) Init(d Driver, address string, log *slog.Logger) {
 	s.driver, s.traits, s.address, s.log, s.LocalTime = d, d.Traits(), address, log, time.Now
 	s.life, s.end = context.WithCancelCause(context.Background())
+	s.obstacles.Log, s.obstacles.Address = log, address
+	s.obstacles.Now = func() time.Time { return s.LocalTime() }
 }
+
+// ObstacleSet implements backends.Adopter.
+func (s *Store) ObstacleSet() *backends.ObstacleSet { return &s.obstacles }
+
+// Obstacles implements backends.Obstructed.
+func (s *Store) Obstacles() []backends.Obstacle { return s.obstacles.Obstacles() }
 
 // Life returns a context that ends when the Store is closed.
 func (s *Store) Life() context.Context { return s.life }

@@ -238,6 +238,16 @@ func (l *Ref) mixed(f func(m backends.Mixed) bool) bool {
 	return ok && f(m)
 }
 
+// Obstacles returns what the database refuses.
+func (l *Ref) Obstacles() []backends.Obstacle {
+	e, release := l.use()
+	defer release()
+	if o, ok := e.Backend.(backends.Obstructed); ok {
+		return o.Obstacles()
+	}
+	return nil
+}
+
 // Notifications calls wake with the names of queues in which other sidecars made jobs ready, until ctx is done. An
 // empty name means that notifications were possibly missed.
 func (l *Ref) Notifications(ctx context.Context, wake func(queue string)) {

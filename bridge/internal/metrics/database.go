@@ -306,6 +306,18 @@ func valueOf(c prometheus.Counter) int64 {
 	return int64(m.GetCounter().GetValue())
 }
 
+// ObstaclesByLabel counts the obstacles of queues that share a label. A known queue without any has 0.
+func (d *Database) ObstaclesByLabel(all []backends.Obstacle) map[string]int {
+	n := make(map[string]int)
+	for queue := range *d.queues.Load() {
+		n[queue] = 0
+	}
+	for i := range all {
+		n[d.label(all[i].Queue)]++
+	}
+	return n
+}
+
 // SumByLabel adds up the depths of queues that share a label. A known queue without rows has depth 0.
 func (d *Database) SumByLabel(all []backends.QueueStats) map[string]*backends.QueueStats {
 	sum := make(map[string]*backends.QueueStats)

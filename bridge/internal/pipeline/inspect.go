@@ -24,6 +24,9 @@ func (b *Pipeline) ReplicaStats(ctx context.Context, queue string) ([]backends.Q
 // ReplicaErr returns why the replica gave no answer last, or nil.
 func (b *Pipeline) ReplicaErr() error { return b.backend.ReplicaErr() }
 
+// Obstacles returns what the database refuses, the oldest first.
+func (b *Pipeline) Obstacles() []backends.Obstacle { return b.backend.Obstacles() }
+
 // Peek queries stored jobs.
 func (b *Pipeline) Peek(ctx context.Context, p backends.Peek) ([]backends.View, error) {
 	return b.backend.Peek(ctx, p)
