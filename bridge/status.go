@@ -109,7 +109,11 @@ func (b *Bridge) status() *protocol.Status {
 		on[s.socket]++
 	}
 	for _, socket := range p.opts.Sockets {
-		st.Sockets = append(st.Sockets, protocol.SocketStatus{Path: socket.Path, Sessions: on[socket.Path]})
+		s := protocol.SocketStatus{Path: socket.Path, Sessions: on[socket.Path]}
+		if err := b.socketError(socket.Path); err != nil {
+			s.Error = err.Error()
+		}
+		st.Sockets = append(st.Sockets, s)
 	}
 	for _, db := range p.databases {
 		st.Databases = append(st.Databases, db.shown(p))
