@@ -147,8 +147,11 @@ func (s *session) shown(p *plan) protocol.SessionStatus {
 	s.mu.Lock()
 	st.Worker = s.worker
 	s.mu.Unlock()
-	if s.peer != nil {
-		st.UID, st.PID = protocol.Some(int64(s.peer.UID)), protocol.Some(int64(s.peer.PID))
+	if s.peer != nil && s.peer.IsKnown() {
+		st.UID = protocol.Some(int64(s.peer.UID))
+	}
+	if s.peer != nil && s.peer.PID != 0 {
+		st.PID = protocol.Some(int64(s.peer.PID))
 	}
 	now := time.Now()
 	for _, b := range p.databases {
