@@ -144,8 +144,8 @@ func run(t testing.TB, b *Bridge) *sidecar {
 		t.Fatalf("Run: %v", err)
 	}
 	if ln, ok := b.running.listeners[s.path]; ok {
-		if mem, ok := ln.Listener.(*memListener); ok {
-			s.net = mem.net
+		if at, ok := ln.Addr().(memAddr); ok {
+			s.net = at.net
 		}
 	}
 	t.Cleanup(func() {

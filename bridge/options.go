@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"net"
 	"time"
 
@@ -113,8 +114,8 @@ type Socket struct {
 }
 
 // file returns the part of the Socket that the file system holds.
-func (s *Socket) file() unixsocket.Config {
-	return unixsocket.Config{Path: s.Path, Mode: s.Mode, Group: s.Group}
+func (s *Socket) file(log *slog.Logger) unixsocket.Config {
+	return unixsocket.Config{Path: s.Path, Mode: s.Mode, Group: s.Group, Log: log}
 }
 
 func (o Options) withDefaults() Options {
