@@ -123,7 +123,8 @@ type Suspect struct {
 	Timeout    time.Duration // Peer.Timeout
 }
 
-// MaintenanceResult is what a call of Maintain did and found.
+// MaintenanceResult is what a call of Maintain did and found. The zero value, except Next, is that of a call that did
+// nothing.
 type MaintenanceResult struct {
 	Ready     []string      // of Waiting, the queues with a ready job (even if the queue is paused)
 	MadeReady []string      // queues in which this call made jobs ready, whether in Waiting or not
