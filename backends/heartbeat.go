@@ -95,7 +95,8 @@ type Peer struct {
 type ClaimedJob struct {
 	Lease Lease
 	Queue string
-	Timed bool // the lease is a timed one, which stays valid if its owner dies
+	ID    string // the job's id, if that isn't Lease.Job
+	Timed bool   // the lease is a timed one, which stays valid if its owner dies
 }
 
 // Maintenance asks for one batch of each kind of maintenance. It promotes due jobs. It reaps timed leases that
