@@ -28,7 +28,7 @@ func GroupChanges(changes []*Change) (all []*Group) {
 		if c.write == nil || c.write.empty() {
 			continue
 		}
-		key := fmt.Sprintf("%s\x00%v\x00%q", c.queue.Queue, *c.write, c.args)
+		key := fmt.Sprintf("%s\x00%v\x00%#v", c.queue.Queue, *c.write, c.args)
 		g := open[key]
 		if g == nil || len(g.changes) == min(lease.MaxRows, c.queue.MaxItems()) {
 			g = &Group{}
