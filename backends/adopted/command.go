@@ -125,8 +125,7 @@ func lockItems(ctx context.Context, sql backends.SQL, q *statement.Queue, where,
 	}
 	requested := q.Requested(ids)
 	err = sql.Do(ctx, q.ForItems(ids, func(b *condition.Builder, these string) *backends.Statement {
-		n := b.Arg(int64(len(ids)))
-		return q.LockItems(query.And(append(slices.Clone(where), these)...), q.KeyOrder(), n, q.ClaimInTx, func(item string) {
+		return q.LockRows(condition.WhileRows(these, where), q.ClaimInTx, func(item string) {
 			if requested(item) {
 				add(item)
 			}

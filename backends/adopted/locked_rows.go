@@ -126,7 +126,7 @@ func (m itemSets) add(q *statement.Queue, item string) {
 // lock and that exist: others have locked them.
 func lockRows(ctx context.Context, sql backends.SQL, rows itemSets) (locked itemSets, err error) {
 	got, err := findItems(ctx, sql, rows, func(q *statement.Queue, where string, f func(string), args []any) *backends.Statement {
-		return q.LockItems(where, q.KeyOrder(), 0, true, f, args...)
+		return q.LockRows(where, true, f, args...)
 	})
 	if err != nil {
 		return nil, err

@@ -99,7 +99,7 @@ func (o *openTx) CommitWith(ctx context.Context, b backends.Batch, hooks backend
 			o.t, o.c.Bad = nil, true
 			return backends.Results{}, fmt.Errorf("%w: %w", backends.ErrTxLost, errors.Join(failed, err))
 		}
-		if err = o.failed(ctx, err); try == core.MaxTries || ctx.Err() != nil || !transient(err) || !core.Pause(ctx, core.RetryPause<<try) {
+		if err = o.failed(ctx, err); try == core.MaxTries || ctx.Err() != nil || !transient(err) && !errors.Is(err, core.ErrAgain) || !core.Pause(ctx, core.RetryPause<<try) {
 			return backends.Results{}, err
 		}
 	}

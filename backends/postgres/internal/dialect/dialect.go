@@ -77,6 +77,23 @@ func (g dialect) AnyOf(n int, c backends.Column) string {
 	return fmt.Sprintf("%s = ANY($%d::text[]::%s[])", g.Name(c.Name), n, unlimited(c.Type))
 }
 
+// AnyRow joins the rows. The server takes out of several conditions with OR what they have in common, and then finds rows by
+// that alone.
+func (g dialect) AnyRow(key []backends.Column, n, rows int) string {
+	names, values := make([]string, len(key)), make([]string, rows)
+	for i, c := range key {
+		names[i] = g.Name(c.Name)
+	}
+	for row := range values {
+		texts := make([]string, len(key))
+		for i, c := range key {
+			texts[i] = g.Arg(n+row*len(key)+i, c)
+		}
+		values[row] = "(" + strings.Join(texts, ", ") + ")"
+	}
+	return "(" + strings.Join(names, ", ") + ") IN (VALUES " + strings.Join(values, ", ") + ")"
+}
+
 func (g dialect) ToText(expression string) string { return "(" + expression + ")::text" }
 
 func (g dialect) AsText(c backends.Column) string {
@@ -169,6 +186,19 @@ func (g dialect) SelectLocked(columns, from, where, order string, n int, skip bo
 		sql += " SKIP LOCKED"
 	}
 	return sql
+}
+
+// SelectByKey needs no hint: the server locks only rows that meet all conditions.
+func (g dialect) SelectByKey(columns, table, _, where, order string, skip bool) string {
+	return g.SelectLocked(columns, table, where, order, 0, skip)
+}
+
+func (dialect) UpdateByKey(table, _, sets, where string) string {
+	return "UPDATE " + table + " SET " + sets + " WHERE " + where
+}
+
+func (dialect) DeleteByKey(table, _, where string) string {
+	return "DELETE FROM " + table + " WHERE " + where
 }
 
 func (dialect) SelectUnlocked(columns, from, where string) string {
