@@ -36,7 +36,7 @@ func TestExamineSettings(t *testing.T) {
 			}
 		}
 		has(t, examined(t, postgres.Options{URL: url}, diagnose.DefaultThresholds()),
-			want{backends.SeverityError, "plan", "qsidecar_jobs", "take back, for this role and database, enable_indexscan = off; and"},
+			want{backends.SeverityInfo, "plan", "the claim reads the index qsidecar_ready", ""}, // the session has its own
 			want{backends.SeverityInfo, "isolation", "the default is serializable", ""},
 			want{backends.SeverityWarning, "server", "default_transaction_read_only is on", "set it to off"},
 			want{backends.SeverityWarning, "timeouts", "statement_timeout is 900ms", "SET statement_timeout = '5s'"},

@@ -3,8 +3,6 @@ package postgres
 import (
 	"context"
 	"errors"
-	"maps"
-	"slices"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -21,7 +19,6 @@ type Setup struct {
 	Schema         string
 	MaxConnections int
 	Pooled         bool              // a pooler assigns a session to each transaction
-	Settings       []string          // the names of the settings that its sessions change
 	SetLocal       string            // the statement that changes them for a transaction
 	Hosts          []*pgx.ConnConfig // of an address with several hosts: one for each
 }
@@ -33,7 +30,7 @@ func (s *Store) Setup() Setup {
 		all = hosts.Each(s.heartbeat.config)
 	}
 	return Setup{Hosts: all, Schema: s.o.Schema, MaxConnections: s.o.MaxConnections, Pooled: s.pooled,
-		Settings: slices.Collect(maps.Keys(s.o.settings())), SetLocal: s.o.setting(true)}
+		SetLocal: s.txSQL}
 }
 
 // Session runs f with a connection outside the pool. The connection has the settings of the
@@ -51,6 +48,23 @@ func (s *Store) Session(ctx context.Context, f func(ctx context.Context, c *pgx.
 		err = f(ctx, c)
 	}
 	return s.Outcome(ctx, err)
+}
+
+// SearchPath returns the schemas in which the role looks up names.
+func (s *Store) SearchPath(ctx context.Context) (schemas []string, err error) {
+	err = s.read(ctx, func(_ context.Context, t *tx) error {
+		t.setPath(true)
+		t.queueText("SELECT pg_catalog.current_schemas(true)::pg_catalog.text[]", func(rows pgx.Rows) error {
+			for rows.Next() {
+				if err := rows.Scan(&schemas); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		return nil
+	})
+	return schemas, s.Outcome(ctx, err)
 }
 
 // ClaimStatements returns the statements that claim one job of the queue, with their
