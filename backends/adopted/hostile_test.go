@@ -297,8 +297,9 @@ func postgresChanges(t *testing.T, c *pgx.Conn) (all []change) {
 	return all
 }
 
-// onRole prepares a database with a role of its own, and the owner's table.
-func onRole(t *testing.T) (h *unruly, c *pgx.Conn, database, role string) {
+// onRole prepares a database with a role of its own, and the owner's table. before is SQL that runs before the sidecar's tables are
+// created.
+func onRole(t *testing.T, before string) (h *unruly, c *pgx.Conn, database, role string) {
 	database = onPostgres.get(t)
 	at := urlOf(database)
 	c = connect(t, at)
@@ -315,7 +316,7 @@ func onRole(t *testing.T) (h *unruly, c *pgx.Conn, database, role string) {
 	}
 	must("CREATE ROLE " + role + " LOGIN; GRANT ALL ON DATABASE " + database + " TO " + role + "; GRANT ALL ON SCHEMA public TO " + role)
 	t.Cleanup(func() {
-		if err := exec(context.WithoutCancel(t.Context()), "DROP OWNED BY "+role+"; DROP ROLE "+role); err != nil {
+		if err := exec(context.WithoutCancel(t.Context()), "DROP OWNED BY "+role+" CASCADE; DROP ROLE "+role); err != nil {
 			t.Error(err)
 		}
 	})
@@ -326,6 +327,7 @@ func onRole(t *testing.T) (h *unruly, c *pgx.Conn, database, role string) {
 		CREATE FUNCTION later() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN PERFORM count(*) FROM audit; RETURN NULL; END$$;
 		CREATE CONSTRAINT TRIGGER later AFTER UPDATE ON a DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION later();
 		GRANT ALL ON a, audit TO ` + role)
+	must(strings.NewReplacer("{role}", role, "{database}", database).Replace(before))
 	login, err := url.Parse(at)
 	if err != nil {
 		t.Fatal(err)
@@ -385,7 +387,7 @@ func (h *unruly) accepted(candidates []change) (all []change) {
 // TestHostileSettingsOfARole changes each setting of a role of PostgreSQL.
 func TestHostileSettingsOfARole(t *testing.T) {
 	t.Parallel()
-	h, c, database, role := onRole(t)
+	h, c, database, role := onRole(t, "")
 	in := "ALTER ROLE " + role + " IN DATABASE " + database
 	h.set = func(all []change) error {
 		sql := in + " RESET ALL"
@@ -410,7 +412,7 @@ func TestHostileSettingsOfAPooler(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	h, c, database, _ := onRole(t)
+	h, c, database, _ := onRole(t, foreignFunctions)
 	through, err := b.URL(urlOf(database))
 	if err != nil {
 		t.Fatal(err)
