@@ -155,8 +155,8 @@ type SQL interface {
 
 // Statement is one SQL statement and its result.
 type Statement struct {
-	Text string
-	Args []any // each an int64, string, []byte, []string or nil
+	Text string // an INSERT has VALUES; or, like an UPDATE and a DELETE, it ends with its WHERE
+	Args []any  // each an int64, string, []byte, []string or nil
 
 	// Row is called with each row of the result. Each cell is text or bytes, and nil for NULL. Row must not
 	// keep the cells after it returns. An error of Row fails the statement.

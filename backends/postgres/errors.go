@@ -132,6 +132,10 @@ func (s *Store) withKind(err error) error {
 	case refused:
 		return backends.Refused(errors.New(fullMessage(pgErr)))
 	}
+	if pgErr.Code == "42501" && s.pooled {
+		return fmt.Errorf("%s: the role %s lacks a right on the schema %s (`qsidecar migrate --print` ends with what it needs), or another client of the pooler left its own role in the session "+
+			"(set server_reset_query_always = 1 in PgBouncer): %w", s.place, s.own.login, s.o.Schema, err)
+	}
 	if pgErr.Code == "42501" {
 		return fmt.Errorf("%s: the role lacks a right on the schema %s (`qsidecar migrate --print` ends with what it needs): %w", s.place, s.o.Schema, err)
 	}

@@ -76,8 +76,7 @@ func sidecarsOf(b backends.Heartbeat, r backends.HeartbeatResult) int {
 func (s *Store) sendHeartbeat(ctx context.Context, c *pgx.Conn, b backends.Heartbeat) (p backends.HeartbeatResult, err error) {
 	t := &tx{s: s, c: c, batch: &pgx.Batch{}}
 	if s.pooled {
-		t.add(s.sql.begin, nil)
-		t.add(s.o.setting(true), nil)
+		t.start(s.sql.begin)
 	}
 	sql := map[backends.HeartbeatKind]string{backends.HeartbeatJoin: s.sql.join, backends.HeartbeatRenew: s.sql.renew, backends.HeartbeatLeave: s.sql.leave}[b.Kind]
 	t.each(sql, func(rows pgx.Rows) error {

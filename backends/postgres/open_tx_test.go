@@ -91,7 +91,7 @@ func TestOpenTxIdle(t *testing.T) {
 
 // adds changes the row in the transaction.
 var adds = backends.TxHooks{Writes: true, Before: func(ctx context.Context, sql backends.SQL, _ *backends.Batch) error {
-	return sql.Do(ctx, &backends.Statement{Text: "UPDATE q SET n = n + 1"})
+	return sql.Do(ctx, &backends.Statement{Text: "UPDATE public.q SET n = n + 1 WHERE true"})
 }}
 
 // held returns an open transaction that has locked the row.
@@ -102,7 +102,7 @@ func held(t *testing.T, s *Store) backends.OpenTx {
 		t.Fatal(err)
 	}
 	t.Cleanup(h.Close)
-	if err := h.Do(t.Context(), &backends.Statement{Text: "SELECT 1 FROM q FOR UPDATE"}); err != nil || !h.Open() {
+	if err := h.Do(t.Context(), &backends.Statement{Text: "SELECT 1 FROM public.q FOR UPDATE"}); err != nil || !h.Open() {
 		t.Fatal(err, h.Open())
 	}
 	return h
