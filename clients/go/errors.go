@@ -27,7 +27,8 @@ type DialError struct {
 
 // Error implements error.
 func (e *DialError) Error() string {
-	if tried, several := e.Err.(triedError); several {
+	var tried triedError
+	if errors.As(e.Err, &tried) {
 		return fmt.Sprintf("no sidecar answers on %v", tried)
 	}
 	return fmt.Sprintf("no sidecar answers on %s: %v", e.Socket, e.Err)

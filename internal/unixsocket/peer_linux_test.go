@@ -64,7 +64,7 @@ const envNamespace = "QSIDECAR_TEST_NAMESPACE_SOCKET"
 // TestPeerOfAnotherUserNamespace runs itself in a user namespace that has neither this process's user nor its groups.
 func TestPeerOfAnotherUserNamespace(t *testing.T) {
 	if path := os.Getenv(envNamespace); path != "" {
-		conn, err := net.Dial("unix", path) // the parent sent it
+		conn, err := net.Dial("unix", path) //nolint:gosec // the parent sent the path
 		do(t, err)
 		defer conn.Close()
 		ln, err := net.Listen("unix", path+".2")
