@@ -29,7 +29,7 @@ func TestOverflow(t *testing.T) {
 		{"65534\n", "         0          0 4294967295\n", overflow{65534, true}},
 		{"65534\n", "0 0 2147483648\n2147483648 2147483648 2147483647\n", overflow{65534, true}},
 		{"65534\n", "0 1000 1\n", overflow{65534, false}},
-		{"65534\n", "0 100000 65536\n", overflow{65534, false}}, // a container that has a nobody of its own
+		{"65534\n", "0 100000 65536\n", overflow{65534, false}}, // a container that has a user of that number
 		{"60001\n", "", overflow{60001, false}},
 		{"", "?", overflow{65534, false}},
 	} {
