@@ -113,7 +113,7 @@ func bind(s Config) (ln net.Listener, self fs.FileInfo, err error) {
 		return nil, nil, os.NewSyscallError("socket", err)
 	}
 	f := os.NewFile(uintptr(fd), s.Path)
-	defer f.Close()                            // the listener has a copy
+	defer func() { _ = f.Close() }()           // the listener has a copy
 	_ = unix.Fchmod(fd, uint32(s.Mode.Perm())) // Linux: the file never has more rights. Others refuse
 	err = unix.Bind(fd, &unix.SockaddrUnix{Name: s.Path})
 	if err != nil {

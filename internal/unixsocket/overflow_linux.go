@@ -12,7 +12,7 @@ import (
 // have (user_namespaces(7)).
 type overflow struct {
 	id   uint32
-	none bool // the namespace has all numbers, so the overflow number is that of a real user, such as nobody
+	none bool // the namespace has all numbers, so the overflow number is that of a real user
 }
 
 func (o overflow) is(id uint32) bool { return !o.none && id == o.id }

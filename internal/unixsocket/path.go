@@ -60,7 +60,7 @@ func checkServed(path string) error {
 	if err != nil {
 		return nil // of another user, or gone
 	}
-	defer lock.Close()
+	defer func() { _ = lock.Close() }() // only read from
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_SH|unix.LOCK_NB); !errors.Is(err, unix.EWOULDBLOCK) {
 		return nil // no sidecar holds it
 	}

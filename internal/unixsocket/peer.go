@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// UnknownUser is the UID of a peer whose user this process's user namespace does not have. It is no user's number.
+// UnknownUser is the UID of a peer whose user this process's user namespace does not have. No user can have this number.
 const UnknownUser = math.MaxUint32
 
 // Peer is the process at the other end of a connection, as the kernel recorded it when it connected.

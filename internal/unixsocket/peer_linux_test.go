@@ -29,7 +29,7 @@ func TestOverflow(t *testing.T) {
 		{"65534\n", "         0          0 4294967295\n", overflow{65534, true}},
 		{"65534\n", "0 0 2147483648\n2147483648 2147483648 2147483647\n", overflow{65534, true}},
 		{"65534\n", "0 1000 1\n", overflow{65534, false}},
-		{"65534\n", "0 100000 65536\n", overflow{65534, false}}, // a container that has a nobody of its own
+		{"65534\n", "0 100000 65536\n", overflow{65534, false}}, // a container that has a user of that number
 		{"60001\n", "", overflow{60001, false}},
 		{"", "?", overflow{65534, false}},
 	} {
@@ -64,7 +64,7 @@ const envNamespace = "QSIDECAR_TEST_NAMESPACE_SOCKET"
 // TestPeerOfAnotherUserNamespace runs itself in a user namespace that has neither this process's user nor its groups.
 func TestPeerOfAnotherUserNamespace(t *testing.T) {
 	if path := os.Getenv(envNamespace); path != "" {
-		conn, err := net.Dial("unix", path) // the parent sent it
+		conn, err := net.Dial("unix", path) //nolint:gosec // the parent sent the path
 		do(t, err)
 		defer conn.Close()
 		ln, err := net.Listen("unix", path+".2")
