@@ -90,11 +90,10 @@ func (s AttemptState) AfterRelease(r Release, jitter float64) Disposition {
 	return f
 }
 
-// AfterReap returns the outcome for a job that was reaped for the cause. If a sidecar is lost with an
-// unrecorded delivery, possibly it never handed the job out, so the attempt doesn't count. If the delivery ran
-// over its time limit, possibly it was handed out, so the attempt counts. jitter changes a back-off.
+// AfterReap returns the outcome for a job that was reaped for the cause. With an unrecorded delivery, possibly no
+// worker ever got the job, so the attempt doesn't count. jitter changes a back-off.
 func (s AttemptState) AfterReap(c Cause, jitter float64) Disposition {
-	if !s.Prefetched || c != CauseSidecarLost {
+	if !s.Prefetched {
 		return s.AfterRelease(Release{Cause: c}, jitter)
 	}
 	f := s.AfterRelease(Release{Uncounted: true}, 0)

@@ -49,7 +49,8 @@ type job struct {
 	worker                   string
 	lease, timeout           time.Duration // lease 0: a session lease
 	claimed, leaseEnd        time.Time
-	deadline                 time.Time // zero: no deadline
+	deadline                 time.Time // zero: no deadline, or the time limit has not begun
+	undelivered              bool      // prefetched, and the time limit has not begun
 	retainDone, retainDead   time.Duration
 	finished, expires        time.Time
 	result                   []byte
@@ -203,7 +204,7 @@ func (b *Backend) write(w backends.Write, jitter backends.Jitter) (r backends.Wr
 		})
 	case backends.Deliver:
 		for _, h := range w.Deliveries {
-			r.Lost = append(r.Lost, b.forEachLease([]backends.Lease{h.Lease}, 0, func(j *job) { j.deliver(h.Worker) })...)
+			r.Lost = append(r.Lost, b.forEachLease([]backends.Lease{h.Lease}, 0, func(j *job) { b.deliver(j, h.Worker, h.Ago) })...)
 		}
 	}
 	return r

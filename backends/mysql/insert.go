@@ -267,4 +267,4 @@ func (t *tx) Ack(leases []core.Lease, _ func(i int)) (sure bool) {
 }
 
 // Deliver implements core.Writer. The core does not call it: see core.Traits.
-func (t *tx) Deliver([]core.Lease, []string, func(i int)) {}
+func (t *tx) Deliver([]core.Lease, []backends.Delivery, func(i int)) {}

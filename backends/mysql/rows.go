@@ -15,17 +15,18 @@ import (
 type job struct {
 	core.Row
 	state          backends.State
-	keep, keepDead int64 // ms; 0 means: not kept for keep, and indefinitely for keepDead
-	deadline, due  session.Instant
+	keep, keepDead int64           // ms; 0 means: not kept for keep, and indefinitely for keepDead
+	deadline, due  session.Instant // without due: the time limit has not begun
+	claimedAt      session.Instant
 	runAt          session.Instant
 	expiresAt      session.Instant
 }
 
 const jobColumns = "id, queue, `key`, state, priority, position, fence, attempts, losses, prefetch_losses, prefetched, max_attempts, claim_max, " +
-	"backoff_ms, backoff_max_ms, retention_done_ms, retention_dead_ms, token_sidecar, token_number, owner, lease_ms, deadline, due_at, last_error IS NOT NULL, worker IS NOT NULL, run_at, expires_at"
+	"backoff_ms, backoff_max_ms, retention_done_ms, retention_dead_ms, token_sidecar, token_number, owner, lease_ms, deadline, due_at, last_error IS NOT NULL, worker IS NOT NULL, run_at, expires_at, claimed_at"
 
 func readJob(r *session.Result) *job {
-	j := &job{state: backends.State(r.Text(3)), keep: r.Int(15), keepDead: r.Int(16), deadline: r.Instant(21), due: r.Instant(22), runAt: r.Instant(25), expiresAt: r.Instant(26)}
+	j := &job{state: backends.State(r.Text(3)), keep: r.Int(15), keepDead: r.Int(16), deadline: r.Instant(21), due: r.Instant(22), runAt: r.Instant(25), expiresAt: r.Instant(26), claimedAt: r.Instant(27)}
 	j.Row = core.Row{
 		ID: r.Int(0), Queue: r.Text(1), Key: r.Text(2), Priority: int16(r.Int(4)), Position: r.Int(5), Fence: r.Int(6),
 		Token: backends.Token{Host: backends.Identity(r.Int(17)), Number: uint64(r.Int(18))}, Owner: backends.Identity(r.Int(19)),

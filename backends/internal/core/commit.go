@@ -208,7 +208,7 @@ func (k *Commit) apply() {
 		case backends.Extend:
 			r.extend(w)
 		case backends.Deliver:
-			r.deliver(w.Deliveries[x.n].Worker)
+			r.deliver(w.Deliveries[x.n])
 		}
 	}
 	for i := range k.settles { // in their order

@@ -139,8 +139,9 @@ type Writer interface {
 	Ack(leases []Lease, ended func(i int)) (sure bool)
 
 	// Deliver records with one statement that prefetched jobs were handed out, and calls recorded with the
-	// index of each valid lease. The leases are as in Ack.
-	Deliver(leases []Lease, workers []string, recorded func(i int))
+	// index of each valid lease. The leases are as in Ack. If the time limit of a job has not begun, it begins
+	// Delivery.Ago before this, and ends now at the earliest.
+	Deliver(leases []Lease, deliveries []backends.Delivery, recorded func(i int))
 
 	// Lock locks the claimed rows among ids and calls found with each. The ids are distinct and in ascending
 	// order.

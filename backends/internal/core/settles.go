@@ -155,11 +155,11 @@ func (k *Commit) queueFast(tx Tx, fast bool) (answers bool) {
 	}
 	if len(delivers) > 0 {
 		sortByID(delivers)
-		workers := make([]string, len(delivers))
+		deliveries := make([]backends.Delivery, len(delivers))
 		for i, x := range delivers {
-			workers[i] = k.batch.Writes[x.write].(backends.Deliver).Deliveries[x.n].Worker
+			deliveries[i] = k.batch.Writes[x.write].(backends.Deliver).Deliveries[x.n]
 		}
-		tx.Deliver(leasesIn(delivers), workers, func(i int) { delivers[i].done = true })
+		tx.Deliver(leasesIn(delivers), deliveries, func(i int) { delivers[i].done = true })
 		answers = true
 	}
 	return answers

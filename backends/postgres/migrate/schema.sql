@@ -64,8 +64,8 @@ CREATE TABLE {s}.qsidecar_jobs (
   token_number      bigint,
   owner             bigint, -- the sidecar that must be alive for a session lease; 0: none (a timed lease of a dead sidecar)
   lease_ms          bigint, -- NULL: a session lease
-  deadline          timestamptz, -- of the attempt; nothing extends it
-  due_at            timestamptz, -- the earlier of the timed lease's end and the deadline
+  deadline          timestamptz, -- of the attempt; nothing extends it once a worker has the job
+  due_at            timestamptz, -- the earlier of the timed lease's end and the deadline, once a worker has the job
   claimed_at        timestamptz,
   worker            text,
   -- the end

@@ -84,7 +84,7 @@ WITH picked AS MATERIALIZED (
       ($12::bigint[])[policy], ($13::bigint[])[policy], nullif(($14::bigint[])[policy], 0), nullif(($15::bigint[])[policy], 0),
       ($16::bigint[])[slot], ($17::bigint[])[slot], lease_ms,
       {s}.qsidecar_now() + limit_ms * interval '1 ms',
-      {s}.qsidecar_now() + least(lease_ms, limit_ms) * interval '1 ms',
+      CASE WHEN NOT ($23::boolean[])[slot] THEN {s}.qsidecar_now() + least(lease_ms, limit_ms) * interval '1 ms' END,
       nullif(($20::text[])[($19::int[])[slot]], '')
     FROM (
       SELECT slot, policy, claim_max, ($23::boolean[])[slot] AND j.prefetch_losses < claim_max AS uncharged,
@@ -140,7 +140,8 @@ UPDATE {s}.qsidecar_jobs j SET state = 'claimed', owner = $20::bigint, claimed_a
   retention_done_ms = nullif($13::bigint, 0), retention_dead_ms = nullif($14::bigint, 0), lease_ms = nullif($17::bigint, 0),
   token_sidecar = $15::bigint, token_number = ($16::bigint[])[((SELECT slots FROM c))[width_bucket(j.id, (SELECT ids FROM c))]],
   deadline = {s}.qsidecar_now() + coalesce({own_timeout}, nullif($10::bigint, 0)) * interval '1 ms',
-  due_at = {s}.qsidecar_now() + least(nullif($17::bigint, 0), coalesce({own_timeout}, nullif($10::bigint, 0))) * interval '1 ms',
+  due_at = CASE WHEN NOT $21::boolean
+    THEN {s}.qsidecar_now() + least(nullif($17::bigint, 0), coalesce({own_timeout}, nullif($10::bigint, 0))) * interval '1 ms' END,
   worker = nullif(($19::text[])[($18::int[])[((SELECT slots FROM c))[width_bucket(j.id, (SELECT ids FROM c))]]], '')
 WHERE j.id = ANY((SELECT ids FROM c WHERE word IS NULL)::bigint[])
 RETURNING ((SELECT slots FROM c))[width_bucket(j.id, (SELECT ids FROM c))], cardinality((SELECT ids FROM c)), j.position, j.id, j.priority,

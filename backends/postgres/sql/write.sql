@@ -140,10 +140,17 @@ WITH free AS MATERIALIZED ({keys_of}($1::bigint[]) {in_order} SKIP LOCKED)
 SELECT {row} ''::text FROM {s}.qsidecar_jobs j
 WHERE j.id = ANY($2::bigint[]) AND j.queue = $1 AND j.token_sidecar IS NOT NULL ORDER BY j.id FOR UPDATE
 
+-- fragment: limit_end
+-- When a claim's time limit ends. If the job was prefetched, it begins now, or $5 milliseconds ago. (greatest and
+-- least pass over NULL.)
+CASE WHEN j.due_at IS NULL AND j.deadline IS NOT NULL
+    THEN {s}.qsidecar_now() + greatest(j.deadline - j.claimed_at - ($5::bigint[])[{at}] * interval '1 ms', interval '0') ELSE j.deadline END
+
 -- name: deliver
 -- Records that prefetched jobs were handed out. To do it twice has no effect.
 UPDATE {s}.qsidecar_jobs j SET attempts = j.attempts + j.prefetched::int, prefetched = false, prefetch_losses = 0,
-  worker = coalesce(j.worker, nullif(($4::text[])[{at}], ''))
+  worker = coalesce(j.worker, nullif(($4::text[])[{at}], '')),
+  deadline = {limit_end}, due_at = coalesce(j.due_at, {limit_end})
 WHERE {leased}
 RETURNING {at}
 
@@ -199,8 +206,9 @@ SELECT id, coalesce((SELECT q.requeues FROM q WHERE q.queue = u.queue AND ($6::b
 -- Writes claims that go on. Their workers have the jobs for certain.
 UPDATE {s}.qsidecar_jobs j SET attempts = ($2::bigint[])[{at}], prefetched = false, prefetch_losses = 0,
   lease_ms = nullif(($3::bigint[])[{at}], 0), owner = ($4::bigint[])[{at}],
-  due_at = CASE WHEN ($5::boolean[])[{at}]
-    THEN least({s}.qsidecar_now() + nullif(($3::bigint[])[{at}], 0) * interval '1 ms', j.deadline) ELSE j.due_at END,
-  worker = CASE WHEN ($6::boolean[])[{at}] THEN nullif(($7::text[])[{at}], '') ELSE j.worker END
+  deadline = {limit_end},
+  due_at = CASE WHEN ($6::boolean[])[{at}]
+    THEN least({s}.qsidecar_now() + nullif(($3::bigint[])[{at}], 0) * interval '1 ms', {limit_end}) ELSE coalesce(j.due_at, {limit_end}) END,
+  worker = CASE WHEN ($7::boolean[])[{at}] THEN nullif(($8::text[])[{at}], '') ELSE j.worker END
 WHERE j.id = ANY($1::bigint[])
 RETURNING j.id

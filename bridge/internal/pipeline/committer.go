@@ -44,6 +44,7 @@ type committer struct {
 	backend    *backendref.Ref
 	dispatcher *dispatcher
 	heartbeat  *heartbeat.Heartbeater
+	stalls     *stalls
 	leases     *lease.Table
 	policy     func(queue string) (backends.Policy, bool)
 	jitter     backends.Jitter

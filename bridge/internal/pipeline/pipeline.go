@@ -38,6 +38,7 @@ type Pipeline struct {
 	heartbeat   *heartbeat.Heartbeater
 	maintenance *maintenance.Maintainer
 	prefetcher  *prefetcher
+	stalls      *stalls
 	ReadyLimits *depth.ReadyLimits
 	allDepths   *depth.AllQueues
 	Metrics     atomic.Pointer[metrics.Database] // of the current name of the database; set before use
@@ -74,6 +75,7 @@ func New(pc Config) *Pipeline {
 		times:      heartbeat.NewTimes(pc.SidecarTimeout, pc.RestartGrace),
 		Info:       pc.Backend.Info(),
 		leaseTable: lease.NewTable(pc.Trace),
+		stalls:     &stalls{clock: pc.Clock},
 		Log:        pc.Log,
 	}
 	_, b.canInspect = pc.Backend.(backends.Inspector)
@@ -121,10 +123,10 @@ func New(pc Config) *Pipeline {
 		Alone:     !b.Info.Concurrent,
 		Jitter:    pc.Jitter,
 	})
-	c.dispatcher, c.heartbeat = b.dispatcher, b.heartbeat
+	c.dispatcher, c.heartbeat, c.stalls = b.dispatcher, b.heartbeat, b.stalls
 	b.prefetcher = &prefetcher{dispatcher: b.dispatcher, leases: b.leaseTable, committer: c, poke: make(chan struct{}, 1)}
 	d := b.dispatcher
-	d.identity, d.memory, d.maxBytes = b.heartbeat.Fresh, pc.Memory, pc.ClaimBytes
+	d.identity, d.stalls, d.memory, d.maxBytes = b.heartbeat.Fresh, b.stalls, pc.Memory, pc.ClaimBytes
 	d.canPrefetch, d.noPrefetch, d.wakePrefetcher = b.Info.Prefetch, b.backend.Adopted, b.prefetcher.wake
 	b.ReadyLimits, b.allDepths = depth.NewReadyLimits(b.readyJobs), depth.NewAllQueues(b.readDepths)
 	return b
@@ -146,6 +148,7 @@ func (b *Pipeline) Run(ctx, work, hard context.Context) error {
 	g.Go(func() error { return b.maintenance.Run(ctx) })
 	g.Go(func() error { return b.heartbeat.Run(keep) })
 	g.Go(func() error { b.listen(ctx); return nil })
+	g.Go(func() error { b.stalls.run(keep); return nil })
 	g.Go(func() error { b.allDepths.Run(keep); return nil })
 	writes, stopWriting := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopWriting()
