@@ -34,15 +34,15 @@ func (c change) String() string { return c.name + " = " + c.value }
 
 // unruly is a database in which sessions begin with changed settings.
 type unruly struct {
-	t      *testing.T
-	ddl    string // the owner's table a and its trigger, which fills the table audit
-	time   string // a time in SQL
-	id     string // the id of the job with that time
-	open   func(ctx context.Context) (backends.Engine, error)
-	owner  func(ctx context.Context, sql string) error
-	rows   func(query string) ([]string, error)
-	set    func(all []change) error // nil: back to the server's settings
-	tables []string
+	t     *testing.T
+	ddl   string // the owner's table a and its trigger, which fills the table audit
+	time  string // a time in SQL
+	id    string // the id of the job with that time
+	open  func(ctx context.Context) (backends.Engine, error)
+	owner func(ctx context.Context, sql string) error
+	rows  func(query string) ([]string, error)
+	set   func(all []change) error // nil: back to the server's settings
+	fresh []string                 // SQL that removes the sidecar's tables, and the owner's rows
 }
 
 // adoptedA is the mapping of the owner's table.
@@ -165,8 +165,8 @@ func (h *unruly) live(ctx context.Context) (err error) {
 // names a setting.
 func (h *unruly) run(all []change) (refused bool, err error) {
 	ctx := h.t.Context()
-	for _, table := range h.tables {
-		if err := h.owner(ctx, "DELETE FROM "+table); err != nil {
+	for _, sql := range h.fresh {
+		if err := h.owner(ctx, sql); err != nil {
 			return false, err
 		}
 	}
@@ -174,9 +174,6 @@ func (h *unruly) run(all []change) (refused bool, err error) {
 		if err := h.owner(ctx, fmt.Sprintf("INSERT INTO a (region, made, payload) VALUES ('eu%d', %s, '%d')", i, h.time, i)); err != nil {
 			return false, err
 		}
-	}
-	if err := h.owner(ctx, "DELETE FROM audit"); err != nil {
-		return false, err
 	}
 	if err := h.set(all); err != nil {
 		return false, err
@@ -335,8 +332,8 @@ func onRole(t *testing.T, before string) (h *unruly, c *pgx.Conn, database, role
 	login.User = url.User(role)
 	h = &unruly{
 		t: t, time: "'2026-03-01 10:00:00.5+00'", id: "eu1,2026-03-01 10:00:00.5+00", owner: exec,
-		tables: []string{"qsidecar.qsidecar_jobs", "qsidecar.qsidecar_keys", "qsidecar.qsidecar_failures", "qsidecar.qsidecar_leases", "qsidecar.qsidecar_sidecars", "a", "audit"},
-		open:   func(ctx context.Context) (backends.Engine, error) { return openPostgres(ctx, login.String()) },
+		fresh: []string{"DROP SCHEMA IF EXISTS qsidecar CASCADE", "DELETE FROM a", "DELETE FROM audit"},
+		open:  func(ctx context.Context) (backends.Engine, error) { return openPostgres(ctx, login.String()) },
 		rows: func(query string) ([]string, error) {
 			rows, err := c.Query(t.Context(), query)
 			if err != nil {
@@ -423,6 +420,10 @@ func TestHostileSettingsOfAPooler(t *testing.T) {
 	}
 	config.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
 	h.open = func(ctx context.Context) (backends.Engine, error) { return openPostgres(ctx, through) }
+	h.fresh = h.fresh[1:] // to create tables takes two sessions at once
+	for _, name := range []string{"jobs", "keys", "failures", "leases", "sidecars"} {
+		h.fresh = append(h.fresh, "DELETE FROM qsidecar.qsidecar_"+name)
+	}
 	h.set = func(all []change) (err error) {
 		ctx := context.WithoutCancel(t.Context())
 		other, err := pgx.ConnectConfig(ctx, config)
