@@ -29,8 +29,11 @@ func (s Slot) Uncounted(unrecorded, limit int, alone bool) bool {
 // the end of a worker it is unknown which of its jobs was the cause. So the last attempt of a job that was lost
 // before has no others beside it, and only the cause dies.
 func (s Slot) Alone(attempt, limit, losses int) bool {
-	return s.Lease == 0 && losses > 0 && attempt >= limit
+	return s.Lease == 0 && AttemptState{Attempts: attempt, Limit: limit, Losses: losses}.Alone()
 }
+
+// Alone reports whether this is the last attempt of a job that was lost with its worker.
+func (s AttemptState) Alone() bool { return s.Losses > 0 && s.Attempts >= s.Limit }
 
 // Disposition is the outcome for a claimed job that was not acked.
 type Disposition struct {

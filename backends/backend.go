@@ -350,6 +350,7 @@ type WriteResult struct {
 	Lost      []Lease      // the invalid leases; their jobs are unchanged
 	MadeReady []string     // queues in which this write made jobs ready, each once
 	Failed    FailedCounts // the claims that a Nack or a Release ended
+	Alone     []Lease      // of an Extend with Bind: those whose jobs must be alone (see Job.Alone)
 
 	// Err is the reason why this write did not happen, or not all of it, if it isn't part of the others'
 	// transaction (see Mixed.InTx and Batch). It is of the same kinds as the error of Commit. ErrUnknownOutcome can also

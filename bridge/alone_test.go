@@ -11,6 +11,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/memory"
+	"github.com/qsidecar/qsidecar/internal/testseed"
 )
 
 // started is a job that a process began to work.
@@ -162,13 +163,16 @@ func (f *fleet) enqueue(payloads ...string) {
 // finish waits until no job is left, ends the processes and returns the dead jobs.
 func (f *fleet) finish(db backends.Inspector) []backends.View {
 	f.t.Helper()
-	eventually(f.t, func() bool {
+	for left := int64(1); left > 0; time.Sleep(time.Second) {
 		all, err := db.Stats(f.t.Context(), "q")
 		if err != nil {
 			f.t.Fatal(err)
 		}
-		return all[0].Ready+all[0].Scheduled+all[0].Claimed == 0
-	})
+		if left = all[0].Ready + all[0].Scheduled + all[0].Claimed; virtualClock()-f.began > 2*time.Hour {
+			f.t.Errorf("%d jobs are left after two hours", left)
+			break
+		}
+	}
 	f.stop()
 	dead, err := db.Peek(f.t.Context(), backends.Peek{Queue: "q", State: backends.StateDead, Max: 100})
 	if err != nil {
@@ -552,4 +556,102 @@ func TestABusyFleetDoesNotStarveTheLoneJob(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestAPollerGetsTheLoneJob: the claims of a client never wait. Whenever its last job ends, one of them gets the job.
+func TestAPollerGetsTheLoneJob(t *testing.T) {
+	for ms := 0; ms < 4000; ms += 50 {
+		synctest.Test(t, func(t *testing.T) {
+			_, o := crashing(20)
+			s := start(t, o)
+			c := s.dial(t)
+			c.call(`{"op":"enqueue","queue":"q","payload":"held"}`)
+			held := c.claim1("q")
+			suspects(t, s, 1)
+			c.call(`{"op":"enqueue","queue":"q","payload":"next"}`)
+			if r := c.call(`{"op":"claim","queue":"q"}`); len(r.Jobs) > 0 {
+				t.Fatalf("beside another job: %+v", r.Jobs)
+			}
+			time.Sleep(time.Duration(ms) * time.Millisecond)
+			c.call(`{"op":"ack","lease":%q}`, held.Lease)
+			j := wantSuspect(t, c.call(`{"op":"claim","queue":"q"}`))
+			if r := c.call(`{"op":"ack","lease":%q,"claim":{"queue":"q"}}`, j.Lease); len(r.Jobs) != 1 || r.Jobs[0].Payload != "next" {
+				t.Errorf("after it: %+v", r)
+			}
+		})
+	}
+}
+
+// TestOnlyKillersDie: random fleets of several sidecars on one database, with random jobs. Every job ends, no other job
+// than a killer dies, and none begins beside one that must be alone.
+func TestOnlyKillersDie(t *testing.T) {
+	rounds := 60
+	if testing.Short() {
+		rounds = 10
+	}
+	r := testseed.Rand(t)
+	for range rounds {
+		maxAttempts, sidecars, processes, threads, next := 2+r.IntN(3), 1+r.IntN(2), 1+r.IntN(4), 1+r.IntN(9), r.IntN(2) == 0
+		var jobs []string
+		killers := r.IntN(4)
+		for i := range killers + r.IntN(60) {
+			job := "kill"
+			if i >= killers {
+				job = []string{"1ms", "100ms", "900ms", "1100ms", "5s", "20s"}[r.IntN(6)]
+			}
+			jobs = append(jobs, job)
+		}
+		if len(jobs) == 0 {
+			continue
+		}
+		r.Shuffle(len(jobs), func(i, j int) { jobs[i], jobs[j] = jobs[j], jobs[i] })
+		name := fmt.Sprintf("%d attempts, %d sidecars, %d processes of %d threads, with acks %v, %v", maxAttempts, sidecars, processes, threads, next, jobs)
+		synctest.Test(t, func(t *testing.T) {
+			t.Log(name)
+			db := &faulty{Backend: memory.New()}
+			f := slow
+			db.after.Store(&f)
+			var fleets []*fleet
+			for range sidecars {
+				o := options(db)
+				o.Queues["*"] = Queue{MaxAttempts: maxAttempts}
+				fleets = append(fleets, newFleet(t, start(t, o), threads))
+			}
+			fleets[0].enqueue(jobs...)
+			for i, f := range fleets {
+				f.next = next
+				for n := range processes {
+					f.launch(i*10 + n)
+				}
+			}
+			for _, f := range fleets {
+				f.onlyKillers(f.finish(db), killers)
+			}
+		})
+	}
+}
+
+// TestABoundJobStaysAloneAfterARestart: its worker takes the job to the next sidecar, which finds out that it must be alone.
+func TestABoundJobStaysAloneAfterARestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, o := crashing(20)
+		o.DrainTimeout = -1
+		s := start(t, o)
+		suspects(t, s, 1)
+		j := wantSuspect(t, s.dial(t).call(`{"op":"claim","queue":"q"}`))
+		s.stop()
+		if err := s.wait(t); err != nil {
+			t.Fatal(err)
+		}
+		c := start(t, o).dial(t)
+		c.call(`{"op":"enqueue","queue":"q"}`)
+		c.call(`{"op":"extend","lease":%q,"bind":true}`, j.Lease)
+		if r := c.call(`{"op":"claim","queue":"q"}`); len(r.Jobs) > 0 {
+			t.Errorf("beside it: %+v", r.Jobs)
+		}
+		c.call(`{"op":"ack","lease":%q}`, j.Lease)
+		if r := c.call(`{"op":"claim","queue":"q"}`); len(r.Jobs) != 1 {
+			t.Errorf("after it: %+v", r)
+		}
+	})
 }

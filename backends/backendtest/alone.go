@@ -111,6 +111,22 @@ var aloneTests = map[string]func(*kit){
 		}
 		k.claimAlone(id, 2)
 	},
+	"ABindReturnsIt": func(k *kit) {
+		id := k.lastAttempt()
+		k.enqueuePayloads("later")
+		jobs := k.claim(2)
+		if len(jobs) != 2 || jobs[0].ID != id {
+			k.Fatalf("%+v", jobs)
+		}
+		k.join(k, other)
+		r := k.writeLosing(backends.Extend{Leases: leasesOf(jobs...), Bind: other, Worker: "new"}, 0)
+		if len(r.Alone) != 1 || r.Alone[0] != jobs[0].Lease() {
+			k.Errorf("alone: %+v, want the lease of job %s", r.Alone, id)
+		}
+		if r := k.writeLosing(backends.Extend{Leases: leasesOf(jobs...)}, 0); len(r.Alone) > 0 {
+			k.Errorf("an extend: %+v", r)
+		}
+	},
 	"NotWithATimedLease": func(k *kit) {
 		id := k.lastAttempt()
 		j := k.onlyJob(k.claimBatch(me, 1, time.Minute, policy("q")))

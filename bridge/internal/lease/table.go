@@ -223,10 +223,16 @@ func (l *Table) Bind(leases []backends.Lease, sess *quota.Session, most int, sub
 	return true
 }
 
-// EndBind ends a bind: the session holds all leases except the lost ones.
-func (l *Table) EndBind(leases, lost []backends.Lease) {
+// EndBind ends a bind: the session holds all leases except the lost ones. The jobs of some must be alone.
+func (l *Table) EndBind(leases, lost, alone []backends.Lease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	for _, lease := range alone {
+		if h := l.find(lease); h != nil && h.session != nil {
+			h.alone = true
+			h.session.Jobs.BindAlone()
+		}
+	}
 	for _, lease := range leases {
 		if h := l.find(lease); h != nil {
 			h.inFlight = false

@@ -176,11 +176,19 @@ func (b *dispatcher) answer(w *ClaimRequest, jobs []backends.Job, asked time.Dur
 	return Answer{Jobs: jobs, asked: asked, prefetched: jobs[0].Alone && (b.noPrefetch == nil || !b.noPrefetch(jobs[0].Queue))}
 }
 
-// serveAlone gives kept jobs to sessions that are empty by now. b.mu is held.
+// serveAlone gives kept jobs to sessions that are empty by now. If a session's job is back in the database, the session
+// claims it. b.mu is held.
 func (b *dispatcher) serveAlone() {
 	if len(b.alone) > 0 {
-		b.alone = slices.DeleteFunc(b.alone, func(k keptJob) bool { return b.handAlone(&k) })
+		b.alone = slices.DeleteFunc(b.alone, func(k keptJob) bool {
+			return b.handAlone(&k) || k.gone && b.returning[k.Queue] == 0 && k.session.Jobs.Probe()
+		})
 	}
+}
+
+// mayReturn reports whether the job for which the claim's session ran empty is on its way back to the database. b.mu is held.
+func (b *dispatcher) mayReturn(w *ClaimRequest) bool {
+	return w.Session.Jobs.Count() == 0 && b.isReturning(w.Queues)
 }
 
 // fromAlone gives a new claim a kept job of its queues, if its session is empty. b.mu is held.

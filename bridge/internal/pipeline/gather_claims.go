@@ -118,7 +118,7 @@ func (g *claimGathering) add(a *claimGroup, all *list.List, most int) (fits bool
 			g.full = append(g.full, w)
 		}
 		if n == 0 {
-			if !held && (w.Once || w.leaving) && w.Session.Jobs.Exclusive() {
+			if !held && (w.leaving || w.Once && !g.b.mayReturn(w)) && w.Session.Jobs.Exclusive() {
 				g.none = append(g.none, w)
 			}
 			continue

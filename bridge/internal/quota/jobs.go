@@ -95,6 +95,17 @@ func (p *JobQuota) Emptying() bool {
 	return p.use == emptying
 }
 
+// Probe ends Empty if the session is empty: it gets one job first. It reports whether it did.
+func (p *JobQuota) Probe() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.use != emptying || !p.isEmpty(0) {
+		return false
+	}
+	p.use = probing
+	return true
+}
+
 // Reopen ends Empty. If probe is set, the job went back to the database: the session still runs empty, and then gets
 // one job first.
 func (p *JobQuota) Reopen(probe bool) {
