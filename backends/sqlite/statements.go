@@ -128,13 +128,13 @@ func claimStatements(r func(string) string) claimSQL {
 			ORDER BY {priority} DESC LIMIT 1`),
 		readyFIFO: r(`SELECT {id}, ` + bytesOf + `,
 				CASE WHEN ` + bytesOf + ` <= ? THEN CAST({payload} AS BLOB) END, {priority}, {attempts}, {fence},
-				{max_attempts}, {timeout_ms}, {headers}, {key}, {last_error}, {enqueued_at}, {prefetch_losses}
+				{max_attempts}, {timeout_ms}, {headers}, {key}, {last_error}, {enqueued_at}, {prefetch_losses}, {losses}
 			FROM {jobs} {@ready}
 			WHERE {state} = {=ready} AND {queue} = ?
 			ORDER BY {priority} DESC, {position} LIMIT ?`),
 		readyLIFO: r(`SELECT {id}, ` + bytesOf + `,
 				CASE WHEN ` + bytesOf + ` <= ? THEN CAST({payload} AS BLOB) END, {priority}, {attempts}, {fence},
-				{max_attempts}, {timeout_ms}, {headers}, {key}, {last_error}, {enqueued_at}, {prefetch_losses}
+				{max_attempts}, {timeout_ms}, {headers}, {key}, {last_error}, {enqueued_at}, {prefetch_losses}, {losses}
 			FROM {jobs} {@ready}
 			WHERE {state} = {=ready} AND {queue} = ? AND {priority} = ?
 			ORDER BY {position} DESC LIMIT ?`),
