@@ -25,6 +25,7 @@ type cleaner struct {
 	job   int64  // the last row of qsidecar_failures that was visited
 	queue string // the last of qsidecar_keys
 	key   []byte
+	named int64 // the highest id that the visited rows of both name
 
 	registered string          // the last row of qsidecar_queues
 	idle       map[string]idle // rows of qsidecar_queues without scheduled jobs
@@ -64,6 +65,9 @@ func (d access) Tidy(ctx context.Context, limit int) error {
 			return err
 		}
 	}
+	if err := d.idsBeyond(ctx, c.named); err != nil {
+		return err
+	}
 	return d.cleanQueues(ctx, limit, idleQueue)
 }
 
@@ -96,6 +100,7 @@ func (s *Store) cleanFailures(ctx context.Context, limit int) error {
 		if c.job = r.Int(0); r.Null(1) {
 			orphans = append(orphans, c.job)
 		}
+		c.named = max(c.named, c.job)
 	}, "SELECT f.job, (SELECT 1 FROM qsidecar_jobs j WHERE j.id = f.job) FROM qsidecar_failures f WHERE f.job > ? ORDER BY f.job", c.job)
 	if end {
 		c.job = 0
@@ -117,6 +122,7 @@ func (s *Store) cleanKeys(ctx context.Context, limit int) error {
 	var keys []key
 	end, err := s.visit(ctx, limit, func(r *session.Result) {
 		c.queue, c.key = r.Text(0), r.Bytes(1)
+		c.named = max(c.named, r.Int(2))
 		if state := r.Text(4); r.Null(3) && (state == string(backends.StateDeleted) || state == string(backends.StateDead)) {
 			keys = append(keys, key{c.queue, state, c.key, r.Int(2)})
 		}

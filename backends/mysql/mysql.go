@@ -169,6 +169,9 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if err := s.migrate(bound); err != nil {
 		return nil, errors.Join(s.withKind(err), s.Close())
 	}
+	if err := s.checkIDs(bound); err != nil {
+		return nil, errors.Join(s.withKind(err), s.Close())
+	}
 	s.cluster.Read(bound, s.describe)
 	s.startProbes()
 	return s, nil

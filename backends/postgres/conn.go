@@ -155,7 +155,9 @@ func (s *Store) prepareSession(ctx context.Context, c *pgx.Conn) error {
 	x := session{pid: c.PgConn().PID(), searchPath: string(last[1])}
 	x.began, _ = time.Parse("2006-01-02 15:04:05.999999", string(last[0])) // it is empty if it is unknown
 	if !s.o.ReadOnly {                                                     // an examination commits nothing and starts no epoch
-		x.epoch, err = s.readEpoch(ctx, c)
+		if x.epoch, err = s.readEpoch(ctx, c); err == nil {
+			s.checkSequence(ctx, c)
+		}
 		s.enter(x.epoch)
 	}
 	c.PgConn().CustomData()[sessionKey] = x

@@ -197,8 +197,8 @@ func retryCause(err error) int {
 }
 
 // Retry implements core.Driver.
-func (driver) Retry(_ context.Context, err error) (again bool, cause int, wait time.Duration) {
-	return transient(err), retryCause(err), 0
+func (d driver) Retry(ctx context.Context, err error) (again bool, cause int, wait time.Duration) {
+	return transient(err) || d.idTaken(err) && d.repairIDs(ctx), retryCause(err), 0
 }
 
 // WithKind implements core.Driver.
