@@ -164,4 +164,5 @@ const (
 	CauseLeaseEnded   Cause = "lease_ended"
 	CauseSidecarLost  Cause = "sidecar_lost"
 	CauseTooLarge     Cause = "too_large"
+	CauseTxLost       Cause = "transaction_lost" // of a job that is claimed in an open transaction
 )

@@ -77,7 +77,7 @@ type numberSQL struct {
 
 func numberStatements(r func(string) string) numberSQL {
 	return numberSQL{
-		sequence:    r(`SELECT seq FROM sqlite_sequence WHERE name = 'qsidecar_jobs'`),
+		sequence:    r(`SELECT seq, (SELECT max({id}) FROM {jobs}) FROM sqlite_sequence WHERE name = 'qsidecar_jobs'`),
 		setSequence: r(`UPDATE sqlite_sequence SET seq = ? WHERE name = 'qsidecar_jobs'`),
 		mark: r(`INSERT INTO qsidecar_commits (handle, number, at)
 			VALUES (?, ?, ?)
