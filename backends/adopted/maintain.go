@@ -29,6 +29,7 @@ func (s *Store) Maintain(ctx context.Context, m backends.Maintenance) (backends.
 	if err != nil {
 		return r, err
 	}
+	addQueues(&due.ready, s.recheck(ctx)...)
 	r.Ready = append(r.Ready, due.ready...)
 	for _, next := range []time.Duration{due.next, s.reapInTx(ctx, &r)} {
 		if next >= 0 && (r.Next < 0 || next < r.Next) {
@@ -95,11 +96,26 @@ func (s *Store) findDue(ctx context.Context, waiting []string) (dueWork, error) 
 			return nil
 		},
 	}}
+	leases := len(statements)
+	waiting = slices.DeleteFunc(waiting, func(name string) bool { return s.isObstructed(name, backends.DoingClaim) })
 	for _, name := range waiting {
-		statements = append(statements, s.queues[name].Exists(func() { w.ready = append(w.ready, name) }))
+		statements = append(statements, s.queues()[name].Exists(func() { addQueues(&w.ready, name) }))
 	}
 	err := s.Query(ctx, statements...)
-	return w, err
+	if !isOfTable(err) && !backends.IsRefused(err) || len(waiting) == 0 {
+		return w, err
+	}
+	if err := s.Query(ctx, statements[:leases]...); err != nil {
+		return w, err
+	}
+	for i, name := range waiting {
+		if err := s.Query(ctx, statements[leases+i]); isOfTable(err) || backends.IsRefused(err) {
+			_ = s.obstruct(ctx, name, backends.DoingClaim, err)
+		} else if err != nil {
+			return w, err
+		}
+	}
+	return w, nil
 }
 
 // reaping is a query for claims to take back, and why.
@@ -223,7 +239,7 @@ func (s *Store) pruneLeases(ctx context.Context, r *backends.MaintenanceResult, 
 	}
 	var deletes []*backends.Statement
 	for _, l := range all {
-		if !unfinished[s.queues[l.Queue]][l.Item] {
+		if !unfinished[s.queues()[l.Queue]][l.Item] {
 			st := l.Delete(s.dialect)
 			st.Text += " AND token_sidecar IS NULL AND changed_at = " + s.dialect.IntArg(2)
 			st.Args = append(st.Args, l.Changed)
@@ -250,7 +266,7 @@ func (s *Store) findUnfinished(ctx context.Context, all []*lease.Lease) (itemSet
 	unfinished := itemSets{}
 	var statements []*backends.Statement
 	for name, of := range items {
-		q := s.queues[name]
+		q := s.queues()[name]
 		if q == nil {
 			continue // the database compares its name without case
 		}

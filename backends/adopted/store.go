@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -21,9 +22,11 @@ import (
 type Store struct {
 	backends.Engine
 	dialect   backends.Dialect
-	queues    map[string]*statement.Queue
+	tables    map[string]mapping.Table // by queue
+	live      atomic.Pointer[map[string]*statement.Queue]
 	former    map[string]*statement.Queue // queues that only a Store before this one had; see Succeed
 	heads     map[string]*head            // by queue
+	probes    probes
 	now       func() time.Time
 	scanGain  time.Duration // tests change it
 	estimates core.Estimates
@@ -60,9 +63,11 @@ func New(ctx context.Context, engine backends.Engine, tables map[string]mapping.
 
 // Empty is a Store without tables, to Succeed another one.
 func Empty(engine backends.Engine) *Store {
-	return &Store{
-		Engine: engine, dialect: engine.Dialect(), queues: map[string]*statement.Queue{}, heads: map[string]*head{}, now: time.Now, scanGain: scanGain, tx: newTxPool(),
+	s := &Store{
+		Engine: engine, dialect: engine.Dialect(), tables: map[string]mapping.Table{}, heads: map[string]*head{}, now: time.Now, scanGain: scanGain, tx: newTxPool(),
 	}
+	s.live.Store(&map[string]*statement.Queue{})
+	return s
 }
 
 // Check checks the tables. The Store has the queues that fit. The error is the database's, not one
@@ -78,8 +83,7 @@ func Check(ctx context.Context, engine backends.Engine, tables map[string]mappin
 		}
 		misfits = append(misfits, p.All...)
 		if len(p.All) == 0 {
-			s.queues[name] = q
-			s.heads[name] = &head{}
+			s.add(name, tables[name], q)
 		}
 	}
 	return s, misfits, nil
@@ -154,11 +158,37 @@ func (s *Store) noOpenTx() error {
 	return c.NoOpenTx()
 }
 
+// add adds a queue before the Store is used. q is nil if its table doesn't fit.
+func (s *Store) add(name string, t mapping.Table, q *statement.Queue) {
+	s.tables[name], s.heads[name] = t, &head{}
+	if q != nil {
+		s.setQueue(name, q)
+	}
+}
+
+// setQueue sets the statements of a queue, whose table can have changed.
+func (s *Store) setQueue(name string, q *statement.Queue) {
+	for {
+		last := s.live.Load()
+		next := maps.Clone(*last)
+		next[name] = q
+		if s.live.CompareAndSwap(last, &next) {
+			return
+		}
+	}
+}
+
+// queues are the queues whose tables fit, or did when they were last checked. The map must not be changed.
+func (s *Store) queues() map[string]*statement.Queue { return *s.live.Load() }
+
 // Adopted implements backends.Mixed.
-func (s *Store) Adopted(queue string) bool { return s.queues[queue] != nil }
+func (s *Store) Adopted(queue string) bool {
+	_, adopted := s.tables[queue]
+	return adopted
+}
 
 // queueNames are the names of the adopted queues.
-func (s *Store) queueNames() []string { return slices.Sorted(maps.Keys(s.queues)) }
+func (s *Store) queueNames() []string { return slices.Sorted(maps.Keys(s.tables)) }
 
 // settledNames are the names of the queues whose jobs the Store can settle and take back.
 func (s *Store) settledNames() []string {
@@ -167,7 +197,7 @@ func (s *Store) settledNames() []string {
 
 // settledIn is the queue of claimed jobs; nil: it is unknown.
 func (s *Store) settledIn(name string) *statement.Queue {
-	return cmp.Or(s.queues[name], s.former[name])
+	return cmp.Or(s.queues()[name], s.former[name])
 }
 
 // Notifications implements backends.Notifier. The engine's come together with those that the
@@ -175,7 +205,7 @@ func (s *Store) settledIn(name string) *statement.Queue {
 func (s *Store) Notifications(ctx context.Context) (<-chan string, bool) {
 	channels := map[string][]string{}
 	for _, name := range s.queueNames() {
-		if channel := s.queues[name].Notify; channel != "" {
+		if channel := s.tables[name].Notify; channel != "" {
 			channels[channel] = append(channels[channel], name)
 		}
 	}

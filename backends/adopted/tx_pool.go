@@ -76,8 +76,8 @@ func (s *Store) SetMaxTransactions(n int) {
 func (s *Store) Succeed(other *Store) {
 	s.former = map[string]*statement.Queue{}
 	maps.Copy(s.former, other.former)
-	maps.Copy(s.former, other.queues)
-	for name := range s.queues {
+	maps.Copy(s.former, other.queues())
+	for name := range s.tables {
 		delete(s.former, name)
 	}
 	s.ObstacleSet().Inherit(other.ObstacleSet())

@@ -90,7 +90,7 @@ func (s *Store) settleJob(ctx context.Context, w txWrite) (r backends.WriteResul
 		return r
 	}
 	k := &commitment{s: s, batch: backends.Batch{Writes: []backends.Write{w.Write}}, tx: j}
-	err := k.split()
+	err := k.split(newAttempt())
 	if err == nil {
 		err = k.run(ctx)
 	}

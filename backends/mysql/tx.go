@@ -68,7 +68,7 @@ func (t *tx) send(ctx context.Context) error {
 		p.Prepend(t.s.sql.begin)
 		t.begun = true
 		if wait = t.lockWait(); t.c.Wait != wait {
-			p.Prepend(fmt.Sprintf("SET innodb_lock_wait_timeout = %d", int(wait.Seconds())))
+			p.Prepend(setWait(wait))
 		}
 	}
 	err := t.c.Run(ctx, &p)
@@ -76,6 +76,15 @@ func (t *tx) send(ctx context.Context) error {
 		t.c.Wait = wait
 	}
 	return err
+}
+
+// setWait limits how long the session waits for locks on rows, and on tables that their owners alter.
+func setWait(wait time.Duration) string {
+	table := wait
+	if wait == session.LockWait {
+		table = session.SchemaWait
+	}
+	return fmt.Sprintf("SET innodb_lock_wait_timeout = %d, lock_wait_timeout = %d", int(wait.Seconds()), int(table.Seconds()))
 }
 
 func (t *tx) lockWait() time.Duration {

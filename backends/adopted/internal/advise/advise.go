@@ -90,7 +90,7 @@ func describe(found *backends.Findings, q *statement.Queue) {
 
 // explain adds the plan of the queue's claim.
 func explain(ctx context.Context, a backends.Advisor, q *statement.Queue, found *backends.Findings) backends.Plan {
-	p, err := a.Explain(ctx, q.LockCandidates(backends.Policy{Queue: q.Queue, MaxAttempts: cmp.Or(q.MaxAttempts, condition.NoLimit)}, 1, nil), q.Info)
+	p, err := a.Explain(ctx, q.LockCandidates(backends.Policy{Queue: q.Queue, MaxAttempts: cmp.Or(q.MaxAttempts, condition.NoLimit)}, 1, statement.Scan{}), q.Info)
 	if err != nil {
 		found.AddInfo("plan", fmt.Sprintf("queues.%s: can't read the plan of its claim (the first start creates the sidecar's own tables): %v", q.Queue, err))
 		return backends.Plan{}

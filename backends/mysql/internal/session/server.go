@@ -103,7 +103,7 @@ func (d *Dialer) settings() {
 		"time_zone":                "'+00:00'",
 		"sql_mode":                 "'STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION,NO_ZERO_DATE,NO_ZERO_IN_DATE'",
 		"innodb_lock_wait_timeout": strconv.Itoa(int(LockWait.Seconds())),
-		"lock_wait_timeout":        strconv.Itoa(int(schemaWait.Seconds())),
+		"lock_wait_timeout":        strconv.Itoa(int(SchemaWait.Seconds())),
 		"wait_timeout":             strconv.Itoa(int(idle.Seconds())),
 		"net_write_timeout":        strconv.Itoa(int(idle.Seconds())),
 		"net_read_timeout":         strconv.Itoa(int(idle.Seconds())),
