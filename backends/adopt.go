@@ -40,6 +40,8 @@ type Engine interface {
 type Mixed interface {
 	// Adopted reports whether the queue is in an adopted table.
 	Adopted(queue string) bool
+	// AdoptedTable returns the name of the queue's table; empty: it isn't in an adopted one.
+	AdoptedTable(queue string) string
 	// ClaimsInTx reports whether claims of the queue are open transactions: the transaction keeps the job's row
 	// locked until the job is settled. Such a claim has only session leases.
 	ClaimsInTx(queue string) bool

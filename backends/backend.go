@@ -58,7 +58,9 @@ type Backend interface {
 	ClaimedBy(ctx context.Context, host Identity, after string, limit int) ([]ClaimedJob, error)
 
 	// Maintain does the maintenance that is due, one batch of each kind, and reports which queues have ready
-	// jobs. Any number of sidecars can run it at the same time.
+	// jobs. Any number of sidecars can run it at the same time. An error of one kind doesn't stop the others, unless the
+	// database is unavailable, so the result counts even with an error. A row that the database refuses to change is not
+	// an error but an Obstacle, which stops no other row.
 	Maintain(ctx context.Context, s Maintenance) (MaintenanceResult, error)
 
 	// Close closes all connections. Calls in progress end with an error.

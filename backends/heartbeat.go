@@ -95,7 +95,8 @@ type Peer struct {
 type ClaimedJob struct {
 	Lease Lease
 	Queue string
-	Timed bool // the lease is a timed one, which stays valid if its owner dies
+	ID    string // the job's id, if that isn't Lease.Job
+	Timed bool   // the lease is a timed one, which stays valid if its owner dies
 }
 
 // Maintenance asks for one batch of each kind of maintenance. It promotes due jobs. It reaps timed leases that
@@ -123,7 +124,8 @@ type Suspect struct {
 	Timeout    time.Duration // Peer.Timeout
 }
 
-// MaintenanceResult is what a call of Maintain did and found.
+// MaintenanceResult is what a call of Maintain did and found. The zero value, except Next, is that of a call that did
+// nothing.
 type MaintenanceResult struct {
 	Ready     []string      // of Waiting, the queues with a ready job (even if the queue is paused)
 	MadeReady []string      // queues in which this call made jobs ready, whether in Waiting or not

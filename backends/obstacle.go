@@ -27,6 +27,7 @@ const (
 	DoingGiveBack = "give back" // a job whose claim has ended
 	DoingPromote  = "promote"
 	DoingPrune    = "prune"
+	DoingReset    = "reset" // a row that its own consumers claimed for longer than stuck_after
 	DoingSettle   = "settle"
 	DoingEnqueue  = "enqueue"
 )
@@ -192,6 +193,42 @@ func (s *ObstacleSet) Waits(queue, job, doing string) bool {
 	return e != nil && s.now().Before(e.NextTry)
 }
 
+// Has reports whether something is an obstacle, due or not. It costs nothing without obstacles.
+func (s *ObstacleSet) Has(queue, job, doing string) bool {
+	if !s.some.Load() {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.all[obstacleKey{queue, job, doing}] != nil
+}
+
+// Due reports whether something is an obstacle that was due at a time.
+func (s *ObstacleSet) Due(queue, job, doing string, at time.Time) bool {
+	if !s.some.Load() {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.all[obstacleKey{queue, job, doing}]
+	return e != nil && !e.NextTry.After(at)
+}
+
+// Jobs returns how many jobs something is refused with. A query for jobs has to find so many more, to find others.
+func (s *ObstacleSet) Jobs(doing string) (n int) {
+	if !s.some.Load() {
+		return 0
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for k := range s.all {
+		if k.doing == doing && k.job != "" {
+			n++
+		}
+	}
+	return n
+}
+
 // Waiting returns the jobs with which something must not be tried yet, and the queues. Without queues, it returns
 // those of every queue.
 func (s *ObstacleSet) Waiting(doing string, of ...string) (jobs, queues []string) {
@@ -306,6 +343,9 @@ func (s *ObstacleSet) Inherit(other *ObstacleSet) {
 	}
 	s.some.Store(len(s.all) > 0)
 }
+
+// Time returns the present time of the set's clock.
+func (s *ObstacleSet) Time() time.Time { return s.now() }
 
 func (s *ObstacleSet) now() time.Time {
 	if s.Now != nil {

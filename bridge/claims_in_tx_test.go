@@ -18,7 +18,9 @@ type apart struct {
 	err atomic.Pointer[error] // error of its members; nil: they succeed
 }
 
-func (a *apart) Adopted(queue string) bool    { return queue == "held" }
+func (a *apart) Adopted(queue string) bool  { return queue == "held" }
+func (a *apart) AdoptedTable(string) string { return "" }
+
 func (a *apart) ClaimsInTx(queue string) bool { return queue == "held" }
 func (a *apart) InTx(l backends.Lease) bool   { return l.Token.Number%2 == 1 } // an arbitrary rule
 

@@ -2,6 +2,7 @@ package adopted
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -9,10 +10,12 @@ import (
 	"github.com/qsidecar/qsidecar/backends/adopted/internal/condition"
 	"github.com/qsidecar/qsidecar/backends/adopted/internal/lease"
 	"github.com/qsidecar/qsidecar/backends/adopted/internal/query"
+	"github.com/qsidecar/qsidecar/backends/adopted/internal/statement"
 	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
-// Maintain implements backends.Backend: the engine's maintenance, and the same for adopted queues.
+// Maintain implements backends.Backend: the engine's maintenance, and the same for adopted queues. Each part runs
+// whatever becomes of the others, unless the database is unavailable.
 func (s *Store) Maintain(ctx context.Context, m backends.Maintenance) (backends.MaintenanceResult, error) {
 	var waiting []string
 	m.Waiting = slices.DeleteFunc(slices.Clone(m.Waiting), func(queue string) bool {
@@ -22,38 +25,49 @@ func (s *Store) Maintain(ctx context.Context, m backends.Maintenance) (backends.
 		return s.Adopted(queue)
 	})
 	r, err := s.Engine.Maintain(ctx, m)
-	if err != nil {
+	if err != nil && core.IsOutage(ctx, err) {
 		return r, err
 	}
-	due, err := s.findDue(ctx, waiting)
-	if err != nil {
-		return r, err
+	errs := []error{err}
+	s.ObstacleSet().Keep(func(o *backends.Obstacle) bool {
+		return o.Table == "" || s.Adopted(o.Queue) || s.settledIn(o.Queue) != nil
+	})
+	next := s.reapInTx(ctx, &r)
+	var due dueWork
+	for _, part := range []func() error{
+		func() (err error) { due, err = s.findDue(ctx, waiting); return err },
+		func() error { return s.reap(ctx, &r, m.Limit, due) },
+		func() error { return s.resetStuck(ctx, &r, m.Limit) },
+		func() error { return s.pruneAll(ctx, &r, m) },
+	} {
+		err := part()
+		if errs = append(errs, err); err != nil && core.IsOutage(ctx, err) {
+			break
+		}
 	}
 	addQueues(&due.ready, s.recheck(ctx)...)
 	r.Ready = append(r.Ready, due.ready...)
-	for _, next := range []time.Duration{due.next, s.reapInTx(ctx, &r)} {
+	for _, next := range []time.Duration{due.next, next} {
 		if next >= 0 && (r.Next < 0 || next < r.Next) {
 			r.Next = next
 		}
 	}
 	addQueues(&r.MadeReady, s.tx.connectable()...)
-	if due.due {
-		if err := s.reap(ctx, &r, m.Limit, s.dueLeases()); err != nil {
-			return r, err
+	return r, errors.Join(errs...)
+}
+
+// pruneAll deletes what nobody needs, if it is time to.
+func (s *Store) pruneAll(ctx context.Context, r *backends.MaintenanceResult, m backends.Maintenance) error {
+	if !m.Prune {
+		return nil
+	}
+	if err := s.pruneLeases(ctx, r, m.PruneLimit()); err != nil {
+		if core.IsOutage(ctx, err) {
+			return err
 		}
+		return errors.Join(err, s.prune(ctx, r, m.PruneLimit()))
 	}
-	if due.lost {
-		if err := s.reap(ctx, &r, m.Limit, s.lostLeases()); err != nil {
-			return r, err
-		}
-	}
-	if err := s.resetStuck(ctx, &r, m.Limit); err != nil || !m.Prune {
-		return r, err
-	}
-	if err := s.pruneLeases(ctx, &r, m.PruneLimit()); err != nil {
-		return r, err
-	}
-	return r, s.prune(ctx, &r, m.PruneLimit())
+	return s.prune(ctx, r, m.PruneLimit())
 }
 
 // dueWork is what maintenance has to do.
@@ -71,9 +85,10 @@ func (s *Store) ofLost() string {
 	return "l.token_sidecar IS NOT NULL AND l.owner IS NOT NULL AND l.lease_ms IS NULL AND NOT " + s.dialect.IsAlive("l.owner")
 }
 
-// findDue finds out in one round trip what there is to do.
-func (s *Store) findDue(ctx context.Context, waiting []string) (dueWork, error) {
-	w := dueWork{next: -1}
+// findDue finds out in one round trip what there is to do. Claims that the database refused to take back don't make
+// maintenance hurry.
+func (s *Store) findDue(ctx context.Context, waiting []string) (w dueWork, err error) {
+	w.next = -1
 	d := s.dialect
 	from := " FROM " + lease.From(d) + " WHERE " + s.ofQueues(1)
 	statements := []*backends.Statement{{
@@ -85,7 +100,9 @@ func (s *Store) findDue(ctx context.Context, waiting []string) (dueWork, error) 
 			}
 			var left int64
 			err := query.Int(cells[0], &left)
-			w.next, w.due = max(core.FromMS(left), 0), left <= 0
+			if w.due = left <= 0; !w.due || s.ObstacleSet().Jobs(backends.DoingGiveBack) == 0 {
+				w.next = max(core.FromMS(left), 0)
+			}
 			return err
 		},
 	}, {
@@ -96,26 +113,32 @@ func (s *Store) findDue(ctx context.Context, waiting []string) (dueWork, error) 
 			return nil
 		},
 	}}
-	leases := len(statements)
+	own := len(statements)
 	waiting = slices.DeleteFunc(waiting, func(name string) bool { return s.isObstructed(name, backends.DoingClaim) })
 	for _, name := range waiting {
 		statements = append(statements, s.queues()[name].Exists(func() { addQueues(&w.ready, name) }))
 	}
-	err := s.Query(ctx, statements...)
-	if !isOfTable(err) && !backends.IsRefused(err) || len(waiting) == 0 {
+	err = s.Query(ctx, statements...)
+	if err == nil || len(waiting) == 0 || core.IsOutage(ctx, err) {
 		return w, err
 	}
-	if err := s.Query(ctx, statements[:leases]...); err != nil {
+	// A table is possibly gone, or has changed: the others are asked without it.
+	if err := s.Query(ctx, statements[:own]...); err != nil {
 		return w, err
 	}
 	for i, name := range waiting {
-		if err := s.Query(ctx, statements[leases+i]); isOfTable(err) || backends.IsRefused(err) {
-			_ = s.obstruct(ctx, name, backends.DoingClaim, err)
-		} else if err != nil {
+		if err := s.Query(ctx, statements[own+i]); err != nil && core.IsOutage(ctx, err) {
 			return w, err
+		} else if err != nil {
+			_ = s.obstruct(ctx, name, backends.DoingClaim, err)
 		}
 	}
 	return w, nil
+}
+
+// refused notes an obstacle of a queue, or of one of its jobs.
+func (s *Store) refused(q *statement.Queue, item, doing string, err error) {
+	s.ObstacleSet().Note(backends.Obstacle{Queue: q.Queue, Table: q.Info.Name, Job: item, Doing: doing, Err: err})
 }
 
 // reaping is a query for claims to take back, and why.
@@ -125,7 +148,7 @@ type reaping struct {
 	cause        func(*lease.Lease) backends.Cause
 }
 
-// query locks up to n (argument 1) of the leases, and skips those that others have locked.
+// query locks up to n (argument 1) of the leases of the queues in argument 2, and skips those that others have locked.
 func (r reaping) query(s *Store) string {
 	columns, from, where := lease.Columns(s.dialect), lease.From(s.dialect), s.ofQueues(2)+" AND "+r.where
 	if h, ok := s.dialect.(backends.HintDialect); ok && r.index != "" {
@@ -147,25 +170,89 @@ func (s *Store) lostLeases() reaping {
 	return reaping{s.ofLost(), "l.id", "", func(*lease.Lease) backends.Cause { return backends.CauseSidecarLost }}
 }
 
-// reap takes a batch of claims back. It leaves those alone that are being settled, and those whose
-// rows other programs have locked: one of these must not keep the others from being taken back.
-func (s *Store) reap(ctx context.Context, r *backends.MaintenanceResult, limit int, what reaping) error {
+// reap takes back a batch of the claims that are due, and one of those of lost sidecars.
+func (s *Store) reap(ctx context.Context, r *backends.MaintenanceResult, limit int, due dueWork) error {
+	began := s.ObstacleSet().Time()
+	complete := true
+	here := map[[2]string]bool{} // by queue and item
+	var errs error
+	for _, part := range []struct {
+		some bool
+		what reaping
+	}{{due.due, s.dueLeases()}, {due.lost, s.lostLeases()}} {
+		if !part.some {
+			continue
+		}
+		seen, all, err := s.reapBatch(ctx, r, limit, part.what)
+		if err != nil && core.IsOutage(ctx, err) {
+			return err
+		}
+		complete, errs = complete && all && err == nil, errors.Join(errs, err)
+		for _, l := range seen {
+			here[[2]string{l.Queue, l.Item}] = true
+		}
+	}
+	if complete { // what was not found any more was settled, or taken back by another sidecar
+		s.ObstacleSet().Tried(began, func(o *backends.Obstacle) bool {
+			return o.Doing == backends.DoingGiveBack && o.Table != "" && !here[[2]string{o.Queue, o.Job}]
+		})
+	}
+	return errs
+}
+
+// reapBatch takes a batch of claims back. It leaves those alone that are being settled, those whose rows other programs
+// have locked, and those that the database refuses: one of these must not keep the others from being taken back. It
+// returns the claims that it found, and whether these are all.
+func (s *Store) reapBatch(ctx context.Context, r *backends.MaintenanceResult, limit int, what reaping) (seen []*lease.Lease, all bool, _ error) {
+	set := s.ObstacleSet()
+	began := set.Time()
+	_, refusing := set.Waiting(backends.DoingGiveBack)
+	queues := slices.DeleteFunc(s.settledNames(), func(queue string) bool { return slices.Contains(refusing, queue) })
+	most := limit + set.Jobs(backends.DoingGiveBack)
+	apart := core.Apart[*lease.Lease]{
+		Set: set,
+		Obstacle: func(l *lease.Lease) backends.Obstacle {
+			return backends.Obstacle{Queue: l.Queue, Table: s.settledIn(l.Queue).Info.Name, Job: l.Item, Doing: backends.DoingGiveBack}
+		},
+	}
+	apart.Try = func(some []*lease.Lease) error {
+		ids := map[int64]bool{}
+		for _, l := range some {
+			ids[l.ID] = true
+		}
+		return s.reapSome(ctx, r, most, queues, what, func(all []*lease.Lease) []*lease.Lease {
+			return slices.DeleteFunc(all, func(l *lease.Lease) bool { return !ids[l.ID] })
+		})
+	}
+	err := s.reapSome(ctx, r, most, queues, what, func(all []*lease.Lease) []*lease.Lease {
+		seen = slices.Clone(all)
+		return apart.New(all)
+	})
+	fresh := len(apart.New(seen))
+	more, err := apart.After(ctx, began, seen, err)
+	r.More = r.More || more || err == nil && fresh >= limit
+	return seen, len(seen) < most && len(refusing) == 0, err
+}
+
+// reapSome takes those claims back in one transaction that choose returns, of those that it finds.
+func (s *Store) reapSome(ctx context.Context, r *backends.MaintenanceResult, limit int, queues []string, what reaping, choose func([]*lease.Lease) []*lease.Lease) error {
 	x := &changes{}
 	if err := s.transaction(ctx, func() []string { return x.madeReady() }, func(ctx context.Context, sql backends.SQL) error {
 		*x = changes{dialect: s.dialect, alone: true}
 		claims := leases{}
-		if err := sql.Do(ctx, claims.query(what.query(s), int64(limit), s.settledNames())); err != nil {
+		if err := sql.Do(ctx, claims.query(what.query(s), int64(limit), queues)); err != nil {
 			return err
 		}
+		chosen := choose(slices.DeleteFunc(claims.sorted(), func(l *lease.Lease) bool { return s.settledIn(l.Queue) == nil }))
 		rows := itemSets{}
-		for _, l := range claims {
+		for _, l := range chosen {
 			rows.add(s.settledIn(l.Queue), l.Item)
 		}
 		locked, err := lockRows(ctx, sql, rows)
 		if err != nil {
 			return err
 		}
-		for _, l := range claims.sorted() {
+		for _, l := range chosen {
 			q, cause := s.settledIn(l.Queue), what.cause(l)
 			if locked[q][l.Item] {
 				continue
@@ -186,31 +273,82 @@ func (s *Store) reap(ctx context.Context, r *backends.MaintenanceResult, limit i
 	}
 	s.returned(x.rows)
 	addQueues(&r.MadeReady, x.madeReady()...)
-	r.More = r.More || len(x.rows) >= limit
 	return nil
 }
 
 // resetStuck makes rows ready again that their own consumers claimed too long ago.
 func (s *Store) resetStuck(ctx context.Context, r *backends.MaintenanceResult, limit int) error {
 	for _, q := range s.sortedQueues() {
-		if q.StuckAfter <= 0 {
+		if q.StuckAfter <= 0 || s.ObstacleSet().Waits(q.Queue, "", backends.DoingReset) {
 			continue
 		}
-		var items, ready []string
-		if err := s.transaction(ctx, func() []string { return ready }, func(ctx context.Context, sql backends.SQL) error {
-			items, ready = nil, nil
-			if err := sql.Do(ctx, q.Stuck(limit, func(item string) { items = append(items, item) })); err != nil || len(items) == 0 {
-				return err
-			}
-			ready = []string{q.Queue}
-			return sql.Do(ctx, q.ForItems(items, func(b *condition.Builder, where string) *backends.Statement { return q.Reset(b, where, false) })...)
-		}); err != nil {
+		if err := s.resetStuckIn(ctx, r, q, limit); err != nil {
 			return err
 		}
-		addQueues(&r.MadeReady, ready...)
-		r.More = r.More || len(items) >= min(limit, q.MaxItems())
 	}
 	return nil
+}
+
+// resetStuckIn is resetStuck for one queue. The error means that the database is unavailable.
+func (s *Store) resetStuckIn(ctx context.Context, r *backends.MaintenanceResult, q *statement.Queue, limit int) error {
+	set := s.ObstacleSet()
+	began := set.Time()
+	limit = min(limit, q.MaxItems())
+	most := limit + set.Jobs(backends.DoingReset)
+	var seen []string
+	apart := core.Apart[string]{
+		Set: set,
+		Obstacle: func(item string) backends.Obstacle {
+			return backends.Obstacle{Queue: q.Queue, Table: q.Info.Name, Job: item, Doing: backends.DoingReset}
+		},
+	}
+	apart.Try = func(some []string) error {
+		return s.resetSome(ctx, r, q, most, func(items []string) []string {
+			return slices.DeleteFunc(items, func(item string) bool { return !slices.Contains(some, item) })
+		})
+	}
+	found := false
+	err := s.resetSome(ctx, r, q, most, func(items []string) []string {
+		seen, found = slices.Clone(items), true
+		return apart.New(items)
+	})
+	if err != nil && !found && !core.IsOutage(ctx, err) {
+		s.refused(q, "", backends.DoingReset, err)
+		return nil
+	}
+	fresh := len(apart.New(seen))
+	more, err := apart.After(ctx, began, seen, err)
+	if err != nil {
+		return err
+	}
+	if len(seen) < most {
+		set.Tried(began, func(o *backends.Obstacle) bool {
+			return o.Doing == backends.DoingReset && o.Queue == q.Queue && !slices.Contains(seen, o.Job)
+		})
+	}
+	r.More = r.More || more || fresh >= limit
+	return nil
+}
+
+// resetSome resets those stuck rows in one transaction that choose returns, of those that it finds.
+func (s *Store) resetSome(ctx context.Context, r *backends.MaintenanceResult, q *statement.Queue, limit int, choose func([]string) []string) error {
+	var ready []string
+	err := s.transaction(ctx, func() []string { return ready }, func(ctx context.Context, sql backends.SQL) error {
+		var items []string
+		ready = nil
+		if err := sql.Do(ctx, q.Stuck(limit, func(item string) { items = append(items, item) })); err != nil {
+			return err
+		}
+		if items = choose(items); len(items) == 0 {
+			return nil
+		}
+		ready = []string{q.Queue}
+		return sql.Do(ctx, q.ForItems(items, func(b *condition.Builder, where string) *backends.Statement { return q.Reset(b, where, false) })...)
+	})
+	if err == nil {
+		addQueues(&r.MadeReady, ready...)
+	}
+	return err
 }
 
 // pruneLeases deletes the leases of jobs whose rows are gone, or that their own consumers finished. Each
@@ -232,9 +370,7 @@ func (s *Store) pruneLeases(ctx context.Context, r *backends.MaintenanceResult, 
 		return nil
 	}
 	unfinished, err := s.findUnfinished(ctx, all)
-	if isLocked(err) {
-		return nil // a later run tries again
-	} else if err != nil {
+	if err != nil {
 		return err
 	}
 	var deletes []*backends.Statement
@@ -257,20 +393,28 @@ func (s *Store) pruneLeases(ctx context.Context, r *backends.MaintenanceResult, 
 	return err
 }
 
-// findUnfinished finds the jobs of the leases that exist and are not done.
+// findUnfinished finds the jobs of the leases that exist and are not done. A job of a table that can't be read counts
+// as one.
 func (s *Store) findUnfinished(ctx context.Context, all []*lease.Lease) (itemSets, error) {
 	items := map[string][]string{}
 	for _, l := range all {
 		items[l.Queue] = append(items[l.Queue], l.Item)
 	}
 	unfinished := itemSets{}
-	var statements []*backends.Statement
 	for name, of := range items {
 		q := s.queues()[name]
 		if q == nil {
 			continue // the database compares its name without case
 		}
-		statements = append(statements, q.Unfinished(of, func(item string) { unfinished.add(q, item) })...)
+		err := s.Query(ctx, q.Unfinished(of, func(item string) { unfinished.add(q, item) })...)
+		if err != nil && core.IsOutage(ctx, err) {
+			return nil, err
+		}
+		if err != nil { // a later run tries again
+			for _, item := range of {
+				unfinished.add(q, item)
+			}
+		}
 	}
-	return unfinished, s.Query(ctx, statements...)
+	return unfinished, nil
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/adopted/internal/statement"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
 // prune deletes a batch of the rows that were finished long enough ago, of each queue whose config
@@ -14,8 +15,16 @@ import (
 func (s *Store) prune(ctx context.Context, r *backends.MaintenanceResult, limit int) error {
 	for _, q := range s.sortedQueues() {
 		for _, old := range q.Retentions() {
-			if err := s.pruneBatch(ctx, r, old, limit); err != nil {
+			if s.ObstacleSet().Waits(q.Queue, "", backends.DoingPrune) {
+				continue
+			}
+			switch err := s.pruneBatch(ctx, r, old, limit); {
+			case err == nil:
+				s.ObstacleSet().Clear(q.Queue, "", backends.DoingPrune)
+			case core.IsOutage(ctx, err):
 				return err
+			default:
+				s.refused(q, "", backends.DoingPrune, err)
 			}
 		}
 	}

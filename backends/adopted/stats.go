@@ -102,7 +102,7 @@ func (s *Store) ClaimedBy(ctx context.Context, host backends.Identity, after str
 		if len(all) == limit {
 			break
 		}
-		all = append(all, backends.ClaimedJob{Lease: l.Proof(), Queue: l.Queue, Timed: l.Length > 0})
+		all = append(all, backends.ClaimedJob{Lease: l.Proof(), Queue: l.Queue, ID: l.Item, Timed: l.Length > 0})
 	}
 	return all, nil
 }

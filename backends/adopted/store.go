@@ -187,6 +187,14 @@ func (s *Store) Adopted(queue string) bool {
 	return adopted
 }
 
+// AdoptedTable implements backends.Mixed.
+func (s *Store) AdoptedTable(queue string) string {
+	if q := s.settledIn(queue); q != nil {
+		return q.Info.Name
+	}
+	return ""
+}
+
 // queueNames are the names of the adopted queues.
 func (s *Store) queueNames() []string { return slices.Sorted(maps.Keys(s.tables)) }
 

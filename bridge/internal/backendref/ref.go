@@ -219,6 +219,12 @@ func (l *Ref) ClaimsInTx(queue string) bool {
 	return l.mixed(func(m backends.Mixed) bool { return m.ClaimsInTx(queue) })
 }
 
+// AdoptedTable returns the name of the queue's table, if the queue is in an adopted one.
+func (l *Ref) AdoptedTable(queue string) (table string) {
+	l.mixed(func(m backends.Mixed) bool { table = m.AdoptedTable(queue); return true })
+	return table
+}
+
 // InTx reports whether the lease is held in a transaction.
 func (l *Ref) InTx(lease backends.Lease) bool {
 	return l.mixed(func(m backends.Mixed) bool { return m.InTx(lease) })

@@ -67,8 +67,11 @@ type Config struct {
 	Lost func(map[*quota.Session][]lease.Held)
 	// IdentityDropped is called when an identity is declared dead, before its leases are dropped.
 	IdentityDropped func()
-	// Release releases claims that this sidecar has no record of, without using up an attempt.
-	Release func(owner backends.Identity, leases []backends.Lease)
+	// Release releases claims that this sidecar has no record of, without using up an attempt. It returns how many: it leaves
+	// out those whose release the database has refused.
+	Release func(owner backends.Identity, jobs []backends.ClaimedJob) int
+	// Reconciled is called after each comparison of the claims; nil: nothing is.
+	Reconciled func()
 	// Suspected wakes the maintainer.
 	Suspected func()
 	// Revived wakes the committer: claims are possible (again).

@@ -31,6 +31,9 @@ func (k *Heartbeater) reconcile(ctx context.Context, id backends.Identity) error
 		}
 		after = rows[len(rows)-1].Lease.Job
 	}
+	if k.Reconciled != nil {
+		k.Reconciled()
+	}
 	if lost := k.Leases.DropMissing(missing); len(lost) > 0 {
 		k.Lost(lost)
 	}
@@ -45,7 +48,7 @@ func (k *Heartbeater) claimedBy(ctx context.Context, id backends.Identity, after
 
 // releaseUnknown queries a second time before it releases rows. A job that was settled between the query and the
 // comparison is unknown too, but gone.
-func (k *Heartbeater) releaseUnknown(ctx context.Context, id backends.Identity, after string, unknown []backends.Lease) error {
+func (k *Heartbeater) releaseUnknown(ctx context.Context, id backends.Identity, after string, unknown []backends.ClaimedJob) error {
 	if len(unknown) == 0 {
 		return nil
 	}
@@ -57,13 +60,15 @@ func (k *Heartbeater) releaseUnknown(ctx context.Context, id backends.Identity, 
 	for i := range rows {
 		still[rows[i].Lease.Token] = struct{}{}
 	}
-	unknown = slices.DeleteFunc(unknown, func(l backends.Lease) bool {
-		_, ok := still[l.Token]
+	unknown = slices.DeleteFunc(unknown, func(j backends.ClaimedJob) bool {
+		_, ok := still[j.Lease.Token]
 		return !ok
 	})
-	if len(unknown) > 0 {
-		k.Log.Warn("releasing claims without a session", "event", "unknown_claims_released", "jobs", len(unknown))
-		k.Release(id, unknown)
+	if len(unknown) == 0 {
+		return nil
+	}
+	if n := k.Release(id, unknown); n > 0 {
+		k.Log.Warn("releasing claims without a session", "event", "unknown_claims_released", "jobs", n)
 	}
 	return nil
 }

@@ -24,7 +24,12 @@ func TestSettledJobsAreNotUnknown(t *testing.T) {
 			Times:   NewTimes(20*time.Second, 0),
 			Leases:  lease.NewTable(func(map[string]string) (string, string) { return "", "" }),
 			Log:     slog.New(slog.DiscardHandler),
-			Release: func(_ backends.Identity, leases []backends.Lease) { released = append(released, leases...) },
+			Release: func(_ backends.Identity, jobs []backends.ClaimedJob) int {
+				for _, j := range jobs {
+					released = append(released, j.Lease)
+				}
+				return len(jobs)
+			},
 		})
 		commit := func(b backends.Batch) backends.Results {
 			t.Helper()

@@ -34,16 +34,15 @@ func (l *Table) Confirmed() map[backends.Token]struct{} {
 	return out
 }
 
-// Unknown returns the leases of rows that the table does not have. It completes the queues of the entries that it
-// has.
-func (l *Table) Unknown(rows []backends.ClaimedJob) []backends.Lease {
+// Unknown returns the rows that the table does not have. It completes the queues of the entries that it has.
+func (l *Table) Unknown(rows []backends.ClaimedJob) []backends.ClaimedJob {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var out []backends.Lease
+	var out []backends.ClaimedJob
 	for i := range rows {
 		h := l.entries[rows[i].Lease.Token]
 		if h == nil {
-			out = append(out, rows[i].Lease)
+			out = append(out, rows[i])
 		} else if h.counters == nil && !h.inFlight { // bound here: another sidecar claimed it
 			h.queue, h.counters = rows[i].Queue, l.countersOf(rows[i].Queue)
 		}

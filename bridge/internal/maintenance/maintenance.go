@@ -90,7 +90,7 @@ func (s *Maintainer) Run(ctx context.Context) error {
 }
 
 // maintain runs batches while they come back full, and returns when to run the next ones. Pruning has its own
-// pace.
+// pace. Each part of a batch runs without the others: what some of them did counts, even if another one failed.
 func (s *Maintainer) maintain(ctx context.Context) (time.Duration, error) {
 	for {
 		most, watched := s.Times.Timeout(), s.Heartbeat.Watched()
@@ -106,13 +106,9 @@ func (s *Maintainer) maintain(ctx context.Context) (time.Duration, error) {
 			PruneBatch: s.prune.batchSize(),
 		})
 		cancel()
-		if err != nil {
-			if prune {
-				s.prune.failed(time.Now())
-			}
-			return interval + rand.N(interval), err
-		}
-		if prune {
+		if prune && err != nil {
+			s.prune.failed(time.Now())
+		} else if prune {
 			s.prune.pruned(time.Now(), swept, s.Heartbeat.Watchers())
 			s.logPruneErrors(swept.PruneRefused, swept.Unusable)
 		}
@@ -121,6 +117,12 @@ func (s *Maintainer) maintain(ctx context.Context) (time.Duration, error) {
 		s.Metrics().CountFailed(swept.Failed, false)
 		LogFailed(s.Log, swept.Failed)
 		s.Failed(swept.Failed)
+		switch {
+		case backends.Retryable(err):
+			return interval + rand.N(interval), err
+		case err != nil: // what failed is still due, so the next known time is no guide
+			return interval - rand.N(jitter), err
+		}
 		if swept.More {
 			continue
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/bridge/internal/backendref"
+	"github.com/qsidecar/qsidecar/bridge/internal/lease"
 	"github.com/qsidecar/qsidecar/bridge/internal/maintenance"
 )
 
@@ -96,9 +97,8 @@ func (c *committer) split(hard context.Context, writes []*PendingWrite, groups [
 		}
 		return errors.Join(err1, c.commit(hard, writes[n/2:], nil))
 	}
-	if _, ok := writes[0].write.(backends.Release); ok && isLocked(err) {
-		c.putBack(writes) // no client tries it again, and its jobs would stay claimed
-		return nil
+	if _, ok := writes[0].write.(backends.Release); ok {
+		return c.releaseApart(hard, writes[0], err)
 	}
 	var unsupported *backends.UnsupportedError
 	if !backends.IsRefused(err) && !errors.As(err, &unsupported) && !isLocked(err) {
@@ -136,8 +136,18 @@ func (c *committer) try(hard context.Context, writes []*PendingWrite, groups []c
 func (c *committer) answer(hard context.Context, writes []*PendingWrite, results []backends.WriteResult) {
 	m := c.metrics()
 	for i, p := range writes {
-		if !p.alone && isLocked(results[i].Err) {
+		release, isRelease := p.write.(backends.Release)
+		switch err := results[i].Err; {
+		case !p.alone && isLocked(err) && isRelease && len(release.Leases) > 1: // one locked row keeps no other job
+			for _, part := range c.partsOf(p) {
+				c.setLockedAside(hard, part)
+			}
+			continue
+		case !p.alone && isLocked(err):
 			c.setLockedAside(hard, p)
+			continue
+		case isRelease && err != nil && !errors.Is(err, backends.ErrUnknownOutcome) && !backends.Retryable(err):
+			_ = c.releaseApart(hard, p, err) // an outage queues the parts again
 			continue
 		}
 		m.CountWrite(p.write, p.run, p.unseen, &results[i]) // before the client can read the metrics
@@ -209,13 +219,14 @@ func (c *committer) returnJobs(host backends.Identity, jobs []backends.Job) {
 	if len(jobs) == 0 {
 		return
 	}
-	leases := make([]backends.Lease, len(jobs))
+	leases, runs := make([]backends.Lease, len(jobs)), make([]lease.Run, len(jobs))
 	for i := range jobs {
 		leases[i] = jobs[i].Lease()
+		runs[i] = lease.Run{Held: lease.Held{Lease: leases[i], Queue: jobs[i].Queue, Info: lease.Info{ID: jobs[i].ID}}, Took: -1}
 	}
 	c.leases.BeginReturn(leases)
 	queues := queuesOfJobs(jobs)
-	c.release(host, leases, func() { c.dispatcher.returned(queues) })
+	c.release(host, leases, runs, func() { c.dispatcher.returned(queues) })
 }
 
 // queuesOfJobs returns the queue of each job.
@@ -229,9 +240,9 @@ func queuesOfJobs(jobs []backends.Job) []string {
 
 // release releases claims that no worker had, without using up an attempt, as far as they still belong to host. tried
 // can be nil. It is called when the first commit of the release has ended.
-func (c *committer) release(host backends.Identity, leases []backends.Lease, tried func()) {
+func (c *committer) release(host backends.Identity, leases []backends.Lease, runs []lease.Run, tried func()) {
 	w := backends.Release{Leases: leases, Owner: host, Uncounted: true}
-	c.push(&PendingWrite{write: w, size: sizeOf(w), onEnd: func() { c.leases.Remove(leases) }, onTry: tried, unseen: true, Done: make(chan Outcome, 1)})
+	c.push(&PendingWrite{write: w, size: sizeOf(w), runs: runs, onEnd: func() { c.leases.Remove(leases) }, onTry: tried, unseen: true, Done: make(chan Outcome, 1)})
 }
 
 func (c *committer) dropClaims(groups []claimGroup, err error) {

@@ -52,6 +52,7 @@ type committer struct {
 	metrics    func() *metrics.Database
 	log        *slog.Logger
 	events     *jobEvents
+	refused    refusedReleases
 
 	enqueueMemory *semaphore.Weighted // queueBytes
 	settleMemory  *semaphore.Weighted // settleBytes
@@ -150,6 +151,9 @@ func (c *committer) finish(p *PendingWrite, o Outcome) {
 		p.onEnd()
 	}
 	p.endTry()
+	if p.ended != nil {
+		p.ended(o)
+	}
 	p.Done <- o
 }
 

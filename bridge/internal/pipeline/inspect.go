@@ -3,6 +3,7 @@ package pipeline
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -25,7 +26,11 @@ func (b *Pipeline) ReplicaStats(ctx context.Context, queue string) ([]backends.Q
 func (b *Pipeline) ReplicaErr() error { return b.backend.ReplicaErr() }
 
 // Obstacles returns what the database refuses, the oldest first.
-func (b *Pipeline) Obstacles() []backends.Obstacle { return b.backend.Obstacles() }
+func (b *Pipeline) Obstacles() []backends.Obstacle {
+	all := append(b.backend.Obstacles(), b.committer.refused.obstacles.Obstacles()...)
+	slices.SortStableFunc(all, func(x, y backends.Obstacle) int { return x.Since.Compare(y.Since) })
+	return all
+}
 
 // Peek queries stored jobs.
 func (b *Pipeline) Peek(ctx context.Context, p backends.Peek) ([]backends.View, error) {

@@ -26,6 +26,7 @@ type PendingWrite struct {
 	size     size
 	state    atomic.Int32
 	onEnd    func()         // called at the end of the write; can be nil
+	ended    func(Outcome)  // called after onEnd; can be nil
 	onTry    func()         // called when its first commit has ended, even if it must be tried again; nil: never, or no more
 	runs     []lease.Run    // of a settle, or of the release of a session: what the lease table has about each lease
 	holder   *quota.Session // of a Release: the session that held the jobs; nil: none

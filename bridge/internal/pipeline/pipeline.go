@@ -83,6 +83,7 @@ func New(pc Config) *Pipeline {
 	c.singleLoop, c.joinJobs = !b.Info.Concurrent, b.Info.JoinJobs
 	c.writeCommits = max(1, b.Info.WriteCommits)
 	c.joined.Store(c.singleLoop || c.joinJobs > 0)
+	c.refused.obstacles.Log, c.refused.obstacles.Address = b.Log, b.Info.Address
 	c.events = &jobEvents{hub: pc.Events, database: pc.Name, trace: pc.Trace}
 	b.committer = c
 	b.dispatcher = newDispatcher(c.WakeClaims)
@@ -99,12 +100,14 @@ func New(pc Config) *Pipeline {
 			pc.Lost(lost)
 		},
 		IdentityDropped: func() {
+			c.forgetReleases()
 			jobs, _ := b.dispatcher.takePrefetched(0) // dropped with all other leases
 			b.dispatcher.returned(queuesOfJobs(jobs))
 		},
-		Release:   func(owner backends.Identity, leases []backends.Lease) { c.release(owner, leases, nil) },
-		Suspected: func() { b.maintenance.Wake() },
-		Revived:   c.WakeClaims,
+		Release:    c.releaseUnknown,
+		Reconciled: c.retryReleases,
+		Suspected:  func() { b.maintenance.Wake() },
+		Revived:    c.WakeClaims,
 	})
 	b.maintenance = maintenance.New(maintenance.Config{
 		Backend:   b.backend,

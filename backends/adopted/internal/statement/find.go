@@ -59,7 +59,7 @@ func (q *Queue) Unfinished(items []string, f func(item string)) []*backends.Stat
 func (q *Queue) Stuck(limit int, f func(item string)) *backends.Statement {
 	since, _ := q.Column(mapping.ClaimedAt)
 	all := append(q.InState(backends.StateClaimed), q.IsPast(since, 2), q.NoLease("l.token_sidecar IS NOT NULL"))
-	return q.LockItems(query.And(all...), q.Quote(since), 1, true, f, int64(min(limit, q.MaxItems())), -q.StuckAfter.Milliseconds())
+	return q.LockItems(query.And(all...), q.Quote(since), 1, true, f, int64(limit), -q.StuckAfter.Milliseconds())
 }
 
 // ForeignTokens finds up to limit rows that show the sidecar's token, and that no sidecar claimed;
