@@ -77,11 +77,12 @@ func (s *Store) note(queue, doing string, err error) error {
 
 // obstruction is the error of a queue that is out of order.
 func (s *Store) obstruction(queue, doing string) error {
-	why := errors.New("its table didn't fit the config when it was last checked")
-	if o := s.ObstacleSet().Find(queue, "", doing); o != nil {
-		why = o.Err
+	for _, doing := range []string{doing, backends.DoingClaim} {
+		if o := s.ObstacleSet().Find(queue, "", doing); o != nil {
+			return s.unavailable(queue, o.Err)
+		}
 	}
-	return s.unavailable(queue, why)
+	return s.unavailable(queue, &misfitError{s.misfits[queue]})
 }
 
 func (s *Store) unavailable(queue string, why error) error {
@@ -156,6 +157,12 @@ const recheckTimeout = 2 * time.Second
 // recheck checks the tables that are out of order and due, all at the same time. The next claim of those that fit is
 // tried. It returns their queues.
 func (s *Store) recheck(ctx context.Context) (ready []string) {
+	queues := s.queues()
+	for queue, all := range s.misfits {
+		if queues[queue] == nil && s.ObstacleSet().Find(queue, "", backends.DoingClaim) == nil {
+			_ = s.note(queue, backends.DoingClaim, &misfitError{all})
+		}
+	}
 	if !s.ObstacleSet().Some() {
 		return nil
 	}

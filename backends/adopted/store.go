@@ -27,6 +27,7 @@ type Store struct {
 	former    map[string]*statement.Queue // queues that only a Store before this one had; see Succeed
 	heads     map[string]*head            // by queue
 	probes    probes
+	misfits   map[string][]*mapping.Misfit // of the tables that did not fit when the Store was opened
 	now       func() time.Time
 	scanGain  time.Duration // tests change it
 	estimates core.Estimates
@@ -61,10 +62,32 @@ func New(ctx context.Context, engine backends.Engine, tables map[string]mapping.
 	return s, nil
 }
 
+// Open is a Store with the tables, by the names of their queues. A table that doesn't fit must not keep the other queues from
+// being served: its queue is an obstacle until it fits. Misfits returns why. The error is the database's.
+func Open(ctx context.Context, engine backends.Engine, tables map[string]mapping.Table) (*Store, error) {
+	s, _, err := Check(ctx, engine, tables)
+	if err != nil {
+		return nil, err
+	}
+	for name := range s.misfits {
+		s.add(name, tables[name], nil)
+	}
+	return s, nil
+}
+
+// Misfits are those of the queues whose tables did not fit when the Store was opened, by queue.
+func (s *Store) Misfits() map[string][]*mapping.Misfit { return s.misfits }
+
+// Table is the mapping of an adopted queue.
+func (s *Store) Table(queue string) (t mapping.Table, adopted bool) {
+	t, adopted = s.tables[queue]
+	return t, adopted
+}
+
 // Empty is a Store without tables, to Succeed another one.
 func Empty(engine backends.Engine) *Store {
 	s := &Store{
-		Engine: engine, dialect: engine.Dialect(), tables: map[string]mapping.Table{}, heads: map[string]*head{}, now: time.Now, scanGain: scanGain, tx: newTxPool(),
+		Engine: engine, dialect: engine.Dialect(), tables: map[string]mapping.Table{}, misfits: map[string][]*mapping.Misfit{}, heads: map[string]*head{}, now: time.Now, scanGain: scanGain, tx: newTxPool(),
 	}
 	s.live.Store(&map[string]*statement.Queue{})
 	return s
@@ -81,10 +104,12 @@ func Check(ctx context.Context, engine backends.Engine, tables map[string]mappin
 		if err != nil {
 			return nil, nil, err
 		}
-		misfits = append(misfits, p.All...)
 		if len(p.All) == 0 {
 			s.add(name, tables[name], q)
+			continue
 		}
+		misfits = append(misfits, p.All...)
+		s.misfits[name] = p.All
 	}
 	return s, misfits, nil
 }

@@ -81,6 +81,9 @@ func (s *Store) Succeed(other *Store) {
 		delete(s.former, name)
 	}
 	s.ObstacleSet().Inherit(other.ObstacleSet())
+	s.ObstacleSet().Keep(func(o *backends.Obstacle) bool { // the table fits now, or another one has the queue
+		return o.Job != "" || !s.Adopted(o.Queue) || s.queues()[o.Queue] == nil
+	})
 	s.tx = other.tx
 	s.tx.mu.Lock()
 	defer s.tx.mu.Unlock()
