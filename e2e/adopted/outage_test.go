@@ -89,8 +89,8 @@ func outageOfOneTable(t *testing.T, s *kit.Site, id string) {
 	if stats := both.Must(kit.Msg{"op": "stats"}).Queues; len(stats) == 0 {
 		t.Error("no statistics")
 	}
-	if n := sc.Events()["obstacle_found"]; n != 1 {
-		t.Errorf("%d lines in the log about the outage:\n%s", n, sc.Log())
+	if n := sc.Events(); n["obstacle_found"] != 1 || n["adopted_claim_failed"]+n["claim_failed"]+n["write_failed"]+n["request_failed"]+n["maintenance_failed"] > 0 {
+		t.Errorf("the log about the outage has %v:\n%s", n, sc.Log())
 	}
 
 	exec("ALTER TABLE a RENAME COLUMN status TO state")

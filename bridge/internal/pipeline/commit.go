@@ -83,7 +83,9 @@ func (c *committer) split(hard context.Context, writes []*PendingWrite, groups [
 	}
 	if n := len(groups); n > 0 {
 		if n == 1 {
-			c.log.Error("claim failed", "event", "claim_failed", "queues", groups[0].queue.queues, "error", err)
+			if c.failures.isNew("claim", err, c.dispatcher.clock()) {
+				c.log.Error("claim failed", "event", "claim_failed", "queues", groups[0].queue.queues, "error", err)
+			}
 			c.dropClaims(groups, err)
 			return nil
 		}
@@ -101,7 +103,7 @@ func (c *committer) split(hard context.Context, writes []*PendingWrite, groups [
 		return c.releaseApart(hard, writes[0], err)
 	}
 	var unsupported *backends.UnsupportedError
-	if !backends.IsRefused(err) && !errors.As(err, &unsupported) && !isLocked(err) {
+	if !backends.IsRefused(err) && !errors.As(err, &unsupported) && !isLocked(err) && c.failures.isNew("write", err, c.dispatcher.clock()) {
 		c.log.Error("write failed", "event", "write_failed", "kind", fmt.Sprintf("%T", writes[0].write), "error", err)
 	}
 	c.finish(writes[0], Outcome{Err: err})
@@ -184,7 +186,11 @@ func (c *committer) deliverClaims(hard context.Context, groups []claimGroup, res
 	}
 	for i := range groups {
 		if err := results[i].Err; err != nil {
-			c.log.Warn("claim from an adopted table failed", "event", "adopted_claim_failed", "queues", groups[i].queue.queues, "error", err)
+			var unavailable *backends.UnavailableError
+			obstacle := errors.As(err, &unavailable) && unavailable.Queue != "" // it has a line of its own
+			if !obstacle && c.failures.isNew("adopted claim", err, c.dispatcher.clock()) {
+				c.log.Warn("claim from an adopted table failed", "event", "adopted_claim_failed", "queues", groups[i].queue.queues, "error", err)
+			}
 			c.dispatcher.failAlone(groups[i], err)
 			continue
 		}
