@@ -1,6 +1,7 @@
 package adopted_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -9,7 +10,10 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/adopted"
 	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
+	"github.com/qsidecar/qsidecar/backends/postgres"
+	pgdiagnose "github.com/qsidecar/qsidecar/backends/postgres/diagnose"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
@@ -255,4 +259,163 @@ func TestRowsThatCantBeClaimed(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestUnreadableRow shows that a row that can't be read keeps no other from being claimed: its priority is out of the range
+// of every number that the program handles, or its time is.
+func TestUnreadableRow(t *testing.T) {
+	ddl, tables := twoTables("PostgreSQL")
+	m := tables["a"]
+	m.Columns[mapping.CreatedAt] = []string{"made"}
+	tables["a"] = m
+	k := newKit(t, ddl+"ALTER TABLE a ADD COLUMN made timestamptz DEFAULT now(); UPDATE a SET made = 'infinity' WHERE id = 2", tables)
+	res := k.commit(backends.Batch{Host: me, Claims: []backends.Claim{k.claimOf(9, "a"), k.claimOf(1, "b")}})
+	if len(res.Claims[0].Jobs) < 5 || len(res.Claims[1].Jobs) != 1 {
+		t.Errorf("claimed %d of a and %d of b: %v; obstacles %v", len(res.Claims[0].Jobs), len(res.Claims[1].Jobs), res.Claims[0].Err, k.Obstacles())
+	}
+}
+
+// TestRefusedRowOfTxClaims shows that a row that can't be delivered keeps no other from being claimed in an open transaction,
+// and that a locked table stops no other queue.
+func TestRefusedRowOfTxClaims(t *testing.T) {
+	m := tableB()
+	m.Deliveries = true
+	onEach(t, func(t *testing.T, on *product) {
+		ddl, tables := twoTables(on.name)
+		tables["q"] = m
+		k := on.newKit(t, on.systemB+";"+ddl, tables)
+		trigger := "CREATE TRIGGER refuse BEFORE UPDATE ON worker_queue FOR EACH ROW BEGIN IF NEW.command = 'one' THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'not this one'; END IF; END"
+		if on.name == "PostgreSQL" {
+			trigger = `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF NEW.command = 'one' THEN RAISE EXCEPTION 'not this one'; END IF; RETURN NEW; END $$;
+				CREATE TRIGGER refuse BEFORE UPDATE ON worker_queue FOR EACH ROW EXECUTE FUNCTION refuse()`
+		}
+		k.sql(trigger)
+		jobs := k.claim("q", 3)
+		if len(jobs) != 2 || string(jobs[0].Payload) != "two" {
+			t.Fatalf("claimed %+v", jobs)
+		}
+		if all := k.Obstacles(); len(all) != 1 || all[0].Job != "1" || all[0].Table != "worker_queue" {
+			t.Errorf("obstacles %+v", all)
+		}
+		k.write(backends.Ack{Leases: leases(jobs...)}, 0)
+		k.sql("DROP TRIGGER refuse" + map[bool]string{true: " ON worker_queue"}[on.name == "PostgreSQL"])
+		now := time.Now().Add(time.Hour)
+		k.ObstacleSet().Now = func() time.Time { return now }
+		testwait.Until(t, "the refused row is claimed", func() bool { return len(k.claim("q", 1)) == 1 })
+	})
+}
+
+// TestTableThatIsMissingAtTheStart shows that a Store opens without a table, serves the other queues, and serves this one when its
+// table is there.
+func TestTableThatIsMissingAtTheStart(t *testing.T) {
+	onEvery(t, func(t *testing.T, product string, start func(ddl string, tables map[string]mapping.Table) *kit) {
+		ddl, tables := twoTables(product)
+		k := start(ddl, map[string]mapping.Table{})
+		k.sql("ALTER TABLE a RENAME TO aa")
+		engine := k.reopen()
+		s, err := adopted.Open(t.Context(), engine, tables)
+		if err != nil {
+			t.Fatal(errors.Join(err, engine.Close()))
+		}
+		closed(t, s)
+		k.Store = s
+		k.write(backends.Enqueue{Jobs: slices.Repeat([]backends.NewJob{{Queue: "m"}}, 9)}, 0)
+		for round := range 2 {
+			k.othersGoOn(round, backends.Job{})
+		}
+		res := k.commit(backends.Batch{Host: me, Claims: []backends.Claim{k.claimOf(1, "a")}})
+		if err := res.Claims[0].Err; !backends.Retryable(err) || !strings.Contains(err.Error(), "queues.a.table: there is no table a") {
+			t.Errorf("a claim of a: %v", err)
+		}
+		if _, err := k.as(backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "a"}}}}}); err != nil {
+			t.Errorf("a new job: %v", err)
+		}
+		k.sql("ALTER TABLE aa RENAME TO a")
+		now := time.Now().Add(time.Hour)
+		k.ObstacleSet().Now = func() time.Time { return now }
+		k.maintain(backends.Maintenance{})
+		if jobs := k.claim("a", 9); len(jobs) != 6 || len(k.Obstacles()) > 0 {
+			t.Errorf("%d jobs, obstacles %v", len(jobs), k.Obstacles())
+		}
+	})
+}
+
+// TestRefusedBuryAndLease shows that rows whose end, or whose lease, the database refuses keep no other from being claimed.
+func TestRefusedBuryAndLease(t *testing.T) {
+	k := newKit(t, "CREATE TABLE unused (id int PRIMARY KEY)", nil)
+	ddl, tables := twoTables("PostgreSQL")
+	k.sql(ddl)
+	k.sql(`UPDATE a SET body = repeat('x', 99) WHERE id = 1;
+		CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF NEW.state = 'dead' THEN RAISE EXCEPTION 'none is dead'; END IF; RETURN NEW; END $$;
+		CREATE TRIGGER refuse BEFORE UPDATE ON a FOR EACH ROW EXECUTE FUNCTION refuse();
+		ALTER TABLE qsidecar.qsidecar_leases ADD CONSTRAINT not_two CHECK (queue <> 'a' OR item <> '2')`)
+	k.Store = k.reopened(tables)
+	c := k.claimOf(4, "a")
+	c.MaxPayload = 50
+	res := k.commit(backends.Batch{Host: me, Claims: []backends.Claim{c, k.claimOf(1, "b")}})
+	var ids []string
+	for _, j := range res.Claims[0].Jobs {
+		ids = append(ids, j.ID)
+	}
+	if fmt.Sprint(ids) != "[3 4 5 6]" || len(res.Claims[1].Jobs) != 1 {
+		t.Errorf("claimed %v and %d of b; obstacles %v", ids, len(res.Claims[1].Jobs), k.Obstacles())
+	}
+}
+
+// TestRevokedRight shows that a right that the login lost on one table affects no other queue.
+func TestRevokedRight(t *testing.T) {
+	k := newKit(t, "CREATE TABLE unused (id int PRIMARY KEY)", nil)
+	ddl, tables := twoTables("PostgreSQL")
+	k.sql(ddl)
+	for name, m := range tables {
+		m.Schema = "public"
+		tables[name] = m
+	}
+	var db string
+	if err := k.c.QueryRow(t.Context(), "SELECT current_database()").Scan(&db); err != nil {
+		t.Fatal(err)
+	}
+	role := "reader_" + db
+	k.sql(fmt.Sprintf("CREATE ROLE %q LOGIN; GRANT ALL ON SCHEMA qsidecar TO %[1]q; GRANT ALL ON ALL TABLES IN SCHEMA qsidecar TO %[1]q; GRANT ALL ON ALL SEQUENCES IN SCHEMA qsidecar TO %[1]q;"+
+		"GRANT ALL ON a, b TO %[1]q; GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO %[1]q", role))
+	t.Cleanup(func() {
+		if _, err := k.c.Exec(context.Background(), fmt.Sprintf("DROP OWNED BY %q; DROP ROLE %[1]q", role)); err != nil {
+			t.Error(err)
+		}
+	})
+	config := k.c.Config()
+	engine, err := postgres.Open(t.Context(), postgres.Options{URL: fmt.Sprintf("postgres://%s@/%s?host=%s&port=%d", role, db, config.Host, config.Port)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if k.Store, err = adopted.New(t.Context(), pgdiagnose.New(engine), tables); err != nil {
+		t.Fatal(errors.Join(err, engine.Close()))
+	}
+	closed(t, k.Store)
+	k.write(backends.Enqueue{Jobs: slices.Repeat([]backends.NewJob{{Queue: "m"}}, 20)}, 0)
+	held := k.one("a")
+	for _, right := range []string{"SELECT", "UPDATE", "INSERT"} {
+		k.sql(fmt.Sprintf("REVOKE %s ON a FROM %q", right, role))
+		if right == "INSERT" {
+			res, err := k.as(backends.Batch{Writes: []backends.Write{
+				backends.Enqueue{Jobs: []backends.NewJob{{Queue: "a"}}}, backends.Enqueue{Jobs: []backends.NewJob{{Queue: "b"}}}, backends.Enqueue{Jobs: []backends.NewJob{{Queue: "m"}}},
+			}})
+			if err != nil || !backends.Retryable(res.Writes[0].Err) || res.Writes[1].Err != nil || res.Writes[2].Err != nil {
+				t.Errorf("new jobs: %v, %+v", err, res)
+			}
+		} else {
+			for round := range 2 {
+				k.othersGoOn(round, backends.Job{})
+			}
+		}
+		k.sql(fmt.Sprintf("GRANT %s ON a TO %q", right, role))
+		now := time.Now().Add(time.Hour)
+		k.ObstacleSet().Now = func() time.Time { return now }
+		k.maintain(backends.Maintenance{})
+		if jobs := k.claim("a", 1); len(jobs) != 1 {
+			t.Errorf("after %s came back: %d jobs, obstacles %v", right, len(jobs), k.Obstacles())
+		}
+		k.ObstacleSet().Now = nil
+	}
+	k.write(backends.Ack{Leases: leases(held)}, 0)
 }
