@@ -27,6 +27,10 @@ type Database struct {
 	// the owner can. The error contains reason.
 	RefuseJobs func(queue, reason string)
 
+	// RefuseClaims makes the database refuse every claim of a queue's jobs, until accept is called. It is nil if the engine has
+	// no SQL.
+	RefuseClaims func(queue, reason string) (accept func())
+
 	// InsertJob runs the INSERT that the engine's README documents, outside of the Backend. It is
 	// nil if the engine has no SQL.
 	InsertJob func(queue, payload string)

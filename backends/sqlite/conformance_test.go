@@ -55,6 +55,16 @@ func TestConformance(t *testing.T) {
 					t.Fatal(err)
 				}
 			},
+			RefuseClaims: func(queue, reason string) func() {
+				must := func(sql string) {
+					if err := exec(t, s, sql); err != nil {
+						t.Fatal(err)
+					}
+				}
+				must(fmt.Sprintf(`CREATE TRIGGER refuse_claims BEFORE UPDATE ON qsidecar_jobs
+					WHEN NEW.queue = %s AND NEW.state = 'claimed' BEGIN SELECT RAISE(ABORT, %s); END`, dialect.Text(queue), dialect.Text(reason)))
+				return func() { must("DROP TRIGGER refuse_claims") }
+			},
 			InsertJob: func(queue, payload string) {
 				sql := fmt.Sprintf(`INSERT INTO qsidecar_jobs (queue, payload) VALUES (%s, %s)`, dialect.Text(queue), dialect.Text(payload))
 				if err := exec(t, s, sql); err != nil {
