@@ -72,8 +72,8 @@ func (r *retries) took(began, now time.Time) {
 	r.next = now.Add((probeShare - 1) * now.Sub(began))
 }
 
-// wants reports whether take returns rows.
-func (r *retries) wants(all, due int, now time.Time) bool {
+// isDue reports whether take returns rows.
+func (r *retries) isDue(all, due int, now time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return all > 0 && !now.Before(r.next) && (r.settled || len(r.sweep) > 0 || due > 0)
@@ -102,7 +102,7 @@ func (s *Store) wantsRetry(queue string) bool {
 		return false
 	}
 	all, due := s.ObstacleSet().JobsOf(backends.DoingClaim, queue)
-	return h.retries.wants(len(all), len(due), s.now())
+	return h.retries.isDue(len(all), len(due), s.now())
 }
 
 // retryRows returns those of the queue's refused rows that a claim has to try again.

@@ -17,7 +17,7 @@ const (
 	maxFailures = 256
 )
 
-// isNew reports whether an error is to be logged.
+// isNew reports whether the caller has to log an error.
 func (l *failureLog) isNew(what string, err error, now time.Duration) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
