@@ -125,15 +125,15 @@ func (s *Store) claimCarefully(ctx context.Context, host backends.Identity, c ba
 				break
 			}
 			got, tried, err := s.claimFew(ctx, host, all.next(c.Queues), 1, []string{job})
-			if err != nil && !backends.IsRefused(err) {
-				return all.res, err
-			}
-			if err != nil && len(tried) > 0 {
+			switch {
+			case err == nil:
+				s.ObstacleSet().Clear(c.Queues[0].Queue, job, backends.DoingClaim) // it is claimed, or doesn't wait any more
+				all.add(got)
+			case backends.IsRefused(err) && len(tried) > 0:
 				s.refuse(c.Queues[0].Queue, job, err)
-				continue
+			default:
+				return all.unless(err)
 			}
-			s.ObstacleSet().Clear(c.Queues[0].Queue, job, backends.DoingClaim) // it is claimed, or doesn't wait any more
-			all.add(got)
 		}
 		s.heads[c.Queues[0].Queue].retries.took(began, s.now())
 	}
@@ -142,12 +142,11 @@ func (s *Store) claimCarefully(ctx context.Context, host backends.Identity, c ba
 			return all.res, nil
 		}
 		got, err := s.claimPlainly(ctx, host, all.next(c.Queues))
-		if err != nil && len(all.res.Jobs) > 0 {
-			all.res.More = true
-			return all.res, nil
+		if err != nil {
+			return all.unless(err)
 		}
 		all.add(got)
-		return all.res, err
+		return all.res, nil
 	}
 	most := max(1, (len(c.Slots)-len(all.res.Jobs))/2)
 	for range carefulTries {
@@ -156,16 +155,13 @@ func (s *Store) claimCarefully(ctx context.Context, host backends.Identity, c ba
 		}
 		got, tried, err := s.claimFew(ctx, host, all.next(c.Queues), most, nil)
 		switch {
-		case err == nil && len(tried) == 0:
+		case err == nil && len(got.Jobs)+len(got.Failed) == 0: // none waits, or others have locked them
 			return all.res, nil
 		case err == nil:
 			all.add(got)
 			most = min(2*most, len(c.Slots))
 		case !backends.IsRefused(err) || len(tried) == 0:
-			if len(all.res.Jobs) > 0 && !backends.Retryable(err) {
-				return all.res, nil // the next claim finds out
-			}
-			return all.res, err
+			return all.unless(err)
 		case len(tried) == 1:
 			s.refuse(c.Queues[0].Queue, tried[0], err)
 		default:
@@ -174,6 +170,15 @@ func (s *Store) claimCarefully(ctx context.Context, host backends.Identity, c ba
 	}
 	all.res.More = true // each claim leaves out more of the refused rows
 	return all.res, nil
+}
+
+// unless returns the error, unless jobs were claimed before: these must reach the caller, and the next claim finds out.
+func (p *claimParts) unless(err error) (backends.ClaimResult, error) {
+	if len(p.res.Jobs) > 0 {
+		p.res.More = true
+		return p.res, nil
+	}
+	return p.res, err
 }
 
 // refuse notes a row whose claim the database refused.

@@ -377,7 +377,7 @@ func TestRevokedRight(t *testing.T) {
 	}
 	role := "reader_" + db
 	k.sql(fmt.Sprintf("CREATE ROLE %q LOGIN; GRANT ALL ON SCHEMA qsidecar TO %[1]q; GRANT ALL ON ALL TABLES IN SCHEMA qsidecar TO %[1]q; GRANT ALL ON ALL SEQUENCES IN SCHEMA qsidecar TO %[1]q;"+
-		"GRANT ALL ON a, b TO %[1]q; GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO %[1]q", role))
+		"GRANT USAGE ON SCHEMA public TO %[1]q; GRANT ALL ON a, b TO %[1]q; GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO %[1]q", role))
 	t.Cleanup(func() {
 		if _, err := k.c.Exec(context.Background(), fmt.Sprintf("DROP OWNED BY %q; DROP ROLE %[1]q", role)); err != nil {
 			t.Error(err)

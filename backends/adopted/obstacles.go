@@ -24,30 +24,41 @@ import (
 // probes are the obstructed queues from which the next claim is tried.
 type probes struct {
 	mu  sync.Mutex
-	all map[string]bool
+	all map[string]time.Time // since when
 }
 
-func (p *probes) add(queue string) {
+func (p *probes) add(queue string, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.all == nil {
-		p.all = map[string]bool{}
+		p.all = map[string]time.Time{}
 	}
-	p.all[queue] = true
+	p.all[queue] = now
 }
 
-// take reports whether the caller is to try the queue.
+// take reports whether the caller has to try the queue.
 func (p *probes) take(queue string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	yes := p.all[queue]
+	_, yes := p.all[queue]
 	delete(p.all, queue)
 	return yes
 }
 
+// since returns when the queue was added.
+func (p *probes) since(queue string) (at time.Time, waits bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	at, waits = p.all[queue]
+	return at, waits
+}
+
 // tableName is the table of a queue, as its owner names it.
 func (s *Store) tableName(queue string) string {
-	t := s.tables[queue]
+	t, adopted := s.tables[queue]
+	if q := s.former[queue]; !adopted && q != nil {
+		return q.SQLName
+	}
 	if t.Schema == "" {
 		return t.Name
 	}
@@ -57,6 +68,9 @@ func (s *Store) tableName(queue string) string {
 // obstruct notes that the table of a queue is out of order, and returns the error for its callers. If the table doesn't fit
 // its mapping any more, that is the error: it names the column.
 func (s *Store) obstruct(ctx context.Context, queue, doing string, err error) error {
+	if !s.Adopted(queue) {
+		return s.unavailable(queue, err) // a reload removed the queue
+	}
 	if s.ObstacleSet().Find(queue, "", doing) == nil && !isLocked(err) {
 		ctx, cancel := context.WithTimeout(ctx, recheckTimeout)
 		defer cancel()
@@ -64,7 +78,7 @@ func (s *Store) obstruct(ctx context.Context, queue, doing string, err error) er
 		if why := s.recheckTable(ctx, queue); errors.As(why, &wrong) {
 			err = wrong
 		} else if why == nil {
-			s.probes.add(queue) // the description of the table was old
+			s.probes.add(queue, s.now()) // the description of the table was old
 		}
 	}
 	return s.note(queue, doing, err)
@@ -154,6 +168,9 @@ func (s *Store) noteLockedTables(ctx context.Context, writes map[int]map[string]
 // recheckTimeout bounds the check of a table that is out of order.
 const recheckTimeout = 2 * time.Second
 
+// unusedProbe is after how long an obstacle ends that no request tries to overcome, if the table fits.
+const unusedProbe = 30 * time.Second
+
 // recheck checks the tables that are out of order and due, all at the same time. The next claim of those that fit is
 // tried. It returns their queues.
 func (s *Store) recheck(ctx context.Context) (ready []string) {
@@ -169,7 +186,23 @@ func (s *Store) recheck(ctx context.Context) (ready []string) {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	for _, o := range s.ObstacleSet().Obstacles() {
-		if o.Job != "" || o.Doing != backends.DoingClaim || !s.Adopted(o.Queue) || s.ObstacleSet().Waits(o.Queue, "", o.Doing) {
+		if o.Job != "" || !s.Adopted(o.Queue) || s.ObstacleSet().Waits(o.Queue, "", o.Doing) {
+			continue
+		}
+		switch o.Doing {
+		case backends.DoingClaim:
+			if since, waits := s.probes.since(o.Queue); waits {
+				if s.now().Sub(since) > unusedProbe { // no worker claims from the queue
+					s.works(o.Queue, o.Doing)
+				}
+				continue
+			}
+		case backends.DoingSettle, backends.DoingEnqueue: // the next write finds out
+			if s.ObstacleSet().Time().Sub(o.NextTry) > unusedProbe && s.ObstacleSet().Find(o.Queue, "", backends.DoingClaim) == nil {
+				s.works(o.Queue, o.Doing)
+			}
+			continue
+		default:
 			continue
 		}
 		wg.Go(func() {
@@ -179,7 +212,7 @@ func (s *Store) recheck(ctx context.Context) (ready []string) {
 			late := ctx.Err() != nil
 			switch {
 			case err == nil:
-				s.probes.add(o.Queue)
+				s.probes.add(o.Queue, s.now())
 				s.ObstacleSet().RetryNow(o.Queue, backends.DoingSettle)
 				s.ObstacleSet().RetryNow(o.Queue, backends.DoingEnqueue)
 				mu.Lock()
