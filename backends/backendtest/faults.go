@@ -109,10 +109,10 @@ var faultTests = map[string]func(*kit){
 		}
 	},
 	"RefusedClaimsOfOneQueue": func(k *kit) {
-		if k.RefuseClaims == nil {
+		if k.RefuseChanges == nil {
 			return
 		}
-		accept := k.RefuseClaims("p", "not in this week")
+		allow := k.RefuseChanges("p", "not in this week")
 		k.writeLosing(backends.Enqueue{Jobs: []backends.NewJob{{Queue: "p"}, {Queue: "q"}, {Queue: "q"}, {Queue: "q"}}}, 0)
 		for round := range 3 { // the first one finds out
 			r, err := k.Commit(k.Context(), k.claimBatch(me, 1, 0, policy("p"), policy("q")))
@@ -128,7 +128,7 @@ var faultTests = map[string]func(*kit){
 		if all := o.Obstacles(); len(all) != 1 || all[0].Queue != "p" || all[0].Doing != backends.DoingClaim {
 			k.Fatalf("obstacles %+v", all)
 		}
-		accept()
+		allow()
 		o.RetryNow("p", backends.DoingClaim)
 		k.onlyJob(k.claimBatch(me, 1, 0, policy("p")))
 		if all := o.Obstacles(); len(all) > 0 {

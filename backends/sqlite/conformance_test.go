@@ -55,15 +55,17 @@ func TestConformance(t *testing.T) {
 					t.Fatal(err)
 				}
 			},
-			RefuseClaims: func(queue, reason string) func() {
-				must := func(sql string) {
-					if err := exec(t, s, sql); err != nil {
+			RefuseChanges: func(queue, reason string) (allow func()) {
+				for _, sql := range []string{"CREATE TRIGGER refuse_update BEFORE UPDATE", "CREATE TRIGGER refuse_delete BEFORE DELETE"} {
+					if err := exec(t, s, fmt.Sprintf(`%s ON qsidecar_jobs WHEN OLD.queue = %s BEGIN SELECT RAISE(ABORT, %s); END`, sql, dialect.Text(queue), dialect.Text(reason))); err != nil {
 						t.Fatal(err)
 					}
 				}
-				must(fmt.Sprintf(`CREATE TRIGGER refuse_claims BEFORE UPDATE ON qsidecar_jobs
-					WHEN NEW.queue = %s AND NEW.state = 'claimed' BEGIN SELECT RAISE(ABORT, %s); END`, dialect.Text(queue), dialect.Text(reason)))
-				return func() { must("DROP TRIGGER refuse_claims") }
+				return func() {
+					if err := exec(t, s, "DROP TRIGGER refuse_update; DROP TRIGGER refuse_delete"); err != nil {
+						t.Fatal(err)
+					}
+				}
 			},
 			InsertJob: func(queue, payload string) {
 				sql := fmt.Sprintf(`INSERT INTO qsidecar_jobs (queue, payload) VALUES (%s, %s)`, dialect.Text(queue), dialect.Text(payload))

@@ -143,10 +143,10 @@ func TestConformanceByEmulation(t *testing.T) {
 				beside(t, fmt.Sprintf(`CREATE FUNCTION %[1]s.refuse() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE EXCEPTION '%[2]s'; END$$`, schema, reason))
 				beside(t, fmt.Sprintf(`CREATE TRIGGER refuse BEFORE INSERT ON %[1]s.qsidecar_jobs FOR EACH ROW WHEN (NEW.queue = '%[2]s') EXECUTE FUNCTION %[1]s.refuse()`, schema, queue))
 			},
-			RefuseClaims: func(queue, reason string) func() {
-				beside(t, fmt.Sprintf(`CREATE FUNCTION %[1]s.refuse_claims() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE EXCEPTION '%[2]s'; END$$`, schema, reason))
-				beside(t, fmt.Sprintf(`CREATE TRIGGER refuse_claims BEFORE UPDATE ON %[1]s.qsidecar_jobs FOR EACH ROW WHEN (NEW.queue = '%[2]s' AND NEW.state = 'claimed') EXECUTE FUNCTION %[1]s.refuse_claims()`, schema, queue))
-				return func() { beside(t, fmt.Sprintf(`DROP TRIGGER refuse_claims ON %[1]s.qsidecar_jobs`, schema)) }
+			RefuseChanges: func(queue, reason string) (allow func()) {
+				beside(t, fmt.Sprintf(`CREATE FUNCTION %[1]s.refuse() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE EXCEPTION '%[2]s'; END$$`, schema, reason))
+				beside(t, fmt.Sprintf(`CREATE TRIGGER refuse BEFORE UPDATE OR DELETE ON %[1]s.qsidecar_jobs FOR EACH ROW WHEN (OLD.queue = '%[2]s') EXECUTE FUNCTION %[1]s.refuse()`, schema, queue))
+				return func() { beside(t, fmt.Sprintf(`DROP TRIGGER refuse ON %s.qsidecar_jobs`, schema)) }
 			},
 			InsertJob: func(queue, payload string) {
 				beside(t, fmt.Sprintf(`INSERT INTO %s.qsidecar_jobs (queue, payload) VALUES ($1, convert_to($2, 'UTF8'))`, schema), queue, payload)

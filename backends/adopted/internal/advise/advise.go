@@ -14,6 +14,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/adopted/internal/condition"
+	"github.com/qsidecar/qsidecar/backends/adopted/internal/lease"
 	"github.com/qsidecar/qsidecar/backends/adopted/internal/query"
 	"github.com/qsidecar/qsidecar/backends/adopted/internal/statement"
 	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
@@ -45,6 +46,9 @@ func Examine(ctx context.Context, engine backends.Engine, queues []*statement.Qu
 			}
 		}
 		if err := foreignTokens(ctx, engine, q, &found); err != nil {
+			return found, err
+		}
+		if err := notGivenBack(ctx, engine, q, &found); err != nil {
 			return found, err
 		}
 		warn(&found, q, engine, explain(ctx, engine, q, &found))
@@ -123,6 +127,32 @@ func foreignTokens(ctx context.Context, engine backends.Adopter, q *statement.Qu
 		found.AddError("token", fmt.Sprintf("queues.%s.token: rows of %s have the sidecar's token in %s, but no sidecar claimed them (%s). Its own consumers use this token too, so they can process a job that a worker has, "+
 			"and a late worker can settle a job that they have", q.Queue, q.SQLName, q.Token.Column, strings.Join(rows, " ")),
 			"set a value or range for the token that they never use, and make these rows ready if no consumer has them")
+	}
+	return nil
+}
+
+// notGivenBack finds jobs whose claims ended long ago: something keeps maintenance from giving them back.
+func notGivenBack(ctx context.Context, engine backends.Adopter, q *statement.Queue, found *backends.Findings) error {
+	var items []string
+	n := 0
+	st := lease.Overdue(engine.Dialect(), q.Queue, func(item string) {
+		if n++; n <= 3 {
+			items = append(items, item)
+		}
+	})
+	err := engine.Query(ctx, st)
+	switch {
+	case err != nil && (backends.Retryable(err) || ctx.Err() != nil):
+		return err
+	case err != nil: // the sidecar's own tables do not exist yet, as the plan's text reports
+		found.AddInfo("maintenance", fmt.Sprintf("queues.%s: can't check whether its ended claims were given back: %v", q.Queue, err))
+	case n > 0:
+		count := fmt.Sprint(n)
+		if n == lease.MostOverdue {
+			count = "at least " + count
+		}
+		found.AddWarning("maintenance", fmt.Sprintf("queues.%s: %s jobs of %s are still claimed although their claims ended more than a minute ago (%s)", q.Queue, count, q.SQLName, strings.Join(items, " ")),
+			"run a sidecar; if one runs, `qsidecar status` lists what the database refuses: a unique index, a trigger, a CHECK or a missing right is in the way")
 	}
 	return nil
 }
