@@ -204,6 +204,9 @@ func (t *tx) Claim(r *core.Run) {
 			got = append(got, t.claim(r, row, policy, p.Queue, len(got)))
 		}
 	}
+	for i := range got {
+		t.err = cmp.Or(t.err, t.refusal(got[i].Job.Queue))
+	}
 	t.err = cmp.Or(t.err, r.Give(got, int64(len(got))))
 }
 
