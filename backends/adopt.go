@@ -155,8 +155,8 @@ type SQL interface {
 
 // Statement is one SQL statement and its result.
 type Statement struct {
-	Text string
-	Args []any // each an int64, string, []byte, []string or nil
+	Text string // an INSERT has VALUES; or, like an UPDATE and a DELETE, it ends with its WHERE
+	Args []any  // each an int64, string, []byte, []string or nil
 
 	// Row is called with each row of the result. Each cell is text or bytes, and nil for NULL. Row must not
 	// keep the cells after it returns. An error of Row fails the statement.
@@ -226,6 +226,12 @@ type Dialect interface {
 	// SelectLocked is a query that locks its rows. It returns at most as many as argument n; with n = 0,
 	// all. With skip it skips rows that others have locked.
 	SelectLocked(columns, from, where, order string, n int, skip bool) string
+	// SelectByKey is SelectLocked for all rows that where finds by a key. index begins with the key's columns; empty:
+	// its name is unknown. The server must not reach the rows in another way, where it would wait for locks on others.
+	SelectByKey(columns, table, index, where, order string, skip bool) string
+	// UpdateByKey and DeleteByKey change rows that where finds by a key in the same way. sets is what follows SET.
+	UpdateByKey(table, index, sets, where string) string
+	DeleteByKey(table, index, where string) string
 	// SelectUnlocked is a query that waits for no lock. It can see uncommitted changes of others.
 	SelectUnlocked(columns, from, where string) string
 	// Insert stores a row, with values in columns (names: their quoted names). It returns the row's id as text.
@@ -244,11 +250,16 @@ type HintDialect interface {
 	// SelectClaim is SelectLocked with skip, for a claim. index contains the rows in the claim's order; empty:
 	// no such index is known. sought: a condition fixes the index's first column.
 	SelectClaim(columns, from, where, order string, n int, index string, sought bool) string
-	// SelectByKey is SelectLocked for all rows that the conditions find by a key.
-	SelectByKey(columns, from, where, order string, skip bool) string
 	// UnlockedTable is a table of a query that doesn't wait for locks on its rows. The query can see
 	// uncommitted changes of others.
 	UnlockedTable(table string) string
+}
+
+// RowsDialect is a Dialect whose server finds rows by keys of several columns in another form than with OR.
+type RowsDialect interface {
+	// AnyRow is the condition that the key's columns equal those of one of the rows. Their texts are the arguments from
+	// n on, row by row.
+	AnyRow(key []Column, n, rows int) string
 }
 
 // UntypedDialect is a Dialect of an engine whose columns can hold values of other types than their own.

@@ -34,8 +34,20 @@ type Disposition struct {
 	Message          string
 }
 
-// AfterNack returns the outcome for a nacked job.
-func (s AttemptState) AfterNack(n Nack) Disposition {
+// Jitter returns by which part of itself one back-off of the queue becomes longer, or shorter if it is negative. The
+// caller draws a new value each time, so that jobs that failed together don't come back together. nil: none.
+type Jitter func(queue string) float64
+
+// Of is the Jitter, or 0 if it is nil.
+func (j Jitter) Of(queue string) float64 {
+	if j == nil {
+		return 0
+	}
+	return j(queue)
+}
+
+// AfterNack returns the outcome for a nacked job. jitter lengthens or shortens a back-off, but no delay of the nack.
+func (s AttemptState) AfterNack(n Nack, jitter float64) Disposition {
 	switch {
 	case !n.Snooze:
 		s.Losses, s.PrefetchLosses = 0, 0
@@ -45,7 +57,7 @@ func (s AttemptState) AfterNack(n Nack) Disposition {
 	default:
 		s.Attempts--
 	}
-	f := s.again(s.backoff())
+	f := s.again(s.backoff(jitter))
 	if n.HasDelay {
 		f = s.again(n.Delay)
 	}
@@ -58,8 +70,8 @@ func (s AttemptState) AfterNack(n Nack) Disposition {
 	return f
 }
 
-// AfterRelease returns the outcome for a job whose claim was ended on behalf of its worker.
-func (s AttemptState) AfterRelease(r Release) Disposition {
+// AfterRelease returns the outcome for a job whose claim was ended on behalf of its worker. jitter changes a back-off.
+func (s AttemptState) AfterRelease(r Release, jitter float64) Disposition {
 	if r.Uncounted {
 		return Disposition{State: StateReady, SamePosition: true, Attempts: s.Attempts - 1, Losses: s.Losses, PrefetchLosses: s.PrefetchLosses}
 	}
@@ -67,7 +79,7 @@ func (s AttemptState) AfterRelease(r Release) Disposition {
 	if r.Cause != CauseSidecarLost { // the sidecar outlived the delivery
 		s.PrefetchLosses = 0
 	}
-	f := s.again(s.backoff())
+	f := s.again(s.backoff(jitter))
 	switch {
 	case s.Attempts >= s.Limit:
 		f.State = StateDead
@@ -78,14 +90,13 @@ func (s AttemptState) AfterRelease(r Release) Disposition {
 	return f
 }
 
-// AfterReap returns the outcome for a job that was reaped for the cause. If a sidecar is lost with an
-// unrecorded delivery, possibly it never handed the job out, so the attempt doesn't count. If the delivery ran
-// over its time limit, possibly it was handed out, so the attempt counts.
-func (s AttemptState) AfterReap(c Cause) Disposition {
-	if !s.Prefetched || c != CauseSidecarLost {
-		return s.AfterRelease(Release{Cause: c})
+// AfterReap returns the outcome for a job that was reaped for the cause. With an unrecorded delivery, possibly no
+// worker ever got the job, so the attempt doesn't count. jitter changes a back-off.
+func (s AttemptState) AfterReap(c Cause, jitter float64) Disposition {
+	if !s.Prefetched {
+		return s.AfterRelease(Release{Cause: c}, jitter)
 	}
-	f := s.AfterRelease(Release{Uncounted: true})
+	f := s.AfterRelease(Release{Uncounted: true}, 0)
 	f.PrefetchLosses++
 	return f
 }
@@ -103,13 +114,14 @@ func (s AttemptState) again(delay time.Duration) Disposition {
 const mostSnoozes = 100
 
 // backoff returns the back-off. It starts at Backoff. It doubles with each attempt, and with each snooze in a
-// row after the first, up to BackoffMax.
-func (s AttemptState) backoff() time.Duration {
+// row after the first, up to BackoffMax. The jitter comes last, so that jobs at the maximum differ too.
+func (s AttemptState) backoff(jitter float64) time.Duration {
 	d := s.Backoff
 	for n := max(s.Attempts, 1) + max(-s.Losses, 1) - 2; n > 0 && d < s.BackoffMax; n-- {
 		d *= 2
 	}
-	return min(d, s.BackoffMax)
+	d = min(d, s.BackoffMax)
+	return d + time.Duration(float64(d)*jitter)
 }
 
 // TooLarge returns the message of a failure with CauseTooLarge. size and limit are in bytes.

@@ -24,17 +24,55 @@ func TestDispositionsOfPrefetchedJobs(t *testing.T) {
 	lost := back
 	lost.PrefetchLosses = 2
 	for name, c := range map[string]struct{ got, want backends.Disposition }{
-		"given back":                {s.AfterRelease(backends.Release{Uncounted: true}), back},
-		"its sidecar lost":          {s.AfterReap(backends.CauseSidecarLost), lost},
-		"the same, recorded":        {recorded.AfterReap(backends.CauseSidecarLost), failed(1, 1, backends.CauseSidecarLost)},
-		"over its deadline":         {s.AfterReap(backends.CauseTimedOut), failed(1, 0, backends.CauseTimedOut)},
-		"its lease ended":           {s.AfterReap(backends.CauseLeaseEnded), failed(1, 0, backends.CauseLeaseEnded)},
-		"disconnected":              {s.AfterRelease(backends.Release{Cause: backends.CauseDisconnected}), failed(1, 0, backends.CauseDisconnected)},
-		"nacked":                    {s.AfterNack(backends.Nack{}), failed(0, 0, backends.CauseNacked)},
-		"nacked uncharged, no wait": {s.AfterNack(backends.Nack{Snooze: true, HasDelay: true}), backends.Disposition{State: backends.StateReady, Attempts: 1, PrefetchLosses: 1}},
+		"given back":                {s.AfterRelease(backends.Release{Uncounted: true}, 0), back},
+		"its sidecar lost":          {s.AfterReap(backends.CauseSidecarLost, 0), lost},
+		"the same, recorded":        {recorded.AfterReap(backends.CauseSidecarLost, 0), failed(1, 1, backends.CauseSidecarLost)},
+		"over its deadline":         {s.AfterReap(backends.CauseTimedOut, 0), lost},
+		"the same, delivered":       {recorded.AfterReap(backends.CauseTimedOut, 0), failed(1, 0, backends.CauseTimedOut)},
+		"disconnected":              {s.AfterRelease(backends.Release{Cause: backends.CauseDisconnected}, 0), failed(1, 0, backends.CauseDisconnected)},
+		"nacked":                    {s.AfterNack(backends.Nack{}, 0), failed(0, 0, backends.CauseNacked)},
+		"nacked uncharged, no wait": {s.AfterNack(backends.Nack{Snooze: true, HasDelay: true}, 0), backends.Disposition{State: backends.StateReady, Attempts: 1, PrefetchLosses: 1}},
 	} {
 		if c.got != c.want {
 			t.Errorf("%s: %+v, want %+v", name, c.got, c.want)
+		}
+	}
+}
+
+// TestJitter: each back-off has it, also at its maximum, and nothing else does.
+func TestJitter(t *testing.T) {
+	t.Parallel()
+	s := backends.AttemptState{Attempts: 2, Limit: 9, Losses: 1, Backoff: time.Minute, BackoffMax: time.Hour}
+	late := s
+	late.Attempts = 8
+	lost := backends.Release{Cause: backends.CauseDisconnected}
+	for name, c := range map[string]struct {
+		of   func(jitter float64) backends.Disposition
+		want time.Duration // without jitter
+		none bool
+	}{
+		"nacked":             {of: func(j float64) backends.Disposition { return s.AfterNack(backends.Nack{}, j) }, want: 2 * time.Minute},
+		"at the maximum":     {of: func(j float64) backends.Disposition { return late.AfterNack(backends.Nack{}, j) }, want: time.Hour},
+		"snoozed":            {of: func(j float64) backends.Disposition { return s.AfterNack(backends.Nack{Snooze: true}, j) }, want: time.Minute},
+		"lost a second time": {of: func(j float64) backends.Disposition { return s.AfterRelease(lost, j) }, want: 2 * time.Minute},
+		"reaped":             {of: func(j float64) backends.Disposition { return s.AfterReap(backends.CauseSidecarLost, j) }, want: 2 * time.Minute},
+		"over its deadline":  {of: func(j float64) backends.Disposition { return s.AfterReap(backends.CauseTimedOut, j) }, want: 2 * time.Minute},
+		"nacked with a delay": {of: func(j float64) backends.Disposition {
+			return s.AfterNack(backends.Nack{HasDelay: true, Delay: time.Second}, j)
+		}, want: time.Second, none: true},
+		"snoozed with a delay": {of: func(j float64) backends.Disposition {
+			return s.AfterNack(backends.Nack{Snooze: true, HasDelay: true, Delay: time.Second}, j)
+		}, want: time.Second, none: true},
+		"given back": {of: func(j float64) backends.Disposition { return s.AfterRelease(backends.Release{Uncounted: true}, j) }, none: true},
+	} {
+		for _, jitter := range []float64{-0.1, 0, 0.1} {
+			want := c.want
+			if !c.none {
+				want += time.Duration(jitter*10) * c.want / 10
+			}
+			if got := c.of(jitter).Delay; got != want {
+				t.Errorf("%s, jitter %v: due in %v, want %v", name, jitter, got, want)
+			}
 		}
 	}
 }

@@ -170,7 +170,14 @@ type Batch struct {
 	Host         Identity // the sidecar that claims
 	Writes       []Write
 	Claims       []Claim
-	WaitForLocks bool // wait a limited time, at most a few seconds, for rows and keys that other programs have locked
+	WaitForLocks bool   // wait a limited time, at most a few seconds, for rows and keys that other programs have locked
+	Jitter       Jitter // of the back-offs that its writes begin
+}
+
+// Empty returns the batch without its writes and claims.
+func (b Batch) Empty() Batch {
+	b.Writes, b.Claims = nil, nil
+	return b
 }
 
 // Write is the change of one request. It happens as a whole or not at all, except that lost leases are left out
@@ -207,7 +214,7 @@ type Nack struct {
 
 // Extend renews leases. If Lease and Bind are both zero, a timed lease starts again with its own length, and a
 // session lease is only checked. If the delivery wasn't recorded yet, Extend records it, because only the
-// claim's worker extends it.
+// claim's worker extends it. The job's time limit then begins now.
 type Extend struct {
 	Leases []Lease
 	Lease  time.Duration // > 0: the lease becomes a timed one of this length, from now on
@@ -233,14 +240,15 @@ type Release struct {
 }
 
 // Deliver records that prefetched jobs were handed out. From then on the delivery counts as an attempt, and
-// Worker is stored with the claim. If a job is settled before its delivery is recorded, the delivery counts
-// too, because a worker had the job.
+// Worker is stored with the claim. The job's time limit has begun Ago before this. If a job is settled before its
+// delivery is recorded, the delivery counts too, because a worker had the job.
 type Deliver struct{ Deliveries []Delivery }
 
 // Delivery is one prefetched job and the worker that got it.
 type Delivery struct {
 	Lease  Lease
 	Worker string
+	Ago    time.Duration // how long the worker has had it
 }
 
 func (Deliver) write() {}
@@ -295,10 +303,11 @@ type Slot struct {
 	Lease  time.Duration // 0: a session lease
 	Worker string        // stored with the claim, for people
 
-	// Prefetch: the job is claimed before a worker asked for it. The delivery doesn't count as an attempt
-	// before Deliver or a settle. If the sidecar dies before that, the job returns to its old position, without
-	// a failure record, and nothing counts. If this happens max_attempts times in a row, later claims of the
-	// job count at once, because the job itself could be what kills sidecars.
+	// Prefetch: the job is claimed before a worker asked for it. Lease is 0. The delivery doesn't count as an attempt
+	// before Deliver or a settle, and the job's time limit doesn't begin before Deliver. If the sidecar dies before
+	// that, the job returns to its old position, without a failure record, and nothing counts. If this happens
+	// max_attempts times in a row, later claims of the job count at once, because the job itself could be what
+	// kills sidecars.
 	Prefetch bool
 }
 

@@ -12,7 +12,7 @@ type Heartbeat struct {
 	Name        string        // host name and process id, for people
 	Version     string        // of the program, for people; at most MaxVersion bytes of UTF-8
 	Leases      int64         // of its sessions, for people
-	Timeout     time.Duration // for how long, from now on, the sidecar counts as alive
+	Timeout     time.Duration // the sidecar timeout: for how long, from now on, the sidecar counts as alive
 	DepthLeader bool          // it reads the queue depths for all sidecars, or is about to (see Peer.DepthLeader)
 	AllPeers    bool          // HeartbeatResult.Peers has to be complete even if HeartbeatResult.Watched is true
 }
@@ -25,7 +25,7 @@ type Heartbeat struct {
 // replace them.
 const (
 	Watchers = 8
-	InTime   = 0.7
+	InTime   = 0.75
 )
 
 // MaxVersion is the most bytes of Heartbeat.Version.
@@ -110,6 +110,7 @@ type Maintenance struct {
 	Prune      bool      // also delete what retention allows; not needed in every call
 	Limit      int       // the most rows of each kind, > 0
 	PruneBatch int       // the most rows that one transaction of pruning deletes; 0: Limit
+	Jitter     Jitter    // of the back-offs of the jobs that it reaps
 }
 
 // PruneLimit returns the most rows that one transaction of pruning deletes.

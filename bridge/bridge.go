@@ -51,6 +51,8 @@ type Bridge struct {
 	reload  sync.Mutex // one change of the plan at a time
 	running *running   // nil: Run is not running, or stopping. reload guards it
 
+	listening atomic.Pointer[map[string]*unixsocket.Listener] // nil: Run did not begin yet
+
 	queueNames quota.QueueNames // names of auto-created queues
 	rejects    quota.RejectLimiter
 	memory     quota.Memory
@@ -154,6 +156,7 @@ func (b *Bridge) Run(ctx context.Context) error {
 		b.serve(r, ln)
 	}
 	b.running = r
+	b.setListening(r)
 	b.reload.Unlock()
 	close(b.ready)
 

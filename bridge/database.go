@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"math/rand/v2"
 	"strings"
 	"sync"
 
@@ -38,6 +39,7 @@ func (b *Bridge) newDatabase(name string, d Database) *database {
 		Memory:         &b.memory,
 		Version:        func() string { return strings.TrimPrefix(b.plan.Load().opts.Server, "qsidecar/") },
 		Policy:         func(queue string) (backends.Policy, bool) { return b.plan.Load().policyIn(db, queue) },
+		Jitter:         func(queue string) float64 { return b.plan.Load().jitter(queue) * (2*rand.Float64() - 1) },
 		MaxPayload:     func() int64 { return int64(b.plan.Load().limits.MaxPayload) },
 		ClaimBytes:     func() int64 { return int64(b.plan.Load().limits.ClaimBytes) },
 		Trace:          protocol.TraceContext,

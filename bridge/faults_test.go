@@ -247,8 +247,8 @@ func TestCutOffSidecarLosesItsJobs(t *testing.T) {
 		db.commit.Store(&errDown)
 		began := time.Now()
 		j2 := c2.claim1("q")
-		if took := time.Since(began); took > DefaultSidecarTimeout {
-			t.Errorf("its job was free after %v, want within the sidecar timeout of %v", took, DefaultSidecarTimeout)
+		if took := time.Since(began); took > DefaultSidecarTimeout*4/3 {
+			t.Errorf("its job was free after %v, want at most a third more than the sidecar timeout of %v", took, DefaultSidecarTimeout)
 		}
 		if j2.ID != j.ID || j2.Attempt != 2 || j2.Fence <= j.Fence {
 			t.Errorf("got %+v after %+v, want the same job, attempt 2, a higher fence", j2, j)

@@ -188,7 +188,7 @@ func TestHeartbeatIsLateInTime(t *testing.T) {
 		c.call(`{"op":"enqueue","jobs":[{"queue":"q"},{"queue":"q"}]}`)
 		db.heartbeat.Store(&errDown)
 		const moment = time.Millisecond
-		good := s.pipeline().SidecarTimeout() * 12 / 20 // of a heartbeat, by its sidecar's clock; see heartbeat.Heartbeater
+		good := s.pipeline().SidecarTimeout() * 13 / 20 // of a heartbeat, by its sidecar's clock; see heartbeat.Heartbeater
 		time.Sleep(good - s.pipeline().HeartbeatAge() - moment)
 		if r := c.call(`{"op":"claim","queue":"q"}`); len(r.Jobs) != 1 {
 			t.Errorf("before it is late: %+v, want a job", r.Jobs)

@@ -12,9 +12,16 @@ import (
 
 // Health is the current ability of the sidecar to serve. It contains no secrets.
 type Health struct {
-	Starting  bool // the sockets do not listen yet
-	Draining  bool // the sidecar is stopping and hands out no more jobs
+	Starting  bool           // the sockets do not listen yet
+	Draining  bool           // the sidecar is stopping and hands out no more jobs
+	Lost      []SocketHealth // the sockets that clients can't connect to
 	Databases []DatabaseHealth
+}
+
+// SocketHealth is a socket whose file was removed or replaced, and that can't be bound again.
+type SocketHealth struct {
+	Path string
+	Err  error
 }
 
 // DatabaseHealth is the health of one configured database.
@@ -33,6 +40,11 @@ func (b *Bridge) Health() Health {
 	default:
 	}
 	p := b.plan.Load()
+	for _, s := range p.opts.Sockets {
+		if err := b.socketError(s.Path); err != nil {
+			h.Lost = append(h.Lost, SocketHealth{s.Path, err})
+		}
+	}
 	for name, db := range p.byName {
 		h.Databases = append(h.Databases, DatabaseHealth{Name: name, Reachable: db.Reachable(), HeartbeatAge: db.HeartbeatAge()})
 	}

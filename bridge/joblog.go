@@ -52,12 +52,9 @@ func (s *session) logKeys() slog.Attr {
 	return inline(attrs)
 }
 
-// peerKeys returns the keys that identify the process at the other end of a connection. A nil peer has none.
+// peerKeys returns the keys that identify the process at the other end of a connection, as far as they are known.
 func peerKeys(p *unixsocket.Peer) slog.Attr {
-	if p == nil {
-		return slog.Attr{}
-	}
-	return slog.Group("", "uid", p.UID, "pid", p.PID)
+	return slog.Attr{Value: p.LogValue()}
 }
 
 // logCommanded logs an operator's command.
@@ -66,7 +63,7 @@ func (s *session) logCommanded(op protocol.Op, c *backends.Command, count int64)
 	if c.Kind != backends.Pause && c.Kind != backends.Resume {
 		jobs = slog.Int64("jobs", count)
 	}
-	if s.peer != nil {
+	if s.peer != nil && s.peer.IsKnown() {
 		uid = slog.Any("uid", s.peer.UID)
 	}
 	s.bridge.log.Info("operator command", "event", "operator_command", s.logKeys(), "op", op, "queue", c.Queue, jobs, uid)

@@ -34,9 +34,11 @@ func (w testWriter) Write(p []byte) (int, error) {
 
 // Times and sizes of the pipeline that tests rely on.
 const (
-	longestLinger = 2 * time.Millisecond // of the group commit, after a commit
-	longestRetry  = time.Second          // pause between two tries of a commit, before its jitter
-	writesMemory  = 96 << 20             // bytes of writes that can wait
+	longestLinger = 2 * time.Millisecond   // of the group commit, after a commit
+	longestRetry  = time.Second            // pause between two tries of a commit, before its jitter
+	recordAge     = 300 * time.Millisecond // of a hand-out that is recorded
+	recordCheck   = 50 * time.Millisecond
+	writesMemory  = 96 << 20 // bytes of writes that can wait
 )
 
 // sidecar is a running Bridge with one socket and one database.
@@ -144,8 +146,8 @@ func run(t testing.TB, b *Bridge) *sidecar {
 		t.Fatalf("Run: %v", err)
 	}
 	if ln, ok := b.running.listeners[s.path]; ok {
-		if mem, ok := ln.Listener.(*memListener); ok {
-			s.net = mem.net
+		if at, ok := ln.Addr().(memAddr); ok {
+			s.net = at.net
 		}
 	}
 	t.Cleanup(func() {

@@ -2,6 +2,7 @@ package bridge
 
 import (
 	"cmp"
+	"fmt"
 	"time"
 
 	"github.com/qsidecar/qsidecar/bridge/internal/quota"
@@ -63,8 +64,12 @@ func (b *Bridge) full(who *unixsocket.Peer) *protocol.Error {
 		return protocol.Errorf(protocol.CodeBusy, "the sidecar has %d connections, which is its limit (limits.connections in its config): close some, or let programs share one", n)
 	}
 	if who != nil && l.PerUser > 0 && b.users[who.UID] >= l.PerUser {
-		return protocol.Errorf(protocol.CodeBusy, "user %d has %d connections, which is the limit (limits.connections_per_user in the sidecar's config): close some, or let programs share one",
-			who.UID, b.users[who.UID])
+		user := fmt.Sprintf("user %d has", who.UID)
+		if !who.IsKnown() {
+			user = "all users of other user namespaces together have"
+		}
+		return protocol.Errorf(protocol.CodeBusy, "%s %d connections, which is the limit (limits.connections_per_user in the sidecar's config): close some, or let programs share one",
+			user, b.users[who.UID])
 	}
 	return nil
 }

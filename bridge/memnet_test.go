@@ -33,7 +33,7 @@ func (n *memNet) listen(s unixsocket.Config) (*unixsocket.Listener, error) {
 	defer n.mu.Unlock()
 	ln := &memListener{net: n, path: s.Path, conns: make(chan *memConn), closed: make(chan struct{})}
 	n.at[s.Path] = ln
-	return unixsocket.Inherited(ln, s.Path), nil
+	return unixsocket.Inherited(ln, s.Path, nil), nil
 }
 
 func (n *memNet) dial(t testing.TB, path string) *memConn {
@@ -80,7 +80,15 @@ func (l *memListener) Close() error {
 	return nil
 }
 
-func (l *memListener) Addr() net.Addr { return &net.UnixAddr{Name: l.path, Net: "unix"} }
+func (l *memListener) Addr() net.Addr {
+	return memAddr{&net.UnixAddr{Name: l.path, Net: "unix"}, l.net}
+}
+
+// memAddr is the address of a listener in memory.
+type memAddr struct {
+	*net.UnixAddr
+	net *memNet
+}
 
 // memBuffer is how many unread bytes a connection accepts, as by default on Linux.
 const memBuffer = 208 << 10

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"net"
 	"time"
 
@@ -20,12 +21,14 @@ const (
 	DefaultMaxAttempts    = 20
 	DefaultBackoff        = time.Second
 	DefaultBackoffMax     = time.Hour
+	DefaultJitter         = 0.1
+	MaxJitter             = 0.5
 	DefaultRetainDead     = 30 * 24 * time.Hour
 	DefaultKeyTTL         = 10 * time.Minute
 	DefaultSocketMode     = fs.FileMode(0o660)
 	DefaultQueueLabels    = 100
 
-	// MinSidecarTimeout keeps the heartbeats, one every fifth of it, from becoming a load.
+	// MinSidecarTimeout keeps the heartbeats, one every sixth of it, from becoming a load.
 	MinSidecarTimeout = time.Second
 	MaxSidecarTimeout = time.Hour
 )
@@ -72,7 +75,7 @@ type Database struct {
 	// Replica can't answer.
 	Replica backends.Replica
 
-	// SidecarTimeout is how long this sidecar's session leases outlive its last heartbeat. The sidecar sends five
+	// SidecarTimeout is how long this sidecar's session leases outlive its last heartbeat. The sidecar sends six
 	// heartbeats in that time. It is 1 s to 1 h, and defaults to 30 s.
 	SidecarTimeout time.Duration
 
@@ -91,6 +94,7 @@ type Queue struct {
 	Timeout     time.Duration // of one run; 0: no timeout
 	Backoff     time.Duration // before the first retry, doubling. Defaults to 1 s
 	BackoffMax  time.Duration // defaults to 1 h
+	Jitter      float64       // by which part of itself a back-off can become longer or shorter. Defaults to 0.1; negative: none
 	RetainDone  time.Duration // of done jobs; 0: deleted immediately
 	RetainDead  time.Duration // of dead jobs. Defaults to 30 days; negative: indefinitely
 	KeyTTL      time.Duration // minimum time that a key is remembered. Defaults to 10 min
@@ -110,8 +114,8 @@ type Socket struct {
 }
 
 // file returns the part of the Socket that the file system holds.
-func (s *Socket) file() unixsocket.Config {
-	return unixsocket.Config{Path: s.Path, Mode: s.Mode, Group: s.Group}
+func (s *Socket) file(log *slog.Logger) unixsocket.Config {
+	return unixsocket.Config{Path: s.Path, Mode: s.Mode, Group: s.Group, Log: log}
 }
 
 func (o Options) withDefaults() Options {
@@ -150,6 +154,7 @@ func (q Queue) withDefaults(dbs map[string]Database) Queue {
 	q.MaxAttempts = cmp.Or(q.MaxAttempts, DefaultMaxAttempts)
 	q.Backoff = cmp.Or(q.Backoff, DefaultBackoff)
 	q.BackoffMax = cmp.Or(q.BackoffMax, max(DefaultBackoffMax, q.Backoff))
+	q.Jitter = max(cmp.Or(q.Jitter, DefaultJitter), 0)
 	q.RetainDead = max(cmp.Or(q.RetainDead, DefaultRetainDead), 0)
 	q.KeyTTL = cmp.Or(q.KeyTTL, DefaultKeyTTL)
 	return q
@@ -208,6 +213,9 @@ func (q Queue) validate(bad func(key, format string, args ...any), dbs map[strin
 	}
 	if q.Backoff < 0 || q.BackoffMax < q.Backoff {
 		bad("backoff", "initial %v must lie between 0s and max %v", q.Backoff, q.BackoffMax)
+	}
+	if !(q.Jitter <= MaxJitter) { // also NaN
+		bad("backoff", "jitter %v is above %v", q.Jitter, MaxJitter)
 	}
 	if q.RetainDone < 0 {
 		bad("retention.done", "%v is negative", q.RetainDone)

@@ -83,6 +83,16 @@ func (p *plan) policy(name string) (backends.Policy, bool) {
 	}, ok
 }
 
+// jitter returns by which part of itself a back-off of the queue can become longer or shorter. A job of a queue that
+// isn't in the config was claimed by another sidecar.
+func (p *plan) jitter(name string) float64 {
+	q, ok := p.queue(name)
+	if !ok {
+		return DefaultJitter
+	}
+	return q.Jitter
+}
+
 func (p *plan) maxAttempts(name string) int {
 	q, ok := p.queue(name)
 	if !ok {

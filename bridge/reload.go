@@ -72,6 +72,7 @@ func (b *Bridge) Reload(o Options) error {
 		b.serve(r, ln)
 	}
 	b.dropSockets(r, next)
+	b.setListening(r)
 	return nil
 }
 
@@ -200,7 +201,7 @@ func (b *Bridge) listenNew(r *running, old *plan, sockets []Socket) (added map[s
 		ln := r.listeners[s.Path]
 		if ln == nil {
 			if err = errors.Join(isServed(r.listeners, s.Path), isServed(added, s.Path)); err == nil {
-				ln, err = b.system.listen(s.file())
+				ln, err = b.system.listen(s.file(b.log))
 			}
 			if err != nil {
 				return added, fmt.Errorf("socket %s: %w", s.Path, err)
@@ -212,8 +213,8 @@ func (b *Bridge) listenNew(r *running, old *plan, sockets []Socket) (added map[s
 		if was.Mode == s.Mode && was.Group == s.Group || ln.IsInherited() {
 			continue
 		}
-		undo = append(undo, func() error { return ln.Adjust(was.file()) })
-		if err = ln.Adjust(s.file()); err != nil {
+		undo = append(undo, func() error { return ln.Adjust(was.file(b.log)) })
+		if err = ln.Adjust(s.file(b.log)); err != nil {
 			return added, fmt.Errorf("socket %s: %w", s.Path, err)
 		}
 	}

@@ -14,9 +14,12 @@ import (
 // Answers pings each socket as a worker does, and returns nil when all have replied. It returns an error for a socket
 // that accepts connections but does not reply before ctx is done, or that can't be connected to in that time. The
 // content of the reply does not matter (a refusal is also a reply), and no database is queried. Answers skips a
-// socket that this process is not allowed to connect to, or whose file is gone.
+// socket that this process is not allowed to connect to, or whose file is lost: another process can have the path.
 func (b *Bridge) Answers(ctx context.Context) error {
 	for _, s := range b.plan.Load().opts.Sockets {
+		if b.socketError(s.Path) != nil {
+			continue
+		}
 		if err := answers(ctx, s.Path); err != nil {
 			return fmt.Errorf("socket %s: %w", s.Path, err)
 		}

@@ -3,6 +3,7 @@ package bridge
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"slices"
 	"syscall"
@@ -16,13 +17,13 @@ func (b *Bridge) listenAll(o *Options) (map[string]*unixsocket.Listener, error) 
 	lns := make(map[string]*unixsocket.Listener, len(o.Sockets))
 	for _, s := range o.Sockets {
 		if ln := o.inherited(s.Path); ln != nil {
-			lns[s.Path] = unixsocket.Inherited(ln, s.Path)
+			lns[s.Path] = unixsocket.Inherited(ln, s.Path, b.log)
 			continue
 		}
 		err := isServed(lns, s.Path)
 		var ln *unixsocket.Listener
 		if err == nil {
-			ln, err = b.system.listen(s.file())
+			ln, err = b.system.listen(s.file(b.log))
 		}
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("socket %s: %w", s.Path, err), closeAll(lns))
@@ -94,4 +95,20 @@ func (b *Bridge) accept(ln *unixsocket.Listener, watcher *unixsocket.HangUpWatch
 			return fmt.Errorf("socket %s: accept: %w", ln.Path, err)
 		}
 	}
+}
+
+// setListening publishes the listeners for Health, which must not wait for a reload. b.reload is held.
+func (b *Bridge) setListening(r *running) {
+	all := maps.Clone(r.listeners)
+	b.listening.Store(&all)
+}
+
+// socketError returns why clients can't connect to the socket by its path, or nil.
+func (b *Bridge) socketError(path string) error {
+	if all := b.listening.Load(); all != nil {
+		if ln := (*all)[path]; ln != nil {
+			return ln.Lost()
+		}
+	}
+	return nil
 }

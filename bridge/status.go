@@ -110,7 +110,11 @@ func (b *Bridge) status() *protocol.Status {
 		on[s.socket]++
 	}
 	for _, socket := range p.opts.Sockets {
-		st.Sockets = append(st.Sockets, protocol.SocketStatus{Path: socket.Path, Sessions: on[socket.Path]})
+		s := protocol.SocketStatus{Path: socket.Path, Sessions: on[socket.Path]}
+		if err := b.socketError(socket.Path); err != nil {
+			s.Error = err.Error()
+		}
+		st.Sockets = append(st.Sockets, s)
 	}
 	for _, db := range p.databases {
 		st.Databases = append(st.Databases, db.shown(p))
@@ -155,8 +159,11 @@ func (s *session) shown(p *plan) protocol.SessionStatus {
 	s.mu.Lock()
 	st.Worker = s.worker
 	s.mu.Unlock()
-	if s.peer != nil {
-		st.UID, st.PID = protocol.Some(int64(s.peer.UID)), protocol.Some(int64(s.peer.PID))
+	if s.peer != nil && s.peer.IsKnown() {
+		st.UID = protocol.Some(int64(s.peer.UID))
+	}
+	if s.peer != nil && s.peer.PID != 0 {
+		st.PID = protocol.Some(int64(s.peer.PID))
 	}
 	now := time.Now()
 	for _, b := range p.databases {

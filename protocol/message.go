@@ -317,6 +317,7 @@ type Status struct {
 type SocketStatus struct {
 	Path     string
 	Sessions int64
+	Error    string // why clients can't connect to it; empty if they can
 }
 
 // DatabaseStatus is an open database.

@@ -112,6 +112,7 @@ var statMessage = newMessage([]field[QueueStat]{
 var socketMessage = newMessage([]field[SocketStatus]{
 	isWord("path", func(s *SocketStatus) *string { return &s.Path }),
 	number("sessions", func(s *SocketStatus) *int64 { return &s.Sessions }),
+	isOptWord("error", func(s *SocketStatus) *string { return &s.Error }),
 })
 
 var databaseMessage = newMessage([]field[DatabaseStatus]{

@@ -277,7 +277,7 @@ func genStatus(t *rapid.T) Status {
 	return Status{
 		UptimeMS: n("uptime_ms"), Generation: n("generation"), ConfigError: text("config_error"), FailedAt: opt("failed_at"), Admin: text("admin"),
 		Sockets: genList(rapid.Custom(func(*rapid.T) SocketStatus {
-			return SocketStatus{Path: text("path"), Sessions: n("sessions")}
+			return SocketStatus{Path: text("path"), Sessions: n("sessions"), Error: text("error")}
 		}), 0).Draw(t, "sockets"),
 		Databases: genList(rapid.Custom(func(*rapid.T) DatabaseStatus {
 			return DatabaseStatus{Name: text("name"), Engine: text("engine"), Version: text("version"), Address: text("address"), Cluster: text("cluster"), HeartbeatAgeMS: n("heartbeat_age_ms"),

@@ -71,6 +71,7 @@ type kit struct {
 	db      *sql.DB   // of another engine
 	conn    *sql.Conn
 	counted atomic.Uint64
+	table   mapping.Table // of the queue q, for tests that adopt it again
 
 	reopen func() backends.Engine
 }

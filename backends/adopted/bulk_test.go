@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
@@ -92,4 +93,37 @@ func (k *kit) settleTogether(on *product, queue, left string, alike bool, verb f
 	}
 	k.wantRows("SELECT concat_ws(' ', queue_item_id, state) FROM my_queue ORDER BY queue_item_id", rows...)
 	k.wantRows("SELECT item FROM " + on.own + "qsidecar_leases WHERE token_sidecar IS NOT NULL")
+}
+
+// TestDelaysTogether checks that jobs of one commit keep their own delays.
+func TestDelaysTogether(t *testing.T) {
+	m := mapping.Table{
+		Name: "timed", MaxAttempts: 9, Columns: map[mapping.Role][]string{mapping.ID: {"id"}, mapping.State: {"state"}, mapping.RunAt: {"run_at"}},
+		States: map[backends.State]mapping.Value{backends.StateReady: {Text: "new"}, backends.StateClaimed: {Text: "busy"}, backends.StateDone: {Text: "done"}},
+	}
+	onEvery(t, func(t *testing.T, product string, start func(ddl string, tables map[string]mapping.Table) *kit) {
+		k := start("CREATE TABLE timed (id int NOT NULL PRIMARY KEY, state varchar(9) NOT NULL, run_at "+zoneless(product)+"); INSERT INTO timed VALUES (1, 'new', NULL), (2, 'new', NULL), (3, 'new', NULL)",
+			map[string]mapping.Table{"q": m})
+		var b backends.Batch
+		for _, j := range k.claim("q", 3) {
+			hours, err := strconv.Atoi(j.ID)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.Writes = append(b.Writes, backends.Nack{Leases: leases(j), HasDelay: true, Delay: time.Duration(hours) * time.Hour})
+		}
+		k.commit(b)
+		views, err := k.Peek(t.Context(), backends.Peek{Queue: "q", State: backends.StateScheduled, Max: 9})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, v := range views {
+			if v.ID != fmt.Sprint(i+1) || time.Until(v.RunAt).Round(time.Hour) != time.Duration(i+1)*time.Hour {
+				t.Errorf("the job %s is due in %v", v.ID, time.Until(v.RunAt))
+			}
+		}
+		if len(views) != 3 {
+			t.Errorf("%d jobs wait", len(views))
+		}
+	})
 }

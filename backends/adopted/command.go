@@ -129,8 +129,7 @@ func lockItems(ctx context.Context, sql backends.SQL, q *statement.Queue, where,
 	}
 	requested := q.Requested(ids)
 	err = sql.Do(ctx, q.ForItems(ids, func(b *condition.Builder, these string) *backends.Statement {
-		n := b.Arg(int64(len(ids)))
-		return q.LockItems(query.And(append(slices.Clone(where), these)...), q.KeyOrder(), n, q.ClaimInTx, func(item string) {
+		return q.LockRows(condition.WhileRows(these, where), q.ClaimInTx, func(item string) {
 			if requested(item) {
 				add(item)
 			}
@@ -149,7 +148,7 @@ func (s *Store) reclaim(ctx context.Context, sql backends.SQL, q *statement.Queu
 	x := &changes{dialect: s.dialect, alone: true}
 	var all []*backends.Statement
 	for _, l := range claims.sorted() {
-		change, err := x.add(q.End(l, l.AttemptState().AfterRelease(backends.Release{Uncounted: true}), ""))
+		change, err := x.add(q.End(l, l.AttemptState().AfterRelease(backends.Release{Uncounted: true}, 0), ""))
 		if err != nil {
 			return 0, err
 		}

@@ -81,7 +81,7 @@ func (s *Store) Commit(ctx context.Context, b backends.Batch) (backends.Results,
 		return backends.Results{}, err
 	}
 	inTx = slices.DeleteFunc(inTx, func(w txWrite) bool { return isLocked(res.Writes[w.n].Err) }) // the whole write is tried again
-	s.settleInTx(ctx, inTx, res.Writes)
+	s.settleInTx(ctx, inTx, b.Jitter, res.Writes)
 	return res, nil
 }
 
@@ -229,7 +229,7 @@ func (s *Store) writesApart(ctx context.Context, k *commitment, why error, at *a
 	}
 	res := newResults(b)
 	for i, of := range slices.Sorted(maps.Keys(groups)) { // those without adopted queues first
-		part := subset{Batch: backends.Batch{Host: b.Host, WaitForLocks: b.WaitForLocks}}
+		part := subset{Batch: b.Empty()}
 		for _, n := range groups[of] {
 			part.addWrite(n, b.Writes[n])
 		}
@@ -455,9 +455,9 @@ func (k *commitment) write(x *changes, p part, claims leases) (all []settled, er
 		case backends.Ack:
 			change, err = x.ack(q, l, w.Result)
 		case backends.Nack:
-			change, err = x.add(q.End(l, l.AttemptState().AfterNack(w), backends.CauseNacked))
+			change, err = x.add(q.End(l, l.AttemptState().AfterNack(w, k.batch.Jitter.Of(l.Queue)), backends.CauseNacked))
 		case backends.Release:
-			change, err = x.add(q.End(l, l.AttemptState().AfterRelease(w), w.Cause))
+			change, err = x.add(q.End(l, l.AttemptState().AfterRelease(w, k.batch.Jitter.Of(l.Queue)), w.Cause))
 		case backends.Extend:
 			change, err = x.add(q.Extend(l, w), nil)
 		}

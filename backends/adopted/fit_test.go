@@ -98,7 +98,7 @@ func TestStatesFitTheirColumn(t *testing.T) {
 		{"b", "no", "false", "it has the same value as"},
 		{"b", "waiting", "true", `queues.q.states.ready: the column b is of the type boolean, and "waiting" is neither true nor false`},
 		{"e", "new", `it's "odd", this`, ""},
-		{"e", "new", "gone", `queues.q.states.claimed: the column e is of the type mood, which has no "gone": it has new, busy, done, it's "odd", this`},
+		{"e", "new", "gone", `queues.q.states.claimed: the column e is of the type public.mood, which has no "gone": it has new, busy, done, it's "odd", this`},
 		{"u", "b9f0f6a4-3c3a-4a4e-9f57-0a0f6a0c9e8d", "x", `"x" is not a UUID`},
 		{"j", `"waiting"`, "taken", `"taken" is not a JSON text`},
 		{"js", `"waiting"`, `"taken"`, "queues.q.table: the database refuses the query for its jobs: "},

@@ -17,10 +17,11 @@ import (
 // rows are locked must not delay the others.
 func (s *Store) claimApart(ctx context.Context, b backends.Batch, at *attempt) (backends.Results, error) {
 	res := newResults(b)
-	writes, others := subset{Batch: backends.Batch{Host: b.Host, WaitForLocks: b.WaitForLocks}}, subset{Batch: backends.Batch{Host: b.Host}}
+	writes, others := subset{Batch: b.Empty()}, subset{Batch: b.Empty()}
 	for n, w := range b.Writes {
 		writes.addWrite(n, w)
 	}
+	others.WaitForLocks = false // it has no writes
 	var adopted []int
 	for n, c := range b.Claims {
 		if kind, mixed := s.kindOf(c); mixed || kind != adoptedQueue {
@@ -190,7 +191,7 @@ func (m itemSets) add(q *statement.Queue, item string) {
 // lock and that exist: others have locked them.
 func lockRows(ctx context.Context, sql backends.SQL, rows itemSets) (locked itemSets, err error) {
 	got, err := findItems(ctx, sql, rows, func(q *statement.Queue, where string, f func(string), args []any) *backends.Statement {
-		return q.LockItems(where, q.KeyOrder(), 0, true, f, args...)
+		return q.LockRows(where, true, f, args...)
 	})
 	if err != nil {
 		return nil, err
@@ -223,7 +224,7 @@ func findItems(ctx context.Context, sql backends.SQL, rows itemSets, find func(q
 // commitWithout commits the batch without the writes aside, which get their errors.
 func (s *Store) commitWithout(ctx context.Context, b backends.Batch, aside map[int]error, at *attempt) (backends.Results, error) {
 	res := newResults(b)
-	rest := subset{Batch: backends.Batch{Host: b.Host, WaitForLocks: b.WaitForLocks}}
+	rest := subset{Batch: b.Empty()}
 	for n, w := range b.Writes {
 		if err := aside[n]; err != nil {
 			res.Writes[n].Err = err

@@ -32,11 +32,11 @@ func (s *Store) Maintain(ctx context.Context, m backends.Maintenance) (backends.
 	s.ObstacleSet().Keep(func(o *backends.Obstacle) bool {
 		return o.Table == "" || s.Adopted(o.Queue) || s.settledIn(o.Queue) != nil
 	})
-	next := s.reapInTx(ctx, &r)
+	next := s.reapInTx(ctx, &r, m.Jitter)
 	var due dueWork
 	for _, part := range []func() error{
 		func() (err error) { due, err = s.findDue(ctx, waiting); return err },
-		func() error { return s.reap(ctx, &r, m.Limit, due) },
+		func() error { return s.reap(ctx, &r, m, due) },
 		func() error { return s.resetStuck(ctx, &r, m.Limit) },
 		func() error { return s.pruneAll(ctx, &r, m) },
 	} {
@@ -166,7 +166,7 @@ func (s *Store) lostLeases() reaping {
 }
 
 // reap takes back a batch of the claims that are due, and one of those of lost sidecars.
-func (s *Store) reap(ctx context.Context, r *backends.MaintenanceResult, limit int, due dueWork) error {
+func (s *Store) reap(ctx context.Context, r *backends.MaintenanceResult, m backends.Maintenance, due dueWork) error {
 	began := s.ObstacleSet().Time()
 	complete := true
 	here := map[[2]string]bool{} // by queue and item
@@ -178,7 +178,7 @@ func (s *Store) reap(ctx context.Context, r *backends.MaintenanceResult, limit i
 		if !part.some {
 			continue
 		}
-		seen, all, err := s.reapBatch(ctx, r, limit, part.what)
+		seen, all, err := s.reapBatch(ctx, r, m, part.what)
 		if err != nil && core.IsOutage(ctx, err) {
 			return err
 		}
@@ -198,12 +198,12 @@ func (s *Store) reap(ctx context.Context, r *backends.MaintenanceResult, limit i
 // reapBatch takes a batch of claims back. It leaves those alone that are being settled, those whose rows other programs
 // have locked, and those that the database refuses: one of these must not keep the others from being taken back. It
 // returns the claims that it found, and whether these are all.
-func (s *Store) reapBatch(ctx context.Context, r *backends.MaintenanceResult, limit int, what reaping) (seen []*lease.Lease, all bool, _ error) {
+func (s *Store) reapBatch(ctx context.Context, r *backends.MaintenanceResult, m backends.Maintenance, what reaping) (seen []*lease.Lease, all bool, _ error) {
 	set := s.ObstacleSet()
 	began := set.Time()
 	_, refusing := set.Waiting(backends.DoingGiveBack)
 	queues := slices.DeleteFunc(s.settledNames(), func(queue string) bool { return slices.Contains(refusing, queue) })
-	most := limit + set.Jobs(backends.DoingGiveBack)
+	most := m.Limit + set.Jobs(backends.DoingGiveBack)
 	apart := core.Apart[*lease.Lease]{
 		Set: set,
 		Obstacle: func(l *lease.Lease) backends.Obstacle {
@@ -215,22 +215,22 @@ func (s *Store) reapBatch(ctx context.Context, r *backends.MaintenanceResult, li
 		for _, l := range some {
 			ids[l.ID] = true
 		}
-		return s.reapSome(ctx, r, most, queues, what, func(all []*lease.Lease) []*lease.Lease {
+		return s.reapSome(ctx, r, m.Jitter, most, queues, what, func(all []*lease.Lease) []*lease.Lease {
 			return slices.DeleteFunc(all, func(l *lease.Lease) bool { return !ids[l.ID] })
 		})
 	}
-	err := s.reapSome(ctx, r, most, queues, what, func(all []*lease.Lease) []*lease.Lease {
+	err := s.reapSome(ctx, r, m.Jitter, most, queues, what, func(all []*lease.Lease) []*lease.Lease {
 		seen = slices.Clone(all)
 		return apart.New(all)
 	})
 	fresh := len(apart.New(seen))
 	more, err := apart.After(ctx, began, seen, err)
-	r.More = r.More || more || err == nil && fresh >= limit
+	r.More = r.More || more || err == nil && fresh >= m.Limit
 	return seen, len(seen) < most && len(refusing) == 0, err
 }
 
 // reapSome takes those claims back in one transaction that choose returns, of those that it finds.
-func (s *Store) reapSome(ctx context.Context, r *backends.MaintenanceResult, limit int, queues []string, what reaping, choose func([]*lease.Lease) []*lease.Lease) error {
+func (s *Store) reapSome(ctx context.Context, r *backends.MaintenanceResult, jitter backends.Jitter, limit int, queues []string, what reaping, choose func([]*lease.Lease) []*lease.Lease) error {
 	x := &changes{}
 	if err := s.transaction(ctx, func() []string { return x.madeReady() }, func(ctx context.Context, sql backends.SQL) error {
 		*x = changes{dialect: s.dialect, alone: true}
@@ -252,7 +252,7 @@ func (s *Store) reapSome(ctx context.Context, r *backends.MaintenanceResult, lim
 			if locked[q][l.Item] {
 				continue
 			}
-			if _, err := x.add(q.End(l, l.AttemptState().AfterReap(cause), cause)); err != nil {
+			if _, err := x.add(q.End(l, l.AttemptState().AfterReap(cause, jitter.Of(l.Queue)), cause)); err != nil {
 				return err
 			}
 		}

@@ -286,3 +286,54 @@ func TestStuck(t *testing.T) {
 		k.write(backends.Ack{Leases: leases(mine)}, 1) // the row no longer shows the claim
 	})
 }
+
+// TestJitterOfAdoptedJobs: a jitter of −1 leaves nothing of a back-off of an hour, wherever the batch is split.
+func TestJitterOfAdoptedJobs(t *testing.T) {
+	none := func(string) float64 { return -1 }
+	settled := func(k *kit, queue string, beside ...backends.Write) {
+		k.Helper()
+		nack := backends.Nack{Leases: leases(k.one(queue)), Error: "x"}
+		k.commit(backends.Batch{Writes: append(beside, nack), Jitter: none})
+		job := k.one(queue)
+		if job.Attempt != 2 {
+			k.Fatalf("%+v", job)
+		}
+		k.write(backends.Nack{Leases: leases(job)}, 0)
+		for _, next := range k.claim(queue, 3) {
+			if next.ID == job.ID {
+				k.Errorf("the back-off without jitter is over: %+v", next)
+			}
+		}
+	}
+	onEach(t, func(t *testing.T, on *product) {
+		t.Run("alone", func(t *testing.T) {
+			k := on.newKit(t, on.systemE, map[string]mapping.Table{"e": tableE()})
+			settled(k, "e")
+		})
+		t.Run("beside a locked row", func(t *testing.T) {
+			k := on.newKit(t, on.systemE, map[string]mapping.Table{"e": tableE()})
+			first := k.one("e")
+			k.sql("BEGIN; SELECT 1 FROM my_queue WHERE queue_item_id = 1 FOR UPDATE")
+			settled(k, "e", backends.Ack{Leases: leases(first)})
+			k.sql("COMMIT")
+		})
+		t.Run("in a transaction", func(t *testing.T) {
+			settled(kitB(t, on), "b")
+		})
+		t.Run("reaped", func(t *testing.T) {
+			k := on.newKit(t, on.systemE, map[string]mapping.Table{"e": tableE()})
+			for range 2 { // after the first loss there is no back-off
+				job := k.one("e")
+				k.sql("UPDATE " + on.own + "qsidecar_leases SET due_at = 1 WHERE token_sidecar IS NOT NULL")
+				if r := k.maintain(backends.Maintenance{Jitter: none}); r.Reaped[backends.CauseLeaseEnded] != 1 {
+					t.Fatalf("%+v", r)
+				}
+				if next := k.one("e"); next.ID != job.ID {
+					t.Fatalf("%+v, want job %s again", next, job.ID)
+				} else {
+					k.write(backends.Release{Leases: leases(next), Uncounted: true}, 0)
+				}
+			}
+		})
+	})
+}

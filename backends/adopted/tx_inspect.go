@@ -43,7 +43,7 @@ func (s *Store) reclaimInTx(ctx context.Context, q *statement.Queue, ids []strin
 		if !slices.Contains(ids, j.lease.Item) {
 			continue
 		}
-		r := s.release(ctx, j, backends.Release{Uncounted: true})
+		r := s.release(ctx, j, backends.Release{Uncounted: true}, nil)
 		if len(r.Lost) == 0 {
 			count++
 		}

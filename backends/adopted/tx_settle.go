@@ -25,7 +25,7 @@ func (p *txPool) pick(b backends.Batch) (rest subset, found []txWrite) {
 	if none {
 		return subset{}, nil
 	}
-	rest.Batch = backends.Batch{Host: b.Host, WaitForLocks: b.WaitForLocks}
+	rest.Batch = b.Empty()
 	for n, c := range b.Claims {
 		rest.addClaim(n, c)
 	}
@@ -50,12 +50,12 @@ func (p *txPool) pick(b backends.Batch) (rest subset, found []txWrite) {
 }
 
 // settleInTx runs the writes at the same time: each is a commit of its own connection.
-func (s *Store) settleInTx(ctx context.Context, all []txWrite, res []backends.WriteResult) {
+func (s *Store) settleInTx(ctx context.Context, all []txWrite, jitter backends.Jitter, res []backends.WriteResult) {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	for _, w := range all {
 		wg.Go(func() {
-			one := s.settleJob(ctx, w)
+			one := s.settleJob(ctx, w, jitter)
 			mu.Lock()
 			defer mu.Unlock()
 			r := &res[w.n]
@@ -72,7 +72,7 @@ func (s *Store) settleInTx(ctx context.Context, all []txWrite, res []backends.Wr
 }
 
 // settleJob runs a write about one job.
-func (s *Store) settleJob(ctx context.Context, w txWrite) (r backends.WriteResult) {
+func (s *Store) settleJob(ctx context.Context, w txWrite, jitter backends.Jitter) (r backends.WriteResult) {
 	j := w.job
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -89,7 +89,7 @@ func (s *Store) settleJob(ctx context.Context, w txWrite) (r backends.WriteResul
 		r.Failed.Add(j.queue.Queue, release.Cause, false)
 		return r
 	}
-	k := &commitment{s: s, batch: backends.Batch{Writes: []backends.Write{w.Write}}, tx: j}
+	k := &commitment{s: s, batch: backends.Batch{Writes: []backends.Write{w.Write}, Jitter: jitter}, tx: j}
 	err := k.split(newAttempt())
 	if err == nil {
 		err = k.run(ctx)
@@ -117,7 +117,7 @@ func (s *Store) settleJob(ctx context.Context, w txWrite) (r backends.WriteResul
 
 // reapInTx takes back the jobs in open transactions whose time is over. It returns when that of the
 // next one will be; < 0: there is none.
-func (s *Store) reapInTx(ctx context.Context, r *backends.MaintenanceResult) (next time.Duration) {
+func (s *Store) reapInTx(ctx context.Context, r *backends.MaintenanceResult, jitter backends.Jitter) (next time.Duration) {
 	next = -1
 	for _, j := range s.tx.find(func(j *txJob) bool { return j.timeout > 0 }) {
 		left := j.timeout - time.Since(j.began)
@@ -127,7 +127,7 @@ func (s *Store) reapInTx(ctx context.Context, r *backends.MaintenanceResult) (ne
 			}
 			continue
 		}
-		one := s.release(ctx, j, backends.Release{Cause: backends.CauseTimedOut})
+		one := s.release(ctx, j, backends.Release{Cause: backends.CauseTimedOut}, jitter)
 		if len(one.Lost) == 0 {
 			r.Reaped[backends.CauseTimedOut]++
 			r.Failed.AddAll(one.Failed)
@@ -138,9 +138,9 @@ func (s *Store) reapInTx(ctx context.Context, r *backends.MaintenanceResult) (ne
 }
 
 // release takes a job back.
-func (s *Store) release(ctx context.Context, j *txJob, how backends.Release) backends.WriteResult {
+func (s *Store) release(ctx context.Context, j *txJob, how backends.Release, jitter backends.Jitter) backends.WriteResult {
 	how.Leases = []backends.Lease{j.lease.Proof()}
-	return s.settleJob(ctx, txWrite{Write: how, proof: how.Leases[0], job: j})
+	return s.settleJob(ctx, txWrite{Write: how, proof: how.Leases[0], job: j}, jitter)
 }
 
 // Heartbeat implements backends.Backend. It also keeps the connections of open transactions alive.
@@ -158,7 +158,7 @@ func (s *Store) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.H
 	p.mu.Lock()
 	p.idle = b.Timeout
 	p.mu.Unlock()
-	p.ping(b.Timeout / 2)
+	p.ping(b.Timeout / 3)
 	return r, err
 }
 

@@ -66,6 +66,42 @@ var attemptTests = map[string]func(*kit){
 			k.wantDueIn(id, want)
 		}
 	},
+	"JitterChangesBackoffs": func(k *kit) {
+		half := func(queue string) float64 {
+			if queue != "q" {
+				k.Errorf("the jitter of the queue %q, want q", queue)
+			}
+			return 0.5
+		}
+		id := k.enqueue(backends.NewJob{Queue: "q", MaxAttempts: 9})[0]
+		for _, x := range []struct {
+			write backends.Write
+			want  time.Duration // policy("q") has back-offs of 1, 2, 4, 5 and 5 s
+		}{
+			{backends.Nack{Snooze: true}, 1500 * time.Millisecond},
+			{backends.Nack{}, 1500 * time.Millisecond},
+			{backends.Nack{HasDelay: true, Delay: 3 * time.Second}, 3 * time.Second},
+			{backends.Release{Cause: backends.CauseTimedOut}, 6 * time.Second},
+			{backends.Release{Cause: backends.CauseDisconnected}, 7500 * time.Millisecond},
+		} {
+			switch w := x.write.(type) {
+			case backends.Nack:
+				w.Leases = leasesOf(k.claimOne())
+				x.write = w
+			case backends.Release:
+				w.Leases = leasesOf(k.claimOne())
+				x.write = w
+			}
+			k.commit(backends.Batch{Writes: []backends.Write{x.write}, Jitter: half})
+			k.wantDueIn(id, x.want)
+		}
+		k.commit(k.claimBatch(me, 1, time.Second, policy("q")))
+		k.AdvanceClock(time.Second)
+		if r := k.maintain(backends.Maintenance{Jitter: half}); r.Reaped[backends.CauseLeaseEnded] != 1 {
+			k.Fatalf("%+v", r)
+		}
+		k.wantDueIn(id, 7500*time.Millisecond)
+	},
 	"ZeroBackoffRetriesAtOnce": func(k *kit) {
 		p := policy("q")
 		p.Backoff, p.BackoffMax = 0, 0

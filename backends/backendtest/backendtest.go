@@ -23,6 +23,11 @@ type Database struct {
 	// carried it out.
 	LoseCommit func(before bool)
 
+	// CommitErrors are errors that a proxy in front of the database can answer a COMMIT with, after it lost its own
+	// connection. Each function arms one for Backend's next commit, which the database carries out unless before is
+	// true. It is nil if the engine has no network.
+	CommitErrors map[string]func(before bool)
+
 	// RefuseJobs makes the database refuse every new job of a queue from now on, as a trigger of
 	// the owner can. The error contains reason.
 	RefuseJobs func(queue, reason string)
@@ -43,6 +48,11 @@ type Database struct {
 	// LockRow locks a job's row in an open transaction of another program, until unlock is called or
 	// the test ends. It is nil if the engine has no row locks.
 	LockRow func(id string) (unlock func())
+
+	// Application returns another program. lock locks a key in its transaction, as an application does that enqueues
+	// with a key; the first one begins it. The error is the server's, such as a deadlock. end commits. Application is
+	// nil if the engine has no row locks.
+	Application func() (lock func(queue, key string) error, end func())
 
 	// InsertRow runs the InsertSQL of an expression. If old is true, the row bypasses the CHECK
 	// constraints, as rows of older tables did. It is nil if the engine has no SQL. InvalidValues

@@ -17,6 +17,12 @@ import (
 func (k *kit) commitLost(b backends.Batch, before bool, happened func() bool) {
 	k.Helper()
 	k.LoseCommit(before)
+	k.commitTruthfully(b, before, happened)
+}
+
+// commitTruthfully is commitLost with a fault that the caller has armed.
+func (k *kit) commitTruthfully(b backends.Batch, before bool, happened func() bool) {
+	k.Helper()
 	_, err := k.Commit(k.Context(), b)
 	switch got := happened(); {
 	case got == before:
@@ -84,6 +90,30 @@ var faultTests = map[string]func(*kit){
 		}
 		k.writeLosing(backends.Release{Leases: []backends.Lease{h[0].Lease}, Uncounted: true}, 0)
 		k.wantJobs(k.claim(1), "a")
+	},
+	// The proxy's error means that the server is lost. It doesn't show whether the server has committed.
+	"ErrorOfAProxyIsNotAnOutcome": func(k *kit) {
+		for name, arm := range k.CommitErrors {
+			for _, before := range []bool{true, false} {
+				fault := func(b backends.Batch, happened func() bool) {
+					k.Helper()
+					k.Logf("%s, before the commit: %v", name, before)
+					arm(before)
+					k.commitTruthfully(b, before, happened)
+				}
+				n := k.stats().Ready
+				fault(backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{job("a", 0)}}}}, func() bool { return k.stats().Ready == n+1 })
+				k.enqueuePayloads("b")
+				j := k.claim(1)[0]
+				fault(backends.Batch{Writes: []backends.Write{backends.Ack{Leases: leasesOf(j)}}}, func() bool { return k.view(j.ID) == nil })
+				if before {
+					k.writeLosing(backends.Ack{Leases: leasesOf(j)}, 0)
+				}
+				claimed := k.stats().Claimed
+				k.enqueuePayloads("c")
+				fault(k.claimBatch(me, 1, 0, policy("q")), func() bool { return k.stats().Claimed == claimed+1 })
+			}
+		}
 	},
 	"RefusedWriteFailsTheWholeCommit": func(k *kit) {
 		k.enqueuePayloads("waiting")

@@ -1,6 +1,7 @@
 package backendtest
 
 import (
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -28,6 +29,11 @@ func deliveryOf(worker string, jobs ...backends.Job) (d backends.Deliver) {
 		d.Deliveries = append(d.Deliveries, backends.Delivery{Lease: j.Lease(), Worker: worker})
 	}
 	return d
+}
+
+// handedOut records a hand-out that was that long ago.
+func handedOut(j backends.Job, ago time.Duration) backends.Deliver {
+	return backends.Deliver{Deliveries: []backends.Delivery{{Lease: j.Lease(), Worker: "bob", Ago: ago}}}
 }
 
 // wantAttempts checks how many attempts a job has used.
@@ -311,22 +317,87 @@ var prefetchTests = map[string]func(*kit){
 		k.prefetchOne(me)
 		k.wantAttempts(id, 1)
 	},
-	"DeadlineCountsFromTheClaim": func(k *kit) {
-		p := policy("q")
-		p.Timeout, p.Backoff, p.BackoffMax = 10*time.Second, 0, 0
-		for _, delivered := range []bool{false, true} { // with and without a recorded delivery
-			id := k.enqueuePayloads("a")[0]
-			j := k.onlyJob(k.prefetchBatch(me, 1, p))
-			k.AdvanceClock(5 * time.Second)
-			if delivered {
-				k.writeLosing(deliveryOf("bob", j), 0)
+	"TimeLimitBeginsAtTheHandOut": func(k *kit) {
+		for _, own := range []bool{false, true} { // the queue's limit, or the job's
+			for _, counted := range []bool{false, true} { // the claim counts, because sidecars were lost with the job
+				for _, begin := range map[string]struct {
+					write func(j backends.Job) backends.Write
+					left  time.Duration
+				}{
+					"just handed out":    {func(j backends.Job) backends.Write { return handedOut(j, 0) }, 10 * time.Second},
+					"recorded 4 s later": {func(j backends.Job) backends.Write { return handedOut(j, 4*time.Second) }, 6 * time.Second},
+					"recorded when over": {func(j backends.Job) backends.Write { return handedOut(j, time.Hour) }, 0},
+					"checked":            {func(j backends.Job) backends.Write { return backends.Extend{Leases: leasesOf(j)} }, 10 * time.Second},
+					"extended":           {func(j backends.Job) backends.Write { return backends.Extend{Leases: leasesOf(j), Lease: time.Hour} }, 10 * time.Second},
+					"bound to another":   {func(j backends.Job) backends.Write { return backends.Extend{Leases: leasesOf(j), Bind: other} }, 10 * time.Second},
+					"bound to its own": {func(j backends.Job) backends.Write {
+						return backends.Extend{Leases: leasesOf(j), Bind: me, Worker: "w"}
+					}, 10 * time.Second},
+					"extended and longer": {func(j backends.Job) backends.Write {
+						return backends.Extend{Leases: leasesOf(j), Lease: 3 * time.Second}
+					}, 3 * time.Second},
+				} {
+					k.join(k, other)
+					k.join(k, me)
+					p := policy("q")
+					p.MaxAttempts, p.Backoff, p.BackoffMax = 3, 0, 0
+					n := backends.NewJob{Queue: "q", Payload: []byte("a")}
+					if own {
+						n.Timeout, p.Timeout = 10*time.Second, time.Second
+					} else {
+						p.Timeout = 10 * time.Second
+					}
+					id := k.enqueue(n)[0]
+					if counted {
+						for range 3 {
+							k.loseWithSidecar(1)
+						}
+					}
+					j := k.onlyJob(k.prefetchBatch(me, 1, p))
+					k.wantReaped(20*time.Minute, "") // a stall of the sidecar or the database
+					k.AdvanceClock(-10 * time.Minute)
+					k.writeLosing(begin.write(j), 0)
+					if begin.left > 0 {
+						k.wantReaped(begin.left-time.Second, "")
+						k.writeLosing(handedOut(j, 0), 0) // a second record changes nothing
+						k.AdvanceClock(time.Second)
+					}
+					cause := backends.CauseTimedOut
+					if begin.left == 3*time.Second {
+						cause = backends.CauseLeaseEnded
+					}
+					k.wantReaped(0, cause)
+					k.wantFailures(id, backends.Failure{Attempt: 1, Cause: cause})
+					k.wantAttempts(id, 1)
+					k.operate(backends.Command{Kind: backends.Delete, Queue: "q", IDs: []string{id}}, 1, false)
+				}
 			}
-			k.wantReaped(4*time.Second, "")
-			k.wantReaped(time.Second, backends.CauseTimedOut)
-			k.wantFailures(id, backends.Failure{Attempt: 1, Cause: backends.CauseTimedOut})
-			k.wantAttempts(id, 1)
-			k.writeLosing(backends.Ack{Leases: leasesOf(k.claimOne())}, 0)
 		}
+	},
+	"TimeLimitsThatBeginTogether": func(k *kit) { // also beside writes that one statement can't carry out
+		p := policy("q")
+		p.Backoff, p.BackoffMax = 0, 0
+		var jobs []backends.Job
+		for i := range 3 {
+			k.enqueuePayloads(fmt.Sprint(i))
+			p.Timeout = time.Duration(i) * 10 * time.Second // the first has no limit
+			jobs = append(jobs, k.onlyJob(k.prefetchBatch(me, 1, p)))
+		}
+		k.AdvanceClock(time.Hour)
+		lost := jobs[2]
+		lost.Token = k.token(me)
+		r := k.commit(backends.Batch{Writes: []backends.Write{deliveryOf("old", lost), backends.Deliver{Deliveries: []backends.Delivery{
+			{Lease: jobs[0].Lease(), Worker: "a", Ago: time.Second}, {Lease: jobs[1].Lease(), Worker: "b", Ago: 2 * time.Second}, {Lease: jobs[2].Lease(), Worker: "c"},
+		}}}})
+		if len(r.Writes[0].Lost) != 1 || len(r.Writes[1].Lost) != 0 {
+			k.Errorf("%+v", r)
+		}
+		k.wantReaped(8*time.Second-time.Millisecond, "")
+		k.wantReaped(time.Millisecond, backends.CauseTimedOut)
+		k.wantReaped(12*time.Second-time.Millisecond, "")
+		k.wantReaped(time.Millisecond, backends.CauseTimedOut)
+		k.wantReaped(100*time.Hour, "")
+		k.writeLosing(backends.Ack{Leases: leasesOf(jobs...)}, 2)
 	},
 	"ExtendCountsAsDelivery": func(k *kit) {
 		k.join(k, other)

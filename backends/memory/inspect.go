@@ -189,7 +189,7 @@ func (b *Backend) command(j *job, c backends.Command) {
 		}
 		b.apply(j, backends.Disposition{State: backends.StateReady})
 	case backends.Reclaim:
-		b.apply(j, j.counted().AfterRelease(backends.Release{Uncounted: true}))
+		b.apply(j, j.counted().AfterRelease(backends.Release{Uncounted: true}, 0))
 	default:
 		b.setState(j, backends.StateDeleted, time.Time{})
 		delete(b.jobs, j.id)

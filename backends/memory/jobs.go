@@ -20,10 +20,14 @@ func (j *job) counted() backends.AttemptState {
 	return s
 }
 
-// deliver records that a worker received j.
-func (j *job) deliver(worker string) {
+// deliver records that a worker received j that long ago.
+func (b *Backend) deliver(j *job, worker string, ago time.Duration) {
 	j.AttemptState = j.counted()
 	j.Prefetched, j.PrefetchLosses, j.worker = false, 0, cmp.Or(j.worker, worker)
+	if j.undelivered && j.timeout > 0 {
+		j.deadline = b.now.Add(max(j.timeout-ago, 0))
+	}
+	j.undelivered = false
 }
 
 // claimedJob returns the job that the lease is valid for, or nil.
@@ -102,7 +106,7 @@ func (b *Backend) remembered(j *job) bool {
 }
 
 func (b *Backend) ack(j *job, result []byte) {
-	j.deliver("")
+	b.deliver(j, "", 0)
 	b.setState(j, backends.StateDone, b.fromNow(j.retainDone))
 	if j.result = bytes.Clone(result); j.retainDone == 0 {
 		delete(b.jobs, j.id)
@@ -125,7 +129,7 @@ func (b *Backend) apply(j *job, f backends.Disposition) {
 }
 
 func (b *Backend) extend(j *job, e backends.Extend) {
-	j.deliver("")
+	b.deliver(j, "", 0)
 	switch {
 	case e.Bind != 0:
 		j.owner, j.worker, j.lease = e.Bind, e.Worker, 0
@@ -186,8 +190,8 @@ func (b *Backend) claimJob(j *job, h backends.Identity, s backends.Slot) backend
 	j.token, j.owner, j.worker, j.claimed = s.Token, h, s.Worker, b.now
 	j.lease, j.leaseEnd, j.deadline = s.Lease, b.fromNow(s.Lease), b.fromNow(j.timeout)
 	j.fence = max(j.fence+1, b.now.UnixMicro())
-	if s.Prefetch {
-		j.worker = "" // no worker has it yet
+	if j.undelivered = s.Prefetch; s.Prefetch {
+		j.worker, j.deadline = "", time.Time{} // no worker has it yet
 	}
 	if j.Prefetched = s.Uncounted(j.PrefetchLosses, j.Limit); !j.Prefetched {
 		j.Attempts++

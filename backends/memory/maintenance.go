@@ -88,7 +88,7 @@ func (b *Backend) Maintain(ctx context.Context, s backends.Maintenance) (r backe
 		past := func(at time.Time) bool { return !at.IsZero() && !at.After(b.now) }
 		reap := func(j *job, c backends.Cause) {
 			r.Reaped[c]++
-			b.apply(j, j.counted().AfterReap(c))
+			b.apply(j, j.counted().AfterReap(c, s.Jitter.Of(j.Queue)))
 			r.Failed.Add(j.Queue, c, j.state == backends.StateDead)
 		}
 		r.Promoted = each(byRunAt, func(j *job) bool {

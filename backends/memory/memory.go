@@ -49,7 +49,8 @@ type job struct {
 	worker                   string
 	lease, timeout           time.Duration // lease 0: a session lease
 	claimed, leaseEnd        time.Time
-	deadline                 time.Time // zero: no deadline
+	deadline                 time.Time // zero: no deadline, or the time limit has not begun
+	undelivered              bool      // prefetched, and the time limit has not begun
 	retainDone, retainDead   time.Duration
 	finished, expires        time.Time
 	result                   []byte
@@ -151,7 +152,7 @@ func (b *Backend) commit(batch backends.Batch, res *backends.Results) error {
 	}
 	for _, w := range batch.Writes {
 		b.madeReady = nil
-		r := b.write(w)
+		r := b.write(w, batch.Jitter)
 		r.MadeReady = b.madeReady
 		res.Writes = append(res.Writes, r)
 	}
@@ -181,7 +182,7 @@ func (b *Backend) refusal(w backends.Write) error {
 	return nil
 }
 
-func (b *Backend) write(w backends.Write) (r backends.WriteResult) {
+func (b *Backend) write(w backends.Write, jitter backends.Jitter) (r backends.WriteResult) {
 	switch w := w.(type) {
 	case backends.Enqueue:
 		r.Stored = b.store(w.Jobs)
@@ -191,19 +192,19 @@ func (b *Backend) write(w backends.Write) (r backends.WriteResult) {
 		}
 	case backends.Nack:
 		r.Lost = b.forEachLease(w.Leases, 0, func(j *job) {
-			b.apply(j, j.counted().AfterNack(w))
+			b.apply(j, j.counted().AfterNack(w, jitter.Of(j.Queue)))
 			r.Failed.Add(j.Queue, backends.CauseNacked, j.state == backends.StateDead)
 		})
 	case backends.Extend:
 		r.Lost = b.forEachLease(w.Leases, 0, func(j *job) { b.extend(j, w) })
 	case backends.Release:
 		r.Lost = b.forEachLease(w.Leases, w.Owner, func(j *job) {
-			b.apply(j, j.counted().AfterRelease(w))
+			b.apply(j, j.counted().AfterRelease(w, jitter.Of(j.Queue)))
 			r.Failed.Add(j.Queue, w.Cause, j.state == backends.StateDead)
 		})
 	case backends.Deliver:
 		for _, h := range w.Deliveries {
-			r.Lost = append(r.Lost, b.forEachLease([]backends.Lease{h.Lease}, 0, func(j *job) { j.deliver(h.Worker) })...)
+			r.Lost = append(r.Lost, b.forEachLease([]backends.Lease{h.Lease}, 0, func(j *job) { b.deliver(j, h.Worker, h.Ago) })...)
 		}
 	}
 	return r

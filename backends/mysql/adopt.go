@@ -37,7 +37,7 @@ func (t *tx) checkSidecar() {
 // lockedOut converts the error of a transaction that waited for another program's lock on a row or key to
 // a backends.LockedError.
 func lockedOut(o core.TxOptions, err error) error {
-	if o.LimitsLockWaits() && session.IsCode(err, codeLockWait, codeNoWait) {
+	if session.IsCode(err, codeNoWait) || (o.LimitsLockWaits() || o.Sidecar == 0) && session.IsCode(err, codeLockWait) {
 		return &backends.LockedError{Err: errors.New("the lock was not free in time")}
 	}
 	return err
@@ -51,7 +51,20 @@ func (t *tx) Do(ctx context.Context, statements ...*backends.Statement) error {
 			return err
 		}
 	}
-	return t.Flush(ctx)
+	return t.s.withoutHints(t.Flush(ctx))
+}
+
+// codeNoIndex is the error for a hint with an index that doesn't exist.
+const codeNoIndex = 1176
+
+// withoutHints runs a transaction again without hints, if the owner of an adopted table removed or renamed an index that one
+// names. A reload describes the tables again and turns hints on.
+func (s *Store) withoutHints(err error) error {
+	if !session.IsCode(err, codeNoIndex) || s.hintless.Swap(true) {
+		return err
+	}
+	s.log.Warn("index of an adopted table missing", "event", "adopted_index_missing", "address", s.place, "error", err)
+	return core.ErrAgain
 }
 
 // sizeOf estimates how many bytes a statement takes in a packet.
@@ -106,7 +119,8 @@ func (s *Store) queryOnce(ctx context.Context, statements []*backends.Statement)
 
 // Dialect implements backends.Adopter.
 func (s *Store) Dialect() backends.Dialect {
-	return dialect.New(s.o.clock, s.dialer.Server.SkipLocked)
+	s.hintless.Store(false)
+	return dialect.New(s.o.clock, s.dialer.Server.SkipLocked, &s.hintless)
 }
 
 // addStatement queues a statement of a package that uses Dialect. It passes rows to st.Row.

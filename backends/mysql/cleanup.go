@@ -2,6 +2,7 @@ package mysql
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/internal/core"
 	"github.com/qsidecar/qsidecar/backends/mysql/internal/session"
 	"github.com/qsidecar/qsidecar/backends/mysql/internal/table"
@@ -104,21 +106,21 @@ func (s *Store) cleanFailures(ctx context.Context, limit int) error {
 	return s.change(ctx, func(t *tx) { t.Add("DELETE FROM qsidecar_failures WHERE job IN (" + session.List(orphans) + ")") })
 }
 
-// cleanKeys records in the keys of jobs that are gone that they were deleted.
+// cleanKeys records in keys how their jobs ended, where that is missing: someone deleted a job, or a claim made one dead.
 func (s *Store) cleanKeys(ctx context.Context, limit int) error {
 	c := &s.cleaner
 	type key struct {
-		queue string
-		key   []byte
-		job   int64
+		queue, state string
+		key          []byte
+		job          int64
 	}
 	var keys []key
 	end, err := s.visit(ctx, limit, func(r *session.Result) {
 		c.queue, c.key = r.Text(0), r.Bytes(1)
-		if r.Null(3) && r.Null(4) {
-			keys = append(keys, key{c.queue, c.key, r.Int(2)})
+		if state := r.Text(4); r.Null(3) && (state == string(backends.StateDeleted) || state == string(backends.StateDead)) {
+			keys = append(keys, key{c.queue, state, c.key, r.Int(2)})
 		}
-	}, "SELECT k.queue, k.`key`, k.job, k.state, (SELECT 1 FROM qsidecar_jobs j WHERE j.id = k.job) FROM qsidecar_keys k "+
+	}, "SELECT k.queue, k.`key`, k.job, k.state, COALESCE((SELECT j.state FROM qsidecar_jobs j WHERE j.id = k.job), 'deleted') FROM qsidecar_keys k "+
 		"WHERE k.queue > ? OR k.queue = ? AND k.`key` > ? ORDER BY k.queue, k.`key`", c.queue, c.queue, c.key)
 	if end {
 		c.queue, c.key = "", []byte{}
@@ -126,11 +128,20 @@ func (s *Store) cleanKeys(ctx context.Context, limit int) error {
 	if err != nil || len(keys) == 0 {
 		return err
 	}
-	return s.change(ctx, func(t *tx) {
+	err = s.change(ctx, func(t *tx) {
+		all := make([]jobKey, len(keys))
+		for i, k := range keys {
+			all[i] = jobKey{k.queue, string(k.key)}
+		}
+		t.lockExistingKeys(all)
 		for _, k := range keys {
-			t.Add("UPDATE qsidecar_keys SET state = 'deleted' WHERE queue = ? AND `key` = ? AND job = ? AND state IS NULL", k.queue, k.key, k.job)
+			t.Add("UPDATE qsidecar_keys SET state = ? WHERE queue = ? AND `key` = ? AND job = ? AND state IS NULL", k.state, k.queue, k.key, k.job)
 		}
 	})
+	if _, locked := errors.AsType[*backends.LockedError](err); locked {
+		return nil // the next round finds them again
+	}
+	return err
 }
 
 // cleanCounters deletes rows of qsidecar_commits that no connection refreshes.

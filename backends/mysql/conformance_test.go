@@ -14,6 +14,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/backendtest"
+	"github.com/qsidecar/qsidecar/backends/internal/dial/dialtest"
 	"github.com/qsidecar/qsidecar/backends/mysql/internal/session"
 	"github.com/qsidecar/qsidecar/backends/mysql/migrate"
 	"github.com/qsidecar/qsidecar/internal/testserver"
@@ -162,6 +163,9 @@ func (d *databases) clean(name string) error {
 func (d *databases) take(t *testing.T) *backendtest.Database {
 	m, name := d.m, d.get(t)
 	o := Options{URL: m.URL(name), clock: "(SELECT at FROM test_clock)", idle: time.Hour} // on a machine that stalls the server ends no transaction
+	if strings.Contains(t.Name(), "/Faults/") {
+		o.wrap = dialtest.Through
+	}
 	s := open(t, o)
 	var beside *sql.Conn
 	return &backendtest.Database{
@@ -170,7 +174,8 @@ func (d *databases) take(t *testing.T) *backendtest.Database {
 		AdvanceClock: func(by time.Duration) {
 			must(t, m, name, fmt.Sprintf("UPDATE test_clock SET at = at + INTERVAL %d MICROSECOND", by.Microseconds()))
 		},
-		LoseCommit: s.loseCommit,
+		LoseCommit:   s.loseCommit,
+		CommitErrors: s.commitErrors(),
 		RefuseJobs: func(queue, reason string) {
 			must(t, m, name, fmt.Sprintf(`CREATE TRIGGER refuse BEFORE INSERT ON qsidecar_jobs FOR EACH ROW
 				IF NEW.queue = %s THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = %s; END IF`, literal(queue), literal(reason)))
@@ -190,6 +195,18 @@ func (d *databases) take(t *testing.T) *backendtest.Database {
 			c := connect(t, m, name)
 			runSQL(t, c, "BEGIN", "SELECT id FROM qsidecar_jobs WHERE id = "+id+" FOR UPDATE")
 			return func() { runSQL(t, c, "ROLLBACK") }
+		},
+		Application: func() (func(queue, key string) error, func()) {
+			c, begun := connect(t, m, name), false
+			return func(queue, key string) error {
+				if !begun {
+					runSQL(t, c, "BEGIN")
+					begun = true
+				}
+				_, err := c.ExecContext(t.Context(), "INSERT INTO qsidecar_keys (queue, `key`, job, expires_at, state) VALUES (?, ?, 0, UTC_TIMESTAMP(6), 'deleted') "+
+					"ON DUPLICATE KEY UPDATE job = job", queue, []byte(key))
+				return err
+			}, func() { runSQL(t, c, "COMMIT"); begun = false }
 		},
 		InvalidValues: invalidValues,
 		InsertRow: func(column, expression string, old bool) error {
@@ -247,6 +264,27 @@ func (s *Store) loseCommit(before bool) {
 		}
 	}
 	s.fault.Store(&hook)
+}
+
+// commitErrors are what proxies answer a COMMIT with, if they have lost the server: ProxySQL and MaxScale 2013, 2006 and 2003,
+// vtgate 1105, ProxySQL 9001, and MaxScale 1927 and 1290. The last one is a number that no one uses.
+func (s *Store) commitErrors() map[string]func(before bool) {
+	all := map[string]func(before bool){}
+	for _, code := range []uint16{2013, 2006, 2003, 1105, 9001, 1927, 1290, 7777} {
+		text := append([]byte{0xff}, byte(code), byte(code>>8))
+		text = append(text, "#HY000Lost connection to MySQL server during query"...)
+		answer := append([]byte{byte(len(text)), 0, 0, 1}, text...)
+		all[fmt.Sprint(code)] = func(before bool) {
+			hook := func(c *session.Conn, now bool) {
+				if now == before {
+					s.fault.Store(nil)
+					c.Wire.(*dialtest.Conn).Answer(answer)
+				}
+			}
+			s.fault.Store(&hook)
+		}
+	}
+	return all
 }
 
 // TestConformance runs the suite on each server. Each test has a database of its own while it runs.

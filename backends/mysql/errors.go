@@ -97,7 +97,7 @@ const (
 
 // kindOf maps a server's error to what it means for a caller.
 func kindOf(e *mysql.MySQLError) kind {
-	if session.IsCode(e, session.CodesNoWait...) {
+	if session.EndsSession(e) || session.IsCode(e, session.CodesNoWait...) {
 		return down
 	}
 	switch e.Number {
@@ -128,7 +128,7 @@ func (d access) Retry(ctx context.Context, err error) (again bool, cause int, wa
 		return true, backends.RetryCertification, 0
 	case session.IsCode(err, codeDeadlock, codeLockWait):
 		cause = backends.RetryConflict
-	case broken(err):
+	case broken(err), session.EndsSession(err):
 		cause = backends.RetryConnection
 	}
 	return transient(err) || d.repairHeaders(ctx, err), cause, 0

@@ -17,10 +17,10 @@ func (s *Store) Heartbeat(ctx context.Context, b backends.Heartbeat) (p backends
 	err = s.Again(ctx, func(ctx context.Context) (err error) {
 		var sent bool
 		p, sent, err = s.sendHeartbeat(ctx, b)
-		lost = lost || sent && err != nil && !session.FromServer(err)
+		lost = lost || sent && err != nil && (!session.FromServer(err) || session.EndsSession(err))
 		return err
 	})
-	if err != nil && !session.FromServer(err) { // the connections of the pool can lead to the same dead host
+	if err != nil && (!session.FromServer(err) || session.EndsSession(err)) { // the connections of the pool can lead to the same dead host
 		s.pool.Retire()
 	}
 	switch {

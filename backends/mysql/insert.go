@@ -31,20 +31,17 @@ func (t *tx) lockKeys(keys []jobKey, into map[jobKey]*keyRow) {
 	if len(keys) == 0 {
 		return
 	}
-	slices.SortFunc(keys, func(a, b jobKey) int { return cmp.Or(strings.Compare(a.queue, b.queue), strings.Compare(a.key, b.key)) })
+	slices.SortFunc(keys, compareKeys)
+	t.lockExistingKeys(keys)
 	t.wrote = true
 	for part := range slices.Chunk(keys, keysAtOnce) {
-		var args []any
-		for _, key := range part {
-			args = append(args, key.queue, []byte(key.key))
-		}
-		n := len(part)
+		n, args := len(part), argsOf(part)
 		t.Add("INSERT INTO qsidecar_keys (queue, `key`, job, expires_at) VALUES "+strings.TrimSuffix(strings.Repeat("(?, ?, 0, "+t.s.sql.clock+"), ", n), ", ")+
 			" ON DUPLICATE KEY UPDATE job = job", args...)
 		t.Each(func(r *session.Result) {
 			m := &keyRow{job: r.Int(2), state: backends.State(r.Text(3)), expires: r.Instant(4)}
 			into[jobKey{r.Text(0), r.Text(1)}] = m
-		}, "SELECT queue, `key`, job, state, expires_at FROM qsidecar_keys WHERE "+anyKey("", n)+" FOR UPDATE", args...)
+		}, "SELECT queue, `key`, job, state, expires_at FROM "+keysTable+" WHERE "+anyKey("", n)+" FOR UPDATE", args...)
 		// A job that has not ended is in some state, or was deleted by hand.
 		t.Each(func(r *session.Result) {
 			if m := into[jobKey{r.Text(0), r.Text(1)}]; m != nil && m.job != 0 {
@@ -55,6 +52,38 @@ func (t *tx) lockKeys(keys []jobKey, into map[jobKey]*keyRow) {
 		}, "SELECT k.queue, k.`key`, COALESCE((SELECT j.state FROM qsidecar_jobs j WHERE j.id = k.job), 'deleted') FROM qsidecar_keys k "+
 			"WHERE ("+anyKey("k.", n)+") AND k.state IS NULL", args...)
 	}
+}
+
+// lockExistingKeys queues statements that lock the rows of keys, as far as they exist, and fail if another
+// transaction has locked one of them. No transaction waits for a key while it has others locked: an application
+// that stores keys in another order would be the victim of that deadlock. The keys are sorted.
+func (t *tx) lockExistingKeys(keys []jobKey) {
+	for part := range slices.Chunk(keys, keysAtOnce) {
+		t.eachKey(func(*session.Result) {}, part, "SELECT job FROM "+keysTable, " FOR UPDATE NOWAIT")
+	}
+}
+
+// eachKey queues a query for the rows of keys.
+func (t *tx) eachKey(f func(r *session.Result), keys []jobKey, query, tail string) {
+	t.makeRoom(1024 * int64(len(keys)))
+	t.Each(f, query+" WHERE "+anyKey("", len(keys))+tail, argsOf(keys)...)
+}
+
+// keysTable is the table of keys for statements that lock rows. They lock, or fail at, all rows that they scan. The server
+// scans only the keys that they name, in the order of the index, if they have no ORDER BY and read the column job.
+const keysTable = "qsidecar_keys FORCE INDEX (PRIMARY)"
+
+func compareKeys(a, b jobKey) int {
+	return cmp.Or(strings.Compare(a.queue, b.queue), strings.Compare(a.key, b.key))
+}
+
+// argsOf returns the arguments of anyKey.
+func argsOf(keys []jobKey) []any {
+	args := make([]any, 0, 2*len(keys))
+	for _, key := range keys {
+		args = append(args, key.queue, []byte(key.key))
+	}
+	return args
 }
 
 // keysAtOnce is the largest number of keys in a condition.
@@ -238,4 +267,4 @@ func (t *tx) Ack(leases []core.Lease, _ func(i int)) (sure bool) {
 }
 
 // Deliver implements core.Writer. The core does not call it: see core.Traits.
-func (t *tx) Deliver([]core.Lease, []string, func(i int)) {}
+func (t *tx) Deliver([]core.Lease, []backends.Delivery, func(i int)) {}

@@ -78,6 +78,7 @@ type Store struct {
 	queues     registered
 	cleaner    cleaner
 	cluster    core.Description
+	hintless   atomic.Bool             // statements of adopted tables name no indexes; see withoutHints
 	alive      atomic.Pointer[[]int64] // the sidecars that were alive at the previous scan of FindDue
 
 	probes  sync.WaitGroup

@@ -3,6 +3,7 @@ package mysql
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/url"
 	"strings"
 	"sync"
@@ -304,5 +305,31 @@ func TestSilentServer(t *testing.T) {
 	testserver.CheckSilentServer(t, func(ctx context.Context, address string, login time.Duration) error {
 		_, err := Open(ctx, Options{URL: "mysql://u@" + address + "/app", connect: login})
 		return err
+	})
+}
+
+// vtgate passes queries on to its MySQL, except the one for the version, if that is alone in its packet.
+type vtgate struct{ net.Conn }
+
+func (c vtgate) Write(b []byte) (int, error) {
+	const asked, passedOn = "SELECT @@version", "SELECT '8.0.30-Vitess'"
+	if len(b) > 5 && string(b[5:]) == asked {
+		_, err := c.Conn.Write(append([]byte{byte(1 + len(passedOn)), 0, 0, b[3], b[4]}, passedOn...))
+		return len(b), err
+	}
+	return c.Conn.Write(b)
+}
+
+// TestVitessIsRefused checks that a vtgate in front of a MySQL is recognized.
+func TestVitessIsRefused(t *testing.T) {
+	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
+		s, err := Open(t.Context(), Options{URL: m.URL(m.Database(t)), connect: testwait.Limit, wrap: func(c net.Conn) net.Conn { return vtgate{c} }})
+		if err == nil {
+			err = s.Close()
+			t.Fatalf("it is accepted (%v)", err)
+		}
+		if !strings.Contains(err.Error(), "it is Vitess") {
+			t.Error(err)
+		}
 	})
 }

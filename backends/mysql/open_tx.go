@@ -37,7 +37,7 @@ func (s *Store) OpenTx(ctx context.Context, idle time.Duration) (backends.OpenTx
 	if err != nil {
 		return nil, s.Outcome(ctx, err)
 	}
-	seconds := max(int(idle.Seconds()), 1)
+	seconds := max(int((idle+time.Second-1)/time.Second), 1) // rounded up: the lock must not end before idle is over
 	set := fmt.Sprintf("SET SESSION wait_timeout = %d", seconds)
 	if s.dialer.Server.Maria {
 		set += fmt.Sprintf(", SESSION idle_transaction_timeout = %d", seconds)
@@ -99,7 +99,7 @@ func (o *openTx) CommitWith(ctx context.Context, b backends.Batch, hooks backend
 			o.t, o.c.Bad = nil, true
 			return backends.Results{}, fmt.Errorf("%w: %w", backends.ErrTxLost, errors.Join(failed, err))
 		}
-		if err = o.failed(ctx, err); try == core.MaxTries || ctx.Err() != nil || !transient(err) || !core.Pause(ctx, core.RetryPause<<try) {
+		if err = o.failed(ctx, err); try == core.MaxTries || ctx.Err() != nil || !transient(err) && !errors.Is(err, core.ErrAgain) || !core.Pause(ctx, core.RetryPause<<try) {
 			return backends.Results{}, err
 		}
 	}

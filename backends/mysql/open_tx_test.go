@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/dial/dialtest"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
@@ -18,26 +19,31 @@ import (
 // that the outcome is found out.
 func TestOpenTxCommitLost(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
-		for when, before := range map[string]bool{"before": true, "after": false} {
-			t.Run(when, func(t *testing.T) {
-				t.Parallel()
-				name := m.Database(t)
-				s := open(t, Options{URL: m.URL(name)})
-				must(t, m, name, "CREATE TABLE q (id int PRIMARY KEY, n int)", "INSERT INTO q VALUES (1, 0)")
-				h := lock(t, s)
-				s.loseCommit(before)
-				_, err := h.CommitWith(t.Context(), backends.Batch{}, adds)
-				if want := map[bool]error{true: backends.ErrTxLost}[before]; !errors.Is(err, want) || want == nil && err != nil {
-					t.Errorf("%v, want %v", err, want)
-				}
-				if h.Open() {
-					t.Error("it is still open")
-				}
-				n := map[bool]string{true: "0", false: "1"}[before]
-				if got := numberOf(t, m, name, "SELECT n FROM q"); fmt.Sprint(got) != n {
-					t.Errorf("n is %d, want %s", got, n)
-				}
-			})
+		for when, lose := range map[string]func(s *Store, before bool){
+			"cut":   (*Store).loseCommit,
+			"proxy": func(s *Store, before bool) { s.commitErrors()["2013"](before) },
+		} {
+			for _, before := range []bool{true, false} {
+				t.Run(fmt.Sprint(when, before), func(t *testing.T) {
+					t.Parallel()
+					name := m.Database(t)
+					s := open(t, Options{URL: m.URL(name), wrap: dialtest.Through})
+					must(t, m, name, "CREATE TABLE q (id int PRIMARY KEY, n int)", "INSERT INTO q VALUES (1, 0)")
+					h := lock(t, s)
+					lose(s, before)
+					_, err := h.CommitWith(t.Context(), backends.Batch{}, adds)
+					if want := map[bool]error{true: backends.ErrTxLost}[before]; !errors.Is(err, want) || want == nil && err != nil {
+						t.Errorf("%v, want %v", err, want)
+					}
+					if h.Open() {
+						t.Error("it is still open")
+					}
+					n := map[bool]string{true: "0", false: "1"}[before]
+					if got := numberOf(t, m, name, "SELECT n FROM q"); fmt.Sprint(got) != n {
+						t.Errorf("n is %d, want %s", got, n)
+					}
+				})
+			}
 		}
 	})
 }
@@ -97,7 +103,7 @@ func TestOpenTxIdle(t *testing.T) {
 		name := m.Database(t)
 		s := open(t, Options{URL: m.URL(name)})
 		must(t, m, name, "CREATE TABLE q (id int PRIMARY KEY, n int)", "INSERT INTO q VALUES (1, 0)")
-		h := lockFor(t, s, 77*time.Second)
+		h := lockFor(t, s, 76*time.Second+time.Millisecond) // rounded up
 		c := h.(*openTx).c
 		for _, setting := range map[bool][]string{false: {"wait_timeout"}, true: {"wait_timeout", "idle_transaction_timeout"}}[s.dialer.Server.Maria] {
 			if n, err := c.Number(t.Context(), "SELECT @@SESSION."+setting); err != nil || n != 77 {

@@ -1,7 +1,6 @@
 package mysql
 
 import (
-	"cmp"
 	"context"
 	"slices"
 	"strings"
@@ -16,17 +15,18 @@ import (
 type job struct {
 	core.Row
 	state          backends.State
-	keep, keepDead int64 // ms; 0 means: not kept for keep, and indefinitely for keepDead
-	deadline, due  session.Instant
+	keep, keepDead int64           // ms; 0 means: not kept for keep, and indefinitely for keepDead
+	deadline, due  session.Instant // without due: the time limit has not begun
+	claimedAt      session.Instant
 	runAt          session.Instant
 	expiresAt      session.Instant
 }
 
 const jobColumns = "id, queue, `key`, state, priority, position, fence, attempts, losses, prefetch_losses, prefetched, max_attempts, claim_max, " +
-	"backoff_ms, backoff_max_ms, retention_done_ms, retention_dead_ms, token_sidecar, token_number, owner, lease_ms, deadline, due_at, last_error IS NOT NULL, worker IS NOT NULL, run_at, expires_at"
+	"backoff_ms, backoff_max_ms, retention_done_ms, retention_dead_ms, token_sidecar, token_number, owner, lease_ms, deadline, due_at, last_error IS NOT NULL, worker IS NOT NULL, run_at, expires_at, claimed_at"
 
 func readJob(r *session.Result) *job {
-	j := &job{state: backends.State(r.Text(3)), keep: r.Int(15), keepDead: r.Int(16), deadline: r.Instant(21), due: r.Instant(22), runAt: r.Instant(25), expiresAt: r.Instant(26)}
+	j := &job{state: backends.State(r.Text(3)), keep: r.Int(15), keepDead: r.Int(16), deadline: r.Instant(21), due: r.Instant(22), runAt: r.Instant(25), expiresAt: r.Instant(26), claimedAt: r.Instant(27)}
 	j.Row = core.Row{
 		ID: r.Int(0), Queue: r.Text(1), Key: r.Text(2), Priority: int16(r.Int(4)), Position: r.Int(5), Fence: r.Int(6),
 		Token: backends.Token{Host: backends.Identity(r.Int(17)), Number: uint64(r.Int(18))}, Owner: backends.Identity(r.Int(19)),
@@ -44,6 +44,14 @@ func readJob(r *session.Result) *job {
 
 // key returns the job's key in its queue.
 func (j *job) key() jobKey { return jobKey{j.Queue, j.Key} }
+
+func keysOf(jobs []*job) []jobKey {
+	keys := make([]jobKey, len(jobs))
+	for i, j := range jobs {
+		keys[i] = j.key()
+	}
+	return keys
+}
 
 // lock queues a statement that locks and reads the rows with the ids, in ascending order. Every
 // transaction that locks rows uses this order.
@@ -99,11 +107,64 @@ func (t *tx) FindLocked(ctx context.Context, ids []int64) (locked []int64, err e
 		return claimed, err
 	}
 	for _, id := range claimed {
-		err := t.c.Each(ctx, func(*session.Result) {}, "SELECT id FROM "+table.ByID+" WHERE id = ? FOR UPDATE NOWAIT", id)
-		if session.IsCode(err, codeLockWait, codeNoWait) {
-			locked = append(locked, id)
-		} else if err != nil {
+		is, err := t.isLocked(ctx, "SELECT id FROM "+table.ByID+" WHERE id = ?", id)
+		if err != nil {
 			return nil, err
+		}
+		if is {
+			locked = append(locked, id)
+		}
+	}
+	return locked, nil
+}
+
+// isLocked locks the row of a query, unless another transaction has locked it.
+func (t *tx) isLocked(ctx context.Context, query string, args ...any) (bool, error) {
+	err := t.c.Each(ctx, func(*session.Result) {}, query+" FOR UPDATE NOWAIT", args...)
+	if session.IsCode(err, codeLockWait, codeNoWait) {
+		return true, nil
+	}
+	return false, err
+}
+
+// FindLockedKeys implements core.LockFinder, as FindLocked does.
+func (t *tx) FindLockedKeys(ctx context.Context, rows []*core.Row) (locked []int64, err error) {
+	keys := make([]jobKey, len(rows))
+	for i, r := range rows {
+		keys[i] = jobKey{r.Queue, r.Key}
+	}
+	slices.SortFunc(keys, compareKeys)
+	free := map[jobKey]bool{}
+	if t.s.sql.skip != "" {
+		for part := range slices.Chunk(keys, keysAtOnce) {
+			t.eachKey(func(r *session.Result) { free[jobKey{r.Text(0), r.Text(1)}] = true }, part,
+				"SELECT queue, `key`, job FROM "+keysTable, " FOR UPDATE"+t.s.sql.skip)
+		}
+	}
+	stored := map[jobKey]int64{} // the jobs of the others
+	for part := range slices.Chunk(keys, keysAtOnce) {
+		t.eachKey(func(r *session.Result) {
+			if key := (jobKey{r.Text(0), r.Text(1)}); !free[key] {
+				stored[key] = r.Int(2)
+			}
+		}, part, "SELECT queue, `key`, job FROM qsidecar_keys", "")
+	}
+	if err := t.Flush(ctx); err != nil {
+		return nil, err
+	}
+	for _, key := range keys {
+		job, ok := stored[key]
+		if !ok {
+			continue
+		}
+		is := t.s.sql.skip != ""
+		if !is {
+			if is, err = t.isLocked(ctx, "SELECT job FROM "+keysTable+" WHERE queue = ? AND `key` = ?", key.queue, []byte(key.key)); err != nil {
+				return nil, err
+			}
+		}
+		if is {
+			locked = append(locked, job)
 		}
 	}
 	return locked, nil
@@ -174,9 +235,8 @@ func (t *tx) changeOthers(all []*job, gaveBack func(queue string, returns int64)
 			returned = append(returned, j.Queue)
 		}
 	}
-	slices.SortFunc(keyed, func(a, b *job) int {
-		return cmp.Or(strings.Compare(a.Queue, b.Queue), strings.Compare(a.Key, b.Key))
-	})
+	slices.SortFunc(keyed, func(a, b *job) int { return compareKeys(a.key(), b.key()) })
+	t.lockExistingKeys(keysOf(keyed))
 	for part := range slices.Chunk(keyed, keysAtOnce) {
 		t.endKeys(part)
 	}

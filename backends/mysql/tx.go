@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/go-sql-driver/mysql"
+
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/internal/core"
 	"github.com/qsidecar/qsidecar/backends/mysql/internal/claim"
@@ -258,8 +260,8 @@ func (s *Store) commit(ctx context.Context, t *tx) error {
 	err := t.send(ctx)
 	if hook != nil && err == nil {
 		(*hook)(t.c, false)
-		if t.c.Bad {
-			err = errors.New("the connection was cut by the test")
+		if err = errors.New("the connection was cut by the test"); !t.c.Bad {
+			err = t.c.Exec(ctx, "DO 0")
 		}
 	}
 	switch {
@@ -268,7 +270,7 @@ func (s *Store) commit(ctx context.Context, t *tx) error {
 			l.Number++
 		}
 		return nil
-	case !t.wrote, !t.committed && session.FromServer(err) && !session.EndsSession(err) && !session.IsCode(err, codesOfMember...), errors.Is(err, session.ErrPacket):
+	case !t.wrote, !t.committed && session.NotCommitted(err), errors.Is(err, session.ErrPacket):
 		t.rollback(ctx)
 		if session.IsCode(err, codeNoSavepoint) {
 			return errAborted
@@ -291,11 +293,6 @@ func (s *Store) commit(ctx context.Context, t *tx) error {
 	return s.findOut(ctx, l, err)
 }
 
-// codesOfMember are errors of a COMMIT on a member of a cluster. The transaction is rolled back there. But if the
-// member has left the cluster at this moment, the others can have received and committed it (seen with MySQL 9.7:
-// error 3100). Error 1180 also means that another member of a multi-primary group changed the same rows first.
-var codesOfMember = []uint16{codeNotReady, codeHook, codeRollback, codeNoAfter, session.CodeInCommit}
-
 // findOut determines the outcome of a commit whose answer got lost. It ends the session that ran the
 // commit, and then reads the number of the last commit of the Counter. If the commit did not happen, it
 // stores a higher number as a seal. A COMMIT that is still on its way to the server then finds that
@@ -308,8 +305,11 @@ func (s *Store) findOut(ctx context.Context, l *session.Counter, cause error) er
 			if happened {
 				return nil
 			}
-			if session.IsCode(cause, codesOfMember...) {
+			if session.OfMember(cause) {
 				return fmt.Errorf("%w: %w", core.ErrAgain, cause)
+			}
+			if e, ok := errors.AsType[*mysql.MySQLError](cause); ok && kindOf(e) == refused {
+				return cause
 			}
 			return backends.Unavailable(fmt.Errorf("%s: the connection broke before the commit: %w", s.place, cause))
 		}

@@ -135,15 +135,25 @@ func (t *tx) renew(u rowUpdate, set func(column string, value func(j *job) any))
 	set(", prefetched", func(j *job) any { return session.Flag(j.Change.Prefetched) })
 	set(", owner", func(j *job) any { return int64(j.Change.Owner) })
 	set(", lease_ms", func(j *job) any { return session.Positive(core.MS(j.Change.Lease)) })
+	set(", deadline", func(j *job) any { return j.limitEnd(t.now).SQL() })
 	set(", due_at", func(j *job) any {
 		if !j.Change.NewDue {
-			return j.due.SQL()
+			return cmp.Or(j.due, j.limitEnd(t.now)).SQL()
 		}
-		return session.Earlier(t.now.After(core.MS(j.Change.Lease)), j.deadline).SQL()
+		return session.Earlier(t.now.After(core.MS(j.Change.Lease)), j.limitEnd(t.now)).SQL()
 	})
 	if u.worker {
 		set(", worker", func(j *job) any { return session.OrNull(j.Change.Worker) })
 	}
+}
+
+// limitEnd returns when the time limit of a claim that continues ends. If the job was prefetched, it begins now, or
+// Change.Ago before.
+func (j *job) limitEnd(now session.Instant) session.Instant {
+	if j.due != 0 || j.deadline == 0 {
+		return j.deadline
+	}
+	return now + max(j.deadline-j.claimedAt-session.Instant(j.Change.Ago.Microseconds()), 0)
 }
 
 // endKeys queues an UPDATE of the keys of jobs that ended. jobs are in the order of keys, in which every transaction locks them.

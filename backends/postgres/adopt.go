@@ -3,7 +3,9 @@ package postgres
 import (
 	"context"
 	"errors"
+	"regexp"
 	"slices"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -29,6 +31,10 @@ func lockTimeout(o core.TxOptions) string {
 		return ""
 	case o.WaitForLocks:
 		return "SELECT pg_catalog.set_config('lock_timeout', '5000', true)"
+	case o.Keyed:
+		// An application that waits for one key, while this transaction waits for another one of its keys, looks for a
+		// deadlock after deadlock_timeout, a second. Three waits in a row end before that.
+		return "SELECT pg_catalog.set_config('lock_timeout', '250', true)"
 	}
 	return briefWait
 }
@@ -77,7 +83,7 @@ const (
 )
 
 func (t *tx) queue(st *backends.Statement) {
-	t.add(st.Text, func(rows pgx.Rows) error {
+	t.inOwnersPath(st.Text, func(rows pgx.Rows) error {
 		for rows.Next() {
 			if st.Row == nil {
 				continue
@@ -106,3 +112,27 @@ func (s *Store) Query(ctx context.Context, statements ...*backends.Statement) er
 func (s *Store) Queues(ctx context.Context, leases []backends.Lease) ([]string, error) {
 	return core.QueuesOfJobs(ctx, s, "bigint", leases)
 }
+
+// inOwnersPath queues a statement. If it changes rows of an adopted table, the table's triggers and defaults run with the search path
+// of the role. The names in the statement itself are looked up before that: the path changes when the search for rows begins. An INSERT
+// of values has only names that mean the same with either path (see package dialect), and its defaults can be planned with the role's.
+func (t *tx) inOwnersPath(sql string, read func(rows pgx.Rows) error, args ...any) {
+	change := rowChange.FindStringSubmatch(sql)
+	switch {
+	case change == nil || strings.HasPrefix(sql[len(change[0]):], t.s.leases):
+		t.add(sql, read, args...)
+		return
+	case valuesForm.MatchString(sql):
+		t.setPath(true)
+	default:
+		t.setPath(false)
+		sql += " AND (SELECT pg_catalog.set_config('search_path', " + text(t.s.searchPath(t.c)) + ", true)) IS NOT NULL"
+	}
+	t.queueText(sql, read, args...)
+	t.fired, t.owners = true, true
+}
+
+var (
+	rowChange  = regexp.MustCompile(`^(INSERT INTO|UPDATE|DELETE FROM) `)
+	valuesForm = regexp.MustCompile(`^INSERT INTO ("([^"]|"")*"\.)?"([^"]|"")*" (\(("([^"]|"")*"(, )?)+\) VALUES|DEFAULT VALUES)`)
+)

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/backendtest"
+	"github.com/qsidecar/qsidecar/backends/internal/dial/dialtest"
 	"github.com/qsidecar/qsidecar/backends/postgres/migrate"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
@@ -100,6 +102,35 @@ func (s *Store) loseCommit(before bool) {
 	s.fault.Store(&hook)
 }
 
+// commitErrors are what poolers answer a COMMIT with, if they have lost the server. PgBouncer sends neither an unlocalized severity nor
+// always the same SQLSTATE. Others send both.
+func (s *Store) commitErrors() map[string]func(before bool) {
+	all := map[string]func(before bool){}
+	for _, code := range []string{"08006", "08P01", "08007", "40003", "57P01", "57P03", "57014", "58000", "53300", "XX000"} {
+		for _, severity := range []string{"ERROR", "FATAL", ""} {
+			if severity != "ERROR" && code != "08P01" {
+				continue
+			}
+			answer := "SERROR\x00"
+			if severity != "" {
+				answer += "V" + severity + "\x00"
+			}
+			answer += "C" + code + "\x00Mserver closed the connection unexpectedly\x00\x00"
+			answer = "E" + string(binary.BigEndian.AppendUint32(nil, uint32(4+len(answer)))) + answer + "Z\x00\x00\x00\x05I"
+			all[severity+" "+code] = func(before bool) {
+				hook := func(c *pgx.Conn, now bool) {
+					if now == before {
+						s.fault.Store(nil)
+						c.PgConn().Conn().(*dialtest.Conn).Answer([]byte(answer))
+					}
+				}
+				s.fault.Store(&hook)
+			}
+		}
+	}
+	return all
+}
+
 // soak makes each server run everything.
 var soak = os.Getenv("QSIDECAR_SOAK") != ""
 
@@ -177,6 +208,7 @@ type schema struct {
 // take returns a schema as the suite's database for a test.
 func (p *schemas) take(t *testing.T) *backendtest.Database {
 	x := p.get(t)
+	x.o.wrap = dialtest.Through
 	s := x.store(t)
 	t.Cleanup(func() {
 		// Statements that a fault left behind can still be running.
@@ -192,7 +224,8 @@ func (p *schemas) take(t *testing.T) *backendtest.Database {
 		AdvanceClock: func(d time.Duration) {
 			x.must(t, fmt.Sprintf(`UPDATE {s}.test_clock SET now = now + %d * interval '1 microsecond'`, d.Microseconds()))
 		},
-		LoseCommit: s.loseCommit,
+		LoseCommit:   s.loseCommit,
+		CommitErrors: s.commitErrors(),
 		RefuseJobs: func(queue, reason string) {
 			x.refuses = true
 			x.must(t, fmt.Sprintf(`CREATE FUNCTION {s}.refuse() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE EXCEPTION '%%', %s; END$$;
@@ -211,6 +244,7 @@ func (p *schemas) take(t *testing.T) *backendtest.Database {
 		},
 		Producer:      func() backendtest.Producer { return x.producer(t) },
 		LockRow:       func(id string) func() { return x.lockRow(t, id) },
+		Application:   func() (func(queue, key string) error, func()) { return x.application(t) },
 		InvalidValues: oddValues,
 		InsertRow: func(column, expression string, old bool) error {
 			sql := backendtest.InsertSQL("{s}.qsidecar_jobs", column, expression)
@@ -290,6 +324,29 @@ func (x *schema) lockRow(t *testing.T, id string) (unlock func()) {
 	return func() {
 		if _, err := c.Exec(t.Context(), "ROLLBACK"); err != nil {
 			t.Fatal(err)
+		}
+	}
+}
+
+// application returns a program in whose transaction lock locks keys as the Python client's sql.enqueue does.
+func (x *schema) application(t *testing.T) (lock func(queue, key string) error, end func()) {
+	c := x.connect(t)
+	run := func(sql string, args ...any) error {
+		_, err := c.Exec(t.Context(), in(x.o.Schema, sql), args...)
+		return err
+	}
+	lock = func(queue, key string) error {
+		if c.PgConn().TxStatus() == 'I' {
+			if err := run("BEGIN ISOLATION LEVEL READ COMMITTED"); err != nil {
+				return err
+			}
+		}
+		return run("INSERT INTO {s}.qsidecar_keys AS k (queue, key, job, expires_at, state) VALUES ($1, $2, 0, clock_timestamp(), 'deleted') "+
+			"ON CONFLICT (queue, key) DO UPDATE SET job = k.job", queue, key)
+	}
+	return lock, func() {
+		if err := run("COMMIT"); err != nil {
+			t.Error(err)
 		}
 	}
 }

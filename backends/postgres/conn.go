@@ -1,10 +1,10 @@
 package postgres
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"strconv"
 	"sync"
 	"time"
@@ -25,35 +25,7 @@ const (
 	idleInTransaction = 15 * time.Second
 )
 
-// settings returns the settings of every statement of this package. Each statement loops
-// over its arrays and searches one index. With the other plans switched off, neither stale
-// statistics nor a bad estimate can turn it into a scan of the whole table. JIT compilation
-// (jit) takes longer than the statements do. Less work_mem than the payloads of a commit would
-// put them into temporary files.
-func (o *Options) settings() map[string]string {
-	m := map[string]string{
-		"enable_seqscan": "off", "enable_bitmapscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off",
-		"jit": "off", "work_mem": "64MB", "idle_in_transaction_session_timeout": millis(cmp.Or(o.idle, idleInTransaction)),
-	}
-	if o.StatementTimeout > 0 {
-		m["statement_timeout"] = millis(o.StatementTimeout)
-	}
-	return m
-}
-
 func millis(d time.Duration) string { return strconv.FormatInt(core.MS(d), 10) }
-
-// setting returns the statement that applies settings: to the transaction if local, else to the session.
-func (o *Options) setting(local bool) string {
-	sql := "SELECT "
-	for name, value := range o.settings() {
-		if sql != "SELECT " {
-			sql += ", "
-		}
-		sql += fmt.Sprintf("pg_catalog.set_config('%s', '%s', %t)", name, value, local)
-	}
-	return sql
-}
 
 // configure parses the address. settle chooses the pool's mode later, when the server is known.
 func configure(o *Options, p *primaries) (*pgxpool.Config, error) {
@@ -68,6 +40,7 @@ func configure(o *Options, p *primaries) (*pgxpool.Config, error) {
 	if c.RuntimeParams["application_name"] == "" {
 		c.RuntimeParams["application_name"] = o.ApplicationName
 	}
+	c.RuntimeParams["client_encoding"] = "UTF8" // as libpq does; a role can have another one
 	limit := dial.Timeout
 	if hosts.Several(c) {
 		limit = dial.HostTimeout
@@ -78,6 +51,15 @@ func configure(o *Options, p *primaries) (*pgxpool.Config, error) {
 	c.ValidateConnect = p.only(c.ValidateConnect)
 	c.DialFunc = dial.Dialer().DialContext
 	p.hosts.Watch(&c.Config)
+	if watched := c.DialFunc; o.wrap != nil {
+		c.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			c, err := watched(ctx, network, addr)
+			if err == nil {
+				c = o.wrap(c)
+			}
+			return c, err
+		}
+	}
 	return config, nil
 }
 
@@ -93,17 +75,25 @@ func (s *Store) checkServer(ctx context.Context, config *pgx.ConnConfig) (err er
 	}
 	defer func() { err = errors.Join(err, c.Close(ctx)) }()
 	var pid uint32
-	var number int
 	var encoding string
 	if err := checkProduct(ctx, c.PgConn()); err != nil {
 		return fmt.Errorf("%s: %w", s.place, err)
 	}
+	if _, err := c.Exec(ctx, beginPath); err != nil {
+		return err
+	}
 	if err := c.QueryRow(ctx, `SELECT pg_backend_pid(), current_setting('server_version'),
-		current_setting('server_version_num')::int, current_setting('server_encoding')`).Scan(&pid, &s.version, &number, &encoding); err != nil {
+		current_setting('server_version_num')::int, current_setting('server_encoding')`).Scan(&pid, &s.version, &s.number, &encoding); err != nil {
+		return err
+	}
+	if err := s.own.read(ctx, c); err != nil {
+		return err
+	}
+	if _, err := c.Exec(ctx, "COMMIT"); err != nil {
 		return err
 	}
 	switch {
-	case number < 130000:
+	case s.number < 130000:
 		return fmt.Errorf("%s is PostgreSQL %s: 13 or newer is needed", s.place, s.version)
 	case encoding != "UTF8":
 		return fmt.Errorf("%s stores texts as %s: create a database with ENCODING 'UTF8'", s.place, encoding)
@@ -145,8 +135,7 @@ func (s *Store) settle(config *pgxpool.Config) {
 }
 
 // prepareSession sets up a session that the Store owns. The plans of the statements do not
-// depend on their arguments, so the server plans each statement once. The isolation level and
-// the access mode are for statements that are their own transactions. LZ4 compresses a payload
+// depend on their arguments, so the server plans each statement once. LZ4 compresses a payload
 // in a fifth of the time of the server's default, to nearly the same size; a server can be built
 // without it, and an administrator can have chosen another method.
 func (s *Store) prepareSession(ctx context.Context, c *pgx.Conn) error {
@@ -154,41 +143,33 @@ func (s *Store) prepareSession(ctx context.Context, c *pgx.Conn) error {
 		return nil
 	}
 	encodeInt8Arrays(c)
-	rows, err := c.Query(ctx, s.o.setting(false)+`, pg_catalog.set_config('plan_cache_mode', 'force_generic_plan', false),
-		pg_catalog.set_config('default_transaction_isolation', 'read committed', false),
-		pg_catalog.set_config('default_transaction_read_only', 'off', false),
-		(SELECT pg_catalog.set_config(name, 'lz4', false) FROM pg_catalog.pg_settings
-			WHERE name = 'default_toast_compression' AND source = 'default' AND 'lz4' = ANY(enumvals)),
-		(SELECT backend_start FROM pg_catalog.pg_stat_activity WHERE pid = pg_backend_pid())`, pgx.QueryExecModeExec)
+	results, err := c.PgConn().Exec(ctx, s.setting(false)+"; "+sessionSQL).ReadAll()
 	if err != nil {
-		return err
+		return s.unset(err)
 	}
-	defer rows.Close()
-	var began time.Time
-	for rows.Next() {
-		values, err := rows.Values()
-		if err != nil {
-			return err
-		}
-		began, _ = values[len(values)-1].(time.Time)
+	last := results[len(results)-1].Rows[0]
+	x := session{pid: c.PgConn().PID(), searchPath: string(last[1])}
+	x.began, _ = time.Parse("2006-01-02 15:04:05.999999", string(last[0])) // it is empty if it is unknown
+	if !s.o.ReadOnly {                                                     // an examination commits nothing and starts no epoch
+		x.epoch, err = s.readEpoch(ctx, c)
+		s.enter(x.epoch)
 	}
-	if err := rows.Err(); err != nil {
-		return err
-	}
-	epoch := ""
-	if !s.o.ReadOnly { // an examination commits nothing and starts no epoch
-		epoch, err = s.readEpoch(ctx, c)
-		s.enter(epoch)
-	}
-	c.PgConn().CustomData()[sessionKey] = session{pid: c.PgConn().PID(), began: began, epoch: epoch}
+	c.PgConn().CustomData()[sessionKey] = x
 	return err
 }
+
+// sessionSQL follows the settings of a session that the Store owns.
+const sessionSQL = `SELECT (SELECT backend_start AT TIME ZONE 'UTC' FROM pg_stat_activity WHERE pid = pg_backend_pid()),
+	(SELECT reset_val FROM pg_settings WHERE name = 'search_path'), set_config('plan_cache_mode', 'force_generic_plan', false),
+	(SELECT set_config(name, 'lz4', false) FROM pg_settings WHERE name = 'default_toast_compression' AND source = 'default' AND 'lz4' = ANY(enumvals))`
 
 // session identifies one server process, even after another process has its number.
 type session struct {
 	pid   uint32
 	began time.Time // zero if it is unknown
 	epoch string    // see epoch.go
+
+	searchPath string // of the role; see session.go
 }
 
 const sessionKey = "qsidecar session"

@@ -46,7 +46,7 @@ func TestDescribe(t *testing.T) {
 			Columns: []backends.Column{
 				{Name: "A b", Type: "bigint", Kind: backends.NumberColumn, Default: true, Generated: true, Denied: none},
 				{Name: "c", Type: "character varying(7)", Kind: backends.TextColumn, Default: true, Given: "'x'::character varying", Chars: 7, Denied: none},
-				{Name: "m", Type: "mood", Kind: backends.TextColumn, Nullable: true, Values: []string{"a", "b c"}, Denied: none},
+				{Name: "m", Type: "public.mood", Kind: backends.TextColumn, Nullable: true, Values: []string{"a", "b c"}, Denied: none},
 				{Name: "n", Type: "numeric(3,0)", Kind: backends.NumberColumn, Nullable: true, Least: -999, Most: 999, Denied: none},
 				{Name: "s", Type: "numeric(4,1)", Kind: backends.NumberColumn, Nullable: true, Least: -999, Most: 999, Denied: none},
 				{Name: "i", Type: "integer", Kind: backends.NumberColumn, Nullable: true, Least: math.MinInt32, Most: math.MaxInt32, Denied: none},
@@ -56,7 +56,7 @@ func TestDescribe(t *testing.T) {
 			Unique: [][]string{{"c", "A b"}, {"c"}},
 			Indexes: []backends.Index{
 				{Name: "T_pkey", Columns: by("c", "A b")}, {Name: "T_c_key", Columns: by("c")}, {Name: "T_i_key", Columns: by("i")},
-				{Name: "one", Columns: by("m", "A b DESC"), Only: "(m = 'a'::mood)"},
+				{Name: "one", Columns: by("m", "A b DESC"), Only: "(m = 'a'::public.mood)"},
 			},
 		}
 		if d := cmp.Diff(want, got); d != "" {

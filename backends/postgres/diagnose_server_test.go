@@ -36,7 +36,7 @@ func TestExamineSettings(t *testing.T) {
 			}
 		}
 		has(t, examined(t, postgres.Options{URL: url}, diagnose.DefaultThresholds()),
-			want{backends.SeverityError, "plan", "qsidecar_jobs", "take back, for this role and database, enable_indexscan = off; and"},
+			want{backends.SeverityInfo, "plan", "the claim reads the index qsidecar_ready", ""}, // the session has its own
 			want{backends.SeverityInfo, "isolation", "the default is serializable", ""},
 			want{backends.SeverityWarning, "server", "default_transaction_read_only is on", "set it to off"},
 			want{backends.SeverityWarning, "timeouts", "statement_timeout is 900ms", "SET statement_timeout = '5s'"},
@@ -252,4 +252,40 @@ func TestExamineStandby(t *testing.T) {
 		want{backends.SeverityError, "server", "is a standby", "all of the servers"},
 		want{backends.SeverityInfo, "durability", "what is answered is on disk", ""},
 		want{backends.SeverityInfo, "plan", "qsidecar_ready", ""})
+}
+
+// TestExamineLeftovers: what another client of the pooler left in a session is reported.
+func TestExamineLeftovers(t *testing.T) {
+	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
+		b, err := testserver.StartPgBouncer(t.Context(), p, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := b.Stop(); err != nil {
+				t.Error(err)
+			}
+		})
+		pooled, err := b.URL(filled(t, p))
+		if err != nil {
+			t.Fatal(err)
+		}
+		look := func() []backends.Finding {
+			s := open(t, postgres.Options{URL: pooled, ReadOnly: true})
+			found, err := examine(t, s, nil, diagnose.DefaultThresholds())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return found
+		}
+		for _, f := range look() {
+			if f.Topic == "pooler" && f.Severity != backends.SeverityInfo {
+				t.Errorf("a clean session: %v", f)
+			}
+		}
+		if err := exec(t, pooled, "SET session_replication_role = replica; SET search_path = other; SET ROLE pg_monitor"); err != nil {
+			t.Fatal(err)
+		}
+		has(t, look(), want{backends.SeverityWarning, "pooler", "in a session: role = pg_monitor, search_path = other, session_replication_role = replica.", "server_reset_query_always = 1"})
+	})
 }

@@ -156,6 +156,22 @@ func tables(t *testing.T, url, role string) {
 		GRANT USAGE ON ALL SEQUENCES IN SCHEMA qsidecar TO %[1]s`, role))
 }
 
+// TestExamineSearchPath: a function or operator of another role that a call in the role's search path can run is reported. Those of an
+// extension, of the role itself, and with names of their own aren't.
+func TestExamineSearchPath(t *testing.T) {
+	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
+		role, other := runner(t, p, "pathed"), runner(t, p, "mallory")
+		url := filled(t, p)
+		tables(t, url, role)
+		must(t, url, fmt.Sprintf(`GRANT CREATE ON SCHEMA public TO %[1]s, %[2]s;
+			SET ROLE %[2]s; CREATE FUNCTION unnest(text[]) RETURNS SETOF text LANGUAGE sql AS 'SELECT NULL'; CREATE FUNCTION my_own() RETURNS int LANGUAGE sql AS 'SELECT 1';
+			CREATE FUNCTION same(text, int) RETURNS boolean LANGUAGE sql AS 'SELECT true'; CREATE OPERATOR = (LEFTARG = text, RIGHTARG = int, FUNCTION = same);
+			SET ROLE %[1]s; CREATE FUNCTION max(int, text) RETURNS int LANGUAGE sql AS 'SELECT 1'`, role, other))
+		found := examined(t, postgres.Options{URL: as(t, url, role)}, diagnose.DefaultThresholds())
+		has(t, found, want{backends.SeverityWarning, "security", "=(text,integer) of role mallory, public.unnest(text[]) of role mallory. A trigger", "REVOKE CREATE"})
+	})
+}
+
 // TestExamineHealthy checks a healthy database as a role that has only the rights of a
 // sidecar.
 func TestExamineHealthy(t *testing.T) {

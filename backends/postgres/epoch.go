@@ -93,10 +93,7 @@ func (s *Store) beganIn(epoch string) cursor.Event {
 
 // readEpoch reads the epoch through q, which must stay in one session, and stores a new epoch if
 // there is none, or only that of another server. It returns "" if the table doesn't exist yet, has the preview's columns, or can't be written.
-func (s *Store) readEpoch(ctx context.Context, q interface {
-	querier
-	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
-}) (epoch string, err error) {
+func (s *Store) readEpoch(ctx context.Context, q single) (epoch string, err error) {
 	for range 3 {
 		err = q.QueryRow(ctx, s.epochs.read, pgx.QueryExecModeExec).Scan(&epoch)
 		system := s.primaries.system()
@@ -139,7 +136,11 @@ func (s *Store) ensureEpoch(ctx context.Context, c *pgx.Conn) {
 	if s.pooled && !s.epochs.missing.Load() || !s.pooled && x.epoch != "" {
 		return
 	}
-	epoch, err := s.readEpoch(ctx, c)
+	var q single = c
+	if s.pooled {
+		q = settled{s, c}
+	}
+	epoch, err := s.readEpoch(ctx, q)
 	if err != nil || epoch == "" {
 		s.log.Debug("can't read the server's epoch", "event", "epoch_unavailable", "address", s.place, "error", err) // the next transaction retries
 		return

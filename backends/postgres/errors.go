@@ -45,17 +45,41 @@ func transient(err error) bool {
 	if _, lost := errors.AsType[*lostError](err); lost {
 		return true
 	}
+	_, connecting := errors.AsType[*pgconn.ConnectError](err)
 	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
 		switch pgErr.Code {
 		case "40001", "40P01", // serialization, deadlock
-			"57P01", "57P02", "25P03", "25P04", "57P05", // the connection was terminated
 			"0A000", "26000": // a cached plan or statement went stale
 			return pgErr.Code != "0A000" || pgErr.Routine == stalePlan
 		}
-		return false
+		return endsSession(pgErr.Code) && (!connecting || classOf(pgErr.Code) != "08")
 	}
-	var refused *pgconn.ConnectError
-	return !errors.As(err, &refused) && broken(err)
+	return !connecting && broken(err)
+}
+
+// classOf returns the class of an SQLSTATE, or "" if a proxy sent none.
+func classOf(code string) string { return code[:min(len(code), 2)] }
+
+// endsSession reports whether the server ended the session, or a pooler lost its own connection (class 08). 25P03, 25P04 and 57P05
+// are time limits.
+func endsSession(code string) bool {
+	return classOf(code) == "08" || slices.Contains([]string{"57P01", "57P02", "25P03", "25P04", "57P05"}, code)
+}
+
+// sessionEnded reports whether err is a server's error of endsSession.
+func sessionEnded(err error) bool {
+	pgErr, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && endsSession(pgErr.Code)
+}
+
+// notCommitted reports whether err, the answer to COMMIT, proves that nothing was committed. Only a class of error with which the
+// server itself refuses the data or the transaction does: of values, constraints, conflicts, and what deferred triggers raise. A pooler
+// that lost its server answers with 08, 57P0 or 58, and another program with what this one doesn't know.
+func notCommitted(err error) bool {
+	pgErr, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && pgErr.SeverityUnlocalized == "ERROR" && // Severity is in the server's language
+		slices.Contains([]string{"22", "23", "25", "40", "42", "44", "P0"}, classOf(pgErr.Code)) &&
+		pgErr.Code != "40003" && !endsSession(pgErr.Code) // statement completion unknown
 }
 
 // broken reports whether the connection is gone.
@@ -108,6 +132,10 @@ func (s *Store) withKind(err error) error {
 	case refused:
 		return backends.Refused(errors.New(fullMessage(pgErr)))
 	}
+	if pgErr.Code == "42501" && s.pooled {
+		return fmt.Errorf("%s: the role %s lacks a right on the schema %s (`qsidecar migrate --print` ends with what it needs), or another client of the pooler left its own role in the session "+
+			"(set server_reset_query_always = 1 in PgBouncer): %w", s.place, s.own.login, s.o.Schema, err)
+	}
 	if pgErr.Code == "42501" {
 		return fmt.Errorf("%s: the role lacks a right on the schema %s (`qsidecar migrate --print` ends with what it needs): %w", s.place, s.o.Schema, err)
 	}
@@ -145,7 +173,7 @@ func kindOf(code string) kind {
 	case "22P02", "22P03", "22021": // texts of the wrong form or encoding, which a caller can send
 		return refused
 	}
-	switch code[:2] {
+	switch classOf(code) {
 	case "08", "53", "57", "58", "28": // connection, resources, operator, system, login
 		return down
 	case "22", "23", "27", "09", "38", "39", "44", "P0": // data, integrity, triggers, functions, views
@@ -162,7 +190,7 @@ func retryCause(err error) int {
 	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && strings.HasPrefix(pgErr.Code, "40") {
 		return backends.RetryConflict
 	}
-	if broken(err) {
+	if broken(err) || sessionEnded(err) {
 		return backends.RetryConnection
 	}
 	return backends.RetryOther

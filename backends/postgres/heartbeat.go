@@ -51,10 +51,11 @@ func (s *Store) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.H
 		}
 	}
 	s.heartbeat.put(nil)
-	if !fromServer(err) { // the connections of the pool can lead to the same dead host
+	lost := ctx.Err() != nil || broken(err) || sessionEnded(err)
+	if lost || !fromServer(err) { // the connections of the pool can lead to the same dead host
 		s.pool.Reset()
 	}
-	if !pgconn.SafeToRetry(err) && (ctx.Err() != nil || broken(err)) { // the server may have recorded it
+	if lost && !pgconn.SafeToRetry(err) { // the server may have recorded it
 		return backends.HeartbeatResult{}, fmt.Errorf("%w: a heartbeat: %w", backends.ErrUnknownOutcome, err)
 	}
 	return backends.HeartbeatResult{}, s.Outcome(ctx, err)
@@ -75,8 +76,7 @@ func sidecarsOf(b backends.Heartbeat, r backends.HeartbeatResult) int {
 func (s *Store) sendHeartbeat(ctx context.Context, c *pgx.Conn, b backends.Heartbeat) (p backends.HeartbeatResult, err error) {
 	t := &tx{s: s, c: c, batch: &pgx.Batch{}}
 	if s.pooled {
-		t.add(s.sql.begin, nil)
-		t.add(s.o.setting(true), nil)
+		t.start(s.sql.begin)
 	}
 	sql := map[backends.HeartbeatKind]string{backends.HeartbeatJoin: s.sql.join, backends.HeartbeatRenew: s.sql.renew, backends.HeartbeatLeave: s.sql.leave}[b.Kind]
 	t.each(sql, func(rows pgx.Rows) error {

@@ -13,19 +13,18 @@ import (
 // FindDue implements core.Driver with one statement.
 func (d driver) FindDue(ctx context.Context, q core.DueQuery) (o core.Due, err error) {
 	s := d.Store
-	if s.pooled { // a session that the Store owns has already read the epoch
-		epoch, err := s.readEpoch(ctx, s.pool)
-		if err != nil {
-			return o, err
-		}
-		s.enter(epoch)
-	}
 	p := piecesOf(q.Pieces, func(i int) string { return q.Waiting[i] })
 	var ready []int32
 	var never *int64
-	err = s.rows(ctx, func(rows pgx.Rows) error {
+	read := func(rows pgx.Rows) error {
 		return rows.Scan(&o.At, maybe{&o.RunAt}, maybe{&o.DueAt}, &o.Dead, maybe{&o.Jobs}, maybe{&o.Keys}, &o.Lost, &ready, &o.Returns, &never)
-	}, s.sql.look, q.Prune, q.Owners, p.queue, p.policy, p.fromU, p.fromP, p.toU, p.toP, q.Waiting, orNull(q.JobsFrom), orNull(q.KeysFrom), q.Watched, orNull(q.DueFrom))
+	}
+	args := []any{q.Prune, q.Owners, p.queue, p.policy, p.fromU, p.fromP, p.toU, p.toP, q.Waiting, orNull(q.JobsFrom), orNull(q.KeysFrom), q.Watched, orNull(q.DueFrom)}
+	if s.pooled {
+		err = s.lookPooled(ctx, read, args)
+	} else {
+		err = s.rows(ctx, read, s.sql.look, args...)
+	}
 	o.Ready = make([]bool, len(q.Waiting))
 	for _, n := range ready {
 		o.Ready[n-1] = true
@@ -34,6 +33,21 @@ func (d driver) FindDue(ctx context.Context, q core.DueQuery) (o core.Due, err e
 		o.Never = *never
 	}
 	return o, err
+}
+
+// lookPooled also reads the epoch, which a session that the Store owns has read already.
+func (s *Store) lookPooled(ctx context.Context, read func(rows pgx.Rows) error, args []any) error {
+	epoch := ""
+	err := s.readOnce(ctx, func(_ context.Context, t *tx) error {
+		t.each(s.epochs.read, func(rows pgx.Rows) error { return rows.Scan(&epoch) })
+		t.each(s.sql.look, read, args...)
+		return nil
+	})
+	if err == nil && epoch == "" {
+		epoch, err = s.readEpoch(ctx, s.single()) // stores one
+	}
+	s.enter(epoch)
+	return err
 }
 
 // since returns when the first due row of driver.FindDue is due, or NULL if no time.Time is as early as it.

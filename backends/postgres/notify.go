@@ -127,7 +127,7 @@ func (n *notifier) say(ctx context.Context, queues []string) error {
 	}
 	defer c.Release()
 	t := &tx{s: n.s, c: c.Conn(), batch: &pgx.Batch{}}
-	t.add(n.s.sql.begin, nil)
+	t.start(n.s.sql.begin)
 	t.add(n.s.sql.unsynced, nil)
 	t.add("SELECT pg_notify($1::text, x) FROM unnest($2::text[]) AS x", nil, n.s.channel(), words)
 	t.add("COMMIT", nil)
@@ -212,6 +212,9 @@ func (h *queueListener) listen(ctx context.Context) error {
 		return err
 	}
 	defer discard(ctx, c)
+	if _, err := c.Exec(ctx, h.s.setting(false)); err != nil {
+		return h.s.unset(err)
+	}
 	own := h.s.channel()
 	for _, name := range append(slices.Sorted(maps.Keys(h.channels)), own) {
 		if _, err := c.Exec(ctx, "LISTEN "+quoteName(name)); err != nil {

@@ -138,10 +138,11 @@ func (h *openTx) undo(ctx context.Context, sent bool) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackFor)
 	defer cancel()
-	o, epoch := h.t.o, h.t.epoch
+	last := *h.t
 	*h.t = *h.newTx()
-	h.t.o, h.t.epoch = o, epoch
+	h.t.o, h.t.epoch, h.t.fired = last.o, last.epoch, last.fired
 	if !sent {
+		h.t.owners, h.t.kept = last.kept, last.kept
 		return nil
 	}
 	_, err := h.c.Exec(ctx, toSavepoint)

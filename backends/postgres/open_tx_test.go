@@ -3,10 +3,12 @@ package postgres
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/dial/dialtest"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
@@ -15,23 +17,28 @@ import (
 // COMMIT. The Store finds out the outcome.
 func TestOpenTxCommitLost(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
-		for name, before := range map[string]bool{"before": true, "after": false} {
-			t.Run(name, func(t *testing.T) {
-				t.Parallel()
-				s := open(t, Options{URL: filled(t, p)})
-				must(t, s.o.URL, "CREATE TABLE q (id int PRIMARY KEY, n int); INSERT INTO q VALUES (1, 0)")
-				h := held(t, s)
-				s.loseCommit(before)
-				_, err := h.CommitWith(t.Context(), backends.Batch{}, adds)
-				if want := map[bool]error{true: backends.ErrTxLost}[before]; !errors.Is(err, want) || want == nil && err != nil {
-					t.Errorf("%v, want %v", err, want)
-				}
-				if h.Open() {
-					t.Error("it is still open")
-				}
-				n := map[bool]string{true: "0", false: "1"}[before]
-				must(t, s.o.URL, "DO $$BEGIN ASSERT (SELECT n = "+n+" FROM q), 'n is not "+n+"'; END$$")
-			})
+		for when, lose := range map[string]func(s *Store, before bool){
+			"cut":   (*Store).loseCommit,
+			"proxy": func(s *Store, before bool) { s.commitErrors()["ERROR 08006"](before) },
+		} {
+			for _, before := range []bool{true, false} {
+				t.Run(fmt.Sprint(when, before), func(t *testing.T) {
+					t.Parallel()
+					s := open(t, Options{URL: filled(t, p), wrap: dialtest.Through})
+					must(t, s.o.URL, "CREATE TABLE q (id int PRIMARY KEY, n int); INSERT INTO q VALUES (1, 0)")
+					h := held(t, s)
+					lose(s, before)
+					_, err := h.CommitWith(t.Context(), backends.Batch{}, adds)
+					if want := map[bool]error{true: backends.ErrTxLost}[before]; !errors.Is(err, want) || want == nil && err != nil {
+						t.Errorf("%v, want %v", err, want)
+					}
+					if h.Open() {
+						t.Error("it is still open")
+					}
+					n := map[bool]string{true: "0", false: "1"}[before]
+					must(t, s.o.URL, "DO $$BEGIN ASSERT (SELECT n = "+n+" FROM q), 'n is not "+n+"'; END$$")
+				})
+			}
 		}
 	})
 }
@@ -84,7 +91,7 @@ func TestOpenTxIdle(t *testing.T) {
 
 // adds changes the row in the transaction.
 var adds = backends.TxHooks{Writes: true, Before: func(ctx context.Context, sql backends.SQL, _ *backends.Batch) error {
-	return sql.Do(ctx, &backends.Statement{Text: "UPDATE q SET n = n + 1"})
+	return sql.Do(ctx, &backends.Statement{Text: "UPDATE public.q SET n = n + 1 WHERE true"})
 }}
 
 // held returns an open transaction that has locked the row.
@@ -95,7 +102,7 @@ func held(t *testing.T, s *Store) backends.OpenTx {
 		t.Fatal(err)
 	}
 	t.Cleanup(h.Close)
-	if err := h.Do(t.Context(), &backends.Statement{Text: "SELECT 1 FROM q FOR UPDATE"}); err != nil || !h.Open() {
+	if err := h.Do(t.Context(), &backends.Statement{Text: "SELECT 1 FROM public.q FOR UPDATE"}); err != nil || !h.Open() {
 		t.Fatal(err, h.Open())
 	}
 	return h

@@ -26,6 +26,9 @@ func (s *Store) findOut(ctx context.Context, t *tx, cause error) error {
 				return nil
 			case neverHappened:
 				s.log.Warn("commit outcome resolved", "event", "commit_outcome_resolved", "address", s.place, "committed", false, "error", cause)
+				if pgErr, ok := errors.AsType[*pgconn.PgError](cause); ok && kindOf(pgErr.Code) == refused {
+					return cause // a trigger's own SQLSTATE, for example
+				}
 				return backends.Unavailable(fmt.Errorf("%s: the connection broke before the commit: %w", s.place, cause))
 			case unknowable:
 				s.log.Error("commit outcome unknown", "event", "commit_outcome_unknown", "reason", "the server restarted, failed over or forgot the transaction",
@@ -34,7 +37,7 @@ func (s *Store) findOut(ctx context.Context, t *tx, cause error) error {
 			case stillOpen:
 				err = s.terminate(ctx, t.status.xid, t.epoch)
 			case noEpoch:
-				_, err = s.readEpoch(ctx, s.pool) // stores one
+				_, err = s.readEpoch(ctx, s.single()) // stores one
 			}
 		}
 		if !core.Pause(ctx, wait) {
@@ -48,7 +51,7 @@ func (s *Store) findOut(ctx context.Context, t *tx, cause error) error {
 // itself: after a failover the new primary can have given the transaction's number to another session. A session that commits can wait
 // for a synchronous standby. To end it would end that wait: the transaction would be committed, although no standby has it.
 func (s *Store) terminate(ctx context.Context, xid, epoch string) error {
-	_, err := s.pool.Exec(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+	_, err := s.single().Exec(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 		WHERE backend_xid::text::bigint = $1::text::bigint % 4294967296 AND state = 'idle in transaction' AND $2 = (`+s.epochs.read+`)`, xid, epoch)
 	return err
 }
@@ -73,7 +76,7 @@ func (s *Store) ask(ctx context.Context, xid string) (a asked, err error) {
 	defer c.Release()
 	t := &tx{s: s, c: c.Conn(), batch: &pgx.Batch{}}
 	defer t.leave(ctx)
-	t.add(s.sql.beginRead, nil)
+	t.start(s.sql.beginRead)
 	t.each("SELECT pg_is_in_recovery()", func(rows pgx.Rows) error { return rows.Scan(&a.standby) })
 	t.each(s.epochs.read, func(rows pgx.Rows) error { return rows.Scan(&a.epoch) })
 	t.each(`SELECT coalesce(pg_xact_status($1::text::xid8), '')`, func(rows pgx.Rows) error { return rows.Scan(&a.status) }, xid)

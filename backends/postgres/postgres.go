@@ -64,6 +64,7 @@ type Options struct {
 	migrating func(c *pgx.Conn, sql string) error // set by tests to make migrations fail
 	later     []migrate.Migration                 // set by tests: migrations that follow the latest one
 	idle      time.Duration                       // set by tests: replaces idleInTransaction and lockIdle
+	wrap      func(net.Conn) net.Conn             // set by tests: a proxy around each connection
 }
 
 const (
@@ -89,8 +90,13 @@ type Store struct {
 	place    string
 	version  string
 	database string
-	pooled   bool // a pooler is in between: a transaction can run in any session
+	number   int         // the server's version, as 170004
+	pooled   bool        // a pooler is in between: a transaction can run in any session
+	own      ownSettings // see session.go
 	sql      *statements
+
+	leases string // the table of leases, quoted
+	txSQL  string // the settings of a transaction behind a pooler
 
 	pool      *pgxpool.Pool
 	heartbeat heartbeatConn
@@ -163,7 +169,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	s.place = placeOf(config.ConnConfig)
 	s.primaries.refused, s.primaries.changed = s.oldPrimary, s.primaryChanged
 	s.Init(driver{s}, s.place, o.Log)
-	s.sql = render(o.Schema)
+	s.sql, s.leases = render(o.Schema), in(o.Schema, `{s}."qsidecar_leases" `)
 	s.epochs.read = in(o.Schema, epochSQL)
 	if hosts.Several(config.ConnConfig) {
 		s.primaries.survey(ctx, config.ConnConfig)
@@ -171,6 +177,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if err := s.checkServer(ctx, config.ConnConfig); err != nil {
 		return nil, s.withKind(err)
 	}
+	s.txSQL = s.setting(true)
 	s.settle(config)
 	if s.pool, err = pgxpool.NewWithConfig(s.Life(), config); err != nil {
 		return nil, s.withKind(err)
@@ -183,7 +190,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	}
 	err = s.migrate(ctx)
 	if err == nil {
-		_, err = s.readEpoch(ctx, s.pool)
+		_, err = s.readEpoch(ctx, s.single())
 	}
 	if err != nil {
 		return nil, errors.Join(s.withKind(err), s.Close())

@@ -37,10 +37,11 @@ type primaries struct {
 }
 
 const (
-	isStandbySQL = "SELECT pg_is_in_recovery()"
+	// These run before the session has its settings, so they don't depend on the search path.
+	isStandbySQL = "SELECT pg_catalog.pg_is_in_recovery()"
 	// whichPrimarySQL also reads the timeline of a primary, and the cluster.
-	whichPrimarySQL = `SELECT r, CASE WHEN NOT r THEN substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) END, system_identifier
-		FROM pg_is_in_recovery() AS r, pg_control_system()`
+	whichPrimarySQL = `SELECT r, CASE WHEN NOT r THEN pg_catalog.substr(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 1, 8) END, system_identifier
+		FROM pg_catalog.pg_is_in_recovery() AS r, pg_catalog.pg_control_system()`
 )
 
 // only returns a check of new connections that runs after also, the check of target_session_attrs. It rejects
@@ -97,8 +98,8 @@ func (p *primaries) accept(c *pgconn.PgConn, timeline, cluster string) error {
 
 // newestSQL reads the newest timeline that a server has seen. A standby can have seen one whose primary is not
 // reachable. Its control file has the timeline only after a checkpoint.
-const newestSQL = `SELECT upper(lpad(to_hex(greatest(c.timeline_id, w.received_tli)), 8, '0'))
-	FROM pg_control_checkpoint() c, (SELECT) AS one LEFT JOIN pg_stat_wal_receiver w ON true`
+const newestSQL = `SELECT pg_catalog.upper(pg_catalog.lpad(pg_catalog.to_hex(greatest(c.timeline_id, w.received_tli)), 8, '0'))
+	FROM pg_catalog.pg_control_checkpoint() c, (SELECT) AS one LEFT JOIN pg_catalog.pg_stat_wal_receiver w ON true`
 
 // survey asks all hosts of an address for their timelines. Without it a Store that starts after a failover would use an old
 // primary that its address names before the new one.
@@ -206,7 +207,15 @@ func (s *Store) oldPrimary(c *pgconn.PgConn, timeline, newest string) {
 
 // describe reads the server's role in its cluster.
 func (s *Store) describe(ctx context.Context) (string, error) {
-	f, err := cluster.Read(ctx, s.pool)
+	if !s.pooled {
+		f, err := cluster.Read(ctx, s.pool)
+		return f.Role(), err
+	}
+	var f cluster.Facts
+	err := settled{s, nil}.do(ctx, func(c *pgx.Conn) (err error) {
+		f, err = cluster.Read(ctx, c)
+		return err
+	})
 	return f.Role(), err
 }
 

@@ -17,7 +17,7 @@ var (
 // migrate creates or updates the tables.
 func (s *Store) migrate(ctx context.Context) error {
 	meta, err := migrate.Run(ctx, migrate.Target{
-		Schema: s.o.Schema, Place: s.place, Pool: s.pool, Config: s.heartbeat.config, Pooled: s.pooled, Log: s.log,
+		Schema: s.o.Schema, Place: s.place, Pool: s.single(), Config: s.heartbeat.config, Pooled: s.pooled, Log: s.log, Settings: s.setting,
 		Transient: transient, Message: fullMessage, Later: s.o.later, Idle: s.o.idle, Hook: s.o.migrating,
 	})
 	s.database = meta.Database

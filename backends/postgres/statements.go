@@ -28,7 +28,7 @@ var sqlFiles embed.FS
 type statements struct {
 	begin, beginRead, unsynced, unsyncedClaim, status, statusOfOne, statusOfMany                                                  string
 	insert, insertKeyed, keyed                                                                                                    string
-	ack, deliver, lock, findLocked, deleteDone, endClaims, renewClaims                                                            string
+	ack, deliver, lock, findLocked, findLockedKeys, deleteDone, endClaims, renewClaims                                            string
 	claim, claimLean, claimLIFO, bury, probe, owners                                                                              string
 	join, renew, leave                                                                                                            string
 	look, promote, lockDue, lockLost                                                                                              string
@@ -112,7 +112,7 @@ func render(schema string) *statements {
 		begin: get("begin"), beginRead: get("begin_read"), unsynced: get("unsynced"), unsyncedClaim: get("unsynced_claim"),
 		status: get("status"), statusOfOne: get("status_of_one"), statusOfMany: get("status_of_many"),
 		insert: get("insert"), insertKeyed: get("insert_keyed"), keyed: get("keyed"),
-		ack: get("ack"), deliver: get("deliver"), lock: get("lock"), findLocked: get("find_locked"), deleteDone: get("delete_done"),
+		ack: get("ack"), deliver: get("deliver"), lock: get("lock"), findLocked: get("find_locked"), findLockedKeys: get("find_locked_keys"), deleteDone: get("delete_done"),
 		endClaims: get("end_claims"), renewClaims: get("renew_claims"),
 		claim: get("claim"), claimLean: get("claim_lean"), claimLIFO: get("claim_lifo"),
 		bury: get("bury"), probe: get("probe"), owners: get("owners"),

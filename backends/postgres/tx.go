@@ -30,6 +30,10 @@ type tx struct {
 	began   cursor.Event
 	sent    int               // round trips
 	present *strings.Replacer // see openTx
+	head    int               // how many of the queued statements begin the transaction
+	owners  bool              // the search path is that of the role
+	fired   bool              // triggers of an adopted table can wait for the COMMIT
+	kept    bool              // owners as of the last round trip
 
 	probes []*probe
 }
@@ -48,6 +52,24 @@ var _ core.Tx = (*tx)(nil)
 // add queues a statement. read gets its rows; it is nil if the rows don't matter. An error of
 // read counts only if all rows arrived. Otherwise the error is that of the broken connection.
 func (t *tx) add(sql string, read func(rows pgx.Rows) error, args ...any) {
+	t.setPath(false)
+	t.queueText(sql, read, args...)
+}
+
+// setPath queues the change of the search path to that of the role, or back.
+func (t *tx) setPath(owners bool) {
+	if t.owners == owners {
+		return
+	}
+	t.owners = owners
+	to := path
+	if owners {
+		to = t.s.searchPath(t.c)
+	}
+	t.queueText("SELECT pg_catalog.set_config('search_path', $1, true)", nil, to)
+}
+
+func (t *tx) queueText(sql string, read func(rows pgx.Rows) error, args ...any) {
 	t.asked = false
 	if t.present != nil {
 		sql = t.present.Replace(sql)
@@ -86,11 +108,49 @@ func (t *tx) ask(ctx context.Context, sql string, f func(rows pgx.Rows) error, a
 
 // send sends the queued statements in one round trip.
 func (t *tx) send(ctx context.Context) error {
-	b := t.batch
-	t.batch = &pgx.Batch{}
+	b, head := t.batch, t.head
+	t.batch, t.head = &pgx.Batch{}, 0
 	t.sent++
+	t.kept = t.owners
 	defer t.s.Meter.RoundTrip(time.Now())
+	if head > 0 && undescribed(t.c, b) {
+		if err := t.c.SendBatch(ctx, &pgx.Batch{QueuedQueries: b.QueuedQueries[:head]}).Close(); err != nil {
+			return t.s.unset(err)
+		}
+		b = &pgx.Batch{QueuedQueries: b.QueuedQueries[head:]}
+	}
 	return t.c.SendBatch(ctx, b).Close()
+}
+
+const (
+	describedKey = "qsidecar described statements"
+	maxDescribed = 256
+)
+
+// undescribed reports whether the connection sees a statement for the first time. pgx then asks the server to describe it before it
+// sends the batch. Behind a pooler that must happen in the transaction: before it, the names in it can mean something else.
+func undescribed(c *pgx.Conn, b *pgx.Batch) (some bool) {
+	data := c.PgConn().CustomData()
+	known, _ := data[describedKey].(map[string]struct{})
+	if known == nil || len(known) > maxDescribed {
+		known = map[string]struct{}{}
+		data[describedKey] = known
+	}
+	for _, q := range b.QueuedQueries {
+		if _, ok := known[q.SQL]; !ok {
+			known[q.SQL], some = struct{}{}, true
+		}
+	}
+	return some
+}
+
+// start queues the beginning of a transaction, with its settings behind a pooler.
+func (t *tx) start(begin string) {
+	t.add(begin, nil)
+	if t.s.pooled {
+		t.add(t.s.txSQL, nil)
+		t.head = len(t.batch.QueuedQueries)
+	}
 }
 
 // Flush implements core.Tx. The last statement reads the transaction's status.
@@ -104,6 +164,9 @@ func (t *tx) Flush(ctx context.Context) error {
 		}
 		x := &t.status
 		t.each(sql, func(rows pgx.Rows) error { return rows.Scan(&x.xid, &x.alive, &x.xmin, &x.left, &x.returns) }, int64(t.o.Sidecar), t.o.Queues)
+	}
+	if t.fired { // deferred triggers
+		t.setPath(true)
 	}
 	if err := t.send(ctx); err != nil {
 		return err
@@ -125,11 +188,7 @@ const rollbackFor = 2 * time.Second
 
 // Transact implements core.Driver.
 func (d driver) Transact(ctx context.Context, o core.TxOptions, f func(ctx context.Context, tx core.Tx) error) error {
-	err := core.Transact(ctx, func() (*tx, error) { return d.begin(ctx, o) }, f)
-	if o.LimitsLockWaits() {
-		err = lockedOut(err)
-	}
-	return err
+	return lockedOut(core.Transact(ctx, func() (*tx, error) { return d.begin(ctx, o) }, f))
 }
 
 // begin takes a connection from the pool and queues the start of a transaction.
@@ -158,9 +217,8 @@ func (s *Store) begin(ctx context.Context, o core.TxOptions) (*tx, error) {
 // begin queues the start of the transaction.
 func (t *tx) begin() {
 	t.batch = &pgx.Batch{}
-	t.add(t.s.sql.begin, nil)
+	t.start(t.s.sql.begin)
 	if t.s.pooled {
-		t.add(t.s.o.setting(true), nil)
 		t.readEpoch()
 	}
 }
@@ -173,8 +231,8 @@ func (t *tx) Rollback(ctx context.Context, cause error) {
 		t.s.orphans.add(t.c)
 	}
 	t.leave(ctx)
-	if readOnly(cause) {
-		discard(ctx, t.c) // the next connection leads to the server that accepts writes
+	if readOnly(cause) || sessionEnded(cause) {
+		discard(ctx, t.c) // the next connection leads to the server that accepts writes, or has the settings of this package
 	}
 }
 
@@ -231,7 +289,6 @@ func (t *tx) commit(ctx context.Context) error {
 		(*hook)(t.c, false)
 		err = t.c.Ping(ctx)
 	}
-	var answer *pgconn.PgError
 	switch {
 	case t.status.xid == "":
 		return nil // it wrote nothing
@@ -239,8 +296,11 @@ func (t *tx) commit(ctx context.Context) error {
 		return nil
 	case err == nil:
 		return fmt.Errorf("COMMIT was answered with %s", tag)
-	case errors.As(err, &answer) && answer.SeverityUnlocalized == "ERROR": // Severity is in the server's language
+	case notCommitted(err):
 		return err // from a deferred constraint, for example
+	}
+	if fromServer(err) {
+		discard(ctx, t.c)
 	}
 	t.release()
 	if err = s.findOut(ctx, t, err); errors.Is(err, backends.ErrUnknownOutcome) {
@@ -279,10 +339,7 @@ func (s *Store) readOnce(ctx context.Context, f func(ctx context.Context, t *tx)
 	}
 	defer c.Release()
 	t := &tx{s: s, c: c.Conn(), batch: &pgx.Batch{}}
-	t.add(s.sql.beginRead, nil)
-	if s.pooled {
-		t.add(s.o.setting(true), nil)
-	}
+	t.start(s.sql.beginRead)
 	if err := f(ctx, t); err != nil {
 		t.leave(ctx)
 		return err

@@ -165,9 +165,13 @@ func (t *tx) Ack(all []core.Lease, ended func(i int)) (sure bool) {
 }
 
 // Deliver implements core.Writer.
-func (t *tx) Deliver(all []core.Lease, workers []string, recorded func(i int)) {
+func (t *tx) Deliver(all []core.Lease, deliveries []backends.Delivery, recorded func(i int)) {
 	l := arrays(all)
-	t.each(t.s.sql.deliver, found(recorded), l.id, l.host, l.number, workers)
+	workers, ago := make([]string, len(all)), make([]int64, len(all))
+	for i, d := range deliveries {
+		workers[i], ago[i] = d.Worker, d.Ago.Milliseconds()
+	}
+	t.each(t.s.sql.deliver, found(recorded), l.id, l.host, l.number, workers, ago)
 }
 
 // Lock implements core.Writer.
@@ -184,6 +188,21 @@ func (t *tx) Lock(ids []int64, found func(*core.Row)) {
 // FindLocked implements core.LockFinder.
 func (t *tx) FindLocked(ctx context.Context, ids []int64) (locked []int64, err error) {
 	err = t.ask(ctx, t.s.sql.findLocked, func(rows pgx.Rows) error {
+		var id int64
+		err := rows.Scan(&id)
+		locked = append(locked, id)
+		return err
+	}, ids)
+	return locked, err
+}
+
+// FindLockedKeys implements core.LockFinder.
+func (t *tx) FindLockedKeys(ctx context.Context, rows []*core.Row) (locked []int64, err error) {
+	ids := make([]int64, len(rows))
+	for i, r := range rows {
+		ids[i] = r.ID
+	}
+	err = t.ask(ctx, t.s.sql.findLockedKeys, func(rows pgx.Rows) error {
 		var id int64
 		err := rows.Scan(&id)
 		locked = append(locked, id)
@@ -235,7 +254,7 @@ func (t *tx) Change(rows []*core.Row, changed func(*core.Row), gaveBack func(que
 	}
 	if len(renewed.id) > 0 {
 		x := &renewed
-		t.each(t.s.sql.renewClaims, note, x.id, x.attempts, x.lease, x.owner, x.newDue, x.setWorker, x.worker)
+		t.each(t.s.sql.renewClaims, note, x.id, x.attempts, x.lease, x.owner, x.ago, x.newDue, x.setWorker, x.worker)
 	}
 	if len(ended.id) > 0 {
 		x := &ended
@@ -270,14 +289,14 @@ func (x *endings) add(r *core.Row) {
 
 // renewals are the arrays of claims that continue.
 type renewals struct {
-	id, attempts, lease, owner []int64
-	newDue, setWorker          []bool
-	worker                     []string
+	id, attempts, lease, owner, ago []int64
+	newDue, setWorker               []bool
+	worker                          []string
 }
 
 func (x *renewals) add(r *core.Row) {
 	c := &r.Change
 	x.id, x.attempts, x.lease = append(x.id, r.ID), append(x.attempts, int64(c.Attempts)), append(x.lease, max(core.MS(c.Lease), 0))
-	x.owner, x.newDue = append(x.owner, int64(c.Owner)), append(x.newDue, c.NewDue)
+	x.owner, x.ago, x.newDue = append(x.owner, int64(c.Owner)), append(x.ago, c.Ago.Milliseconds()), append(x.newDue, c.NewDue)
 	x.setWorker, x.worker = append(x.setWorker, c.SetWorker), append(x.worker, c.Worker)
 }

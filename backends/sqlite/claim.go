@@ -151,16 +151,16 @@ func (c *claiming) take(p backends.Policy, j *candidate) error {
 	j.MaxAttempts = int(cmp.Or(j.jobsLimit, int64(p.MaxAttempts)))
 	j.Timeout = cmp.Or(j.Timeout, p.Timeout)
 	deadline := after(c.now, j.Timeout)
-	charged, ahead, worker := j.Attempt, 0, slot.Worker
+	charged, ahead, worker, due := j.Attempt, 0, slot.Worker, earlier(after(c.now, slot.Lease), deadline)
 	if slot.Prefetch {
-		worker = "" // no worker has the job yet
+		worker, due = "", nil // no worker has the job yet
 	}
 	if slot.Uncounted(int(j.lost), j.MaxAttempts) {
 		charged, ahead = charged-1, 1
 	}
 	if err := c.one(c.sql.take, charged, ahead, j.Fence, j.MaxAttempts, core.MS(p.Backoff), core.MS(p.BackoffMax), positive(core.MS(p.RetainDone)),
 		positive(core.MS(p.RetainDead)), int64(slot.Token.Host), int64(slot.Token.Number), int64(c.host), positive(core.MS(slot.Lease)),
-		deadline, earlier(after(c.now, slot.Lease), deadline), c.now, text(worker), j.id); err != nil {
+		deadline, due, c.now, text(worker), j.id); err != nil {
 		return err
 	}
 	c.res.Jobs = append(c.res.Jobs, j.Job)

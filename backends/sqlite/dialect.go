@@ -82,6 +82,26 @@ func (g sqlDialect) AnyOf(n int, c backends.Column) string {
 	return among
 }
 
+// AnyRow compares twice, as Equals does. The server would read the whole table for several conditions with OR.
+func (g sqlDialect) AnyRow(key []backends.Column, n, rows int) string {
+	names, exact, values := make([]string, len(key)), make([]string, len(key)), make([]string, rows)
+	for i, c := range key {
+		names[i], exact[i] = g.Name(c.Name), g.Name(c.Name)
+		if c.Kind == backends.TextColumn {
+			exact[i] = g.AsText(c)
+		}
+	}
+	for row := range values {
+		texts := make([]string, len(key))
+		for i, c := range key {
+			texts[i] = g.ExactArg(n+row*len(key)+i, c)
+		}
+		values[row] = "(" + strings.Join(texts, ", ") + ")"
+	}
+	list := ") IN (VALUES " + strings.Join(values, ", ") + ")"
+	return "((" + strings.Join(names, ", ") + list + " AND (" + strings.Join(exact, ", ") + list + ")"
+}
+
 // IsExact implements backends.UntypedDialect. A BLOB isn't equal to its text, nor is a number in a column without a type.
 func (g sqlDialect) IsExact(c backends.Column) string {
 	return fmt.Sprintf("%s = +CAST(%[1]s AS TEXT)", g.Name(c.Name)) // the + removes the affinity, which an argument doesn't have
@@ -148,6 +168,19 @@ func (g sqlDialect) SelectLocked(columns, from, where, order string, n int, _ bo
 		limit = g.IntArg(n)
 	}
 	return g.SelectFirst(columns, from, where, order, limit)
+}
+
+// SelectByKey needs no hint: no row can be locked alone.
+func (g sqlDialect) SelectByKey(columns, table, _, where, order string, skip bool) string {
+	return g.SelectLocked(columns, table, where, order, 0, skip)
+}
+
+func (sqlDialect) UpdateByKey(table, _, sets, where string) string {
+	return "UPDATE " + table + " SET " + sets + " WHERE " + where
+}
+
+func (sqlDialect) DeleteByKey(table, _, where string) string {
+	return "DELETE FROM " + table + " WHERE " + where
 }
 
 func (sqlDialect) SelectUnlocked(columns, from, where string) string {

@@ -155,10 +155,10 @@ func (t *tx) Ack(leases []core.Lease, ended func(i int)) (sure bool) {
 }
 
 // Deliver implements core.Writer.
-func (t *tx) Deliver(leases []core.Lease, workers []string, recorded func(i int)) {
+func (t *tx) Deliver(leases []core.Lease, deliveries []backends.Delivery, recorded func(i int)) {
 	for i, l := range leases {
 		t.do(func() error {
-			n, err := t.exec(t.sql.deliver, text(workers[i]), l.ID, l.Host, l.Number)
+			n, err := t.exec(t.sql.deliver, t.now, deliveries[i].Ago.Milliseconds(), text(deliveries[i].Worker), l.ID, l.Host, l.Number)
 			if n > 0 {
 				recorded(i)
 			}
@@ -172,7 +172,8 @@ type claimed struct {
 	core.Row
 	readyAt         any
 	keep, keepDead  time.Duration // 0 means: don't retain the done job; retain the dead job indefinitely
-	deadline, dueAt any           // nil if there is none
+	deadline, dueAt any           // nil if there is none; only dueAt: the time limit has not begun
+	claimedAt       int64
 	lastError       any
 	unrecorded      bool // whether a delivery, this one or an earlier one, wasn't recorded
 }
@@ -180,7 +181,7 @@ type claimed struct {
 // find returns the row of a claimed job, or nil if there is none.
 func (t *tx) find(id int64) (c *claimed, err error) {
 	err = t.query(t.sql.claimed, func(r row) error {
-		c = &claimed{readyAt: r[3], keep: r.duration(9), keepDead: r.duration(10), deadline: r[12], dueAt: r[13], lastError: r[14]}
+		c = &claimed{readyAt: r[3], keep: r.duration(9), keepDead: r.duration(10), deadline: r[12], dueAt: r[13], lastError: r[14], claimedAt: r.int(21)}
 		c.Row = core.Row{
 			ID: id, Queue: r.text(0), Key: r.text(1), Position: r.int(2), Lease: r.duration(11), Owner: backends.Identity(r.int(15)),
 			Token: backends.Token{Host: backends.Identity(r.int(18)), Number: uint64(r.int(19))},
@@ -292,7 +293,11 @@ func (t *tx) failed(id, attempt int64, cause backends.Cause, message string) err
 func (t *tx) renew(c *claimed) error {
 	x := &c.Change
 	if c.unrecorded {
-		if err := t.one(t.sql.record, c.ID); err != nil {
+		if deadline, ok := c.deadline.(int64); ok && c.dueAt == nil {
+			c.deadline = t.now + max(deadline-c.claimedAt-x.Ago.Milliseconds(), 0)
+			c.dueAt = c.deadline
+		}
+		if err := t.one(t.sql.record, c.deadline, c.dueAt, c.ID); err != nil {
 			return err
 		}
 	}

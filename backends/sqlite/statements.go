@@ -162,7 +162,7 @@ func settleStatements(r func(string) string) settleSQL {
 			WHERE {id} = ? AND {state} = {=claimed} AND {token_sidecar} = ? AND {token_number} = ? AND {retention_done_ms} IS NULL AND {key} IS NULL`),
 		claimed: r(`SELECT {queue}, {key}, {position}, {ready_at}, {attempts}, {claim_max}, {losses}, {backoff_ms},
 				{backoff_max_ms}, {retention_done_ms}, {retention_dead_ms}, {lease_ms}, {deadline}, {due_at}, {last_error}, {owner},
-				{prefetched}, {prefetch_losses}, {token_sidecar}, {token_number}, {worker}
+				{prefetched}, {prefetch_losses}, {token_sidecar}, {token_number}, {worker}, {claimed_at}
 			FROM {jobs}
 			WHERE {id} = ? AND {state} = {=claimed}`),
 		leave: r(`UPDATE {jobs}
@@ -180,10 +180,12 @@ func settleStatements(r func(string) string) settleSQL {
 		renew:  r(`UPDATE {jobs} SET {lease_ms} = ?, {due_at} = ? WHERE {id} = ?`),
 		bind:   r(`UPDATE {jobs} SET {lease_ms} = NULL, {due_at} = {deadline}, {owner} = ?, {worker} = ? WHERE {id} = ?`),
 		deliver: r(`UPDATE {jobs}
-			SET {attempts} = {attempts} + {prefetched}, {prefetched} = 0, {prefetch_losses} = 0, {worker} = coalesce({worker}, ?)
-			WHERE {id} = ? AND {state} = {=claimed} AND {token_sidecar} = ? AND {token_number} = ?`),
+			SET {attempts} = {attempts} + {prefetched}, {prefetched} = 0, {prefetch_losses} = 0,
+				{deadline} = CASE WHEN {due_at} IS NULL THEN ?1 + max({deadline} - {claimed_at} - ?2, 0) ELSE {deadline} END,
+				{due_at} = coalesce({due_at}, ?1 + max({deadline} - {claimed_at} - ?2, 0)), {worker} = coalesce({worker}, ?3)
+			WHERE {id} = ?4 AND {state} = {=claimed} AND {token_sidecar} = ?5 AND {token_number} = ?6`),
 		setWorker: r(`UPDATE {jobs} SET {worker} = ? WHERE {id} = ?`),
-		record:    r(`UPDATE {jobs} SET {attempts} = {attempts} + {prefetched}, {prefetched} = 0, {prefetch_losses} = 0 WHERE {id} = ?`),
+		record:    r(`UPDATE {jobs} SET {attempts} = {attempts} + {prefetched}, {prefetched} = 0, {prefetch_losses} = 0, {deadline} = ?, {due_at} = ? WHERE {id} = ?`),
 		held: r(`SELECT {id}, {token_sidecar}, {token_number}, {queue}, {lease_ms}
 			FROM {jobs} {@owned}
 			WHERE {state} = {=claimed} AND {owner} = ? AND {id} > ?

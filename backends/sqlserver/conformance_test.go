@@ -98,6 +98,23 @@ func (s *Store) loseCommit(before bool, cut func()) {
 	s.fault.Store(&hook)
 }
 
+// commitErrors are what a gateway answers a COMMIT with, if the server is gone: Azure's failovers, and a fatal error.
+func (s *Store) commitErrors(e *emulator) map[string]func(before bool) {
+	all := map[string]func(before bool){}
+	for number, class := range map[int32]uint8{40613: 17, 40197: 17, 10054: 20, 233: 20, 6005: 14, 596: 21, 77777: 16} {
+		all[fmt.Sprint(number)] = func(before bool) {
+			hook := func(now bool) {
+				if now == before {
+					s.fault.Store(nil)
+					e.gateway.Store(&mssql.Error{Number: number, Class: class, Message: "the connection was closed by the remote host"})
+				}
+			}
+			s.fault.Store(&hook)
+		}
+	}
+	return all
+}
+
 // emulation opens a Store on the emulator.
 func emulation(t testing.TB, url, schema string) (*Store, *emulator, Options) {
 	e := &emulator{url: url, schema: schema, translator: places.translator, conns: map[*emulated]struct{}{}}
@@ -138,7 +155,8 @@ func TestConformanceByEmulation(t *testing.T) {
 			AdvanceClock: func(d time.Duration) {
 				beside(t, fmt.Sprintf("UPDATE %s.clock SET now = now + $1::text::interval", schema), fmt.Sprintf("%d microseconds", d.Microseconds()))
 			},
-			LoseCommit: func(before bool) { s.loseCommit(before, e.cut) },
+			LoseCommit:   func(before bool) { s.loseCommit(before, e.cut) },
+			CommitErrors: s.commitErrors(e),
 			RefuseJobs: func(queue, reason string) {
 				beside(t, fmt.Sprintf(`CREATE FUNCTION %[1]s.refuse() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE EXCEPTION '%[2]s'; END$$`, schema, reason))
 				beside(t, fmt.Sprintf(`CREATE TRIGGER refuse BEFORE INSERT ON %[1]s.qsidecar_jobs FOR EACH ROW WHEN (NEW.queue = '%[2]s') EXECUTE FUNCTION %[1]s.refuse()`, schema, queue))

@@ -111,11 +111,13 @@ type ackRow struct {
 type deliverRow struct {
 	leaseRow
 	Worker *string `json:"worker,omitempty"`
+	Ago    int64   `json:"ago_ms"`
 }
 
 type renewalRow struct {
 	leaseRow
 	Attempts  int     `json:"attempts"`
+	Ago       int64   `json:"ago_ms"`
 	Lease     *int64  `json:"lease_ms,omitempty"`
 	Owner     int64   `json:"owner"`
 	NewDue    int     `json:"new_due"`

@@ -135,6 +135,12 @@ func broken(err error) bool {
 		strings.Contains(err.Error(), "failed to send") // the driver keeps only the cause's text
 }
 
+// lostBehind reports whether a gateway can have lost its own connection to the server, or the server ended the session.
+func lostBehind(err error) bool {
+	var sqlErr mssql.Error
+	return errors.As(err, &sqlErr) && kindOf(sqlErr) == down && !isConflict(err)
+}
+
 // withKind adds to an error its kind and a text that helps.
 func (s *Store) withKind(err error) error {
 	if err == nil || core.Known(err) {

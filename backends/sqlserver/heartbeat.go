@@ -20,7 +20,7 @@ func (s *Store) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.H
 			return err
 		}
 		p = backends.HeartbeatResult{}
-		if err = s.sql.carryOut(ctx, c, []call{s.heartbeatCall(b, &p)}); err != nil && (broken(err) || ctx.Err() != nil) {
+		if err = s.sql.carryOut(ctx, c, []call{s.heartbeatCall(b, &p)}); err != nil && (broken(err) || lostBehind(err) || ctx.Err() != nil) {
 			maybe = true
 			discard(c)
 		}

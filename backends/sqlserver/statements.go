@@ -73,10 +73,18 @@ var claimTail = strings.NewReplacer(
 		"DATEADD(millisecond, CONVERT(int, COALESCE(j.timeout_ms, p.timeout_ms) % 1000), @now))",
 ).Replace(body("claim_tail"))
 
+// limitEnd returns when the time limit of a claim that continues ends. If the job was prefetched, it begins ago
+// milliseconds before now.
+func limitEnd(ago string) string {
+	left := "DATEDIFF_BIG(millisecond, j.claimed_at, j.deadline) - " + ago
+	return "CASE WHEN j.due_at IS NOT NULL OR j.deadline IS NULL THEN j.deadline WHEN " + left + " <= 0 THEN @now" +
+		" ELSE DATEADD(second, CONVERT(int, (" + left + ") / 1000), DATEADD(millisecond, CONVERT(int, (" + left + ") % 1000), @now)) END"
+}
+
 // fragments are the parts that several pieces share.
 var fragments = strings.NewReplacer(
 	"{claim_head}", body("claim_head"), "{claim_tail}", claimTail, "{beat_tail}", body("beat_tail"),
-	"{remove_tail}", body("remove_tail"), "{promote_tail}", body("promote_tail"), "{retry_head}", body("retry_head"), "{retry_tail}", body("retry_tail"),
+	"{remove_tail}", body("remove_tail"), "{promote_tail}", body("promote_tail"), "{deliver_end}", limitEnd("d.ago_ms"), "{renewal_end}", limitEnd("r.ago_ms"), "{retry_head}", body("retry_head"), "{retry_tail}", body("retry_tail"),
 	// the assignments that end a claim
 	"{unclaimed}", `prefetched = 0, token_sidecar = NULL, token_number = NULL, owner = NULL, lease_ms = NULL,
   deadline = NULL, due_at = NULL, claimed_at = NULL, worker = NULL`,

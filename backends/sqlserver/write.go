@@ -94,11 +94,11 @@ func (t *tx) Ack(leases []core.Lease, ended func(i int)) (sure bool) {
 }
 
 // Deliver implements core.Writer.
-func (t *tx) Deliver(leases []core.Lease, workers []string, recorded func(i int)) {
+func (t *tx) Deliver(leases []core.Lease, deliveries []backends.Delivery, recorded func(i int)) {
 	chunks(leases, func(from int, leases []core.Lease) {
 		rows := make([]deliverRow, len(leases))
 		for i, l := range leases {
-			rows[i] = deliverRow{rowOfLease(i, l), text(workers[from+i])}
+			rows[i] = deliverRow{rowOfLease(i, l), text(deliveries[from+i].Worker), deliveries[from+i].Ago.Milliseconds()}
 		}
 		t.add(t.s.sql.deliver, []reader{numbered(len(rows), func(n int) { recorded(from + n) })}, document(rows))
 	})
@@ -194,7 +194,7 @@ func (t *tx) renewRows(all []*core.Row, changed func(*core.Row)) {
 		for i, r := range all {
 			c := &r.Change
 			rows[i] = renewalRow{
-				leaseRow: rowOfClaim(i, r), Attempts: c.Attempts, Lease: some(ms(c.Lease)), Owner: int64(c.Owner),
+				leaseRow: rowOfClaim(i, r), Attempts: c.Attempts, Ago: c.Ago.Milliseconds(), Lease: some(ms(c.Lease)), Owner: int64(c.Owner),
 				NewDue: bit(c.NewDue), SetWorker: bit(c.SetWorker), Worker: text(c.Worker),
 			}
 		}

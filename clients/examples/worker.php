@@ -89,7 +89,11 @@ function sockets(): array
     }
     $state = getenv('XDG_STATE_HOME') ?: (getenv('HOME') ? getenv('HOME') . '/.local/state' : '');
     $own = posix_geteuid() !== 0 && $state && is_dir("$state/qsidecar");
-    $dirs = array_filter([getenv('XDG_RUNTIME_DIR'), $own ? $state : '', '/run']);
+    $runtime = getenv('XDG_RUNTIME_DIR'); // root skips that of another user: it can have a false socket
+    foreach (posix_geteuid() === 0 && $runtime ? [$runtime, "$runtime/qsidecar"] : [] as $dir) {
+        $runtime = (@fileowner($dir) ?: 0) === 0 ? $runtime : '';
+    }
+    $dirs = array_filter([$runtime, $own ? $state : '', '/run']);
     return array_map(fn($dir) => "$dir/qsidecar/qsidecar.sock", array_values($dirs));
 }
 

@@ -22,7 +22,9 @@ sub sockets {
     return $ENV{QSIDECAR_SOCKET} if $ENV{QSIDECAR_SOCKET};
     my $state = $ENV{XDG_STATE_HOME} || ($ENV{HOME} && "$ENV{HOME}/.local/state");
     my $own = $> != 0 && $state && -d "$state/qsidecar";
-    return map { "$_/qsidecar/qsidecar.sock" } grep { $_ } $ENV{XDG_RUNTIME_DIR}, $own && $state, '/run';
+    my $runtime = $ENV{XDG_RUNTIME_DIR};    # root skips that of another user: it can have a false socket
+    undef $runtime if $> == 0 && $runtime && grep { -e $_ && (stat $_)[4] != 0 } $runtime, "$runtime/qsidecar";
+    return map { "$_/qsidecar/qsidecar.sock" } grep { $_ } $runtime, $own && $state, '/run';
 }
 
 my $json = JSON::PP->new->utf8;

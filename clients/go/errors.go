@@ -21,12 +21,16 @@ var (
 // (errors.Is with fs.ErrNotExist, fs.ErrPermission and syscall.ECONNREFUSED works), or a
 // *protocol.Error.
 type DialError struct {
-	Socket string
+	Socket string // the first of several that were tried
 	Err    error
 }
 
 // Error implements error.
 func (e *DialError) Error() string {
+	var tried triedError
+	if errors.As(e.Err, &tried) {
+		return fmt.Sprintf("no sidecar answers on %v", tried)
+	}
 	return fmt.Sprintf("no sidecar answers on %s: %v", e.Socket, e.Err)
 }
 

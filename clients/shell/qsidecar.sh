@@ -21,18 +21,19 @@ for _qsidecar_option in e f u x; do
 done
 
 # qsidecar_socket prints the path of the sidecar's socket, for nc and socat. It needs no qsidecar
-# program. It looks where that program does, and its status is 5 if no path is a socket.
+# program. It looks where that program does, and its status is 5 if no path is a socket that this
+# user can connect to.
 qsidecar_socket() {
 	_qsidecar_paths=$(_qsidecar_sockets)
 	while IFS= read -r _qsidecar_path; do
-		if [ -S "$_qsidecar_path" ]; then
+		if [ -S "$_qsidecar_path" ] && [ -w "$_qsidecar_path" ]; then
 			printf '%s\n' "$_qsidecar_path"
 			return 0
 		fi
 	done <<-END
 		$_qsidecar_paths
 	END
-	echo "qsidecar_socket: no sidecar's socket (set QSIDECAR_SOCKET): $_qsidecar_paths" >&2
+	echo "qsidecar_socket: no sidecar's socket that this user can connect to (set QSIDECAR_SOCKET): $_qsidecar_paths" >&2
 	return 5
 }
 
@@ -42,7 +43,9 @@ _qsidecar_sockets() {
 		printf '%s\n' "$QSIDECAR_SOCKET"
 		return
 	fi
-	if [ -n "${XDG_RUNTIME_DIR-}" ]; then
+	# Root skips a directory that another user owns: that user could serve a socket of its own there.
+	if [ -n "${XDG_RUNTIME_DIR-}" ] && { [ "$(id -u)" != 0 ] ||
+		[ -z "$(find -H "$XDG_RUNTIME_DIR" "$XDG_RUNTIME_DIR/qsidecar" -prune ! -user 0 2>/dev/null)" ]; }; then
 		printf '%s\n' "$XDG_RUNTIME_DIR/qsidecar/qsidecar.sock"
 	fi
 	_qsidecar_state=${XDG_STATE_HOME:-${HOME:+$HOME/.local/state}}

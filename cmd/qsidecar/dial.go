@@ -23,9 +23,8 @@ func (a *app) dial(ctx context.Context) (*qsidecar.Client, error) {
 func (a *app) dialWith(ctx context.Context, opts qsidecar.Options) (c *qsidecar.Client, socket string, err error) {
 	ctx, cancel := withAnswerTimeout(ctx, answerTimeout)
 	defer cancel()
-	tried := a.sockets()
-	var first error
-	for _, opts.Socket = range tried {
+	var failed unreachableError
+	for _, opts.Socket = range a.sockets() {
 		c, err := qsidecar.Dial(ctx, opts)
 		if err == nil {
 			return c, opts.Socket, nil
@@ -33,11 +32,9 @@ func (a *app) dialWith(ctx context.Context, opts qsidecar.Options) (c *qsidecar.
 		if !notListening(err) {
 			return nil, "", err // something listens: don't try the next socket
 		}
-		if first == nil {
-			first = err
-		}
+		failed = append(failed, err)
 	}
-	return nil, "", &codeError{exitUnavailable, &unreachableError{tried: tried, err: first}}
+	return nil, "", failed.withCode()
 }
 
 // workerName returns the name that the database shows for a claim.

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"os/user"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -77,7 +78,7 @@ func (a *app) report(err error) int {
 		return code
 	}
 	text := err.Error()
-	var unreachable *unreachableError
+	var unreachable unreachableError
 	var dial *qsidecar.DialError
 	switch {
 	case errors.As(err, &unreachable):
@@ -181,25 +182,64 @@ func wireExitCode(c protocol.Code) int {
 	return exitFailure
 }
 
-// unreachableError means that no sidecar answers on any of the sockets.
-type unreachableError struct {
-	tried []string
-	err   error // of the first socket
+// unreachableError has the error of each socket that was tried. No sidecar answers on any.
+type unreachableError []error
+
+// withCode returns the error with its exit code. If a path can't be used, such as one that is
+// closed to this user, it doesn't help to wait for a sidecar.
+func (e unreachableError) withCode() error {
+	switch {
+	case e.isNone():
+		return &codeError{exitUnavailable, e}
+	case len(e) == 1:
+		return e[0]
+	}
+	return &codeError{exitFailure, e}
 }
 
-func (e *unreachableError) Error() string {
-	return fmt.Sprintf("no sidecar answers on %s: start one with `qsidecar serve`, "+
-		"or set its path with --socket PATH or QSIDECAR_SOCKET", strings.Join(e.tried, " or "))
+// isNone reports whether nothing listens on any of the sockets.
+func (e unreachableError) isNone() bool {
+	return !slices.ContainsFunc(e, func(err error) bool { return !isNone(err) })
 }
 
-func (e *unreachableError) Unwrap() error { return e.err }
+func (e unreachableError) Error() string {
+	var none, others []string
+	for _, err := range e {
+		dial, _ := errors.AsType[*qsidecar.DialError](err)
+		if isNone(err) {
+			none = append(none, dial.Socket)
+		} else {
+			others = append(others, dialText(dial))
+		}
+	}
+	const fix = "start one with `qsidecar serve`, or set its path with --socket PATH or QSIDECAR_SOCKET"
+	if others == nil {
+		return fmt.Sprintf("no sidecar answers on %s: %s", strings.Join(none, " or "), fix)
+	}
+	text := strings.Join(others, "; ")
+	if none != nil {
+		text += "; no sidecar answers on " + strings.Join(none, " or ")
+	}
+	return text + ": " + fix
+}
 
-// notListening reports whether a dial failed because nothing listens on the socket.
+// Unwrap returns the errors of the sockets.
+func (e unreachableError) Unwrap() []error { return e }
+
+// notListening reports whether a dial failed because no sidecar that this user can reach listens on
+// the socket. The clients have the same list.
 func notListening(err error) bool {
+	return isNone(err) || slices.ContainsFunc([]error{
+		syscall.ELOOP, fs.ErrPermission, syscall.EPROTOTYPE, syscall.ENOTSOCK, syscall.EINVAL, syscall.ENAMETOOLONG,
+	}, func(reason error) bool { return errors.Is(err, reason) })
+}
+
+// isNone reports whether a dial failed because nothing listens on the socket.
+func isNone(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOTDIR)
 }
 
-// dialText describes an error of a socket on which something listens.
+// dialText describes an error of a socket, other than that nothing listens.
 func dialText(e *qsidecar.DialError) string {
 	switch {
 	case errors.Is(e.Err, fs.ErrPermission):

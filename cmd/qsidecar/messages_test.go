@@ -184,6 +184,36 @@ func TestNoPermission(t *testing.T) {
 	})
 }
 
+// TestClosedSocketIsPassedOver checks that commands try the next default path if the first is
+// closed to them, and that the error lists what they tried.
+func TestClosedSocketIsPassedOver(t *testing.T) {
+	h := newHost(t)
+	if err := errors.Join(os.Chmod(h.dir, 0o755), os.MkdirAll(filepath.Dir(h.socket()), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	closed := filepath.Dir(h.socket())
+	defer os.Chmod(closed, 0o700)
+	if err := os.Chmod(closed, 0); err != nil {
+		t.Fatal(err)
+	}
+	asUnprivileged(t, func() {
+		for _, command := range []string{"ping", "stdio"} {
+			h.run(command).wantStderr(t, 1, "no permission to connect to "+h.socket(), "its directory is closed to this user",
+				"no sidecar answers on "+h.systemSocket(), "--socket")
+		}
+	})
+	if err := os.MkdirAll(filepath.Dir(h.systemSocket()), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	h.env["QSIDECAR_SOCKET"] = h.systemSocket()
+	h.serve()
+	delete(h.env, "QSIDECAR_SOCKET")
+	if err := os.Chmod(h.systemSocket(), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	asUnprivileged(t, func() { h.run("ping").wantStdout(t, 0) })
+}
+
 // TestTwoServe checks that the second sidecar reports which process has the socket.
 func TestTwoServe(t *testing.T) {
 	h := newHost(t)

@@ -28,8 +28,9 @@ every worker on a Unix socket; workers enqueue, claim, ack and nack.
 Commands look for a sidecar on the socket of --socket or of QSIDECAR_SOCKET, or else on
 these, in this order: $XDG_RUNTIME_DIR/qsidecar/qsidecar.sock; for users other than root
 qsidecar/qsidecar.sock in $XDG_STATE_HOME (default: ~/.local/state); and
-/run/qsidecar/qsidecar.sock. "qsidecar serve" listens on the first if $XDG_RUNTIME_DIR is
-set, or else on the last if this user can write there, or else on the second.
+/run/qsidecar/qsidecar.sock. They skip a socket that is closed to this user. "qsidecar serve"
+listens on the first if $XDG_RUNTIME_DIR is set, or else on the last if this user can write
+there, or else on the second. Root ignores an $XDG_RUNTIME_DIR of another user.
 
 With --json a command prints its answers as JSON lines, and an error as one JSON line on
 stderr: {"ok":false,"error":{"code":…,"message":…}}. The code is one of the protocol's, or

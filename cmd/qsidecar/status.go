@@ -103,6 +103,14 @@ func (a *app) showStatus(server string, st *protocol.Status) error {
 	if err := a.table("SOCKET CONNECTIONS", rows); err != nil {
 		return err
 	}
+	for _, s := range st.Sockets {
+		if s.Error == "" {
+			continue
+		}
+		if err := a.printf("socket %s: %s", s.Path, s.Error); err != nil {
+			return err
+		}
+	}
 	fmt.Fprintln(a.out)
 	if err := a.showDatabases(st.Databases); err != nil {
 		return err

@@ -59,17 +59,23 @@ first or can't be reached, 130 interrupted.`,
 	return cmd
 }
 
-// dialRaw connects to the host's sidecar. It returns nil if none answers.
+// dialRaw connects to the host's sidecar. It returns nil if there is none.
 func (a *app) dialRaw(ctx context.Context) (*net.UnixConn, error) {
 	var d net.Dialer
+	var failed unreachableError
 	for _, path := range a.sockets() {
 		conn, err := d.DialContext(ctx, "unix", path)
 		if err == nil {
 			return conn.(*net.UnixConn), nil
 		}
+		err = &qsidecar.DialError{Socket: path, Err: err}
 		if !notListening(err) {
-			return nil, &qsidecar.DialError{Socket: path, Err: err}
+			return nil, err
 		}
+		failed = append(failed, err)
+	}
+	if !failed.isNone() {
+		return nil, failed.withCode()
 	}
 	return nil, nil
 }

@@ -1,6 +1,8 @@
 package clients
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -58,7 +60,7 @@ func TestSocketsAreTriedInOneOrder(t *testing.T) {
 		{[]string{"XDG_RUNTIME_DIR=/nowhere", "HOME=" + dir, "QSIDECAR_SOCKET=/nowhere/x.sock"}, []string{"/nowhere/x.sock"}},
 	} {
 		for name, argv := range socketLists() {
-			if got := printedSockets(t, dir, argv, row.env); !slices.Equal(got, row.want) {
+			if got := printedSockets(t, dir, argv, row.env, unprivileged()); !slices.Equal(got, row.want) {
 				t.Errorf("%s with %v: %v, want %v", name, row.env, got, row.want)
 			}
 		}
@@ -82,20 +84,159 @@ func TestSocketsAreTriedInOneOrder(t *testing.T) {
 
 var socketPath = regexp.MustCompile(`/\S+\.sock`)
 
-// printedSockets runs a command in dir without root's rights, and returns the paths that it
-// prints.
-func printedSockets(t *testing.T, dir string, argv, env []string) []string {
-	t.Helper()
-	cmd := exec.CommandContext(testwait.Context(t), "/usr/bin/env", argv...) // finds it in the PATH below
-	cmd.Env = append(slices.Clone(env), "PATH=/usr/local/bin:/usr/bin:/bin", "PYTHONPATH=python", "RUBYLIB=ruby/lib")
-	cmd.Dir = dir
-	cmd.Stderr = os.Stderr
-	if os.Geteuid() == 0 {
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+// unprivileged returns the credential of a command that has no rights of root.
+func unprivileged() *syscall.SysProcAttr {
+	if os.Geteuid() != 0 {
+		return nil
 	}
+	return &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+}
+
+// clientCommand is a command that uses the copies of the clients in dir.
+func clientCommand(t *testing.T, dir string, argv, env []string, as *syscall.SysProcAttr) *exec.Cmd {
+	cmd := exec.CommandContext(testwait.Context(t), "/usr/bin/env", argv...) // finds it in the PATH below
+	cmd.Env = append(slices.Clone(env), "PATH=/usr/local/bin:/usr/bin:/bin", "PYTHONPATH=python", "RUBYLIB=ruby/lib", "LANG=C.UTF-8")
+	cmd.Dir = dir
+	cmd.SysProcAttr = as
+	return cmd
+}
+
+// printedSockets runs a command in dir, and returns the paths that it prints.
+func printedSockets(t *testing.T, dir string, argv, env []string, as *syscall.SysProcAttr) []string {
+	t.Helper()
+	cmd := clientCommand(t, dir, argv, env, as)
+	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	if err != nil {
 		t.Fatalf("%v: %v", argv, err)
 	}
 	return socketPath.FindAllString(string(out), -1)
+}
+
+// TestRootTrustsNoOtherUsersRuntimeDirectory checks that root's clients don't look for a socket in a
+// runtime directory of another user, as after `sudo -E`. That user could serve jobs of its own there.
+func TestRootTrustsNoOtherUsersRuntimeDirectory(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("it is about root")
+	}
+	dir := kit.NewSite(t).Dir
+	const system = "/run/qsidecar/qsidecar.sock"
+	for _, owner := range []struct {
+		name         string
+		outer, inner int
+		want         bool
+	}{{"root's", 0, 0, true}, {"another user's", 65534, 65534, false}, {"another user's below root's", 0, 65534, false}, {"root's below another user's", 65534, 0, false}} {
+		run := filepath.Join(dir, strings.ReplaceAll(owner.name, " ", "-"))
+		own := filepath.Join(run, "qsidecar")
+		if err := errors.Join(os.MkdirAll(own, 0o755), os.Chown(run, owner.outer, -1), os.Chown(own, owner.inner, -1)); err != nil {
+			t.Fatal(err)
+		}
+		want := []string{system}
+		if owner.want {
+			want = []string{own + "/qsidecar.sock", system}
+		}
+		for name, argv := range socketLists() {
+			t.Run(name+" with "+owner.name, func(t *testing.T) {
+				if got := printedSockets(t, kit.Path("clients"), argv, []string{"XDG_RUNTIME_DIR=" + run}, nil); !slices.Equal(got, want) {
+					t.Errorf("%v, want %v", got, want)
+				}
+			})
+		}
+		t.Setenv("QSIDECAR_SOCKET", "")
+		t.Setenv("XDG_RUNTIME_DIR", run)
+		for name, got := range map[string][]string{"Go": qsidecar.Sockets(), "program": config.Input{Env: os.LookupEnv}.Sockets()} {
+			if !slices.Equal(got, want) {
+				t.Errorf("%s with %s: %v, want %v", name, owner.name, got, want)
+			}
+		}
+	}
+}
+
+// envGoClient makes TestGoClientProcess a client.
+const envGoClient = "QSIDECAR_TEST_GO_CLIENT"
+
+// TestGoClientProcess is the Go client in a process of another user.
+func TestGoClientProcess(t *testing.T) {
+	if os.Getenv(envGoClient) == "" {
+		t.Skip("TestClosedSocketIsPassedOver runs it")
+	}
+	c, err := qsidecar.Dial(testwait.Context(t), qsidecar.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestClosedSocketIsPassedOver checks that each client tries the next path if the first one is
+// closed to it or too long. If no path works, the error lists all of them.
+func TestClosedSocketIsPassedOver(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can close a directory to its clients")
+	}
+	s := kit.NewSite(t)
+	for _, folder := range []string{"python", "ruby", "shell", "examples"} {
+		command(t, "cp", "-R", kit.Path("clients/"+folder), s.Dir)
+	}
+	closed := filepath.Join(s.Dir, "run", "qsidecar")
+	state := filepath.Join(s.Dir, "state", "qsidecar")
+	for path, mode := range map[string]os.FileMode{closed: 0o700, state: 0o755} {
+		if err := errors.Join(os.MkdirAll(path, 0o755), os.Chmod(path, mode)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a := s.Sidecar("a")
+	socket := filepath.Join(state, "qsidecar.sock")
+	text := fmt.Sprintf("listen:\n  - {socket: %s, mode: \"0666\"}\ndatabases:\n  main: {url: %q}\nqueues:\n  \"*\": {}\n", socket, s.URL)
+	if err := os.WriteFile(a.ConfigFile, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	a.Socket = socket
+	a.Start()
+	clients := map[string][]string{
+		"python":  {"python3", "-c", "from qsidecar import Client\nClient().enqueue('q', 'x')"},
+		"ruby":    {"ruby", "-r", "qsidecar", "-e", "Qsidecar::Client.new.enqueue('q', 'x')"},
+		"shell":   {"sh", "-c", ". shell/qsidecar.sh && qsidecar_socket"},
+		"perl":    {"perl", "examples/worker.pl", "q", "x"},
+		"php":     {"php", "examples/worker.php", "q", "x"},
+		"program": {kit.Binary, "enqueue", "q", "x"},
+		"stdio":   {"sh", "-c", "echo '{\"op\":\"ping\"}' | " + kit.Binary + " stdio"},
+		"Go":      {"/proc/self/exe", "-test.run=^TestGoClientProcess$"},
+	}
+	env := func(run, home string) []string {
+		return []string{"XDG_RUNTIME_DIR=" + run, "XDG_STATE_HOME=" + home, "HOME=" + s.Dir, "QSIDECAR_CONFIG=none", envGoClient + "=1", "QSIDECAR_BIN=" + kit.Binary}
+	}
+	long := filepath.Join(s.Dir, strings.Repeat("x", 120))
+	for name, argv := range clients {
+		for _, run := range []string{filepath.Dir(closed), long} {
+			t.Run(name+" with "+filepath.Base(run)[:1], func(t *testing.T) {
+				cmd := clientCommand(t, s.Dir, argv, env(run, filepath.Dir(state)), unprivileged())
+				if name == "Go" {
+					cmd.Path, cmd.Args = argv[0], argv
+				}
+				if out, err := cmd.CombinedOutput(); err != nil {
+					t.Errorf("%v: %s", err, out)
+				}
+			})
+		}
+		if name == "perl" || name == "php" {
+			continue // they wait for a sidecar
+		}
+		t.Run(name+" with no sidecar", func(t *testing.T) {
+			cmd := clientCommand(t, s.Dir, argv, env(filepath.Dir(closed), filepath.Join(s.Dir, "none")), unprivileged())
+			if name == "Go" {
+				cmd.Path, cmd.Args = argv[0], argv
+			}
+			out, err := cmd.CombinedOutput()
+			if err == nil {
+				t.Fatalf("it connected: %s", out)
+			}
+			for _, path := range []string{filepath.Join(closed, "qsidecar.sock"), "/run/qsidecar/qsidecar.sock"} {
+				if !strings.Contains(string(out), path) {
+					t.Errorf("the error doesn't list %s: %s", path, out)
+				}
+			}
+		})
+	}
 }

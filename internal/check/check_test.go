@@ -89,3 +89,25 @@ func TestUselessQueues(t *testing.T) {
 		}
 	}
 }
+
+// TestUselessAccounts checks that an id which stands for the users of other user namespaces is a warning.
+func TestUselessAccounts(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "c.yaml")
+	if err := os.WriteFile(file, []byte("listen: [{socket: "+file+".sock, allow: [{users: [7, 65534]}, {groups: [65533, 9]}]}]"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := config.Input{File: file, Database: "sqlite:q.db", Env: func(string) (string, bool) { return "", false }}.Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	isOverflow := func(id uint32, group bool) bool { return id == 65534 && !group || id == 65533 && group }
+	got := ""
+	for _, f := range uselessAccounts(&c, isOverflow) {
+		got += f.Text + "\n"
+	}
+	want := "listen[0].allow[0]: user 65534 stands for all of other user namespaces here, so the rule applies to no client by it\n" +
+		"listen[0].allow[1]: group 65533 stands for all of other user namespaces here, so the rule applies to no client by it\n"
+	if got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}

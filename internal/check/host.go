@@ -41,7 +41,29 @@ func Host(c *config.Config) (found backends.Findings) {
 	if text, do := c.Admin.Advice(); text != "" {
 		found.AddWarning("admin", text, do)
 	}
+	found = append(found, uselessAccounts(c, unixsocket.IsOverflow)...)
 	return append(found, uselessQueues(c)...)
+}
+
+// uselessAccounts finds users and groups in allow rules that no client can have here.
+func uselessAccounts(c *config.Config, isOverflow func(id uint32, group bool) bool) (found backends.Findings) {
+	for i, s := range c.BridgeOptions(nil).Sockets {
+		for j, rule := range s.Allow {
+			warn := func(what string, id uint32, group bool) {
+				if isOverflow(id, group) {
+					found.AddWarning("allow", fmt.Sprintf("listen[%d].allow[%d]: %s %d stands for all of other user namespaces here, so the rule applies to no client by it", i, j, what, id),
+						"use another "+what+", or run the sidecar in the host's user namespace")
+				}
+			}
+			for _, id := range rule.Users {
+				warn("user", id, false)
+			}
+			for _, id := range rule.Groups {
+				warn("group", id, true)
+			}
+		}
+	}
+	return found
 }
 
 // uselessQueues finds the names in allow rules that no queue can have. With "*" clients create

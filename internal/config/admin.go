@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"net"
 	"slices"
 	"strconv"
@@ -136,8 +137,8 @@ func (c Admin) ReadToken() (string, error) {
 }
 
 // BridgeSocket returns the Unix socket to listen on.
-func (c Admin) BridgeSocket() unixsocket.Config {
-	return unixsocket.Config{Path: string(c.Listen), Mode: fs.FileMode(c.Mode), Group: c.Group}
+func (c Admin) BridgeSocket(log *slog.Logger) unixsocket.Config {
+	return unixsocket.Config{Path: string(c.Listen), Mode: fs.FileMode(c.Mode), Group: c.Group, Log: log}
 }
 
 // Advice returns the warning of `qsidecar check` about the listener, and its fix. Both are

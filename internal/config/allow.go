@@ -91,5 +91,8 @@ func accountID(name, what string, lookup func(name string) (string, error)) (uin
 	if err != nil {
 		return 0, fmt.Errorf("the %s %q has no number: %w", what, name, err)
 	}
+	if n == math.MaxUint32 {
+		return 0, fmt.Errorf("the %s %q has the number %d, which no process can have", what, name, n)
+	}
 	return uint32(n), nil
 }

@@ -53,6 +53,7 @@ type Database struct {
 type backoffConfig struct {
 	Initial duration `yaml:"initial"`
 	Max     duration `yaml:"max"`
+	Jitter  percent  `yaml:"jitter"`
 }
 
 // retentionConfig is how long finished jobs stay.
@@ -117,6 +118,7 @@ type queueConfig struct {
 type queueBackoffConfig struct {
 	Initial *duration `yaml:"initial"`
 	Max     *duration `yaml:"max"`
+	Jitter  *percent  `yaml:"jitter"`
 }
 
 type queueRetentionConfig struct {
@@ -153,7 +155,7 @@ func defaultConfig() Config {
 		Defaults: defaultsConfig{
 			MaxAttempts: bridge.DefaultMaxAttempts,
 			Order:       "fifo",
-			Backoff:     backoffConfig{duration(bridge.DefaultBackoff), duration(bridge.DefaultBackoffMax)},
+			Backoff:     backoffConfig{duration(bridge.DefaultBackoff), duration(bridge.DefaultBackoffMax), bridge.DefaultJitter * 100},
 			Retention:   retentionConfig{Dead: durationOrForever(bridge.DefaultRetainDead)},
 			KeyTTL:      duration(bridge.DefaultKeyTTL),
 		},

@@ -135,9 +135,9 @@ databases:
   two: {url: "sqlite:two.db${EMPTY}", restart_grace: 0s}
 defaults: {database: one, max_attempts: "${N}", retention: {done: 1d12h, dead: forever}}
 queues:
-  mail: {timeout: 500ms, order: lifo, backoff: {max: 1d}, key_ttl: 1h}
+  mail: {timeout: 500ms, order: lifo, backoff: {max: 1d, jitter: 25%}, key_ttl: 1h}
   bulk: {database: two, max_attempts: 1, retention: {done: 0s, dead: 7d}}
-  plain:
+  plain: {backoff: {jitter: 0}}
 drain_timeout: 0s
 max_frame: 8MiB
 limits: {connections_per_user: 5, jobs_per_connection: 7}
@@ -159,10 +159,10 @@ log: {level: debug, format: json}
 		},
 		Queues: map[string]bridge.Queue{
 			"mail": {Database: "one", MaxAttempts: 9, Timeout: 500 * time.Millisecond, Backoff: time.Second,
-				BackoffMax: 24 * time.Hour, RetainDone: 36 * time.Hour, RetainDead: -1, KeyTTL: time.Hour, LIFO: true},
-			"bulk": {Database: "two", MaxAttempts: 1, Backoff: time.Second, BackoffMax: time.Hour,
+				BackoffMax: 24 * time.Hour, Jitter: 0.25, RetainDone: 36 * time.Hour, RetainDead: -1, KeyTTL: time.Hour, LIFO: true},
+			"bulk": {Database: "two", MaxAttempts: 1, Backoff: time.Second, BackoffMax: time.Hour, Jitter: 0.1,
 				RetainDead: 7 * 24 * time.Hour, KeyTTL: 10 * time.Minute},
-			"plain": {Database: "one", MaxAttempts: 9, Backoff: time.Second, BackoffMax: time.Hour,
+			"plain": {Database: "one", MaxAttempts: 9, Backoff: time.Second, BackoffMax: time.Hour, Jitter: -1,
 				RetainDone: 36 * time.Hour, RetainDead: -1, KeyTTL: 10 * time.Minute},
 		},
 		MaxFrame: 8 << 20, DrainTimeout: -1,
@@ -212,6 +212,9 @@ func TestConfigErrors(t *testing.T) {
 		{"queues: {q: {timeout: 10}}", "1:23: queues.q.timeout: \"10\" is not a duration: write a duration as 10s, 5m, 2h, 7d or 1h30m"},
 		{"queues: {q: {order: random}}", "1:21: queues.q.order: \"random\" is not one of fifo, lifo"},
 		{"queues: {q: {backoff: {initial: 2h}}}", "queues.q.backoff.max: 1h is outside 2h to "},
+		{"queues: {q: {backoff: {jitter: 60%}}}", "queues.q.backoff.jitter: 60% is outside 0% to 50%"},
+		{"queues: {q: {backoff: {jitter: 0.1}}}", "queues.q.backoff.jitter: \"0.1\" is not a percentage: write it as 10%"},
+		{"queues: {q: {backoff: {jitter: -1%}}}", "queues.q.backoff.jitter: \"-1%\" is not a percentage"},
 		{"defaults: {retention: {dead: 0s}}", "1:24: defaults.retention.dead: 0s is outside 1s to "},
 		{"defaults: {retention: 30d}", "1:23: defaults.retention: this should be a map"},
 		{"limits: {jobs_per_connection: 0}", "limits.jobs_per_connection: 0 is outside 1 to 1000000"},

@@ -20,6 +20,7 @@ func (q queueConfig) withDefaults(d defaultsConfig) defaultsConfig {
 	if q.Backoff != nil {
 		set(&d.Backoff.Initial, q.Backoff.Initial)
 		set(&d.Backoff.Max, q.Backoff.Max)
+		set(&d.Backoff.Jitter, q.Backoff.Jitter)
 	}
 	if q.Retention != nil {
 		set(&d.Retention.Done, q.Retention.Done)
@@ -61,12 +62,20 @@ func (c *Config) BridgeOptions(open map[string]backends.Backend) bridge.Options 
 		d.Database = c.databaseOf(q)
 		o.Queues[name] = bridge.Queue{
 			Database: d.Database, MaxAttempts: d.MaxAttempts, Timeout: time.Duration(d.Timeout),
-			Backoff: time.Duration(d.Backoff.Initial), BackoffMax: time.Duration(d.Backoff.Max),
+			Backoff: time.Duration(d.Backoff.Initial), BackoffMax: time.Duration(d.Backoff.Max), Jitter: d.Backoff.jitter(),
 			RetainDone: time.Duration(d.Retention.Done), RetainDead: time.Duration(d.Retention.Dead), KeyTTL: time.Duration(d.KeyTTL),
 			LIFO: d.Order == "lifo", MaxReady: d.MaxReady,
 		}
 	}
 	return o
+}
+
+// jitter returns the jitter as a fraction, or -1 for none, because 0 is the bridge's default.
+func (b backoffConfig) jitter() float64 {
+	if b.Jitter == 0 {
+		return -1
+	}
+	return float64(b.Jitter) / 100
 }
 
 // zeroToMinusOne converts the config's 0 (none) to the bridge's -1, because 0 is the

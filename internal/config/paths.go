@@ -56,7 +56,7 @@ func (in Input) Sockets() (all []string) {
 	if s := cmp.Or(in.Socket, in.getenv("QSIDECAR_SOCKET")); s != "" {
 		return []string{s}
 	}
-	if dir := in.getenv("XDG_RUNTIME_DIR"); dir != "" {
+	if dir := in.runtimeDir(); dir != "" {
 		all = append(all, filepath.Join(dir, "qsidecar", socketFile))
 	}
 	if dir := in.userState(); dir != "" && isDir(dir) {
@@ -71,13 +71,40 @@ func (in Input) servedSocket() string {
 	if s := cmp.Or(in.Socket, in.getenv("QSIDECAR_SOCKET")); s != "" {
 		return s
 	}
-	if dir := in.getenv("XDG_RUNTIME_DIR"); dir != "" {
+	if dir := in.runtimeDir(); dir != "" {
 		return filepath.Join(dir, "qsidecar", socketFile)
 	}
 	if dir := in.userState(); dir != "" && !writable(filepath.Dir(in.systemSocket())) {
 		return filepath.Join(dir, socketFile)
 	}
 	return in.systemSocket()
+}
+
+// runtimeDir returns the user's runtime directory, or "" if the environment doesn't set one. Root
+// gets none that another user owns, as after `sudo -E`: that user could replace the socket, or
+// serve one of its own to root's workers.
+func (in Input) runtimeDir() string {
+	dir := in.getenv("XDG_RUNTIME_DIR")
+	if dir != "" && os.Geteuid() == 0 && (isForeign(dir) || isForeign(filepath.Join(dir, "qsidecar"))) {
+		return ""
+	}
+	return dir
+}
+
+// isForeign reports whether another user than root owns dir, or the directory in which it would
+// be created.
+func isForeign(dir string) bool {
+	for {
+		fi, err := os.Stat(dir)
+		parent := filepath.Dir(dir)
+		switch {
+		case err == nil:
+			return fi.Sys().(*syscall.Stat_t).Uid != 0
+		case !errors.Is(err, fs.ErrNotExist) || parent == dir:
+			return false // nothing can be there
+		}
+		dir = parent
+	}
 }
 
 func (in Input) systemSocket() string { return cmp.Or(in.SystemSocket, SystemSocket) }

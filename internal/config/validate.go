@@ -118,6 +118,9 @@ func (d defaultsConfig) check(path string, c *Config, bad func(path, format stri
 	between(bad, path+".timeout", d.Timeout, 0, years)
 	between(bad, path+".backoff.initial", d.Backoff.Initial, duration(time.Millisecond), years)
 	between(bad, path+".backoff.max", d.Backoff.Max, d.Backoff.Initial, years)
+	if most := percent(bridge.MaxJitter * 100); d.Backoff.Jitter > most {
+		bad(path+".backoff.jitter", "%v is outside 0%% to %v", d.Backoff.Jitter, most)
+	}
 	between(bad, path+".retention.done", d.Retention.Done, 0, years)
 	if d.Retention.Dead != forever {
 		between(bad, path+".retention.dead", duration(d.Retention.Dead), duration(time.Second), years)

@@ -74,6 +74,21 @@ func (n size) String() string {
 	return fmt.Sprintf("%d bytes", int(n))
 }
 
+// percent is a share of 0 to 100 percent.
+type percent int
+
+func (p *percent) parse(s string) error {
+	number, ok := strings.CutSuffix(s, "%")
+	v, err := strconv.Atoi(number)
+	if err != nil || !ok && v != 0 || v < 0 || v > 100 {
+		return fmt.Errorf("%q is not a percentage: write it as 10%%", s)
+	}
+	*p = percent(v)
+	return nil
+}
+
+func (p percent) String() string { return strconv.Itoa(int(p)) + "%" }
+
 type fileMode fs.FileMode
 
 func (m *fileMode) parse(s string) error {

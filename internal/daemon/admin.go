@@ -113,7 +113,7 @@ func (a *admin) move(c config.Admin) error {
 		a.server = nil
 	case old != nil && c.Listen == a.config.Listen:
 		if s, ok := old.Listener.(*unixsocket.Listener); ok && (c.Mode != a.config.Mode || c.Group != a.config.Group) {
-			return s.Adjust(c.BridgeSocket())
+			return s.Adjust(c.BridgeSocket(a.log))
 		}
 		return nil
 	default:
@@ -156,7 +156,7 @@ func (a *admin) open(c config.Admin) (*adminServer, error) {
 		if err := a.makeSocketDir(string(c.Listen)); err != nil {
 			return nil, err
 		}
-		if ln, err = unixsocket.Listen(c.BridgeSocket()); err != nil {
+		if ln, err = unixsocket.Listen(c.BridgeSocket(a.log)); err != nil {
 			return nil, fmt.Errorf("socket %s: %w", c.Listen, err)
 		}
 	} else if ln, err = net.Listen("tcp", string(c.Listen)); errors.Is(err, syscall.EADDRINUSE) {

@@ -45,7 +45,14 @@ func (peerAddr) Network() string { return "unix" }
 
 // String implements net.Addr.
 func (p peerAddr) String() string {
-	return "uid " + strconv.FormatUint(uint64(p.UID), 10) + " pid " + strconv.FormatInt(int64(p.PID), 10)
+	uid, pid := "unknown", "unknown"
+	if p.IsKnown() {
+		uid = strconv.FormatUint(uint64(p.UID), 10)
+	}
+	if p.PID != 0 {
+		pid = strconv.FormatInt(int64(p.PID), 10)
+	}
+	return "uid " + uid + " pid " + pid
 }
 
 // clientAddr returns the address of a connection's client, for the log.

@@ -96,7 +96,8 @@ func respond(w http.ResponseWriter, code int, text string) {
 	_, _ = io.WriteString(w, text+"\n") // the client can be gone
 }
 
-// healthz reports whether the process makes progress. It ignores the state of databases.
+// healthz reports whether the process makes progress, and whether its sockets are at their paths. It ignores the state
+// of databases.
 func (a *admin) healthz(w http.ResponseWriter, r *http.Request) {
 	if b := a.bridge.Load(); b != nil {
 		ctx, cancel := context.WithTimeoutCause(r.Context(), stuckAfter, fmt.Errorf("no progress within %v", stuckAfter))
@@ -105,8 +106,20 @@ func (a *admin) healthz(w http.ResponseWriter, r *http.Request) {
 			respond(w, http.StatusServiceUnavailable, err.Error())
 			return
 		}
+		if why := lostSockets(b.Health()); why != nil {
+			respond(w, http.StatusServiceUnavailable, strings.Join(why, "\n"))
+			return
+		}
 	}
 	respond(w, http.StatusOK, "ok")
+}
+
+// lostSockets returns why clients can't connect, for each socket whose file was removed or replaced.
+func lostSockets(h bridge.Health) (why []string) {
+	for _, s := range h.Lost {
+		why = append(why, fmt.Sprintf("socket %s: %v", s.Path, s.Err))
+	}
+	return why
 }
 
 // startupz reports whether the sockets listen.
@@ -146,7 +159,7 @@ func (a *admin) readyz(w http.ResponseWriter, _ *http.Request) {
 // notReadyReason returns why a started sidecar isn't ready, or nil. It contains no address
 // and no driver error, because the client isn't authenticated.
 func notReadyReason(h bridge.Health) error {
-	var why []string
+	why := lostSockets(h)
 	if h.Draining {
 		why = append(why, "draining: no more jobs are delivered, and workers can settle their jobs")
 	}

@@ -63,5 +63,9 @@ func (p *Daemon) check(ctx context.Context, c *config.Config) (*protocol.Reply, 
 		return nil, &protocol.Error{Code: protocol.CodeBusy, RetryMS: protocol.Some[int64](1000), Message: "another check runs: wait until it is done"}
 	}
 	defer p.checking.Unlock()
-	return &protocol.Reply{Findings: p.checkFunc(ctx, c, p.log.Logger)}, nil
+	found := p.checkFunc(ctx, c, p.log.Logger)
+	for _, s := range p.bridge.Health().Lost {
+		found = append(found, protocol.Finding{Severity: "error", Topic: "socket", Text: s.Path + ": " + s.Err.Error(), Fix: "see the log's event socket_not_bound"})
+	}
+	return &protocol.Reply{Findings: found}, nil
 }

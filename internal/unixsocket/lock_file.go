@@ -61,6 +61,18 @@ func lockSocket(path string) (*os.File, error) {
 	if _, err := inTheWay(path); err != nil {
 		return nil, err // before a lock file is created beside a file of another user
 	}
+	lock, err := takeLock(path)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkStale(path, lockOwner(lock) != ""); err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	return lock, nil
+}
+
+// takeLock locks the lock file beside the socket, or returns an error if another sidecar holds it.
+func takeLock(path string) (*os.File, error) {
 	lock, err := openLock(path + ".lock")
 	if err != nil {
 		return nil, err
@@ -69,9 +81,6 @@ func lockSocket(path string) (*os.File, error) {
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			err = fmt.Errorf("another sidecar%s serves it: stop that one, or choose another --socket", inBrackets(lockOwner(lock)))
 		}
-		return nil, errors.Join(err, lock.Close())
-	}
-	if err := checkStale(path, lockOwner(lock) != ""); err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
 	return lock, nil
@@ -119,7 +128,7 @@ func checkStale(path string, left bool) error {
 		who, _ := peerOf(conn.(*net.UnixConn)) // only for the message
 		_ = conn.Close()                       // it only checked whether a process answers
 		pid := ""
-		if who != nil {
+		if who != nil && who.PID != 0 {
 			pid = strconv.Itoa(int(who.PID))
 		}
 		return fmt.Errorf("another program%s answers on it: stop that one, or choose another --socket", inBrackets(pid))

@@ -4,11 +4,15 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"os/user"
 	"path/filepath"
 	"strconv"
 	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // PathError explains why a socket cannot be at a path.
@@ -22,7 +26,7 @@ type PathError struct {
 func (e *PathError) Error() string { return e.Problem + ": " + e.Fix }
 
 // CheckPath returns why Listen would refuse the path: a *PathError or an error of the file system. It changes
-// nothing. A missing folder is not an error. CheckPath does not check whether another process serves the socket.
+// nothing. A missing folder is not an error. If a sidecar serves the path, it is an error that clients don't reach it.
 func CheckPath(path string) error {
 	if err := fits(path); err != nil {
 		return err
@@ -44,7 +48,33 @@ func CheckPath(path string) error {
 	case err != nil:
 		return err
 	}
-	return ownFile(lock, info)
+	if err := ownFile(lock, info); err != nil {
+		return err
+	}
+	return checkServed(path)
+}
+
+// checkServed returns an error if a sidecar holds the lock of the path, and no process listens there.
+func checkServed(path string) error {
+	lock, err := os.Open(path + ".lock")
+	if err != nil {
+		return nil // of another user, or gone
+	}
+	defer func() { _ = lock.Close() }() // only read from
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_SH|unix.LOCK_NB); !errors.Is(err, unix.EWOULDBLOCK) {
+		return nil // no sidecar holds it
+	}
+	conn, err := net.DialTimeout("unix", path, time.Second)
+	switch {
+	case err == nil:
+		return conn.Close()
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
+		return &PathError{
+			Problem: fmt.Sprintf("a running sidecar%s lost its socket's file, so clients can't connect", inBrackets(lockOwner(lock))),
+			Fix:     "see the events socket_lost and socket_not_bound in its log",
+		}
+	}
+	return nil // busy, or closed to this user
 }
 
 // MaxPath is the longest path in bytes that fits sun_path on Linux. Other systems have a little less and report it

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"syscall"
 	"unsafe"
 
@@ -30,12 +31,22 @@ func peerOf(conn *net.UnixConn) (*Peer, error) {
 			failed = fmt.Errorf("identifying the client: SO_PEERGROUPS: %w", err)
 			return
 		}
-		p = Peer{UID: cred.Uid, PID: cred.Pid, Groups: append([]uint32{cred.Gid}, groups...)}
+		p = newPeer(cred, groups, overflowUser(), overflowGroup())
 	})
 	if err := errors.Join(err, failed); err != nil {
 		return nil, err
 	}
 	return &p, nil
+}
+
+// newPeer removes the numbers that stand for all users and groups of other user namespaces.
+func newPeer(cred *unix.Ucred, groups []uint32, user, group overflow) Peer {
+	p := Peer{UID: cred.Uid, PID: cred.Pid, Groups: append([]uint32{cred.Gid}, groups...)}
+	if user.is(p.UID) {
+		p.UID = UnknownUser
+	}
+	p.Groups = slices.DeleteFunc(p.Groups, group.is)
+	return p
 }
 
 // peerGroups returns the supplementary groups. If the buffer is too small, the kernel returns ERANGE and the

@@ -78,7 +78,7 @@ func newSite(t *testing.T, config ...bridge.Control) *site {
 			t.Error(err)
 		}
 	})
-	testwait.Until(t, "the socket", func() bool { _, err := os.Stat(socket); return err == nil })
+	testwait.Closed(t, "that the socket listens", b.Ready())
 	s := &site{T: t, count: map[protocol.Op]*atomic.Int64{}}
 	for _, op := range []protocol.Op{protocol.OpPeek, protocol.OpStats, protocol.OpStatus, protocol.OpConfig, protocol.OpCheck, protocol.OpRetry, protocol.OpDelete} {
 		s.count[op] = new(atomic.Int64)

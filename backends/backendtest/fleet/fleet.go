@@ -71,7 +71,7 @@ func fewWatchAll(d *db) {
 	}
 	d.heartbeat(backends.Heartbeat{Host: first, Kind: backends.HeartbeatLeave})
 	d.wantPeers(false, true, backends.Watchers+1) // also the one that left, which does not watch
-	d.AdvanceClock(timeout*(10-10*backends.InTime)/10 - time.Second)
+	d.AdvanceClock(timeout*(100-100*backends.InTime)/100 - time.Second)
 	d.wantPeers(false, true, backends.Watchers+1)
 	d.AdvanceClock(2 * time.Second)
 	d.wantPeers(false, false, others) // all others are late

@@ -25,7 +25,7 @@ func (s *Store) Command(ctx context.Context, c backends.Command) (count int64, f
 		return count, count > 0, err
 	}
 	var backs []giveBack
-	err = s.Write(ctx, TxOptions{}, func(ctx context.Context, tx Tx) error {
+	err = s.command(ctx, func(ctx context.Context, tx Tx) error {
 		backs, count = nil, 0
 		switch c.Kind {
 		case backends.Retry:
@@ -78,6 +78,11 @@ func (s *Store) reclaimApart(ctx context.Context, c backends.Command) (count int
 	return count, freed, first
 }
 
+// command runs f in a transaction. If a key of a job is locked, it tries again for a while.
+func (s *Store) command(ctx context.Context, f func(ctx context.Context, tx Tx) error) error {
+	return s.patiently(ctx, lockPatience, func() error { return s.Write(ctx, TxOptions{}, f) })
+}
+
 // reclaim ends claims, whichever sidecar owns them.
 func reclaim(ctx context.Context, tx Tx, c backends.Command) (count int64, backs []giveBack, err error) {
 	rows, err := tx.LockClaimed(ctx, c.Queue, idsOf(c.IDs))
@@ -85,7 +90,7 @@ func reclaim(ctx context.Context, tx Tx, c backends.Command) (count int64, backs
 		return 0, nil, err
 	}
 	for _, r := range rows {
-		r.end(r.AfterRelease(backends.Release{Uncounted: true}))
+		r.end(r.AfterRelease(backends.Release{Uncounted: true}, 0))
 	}
 	_, backs = queueChanges(tx, rows, nil, func(*Row) { count++ })
 	return count, backs, tx.Flush(ctx)
@@ -113,7 +118,7 @@ func (s *Store) retryAll(ctx context.Context, c backends.Command) (count int64, 
 	var last any
 	for left > 0 {
 		var r Step
-		if err := s.Write(ctx, TxOptions{}, func(ctx context.Context, tx Tx) (err error) {
+		if err := s.command(ctx, func(ctx context.Context, tx Tx) (err error) {
 			r, err = tx.Retry(ctx, c.Queue, nil, last, min(left, BatchRows), whole)
 			return err
 		}); err != nil {
@@ -151,7 +156,7 @@ func (s *Store) purge(ctx context.Context, c backends.Command) (count int64, err
 	var last any
 	for left > 0 {
 		var r Step
-		if err := s.Write(ctx, TxOptions{}, func(ctx context.Context, tx Tx) (err error) {
+		if err := s.command(ctx, func(ctx context.Context, tx Tx) (err error) {
 			r, err = tx.Purge(ctx, c.Queue, c.State, last, min(left, BatchRows))
 			return err
 		}); err != nil {

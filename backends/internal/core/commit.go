@@ -16,20 +16,30 @@ func (s *Store) Commit(ctx context.Context, b backends.Batch) (backends.Results,
 
 // commitWith commits the batch and the hooks in one transaction.
 func (s *Store) commitWith(ctx context.Context, b backends.Batch, hooks backends.TxHooks) (backends.Results, error) {
-	for k := s.NewCommit(b, hooks); ; {
-		o := k.Options()
-		var locked *backends.LockedError
-		switch err := s.Write(ctx, o, k.Run); {
-		case err == nil:
-			return k.Committed(), nil
-		case errors.Is(err, ErrNotAll) && k.fast:
-			k.fast = false
-		case errors.As(err, &locked) && o.Settles && k.canAvoidLocked():
-			k.avoidLocked = true
-		default:
-			return backends.Results{}, err
+	k := s.NewCommit(b, hooks)
+	run := func() error {
+		for {
+			o := k.Options()
+			var locked *backends.LockedError
+			switch err := s.Write(ctx, o, k.Run); {
+			case errors.Is(err, errSetAside):
+			case errors.Is(err, ErrNotAll) && k.fast:
+				k.fast = false
+			case errors.As(err, &locked) && o.Settles && k.canAvoidLocked():
+				k.avoidLocked = true
+			default:
+				return err
+			}
 		}
 	}
+	patience := sharedPatience
+	if b.WaitForLocks {
+		patience = lockPatience
+	}
+	if err := s.patiently(ctx, patience, run); err != nil {
+		return backends.Results{}, err
+	}
+	return k.Committed(), nil
 }
 
 // Commit is one batch on its way to the database. Run is called for each try of the transaction.
@@ -49,7 +59,8 @@ type Commit struct {
 	res   backends.Results
 	fast  bool // try acks with Writer.Ack
 
-	avoidLocked bool // the writes whose rows are locked get a LockedError
+	avoidLocked bool         // the writes whose rows or keys are locked get a LockedError
+	aside       map[int]bool // the writes whose keys were locked at an earlier try
 
 	settles []settle
 	rows    map[int64]*Row
@@ -81,7 +92,7 @@ func (k *Commit) ReadAllRows() { k.fast = false }
 func (k *Commit) Options() TxOptions {
 	o := TxOptions{Unsynced: len(k.given.Writes) == 0 && !k.hooks.Writes, AdoptedWrites: k.hooks.Writes, AdoptedClaims: k.hooks.Claims,
 		Keyed: slices.ContainsFunc(k.given.Writes, hasKeys), Settles: !k.avoidLocked && slices.ContainsFunc(k.given.Writes, hasLeases),
-		WaitForLocks: k.given.WaitForLocks}
+		WaitForLocks: k.given.WaitForLocks && countKeys(k.given.Writes) <= 1}
 	if len(k.given.Claims) > 0 || k.hooks.Claims {
 		o.Sidecar, o.Queues = k.given.Host, queuesOf(k.given.Claims)
 	}
@@ -100,6 +111,9 @@ func (k *Commit) Run(ctx context.Context, tx Tx) error {
 		}
 	}
 	k.res.Writes = make([]backends.WriteResult, len(k.batch.Writes))
+	for n := range k.aside {
+		k.res.Writes[n].Err = mustRunAlone()
+	}
 	if err := k.writes(ctx, tx); err != nil {
 		return err
 	}
@@ -145,6 +159,11 @@ func (k *Commit) writes(ctx context.Context, tx Tx) error {
 		}
 	}
 	k.apply()
+	if k.avoidLocked {
+		if err := k.setLockedKeysAside(ctx, tx); err != nil {
+			return err
+		}
+	}
 	k.insert(tx, func(w backends.Write) bool { a, is := w.(backends.Ack); return is && len(a.Enqueue) > 0 })
 	k.change(tx)
 	if k.claims != nil || len(k.batch.Claims) == 0 {
@@ -183,13 +202,13 @@ func (k *Commit) apply() {
 			}
 			r.ack(w.Result)
 		case backends.Nack:
-			k.end(res, r, r.AfterNack(w), backends.CauseNacked)
+			k.end(res, r, r.AfterNack(w, k.batch.Jitter.Of(r.Queue)), backends.CauseNacked)
 		case backends.Release:
-			k.end(res, r, r.AfterRelease(w), w.Cause)
+			k.end(res, r, r.AfterRelease(w, k.batch.Jitter.Of(r.Queue)), w.Cause)
 		case backends.Extend:
 			r.extend(w)
 		case backends.Deliver:
-			r.deliver(w.Deliveries[x.n].Worker)
+			r.deliver(w.Deliveries[x.n])
 		}
 	}
 	for i := range k.settles { // in their order

@@ -72,7 +72,8 @@ type TxOptions struct {
 	Keyed, Settles bool
 
 	// A transaction with one of the four options above must not wait long for locks. With WaitForLocks, it
-	// can wait for a few seconds. If this wait is over, the error is a *backends.LockedError.
+	// can wait for a few seconds, because it waits for one row or for one key at most. If this wait is over, the
+	// error is a *backends.LockedError.
 	WaitForLocks bool
 }
 
@@ -138,8 +139,9 @@ type Writer interface {
 	Ack(leases []Lease, ended func(i int)) (sure bool)
 
 	// Deliver records with one statement that prefetched jobs were handed out, and calls recorded with the
-	// index of each valid lease. The leases are as in Ack.
-	Deliver(leases []Lease, workers []string, recorded func(i int))
+	// index of each valid lease. The leases are as in Ack. If the time limit of a job has not begun, it begins
+	// Delivery.Ago before this, and ends now at the earliest.
+	Deliver(leases []Lease, deliveries []backends.Delivery, recorded func(i int))
 
 	// Lock locks the claimed rows among ids and calls found with each. The ids are distinct and in ascending
 	// order.
@@ -148,14 +150,21 @@ type Writer interface {
 	// Change writes the outcome of locked rows (Row.Change), which are in ascending order of ids. It calls
 	// changed for each row. For each queue with rows that have SamePosition it increases the queue's count of
 	// returns, and calls gaveBack with the new count.
+	//
+	// Change locks the keys of jobs that end, in the order of queues and keys. It waits for no key: an application
+	// that stores several keys in one transaction could wait for another one of them, and would become the victim of
+	// that deadlock. If another transaction has locked a key, the transaction fails with a *backends.LockedError.
 	Change(rows []*Row, changed func(*Row), gaveBack func(queue string, returns int64))
 }
 
-// LockFinder is a Tx that can avoid locked rows.
+// LockFinder is a Tx that can avoid locked rows and keys. Its methods wait for no lock.
 type LockFinder interface {
 	// FindLocked locks the claimed rows among ids, except those that other transactions have locked, and returns
-	// the ids of these. It waits for no lock. The ids are as in Lock.
+	// the ids of these. The ids are as in Lock.
 	FindLocked(ctx context.Context, ids []int64) (locked []int64, err error)
+
+	// FindLockedKeys does the same for the keys of locked rows. It returns the ids of the rows.
+	FindLockedKeys(ctx context.Context, rows []*Row) (locked []int64, err error)
 }
 
 // Claimer is a Tx that claims in runs: one statement for queues of one order.

@@ -79,7 +79,7 @@ func (t *tx) Ack(leases []core.Lease, ended func(i int)) (sure bool) {
 }
 
 // Deliver implements core.Writer. The core does not call it: see Traits.
-func (t *tx) Deliver([]core.Lease, []string, func(i int)) {}
+func (t *tx) Deliver([]core.Lease, []backends.Delivery, func(i int)) {}
 
 // row returns a claimed row in the form that the core uses.
 func (r *jobRow) row(cause backends.Cause) *core.Row {
@@ -117,6 +117,10 @@ func (t *tx) Change(rows []*core.Row, changed func(*core.Row), gaveBack func(que
 			t.remove(r, c.State)
 		case core.Renewed:
 			r.attempts, r.unrecorded, r.prefetched, r.owner, r.lease = c.Attempts, c.PrefetchLosses, false, c.Owner, c.Lease
+			if r.due.IsZero() && !r.deadline.IsZero() { // its time limit begins
+				r.deadline = t.now.Add(max(r.deadline.Sub(r.claimed)-c.Ago, 0))
+				r.due = r.deadline
+			}
 			if c.NewDue {
 				r.due = earlier(after(t.now, c.Lease), r.deadline)
 			}
@@ -222,9 +226,9 @@ func (t *tx) claim(r *core.Run, row *jobRow, policy backends.Policy, queue, slot
 	row.fence, row.claimed = row.fence+1, t.now
 	timeout := cmp.Or(row.timeout, policy.Timeout)
 	row.deadline = after(t.now, timeout)
-	row.due = earlier(after(t.now, s.Lease), row.deadline)
-	if row.worker = s.Worker; s.Prefetch {
-		row.worker = ""
+	row.worker, row.due = s.Worker, earlier(after(t.now, s.Lease), row.deadline)
+	if s.Prefetch { // no worker has it, so its time limit has not begun
+		row.worker, row.due = "", time.Time{}
 	}
 	c := core.Claimed{Slot: int64(slot + 1), Queue: queue, Position: row.position}
 	c.Job = backends.Job{

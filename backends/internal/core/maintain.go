@@ -133,7 +133,7 @@ func (s *Store) runSteps(ctx context.Context, w backends.Maintenance, o dueWork,
 		run func() error
 	}{
 		{o.promote, func() error { return s.promote(ctx, o.Due, r, limit) }},
-		{o.overdue || len(o.Lost) > 0, func() error { return s.reap(ctx, o, r, limit) }},
+		{o.overdue || len(o.Lost) > 0, func() error { return s.reap(ctx, o, r, w.Jitter, limit) }},
 		{o.Dead, func() error {
 			return s.step(ctx, r, limit, func(ctx context.Context, tx Tx, _ *stepResult) error { return tx.Forget(ctx, o.Due) })
 		}},
@@ -211,7 +211,7 @@ func (s *Store) eachApart(ctx context.Context, doing string, limit int, try func
 }
 
 // reap reaps overdue claims, and then those of lost sidecars.
-func (s *Store) reap(ctx context.Context, o dueWork, r *backends.MaintenanceResult, limit int) error {
+func (s *Store) reap(ctx context.Context, o dueWork, r *backends.MaintenanceResult, jitter backends.Jitter, limit int) error {
 	var errs []error
 	for _, part := range []struct {
 		due, some bool
@@ -225,7 +225,7 @@ func (s *Store) reap(ctx context.Context, o dueWork, r *backends.MaintenanceResu
 		if !part.some {
 			continue
 		}
-		stuck, err := s.reapBatch(ctx, r, limit, part.lock)
+		stuck, err := s.reapBatch(ctx, r, jitter, limit, part.lock)
 		if errs = append(errs, err); err != nil && IsOutage(ctx, err) {
 			break
 		}
@@ -241,7 +241,7 @@ type lockStep func(ctx context.Context, tx Tx, limit int) (rows []*Row, seen int
 
 // reapBatch reaps a batch of claims. Those that the database refuses to end keep the others from nothing. stuck: it found
 // only such claims.
-func (s *Store) reapBatch(ctx context.Context, r *backends.MaintenanceResult, limit int, lock lockStep) (stuck bool, _ error) {
+func (s *Store) reapBatch(ctx context.Context, r *backends.MaintenanceResult, jitter backends.Jitter, limit int, lock lockStep) (stuck bool, _ error) {
 	began := s.obstacles.Time()
 	most := limit + s.obstacles.Jobs(backends.DoingGiveBack)
 	apart := Apart[*Row]{Set: &s.obstacles, Obstacle: func(row *Row) backends.Obstacle {
@@ -255,7 +255,7 @@ func (s *Store) reapBatch(ctx context.Context, r *backends.MaintenanceResult, li
 			if err != nil {
 				return err
 			}
-			return b.reap(ctx, tx, choose(slices.Clone(rows), n), s.traits.Silent)
+			return b.reap(ctx, tx, choose(slices.Clone(rows), n), s.traits.Silent, jitter)
 		})
 	}
 	apart.Try = func(some []*Row) error {
@@ -313,14 +313,14 @@ func (s *Store) step(ctx context.Context, r *backends.MaintenanceResult, limit i
 }
 
 // reap ends the claims of locked rows for their Cause.
-func (b *stepResult) reap(ctx context.Context, tx Tx, rows []*Row, silent bool) error {
+func (b *stepResult) reap(ctx context.Context, tx Tx, rows []*Row, silent bool, jitter backends.Jitter) error {
 	for _, row := range rows {
 		if row.Cause == backends.CauseSidecarLost && row.Lease > 0 { // a timed lease doesn't need an owner
 			row.renew()
 			row.Change.Owner = 0
 			continue
 		}
-		row.end(row.AfterReap(row.Cause))
+		row.end(row.AfterReap(row.Cause, jitter.Of(row.Queue)))
 	}
 	changed := 0
 	_, b.backs = queueChanges(tx, rows, nil, func(row *Row) {

@@ -69,6 +69,27 @@ func (s *Store) Again(ctx context.Context, f func(ctx context.Context) error) er
 	}
 }
 
+const (
+	// lockPatience is for how long a change that waits alone is tried again while its locks aren't free.
+	lockPatience = 5 * time.Second
+	// sharedPatience is the same for a commit with the writes of others. It is longer than most commits of other
+	// sidecars, and shorter than most transactions of applications.
+	sharedPatience = 100 * time.Millisecond
+)
+
+// patiently runs f until it returns another error than a LockedError, or the time is over. f ends its transaction
+// before it returns, so it has nothing locked during the pauses.
+func (s *Store) patiently(ctx context.Context, patience time.Duration, f func() error) error {
+	began := s.LocalTime()
+	for pause := RetryPause; ; pause = min(2*pause, 200*time.Millisecond) {
+		var locked *backends.LockedError
+		err := f()
+		if !errors.As(err, &locked) || s.LocalTime().Sub(began) >= patience || !Pause(ctx, pause) {
+			return err
+		}
+	}
+}
+
 // Outcome gives the error of a call its kind. If ctx ended, the error contains the reason.
 func (s *Store) Outcome(ctx context.Context, err error) error {
 	if err == nil || Known(err) {

@@ -69,7 +69,8 @@ type Change struct {
 	Message      string
 	Result       []byte // of a done job; nil: none
 
-	// With Renewed.
+	// With Renewed. If the time limit has not begun, because the job was prefetched, it begins Ago before this.
+	Ago       time.Duration
 	Owner     backends.Identity
 	Lease     time.Duration
 	NewDue    bool // the lease begins now; otherwise its end doesn't change
@@ -81,6 +82,12 @@ type Change struct {
 func (r *Row) proves(l Lease) bool {
 	ended := r.Change.Kind == Ended || r.Change.Kind == Deleted
 	return !ended && int64(r.Token.Host) == l.Host && int64(r.Token.Number) == l.Number && (l.Owner == 0 || int64(r.owner()) == l.Owner)
+}
+
+// endsKey reports whether the change writes to the row of the job's key.
+func (r *Row) endsKey() bool {
+	c := &r.Change
+	return r.Key != "" && (c.Kind == Deleted || c.Kind == Ended && (c.State == backends.StateDone || c.State == backends.StateDead))
 }
 
 // owner returns the owner of the claim after the change.
@@ -118,10 +125,13 @@ func (r *Row) renew() {
 }
 
 // deliver records that the job was handed out. A second call has no effect.
-func (r *Row) deliver(worker string) {
-	r.renew()
-	if !r.HasWorker && worker != "" {
-		r.HasWorker, r.Change.SetWorker, r.Change.Worker = true, true, worker
+func (r *Row) deliver(d backends.Delivery) {
+	if r.Change.Kind != Renewed {
+		r.renew()
+		r.Change.Ago = d.Ago
+	}
+	if !r.HasWorker && d.Worker != "" {
+		r.HasWorker, r.Change.SetWorker, r.Change.Worker = true, true, d.Worker
 	}
 }
 

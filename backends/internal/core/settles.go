@@ -3,6 +3,7 @@ package core
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync/atomic"
 
@@ -22,6 +23,9 @@ func (k *Commit) list(fast *bool) {
 	k.settles = make([]settle, 0, len(k.batch.Writes))
 	seen := make(map[int64]bool, len(k.batch.Writes))
 	for i, w := range k.batch.Writes {
+		if k.res.Writes[i].Err != nil {
+			continue
+		}
 		owner, result := backends.Identity(0), []byte(nil)
 		switch w := w.(type) {
 		case backends.Release:
@@ -61,11 +65,46 @@ func (k *Commit) setLockedAside(ctx context.Context, tx Tx) error {
 	for i := range k.settles {
 		if x := &k.settles[i]; slices.Contains(locked, x.ID) {
 			k.s.locked.start()
-			k.res.Writes[x.write].Err = &backends.LockedError{Err: errors.New("the write must run alone")}
+			k.res.Writes[x.write].Err = mustRunAlone()
 		}
 	}
 	k.settles = slices.DeleteFunc(k.settles, func(x settle) bool { return k.res.Writes[x.write].Err != nil })
 	return nil
+}
+
+func mustRunAlone() error { return &backends.LockedError{Err: errors.New("the write must run alone")} }
+
+// errSetAside means that the keys of some writes are locked. The next try leaves these writes out.
+var errSetAside = fmt.Errorf("%w: some writes must run alone", ErrNotAll)
+
+// setLockedKeysAside finds the jobs that end and whose keys other transactions have locked. If there are any, it
+// notes their writes, and the commit has to be tried again: a write happens as a whole, and the transaction has
+// possibly carried out other parts of these writes.
+func (k *Commit) setLockedKeysAside(ctx context.Context, tx Tx) error {
+	f, ok := tx.(LockFinder)
+	var ending []*Row
+	for _, r := range k.rows {
+		if r.endsKey() {
+			ending = append(ending, r)
+		}
+	}
+	if !ok || len(ending) == 0 {
+		return nil
+	}
+	slices.SortFunc(ending, func(a, b *Row) int { return compareIDs(a.ID, b.ID) })
+	locked, err := f.FindLockedKeys(ctx, ending)
+	if err != nil || len(locked) == 0 {
+		return err
+	}
+	if k.aside == nil {
+		k.aside = map[int]bool{}
+	}
+	for i := range k.settles {
+		if x := &k.settles[i]; !x.lost && slices.Contains(locked, x.ID) {
+			k.aside[x.write] = true
+		}
+	}
+	return errSetAside
 }
 
 // isFast reports whether a fast statement carries out the settle.
@@ -116,11 +155,11 @@ func (k *Commit) queueFast(tx Tx, fast bool) (answers bool) {
 	}
 	if len(delivers) > 0 {
 		sortByID(delivers)
-		workers := make([]string, len(delivers))
+		deliveries := make([]backends.Delivery, len(delivers))
 		for i, x := range delivers {
-			workers[i] = k.batch.Writes[x.write].(backends.Deliver).Deliveries[x.n].Worker
+			deliveries[i] = k.batch.Writes[x.write].(backends.Deliver).Deliveries[x.n]
 		}
-		tx.Deliver(leasesIn(delivers), workers, func(i int) { delivers[i].done = true })
+		tx.Deliver(leasesIn(delivers), deliveries, func(i int) { delivers[i].done = true })
 		answers = true
 	}
 	return answers

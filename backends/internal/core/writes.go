@@ -108,6 +108,18 @@ func hasKeys(w backends.Write) bool {
 	return slices.ContainsFunc(JobsOf(w), func(j backends.NewJob) bool { return j.Key != "" })
 }
 
+// countKeys returns how many jobs with keys the writes store.
+func countKeys(writes []backends.Write) (n int) {
+	for _, w := range writes {
+		for _, j := range JobsOf(w) {
+			if j.Key != "" {
+				n++
+			}
+		}
+	}
+	return n
+}
+
 // hasLeases reports whether a write changes claimed jobs.
 func hasLeases(w backends.Write) bool { return len(backends.LeasesOf(w)) > 0 }
 

@@ -40,8 +40,8 @@ CREATE TABLE IF NOT EXISTS qsidecar_jobs (
   token_number      BIGINT,
   owner             BIGINT, -- the sidecar that must be alive for a session lease; 0: none (a timed lease of a dead sidecar)
   lease_ms          BIGINT, -- NULL: a session lease
-  deadline          DATETIME(6), -- of the attempt; nothing extends it
-  due_at            DATETIME(6), -- the earlier of the timed lease's end and the deadline
+  deadline          DATETIME(6), -- of the attempt; nothing extends it once a worker has the job
+  due_at            DATETIME(6), -- the earlier of the timed lease's end and the deadline, once a worker has the job
   claimed_at        DATETIME(6),
   worker            VARCHAR(128),
   -- the end

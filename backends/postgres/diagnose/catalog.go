@@ -15,7 +15,13 @@ CROSS JOIN LATERAL (WITH RECURSIVE down AS (
 ) SELECT oid, typmod FROM down ORDER BY n DESC LIMIT 1) base
 JOIN pg_catalog.pg_type b ON b.oid = base.oid`
 
-// columnsSQL reads the columns. A name without a schema is resolved by the search path.
+// schemaSQL finds the schema of a name without one: the first that has it in the search path $1.
+const schemaSQL = `
+SELECT n.nspname AS "Name" FROM unnest($1::text[]) WITH ORDINALITY AS x (name, n)
+JOIN pg_catalog.pg_namespace n ON n.nspname = x.name JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = $2
+ORDER BY x.n LIMIT 1`
+
+// columnsSQL reads the columns.
 const columnsSQL = `
 SELECT n.nspname AS "Schema", c.relname AS "Table", c.relkind AS "Relkind", a.attname AS "Name",
   format_type(base.oid, base.typmod) AS "Type", b.typname AS "Typname", b.typcategory AS "Category",
@@ -25,7 +31,7 @@ FROM pg_catalog.pg_class c
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
 ` + baseJoin + `
-WHERE c.relname = $2 AND (n.nspname = $1 OR $1 = '' AND pg_catalog.pg_table_is_visible(c.oid)) AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
+WHERE c.relname = $2 AND n.nspname = $1 AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
 ORDER BY a.attnum`
 
 // uniqueSQL reads the unique keys without nullable columns, the primary key first.
@@ -39,11 +45,11 @@ WHERE n.nspname = $1 AND c.relname = $2 AND i.indisunique AND i.indisvalid AND i
   AND NOT EXISTS (SELECT FROM pg_catalog.pg_attribute a WHERE a.attrelid = i.indrelid AND a.attnum = ANY(i.indkey) AND NOT a.attnotnull)
 ORDER BY i.indisprimary DESC, i.indexrelid`
 
-// similarSQL finds tables whose names differ only in case.
+// similarSQL finds tables whose names differ only in case. $1 is the search path.
 const similarSQL = `
-SELECT CASE WHEN pg_catalog.pg_table_is_visible(c.oid) THEN c.relname::text ELSE n.nspname || '.' || c.relname END AS "Name"
+SELECT CASE WHEN n.nspname = ANY($1::text[]) THEN c.relname::text ELSE n.nspname || '.' || c.relname END AS "Name"
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-WHERE c.relkind IN ('r', 'p') AND lower(c.relname) = lower($1) ORDER BY 1 LIMIT 5`
+WHERE c.relkind IN ('r', 'p') AND lower(c.relname) = lower($2) ORDER BY 1 LIMIT 5`
 
 // indexesSQL reads the indexes that can serve a claim: valid B-trees of whole columns,
 // sorted as a plain ORDER BY sorts.

@@ -53,12 +53,26 @@ func (x *Engine) describe(ctx context.Context, info backends.TableInfo) (backend
 		backends.Column
 		Schema, Table, Relkind, Typname, Category string
 	}
+	var path []string
+	if info.Schema == "" { // the session itself has another path
+		var schemas []named
+		var err error
+		if path, err = x.SearchPath(ctx); err != nil {
+			return info, err
+		}
+		if err := x.Query(ctx, rows(&schemas, schemaSQL, path, info.Name)); err != nil {
+			return info, err
+		}
+		for _, s := range schemas {
+			info.Schema = s.Name
+		}
+	}
 	if err := x.Query(ctx, rows(&columns, columnsSQL, info.Schema, info.Name)); err != nil {
 		return info, err
 	}
 	if len(columns) == 0 {
 		var similar []named
-		err := x.Query(ctx, rows(&similar, similarSQL, info.Name))
+		err := x.Query(ctx, rows(&similar, similarSQL, path, info.Name))
 		info.Similar = names(similar)
 		return info, err
 	}

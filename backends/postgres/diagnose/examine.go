@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -68,10 +69,14 @@ func (e *examination) run(ctx context.Context) error {
 	add("server", false, e.checkServer)
 	add("cluster", false, e.checkCluster)
 	all = append(all, checks.Check{Topic: "cluster", Run: e.checkHosts})
+	if e.Pooled {
+		all = append(all, checks.Check{Topic: "pooler", Run: e.checkLeftovers})
+	}
 	add("locks", false, e.checkLocks)
 	add("schema", false, e.checkSchema)
 	add("rights", true, e.checkRights)
 	add("security", true, e.checkRowSecurity)
+	all = append(all, checks.Check{Topic: "security", Run: e.checkSearchPath})
 	add("triggers", true, e.checkTriggers)
 	add("indexes", true, e.checkIndexes)
 	add("claim", true, e.checkClaim)
@@ -157,6 +162,16 @@ func (e *examination) checkServer(ctx context.Context, tx pgx.Tx) error {
 			"the sidecar prepares no statements, and finds other hosts' jobs by polling instead of NOTIFY")
 	}
 	return nil
+}
+
+// checkLeftovers reports what other clients of the pooler left in a session.
+func (e *examination) checkLeftovers(ctx context.Context) error {
+	left, err := e.engine.Leftovers(ctx)
+	if len(left) > 0 {
+		e.AddWarning("pooler", "another client of the pooler left this in a session: "+strings.Join(left, ", ")+". The sidecar sets what it depends on in each transaction, but other programs get such sessions too",
+			"set server_reset_query_always = 1 in PgBouncer, or let the programs use SET LOCAL")
+	}
+	return err
 }
 
 // checkSchema checks that the tables exist and are of this version.

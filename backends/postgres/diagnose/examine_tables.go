@@ -153,6 +153,41 @@ func (e *examination) checkIndexes(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
+// lookalikesSQL finds functions and operators of other roles with the names of PostgreSQL's own, in the schemas $1. Those of superusers and of
+// extensions are meant to be there.
+const lookalikesSQL = `
+WITH other AS (SELECT r.oid, r.rolname FROM pg_roles r JOIN pg_roles own ON own.rolname = current_user WHERE NOT r.rolsuper AND r.oid <> own.oid
+	AND NOT EXISTS (SELECT FROM pg_auth_members m WHERE m.roleid = r.oid AND m.member = own.oid))
+SELECT x.text || ' of role ' || r.rolname FROM (
+	SELECT p.oid::regprocedure::text AS text, p.proowner AS owner, p.pronamespace AS schema, p.oid, 'pg_proc'::regclass AS class FROM pg_proc p
+	WHERE EXISTS (SELECT FROM pg_proc own WHERE own.pronamespace = 'pg_catalog'::regnamespace AND own.proname = p.proname)
+	UNION ALL
+	SELECT o.oid::regoperator::text, o.oprowner, o.oprnamespace, o.oid, 'pg_operator'::regclass FROM pg_operator o
+	WHERE EXISTS (SELECT FROM pg_operator own WHERE own.oprnamespace = 'pg_catalog'::regnamespace AND own.oprname = o.oprname)
+) x JOIN other r ON r.oid = x.owner JOIN pg_namespace n ON n.oid = x.schema AND n.nspname = ANY($1::text[]) AND n.nspname <> 'pg_catalog'
+WHERE NOT EXISTS (SELECT FROM pg_depend d WHERE d.classid = x.class AND d.objid = x.oid AND d.deptype = 'e')
+ORDER BY x.text LIMIT 10`
+
+// checkSearchPath reports what could run instead of PostgreSQL's own functions. The sidecar's statements don't look there, but triggers of
+// adopted tables and programs that share the role's path do.
+func (e *examination) checkSearchPath(ctx context.Context) error {
+	path, err := e.engine.SearchPath(ctx)
+	if err != nil {
+		return err
+	}
+	var all []string
+	err = e.transaction(ctx, func(ctx context.Context, tx pgx.Tx) (err error) {
+		all, err = list[string](ctx, tx, lookalikesSQL, path)
+		return err
+	})
+	if len(all) > 0 {
+		e.AddWarning("security", "the search path of this role has functions or operators with names of PostgreSQL's own: "+strings.Join(all, ", ")+
+			". A trigger or another program can run them by mistake; the sidecar's own statements don't",
+			"drop those that nobody needs, and let only roles that you trust create objects there: REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+	}
+	return err
+}
+
 // checkClaim reports which statement claims jobs, and checks its plan.
 func (e *examination) checkClaim(ctx context.Context, tx pgx.Tx) error {
 	e.AddInfo("claim", "claims are one statement with FOR UPDATE SKIP LOCKED, which every PostgreSQL since 9.5 has")
@@ -171,17 +206,9 @@ func (e *examination) checkClaim(ctx context.Context, tx pgx.Tx) error {
 	if unused {
 		faults = append(faults, "no use of the index qsidecar_ready")
 	}
-	do := "check that the indexes exist, and VACUUM ANALYZE the table"
-	odd, err := list[string](ctx, tx, `SELECT name || ' = ' || setting FROM pg_settings
-		WHERE name LIKE 'enable\_%' AND setting <> boot_val AND NOT name = ANY($1) ORDER BY name`, e.Settings)
-	if err != nil {
-		return err
-	}
-	if len(odd) > 0 {
-		do = fmt.Sprintf("take back, for this role and database, %s; and %s", strings.Join(odd, ", "), do)
-	}
 	slices.Sort(faults)
-	e.AddError("plan", "the claim's plan has "+strings.Join(slices.Compact(faults), ", ")+": each claim costs more the larger the table is", do)
+	e.AddError("plan", "the claim's plan has "+strings.Join(slices.Compact(faults), ", ")+": each claim costs more the larger the table is",
+		"check that the indexes exist, and VACUUM ANALYZE the table")
 	return nil
 }
 

@@ -14,7 +14,7 @@ import (
 // Explain implements backends.Advisor.
 func (x *Engine) Explain(ctx context.Context, st *backends.Statement, table backends.TableInfo) (backends.Plan, error) {
 	var root *plan.Node
-	if err := x.Query(ctx, &backends.Statement{Text: "EXPLAIN (FORMAT JSON) " + st.Text, Args: st.Args, Row: func(cells [][]byte) (err error) {
+	if err := x.Query(ctx, &backends.Statement{Text: "EXPLAIN (FORMAT JSON, COSTS OFF) " + st.Text, Args: st.Args, Row: func(cells [][]byte) (err error) {
 		root, err = plan.Parse(cells[0])
 		return err
 	}}); err != nil {

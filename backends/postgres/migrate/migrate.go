@@ -44,7 +44,10 @@ type Target struct {
 	Pool   Querier         // reads the version
 	Config *pgx.ConnConfig // of the two connections that a migration opens
 	Pooled bool            // a pooler assigns a session to each transaction
-	Log    *slog.Logger
+
+	Settings func(local bool) string // the statement with the settings of a session, or of a transaction
+
+	Log *slog.Logger
 
 	Transient func(err error) bool // reports whether the same work can succeed if it is repeated at once
 	Message   func(err *pgconn.PgError) string
@@ -136,7 +139,7 @@ func (t *Target) complete(ctx context.Context) (meta Meta, err error) {
 		return Meta{}, core.Interrupted(ctx, "waiting for another sidecar that creates the tables in "+t.Place)
 	}
 	if !ours {
-		return t.read(ctx, m.work)
+		return m.present(ctx)
 	}
 	held, stop := m.holdLock(ctx)
 	defer stop()
@@ -147,9 +150,17 @@ func (t *Target) complete(ctx context.Context) (meta Meta, err error) {
 	return meta, err
 }
 
+// present reads the version. Behind a pooler, a statement of its own has the settings only if the pool sends it.
+func (m *migrator) present(ctx context.Context) (Meta, error) {
+	if m.Pooled {
+		return m.read(ctx, m.Pool)
+	}
+	return m.read(ctx, m.work)
+}
+
 // advance runs one migration after another until the version is the latest.
 func (m *migrator) advance(ctx context.Context) (meta Meta, err error) {
-	for meta, err = m.read(ctx, m.work); err == nil && meta.Version < m.latest(); meta, err = m.read(ctx, m.work) {
+	for meta, err = m.present(ctx); err == nil && meta.Version < m.latest(); meta, err = m.present(ctx) {
 		if meta.Version == 0 {
 			err = m.create(ctx)
 		} else {
@@ -171,17 +182,27 @@ func (m *migrator) open(ctx context.Context) (err error) {
 	if m.work, err = pgx.ConnectConfig(ctx, config); err != nil || m.Pooled {
 		return err
 	}
-	if err := m.do(ctx, m.work, m.patience(), false); err != nil {
-		return err
+	for _, c := range []*pgx.Conn{m.lock, m.work} {
+		if err := m.do(ctx, c, m.Settings(false)); err != nil {
+			return err
+		}
 	}
-	return m.do(ctx, m.work, `SELECT pg_catalog.set_config('default_transaction_read_only', 'off', false)`)
+	return m.do(ctx, m.work, m.patience(), false)
+}
+
+// begun begins a transaction. Behind a pooler it has the settings.
+func (m *migrator) begun(ctx context.Context, c *pgx.Conn, begin string) error {
+	if m.Pooled {
+		begin += "; " + m.Settings(true)
+	}
+	return m.do(ctx, c, begin)
 }
 
 // begin takes the lock, or returns false if another sidecar has it. It doesn't wait for the
 // lock, because the build of an index waits for every statement that began before it. The
 // lock's transaction stays open without a snapshot, so it blocks nothing.
 func (m *migrator) begin(ctx context.Context) (ours bool, err error) {
-	if err := m.do(ctx, m.lock, "BEGIN ISOLATION LEVEL READ COMMITTED"); err != nil {
+	if err := m.begun(ctx, m.lock, "BEGIN ISOLATION LEVEL READ COMMITTED"); err != nil {
 		return false, err
 	}
 	if err := m.do(ctx, m.lock, m.patience(), true); err != nil {
@@ -291,7 +312,7 @@ func (m *migrator) logWait() {
 
 // transaction runs f in a transaction without timeouts, except the one for locks.
 func (m *migrator) transaction(ctx context.Context, f func() error) error {
-	if err := m.do(ctx, m.work, "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"); err != nil {
+	if err := m.begun(ctx, m.work, "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"); err != nil {
 		return err
 	}
 	err := m.do(ctx, m.work, m.patience(), true)

@@ -7,7 +7,7 @@ LOCK TABLE {s}.qsidecar_meta, {s}.qsidecar_jobs, {s}.qsidecar_failures, {s}.qsid
 
 ALTER SEQUENCE {s}.qsidecar_line RENAME TO qsidecar_sequence;
 CREATE OR REPLACE FUNCTION {s}.qsidecar_next() RETURNS bigint LANGUAGE sql VOLATILE
-  AS 'SELECT (pg_catalog.pg_current_xact_id() IS NULL)::int + pg_catalog.nextval(''{s}.qsidecar_sequence'')';
+  AS 'SELECT (pg_catalog.pg_current_xact_id() IS NULL)::int OPERATOR(pg_catalog.+) pg_catalog.nextval(''{s}.qsidecar_sequence'')';
 
 ALTER TABLE {s}.qsidecar_meta RENAME COLUMN one TO singleton;
 ALTER TABLE {s}.qsidecar_meta RENAME CONSTRAINT qsidecar_meta_one_check TO qsidecar_meta_singleton_check;
@@ -47,5 +47,21 @@ SET CONSTRAINTS ALL IMMEDIATE;
 ALTER TABLE {s}.qsidecar_jobs
   ADD CONSTRAINT qsidecar_position CHECK (position > 0),
   ADD CONSTRAINT qsidecar_finished_at CHECK (state NOT IN ('done', 'dead') OR finished_at IS NOT NULL);
+
+-- The search path of a session must not change what they mean.
+CREATE OR REPLACE FUNCTION {s}.qsidecar_plain_insert() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  IF NEW.run_at OPERATOR(pg_catalog.>) {s}.qsidecar_now() THEN
+    NEW.state := 'scheduled';
+  END IF;
+  RETURN NEW;
+END $$;
+CREATE OR REPLACE FUNCTION {s}.qsidecar_row_deleted() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  DELETE FROM {s}.qsidecar_failures WHERE job OPERATOR(pg_catalog.=) OLD.id;
+  UPDATE {s}.qsidecar_keys SET state = 'deleted'
+    WHERE queue OPERATOR(pg_catalog.=) OLD.queue AND key OPERATOR(pg_catalog.=) OLD.key AND job OPERATOR(pg_catalog.=) OLD.id AND state IS NULL;
+  RETURN NULL;
+END $$;
 
 UPDATE {s}.qsidecar_meta SET min_program = 2;

@@ -10,6 +10,9 @@
 
 CREATE SCHEMA IF NOT EXISTS {s};
 
+-- Functions run in the sessions of all programs, so they name the schema of all that they use,
+-- also of operators. A search path of their own (SET) would prevent the inlining of the first two.
+
 -- One sequence of numbers for ids and positions.
 CREATE SEQUENCE {s}.qsidecar_sequence AS bigint;
 
@@ -21,7 +24,7 @@ CREATE FUNCTION {s}.qsidecar_now() RETURNS timestamptz LANGUAGE sql STABLE PARAL
 -- its id after a number was seen has a higher id than each one that drew a smaller
 -- number. Claims rely on it to pass no job over.
 CREATE FUNCTION {s}.qsidecar_next() RETURNS bigint LANGUAGE sql VOLATILE
-  AS 'SELECT (pg_catalog.pg_current_xact_id() IS NULL)::int + pg_catalog.nextval(''{s}.qsidecar_sequence'')';
+  AS 'SELECT (pg_catalog.pg_current_xact_id() IS NULL)::int OPERATOR(pg_catalog.+) pg_catalog.nextval(''{s}.qsidecar_sequence'')';
 
 -- As a domain the name is checked when a job is stored, not at each change of its row.
 CREATE DOMAIN {s}.qsidecar_queue_name AS text COLLATE "C"
@@ -61,8 +64,8 @@ CREATE TABLE {s}.qsidecar_jobs (
   token_number      bigint,
   owner             bigint, -- the sidecar that must be alive for a session lease; 0: none (a timed lease of a dead sidecar)
   lease_ms          bigint, -- NULL: a session lease
-  deadline          timestamptz, -- of the attempt; nothing extends it
-  due_at            timestamptz, -- the earlier of the timed lease's end and the deadline
+  deadline          timestamptz, -- of the attempt; nothing extends it once a worker has the job
+  due_at            timestamptz, -- the earlier of the timed lease's end and the deadline, once a worker has the job
   claimed_at        timestamptz,
   worker            text,
   -- the end
@@ -202,7 +205,7 @@ CREATE INDEX qsidecar_leases_due   ON {s}.qsidecar_leases (due_at)    WHERE due_
 -- A plain INSERT with a run_at in the future is a scheduled job.
 CREATE FUNCTION {s}.qsidecar_plain_insert() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-  IF NEW.run_at > {s}.qsidecar_now() THEN
+  IF NEW.run_at OPERATOR(pg_catalog.>) {s}.qsidecar_now() THEN
     NEW.state := 'scheduled';
   END IF;
   RETURN NEW;
@@ -215,9 +218,9 @@ CREATE TRIGGER qsidecar_plain_insert BEFORE INSERT ON {s}.qsidecar_jobs FOR EACH
 -- If a job is deleted, so are its failures, and its key shows it as deleted.
 CREATE FUNCTION {s}.qsidecar_row_deleted() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-  DELETE FROM {s}.qsidecar_failures WHERE job = OLD.id;
+  DELETE FROM {s}.qsidecar_failures WHERE job OPERATOR(pg_catalog.=) OLD.id;
   UPDATE {s}.qsidecar_keys SET state = 'deleted'
-    WHERE queue = OLD.queue AND key = OLD.key AND job = OLD.id AND state IS NULL;
+    WHERE queue OPERATOR(pg_catalog.=) OLD.queue AND key OPERATOR(pg_catalog.=) OLD.key AND job OPERATOR(pg_catalog.=) OLD.id AND state IS NULL;
   RETURN NULL;
 END $$;
 

@@ -91,6 +91,7 @@ func SQL(schema, role string, from int, later ...Migration) string {
 		return "-- " + tooOld(from) + "\n"
 	}
 	var b strings.Builder
+	b.WriteString("-- Names mean the same whatever the path of this role is.\nSET search_path = pg_catalog, pg_temp;\n\n")
 	all := slices.Concat(migrations, later)
 	if from <= 0 {
 		from = Preview + len(all)

@@ -84,7 +84,7 @@ WITH picked AS MATERIALIZED (
       ($12::bigint[])[policy], ($13::bigint[])[policy], nullif(($14::bigint[])[policy], 0), nullif(($15::bigint[])[policy], 0),
       ($16::bigint[])[slot], ($17::bigint[])[slot], lease_ms,
       {s}.qsidecar_now() + limit_ms * interval '1 ms',
-      {s}.qsidecar_now() + least(lease_ms, limit_ms) * interval '1 ms',
+      CASE WHEN NOT ($23::boolean[])[slot] THEN {s}.qsidecar_now() + least(lease_ms, limit_ms) * interval '1 ms' END,
       nullif(($20::text[])[($19::int[])[slot]], '')
     FROM (
       SELECT slot, policy, claim_max, ($23::boolean[])[slot] AND j.prefetch_losses < claim_max AS uncharged,
@@ -140,7 +140,8 @@ UPDATE {s}.qsidecar_jobs j SET state = 'claimed', owner = $20::bigint, claimed_a
   retention_done_ms = nullif($13::bigint, 0), retention_dead_ms = nullif($14::bigint, 0), lease_ms = nullif($17::bigint, 0),
   token_sidecar = $15::bigint, token_number = ($16::bigint[])[((SELECT slots FROM c))[width_bucket(j.id, (SELECT ids FROM c))]],
   deadline = {s}.qsidecar_now() + coalesce({own_timeout}, nullif($10::bigint, 0)) * interval '1 ms',
-  due_at = {s}.qsidecar_now() + least(nullif($17::bigint, 0), coalesce({own_timeout}, nullif($10::bigint, 0))) * interval '1 ms',
+  due_at = CASE WHEN NOT $21::boolean
+    THEN {s}.qsidecar_now() + least(nullif($17::bigint, 0), coalesce({own_timeout}, nullif($10::bigint, 0))) * interval '1 ms' END,
   worker = nullif(($19::text[])[($18::int[])[((SELECT slots FROM c))[width_bucket(j.id, (SELECT ids FROM c))]]], '')
 WHERE j.id = ANY((SELECT ids FROM c WHERE word IS NULL)::bigint[])
 RETURNING ((SELECT slots FROM c))[width_bucket(j.id, (SELECT ids FROM c))], cardinality((SELECT ids FROM c)), j.position, j.id, j.priority,
@@ -149,7 +150,9 @@ RETURNING ((SELECT slots FROM c))[width_bucket(j.id, (SELECT ids FROM c))], card
 
 -- name: bury
 -- Makes locked ready jobs dead whose payloads cannot be delivered.
-WITH b AS (
+-- A key that another transaction has locked stays as it is: its job shows that it ended.
+WITH l AS MATERIALIZED ({keys_of}($1::bigint[]) {in_order} SKIP LOCKED
+), b AS (
   UPDATE {s}.qsidecar_jobs j SET state = 'dead', attempts = least(j.attempts, 32767) + 1,
     fence = {next_fence},
     claim_max = coalesce(j.max_attempts, ($2::int[])[{at}]), retention_dead_ms = nullif(($3::bigint[])[{at}], 0),
@@ -161,7 +164,7 @@ WITH b AS (
   INSERT INTO {s}.qsidecar_failures (job, fence, attempt, cause, message, at)
   SELECT id, fence, attempts, 'too_large', last_error, {s}.qsidecar_now() FROM b
 ), k AS (
-  UPDATE {s}.qsidecar_keys SET state = 'dead' WHERE job = ANY(ARRAY(SELECT id FROM b WHERE key IS NOT NULL))
+  UPDATE {s}.qsidecar_keys SET state = 'dead' WHERE job = ANY(ARRAY(SELECT job FROM l))
 )
 SELECT count(*) FROM b
 

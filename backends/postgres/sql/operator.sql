@@ -112,9 +112,12 @@ WITH t AS MATERIALIZED (
   SELECT id, queue, key, finished_at FROM {s}.qsidecar_jobs
   WHERE state = 'dead' AND queue = $1 AND {ids}
   FOR UPDATE
+), l AS MATERIALIZED (
+  SELECT FROM {s}.qsidecar_keys k WHERE k.queue = $1 AND k.key IN (SELECT key FROM t WHERE key IS NOT NULL) {in_order} NOWAIT
 ), k AS (
   INSERT INTO {s}.qsidecar_keys AS k (queue, key, job, expires_at)
-  SELECT DISTINCT ON (queue, key) queue, key, id, {s}.qsidecar_now() FROM t WHERE key IS NOT NULL ORDER BY queue, key, id
+  SELECT DISTINCT ON (queue, key) queue, key, id, {s}.qsidecar_now() FROM t
+  WHERE key IS NOT NULL AND (SELECT count(*) FROM l) >= 0 ORDER BY queue, key, id
   ON CONFLICT (queue, key) DO UPDATE SET job = excluded.job, state = NULL,
     expires_at = CASE WHEN k.job = excluded.job THEN k.expires_at ELSE excluded.expires_at END
     WHERE k.job = excluded.job OR k.state IS NOT NULL AND k.expires_at <= {s}.qsidecar_now()
@@ -174,8 +177,9 @@ SELECT EXISTS (
 -- Removes the rows p and notes it in their keys.
 , d AS (
   DELETE FROM {s}.qsidecar_jobs WHERE id = ANY(ARRAY(SELECT id FROM p)) RETURNING id, key
+), l AS MATERIALIZED ({keys_of}(ARRAY(SELECT id FROM d WHERE key IS NOT NULL)) {in_order} NOWAIT
 ), k AS (
-  UPDATE {s}.qsidecar_keys SET state = 'deleted' WHERE job = ANY(ARRAY(SELECT id FROM d WHERE key IS NOT NULL))
+  UPDATE {s}.qsidecar_keys SET state = 'deleted' WHERE job = ANY(ARRAY(SELECT job FROM l))
 )
 SELECT (SELECT count(*) FROM p), (SELECT count(*) FROM d)
 

@@ -121,15 +121,36 @@ WITH free AS MATERIALIZED (
 SELECT j.id FROM {s}.qsidecar_jobs j
 WHERE j.id = ANY($1::bigint[]) AND j.token_sidecar IS NOT NULL AND j.id NOT IN (SELECT id FROM free)
 
+-- fragment: keys_of
+-- The rows of the keys of some jobs, in the order in which every transaction locks them. In which way they are
+-- locked follows. No transaction waits for a key while it has others: an application that stores keys in another
+-- order would be the victim of that deadlock. The || keeps the planner from scanning all keys in that order.
+SELECT k.job FROM {s}.qsidecar_keys k WHERE k.job = ANY
+
+-- fragment: in_order
+ORDER BY k.queue || '', k.key FOR UPDATE
+
+-- name: find_locked_keys
+-- Locks the keys of jobs that no other transaction has locked, and returns the jobs of the others.
+WITH free AS MATERIALIZED ({keys_of}($1::bigint[]) {in_order} SKIP LOCKED)
+{keys_of}($1::bigint[]) AND k.job NOT IN (SELECT job FROM free)
+
 -- name: lock_claimed
 -- Locks claimed jobs of a queue, whichever sidecar owns them.
 SELECT {row} ''::text FROM {s}.qsidecar_jobs j
 WHERE j.id = ANY($2::bigint[]) AND j.queue = $1 AND j.token_sidecar IS NOT NULL ORDER BY j.id FOR UPDATE
 
+-- fragment: limit_end
+-- When a claim's time limit ends. If the job was prefetched, it begins now, or $5 milliseconds ago. (greatest and
+-- least pass over NULL.)
+CASE WHEN j.due_at IS NULL AND j.deadline IS NOT NULL
+    THEN {s}.qsidecar_now() + greatest(j.deadline - j.claimed_at - ($5::bigint[])[{at}] * interval '1 ms', interval '0') ELSE j.deadline END
+
 -- name: deliver
 -- Records that prefetched jobs were handed out. To do it twice has no effect.
 UPDATE {s}.qsidecar_jobs j SET attempts = j.attempts + j.prefetched::int, prefetched = false, prefetch_losses = 0,
-  worker = coalesce(j.worker, nullif(($4::text[])[{at}], ''))
+  worker = coalesce(j.worker, nullif(($4::text[])[{at}], '')),
+  deadline = {limit_end}, due_at = coalesce(j.due_at, {limit_end})
 WHERE {leased}
 RETURNING {at}
 
@@ -137,8 +158,9 @@ RETURNING {at}
 -- Deletes acked jobs.
 WITH d AS (
   DELETE FROM {s}.qsidecar_jobs WHERE id = ANY($1::bigint[]) RETURNING id, key
+), l AS MATERIALIZED ({keys_of}(ARRAY(SELECT id FROM d WHERE key IS NOT NULL)) {in_order} NOWAIT
 ), k AS (
-  UPDATE {s}.qsidecar_keys SET state = 'done' WHERE job = ANY(ARRAY(SELECT id FROM d WHERE key IS NOT NULL))
+  UPDATE {s}.qsidecar_keys SET state = 'done' WHERE job = ANY(ARRAY(SELECT job FROM l))
 )
 SELECT id FROM d
 
@@ -168,9 +190,10 @@ WITH u AS (
 ), e AS (
   INSERT INTO {s}.qsidecar_failures (job, fence, attempt, cause, message, at)
   SELECT id, fence, attempts, ($8::text[])[n], ($9::text[])[n], {s}.qsidecar_now() FROM u WHERE ($8::text[])[n] <> ''
+), l AS MATERIALIZED ({keys_of}(ARRAY(SELECT id FROM u WHERE state IN ('done', 'dead') AND key IS NOT NULL)) {in_order} NOWAIT
 ), k AS (
   UPDATE {s}.qsidecar_keys k SET state = (SELECT u.state FROM u WHERE u.id = k.job LIMIT 1)
-  WHERE k.job = ANY(ARRAY(SELECT id FROM u WHERE state IN ('done', 'dead') AND key IS NOT NULL))
+  WHERE k.job = ANY(ARRAY(SELECT job FROM l))
 ), q AS (
   INSERT INTO {s}.qsidecar_queues AS q (queue, requeues)
   SELECT DISTINCT queue, 1 FROM u WHERE ($6::boolean[])[n] ORDER BY queue
@@ -183,8 +206,9 @@ SELECT id, coalesce((SELECT q.requeues FROM q WHERE q.queue = u.queue AND ($6::b
 -- Writes claims that go on. Their workers have the jobs for certain.
 UPDATE {s}.qsidecar_jobs j SET attempts = ($2::bigint[])[{at}], prefetched = false, prefetch_losses = 0,
   lease_ms = nullif(($3::bigint[])[{at}], 0), owner = ($4::bigint[])[{at}],
-  due_at = CASE WHEN ($5::boolean[])[{at}]
-    THEN least({s}.qsidecar_now() + nullif(($3::bigint[])[{at}], 0) * interval '1 ms', j.deadline) ELSE j.due_at END,
-  worker = CASE WHEN ($6::boolean[])[{at}] THEN nullif(($7::text[])[{at}], '') ELSE j.worker END
+  deadline = {limit_end},
+  due_at = CASE WHEN ($6::boolean[])[{at}]
+    THEN least({s}.qsidecar_now() + nullif(($3::bigint[])[{at}], 0) * interval '1 ms', {limit_end}) ELSE coalesce(j.due_at, {limit_end}) END,
+  worker = CASE WHEN ($7::boolean[])[{at}] THEN nullif(($8::text[])[{at}], '') ELSE j.worker END
 WHERE j.id = ANY($1::bigint[])
 RETURNING j.id

@@ -52,8 +52,8 @@ CREATE TABLE qsidecar_jobs (
   token_number      INTEGER,
   owner             INTEGER, -- the sidecar that must be alive for a session lease; 0: none (a timed lease of a dead sidecar)
   lease_ms          INTEGER, -- NULL: a session lease
-  deadline          INTEGER, -- of the attempt; nothing extends it
-  due_at            INTEGER, -- the earlier of the timed lease's end and the deadline
+  deadline          INTEGER, -- of the attempt; nothing extends it once a worker has the job
+  due_at            INTEGER, -- the earlier of the timed lease's end and the deadline, once a worker has the job
   claimed_at        INTEGER,
   worker            TEXT,
   -- the end

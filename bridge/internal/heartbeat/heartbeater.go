@@ -22,17 +22,23 @@ import (
 // Heartbeater keeps this sidecar alive in one database. It joins under a new identity, sends heartbeats, compares the
 // claimed rows with the lease table, and watches the heartbeats of the other sidecars.
 //
-// The times follow from the sidecar timeout H. A dead sidecar's jobs must be free within H:
+// The times follow from the sidecar timeout H of the sidecar that they are about. A dead sidecar's leases are valid for H
+// after its last heartbeat, and its jobs are free at most H/3 later:
 //
-//   - A sidecar sends a heartbeat every H/6. Each is valid for 13/20 H from when it reached the database.
-//   - A peer is suspect if its heartbeat has expired and did not change for 12/20 H as seen here.
+//   - A sidecar sends a heartbeat every H/6. Each is valid for H from when it reached the database.
+//   - A peer is suspect if its heartbeat has expired by the database's clock, and did not change for H as seen here. If
+//     it is new here, 3/10 H of that count as over.
+//   - A sidecar trusts its own heartbeat, and hands out jobs, for 13/20 H.
 //
-// So a sidecar that dies right after a heartbeat is declared dead after at most 12/20 H plus two heartbeats of the others
-// (H/6 each: one until they saw it, one until they check again), which is below H. As long as a sidecar trusts its
-// own heartbeat, no peer suspects it, wherever the database's clock is set.
+// So a sidecar that dies right after a heartbeat is declared dead after H plus one heartbeat of the others. As long as
+// a sidecar trusts its own heartbeat, no peer suspects it, wherever the database's clock is set.
 //
-// In a large fleet only backends.Watchers sidecars watch all others. If they all die, the others find out in their next
-// heartbeat after 3/10 of 13/20 H, and from then on watch for 12/20 H. The sum is below H, too.
+// In a large fleet only backends.Watchers sidecars watch all others. If they all die with another sidecar, that is at most H/6 after
+// its last heartbeat. Theirs are late H/4 later (backends.InTime). The others find out in their next heartbeat, after H/6
+// more, and watch for 7/10 H. The sum is 77/60 H, which is below 80/60.
+//
+// Sidecars can have different timeouts. A sidecar that watches sends heartbeats as often as the peer with the
+// shortest one, so that it finds out in time.
 type Heartbeater struct {
 	Config
 	wake        chan struct{} // capacity 1: one pending request is enough
@@ -109,7 +115,7 @@ func (k *Heartbeater) Run(ctx context.Context) error {
 			k.Log.Info("heartbeats succeed again", "event", "heartbeat_recovered")
 		}
 		failing = err != nil
-		next := k.Times.sidecarTimeout().every()
+		next := k.pause()
 		if failing {
 			next = min(next/4, time.Second)
 		}
@@ -136,7 +142,7 @@ func (k *Heartbeater) Send(ctx context.Context) error {
 	}
 	sent, h := k.Clock(), k.Times.sidecarTimeout() // read once, because they can change during this call
 	leads, all := k.announcesLeadership()
-	b := k.heartbeat(id, kind, h.trusted())
+	b := k.heartbeat(id, kind, time.Duration(h))
 	b.DepthLeader, b.AllPeers = leads, all || k.fleetWanted.Swap(false)
 	queryCtx, cancel := backendref.WithTimeout(ctx, h.answer())
 	defer cancel()
@@ -148,7 +154,7 @@ func (k *Heartbeater) Send(ctx context.Context) error {
 		k.DropIdentity(id)
 		return k.Send(ctx)
 	}
-	if !k.recordHeartbeat(b, sent+h.trusted()-h.margin(), pulse) {
+	if !k.recordHeartbeat(b, sent+h.trusted(), pulse) {
 		return k.Send(ctx) // since then a claim found that id was declared dead
 	}
 	return k.reconcile(ctx, id)

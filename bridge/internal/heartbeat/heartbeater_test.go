@@ -15,42 +15,70 @@ import (
 )
 
 // TestNoSuspicionWhileAHeartbeatIsTrusted shows that no peer suspects a sidecar that can still trust its own heartbeat, even if the database's
-// clock was set forward and every lease has expired at once. A dead sidecar is suspected within the lease period.
+// clock was set forward and every heartbeat has expired at once: neither a peer that saw its last heartbeat come, nor one that
+// begins to watch. The peer's timeout counts, not the own one.
 func TestNoSuspicionWhileAHeartbeatIsTrusted(t *testing.T) {
 	t.Parallel()
-	var now time.Duration
-	k := Heartbeater{Config: Config{Times: NewTimes(20*time.Second, 0), Clock: func() time.Duration { return now }}}
-	fresh := k.Times.sidecarTimeout().trusted() - k.Times.sidecarTimeout().margin() // as recordHeartbeat computes it, from before the heartbeat was sent
-	observe := func(heartbeats uint64, expired bool) {
-		k.watchPeers([]backends.Peer{{Host: 7, Heartbeats: heartbeats, Expired: expired}}, false)
-	}
-	observe(1, false)
-	for ; now < fresh; now += k.Times.sidecarTimeout().every() / 4 {
-		observe(1, now > 0)
-		if n := len(k.Suspects()); n > 0 {
-			t.Fatalf("suspected after %v, but it trusts its heartbeat for %v", now, fresh)
+	const its, own = 20 * time.Second, 3 * time.Second
+	for _, sawIt := range []bool{true, false} {
+		var now time.Duration
+		k := Heartbeater{Config: Config{Times: NewTimes(own, 0), Clock: func() time.Duration { return now }}}
+		see := func(heartbeats uint64, expired bool) {
+			k.watchPeers([]backends.Peer{{Host: 7, Heartbeats: heartbeats, Expired: expired, Timeout: its}}, false)
+		}
+		want := its
+		if sawIt {
+			see(1, false)
+		} else {
+			want -= timeout(its).headStart()
+		}
+		if trusted := timeout(its).trusted(); trusted >= want {
+			t.Errorf("it trusts its heartbeat for %v, and can be suspect after %v", trusted, want)
+		}
+		for ; now < want; now += its / 100 {
+			see(2, true)
+			if s, d := k.Suspects(), k.UntilSuspect(); len(s) > 0 || d != want-now {
+				t.Fatalf("saw it: %v: after %v suspects %v, and the next in %v, want none before %v", sawIt, now, s, d, want)
+			}
+		}
+		see(2, true)
+		if s := k.Suspects(); len(s) != 1 || s[0] != (backends.Suspect{Host: 7, Heartbeats: 2, Timeout: its}) {
+			t.Errorf("saw it: %v: after %v without a heartbeat: suspects %v", sawIt, now, s)
+		}
+		see(3, true) // it sent a heartbeat, by a clock that was set forward again
+		if s := k.Suspects(); len(s) != 0 {
+			t.Errorf("saw it: %v: after a new heartbeat: suspects %v", sawIt, s)
 		}
 	}
-	observe(1, true)
-	if s := k.Suspects(); len(s) != 1 || s[0] != (backends.Suspect{Host: 7, Heartbeats: 1}) {
-		t.Errorf("after %v without a heartbeat: suspects %v", now, s)
+}
+
+// TestSidecarThatLeftIsNotWatchedForItsGrace shows that a sidecar that begins to watch frees the jobs of one that left with a
+// long restart grace when that is over.
+func TestSidecarThatLeftIsNotWatchedForItsGrace(t *testing.T) {
+	t.Parallel()
+	now := time.Second
+	k := Heartbeater{Config: Config{Times: NewTimes(20*time.Second, 0), Clock: func() time.Duration { return now }}}
+	left := []backends.Peer{{Host: 7, Heartbeats: 1, Timeout: time.Hour, HasLeft: true, Expired: true}}
+	k.watchPeers(left, false)
+	if d := k.UntilSuspect(); d <= 0 || d > 20*time.Second {
+		t.Errorf("suspect in %v, want within the own timeout", d)
 	}
-	observe(2, true) // it sent a heartbeat, by a clock that was set forward again
-	if s := k.Suspects(); len(s) != 0 {
-		t.Errorf("after a new heartbeat: suspects %v", s)
+}
+
+// TestWatcherKeepsThePaceOfItsPeers shows that a sidecar that watches sends heartbeats as often as the peer with the shortest
+// timeout, and one that others watch only as often as its own timeout needs.
+func TestWatcherKeepsThePaceOfItsPeers(t *testing.T) {
+	t.Parallel()
+	k := Heartbeater{Config: Config{Times: NewTimes(time.Minute, 0), Clock: func() time.Duration { return 0 }}}
+	const living, dead, left = 6 * time.Second, 3 * time.Second, 2 * time.Second
+	k.watchPeers([]backends.Peer{
+		{Host: 7, Timeout: living}, {Host: 8, Timeout: time.Hour}, {Host: 9, Timeout: dead, Dead: true}, {Host: 10, Timeout: left, HasLeft: true},
+	}, false)
+	if got := k.pause(); got != time.Second {
+		t.Errorf("a heartbeat every %v, want %v", got, living/6)
 	}
-	if worst := max(k.Times.sidecarTimeout().trusted(), k.Times.sidecarTimeout().every()+k.Times.sidecarTimeout().observe()) + k.Times.sidecarTimeout().every(); worst >= k.Times.Timeout() {
-		t.Errorf("a sidecar that dies is declared dead after %v at worst, want less than the lease period of %v", worst, k.Times.Timeout())
-	}
-	// If all watchers die with it, the others find out in a heartbeat, and watch from then on.
-	h := k.Times.sidecarTimeout()
-	if worst := time.Duration((1-backends.InTime)*float64(h.trusted())) + h.every() + h.observe(); worst >= k.Times.Timeout() {
-		t.Errorf("a sidecar that dies with all watchers is declared dead after %v at worst, want less than the lease period of %v", worst, k.Times.Timeout())
-	}
-	now, k.peers = 0, nil
-	observe(3, true)
-	if d := k.UntilSuspect(); d != h.observe() {
-		t.Errorf("a new watcher's maintenance checks an expired peer in %v, want %v", d, h.observe())
+	if k.watched = true; k.pause() != 10*time.Second {
+		t.Errorf("a watched sidecar sends a heartbeat every %v, want 10s", k.pause())
 	}
 }
 
@@ -61,7 +89,9 @@ func TestStallRestartsTheWatch(t *testing.T) {
 	now := time.Second
 	k := Heartbeater{Config: Config{Times: NewTimes(20*time.Second, 0), Clock: func() time.Duration { return now },
 		Log: slog.New(slog.DiscardHandler), Revived: func() {}, Suspected: func() {}}}
-	peers := func(expired bool) []backends.Peer { return []backends.Peer{{Host: 7, Heartbeats: 1, Expired: expired}} }
+	peers := func(expired bool) []backends.Peer {
+		return []backends.Peer{{Host: 7, Heartbeats: 1, Expired: expired, Timeout: k.Times.Timeout()}}
+	}
 	h := k.Times.sidecarTimeout()
 	send := func(expired bool) {
 		t.Helper()
@@ -69,7 +99,7 @@ func TestStallRestartsTheWatch(t *testing.T) {
 		if k.identity == 0 {
 			kind = backends.HeartbeatJoin
 		}
-		if !k.recordHeartbeat(backends.Heartbeat{Host: 1, Kind: kind}, now+h.trusted()-h.margin(), backends.HeartbeatResult{Peers: peers(expired)}) {
+		if !k.recordHeartbeat(backends.Heartbeat{Host: 1, Kind: kind}, now+h.trusted(), backends.HeartbeatResult{Peers: peers(expired)}) {
 			t.Fatal("the heartbeat was not recorded")
 		}
 	}
@@ -79,14 +109,14 @@ func TestStallRestartsTheWatch(t *testing.T) {
 	if s := k.Suspects(); len(s) != 0 {
 		t.Errorf("suspects %v, but no sidecar could send heartbeats", s)
 	}
-	for began := now; now-began < h.observe(); now += h.every() {
+	for began := now; now-began < time.Duration(h); now += h.every() {
 		if s := k.Suspects(); len(s) != 0 {
 			t.Errorf("%v later: suspects %v", now-began, s)
 		}
 		send(true)
 	}
 	if s := k.Suspects(); len(s) != 1 {
-		t.Errorf("after a full observation period without a heartbeat: suspects %v", s)
+		t.Errorf("after a full timeout without a heartbeat: suspects %v", s)
 	}
 }
 

@@ -22,20 +22,22 @@ func (l *Table) NoteHandOut(jobs []backends.Job, worker string, at time.Duration
 	}
 }
 
-// UnrecordedHandOuts takes up to most hand-outs from before limit that are not settled or being settled, and
+// UnrecordedHandOuts takes up to most hand-outs that are now at least that old and not settled or being settled. It
 // reports whether there are others: later ones, and those that are being settled, which possibly fails.
-func (l *Table) UnrecordedHandOuts(limit time.Duration, most int) (due []backends.Delivery, more bool) {
+func (l *Table) UnrecordedHandOuts(now, age time.Duration, most int) (due []backends.Delivery, more bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	n, kept := 0, 0
-	for ; n < len(l.handOuts) && l.handOuts[n].at < limit && len(due) < most; n++ {
+	for ; n < len(l.handOuts) && now-l.handOuts[n].at >= age && len(due) < most; n++ {
 		switch h := l.entries[l.handOuts[n].Lease.Token]; {
 		case h == nil:
 		case h.settling > 0:
 			l.handOuts[kept] = l.handOuts[n]
 			kept++
 		default:
-			due = append(due, l.handOuts[n].Delivery)
+			d := l.handOuts[n].Delivery
+			d.Ago = now - l.handOuts[n].at
+			due = append(due, d)
 		}
 	}
 	l.handOuts = slices.Delete(l.handOuts, kept, n)

@@ -1,7 +1,7 @@
 package lease
 
 import (
-	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -28,20 +28,29 @@ func TestHandOutOfAFailedSettleIsRecorded(t *testing.T) {
 	acked, failed, held, later := jobs[0].Lease(), jobs[1].Lease(), jobs[2].Lease(), jobs[3].Lease()
 	markedAcked, _ := l.BeginSettle([]backends.Lease{acked}, nil, nil)
 	markedFailed, _ := l.BeginSettle([]backends.Lease{failed}, nil, nil)
-	take := func(when string, limit time.Duration, most bool, want ...backends.Lease) {
+	take := func(when string, age time.Duration, most bool, want ...backends.Lease) {
 		t.Helper()
-		due, more := l.UnrecordedHandOuts(limit, 10)
+		due, more := l.UnrecordedHandOuts(5, age, 10)
 		var got []backends.Lease
 		for _, d := range due {
-			got = append(got, d.Lease)
+			if got = append(got, d.Lease); d.Ago != 5-time.Duration(slices.Index(leasesOf(jobs), d.Lease)+1) {
+				t.Errorf("%v was handed out %v ago", d.Lease, d.Ago)
+			}
 		}
 		if len(got) != len(want) || len(got) > 0 && got[0] != want[0] || more != most {
 			t.Errorf("%s, %v are recorded and there are more: %v, want %v and %v", when, got, more, want, most)
 		}
 	}
-	take("during two settles", 4, true, held)
+	take("during two settles", 2, true, held)
 	l.EndSettle(markedAcked, []backends.Lease{acked})
 	l.EndSettle(markedFailed, nil)
-	take("after them", 4, true, failed)
-	take("at the end", math.MaxInt64, false, later)
+	take("after them", 2, true, failed)
+	take("at the end", 0, false, later)
+}
+
+func leasesOf(jobs []backends.Job) (all []backends.Lease) {
+	for i := range jobs {
+		all = append(all, jobs[i].Lease())
+	}
+	return all
 }

@@ -47,7 +47,8 @@ type Config struct {
 	Metrics   func() *metrics.Database
 	Failed    func(backends.FailedCounts) // receives the reaped jobs
 	Log       *slog.Logger
-	Alone     bool // writes that begin during a batch of pruning wait for its end
+	Alone     bool            // writes that begin during a batch of pruning wait for its end
+	Jitter    backends.Jitter // of the back-offs of reaped jobs
 }
 
 // New returns a Maintainer.
@@ -104,6 +105,7 @@ func (s *Maintainer) maintain(ctx context.Context) (time.Duration, error) {
 			Prune:      prune,
 			Limit:      batchLimit,
 			PruneBatch: s.prune.batchSize(),
+			Jitter:     s.Jitter,
 		})
 		cancel()
 		if prune && err != nil {

@@ -21,7 +21,7 @@ func (r *Rule) appliesTo(p *unixsocket.Peer) bool {
 	if r.Users == nil && r.Groups == nil {
 		return true
 	}
-	return slices.Contains(r.Users, p.UID) || slices.ContainsFunc(p.Groups, func(g uint32) bool { return slices.Contains(r.Groups, g) })
+	return p.IsKnown() && slices.Contains(r.Users, p.UID) || slices.ContainsFunc(p.Groups, func(g uint32) bool { return slices.Contains(r.Groups, g) })
 }
 
 func (r *Rule) allowsOp(op protocol.Op) bool {

@@ -32,7 +32,8 @@ type ClaimRequest struct {
 // Answer is the result of a claim. If it has no jobs, Err is the reason. If Err is nil, the queues have none.
 type Answer struct {
 	Jobs       []backends.Job
-	prefetched bool // the hand-out is not recorded in the database yet
+	asked      time.Duration // claimGroup.asked
+	prefetched bool          // the hand-out is not recorded in the database yet
 	Err        error
 }
 
@@ -52,8 +53,23 @@ func (b *Pipeline) Claim(w *ClaimRequest, queues []string) (a Answer, answered b
 
 // AwaitClaim waits for the answer of a queued claim. If over is closed, it returns soon, possibly with jobs of the commit
 // under way.
+//
+// If the process stood still since the jobs were claimed, AwaitClaim returns them to the database, and claims again.
 func (b *Pipeline) AwaitClaim(over <-chan struct{}, w *ClaimRequest) Answer {
-	return b.dispatcher.wait(over, w)
+	for {
+		a := b.dispatcher.wait(over, w)
+		if len(a.Jobs) == 0 || !b.stalls.since(a.asked) {
+			return a
+		}
+		w.Session.AddUnread(-quota.JobBytes(a.Jobs))
+		w.unanswered()
+		b.ReturnUndelivered(a.Jobs)
+		queues := w.Queues
+		*w = ClaimRequest{Session: w.Session, Since: w.Since, Slots: w.Slots, Template: w.Template, Once: w.Once, Queues: queues}
+		if a, answered := b.Claim(w, queues); answered {
+			return a
+		}
+	}
 }
 
 // WhenAnswered calls f, which must not block, as soon as a queued claim has its answer.
@@ -82,6 +98,10 @@ func (b *Pipeline) HandOut(w *ClaimRequest, a *Answer, fitting func(jobs []backe
 	if b.heartbeat.Fresh() != host {
 		b.committer.returnUndelivered(host, a.Jobs)
 		return nil, backends.Unavailable(errHeartbeatLate)
+	}
+	if b.stalls.since(a.asked) {
+		b.committer.returnUndelivered(host, a.Jobs)
+		return nil, backends.Unavailable(errStalled)
 	}
 	if n := fitting(a.Jobs); n < len(a.Jobs) {
 		b.committer.returnUndelivered(host, a.Jobs[n:])

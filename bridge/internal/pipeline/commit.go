@@ -15,6 +15,8 @@ import (
 
 var errHeartbeatLate = errors.New("this sidecar's heartbeat is late, so it must not hand out jobs: it can't reach the database, or was suspended")
 
+var errStalled = errors.New("this sidecar stood still after it claimed the jobs, so it returned them: claim again")
+
 // commit commits one batch and answers its members. If the database is unreachable, it queues the writes again and
 // returns an error.
 func (c *committer) commit(hard context.Context, writes []*PendingWrite, groups []claimGroup) error {
@@ -55,23 +57,29 @@ func (c *committer) commit(hard context.Context, writes []*PendingWrite, groups 
 	}
 }
 
-// endUnknown ends writes whose commit has an unknown outcome. Releases and records of hand-outs are queued again,
-// because no client repeats them: their tokens keep them from changing a job twice.
+// endUnknown ends writes whose commit has an unknown outcome. Those that no client repeats are queued again: their
+// tokens keep them from changing a job twice.
 func (c *committer) endUnknown(writes []*PendingWrite, err error, again bool) {
 	var repeat []*PendingWrite
 	for _, p := range writes {
-		switch p.write.(type) {
-		case backends.Release, backends.Deliver:
-			if again {
-				repeat = append(repeat, p)
-				continue
-			}
+		if mustHappen(p) && again {
+			repeat = append(repeat, p)
+			continue
 		}
 		c.finish(p, Outcome{Err: err})
 	}
 	if len(repeat) > 0 {
 		c.putBack(repeat)
 	}
+}
+
+// mustHappen reports whether no client repeats the write: a release, or the record of hand-outs.
+func mustHappen(p *PendingWrite) bool {
+	switch p.write.(type) {
+	case backends.Release, backends.Deliver:
+		return true
+	}
+	return false
 }
 
 // split finds the member that the database refuses or has no disk space for. Halves of the batch run on their own,
@@ -99,24 +107,29 @@ func (c *committer) split(hard context.Context, writes []*PendingWrite, groups [
 		}
 		return errors.Join(err1, c.commit(hard, writes[n/2:], nil))
 	}
-	if _, ok := writes[0].write.(backends.Release); ok {
-		return c.releaseApart(hard, writes[0], err)
+	if mustHappen(writes[0]) {
+		return c.commitApart(hard, writes[0], err)
 	}
-	var unsupported *backends.UnsupportedError
-	if !backends.IsRefused(err) && !errors.As(err, &unsupported) && !isLocked(err) && c.failures.isNew("write", err, c.dispatcher.clock()) {
-		c.log.Error("write failed", "event", "write_failed", "kind", fmt.Sprintf("%T", writes[0].write), "error", err)
-	}
-	c.finish(writes[0], Outcome{Err: err})
+	c.fail(writes[0], err)
 	return nil
 }
 
+// fail ends a write with the error that it alone caused.
+func (c *committer) fail(p *PendingWrite, err error) {
+	var unsupported *backends.UnsupportedError
+	if !backends.IsRefused(err) && !errors.As(err, &unsupported) && !isLocked(err) && c.failures.isNew("write", err, c.dispatcher.clock()) {
+		c.log.Error("write failed", "event", "write_failed", "kind", fmt.Sprintf("%T", p.write), "error", err)
+	}
+	c.finish(p, Outcome{Err: err})
+}
+
 func (c *committer) try(hard context.Context, writes []*PendingWrite, groups []claimGroup) (backends.Results, error) {
-	batch, most := backends.Batch{Host: hostOf(groups), WaitForLocks: len(writes) == 1 && writes[0].alone}, c.claimBytes()
+	batch, most := backends.Batch{Host: hostOf(groups), WaitForLocks: len(writes) == 1 && writes[0].alone, Jitter: c.jitter}, c.claimBytes()
 	if len(writes) > 0 {
 		batch.Writes = make([]backends.Write, 0, len(writes))
 	}
 	for _, p := range writes {
-		batch.Writes = append(batch.Writes, p.write)
+		batch.Writes = append(batch.Writes, p.current())
 	}
 	for _, a := range groups {
 		claim := backends.Claim{Slots: a.slots, MaxBytes: most, MaxPayload: c.maxPayload()}
@@ -138,9 +151,8 @@ func (c *committer) try(hard context.Context, writes []*PendingWrite, groups []c
 func (c *committer) answer(hard context.Context, writes []*PendingWrite, results []backends.WriteResult) {
 	m := c.metrics()
 	for i, p := range writes {
-		release, isRelease := p.write.(backends.Release)
 		switch err := results[i].Err; {
-		case !p.alone && isLocked(err) && isRelease && len(release.Leases) > 1: // one locked row keeps no other job
+		case !p.alone && isLocked(err) && mustHappen(p) && len(backends.LeasesOf(p.write)) > 1: // one locked row keeps no other job
 			for _, part := range c.partsOf(p) {
 				c.setLockedAside(hard, part)
 			}
@@ -148,8 +160,8 @@ func (c *committer) answer(hard context.Context, writes []*PendingWrite, results
 		case !p.alone && isLocked(err):
 			c.setLockedAside(hard, p)
 			continue
-		case isRelease && err != nil && !errors.Is(err, backends.ErrUnknownOutcome) && !backends.Retryable(err):
-			_ = c.releaseApart(hard, p, err) // an outage queues the parts again
+		case mustHappen(p) && err != nil && !errors.Is(err, backends.ErrUnknownOutcome) && !backends.Retryable(err):
+			_ = c.commitApart(hard, p, err) // an outage queues the parts again
 			continue
 		}
 		m.CountWrite(p.write, p.run, p.unseen, &results[i]) // before the client can read the metrics

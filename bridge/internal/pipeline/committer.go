@@ -44,8 +44,10 @@ type committer struct {
 	backend    *backendref.Ref
 	dispatcher *dispatcher
 	heartbeat  *heartbeat.Heartbeater
+	stalls     *stalls
 	leases     *lease.Table
 	policy     func(queue string) (backends.Policy, bool)
+	jitter     backends.Jitter
 	times      *heartbeat.Times // the sidecar timeout bounds one commit, and one settle
 	maxPayload func() int64
 	claimBytes func() int64 // of payload, in one claim's answer

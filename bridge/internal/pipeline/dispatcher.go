@@ -26,9 +26,10 @@ const maxSlots = 1000
 type dispatcher struct {
 	wake           func()                   // wakes the committer
 	identity       func() backends.Identity // 0: the heartbeat is late
-	began          time.Time                // where clock begins
-	canPrefetch    bool                     // the backend supports prefetch
-	noPrefetch     func(queue string) bool  // reports whether jobs of the queue must not be prefetched; nil: of none
+	stalls         *stalls
+	began          time.Time               // where clock begins
+	canPrefetch    bool                    // the backend supports prefetch
+	noPrefetch     func(queue string) bool // reports whether jobs of the queue must not be prefetched; nil: of none
 	wakePrefetcher func()
 	memory         *quota.Memory // nil: prefetched jobs are not counted
 	maxBytes       func() int64  // payload bytes of an answer
@@ -63,13 +64,13 @@ func (b *dispatcher) add(w *ClaimRequest, queues []string) (a Answer, answered b
 		return Answer{Err: b.stopped}, true
 	}
 	wq := b.waitQueueFor(queues)
-	if jobs := b.fromPrefetch(wq, w); len(jobs) > 0 {
+	if jobs, asked := b.fromPrefetch(wq, w); len(jobs) > 0 {
 		w.Session.AddClaimed(jobs)
 		if b.wantsPrefetch(wq, maxSlots) > 0 {
 			b.schedule(wq)
 			b.wake()
 		}
-		return Answer{Jobs: jobs, prefetched: true}, true
+		return Answer{Jobs: jobs, asked: asked, prefetched: true}, true
 	}
 	w.answer = b.answers.get()
 	w.queue, w.Queues = wq, wq.queues
@@ -218,7 +219,7 @@ func (b *dispatcher) deliver(a claimGroup, res backends.ClaimResult) (back []bac
 		if n > 0 {
 			b.remove(w)
 			w.Session.AddClaimed(jobs[:n])
-			w.end(Answer{Jobs: jobs[:n:n]})
+			w.end(Answer{Jobs: jobs[:n:n], asked: a.asked})
 			if w.Template.Lease == 0 { // claims with a timed lease get no prefetched jobs
 				a.queue.prefetch.pace.add(n, b.clock())
 			}
@@ -243,7 +244,7 @@ func (b *dispatcher) deliver(a claimGroup, res backends.ClaimResult) (back []bac
 	}
 	a.queue.noteResult(a, len(res.Jobs) < len(a.slots) && !res.More)
 	a.queue.prefetch.inCommit = false
-	back = append(back, b.prefetchJobs(a.queue, jobs)...)
+	back = append(back, b.prefetchJobs(a.queue, jobs, a.asked)...)
 	b.cleanUp(a.queue)
 	return back
 }

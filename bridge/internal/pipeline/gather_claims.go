@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"container/list"
+	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
 )
@@ -12,7 +13,8 @@ type claimGroup struct {
 	requests   []*ClaimRequest
 	generation uint64
 	slots      []backends.Slot
-	bytes      int64 // payload limit, even for one job; 0: that of an answer
+	bytes      int64         // payload limit, even for one job; 0: that of an answer
+	asked      time.Duration // when its commit was about to begin, for stalls
 }
 
 // gather chooses the claims that the next commit includes, for at most maxSlots jobs. number returns the number of
@@ -154,7 +156,9 @@ func (c *committer) gatherClaims() []claimGroup {
 	if mem.short {
 		c.memory.WakeWhenFree(c)
 	}
+	asked := c.stalls.begin()
 	for i := range groups {
+		groups[i].asked = asked
 		c.leases.Expect(groups[i].slots)
 	}
 	return groups

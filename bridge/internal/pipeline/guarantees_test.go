@@ -88,28 +88,77 @@ func TestOneCommitHasEachLeaseOnce(t *testing.T) {
 }
 
 // TestUnknownOutcomeIsRepeatedWhereItMustHappen shows that the release of a dead worker's jobs, and the record of a
-// hand-out, are committed again if it is unknown whether they were. Otherwise the job would stay claimed, or its
-// attempt would not count.
+// hand-out, are committed again if it is unknown whether they were, and if another program has locked a row. Otherwise
+// the job would stay claimed, or its attempt would not count and its time limit would not begin.
 func TestUnknownOutcomeIsRepeatedWhereItMustHappen(t *testing.T) {
 	for what, write := range map[string]backends.Write{
 		"release":  backends.Release{Leases: []backends.Lease{{Token: backends.Token{Host: 1, Number: 2}}}, Owner: 1},
-		"hand-out": backends.Deliver{Deliveries: []backends.Delivery{{Lease: backends.Lease{Token: backends.Token{Host: 1, Number: 2}}}}},
+		"hand-out": backends.Deliver{Deliveries: []backends.Delivery{{Lease: backends.Lease{Token: backends.Token{Host: 1, Number: 2}}, Ago: time.Second}}},
 	} {
-		t.Run(what, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var tries atomic.Int32
-				p := start(t, newScripted(func(b backends.Batch, commit func() (backends.Results, error)) (backends.Results, error) {
-					if has[backends.Release](b) || has[backends.Deliver](b) {
-						if tries.Add(1) == 1 {
-							return backends.Results{}, backends.ErrUnknownOutcome
+		for why, failure := range map[string]error{"unknown": backends.ErrUnknownOutcome, "locked": &backends.LockedError{Err: errors.New("it waited")}} {
+			t.Run(what+" "+why, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					var tries atomic.Int32
+					p := start(t, newScripted(func(b backends.Batch, commit func() (backends.Results, error)) (backends.Results, error) {
+						if has[backends.Release](b) || has[backends.Deliver](b) {
+							n := tries.Add(1)
+							if d, ok := b.Writes[0].(backends.Deliver); ok && d.Deliveries[0].Ago != time.Second+time.Duration(n-1)*5*time.Second {
+								t.Errorf("at try %d the hand-out was %v ago, want the time until then added to 1s", n, d.Deliveries[0].Ago)
+							}
+							if n == 1 {
+								time.Sleep(5 * time.Second)
+								return backends.Results{}, failure
+							}
 						}
+						return commit()
+					}))
+					if o := <-p.committer.pushFree(write, nil).Done; o.Err != nil || tries.Load() != 2 {
+						t.Errorf("after %d tries: %v, want a success at the second one", tries.Load(), o.Err)
 					}
-					return commit()
-				}))
-				if o := <-p.committer.pushFree(write, nil).Done; o.Err != nil || tries.Load() != 2 {
-					t.Errorf("after %d tries: %v, want a success at the second one", tries.Load(), o.Err)
-				}
+				})
 			})
+		}
+	}
+}
+
+// TestHandOutsAreRecordedApart shows that hand-outs are recorded although another program has locked the row of one of
+// them, or the database refuses it.
+func TestHandOutsAreRecordedApart(t *testing.T) {
+	for _, failure := range []error{&backends.LockedError{Err: errors.New("it waited")}, backends.Refused(errors.New("a trigger"))} {
+		synctest.Test(t, func(t *testing.T) {
+			const bad = 2
+			var recorded []uint64
+			tries := 0
+			p := start(t, newScripted(func(b backends.Batch, commit func() (backends.Results, error)) (backends.Results, error) {
+				var numbers []uint64
+				for _, w := range b.Writes {
+					for _, l := range backends.LeasesOf(w) {
+						numbers = append(numbers, l.Token.Number)
+					}
+				}
+				if slices.Contains(numbers, bad) {
+					if tries++; tries < 10 {
+						time.Sleep(time.Second)
+						return backends.Results{}, failure
+					}
+				}
+				recorded = append(recorded, numbers...)
+				return commit()
+			}))
+			var d backends.Deliver
+			for n := range uint64(4) {
+				d.Deliveries = append(d.Deliveries, backends.Delivery{Lease: backends.Lease{Token: backends.Token{Host: 1, Number: n + 1}}})
+			}
+			o := <-p.committer.pushFree(d, nil).Done
+			want := []uint64{1, 3, 4}
+			if locked := isLocked(failure); locked {
+				want = append(want, bad)
+			} else if !errors.Is(o.Err, failure) {
+				t.Errorf("it ended with %v, want the refusal", o.Err)
+			}
+			if !slices.Equal(recorded, want) {
+				t.Errorf("%v: recorded in the order %v, want %v", failure, recorded, want)
+			}
 		})
 	}
 }

@@ -3,6 +3,7 @@ package pipeline
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -20,6 +21,7 @@ type PendingWrite struct {
 	write    backends.Write
 	session  *quota.Session // session that waits for it; nil: none
 	received time.Time      // when its request arrived; zero: not known
+	pushed   time.Time      // of a Deliver
 	number   uint64         // grows in the order of push
 	price    int64
 	room     *semaphore.Weighted // memory that the price is reserved from; nil: none
@@ -107,9 +109,22 @@ func (c *committer) drop(p *PendingWrite) {
 // behind. The number of leases bounds these writes. ended can be nil. It is called when the write is committed or
 // dropped.
 func (c *committer) pushFree(w backends.Write, ended func()) *PendingWrite {
-	p := &PendingWrite{write: w, size: sizeOf(w), onEnd: ended, Done: make(chan Outcome, 1)}
+	p := &PendingWrite{write: w, size: sizeOf(w), onEnd: ended, pushed: time.Now(), Done: make(chan Outcome, 1)}
 	c.push(p)
 	return p
+}
+
+// current returns the write as of now: the time limits of jobs go on while the record of their hand-outs waits for a commit.
+func (p *PendingWrite) current() backends.Write {
+	d, ok := p.write.(backends.Deliver)
+	if !ok {
+		return p.write
+	}
+	d.Deliveries = slices.Clone(d.Deliveries)
+	for i := range d.Deliveries {
+		d.Deliveries[i].Ago += time.Since(p.pushed)
+	}
+	return d
 }
 
 // endTry calls onTry after the first commit of the write.

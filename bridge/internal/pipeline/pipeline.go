@@ -38,6 +38,7 @@ type Pipeline struct {
 	heartbeat   *heartbeat.Heartbeater
 	maintenance *maintenance.Maintainer
 	prefetcher  *prefetcher
+	stalls      *stalls
 	ReadyLimits *depth.ReadyLimits
 	allDepths   *depth.AllQueues
 	Metrics     atomic.Pointer[metrics.Database] // of the current name of the database; set before use
@@ -58,6 +59,7 @@ type Config struct {
 	Version        func() string // of the program, for people
 
 	Policy     func(queue string) (backends.Policy, bool) // false: the queue is not in this database
+	Jitter     backends.Jitter                            // of back-offs
 	MaxPayload func() int64
 	ClaimBytes func() int64                                           // of payload, in one claim's answer
 	Trace      func(headers map[string]string) (parent, state string) // see protocol.TraceContext
@@ -73,13 +75,14 @@ func New(pc Config) *Pipeline {
 		times:      heartbeat.NewTimes(pc.SidecarTimeout, pc.RestartGrace),
 		Info:       pc.Backend.Info(),
 		leaseTable: lease.NewTable(pc.Trace),
+		stalls:     &stalls{clock: pc.Clock},
 		Log:        pc.Log,
 	}
 	_, b.canInspect = pc.Backend.(backends.Inspector)
 	b.leaseTable.Metrics = b.Metrics.Load
 	c := newCommitter()
 	c.backend, c.leases, c.times, c.metrics, c.log = b.backend, b.leaseTable, b.times, b.Metrics.Load, b.Log
-	c.policy, c.maxPayload, c.claimBytes, c.memory = pc.Policy, pc.MaxPayload, pc.ClaimBytes, pc.Memory
+	c.policy, c.jitter, c.maxPayload, c.claimBytes, c.memory = pc.Policy, pc.Jitter, pc.MaxPayload, pc.ClaimBytes, pc.Memory
 	c.singleLoop, c.joinJobs = !b.Info.Concurrent, b.Info.JoinJobs
 	c.writeCommits = max(1, b.Info.WriteCommits)
 	c.joined.Store(c.singleLoop || c.joinJobs > 0)
@@ -118,11 +121,12 @@ func New(pc Config) *Pipeline {
 		Failed:    c.events.failed,
 		Log:       b.Log,
 		Alone:     !b.Info.Concurrent,
+		Jitter:    pc.Jitter,
 	})
-	c.dispatcher, c.heartbeat = b.dispatcher, b.heartbeat
+	c.dispatcher, c.heartbeat, c.stalls = b.dispatcher, b.heartbeat, b.stalls
 	b.prefetcher = &prefetcher{dispatcher: b.dispatcher, leases: b.leaseTable, committer: c, poke: make(chan struct{}, 1)}
 	d := b.dispatcher
-	d.identity, d.memory, d.maxBytes = b.heartbeat.Fresh, pc.Memory, pc.ClaimBytes
+	d.identity, d.stalls, d.memory, d.maxBytes = b.heartbeat.Fresh, b.stalls, pc.Memory, pc.ClaimBytes
 	d.canPrefetch, d.noPrefetch, d.wakePrefetcher = b.Info.Prefetch, b.backend.Adopted, b.prefetcher.wake
 	b.ReadyLimits, b.allDepths = depth.NewReadyLimits(b.readyJobs), depth.NewAllQueues(b.readDepths)
 	return b
@@ -144,6 +148,7 @@ func (b *Pipeline) Run(ctx, work, hard context.Context) error {
 	g.Go(func() error { return b.maintenance.Run(ctx) })
 	g.Go(func() error { return b.heartbeat.Run(keep) })
 	g.Go(func() error { b.listen(ctx); return nil })
+	g.Go(func() error { b.stalls.run(keep); return nil })
 	g.Go(func() error { b.allDepths.Run(keep); return nil })
 	writes, stopWriting := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopWriting()

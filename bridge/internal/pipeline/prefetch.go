@@ -2,7 +2,6 @@ package pipeline
 
 import (
 	"context"
-	"math"
 	"slices"
 	"time"
 
@@ -40,6 +39,7 @@ const (
 type prefetch struct {
 	jobs     []backends.Job  // in the order of claims
 	since    []time.Duration // when each of them was claimed
+	asked    []time.Duration // claimGroup.asked of each
 	bytes    int64
 	pace     pace
 	inCommit bool // in the commit under way
@@ -48,9 +48,9 @@ type prefetch struct {
 // take takes the first n jobs. They share the memory of the others, which no later job overwrites.
 func (a *prefetch) take(n int) []backends.Job {
 	jobs := a.jobs[:n:n]
-	a.jobs, a.since = a.jobs[n:], a.since[n:]
+	a.jobs, a.since, a.asked = a.jobs[n:], a.since[n:], a.asked[n:]
 	if len(a.jobs) == 0 {
-		a.jobs, a.since = nil, nil
+		a.jobs, a.since, a.asked = nil, nil, nil
 	}
 	for i := range jobs {
 		a.bytes -= int64(len(jobs[i].Payload))
@@ -134,24 +134,25 @@ func (p *pace) perSecond(now time.Duration) float64 {
 }
 
 // fromPrefetch takes prefetched jobs for the claim. It returns none for a claim with a timed lease, or of a client
-// that reads too slowly. b.mu is held.
-func (b *dispatcher) fromPrefetch(wq *waitQueue, w *ClaimRequest) []backends.Job {
+// that reads too slowly. It also returns when the first one's commit began. b.mu is held.
+func (b *dispatcher) fromPrefetch(wq *waitQueue, w *ClaimRequest) (jobs []backends.Job, asked time.Duration) {
 	a := &wq.prefetch
 	if len(a.jobs) == 0 || w.Template.Lease > 0 || w.Session.Overloaded() {
-		return nil
+		return nil, 0
 	}
-	if host := b.identity(); host == 0 || host != a.jobs[0].Token.Host {
-		return nil // the prefetcher releases them
+	if host := b.identity(); host == 0 || host != a.jobs[0].Token.Host || b.stalls.since(a.asked[0]) {
+		return nil, 0 // the prefetcher releases them
 	}
 	n, _ := w.reserve(a.fitting(w.Slots, b.maxBytes()))
 	if n == 0 {
-		return nil
+		return nil, 0
 	}
 	before := a.bytes
-	jobs := a.take(n)
+	asked = a.asked[0]
+	jobs = a.take(n)
 	b.countPrefetched(a.bytes - before)
 	a.pace.add(n, b.clock())
-	return jobs
+	return jobs, asked
 }
 
 // takePrefetchedOfOthers takes prefetched jobs of the claim's queues that it cannot get: another wait queue has
@@ -171,7 +172,7 @@ func (b *dispatcher) takePrefetchedOfOthers(w *ClaimRequest) (out []backends.Job
 
 // prefetchJobs keeps jobs for the wait queue after it has served the claims that arrived since. It returns those
 // that must go back. b.mu is held.
-func (b *dispatcher) prefetchJobs(wq *waitQueue, jobs []backends.Job) (back []backends.Job) {
+func (b *dispatcher) prefetchJobs(wq *waitQueue, jobs []backends.Job, asked time.Duration) (back []backends.Job) {
 	if len(jobs) == 0 {
 		return nil
 	}
@@ -181,7 +182,7 @@ func (b *dispatcher) prefetchJobs(wq *waitQueue, jobs []backends.Job) (back []ba
 	}
 	now, before := b.clock(), wq.prefetch.bytes
 	for i := range jobs {
-		wq.prefetch.since = append(wq.prefetch.since, now)
+		wq.prefetch.since, wq.prefetch.asked = append(wq.prefetch.since, now), append(wq.prefetch.asked, asked)
 		wq.prefetch.bytes += int64(len(jobs[i].Payload))
 	}
 	if wq.prefetch.jobs == nil {
@@ -197,10 +198,10 @@ func (b *dispatcher) prefetchJobs(wq *waitQueue, jobs []backends.Job) (back []ba
 		if w.inCommit {
 			continue
 		}
-		if got := b.fromPrefetch(wq, w); len(got) > 0 {
+		if got, asked := b.fromPrefetch(wq, w); len(got) > 0 {
 			b.remove(w)
 			w.Session.AddClaimed(got)
-			w.end(Answer{Jobs: got, prefetched: true})
+			w.end(Answer{Jobs: got, asked: asked, prefetched: true})
 		}
 	}
 	if b.queues[wq.key] != wq { // the wait queue was dropped since then, and no claim would find the jobs in it
@@ -322,7 +323,7 @@ func (a *prefetcher) run(ctx context.Context) {
 func (a *prefetcher) finish() {
 	a.returnOlder(0)
 	for recorded := 1; recorded > 0; {
-		recorded, _ = a.record(math.MaxInt64)
+		recorded, _ = a.record(0)
 	}
 }
 
@@ -333,13 +334,13 @@ func (a *prefetcher) attend() (left bool) {
 		limit = 0 // the heartbeat is late: nothing is handed out, so nothing is kept
 	}
 	left = a.returnOlder(limit)
-	_, more := a.record(now - recordAge)
+	_, more := a.record(recordAge)
 	return left || more
 }
 
-// record records the hand-outs from before limit. It returns how many, and whether there are more.
-func (a *prefetcher) record(limit time.Duration) (recorded int, more bool) {
-	handed, more := a.leases.UnrecordedHandOuts(limit, batchJobs)
+// record records the hand-outs that are at least that old. It returns how many, and whether there are more.
+func (a *prefetcher) record(age time.Duration) (recorded int, more bool) {
+	handed, more := a.leases.UnrecordedHandOuts(a.dispatcher.clock(), age, batchJobs)
 	if len(handed) > 0 {
 		// No client waits for this write. A lost hand-out was settled before.
 		a.committer.pushFree(backends.Deliver{Deliveries: handed}, nil)

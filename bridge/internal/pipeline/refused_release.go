@@ -26,23 +26,32 @@ type refusedRelease struct {
 	trying        bool // it has not ended
 }
 
-// wholeRelease is a release of several jobs, whose parts are committed by themselves.
-type wholeRelease struct {
+// wholeWrite is a write about several jobs, whose parts are committed by themselves.
+type wholeWrite struct {
 	mu     sync.Mutex
 	left   int // parts that have not ended
 	result backends.WriteResult
 	err    error
 }
 
-// partsOf splits a release into those of its leases. The last of them to end also ends the release.
+// partsOf splits a release, or a record of hand-outs, into those of its leases. The last of them to end also ends the whole.
 func (c *committer) partsOf(p *PendingWrite) (parts []*PendingWrite) {
 	p.endTry()
-	how := p.write.(backends.Release)
-	whole := &wholeRelease{left: len(how.Leases)}
-	for i, l := range how.Leases {
-		one := how
-		one.Leases = []backends.Lease{l}
-		part := &PendingWrite{write: one, number: p.number, size: sizeOf(one), holder: p.holder, unseen: p.unseen, Done: make(chan Outcome, 1)}
+	n := len(backends.LeasesOf(p.write))
+	whole := &wholeWrite{left: n}
+	for i := range n {
+		var one backends.Write
+		switch w := p.write.(type) {
+		case backends.Release:
+			w.Leases = w.Leases[i : i+1]
+			one = w
+		case backends.Deliver:
+			w.Deliveries = w.Deliveries[i : i+1]
+			one = w
+		}
+		part := &PendingWrite{
+			write: one, number: p.number, size: sizeOf(one), holder: p.holder, unseen: p.unseen, pushed: p.pushed, Done: make(chan Outcome, 1),
+		}
 		if i < len(p.runs) {
 			part.runs = p.runs[i : i+1]
 		}
@@ -64,13 +73,17 @@ func (c *committer) partsOf(p *PendingWrite) (parts []*PendingWrite) {
 	return parts
 }
 
-// releaseApart continues after a release that failed with an error that it alone caused.
-func (c *committer) releaseApart(hard context.Context, p *PendingWrite, err error) error {
+// commitApart continues after a write that no client repeats failed with an error that it alone caused.
+func (c *committer) commitApart(hard context.Context, p *PendingWrite, err error) error {
 	if len(backends.LeasesOf(p.write)) > 1 {
 		return c.commit(hard, c.partsOf(p), nil)
 	}
 	if isLocked(err) {
-		c.putBack([]*PendingWrite{p}) // no client tries it again, and its jobs would stay claimed
+		c.putBack([]*PendingWrite{p}) // its job would stay claimed, or have no time limit
+		return nil
+	}
+	if _, ok := p.write.(backends.Deliver); ok { // the worker's settle will be refused too, and reports it
+		c.fail(p, err)
 		return nil
 	}
 	o := c.obstacleOf(p)

@@ -153,18 +153,18 @@ func (b *Memory) firstWaiting() (first *Session) {
 	owned := b.usageByOwner()
 	for s, x := range b.sessions {
 		if x.wanted > 0 && (first == nil ||
-			cmp.Or(cmp.Compare(owned[s.Owner], owned[first.Owner]), cmp.Compare(x.arrival, b.sessions[first].arrival)) < 0) {
+			cmp.Or(cmp.Compare(owned[s.share()], owned[first.share()]), cmp.Compare(x.arrival, b.sessions[first].arrival)) < 0) {
 			first = s
 		}
 	}
 	return first
 }
 
-// usageByOwner sums the memory of the sessions. b.mu is held.
-func (b *Memory) usageByOwner() map[Owner]int64 {
-	owned := make(map[Owner]int64)
+// usageByOwner sums the memory of the sessions by their shares. b.mu is held.
+func (b *Memory) usageByOwner() map[share]int64 {
+	owned := make(map[share]int64)
 	for s, x := range b.sessions {
-		owned[s.Owner] += x.in + x.out
+		owned[s.share()] += x.in + x.out
 	}
 	return owned
 }
@@ -297,7 +297,7 @@ func (b *Memory) evictStalled(most int64) {
 	}
 	b.mu.Unlock()
 	slices.SortFunc(all, func(a, b stalled) int {
-		return cmp.Or(cmp.Compare(owned[b.s.Owner], owned[a.s.Owner]), a.since.Compare(b.since))
+		return cmp.Or(cmp.Compare(owned[b.s.share()], owned[a.s.share()]), a.since.Compare(b.since))
 	})
 	for _, i := range all {
 		if used <= most/2 {

@@ -34,11 +34,24 @@ type Client interface {
 	Evict(receiving bool)
 }
 
-// Owner is the process at the other end of a connection, as far as the operating system reports it. Sessions without
-// a peer, and those of processes in other PID namespaces of one user, share an Owner.
+// Owner is the process at the other end of a connection, as far as the operating system reports it.
 type Owner struct {
 	UID uint32
-	PID int32
+	PID int32 // 0: unknown, as that of a process in another PID namespace
+}
+
+// share is what divides the memory with others: a process, or a session whose process is unknown. Such sessions must
+// not share, because they are possibly of different containers. A process that forks gets as many shares.
+type share struct {
+	Owner
+	alone *Session // nil: all sessions of a process
+}
+
+func (s *Session) share() share {
+	if s.Owner.PID == 0 {
+		return share{s.Owner, s}
+	}
+	return share{s.Owner, nil}
 }
 
 // NewSession returns the Session of a client. A nil memory limits nothing.

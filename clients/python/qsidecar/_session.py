@@ -9,13 +9,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from typing import Callable, List, Optional
+from typing import Callable, List, Optional, Tuple
 
 from . import errors
 from ._call import MAX_LIST, SETTLES, Call, backoff, pause_for, unanswered
 from ._calls import Calls
 from ._turn import Turn
-from ._wire import STALLED, ClosedByPeer, Message, NoSidecar, Wire, sockets
+from ._wire import STALLED, ClosedByPeer, Message, NoSidecar, Wire, not_listening, sockets
 from .job import Job
 
 log = logging.getLogger("qsidecar")
@@ -70,14 +70,14 @@ class Session(Calls):
             self._starting.give(caller)
 
     def _first(self, deadline: float) -> Wire:
-        first: Optional[Exception] = None
+        tried: List[Tuple[str, OSError]] = []
         for path in [self._path] if self._path else sockets():
             try:
                 wire = self._connect(path, max(0.001, min(STALLED, deadline - time.monotonic())))
-            except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError) as e:
-                first = first or errors.NotConnected(f"no sidecar answers on {path}: {e}")
-                continue
             except (OSError, NoSidecar) as e:
+                if isinstance(e, OSError) and not_listening(e):
+                    tried.append((path, e))
+                    continue
                 raise errors.NotConnected(f"no sidecar answers on {path}: {e}") from e
             except Exception as e:
                 if isinstance(e, errors.Error):
@@ -85,8 +85,8 @@ class Session(Calls):
                 raise errors.NotConnected(f"no sidecar answers on {path}: {e}") from e
             self._path = path  # a client that reconnects must not reach another sidecar
             return wire
-        assert first is not None
-        raise first
+        paths = " or ".join(f"{path} ({e})" for path, e in tried)
+        raise errors.NotConnected(f"no sidecar answers on {paths}") from tried[0][1]
 
     def _connect(self, path: str, limit: float = STALLED) -> Wire:
         """Connects and sends hello. Each step can take `limit` seconds."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import json
 import os
 import selectors
@@ -125,7 +126,7 @@ def sockets() -> List[str]:
         return [named]
     found = []
     runtime = os.environ.get("XDG_RUNTIME_DIR")
-    if runtime:
+    if runtime and not (os.geteuid() == 0 and any(map(_foreign, (runtime, os.path.join(runtime, "qsidecar"))))):
         found.append(os.path.join(runtime, "qsidecar", "qsidecar.sock"))
     state, home = os.environ.get("XDG_STATE_HOME"), os.environ.get("HOME")
     if not state and home:
@@ -133,6 +134,35 @@ def sockets() -> List[str]:
     if state and os.geteuid() != 0 and os.path.isdir(os.path.join(state, "qsidecar")):
         found.append(os.path.join(state, "qsidecar", "qsidecar.sock"))
     return [*found, "/run/qsidecar/qsidecar.sock"]
+
+
+def _foreign(directory: str) -> bool:
+    """Returns whether another user than root owns the directory. That user could serve a socket of its own there."""
+    try:
+        return os.stat(directory).st_uid != 0
+    except OSError:
+        return False
+
+
+def not_listening(e: OSError) -> bool:
+    """Returns whether no sidecar that this process can reach listens on a socket. A client then tries the next path."""
+    if e.errno is None:
+        return "too long" in str(e)  # the path: Python doesn't ask the system
+    return e.errno in _NOT_LISTENING
+
+
+_NOT_LISTENING = {
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.ELOOP,
+    errno.ECONNREFUSED,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EPROTOTYPE,
+    errno.ENOTSOCK,
+    errno.EINVAL,
+    errno.ENAMETOOLONG,
+}
 
 
 class Wire:

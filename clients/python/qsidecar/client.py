@@ -36,7 +36,7 @@ class Client:
 
     socket: the path of the sidecar's socket. None means QSIDECAR_SOCKET, or else the first of
     $XDG_RUNTIME_DIR/qsidecar/qsidecar.sock, $XDG_STATE_HOME/qsidecar/qsidecar.sock (default: ~/.local/state; not for
-    root) and /run/qsidecar/qsidecar.sock on which a sidecar listens.
+    root) and /run/qsidecar/qsidecar.sock on which a sidecar listens. Root skips a runtime directory of another user.
     worker: a name of at most 128 bytes, which is stored with claims, for people.
     codec: "json" or "msgpack". None means msgpack if it is installed.
     request_timeout: the time limit of a call in seconds, not counting a claim's own wait.

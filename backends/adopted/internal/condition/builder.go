@@ -67,6 +67,16 @@ func (b *Builder) Rows(items []string) string {
 	if len(b.Key) == 1 {
 		return b.Dialect.AnyOf(b.Arg(items), b.Key[0])
 	}
+	if d, ok := b.Dialect.(backends.RowsDialect); ok && len(items) > 1 {
+		first := len(b.Args) + 1
+		items = padded(items)
+		for _, item := range items {
+			for i, text := range b.keyTexts(item) {
+				b.textArg(b.Key[i], text)
+			}
+		}
+		return d.AnyRow(b.Key, first, len(items))
+	}
 	all := make([]string, 0, len(items))
 	for _, item := range padded(items) {
 		all = append(all, "("+b.Row(item)+")")
@@ -101,20 +111,25 @@ func (b *Builder) Cases(texts []string, items map[string][]string, then func(tex
 	return cases.String()
 }
 
-// RowIf is the condition for the row of a job while it meets the others.
-func (b *Builder) RowIf(item string, others []string) string {
-	return query.And(append([]string{b.Row(item)}, others...)...)
+// WhileRows is the condition for those of the rows that meet the others. Only the rows' key finds them: by an index of
+// the others the server would lock rows of other workers, and wait for them.
+func WhileRows(rows string, others []string) string {
+	if len(others) == 0 {
+		return rows
+	}
+	return query.And(rows, "CASE WHEN "+query.And(others...)+" THEN 1 ELSE 0 END = 1")
 }
 
 // ShowsClaim is the condition for the row of the lease's job while it shows the claim.
-func (b *Builder) ShowsClaim(l *lease.Lease) string { return b.RowIf(l.Item, b.Claim(l)) }
+func (b *Builder) ShowsClaim(l *lease.Lease) string { return WhileRows(b.Row(l.Item), b.Claim(l)) }
 
-// Claim are the conditions that a row shows the claim.
+// Claim are the conditions that a row shows the claim: what the claim wrote, and nothing else. The queue's where can
+// change with a claim. If the claim is an open transaction, the lock on the row is the proof.
 func (b *Builder) Claim(l *lease.Lease) []string {
 	if l.InTx {
-		return b.Waiting()
+		return nil
 	}
-	all := append(b.InQueue(), b.Claimed()...)
+	all := b.Claimed()
 	for _, role := range b.ClaimRoles() {
 		if text, shown := l.Shown[role]; shown {
 			c, _ := b.Column(role)

@@ -135,6 +135,21 @@ func (t *Table) KeyOrder() string {
 	return strings.Join(all, ", ")
 }
 
+// KeyIndex is an index that begins with the key's columns, or empty if none is known.
+func (t *Table) KeyIndex() string {
+	for _, x := range t.Info.Indexes {
+		if x.Only != "" || len(x.Columns) < len(t.Key) {
+			continue
+		}
+		if !slices.ContainsFunc(x.Columns[:len(t.Key)], func(c backends.IndexColumn) bool {
+			return !slices.ContainsFunc(t.Key, func(k backends.Column) bool { return k.Name == c.Name })
+		}) {
+			return x.Name
+		}
+	}
+	return ""
+}
+
 // MaxItems is the most ids that one statement names: each column of a composite key takes an
 // argument for each of them.
 func (t *Table) MaxItems() int {

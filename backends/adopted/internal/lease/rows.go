@@ -48,10 +48,8 @@ func Select(d backends.Dialect, where string) string {
 // SelectLocked locks the leases that the condition finds by a key. skip: on a HintDialect it
 // skips those that other transactions have locked.
 func SelectLocked(d backends.Dialect, where, order string, skip bool) string {
-	if h, ok := d.(backends.HintDialect); ok {
-		return h.SelectByKey(Columns(d), From(d), where, order, skip)
-	}
-	return d.SelectLocked(Columns(d), From(d), where, order, 0, false)
+	_, hints := d.(backends.HintDialect)
+	return d.SelectByKey(Columns(d), From(d), "", where, order, skip && hints)
 }
 
 // OfJobs is the condition for the leases of jobs: argument 1 is the queue, argument 2 the ids.

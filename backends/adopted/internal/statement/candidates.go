@@ -234,7 +234,7 @@ func (q *Queue) Claim(leases []*lease.Lease) (all []*Change) {
 		if c, has := q.Column(mapping.Attempts); has && q.Deliveries {
 			u.addAttempts(c, 1)
 		}
-		where := query.And(append([]string{u.Rows(items)}, q.Waiting()...)...)
+		where := condition.WhileRows(u.Rows(items), q.Waiting())
 		all = append(all, &Change{Lease: some[0], Rows: int64(len(some)), queue: q, Statement: u.statement(where)})
 	}
 	return all

@@ -2,7 +2,6 @@ package statement
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/adopted/internal/condition"
@@ -19,6 +18,15 @@ func (q *Queue) Items(where, order, limit string, f func(item string), args ...a
 // (0: all). skip: it skips rows that others have locked.
 func (q *Queue) LockItems(where, order string, n int, skip bool, f func(item string), args ...any) *backends.Statement {
 	return &backends.Statement{Text: q.Dialect.SelectLocked(query.Columns(q.KeyTexts()...), q.SQLName, where, order, n, skip), Args: args, Row: q.ReadItems(f)}
+}
+
+// LockRows locks the rows that the condition finds by their key, in the order of their keys if it waits for locks.
+func (q *Queue) LockRows(where string, skip bool, f func(item string), args ...any) *backends.Statement {
+	order := ""
+	if !skip {
+		order = q.KeyOrder()
+	}
+	return &backends.Statement{Text: q.Dialect.SelectByKey(query.Columns(q.KeyTexts()...), q.SQLName, q.KeyIndex(), where, order, skip), Args: args, Row: q.ReadItems(f)}
 }
 
 // UnlockedItems reads the ids of rows that meet the condition. It waits for no lock, and can see
@@ -40,15 +48,14 @@ func (q *Queue) Exists(found func()) *backends.Statement {
 	}
 }
 
-// Unfinished finds the rows of the jobs that exist and are not done.
+// Unfinished finds the rows of the jobs that exist and are not done. They need not meet the queue's where now.
 func (q *Queue) Unfinished(items []string, f func(item string)) []*backends.Statement {
-	all := q.InQueue()
-	if done := q.Shows(backends.StateDone); done != nil {
-		all = append(all, "CASE WHEN "+done[0]+" THEN 1 ELSE 0 END = 0")
-	}
 	return q.ForItems(items, func(b *condition.Builder, where string) *backends.Statement {
+		if done := q.Shows(backends.StateDone); done != nil {
+			where += " AND CASE WHEN " + done[0] + " THEN 1 ELSE 0 END = 0"
+		}
 		return &backends.Statement{
-			Text: "SELECT " + query.Columns(q.KeyTexts()...) + " FROM " + q.SQLName + " WHERE " + query.And(append(slices.Clone(all), where)...), Args: b.Args,
+			Text: "SELECT " + query.Columns(q.KeyTexts()...) + " FROM " + q.SQLName + " WHERE " + where, Args: b.Args,
 			Row: q.ReadItems(f),
 		}
 	})

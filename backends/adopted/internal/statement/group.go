@@ -8,7 +8,6 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/adopted/internal/condition"
 	"github.com/qsidecar/qsidecar/backends/adopted/internal/lease"
-	"github.com/qsidecar/qsidecar/backends/adopted/internal/query"
 	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
 )
 
@@ -26,10 +25,10 @@ var ErrNotAllRows = backends.Refused(errors.New("not all rows show the claims th
 func GroupChanges(changes []*Change) (all []*Group) {
 	open := map[string]*Group{}
 	for _, c := range changes {
-		if c.head == "" {
+		if c.write == nil || c.write.empty() {
 			continue
 		}
-		key := fmt.Sprintf("%s\x00%s\x00%q", c.queue.Queue, c.head, c.args)
+		key := fmt.Sprintf("%s\x00%v\x00%#v", c.queue.Queue, *c.write, c.args)
 		g := open[key]
 		if g == nil || len(g.changes) == min(lease.MaxRows, c.queue.MaxItems()) {
 			g = &Group{}
@@ -56,14 +55,13 @@ func (g *Group) statement() *backends.Statement {
 	for i, c := range g.changes {
 		items[i], claims[i] = c.claim.Item, c.claim
 	}
-	all := append([]string{b.Rows(items)}, b.InQueue()...)
-	all = append(all, b.Claimed()...)
+	rows, all := b.Rows(items), b.Claimed()
 	for _, role := range b.ClaimRoles() {
 		if shows := showsClaims(b, role, claims); shows != "" {
 			all = append(all, shows)
 		}
 	}
-	return &backends.Statement{Text: first.head + " WHERE " + query.And(all...), Args: b.Args}
+	return &backends.Statement{Text: first.queue.byKey(*first.write, condition.WhileRows(rows, all)), Args: b.Args}
 }
 
 // showsClaims is the condition that each row shows in the role what its claim wrote there; empty:

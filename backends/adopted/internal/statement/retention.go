@@ -38,7 +38,7 @@ func (r Retention) Expired(limit int, f func(item string)) *backends.Statement {
 // Delete deletes those of the rows that are still expired.
 func (r Retention) Delete(items []string) []*backends.Statement {
 	return r.queue.ForItems(items, func(b *condition.Builder, where string) *backends.Statement {
-		return r.queue.Delete(b, query.And(where, r.expired(b.Arg(r.age()))))
+		return r.queue.Delete(b, condition.WhileRows(where, []string{r.expired(b.Arg(r.age()))}))
 	})
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/adopted/internal/condition"
 	"github.com/qsidecar/qsidecar/backends/adopted/internal/lease"
 	"github.com/qsidecar/qsidecar/backends/adopted/internal/query"
 	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
@@ -29,16 +30,16 @@ type Change struct {
 
 	// What changes that can run in one statement have in common; see Group.
 	queue   *Queue
-	head    string // the statement up to its conditions; empty: the change runs alone
-	args    []any  // of head
+	write   *write // empty: the change runs alone
+	args    []any  // of write
 	claim   *lease.Lease
 	Grouped bool // a Group runs it
 }
 
 // groupable notes what the change has in common with others. u has all but the conditions.
-func (c *Change) groupable(u *update, head string) {
+func (c *Change) groupable(u *update, w write) {
 	shown := *c.Lease // as it is before the claim ends
-	c.head, c.args, c.claim = head, slices.Clone(u.Args), &shown
+	c.write, c.args, c.claim = &w, slices.Clone(u.Args), &shown
 }
 
 // Ack ends the claim of a job that is done.
@@ -52,7 +53,7 @@ func (q *Queue) Ack(l *lease.Lease, result []byte) (*Change, error) {
 	if err := mapping.CheckLength(c, string(result)); err != nil {
 		return nil, err
 	}
-	head := "DELETE FROM " + q.SQLName
+	w := write{delete: true}
 	if q.OnAck == mapping.Update {
 		u.setState(backends.StateDone)
 		u.setNow(mapping.FinishedAt)
@@ -62,15 +63,15 @@ func (q *Queue) Ack(l *lease.Lease, result []byte) (*Change, error) {
 		if len(l.Failures) > 0 {
 			u.setNull(mapping.Error) // of earlier attempts
 		}
-		head = u.head()
+		w = u.write()
 	}
 	if q.OnAck == mapping.Archive {
 		change.Before = []*backends.Statement{q.lockClaimed(l), q.copyToArchive(l, result)}
 	} else {
-		change.groupable(u, head)
+		change.groupable(u, w)
 	}
 	where := u.ShowsClaim(l)
-	change.Statement = &backends.Statement{Text: head + " WHERE " + where, Args: u.Args}
+	change.Statement = &backends.Statement{Text: q.byKey(w, where), Args: u.Args}
 	l.EndClaim()
 	return change, nil
 }
@@ -80,7 +81,7 @@ func (q *Queue) Ack(l *lease.Lease, result []byte) (*Change, error) {
 func (q *Queue) lockClaimed(l *lease.Lease) *backends.Statement {
 	u := q.newUpdate()
 	where := u.ShowsClaim(l)
-	return &backends.Statement{Text: q.Dialect.SelectLocked(query.Columns(q.Dialect.ToText("1")), q.SQLName, where, "", 0, false), Args: u.Args}
+	return &backends.Statement{Text: q.Dialect.SelectByKey(query.Columns(q.Dialect.ToText("1")), q.SQLName, q.KeyIndex(), where, "", false), Args: u.Args}
 }
 
 // copyToArchive copies the row into the archive, as one that is done.
@@ -148,9 +149,9 @@ func (q *Queue) end(l *lease.Lease, d backends.Disposition, cause backends.Cause
 	}
 	var where string
 	if waiting {
-		where = u.RowIf(l.Item, q.Waiting())
+		where = condition.WhileRows(u.Row(l.Item), q.Waiting())
 	} else {
-		change.groupable(u, u.head())
+		change.groupable(u, u.write())
 		where = u.ShowsClaim(l)
 	}
 	change.Statement = u.statement(where)
@@ -194,7 +195,7 @@ func (u *update) addFailure(l *lease.Lease, d backends.Disposition) error {
 // Extend renews a claim, and binds it to another worker if e does.
 func (q *Queue) Extend(l *lease.Lease, e backends.Extend) *Change {
 	u := q.newUpdate()
-	claim := u.Claim(l)
+	claim := u.Claim(l) // as it is before the row changes
 	if c, has := q.Column(mapping.Worker); has && e.Bind != 0 {
 		if text := workerText(c, e.Worker); l.Shown[mapping.Worker] != text {
 			u.set(c, u.Value(c, text))
@@ -208,7 +209,7 @@ func (q *Queue) Extend(l *lease.Lease, e backends.Extend) *Change {
 		l.Length = core.MS(e.Lease)
 	}
 	l.SetDue()
-	return &Change{Lease: l, Rows: 1, queue: q, Statement: u.statement(u.RowIf(l.Item, claim))}
+	return &Change{Lease: l, Rows: 1, queue: q, Statement: u.statement(condition.WhileRows(u.Row(l.Item), claim))}
 }
 
 // CountDelivery counts a delivery in the row of a job that is claimed in a transaction.

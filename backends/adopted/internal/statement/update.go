@@ -109,20 +109,35 @@ func groupByShown(role mapping.Role, leases []*lease.Lease) (texts []string, ite
 	return texts, items
 }
 
-// statement changes the rows that meet the condition. Without changes it only finds them.
-func (u *update) statement(where string) *backends.Statement {
-	text := u.head()
-	if text == "" {
-		text = "SELECT " + query.Columns(u.Dialect.ToText("1")) + " FROM " + u.SQLName
-	}
-	return &backends.Statement{Text: text + " WHERE " + where, Args: u.Args}
+// write is what a statement does to the rows that it finds by their key.
+type write struct {
+	sets   string // what an UPDATE sets
+	delete bool
 }
 
-// head is the UPDATE up to its conditions; empty: nothing changes. It gives the owner's time to
-// columns whose defaults would store the time in the zone of the sidecar's session.
-func (u *update) head() string {
+func (w write) empty() bool { return w == write{} }
+
+// byKey changes the rows that the condition finds by their key. Without changes it only finds them.
+func (q *Queue) byKey(w write, where string) string {
+	switch {
+	case w.delete:
+		return q.Dialect.DeleteByKey(q.SQLName, q.KeyIndex(), where)
+	case w.empty():
+		return "SELECT " + query.Columns(q.Dialect.ToText("1")) + " FROM " + q.SQLName + " WHERE " + where
+	}
+	return q.Dialect.UpdateByKey(q.SQLName, q.KeyIndex(), w.sets, where)
+}
+
+// statement changes the rows that the condition finds by their key.
+func (u *update) statement(where string) *backends.Statement {
+	return &backends.Statement{Text: (&Queue{Table: u.Table}).byKey(u.write(), where), Args: u.Args}
+}
+
+// write is what the update sets. It gives the owner's time to columns whose defaults would store the time in the zone of the
+// sidecar's session.
+func (u *update) write() (w write) {
 	if len(u.sets) == 0 {
-		return ""
+		return w
 	}
 	for _, c := range u.Info.Columns {
 		is := u.Quote(c) + " = "
@@ -130,7 +145,7 @@ func (u *update) head() string {
 			u.set(c, u.Now(c))
 		}
 	}
-	return "UPDATE " + u.SQLName + " SET " + strings.Join(u.sets, ", ")
+	return write{sets: strings.Join(u.sets, ", ")}
 }
 
 // CheckChange returns an error if the table lacks what a command of the kind backends.Change sets.
@@ -176,7 +191,7 @@ func (q *Queue) Reset(b *condition.Builder, where string, attempts bool) *backen
 	return u.statement(where)
 }
 
-// Delete deletes rows.
+// Delete deletes the rows that the condition finds by their key.
 func (q *Queue) Delete(b *condition.Builder, where string) *backends.Statement {
-	return &backends.Statement{Text: "DELETE FROM " + q.SQLName + " WHERE " + where, Args: b.Args}
+	return &backends.Statement{Text: q.byKey(write{delete: true}, where), Args: b.Args}
 }

@@ -15,7 +15,7 @@ import (
 type claimGroup struct {
 	host                int64
 	max, timeout, lease int64
-	uncounted           bool
+	uncounted, prefetch bool
 }
 
 // claimRows are the rows of one UPDATE in the order of their ids, and the values for each row.
@@ -62,7 +62,7 @@ func (c *claim) updateRows(t Tx, p backends.Policy, rows []ready, slots []backen
 		limit := cmp.Or(r.max, int64(p.MaxAttempts))
 		a := claimGroup{
 			host: int64(slot.Token.Host), max: limit, timeout: cmp.Or(r.timeout, core.MS(p.Timeout)), lease: max(core.MS(slot.Lease), 0),
-			uncounted: slot.Uncounted(int(r.unrecorded), int(limit)),
+			uncounted: slot.Uncounted(int(r.unrecorded), int(limit)), prefetch: slot.Prefetch,
 		}
 		worker := slot.Worker
 		if slot.Prefetch {
@@ -91,11 +91,15 @@ func nextFence(fence int64, now session.Instant) int64 {
 
 func (c *claim) update(t Tx, p backends.Policy, a claimGroup, g *claimRows) {
 	deadline := t.Now.After(a.timeout)
+	due := session.Earlier(t.Now.After(a.lease), deadline)
+	if a.prefetch {
+		due = 0 // no worker has it yet
+	}
 	t.Add("UPDATE "+table.ByID+" SET state = 'claimed', owner = ?, claimed_at = ?, fence = GREATEST(IF(fence < 4611686018427387903, fence + 1, 0), ?), attempts = LEAST(attempts, 32767) + ?, prefetched = ?, "+
 		"claim_max = ?, backoff_ms = ?, backoff_max_ms = ?, retention_done_ms = ?, retention_dead_ms = ?, lease_ms = ?, deadline = ?, due_at = ?, token_sidecar = ?, token_number = ",
 		int64(c.host), *t.Now, int64(*t.Now), 1-session.Flag(a.uncounted), session.Flag(a.uncounted),
 		a.max, core.MS(p.Backoff), core.MS(p.BackoffMax), session.Positive(core.MS(p.RetainDone)), session.Positive(core.MS(p.RetainDead)),
-		session.Positive(a.lease), deadline, session.Earlier(t.Now.After(a.lease), deadline), a.host)
+		session.Positive(a.lease), deadline, due, a.host)
 	t.Text(table.Among(g.id, g.number) + ", worker = ")
 	same := !slices.ContainsFunc(g.worker, func(w string) bool { return w != g.worker[0] })
 	if same {
@@ -111,7 +115,8 @@ func (c *claim) update(t Tx, p backends.Policy, a claimGroup, g *claimRows) {
 }
 
 // failTooLarge makes jobs dead whose payload exceeds MaxPayload, so that no sidecar with this configuration can
-// deliver them.
+// deliver them. It leaves the rows of their keys alone, because a claim must not wait for one: the next cleaning
+// records there that the jobs ended.
 func (c *claim) failTooLarge(t Tx, p backends.Policy, rows []ready) {
 	for _, r := range rows {
 		*t.Wrote = true
@@ -121,9 +126,6 @@ func (c *claim) failTooLarge(t Tx, p backends.Policy, rows []ready) {
 		expires := t.Now.After(core.MS(p.RetainDead))
 		t.Add("UPDATE qsidecar_jobs SET state = 'dead', attempts = ?, fence = ?, claim_max = ?, retention_dead_ms = ?, finished_at = ?, expires_at = ?, last_error = ? WHERE id = ?",
 			r.attempts+1, fence, cmp.Or(r.max, int64(p.MaxAttempts)), session.Positive(core.MS(p.RetainDead)), *t.Now, expires, message, r.id)
-		if r.Key != "" {
-			t.Add("UPDATE qsidecar_keys SET state = 'dead' WHERE queue = ? AND `key` = ? AND job = ?", p.Queue, []byte(r.Key), r.id)
-		}
 		t.Add("INSERT INTO qsidecar_failures (job, fence, attempt, cause, message, at) VALUES (?, ?, ?, ?, ?, ?)",
 			r.id, fence, r.attempts+1, string(backends.CauseTooLarge), message, *t.Now)
 		if expires != 0 {

@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/mysql/migrate"
@@ -18,11 +19,14 @@ import (
 type dialect struct {
 	clock      string // the present instant, in UTC
 	skipLocked bool
+	hintless   *atomic.Bool // true: no statement names an index, because the server refused one
 }
 
 // New returns the dialect of a server. clock is the SQL expression for the present time in UTC. skipLocked: the
-// server has SKIP LOCKED.
-func New(clock string, skipLocked bool) backends.Dialect { return dialect{clock, skipLocked} }
+// server has SKIP LOCKED. Statements name indexes while hintless is false.
+func New(clock string, skipLocked bool, hintless *atomic.Bool) backends.Dialect {
+	return dialect{clock, skipLocked, hintless}
+}
 
 func (g dialect) Name(identifier string) string {
 	return migrate.QuoteName(strings.ReplaceAll(identifier, "\x00", "")) // no name contains NUL
@@ -250,6 +254,27 @@ func (g dialect) SelectLocked(columns, from, where, order string, n int, skip bo
 		sql += " SKIP LOCKED"
 	}
 	return sql
+}
+
+// byIndex is the table with a hint. Without it the server can read an index of another column, or the whole table.
+func (g dialect) byIndex(table, index string) string {
+	if index == "" || g.hintless.Load() {
+		return table
+	}
+	return table + " FORCE INDEX (" + g.Name(index) + ")"
+}
+
+func (g dialect) SelectByKey(columns, table, index, where, order string, skip bool) string {
+	return g.SelectLocked(columns, g.byIndex(table, index), where, order, 0, skip)
+}
+
+func (g dialect) UpdateByKey(table, index, sets, where string) string {
+	return "UPDATE " + g.byIndex(table, index) + " SET " + sets + " WHERE " + where
+}
+
+// DeleteByKey has a USING: a DELETE of one table takes no hints.
+func (g dialect) DeleteByKey(table, index, where string) string {
+	return "DELETE FROM " + table + " USING " + g.byIndex(table, index) + " WHERE " + where
 }
 
 // counted is part of the type of an AUTO_INCREMENT column. defaultForm matches the expression in the type

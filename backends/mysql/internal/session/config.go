@@ -78,6 +78,7 @@ func Configure(address, password string, log *slog.Logger) (*mysql.Config, error
 	c.Logger = driverLogger{log}
 	c.ConnectionAttributes = "program_name:qsidecar"
 	c.MultiStatements, c.InterpolateParams, c.ClientFoundRows = true, true, true
+	c.Params = basic()
 	c.CheckConnLiveness = false // each call retries
 	c.MaxAllowedPacket = 1 << 30
 	return c, nil

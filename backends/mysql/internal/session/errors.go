@@ -45,12 +45,43 @@ const (
 
 const codeNoSuchThread = 1094
 
-// EndsSession reports whether err means that the server closes the connection, at any point of the
-// transaction. After such an error of a COMMIT, and after CodeInCommit, the outcome of the commit is
-// unknown.
+// EndsSession reports whether err means that the session ends, at any point of the transaction. The server
+// closes the connection, or a proxy has lost its own one.
 func EndsSession(err error) bool {
-	return IsCode(err, 1053, 1152, CodePacket, 1158, 1159, 1160, 1161, CodeInCommit, 1317, 1927, 3032, 3169, 4031)
+	return fromProxy(err) || IsCode(err, 1053, 1152, CodePacket, 1158, 1159, 1160, 1161, CodeInCommit, 1317, 1927, 3032, 3169, 4031)
 }
+
+// fromProxy reports whether a proxy returned the error instead of a server. Numbers from 2000 to 2999 are those of client libraries,
+// which a proxy passes on if it lost its server: 2006, 2013 and 2003 of ProxySQL, MaxScale and others. ProxySQL's own begin at 9000.
+func fromProxy(err error) bool {
+	code := CodeOf(err)
+	return code >= 2000 && code < 3000 || code >= 9000 && code < 10000
+}
+
+// NotCommitted reports whether err, the answer to a packet that ends with COMMIT, proves that nothing was committed. Only an error
+// with which the server itself refuses a statement or the COMMIT does. Any other can come from a proxy that lost its
+// server: 1105 of vtgate, 1290 of MaxScale, or one that this program doesn't know.
+func NotCommitted(err error) bool {
+	e, ok := errors.AsType[*mysql.MySQLError](err)
+	if !ok || IsCode(err, codesOfMember...) {
+		return false
+	}
+	return slices.Contains(refusingClasses, string(e.SQLState[:2])) || IsCode(err, refusals...)
+}
+
+// refusingClasses are the SQLSTATEs of data, constraints, conflicts, rights and syntax, and of what triggers and views raise.
+var refusingClasses = []string{"0A", "21", "22", "23", "25", "3D", "40", "42", "44", "45"}
+
+// refusals have no SQLSTATE of these classes: locks, a row or table that changed, a full disk, a value, a CHECK, and GTID_NEXT.
+var refusals = []uint16{1205, 3572, 1206, 1020, 1412, 1021, 1114, 1364, 1366, 3819, 1837}
+
+// codesOfMember are errors of a COMMIT on a member of a cluster. The transaction is rolled back there. But if the
+// member has left the cluster at this moment, the others can have received and committed it (seen with MySQL 9.7:
+// error 3100). Error 1180 also means that another member of a multi-primary group changed the same rows first.
+var codesOfMember = []uint16{1047, 3100, 3101, 3798, CodeInCommit}
+
+// OfMember reports whether a member of a cluster refused the COMMIT, and others can have carried it out.
+func OfMember(err error) bool { return IsCode(err, codesOfMember...) }
 
 // readOnly reports whether err means that the server can't be written to. It is a replica, its storage
 // engine is read-only, or its cluster or replication group does not allow writes.

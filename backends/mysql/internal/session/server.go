@@ -74,9 +74,13 @@ func (d *Dialer) ReadServer(ctx context.Context) error {
 	variables := map[string]string{}
 	packet := int64(0)
 	var p Script
-	p.Each(func(r *Result) { text, comment, packet = r.Text(0), r.Text(1), r.Int(2) }, "SELECT VERSION(), @@version_comment, @@max_allowed_packet")
+	p.Each(func(r *Result) { comment, packet = r.Text(0), r.Int(1) }, "SELECT @@version_comment, @@max_allowed_packet")
 	p.Each(func(r *Result) { variables[r.Text(0)] = r.Text(1) },
 		"SHOW GLOBAL VARIABLES WHERE Variable_name IN ('wsrep_on', 'group_replication_group_name', 'group_replication_single_primary_mode')")
+	// vtgate answers this query itself only if it is alone in its packet. Others go to a MySQL behind it.
+	if err := c.Each(ctx, func(r *Result) { text = r.Text(0) }, "SELECT @@version"); err != nil {
+		return err
+	}
 	if err := c.Run(ctx, &p); err != nil {
 		return err
 	}
@@ -93,31 +97,38 @@ func (d *Dialer) ReadServer(ctx context.Context) error {
 	return nil
 }
 
-// settings sets the session variables of every connection. Sessions don't depend on the defaults of the
-// server, the user or a proxy.
-func (d *Dialer) settings() {
-	idle := cmp.Or(d.Idle, idleEnds)
-	p := map[string]string{
+// basic are the settings that every version of both products has, and the first connection needs, too. With them a session doesn't depend
+// on the defaults of the server, the user or a proxy.
+func basic() map[string]string {
+	return map[string]string{
 		"autocommit":               "1",
 		"completion_type":          "'NO_CHAIN'",
 		"time_zone":                "'+00:00'",
 		"sql_mode":                 "'STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION,NO_ZERO_DATE,NO_ZERO_IN_DATE'",
 		"innodb_lock_wait_timeout": strconv.Itoa(int(LockWait.Seconds())),
 		"lock_wait_timeout":        strconv.Itoa(int(SchemaWait.Seconds())),
-		"wait_timeout":             strconv.Itoa(int(idle.Seconds())),
-		"net_write_timeout":        strconv.Itoa(int(idle.Seconds())),
-		"net_read_timeout":         strconv.Itoa(int(idle.Seconds())),
 		"sql_safe_updates":         "0",
 		"sql_select_limit":         "18446744073709551615",
 		"sql_big_selects":          "1",
 		"sql_auto_is_null":         "0",
 		"foreign_key_checks":       "1",
 		"unique_checks":            "1",
+		"max_sort_length":          "1024",
+	}
+}
+
+// settings sets the session variables of every connection.
+func (d *Dialer) settings() {
+	idle := cmp.Or(d.Idle, idleEnds)
+	p := basic()
+	for _, name := range []string{"wait_timeout", "net_write_timeout", "net_read_timeout"} {
+		p[name] = strconv.Itoa(int(idle.Seconds()))
 	}
 	if d.Server.Maria {
 		p["tx_isolation"] = "'READ-COMMITTED'"
 		p["idle_transaction_timeout"] = strconv.Itoa(int(idle.Seconds() * 3 / 4))
 		p["max_statement_time"] = "0"
+		p["sort_buffer_size"] = "GREATEST(@@GLOBAL.sort_buffer_size, 262144)" // less can be too little for one row
 		if d.Server.Version >= 100603 {
 			p["tx_read_only"] = "0"
 		}

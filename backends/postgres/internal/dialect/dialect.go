@@ -77,10 +77,41 @@ func (g dialect) AnyOf(n int, c backends.Column) string {
 	return fmt.Sprintf("%s = ANY($%d::text[]::%s[])", g.Name(c.Name), n, unlimited(c.Type))
 }
 
+// AnyRow joins the rows. The server takes out of several conditions with OR what they have in common, and then finds rows by
+// that alone.
+func (g dialect) AnyRow(key []backends.Column, n, rows int) string {
+	names, values := make([]string, len(key)), make([]string, rows)
+	for i, c := range key {
+		names[i] = g.Name(c.Name)
+	}
+	for row := range values {
+		texts := make([]string, len(key))
+		for i, c := range key {
+			texts[i] = g.Arg(n+row*len(key)+i, c)
+		}
+		values[row] = "(" + strings.Join(texts, ", ") + ")"
+	}
+	return "(" + strings.Join(names, ", ") + ") IN (VALUES " + strings.Join(values, ", ") + ")"
+}
+
 func (g dialect) ToText(expression string) string { return "(" + expression + ")::text" }
 
 func (g dialect) AsText(c backends.Column) string {
-	return `(` + g.Name(c.Name) + `::text COLLATE "C")`
+	return `(` + g.text(c) + ` COLLATE "C")`
+}
+
+// text returns the value as text. That of a timestamptz is in UTC, as in a session with that zone: a job's id must not change with
+// the time zone of a role. Text of infinity has no digit at its end.
+func (g dialect) text(c backends.Column) string {
+	if !isInstant(c) {
+		return g.Name(c.Name) + "::text"
+	}
+	return `pg_catalog.regexp_replace((` + g.Name(c.Name) + ` AT TIME ZONE 'UTC')::text, E'([0-9])( BC)?$', E'\\1+00\\2')`
+}
+
+// isInstant reports whether the column is a timestamptz.
+func isInstant(c backends.Column) bool {
+	return strings.HasPrefix(c.Type, "timestamp") && strings.HasSuffix(c.Type, "with time zone")
 }
 
 func (g dialect) RowKey(key []backends.Column) string {
@@ -89,7 +120,7 @@ func (g dialect) RowKey(key []backends.Column) string {
 	}
 	all := make([]string, len(key))
 	for i, c := range key {
-		all[i] = fmt.Sprintf(`replace(replace(%s::text, E'\\', E'\\\\'), ',', E'\\,')`, g.Name(c.Name))
+		all[i] = fmt.Sprintf(`replace(replace(%s, E'\\', E'\\\\'), ',', E'\\,')`, g.text(c))
 	}
 	return `((` + strings.Join(all, " || ',' || ") + `) COLLATE "C")`
 }
@@ -98,7 +129,7 @@ func (g dialect) AsBytes(c backends.Column) string {
 	if c.Kind == backends.BytesColumn {
 		return g.Name(c.Name)
 	}
-	return g.Name(c.Name) + "::text"
+	return g.text(c)
 }
 
 func (g dialect) TextLength(text string) string { return "octet_length(" + text + ")" }
@@ -114,11 +145,17 @@ func (g dialect) Now(c backends.Column, utc bool) string {
 }
 
 func (g dialect) NowPlus(c backends.Column, utc bool, n int) string {
-	return g.at(c, utc, fmt.Sprintf("(%s + $%d::bigint * interval '1 ms')", g.now(), n))
+	return g.at(c, utc, after(g.now(), n))
 }
 
 func (g dialect) FromMillis(c backends.Column, utc bool, n int) string {
-	return g.at(c, utc, fmt.Sprintf("(timestamptz 'epoch' + $%d::bigint * interval '1 ms')", n))
+	return g.at(c, utc, after("pg_catalog.to_timestamp(0)", n))
+}
+
+// after returns the instant that is argument n milliseconds later. An INSERT runs in the search path of the role (see package postgres), so
+// it names the operators.
+func after(instant string, n int) string {
+	return fmt.Sprintf("(%s OPERATOR(pg_catalog.+) ($%d::bigint OPERATOR(pg_catalog.*) interval '1 ms'))", instant, n)
 }
 
 func (g dialect) at(c backends.Column, utc bool, instant string) string {
@@ -171,6 +208,19 @@ func (g dialect) SelectLocked(columns, from, where, order string, n int, skip bo
 	return sql
 }
 
+// SelectByKey needs no hint: the server locks only rows that meet all conditions.
+func (g dialect) SelectByKey(columns, table, _, where, order string, skip bool) string {
+	return g.SelectLocked(columns, table, where, order, 0, skip)
+}
+
+func (dialect) UpdateByKey(table, _, sets, where string) string {
+	return "UPDATE " + table + " SET " + sets + " WHERE " + where
+}
+
+func (dialect) DeleteByKey(table, _, where string) string {
+	return "DELETE FROM " + table + " WHERE " + where
+}
+
 func (dialect) SelectUnlocked(columns, from, where string) string {
 	return "SELECT " + columns + " FROM " + from + " WHERE " + where
 }
@@ -182,7 +232,7 @@ func (g dialect) Insert(table string, names, values []string, id backends.Column
 	} else {
 		sql += " (" + strings.Join(names, ", ") + ") VALUES (" + strings.Join(values, ", ") + ")"
 	}
-	return sql + " RETURNING " + g.ToText(g.Name(id.Name))
+	return sql + " RETURNING " + g.AsText(id)
 }
 
 // Fence doesn't use the sequence qsidecar_sequence: an open transaction with a claimed job would count

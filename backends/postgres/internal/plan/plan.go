@@ -44,7 +44,7 @@ func Generic(ctx context.Context, c *pgx.Conn, sql string) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	return read(c.QueryRow(ctx, "EXPLAIN (FORMAT JSON) EXECUTE p"+nulls, pgx.QueryExecModeSimpleProtocol))
+	return read(c.QueryRow(ctx, "EXPLAIN (FORMAT JSON, COSTS OFF) EXECUTE p"+nulls, pgx.QueryExecModeSimpleProtocol))
 }
 
 // With returns the plan of a statement for these arguments. It is for connections through a
@@ -52,7 +52,7 @@ func Generic(ctx context.Context, c *pgx.Conn, sql string) (*Node, error) {
 func With(ctx context.Context, c interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }, sql string, args ...any) (*Node, error) {
-	return read(c.QueryRow(ctx, "EXPLAIN (FORMAT JSON) "+sql, args...))
+	return read(c.QueryRow(ctx, "EXPLAIN (FORMAT JSON, COSTS OFF) "+sql, args...))
 }
 
 func read(row pgx.Row) (*Node, error) {
@@ -63,7 +63,7 @@ func read(row pgx.Row) (*Node, error) {
 	return Parse(text)
 }
 
-// Parse parses the result of EXPLAIN (FORMAT JSON).
+// Parse parses the result of EXPLAIN (FORMAT JSON, COSTS OFF).
 func Parse(text []byte) (*Node, error) {
 	var plans []struct{ Plan *Node }
 	if err := json.Unmarshal(text, &plans); err != nil {

@@ -23,16 +23,35 @@ func (d Dialect) SelectClaim(columns, from, where, order string, n int, index st
 	return selecting(columns, from, hints, where, order, d.IntArg(n)) + "\nOPTION (" + option + ")"
 }
 
-// SelectByKey implements backends.HintDialect.
-func (d Dialect) SelectByKey(columns, from, where, order string, skip bool) string {
+// SelectByKey implements backends.Dialect.
+func (d Dialect) SelectByKey(columns, table, index, where, order string, skip bool) string {
 	hints := "UPDLOCK, ROWLOCK"
 	if skip {
 		hints = locking
 	}
-	if d.hints() {
-		hints = "FORCESEEK, " + hints
+	return selecting(columns, table, d.byIndex(index, hints), where, order, "")
+}
+
+// byIndex adds the hints for rows that are found by an index to others.
+func (d Dialect) byIndex(index, hints string) string {
+	switch {
+	case !d.hints():
+		return hints
+	case index == "":
+		return "FORCESEEK, " + hints
 	}
-	return selecting(columns, from, hints, where, order, "")
+	return "INDEX (" + d.Name(index) + "), FORCESEEK, " + hints
+}
+
+// UpdateByKey has the hints in a FROM, where alone the server takes those about indexes.
+// https://learn.microsoft.com/sql/t-sql/queries/hints-transact-sql-table
+func (d Dialect) UpdateByKey(table, index, sets, where string) string {
+	return "UPDATE j SET " + sets + " FROM " + table + " AS j WITH (" + d.byIndex(index, "ROWLOCK") + ") WHERE " + where
+}
+
+// DeleteByKey implements backends.Dialect.
+func (d Dialect) DeleteByKey(table, index, where string) string {
+	return "DELETE j FROM " + table + " AS j WITH (" + d.byIndex(index, "ROWLOCK") + ") WHERE " + where
 }
 
 // UnlockedTable implements backends.HintDialect.

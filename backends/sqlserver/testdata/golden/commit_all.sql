@@ -102,12 +102,13 @@ IF EXISTS (SELECT 1 FROM @acked AS d WHERE d.[key] IS NOT NULL)
   OPTION (LOOP JOIN, FORCE ORDER);
 SET @wrote = @wrote + (SELECT COUNT(*) FROM @acked);
 SELECT a.n FROM @ack AS a INNER JOIN @acked AS d ON d.id = a.id;
-DECLARE @deliver TABLE (n int NOT NULL, id bigint NOT NULL PRIMARY KEY, sidecar bigint NOT NULL, number bigint NOT NULL, worker nvarchar(400) NULL);
-INSERT INTO @deliver (n, id, sidecar, number, worker)
-SELECT x.n, x.id, x.sidecar, x.number, x.worker
-FROM OPENJSON(@deliver_leases) WITH (n int, id bigint, sidecar bigint, number bigint, worker nvarchar(4000)) AS x;
+DECLARE @deliver TABLE (n int NOT NULL, id bigint NOT NULL PRIMARY KEY, sidecar bigint NOT NULL, number bigint NOT NULL, worker nvarchar(400) NULL, ago_ms bigint NOT NULL);
+INSERT INTO @deliver (n, id, sidecar, number, worker, ago_ms)
+SELECT x.n, x.id, x.sidecar, x.number, x.worker, x.ago_ms
+FROM OPENJSON(@deliver_leases) WITH (n int, id bigint, sidecar bigint, number bigint, worker nvarchar(4000), ago_ms bigint) AS x;
 DECLARE @delivered TABLE (id bigint NOT NULL PRIMARY KEY);
-UPDATE j SET attempts = j.attempts + j.prefetched, prefetched = 0, prefetch_losses = 0, worker = COALESCE(j.worker, d.worker)
+UPDATE j SET attempts = j.attempts + j.prefetched, prefetched = 0, prefetch_losses = 0, worker = COALESCE(j.worker, d.worker),
+  deadline = CASE WHEN j.due_at IS NOT NULL OR j.deadline IS NULL THEN j.deadline WHEN DATEDIFF_BIG(millisecond, j.claimed_at, j.deadline) - d.ago_ms <= 0 THEN @now ELSE DATEADD(second, CONVERT(int, (DATEDIFF_BIG(millisecond, j.claimed_at, j.deadline) - d.ago_ms) / 1000), DATEADD(millisecond, CONVERT(int, (DATEDIFF_BIG(millisecond, j.claimed_at, j.deadline) - d.ago_ms) % 1000), @now)) END, due_at = COALESCE(j.due_at, CASE WHEN j.due_at IS NOT NULL OR j.deadline IS NULL THEN j.deadline WHEN DATEDIFF_BIG(millisecond, j.claimed_at, j.deadline) - d.ago_ms <= 0 THEN @now ELSE DATEADD(second, CONVERT(int, (DATEDIFF_BIG(millisecond, j.claimed_at, j.deadline) - d.ago_ms) / 1000), DATEADD(millisecond, CONVERT(int, (DATEDIFF_BIG(millisecond, j.claimed_at, j.deadline) - d.ago_ms) % 1000), @now)) END)
 OUTPUT inserted.id INTO @delivered
 FROM @deliver AS d, [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
 WHERE j.id = d.id AND j.token_sidecar = d.sidecar AND j.token_number = d.number
@@ -124,17 +125,19 @@ FROM @lock AS x INNER JOIN [qsidecar].qsidecar_jobs AS j WITH (UPDLOCK, ROWLOCK,
 WHERE j.state = 'claimed' AND (@lock_queue = '' OR j.queue = @lock_queue)
 OPTION (LOOP JOIN, FORCE ORDER);
 DECLARE @renewal TABLE (
-  n int NOT NULL, id bigint NOT NULL PRIMARY KEY, sidecar bigint NOT NULL, number bigint NOT NULL, attempts int NOT NULL, lease_ms bigint NULL,
+  n int NOT NULL, id bigint NOT NULL PRIMARY KEY, sidecar bigint NOT NULL, number bigint NOT NULL, attempts int NOT NULL, ago_ms bigint NOT NULL, lease_ms bigint NULL,
   owner bigint NOT NULL, new_due tinyint NOT NULL, ends datetime2(6) NULL, set_worker tinyint NOT NULL, worker nvarchar(400) NULL);
-INSERT INTO @renewal (n, id, sidecar, number, attempts, lease_ms, owner, new_due, ends, set_worker, worker)
-SELECT x.n, x.id, x.sidecar, x.number, x.attempts, x.lease_ms, x.owner, x.new_due,
+INSERT INTO @renewal (n, id, sidecar, number, attempts, ago_ms, lease_ms, owner, new_due, ends, set_worker, worker)
+SELECT x.n, x.id, x.sidecar, x.number, x.attempts, x.ago_ms, x.lease_ms, x.owner, x.new_due,
   DATEADD(second, CONVERT(int, x.lease_ms / 1000), DATEADD(millisecond, CONVERT(int, x.lease_ms % 1000), @now)), x.set_worker, x.worker
 FROM OPENJSON(@renewal_claims) WITH (
-  n int, id bigint, sidecar bigint, number bigint, attempts int, lease_ms bigint, owner bigint, new_due tinyint, set_worker tinyint,
+  n int, id bigint, sidecar bigint, number bigint, attempts int, ago_ms bigint, lease_ms bigint, owner bigint, new_due tinyint, set_worker tinyint,
   worker nvarchar(4000)) AS x;
 DECLARE @renewed TABLE (id bigint NOT NULL PRIMARY KEY);
 UPDATE j SET attempts = r.attempts, prefetched = 0, prefetch_losses = 0, lease_ms = r.lease_ms, owner = r.owner,
-  due_at = CASE WHEN r.new_due = 0 THEN j.due_at WHEN j.deadline IS NULL OR r.ends < j.deadline THEN r.ends ELSE j.deadline END,
+  deadline = CASE WHEN j.due_at IS NOT NULL OR j.deadline IS NULL THEN j.deadline WHEN DATEDIFF_BIG(millisecond, j.claimed_at, j.deadline) - r.ago_ms <= 0 THEN @now ELSE DATEADD(second, CONVERT(int, (DATEDIFF_BIG(millisecond, j.claimed_at, j.deadline) - r.ago_ms) / 1000), DATEADD(millisecond, CONVERT(int, (DATEDIFF_BIG(millisecond, j.claimed_at, j.deadline) - r.ago_ms) % 1000), @now)) END,
+  due_at = CASE WHEN r.new_due = 0 THEN COALESCE(j.due_at, CASE WHEN j.due_at IS NOT NULL OR j.deadline IS NULL THEN j.deadline WHEN DATEDIFF_BIG(millisecond, j.claimed_at, j.deadline) - r.ago_ms <= 0 THEN @now ELSE DATEADD(second, CONVERT(int, (DATEDIFF_BIG(millisecond, j.claimed_at, j.deadline) - r.ago_ms) / 1000), DATEADD(millisecond, CONVERT(int, (DATEDIFF_BIG(millisecond, j.claimed_at, j.deadline) - r.ago_ms) % 1000), @now)) END) WHEN j.deadline IS NULL OR r.ends < CASE WHEN j.due_at IS NOT NULL OR j.deadline IS NULL THEN j.deadline WHEN DATEDIFF_BIG(millisecond, j.claimed_at, j.deadline) - r.ago_ms <= 0 THEN @now ELSE DATEADD(second, CONVERT(int, (DATEDIFF_BIG(millisecond, j.claimed_at, j.deadline) - r.ago_ms) / 1000), DATEADD(millisecond, CONVERT(int, (DATEDIFF_BIG(millisecond, j.claimed_at, j.deadline) - r.ago_ms) % 1000), @now)) END THEN r.ends
+    ELSE CASE WHEN j.due_at IS NOT NULL OR j.deadline IS NULL THEN j.deadline WHEN DATEDIFF_BIG(millisecond, j.claimed_at, j.deadline) - r.ago_ms <= 0 THEN @now ELSE DATEADD(second, CONVERT(int, (DATEDIFF_BIG(millisecond, j.claimed_at, j.deadline) - r.ago_ms) / 1000), DATEADD(millisecond, CONVERT(int, (DATEDIFF_BIG(millisecond, j.claimed_at, j.deadline) - r.ago_ms) % 1000), @now)) END END,
   worker = CASE WHEN r.set_worker = 1 THEN r.worker ELSE j.worker END
 OUTPUT inserted.id INTO @renewed
 FROM @renewal AS r, [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
@@ -271,7 +274,7 @@ UPDATE j SET state = 'claimed', owner = @claim_host, claimed_at = @now,
   backoff_ms = p.backoff_ms, backoff_max_ms = p.backoff_max_ms, retention_done_ms = p.retention_done_ms, retention_dead_ms = p.retention_dead_ms,
   token_sidecar = s.sidecar, token_number = s.number, lease_ms = s.lease_ms, worker = s.worker,
   deadline = DATEADD(second, CONVERT(int, COALESCE(j.timeout_ms, p.timeout_ms) / 1000), DATEADD(millisecond, CONVERT(int, COALESCE(j.timeout_ms, p.timeout_ms) % 1000), @now)),
-  due_at = CASE WHEN s.ends IS NULL OR DATEADD(second, CONVERT(int, COALESCE(j.timeout_ms, p.timeout_ms) / 1000), DATEADD(millisecond, CONVERT(int, COALESCE(j.timeout_ms, p.timeout_ms) % 1000), @now)) <= s.ends
+  due_at = CASE WHEN s.prefetched = 1 THEN NULL WHEN s.ends IS NULL OR DATEADD(second, CONVERT(int, COALESCE(j.timeout_ms, p.timeout_ms) / 1000), DATEADD(millisecond, CONVERT(int, COALESCE(j.timeout_ms, p.timeout_ms) % 1000), @now)) <= s.ends
     THEN DATEADD(second, CONVERT(int, COALESCE(j.timeout_ms, p.timeout_ms) / 1000), DATEADD(millisecond, CONVERT(int, COALESCE(j.timeout_ms, p.timeout_ms) % 1000), @now)) ELSE s.ends END
 OUTPUT inserted.id INTO @claim_taken
 FROM @claim_chosen AS c, @claim_slot AS s, @claim_policy AS p, [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)

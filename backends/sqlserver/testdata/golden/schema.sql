@@ -68,8 +68,8 @@ IF OBJECT_ID(N'[qsidecar].qsidecar_jobs') IS NULL
     token_number      bigint       NULL,
     owner             bigint       NULL, -- the sidecar that a session lease depends on; 0: none (a timed lease of a dead sidecar)
     lease_ms          bigint       NULL, -- NULL: a session lease
-    deadline          datetime2(6) NULL, -- the run's; nothing moves it
-    due_at            datetime2(6) NULL, -- the earlier of the timed lease's end and the deadline
+    deadline          datetime2(6) NULL, -- of the attempt; nothing extends it once a worker has the job
+    due_at            datetime2(6) NULL, -- the earlier of the timed lease's end and the deadline, once a worker has the job
     claimed_at        datetime2(6) NULL,
     worker            nvarchar(400) NULL,
     -- the end

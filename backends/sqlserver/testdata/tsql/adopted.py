@@ -66,6 +66,10 @@ def reap_rules(s, say):
 def change_rules(schema, tree, say):
     """An UPDATE or DELETE finds its rows by their key."""
     table = tree.this.name.lower()
+    if table == "j":  # the alias that has the hints
+        table = next(t.name.lower() for t in tree.args["from_" if "from_" in tree.args else "from"].find_all(exp.Table) if t.alias == "j")
+        if "FORCESEEK" not in tree.sql("tsql"):
+            say(f"{table} is changed by a scan, which meets rows that others have locked")
     keys = OWN if table == "qsidecar_leases" else [schema.keys.get(table, [])]
     if table.startswith("qsidecar_") and table != "qsidecar_leases":
         say(f"a change of {table} is the sidecar's own statements'")
@@ -128,7 +132,8 @@ BROKEN = [
     ("[State] = 'N'", "[Stat] = 'N'", "there is no [Stat]"),
     ("[State] = 'N'", "[State] = N'N'", "compared with an N'…'"),
     ("WHERE id = @a1_1", "WHERE fence = @a1_1", "without its key"),
-    ("WHERE [MsgId] = TRY_CONVERT(int, @a1_3) AND", "WHERE", "without its key"),
+    ("WHERE [MsgId] = TRY_CONVERT(int, @a1_1) AND CASE", "WHERE CASE", "without its key"),
+    ("AS j WITH (INDEX ([PK_MsgQueue]), FORCESEEK, ROWLOCK)", "AS j WITH (ROWLOCK)", "changed by a scan"),
     ("OUTPUT CONVERT(nvarchar(max), inserted.[MsgId]) INTO @a1_key", "OUTPUT inserted.[MsgId]", "OUTPUT without INTO"),
     ("inserted.[MsgId]", "inserted.[Id]", "no column id"),
     ("SET @wrote = @wrote + 1;\n", "", "no number"),

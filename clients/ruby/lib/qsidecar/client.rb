@@ -44,7 +44,7 @@ module Qsidecar
     # socket:      the path of the socket; nil: QSIDECAR_SOCKET, or else the first of
     #              $XDG_RUNTIME_DIR/qsidecar/qsidecar.sock, $XDG_STATE_HOME/qsidecar/qsidecar.sock
     #              (default: ~/.local/state; not for root) and /run/qsidecar/qsidecar.sock on which
-    #              a sidecar listens.
+    #              a sidecar listens. Root skips a runtime directory of another user.
     # worker:      a name for people, which is stored with claims.
     # codec:       :json or :msgpack; nil: msgpack if that gem is installed (on Ruby 2.7: 1.5 or newer).
     # request_timeout: the time limit of a call, not counting a claim's own wait. A settle that the sidecar

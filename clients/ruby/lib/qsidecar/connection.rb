@@ -30,14 +30,28 @@ module Qsidecar
     # Errors that end a connection.
     BREAKS = [SystemCallError, IOError, Codec::Garbage].freeze
 
+    # Errors of a socket on which no sidecar that this process can reach listens. A client then tries
+    # the next path.
+    NOT_LISTENING = [
+      Errno::ENOENT, Errno::ENOTDIR, Errno::ELOOP, Errno::ECONNREFUSED, Errno::EACCES, Errno::EPERM,
+      Errno::EPROTOTYPE, Errno::ENOTSOCK, Errno::EINVAL, Errno::ENAMETOOLONG
+    ].freeze
+
     # Returns the paths of a sidecar's socket to try: the given one, or that of the environment, or
     # the usual ones.
     def self.sockets(named = nil)
       named ||= ENV["QSIDECAR_SOCKET"]
       return [named] unless named.nil? || named.empty?
 
-      dirs = [variable("XDG_RUNTIME_DIR"), user_state].compact.map { |dir| File.join(dir, "qsidecar") }
+      dirs = [runtime_dir, user_state].compact.map { |dir| File.join(dir, "qsidecar") }
       [*dirs, "/run/qsidecar"].map { |dir| File.join(dir, "qsidecar.sock") }
+    end
+
+    # Returns the runtime directory. Root skips one that another user owns: that user could serve a
+    # socket of its own there.
+    def self.runtime_dir
+      dir = variable("XDG_RUNTIME_DIR")
+      dir unless dir && Process.euid.zero? && [dir, File.join(dir, "qsidecar")].any? { |path| File.exist?(path) && !File.stat(path).uid.zero? }
     end
 
     # Returns the directory of the user's state, unless it is root or has no state of qsidecar.
@@ -52,7 +66,7 @@ module Qsidecar
       value = ENV[name]
       value unless value.nil? || value.empty?
     end
-    private_class_method :user_state, :variable
+    private_class_method :runtime_dir, :user_state, :variable
 
     attr_reader :number, :since, :max_frame, :max_payload
 
@@ -71,11 +85,18 @@ module Qsidecar
     # connect does not wait: a stopped sidecar accepts no connections once its backlog is full.
     def self.connect(path)
       socket = Socket.new(:UNIX, :STREAM)
-      socket.connect_nonblock(Socket.sockaddr_un(path))
+      socket.connect_nonblock(address(path))
       connected = socket
     ensure
       socket.close unless connected
     end
+
+    def self.address(path)
+      Socket.sockaddr_un(path)
+    rescue ArgumentError # Ruby's error for a path that is too long
+      raise Errno::ENAMETOOLONG
+    end
+    private_class_method :address
 
     def self.now
       Process.clock_gettime(Process::CLOCK_MONOTONIC)

@@ -144,17 +144,17 @@ module Qsidecar
 
     # first connects to the first path on which a sidecar listens, and keeps that path.
     def first(ends)
-      failed = nil
+      tried = []
       @sockets.each do |path|
         link = open(path, ends)
         @sockets = [path]
         return link
-      rescue Errno::ENOENT, Errno::ECONNREFUSED, Errno::ENOTDIR => e
-        failed ||= e
+      rescue *Connection::NOT_LISTENING => e
+        tried << "#{path} (#{e.message})"
       rescue *Connection::BREAKS => e # a sidecar listens there, so do not try the next path
         raise NotConnected, "no sidecar answers on #{path}: #{e.message}"
       end
-      raise NotConnected, "no sidecar answers: #{failed.message} (start one, or name its socket in QSIDECAR_SOCKET)"
+      raise NotConnected, "no sidecar answers on #{tried.join(" or ")}: start one, or name its socket in QSIDECAR_SOCKET"
     end
 
     def open(path, ends = nil)
