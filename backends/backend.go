@@ -381,7 +381,7 @@ type ClaimResult struct {
 
 	Failed FailedCounts // jobs that became dead with CauseTooLarge
 
-	// Err is the reason why nothing was claimed, if the claim isn't part of the others' transaction. nil: the
-	// claim was carried out.
+	// Err is the reason why nothing was claimed, if the claim isn't part of the others' transaction. It is an *UnavailableError
+	// with a Queue if only the tables of the claim's queues are out of order. nil: the claim was carried out.
 	Err error
 }

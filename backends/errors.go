@@ -30,8 +30,9 @@ var (
 // locked by another program. Nothing was written. The same call can succeed later.
 type UnavailableError struct {
 	Err      error
-	Denied   bool // the server answers, but refuses this login: a setting here or there is wrong
-	DiskFull bool // the disk has no space for this change; a change that needs no space can still succeed
+	Denied   bool   // the server answers, but refuses this login: a setting here or there is wrong
+	DiskFull bool   // the disk has no space for this change; a change that needs no space can still succeed
+	Queue    string // not empty: only this queue is unavailable, because of its table
 }
 
 // Unavailable returns err wrapped in an UnavailableError.
@@ -45,7 +46,12 @@ func Denied(err error) error { return &UnavailableError{Err: err, Denied: true} 
 func DiskFull(err error) error { return &UnavailableError{Err: err, DiskFull: true} }
 
 // Error implements error.
-func (e *UnavailableError) Error() string { return fmt.Sprintf("database unavailable: %v", e.Err) }
+func (e *UnavailableError) Error() string {
+	if e.Queue != "" {
+		return fmt.Sprintf("the queue %s is unavailable: %v", e.Queue, e.Err)
+	}
+	return fmt.Sprintf("database unavailable: %v", e.Err)
+}
 
 // Unwrap returns the cause.
 func (e *UnavailableError) Unwrap() error { return e.Err }

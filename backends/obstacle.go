@@ -27,9 +27,9 @@ const (
 	DoingGiveBack = "give back" // a job whose claim has ended
 	DoingPromote  = "promote"
 	DoingPrune    = "prune"
-	DoingFind     = "find"  // jobs to claim
 	DoingReset    = "reset" // a row that its own consumers claimed for longer than stuck_after
 	DoingSettle   = "settle"
+	DoingEnqueue  = "enqueue"
 )
 
 // Obstructed is a Backend that remembers what its database refuses.
@@ -45,6 +45,8 @@ const (
 	// firstObstacleDelay is the time to the second try. It doubles with each try, up to lastObstacleDelay.
 	firstObstacleDelay = 5 * time.Second
 	lastObstacleDelay  = 5 * time.Minute
+	// lastQueueDelay is lastObstacleDelay for a whole queue, whose table its owner corrects.
+	lastQueueDelay = 15 * time.Second
 
 	// loggedObstacles is how many jobs of one queue and kind are logged, each in a line. Status counts all of them.
 	loggedObstacles = 10
@@ -95,21 +97,30 @@ func (s *ObstacleSet) Note(o Obstacle) time.Time {
 	}
 	e.Table, e.Err = o.Table, o.Err
 	if !now.Before(e.NextTry) { // two callers can have tried at once
-		e.delay = min(2*e.delay, lastObstacleDelay)
+		last := lastObstacleDelay
+		if o.Job == "" {
+			last = lastQueueDelay
+		}
+		e.delay = min(2*e.delay, last)
 	}
 	e.noted, e.NextTry = now, now.Add(e.delay)
 	return e.NextTry
 }
 
-// log logs a new obstacle, if not too many others of its kind are logged. s.mu is held.
+// log logs a new obstacle, if not too many others of its kind are logged. If a whole queue is out of order, one line
+// is enough for all that can't be done. s.mu is held.
 func (s *ObstacleSet) log(e *obstacle) {
-	n := 0
+	n, whole := 0, false
 	for _, other := range s.all {
-		if other.logged && other.Queue == e.Queue && other.Doing == e.Doing {
+		if !other.logged || other.Queue != e.Queue {
+			continue
+		}
+		whole = whole || other.Job == ""
+		if other.Doing == e.Doing {
 			n++
 		}
 	}
-	if e.logged = e.Job == "" || n < loggedObstacles; e.logged && s.Log != nil {
+	if e.logged = e.Job == "" && !whole || e.Job != "" && n < loggedObstacles; e.logged && s.Log != nil {
 		log := s.Log.With(e.names()...)
 		log.Warn("database refuses a part of the work", "event", "obstacle_found", "address", s.Address, "error", e.Err)
 	}
@@ -239,6 +250,42 @@ func (s *ObstacleSet) Waiting(doing string, of ...string) (jobs, queues []string
 	slices.Sort(jobs)
 	slices.Sort(queues)
 	return jobs, queues
+}
+
+// Find returns an obstacle, or nil. It costs nothing without obstacles.
+func (s *ObstacleSet) Find(queue, job, doing string) *Obstacle {
+	if !s.some.Load() {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e := s.all[obstacleKey{queue, job, doing}]; e != nil {
+		o := e.Obstacle
+		return &o
+	}
+	return nil
+}
+
+// JobsOf returns the jobs of a queue with which something is refused, and those of them that are due.
+func (s *ObstacleSet) JobsOf(doing, queue string) (all, due []string) {
+	if !s.some.Load() {
+		return nil, nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.now()
+	for _, e := range s.all {
+		if e.Doing != doing || e.Queue != queue || e.Job == "" {
+			continue
+		}
+		all = append(all, e.Job)
+		if !now.Before(e.NextTry) {
+			due = append(due, e.Job)
+		}
+	}
+	slices.Sort(all)
+	slices.Sort(due)
+	return all, due
 }
 
 // RetryNow makes the obstacles of a queue and kind due, because something changed that can have ended them.

@@ -20,6 +20,13 @@ type claim struct {
 	res  backends.ClaimResult
 	left int64 // bytes that the result can still hold
 	ran  bool  // run ran before
+
+	most  int      // > 0: run claims at most so many rows, in one round; see claimFew
+	only  []string // with most: the ids of the jobs to claim; nil: the first ones
+	tried []string // with most: the rows that run tried
+
+	retry   []string // refused rows to try again, in an open transaction
+	reached []string // the queues that run tried
 }
 
 // newClaim is the claim without its slots for prefetched jobs: adopted queues have none.
@@ -38,13 +45,17 @@ func (c *claim) run(ctx context.Context, sql backends.SQL) error {
 	}
 	c.res, c.ran = backends.ClaimResult{}, true
 	c.left = c.MaxBytes
+	c.reached = c.reached[:0]
 	for _, p := range c.Queues {
+		if len(c.res.Jobs) < len(c.Slots) && !c.res.More {
+			c.reached = append(c.reached, p.Queue)
+		}
 		for len(c.res.Jobs) < len(c.Slots) && !c.res.More {
 			again, err := c.round(ctx, sql, p)
 			if err != nil {
 				return err
 			}
-			if !again {
+			if !again || c.most > 0 {
 				break
 			}
 		}
@@ -55,7 +66,7 @@ func (c *claim) run(ctx context.Context, sql backends.SQL) error {
 // round claims what one query for candidates finds in a queue. again is true if some candidates could
 // not be claimed: the queue can have more, and those candidates will not be found again.
 func (c *claim) round(ctx context.Context, sql backends.SQL, p backends.Policy) (again bool, err error) {
-	q := c.s.queues[p.Queue]
+	q := c.s.queues()[p.Queue]
 	want := len(c.Slots) - len(c.res.Jobs)
 	rows, err := c.candidates(ctx, sql, q, p, min(want, q.MaxItems()))
 	if err != nil || len(rows) == 0 {

@@ -15,9 +15,13 @@ import (
 // Command implements backends.Inspector. A pause stops claims of sidecars: the table's own
 // consumers go on. No command touches what they have claimed.
 func (s *Store) Command(ctx context.Context, c backends.Command) (count int64, freed bool, err error) {
-	q := s.queues[c.Queue]
-	if q == nil || c.Kind == backends.Pause || c.Kind == backends.Resume {
+	if !s.Adopted(c.Queue) || c.Kind == backends.Pause || c.Kind == backends.Resume {
 		return s.Engine.Command(ctx, c)
+	}
+	defer func() { err = s.named(c.Queue, err) }()
+	q := s.queues()[c.Queue]
+	if q == nil {
+		return 0, false, s.obstruction(c.Queue, backends.DoingClaim)
 	}
 	if q.ClaimInTx && c.Kind == backends.Reclaim {
 		count = s.reclaimInTx(ctx, q, c.IDs)

@@ -1,10 +1,13 @@
 package adopted
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -25,9 +28,14 @@ type commitment struct {
 	separate  []int         // the numbers of claims that need transactions of their own
 	positions map[int][]int // by write: the positions of the engine's jobs in its list
 
-	tx     *txJob       // not nil: the batch is one write about this job, in its transaction
-	alone  bool         // see changes
-	locked map[int]bool // the writes whose rows other programs have locked; see checkLocks
+	tx    *txJob // not nil: the batch is one write about this job, in its transaction
+	alone bool   // see changes
+
+	closed map[int]error           // by claim: why none of its queues is tried
+	each   map[int]bool            // the separate claims whose queues have a transaction each
+	aside  map[int]error           // by write: why the transaction leaves it out, or has to
+	queues map[int]map[string]bool // by write: its adopted queues, as far as the transaction got to know them
+	doing  string                  // what the transaction does with adopted tables; empty: something else
 
 	returned  []*statement.Change // what the settles changed
 	reordered []string            // queues whose new jobs can come before older ones
@@ -53,15 +61,23 @@ func newResults(b backends.Batch) backends.Results {
 	return backends.Results{Writes: make([]backends.WriteResult, len(b.Writes)), Claims: make([]backends.ClaimResult, len(b.Claims))}
 }
 
+// attempt is what the transactions of one Commit find out for each other.
+type attempt struct {
+	locked map[string]bool // queues in whose way other programs' locks were: claims leave them out
+	probe  map[string]bool // obstructed queues that this Commit tries
+}
+
+func newAttempt() *attempt { return &attempt{locked: map[string]bool{}, probe: map[string]bool{}} }
+
 // Commit implements backends.Backend. Writes about jobs that are claimed in open transactions come
 // after all others, each in its transaction.
 func (s *Store) Commit(ctx context.Context, b backends.Batch) (backends.Results, error) {
 	rest, inTx := s.tx.pick(b)
 	if len(inTx) == 0 {
-		return s.commit(ctx, b, map[string]bool{})
+		return s.commit(ctx, b, newAttempt())
 	}
 	res := newResults(b)
-	if err := rest.commit(ctx, s, map[string]bool{}, &res); err != nil {
+	if err := rest.commit(ctx, s, newAttempt(), &res); err != nil {
 		return backends.Results{}, err
 	}
 	inTx = slices.DeleteFunc(inTx, func(w txWrite) bool { return isLocked(res.Writes[w.n].Err) }) // the whole write is tried again
@@ -69,30 +85,28 @@ func (s *Store) Commit(ctx context.Context, b backends.Batch) (backends.Results,
 	return res, nil
 }
 
-// commit commits a batch without writes about jobs in open transactions. It claims from no blocked
-// queue, and adds those that it finds to be blocked by other programs' locks; see claimApart.
-func (s *Store) commit(ctx context.Context, b backends.Batch, blocked map[string]bool) (backends.Results, error) {
-	k := &commitment{s: s, batch: without(b, blocked)}
-	if err := k.split(); err != nil {
+// commit commits a batch without writes about jobs in open transactions.
+func (s *Store) commit(ctx context.Context, b backends.Batch, at *attempt) (backends.Results, error) {
+	k := &commitment{s: s, batch: b}
+	if err := k.split(at); err != nil {
 		return backends.Results{}, err
 	}
-	if len(k.settles)+len(k.claims)+len(k.separate)+len(k.inserts) == 0 {
+	if len(k.aside) > 0 { // new jobs for a table that is out of order
+		return s.commitWithout(ctx, b, k.aside, at)
+	}
+	if len(k.settles)+len(k.claims)+len(k.separate)+len(k.inserts)+len(k.closed) == 0 {
 		return s.Engine.Commit(ctx, b)
 	}
-	err := k.run(ctx)
-	switch {
-	case errors.Is(err, errRowsLocked):
-		return s.commitWithout(ctx, k.batch, k.locked, blocked)
-	case isLocked(err) && len(k.claims) > 0:
-		return s.claimApart(ctx, k.batch, blocked)
-	case isLocked(err) && !b.WaitForLocks:
-		return s.commitWithout(ctx, k.batch, k.adoptedWrites(), blocked)
+	k.findQueues(nil)
+	if err := k.run(ctx); err != nil {
+		return s.failed(ctx, k, err, at)
 	}
-	if err != nil {
-		return backends.Results{}, err
+	k.succeeded()
+	for n, err := range k.closed {
+		k.res.Claims[n].Err = err
 	}
 	for i, n := range k.separate {
-		res, err := s.claimInParts(ctx, b.Host, k.batch.Claims[n], false, blocked)
+		res, err := s.claimInParts(ctx, b.Host, k.batch.Claims[n], k.each[n], at)
 		if errors.Is(err, backends.ErrEvicted) && i == 0 && len(b.Writes) == 0 && len(b.Claims) == len(k.separate) {
 			return backends.Results{}, err
 		}
@@ -102,16 +116,150 @@ func (s *Store) commit(ctx context.Context, b backends.Batch, blocked map[string
 	return k.res, nil
 }
 
+// succeeded records that the tables of the commit are in order, and what settles can have made possible. It sets the
+// errors of the writes that the transaction left out.
+func (k *commitment) succeeded() {
+	for n, why := range k.aside {
+		k.res.Writes[n].Err = why
+	}
+	if !k.s.ObstacleSet().Some() {
+		return
+	}
+	for _, p := range k.settles {
+		for queue := range k.queues[p.n] {
+			if _, aside := k.aside[p.n]; aside {
+				continue
+			}
+			k.s.works(queue, backends.DoingSettle)
+			if k.s.settled(queue) {
+				addQueues(&k.res.Writes[p.n].MadeReady, queue)
+			}
+		}
+	}
+	for _, ins := range k.inserts {
+		for _, j := range ins.jobs {
+			k.s.works(j.Queue, backends.DoingEnqueue)
+		}
+	}
+	for _, c := range k.claims {
+		for _, queue := range c.reached {
+			k.s.works(queue, backends.DoingClaim)
+		}
+	}
+}
+
+// failed goes on after the failure of a transaction. If one part of several is the cause, the others are carried out
+// apart from it.
+func (s *Store) failed(ctx context.Context, k *commitment, err error, at *attempt) (backends.Results, error) {
+	b := k.batch
+	var parted bool
+	switch {
+	case errors.Is(err, errRowsLocked), errors.Is(err, errAside):
+		return s.commitWithout(ctx, b, k.aside, at)
+	case ctx.Err() != nil || backends.Retryable(err) || errors.Is(err, backends.ErrEvicted) || errors.Is(err, backends.ErrUnknownOutcome):
+		return backends.Results{}, err
+	case len(k.claims) > 0 && (len(b.Writes) > 0 || len(b.Claims) > 1 || len(b.Claims[0].Queues) > 1):
+		if parted = k.doing != "" || isLocked(err); parted {
+			return s.claimApart(ctx, b, at)
+		}
+	case len(k.claims) > 0:
+		res, err := s.claimFailed(ctx, b.Host, b.Claims[0], err, at)
+		if err != nil && !isOfTable(err) && !backends.IsRefused(err) {
+			return backends.Results{}, err
+		}
+		res.Err = err
+		return backends.Results{Claims: []backends.ClaimResult{res}, Writes: []backends.WriteResult{}}, nil
+	case isLocked(err):
+		locked := s.noteLockedTables(ctx, k.queues, err)
+		if !b.WaitForLocks {
+			return s.commitWithout(ctx, b, k.writesOf(locked), at)
+		}
+	case k.doing != "":
+		return s.writesApart(ctx, k, err, at)
+	}
+	return backends.Results{}, err
+}
+
+// claimFailed goes on after the claim of one queue, alone in its transaction, failed with why.
+func (s *Store) claimFailed(ctx context.Context, host backends.Identity, c backends.Claim, why error, at *attempt) (backends.ClaimResult, error) {
+	queue := c.Queues[0].Queue
+	at.locked[queue] = true
+	if backends.IsRefused(why) {
+		var res backends.ClaimResult
+		if res, why = s.claimCarefully(ctx, host, c, nil, true); why == nil {
+			s.works(queue, backends.DoingClaim)
+			return res, nil
+		}
+	}
+	switch {
+	case isLocked(why):
+		if !s.isTableLocked(ctx, queue) {
+			return backends.ClaimResult{}, nil // a later claim tries again
+		}
+		return backends.ClaimResult{}, s.obstruct(ctx, queue, backends.DoingClaim, why)
+	case isOfTable(why) || backends.IsRefused(why):
+		return backends.ClaimResult{}, s.obstruct(ctx, queue, backends.DoingClaim, why)
+	}
+	return backends.ClaimResult{}, why
+}
+
+// writesApart commits the writes of each adopted queue apart from those of others, after one of them failed with why. A
+// write that fails alone is an obstacle if its table is the cause.
+func (s *Store) writesApart(ctx context.Context, k *commitment, why error, at *attempt) (backends.Results, error) {
+	b, groups, names := k.batch, map[string][]int{}, k.queues
+	for n := range b.Writes {
+		of := strings.Join(slices.Sorted(maps.Keys(names[n])), ",")
+		groups[of] = append(groups[of], n)
+	}
+	if len(groups) == 1 && len(b.Writes) > 1 { // the caller tries each alone
+		res := newResults(b)
+		for n := range b.Writes {
+			res.Writes[n].Err = &backends.LockedError{Err: why}
+		}
+		return res, nil
+	}
+	if len(groups) == 1 {
+		queues := slices.Sorted(maps.Keys(names[0]))
+		if len(queues) != 1 || backends.IsRefused(why) || !isOfTable(why) {
+			return backends.Results{}, why
+		}
+		res := newResults(b)
+		res.Writes[0].Err = s.obstruct(ctx, queues[0], k.doing, why)
+		return res, nil
+	}
+	res := newResults(b)
+	for i, of := range slices.Sorted(maps.Keys(groups)) { // those without adopted queues first
+		part := subset{Batch: b.Empty()}
+		for _, n := range groups[of] {
+			part.addWrite(n, b.Writes[n])
+		}
+		err := part.commit(ctx, s, at, &res)
+		if err != nil && i == 0 {
+			return backends.Results{}, err
+		}
+		for _, n := range groups[of] {
+			if err != nil {
+				res.Writes[n].Err = err
+			}
+		}
+	}
+	return res, nil
+}
+
 // run commits everything but the claims that need transactions of their own.
 func (k *commitment) run(ctx context.Context) error {
 	if len(k.settles)+len(k.claims)+len(k.inserts) == 0 && k.managed.empty() {
-		k.res.Claims = make([]backends.ClaimResult, len(k.batch.Claims))
+		k.res = newResults(k.batch)
 		return nil
 	}
 	hooks := backends.TxHooks{Claims: len(k.claims) > 0, Writes: len(k.settles)+len(k.inserts) > 0}
 	hooks.Before = func(ctx context.Context, sql backends.SQL, b *backends.Batch) error {
-		k.res = newResults(k.batch)
-		return k.settle(ctx, sql, b)
+		k.res, k.doing = newResults(k.batch), backends.DoingSettle
+		err := k.settle(ctx, sql, b)
+		if err == nil {
+			k.doing = ""
+		}
+		return err
 	}
 	hooks.Freed = func() (queues []string) {
 		for _, r := range k.res.Writes {
@@ -121,14 +269,17 @@ func (k *commitment) run(ctx context.Context) error {
 	}
 	if len(k.claims)+len(k.inserts) > 0 {
 		hooks.After = func(ctx context.Context, sql backends.SQL, r *backends.Results) error {
+			k.doing = backends.DoingEnqueue
 			if err := k.insert(ctx, sql, r); err != nil {
 				return err
 			}
+			k.doing = backends.DoingClaim
 			for _, c := range k.claims {
 				if err := c.run(ctx, sql); err != nil {
 					return err
 				}
 			}
+			k.doing = ""
 			return nil
 		}
 	}
@@ -206,9 +357,13 @@ func (k *commitment) settle(ctx context.Context, sql backends.SQL, b *backends.B
 	if err != nil {
 		return err
 	}
+	k.doing = backends.DoingSettle
 	x := &changes{dialect: k.s.dialect, alone: k.alone || k.tx != nil}
 	var all []settled
 	for _, p := range k.settles {
+		if _, aside := k.aside[p.n]; aside {
+			continue
+		}
 		made, err := k.write(x, p, claims)
 		if err != nil {
 			return err
@@ -259,8 +414,14 @@ func (k *commitment) lock(ctx context.Context, sql backends.SQL) (leases, error)
 		}
 	}
 	slices.Sort(ids)
+	k.doing, k.aside = "", nil // the table of the leases is not adopted
 	claims, err := lockLeases(ctx, sql, k.s.dialect, slices.Compact(ids))
 	if err != nil {
+		return nil, err
+	}
+	k.doing = backends.DoingSettle
+	k.findQueues(claims)
+	if err := k.setAside(); err != nil {
 		return nil, err
 	}
 	return claims, k.checkLocks(ctx, sql, claims)
@@ -311,23 +472,30 @@ func (k *commitment) write(x *changes, p part, claims leases) (all []settled, er
 }
 
 // claimInParts makes a claim in several transactions, in the order of its queues: one for each run of
-// queues of one kind, or with each one for each queue. If one fails the result has the jobs of those
-// before it, which are claimed.
-func (s *Store) claimInParts(ctx context.Context, host backends.Identity, c backends.Claim, each bool, blocked map[string]bool) (backends.ClaimResult, error) {
+// queues of one kind, or with each one for each queue. If one fails the result has the jobs of the others,
+// which are claimed. The error is of a claim that no transaction carried out.
+func (s *Store) claimInParts(ctx context.Context, host backends.Identity, c backends.Claim, each bool, at *attempt) (backends.ClaimResult, error) {
 	all := claimParts{claim: c, left: c.MaxBytes}
 	var to int
+	var failed error
+	done := false
 	for from := 0; from < len(c.Queues) && !all.full(); from = to {
 		kind := s.kind(c.Queues[from].Queue)
 		for to = from + 1; !each && to < len(c.Queues) && s.kind(c.Queues[to].Queue) == kind; {
 			to++
 		}
-		if each && blocked[c.Queues[from].Queue] {
+		if each && at.locked[c.Queues[from].Queue] && !s.isObstructed(c.Queues[from].Queue, backends.DoingClaim) {
+			done = true
 			continue
 		}
-		got, err := s.claimKind(ctx, host, kind, all.next(c.Queues[from:to]), blocked)
+		got, err := s.claimKind(ctx, host, kind, all.next(c.Queues[from:to]), at)
+		unavailable, _ := errors.AsType[*backends.UnavailableError](err)
 		switch {
 		case err == nil:
+			done = true
 			all.add(got)
+		case unavailable != nil && unavailable.Queue != "": // all are of one queue, or each is
+			failed = cmp.Or(failed, err) // the other queues are in order
 		case len(all.res.Jobs) > 0:
 			all.res.More = each
 			return all.res, nil
@@ -335,18 +503,35 @@ func (s *Store) claimInParts(ctx context.Context, host backends.Identity, c back
 			return all.res, err
 		}
 	}
-	return all.res, nil
+	if done {
+		return all.res, nil
+	}
+	return all.res, failed
 }
 
-func (s *Store) claimKind(ctx context.Context, host backends.Identity, kind queueKind, c backends.Claim, blocked map[string]bool) (backends.ClaimResult, error) {
-	if kind == txQueue {
-		return s.claimInTx(ctx, c)
+func (s *Store) claimKind(ctx context.Context, host backends.Identity, kind queueKind, c backends.Claim, at *attempt) (backends.ClaimResult, error) {
+	switch {
+	case kind == managedQueue || len(c.Queues) > 1 && kind == adoptedQueue:
+		res, err := s.commit(ctx, backends.Batch{Host: host, Claims: []backends.Claim{c}}, at)
+		if err != nil {
+			return backends.ClaimResult{}, err
+		}
+		return res.Claims[0], res.Claims[0].Err
+	case kind == txQueue:
+		return s.claimInTx(ctx, c, at)
 	}
-	res, err := s.commit(ctx, backends.Batch{Host: host, Claims: []backends.Claim{c}}, blocked)
-	if err != nil {
-		return backends.ClaimResult{}, err
+	queue := c.Queues[0].Queue
+	if s.isObstructed(queue, backends.DoingClaim) && (at.locked[queue] || !at.probe[queue]) {
+		return backends.ClaimResult{}, s.obstruction(queue, backends.DoingClaim)
 	}
-	return res.Claims[0], nil
+	res, err := s.claimCarefully(ctx, host, c, s.retryRows(queue), false)
+	switch {
+	case err == nil:
+		s.works(queue, backends.DoingClaim)
+	case ctx.Err() == nil && (isOfTable(err) || backends.IsRefused(err)):
+		return s.claimFailed(ctx, host, c, err, at)
+	}
+	return res, err
 }
 
 // setClaimError sets the error of a claim, besides others that are committed. These have to reach the

@@ -2,6 +2,7 @@ package adopted
 
 import (
 	"context"
+	"maps"
 	"slices"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -22,10 +23,11 @@ func (s *Store) Examine(ctx context.Context, queues []backends.Policy) ([]backen
 	return append(found, mine...), err
 }
 
-// sortedQueues are the adopted queues by name.
+// sortedQueues are the queues by name whose tables fit.
 func (s *Store) sortedQueues() (all []*statement.Queue) {
-	for _, name := range s.queueNames() {
-		all = append(all, s.queues[name])
+	queues := s.queues()
+	for _, name := range slices.Sorted(maps.Keys(queues)) {
+		all = append(all, queues[name])
 	}
 	return all
 }

@@ -25,6 +25,8 @@ type head struct {
 	soonest time.Time   // before this time no scan from the beginning is due without a reset: they take at most 1/scanShare of the time
 	latest  time.Time   // at this time one is due
 	ends    []time.Time // when back-offs end that this process began, in ascending order, by the local clock
+
+	retries retries // of rows that the database refuses
 }
 
 const (
@@ -73,10 +75,14 @@ func (h *head) found(at []string, resets int, whole bool, began, now time.Time) 
 // beginning: a claim gets fewer jobs than it has slots only if there are no more.
 func (c *claim) candidates(ctx context.Context, sql backends.SQL, q *statement.Queue, p backends.Policy, n int) (rows []*statement.Candidate, err error) {
 	h, began := c.s.heads[q.Queue], c.s.now()
+	if c.most > 0 {
+		return c.few(ctx, sql, q, p, min(n, c.most))
+	}
+	except := c.refused(q.Queue)
 	at, resets := h.start(began, c.s.scanGain)
 	if at != nil {
 		for _, start := range q.Starts(at) {
-			if err := sql.Do(ctx, q.Candidates(p, n-len(rows), start, &rows)); err != nil {
+			if err := sql.Do(ctx, q.Candidates(p, n-len(rows), statement.Scan{Start: start, Except: except}, &rows)); err != nil {
 				return nil, err
 			}
 			if len(rows) == n {
@@ -86,7 +92,7 @@ func (c *claim) candidates(ctx context.Context, sql backends.SQL, q *statement.Q
 		}
 		rows, at, began = nil, nil, c.s.now()
 	}
-	if err := sql.Do(ctx, q.Candidates(p, n, nil, &rows)); err != nil {
+	if err := sql.Do(ctx, q.Candidates(p, n, statement.Scan{Except: except}, &rows)); err != nil {
 		return nil, err
 	}
 	if len(rows) == n {

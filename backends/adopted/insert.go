@@ -26,12 +26,13 @@ func (k *commitment) insert(ctx context.Context, sql backends.SQL, r *backends.R
 		}
 		stored := k.stored(ins.n)
 		for i, j := range ins.jobs {
-			st, err := k.s.queues[j.Queue].Insert(j, &stored[ins.positions[i]].ID)
+			q := k.s.queues()[j.Queue]
+			st, err := q.Insert(j, &stored[ins.positions[i]].ID)
 			if err != nil {
 				return err
 			}
 			all = append(all, st)
-			if !k.s.queues[j.Queue].Appends() {
+			if !q.Appends() {
 				addQueues(&k.reordered, j.Queue)
 			}
 			if j.Delay <= 0 && j.RunAt.IsZero() {

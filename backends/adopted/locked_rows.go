@@ -12,10 +12,10 @@ import (
 	"github.com/qsidecar/qsidecar/backends/adopted/internal/statement"
 )
 
-// claimApart commits a batch in which another program's lock was in the way of a claim, or of a
-// write beside it. It commits the writes by themselves, and then claims from each adopted queue by
-// itself. A queue whose rows are locked is blocked: it must not delay the others.
-func (s *Store) claimApart(ctx context.Context, b backends.Batch, blocked map[string]bool) (backends.Results, error) {
+// claimApart commits a batch in which another program's lock, or the table of one queue, was in the way of a claim, or of
+// a write beside it. It commits the writes by themselves, and then claims from each adopted queue by itself. A queue whose
+// rows are locked must not delay the others.
+func (s *Store) claimApart(ctx context.Context, b backends.Batch, at *attempt) (backends.Results, error) {
 	res := newResults(b)
 	writes, others := subset{Batch: b.Empty()}, subset{Batch: b.Empty()}
 	for n, w := range b.Writes {
@@ -23,29 +23,22 @@ func (s *Store) claimApart(ctx context.Context, b backends.Batch, blocked map[st
 	}
 	others.WaitForLocks = false // it has no writes
 	var adopted []int
-	claimed := map[string]bool{}
 	for n, c := range b.Claims {
 		if kind, mixed := s.kindOf(c); mixed || kind != adoptedQueue {
 			others.addClaim(n, c)
-			continue
-		}
-		adopted = append(adopted, n)
-		for _, p := range c.Queues {
-			claimed[p.Queue] = true
+		} else {
+			adopted = append(adopted, n)
 		}
 	}
-	if err := writes.commit(ctx, s, blocked, &res); err != nil {
+	if err := writes.commit(ctx, s, at, &res); err != nil {
 		return backends.Results{}, err
-	}
-	if writes.empty() && len(claimed) == 1 {
-		maps.Copy(blocked, claimed) // the lock was there
 	}
 	for _, n := range adopted {
 		var err error
-		res.Claims[n], err = s.claimInParts(ctx, b.Host, b.Claims[n], true, blocked)
+		res.Claims[n], err = s.claimInParts(ctx, b.Host, b.Claims[n], true, at)
 		setClaimError(&res.Claims[n], err)
 	}
-	if err := others.commit(ctx, s, blocked, &res); err != nil {
+	if err := others.commit(ctx, s, at, &res); err != nil {
 		for _, n := range others.claims {
 			setClaimError(&res.Claims[n], err)
 		}
@@ -53,21 +46,87 @@ func (s *Store) claimApart(ctx context.Context, b backends.Batch, blocked map[st
 	return res, nil
 }
 
-// without is the batch whose claims leave out the blocked queues.
-func without(b backends.Batch, blocked map[string]bool) backends.Batch {
-	if len(blocked) == 0 {
-		return b
+var (
+	// errRowsLocked: other programs have locked rows of the writes in commitment.aside. Nothing was written.
+	errRowsLocked = backends.Refused(errors.New("another program has rows locked"))
+	// errAside: the writes in commitment.aside have to leave the batch. Nothing was written.
+	errAside = backends.Refused(errors.New("the table of a queue is out of order"))
+
+	errTriedAlone = &backends.LockedError{Err: errors.New("the caller tries it alone")}
+)
+
+// leaveOut sets a write aside, because the table of a queue is out of order.
+func (k *commitment) leaveOut(n int, queue, doing string) {
+	if k.aside == nil {
+		k.aside = map[int]error{}
 	}
-	b.Claims = slices.Clone(b.Claims)
-	for n := range b.Claims {
-		b.Claims[n].Queues = slices.DeleteFunc(slices.Clone(b.Claims[n].Queues), func(p backends.Policy) bool { return blocked[p.Queue] })
-	}
-	return b
+	k.aside[n] = k.s.asideError(k.batch, queue, doing)
 }
 
-// errRowsLocked: other programs have locked rows of the writes in commitment.locked. Nothing was
-// written.
-var errRowsLocked = backends.Refused(errors.New("another program has rows locked"))
+// setAside sets the writes aside whose tables are out of order. If one of them has other parts, the error is errAside.
+func (k *commitment) setAside() error {
+	mixed := false
+	for _, p := range k.settles {
+		for queue := range k.queues[p.n] {
+			if k.s.mustNotTry(k.batch, queue, backends.DoingSettle) {
+				k.leaveOut(p.n, queue, backends.DoingSettle)
+				a, isAck := p.Write.(backends.Ack)
+				mixed = mixed || isAck && len(a.Enqueue) > 0 || len(backends.LeasesOf(p.Write)) < len(backends.LeasesOf(k.batch.Writes[p.n]))
+			}
+		}
+	}
+	if mixed {
+		return errAside
+	}
+	return nil
+}
+
+// findQueues finds out the adopted queues of the writes.
+func (k *commitment) findQueues(claims leases) {
+	k.queues = map[int]map[string]bool{}
+	add := func(n int, queue string) {
+		if k.queues[n] == nil {
+			k.queues[n] = map[string]bool{}
+		}
+		k.queues[n][queue] = true
+	}
+	for _, p := range k.settles {
+		for _, proof := range backends.LeasesOf(p.Write) {
+			if l := claims.provedBy(proof, ownerOf(p.Write)); l != nil {
+				add(p.n, l.Queue)
+			}
+		}
+	}
+	for _, ins := range k.inserts {
+		for _, j := range ins.jobs {
+			add(ins.n, j.Queue)
+		}
+	}
+}
+
+// writesOf are the writes about the queues, with the error that makes the caller try each alone. Without queues they are
+// all writes about adopted tables.
+func (k *commitment) writesOf(queues map[string]bool) map[int]error {
+	all := map[int]error{}
+	for _, p := range k.settles {
+		all[p.n] = errTriedAlone
+	}
+	for _, ins := range k.inserts {
+		all[ins.n] = errTriedAlone
+	}
+	if len(queues) == 0 {
+		return all
+	}
+	maps.DeleteFunc(all, func(n int, _ error) bool {
+		for queue := range k.queues[n] {
+			if queues[queue] {
+				return false
+			}
+		}
+		return true
+	})
+	return all
+}
 
 // checkLocks locks the rows of the settles, and does not wait for those that another program has
 // locked: it notes the writes that these are of.
@@ -81,13 +140,16 @@ func (k *commitment) checkLocks(ctx context.Context, sql backends.SQL, claims le
 	if err != nil {
 		return err
 	}
-	k.locked = map[int]bool{}
+	found := false
 	k.eachRow(claims, func(n int, q *statement.Queue, l *lease.Lease) {
 		if locked[q][l.Item] {
-			k.locked[n] = true
+			if found = true; k.aside == nil {
+				k.aside = map[int]error{}
+			}
+			k.aside[n] = errTriedAlone
 		}
 	})
-	if len(k.locked) > 0 {
+	if found {
 		return errRowsLocked
 	}
 	return nil
@@ -97,6 +159,9 @@ func (k *commitment) checkLocks(ctx context.Context, sql backends.SQL, claims le
 // its write.
 func (k *commitment) eachRow(claims leases, f func(n int, q *statement.Queue, l *lease.Lease)) {
 	for _, p := range k.settles {
+		if _, aside := k.aside[p.n]; aside {
+			continue
+		}
 		if e, ok := p.Write.(backends.Extend); ok && e.Bind == 0 {
 			continue // a worker's own transaction can have the row locked
 		}
@@ -156,26 +221,13 @@ func findItems(ctx context.Context, sql backends.SQL, rows itemSets, find func(q
 	return found, do(ctx, sql, all)
 }
 
-// adoptedWrites are the writes that are about adopted tables.
-func (k *commitment) adoptedWrites() map[int]bool {
-	all := map[int]bool{}
-	for _, p := range k.settles {
-		all[p.n] = true
-	}
-	for _, ins := range k.inserts {
-		all[ins.n] = true
-	}
-	return all
-}
-
-// commitWithout commits the batch without the writes whose rows are locked, or can be. The caller tries
-// these alone.
-func (s *Store) commitWithout(ctx context.Context, b backends.Batch, locked map[int]bool, blocked map[string]bool) (backends.Results, error) {
+// commitWithout commits the batch without the writes aside, which get their errors.
+func (s *Store) commitWithout(ctx context.Context, b backends.Batch, aside map[int]error, at *attempt) (backends.Results, error) {
 	res := newResults(b)
 	rest := subset{Batch: b.Empty()}
 	for n, w := range b.Writes {
-		if locked[n] {
-			res.Writes[n].Err = &backends.LockedError{Err: errors.New("the caller tries it alone")}
+		if err := aside[n]; err != nil {
+			res.Writes[n].Err = err
 		} else {
 			rest.addWrite(n, w)
 		}
@@ -183,7 +235,7 @@ func (s *Store) commitWithout(ctx context.Context, b backends.Batch, locked map[
 	for n, c := range b.Claims {
 		rest.addClaim(n, c)
 	}
-	if err := rest.commit(ctx, s, blocked, &res); err != nil {
+	if err := rest.commit(ctx, s, at, &res); err != nil {
 		return backends.Results{}, err
 	}
 	return res, nil

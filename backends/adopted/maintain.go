@@ -3,7 +3,6 @@ package adopted
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -30,7 +29,9 @@ func (s *Store) Maintain(ctx context.Context, m backends.Maintenance) (backends.
 		return r, err
 	}
 	errs := []error{err}
-	s.ObstacleSet().Keep(func(o *backends.Obstacle) bool { return o.Table == "" || s.settledIn(o.Queue) != nil })
+	s.ObstacleSet().Keep(func(o *backends.Obstacle) bool {
+		return o.Table == "" || s.Adopted(o.Queue) || s.settledIn(o.Queue) != nil
+	})
 	next := s.reapInTx(ctx, &r, m.Jitter)
 	var due dueWork
 	for _, part := range []func() error{
@@ -44,6 +45,7 @@ func (s *Store) Maintain(ctx context.Context, m backends.Maintenance) (backends.
 			break
 		}
 	}
+	addQueues(&due.ready, s.recheck(ctx)...)
 	r.Ready = append(r.Ready, due.ready...)
 	for _, next := range []time.Duration{due.next, next} {
 		if next >= 0 && (r.Next < 0 || next < r.Next) {
@@ -78,18 +80,11 @@ type dueWork struct {
 // ofQueues is the condition for leases of the queues in argument n.
 func (s *Store) ofQueues(n int) string { return s.dialect.AnyOf(n, lease.QueueColumn) }
 
-// ofLost is the condition for session leases of sidecars that are not alive.
-func (s *Store) ofLost() string {
-	return "l.token_sidecar IS NOT NULL AND l.owner IS NOT NULL AND l.lease_ms IS NULL AND NOT " + s.dialect.IsAlive("l.owner")
-}
-
 // findDue finds out in one round trip what there is to do. Claims that the database refused to take back don't make
 // maintenance hurry.
 func (s *Store) findDue(ctx context.Context, waiting []string) (w dueWork, err error) {
 	w.next = -1
 	d := s.dialect
-	_, refusing := s.ObstacleSet().Waiting(backends.DoingFind)
-	waiting = slices.DeleteFunc(slices.Clone(waiting), func(queue string) bool { return slices.Contains(refusing, queue) })
 	from := " FROM " + lease.From(d) + " WHERE " + s.ofQueues(1)
 	statements := []*backends.Statement{{
 		Text: "SELECT " + query.Columns(d.ToText("min(l.due_at) - "+d.NowMillis())) + from + " AND l.due_at IS NOT NULL",
@@ -106,7 +101,7 @@ func (s *Store) findDue(ctx context.Context, waiting []string) (w dueWork, err e
 			return err
 		},
 	}, {
-		Text: "SELECT " + query.Columns(d.ToText("count(*)")) + from + " AND " + s.ofLost(),
+		Text: "SELECT " + query.Columns(d.ToText("count(*)")) + from + " AND " + lease.OfLost(s.dialect),
 		Args: []any{s.settledNames()},
 		Row: func(cells [][]byte) error {
 			w.lost = string(cells[0]) != "0"
@@ -114,16 +109,11 @@ func (s *Store) findDue(ctx context.Context, waiting []string) (w dueWork, err e
 		},
 	}}
 	own := len(statements)
+	waiting = slices.DeleteFunc(waiting, func(name string) bool { return s.isObstructed(name, backends.DoingClaim) })
 	for _, name := range waiting {
-		statements = append(statements, s.queues[name].Exists(func() { addQueues(&w.ready, name) }))
+		statements = append(statements, s.queues()[name].Exists(func() { addQueues(&w.ready, name) }))
 	}
-	began := s.ObstacleSet().Time()
-	err = s.ask(ctx, statements...)
-	if err == nil {
-		s.ObstacleSet().Tried(began, func(o *backends.Obstacle) bool {
-			return o.Doing == backends.DoingFind && slices.Contains(waiting, o.Queue)
-		})
-	}
+	err = s.Query(ctx, statements...)
 	if err == nil || len(waiting) == 0 || core.IsOutage(ctx, err) {
 		return w, err
 	}
@@ -132,30 +122,13 @@ func (s *Store) findDue(ctx context.Context, waiting []string) (w dueWork, err e
 		return w, err
 	}
 	for i, name := range waiting {
-		switch err := s.ask(ctx, statements[own+i]); {
-		case err == nil:
-			s.ObstacleSet().Clear(name, "", backends.DoingFind)
-		case core.IsOutage(ctx, err):
+		if err := s.Query(ctx, statements[own+i]); err != nil && core.IsOutage(ctx, err) {
 			return w, err
-		default:
-			s.refused(s.queues[name], "", backends.DoingFind, err)
+		} else if err != nil {
+			_ = s.obstruct(ctx, name, backends.DoingClaim, err)
 		}
 	}
 	return w, nil
-}
-
-// askTimeout is how long a query about jobs can wait for the lock of a table, as ALTER TABLE holds it.
-const askTimeout = 3 * time.Second
-
-// ask runs a query that must not wait for the lock of one table for as long as all other maintenance can.
-func (s *Store) ask(ctx context.Context, statements ...*backends.Statement) error {
-	short, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	err := s.Query(short, statements...)
-	if err != nil && short.Err() != nil && ctx.Err() == nil {
-		return fmt.Errorf("no answer within %v: another program probably keeps the table locked", askTimeout) // not an outage
-	}
-	return err
 }
 
 // refused notes an obstacle of a queue, or of one of its jobs.
@@ -189,7 +162,7 @@ func (s *Store) dueLeases() reaping {
 }
 
 func (s *Store) lostLeases() reaping {
-	return reaping{s.ofLost(), "l.id", "", func(*lease.Lease) backends.Cause { return backends.CauseSidecarLost }}
+	return reaping{lease.OfLost(s.dialect), "l.id", "", func(*lease.Lease) backends.Cause { return backends.CauseSidecarLost }}
 }
 
 // reap takes back a batch of the claims that are due, and one of those of lost sidecars.
@@ -397,7 +370,7 @@ func (s *Store) pruneLeases(ctx context.Context, r *backends.MaintenanceResult, 
 	}
 	var deletes []*backends.Statement
 	for _, l := range all {
-		if !unfinished[s.queues[l.Queue]][l.Item] {
+		if !unfinished[s.queues()[l.Queue]][l.Item] {
 			st := l.Delete(s.dialect)
 			st.Text += " AND token_sidecar IS NULL AND changed_at = " + s.dialect.IntArg(2)
 			st.Args = append(st.Args, l.Changed)
@@ -424,7 +397,7 @@ func (s *Store) findUnfinished(ctx context.Context, all []*lease.Lease) (itemSet
 	}
 	unfinished := itemSets{}
 	for name, of := range items {
-		q := s.queues[name]
+		q := s.queues()[name]
 		if q == nil {
 			continue // the database compares its name without case
 		}

@@ -16,9 +16,17 @@ const maxDepth = backends.StatsExact
 // Peek implements backends.Inspector. In adopted tables jobs come in the order of claims, whatever
 // their state, and one can page as far as the 10,000th.
 func (s *Store) Peek(ctx context.Context, p backends.Peek) ([]backends.View, error) {
-	q := s.queues[p.Queue]
-	if q == nil {
+	if !s.Adopted(p.Queue) {
 		return s.Engine.Peek(ctx, p)
+	}
+	views, err := s.peek(ctx, p)
+	return views, s.named(p.Queue, err)
+}
+
+func (s *Store) peek(ctx context.Context, p backends.Peek) ([]backends.View, error) {
+	q := s.queues()[p.Queue]
+	if q == nil {
+		return nil, s.obstruction(p.Queue, backends.DoingClaim)
 	}
 	if p.Key != "" {
 		return nil, &backends.UnsupportedError{Queue: p.Queue, What: "a job cannot have a key"}

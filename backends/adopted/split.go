@@ -1,6 +1,7 @@
 package adopted
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -28,11 +29,11 @@ func (b *subset) empty() bool { return len(b.writes)+len(b.claims) == 0 }
 
 // commit commits the subset unless it is empty, and puts its results where they belong in those of
 // the whole batch.
-func (b *subset) commit(ctx context.Context, s *Store, blocked map[string]bool, res *backends.Results) error {
+func (b *subset) commit(ctx context.Context, s *Store, at *attempt, res *backends.Results) error {
 	if b.empty() {
 		return nil
 	}
-	got, err := s.commit(ctx, b.Batch, blocked)
+	got, err := s.commit(ctx, b.Batch, at)
 	if err != nil {
 		return err
 	}
@@ -45,8 +46,10 @@ func (b *subset) commit(ctx context.Context, s *Store, blocked map[string]bool, 
 	return nil
 }
 
-// split splits the batch into the engine's part and the parts about adopted queues.
-func (k *commitment) split() error {
+// split splits the batch into the engine's part and the parts about adopted queues. Claims leave out queues that are
+// obstructed or locked.
+func (k *commitment) split(at *attempt) error {
+	k.aside, k.closed, k.each = nil, map[int]error{}, map[int]bool{}
 	k.managed.Host, k.managed.Jitter = k.batch.Host, k.batch.Jitter
 	k.positions = map[int][]int{}
 	for n, w := range k.batch.Writes {
@@ -66,10 +69,20 @@ func (k *commitment) split() error {
 		}
 		if len(ins.jobs) > 0 {
 			k.inserts = append(k.inserts, ins)
+			for _, j := range ins.jobs {
+				if k.tx == nil && k.s.mustNotTry(k.batch, j.Queue, backends.DoingEnqueue) {
+					k.leaveOut(n, j.Queue, backends.DoingEnqueue)
+				}
+			}
 		}
 	}
-	for n, c := range k.batch.Claims {
+	for n, given := range k.batch.Claims {
+		c, each, closed := k.s.openQueues(given, at)
 		switch kind, mixed := k.s.kindOf(c); {
+		case closed != nil:
+			k.closed[n] = closed
+		case each:
+			k.separate, k.each[n] = append(k.separate, n), true
 		case mixed || kind == txQueue:
 			k.separate = append(k.separate, n)
 		case kind == adoptedQueue:
@@ -79,6 +92,33 @@ func (k *commitment) split() error {
 		}
 	}
 	return nil
+}
+
+// openQueues leaves the queues out of a claim that are obstructed or locked. closed: there are no others. each: one of them
+// is tried again, or has refused rows to try again, so that each queue has to have a transaction of its own.
+func (s *Store) openQueues(c backends.Claim, at *attempt) (open backends.Claim, each bool, closed error) {
+	if !s.ObstacleSet().Some() && len(at.locked) == 0 && len(s.queues()) == len(s.tables) {
+		return c, false, nil
+	}
+	given := c.Queues
+	c.Queues = nil
+	for _, p := range given {
+		switch {
+		case at.locked[p.Queue]:
+		case !s.isObstructed(p.Queue, backends.DoingClaim):
+			each = each || s.wantsRetry(p.Queue)
+			c.Queues = append(c.Queues, p)
+		case s.queues()[p.Queue] != nil && s.probes.take(p.Queue):
+			at.probe[p.Queue], each = true, true
+			c.Queues = append(c.Queues, p)
+		default:
+			closed = cmp.Or(closed, s.obstruction(p.Queue, backends.DoingClaim))
+		}
+	}
+	if len(c.Queues) > 0 {
+		closed = nil
+	}
+	return c, each, closed
 }
 
 // queueKind is how jobs of a queue are claimed.
@@ -91,10 +131,10 @@ const (
 )
 
 func (s *Store) kind(queue string) queueKind {
-	switch q := s.queues[queue]; {
-	case q == nil:
+	switch t, adopted := s.tables[queue]; {
+	case !adopted:
 		return managedQueue
-	case q.ClaimInTx:
+	case t.ClaimInTx:
 		return txQueue
 	}
 	return adoptedQueue

@@ -32,8 +32,18 @@ func (s *Store) Stats(ctx context.Context, queue string) ([]backends.QueueStats,
 	all = slices.DeleteFunc(all, func(st backends.QueueStats) bool { return s.Adopted(st.Queue) })
 	for _, name := range queues {
 		st := backends.QueueStats{Queue: name, Paused: paused[name]}
-		if err := s.count(ctx, s.queues[name], &st); err != nil {
-			return nil, err
+		q := s.queues()[name]
+		if why := s.ObstacleSet().Find(name, "", backends.DoingClaim); queue == "" && (q == nil || why != nil) {
+			continue // its table must not keep the others' numbers back
+		}
+		if q == nil {
+			return nil, s.obstruction(name, backends.DoingClaim)
+		}
+		if err := s.count(ctx, q, &st); err != nil {
+			if queue == "" && isOfTable(err) {
+				continue
+			}
+			return nil, s.named(name, err)
 		}
 		s.tx.count(name, &st)
 		all = append(all, st)

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -21,9 +22,12 @@ import (
 type Store struct {
 	backends.Engine
 	dialect   backends.Dialect
-	queues    map[string]*statement.Queue
+	tables    map[string]mapping.Table // by queue
+	live      atomic.Pointer[map[string]*statement.Queue]
 	former    map[string]*statement.Queue // queues that only a Store before this one had; see Succeed
 	heads     map[string]*head            // by queue
+	probes    probes
+	misfits   map[string][]*mapping.Misfit // of the tables that did not fit when the Store was opened
 	now       func() time.Time
 	scanGain  time.Duration // tests change it
 	estimates core.Estimates
@@ -58,11 +62,35 @@ func New(ctx context.Context, engine backends.Engine, tables map[string]mapping.
 	return s, nil
 }
 
+// Open is a Store with the tables, by the names of their queues. A table that doesn't fit must not keep the other queues from
+// being served: its queue is an obstacle until it fits. Misfits returns why. The error is the database's.
+func Open(ctx context.Context, engine backends.Engine, tables map[string]mapping.Table) (*Store, error) {
+	s, _, err := Check(ctx, engine, tables)
+	if err != nil {
+		return nil, err
+	}
+	for name := range s.misfits {
+		s.add(name, tables[name], nil)
+	}
+	return s, nil
+}
+
+// Misfits are those of the queues whose tables did not fit when the Store was opened, by queue.
+func (s *Store) Misfits() map[string][]*mapping.Misfit { return s.misfits }
+
+// Table is the mapping of an adopted queue.
+func (s *Store) Table(queue string) (t mapping.Table, adopted bool) {
+	t, adopted = s.tables[queue]
+	return t, adopted
+}
+
 // Empty is a Store without tables, to Succeed another one.
 func Empty(engine backends.Engine) *Store {
-	return &Store{
-		Engine: engine, dialect: engine.Dialect(), queues: map[string]*statement.Queue{}, heads: map[string]*head{}, now: time.Now, scanGain: scanGain, tx: newTxPool(),
+	s := &Store{
+		Engine: engine, dialect: engine.Dialect(), tables: map[string]mapping.Table{}, misfits: map[string][]*mapping.Misfit{}, heads: map[string]*head{}, now: time.Now, scanGain: scanGain, tx: newTxPool(),
 	}
+	s.live.Store(&map[string]*statement.Queue{})
+	return s
 }
 
 // Check checks the tables. The Store has the queues that fit. The error is the database's, not one
@@ -76,11 +104,12 @@ func Check(ctx context.Context, engine backends.Engine, tables map[string]mappin
 		if err != nil {
 			return nil, nil, err
 		}
-		misfits = append(misfits, p.All...)
 		if len(p.All) == 0 {
-			s.queues[name] = q
-			s.heads[name] = &head{}
+			s.add(name, tables[name], q)
+			continue
 		}
+		misfits = append(misfits, p.All...)
+		s.misfits[name] = p.All
 	}
 	return s, misfits, nil
 }
@@ -154,8 +183,34 @@ func (s *Store) noOpenTx() error {
 	return c.NoOpenTx()
 }
 
+// add adds a queue before the Store is used. q is nil if its table doesn't fit.
+func (s *Store) add(name string, t mapping.Table, q *statement.Queue) {
+	s.tables[name], s.heads[name] = t, &head{}
+	if q != nil {
+		s.setQueue(name, q)
+	}
+}
+
+// setQueue sets the statements of a queue, whose table can have changed.
+func (s *Store) setQueue(name string, q *statement.Queue) {
+	for {
+		last := s.live.Load()
+		next := maps.Clone(*last)
+		next[name] = q
+		if s.live.CompareAndSwap(last, &next) {
+			return
+		}
+	}
+}
+
+// queues are the queues whose tables fit, or did when they were last checked. The map must not be changed.
+func (s *Store) queues() map[string]*statement.Queue { return *s.live.Load() }
+
 // Adopted implements backends.Mixed.
-func (s *Store) Adopted(queue string) bool { return s.queues[queue] != nil }
+func (s *Store) Adopted(queue string) bool {
+	_, adopted := s.tables[queue]
+	return adopted
+}
 
 // AdoptedTable implements backends.Mixed.
 func (s *Store) AdoptedTable(queue string) string {
@@ -166,7 +221,7 @@ func (s *Store) AdoptedTable(queue string) string {
 }
 
 // queueNames are the names of the adopted queues.
-func (s *Store) queueNames() []string { return slices.Sorted(maps.Keys(s.queues)) }
+func (s *Store) queueNames() []string { return slices.Sorted(maps.Keys(s.tables)) }
 
 // settledNames are the names of the queues whose jobs the Store can settle and take back.
 func (s *Store) settledNames() []string {
@@ -175,7 +230,7 @@ func (s *Store) settledNames() []string {
 
 // settledIn is the queue of claimed jobs; nil: it is unknown.
 func (s *Store) settledIn(name string) *statement.Queue {
-	return cmp.Or(s.queues[name], s.former[name])
+	return cmp.Or(s.queues()[name], s.former[name])
 }
 
 // Notifications implements backends.Notifier. The engine's come together with those that the
@@ -183,7 +238,7 @@ func (s *Store) settledIn(name string) *statement.Queue {
 func (s *Store) Notifications(ctx context.Context) (<-chan string, bool) {
 	channels := map[string][]string{}
 	for _, name := range s.queueNames() {
-		if channel := s.queues[name].Notify; channel != "" {
+		if channel := s.tables[name].Notify; channel != "" {
 			channels[channel] = append(channels[channel], name)
 		}
 	}

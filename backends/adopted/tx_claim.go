@@ -1,8 +1,10 @@
 package adopted
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -11,8 +13,23 @@ import (
 
 // claimInTx makes a claim of queues whose claims are open transactions, for as many jobs as there
 // are connections.
-func (s *Store) claimInTx(ctx context.Context, request backends.Claim) (backends.ClaimResult, error) {
+func (s *Store) claimInTx(ctx context.Context, request backends.Claim, at *attempt) (backends.ClaimResult, error) {
 	c := s.newClaim(0, request)
+	failed := s.openInTx(c, at)
+	refused := 0
+	if s.ObstacleSet().Some() {
+		began := s.now()
+		for _, p := range c.Queues {
+			c.retry = append(c.retry, s.retryRows(p.Queue)...)
+		}
+		defer func() {
+			for _, p := range request.Queues {
+				if h := s.heads[p.Queue]; h != nil && len(c.retry) > 0 {
+					h.retries.took(began, s.now())
+				}
+			}
+		}()
+	}
 	for len(c.res.Jobs) < len(c.Slots) && !c.res.More {
 		if slot := c.Slots[len(c.res.Jobs)]; slot.Lease > 0 {
 			return c.res, &backends.UnsupportedError{Queue: c.Queues[0].Queue, What: backends.NoTimedLease, InTx: true}
@@ -21,6 +38,24 @@ func (s *Store) claimInTx(ctx context.Context, request backends.Claim) (backends
 			break
 		}
 		got, err := c.nextInTx(ctx)
+		if err != nil && len(c.Queues) > 0 && ctx.Err() == nil {
+			queue := c.Queues[0].Queue
+			switch {
+			case backends.IsRefused(err) && len(c.tried) == 1 && refused < carefulTries:
+				s.refuse(queue, c.tried[0], err)
+				c.retry = slices.DeleteFunc(c.retry, func(job string) bool { return job == c.tried[0] })
+				refused++
+				continue
+			case backends.IsRefused(err) && c.most == 0: // find out whose value can't be read
+				c.most = 1
+				continue
+			case isLocked(err) && !s.isTableLocked(ctx, queue):
+			case isOfTable(err) || backends.IsRefused(err):
+				failed = cmp.Or(failed, s.obstruct(ctx, queue, backends.DoingClaim, err))
+				c.Queues = c.Queues[1:]
+				continue
+			}
+		}
 		if err != nil && len(c.res.Jobs) == 0 {
 			return c.res, err
 		}
@@ -28,7 +63,24 @@ func (s *Store) claimInTx(ctx context.Context, request backends.Claim) (backends
 			break // the claimed jobs must reach the caller
 		}
 	}
+	if len(c.res.Jobs) == 0 && failed != nil && len(c.reached) == 0 {
+		return c.res, failed
+	}
 	return c.res, nil
+}
+
+// openInTx leaves the queues out of a claim that are out of order. The error is theirs.
+func (s *Store) openInTx(c *claim, at *attempt) (failed error) {
+	var open []backends.Policy
+	for _, p := range c.Queues {
+		if s.queues()[p.Queue] != nil && (!s.isObstructed(p.Queue, backends.DoingClaim) || at.probe[p.Queue] || s.probes.take(p.Queue)) {
+			open = append(open, p)
+		} else {
+			failed = cmp.Or(failed, s.obstruction(p.Queue, backends.DoingClaim))
+		}
+	}
+	c.Queues = open
+	return failed
 }
 
 // nextInTx claims a job on a reserved connection. If the server has ended an old connection, it
@@ -60,8 +112,13 @@ func (c *claim) nextInTx(ctx context.Context) (got bool, err error) {
 func (c *claim) nextOn(ctx context.Context, conn txConn) (got bool, err error) {
 	for len(c.Queues) > 0 {
 		got, again, err := c.roundInTx(ctx, conn, c.Queues[0])
-		if err != nil || got || c.res.More {
+		if err != nil {
 			return got, err
+		}
+		c.reached = append(c.reached, c.Queues[0].Queue)
+		c.s.works(c.Queues[0].Queue, backends.DoingClaim)
+		if got || c.res.More {
+			return got, nil
 		}
 		if !again {
 			c.Queues = c.Queues[1:]
@@ -70,13 +127,26 @@ func (c *claim) nextOn(ctx context.Context, conn txConn) (got bool, err error) {
 	return false, nil
 }
 
+// nextCandidate locks the queue's next job. It leaves out the rows that the database refuses, except those to try again.
+func (c *claim) nextCandidate(ctx context.Context, conn txConn, q *statement.Queue, p backends.Policy) (rows []*statement.Candidate, err error) {
+	if c.most > 0 {
+		return c.few(ctx, conn, q, p, 1)
+	}
+	c.tried = nil
+	err = conn.Do(ctx, q.Candidates(p, 1, statement.Scan{Except: c.refused(q.Queue)}, &rows))
+	if err == nil && len(rows) > 0 {
+		c.tried = []string{rows[0].Item}
+	}
+	return rows, err
+}
+
 // roundInTx locks the queue's next job and leaves the transaction open. again is true if the
 // candidate could not be claimed: the queue can have another job, and the candidate will not be found again.
 func (c *claim) roundInTx(ctx context.Context, conn txConn, p backends.Policy) (got, again bool, err error) {
-	q := c.s.queues[p.Queue]
-	var rows []*statement.Candidate
+	q := c.s.queues()[p.Queue]
 	began := time.Now()
-	if err := conn.Do(ctx, q.Candidates(p, 1, nil, &rows)); err != nil || len(rows) == 0 {
+	rows, err := c.nextCandidate(ctx, conn, q, p)
+	if err != nil || len(rows) == 0 {
 		return false, false, err
 	}
 	r, fit := rows[0], 1

@@ -87,11 +87,14 @@ func (s *Store) SetMaxTransactions(n int) {
 func (s *Store) Succeed(other *Store) {
 	s.former = map[string]*statement.Queue{}
 	maps.Copy(s.former, other.former)
-	maps.Copy(s.former, other.queues)
-	for name := range s.queues {
+	maps.Copy(s.former, other.queues())
+	for name := range s.tables {
 		delete(s.former, name)
 	}
 	s.ObstacleSet().Inherit(other.ObstacleSet())
+	s.ObstacleSet().Keep(func(o *backends.Obstacle) bool { // the table fits now, or another one has the queue
+		return o.Job != "" || !s.Adopted(o.Queue) || s.queues()[o.Queue] == nil
+	})
 	s.tx = other.tx
 	s.tx.mu.Lock()
 	defer s.tx.mu.Unlock()

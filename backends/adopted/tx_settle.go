@@ -90,7 +90,7 @@ func (s *Store) settleJob(ctx context.Context, w txWrite, jitter backends.Jitter
 		return r
 	}
 	k := &commitment{s: s, batch: backends.Batch{Writes: []backends.Write{w.Write}, Jitter: jitter}, tx: j}
-	err := k.split()
+	err := k.split(newAttempt())
 	if err == nil {
 		err = k.run(ctx)
 	}

@@ -138,6 +138,33 @@ var faultTests = map[string]func(*kit){
 			k.Fatal("a valid write is refused too")
 		}
 	},
+	"RefusedClaimsOfOneQueue": func(k *kit) {
+		if k.RefuseChanges == nil {
+			return
+		}
+		allow := k.RefuseChanges("p", "not in this week")
+		k.writeLosing(backends.Enqueue{Jobs: []backends.NewJob{{Queue: "p"}, {Queue: "q"}, {Queue: "q"}, {Queue: "q"}}}, 0)
+		for round := range 3 { // the first one finds out
+			r, err := k.Commit(k.Context(), k.claimBatch(me, 1, 0, policy("p"), policy("q")))
+			if err != nil || r.Claims[0].Err != nil || len(r.Claims[0].Jobs) != 1 || r.Claims[0].Jobs[0].Queue != "q" {
+				k.Fatalf("round %d: a claim of both queues: %v, %+v", round, err, r.Claims)
+			}
+		}
+		r, err := k.Commit(k.Context(), k.claimBatch(me, 1, 0, policy("p")))
+		if err != nil || !backends.Retryable(r.Claims[0].Err) || !strings.Contains(r.Claims[0].Err.Error(), "not in this week") {
+			k.Fatalf("a claim of the queue alone: %v, %+v", err, r.Claims)
+		}
+		o := k.Backend.(interface{ ObstacleSet() *backends.ObstacleSet }).ObstacleSet()
+		if all := o.Obstacles(); len(all) != 1 || all[0].Queue != "p" || all[0].Doing != backends.DoingClaim {
+			k.Fatalf("obstacles %+v", all)
+		}
+		allow()
+		o.RetryNow("p", backends.DoingClaim)
+		k.onlyJob(k.claimBatch(me, 1, 0, policy("p")))
+		if all := o.Obstacles(); len(all) > 0 {
+			k.Fatalf("obstacles %+v", all)
+		}
+	},
 	"RefusedFollowUpKeepsTheLease": func(k *kit) {
 		k.RefuseJobs("p", "never")
 		k.enqueuePayloads("a")

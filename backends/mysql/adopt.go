@@ -87,7 +87,17 @@ func sizeOf(st *backends.Statement) int64 {
 
 // Query implements backends.Adopter.
 func (s *Store) Query(ctx context.Context, statements ...*backends.Statement) error {
-	return s.read(ctx, func(ctx context.Context, t *tx) error {
+	return s.Again(ctx, func(ctx context.Context) error {
+		return lockedOut(core.TxOptions{AdoptedClaims: true}, s.queryOnce(ctx, statements))
+	})
+}
+
+func (s *Store) queryOnce(ctx context.Context, statements []*backends.Statement) error {
+	return s.readOnce(ctx, func(ctx context.Context, t *tx) error {
+		wait := s.o.rowWait
+		if t.c.Wait != wait {
+			t.Add(setWait(wait))
+		}
 		t.Add("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
 		t.Add("START TRANSACTION")
 		for _, st := range statements {
@@ -97,6 +107,9 @@ func (s *Store) Query(ctx context.Context, statements ...*backends.Statement) er
 		}
 		t.Add("COMMIT")
 		err := t.send(ctx)
+		if !errors.Is(err, session.ErrPacket) { // then nothing was sent
+			t.c.Wait = wait
+		}
 		if err != nil {
 			t.rollback(ctx)
 		}

@@ -56,7 +56,7 @@ func (o *openTx) Do(ctx context.Context, statements ...*backends.Statement) erro
 	ctx, done := o.s.Bound(ctx)
 	defer done()
 	if o.t == nil {
-		o.t = &tx{s: o.s, c: o.c}
+		o.t = &tx{s: o.s, c: o.c, o: core.TxOptions{AdoptedClaims: true}}
 	}
 	o.t.ctx = ctx
 	return o.failed(ctx, o.t.Do(ctx, statements...))

@@ -70,7 +70,7 @@ func (t *tx) send(ctx context.Context) error {
 		p.Prepend(t.s.sql.begin)
 		t.begun = true
 		if wait = t.lockWait(); t.c.Wait != wait {
-			p.Prepend(fmt.Sprintf("SET innodb_lock_wait_timeout = %d", int(wait.Seconds())))
+			p.Prepend(setWait(wait))
 		}
 	}
 	err := t.c.Run(ctx, &p)
@@ -79,6 +79,15 @@ func (t *tx) send(ctx context.Context) error {
 		return err
 	}
 	return errors.Join(err, t.s.dialer.CheckWritable(ctx, t.c)) // finds out whether the limit has changed
+}
+
+// setWait limits how long the session waits for locks on rows, and on tables that their owners alter.
+func setWait(wait time.Duration) string {
+	table := wait
+	if wait == session.LockWait {
+		table = session.SchemaWait
+	}
+	return fmt.Sprintf("SET innodb_lock_wait_timeout = %d, lock_wait_timeout = %d", int(wait.Seconds()), int(table.Seconds()))
 }
 
 func (t *tx) lockWait() time.Duration {

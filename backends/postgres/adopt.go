@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -19,11 +20,14 @@ var _ backends.Adopter = (*Store)(nil)
 // Dialect implements backends.Adopter.
 func (s *Store) Dialect() backends.Dialect { return dialect.New(s.o.Schema) }
 
+// briefWait limits how long the statements of a transaction wait for locks of other programs.
+const briefWait = "SELECT pg_catalog.set_config('lock_timeout', '500', true)"
+
 // lockTimeout returns the statement that limits how long a transaction waits for locks of other
-// programs, or "" if there is no limit. Claims of adopted rows wait for no lock.
+// programs, or "" if there is no limit. Claims of adopted rows wait for no row, but for a table that its owner alters.
 func lockTimeout(o core.TxOptions) string {
 	switch {
-	case !o.AdoptedWrites && !o.Keyed && !o.Settles:
+	case !o.LimitsLockWaits():
 		return ""
 	case o.WaitForLocks:
 		return "SELECT pg_catalog.set_config('lock_timeout', '5000', true)"
@@ -32,7 +36,7 @@ func lockTimeout(o core.TxOptions) string {
 		// deadlock after deadlock_timeout, a second. Three waits in a row end before that.
 		return "SELECT pg_catalog.set_config('lock_timeout', '250', true)"
 	}
-	return "SELECT pg_catalog.set_config('lock_timeout', '500', true)"
+	return briefWait
 }
 
 // lockedOut returns a LockedError if err is a lock timeout, and otherwise err.
@@ -45,11 +49,38 @@ func lockedOut(err error) error {
 
 // Do implements backends.SQL.
 func (t *tx) Do(ctx context.Context, statements ...*backends.Statement) error {
+	return t.doBriefly(ctx, statements)
+}
+
+// doBriefly runs the statements. Their preparation waits for a table that its owner alters, and comes before the batch, so
+// the limit of that wait has to be set before. It is needed once for each statement of a connection.
+func (t *tx) doBriefly(ctx context.Context, statements []*backends.Statement) error {
+	prepared, _ := t.c.PgConn().CustomData()[preparedKey].(map[string]bool)
+	if prepared == nil || len(prepared) > maxPrepared {
+		prepared = map[string]bool{}
+		t.c.PgConn().CustomData()[preparedKey] = prepared
+	}
+	if t.batch.Len() > 0 && slices.ContainsFunc(statements, func(st *backends.Statement) bool { return !prepared[st.Text] }) {
+		if err := t.send(ctx); err != nil {
+			return err
+		}
+	}
 	for _, st := range statements {
 		t.queue(st)
 	}
-	return t.send(ctx)
+	err := t.send(ctx)
+	if err == nil {
+		for _, st := range statements {
+			prepared[st.Text] = true
+		}
+	}
+	return err
 }
+
+const (
+	preparedKey = "qsidecar prepared"
+	maxPrepared = 400 // pgx keeps 512
+)
 
 func (t *tx) queue(st *backends.Statement) {
 	t.inOwnersPath(st.Text, func(rows pgx.Rows) error {
@@ -69,11 +100,11 @@ func (t *tx) queue(st *backends.Statement) {
 
 // Query implements backends.Adopter.
 func (s *Store) Query(ctx context.Context, statements ...*backends.Statement) error {
-	return s.read(ctx, func(_ context.Context, t *tx) error {
-		for _, st := range statements {
-			t.queue(st)
-		}
-		return nil
+	return s.Again(ctx, func(ctx context.Context) error {
+		return lockedOut(s.readOnce(ctx, func(ctx context.Context, t *tx) error {
+			t.add(briefWait, nil)
+			return t.doBriefly(ctx, statements)
+		}))
 	})
 }
 

@@ -56,7 +56,7 @@ func (h *openTx) Do(ctx context.Context, statements ...*backends.Statement) erro
 func (h *openTx) begin() {
 	h.t = h.newTx()
 	h.t.begin()
-	h.t.add("SELECT pg_catalog.set_config('idle_in_transaction_session_timeout', '"+millis(h.idle)+"', true)", nil)
+	h.t.add("SELECT pg_catalog.set_config('idle_in_transaction_session_timeout', '"+millis(h.idle)+"', true), pg_catalog.set_config('lock_timeout', '500', true)", nil)
 }
 
 func (h *openTx) newTx() *tx {

@@ -15,8 +15,9 @@ type sqlDialect struct{}
 // Dialect implements backends.Adopter.
 func (s *Store) Dialect() backends.Dialect { return sqlDialect{} }
 
+// Name quotes with backticks: SQLite takes a name in double quotes that it doesn't know for a text.
 func (sqlDialect) Name(identifier string) string {
-	return `"` + strings.ReplaceAll(identifier, `"`, `""`) + `"`
+	return "`" + strings.ReplaceAll(identifier, "`", "``") + "`"
 }
 
 func (g sqlDialect) Table(schema, name string) string {

@@ -190,6 +190,25 @@ func closeUnused(all, inUse map[string]*openDB) (err error) {
 	return err
 }
 
+// checkNewTables returns an error if an adopted table of a database doesn't fit that is new, or has a new mapping. A start has
+// no such error: it serves the queues that fit.
+func checkNewTables(open, before map[string]*openDB) (all error) {
+	for _, name := range slices.Sorted(maps.Keys(open)) {
+		o := open[name]
+		if slices.Contains(slices.Collect(maps.Values(before)), o) {
+			continue
+		}
+		var last backends.Backend
+		for _, old := range before {
+			if old.Info().Database == o.Info().Database {
+				last = old.Backend
+			}
+		}
+		all = errors.Join(all, databases.CheckNewTables(name, o.Backend, last))
+	}
+	return all
+}
+
 // inheritClaims passes the claims on adopted tables from each replaced database to its
 // successor, even if the successor adopts no table.
 func inheritClaims(open, before map[string]*openDB) {

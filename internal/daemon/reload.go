@@ -118,6 +118,9 @@ func (p *Daemon) apply(ctx context.Context, c config.Config, src config.Snapshot
 	if err != nil {
 		return nil, err
 	}
+	if err := checkNewTables(open, p.open); err != nil {
+		return nil, errors.Join(err, closeUnused(open, p.open))
+	}
 	undo, err := p.admin.change(&c)
 	if err != nil {
 		return nil, errors.Join(err, closeUnused(open, p.open))

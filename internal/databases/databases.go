@@ -6,7 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"path/filepath"
+	"reflect"
+	"slices"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/adopted"
@@ -86,29 +89,48 @@ func CloseAll(open map[string]backends.Backend) (err error) {
 	return err
 }
 
-// adopt returns the database with its adopted tables. The error lists every mapping that
-// doesn't fit.
+// adopt returns the database with its adopted tables. A queue whose mapping doesn't fit its table isn't available, and
+// the others are.
 func adopt(ctx context.Context, c *config.Config, database string, engine backends.Engine, log *slog.Logger) (backends.Backend, error) {
 	tables := c.AdoptedTables(database)
 	if len(tables) == 0 {
 		return engine, nil
 	}
-	store, wrong, err := adopted.Check(ctx, engine, tables)
+	store, err := adopted.Open(ctx, engine, tables)
 	if err != nil {
 		return nil, err
-	}
-	if len(wrong) > 0 {
-		var all error
-		for _, m := range wrong {
-			all = errors.Join(all, m)
-		}
-		return nil, &config.Error{Err: fmt.Errorf("the configuration does not fit the database %s:\n%w", database, all)}
 	}
 	store.SetMaxTransactions(c.Databases[database].MaxTransactions)
 	for _, f := range store.Advice() {
 		log.Warn("advice on an adopted table", "event", "adopted_table_advice", "database", database, "topic", f.Topic, "text", f.Text, "fix", f.Fix)
 	}
 	return store, nil
+}
+
+// CheckNewTables returns an error if a reload would add or change an adopted table that doesn't fit. A table that the
+// sidecar already serves with the same mapping can be out of order at this moment: that is its owner's doing.
+func CheckNewTables(database string, next, last backends.Backend) error {
+	store, adopts := next.(*adopted.Store)
+	if !adopts {
+		return nil
+	}
+	before, _ := last.(*adopted.Store)
+	var all error
+	for _, queue := range slices.Sorted(maps.Keys(store.Misfits())) {
+		t, _ := store.Table(queue)
+		if before != nil {
+			if had, ok := before.Table(queue); ok && reflect.DeepEqual(had, t) {
+				continue
+			}
+		}
+		for _, m := range store.Misfits()[queue] {
+			all = errors.Join(all, m)
+		}
+	}
+	if all != nil {
+		return &config.Error{Err: fmt.Errorf("the configuration does not fit the database %s:\n%w", database, all)}
+	}
+	return nil
 }
 
 // ExamineAdopted is adopt for `qsidecar check`: it returns mappings that don't fit as

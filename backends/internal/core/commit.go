@@ -14,8 +14,8 @@ func (s *Store) Commit(ctx context.Context, b backends.Batch) (backends.Results,
 	return s.CommitWith(ctx, b, backends.TxHooks{})
 }
 
-// CommitWith implements backends.Adopter.
-func (s *Store) CommitWith(ctx context.Context, b backends.Batch, hooks backends.TxHooks) (backends.Results, error) {
+// commitWith commits the batch and the hooks in one transaction.
+func (s *Store) commitWith(ctx context.Context, b backends.Batch, hooks backends.TxHooks) (backends.Results, error) {
 	k := s.NewCommit(b, hooks)
 	run := func() error {
 		for {

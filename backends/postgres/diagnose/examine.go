@@ -81,6 +81,7 @@ func (e *examination) run(ctx context.Context) error {
 	add("sequence", true, e.checkSequence)
 	add("indexes", true, e.checkIndexes)
 	add("claim", true, e.checkClaim)
+	add("maintenance", true, e.checkOverdue)
 	add("isolation", false, e.checkIsolation)
 	add("durability", false, e.checkDurability)
 	add("disk", false, e.checkDisk)

@@ -91,7 +91,9 @@ func (c *committer) split(hard context.Context, writes []*PendingWrite, groups [
 	}
 	if n := len(groups); n > 0 {
 		if n == 1 {
-			c.log.Error("claim failed", "event", "claim_failed", "queues", groups[0].queue.queues, "error", err)
+			if c.failures.isNew("claim", err, c.dispatcher.clock()) {
+				c.log.Error("claim failed", "event", "claim_failed", "queues", groups[0].queue.queues, "error", err)
+			}
 			c.dropClaims(groups, err)
 			return nil
 		}
@@ -115,7 +117,7 @@ func (c *committer) split(hard context.Context, writes []*PendingWrite, groups [
 // fail ends a write with the error that it alone caused.
 func (c *committer) fail(p *PendingWrite, err error) {
 	var unsupported *backends.UnsupportedError
-	if !backends.IsRefused(err) && !errors.As(err, &unsupported) && !isLocked(err) {
+	if !backends.IsRefused(err) && !errors.As(err, &unsupported) && !isLocked(err) && c.failures.isNew("write", err, c.dispatcher.clock()) {
 		c.log.Error("write failed", "event", "write_failed", "kind", fmt.Sprintf("%T", p.write), "error", err)
 	}
 	c.finish(p, Outcome{Err: err})
@@ -196,7 +198,11 @@ func (c *committer) deliverClaims(hard context.Context, groups []claimGroup, res
 	}
 	for i := range groups {
 		if err := results[i].Err; err != nil {
-			c.log.Warn("claim from an adopted table failed", "event", "adopted_claim_failed", "queues", groups[i].queue.queues, "error", err)
+			var unavailable *backends.UnavailableError
+			obstacle := errors.As(err, &unavailable) && unavailable.Queue != "" // it has a line of its own
+			if !obstacle && c.failures.isNew("adopted claim", err, c.dispatcher.clock()) {
+				c.log.Warn("claim from an adopted table failed", "event", "adopted_claim_failed", "queues", groups[i].queue.queues, "error", err)
+			}
 			c.dispatcher.failAlone(groups[i], err)
 			continue
 		}

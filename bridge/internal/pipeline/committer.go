@@ -54,6 +54,7 @@ type committer struct {
 	metrics    func() *metrics.Database
 	log        *slog.Logger
 	events     *jobEvents
+	failures   failureLog
 	refused    refusedReleases
 
 	enqueueMemory *semaphore.Weighted // queueBytes

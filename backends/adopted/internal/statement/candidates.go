@@ -36,9 +36,15 @@ type Candidate struct {
 // candidateColumns is the number of output columns before the key's.
 const candidateColumns = 7
 
-// LockCandidates locks up to n rows that can be claimed, in the order of claims: from the start on, or with nil from the
-// beginning.
-func (q *Queue) LockCandidates(p backends.Policy, n int, start *condition.Start) *backends.Statement {
+// Scan is a part of the rows that can be claimed. The zero value is all of them.
+type Scan struct {
+	Start  *condition.Start // nil: from the beginning
+	Except []string         // ids of jobs to leave out
+	Only   []string         // not nil: the only jobs to read, at most MaxItems
+}
+
+// LockCandidates locks up to n rows that can be claimed, in the order of claims.
+func (q *Queue) LockCandidates(p backends.Policy, n int, scan Scan) *backends.Statement {
 	d := q.Dialect
 	columns := []string{
 		d.ToText(q.size(q.Payload)), q.output(mapping.Attempts, q.textOf), q.output(mapping.Priority, q.textOf), q.output(mapping.CreatedAt, q.millisOf),
@@ -51,10 +57,22 @@ func (q *Queue) LockCandidates(p backends.Policy, n int, start *condition.Start)
 	if q.Has(mapping.OwnLimit) {
 		columns = append(columns, d.ToText(q.AttemptLimit(p.MaxAttempts)))
 	}
+	return q.lockClaimable(p, n, scan, columns)
+}
+
+// lockClaimable locks the rows of LockCandidates and reads the columns.
+func (q *Queue) lockClaimable(p backends.Policy, n int, scan Scan, columns []string) *backends.Statement {
+	d := q.Dialect
 	b := &condition.Builder{Table: q.Table, Args: []any{int64(n), q.Queue}}
 	where := q.Claimable(p.MaxAttempts) + " AND NOT " + d.Paused(d.TextArg(2))
-	if start != nil {
-		where += " AND " + b.From(q.startOrder, *start, q.rowValues)
+	if scan.Start != nil {
+		where += " AND " + b.From(q.startOrder, *scan.Start, q.rowValues)
+	}
+	for some := range slices.Chunk(scan.Except, q.MaxItems()) {
+		where += " AND NOT (" + b.Rows(some) + ")"
+	}
+	if scan.Only != nil {
+		where += " AND " + b.Rows(scan.Only)
 	}
 	var text string
 	if h, ok := d.(backends.HintDialect); ok {
@@ -63,6 +81,14 @@ func (q *Queue) LockCandidates(p backends.Policy, n int, start *condition.Start)
 		text = d.SelectLocked(query.Columns(columns...), q.SQLName, where, q.OrderBy(), 1, true)
 	}
 	return &backends.Statement{Text: text, Args: b.Args}
+}
+
+// CandidateItems locks the rows of LockCandidates too, but reads only their ids: a value in another column can be one that
+// the database refuses to convert.
+func (q *Queue) CandidateItems(p backends.Policy, n int, scan Scan, f func(item string)) *backends.Statement {
+	st := q.lockClaimable(p, n, scan, q.KeyTexts())
+	st.Row = q.ReadItems(f)
+	return st
 }
 
 // exactText is the column's value as text, or NULL if the text wouldn't find it.
@@ -85,8 +111,8 @@ func readStart(cells [][]byte) (at []string) {
 }
 
 // Candidates is LockCandidates with its answer appended to rows.
-func (q *Queue) Candidates(p backends.Policy, n int, start *condition.Start, rows *[]*Candidate) *backends.Statement {
-	st := q.LockCandidates(p, n, start)
+func (q *Queue) Candidates(p backends.Policy, n int, scan Scan, rows *[]*Candidate) *backends.Statement {
+	st := q.LockCandidates(p, n, scan)
 	st.Row = func(cells [][]byte) error {
 		r := &Candidate{Item: q.Item(cells[candidateColumns:]), claimedAt: string(cells[4]), attempts: query.AnyNumber(cells[1]), priority: query.AnyNumber(cells[2])}
 		if len(r.Item) > condition.MaxID {
@@ -94,7 +120,7 @@ func (q *Queue) Candidates(p backends.Policy, n int, start *condition.Start, row
 		}
 		for i, to := range map[int]*int64{0: &r.Size, 3: &r.enqueued, 5: &r.Now, 6: &r.fence} {
 			if err := query.Int(cells[i], to); err != nil {
-				return fmt.Errorf("the row %s of %s: %w", r.Item, q.SQLName, err)
+				return backends.Refused(fmt.Errorf("the row %s of %s can't be claimed: %w", r.Item, q.SQLName, err))
 			}
 		}
 		if q.Has(mapping.OwnLimit) {

@@ -22,8 +22,8 @@ const (
 	// LockWait is how long a statement waits for a row's lock. Then the transaction is retried.
 	LockWait = 5 * time.Second
 
-	// schemaWait is how long a statement waits for a table that another session alters.
-	schemaWait = 10 * time.Second
+	// SchemaWait is how long a statement waits for a table that another session alters.
+	SchemaWait = 10 * time.Second
 
 	// idleEnds is how long the server keeps a session that sends nothing, or that doesn't read the
 	// server's answers. If a host vanishes without closing its connections, its sessions keep their locks

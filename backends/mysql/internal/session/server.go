@@ -140,7 +140,7 @@ func basic() map[string]string {
 		"time_zone":                "'+00:00'",
 		"sql_mode":                 "'STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION,NO_ZERO_DATE,NO_ZERO_IN_DATE'",
 		"innodb_lock_wait_timeout": strconv.Itoa(int(LockWait.Seconds())),
-		"lock_wait_timeout":        strconv.Itoa(int(schemaWait.Seconds())),
+		"lock_wait_timeout":        strconv.Itoa(int(SchemaWait.Seconds())),
 		"sql_safe_updates":         "0",
 		"sql_select_limit":         "18446744073709551615",
 		"sql_big_selects":          "1",
