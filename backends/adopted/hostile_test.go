@@ -322,6 +322,7 @@ func onRole(t *testing.T, before string) (h *unruly, c *pgx.Conn, database, role
 			t.Error(err)
 		}
 	})
+	must("DROP SCHEMA IF EXISTS qsidecar CASCADE") // another test had the database
 	must(`CREATE TABLE a (region varchar(9), made timestamptz, payload text, state varchar(9) NOT NULL DEFAULT 'new', error text, worker text, since timestamptz, PRIMARY KEY (region, made));
 		CREATE INDEX ON a (state, region, made); CREATE TABLE audit (payload text);
 		CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN INSERT INTO audit VALUES (NEW.payload); RETURN NEW; END$$;

@@ -264,6 +264,7 @@ func TestRowsThatCantBeClaimed(t *testing.T) {
 // TestUnreadableRow shows that a row that can't be read keeps no other from being claimed: its priority is out of the range
 // of every number that the program handles, or its time is.
 func TestUnreadableRow(t *testing.T) {
+	t.Parallel()
 	ddl, tables := twoTables("PostgreSQL")
 	m := tables["a"]
 	m.Columns[mapping.CreatedAt] = []string{"made"}
@@ -342,6 +343,7 @@ func TestTableThatIsMissingAtTheStart(t *testing.T) {
 
 // TestRefusedBuryAndLease shows that rows whose end, or whose lease, the database refuses keep no other from being claimed.
 func TestRefusedBuryAndLease(t *testing.T) {
+	t.Parallel()
 	k := newKit(t, "CREATE TABLE unused (id int PRIMARY KEY)", nil)
 	ddl, tables := twoTables("PostgreSQL")
 	k.sql(ddl)
@@ -349,6 +351,11 @@ func TestRefusedBuryAndLease(t *testing.T) {
 		CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF NEW.state = 'dead' THEN RAISE EXCEPTION 'none is dead'; END IF; RETURN NEW; END $$;
 		CREATE TRIGGER refuse BEFORE UPDATE ON a FOR EACH ROW EXECUTE FUNCTION refuse();
 		ALTER TABLE qsidecar.qsidecar_leases ADD CONSTRAINT not_two CHECK (queue <> 'a' OR item <> '2')`)
+	t.Cleanup(func() { // another test gets the database
+		if _, err := k.c.Exec(context.Background(), "ALTER TABLE qsidecar.qsidecar_leases DROP CONSTRAINT not_two"); err != nil {
+			t.Error(err)
+		}
+	})
 	k.Store = k.reopened(tables)
 	c := k.claimOf(4, "a")
 	c.MaxPayload = 50
@@ -364,6 +371,7 @@ func TestRefusedBuryAndLease(t *testing.T) {
 
 // TestRevokedRight shows that a right that the login lost on one table affects no other queue.
 func TestRevokedRight(t *testing.T) {
+	t.Parallel()
 	k := newKit(t, "CREATE TABLE unused (id int PRIMARY KEY)", nil)
 	ddl, tables := twoTables("PostgreSQL")
 	k.sql(ddl)
