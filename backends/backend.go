@@ -330,8 +330,8 @@ type Job struct {
 
 	// Alone: this is the last attempt of a job that was lost with its worker, and its lease is a session lease. The
 	// caller gives it to a session without other jobs, and gives that session no other job while it has this one.
-	// Until then the job is like one that is prefetched: the delivery doesn't count before Deliver or a settle, and
-	// no worker is stored (except in adopted tables).
+	// Until then the job is like one that is prefetched: the delivery doesn't count before Deliver or a settle, the
+	// job's time limit doesn't begin, and no worker is stored (except in adopted tables).
 	Alone bool
 }
 

@@ -38,6 +38,20 @@ var aloneTests = map[string]func(*kit){
 			k.Errorf("delivered, it is shown as %+v", v)
 		}
 	},
+	"TimeLimitBeginsAtTheHandOut": func(k *kit) {
+		p := policy("q")
+		p.Timeout = 10 * time.Second
+		id := k.lastAttempt()
+		j := k.onlyJob(k.claimBatch(me, 1, 0, p))
+		if !j.Alone {
+			k.Fatalf("%+v", j)
+		}
+		k.wantReaped(20*time.Minute, "")
+		k.writeLosing(handedOut(j, 4*time.Second), 0)
+		k.wantReaped(5*time.Second, "")
+		k.wantReaped(time.Second, backends.CauseTimedOut)
+		k.wantState(id, backends.StateDead)
+	},
 	"ALossKillsItBeforeItIsRecorded": func(k *kit) {
 		id := k.lastAttempt()
 		k.writeLosing(backends.Release{Leases: leasesOf(k.claimAlone(id, 2)), Cause: backends.CauseDisconnected}, 0)
