@@ -78,11 +78,6 @@ type dueWork struct {
 // ofQueues is the condition for leases of the queues in argument n.
 func (s *Store) ofQueues(n int) string { return s.dialect.AnyOf(n, lease.QueueColumn) }
 
-// ofLost is the condition for session leases of sidecars that are not alive.
-func (s *Store) ofLost() string {
-	return "l.token_sidecar IS NOT NULL AND l.owner IS NOT NULL AND l.lease_ms IS NULL AND NOT " + s.dialect.IsAlive("l.owner")
-}
-
 // findDue finds out in one round trip what there is to do. Claims that the database refused to take back don't make
 // maintenance hurry.
 func (s *Store) findDue(ctx context.Context, waiting []string) (w dueWork, err error) {
@@ -106,7 +101,7 @@ func (s *Store) findDue(ctx context.Context, waiting []string) (w dueWork, err e
 			return err
 		},
 	}, {
-		Text: "SELECT " + query.Columns(d.ToText("count(*)")) + from + " AND " + s.ofLost(),
+		Text: "SELECT " + query.Columns(d.ToText("count(*)")) + from + " AND " + lease.OfLost(s.dialect),
 		Args: []any{s.settledNames()},
 		Row: func(cells [][]byte) error {
 			w.lost = string(cells[0]) != "0"
@@ -189,7 +184,7 @@ func (s *Store) dueLeases() reaping {
 }
 
 func (s *Store) lostLeases() reaping {
-	return reaping{s.ofLost(), "l.id", "", func(*lease.Lease) backends.Cause { return backends.CauseSidecarLost }}
+	return reaping{lease.OfLost(s.dialect), "l.id", "", func(*lease.Lease) backends.Cause { return backends.CauseSidecarLost }}
 }
 
 // reap takes back a batch of the claims that are due, and one of those of lost sidecars.

@@ -267,3 +267,46 @@ func TestTableThatIsGone(t *testing.T) {
 		}
 	})
 }
+
+// TestCheckFindsJobsNotGivenBack: qsidecar check finds them without a sidecar's memory.
+func TestCheckFindsJobsNotGivenBack(t *testing.T) {
+	onEachEngine(t, func(t *testing.T, on *product) {
+		k := obstacleKit(t, on, nil)
+		k.insert("a", 1, 4, "waiting")
+		k.insert("b", 1, 2, "waiting")
+		k.commit(backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "managed"}, {Queue: "managed", Delay: time.Hour}, {Queue: "managed"}}}}})
+		k.loses(on, map[string]int{"a": 4, "b": 2, "managed": 1})
+		found := func() (texts []string) {
+			all, err := k.Examine(t.Context(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, f := range all {
+				if f.Topic == "maintenance" && f.Severity == backends.SeverityWarning {
+					texts = append(texts, f.Text)
+				}
+			}
+			return texts
+		}
+		if got := found(); len(got) != 0 {
+			t.Errorf("of claims that ended just now: %q", got)
+		}
+		k.sql("UPDATE " + on.own + "qsidecar_leases SET claimed_at = claimed_at - 100000 WHERE queue = 'a'")
+		ago := "UTC_TIMESTAMP() - INTERVAL 2 MINUTE"
+		switch on.name {
+		case "PostgreSQL":
+			ago = "now() - interval '2 min'"
+		case "SQLite":
+			ago = fmt.Sprint(time.Now().Add(-2 * time.Minute).UnixMilli())
+		}
+		k.sql(fmt.Sprintf("UPDATE %sqsidecar_jobs SET claimed_at = %s WHERE claimed_at IS NOT NULL", on.own, ago))
+		k.sql(fmt.Sprintf("UPDATE %sqsidecar_jobs SET run_at = %s WHERE state = 'scheduled'", on.own, ago))
+		got := found()
+		if len(got) != 3 || !strings.Contains(got[0], "the queue managed has 1 jobs that are still claimed") || !strings.Contains(got[1], "the queue managed has 1 jobs that are still scheduled") {
+			t.Fatalf("found %q", got)
+		}
+		if got = got[2:]; !strings.Contains(got[0], "queues.a: 4 jobs") || !strings.Contains(got[0], "minute ago (") {
+			t.Errorf("found %q", got)
+		}
+	})
+}

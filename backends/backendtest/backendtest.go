@@ -32,6 +32,11 @@ type Database struct {
 	// the owner can. The error contains reason.
 	RefuseJobs func(queue, reason string)
 
+	// RefuseChanges makes the database refuse every change and deletion of a queue's jobs, as a trigger of the owner can, until
+	// allow is called. The error contains reason. It is nil if the engine can't. An engine with it is a backends.Obstructed, and
+	// has the method ObstacleSet of backends.Adopter.
+	RefuseChanges func(queue, reason string) (allow func())
+
 	// InsertJob runs the INSERT that the engine's README documents, outside of the Backend. It is
 	// nil if the engine has no SQL.
 	InsertJob func(queue, payload string)
@@ -70,7 +75,7 @@ func Run(t *testing.T, open func(t *testing.T) *Database) {
 		{"Sidecars", sidecarTests}, {"Prefetch", prefetchTests}, {"Alone", aloneTests}, {"FailedCounts", failedCountTests},
 		{"Inspect", inspectTests}, {"Commands", commandTests},
 		{"Faults", faultTests}, {"Concurrency", concurrencyTests}, {"LateCommits", lateCommitTests},
-		{"InvalidValues", invalidValueTests}, {"LockedRows", lockedRowTests},
+		{"InvalidValues", invalidValueTests}, {"LockedRows", lockedRowTests}, {"Obstacles", obstacleTests},
 	} {
 		t.Run(topic.name, func(t *testing.T) {
 			for name, test := range topic.tests {

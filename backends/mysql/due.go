@@ -32,7 +32,7 @@ func (d access) FindDue(ctx context.Context, q core.DueQuery) (o core.Due, err e
 	for range 4 {
 		x := newDueRows(q)
 		if err := d.readOnce(ctx, func(_ context.Context, t *tx) error {
-			t.queryDue(q, alive, x)
+			t.queryDue(q, slices.Concat(alive, q.Refused), x)
 			return nil
 		}); err != nil {
 			return o, err

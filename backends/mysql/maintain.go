@@ -33,30 +33,73 @@ func (t *tx) findDue(ids *[]int64, segment string, first *time.Time, limit int) 
 }
 
 // lockFound sends the queries for ids, and locks at most limit of the rows that no other transaction has locked.
-// seen is how many rows were found.
-func (t *tx) lockFound(ctx context.Context, ids *[]int64, limit int) (rows []*job, seen int, err error) {
+// seen is how many rows were found. If only isn't nil, it leaves out other ones.
+func (t *tx) lockFound(ctx context.Context, ids *[]int64, only []int64, limit int) (rows []*job, seen int, err error) {
 	if err := t.Flush(ctx); err != nil {
 		return nil, 0, err
 	}
+	*ids = among(*ids, only)
 	*ids = (*ids)[:min(limit, len(*ids))]
 	rows, err = t.lockRows(ctx, *ids, t.s.sql.skip)
 	return rows, len(*ids), err
 }
 
+// among returns those of ids that are in only; nil: all.
+func among(ids, only []int64) []int64 {
+	if only == nil {
+		return ids
+	}
+	return slices.DeleteFunc(ids, func(id int64) bool { _, found := slices.BinarySearch(only, id); return !found })
+}
+
+// FindScheduled implements core.Maintainer.
+func (t *tx) FindScheduled(ctx context.Context, d core.Due, limit int) ([]core.Found, error) {
+	details := d.Details.(dueDetails)
+	var ids []int64
+	if details.arrived {
+		t.findArrived(&ids, limit)
+	}
+	for _, queue := range details.scheduled {
+		t.findDue(&ids, "s"+queue, d.RunAt, limit)
+	}
+	return t.withQueues(ctx, &ids, limit)
+}
+
+// FindExpired implements core.Maintainer.
+func (t *tx) FindExpired(ctx context.Context, from time.Time, limit int) ([]core.Found, error) {
+	var ids []int64
+	t.Ints(&ids, "SELECT job FROM qsidecar_expiring WHERE expires_at >= ? AND expires_at <= "+t.s.sql.clock+" ORDER BY expires_at, job LIMIT ?", since(from), limit)
+	return t.withQueues(ctx, &ids, limit)
+}
+
+// withQueues sends the queries for ids, and returns the jobs that exist.
+func (t *tx) withQueues(ctx context.Context, ids *[]int64, limit int) (all []core.Found, err error) {
+	if err := t.Flush(ctx); err != nil || len(*ids) == 0 {
+		return nil, err
+	}
+	t.Each(func(r *session.Result) { all = append(all, core.Found{ID: r.Int(0), Queue: r.Text(1)}) },
+		"SELECT id, queue FROM qsidecar_jobs WHERE id IN ("+session.List((*ids)[:min(limit, len(*ids))])+")")
+	return all, t.Flush(ctx)
+}
+
 // Promote implements core.Maintainer. First, plain INSERTs with a run_at become scheduled.
-func (t *tx) Promote(ctx context.Context, d core.Due, limit int, promoted func(queue string)) (seen int, err error) {
+func (t *tx) Promote(ctx context.Context, d core.Due, only []int64, limit int, promoted func(queue string)) (seen int, err error) {
 	details := d.Details.(dueDetails)
 	t.askNow()
+	most := limit
+	if only != nil {
+		most += backends.MaxObstacles // they are among those before which the refused ones come
+	}
 	if details.arrived {
-		if seen, err = t.placeArrived(ctx, limit, promoted); err != nil {
+		if seen, err = t.placeArrived(ctx, only, most, promoted); err != nil {
 			return seen, err
 		}
 	}
 	var ids []int64
 	for _, queue := range details.scheduled {
-		t.findDue(&ids, "s"+queue, d.RunAt, limit)
+		t.findDue(&ids, "s"+queue, d.RunAt, most)
 	}
-	found, n, err := t.lockFound(ctx, &ids, limit)
+	found, n, err := t.lockFound(ctx, &ids, only, limit)
 	if err != nil {
 		return seen, err
 	}
@@ -65,10 +108,10 @@ func (t *tx) Promote(ctx context.Context, d core.Due, limit int, promoted func(q
 }
 
 // placeArrived schedules plain INSERTs with a run_at, or makes them ready if that time has passed.
-func (t *tx) placeArrived(ctx context.Context, limit int, promoted func(queue string)) (seen int, err error) {
+func (t *tx) placeArrived(ctx context.Context, only []int64, limit int, promoted func(queue string)) (seen int, err error) {
 	var ids []int64
-	t.Ints(&ids, "SELECT id FROM "+table.Jobs+" WHERE segment = 'n' ORDER BY urgency, sort_key, id LIMIT ?", limit)
-	found, seen, err := t.lockFound(ctx, &ids, limit)
+	t.findArrived(&ids, limit)
+	found, seen, err := t.lockFound(ctx, &ids, only, limit)
 	if err != nil {
 		return 0, err
 	}
@@ -93,6 +136,11 @@ func (t *tx) placeArrived(ctx context.Context, limit int, promoted func(queue st
 	t.promote(ready, promoted)
 	t.register(queues)
 	return seen, nil
+}
+
+// findArrived queues a statement that finds plain INSERTs with a run_at.
+func (t *tx) findArrived(ids *[]int64, limit int) {
+	t.Ints(ids, "SELECT id FROM "+table.Jobs+" WHERE segment = 'n' ORDER BY urgency, sort_key, id LIMIT ?", limit)
 }
 
 // promote makes scheduled jobs ready.
@@ -130,7 +178,7 @@ func (t *tx) LockDue(ctx context.Context, d core.Due, limit int) (rows []*core.R
 	for _, segment := range d.Details.(dueDetails).due {
 		t.findDue(&ids, segment, d.DueAt, limit)
 	}
-	found, seen, err := t.lockFound(ctx, &ids, limit)
+	found, seen, err := t.lockFound(ctx, &ids, nil, limit)
 	for _, j := range found {
 		if j.state != backends.StateClaimed || j.due == 0 || j.due > t.now {
 			continue
@@ -156,21 +204,11 @@ func (t *tx) LockLost(ctx context.Context, d core.Due, limit int) (rows []*core.
 		return nil, 0, err
 	}
 	found, err := t.lockRows(ctx, ids, t.s.sql.skip)
-	var timed []int64
 	for _, j := range found {
-		switch {
-		case j.state != backends.StateClaimed || int64(j.Owner) != owner:
-		case j.Lease > 0:
-			timed = append(timed, j.ID)
-		default:
+		if j.state == backends.StateClaimed && int64(j.Owner) == owner {
 			j.Cause = backends.CauseSidecarLost
 			rows = append(rows, &j.Row)
 		}
-	}
-	if len(timed) > 0 {
-		t.wrote = true
-		slices.Sort(timed)
-		t.Add("UPDATE " + table.ByID + " SET owner = 0 WHERE id IN (" + session.List(timed) + ")")
 	}
 	return rows, len(ids), err
 }
@@ -203,13 +241,13 @@ func since(t time.Time) session.Instant {
 }
 
 // Prune implements core.Maintainer.
-func (t *tx) Prune(ctx context.Context, what core.Pruned, from time.Time, limit int) (deleted, found int, last time.Time, err error) {
-	prune := t.pruneJobs
-	if what == core.PruneKeys {
-		prune = t.pruneKeys
-	}
+func (t *tx) Prune(ctx context.Context, what core.Pruned, from time.Time, only []int64, limit int) (deleted, found int, last time.Time, err error) {
 	var b pruned
-	err = prune(ctx, &b, since(from), limit)
+	if what == core.PruneKeys {
+		err = t.pruneKeys(ctx, &b, since(from), limit)
+	} else {
+		err = t.pruneJobs(ctx, &b, since(from), only, limit)
+	}
 	return b.deleted, b.found, b.last.Time(), err
 }
 
@@ -221,8 +259,11 @@ type pruned struct {
 
 // pruneJobs deletes finished jobs whose retention is over. It leaves alone jobs that another transaction
 // has locked, with their rows in qsidecar_expiring: another sidecar prunes them.
-func (t *tx) pruneJobs(ctx context.Context, b *pruned, from session.Instant, most int) error {
+func (t *tx) pruneJobs(ctx context.Context, b *pruned, from session.Instant, only []int64, most int) error {
 	s := t.s
+	if only != nil {
+		most += backends.MaxObstacles
+	}
 	var first session.Instant
 	var ids []int64
 	t.askNow()
@@ -235,9 +276,11 @@ func (t *tx) pruneJobs(ctx context.Context, b *pruned, from session.Instant, mos
 	if err := t.Flush(ctx); err != nil || len(ids) == 0 {
 		return err
 	}
-	b.found = len(ids)
 	slices.Sort(ids)
-	ids = slices.Compact(ids)
+	if ids = among(slices.Compact(ids), only); len(ids) == 0 {
+		return nil
+	}
+	b.found = len(ids)
 	rows, err := t.lockRows(ctx, ids, s.sql.skip)
 	if err != nil {
 		return err

@@ -67,15 +67,35 @@ func orNull(t time.Time) *time.Time {
 }
 
 // Promote implements core.Maintainer.
-func (t *tx) Promote(ctx context.Context, d core.Due, limit int, promoted func(queue string)) (seen int, err error) {
+func (t *tx) Promote(ctx context.Context, d core.Due, only []int64, limit int, promoted func(queue string)) (seen int, err error) {
 	err = t.ask(ctx, t.s.sql.promote, func(rows pgx.Rows) error {
 		var queue string
 		err := rows.Scan(&queue)
 		seen++
 		promoted(queue)
 		return err
-	}, limit, since(d.RunAt))
+	}, limit, since(d.RunAt), only)
 	return seen, err
+}
+
+// FindScheduled implements core.Maintainer.
+func (t *tx) FindScheduled(ctx context.Context, d core.Due, limit int) ([]core.Found, error) {
+	return t.find(ctx, t.s.sql.findScheduled, limit, since(d.RunAt))
+}
+
+// FindExpired implements core.Maintainer.
+func (t *tx) FindExpired(ctx context.Context, from time.Time, limit int) ([]core.Found, error) {
+	return t.find(ctx, t.s.sql.findExpired, limit, from)
+}
+
+func (t *tx) find(ctx context.Context, sql string, args ...any) (all []core.Found, err error) {
+	err = t.ask(ctx, sql, func(rows pgx.Rows) error {
+		var f core.Found
+		err := rows.Scan(&f.ID, &f.Queue)
+		all = append(all, f)
+		return err
+	}, args...)
+	return all, err
 }
 
 // lockRows runs a statement that locks rows, and returns the rows.
@@ -96,13 +116,8 @@ func (t *tx) LockDue(ctx context.Context, d core.Due, limit int) (rows []*core.R
 
 // LockLost implements core.Maintainer.
 func (t *tx) LockLost(ctx context.Context, d core.Due, limit int) (rows []*core.Row, seen int, err error) {
-	all, err := t.lockRows(ctx, t.s.sql.lockLost, d.Lost, limit)
-	for _, r := range all {
-		if r.Lease == 0 {
-			rows = append(rows, r)
-		}
-	}
-	return rows, len(all), err
+	rows, err = t.lockRows(ctx, t.s.sql.lockLost, d.Lost, limit)
+	return rows, len(rows), err
 }
 
 // MarkDead implements core.Maintainer.
@@ -122,13 +137,13 @@ func (t *tx) Forget(context.Context, core.Due) error {
 }
 
 // Prune implements core.Maintainer.
-func (t *tx) Prune(ctx context.Context, what core.Pruned, from time.Time, limit int) (deleted, found int, last time.Time, err error) {
-	sql := t.s.sql.pruneJobs
+func (t *tx) Prune(ctx context.Context, what core.Pruned, from time.Time, only []int64, limit int) (deleted, found int, last time.Time, err error) {
+	sql, args := t.s.sql.pruneJobs, []any{limit, from, only}
 	if what == core.PruneKeys {
-		sql = t.s.sql.pruneKeys
+		sql, args = t.s.sql.pruneKeys, args[:2]
 	}
 	var at *time.Time
-	err = t.ask(ctx, sql, func(rows pgx.Rows) error { return rows.Scan(&deleted, maybe{&at}) }, limit, from)
+	err = t.ask(ctx, sql, func(rows pgx.Rows) error { return rows.Scan(&deleted, maybe{&at}) }, args...)
 	if at != nil {
 		last = *at
 	}

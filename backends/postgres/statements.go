@@ -32,7 +32,7 @@ type statements struct {
 	claim, claimLean, claimLIFO, bury, probe, owners                                                                              string
 	join, renew, leave                                                                                                            string
 	look, promote, lockDue, lockLost                                                                                              string
-	markDead, forget, pruneJobs, pruneKeys                                                                                        string
+	findScheduled, findExpired, markDead, forget, pruneJobs, pruneKeys                                                            string
 	claimedBy, stats, queuesReady, queuesScheduled, queuesFinished, queuesClaimed, queuesPaused, oldestOf, chosen, view, failures string
 	place, keyHolder                                                                                                              string
 	peekReady, peekScheduled, peekClaimed, peekDone, peekNewest                                                                   string
@@ -118,6 +118,7 @@ func render(schema string) *statements {
 		bury: get("bury"), probe: get("probe"), owners: get("owners"),
 		join: get("join"), renew: get("renew"), leave: get("leave"), claimedBy: get("claimed_by"),
 		look: get("look"), promote: get("promote"), lockDue: get("lock_due"), lockLost: get("lock_lost"),
+		findScheduled: get("find_scheduled"), findExpired: get("find_expired"),
 		markDead: get("mark_dead"), forget: get("forget"), pruneJobs: get("prune_jobs"), pruneKeys: get("prune_keys"),
 		queuesFinished: get("queues_finished"), queuesClaimed: get("queues_claimed"), queuesPaused: get("queues_paused"),
 		chosen: get("chosen"), view: get("view"), failures: get("failures"), place: get("place"), keyHolder: get("key_holder"),

@@ -96,8 +96,8 @@ func (t *tx) rows(sql string, keep func(r row) bool, args ...any) (found []row, 
 }
 
 // Promote implements core.Maintainer.
-func (t *tx) Promote(_ context.Context, _ core.Due, limit int, promoted func(queue string)) (seen int, err error) {
-	due, err := t.rows(t.sql.scheduled, func(r row) bool { return r.int(2) <= t.now }, limit)
+func (t *tx) Promote(_ context.Context, _ core.Due, only []int64, limit int, promoted func(queue string)) (seen int, err error) {
+	due, err := t.dueRows(only, limit)
 	if err != nil {
 		return 0, err
 	}
@@ -112,6 +112,47 @@ func (t *tx) Promote(_ context.Context, _ core.Due, limit int, promoted func(que
 		promoted(r.text(1))
 	}
 	return len(due), nil
+}
+
+// dueRows returns the scheduled jobs that are due, or, if only isn't nil, those of them that are in it.
+func (t *tx) dueRows(only []int64, limit int) ([]row, error) {
+	all, err := t.rows(t.sql.scheduled, func(r row) bool { return r.int(2) <= t.now }, withRefused(only, limit))
+	return among(all, only), err
+}
+
+// withRefused is the limit of a query for the jobs in only, before which refused ones come.
+func withRefused(only []int64, limit int) int {
+	if only != nil {
+		limit += backends.MaxObstacles
+	}
+	return limit
+}
+
+// among returns the rows of the jobs in only; nil: all.
+func among(rows []row, only []int64) []row {
+	if only == nil {
+		return rows
+	}
+	return slices.DeleteFunc(rows, func(r row) bool { _, found := slices.BinarySearch(only, r.int(0)); return !found })
+}
+
+// FindScheduled implements core.Maintainer.
+func (t *tx) FindScheduled(_ context.Context, _ core.Due, limit int) ([]core.Found, error) {
+	rows, err := t.dueRows(nil, limit)
+	return foundIn(rows), err
+}
+
+// FindExpired implements core.Maintainer.
+func (t *tx) FindExpired(_ context.Context, _ time.Time, limit int) ([]core.Found, error) {
+	rows, err := t.rows(t.sql.expired, func(row) bool { return true }, t.now, limit)
+	return foundIn(rows), err
+}
+
+func foundIn(rows []row) (all []core.Found) {
+	for _, r := range rows {
+		all = append(all, core.Found{ID: r.int(0), Queue: r.text(1)})
+	}
+	return all
 }
 
 // LockDue implements core.Maintainer.
@@ -152,12 +193,6 @@ func (t *tx) LockLost(_ context.Context, d core.Due, limit int) (rows []*core.Ro
 			return nil, 0, err
 		}
 		for _, r := range found {
-			if !r.null(1) {
-				if err := t.one(t.sql.disown, r.int(0)); err != nil {
-					return nil, 0, err
-				}
-				continue
-			}
 			c, err := t.find(r.int(0))
 			if err != nil {
 				return nil, 0, err
@@ -204,15 +239,16 @@ func (t *tx) Forget(context.Context, core.Due) error {
 
 // Prune implements core.Maintainer. It ignores from and begins at the first entry: here, no old
 // snapshot keeps deleted entries.
-func (t *tx) Prune(_ context.Context, what core.Pruned, _ time.Time, limit int) (deleted, found int, last time.Time, err error) {
+func (t *tx) Prune(_ context.Context, what core.Pruned, _ time.Time, only []int64, limit int) (deleted, found int, last time.Time, err error) {
 	sql := t.sql.expired
 	if what == core.PruneKeys {
 		sql = t.sql.expiredKeys
 	}
-	rows, err := t.rows(sql, func(row) bool { return true }, t.now, limit)
+	rows, err := t.rows(sql, func(row) bool { return true }, t.now, withRefused(only, limit))
 	if err != nil {
 		return 0, 0, last, err
 	}
+	rows = among(rows, only)
 	for _, r := range rows {
 		if what == core.PruneKeys {
 			_, err = t.exec(t.sql.dropKey, r.text(0), r.text(1))

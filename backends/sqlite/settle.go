@@ -306,6 +306,8 @@ func (t *tx) renew(c *claimed) error {
 		return t.one(t.sql.bind, int64(x.Owner), text(x.Worker), c.ID)
 	case x.NewDue:
 		return t.one(t.sql.renew, core.MS(x.Lease), earlier(after(t.now, x.Lease), c.deadline), c.ID)
+	case x.Owner == 0 && c.Owner != 0:
+		return t.one(t.sql.disown, c.ID)
 	case x.SetWorker:
 		return t.one(t.sql.setWorker, x.Worker, c.ID)
 	}

@@ -152,7 +152,7 @@ func claimStatements(r func(string) string) claimSQL {
 
 // settleSQL ends or renews claims.
 type settleSQL struct {
-	ackPlain, claimed, leave, remove, fail, renew, bind, deliver, setWorker, record, held string
+	ackPlain, claimed, leave, remove, fail, renew, bind, disown, deliver, setWorker, record, held string
 }
 
 func settleStatements(r func(string) string) settleSQL {
@@ -176,8 +176,9 @@ func settleStatements(r func(string) string) settleSQL {
 			VALUES (?1, (SELECT coalesce(max(number), 0) + 1
 			FROM qsidecar_failures
 			WHERE job = ?1), ?2, ?3, ?4, ?5)`),
-		renew: r(`UPDATE {jobs} SET {lease_ms} = ?, {due_at} = ? WHERE {id} = ?`),
-		bind:  r(`UPDATE {jobs} SET {lease_ms} = NULL, {due_at} = {deadline}, {owner} = ?, {worker} = ? WHERE {id} = ?`),
+		disown: r(`UPDATE {jobs} SET {owner} = 0 WHERE {id} = ?`),
+		renew:  r(`UPDATE {jobs} SET {lease_ms} = ?, {due_at} = ? WHERE {id} = ?`),
+		bind:   r(`UPDATE {jobs} SET {lease_ms} = NULL, {due_at} = {deadline}, {owner} = ?, {worker} = ? WHERE {id} = ?`),
 		deliver: r(`UPDATE {jobs}
 			SET {attempts} = {attempts} + {prefetched}, {prefetched} = 0, {prefetch_losses} = 0,
 				{deadline} = CASE WHEN {due_at} IS NULL THEN ?1 + max({deadline} - {claimed_at} - ?2, 0) ELSE {deadline} END,
@@ -216,7 +217,7 @@ func heartbeatStatements(r func(string) string) heartbeatSQL {
 
 // maintenanceSQL does the maintenance.
 type maintenanceSQL struct {
-	scheduled, never, promote, due, nextOwner, owned, disown, lives, markSilent, deadHosts, forget, expired, expiredKeys, dropKey, anyReady string
+	scheduled, never, promote, due, nextOwner, owned, lives, markSilent, deadHosts, forget, expired, expiredKeys, dropKey, anyReady string
 }
 
 func maintenanceStatements(r func(string) string) maintenanceSQL {
@@ -232,8 +233,7 @@ func maintenanceStatements(r func(string) string) maintenanceSQL {
 		promote:    r(`UPDATE {jobs} SET {state} = {=ready}, {position} = ?, {ready_at} = ? WHERE {id} = ?`),
 		due:        r(`SELECT {id}, {due_at}, {deadline} FROM {jobs} {@due} WHERE {due_at} IS NOT NULL ORDER BY {due_at} LIMIT ?`),
 		nextOwner:  r(`SELECT {owner} FROM {jobs} {@owned} WHERE {state} = {=claimed} AND {owner} >= ? ORDER BY {owner} LIMIT 1`),
-		owned:      r(`SELECT {id}, {lease_ms} FROM {jobs} {@owned} WHERE {state} = {=claimed} AND {owner} = ? ORDER BY {id} LIMIT ?`),
-		disown:     r(`UPDATE {jobs} SET {owner} = 0 WHERE {id} = ?`),
+		owned:      r(`SELECT {id} FROM {jobs} {@owned} WHERE {state} = {=claimed} AND {owner} = ? ORDER BY {id} LIMIT ?`),
 		lives:      r(`SELECT 1 FROM qsidecar_sidecars WHERE sidecar = ? AND NOT dead`),
 		markSilent: r(`UPDATE qsidecar_sidecars SET dead = 1 WHERE sidecar = ? AND heartbeats = ? AND (expires_at <= ? OR NOT has_left AND expires_at > ?) AND NOT dead`),
 		deadHosts:  r(`SELECT sidecar FROM qsidecar_sidecars WHERE dead`),

@@ -161,6 +161,11 @@ func TestConformanceByEmulation(t *testing.T) {
 				beside(t, fmt.Sprintf(`CREATE FUNCTION %[1]s.refuse() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE EXCEPTION '%[2]s'; END$$`, schema, reason))
 				beside(t, fmt.Sprintf(`CREATE TRIGGER refuse BEFORE INSERT ON %[1]s.qsidecar_jobs FOR EACH ROW WHEN (NEW.queue = '%[2]s') EXECUTE FUNCTION %[1]s.refuse()`, schema, queue))
 			},
+			RefuseChanges: func(queue, reason string) (allow func()) {
+				beside(t, fmt.Sprintf(`CREATE FUNCTION %[1]s.refuse() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE EXCEPTION '%[2]s'; END$$`, schema, reason))
+				beside(t, fmt.Sprintf(`CREATE TRIGGER refuse BEFORE UPDATE OR DELETE ON %[1]s.qsidecar_jobs FOR EACH ROW WHEN (OLD.queue = '%[2]s') EXECUTE FUNCTION %[1]s.refuse()`, schema, queue))
+				return func() { beside(t, fmt.Sprintf(`DROP TRIGGER refuse ON %s.qsidecar_jobs`, schema)) }
+			},
 			InsertJob: func(queue, payload string) {
 				beside(t, fmt.Sprintf(`INSERT INTO %s.qsidecar_jobs (queue, payload) VALUES ($1, convert_to($2, 'UTF8'))`, schema), queue, payload)
 			},

@@ -81,6 +81,7 @@ type world struct {
 	rights   func(query string) *sqlserver.Answer
 	indexes  *sqlserver.Answer
 	triggers *sqlserver.Answer
+	overdue  *sqlserver.Answer // nil: no job is
 	plan     string
 	refused  string // the start of queries that the login may not ask
 }
@@ -130,6 +131,10 @@ func (w world) answer(query string) ([]*sqlserver.Answer, error) {
 		return []*sqlserver.Answer{w.indexes}, nil
 	case strings.Contains(query, "sys.triggers"):
 		return []*sqlserver.Answer{w.triggers}, nil
+	case strings.Contains(query, "AS example") && w.overdue != nil:
+		return []*sqlserver.Answer{w.overdue}, nil
+	case strings.Contains(query, "AS example"):
+		return []*sqlserver.Answer{{Columns: make([]string, 4)}}, nil
 	case strings.HasPrefix(query, "SET SHOWPLAN_XML"):
 		return nil, nil
 	case strings.Contains(query, "@claim_picked"):
@@ -173,10 +178,11 @@ func TestExamine(t *testing.T) {
 				return sqlserver.RowOf("[qsidecar].qsidecar_sequence", "UPDATE", int64(0))
 			}
 		}, backends.SeverityError, "rights", "UPDATE on [qsidecar].qsidecar_sequence"},
-		"an index is missing":  {func(w *world) { w.indexes.Rows = w.indexes.Rows[1:] }, backends.SeverityError, "indexes", "qsidecar_ready"},
-		"an index is disabled": {func(w *world) { w.indexes.Rows[2][1] = int64(1) }, backends.SeverityError, "indexes", "qsidecar_delayed"},
-		"INSTEAD OF":           {func(w *world) { w.triggers = sqlserver.RowOf("theirs", int64(1)) }, backends.SeverityError, "triggers", "INSTEAD OF"},
-		"a trigger":            {func(w *world) { w.triggers = sqlserver.RowOf("theirs", int64(0)) }, backends.SeverityInfo, "triggers", "theirs"},
+		"an index is missing":           {func(w *world) { w.indexes.Rows = w.indexes.Rows[1:] }, backends.SeverityError, "indexes", "qsidecar_ready"},
+		"an index is disabled":          {func(w *world) { w.indexes.Rows[2][1] = int64(1) }, backends.SeverityError, "indexes", "qsidecar_delayed"},
+		"INSTEAD OF":                    {func(w *world) { w.triggers = sqlserver.RowOf("theirs", int64(1)) }, backends.SeverityError, "triggers", "INSTEAD OF"},
+		"a trigger":                     {func(w *world) { w.triggers = sqlserver.RowOf("theirs", int64(0)) }, backends.SeverityInfo, "triggers", "theirs"},
+		"a job that was not given back": {func(w *world) { w.overdue = sqlserver.RowOf("mail", "claimed", int64(3), int64(7)) }, backends.SeverityWarning, "maintenance", "the queue mail has 3 jobs"},
 		"a bad plan": {func(w *world) {
 			w.plan = planOf(strings.Replace(goodPick, `"Index Seek"`, `"Index Scan"`, 1), goodTake)
 		}, backends.SeverityError, "plan", "Index Scan"},

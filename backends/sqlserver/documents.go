@@ -253,6 +253,19 @@ type hostRow struct {
 	Lease int64 `json:"lease_ms"`
 }
 
+// onlyRow is a job of a list.
+type onlyRow struct {
+	ID int64 `json:"id"`
+}
+
+func onlyRows(ids []int64) []onlyRow {
+	rows := make([]onlyRow, len(ids))
+	for i, id := range ids {
+		rows[i] = onlyRow{id}
+	}
+	return rows
+}
+
 type ownerRow struct {
 	Owner int64 `json:"owner"`
 }

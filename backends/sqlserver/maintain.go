@@ -41,8 +41,12 @@ func (e engine) FindDue(ctx context.Context, q core.DueQuery) (d core.Due, err e
 }
 
 // Promote implements core.Maintainer.
-func (t *tx) Promote(ctx context.Context, _ core.Due, limit int, promoted func(queue string)) (seen int, err error) {
-	err = t.run(ctx, t.s.sql.promote, []reader{each(func(rows *sql.Rows) error {
+func (t *tx) Promote(ctx context.Context, _ core.Due, only []int64, limit int, promoted func(queue string)) (seen int, err error) {
+	p, arg := t.s.sql.promote, any(int64(limit))
+	if only != nil {
+		p, arg = t.s.sql.promoteOnly, document(onlyRows(only))
+	}
+	err = t.run(ctx, p, []reader{each(func(rows *sql.Rows) error {
 		var queue string
 		if err := rows.Scan(&queue); err != nil {
 			return err
@@ -50,8 +54,28 @@ func (t *tx) Promote(ctx context.Context, _ core.Due, limit int, promoted func(q
 		seen++
 		promoted(queue)
 		return nil
-	})}, int64(limit))
+	})}, arg)
 	return seen, err
+}
+
+// FindScheduled implements core.Maintainer.
+func (t *tx) FindScheduled(ctx context.Context, _ core.Due, limit int) ([]core.Found, error) {
+	return t.find(ctx, t.s.sql.findScheduled, limit)
+}
+
+// FindExpired implements core.Maintainer.
+func (t *tx) FindExpired(ctx context.Context, _ time.Time, limit int) ([]core.Found, error) {
+	return t.find(ctx, t.s.sql.findExpired, limit)
+}
+
+func (t *tx) find(ctx context.Context, p *piece, limit int) (all []core.Found, err error) {
+	err = t.run(ctx, p, []reader{each(func(rows *sql.Rows) error {
+		var f core.Found
+		err := rows.Scan(&f.ID, &f.Queue)
+		all = append(all, f)
+		return err
+	})}, int64(limit))
+	return all, err
 }
 
 // rowsInto returns a reader of locked claims.
@@ -101,11 +125,14 @@ func (t *tx) Forget(context.Context, core.Due) error {
 }
 
 // Prune implements core.Maintainer. It always begins with the rows that expired first.
-func (t *tx) Prune(ctx context.Context, what core.Pruned, _ time.Time, limit int) (deleted, found int, last time.Time, err error) {
-	p := t.s.sql.pruneJobs
-	if what == core.PruneKeys {
+func (t *tx) Prune(ctx context.Context, what core.Pruned, _ time.Time, only []int64, limit int) (deleted, found int, last time.Time, err error) {
+	p, arg := t.s.sql.pruneJobs, any(int64(limit))
+	switch {
+	case what == core.PruneKeys:
 		p = t.s.sql.pruneKeys
+	case only != nil:
+		p, arg = t.s.sql.pruneOnly, document(onlyRows(only))
 	}
-	err = t.run(ctx, p, []reader{one(&deleted)}, int64(limit))
+	err = t.run(ctx, p, []reader{one(&deleted)}, arg)
 	return deleted, deleted, time.Time{}, err
 }

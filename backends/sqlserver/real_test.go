@@ -157,6 +157,14 @@ BEGIN
     THROW 50001, %[3]s, 1;
 END`, quoteName(s.o.Schema), quoteText(queue), quoteText(reason)))
 				},
+				RefuseChanges: func(queue, reason string) (allow func()) {
+					beside(t, url, fmt.Sprintf(`CREATE TRIGGER %[1]s.refuse_changes ON %[1]s.qsidecar_jobs AFTER UPDATE, DELETE AS
+BEGIN
+  IF EXISTS (SELECT 1 FROM deleted AS d WHERE d.queue = %[2]s)
+    THROW 50001, %[3]s, 1;
+END`, quoteName(s.o.Schema), quoteText(queue), quoteText(reason)))
+					return func() { beside(t, url, fmt.Sprintf(`DROP TRIGGER %s.refuse_changes`, quoteName(s.o.Schema))) }
+				},
 				InsertJob: func(queue, payload string) { beside(t, url, plainInsert(s, queue, payload)) },
 			}
 		})

@@ -52,6 +52,8 @@ type statements struct {
 	claim, claimNewest, bury, host, probe  *piece
 	join, renew, leave, claimedBy          *piece
 	around, promote, lockDue, lockLost     *piece
+	promoteOnly, pruneOnly                 *piece
+	findScheduled, findExpired             *piece
 	markDead, forget, pruneJobs, pruneKeys *piece
 	queues, stats, place, chosen, view     *piece
 	keyHolder, peekReady, peekScheduled    *piece
@@ -86,7 +88,7 @@ func limitEnd(ago string) string {
 // fragments are the parts that several pieces share.
 var fragments = strings.NewReplacer(
 	"{claim_head}", body("claim_head"), "{claim_tail}", claimTail, "{beat_tail}", body("beat_tail"),
-	"{remove_tail}", body("remove_tail"), "{deliver_end}", limitEnd("d.ago_ms"), "{renewal_end}", limitEnd("r.ago_ms"), "{retry_head}", body("retry_head"), "{retry_tail}", body("retry_tail"),
+	"{remove_tail}", body("remove_tail"), "{promote_tail}", body("promote_tail"), "{deliver_end}", limitEnd("d.ago_ms"), "{renewal_end}", limitEnd("r.ago_ms"), "{retry_head}", body("retry_head"), "{retry_tail}", body("retry_tail"),
 	// the assignments that end a claim
 	"{unclaimed}", `prefetched = 0, token_sidecar = NULL, token_number = NULL, owner = NULL, lease_ms = NULL,
   deadline = NULL, due_at = NULL, claimed_at = NULL, worker = NULL`,
@@ -142,6 +144,7 @@ func render(schema string) *statements {
 	s.claim, s.claimNewest, s.bury, s.host, s.probe = r("claim"), r("claim_newest"), r("bury"), r("host"), r("probe")
 	s.join, s.renew, s.leave, s.claimedBy = r("join"), r("renew"), r("leave"), r("claimed_by")
 	s.around, s.promote, s.lockDue, s.lockLost = r("around"), r("promote"), r("lock_due"), r("lock_lost")
+	s.promoteOnly, s.pruneOnly, s.findScheduled, s.findExpired = r("promote_only"), r("prune_only"), r("find_scheduled"), r("find_expired")
 	s.markDead, s.forget, s.pruneJobs, s.pruneKeys = r("mark_dead"), r("forget"), r("prune_jobs"), r("prune_keys")
 	s.queues, s.stats, s.place, s.chosen, s.view = r("queues"), r("stats"), r("place"), r("chosen"), r("view")
 	s.peekReady, s.peekScheduled, s.peekClaimed, s.peekFinished = r("peek_ready"), r("peek_scheduled"), r("peek_claimed"), r("peek_finished")

@@ -82,6 +82,24 @@ func (e *Examination) ForeignTrigger(what, refused, guard string) {
 		"keep it short, and let it refuse only changes that no program should make; "+guard+" is a better guard for plain INSERTs")
 }
 
+// MostOverdue is how many overdue jobs of one kind the checks find at most.
+const MostOverdue = 1000
+
+// Overdue adds the finding about jobs of a queue that maintenance had to change more than a minute ago: claimed ones, or
+// scheduled ones.
+func (e *Examination) Overdue(queue, state string, jobs int64, example string) {
+	what := "are still claimed although their claims ended"
+	if state == "scheduled" {
+		what = "are still scheduled although their time came"
+	}
+	count := fmt.Sprint(jobs)
+	if jobs >= MostOverdue {
+		count = "at least " + count
+	}
+	e.AddWarning("maintenance", fmt.Sprintf("the queue %s has %s jobs that %s more than a minute ago, for example %s", queue, count, what, example),
+		"run a sidecar; if one runs, `qsidecar status` lists what the database refuses: a trigger, a CHECK or a missing right is in the way")
+}
+
 // CompareClocks adds the finding about the server's clock. offset is how far it is ahead of this
 // host's. It was measured with an uncertainty of ± margin. A warning needs an offset of at
 // least limit.

@@ -48,6 +48,9 @@ func (s *Store) Command(ctx context.Context, c backends.Command) (count int64, f
 		}
 		return fmt.Errorf("%s: a command of the unknown kind %d", s.address, c.Kind)
 	})
+	if err != nil && c.Kind == backends.Reclaim && len(c.IDs) > 1 && !IsOutage(ctx, err) {
+		return s.reclaimApart(ctx, c)
+	}
 	if err != nil {
 		return 0, false, err
 	}
@@ -61,6 +64,23 @@ func (s *Store) Command(ctx context.Context, c backends.Command) (count int64, f
 // command runs f in a transaction. If a key of a job is locked, it tries again for a while.
 func (s *Store) command(ctx context.Context, f func(ctx context.Context, tx Tx) error) error {
 	return s.patiently(ctx, lockPatience, func() error { return s.Write(ctx, TxOptions{}, f) })
+}
+
+// reclaimApart reclaims jobs of which the database refuses some. The error is that of the first refused one.
+func (s *Store) reclaimApart(ctx context.Context, c backends.Command) (count int64, freed bool, first error) {
+	ids := c.IDs
+	for i := range ids {
+		c.IDs = ids[i : i+1]
+		n, made, err := s.Command(ctx, c)
+		count, freed = count+n, freed || made
+		if err != nil && first == nil {
+			first = fmt.Errorf("job %s: %w", ids[i], err)
+		}
+		if err != nil && IsOutage(ctx, err) {
+			break
+		}
+	}
+	return count, freed, first
 }
 
 // reclaim ends claims, whichever sidecar owns them.

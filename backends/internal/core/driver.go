@@ -212,15 +212,15 @@ type ClaimState struct {
 // Maintainer changes due rows. It skips rows that others have locked.
 type Maintainer interface {
 	// Promote makes due scheduled jobs ready, at most limit of them, in the order of their due times. It calls
-	// promoted with the queue of each, and returns how many rows it read.
-	Promote(ctx context.Context, d Due, limit int, promoted func(queue string)) (seen int, err error)
+	// promoted with the queue of each, and returns how many rows it read. If only isn't nil, it leaves out other jobs.
+	Promote(ctx context.Context, d Due, only []int64, limit int, promoted func(queue string)) (seen int, err error)
 
 	// LockDue locks at most limit claimed rows whose lease or time limit is over, and sets their Cause. seen is
 	// how many rows it read.
 	LockDue(ctx context.Context, d Due, limit int) (rows []*Row, seen int, err error)
 
-	// LockLost locks at most limit rows whose owners are lost and sets their Cause. A timed lease doesn't need
-	// an owner: LockLost sets the owner to 0 and doesn't return the row.
+	// LockLost locks at most limit rows whose owners are lost and sets their Cause. Rows with timed leases are among
+	// them: their owner becomes 0, so that they aren't found again.
 	LockLost(ctx context.Context, d Due, limit int) (rows []*Row, seen int, err error)
 
 	// MarkDead marks those sidecars dead that are still as described (see backends.Suspect).
@@ -230,8 +230,19 @@ type Maintainer interface {
 	Forget(ctx context.Context, d Due) error
 
 	// Prune deletes at most limit finished jobs or keys that expired at from or later. It returns how many rows
-	// it deleted and found, and when the last of them expired.
-	Prune(ctx context.Context, what Pruned, from time.Time, limit int) (deleted, found int, last time.Time, err error)
+	// it deleted and found, and when the last of them expired. If only isn't nil, it leaves out other jobs.
+	Prune(ctx context.Context, what Pruned, from time.Time, only []int64, limit int) (deleted, found int, last time.Time, err error)
+
+	// FindScheduled finds at most limit jobs that Promote would make ready, and FindExpired those that Prune would delete.
+	// Neither waits for locks. They run only if the database has refused a job.
+	FindScheduled(ctx context.Context, d Due, limit int) ([]Found, error)
+	FindExpired(ctx context.Context, from time.Time, limit int) ([]Found, error)
+}
+
+// Found is a job that maintenance has to change.
+type Found struct {
+	ID    int64
+	Queue string
 }
 
 // Pruned is what a Prune deletes.

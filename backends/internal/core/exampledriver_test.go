@@ -18,6 +18,8 @@ type database struct {
 	t      *tables
 	now    time.Time
 	refuse map[string]string // queue → reason
+
+	refuseChanges map[string]string // of stored jobs
 }
 
 // engine is one handle: a backends.Backend and backends.Inspector.

@@ -3,6 +3,7 @@ package core_test
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -14,14 +15,54 @@ import (
 func first(rows []*jobRow, n int) []*jobRow { return rows[:min(n, len(rows))] }
 
 // Promote implements core.Maintainer.
-func (t *tx) Promote(_ context.Context, _ core.Due, limit int, promoted func(queue string)) (seen int, err error) {
-	due := t.find(func(r *jobRow) bool { return r.state == backends.StateScheduled && !r.runAt.After(t.now) }, orderOf(backends.StateScheduled))
-	for _, r := range first(due, limit) {
+func (t *tx) Promote(_ context.Context, _ core.Due, only []int64, limit int, promoted func(queue string)) (seen int, err error) {
+	for _, r := range first(t.scheduled(only), limit) {
+		if err := t.refusal(r.queue); err != nil {
+			return 0, err
+		}
 		r.state, r.position, r.ready = backends.StateReady, t.next(), t.now
 		promoted(r.queue)
 		seen++
 	}
 	return seen, nil
+}
+
+// scheduled returns the scheduled jobs that are due, or those with the ids.
+func (t *tx) scheduled(only []int64) []*jobRow {
+	return t.find(func(r *jobRow) bool {
+		return r.state == backends.StateScheduled && !r.runAt.After(t.now) && (only == nil || slices.Contains(only, r.id))
+	}, orderOf(backends.StateScheduled))
+}
+
+// expired returns the finished jobs that have expired, or those with the ids.
+func (t *tx) expired(only []int64) []*jobRow {
+	return t.find(func(r *jobRow) bool {
+		return !r.expires.IsZero() && !r.expires.After(t.now) && (only == nil || slices.Contains(only, r.id))
+	}, func(a, b *jobRow) int { return a.expires.Compare(b.expires) })
+}
+
+// FindScheduled implements core.Maintainer.
+func (t *tx) FindScheduled(_ context.Context, _ core.Due, limit int) (all []core.Found, err error) {
+	for _, r := range first(t.scheduled(nil), limit) {
+		all = append(all, core.Found{ID: r.id, Queue: r.queue})
+	}
+	return all, nil
+}
+
+// FindExpired implements core.Maintainer.
+func (t *tx) FindExpired(_ context.Context, _ time.Time, limit int) (all []core.Found, err error) {
+	for _, r := range first(t.expired(nil), limit) {
+		all = append(all, core.Found{ID: r.id, Queue: r.queue})
+	}
+	return all, nil
+}
+
+// refusal is the error of a change of a queue's jobs, if the test refuses it.
+func (t *tx) refusal(queue string) error {
+	if reason := t.db.refuseChanges[queue]; reason != "" {
+		return backends.Refused(errors.New(reason))
+	}
+	return nil
 }
 
 // LockDue implements core.Maintainer.
@@ -43,10 +84,7 @@ func (t *tx) LockLost(_ context.Context, d core.Due, limit int) (rows []*core.Ro
 		return r.state == backends.StateClaimed && slices.Contains(d.Lost, int64(r.owner))
 	}, orderOf(backends.StateClaimed))
 	for _, r := range first(lost, limit) {
-		if seen++; r.lease > 0 {
-			r.owner = 0
-			continue
-		}
+		seen++
 		rows = append(rows, r.row(backends.CauseSidecarLost))
 	}
 	return rows, seen, nil
@@ -75,7 +113,7 @@ func (t *tx) Forget(context.Context, core.Due) error {
 }
 
 // Prune implements core.Maintainer.
-func (t *tx) Prune(_ context.Context, what core.Pruned, _ time.Time, limit int) (deleted, found int, last time.Time, err error) {
+func (t *tx) Prune(_ context.Context, what core.Pruned, _ time.Time, only []int64, limit int) (deleted, found int, last time.Time, err error) {
 	if what == core.PruneKeys {
 		for name, k := range t.keys {
 			if deleted < limit && k.state != "" && !k.expires.After(t.now) {
@@ -85,8 +123,10 @@ func (t *tx) Prune(_ context.Context, what core.Pruned, _ time.Time, limit int) 
 		}
 		return deleted, deleted, last, nil
 	}
-	over := t.find(func(r *jobRow) bool { return !r.expires.IsZero() && !r.expires.After(t.now) }, func(a, b *jobRow) int { return a.expires.Compare(b.expires) })
-	for _, r := range first(over, limit) {
+	for _, r := range first(t.expired(only), limit) {
+		if err := t.refusal(r.queue); err != nil {
+			return 0, 0, last, err
+		}
 		delete(t.jobs, r.id)
 		deleted++
 	}

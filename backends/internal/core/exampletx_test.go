@@ -111,6 +111,7 @@ func (t *tx) Change(rows []*core.Row, changed func(*core.Row), gaveBack func(que
 	returned := map[string]bool{}
 	for _, x := range rows {
 		r, c := t.jobs[x.ID], &x.Change
+		t.err = cmp.Or(t.err, t.refusal(r.queue))
 		switch c.Kind {
 		case core.Deleted:
 			t.remove(r, c.State)

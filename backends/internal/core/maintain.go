@@ -2,8 +2,10 @@ package core
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -13,6 +15,9 @@ import (
 type DueQuery struct {
 	Prune  bool // also find what retention allows to delete
 	Owners bool // also find claims whose owners aren't alive
+
+	// Refused are lost owners whose claims the database refuses to end. With Due.MoreLost, others come before them.
+	Refused []int64
 
 	Host    backends.Identity // the sidecar that asks
 	Watched bool              // see backends.Maintenance: only the work of Host matters, and Owners is false
@@ -62,81 +67,216 @@ type Tidier interface {
 //
 // The order: mark silent sidecars dead; call Driver.FindDue; promote due jobs; reap overdue claims, then those of lost
 // sidecars; forget dead sidecars that own no job; prune; call Driver.FindDue again if anything changed. Each step is a
-// transaction of its own.
+// transaction of its own, and runs whatever becomes of the others, unless the database is unavailable.
 func (s *Store) Maintain(ctx context.Context, w backends.Maintenance) (backends.MaintenanceResult, error) {
 	r := backends.MaintenanceResult{Reaped: map[backends.Cause]int{}, Next: -1}
+	var errs []error
+	failed := func(err error) (outage bool) {
+		errs = append(errs, err)
+		return err != nil && IsOutage(ctx, err)
+	}
 	if len(w.Suspects) > 0 {
-		if err := s.step(ctx, &r, 0, func(ctx context.Context, tx Tx, _ *stepResult) error { return tx.MarkDead(ctx, w.Suspects) }); err != nil {
-			return r, err
+		if failed(s.step(ctx, &r, 0, func(ctx context.Context, tx Tx, _ *stepResult) error { return tx.MarkDead(ctx, w.Suspects) })) {
+			return r, errors.Join(errs...)
 		}
 	}
 	o, err := s.findDue(ctx, w)
-	if err != nil {
-		return r, err
+	if failed(err); err != nil {
+		return r, errors.Join(errs...)
 	}
 	if o.Never != 0 {
 		r.Unusable = fmt.Errorf("qsidecar_jobs row %d in %s: its run_at is not a time of the years 1 to 9999, so the job never becomes ready: set another run_at, or delete it", o.Never, s.address)
 	}
 	changed, err := s.runSteps(ctx, w, o, &r)
-	if err != nil {
-		return r, err
+	if failed(err) {
+		return r, errors.Join(errs...)
 	}
 	pruned, err := s.prune(ctx, w, o, &r)
-	if err != nil {
-		return r, err
+	if failed(err) {
+		return r, errors.Join(errs...)
 	}
-	if t, ok := s.driver.(Tidier); ok && w.Prune {
-		if err := t.Tidy(ctx, w.Limit); err != nil {
-			return r, err
-		}
+	if t, ok := s.driver.(Tidier); ok && w.Prune && failed(t.Tidy(ctx, w.Limit)) {
+		return r, errors.Join(errs...)
 	}
 	if changed || pruned {
 		w.Prune = false
-		if o, err = s.findDue(ctx, w); err != nil {
-			return r, err
+		next, err := s.findDue(ctx, w)
+		if failed(err); err != nil {
+			r.Ready = o.ready
+			return r, errors.Join(errs...)
 		}
+		o = next
 		r.More = r.More || o.MoreLost && len(o.Lost) > 0
 	}
 	r.Ready, r.Next = o.ready, o.next
-	return r, nil
+	if (o.promote || o.overdue) && (s.obstacles.Some() || r.Promoted+len(r.Reaped) == 0) {
+		r.Next = -1 // what is due is refused, or locked, and must not make maintenance hurry
+	}
+	// What was not found for so long was settled, or reaped by another sidecar.
+	s.obstacles.Tried(s.obstacles.Time().Add(-obstacleGrace), func(o *backends.Obstacle) bool { return o.Doing == backends.DoingGiveBack && o.Table == "" })
+	return r, errors.Join(errs...)
 }
 
+// obstacleGrace is how long after its time maintenance certainly has tried an obstacle again. Searches for lost sidecars can
+// pause for a while.
+const obstacleGrace = 2 * time.Minute
+
 // runSteps promotes due jobs and reaps claims.
-func (s *Store) runSteps(ctx context.Context, w backends.Maintenance, o dueWork, r *backends.MaintenanceResult) (changed bool, err error) {
+func (s *Store) runSteps(ctx context.Context, w backends.Maintenance, o dueWork, r *backends.MaintenanceResult) (changed bool, _ error) {
 	limit := w.Limit
 	if n := s.traits.MaxRows; n > 0 {
 		limit = min(limit, n)
 	}
-	reap := func(lock func(tx Tx) ([]*Row, int, error)) func(context.Context, Tx, *stepResult) error {
-		return func(ctx context.Context, tx Tx, b *stepResult) (err error) {
-			rows, seen, err := lock(tx)
-			b.seen = seen
-			if err != nil {
-				return err
-			}
-			return b.reap(ctx, tx, rows, w.Jitter)
-		}
-	}
+	var errs []error
 	for _, step := range []struct {
 		due bool
-		run func(ctx context.Context, tx Tx, b *stepResult) error
+		run func() error
 	}{
-		{o.promote, func(ctx context.Context, tx Tx, b *stepResult) (err error) {
-			b.seen, err = tx.Promote(ctx, o.Due, limit, func(queue string) { b.promoted, b.ready = b.promoted+1, append(b.ready, queue) })
-			return err
+		{o.promote, func() error { return s.promote(ctx, o.Due, r, limit) }},
+		{o.overdue || len(o.Lost) > 0, func() error { return s.reap(ctx, w, o, r, limit) }},
+		{o.Dead, func() error {
+			return s.step(ctx, r, limit, func(ctx context.Context, tx Tx, _ *stepResult) error { return tx.Forget(ctx, o.Due) })
 		}},
-		{o.overdue, reap(func(tx Tx) ([]*Row, int, error) { return tx.LockDue(ctx, o.Due, limit) })},
-		{len(o.Lost) > 0, reap(func(tx Tx) ([]*Row, int, error) { return tx.LockLost(ctx, o.Due, limit) })},
-		{o.Dead, func(ctx context.Context, tx Tx, _ *stepResult) error { return tx.Forget(ctx, o.Due) }},
 	} {
 		if step.due {
 			changed = true
-			if err := s.step(ctx, r, limit, step.run); err != nil {
-				return changed, err
+			err := step.run()
+			if errs = append(errs, err); err != nil && IsOutage(ctx, err) {
+				break
 			}
 		}
 	}
-	return changed, nil
+	return changed, errors.Join(errs...)
+}
+
+// promote makes due jobs ready.
+func (s *Store) promote(ctx context.Context, d Due, r *backends.MaintenanceResult, limit int) error {
+	more, err := s.eachApart(ctx, backends.DoingPromote, limit, func(only []int64, limit int) error {
+		return s.step(ctx, r, limit, func(ctx context.Context, tx Tx, b *stepResult) (err error) {
+			b.seen, err = tx.Promote(ctx, d, only, limit, func(queue string) { b.promoted, b.ready = b.promoted+1, append(b.ready, queue) })
+			return err
+		})
+	}, func(ctx context.Context, tx Tx, limit int) ([]Found, error) { return tx.FindScheduled(ctx, d, limit) })
+	r.More = r.More || more
+	return err
+}
+
+// eachApart runs try for all jobs that are due. If the database refuses one of them, or has refused some before, it finds
+// the jobs and tries them apart.
+func (s *Store) eachApart(ctx context.Context, doing string, limit int, try func(only []int64, limit int) error, find func(ctx context.Context, tx Tx, limit int) ([]Found, error)) (more bool, err error) {
+	began, known := s.obstacles.Time(), s.obstacles.Jobs(doing)
+	_, refusing := s.obstacles.Waiting(doing)
+	if known+len(refusing) == 0 {
+		if err = try(nil, limit); err == nil || IsOutage(ctx, err) {
+			return false, err
+		}
+	}
+	var found []Found
+	most := limit + known
+	if err := s.Write(ctx, TxOptions{Unsynced: true}, func(ctx context.Context, tx Tx) (err error) {
+		found, err = find(ctx, tx, most)
+		return err
+	}); err != nil {
+		return false, err
+	}
+	all := len(found)
+	found = slices.DeleteFunc(found, func(j Found) bool { return slices.Contains(refusing, j.Queue) })
+	apart := Apart[Found]{
+		Set: &s.obstacles,
+		Obstacle: func(j Found) backends.Obstacle {
+			return backends.Obstacle{Queue: j.Queue, Job: strconv.FormatInt(j.ID, 10), Doing: doing}
+		},
+		Try: func(some []Found) error {
+			ids := make([]int64, len(some))
+			for i := range some {
+				ids[i] = some[i].ID
+			}
+			slices.Sort(ids)
+			return try(ids, len(ids))
+		},
+	}
+	fresh := apart.New(found)
+	fresh = fresh[:min(limit, len(fresh))]
+	if known+len(refusing) > 0 && len(fresh) > 0 {
+		err = apart.Try(fresh)
+	}
+	more, err = apart.After(ctx, began, found, err)
+	if all < most {
+		s.obstacles.Tried(began, func(o *backends.Obstacle) bool {
+			return o.Doing == doing && o.Table == "" && !slices.Contains(refusing, o.Queue) &&
+				!slices.ContainsFunc(found, func(j Found) bool { return strconv.FormatInt(j.ID, 10) == o.Job })
+		})
+	}
+	return more || err == nil && len(fresh) == limit, err
+}
+
+// reap reaps overdue claims, and then those of lost sidecars.
+func (s *Store) reap(ctx context.Context, w backends.Maintenance, o dueWork, r *backends.MaintenanceResult, limit int) error {
+	var errs []error
+	for _, part := range []struct {
+		due, some bool
+		lock      lockStep
+	}{
+		{true, o.overdue, func(ctx context.Context, tx Tx, limit int) ([]*Row, int, error) { return tx.LockDue(ctx, o.Due, limit) }},
+		{false, len(o.Lost) > 0, func(ctx context.Context, tx Tx, limit int) ([]*Row, int, error) {
+			return tx.LockLost(ctx, o.Due, limit)
+		}},
+	} {
+		if !part.some {
+			continue
+		}
+		stuck, err := s.reapBatch(ctx, w.Jitter, r, limit, part.lock)
+		if errs = append(errs, err); err != nil && IsOutage(ctx, err) {
+			break
+		}
+		if stuck && !part.due && o.MoreLost {
+			s.owners.refuse(o.Lost, s.obstacles.Time())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// lockStep locks claims that have ended.
+type lockStep func(ctx context.Context, tx Tx, limit int) (rows []*Row, seen int, err error)
+
+// reapBatch reaps a batch of claims. Those that the database refuses to end keep the others from nothing. stuck: it found
+// only such claims.
+func (s *Store) reapBatch(ctx context.Context, jitter backends.Jitter, r *backends.MaintenanceResult, limit int, lock lockStep) (stuck bool, _ error) {
+	began := s.obstacles.Time()
+	most := limit + s.obstacles.Jobs(backends.DoingGiveBack)
+	apart := Apart[*Row]{Set: &s.obstacles, Obstacle: func(row *Row) backends.Obstacle {
+		return backends.Obstacle{Queue: row.Queue, Job: strconv.FormatInt(row.ID, 10), Doing: backends.DoingGiveBack}
+	}}
+	var found []*Row
+	seen := 0
+	reap := func(choose func(rows []*Row, n int) []*Row) error {
+		return s.step(ctx, r, 0, func(ctx context.Context, tx Tx, b *stepResult) error {
+			rows, n, err := lock(ctx, tx, most)
+			if err != nil {
+				return err
+			}
+			return b.reap(ctx, tx, choose(slices.Clone(rows), n), jitter, s.traits.Silent)
+		})
+	}
+	apart.Try = func(some []*Row) error {
+		ids := map[int64]bool{}
+		for _, row := range some {
+			ids[row.ID] = true
+		}
+		return reap(func(rows []*Row, _ int) []*Row {
+			return slices.DeleteFunc(rows, func(row *Row) bool { return !ids[row.ID] })
+		})
+	}
+	err := reap(func(rows []*Row, n int) []*Row {
+		found, seen = rows, n
+		_, refusing := s.obstacles.Waiting(backends.DoingGiveBack)
+		some := slices.DeleteFunc(apart.New(rows), func(row *Row) bool { return slices.Contains(refusing, row.Queue) })
+		return some[:min(limit, len(some))]
+	})
+	fresh := seen - (len(found) - len(apart.New(found)))
+	more, err := apart.After(ctx, began, found, err)
+	r.More = r.More || more || err == nil && fresh >= limit
+	return len(found) > 0 && seen == len(found) && len(apart.New(found)) == 0, err
 }
 
 // stepResult is what one transaction of maintenance did.
@@ -173,18 +313,34 @@ func (s *Store) step(ctx context.Context, r *backends.MaintenanceResult, limit i
 }
 
 // reap ends the claims of locked rows for their Cause.
-func (b *stepResult) reap(ctx context.Context, tx Tx, rows []*Row, jitter backends.Jitter) error {
+func (b *stepResult) reap(ctx context.Context, tx Tx, rows []*Row, jitter backends.Jitter, silent bool) error {
 	for _, row := range rows {
+		if row.Cause == backends.CauseSidecarLost && row.Lease > 0 { // a timed lease doesn't need an owner
+			row.renew()
+			row.Change.Owner = 0
+			continue
+		}
 		row.end(row.AfterReap(row.Cause, jitter.Of(row.Queue)))
 	}
+	changed := 0
 	_, b.backs = queueChanges(tx, rows, nil, func(row *Row) {
+		changed++
+		if row.Change.Kind == Renewed {
+			return
+		}
 		b.reaped[row.Cause]++
 		b.failed.Add(row.Queue, row.Cause, row.Change.State == backends.StateDead)
 		if row.Change.State == backends.StateReady {
 			b.ready = append(b.ready, row.Queue)
 		}
 	})
-	return tx.Flush(ctx)
+	if err := tx.Flush(ctx); err != nil {
+		return err
+	}
+	if silent && changed < len(rows) {
+		return backends.Refused(ErrSilent)
+	}
+	return nil
 }
 
 // dueWork is the work that Driver.FindDue found.
@@ -225,7 +381,7 @@ func (s *Store) findDueOnce(ctx context.Context, w backends.Maintenance, owners 
 	}
 	seen := map[string]*learned{}
 	q := DueQuery{
-		Prune: w.Prune, Owners: owners, Host: w.Host, Watched: w.Watched, Waiting: w.Waiting, Pieces: s.pieces(policies, seen, now),
+		Prune: w.Prune, Owners: owners, Refused: s.owners.refusedNow(s.obstacles.Time()), Host: w.Host, Watched: w.Watched, Waiting: w.Waiting, Pieces: s.pieces(policies, seen, now),
 		JobsFrom: s.jobTrail.From(now), KeysFrom: s.keyTrail.From(now), DueFrom: s.dueTrail.From(now, w.Watched),
 	}
 	if o.Due, err = s.driver.FindDue(ctx, q); err != nil {

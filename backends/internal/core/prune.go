@@ -2,6 +2,7 @@ package core
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -14,6 +15,7 @@ func (s *Store) prune(ctx context.Context, w backends.Maintenance, o dueWork, r 
 	if n := s.traits.MaxRows; n > 0 {
 		limit = min(limit, n)
 	}
+	var errs []error
 	for _, p := range []struct {
 		what  Pruned
 		since *time.Time
@@ -24,20 +26,39 @@ func (s *Store) prune(ctx context.Context, w backends.Maintenance, o dueWork, r 
 		}
 		some = true
 		r.PruneOverdue = max(r.PruneOverdue, o.At.Sub(*p.since))
-		var began time.Time // measured from here: others wait for the transaction, not for what it waits for
-		var deleted, found int
-		var last time.Time
-		if err := s.Write(ctx, TxOptions{Unsynced: true}, func(ctx context.Context, tx Tx) (err error) {
-			began = time.Now()
-			deleted, found, last, err = tx.Prune(ctx, p.what, *p.since, limit)
-			return err
-		}); err != nil {
-			return some, err
+		try := func(only []int64, limit int) error {
+			var began time.Time // measured from here: others wait for the transaction, not for what it waits for
+			var deleted, found int
+			var last time.Time
+			if err := s.Write(ctx, TxOptions{Unsynced: true}, func(ctx context.Context, tx Tx) (err error) {
+				began = time.Now()
+				deleted, found, last, err = tx.Prune(ctx, p.what, *p.since, only, limit)
+				return err
+			}); err != nil {
+				return err
+			}
+			if !last.IsZero() && !s.obstacles.Some() { // what is refused stays before it
+				p.trail.Found(last)
+			}
+			if only != nil {
+				found = 0
+			}
+			r.AddPruned(deleted, found, limit, time.Since(began))
+			return nil
 		}
-		if !last.IsZero() {
-			p.trail.Found(last)
+		var err error
+		if p.what == PruneJobs {
+			var more bool
+			more, err = s.eachApart(ctx, backends.DoingPrune, limit, try, func(ctx context.Context, tx Tx, limit int) ([]Found, error) {
+				return tx.FindExpired(ctx, *p.since, limit)
+			})
+			r.PruneMore = r.PruneMore || more
+		} else {
+			err = try(nil, limit)
 		}
-		r.AddPruned(deleted, found, limit, time.Since(began))
+		if errs = append(errs, err); err != nil && IsOutage(ctx, err) {
+			break
+		}
 	}
-	return some, nil
+	return some, errors.Join(errs...)
 }

@@ -69,14 +69,50 @@ func (s *Store) Bound(ctx context.Context) (context.Context, func()) {
 
 // ownerSearch holds when the owners of claims are next compared with the living sidecars.
 type ownerSearch struct {
-	mu   sync.Mutex
-	next time.Time
+	mu      sync.Mutex
+	next    time.Time
+	refused map[int64]time.Time // lost owners, until when others come before them; see DueQuery.Refused
+}
+
+// ownerPause is how long other lost owners come before one whose claims the database refuses to end.
+const ownerPause = 5 * time.Second
+
+// RetryOwners ends these pauses. Tests use it.
+func (s *Store) RetryOwners() {
+	s.owners.mu.Lock()
+	defer s.owners.mu.Unlock()
+	s.owners.refused = nil
+}
+
+func (o *ownerSearch) refuse(owners []int64, now time.Time) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.refused == nil {
+		o.refused = map[int64]time.Time{}
+	}
+	for _, owner := range owners {
+		o.refused[owner] = now.Add(ownerPause)
+	}
+}
+
+func (o *ownerSearch) refusedNow(now time.Time) (owners []int64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for owner, until := range o.refused {
+		if !now.Before(until) {
+			delete(o.refused, owner)
+			continue
+		}
+		owners = append(owners, owner)
+	}
+	return owners
 }
 
 // Forget resets the Store's memory to that of a new Store. Tests use it.
 func (s *Store) Forget() {
 	s.Cursors.Reset()
 	s.jobTrail, s.keyTrail, s.dueTrail, s.estimates, s.owners = Trail{}, Trail{}, dueTrail{}, Estimates{}, ownerSearch{}
+	s.obstacles.Keep(func(*backends.Obstacle) bool { return false })
 	s.lean.n.Store(0)
 	s.locked.n.Store(0)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -49,6 +50,7 @@ func (e *examination) run(ctx context.Context) error {
 		{Topic: "rights", Run: e.checkRights, NeedsTables: true},
 		{Topic: "triggers", Run: e.checkTriggers, NeedsTables: true},
 		{Topic: "claim", Run: e.checkClaim, NeedsTables: true},
+		{Topic: "maintenance", Run: e.checkOverdue, NeedsTables: true},
 		{Topic: "isolation", Run: e.checkIsolation},
 		{Topic: "binlog", Run: e.checkBinlog},
 		{Topic: "durability", Run: e.checkDurability},
@@ -173,6 +175,30 @@ func (e *examination) checkTriggers(ctx context.Context) error {
 		e.ForeignTrigger(fmt.Sprintf("the trigger %s on %s", t[0].String, t[1].String), "raises an error that change is refused", "a CHECK")
 	}
 	return err
+}
+
+// checkOverdue finds jobs that maintenance had to change long ago. It reads the claimed jobs, which are as many as workers have,
+// and the scheduled ones that are due.
+func (e *examination) checkOverdue(ctx context.Context) error {
+	const jobs = "qsidecar_jobs j FORCE INDEX (qsidecar_segments)"
+	rows, err := e.session.Rows(ctx, fmt.Sprintf(`SELECT queue, 'claimed', COUNT(*), MIN(id) FROM (
+			SELECT id, queue FROM %[1]s WHERE segment >= 'c' AND segment < 'd' AND state = 'claimed' AND (due_at < UTC_TIMESTAMP(6) - INTERVAL 1 MINUTE
+				OR lease_ms IS NULL AND owner <> 0 AND claimed_at < UTC_TIMESTAMP(6) - INTERVAL 1 MINUTE
+				AND NOT EXISTS (SELECT 1 FROM qsidecar_sidecars h WHERE h.sidecar = j.owner AND NOT h.dead)) LIMIT %[2]d) AS x GROUP BY queue
+		UNION ALL SELECT queue, 'scheduled', COUNT(*), MIN(id) FROM (
+			SELECT id, queue FROM %[1]s WHERE segment >= 's' AND segment < 't' AND state = 'scheduled' AND run_at < UTC_TIMESTAMP(6) - INTERVAL 1 MINUTE LIMIT %[2]d) AS y GROUP BY queue
+		ORDER BY 1, 2`, jobs, checks.MostOverdue))
+	if err != nil {
+		return err
+	}
+	for _, r := range rows {
+		n, err := strconv.ParseInt(r[2].String, 10, 64)
+		if err != nil {
+			return err
+		}
+		e.Overdue(r[0].String, r[1].String, n, r[3].String)
+	}
+	return nil
 }
 
 // checkClaim reports how jobs are claimed, and checks the plan of the claim.

@@ -80,6 +80,7 @@ func (e *examination) run(ctx context.Context) error {
 	add("triggers", true, e.checkTriggers)
 	add("indexes", true, e.checkIndexes)
 	add("claim", true, e.checkClaim)
+	add("maintenance", true, e.checkOverdue)
 	add("isolation", false, e.checkIsolation)
 	add("durability", false, e.checkDurability)
 	add("disk", false, e.checkDisk)

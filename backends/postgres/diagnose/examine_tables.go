@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/checks"
 	"github.com/qsidecar/qsidecar/backends/postgres/internal/plan"
 	"github.com/qsidecar/qsidecar/backends/postgres/migrate"
 )
@@ -106,6 +107,31 @@ func (e *examination) checkTriggers(ctx context.Context, tx pgx.Tx) error {
 		e.AddError("triggers", fmt.Sprintf("the sidecar's trigger %s is missing", name), "create it again, from what `qsidecar migrate --print` prints")
 	}
 	return nil
+}
+
+// checkOverdue finds jobs that maintenance had to change long ago.
+func (e *examination) checkOverdue(ctx context.Context, tx pgx.Tx) error {
+	rows, err := tx.Query(ctx, migrate.In(e.Schema, `WITH ended AS (
+			(SELECT id, queue FROM {s}.qsidecar_jobs WHERE due_at IS NOT NULL AND due_at < {s}.qsidecar_now() - interval '1 min' LIMIT $1)
+			UNION
+			(SELECT id, queue FROM {s}.qsidecar_jobs j WHERE state = 'claimed' AND lease_ms IS NULL AND owner <> 0
+				AND claimed_at < {s}.qsidecar_now() - interval '1 min'
+				AND NOT EXISTS (SELECT FROM {s}.qsidecar_sidecars h WHERE h.sidecar = j.owner AND NOT h.dead) LIMIT $1)
+		), due AS (
+			SELECT id, queue FROM {s}.qsidecar_jobs WHERE state = 'scheduled' AND run_at < {s}.qsidecar_now() - interval '1 min' LIMIT $1
+		)
+		SELECT queue::text, 'claimed', count(*), min(id)::text FROM ended GROUP BY queue
+		UNION ALL SELECT queue::text, 'scheduled', count(*), min(id)::text FROM due GROUP BY queue ORDER BY 1, 2`), checks.MostOverdue)
+	if err != nil {
+		return err
+	}
+	var queue, state, example string
+	var jobs int64
+	_, err = pgx.ForEachRow(rows, []any{&queue, &state, &jobs, &example}, func() error {
+		e.Overdue(queue, state, jobs, example)
+		return nil
+	})
+	return err
 }
 
 // checkIndexes checks that the sidecar's indexes exist and are valid.

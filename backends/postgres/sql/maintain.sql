@@ -102,10 +102,11 @@ CASE WHEN $13::timestamptz IS NULL THEN 'infinity' ELSE {s}.qsidecar_now() + {du
 
 -- name: promote
 -- Makes due jobs ready, in the order in which they are due, from an instant on. A fence above 0 frees rows from a
--- CHECK that is younger than they are.
+-- CHECK that is younger than they are. $3: only these jobs, if it isn't NULL.
 WITH d AS MATERIALIZED (
   SELECT id, {s}.qsidecar_next() AS position FROM (
     SELECT id FROM {s}.qsidecar_jobs WHERE state = 'scheduled' AND run_at >= coalesce($2::timestamptz, '-infinity') AND run_at <= {s}.qsidecar_now()
+      AND ($3::bigint[] IS NULL OR id = ANY($3))
     ORDER BY run_at, id LIMIT $1 FOR UPDATE SKIP LOCKED
   ) AS d
 ), a AS MATERIALIZED (
@@ -116,6 +117,16 @@ UPDATE {s}.qsidecar_jobs j SET state = 'ready', ready_at = {s}.qsidecar_now(), f
 WHERE j.id = ANY((SELECT ids FROM a)::bigint[])
 RETURNING j.queue
 
+-- name: find_scheduled
+SELECT id, queue::text FROM {s}.qsidecar_jobs
+WHERE state = 'scheduled' AND run_at >= coalesce($2::timestamptz, '-infinity') AND run_at <= {s}.qsidecar_now()
+ORDER BY run_at, id LIMIT $1
+
+-- name: find_expired
+SELECT id, queue::text FROM {s}.qsidecar_jobs
+WHERE expires_at IS NOT NULL AND expires_at <= {s}.qsidecar_now() AND expires_at >= $2
+ORDER BY expires_at LIMIT $1
+
 -- name: lock_due
 -- Locks claims whose lease or time limit is over, from an instant on.
 SELECT {row} CASE WHEN j.deadline <= j.due_at THEN 'timed_out' ELSE 'lease_ended' END
@@ -124,18 +135,11 @@ WHERE j.due_at IS NOT NULL AND j.due_at >= coalesce($2::timestamptz, '-infinity'
 ORDER BY j.due_at LIMIT $1 FOR UPDATE SKIP LOCKED
 
 -- name: lock_lost
--- Locks claims of owners that are not alive. A timed lease does not need its owner: it is set to
--- 0, so that the next scan does not find the claim again.
-WITH j AS MATERIALIZED (
-  SELECT id, queue, key, priority, position, fence, token_sidecar, token_number, owner, lease_ms, attempts, claim_max, losses, backoff_ms,
-    backoff_max_ms, prefetched, prefetch_losses, retention_done_ms, worker
-  FROM {s}.qsidecar_jobs
-  WHERE state = 'claimed' AND owner = ANY($1::bigint[])
-  LIMIT $2 FOR UPDATE SKIP LOCKED
-), d AS (
-  UPDATE {s}.qsidecar_jobs SET owner = 0 WHERE id = ANY(ARRAY(SELECT id FROM j WHERE lease_ms IS NOT NULL))
-)
-SELECT {row} 'sidecar_lost' FROM j
+-- Locks claims of owners that are not alive.
+SELECT {row} 'sidecar_lost'
+FROM {s}.qsidecar_jobs j
+WHERE j.state = 'claimed' AND j.owner = ANY($1::bigint[])
+LIMIT $2 FOR UPDATE SKIP LOCKED
 
 -- name: mark_dead
 UPDATE {s}.qsidecar_sidecars h SET dead = true FROM unnest($1::bigint[], $2::bigint[]) AS x (sidecar, heartbeats)
@@ -147,10 +151,11 @@ DELETE FROM {s}.qsidecar_sidecars h
 WHERE h.dead AND (SELECT true FROM {s}.qsidecar_jobs j WHERE j.state = 'claimed' AND j.owner = h.sidecar LIMIT 1) IS NULL
 
 -- name: prune_jobs
--- Deletes what expired, from an instant on. Returns how many, and when the last of them expired.
+-- Deletes what expired, from an instant on. Returns how many, and when the last of them expired. $3 is as in promote.
 WITH d AS (
   DELETE FROM {s}.qsidecar_jobs WHERE id = ANY(ARRAY(
     SELECT id FROM {s}.qsidecar_jobs WHERE expires_at IS NOT NULL AND expires_at <= {s}.qsidecar_now() AND expires_at >= $2
+      AND ($3::bigint[] IS NULL OR id = ANY($3))
     ORDER BY expires_at LIMIT $1 FOR UPDATE SKIP LOCKED))
   RETURNING expires_at
 )

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -195,6 +196,21 @@ func (e *examination) checkAccess(folder string) {
 	}
 }
 
+// checkOverdue finds jobs that maintenance had to change long ago.
+func (e *examination) checkOverdue(ctx context.Context) error {
+	ago := time.Now().Add(-time.Minute).UnixMilli()
+	return e.each(ctx, `SELECT queue, 'claimed', count(*), min(id) FROM (
+			SELECT id, queue FROM qsidecar_jobs WHERE due_at IS NOT NULL AND due_at < ?1
+			UNION SELECT id, queue FROM qsidecar_jobs AS j WHERE state = 'claimed' AND lease_ms IS NULL AND owner <> 0 AND claimed_at < ?1
+				AND NOT EXISTS (SELECT 1 FROM qsidecar_sidecars AS h WHERE h.sidecar = j.owner AND NOT h.dead)
+			LIMIT ?2) GROUP BY queue
+		UNION ALL SELECT queue, 'scheduled', count(*), min(id) FROM (
+			SELECT id, queue FROM qsidecar_jobs WHERE state = 'scheduled' AND run_at < ?1 LIMIT ?2) GROUP BY queue
+		ORDER BY 1, 2`, func(r sqlite.Row) {
+		e.Overdue(r.Text(0), r.Text(1), r.Int(2), strconv.FormatInt(r.Int(3), 10))
+	}, ago, checks.MostOverdue)
+}
+
 // checkContents checks the contents of the database.
 func (e *examination) checkContents(ctx context.Context) error {
 	pragmas := map[string]string{}
@@ -219,6 +235,9 @@ func (e *examination) checkContents(ctx context.Context) error {
 	}
 	if tables {
 		if err := e.checkClaim(ctx); err != nil {
+			return err
+		}
+		if err := e.checkOverdue(ctx); err != nil {
 			return err
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -44,6 +45,7 @@ func (x *Engine) Examine(ctx context.Context, queues []backends.Policy) (found [
 			{Topic: "indexes", Run: e.checkIndexes, NeedsTables: true},
 			{Topic: "triggers", Run: e.checkTriggers, NeedsTables: true},
 			{Topic: "claim", Run: e.checkClaim, NeedsTables: true},
+			{Topic: "maintenance", Run: e.checkOverdue, NeedsTables: true},
 		}, unseen)
 		found = e.Findings
 		return err
@@ -259,6 +261,19 @@ func (e *examination) checkTriggers(ctx context.Context) error {
 			e.AddError("triggers", fmt.Sprintf("the trigger %s replaces what the sidecar does to its jobs (INSTEAD OF)", name), "drop it, or make it an AFTER trigger")
 		} else {
 			e.AddInfo("triggers", fmt.Sprintf("the trigger %s runs in the sidecar's statements; if it raises an error, the sidecar refuses the job", name))
+		}
+		return err
+	})
+}
+
+// checkOverdue finds jobs that maintenance had to change long ago.
+func (e *examination) checkOverdue(ctx context.Context) error {
+	return e.rows(ctx, e.engine.Statement("examine_overdue"), func(rows *sql.Rows) error {
+		var queue, state string
+		var jobs, example int64
+		err := rows.Scan(&queue, &state, &jobs, &example)
+		if err == nil {
+			e.Overdue(queue, state, jobs, strconv.FormatInt(example, 10))
 		}
 		return err
 	})

@@ -14,6 +14,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/adopted/internal/condition"
+	"github.com/qsidecar/qsidecar/backends/adopted/internal/lease"
 	"github.com/qsidecar/qsidecar/backends/adopted/internal/query"
 	"github.com/qsidecar/qsidecar/backends/adopted/internal/statement"
 	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
@@ -48,6 +49,9 @@ func Examine(ctx context.Context, engine backends.Engine, queues []*statement.Qu
 			return found, err
 		}
 		if err := localTimes(ctx, engine, q, &found); err != nil {
+			return found, err
+		}
+		if err := notGivenBack(ctx, engine, q, &found); err != nil {
 			return found, err
 		}
 		warn(&found, q, engine, explain(ctx, engine, q, &found))
@@ -147,6 +151,32 @@ func localTimes(ctx context.Context, engine backends.Adopter, q *statement.Queue
 	if changes {
 		found.AddWarning("times", fmt.Sprintf("queues.%s: the columns %s of %s hold local times without a zone. When the clock is set back, it shows an hour twice, and delays, stuck_after and retention can take up to an hour longer",
 			q.Queue, strings.Join(columns, ", "), q.SQLName), "store UTC there and set times: utc, or give the columns a type with a zone")
+	}
+	return nil
+}
+
+// notGivenBack finds jobs whose claims ended long ago: something keeps maintenance from giving them back.
+func notGivenBack(ctx context.Context, engine backends.Adopter, q *statement.Queue, found *backends.Findings) error {
+	var items []string
+	n := 0
+	st := lease.Overdue(engine.Dialect(), q.Queue, func(item string) {
+		if n++; n <= 3 {
+			items = append(items, item)
+		}
+	})
+	err := engine.Query(ctx, st)
+	switch {
+	case err != nil && (backends.Retryable(err) || ctx.Err() != nil):
+		return err
+	case err != nil: // the sidecar's own tables do not exist yet, as the plan's text reports
+		found.AddInfo("maintenance", fmt.Sprintf("queues.%s: can't check whether its ended claims were given back: %v", q.Queue, err))
+	case n > 0:
+		count := fmt.Sprint(n)
+		if n == lease.MostOverdue {
+			count = "at least " + count
+		}
+		found.AddWarning("maintenance", fmt.Sprintf("queues.%s: %s jobs of %s are still claimed although their claims ended more than a minute ago (%s)", q.Queue, count, q.SQLName, strings.Join(items, " ")),
+			"run a sidecar; if one runs, `qsidecar status` lists what the database refuses: a unique index, a trigger, a CHECK or a missing right is in the way")
 	}
 	return nil
 }

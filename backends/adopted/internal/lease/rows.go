@@ -57,6 +57,25 @@ func OfJobs(d backends.Dialect) string {
 	return "l.queue = " + d.TextArg(1) + " AND " + d.AnyOf(2, ItemColumn)
 }
 
+// OfLost is the condition for session leases of sidecars that are not alive.
+func OfLost(d backends.Dialect) string {
+	return "l.token_sidecar IS NOT NULL AND l.owner IS NOT NULL AND l.lease_ms IS NULL AND NOT " + d.IsAlive("l.owner")
+}
+
+// MostOverdue is how many leases Overdue finds at most.
+const MostOverdue = 1000
+
+// Overdue finds the jobs of a queue whose claims ended more than a minute ago, or whose sidecars are lost and began them
+// before that.
+func Overdue(d backends.Dialect, queue string, f func(item string)) *backends.Statement {
+	ago := d.NowMillis() + " - 60000"
+	where := "l.queue = " + d.TextArg(1) + " AND (l.due_at IS NOT NULL AND l.due_at < " + ago + " OR l.claimed_at < " + ago + " AND " + OfLost(d) + ")"
+	return &backends.Statement{
+		Text: d.SelectFirst(query.Columns(d.ToText("l.item")), From(d), where, "l.id", d.IntArg(2)), Args: []any{queue, int64(MostOverdue)},
+		Row: func(cells [][]byte) error { f(string(cells[0])); return nil },
+	}
+}
+
 // Read reads a row of Columns.
 func Read(cells [][]byte) (*Lease, error) {
 	l := &Lease{Stored: true}

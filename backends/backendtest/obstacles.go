@@ -1,0 +1,185 @@
+package backendtest
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// The database refuses every change of jobs of the queue "bad", as a trigger of a DBA can. No test depends on the time
+// between two tries: retry makes all obstacles due.
+
+const refusal = "not on Sundays"
+
+// refuseBad makes the database refuse changes. The result is nil if the engine can't.
+func (k *kit) refuseBad() (allow func()) {
+	k.Helper()
+	if k.RefuseChanges == nil {
+		k.Skip("the engine has no triggers")
+	}
+	return k.RefuseChanges("bad", refusal)
+}
+
+// maintainAll maintains until nothing is left, and adds up what it did.
+func (k *kit) maintainAll(s backends.Maintenance) (sum backends.MaintenanceResult) {
+	k.Helper()
+	sum.Reaped = map[backends.Cause]int{}
+	for calls := range 100 {
+		r := k.maintain(s)
+		sum.Promoted, sum.Pruned = sum.Promoted+r.Promoted, sum.Pruned+r.Pruned
+		for cause, n := range r.Reaped {
+			sum.Reaped[cause] += n
+		}
+		if !r.More && !r.PruneMore {
+			if r.Next == 0 {
+				k.Errorf("after %d calls maintenance is to run again at once", calls)
+			}
+			return sum
+		}
+	}
+	k.Fatal("maintenance doesn't come to an end")
+	return sum
+}
+
+// wantObstacles checks the obstacles: n jobs of the queue "bad".
+func (k *kit) wantObstacles(doing string, n int) {
+	k.Helper()
+	all := k.Backend.(backends.Obstructed).Obstacles()
+	for _, o := range all {
+		if o.Queue != "bad" || o.Doing != doing || o.Job == "" || !strings.Contains(o.Err.Error(), refusal) {
+			k.Errorf("obstacle: %+v", o)
+		}
+	}
+	if len(all) != n {
+		k.Errorf("%d obstacles, want %d", len(all), n)
+	}
+}
+
+// retry makes all obstacles due.
+func (k *kit) retry(doing string) {
+	k.Backend.(interface{ ObstacleSet() *backends.ObstacleSet }).ObstacleSet().RetryNow("bad", doing)
+}
+
+var obstacleTests = map[string]func(*kit){
+	"RefusedPromotionHidesNoOther": func(k *kit) { // more of them than a batch has
+		for range 5 {
+			k.enqueue(backends.NewJob{Queue: "bad", Delay: time.Second})
+		}
+		k.enqueue(backends.NewJob{Queue: "q", Delay: 2 * time.Second}, backends.NewJob{Queue: "q", Delay: 3 * time.Second})
+		allow := k.refuseBad()
+		k.AdvanceClock(time.Minute)
+		some := backends.Maintenance{Limit: 2, Waiting: []string{"q", "bad"}}
+		if r := k.maintainAll(some); r.Promoted != 2 {
+			k.Errorf("%d jobs were promoted, want 2", r.Promoted)
+		}
+		k.wantObstacles(backends.DoingPromote, 5)
+		k.enqueue(backends.NewJob{Queue: "q", Delay: time.Second})
+		k.AdvanceClock(time.Minute)
+		if r := k.maintainAll(some); r.Promoted != 1 {
+			k.Errorf("beside obstacles %d jobs were promoted, want 1", r.Promoted)
+		}
+		allow()
+		k.retry(backends.DoingPromote)
+		if r := k.maintainAll(some); r.Promoted != 5 {
+			k.Errorf("with nothing in the way %d jobs were promoted, want 5", r.Promoted)
+		}
+		k.wantObstacles(backends.DoingPromote, 0)
+	},
+	"RefusedReapHidesNoOther": func(k *kit) {
+		for range 5 {
+			k.enqueue(backends.NewJob{Queue: "bad"})
+		}
+		k.enqueue(backends.NewJob{Queue: "q"}, backends.NewJob{Queue: "q"})
+		k.commit(k.claimBatch(me, 5, time.Second, policy("bad")))
+		k.commit(k.claimBatch(me, 2, 2*time.Second, policy("q")))
+		allow := k.refuseBad()
+		k.AdvanceClock(time.Minute)
+		some := backends.Maintenance{Limit: 2}
+		if r := k.maintainAll(some); r.Reaped[backends.CauseLeaseEnded] != 2 {
+			k.Errorf("reaped %v, want 2", r.Reaped)
+		}
+		k.wantObstacles(backends.DoingGiveBack, 5)
+		allow()
+		k.retry(backends.DoingGiveBack)
+		if r := k.maintainAll(some); r.Reaped[backends.CauseLeaseEnded] != 5 {
+			k.Errorf("with nothing in the way reaped %v, want 5", r.Reaped)
+		}
+		k.wantObstacles(backends.DoingGiveBack, 0)
+	},
+	"RefusedClaimsOfLostSidecars": func(k *kit) { // session leases and timed ones of two sidecars
+		for range 3 {
+			k.enqueue(backends.NewJob{Queue: "bad"}, backends.NewJob{Queue: "q"})
+		}
+		const third backends.Identity = 9
+		for _, host := range []backends.Identity{other, third} {
+			k.join(k, host)
+			k.commit(k.claimBatch(host, 1, 0, policy("bad")))
+			k.commit(k.claimBatch(host, 1, 0, policy("q")))
+		}
+		k.commit(k.claimBatch(other, 1, time.Hour, policy("bad")))
+		k.commit(k.claimBatch(other, 1, time.Hour, policy("q")))
+		allow := k.refuseBad()
+		k.AdvanceClock(sidecarTimeout + time.Second)
+		var suspects []backends.Suspect
+		for _, host := range []backends.Identity{other, third} {
+			p := k.peer(host)
+			suspects = append(suspects, backends.Suspect{Host: host, Heartbeats: p.Heartbeats, Timeout: p.Timeout})
+		}
+		if r := k.maintainAll(backends.Maintenance{Suspects: suspects}); r.Reaped[backends.CauseSidecarLost] != 2 {
+			k.Errorf("reaped %v, want 2", r.Reaped)
+		}
+		k.wantObstacles(backends.DoingGiveBack, 3)
+		allow()
+		for range 3 { // an engine can take one sidecar after another
+			k.retry(backends.DoingGiveBack)
+			if f, ok := k.Backend.(interface{ RetryOwners() }); ok {
+				f.RetryOwners()
+			}
+			k.maintainAll(backends.Maintenance{})
+		}
+		k.wantObstacles(backends.DoingGiveBack, 0)
+	},
+	"RefusedPruneHidesNoOther": func(k *kit) {
+		finish := func(queue string, n int) {
+			p := policy(queue)
+			p.RetainDone = time.Hour
+			for range n {
+				k.enqueue(backends.NewJob{Queue: queue})
+			}
+			jobs := k.commit(k.claimBatch(me, n, 0, p)).Claims[0].Jobs
+			k.writeLosing(backends.Ack{Leases: leasesOf(jobs...)}, 0)
+		}
+		finish("bad", 5)
+		k.AdvanceClock(time.Second)
+		finish("q", 2)
+		allow := k.refuseBad()
+		k.AdvanceClock(2 * time.Hour)
+		some := backends.Maintenance{Prune: true, Limit: 2}
+		if r := k.maintainAll(some); r.Pruned != 2 {
+			k.Errorf("%d jobs were pruned, want 2", r.Pruned)
+		}
+		k.wantObstacles(backends.DoingPrune, 5)
+		allow()
+		k.retry(backends.DoingPrune)
+		if r := k.maintainAll(some); r.Pruned != 5 {
+			k.Errorf("with nothing in the way %d jobs were pruned, want 5", r.Pruned)
+		}
+		k.wantObstacles(backends.DoingPrune, 0)
+	},
+	"RefusedReclaimOfOneJob": func(k *kit) { // the other jobs of the command are reclaimed
+		ids := k.enqueue(backends.NewJob{Queue: "bad", Priority: 1}, backends.NewJob{Queue: "q"}, backends.NewJob{Queue: "q"})
+		k.commit(k.claimBatch(me, 3, 0, policy("bad"), policy("q")))
+		defer k.refuseBad()()
+		n, freed, err := k.inspector().Command(k.Context(), backends.Command{Kind: backends.Reclaim, Queue: "q", IDs: ids[1:]})
+		if n != 2 || !freed || err != nil {
+			k.Errorf("reclaimed %d, %v, %v", n, freed, err)
+		}
+		n, freed, err = k.inspector().Command(k.Context(), backends.Command{Kind: backends.Reclaim, Queue: "bad", IDs: slices.Concat(ids[:1], []string{fmt.Sprint(1 << 40)})})
+		if n != 0 || freed || !backends.IsRefused(err) || !strings.Contains(err.Error(), refusal) {
+			k.Errorf("a refused job: reclaimed %d, %v, %v", n, freed, err)
+		}
+	},
+}

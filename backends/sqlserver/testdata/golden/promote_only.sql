@@ -1,0 +1,38 @@
+-- parameters: @promote_ids nvarchar(max), @mark_handle bigint, @mark_lane int, @mark_number bigint
+-- result sets: 2
+SET NOCOUNT ON;
+SET XACT_ABORT ON;
+SET LOCK_TIMEOUT 5000;
+SET DEADLOCK_PRIORITY LOW;
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+DECLARE @now datetime2(6) = [qsidecar].qsidecar_now();
+DECLARE @wrote bigint = 0;
+DECLARE @promote_base bigint;
+SET @promote_base = NEXT VALUE FOR [qsidecar].qsidecar_sequence;
+DECLARE @promote_id TABLE (id bigint NOT NULL PRIMARY KEY);
+INSERT INTO @promote_id (id)
+SELECT x.id FROM OPENJSON(@promote_ids) WITH (id bigint) AS x;
+DECLARE @promote TABLE (id bigint NOT NULL PRIMARY KEY, run_at datetime2(6) NOT NULL, queue varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL);
+INSERT INTO @promote (id, run_at, queue)
+SELECT j.id, j.run_at, j.queue
+FROM @promote_id AS o
+INNER JOIN [qsidecar].qsidecar_jobs AS j WITH (FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK) ON j.id = o.id
+WHERE j.state = 'pending' AND j.run_at IS NOT NULL AND j.run_at <= @now
+OPTION (LOOP JOIN, FORCE ORDER);
+DECLARE @promoted TABLE (id bigint NOT NULL PRIMARY KEY);
+UPDATE j SET run_at = NULL, ready_at = @now, position = @promote_base + p.n
+OUTPUT inserted.id INTO @promoted
+FROM (SELECT x.id, ROW_NUMBER() OVER (ORDER BY x.run_at, x.id) - 1 AS n FROM @promote AS x) AS p,
+  [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
+WHERE j.id = p.id AND j.state = 'pending' AND j.run_at IS NOT NULL
+OPTION (LOOP JOIN, FORCE ORDER);
+SET @wrote = @wrote + (SELECT COUNT(*) FROM @promoted);
+SELECT p.queue FROM @promote AS p INNER JOIN @promoted AS y ON y.id = p.id;
+IF @wrote > 0
+BEGIN
+  UPDATE [qsidecar].qsidecar_commits SET number = @mark_number, at = @now
+  WHERE handle = @mark_handle AND pipeline = @mark_lane AND number <= @mark_number;
+  IF @@ROWCOUNT = 0
+    INSERT INTO [qsidecar].qsidecar_commits (handle, pipeline, number, at) VALUES (@mark_handle, @mark_lane, @mark_number, @now);
+END;
+SELECT @wrote AS wrote;
