@@ -194,7 +194,7 @@ func TestKindsOfObstacles(t *testing.T) {
 					ddl = in.sqlite
 				}
 				if ddl == "" && name != "counter" {
-					t.Skip("this engine has no such trigger")
+					return // the engine has no such trigger
 				}
 				k := obstacleKit(t, on, func(m *mapping.Table) {
 					if name == "counter" {

@@ -32,7 +32,9 @@ func (t *tx) lockKeys(keys []jobKey, into map[jobKey]*keyRow) {
 		return
 	}
 	slices.SortFunc(keys, compareKeys)
-	t.lockExistingKeys(keys)
+	if t.keys += len(keys); t.keys > 1 { // one key can wait for its lock
+		t.lockExistingKeys(keys)
+	}
 	t.wrote = true
 	for part := range slices.Chunk(keys, keysAtOnce) {
 		n, args := len(part), argsOf(part)

@@ -27,6 +27,7 @@ type tx struct {
 	committed bool // COMMIT succeeded, and a statement after it can still fail
 	sent      int  // number of packets
 
+	keys  int   // how many keys it has locked to store jobs
 	acked int64 // how many rows the last statement, an Ack, must have deleted; 0: it is not an Ack
 
 	now   session.Instant // the transaction's time, if asked

@@ -151,19 +151,24 @@ type Writer interface {
 	// changed for each row. For each queue with rows that have SamePosition it increases the queue's count of
 	// returns, and calls gaveBack with the new count.
 	//
-	// Change locks the keys of jobs that end, in the order of queues and keys. It waits for no key: an application
-	// that stores several keys in one transaction could wait for another one of them, and would become the victim of
-	// that deadlock. If another transaction has locked a key, the transaction fails with a *backends.LockedError.
+	// Change of a KeyLockFinder locks the keys of jobs that end, in the order of queues and keys. It waits for no key: an
+	// application that stores several keys in one transaction could wait for another one of them, and would become the
+	// victim of that deadlock. If another transaction has locked a key, the transaction fails with a
+	// *backends.LockedError.
 	Change(rows []*Row, changed func(*Row), gaveBack func(queue string, returns int64))
 }
 
-// LockFinder is a Tx that can avoid locked rows and keys. Its methods wait for no lock.
+// LockFinder is a Tx that can avoid locked rows. It waits for no lock.
 type LockFinder interface {
 	// FindLocked locks the claimed rows among ids, except those that other transactions have locked, and returns
 	// the ids of these. The ids are as in Lock.
 	FindLocked(ctx context.Context, ids []int64) (locked []int64, err error)
+}
 
-	// FindLockedKeys does the same for the keys of locked rows. It returns the ids of the rows.
+// KeyLockFinder is a Tx whose Change waits for no key.
+type KeyLockFinder interface {
+	// FindLockedKeys locks the keys of locked rows, except those that other transactions have locked, and returns the
+	// ids of the rows of these.
 	FindLockedKeys(ctx context.Context, rows []*Row) (locked []int64, err error)
 }
 

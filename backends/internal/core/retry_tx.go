@@ -74,7 +74,7 @@ const (
 	lockPatience = 5 * time.Second
 	// sharedPatience is the same for a commit with the writes of others. It is longer than most commits of other
 	// sidecars, and shorter than most transactions of applications.
-	sharedPatience = 100 * time.Millisecond
+	sharedPatience = 250 * time.Millisecond
 )
 
 // patiently runs f until it returns another error than a LockedError, or the time is over. f ends its transaction

@@ -81,7 +81,7 @@ var errSetAside = fmt.Errorf("%w: some writes must run alone", ErrNotAll)
 // notes their writes, and the commit has to be tried again: a write happens as a whole, and the transaction has
 // possibly carried out other parts of these writes.
 func (k *Commit) setLockedKeysAside(ctx context.Context, tx Tx) error {
-	f, ok := tx.(LockFinder)
+	f, ok := tx.(KeyLockFinder)
 	var ending []*Row
 	for _, r := range k.rows {
 		if r.endsKey() {
