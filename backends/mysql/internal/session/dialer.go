@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
 	"strconv"
@@ -105,6 +106,9 @@ func (d *Dialer) dialHost(ctx context.Context, l *Counter, host string, limit ti
 	if c.Raw, err = connector.Connect(within); err != nil {
 		if ctx.Err() == nil && within.Err() != nil {
 			err = context.Cause(within)
+		}
+		if errors.Is(err, io.EOF) { // the driver reads max_allowed_packet before the session has its settings, and got no row
+			err = errors.New("new sessions begin with sql_select_limit = 0, so that no query returns a row: SET GLOBAL sql_select_limit = DEFAULT")
 		}
 		return nil, &ConnectError{err}
 	}
