@@ -138,7 +138,7 @@ func (q *Queue) end(l *lease.Lease, d backends.Disposition, cause backends.Cause
 		u.setNow(mapping.FinishedAt)
 	} else {
 		u.setState(backends.StateReady)
-		u.endClaim()
+		u.endClaim(l.Before)
 	}
 	if change.Dead && u.setNow(mapping.FailedAt) {
 		shown = true
@@ -164,7 +164,10 @@ func (q *Queue) end(l *lease.Lease, d backends.Disposition, cause backends.Cause
 	}
 	change.Statement = u.statement(where)
 	l.Attempts, l.Losses = d.Attempts, d.Losses
-	l.EndClaim()
+	before := l.Before
+	if l.EndClaim(); change.Dead {
+		l.Before = before // for the command retry
+	}
 	return change, nil
 }
 

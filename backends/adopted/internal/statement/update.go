@@ -54,8 +54,17 @@ func (u *update) setNull(roles ...mapping.Role) {
 	}
 }
 
-// endClaim removes from the row what a claim wrote there.
-func (u *update) endClaim() { u.setNull(mapping.Worker, mapping.ClaimedAt, mapping.TokenRole) }
+// endClaim removes from the row what a claim wrote there. What the row had there before comes back.
+func (u *update) endClaim(before map[mapping.Role]string) {
+	for _, role := range u.ClaimRoles() {
+		if text, had := before[role]; had {
+			c, _ := u.Column(role)
+			u.set(c, u.ExactValue(c, text))
+		} else {
+			u.setNull(role)
+		}
+	}
+}
 
 // addAttempts adds to the number of attempts that the row shows.
 func (u *update) addAttempts(c backends.Column, n int) {
@@ -177,11 +186,12 @@ func (q *Queue) Change(b *condition.Builder, where string, c *backends.Command) 
 	return u.statement(where)
 }
 
-// Reset makes rows ready again. With attempts it also removes their attempts and end.
-func (q *Queue) Reset(b *condition.Builder, where string, attempts bool) *backends.Statement {
+// Reset makes rows ready again. With attempts it also removes their attempts and end. before is what a row had before its
+// claim, if that is known.
+func (q *Queue) Reset(b *condition.Builder, where string, attempts bool, before map[mapping.Role]string) *backends.Statement {
 	u := &update{Builder: b}
 	u.setState(backends.StateReady)
-	u.endClaim()
+	u.endClaim(before)
 	if attempts {
 		u.setNull(mapping.FinishedAt, mapping.FailedAt)
 		if c, has := u.Column(mapping.Attempts); has {
