@@ -21,7 +21,9 @@ func TestGiveBackRestores(t *testing.T) {
 		lease time.Duration
 		back  func(k *kit, job backends.Job)
 	}{
-		{"nack", 0, func(k *kit, job backends.Job) { k.write(backends.Nack{Leases: leases(job), Error: "no", HasDelay: true}, 0) }},
+		{"nack", 0, func(k *kit, job backends.Job) {
+			k.write(backends.Nack{Leases: leases(job), Error: "no", HasDelay: true}, 0)
+		}},
 		{"snooze", 0, func(k *kit, job backends.Job) {
 			k.write(backends.Nack{Leases: leases(job), Snooze: true, HasDelay: true}, 0)
 		}},
@@ -35,7 +37,9 @@ func TestGiveBackRestores(t *testing.T) {
 			k.sql("UPDATE " + k.own() + "qsidecar_sidecars SET dead = true")
 			k.maintain(backends.Maintenance{})
 		}},
-		{"reclaim", 0, func(k *kit, job backends.Job) { k.command(backends.Command{Kind: backends.Reclaim, IDs: []string{job.ID}}, 1) }},
+		{"reclaim", 0, func(k *kit, job backends.Job) {
+			k.command(backends.Command{Kind: backends.Reclaim, IDs: []string{job.ID}}, 1)
+		}},
 		{"dead and retry", 0, func(k *kit, job backends.Job) {
 			k.write(backends.Nack{Leases: leases(job), Dead: true, Error: "no"}, 0)
 			k.maintain(backends.Maintenance{Prune: true})

@@ -256,15 +256,20 @@ func (q *Queue) Claim(leases []*lease.Lease) (all []*Change) {
 			items[i] = l.Item
 		}
 		u := q.newUpdate()
-		u.setState(backends.StateClaimed)
-		for _, role := range q.ClaimRoles() {
-			u.setShown(role, some)
-		}
-		if c, has := q.Column(mapping.Attempts); has && q.Deliveries {
-			u.addAttempts(c, 1)
-		}
+		u.claim(q, func(role mapping.Role) { u.setShown(role, some) })
 		where := condition.WhileRows(u.Rows(items), q.Waiting())
 		all = append(all, &Change{Lease: some[0], Rows: int64(len(some)), queue: q, Statement: u.statement(where)})
 	}
 	return all
+}
+
+// claim sets what a claimed row shows. show sets what it shows in a role of the claim.
+func (u *update) claim(q *Queue, show func(role mapping.Role)) {
+	u.setState(backends.StateClaimed)
+	for _, role := range q.ClaimRoles() {
+		show(role)
+	}
+	if c, has := q.Column(mapping.Attempts); has && q.Deliveries {
+		u.addAttempts(c, 1)
+	}
 }

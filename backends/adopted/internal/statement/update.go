@@ -17,13 +17,19 @@ import (
 // update builds an UPDATE.
 type update struct {
 	*condition.Builder
-	sets []string
+	sets []set
+}
+
+// set is a column and what an update writes there.
+type set struct {
+	column     backends.Column
+	expression string
 }
 
 func (q *Queue) newUpdate() *update { return &update{Builder: &condition.Builder{Table: q.Table}} }
 
 func (u *update) set(c backends.Column, expression string) {
-	u.sets = append(u.sets, u.Quote(c)+" = "+expression)
+	u.sets = append(u.sets, set{c, expression})
 }
 
 // setState sets the state that the row shows; false: the table has no value for it.
@@ -149,12 +155,15 @@ func (u *update) write() (w write) {
 		return w
 	}
 	for _, c := range u.Info.Columns {
-		is := u.Quote(c) + " = "
-		if c.Touched && !slices.Contains(c.Denied, "UPDATE") && !slices.ContainsFunc(u.sets, func(set string) bool { return strings.HasPrefix(set, is) }) {
+		if c.Touched && !slices.Contains(c.Denied, "UPDATE") && !slices.ContainsFunc(u.sets, func(s set) bool { return s.column.Name == c.Name }) {
 			u.set(c, u.Now(c))
 		}
 	}
-	return write{sets: strings.Join(u.sets, ", ")}
+	texts := make([]string, len(u.sets))
+	for i, s := range u.sets {
+		texts[i] = u.Quote(s.column) + " = " + s.expression
+	}
+	return write{sets: strings.Join(texts, ", ")}
 }
 
 // CheckChange returns an error if the table lacks what a command of the kind backends.Change sets.
@@ -190,6 +199,11 @@ func (q *Queue) Change(b *condition.Builder, where string, c *backends.Command) 
 // claim, if that is known.
 func (q *Queue) Reset(b *condition.Builder, where string, attempts bool, before map[mapping.Role]string) *backends.Statement {
 	u := &update{Builder: b}
+	u.reset(attempts, before)
+	return u.statement(where)
+}
+
+func (u *update) reset(attempts bool, before map[mapping.Role]string) {
 	u.setState(backends.StateReady)
 	u.endClaim(before)
 	if attempts {
@@ -198,7 +212,6 @@ func (q *Queue) Reset(b *condition.Builder, where string, attempts bool, before 
 			u.set(c, "0")
 		}
 	}
-	return u.statement(where)
 }
 
 // Delete deletes the rows that the condition finds by their key.
