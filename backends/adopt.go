@@ -285,9 +285,32 @@ type TableInfo struct {
 	Similar      []string   // similar names of existing tables, if the table doesn't exist
 	Channels     []string   // channels on which its triggers notify of rows, if they name them
 	Checks       []string   // its CHECK conditions, as the engine writes them
-	FoldsCase    bool       // a column's name can be written in upper or lower case
-	Remarks      Findings   // other findings about the table
+	Constraints  []Constraint
+	FoldsCase    bool     // a column's name can be written in upper or lower case
+	Remarks      Findings // other findings about the table
 }
+
+// Constraint is a rule about the rows of a table that the server enforces. Its texts are SQL, but for its name.
+type Constraint struct {
+	Kind     ConstraintKind
+	Name     string
+	Text     string   // of a CHECK: its condition; of a unique key: the condition of a partial index
+	Columns  []string // of a key: its columns, or expressions
+	Table    string   // of a foreign key: the other table
+	Others   []string // the columns there
+	Cascades bool     // ReferencedBy: rows there don't keep a row here from being deleted
+}
+
+// ConstraintKind is what a constraint is about.
+type ConstraintKind string
+
+// The kinds of constraints.
+const (
+	CheckConstraint ConstraintKind = "check"
+	UniqueKey       ConstraintKind = "unique" // without the primary key, whose columns never change
+	ForeignKey      ConstraintKind = "foreign key"
+	ReferencedBy    ConstraintKind = "referenced" // another table's foreign key to this one
+)
 
 // Index is an index of a table.
 type Index struct {
@@ -311,6 +334,7 @@ type Column struct {
 	Default   bool     // an INSERT can leave it out
 	Given     string   // its default, as the engine writes it; empty: NULL, or not shown to this login
 	Generated bool     // no statement can write it
+	Computed  string   // the expression that generates it, as the engine writes it; empty: none, or it is unknown
 	Stamped   bool     // an INSERT that leaves it out stores the time in the session's zone
 	Touched   bool     // an UPDATE that leaves it out stores the time in the session's zone
 	TimeText  bool     // a text column whose values the engine's functions can read as times

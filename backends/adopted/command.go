@@ -68,7 +68,7 @@ func (s *Store) command(q *statement.Queue, c backends.Command) batchFunc {
 			return n, nil, err
 		}
 	case backends.Retry:
-		return changeRows(q, q.InState(backends.StateDead), c.IDs, func(b *condition.Builder, where string) *backends.Statement { return q.Reset(b, where, true) })
+		return s.retry(q, c.IDs)
 	case backends.Purge:
 		return changeRows(q, q.InState(c.State), nil, q.Delete)
 	case backends.Change:
@@ -81,6 +81,38 @@ func (s *Store) command(q *statement.Queue, c backends.Command) batchFunc {
 		}
 	}
 	return changeRows(q, []string{"(" + strings.Join(either, " OR ") + ")"}, c.IDs, q.Delete)
+}
+
+// retry makes dead rows ready. Columns that the last claim overwrote get back what its lease has kept.
+func (s *Store) retry(q *statement.Queue, ids []string) batchFunc {
+	reset := changeRows(q, q.InState(backends.StateDead), ids, func(b *condition.Builder, where string) *backends.Statement { return q.Reset(b, where, true, nil) })
+	if !q.Overwrites() {
+		return reset
+	}
+	return func(ctx context.Context, sql backends.SQL, after string) (int64, []string, error) {
+		items, err := lockItems(ctx, sql, q, q.InState(backends.StateDead), ids, after)
+		if err != nil || len(items) == 0 {
+			return 0, nil, err
+		}
+		kept := leases{}
+		if err := sql.Do(ctx, kept.query(lease.SelectLocked(s.dialect, lease.OfJobs(s.dialect)+" AND l.claim_values IS NOT NULL", "id", false), q.Queue, items)); err != nil {
+			return 0, nil, err
+		}
+		rest := slices.Clone(items)
+		var all []*backends.Statement
+		for _, l := range kept.sorted() {
+			if i := slices.Index(rest, l.Item); i >= 0 {
+				rest = slices.Delete(rest, i, i+1)
+				b := &condition.Builder{Table: q.Table}
+				all = append(all, q.Reset(b, b.Row(l.Item), true, l.Before))
+			}
+		}
+		all = append(all, q.ForItems(rest, func(b *condition.Builder, where string) *backends.Statement { return q.Reset(b, where, true, nil) })...)
+		if err := sql.Do(ctx, append(all, lease.DeleteOfJobs(q.Dialect, q.Queue, items))...); err != nil {
+			return 0, nil, err
+		}
+		return matched(all), items, nil
+	}
 }
 
 // changeWaiting changes the priority or the time of rows that wait. Their leases stay, because these count attempts.

@@ -20,7 +20,16 @@ func (s *Store) Examine(ctx context.Context, queues []backends.Policy) ([]backen
 		return found, err
 	}
 	mine, err := advise.Examine(ctx, s.Engine, s.sortedQueues())
-	return append(found, mine...), err
+	if found = append(found, mine...); err != nil {
+		return found, err
+	}
+	tried, err := s.Try(ctx)
+	return append(found, tried...), err
+}
+
+// Try is what the rows and constraints of the adopted tables are in the way of. It changes nothing.
+func (s *Store) Try(ctx context.Context) (backends.Findings, error) {
+	return advise.Try(ctx, s.Engine, s.sortedQueues())
 }
 
 // sortedQueues are the queues by name whose tables fit.

@@ -338,7 +338,7 @@ func (s *Store) resetSome(ctx context.Context, r *backends.MaintenanceResult, q 
 			return nil
 		}
 		ready = []string{q.Queue}
-		return sql.Do(ctx, q.ForItems(items, func(b *condition.Builder, where string) *backends.Statement { return q.Reset(b, where, false) })...)
+		return sql.Do(ctx, q.ForItems(items, func(b *condition.Builder, where string) *backends.Statement { return q.Reset(b, where, false, nil) })...)
 	})
 	if err == nil {
 		addQueues(&r.MadeReady, ready...)

@@ -334,7 +334,7 @@ func (x *schema) lockRow(t *testing.T, id string) (unlock func()) {
 func (x *schema) application(t *testing.T) (lock func(queue, key string) error, end func()) {
 	c := x.connect(t)
 	run := func(sql string, args ...any) error {
-		_, err := c.Exec(t.Context(), in(x.o.Schema, sql), args...)
+		_, err := c.Exec(t.Context(), in(x.o.Schema, sql), append([]any{pgx.QueryExecModeSimpleProtocol}, args...)...)
 		return err
 	}
 	lock = func(queue, key string) error {

@@ -43,6 +43,11 @@ func TestDescribe(t *testing.T) {
 		none := []string{}
 		want := backends.TableInfo{
 			Schema: "it's", Name: "T", Kind: "table", Denied: none, Triggers: []string{"r", "tells"}, Channels: []string{"it's", "B c", "x"}, Checks: []string{"CHECK ((l = ANY (ARRAY[1, 2])))"},
+			Constraints: []backends.Constraint{
+				{Kind: backends.CheckConstraint, Name: "T_l_check", Text: "(l = ANY (ARRAY[1, 2]))", Columns: none, Others: none},
+				{Kind: backends.UniqueKey, Name: "T_c_key", Columns: []string{"c"}, Others: none},
+				{Kind: backends.UniqueKey, Name: "T_i_key", Columns: []string{"i"}, Others: none},
+			},
 			Columns: []backends.Column{
 				{Name: "A b", Type: "bigint", Kind: backends.NumberColumn, Default: true, Generated: true, Denied: none},
 				{Name: "c", Type: "character varying(7)", Kind: backends.TextColumn, Default: true, Given: "'x'::character varying", Chars: 7, Denied: none},

@@ -40,6 +40,9 @@ func TestAdoptedMessages(t *testing.T) {
 	if advice := k.Advice(); len(advice) > 0 {
 		t.Errorf("%+v", advice)
 	}
+	if found, err := k.Try(t.Context()); err != nil || len(found) > 0 {
+		t.Errorf("%+v, %v", found, err)
+	}
 	jobs := k.claim("orders", 2, 0)
 	if len(jobs) != 2 || jobs[0].ID != "1" || string(jobs[0].Payload) != "first Grüße" || jobs[0].Headers["SourceCode"] != "web" || jobs[1].ID != "4" || jobs[1].Fence <= jobs[0].Fence {
 		t.Fatalf("%+v", jobs)

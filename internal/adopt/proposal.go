@@ -191,7 +191,9 @@ func (p *proposal) verdict(wrong []*mapping.Misfit, advice []backends.Finding) {
 		p.line("    # TODO not complete yet: %s", oneLine(m.Error()))
 	}
 	for _, f := range advice {
-		p.line("    # warning: %s → %s", oneLine(f.Text), oneLine(f.Fix))
+		if f.Severity > backends.SeverityInfo {
+			p.line("    # %s: %s → %s", f.Severity, oneLine(f.Text), oneLine(f.Fix))
+		}
 	}
 }
 

@@ -49,9 +49,13 @@ func Propose(ctx context.Context, r Request) (text string, err error) {
 	if err != nil {
 		return "", err
 	}
+	tried, err := store.Try(ctx)
+	if err != nil {
+		return "", err
+	}
 	w := &proposal{Proposal: p}
 	w.write(r.Config.Databases[r.Database], databases.Describe(engine.Info()), queue)
-	w.verdict(wrong, store.Advice())
+	w.verdict(wrong, append(store.Advice(), tried...))
 	return w.String(), nil
 }
 

@@ -3,6 +3,7 @@ package guess
 import (
 	"context"
 	"fmt"
+	"math"
 	"regexp"
 	"slices"
 	"strconv"
@@ -19,6 +20,12 @@ func (g *guesser) attempts(s *sample) {
 		return
 	}
 	name := plain(c.Name)
+	if why := g.countsDown(c, s); why != "" {
+		delete(g.Table.Columns, mapping.Attempts)
+		delete(g.Notes, "columns.attempts")
+		g.hint("columns.attempts", "", "%s: %s. No role fits such a counter, and sidecars count attempts themselves", c.Name, why)
+		return
+	}
 	g.Table.Deliveries = !strings.Contains(name, "fail") && !strings.Contains(name, "err") && !strings.Contains(name, "retr")
 	other := "set failures if its own consumers add 1 only when a job fails"
 	if !g.Table.Deliveries {
@@ -37,6 +44,39 @@ func (g *guesser) attempts(s *sample) {
 		return
 	}
 	g.hint("max_attempts", "20", "after how many attempts do its own consumers give up on a job?")
+}
+
+// remaining matches the names of columns that count the attempts that remain.
+var remaining = regexp.MustCompile(`left|remain|budget|available|allowed`)
+
+// countsDown returns why the column seems to count the attempts that remain. Empty: it doesn't seem so.
+func (g *guesser) countsDown(c backends.Column, s *sample) string {
+	if remaining.MatchString(plain(c.Name)) {
+		return "by its name it counts the attempts that remain"
+	}
+	if n, err := strconv.Atoi(defaultOf(c)); err == nil && n >= 2 {
+		return fmt.Sprintf("a new row has %d there, so it seems to count the attempts that remain", n)
+	}
+	values := s.values(c.Name)
+	most, least := int64(0), int64(math.MaxInt64)
+	for _, v := range values {
+		n, err := strconv.ParseInt(v.text, 10, 64)
+		if err != nil || v.rows == 0 {
+			continue
+		}
+		most, least = max(most, n), min(least, n)
+	}
+	w := g.waiting.of[c.Name]
+	fresh := 0
+	for text, v := range w {
+		if n, err := strconv.ParseInt(text, 10, 64); err == nil && n == most {
+			fresh = v.rows
+		}
+	}
+	if most >= 2 && 2*fresh > g.waiting.rows && w["0"] == nil && g.waiting.null[c.Name] == 0 && (least < most || g.waiting.rows >= 3) {
+		return fmt.Sprintf("most rows that wait have the highest number, %d, and none has 0, so it seems to count the attempts that remain", most)
+	}
+	return ""
 }
 
 // ownLimit explains the limit of each row.
@@ -64,6 +104,9 @@ func (g *guesser) claims() {
 	}
 	marked := !claimed && g.Table.Token == nil && g.marksClaims()
 	shown := claimed || marked || g.Table.Token != nil
+	if tables := mapping.ClaimTables(g.Info); !shown && len(tables) > 0 {
+		g.elsewhere = tables[0]
+	}
 	if !shown {
 		g.hold()
 	}

@@ -72,7 +72,7 @@ func Table(ctx context.Context, engine backends.Engine, schema, name string) (*P
 		Info: info, Notes: map[string]Note{},
 		Table: mapping.Table{Schema: schema, Name: name, Columns: map[mapping.Role][]string{}, States: map[backends.State]mapping.Value{}, Where: map[string]mapping.Value{}},
 	}}
-	if why := g.unadoptableLibrary(); why != "" {
+	if why := mapping.Unshareable(info); why != "" {
 		return nil, &Unadoptable{name, []string{why}}
 	}
 	return g.Proposal, g.guess(ctx)
@@ -95,9 +95,15 @@ func (g *guesser) guess(ctx context.Context) error {
 	g.Sampled = s.describe()
 	g.stateValues(s)
 	g.kindValue(s)
+	if err := g.dropOccupied(ctx); err != nil {
+		return err
+	}
 	g.attempts(s)
 	g.ownLimit()
-	g.claims()
+	if g.claims(); g.elsewhere != "" {
+		return &Unadoptable{g.Table.Name, []string{"nothing in a row shows that it is claimed, and " + g.elsewhere + ", which refers to its rows, seems to. " +
+			"A sidecar changes rows of one table, so both sides would run the same jobs: leave it to its own consumers, and enqueue jobs for sidecars into a queue of their own"}}
+	}
 	if err := g.archive(ctx); err != nil {
 		return err
 	}
@@ -139,6 +145,9 @@ type guesser struct {
 	state  backends.Column // without a name: there is none
 	token  backends.Column
 	kind   backends.Column // holds what kind of job a row is
+
+	waiting   *sample // rows that wait
+	elsewhere string  // the table that seems to show which rows are claimed; empty: none
 }
 
 func (g *guesser) note(key string, guessed bool, format string, args ...any) {

@@ -48,8 +48,8 @@ var forms = []form{
 	{mapping.FailedAt, times, []string{"failedat", "discardedat", "deadat", "buriedat"}, nil},
 	{
 		mapping.FinishedAt, times,
-		[]string{"finishedat", "finisheddt", "finished", "donetime", "doneat", "completedat", "processedat", "endedat", "endtime"},
-		[]string{"finish", "complet", "done", "ended", "endtime", "processedat", "processedtime", "handled", "closed"},
+		[]string{"finishedat", "finalizedat", "finisheddt", "finished", "donetime", "doneat", "completedat", "processedat", "endedat", "endtime"},
+		[]string{"finish", "finaliz", "complet", "done", "ended", "endtime", "processedat", "processedtime", "handled", "closed"},
 	},
 	{
 		mapping.ClaimedAt, times,

@@ -16,7 +16,7 @@ var states = []backends.State{backends.StateReady, backends.StateClaimed, backen
 // stateWords are common names of the states.
 var stateWords = map[backends.State][]string{
 	backends.StateReady:   {"ready", "waiting", "wait", "new", "pending", "queued", "enqueued", "open", "todo", "available", "unprocessed", "created", "scheduled", "n", "w", "q"},
-	backends.StateClaimed: {"claimed", "processing", "inprogress", "running", "active", "working", "started", "taken", "locked", "reserved", "busy", "executing", "leased", "a", "b"},
+	backends.StateClaimed: {"claimed", "processing", "inprogress", "running", "doing", "active", "working", "started", "taken", "locked", "reserved", "busy", "executing", "leased", "a", "b"},
 	backends.StateDone:    {"done", "completed", "complete", "finished", "success", "succeeded", "successful", "processed", "ok", "closed", "sent", "handled", "c", "d"},
 	backends.StateDead:    {"dead", "error", "failed", "failure", "failing", "aborted", "rejected", "discarded", "exhausted", "e", "x"},
 }

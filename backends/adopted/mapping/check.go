@@ -34,6 +34,9 @@ func Check(p *Problems, t Table, info backends.TableInfo, d backends.Dialect) *M
 	if info.Unsafe != "" {
 		p.Add("table", "its rows can't be changed in a transaction, so a job could be lost or run twice: %s", info.Unsafe)
 	}
+	if why := Unshareable(info); why != "" {
+		p.Add("table", "%s", why)
+	}
 	c.roles()
 	c.key()
 	c.states()
@@ -207,7 +210,7 @@ func (c *checker) rights() {
 		c.AddFix("table", fmt.Sprintf("GRANT %s ON %s", lacking, c.SQLName), "this login lacks %s on it", lacking)
 	}
 	for _, column := range c.Info.Columns {
-		if !c.names(column.Name) {
+		if !c.Names(column.Name) {
 			continue
 		}
 		need := []string{"SELECT"}
@@ -227,8 +230,8 @@ func (m *Mapping) lacking(rights []string) string {
 	return strings.Join(slices.DeleteFunc(rights, func(right string) bool { return !slices.Contains(m.Info.Denied, right) }), ", ")
 }
 
-// names reports whether the config mentions the column.
-func (t Table) names(column string) bool {
+// Names reports whether the config mentions the column.
+func (t Table) Names(column string) bool {
 	for _, columns := range t.Columns {
 		if slices.Contains(columns, column) {
 			return true

@@ -80,7 +80,7 @@ func (s *Store) reclaimApart(ctx context.Context, c backends.Command) (count int
 
 // command runs f in a transaction. If a key of a job is locked, it tries again for a while.
 func (s *Store) command(ctx context.Context, f func(ctx context.Context, tx Tx) error) error {
-	return s.patiently(ctx, lockPatience, func() error { return s.Write(ctx, TxOptions{}, f) })
+	return patiently(ctx, lockPatience, func() error { return s.Write(ctx, TxOptions{}, f) })
 }
 
 // reclaim ends claims, whichever sidecar owns them.

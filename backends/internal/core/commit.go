@@ -36,7 +36,7 @@ func (s *Store) commitWith(ctx context.Context, b backends.Batch, hooks backends
 	if b.WaitForLocks {
 		patience = lockPatience
 	}
-	if err := s.patiently(ctx, patience, run); err != nil {
+	if err := patiently(ctx, patience, run); err != nil {
 		return backends.Results{}, err
 	}
 	return k.Committed(), nil

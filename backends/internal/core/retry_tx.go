@@ -79,12 +79,12 @@ const (
 
 // patiently runs f until it returns another error than a LockedError, or the time is over. f ends its transaction
 // before it returns, so it has nothing locked during the pauses.
-func (s *Store) patiently(ctx context.Context, patience time.Duration, f func() error) error {
-	began := s.LocalTime()
+func patiently(ctx context.Context, patience time.Duration, f func() error) error {
+	began := time.Now()
 	for pause := RetryPause; ; pause = min(2*pause, 200*time.Millisecond) {
 		var locked *backends.LockedError
 		err := f()
-		if !errors.As(err, &locked) || s.LocalTime().Sub(began) >= patience || !Pause(ctx, pause) {
+		if !errors.As(err, &locked) || time.Since(began) >= patience || !Pause(ctx, pause) {
 			return err
 		}
 	}

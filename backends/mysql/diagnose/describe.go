@@ -20,10 +20,10 @@ FROM information_schema.tables t LEFT JOIN information_schema.engines e ON e.eng
 WHERE t.table_schema = IF(? = '', DATABASE(), ?) AND t.table_name = ?`
 
 	describeColumnsSQL = `SELECT column_name, data_type, column_type, is_nullable, column_default, extra, character_maximum_length, character_octet_length,
-  character_set_name, collation_name, numeric_scale, privileges
+  character_set_name, collation_name, numeric_scale, privileges, generation_expression
 FROM information_schema.columns WHERE table_schema = ? AND table_name = ? ORDER BY ordinal_position`
 
-	describeIndexesSQL = `SELECT index_name, non_unique, column_name, sub_part, nullable, collation, index_type
+	describeIndexesSQL = `SELECT index_name, non_unique, column_name, sub_part, nullable, collation, index_type, %s
 FROM information_schema.statistics WHERE table_schema = ? AND table_name = ? %s ORDER BY index_name <> 'PRIMARY', index_name, seq_in_index`
 
 	describeTriggersSQL = `SELECT trigger_name FROM information_schema.triggers WHERE event_object_schema = ? AND event_object_table = ? ORDER BY 1`
@@ -32,11 +32,21 @@ FROM information_schema.statistics WHERE table_schema = ? AND table_name = ? %s 
 WHERE LOWER(table_name) = LOWER(?) AND table_type = 'BASE TABLE' ORDER BY 1 LIMIT 5`
 
 	// MariaDB's JSON is a LONGTEXT with such a check.
-	describeChecksSQL = `SELECT check_clause FROM information_schema.check_constraints WHERE constraint_schema = ? AND table_name = ?`
+	describeChecksSQL = `SELECT constraint_name, check_clause FROM information_schema.check_constraints WHERE constraint_schema = ? AND table_name = ?`
 
-	describeChecksMySQL = `SELECT c.check_clause FROM information_schema.check_constraints c
+	describeChecksMySQL = `SELECT c.constraint_name, c.check_clause FROM information_schema.check_constraints c
 JOIN information_schema.table_constraints t ON t.constraint_schema = c.constraint_schema AND t.constraint_name = c.constraint_name
-WHERE t.table_schema = ? AND t.table_name = ? ORDER BY c.constraint_name`
+WHERE t.table_schema = ? AND t.table_name = ? AND t.enforced = 'YES' ORDER BY c.constraint_name`
+
+	describeKeysSQL = `SELECT k.constraint_name, k.column_name, k.referenced_table_schema, k.referenced_table_name, k.referenced_column_name
+FROM information_schema.key_column_usage k
+WHERE k.table_schema = ? AND k.table_name = ? AND k.referenced_table_name IS NOT NULL ORDER BY k.constraint_name, k.ordinal_position`
+
+	// Only tables of the same schema: a server can have to open all tables that it searches.
+	describeReferencesSQL = `SELECT k.constraint_name, k.referenced_column_name, k.table_schema, k.table_name, k.column_name, r.delete_rule
+FROM information_schema.key_column_usage k
+JOIN information_schema.referential_constraints r ON r.constraint_schema = k.constraint_schema AND r.constraint_name = k.constraint_name AND r.table_name = k.table_name
+WHERE k.table_schema = ? AND k.referenced_table_schema = k.table_schema AND k.referenced_table_name = ? ORDER BY k.table_name, k.constraint_name, k.ordinal_position`
 )
 
 // describing is one call of Describe.
@@ -86,10 +96,17 @@ func (d *describing) describe(ctx context.Context) error {
 	}
 	privileges := map[string]string{}
 	for _, r := range columns {
-		info.Columns = append(info.Columns, describeColumn(r, json))
+		c := describeColumn(r, json)
+		if c.Generated {
+			c.Computed = d.expression(r[12].String)
+		}
+		info.Columns = append(info.Columns, c)
 		privileges[r[0].String] = r[11].String
 	}
 	if err := d.describeIndexes(ctx); err != nil {
+		return err
+	}
+	if err := d.describeKeys(ctx); err != nil {
 		return err
 	}
 	if info.Triggers, err = d.names(ctx, describeTriggersSQL, info.Schema, info.Name); err != nil || info.Kind != "table" {
@@ -126,9 +143,51 @@ func (d *describing) describeChecks(ctx context.Context) (err error) {
 	if !d.maria {
 		query = describeChecksMySQL
 	}
-	d.info.Checks, err = d.names(ctx, query, d.info.Schema, d.info.Name)
+	rows, err := d.session.Rows(ctx, query, d.info.Schema, d.info.Name)
+	for _, r := range rows {
+		text := r[1].String
+		d.info.Checks = append(d.info.Checks, text)
+		d.info.Constraints = append(d.info.Constraints, backends.Constraint{Kind: backends.CheckConstraint, Name: r[0].String, Text: d.expression(text)})
+	}
 	if isCode(err, 1054, 1109) {
 		return nil
+	}
+	return err
+}
+
+// escapes are what MySQL escapes in an expression of the catalogue.
+var escapes = strings.NewReplacer(`\\`, `\`, `\'`, `'`, `\n`, "\n", `\r`, "\r", `\0`, "\x00")
+
+// expression is an expression of the catalogue as a statement has it.
+func (d *describing) expression(text string) string {
+	if d.maria {
+		return text
+	}
+	return escapes.Replace(text)
+}
+
+// describeKeys reads the foreign keys of the table, and those of others to it.
+func (d *describing) describeKeys(ctx context.Context) error {
+	name := d.engine.Dialect().Name
+	add := func(kind backends.ConstraintKind, r []sql.NullString, cascades bool) {
+		all := d.info.Constraints
+		other := d.engine.Dialect().Table(r[2].String, r[3].String)
+		if n := len(all) - 1; n < 0 || all[n].Kind != kind || all[n].Name != r[0].String || all[n].Table != other {
+			d.info.Constraints = append(all, backends.Constraint{Kind: kind, Name: r[0].String, Table: other, Cascades: cascades})
+		}
+		k := &d.info.Constraints[len(d.info.Constraints)-1]
+		k.Columns, k.Others = append(k.Columns, name(r[1].String)), append(k.Others, name(r[4].String))
+	}
+	rows, err := d.session.Rows(ctx, describeKeysSQL, d.info.Schema, d.info.Name)
+	if err != nil {
+		return err
+	}
+	for _, r := range rows {
+		add(backends.ForeignKey, r, false)
+	}
+	rows, err = d.session.Rows(ctx, describeReferencesSQL, d.info.Schema, d.info.Name)
+	for _, r := range rows {
+		add(backends.ReferencedBy, r, r[5].String == "CASCADE" || r[5].String == "SET NULL")
 	}
 	return err
 }
@@ -259,19 +318,23 @@ func listed(enum string) (values []string) {
 // of an index after the first column that is not indexed as a whole.
 func (d *describing) describeIndexes(ctx context.Context) error {
 	info := &d.info
-	visible := "AND is_visible = 'YES'"
+	visible, expression := "AND is_visible = 'YES'", "expression"
 	if d.maria {
+		expression = "NULL"
 		visible = ""
 		if d.version >= 100600 {
 			visible = "AND ignored = 'NO'"
 		}
 	}
-	rows, err := d.session.Rows(ctx, fmt.Sprintf(describeIndexesSQL, visible), info.Schema, info.Name)
+	rows, err := d.session.Rows(ctx, fmt.Sprintf(describeIndexesSQL, expression, visible), info.Schema, info.Name)
 	if err != nil {
 		return err
 	}
 	cut := map[string]bool{}
 	last, open, unique := "", false, map[string]int{} // unique: index in info.Unique; < 0: not unique
+	for _, r := range rows {
+		d.addUniqueKey(r)
+	}
 	for _, r := range rows {
 		name, column := r[0].String, r[2].String
 		whole := column != "" && !r[3].Valid && r[6].String == "BTREE"
@@ -303,6 +366,26 @@ func (d *describing) describeIndexes(ctx context.Context) error {
 	endInKey(info, cut)
 	info.Unique = slices.DeleteFunc(info.Unique, func(key []string) bool { return len(key) == 0 })
 	return nil
+}
+
+// addUniqueKey adds a row of describeIndexesSQL to the constraints.
+func (d *describing) addUniqueKey(r []sql.NullString) {
+	name, all := r[0].String, d.info.Constraints
+	if r[1].String != "0" || name == "PRIMARY" {
+		return
+	}
+	if n := len(all) - 1; n < 0 || all[n].Kind != backends.UniqueKey || all[n].Name != name {
+		d.info.Constraints = append(all, backends.Constraint{Kind: backends.UniqueKey, Name: name})
+	}
+	part := d.engine.Dialect().Name(r[2].String)
+	switch {
+	case r[2].String == "":
+		part = "(" + d.expression(r[7].String) + ")"
+	case r[3].Valid:
+		part = "LEFT(" + part + ", " + r[3].String + ")"
+	}
+	k := &d.info.Constraints[len(d.info.Constraints)-1]
+	k.Columns = append(k.Columns, part)
 }
 
 // endInKey appends to each index what InnoDB appends: the columns of the primary key that the index lacks.

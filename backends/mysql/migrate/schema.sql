@@ -168,7 +168,7 @@ CREATE TABLE IF NOT EXISTS qsidecar_leases (
   due_at         BIGINT, -- the earlier of the timed lease's end and the deadline
   claimed_at     BIGINT,
   worker         VARCHAR(128),
-  claim_values   TEXT,       -- a JSON map: what the claim wrote into the job's row, by role
+  claim_values   TEXT,       -- JSON: what the claim wrote into the job's row, and which values it replaced, by role
   failures       MEDIUMTEXT, -- a JSON list, the latest last
   changed_at     BIGINT          NOT NULL,
   UNIQUE KEY qsidecar_leases_item (queue, item),

@@ -25,7 +25,7 @@ ORDER BY x.n LIMIT 1`
 const columnsSQL = `
 SELECT n.nspname AS "Schema", c.relname AS "Table", c.relkind AS "Relkind", a.attname AS "Name",
   format_type(base.oid, base.typmod) AS "Type", b.typname AS "Typname", b.typcategory AS "Category",
-  NOT a.attnotnull AS "Nullable", a.atthasdef OR a.attidentity <> '' AS "Default", a.attgenerated <> '' OR a.attidentity = 'a' AS "Generated",
+  NOT a.attnotnull AND NOT (SELECT t.typnotnull FROM pg_catalog.pg_type t WHERE t.oid = a.atttypid) AS "Nullable", a.atthasdef OR a.attidentity <> '' AS "Default", a.attgenerated <> '' OR a.attidentity = 'a' AS "Generated",
   CASE b.typname WHEN 'name' THEN 63 WHEN 'char' THEN 1 WHEN 'varchar' THEN greatest(base.typmod, 4) - 4 WHEN 'bpchar' THEN greatest(base.typmod, 4) - 4 ELSE 0 END AS "Chars"
 FROM pg_catalog.pg_class c
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -115,7 +115,8 @@ SELECT a.attname AS "Name", b.typname AS "Typname",
   CASE WHEN b.typname = 'numeric' AND base.typmod >= 4 THEN ((base.typmod - 4) >> 16) - ((base.typmod - 4) & 65535) ELSE 0 END AS "Digits",
   ARRAY(SELECT p FROM unnest('{SELECT,INSERT,UPDATE}'::text[]) p
     WHERE has_any_column_privilege(c.oid, p) AND NOT has_column_privilege(c.oid, a.attnum, p)) AS "Denied",
-  coalesce(CASE WHEN a.attgenerated = '' THEN pg_catalog.pg_get_expr(d.adbin, d.adrelid) END, '') AS "Given"
+  coalesce(CASE WHEN a.attgenerated = '' THEN pg_catalog.pg_get_expr(d.adbin, d.adrelid) END, '') AS "Given",
+  coalesce(CASE WHEN a.attgenerated <> '' THEN pg_catalog.pg_get_expr(d.adbin, d.adrelid) END, '') AS "Computed"
 FROM pg_catalog.pg_class c
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
@@ -123,3 +124,25 @@ JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.
 LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = c.oid AND d.adnum = a.attnum
 WHERE n.nspname = $1 AND c.relname = $2
 ORDER BY a.attnum`
+
+// constraintsSQL reads the constraints. A CHECK of a domain is about the column VALUE.
+const constraintsSQL = `
+WITH t AS (SELECT c.oid FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = $2),
+k AS (SELECT k.* FROM pg_catalog.pg_constraint k WHERE pg_catalog.pg_get_constraintdef(k.oid) NOT LIKE '%NOT ENFORCED')
+SELECT 'check' AS "Kind", k.conname::text AS "Name", pg_catalog.pg_get_expr(k.conbin, k.conrelid) AS "Text", '{}'::text[] AS "Columns", '' AS "Table", '{}'::text[] AS "Others", false AS "Cascades"
+FROM k JOIN t ON t.oid = k.conrelid WHERE k.contype = 'c'
+UNION ALL
+SELECT 'check', k.conname::text, pg_catalog.regexp_replace(pg_catalog.pg_get_expr(k.conbin, 0), '\mVALUE\M', pg_catalog.quote_ident(a.attname), 'g'), '{}', '', '{}', false
+FROM t JOIN pg_catalog.pg_attribute a ON a.attrelid = t.oid AND a.attnum > 0 JOIN k ON k.contypid = a.atttypid AND k.contype = 'c'
+UNION ALL
+SELECT 'unique', c.relname::text, coalesce(pg_catalog.pg_get_expr(i.indpred, i.indrelid), ''),
+  ARRAY(SELECT pg_catalog.pg_get_indexdef(i.indexrelid, n, true) FROM pg_catalog.generate_series(1, i.indnkeyatts) n), '', '{}', false
+FROM pg_catalog.pg_index i JOIN t ON t.oid = i.indrelid JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid
+WHERE (i.indisunique OR i.indisexclusion) AND i.indisvalid AND NOT i.indisprimary
+UNION ALL
+SELECT 'foreign key', k.conname::text, '', ARRAY(SELECT pg_catalog.quote_ident(a.attname) FROM unnest(k.conkey) WITH ORDINALITY AS x (num, n) JOIN pg_catalog.pg_attribute a ON a.attrelid = k.conrelid AND a.attnum = x.num ORDER BY x.n), (SELECT pg_catalog.quote_ident(n.nspname) || '.' || pg_catalog.quote_ident(c.relname) FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = k.confrelid), ARRAY(SELECT pg_catalog.quote_ident(a.attname) FROM unnest(k.confkey) WITH ORDINALITY AS x (num, n) JOIN pg_catalog.pg_attribute a ON a.attrelid = k.confrelid AND a.attnum = x.num ORDER BY x.n), false
+FROM k JOIN t ON t.oid = k.conrelid WHERE k.contype = 'f' AND k.conparentid = 0
+UNION ALL
+SELECT 'referenced', k.conname::text, '', ARRAY(SELECT pg_catalog.quote_ident(a.attname) FROM unnest(k.confkey) WITH ORDINALITY AS x (num, n) JOIN pg_catalog.pg_attribute a ON a.attrelid = k.confrelid AND a.attnum = x.num ORDER BY x.n), (SELECT pg_catalog.quote_ident(n.nspname) || '.' || pg_catalog.quote_ident(c.relname) FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = k.conrelid), ARRAY(SELECT pg_catalog.quote_ident(a.attname) FROM unnest(k.conkey) WITH ORDINALITY AS x (num, n) JOIN pg_catalog.pg_attribute a ON a.attrelid = k.conrelid AND a.attnum = x.num ORDER BY x.n), k.confdeltype IN ('c', 'n', 'd')
+FROM k JOIN t ON t.oid = k.confrelid WHERE k.contype = 'f' AND k.conparentid = 0
+ORDER BY 1, 2`

@@ -106,7 +106,7 @@ func (x *Engine) describeRest(ctx context.Context, info backends.TableInfo) (bac
 		rows(&unique, uniqueSQL, info.Schema, info.Name), rows(&indexes, indexesSQL, info.Schema, info.Name),
 		rows(&triggers, triggersSQL, info.Schema, info.Name), rows(&notifying, notifyingSQL, info.Schema, info.Name),
 		rows(&rights, rightsSQL, info.Schema, info.Name), rows(&conditions, checksSQL, info.Schema, info.Name),
-		rows(&limits, limitsSQL, info.Schema, info.Name)); err != nil {
+		rows(&limits, limitsSQL, info.Schema, info.Name), rows(&info.Constraints, constraintsSQL, info.Schema, info.Name)); err != nil {
 		return info, err
 	}
 	for _, u := range unique {
@@ -148,13 +148,14 @@ func (x *Engine) describeRest(ctx context.Context, info backends.TableInfo) (bac
 
 // limit is a row of limitsSQL.
 type limit struct {
-	Name, Typname, Given string
-	Digits               int
-	Values, Denied       []string
+	Name, Typname   string
+	Given, Computed string
+	Digits          int
+	Values, Denied  []string
 }
 
 func (l limit) add(c *backends.Column) {
-	c.Denied, c.Given = l.Denied, l.Given
+	c.Denied, c.Given, c.Computed = l.Denied, l.Given, l.Computed
 	if len(l.Values) > 0 {
 		c.Values = l.Values
 	}

@@ -190,7 +190,7 @@ CREATE TABLE {s}.qsidecar_leases (
   due_at         bigint, -- the earlier of the timed lease's end and the deadline
   claimed_at     bigint,
   worker         text,
-  claim_values   text,   -- a JSON map: what the claim wrote into the job's row, by role
+  claim_values   text,   -- JSON: what the claim wrote into the job's row, and which values it replaced, by role
   failures       text,   -- a JSON list, the latest last
   changed_at     bigint  NOT NULL,
   UNIQUE (queue, item)

@@ -26,6 +26,7 @@ func (x *Engine) describe(ctx context.Context, info backends.TableInfo) (backend
 		WHERE type IN ('table', 'view') AND name = ?1`, info.Name, func(r []string) {
 		info.Name, info.Kind = r[0], r[1]
 		info.Checks = []string{r[2]} // the whole statement, including its conditions
+		info.Constraints = checksOf(r[2])
 	})); err != nil {
 		return info, err
 	}
@@ -48,12 +49,25 @@ func (x *Engine) describe(ctx context.Context, info backends.TableInfo) (backend
 		query(`SELECT l.name, l."unique", l.partial, coalesce(m.sql, ''), x.name, x."desc", x.cid FROM pragma_index_list(?1) l JOIN pragma_index_xinfo(l.name) x
 			LEFT JOIN main.sqlite_master m ON m.type = 'index' AND m.name = l.name WHERE x."key" ORDER BY l.seq, x.seqno`,
 			info.Name, func(r []string) { indexes = addColumn(indexes, r) }),
+		query(`SELECT 'fk ' || id, "from", "table", coalesce("to", '') FROM pragma_foreign_key_list(?1) ORDER BY id, seq`, info.Name, func(r []string) {
+			x.addKey(&info, backends.ForeignKey, r, false)
+		}),
+		query(`SELECT 'fk ' || f.id, coalesce(f."to", ''), m.name, f."from", f.on_delete FROM main.sqlite_master m JOIN pragma_foreign_key_list(m.name) f
+			WHERE m.type = 'table' AND lower(f."table") = lower(?1) ORDER BY m.name, f.id, f.seq`, info.Name, func(r []string) {
+			x.addKey(&info, backends.ReferencedBy, r, r[4] == "CASCADE" || r[4] == "SET NULL" || r[4] == "SET DEFAULT")
+		}),
 		names(`SELECT name FROM main.sqlite_master WHERE type = 'trigger' AND tbl_name = ?1 ORDER BY 1`, info.Name, &info.Triggers),
 	); err != nil {
 		return info, err
 	}
+	for i, c := range info.Columns {
+		if c.Generated {
+			info.Columns[i].Computed = computedOf(info.Checks[0], c.Name)
+		}
+	}
 	addPrimaryKey(&info, key)
 	for _, i := range indexes {
+		i.addKey(&info, x.Dialect().Name)
 		i.addTo(&info)
 	}
 	return info, nil
@@ -116,13 +130,14 @@ func addPrimaryKey(info *backends.TableInfo, key map[string]string) {
 type index struct {
 	backends.Index
 	unique     bool
+	sql        string
 	expression bool // whether one of its columns is an expression
 }
 
 // addColumn adds a row of the query for indexes: to the last index, or as a new index.
 func addColumn(all []*index, r []string) []*index {
 	if len(all) == 0 || all[len(all)-1].Name != r[0] {
-		x := &index{Index: backends.Index{Name: r[0]}, unique: r[1] == "1"}
+		x := &index{Index: backends.Index{Name: r[0]}, unique: r[1] == "1", sql: r[3]}
 		if r[2] != "0" {
 			x.Only = strings.TrimSpace(r[3][strings.LastIndex(strings.ToUpper(r[3]), " WHERE ")+len(" WHERE "):])
 		}

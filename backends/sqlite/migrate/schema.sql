@@ -203,7 +203,7 @@ CREATE TABLE qsidecar_leases (
   due_at         INTEGER, -- the earlier of the timed lease's end and the deadline
   claimed_at     INTEGER,
   worker         TEXT,
-  claim_values   TEXT,    -- a JSON map: what the claim wrote into the job's row, by role
+  claim_values   TEXT,    -- JSON: what the claim wrote into the job's row, and which values it replaced, by role
   failures       TEXT,    -- a JSON list, the latest last
   changed_at     INTEGER NOT NULL,
   UNIQUE (queue, item)

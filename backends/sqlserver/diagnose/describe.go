@@ -66,6 +66,7 @@ func (d *describing) check(rows *sql.Rows) error {
 	var condition string
 	err := rows.Scan(&condition)
 	d.info.Checks = append(d.info.Checks, withLists(condition))
+	d.info.Constraints = append(d.info.Constraints, backends.Constraint{Kind: backends.CheckConstraint, Name: "CHECK " + condition, Text: condition})
 	return err
 }
 
@@ -184,11 +185,24 @@ func (d *describing) index(rows *sql.Rows) error {
 		d.last, d.unique = name, unique && only == ""
 		d.info.Indexes = append(d.info.Indexes, backends.Index{Name: name, Only: unwrapped(only)})
 	}
+	if unique {
+		d.addKey(name, only, column)
+	}
 	d.unique = d.unique && !nullable
 	d.key = append(d.key, column)
 	x := &d.info.Indexes[len(d.info.Indexes)-1]
 	x.Columns = append(x.Columns, backends.IndexColumn{Name: column, Descending: descending})
 	return nil
+}
+
+// addKey adds a column of a unique index to the constraints.
+func (d *describing) addKey(name, only, column string) {
+	all := d.info.Constraints
+	if n := len(all) - 1; n < 0 || all[n].Kind != backends.UniqueKey || all[n].Name != name {
+		d.info.Constraints = append(all, backends.Constraint{Kind: backends.UniqueKey, Name: name, Text: unwrapped(only)})
+	}
+	k := &d.info.Constraints[len(d.info.Constraints)-1]
+	k.Columns = append(k.Columns, "["+strings.ReplaceAll(column, "]", "]]")+"]")
 }
 
 // closeIndex adds the key of the last index that was read.

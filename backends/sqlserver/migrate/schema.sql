@@ -230,7 +230,7 @@ IF OBJECT_ID(N'{s}.qsidecar_leases') IS NULL
     due_at         bigint        NULL, -- the earlier of the timed lease's end and the deadline
     claimed_at     bigint        NULL,
     worker         nvarchar(400) NULL,
-    claim_values   nvarchar(max) NULL, -- a JSON map: what the claim wrote into the job's row, by role
+    claim_values   nvarchar(max) NULL, -- JSON: what the claim wrote into the job's row, and which values it replaced, by role
     failures       nvarchar(max) NULL, -- a JSON list, the latest last
     changed_at     bigint        NOT NULL
   );

@@ -50,6 +50,7 @@ type Lease struct {
 	ClaimedAt    int64
 	Worker       string
 	Shown        map[mapping.Role]string // what the claim wrote into the job's row
+	Before       map[mapping.Role]string // what the row had there before, if that wasn't NULL; a dead row's stays
 	Failures     []Failure
 
 	Now     int64 // when the row was read
@@ -112,7 +113,7 @@ func (l *Lease) AttemptState() backends.AttemptState {
 // EndClaim removes the claim from the lease.
 func (l *Lease) EndClaim() {
 	l.Host, l.Number, l.Owner, l.Length, l.Deadline, l.DueAt, l.ClaimedAt = 0, 0, 0, 0, 0, 0, 0
-	l.Worker, l.Shown = "", nil
+	l.Worker, l.Shown, l.Before = "", nil, nil
 }
 
 // SetDue sets when maintenance has to end the claim: at the end of a timed lease, or at the

@@ -9,6 +9,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/adopted/internal/query"
+	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
 )
 
 // The table's columns.
@@ -91,7 +92,8 @@ func Read(cells [][]byte) (*Lease, error) {
 	cells = cells[len(numberColumns):]
 	l.Attempts, l.Losses, l.Limit = int(attempts), int(losses), int(limit)
 	l.Queue, l.Item, l.Worker = string(cells[0]), string(cells[1]), string(cells[2])
-	for i, to := range map[int]any{3: &l.Shown, 4: &l.Failures} {
+	var claim claimValues
+	for i, to := range map[int]any{3: &claim, 4: &l.Failures} {
 		if cells[i] == nil {
 			continue
 		}
@@ -99,12 +101,19 @@ func Read(cells [][]byte) (*Lease, error) {
 			return nil, fmt.Errorf("%s, column %s of row %d: %w", Table, textColumns[i], l.ID, err)
 		}
 	}
+	l.Shown, l.Before = claim.Wrote, claim.Before
 	return l, query.Int(cells[5], &l.Now)
+}
+
+// claimValues is the column claim_values, as JSON.
+type claimValues struct {
+	Wrote  map[mapping.Role]string `json:"wrote,omitempty"`
+	Before map[mapping.Role]string `json:"before,omitempty"`
 }
 
 // values are the row's, in the order of its columns.
 func (l *Lease) values() ([]any, error) {
-	shown, err := jsonOrNull(l.Shown, len(l.Shown))
+	shown, err := jsonOrNull(claimValues{l.Shown, l.Before}, len(l.Shown)+len(l.Before))
 	failures, err2 := jsonOrNull(l.Failures, len(l.Failures))
 	var worker any
 	if l.Worker != "" {

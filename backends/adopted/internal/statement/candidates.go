@@ -31,10 +31,25 @@ type Candidate struct {
 	priority        int64
 	enqueued, fence int64
 	claimedAt       string // what the claim writes there; empty: nothing
+	before          map[mapping.Role]string
+}
+
+// overwritten are the roles that a claim overwrites, and whose columns can have a value before it.
+func (q *Queue) overwritten() (roles []mapping.Role) {
+	marker, _ := q.ClaimMarker()
+	for _, role := range q.ClaimRoles() {
+		if !q.IsIn(role, marker.Name) {
+			roles = append(roles, role)
+		}
+	}
+	return roles
 }
 
 // candidateColumns is the number of output columns before the key's.
 const candidateColumns = 7
+
+// Overwrites reports whether a claim can overwrite a value of a row.
+func (q *Queue) Overwrites() bool { return len(q.overwritten()) > 0 }
 
 // Scan is a part of the rows that can be claimed. The zero value is all of them.
 type Scan struct {
@@ -53,6 +68,10 @@ func (q *Queue) LockCandidates(p backends.Policy, n int, scan Scan) *backends.St
 	columns = append(columns, q.KeyTexts()...)
 	for _, c := range q.startOrder {
 		columns = append(columns, q.exactText(c.Column))
+	}
+	for _, role := range q.overwritten() {
+		c, _ := q.Column(role)
+		columns = append(columns, d.AsText(c))
 	}
 	if q.Has(mapping.OwnLimit) {
 		columns = append(columns, d.ToText(q.AttemptLimit(p.MaxAttempts)))
@@ -113,6 +132,7 @@ func readStart(cells [][]byte) (at []string) {
 // Candidates is LockCandidates with its answer appended to rows.
 func (q *Queue) Candidates(p backends.Policy, n int, scan Scan, rows *[]*Candidate) *backends.Statement {
 	st := q.LockCandidates(p, n, scan)
+	overwritten := q.overwritten()
 	st.Row = func(cells [][]byte) error {
 		r := &Candidate{Item: q.Item(cells[candidateColumns:]), claimedAt: string(cells[4]), attempts: query.AnyNumber(cells[1]), priority: query.AnyNumber(cells[2])}
 		if len(r.Item) > condition.MaxID {
@@ -126,7 +146,16 @@ func (q *Queue) Candidates(p backends.Policy, n int, scan Scan, rows *[]*Candida
 		if q.Has(mapping.OwnLimit) {
 			r.limit = query.AnyNumber(cells[len(cells)-1])
 		}
-		r.At = readStart(cells[candidateColumns+len(q.Key):][:len(q.startOrder)])
+		rest := cells[candidateColumns+len(q.Key):]
+		r.At = readStart(rest[:len(q.startOrder)])
+		for i, role := range overwritten {
+			if cell := rest[len(q.startOrder)+i]; cell != nil {
+				if r.before == nil {
+					r.before = map[mapping.Role]string{}
+				}
+				r.before[role] = string(cell)
+			}
+		}
 		if cells[3] == nil {
 			r.enqueued = r.Now
 		}
@@ -177,7 +206,7 @@ func (q *Queue) Begin(r *Candidate, p backends.Policy, slot backends.Slot, token
 	}
 	l.SetDue()
 	l.Worker = slot.Worker
-	l.Shown = map[mapping.Role]string{}
+	l.Shown, l.Before = map[mapping.Role]string{}, r.before
 	for _, role := range q.ClaimRoles() {
 		switch c, _ := q.Column(role); role {
 		case mapping.Worker:
@@ -227,15 +256,20 @@ func (q *Queue) Claim(leases []*lease.Lease) (all []*Change) {
 			items[i] = l.Item
 		}
 		u := q.newUpdate()
-		u.setState(backends.StateClaimed)
-		for _, role := range q.ClaimRoles() {
-			u.setShown(role, some)
-		}
-		if c, has := q.Column(mapping.Attempts); has && q.Deliveries {
-			u.addAttempts(c, 1)
-		}
+		u.claim(q, func(role mapping.Role) { u.setShown(role, some) })
 		where := condition.WhileRows(u.Rows(items), q.Waiting())
 		all = append(all, &Change{Lease: some[0], Rows: int64(len(some)), queue: q, Statement: u.statement(where)})
 	}
 	return all
+}
+
+// claim sets what a claimed row shows. show sets what it shows in a role of the claim.
+func (u *update) claim(q *Queue, show func(role mapping.Role)) {
+	u.setState(backends.StateClaimed)
+	for _, role := range q.ClaimRoles() {
+		show(role)
+	}
+	if c, has := q.Column(mapping.Attempts); has && q.Deliveries {
+		u.addAttempts(c, 1)
+	}
 }

@@ -55,14 +55,7 @@ func (q *Queue) Ack(l *lease.Lease, result []byte) (*Change, error) {
 	}
 	w := write{delete: true}
 	if q.OnAck == mapping.Update {
-		u.setState(backends.StateDone)
-		u.setNow(mapping.FinishedAt)
-		if has && result != nil {
-			u.set(c, u.ExactValue(c, string(result)))
-		}
-		if len(l.Failures) > 0 {
-			u.setNull(mapping.Error) // of earlier attempts
-		}
+		u.ack(l, result)
 		w = u.write()
 	}
 	if q.OnAck == mapping.Archive {
@@ -74,6 +67,18 @@ func (q *Queue) Ack(l *lease.Lease, result []byte) (*Change, error) {
 	change.Statement = &backends.Statement{Text: q.byKey(w, where), Args: u.Args}
 	l.EndClaim()
 	return change, nil
+}
+
+// ack sets what a row shows whose job is done.
+func (u *update) ack(l *lease.Lease, result []byte) {
+	u.setState(backends.StateDone)
+	u.setNow(mapping.FinishedAt)
+	if c, has := u.Column(mapping.Result); has && result != nil {
+		u.set(c, u.ExactValue(c, string(result)))
+	}
+	if len(l.Failures) > 0 {
+		u.setNull(mapping.Error) // of earlier attempts
+	}
 }
 
 // lockClaimed locks the row while it shows the claim, so that the row that is copied is the row
@@ -133,26 +138,10 @@ func (q *Queue) EndUndelivered(l *lease.Lease, d backends.Disposition, cause bac
 func (q *Queue) end(l *lease.Lease, d backends.Disposition, cause backends.Cause, waiting bool) (*Change, error) {
 	u := q.newUpdate()
 	change := &Change{Lease: l, Rows: 1, queue: q, MadeReady: d.State == backends.StateReady, Failed: true, Cause: cause, Dead: d.State == backends.StateDead}
-	shown := change.Dead && u.setState(backends.StateDead) // the row shows that it is dead
-	if shown {
-		u.setNow(mapping.FinishedAt)
-	} else {
-		u.setState(backends.StateReady)
-		u.endClaim()
-	}
-	if change.Dead && u.setNow(mapping.FailedAt) {
-		shown = true
-	}
-	q.countAttempts(u, l, d, change.Dead && !shown)
 	if d.State == backends.StateScheduled {
 		change.Delay = d.Delay
-		if c, has := q.Column(mapping.RunAt); has {
-			u.set(c, u.NowPlus(c, u.Arg(core.MS(d.Delay))))
-		} else {
-			l.NotBefore = l.Now + core.MS(d.Delay)
-		}
 	}
-	if err := u.addFailure(l, d); err != nil {
+	if err := u.end(q, l, d); err != nil {
 		return nil, err
 	}
 	var where string
@@ -164,8 +153,35 @@ func (q *Queue) end(l *lease.Lease, d backends.Disposition, cause backends.Cause
 	}
 	change.Statement = u.statement(where)
 	l.Attempts, l.Losses = d.Attempts, d.Losses
-	l.EndClaim()
+	before := l.Before
+	if l.EndClaim(); change.Dead {
+		l.Before = before // for the command retry
+	}
 	return change, nil
+}
+
+// end sets what a row shows whose claim ended without success, and keeps the rest in the lease.
+func (u *update) end(q *Queue, l *lease.Lease, d backends.Disposition) error {
+	dead := d.State == backends.StateDead
+	shown := dead && u.setState(backends.StateDead) // the row shows that it is dead
+	if shown {
+		u.setNow(mapping.FinishedAt)
+	} else {
+		u.setState(backends.StateReady)
+		u.endClaim(l.Before)
+	}
+	if dead && u.setNow(mapping.FailedAt) {
+		shown = true
+	}
+	q.countAttempts(u, l, d, dead && !shown)
+	if d.State == backends.StateScheduled {
+		if c, has := q.Column(mapping.RunAt); has {
+			u.set(c, u.NowPlus(c, u.Arg(core.MS(d.Delay))))
+		} else {
+			l.NotBefore = l.Now + core.MS(d.Delay)
+		}
+	}
+	return u.addFailure(l, d)
 }
 
 // countAttempts writes the number of attempts into the row, as its owner counts them. unseen: the

@@ -17,13 +17,19 @@ import (
 // update builds an UPDATE.
 type update struct {
 	*condition.Builder
-	sets []string
+	sets []set
+}
+
+// set is a column and what an update writes there.
+type set struct {
+	column     backends.Column
+	expression string
 }
 
 func (q *Queue) newUpdate() *update { return &update{Builder: &condition.Builder{Table: q.Table}} }
 
 func (u *update) set(c backends.Column, expression string) {
-	u.sets = append(u.sets, u.Quote(c)+" = "+expression)
+	u.sets = append(u.sets, set{c, expression})
 }
 
 // setState sets the state that the row shows; false: the table has no value for it.
@@ -54,8 +60,17 @@ func (u *update) setNull(roles ...mapping.Role) {
 	}
 }
 
-// endClaim removes from the row what a claim wrote there.
-func (u *update) endClaim() { u.setNull(mapping.Worker, mapping.ClaimedAt, mapping.TokenRole) }
+// endClaim removes from the row what a claim wrote there. What the row had there before comes back.
+func (u *update) endClaim(before map[mapping.Role]string) {
+	for _, role := range u.ClaimRoles() {
+		if text, had := before[role]; had {
+			c, _ := u.Column(role)
+			u.set(c, u.ExactValue(c, text))
+		} else {
+			u.setNull(role)
+		}
+	}
+}
 
 // addAttempts adds to the number of attempts that the row shows.
 func (u *update) addAttempts(c backends.Column, n int) {
@@ -140,12 +155,15 @@ func (u *update) write() (w write) {
 		return w
 	}
 	for _, c := range u.Info.Columns {
-		is := u.Quote(c) + " = "
-		if c.Touched && !slices.Contains(c.Denied, "UPDATE") && !slices.ContainsFunc(u.sets, func(set string) bool { return strings.HasPrefix(set, is) }) {
+		if c.Touched && !slices.Contains(c.Denied, "UPDATE") && !slices.ContainsFunc(u.sets, func(s set) bool { return s.column.Name == c.Name }) {
 			u.set(c, u.Now(c))
 		}
 	}
-	return write{sets: strings.Join(u.sets, ", ")}
+	texts := make([]string, len(u.sets))
+	for i, s := range u.sets {
+		texts[i] = u.Quote(s.column) + " = " + s.expression
+	}
+	return write{sets: strings.Join(texts, ", ")}
 }
 
 // CheckChange returns an error if the table lacks what a command of the kind backends.Change sets.
@@ -177,18 +195,23 @@ func (q *Queue) Change(b *condition.Builder, where string, c *backends.Command) 
 	return u.statement(where)
 }
 
-// Reset makes rows ready again. With attempts it also removes their attempts and end.
-func (q *Queue) Reset(b *condition.Builder, where string, attempts bool) *backends.Statement {
+// Reset makes rows ready again. With attempts it also removes their attempts and end. before is what a row had before its
+// claim, if that is known.
+func (q *Queue) Reset(b *condition.Builder, where string, attempts bool, before map[mapping.Role]string) *backends.Statement {
 	u := &update{Builder: b}
+	u.reset(attempts, before)
+	return u.statement(where)
+}
+
+func (u *update) reset(attempts bool, before map[mapping.Role]string) {
 	u.setState(backends.StateReady)
-	u.endClaim()
+	u.endClaim(before)
 	if attempts {
 		u.setNull(mapping.FinishedAt, mapping.FailedAt)
 		if c, has := u.Column(mapping.Attempts); has {
 			u.set(c, "0")
 		}
 	}
-	return u.statement(where)
 }
 
 // Delete deletes the rows that the condition finds by their key.
