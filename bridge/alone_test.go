@@ -23,7 +23,7 @@ type started struct {
 }
 
 // fleet is processes with one connection each, on which several threads claim. A job "kill" ends its process a second
-// after it began: the connection breaks, and the process starts again. The other jobs take as long as their payloads say.
+// after it began: the connection breaks, and the process starts again. The other jobs take the time that is their payload.
 type fleet struct {
 	t       *testing.T
 	s       *sidecar

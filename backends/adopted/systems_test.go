@@ -337,3 +337,29 @@ func TestJitterOfAdoptedJobs(t *testing.T) {
 		})
 	})
 }
+
+// TestLastAttemptOfAnAdoptedJobIsAlone: the lease has the losses, whether the claim marks the row or locks it.
+func TestLastAttemptOfAnAdoptedJobIsAlone(t *testing.T) {
+	none := func(string) float64 { return -1 }
+	onEach(t, func(t *testing.T, on *product) {
+		for queue, k := range map[string]*kit{"e": on.newKit(t, on.systemE, map[string]mapping.Table{"e": tableE()}), "b": kitB(t, on)} {
+			for _, nacked := range []bool{false, true} {
+				var last backends.Job
+				for attempt := range 3 {
+					last = k.one(queue)
+					if want := attempt == 2 && !nacked; last.Alone != want || last.Attempt != attempt+1 {
+						t.Errorf("queue %s: %+v, want attempt %d, alone %v", queue, last, attempt+1, want)
+					}
+					var w backends.Write = backends.Release{Leases: leases(last), Cause: backends.CauseDisconnected}
+					if nacked {
+						w = backends.Nack{Leases: leases(last)}
+					}
+					if attempt < 2 {
+						k.commit(backends.Batch{Writes: []backends.Write{w}, Jitter: none})
+					}
+				}
+				k.write(backends.Ack{Leases: leases(last)}, 0)
+			}
+		}
+	})
+}
