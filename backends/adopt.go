@@ -209,9 +209,13 @@ type Dialect interface {
 	ByteLength(c Column) string
 	// Now is the present time as a value of the column, in the time zone that the table's owner uses.
 	Now(c Column, utc bool) string
-	// NowPlus is the time that is argument n milliseconds after Now, as a value of the column.
+	// NowPlus is the time that is argument n milliseconds after Now, as a value of the column. In a local time zone the
+	// clock shows each value of an hour twice. NowPlus is a later one if the clock will show the value before that time.
 	NowPlus(c Column, utc bool, n int) string
-	// FromMillis is the time that is argument n milliseconds after 1970, UTC, as a value of the column.
+	// NowMinus is a value that the clock showed argument n milliseconds before Now or earlier, at most by the length of
+	// the repeated hour. It isn't a value that the clock also showed later.
+	NowMinus(c Column, utc bool, n int) string
+	// FromMillis is the time that is argument n milliseconds after 1970, UTC, as NowPlus chooses it.
 	FromMillis(c Column, utc bool, n int) string
 	// ToMillis is the column's time in milliseconds since 1970, UTC.
 	ToMillis(c Column, utc bool) string

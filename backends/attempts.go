@@ -8,8 +8,8 @@ import (
 // The rules that every engine shares and that don't depend on its SQL.
 
 // AttemptState is the record of attempts in a claimed row. Attempts includes the current one, even if that
-// doesn't count yet. Limit is the effective max_attempts. Losses is the number of losses in a row. Below 0, it
-// is minus the number of snoozes in a row (without a delay of their own).
+// doesn't count yet. Limit is the effective max_attempts. Losses is the number of losses in a row (see Release).
+// Below 0, it is minus the number of snoozes in a row (without a delay of their own).
 type AttemptState struct {
 	Attempts, Limit, Losses int
 	Backoff, BackoffMax     time.Duration
@@ -21,7 +21,19 @@ type AttemptState struct {
 // Uncounted reports whether a claim for the slot doesn't count as an attempt until its delivery is recorded.
 // unrecorded is how often in a row the job was lost with an unrecorded delivery. If that has reached limit, the
 // claim counts at once, because the job itself could be what kills sidecars.
-func (s Slot) Uncounted(unrecorded, limit int) bool { return s.Prefetch && unrecorded < limit }
+func (s Slot) Uncounted(unrecorded, limit int, alone bool) bool {
+	return (s.Prefetch || alone) && unrecorded < limit
+}
+
+// Alone returns Job.Alone of a job that the slot gets, for its attempt, limit of attempts and losses in a row. At
+// the end of a worker it is unknown which of its jobs was the cause. So the last attempt of a job that was lost
+// before has no others beside it, and only the cause dies.
+func (s Slot) Alone(attempt, limit, losses int) bool {
+	return s.Lease == 0 && AttemptState{Attempts: attempt, Limit: limit, Losses: losses}.Alone()
+}
+
+// Alone reports whether this is the last attempt of a job that was lost with its worker.
+func (s AttemptState) Alone() bool { return s.Losses > 0 && s.Attempts >= s.Limit }
 
 // Disposition is the outcome for a claimed job that was not acked.
 type Disposition struct {
@@ -75,7 +87,9 @@ func (s AttemptState) AfterRelease(r Release, jitter float64) Disposition {
 	if r.Uncounted {
 		return Disposition{State: StateReady, SamePosition: true, Attempts: s.Attempts - 1, Losses: s.Losses, PrefetchLosses: s.PrefetchLosses}
 	}
-	s.Losses = max(s.Losses, 0) + 1
+	if s.Losses = max(s.Losses, 0); r.Cause != CauseTimedOut {
+		s.Losses++
+	}
 	if r.Cause != CauseSidecarLost { // the sidecar outlived the delivery
 		s.PrefetchLosses = 0
 	}

@@ -28,7 +28,7 @@ func TestDispositionsOfPrefetchedJobs(t *testing.T) {
 		"its sidecar lost":          {s.AfterReap(backends.CauseSidecarLost, 0), lost},
 		"the same, recorded":        {recorded.AfterReap(backends.CauseSidecarLost, 0), failed(1, 1, backends.CauseSidecarLost)},
 		"over its deadline":         {s.AfterReap(backends.CauseTimedOut, 0), lost},
-		"the same, delivered":       {recorded.AfterReap(backends.CauseTimedOut, 0), failed(1, 0, backends.CauseTimedOut)},
+		"the same, delivered":       {recorded.AfterReap(backends.CauseTimedOut, 0), failed(0, 0, backends.CauseTimedOut)},
 		"disconnected":              {s.AfterRelease(backends.Release{Cause: backends.CauseDisconnected}, 0), failed(1, 0, backends.CauseDisconnected)},
 		"nacked":                    {s.AfterNack(backends.Nack{}, 0), failed(0, 0, backends.CauseNacked)},
 		"nacked uncharged, no wait": {s.AfterNack(backends.Nack{Snooze: true, HasDelay: true}, 0), backends.Disposition{State: backends.StateReady, Attempts: 1, PrefetchLosses: 1}},
@@ -80,11 +80,30 @@ func TestJitter(t *testing.T) {
 func TestWhatIsClaimedUncharged(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		ahead             bool
+		ahead, alone      bool
 		unrecorded, limit int
 		want              bool
-	}{{true, 0, 1, true}, {true, 1, 1, false}, {true, 2, 3, true}, {true, 4, 3, false}, {false, 0, 3, false}} {
-		if got := (backends.Slot{Prefetch: c.ahead}).Uncounted(c.unrecorded, c.limit); got != c.want {
+	}{
+		{true, false, 0, 1, true}, {true, false, 1, 1, false}, {true, false, 2, 3, true}, {true, false, 4, 3, false},
+		{false, false, 0, 3, false}, {false, true, 0, 3, true}, {false, true, 3, 3, false},
+	} {
+		if got := (backends.Slot{Prefetch: c.ahead}).Uncounted(c.unrecorded, c.limit, c.alone); got != c.want {
+			t.Errorf("%+v: %v", c, got)
+		}
+	}
+}
+
+func TestWhatIsDeliveredAlone(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		attempt, limit, losses int
+		lease                  time.Duration
+		want                   bool
+	}{
+		{3, 3, 1, 0, true}, {3, 3, 2, 0, true}, {4, 3, 1, 0, true}, {2, 3, 1, 0, false}, {3, 3, 0, 0, false}, {3, 3, -2, 0, false},
+		{1, 1, 0, 0, false}, {3, 3, 1, time.Second, false},
+	} {
+		if got := (backends.Slot{Lease: c.lease}).Alone(c.attempt, c.limit, c.losses); got != c.want {
 			t.Errorf("%+v: %v", c, got)
 		}
 	}

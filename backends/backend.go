@@ -228,9 +228,9 @@ type Extend struct {
 // there is no failure record.
 //
 // Otherwise there is a failure record with Cause and Message, and the job's new state depends on its losses in
-// a row. A loss is any cause except CauseNacked; a nack that counts as an attempt ends the row. A job that is
-// out of attempts becomes dead. After the first loss it is ready at once, in a new position. From the second
-// loss on it is scheduled after the back-off. With CauseTimedOut the back-off applies to the first loss too.
+// a row. A loss is any cause except CauseNacked and CauseTimedOut; a nack that counts as an attempt ends the row. A
+// job that is out of attempts becomes dead. After the first loss it is ready at once, in a new position. From the
+// second loss on, and after CauseTimedOut, it is scheduled after the back-off.
 type Release struct {
 	Leases    []Lease
 	Owner     Identity // not 0: a lease counts as lost if its claim no longer belongs to this sidecar (an Extend with Bind can have moved it)
@@ -327,6 +327,12 @@ type Job struct {
 	Headers     map[string]string
 	Key         string
 	LastError   string
+
+	// Alone: this is the last attempt of a job that was lost with its worker, and its lease is a session lease. The
+	// caller gives it to a session without other jobs, and gives that session no other job while it has this one.
+	// Until then the job is like one that is prefetched: the delivery doesn't count before Deliver or a settle, the
+	// job's time limit doesn't begin, and no worker is stored (except in adopted tables).
+	Alone bool
 }
 
 // Lease returns the right to settle the job.
@@ -344,6 +350,7 @@ type WriteResult struct {
 	Lost      []Lease      // the invalid leases; their jobs are unchanged
 	MadeReady []string     // queues in which this write made jobs ready, each once
 	Failed    FailedCounts // the claims that a Nack or a Release ended
+	Alone     []Lease      // of an Extend with Bind: those whose jobs must be alone (see Job.Alone)
 
 	// Err is the reason why this write did not happen, or not all of it, if it isn't part of the others'
 	// transaction (see Mixed.InTx and Batch). It is of the same kinds as the error of Commit. ErrUnknownOutcome can also

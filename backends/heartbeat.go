@@ -142,7 +142,6 @@ type MaintenanceResult struct {
 	LongestPrune time.Duration // duration of the longest transaction that pruned; 0: none did
 	PruneOverdue time.Duration // how long ago the first row that was due for pruning expired, as of the start of this call
 	Unusable     error         // a row that maintenance can't use and skipped: where it is, why, and what to do; nil: none was found
-	PruneRefused error         // the database rejects a deletion, however often it is tried; nil: it rejected none
 }
 
 // AddPruned adds the result of one transaction that prunes: it deleted n of the found rows and lasted took.
@@ -164,4 +163,5 @@ const (
 	CauseLeaseEnded   Cause = "lease_ended"
 	CauseSidecarLost  Cause = "sidecar_lost"
 	CauseTooLarge     Cause = "too_large"
+	CauseTxLost       Cause = "transaction_lost" // of a job that is claimed in an open transaction
 )

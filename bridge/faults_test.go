@@ -25,11 +25,16 @@ type faulty struct {
 	block     atomic.Pointer[chan struct{}] // Commit waits for it first
 	blocked   atomic.Int32                  // commits that wait
 	host      atomic.Uint64                 // of the last heartbeat that succeeded
+	evicts    atomic.Bool                   // each claim finds its sidecar evicted
+	joins     atomic.Int32                  // heartbeats with a new identity
 }
 
 func (f *faulty) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.HeartbeatResult, error) {
 	if err := f.heartbeat.Load(); err != nil {
 		return backends.HeartbeatResult{}, *err
+	}
+	if b.Kind == backends.HeartbeatJoin {
+		f.joins.Add(1)
 	}
 	r, err := f.Backend.Heartbeat(ctx, b)
 	if err == nil && r.Alive {
@@ -45,6 +50,9 @@ func (f *faulty) Commit(ctx context.Context, b backends.Batch) (backends.Results
 	}
 	if err := f.commit.Load(); err != nil {
 		return backends.Results{}, *err
+	}
+	if f.evicts.Load() && len(b.Claims) > 0 {
+		return backends.Results{}, backends.ErrEvicted
 	}
 	res, err := f.Backend.Commit(ctx, b)
 	if after := f.after.Load(); after != nil && err == nil {
@@ -172,6 +180,28 @@ func TestUnknownOutcomeIsNoFalseLeaseLost(t *testing.T) {
 		c.refused("unknown_outcome", `{"op":"ack","lease":%q}`, j.Lease)
 		db.after.Store(nil)
 		c.refused("lease_lost", `{"op":"ack","lease":%q}`, j.Lease) // as documented: settled by the earlier try
+	})
+}
+
+// TestEvictedAgainAndAgain shows that a sidecar that something evicts soon after each join doesn't join in a loop, and claims again
+// when that ends.
+func TestEvictedAgainAndAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := &faulty{Backend: memory.New()}
+		s := start(t, options(db))
+		c := s.dial(t)
+		c.call(`{"op":"enqueue","queue":"q"}`)
+		db.evicts.Store(true)
+		db.joins.Store(0)
+		c.send(`{"op":"claim","queue":"q","wait_ms":3600000,"id":1}`)
+		time.Sleep(time.Minute)
+		if n := db.joins.Load(); n < 3 || n > 20 {
+			t.Errorf("joined %d times in a minute", n)
+		}
+		db.evicts.Store(false)
+		if r := c.receive(); len(r.Jobs) != 1 {
+			t.Errorf("the claim was answered with %+v", r)
+		}
 	})
 }
 

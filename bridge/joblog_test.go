@@ -185,22 +185,21 @@ func TestRefusalsAreLogged(t *testing.T) {
 	})
 }
 
-// unprunable is a database that refuses to delete something.
-type unprunable struct{ backends.Backend }
+// unusable is a database with a row that maintenance can't use.
+type unusable struct{ backends.Backend }
 
-func (u unprunable) Maintain(ctx context.Context, w backends.Maintenance) (backends.MaintenanceResult, error) {
+func (u unusable) Maintain(ctx context.Context, w backends.Maintenance) (backends.MaintenanceResult, error) {
 	r, err := u.Backend.Maintain(ctx, w)
 	if w.Prune {
-		r.PruneRefused, r.Unusable = backends.Refused(errors.New("notes refer to it")), errors.New("row 7 is odd")
+		r.Unusable = errors.New("row 7 is odd")
 	}
 	return r, err
 }
 
-// TestUnprunableIsLogged shows that rows that can't be deleted, or used, are logged, but not at each try.
-func TestUnprunableIsLogged(t *testing.T) {
+// TestUnusableRowIsLogged shows that a row that can't be used is logged, but not at each try.
+func TestUnusableRowIsLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		_, log := startLogged(t, options(unprunable{memory.New()}))
-		log.wants(t, "prune_refused", map[string]any{"level": "WARN", "error": "the database refused it: notes refer to it"})
+		_, log := startLogged(t, options(unusable{memory.New()}))
 		log.wants(t, "row_skipped", map[string]any{"level": "WARN", "error": "row 7 is odd"})
 	})
 }

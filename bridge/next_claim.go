@@ -20,8 +20,8 @@ type roundTrip struct {
 func (s *session) settleAndClaim(req *protocol.Request) finisher {
 	t := &roundTrip{id: req.ID, claim: pendingClaim{sess: s}}
 	t.refused = t.settled.start(s, req)
-	// A connection that holds as many jobs as it can gets another one only after the settle.
-	if !req.Claim.LeaseMS.Set && s.quota.Jobs.Count() >= s.MaxJobs() {
+	// A connection that holds as many jobs as it can, or one that must be alone, gets another one only after the settle.
+	if !req.Claim.LeaseMS.Set && s.quota.Jobs.Count() >= s.MaxJobs() || s.quota.Jobs.Exclusive() {
 		t.next = req.Claim
 	} else {
 		t.startClaim(req.Claim)

@@ -268,7 +268,7 @@ func (b *Bridge) releaseAfterGrace(s *session) {
 			defer grace.Stop()
 			select {
 			case <-grace.C:
-				s.release(db, backends.Release{Cause: backends.CauseDisconnected, Message: errServer.Error()})
+				s.release(db, s.lossBy(errServer))
 			case <-r.stop.Done():
 				db.Orphan(&s.quota) // no connection holds them, so the drain does not wait for them
 			}

@@ -3,6 +3,7 @@ package bridge
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"time"
 
@@ -18,7 +19,7 @@ func (s *session) end(bad *badInput) {
 	case s.closedByServer():
 		s.bridge.releaseAfterGrace(s) // its leases outlive the connection
 	case errors.Is(cause, errHangUp), errors.Is(cause, errBadClient), errors.Is(cause, errStalled):
-		s.releaseAll(backends.Release{Cause: backends.CauseDisconnected, Message: cause.Error()})
+		s.releaseAll(s.lossBy(cause))
 	default:
 		s.releaseAll(backends.Release{Uncounted: true})
 	}
@@ -29,6 +30,16 @@ func (s *session) end(bad *badInput) {
 	}
 	s.hangUp(errServer) // frees the context; an earlier cause stays
 	s.out.Fail(errServer)
+}
+
+// lossBy returns the release of the session's jobs because of the cause. Each of the jobs can be the reason, so the
+// message has their number.
+func (s *session) lossBy(cause error) backends.Release {
+	message := cause.Error()
+	if n := s.quota.Jobs.Count(); n > 1 {
+		message += fmt.Sprintf(" while it had %d jobs", n)
+	}
+	return backends.Release{Cause: backends.CauseDisconnected, Message: message}
 }
 
 // badInput is an error after which the stream is not reliable.

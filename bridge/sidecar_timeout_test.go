@@ -86,6 +86,14 @@ func startMember(t *testing.T, db *memory.Backend, timeout time.Duration, watche
 // pass lets the bubble's clock go on.
 func pass(d time.Duration) { time.Sleep(d) }
 
+// phasesOf returns how many phases of a heartbeat a test tries. An hour of the bubble's clock takes seconds.
+func phasesOf(timeout time.Duration) int {
+	if timeout == MaxSidecarTimeout {
+		return 2
+	}
+	return 5
+}
+
 // wantFreed waits until one of the others frees the job of a sidecar whose last heartbeat was at last.
 func wantFreed(t *testing.T, what string, last int64, timeout time.Duration, others ...*member) {
 	t.Helper()
@@ -110,7 +118,6 @@ func wantFreed(t *testing.T, what string, last int64, timeout time.Duration, oth
 // third later and not before: for all lengths, at each phase of its own heartbeats and of the other sidecar's, and if
 // the other one has another sidecar_timeout.
 func TestLeasesOutlastTheSidecarTimeout(t *testing.T) {
-	const steps = 5
 	for _, timeout := range []struct{ its, other time.Duration }{
 		{MinSidecarTimeout, MinSidecarTimeout},
 		{1700 * time.Millisecond, 1700 * time.Millisecond},
@@ -120,12 +127,13 @@ func TestLeasesOutlastTheSidecarTimeout(t *testing.T) {
 		{2 * time.Second, DefaultSidecarTimeout},
 		{MinSidecarTimeout, MaxSidecarTimeout},
 	} {
+		steps := phasesOf(max(timeout.its, timeout.other))
 		for stops := range steps {
 			for begins := range steps {
 				synctest.Test(t, func(t *testing.T) {
 					db := memory.New()
 					m1, s1 := startMember(t, db, timeout.its, 0)
-					phase := timeout.its / 6 / steps
+					phase := timeout.its / 6 / time.Duration(steps)
 					pass(time.Duration(begins)*phase + 1)
 					m2, _ := startMember(t, db, timeout.other, 0)
 					pass(timeout.its + timeout.other)
@@ -186,11 +194,11 @@ func TestLeasesOutlastTheSidecarTimeoutInALargeFleet(t *testing.T) {
 // its sidecar_timeout is over, beside another one that watches it.
 func TestSidecarThatReturnsInTimeKeepsItsLeases(t *testing.T) {
 	for _, timeout := range []time.Duration{MinSidecarTimeout, DefaultSidecarTimeout, MaxSidecarTimeout} {
-		for phase := range 6 {
+		for phase := range phasesOf(timeout) {
 			synctest.Test(t, func(t *testing.T) {
 				db := memory.New()
 				m1, s1 := startMember(t, db, timeout, 0)
-				pass(time.Duration(phase) * timeout / 6 / 6)
+				pass(time.Duration(phase) * timeout / 6 / 5)
 				m2, _ := startMember(t, db, timeout, 0)
 				pass(2 * timeout)
 				store(t, db, "q")

@@ -118,8 +118,8 @@ func TestDelaysTogether(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i, v := range views {
-			if v.ID != fmt.Sprint(i+1) || time.Until(v.RunAt).Round(time.Hour) != time.Duration(i+1)*time.Hour {
-				t.Errorf("the job %s is due in %v", v.ID, time.Until(v.RunAt))
+			if after := v.RunAt.Sub(views[0].RunAt); v.ID != fmt.Sprint(i+1) || after.Round(time.Hour) != time.Duration(i)*time.Hour {
+				t.Errorf("the job %s is due %v after the first one", v.ID, after)
 			}
 		}
 		if len(views) != 3 {

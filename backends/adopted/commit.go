@@ -324,7 +324,7 @@ func (k *commitment) merge(got backends.Results) {
 // that the write stores.
 func (k *commitment) mergeWrite(n int, got backends.WriteResult) {
 	r := &k.res.Writes[n]
-	r.Lost = append(r.Lost, got.Lost...)
+	r.Lost, r.Alone = append(r.Lost, got.Lost...), append(r.Alone, got.Alone...)
 	r.Failed.AddAll(got.Failed)
 	addQueues(&r.MadeReady, got.MadeReady...)
 	positions, mixed := k.positions[n]
@@ -459,7 +459,9 @@ func (k *commitment) write(x *changes, p part, claims leases) (all []settled, er
 		case backends.Release:
 			change, err = x.add(q.End(l, l.AttemptState().AfterRelease(w, k.batch.Jitter.Of(l.Queue)), w.Cause))
 		case backends.Extend:
-			change, err = x.add(q.Extend(l, w), nil)
+			if change, err = x.add(q.Extend(l, w), nil); w.Bind != 0 && l.AttemptState().Alone() {
+				k.res.Writes[p.n].Alone = append(k.res.Writes[p.n].Alone, proof)
+			}
 		}
 		if err != nil {
 			return nil, err

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -88,7 +89,7 @@ func mysqlChanges(t *testing.T, m *testserver.MySQL, db *sql.DB, rows func(query
 			candidates = []string{least, most}
 		}
 		for _, v := range candidates {
-			if v != present && !contains(ownChoice, name) {
+			if v != present && !slices.Contains(ownChoice, name) {
 				all = append(all, change{name, v})
 			}
 		}
@@ -97,15 +98,6 @@ func mysqlChanges(t *testing.T, m *testserver.MySQL, db *sql.DB, rows func(query
 		all = append(all, change{"init_connect", v})
 	}
 	return all
-}
-
-func contains(all []string, s string) bool {
-	for _, x := range all {
-		if x == s {
-			return true
-		}
-	}
-	return false
 }
 
 // mysqlLiteral is a value after SET GLOBAL.

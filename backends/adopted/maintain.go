@@ -56,7 +56,7 @@ func (s *Store) Maintain(ctx context.Context, m backends.Maintenance) (backends.
 	return r, errors.Join(errs...)
 }
 
-// pruneAll deletes what nobody needs, if it is time to.
+// pruneAll deletes old leases and rows, if it is time to.
 func (s *Store) pruneAll(ctx context.Context, r *backends.MaintenanceResult, m backends.Maintenance) error {
 	if !m.Prune {
 		return nil

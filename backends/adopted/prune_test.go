@@ -100,17 +100,20 @@ func TestKeepWhatCannotGo(t *testing.T) {
 		m.RetainDone, m.RetainDead = time.Hour, time.Hour
 		k := on.newKit(t, on.systemE+"; "+old("my_queue", "'done'", "61")+"; "+old("my_queue", "'done'", "61")+"; "+old("my_queue", "'error'", "61")+
 			"; CREATE TABLE notes (about bigint, FOREIGN KEY (about) REFERENCES my_queue (queue_item_id)); INSERT INTO notes VALUES (4)", map[string]mapping.Table{"e": m})
+		forward := k.obstacleClock()
 		r := k.maintain(backends.Maintenance{Prune: true})
-		if r.Pruned != 2 || r.PruneRefused == nil || !strings.Contains(r.PruneRefused.Error(), "queues.e.retention.done: the database refused it") {
-			t.Errorf("%+v", r)
+		if got := k.obstacles("queues.e.retention.done: the database refused it"); r.Pruned != 2 || fmt.Sprint(got) != "[prune e my_queue 4]" {
+			t.Errorf("%+v, obstacles: %q", r, got)
 		}
-		if r := k.maintain(backends.Maintenance{Prune: true}); r.Pruned != 0 || r.PruneRefused == nil {
+		if r := k.maintain(backends.Maintenance{Prune: true, Limit: 1}); r.Pruned != 0 || r.PruneMore {
 			t.Errorf("again: %+v", r)
 		}
 		k.wantRows("SELECT concat_ws('|', queue_item_id, state) FROM my_queue ORDER BY 1", "1|waiting", "2|waiting", "3|waiting", "4|done")
 		k.sql("DELETE FROM notes")
-		if r := k.maintain(backends.Maintenance{Prune: true}); r.Pruned != 1 || r.PruneRefused != nil {
-			t.Errorf("when nothing refers to it: %+v", r)
+		forward(time.Minute)
+		r = k.maintain(backends.Maintenance{Prune: true})
+		if got := k.obstacles(""); r.Pruned != 1 || len(got) != 0 {
+			t.Errorf("when nothing refers to it: %+v, obstacles: %q", r, got)
 		}
 	})
 }
@@ -123,7 +126,7 @@ func TestKeepLocked(t *testing.T) {
 		m.RetainDone = time.Hour
 		k := on.newKit(t, on.systemE+"; "+old("my_queue", "'done'", "61"), map[string]mapping.Table{"e": m})
 		k.sql("BEGIN; SELECT 1 FROM my_queue WHERE queue_item_id = 4 FOR UPDATE")
-		if r, err := k.Maintain(testwait.Context(t), backends.Maintenance{Prune: true, Limit: 100}); err != nil || r.Pruned != 0 || r.PruneRefused != nil {
+		if r, err := k.Maintain(testwait.Context(t), backends.Maintenance{Prune: true, Limit: 100}); err != nil || r.Pruned != 0 || len(k.Obstacles()) != 0 {
 			t.Errorf("%+v, %v", r, err)
 		}
 		k.sql("COMMIT")

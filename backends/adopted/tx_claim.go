@@ -165,6 +165,8 @@ func (c *claim) roundInTx(ctx context.Context, conn txConn, p backends.Policy) (
 		return false, true, c.buryInTx(ctx, conn, q, r, p)
 	case len(ok) == 0:
 		return false, true, conn.Rollback(ctx)
+	case c.s.tx.losses(q.Queue, r.Item) > freeLosses:
+		return false, true, c.countLoss(ctx, conn, q, r, p)
 	}
 	c.give(q, r, p, "")
 	if r.Lease.InTx = true; q.Deliveries {
@@ -184,14 +186,41 @@ func (c *claim) buryInTx(ctx context.Context, conn txConn, q *statement.Queue, r
 	if err := c.bury(q, x, r, p); err != nil {
 		return err
 	}
+	if err := c.endInTx(ctx, conn, q, x); err != nil {
+		return err
+	}
+	c.res.Failed.Add(q.Queue, backends.CauseTooLarge, true)
+	return nil
+}
+
+// countLoss counts a delivery whose transaction was lost, and commits that. Otherwise a job whose transaction can't last would run
+// again and again, and always be on its first attempt.
+func (c *claim) countLoss(ctx context.Context, conn txConn, q *statement.Queue, r *statement.Candidate, p backends.Policy) error {
+	q.Begin(r, p, backends.Slot{}, q.NewToken())
+	x := &changes{dialect: c.s.dialect}
+	d := r.Lease.AttemptState().AfterRelease(backends.Release{Cause: backends.CauseTxLost, Message: "the server or a proxy ended the transaction in which the job was claimed"}, 0)
+	if _, err := x.add(q.EndUndelivered(r.Lease, d, backends.CauseTxLost)); err != nil {
+		return err
+	}
+	if err := c.endInTx(ctx, conn, q, x); err != nil {
+		return err
+	}
+	c.res.Failed.Add(q.Queue, backends.CauseTxLost, d.State == backends.StateDead)
+	left := freeLosses
+	if d.State == backends.StateDead {
+		left = 0
+	}
+	c.s.tx.forgetLosses(q.Queue, r.Item, left)
+	return nil
+}
+
+// endInTx commits a change of a row that no worker gets.
+func (c *claim) endInTx(ctx context.Context, conn txConn, q *statement.Queue, x *changes) error {
 	_, err := conn.CommitWith(ctx, backends.Batch{}, backends.TxHooks{Writes: true, Before: func(ctx context.Context, sql backends.SQL, _ *backends.Batch) error {
 		return x.flush(ctx, sql)
 	}})
 	if err == nil && x.rows[0].Statement.Matched == 0 {
 		return unchangedRow(q)
-	}
-	if err == nil {
-		c.res.Failed.Add(q.Queue, backends.CauseTooLarge, true)
 	}
 	return err
 }

@@ -359,3 +359,44 @@ func TestSQLiteHasNoTxClaims(t *testing.T) {
 		t.Errorf("%v %v", wrong, err)
 	}
 }
+
+// TestTxClaimLostAgainAndAgain: a job whose transaction can't last uses up its attempts, and isn't always on its first one. The
+// first loss in a row is free, because a failover ends all transactions.
+func TestTxClaimLostAgainAndAgain(t *testing.T) {
+	onEach(t, func(t *testing.T, on *product) {
+		for _, deliveries := range []bool{false, true} {
+			t.Run(fmt.Sprintf("deliveries %v", deliveries), func(t *testing.T) {
+				table := tableB()
+				table.Deliveries = deliveries
+				k := on.newKit(t, on.systemB, map[string]mapping.Table{"b": table})
+				lose := func(attempt int) {
+					t.Helper()
+					job := k.one("b")
+					if job.ID != "1" || job.Attempt != attempt {
+						t.Fatalf("job %s, attempt %d, want job 1, attempt %d", job.ID, job.Attempt, attempt)
+					}
+					k.terminateHeld(1)
+					k.unlocked("1 2 3")
+					k.write(backends.Nack{Leases: leases(job)}, 1)
+				}
+				lose(1)
+				if r := k.maintain(backends.Maintenance{}); r.Reaped[backends.CauseTxLost] != 1 {
+					t.Errorf("the first loss is not reported: %+v", r)
+				}
+				lose(1)
+				lose(2)
+				if r := k.maintain(backends.Maintenance{}); len(r.Reaped) > 0 {
+					t.Errorf("a loss that the next claim reports: %+v", r)
+				}
+				r := k.commit(backends.Batch{Host: me, Claims: []backends.Claim{{Queues: []backends.Policy{policy("b")}, Slots: []backends.Slot{k.slot(0)}, MaxBytes: 1 << 20}}})
+				if jobs := r.Claims[0].Jobs; len(jobs) != 1 || jobs[0].ID != "2" {
+					t.Errorf("claimed %+v, want job 2: the first one waits for its back-off", jobs)
+				}
+				if got := r.Claims[0].Failed; len(got) != 1 || got[0].Cause != backends.CauseTxLost || got[0].Jobs != 1 {
+					t.Errorf("the loss is not counted: %+v", got)
+				}
+				k.wantRows(rowsB, "1|open|2", "2|open|0", "3|open|0")
+			})
+		}
+	})
+}

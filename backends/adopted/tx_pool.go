@@ -26,17 +26,28 @@ const closeTimeout = 2 * time.Second
 type txPool struct {
 	mu      sync.Mutex
 	max     int
-	idle    time.Duration    // after which a server ends a silent connection
-	used    int              // connections with a job, or reserved for one
-	free    []txConn         // connections without a job
-	jobs    map[int64]*txJob // by the lease's id
-	waiting []string         // queues for which there was no connection
+	idle    time.Duration         // after which a server ends a silent connection
+	used    int                   // connections with a job, or reserved for one
+	free    []txConn              // connections without a job
+	jobs    map[int64]*txJob      // by the lease's id
+	waiting []string              // queues for which there was no connection
+	lost    map[lostKey]int       // how often in a row a job's connection was lost, as far as that isn't counted in its row
+	noted   backends.FailedCounts // losses that no result reported yet
 	closed  bool
 	pings   sync.WaitGroup
 
 	stores int        // that share the pool; see Succeed
 	ended  *sync.Cond // broadcasts the end of each job
 }
+
+// lostKey identifies a job.
+type lostKey struct{ queue, item string }
+
+// maxLost bounds the memory for jobs that other consumers end.
+const maxLost = 10_000
+
+// freeLosses is how many losses in a row use up no attempt: a failover ends all transactions, and no job is the reason.
+const freeLosses = 1
 
 // txConn is a connection, and the engine that opened it.
 type txConn struct {
@@ -56,7 +67,7 @@ type txJob struct {
 }
 
 func newTxPool() *txPool {
-	p := &txPool{max: DefaultMaxTransactions, stores: 1, jobs: map[int64]*txJob{}}
+	p := &txPool{max: DefaultMaxTransactions, stores: 1, jobs: map[int64]*txJob{}, lost: map[lostKey]int{}}
 	p.ended = sync.NewCond(&p.mu)
 	return p
 }
@@ -198,6 +209,47 @@ func (p *txPool) end(ctx context.Context, j *txJob) (waiting []string) {
 	return p.release(ctx, j.conn)
 }
 
+// noteLoss records that the connection of a job was lost. Its row could not be changed any more: other consumers can have it. So the
+// next claim of it counts the loss, unless it is one of freeLosses.
+func (p *txPool) noteLoss(j *txJob) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.lost) >= maxLost {
+		clear(p.lost)
+	}
+	key := lostKey{j.queue.Queue, j.lease.Item}
+	if p.lost[key]++; p.lost[key] <= freeLosses {
+		p.noted.Add(j.queue.Queue, backends.CauseTxLost, false)
+	}
+}
+
+// forgetLosses is called when a job was settled, or its loss counted. left is how many losses are remembered.
+func (p *txPool) forgetLosses(queue, item string, left int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if key := (lostKey{queue, item}); left > 0 {
+		p.lost[key] = left
+	} else {
+		delete(p.lost, key)
+	}
+}
+
+// losses returns how often in a row the job's connection was lost.
+func (p *txPool) losses(queue, item string) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.lost[lostKey{queue, item}]
+}
+
+// takeNoted returns the losses that no result reported yet.
+func (p *txPool) takeNoted() backends.FailedCounts {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	noted := p.noted
+	p.noted = nil
+	return noted
+}
+
 // rollBack ends jobs as if they had never been claimed.
 func (p *txPool) rollBack(ctx context.Context, jobs []*txJob) {
 	var wg sync.WaitGroup
@@ -233,6 +285,7 @@ func (p *txPool) ping(timeout time.Duration) {
 			ctx, cancel := context.WithTimeoutCause(context.Background(), timeout, errors.New("no answer to a ping"))
 			defer cancel()
 			if err := j.conn.Ping(ctx); err != nil {
+				p.noteLoss(j)
 				p.addWaiting(p.end(ctx, j))
 			}
 		})

@@ -106,8 +106,12 @@ func (s *Store) settleJob(ctx context.Context, w txWrite, jitter backends.Jitter
 	case !lost:
 		r.Err = err
 	}
+	if err == nil {
+		s.tx.forgetLosses(j.queue.Queue, j.lease.Item, 0)
+	}
 	if lost {
 		r.Lost = []backends.Lease{w.proof}
+		s.tx.noteLoss(j)
 	}
 	if err == nil || isRelease || !j.conn.Open() {
 		addQueues(&r.MadeReady, s.tx.end(ctx, j)...)
@@ -119,6 +123,11 @@ func (s *Store) settleJob(ctx context.Context, w txWrite, jitter backends.Jitter
 // next one will be; < 0: there is none.
 func (s *Store) reapInTx(ctx context.Context, r *backends.MaintenanceResult, jitter backends.Jitter) (next time.Duration) {
 	next = -1
+	noted := s.tx.takeNoted()
+	r.Failed.AddAll(noted)
+	for _, f := range noted {
+		r.Reaped[f.Cause] += f.Jobs
+	}
 	for _, j := range s.tx.find(func(j *txJob) bool { return j.timeout > 0 }) {
 		left := j.timeout - time.Since(j.began)
 		if left > 0 {

@@ -82,18 +82,14 @@ var attemptTests = map[string]func(*kit){
 			{backends.Nack{}, 1500 * time.Millisecond},
 			{backends.Nack{HasDelay: true, Delay: 3 * time.Second}, 3 * time.Second},
 			{backends.Release{Cause: backends.CauseTimedOut}, 6 * time.Second},
+			{backends.Release{Cause: backends.CauseDisconnected}, 0}, // the first loss
 			{backends.Release{Cause: backends.CauseDisconnected}, 7500 * time.Millisecond},
 		} {
-			switch w := x.write.(type) {
-			case backends.Nack:
-				w.Leases = leasesOf(k.claimOne())
-				x.write = w
-			case backends.Release:
-				w.Leases = leasesOf(k.claimOne())
-				x.write = w
+			w := withLeases(x.write, leasesOf(k.claimOne()))
+			k.commit(backends.Batch{Writes: []backends.Write{w}, Jitter: half})
+			if x.want > 0 {
+				k.wantDueIn(id, x.want)
 			}
-			k.commit(backends.Batch{Writes: []backends.Write{x.write}, Jitter: half})
-			k.wantDueIn(id, x.want)
 		}
 		k.commit(k.claimBatch(me, 1, time.Second, policy("q")))
 		k.AdvanceClock(time.Second)

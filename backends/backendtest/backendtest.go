@@ -28,6 +28,11 @@ type Database struct {
 	// true. It is nil if the engine has no network.
 	CommitErrors map[string]func(before bool)
 
+	// EmptyTable empties one of SmallTables, which are all tables except those of jobs and of adopted tables' leases. It is nil if the
+	// engine has no tables.
+	EmptyTable  func(table string)
+	SmallTables []string
+
 	// RefuseJobs makes the database refuse every new job of a queue from now on, as a trigger of
 	// the owner can. The error contains reason.
 	RefuseJobs func(queue, reason string)
@@ -72,7 +77,7 @@ func Run(t *testing.T, open func(t *testing.T) *Database) {
 		{"Values", valueTests}, {"Order", orderTests}, {"Keys", keyTests},
 		{"Settle", settleTests}, {"Attempts", attemptTests}, {"Leases", leaseTests},
 		{"ClaimLimits", claimLimitTests}, {"Maintenance", maintenanceTests}, {"Retention", retentionTests},
-		{"Sidecars", sidecarTests}, {"Prefetch", prefetchTests}, {"FailedCounts", failedCountTests},
+		{"Sidecars", sidecarTests}, {"Prefetch", prefetchTests}, {"Alone", aloneTests}, {"FailedCounts", failedCountTests},
 		{"Inspect", inspectTests}, {"Commands", commandTests},
 		{"Faults", faultTests}, {"Concurrency", concurrencyTests}, {"LateCommits", lateCommitTests},
 		{"InvalidValues", invalidValueTests}, {"LockedRows", lockedRowTests}, {"Obstacles", obstacleTests},
@@ -88,6 +93,7 @@ func Run(t *testing.T, open func(t *testing.T) *Database) {
 			}
 		})
 	}
+	t.Run("Emptied", func(t *testing.T) { emptied(t, open) })
 	t.Run("Operators", func(t *testing.T) {
 		for name, test := range operator.Tests {
 			t.Run(name, func(t *testing.T) {

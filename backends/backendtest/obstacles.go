@@ -27,15 +27,15 @@ func (k *kit) refuseBad() (allow func()) {
 func (k *kit) maintainAll(s backends.Maintenance) (sum backends.MaintenanceResult) {
 	k.Helper()
 	sum.Reaped = map[backends.Cause]int{}
-	for calls := range 100 {
+	for range 100 {
 		r := k.maintain(s)
 		sum.Promoted, sum.Pruned = sum.Promoted+r.Promoted, sum.Pruned+r.Pruned
 		for cause, n := range r.Reaped {
 			sum.Reaped[cause] += n
 		}
 		if !r.More && !r.PruneMore {
-			if r.Next == 0 {
-				k.Errorf("after %d calls maintenance is to run again at once", calls)
+			if again := k.maintain(s); again.Next == 0 || again.More || again.Promoted+len(again.Reaped)+again.Pruned != 0 {
+				k.Errorf("at the end: %+v", again)
 			}
 			return sum
 		}

@@ -182,3 +182,16 @@ var settleTests = map[string]func(*kit){
 		}
 	},
 }
+
+// withLeases returns a nack or a release of the leases.
+func withLeases(w backends.Write, leases []backends.Lease) backends.Write {
+	switch w := w.(type) {
+	case backends.Nack:
+		w.Leases = leases
+		return w
+	case backends.Release:
+		w.Leases = leases
+		return w
+	}
+	panic("backendtest: neither a nack nor a release")
+}

@@ -190,16 +190,17 @@ func (b *Backend) claimJob(j *job, h backends.Identity, s backends.Slot) backend
 	j.token, j.owner, j.worker, j.claimed = s.Token, h, s.Worker, b.now
 	j.lease, j.leaseEnd, j.deadline = s.Lease, b.fromNow(s.Lease), b.fromNow(j.timeout)
 	j.fence = max(j.fence+1, b.now.UnixMicro())
-	if j.undelivered = s.Prefetch; s.Prefetch {
+	alone := s.Alone(j.Attempts+1, j.Limit, j.Losses)
+	if j.undelivered = s.Prefetch || alone; j.undelivered {
 		j.worker, j.deadline = "", time.Time{} // no worker has it yet
 	}
-	if j.Prefetched = s.Uncounted(j.PrefetchLosses, j.Limit); !j.Prefetched {
+	if j.Prefetched = s.Uncounted(j.PrefetchLosses, j.Limit, alone); !j.Prefetched {
 		j.Attempts++
 	}
 	g := backends.Job{
 		ID: j.id, Queue: j.Queue, Token: j.token, Payload: bytes.Clone(j.Payload), Attempt: j.counted().Attempts,
 		MaxAttempts: j.Limit, Fence: j.fence, Priority: j.Priority, EnqueuedAt: j.enqueued,
-		Timeout: j.timeout, Headers: maps.Clone(j.Headers), Key: j.Key,
+		Timeout: j.timeout, Headers: maps.Clone(j.Headers), Key: j.Key, Alone: alone,
 	}
 	if n := len(j.failures); n > 0 {
 		g.LastError = j.failures[n-1].Message

@@ -196,7 +196,11 @@ func (b *Backend) write(w backends.Write, jitter backends.Jitter) (r backends.Wr
 			r.Failed.Add(j.Queue, backends.CauseNacked, j.state == backends.StateDead)
 		})
 	case backends.Extend:
-		r.Lost = b.forEachLease(w.Leases, 0, func(j *job) { b.extend(j, w) })
+		r.Lost = b.forEachLease(w.Leases, 0, func(j *job) {
+			if b.extend(j, w); w.Bind != 0 && j.Alone() {
+				r.Alone = append(r.Alone, backends.Lease{Job: j.id, Token: j.token})
+			}
+		})
 	case backends.Release:
 		r.Lost = b.forEachLease(w.Leases, w.Owner, func(j *job) {
 			b.apply(j, j.counted().AfterRelease(w, jitter.Of(j.Queue)))

@@ -14,6 +14,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends/internal/core"
 	"github.com/qsidecar/qsidecar/backends/mysql/internal/session"
 	"github.com/qsidecar/qsidecar/backends/mysql/internal/table"
+	"github.com/qsidecar/qsidecar/backends/mysql/migrate"
 )
 
 // cleaner goes round the tables beside qsidecar_jobs, one batch at each visit. It removes what belonged to
@@ -21,10 +22,13 @@ import (
 type cleaner struct {
 	calls atomic.Int64 // of Tidy, also those that do nothing
 
-	mu    sync.Mutex
-	job   int64  // the last row of qsidecar_failures that was visited
-	queue string // the last of qsidecar_keys
-	key   []byte
+	mu        sync.Mutex
+	job       int64  // the last row of qsidecar_failures that was visited
+	queue     string // the last of qsidecar_keys
+	key       []byte
+	scheduled string // the last queue that restoreEmptied has read
+
+	named int64 // the highest id that the visited rows of both name
 
 	registered string          // the last row of qsidecar_queues
 	idle       map[string]idle // rows of qsidecar_queues without scheduled jobs
@@ -54,6 +58,9 @@ const (
 // locks only what it changes. Ids are never used again, so what it found to be gone stays gone.
 func (d access) Tidy(ctx context.Context, limit int) error {
 	c := &d.cleaner
+	if err := d.restoreEmptied(ctx); err != nil {
+		return err
+	}
 	if c.calls.Add(1)%tidyEvery != 0 {
 		return nil
 	}
@@ -63,6 +70,9 @@ func (d access) Tidy(ctx context.Context, limit int) error {
 		if err := clean(ctx, limit); err != nil {
 			return err
 		}
+	}
+	if err := d.idsBeyond(ctx, c.named); err != nil {
+		return err
 	}
 	return d.cleanQueues(ctx, limit, idleQueue)
 }
@@ -96,6 +106,7 @@ func (s *Store) cleanFailures(ctx context.Context, limit int) error {
 		if c.job = r.Int(0); r.Null(1) {
 			orphans = append(orphans, c.job)
 		}
+		c.named = max(c.named, c.job)
 	}, "SELECT f.job, (SELECT 1 FROM qsidecar_jobs j WHERE j.id = f.job) FROM qsidecar_failures f WHERE f.job > ? ORDER BY f.job", c.job)
 	if end {
 		c.job = 0
@@ -104,6 +115,48 @@ func (s *Store) cleanFailures(ctx context.Context, limit int) error {
 		return err
 	}
 	return s.change(ctx, func(t *tx) { t.Add("DELETE FROM qsidecar_failures WHERE job IN (" + session.List(orphans) + ")") })
+}
+
+// restoredAtOnce is how many queues with scheduled jobs a call of restoreEmptied reads.
+const restoredAtOnce = 5
+
+// restoreEmptied restores rows that another program deleted, as the clean-up of a test suite does. Maintenance finds the scheduled jobs
+// only of queues in qsidecar_queues, so each call reads the next queues that have such jobs. The row of qsidecar_meta
+// gets the name that the leases of this sidecar have.
+func (s *Store) restoreEmptied(ctx context.Context) error {
+	c := &s.cleaner
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for range restoredAtOnce {
+		described, queue, registered := int64(0), "", false
+		if err := s.read(ctx, func(_ context.Context, t *tx) error {
+			described, queue, registered = 0, "", false
+			t.Int(&described, "SELECT COUNT(*) FROM qsidecar_meta")
+			t.Each(func(r *session.Result) { queue, registered = r.Text(0), !r.Null(1) }, "SELECT x.queue, (SELECT 1 FROM qsidecar_queues q WHERE q.queue = x.queue) FROM "+
+				"(SELECT queue FROM "+table.Jobs+" WHERE segment > ? AND segment < 't' ORDER BY segment LIMIT 1) AS x", "s"+c.scheduled)
+			return nil
+		}); err != nil {
+			return err
+		}
+		if described == 0 || queue != "" && !registered {
+			s.log.Warn("emptied table restored", "event", "emptied_table_restored", "address", s.place, "queue", queue)
+			s.queues.forget()
+			if err := s.change(ctx, func(t *tx) {
+				if described == 0 {
+					t.Add("INSERT IGNORE INTO qsidecar_meta (singleton, version, min_program, `database`) VALUES (1, ?, ?, ?)", migrate.Latest, migrate.Program, s.database)
+				}
+				if queue != "" {
+					t.Add("INSERT INTO qsidecar_queues (queue) VALUES (?) ON DUPLICATE KEY UPDATE requeues = requeues + 1", queue)
+				}
+			}); err != nil {
+				return err
+			}
+		}
+		if c.scheduled = queue; queue == "" {
+			return nil
+		}
+	}
+	return nil
 }
 
 // cleanKeys records in keys how their jobs ended, where that is missing: someone deleted a job, or a claim made one dead.
@@ -117,6 +170,7 @@ func (s *Store) cleanKeys(ctx context.Context, limit int) error {
 	var keys []key
 	end, err := s.visit(ctx, limit, func(r *session.Result) {
 		c.queue, c.key = r.Text(0), r.Bytes(1)
+		c.named = max(c.named, r.Int(2))
 		if state := r.Text(4); r.Null(3) && (state == string(backends.StateDeleted) || state == string(backends.StateDead)) {
 			keys = append(keys, key{c.queue, state, c.key, r.Int(2)})
 		}

@@ -31,7 +31,7 @@ type Setup struct {
 func (s *Store) Setup() Setup {
 	return Setup{Database: s.dialer.Config.DBName, MaxConnections: s.o.MaxConnections, MaxPayload: s.o.MaxPayload,
 		Server: s.dialer.Server.Name(), MariaDB: s.dialer.Server.Maria, VersionNumber: s.dialer.Server.Version, SkipLocked: s.dialer.Server.SkipLocked,
-		MaxPacket: s.dialer.Server.Packet, PacketReserve: session.PacketReserve}
+		MaxPacket: s.packet.Load(), PacketReserve: session.PacketReserve}
 }
 
 // DatabaseOf returns the name of the database in a URL; qsidecar if it has none.

@@ -63,7 +63,10 @@ func (s *Store) withKind(err error) error {
 	e, fromServer := errors.AsType[*mysql.MySQLError](err)
 	switch {
 	case errors.Is(err, session.ErrPacket), session.IsCode(err, session.CodePacket):
-		return backends.Refused(fmt.Errorf("%w (it is %d)", session.ErrPacket, s.dialer.Server.Packet))
+		if fromServer { // a proxy's own limit can be lower than the server's
+			err = fmt.Errorf("%w: %w", session.ErrPacket, err)
+		}
+		return backends.Refused(err)
 	case broken(err):
 		return backends.Unavailable(located)
 	case !fromServer:

@@ -10,3 +10,9 @@ var (
 	Must       = must
 	Login      = login
 )
+
+// WithClock returns the options with another SQL expression for the present time.
+func WithClock(o Options, clock string) Options {
+	o.clock = clock
+	return o
+}

@@ -186,12 +186,8 @@ func TestAckBesideClaimCommitsOnce(t *testing.T) {
 // no other client.
 func TestPackets(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
-		s := open(t, Options{URL: m.URL(m.Database(t))})
+		s := open(t, Options{URL: m.URL(m.Database(t)), packet: 4 << 20}) // 64 MB would take long
 		join(t, s, 1)
-		s.dialer.Server.Packet = 4 << 20 // a lower limit than the server's, because 64 MB would take long
-		s.dialer.Config.MaxAllowedPacket = 4 << 20
-		s.pool.Close()
-		s.pool = session.NewPool(&s.dialer, 3)
 		var e backends.Enqueue
 		for i := range 40 {
 			e.Jobs = append(e.Jobs, backends.NewJob{Queue: "q", Payload: bytes.Repeat([]byte{byte(i)}, 300_000), Key: fmt.Sprint(i)})

@@ -52,6 +52,9 @@ func (s *Store) sendHeartbeat(ctx context.Context, b backends.Heartbeat) (p back
 		}
 		return p, false, err
 	}
+	if c.Old {
+		defer func() { c.Bad = true }() // the next session has the server's present max_allowed_packet
+	}
 	var t session.Script
 	timeout, host := core.MS(b.Timeout), int64(b.Host)
 	values := []any{b.Name, timeout * 1000, timeout, session.Flag(b.DepthLeader), b.Version, b.Leases}

@@ -150,7 +150,7 @@ func (t *tx) insertAll(jobs []*core.NewJob, keys map[jobKey]*keyRow) {
 		to, size := from, int64(0)
 		for to < len(all) && to-from < rowsAtOnce {
 			more := 2*int64(len(all[to].Payload)) + 20_000
-			if to > from && size+more > t.s.dialer.Server.Packet/2 {
+			if to > from && size+more > t.c.Packet/2 {
 				break
 			}
 			size += more

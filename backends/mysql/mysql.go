@@ -50,6 +50,7 @@ type Options struct {
 	connect time.Duration           // limit for a connection with its login; tests use another one
 	rowWait time.Duration           // replaces rowWait in tests that let a write wait for a lock
 	idle    time.Duration           // set by tests: after which the server ends an idle session
+	packet  int64                   // set by tests: a lower limit than the server's max_allowed_packet
 	wrap    func(net.Conn) net.Conn // tests end contexts at a chosen read or write
 }
 
@@ -80,6 +81,8 @@ type Store struct {
 	cluster    core.Description
 	hintless   atomic.Bool             // statements of adopted tables name no indexes; see withoutHints
 	alive      atomic.Pointer[[]int64] // the sidecars that were alive at the previous scan of FindDue
+
+	packet atomic.Int64 // max_allowed_packet of the last session
 
 	probes  sync.WaitGroup
 	closing sync.Once
@@ -143,7 +146,8 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{o: o, log: o.Log, place: session.Place(config),
-		dialer: session.Dialer{Config: config, Timeout: o.connect, Idle: o.idle, ReadOnly: o.ReadOnly, Wrap: o.wrap}}
+		dialer: session.Dialer{Config: config, Timeout: o.connect, Idle: o.idle, ReadOnly: o.ReadOnly, Wrap: o.wrap, Packet: o.packet}}
+	s.dialer.Packets = s.warnOfPackets
 	s.Init(access{s}, s.place, o.Log)
 	bound, done := s.Bound(ctx)
 	defer done()
@@ -156,7 +160,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	}
 	s.sql = render(o.clock, s.dialer.Server)
 	s.pool, s.heartbeats = session.NewPool(&s.dialer, o.MaxConnections-1), session.NewPool(&s.dialer, 1)
-	s.dialer.Moved, s.dialer.Refused = s.moved, s.refused
+	s.dialer.Moved, s.dialer.Refused, s.dialer.PacketChanged = s.moved, s.refused, s.pool.Retire
 	s.finder = claim.Finder{Cursors: &s.Cursors, Clock: o.clock, Skip: s.sql.skip, Life: s.Life(), Log: o.Log.With("address", s.place), Run: s.run,
 		Now: func() time.Time { return s.LocalTime() }}
 	if o.ReadOnly {
@@ -165,7 +169,9 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if err := s.migrate(bound); err != nil {
 		return nil, errors.Join(s.withKind(err), s.Close())
 	}
-	s.warnOfPackets()
+	if err := s.checkIDs(bound); err != nil {
+		return nil, errors.Join(s.withKind(err), s.Close())
+	}
 	s.cluster.Read(bound, s.describe)
 	s.startProbes()
 	return s, nil
@@ -205,11 +211,11 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// warnOfPackets logs a warning if max_allowed_packet is too small for the largest payload. A payload
-// travels in one packet, in which each byte can need two.
-func (s *Store) warnOfPackets() {
-	if need := 2*s.o.MaxPayload + session.PacketReserve; s.dialer.Server.Packet < need {
+// warnOfPackets logs a warning if a session's max_allowed_packet is another one than the last session's, and too small for the largest
+// payload. A payload travels in one packet, in which each byte can need two.
+func (s *Store) warnOfPackets(limit int64) {
+	if need := 2*s.o.MaxPayload + session.PacketReserve; s.packet.Swap(limit) != limit && limit < need && !s.o.ReadOnly {
 		s.log.Warn("max_allowed_packet too small", "event", "max_allowed_packet_too_small",
-			"address", s.place, "max_allowed_packet", s.dialer.Server.Packet, "needed", need, "max_payload", s.o.MaxPayload)
+			"address", s.place, "max_allowed_packet", limit, "needed", need, "max_payload", s.o.MaxPayload)
 	}
 }

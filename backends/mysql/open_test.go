@@ -333,3 +333,25 @@ func TestVitessIsRefused(t *testing.T) {
 		}
 	})
 }
+
+// TestServerBecomesAnother checks that statements and settings of one kind of server are not used on another kind, which the address can
+// lead to after a failover, or after a group got several primaries.
+func TestServerBecomesAnother(t *testing.T) {
+	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
+		s := open(t, Options{URL: m.URL(m.Database(t))})
+		was := s.dialer.Server
+		for name, other := range map[string]session.Server{
+			"another product": {Text: was.Text, Maria: !was.Maria, Version: was.Version},
+			"an older one":    {Text: "10.6.0", Maria: was.Maria, SkipLocked: true},
+			"of a group":      {Text: was.Text, Maria: was.Maria, Version: was.Version, MultiPrimary: true, SkipLocked: was.SkipLocked},
+		} {
+			s.dialer.Server = other
+			s.pool.Retire()
+			_, err := s.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}}}})
+			works := name == "of a group" || name == "an older one" && was.SkipLocked // these statements are right for it too
+			if works != (err == nil) || !works && (!backends.IsUnreachable(err) || !strings.Contains(err.Error(), "restart this program")) {
+				t.Errorf("it was %s: %v", name, err)
+			}
+		}
+	})
+}

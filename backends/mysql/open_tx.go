@@ -40,7 +40,9 @@ func (s *Store) OpenTx(ctx context.Context, idle time.Duration) (backends.OpenTx
 	seconds := max(int((idle+time.Second-1)/time.Second), 1) // rounded up: the lock must not end before idle is over
 	set := fmt.Sprintf("SET SESSION wait_timeout = %d", seconds)
 	if s.dialer.Server.Maria {
-		set += fmt.Sprintf(", SESSION idle_transaction_timeout = %d", seconds)
+		for _, kind := range []string{"", "write_", "readonly_"} {
+			set += fmt.Sprintf(", SESSION idle_%stransaction_timeout = %d", kind, seconds)
+		}
 	}
 	if err := c.Exec(ctx, set); err != nil {
 		c.Close()
@@ -142,6 +144,9 @@ func (o *openTx) undo(ctx context.Context, sent bool) error {
 // Rollback implements backends.OpenTx.
 func (o *openTx) Rollback(ctx context.Context) error {
 	o.t = nil
+	if o.c.Old { // a new session has the server's present max_allowed_packet
+		o.c.Close()
+	}
 	if o.c.Bad {
 		return backends.ErrTxLost
 	}

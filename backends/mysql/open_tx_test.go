@@ -81,8 +81,7 @@ func TestOpenTxStaysOpenAfterRefusedCommit(t *testing.T) {
 func TestOpenTxStoresLargeJobs(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
 		name := m.Database(t)
-		s := open(t, Options{URL: m.URL(name)})
-		s.dialer.Server.Packet = 1 << 20 // as if the server accepted no more
+		s := open(t, Options{URL: m.URL(name), packet: 1 << 20}) // as if the server accepted no more
 		must(t, m, name, "CREATE TABLE q (id int PRIMARY KEY, n int)", "INSERT INTO q VALUES (1, 0)")
 		h := lock(t, s)
 		jobs := slices.Repeat([]backends.NewJob{{Queue: "next", Payload: make([]byte, 100_000)}}, 10)
@@ -105,7 +104,7 @@ func TestOpenTxIdle(t *testing.T) {
 		must(t, m, name, "CREATE TABLE q (id int PRIMARY KEY, n int)", "INSERT INTO q VALUES (1, 0)")
 		h := lockFor(t, s, 76*time.Second+time.Millisecond) // rounded up
 		c := h.(*openTx).c
-		for _, setting := range map[bool][]string{false: {"wait_timeout"}, true: {"wait_timeout", "idle_transaction_timeout"}}[s.dialer.Server.Maria] {
+		for _, setting := range map[bool][]string{false: {"wait_timeout"}, true: {"wait_timeout", "idle_transaction_timeout", "idle_write_transaction_timeout", "idle_readonly_transaction_timeout"}}[s.dialer.Server.Maria] {
 			if n, err := c.Number(t.Context(), "SELECT @@SESSION."+setting); err != nil || n != 77 {
 				t.Errorf("%s is %d, want 77; %v", setting, n, err)
 			}

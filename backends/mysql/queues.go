@@ -36,6 +36,13 @@ func (r *registered) missing(queues []string, c *session.Conn) (missing []string
 	return missing
 }
 
+// forget empties the cache, so that each queue is registered again.
+func (r *registered) forget() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.since = nil
+}
+
 // add records queues that a transaction on c registered and committed. Its commit began after from.
 func (r *registered) add(queues []string, from time.Time, c *session.Conn) {
 	if len(queues) == 0 {

@@ -76,8 +76,9 @@ func (t *tx) send(ctx context.Context) error {
 	err := t.c.Run(ctx, &p)
 	if !errors.Is(err, session.ErrPacket) { // then nothing was sent
 		t.c.Wait = wait
+		return err
 	}
-	return err
+	return errors.Join(err, t.s.dialer.CheckWritable(ctx, t.c)) // finds out whether the limit has changed
 }
 
 // setWait limits how long the session waits for locks on rows, and on tables that their owners alter.
@@ -98,7 +99,7 @@ func (t *tx) lockWait() time.Duration {
 
 // makeRoom sends the queued statements if `more` bytes would make the packet too large.
 func (t *tx) makeRoom(more int64) {
-	if t.err == nil && t.Size()+more > t.s.dialer.Server.Packet-session.PacketReserve {
+	if t.err == nil && t.Size()+more > t.c.Packet-session.PacketReserve {
 		t.Complete()
 		t.err = t.send(t.ctx)
 	}
@@ -170,7 +171,12 @@ func (t *tx) StartClaims(host backends.Identity, all []backends.Claim) core.Clai
 
 // Transact implements core.Driver.
 func (d access) Transact(ctx context.Context, o core.TxOptions, f func(ctx context.Context, tx core.Tx) error) error {
-	return lockedOut(o, core.Transact(ctx, func() (*tx, error) { return d.begin(ctx, o) }, f))
+	var t *tx
+	err := core.Transact(ctx, func() (_ *tx, err error) { t, err = d.begin(ctx, o); return t, err }, f)
+	if errors.Is(err, session.ErrPacket) && t.c.Old {
+		return fmt.Errorf("%w: the server's max_allowed_packet has changed", core.ErrAgain) // a new session has the new one
+	}
+	return lockedOut(o, err)
 }
 
 // begin takes a connection. The transaction itself begins with the first packet.

@@ -52,7 +52,7 @@ func (t *tx) updateAll(all []*job) {
 	for _, u := range order {
 		for jobs := groups[u]; len(jobs) > 0; {
 			n, size := 1, jobs[0].changedBytes()
-			for n < len(jobs) && n < rowsAtOnce && size+jobs[n].changedBytes() < t.s.dialer.Server.Packet/2 {
+			for n < len(jobs) && n < rowsAtOnce && size+jobs[n].changedBytes() < t.c.Packet/2 {
 				size += jobs[n].changedBytes()
 				n++
 			}

@@ -129,7 +129,7 @@ func give(r *core.Run, rows pgx.Rows) error {
 	var id, size, timeout int64
 	var headers string
 	columns := []any{&j.Slot, &policy, &size, &j.Position, &id, &j.Priority, &j.Attempt, &j.MaxAttempts, &j.Fence, instant{&j.EnqueuedAt},
-		&timeout, &headers, &j.Key, &j.LastError, &j.Payload}
+		&timeout, &headers, &j.Key, &j.LastError, &j.Losses, &j.Payload}
 	for rows.Next() {
 		j = core.Claimed{}
 		if err := rows.Scan(columns...); err != nil {
@@ -155,7 +155,7 @@ func giveLean(r *core.Run, rows pgx.Rows) error {
 	var id, timeout int64
 	var headers string
 	columns := []any{&j.Slot, &wanted, &j.Position, &id, &j.Priority, &j.Attempt, &j.MaxAttempts, &j.Fence, instant{&j.EnqueuedAt},
-		&timeout, &headers, &j.Key, &j.LastError, &j.Payload}
+		&timeout, &headers, &j.Key, &j.LastError, &j.Losses, &j.Payload}
 	for rows.Next() {
 		j = core.Claimed{}
 		if err := rows.Scan(columns...); err != nil {

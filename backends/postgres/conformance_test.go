@@ -212,7 +212,7 @@ func (p *schemas) take(t *testing.T) *backendtest.Database {
 	s := x.store(t)
 	t.Cleanup(func() {
 		// Statements that a fault left behind can still be running.
-		if !t.Failed() && !strings.Contains(t.Name(), "/Faults/") && x.clean(t) {
+		if !t.Failed() && !strings.Contains(t.Name(), "/Faults/") && !strings.Contains(t.Name(), "/Emptied") && x.clean(t) {
 			p.mu.Lock()
 			defer p.mu.Unlock()
 			p.free = append(p.free, x)
@@ -226,6 +226,8 @@ func (p *schemas) take(t *testing.T) *backendtest.Database {
 		},
 		LoseCommit:   s.loseCommit,
 		CommitErrors: s.commitErrors(),
+		EmptyTable:   func(table string) { x.must(t, "TRUNCATE {s}.qsidecar_"+table) },
+		SmallTables:  []string{"meta", "failures", "keys", "sidecars", "queues", "epoch"},
 		RefuseJobs: func(queue, reason string) {
 			x.refuses = true
 			x.must(t, fmt.Sprintf(`CREATE FUNCTION {s}.refuse() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE EXCEPTION '%%', %s; END$$;

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/internal/core"
 	"github.com/qsidecar/qsidecar/backends/internal/dial"
 	"github.com/qsidecar/qsidecar/backends/postgres/internal/hosts"
@@ -148,10 +149,15 @@ func (s *Store) prepareSession(ctx context.Context, c *pgx.Conn) error {
 		return s.unset(err)
 	}
 	last := results[len(results)-1].Rows[0]
+	if string(last[2]) != strconv.FormatUint(uint64(c.PgConn().PID()), 10) { // settings and prepared statements would not hold
+		return backends.Unavailable(fmt.Errorf("%s: the address leads to a pooler now, and led to the server when this program opened the database: restart this program", s.place))
+	}
 	x := session{pid: c.PgConn().PID(), searchPath: string(last[1])}
 	x.began, _ = time.Parse("2006-01-02 15:04:05.999999", string(last[0])) // it is empty if it is unknown
 	if !s.o.ReadOnly {                                                     // an examination commits nothing and starts no epoch
-		x.epoch, err = s.readEpoch(ctx, c)
+		if x.epoch, err = s.readEpoch(ctx, c); err == nil {
+			s.checkSequence(ctx, c)
+		}
 		s.enter(x.epoch)
 	}
 	c.PgConn().CustomData()[sessionKey] = x
@@ -160,7 +166,7 @@ func (s *Store) prepareSession(ctx context.Context, c *pgx.Conn) error {
 
 // sessionSQL follows the settings of a session that the Store owns.
 const sessionSQL = `SELECT (SELECT backend_start AT TIME ZONE 'UTC' FROM pg_stat_activity WHERE pid = pg_backend_pid()),
-	(SELECT reset_val FROM pg_settings WHERE name = 'search_path'), set_config('plan_cache_mode', 'force_generic_plan', false),
+	(SELECT reset_val FROM pg_settings WHERE name = 'search_path'), pg_backend_pid(), set_config('plan_cache_mode', 'force_generic_plan', false),
 	(SELECT set_config(name, 'lz4', false) FROM pg_settings WHERE name = 'default_toast_compression' AND source = 'default' AND 'lz4' = ANY(enumvals))`
 
 // session identifies one server process, even after another process has its number.

@@ -293,3 +293,19 @@ func TestExamineTables(t *testing.T) {
 			want{backends.SeverityError, "triggers", "", ""}, want{backends.SeverityError, "durability", "", ""})
 	})
 }
+
+// TestExamineSequence: check finds a sequence that is behind the ids, and its fix works.
+func TestExamineSequence(t *testing.T) {
+	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
+		url := filled(t, p)
+		must(t, url, `INSERT INTO qsidecar.qsidecar_keys (queue, key, job, expires_at, state) VALUES ('q', 'gone', 1040, now() + interval '1 day', 'done')`)
+		found := examined(t, postgres.Options{URL: url}, diagnose.DefaultThresholds())
+		has(t, found, want{backends.SeverityError, "sequence", "later ids", "setval"})
+		for _, f := range found {
+			if f.Topic == "sequence" {
+				must(t, url, strings.Split(f.Fix, ";")[0])
+			}
+		}
+		has(t, examined(t, postgres.Options{URL: url}, diagnose.DefaultThresholds()))
+	})
+}

@@ -61,12 +61,13 @@ func ofAnother(epoch, system string) bool {
 type epochs struct {
 	read    string
 	missing atomic.Bool // a transaction in a pooler's session found no epoch
+	entered atomic.Bool // an epoch was entered, and no transaction in a pooler's session has checked the sequence since
 
 	mu      sync.Mutex
 	current string // the latest epoch that a session read
 }
 
-// enter resets the cursors if the epoch differs from the current one.
+// enter resets the cursors if the epoch differs from the current one. Behind a pooler, the next transaction then checks the sequence.
 func (s *Store) enter(epoch string) {
 	s.epochs.mu.Lock()
 	defer s.epochs.mu.Unlock()
@@ -77,6 +78,7 @@ func (s *Store) enter(epoch string) {
 		s.log.Warn("claim positions reset", "event", "claim_positions_reset", "address", s.place)
 	}
 	s.epochs.current = epoch
+	s.epochs.entered.Store(true)
 	s.Cursors.Reset()
 }
 

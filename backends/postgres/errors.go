@@ -166,7 +166,7 @@ const (
 // kindOf returns what an SQLSTATE means for a caller.
 func kindOf(code string) kind {
 	switch code {
-	case "40001", "40P01", "55P03", "57014", "3D000": // conflicts; locks; timeout or cancel; no such database
+	case "40001", "40P01", "55P03", "57014", "25P03", "25P04", "3D000": // conflicts; locks; timeouts or cancel; no such database
 		return down
 	case "54000", "54001", "54011", "54023": // limits of one statement
 		return refused
@@ -197,8 +197,8 @@ func retryCause(err error) int {
 }
 
 // Retry implements core.Driver.
-func (driver) Retry(_ context.Context, err error) (again bool, cause int, wait time.Duration) {
-	return transient(err), retryCause(err), 0
+func (d driver) Retry(ctx context.Context, err error) (again bool, cause int, wait time.Duration) {
+	return transient(err) || d.idTaken(err) && d.repairIDs(ctx), retryCause(err), 0
 }
 
 // WithKind implements core.Driver.

@@ -3,14 +3,17 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"go.uber.org/goleak"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -393,4 +396,44 @@ func TestPlaceNamesEveryHost(t *testing.T) {
 			t.Errorf("%s is called %s, want %s", url, got, want)
 		}
 	}
+}
+
+// TestAPoolerComesInBetween: a Store that owned its sessions doesn't use those of a pooler, in which its settings don't hold.
+func TestAPoolerComesInBetween(t *testing.T) {
+	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
+		url := p.Database(t)
+		pooled, err := poolers[p].URL(url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		to, err := pgx.ParseConfig(pooled)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var moved atomic.Bool
+		s := open(t, Options{URL: url, wrap: func(c net.Conn) net.Conn {
+			if !moved.Load() {
+				return c
+			}
+			c.Close()
+			network, address := pgconn.NetworkAddress(to.Host, to.Port)
+			if c, err = net.Dial(network, address); err != nil {
+				t.Error(err)
+			}
+			return c
+		}})
+		enqueue := backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}}}}
+		if _, err := s.Commit(t.Context(), enqueue); err != nil {
+			t.Fatal(err)
+		}
+		moved.Store(true)
+		s.pool.Reset()
+		if _, err := s.Commit(t.Context(), enqueue); !backends.IsUnreachable(err) || !strings.Contains(err.Error(), "leads to a pooler now") {
+			t.Errorf("%v, want it unavailable", err)
+		}
+		moved.Store(false)
+		if _, err := s.Commit(t.Context(), enqueue); err != nil {
+			t.Error(err)
+		}
+	})
 }

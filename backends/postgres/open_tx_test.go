@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -85,6 +86,23 @@ func TestOpenTxIdle(t *testing.T) {
 		testwait.Until(t, "the row is free", func() bool { return exec(t, s.o.URL, "SELECT 1 FROM q FOR UPDATE NOWAIT") == nil })
 		if _, err := h.CommitWith(t.Context(), backends.Batch{}, adds); !errors.Is(err, backends.ErrTxLost) || h.Open() {
 			t.Errorf("%v, open: %t", err, h.Open())
+		}
+	})
+}
+
+// TestOpenTxOutlivesTransactionTimeout: a server's limit for transactions doesn't hold for those of jobs.
+func TestOpenTxOutlivesTransactionTimeout(t *testing.T) {
+	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
+		if strings.HasPrefix(p.Version, "13") {
+			return // it has no such limit
+		}
+		url := filled(t, p)
+		must(t, url, `CREATE TABLE q (id int PRIMARY KEY, n int); INSERT INTO q VALUES (1, 0);
+			DO $$BEGIN EXECUTE format('ALTER DATABASE %I SET transaction_timeout = ''4s''', current_database()); END$$`)
+		s := open(t, Options{URL: url})
+		limit := ""
+		if err := held(t, s).Do(t.Context(), &backends.Statement{Text: "SELECT current_setting('transaction_timeout')", Row: func(cells [][]byte) error { limit = string(cells[0]); return nil }}); err != nil || limit != "0" {
+			t.Errorf("the server ends the transaction after %q, %v", limit, err)
 		}
 	})
 }

@@ -191,6 +191,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	err = s.migrate(ctx)
 	if err == nil {
 		_, err = s.readEpoch(ctx, s.single())
+		s.epochs.entered.Store(true)
 	}
 	if err != nil {
 		return nil, errors.Join(s.withKind(err), s.Close())

@@ -202,6 +202,9 @@ func (s *Store) begin(ctx context.Context, o core.TxOptions) (*tx, error) {
 		return nil, err
 	}
 	s.ensureEpoch(ctx, c.Conn())
+	if s.pooled && s.epochs.entered.Swap(false) {
+		s.checkSequence(ctx, c.Conn())
+	}
 	epoch := sessionOf(c.Conn()).epoch
 	t := &tx{s: s, c: c.Conn(), release: c.Release, o: o, epoch: epoch, began: s.beganIn(epoch)}
 	t.begin()

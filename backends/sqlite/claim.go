@@ -22,11 +22,12 @@ type claiming struct {
 // candidate is a ready row that the claim considers.
 type candidate struct {
 	backends.Job
-	id, size  int64
-	attempts  int64
-	tooLarge  bool
-	jobsLimit int64 // the job's own max_attempts; 0 if it has none
-	lost      int64 // how often in a row its sidecar died while it was prefetched
+	id, size   int64
+	attempts   int64
+	tooLarge   bool
+	jobsLimit  int64 // the job's own max_attempts; 0 if it has none
+	unrecorded int64 // how often in a row its sidecar died while it was prefetched
+	losses     int64
 }
 
 // StartClaims implements core.OwnClaimer. The claims run at once.
@@ -106,7 +107,7 @@ func (c *claiming) drain(p backends.Policy) error {
 func (c *claiming) look(p backends.Policy, want int) (seen int, chosen []candidate, err error) {
 	each := func(r row) error {
 		seen++
-		j := candidate{id: r.int(0), size: r.int(1), attempts: r.int(4), jobsLimit: r.int(6), lost: r.int(12)}
+		j := candidate{id: r.int(0), size: r.int(1), attempts: r.int(4), jobsLimit: r.int(6), unrecorded: r.int(12), losses: r.int(13)}
 		if j.tooLarge = r.null(2); !j.tooLarge {
 			if j.size > c.left && (c.Strict || len(c.res.Jobs)+len(chosen) > 0) {
 				c.res.More = true
@@ -152,10 +153,10 @@ func (c *claiming) take(p backends.Policy, j *candidate) error {
 	j.Timeout = cmp.Or(j.Timeout, p.Timeout)
 	deadline := after(c.now, j.Timeout)
 	charged, ahead, worker, due := j.Attempt, 0, slot.Worker, earlier(after(c.now, slot.Lease), deadline)
-	if slot.Prefetch {
+	if j.Alone = slot.Alone(j.Attempt, j.MaxAttempts, int(j.losses)); slot.Prefetch || j.Alone {
 		worker, due = "", nil // no worker has the job yet
 	}
-	if slot.Uncounted(int(j.lost), j.MaxAttempts) {
+	if slot.Uncounted(int(j.unrecorded), j.MaxAttempts, j.Alone) {
 		charged, ahead = charged-1, 1
 	}
 	if err := c.one(c.sql.take, charged, ahead, j.Fence, j.MaxAttempts, core.MS(p.Backoff), core.MS(p.BackoffMax), positive(core.MS(p.RetainDone)),

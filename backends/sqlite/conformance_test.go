@@ -49,6 +49,12 @@ func TestConformance(t *testing.T) {
 				now.Store(&moved)
 			},
 			LoseCommit: s.loseCommit,
+			EmptyTable: func(table string) {
+				if err := exec(t, s, "DELETE FROM "+table); err != nil {
+					t.Fatal(err)
+				}
+			},
+			SmallTables: []string{"qsidecar_meta", "qsidecar_failures", "qsidecar_keys", "qsidecar_sidecars", "qsidecar_queues", "qsidecar_commits", "sqlite_sequence"},
 			RefuseJobs: func(queue, reason string) {
 				if err := exec(t, s, fmt.Sprintf(`CREATE TRIGGER refuse BEFORE INSERT ON qsidecar_jobs
 					WHEN NEW.queue = %s BEGIN SELECT RAISE(ABORT, %s); END`, dialect.Text(queue), dialect.Text(reason))); err != nil {

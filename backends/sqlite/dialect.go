@@ -137,7 +137,12 @@ func (sqlDialect) Now(backends.Column, bool) string { return "strftime(" + secon
 // NowPlus rounds a later time up to the next second. Times are truncated to a second when
 // they are written, and again when they are compared.
 func (sqlDialect) NowPlus(_ backends.Column, _ bool, n int) string {
-	return fmt.Sprintf("strftime(%s, 'now', ((?%d + iif(?%[2]d > 0, 999, -999)) / 1000.0) || ' seconds')", second, n)
+	return fmt.Sprintf("strftime(%s, 'now', ((?%d + iif(?%[2]d > 0, 999, 0)) / 1000.0) || ' seconds')", second, n)
+}
+
+// NowMinus is the second before, because the compared time is truncated too. All times are in UTC, which repeats no hour.
+func (sqlDialect) NowMinus(_ backends.Column, _ bool, n int) string {
+	return fmt.Sprintf("strftime(%s, 'now', ((-?%d - 999) / 1000.0) || ' seconds')", second, n)
 }
 
 // FromMillis returns at most the last second of the year 9999: strftime returns NULL for later times.

@@ -77,7 +77,7 @@ type numberSQL struct {
 
 func numberStatements(r func(string) string) numberSQL {
 	return numberSQL{
-		sequence:    r(`SELECT seq FROM sqlite_sequence WHERE name = 'qsidecar_jobs'`),
+		sequence:    r(`SELECT seq, (SELECT max({id}) FROM {jobs}) FROM sqlite_sequence WHERE name = 'qsidecar_jobs'`),
 		setSequence: r(`UPDATE sqlite_sequence SET seq = ? WHERE name = 'qsidecar_jobs'`),
 		mark: r(`INSERT INTO qsidecar_commits (handle, number, at)
 			VALUES (?, ?, ?)
@@ -128,13 +128,13 @@ func claimStatements(r func(string) string) claimSQL {
 			ORDER BY {priority} DESC LIMIT 1`),
 		readyFIFO: r(`SELECT {id}, ` + bytesOf + `,
 				CASE WHEN ` + bytesOf + ` <= ? THEN CAST({payload} AS BLOB) END, {priority}, {attempts}, {fence},
-				{max_attempts}, {timeout_ms}, {headers}, {key}, {last_error}, {enqueued_at}, {prefetch_losses}
+				{max_attempts}, {timeout_ms}, {headers}, {key}, {last_error}, {enqueued_at}, {prefetch_losses}, {losses}
 			FROM {jobs} {@ready}
 			WHERE {state} = {=ready} AND {queue} = ?
 			ORDER BY {priority} DESC, {position} LIMIT ?`),
 		readyLIFO: r(`SELECT {id}, ` + bytesOf + `,
 				CASE WHEN ` + bytesOf + ` <= ? THEN CAST({payload} AS BLOB) END, {priority}, {attempts}, {fence},
-				{max_attempts}, {timeout_ms}, {headers}, {key}, {last_error}, {enqueued_at}, {prefetch_losses}
+				{max_attempts}, {timeout_ms}, {headers}, {key}, {last_error}, {enqueued_at}, {prefetch_losses}, {losses}
 			FROM {jobs} {@ready}
 			WHERE {state} = {=ready} AND {queue} = ? AND {priority} = ?
 			ORDER BY {position} DESC LIMIT ?`),

@@ -22,7 +22,10 @@ type tx struct {
 	micros int64
 	seq    int64 // the last id or position that was assigned; -1 until it is read
 	moved  bool  // whether seq must be written back
-	err    error // the first error of a statement of the core.Tx
+
+	repaired bool // the sequence was behind
+
+	err error // the first error of a statement of the core.Tx
 }
 
 func (t *tx) exec(sql string, args ...any) (int64, error) {
@@ -58,17 +61,38 @@ func (t *tx) exists(sql string, args ...any) (found bool, err error) {
 	return found, err
 }
 
+// newSequence is the last number that anything names. It reads whole tables, and is needed only after something emptied
+// sqlite_sequence or set it back.
+const newSequence = `SELECT max(n) FROM (SELECT 0 AS n UNION ALL SELECT max(max(id, coalesce(position, 0))) FROM qsidecar_jobs
+	UNION ALL SELECT max(job) FROM qsidecar_keys UNION ALL SELECT max(job) FROM qsidecar_failures)`
+
+// repairSequence sets the sequence to the last number that anything names, so that no id repeats.
+func (t *tx) repairSequence() error {
+	err := t.query(newSequence, func(r row) error {
+		t.seq = r.int(0)
+		return nil
+	})
+	if err == nil {
+		_, err = t.exec("INSERT INTO sqlite_sequence (name, seq) SELECT 'qsidecar_jobs', 0 WHERE NOT EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = 'qsidecar_jobs')")
+	}
+	t.repaired = err == nil
+	return err
+}
+
 // next returns the next number of the sequence that ids and positions share.
 func (t *tx) next() (int64, error) {
 	if t.seq < 0 {
+		behind := true
 		if err := t.query(t.sql.sequence, func(r row) error {
-			t.seq = r.int(0)
+			t.seq, behind = r.int(0), r.int(0) < r.int(1)
 			return nil
 		}); err != nil {
 			return 0, err
 		}
-		if t.seq < 0 {
-			return 0, errors.New("qsidecar_jobs has lost its row in sqlite_sequence: its ids would repeat; restore it (INSERT INTO sqlite_sequence SELECT 'qsidecar_jobs', max(id) FROM qsidecar_jobs)")
+		if behind {
+			if err := t.repairSequence(); err != nil {
+				return 0, err
+			}
 		}
 	}
 	t.seq++
@@ -200,6 +224,10 @@ func (s *Store) transact(ctx context.Context, c **conn, open func() (*conn, erro
 	if err != nil {
 		s.rollback(c)
 		return err
+	}
+	if t.repaired {
+		s.log.Warn("sequence repaired", "event", "sequence_repaired", "path", s.path, "number", t.seq)
+		s.Cursors.Reset() // jobs can have got positions that claims have passed
 	}
 	if err = s.commit(*c, marked); err == nil {
 		return nil

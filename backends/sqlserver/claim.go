@@ -47,7 +47,7 @@ func scanClaimed(r *core.Run, rows *sql.Rows) (j core.Claimed, err error) {
 	var id, timeout int64
 	var headers string
 	if err := rows.Scan(&j.Slot, &policy, &j.Position, &id, &j.Priority, &j.Attempt, &j.MaxAttempts, &j.Fence, &j.EnqueuedAt,
-		&timeout, &headers, &j.Key, &j.LastError, &j.Payload); err != nil {
+		&timeout, &headers, &j.Key, &j.LastError, &j.Losses, &j.Payload); err != nil {
 		return j, err
 	}
 	of, err := item(r.Queues, policy-1)

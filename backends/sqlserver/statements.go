@@ -65,10 +65,14 @@ type statements struct {
 	all                                    []*piece
 }
 
-// claimTail completes the end of a claim. The end uses two expressions more than once: whether the delivery does not
-// count yet, and the deadline of the run.
+// claimAlone is the condition for backends.Job.Alone.
+const claimAlone = "j.losses > 0 AND j.attempts + 1 >= COALESCE(j.max_attempts, p.max_attempts) AND s.lease_ms IS NULL"
+
+// claimTail completes the end of a claim. The end uses three expressions more than once: whether the job must be alone,
+// whether the delivery does not count yet, and the deadline of the run.
 var claimTail = strings.NewReplacer(
-	"{uncharged}", "CASE WHEN s.prefetched = 1 AND j.prefetch_losses < COALESCE(j.max_attempts, p.max_attempts) THEN 1 ELSE 0 END",
+	"{alone}", claimAlone,
+	"{uncharged}", "CASE WHEN (s.prefetched = 1 OR "+claimAlone+") AND j.prefetch_losses < COALESCE(j.max_attempts, p.max_attempts) THEN 1 ELSE 0 END",
 	"{deadline}", "DATEADD(second, CONVERT(int, COALESCE(j.timeout_ms, p.timeout_ms) / 1000), "+
 		"DATEADD(millisecond, CONVERT(int, COALESCE(j.timeout_ms, p.timeout_ms) % 1000), @now))",
 ).Replace(body("claim_tail"))

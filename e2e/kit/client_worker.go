@@ -77,6 +77,19 @@ func (w *ClientWorker) Start(more ...string) {
 	})
 }
 
+// Exited reports whether the process has ended. It is true before Start.
+func (w *ClientWorker) Exited() bool {
+	if w.exited == nil {
+		return true
+	}
+	select {
+	case <-w.exited:
+		return true
+	default:
+		return false
+	}
+}
+
 // WaitExit waits for the process to exit with 0.
 func (w *ClientWorker) WaitExit() {
 	w.T.Helper()

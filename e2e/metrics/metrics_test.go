@@ -253,7 +253,7 @@ func (r *metricsRun) compare(e admin.Exposition) {
 		for _, what := range []string{"enqueued", "duplicate", "claimed", "acked", "nacked", "dead", "returned"} {
 			got[what] = int(e.Of(t, "jobs_"+what+"_total", queue))
 		}
-		for _, cause := range []string{"disconnected", "timed_out", "lease_ended", "sidecar_lost", "too_large"} {
+		for _, cause := range []string{"disconnected", "timed_out", "lease_ended", "sidecar_lost", "too_large", "transaction_lost"} {
 			got["lost/"+cause] = int(e.Of(t, "jobs_lost_total", queue, `cause="`+cause+`"`))
 		}
 		want := map[string]int{}

@@ -96,7 +96,7 @@ func isTestCode(rel string) bool {
 	if strings.HasSuffix(rel, "_test.go") {
 		return true
 	}
-	for _, dir := range []string{"backends/backendtest/", "e2e/", "clients/kit/", "internal/testserver/", "protocol/transcript/"} {
+	for _, dir := range []string{"backends/backendtest/", "backends/adopted/adoptedtest/", "e2e/", "clients/kit/", "internal/testserver/", "protocol/transcript/"} {
 		if strings.HasPrefix(rel, dir) {
 			return true
 		}

@@ -66,6 +66,7 @@ type Claimed struct {
 	Slot     int64 // from 1
 	Queue    int   // an index of Run.Queues
 	Position int64
+	Losses   int // see backends.AttemptState
 }
 
 // TooLarge is a ready job that a claim locked and can't deliver.
@@ -293,7 +294,7 @@ func (r *Run) Give(got []Claimed, wanted int64) error {
 	slices.SortFunc(got, func(a, b Claimed) int { return cmp.Compare(a.Slot, b.Slot) })
 	for i := range got {
 		g := &got[i]
-		g.Token = r.Slots[i].Token
+		g.Token, g.Alone = r.Slots[i].Token, r.Slots[i].Alone(g.Attempt, g.MaxAttempts, g.Losses)
 		c.res.Jobs = append(c.res.Jobs, g.Job)
 		c.left -= int64(len(g.Payload))
 		if l := c.learned[g.Job.Queue]; l != nil {

@@ -206,7 +206,9 @@ func (k *Commit) apply() {
 		case backends.Release:
 			k.end(res, r, r.AfterRelease(w, k.batch.Jitter.Of(r.Queue)), w.Cause)
 		case backends.Extend:
-			r.extend(w)
+			if r.extend(w); w.Bind != 0 && r.Alone() {
+				res.Alone = append(res.Alone, w.Leases[x.n])
+			}
 		case backends.Deliver:
 			r.deliver(w.Deliveries[x.n])
 		}

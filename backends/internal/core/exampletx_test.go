@@ -218,7 +218,8 @@ func (t *tx) Claim(r *core.Run) {
 func (t *tx) claim(r *core.Run, row *jobRow, policy backends.Policy, queue, slot int) core.Claimed {
 	s := r.Slots[slot]
 	policy.MaxAttempts = cmp.Or(row.maxAttempts, policy.MaxAttempts)
-	row.prefetched = s.Uncounted(row.unrecorded, policy.MaxAttempts)
+	alone := s.Alone(row.attempts+1, policy.MaxAttempts, row.losses)
+	row.prefetched = s.Uncounted(row.unrecorded, policy.MaxAttempts, alone)
 	if !row.prefetched {
 		row.attempts++
 	}
@@ -227,10 +228,10 @@ func (t *tx) claim(r *core.Run, row *jobRow, policy backends.Policy, queue, slot
 	timeout := cmp.Or(row.timeout, policy.Timeout)
 	row.deadline = after(t.now, timeout)
 	row.worker, row.due = s.Worker, earlier(after(t.now, s.Lease), row.deadline)
-	if s.Prefetch { // no worker has it, so its time limit has not begun
+	if s.Prefetch || alone { // no worker has it, so its time limit has not begun
 		row.worker, row.due = "", time.Time{}
 	}
-	c := core.Claimed{Slot: int64(slot + 1), Queue: queue, Position: row.position}
+	c := core.Claimed{Slot: int64(slot + 1), Queue: queue, Position: row.position, Losses: row.losses}
 	c.Job = backends.Job{
 		ID: core.ID(row.id), Queue: row.queue, Payload: slices.Clone(row.payload), Attempt: row.row("").Attempts, MaxAttempts: policy.MaxAttempts, Fence: row.fence,
 		Priority: row.priority, EnqueuedAt: row.enqueued.UTC(), Timeout: timeout, Headers: maps.Clone(row.headers), Key: row.key,

@@ -105,17 +105,20 @@ func (s *Store) Maintain(ctx context.Context, w backends.Maintenance) (backends.
 			r.Ready = o.ready
 			return r, errors.Join(errs...)
 		}
+		if stuck := same(o.RunAt, next.RunAt) && next.promote || same(o.DueAt, next.DueAt) && next.overdue; stuck && r.Promoted+len(r.Reaped) == 0 {
+			next.next = -1 // jobs that are refused or locked must not make maintenance hurry
+		}
 		o = next
 		r.More = r.More || o.MoreLost && len(o.Lost) > 0
 	}
 	r.Ready, r.Next = o.ready, o.next
-	if (o.promote || o.overdue) && (s.obstacles.Some() || r.Promoted+len(r.Reaped) == 0) {
-		r.Next = -1 // what is due is refused, or locked, and must not make maintenance hurry
-	}
 	// What was not found for so long was settled, or reaped by another sidecar.
 	s.obstacles.Tried(s.obstacles.Time().Add(-obstacleGrace), func(o *backends.Obstacle) bool { return o.Doing == backends.DoingGiveBack && o.Table == "" })
 	return r, errors.Join(errs...)
 }
+
+// same reports whether two times are equal, or both unknown.
+func same(a, b *time.Time) bool { return a == nil && b == nil || a != nil && b != nil && a.Equal(*b) }
 
 // obstacleGrace is how long after its time maintenance certainly has tried an obstacle again. Searches for lost sidecars can
 // pause for a while.
@@ -161,7 +164,7 @@ func (s *Store) promote(ctx context.Context, d Due, r *backends.MaintenanceResul
 	return err
 }
 
-// eachApart runs try for all jobs that are due. If the database refuses one of them, or has refused some before, it finds
+// eachApart runs try for all due jobs. If the database refuses one of them, or has refused some before, it finds
 // the jobs and tries them apart.
 func (s *Store) eachApart(ctx context.Context, doing string, limit int, try func(only []int64, limit int) error, find func(ctx context.Context, tx Tx, limit int) ([]Found, error)) (more bool, err error) {
 	began, known := s.obstacles.Time(), s.obstacles.Jobs(doing)

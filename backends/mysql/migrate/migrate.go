@@ -31,8 +31,8 @@ const (
 	// Preview is the version of the last preview, which rename.sql leads to Latest.
 	Preview = 2
 
-	// program is the generation of this program. A schema can require a later one.
-	program = 2
+	// Program is the generation of this program. A schema can require a later one.
+	Program = 2
 )
 
 // Position is the expression for a new position: see schema.sql.
@@ -162,9 +162,9 @@ func Read(ctx context.Context, c Conn, place string) (m Meta, err error) {
 	version, err1 := strconv.Atoi(rows[0][0].String)
 	oldest, err2 := strconv.Atoi(rows[0][1].String) // the oldest program that can use the tables
 	m = Meta{Version: version, Database: rows[0][2].String}
-	if err = errors.Join(err1, err2); err == nil && oldest > program {
+	if err = errors.Join(err1, err2); err == nil && oldest > Program {
 		err = fmt.Errorf("the tables in %s were created by a newer qsidecar (version %d, for programs of generation %d on; this one is of generation %d): upgrade this program",
-			place, version, oldest, program)
+			place, version, oldest, Program)
 	}
 	if err == nil && version < Latest && version != Preview {
 		err = fmt.Errorf("can't update the tables in %s: %s", place, tooOld(version))

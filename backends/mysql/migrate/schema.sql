@@ -26,7 +26,7 @@ CREATE TABLE IF NOT EXISTS qsidecar_jobs (
   ready_at          DATETIME(6)  NOT NULL DEFAULT (UTC_TIMESTAMP(6)), -- when it became ready
   fence             BIGINT       NOT NULL DEFAULT 0,
   attempts          INT          NOT NULL DEFAULT 0, -- deliveries that count
-  losses            INT          NOT NULL DEFAULT 0, -- consecutive failures that were not nacks
+  losses            INT          NOT NULL DEFAULT 0, -- consecutive failures that were not nacks or time-outs
   prefetch_losses   INT          NOT NULL DEFAULT 0, -- consecutive sidecars that died while it was prefetched
   prefetched        TINYINT      NOT NULL DEFAULT 0, -- 1: its delivery is not recorded and not in attempts
   -- the policy of the last claim
@@ -153,7 +153,7 @@ CREATE TABLE IF NOT EXISTS qsidecar_leases (
   item           VARBINARY(1024) NOT NULL, -- the id of the job's row, in UTF-8
   fence          BIGINT          NOT NULL,
   attempts       INT             NOT NULL, -- deliveries that count
-  losses         INT             NOT NULL, -- consecutive failures that were not nacks
+  losses         INT             NOT NULL, -- consecutive failures that were not nacks or time-outs
   not_before     BIGINT, -- not claimed earlier; the largest number: dead
   -- the policy of the last claim
   claim_max      INT             NOT NULL,

@@ -78,6 +78,7 @@ func (e *examination) run(ctx context.Context) error {
 	add("security", true, e.checkRowSecurity)
 	all = append(all, checks.Check{Topic: "security", Run: e.checkSearchPath})
 	add("triggers", true, e.checkTriggers)
+	add("sequence", true, e.checkSequence)
 	add("indexes", true, e.checkIndexes)
 	add("claim", true, e.checkClaim)
 	add("maintenance", true, e.checkOverdue)

@@ -62,6 +62,15 @@ type Target struct {
 // time. If it is interrupted at any point, the next Run completes it.
 func Run(ctx context.Context, t Target) (Meta, error) {
 	meta, err := t.read(ctx, t.Pool)
+	// Only tables of the version after the preview have these columns. A later version has to be recognized by its own columns.
+	if errors.Is(err, errEmpty) && t.latest() == Preview+1 {
+		version := 0
+		if e := t.Pool.QueryRow(ctx, In(t.Schema, insertMeta()+" ON CONFLICT (singleton) DO UPDATE SET singleton = 1 RETURNING version")).Scan(&version); e != nil {
+			return meta, errors.Join(err, e)
+		}
+		t.Log.Warn("description of the tables restored", "event", "meta_restored", "address", t.Place)
+		meta, err = t.read(ctx, t.Pool)
+	}
 	for try := 1; err == nil && meta.Version < t.latest(); {
 		meta, err = t.complete(ctx)
 		if err != nil && try < maxTries && t.transient(err) && core.Pause(ctx, retryPause<<try) {

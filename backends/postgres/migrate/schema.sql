@@ -44,7 +44,7 @@ CREATE TABLE {s}.qsidecar_jobs (
   ready_at          timestamptz NOT NULL DEFAULT {s}.qsidecar_now(), -- when it became ready
   fence             bigint      NOT NULL DEFAULT 0,
   attempts          integer     NOT NULL DEFAULT 0, -- deliveries that count
-  losses            integer     NOT NULL DEFAULT 0, -- consecutive failures that were not nacks
+  losses            integer     NOT NULL DEFAULT 0, -- consecutive failures that were not nacks or time-outs
   prefetch_losses   integer     NOT NULL DEFAULT 0, -- consecutive sidecars that died while it was prefetched
   priority          smallint    NOT NULL DEFAULT 0,
   max_attempts      smallint    CHECK (max_attempts >= 1),
@@ -175,7 +175,7 @@ CREATE TABLE {s}.qsidecar_leases (
   item           text    COLLATE "C" NOT NULL, -- the id of the job's row
   fence          bigint  NOT NULL,
   attempts       integer NOT NULL, -- deliveries that count
-  losses         integer NOT NULL, -- consecutive failures that were not nacks
+  losses         integer NOT NULL, -- consecutive failures that were not nacks or time-outs
   not_before     bigint, -- not claimed earlier; the largest number: dead
   -- the policy of the last claim
   claim_max      integer NOT NULL,

@@ -111,7 +111,7 @@ func SQL(schema, role string, from int, later ...Migration) string {
 BEGIN;
 GRANT USAGE ON SCHEMA {s} TO %[1]s;
 GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {s} TO %[1]s;
-GRANT USAGE, SELECT ON ALL SEQUENCES IN SCHEMA {s} TO %[1]s;
+GRANT USAGE, SELECT, UPDATE ON ALL SEQUENCES IN SCHEMA {s} TO %[1]s;
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA {s} TO %[1]s;
 COMMIT;
 `, QuoteName(role))
@@ -145,6 +145,16 @@ type Meta struct {
 	Database string // backends.Info.Database
 }
 
+// errEmpty means that another program has emptied qsidecar_meta. The jobs are still there.
+var errEmpty = errors.New("the table qsidecar_meta is empty")
+
+// insertMeta returns the statement of the schema that inserts the row of qsidecar_meta.
+func insertMeta() string {
+	_, values, _ := strings.Cut(Fresh(Latest), "INSERT INTO {s}.qsidecar_meta")
+	values, _, _ = strings.Cut(values, ";")
+	return "INSERT INTO {s}.qsidecar_meta" + values
+}
+
 // Read reads the row that describes the tables of a schema. Errors contain place, the address of
 // the database. If the tables need a later program, or are of a preview before the last one,
 // Read returns an error and sets Meta.
@@ -159,7 +169,7 @@ func Read(ctx context.Context, q Querier, place, schema string) (m Meta, err err
 	var oldest int // the oldest program generation that can use the tables
 	err = q.QueryRow(ctx, In(schema, "SELECT version, min_program, database FROM {s}.qsidecar_meta")).Scan(&m.Version, &oldest, &m.Database)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return Meta{}, fmt.Errorf("the table qsidecar_meta in %s, schema %s, is empty: its tables are incomplete; drop the schema, or restore it", place, schema)
+		return Meta{}, fmt.Errorf("%w in %s, schema %s: restore its row: %s", errEmpty, place, schema, In(schema, insertMeta()))
 	}
 	if err == nil && oldest > Program {
 		err = fmt.Errorf("the tables in %s, schema %s, were created by a newer qsidecar (version %d, for programs of generation %d on; this one is of generation %d): upgrade this program",

@@ -84,29 +84,34 @@ WITH picked AS MATERIALIZED (
       ($12::bigint[])[policy], ($13::bigint[])[policy], nullif(($14::bigint[])[policy], 0), nullif(($15::bigint[])[policy], 0),
       ($16::bigint[])[slot], ($17::bigint[])[slot], lease_ms,
       {s}.qsidecar_now() + limit_ms * interval '1 ms',
-      CASE WHEN NOT ($23::boolean[])[slot] THEN {s}.qsidecar_now() + least(lease_ms, limit_ms) * interval '1 ms' END,
-      nullif(($20::text[])[($19::int[])[slot]], '')
+      CASE WHEN NOT (($23::boolean[])[slot] OR alone AND lease_ms IS NULL) THEN {s}.qsidecar_now() + least(lease_ms, limit_ms) * interval '1 ms' END,
+      CASE WHEN NOT (alone AND lease_ms IS NULL) THEN nullif(($20::text[])[($19::int[])[slot]], '') END
     FROM (
-      SELECT slot, policy, claim_max, ($23::boolean[])[slot] AND j.prefetch_losses < claim_max AS uncharged,
+      SELECT slot, policy, claim_max, alone, (($23::boolean[])[slot] OR alone AND ($18::bigint[])[slot] = 0) AND j.prefetch_losses < claim_max AS uncharged,
         nullif(($18::bigint[])[slot], 0) AS lease_ms, coalesce({own_timeout}, nullif(($11::bigint[])[policy], 0)) AS limit_ms
       FROM (
-        SELECT slot, policy, coalesce(j.max_attempts, ($10::int[])[policy]) AS claim_max
+        SELECT slot, policy, coalesce(j.max_attempts, ($10::int[])[policy]) AS claim_max,
+          j.losses > 0 AND j.attempts + 1 >= coalesce(j.max_attempts, ($10::int[])[policy]) AS alone
         FROM (SELECT c.slots[i] AS slot, c.policies[i] AS policy FROM (SELECT c.*, width_bucket(j.id, c.ids) AS i FROM c OFFSET 0) AS c OFFSET 0) AS x
       ) AS y
     ) AS z)
   WHERE j.id = ANY((SELECT ids FROM c)::bigint[])
   RETURNING width_bucket(j.id, (SELECT ids FROM c)) AS i, j.id, j.priority, j.position, j.attempts + j.prefetched::int AS attempts, j.claim_max, j.fence,
-    j.enqueued_at, j.timeout_ms, j.headers::text, j.key, j.last_error, j.payload
+    j.enqueued_at, j.timeout_ms, j.headers::text, j.key, j.last_error, j.losses, j.payload
 )
 SELECT ((SELECT slots FROM c))[i], ((SELECT policies FROM c))[i], 0, position, id, priority, attempts, claim_max, fence, enqueued_at,
-  coalesce(timeout_ms, 0), coalesce(headers, ''), coalesce(key, ''), coalesce(last_error, ''), payload
+  coalesce(timeout_ms, 0), coalesce(headers, ''), coalesce(key, ''), coalesce(last_error, ''), losses, payload
 FROM taken
 UNION ALL
-SELECT 0, policy, size, 0, id, 0, 0, 0, 0, {s}.qsidecar_now(), 0, '', '', '', NULL
+SELECT 0, policy, size, 0, id, 0, 0, 0, 0, {s}.qsidecar_now(), 0, '', '', '', 0, NULL
 FROM numbered WHERE NOT (size <= $3::bigint AND (total <= $2::bigint OR slot = 1 AND $22::boolean))
 UNION ALL
-SELECT -1, 0, cardinality(ids), 0, 0, 0, 0, 0, 0, {s}.qsidecar_now(), 0, '', '', '', NULL
+SELECT -1, 0, cardinality(ids), 0, 0, 0, 0, 0, 0, {s}.qsidecar_now(), 0, '', '', '', 0, NULL
 FROM c WHERE ids IS NOT NULL
+
+-- fragment: alone
+-- See backends.Job.Alone.
+(j.losses > 0 AND j.attempts + 1 >= coalesce(j.max_attempts, $9::int) AND $17::bigint = 0)
 
 -- name: claim_lean
 -- The claim of one queue by slots that differ in nothing but their tokens and workers, which is
@@ -134,19 +139,19 @@ WITH picked AS MATERIALIZED (
 )
 UPDATE {s}.qsidecar_jobs j SET state = 'claimed', owner = $20::bigint, claimed_at = {s}.qsidecar_now(),
   fence = {next_fence},
-  attempts = least(j.attempts, 32767) + 1 - ($21::boolean AND j.prefetch_losses < coalesce(j.max_attempts, $9::int))::int,
-  prefetched = $21::boolean AND j.prefetch_losses < coalesce(j.max_attempts, $9::int),
+  attempts = least(j.attempts, 32767) + 1 - (($21::boolean OR {alone}) AND j.prefetch_losses < coalesce(j.max_attempts, $9::int))::int,
+  prefetched = ($21::boolean OR {alone}) AND j.prefetch_losses < coalesce(j.max_attempts, $9::int),
   claim_max = coalesce(j.max_attempts, $9::int), backoff_ms = $11::bigint, backoff_max_ms = $12::bigint,
   retention_done_ms = nullif($13::bigint, 0), retention_dead_ms = nullif($14::bigint, 0), lease_ms = nullif($17::bigint, 0),
   token_sidecar = $15::bigint, token_number = ($16::bigint[])[((SELECT slots FROM c))[width_bucket(j.id, (SELECT ids FROM c))]],
   deadline = {s}.qsidecar_now() + coalesce({own_timeout}, nullif($10::bigint, 0)) * interval '1 ms',
-  due_at = CASE WHEN NOT $21::boolean
+  due_at = CASE WHEN NOT ($21::boolean OR {alone})
     THEN {s}.qsidecar_now() + least(nullif($17::bigint, 0), coalesce({own_timeout}, nullif($10::bigint, 0))) * interval '1 ms' END,
-  worker = nullif(($19::text[])[($18::int[])[((SELECT slots FROM c))[width_bucket(j.id, (SELECT ids FROM c))]]], '')
+  worker = CASE WHEN NOT {alone} THEN nullif(($19::text[])[($18::int[])[((SELECT slots FROM c))[width_bucket(j.id, (SELECT ids FROM c))]]], '') END
 WHERE j.id = ANY((SELECT ids FROM c WHERE word IS NULL)::bigint[])
 RETURNING ((SELECT slots FROM c))[width_bucket(j.id, (SELECT ids FROM c))], cardinality((SELECT ids FROM c)), j.position, j.id, j.priority,
   j.attempts + j.prefetched::int, j.claim_max, j.fence, j.enqueued_at, coalesce(j.timeout_ms, 0),
-  coalesce(j.headers::text, ''), coalesce(j.key, ''), coalesce(j.last_error, ''), j.payload
+  coalesce(j.headers::text, ''), coalesce(j.key, ''), coalesce(j.last_error, ''), j.losses, j.payload
 
 -- name: bury
 -- Makes locked ready jobs dead whose payloads cannot be delivered.

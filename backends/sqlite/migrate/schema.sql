@@ -37,7 +37,7 @@ CREATE TABLE qsidecar_jobs (
   enqueued_at       INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)),
   ready_at          INTEGER, -- when it became ready
   attempts          INTEGER NOT NULL DEFAULT 0, -- deliveries that count
-  losses            INTEGER NOT NULL DEFAULT 0, -- consecutive failures that were not nacks
+  losses            INTEGER NOT NULL DEFAULT 0, -- consecutive failures that were not nacks or time-outs
   prefetch_losses   INTEGER NOT NULL DEFAULT 0, -- consecutive sidecars that died while it was prefetched
   fence             INTEGER NOT NULL DEFAULT 0,
   -- the policy of the last claim
@@ -188,7 +188,7 @@ CREATE TABLE qsidecar_leases (
   item           TEXT    NOT NULL, -- the id of the job's row
   fence          INTEGER NOT NULL,
   attempts       INTEGER NOT NULL, -- deliveries that count
-  losses         INTEGER NOT NULL, -- consecutive failures that were not nacks
+  losses         INTEGER NOT NULL, -- consecutive failures that were not nacks or time-outs
   not_before     INTEGER, -- not claimed earlier; the largest number: dead
   -- the policy of the last claim
   claim_max      INTEGER NOT NULL,

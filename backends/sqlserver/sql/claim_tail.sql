@@ -32,9 +32,9 @@ UPDATE j SET state = 'claimed', owner = @claim_host, claimed_at = @now,
   attempts = j.attempts + 1 - {uncharged}, prefetched = {uncharged},
   claim_max = COALESCE(j.max_attempts, p.max_attempts),
   backoff_ms = p.backoff_ms, backoff_max_ms = p.backoff_max_ms, retention_done_ms = p.retention_done_ms, retention_dead_ms = p.retention_dead_ms,
-  token_sidecar = s.sidecar, token_number = s.number, lease_ms = s.lease_ms, worker = s.worker,
+  token_sidecar = s.sidecar, token_number = s.number, lease_ms = s.lease_ms, worker = CASE WHEN {alone} THEN NULL ELSE s.worker END,
   deadline = {deadline},
-  due_at = CASE WHEN s.prefetched = 1 THEN NULL WHEN s.ends IS NULL OR {deadline} <= s.ends
+  due_at = CASE WHEN s.prefetched = 1 OR {alone} THEN NULL WHEN s.ends IS NULL OR {deadline} <= s.ends
     THEN {deadline} ELSE s.ends END
 OUTPUT inserted.id INTO @claim_taken
 FROM @claim_chosen AS c, @claim_slot AS s, @claim_policy AS p, {s}.qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
@@ -43,7 +43,7 @@ OPTION (LOOP JOIN, FORCE ORDER);
 SET @wrote = @wrote + (SELECT COUNT(*) FROM @claim_taken);
 SELECT c.slot, c.policy, j.position, j.id, j.priority, j.attempts + j.prefetched AS attempt, j.claim_max, j.fence, j.enqueued_at,
   COALESCE(j.timeout_ms, 0) AS timeout_ms, COALESCE(j.headers, N'') AS headers, COALESCE(j.[key], N'') AS name,
-  COALESCE(j.last_error, N'') AS last_error, j.payload
+  COALESCE(j.last_error, N'') AS last_error, j.losses, j.payload
 FROM @claim_taken AS t
 INNER JOIN @claim_chosen AS c ON c.id = t.id
 INNER JOIN {s}.qsidecar_jobs AS j WITH (FORCESEEK) ON j.id = t.id

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -55,6 +56,9 @@ type Heartbeater struct {
 	fleetAt       time.Duration   // when they were read, by clock
 	lastSuccess   time.Duration   // time of the last successful heartbeat, by clock; 0: none
 	lastErr       error           // error of the last heartbeat; nil: it succeeded
+	joinedAt      time.Duration   // when it got the identity, by clock
+	rejoinWait    time.Duration   // see delayRejoin
+	joinNotBefore time.Duration   // by clock
 	depthLeader   depthLeader
 	confirmations []chan struct{} // closed after the next heartbeat that succeeds or reports the identity as lost
 }
@@ -105,6 +109,11 @@ func (k *Heartbeater) Run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
+		if errors.Is(err, errRejoinsLater) {
+			k.setLastErr(err)
+			timer.Reset(k.untilJoin())
+			continue
+		}
 		k.setLastErr(err)
 		if err != nil {
 			k.Metrics().HeartbeatFailures.Inc()
@@ -137,6 +146,9 @@ func (k *Heartbeater) Send(ctx context.Context) error {
 	id := k.Identity()
 	kind := backends.HeartbeatRenew
 	if id == 0 {
+		if k.untilJoin() > 0 {
+			return errRejoinsLater
+		}
 		kind = backends.HeartbeatJoin
 		id = newIdentity()
 	}
@@ -160,6 +172,31 @@ func (k *Heartbeater) Send(ctx context.Context) error {
 	return k.reconcile(ctx, id)
 }
 
+// errRejoinsLater is returned by Send while a sidecar that was evicted soon after it joined waits before it joins again.
+var errRejoinsLater = errors.New("this sidecar was evicted soon after it joined the database, and waits before it joins again")
+
+// firstRejoinWait is the wait before the second of several joins in a row. It doubles with each, up to the time between heartbeats.
+const firstRejoinWait = 100 * time.Millisecond
+
+// delayRejoin is called when an identity is dropped. If that was its first heartbeat's time, something evicts each new identity:
+// another program empties qsidecar_sidecars, for example. Then the sidecar must not join in a loop. The caller holds k.mu.
+func (k *Heartbeater) delayRejoin() {
+	every := k.Times.sidecarTimeout().every()
+	if k.Clock()-k.joinedAt > every {
+		k.rejoinWait = 0
+	} else {
+		k.rejoinWait = min(max(2*k.rejoinWait, firstRejoinWait), every)
+	}
+	k.joinNotBefore = k.Clock() + k.rejoinWait
+}
+
+// untilJoin returns how long a sidecar without an identity must wait before it joins.
+func (k *Heartbeater) untilJoin() time.Duration {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return max(k.joinNotBefore-k.Clock(), 0)
+}
+
 // recordHeartbeat records a successful heartbeat, which is trusted until freshUntil. It returns false if the identity was
 // dropped since it was sent.
 func (k *Heartbeater) recordHeartbeat(b backends.Heartbeat, freshUntil time.Duration, pulse backends.HeartbeatResult) bool {
@@ -170,6 +207,9 @@ func (k *Heartbeater) recordHeartbeat(b backends.Heartbeat, freshUntil time.Dura
 		return false
 	}
 	joined := k.identity == 0
+	if joined {
+		k.joinedAt = k.Clock()
+	}
 	revived := joined || k.Clock() >= k.freshUntil
 	k.identity = id
 	k.freshUntil, k.lastSuccess = freshUntil, k.Clock()
@@ -207,6 +247,7 @@ func (k *Heartbeater) DropIdentity(id backends.Identity) {
 	}
 	k.identity = 0
 	k.freshUntil = 0
+	k.delayRejoin()
 	for _, c := range k.confirmations {
 		close(c)
 	}

@@ -37,6 +37,7 @@ type Entry struct {
 	session   *quota.Session // nil: in flight, or a timed lease
 	prev      *Entry         // of the claims that the session holds
 	next      *Entry
+	alone     bool // see backends.Job.Alone
 	inFlight  bool // its commit has not been answered yet
 	settling  int  // writes under way that can end it
 	info      Info
@@ -86,7 +87,7 @@ func (l *Table) Give(jobs []backends.Job, sess *quota.Session, timed bool, now t
 	}
 	for i, h := range found {
 		h.lease, h.queue, h.since, h.delivered = jobs[i].Lease(), jobs[i].Queue, now, true
-		h.counters, h.info = l.countersOf(h.queue), l.infoOf(&jobs[i])
+		h.counters, h.info, h.alone = l.countersOf(h.queue), l.infoOf(&jobs[i]), jobs[i].Alone
 		h.inFlight = false
 		if !timed {
 			l.attach(h, sess)
@@ -112,6 +113,9 @@ func (l *Table) attach(h *Entry, sess *quota.Session) {
 		h.next.prev = h
 	}
 	l.sessions[sess] = h
+	if h.alone {
+		sess.Jobs.BindAlone()
+	}
 }
 
 // detach takes h from its session and releases the quota. l.mu is held.
@@ -130,7 +134,7 @@ func (l *Table) detach(h *Entry) {
 	if h.next != nil {
 		h.next.prev = h.prev
 	}
-	h.session.Jobs.Release(1)
+	h.session.ReleaseJobs(1)
 	h.session, h.prev, h.next = nil, nil, nil
 }
 
@@ -219,10 +223,16 @@ func (l *Table) Bind(leases []backends.Lease, sess *quota.Session, most int, sub
 	return true
 }
 
-// EndBind ends a bind: the session holds all leases except the lost ones.
-func (l *Table) EndBind(leases, lost []backends.Lease) {
+// EndBind ends a bind: the session holds all leases except the lost ones. The jobs of some must be alone.
+func (l *Table) EndBind(leases, lost, alone []backends.Lease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	for _, lease := range alone {
+		if h := l.find(lease); h != nil && h.session != nil {
+			h.alone = true
+			h.session.Jobs.BindAlone()
+		}
+	}
 	for _, lease := range leases {
 		if h := l.find(lease); h != nil {
 			h.inFlight = false

@@ -25,7 +25,7 @@ func TestForgedTokenOfAClaimOnItsWay(t *testing.T) {
 	if !l.Bind(forged, sess, 10, func() {}) {
 		t.Error("the bind was refused for its number")
 	}
-	l.EndBind(forged, forged)
+	l.EndBind(forged, forged, nil)
 	l.Unbind(forged)
 	l.Remove(forged)
 	if len(l.Confirmed()) > 0 {

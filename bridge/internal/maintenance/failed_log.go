@@ -10,6 +10,10 @@ import (
 // themselves.
 func LogFailed(log *slog.Logger, all backends.FailedCounts) {
 	for _, f := range all {
+		if f.Cause == backends.CauseTxLost {
+			log.Warn("open transactions lost", "event", "transactions_lost", "queue", f.Queue, "jobs", f.Jobs, "probable_causes",
+				"transaction_timeout, a time limit for transactions or idle connections of a pooler, proxy or firewall, an administrator who ended the session, a failover")
+		}
 		if f.Dead {
 			log.Warn("jobs dead", "event", "jobs_dead", "queue", f.Queue, "cause", f.Cause, "jobs", f.Jobs)
 		} else {

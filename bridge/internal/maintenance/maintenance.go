@@ -33,9 +33,9 @@ type Claims interface {
 // Maintainer promotes, reaps, prunes and polls one database, with one statement for all of its queues.
 type Maintainer struct {
 	Config
-	prune             pruning
-	refused, unusable errorChange   // the errors that were last logged
-	poke              chan struct{} // capacity 1: one pending request for maintenance is enough
+	prune    pruning
+	unusable errorChange   // the error that was last logged
+	poke     chan struct{} // capacity 1: one pending request for maintenance is enough
 }
 
 // Config configures a Maintainer.
@@ -112,7 +112,7 @@ func (s *Maintainer) maintain(ctx context.Context) (time.Duration, error) {
 			s.prune.failed(time.Now())
 		} else if prune {
 			s.prune.pruned(time.Now(), swept, s.Heartbeat.Watchers())
-			s.logPruneErrors(swept.PruneRefused, swept.Unusable)
+			s.logUnusable(swept.Unusable)
 		}
 		s.Claims.NotifyReady(swept.Ready)
 		s.Claims.NotifyReady(swept.MadeReady)
@@ -122,7 +122,7 @@ func (s *Maintainer) maintain(ctx context.Context) (time.Duration, error) {
 		switch {
 		case backends.Retryable(err):
 			return interval + rand.N(interval), err
-		case err != nil: // what failed is still due, so the next known time is no guide
+		case err != nil: // the failed part is still due, so the next known time would be now
 			return interval - rand.N(jitter), err
 		}
 		if swept.More {
@@ -141,11 +141,8 @@ func (s *Maintainer) maintain(ctx context.Context) (time.Duration, error) {
 	}
 }
 
-// logPruneErrors logs the errors that recur with every batch once, until they change or are gone.
-func (s *Maintainer) logPruneErrors(refused, unusable error) {
-	if s.refused.set(refused) {
-		s.Log.Warn("rows can't be pruned", "event", "prune_refused", "error", refused)
-	}
+// logUnusable logs an error that recurs with every batch once, until it changes or is gone.
+func (s *Maintainer) logUnusable(unusable error) {
 	if s.unusable.set(unusable) {
 		s.Log.Warn("unusable row skipped", "event", "row_skipped", "error", unusable)
 	}

@@ -48,7 +48,8 @@ type Queue struct {
 }
 
 // causes are those for which deliveries are lost.
-var causes = []backends.Cause{backends.CauseDisconnected, backends.CauseTimedOut, backends.CauseLeaseEnded, backends.CauseSidecarLost, backends.CauseTooLarge}
+var causes = []backends.Cause{backends.CauseDisconnected, backends.CauseTimedOut, backends.CauseLeaseEnded, backends.CauseSidecarLost, backends.CauseTooLarge,
+	backends.CauseTxLost}
 
 // The causes for which commits fail.
 const (

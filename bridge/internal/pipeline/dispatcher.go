@@ -42,7 +42,8 @@ type dispatcher struct {
 	due           list.List               // of *waitQueue: to include, in turn, so that no wait queue starves when slots are short
 	attended      map[*waitQueue]struct{} // those with prefetched jobs, and those to drop soon; for the prefetcher
 	prefetchBytes prefetchedBytes
-	stopped       error // not nil: every claim is answered with it (draining)
+	alone         []keptJob // oldest first
+	stopped       error     // not nil: every claim is answered with it (draining)
 }
 
 // ErrMoved ends the wait of a claim whose queues a reload moved to another database.
@@ -62,6 +63,9 @@ func (b *dispatcher) add(w *ClaimRequest, queues []string) (a Answer, answered b
 	defer b.mu.Unlock()
 	if b.stopped != nil {
 		return Answer{Err: b.stopped}, true
+	}
+	if a, answered = b.fromAlone(w, queues); answered {
+		return a, true
 	}
 	wq := b.waitQueueFor(queues)
 	if jobs, asked := b.fromPrefetch(wq, w); len(jobs) > 0 {
@@ -208,6 +212,8 @@ func (b *dispatcher) deliver(a claimGroup, res backends.ClaimResult) (back []bac
 	defer b.mu.Unlock()
 	jobs := res.Jobs
 	again := a.learn(res) && b.stopped == nil
+	var apart []backends.Job // that must be alone
+	empty := a.requests[:0]
 	for _, w := range a.requests {
 		w.inCommit = false
 		w.lastErr = nil
@@ -216,17 +222,30 @@ func (b *dispatcher) deliver(a claimGroup, res backends.ClaimResult) (back []bac
 			asked = w.Reserved
 		}
 		n := min(asked, len(jobs))
-		if n > 0 {
+		own := jobs[:n:n]
+		jobs = jobs[n:]
+		if w.Template.Lease == 0 {
+			own = b.ownJobs(w, own, &apart)
+		}
+		if len(own) > 0 {
 			b.remove(w)
-			w.Session.AddClaimed(jobs[:n])
-			w.end(Answer{Jobs: jobs[:n:n], asked: a.asked})
+			w.end(b.answer(w, own, a.asked))
 			if w.Template.Lease == 0 { // claims with a timed lease get no prefetched jobs
-				a.queue.prefetch.pace.add(n, b.clock())
+				a.queue.prefetch.pace.add(len(own), b.clock())
 			}
-			jobs = jobs[n:]
 			continue
 		}
 		w.unanswered()
+		empty = append(empty, w)
+	}
+	prefetched := withoutAlone(jobs, &apart)
+	if back = b.keepAlone(apart, a.asked, empty); len(back) > 0 && len(prefetched) < len(jobs) {
+		a.queue.prefetch.pace = pace{since: b.clock()} // otherwise the next commit would prefetch them again
+	}
+	for _, w := range empty {
+		if w.queue == nil {
+			continue // it got a job that must be alone
+		}
 		if !res.More {
 			a.queue.noteEmpty(w)
 			if !w.leaving {
@@ -244,7 +263,7 @@ func (b *dispatcher) deliver(a claimGroup, res backends.ClaimResult) (back []bac
 	}
 	a.queue.noteResult(a, len(res.Jobs) < len(a.slots) && !res.More)
 	a.queue.prefetch.inCommit = false
-	back = append(back, b.prefetchJobs(a.queue, jobs, a.asked)...)
+	back = append(back, b.prefetchJobs(a.queue, prefetched, a.asked)...)
 	b.cleanUp(a.queue)
 	return back
 }
@@ -323,6 +342,7 @@ func (b *dispatcher) stop(err error) {
 func (b *dispatcher) reroute(served func(queues []string) bool) (back []backends.Job) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	back = b.drainAlone(func(k *keptJob) bool { return !served([]string{k.Queue}) })
 	for _, wq := range b.queues {
 		wq.noPrefetch = b.isDirect(wq.queues)
 		stays := served(wq.queues)

@@ -1,7 +1,9 @@
 package pipeline
 
 import (
+	"cmp"
 	"container/list"
+	"slices"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -22,6 +24,7 @@ type claimGroup struct {
 func (b *dispatcher) gather(host backends.Identity, number func() uint64, mem *claimBudget) []claimGroup {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.serveAlone()
 	g := claimGathering{b: b, slotsLeft: maxSlots, slot: func(s backends.Slot) backends.Slot {
 		s.Token = backends.Token{Host: host, Number: number()}
 		return s
@@ -49,6 +52,10 @@ func (b *dispatcher) gather(host backends.Identity, number func() uint64, mem *c
 		b.remove(w)
 		w.end(Answer{Err: w.Session.Client.TooManyJobs()})
 	}
+	for _, w := range g.none {
+		b.remove(w)
+		w.end(Answer{Err: cmp.Or(b.stopped, w.moved)})
+	}
 	return g.groups
 }
 
@@ -65,6 +72,7 @@ type claimGathering struct {
 	slot      func(backends.Slot) backends.Slot
 	groups    []claimGroup
 	full      []*ClaimRequest // claims whose sessions hold too many jobs
+	none      []*ClaimRequest // claims that don't wait, of sessions that get no job now
 }
 
 // claimFor includes claims of the wait queue: all fresh ones, and as many idle ones as jobs are expected plus one,
@@ -105,16 +113,23 @@ func (g *claimGathering) add(a *claimGroup, all *list.List, most int) (fits bool
 		if w.Slots > g.slotsLeft && len(a.requests)+len(g.groups) > 0 {
 			return false
 		}
-		n, held := w.reserve(w.Slots)
+		n, held, probe := w.reserve(w.Slots)
 		if held {
 			g.full = append(g.full, w)
 		}
 		if n == 0 {
+			if !held && (w.leaving || w.Once && !g.b.mayReturn(w)) && w.Session.Jobs.Exclusive() {
+				g.none = append(g.none, w)
+			}
 			continue
 		}
 		w.inCommit = true
 		g.slotsLeft -= n
 		most -= n
+		if probe {
+			a.requests, a.slots = slices.Insert(a.requests, 0, w), slices.Insert(a.slots, 0, g.slot(w.Template))
+			continue
+		}
 		a.requests = append(a.requests, w)
 		for range n {
 			a.slots = append(a.slots, g.slot(w.Template))
@@ -123,14 +138,18 @@ func (g *claimGathering) add(a *claimGroup, all *list.List, most int) (fits bool
 	return true
 }
 
-// reserve reserves job quota of the session and returns for how many jobs. A timed lease does not need quota. full is
-// true if the session holds as many jobs as it can.
-func (w *ClaimRequest) reserve(want int) (n int, full bool) {
+// reserve reserves job quota of the session and returns for how many jobs. A timed lease only needs a session that has no
+// job alone. full is
+// true if the session holds as many jobs as it can. For probe see quota.JobQuota.Reserve.
+func (w *ClaimRequest) reserve(want int) (n int, full, probe bool) {
 	if w.Template.Lease > 0 {
-		return want, false
+		if w.Session.Jobs.Exclusive() {
+			return 0, false, false
+		}
+		return want, false, false
 	}
-	w.Reserved, full = w.Session.Jobs.Reserve(want, w.Session.Client.MaxJobs())
-	return w.Reserved, full
+	w.Reserved, full, probe = w.Session.Jobs.Reserve(want, w.Session.Client.MaxJobs())
+	return w.Reserved, full, probe
 }
 
 // unanswered returns the quota of a claim that got no job.

@@ -143,7 +143,7 @@ func (b *dispatcher) fromPrefetch(wq *waitQueue, w *ClaimRequest) (jobs []backen
 	if host := b.identity(); host == 0 || host != a.jobs[0].Token.Host || b.stalls.since(a.asked[0]) {
 		return nil, 0 // the prefetcher releases them
 	}
-	n, _ := w.reserve(a.fitting(w.Slots, b.maxBytes()))
+	n, _, _ := w.reserve(a.fitting(w.Slots, b.maxBytes()))
 	if n == 0 {
 		return nil, 0
 	}
@@ -251,12 +251,14 @@ func (b *dispatcher) returned(queues []string) {
 	b.notify(queues, 1)
 }
 
-// takePrefetched takes the jobs prefetched before limit (0: all) of all wait queues, and drops the idle ones. left is
-// true if some wait queues have jobs or are in use.
+// takePrefetched takes the jobs prefetched before limit (0: all) of all wait queues, and drops the idle ones. It also takes
+// jobs that waited long enough to be alone. left is true if some wait queues have jobs or are in use, or jobs wait.
 func (b *dispatcher) takePrefetched(limit time.Duration) (out []backends.Job, left bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := b.clock()
+	out = b.drainAlone(func(k *keptJob) bool { return limit == 0 || k.old(now) })
+	left = len(b.alone) > 0
 	for wq := range b.attended {
 		back := b.drainPrefetch(wq, limit)
 		if len(back) > 0 {

@@ -5,7 +5,7 @@ type Snapshot struct {
 	Claims       int  // waiting claims
 	IdleClaims   int  // those of them that found no job in the last commit that included them
 	WaitQueues   int  // lists of queues that are known, with waiting claims or without
-	Prefetched   int  // jobs that are prefetched
+	Prefetched   int  // jobs that are prefetched, or wait to be alone in a session
 	QueuedWrites int  // that no commit has taken yet
 	Stopped      bool // every claim is refused
 }
@@ -21,7 +21,7 @@ func (b *Pipeline) Snapshot() Snapshot {
 func (b *dispatcher) snapshot() (s Snapshot) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	s.WaitQueues, s.Stopped = len(b.queues), b.stopped != nil
+	s.WaitQueues, s.Stopped, s.Prefetched = len(b.queues), b.stopped != nil, b.keptAlone()
 	for _, wq := range b.queues {
 		s.Claims += wq.len()
 		s.Prefetched += len(wq.prefetch.jobs)

@@ -95,9 +95,9 @@ func (b *Pipeline) AwaitSettle(st *Settle) (backends.WriteResult, error) {
 	case extend.Bind != 0 && err != nil:
 		// It is unknown whether the lease is bound. The session keeps it: a release of a lease that is not this
 		// host's changes nothing.
-		b.leaseTable.EndBind(st.Leases, nil)
+		b.leaseTable.EndBind(st.Leases, nil, nil)
 	case extend.Bind != 0:
-		b.leaseTable.EndBind(st.Leases, res.Lost)
+		b.leaseTable.EndBind(st.Leases, res.Lost, res.Alone)
 	case err != nil:
 		b.leaseTable.EndSettle(st.marked, nil)
 	case isExtend:

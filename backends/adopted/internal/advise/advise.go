@@ -48,6 +48,9 @@ func Examine(ctx context.Context, engine backends.Engine, queues []*statement.Qu
 		if err := foreignTokens(ctx, engine, q, &found); err != nil {
 			return found, err
 		}
+		if err := localTimes(ctx, engine, q, &found); err != nil {
+			return found, err
+		}
 		if err := notGivenBack(ctx, engine, q, &found); err != nil {
 			return found, err
 		}
@@ -127,6 +130,27 @@ func foreignTokens(ctx context.Context, engine backends.Adopter, q *statement.Qu
 		found.AddError("token", fmt.Sprintf("queues.%s.token: rows of %s have the sidecar's token in %s, but no sidecar claimed them (%s). Its own consumers use this token too, so they can process a job that a worker has, "+
 			"and a late worker can settle a job that they have", q.Queue, q.SQLName, q.Token.Column, strings.Join(rows, " ")),
 			"set a value or range for the token that they never use, and make these rows ready if no consumer has them")
+	}
+	return nil
+}
+
+// localTimes warns of columns whose times a clock shows twice a year, or not at all.
+func localTimes(ctx context.Context, engine backends.Adopter, q *statement.Queue, found *backends.Findings) error {
+	changes := false
+	st, columns := q.NoonInLocalTimes(func(january, july string) {
+		_, unknown := q.Dialect.(backends.HintDialect) // the server shows its present offset alone
+		changes = january != july || unknown && january != "12:00"
+	})
+	if st == nil {
+		return nil
+	}
+	err := engine.Query(ctx, st)
+	if err != nil && (backends.Retryable(err) || ctx.Err() != nil) {
+		return err
+	}
+	if changes {
+		found.AddWarning("times", fmt.Sprintf("queues.%s: the columns %s of %s hold local times without a zone. When the clock is set back, it shows an hour twice, and delays, stuck_after and retention can take up to an hour longer",
+			q.Queue, strings.Join(columns, ", "), q.SQLName), "store UTC there and set times: utc, or give the columns a type with a zone")
 	}
 	return nil
 }

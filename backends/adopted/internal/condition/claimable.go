@@ -25,7 +25,7 @@ func (t *Table) Claimable(limit int) string {
 		all = append(all, count+" < "+t.AttemptLimit(limit))
 	}
 	if c, has := t.Column(mapping.RunAt); has {
-		all = append(all, fmt.Sprintf("(%s IS NULL OR %s)", t.Quote(c), t.IsPast(c, 0)))
+		all = append(all, fmt.Sprintf("(%s IS NULL OR %s)", t.Quote(c), t.IsPast(c)))
 	}
 	if valid := t.ValidID(); valid != "" {
 		all = append(all, valid)

@@ -29,8 +29,8 @@ func (t *Table) Now(c backends.Column) string {
 	return t.Dialect.Now(c, t.UTC)
 }
 
-// NowPlus is the time that many milliseconds (argument n) after the present. Where units are
-// coarser than milliseconds, future times are rounded up and past times down.
+// NowPlus is the time that many milliseconds (argument n) after the present. If units are coarser than milliseconds, it is
+// rounded up.
 func (t *Table) NowPlus(c backends.Column, n int) string {
 	unit := t.TimeUnit(c)
 	if unit == 0 {
@@ -38,7 +38,7 @@ func (t *Table) NowPlus(c backends.Column, n int) string {
 	}
 	ms := t.Dialect.NowMillis() + " + " + t.Dialect.IntArg(n)
 	if unit > 1 {
-		ms += fmt.Sprintf(" + CASE WHEN %s > 0 THEN %d ELSE %d END", t.Dialect.IntArg(n), unit-1, 1-unit)
+		ms += fmt.Sprintf(" + CASE WHEN %s > 0 THEN %d ELSE 0 END", t.Dialect.IntArg(n), unit-1)
 	}
 	return t.inUnits(ms, unit)
 }
@@ -70,17 +70,26 @@ func (t *Table) isFuture(c backends.Column) string {
 	return t.Quote(c) + " > " + t.Now(c)
 }
 
-// IsPast is the condition that the column's time is not after the present or, with n > 0, not
-// after the time that many milliseconds (argument n) from it. Texts are compared as
+// IsPast is the condition that the column's time is not after the present. Texts are compared as
 // milliseconds, because different texts can name the same time.
-func (t *Table) IsPast(c backends.Column, n int) string {
-	switch {
-	case c.Kind == backends.TextColumn && n > 0:
-		return t.ToMillis(c) + " <= " + t.Dialect.NowMillis() + " + " + t.Dialect.IntArg(n)
-	case c.Kind == backends.TextColumn:
+func (t *Table) IsPast(c backends.Column) string {
+	if c.Kind == backends.TextColumn {
 		return t.ToMillis(c) + " <= " + t.Dialect.NowMillis()
-	case n > 0:
-		return t.Quote(c) + " <= " + t.NowPlus(c, n)
 	}
 	return t.Quote(c) + " <= " + t.Now(c)
+}
+
+// IsOlder is the condition that the column's time is at least as many milliseconds before the present as argument n.
+func (t *Table) IsOlder(c backends.Column, n int) string {
+	ago := t.Dialect.NowMillis() + " - " + t.Dialect.IntArg(n)
+	unit := t.TimeUnit(c)
+	switch {
+	case c.Kind == backends.TextColumn:
+		return t.ToMillis(c) + " <= " + ago
+	case unit == 0:
+		return t.Quote(c) + " <= " + t.Dialect.NowMinus(c, t.UTC, n)
+	case unit > 1: // the column is rounded down
+		ago += fmt.Sprintf(" - %d", unit-1)
+	}
+	return t.Quote(c) + " <= " + t.inUnits(ago, unit)
 }

@@ -196,7 +196,7 @@ func (q *Queue) Job(r *Candidate, p backends.Policy, slot backends.Slot) backend
 	return backends.Job{
 		ID: r.Item, Handle: l.Handle(), Queue: q.Queue, Token: slot.Token, Payload: r.Payload, Attempt: l.Attempts, MaxAttempts: l.Limit,
 		Fence: l.Fence, Priority: int16Of(r.priority), EnqueuedAt: time.UnixMilli(r.enqueued).UTC(),
-		Timeout: p.Timeout, Headers: r.Headers, LastError: l.LastError(),
+		Timeout: p.Timeout, Headers: r.Headers, LastError: l.LastError(), Alone: slot.Alone(l.Attempts, l.Limit, l.Losses),
 	}
 }
 

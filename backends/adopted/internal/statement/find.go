@@ -2,6 +2,8 @@ package statement
 
 import (
 	"fmt"
+	"strings"
+	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/adopted/internal/condition"
@@ -65,8 +67,8 @@ func (q *Queue) Unfinished(items []string, f func(item string)) []*backends.Stat
 // rows with a lease: those are claimed by sidecars.
 func (q *Queue) Stuck(limit int, f func(item string)) *backends.Statement {
 	since, _ := q.Column(mapping.ClaimedAt)
-	all := append(q.InState(backends.StateClaimed), q.IsPast(since, 2), q.NoLease("l.token_sidecar IS NOT NULL"))
-	return q.LockItems(query.And(all...), q.Quote(since), 1, true, f, int64(limit), -q.StuckAfter.Milliseconds())
+	all := append(q.InState(backends.StateClaimed), q.IsOlder(since, 2), q.NoLease("l.token_sidecar IS NOT NULL"))
+	return q.LockItems(query.And(all...), q.Quote(since), 1, true, f, int64(limit), q.StuckAfter.Milliseconds())
 }
 
 // ForeignTokens finds up to limit rows that show the sidecar's token, and that no sidecar claimed;
@@ -83,6 +85,30 @@ func (q *Queue) ForeignTokens(limit int, f func(item string)) *backends.Statemen
 	where := append(q.InQueue(), q.Claimed()...)
 	where = append(where, ours, "NOT "+q.HasLease("l.token_sidecar IS NOT NULL"))
 	return q.Items(query.And(where...), "", fmt.Sprint(limit), f)
+}
+
+// NoonInLocalTimes reads which time the columns of local times show at noon, UTC, in January and in July; nil: there are
+// no such columns. Their names are returned, too.
+func (q *Queue) NoonInLocalTimes(f func(january, july string)) (st *backends.Statement, columns []string) {
+	for _, role := range []mapping.Role{mapping.RunAt, mapping.CreatedAt, mapping.ClaimedAt, mapping.FinishedAt, mapping.FailedAt} {
+		c, has := q.Column(role)
+		if !has || q.UTC || q.TimeUnit(c) > 0 || q.Dialect.FromMillis(c, true, 1) == q.Dialect.FromMillis(c, false, 1) || strings.HasPrefix(c.Type, "datetimeoffset") {
+			continue
+		}
+		columns = append(columns, c.Name)
+		st = &backends.Statement{
+			Text: "SELECT " + query.Columns(q.Dialect.ToText(q.Dialect.FromMillis(c, false, 1)), q.Dialect.ToText(q.Dialect.FromMillis(c, false, 2))),
+			Args: []any{time.Date(2026, 1, 15, 12, 0, 0, 0, time.UTC).UnixMilli(), time.Date(2026, 7, 15, 12, 0, 0, 0, time.UTC).UnixMilli()},
+			Row: func(cells [][]byte) error {
+				clock := func(text []byte) string {
+					return string(text[min(len(text), len("2026-01-15 ")):min(len(text), len("2026-01-15 12:00"))])
+				}
+				f(clock(cells[0]), clock(cells[1]))
+				return nil
+			},
+		}
+	}
+	return st, columns
 }
 
 // InvalidID finds a waiting row that no job's id identifies; nil: there can't be one.

@@ -24,10 +24,10 @@ func (q *Queue) Retentions() (all []Retention) {
 // expired is the condition of a row to delete now. Argument n is age.
 func (r Retention) expired(n int) string {
 	all := append(r.queue.InQueue(), r.queue.Shows(r.State)...)
-	return query.And(append(all, r.queue.IsPast(r.Since, n))...)
+	return query.And(append(all, r.queue.IsOlder(r.Since, n))...)
 }
 
-func (r Retention) age() int64 { return -r.Age.Milliseconds() }
+func (r Retention) age() int64 { return r.Age.Milliseconds() }
 
 // Expired finds up to limit rows to delete. It locks none: where no index serves it, the search
 // can take long.

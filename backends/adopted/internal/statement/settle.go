@@ -122,6 +122,14 @@ func (q *Queue) Bury(l *lease.Lease, cause backends.Cause, message string) (*Cha
 	return q.end(l, backends.Disposition{State: backends.StateDead, Attempts: l.Attempts, Losses: l.Losses, Cause: cause, Message: message}, cause, true)
 }
 
+// EndUndelivered is End for a delivery that the row doesn't show: its transaction is gone.
+func (q *Queue) EndUndelivered(l *lease.Lease, d backends.Disposition, cause backends.Cause) (*Change, error) {
+	if q.Deliveries {
+		l.Attempts-- // the row doesn't count it yet
+	}
+	return q.end(l, d, cause, true)
+}
+
 func (q *Queue) end(l *lease.Lease, d backends.Disposition, cause backends.Cause, waiting bool) (*Change, error) {
 	u := q.newUpdate()
 	change := &Change{Lease: l, Rows: 1, queue: q, MadeReady: d.State == backends.StateReady, Failed: true, Cause: cause, Dead: d.State == backends.StateDead}

@@ -57,13 +57,14 @@ type ready struct {
 	backends.Job
 	id, size, position   int64
 	attempts, unrecorded int64
+	losses               int64
 	max, timeout         int64
 	urgency              int32
 	large                bool // its payload is fetched after it is taken
 }
 
 const readyColumns = "id, priority, position, " + table.Bytes + ", IF(LENGTH(payload) <= ?, payload, NULL), attempts, prefetch_losses, fence, " +
-	"max_attempts, timeout_ms, enqueued_at, headers, `key`, last_error"
+	"max_attempts, timeout_ms, enqueued_at, headers, `key`, last_error, losses"
 
 // smallPayload is the least size up to which a claim's first statement returns payloads. Larger payloads
 // are fetched after the jobs are taken.
@@ -151,7 +152,7 @@ func (c *claim) lockFound(ctx context.Context, t Tx) error {
 func (c *claim) read(r *session.Result) {
 	j := ready{
 		id: r.Int(0), urgency: int32(-r.Int(1)), position: r.Int(2), size: r.Int(3), large: r.Null(4),
-		attempts: min(r.Int(5), 32767), unrecorded: r.Int(6), max: r.Int(8), timeout: r.Int(9),
+		attempts: min(r.Int(5), 32767), unrecorded: r.Int(6), max: r.Int(8), timeout: r.Int(9), losses: r.Int(14),
 	}
 	j.Job = backends.Job{
 		ID: core.ID(j.id), Queue: c.Queues[c.at].Queue, Payload: r.Bytes(4), Priority: int16(r.Int(1)), Fence: r.Int(7),

@@ -13,7 +13,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends/mysql/migrate"
 )
 
-// queuesState is what the last statement read from qsidecar_meta and qsidecar_queues.
+// queuesState is what the last statement read from qsidecar_sidecars and qsidecar_queues.
 type queuesState struct {
 	micros  int64            // the clock of positions, in µs
 	paused  map[string]bool  // by queue, when the queue was last read
@@ -92,8 +92,8 @@ func (k *claims) queueScans() {
 				k.end.returns[r.Text(3)], k.end.paused[r.Text(3)] = r.Int(4), r.Int(5) != 0
 			}
 		}
-	}, "SELECT "+k.f.Clock+", "+migrate.Position+", h.sidecar, q.queue, q.requeues, q.paused FROM qsidecar_meta AS m "+
-		"LEFT JOIN qsidecar_sidecars AS h ON h.sidecar = ? AND NOT h.dead AND NOT h.has_left LEFT JOIN qsidecar_queues AS q ON q.queue IN ("+session.Marks(len(asked))+") WHERE m.singleton = 1",
+	}, "SELECT "+k.f.Clock+", "+migrate.Position+", h.sidecar, q.queue, q.requeues, q.paused FROM (SELECT 1) AS one "+
+		"LEFT JOIN qsidecar_sidecars AS h ON h.sidecar = ? AND NOT h.dead AND NOT h.has_left LEFT JOIN qsidecar_queues AS q ON q.queue IN ("+session.Marks(len(asked))+")",
 		append([]any{int64(k.host)}, asked...)...)
 }
 

@@ -35,6 +35,7 @@ func (c *claim) assign(t Tx, p backends.Policy, rows []ready) {
 	large := map[int64]int{} // indexes of c.res.Jobs by id
 	for i, r := range rows {
 		r.Token, r.Attempt, r.MaxAttempts = slots[i].Token, int(r.attempts)+1, int(cmp.Or(r.max, int64(p.MaxAttempts)))
+		r.Alone = slots[i].Alone(r.Attempt, r.MaxAttempts, int(r.losses))
 		r.Fence = nextFence(r.Fence, *t.Now)
 		r.Timeout = cmp.Or(core.FromMS(r.timeout), p.Timeout)
 		if r.large {
@@ -60,12 +61,13 @@ func (c *claim) updateRows(t Tx, p backends.Policy, rows []ready, slots []backen
 	for _, i := range by {
 		r, slot := &rows[i], slots[i]
 		limit := cmp.Or(r.max, int64(p.MaxAttempts))
+		alone := slot.Alone(int(r.attempts)+1, int(limit), int(r.losses))
 		a := claimGroup{
 			host: int64(slot.Token.Host), max: limit, timeout: cmp.Or(r.timeout, core.MS(p.Timeout)), lease: max(core.MS(slot.Lease), 0),
-			uncounted: slot.Uncounted(int(r.unrecorded), int(limit)), prefetch: slot.Prefetch,
+			uncounted: slot.Uncounted(int(r.unrecorded), int(limit), alone), prefetch: slot.Prefetch || alone,
 		}
 		worker := slot.Worker
-		if slot.Prefetch {
+		if slot.Prefetch || alone {
 			worker = "" // no worker has it yet
 		}
 		g := groups[a]

@@ -203,11 +203,36 @@ func (g dialect) Now(c backends.Column, utc bool) string { return g.at(c, utc, g
 // NowPlus adds what at truncates from a future time, so that the result isn't too early.
 func (g dialect) NowPlus(c backends.Column, utc bool, n int) string {
 	ms := mark(markValue, n)
-	return g.at(c, utc, fmt.Sprintf("(%s + INTERVAL (%s * 1000 + IF(%[2]s > 0, %d, 0)) MICROSECOND)", g.clock, ms, g.lacks(c)))
+	return g.later(c, utc, fmt.Sprintf("(%s + INTERVAL (%s * 1000 + IF(%[2]s > 0, %d, 0)) MICROSECOND)", g.clock, ms, g.lacks(c)))
 }
 
 func (g dialect) FromMillis(c backends.Column, utc bool, n int) string {
-	return g.at(c, utc, fmt.Sprintf("(TIMESTAMP'1970-01-01 00:00:00' + INTERVAL (%s * 1000 + %d) MICROSECOND)", mark(markValue, n), g.lacks(c)))
+	return g.later(c, utc, fmt.Sprintf("(TIMESTAMP'1970-01-01 00:00:00' + INTERVAL (%s * 1000 + %d) MICROSECOND)", mark(markValue, n), g.lacks(c)))
+}
+
+// NowMinus returns the earlier one of the local time at that instant and the local time that much before the present one.
+func (g dialect) NowMinus(c backends.Column, utc bool, n int) string {
+	age := fmt.Sprintf(" - INTERVAL (%s * 1000 + %d) MICROSECOND", mark(markValue, n), g.lacks(c)) // the compared time is truncated too
+	exact := g.at(c, utc, "("+g.clock+age+")")
+	if utc || zoned(c) {
+		return exact
+	}
+	return "LEAST(" + exact + ", " + g.at(c, false, g.clock) + age + ")"
+}
+
+// later returns the local time of an instant. If the clock is set back between now and the instant, and shows that time before
+// it is set back, the result is later by what it is set back. No clock has been set back by three hours.
+func (g dialect) later(c backends.Column, utc bool, instant string) string {
+	if utc || zoned(c) {
+		return g.at(c, utc, instant)
+	}
+	local := func(at string) string { return "CONVERT_TZ(" + at + ", '+00:00', @@global.time_zone)" }
+	seconds := func(from, to string) string { return "TIMESTAMPDIFF(SECOND, " + from + ", " + to + ")" }
+	return "(SELECT " + g.at(c, true, `IF(y.back > 0 AND `+local("y.at - INTERVAL y.back SECOND")+` >= y.local_at
+			AND (y.now < y.at - INTERVAL y.back SECOND OR `+seconds("y.now", local("y.now"))+` > `+seconds("y.at", "y.local_at")+`),
+			y.local_at + INTERVAL y.back SECOND, y.local_at)`) + `
+		FROM (SELECT x.now, x.at, ` + local("x.at") + ` AS local_at, ` + seconds("x.at - INTERVAL 3 HOUR", local("x.at - INTERVAL 3 HOUR")) + ` - ` + seconds("x.at", local("x.at")) + ` AS back
+		FROM (SELECT ` + g.clock + ` AS now, ` + instant + ` AS at) AS x) AS y)`
 }
 
 // lacks is the largest number of microseconds that at truncates.

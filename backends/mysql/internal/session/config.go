@@ -80,7 +80,6 @@ func Configure(address, password string, log *slog.Logger) (*mysql.Config, error
 	c.MultiStatements, c.InterpolateParams, c.ClientFoundRows = true, true, true
 	c.Params = basic()
 	c.CheckConnLiveness = false // each call retries
-	c.MaxAllowedPacket = 1 << 30
 	return c, nil
 }
 

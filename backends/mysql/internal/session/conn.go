@@ -24,6 +24,10 @@ type Conn struct {
 	Server  string        // identifies the server that the connection leads to
 	Since   time.Time     // when Open had opened the connection
 	Host    string        // the address that was dialed
+	Packet  int64         // the session's max_allowed_packet, which it keeps as long as it lives
+	Old     bool          // the server's max_allowed_packet has changed since the session began
+
+	packets int64 // the server's max_allowed_packet when the session began
 
 	used, opened time.Time
 }
@@ -132,7 +136,7 @@ func readAll(rows driver.Rows, reads []func(r *Result) error) (wrong, err error)
 // address can lead to another server by now.
 func (c *Conn) failed(ctx context.Context, err error) error {
 	if errors.Is(err, driver.ErrSkip) || errors.Is(err, mysql.ErrPktTooLarge) {
-		return ErrPacket // it was not sent
+		return fmt.Errorf("%w (it is %d)", ErrPacket, c.Packet) // it was not sent
 	}
 	if !FromServer(err) || EndsSession(err) || readOnly(err) {
 		c.Bad = true

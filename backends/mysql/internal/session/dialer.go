@@ -25,9 +25,16 @@ type Dialer struct {
 	Idle     time.Duration           // after which the server ends an idle session; 0: idleEnds
 	ReadOnly bool                    // read-only servers are accepted too
 	Wrap     func(net.Conn) net.Conn // nil: none
+	Packet   int64                   // tests: a lower limit than the server's max_allowed_packet
 
 	// Moved is called when connections lead to another host than before, with both. nil: it is not called.
 	Moved func(from, to string)
+
+	// PacketChanged is called when a server's max_allowed_packet has changed since a session began. nil: it is not called.
+	PacketChanged func()
+
+	// Packets is called with the limit of each new session. nil: it is not called.
+	Packets func(limit int64)
 
 	// Refused is called when an old source is refused. nil: it is not called.
 	Refused func(host string)
@@ -75,6 +82,7 @@ func (d *Dialer) dialHost(ctx context.Context, l *Counter, host string, limit ti
 	now := time.Now()
 	c := &Conn{Counter: l, Name: "qsidecar-" + strconv.FormatUint(rand.Uint64(), 36), Host: host, opened: now, used: now, Wait: LockWait}
 	config := d.Config.Clone()
+	config.MaxAllowedPacket = int(d.Packet) // 0: the driver reads the server's
 	config.Addr = host
 	if name, _, err := net.SplitHostPort(host); err == nil && config.TLS != nil {
 		config.TLS.ServerName = name // Clone copied it
@@ -100,7 +108,11 @@ func (d *Dialer) dialHost(ctx context.Context, l *Counter, host string, limit ti
 		}
 		return nil, &ConnectError{err}
 	}
-	if err := d.CheckWritable(within, c); err != nil {
+	err = d.CheckWritable(within, c)
+	if err == nil {
+		err = d.checkServer(within, c)
+	}
+	if err != nil {
 		c.Close()
 		return nil, err
 	}
@@ -134,20 +146,35 @@ func (d *Dialer) Open(ctx context.Context, l *Counter) (*Conn, error) {
 
 // CheckWritable returns an error if the server is a replica, or an old source. A service address can lead to a replica until
 // another server takes over. An account that is exempt from read_only could write to it, and a replica
-// that has not replayed everything can't show whether a commit happened.
+// that has not replayed everything can't show whether a commit happened. It also reads max_allowed_packet, which can be another one on
+// each server and after each change of the global setting.
 func (d *Dialer) CheckWritable(ctx context.Context, c *Conn) error {
-	if d.ReadOnly {
-		return nil
-	}
-	readOnly, name, transactions := false, "", ""
+	readOnly, name, transactions, global := false, "", "", int64(0)
 	err := c.Each(ctx, func(r *Result) {
-		readOnly, c.Server, name, transactions = r.Int(0) != 0, r.Text(1), r.Text(2), r.Text(3)
-	}, "SELECT CAST(@@GLOBAL.read_only AS CHAR) NOT IN ('0', 'OFF') OR @@GLOBAL.innodb_read_only, CONCAT_WS('/', @@hostname, @@port, @@server_id, @@datadir), "+d.sourceSQL())
+		readOnly, c.Server, c.Packet, global, name, transactions = r.Int(0) != 0, r.Text(1), r.Int(2), r.Int(3), r.Text(4), r.Text(5)
+	}, "SELECT CAST(@@GLOBAL.read_only AS CHAR) NOT IN ('0', 'OFF') OR @@GLOBAL.innodb_read_only, CONCAT_WS('/', @@hostname, @@port, @@server_id, @@datadir), "+
+		"@@SESSION.max_allowed_packet, @@GLOBAL.max_allowed_packet, "+d.sourceSQL())
 	switch {
 	case err != nil:
 		return err
-	case readOnly:
+	case readOnly && !d.ReadOnly:
 		return backends.Unavailable(fmt.Errorf("%s: the server is read-only, as replicas are", d.Place()))
+	}
+	if d.Packet > 0 {
+		c.Packet = min(c.Packet, d.Packet)
+	}
+	switch {
+	case c.packets == 0:
+		if c.packets = global; d.Packets != nil {
+			d.Packets(c.Packet)
+		}
+	case c.packets != global && !c.Old:
+		if c.Old = true; d.PacketChanged != nil {
+			d.PacketChanged()
+		}
+	}
+	if d.ReadOnly {
+		return nil
 	}
 	return d.sources.check(d, c.Host, name, transactions)
 }

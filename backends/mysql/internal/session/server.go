@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/internal/product"
 )
 
@@ -15,11 +16,10 @@ import (
 type Server struct {
 	Text         string // the version as the server writes it
 	Maria        bool
-	Version      int   // 80013, 100603
-	Packet       int64 // max_allowed_packet
-	SkipLocked   bool  // it has FOR UPDATE SKIP LOCKED
-	Galera       bool  // it is a node of a Galera cluster
-	MultiPrimary bool  // it is a member of a replication group in which all members accept writes
+	Version      int  // 80013, 100603
+	SkipLocked   bool // it has FOR UPDATE SKIP LOCKED
+	Galera       bool // it is a node of a Galera cluster
+	MultiPrimary bool // it is a member of a replication group in which all members accept writes
 }
 
 // Name returns the product and its version.
@@ -62,39 +62,73 @@ func parseVersion(text string, maria bool) (Server, error) {
 	return v, nil
 }
 
-// ReadServer queries the server's product, version and max_allowed_packet, and sets the settings of all later
-// connections accordingly.
+// ReadServer queries the server's product and version, and sets the settings of all later connections accordingly.
 func (d *Dialer) ReadServer(ctx context.Context) error {
 	c, err := d.Dial(ctx, nil)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	var text, comment string
-	variables := map[string]string{}
-	packet := int64(0)
-	var p Script
-	p.Each(func(r *Result) { comment, packet = r.Text(0), r.Int(1) }, "SELECT @@version_comment, @@max_allowed_packet")
-	p.Each(func(r *Result) { variables[r.Text(0)] = r.Text(1) },
-		"SHOW GLOBAL VARIABLES WHERE Variable_name IN ('wsrep_on', 'group_replication_group_name', 'group_replication_single_primary_mode')")
-	// vtgate answers this query itself only if it is alone in its packet. Others go to a MySQL behind it.
-	if err := c.Each(ctx, func(r *Result) { text = r.Text(0) }, "SELECT @@version"); err != nil {
-		return err
-	}
-	if err := c.Run(ctx, &p); err != nil {
-		return err
-	}
-	if err := product.Check("MySQL", text+" "+comment); err != nil {
+	if d.Server, err = readServer(ctx, c); err != nil {
 		return fmt.Errorf("%s: %w", d.Place(), err)
 	}
-	maria := strings.Contains(strings.ToLower(text+" "+comment), "mariadb")
-	if d.Server, err = parseVersion(text, maria); err != nil {
-		return fmt.Errorf("%s: %w", d.Place(), err)
-	}
-	d.Server.Packet, d.Server.Galera = packet, variables["wsrep_on"] == "ON"
-	d.Server.MultiPrimary = variables["group_replication_group_name"] != "" && variables["group_replication_single_primary_mode"] == "OFF"
 	d.settings()
 	return nil
+}
+
+// readServer queries a server's product, version and kind of cluster.
+func readServer(ctx context.Context, c *Conn) (v Server, err error) {
+	var text, comment string
+	variables := map[string]string{}
+	// vtgate answers this query itself only if it is alone in its packet. Others go to a MySQL behind it.
+	if err := c.Each(ctx, func(r *Result) { text = r.Text(0) }, "SELECT @@version"); err != nil {
+		return v, err
+	}
+	var p Script
+	p.Each(func(r *Result) { comment = r.Text(0) }, "SELECT @@version_comment")
+	p.Each(func(r *Result) { variables[r.Text(0)] = r.Text(1) },
+		"SHOW GLOBAL VARIABLES WHERE Variable_name IN ('wsrep_on', 'group_replication_group_name', 'group_replication_single_primary_mode')")
+	if err := c.Run(ctx, &p); err != nil {
+		return v, err
+	}
+	if err := product.Check("MySQL", text+" "+comment); err != nil {
+		return v, err
+	}
+	if v, err = parseVersion(text, strings.Contains(strings.ToLower(text+" "+comment), "mariadb")); err != nil {
+		return v, err
+	}
+	v.Galera = variables["wsrep_on"] == "ON"
+	v.MultiPrimary = variables["group_replication_group_name"] != "" && variables["group_replication_single_primary_mode"] == "OFF"
+	return v, nil
+}
+
+// checkServer returns an error if the server needs other statements or settings than the one that ReadServer has read. It can have
+// become a node of a cluster that has several writers, or the address can lead to another product.
+func (d *Dialer) checkServer(ctx context.Context, c *Conn) error {
+	was := d.Server
+	if was.Text == "" {
+		return nil // this connection is that of ReadServer
+	}
+	is, err := readServer(ctx, c)
+	switch {
+	case err != nil:
+		return err
+	case is.Maria != was.Maria, is.Galera && !was.Galera, is.MultiPrimary && !was.MultiPrimary, was.SkipLocked && !is.SkipLocked:
+		return backends.Unavailable(fmt.Errorf("%s: the server is %s now, and was %s when this program opened the database: restart this program", d.Place(), is.kind(), was.kind()))
+	}
+	return nil
+}
+
+// kind names what statements depend on.
+func (v Server) kind() string {
+	text := v.Name()
+	if v.Galera {
+		text += " in a Galera cluster"
+	}
+	if v.MultiPrimary {
+		text += " in a group with several primaries"
+	}
+	return text
 }
 
 // basic are the settings that every version of both products has, and the first connection needs, too. With them a session doesn't depend
@@ -145,7 +179,6 @@ func (d *Dialer) settings() {
 		p["group_replication_consistency"] = "'BEFORE'"
 	}
 	d.Config.Params = p
-	d.Config.MaxAllowedPacket = int(d.Server.Packet)
 	// The character set of statements and answers.
 	d.Config.Collation = "utf8mb4_bin"
 }

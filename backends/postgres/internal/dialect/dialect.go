@@ -145,17 +145,50 @@ func (g dialect) Now(c backends.Column, utc bool) string {
 }
 
 func (g dialect) NowPlus(c backends.Column, utc bool, n int) string {
-	return g.at(c, utc, after(g.now(), n))
+	return g.later(c, utc, after(g.now(), n))
 }
 
 func (g dialect) FromMillis(c backends.Column, utc bool, n int) string {
-	return g.at(c, utc, after("pg_catalog.to_timestamp(0)", n))
+	return g.later(c, utc, after("pg_catalog.to_timestamp(0)", n))
 }
 
 // after returns the instant that is argument n milliseconds later. An INSERT runs in the search path of the role (see package postgres), so
 // it names the operators.
 func after(instant string, n int) string {
-	return fmt.Sprintf("(%s OPERATOR(pg_catalog.+) ($%d::bigint OPERATOR(pg_catalog.*) interval '1 ms'))", instant, n)
+	return op(instant, "+", op(fmt.Sprintf("$%d::bigint", n), "*", "interval '1 ms'"))
+}
+
+func op(a, operator, b string) string {
+	return "(" + a + " OPERATOR(pg_catalog." + operator + ") " + b + ")"
+}
+
+// NowMinus returns the earlier one of the local time at that instant and the local time that much before the present one.
+func (g dialect) NowMinus(c backends.Column, utc bool, n int) string {
+	age := fmt.Sprintf("$%d::bigint * interval '1 ms'", n)
+	instant := "(" + g.now() + " - " + age + ")"
+	if utc || !isLocal(c) {
+		return g.at(c, utc, instant)
+	}
+	return fmt.Sprintf("least(%s::timestamp, %s::timestamp - %s)::%s", instant, g.now(), age, c.Type)
+}
+
+// isLocal reports whether the column stores what a clock shows.
+func isLocal(c backends.Column) bool {
+	return strings.HasPrefix(c.Type, "timestamp") && !strings.HasSuffix(c.Type, "with time zone")
+}
+
+// later returns the local time of an instant. If the clock is set back between now and the instant, and shows that time before
+// it is set back, the result is later by what it is set back. No clock has been set back by three hours.
+func (g dialect) later(c backends.Column, utc bool, instant string) string {
+	if utc || !isLocal(c) {
+		return g.at(c, utc, instant)
+	}
+	const hours = "interval '3 hours'"
+	first := op("y.at", "-", "y.back") // if the clock is set back, when it shows the time first
+	early := op(first+"::timestamp", ">=", "y.local") + " AND (" + op("y.now", "<", first) + " OR " + op(op("y.now::timestamp", "+", op("y.at", "-", "y.now")), ">", "y.local") + ")"
+	back := op(op(op("x.at", "-", hours)+"::timestamp", "+", hours), "-", "x.at::timestamp")
+	return "(SELECT CASE WHEN " + op("y.back", ">", "interval '0'") + " AND " + early + " THEN " + op("y.local", "+", "y.back") + " ELSE y.local END" +
+		" FROM (SELECT x.now, x.at, x.at::timestamp AS local, " + back + " AS back FROM (SELECT " + g.now() + " AS now, " + instant + " AS at) x) y)::" + c.Type
 }
 
 func (g dialect) at(c backends.Column, utc bool, instant string) string {

@@ -87,6 +87,12 @@ func (d Dialect) NowPlus(c backends.Column, utc bool, n int) string {
 	return at(c, utc, following(c, n, now(utc)))
 }
 
+// NowMinus implements backends.Dialect. The present clock, one that was set back, showed earlier values at any time before.
+func (d Dialect) NowMinus(c backends.Column, utc bool, n int) string {
+	ms := mark(markNumber, n)
+	return at(c, utc, fmt.Sprintf("DATEADD(millisecond, -CONVERT(int, %s %% 60000), DATEADD(minute, -CONVERT(int, %[1]s / 60000), %s))", ms, now(utc)))
+}
+
 // FromMillis implements backends.Dialect.
 func (d Dialect) FromMillis(c backends.Column, utc bool, n int) string {
 	epoch := "CONVERT(datetime2(6), '1970-01-01')"

@@ -46,7 +46,7 @@ IF OBJECT_ID(N'[qsidecar].qsidecar_jobs') IS NULL
     ready_at          datetime2(6) NOT NULL DEFAULT (SYSUTCDATETIME()), -- when it became ready
     fence             bigint       NOT NULL DEFAULT (0),
     attempts          int          NOT NULL DEFAULT (0), -- counted deliveries
-    losses            int          NOT NULL DEFAULT (0), -- failures in a row other than nacks
+    losses            int          NOT NULL DEFAULT (0), -- failures in a row other than nacks and time-outs
     prefetch_losses   int          NOT NULL DEFAULT (0), -- sidecars lost in a row that had it prefetched
     priority          smallint     NOT NULL DEFAULT (0),
     max_attempts      smallint     NULL CONSTRAINT qsidecar_max_attempts CHECK (max_attempts >= 1),
@@ -218,7 +218,7 @@ IF OBJECT_ID(N'[qsidecar].qsidecar_leases') IS NULL
     item           nvarchar(255) COLLATE Latin1_General_100_BIN2 NOT NULL, -- the id of the job's row
     fence          bigint        NOT NULL,
     attempts       int           NOT NULL, -- counted deliveries
-    losses         int           NOT NULL, -- failures in a row other than nacks
+    losses         int           NOT NULL, -- failures in a row other than nacks and time-outs
     not_before     bigint        NULL, -- not claimed earlier; the largest number: dead
     -- the policy of the last claim
     claim_max      int           NOT NULL,

@@ -1,0 +1,126 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Logical replication copies rows and no sequences. So a server that took over by it can have a sequence that is behind the ids, as
+// after a restore of the tables alone. Then most inserts are refused, and the others reuse ids that keys and failures still name.
+// Sidecars survive such a change of the server. So each session of a Store compares the sequence with the tables before its first use.
+
+const (
+	// BehindSQL returns the sequence's last number if a table has a later id. The statement's snapshot is older than its reading of the
+	// sequence, so a job that is stored at the same time has no later id. Each EXISTS reads the end of an index, where usually is nothing.
+	BehindSQL = `SELECT s.last FROM (SELECT ` + lastNumberSQL + ` AS last OFFSET 0) s
+		WHERE EXISTS (SELECT FROM {s}.qsidecar_jobs WHERE id > s.last)
+		OR EXISTS (SELECT FROM {s}.qsidecar_keys WHERE job > s.last)
+		OR EXISTS (SELECT FROM {s}.qsidecar_failures WHERE job > s.last)`
+	lastNumberSQL = `coalesce(pg_catalog.pg_sequence_last_value('{s}.qsidecar_sequence'::pg_catalog.regclass), 0)`
+
+	// sequenceLockSQL makes sidecars repair the sequence one after the other. Otherwise the second one could set it back.
+	sequenceLockSQL = `SELECT pg_catalog.pg_advisory_xact_lock(8174995018432086016 + '{s}.qsidecar_sequence'::pg_catalog.regclass::oid::bigint)`
+
+	// RepairSQL returns the new number. It is far above all ids and positions, because other sessions can draw numbers at the same time.
+	RepairSQL = `SELECT pg_catalog.setval('{s}.qsidecar_sequence', ` + newNumberSQL + `)`
+	// drawSQL draws the numbers instead, for a role without the right to set the sequence.
+	drawSQL      = `SELECT max({s}.qsidecar_next()) FROM pg_catalog.generate_series(1, least(1000000, ` + newNumberSQL + ` - ` + lastNumberSQL + `))`
+	newNumberSQL = `(SELECT max(n) + 10000 FROM (SELECT ` + lastNumberSQL + ` AS n UNION ALL SELECT max(greatest(id, position)) FROM {s}.qsidecar_jobs
+		UNION ALL SELECT max(job) FROM {s}.qsidecar_keys UNION ALL SELECT max(job) FROM {s}.qsidecar_failures) numbers)`
+)
+
+// checkSequence repairs the sequence if it is behind the ids. It reports whether it was. An error is logged: claims and settles need no
+// new numbers.
+func (s *Store) checkSequence(ctx context.Context, c *pgx.Conn) (was bool) {
+	was, err := s.repairSequence(ctx, c)
+	switch {
+	case noEpochs(err): // the tables don't exist yet, or the server is read-only
+	case err != nil && (was || fromServer(err)):
+		s.log.Error("can't repair the sequence", "event", "sequence_repair_failed", "address", s.place,
+			"fix", in(s.o.Schema, "GRANT UPDATE ON SEQUENCE {s}.qsidecar_sequence TO the role, or run: "+RepairSQL), "error", err)
+	}
+	return was && err == nil
+}
+
+func (s *Store) repairSequence(ctx context.Context, c *pgx.Conn) (was bool, err error) {
+	behind, err := s.sequenceBehind(ctx, c)
+	if err != nil || !behind {
+		return false, err
+	}
+	var now int64
+	err = s.underSequenceLock(ctx, c, &now, RepairSQL)
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == "42501" {
+		err = s.drawNumbers(ctx, c, &now)
+	}
+	if err == nil {
+		s.log.Warn("sequence repaired", "event", "sequence_repaired", "address", s.place, "number", now)
+		s.Cursors.Reset() // jobs can have got positions that claims have passed
+	}
+	return true, err
+}
+
+// maxDraws bounds the numbers that are drawn, in millions. That takes about a minute.
+const maxDraws = 100
+
+// drawNumbers draws numbers until the sequence isn't behind.
+func (s *Store) drawNumbers(ctx context.Context, c *pgx.Conn, now *int64) error {
+	for range maxDraws {
+		if err := s.underSequenceLock(ctx, c, now, drawSQL); err != nil {
+			return err
+		}
+		if behind, err := s.sequenceBehind(ctx, c); err != nil || !behind {
+			return err
+		}
+	}
+	return errors.New("the role can't set the sequence, and too many numbers are missing to draw them")
+}
+
+// sequenceBehind reports whether the sequence is behind the ids.
+func (s *Store) sequenceBehind(ctx context.Context, c *pgx.Conn) (behind bool, err error) {
+	var q single = c
+	if s.pooled {
+		q = settled{s, c}
+	}
+	return s.readsBehind(ctx, q)
+}
+
+func (s *Store) readsBehind(ctx context.Context, q querier) (behind bool, err error) {
+	var last int64
+	err = q.QueryRow(ctx, in(s.o.Schema, BehindSQL), pgx.QueryExecModeExec).Scan(&last)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// underSequenceLock runs sql, which returns a number, unless another sidecar has repaired the sequence.
+func (s *Store) underSequenceLock(ctx context.Context, c *pgx.Conn, number *int64, sql string) error {
+	return settled{s, c}.do(ctx, func(c *pgx.Conn) error {
+		if _, err := c.Exec(ctx, in(s.o.Schema, sequenceLockSQL), pgx.QueryExecModeExec); err != nil {
+			return err
+		}
+		if behind, err := s.readsBehind(ctx, c); err != nil || !behind {
+			return err
+		}
+		return c.QueryRow(ctx, in(s.o.Schema, sql), pgx.QueryExecModeExec).Scan(number)
+	})
+}
+
+// idTaken reports whether an INSERT of a job failed because its new id exists.
+func (s *Store) idTaken(err error) bool {
+	pgErr, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && pgErr.Code == "23505" && pgErr.SchemaName == s.o.Schema && pgErr.ConstraintName == "qsidecar_jobs_pkey"
+}
+
+// repairIDs is called after an error of idTaken. It reports whether another try can succeed.
+func (s *Store) repairIDs(ctx context.Context) bool {
+	c, err := s.pool.Acquire(ctx)
+	if err != nil {
+		return false
+	}
+	defer c.Release()
+	return s.checkSequence(ctx, c.Conn())
+}
