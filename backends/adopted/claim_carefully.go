@@ -26,7 +26,7 @@ const (
 )
 
 // retries decide which refused rows of a queue are tried again: those that are due, and all of them after a settle, which
-// can have made room. They take a bounded part of the time.
+// can have removed the obstacle. They take a bounded part of the time.
 type retries struct {
 	mu      sync.Mutex
 	settled bool      // something was settled since sweep was filled
