@@ -12,7 +12,7 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// TestPeerOfAnotherNamespace shows what a client of another user and PID namespace may do, and how it is shown: no number
+// TestPeerOfAnotherNamespace shows what a client of another user and PID namespace can do, and how it is shown: no number
 // stands for it in rules, the status or the log, and its connections don't count as those of any other user.
 func TestPeerOfAnotherNamespace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -122,7 +122,8 @@ func TestHostileSettingsOfMySQL(t *testing.T) {
 			t.Parallel()
 			m, err := testserver.StartMySQL(t.Context(), kind, testserver.Options{Own: true})
 			if errors.Is(err, testserver.ErrUnavailable) {
-				t.Skip(err)
+				t.Log(err)
+				return
 			}
 			if err != nil {
 				t.Fatal(err)

@@ -140,7 +140,7 @@ func (a *Apart[T]) again(ctx context.Context, began time.Time, rows []T) error {
 	return nil
 }
 
-// IsOutage reports whether err is no answer to what was tried: the database is unavailable, or the caller's time is over.
+// IsOutage reports whether the database did not answer what was tried: it is unavailable, or the caller's time is over.
 func IsOutage(ctx context.Context, err error) bool {
 	return ctx.Err() != nil || backends.Retryable(err) || errors.Is(err, backends.ErrUnknownOutcome)
 }
