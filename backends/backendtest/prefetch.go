@@ -356,6 +356,7 @@ var prefetchTests = map[string]func(*kit){
 					j := k.onlyJob(k.prefetchBatch(me, 1, p))
 					k.wantReaped(20*time.Minute, "") // a stall of the sidecar or the database
 					k.AdvanceClock(-10 * time.Minute)
+					k.wantReaped(0, "") // after this, maintenance searches from the present time on
 					k.writeLosing(begin.write(j), 0)
 					if begin.left > 0 {
 						k.wantReaped(begin.left-time.Second, "")
