@@ -152,7 +152,11 @@ func TestPassedOver(t *testing.T) {
 		}
 		refused := func(what string, b backends.Batch) {
 			t.Helper()
-			if _, err := s.Commit(t.Context(), b); !backends.IsRefused(err) {
+			r, err := s.Commit(t.Context(), b)
+			if err == nil && len(b.Claims) > 0 {
+				err = r.Claims[0].Err
+			}
+			if !backends.IsRefused(err) {
 				t.Errorf("%s: %v, want a refusal", what, err)
 			}
 		}

@@ -178,9 +178,7 @@ func TestAnotherVersion(t *testing.T) {
 			t.Errorf("%v, want advice to upgrade", err)
 		}
 		must(t, url, `DELETE FROM qsidecar.qsidecar_meta`)
-		if _, err := Open(t.Context(), Options{URL: url}); err == nil || !strings.Contains(err.Error(), "is empty") {
-			t.Errorf("%v, want it to say what is missing", err)
-		}
+		open(t, Options{URL: url}) // it makes the row again
 	})
 }
 
