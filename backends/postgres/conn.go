@@ -132,7 +132,13 @@ func (s *Store) settle(config *pgxpool.Config) {
 		return
 	}
 	c.DefaultQueryExecMode = pgx.QueryExecModeCacheStatement
-	config.AfterConnect = s.prepareSession
+	config.AfterConnect = func(ctx context.Context, c *pgx.Conn) error {
+		err := s.prepareSession(ctx, c)
+		if err == nil && !s.o.ReadOnly {
+			s.checkSequence(ctx, c)
+		}
+		return err
+	}
 }
 
 // prepareSession sets up a session that the Store owns. The plans of the statements do not
@@ -155,9 +161,7 @@ func (s *Store) prepareSession(ctx context.Context, c *pgx.Conn) error {
 	x := session{pid: c.PgConn().PID(), searchPath: string(last[1])}
 	x.began, _ = time.Parse("2006-01-02 15:04:05.999999", string(last[0])) // it is empty if it is unknown
 	if !s.o.ReadOnly {                                                     // an examination commits nothing and starts no epoch
-		if x.epoch, err = s.readEpoch(ctx, c); err == nil {
-			s.checkSequence(ctx, c)
-		}
+		x.epoch, err = s.readEpoch(ctx, c)
 		s.enter(x.epoch)
 	}
 	c.PgConn().CustomData()[sessionKey] = x

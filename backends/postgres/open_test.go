@@ -178,7 +178,11 @@ func TestAnotherVersion(t *testing.T) {
 			t.Errorf("%v, want advice to upgrade", err)
 		}
 		must(t, url, `DELETE FROM qsidecar.qsidecar_meta`)
-		open(t, Options{URL: url}) // it makes the row again
+		open(t, Options{URL: url}) // restores the row
+		must(t, url, `DELETE FROM qsidecar.qsidecar_meta; ALTER TABLE qsidecar.qsidecar_meta ADD CHECK (version > 5)`)
+		if _, err := Open(t.Context(), Options{URL: url}); err == nil || !strings.Contains(err.Error(), "is empty") || !strings.Contains(err.Error(), "INSERT INTO") {
+			t.Errorf("%v, want it to contain the statement that restores the row", err)
+		}
 	})
 }
 

@@ -10,7 +10,8 @@ import (
 
 // Logical replication copies rows and no sequences. So a server that took over by it can have a sequence that is behind the ids, as
 // after a restore of the tables alone. Then most inserts are refused, and the others reuse ids that keys and failures still name.
-// Sidecars survive such a change of the server. So each session of a Store compares the sequence with the tables before its first use.
+// Sidecars survive such a change of the server. So each session of the pool compares the sequence with the tables before its first use.
+// It waits for a lock on a table only briefly. Heartbeats have a session of their own, which doesn't read these tables.
 
 const (
 	// BehindSQL returns the sequence's last number if a table has a later id. The statement's snapshot is older than its reading of the
@@ -37,12 +38,17 @@ const (
 func (s *Store) checkSequence(ctx context.Context, c *pgx.Conn) (was bool) {
 	was, err := s.repairSequence(ctx, c)
 	switch {
-	case noEpochs(err): // the tables don't exist yet, or the server is read-only
+	case noEpochs(err), isLockTimeout(err): // the tables don't exist yet, the server is read-only, or locks are in the way, and a later session repeats it
 	case err != nil && (was || fromServer(err)):
 		s.log.Error("can't repair the sequence", "event", "sequence_repair_failed", "address", s.place,
 			"fix", in(s.o.Schema, "GRANT UPDATE ON SEQUENCE {s}.qsidecar_sequence TO the role, or run: "+RepairSQL), "error", err)
 	}
 	return was && err == nil
+}
+
+func isLockTimeout(err error) bool {
+	pgErr, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && pgErr.Code == "55P03"
 }
 
 func (s *Store) repairSequence(ctx context.Context, c *pgx.Conn) (was bool, err error) {
@@ -80,29 +86,34 @@ func (s *Store) drawNumbers(ctx context.Context, c *pgx.Conn, now *int64) error 
 
 // sequenceBehind reports whether the sequence is behind the ids.
 func (s *Store) sequenceBehind(ctx context.Context, c *pgx.Conn) (behind bool, err error) {
-	var q single = c
+	begin := s.sql.begin
 	if s.pooled {
-		q = settled{s, c}
+		begin = s.beginPooled()
 	}
-	return s.readsBehind(ctx, q)
+	results, err := c.PgConn().Exec(ctx, begin+"; "+briefLocks+"; "+in(s.o.Schema, BehindSQL)+"; COMMIT").ReadAll()
+	if err != nil {
+		(&tx{s: s, c: c}).leave(ctx)
+		return false, err
+	}
+	return len(results[len(results)-2].Rows) > 0, nil
 }
 
-func (s *Store) readsBehind(ctx context.Context, q querier) (behind bool, err error) {
-	var last int64
-	err = q.QueryRow(ctx, in(s.o.Schema, BehindSQL), pgx.QueryExecModeExec).Scan(&last)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return false, nil
-	}
-	return err == nil, err
-}
+// briefLocks limits how long a transaction waits for another program that has locked a table, or for a sidecar that repairs.
+const briefLocks = "SELECT pg_catalog.set_config('lock_timeout', '500', true)"
 
 // underSequenceLock runs sql, which returns a number, unless another sidecar has repaired the sequence.
 func (s *Store) underSequenceLock(ctx context.Context, c *pgx.Conn, number *int64, sql string) error {
 	return settled{s, c}.do(ctx, func(c *pgx.Conn) error {
-		if _, err := c.Exec(ctx, in(s.o.Schema, sequenceLockSQL), pgx.QueryExecModeExec); err != nil {
-			return err
+		for _, sql := range []string{briefLocks, in(s.o.Schema, sequenceLockSQL)} {
+			if _, err := c.Exec(ctx, sql, pgx.QueryExecModeExec); err != nil {
+				return err
+			}
 		}
-		if behind, err := s.readsBehind(ctx, c); err != nil || !behind {
+		var last int64
+		switch err := c.QueryRow(ctx, in(s.o.Schema, BehindSQL), pgx.QueryExecModeExec).Scan(&last); {
+		case errors.Is(err, pgx.ErrNoRows):
+			return nil
+		case err != nil:
 			return err
 		}
 		return c.QueryRow(ctx, in(s.o.Schema, sql), pgx.QueryExecModeExec).Scan(number)

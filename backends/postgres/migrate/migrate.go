@@ -66,7 +66,7 @@ func Run(ctx context.Context, t Target) (Meta, error) {
 	if errors.Is(err, errEmpty) && t.latest() == Preview+1 {
 		version := 0
 		if e := t.Pool.QueryRow(ctx, In(t.Schema, insertMeta()+" ON CONFLICT (singleton) DO UPDATE SET singleton = 1 RETURNING version")).Scan(&version); e != nil {
-			return meta, errors.Join(err, e)
+			return meta, fmt.Errorf("%w (%s)", err, e.Error()) // the first error decides the kind
 		}
 		t.Log.Warn("description of the tables restored", "event", "meta_restored", "address", t.Place)
 		meta, err = t.read(ctx, t.Pool)
