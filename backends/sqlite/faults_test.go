@@ -111,8 +111,12 @@ func TestTriggersThatPassARowOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := backends.Claim{Queues: []backends.Policy{{Queue: "q", MaxAttempts: 1}}, Slots: []backends.Slot{{Worker: "evil"}}}
-	_, err = s.Commit(t.Context(), backends.Batch{Host: 1, Claims: []backends.Claim{c}})
-	says(t, err, false, true, "not him")
+	res, err := s.Commit(t.Context(), backends.Batch{Host: 1, Claims: []backends.Claim{c}})
+	if err != nil || len(res.Claims) != 1 {
+		t.Fatalf("%+v, %v", res, err)
+	}
+	says(t, res.Claims[0].Err, true, true, "not him")
+	s.ObstacleSet().RetryNow("q", backends.DoingClaim)
 	c.Slots[0].Worker = "good" // RAISE(ROLLBACK) ended the transaction, and the next one works
 	if _, err := s.Commit(t.Context(), backends.Batch{Host: 1, Claims: []backends.Claim{c}}); err != nil {
 		t.Error(err)

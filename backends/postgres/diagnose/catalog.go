@@ -133,7 +133,7 @@ SELECT 'check' AS "Kind", k.conname::text AS "Name", pg_catalog.pg_get_expr(k.co
 FROM k JOIN t ON t.oid = k.conrelid WHERE k.contype = 'c'
 UNION ALL
 SELECT 'check', k.conname::text, pg_catalog.regexp_replace(pg_catalog.pg_get_expr(k.conbin, 0), '\mVALUE\M', pg_catalog.quote_ident(a.attname), 'g'), '{}', '', '{}', false
-FROM t JOIN pg_catalog.pg_attribute a ON a.attrelid = t.oid AND a.attnum > 0 JOIN k ON k.contypid = a.atttypid AND k.contype = 'c'
+FROM t JOIN pg_catalog.pg_attribute a ON a.attrelid = t.oid AND a.attnum > 0 AND NOT a.attisdropped JOIN k ON k.contypid = a.atttypid AND k.contype = 'c'
 UNION ALL
 SELECT 'unique', c.relname::text, coalesce(pg_catalog.pg_get_expr(i.indpred, i.indrelid), ''),
   ARRAY(SELECT pg_catalog.pg_get_indexdef(i.indexrelid, n, true) FROM pg_catalog.generate_series(1, i.indnkeyatts) n), '', '{}', false
