@@ -51,8 +51,7 @@ func (k *kit) as(b backends.Batch) (res backends.Results, err error) {
 		return res, err
 	}
 	for i := range res.Writes {
-		var locked *backends.LockedError
-		if errors.As(res.Writes[i].Err, &locked) {
+		if _, locked := errors.AsType[*backends.LockedError](res.Writes[i].Err); locked {
 			one, err := k.Commit(k.Context(), backends.Batch{Writes: b.Writes[i : i+1], WaitForLocks: true})
 			if err != nil {
 				one.Writes = []backends.WriteResult{{Err: err}}

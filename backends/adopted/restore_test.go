@@ -12,7 +12,7 @@ import (
 // TestGiveBackRestores: columns that a claim overwrites have their values again when the job is given back, in every way.
 // The application's own code needs them: a worker can be the job's class, and a start time the planned one.
 func TestGiveBackRestores(t *testing.T) {
-	ended := func(k *kit, job backends.Job) {
+	ended := func(k *kit, _ backends.Job) {
 		k.sql("UPDATE " + k.own() + "qsidecar_leases SET due_at = 1")
 		k.maintain(backends.Maintenance{})
 	}

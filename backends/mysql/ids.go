@@ -31,15 +31,17 @@ func (s *Store) checkIDs(ctx context.Context) error {
 
 // idsBeyond ensures that new ids are higher than one that something names.
 func (s *Store) idsBeyond(ctx context.Context, highest int64) error {
-	next := int64(0)
+	next, last := int64(0), int64(0)
 	err := s.read(ctx, func(_ context.Context, t *tx) error {
+		// A server that was restarted has no number for a table that was not used since. Ids above that of a row are new in any case.
+		t.Int(&last, "SELECT COALESCE(MAX(id), 0) FROM qsidecar_jobs")
 		if !s.dialer.Server.Maria { // it keeps this number for a day otherwise
 			t.Add("SET SESSION information_schema_stats_expiry = 0")
 		}
 		t.Int(&next, "SELECT AUTO_INCREMENT FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = 'qsidecar_jobs'")
 		return nil
 	})
-	if err != nil || highest < max(next, 1) {
+	if err != nil || highest < max(next, last+1) {
 		return err
 	}
 	// A row with a higher id, which no other transaction sees, moves AUTO_INCREMENT on replicas and other nodes too. ALTER TABLE needs a

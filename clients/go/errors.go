@@ -27,8 +27,7 @@ type DialError struct {
 
 // Error implements error.
 func (e *DialError) Error() string {
-	var tried triedError
-	if errors.As(e.Err, &tried) {
+	if tried, ok := errors.AsType[triedError](e.Err); ok {
 		return fmt.Sprintf("no sidecar answers on %v", tried)
 	}
 	return fmt.Sprintf("no sidecar answers on %s: %v", e.Socket, e.Err)

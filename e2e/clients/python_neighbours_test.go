@@ -61,7 +61,7 @@ func TestNeighboursOfACrashLive(t *testing.T) {
 			w.Start()
 		}
 		q := c.Stats("q")
-		now = int(q.Done + q.Dead)
+		now = q.Done + q.Dead
 		return now, now == len(jobs)
 	})
 	if q := c.Stats("q"); q.Dead != 1 || q.Done != 7 {

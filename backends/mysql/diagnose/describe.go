@@ -173,7 +173,7 @@ func (d *describing) describeKeys(ctx context.Context) error {
 		all := d.info.Constraints
 		other := d.engine.Dialect().Table(r[2].String, r[3].String)
 		if n := len(all) - 1; n < 0 || all[n].Kind != kind || all[n].Name != r[0].String || all[n].Table != other {
-			d.info.Constraints = append(all, backends.Constraint{Kind: kind, Name: r[0].String, Table: other, Cascades: cascades})
+			d.info.Constraints = append(d.info.Constraints, backends.Constraint{Kind: kind, Name: r[0].String, Table: other, Cascades: cascades})
 		}
 		k := &d.info.Constraints[len(d.info.Constraints)-1]
 		k.Columns, k.Others = append(k.Columns, name(r[1].String)), append(k.Others, name(r[4].String))
@@ -375,7 +375,7 @@ func (d *describing) addUniqueKey(r []sql.NullString) {
 		return
 	}
 	if n := len(all) - 1; n < 0 || all[n].Kind != backends.UniqueKey || all[n].Name != name {
-		d.info.Constraints = append(all, backends.Constraint{Kind: backends.UniqueKey, Name: name})
+		d.info.Constraints = append(d.info.Constraints, backends.Constraint{Kind: backends.UniqueKey, Name: name})
 	}
 	part := d.engine.Dialect().Name(r[2].String)
 	switch {

@@ -199,7 +199,7 @@ func (d *describing) index(rows *sql.Rows) error {
 func (d *describing) addKey(name, only, column string) {
 	all := d.info.Constraints
 	if n := len(all) - 1; n < 0 || all[n].Kind != backends.UniqueKey || all[n].Name != name {
-		d.info.Constraints = append(all, backends.Constraint{Kind: backends.UniqueKey, Name: name, Text: unwrapped(only)})
+		d.info.Constraints = append(d.info.Constraints, backends.Constraint{Kind: backends.UniqueKey, Name: name, Text: unwrapped(only)})
 	}
 	k := &d.info.Constraints[len(d.info.Constraints)-1]
 	k.Columns = append(k.Columns, "["+strings.ReplaceAll(column, "]", "]]")+"]")

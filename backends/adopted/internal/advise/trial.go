@@ -207,7 +207,7 @@ func (t *trying) report(k backends.Constraint, all []effect) {
 		}
 	}
 	name := fmt.Sprintf("queues.%s.table: the constraint %s of %s", t.q.Queue, k.Name, t.q.SQLName)
-	what, fix := "", ""
+	var what, fix string
 	switch k.Kind {
 	case backends.CheckConstraint:
 		what = fmt.Sprintf(" (CHECK %s)", shortened(k.Text))
