@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -108,6 +109,7 @@ func TestSettleTakesTheKeysIndex(t *testing.T) {
 // txRecorder is an engine that shows the statements of its transactions before they run.
 type txRecorder struct {
 	backends.Engine
+	mu  sync.Mutex // open transactions are settled at the same time
 	see func(st *backends.Statement)
 }
 
@@ -157,9 +159,11 @@ type recordedSQL struct {
 }
 
 func (x recordedSQL) Do(ctx context.Context, all ...*backends.Statement) error {
+	x.r.mu.Lock()
 	for _, st := range all {
 		x.r.see(st)
 	}
+	x.r.mu.Unlock()
 	return x.SQL.Do(ctx, all...)
 }
 
@@ -203,7 +207,7 @@ func settlePlans(t *testing.T, product string, k *kit, rows string) {
 	}
 	var doing string
 	ran := map[string][]*backends.Statement{}
-	engine := &txRecorder{k.Store.Engine, func(st *backends.Statement) {
+	engine := &txRecorder{Engine: k.Store.Engine, see: func(st *backends.Statement) {
 		if doing != "" && strings.Contains(st.Text, "events") && !strings.Contains(st.Text, "LIMIT") { // else it's about a lease, or searches for jobs
 			ran[doing] = append(ran[doing], &backends.Statement{Text: st.Text, Args: st.Args})
 		}
