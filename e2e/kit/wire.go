@@ -50,6 +50,12 @@ type DatabaseStatus struct {
 	Draining bool   `json:"draining"`
 
 	HeartbeatAgeMS int64 `json:"heartbeat_age_ms"` // -1: none reached it
+
+	Obstacles []struct {
+		Queue string `json:"queue"`
+		Job   string `json:"job"`
+		Error string `json:"error"`
+	} `json:"obstacles"`
 }
 
 // Error is the error of a reply.
