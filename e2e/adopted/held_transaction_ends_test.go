@@ -97,7 +97,7 @@ func checkLeaseEndsOfB(t *testing.T, h kit.TableServer, a kit.Adoption) {
 	b.w = b.sc.Dial()
 	b.w.MustFail("lease_lost", kit.Msg{"op": "ack", "lease": last.Lease})
 	b.w.MustFail("lease_lost", kit.Msg{"op": "extend", "lease": last.Lease, "bind": true})
-	b.failures("1")
+	b.failures("2") // the second connection that was lost in a row counts
 }
 
 // endLockingConnection makes the server end the connection that has locked a row.

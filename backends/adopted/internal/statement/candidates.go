@@ -1,6 +1,7 @@
 package statement
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
 	"math/rand/v2"
@@ -33,6 +34,9 @@ type Candidate struct {
 	claimedAt       string // what the claim writes there; empty: nothing
 	before          map[mapping.Role]string
 }
+
+// zeroDate begins a date of MySQL and MariaDB that a strict session can read and not store.
+var zeroDate = []byte("0000-00-00")
 
 // overwritten are the roles that a claim overwrites, and whose columns can have a value before it.
 func (q *Queue) overwritten() (roles []mapping.Role) {
@@ -149,7 +153,7 @@ func (q *Queue) Candidates(p backends.Policy, n int, scan Scan, rows *[]*Candida
 		rest := cells[candidateColumns+len(q.Key):]
 		r.At = readStart(rest[:len(q.startOrder)])
 		for i, role := range overwritten {
-			if cell := rest[len(q.startOrder)+i]; cell != nil {
+			if cell := rest[len(q.startOrder)+i]; cell != nil && !bytes.HasPrefix(cell, zeroDate) {
 				if r.before == nil {
 					r.before = map[mapping.Role]string{}
 				}
