@@ -128,13 +128,13 @@ func TestAdoptCommandRefuses(t *testing.T) {
 		CREATE TABLE solid_queue_ready_executions (id integer PRIMARY KEY, job_id bigint NOT NULL, queue_name varchar NOT NULL, priority integer NOT NULL DEFAULT 0, created_at datetime(6) NOT NULL);
 		CREATE TABLE django_q_ormq (id integer PRIMARY KEY, "key" varchar(100) NOT NULL, payload text NOT NULL, "lock" datetime NULL);`)
 	for table, words := range map[string][]string{
-		"Things":                       {`the table Things cannot be adopted: it has no primary key`, `ALTER TABLE "main"."Things" ADD PRIMARY KEY`},
+		"Things":                       {`the table Things cannot be adopted: it has no primary key`, "ALTER TABLE `main`.`Things` ADD PRIMARY KEY"},
 		"maybe":                        {"no unique key of columns that are never NULL"},
 		"above":                        {"it is a view, and only a table's rows can be locked"},
 		"THINGS":                       {"there is no such table", "there is Things"},
 		"a.b":                          {"there is no schema a"},
 		"solid_queue_ready_executions": {"it is one of Solid Queue's tables", "a sidecar changes rows of one table"},
-		"django_q_ormq":                {"Its column lock has a time in every row", "leave it to Django-Q's own cluster"},
+		"django_q_ormq":                {"Its column lock has a time in every row", "leave this table to its own workers"},
 		"nothing":                      {"there is no such table: check its spelling"},
 	} {
 		output := kit.RunCLI(t, s.Dir, nil, "adopt", "--database", s.URL, table)
