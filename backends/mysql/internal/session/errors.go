@@ -3,6 +3,7 @@ package session
 import (
 	"errors"
 	"slices"
+	"strings"
 
 	"github.com/go-sql-driver/mysql"
 )
@@ -66,15 +67,18 @@ func NotCommitted(err error) bool {
 	if !ok || IsCode(err, codesOfMember...) {
 		return false
 	}
-	return slices.Contains(refusingClasses, string(e.SQLState[:2])) || IsCode(err, refusals...)
+	// A server that is read-only has refused the statement. MaxScale answers with the same number and another text if it
+	// has lost the primary.
+	readOnly := e.Number == 1290 && strings.Contains(e.Message, "read-only")
+	return readOnly || slices.Contains(refusingClasses, string(e.SQLState[:2])) || IsCode(err, refusals...)
 }
 
 // refusingClasses are the SQLSTATEs of data, constraints, conflicts, rights and syntax, and of what triggers and views raise.
 var refusingClasses = []string{"0A", "21", "22", "23", "25", "3D", "40", "42", "44", "45"}
 
 // refusals have no SQLSTATE of these classes: locks, a row or table that changed, a full disk, a value, a CHECK, JSON that
-// MariaDB can't read in a CHECK or a generated column, and GTID_NEXT.
-var refusals = []uint16{1205, 3572, 1206, 1020, 1412, 1021, 1114, 1364, 1366, 3819, 4035, 4036, 4037, 4038, 4040, 1837}
+// MariaDB can't read in a CHECK or a generated column, GTID_NEXT, and a server or InnoDB that is read-only.
+var refusals = []uint16{1205, 3572, 1206, 1020, 1412, 1021, 1114, 1364, 1366, 3819, 4035, 4036, 4037, 4038, 4040, 1837, 1836, 1874}
 
 // codesOfMember are errors of a COMMIT on a member of a cluster. The transaction is rolled back there. But if the
 // member has left the cluster at this moment, the others can have received and committed it (seen with MySQL 9.7:
