@@ -292,7 +292,7 @@ func TestCheckFindsJobsNotGivenBack(t *testing.T) {
 			return texts
 		}
 		if got := found(); len(got) != 0 {
-			t.Errorf("of claims that ended just now: %q", got)
+			t.Errorf("of claims that ended in this moment: %q", got)
 		}
 		k.sql("UPDATE " + on.own + "qsidecar_leases SET claimed_at = claimed_at - 100000 WHERE queue = 'a'")
 		ago := "UTC_TIMESTAMP() - INTERVAL 2 MINUTE"

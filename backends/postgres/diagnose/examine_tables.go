@@ -195,7 +195,7 @@ func (e *examination) checkSearchPath(ctx context.Context) error {
 	if len(all) > 0 {
 		e.AddWarning("security", "the search path of this role has functions or operators with names of PostgreSQL's own: "+strings.Join(all, ", ")+
 			". A trigger or another program can run them by mistake; the sidecar's own statements don't",
-			"drop those that nobody needs, and let only roles that you trust create objects there: REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+			"drop those that no program needs, and let only roles that you trust create objects there: REVOKE CREATE ON SCHEMA public FROM PUBLIC")
 	}
 	return err
 }
