@@ -288,7 +288,8 @@ func LeasesOf(w Write) []Lease {
 //
 // MaxBytes limits the sum of the payloads. The claim returns at least one job if there is one, however large,
 // and no further job that would exceed the limit. With Strict the first job must fit too. If a stored job's
-// payload exceeds MaxPayload, the claim makes the job dead with CauseTooLarge and doesn't return it.
+// payload exceeds MaxPayload, the claim makes the job dead with CauseTooLarge and doesn't return it. A row of an adopted
+// table stays as it is: its own consumers can work it.
 type Claim struct {
 	Queues     []Policy // each queue once
 	Slots      []Slot

@@ -252,6 +252,21 @@ func (s *ObstacleSet) Waiting(doing string, of ...string) (jobs, queues []string
 	return jobs, queues
 }
 
+// Any reports whether an obstacle meets a condition. It costs nothing without obstacles.
+func (s *ObstacleSet) Any(is func(o *Obstacle) bool) bool {
+	if !s.some.Load() {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range s.all {
+		if is(&e.Obstacle) {
+			return true
+		}
+	}
+	return false
+}
+
 // Find returns an obstacle, or nil. It costs nothing without obstacles.
 func (s *ObstacleSet) Find(queue, job, doing string) *Obstacle {
 	if !s.some.Load() {

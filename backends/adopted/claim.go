@@ -2,6 +2,7 @@ package adopted
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -25,8 +26,8 @@ type claim struct {
 	only  []string // with most: the ids of the jobs to claim; nil: the first ones
 	tried []string // with most: the rows that run tried
 
-	retry   []string // refused rows to try again, in an open transaction
-	reached []string // the queues that run tried
+	retry   map[string][]string // refused rows to try again, by queue, in an open transaction
+	reached []string            // the queues that run tried
 }
 
 // newClaim is the claim without its slots for prefetched jobs: adopted queues have none.
@@ -72,20 +73,23 @@ func (c *claim) round(ctx context.Context, sql backends.SQL, p backends.Policy) 
 	if err != nil || len(rows) == 0 {
 		return false, err
 	}
-	fit, large := c.fitting(rows)
-	all := slices.Concat(fit, large)
-	fit, locked, err := complete(ctx, sql, q, all, len(fit))
+	fitting, large := c.fitting(rows)
+	fit, locked, err := complete(ctx, sql, q, fitting)
+	if err != nil {
+		return false, err
+	}
+	gone := len(fitting) - len(fit) - locked
+	for i := 0; i < len(fit); i++ {
+		if r := fit[i]; c.tooLarge(r.Contents()) {
+			fit, large = slices.Delete(fit, i, i+1), append(large, r)
+			i--
+		}
+	}
+	passed, err := c.pass(q, large)
 	if err != nil {
 		return false, err
 	}
 	x := &changes{dialect: c.s.dialect}
-	for _, r := range large {
-		if r.Lease != nil {
-			if err := c.bury(q, x, r, p); err != nil {
-				return false, err
-			}
-		}
-	}
 	var given []*lease.Lease
 	token := q.NewToken() // one for all, as its own consumers do
 	for _, r := range fit {
@@ -104,8 +108,7 @@ func (c *claim) round(ctx context.Context, sql backends.SQL, p backends.Policy) 
 			c.res.Failed.Add(q.Queue, change.Cause, change.Dead)
 		}
 	}
-	gone := len(all) - len(fit) - locked
-	return gone > 0 || len(rows) < want && len(rows) == q.MaxItems() && locked < len(rows), nil
+	return gone > 0 || passed || len(rows) < want && len(rows) == q.MaxItems() && locked < len(rows), nil
 }
 
 func unchangedRow(q *statement.Queue) error {
@@ -117,7 +120,7 @@ func unchangedRow(q *statement.Queue) error {
 func (c *claim) fitting(rows []*statement.Candidate) (fit, large []*statement.Candidate) {
 	for _, r := range rows {
 		switch {
-		case c.tooLarge(r):
+		case c.tooLarge(r.Size):
 			large = append(large, r)
 		case c.tooMuch(r, len(fit)):
 			c.res.More = true
@@ -130,21 +133,60 @@ func (c *claim) fitting(rows []*statement.Candidate) (fit, large []*statement.Ca
 	return fit, large
 }
 
-func (c *claim) tooLarge(r *statement.Candidate) bool {
-	return c.MaxPayload > 0 && r.Size > c.MaxPayload
+func (c *claim) tooLarge(size int64) bool { return c.MaxPayload > 0 && size > c.MaxPayload }
+
+// tooLargeError is why a claim passes a row over.
+type tooLargeError struct{ size, limit int64 }
+
+func (e *tooLargeError) Error() string {
+	return fmt.Sprintf("the job's payload has %d bytes with its headers, and this sidecar delivers at most %d: raise max_frame, or leave such rows to the table's own consumers", e.size, e.limit)
+}
+
+// pass passes rows over that are too large: the table's own consumers can work them. The row becomes an obstacle. One whose
+// columns show its size stands for all others like it, because the scans then leave them out; see passesLarge. again: another
+// scan finds rows behind them.
+func (c *claim) pass(q *statement.Queue, large []*statement.Candidate) (again bool, err error) {
+	for _, r := range large {
+		why := &tooLargeError{r.Size, c.MaxPayload}
+		counted := c.tooLarge(r.Size)
+		if !counted {
+			why.size = r.Contents()
+		}
+		if c.most > 0 { // claimCarefully finds out which row it is
+			return false, backends.Refused(why)
+		}
+		if !counted || !c.s.passesLarge(q.Queue) {
+			c.s.refuse(q.Queue, r.Item, why)
+		}
+		again = again || counted || c.s.ObstacleSet().Has(q.Queue, r.Item, backends.DoingClaim)
+	}
+	return again, nil
+}
+
+// passesLarge reports whether scans of the queue leave out rows that are too large. They begin to when one is found, because
+// the size of each row that waits can be expensive to find out.
+func (s *Store) passesLarge(queue string) bool {
+	return s.ObstacleSet().Any(func(o *backends.Obstacle) bool {
+		var large *tooLargeError
+		return o.Queue == queue && o.Doing == backends.DoingClaim && errors.As(o.Err, &large)
+	})
+}
+
+// scan is the part of the queue's rows in which the claim looks for jobs.
+func (c *claim) scan(queue string) (scan statement.Scan) {
+	if !c.s.ObstacleSet().Some() {
+		return scan
+	}
+	scan.Except, _ = c.s.ObstacleSet().JobsOf(backends.DoingClaim, queue)
+	if c.s.passesLarge(queue) {
+		scan.MaxSize = c.MaxPayload
+	}
+	return scan
 }
 
 // tooMuch reports whether the row would bring the result above MaxBytes; fit others come before it.
 func (c *claim) tooMuch(r *statement.Candidate, fit int) bool {
 	return c.MaxBytes > 0 && r.Size > c.left && (c.Strict || len(c.res.Jobs)+fit > 0)
-}
-
-// bury marks a job dead that is too large.
-func (c *claim) bury(q *statement.Queue, x *changes, r *statement.Candidate, p backends.Policy) error {
-	q.Begin(r, p, backends.Slot{}, q.NewToken())
-	r.Lease.Attempts-- // it was not delivered
-	_, err := x.add(q.Bury(r.Lease, backends.CauseTooLarge, backends.TooLarge(r.Size, c.MaxPayload)))
-	return err
 }
 
 // give puts the candidate into the next slot.
@@ -154,10 +196,12 @@ func (c *claim) give(q *statement.Queue, r *statement.Candidate, p backends.Poli
 	c.res.Jobs = append(c.res.Jobs, q.Job(r, p, slot))
 }
 
-// complete reads the contents of the first fit rows, and the leases of all. It returns those of
-// the first fit rows that can be claimed: leases can have changed since the rows were found.
-// Other rows get no lease. locked is the number of rows whose leases others have locked.
-func complete(ctx context.Context, sql backends.SQL, q *statement.Queue, rows []*statement.Candidate, fit int) (ok []*statement.Candidate, locked int, err error) {
+// complete reads the contents and the leases of rows. It returns the rows that can be claimed: leases can have changed since
+// the rows were found. Other rows get no lease. locked is the number of rows whose leases others have locked.
+func complete(ctx context.Context, sql backends.SQL, q *statement.Queue, rows []*statement.Candidate) (ok []*statement.Candidate, locked int, err error) {
+	if len(rows) == 0 {
+		return nil, 0, nil
+	}
 	d := q.Dialect
 	items := make([]string, len(rows))
 	byItem := make(map[string]*statement.Candidate, len(rows))
@@ -182,7 +226,7 @@ func complete(ctx context.Context, sql backends.SQL, q *statement.Queue, rows []
 		text = lease.Select(d, lease.OfJobs(d))
 	}
 	args := []any{q.Queue, items}
-	statements := append(q.Contents(items[:fit], byItem), &backends.Statement{Text: text, Args: args, Row: func(cells [][]byte) error {
+	statements := append(q.Contents(items, byItem), &backends.Statement{Text: text, Args: args, Row: func(cells [][]byte) error {
 		l, err := lease.Read(cells)
 		if err == nil {
 			r := rowOf(l.Item)
@@ -200,14 +244,14 @@ func complete(ctx context.Context, sql backends.SQL, q *statement.Queue, rows []
 	if err := sql.Do(ctx, statements...); err != nil {
 		return nil, 0, err
 	}
-	for i, r := range rows {
+	for _, r := range rows {
 		switch {
 		case exists[r] && !r.Lease.Stored:
 			r.Lease = nil
 			locked++
 		case r.Lease.NotBefore > r.Now:
 			r.Lease = nil
-		case i < fit:
+		default:
 			ok = append(ok, r)
 		}
 	}

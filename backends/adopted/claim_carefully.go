@@ -206,21 +206,12 @@ func (s *Store) claimPlainly(ctx context.Context, host backends.Identity, c back
 	return k.res.Claims[0], nil
 }
 
-// refused are the rows of a queue that the claim leaves out.
-func (c *claim) refused(queue string) []string {
-	all, _ := c.s.ObstacleSet().JobsOf(backends.DoingClaim, queue)
-	if len(c.retry) == 0 {
-		return all
-	}
-	return slices.DeleteFunc(all, func(job string) bool { return slices.Contains(c.retry, job) })
-}
-
 // few is candidates for claimFew. It finds out the ids before it reads other columns: a value that can't be read then has
 // a row.
 func (c *claim) few(ctx context.Context, sql backends.SQL, q *statement.Queue, p backends.Policy, n int) (rows []*statement.Candidate, err error) {
 	scan := statement.Scan{Only: c.only}
 	if c.only == nil {
-		scan.Except = c.refused(q.Queue)
+		scan = c.scan(q.Queue)
 	}
 	c.tried = nil
 	if err := sql.Do(ctx, q.CandidateItems(p, n, scan, func(item string) { c.tried = append(c.tried, item) })); err != nil || len(c.tried) == 0 {

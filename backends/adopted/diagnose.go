@@ -29,7 +29,7 @@ func (s *Store) Examine(ctx context.Context, queues []backends.Policy) ([]backen
 
 // Try is what the rows and constraints of the adopted tables are in the way of. It changes nothing.
 func (s *Store) Try(ctx context.Context) (backends.Findings, error) {
-	return advise.Try(ctx, s.Engine, s.sortedQueues())
+	return advise.Try(ctx, s.Engine, s.sortedQueues(), s.MaxPayload)
 }
 
 // sortedQueues are the queues by name whose tables fit.

@@ -78,11 +78,12 @@ func (c *claim) candidates(ctx context.Context, sql backends.SQL, q *statement.Q
 	if c.most > 0 {
 		return c.few(ctx, sql, q, p, min(n, c.most))
 	}
-	except := c.refused(q.Queue)
+	scan := c.scan(q.Queue)
 	at, resets := h.start(began, c.s.scanGain)
 	if at != nil {
 		for _, start := range q.Starts(at) {
-			if err := sql.Do(ctx, q.Candidates(p, n-len(rows), statement.Scan{Start: start, Except: except}, &rows)); err != nil {
+			scan.Start = start
+			if err := sql.Do(ctx, q.Candidates(p, n-len(rows), scan, &rows)); err != nil {
 				return nil, err
 			}
 			if len(rows) == n {
@@ -92,7 +93,8 @@ func (c *claim) candidates(ctx context.Context, sql backends.SQL, q *statement.Q
 		}
 		rows, at, began = nil, nil, c.s.now()
 	}
-	if err := sql.Do(ctx, q.Candidates(p, n, statement.Scan{Except: except}, &rows)); err != nil {
+	scan.Start = nil
+	if err := sql.Do(ctx, q.Candidates(p, n, scan, &rows)); err != nil {
 		return nil, err
 	}
 	if len(rows) == n {

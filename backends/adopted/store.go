@@ -21,6 +21,9 @@ import (
 // Store is an engine's backend with adopted queues beside the managed ones.
 type Store struct {
 	backends.Engine
+	// MaxPayload is the largest payload that claims will allow, in bytes. Examine warns about larger ones; 0: about none.
+	MaxPayload int64
+
 	dialect   backends.Dialect
 	tables    map[string]mapping.Table // by queue
 	live      atomic.Pointer[map[string]*statement.Queue]

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -19,16 +18,13 @@ func (s *Store) claimInTx(ctx context.Context, request backends.Claim, at *attem
 	refused := 0
 	if s.ObstacleSet().Some() {
 		began := s.now()
+		c.retry = map[string][]string{}
 		for _, p := range c.Queues {
-			c.retry = append(c.retry, s.retryRows(p.Queue)...)
-		}
-		defer func() {
-			for _, p := range request.Queues {
-				if h := s.heads[p.Queue]; h != nil && len(c.retry) > 0 {
-					h.retries.took(began, s.now())
-				}
+			if jobs := s.retryRows(p.Queue); len(jobs) > 0 {
+				c.retry[p.Queue] = jobs
+				defer func() { s.heads[p.Queue].retries.took(began, s.now()) }()
 			}
-		}()
+		}
 	}
 	for len(c.res.Jobs) < len(c.Slots) && !c.res.More {
 		if slot := c.Slots[len(c.res.Jobs)]; slot.Lease > 0 {
@@ -43,7 +39,6 @@ func (s *Store) claimInTx(ctx context.Context, request backends.Claim, at *attem
 			switch {
 			case backends.IsRefused(err) && len(c.tried) == 1 && refused < carefulTries:
 				s.refuse(queue, c.tried[0], err)
-				c.retry = slices.DeleteFunc(c.retry, func(job string) bool { return job == c.tried[0] })
 				refused++
 				continue
 			case backends.IsRefused(err) && c.most == 0: // find out whose value can't be read
@@ -127,17 +122,22 @@ func (c *claim) nextOn(ctx context.Context, conn txConn) (got bool, err error) {
 	return false, nil
 }
 
-// nextCandidate locks the queue's next job. It leaves out the rows that the database refuses, except those to try again.
-func (c *claim) nextCandidate(ctx context.Context, conn txConn, q *statement.Queue, p backends.Policy) (rows []*statement.Candidate, err error) {
+// nextCandidate locks the queue's next job: first one of the refused rows to try again, then others. retried is the former's id.
+func (c *claim) nextCandidate(ctx context.Context, conn txConn, q *statement.Queue, p backends.Policy) (rows []*statement.Candidate, retried string, err error) {
+	if jobs := c.retry[q.Queue]; len(jobs) > 0 {
+		c.retry[q.Queue], c.tried = jobs[1:], jobs[:1]
+		return rows, jobs[0], conn.Do(ctx, q.Candidates(p, 1, statement.Scan{Only: jobs[:1]}, &rows))
+	}
 	if c.most > 0 {
-		return c.few(ctx, conn, q, p, 1)
+		rows, err = c.few(ctx, conn, q, p, 1)
+		return rows, "", err
 	}
 	c.tried = nil
-	err = conn.Do(ctx, q.Candidates(p, 1, statement.Scan{Except: c.refused(q.Queue)}, &rows))
+	err = conn.Do(ctx, q.Candidates(p, 1, c.scan(q.Queue), &rows))
 	if err == nil && len(rows) > 0 {
 		c.tried = []string{rows[0].Item}
 	}
-	return rows, err
+	return rows, "", err
 }
 
 // roundInTx locks the queue's next job and leaves the transaction open. again is true if the
@@ -145,26 +145,31 @@ func (c *claim) nextCandidate(ctx context.Context, conn txConn, q *statement.Que
 func (c *claim) roundInTx(ctx context.Context, conn txConn, p backends.Policy) (got, again bool, err error) {
 	q := c.s.queues()[p.Queue]
 	began := time.Now()
-	rows, err := c.nextCandidate(ctx, conn, q, p)
+	rows, retried, err := c.nextCandidate(ctx, conn, q, p)
 	if err != nil || len(rows) == 0 {
-		return false, false, err
+		if err == nil && retried != "" { // it doesn't wait any more
+			c.s.ObstacleSet().Clear(q.Queue, retried, backends.DoingClaim)
+		}
+		return false, err == nil && retried != "", err
 	}
-	r, fit := rows[0], 1
+	r := rows[0]
 	switch {
-	case c.tooLarge(r):
-		fit = 0
+	case c.tooLarge(r.Size):
+		again, err = c.passInTx(ctx, conn, q, r)
+		return false, again, err
 	case c.tooMuch(r, 0):
 		c.res.More = true
 		return false, false, nil
 	}
-	ok, _, err := complete(ctx, conn, q, rows, fit)
+	ok, _, err := complete(ctx, conn, q, rows)
 	switch {
 	case err != nil:
 		return false, false, err
-	case fit == 0 && r.Lease != nil:
-		return false, true, c.buryInTx(ctx, conn, q, r, p)
 	case len(ok) == 0:
 		return false, true, conn.Rollback(ctx)
+	case c.tooLarge(r.Contents()):
+		again, err = c.passInTx(ctx, conn, q, r)
+		return false, again, err
 	case c.s.tx.losses(q.Queue, r.Item) > freeLosses:
 		return false, true, c.countLoss(ctx, conn, q, r, p)
 	}
@@ -175,22 +180,22 @@ func (c *claim) roundInTx(ctx context.Context, conn txConn, p backends.Policy) (
 			return false, false, err
 		}
 	}
+	if retried != "" {
+		c.s.ObstacleSet().Clear(q.Queue, retried, backends.DoingClaim)
+	}
 	c.left -= r.Size
 	c.s.tx.add(&txJob{conn: conn, queue: q, lease: r.Lease, began: began, timeout: p.Timeout})
 	return true, false, nil
 }
 
-// buryInTx marks a job dead that is too large, and commits that.
-func (c *claim) buryInTx(ctx context.Context, conn txConn, q *statement.Queue, r *statement.Candidate, p backends.Policy) error {
-	x := &changes{dialect: c.s.dialect}
-	if err := c.bury(q, x, r, p); err != nil {
-		return err
+// passInTx is pass for the row that the transaction locked.
+func (c *claim) passInTx(ctx context.Context, conn txConn, q *statement.Queue, r *statement.Candidate) (again bool, err error) {
+	if err := conn.Rollback(ctx); err != nil {
+		return false, err
 	}
-	if err := c.endInTx(ctx, conn, q, x); err != nil {
-		return err
-	}
-	c.res.Failed.Add(q.Queue, backends.CauseTooLarge, true)
-	return nil
+	why := &tooLargeError{max(r.Size, r.Contents()), c.MaxPayload}
+	c.s.refuse(q.Queue, r.Item, why)
+	return c.tooLarge(r.Size) || c.s.ObstacleSet().Has(q.Queue, r.Item, backends.DoingClaim), nil
 }
 
 // countLoss counts a delivery whose transaction was lost, and commits that. Otherwise a job whose transaction can't last would run

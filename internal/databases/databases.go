@@ -41,7 +41,7 @@ func OpenEngine(ctx context.Context, c *config.Config, name string, look bool, l
 	}
 	return u.Open(ctx, engines.Options{
 		Password: password, Schema: d.Schema, MaxConnections: d.MaxConnections, Notify: bool(d.Notify),
-		MaxPayload: int64(protocol.NewLimits(int(c.MaxFrame)).MaxPayload), ReadOnly: look, Log: log,
+		MaxPayload: maxPayload(c), ReadOnly: look, Log: log,
 	})
 }
 
@@ -62,6 +62,8 @@ func OpenAll(ctx context.Context, c *config.Config, log *slog.Logger) (map[strin
 	}
 	return open, nil
 }
+
+func maxPayload(c *config.Config) int64 { return int64(protocol.NewLimits(int(c.MaxFrame)).MaxPayload) }
 
 // Opener is the type of Open. Tests replace it.
 type Opener func(ctx context.Context, c *config.Config, name string, log *slog.Logger) (backends.Backend, error)
@@ -146,6 +148,7 @@ func ExamineAdopted(ctx context.Context, c *config.Config, database string, engi
 		found.AddError("table", err.Error(), "see that the server can be reached, and that this login can read its catalogue")
 		return engine, found
 	}
+	store.MaxPayload = maxPayload(c)
 	for _, m := range wrong {
 		found.AddError("table", m.Key+": "+m.Text, cmp.Or(m.Fix, "correct the queue's mapping in the config; deploy/qsidecar.example.yaml has every key"))
 	}

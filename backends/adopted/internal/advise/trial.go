@@ -16,26 +16,51 @@ import (
 
 const (
 	waitingRows = 1000            // that are sampled
-	trialTime   = 5 * time.Second // for the rows of one queue
+	trialTime   = 5 * time.Second // for each part of a queue's trial
 )
 
 // Try reports what rows that wait show, and what the table's constraints refuse of what sidecars do. The server itself
-// evaluates the constraints, of rows as a claim or a settle would leave them. It changes nothing.
-func Try(ctx context.Context, engine backends.Adopter, queues []*statement.Queue) (found backends.Findings, err error) {
+// evaluates the constraints, of rows as a claim or a settle would leave them. It changes nothing. It also reports rows that are
+// larger than maxPayload bytes; 0: no limit.
+func Try(ctx context.Context, engine backends.Adopter, queues []*statement.Queue, maxPayload int64) (found backends.Findings, err error) {
 	for _, q := range queues {
 		t := &trying{engine: engine, q: q, found: &found}
-		short, cancel := context.WithTimeout(ctx, trialTime)
-		err := t.run(short)
-		if err != nil && ctx.Err() == nil && (short.Err() != nil || !backends.Retryable(err)) {
-			found.AddInfo("constraints", fmt.Sprintf("queues.%s: can't find out what the constraints of %s refuse: %v", q.Queue, q.SQLName, err))
-			err = nil
+		err := t.part(ctx, "what the constraints of "+q.SQLName+" refuse", t.run)
+		if err == nil && maxPayload > 0 {
+			err = t.part(ctx, "which rows of "+q.SQLName+" are too large", func(ctx context.Context) error { return t.large(ctx, maxPayload) })
 		}
-		cancel()
 		if err != nil {
 			return found, err
 		}
 	}
 	return found, nil
+}
+
+// part runs a part of the queue's trial, for a bounded time. The error is the database's.
+func (t *trying) part(ctx context.Context, what string, look func(context.Context) error) error {
+	short, cancel := context.WithTimeout(ctx, trialTime)
+	defer cancel()
+	err := look(short)
+	if err != nil && ctx.Err() == nil && (short.Err() != nil || !backends.Retryable(err)) {
+		t.found.AddInfo("constraints", fmt.Sprintf("queues.%s: can't find out %s: %v", t.q.Queue, what, err))
+		err = nil
+	}
+	return err
+}
+
+// large warns about rows that this sidecar passes over.
+func (t *trying) large(ctx context.Context, limit int64) error {
+	var items []string
+	if err := t.engine.Query(ctx, t.q.LargeItems(limit, waitingRows, func(item string) { items = append(items, item) })); err != nil || len(items) == 0 {
+		return err
+	}
+	count := fmt.Sprint(len(items))
+	if len(items) == waitingRows {
+		count += " or more"
+	}
+	t.found.AddWarning("table", fmt.Sprintf("queues.%s.table: %s rows of %s that wait have a payload of more than %d bytes, for example %s. Sidecars pass them over, and its own consumers can work them",
+		t.q.Queue, count, t.q.SQLName, limit, items[0]), "raise max_frame if workers of this sidecar are to get them")
+	return nil
 }
 
 // trying is what Try does for one queue.

@@ -20,7 +20,7 @@ import (
 // Candidate is a row that a claim locked.
 type Candidate struct {
 	Item    string
-	Size    int64 // of the payload, in bytes
+	Size    int64 // of the columns of the payload and the headers, in bytes
 	Payload []byte
 	Headers map[string]string
 	Now     int64        // milliseconds since 1970
@@ -34,6 +34,18 @@ type Candidate struct {
 	claimedAt       string // what the claim writes there; empty: nothing
 	before          map[mapping.Role]string
 }
+
+// Contents is the number of bytes that a worker gets. A payload of several columns is larger than these.
+func (r *Candidate) Contents() int64 {
+	n := len(r.Payload)
+	for name, value := range r.Headers {
+		n += len(name) + len(value)
+	}
+	return int64(n)
+}
+
+// contentSize is an expression for Candidate.Size.
+func (q *Queue) contentSize() string { return q.size(slices.Concat(q.Payload, q.Headers)) }
 
 // zeroDate begins a date of MySQL and MariaDB that a strict session can read and not store.
 var zeroDate = []byte("0000-00-00")
@@ -57,16 +69,17 @@ func (q *Queue) Overwrites() bool { return len(q.overwritten()) > 0 }
 
 // Scan is a part of the rows that can be claimed. The zero value is all of them.
 type Scan struct {
-	Start  *condition.Start // nil: from the beginning
-	Except []string         // ids of jobs to leave out
-	Only   []string         // not nil: the only jobs to read, at most MaxItems
+	Start   *condition.Start // nil: from the beginning
+	Except  []string         // ids of jobs to leave out
+	MaxSize int64            // > 0: leave out larger rows, in bytes like Candidate.Size
+	Only    []string         // not nil: the only jobs to read, at most MaxItems
 }
 
 // LockCandidates locks up to n rows that can be claimed, in the order of claims.
 func (q *Queue) LockCandidates(p backends.Policy, n int, scan Scan) *backends.Statement {
 	d := q.Dialect
 	columns := []string{
-		d.ToText(q.size(q.Payload)), q.output(mapping.Attempts, q.textOf), q.output(mapping.Priority, q.textOf), q.output(mapping.CreatedAt, q.millisOf),
+		d.ToText(q.contentSize()), q.output(mapping.Attempts, q.textOf), q.output(mapping.Priority, q.textOf), q.output(mapping.CreatedAt, q.millisOf),
 		q.output(mapping.ClaimedAt, func(c backends.Column) string { return d.ToText(q.Now(c)) }), d.ToText(d.NowMillis()), d.ToText(d.Fence()),
 	}
 	columns = append(columns, q.KeyTexts()...)
@@ -93,6 +106,9 @@ func (q *Queue) lockClaimable(p backends.Policy, n int, scan Scan, columns []str
 	}
 	for some := range slices.Chunk(scan.Except, q.MaxItems()) {
 		where += " AND NOT (" + b.Rows(some) + ")"
+	}
+	if scan.MaxSize > 0 {
+		where += fmt.Sprintf(" AND %s <= %d", q.contentSize(), scan.MaxSize)
 	}
 	if scan.Only != nil {
 		where += " AND " + b.Rows(scan.Only)

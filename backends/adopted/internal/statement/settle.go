@@ -122,11 +122,6 @@ func (q *Queue) End(l *lease.Lease, d backends.Disposition, cause backends.Cause
 	return q.end(l, d, cause, false)
 }
 
-// Bury marks a waiting job dead. Its row does not show the lease's claim.
-func (q *Queue) Bury(l *lease.Lease, cause backends.Cause, message string) (*Change, error) {
-	return q.end(l, backends.Disposition{State: backends.StateDead, Attempts: l.Attempts, Losses: l.Losses, Cause: cause, Message: message}, cause, true)
-}
-
 // EndUndelivered is End for a delivery that the row doesn't show: its transaction is gone.
 func (q *Queue) EndUndelivered(l *lease.Lease, d backends.Disposition, cause backends.Cause) (*Change, error) {
 	if q.Deliveries {

@@ -199,6 +199,11 @@ func (q *Queue) WaitingItems(f func(item string)) *backends.Statement {
 	return q.Items(query.And(q.Waiting()...), "", fmt.Sprint(min(TrialRows, q.MaxItems())), f)
 }
 
+// LargeItems finds the ids of up to n rows that wait and are larger than a number of bytes.
+func (q *Queue) LargeItems(size int64, n int, f func(item string)) *backends.Statement {
+	return q.Items(query.And(append(q.Waiting(), fmt.Sprintf("%s > %d", q.contentSize(), size))...), "", fmt.Sprint(n), f)
+}
+
 // WaitingSample is what rows that wait have.
 type WaitingSample struct {
 	Rows, Dead int64
