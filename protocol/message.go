@@ -200,6 +200,8 @@ type Reply struct {
 
 	ClaimError *Error // why a claim that an ack or nack carried failed; Jobs is nil then
 
+	Join bool // claim, ack, nack: a hint to send the next settle with its claim in one request
+
 	JobEvents []JobEvent // watch: the field "events", never nil
 	Missed    Opt[int64] // watch
 	// peek with a search: how many jobs it read, and the last of them if there are more. A search continues after it.

@@ -272,6 +272,7 @@ var replyMessage = newMessage([]field[Reply]{
 		func(r *Reply, j *EnqueuedJob) { r.Enqueued = j }),
 	jobsField(),
 	isMap("claim_error", errorMessage, func(r *Reply) *Error { return r.ClaimError }, func(r *Reply, e *Error) { r.ClaimError = e }),
+	isBool("join", func(r *Reply) *bool { return &r.Join }),
 	settledAs("acked"), settledAs("nacked"), settledAs("extended"),
 	presentIf(isTexts("lost", 0, MaxList, -1, func(r *Reply) *[]string { return &r.settled("").Lost }),
 		func(r *Reply) bool { return r.Settled != nil }),

@@ -319,7 +319,7 @@ func genReply(t *rapid.T) Reply {
 	case 4:
 		r.EnqueuedAll = genList(rapid.Custom(genEnqueued), 1).Draw(t, "jobs")
 	case 5:
-		r.Jobs = genList(rapid.Custom(genJob), 1).Draw(t, "jobs")
+		r.Jobs, r.Join = genList(rapid.Custom(genJob), 1).Draw(t, "jobs"), rapid.Bool().Draw(t, "join")
 	case 6:
 		r.Views = genList(rapid.Custom(genView), 1).Draw(t, "jobs")
 		r.Scanned, r.After = genOpt(genNumber()).Draw(t, "scanned"), genText(MaxJobID).Draw(t, "after")
@@ -328,6 +328,7 @@ func genReply(t *rapid.T) Reply {
 	case 8:
 		r.Settled = &Settled{Verb: rapid.SampledFrom([]string{"acked", "nacked", "extended"}).Draw(t, "verb"),
 			Count: genNumber().Draw(t, "count"), Lost: texts.Draw(t, "lost")}
+		r.Join = rapid.Bool().Draw(t, "join")
 		if rapid.Bool().Draw(t, "has enqueued") {
 			r.EnqueuedAll = genList(rapid.Custom(genEnqueued), 0).Draw(t, "enqueued")
 		}
