@@ -101,7 +101,7 @@ func (c *pendingClaim) wait() (*protocol.Reply, func()) {
 	if !ok {
 		return nil, c.sent
 	}
-	return &protocol.Reply{Jobs: jobs, Error: err}, c.sent
+	return &protocol.Reply{Jobs: jobs, Error: err, Join: c.db.Crowded()}, c.sent
 }
 
 // result waits for the answer, and hands out its jobs. ok is false if the client is gone.

@@ -217,6 +217,7 @@ type reply struct {
 	Count      int
 	Event      string
 	Queues     []map[string]any
+	Join       bool
 }
 
 type enqueued struct {

@@ -49,6 +49,7 @@ func (t *roundTrip) wait() (reply *protocol.Reply, sent func()) {
 		reply.ClaimError = t.claimRefused.Error
 		return reply, nil
 	}
+	reply.Join = t.claim.db.Crowded()
 	t.claim.beside = replysize.Settled(reply)
 	reply.Jobs, reply.ClaimError, _ = t.claim.result() // neither if the client is gone
 	return reply, t.claim.sent

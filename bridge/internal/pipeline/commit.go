@@ -22,7 +22,11 @@ var errStalled = errors.New("this sidecar stood still after it claimed the jobs,
 func (c *committer) commit(hard context.Context, writes []*PendingWrite, groups []claimGroup) error {
 	began := time.Now()
 	res, err := c.try(hard, writes, groups)
-	c.metrics().CountCommit(time.Since(began), len(writes), len(groups), res.Claims, err)
+	took := time.Since(began)
+	c.metrics().CountCommit(took, len(writes), len(groups), res.Claims, err)
+	if len(groups) > 0 {
+		c.dispatcher.noteClaimTime(took)
+	}
 	switch {
 	case err == nil:
 		c.answer(hard, writes, res.Writes)

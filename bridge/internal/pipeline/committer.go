@@ -87,6 +87,9 @@ type committer struct {
 	wakeAt          int // the number of these writes that causes a wake-up; see linger
 	missing         int // units of writes that must come before one of them causes a wake-up; see pays
 	underWay        []*writeCommit
+	sessions        map[*quota.Session]struct{} // countWaiting and noteCrowd use it
+	crowd           int                         // sessions with settles in the last commits; see noteCrowd
+	crowded         atomic.Bool
 }
 
 // commitLoop is one sequence of commits.
@@ -111,6 +114,7 @@ func newCommitter() *committer {
 		writes:        commitLoop{name: "writes", wake: make(chan struct{}, 1)},
 		claims:        commitLoop{name: "claims", wake: make(chan struct{}, 1)},
 		writeCommits:  1,
+		sessions:      make(map[*quota.Session]struct{}),
 	}
 }
 
@@ -227,9 +231,33 @@ func (c *committer) takeBatch(w *writeCommit) (beside bool) {
 		c.missing = math.MaxInt // what waits comes after the commits under way
 		return true
 	}
+	c.noteCrowd(w.writes)
 	c.underWay = append(c.underWay, w)
 	return beside
 }
+
+// crowdFrom is from how many sessions on that settle in one commit a message costs more than what a worker gains if it
+// doesn't wait for its settle: the processor is the limit then, and not the commits.
+const crowdFrom = 64
+
+// noteCrowd counts the sessions that settle in a commit. c.mu is held.
+func (c *committer) noteCrowd(writes []*PendingWrite) {
+	n := 0
+	if len(writes) >= crowdFrom { // otherwise there can't be so many sessions
+		clear(c.sessions)
+		for _, p := range writes {
+			if p.session != nil && len(backends.LeasesOf(p.write)) > 0 {
+				c.sessions[p.session] = struct{}{}
+			}
+		}
+		n = len(c.sessions)
+	}
+	c.crowd = max(n, c.crowd-c.crowd/8-1)
+	c.crowded.Store(c.crowd >= crowdFrom)
+}
+
+// Crowded reports whether so many sessions settle that a worker should send its settle and its next claim in one request.
+func (b *Pipeline) Crowded() bool { return b.committer.crowded.Load() }
 
 func (c *committer) chooseWrites(w *writeCommit) []*PendingWrite {
 	clear(w.leases)
@@ -366,14 +394,19 @@ func (c *committer) work(i int) (s *quota.Session, units int) {
 	return c.queue[i].session, c.queue[i].size.units()
 }
 
-// countLight counts the writes of sessions that did not use up their share. over is true if a session did.
-func (c *committer) countLight(writes []*PendingWrite) (n int, over bool) {
+// countWaiting counts the writes of sessions that waited for this commit: they did not use up their share, and queued
+// nothing during it. over is true if a session used up its share.
+func (c *committer) countWaiting(writes []*PendingWrite) (n int, over bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	clear(c.sessions)
+	for _, p := range c.queue {
+		c.sessions[p.session] = struct{}{}
+	}
 	for _, p := range writes {
 		if c.fair.Over(p.session) {
 			over = true
-		} else {
+		} else if _, goesOn := c.sessions[p.session]; !goesOn {
 			n++
 		}
 	}

@@ -42,8 +42,9 @@ type dispatcher struct {
 	due           list.List               // of *waitQueue: to include, in turn, so that no wait queue starves when slots are short
 	attended      map[*waitQueue]struct{} // those with prefetched jobs, and those to drop soon; for the prefetcher
 	prefetchBytes prefetchedBytes
-	alone         []keptJob // oldest first
-	stopped       error     // not nil: every claim is answered with it (draining)
+	claimTime     time.Duration // of a commit that claims: the longest of the last ones
+	alone         []keptJob     // oldest first
+	stopped       error         // not nil: every claim is answered with it (draining)
 }
 
 // ErrMoved ends the wait of a claim whose queues a reload moved to another database.
@@ -231,7 +232,7 @@ func (b *dispatcher) deliver(a claimGroup, res backends.ClaimResult) (back []bac
 			b.remove(w)
 			w.end(b.answer(w, own, a.asked))
 			if w.Template.Lease == 0 { // claims with a timed lease get no prefetched jobs
-				a.queue.prefetch.pace.add(len(own), b.clock())
+				a.queue.prefetch.pace.add(len(own), b.clock(), b.claimTime)
 			}
 			continue
 		}

@@ -73,7 +73,7 @@ func TestHeavySessionGetsAThirdOfACommit(t *testing.T) {
 			t.Error("it is not known to have had its turn")
 		}
 	}
-	if n, over := c.countLight(nil); n != 0 || over {
+	if n, over := c.countWaiting(nil); n != 0 || over {
 		t.Errorf("of no writes %d are of others, %v", n, over)
 	}
 	for had := 2; len(c.queue) > 0; had *= 2 { // 50 other sessions wrote one each

@@ -6,7 +6,8 @@ import "time"
 // comes back during it. Each commit then carries half of what it could. So after a commit of several writes the loop
 // lingers: it waits a moment for the next writes of the workers that it has answered. Twice as many jobs share an
 // fsync then. On a fully loaded machine the wait costs nothing, because the workers use that time (bench/README.md
-// has the figures). If the workers do not come back soon, because their jobs take time, the loop stops lingering.
+// has the figures). If the workers do not come back soon, because their jobs take time, the loop stops lingering. It doesn't
+// wait for sessions that queued writes during the commit: their workers don't wait for the replies.
 const (
 	lingerFrom = 4                    // minimum number of writes in the last commit that counts as a group of workers
 	lingerMost = 2 * time.Millisecond // and never longer than twice the last commit

@@ -13,9 +13,11 @@ import (
 // workers of a wait queue claim jobs at a steady rate, the committer claims the next jobs before the workers ask.
 // Then they wait only for the commit of the ack.
 const (
-	// prefetchTime is how much of the wait queue's consumption is prefetched. It covers a few commits. More would
-	// only keep jobs from the workers of other hosts.
-	prefetchTime = 30 * time.Millisecond
+	// What the wait queue takes in prefetchCommits commits is prefetched: the next claim waits for the commit under way and
+	// for its own, and commits vary. More would only keep jobs from the workers of other hosts.
+	prefetchCommits = 4
+	prefetchLeast   = 10 * time.Millisecond
+	prefetchMost    = 120 * time.Millisecond // a job must not reach prefetchAge
 	// prefetchJobsMax bounds the jobs that are prefetched for a wait queue.
 	prefetchJobsMax = 500
 	// prefetchBytesMax bounds their payloads.
@@ -69,12 +71,13 @@ func (a *prefetch) fitting(n int, most int64) int {
 	return n
 }
 
-// missing returns how many jobs to prefetch now if the queues have so many.
-func (a *prefetch) missing(now time.Duration) int {
+// missing returns how many jobs to prefetch now if the queues have so many. commit is the time of a commit that claims.
+func (a *prefetch) missing(now, commit time.Duration) int {
 	if a.inCommit || a.bytes >= prefetchBytesMax/2 {
 		return 0
 	}
-	target := min(int(a.pace.perSecond(now)*prefetchTime.Seconds()), prefetchJobsMax)
+	ahead := max(prefetchLeast, min(prefetchCommits*commit, prefetchMost))
+	target := min(int(a.pace.perSecond(now, commit)*ahead.Seconds()), prefetchJobsMax)
 	if missing := target - len(a.jobs); missing > target/2 {
 		return missing
 	}
@@ -87,31 +90,39 @@ func (b *dispatcher) wantsPrefetch(wq *waitQueue, room int) int {
 	if !b.canPrefetch || wq.noPrefetch || b.stopped != nil || !b.mayPrefetch() {
 		return 0
 	}
-	return max(0, min(wq.prefetch.missing(b.clock()), wq.expected, room))
+	return max(0, min(wq.prefetch.missing(b.clock(), b.claimTime), wq.expected, room))
 }
 
 // inUse reports whether a wait queue without claims must be kept, for its jobs or to learn its pace. b.mu is held.
 func (b *dispatcher) inUse(wq *waitQueue) bool {
 	a := &wq.prefetch
-	return a.inCommit || len(a.jobs) > 0 || b.canPrefetch && !wq.noPrefetch && a.pace.moves(b.clock())
+	return a.inCommit || len(a.jobs) > 0 || b.canPrefetch && !wq.noPrefetch && a.pace.moves(b.clock(), b.claimTime)
+}
+
+// noteClaimTime records how long a commit that claims took, from the choice of its claims.
+func (b *dispatcher) noteClaimTime(took time.Duration) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.claimTime = max(took, b.claimTime-b.claimTime/8)
 }
 
 // pace is the rate at which a wait queue takes jobs: the lowest of the last windows. So a burst, such as thirty
-// workers that start at once and then work for seconds, does not count as a stream.
+// workers that start at once and then work for seconds, does not count as a stream. A window covers two commits: workers
+// that wait for each of them have jobs in each window.
 type pace struct {
 	since time.Duration // beginning of the current window
 	n     int
 	rates [4]float64 // jobs per second, latest first
 }
 
-func (p *pace) add(n int, now time.Duration) {
-	p.roll(now)
+func (p *pace) add(n int, now, commit time.Duration) {
+	p.roll(now, commit)
 	p.n += n
 }
 
-func (p *pace) roll(now time.Duration) {
+func (p *pace) roll(now, commit time.Duration) {
 	took := now - p.since
-	if took < paceWindow {
+	if took < max(paceWindow, min(2*commit, paceIdle)) {
 		return
 	}
 	copy(p.rates[1:], p.rates[:3])
@@ -123,13 +134,13 @@ func (p *pace) roll(now time.Duration) {
 }
 
 // moves reports whether a job was taken in the last windows.
-func (p *pace) moves(now time.Duration) bool {
-	p.roll(now)
+func (p *pace) moves(now, commit time.Duration) bool {
+	p.roll(now, commit)
 	return p.n > 0 || slices.Max(p.rates[:]) > 0
 }
 
-func (p *pace) perSecond(now time.Duration) float64 {
-	p.roll(now)
+func (p *pace) perSecond(now, commit time.Duration) float64 {
+	p.roll(now, commit)
 	return slices.Min(p.rates[:])
 }
 
@@ -151,7 +162,7 @@ func (b *dispatcher) fromPrefetch(wq *waitQueue, w *ClaimRequest) (jobs []backen
 	asked = a.asked[0]
 	jobs = a.take(n)
 	b.countPrefetched(a.bytes - before)
-	a.pace.add(n, b.clock())
+	a.pace.add(n, b.clock(), b.claimTime)
 	return jobs, asked
 }
 

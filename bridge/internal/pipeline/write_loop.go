@@ -128,7 +128,7 @@ func (l *writeLoop) end(ctx context.Context, w *writeCommit) error {
 		c.answerAll(err)
 		return err
 	}
-	others, over := c.countLight(w.writes)
+	others, over := c.countWaiting(w.writes)
 	l.alone = over
 	took, large := time.Since(w.began), c.writeCommits > 1 && w.units >= overlapUnits
 	w.writes, w.err, l.spare = nil, nil, w
