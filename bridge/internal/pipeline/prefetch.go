@@ -106,9 +106,9 @@ func (b *dispatcher) noteClaimTime(took time.Duration) {
 	b.claimTime = max(took, b.claimTime-b.claimTime/8)
 }
 
-// pace is the rate at which a wait queue takes jobs: the lowest of the last windows. So a burst, such as thirty
-// workers that start at once and then work for seconds, does not count as a stream. A window covers two commits: workers
-// that wait for each of them have jobs in each window.
+// pace is the rate at which a wait queue takes jobs: the second highest of the last windows. So a burst, such as thirty
+// workers that start at once and then work for seconds, does not count as a stream, and a stream that had to wait for a slow
+// commit still does. A window covers two commits: workers that wait for each of them have jobs in each window.
 type pace struct {
 	since time.Duration // beginning of the current window
 	n     int
@@ -141,7 +141,9 @@ func (p *pace) moves(now, commit time.Duration) bool {
 
 func (p *pace) perSecond(now, commit time.Duration) float64 {
 	p.roll(now, commit)
-	return slices.Min(p.rates[:])
+	last := p.rates
+	slices.Sort(last[:])
+	return last[len(last)-2]
 }
 
 // fromPrefetch takes prefetched jobs for the claim. It returns none for a claim with a timed lease, or of a client
