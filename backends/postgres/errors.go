@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -105,6 +106,7 @@ func (s *Store) withKind(err error) error {
 	if err == nil || core.Known(err) {
 		return err
 	}
+	err = concise(err)
 	var pgErr *pgconn.PgError
 	if !errors.As(err, &pgErr) {
 		var lost *lostError
@@ -213,4 +215,46 @@ func (s *Store) Usage() backends.Usage {
 	u.Max, u.InUse, u.Idle = int(pool.MaxConns()), int(pool.AcquiredConns()), int(pool.IdleConns())
 	u.Waits, u.Waited = uint64(pool.EmptyAcquireCount()), pool.EmptyAcquireWaitTime()
 	return u
+}
+
+// conciseError is an error with a shorter text.
+type conciseError struct {
+	text string
+	err  error
+}
+
+func (e *conciseError) Error() string { return e.text }
+func (e *conciseError) Unwrap() error { return e.err }
+
+// concise shortens the text of a failed login. The driver tries an address again without TLS, and lists each try: what counts is the
+// server's own answer (a wrong password), and otherwise each text once.
+func concise(err error) error {
+	connect, ok := errors.AsType[*pgconn.ConnectError](err)
+	if !ok {
+		return err
+	}
+	cause := connect.Unwrap()
+	joined, ok := cmp.Or(errors.Unwrap(cause), cause).(interface{ Unwrap() []error })
+	if !ok {
+		return err
+	}
+	address := func(err error) string {
+		at, _, _ := strings.Cut(err.Error(), "): ")
+		return at
+	}
+	answered := map[string]bool{}
+	for _, try := range joined.Unwrap() {
+		if _, ok := errors.AsType[*pgconn.PgError](try); ok {
+			answered[address(try)] = true
+		}
+	}
+	var texts []string
+	for _, try := range joined.Unwrap() {
+		_, answer := errors.AsType[*pgconn.PgError](try)
+		if text := try.Error(); (answer || !answered[address(try)]) && !slices.Contains(texts, text) {
+			texts = append(texts, text)
+		}
+	}
+	text := fmt.Sprintf("can't connect as the user %s to the database %s: %s", connect.Config.User, connect.Config.Database, strings.Join(texts, "; "))
+	return &conciseError{strings.Replace(err.Error(), connect.Error(), text, 1), err}
 }

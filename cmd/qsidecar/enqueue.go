@@ -22,6 +22,7 @@ import (
 type jobFlags struct {
 	priority    int16
 	delay       durationFlag
+	runAt       instantFlag
 	key         string
 	headers     []string
 	maxAttempts int
@@ -33,6 +34,7 @@ func (f *jobFlags) add(cmd *cobra.Command) {
 	f.timeout.min, f.timeout.max = time.Millisecond, protocol.MaxTimeoutMS*time.Millisecond
 	cmd.Flags().Int16Var(&f.priority, "priority", 0, "higher goes first (-32768 to 32767)")
 	cmd.Flags().Var(&f.delay, "delay", "ready only after this long (10s, 5m, 2h, 7d)")
+	cmd.Flags().Var(&f.runAt, "run-at", "ready at this time (2027-01-31 18:30 or 2027-01-31T18:30Z)")
 	cmd.Flags().StringVar(&f.key, "key", "", "store nothing when a job with this key is there already")
 	cmd.Flags().StringArrayVar(&f.headers, "header", nil, "`name=value` to go with the job; repeatable")
 	cmd.Flags().IntVar(&f.maxAttempts, "max-attempts", 0, "dead after so many (default: the queue's)")
@@ -44,6 +46,12 @@ func (f *jobFlags) job(cmd *cobra.Command, queue string, env func(string) string
 	job := protocol.NewJob{Queue: queue, Priority: int64(f.priority), Key: f.key}
 	if f.delay.set {
 		job.DelayMS = protocol.Some(f.delay.d.Milliseconds())
+	}
+	if f.runAt.set {
+		if f.delay.set {
+			return job, usagef("--delay and --run-at exclude each other: leave one of them out")
+		}
+		job.RunAt = protocol.Some(f.runAt.at.UnixMilli())
 	}
 	if f.timeout.set {
 		job.TimeoutMS = protocol.Some(f.timeout.d.Milliseconds())
@@ -143,7 +151,7 @@ func (a *app) enqueueCommand() *cobra.Command {
   tar c dir | qsidecar enqueue backups - --raw
   find . -name '*.png' | qsidecar enqueue thumbnails --lines --text`,
 		Args: argCount(1, 2, "a queue and at most one payload"),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			job, err := f.job(cmd, args[0], a.getenv)
 			if err == nil {
 				err = format.check(a.json)
@@ -151,6 +159,11 @@ func (a *app) enqueueCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			defer func() {
+				if err == nil {
+					format.warn(a)
+				}
+			}()
 			if lines {
 				return a.enqueueLines(cmd, job, &format, args)
 			}

@@ -326,7 +326,7 @@ func TestHelp(t *testing.T) {
 	h := newHost(t)
 	root := h.app(nil, nil, nil, nil).root()
 	for _, c := range root.Commands() {
-		if c.Name() == "completion" || c.Name() == "help" || renamedCommands[c.Name()] != "" {
+		if c.Name() == "completion" || c.Name() == "help" {
 			continue
 		}
 		out := h.must(0, c.Name(), "--help")

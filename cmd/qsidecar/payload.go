@@ -19,6 +19,15 @@ type payloadFormat struct {
 	raw  bool // the bytes as they are
 	text bool // a JSON string, also if the text is a JSON value
 	json bool // a JSON value, or an error
+
+	lookalike error // why the first text that looks like JSON isn't; nil: there was none
+}
+
+// warn reports a text that was probably meant as JSON, and was stored as a string.
+func (f *payloadFormat) warn(a *app) {
+	if f.lookalike != nil {
+		fmt.Fprintf(a.errOut, "qsidecar: a payload looks like JSON and isn't (%v), so it was stored as a text: correct it, or add --text, or --raw for its bytes as they are\n", f.lookalike)
+	}
 }
 
 // payloadFlags adds the flags of a payload's format, and --json.
@@ -48,10 +57,15 @@ func (f *payloadFormat) encode(given []byte) ([]byte, error) {
 	if json.Valid(given) && !f.text {
 		return given, nil
 	}
-	if f.json {
+	if !f.text {
 		var value json.RawMessage
 		err := json.Unmarshal(given, &value)
-		return nil, usagef("the payload is not JSON (%w): correct it, or add --text or --raw", err)
+		if f.json {
+			return nil, usagef("the payload is not JSON (%w): correct it, or add --text or --raw", err)
+		}
+		if start := bytes.TrimLeft(given, " \t\r\n"); f.lookalike == nil && len(start) > 0 && (start[0] == '{' || start[0] == '[') {
+			f.lookalike = err
+		}
 	}
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)

@@ -6,8 +6,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // storedPayload returns the bytes of the payload of the next job of the queue q, and acks it.
@@ -43,7 +45,6 @@ func TestPayloadFormats(t *testing.T) {
 		{"hello, world", "", `"hello, world"`, "JSON string, 14 bytes"},
 		{"it's <b> & \"c\"\n", "", `"it's <b> & \"c\"\n"`, "JSON string, 20 bytes"},
 		{`{"to":"ada"}`, "", `{"to":"ada"}`, "JSON object, 12 bytes"},
-		{`{"to":`, "", `"{\"to\":"`, "JSON string, 10 bytes"},
 		{"[1, 2]\n", "", "[1, 2]\n", "JSON array, 7 bytes"},
 		{`"quoted"`, "", `"quoted"`, "JSON string, 8 bytes"},
 		{"17", "", "17", "JSON number, 2 bytes"},
@@ -131,5 +132,51 @@ func TestPayloadTexts(t *testing.T) {
 				t.Errorf("work %s of %q: exit code %d, %q, want %q", flag, stored, code, &out, want)
 			}
 		}
+	}
+}
+
+// TestTextThatLooksLikeJSON shows that a payload that was meant as JSON isn't stored as a text without a word.
+func TestTextThatLooksLikeJSON(t *testing.T) {
+	h := newHost(t)
+	h.serve()
+	for payload, want := range map[string]string{"{to: ada}": "invalid character 't'", " [1, 2": "unexpected end of JSON input"} {
+		if r := h.run("enqueue", "q", payload); r.code != 0 || !strings.Contains(r.err, "a payload looks like JSON and isn't ("+want) || !strings.Contains(r.err, "--raw") {
+			t.Errorf("%s: exit code %d, and on stderr %q", payload, r.code, r.err)
+		}
+		if r := h.run("enqueue", "q", payload, "--text"); r.code != 0 || strings.Contains(r.err, "looks like JSON") {
+			t.Errorf("%s as a text: exit code %d, and on stderr %q", payload, r.code, r.err)
+		}
+	}
+	r := h.runWith("[1]\n{x\n{y\n", "enqueue", "q", "--lines")
+	if r.code != 0 || strings.Count(r.err, "looks like JSON") != 1 {
+		t.Errorf("lines: exit code %d, and on stderr %q", r.code, r.err)
+	}
+}
+
+// TestRunAt shows that a job is scheduled for an instant, in this host's zone if it names none.
+func TestRunAt(t *testing.T) {
+	h := newHost(t)
+	h.serve()
+	for _, at := range []string{"2099-01-31T18:30:00+02:00", "2099-01-31 18:30", "2099-01-31T18:30:15"} {
+		h.must(0, "enqueue", "q", "x", "--run-at", at)
+	}
+	var want []int64
+	for _, at := range []time.Time{time.Date(2099, 1, 31, 16, 30, 0, 0, time.UTC), time.Date(2099, 1, 31, 18, 30, 0, 0, time.Local), time.Date(2099, 1, 31, 18, 30, 15, 0, time.Local)} {
+		want = append(want, at.UnixMilli())
+	}
+	var got []int64
+	for line := range strings.Lines(h.must(0, "peek", "q", "--state", "scheduled", "--json")) {
+		var v struct {
+			RunAt int64 `json:"run_at"`
+		}
+		if err := json.Unmarshal([]byte(line), &v); err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, v.RunAt)
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Errorf("scheduled for %v, want %v", got, want)
 	}
 }

@@ -5,10 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	qsidecar "github.com/qsidecar/qsidecar/clients/go"
 	"github.com/qsidecar/qsidecar/internal/textfmt"
@@ -55,13 +58,9 @@ func (a *app) root() *cobra.Command {
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		if now := renamedFlag(cmd, err); now != nil {
-			return now
-		}
-		return usagef("%w\nRun `%s --help` to see what it takes", err, cmd.CommandPath())
+		return usagef("%w%s\nRun `%s --help` to see what it takes", flagError(err), nearFlag(cmd, err), cmd.CommandPath())
 	})
 	root.PersistentFlags().StringVar(&a.socket, "socket", "", "the sidecar's socket `PATH`")
-	root.AddCommand(a.oldCommands()...)
 	root.AddGroup(
 		&cobra.Group{ID: "run", Title: "Run a sidecar:"},
 		&cobra.Group{ID: "work", Title: "Work with jobs:"},
@@ -85,6 +84,50 @@ func (a *app) root() *cobra.Command {
 	return root
 }
 
+// flagError is an error of pflag without the words of Go's own parsers.
+func flagError(err error) error {
+	invalid, ok := errors.AsType[*pflag.InvalidValueError](err)
+	if !ok {
+		return err
+	}
+	number, ok := errors.AsType[*strconv.NumError](err)
+	if !ok {
+		return err
+	}
+	flag := invalid.GetFlag()
+	if errors.Is(number, strconv.ErrRange) {
+		least, most := "", ""
+		switch flag.Value.Type() {
+		case "int16":
+			least, most = "-32768", "32767"
+		case "int":
+			least, most = strconv.Itoa(math.MinInt), strconv.Itoa(math.MaxInt)
+		}
+		if least != "" {
+			return fmt.Errorf("--%s: %s is outside %s to %s", flag.Name, number.Num, least, most)
+		}
+	}
+	return fmt.Errorf("--%s: %q is not a whole number", flag.Name, number.Num)
+}
+
+// nearFlag suggests the flag that err was probably about.
+func nearFlag(cmd *cobra.Command, err error) string {
+	unknown, ok := errors.AsType[*pflag.NotExistError](err)
+	if !ok {
+		return ""
+	}
+	var known []string
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if !f.Hidden {
+			known = append(known, f.Name)
+		}
+	})
+	if near := textfmt.Nearest(unknown.GetSpecifiedName(), known); near != "" {
+		return ": did you mean --" + near + "?"
+	}
+	return ""
+}
+
 // argCount checks the number of arguments; most < 0 is any number. what describes them.
 func argCount(least, most int, what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
@@ -93,6 +136,9 @@ func argCount(least, most int, what string) cobra.PositionalArgs {
 		}
 		if what == "" {
 			what = "no arguments"
+		}
+		if f := cmd.Flags().Lookup("config"); f != nil && most == 0 && len(args) == 1 {
+			return usagef("%s takes no arguments: did you mean --config %s?", cmd.Name(), args[0])
 		}
 		return usagef("%s takes %s, and was given %s\nRun `%s --help` to see more",
 			cmd.Name(), what, textfmt.Plural(int64(len(args)), "argument"), cmd.CommandPath())

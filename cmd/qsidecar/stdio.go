@@ -40,7 +40,7 @@ at once, and count as failed attempts.
 
 Exit codes: 0 the session is over, 1 it failed, 2 wrong arguments or config, 5 the sidecar ended
 first or can't be reached, 130 interrupted.`,
-		Example: `  printf '{"op":"enqueue","queue":"mail","payload":"hi"}\n' | qsidecar stdio`,
+		Example: `  echo '{"op":"enqueue","queue":"mail","payload":"17"}' | qsidecar stdio`,
 		Args:    argCount(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if in.File == "" && in.Database == "" {

@@ -182,7 +182,8 @@ log: {level: debug, format: json}
 // TestConfigErrors checks each error with its position, as line:column: text.
 func TestConfigErrors(t *testing.T) {
 	for _, row := range []struct{ src, want string }{
-		{"lisen: []", "1:1: unknown key \"lisen\"; known here: listen, databases"},
+		{"lisen: []", "1:1: unknown key \"lisen\": did you mean listen?"},
+		{"queues: {q: {max_attemps: 3}}", "unknown key \"max_attemps\": did you mean max_attempts?"},
 		{"log: {colour: 1}", "1:7: unknown key \"colour\"; known here: level, format"},
 		{"listen: [{socket: /s, allow: []}]", "listen[0].allow: an empty list allows nothing"},
 		{"listen: [{socket: /s, allow: [{users: []}]}]", "listen[0].allow[0].users: an empty list matches no client"},
@@ -198,10 +199,10 @@ func TestConfigErrors(t *testing.T) {
 		{"admin: {listen: /a/b, group: no-such-group}", "1:23: admin.group: this host's files have no group"},
 		{"listen: [{socket: /a/b}]\nadmin: {listen: /a//b}", "admin.listen: /a//b is a socket that workers connect to"},
 		{"listen: /s", "1:9: listen: this should be a list (- …), and is a single value"},
-		{"listen: [{mode: '0660'}]", "listen[0]: socket is missing"},
+		{"listen: [{mode: '0660'}]", "listen[0].socket: it is missing"},
 		{"listen: [{socket: /s, mode: 0999}]", "1:29: listen[0].mode: \"0999\" is not a mode: write it in octal, as \"0660\""},
 		{"databases: [a]", "1:12: databases: this should be a map (key: value), and is a list"},
-		{"databases: {a: {}}", "databases.a: url is missing"},
+		{"databases: {a: {}}", "databases.a.url: it is missing"},
 		{"databases: {a: {url: 'sqlserver://h/d'}}", "databases.a.url: the address has no database"},
 		{"databases: {a: {url: 'sqlite:x', sidecar_timeout: 10ms}}", "databases.a.sidecar_timeout: 10ms is outside 1s to 1h"},
 		{"databases: {a: {url: 'sqlite:x'}, b: {url: 'sqlite:y'}}\nqueues: {q: {}}", "2:10: queues.q: which database? name one here, or in defaults.database"},
@@ -222,7 +223,15 @@ func TestConfigErrors(t *testing.T) {
 		{"max_frame: 1GiB", "1:12: max_frame: \"1GiB\" is not a size: write it as 4MiB, 512KiB or a number of bytes"},
 		{"max_frame: 128MiB", "1:1: max_frame: 128MiB is outside 64KiB to 64MiB"},
 		{"drain_timeout: [1s]", "1:16: drain_timeout: this should be a single value, and is a list"},
-		{"log: {level: ${LEVEL}}", "c.yaml"},
+		{"log: {level: ${LEVEL}}", ": quote a ${NAME} between { and }, for example"},
+		{"databases:\n\tmain:\n\t\turl: x", "2:1: a tab is in the indentation: indent with spaces"},
+		{"databases:\n  # main: {url: 'sqlite:x'}\n", "1:1: databases has no value: write one, or remove the key"},
+		{`{"databases": }`, "databases has no value"},
+		{"listen:\n", "listen has no value"},
+		{"listen: [{socket: /s, allow: }]", "listen[0].allow has no value"},
+		{"admin: {token_file: }", "admin.token_file has no value"},
+		{"max_frame:", "max_frame has no value"},
+		{"queues: {q: {timeout: }}", "queues.q.timeout has no value"},
 		{"log: {level: '${LEVEL}'}", "1:14: log.level: the environment variable LEVEL is not set"},
 		{"log: {level: '${LEVEL'}", "log.level: ${LEVEL is not ${NAME}"},
 		{"log: &a {level: info}", "anchors, aliases and tags are not used in this file"},
@@ -245,7 +254,7 @@ func TestConfigErrors(t *testing.T) {
 func TestConfigReportsAllErrors(t *testing.T) {
 	_, err := Parse("c.yaml", []byte("lisen: 1\nmax_frame: 1\nqueues:\n  q: {order: x, key_ttl: soon}\n"), noEnv)
 	want := `c.yaml has 4 errors
-c.yaml:1:1: unknown key "lisen"; known here: listen, databases, defaults, queues, drain_timeout, max_frame, limits, log, admin, traces
+c.yaml:1:1: unknown key "lisen": did you mean listen?
      1 | lisen: …
        | ^
 c.yaml:2:1: max_frame: 1 bytes is outside 64KiB to 64MiB

@@ -19,7 +19,7 @@ func (c *Config) check(bad func(path, format string, args ...any)) {
 			c.Listen[i].Socket = filepath.Clean(l.Socket) // a reload identifies the socket by this path
 		}
 		if l.Socket == "" {
-			bad(path, "socket is missing: the path of the Unix socket")
+			bad(path+".socket", "it is missing: write the path of the Unix socket")
 		}
 		if j := slices.IndexFunc(c.Listen[:i], func(o listenConfig) bool { return l.Socket != "" && samePath(o.Socket, l.Socket) }); j >= 0 {
 			bad(path+".socket", "%s is here twice%s", l.Socket, spelledAs(l.Socket, c.Listen[j].Socket))
@@ -64,7 +64,7 @@ func (c *Config) check(bad func(path, format string, args ...any)) {
 
 func (d Database) check(path string, bad func(path, format string, args ...any)) {
 	if d.URL == "" {
-		bad(path, "url is missing, for example sqlite:/var/lib/qsidecar/qsidecar.db")
+		bad(path+".url", "it is missing: write one, for example sqlite:/var/lib/qsidecar/qsidecar.db")
 	} else if u, err := engines.ParseURL(d.URL); err != nil {
 		bad(path+".url", "%v", err)
 	} else if u.File && d.PasswordFile != "" {

@@ -13,6 +13,8 @@ import (
 	"github.com/goccy/go-yaml/lexer"
 	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/token"
+
+	"github.com/qsidecar/qsidecar/internal/textfmt"
 )
 
 // yamlDecoder decodes a YAML file strictly into a struct. It collects all problems with
@@ -77,12 +79,26 @@ func (d *yamlDecoder) syntax(err error) {
 		GetMessage() string
 		GetToken() *token.Token
 	}
-	if errors.As(err, &placed) {
-		d.add(placed.GetToken(), "%s", placed.GetMessage())
+	if !errors.As(err, &placed) {
+		d.add(nil, "%v", err)
 		return
 	}
-	d.add(nil, "%v", err)
+	at := placed.GetToken()
+	d.add(at, "%s", placed.GetMessage())
+	p := &d.problems[len(d.problems)-1]
+	if p.line == 0 {
+		return
+	}
+	switch line := strings.Split(d.src, "\n")[p.line-1]; {
+	case strings.Contains(line[:len(line)-len(strings.TrimLeft(line, " \t"))], "\t"):
+		p.text = "a tab is in the indentation: indent with spaces"
+	case bareVariable.MatchString(line):
+		p.text += `: quote a ${NAME} between { and }, for example {url: "${DB_URL}"}`
+	}
 }
+
+// bareVariable matches a variable without quotes in a map or list in brackets, where YAML reads its braces.
+var bareVariable = regexp.MustCompile(`[{\[].*[:,\[]\s*\$\{`)
 
 func (d *yamlDecoder) add(at *token.Token, format string, args ...any) {
 	p := problem{text: fmt.Sprintf(format, args...)}
@@ -112,11 +128,12 @@ func parent(path string) string {
 	return path[:max(strings.LastIndexAny(path, ".["), 0)]
 }
 
-// value decodes node into v, which contains the default. A key without a value keeps the
-// default.
+// value decodes node into v, which contains the default. A section without keys keeps its defaults. Any other key needs a
+// value: where the file seems to set something, the sidecar must not run with a default.
 func (d *yamlDecoder) value(node ast.Node, v reflect.Value, path string) {
 	switch node.(type) {
 	case *ast.NullNode:
+		d.noValue(node, v.Type(), path)
 		return
 	case *ast.AnchorNode, *ast.AliasNode, *ast.TagNode:
 		d.add(node.GetToken(), "%s: anchors, aliases and tags are not used in this file: put common settings of queues under defaults", path)
@@ -156,6 +173,32 @@ func (d *yamlDecoder) value(node ast.Node, v reflect.Value, path string) {
 	default:
 		d.scalar(node, v, path)
 	}
+}
+
+func (d *yamlDecoder) noValue(node ast.Node, t reflect.Type, path string) {
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if t == reflect.TypeFor[columnValue]() || path == "" || path == "queues" || t.Kind() == reflect.Struct && len(keysOf(t)) > 0 {
+		return
+	}
+	d.unread[path] = true
+	at := d.keyTokens[path]
+	if at == nil {
+		at = node.GetToken()
+	}
+	d.add(at, "%s has no value: write one, or remove the key", path)
+}
+
+// unknownKey reports a key that the section doesn't have.
+func (d *yamlDecoder) unknownKey(section reflect.Type, key string, at *token.Token) {
+	known := keysOf(section)
+	if near := textfmt.Nearest(key, known); near != "" && keyPattern.MatchString(key) {
+		d.add(at, "unknown key %s: did you mean %s?", keyText(key), near)
+	} else {
+		d.add(at, "unknown key %s; known here: %s", keyText(key), strings.Join(known, ", "))
+	}
+	d.problems[len(d.problems)-1].unknownKey = true
 }
 
 // keyPattern matches a plausible key. Any other text can be the rest of a password without
@@ -244,7 +287,11 @@ func (d *yamlDecoder) scalar(node ast.Node, v reflect.Value, path string) {
 		d.add(node.GetToken(), "%s: this should be a single value, and is %s", path, kindText(node))
 		return
 	}
+	written := text
 	text, err := expand(text, d.variable)
+	if err == nil && text == "" && written != "" {
+		err = fmt.Errorf("%s is empty", written)
+	}
 	if err == nil {
 		err = setScalar(v, text)
 	}

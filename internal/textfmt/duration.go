@@ -20,6 +20,9 @@ func ParseDuration(s string) (time.Duration, error) {
 	if s == "0" {
 		return 0, nil
 	}
+	if positive, ok := strings.CutPrefix(s, "-"); ok && positive != "" && positive[0] >= '0' && positive[0] <= '9' {
+		return 0, fmt.Errorf("%s must not be negative", s)
+	}
 	var sum time.Duration
 	for rest := s; rest != "" || s == ""; {
 		n := strings.IndexFunc(rest, func(r rune) bool { return r < '0' || r > '9' })

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/internal/textfmt"
 )
 
 // Misfit is one thing in which a queue's mapping does not fit its table.
@@ -67,53 +68,19 @@ func (c *checker) find(key, name string) (backends.Column, bool) {
 		return found, true
 	}
 	var names []string
-	near, least := "", max(1, len(name)/3)+1
 	for _, other := range c.Info.Columns {
 		if strings.EqualFold(other.Name, name) {
 			c.Add(key, "the table has no column %s: it is called %s there", name, other.Name)
 			return found, false
 		}
-		if d := distance(strings.ToLower(name), strings.ToLower(other.Name)); d < least {
-			near, least = other.Name, d
-		}
 		names = append(names, other.Name)
 	}
-	if near == "" {
+	if near := textfmt.Nearest(name, names); near == "" {
 		c.Add(key, "the table has no column %s: it has %s", name, strings.Join(names, ", "))
 	} else {
 		c.Add(key, "the table has no column %s: did you mean %s? It has %s", name, near, strings.Join(names, ", "))
 	}
 	return found, false
-}
-
-// distance is the number of letters to add, remove or change to turn a into b. A text that
-// begins or ends with the other one has the distance 1.
-func distance(a, b string) int {
-	short, long := a, b
-	if len(short) > len(long) {
-		short, long = long, short
-	}
-	if len(short) >= 3 && (strings.HasPrefix(long, short) || strings.HasSuffix(long, short)) {
-		return 1
-	}
-	x, y := []rune(a), []rune(b)
-	row := make([]int, len(y)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i, r := range x {
-		last := row[0]
-		row[0] = i + 1
-		for j, s := range y {
-			changed := last
-			if r != s {
-				changed++
-			}
-			last = row[j+1]
-			row[j+1] = min(changed, row[j]+1, last+1)
-		}
-	}
-	return row[len(y)]
 }
 
 // catalogued is the catalogue's spelling of a column's name. It differs from name where the
