@@ -59,6 +59,9 @@ func TestAdmin(t *testing.T) {
 	if !strings.HasPrefix(at, "127.0.0.1:") || strings.HasSuffix(at, ":0") {
 		t.Fatalf("status has the admin address %q, want a port of 127.0.0.1", at)
 	}
+	if want := "admin=http://" + at + "/"; !strings.Contains(x.r.errOut.String(), want) {
+		t.Errorf("the log of the start has no %s:\n%s", want, x.r.errOut.String())
+	}
 	for _, path := range []string{"/healthz", "/startupz", "/readyz"} {
 		wantPage(t, at, path, 200, "ok\n")
 	}
@@ -67,7 +70,7 @@ func TestAdmin(t *testing.T) {
 	wantPage(t, at, "/debug/pprof/", 404, "admin.pprof")
 	wantPage(t, at, "/debug/pprof/goroutine?debug=1", 404, "admin.pprof")
 	wantPage(t, at, "/else", 404, "")
-	if out := x.must(0, "status"); !strings.Contains(out, "metrics and health at "+at) {
+	if out := x.must(0, "status"); !strings.Contains(out, "web page, metrics and health at http://"+at+"/\n") {
 		t.Errorf("status shows\n%s", out)
 	}
 }

@@ -92,7 +92,7 @@ func (a *app) showStatus(server string, st *protocol.Status) error {
 	}
 	var rows [][]string
 	if st.Admin != "" {
-		if err := a.printf("metrics and health at %s", st.Admin); err != nil {
+		if err := a.printf("web page, metrics and health at %s", textfmt.URLOf(st.Admin)); err != nil {
 			return err
 		}
 	}

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/qsidecar/qsidecar/internal/textfmt"
 )
 
 // servingText describes what is served. p.mu is held.
@@ -38,7 +40,11 @@ func (p *Daemon) Ready() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	sockets, databases := p.addresses()
-	p.log.Info("serving", "event", "serving", "version", p.version, "sockets", sockets, "databases", databases)
+	log := p.log.Logger
+	if at := p.admin.address(); at != "" {
+		log = log.With("admin", textfmt.URLOf(at))
+	}
+	log.Info("serving", "event", "serving", "version", p.version, "sockets", sockets, "databases", databases)
 	p.manager.notifyReady(p.servingText())
 }
 

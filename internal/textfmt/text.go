@@ -58,3 +58,11 @@ func Cut(text string, most int) string {
 	}
 	return text[:most] + "…"
 }
+
+// URLOf returns the URL of an address of the admin listener: HOST:PORT, or the path of a socket, which stays as it is.
+func URLOf(address string) string {
+	if strings.HasPrefix(address, "/") {
+		return address
+	}
+	return "http://" + address + "/"
+}
