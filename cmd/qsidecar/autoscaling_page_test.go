@@ -1,0 +1,93 @@
+package main
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/goccy/go-yaml"
+)
+
+// TestAutoscalingPage asks a sidecar for what the autoscaler of docs/operations/autoscaling.md asks.
+func TestAutoscalingPage(t *testing.T) {
+	page, err := os.ReadFile("../../docs/operations/autoscaling.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, _ := strings.Cut(string(page), "```yaml\n")
+	text, _, _ = strings.Cut(text, "---\n")
+	var object struct {
+		Spec struct {
+			Advanced struct {
+				ScalingModifiers struct{ Formula string } `yaml:"scalingModifiers"`
+			}
+			Triggers []struct {
+				Name     string
+				Metadata struct {
+					URL           string
+					ValueLocation string `yaml:"valueLocation"`
+				}
+			}
+		}
+	}
+	if err := yaml.Unmarshal([]byte(text), &object); err != nil {
+		t.Fatal(err)
+	}
+	x := startWatching(t, false, "admin: {listen: ':0'}\n")
+	at := x.status().Admin
+	for range 3 {
+		x.must(0, "enqueue", "mail", "1")
+	}
+	x.claim("mail")
+	formula := object.Spec.Advanced.ScalingModifiers.Formula
+	for _, trigger := range object.Spec.Triggers {
+		u, err := url.Parse(trigger.Metadata.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		u.Host = at
+		formula = strings.ReplaceAll(formula, trigger.Name, valueAt(t, u.String(), trigger.Metadata.ValueLocation))
+	}
+	if formula != "2 + 1" {
+		t.Errorf("with 2 ready and 1 claimed job the formula is %q", formula)
+	}
+}
+
+// valueAt returns a number in a JSON document, by its path.
+func valueAt(t *testing.T, address, path string) string {
+	t.Helper()
+	res, err := http.Get(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := io.ReadAll(res.Body)
+	if e := res.Body.Close(); err != nil || e != nil || res.StatusCode != http.StatusOK {
+		t.Fatal(res.Status, err, e)
+	}
+	var at any
+	if err := json.Unmarshal(body, &at); err != nil {
+		t.Fatal(err)
+	}
+	for part := range strings.SplitSeq(path, ".") {
+		switch v := at.(type) {
+		case map[string]any:
+			at = v[part]
+		case []any:
+			i, err := strconv.Atoi(part)
+			if err != nil || i >= len(v) {
+				t.Fatalf("%s has no %s: %s", address, path, body)
+			}
+			at = v[i]
+		}
+	}
+	n, ok := at.(float64)
+	if !ok {
+		t.Fatalf("%s at %s is %v", address, path, at)
+	}
+	return strconv.FormatFloat(n, 'f', -1, 64)
+}
