@@ -174,7 +174,7 @@ func (c *emulated) batch(ctx context.Context, query string) error {
 	switch {
 	case strings.Contains(query, "@describe_table"):
 		if c.sets = c.e.tables[*c.vars["describe_name"].text]; c.sets == nil {
-			c.sets = make([]*answer, 7)
+			c.sets = make([]*answer, 8)
 			for i := range c.sets {
 				c.sets[i] = &answer{}
 			}

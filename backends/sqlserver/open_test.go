@@ -2,10 +2,13 @@ package sqlserver
 
 import (
 	"context"
+	"errors"
 	"maps"
+	"net"
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -248,4 +251,27 @@ func TestSilentServer(t *testing.T) {
 		_, err := Open(ctx, Options{URL: "sqlserver://u:p@" + address + "?database=app", connect: login})
 		return err
 	})
+}
+
+// TestCloseAfterACut: a Store whose connections were cut closes without an error. Their own Close fails then, as the
+// driver's does.
+func TestCloseAfterACut(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		of   error
+		says bool
+	}{
+		"cut":          {&net.OpError{Op: "close", Net: "tcp", Err: net.ErrClosed}, false},
+		"reset in TLS": {&net.OpError{Op: "write", Net: "tcp", Err: syscall.EPIPE}, false},
+		"another":      {errors.New("another"), true},
+	} {
+		script := &scripted{answer: greeted(func(string) ([]*answer, error) { return nil, nil }), close: c.of}
+		s, err := Open(t.Context(), Options{URL: "sqlserver://app@db.example?database=app", driver: script.connector})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Close(); (err != nil) != c.says {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 }

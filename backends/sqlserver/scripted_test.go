@@ -19,6 +19,7 @@ import (
 type scripted struct {
 	answer func(query string) ([]*answer, error)
 	opened atomic.Int64
+	close  error // of each connection
 
 	mu   sync.Mutex
 	sent []string
@@ -37,7 +38,7 @@ type session struct{ s *scripted }
 
 func (c *session) Prepare(string) (driver.Stmt, error)      { return nil, errors.New("not needed") }
 func (c *session) Begin() (driver.Tx, error)                { return nil, errors.New("not needed") }
-func (c *session) Close() error                             { return nil }
+func (c *session) Close() error                             { return c.s.close }
 func (c *session) CheckNamedValue(*driver.NamedValue) error { return nil }
 
 func (c *session) QueryContext(_ context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {

@@ -187,9 +187,17 @@ func (s *Store) Info() backends.Info {
 func (s *Store) Close() error {
 	s.closing.Do(func() {
 		s.Stop(backends.Unavailable(fmt.Errorf("%s: %w", s.place, errClosed)))
-		s.closed = errors.Join(s.db.Close(), s.heartbeats.Close())
+		s.closed = errors.Join(closePool(s.db), closePool(s.heartbeats))
 	})
 	return s.closed
+}
+
+// closePool closes a pool. A connection that was cut before is closed, and the driver's error about that says nothing new.
+func closePool(db *sql.DB) error {
+	if err := db.Close(); err != nil && !broken(err) {
+		return err
+	}
+	return nil
 }
 
 // random returns a number that is unique to this process.
