@@ -47,7 +47,7 @@ type statements struct {
 	mark, seal                             *piece
 	store, storeKeyed                      *piece
 	ack, deliver                           *piece
-	lock, findLocked                       *piece
+	lock, findLocked, findLockedKeys       *piece
 	endClaims, renewClaims                 *piece
 	claim, claimNewest, bury, host, probe  *piece
 	join, renew, leave, claimedBy          *piece
@@ -139,7 +139,7 @@ func render(schema string) *statements {
 	}
 	s.mark, s.seal = r("mark"), r("seal")
 	s.store, s.storeKeyed = r("store"), r("store_keyed")
-	s.ack, s.deliver, s.lock, s.findLocked = r("ack"), r("deliver"), r("lock"), r("find_locked")
+	s.ack, s.deliver, s.lock, s.findLocked, s.findLockedKeys = r("ack"), r("deliver"), r("lock"), r("find_locked"), r("find_locked_keys")
 	s.endClaims, s.renewClaims = r("end_claims"), r("renew_claims")
 	s.claim, s.claimNewest, s.bury, s.host, s.probe = r("claim"), r("claim_newest"), r("bury"), r("host"), r("probe")
 	s.join, s.renew, s.leave, s.claimedBy = r("join"), r("renew"), r("leave"), r("claimed_by")

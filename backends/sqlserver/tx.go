@@ -4,6 +4,8 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -25,7 +27,11 @@ type tx struct {
 	returns []int64 // of o.Queues
 }
 
-var _ core.Tx = (*tx)(nil)
+var _ interface {
+	core.Tx
+	core.LockFinder
+	core.KeyLockFinder
+} = (*tx)(nil)
 
 const (
 	rollbackFor = 2 * time.Second
@@ -94,7 +100,7 @@ func (t *tx) send(ctx context.Context) error {
 		t.s.Meter.RoundTrip(began)
 		t.wrote = t.wrote || wrote > 0
 		if err != nil {
-			if t.o.LimitsLockWaits() {
+			if t.o.LimitsLockWaits() || slices.ContainsFunc(some, func(c call) bool { return strings.Contains(c.text, "NOWAIT") }) {
 				err = lockedOut(err)
 			}
 			return err

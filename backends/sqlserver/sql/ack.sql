@@ -1,6 +1,11 @@
 -- Ends claims with success. The claim's policy decided whether the row is deleted or kept.
 -- Failures are deleted a thousand at a time, because a job can have any number of them. It
 -- answers with the numbers of the leases that were valid.
+--
+-- A transaction that stores keys locks a key, then reads its job. So a transaction that has a
+-- job never waits for its key (NOWAIT; error 1222), here and in all other statements that
+-- change keys: without row versions each would wait for the other.
+-- https://learn.microsoft.com/sql/t-sql/queries/hints-transact-sql-table
 -- @ack_leases nvarchar(max)
 -- @ack_blob varbinary(max)
 -- sets 1
@@ -42,7 +47,7 @@ BEGIN
 END;
 IF EXISTS (SELECT 1 FROM @acked AS d WHERE d.[key] IS NOT NULL)
   UPDATE k SET state = 'done'
-  FROM @acked AS d INNER JOIN {s}.qsidecar_keys AS k WITH (INDEX (qsidecar_keys_job), ROWLOCK, FORCESEEK) ON k.job = d.id
+  FROM @acked AS d INNER JOIN {s}.qsidecar_keys AS k WITH (INDEX (qsidecar_keys_job), ROWLOCK, FORCESEEK, NOWAIT) ON k.job = d.id
   WHERE d.[key] IS NOT NULL
   OPTION (LOOP JOIN, FORCE ORDER);
 SET @wrote = @wrote + (SELECT COUNT(*) FROM @acked);

@@ -21,7 +21,7 @@ SELECT y.id, y.fence, y.attempts, 'too_large', b.message, @now
 FROM @buried AS y INNER JOIN @bury AS b ON b.id = y.id;
 IF EXISTS (SELECT 1 FROM @buried AS y WHERE y.[key] IS NOT NULL)
   UPDATE k SET state = 'dead'
-  FROM @buried AS y INNER JOIN {s}.qsidecar_keys AS k WITH (INDEX (qsidecar_keys_job), ROWLOCK, FORCESEEK) ON k.job = y.id
+  FROM @buried AS y INNER JOIN {s}.qsidecar_keys AS k WITH (INDEX (qsidecar_keys_job), ROWLOCK, FORCESEEK, NOWAIT) ON k.job = y.id
   WHERE y.[key] IS NOT NULL
   OPTION (LOOP JOIN, FORCE ORDER);
 SET @wrote = @wrote + (SELECT COUNT(*) FROM @buried);

@@ -36,7 +36,7 @@ FROM @ending AS e INNER JOIN @ended AS y ON y.id = e.id
 WHERE e.cause IS NOT NULL;
 IF EXISTS (SELECT 1 FROM @ending AS e WHERE e.dead = 1 AND e.keyed = 1)
   UPDATE k SET state = 'dead'
-  FROM @ending AS e INNER JOIN {s}.qsidecar_keys AS k WITH (INDEX (qsidecar_keys_job), ROWLOCK, FORCESEEK) ON k.job = e.id
+  FROM @ending AS e INNER JOIN {s}.qsidecar_keys AS k WITH (INDEX (qsidecar_keys_job), ROWLOCK, FORCESEEK, NOWAIT) ON k.job = e.id
   WHERE e.dead = 1 AND e.keyed = 1
   OPTION (LOOP JOIN, FORCE ORDER);
 DECLARE @ending_back TABLE (queue varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL PRIMARY KEY);

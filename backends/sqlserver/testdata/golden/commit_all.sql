@@ -25,9 +25,9 @@ FROM OPENJSON(@keyed_jobs) WITH (
 DECLARE @keyed_known TABLE (n int NOT NULL PRIMARY KEY, free tinyint NOT NULL);
 INSERT INTO @keyed_known (n, free)
 SELECT x.n, CASE WHEN k.expires_at <= @now AND (k.state IS NOT NULL OR o.id IS NULL) THEN 1 ELSE 0 END
-FROM @keyed AS x
+FROM (SELECT TOP (1000) y.n, y.queue, y.name FROM @keyed AS y WHERE y.name IS NOT NULL ORDER BY y.queue, y.name) AS x
 INNER JOIN [qsidecar].qsidecar_keys AS k WITH (UPDLOCK, HOLDLOCK, ROWLOCK, FORCESEEK) ON k.queue = x.queue AND k.name = x.name
-LEFT JOIN [qsidecar].qsidecar_jobs AS o WITH (FORCESEEK) ON o.id = k.job
+LEFT JOIN [qsidecar].qsidecar_jobs AS o WITH (FORCESEEK) ON o.id = k.job AND k.state IS NULL AND k.expires_at <= @now
 OPTION (LOOP JOIN, FORCE ORDER);
 UPDATE x SET stored = 0
 FROM @keyed AS x INNER JOIN @keyed_known AS f ON f.n = x.n
@@ -55,7 +55,7 @@ UNION ALL
 SELECT x.n, 0, k.job, COALESCE(k.state, CASE WHEN o.state = 'pending' THEN CASE WHEN o.run_at IS NULL THEN 'ready' ELSE 'scheduled' END ELSE o.state END, 'deleted')
 FROM @keyed AS x
 INNER JOIN [qsidecar].qsidecar_keys AS k WITH (FORCESEEK) ON k.queue = x.queue AND k.name = x.name
-LEFT JOIN [qsidecar].qsidecar_jobs AS o WITH (FORCESEEK) ON o.id = k.job
+LEFT JOIN [qsidecar].qsidecar_jobs AS o WITH (FORCESEEK) ON o.id = k.job AND k.state IS NULL
 WHERE x.stored = 0
 OPTION (LOOP JOIN, FORCE ORDER);
 DECLARE @ack TABLE (n int NOT NULL, id bigint NOT NULL PRIMARY KEY, sidecar bigint NOT NULL, number bigint NOT NULL, start bigint NULL, size bigint NULL);
@@ -97,7 +97,7 @@ BEGIN
 END;
 IF EXISTS (SELECT 1 FROM @acked AS d WHERE d.[key] IS NOT NULL)
   UPDATE k SET state = 'done'
-  FROM @acked AS d INNER JOIN [qsidecar].qsidecar_keys AS k WITH (INDEX (qsidecar_keys_job), ROWLOCK, FORCESEEK) ON k.job = d.id
+  FROM @acked AS d INNER JOIN [qsidecar].qsidecar_keys AS k WITH (INDEX (qsidecar_keys_job), ROWLOCK, FORCESEEK, NOWAIT) ON k.job = d.id
   WHERE d.[key] IS NOT NULL
   OPTION (LOOP JOIN, FORCE ORDER);
 SET @wrote = @wrote + (SELECT COUNT(*) FROM @acked);
@@ -178,7 +178,7 @@ FROM @ending AS e INNER JOIN @ended AS y ON y.id = e.id
 WHERE e.cause IS NOT NULL;
 IF EXISTS (SELECT 1 FROM @ending AS e WHERE e.dead = 1 AND e.keyed = 1)
   UPDATE k SET state = 'dead'
-  FROM @ending AS e INNER JOIN [qsidecar].qsidecar_keys AS k WITH (INDEX (qsidecar_keys_job), ROWLOCK, FORCESEEK) ON k.job = e.id
+  FROM @ending AS e INNER JOIN [qsidecar].qsidecar_keys AS k WITH (INDEX (qsidecar_keys_job), ROWLOCK, FORCESEEK, NOWAIT) ON k.job = e.id
   WHERE e.dead = 1 AND e.keyed = 1
   OPTION (LOOP JOIN, FORCE ORDER);
 DECLARE @ending_back TABLE (queue varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL PRIMARY KEY);

@@ -68,7 +68,7 @@ BEGIN
 END;
 IF EXISTS (SELECT 1 FROM @acked AS d WHERE d.[key] IS NOT NULL)
   UPDATE k SET state = 'done'
-  FROM @acked AS d INNER JOIN [qsidecar].qsidecar_keys AS k WITH (INDEX (qsidecar_keys_job), ROWLOCK, FORCESEEK) ON k.job = d.id
+  FROM @acked AS d INNER JOIN [qsidecar].qsidecar_keys AS k WITH (INDEX (qsidecar_keys_job), ROWLOCK, FORCESEEK, NOWAIT) ON k.job = d.id
   WHERE d.[key] IS NOT NULL
   OPTION (LOOP JOIN, FORCE ORDER);
 SET @wrote = @wrote + (SELECT COUNT(*) FROM @acked);

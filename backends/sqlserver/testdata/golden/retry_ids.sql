@@ -22,7 +22,7 @@ DECLARE @retry_known TABLE (id bigint NOT NULL PRIMARY KEY, job bigint NOT NULL,
 INSERT INTO @retry_known (id, job, held)
 SELECT x.id, k.job, CASE WHEN k.job <> x.id AND (k.state IS NULL OR k.expires_at > @now) THEN 1 ELSE 0 END
 FROM @retry AS x
-INNER JOIN [qsidecar].qsidecar_keys AS k WITH (UPDLOCK, HOLDLOCK, ROWLOCK, FORCESEEK) ON k.queue = @retry_queue AND k.name = x.name
+INNER JOIN [qsidecar].qsidecar_keys AS k WITH (UPDLOCK, HOLDLOCK, ROWLOCK, FORCESEEK, NOWAIT) ON k.queue = @retry_queue AND k.name = x.name
 OPTION (LOOP JOIN, FORCE ORDER);
 UPDATE x SET taken = 1
 FROM @retry AS x

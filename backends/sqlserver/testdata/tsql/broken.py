@@ -23,6 +23,7 @@ BROKEN = [
     ("ack", "OPTION (LOOP JOIN, FORCE ORDER);\nIF EXISTS (SELECT 1 FROM @ack ", ";\nIF EXISTS (SELECT 1 FROM @ack ", "leaves the way"),
     ("ack", "OUTPUT deleted.id, deleted.state,", "OUTPUT deleted.id, UPPER(deleted.state),", "computes"),
     ("deliver", "AS d, [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)\nWHERE j.id = d.id AND", "AS d INNER JOIN [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK) ON j.id = d.id\nWHERE", "that JOINs"),
+    ("ack", "ROWLOCK, FORCESEEK, NOWAIT)", "ROWLOCK, FORCESEEK)", "waits for the key"),
     ("ack", "SELECT TOP (1000) o.job", "SELECT o.job", "without a bound"),
     ("delete", "f.job = x.job AND f.fence = x.fence", "f.job = x.job", "without a bound"),
     ("end_claims", "cause, message, at)\nSELECT e.id", "cause, message)\nSELECT e.id", "leaves at out"),

@@ -73,6 +73,8 @@ def table_rules(name, schema, table, say):
         say("READPAST without READCOMMITTEDLOCK: refused where the database has READ_COMMITTED_SNAPSHOT")
     if "HOLDLOCK" in how and "UPDLOCK" not in how:
         say("HOLDLOCK without UPDLOCK: two that read the same gap wait for each other")
+    if base == "qsidecar_keys" and index == "qsidecar_keys_job" and "NOWAIT" not in how:
+        say("it waits for the key of a job that it has locked: one that stores the key waits for the job")
     if isinstance(scope, exp.Insert) and scope.find(exp.Table) is table:
         return  # what is inserted into
     if index is None:
