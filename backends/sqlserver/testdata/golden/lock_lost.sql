@@ -12,9 +12,10 @@ INSERT INTO @lost_owner (owner)
 SELECT x.owner FROM OPENJSON(@lost_owners) WITH (owner bigint) AS x;
 DECLARE @lost TABLE (id bigint NOT NULL PRIMARY KEY);
 INSERT INTO @lost (id)
-SELECT TOP (@lost_limit) j.id
+SELECT TOP (@lost_limit) r.id
 FROM @lost_owner AS o
 INNER JOIN [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_owned), FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK) ON j.owner = o.owner
+INNER JOIN [qsidecar].qsidecar_jobs AS r WITH (FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK) ON r.id = j.id
 WHERE j.state = 'claimed'
 OPTION (LOOP JOIN, FORCE ORDER);
 SELECT 'sidecar_lost' AS cause, j.id, j.queue, COALESCE(j.[key], N'') AS name, j.priority, j.position, j.fence,

@@ -33,6 +33,9 @@ BROKEN = [
     ("lock_due", "INDEX (qsidecar_due), FORCESEEK, ", "", "without an index"),
     ("lock_due", "j.due_at <= @now", "j.deadline <= @now", "nothing to seek by"),
     ("lock_due", "INDEX (qsidecar_due)", "INDEX (qsidecar_keys_job)", "has no index"),
+    ("promote", "READPAST, ROWLOCK, READCOMMITTEDLOCK) ON r.id", "ROWLOCK) ON r.id", "the rows are not locked"),
+    ("prune_keys", "FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK) ON r.queue", "FORCESEEK) ON r.queue", "the rows are not locked"),
+    ("claim", "j.position, DATALENGTH(j.payload)", "j.position, 0", "the rows are not locked"),
     ("seal", "UPDATE [qsidecar].qsidecar_commits SET number = @seal_number + 1", "MERGE [qsidecar].qsidecar_commits SET number = @seal_number + 1", "cannot be read"),
     ("pause", "WHERE queue = @pause_queue;", "WHERE paused = 0;", "not by primary key"),
 ]

@@ -122,6 +122,21 @@ def order_rules(schema, select, say):
         say(f"the order {got} is not that of {i.name}, {want}: all of it would be locked and sorted")
 
 
+def row_rules(schema, select, say):
+    """What passes over locked rows locks the rows, not just their entries in an index that has
+    all columns of the statement."""
+    tables = [t for t in select.find_all(exp.Table) if t.parent_select is select]
+    for t in tables:
+        how, index = hints(t)
+        if index is None or not {"UPDLOCK", "READPAST"} <= how:
+            continue
+        own = schema.indexes[index].columns | set(schema.keys.get(t.name.lower(), ["id"])) | {p.split()[0] for p in schema.indexes[index].where}
+        others = {c.name.lower() for c in select.find_all(exp.Column) if c.table == t.alias} - own
+        joined = any(o is not t and o.name == t.name and {"UPDLOCK", "READPAST"} <= hints(o)[0] and hints(o)[1] is None for o in tables)
+        if not others and not joined:
+            say(f"{index} has all columns that are read: the rows are not locked, and those that others have locked are not passed over")
+
+
 def statement_rules(name, schema, s, say):
     tree = s.tree
     if re.search(r"\bMERGE\b|CREATE\s+OR\s+ALTER", s.text) or s.text.startswith("WITH "):
@@ -133,6 +148,7 @@ def statement_rules(name, schema, s, say):
             table_rules(name, schema, table, say)
     for select in tree.find_all(exp.Select):
         order_rules(schema, select, say)
+        row_rules(schema, select, say)
     joined = [t for t in tree.find_all(exp.Table) if t.name.lower() in KEYS]
     if isinstance(tree, (exp.Update, exp.Delete)) and joined and (tree.args.get("from_") or tree.args.get("tables")):
         if "OPTION (LOOP JOIN" not in s.text:
