@@ -229,6 +229,12 @@ func TestExplain(t *testing.T) {
 	if p := plan(`<RelOp PhysicalOp="Sort"><Sort>` + strings.Replace(seek, "Index Seek", "Clustered Index Scan", 1) + `</Sort></RelOp>`); !p.Whole || !p.Sorts {
 		t.Errorf("%+v", p)
 	}
+	// A plan that can't be read says nothing against the statement.
+	for _, shown = range []string{"", "<ShowPlanXML><unfinished>", "<ShowPlanXML/>"} {
+		if _, err := diagnose.New(s).Explain(t.Context(), st, backends.TableInfo{}); !errors.Is(err, backends.ErrNoPlan) {
+			t.Errorf("%q: %v", shown, err)
+		}
+	}
 	denied = true
 	if _, err := diagnose.New(s).Explain(t.Context(), st, backends.TableInfo{}); !errors.Is(err, backends.ErrNoPlan) {
 		t.Errorf("%v", err)

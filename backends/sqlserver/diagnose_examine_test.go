@@ -87,9 +87,9 @@ type world struct {
 }
 
 func sound() world {
-	indexes := &sqlserver.Answer{Columns: make([]string, 2)}
+	indexes := &sqlserver.Answer{Columns: make([]string, 3)}
 	for _, m := range createIndex.FindAllStringSubmatch(migrate.Fresh(), -1) {
-		indexes.Rows = append(indexes.Rows, sqlserver.RowOf(m[1], int64(0)).Rows[0])
+		indexes.Rows = append(indexes.Rows, sqlserver.RowOf(m[1], int64(0), int64(1)).Rows[0])
 	}
 	return world{
 		settings: sqlserver.RowOf(int64(1), "ON", "DISABLED", int64(0), "READ_WRITE", "app", "app", time.Now().UTC(), int64(0)),
@@ -180,6 +180,7 @@ func TestExamine(t *testing.T) {
 		}, backends.SeverityError, "rights", "UPDATE on [qsidecar].qsidecar_sequence"},
 		"an index is missing":           {func(w *world) { w.indexes.Rows = w.indexes.Rows[1:] }, backends.SeverityError, "indexes", "qsidecar_ready"},
 		"an index is disabled":          {func(w *world) { w.indexes.Rows[2][1] = int64(1) }, backends.SeverityError, "indexes", "qsidecar_delayed"},
+		"row locks are off":             {func(w *world) { w.indexes.Rows[2][2] = int64(0) }, backends.SeverityError, "indexes", "ALLOW_ROW_LOCKS = ON"},
 		"INSTEAD OF":                    {func(w *world) { w.triggers = sqlserver.RowOf("theirs", int64(1)) }, backends.SeverityError, "triggers", "INSTEAD OF"},
 		"a trigger":                     {func(w *world) { w.triggers = sqlserver.RowOf("theirs", int64(0)) }, backends.SeverityInfo, "triggers", "theirs"},
 		"a job that was not given back": {func(w *world) { w.overdue = sqlserver.RowOf("mail", "claimed", int64(3), int64(7)) }, backends.SeverityWarning, "maintenance", "the queue mail has 3 jobs"},

@@ -169,6 +169,9 @@ func (s *Store) withKind(err error) error {
 	if slices.Contains([]int32{229, 230, 262, 297, 300, 2760, 15247}, sqlErr.Number) {
 		return fmt.Errorf("%s: the login lacks a right on the schema %s (`qsidecar migrate --print` ends with what it needs): %w", s.place, s.o.Schema, err)
 	}
+	if slices.Contains(numbers(err), 651) {
+		return fmt.Errorf("%s: a table doesn't lock single rows (it is a columnstore, or ALLOW_ROW_LOCKS is off for one of its indexes: ALTER INDEX ALL ON … SET (ALLOW_ROW_LOCKS = ON)): %w", s.place, err)
+	}
 	if sqlErr.Number == 1934 {
 		return fmt.Errorf("%s: a trigger or a procedure there was created with SET QUOTED_IDENTIFIER or ANSI_NULLS OFF (create it again with both ON): %w", s.place, err)
 	}

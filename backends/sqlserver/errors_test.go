@@ -65,6 +65,7 @@ func TestKindsOfErrors(t *testing.T) {
 		"a trigger's own fault": {inTrigger, never, false, true, "Divide by zero"},
 		"no right":              {serverError(229, "The SELECT permission was denied on the object 'qsidecar_jobs'"), never, false, false, "migrate --print"},
 		"no hints' plan":        {serverError(8622, "Query processor could not produce a query plan because of the hints"), never, false, false, "8622"},
+		"no row locks":          {serverError(651, "Cannot use the ROW granularity hint on the table \"theirs\" because locking at the specified granularity is inhibited."), never, false, false, "ALLOW_ROW_LOCKS = ON"},
 		"settings":              {serverError(1934, "INSERT failed because the following SET options have incorrect settings: 'QUOTED_IDENTIFIER'."), never, false, false, "created with"},
 		"broken stream":         {mssql.StreamError{InnerError: io.ErrUnexpectedEOF}, soon, true, false, ""},
 		"severed":               {fmt.Errorf("x: %w", driver.ErrBadConn), soon, true, false, ""},

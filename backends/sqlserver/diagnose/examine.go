@@ -228,14 +228,22 @@ var createIndex = regexp.MustCompile(`CREATE (?:UNIQUE )?INDEX (\w+)`)
 // checkIndexes checks that the sidecar's indexes exist and are enabled.
 func (e *examination) checkIndexes(ctx context.Context) error {
 	exists := map[string]bool{} // false: the index is disabled
+	var noRowLocks []string
 	if err := e.rows(ctx, e.engine.Statement("examine_indexes"), func(rows *sql.Rows) error {
 		var name string
-		var disabled bool
-		err := rows.Scan(&name, &disabled)
+		var disabled, rowLocks bool
+		err := rows.Scan(&name, &disabled, &rowLocks)
 		exists[name] = !disabled
+		if !rowLocks {
+			noRowLocks = append(noRowLocks, name)
+		}
 		return err
 	}); err != nil {
 		return err
+	}
+	if len(noRowLocks) > 0 {
+		e.AddError("indexes", "row locks are off for these indexes, and every statement locks single rows (error 651): "+strings.Join(noRowLocks, ", "),
+			"ALTER INDEX … SET (ALLOW_ROW_LOCKS = ON)")
 	}
 	missing := []string{}
 	for _, found := range createIndex.FindAllStringSubmatch(migrate.Fresh(), -1) {

@@ -134,7 +134,7 @@ BROKEN = [
     ("WHERE id = @a1_1", "WHERE fence = @a1_1", "without its key"),
     ("WHERE [MsgId] = TRY_CONVERT(int, @a1_1) AND CASE", "WHERE CASE", "without its key"),
     ("AS j WITH (INDEX ([PK_MsgQueue]), FORCESEEK, ROWLOCK)", "AS j WITH (ROWLOCK)", "changed by a scan"),
-    ("OUTPUT CONVERT(nvarchar(max), inserted.[MsgId]) INTO @a1_key", "OUTPUT inserted.[MsgId]", "OUTPUT without INTO"),
+    ("OUTPUT CONVERT(nvarchar(4000), inserted.[MsgId]) INTO @a1_key", "OUTPUT inserted.[MsgId]", "OUTPUT without INTO"),
     ("inserted.[MsgId]", "inserted.[Id]", "no column id"),
     ("SET @wrote = @wrote + 1;\n", "", "no number"),
     ("SELECT @@ROWCOUNT AS matched;\n", "", "result sets"),
