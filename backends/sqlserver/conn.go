@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	mssql "github.com/microsoft/go-mssqldb"
@@ -92,7 +93,7 @@ func (s *Store) connect(config msdsn.Config) {
 		if s.o.driver != nil {
 			to = s.o.driver(c)
 		}
-		db := sql.OpenDB(timedConnector{to, s.o.connect})
+		db := sql.OpenDB(timedConnector{to, s.o.connect, &s.unverified})
 		db.SetMaxOpenConns(most)
 		db.SetMaxIdleConns(most)
 		db.SetConnMaxIdleTime(idleTime)
@@ -111,6 +112,7 @@ func (s *Store) connect(config msdsn.Config) {
 type timedConnector struct {
 	driver.Connector
 	within time.Duration
+	isNew  *atomic.Bool // is set for each new connection
 }
 
 // Connect implements driver.Connector.
@@ -121,6 +123,7 @@ func (p timedConnector) Connect(ctx context.Context) (driver.Conn, error) {
 	stop := context.AfterFunc(within, w.cut)
 	c, err := p.Connector.Connect(within)
 	if stop() {
+		p.isNew.Store(true)
 		return c, err
 	}
 	if err == nil {

@@ -82,6 +82,7 @@ type world struct {
 	indexes  *sqlserver.Answer
 	triggers *sqlserver.Answer
 	overdue  *sqlserver.Answer // nil: no job is
+	sequence *sqlserver.Answer
 	plan     string
 	refused  string // the start of queries that the login may not ask
 }
@@ -101,7 +102,7 @@ func sound() world {
 			}
 			return a
 		},
-		indexes: indexes, triggers: &sqlserver.Answer{Columns: make([]string, 2)}, plan: planOf(goodPick, goodTake),
+		sequence: sqlserver.RowOf(int64(5000), int64(5999)), indexes: indexes, triggers: &sqlserver.Answer{Columns: make([]string, 2)}, plan: planOf(goodPick, goodTake),
 	}
 }
 
@@ -127,6 +128,8 @@ func (w world) answer(query string) ([]*sqlserver.Answer, error) {
 		return []*sqlserver.Answer{w.mirror}, nil
 	case strings.Contains(query, "HAS_PERMS_BY_NAME"):
 		return []*sqlserver.Answer{w.rights(query)}, nil
+	case strings.Contains(query, "sys.sequences"):
+		return []*sqlserver.Answer{w.sequence}, nil
 	case strings.Contains(query, "sys.indexes"):
 		return []*sqlserver.Answer{w.indexes}, nil
 	case strings.Contains(query, "sys.triggers"):
@@ -181,6 +184,7 @@ func TestExamine(t *testing.T) {
 		"an index is missing":           {func(w *world) { w.indexes.Rows = w.indexes.Rows[1:] }, backends.SeverityError, "indexes", "qsidecar_ready"},
 		"an index is disabled":          {func(w *world) { w.indexes.Rows[2][1] = int64(1) }, backends.SeverityError, "indexes", "qsidecar_delayed"},
 		"row locks are off":             {func(w *world) { w.indexes.Rows[2][2] = int64(0) }, backends.SeverityError, "indexes", "ALLOW_ROW_LOCKS = ON"},
+		"a sequence that was set back":  {func(w *world) { w.sequence = sqlserver.RowOf(int64(5000), int64(6000)) }, backends.SeverityError, "sequence", "sp_sequence_get_range"},
 		"INSTEAD OF":                    {func(w *world) { w.triggers = sqlserver.RowOf("theirs", int64(1)) }, backends.SeverityError, "triggers", "INSTEAD OF"},
 		"a trigger":                     {func(w *world) { w.triggers = sqlserver.RowOf("theirs", int64(0)) }, backends.SeverityInfo, "triggers", "theirs"},
 		"a job that was not given back": {func(w *world) { w.overdue = sqlserver.RowOf("mail", "claimed", int64(3), int64(7)) }, backends.SeverityWarning, "maintenance", "the queue mail has 3 jobs"},

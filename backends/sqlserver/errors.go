@@ -290,10 +290,10 @@ func retryCause(err error) int {
 const throttledWait = 100 * time.Millisecond
 
 // Retry implements core.Driver.
-func (engine) Retry(_ context.Context, err error) (again bool, cause int, wait time.Duration) {
+func (e engine) Retry(ctx context.Context, err error) (again bool, cause int, wait time.Duration) {
 	switch whenAgain(err) {
 	case never:
-		return false, 0, 0
+		return idTaken(err) && !e.server.babelfish && e.repairSequence(ctx, e.db), backends.RetryOther, 0
 	case later:
 		wait = throttledWait
 	}

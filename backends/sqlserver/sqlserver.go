@@ -104,6 +104,7 @@ type Store struct {
 	opened     time.Time
 	lanes      chan *txSlot
 	txSlots    atomic.Int32 // number of rows used in qsidecar_commits so far
+	unverified atomic.Bool  // a connection is new: the sequence can be behind the ids
 	hintless   atomic.Bool  // statements of adopted tables have no hints; see withoutHints
 
 	closing sync.Once

@@ -57,6 +57,9 @@ func (s *Store) begin(ctx context.Context, o core.TxOptions) (*tx, error) {
 		s.giveLane(l)
 		return nil, err
 	}
+	if s.unverified.Swap(false) && !s.server.babelfish {
+		s.checkSequence(ctx, c)
+	}
 	t := &tx{s: s, c: c, lane: l, o: o}
 	if _, err := c.ExecContext(ctx, s.sql.begin); err != nil {
 		t.Rollback(ctx, err)

@@ -44,6 +44,7 @@ func (x *Engine) Examine(ctx context.Context, queues []backends.Policy) (found [
 			{Topic: "rights", Run: e.checkRights},
 			{Topic: "indexes", Run: e.checkIndexes, NeedsTables: true},
 			{Topic: "triggers", Run: e.checkTriggers, NeedsTables: true},
+			{Topic: "sequence", Run: e.checkSequence, NeedsTables: true},
 			{Topic: "claim", Run: e.checkClaim, NeedsTables: true},
 			{Topic: "maintenance", Run: e.checkOverdue, NeedsTables: true},
 		}, unseen)
@@ -257,6 +258,23 @@ func (e *examination) checkIndexes(ctx context.Context) error {
 			"create them again: run what `qsidecar migrate --print` prints, which leaves alone what exists; a disabled index needs ALTER INDEX … REBUILD")
 	}
 	return nil
+}
+
+// checkSequence finds a sequence that is behind the ids, as after a restore of the tables alone. A sidecar that has the
+// right repairs it at its next connection.
+func (e *examination) checkSequence(ctx context.Context) error {
+	if e.Babelfish {
+		return nil
+	}
+	return e.rows(ctx, e.engine.BehindSQL(), func(rows *sql.Rows) error {
+		var last, highest int64
+		err := rows.Scan(&last, &highest)
+		if err == nil && sqlserver.Behind(last, highest) {
+			e.AddError("sequence", fmt.Sprintf("the sequence %s.qsidecar_sequence is at %d, and a job or a key has the id %d: inserts of jobs fail or reuse ids", migrate.QuoteName(e.Schema), last, highest),
+				"restart a sidecar whose login has UPDATE on the sequence, or run: "+e.engine.RepairSQL())
+		}
+		return err
+	})
 }
 
 // checkTriggers finds the triggers of other programs, which run with each change.
