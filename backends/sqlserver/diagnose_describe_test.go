@@ -135,8 +135,8 @@ func TestDescribe(t *testing.T) {
 	}
 }
 
-// TestDescribeWithoutTheRight: a login without VIEW DEFINITION sees that there are CHECKs and filters, and not which. An index
-// whose filter is hidden is no key, and no claim reads it.
+// TestDescribeWithoutTheRight: a login without VIEW DEFINITION sees that there are CHECKs and filters, but not their texts. An index
+// whose filter is hidden does not count as a key, and no claim reads it.
 func TestDescribeWithoutTheRight(t *testing.T) {
 	t.Parallel()
 	world := theirs()
@@ -229,7 +229,7 @@ func TestExplain(t *testing.T) {
 	if p := plan(`<RelOp PhysicalOp="Sort"><Sort>` + strings.Replace(seek, "Index Seek", "Clustered Index Scan", 1) + `</Sort></RelOp>`); !p.Whole || !p.Sorts {
 		t.Errorf("%+v", p)
 	}
-	// A plan that can't be read says nothing against the statement.
+	// If the plan cannot be read, the statement is still accepted.
 	for _, shown = range []string{"", "<ShowPlanXML><unfinished>", "<ShowPlanXML/>"} {
 		if _, err := diagnose.New(s).Explain(t.Context(), st, backends.TableInfo{}); !errors.Is(err, backends.ErrNoPlan) {
 			t.Errorf("%q: %v", shown, err)

@@ -3,6 +3,7 @@ package sqlserver_test
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -214,6 +215,32 @@ func TestExamine(t *testing.T) {
 		}
 		if !hit {
 			t.Errorf("%s: no %s of %s with %q in %+v", name, c.grade, c.topic, c.words, found)
+		}
+	}
+}
+
+// TestExamineBeforeTheTables: in a schema that exists the login needs ALTER, and for a new one CREATE SCHEMA.
+func TestExamineBeforeTheTables(t *testing.T) {
+	t.Parallel()
+	for hasSchema, want := range map[bool]string{true: "(N'[qsidecar]', 'SCHEMA', 'ALTER')", false: "(N'app', 'DATABASE', 'CREATE SCHEMA')"} {
+		w, asked := sound(), ""
+		w.rights = func(query string) *sqlserver.Answer {
+			asked = query
+			return sqlserver.RowOf("[qsidecar]", "ALTER", int64(0))
+		}
+		s, script := sqlserver.ScriptedStore(t, w.answer)
+		script.WithoutTables(hasSchema)
+		found, err := diagnose.New(s).Examine(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(asked, want) || strings.Contains(asked, "CREATE SCHEMA") == hasSchema {
+			t.Errorf("it asked for %s", asked)
+		}
+		if !slices.ContainsFunc(found, func(f backends.Finding) bool {
+			return f.Severity == backends.SeverityError && f.Topic == "rights" && strings.Contains(f.Text, "ALTER on [qsidecar]")
+		}) {
+			t.Errorf("%+v", found)
 		}
 	}
 }

@@ -104,7 +104,8 @@ var throttledNumbers = []int32{
 	42108, 42109, // a serverless database wakes up
 	615, 921, 922, 926, 927, // it moves, recovers or is restored
 	701, 802, 8645, 8651, 1204, // memory; no memory for a lock
-	17197, 17830, 18401, // login timeout; upgrading
+	3958, 3959, 3966, 3967, // tempdb has no space for row versions, and the transaction needed one
+	17187, 17197, 17830, 18401, // the server starts; login timeout; upgrading
 }
 
 // insertRace reports whether two transactions inserted one row of this package's own tables at the same time. That

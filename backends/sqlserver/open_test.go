@@ -21,9 +21,11 @@ import (
 func TestAddresses(t *testing.T) {
 	t.Parallel()
 	for url, word := range map[string]string{
-		"sqlserver://app:hunter2@db:x?database=app": "written sqlserver://",
-		"sqlserver://app:hunter2@db/app":            "has no database",
-		"sqlserver://app:hunter2@db:1433":           "has no database",
+		"sqlserver://app:hunter2@db:x?database=app":                          "written sqlserver://",
+		"sqlserver://app:hunter2@db/app":                                     "has no database",
+		"sqlserver://app:hunter2@db:1433":                                    "has no database",
+		"sqlserver://app:hunter2@db?database=app&fedauth=ActiveDirectoryMSI": "can log in with",
+		"sqlserver://app:hunter2@db?database=app&authenticator=krb5":         "can log in with",
 	} {
 		err := CheckURL(url)
 		if err == nil || !strings.Contains(err.Error(), word) || strings.Contains(err.Error(), "hunter2") {
@@ -64,6 +66,7 @@ func TestUnsupportedServers(t *testing.T) {
 		"azure's old one": {rowOf("12.0.2000.8", "SQL Azure", int64(5), int64(110), int64(0), "app", int64(0)), "COMPATIBILITY_LEVEL = 130"},
 		"azure's master":  {rowOf("12.0.2000.8", "SQL Azure", int64(5), int64(150), int64(0), "master", int64(0)), "database=NAME"},
 		"hidden":          {&answer{Columns: make([]string, 6)}, "VIEW ANY DATABASE"},
+		"fabric":          {rowOf("12.0.2000.8", "SQL Azure", int64(12), int64(170), int64(0), "app", int64(0)), ""},
 		"azure":           {rowOf("12.0.2000.8", "SQL Azure", int64(5), int64(150), int64(0), "app", int64(0)), ""},
 		"babelfish":       {rowOf("12.0.2000.8", "Babelfish for PostgreSQL", int64(3), int64(120), int64(1), "app", int64(0)), ""},
 	} {

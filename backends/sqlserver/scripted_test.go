@@ -89,6 +89,20 @@ func scriptedStore(t *testing.T, f func(query string) ([]*answer, error)) (*Stor
 		driver: s.connector}), s
 }
 
+// WithoutTables answers that there are no tables, and perhaps no schema.
+func (s *scripted) WithoutTables(hasSchema bool) {
+	usual := s.answer
+	s.answer = func(query string) ([]*answer, error) {
+		switch {
+		case strings.Contains(query, "CASE WHEN OBJECT_ID"):
+			return []*answer{rowOf(int64(0))}, nil
+		case strings.Contains(query, "CASE WHEN SCHEMA_ID"):
+			return []*answer{rowOf(flag01(hasSchema))}, nil
+		}
+		return usual(query)
+	}
+}
+
 // serverError returns an error as the driver creates it from the server's messages.
 func serverError(number int32, message string, more ...mssql.Error) mssql.Error {
 	e := mssql.Error{Number: number, Class: 16, State: 1, Message: message, ServerName: "db", LineNo: 1}

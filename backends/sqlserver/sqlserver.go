@@ -23,7 +23,9 @@
 // DELETE with an OUTPUT that JOINs or computes, and nothing that is exclusive only because of
 // a table hint.
 //
-// The clock of all statements is the server's. No batch relies on the settings of its session.
+// The clock of all statements is the server's. A batch sets what it needs, except the options
+// that filtered indexes need: the driver's logins have these, and begin.sql sets them for a
+// transaction.
 package sqlserver
 
 import (
@@ -193,7 +195,7 @@ func (s *Store) Close() error {
 	return s.closed
 }
 
-// closePool closes a pool. A connection that was cut before is closed, and the driver's error about that says nothing new.
+// closePool closes a pool. An error of a connection that was cut before is ignored, because that connection is closed.
 func closePool(db *sql.DB) error {
 	if err := db.Close(); err != nil && !broken(err) {
 		return err

@@ -26,6 +26,10 @@ var files embed.FS
 //     the number of rows has no other bound;
 //   - from a list, row by row (LOOP JOIN, FORCE ORDER), by the primary key.
 //
+// So nothing is gained by a new plan when the statistics are old, as after every few hundred
+// changes of the jobs (KEEPFIXED PLAN):
+// https://learn.microsoft.com/sql/t-sql/queries/hints-transact-sql-query
+//
 // A list is a table variable with a primary key. Its columns have the table's types and
 // collations, so that nothing is converted on the table's side. It has at most a thousand
 // rows. The server escalates to a lock of the whole table only at many more.

@@ -188,8 +188,19 @@ func (e *examination) checkRights(ctx context.Context) error {
 		rows = append(rows, fmt.Sprintf("  (%s, '%s', '%s')", migrate.QuoteText(name), class, need))
 	}
 	if e.Version < migrate.Latest {
-		for _, need := range []string{"CREATE TABLE", "CREATE FUNCTION", "CREATE SCHEMA"} {
+		// The owner of a new schema can do anything in it. In another one, new objects and the sequence need ALTER:
+		// https://learn.microsoft.com/sql/t-sql/statements/create-sequence-transact-sql
+		exists := false
+		if err := e.rows(ctx, "SELECT CASE WHEN SCHEMA_ID("+migrate.QuoteText(e.Schema)+") IS NULL THEN 0 ELSE 1 END AS has_schema;", func(rows *sql.Rows) error { return rows.Scan(&exists) }); err != nil {
+			return err
+		}
+		for _, need := range []string{"CREATE TABLE", "CREATE FUNCTION"} {
 			add(e.Name, "DATABASE", need)
+		}
+		if exists {
+			add(migrate.QuoteName(e.Schema), "SCHEMA", "ALTER")
+		} else {
+			add(e.Name, "DATABASE", "CREATE SCHEMA")
 		}
 	}
 	if e.Version > 0 {

@@ -10,8 +10,8 @@ DECLARE @find_free_key TABLE (id bigint NOT NULL PRIMARY KEY);
 INSERT INTO @find_free_key (id)
 SELECT x.id
 FROM @find_key AS x INNER JOIN {s}.qsidecar_keys AS k WITH (FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK) ON k.queue = x.queue AND k.name = x.name
-OPTION (LOOP JOIN, FORCE ORDER);
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 SELECT x.id
 FROM @find_key AS x INNER JOIN {s}.qsidecar_keys AS k WITH (FORCESEEK, READUNCOMMITTED) ON k.queue = x.queue AND k.name = x.name
 WHERE NOT EXISTS (SELECT 1 FROM @find_free_key AS f WHERE f.id = x.id)
-OPTION (LOOP JOIN, FORCE ORDER);
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);

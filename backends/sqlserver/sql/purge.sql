@@ -12,5 +12,5 @@ FROM {s}.qsidecar_jobs AS j WITH (INDEX ({index}), FORCESEEK, UPDLOCK, READPAST,
 INNER JOIN {s}.qsidecar_jobs AS r WITH (FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK) ON r.id = j.id
 WHERE {where} AND j.queue = @purge_queue
 ORDER BY {order}
-OPTION (LOOP JOIN, FORCE ORDER);
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 {remove_tail}

@@ -20,7 +20,7 @@ def without_option(text):
     OPTIMIZE FOR."""
     if text.startswith("DELETE"):
         text = re.sub(r"\n *OPTION \([A-Z ,]+\)$", "", text)
-    return re.sub(r"\n *OPTION \((LOOP JOIN, )?OPTIMIZE FOR \(@\w+ = \d+\)\)$", "", text)
+    return re.sub(r"\n *OPTION \((LOOP JOIN, )?OPTIMIZE FOR \(@\w+ = \d+\)(, KEEPFIXED PLAN)?\)$", "", text)
 
 
 class Statement:

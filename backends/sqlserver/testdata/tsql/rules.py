@@ -149,6 +149,9 @@ def statement_rules(name, schema, s, say):
     for select in tree.find_all(exp.Select):
         order_rules(schema, select, say)
         row_rules(schema, select, say)
+    into = tree.find(exp.Table) if isinstance(tree, exp.Insert) else None
+    if not s.condition and "KEEPFIXED PLAN" not in s.text and any(t.name.lower() == "qsidecar_jobs" and t is not into for t in tree.find_all(exp.Table)):
+        say("it is compiled anew each time that the jobs' statistics are old, as after every few hundred changes")
     joined = [t for t in tree.find_all(exp.Table) if t.name.lower() in KEYS]
     if isinstance(tree, (exp.Update, exp.Delete)) and joined and (tree.args.get("from_") or tree.args.get("tables")):
         if "OPTION (LOOP JOIN" not in s.text:
@@ -179,7 +182,7 @@ def claim_rules(found, say):
         how, index = hints(table)
         if not CLAIMING <= how or index != "qsidecar_ready" or s.tree.expression.args.get("limit") is None:
             say(f"a claim picks rows without {CLAIMING - how} or without TOP or its index")
-        if "OPTION (OPTIMIZE FOR (@claim_left = 1))" not in s.text:
+        if "OPTION (OPTIMIZE FOR (@claim_left = 1), KEEPFIXED PLAN)" not in s.text:
             say("a claim picks rows with a TOP that the server takes for a hundred rows: it may lock more of them ahead")
     for s in takes:
         where = [normal(c) for c in conditions(s.tree)]
