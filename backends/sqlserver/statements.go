@@ -92,7 +92,7 @@ func limitEnd(ago string) string {
 // fragments are the parts that several pieces share.
 var fragments = strings.NewReplacer(
 	"{claim_head}", body("claim_head"), "{claim_tail}", claimTail, "{beat_tail}", body("beat_tail"),
-	"{remove_tail}", body("remove_tail"), "{promote_tail}", body("promote_tail"), "{deliver_end}", limitEnd("d.ago_ms"), "{renewal_end}", limitEnd("r.ago_ms"), "{retry_head}", body("retry_head"), "{retry_tail}", body("retry_tail"),
+	"{remove_tail}", body("remove_tail"), "{remove_keys}", body("remove_keys"), "{promote_tail}", body("promote_tail"), "{deliver_end}", limitEnd("d.ago_ms"), "{renewal_end}", limitEnd("r.ago_ms"), "{retry_head}", body("retry_head"), "{retry_tail}", body("retry_tail"),
 	// the assignments that end a claim
 	"{unclaimed}", `prefetched = 0, token_sidecar = NULL, token_number = NULL, owner = NULL, lease_ms = NULL,
   deadline = NULL, due_at = NULL, claimed_at = NULL, worker = NULL`,

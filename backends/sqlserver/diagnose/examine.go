@@ -246,7 +246,7 @@ func (e *examination) checkIndexes(ctx context.Context) error {
 		var disabled, rowLocks bool
 		err := rows.Scan(&name, &disabled, &rowLocks)
 		exists[name] = !disabled
-		if !rowLocks {
+		if !rowLocks && !e.Babelfish {
 			noRowLocks = append(noRowLocks, name)
 		}
 		return err

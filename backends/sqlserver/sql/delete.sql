@@ -10,3 +10,4 @@ INNER JOIN {s}.qsidecar_jobs AS j WITH (UPDLOCK, ROWLOCK, FORCESEEK) ON j.id = x
 WHERE j.queue = @delete_queue AND j.state <> 'claimed'
 OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 {remove_tail}
+{remove_keys}

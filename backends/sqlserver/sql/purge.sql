@@ -14,3 +14,4 @@ WHERE {where} AND j.queue = @purge_queue
 ORDER BY {order}
 OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 {remove_tail}
+{remove_keys}

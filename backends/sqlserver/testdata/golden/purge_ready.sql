@@ -33,12 +33,12 @@ BEGIN
   OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
   SET @prune_failures = @@ROWCOUNT;
 END;
+SET @wrote = @wrote + (SELECT COUNT(*) FROM @pruned);
+SELECT COUNT_BIG(*) AS gone FROM @pruned AS d;
 UPDATE k SET state = 'deleted'
 FROM @pruned AS d INNER JOIN [qsidecar].qsidecar_keys AS k WITH (INDEX (qsidecar_keys_job), ROWLOCK, FORCESEEK, NOWAIT) ON k.job = d.id
 WHERE d.[key] IS NOT NULL
 OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
-SET @wrote = @wrote + (SELECT COUNT(*) FROM @pruned);
-SELECT COUNT_BIG(*) AS gone FROM @pruned AS d;
 IF @wrote > 0
 BEGIN
   UPDATE [qsidecar].qsidecar_commits SET number = @mark_number, at = @now
