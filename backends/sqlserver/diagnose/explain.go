@@ -35,7 +35,7 @@ func (x *Engine) Explain(ctx context.Context, st *backends.Statement, table back
 	}
 	all, err := plan.Read(xml)
 	if err != nil {
-		return backends.Plan{}, fmt.Errorf("%w: SHOWPLAN_XML can't be read: %v", backends.ErrNoPlan, err)
+		return backends.Plan{}, fmt.Errorf("%w: SHOWPLAN_XML can't be read: %w", backends.ErrNoPlan, err)
 	}
 	for _, p := range all {
 		if strings.HasPrefix(strings.TrimSpace(p.Text), "SELECT ") && len(p.Operators) > 0 {
