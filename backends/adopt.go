@@ -95,7 +95,7 @@ type Advisor interface {
 	Describe(ctx context.Context, schema, name string) (TableInfo, error)
 
 	// Explain returns the plan of a statement and doesn't run it. table is the adopted table, as Describe
-	// returned it. The error is ErrNoPlan if the server doesn't show plans to this login.
+	// returned it. The error is ErrNoPlan if only the plan is missing.
 	Explain(ctx context.Context, st *Statement, table TableInfo) (Plan, error)
 
 	// CreateIndex returns the statement that creates an index for the rows that meet the conditions, in that
@@ -106,8 +106,8 @@ type Advisor interface {
 	RowOrdering() RowOrdering
 }
 
-// ErrNoPlan means that this login must not see plans.
-var ErrNoPlan = errors.New("this login may not see plans")
+// ErrNoPlan means that the server accepts the statement, and its plan can't be shown.
+var ErrNoPlan = errors.New("the server shows no plan")
 
 // RowOrdering is how an engine orders rows.
 type RowOrdering struct {

@@ -129,6 +129,24 @@ var keyTests = map[string]func(*kit){
 		k.enqueueKey("late", longer, backends.StateDone)
 		k.enqueueKey("over", "", "")
 	},
+	"PruneOfAJobLeavesItsKey": func(k *kit) { // also if the key is locked
+		p := policy("q")
+		p.RetainDone = time.Second
+		id := k.enqueueKey("k", "", "")
+		k.writeLosing(backends.Ack{Leases: leasesOf(k.commit(k.claimBatch(me, 1, 0, p)).Claims[0].Jobs...)}, 0)
+		k.AdvanceClock(2 * time.Second)
+		end := func() {}
+		if k.Application != nil {
+			var lock func(queue, key string) error
+			lock, end = k.Application()
+			k.mustLock(lock, "k")
+		}
+		if r := k.maintain(backends.Maintenance{Prune: true}); r.Pruned != 1 {
+			k.Errorf("%d pruned, want the job", r.Pruned)
+		}
+		end()
+		k.enqueueKey("k", id, backends.StateDone)
+	},
 	"RetryReclaimsTheKey": func(k *kit) {
 		id := k.enqueueKey("k", "", "")
 		k.writeLosing(backends.Nack{Leases: leasesOf(k.claimOne()), Dead: true}, 0)

@@ -18,9 +18,8 @@ var _ backends.Adopter = (*Store)(nil)
 
 // Dialect implements backends.Adopter.
 func (s *Store) Dialect() backends.Dialect {
-	azure := s.server.edition == editionAzure || s.server.edition == editionManaged
 	s.hintless.Store(false)
-	return dialect.Dialect{Schema: s.o.Schema, UTF8: azure || s.server.major >= 15, Hintless: &s.hintless}
+	return dialect.Dialect{Schema: s.o.Schema, UTF8: s.server.updated() || s.server.major >= 15, Hintless: &s.hintless}
 }
 
 // hintNumbers are the errors for hints that the server cannot follow: the index does not

@@ -155,8 +155,8 @@ func TestAdoptedBesideReaders(t *testing.T) {
 // TestAdoptedOnSQLServer shows what only a real server can show of adopted tables.
 func TestAdoptedOnSQLServer(t *testing.T) {
 	onReal(t, func(t *testing.T, url string) {
-		for _, table := range []string{"MsgQueue", "Order Lines", "Order Lines Done", "Kinds"} {
-			beside(t, url, "DROP TABLE IF EXISTS [dbo].["+table+"]")
+		for _, m := range createTable.FindAllStringSubmatch(tablesSQL(t), -1) {
+			beside(t, url, "DROP TABLE IF EXISTS [dbo].["+m[1]+"]")
 		}
 		for m := range strings.SplitSeq(tablesSQL(t), ";\n") {
 			if at := strings.Index(m, "CREATE "); at >= 0 {

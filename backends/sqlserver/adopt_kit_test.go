@@ -47,13 +47,13 @@ func catalogue(t testing.TB, ddl string) map[string][]*answer {
 	t.Helper()
 	all := map[string][]*answer{}
 	for _, m := range createTable.FindAllStringSubmatch(ddl, -1) {
-		sets := []*answer{rowOf("dbo", m[1], "U", int64(0), int64(1)), {Columns: make([]string, 13)}, {Columns: make([]string, 6)}, {Columns: make([]string, 2)},
-			{make([]string, 2), [][]driver.Value{{"INSERT", int64(1)}, {"DELETE", int64(1)}}}, {Columns: make([]string, 1)}, {Columns: make([]string, 1)}}
+		sets := []*answer{rowOf("dbo", m[1], "U", int64(0), int64(1), "app", int64(0), "-"), {Columns: make([]string, 14)}, {Columns: make([]string, 8)}, {Columns: make([]string, 2)},
+			{make([]string, 2), [][]driver.Value{{"INSERT", int64(1)}, {"DELETE", int64(1)}}}, {Columns: make([]string, 1)}, {Columns: make([]string, 2)}, {Columns: make([]string, 9)}}
 		nullable := map[string]bool{}
 		index := func(name, columns string, unique int64) {
 			for part := range strings.SplitSeq(columns, ", ") {
 				column := strings.Trim(strings.TrimSuffix(part, " DESC"), "[]")
-				sets[2].Rows = append(sets[2].Rows, []driver.Value{name, unique, "", column, flag01(strings.HasSuffix(part, " DESC")), flag01(nullable[column])})
+				sets[2].Rows = append(sets[2].Rows, []driver.Value{name, unique, int64(0), "", column, flag01(strings.HasSuffix(part, " DESC")), flag01(nullable[column]), unique})
 			}
 		}
 		for line := range strings.SplitSeq(m[2], "\n") {
@@ -89,7 +89,7 @@ func catalogued(c []string, nullable bool) []driver.Value {
 		digits = size
 		scale, _ = strconv.ParseInt(c[4], 10, 64) // the pattern has digits alone
 	}
-	return []driver.Value{c[1], c[2], bytes, digits, scale, c[6], flag01(nullable), flag01(c[7] != ""), flag01(c[9] != ""), int64(0), int64(1), int64(1), strings.TrimPrefix(c[9], " DEFAULT ")}
+	return []driver.Value{c[1], c[2], bytes, digits, scale, c[6], flag01(nullable), flag01(c[7] != ""), flag01(c[9] != ""), int64(0), int64(1), int64(1), strings.TrimPrefix(c[9], " DEFAULT "), ""}
 }
 
 func flag01(yes bool) int64 {

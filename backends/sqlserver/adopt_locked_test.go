@@ -69,7 +69,7 @@ func TestAdoptedFilteredIndex(t *testing.T) {
 	kinds.Where["Name"] = mapping.Value{Text: "x"}
 	indexes := k.e.tables["Kinds"][2]
 	for _, column := range []string{"Urgency", "Made", "Id"} {
-		indexes.Rows = append(indexes.Rows, []driver.Value{"open", int64(0), "([Busy]=(0) AND [Name]=N'x' AND [Wanted] IS NULL)", column, flag01(column == "Urgency"), int64(0)})
+		indexes.Rows = append(indexes.Rows, []driver.Value{"open", int64(0), int64(1), "([Busy]=(0) AND [Name]=N'x' AND [Wanted] IS NULL)", column, flag01(column == "Urgency"), int64(0), int64(0)})
 	}
 	s, err := adopted.New(t.Context(), k.engine, map[string]mapping.Table{"kinds": kinds})
 	if err != nil {

@@ -1,6 +1,7 @@
 package sqlserver
 
 import (
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"strings"
@@ -105,6 +106,48 @@ func TestAdoptedMessages(t *testing.T) {
 		t.Logf("%+v", found) // the emulator has none of the server's settings that the checks read
 	}
 	k.isTSQL("messages")
+}
+
+// TestAdoptedConstraints shows that check finds what the table's constraints refuse of a job's life. The statements are T-SQL.
+func TestAdoptedConstraints(t *testing.T) {
+	t.Parallel()
+	k := adopting(t, nil, someMessages)
+	sets := k.e.tables["MsgQueue"]
+	sets[1].Rows = append(sets[1].Rows, []driver.Value{"Mark", "int", int64(4), int64(10), int64(0), "", int64(1), int64(1), int64(0), int64(0), int64(1), int64(1), "", "(case when [State]='A' then (1) end)"})
+	sets[6].Rows = append(sets[6].Rows, []driver.Value{"CK_Done", "([State]<>'C' OR [DoneTime] IS NULL)"})
+	sets[7].Rows = append(sets[7].Rows,
+		[]driver.Value{int64(0), "FK_Reader", int64(7), "dbo", "Readers", "ReaderCode", "Code", int64(0), int64(1)},
+		[]driver.Value{int64(1), "FK_Log", int64(8), "dbo", "Log", "MsgId", "MsgId", int64(0), int64(1)})
+	k.sql(`ALTER TABLE dbo."MsgQueue" ADD "Mark" int GENERATED ALWAYS AS (CASE WHEN "State" = 'A' THEN 1 END) STORED`)
+	k.sql(`CREATE TABLE dbo."Readers" ("Code" char(8)); CREATE TABLE dbo."Log" ("MsgId" int)`)
+	k.sql(`INSERT INTO dbo."Log" VALUES (1)`)
+	for _, c := range []struct {
+		onAck mapping.OnAck
+		want  []string
+	}{
+		{mapping.Update, []string{"CK_Done", "refuses each ack", "FK_Reader", "refuses each claim"}},
+		{mapping.Delete, []string{"FK_Log", "refuses a ack (of 1 of 3 sampled jobs)"}},
+	} {
+		m := messages()
+		m.OnAck = c.onAck
+		if c.onAck == mapping.Delete {
+			delete(m.States, backends.StateDone)
+		}
+		s, err := adopted.New(t.Context(), k.engine, map[string]mapping.Table{"orders": m})
+		if err != nil {
+			t.Fatal(err)
+		}
+		found, err := s.Try(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := fmt.Sprintf("%+v", found)
+		for _, want := range c.want {
+			if !strings.Contains(text, want) {
+				t.Errorf("no %q in %s", want, text)
+			}
+		}
+	}
 }
 
 // TestAdoptedNames shows that a mapping names columns in any case if the database's collation

@@ -126,6 +126,34 @@ func emulation(t testing.TB, url, schema string) (*Store, *emulator, Options) {
 // retention. All topics run on four other engines then.
 var quickTopics = []string{"Settle", "Leases", "Sidecars", "Retention", "LockedRows"}
 
+// application is another program that locks keys, as another sidecar does that stores jobs.
+func application(t *testing.T, url, schema string) (lock func(queue, key string) error, end func()) {
+	c, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	lock = func(queue, key string) error {
+		if c.PgConn().TxStatus() == 'I' {
+			if _, err := c.Exec(t.Context(), "BEGIN"); err != nil {
+				return err
+			}
+		}
+		_, err := c.Exec(t.Context(), "INSERT INTO "+schema+".qsidecar_keys AS k (queue, name, job, expires_at, state) VALUES ($1, convert_to($2, 'UTF8'), 0, now() AT TIME ZONE 'UTC', 'deleted') "+
+			"ON CONFLICT (queue, name) DO UPDATE SET job = k.job", queue, key)
+		return err
+	}
+	return lock, func() {
+		if _, err := c.Exec(t.Context(), "COMMIT"); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // TestConformanceByEmulation runs the conformance suite on the batches that would go to SQL
 // Server. PostgreSQL carries them out. See emulator for what that shows and what it does not.
 func TestConformanceByEmulation(t *testing.T) {
@@ -190,6 +218,7 @@ func TestConformanceByEmulation(t *testing.T) {
 					}
 				}
 			},
+			Application:   func() (func(queue, key string) error, func()) { return application(t, url, schema) },
 			InvalidValues: oddValues,
 			InsertRow: func(column, expression string, _ bool) error {
 				c, err := pgx.Connect(t.Context(), url)

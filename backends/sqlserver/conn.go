@@ -1,6 +1,7 @@
 package sqlserver
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"database/sql/driver"
@@ -11,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	mssql "github.com/microsoft/go-mssqldb"
@@ -35,6 +37,9 @@ func configure(o *Options) (msdsn.Config, error) {
 	}
 	if config.Database == "" { // a path is an instance's name, and a login's default database is often master
 		return config, errors.New("the address has no database: write sqlserver://USER@HOST:PORT?database=NAME")
+	}
+	if by := cmp.Or(config.Parameters["fedauth"], config.Parameters["authenticator"]); by != "" && by != "ntlm" {
+		return config, fmt.Errorf("the address asks for the authentication %s: this program can log in with a login of SQL Server (USER), or with one of Windows and its password (DOMAIN%%5CUSER, by NTLM)", by)
 	}
 	if o.Password != "" {
 		config.Password = o.Password
@@ -92,7 +97,7 @@ func (s *Store) connect(config msdsn.Config) {
 		if s.o.driver != nil {
 			to = s.o.driver(c)
 		}
-		db := sql.OpenDB(timedConnector{to, s.o.connect})
+		db := sql.OpenDB(timedConnector{to, s.o.connect, &s.unverified})
 		db.SetMaxOpenConns(most)
 		db.SetMaxIdleConns(most)
 		db.SetConnMaxIdleTime(idleTime)
@@ -111,6 +116,7 @@ func (s *Store) connect(config msdsn.Config) {
 type timedConnector struct {
 	driver.Connector
 	within time.Duration
+	isNew  *atomic.Bool // is set for each new connection
 }
 
 // Connect implements driver.Connector.
@@ -121,6 +127,7 @@ func (p timedConnector) Connect(ctx context.Context) (driver.Conn, error) {
 	stop := context.AfterFunc(within, w.cut)
 	c, err := p.Connector.Connect(within)
 	if stop() {
+		p.isNew.Store(true)
 		return c, err
 	}
 	if err == nil {
@@ -168,19 +175,30 @@ func (d recordingDialer) DialContext(ctx context.Context, network, addr string) 
 type server struct {
 	version   string
 	major     int
-	edition   int // SERVERPROPERTY('EngineEdition'): 5 and 8 are Azure's
+	edition   int // SERVERPROPERTY('EngineEdition')
 	level     int // the database's compatibility level
 	babelfish bool
 	name      string // of the database
 	versions  bool   // READ_COMMITTED_SNAPSHOT: the database has row versions for readers
 }
 
+// The values of EngineEdition of products that Microsoft keeps up to date. Their versions are not comparable with those of SQL Server:
+// https://learn.microsoft.com/sql/t-sql/functions/serverproperty-transact-sql
 const (
-	editionAzure   = 5 // Azure SQL Database
-	editionManaged = 8 // Azure SQL Managed Instance
-	minMajor       = 13
-	minLevel       = 130 // OPENJSON's
+	editionAzure   = 5  // Azure SQL Database
+	editionManaged = 8  // Azure SQL Managed Instance
+	editionFabric  = 12 // SQL database in Microsoft Fabric
 )
+
+const (
+	minMajor = 13
+	minLevel = 130 // OPENJSON's
+)
+
+// updated reports whether the server is such a product.
+func (s *server) updated() bool {
+	return s.edition == editionAzure || s.edition == editionManaged || s.edition == editionFabric
+}
 
 // checkServer queries the server's version and settings, and returns an error for a server that is not supported.
 func (s *Store) checkServer(ctx context.Context) error {
@@ -203,15 +221,15 @@ func (s *Store) checkServer(ctx context.Context) error {
 	if s.server = *v; v.versions {
 		s.sql.readVersions()
 	}
-	switch azure := v.edition == editionAzure || v.edition == editionManaged; {
+	switch {
 	case v.babelfish:
 		s.server.version += ", Babelfish"
-	case !azure && v.major < minMajor:
+	case !v.updated() && v.major < minMajor:
 		return fmt.Errorf("%s is SQL Server %s: 2016 (13.0) or newer is needed", s.place, v.version)
 	case v.level < minLevel:
 		return fmt.Errorf("the database %s has the compatibility level %d, and %d or more is needed (OPENJSON): ALTER DATABASE [%s] SET COMPATIBILITY_LEVEL = %d",
 			s.place, v.level, minLevel, v.name, minLevel)
-	case s.server.name == "master" && azure:
+	case s.server.name == "master" && v.updated():
 		return fmt.Errorf("%s is the database master: name one of your own with ?database=NAME", s.place)
 	}
 	return nil

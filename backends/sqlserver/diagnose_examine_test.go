@@ -3,6 +3,7 @@ package sqlserver_test
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -82,14 +83,15 @@ type world struct {
 	indexes  *sqlserver.Answer
 	triggers *sqlserver.Answer
 	overdue  *sqlserver.Answer // nil: no job is
+	sequence *sqlserver.Answer
 	plan     string
 	refused  string // the start of queries that the login may not ask
 }
 
 func sound() world {
-	indexes := &sqlserver.Answer{Columns: make([]string, 2)}
+	indexes := &sqlserver.Answer{Columns: make([]string, 3)}
 	for _, m := range createIndex.FindAllStringSubmatch(migrate.Fresh(), -1) {
-		indexes.Rows = append(indexes.Rows, sqlserver.RowOf(m[1], int64(0)).Rows[0])
+		indexes.Rows = append(indexes.Rows, sqlserver.RowOf(m[1], int64(0), int64(1)).Rows[0])
 	}
 	return world{
 		settings: sqlserver.RowOf(int64(1), "ON", "DISABLED", int64(0), "READ_WRITE", "app", "app", time.Now().UTC(), int64(0)),
@@ -101,7 +103,7 @@ func sound() world {
 			}
 			return a
 		},
-		indexes: indexes, triggers: &sqlserver.Answer{Columns: make([]string, 2)}, plan: planOf(goodPick, goodTake),
+		sequence: sqlserver.RowOf(int64(5000), int64(5999)), indexes: indexes, triggers: &sqlserver.Answer{Columns: make([]string, 2)}, plan: planOf(goodPick, goodTake),
 	}
 }
 
@@ -127,6 +129,8 @@ func (w world) answer(query string) ([]*sqlserver.Answer, error) {
 		return []*sqlserver.Answer{w.mirror}, nil
 	case strings.Contains(query, "HAS_PERMS_BY_NAME"):
 		return []*sqlserver.Answer{w.rights(query)}, nil
+	case strings.Contains(query, "sys.sequences"):
+		return []*sqlserver.Answer{w.sequence}, nil
 	case strings.Contains(query, "sys.indexes"):
 		return []*sqlserver.Answer{w.indexes}, nil
 	case strings.Contains(query, "sys.triggers"):
@@ -180,6 +184,8 @@ func TestExamine(t *testing.T) {
 		}, backends.SeverityError, "rights", "UPDATE on [qsidecar].qsidecar_sequence"},
 		"an index is missing":           {func(w *world) { w.indexes.Rows = w.indexes.Rows[1:] }, backends.SeverityError, "indexes", "qsidecar_ready"},
 		"an index is disabled":          {func(w *world) { w.indexes.Rows[2][1] = int64(1) }, backends.SeverityError, "indexes", "qsidecar_delayed"},
+		"row locks are off":             {func(w *world) { w.indexes.Rows[2][2] = int64(0) }, backends.SeverityError, "indexes", "ALLOW_ROW_LOCKS = ON"},
+		"a sequence that was set back":  {func(w *world) { w.sequence = sqlserver.RowOf(int64(5000), int64(6000)) }, backends.SeverityError, "sequence", "sp_sequence_get_range"},
 		"INSTEAD OF":                    {func(w *world) { w.triggers = sqlserver.RowOf("theirs", int64(1)) }, backends.SeverityError, "triggers", "INSTEAD OF"},
 		"a trigger":                     {func(w *world) { w.triggers = sqlserver.RowOf("theirs", int64(0)) }, backends.SeverityInfo, "triggers", "theirs"},
 		"a job that was not given back": {func(w *world) { w.overdue = sqlserver.RowOf("mail", "claimed", int64(3), int64(7)) }, backends.SeverityWarning, "maintenance", "the queue mail has 3 jobs"},
@@ -209,6 +215,32 @@ func TestExamine(t *testing.T) {
 		}
 		if !hit {
 			t.Errorf("%s: no %s of %s with %q in %+v", name, c.grade, c.topic, c.words, found)
+		}
+	}
+}
+
+// TestExamineBeforeTheTables: in a schema that exists the login needs ALTER, and for a new one CREATE SCHEMA.
+func TestExamineBeforeTheTables(t *testing.T) {
+	t.Parallel()
+	for hasSchema, want := range map[bool]string{true: "(N'[qsidecar]', 'SCHEMA', 'ALTER')", false: "(N'app', 'DATABASE', 'CREATE SCHEMA')"} {
+		w, asked := sound(), ""
+		w.rights = func(query string) *sqlserver.Answer {
+			asked = query
+			return sqlserver.RowOf("[qsidecar]", "ALTER", int64(0))
+		}
+		s, script := sqlserver.ScriptedStore(t, w.answer)
+		script.WithoutTables(hasSchema)
+		found, err := diagnose.New(s).Examine(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(asked, want) || strings.Contains(asked, "CREATE SCHEMA") == hasSchema {
+			t.Errorf("it asked for %s", asked)
+		}
+		if !slices.ContainsFunc(found, func(f backends.Finding) bool {
+			return f.Severity == backends.SeverityError && f.Topic == "rights" && strings.Contains(f.Text, "ALTER on [qsidecar]")
+		}) {
+			t.Errorf("%+v", found)
 		}
 	}
 }

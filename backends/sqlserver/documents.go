@@ -266,6 +266,12 @@ func onlyRows(ids []int64) []onlyRow {
 	return rows
 }
 
+type keyRow struct {
+	ID    int64  `json:"id"`
+	Queue string `json:"queue"`
+	Key   string `json:"key"`
+}
+
 type ownerRow struct {
 	Owner int64 `json:"owner"`
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -55,6 +56,55 @@ func TestDocumentedStatements(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
+}
+
+// TestSequenceBehindTheIDs: a sequence that was set back is found by a new Store, by a Store whose connections ended, and by
+// the error of the first INSERT. No job is refused, or gets an id that something names.
+func TestSequenceBehindTheIDs(t *testing.T) {
+	t.Parallel()
+	for _, when := range []string{"AtTheStart", "AtAReconnect", "AtTheError"} {
+		t.Run(when, func(t *testing.T) {
+			t.Parallel()
+			url := standIn(t)
+			s, e, o := emulation(t, url, "behind")
+			enqueue := func(key string) int {
+				r, err := s.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Key: key}}}}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				id, err := strconv.Atoi(r.Writes[0].Stored[0].ID)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return id
+			}
+			enqueue("")
+			c, err := pgx.Connect(t.Context(), url)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() {
+				if err := c.Close(context.WithoutCancel(t.Context())); err != nil {
+					t.Error(err)
+				}
+			}()
+			if _, err := c.Exec(t.Context(), `INSERT INTO behind.qsidecar_keys (queue, name, job, expires_at, state) VALUES ('q', 'gone', 70000, now() AT TIME ZONE 'UTC' + interval '1 day', 'done');
+				SELECT setval('behind.qsidecar_sequence', 1000, false)`); err != nil {
+				t.Fatal(err)
+			}
+			switch when {
+			case "AtTheStart":
+				s = open(t, o)
+			case "AtAReconnect":
+				e.cut()
+			}
+			for _, key := range []string{"", "k", ""} {
+				if id := enqueue(key); id <= 70000 {
+					t.Errorf("the id %d is named already", id)
+				}
+			}
+		})
+	}
 }
 
 // TestCursors shows that a queue's floors move on when its claimed jobs are long gone, that claims then begin there,

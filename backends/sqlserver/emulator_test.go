@@ -174,7 +174,7 @@ func (c *emulated) batch(ctx context.Context, query string) error {
 	switch {
 	case strings.Contains(query, "@describe_table"):
 		if c.sets = c.e.tables[*c.vars["describe_name"].text]; c.sets == nil {
-			c.sets = make([]*answer, 7)
+			c.sets = make([]*answer, 8)
 			for i := range c.sets {
 				c.sets[i] = &answer{}
 			}
@@ -186,6 +186,12 @@ func (c *emulated) batch(ctx context.Context, query string) error {
 		c.sets = []*answer{{[]string{"version", "edition", "engine", "level", "babelfish", "name", "versions"},
 			[][]driver.Value{{"16.0.0.0", "an emulation on PostgreSQL", int64(3), int64(160), int64(0), "qsidecar", int64(0)}}}}
 		return nil
+	case strings.Contains(query, "sp_sequence_get_range"):
+		return c.ask(ctx, strings.ReplaceAll(`SELECT setval('{s}.qsidecar_sequence', (SELECT max(n) / 1000 * 1000 + 10000 FROM (SELECT max(greatest(id, position)) AS n FROM {s}.qsidecar_jobs
+			UNION ALL SELECT max(job) FROM {s}.qsidecar_keys UNION ALL SELECT max(job) FROM {s}.qsidecar_failures) x))`, "{s}", c.e.schema))
+	case strings.Contains(query, "sys.sequences"):
+		return c.ask(ctx, strings.ReplaceAll(`SELECT q.last_value, greatest(0, (SELECT max(id) FROM {s}.qsidecar_jobs), (SELECT max(job) FROM {s}.qsidecar_keys), (SELECT max(job) FROM {s}.qsidecar_failures))
+			FROM {s}.qsidecar_sequence q`, "{s}", c.e.schema))
 	case strings.Contains(query, "LOCK_ESCALATION"):
 		return nil
 	case strings.Contains(query, "sp_getapplock"):

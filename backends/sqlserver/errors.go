@@ -104,7 +104,8 @@ var throttledNumbers = []int32{
 	42108, 42109, // a serverless database wakes up
 	615, 921, 922, 926, 927, // it moves, recovers or is restored
 	701, 802, 8645, 8651, 1204, // memory; no memory for a lock
-	17197, 17830, 18401, // login timeout; upgrading
+	3958, 3959, 3966, 3967, // tempdb has no space for row versions, and the transaction needed one
+	17187, 17197, 17830, 18401, // the server starts; login timeout; upgrading
 }
 
 // insertRace reports whether two transactions inserted one row of this package's own tables at the same time. That
@@ -168,6 +169,9 @@ func (s *Store) withKind(err error) error {
 	}
 	if slices.Contains([]int32{229, 230, 262, 297, 300, 2760, 15247}, sqlErr.Number) {
 		return fmt.Errorf("%s: the login lacks a right on the schema %s (`qsidecar migrate --print` ends with what it needs): %w", s.place, s.o.Schema, err)
+	}
+	if slices.Contains(numbers(err), 651) {
+		return fmt.Errorf("%s: a table doesn't lock single rows (it is a columnstore, or ALLOW_ROW_LOCKS is off for one of its indexes: ALTER INDEX ALL ON … SET (ALLOW_ROW_LOCKS = ON)): %w", s.place, err)
 	}
 	if sqlErr.Number == 1934 {
 		return fmt.Errorf("%s: a trigger or a procedure there was created with SET QUOTED_IDENTIFIER or ANSI_NULLS OFF (create it again with both ON): %w", s.place, err)
@@ -287,10 +291,10 @@ func retryCause(err error) int {
 const throttledWait = 100 * time.Millisecond
 
 // Retry implements core.Driver.
-func (engine) Retry(_ context.Context, err error) (again bool, cause int, wait time.Duration) {
+func (e engine) Retry(ctx context.Context, err error) (again bool, cause int, wait time.Duration) {
 	switch whenAgain(err) {
 	case never:
-		return false, 0, 0
+		return idTaken(err) && !e.server.babelfish && e.repairSequence(ctx, e.db), backends.RetryOther, 0
 	case later:
 		wait = throttledWait
 	}

@@ -30,6 +30,8 @@ func goldens() map[string]string {
 		"examine_rights":   strings.Replace(body("examine_rights"), "{rights}", "  (N'[qsidecar].qsidecar_jobs', 'OBJECT', 'SELECT')", 1) + "\n",
 		"examine_indexes":  in(defaultSchema, body("examine_indexes")) + "\n",
 		"examine_triggers": in(defaultSchema, body("examine_triggers")) + "\n",
+		"behind":           in(defaultSchema, body("behind")) + "\n",
+		"draw":             in(defaultSchema, body("draw")) + "\n",
 		"examine_overdue":  in(defaultSchema, body("examine_overdue")) + "\n",
 	}
 	add := func(name string, pieces ...*piece) {

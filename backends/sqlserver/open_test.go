@@ -2,10 +2,13 @@ package sqlserver
 
 import (
 	"context"
+	"errors"
 	"maps"
+	"net"
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -18,9 +21,11 @@ import (
 func TestAddresses(t *testing.T) {
 	t.Parallel()
 	for url, word := range map[string]string{
-		"sqlserver://app:hunter2@db:x?database=app": "written sqlserver://",
-		"sqlserver://app:hunter2@db/app":            "has no database",
-		"sqlserver://app:hunter2@db:1433":           "has no database",
+		"sqlserver://app:hunter2@db:x?database=app":                          "written sqlserver://",
+		"sqlserver://app:hunter2@db/app":                                     "has no database",
+		"sqlserver://app:hunter2@db:1433":                                    "has no database",
+		"sqlserver://app:hunter2@db?database=app&fedauth=ActiveDirectoryMSI": "can log in with",
+		"sqlserver://app:hunter2@db?database=app&authenticator=krb5":         "can log in with",
 	} {
 		err := CheckURL(url)
 		if err == nil || !strings.Contains(err.Error(), word) || strings.Contains(err.Error(), "hunter2") {
@@ -61,6 +66,7 @@ func TestUnsupportedServers(t *testing.T) {
 		"azure's old one": {rowOf("12.0.2000.8", "SQL Azure", int64(5), int64(110), int64(0), "app", int64(0)), "COMPATIBILITY_LEVEL = 130"},
 		"azure's master":  {rowOf("12.0.2000.8", "SQL Azure", int64(5), int64(150), int64(0), "master", int64(0)), "database=NAME"},
 		"hidden":          {&answer{Columns: make([]string, 6)}, "VIEW ANY DATABASE"},
+		"fabric":          {rowOf("12.0.2000.8", "SQL Azure", int64(12), int64(170), int64(0), "app", int64(0)), ""},
 		"azure":           {rowOf("12.0.2000.8", "SQL Azure", int64(5), int64(150), int64(0), "app", int64(0)), ""},
 		"babelfish":       {rowOf("12.0.2000.8", "Babelfish for PostgreSQL", int64(3), int64(120), int64(1), "app", int64(0)), ""},
 	} {
@@ -248,4 +254,27 @@ func TestSilentServer(t *testing.T) {
 		_, err := Open(ctx, Options{URL: "sqlserver://u:p@" + address + "?database=app", connect: login})
 		return err
 	})
+}
+
+// TestCloseAfterACut: a Store whose connections were cut closes without an error. Their own Close fails then, as the
+// driver's does.
+func TestCloseAfterACut(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		of   error
+		says bool
+	}{
+		"cut":          {&net.OpError{Op: "close", Net: "tcp", Err: net.ErrClosed}, false},
+		"reset in TLS": {&net.OpError{Op: "write", Net: "tcp", Err: syscall.EPIPE}, false},
+		"another":      {errors.New("another"), true},
+	} {
+		script := &scripted{answer: greeted(func(string) ([]*answer, error) { return nil, nil }), close: c.of}
+		s, err := Open(t.Context(), Options{URL: "sqlserver://app@db.example?database=app", driver: script.connector})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Close(); (err != nil) != c.says {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 }

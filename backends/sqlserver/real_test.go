@@ -166,9 +166,54 @@ END`, quoteName(s.o.Schema), quoteText(queue), quoteText(reason)))
 					return func() { beside(t, url, fmt.Sprintf(`DROP TRIGGER %s.refuse_changes`, quoteName(s.o.Schema))) }
 				},
 				InsertJob: func(queue, payload string) { beside(t, url, plainInsert(s, queue, payload)) },
+				LockRow: func(id string) func() {
+					do, end := otherTransaction(t, url)
+					if err := do("SELECT j.id FROM " + quoteName(s.o.Schema) + ".qsidecar_jobs AS j WITH (UPDLOCK, ROWLOCK) WHERE j.id = " + id); err != nil {
+						t.Fatal(err)
+					}
+					return end
+				},
+				Application: func() (func(queue, key string) error, func()) {
+					do, end := otherTransaction(t, url)
+					return func(queue, key string) error {
+						keys, name := quoteName(s.o.Schema)+".qsidecar_keys", "CONVERT(varbinary(510), "+quoteText(key)+")"
+						return do("UPDATE " + keys + " SET state = state WHERE queue = " + quoteText(queue) + " AND name = " + name + ";\nIF @@ROWCOUNT = 0\n" +
+							"  INSERT INTO " + keys + " (queue, name, job, expires_at, state) VALUES (" + quoteText(queue) + ", " + name + ", 0, SYSUTCDATETIME(), 'deleted');")
+					}, end
+				},
 			}
 		})
 	})
+}
+
+// otherTransaction returns another program. do runs a statement in its transaction, and begins one if there is none. end
+// commits.
+func otherTransaction(t *testing.T, url string) (do func(text string) error, end func()) {
+	db, err := sql.Open("sqlserver", url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	var tx *sql.Tx
+	do = func(text string) (err error) {
+		if tx == nil {
+			if tx, err = db.BeginTx(t.Context(), nil); err != nil {
+				return err
+			}
+		}
+		_, err = tx.ExecContext(t.Context(), text)
+		return err
+	}
+	return do, func() {
+		if err := tx.Commit(); err != nil {
+			t.Error(err)
+		}
+		tx = nil
+	}
 }
 
 // plainInsert is the documented statement. Before SQL Server 2019 it has the payload's bytes.

@@ -19,6 +19,7 @@ import (
 type scripted struct {
 	answer func(query string) ([]*answer, error)
 	opened atomic.Int64
+	close  error // of each connection
 
 	mu   sync.Mutex
 	sent []string
@@ -37,7 +38,7 @@ type session struct{ s *scripted }
 
 func (c *session) Prepare(string) (driver.Stmt, error)      { return nil, errors.New("not needed") }
 func (c *session) Begin() (driver.Tx, error)                { return nil, errors.New("not needed") }
-func (c *session) Close() error                             { return nil }
+func (c *session) Close() error                             { return c.s.close }
 func (c *session) CheckNamedValue(*driver.NamedValue) error { return nil }
 
 func (c *session) QueryContext(_ context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
@@ -86,6 +87,20 @@ func scriptedStore(t *testing.T, f func(query string) ([]*answer, error)) (*Stor
 	s := &scripted{answer: greeted(f)}
 	return open(t, Options{URL: "sqlserver://app:secret@db.example:1433?database=app",
 		driver: s.connector}), s
+}
+
+// WithoutTables answers that there are no tables, and perhaps no schema.
+func (s *scripted) WithoutTables(hasSchema bool) {
+	usual := s.answer
+	s.answer = func(query string) ([]*answer, error) {
+		switch {
+		case strings.Contains(query, "CASE WHEN OBJECT_ID"):
+			return []*answer{rowOf(int64(0))}, nil
+		case strings.Contains(query, "CASE WHEN SCHEMA_ID"):
+			return []*answer{rowOf(flag01(hasSchema))}, nil
+		}
+		return usual(query)
+	}
 }
 
 // serverError returns an error as the driver creates it from the server's messages.

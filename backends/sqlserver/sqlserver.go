@@ -23,7 +23,9 @@
 // DELETE with an OUTPUT that JOINs or computes, and nothing that is exclusive only because of
 // a table hint.
 //
-// The clock of all statements is the server's. No batch relies on the settings of its session.
+// The clock of all statements is the server's. A batch sets what it needs, except the options
+// that filtered indexes need: the driver's logins have these, and begin.sql sets them for a
+// transaction.
 package sqlserver
 
 import (
@@ -104,6 +106,7 @@ type Store struct {
 	opened     time.Time
 	lanes      chan *txSlot
 	txSlots    atomic.Int32 // number of rows used in qsidecar_commits so far
+	unverified atomic.Bool  // a connection is new: the sequence can be behind the ids
 	hintless   atomic.Bool  // statements of adopted tables have no hints; see withoutHints
 
 	closing sync.Once
@@ -187,9 +190,17 @@ func (s *Store) Info() backends.Info {
 func (s *Store) Close() error {
 	s.closing.Do(func() {
 		s.Stop(backends.Unavailable(fmt.Errorf("%s: %w", s.place, errClosed)))
-		s.closed = errors.Join(s.db.Close(), s.heartbeats.Close())
+		s.closed = errors.Join(closePool(s.db), closePool(s.heartbeats))
 	})
 	return s.closed
+}
+
+// closePool closes a pool. An error of a connection that was cut before is ignored, because that connection is closed.
+func closePool(db *sql.DB) error {
+	if err := db.Close(); err != nil && !broken(err) {
+		return err
+	}
+	return nil
 }
 
 // random returns a number that is unique to this process.

@@ -26,6 +26,10 @@ var files embed.FS
 //     the number of rows has no other bound;
 //   - from a list, row by row (LOOP JOIN, FORCE ORDER), by the primary key.
 //
+// So nothing is gained by a new plan when the statistics are old, as after every few hundred
+// changes of the jobs (KEEPFIXED PLAN):
+// https://learn.microsoft.com/sql/t-sql/queries/hints-transact-sql-query
+//
 // A list is a table variable with a primary key. Its columns have the table's types and
 // collations, so that nothing is converted on the table's side. It has at most a thousand
 // rows. The server escalates to a lock of the whole table only at many more.
@@ -47,7 +51,7 @@ type statements struct {
 	mark, seal                             *piece
 	store, storeKeyed                      *piece
 	ack, deliver                           *piece
-	lock, findLocked                       *piece
+	lock, findLocked, findLockedKeys       *piece
 	endClaims, renewClaims                 *piece
 	claim, claimNewest, bury, host, probe  *piece
 	join, renew, leave, claimedBy          *piece
@@ -88,7 +92,7 @@ func limitEnd(ago string) string {
 // fragments are the parts that several pieces share.
 var fragments = strings.NewReplacer(
 	"{claim_head}", body("claim_head"), "{claim_tail}", claimTail, "{beat_tail}", body("beat_tail"),
-	"{remove_tail}", body("remove_tail"), "{promote_tail}", body("promote_tail"), "{deliver_end}", limitEnd("d.ago_ms"), "{renewal_end}", limitEnd("r.ago_ms"), "{retry_head}", body("retry_head"), "{retry_tail}", body("retry_tail"),
+	"{remove_tail}", body("remove_tail"), "{remove_keys}", body("remove_keys"), "{promote_tail}", body("promote_tail"), "{deliver_end}", limitEnd("d.ago_ms"), "{renewal_end}", limitEnd("r.ago_ms"), "{retry_head}", body("retry_head"), "{retry_tail}", body("retry_tail"),
 	// the assignments that end a claim
 	"{unclaimed}", `prefetched = 0, token_sidecar = NULL, token_number = NULL, owner = NULL, lease_ms = NULL,
   deadline = NULL, due_at = NULL, claimed_at = NULL, worker = NULL`,
@@ -139,7 +143,7 @@ func render(schema string) *statements {
 	}
 	s.mark, s.seal = r("mark"), r("seal")
 	s.store, s.storeKeyed = r("store"), r("store_keyed")
-	s.ack, s.deliver, s.lock, s.findLocked = r("ack"), r("deliver"), r("lock"), r("find_locked")
+	s.ack, s.deliver, s.lock, s.findLocked, s.findLockedKeys = r("ack"), r("deliver"), r("lock"), r("find_locked"), r("find_locked_keys")
 	s.endClaims, s.renewClaims = r("end_claims"), r("renew_claims")
 	s.claim, s.claimNewest, s.bury, s.host, s.probe = r("claim"), r("claim_newest"), r("bury"), r("host"), r("probe")
 	s.join, s.renew, s.leave, s.claimedBy = r("join"), r("renew"), r("leave"), r("claimed_by")

@@ -4,6 +4,8 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -25,7 +27,11 @@ type tx struct {
 	returns []int64 // of o.Queues
 }
 
-var _ core.Tx = (*tx)(nil)
+var _ interface {
+	core.Tx
+	core.LockFinder
+	core.KeyLockFinder
+} = (*tx)(nil)
 
 const (
 	rollbackFor = 2 * time.Second
@@ -50,6 +56,9 @@ func (s *Store) begin(ctx context.Context, o core.TxOptions) (*tx, error) {
 	if err != nil {
 		s.giveLane(l)
 		return nil, err
+	}
+	if s.unverified.Swap(false) && !s.server.babelfish {
+		s.checkSequence(ctx, c)
 	}
 	t := &tx{s: s, c: c, lane: l, o: o}
 	if _, err := c.ExecContext(ctx, s.sql.begin); err != nil {
@@ -94,7 +103,7 @@ func (t *tx) send(ctx context.Context) error {
 		t.s.Meter.RoundTrip(began)
 		t.wrote = t.wrote || wrote > 0
 		if err != nil {
-			if t.o.LimitsLockWaits() {
+			if t.o.LimitsLockWaits() || slices.ContainsFunc(some, func(c call) bool { return strings.Contains(c.text, "NOWAIT") }) {
 				err = lockedOut(err)
 			}
 			return err

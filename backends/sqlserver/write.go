@@ -122,16 +122,32 @@ func (t *tx) lock(queue string, ids []int64, found func(*core.Row)) {
 
 // FindLocked implements core.LockFinder.
 func (t *tx) FindLocked(ctx context.Context, ids []int64) (locked []int64, err error) {
-	chunks(ids, func(_ int, ids []int64) {
-		t.add(t.s.sql.findLocked, []reader{each(func(rows *sql.Rows) error {
-			var id int64
-			err := rows.Scan(&id)
-			locked = append(locked, id)
-			return err
-		})}, document(idRows(ids)))
+	chunks(ids, func(_ int, ids []int64) { t.add(t.s.sql.findLocked, []reader{idsInto(&locked)}, document(idRows(ids))) })
+	err = t.send(ctx)
+	return locked, err
+}
+
+// FindLockedKeys implements core.KeyLockFinder.
+func (t *tx) FindLockedKeys(ctx context.Context, rows []*core.Row) (locked []int64, err error) {
+	chunks(rows, func(_ int, rows []*core.Row) {
+		keys := make([]keyRow, len(rows))
+		for i, r := range rows {
+			keys[i] = keyRow{r.ID, r.Queue, r.Key}
+		}
+		t.add(t.s.sql.findLockedKeys, []reader{idsInto(&locked)}, document(keys))
 	})
 	err = t.send(ctx)
 	return locked, err
+}
+
+// idsInto returns a reader of ids.
+func idsInto(all *[]int64) reader {
+	return each(func(rows *sql.Rows) error {
+		var id int64
+		err := rows.Scan(&id)
+		*all = append(*all, id)
+		return err
+	})
 }
 
 // scanRow reads a cause and the columns of {claim}.

@@ -27,6 +27,8 @@ func (s *Store) commitWith(ctx context.Context, b backends.Batch, hooks backends
 				k.fast = false
 			case errors.As(err, &locked) && o.Settles && k.canAvoidLocked():
 				k.avoidLocked = true
+			case errors.As(err, &locked) && k.avoidLocked && k.fast && k.s.traits.AcksAll: // a key, which Writer.Ack needed
+				k.fast = false
 			default:
 				return err
 			}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/sqlserver"
+	"github.com/qsidecar/qsidecar/backends/sqlserver/migrate"
 )
 
 // Describe implements backends.Advisor.
@@ -18,7 +19,7 @@ func (x *Engine) Describe(ctx context.Context, schema, name string) (backends.Ta
 	var d *describing
 	err := x.ReadCatalog(ctx, schema, name,
 		func(rows *sql.Rows) error {
-			d = &describing{babelfish: x.Setup().Babelfish, info: backends.TableInfo{Schema: schema, Name: name}, denied: map[string]bool{}}
+			d = &describing{dialect: x.Dialect(), babelfish: x.Setup().Babelfish, info: backends.TableInfo{Schema: schema, Name: name}, denied: map[string]bool{}}
 			return each(rows, d.object)
 		},
 		func(rows *sql.Rows) error { return each(rows, d.column) },
@@ -27,6 +28,7 @@ func (x *Engine) Describe(ctx context.Context, schema, name string) (backends.Ta
 		func(rows *sql.Rows) error { return each(rows, d.right) },
 		func(rows *sql.Rows) error { return each(rows, d.similar) },
 		func(rows *sql.Rows) error { return each(rows, d.check) },
+		func(rows *sql.Rows) error { return each(rows, d.foreignKey) },
 	)
 	if err != nil {
 		return backends.TableInfo{}, fmt.Errorf("reading what the table %s is like: %w", name, err)
@@ -47,13 +49,20 @@ func each(rows *sql.Rows, f func(rows *sql.Rows) error) error {
 
 // describing is one call of Describe.
 type describing struct {
+	dialect   backends.Dialect
 	babelfish bool
 	info      backends.TableInfo
+	user      string   // the login's user in the database
 	last      string   // the index whose columns are being read
+	listed    bool     // it is in info.Indexes
 	key       []string // its columns
 	unique    bool     // it is a key, as far as it was read
+	hidden    []string // what has a definition that the login can't see
 	denied    map[string]bool
 }
+
+// table is the quoted name of the table.
+func (d *describing) table() string { return d.dialect.Table(d.info.Schema, d.info.Name) }
 
 func (d *describing) similar(rows *sql.Rows) error {
 	var name string
@@ -63,19 +72,45 @@ func (d *describing) similar(rows *sql.Rows) error {
 }
 
 func (d *describing) check(rows *sql.Rows) error {
-	var condition string
-	err := rows.Scan(&condition)
+	var name, condition string
+	if err := rows.Scan(&name, &condition); err != nil {
+		return err
+	}
+	if condition == "" {
+		d.hidden = append(d.hidden, "CHECK "+name)
+		return nil
+	}
 	d.info.Checks = append(d.info.Checks, withLists(condition))
-	d.info.Constraints = append(d.info.Constraints, backends.Constraint{Kind: backends.CheckConstraint, Name: "CHECK " + condition, Text: condition})
-	return err
+	d.info.Constraints = append(d.info.Constraints, backends.Constraint{Kind: backends.CheckConstraint, Name: name, Text: condition})
+	return nil
+}
+
+// foreignKey reads a column of a foreign key of the table, or of another table's to it.
+func (d *describing) foreignKey(rows *sql.Rows) error {
+	var outside, cascades bool
+	var number, place int64
+	var name, home, other, here, there string
+	if err := rows.Scan(&outside, &name, &number, &home, &other, &here, &there, &cascades, &place); err != nil {
+		return err
+	}
+	kind := backends.ForeignKey
+	if outside {
+		kind = backends.ReferencedBy
+	}
+	if place == 1 {
+		d.info.Constraints = append(d.info.Constraints, backends.Constraint{Kind: kind, Name: name, Table: d.dialect.Table(home, other), Cascades: cascades})
+	}
+	k := &d.info.Constraints[len(d.info.Constraints)-1]
+	k.Columns, k.Others = append(k.Columns, d.dialect.Name(here)), append(k.Others, d.dialect.Name(there))
+	return nil
 }
 
 var objectKinds = map[string]string{"U": "table", "V": "view", "SN": "synonym", "IF": "function", "TF": "function", "ET": "external table"}
 
 func (d *describing) object(rows *sql.Rows) error {
-	var kind string
-	var memory bool
-	if err := rows.Scan(&d.info.Schema, &d.info.Name, &kind, &memory, &d.info.FoldsCase); err != nil {
+	var kind, noRowLocks string
+	var memory, columnstore bool
+	if err := rows.Scan(&d.info.Schema, &d.info.Name, &kind, &memory, &d.info.FoldsCase, &d.user, &columnstore, &noRowLocks); err != nil {
 		return err
 	}
 	if d.info.Kind = objectKinds[kind]; d.info.Kind == "" {
@@ -84,10 +119,25 @@ func (d *describing) object(rows *sql.Rows) error {
 	switch {
 	case memory:
 		d.info.Unsafe = "it is memory-optimized, and its rows cannot be locked"
+	case columnstore:
+		d.info.Unsafe = "it is a columnstore, which doesn't lock single rows (error 651)"
+	case noRowLocks != allLockRows:
+		d.info.Unsafe = "row locks are off for one of its indexes (error 651): " + d.lockRows(noRowLocks)
 	case d.babelfish:
 		d.info.Unsafe = "Babelfish ignores the hints that lock a row"
 	}
 	return nil
+}
+
+// allLockRows is in place of the name of an index that doesn't lock rows. A heap's name is empty.
+const allLockRows = "-"
+
+// lockRows is the statement that permits row locks of an index, or of the table.
+func (d *describing) lockRows(index string) string {
+	if index == "" {
+		return "EXEC sp_indexoption " + migrate.QuoteText(d.table()) + ", 'AllowRowLocks', 1"
+	}
+	return "ALTER INDEX " + d.dialect.Name(index) + " ON " + d.table() + " SET (ALLOW_ROW_LOCKS = ON)"
 }
 
 var columnKinds = map[string]backends.ColumnKind{
@@ -110,7 +160,7 @@ func (d *describing) column(rows *sql.Rows) error {
 	var kind, collation string
 	var bytes, digits, scale int
 	var json, maySelect, mayUpdate bool
-	if err := rows.Scan(&c.Name, &kind, &bytes, &digits, &scale, &collation, &c.Nullable, &c.Generated, &c.Default, &json, &maySelect, &mayUpdate, &c.Given); err != nil {
+	if err := rows.Scan(&c.Name, &kind, &bytes, &digits, &scale, &collation, &c.Nullable, &c.Generated, &c.Default, &json, &maySelect, &mayUpdate, &c.Given, &c.Computed); err != nil {
 		return err
 	}
 	c.Given = defaultText(c.Given)
@@ -176,22 +226,29 @@ func addSize(c *backends.Column, kind string, bytes, digits, scale int) {
 
 func (d *describing) index(rows *sql.Rows) error {
 	var name, only, column string
-	var unique, descending, nullable bool
-	if err := rows.Scan(&name, &unique, &only, &column, &descending, &nullable); err != nil {
+	var unique, filtered, descending, nullable, main bool
+	if err := rows.Scan(&name, &unique, &filtered, &only, &column, &descending, &nullable, &main); err != nil {
 		return err
 	}
+	hidden := filtered && only == ""
 	if name != d.last {
 		d.closeIndex()
-		d.last, d.unique = name, unique && only == ""
-		d.info.Indexes = append(d.info.Indexes, backends.Index{Name: name, Only: unwrapped(only)})
+		d.last, d.unique, d.listed = name, unique && !filtered, !hidden
+		if hidden { // which rows it has is unknown
+			d.hidden = append(d.hidden, "filter of the index "+name)
+		} else {
+			d.info.Indexes = append(d.info.Indexes, backends.Index{Name: name, Only: unwrapped(only)})
+		}
 	}
-	if unique {
+	if unique && !main && !hidden {
 		d.addKey(name, only, column)
 	}
 	d.unique = d.unique && !nullable
 	d.key = append(d.key, column)
-	x := &d.info.Indexes[len(d.info.Indexes)-1]
-	x.Columns = append(x.Columns, backends.IndexColumn{Name: column, Descending: descending})
+	if d.listed {
+		x := &d.info.Indexes[len(d.info.Indexes)-1]
+		x.Columns = append(x.Columns, backends.IndexColumn{Name: column, Descending: descending})
+	}
 	return nil
 }
 
@@ -202,7 +259,7 @@ func (d *describing) addKey(name, only, column string) {
 		d.info.Constraints = append(d.info.Constraints, backends.Constraint{Kind: backends.UniqueKey, Name: name, Text: unwrapped(only)})
 	}
 	k := &d.info.Constraints[len(d.info.Constraints)-1]
-	k.Columns = append(k.Columns, "["+strings.ReplaceAll(column, "]", "]]")+"]")
+	k.Columns = append(k.Columns, d.dialect.Name(column))
 }
 
 // closeIndex adds the key of the last index that was read.
@@ -278,6 +335,10 @@ func (d *describing) right(rows *sql.Rows) error {
 // some columns lack it.
 func (d *describing) conclude() {
 	d.closeIndex()
+	if len(d.hidden) > 0 {
+		d.info.Remarks.AddWarning("rights", fmt.Sprintf("the user %s can't see what the table %s requires of its rows: %s. The checks leave that out, and no claim uses such an index", d.user, d.info.Name, strings.Join(d.hidden, ", ")),
+			fmt.Sprintf("GRANT VIEW DEFINITION ON OBJECT::%s TO %s", d.table(), d.dialect.Name(d.user)))
+	}
 	for _, right := range []string{"SELECT", "UPDATE"} {
 		if len(d.info.Columns) > 0 && !slices.ContainsFunc(d.info.Columns, func(c backends.Column) bool { return !slices.Contains(c.Denied, right) }) {
 			d.denied[right] = true

@@ -44,6 +44,7 @@ func (x *Engine) Examine(ctx context.Context, queues []backends.Policy) (found [
 			{Topic: "rights", Run: e.checkRights},
 			{Topic: "indexes", Run: e.checkIndexes, NeedsTables: true},
 			{Topic: "triggers", Run: e.checkTriggers, NeedsTables: true},
+			{Topic: "sequence", Run: e.checkSequence, NeedsTables: true},
 			{Topic: "claim", Run: e.checkClaim, NeedsTables: true},
 			{Topic: "maintenance", Run: e.checkOverdue, NeedsTables: true},
 		}, unseen)
@@ -187,8 +188,19 @@ func (e *examination) checkRights(ctx context.Context) error {
 		rows = append(rows, fmt.Sprintf("  (%s, '%s', '%s')", migrate.QuoteText(name), class, need))
 	}
 	if e.Version < migrate.Latest {
-		for _, need := range []string{"CREATE TABLE", "CREATE FUNCTION", "CREATE SCHEMA"} {
+		// The owner of a new schema can do anything in it. In another one, new objects and the sequence need ALTER:
+		// https://learn.microsoft.com/sql/t-sql/statements/create-sequence-transact-sql
+		exists := false
+		if err := e.rows(ctx, "SELECT CASE WHEN SCHEMA_ID("+migrate.QuoteText(e.Schema)+") IS NULL THEN 0 ELSE 1 END AS has_schema;", func(rows *sql.Rows) error { return rows.Scan(&exists) }); err != nil {
+			return err
+		}
+		for _, need := range []string{"CREATE TABLE", "CREATE FUNCTION"} {
 			add(e.Name, "DATABASE", need)
+		}
+		if exists {
+			add(migrate.QuoteName(e.Schema), "SCHEMA", "ALTER")
+		} else {
+			add(e.Name, "DATABASE", "CREATE SCHEMA")
 		}
 	}
 	if e.Version > 0 {
@@ -228,14 +240,22 @@ var createIndex = regexp.MustCompile(`CREATE (?:UNIQUE )?INDEX (\w+)`)
 // checkIndexes checks that the sidecar's indexes exist and are enabled.
 func (e *examination) checkIndexes(ctx context.Context) error {
 	exists := map[string]bool{} // false: the index is disabled
+	var noRowLocks []string
 	if err := e.rows(ctx, e.engine.Statement("examine_indexes"), func(rows *sql.Rows) error {
 		var name string
-		var disabled bool
-		err := rows.Scan(&name, &disabled)
+		var disabled, rowLocks bool
+		err := rows.Scan(&name, &disabled, &rowLocks)
 		exists[name] = !disabled
+		if !rowLocks && !e.Babelfish {
+			noRowLocks = append(noRowLocks, name)
+		}
 		return err
 	}); err != nil {
 		return err
+	}
+	if len(noRowLocks) > 0 {
+		e.AddError("indexes", "row locks are off for these indexes, and every statement locks single rows (error 651): "+strings.Join(noRowLocks, ", "),
+			"ALTER INDEX … SET (ALLOW_ROW_LOCKS = ON)")
 	}
 	missing := []string{}
 	for _, found := range createIndex.FindAllStringSubmatch(migrate.Fresh(), -1) {
@@ -249,6 +269,23 @@ func (e *examination) checkIndexes(ctx context.Context) error {
 			"create them again: run what `qsidecar migrate --print` prints, which leaves alone what exists; a disabled index needs ALTER INDEX … REBUILD")
 	}
 	return nil
+}
+
+// checkSequence finds a sequence that is behind the ids, as after a restore of the tables alone. A sidecar that has the
+// right repairs it at its next connection.
+func (e *examination) checkSequence(ctx context.Context) error {
+	if e.Babelfish {
+		return nil
+	}
+	return e.rows(ctx, e.engine.BehindSQL(), func(rows *sql.Rows) error {
+		var last, highest int64
+		err := rows.Scan(&last, &highest)
+		if err == nil && sqlserver.Behind(last, highest) {
+			e.AddError("sequence", fmt.Sprintf("the sequence %s.qsidecar_sequence is at %d, and a job or a key has the id %d: inserts of jobs fail or reuse ids", migrate.QuoteName(e.Schema), last, highest),
+				"restart a sidecar whose login has UPDATE on the sequence, or run: "+e.engine.RepairSQL())
+		}
+		return err
+	})
 }
 
 // checkTriggers finds the triggers of other programs, which run with each change.

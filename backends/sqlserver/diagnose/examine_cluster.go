@@ -17,7 +17,7 @@ FROM sys.dm_hadr_database_replica_states AS s JOIN sys.availability_replicas AS 
 )
 
 // products are the values of EngineEdition that name a managed product.
-var products = map[int]string{5: "Azure SQL Database", 8: "Azure SQL Managed Instance"}
+var products = map[int]string{5: "Azure SQL Database", 8: "Azure SQL Managed Instance", 12: "SQL database in Microsoft Fabric"}
 
 // checkCluster reports the kind of the cluster and what a failover can lose.
 func (e *examination) checkCluster(ctx context.Context) error {

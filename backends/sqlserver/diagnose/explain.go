@@ -3,7 +3,6 @@ package diagnose
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -32,18 +31,18 @@ func (x *Engine) Explain(ctx context.Context, st *backends.Statement, table back
 		return backends.Plan{}, err
 	}
 	if denied {
-		return backends.Plan{}, fmt.Errorf("%w: GRANT SHOWPLAN to see it", backends.ErrNoPlan)
+		return backends.Plan{}, fmt.Errorf("%w: the login needs GRANT SHOWPLAN", backends.ErrNoPlan)
 	}
 	all, err := plan.Read(xml)
 	if err != nil {
-		return backends.Plan{}, fmt.Errorf("the plan cannot be read: %w", err)
+		return backends.Plan{}, fmt.Errorf("%w: SHOWPLAN_XML can't be read: %w", backends.ErrNoPlan, err)
 	}
 	for _, p := range all {
 		if strings.HasPrefix(strings.TrimSpace(p.Text), "SELECT ") && len(p.Operators) > 0 {
 			return adoptedPlan(p, table), nil
 		}
 	}
-	return backends.Plan{}, errors.New("SHOWPLAN_XML shows no plan of a SELECT")
+	return backends.Plan{}, fmt.Errorf("%w: SHOWPLAN_XML shows no plan of a SELECT", backends.ErrNoPlan)
 }
 
 // showplan returns the plans of a batch. Nothing is executed.

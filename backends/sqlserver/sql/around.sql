@@ -20,7 +20,8 @@ SELECT @now AS now,
   COALESCE((SELECT TOP (1) k.expires_at FROM {s}.qsidecar_keys AS k WITH (INDEX (qsidecar_keys_expiring), FORCESEEK, READPAST, READCOMMITTEDLOCK)
     WHERE @around_prune = 1 AND k.state IS NOT NULL AND k.expires_at <= @now ORDER BY k.expires_at),
     (SELECT TOP (1) @now FROM {s}.qsidecar_commits AS c WITH (READPAST, READCOMMITTEDLOCK)
-    WHERE @around_prune = 1 AND c.at < DATEADD(day, -7, @now))) AS keys;
+    WHERE @around_prune = 1 AND c.at < DATEADD(day, -7, @now))) AS keys
+OPTION (KEEPFIXED PLAN);
 DECLARE @around_owner TABLE (owner bigint NOT NULL PRIMARY KEY);
 DECLARE @around_last bigint = -9223372036854775808;
 DECLARE @around_next bigint = NULL;
@@ -28,7 +29,8 @@ IF @around_owners = 1
   SELECT TOP (1) @around_next = j.owner
   FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_owned), FORCESEEK, READPAST, READCOMMITTEDLOCK)
   WHERE j.state = 'claimed' AND j.owner >= @around_last
-  ORDER BY j.owner;
+  ORDER BY j.owner
+  OPTION (KEEPFIXED PLAN);
 WHILE @around_next IS NOT NULL
 BEGIN
   INSERT INTO @around_owner (owner) VALUES (@around_next);
@@ -37,7 +39,8 @@ BEGIN
   SELECT TOP (1) @around_next = j.owner
   FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_owned), FORCESEEK, READPAST, READCOMMITTEDLOCK)
   WHERE j.state = 'claimed' AND j.owner > @around_last
-  ORDER BY j.owner;
+  ORDER BY j.owner
+  OPTION (KEEPFIXED PLAN);
 END;
 SELECT o.owner FROM @around_owner AS o
 WHERE o.owner <> 0 AND NOT EXISTS (SELECT 1 FROM {s}.qsidecar_sidecars AS h WHERE h.sidecar = o.owner AND h.dead = 0);
@@ -64,10 +67,10 @@ CROSS APPLY (
   WHERE j.state = 'pending' AND j.run_at IS NULL AND j.queue = x.queue AND j.priority <= x.highest AND j.priority >= x.lowest
 ) AS r
 WHERE x.highest > x.lowest
-OPTION (LOOP JOIN, FORCE ORDER);
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 DECLARE @around_queue TABLE (n int NOT NULL PRIMARY KEY, queue varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL);
 INSERT INTO @around_queue (n, queue)
 SELECT x.n, x.queue FROM OPENJSON(@around_queues) WITH (n int, queue nvarchar(4000)) AS x;
 SELECT x.n, r.requeues
 FROM @around_queue AS x INNER JOIN {s}.qsidecar_requeues AS r WITH (FORCESEEK) ON r.queue = x.queue
-OPTION (LOOP JOIN, FORCE ORDER);
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);

@@ -28,7 +28,8 @@ BEGIN
     SELECT TOP (1) @claim_next = j.priority
     FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
     WHERE j.state = 'pending' AND j.run_at IS NULL AND j.queue = @claim_queue AND j.priority <= @claim_highest
-    ORDER BY j.priority DESC, j.position;
+    ORDER BY j.priority DESC, j.position
+    OPTION (KEEPFIXED PLAN);
     IF @claim_next IS NULL
       BREAK;
     INSERT INTO @claim_picked (id, segment, policy, priority, place, size)
@@ -36,7 +37,7 @@ BEGIN
     FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
     WHERE j.state = 'pending' AND j.run_at IS NULL AND j.queue = @claim_queue AND j.priority = @claim_next
     ORDER BY j.position DESC
-    OPTION (OPTIMIZE FOR (@claim_left = 1));
+    OPTION (OPTIMIZE FOR (@claim_left = 1), KEEPFIXED PLAN);
     SET @claim_left = @claim_left - @@ROWCOUNT;
     IF @claim_next = -32768
       BREAK;

@@ -39,7 +39,7 @@ UPDATE j SET state = 'claimed', owner = @claim_host, claimed_at = @now,
 OUTPUT inserted.id INTO @claim_taken
 FROM @claim_chosen AS c, @claim_slot AS s, @claim_policy AS p, {s}.qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
 WHERE s.slot = c.slot AND p.policy = c.policy AND j.id = c.id AND j.state = 'pending' AND j.run_at IS NULL
-OPTION (LOOP JOIN, FORCE ORDER);
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 SET @wrote = @wrote + (SELECT COUNT(*) FROM @claim_taken);
 SELECT c.slot, c.policy, j.position, j.id, j.priority, j.attempts + j.prefetched AS attempt, j.claim_max, j.fence, j.enqueued_at,
   COALESCE(j.timeout_ms, 0) AS timeout_ms, COALESCE(j.headers, N'') AS headers, COALESCE(j.[key], N'') AS name,
@@ -47,7 +47,7 @@ SELECT c.slot, c.policy, j.position, j.id, j.priority, j.attempts + j.prefetched
 FROM @claim_taken AS t
 INNER JOIN @claim_chosen AS c ON c.id = t.id
 INNER JOIN {s}.qsidecar_jobs AS j WITH (FORCESEEK) ON j.id = t.id
-OPTION (LOOP JOIN, FORCE ORDER);
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 SELECT 0 AS policy, COUNT_BIG(*) AS id, CONVERT(bigint, 0) AS size FROM @claim_chosen AS c
 UNION ALL
 SELECT p.policy, p.id, p.size FROM @claim_picked AS p

@@ -6,4 +6,5 @@
 SELECT TOP (@held_limit) j.id, j.token_sidecar, j.token_number, j.queue, CASE WHEN j.lease_ms IS NULL THEN 0 ELSE 1 END AS timed
 FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_owned), FORCESEEK)
 WHERE j.state = 'claimed' AND j.owner = @held_host AND j.id > @held_after
-ORDER BY j.id;
+ORDER BY j.id
+OPTION (KEEPFIXED PLAN);

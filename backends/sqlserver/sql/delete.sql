@@ -8,5 +8,6 @@ SELECT j.id
 FROM OPENJSON(@delete_ids) WITH (id bigint) AS x
 INNER JOIN {s}.qsidecar_jobs AS j WITH (UPDLOCK, ROWLOCK, FORCESEEK) ON j.id = x.id
 WHERE j.queue = @delete_queue AND j.state <> 'claimed'
-OPTION (LOOP JOIN, FORCE ORDER);
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 {remove_tail}
+{remove_keys}

@@ -12,6 +12,6 @@ UPDATE j SET attempts = j.attempts + j.prefetched, prefetched = 0, prefetch_loss
 OUTPUT inserted.id INTO @delivered
 FROM @deliver AS d, {s}.qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
 WHERE j.id = d.id AND j.token_sidecar = d.sidecar AND j.token_number = d.number
-OPTION (LOOP JOIN, FORCE ORDER);
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 SET @wrote = @wrote + (SELECT COUNT(*) FROM @delivered);
 SELECT d.n FROM @deliver AS d INNER JOIN @delivered AS y ON y.id = d.id;

@@ -4,4 +4,5 @@
 SELECT TOP (@find_limit) j.id, j.queue
 FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_expiring), FORCESEEK, READPAST, READCOMMITTEDLOCK)
 WHERE j.expires_at IS NOT NULL AND j.expires_at <= @now
-ORDER BY j.expires_at;
+ORDER BY j.expires_at
+OPTION (KEEPFIXED PLAN);

@@ -9,4 +9,4 @@ INSERT INTO @host_queue (n, queue)
 SELECT x.n, x.queue FROM OPENJSON(@host_queues) WITH (n int, queue nvarchar(4000)) AS x;
 SELECT x.n, r.requeues
 FROM @host_queue AS x INNER JOIN {s}.qsidecar_requeues AS r WITH (FORCESEEK) ON r.queue = x.queue
-OPTION (LOOP JOIN, FORCE ORDER);
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);

@@ -9,4 +9,4 @@ SELECT x.id FROM OPENJSON(@lock_ids) WITH (id bigint) AS x;
 SELECT '' AS cause, {claim}
 FROM @lock AS x INNER JOIN {s}.qsidecar_jobs AS j WITH (UPDLOCK, ROWLOCK, FORCESEEK) ON j.id = x.id
 WHERE j.state = 'claimed' AND (@lock_queue = '' OR j.queue = @lock_queue)
-OPTION (LOOP JOIN, FORCE ORDER);
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);

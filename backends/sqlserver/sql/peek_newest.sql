@@ -9,4 +9,5 @@ SELECT TOP (@peek_limit) j.id, DATALENGTH(j.payload) + COALESCE(DATALENGTH(j.res
 FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_finished), FORCESEEK, READPAST, READCOMMITTEDLOCK)
 WHERE j.finished_at IS NOT NULL AND j.queue = @peek_queue AND j.state = @peek_state
   AND j.finished_at <= @peek_at AND (j.finished_at < @peek_at OR j.id < @peek_id)
-ORDER BY j.finished_at DESC, j.id DESC;
+ORDER BY j.finished_at DESC, j.id DESC
+OPTION (KEEPFIXED PLAN);

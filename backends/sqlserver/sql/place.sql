@@ -4,4 +4,5 @@
 -- sets 1
 SELECT j.priority, j.position, j.run_at, j.claimed_at, j.finished_at
 FROM {s}.qsidecar_jobs AS j
-WHERE j.id = @place_id AND j.queue = @place_queue;
+WHERE j.id = @place_id AND j.queue = @place_queue
+OPTION (KEEPFIXED PLAN);

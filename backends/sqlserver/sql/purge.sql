@@ -1,11 +1,17 @@
 -- Deletes some of a queue's jobs in one state. It answers with how many.
+-- The index has all columns that the statement needs, so the server would lock entries of the
+-- index alone, and would not pass over rows that others have locked. The join locks the rows.
+-- https://learn.microsoft.com/sql/t-sql/queries/hints-transact-sql-table (Remarks)
 -- @purge_queue varchar(128)
 -- @purge_limit bigint
 -- sets 1
 DECLARE @prune TABLE (id bigint NOT NULL PRIMARY KEY);
 INSERT INTO @prune (id)
-SELECT TOP (@purge_limit) j.id
+SELECT TOP (@purge_limit) r.id
 FROM {s}.qsidecar_jobs AS j WITH (INDEX ({index}), FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
+INNER JOIN {s}.qsidecar_jobs AS r WITH (FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK) ON r.id = j.id
 WHERE {where} AND j.queue = @purge_queue
-ORDER BY {order};
+ORDER BY {order}
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 {remove_tail}
+{remove_keys}

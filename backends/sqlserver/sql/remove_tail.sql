@@ -3,7 +3,7 @@ DELETE j
 OUTPUT deleted.id, deleted.[key], deleted.last_error INTO @pruned
 FROM @prune AS p, {s}.qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
 WHERE j.id = p.id
-OPTION (LOOP JOIN, FORCE ORDER);
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 DECLARE @prune_failures bigint = 1000;
 WHILE @prune_failures = 1000
 BEGIN
@@ -13,12 +13,8 @@ BEGIN
     FROM @pruned AS d INNER JOIN {s}.qsidecar_failures AS o WITH (UPDLOCK, ROWLOCK, FORCESEEK) ON o.job = d.id
     WHERE d.last_error IS NOT NULL
   ) AS x INNER JOIN {s}.qsidecar_failures AS f WITH (ROWLOCK, FORCESEEK) ON f.job = x.job AND f.fence = x.fence
-  OPTION (LOOP JOIN, FORCE ORDER);
+  OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
   SET @prune_failures = @@ROWCOUNT;
 END;
-UPDATE k SET state = 'deleted'
-FROM @pruned AS d INNER JOIN {s}.qsidecar_keys AS k WITH (INDEX (qsidecar_keys_job), ROWLOCK, FORCESEEK) ON k.job = d.id
-WHERE d.[key] IS NOT NULL
-OPTION (LOOP JOIN, FORCE ORDER);
 SET @wrote = @wrote + (SELECT COUNT(*) FROM @pruned);
 SELECT COUNT_BIG(*) AS gone FROM @pruned AS d;

@@ -14,5 +14,6 @@ FROM (
   WHERE j.finished_at IS NOT NULL AND j.queue = @retry_queue AND j.state = 'dead'
     AND j.finished_at >= @retry_at AND (j.finished_at > @retry_at OR j.id > @retry_id)
   ORDER BY j.finished_at, j.id
-) AS r;
+) AS r
+OPTION (KEEPFIXED PLAN);
 {retry_tail}

@@ -24,4 +24,4 @@ SET @wrote = @wrote + 1;
 SELECT x.n, j.id, CASE WHEN j.run_at IS NULL THEN 1 ELSE 0 END AS ready
 FROM @store AS x INNER JOIN {s}.qsidecar_jobs AS j WITH (FORCESEEK) ON j.id = @store_base + x.n
 ORDER BY x.n
-OPTION (LOOP JOIN, FORCE ORDER);
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);

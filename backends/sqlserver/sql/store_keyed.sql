@@ -19,17 +19,18 @@ SELECT x.n, x.queue, x.priority, CASE
 FROM OPENJSON(@keyed_jobs) WITH (
   n int, queue nvarchar(4000), priority smallint, delay_ms bigint, run_at datetime2(6), max_attempts smallint, timeout_ms bigint,
   headers nvarchar(max), start bigint, size bigint, [key] nvarchar(4000), ttl_ms bigint) AS x;
-
 -- Locks the rows of the keys, or the gaps where they will be: of two commits with the same key
--- the second waits for the first. A key is free if it has expired, and its job has ended or
--- was deleted by hand.
+-- the second waits for the first. Every commit locks its keys in one order. A key is free if
+-- it has expired, and its job has ended or was deleted by hand. The row of a job is read, and
+-- perhaps waited for, only if that decides.
+
 DECLARE @keyed_known TABLE (n int NOT NULL PRIMARY KEY, free tinyint NOT NULL);
 INSERT INTO @keyed_known (n, free)
 SELECT x.n, CASE WHEN k.expires_at <= @now AND (k.state IS NOT NULL OR o.id IS NULL) THEN 1 ELSE 0 END
-FROM @keyed AS x
+FROM (SELECT TOP (1000) y.n, y.queue, y.name FROM @keyed AS y WHERE y.name IS NOT NULL ORDER BY y.queue, y.name) AS x
 INNER JOIN {s}.qsidecar_keys AS k WITH (UPDLOCK, HOLDLOCK, ROWLOCK, FORCESEEK) ON k.queue = x.queue AND k.name = x.name
-LEFT JOIN {s}.qsidecar_jobs AS o WITH (FORCESEEK) ON o.id = k.job
-OPTION (LOOP JOIN, FORCE ORDER);
+LEFT JOIN {s}.qsidecar_jobs AS o WITH (FORCESEEK) ON o.id = k.job AND k.state IS NULL AND k.expires_at <= @now
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 UPDATE x SET stored = 0
 FROM @keyed AS x INNER JOIN @keyed_known AS f ON f.n = x.n
 WHERE f.free = 0;
@@ -38,7 +39,7 @@ FROM @keyed AS x
 INNER JOIN @keyed_known AS f ON f.n = x.n
 INNER JOIN {s}.qsidecar_keys AS k WITH (ROWLOCK, FORCESEEK) ON k.queue = x.queue AND k.name = x.name
 WHERE f.free = 1
-OPTION (LOOP JOIN, FORCE ORDER);
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 INSERT INTO {s}.qsidecar_keys (queue, name, job, expires_at)
 SELECT x.queue, x.name, @keyed_base + x.n, x.until
 FROM @keyed AS x
@@ -56,6 +57,6 @@ UNION ALL
 SELECT x.n, 0, k.job, COALESCE(k.state, CASE WHEN o.state = 'pending' THEN CASE WHEN o.run_at IS NULL THEN 'ready' ELSE 'scheduled' END ELSE o.state END, 'deleted')
 FROM @keyed AS x
 INNER JOIN {s}.qsidecar_keys AS k WITH (FORCESEEK) ON k.queue = x.queue AND k.name = x.name
-LEFT JOIN {s}.qsidecar_jobs AS o WITH (FORCESEEK) ON o.id = k.job
+LEFT JOIN {s}.qsidecar_jobs AS o WITH (FORCESEEK) ON o.id = k.job AND k.state IS NULL
 WHERE x.stored = 0
-OPTION (LOOP JOIN, FORCE ORDER);
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);

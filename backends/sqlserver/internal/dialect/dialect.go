@@ -270,14 +270,24 @@ func (d Dialect) ToText(expression string) string {
 	return "CONVERT(nvarchar(max), " + expression + ", 126)"
 }
 
-// styled finds the types that a plain conversion does not keep exactly.
-var styled = regexp.MustCompile(`^(date|time|small|money|float|real)`)
+// styled finds the types that a plain conversion does not keep exactly, and floating those of which only style 3 keeps
+// all digits: https://learn.microsoft.com/sql/t-sql/functions/cast-and-convert-transact-sql. The texts of these and of
+// plain types are short. A text that is nvarchar(max) would find no lease by its index.
+var (
+	styled   = regexp.MustCompile(`^(date|time|smalldatetime|money|smallmoney)`)
+	floating = regexp.MustCompile(`^(float|real)`)
+	plain    = regexp.MustCompile(`^(bit|tinyint|smallint|int|bigint|decimal|numeric|uniqueidentifier)`)
+)
 
 // characters returns a value of the column as a text.
 func (d Dialect) characters(value string, c backends.Column) string {
 	switch {
 	case !isText(c) && styled.MatchString(c.Type):
 		return "CONVERT(nvarchar(4000), " + value + ", 126)"
+	case !isText(c) && floating.MatchString(c.Type):
+		return "CONVERT(nvarchar(4000), " + value + ", 3)"
+	case !isText(c) && plain.MatchString(c.Type):
+		return "CONVERT(nvarchar(4000), " + value + ")"
 	case !isText(c):
 		return "CONVERT(nvarchar(max), " + value + ")"
 	}

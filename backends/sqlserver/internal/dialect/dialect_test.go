@@ -74,6 +74,25 @@ func TestTextsAsTimes(t *testing.T) {
 	}
 }
 
+// TestTextsOfValues shows the texts by which rows are compared with leases, and values are kept. A text of the type
+// nvarchar(max) would find no lease by its index, and a float needs 17 digits.
+func TestTextsOfValues(t *testing.T) {
+	t.Parallel()
+	g := Dialect{}
+	for kind, want := range map[string]string{
+		"int": "CONVERT(nvarchar(4000), [c])", "bigint": "CONVERT(nvarchar(4000), [c])", "smallint": "CONVERT(nvarchar(4000), [c])", "bit": "CONVERT(nvarchar(4000), [c])",
+		"decimal(18,0)": "CONVERT(nvarchar(4000), [c])", "uniqueidentifier": "CONVERT(nvarchar(4000), [c])",
+		"float": "CONVERT(nvarchar(4000), [c], 3)", "real": "CONVERT(nvarchar(4000), [c], 3)",
+		"money": "CONVERT(nvarchar(4000), [c], 126)", "smallmoney": "CONVERT(nvarchar(4000), [c], 126)", "datetime2(3)": "CONVERT(nvarchar(4000), [c], 126)",
+		"smalldatetime": "CONVERT(nvarchar(4000), [c], 126)", "time(7)": "CONVERT(nvarchar(4000), [c], 126)",
+		"xml": "CONVERT(nvarchar(max), [c])", "sql_variant": "CONVERT(nvarchar(max), [c])",
+	} {
+		if got := g.AsText(backends.Column{Name: "c", Type: kind}); got != want+bytewise {
+			t.Errorf("%s: %s", kind, got)
+		}
+	}
+}
+
 // TestNULLs shows that each NULL has a type: Babelfish refuses one without.
 func TestNULLs(t *testing.T) {
 	t.Parallel()

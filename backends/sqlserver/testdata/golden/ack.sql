@@ -19,7 +19,7 @@ OUTPUT deleted.id, deleted.state, deleted.[key], deleted.last_error
 INTO @acked
 FROM @ack AS a, [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
 WHERE j.id = a.id AND j.token_sidecar = a.sidecar AND j.token_number = a.number AND j.retention_done_ms IS NULL
-OPTION (LOOP JOIN, FORCE ORDER);
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 IF EXISTS (SELECT 1 FROM @ack AS a WHERE NOT EXISTS (SELECT 1 FROM @acked AS d WHERE d.id = a.id))
   UPDATE j SET state = 'done', finished_at = @now,
     expires_at = DATEADD(second, CONVERT(int, j.retention_done_ms / 1000), DATEADD(millisecond, CONVERT(int, j.retention_done_ms % 1000), @now)),
@@ -29,7 +29,7 @@ IF EXISTS (SELECT 1 FROM @ack AS a WHERE NOT EXISTS (SELECT 1 FROM @acked AS d W
   INTO @acked
   FROM @ack AS a, [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
   WHERE j.id = a.id AND j.token_sidecar = a.sidecar AND j.token_number = a.number AND j.retention_done_ms IS NOT NULL
-  OPTION (LOOP JOIN, FORCE ORDER);
+  OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 DECLARE @ack_failures bigint = 0;
 IF EXISTS (SELECT 1 FROM @acked AS d WHERE d.state = 'claimed' AND d.last_error IS NOT NULL)
   SET @ack_failures = 1000;
@@ -41,14 +41,14 @@ BEGIN
     FROM @acked AS d INNER JOIN [qsidecar].qsidecar_failures AS o WITH (UPDLOCK, ROWLOCK, FORCESEEK) ON o.job = d.id
     WHERE d.state = 'claimed' AND d.last_error IS NOT NULL
   ) AS x INNER JOIN [qsidecar].qsidecar_failures AS f WITH (ROWLOCK, FORCESEEK) ON f.job = x.job AND f.fence = x.fence
-  OPTION (LOOP JOIN, FORCE ORDER);
+  OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
   SET @ack_failures = @@ROWCOUNT;
 END;
 IF EXISTS (SELECT 1 FROM @acked AS d WHERE d.[key] IS NOT NULL)
   UPDATE k SET state = 'done'
-  FROM @acked AS d INNER JOIN [qsidecar].qsidecar_keys AS k WITH (INDEX (qsidecar_keys_job), ROWLOCK, FORCESEEK) ON k.job = d.id
+  FROM @acked AS d INNER JOIN [qsidecar].qsidecar_keys AS k WITH (INDEX (qsidecar_keys_job), ROWLOCK, FORCESEEK, NOWAIT) ON k.job = d.id
   WHERE d.[key] IS NOT NULL
-  OPTION (LOOP JOIN, FORCE ORDER);
+  OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 SET @wrote = @wrote + (SELECT COUNT(*) FROM @acked);
 SELECT a.n FROM @ack AS a INNER JOIN @acked AS d ON d.id = a.id;
 IF @wrote > 0

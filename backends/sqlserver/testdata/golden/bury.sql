@@ -21,15 +21,15 @@ UPDATE j SET state = 'dead', attempts = j.attempts + 1,
 OUTPUT inserted.id, inserted.fence, inserted.attempts, inserted.[key] INTO @buried
 FROM @bury AS b, [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
 WHERE j.id = b.id AND j.state = 'pending' AND j.run_at IS NULL
-OPTION (LOOP JOIN, FORCE ORDER);
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 INSERT INTO [qsidecar].qsidecar_failures (job, fence, attempt, cause, message, at)
 SELECT y.id, y.fence, y.attempts, 'too_large', b.message, @now
 FROM @buried AS y INNER JOIN @bury AS b ON b.id = y.id;
 IF EXISTS (SELECT 1 FROM @buried AS y WHERE y.[key] IS NOT NULL)
   UPDATE k SET state = 'dead'
-  FROM @buried AS y INNER JOIN [qsidecar].qsidecar_keys AS k WITH (INDEX (qsidecar_keys_job), ROWLOCK, FORCESEEK) ON k.job = y.id
+  FROM @buried AS y INNER JOIN [qsidecar].qsidecar_keys AS k WITH (INDEX (qsidecar_keys_job), ROWLOCK, FORCESEEK, NOWAIT) ON k.job = y.id
   WHERE y.[key] IS NOT NULL
-  OPTION (LOOP JOIN, FORCE ORDER);
+  OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 SET @wrote = @wrote + (SELECT COUNT(*) FROM @buried);
 IF @wrote > 0
 BEGIN

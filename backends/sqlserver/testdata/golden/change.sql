@@ -18,7 +18,7 @@ SELECT j.id, x.n, CASE
 FROM OPENJSON(@change_ids) WITH (n int, id bigint) AS x
 INNER JOIN [qsidecar].qsidecar_jobs AS j WITH (UPDLOCK, ROWLOCK, FORCESEEK) ON j.id = x.id
 WHERE j.queue = @change_queue AND j.state = 'pending'
-OPTION (LOOP JOIN, FORCE ORDER);
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 UPDATE x SET due = NULL
 FROM @change AS x
 WHERE x.due <= @now;
@@ -29,7 +29,7 @@ UPDATE j SET priority = CASE WHEN @change_set = 1 THEN CONVERT(smallint, @change
 OUTPUT inserted.id INTO @changed
 FROM @change AS x, [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
 WHERE j.id = x.id
-OPTION (LOOP JOIN, FORCE ORDER);
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 SET @wrote = @wrote + (SELECT COUNT(*) FROM @changed);
 SELECT (SELECT COUNT_BIG(*) FROM @changed AS y) AS changed, (SELECT COUNT_BIG(*) FROM @change AS x WHERE x.due IS NULL) AS ready;
 IF @wrote > 0

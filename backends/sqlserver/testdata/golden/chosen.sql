@@ -14,4 +14,4 @@ SELECT j.id, DATALENGTH(j.payload) + COALESCE(DATALENGTH(j.result), 0) AS size
 FROM @chosen AS x INNER JOIN [qsidecar].qsidecar_jobs AS j WITH (FORCESEEK) ON j.id = x.id
 WHERE j.queue = @chosen_queue
 ORDER BY x.n
-OPTION (LOOP JOIN, FORCE ORDER);
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);

@@ -25,10 +25,10 @@ FROM OPENJSON(@keyed_jobs) WITH (
 DECLARE @keyed_known TABLE (n int NOT NULL PRIMARY KEY, free tinyint NOT NULL);
 INSERT INTO @keyed_known (n, free)
 SELECT x.n, CASE WHEN k.expires_at <= @now AND (k.state IS NOT NULL OR o.id IS NULL) THEN 1 ELSE 0 END
-FROM @keyed AS x
+FROM (SELECT TOP (1000) y.n, y.queue, y.name FROM @keyed AS y WHERE y.name IS NOT NULL ORDER BY y.queue, y.name) AS x
 INNER JOIN [qsidecar].qsidecar_keys AS k WITH (UPDLOCK, HOLDLOCK, ROWLOCK, FORCESEEK) ON k.queue = x.queue AND k.name = x.name
-LEFT JOIN [qsidecar].qsidecar_jobs AS o WITH (FORCESEEK) ON o.id = k.job
-OPTION (LOOP JOIN, FORCE ORDER);
+LEFT JOIN [qsidecar].qsidecar_jobs AS o WITH (FORCESEEK) ON o.id = k.job AND k.state IS NULL AND k.expires_at <= @now
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 UPDATE x SET stored = 0
 FROM @keyed AS x INNER JOIN @keyed_known AS f ON f.n = x.n
 WHERE f.free = 0;
@@ -37,7 +37,7 @@ FROM @keyed AS x
 INNER JOIN @keyed_known AS f ON f.n = x.n
 INNER JOIN [qsidecar].qsidecar_keys AS k WITH (ROWLOCK, FORCESEEK) ON k.queue = x.queue AND k.name = x.name
 WHERE f.free = 1
-OPTION (LOOP JOIN, FORCE ORDER);
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 INSERT INTO [qsidecar].qsidecar_keys (queue, name, job, expires_at)
 SELECT x.queue, x.name, @keyed_base + x.n, x.until
 FROM @keyed AS x
@@ -55,9 +55,9 @@ UNION ALL
 SELECT x.n, 0, k.job, COALESCE(k.state, CASE WHEN o.state = 'pending' THEN CASE WHEN o.run_at IS NULL THEN 'ready' ELSE 'scheduled' END ELSE o.state END, 'deleted')
 FROM @keyed AS x
 INNER JOIN [qsidecar].qsidecar_keys AS k WITH (FORCESEEK) ON k.queue = x.queue AND k.name = x.name
-LEFT JOIN [qsidecar].qsidecar_jobs AS o WITH (FORCESEEK) ON o.id = k.job
+LEFT JOIN [qsidecar].qsidecar_jobs AS o WITH (FORCESEEK) ON o.id = k.job AND k.state IS NULL
 WHERE x.stored = 0
-OPTION (LOOP JOIN, FORCE ORDER);
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 DECLARE @ack TABLE (n int NOT NULL, id bigint NOT NULL PRIMARY KEY, sidecar bigint NOT NULL, number bigint NOT NULL, start bigint NULL, size bigint NULL);
 INSERT INTO @ack (n, id, sidecar, number, start, size)
 SELECT x.n, x.id, x.sidecar, x.number, x.start, x.size
@@ -70,7 +70,7 @@ OUTPUT deleted.id, deleted.state, deleted.[key], deleted.last_error
 INTO @acked
 FROM @ack AS a, [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
 WHERE j.id = a.id AND j.token_sidecar = a.sidecar AND j.token_number = a.number AND j.retention_done_ms IS NULL
-OPTION (LOOP JOIN, FORCE ORDER);
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 IF EXISTS (SELECT 1 FROM @ack AS a WHERE NOT EXISTS (SELECT 1 FROM @acked AS d WHERE d.id = a.id))
   UPDATE j SET state = 'done', finished_at = @now,
     expires_at = DATEADD(second, CONVERT(int, j.retention_done_ms / 1000), DATEADD(millisecond, CONVERT(int, j.retention_done_ms % 1000), @now)),
@@ -80,7 +80,7 @@ IF EXISTS (SELECT 1 FROM @ack AS a WHERE NOT EXISTS (SELECT 1 FROM @acked AS d W
   INTO @acked
   FROM @ack AS a, [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
   WHERE j.id = a.id AND j.token_sidecar = a.sidecar AND j.token_number = a.number AND j.retention_done_ms IS NOT NULL
-  OPTION (LOOP JOIN, FORCE ORDER);
+  OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 DECLARE @ack_failures bigint = 0;
 IF EXISTS (SELECT 1 FROM @acked AS d WHERE d.state = 'claimed' AND d.last_error IS NOT NULL)
   SET @ack_failures = 1000;
@@ -92,14 +92,14 @@ BEGIN
     FROM @acked AS d INNER JOIN [qsidecar].qsidecar_failures AS o WITH (UPDLOCK, ROWLOCK, FORCESEEK) ON o.job = d.id
     WHERE d.state = 'claimed' AND d.last_error IS NOT NULL
   ) AS x INNER JOIN [qsidecar].qsidecar_failures AS f WITH (ROWLOCK, FORCESEEK) ON f.job = x.job AND f.fence = x.fence
-  OPTION (LOOP JOIN, FORCE ORDER);
+  OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
   SET @ack_failures = @@ROWCOUNT;
 END;
 IF EXISTS (SELECT 1 FROM @acked AS d WHERE d.[key] IS NOT NULL)
   UPDATE k SET state = 'done'
-  FROM @acked AS d INNER JOIN [qsidecar].qsidecar_keys AS k WITH (INDEX (qsidecar_keys_job), ROWLOCK, FORCESEEK) ON k.job = d.id
+  FROM @acked AS d INNER JOIN [qsidecar].qsidecar_keys AS k WITH (INDEX (qsidecar_keys_job), ROWLOCK, FORCESEEK, NOWAIT) ON k.job = d.id
   WHERE d.[key] IS NOT NULL
-  OPTION (LOOP JOIN, FORCE ORDER);
+  OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 SET @wrote = @wrote + (SELECT COUNT(*) FROM @acked);
 SELECT a.n FROM @ack AS a INNER JOIN @acked AS d ON d.id = a.id;
 DECLARE @deliver TABLE (n int NOT NULL, id bigint NOT NULL PRIMARY KEY, sidecar bigint NOT NULL, number bigint NOT NULL, worker nvarchar(400) NULL, ago_ms bigint NOT NULL);
@@ -112,7 +112,7 @@ UPDATE j SET attempts = j.attempts + j.prefetched, prefetched = 0, prefetch_loss
 OUTPUT inserted.id INTO @delivered
 FROM @deliver AS d, [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
 WHERE j.id = d.id AND j.token_sidecar = d.sidecar AND j.token_number = d.number
-OPTION (LOOP JOIN, FORCE ORDER);
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 SET @wrote = @wrote + (SELECT COUNT(*) FROM @delivered);
 SELECT d.n FROM @deliver AS d INNER JOIN @delivered AS y ON y.id = d.id;
 DECLARE @lock TABLE (id bigint NOT NULL PRIMARY KEY);
@@ -123,7 +123,7 @@ SELECT '' AS cause, j.id, j.queue, COALESCE(j.[key], N'') AS name, j.priority, j
   j.prefetched, j.prefetch_losses, CASE WHEN j.retention_done_ms IS NULL THEN 0 ELSE 1 END AS kept, CASE WHEN j.worker IS NULL THEN 0 ELSE 1 END AS has_worker
 FROM @lock AS x INNER JOIN [qsidecar].qsidecar_jobs AS j WITH (UPDLOCK, ROWLOCK, FORCESEEK) ON j.id = x.id
 WHERE j.state = 'claimed' AND (@lock_queue = '' OR j.queue = @lock_queue)
-OPTION (LOOP JOIN, FORCE ORDER);
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 DECLARE @renewal TABLE (
   n int NOT NULL, id bigint NOT NULL PRIMARY KEY, sidecar bigint NOT NULL, number bigint NOT NULL, attempts int NOT NULL, ago_ms bigint NOT NULL, lease_ms bigint NULL,
   owner bigint NOT NULL, new_due tinyint NOT NULL, ends datetime2(6) NULL, set_worker tinyint NOT NULL, worker nvarchar(400) NULL);
@@ -142,7 +142,7 @@ UPDATE j SET attempts = r.attempts, prefetched = 0, prefetch_losses = 0, lease_m
 OUTPUT inserted.id INTO @renewed
 FROM @renewal AS r, [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
 WHERE j.id = r.id AND j.token_sidecar = r.sidecar AND j.token_number = r.number
-OPTION (LOOP JOIN, FORCE ORDER);
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 SET @wrote = @wrote + (SELECT COUNT(*) FROM @renewed);
 SELECT r.n FROM @renewal AS r INNER JOIN @renewed AS y ON y.id = r.id;
 DECLARE @ending_base bigint;
@@ -171,22 +171,22 @@ UPDATE j SET state = CASE WHEN e.dead = 1 THEN 'dead' ELSE 'pending' END,
 OUTPUT inserted.id INTO @ended
 FROM @ending AS e, [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
 WHERE j.id = e.id AND j.token_sidecar = e.sidecar AND j.token_number = e.number
-OPTION (LOOP JOIN, FORCE ORDER);
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 INSERT INTO [qsidecar].qsidecar_failures (job, fence, attempt, cause, message, at)
 SELECT e.id, e.fence, e.attempts, e.cause, COALESCE(e.message, N''), @now
 FROM @ending AS e INNER JOIN @ended AS y ON y.id = e.id
 WHERE e.cause IS NOT NULL;
 IF EXISTS (SELECT 1 FROM @ending AS e WHERE e.dead = 1 AND e.keyed = 1)
   UPDATE k SET state = 'dead'
-  FROM @ending AS e INNER JOIN [qsidecar].qsidecar_keys AS k WITH (INDEX (qsidecar_keys_job), ROWLOCK, FORCESEEK) ON k.job = e.id
+  FROM @ending AS e INNER JOIN [qsidecar].qsidecar_keys AS k WITH (INDEX (qsidecar_keys_job), ROWLOCK, FORCESEEK, NOWAIT) ON k.job = e.id
   WHERE e.dead = 1 AND e.keyed = 1
-  OPTION (LOOP JOIN, FORCE ORDER);
+  OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 DECLARE @ending_back TABLE (queue varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL PRIMARY KEY);
 INSERT INTO @ending_back (queue)
 SELECT DISTINCT e.queue FROM @ending AS e WHERE e.back = 1;
 UPDATE r SET requeues = r.requeues + 1
 FROM @ending_back AS b INNER JOIN [qsidecar].qsidecar_requeues AS r WITH (ROWLOCK, FORCESEEK) ON r.queue = b.queue
-OPTION (LOOP JOIN, FORCE ORDER);
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 INSERT INTO [qsidecar].qsidecar_requeues (queue, requeues)
 SELECT b.queue, 1
 FROM @ending_back AS b
@@ -195,7 +195,7 @@ SET @wrote = @wrote + 1;
 SELECT e.n FROM @ending AS e INNER JOIN @ended AS y ON y.id = e.id;
 SELECT b.queue, r.requeues
 FROM @ending_back AS b INNER JOIN [qsidecar].qsidecar_requeues AS r WITH (FORCESEEK) ON r.queue = b.queue
-OPTION (LOOP JOIN, FORCE ORDER);
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 DECLARE @claim_segment TABLE (
   n int NOT NULL PRIMARY KEY, queue varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL, policy int NOT NULL,
   highest smallint NOT NULL, lowest smallint NOT NULL, low bigint NOT NULL, high bigint NOT NULL);
@@ -230,14 +230,14 @@ BEGIN
     WHERE j.state = 'pending' AND j.run_at IS NULL AND j.queue = @claim_queue AND j.priority = @claim_highest
       AND j.position > @claim_low AND j.position <= @claim_high
     ORDER BY j.position
-    OPTION (OPTIMIZE FOR (@claim_left = 1));
+    OPTION (OPTIMIZE FOR (@claim_left = 1), KEEPFIXED PLAN);
   ELSE
     INSERT INTO @claim_picked (id, segment, policy, priority, place, size)
     SELECT TOP (@claim_left) j.id, @claim_n, @claim_policy_n, j.priority, j.position, DATALENGTH(j.payload)
     FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
     WHERE j.state = 'pending' AND j.run_at IS NULL AND j.queue = @claim_queue AND j.priority <= @claim_highest AND j.priority >= @claim_lowest
     ORDER BY j.priority DESC, j.position
-    OPTION (OPTIMIZE FOR (@claim_left = 1));
+    OPTION (OPTIMIZE FOR (@claim_left = 1), KEEPFIXED PLAN);
   SET @claim_left = @claim_left - @@ROWCOUNT;
   SET @claim_n = @claim_n + 1;
 END;
@@ -279,7 +279,7 @@ UPDATE j SET state = 'claimed', owner = @claim_host, claimed_at = @now,
 OUTPUT inserted.id INTO @claim_taken
 FROM @claim_chosen AS c, @claim_slot AS s, @claim_policy AS p, [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
 WHERE s.slot = c.slot AND p.policy = c.policy AND j.id = c.id AND j.state = 'pending' AND j.run_at IS NULL
-OPTION (LOOP JOIN, FORCE ORDER);
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 SET @wrote = @wrote + (SELECT COUNT(*) FROM @claim_taken);
 SELECT c.slot, c.policy, j.position, j.id, j.priority, j.attempts + j.prefetched AS attempt, j.claim_max, j.fence, j.enqueued_at,
   COALESCE(j.timeout_ms, 0) AS timeout_ms, COALESCE(j.headers, N'') AS headers, COALESCE(j.[key], N'') AS name,
@@ -287,7 +287,7 @@ SELECT c.slot, c.policy, j.position, j.id, j.priority, j.attempts + j.prefetched
 FROM @claim_taken AS t
 INNER JOIN @claim_chosen AS c ON c.id = t.id
 INNER JOIN [qsidecar].qsidecar_jobs AS j WITH (FORCESEEK) ON j.id = t.id
-OPTION (LOOP JOIN, FORCE ORDER);
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 SELECT 0 AS policy, COUNT_BIG(*) AS id, CONVERT(bigint, 0) AS size FROM @claim_chosen AS c
 UNION ALL
 SELECT p.policy, p.id, p.size FROM @claim_picked AS p
@@ -298,7 +298,7 @@ INSERT INTO @host_queue (n, queue)
 SELECT x.n, x.queue FROM OPENJSON(@host_queues) WITH (n int, queue nvarchar(4000)) AS x;
 SELECT x.n, r.requeues
 FROM @host_queue AS x INNER JOIN [qsidecar].qsidecar_requeues AS r WITH (FORCESEEK) ON r.queue = x.queue
-OPTION (LOOP JOIN, FORCE ORDER);
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 IF @wrote > 0
 BEGIN
   UPDATE [qsidecar].qsidecar_commits SET number = @mark_number, at = @now

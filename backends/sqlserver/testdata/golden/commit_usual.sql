@@ -28,7 +28,7 @@ SET @wrote = @wrote + 1;
 SELECT x.n, j.id, CASE WHEN j.run_at IS NULL THEN 1 ELSE 0 END AS ready
 FROM @store AS x INNER JOIN [qsidecar].qsidecar_jobs AS j WITH (FORCESEEK) ON j.id = @store_base + x.n
 ORDER BY x.n
-OPTION (LOOP JOIN, FORCE ORDER);
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 DECLARE @ack TABLE (n int NOT NULL, id bigint NOT NULL PRIMARY KEY, sidecar bigint NOT NULL, number bigint NOT NULL, start bigint NULL, size bigint NULL);
 INSERT INTO @ack (n, id, sidecar, number, start, size)
 SELECT x.n, x.id, x.sidecar, x.number, x.start, x.size
@@ -41,7 +41,7 @@ OUTPUT deleted.id, deleted.state, deleted.[key], deleted.last_error
 INTO @acked
 FROM @ack AS a, [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
 WHERE j.id = a.id AND j.token_sidecar = a.sidecar AND j.token_number = a.number AND j.retention_done_ms IS NULL
-OPTION (LOOP JOIN, FORCE ORDER);
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 IF EXISTS (SELECT 1 FROM @ack AS a WHERE NOT EXISTS (SELECT 1 FROM @acked AS d WHERE d.id = a.id))
   UPDATE j SET state = 'done', finished_at = @now,
     expires_at = DATEADD(second, CONVERT(int, j.retention_done_ms / 1000), DATEADD(millisecond, CONVERT(int, j.retention_done_ms % 1000), @now)),
@@ -51,7 +51,7 @@ IF EXISTS (SELECT 1 FROM @ack AS a WHERE NOT EXISTS (SELECT 1 FROM @acked AS d W
   INTO @acked
   FROM @ack AS a, [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
   WHERE j.id = a.id AND j.token_sidecar = a.sidecar AND j.token_number = a.number AND j.retention_done_ms IS NOT NULL
-  OPTION (LOOP JOIN, FORCE ORDER);
+  OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 DECLARE @ack_failures bigint = 0;
 IF EXISTS (SELECT 1 FROM @acked AS d WHERE d.state = 'claimed' AND d.last_error IS NOT NULL)
   SET @ack_failures = 1000;
@@ -63,14 +63,14 @@ BEGIN
     FROM @acked AS d INNER JOIN [qsidecar].qsidecar_failures AS o WITH (UPDLOCK, ROWLOCK, FORCESEEK) ON o.job = d.id
     WHERE d.state = 'claimed' AND d.last_error IS NOT NULL
   ) AS x INNER JOIN [qsidecar].qsidecar_failures AS f WITH (ROWLOCK, FORCESEEK) ON f.job = x.job AND f.fence = x.fence
-  OPTION (LOOP JOIN, FORCE ORDER);
+  OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
   SET @ack_failures = @@ROWCOUNT;
 END;
 IF EXISTS (SELECT 1 FROM @acked AS d WHERE d.[key] IS NOT NULL)
   UPDATE k SET state = 'done'
-  FROM @acked AS d INNER JOIN [qsidecar].qsidecar_keys AS k WITH (INDEX (qsidecar_keys_job), ROWLOCK, FORCESEEK) ON k.job = d.id
+  FROM @acked AS d INNER JOIN [qsidecar].qsidecar_keys AS k WITH (INDEX (qsidecar_keys_job), ROWLOCK, FORCESEEK, NOWAIT) ON k.job = d.id
   WHERE d.[key] IS NOT NULL
-  OPTION (LOOP JOIN, FORCE ORDER);
+  OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 SET @wrote = @wrote + (SELECT COUNT(*) FROM @acked);
 SELECT a.n FROM @ack AS a INNER JOIN @acked AS d ON d.id = a.id;
 DECLARE @claim_segment TABLE (
@@ -107,14 +107,14 @@ BEGIN
     WHERE j.state = 'pending' AND j.run_at IS NULL AND j.queue = @claim_queue AND j.priority = @claim_highest
       AND j.position > @claim_low AND j.position <= @claim_high
     ORDER BY j.position
-    OPTION (OPTIMIZE FOR (@claim_left = 1));
+    OPTION (OPTIMIZE FOR (@claim_left = 1), KEEPFIXED PLAN);
   ELSE
     INSERT INTO @claim_picked (id, segment, policy, priority, place, size)
     SELECT TOP (@claim_left) j.id, @claim_n, @claim_policy_n, j.priority, j.position, DATALENGTH(j.payload)
     FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
     WHERE j.state = 'pending' AND j.run_at IS NULL AND j.queue = @claim_queue AND j.priority <= @claim_highest AND j.priority >= @claim_lowest
     ORDER BY j.priority DESC, j.position
-    OPTION (OPTIMIZE FOR (@claim_left = 1));
+    OPTION (OPTIMIZE FOR (@claim_left = 1), KEEPFIXED PLAN);
   SET @claim_left = @claim_left - @@ROWCOUNT;
   SET @claim_n = @claim_n + 1;
 END;
@@ -156,7 +156,7 @@ UPDATE j SET state = 'claimed', owner = @claim_host, claimed_at = @now,
 OUTPUT inserted.id INTO @claim_taken
 FROM @claim_chosen AS c, @claim_slot AS s, @claim_policy AS p, [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
 WHERE s.slot = c.slot AND p.policy = c.policy AND j.id = c.id AND j.state = 'pending' AND j.run_at IS NULL
-OPTION (LOOP JOIN, FORCE ORDER);
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 SET @wrote = @wrote + (SELECT COUNT(*) FROM @claim_taken);
 SELECT c.slot, c.policy, j.position, j.id, j.priority, j.attempts + j.prefetched AS attempt, j.claim_max, j.fence, j.enqueued_at,
   COALESCE(j.timeout_ms, 0) AS timeout_ms, COALESCE(j.headers, N'') AS headers, COALESCE(j.[key], N'') AS name,
@@ -164,7 +164,7 @@ SELECT c.slot, c.policy, j.position, j.id, j.priority, j.attempts + j.prefetched
 FROM @claim_taken AS t
 INNER JOIN @claim_chosen AS c ON c.id = t.id
 INNER JOIN [qsidecar].qsidecar_jobs AS j WITH (FORCESEEK) ON j.id = t.id
-OPTION (LOOP JOIN, FORCE ORDER);
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 SELECT 0 AS policy, COUNT_BIG(*) AS id, CONVERT(bigint, 0) AS size FROM @claim_chosen AS c
 UNION ALL
 SELECT p.policy, p.id, p.size FROM @claim_picked AS p
@@ -175,7 +175,7 @@ INSERT INTO @host_queue (n, queue)
 SELECT x.n, x.queue FROM OPENJSON(@host_queues) WITH (n int, queue nvarchar(4000)) AS x;
 SELECT x.n, r.requeues
 FROM @host_queue AS x INNER JOIN [qsidecar].qsidecar_requeues AS r WITH (FORCESEEK) ON r.queue = x.queue
-OPTION (LOOP JOIN, FORCE ORDER);
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 IF @wrote > 0
 BEGIN
   UPDATE [qsidecar].qsidecar_commits SET number = @mark_number, at = @now

@@ -33,22 +33,22 @@ UPDATE j SET state = CASE WHEN e.dead = 1 THEN 'dead' ELSE 'pending' END,
 OUTPUT inserted.id INTO @ended
 FROM @ending AS e, [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
 WHERE j.id = e.id AND j.token_sidecar = e.sidecar AND j.token_number = e.number
-OPTION (LOOP JOIN, FORCE ORDER);
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 INSERT INTO [qsidecar].qsidecar_failures (job, fence, attempt, cause, message, at)
 SELECT e.id, e.fence, e.attempts, e.cause, COALESCE(e.message, N''), @now
 FROM @ending AS e INNER JOIN @ended AS y ON y.id = e.id
 WHERE e.cause IS NOT NULL;
 IF EXISTS (SELECT 1 FROM @ending AS e WHERE e.dead = 1 AND e.keyed = 1)
   UPDATE k SET state = 'dead'
-  FROM @ending AS e INNER JOIN [qsidecar].qsidecar_keys AS k WITH (INDEX (qsidecar_keys_job), ROWLOCK, FORCESEEK) ON k.job = e.id
+  FROM @ending AS e INNER JOIN [qsidecar].qsidecar_keys AS k WITH (INDEX (qsidecar_keys_job), ROWLOCK, FORCESEEK, NOWAIT) ON k.job = e.id
   WHERE e.dead = 1 AND e.keyed = 1
-  OPTION (LOOP JOIN, FORCE ORDER);
+  OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 DECLARE @ending_back TABLE (queue varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL PRIMARY KEY);
 INSERT INTO @ending_back (queue)
 SELECT DISTINCT e.queue FROM @ending AS e WHERE e.back = 1;
 UPDATE r SET requeues = r.requeues + 1
 FROM @ending_back AS b INNER JOIN [qsidecar].qsidecar_requeues AS r WITH (ROWLOCK, FORCESEEK) ON r.queue = b.queue
-OPTION (LOOP JOIN, FORCE ORDER);
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 INSERT INTO [qsidecar].qsidecar_requeues (queue, requeues)
 SELECT b.queue, 1
 FROM @ending_back AS b
@@ -57,7 +57,7 @@ SET @wrote = @wrote + 1;
 SELECT e.n FROM @ending AS e INNER JOIN @ended AS y ON y.id = e.id;
 SELECT b.queue, r.requeues
 FROM @ending_back AS b INNER JOIN [qsidecar].qsidecar_requeues AS r WITH (FORCESEEK) ON r.queue = b.queue
-OPTION (LOOP JOIN, FORCE ORDER);
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 IF @wrote > 0
 BEGIN
   UPDATE [qsidecar].qsidecar_commits SET number = @mark_number, at = @now

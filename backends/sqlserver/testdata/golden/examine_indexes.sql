@@ -1,3 +1,3 @@
-SELECT i.name, CONVERT(int, i.is_disabled) AS disabled
+SELECT i.name, CONVERT(int, i.is_disabled) AS disabled, CONVERT(int, i.allow_row_locks) AS row_locks
 FROM sys.indexes AS i
 WHERE i.object_id IN (OBJECT_ID(N'[qsidecar].qsidecar_jobs'), OBJECT_ID(N'[qsidecar].qsidecar_keys'), OBJECT_ID(N'[qsidecar].qsidecar_leases')) AND i.name IS NOT NULL;

@@ -10,4 +10,5 @@ DECLARE @wrote bigint = 0;
 SELECT TOP (@find_limit) j.id, j.queue
 FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_expiring), FORCESEEK, READPAST, READCOMMITTEDLOCK)
 WHERE j.expires_at IS NOT NULL AND j.expires_at <= @now
-ORDER BY j.expires_at;
+ORDER BY j.expires_at
+OPTION (KEEPFIXED PLAN);

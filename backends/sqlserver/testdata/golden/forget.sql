@@ -11,7 +11,7 @@ DELETE h
 FROM [qsidecar].qsidecar_sidecars AS h WITH (ROWLOCK)
 WHERE h.dead = 1 AND NOT EXISTS (
   SELECT 1 FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_owned), FORCESEEK) WHERE j.state = 'claimed' AND j.owner = h.sidecar)
-OPTION (LOOP JOIN);
+OPTION (LOOP JOIN, KEEPFIXED PLAN);
 SET @wrote = @wrote + @@ROWCOUNT;
 IF @wrote > 0
 BEGIN

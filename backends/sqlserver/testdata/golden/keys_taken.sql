@@ -20,4 +20,5 @@ SELECT CASE
       WHERE j.finished_at IS NOT NULL AND j.queue = @taken_queue AND j.state = 'dead' AND j.[key] IS NOT NULL
       GROUP BY CONVERT(varbinary(510), j.[key])
       HAVING COUNT(*) > 1) THEN 1
-    ELSE 0 END AS taken;
+    ELSE 0 END AS taken
+OPTION (KEEPFIXED PLAN);

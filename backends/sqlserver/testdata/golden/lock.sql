@@ -15,4 +15,4 @@ SELECT '' AS cause, j.id, j.queue, COALESCE(j.[key], N'') AS name, j.priority, j
   j.prefetched, j.prefetch_losses, CASE WHEN j.retention_done_ms IS NULL THEN 0 ELSE 1 END AS kept, CASE WHEN j.worker IS NULL THEN 0 ELSE 1 END AS has_worker
 FROM @lock AS x INNER JOIN [qsidecar].qsidecar_jobs AS j WITH (UPDLOCK, ROWLOCK, FORCESEEK) ON j.id = x.id
 WHERE j.state = 'claimed' AND (@lock_queue = '' OR j.queue = @lock_queue)
-OPTION (LOOP JOIN, FORCE ORDER);
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);

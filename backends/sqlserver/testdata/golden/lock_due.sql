@@ -12,4 +12,5 @@ SELECT TOP (@due_limit) CASE WHEN j.deadline <= j.due_at THEN 'timed_out' ELSE '
   j.prefetched, j.prefetch_losses, CASE WHEN j.retention_done_ms IS NULL THEN 0 ELSE 1 END AS kept, CASE WHEN j.worker IS NULL THEN 0 ELSE 1 END AS has_worker
 FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_due), FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
 WHERE j.due_at IS NOT NULL AND j.due_at <= @now
-ORDER BY j.due_at;
+ORDER BY j.due_at
+OPTION (KEEPFIXED PLAN);

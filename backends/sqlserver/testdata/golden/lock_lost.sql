@@ -12,15 +12,16 @@ INSERT INTO @lost_owner (owner)
 SELECT x.owner FROM OPENJSON(@lost_owners) WITH (owner bigint) AS x;
 DECLARE @lost TABLE (id bigint NOT NULL PRIMARY KEY);
 INSERT INTO @lost (id)
-SELECT TOP (@lost_limit) j.id
+SELECT TOP (@lost_limit) r.id
 FROM @lost_owner AS o
 INNER JOIN [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_owned), FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK) ON j.owner = o.owner
+INNER JOIN [qsidecar].qsidecar_jobs AS r WITH (FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK) ON r.id = j.id
 WHERE j.state = 'claimed'
-OPTION (LOOP JOIN, FORCE ORDER);
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 SELECT 'sidecar_lost' AS cause, j.id, j.queue, COALESCE(j.[key], N'') AS name, j.priority, j.position, j.fence,
   j.token_sidecar, j.token_number, j.owner, COALESCE(j.lease_ms, 0) AS lease_ms, j.attempts, j.claim_max, j.losses, j.backoff_ms, j.backoff_max_ms,
   j.prefetched, j.prefetch_losses, CASE WHEN j.retention_done_ms IS NULL THEN 0 ELSE 1 END AS kept, CASE WHEN j.worker IS NULL THEN 0 ELSE 1 END AS has_worker
 FROM @lost AS x INNER JOIN [qsidecar].qsidecar_jobs AS j WITH (UPDLOCK, ROWLOCK, FORCESEEK) ON j.id = x.id
 WHERE j.state = 'claimed'
-OPTION (LOOP JOIN, FORCE ORDER);
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 SELECT COUNT_BIG(*) AS found FROM @lost AS x;

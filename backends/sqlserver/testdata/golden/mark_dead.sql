@@ -14,7 +14,7 @@ UPDATE h SET dead = 1
 FROM @suspect AS x INNER JOIN [qsidecar].qsidecar_sidecars AS h WITH (ROWLOCK, FORCESEEK) ON h.sidecar = x.sidecar
 WHERE h.heartbeats = x.heartbeats AND h.dead = 0 AND (h.expires_at <= @now OR h.has_left = 0
   AND h.expires_at > DATEADD(second, CONVERT(int, x.lease_ms / 1000), DATEADD(millisecond, CONVERT(int, x.lease_ms % 1000), @now)))
-OPTION (LOOP JOIN, FORCE ORDER);
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 SET @wrote = @wrote + @@ROWCOUNT;
 IF @wrote > 0
 BEGIN

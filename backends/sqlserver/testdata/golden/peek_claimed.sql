@@ -11,4 +11,5 @@ SELECT TOP (@peek_limit) j.id, DATALENGTH(j.payload) AS size
 FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_owned), READPAST, READCOMMITTEDLOCK)
 WHERE j.state = 'claimed' AND j.queue = @peek_queue
   AND j.claimed_at >= @peek_at AND (j.claimed_at > @peek_at OR j.id > @peek_id)
-ORDER BY j.claimed_at, j.id;
+ORDER BY j.claimed_at, j.id
+OPTION (KEEPFIXED PLAN);

@@ -9,4 +9,5 @@ DECLARE @now datetime2(6) = [qsidecar].qsidecar_now();
 DECLARE @wrote bigint = 0;
 SELECT j.priority, j.position, j.run_at, j.claimed_at, j.finished_at
 FROM [qsidecar].qsidecar_jobs AS j
-WHERE j.id = @place_id AND j.queue = @place_queue;
+WHERE j.id = @place_id AND j.queue = @place_queue
+OPTION (KEEPFIXED PLAN);

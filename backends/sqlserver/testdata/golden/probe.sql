@@ -20,4 +20,4 @@ CROSS APPLY (
   WHERE j.state = 'pending' AND j.run_at IS NULL AND j.queue = @probe_queue AND j.priority = x.priority AND j.position > x.low AND j.position <= x.high
   ORDER BY j.position
 ) AS r
-OPTION (LOOP JOIN, FORCE ORDER);
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);

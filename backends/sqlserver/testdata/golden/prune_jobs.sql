@@ -9,16 +9,18 @@ DECLARE @now datetime2(6) = [qsidecar].qsidecar_now();
 DECLARE @wrote bigint = 0;
 DECLARE @prune TABLE (id bigint NOT NULL PRIMARY KEY);
 INSERT INTO @prune (id)
-SELECT TOP (@prune_limit) j.id
+SELECT TOP (@prune_limit) r.id
 FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_expiring), FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
+INNER JOIN [qsidecar].qsidecar_jobs AS r WITH (FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK) ON r.id = j.id
 WHERE j.expires_at IS NOT NULL AND j.expires_at <= @now
-ORDER BY j.expires_at;
+ORDER BY j.expires_at
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 DECLARE @pruned TABLE (id bigint NOT NULL PRIMARY KEY, [key] nvarchar(255) COLLATE Latin1_General_100_BIN2 NULL, last_error nvarchar(max) NULL);
 DELETE j
 OUTPUT deleted.id, deleted.[key], deleted.last_error INTO @pruned
 FROM @prune AS p, [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
 WHERE j.id = p.id
-OPTION (LOOP JOIN, FORCE ORDER);
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 DECLARE @prune_failures bigint = 1000;
 WHILE @prune_failures = 1000
 BEGIN
@@ -28,13 +30,9 @@ BEGIN
     FROM @pruned AS d INNER JOIN [qsidecar].qsidecar_failures AS o WITH (UPDLOCK, ROWLOCK, FORCESEEK) ON o.job = d.id
     WHERE d.last_error IS NOT NULL
   ) AS x INNER JOIN [qsidecar].qsidecar_failures AS f WITH (ROWLOCK, FORCESEEK) ON f.job = x.job AND f.fence = x.fence
-  OPTION (LOOP JOIN, FORCE ORDER);
+  OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
   SET @prune_failures = @@ROWCOUNT;
 END;
-UPDATE k SET state = 'deleted'
-FROM @pruned AS d INNER JOIN [qsidecar].qsidecar_keys AS k WITH (INDEX (qsidecar_keys_job), ROWLOCK, FORCESEEK) ON k.job = d.id
-WHERE d.[key] IS NOT NULL
-OPTION (LOOP JOIN, FORCE ORDER);
 SET @wrote = @wrote + (SELECT COUNT(*) FROM @pruned);
 SELECT COUNT_BIG(*) AS gone FROM @pruned AS d;
 IF @wrote > 0

@@ -9,16 +9,18 @@ DECLARE @now datetime2(6) = [qsidecar].qsidecar_now();
 DECLARE @wrote bigint = 0;
 DECLARE @prune TABLE (id bigint NOT NULL PRIMARY KEY);
 INSERT INTO @prune (id)
-SELECT TOP (@purge_limit) j.id
+SELECT TOP (@purge_limit) r.id
 FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_finished), FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
+INNER JOIN [qsidecar].qsidecar_jobs AS r WITH (FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK) ON r.id = j.id
 WHERE j.finished_at IS NOT NULL AND j.state = 'done' AND j.queue = @purge_queue
-ORDER BY j.finished_at, j.id;
+ORDER BY j.finished_at, j.id
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 DECLARE @pruned TABLE (id bigint NOT NULL PRIMARY KEY, [key] nvarchar(255) COLLATE Latin1_General_100_BIN2 NULL, last_error nvarchar(max) NULL);
 DELETE j
 OUTPUT deleted.id, deleted.[key], deleted.last_error INTO @pruned
 FROM @prune AS p, [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
 WHERE j.id = p.id
-OPTION (LOOP JOIN, FORCE ORDER);
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 DECLARE @prune_failures bigint = 1000;
 WHILE @prune_failures = 1000
 BEGIN
@@ -28,15 +30,15 @@ BEGIN
     FROM @pruned AS d INNER JOIN [qsidecar].qsidecar_failures AS o WITH (UPDLOCK, ROWLOCK, FORCESEEK) ON o.job = d.id
     WHERE d.last_error IS NOT NULL
   ) AS x INNER JOIN [qsidecar].qsidecar_failures AS f WITH (ROWLOCK, FORCESEEK) ON f.job = x.job AND f.fence = x.fence
-  OPTION (LOOP JOIN, FORCE ORDER);
+  OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
   SET @prune_failures = @@ROWCOUNT;
 END;
-UPDATE k SET state = 'deleted'
-FROM @pruned AS d INNER JOIN [qsidecar].qsidecar_keys AS k WITH (INDEX (qsidecar_keys_job), ROWLOCK, FORCESEEK) ON k.job = d.id
-WHERE d.[key] IS NOT NULL
-OPTION (LOOP JOIN, FORCE ORDER);
 SET @wrote = @wrote + (SELECT COUNT(*) FROM @pruned);
 SELECT COUNT_BIG(*) AS gone FROM @pruned AS d;
+UPDATE k SET state = 'deleted'
+FROM @pruned AS d INNER JOIN [qsidecar].qsidecar_keys AS k WITH (INDEX (qsidecar_keys_job), ROWLOCK, FORCESEEK, NOWAIT) ON k.job = d.id
+WHERE d.[key] IS NOT NULL
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 IF @wrote > 0
 BEGIN
   UPDATE [qsidecar].qsidecar_commits SET number = @mark_number, at = @now

@@ -14,7 +14,8 @@ WHILE 1 = 1
 BEGIN
   SET @queues_next = NULL;
   SELECT TOP (1) @queues_next = j.queue FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, READPAST, READCOMMITTEDLOCK)
-  WHERE j.state = 'pending' AND j.run_at IS NULL AND j.queue > @queues_last ORDER BY j.queue;
+  WHERE j.state = 'pending' AND j.run_at IS NULL AND j.queue > @queues_last ORDER BY j.queue
+  OPTION (KEEPFIXED PLAN);
   IF @queues_next IS NULL
     BREAK;
   INSERT INTO @queues (queue) VALUES (@queues_next);
@@ -25,7 +26,8 @@ WHILE 1 = 1
 BEGIN
   SET @queues_next = NULL;
   SELECT TOP (1) @queues_next = j.queue FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_delayed), FORCESEEK, READPAST, READCOMMITTEDLOCK)
-  WHERE j.state = 'pending' AND j.run_at IS NOT NULL AND j.queue > @queues_last ORDER BY j.queue;
+  WHERE j.state = 'pending' AND j.run_at IS NOT NULL AND j.queue > @queues_last ORDER BY j.queue
+  OPTION (KEEPFIXED PLAN);
   IF @queues_next IS NULL
     BREAK;
   INSERT INTO @queues (queue) VALUES (@queues_next);
@@ -36,7 +38,8 @@ WHILE 1 = 1
 BEGIN
   SET @queues_next = NULL;
   SELECT TOP (1) @queues_next = j.queue FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_finished), FORCESEEK, READPAST, READCOMMITTEDLOCK)
-  WHERE j.finished_at IS NOT NULL AND j.queue > @queues_last ORDER BY j.queue;
+  WHERE j.finished_at IS NOT NULL AND j.queue > @queues_last ORDER BY j.queue
+  OPTION (KEEPFIXED PLAN);
   IF @queues_next IS NULL
     BREAK;
   INSERT INTO @queues (queue) VALUES (@queues_next);
@@ -46,4 +49,5 @@ SELECT q.queue FROM @queues AS q
 UNION
 SELECT j.queue FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_owned), READPAST, READCOMMITTEDLOCK) WHERE j.state = 'claimed'
 UNION
-SELECT p.queue FROM [qsidecar].qsidecar_queues AS p WHERE p.paused = 1;
+SELECT p.queue FROM [qsidecar].qsidecar_queues AS p WHERE p.paused = 1
+OPTION (KEEPFIXED PLAN);

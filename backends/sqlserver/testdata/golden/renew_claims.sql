@@ -25,7 +25,7 @@ UPDATE j SET attempts = r.attempts, prefetched = 0, prefetch_losses = 0, lease_m
 OUTPUT inserted.id INTO @renewed
 FROM @renewal AS r, [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
 WHERE j.id = r.id AND j.token_sidecar = r.sidecar AND j.token_number = r.number
-OPTION (LOOP JOIN, FORCE ORDER);
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 SET @wrote = @wrote + (SELECT COUNT(*) FROM @renewed);
 SELECT r.n FROM @renewal AS r INNER JOIN @renewed AS y ON y.id = r.id;
 IF @wrote > 0

@@ -20,13 +20,14 @@ FROM (
   WHERE j.finished_at IS NOT NULL AND j.queue = @retry_queue AND j.state = 'dead'
     AND j.finished_at >= @retry_at AND (j.finished_at > @retry_at OR j.id > @retry_id)
   ORDER BY j.finished_at, j.id
-) AS r;
+) AS r
+OPTION (KEEPFIXED PLAN);
 DECLARE @retry_known TABLE (id bigint NOT NULL PRIMARY KEY, job bigint NOT NULL, held tinyint NOT NULL);
 INSERT INTO @retry_known (id, job, held)
 SELECT x.id, k.job, CASE WHEN k.job <> x.id AND (k.state IS NULL OR k.expires_at > @now) THEN 1 ELSE 0 END
 FROM @retry AS x
-INNER JOIN [qsidecar].qsidecar_keys AS k WITH (UPDLOCK, HOLDLOCK, ROWLOCK, FORCESEEK) ON k.queue = @retry_queue AND k.name = x.name
-OPTION (LOOP JOIN, FORCE ORDER);
+INNER JOIN [qsidecar].qsidecar_keys AS k WITH (UPDLOCK, HOLDLOCK, ROWLOCK, FORCESEEK, NOWAIT) ON k.queue = @retry_queue AND k.name = x.name
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 UPDATE x SET taken = 1
 FROM @retry AS x
 WHERE EXISTS (SELECT 1 FROM @retry_known AS h WHERE h.id = x.id AND h.held = 1)
@@ -36,7 +37,7 @@ FROM @retry AS x
 INNER JOIN @retry_known AS h ON h.id = x.id
 INNER JOIN [qsidecar].qsidecar_keys AS k WITH (ROWLOCK, FORCESEEK) ON k.queue = @retry_queue AND k.name = x.name
 WHERE x.taken = 0
-OPTION (LOOP JOIN, FORCE ORDER);
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 INSERT INTO [qsidecar].qsidecar_keys (queue, name, job, expires_at)
 SELECT @retry_queue, x.name, x.id, @now
 FROM @retry AS x
@@ -47,7 +48,7 @@ UPDATE j SET state = 'pending', run_at = NULL, position = @retry_base + x.n, rea
 OUTPUT inserted.id INTO @retried
 FROM @retry AS x, [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
 WHERE j.id = x.id AND x.taken = 0
-OPTION (LOOP JOIN, FORCE ORDER);
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 SET @wrote = @wrote + 1;
 SELECT CASE WHEN @retry_whole = 1 THEN (SELECT COUNT_BIG(*) FROM @retry AS x WHERE x.taken = 1) ELSE 0 END AS taken,
   (SELECT COUNT_BIG(*) FROM @retried AS y) AS retried, (SELECT COUNT_BIG(*) FROM @retry AS x) AS seen,

@@ -12,10 +12,11 @@ GO
 -- bytes: CONVERT(varbinary(max), CONVERT(varchar(max), N'text' COLLATE
 -- Latin1_General_100_CI_AS_SC_UTF8)) converts a text to UTF-8 from SQL Server 2019 on.
 --
--- The tables have filtered indexes: an INSERT needs the settings that every
--- ODBC, OLE DB, JDBC, .NET and Go program has by itself. sqlcmd needs -I; a job of
--- SQL Server Agent and bcp begin with SET QUOTED_IDENTIFIER, ANSI_NULLS,
--- ANSI_PADDING, ANSI_WARNINGS, ARITHABORT, CONCAT_NULL_YIELDS_NULL ON.
+-- The tables have filtered indexes: an INSERT needs the settings that programs have
+-- which connect by ODBC, OLE DB, JDBC, .NET or go-mssqldb. sqlcmd needs -I; a
+-- program that uses DB-Library, a job of SQL Server Agent and bcp begin with SET
+-- QUOTED_IDENTIFIER, ANSI_NULLS, ANSI_PADDING, ANSI_WARNINGS, ARITHABORT,
+-- CONCAT_NULL_YIELDS_NULL ON.
 --
 -- Texts that are compared have a binary collation: queues are ASCII, keys are
 -- UTF-16. Because SQL Server passes over blanks at the end when it compares texts,

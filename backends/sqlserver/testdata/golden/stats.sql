@@ -27,7 +27,8 @@ BEGIN
     SELECT TOP (1) @stats_next = j.priority, @stats_ready = j.ready_at
     FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, READPAST, READCOMMITTEDLOCK)
     WHERE j.state = 'pending' AND j.run_at IS NULL AND j.queue = @stats_queue AND j.priority <= @stats_priority
-    ORDER BY j.priority DESC, j.position;
+    ORDER BY j.priority DESC, j.position
+    OPTION (KEEPFIXED PLAN);
     IF @stats_next IS NULL
       BREAK;
     UPDATE @stats SET oldest = @stats_ready WHERE n = @stats_n AND (oldest IS NULL OR oldest > @stats_ready);
@@ -37,18 +38,25 @@ BEGIN
   END;
   SET @stats_n = @stats_n + 1;
 END;
+DECLARE @stats_claimed TABLE (queue varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL PRIMARY KEY, jobs bigint NOT NULL, since datetime2(6) NULL);
+INSERT INTO @stats_claimed (queue, jobs, since)
+SELECT j.queue, COUNT_BIG(*), MIN(j.claimed_at)
+FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_owned), READPAST, READCOMMITTEDLOCK)
+WHERE j.state = 'claimed'
+GROUP BY j.queue
+OPTION (KEEPFIXED PLAN);
 SELECT x.n, @now AS now,
   (SELECT COUNT_BIG(*) FROM (SELECT TOP (@stats_limit) j.id FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, READPAST, READCOMMITTEDLOCK)
     WHERE j.state = 'pending' AND j.run_at IS NULL AND j.queue = x.queue) AS c) AS ready,
   (SELECT COUNT_BIG(*) FROM (SELECT TOP (@stats_limit) j.id FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_delayed), FORCESEEK, READPAST, READCOMMITTEDLOCK)
     WHERE j.state = 'pending' AND j.run_at IS NOT NULL AND j.queue = x.queue) AS c) AS scheduled,
-  (SELECT COUNT_BIG(*) FROM (SELECT TOP (@stats_limit) j.id FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_owned), READPAST, READCOMMITTEDLOCK)
-    WHERE j.state = 'claimed' AND j.queue = x.queue) AS c) AS claimed,
+  COALESCE(CASE WHEN y.jobs > @stats_limit THEN @stats_limit ELSE y.jobs END, 0) AS claimed,
   (SELECT COUNT_BIG(*) FROM (SELECT TOP (@stats_limit) j.id FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_finished), FORCESEEK, READPAST, READCOMMITTEDLOCK)
     WHERE j.finished_at IS NOT NULL AND j.queue = x.queue AND j.state = 'done') AS c) AS done,
   (SELECT COUNT_BIG(*) FROM (SELECT TOP (@stats_limit) j.id FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_finished), FORCESEEK, READPAST, READCOMMITTEDLOCK)
     WHERE j.finished_at IS NOT NULL AND j.queue = x.queue AND j.state = 'dead') AS c) AS dead,
   CASE WHEN EXISTS (SELECT 1 FROM [qsidecar].qsidecar_queues AS q WHERE q.queue = x.queue AND q.paused = 1) THEN 1 ELSE 0 END AS paused,
-  (SELECT MIN(j.claimed_at) FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_owned), READPAST, READCOMMITTEDLOCK) WHERE j.state = 'claimed' AND j.queue = x.queue) AS claimed_at,
+  y.since AS claimed_at,
   x.oldest
-FROM @stats AS x;
+FROM @stats AS x LEFT JOIN @stats_claimed AS y ON y.queue = x.queue
+OPTION (KEEPFIXED PLAN);

@@ -16,8 +16,8 @@ SELECT j.id, j.queue, CASE WHEN j.state = 'pending' THEN CASE WHEN j.run_at IS N
 FROM @view AS x INNER JOIN [qsidecar].qsidecar_jobs AS j WITH (FORCESEEK) ON j.id = x.id
 WHERE j.queue = @view_queue
 ORDER BY x.n
-OPTION (LOOP JOIN, FORCE ORDER);
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 SELECT f.job, f.attempt, f.cause, f.message, f.at
 FROM @view AS x INNER JOIN [qsidecar].qsidecar_failures AS f WITH (FORCESEEK) ON f.job = x.id
 ORDER BY f.job, f.fence
-OPTION (LOOP JOIN, FORCE ORDER);
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);

@@ -68,8 +68,8 @@ def change_rules(schema, tree, say):
     table = tree.this.name.lower()
     if table == "j":  # the alias that has the hints
         table = next(t.name.lower() for t in tree.args["from_" if "from_" in tree.args else "from"].find_all(exp.Table) if t.alias == "j")
-        if "FORCESEEK" not in tree.sql("tsql"):
-            say(f"{table} is changed by a scan, which meets rows that others have locked")
+        if "FORCESEEK" not in tree.sql("tsql") or "INDEX(" not in tree.sql("tsql").replace("INDEX (", "INDEX("):
+            say(f"{table} is changed by a scan or by any index, which meets rows that others have locked")
     keys = OWN if table == "qsidecar_leases" else [schema.keys.get(table, [])]
     if table.startswith("qsidecar_") and table != "qsidecar_leases":
         say(f"a change of {table} is the sidecar's own statements'")
@@ -134,7 +134,8 @@ BROKEN = [
     ("WHERE id = @a1_1", "WHERE fence = @a1_1", "without its key"),
     ("WHERE [MsgId] = TRY_CONVERT(int, @a1_1) AND CASE", "WHERE CASE", "without its key"),
     ("AS j WITH (INDEX ([PK_MsgQueue]), FORCESEEK, ROWLOCK)", "AS j WITH (ROWLOCK)", "changed by a scan"),
-    ("OUTPUT CONVERT(nvarchar(max), inserted.[MsgId]) INTO @a1_key", "OUTPUT inserted.[MsgId]", "OUTPUT without INTO"),
+    ("AS j WITH (INDEX ([PK_MsgQueue]), FORCESEEK, ROWLOCK)", "AS j WITH (FORCESEEK, ROWLOCK)", "by any index"),
+    ("OUTPUT CONVERT(nvarchar(4000), inserted.[MsgId]) INTO @a1_key", "OUTPUT inserted.[MsgId]", "OUTPUT without INTO"),
     ("inserted.[MsgId]", "inserted.[Id]", "no column id"),
     ("SET @wrote = @wrote + 1;\n", "", "no number"),
     ("SELECT @@ROWCOUNT AS matched;\n", "", "result sets"),

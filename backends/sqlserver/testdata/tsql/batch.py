@@ -20,7 +20,7 @@ def without_option(text):
     OPTIMIZE FOR."""
     if text.startswith("DELETE"):
         text = re.sub(r"\n *OPTION \([A-Z ,]+\)$", "", text)
-    return re.sub(r"\n *OPTION \((LOOP JOIN, )?OPTIMIZE FOR \(@\w+ = \d+\)\)$", "", text)
+    return re.sub(r"\n *OPTION \((LOOP JOIN, )?OPTIMIZE FOR \(@\w+ = \d+\)(, KEEPFIXED PLAN)?\)$", "", text)
 
 
 class Statement:
@@ -96,6 +96,7 @@ class Index:
         m = re.search(r"CREATE (?:UNIQUE )?INDEX (\w+) ON \S+\.(\w+) \(([^)]*)\)(?: INCLUDE \(([^)]*)\))?\s*(?:WHERE (.*?))?;", text, re.S)
         self.name, self.table = m.group(1), m.group(2)
         self.order = [c.strip() for c in m.group(3).split(",")]
+        self.columns = {c.split()[0] for c in self.order} | {c.strip() for c in (m.group(4) or "").split(",")}
         self.where = [p.strip() for p in m.group(5).split(" AND ")] if m.group(5) else []
 
 

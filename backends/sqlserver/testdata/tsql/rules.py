@@ -73,6 +73,8 @@ def table_rules(name, schema, table, say):
         say("READPAST without READCOMMITTEDLOCK: refused where the database has READ_COMMITTED_SNAPSHOT")
     if "HOLDLOCK" in how and "UPDLOCK" not in how:
         say("HOLDLOCK without UPDLOCK: two that read the same gap wait for each other")
+    if base == "qsidecar_keys" and index == "qsidecar_keys_job" and "NOWAIT" not in how:
+        say("it waits for the key of a job that it has locked: one that stores the key waits for the job")
     if isinstance(scope, exp.Insert) and scope.find(exp.Table) is table:
         return  # what is inserted into
     if index is None:
@@ -120,6 +122,21 @@ def order_rules(schema, select, say):
         say(f"the order {got} is not that of {i.name}, {want}: all of it would be locked and sorted")
 
 
+def row_rules(schema, select, say):
+    """What passes over locked rows locks the rows, not just their entries in an index that has
+    all columns of the statement."""
+    tables = [t for t in select.find_all(exp.Table) if t.parent_select is select]
+    for t in tables:
+        how, index = hints(t)
+        if index is None or not {"UPDLOCK", "READPAST"} <= how:
+            continue
+        own = schema.indexes[index].columns | set(schema.keys.get(t.name.lower(), ["id"])) | {p.split()[0] for p in schema.indexes[index].where}
+        others = {c.name.lower() for c in select.find_all(exp.Column) if c.table == t.alias} - own
+        joined = any(o is not t and o.name == t.name and {"UPDLOCK", "READPAST"} <= hints(o)[0] and hints(o)[1] is None for o in tables)
+        if not others and not joined:
+            say(f"{index} has all columns that are read: the rows are not locked, and those that others have locked are not passed over")
+
+
 def statement_rules(name, schema, s, say):
     tree = s.tree
     if re.search(r"\bMERGE\b|CREATE\s+OR\s+ALTER", s.text) or s.text.startswith("WITH "):
@@ -131,6 +148,10 @@ def statement_rules(name, schema, s, say):
             table_rules(name, schema, table, say)
     for select in tree.find_all(exp.Select):
         order_rules(schema, select, say)
+        row_rules(schema, select, say)
+    into = tree.find(exp.Table) if isinstance(tree, exp.Insert) else None
+    if not s.condition and "KEEPFIXED PLAN" not in s.text and any(t.name.lower() == "qsidecar_jobs" and t is not into for t in tree.find_all(exp.Table)):
+        say("it is compiled anew each time that the jobs' statistics are old, as after every few hundred changes")
     joined = [t for t in tree.find_all(exp.Table) if t.name.lower() in KEYS]
     if isinstance(tree, (exp.Update, exp.Delete)) and joined and (tree.args.get("from_") or tree.args.get("tables")):
         if "OPTION (LOOP JOIN" not in s.text:
@@ -161,7 +182,7 @@ def claim_rules(found, say):
         how, index = hints(table)
         if not CLAIMING <= how or index != "qsidecar_ready" or s.tree.expression.args.get("limit") is None:
             say(f"a claim picks rows without {CLAIMING - how} or without TOP or its index")
-        if "OPTION (OPTIMIZE FOR (@claim_left = 1))" not in s.text:
+        if "OPTION (OPTIMIZE FOR (@claim_left = 1), KEEPFIXED PLAN)" not in s.text:
             say("a claim picks rows with a TOP that the server takes for a hundred rows: it may lock more of them ahead")
     for s in takes:
         where = [normal(c) for c in conditions(s.tree)]

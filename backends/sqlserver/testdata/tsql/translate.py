@@ -8,7 +8,7 @@ a line: its steps. A step's "what" is "declare" (names, kind, query), "list" (qu
 batch_reader_test.go. The answers are kept in translations.jsonl.
 
 It is no more than the T-SQL of this package needs, and its locks are PostgreSQL's:
-UPDLOCK is FOR UPDATE, with READPAST it is SKIP LOCKED. Ranges are not locked at all, as
+UPDLOCK is FOR UPDATE, with READPAST it is SKIP LOCKED, with NOWAIT it is NOWAIT. Ranges are not locked at all, as
 in Babelfish.
 """
 
@@ -193,6 +193,11 @@ def hinted(table):
     return {h.name.upper() for hint in table.args.get("hints") or [] for h in hint.expressions if not isinstance(h, exp.Anonymous)}
 
 
+def waits(how):
+    """What a lock of sqlglot says of waiting: SKIP LOCKED, NOWAIT, or nothing."""
+    return False if "READPAST" in how else True if "NOWAIT" in how else None
+
+
 def named(table):
     """A table as a lock names it."""
     return exp.Table(this=exp.to_identifier(table.alias)) if table.alias else exp.Table(this=exp.to_identifier(table.name, quoted=True))
@@ -205,7 +210,7 @@ def locks(select):
         how = hinted(table)
         outer = isinstance(table.parent, exp.Join) and table.parent.side == "LEFT"
         if table.parent_select is select and "UPDLOCK" in how and not outer:
-            found.append(exp.Lock(update=True, expressions=[named(table)], wait=False if "READPAST" in how else None))
+            found.append(exp.Lock(update=True, expressions=[named(table)], wait=waits(how)))
     return found
 
 
@@ -309,7 +314,7 @@ def update(tree):
             select.append("expressions", exp.alias_(e.expression.copy(), f"new_{n}"))
     inner = query(select)
     if keys != ["ctid"]:
-        inner.set("locks", [exp.Lock(update=True, expressions=[exp.to_table(alias)])])
+        inner.set("locks", [exp.Lock(update=True, expressions=[exp.to_table(alias)], wait=waits(hinted(table)))])
     sets = ", ".join(f'"{e.this.name}" = ' + ("NULL" if isinstance(e.expression, exp.Null) else f"q.new_{n}") for n, e in enumerate(tree.expressions))
     found = " AND ".join(f"{alias}.{k} = q.key_{k}" for k in keys)
     return output(tree, alias, f"UPDATE {bare(table)} SET {sets} FROM ({text_of(inner)}) AS q WHERE {found}")

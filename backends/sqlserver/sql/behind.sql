@@ -1,0 +1,16 @@
+-- The last number of the sequence, and the highest id that a table names. The ids are read
+-- first, so a job that is stored at the same time has no later id. Each MAX reads the end of
+-- an index.
+SET LOCK_TIMEOUT 500;
+DECLARE @highest bigint = (
+  SELECT MAX(x.id)
+  FROM (
+    SELECT MAX(j.id) AS id FROM {s}.qsidecar_jobs AS j WITH (READPAST, READCOMMITTEDLOCK)
+    UNION ALL
+    SELECT MAX(k.job) AS id FROM {s}.qsidecar_keys AS k WITH (READPAST, READCOMMITTEDLOCK)
+    UNION ALL
+    SELECT MAX(f.job) AS id FROM {s}.qsidecar_failures AS f WITH (READPAST, READCOMMITTEDLOCK)
+  ) AS x);
+SELECT CONVERT(bigint, q.current_value) AS last, COALESCE(@highest, 0) AS highest
+FROM sys.sequences AS q
+WHERE q.object_id = OBJECT_ID(N'{s}.qsidecar_sequence');
