@@ -39,7 +39,7 @@ type Obstructed interface {
 }
 
 const (
-	// MaxObstacles is how many obstacles of single jobs an ObstacleSet remembers.
+	// MaxObstacles is how many obstacles of single jobs an ObstacleSet remembers of each queue.
 	MaxObstacles = 1000
 
 	// firstObstacleDelay is the time to the second try. It doubles with each try, up to lastObstacleDelay.
@@ -74,14 +74,14 @@ type obstacle struct {
 }
 
 // Note records that the database refused o, whose Since and NextTry are ignored. It returns the time of the next try.
-// If there are too many obstacles, the whole queue becomes one instead of the job.
+// If the queue has too many obstacles, the whole queue becomes one instead of the job.
 func (s *ObstacleSet) Note(o Obstacle) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.now()
 	k := obstacleKey{o.Queue, o.Job, o.Doing}
 	e := s.all[k]
-	if e == nil && o.Job != "" && len(s.all) >= MaxObstacles {
+	if e == nil && o.Job != "" && s.full(o.Queue) {
 		o.Job, k.job = "", ""
 		e = s.all[k]
 	}
@@ -105,6 +105,28 @@ func (s *ObstacleSet) Note(o Obstacle) time.Time {
 	}
 	e.noted, e.NextTry = now, now.Add(e.delay)
 	return e.NextTry
+}
+
+// NoteJob is Note for a job, unless its queue has too many obstacles. It reports whether it noted the job.
+func (s *ObstacleSet) NoteJob(o Obstacle) bool {
+	s.mu.Lock()
+	room := s.all[obstacleKey{o.Queue, o.Job, o.Doing}] != nil || !s.full(o.Queue)
+	s.mu.Unlock()
+	if room {
+		s.Note(o)
+	}
+	return room
+}
+
+// full reports whether no other job of a queue can be noted. s.mu is held.
+func (s *ObstacleSet) full(queue string) bool {
+	n := 0
+	for k := range s.all {
+		if k.queue == queue && k.job != "" {
+			n++
+		}
+	}
+	return n >= MaxObstacles
 }
 
 // log logs a new obstacle, if not too many others of its kind are logged. If a whole queue is out of order, one line
