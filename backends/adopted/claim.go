@@ -22,8 +22,7 @@ type claim struct {
 	left int64 // bytes that the result can still hold
 	ran  bool  // run ran before
 
-	most  int      // > 0: run claims at most so many rows, in one round; see claimFew
-	only  []string // with most: the ids of the jobs to claim; nil: the first ones
+	few            // with most > 0: run claims so, in one round
 	tried []string // with most: the rows that run tried
 
 	retry   map[string][]string // refused rows to try again, by queue, in an open transaction

@@ -192,6 +192,9 @@ func (s *Store) claimFailed(ctx context.Context, host backends.Identity, c backe
 		}
 	}
 	switch {
+	case isOfSlot(why):
+		delete(at.locked, queue) // other claims of the batch can succeed
+		return backends.ClaimResult{}, why
 	case isLocked(why):
 		if !s.isTableLocked(ctx, queue) {
 			return backends.ClaimResult{}, nil // a later claim tries again
@@ -277,6 +280,9 @@ func (k *commitment) run(ctx context.Context) error {
 			for _, c := range k.claims {
 				if err := c.run(ctx, sql); err != nil {
 					return err
+				}
+				if c.dry {
+					return core.ErrDryRun
 				}
 			}
 			k.doing = ""
@@ -475,11 +481,11 @@ func (k *commitment) write(x *changes, p part, claims leases) (all []settled, er
 // queues of one kind, or with each one for each queue. If one fails the result has the jobs of the others,
 // which are claimed. The error is of a claim that no transaction carried out.
 func (s *Store) claimInParts(ctx context.Context, host backends.Identity, c backends.Claim, each bool, at *attempt) (backends.ClaimResult, error) {
-	all := claimParts{claim: c, left: c.MaxBytes}
+	all := core.ClaimParts{Claim: c, Left: c.MaxBytes}
 	var to int
-	var failed error
+	var failed, ofSlot error
 	done := false
-	for from := 0; from < len(c.Queues) && !all.full(); from = to {
+	for from := 0; from < len(c.Queues) && !all.Full(); from = to {
 		kind := s.kind(c.Queues[from].Queue)
 		for to = from + 1; !each && to < len(c.Queues) && s.kind(c.Queues[to].Queue) == kind; {
 			to++
@@ -488,25 +494,38 @@ func (s *Store) claimInParts(ctx context.Context, host backends.Identity, c back
 			done = true
 			continue
 		}
-		got, err := s.claimKind(ctx, host, kind, all.next(c.Queues[from:to]), at)
+		got, err := s.claimKind(ctx, host, kind, all.Next(c.Queues[from:to]), at)
 		unavailable, _ := errors.AsType[*backends.UnavailableError](err)
 		switch {
 		case err == nil:
 			done = true
-			all.add(got)
+			all.Add(got)
+		case isOfSlot(err):
+			ofSlot = cmp.Or(ofSlot, err)
 		case unavailable != nil && unavailable.Queue != "": // all are of one queue, or each is
 			failed = cmp.Or(failed, err) // the other queues are in order
-		case len(all.res.Jobs) > 0:
-			all.res.More = each
-			return all.res, nil
+		case len(all.Res.Jobs) > 0:
+			all.Res.More = each
+			return all.Res, nil
 		default:
-			return all.res, err
+			return all.Res, err
 		}
 	}
-	if done {
-		return all.res, nil
+	switch {
+	case len(all.Res.Jobs) > 0:
+		return all.Res, nil
+	case ofSlot != nil:
+		return all.Res, ofSlot
+	case done:
+		return all.Res, nil
 	}
-	return all.res, failed
+	return all.Res, failed
+}
+
+// isOfSlot reports whether the database refuses what a claim stores for its worker.
+func isOfSlot(err error) bool {
+	var slot *backends.SlotError
+	return errors.As(err, &slot)
 }
 
 func (s *Store) claimKind(ctx context.Context, host backends.Identity, kind queueKind, c backends.Claim, at *attempt) (backends.ClaimResult, error) {
@@ -541,32 +560,5 @@ func setClaimError(res *backends.ClaimResult, err error) {
 		res.More = true
 	} else {
 		res.Err = err
-	}
-}
-
-// claimParts is a claim that runs in several transactions.
-type claimParts struct {
-	claim backends.Claim
-	res   backends.ClaimResult
-	left  int64 // bytes that the result can still hold
-}
-
-func (p *claimParts) full() bool { return len(p.res.Jobs) == len(p.claim.Slots) || p.res.More }
-
-// next is the rest of the claim, of these queues.
-func (p *claimParts) next(queues []backends.Policy) backends.Claim {
-	c := p.claim
-	c.Queues, c.Slots, c.MaxBytes, c.Strict = queues, c.Slots[len(p.res.Jobs):], p.left, c.Strict || len(p.res.Jobs) > 0
-	return c
-}
-
-func (p *claimParts) add(got backends.ClaimResult) {
-	p.res.Failed.AddAll(got.Failed)
-	p.res.Jobs, p.res.More = append(p.res.Jobs, got.Jobs...), got.More
-	for i := range got.Jobs {
-		p.left -= int64(len(got.Jobs[i].Payload))
-	}
-	if p.left <= 0 && p.claim.MaxBytes > 0 {
-		p.res.More = true
 	}
 }

@@ -18,8 +18,8 @@ import (
 // obstacle of the ObstacleSet, and claims leave it out.
 
 const (
-	// carefulTries is how many transactions one claim tries to find refused rows.
-	carefulTries = 32
+	// CarefulTries is how many transactions one claim tries to find refused rows.
+	CarefulTries = 32
 	// probeTries is how many refused rows one claim tries again.
 	probeTries = 4
 	// probeShare is the part of the time in which refused rows are tried again: 1/probeShare.
@@ -157,7 +157,7 @@ func (x *RefusedSearch) Run(ctx context.Context, all *ClaimParts, n int) error {
 	queues := []backends.Policy{x.Queue}
 	var except []string
 	var unknown error // of a row that Set can't remember
-	for range carefulTries {
+	for range CarefulTries {
 		if all.Full() {
 			return nil
 		}
