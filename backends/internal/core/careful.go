@@ -165,7 +165,7 @@ func (x *RefusedSearch) Run(ctx context.Context, all *ClaimParts, n int) error {
 		got, tried, err := x.Few(ctx, c, n, except, false)
 		switch {
 		case err == nil && len(got.Jobs)+len(got.Failed) == 0: // none waits, or others have locked them
-			return all.Unless(unknown)
+			return nil
 		case err == nil:
 			all.Add(got)
 			n = min(2*n, len(all.Claim.Slots))
