@@ -12,7 +12,7 @@ import (
 // Obstacle is something that the database refuses although it has to happen: a trigger, a constraint, a right or a
 // missing column is in the way. It stops nothing else. The Backend tries it again rarely, until it succeeds.
 type Obstacle struct {
-	Queue   string
+	Queue   string // empty: a table of the sidecar itself
 	Table   string // as its owner names it; empty: qsidecar_jobs
 	Job     string // empty: the whole queue
 	Doing   string // one of the constants below
@@ -30,6 +30,7 @@ const (
 	DoingReset    = "reset" // a row that its own consumers claimed for longer than stuck_after
 	DoingSettle   = "settle"
 	DoingEnqueue  = "enqueue"
+	DoingMaintain = "maintain" // a table of the sidecar itself; the obstacle has no queue
 )
 
 // Obstructed is a Backend that remembers what its database refuses.
@@ -150,7 +151,10 @@ func (s *ObstacleSet) log(e *obstacle) {
 
 // names are the keys of the log that identify the obstacle.
 func (e *obstacle) names() []any {
-	all := []any{"queue", e.Queue, "doing", e.Doing}
+	all := []any{"doing", e.Doing}
+	if e.Queue != "" {
+		all = append(all, "queue", e.Queue)
+	}
 	if e.Table != "" {
 		all = append(all, "table", e.Table)
 	}

@@ -91,10 +91,22 @@ func (s *Store) commit(ctx context.Context, b backends.Batch, at *attempt) (back
 	if err := k.split(at); err != nil {
 		return backends.Results{}, err
 	}
+	if why := s.ownLocked(""); why != nil && len(k.managed.writes) > 0 {
+		if b.WaitForLocks {
+			return backends.Results{}, why
+		}
+		aside := map[int]error{}
+		for _, n := range k.managed.writes {
+			aside[n] = &backends.LockedError{Err: why}
+		}
+		return s.commitWithout(ctx, b, aside, at)
+	}
 	if len(k.aside) > 0 { // new jobs for a table that is out of order
 		return s.commitWithout(ctx, b, k.aside, at)
 	}
 	if len(k.settles)+len(k.claims)+len(k.separate)+len(k.inserts)+len(k.closed) == 0 {
+		ctx, leave := s.own.enter(ctx)
+		defer leave()
 		return s.Engine.Commit(ctx, b)
 	}
 	k.findQueues(nil)
@@ -288,6 +300,11 @@ func (k *commitment) run(ctx context.Context) error {
 			k.doing = ""
 			return nil
 		}
+	}
+	if !k.managed.empty() {
+		var leave func()
+		ctx, leave = k.s.own.enter(ctx)
+		defer leave()
 	}
 	commit := k.s.Engine.CommitWith
 	if k.tx != nil {
@@ -504,6 +521,8 @@ func (s *Store) claimInParts(ctx context.Context, host backends.Identity, c back
 			ofSlot = cmp.Or(ofSlot, err)
 		case unavailable != nil && unavailable.Queue != "": // all are of one queue, or each is
 			failed = cmp.Or(failed, err) // the other queues are in order
+		case kind == managedQueue && isOfTable(err): // adopted queues don't need the table
+			failed = cmp.Or(failed, err)
 		case len(all.Res.Jobs) > 0:
 			all.Res.More = each
 			return all.Res, nil

@@ -24,13 +24,13 @@ func (s *Store) Maintain(ctx context.Context, m backends.Maintenance) (backends.
 		}
 		return s.Adopted(queue)
 	})
-	r, err := s.Engine.Maintain(ctx, m)
+	r, err := s.maintainOwn(ctx, m)
 	if err != nil && core.IsOutage(ctx, err) {
 		return r, err
 	}
 	errs := []error{err}
 	s.ObstacleSet().Keep(func(o *backends.Obstacle) bool {
-		return o.Table == "" || s.Adopted(o.Queue) || s.settledIn(o.Queue) != nil
+		return o.Table == "" || o.Queue == "" || s.Adopted(o.Queue) || s.settledIn(o.Queue) != nil
 	})
 	next := s.reapInTx(ctx, &r, m.Jitter)
 	var due dueWork

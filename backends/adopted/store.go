@@ -30,6 +30,7 @@ type Store struct {
 	former    map[string]*statement.Queue // queues that only a Store before this one had; see Succeed
 	heads     map[string]*head            // by queue
 	probes    probes
+	own       ownGuard
 	misfits   map[string][]*mapping.Misfit // of the tables that did not fit when the Store was opened
 	now       func() time.Time
 	scanGain  time.Duration // tests change it
