@@ -38,6 +38,8 @@ type commitment struct {
 	doing  string                  // what the transaction does with adopted tables; empty: something else
 
 	returned  []*statement.Change // what the settles changed
+	ended     []int64             // the leases of the settles
+	extended  []*lease.Lease      // those that go on
 	reordered []string            // queues whose new jobs can come before older ones
 
 	res     backends.Results
@@ -321,6 +323,11 @@ func (k *commitment) run(ctx context.Context) error {
 		}
 		return err
 	}
+	for _, c := range k.claims {
+		k.s.held.keep(c.given)
+	}
+	k.s.held.forget(k.ended...)
+	k.s.held.keep(k.extended)
 	k.s.returned(k.returned)
 	k.s.readyIn(0, k.reordered...)
 	k.merge(got)
@@ -373,6 +380,7 @@ func (k *commitment) stored(n int) []backends.Stored {
 // to the engine's batch if the lease is not lost.
 func (k *commitment) settle(ctx context.Context, sql backends.SQL, b *backends.Batch) error {
 	k.follows = map[int]int{}
+	k.ended, k.extended = nil, nil
 	if len(k.settles) == 0 {
 		return nil
 	}
@@ -400,6 +408,12 @@ func (k *commitment) settle(ctx context.Context, sql backends.SQL, b *backends.B
 	k.s.returned(x.rows) // for the claims of this transaction
 	for _, change := range all {
 		r := &k.res.Writes[change.write]
+		if id := change.Lease.ID; k.tx == nil {
+			k.ended = append(k.ended, id)
+			if _, extends := k.batch.Writes[change.write].(backends.Extend); extends && change.Statement.Matched > 0 {
+				k.extended = append(k.extended, change.Lease)
+			}
+		}
 		if change.Statement.Matched == 0 {
 			r.Lost = append(r.Lost, change.proof)
 			continue
@@ -438,7 +452,11 @@ func (k *commitment) lock(ctx context.Context, sql backends.SQL) (leases, error)
 	}
 	slices.Sort(ids)
 	k.doing, k.aside = "", nil // the table of the leases is not adopted
-	claims, err := lockLeases(ctx, sql, k.s.dialect, slices.Compact(ids))
+	ids = slices.Compact(ids)
+	claims, err := lockLeases(ctx, sql, k.s.dialect, ids)
+	if err == nil && len(claims) < len(ids) {
+		err = k.s.addEmptied(ctx, sql, claims, ids)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -108,7 +108,16 @@ func (s *Store) findDue(ctx context.Context, waiting []string) (w dueWork, err e
 			return nil
 		},
 	}}
+	sample, found := s.held.find(nil, heldSample), map[int64]bool{}
+	if len(sample) > 0 {
+		statements = append(statements, s.findHeld(sample, found))
+	}
 	own := len(statements)
+	defer func() {
+		if err == nil {
+			err = s.restoreHeld(ctx, sample, found)
+		}
+	}()
 	waiting = slices.DeleteFunc(waiting, func(name string) bool { return s.isObstructed(name, backends.DoingClaim) })
 	for _, name := range waiting {
 		statements = append(statements, s.queues()[name].Exists(func() { addQueues(&w.ready, name) }))
@@ -265,6 +274,9 @@ func (s *Store) reapSome(ctx context.Context, r *backends.MaintenanceResult, jit
 			r.Reaped[change.Cause]++
 			r.Failed.Add(change.Lease.Queue, change.Cause, change.Dead)
 		}
+	}
+	for _, change := range x.rows {
+		s.held.forget(change.Lease.ID)
 	}
 	s.returned(x.rows)
 	addQueues(&r.MadeReady, x.madeReady()...)
