@@ -124,11 +124,12 @@ func (s *Store) addEmptied(ctx context.Context, sql backends.SQL, to leases, ids
 	return err
 }
 
-// findHeld is a query for a sample of the leases that the Store remembers. found gets their ids.
-func (s *Store) findHeld(sample []*lease.Lease, found map[int64]bool) *backends.Statement {
-	ids := make([]string, len(sample))
-	for i, l := range sample {
-		ids[i] = fmt.Sprint(l.ID)
+// findHeld is a query for at most n of the leases that the Store remembers. found gets their ids. It always names n ids: some engines
+// need another statement for each number.
+func (s *Store) findHeld(some []*lease.Lease, n int, found map[int64]bool) *backends.Statement {
+	ids := make([]string, n)
+	for i := range ids {
+		ids[i] = fmt.Sprint(some[min(i, len(some)-1)].ID)
 	}
 	d := s.dialect
 	return &backends.Statement{Text: "SELECT " + query.Columns(d.ToText("l.id")) + " FROM " + lease.From(d) + " WHERE " + d.AnyOf(1, lease.IDColumn), Args: []any{ids},
@@ -177,7 +178,7 @@ func (s *Store) restore(ctx context.Context, all []*lease.Lease) error {
 		var lost []*lease.Lease
 		for some := range slices.Chunk(all, lease.MaxRows) {
 			found := map[int64]bool{}
-			if err := sql.Do(ctx, s.findHeld(some, found)); err != nil {
+			if err := sql.Do(ctx, s.findHeld(some, lease.MaxRows, found)); err != nil {
 				return err
 			}
 			gone, err := s.emptied(ctx, sql.Do, slices.DeleteFunc(slices.Clone(some), func(l *lease.Lease) bool { return found[l.ID] }))

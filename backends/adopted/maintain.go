@@ -110,7 +110,7 @@ func (s *Store) findDue(ctx context.Context, waiting []string) (w dueWork, err e
 	}}
 	sample, found := s.held.find(nil, heldSample), map[int64]bool{}
 	if len(sample) > 0 {
-		statements = append(statements, s.findHeld(sample, found))
+		statements = append(statements, s.findHeld(sample, heldSample, found))
 	}
 	own := len(statements)
 	defer func() {
