@@ -309,6 +309,29 @@ var obstacleTests = map[string]func(*kit){
 		}
 		k.wantObstacles(backends.DoingPrune, 0)
 	},
+	"RefusedRetryHidesNoOther": func(k *kit) { // of all, and by their ids
+		if k.RefuseChanges == nil {
+			return
+		}
+		for _, all := range []bool{true, false} {
+			ids := k.enqueue(badJob("a", 0), badJob("x", 1), badJob("b", 0), badJob("c", 0), badJob("x", 1), badJob("d", 0))
+			k.writeLosing(backends.Nack{Leases: leasesOf(k.claimAll(policy("bad"), 10)...), Dead: true}, 0)
+			allow := k.RefuseChanges(Refusal{Queue: "bad", Priority: 1, Reason: refusal})
+			c := backends.Command{Kind: backends.Retry, Queue: "bad", All: all}
+			if !all {
+				c.IDs = ids
+			}
+			n, freed, err := k.inspector().Command(k.Context(), c)
+			if n != 4 || !freed || !backends.IsRefused(err) || !strings.Contains(err.Error(), refusal) {
+				k.Errorf("all %v: retried %d, %v, %v", all, n, freed, err)
+			}
+			allow()
+			if n, _, err := k.inspector().Command(k.Context(), c); n != 2 || err != nil {
+				k.Errorf("all %v, with nothing in the way: retried %d, %v", all, n, err)
+			}
+			k.writeLosing(backends.Ack{Leases: leasesOf(k.claimAll(policy("bad"), 10)...)}, 0)
+		}
+	},
 	"RefusedReclaimOfOneJob": func(k *kit) { // the other jobs of the command are reclaimed
 		if k.RefuseChanges == nil {
 			return

@@ -156,6 +156,9 @@ func (t *tx) Retry(_ context.Context, queue string, ids []int64, after any, limi
 		if r.state != backends.StateDead {
 			continue
 		}
+		if err := t.refusal(r); err != nil {
+			return x, err
+		}
 		name := keyName{r.queue, r.key}
 		if r.key != "" && t.keyTaken(name, r.id, t.now) {
 			if whole {
