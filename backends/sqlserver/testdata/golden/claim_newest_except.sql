@@ -43,7 +43,8 @@ BEGIN
     SELECT TOP (1) @claim_next = j.priority
     FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
     WHERE j.state = 'pending' AND j.run_at IS NULL AND j.queue = @claim_queue AND NOT EXISTS (SELECT 1 FROM @claim_except AS e WHERE e.id = j.id) AND j.priority <= @claim_highest
-    ORDER BY j.priority DESC, j.position;
+    ORDER BY j.priority DESC, j.position
+    OPTION (KEEPFIXED PLAN);
     IF @claim_next IS NULL
       BREAK;
     INSERT INTO @claim_picked (id, segment, policy, priority, place, size)
@@ -51,7 +52,7 @@ BEGIN
     FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
     WHERE j.state = 'pending' AND j.run_at IS NULL AND j.queue = @claim_queue AND NOT EXISTS (SELECT 1 FROM @claim_except AS e WHERE e.id = j.id) AND j.priority = @claim_next
     ORDER BY j.position DESC
-    OPTION (OPTIMIZE FOR (@claim_left = 1));
+    OPTION (OPTIMIZE FOR (@claim_left = 1), KEEPFIXED PLAN);
     SET @claim_left = @claim_left - @@ROWCOUNT;
     IF @claim_next = -32768
       BREAK;
@@ -97,7 +98,7 @@ UPDATE j SET state = 'claimed', owner = @claim_host, claimed_at = @now,
 OUTPUT inserted.id INTO @claim_taken
 FROM @claim_chosen AS c, @claim_slot AS s, @claim_policy AS p, [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
 WHERE s.slot = c.slot AND p.policy = c.policy AND j.id = c.id AND j.state = 'pending' AND j.run_at IS NULL
-OPTION (LOOP JOIN, FORCE ORDER);
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 SET @wrote = @wrote + (SELECT COUNT(*) FROM @claim_taken);
 SELECT c.slot, c.policy, j.position, j.id, j.priority, j.attempts + j.prefetched AS attempt, j.claim_max, j.fence, j.enqueued_at,
   COALESCE(j.timeout_ms, 0) AS timeout_ms, COALESCE(j.headers, N'') AS headers, COALESCE(j.[key], N'') AS name,
@@ -105,7 +106,7 @@ SELECT c.slot, c.policy, j.position, j.id, j.priority, j.attempts + j.prefetched
 FROM @claim_taken AS t
 INNER JOIN @claim_chosen AS c ON c.id = t.id
 INNER JOIN [qsidecar].qsidecar_jobs AS j WITH (FORCESEEK) ON j.id = t.id
-OPTION (LOOP JOIN, FORCE ORDER);
+OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 SELECT 0 AS policy, COUNT_BIG(*) AS id, CONVERT(bigint, 0) AS size FROM @claim_chosen AS c
 UNION ALL
 SELECT p.policy, p.id, p.size FROM @claim_picked AS p
