@@ -142,7 +142,7 @@ func (s *Store) findHeld(some []*lease.Lease, n int, found map[int64]bool) *back
 }
 
 // restoreHeld stores the leases again that an emptied table took away, if some of the sample are missing. It forgets those that
-// ended in another way. It acts in the call after the one that found out: what is settled meanwhile is forgotten then.
+// ended in another way. It acts in the call after the one that found out: what is settled between them is forgotten then.
 func (s *Store) restoreHeld(ctx context.Context, sample []*lease.Lease, found map[int64]bool) error {
 	s.held.mu.Lock()
 	suspects := s.held.suspects

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/backendtest"
@@ -15,6 +16,8 @@ func TestMoreRefusedRowsThanAreRemembered(t *testing.T) {
 	t.Parallel()
 	db := &database{t: newTables(), refuse: map[string]string{}, refuseChanges: []backendtest.Refusal{{Queue: "q", Priority: 1, Reason: "never"}, {Queue: "p", Priority: 1, Reason: "never"}}}
 	e := newEngine(db)
+	now := time.Now()
+	e.ObstacleSet().Now = func() time.Time { return now } // no row is due again
 	if _, err := e.Heartbeat(t.Context(), backends.Heartbeat{Host: 1, Kind: backends.HeartbeatJoin, Timeout: 1 << 30}); err != nil {
 		t.Fatal(err)
 	}
