@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"time"
 )
 
 var (
@@ -68,6 +69,22 @@ func (e *RefusedError) Error() string { return fmt.Sprintf("the database refused
 
 // Unwrap returns the cause.
 func (e *RefusedError) Unwrap() error { return e.Err }
+
+// SlotError means that the database refuses what a claim stores for its worker, whichever job it gets. Nothing was written. It
+// accepts the same claim without the worker's name and the lease, so other claims can get the jobs.
+type SlotError struct {
+	Worker string
+	Lease  time.Duration
+	Err    error
+}
+
+// Error implements error.
+func (e *SlotError) Error() string {
+	return fmt.Sprintf("can't claim a job for the worker %q: without its name and its lease the claim is accepted: %v", e.Worker, e.Err)
+}
+
+// Unwrap returns the cause.
+func (e *SlotError) Unwrap() error { return e.Err }
 
 // LockedError means that another transaction, of another program or sidecar, has locked a row that a write has
 // to change, or has stored the key of a job. Nothing was written. The same write can succeed later.

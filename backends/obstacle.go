@@ -12,7 +12,7 @@ import (
 // Obstacle is something that the database refuses although it has to happen: a trigger, a constraint, a right or a
 // missing column is in the way. It stops nothing else. The Backend tries it again rarely, until it succeeds.
 type Obstacle struct {
-	Queue   string
+	Queue   string // empty: a table of the sidecar itself
 	Table   string // as its owner names it; empty: qsidecar_jobs
 	Job     string // empty: the whole queue
 	Doing   string // one of the constants below
@@ -30,6 +30,7 @@ const (
 	DoingReset    = "reset" // a row that its own consumers claimed for longer than stuck_after
 	DoingSettle   = "settle"
 	DoingEnqueue  = "enqueue"
+	DoingMaintain = "maintain" // a table of the sidecar itself; the obstacle has no queue
 )
 
 // Obstructed is a Backend that remembers what its database refuses.
@@ -39,7 +40,7 @@ type Obstructed interface {
 }
 
 const (
-	// MaxObstacles is how many obstacles of single jobs an ObstacleSet remembers.
+	// MaxObstacles is how many obstacles of single jobs an ObstacleSet remembers of each queue.
 	MaxObstacles = 1000
 
 	// firstObstacleDelay is the time to the second try. It doubles with each try, up to lastObstacleDelay.
@@ -74,14 +75,14 @@ type obstacle struct {
 }
 
 // Note records that the database refused o, whose Since and NextTry are ignored. It returns the time of the next try.
-// If there are too many obstacles, the whole queue becomes one instead of the job.
+// If the queue has too many obstacles, the whole queue becomes one instead of the job.
 func (s *ObstacleSet) Note(o Obstacle) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.now()
 	k := obstacleKey{o.Queue, o.Job, o.Doing}
 	e := s.all[k]
-	if e == nil && o.Job != "" && len(s.all) >= MaxObstacles {
+	if e == nil && o.Job != "" && s.full(o.Queue) {
 		o.Job, k.job = "", ""
 		e = s.all[k]
 	}
@@ -107,6 +108,28 @@ func (s *ObstacleSet) Note(o Obstacle) time.Time {
 	return e.NextTry
 }
 
+// NoteJob is Note for a job, unless its queue has too many obstacles. It reports whether it noted the job.
+func (s *ObstacleSet) NoteJob(o Obstacle) bool {
+	s.mu.Lock()
+	room := s.all[obstacleKey{o.Queue, o.Job, o.Doing}] != nil || !s.full(o.Queue)
+	s.mu.Unlock()
+	if room {
+		s.Note(o)
+	}
+	return room
+}
+
+// full reports whether no other job of a queue can be noted. s.mu is held.
+func (s *ObstacleSet) full(queue string) bool {
+	n := 0
+	for k := range s.all {
+		if k.queue == queue && k.job != "" {
+			n++
+		}
+	}
+	return n >= MaxObstacles
+}
+
 // log logs a new obstacle, if not too many others of its kind are logged. If a whole queue is out of order, one line
 // is enough for all that can't be done. s.mu is held.
 func (s *ObstacleSet) log(e *obstacle) {
@@ -128,7 +151,10 @@ func (s *ObstacleSet) log(e *obstacle) {
 
 // names are the keys of the log that identify the obstacle.
 func (e *obstacle) names() []any {
-	all := []any{"queue", e.Queue, "doing", e.Doing}
+	all := []any{"doing", e.Doing}
+	if e.Queue != "" {
+		all = append(all, "queue", e.Queue)
+	}
 	if e.Table != "" {
 		all = append(all, "table", e.Table)
 	}

@@ -22,10 +22,10 @@ type claim struct {
 	left int64 // bytes that the result can still hold
 	ran  bool  // run ran before
 
-	most  int      // > 0: run claims at most so many rows, in one round; see claimFew
-	only  []string // with most: the ids of the jobs to claim; nil: the first ones
+	few            // with most > 0: run claims so, in one round
 	tried []string // with most: the rows that run tried
 
+	given   []*lease.Lease      // what run has claimed
 	retry   map[string][]string // refused rows to try again, by queue, in an open transaction
 	reached []string            // the queues that run tried
 }
@@ -46,7 +46,7 @@ func (c *claim) run(ctx context.Context, sql backends.SQL) error {
 	}
 	c.res, c.ran = backends.ClaimResult{}, true
 	c.left = c.MaxBytes
-	c.reached = c.reached[:0]
+	c.reached, c.given = c.reached[:0], nil
 	for _, p := range c.Queues {
 		if len(c.res.Jobs) < len(c.Slots) && !c.res.More {
 			c.reached = append(c.reached, p.Queue)
@@ -96,6 +96,7 @@ func (c *claim) round(ctx context.Context, sql backends.SQL, p backends.Policy) 
 		c.give(q, r, p, token)
 		given = append(given, r.Lease)
 	}
+	c.given = append(c.given, given...)
 	x.claim(q, given)
 	if err := x.flush(ctx, sql); err != nil {
 		return false, err

@@ -180,6 +180,7 @@ func (s *Store) reclaim(ctx context.Context, sql backends.SQL, q *statement.Queu
 	x := &changes{dialect: s.dialect, alone: true}
 	var all []*backends.Statement
 	for _, l := range claims.sorted() {
+		s.held.forget(l.ID)
 		change, err := x.add(q.End(l, l.AttemptState().AfterRelease(backends.Release{Uncounted: true}, 0), ""))
 		if err != nil {
 			return 0, err

@@ -38,6 +38,8 @@ type commitment struct {
 	doing  string                  // what the transaction does with adopted tables; empty: something else
 
 	returned  []*statement.Change // what the settles changed
+	ended     []int64             // the leases of the settles
+	extended  []*lease.Lease      // those that go on
 	reordered []string            // queues whose new jobs can come before older ones
 
 	res     backends.Results
@@ -91,10 +93,22 @@ func (s *Store) commit(ctx context.Context, b backends.Batch, at *attempt) (back
 	if err := k.split(at); err != nil {
 		return backends.Results{}, err
 	}
+	if why := s.ownLocked(""); why != nil && len(k.managed.writes) > 0 {
+		if b.WaitForLocks {
+			return backends.Results{}, why
+		}
+		aside := map[int]error{}
+		for _, n := range k.managed.writes {
+			aside[n] = &backends.LockedError{Err: why}
+		}
+		return s.commitWithout(ctx, b, aside, at)
+	}
 	if len(k.aside) > 0 { // new jobs for a table that is out of order
 		return s.commitWithout(ctx, b, k.aside, at)
 	}
 	if len(k.settles)+len(k.claims)+len(k.separate)+len(k.inserts)+len(k.closed) == 0 {
+		ctx, leave := s.own.enter(ctx)
+		defer leave()
 		return s.Engine.Commit(ctx, b)
 	}
 	k.findQueues(nil)
@@ -192,6 +206,9 @@ func (s *Store) claimFailed(ctx context.Context, host backends.Identity, c backe
 		}
 	}
 	switch {
+	case isOfSlot(why):
+		delete(at.locked, queue) // other claims of the batch can succeed
+		return backends.ClaimResult{}, why
 	case isLocked(why):
 		if !s.isTableLocked(ctx, queue) {
 			return backends.ClaimResult{}, nil // a later claim tries again
@@ -278,10 +295,18 @@ func (k *commitment) run(ctx context.Context) error {
 				if err := c.run(ctx, sql); err != nil {
 					return err
 				}
+				if c.dry {
+					return core.ErrDryRun
+				}
 			}
 			k.doing = ""
 			return nil
 		}
+	}
+	if !k.managed.empty() {
+		var leave func()
+		ctx, leave = k.s.own.enter(ctx)
+		defer leave()
 	}
 	commit := k.s.Engine.CommitWith
 	if k.tx != nil {
@@ -298,6 +323,11 @@ func (k *commitment) run(ctx context.Context) error {
 		}
 		return err
 	}
+	for _, c := range k.claims {
+		k.s.held.keep(c.given)
+	}
+	k.s.held.forget(k.ended...)
+	k.s.held.keep(k.extended)
 	k.s.returned(k.returned)
 	k.s.readyIn(0, k.reordered...)
 	k.merge(got)
@@ -350,6 +380,7 @@ func (k *commitment) stored(n int) []backends.Stored {
 // to the engine's batch if the lease is not lost.
 func (k *commitment) settle(ctx context.Context, sql backends.SQL, b *backends.Batch) error {
 	k.follows = map[int]int{}
+	k.ended, k.extended = nil, nil
 	if len(k.settles) == 0 {
 		return nil
 	}
@@ -377,6 +408,12 @@ func (k *commitment) settle(ctx context.Context, sql backends.SQL, b *backends.B
 	k.s.returned(x.rows) // for the claims of this transaction
 	for _, change := range all {
 		r := &k.res.Writes[change.write]
+		if id := change.Lease.ID; k.tx == nil {
+			k.ended = append(k.ended, id)
+			if _, extends := k.batch.Writes[change.write].(backends.Extend); extends && change.Statement.Matched > 0 {
+				k.extended = append(k.extended, change.Lease)
+			}
+		}
 		if change.Statement.Matched == 0 {
 			r.Lost = append(r.Lost, change.proof)
 			continue
@@ -415,7 +452,11 @@ func (k *commitment) lock(ctx context.Context, sql backends.SQL) (leases, error)
 	}
 	slices.Sort(ids)
 	k.doing, k.aside = "", nil // the table of the leases is not adopted
-	claims, err := lockLeases(ctx, sql, k.s.dialect, slices.Compact(ids))
+	ids = slices.Compact(ids)
+	claims, err := lockLeases(ctx, sql, k.s.dialect, ids)
+	if err == nil && len(claims) < len(ids) {
+		err = k.s.addEmptied(ctx, sql, claims, ids)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -475,11 +516,11 @@ func (k *commitment) write(x *changes, p part, claims leases) (all []settled, er
 // queues of one kind, or with each one for each queue. If one fails the result has the jobs of the others,
 // which are claimed. The error is of a claim that no transaction carried out.
 func (s *Store) claimInParts(ctx context.Context, host backends.Identity, c backends.Claim, each bool, at *attempt) (backends.ClaimResult, error) {
-	all := claimParts{claim: c, left: c.MaxBytes}
+	all := core.ClaimParts{Claim: c, Left: c.MaxBytes}
 	var to int
-	var failed error
+	var failed, ofSlot error
 	done := false
-	for from := 0; from < len(c.Queues) && !all.full(); from = to {
+	for from := 0; from < len(c.Queues) && !all.Full(); from = to {
 		kind := s.kind(c.Queues[from].Queue)
 		for to = from + 1; !each && to < len(c.Queues) && s.kind(c.Queues[to].Queue) == kind; {
 			to++
@@ -488,25 +529,40 @@ func (s *Store) claimInParts(ctx context.Context, host backends.Identity, c back
 			done = true
 			continue
 		}
-		got, err := s.claimKind(ctx, host, kind, all.next(c.Queues[from:to]), at)
+		got, err := s.claimKind(ctx, host, kind, all.Next(c.Queues[from:to]), at)
 		unavailable, _ := errors.AsType[*backends.UnavailableError](err)
 		switch {
 		case err == nil:
 			done = true
-			all.add(got)
+			all.Add(got)
+		case isOfSlot(err):
+			ofSlot = cmp.Or(ofSlot, err)
 		case unavailable != nil && unavailable.Queue != "": // all are of one queue, or each is
 			failed = cmp.Or(failed, err) // the other queues are in order
-		case len(all.res.Jobs) > 0:
-			all.res.More = each
-			return all.res, nil
+		case kind == managedQueue && isOfTable(err): // adopted queues don't need the table
+			failed = cmp.Or(failed, err)
+		case len(all.Res.Jobs) > 0:
+			all.Res.More = each
+			return all.Res, nil
 		default:
-			return all.res, err
+			return all.Res, err
 		}
 	}
-	if done {
-		return all.res, nil
+	switch {
+	case len(all.Res.Jobs) > 0:
+		return all.Res, nil
+	case ofSlot != nil:
+		return all.Res, ofSlot
+	case done:
+		return all.Res, nil
 	}
-	return all.res, failed
+	return all.Res, failed
+}
+
+// isOfSlot reports whether the database refuses what a claim stores for its worker.
+func isOfSlot(err error) bool {
+	var slot *backends.SlotError
+	return errors.As(err, &slot)
 }
 
 func (s *Store) claimKind(ctx context.Context, host backends.Identity, kind queueKind, c backends.Claim, at *attempt) (backends.ClaimResult, error) {
@@ -541,32 +597,5 @@ func setClaimError(res *backends.ClaimResult, err error) {
 		res.More = true
 	} else {
 		res.Err = err
-	}
-}
-
-// claimParts is a claim that runs in several transactions.
-type claimParts struct {
-	claim backends.Claim
-	res   backends.ClaimResult
-	left  int64 // bytes that the result can still hold
-}
-
-func (p *claimParts) full() bool { return len(p.res.Jobs) == len(p.claim.Slots) || p.res.More }
-
-// next is the rest of the claim, of these queues.
-func (p *claimParts) next(queues []backends.Policy) backends.Claim {
-	c := p.claim
-	c.Queues, c.Slots, c.MaxBytes, c.Strict = queues, c.Slots[len(p.res.Jobs):], p.left, c.Strict || len(p.res.Jobs) > 0
-	return c
-}
-
-func (p *claimParts) add(got backends.ClaimResult) {
-	p.res.Failed.AddAll(got.Failed)
-	p.res.Jobs, p.res.More = append(p.res.Jobs, got.Jobs...), got.More
-	for i := range got.Jobs {
-		p.left -= int64(len(got.Jobs[i].Payload))
-	}
-	if p.left <= 0 && p.claim.MaxBytes > 0 {
-		p.res.More = true
 	}
 }

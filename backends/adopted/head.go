@@ -8,6 +8,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/adopted/internal/statement"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
 // head remembers where the first row of a queue was that could be claimed. If only the leases show that jobs wait for their
@@ -26,7 +27,7 @@ type head struct {
 	latest  time.Time   // at this time one is due
 	ends    []time.Time // when back-offs end that this process began, in ascending order, by the local clock
 
-	retries retries // of rows that the database refuses
+	retries core.Retries // of rows that the database refuses
 }
 
 const (
@@ -76,7 +77,7 @@ func (h *head) found(at []string, resets int, whole bool, began, now time.Time) 
 func (c *claim) candidates(ctx context.Context, sql backends.SQL, q *statement.Queue, p backends.Policy, n int) (rows []*statement.Candidate, err error) {
 	h, began := c.s.heads[q.Queue], c.s.now()
 	if c.most > 0 {
-		return c.few(ctx, sql, q, p, min(n, c.most))
+		return c.firstFew(ctx, sql, q, p, min(n, c.most))
 	}
 	scan := c.scan(q.Queue)
 	at, resets := h.start(began, c.s.scanGain)

@@ -24,13 +24,13 @@ func (s *Store) Maintain(ctx context.Context, m backends.Maintenance) (backends.
 		}
 		return s.Adopted(queue)
 	})
-	r, err := s.Engine.Maintain(ctx, m)
+	r, err := s.maintainOwn(ctx, m)
 	if err != nil && core.IsOutage(ctx, err) {
 		return r, err
 	}
 	errs := []error{err}
 	s.ObstacleSet().Keep(func(o *backends.Obstacle) bool {
-		return o.Table == "" || s.Adopted(o.Queue) || s.settledIn(o.Queue) != nil
+		return o.Table == "" || o.Queue == "" || s.Adopted(o.Queue) || s.settledIn(o.Queue) != nil
 	})
 	next := s.reapInTx(ctx, &r, m.Jitter)
 	var due dueWork
@@ -108,7 +108,16 @@ func (s *Store) findDue(ctx context.Context, waiting []string) (w dueWork, err e
 			return nil
 		},
 	}}
+	sample, found := s.held.find(nil, heldSample), map[int64]bool{}
+	if len(sample) > 0 {
+		statements = append(statements, s.findHeld(sample, heldSample, found))
+	}
 	own := len(statements)
+	defer func() {
+		if err == nil {
+			err = s.restoreHeld(ctx, sample, found)
+		}
+	}()
 	waiting = slices.DeleteFunc(waiting, func(name string) bool { return s.isObstructed(name, backends.DoingClaim) })
 	for _, name := range waiting {
 		statements = append(statements, s.queues()[name].Exists(func() { addQueues(&w.ready, name) }))
@@ -265,6 +274,9 @@ func (s *Store) reapSome(ctx context.Context, r *backends.MaintenanceResult, jit
 			r.Reaped[change.Cause]++
 			r.Failed.Add(change.Lease.Queue, change.Cause, change.Dead)
 		}
+	}
+	for _, change := range x.rows {
+		s.held.forget(change.Lease.ID)
 	}
 	s.returned(x.rows)
 	addQueues(&r.MadeReady, x.madeReady()...)

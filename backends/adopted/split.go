@@ -105,6 +105,8 @@ func (s *Store) openQueues(c backends.Claim, at *attempt) (open backends.Claim, 
 	for _, p := range given {
 		switch {
 		case at.locked[p.Queue]:
+		case !s.Adopted(p.Queue) && s.ownLocked(p.Queue) != nil:
+			closed = cmp.Or(closed, s.ownLocked(p.Queue))
 		case !s.isObstructed(p.Queue, backends.DoingClaim):
 			each = each || s.wantsRetry(p.Queue)
 			c.Queues = append(c.Queues, p)

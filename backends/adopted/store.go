@@ -30,6 +30,8 @@ type Store struct {
 	former    map[string]*statement.Queue // queues that only a Store before this one had; see Succeed
 	heads     map[string]*head            // by queue
 	probes    probes
+	own       ownGuard
+	held      *heldLeases
 	misfits   map[string][]*mapping.Misfit // of the tables that did not fit when the Store was opened
 	now       func() time.Time
 	scanGain  time.Duration // tests change it
@@ -90,7 +92,7 @@ func (s *Store) Table(queue string) (t mapping.Table, adopted bool) {
 // Empty is a Store without tables, to Succeed another one.
 func Empty(engine backends.Engine) *Store {
 	s := &Store{
-		Engine: engine, dialect: engine.Dialect(), tables: map[string]mapping.Table{}, misfits: map[string][]*mapping.Misfit{}, heads: map[string]*head{}, now: time.Now, scanGain: scanGain, tx: newTxPool(),
+		Engine: engine, dialect: engine.Dialect(), tables: map[string]mapping.Table{}, misfits: map[string][]*mapping.Misfit{}, heads: map[string]*head{}, now: time.Now, scanGain: scanGain, tx: newTxPool(), held: &heldLeases{},
 	}
 	s.live.Store(&map[string]*statement.Queue{})
 	return s

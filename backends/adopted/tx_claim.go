@@ -8,6 +8,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/adopted/internal/statement"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
 // claimInTx makes a claim of queues whose claims are open transactions, for as many jobs as there
@@ -22,7 +23,7 @@ func (s *Store) claimInTx(ctx context.Context, request backends.Claim, at *attem
 		for _, p := range c.Queues {
 			if jobs := s.retryRows(p.Queue); len(jobs) > 0 {
 				c.retry[p.Queue] = jobs
-				defer func() { s.heads[p.Queue].retries.took(began, s.now()) }()
+				defer func() { s.heads[p.Queue].retries.Took(began, s.now()) }()
 			}
 		}
 	}
@@ -37,7 +38,7 @@ func (s *Store) claimInTx(ctx context.Context, request backends.Claim, at *attem
 		if err != nil && len(c.Queues) > 0 && ctx.Err() == nil {
 			queue := c.Queues[0].Queue
 			switch {
-			case backends.IsRefused(err) && len(c.tried) == 1 && refused < carefulTries:
+			case backends.IsRefused(err) && len(c.tried) == 1 && refused < core.CarefulTries:
 				s.refuse(queue, c.tried[0], err)
 				refused++
 				continue
@@ -129,7 +130,7 @@ func (c *claim) nextCandidate(ctx context.Context, conn txConn, q *statement.Que
 		return rows, jobs[0], conn.Do(ctx, q.Candidates(p, 1, statement.Scan{Only: jobs[:1]}, &rows))
 	}
 	if c.most > 0 {
-		rows, err = c.few(ctx, conn, q, p, 1)
+		rows, err = c.firstFew(ctx, conn, q, p, 1)
 		return rows, "", err
 	}
 	c.tried = nil

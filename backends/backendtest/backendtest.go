@@ -37,10 +37,9 @@ type Database struct {
 	// the owner can. The error contains reason.
 	RefuseJobs func(queue, reason string)
 
-	// RefuseChanges makes the database refuse every change and deletion of a queue's jobs, as a trigger of the owner can, until
-	// allow is called. The error contains reason. It is nil if the engine can't. An engine with it is a backends.Obstructed, and
-	// has the method ObstacleSet of backends.Adopter.
-	RefuseChanges func(queue, reason string) (allow func())
+	// RefuseChanges makes the database refuse changes and deletions of jobs, until allow is called. It is nil if the engine
+	// can't. An engine with it is a backends.Obstructed, and has the method ObstacleSet of backends.Adopter.
+	RefuseChanges func(r Refusal) (allow func())
 
 	// InsertJob runs the INSERT that the engine's README documents, outside of the Backend. It is
 	// nil if the engine has no SQL.

@@ -1,6 +1,7 @@
 package backendtest
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -15,7 +16,9 @@ import (
 const refusal = "not on Sundays"
 
 // refuseBad makes the database refuse changes.
-func (k *kit) refuseBad() (allow func()) { return k.RefuseChanges("bad", refusal) }
+func (k *kit) refuseBad() (allow func()) {
+	return k.RefuseChanges(Refusal{Queue: "bad", Reason: refusal})
+}
 
 // maintainAll maintains until nothing is left, and adds up what it did.
 func (k *kit) maintainAll(s backends.Maintenance) (sum backends.MaintenanceResult) {
@@ -57,7 +60,138 @@ func (k *kit) retry(doing string) {
 	k.Backend.(interface{ ObstacleSet() *backends.ObstacleSet }).ObstacleSet().RetryNow("bad", doing)
 }
 
+// claimAll claims from "bad" until nothing is left, n jobs at a time.
+func (k *kit) claimAll(p backends.Policy, n int) (all []backends.Job) {
+	k.Helper()
+	for range 100 {
+		c := k.commit(k.claimBatch(me, n, 0, p)).Claims[0]
+		if c.Err != nil {
+			k.Fatal(c.Err)
+		}
+		if all = append(all, c.Jobs...); len(c.Jobs) == 0 && !c.More {
+			return all
+		}
+	}
+	k.Fatal("claims don't come to an end")
+	return nil
+}
+
+// badJob is a job of the queue "bad".
+func badJob(payload string, priority int16) backends.NewJob {
+	return backends.NewJob{Queue: "bad", Payload: []byte(payload), Priority: priority}
+}
+
+// besideRefusedRows claims from a queue some of whose rows the database refuses to change.
+func (k *kit) besideRefusedRows(lifo bool) {
+	if k.RefuseChanges == nil {
+		return
+	}
+	b := k.OpenAnother()
+	k.join(b, other)
+	p := policy("bad")
+	p.LIFO = lifo
+	k.enqueue(badJob("first", 2), badJob("x1", 1), badJob("a", 0), badJob("x2", 1), badJob("b", 0), badJob("c", 0), badJob("d", 0), badJob("x3", 1))
+	allow := k.RefuseChanges(Refusal{Queue: "bad", Priority: 1, Reason: refusal})
+	want, refused := []string{"first", "a", "b", "c", "d"}, []string{"x1", "x2", "x3"}
+	if lifo {
+		want, refused = []string{"first", "d", "c", "b", "a"}, []string{"x3", "x2", "x1"}
+	}
+	jobs := k.commit(k.claimBatch(me, 3, 0, p)).Claims[0].Jobs
+	k.wantJobs(jobs, want[:3]...)
+	k.wantObstacles(backends.DoingClaim, 3)
+
+	// Beside other claims and writes of the same commit, and by another sidecar, that finds out by itself.
+	both := k.claimBatch(me, 1, 0, p)
+	both.Claims = append(both.Claims, k.claimBatch(me, 1, 0, policy("q")).Claims...)
+	both.Writes = []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}}, backends.Release{Leases: leasesOf(jobs[1]), Uncounted: true}}
+	r := k.commit(both)
+	k.wantJobs(r.Claims[0].Jobs, want[1])
+	if len(r.Claims[1].Jobs) != 1 || len(r.Writes[0].Stored) != 1 {
+		k.Errorf("beside it: %+v", r)
+	}
+	got, err := b.Commit(k.Context(), k.claimBatch(other, 9, 0, p))
+	if err != nil {
+		k.Fatal(err)
+	}
+	k.wantJobs(got.Claims[0].Jobs, want[3:]...)
+
+	allow()
+	k.wantJobs(k.claimAll(p, 2)) // it is too early
+	k.retry(backends.DoingClaim)
+	k.enqueue(badJob("late", 0))
+	k.wantJobs(k.claimAll(p, 5), append(refused, "late")...) // in one claim: tries take a tenth of the time
+	k.wantObstacles(backends.DoingClaim, 0)
+}
+
 var obstacleTests = map[string]func(*kit){
+	"RefusedRowsHideNoOther":       func(k *kit) { k.besideRefusedRows(false) },
+	"RefusedRowsHideNoOtherIfLIFO": func(k *kit) { k.besideRefusedRows(true) },
+	"MoreRefusedRowsThanAClaimTries": func(k *kit) {
+		if k.RefuseChanges == nil {
+			return
+		}
+		for range 50 {
+			k.enqueue(badJob("x", 1))
+		}
+		k.enqueue(badJob("a", 0), badJob("b", 0))
+		defer k.RefuseChanges(Refusal{Queue: "bad", Priority: 1, Reason: refusal})()
+		k.wantJobs(k.claimAll(policy("bad"), 10), "a", "b")
+		k.wantObstacles(backends.DoingClaim, 50)
+		k.enqueue(badJob("c", 0))
+		k.wantJobs(k.commit(k.claimBatch(me, 10, 0, policy("bad"))).Claims[0].Jobs, "c")
+	},
+	"RefusedRowIsTriedAgainAfterASettle": func(k *kit) {
+		if k.RefuseChanges == nil {
+			return
+		}
+		k.enqueue(badJob("a", 0), badJob("x", 1))
+		allow := k.RefuseChanges(Refusal{Queue: "bad", Priority: 1, Reason: refusal})
+		jobs := k.claimAll(policy("bad"), 5)
+		k.wantJobs(jobs, "a")
+		allow()
+		if r := k.write(backends.Ack{Leases: leasesOf(jobs...)}); !slices.Contains(r.MadeReady, "bad") {
+			k.Errorf("the ack calls for no claims: %+v", r)
+		}
+		k.wantJobs(k.claimAll(policy("bad"), 5), "x")
+	},
+	"RefusedRowThatIsGone": func(k *kit) {
+		if k.RefuseChanges == nil {
+			return
+		}
+		ids := k.enqueue(badJob("x", 1), badJob("a", 0))
+		allow := k.RefuseChanges(Refusal{Queue: "bad", Priority: 1, Reason: refusal})
+		k.wantJobs(k.claimAll(policy("bad"), 5), "a")
+		allow()
+		k.operate(backends.Command{Kind: backends.Delete, Queue: "bad", IDs: ids[:1]}, 1, false)
+		k.retry(backends.DoingClaim)
+		k.wantJobs(k.claimAll(policy("bad"), 5))
+		k.wantObstacles(backends.DoingClaim, 0)
+	},
+	"RefusedWorkerHurtsNoOther": func(k *kit) {
+		if k.RefuseChanges == nil {
+			return
+		}
+		k.enqueuePayloads("a", "b", "c", "d")
+		defer k.RefuseChanges(Refusal{Queue: "q", Worker: "mallory", Reason: refusal})()
+		claim := func(workers ...string) backends.ClaimResult {
+			b := k.claimBatch(me, len(workers), 0, policy("q"))
+			for i, w := range workers {
+				b.Claims[0].Slots[i].Worker = w
+			}
+			return k.commit(b).Claims[0]
+		}
+		for _, next := range []string{"a", "b"} {
+			var slot *backends.SlotError
+			if got := claim("mallory", "w"); !errors.As(got.Err, &slot) || slot.Worker != "mallory" || backends.Retryable(got.Err) || !strings.Contains(got.Err.Error(), refusal) {
+				k.Fatalf("a refused worker's claim: %+v", got)
+			}
+			k.wantObstacles(backends.DoingClaim, 0)
+			k.wantJobs(claim("w").Jobs, next)
+		}
+		k.wantJobs(claim("w", "mallory", "w").Jobs, "c") // the next claim finds out
+		k.wantJobs(claim("w").Jobs, "d")
+		k.wantObstacles(backends.DoingClaim, 0)
+	},
 	"RefusedPromotionHidesNoOther": func(k *kit) { // more of them than a batch has
 		if k.RefuseChanges == nil {
 			return
@@ -174,6 +308,29 @@ var obstacleTests = map[string]func(*kit){
 			k.Errorf("with nothing in the way %d jobs were pruned, want 5", r.Pruned)
 		}
 		k.wantObstacles(backends.DoingPrune, 0)
+	},
+	"RefusedRetryHidesNoOther": func(k *kit) { // of all, and by their ids
+		if k.RefuseChanges == nil {
+			return
+		}
+		for _, all := range []bool{true, false} {
+			ids := k.enqueue(badJob("a", 0), badJob("x", 1), badJob("b", 0), badJob("c", 0), badJob("x", 1), badJob("d", 0))
+			k.writeLosing(backends.Nack{Leases: leasesOf(k.claimAll(policy("bad"), 10)...), Dead: true}, 0)
+			allow := k.RefuseChanges(Refusal{Queue: "bad", Priority: 1, Reason: refusal})
+			c := backends.Command{Kind: backends.Retry, Queue: "bad", All: all}
+			if !all {
+				c.IDs = ids
+			}
+			n, freed, err := k.inspector().Command(k.Context(), c)
+			if n != 4 || !freed || !backends.IsRefused(err) || !strings.Contains(err.Error(), refusal) {
+				k.Errorf("all %v: retried %d, %v, %v", all, n, freed, err)
+			}
+			allow()
+			if n, _, err := k.inspector().Command(k.Context(), c); n != 2 || err != nil {
+				k.Errorf("all %v, with nothing in the way: retried %d, %v", all, n, err)
+			}
+			k.writeLosing(backends.Ack{Leases: leasesOf(k.claimAll(policy("bad"), 10)...)}, 0)
+		}
 	},
 	"RefusedReclaimOfOneJob": func(k *kit) { // the other jobs of the command are reclaimed
 		if k.RefuseChanges == nil {

@@ -182,12 +182,16 @@ func (d *databases) take(t *testing.T) *backendtest.Database {
 			must(t, m, name, fmt.Sprintf(`CREATE TRIGGER refuse BEFORE INSERT ON qsidecar_jobs FOR EACH ROW
 				IF NEW.queue = %s THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = %s; END IF`, literal(queue), literal(reason)))
 		},
-		RefuseChanges: func(queue, reason string) (allow func()) {
-			for _, on := range []string{"UPDATE", "DELETE"} {
+		RefuseChanges: func(r backendtest.Refusal) (allow func()) {
+			for _, on := range r.On() {
 				must(t, m, name, fmt.Sprintf(`CREATE TRIGGER refuse_%s BEFORE %[1]s ON qsidecar_jobs FOR EACH ROW
-					IF OLD.queue = %s THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = %s; END IF`, on, literal(queue), literal(reason)))
+					IF %s THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = %s; END IF`, on, r.When(literal), literal(r.Reason)))
 			}
-			return func() { must(t, m, name, "DROP TRIGGER refuse_UPDATE", "DROP TRIGGER refuse_DELETE") }
+			return func() {
+				for _, on := range r.On() {
+					must(t, m, name, "DROP TRIGGER refuse_"+on)
+				}
+			}
 		},
 		InsertJob: func(queue, payload string) {
 			must(t, m, name, fmt.Sprintf(`INSERT INTO qsidecar_jobs (queue, payload) VALUES (%s, %s)`, literal(queue), literal(payload)))

@@ -97,7 +97,7 @@ func TestCostsDoNotGrow(t *testing.T) {
 				b := claimOf(1, 10, 1)
 				b.Claims[0].Queues[0].LIFO = lifo
 				tx.o.Queues = []string{"q"}
-				tx.StartClaims(b.Host, b.Claims)
+				tx.StartClaims(b.Host, b.Claims, nil)
 			}
 		}
 		within("a claim", 40, claim(false))

@@ -166,8 +166,8 @@ func (s *Store) run(ctx context.Context, p *session.Script) error {
 }
 
 // StartClaims implements core.OwnClaimer.
-func (t *tx) StartClaims(host backends.Identity, all []backends.Claim) core.Claims {
-	return t.s.finder.Start(claim.Tx{Script: &t.Script, Flush: t.Flush, Now: &t.now, Wrote: &t.wrote}, t.o.Queues, host, all)
+func (t *tx) StartClaims(host backends.Identity, all []backends.Claim, careful *core.Careful) core.Claims {
+	return t.s.finder.Start(claim.Tx{Script: &t.Script, Flush: t.Flush, Now: &t.now, Wrote: &t.wrote}, t.o.Queues, host, all, careful)
 }
 
 // Transact implements core.Driver.

@@ -111,14 +111,17 @@ func (t *tx) Claim(r *core.Run) {
 			s.host[0], s.number, s.lease[0], s.worker, s.workers, int64(r.Sidecar), s.prefetch[0])
 		return
 	}
-	sql := t.s.sql.claim
+	sql, careful := t.s.sql.claim, t.s.sql.claimExcept
 	if r.Queues[0].LIFO {
-		sql = t.s.sql.claimLIFO
+		sql, careful = t.s.sql.claimLIFO, t.s.sql.claimLIFOExcept
 	}
-	t.add(sql, func(rows pgx.Rows) error { return give(r, rows) }, len(s.host), r.MaxBytes, r.MaxPayload,
-		p.queue, p.policy, p.fromU, p.fromP, p.toU, p.toP,
+	args := []any{len(s.host), r.MaxBytes, r.MaxPayload, p.queue, p.policy, p.fromU, p.fromP, p.toU, p.toP,
 		q.limits, q.timeout, q.backoff, q.backoffMax, q.keep, q.keepDead,
-		s.host, s.number, s.lease, s.worker, s.workers, int64(r.Sidecar), r.AtLeastOne, s.prefetch)
+		s.host, s.number, s.lease, s.worker, s.workers, int64(r.Sidecar), r.AtLeastOne, s.prefetch}
+	if r.Careful != nil {
+		sql, args = careful, append(args, r.Careful.Except)
+	}
+	t.add(sql, func(rows pgx.Rows) error { return give(r, rows) }, args...)
 }
 
 // give reads the rows of the claim statement.

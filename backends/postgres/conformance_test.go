@@ -234,11 +234,11 @@ func (p *schemas) take(t *testing.T) *backendtest.Database {
 				CREATE TRIGGER refuse BEFORE INSERT ON {s}.qsidecar_jobs FOR EACH ROW WHEN (NEW.queue = %s) EXECUTE FUNCTION {s}.refuse()`,
 				literal(reason), literal(queue)))
 		},
-		RefuseChanges: func(queue, reason string) (allow func()) {
+		RefuseChanges: func(r backendtest.Refusal) (allow func()) {
 			x.refuses = true
-			x.must(t, fmt.Sprintf(`CREATE FUNCTION {s}.refuse() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE EXCEPTION '%%', %s; END$$;
-				CREATE TRIGGER refuse BEFORE UPDATE OR DELETE ON {s}.qsidecar_jobs FOR EACH ROW WHEN (OLD.queue = %s) EXECUTE FUNCTION {s}.refuse()`,
-				literal(reason), literal(queue)))
+			x.must(t, fmt.Sprintf(`CREATE OR REPLACE FUNCTION {s}.refuse() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE EXCEPTION '%%', %s; END$$;
+				CREATE TRIGGER refuse BEFORE %s ON {s}.qsidecar_jobs FOR EACH ROW WHEN (%s) EXECUTE FUNCTION {s}.refuse()`,
+				literal(r.Reason), strings.Join(r.On(), " OR "), r.When(literal)))
 			return func() { x.must(t, "DROP TRIGGER refuse ON {s}.qsidecar_jobs") }
 		},
 		InsertJob: func(queue, payload string) {

@@ -29,7 +29,7 @@ type statements struct {
 	begin, beginRead, unsynced, unsyncedClaim, status, statusOfOne, statusOfMany                                                  string
 	insert, insertKeyed, keyed                                                                                                    string
 	ack, deliver, lock, findLocked, findLockedKeys, deleteDone, endClaims, renewClaims                                            string
-	claim, claimLean, claimLIFO, bury, probe, owners                                                                              string
+	claim, claimLean, claimLIFO, claimExcept, claimLIFOExcept, bury, probe, owners                                                string
 	join, renew, leave                                                                                                            string
 	look, promote, lockDue, lockLost                                                                                              string
 	findScheduled, findExpired, markDead, forget, pruneJobs, pruneKeys                                                            string
@@ -74,6 +74,9 @@ func load() map[string]string {
 	return texts
 }
 
+// except leaves rows out of a claim.
+const except = " AND j.id <> ALL($24::bigint[])"
+
 func render(schema string) *statements {
 	texts := load()
 	// get returns a statement. pairs are placeholders, each followed by its replacement.
@@ -114,7 +117,8 @@ func render(schema string) *statements {
 		insert: get("insert"), insertKeyed: get("insert_keyed"), keyed: get("keyed"),
 		ack: get("ack"), deliver: get("deliver"), lock: get("lock"), findLocked: get("find_locked"), findLockedKeys: get("find_locked_keys"), deleteDone: get("delete_done"),
 		endClaims: get("end_claims"), renewClaims: get("renew_claims"),
-		claim: get("claim"), claimLean: get("claim_lean"), claimLIFO: get("claim_lifo"),
+		claim: get("claim", "except", ""), claimLean: get("claim_lean"), claimLIFO: get("claim_lifo", "except", ""),
+		claimExcept: get("claim", "except", except), claimLIFOExcept: get("claim_lifo", "except", except),
 		bury: get("bury"), probe: get("probe"), owners: get("owners"),
 		join: get("join"), renew: get("renew"), leave: get("leave"), claimedBy: get("claimed_by"),
 		look: get("look"), promote: get("promote"), lockDue: get("lock_due"), lockLost: get("lock_lost"),

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -17,6 +18,8 @@ type claiming struct {
 	host backends.Identity
 	left int64 // bytes that the claim can still return
 	res  backends.ClaimResult
+
+	careful *core.Careful // nil: it leaves no rows out
 }
 
 // candidate is a ready row that the claim considers.
@@ -31,11 +34,11 @@ type candidate struct {
 }
 
 // StartClaims implements core.OwnClaimer. The claims run at once.
-func (t *tx) StartClaims(host backends.Identity, all []backends.Claim) core.Claims {
+func (t *tx) StartClaims(host backends.Identity, all []backends.Claim, careful *core.Careful) core.Claims {
 	var x claimResults
 	for _, c := range all {
 		t.do(func() error {
-			r, err := t.claim(host, c)
+			r, err := t.claim(host, c, careful)
 			x = append(x, r)
 			return err
 		})
@@ -52,14 +55,14 @@ func (x claimResults) Finish(context.Context) ([]backends.ClaimResult, error) { 
 // Committed implements core.Claims.
 func (claimResults) Committed() {}
 
-func (t *tx) claim(host backends.Identity, c backends.Claim) (backends.ClaimResult, error) {
+func (t *tx) claim(host backends.Identity, c backends.Claim, careful *core.Careful) (backends.ClaimResult, error) {
 	if c.MaxBytes <= 0 {
 		c.MaxBytes = math.MaxInt64
 	}
 	if c.MaxPayload <= 0 {
 		c.MaxPayload = math.MaxInt64
 	}
-	cl := &claiming{tx: t, Claim: c, host: host, left: c.MaxBytes}
+	cl := &claiming{tx: t, Claim: c, host: host, left: c.MaxBytes, careful: careful}
 	for _, p := range c.Queues {
 		if cl.res.More || len(cl.res.Jobs) == len(c.Slots) {
 			break
@@ -87,6 +90,9 @@ func (c *claiming) drain(p backends.Policy) error {
 			return err
 		}
 		for i := range chosen {
+			if c.careful != nil && c.careful.Few {
+				c.careful.Tried = []int64{chosen[i].id}
+			}
 			if chosen[i].tooLarge {
 				err = c.bury(p, &chosen[i])
 			} else {
@@ -96,7 +102,7 @@ func (c *claiming) drain(p backends.Policy) error {
 				return err
 			}
 		}
-		if seen < want {
+		if seen < want || c.careful != nil && c.careful.Few {
 			return nil // the queue has no more ready jobs
 		}
 	}
@@ -105,7 +111,19 @@ func (c *claiming) drain(p backends.Policy) error {
 // look reads up to want ready rows in the order of the queue, and chooses those
 // that fit into the claim's byte limit.
 func (c *claiming) look(p backends.Policy, want int) (seen int, chosen []candidate, err error) {
+	limit, read := want, 0
+	if c.careful != nil {
+		limit += len(c.careful.Except)
+	}
 	each := func(r row) error {
+		if read++; c.careful != nil {
+			if _, refused := slices.BinarySearch(c.careful.Except, r.int(0)); refused {
+				return nil
+			}
+			if seen == want {
+				return errStop
+			}
+		}
 		seen++
 		j := candidate{id: r.int(0), size: r.int(1), attempts: r.int(4), jobsLimit: r.int(6), unrecorded: r.int(12), losses: r.int(13)}
 		if j.tooLarge = r.null(2); !j.tooLarge {
@@ -124,7 +142,7 @@ func (c *claiming) look(p backends.Policy, want int) (seen int, chosen []candida
 		return nil
 	}
 	if !p.LIFO {
-		err = c.query(c.sql.readyFIFO, each, c.MaxPayload, p.Queue, want)
+		err = c.query(c.sql.readyFIFO, each, c.MaxPayload, p.Queue, limit)
 		return seen, chosen, err
 	}
 	// Newest first: one priority after another, because one index can't be
@@ -137,7 +155,7 @@ func (c *claiming) look(p backends.Policy, want int) (seen int, chosen []candida
 		}, p.Queue, below); err != nil || !found {
 			return seen, chosen, err
 		}
-		if err := c.query(c.sql.readyLIFO, each, c.MaxPayload, p.Queue, below, want-seen); err != nil {
+		if err := c.query(c.sql.readyLIFO, each, c.MaxPayload, p.Queue, below, limit-read); err != nil {
 			return seen, chosen, err
 		}
 	}

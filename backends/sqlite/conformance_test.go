@@ -61,17 +61,16 @@ func TestConformance(t *testing.T) {
 					t.Fatal(err)
 				}
 			},
-			RefuseChanges: func(queue, reason string) (allow func()) {
-				for _, sql := range []string{"CREATE TRIGGER refuse_update BEFORE UPDATE", "CREATE TRIGGER refuse_delete BEFORE DELETE"} {
-					if err := exec(t, s, fmt.Sprintf(`%s ON qsidecar_jobs WHEN OLD.queue = %s BEGIN SELECT RAISE(ABORT, %s); END`, sql, dialect.Text(queue), dialect.Text(reason))); err != nil {
-						t.Fatal(err)
+			RefuseChanges: func(r backendtest.Refusal) (allow func()) {
+				run := func(sql string, args ...any) {
+					for _, on := range r.On() {
+						if err := exec(t, s, fmt.Sprintf(sql, append([]any{on}, args...)...)); err != nil {
+							t.Fatal(err)
+						}
 					}
 				}
-				return func() {
-					if err := exec(t, s, "DROP TRIGGER refuse_update; DROP TRIGGER refuse_delete"); err != nil {
-						t.Fatal(err)
-					}
-				}
+				run(`CREATE TRIGGER refuse_%s BEFORE %[1]s ON qsidecar_jobs WHEN %s BEGIN SELECT RAISE(ABORT, %s); END`, r.When(dialect.Text), dialect.Text(r.Reason))
+				return func() { run("DROP TRIGGER refuse_%s") }
 			},
 			InsertJob: func(queue, payload string) {
 				sql := fmt.Sprintf(`INSERT INTO qsidecar_jobs (queue, payload) VALUES (%s, %s)`, dialect.Text(queue), dialect.Text(payload))

@@ -16,9 +16,14 @@ import (
 
 // Claim implements core.Claimer.
 func (t *tx) Claim(r *core.Run) {
-	p := t.s.sql.claim
+	p, careful := t.s.sql.claim, t.s.sql.claimExcept
 	if r.Queues[0].LIFO {
-		p = t.s.sql.claimNewest
+		p, careful = t.s.sql.claimNewest, t.s.sql.claimNewestExcept
+	}
+	args := []any{int64(len(r.Slots)), r.MaxBytes, r.MaxPayload, int64(r.Sidecar), int64(bit(r.AtLeastOne)),
+		document(segmentsOf(r.Pieces, func(i int) string { return r.Queues[i].Queue })), document(policiesOf(r)), document(slotsOf(r))}
+	if r.Careful != nil {
+		p, args = careful, append(args, document(idRows(r.Careful.Except)))
 	}
 	var got []core.Claimed
 	t.add(p, []reader{
@@ -37,8 +42,7 @@ func (t *tx) Claim(r *core.Run) {
 			}
 			return r.Give(got, wanted)
 		},
-	}, int64(len(r.Slots)), r.MaxBytes, r.MaxPayload, int64(r.Sidecar), int64(bit(r.AtLeastOne)),
-		document(segmentsOf(r.Pieces, func(i int) string { return r.Queues[i].Queue })), document(policiesOf(r)), document(slotsOf(r)))
+	}, args...)
 }
 
 // scanClaimed reads a row that the statement claimed.

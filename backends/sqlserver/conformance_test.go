@@ -191,9 +191,10 @@ func TestConformanceByEmulation(t *testing.T) {
 				beside(t, fmt.Sprintf(`CREATE FUNCTION %[1]s.refuse() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE EXCEPTION '%[2]s'; END$$`, schema, reason))
 				beside(t, fmt.Sprintf(`CREATE TRIGGER refuse BEFORE INSERT ON %[1]s.qsidecar_jobs FOR EACH ROW WHEN (NEW.queue = '%[2]s') EXECUTE FUNCTION %[1]s.refuse()`, schema, queue))
 			},
-			RefuseChanges: func(queue, reason string) (allow func()) {
-				beside(t, fmt.Sprintf(`CREATE FUNCTION %[1]s.refuse() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE EXCEPTION '%[2]s'; END$$`, schema, reason))
-				beside(t, fmt.Sprintf(`CREATE TRIGGER refuse BEFORE UPDATE OR DELETE ON %[1]s.qsidecar_jobs FOR EACH ROW WHEN (OLD.queue = '%[2]s') EXECUTE FUNCTION %[1]s.refuse()`, schema, queue))
+			RefuseChanges: func(r backendtest.Refusal) (allow func()) {
+				beside(t, fmt.Sprintf(`CREATE OR REPLACE FUNCTION %[1]s.refuse() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE EXCEPTION '%[2]s'; END$$`, schema, r.Reason))
+				beside(t, fmt.Sprintf(`CREATE TRIGGER refuse BEFORE %[2]s ON %[1]s.qsidecar_jobs FOR EACH ROW WHEN (%[3]s) EXECUTE FUNCTION %[1]s.refuse()`,
+					schema, strings.Join(r.On(), " OR "), r.When(func(s string) string { return "'" + s + "'" })))
 				return func() { beside(t, fmt.Sprintf(`DROP TRIGGER refuse ON %s.qsidecar_jobs`, schema)) }
 			},
 			InsertJob: func(queue, payload string) {

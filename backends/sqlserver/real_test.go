@@ -157,12 +157,12 @@ BEGIN
     THROW 50001, %[3]s, 1;
 END`, quoteName(s.o.Schema), quoteText(queue), quoteText(reason)))
 				},
-				RefuseChanges: func(queue, reason string) (allow func()) {
-					beside(t, url, fmt.Sprintf(`CREATE TRIGGER %[1]s.refuse_changes ON %[1]s.qsidecar_jobs AFTER UPDATE, DELETE AS
+				RefuseChanges: func(r backendtest.Refusal) (allow func()) {
+					beside(t, url, fmt.Sprintf(`CREATE TRIGGER %[1]s.refuse_changes ON %[1]s.qsidecar_jobs AFTER %[2]s AS
 BEGIN
-  IF EXISTS (SELECT 1 FROM deleted AS d WHERE d.queue = %[2]s)
-    THROW 50001, %[3]s, 1;
-END`, quoteName(s.o.Schema), quoteText(queue), quoteText(reason)))
+  IF EXISTS (SELECT 1 FROM deleted AS OLD LEFT JOIN inserted AS NEW ON NEW.id = OLD.id WHERE %[3]s)
+    THROW 50001, %[4]s, 1;
+END`, quoteName(s.o.Schema), strings.Join(r.On(), ", "), r.When(quoteText), quoteText(r.Reason)))
 					return func() { beside(t, url, fmt.Sprintf(`DROP TRIGGER %s.refuse_changes`, quoteName(s.o.Schema))) }
 				},
 				InsertJob: func(queue, payload string) { beside(t, url, plainInsert(s, queue, payload)) },

@@ -54,6 +54,7 @@ type statements struct {
 	lock, findLocked, findLockedKeys       *piece
 	endClaims, renewClaims                 *piece
 	claim, claimNewest, bury, host, probe  *piece
+	claimExcept, claimNewestExcept         *piece
 	join, renew, leave, claimedBy          *piece
 	around, promote, lockDue, lockLost     *piece
 	promoteOnly, pruneOnly                 *piece
@@ -146,6 +147,7 @@ func render(schema string) *statements {
 	s.ack, s.deliver, s.lock, s.findLocked, s.findLockedKeys = r("ack"), r("deliver"), r("lock"), r("find_locked"), r("find_locked_keys")
 	s.endClaims, s.renewClaims = r("end_claims"), r("renew_claims")
 	s.claim, s.claimNewest, s.bury, s.host, s.probe = r("claim"), r("claim_newest"), r("bury"), r("host"), r("probe")
+	s.claimExcept, s.claimNewestExcept = s.except(s.claim), s.except(s.claimNewest)
 	s.join, s.renew, s.leave, s.claimedBy = r("join"), r("renew"), r("leave"), r("claimed_by")
 	s.around, s.promote, s.lockDue, s.lockLost = r("around"), r("promote"), r("lock_due"), r("lock_lost")
 	s.promoteOnly, s.pruneOnly, s.findScheduled, s.findExpired = r("promote_only"), r("prune_only"), r("find_scheduled"), r("find_expired")
@@ -159,6 +161,19 @@ func render(schema string) *statements {
 	s.change, s.delete, s.pause, s.resume = r("change"), r("delete"), r("pause"), r("resume")
 	s.count, s.purge = each("count", states...), each("purge", backends.StateReady, backends.StateScheduled, backends.StateDone, backends.StateDead)
 	return s
+}
+
+// except returns a claim that leaves rows out, which the database refuses to change.
+func (s *statements) except(claim *piece) *piece {
+	const ready = "j.state = 'pending' AND j.run_at IS NULL AND j.queue = @claim_queue"
+	p := *claim
+	p.name += "_except"
+	p.params = append(slices.Clone(p.params), param{"claim_refused", "nvarchar(max)"})
+	p.text = "DECLARE @claim_except TABLE (id bigint NOT NULL PRIMARY KEY);\n" +
+		"INSERT INTO @claim_except (id) SELECT x.id FROM OPENJSON(@claim_refused) WITH (id bigint) AS x;\n" +
+		strings.ReplaceAll(p.text, ready, ready+" AND NOT EXISTS (SELECT 1 FROM @claim_except AS e WHERE e.id = j.id)")
+	s.all = append(s.all, &p)
+	return &p
 }
 
 // pastLocks are the hints by which a query passes over rows that others have locked.

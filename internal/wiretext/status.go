@@ -33,7 +33,9 @@ func Obstacle(o *protocol.Obstacle) string {
 		what = "job " + o.Job
 	}
 	text := fmt.Sprintf("%s %s of the queue %s", o.Doing, what, o.Queue)
-	if o.Table != "" {
+	if o.Queue == "" {
+		text = o.Doing + " table " + o.Table
+	} else if o.Table != "" {
 		text += fmt.Sprintf(" (table %s)", o.Table)
 	}
 	return textfmt.OneLine(fmt.Sprintf("%s: %s (for %s; next try in %s)", text, o.Error, Age(o.AgeMS), Age(o.NextTryMS)), 2000)

@@ -24,7 +24,8 @@ type claim struct {
 	run      *Run
 	done     bool
 	again    bool // the run's statement was repeated because jobs returned to their old positions
-	careful  bool // a lean statement isn't enough
+	complete bool // a lean statement isn't enough
+	careful  *Careful
 	large    []TooLarge
 	learned  map[string]*learned // by queue, for the queues with a cursor
 }
@@ -50,8 +51,12 @@ type Run struct {
 	// fits. The engine sets Lean if it used one.
 	LeanOK, Lean bool
 
+	// Careful is nil, or has rows to leave out. The run has one queue then.
+	Careful *Careful
+
 	claim *claim
 	given int // number of jobs
+	lists bool
 }
 
 // Piece is a part of a queue's ready jobs. Queue is an index of Run.Queues.
@@ -82,10 +87,10 @@ func (k *Commit) startClaims(ctx context.Context, tx Tx) {
 		return
 	}
 	if own, ok := tx.(OwnClaimer); ok {
-		k.claims = own.StartClaims(k.batch.Host, k.batch.Claims)
+		k.claims = own.StartClaims(k.batch.Host, k.batch.Claims, k.careful)
 		return
 	}
-	k.claims = k.s.startRuns(ctx, tx.(claimTx), k.batch)
+	k.claims = k.s.startRuns(ctx, tx.(claimTx), k.batch, k.careful)
 }
 
 // claimTx is a transaction that claims in runs.
@@ -104,7 +109,7 @@ type runs struct {
 }
 
 // startRuns queues the first run of each claim.
-func (s *Store) startRuns(ctx context.Context, tx claimTx, b backends.Batch) *runs {
+func (s *Store) startRuns(ctx context.Context, tx claimTx, b backends.Batch, careful *Careful) *runs {
 	x := &runs{s: s, tx: tx, queues: map[string]int{}}
 	for i, q := range queuesOf(b.Claims) {
 		x.queues[q] = i
@@ -123,7 +128,7 @@ func (s *Store) startRuns(ctx context.Context, tx claimTx, b backends.Batch) *ru
 	for _, c := range b.Claims {
 		c.MaxBytes, c.MaxPayload = cmp.Or(max(c.MaxBytes, 0), math.MaxInt64), cmp.Or(max(c.MaxPayload, 0), math.MaxInt64)
 		c.Queues = distinct(c.Queues)
-		cl := &claim{Claim: c, s: s, sidecar: b.Host, left: c.MaxBytes, learned: map[string]*learned{}}
+		cl := &claim{Claim: c, s: s, sidecar: b.Host, left: c.MaxBytes, learned: map[string]*learned{}, careful: careful}
 		x.claims = append(x.claims, cl)
 		cl.next()
 		cl.ask(tx)
@@ -180,16 +185,18 @@ func (c *claim) goOn(tx claimTx, queues map[string]int, state ClaimState) bool {
 	switch {
 	case c.done:
 		return false
-	case c.run.Lean && !c.careful && (state.LeftSome || len(c.res.Jobs) == 0 && state.Wrote):
+	case c.run.Lean && !c.complete && (state.LeftSome || len(c.res.Jobs) == 0 && state.Wrote):
 		// The statement left jobs, or possibly did: if the transaction wrote anything, that can be locks of jobs.
-		c.careful = true
+		c.complete = true
 		c.ask(tx)
 		return true
 	case len(c.large) > 0: // the slots are still free for other jobs
 		c.bury(tx)
-		c.ask(tx)
+		if c.done = c.careful != nil && c.careful.Few; !c.done {
+			c.ask(tx)
+		}
 		return true
-	case len(c.res.Jobs) == len(c.Slots) || c.res.More:
+	case len(c.res.Jobs) == len(c.Slots) || c.res.More || c.careful != nil && c.careful.Few:
 		c.done = true
 		return false
 	case len(c.run.Slots) == c.s.traits.MaxRows && c.run.given == len(c.run.Slots):
@@ -215,7 +222,7 @@ func (c *claim) goOn(tx claimTx, queues map[string]int, state ClaimState) bool {
 // returned reports whether jobs of the run's queues returned to positions behind the cursors. The statement may
 // have been too early to see them. The next statement then scans the whole queues.
 func (c *claim) returned(queues map[string]int, state ClaimState) bool {
-	if c.again {
+	if c.again || c.careful != nil {
 		return false
 	}
 	for _, p := range c.run.Queues {
@@ -250,9 +257,19 @@ func (c *claim) ask(tx claimTx) {
 	}
 	c.run = &Run{
 		Sidecar: c.sidecar, Queues: c.Queues[c.from:c.to], Slots: slots, MaxBytes: c.left, MaxPayload: c.MaxPayload,
-		AtLeastOne: !c.Strict && len(c.res.Jobs) == 0, LeanOK: !c.careful, claim: c,
+		AtLeastOne: !c.Strict && len(c.res.Jobs) == 0, LeanOK: !c.complete && c.careful == nil, Careful: c.careful, claim: c,
 	}
-	c.run.Pieces = c.s.pieces(c.run.Queues, c.learned, c.s.LocalTime())
+	if c.careful == nil {
+		c.run.Pieces = c.s.pieces(c.run.Queues, c.learned, c.s.LocalTime())
+		tx.Claim(c.run)
+		return
+	}
+	c.run.Pieces = []Piece{{0, cursor.Whole}}
+	if c.careful.Few { // with this limit, the statement locks the rows and leaves them as they are
+		list := *c.run
+		list.MaxPayload, list.lists = -1, true
+		tx.Claim(&list)
+	}
 	tx.Claim(c.run)
 }
 
@@ -315,9 +332,12 @@ func (r *Run) Give(got []Claimed, wanted int64) error {
 
 // LeftOver reports a row that the statement locked and did not return.
 func (r *Run) LeftOver(queue int, id, size int64) {
-	if c := r.claim; size > r.MaxPayload {
+	switch c := r.claim; {
+	case r.lists:
+		c.careful.Tried = append(c.careful.Tried, id)
+	case size > r.MaxPayload:
 		c.large = append(c.large, TooLarge{id, size, r.Queues[queue], backends.TooLarge(size, r.MaxPayload)})
-	} else {
+	default:
 		c.res.More = true
 	}
 }

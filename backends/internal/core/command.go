@@ -48,8 +48,8 @@ func (s *Store) Command(ctx context.Context, c backends.Command) (count int64, f
 		}
 		return fmt.Errorf("%s: a command of the unknown kind %d", s.address, c.Kind)
 	})
-	if err != nil && c.Kind == backends.Reclaim && len(c.IDs) > 1 && !IsOutage(ctx, err) {
-		return s.reclaimApart(ctx, c)
+	if err != nil && (c.Kind == backends.Reclaim || backends.IsRefused(err)) && len(c.IDs) > 1 && !IsOutage(ctx, err) {
+		return s.commandApart(ctx, c)
 	}
 	if err != nil {
 		return 0, false, err
@@ -61,8 +61,8 @@ func (s *Store) Command(ctx context.Context, c backends.Command) (count int64, f
 	return count, freed, nil
 }
 
-// reclaimApart reclaims jobs of which the database refuses some. The error is that of the first refused one.
-func (s *Store) reclaimApart(ctx context.Context, c backends.Command) (count int64, freed bool, first error) {
+// commandApart carries out a command for jobs of which the database refuses some. The error is that of the first refused one.
+func (s *Store) commandApart(ctx context.Context, c backends.Command) (count int64, freed bool, first error) {
 	ids := c.IDs
 	for i := range ids {
 		c.IDs = ids[i : i+1]
@@ -121,7 +121,10 @@ func (s *Store) retryAll(ctx context.Context, c backends.Command) (count int64, 
 		if err := s.command(ctx, func(ctx context.Context, tx Tx) (err error) {
 			r, err = tx.Retry(ctx, c.Queue, nil, last, min(left, BatchRows), whole)
 			return err
-		}); err != nil {
+		}); backends.IsRefused(err) {
+			n, err := s.retryApart(ctx, c, int(left))
+			return count + n, err
+		} else if err != nil {
 			return count, err
 		}
 		count += r.N
@@ -135,6 +138,57 @@ func (s *Store) retryAll(ctx context.Context, c backends.Command) (count int64, 
 		last = r.Last
 	}
 	return count, nil
+}
+
+// mostRefused is how many refused jobs end a retry of all.
+const mostRefused = 100
+
+// retryApart retries at most n of the dead jobs, of which the database refuses some. The error is that of the first refused one.
+func (s *Store) retryApart(ctx context.Context, c backends.Command, n int) (count int64, first error) {
+	var ids []string
+	if err := s.read(ctx, func(ctx context.Context, r Reader) error {
+		ids = nil
+		return r.Sizes(ctx, backends.Peek{Queue: c.Queue, State: backends.StateDead, Max: n}, nil, nil, func(id, _ int64) { ids = append(ids, ID(id)) })
+	}); err != nil {
+		return 0, err
+	}
+	refused := 0
+	var halve func(ids []string) error
+	halve = func(ids []string) error {
+		var r Step
+		err := s.command(ctx, func(ctx context.Context, tx Tx) (err error) {
+			r, err = tx.Retry(ctx, c.Queue, idsOf(ids), nil, 0, true)
+			return err
+		})
+		switch {
+		case err == nil:
+			if count += r.N; r.N > 0 {
+				s.driver.MadeReady([]string{c.Queue})
+			}
+			c.Progressed()
+			return nil
+		case !backends.IsRefused(err):
+			return err
+		case len(ids) == 1:
+			if refused++; first == nil {
+				first = fmt.Errorf("job %s: %w", ids[0], err)
+			}
+			if refused == mostRefused {
+				return first
+			}
+			return nil
+		}
+		if err := halve(ids[:len(ids)/2]); err != nil {
+			return err
+		}
+		return halve(ids[len(ids)/2:])
+	}
+	for some := range slices.Chunk(ids, BatchRows) {
+		if err := halve(some); err != nil {
+			return count, err
+		}
+	}
+	return count, first
 }
 
 // purge deletes as many jobs as exist when it begins. So it ends even if new jobs arrive.

@@ -14,14 +14,17 @@ func (s *Store) Commit(ctx context.Context, b backends.Batch) (backends.Results,
 	return s.CommitWith(ctx, b, backends.TxHooks{})
 }
 
-// commitWith commits the batch and the hooks in one transaction.
-func (s *Store) commitWith(ctx context.Context, b backends.Batch, hooks backends.TxHooks) (backends.Results, error) {
+// commitWith commits the batch and the hooks in one transaction. With careful it has one claim, of one queue.
+func (s *Store) commitWith(ctx context.Context, b backends.Batch, hooks backends.TxHooks, careful *Careful) (backends.Results, error) {
 	k := s.NewCommit(b, hooks)
+	k.careful = careful
 	run := func() error {
 		for {
 			o := k.Options()
 			var locked *backends.LockedError
 			switch err := s.Write(ctx, o, k.Run); {
+			case errors.Is(err, ErrDryRun):
+				return err
 			case errors.Is(err, errSetAside):
 			case errors.Is(err, ErrNotAll) && k.fast:
 				k.fast = false
@@ -60,6 +63,8 @@ type Commit struct {
 	batch backends.Batch // given, and the writes that the hook added
 	res   backends.Results
 	fast  bool // try acks with Writer.Ack
+
+	careful *Careful // nil: the claims leave no rows out
 
 	avoidLocked bool         // the writes whose rows or keys are locked get a LockedError
 	aside       map[int]bool // the writes whose keys were locked at an earlier try
@@ -127,6 +132,12 @@ func (k *Commit) Run(ctx context.Context, tx Tx) error {
 	}
 	if err := k.check(); err != nil {
 		return err
+	}
+	if k.careful != nil && k.careful.dry {
+		if err := tx.Flush(ctx); err != nil {
+			return err
+		}
+		return ErrDryRun
 	}
 	if k.hooks.After != nil {
 		return k.hooks.After(ctx, tx, &k.res)

@@ -13,7 +13,7 @@ import (
 func TestExampleEngine(t *testing.T) {
 	t.Parallel()
 	backendtest.Run(t, func(*testing.T) *backendtest.Database {
-		db := &database{t: newTables(), now: time.Now(), refuse: map[string]string{}, refuseChanges: map[string]string{}}
+		db := &database{t: newTables(), now: time.Now(), refuse: map[string]string{}}
 		e := newEngine(db)
 		return &backendtest.Database{
 			Backend:     e,
@@ -31,9 +31,9 @@ func TestExampleEngine(t *testing.T) {
 				}
 			},
 			RefuseJobs: func(queue, reason string) { db.refuse[queue] = reason },
-			RefuseChanges: func(queue, reason string) (allow func()) {
-				db.refuseChanges[queue] = reason
-				return func() { delete(db.refuseChanges, queue) }
+			RefuseChanges: func(r backendtest.Refusal) (allow func()) {
+				db.refuseChanges = append(db.refuseChanges, r)
+				return func() { db.refuseChanges = nil }
 			},
 		}
 	})

@@ -190,8 +190,8 @@ type Claimer interface {
 
 // OwnClaimer is a Tx that claims in another way.
 type OwnClaimer interface {
-	// StartClaims queues the first statements of the claims.
-	StartClaims(sidecar backends.Identity, claims []backends.Claim) Claims
+	// StartClaims queues the first statements of the claims. careful is nil, or for the only claim.
+	StartClaims(sidecar backends.Identity, claims []backends.Claim, careful *Careful) Claims
 }
 
 // Claims are claims in progress.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/backendtest"
 	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
@@ -19,7 +20,7 @@ type database struct {
 	now    time.Time
 	refuse map[string]string // queue → reason
 
-	refuseChanges map[string]string // of stored jobs
+	refuseChanges []backendtest.Refusal // of stored jobs
 }
 
 // engine is one handle: a backends.Backend and backends.Inspector.

@@ -17,7 +17,7 @@ func first(rows []*jobRow, n int) []*jobRow { return rows[:min(n, len(rows))] }
 // Promote implements core.Maintainer.
 func (t *tx) Promote(_ context.Context, _ core.Due, only []int64, limit int, promoted func(queue string)) (seen int, err error) {
 	for _, r := range first(t.scheduled(only), limit) {
-		if err := t.refusal(r.queue); err != nil {
+		if err := t.refusal(r); err != nil {
 			return 0, err
 		}
 		r.state, r.position, r.ready = backends.StateReady, t.next(), t.now
@@ -57,10 +57,12 @@ func (t *tx) FindExpired(_ context.Context, _ time.Time, limit int) (all []core.
 	return all, nil
 }
 
-// refusal is the error of a change of a queue's jobs, if the test refuses it.
-func (t *tx) refusal(queue string) error {
-	if reason := t.db.refuseChanges[queue]; reason != "" {
-		return backends.Refused(errors.New(reason))
+// refusal is the error of a change of a job, if the test refuses it.
+func (t *tx) refusal(r *jobRow) error {
+	for _, x := range t.db.refuseChanges {
+		if x.Queue == r.queue && (x.Priority == 0 || x.Priority == r.priority) && (x.Worker == "" || x.Worker == r.worker) {
+			return backends.Refused(errors.New(x.Reason))
+		}
 	}
 	return nil
 }
@@ -124,7 +126,7 @@ func (t *tx) Prune(_ context.Context, what core.Pruned, _ time.Time, only []int6
 		return deleted, deleted, last, nil
 	}
 	for _, r := range first(t.expired(only), limit) {
-		if err := t.refusal(r.queue); err != nil {
+		if err := t.refusal(r); err != nil {
 			return 0, 0, last, err
 		}
 		delete(t.jobs, r.id)
@@ -153,6 +155,9 @@ func (t *tx) Retry(_ context.Context, queue string, ids []int64, after any, limi
 		x.Seen, x.Last = x.Seen+1, *r
 		if r.state != backends.StateDead {
 			continue
+		}
+		if err := t.refusal(r); err != nil {
+			return x, err
 		}
 		name := keyName{r.queue, r.key}
 		if r.key != "" && t.keyTaken(name, r.id, t.now) {

@@ -111,7 +111,7 @@ func (t *tx) Change(rows []*core.Row, changed func(*core.Row), gaveBack func(que
 	returned := map[string]bool{}
 	for _, x := range rows {
 		r, c := t.jobs[x.ID], &x.Change
-		t.err = cmp.Or(t.err, t.refusal(r.queue))
+		t.err = cmp.Or(t.err, t.refusal(r))
 		switch c.Kind {
 		case core.Deleted:
 			t.remove(r, c.State)
@@ -181,7 +181,7 @@ func (t *tables) within(queue string, p core.Piece) []*jobRow {
 // Claim implements core.Claimer.
 func (t *tx) Claim(r *core.Run) {
 	var got []core.Claimed
-	left := r.MaxBytes
+	left, seen := r.MaxBytes, 0 // seen: rows left over
 	for _, p := range r.Pieces {
 		policy := r.Queues[p.Queue]
 		rows := t.within(policy.Queue, p)
@@ -194,11 +194,15 @@ func (t *tx) Claim(r *core.Run) {
 			continue
 		}
 		for _, row := range rows {
-			if len(got) == len(r.Slots) {
+			if len(got)+seen == len(r.Slots) {
 				break
+			}
+			if r.Careful != nil && slices.Contains(r.Careful.Except, row.id) {
+				continue
 			}
 			size := int64(len(row.payload))
 			if size > r.MaxPayload || size > left && (len(got) > 0 || !r.AtLeastOne) {
+				seen++
 				if r.LeftOver(p.Queue, row.id, size); size <= r.MaxPayload {
 					left = -1 // later jobs must not overtake it
 				}
@@ -206,10 +210,8 @@ func (t *tx) Claim(r *core.Run) {
 			}
 			left -= size
 			got = append(got, t.claim(r, row, policy, p.Queue, len(got)))
+			t.err = cmp.Or(t.err, t.refusal(row))
 		}
-	}
-	for i := range got {
-		t.err = cmp.Or(t.err, t.refusal(got[i].Job.Queue))
 	}
 	t.err = cmp.Or(t.err, r.Give(got, int64(len(got))))
 }

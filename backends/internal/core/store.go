@@ -29,6 +29,7 @@ type Store struct {
 	dueTrail  dueTrail
 	estimates Estimates
 	obstacles backends.ObstacleSet
+	retries   queueRetries
 
 	life context.Context // ends when the Store is closed
 	end  context.CancelCauseFunc
@@ -113,6 +114,7 @@ func (s *Store) Forget() {
 	s.Cursors.Reset()
 	s.jobTrail, s.keyTrail, s.dueTrail, s.estimates, s.owners = Trail{}, Trail{}, dueTrail{}, Estimates{}, ownerSearch{}
 	s.obstacles.Keep(func(*backends.Obstacle) bool { return false })
+	s.retries.all = nil
 	s.lean.n.Store(0)
 	s.locked.n.Store(0)
 }

@@ -18,13 +18,13 @@ CASE WHEN j.timeout_ms > 316224000000 THEN 316224000000 ELSE j.timeout_ms END
 greatest(CASE WHEN j.fence < 4611686018427387903 THEN j.fence + 1 END, (SELECT (extract(epoch FROM {s}.qsidecar_now()) * 1000000)::bigint))
 
 -- name: claim
--- The oldest jobs first.
+-- The oldest jobs first. {except} is empty, or leaves out rows that the database refuses to change.
 {claim_head}
     SELECT j.id, {size_j} AS size, -j.priority::int AS urgency, j.position
     FROM {s}.qsidecar_jobs j
     WHERE NOT s.paused AND j.state = 'ready' AND j.queue = s.queue
       AND (-j.priority::int, j.position) > (s.from_urgency, s.from_position)
-      AND (-j.priority::int, j.position) <= (s.to_urgency, s.to_position)
+      AND (-j.priority::int, j.position) <= (s.to_urgency, s.to_position){except}
     ORDER BY -j.priority::int, j.position
     LIMIT $1 FOR UPDATE OF j SKIP LOCKED
 {claim_tail}
@@ -47,7 +47,7 @@ greatest(CASE WHEN j.fence < 4611686018427387903 THEN j.fence + 1 END, (SELECT (
     CROSS JOIN LATERAL (
       SELECT j.id, {size_j} AS size, p.urgency, -j.position AS position
       FROM {s}.qsidecar_jobs j
-      WHERE j.state = 'ready' AND j.queue = s.queue AND -j.priority::int = p.urgency
+      WHERE j.state = 'ready' AND j.queue = s.queue AND -j.priority::int = p.urgency{except}
       ORDER BY j.position DESC
       LIMIT $1 FOR UPDATE OF j SKIP LOCKED
     ) AS r

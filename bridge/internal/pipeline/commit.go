@@ -203,8 +203,9 @@ func (c *committer) deliverClaims(hard context.Context, groups []claimGroup, res
 	for i := range groups {
 		if err := results[i].Err; err != nil {
 			var unavailable *backends.UnavailableError
-			obstacle := errors.As(err, &unavailable) && unavailable.Queue != "" // it has a line of its own
-			if !obstacle && c.failures.isNew("adopted claim", err, c.dispatcher.clock()) {
+			var slot *backends.SlotError
+			known := errors.As(err, &slot) || errors.As(err, &unavailable) && unavailable.Queue != "" // the client gets it, or it has a line of its own
+			if !known && c.failures.isNew("adopted claim", err, c.dispatcher.clock()) {
 				c.log.Warn("claim from an adopted table failed", "event", "adopted_claim_failed", "queues", groups[i].queue.queues, "error", err)
 			}
 			c.dispatcher.failAlone(groups[i], err)

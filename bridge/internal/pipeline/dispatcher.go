@@ -280,7 +280,8 @@ func (b *dispatcher) failAlone(a claimGroup, err error) { b.failed(a, err, true)
 func (b *dispatcher) failed(a claimGroup, err error, alone bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if alone {
+	guilty := a.guilty(err)
+	if alone && guilty == nil {
 		a.queue.noteResult(a, true)
 	} else {
 		a.queue.expected = min(max(a.queue.expected, len(a.slots)), maxSlots) // the next commit includes them again
@@ -290,6 +291,13 @@ func (b *dispatcher) failed(a claimGroup, err error, alone bool) {
 	for _, w := range a.requests {
 		w.inCommit = false
 		w.unanswered()
+		if guilty != nil && !guilty[w] {
+			if w.leaving {
+				b.remove(w)
+				w.end(Answer{Err: cmp.Or(b.stopped, w.moved)})
+			}
+			continue
+		}
 		if alone {
 			a.queue.noteEmpty(w)
 		}
@@ -300,6 +308,25 @@ func (b *dispatcher) failed(a claimGroup, err error, alone bool) {
 			w.end(Answer{Err: cmp.Or(w.moved, err)})
 		}
 	}
+}
+
+// guilty returns the claims of the group whose worker's name or lease the database refuses; nil: they aren't the reason of the
+// error. The other claims are included again.
+func (a *claimGroup) guilty(err error) map[*ClaimRequest]bool {
+	slot, ok := errors.AsType[*backends.SlotError](err)
+	if !ok {
+		return nil
+	}
+	var all map[*ClaimRequest]bool
+	for _, w := range a.requests {
+		if w.Template.Worker == slot.Worker && w.Template.Lease == slot.Lease {
+			if all == nil {
+				all = map[*ClaimRequest]bool{}
+			}
+			all[w] = true
+		}
+	}
+	return all
 }
 
 // failOnce answers the claims that do not wait, or no longer: nothing can be claimed now.

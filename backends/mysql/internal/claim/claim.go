@@ -17,13 +17,15 @@ import (
 // statements as each needs.
 type claim struct {
 	backends.Claim
-	f     *Finder
-	host  backends.Identity
-	left  int64 // bytes that the claim can still return
-	res   backends.ClaimResult
-	seen  map[string]*cursor.Learned
-	done  bool
-	asked bool // in this round
+	f    *Finder
+	host backends.Identity
+	left int64 // bytes that the claim can still return
+
+	careful *core.Careful // nil: it leaves no rows out
+	res     backends.ClaimResult
+	seen    map[string]*cursor.Learned
+	done    bool
+	asked   bool // in this round
 
 	at     int // index of the present queue in Queues
 	scan   scan
@@ -79,15 +81,21 @@ func (c *claim) queueScan(t Tx) {
 	p := c.Queues[c.at]
 	c.asked, c.ids, c.found = true, nil, nil
 	where := "urgency = @qsidecar_urgency"
-	if !p.LIFO {
+	switch {
+	case !p.LIFO && c.careful == nil:
 		where = c.where(p)
-	} else { // one urgency after the other, because the server can't read one index in both directions at once
+	case !p.LIFO:
+		where = table.Within([]cursor.Segment{cursor.Whole})
+	default: // one urgency after the other, because the server can't read one index in both directions at once
 		t.Add("SET @qsidecar_urgency = (SELECT MIN(urgency) FROM "+table.Jobs+" WHERE segment = ? AND urgency > ?)", "r"+p.Queue, int64(c.below))
 		t.Each(func(r *session.Result) {
 			if c.bottom = r.Null(0); !c.bottom {
 				c.below = int32(r.Int(0))
 			}
 		}, "SELECT @qsidecar_urgency")
+	}
+	if c.careful != nil && len(c.careful.Except) > 0 {
+		where += " AND id NOT IN (" + session.List(c.careful.Except) + ")"
 	}
 	sql, args := c.statement(p, where)
 	if c.unlocked(p) {
@@ -173,6 +181,12 @@ func (c *claim) useFound(t Tx, end *queuesState) {
 	wanted := len(c.Slots) - len(c.res.Jobs)
 	found, asked := len(c.found), max(len(c.ids), len(c.found))
 	fitting, tooLarge := c.choose(p)
+	few := c.careful != nil && c.careful.Few
+	for _, j := range slices.Concat(fitting, tooLarge) {
+		if few {
+			c.careful.Tried = append(c.careful.Tried, j.id)
+		}
+	}
 	c.assign(t, p, fitting)
 	c.failTooLarge(t, p, tooLarge)
 	l := c.seen[p.Queue]
@@ -182,7 +196,7 @@ func (c *claim) useFound(t Tx, end *queuesState) {
 		}
 	}
 	switch {
-	case len(c.res.Jobs) == len(c.Slots) || c.res.More:
+	case len(c.res.Jobs) == len(c.Slots) || c.res.More || few && len(c.careful.Tried) > 0:
 		c.done = true
 		if l != nil && l.Full {
 			l.All, l.Took = true, c.f.Now().Sub(c.sent)

@@ -32,11 +32,11 @@ type claims struct {
 }
 
 // Start implements core.OwnClaimer. queues are those of all claims, each once.
-func (f *Finder) Start(t Tx, queues []string, host backends.Identity, all []backends.Claim) core.Claims {
+func (f *Finder) Start(t Tx, queues []string, host backends.Identity, all []backends.Claim, careful *core.Careful) core.Claims {
 	k := &claims{f: f, tx: t, host: host, queues: queues, end: queuesState{paused: map[string]bool{}, returns: map[string]int64{}}}
 	for _, c := range all {
 		c.MaxBytes, c.MaxPayload = cmp.Or(max(c.MaxBytes, 0), math.MaxInt64), cmp.Or(max(c.MaxPayload, 0), math.MaxInt64)
-		k.all = append(k.all, &claim{Claim: c, f: f, host: host, left: c.MaxBytes,
+		k.all = append(k.all, &claim{Claim: c, f: f, host: host, left: c.MaxBytes, careful: careful,
 			seen: map[string]*cursor.Learned{}, below: cursor.Beginning.Urgency, done: len(c.Slots) == 0 || len(c.Queues) == 0})
 	}
 	k.queueScans()
