@@ -421,6 +421,9 @@ func TestRevokedRight(t *testing.T) {
 		if jobs := k.claim("a", 1); len(jobs) != 1 {
 			t.Errorf("after %s came back: %d jobs, obstacles %v", right, len(jobs), k.Obstacles())
 		}
+		if res, err := k.as(backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "a"}}}}}); err != nil || res.Writes[0].Err != nil {
+			t.Errorf("a new job after %s came back: %v, %+v", right, err, res)
+		}
 		k.ObstacleSet().Now = nil
 	}
 	k.write(backends.Ack{Leases: leases(held)}, 0)
