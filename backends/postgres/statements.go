@@ -31,7 +31,7 @@ type statements struct {
 	ack, deliver, lock, findLocked, findLockedKeys, deleteDone, endClaims, renewClaims                                            string
 	claim, claimLean, claimLIFO, claimExcept, claimLIFOExcept, bury, probe, owners                                                string
 	join, renew, leave                                                                                                            string
-	look, lookKeys, promote, lockDue, lockLost                                                                                              string
+	look, lookKeys, promote, lockDue, lockLost                                                                                    string
 	findScheduled, findExpired, markDead, forget, pruneJobs, pruneKeys                                                            string
 	claimedBy, stats, queuesReady, queuesScheduled, queuesFinished, queuesClaimed, queuesPaused, oldestOf, chosen, view, failures string
 	place, keyHolder                                                                                                              string
