@@ -91,7 +91,7 @@ func (e *SlotError) Unwrap() error { return e.Err }
 // The other writes of the commit can succeed at once, without it.
 type LockedError struct {
 	Err      error
-	Conflict bool // each of several tries ended with a deadlock, or another error that the server says a retry can solve
+	Conflict bool // each of several tries ended with a deadlock, or another error that asks for a retry
 }
 
 // Error implements error.
