@@ -280,5 +280,6 @@ func (s *Store) mustNotTry(b backends.Batch, queue, doing string) bool {
 	if !s.isObstructed(queue, doing) {
 		return false
 	}
-	return !b.WaitForLocks || s.queues()[queue] == nil || s.ObstacleSet().Waits(queue, "", doing)
+	q := s.queues()[queue]
+	return !b.WaitForLocks || q == nil || s.ObstacleSet().Waits(queue, "", doing) || doing == backends.DoingEnqueue && !q.TakesJobs() // until a recheck
 }
