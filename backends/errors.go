@@ -89,10 +89,16 @@ func (e *SlotError) Unwrap() error { return e.Err }
 // LockedError means that another transaction, of another program or sidecar, has locked a row that a write has
 // to change, or has stored the key of a job. Nothing was written. The same write can succeed later.
 // The other writes of the commit can succeed at once, without it.
-type LockedError struct{ Err error }
+type LockedError struct {
+	Err      error
+	Conflict bool // each of several tries ended with a deadlock, or another error that asks for a retry
+}
 
 // Error implements error.
 func (e *LockedError) Error() string {
+	if e.Conflict {
+		return fmt.Sprintf("each try ended with a conflict: %v", e.Err)
+	}
 	return fmt.Sprintf("another transaction keeps the job's row, or its key, locked: %v", e.Err)
 }
 

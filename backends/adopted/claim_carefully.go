@@ -2,6 +2,7 @@ package adopted
 
 import (
 	"context"
+	"errors"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/adopted/internal/statement"
@@ -56,7 +57,7 @@ func (s *Store) claimCarefully(ctx context.Context, host backends.Identity, c ba
 			case err == nil:
 				s.ObstacleSet().Clear(c.Queues[0].Queue, job, backends.DoingClaim) // it is claimed, or doesn't wait any more
 				all.Add(got)
-			case backends.IsRefused(err) && len(tried) > 0:
+			case refusesRow(err) && len(tried) > 0:
 				s.refuse(c.Queues[0].Queue, job, err)
 			default:
 				err = all.Unless(err)
@@ -85,6 +86,12 @@ func (s *Store) claimCarefully(ctx context.Context, host backends.Identity, c ba
 	}
 	err := search.Run(ctx, &all, max(1, (len(c.Slots)-len(all.Res.Jobs))/2))
 	return all.Res, err
+}
+
+// refusesRow reports whether one row is possibly the reason of an error.
+func refusesRow(err error) bool {
+	locked, ok := errors.AsType[*backends.LockedError](err)
+	return backends.IsRefused(err) || ok && locked.Conflict
 }
 
 // refuse notes a row whose claim the database refused.

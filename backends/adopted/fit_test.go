@@ -73,6 +73,20 @@ func on(column, ready, claimed string) mapping.Table {
 	}
 }
 
+// TestIDsThatChange checks that no key is accepted whose text depends on the session's time zone.
+func TestIDsThatChange(t *testing.T) {
+	t.Parallel()
+	f := newFitting(t, `CREATE TABLE jobs (id bigint, r tstzrange, a timestamptz(3)[], w tsrange, state text, UNIQUE (id, r), UNIQUE (id, a), PRIMARY KEY (id, w));
+		ALTER TABLE jobs ALTER r SET NOT NULL, ALTER a SET NOT NULL`)
+	for column, want := range map[string]string{"r": "type tstzrange, which can't be part", "a": "type timestamp(3) with time zone[], which", "w": ""} {
+		m := on("state", "new", "busy")
+		m.Columns[mapping.ID] = []string{"id", column}
+		if got := f.misfits(m); want == "" && got != "" || !strings.Contains(got, want) {
+			t.Errorf("%s: %s", column, got)
+		}
+	}
+}
+
 // TestStatesFitTheirColumn: values that a column cannot hold are misfits, which name their key. Others
 // are accepted.
 func TestStatesFitTheirColumn(t *testing.T) {

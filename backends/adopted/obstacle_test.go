@@ -182,6 +182,11 @@ func TestKindsOfObstacles(t *testing.T) {
 			"CREATE TRIGGER refuse BEFORE UPDATE ON a FOR EACH ROW BEGIN IF new.id = 2 THEN INSERT INTO nowhere VALUES (1); END IF; END",
 			"", "nowhere",
 		},
+		"trigger with a conflict": {
+			fmt.Sprintf(postgres, "IF new.id = 2 THEN RAISE 'no way back' USING ERRCODE = '40001'; END IF"),
+			"CREATE TRIGGER refuse BEFORE UPDATE ON a FOR EACH ROW BEGIN IF new.id = 2 THEN SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213, MESSAGE_TEXT = 'no way back'; END IF; END",
+			"", "no way back",
+		},
 		"counter": {"", "", "", "tries"},
 	} {
 		t.Run(name, func(t *testing.T) {

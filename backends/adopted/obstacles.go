@@ -198,6 +198,9 @@ func (s *Store) recheck(ctx context.Context) (ready []string) {
 				continue
 			}
 		case backends.DoingSettle, backends.DoingEnqueue: // the next write finds out
+			if q := queues[o.Queue]; o.Doing == backends.DoingEnqueue && q != nil && !q.TakesJobs() {
+				break // it would only read the description
+			}
 			if s.ObstacleSet().Time().Sub(o.NextTry) > unusedProbe && s.ObstacleSet().Find(o.Queue, "", backends.DoingClaim) == nil {
 				s.works(o.Queue, o.Doing)
 			}
@@ -211,6 +214,8 @@ func (s *Store) recheck(ctx context.Context) (ready []string) {
 			err := s.recheckTable(ctx, o.Queue)
 			late := ctx.Err() != nil
 			switch {
+			case err == nil && o.Doing == backends.DoingEnqueue && !s.queues()[o.Queue].TakesJobs():
+				_ = s.note(o.Queue, o.Doing, o.Err)
 			case err == nil:
 				s.probes.add(o.Queue, s.now())
 				s.ObstacleSet().RetryNow(o.Queue, backends.DoingSettle)
@@ -242,6 +247,9 @@ func (s *Store) recheckTable(ctx context.Context, queue string) error {
 	if len(p.All) > 0 {
 		return &misfitError{p.All}
 	}
+	if old := s.queues()[queue]; old != nil {
+		q.Replace(old)
+	}
 	s.setQueue(queue, q)
 	return nil
 }
@@ -272,5 +280,6 @@ func (s *Store) mustNotTry(b backends.Batch, queue, doing string) bool {
 	if !s.isObstructed(queue, doing) {
 		return false
 	}
-	return !b.WaitForLocks || s.queues()[queue] == nil || s.ObstacleSet().Waits(queue, "", doing)
+	q := s.queues()[queue]
+	return !b.WaitForLocks || q == nil || s.ObstacleSet().Waits(queue, "", doing) || doing == backends.DoingEnqueue && !q.TakesJobs() // until a recheck
 }

@@ -17,13 +17,19 @@ func (d driver) FindDue(ctx context.Context, q core.DueQuery) (o core.Due, err e
 	var ready []int32
 	var never *int64
 	read := func(rows pgx.Rows) error {
-		return rows.Scan(&o.At, maybe{&o.RunAt}, maybe{&o.DueAt}, &o.Dead, maybe{&o.Jobs}, maybe{&o.Keys}, &o.Lost, &ready, &o.Returns, &never)
+		return rows.Scan(&o.At, maybe{&o.RunAt}, maybe{&o.DueAt}, &o.Dead, maybe{&o.Jobs}, &o.Lost, &ready, &o.Returns, &never)
 	}
-	args := []any{q.Prune, q.Owners, p.queue, p.policy, p.fromU, p.fromP, p.toU, p.toP, q.Waiting, orNull(q.JobsFrom), orNull(q.KeysFrom), q.Watched, orNull(q.DueFrom)}
+	args := []any{q.Prune, q.Owners, p.queue, p.policy, p.fromU, p.fromP, p.toU, p.toP, q.Waiting, orNull(q.JobsFrom), q.Watched, orNull(q.DueFrom)}
 	if s.pooled {
 		err = s.lookPooled(ctx, read, args)
 	} else {
 		err = s.rows(ctx, read, s.sql.look, args...)
+	}
+	if err == nil && q.Prune {
+		err = s.readOnce(ctx, func(_ context.Context, t *tx) error {
+			t.each(s.sql.lookKeys, func(rows pgx.Rows) error { return rows.Scan(maybe{&o.Keys}) }, orNull(q.KeysFrom))
+			return nil
+		})
 	}
 	o.Ready = make([]bool, len(q.Waiting))
 	for _, n := range ready {

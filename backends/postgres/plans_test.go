@@ -135,7 +135,8 @@ func pagesOfAClaim(t *testing.T, s *Store) int64 {
 	t.Helper()
 	q := s.claimStatement(claimBatch(1, 10, 0).Claims[0].Queues[0], 10, true)
 	return pages(t, s, q.SQL, q.Arguments...) +
-		pages(t, s, s.sql.look, true, true, []string{"q"}, []int32{1}, []int32{cursor.Beginning.Urgency}, []int64{0}, []int32{cursor.End.Urgency}, []int64{math.MaxInt64}, []string{"q"}, nil, nil, false, nil)
+		pages(t, s, s.sql.look, true, true, []string{"q"}, []int32{1}, []int32{cursor.Beginning.Urgency}, []int64{0}, []int32{cursor.End.Urgency}, []int64{math.MaxInt64}, []string{"q"}, nil, false, nil) +
+		pages(t, s, s.sql.lookKeys, nil)
 }
 
 // pages returns how many pages a statement reads. It rolls the statement back.

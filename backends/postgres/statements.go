@@ -31,7 +31,7 @@ type statements struct {
 	ack, deliver, lock, findLocked, findLockedKeys, deleteDone, endClaims, renewClaims                                            string
 	claim, claimLean, claimLIFO, claimExcept, claimLIFOExcept, bury, probe, owners                                                string
 	join, renew, leave                                                                                                            string
-	look, promote, lockDue, lockLost                                                                                              string
+	look, lookKeys, promote, lockDue, lockLost                                                                                    string
 	findScheduled, findExpired, markDead, forget, pruneJobs, pruneKeys                                                            string
 	claimedBy, stats, queuesReady, queuesScheduled, queuesFinished, queuesClaimed, queuesPaused, oldestOf, chosen, view, failures string
 	place, keyHolder                                                                                                              string
@@ -121,7 +121,7 @@ func render(schema string) *statements {
 		claimExcept: get("claim", "except", except), claimLIFOExcept: get("claim_lifo", "except", except),
 		bury: get("bury"), probe: get("probe"), owners: get("owners"),
 		join: get("join"), renew: get("renew"), leave: get("leave"), claimedBy: get("claimed_by"),
-		look: get("look"), promote: get("promote"), lockDue: get("lock_due"), lockLost: get("lock_lost"),
+		look: get("look"), lookKeys: get("look_keys"), promote: get("promote"), lockDue: get("lock_due"), lockLost: get("lock_lost"),
 		findScheduled: get("find_scheduled"), findExpired: get("find_expired"),
 		markDead: get("mark_dead"), forget: get("forget"), pruneJobs: get("prune_jobs"), pruneKeys: get("prune_keys"),
 		queuesFinished: get("queues_finished"), queuesClaimed: get("queues_claimed"), queuesPaused: get("queues_paused"),

@@ -18,11 +18,12 @@ type Change struct {
 	At   time.Time
 }
 
-// Changes are changes in both directions, and one of half an hour.
+// Changes are changes in both directions, one of half an hour, and one that isn't between summer and winter.
 var Changes = []Change{
 	{"Europe/Berlin", time.Date(2026, 10, 25, 1, 0, 0, 0, time.UTC)},
 	{"Europe/Berlin", time.Date(2026, 3, 29, 1, 0, 0, 0, time.UTC)},
 	{"Australia/Lord_Howe", time.Date(2026, 4, 4, 15, 0, 0, 0, time.UTC)},
+	{"Africa/Casablanca", time.Date(2026, 2, 15, 2, 0, 0, 0, time.UTC)},
 }
 
 // Server is a server whose clock the test moves, in the zone of the change.

@@ -2,6 +2,7 @@ package mapping
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -94,6 +95,9 @@ func (c *checker) roles() {
 	}
 }
 
+// zonedType matches PostgreSQL's types whose texts change with the session's time zone: ranges and arrays of times.
+var zonedType = regexp.MustCompile(`^tstz|^timestamp.* with time zone\[`)
+
 // key checks that the columns in the role ID are a unique key.
 func (c *checker) key() {
 	names := c.Columns[ID]
@@ -113,7 +117,7 @@ func (c *checker) key() {
 		c.Add("columns.id", "%s no primary key and no unique key: each job must be one row", what)
 	}
 	for _, column := range c.Key {
-		if column.Kind == backends.BytesColumn || column.Kind == backends.JSONColumn {
+		if column.Kind == backends.BytesColumn || column.Kind == backends.JSONColumn || zonedType.MatchString(column.Type) {
 			c.Add("columns.id", "the column %s is of the type %s, which can't be part of a job's id: name a key of numbers, texts or UUIDs", column.Name, DeclaredType(column))
 		}
 	}

@@ -58,6 +58,9 @@ func (s *Store) Again(ctx context.Context, f func(ctx context.Context) error) er
 		longest := longestPause
 		if again && cause == backends.RetryCertification {
 			longest = certificationPause
+		} else if try >= MaxTries && again && cause == backends.RetryConflict {
+			// A trigger can raise such an error for one row each time. The rest of the work must not wait for it.
+			return &backends.LockedError{Err: fmt.Errorf("%s: %w", s.address, err), Conflict: true}
 		} else if try >= MaxTries || !again && !errors.Is(err, ErrAgain) {
 			return s.Outcome(ctx, err)
 		}

@@ -61,19 +61,16 @@ ORDER BY id LIMIT $3
 -- What maintenance has to do: all that an idle sidecar asks in a second. $1: also look for what
 -- retention deletes; $2: also for claims whose owners are not alive (it steps through the owners,
 -- of which there are as many as sidecars); then the pieces of the index of ready jobs for which
--- workers wait; $10 and $11: where looking for what retention deletes begins; $12: others look for
--- dead sidecars; $13: where looking for due jobs begins.
+-- workers wait; $10: where looking for what retention deletes begins; $11: others look for
+-- dead sidecars; $12: where looking for due jobs begins.
 SELECT {s}.qsidecar_now(),
-  (SELECT run_at FROM {s}.qsidecar_jobs WHERE state = 'scheduled' AND run_at >= coalesce($13::timestamptz, '-infinity') AND run_at <= {due_until}
+  (SELECT run_at FROM {s}.qsidecar_jobs WHERE state = 'scheduled' AND run_at >= coalesce($12::timestamptz, '-infinity') AND run_at <= {due_until}
     ORDER BY run_at, id LIMIT 1),
-  (SELECT due_at FROM {s}.qsidecar_jobs WHERE due_at IS NOT NULL AND due_at >= coalesce($13::timestamptz, '-infinity') AND due_at <= {due_until}
+  (SELECT due_at FROM {s}.qsidecar_jobs WHERE due_at IS NOT NULL AND due_at >= coalesce($12::timestamptz, '-infinity') AND due_at <= {due_until}
     ORDER BY due_at LIMIT 1),
-  NOT $12::boolean AND EXISTS (SELECT FROM {s}.qsidecar_sidecars WHERE dead),
+  NOT $11::boolean AND EXISTS (SELECT FROM {s}.qsidecar_sidecars WHERE dead),
   (SELECT expires_at FROM {s}.qsidecar_jobs
     WHERE $1::boolean AND expires_at IS NOT NULL AND expires_at <= {s}.qsidecar_now() AND expires_at >= coalesce($10::timestamptz, '-infinity')
-    ORDER BY expires_at LIMIT 1),
-  (SELECT expires_at FROM {s}.qsidecar_keys
-    WHERE $1::boolean AND state IS NOT NULL AND expires_at <= {s}.qsidecar_now() AND expires_at >= coalesce($11::timestamptz, '-infinity')
     ORDER BY expires_at LIMIT 1),
   ARRAY(
     WITH RECURSIVE o AS (
@@ -98,7 +95,14 @@ SELECT {s}.qsidecar_now(),
     WHERE $1::boolean AND state = 'scheduled' AND run_at >= '9999-12-31 23:59:59.999001+00' ORDER BY run_at, id LIMIT 1)
 
 -- fragment: due_until
-CASE WHEN $13::timestamptz IS NULL THEN 'infinity' ELSE {s}.qsidecar_now() + {due_within} * interval '1 ms' END
+CASE WHEN $12::timestamptz IS NULL THEN 'infinity' ELSE {s}.qsidecar_now() + {due_within} * interval '1 ms' END
+
+-- name: look_keys
+-- The first key that retention deletes, from $1 on. It is not a part of look: without a right on the table of the keys, jobs
+-- still have to become ready.
+SELECT expires_at FROM {s}.qsidecar_keys
+WHERE state IS NOT NULL AND expires_at <= {s}.qsidecar_now() AND expires_at >= coalesce($1::timestamptz, '-infinity')
+ORDER BY expires_at LIMIT 1
 
 -- name: promote
 -- Makes due jobs ready, in the order in which they are due, from an instant on. A fence above 0 frees rows from a

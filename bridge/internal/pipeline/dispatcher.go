@@ -302,7 +302,7 @@ func (b *dispatcher) failed(a claimGroup, err error, alone bool) {
 			a.queue.noteEmpty(w)
 		}
 		w.lastErr = err
-		mayPass := backends.Retryable(err) || errors.Is(err, backends.ErrUnknownOutcome)
+		mayPass := backends.Retryable(err) || isLocked(err) || errors.Is(err, backends.ErrUnknownOutcome)
 		if w.leaving || w.Once || !mayPass {
 			b.remove(w)
 			w.end(Answer{Err: cmp.Or(w.moved, err)})

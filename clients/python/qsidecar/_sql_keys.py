@@ -18,9 +18,9 @@ class _Engine(NamedTuple):
     lock: str  # creates the key's row if it is missing, or revives that of a deleted job, and locks it
     select: str  # returns its job (0: a new row), its state, and whether its time is expired
     assign: str  # assigns the key to a job: parameters are its id, the TTL in milliseconds, queue and key
-    # Makes a SELECT read the row as it is now. On MySQL it could be newer than all that the transaction reads otherwise.
-    # It locks the row, and that could be a deadlock with the worker's ack, so it is used only if the row isn't found.
-    now: str = ""
+    # Returns the job that the key had when the transaction's snapshot was taken. Only MySQL's default isolation needs it: a job
+    # that isn't found can be newer than the snapshot. A locking read would find it, but can be a deadlock with a worker's ack.
+    earlier: str = ""
 
 
 _MYSQL_SELECT = "SELECT job, state, expires_at <= UTC_TIMESTAMP(6) FROM {keys} WHERE queue = {p} AND `key` = {p} FOR UPDATE"
@@ -41,7 +41,7 @@ _ENGINES: Dict[str, _Engine] = {
         _MYSQL_SELECT,
         "UPDATE {keys} SET job = {p}, state = NULL, expires_at = UTC_TIMESTAMP(6) + INTERVAL {p} * 1000 MICROSECOND "
         "WHERE queue = {p} AND `key` = {p}",
-        now=" LOCK IN SHARE MODE",
+        earlier="SELECT job FROM {keys} WHERE queue = {p} AND `key` = {p}",
     ),
     "sqlite": _Engine(
         f"INSERT INTO {{keys}} (queue, key, job, expires_at, state) VALUES ({{p}}, {{p}}, 0, {_SQLITE_NOW}, 'deleted') "
@@ -76,8 +76,10 @@ class Key:
         job, state, expired = row
         if state is None and job:  # the job has not finished, or its row was deleted
             found = self._do(_JOB, job)
-            if found is None and self._engine.now:
-                found = self._do(_JOB + self._engine.now, job)
+            if found is None and self._engine.earlier:
+                earlier = self._do(self._engine.earlier, *self._key)
+                if earlier is None or earlier[0] != job:
+                    found = ("ready",)  # stored after the snapshot, so its present state isn't visible
             expired, state = expired and found is None, found[0] if found else "deleted"
         return None if not job or expired else (str(job), state)
 

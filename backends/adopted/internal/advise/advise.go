@@ -137,9 +137,9 @@ func foreignTokens(ctx context.Context, engine backends.Adopter, q *statement.Qu
 // localTimes warns of columns whose times a clock shows twice a year, or not at all.
 func localTimes(ctx context.Context, engine backends.Adopter, q *statement.Queue, found *backends.Findings) error {
 	changes := false
-	st, columns := q.NoonInLocalTimes(func(january, july string) {
+	st, columns := q.NoonInLocalTimes(func(january, july, ramadan string) {
 		_, unknown := q.Dialect.(backends.HintDialect) // the server shows its present offset alone
-		changes = january != july || unknown && january != "12:00"
+		changes = january != july || january != ramadan || unknown && january != "12:00"
 	})
 	if st == nil {
 		return nil

@@ -87,9 +87,9 @@ func (q *Queue) ForeignTokens(limit int, f func(item string)) *backends.Statemen
 	return q.Items(query.And(where...), "", fmt.Sprint(limit), f)
 }
 
-// NoonInLocalTimes reads which time the columns of local times show at noon, UTC, in January and in July; nil: there are
-// no such columns. Their names are returned, too.
-func (q *Queue) NoonInLocalTimes(f func(january, july string)) (st *backends.Statement, columns []string) {
+// NoonInLocalTimes reads which times the columns of local times show at noon, UTC, in January, in July and in Ramadan, in which Morocco
+// changes its clock; nil: there are no such columns. Their names are returned, too.
+func (q *Queue) NoonInLocalTimes(f func(january, july, ramadan string)) (st *backends.Statement, columns []string) {
 	for _, role := range []mapping.Role{mapping.RunAt, mapping.CreatedAt, mapping.ClaimedAt, mapping.FinishedAt, mapping.FailedAt} {
 		c, has := q.Column(role)
 		if !has || q.UTC || q.TimeUnit(c) > 0 || q.Dialect.FromMillis(c, true, 1) == q.Dialect.FromMillis(c, false, 1) || strings.HasPrefix(c.Type, "datetimeoffset") {
@@ -97,13 +97,13 @@ func (q *Queue) NoonInLocalTimes(f func(january, july string)) (st *backends.Sta
 		}
 		columns = append(columns, c.Name)
 		st = &backends.Statement{
-			Text: "SELECT " + query.Columns(q.Dialect.ToText(q.Dialect.FromMillis(c, false, 1)), q.Dialect.ToText(q.Dialect.FromMillis(c, false, 2))),
-			Args: []any{time.Date(2026, 1, 15, 12, 0, 0, 0, time.UTC).UnixMilli(), time.Date(2026, 7, 15, 12, 0, 0, 0, time.UTC).UnixMilli()},
+			Text: "SELECT " + query.Columns(q.Dialect.ToText(q.Dialect.FromMillis(c, false, 1)), q.Dialect.ToText(q.Dialect.FromMillis(c, false, 2)), q.Dialect.ToText(q.Dialect.FromMillis(c, false, 3))),
+			Args: []any{time.Date(2026, 1, 15, 12, 0, 0, 0, time.UTC).UnixMilli(), time.Date(2026, 7, 15, 12, 0, 0, 0, time.UTC).UnixMilli(), time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC).UnixMilli()},
 			Row: func(cells [][]byte) error {
 				clock := func(text []byte) string {
 					return string(text[min(len(text), len("2026-01-15 ")):min(len(text), len("2026-01-15 12:00"))])
 				}
-				f(clock(cells[0]), clock(cells[1]))
+				f(clock(cells[0]), clock(cells[1]), clock(cells[2]))
 				return nil
 			},
 		}

@@ -1,6 +1,7 @@
 package statement
 
 import (
+	"errors"
 	"strings"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -87,6 +88,17 @@ func (q *Queue) checkRequirements(j backends.NewJob) error {
 		}
 	}
 	return nil
+}
+
+// TakesJobs reports whether jobs can be enqueued.
+func (q *Queue) TakesJobs() bool { return q.enqueueErr == nil }
+
+// Replace replaces an older description of the table. If the table took jobs then, its owner has taken a right or a default
+// away, and can give it back: that isn't unsupported.
+func (q *Queue) Replace(old *Queue) {
+	if _, never := errors.AsType[*backends.UnsupportedError](old.enqueueErr); q.enqueueErr != nil && !never {
+		q.enqueueErr = errors.New(q.enqueueErr.Error())
+	}
 }
 
 // Unsupported is everything that the queue answers with an UnsupportedError.

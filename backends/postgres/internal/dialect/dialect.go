@@ -144,12 +144,40 @@ func (g dialect) Now(c backends.Column, utc bool) string {
 	return g.at(c, utc, g.now())
 }
 
+// NowPlus adds what the column's precision cuts off from a future time, so that the result isn't too early.
 func (g dialect) NowPlus(c backends.Column, utc bool, n int) string {
-	return g.later(c, utc, after(g.now(), n))
+	instant := after(g.now(), n)
+	if lacks := lacks(c); lacks > 0 {
+		instant = op(instant, "+", fmt.Sprintf("CASE WHEN %s THEN interval '%d us' ELSE interval '0' END", op(fmt.Sprintf("$%d::bigint", n), ">", "0"), lacks))
+	}
+	return g.later(c, utc, instant)
 }
 
 func (g dialect) FromMillis(c backends.Column, utc bool, n int) string {
-	return g.later(c, utc, after("pg_catalog.to_timestamp(0)", n))
+	instant := after("pg_catalog.to_timestamp(0)", n)
+	if lacks := lacks(c); lacks > 0 {
+		instant = op(instant, "+", fmt.Sprintf("interval '%d us'", lacks))
+	}
+	return g.later(c, utc, instant)
+}
+
+var precision = regexp.MustCompile(`^timestamp\(([0-5])\)`)
+
+// lacks is the largest number of microseconds that truncate cuts off.
+func lacks(c backends.Column) int {
+	m := precision.FindStringSubmatch(c.Type)
+	if m == nil {
+		return 0
+	}
+	return []int{999_999, 99_999, 9_999, 999, 99, 9}[m[1][0]-'0']
+}
+
+// truncate is a time as a value of the column. The server alone would round it to the nearest one.
+func truncate(c backends.Column, value string) string {
+	if lacks := lacks(c); lacks > 0 {
+		value = op(value, "-", fmt.Sprintf("interval '%d us'", (lacks+1)/2))
+	}
+	return value + "::" + c.Type
 }
 
 // after returns the instant that is argument n milliseconds later. An INSERT runs in the search path of the role (see package postgres), so
@@ -164,12 +192,12 @@ func op(a, operator, b string) string {
 
 // NowMinus returns the earlier one of the local time at that instant and the local time that much before the present one.
 func (g dialect) NowMinus(c backends.Column, utc bool, n int) string {
-	age := fmt.Sprintf("$%d::bigint * interval '1 ms'", n)
+	age := fmt.Sprintf("($%d::bigint * interval '1 ms' + interval '%d us')", n, lacks(c)) // the compared time is truncated too
 	instant := "(" + g.now() + " - " + age + ")"
 	if utc || !isLocal(c) {
 		return g.at(c, utc, instant)
 	}
-	return fmt.Sprintf("least(%s::timestamp, %s::timestamp - %s)::%s", instant, g.now(), age, c.Type)
+	return truncate(c, fmt.Sprintf("least(%s::timestamp, %s::timestamp - %s)", instant, g.now(), age))
 }
 
 // isLocal reports whether the column stores what a clock shows.
@@ -187,15 +215,15 @@ func (g dialect) later(c backends.Column, utc bool, instant string) string {
 	first := op("y.at", "-", "y.back") // if the clock is set back, when it shows the time first
 	early := op(first+"::timestamp", ">=", "y.local") + " AND (" + op("y.now", "<", first) + " OR " + op(op("y.now::timestamp", "+", op("y.at", "-", "y.now")), ">", "y.local") + ")"
 	back := op(op(op("x.at", "-", hours)+"::timestamp", "+", hours), "-", "x.at::timestamp")
-	return "(SELECT CASE WHEN " + op("y.back", ">", "interval '0'") + " AND " + early + " THEN " + op("y.local", "+", "y.back") + " ELSE y.local END" +
-		" FROM (SELECT x.now, x.at, x.at::timestamp AS local, " + back + " AS back FROM (SELECT " + g.now() + " AS now, " + instant + " AS at) x) y)::" + c.Type
+	return truncate(c, "(SELECT CASE WHEN "+op("y.back", ">", "interval '0'")+" AND "+early+" THEN "+op("y.local", "+", "y.back")+" ELSE y.local END"+
+		" FROM (SELECT x.now, x.at, x.at::timestamp AS local, "+back+" AS back FROM (SELECT "+g.now()+" AS now, "+instant+" AS at) x) y)")
 }
 
 func (g dialect) at(c backends.Column, utc bool, instant string) string {
 	if utc && !strings.HasSuffix(c.Type, "with time zone") {
 		instant = "(" + instant + " AT TIME ZONE 'UTC')"
 	}
-	return instant + "::" + c.Type
+	return truncate(c, instant)
 }
 
 // ToMillis returns NULL for an infinite time. It clamps other times to the years 1 to 9999.

@@ -8,8 +8,8 @@ module Qsidecar
     class Key
       # lock creates the key's row if it is missing, or revives that of a deleted job, and locks it.
       # read returns its job (0: a new row), its state, and 1 if its time is over. assign assigns
-      # it to a job. now makes a SELECT on MySQL read the row as it is now.
-      Statements = Struct.new(:lock, :read, :assign, :now)
+      # it to a job. earlier returns the job that the key had when MySQL took the transaction's snapshot.
+      Statements = Struct.new(:lock, :read, :assign, :earlier)
 
       NOW = "CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)"
 
@@ -27,7 +27,7 @@ module Qsidecar
           "SELECT job, state, expires_at <= UTC_TIMESTAMP(6) FROM %<keys>s WHERE queue = ? AND `key` = ? FOR UPDATE",
           "UPDATE %<keys>s SET job = ?, state = NULL, expires_at = UTC_TIMESTAMP(6) + INTERVAL ? * 1000 MICROSECOND " \
           "WHERE queue = ? AND `key` = ?",
-          " LOCK IN SHARE MODE"
+          "SELECT job FROM %<keys>s WHERE queue = ? AND `key` = ?"
         ),
         sqlite: Statements.new(
           "INSERT INTO %<keys>s (queue, key, job, expires_at, state) VALUES (?, ?, 0, #{NOW}, 'deleted') " \
@@ -64,12 +64,15 @@ module Qsidecar
 
       private
 
-      # state_of returns the state of a job, or nil. At REPEATABLE READ the job can be newer than all that the
-      # transaction reads, unless it locks the row. That could be a deadlock with the worker's ack, so it is done only
-      # if the row isn't found.
+      # state_of returns the state of a job, or nil. At MySQL's REPEATABLE READ a job can be newer than the snapshot that the
+      # transaction reads: the key had another job then. A locking read would find it, but can be a deadlock with a worker's ack.
       def state_of(job)
-        row = "SELECT state FROM #{@prefix}qsidecar_jobs WHERE id = ?"
-        (@run.call(row, [job]) || (@statements.now && @run.call(row + @statements.now, [job])))&.first
+        found = @run.call("SELECT state FROM #{@prefix}qsidecar_jobs WHERE id = ?", [job])
+        return found.first if found
+        return unless @statements.earlier
+
+        earlier = @run.call(sql(@statements.earlier), @which)
+        "ready" unless earlier && earlier.first.to_i == job
       end
 
       def sql(statement)
