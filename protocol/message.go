@@ -200,7 +200,7 @@ type Reply struct {
 
 	ClaimError *Error // why a claim that an ack or nack carried failed; Jobs is nil then
 
-	Join bool // claim, ack, nack: a hint to send the next settle with its claim in one request
+	Join bool // claim, and a settle that carries one: a hint to send the next settle with its claim in one request
 
 	JobEvents []JobEvent // watch: the field "events", never nil
 	Missed    Opt[int64] // watch

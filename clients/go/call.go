@@ -14,7 +14,8 @@ type call struct {
 	ctx       context.Context
 	req       protocol.Request // the call's own copy, with its id
 	seq       uint64           // its id as a number
-	done      chan result      // capacity 1, so that the reader never blocks
+	done      chan result      // capacity 1, so that the reader never blocks; nil if behind is set
+	behind    *settle          // gets the result instead of done, for a settle of a Settler
 	state     callState
 	firstSent time.Time // zero if it was never sent
 	resent    bool      // also sent on an earlier connection, which ended without a reply
@@ -118,6 +119,10 @@ func (c *Client) finishLocked(cl *call, res result) {
 		cl.returns = false
 		c.returning--
 		c.notifyReturnedLocked()
+	}
+	if cl.behind != nil {
+		cl.behind.answerLocked(res)
+		return
 	}
 	cl.done <- res
 }
@@ -229,6 +234,7 @@ func (c *Client) requeueLocked(cause error) {
 		c.finishLocked(cl, result{err: &BrokenError{Op: cl.req.Op, Sent: true, Err: why}})
 	}
 	clear(c.open)
+	c.join = false
 	c.connNumber++ // no lease is bound until there is a new connection
 	c.queue = slices.DeleteFunc(c.queue, func(cl *call) bool {
 		ended := cl.req.Op == protocol.OpBye

@@ -72,6 +72,7 @@ type Client struct {
 	connNumber uint64                       // number of the current connection, from 1
 	returned   []chan struct{}              // closed once returning is 0
 	returning  int                          // abandoned claims and returns without a reply
+	join       bool                         // of the last reply to a claim on the current connection
 	closed     error                        // why the client was closed; set once
 }
 

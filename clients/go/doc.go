@@ -12,8 +12,8 @@
 //		err = c.Ack(ctx, job.Lease)
 //	}
 //
-// A Worker does all of this for a Handler, with several jobs at once. It stops gracefully when its
-// context ends.
+// A Worker does all of this for a Handler, with several jobs at once. It doesn't wait for the reply to
+// an ack before it begins the next job. It stops gracefully when its context ends.
 //
 // # If the connection breaks
 //
@@ -39,7 +39,7 @@
 //
 // # Where to start
 //
-// client.go has the Client, ops.go its calls, worker.go the Worker. Inside, call.go is the queue of
+// client.go has the Client, ops.go its calls, worker.go the Worker, settler.go its settles in the background. Inside, call.go is the queue of
 // calls, connection.go the reconnects, leases.go the held leases and retry.go the repetitions. The
 // package uses package protocol and the standard library.
 package qsidecar

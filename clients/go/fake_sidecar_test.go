@@ -6,7 +6,9 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
+	"testing/synctest"
 
 	"go.uber.org/goleak"
 
@@ -65,6 +67,9 @@ type peer struct {
 	conn  net.Conn
 	in    *protocol.Reader
 	hello *protocol.Request
+	join  bool // in each reply
+
+	coming *pending[*protocol.Request] // the next request, if a read of it is under way
 }
 
 // accept accepts the next connection and answers its hello.
@@ -106,6 +111,14 @@ func (s *server) acceptRaw() *peer {
 
 // next reads the next request.
 func (p *peer) next() (*protocol.Request, error) {
+	if got := p.coming; got != nil {
+		p.coming = nil
+		return got.wait(p.t)
+	}
+	return p.read()
+}
+
+func (p *peer) read() (*protocol.Request, error) {
 	if err := p.conn.SetReadDeadline(testwait.Deadline()); err != nil {
 		return nil, err
 	}
@@ -133,6 +146,34 @@ func (p *peer) expect(op protocol.Op) *protocol.Request {
 	return req
 }
 
+// each reads the next requests, one of each op, in any order.
+func (p *peer) each(ops ...protocol.Op) map[protocol.Op]*protocol.Request {
+	p.t.Helper()
+	got := make(map[protocol.Op]*protocol.Request)
+	for range ops {
+		req, err := p.next()
+		if err != nil || !slices.Contains(ops, req.Op) || got[req.Op] != nil {
+			p.t.Fatalf("the client sent %+v (%v), want one of each of %v", req, err, ops)
+		}
+		got[req.Op] = req
+	}
+	return got
+}
+
+// quiet checks that the client sends nothing now. It is for a synctest bubble.
+func (p *peer) quiet() {
+	p.t.Helper()
+	if p.coming == nil {
+		p.coming = later(p.read)
+	}
+	synctest.Wait()
+	select {
+	case <-p.coming.done:
+		p.t.Fatalf("the client sent %+v (%v), want nothing", p.coming.v, p.coming.err)
+	default: // the read goes on, so the next request is for it
+	}
+}
+
 // ended checks that the client sends no more requests and closes the connection.
 func (p *peer) ended() {
 	p.t.Helper()
@@ -145,7 +186,7 @@ func (p *peer) ended() {
 
 func (p *peer) reply(req *protocol.Request, rep *protocol.Reply) {
 	p.t.Helper()
-	rep.ID = req.ID
+	rep.ID, rep.Join = req.ID, p.join
 	p.send(rep)
 }
 

@@ -64,6 +64,9 @@ func (c *Client) handleReply(l *connection, rep *protocol.Reply) {
 	if cl == nil {
 		return // the call was abandoned before this connection
 	}
+	if cl.req.Op == protocol.OpClaim || cl.req.Claim != nil {
+		c.join = rep.Join
+	}
 	res := result{reply: rep}
 	if rep.Error != nil {
 		res.err = rep.Error

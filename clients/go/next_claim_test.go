@@ -26,43 +26,50 @@ func (p *peer) claimedBeside(req *protocol.Request, code protocol.Code, leases .
 	p.reply(req, rep)
 }
 
-// A worker gets its next job with the reply to a settle, and claims with a wait only if there is none.
+// A worker that waits for its settles gets the next job with the reply to one, and claims with a wait only if
+// there is none. It does so with SyncAck, and if the sidecar's last reply has join.
 func TestWorkerClaimsWithItsSettle(t *testing.T) {
 	t.Parallel()
-	var ran []string
-	w := work(t, qsidecar.Worker{Handler: func(_ context.Context, j *qsidecar.Job) error {
-		if ran = append(ran, j.Lease); j.Lease == "L2" {
-			return &qsidecar.DeadError{}
-		}
-		return nil
-	}})
-	w.jobs(w.expect(protocol.OpClaim), "L1")
-	for _, op := range []protocol.Op{protocol.OpAck, protocol.OpNack} {
-		req := w.expect(op)
-		if req.Claim == nil || !slices.Equal(req.Claim.Queues, []string{"q"}) {
-			t.Errorf("the claim of %+v is not from q", req)
-		}
-		w.jobs(req, map[protocol.Op]string{protocol.OpAck: "L2", protocol.OpNack: "L3"}[op])
-	}
-	w.claimedBeside(w.expect(protocol.OpAck), protocol.CodeLeaseLost, "L4")
-	w.jobs(w.expect(protocol.OpAck))
-	if c := w.expect(protocol.OpClaim); c.WaitMS == 0 {
-		t.Error("the claim after an empty reply does not wait")
-	} else {
-		w.stop()
-		w.ok(w.expect(protocol.OpCancelClaim))
-		w.jobs(c)
-	}
-	w.stopped()
-	if want := []string{"L1", "L2", "L3", "L4"}; !slices.Equal(ran, want) {
-		t.Errorf("it ran %v, want %v", ran, want)
+	for name, sync := range map[string]bool{"SyncAck": true, "join": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var ran []string
+			w := work(t, qsidecar.Worker{SyncAck: sync, Handler: func(_ context.Context, j *qsidecar.Job) error {
+				if ran = append(ran, j.Lease); j.Lease == "L2" {
+					return &qsidecar.DeadError{}
+				}
+				return nil
+			}})
+			w.join = !sync
+			w.jobs(w.expect(protocol.OpClaim), "L1")
+			for _, op := range []protocol.Op{protocol.OpAck, protocol.OpNack} {
+				req := w.expect(op)
+				if req.Claim == nil || !slices.Equal(req.Claim.Queues, []string{"q"}) {
+					t.Errorf("the claim of %+v is not from q", req)
+				}
+				w.jobs(req, map[protocol.Op]string{protocol.OpAck: "L2", protocol.OpNack: "L3"}[op])
+			}
+			w.claimedBeside(w.expect(protocol.OpAck), protocol.CodeLeaseLost, "L4")
+			w.jobs(w.expect(protocol.OpAck))
+			if c := w.expect(protocol.OpClaim); c.WaitMS == 0 {
+				t.Error("the claim after an empty reply does not wait")
+			} else {
+				w.stop()
+				w.ok(w.expect(protocol.OpCancelClaim))
+				w.jobs(c)
+			}
+			w.stopped()
+			if want := []string{"L1", "L2", "L3", "L4"}; !slices.Equal(ran, want) {
+				t.Errorf("it ran %v, want %v", ran, want)
+			}
+		})
 	}
 }
 
 // A worker that is stopped while it settles returns the job that comes with the reply.
 func TestStoppedWorkerReturnsTheNextJob(t *testing.T) {
 	t.Parallel()
-	w := work(t, qsidecar.Worker{Handler: func(context.Context, *qsidecar.Job) error { return nil }})
+	w := work(t, qsidecar.Worker{SyncAck: true, Handler: func(context.Context, *qsidecar.Job) error { return nil }})
 	w.jobs(w.expect(protocol.OpClaim), "L1")
 	req := w.expect(protocol.OpAck)
 	w.stop()

@@ -16,7 +16,15 @@ const retryTime = time.Minute
 // caller still waits.
 func (c *Client) callRetrying(ctx context.Context, req *protocol.Request) (*protocol.Reply, error) {
 	began := time.Now()
-	rep, err := c.callOnce(ctx, newCall(ctx, req))
+	cl := newCall(ctx, req)
+	rep, err := c.callOnce(ctx, cl)
+	return c.repeat(ctx, req, began, cl.resent, result{rep, err})
+}
+
+// repeat returns the result of a request's first try, or that of a later try if the first error is transient.
+// twice means that the first try was already sent on two connections.
+func (c *Client) repeat(ctx context.Context, req *protocol.Request, began time.Time, twice bool, first result) (*protocol.Reply, error) {
+	rep, err := first.reply, first.err
 	if err == nil || !c.transient(req, err) {
 		return rep, toClientError(err)
 	}
@@ -29,7 +37,7 @@ func (c *Client) callRetrying(ctx context.Context, req *protocol.Request) (*prot
 		defer c.mu.Unlock()
 		c.settlingLocked(newCall(ctx, req), -1)
 	}()
-	rep, err = c.retry(ctx, req, began, rep, err)
+	rep, err = c.retry(ctx, req, began, twice, rep, err)
 	return rep, toClientError(err)
 }
 
@@ -50,8 +58,8 @@ func (e *unknownError) Is(target error) bool { return target == ErrUnknownOutcom
 
 // retry repeats the request until it succeeds, fails with an error that is not transient, or the
 // time is over. Jobs that a failed settle's claim got are in the reply that it returns.
-func (c *Client) retry(ctx context.Context, req *protocol.Request, began time.Time, rep *protocol.Reply, err error) (*protocol.Reply, error) {
-	again, twice := *req, false
+func (c *Client) retry(ctx context.Context, req *protocol.Request, began time.Time, twice bool, rep *protocol.Reply, err error) (*protocol.Reply, error) {
+	again := *req
 	var claimed *protocol.Reply
 	for tries := 1; c.transient(req, err); tries++ {
 		twice = twice || IsCode(err, protocol.CodeUnknownOutcome)
@@ -71,6 +79,7 @@ func (c *Client) retry(ctx context.Context, req *protocol.Request, began time.Ti
 		cl := newCall(ctx, &again)
 		cl.resent = twice
 		rep, err = c.callOnce(ctx, cl)
+		twice = cl.resent
 	}
 	if claimed != nil && rep != nil {
 		rep.Jobs = claimed.Jobs

@@ -101,6 +101,12 @@ type Worker struct {
 	// to 256. 0 means one.
 	Concurrency int
 
+	// SyncAck lets each goroutine wait until its job is settled before it begins the next one. Otherwise
+	// the next job begins as soon as its claim is answered, unless 32 jobs (or twice the Concurrency, if
+	// that is more) are begun and not settled, or the settle of one is unanswered for a second. If the
+	// worker dies, these jobs can be delivered again, although most of them are done.
+	SyncAck bool
+
 	// Grace is how long handlers can continue after Run's context ended, before their contexts end.
 	// 0 means no limit.
 	Grace time.Duration
@@ -109,7 +115,8 @@ type Worker struct {
 	// database is unavailable.
 	Drain bool
 
-	// Options configure the connection. The Worker also calls OnLost and OnDraining.
+	// Options configure the connection. The Worker also calls OnLost and OnDraining. It calls OnLost
+	// too if a settle finds that the job's lease was lost.
 	Options Options
 
 	// Logger gets messages about the start and end, about jobs that fail, and about outages. nil
@@ -135,6 +142,7 @@ func (w *Worker) Run(ctx context.Context) error {
 		}
 		return err
 	}
+	r.settler = NewSettler(r.client, w.Concurrency)
 	r.log.Info("qsidecar: worker started", "queues", w.Queues, "concurrency", max(1, w.Concurrency))
 	defer r.log.Info("qsidecar: worker stopped")
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -152,6 +160,7 @@ func (w *Worker) Run(ctx context.Context) error {
 		})
 	}
 	all.Wait()
+	_ = r.settler.Wait(r.base) // base does not end
 	byeCtx, done := context.WithTimeout(r.base, byeTime)
 	defer done()
 	if err := r.client.Bye(byeCtx); err != nil && !errors.Is(err, ErrClosed) {
@@ -173,6 +182,7 @@ type workerRun struct {
 	*Worker
 	log      *slog.Logger
 	client   *Client
+	settler  *Settler
 	base     context.Context // has the values of Run's context and never ends
 	handlers context.Context // parent of the handlers' contexts
 	stop     context.CancelCauseFunc
@@ -246,8 +256,12 @@ func (r *workerRun) work(ctx context.Context) error {
 	if r.Drain {
 		wait = 0
 	}
-	for failures := 0; ctx.Err() == nil; {
+	for failures := 0; r.settler.WaitToClaim(ctx) == nil; {
+		unanswered := r.Drain && r.settler.Unanswered() > 0
 		jobs, err := r.claim(ctx, wait)
+		if unanswered && IsCode(err, protocol.CodeBusy) { // jobs_per_connection counts the jobs of these settles
+			err = nil
+		}
 		switch {
 		case ctx.Err() != nil:
 			r.returnJobs(jobs)
@@ -259,12 +273,15 @@ func (r *workerRun) work(ctx context.Context) error {
 			failures++
 			pause(ctx, 4*backoff(failures))
 			continue
+		case len(jobs) == 0 && unanswered: // one of the acks can store follow-up jobs
+			_ = r.settler.Wait(ctx) // the loop checks ctx
+			continue
 		case len(jobs) == 0 && r.Drain:
 			return nil
 		}
 		failures = 0
 		r.outage(nil)
-		for len(jobs) > 0 && ctx.Err() == nil {
+		for len(jobs) > 0 && r.settler.Begin(ctx) == nil {
 			jobs = append(jobs[1:], r.run(ctx, &Job{Job: jobs[0]})...)
 		}
 		r.returnJobs(jobs)
@@ -306,7 +323,7 @@ func (r *workerRun) returnJobs(jobs []protocol.Job) {
 	}
 }
 
-// run runs the handler and settles the job. It returns the next jobs, if there are any.
+// run runs the handler, after Begin, and settles the job. It returns the jobs that the settle claimed.
 func (r *workerRun) run(ctx context.Context, job *Job) (next []protocol.Job) {
 	handling, cancel := context.WithCancelCause(r.handlers)
 	defer cancel(nil)
@@ -325,16 +342,20 @@ func (r *workerRun) run(ctx context.Context, job *Job) (next []protocol.Job) {
 	r.mu.Lock()
 	delete(r.jobs, job.Lease)
 	r.mu.Unlock()
-	log := r.log.With("job", job.ID, "queue", job.Queue, "attempt", job.Attempt)
 	if errors.Is(context.Cause(handling), ErrLost) {
-		log.Warn("qsidecar: the job's lease was lost while it ran: another worker can have it", "error", err)
+		r.settler.End()
+		r.jobLog(&job.Job).Warn("qsidecar: the job's lease was lost while it ran: another worker can have it", "error", err)
 		return nil
 	}
 	if err != nil {
 		level, text := failureLog(job, err)
-		log.Log(ctx, level, text, "error", err)
+		r.jobLog(&job.Job).Log(ctx, level, text, "error", err)
 	}
-	return r.settle(ctx, job, err, log)
+	return r.settle(ctx, newOutcome(job, err))
+}
+
+func (r *workerRun) jobLog(job *protocol.Job) *slog.Logger {
+	return r.log.With("job", job.ID, "queue", job.Queue, "attempt", job.Attempt)
 }
 
 // handle calls the handler in its own goroutine, which the handler can end.

@@ -1,10 +1,13 @@
 package qsidecar
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -23,35 +26,98 @@ func retryable(err error) bool {
 	return false
 }
 
-// settle sends the outcome of a job and tries until it succeeds. If it gave up while the database
-// is unavailable, finished work would be done twice. It also claims, which saves a round trip, and
-// returns the jobs.
-func (r *workerRun) settle(ctx context.Context, job *Job, failed error, log *slog.Logger) (next []protocol.Job) {
-	wasRefused := false
-	for tries := 1; ; tries++ {
-		jobs, err := r.sendOutcome(job, failed, len(next) == 0 && ctx.Err() == nil)
-		next = append(next, jobs...)
-		var either *SettledOrLostError
-		switch {
-		case err == nil:
-			return next
-		case errors.As(err, &either):
-			log.Info("qsidecar: the job was settled by an earlier try, or was lost")
-			return next
-		case IsLost(err):
-			log.Warn("qsidecar: the job could not be settled: its lease was lost", "tries", tries)
-			return next
-		case !wasRefused && rejected(err): // its Result, Then or Delay are invalid, which is the handler's mistake
-			log.Error("qsidecar: the job's outcome was refused, so the attempt has failed", "error", err)
-			failed, wasRefused = err, true
-			continue
-		case !retryable(err) || ctx.Err() != nil:
-			log.Error("qsidecar: the job could not be settled", "error", err)
+// outcome is how a job ended, and what its settle showed so far.
+type outcome struct {
+	job      protocol.Job // without its payload
+	request  protocol.Request
+	tries    int  // that failed
+	refused  bool // the sidecar rejected the handler's outcome, and request is a failed attempt for that
+	doubtful bool // an earlier try can have settled the job
+}
+
+// newOutcome returns the outcome of a job whose handler returned failed. The handler can use the job, its error and
+// what they refer to again, for example a buffer for the next job. So the outcome has copies.
+func newOutcome(job *Job, failed error) *outcome {
+	o := &outcome{job: job.Job}
+	o.job.Payload = nil
+	if failed != nil {
+		o.request = *nackOf(failed).request()
+	} else {
+		o.request = protocol.Request{Op: protocol.OpAck, Result: bytes.Clone(job.Result), Enqueue: slices.Clone(job.Then)}
+		for i := range o.request.Enqueue {
+			then := &o.request.Enqueue[i]
+			then.Payload, then.Headers = bytes.Clone(then.Payload), maps.Clone(then.Headers)
+		}
+	}
+	o.request.Lease = job.Lease
+	return o
+}
+
+// settle sends the outcome of a job behind the worker, which goes on. If the sidecar prefers it, or with
+// SyncAck, settle waits, and also claims, which saves a round trip. It then returns the jobs of the claim.
+func (r *workerRun) settle(ctx context.Context, o *outcome) (next []protocol.Job) {
+	if !r.SyncAck && !r.settler.Joins() {
+		r.settler.Settle(r.base, &o.request, func(err error) {
+			for err != nil && r.settleAgain(ctx, o, err) {
+				_, err = r.client.Call(r.base, &o.request)
+			}
+		})
+		return nil
+	}
+	defer r.settler.End()
+	for {
+		req := o.request
+		if len(next) == 0 && ctx.Err() == nil {
+			req.Claim = &protocol.NextClaim{Queues: r.Queues}
+		}
+		rep, err := r.client.Call(r.base, &req)
+		if rep != nil { // it can have jobs beside an error
+			next = append(next, rep.Jobs...)
+		}
+		if err == nil || !r.settleAgain(ctx, o, err) {
 			return next
 		}
-		log.Warn("qsidecar: the job could not be settled yet", "error", err)
-		pause(ctx, 4*backoff(tries))
 	}
+}
+
+// settleAgain reports whether to send the outcome again after an error, and pauses before. If the worker gave
+// up while the database is unavailable, finished work would be done twice.
+func (r *workerRun) settleAgain(ctx context.Context, o *outcome, err error) bool {
+	log := r.jobLog(&o.job)
+	o.tries++
+	var either *SettledOrLostError
+	switch {
+	case errors.As(err, &either), o.doubtful && IsLost(err):
+		log.Info("qsidecar: the job was settled by an earlier try, or was lost")
+		return false
+	case IsLost(err):
+		log.Warn("qsidecar: the job could not be settled: its lease was lost")
+		r.reportLost(o.job.Lease)
+		return false
+	case !o.refused && rejected(err): // its Result, Then or Delay are invalid, which is the handler's mistake
+		log.Error("qsidecar: the job's outcome was refused, so the attempt has failed", "error", err)
+		o.request, o.refused = *nackOf(err).request(), true
+		o.request.Lease = o.job.Lease
+		return true
+	case !retryable(err) || ctx.Err() != nil:
+		log.Error("qsidecar: the job could not be settled", "error", err)
+		return false
+	}
+	log.Warn("qsidecar: the job could not be settled yet", "error", err)
+	o.doubtful = o.doubtful || IsCode(err, protocol.CodeInternal) || IsCode(err, protocol.CodeUnknownOutcome)
+	pause(ctx, 4*backoff(o.tries))
+	return true
+}
+
+// reportLost calls OnLost for a lease whose settle came too late. It is not called by the goroutine that reads.
+func (r *workerRun) reportLost(lease string) {
+	f := r.Options.OnLost
+	if f == nil {
+		return
+	}
+	r.client.callbackMu.Lock()
+	defer r.client.callbackMu.Unlock()
+	f([]string{lease})
 }
 
 // rejected reports whether the sidecar rejected a settle as invalid. Without another outcome the
@@ -75,23 +141,6 @@ func wireText(err error) string {
 		s = s[:protocol.MaxErrorText]
 	}
 	return strings.ToValidUTF8(s, "\uFFFD")
-}
-
-// sendOutcome settles the job, with a claim if the worker goes on. It can return jobs beside an error.
-func (r *workerRun) sendOutcome(job *Job, failed error, claims bool) ([]protocol.Job, error) {
-	req := &protocol.Request{Op: protocol.OpAck, Result: job.Result, Enqueue: job.Then}
-	if failed != nil {
-		req = nackOf(failed).request()
-	}
-	req.Lease = job.Lease
-	if claims {
-		req.Claim = &protocol.NextClaim{Queues: r.Queues}
-	}
-	rep, err := r.client.Call(r.base, req)
-	if rep == nil {
-		return nil, err
-	}
-	return rep.Jobs, err
 }
 
 // failureLog returns the level and the text of the log message about a failed attempt.

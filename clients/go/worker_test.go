@@ -35,7 +35,16 @@ func work(t *testing.T, w qsidecar.Worker) *worked {
 // stopped ends the worker and answers its last requests.
 func (w *worked) stopped() {
 	w.t.Helper()
+	w.finish(nil)
+}
+
+// finish ends the worker. It answers its settles, those of all and its last requests.
+func (w *worked) finish(settles []*protocol.Request) {
+	w.t.Helper()
 	w.stop()
+	for _, req := range settles {
+		w.settled(req, string(req.Op)+"ed", 1)
+	}
 	for {
 		req, err := w.next()
 		if err != nil {
@@ -47,7 +56,10 @@ func (w *worked) stopped() {
 		case protocol.OpClaim:
 			rep.Jobs = []protocol.Job{}
 		default:
-			w.t.Errorf("after the stop the worker sent %+v", req)
+			if settles == nil {
+				w.t.Errorf("after the stop the worker sent %+v", req)
+			}
+			rep.Settled = &protocol.Settled{Verb: req.Op.Verb(), Count: 1, Lost: []string{}}
 		}
 		_, _ = w.conn.Write(protocol.Msgpack.AppendReply(nil, rep)) // a client that is closed does not wait for the reply
 	}
@@ -206,7 +218,7 @@ func TestWorkerFailsAJobWhoseAckIsRejected(t *testing.T) {
 		return nil
 	}})
 	w.jobs(w.expect(protocol.OpClaim), "L1")
-	nack := w.expect(protocol.OpNack)
+	nack := w.each(protocol.OpNack, protocol.OpClaim)[protocol.OpNack]
 	if !strings.Contains(nack.Error, "max_frame") {
 		t.Errorf("the attempt's error is %q, want the limit named", nack.Error)
 	}
@@ -222,8 +234,10 @@ func TestWorkerFailsAJobWhoseNackIsRejected(t *testing.T) {
 		return &qsidecar.RetryError{Err: errors.New("later"), Delay: time.Hour}
 	}})
 	w.jobs(w.expect(protocol.OpClaim), "L1")
-	w.fail(w.expect(protocol.OpNack), protocol.CodeBadRequest)
 	nack := w.expect(protocol.OpNack)
+	w.expect(protocol.OpClaim)
+	w.fail(nack, protocol.CodeBadRequest)
+	nack = w.expect(protocol.OpNack)
 	if got, want := outcome(nack), `nack L1 "" 0 "bad_request: error of the test" - false false`; got != want {
 		t.Errorf("then it sent %s, want %s", got, want)
 	}

@@ -62,6 +62,10 @@ ready again at once, and a second process kills each CMD with its group. Files o
 --payload-file stay in TMPDIR. (systemd: set KillMode=mixed, or the commands get SIGTERM
 too.)
 
+A next job can begin while the acks of up to 32 jobs (or twice -j, if that is more) are
+under way, for up to a second. If "qsidecar work" is killed, these jobs can be delivered
+again. With --ack sync, the next job begins after the ack.
+
 You can restart the sidecar at any time: commands continue and keep their jobs. Failures
 are reported on stderr, a line for each job.
 
@@ -89,7 +93,7 @@ const workExitCodes = `Exit codes:
 type workFlags struct {
 	worker.Options
 	timeout, killAfter, snoozeDelay durationFlag
-	deadOn                          string
+	deadOn, ack                     string
 }
 
 func (a *app) workCommand() *cobra.Command {
@@ -126,6 +130,7 @@ func (a *app) workCommand() *cobra.Command {
 	fl.StringVar(&f.deadOn, "dead-on", "", "exit `codes` that make a job dead, as 65,66")
 	fl.BoolVar(&f.Once, "once", false, "work one job and end; exit code 3 where none is ready")
 	fl.BoolVar(&f.Drain, "drain", false, "end when nothing is ready and all that was claimed is settled")
+	fl.StringVar(&f.ack, "ack", "behind", "`sync`: begin the next job after the ack")
 	fl.BoolVar(&f.Persistent, "persistent", false, "start CMD once: one job a line in, one answer a line out (JSON)")
 	return cmd
 }
@@ -141,6 +146,13 @@ func (f *workFlags) read(cmd *cobra.Command, args []string) error {
 	var err error
 	if f.DeadOn, err = parseExitCodes(f.deadOn); err != nil {
 		return err
+	}
+	switch f.ack {
+	case "behind":
+	case "sync":
+		f.SyncAck = true
+	default:
+		return usagef("--ack: %q is neither behind nor sync", f.ack)
 	}
 	switch {
 	case f.Jobs < 1 || f.Jobs > maxAtOnce:

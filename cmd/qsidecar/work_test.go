@@ -84,6 +84,7 @@ func TestWorkFlags(t *testing.T) {
 		"work -- true":                                how,
 		"work mail --":                                how,
 		"work q -j 0 -- true":                         "-j: 0 is outside 1 to 1000",
+		"work q --ack never -- true":                  "--ack: \"never\" is neither behind nor sync",
 		"work q --once --drain -- true":               "--once works one job and --drain all that are ready: leave one of them out",
 		"work q --once -j 2 -- true":                  "--once works one job: leave -j out",
 		"work q --payload-arg --payload-file -- true": "--payload-arg and --payload-file exclude each other: leave one of them out",

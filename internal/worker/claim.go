@@ -19,7 +19,11 @@ func (w *Worker) claimAll(ctx context.Context, begin func(runner, protocol.Job))
 		if err != nil {
 			return err
 		}
+		unanswered := w.opts.Drain && w.settler.Unanswered() > 0
 		jobs, err := w.claim(ctx, len(free))
+		if unanswered && qsidecar.IsCode(err, protocol.CodeBusy) { // jobs_per_connection counts the jobs of these settles
+			err = nil
+		}
 		if ctx.Err() != nil && len(jobs) > 0 { // jobs arrived although the worker is stopping
 			err = w.giveBack(ctx, jobs)
 			jobs = nil
@@ -41,6 +45,11 @@ func (w *Worker) claimAll(ctx context.Context, begin func(runner, protocol.Job))
 			return err
 		case w.opts.Once && len(jobs) == 0:
 			return ErrNoJob
+		case len(jobs) == 0 && unanswered:
+			// An ack that is unanswered can store follow-up jobs.
+			if err := w.settler.Wait(ctx); err != nil {
+				return err
+			}
 		case w.opts.Once, w.opts.Drain && len(jobs) == 0 && len(free) == w.opts.Jobs:
 			return nil
 		case w.opts.Drain && len(jobs) == 0:
@@ -53,7 +62,7 @@ func (w *Worker) claimAll(ctx context.Context, begin func(runner, protocol.Job))
 	}
 }
 
-// idleRunners waits for an idle runner and returns all that are idle.
+// idleRunners waits for an idle runner that can begin a job, and returns all that are idle.
 func (w *Worker) idleRunners(ctx context.Context) ([]runner, error) {
 	var free []runner
 	select {
@@ -61,6 +70,10 @@ func (w *Worker) idleRunners(ctx context.Context) ([]runner, error) {
 		free = append(free, r)
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
+	}
+	if err := w.settler.WaitToClaim(ctx); err != nil {
+		w.idle <- free[0]
+		return nil, err
 	}
 	for {
 		select {

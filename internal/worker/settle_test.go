@@ -21,8 +21,8 @@ func TestSettleAfterAnInternalError(t *testing.T) {
 		&protocol.Reply{Error: internal.Error, Jobs: []protocol.Job{{ID: "2", Queue: "q", Lease: "2.next"}}}, internal,
 		&protocol.Reply{OK: true, Settled: &protocol.Settled{Verb: "acked", Count: 1}})
 	req := done().request
-	req.Claim = &protocol.NextClaim{Queues: w.opts.Queues}
-	next, err := w.settle(t.Context(), t.Context(), protocol.Job{ID: "1", Queue: "q", Lease: "1.mine"}, req)
+	req.Lease, req.Claim = "1.mine", &protocol.NextClaim{Queues: w.opts.Queues}
+	next, err := w.settle(t.Context(), t.Context(), &settling{job: protocol.Job{ID: "1", Queue: "q", Lease: "1.mine"}, request: req})
 	if err != nil || len(next) != 1 || next[0].ID != "2" {
 		t.Errorf("settled with %v, and claimed %+v", err, next)
 	}

@@ -49,8 +49,9 @@ type Options struct {
 	Result      bool // the command's stdout is the job's result
 	Persistent  bool // start the command once; it reads jobs as lines of JSON
 
-	Once  bool // run one job if one is ready
-	Drain bool // stop when no job is ready
+	Once    bool // run one job if one is ready
+	Drain   bool // stop when no job is ready
+	SyncAck bool // a runner begins its next job only when the one before is settled
 
 	DeadOn      []int          // exit codes that make a job dead
 	Timeout     time.Duration  // of one run; 0: none
@@ -74,9 +75,13 @@ type Worker struct {
 	out     io.Writer // a file, which commands inherit, or a writer for several goroutines
 	errOut  io.Writer
 	client  *qsidecar.Client
+	settler *qsidecar.Settler
+	end     context.CancelCauseFunc // stops the claims with a fatal error
 	socket  string
 	dir     string      // of payload files; empty: Options.PayloadFile is not set
 	idle    chan runner // opts.Jobs of them, minus the busy ones
+
+	newRunner func() runner
 
 	mu      sync.Mutex
 	running map[string]context.CancelCauseFunc // by lease
@@ -90,6 +95,7 @@ func New(o Options) *Worker {
 		idle:    make(chan runner, o.Jobs),
 		running: make(map[string]context.CancelCauseFunc),
 	}
+	w.newRunner = w.runner
 	if _, file := w.out.(*os.File); !file {
 		w.out = &lockedWriter{w: w.out}
 	}
@@ -100,7 +106,7 @@ func New(o Options) *Worker {
 // returns when every command has exited. If abort ends, Run kills the commands. Run returns nil
 // if stop ended it in order.
 func (w *Worker) Run(stop, abort context.Context, c *qsidecar.Client, socket string) error {
-	w.client, w.socket = c, socket
+	w.client, w.settler, w.socket = c, qsidecar.NewSettler(c, w.opts.Jobs), socket
 	g, err := startGuard(func(err error) {
 		w.logf("the guard is gone (%v): if this worker is killed, processes that its commands started continue", err)
 	})
@@ -137,10 +143,11 @@ func (w *Worker) runJobs(stop, abort context.Context) error {
 		w.dir = dir
 	}
 	for range w.opts.Jobs {
-		w.idle <- w.runner()
+		w.idle <- w.newRunner()
 	}
 	claiming, end := context.WithCancelCause(stop)
 	defer end(nil)
+	w.end = end
 	var jobs sync.WaitGroup
 	err := w.claimAll(claiming, func(r runner, job protocol.Job) {
 		jobs.Go(func() {
@@ -153,6 +160,7 @@ func (w *Worker) runJobs(stop, abort context.Context) error {
 		})
 	})
 	jobs.Wait()
+	_ = w.settler.Wait(abort) // after abort, the session gives back unsettled jobs
 	var closers sync.WaitGroup
 	for range w.opts.Jobs {
 		r := <-w.idle
@@ -180,24 +188,21 @@ func (w *Worker) runner() runner {
 	return commandRunner{w}
 }
 
-// runInTurn runs a job, and then those that its settle claims, until there is none. It returns the last outcome.
-func (w *Worker) runInTurn(claiming, abort context.Context, r runner, job protocol.Job) outcome {
-	for {
-		v, next := w.runJob(claiming, abort, r, job)
-		if len(next) > 0 && (claiming.Err() != nil || v.fatal != nil || v.pause > 0) {
+// runInTurn runs a job, and then those that are claimed after it, until there is none. It returns the last outcome.
+func (w *Worker) runInTurn(claiming, abort context.Context, r runner, job protocol.Job) (v outcome) {
+	for next := []protocol.Job{job}; len(next) > 0; {
+		if v.fatal != nil || v.pause > 0 || w.settler.Begin(claiming) != nil {
 			if err := w.giveBack(abort, next); err != nil && v.fatal == nil {
 				v.fatal = err
 			}
-			next = nil
+			break
 		}
-		if len(next) == 0 {
-			return v
-		}
-		job = next[0]
+		v, next = w.runJob(claiming, abort, r, next[0])
 	}
+	return v
 }
 
-// runJob runs a job and settles it. The settle also claims a job, unless the worker stops.
+// runJob runs a job, after Begin, and settles it. It also claims a job, unless the worker stops.
 func (w *Worker) runJob(claiming, abort context.Context, r runner, job protocol.Job) (outcome, []protocol.Job) {
 	ctx, end := context.WithCancelCause(abort)
 	defer end(nil)
@@ -220,15 +225,28 @@ func (w *Worker) runJob(claiming, abort context.Context, r runner, job protocol.
 		w.logf("job %s of %s, attempt %d of %d%s: %s", job.ID, job.Queue, job.Attempt, job.MaxAttempts, trace, v.reason)
 	}
 	if v.request == nil {
+		w.settler.End()
 		return v, nil
 	}
-	if claiming.Err() == nil && v.fatal == nil && v.pause == 0 && !w.opts.Once && !w.opts.Drain {
-		v.request.Claim = &protocol.NextClaim{Queues: w.opts.Queues}
+	claims := claiming.Err() == nil && v.fatal == nil && v.pause == 0 && !w.opts.Once && !w.opts.Drain
+	st := &settling{job: job, request: v.request}
+	st.request.Lease = job.Lease
+	if w.opts.SyncAck || w.settler.Joins() {
+		if claims {
+			st.request.Claim = &protocol.NextClaim{Queues: w.opts.Queues}
+		}
+		next, err := w.settle(claiming, abort, st)
+		w.settler.End()
+		if v.fatal == nil {
+			v.fatal = err
+		}
+		return v, next
 	}
-	next, err := w.settle(claiming, abort, job, v.request)
-	if err != nil && v.fatal == nil {
-		v.fatal = fmt.Errorf("job %s of %s could not be settled: %w", job.ID, job.Queue, err)
+	w.settleBehind(claiming, abort, st)
+	if !claims || w.settler.WaitToClaim(claiming) != nil {
+		return v, nil
 	}
+	next, _ := w.client.Claim(claiming, qsidecar.Claim{Queues: w.opts.Queues}) // claimAll's next claim reports the error
 	return v, next
 }
 
@@ -239,36 +257,79 @@ func (w *Worker) forget(lease string) {
 	delete(w.running, lease)
 }
 
-// settle sends the request of an outcome, and returns the jobs that its claim got. The client repeats it while
-// the sidecar is unavailable. settle repeats it after an internal error, until the worker stops: the job was
-// run, and another outcome would run it again.
-func (w *Worker) settle(claiming, abort context.Context, job protocol.Job, req *protocol.Request) (next []protocol.Job, err error) {
-	req.Lease = job.Lease
-	for tries := 1; ; tries++ {
-		rep, err := w.client.Call(abort, req)
-		if rep != nil && len(rep.Jobs) > 0 {
-			next, req.Claim = rep.Jobs, nil
+// settling is the settle of a job that was run.
+type settling struct {
+	job      protocol.Job
+	request  *protocol.Request
+	tries    int  // that failed
+	doubtful bool // an earlier try can have settled the job
+}
+
+// settleBehind sends a settle and doesn't wait for the reply.
+func (w *Worker) settleBehind(claiming, abort context.Context, st *settling) {
+	w.settler.Settle(abort, st.request, func(err error) {
+		for err != nil {
+			again, fatal := w.settleAgain(claiming, abort, st, err)
+			if fatal != nil {
+				w.end(fatal)
+			}
+			if !again {
+				return
+			}
+			_, err = w.client.Call(abort, st.request)
 		}
-		var twice *qsidecar.SettledOrLostError
-		switch {
-		case err == nil:
+	})
+}
+
+// settle sends a settle until it is answered, and returns the jobs that its claim got.
+func (w *Worker) settle(claiming, abort context.Context, st *settling) (next []protocol.Job, fatal error) {
+	for {
+		rep, err := w.client.Call(abort, st.request)
+		if rep != nil && len(rep.Jobs) > 0 {
+			next, st.request.Claim = rep.Jobs, nil
+		}
+		if err == nil {
 			return next, nil
-		case errors.As(err, &twice), qsidecar.IsLost(err):
-			w.logf("job %s of %s: %v", job.ID, job.Queue, err)
-			return next, nil
-		case abort.Err() != nil:
-			return next, context.Cause(abort) // the session gives back unsettled jobs
-		case qsidecar.IsCode(err, protocol.CodeInternal) && claiming.Err() == nil:
-			w.logf("job %s of %s could not be settled yet: %v", job.ID, job.Queue, err)
-			sleep(claiming, min(firstSettlePause<<min(tries-1, 10), claimPause))
-		case req.Op == protocol.OpAck && !qsidecar.IsCode(err, protocol.CodeInternal):
-			// The server rejected the contents of this ack, so a repetition would fail too.
-			w.logf("job %s of %s: %v", job.ID, job.Queue, err)
-			req = &protocol.Request{Op: protocol.OpNack, Lease: job.Lease, Error: "the job was done, but: " + err.Error()}
-		default:
-			return next, err
+		}
+		if again, fatal := w.settleAgain(claiming, abort, st, err); !again {
+			return next, fatal
 		}
 	}
+}
+
+// settleAgain reports whether to send a settle again after an error, and pauses before. The client repeats it
+// while the sidecar is unavailable. After an internal error settleAgain repeats it, until the worker stops: the
+// job was run, and another outcome would run it again.
+func (w *Worker) settleAgain(claiming, abort context.Context, st *settling, err error) (again bool, fatal error) {
+	job := st.job
+	internal := qsidecar.IsCode(err, protocol.CodeInternal)
+	st.tries++
+	var twice *qsidecar.SettledOrLostError
+	switch {
+	case st.doubtful && qsidecar.IsLost(err):
+		w.logf("job %s of %s was settled by an earlier try, or was lost", job.ID, job.Queue)
+		return false, nil
+	case errors.As(err, &twice), qsidecar.IsLost(err):
+		w.logf("job %s of %s: %v", job.ID, job.Queue, err)
+		return false, nil
+	case abort.Err() != nil: // the session gives back unsettled jobs
+		return false, unsettled(job, context.Cause(abort))
+	case internal && claiming.Err() == nil:
+		w.logf("job %s of %s could not be settled yet: %v", job.ID, job.Queue, err)
+		st.doubtful = true
+		sleep(claiming, min(firstSettlePause<<min(st.tries-1, 10), claimPause))
+		return true, nil
+	case st.request.Op == protocol.OpAck && !internal:
+		// The server rejected the contents of this ack, so a repetition would fail too.
+		w.logf("job %s of %s: %v", job.ID, job.Queue, err)
+		st.request = &protocol.Request{Op: protocol.OpNack, Lease: job.Lease, Error: "the job was done, but: " + err.Error()}
+		return true, nil
+	}
+	return false, unsettled(job, err)
+}
+
+func unsettled(job protocol.Job, err error) error {
+	return fmt.Errorf("job %s of %s could not be settled: %w", job.ID, job.Queue, err)
 }
 
 func (w *Worker) logf(format string, args ...any) {
