@@ -21,7 +21,7 @@ from .job import Job
 log = logging.getLogger("qsidecar")
 
 # No job begins while so many settles are unanswered. If the worker dies, their jobs can be delivered again. One
-# commit of the sidecar answers all that arrived by then, and these are enough to keep a thread busy meanwhile.
+# commit of the sidecar answers all that arrived by then, and these are enough to keep a thread busy until then.
 MOST = 32
 # No job begins while a settle is unanswered for so long, in seconds. No commit takes that long unless the database
 # is in trouble, and each further job could be delivered again.

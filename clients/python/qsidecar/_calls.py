@@ -91,7 +91,7 @@ class Calls:
             encoded = each
         if encoded is None:
             return
-        call = encoded  # the last one: whoever has written it has written the others
+        call = encoded  # the last one: it is written after the others
         writes = False
         try:
             if not wire.sending.take(call, call.left()):
