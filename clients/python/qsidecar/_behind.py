@@ -66,7 +66,7 @@ class Behind:
         settle = Settle(job, op, fields)
         with self._changed:
             self._unanswered[job] = now()
-            if claim is not None and not self._has_room():
+            if claim is not None and not self._can_begin():
                 claim = None
         session = self._client._session
         with session.lock:
@@ -79,16 +79,16 @@ class Behind:
         jobs: List[Job] = claiming.reply.get("jobs") or []  # if it failed, the claim of the pool fails too
         return jobs
 
-    def has_room(self) -> bool:
+    def can_begin(self) -> bool:
         """Waits until a job can begin. Returns False if the run ends before."""
         with self._changed:
-            while not self._has_room():
+            while not self._can_begin():
                 if self._ending():
                     return False
                 self._changed.wait(CHECK)
         return True
 
-    def _has_room(self) -> bool:
+    def _can_begin(self) -> bool:
         unanswered = self._unanswered
         return not unanswered or (len(unanswered) < MOST and now() - min(unanswered.values()) < LONGEST)
 

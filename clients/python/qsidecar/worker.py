@@ -276,7 +276,7 @@ class _ThreadPool:
                 free = self._free
             # A job that runs, or an ack that is not carried out, can store another job after this claim.
             quiet = free == self.threads and self._behind.idle()
-            if not self._behind.has_room() or stop.is_set():
+            if not self._behind.can_begin() or stop.is_set():
                 return
             try:
                 jobs = client.claim(*queues, max=min(free, 1000), wait=0 if self.drain else CLAIM_WAIT)
@@ -314,7 +314,7 @@ class _ThreadPool:
                 return
             while job is not None:
                 last = job
-                if not self._behind.has_room():
+                if not self._behind.can_begin():
                     self._give_back([job])
                     break
                 try:

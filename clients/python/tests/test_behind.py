@@ -15,7 +15,7 @@ from test_stalled import Deaf
 
 
 class Holding(Deaf):
-    """A sidecar whose claims always have a job. It answers a settle when the test says so."""
+    """A sidecar whose claims always have a job. It leaves the answers to settles to the test."""
 
     def __init__(self, path):
         super().__init__(path)

@@ -15,7 +15,7 @@ module Recorder
 end
 Qsidecar::Client.prepend(Recorder)
 
-# The claim that a settle of the worker carries.
+# The claim that a settle of the worker carries if the worker waits for it.
 class Suite
   def check_next_claim
     did, sent = run_next("next", (0...10).to_a, drain: true)
@@ -100,7 +100,7 @@ class Suite
     end
     Recorder.sent = sent = []
     Recorder.after = ->(op) { at_ack&.call(worker) if op == "ack" }
-    worker.run(concurrency: 1, drain: drain)
+    worker.run(concurrency: 1, drain: drain, ack: :sync)
     [did, sent]
   ensure
     Recorder.sent = Recorder.after = nil
