@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import os
 import tempfile
 import threading
@@ -23,6 +24,7 @@ class Holding(Deaf):
         self.settles = []  # settles without an answer
         self.claims = []  # settles and claims, in the order of their arrival
         self.extra = {}  # further fields of replies to claims
+        self.ready = math.inf  # how many jobs are ready
 
     def serve(self):
         for line in self.file:
@@ -34,14 +36,19 @@ class Holding(Deaf):
             if request.get("snooze"):  # a job that a worker that ends gives back
                 self.reply(request)
             elif "claim" in request:
-                self.reply(request, jobs=[self.job()], **self.extra)
+                self.reply(request, jobs=self.jobs(1), **self.extra)
             else:
                 self.settles.append(request)
         elif request["op"] == "claim":
             self.claims.append(request)
-            self.reply(request, jobs=[self.job() for _ in range(request.get("max", 1))], **self.extra)
+            self.reply(request, jobs=self.jobs(request.get("max", 1)), **self.extra)
         else:
             self.reply(request, lost=[])
+
+    def jobs(self, most):
+        count = min(most, self.ready)
+        self.ready -= count
+        return [self.job() for _ in range(count)]
 
     def job(self):
         n = next(self.numbers)
@@ -123,6 +130,18 @@ class Forced(unittest.TestCase):
         self.assertTrue(self.run.is_alive())
         self.end()
         self.assertFalse(self.app.client._session.leases.held)
+
+    def test_drain_waits_for_the_answers(self):
+        """An unanswered ack can store a job, so that an empty claim before its answer doesn't end the worker."""
+        self.sidecar.ready = 1
+        self.start(drain=True, concurrency=2)
+        eventually(lambda: len(self.sidecar.settles) == 1, "a settle is unanswered")
+        eventually(lambda: len([r for r in self.sidecar.claims if r["op"] == "claim"]) > 2, "an empty claim is answered")
+        self.app.client.ping()
+        self.sidecar.ready = 1  # the ack's follow-up
+        self.sidecar.reply(self.sidecar.settles.pop(0))
+        eventually(lambda: len(self.began) == 2, "the follow-up runs")
+        self.end()
 
     def test_refused_and_lost(self):
         self.start()

@@ -5,7 +5,7 @@ class Suite
   # A sidecar with JSON lines whose claims always have a job. It leaves the answers to settles to the test.
   class Holding < Deaf
     attr_reader :settles, :requests
-    attr_accessor :extra
+    attr_accessor :extra, :ready
 
     def initialize(dir)
       super
@@ -13,6 +13,7 @@ class Suite
       @lock = Mutex.new
       @settles = [] # settles without an answer
       @requests = [] # settles and claims
+      @ready = Float::INFINITY # how many jobs are ready
       @extra = {} # further fields of replies to claims
     end
 
@@ -27,13 +28,20 @@ class Suite
     def handle(request)
       @requests << request if %w[ack nack claim].include?(request["op"])
       case request["op"]
-      when "claim" then reply(request, jobs: [job], **@extra)
+      when "claim" then reply(request, jobs: jobs, **@extra)
       when "ack", "nack"
         return @settles << request unless request["claim"] || request["snooze"]
 
-        reply(request, jobs: request["claim"] ? [job] : [], **@extra)
+        reply(request, jobs: request["claim"] ? jobs : [], **@extra)
       else reply(request, lost: [])
       end
+    end
+
+    def jobs
+      return [] unless @ready.positive?
+
+      @ready -= 1
+      [job]
     end
 
     def job
@@ -147,6 +155,17 @@ class Suite
     raises(ArgumentError) { Qsidecar::Worker.new(logger: silent).run(ack: :later) }
   end
 
+  # An unanswered ack can store a job, so that an empty claim before its answer doesn't end the worker.
+  def check_behind_drain_waits_for_the_answers
+    behind(ready: 1, drain: true) do |sidecar, _, began, client|
+      eventually { sidecar.settles.size == 1 && sidecar.requests.count { |request| request["op"] == "claim" } > 2 }
+      client.call.request("ping")
+      sidecar.ready = 1
+      sidecar.reply(sidecar.settles.shift)
+      eventually { began.size == 2 }
+    end
+  end
+
   def check_behind_drain_sees_follow_ups
     did = []
     worker = Qsidecar::Worker.new(logger: silent, **@options)
@@ -183,10 +202,11 @@ class Suite
 
   # behind runs a worker of one thread on such a sidecar until the block returns, and then answers all
   # settles until the worker has ended.
-  def behind(work: -> {}, extra: {}, **how)
+  def behind(work: -> {}, extra: {}, ready: Float::INFINITY, **how)
     Dir.mktmpdir do |dir|
       sidecar = Holding.new(dir)
       sidecar.extra = extra
+      sidecar.ready = ready
       lines, began, lost, served = [], [], [], nil
       logger = Logger.new(StringIO.new, formatter: ->(level, _, _, text) { lines << "#{level} #{text}"; "" })
       worker = Qsidecar::Worker.new(logger: logger, socket: sidecar.path, codec: :json, on_lost: ->(job) { lost << job })

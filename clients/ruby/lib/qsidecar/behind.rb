@@ -24,6 +24,7 @@ module Qsidecar
     Settle = Struct.new(:job, :op, :fields, :tries, :resent, :refused, :internal, :due)
 
     # now is a clock, which tests replace.
+    @clock = nil
     class << self
       attr_writer :clock
 
@@ -43,6 +44,7 @@ module Qsidecar
       @changed = ConditionVariable.new # a settle has ended
       @work = ConditionVariable.new # a settle has failed, or all have ended
       @unanswered = {}.compare_by_identity # jobs: since when; infinity once the database has rejected it
+      @over = 0 # how many settles have ended
       @failed = []
       @ended = false
       @later = [] # used by the thread only
@@ -81,8 +83,8 @@ module Qsidecar
     # wait returns when a settle has ended, or if none is unanswered, or the worker stops.
     def wait
       @lock.synchronize do
-        count = @unanswered.size
-        @changed.wait(@lock, CHECK) until @unanswered.size < count || @unanswered.empty? || @stopping.call
+        count = @over
+        @changed.wait(@lock, CHECK) until @over > count || @unanswered.empty? || @stopping.call
       end
     end
 
@@ -144,6 +146,7 @@ module Qsidecar
       yield if block_given?
       @lock.synchronize do
         @unanswered.delete(settle.job)
+        @over += 1
         @changed.broadcast
       end
     end
