@@ -8,7 +8,8 @@ import logging
 import math
 import queue
 import threading
-from time import monotonic as now
+import time
+from time import monotonic as now  # the age of settles; tests replace it
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from . import errors
@@ -136,7 +137,7 @@ class Behind:
     def _run(self) -> None:
         while True:
             try:
-                pause = max(0.0, min(CHECK, self._later[0][0] - now())) if self._later else None
+                pause = max(0.0, min(CHECK, self._later[0][0] - time.monotonic())) if self._later else None
                 failed = self._failed.get(timeout=pause)
             except queue.Empty:
                 pass
@@ -147,7 +148,7 @@ class Behind:
             self._send_again()
 
     def _send_again(self) -> None:
-        while self._later and self._later[0][0] <= now():
+        while self._later and self._later[0][0] <= time.monotonic():
             settle = heapq.heappop(self._later)[2]
             self._guarded(settle, lambda: self._send(settle))
         if self._ending():
@@ -188,7 +189,7 @@ class Behind:
             self._over(settle)
 
     def _again(self, settle: Settle, pause: float) -> None:
-        heapq.heappush(self._later, (now() + pause, next(self._numbers), settle))
+        heapq.heappush(self._later, (time.monotonic() + pause, next(self._numbers), settle))
 
     def _report(self, job: Job, error: Exception) -> None:
         if isinstance(error, errors.SettledOrLost):

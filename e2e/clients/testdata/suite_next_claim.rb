@@ -91,7 +91,7 @@ class Suite
   # run_next enqueues payloads and works. It returns the payloads that ran, and the requests of the
   # worker with whether each carries a claim.
   def run_next(queue, payloads, drain: false, at_ack: nil)
-    payloads.each { |payload| @client.enqueue(queue, payload) }
+    payloads.each { |payload| @client.enqueue(queue, payload, max_attempts: 1) } # a retry would run again on a slow machine
     did = []
     worker = Qsidecar::Worker.new(logger: silent, **@options)
     worker.job(queue) do |job|
