@@ -66,13 +66,17 @@ func TestPythonPostgres(t *testing.T) {
 		s.URL = p.Database(t)
 		checkPythonSQL(t, s, kit.PythonEnv(t, testserver.PythonTools...), "postgresql", s.URL)
 	})
-	for name, how := range map[string][]string{"threads": nil, "processes": {"--processes"}} {
+	for name, connections := range map[string]int{"threads": 1, "processes": 8} {
+		var how []string
+		if connections > 1 {
+			how = []string{"--processes"}
+		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := kit.NewSite(t)
 			s.URL = p.Database(t)
 			sc := s.Start("a")
-			kit.PythonWorker(t, sc, nil, how...).KilledInTheMiddle(kit.Size(10_000), 8)
+			kit.PythonWorker(t, sc, nil, how...).KilledInTheMiddle(kit.Size(10_000), 8+connections*unanswered)
 			checkTerminate(kit.PythonWorker(t, sc, nil, how...), kit.Size(10_000), 8)
 		})
 	}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -42,14 +43,15 @@ func TestRubyExample(t *testing.T) {
 func TestRubyWorker(t *testing.T) {
 	t.Parallel()
 	p := newestPostgres(t)
-	for name, how := range map[string][]string{"threads msgpack": {"-c", "8"}, "processes json": {"-c", "4", "-p", "2"}} {
+	for name, connections := range map[string]int{"threads msgpack": 1, "processes json": 2} {
+		how := []string{"-c", strconv.Itoa(8 / connections), "-p", strconv.Itoa(connections)}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			codec := []string{"WORKER_CODEC=" + name[strings.LastIndex(name, " ")+1:]}
 			s := kit.NewSite(t)
 			s.URL = p.Database(t)
 			sc := s.Start("a")
-			kit.RubyWorker(t, sc, codec, how...).KilledInTheMiddle(kit.Size(10_000), 8)
+			kit.RubyWorker(t, sc, codec, how...).KilledInTheMiddle(kit.Size(10_000), 8+connections*unanswered)
 			checkTerminate(kit.RubyWorker(t, sc, codec, how...), kit.Size(10_000), 8)
 		})
 	}

@@ -9,7 +9,7 @@ import sys
 from typing import List, Optional
 
 from .errors import Error
-from .worker import App, exit_code
+from .worker import ACKS, App, exit_code
 
 
 EXITS = (
@@ -26,6 +26,7 @@ def main(args: Optional[List[str]] = None) -> int:
     work.add_argument("-j", "--concurrency", type=int, default=8, metavar="N", help="so many jobs at once (default: 8)")
     work.add_argument("--processes", action="store_true", help="in processes of one thread each, not in threads")
     work.add_argument("--drain", action="store_true", help="end when nothing is ready and the own jobs are done")
+    work.add_argument("--ack", choices=ACKS, default=ACKS[0], help="sync: wait for each ack before the next job (default: behind)")
     chosen = parser.parse_args(args)
     if chosen.concurrency < 1:
         parser.error("--concurrency is 1 at least")
@@ -40,7 +41,7 @@ def main(args: Optional[List[str]] = None) -> int:
         print(f"qsidecar: {chosen.app} is no qsidecar.App but {app!r}", file=sys.stderr)
         return 2
     try:
-        app.run(chosen.concurrency, processes=chosen.processes, drain=chosen.drain)
+        app.run(chosen.concurrency, processes=chosen.processes, drain=chosen.drain, ack=chosen.ack)
     except Error as e:
         print(f"qsidecar: {e}", file=sys.stderr)
         return exit_code(e)

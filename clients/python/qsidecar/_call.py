@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from typing import List, Optional
+from typing import Callable, List, Optional
 
 from . import errors
 from ._wire import Message
@@ -29,10 +29,17 @@ class Call:
     """A request that waits for its reply. The session's lock guards it after submit."""
 
     __slots__ = (
-        "op", "fields", "id", "latch", "reply", "error", "sent", "resent", "answered", "abandoned", "awaited_by_close", "rebinds", "until", "ends"
+        "op", "fields", "id", "latch", "reply", "error", "sent", "resent", "answered", "abandoned", "awaited_by_close", "rebinds", "until", "ends", "on_done"
     )  # fmt: skip
 
-    def __init__(self, op: str, fields: Message, until: Optional[float] = None, ends: Optional[float] = None) -> None:
+    def __init__(
+        self,
+        op: str,
+        fields: Message,
+        until: Optional[float] = None,
+        ends: Optional[float] = None,
+        on_done: Optional[Callable[[Call], None]] = None,
+    ) -> None:
         self.op = op
         self.fields = fields
         self.id = 0
@@ -48,6 +55,8 @@ class Call:
         self.rebinds = False  # the extend that the session sends after a reconnect
         self.until = until  # end of a claim's own wait, by the monotonic clock
         self.ends = ends  # end of the caller's time; None: no limit
+        # Called with the result, under the session's lock, mostly by the reader. No thread waits for such a call.
+        self.on_done = on_done
 
     def left(self) -> float:
         """Returns the rest of the caller's time as a timeout for a lock."""

@@ -29,30 +29,38 @@ class Calls:
         self.open: Dict[int, Call] = {}  # calls without a reply on the current connection
         self.queue: List[Call] = []  # calls that wait for a connection
         self.leases = Leases()
+        self.joins = False  # the sidecar asks for a settle and the next claim in one request
         self.closing = False  # no new calls are accepted
         self._pausing: Dict[threading.Lock, str] = {}  # the ops of calls that pause between two tries
         self._unsent = 0  # calls without a caller that are not sent yet
 
-    def submit(self, call: Call, internal: bool = False, on: Optional[Wire] = None) -> None:
-        """Sends a call, or queues it until there is a connection. With `on`, it is sent only on that connection."""
+    def submit(self, *calls: Call, internal: bool = False, on: Optional[Wire] = None) -> None:
+        """Sends calls in one write if they are small, or queues them until there is a connection.
+
+        With `on`, they are sent only on that connection. All have the same end of the caller's time.
+        """
         with self.lock:
             if self._ending.is_set() or (self.closing and not internal):
                 raise errors.Closed("the client is closed")
             wire = self.wire
             if on is not None and wire is not on:
-                raise errors.NotConnected(f"{call.op}: the connection has ended")
-            self._last_id += 1
-            call.id = self._last_id
-            if call.op in SETTLES:
-                self.leases.settling(call.leases(), +1)
-            if wire is None:
-                self.queue.append(call)
-                return
-            self.open[call.id] = call
+                raise errors.NotConnected(f"{calls[0].op}: the connection has ended")
+            for call in calls:
+                self._last_id += 1
+                call.id = self._last_id
+                if call.op in SETTLES:
+                    self.leases.settling(call.leases(), +1)
+                if wire is None:
+                    self.queue.append(call)
+                else:
+                    self.open[call.id] = call
+        if wire is None:
+            return
         try:
-            self._send(wire, call)
+            self._send(wire, *calls)
         except BaseException:
-            self._interrupt(call)
+            for call in calls:
+                self._interrupt(call)
             raise
 
     def _submit_in_thread(self, call: Call) -> None:
@@ -69,15 +77,21 @@ class Calls:
             self._unsent -= 1
             self.progress.notify_all()
 
-    def _send(self, wire: Wire, call: Call) -> None:
-        """Writes a call. Calls that other threads have ready by then go into the same write."""
-        try:
-            frame = self._encode(call)
-        except Exception as e:  # the caller's fault: the call can't be encoded
-            with self.lock:
-                self._finish(call, error=e)
+    def _send(self, wire: Wire, *calls: Call) -> None:
+        """Writes calls. Calls that other threads have ready by then go into the same write."""
+        encoded = None
+        for each in calls:
+            try:
+                frame = self._encode(each)
+            except Exception as e:  # the caller's fault: the call can't be encoded
+                with self.lock:
+                    self._finish(each, error=e)
+                continue
+            wire.pending.append((each, frame))
+            encoded = each
+        if encoded is None:
             return
-        wire.pending.append((call, frame))
+        call = encoded  # the last one: it is written after the others
         writes = False
         try:
             if not wire.sending.take(call, call.left()):
@@ -193,6 +207,11 @@ class Calls:
 
     def _interrupt(self, call: Call) -> None:
         """Ends a call whose caller leaves with an exception, also if its reply has arrived by then."""
+        if call.on_done is not None:  # it has no caller, so the next connection sends it
+            wire = self.wire
+            if wire is not None and not call.sent:
+                wire.end()
+            return
         self.abandon(call, "interrupted")
         with self.lock:
             if not call.abandoned and call.claim() and call.reply.get("jobs"):
@@ -233,7 +252,10 @@ class Calls:
             call.answered = True
             call.reply = reply or {}
             call.error = error
-            call.latch.release()
+            if call.on_done is None:
+                call.latch.release()
+            else:
+                call.on_done(call)
         self.progress.notify_all()
 
     def pause(self, op: str, seconds: float) -> bool:

@@ -112,6 +112,7 @@ class Session(Calls):
             self.server = reply
             self._connections = wire.number
             self.wire = wire
+            self.joins = False
             resend, self.queue = self.queue, []
             for call in resend:
                 self.open[call.id] = call
@@ -226,6 +227,8 @@ class Session(Calls):
                 return
             call = found
             outcome: Optional[Exception] = error
+            if call.op == "claim" or call.op in SETTLES:
+                self.joins = message.get("join") is True
             if call.claim():  # a settle that failed can have jobs of its claim
                 self._claimed(wire, call, message)
             if call.op == "bye" and ok:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from typing import Any, Optional
+from typing import Any, Dict, Optional, Tuple
 
 from . import errors
 from ._handlers import describe, text_of
@@ -16,6 +16,8 @@ log = logging.getLogger("qsidecar")
 # Errors that mean that the settle itself is invalid.
 REJECTED = (errors.TooLarge, errors.BadRequest, errors.UnknownQueue, errors.Forbidden, errors.Unsupported)
 
+Outcome = Tuple[str, Dict[str, Any]]
+
 
 def settle(job: Job, result: Any, error: Optional[BaseException]) -> None:
     """Settles a job by the result of its function. Tries for as long as the lease is not known to be lost.
@@ -23,36 +25,47 @@ def settle(job: Job, result: Any, error: Optional[BaseException]) -> None:
     If the settle is invalid (a result that isn't JSON, a delay of a century), the attempt fails. Otherwise the job
     would stay with this worker until it ends.
     """
+    op, fields = outcome(job, result, error)
     try:
-        return _settle(job, result, error)
-    except errors.Error as e:
-        if not isinstance(e, REJECTED):
+        job._do(op, fields, math.inf)
+    except Exception as refusal:
+        if isinstance(refusal, errors.Error) and not isinstance(refusal, REJECTED):
             raise
-        refusal: Exception = e
-    except Exception as e:
-        refusal = e
+        job._do("nack", refused(job, refusal), math.inf)
+
+
+def outcome(job: Job, result: Any, error: Optional[BaseException]) -> Outcome:
+    """Returns the operation that settles a job, and its fields. Logs an attempt that failed."""
+    try:
+        return _outcome(job, result, error)
+    except errors.LeaseLost:
+        raise
+    except Exception as refusal:
+        return "nack", refused(job, refusal)
+
+
+def refused(job: Job, refusal: Exception) -> Dict[str, Any]:
+    """Returns the fields of the nack that replaces an invalid settle."""
     log.error("%r: its outcome was refused, so the attempt has failed", job, exc_info=refusal)
-    job.nack(describe(refusal), request_timeout=math.inf)
+    return job._nack_fields(describe(refusal))
 
 
-def _settle(job: Job, result: Any, error: Optional[BaseException]) -> None:
+def _outcome(job: Job, result: Any, error: Optional[BaseException]) -> Outcome:
     if error is None:
         if isinstance(result, (bytes, bytearray)):
-            job.ack(raw=bytes(result), request_timeout=math.inf)
-        else:
-            job.ack(result, request_timeout=math.inf)
-    elif isinstance(error, Retry):
+            return "ack", job._ack_fields(None, bytes(result))
+        return "ack", job._ack_fields(result)
+    if isinstance(error, Retry):
         log.warning("%r %s: %s", job, _failure_text(job), text_of(error) or "Retry")
-        job.nack(text_of(error) or "Retry", delay=error.delay, request_timeout=math.inf)
-    elif isinstance(error, Snooze):
+        return "nack", job._nack_fields(text_of(error) or "Retry", error.delay)
+    if isinstance(error, Snooze):
         log.warning("%r is snoozed: %s", job, text_of(error) or "Snooze")
-        job.nack(text_of(error) or "Snooze", delay=error.delay, snooze=True, request_timeout=math.inf)
-    elif isinstance(error, Dead):
+        return "nack", job._nack_fields(text_of(error) or "Snooze", error.delay, snooze=True)
+    if isinstance(error, Dead):
         log.error("%r is dead: %s", job, text_of(error))
-        job.nack(text_of(error), dead=True, request_timeout=math.inf)
-    else:
-        log.error("%r %s", job, _failure_text(job), exc_info=error)
-        job.nack(describe(error), request_timeout=math.inf)
+        return "nack", job._nack_fields(text_of(error), dead=True)
+    log.error("%r %s", job, _failure_text(job), exc_info=error)
+    return "nack", job._nack_fields(describe(error))
 
 
 def _failure_text(job: Job) -> str:

@@ -232,7 +232,7 @@ class Client:
                 fields = {name: value for name, value in fields.items() if name != "claim"}
             if error is None:
                 return call.reply
-            if not _transient(op, fields, error, wait):
+            if not transient(op, fields, error, wait):
                 raise error
             tries += 1
             pause = pause_for(error, tries)
@@ -317,7 +317,7 @@ def _enqueue_time() -> float:
     return seconds
 
 
-def _transient(op: str, fields: Dict[str, Any], error: Exception, wait: float) -> bool:
+def transient(op: str, fields: Dict[str, Any], error: Exception, wait: float = 0.0) -> bool:
     """Whether the same request can succeed soon, and whether the client repeats it.
 
     It does not repeat an enqueue that was not carried out: the caller decides whether to wait for a database.

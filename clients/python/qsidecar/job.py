@@ -167,6 +167,10 @@ class Job:
         The result (a JSON value, or raw bytes) is stored with the job if its queue keeps done jobs. Raises
         LeaseLost, SettledOrLost, or an error of the client.
         """
+        reply = self._do("ack", self._ack_fields(result, raw, enqueue), request_timeout)
+        return [Enqueued.of(e) for e in reply.get("enqueued") or []]
+
+    def _ack_fields(self, result: Any = None, raw: Optional[bytes] = None, enqueue: Iterable[NewJob] = ()) -> Dict[str, Any]:
         fields: Dict[str, Any] = {"lease": self._valid()}
         data = dump(result, raw)
         if data is not None:
@@ -174,8 +178,7 @@ class Job:
         more = [job.fields() for job in (*self._then, *enqueue)]
         if more:
             fields["enqueue"] = more
-        reply = self._do("ack", fields, request_timeout)
-        return [Enqueued.of(e) for e in reply.get("enqueued") or []]
+        return fields
 
     def nack(
         self,
@@ -192,7 +195,12 @@ class Job:
         dead: no more attempts. snooze: not now, this delivery uses up no attempt.
         """
         reject_renamed(renamed)
-        self._do("nack", {"lease": self._valid(), **nack_fields(error, delay, dead, snooze)}, request_timeout)
+        self._do("nack", self._nack_fields(error, delay, dead, snooze), request_timeout)
+
+    def _nack_fields(
+        self, error: str = "", delay: Optional[Seconds] = None, dead: bool = False, snooze: bool = False
+    ) -> Dict[str, Any]:
+        return {"lease": self._valid(), **nack_fields(error, delay, dead, snooze)}
 
     def extend(self, lease: Optional[Seconds] = None, *, request_timeout: Optional[float] = None) -> None:
         """Renews the lease: for this many seconds from now, or None for the same time as before.

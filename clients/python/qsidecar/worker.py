@@ -12,7 +12,8 @@ from datetime import datetime
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, TypeVar, Union
 
 from . import _handlers, _processes, errors
-from ._settle import settle
+from ._behind import Behind, report_lost
+from ._settle import outcome, settle
 from .client import Client
 from .job import Enqueued, Job, Seconds
 
@@ -29,6 +30,9 @@ TRANSIENT = (
 # Of these, errors that mean that the sidecar or its database is unavailable: exit code 5.
 UNAVAILABLE = TRANSIENT[:-1]
 EXIT_UNAVAILABLE = 5
+
+# When a job is settled: while the next ones run, or before its thread begins the next one.
+ACKS = ("behind", "sync")
 
 Handler = TypeVar("Handler", bound=Callable[[Job], Any])
 Before = TypeVar("Before", bound=Callable[[Job], Any])
@@ -139,31 +143,36 @@ class App:
             request_timeout=request_timeout,
         )
 
-    def run(self, concurrency: int = 8, *, processes: bool = False, drain: bool = False) -> None:
+    def run(
+        self, concurrency: int = 8, *, processes: bool = False, drain: bool = False, ack: str = "behind"
+    ) -> None:
         """Runs until SIGTERM, SIGINT or stop. Then it claims no more, lets the running jobs finish and returns.
 
         concurrency: how many jobs run at once, in threads, or in processes of one thread each. A second signal ends
         the process at once. drain: returns when no job is ready and its own jobs are done, for cron. If it can't
-        check that, it raises NotConnected, Unavailable or another error of UNAVAILABLE. It handles signals only in
-        the main thread.
+        check that, it raises NotConnected, Unavailable or another error of UNAVAILABLE. ack: "behind" begins the
+        next job before the ack of the last one is answered; "sync" waits for each. It handles signals only in the
+        main thread.
         """
         if not self.jobs:
             raise ValueError("the app has no jobs: decorate a function with @app.job(\"queue\")")
         if concurrency < 1:
             raise ValueError(f"concurrency is {concurrency}, must be at least 1")
+        if ack not in ACKS:
+            raise ValueError(f"ack is {ack!r}, must be one of {', '.join(ACKS)}")
         if processes:
-            _processes.run(lambda: self._run(1, drain), concurrency, exit_code)
+            _processes.run(lambda: self._run(1, drain, ack), concurrency, exit_code)
         else:
-            self._run(concurrency, drain)
+            self._run(concurrency, drain, ack)
 
     def stop(self) -> None:
         """Ends run from another thread. Running jobs finish."""
         self._stop.set()
 
-    def _run(self, threads: int, drain: bool) -> None:
+    def _run(self, threads: int, drain: bool, ack: str) -> None:
         self._stop.clear()
         log.info("worker started: queues %s, concurrency %d", ", ".join(self.jobs), threads)
-        pool = _ThreadPool(self, threads, drain)
+        pool = _ThreadPool(self, threads, drain, ack)
         if threading.current_thread() is not threading.main_thread():
             pool.start()
             self._await(pool)
@@ -215,10 +224,11 @@ class App:
 class _ThreadPool:
     """The threads of one run. One thread claims as many jobs as there are free threads, and the others run them.
 
-    The settle of a job also claims the next one for its thread, which saves a round trip. It doesn't wait for a job.
+    After a job, its thread sends the settle with a claim of the next job, which doesn't wait for one. It begins the
+    next job when the claim is answered. If the settle must be answered first, both are one request.
     """
 
-    def __init__(self, app: App, threads: int, drain: bool) -> None:
+    def __init__(self, app: App, threads: int, drain: bool, ack: str) -> None:
         self.app = app
         self.threads = threads
         self.drain = drain
@@ -229,6 +239,8 @@ class _ThreadPool:
         self._lock = threading.Condition()
         self._free = threads
         self._next_claim = {"queues": list(app.jobs)}
+        self._sync = ack == "sync"
+        self._behind = Behind(app.client, self._ending)
         self.thread = threading.Thread(target=self._run, name="qsidecar-claim", daemon=True)
 
     def start(self) -> None:
@@ -239,6 +251,7 @@ class _ThreadPool:
 
     def _run(self) -> None:
         workers = [threading.Thread(target=self._work, name=f"qsidecar-{i}", daemon=True) for i in range(self.threads)]
+        self._behind.start()
         for worker in workers:
             worker.start()
         try:
@@ -249,6 +262,7 @@ class _ThreadPool:
             self._tasks.put(None)
         for worker in workers:
             worker.join()
+        self._behind.end()
         self.ended.set()
         self.at_end()
 
@@ -260,7 +274,9 @@ class _ThreadPool:
                 while self._free == 0:
                     self._lock.wait()
                 free = self._free
-            if stop.is_set():
+            # A job that runs, or an ack that is not carried out, can store another job after this claim.
+            quiet = free == self.threads and self._behind.idle()
+            if not self._behind.can_begin() or stop.is_set():
                 return
             try:
                 jobs = client.claim(*queues, max=min(free, 1000), wait=0 if self.drain else CLAIM_WAIT)
@@ -278,12 +294,16 @@ class _ThreadPool:
             if stop.is_set():
                 client.nack_many(jobs, snooze=True, delay=0)
                 return
+            if self.drain and not jobs:
+                if quiet:
+                    return
+                with self._lock:
+                    self._lock.wait_for(lambda: self._free > free or free == self.threads)
+                if free == self.threads:
+                    self._behind.wait()
+                continue
             with self._lock:
                 self._free -= len(jobs)
-                if self.drain and not jobs:
-                    if free == self.threads:  # as before the claim: a job may have enqueued another one since
-                        return
-                    self._lock.wait_for(lambda: self._free > free)
             for job in jobs:
                 self._tasks.put(job)
 
@@ -293,11 +313,17 @@ class _ThreadPool:
             if job is None:
                 return
             while job is not None:
+                last = job
+                if not self._behind.can_begin():
+                    self._give_back([job])
+                    break
                 try:
                     self._run_job(job)
                 except BaseException:
                     log.exception("%r could not be settled", job)
                 job = self._next(job)
+            if self.drain:  # its ack can store jobs that the next claim must see
+                self._behind.wait(last)
             with self._lock:
                 self._free += 1
                 self._lock.notify()
@@ -306,16 +332,17 @@ class _ThreadPool:
         return self.app._stop.is_set() or self.error is not None
 
     def _next(self, job: Job) -> Optional[Job]:
-        """Returns the job that the settle of a job claimed. If the run ends, it gives that job back."""
-        if not job._next:
+        """Returns the job that was claimed with the settle of a job. If the run ends, it gives that job back."""
+        if job._next and self._ending():
+            self._give_back(job._next)
             return None
-        if not self._ending():
-            return job._next[0]
+        return job._next[0] if job._next else None
+
+    def _give_back(self, jobs: List[Job]) -> None:
         try:
-            self.app.client.nack_many(job._next, snooze=True, delay=0)
+            self.app.client.nack_many(jobs, snooze=True, delay=0)
         except errors.Error as e:
-            log.warning("%r could not be returned, it is released when the connection closes: %s", job._next[0], e)
-        return None
+            log.warning("%r could not be returned, it is released when the connection closes: %s", jobs[0], e)
 
     def _run_job(self, job: Job) -> None:
         result: Any = None
@@ -336,12 +363,17 @@ class _ThreadPool:
         except errors.SettledOrLost as e:
             log.info("%r: %s", job, e)
         except errors.LeaseLost:
-            log.warning("%r: its lease was lost; another worker may have done it too", job)
+            report_lost(self.app.client, job)
 
     def _settle(self, job: Job, result: Any, error: Optional[BaseException]) -> None:
-        """Settles a job and repeats after an internal error. Otherwise the job would stay with this worker until it
-        ends.
+        """Settles a job, and claims the next one unless the run ends.
+
+        It repeats after an internal error. Otherwise the job would stay with this worker until it ends.
         """
+        if not self._sync and not self.app.client._session.joins:
+            claim = None if self._ending() else self._next_claim
+            job._next += self._behind.settle(job, *outcome(job, result, error), claim)
+            return
         for tries in itertools.count(1):
             job._claim = None if self._ending() else self._next_claim
             try:

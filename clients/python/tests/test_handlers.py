@@ -38,7 +38,7 @@ class Handlers(Case):
         self.addCleanup(self.app.client.close)
         self.ran = []
 
-    def work(self, function, times=1, hook=None, **options):
+    def work(self, function, times=1, hook=None, ack="behind", **options):
         """Lets the function run one job, and returns the job afterwards, or None if it was
         acked.
         """
@@ -47,7 +47,7 @@ class Handlers(Case):
         self.app.job(self.q)(function)
         options.setdefault("max_attempts", times)
         job_id = self.app.enqueue(self.q, "x", **options).id
-        thread = in_thread(lambda: self.app.run(concurrency=1))
+        thread = in_thread(lambda: self.app.run(concurrency=1, ack=ack))
         self.addCleanup(thread.join, 20)
         self.addCleanup(self.app.stop)
 
@@ -351,5 +351,5 @@ class Handlers(Case):
 
         self.app.client._call = answered
         with quiet():
-            self.assertIsNone(self.work(lambda job: self.ran.append(job.payload)))
+            self.assertIsNone(self.work(lambda job: self.ran.append(job.payload), ack="sync"))
         self.assertEqual((self.ran, answers), (["x"], []))

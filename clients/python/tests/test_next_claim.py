@@ -1,4 +1,4 @@
-"""The claim that a settle of the worker carries."""
+"""The claim that a settle of the worker carries if the worker waits for it (ack="sync", or the sidecar's `join`)."""
 
 import unittest
 
@@ -24,7 +24,7 @@ class NextClaim(Case):
         did = []
         self.app.job(self.q)(lambda job: did.append(job.payload))
         self.client.enqueue_many([qsidecar.NewJob(self.q, n) for n in range(10)])
-        self.app.run(concurrency=1, drain=True)
+        self.app.run(concurrency=1, drain=True, ack="sync")
         self.assertEqual(did, list(range(10)))
         self.assertEqual(self.sent, [("claim", False), *[("ack", True)] * 10, ("claim", False)])
 
@@ -40,7 +40,7 @@ class NextClaim(Case):
 
         self.client.enqueue_many([qsidecar.NewJob(self.q, p) for p in ("lost", "next")])
         with self.assertLogs("qsidecar", "WARNING") as logs:
-            self.app.run(concurrency=1, drain=True)
+            self.app.run(concurrency=1, drain=True, ack="sync")
         self.assertIn("its lease was lost", logs.output[0])
         self.assertEqual(did, ["lost", "next"])
         self.assertEqual(self.sent, [("claim", False), ("ack", True), ("ack", True), ("claim", False)])
@@ -58,7 +58,7 @@ class NextClaim(Case):
         self.app.client._call = stopping
         self.app.job(self.q)(lambda job: did.append(job.payload))
         ids = [e.id for e in self.client.enqueue_many([qsidecar.NewJob(self.q, n) for n in range(2)])]
-        self.app.run(concurrency=1)
+        self.app.run(concurrency=1, ack="sync")
         self.assertEqual(did, [0])
         self.assertEqual(self.sent[:3], [("claim", False), ("ack", True), ("nack", False)])
         left = self.peek(ids[1])
@@ -67,7 +67,7 @@ class NextClaim(Case):
     def test_stopping_worker_claims_no_more(self):
         self.app.job(self.q)(lambda job: self.app.stop())
         self.client.enqueue(self.q)
-        self.app.run(concurrency=1)
+        self.app.run(concurrency=1, ack="sync")
         self.assertIn(("ack", False), self.sent)
         self.assertNotIn(("ack", True), self.sent)
 

@@ -367,5 +367,6 @@ end
 require "qsidecar/testing"
 require_relative "suite_next_claim"
 require_relative "suite_stalled"
+require_relative "suite_behind"
 require_relative "suite_worker"
 Suite.new.run

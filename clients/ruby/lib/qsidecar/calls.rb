@@ -6,14 +6,15 @@ module Qsidecar
     # Operations that must not be sent resent.
     ONCE = %w[reclaim bye].freeze
 
-    attr_reader :op, :fields, :ends, :only, :claimed, :wake
+    attr_reader :op, :fields, :ends, :only, :claimed, :wake, :on_done
     attr_accessor :id, :state, :reply, :error, :resent, :abandoned
 
     # ends: the end of the caller's time, by Connection.now (nil: no limit). wait_ends: the end of a
     # claim's own wait. resent: an earlier request may have been carried out. only: the only
     # connection to send it on (nil: any). claimed: a list to which the jobs of a settle's claim are
-    # added, also if the settle failed.
-    def initialize(op, fields, ends: nil, wait_ends: nil, resent: false, only: nil, claimed: nil)
+    # added, also if the settle failed. on_done: called when it is done, under the session's lock. No
+    # thread waits for such a call.
+    def initialize(op, fields, ends: nil, wait_ends: nil, resent: false, only: nil, claimed: nil, on_done: nil)
       @op = op
       @fields = fields
       @ends = ends
@@ -21,6 +22,7 @@ module Qsidecar
       @resent = resent
       @only = only
       @claimed = claimed
+      @on_done = on_done
       @wake = ConditionVariable.new
       @state = :queued # then :sent, then :done
       @abandoned = false # the caller no longer waits for the reply
@@ -80,6 +82,12 @@ module Qsidecar
 
         @queued << call
       end
+      follow(call)
+    end
+
+    # follow sends a queued call, waits for the reply of a call, and sends it again on the next
+    # connection.
+    def follow(call)
       while (link = step(call))
         transmit(call, link)
       end
@@ -106,6 +114,23 @@ module Qsidecar
         end
         nil
       end
+    end
+
+    # transmit_all writes calls at once. Each one that can't be encoded is done.
+    def transmit_all(calls, link)
+      frames = calls.map do |call|
+        link.encode(call.request, call.largest)
+      rescue StandardError => e
+        @lock.synchronize { finish(call, error: e) }
+        "".b
+      end
+      link.write(frames.join)
+    end
+
+    # resend sends the calls that no thread waits for, on a new connection.
+    def resend(link)
+      calls = @lock.synchronize { @link.equal?(link) ? @queued.select(&:on_done).each { |call| ready(call) } : [] }
+      transmit_all(calls, link) unless calls.empty?
     end
 
     # unwanted ends a call that need not be sent any more.
@@ -185,7 +210,7 @@ module Qsidecar
       call.state = :done
       call.reply = reply
       call.error = error
-      call.wake.signal
+      call.on_done ? call.on_done.call(call) : call.wake.signal
     end
 
     # requeue handles the open calls of a connection that ended: their callers repeat those that are

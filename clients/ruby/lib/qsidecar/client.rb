@@ -166,10 +166,8 @@ module Qsidecar
       Enqueued.new(reply["id"], reply["duplicate"] || false, reply["state"])
     end
 
-    private
-
     # session returns this process's session.
-    def session
+    def session # :nodoc:
       return @session if @pid == Process.pid
 
       @lock.synchronize do
@@ -181,6 +179,8 @@ module Qsidecar
       end
       @session
     end
+
+    private
 
     # settle sends a settle, with the claim that a Worker adds to it.
     def settle(job, op, fields)

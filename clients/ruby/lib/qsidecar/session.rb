@@ -42,6 +42,7 @@ module Qsidecar
       @link = nil # the current connection
       @connecting = nil # a connection that has not finished its hello
       @reader = nil
+      @joins = false # the sidecar asks for a settle and the next claim in one request
       @stopping = false # claims end at once
       @closed = false
       ForkHooks.watch(self)
@@ -66,6 +67,35 @@ module Qsidecar
     def call(op, fields, **how)
       connect(how[:ends]) unless @reader
       await(Call.new(op, fields, **how))
+    end
+
+    # joins? is whether the worker must send each settle with its next claim, and wait for the reply.
+    def joins?
+      @joins
+    end
+
+    # settle_behind sends a settle that no thread waits for, and a claim in the same write. It returns
+    # the jobs of the claim when it is answered. It adds settling to the settles of the job, so that
+    # only the reply reports a lost lease, also between two tries.
+    def settle_behind(settle, claim, settling)
+      calls = [settle, claim].compact
+      link = @lock.synchronize do
+        raise Closed, "the client is closed" if @closed
+
+        @held.settling(settle.leases, settling)
+        settle.id = 0 # it has been accepted
+        @queued.concat(calls)
+        calls.each { |call| ready(call) } if @link
+        @link
+      end
+      transmit_all(calls, link) if link
+      claim ? follow(claim)["jobs"] : []
+    end
+
+    # report_lost reports that the lease of a finished job was lost before its settle.
+    def report_lost(job)
+      job.lost!
+      notify(:lost, job)
     end
 
     # settling runs the block. In the meantime a lost lease is reported by the reply to the settle
@@ -186,7 +216,7 @@ module Qsidecar
 
     # serve reads until the connection ends and returns why it ended.
     def serve(link)
-      Thread.new { bind(link) } unless unbound(link).empty?
+      Thread.new { resend(link); bind(link) } if @lock.synchronize { @queued.any?(&:on_done) } || !unbound(link).empty?
       while (message = link.read)
         @lock.synchronize { handle(link, message) }
       end
@@ -215,6 +245,7 @@ module Qsidecar
       notify(:outage, nil) if away
       @lock.synchronize do
         @link = link
+        @joins = false
         link.close if @closed # so that the reader ends
         @queued.each { |call| call.wake.signal }
       end

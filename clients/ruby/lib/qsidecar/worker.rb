@@ -21,6 +21,9 @@ module Qsidecar
     UNAVAILABLE = [NotConnected, TimedOut, Unavailable, UnknownOutcome, Draining, Busy].freeze
     EXIT_UNAVAILABLE = 5
 
+    # When a job is settled: while the next ones run, or before its thread begins the next one.
+    ACKS = %i[behind sync].freeze
+
     # exit_status returns the exit code of a worker that failed. The program qsidecar uses the same.
     def self.exit_status(error)
       UNAVAILABLE.any? { |kind| error.is_a?(kind) } ? EXIT_UNAVAILABLE : 1
@@ -78,14 +81,19 @@ module Qsidecar
     # concurrency: how many jobs run at once in a process, 1 to 256, each in a thread. processes:
     # how many processes to fork (1: none, this process works). drain: also end when no job is
     # ready, for cron. If that can't be checked, run raises one of UNAVAILABLE.
-    def run(concurrency: 8, processes: 1, drain: false)
+    #
+    # ack: :behind begins a thread's next job before the ack of its last one is answered. :sync waits
+    # for each answer.
+    def run(concurrency: 8, processes: 1, drain: false, ack: :behind)
       raise ArgumentError, "concurrency is 1 to 256" unless (1..256).cover?(concurrency)
       raise ArgumentError, "processes is at least 1" unless processes.positive?
+      raise ArgumentError, "ack is #{ack.inspect}, must be :behind or :sync" unless ACKS.include?(ack)
       raise ArgumentError, "the worker has no jobs: add queues with Worker#job" if @handlers.empty?
 
       @ran = true
       @stopping = false
       @drain = drain
+      @sync = ack == :sync
       @commands.clear
       log(:info, "worker started: queues #{@handlers.keys.join(", ")}, concurrency #{concurrency}, processes #{processes}")
       group = ProcessGroup.new(processes, @commands, method(:log)) if processes > 1
@@ -169,6 +177,8 @@ module Qsidecar
     def serve(concurrency)
       client = Client.new(**@options, on_lost: method(:lost))
       client.on_outage = method(:outage)
+      @client = client
+      @behind = Behind.new(client, outcome: method(:settle_fields), log: method(:log), stopping: -> { @stopping })
       threads = []
       concurrency.times { start(threads, client) }
       Thread.new { join_all(threads) && stop } if @drain
@@ -177,6 +187,7 @@ module Qsidecar
       @pausing[0].synchronize { @pausing[1].broadcast }
       client.stop_claiming
       join_all(threads)
+      @behind.finish(@options[:request_timeout] || Client::REQUEST_TIME)
       client.close
       raise command if command.is_a?(Exception)
     end
@@ -207,7 +218,11 @@ module Qsidecar
       tries = 0
       until @stopping
         begin
+          next unless @behind.can_begin?
+
+          quiet = @behind.idle? # otherwise an ack can store another job after this claim
           jobs = client.claim(@handlers.keys, wait: @drain ? 0 : WAIT)
+          next @behind.wait if @drain && jobs.empty? && !quiet
           return if @drain && jobs.empty?
 
           tries = 0
@@ -236,7 +251,7 @@ module Qsidecar
     # run_in_turn runs a job, then the next one that its settle claimed, and so on.
     def run_in_turn(job)
       while job
-        @stopping ? return_job(job) : run_job(job)
+        @stopping || !@behind.can_begin? ? return_job(job) : run_job(job)
         job = job.next_jobs.first
       end
     end
@@ -272,6 +287,7 @@ module Qsidecar
       return log(:error, "job #{job.id} of #{job.queue} was settled by its block, and then failed: #{error_text(error)}") if job.settled? && error
       return if job.settled?
       return log(:warn, "job #{job.id} of #{job.queue} lost its lease: another worker may have it") if job.lost?
+      return settle_behind(job, error) unless @sync || @client.session.joins?
 
       tries = 0
       begin
@@ -279,7 +295,9 @@ module Qsidecar
       rescue SettledOrLost => e
         log(:info, "job #{job.id} of #{job.queue}: #{e.message}")
       rescue LeaseLost
-        log(:warn, "job #{job.id} of #{job.queue}: its lease was lost#{", or an earlier try settled it" if tries.positive?}")
+        return @client.session.report_lost(job) if tries.zero?
+
+        log(:warn, "job #{job.id} of #{job.queue}: its lease was lost, or an earlier try settled it")
       rescue *TRANSIENT => e
         log(:warn, "job #{job.id} of #{job.queue} could not be settled yet: #{e.message}")
         raise Closed, "stopped" if @stopping
@@ -295,23 +313,43 @@ module Qsidecar
       end
     end
 
+    # settle_behind sends the outcome of a job, and waits for the claim of the next one only.
+    def settle_behind(job, error)
+      claim = @stopping ? nil : job.next_claim
+      job.next_jobs.concat(@behind.settle(job, error, claim))
+    rescue StandardError => e
+      log(:error, "job #{job.id} of #{job.queue} could not be settled: #{e.message}")
+    end
+
+    # settle_fields returns the operation that settles a job, and its fields.
+    def settle_fields(job, error)
+      how = outcome(job, error)
+      [how ? "nack" : "ack", { lease: job.lease, **(how ? Fields.nack(**how) : {}) }]
+    end
+
     def send_outcome(job, error)
       job.next_claim = nil if @stopping
+      how = outcome(job, error)
+      how ? job.nack(**how) : job.ack
+    end
+
+    # outcome returns the arguments of a job's nack, or nil for an ack. It logs an attempt that failed.
+    def outcome(job, error)
       case error
-      when nil then job.ack
+      when nil then nil
       when Dead
         log(:error, "job #{job.id} of #{job.queue} is dead: #{error.message}")
-        job.nack(error: error.message, dead: true)
+        { error: error.message, dead: true }
       when Retry
         log(:warn, "job #{job.id} of #{job.queue} #{failure_text(job)}: #{error.message}")
-        job.nack(error: error.message, delay: error.delay)
+        { error: error.message, delay: error.delay }
       when Snooze
         log(:warn, "job #{job.id} of #{job.queue} is snoozed: #{error.message}")
-        job.nack(error: error.message, delay: error.delay, snooze: true)
+        { error: error.message, delay: error.delay, snooze: true }
       else
         text = error_text(error)
         log(:error, "job #{job.id} of #{job.queue} #{failure_text(job)}: #{text}")
-        job.nack(error: text)
+        { error: text }
       end
     end
 
@@ -337,7 +375,7 @@ module Qsidecar
 
     def lost(job)
       @on_lost&.call(job)
-      log(:warn, "job #{job.id} of #{job.queue}: its lease was lost while it runs (see Job#lost?)")
+      log(:warn, "job #{job.id} of #{job.queue}: its lease was lost; another worker may do it too (see Job#lost?)")
     end
 
     def log(level, text)

@@ -1,0 +1,238 @@
+# frozen_string_literal: true
+
+module Qsidecar
+  # The settles of a Worker that no thread waits for: the next job begins before they are answered.
+  # The session's thread notes those that succeed. One thread handles the others.
+  class Behind
+    # No job begins while so many settles are unanswered. If the worker dies, their jobs can be
+    # delivered again. One commit of the sidecar answers all that arrived by then, and these are
+    # enough to keep a thread busy until then.
+    MOST = 32
+
+    # No job begins while a settle is unanswered for so long, in seconds. No commit takes that long
+    # unless the database is in trouble, and each further job could be delivered again.
+    LONGEST = 1
+
+    # How often a waiting thread checks whether the worker stops, in seconds.
+    CHECK = 0.2
+
+    # Errors of which the client itself repeats a settle.
+    AGAIN = [Unavailable, UnknownOutcome, Busy, Draining].freeze
+
+    # A settle that is not carried out yet. refused: it is the nack that replaces an invalid one.
+    # internal: the last try ended with an internal error.
+    Settle = Struct.new(:job, :op, :fields, :tries, :resent, :refused, :internal, :due)
+
+    # now is a clock, which tests replace.
+    @clock = nil
+    class << self
+      attr_writer :clock
+
+      def now
+        @clock ? @clock.call : Connection.now
+      end
+    end
+
+    # outcome returns the operation and the fields that settle a job with an exception, or nil. log
+    # is called with a level and a text. stopping is called for whether the worker stops.
+    def initialize(client, outcome:, log:, stopping:)
+      @client = client
+      @outcome = outcome
+      @log = log
+      @stopping = stopping
+      @lock = Mutex.new # guards the fields below
+      @changed = ConditionVariable.new # a settle has ended
+      @work = ConditionVariable.new # a settle has failed, or all have ended
+      @unanswered = {}.compare_by_identity # jobs: since when; infinity once the database has rejected it
+      @over = 0 # how many settles have ended
+      @failed = []
+      @ended = false
+      @later = [] # used by the thread only
+      @thread = Thread.new { run }
+      @thread.name = "qsidecar-settle"
+    end
+
+    # settle sends the settle of a job and, if further jobs can begin, a claim. It returns the jobs of
+    # the claim when it is answered.
+    def settle(job, error, claim)
+      settle = Settle.new(job, nil, nil, 0, false, false, false)
+      form(settle, error)
+      begins = @lock.synchronize do
+        @unanswered[job] = Behind.now
+        can_begin_now?
+      end
+      send_request(settle, begins ? claim : nil, +1)
+    end
+
+    # can_begin? waits until a job can begin. It returns false if the worker stops before.
+    def can_begin?
+      @lock.synchronize do
+        until can_begin_now?
+          return false if @stopping.call
+
+          @changed.wait(@lock, CHECK)
+        end
+      end
+      true
+    end
+
+    def idle?
+      @lock.synchronize { @unanswered.empty? }
+    end
+
+    # wait returns when a settle has ended, or if none is unanswered, or the worker stops.
+    def wait
+      @lock.synchronize do
+        count = @over
+        @changed.wait(@lock, CHECK) until @over > count || @unanswered.empty? || @stopping.call
+      end
+    end
+
+    # finish waits until all settles have ended, for limit seconds at most.
+    def finish(limit)
+      ends = Connection.now + limit
+      left = @lock.synchronize do
+        @changed.wait(@lock, CHECK) until @unanswered.empty? || Connection.now > ends
+        @ended = true
+        @work.signal
+        @unanswered.keys
+      end
+      left.each { |job| log(:error, job, "could not be settled: no answer in time") }
+      @thread.join
+    end
+
+    private
+
+    def can_begin_now?
+      @unanswered.empty? || (@unanswered.size < MOST && Behind.now - @unanswered.each_value.min < LONGEST)
+    end
+
+    # form sets the operation and the fields of a settle. If they can't be formed, the attempt fails.
+    def form(settle, error)
+      settle.op, settle.fields = @outcome.call(settle.job, error)
+    rescue StandardError => e
+      raise if settle.refused
+
+      refuse(settle, e)
+    end
+
+    def refuse(settle, error)
+      log(:error, settle.job, "its outcome was refused: #{error.message}")
+      settle.refused = true
+      settle.resent = false
+      form(settle, error)
+    end
+
+    def send_request(settle, claim = nil, settling = 0)
+      call = Call.new(settle.op, settle.fields, resent: settle.resent, on_done: ->(done) { answered(settle, done.error) })
+      @client.session.settle_behind(call, claim && Call.new("claim", claim), settling)
+    rescue Error => e
+      answered(settle, e) unless call.nil? || call.id # otherwise only the claim failed, and the next claim reports that
+      []
+    end
+
+    # answered notes an answer, mostly in the thread that reads. It must not wait, log or call the
+    # program.
+    def answered(settle, error)
+      return over(settle) { settle.job.settled! } unless error
+
+      @lock.synchronize do
+        @failed << [settle, error]
+        @work.signal
+      end
+    end
+
+    def over(settle)
+      yield if block_given?
+      @lock.synchronize do
+        @unanswered.delete(settle.job)
+        @over += 1
+        @changed.broadcast
+      end
+    end
+
+    def run
+      while (failed = next_failed)
+        failed.each { |settle, error| guard(settle) { handle(settle, error) } }
+        due, @later = @later.partition { |settle| settle.due <= Connection.now }
+        due.each { |settle| guard(settle) { send_request(settle) } }
+        give_up if @stopping.call
+      end
+    end
+
+    # next_failed returns the settles that failed, or nil after the end.
+    def next_failed
+      @lock.synchronize do
+        pause = @later.empty? ? nil : (@later.map(&:due).min - Connection.now).clamp(0, CHECK)
+        @work.wait(@lock, pause) if @failed.empty? && !@ended && pause != 0
+        return if @ended
+
+        failed, @failed = @failed, []
+        failed
+      end
+    end
+
+    # give_up ends the settles that the database rejects when the worker stops.
+    def give_up
+      ended, @later = @later.partition(&:internal)
+      ended.each do |settle|
+        log(:error, settle.job, "could not be settled")
+        over(settle)
+      end
+    end
+
+    def guard(settle)
+      yield
+    rescue StandardError => e
+      log(:error, settle.job, "could not be settled: #{e.message}")
+      over(settle)
+    end
+
+    def handle(settle, error)
+      settle.internal = false
+      case error
+      when *AGAIN then again(settle, error)
+      when Internal then rejected(settle, error)
+      when SettledOrLost
+        log(:info, settle.job, error.message)
+        over(settle) { settle.job.settled! }
+      when LeaseLost
+        @client.session.report_lost(settle.job)
+        over(settle)
+      when Closed, NotConnected then raise error
+      else
+        raise error if settle.refused
+
+        refuse(settle, error)
+        send_request(settle)
+      end
+    end
+
+    def again(settle, error)
+      settle.resent ||= error.is_a?(UnknownOutcome)
+      settle.tries += 1
+      later(settle, error.retry_ms ? error.retry_ms / 1000.0 : Session.backoff(settle.tries))
+    end
+
+    # rejected repeats after an internal error. Otherwise the job would stay with this worker. Other
+    # jobs can begin, because the database works.
+    def rejected(settle, error)
+      log(:warn, settle.job, "could not be settled yet: #{error.message}")
+      settle.internal = true
+      @lock.synchronize do
+        @unanswered[settle.job] = Float::INFINITY
+        @changed.broadcast
+      end
+      later(settle, 4 * Session.backoff(settle.tries += 1))
+    end
+
+    def later(settle, pause)
+      settle.due = Connection.now + pause
+      @later << settle
+    end
+
+    def log(level, job, text)
+      @log.call(level, "job #{job.id} of #{job.queue}: #{text}")
+    end
+  end
+end
