@@ -2,7 +2,6 @@ package adopted
 
 import (
 	"context"
-	"errors"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/adopted/internal/statement"
@@ -57,7 +56,7 @@ func (s *Store) claimCarefully(ctx context.Context, host backends.Identity, c ba
 			case err == nil:
 				s.ObstacleSet().Clear(c.Queues[0].Queue, job, backends.DoingClaim) // it is claimed, or doesn't wait any more
 				all.Add(got)
-			case refusesRow(err) && len(tried) > 0:
+			case core.RefusesRow(err) && len(tried) > 0:
 				s.refuse(c.Queues[0].Queue, job, err)
 			default:
 				err = all.Unless(err)
@@ -86,12 +85,6 @@ func (s *Store) claimCarefully(ctx context.Context, host backends.Identity, c ba
 	}
 	err := search.Run(ctx, &all, max(1, (len(c.Slots)-len(all.Res.Jobs))/2))
 	return all.Res, err
-}
-
-// refusesRow reports whether one row is possibly the reason of an error.
-func refusesRow(err error) bool {
-	locked, ok := errors.AsType[*backends.LockedError](err)
-	return backends.IsRefused(err) || ok && locked.Conflict
 }
 
 // refuse notes a row whose claim the database refused.

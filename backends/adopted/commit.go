@@ -198,7 +198,7 @@ func (s *Store) failed(ctx context.Context, k *commitment, err error, at *attemp
 func (s *Store) claimFailed(ctx context.Context, host backends.Identity, c backends.Claim, why error, at *attempt) (backends.ClaimResult, error) {
 	queue := c.Queues[0].Queue
 	at.locked[queue] = true
-	if refusesRow(why) {
+	if core.RefusesRow(why) {
 		var res backends.ClaimResult
 		if res, why = s.claimCarefully(ctx, host, c, nil, true); why == nil {
 			s.works(queue, backends.DoingClaim)

@@ -150,3 +150,9 @@ func ofRow(err error) bool {
 	var l *backends.LockedError
 	return backends.IsRefused(err) || errors.As(err, &l)
 }
+
+// RefusesRow reports whether one row is possibly the reason why the database ends a claim again and again.
+func RefusesRow(err error) bool {
+	locked, ok := errors.AsType[*backends.LockedError](err)
+	return backends.IsRefused(err) || ok && locked.Conflict
+}

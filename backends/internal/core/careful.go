@@ -169,7 +169,7 @@ func (x *RefusedSearch) Run(ctx context.Context, all *ClaimParts, n int) error {
 		case err == nil:
 			all.Add(got)
 			n = min(2*n, len(all.Claim.Slots))
-		case !backends.IsRefused(err) || len(tried) == 0:
+		case !RefusesRow(err) || len(tried) == 0:
 			return all.Unless(err)
 		case len(tried) > 1:
 			n = max(1, len(tried)/2)
