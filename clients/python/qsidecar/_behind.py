@@ -22,7 +22,8 @@ from .job import Job
 log = logging.getLogger("qsidecar")
 
 # No job begins while so many settles are unanswered. If the worker dies, their jobs can be delivered again. One
-# commit of the sidecar answers all that arrived by then, and these are enough to keep a thread busy until then.
+# commit of the sidecar answers all that arrived by then, and these are enough to keep a thread busy until then. More
+# threads than that can each have one, as if they waited for it.
 MOST = 32
 # No job begins while a settle is unanswered for so long, in seconds. No commit takes that long unless the database
 # is in trouble, and each further job could be delivered again.
@@ -49,8 +50,9 @@ class Settle:
 class Behind:
     """The settles of one run. The reader notes those that succeed. One thread handles the others."""
 
-    def __init__(self, client: Client, ending: Callable[[], bool]) -> None:
+    def __init__(self, client: Client, threads: int, ending: Callable[[], bool]) -> None:
         self._client = client
+        self._most = max(MOST, threads)
         self._ending = ending
         self._changed = threading.Condition(threading.Lock())  # guards the next field
         self._unanswered: Dict[Job, float] = {}  # since when; infinity once the database has rejected it
@@ -91,7 +93,7 @@ class Behind:
 
     def _can_begin(self) -> bool:
         unanswered = self._unanswered
-        return not unanswered or (len(unanswered) < MOST and now() - min(unanswered.values()) < LONGEST)
+        return not unanswered or (len(unanswered) < self._most and now() - min(unanswered.values()) < LONGEST)
 
     def idle(self) -> bool:
         return not self._unanswered

@@ -227,7 +227,7 @@ class Session(Calls):
                 return
             call = found
             outcome: Optional[Exception] = error
-            if call.op == "claim" or call.op in SETTLES:
+            if call.claim() is not None:
                 self.joins = message.get("join") is True
             if call.claim():  # a settle that failed can have jobs of its claim
                 self._claimed(wire, call, message)

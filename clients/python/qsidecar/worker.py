@@ -240,7 +240,7 @@ class _ThreadPool:
         self._free = threads
         self._next_claim = {"queues": list(app.jobs)}
         self._sync = ack == "sync"
-        self._behind = Behind(app.client, self._ending)
+        self._behind = Behind(app.client, threads, self._ending)
         self.thread = threading.Thread(target=self._run, name="qsidecar-claim", daemon=True)
 
     def start(self) -> None:

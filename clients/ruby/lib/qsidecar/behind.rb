@@ -6,7 +6,8 @@ module Qsidecar
   class Behind
     # No job begins while so many settles are unanswered. If the worker dies, their jobs can be
     # delivered again. One commit of the sidecar answers all that arrived by then, and these are
-    # enough to keep a thread busy until then.
+    # enough to keep a thread busy until then. More threads than that can each have one, as if they
+    # waited for it.
     MOST = 32
 
     # No job begins while a settle is unanswered for so long, in seconds. No commit takes that long
@@ -35,8 +36,9 @@ module Qsidecar
 
     # outcome returns the operation and the fields that settle a job with an exception, or nil. log
     # is called with a level and a text. stopping is called for whether the worker stops.
-    def initialize(client, outcome:, log:, stopping:)
+    def initialize(client, threads:, outcome:, log:, stopping:)
       @client = client
+      @most = [MOST, threads].max
       @outcome = outcome
       @log = log
       @stopping = stopping
@@ -104,7 +106,7 @@ module Qsidecar
     private
 
     def can_begin_now?
-      @unanswered.empty? || (@unanswered.size < MOST && Behind.now - @unanswered.each_value.min < LONGEST)
+      @unanswered.empty? || (@unanswered.size < @most && Behind.now - @unanswered.each_value.min < LONGEST)
     end
 
     # form sets the operation and the fields of a settle. If they can't be formed, the attempt fails.

@@ -21,7 +21,7 @@ module Qsidecar
       return unless call # its caller no longer waits
 
       error = message["ok"] ? nil : Qsidecar.error(message["error"] || {})
-      @joins = message["join"] == true if call.claim? || call.settle?
+      @joins = message["join"] == true if call.claim
       update_leases(link, call, message, error)
       error = resent_result(call, message, error) if call.resent && call.settle?
       finish(call, reply: message, error: error)

@@ -178,7 +178,7 @@ module Qsidecar
       client = Client.new(**@options, on_lost: method(:lost))
       client.on_outage = method(:outage)
       @client = client
-      @behind = Behind.new(client, outcome: method(:settle_fields), log: method(:log), stopping: -> { @stopping })
+      @behind = Behind.new(client, threads: concurrency, outcome: method(:settle_fields), log: method(:log), stopping: -> { @stopping })
       threads = []
       concurrency.times { start(threads, client) }
       Thread.new { join_all(threads) && stop } if @drain
