@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"io"
 	"net/http"
 	"net/url"
 	"os"
@@ -50,27 +49,22 @@ func TestAutoscalingPage(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		u.Host = at
-		formula = strings.ReplaceAll(formula, trigger.Name, valueAt(t, u.String(), trigger.Metadata.ValueLocation))
+		formula = strings.ReplaceAll(formula, trigger.Name, valueAt(t, at, u.RequestURI(), trigger.Metadata.ValueLocation))
 	}
 	if formula != "2 + 1" {
 		t.Errorf("with 2 ready and 1 claimed job the formula is %q", formula)
 	}
 }
 
-// valueAt returns a number in a JSON document, by its path.
-func valueAt(t *testing.T, address, path string) string {
+// valueAt returns a number in the JSON document of a page, by its path.
+func valueAt(t *testing.T, address, page, path string) string {
 	t.Helper()
-	res, err := http.Get(address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	body, err := io.ReadAll(res.Body)
-	if e := res.Body.Close(); err != nil || e != nil || res.StatusCode != http.StatusOK {
-		t.Fatal(res.Status, err, e)
+	code, body, err := get(address, page)
+	if err != nil || code != http.StatusOK {
+		t.Fatal(code, err)
 	}
 	var at any
-	if err := json.Unmarshal(body, &at); err != nil {
+	if err := json.Unmarshal([]byte(body), &at); err != nil {
 		t.Fatal(err)
 	}
 	for part := range strings.SplitSeq(path, ".") {
@@ -80,14 +74,14 @@ func valueAt(t *testing.T, address, path string) string {
 		case []any:
 			i, err := strconv.Atoi(part)
 			if err != nil || i >= len(v) {
-				t.Fatalf("%s has no %s: %s", address, path, body)
+				t.Fatalf("%s has no %s: %s", page, path, body)
 			}
 			at = v[i]
 		}
 	}
 	n, ok := at.(float64)
 	if !ok {
-		t.Fatalf("%s at %s is %v", address, path, at)
+		t.Fatalf("%s of %s is %v", path, page, at)
 	}
 	return strconv.FormatFloat(n, 'f', -1, 64)
 }

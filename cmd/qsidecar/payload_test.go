@@ -135,7 +135,7 @@ func TestPayloadTexts(t *testing.T) {
 	}
 }
 
-// TestTextThatLooksLikeJSON shows that a payload that was meant as JSON isn't stored as a text without a word.
+// TestTextThatLooksLikeJSON shows that a payload that was meant as JSON isn't stored as a text without a warning.
 func TestTextThatLooksLikeJSON(t *testing.T) {
 	h := newHost(t)
 	h.serve()
@@ -153,7 +153,7 @@ func TestTextThatLooksLikeJSON(t *testing.T) {
 	}
 }
 
-// TestRunAt shows that a job is scheduled for an instant, in this host's zone if it names none.
+// TestRunAt shows that a job is scheduled for an instant, without a zone in that of this host.
 func TestRunAt(t *testing.T) {
 	h := newHost(t)
 	h.serve()

@@ -84,7 +84,7 @@ func (a *app) root() *cobra.Command {
 	return root
 }
 
-// flagError is an error of pflag without the words of Go's own parsers.
+// flagError is an error of pflag in our terms: a parser of Go's own doesn't name the flag.
 func flagError(err error) error {
 	invalid, ok := errors.AsType[*pflag.InvalidValueError](err)
 	if !ok {

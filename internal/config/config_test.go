@@ -183,7 +183,7 @@ log: {level: debug, format: json}
 func TestConfigErrors(t *testing.T) {
 	for _, row := range []struct{ src, want string }{
 		{"lisen: []", "1:1: unknown key \"lisen\": did you mean listen?"},
-		{"queues: {q: {max_attemps: 3}}", "unknown key \"max_attemps\": did you mean max_attempts?"},
+		{"queues: {q: {max_attempst: 3}}", "unknown key \"max_attempst\": did you mean max_attempts?"},
 		{"log: {colour: 1}", "1:7: unknown key \"colour\"; known here: level, format"},
 		{"listen: [{socket: /s, allow: []}]", "listen[0].allow: an empty list allows nothing"},
 		{"listen: [{socket: /s, allow: [{users: []}]}]", "listen[0].allow[0].users: an empty list matches no client"},

@@ -194,7 +194,7 @@ def hinted(table):
 
 
 def waits(how):
-    """What a lock of sqlglot says of waiting: SKIP LOCKED, NOWAIT, or nothing."""
+    """How a lock of sqlglot waits: SKIP LOCKED, NOWAIT, or as usual (empty)."""
     return False if "READPAST" in how else True if "NOWAIT" in how else None
 
 
