@@ -71,16 +71,19 @@ flaky-touched: ## do the same for the tests that differ from a commit (BASE=HEAD
 cover: ## print the statement coverage of each package by a suite (SUITE=test)
 	@exec $(GO) run ./scripts/suite -suite $(SUITE) cover
 
+# Without cgo, so that it shares what the tests build.
+LINT = CGO_ENABLED=0 $(GO) tool -modfile=$(CURDIR)/tools/lint/go.mod golangci-lint run ./...
+
 lint: ## run gofmt, golangci-lint (with go vet) in each module, vale, actionlint and shellcheck
 	@bad=$$(gofmt -l .); test -z "$$bad" || { echo "gofmt these: $$bad" >&2; exit 1; }
 	@scripts/need.sh cc shellcheck
 	shellcheck $$(git ls-files '*.sh' .ci/run)
 	$(GO) tool -modfile=tools/go.mod actionlint
 	git ls-files -z '*.md' '*.go' '*.py' '*.rb' '*.gemspec' '*.yaml' '*.yml' ':!.vale' | CGO_ENABLED=1 xargs -0 $(GO) tool -modfile=tools/vale/go.mod vale --output=line --minAlertLevel=error
-	$(GO) tool -modfile=tools/lint/go.mod golangci-lint run ./...
-	cd bench && $(GO) tool -modfile=../tools/lint/go.mod golangci-lint run ./...
-	cd deploy && $(GO) tool -modfile=../tools/lint/go.mod golangci-lint run ./...
-	cd e2e/traces && $(GO) tool -modfile=../../tools/lint/go.mod golangci-lint run ./...
+	$(LINT)
+	cd bench && $(LINT)
+	cd deploy && $(LINT)
+	cd e2e/traces && $(LINT)
 
 audit: ## search for known vulnerabilities with govulncheck (uses vuln.go.dev; GitHub's workflow runs it)
 	@GO="$(GO)" scripts/audit.sh $(ARGS)

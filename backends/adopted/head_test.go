@@ -155,7 +155,7 @@ func (k *kit) onCounted(on *product, tables map[string]mapping.Table) *counted {
 // as many rows behind many of them as behind few, and claim the other jobs in their order.
 func TestBlockedHead(t *testing.T) {
 	onEachAndSQLite(t, func(t *testing.T, on *product) {
-		const few, many, rows = 5, 300, 1000
+		const few, many, rows = 5, 300, 500
 		ddl, tables, blocked := "", map[string]mapping.Table{}, map[string]int{}
 		for i, order := range headOrders {
 			for _, n := range []int{few, many} {
@@ -178,7 +178,7 @@ func TestBlockedHead(t *testing.T) {
 					t.Fatal(err)
 				}
 				var got []string
-				for c := range 20 {
+				for c := range 8 {
 					got = append(got, k.one(name).ID)
 					if c == 0 && e.query != "" && e.read < int64(n) {
 						t.Fatalf("order by %s: a scan from the beginning read %d rows behind %d dead jobs", order, e.read, n)

@@ -40,7 +40,7 @@ func runEngine(ctx context.Context, o options) error {
 	if err := testSuite.prepare(ctx); err != nil {
 		return err
 	}
-	env := append(testEnv(), "CGO_ENABLED=0", testserver.EnvEngine+"="+o.engine)
+	env := append(testEnv(), testserver.EnvEngine+"="+o.engine)
 	r.run(ctx, []stream{{{name: "tests", test: slices.Concat(common(o), []string{"-short", "-timeout=15m"}, packages), env: env}}})
 	return r.finish()
 }
@@ -57,7 +57,7 @@ func runCluster(ctx context.Context, o options) error {
 	if err := clusterSuite.prepare(ctx); err != nil {
 		return err
 	}
-	env := append(testEnv(), "CGO_ENABLED=0")
+	env := testEnv()
 	engines := []string{"-run=" + clusterTests, "-timeout=15m", "./backends/postgres", "./backends/mysql"}
 	r.run(ctx, []stream{{
 		{name: "engines", test: append(common(o), engines...), env: env},

@@ -16,7 +16,7 @@ type Cost [2]int
 
 // repeats is how often Check repeats each operation. What a Store does rarely, such as the registration of a queue, or
 // in the background changes the cost of a few of them.
-const repeats = 20
+const repeats = 7
 
 const host backends.Identity = 1
 
