@@ -27,8 +27,11 @@ var lateCommitTests = map[string]func(*kit){
 		if k.Producer == nil {
 			return
 		}
-		rounds := 60
-		if testing.Short() {
+		rounds := 30
+		switch {
+		case largeRuns:
+			rounds = 300
+		case testing.Short():
 			rounds = 8
 		}
 		x := interleaving{kit: k, handles: []backends.Backend{k.Backend, k.OpenAnother()}, ready: map[string]bool{}, random: testseed.Rand(k).IntN}
