@@ -24,7 +24,7 @@ func TestKilledSessions(t *testing.T) {
 	everywhere(t, func(t *testing.T, m *testserver.MySQL) {
 		name := m.Database(t)
 		s := open(t, Options{URL: m.URL(name)})
-		const writers, each = 6, 15
+		const writers, each = 6, 40
 		var answers [writers][each]error
 		var running atomic.Int32
 		running.Store(writers)
