@@ -185,11 +185,11 @@ func (p *Postgres) run() (err error) {
 	return err
 }
 
-// prepare fills a server's directory dir with a copy of the template. Most of a template is zeros. They take no memory, because cp leaves holes.
+// prepare fills a server's directory dir with a copy of the template.
 func prepare(dir, template string, who account) error {
 	data := filepath.Join(dir, "data")
-	if out, err := exec.Command("cp", "-R", "--sparse=always", template, data).CombinedOutput(); err != nil {
-		return fmt.Errorf("copying the data directory: %w\n%s", err, out)
+	if err := os.CopyFS(data, os.DirFS(template)); err != nil {
+		return fmt.Errorf("copying the data directory: %w", err)
 	}
 	return errors.Join(own(dir, who), os.Chmod(data, 0o700), os.Chmod(dir, 0o755))
 }
