@@ -59,9 +59,7 @@ func TestAdmin(t *testing.T) {
 	if !strings.HasPrefix(at, "127.0.0.1:") || strings.HasSuffix(at, ":0") {
 		t.Fatalf("status has the admin address %q, want a port of 127.0.0.1", at)
 	}
-	if want := "admin=http://" + at + "/"; !strings.Contains(x.r.errOut.String(), want) {
-		t.Errorf("the log of the start has no %s:\n%s", want, x.r.errOut.String())
-	}
+	testwait.Until(t, "the log has the address of the page", func() bool { return strings.Contains(x.r.errOut.String(), "admin=http://"+at+"/") })
 	for _, path := range []string{"/healthz", "/startupz", "/readyz"} {
 		wantPage(t, at, path, 200, "ok\n")
 	}
