@@ -437,3 +437,34 @@ func TestRevokedRight(t *testing.T) {
 	}
 	k.write(backends.Ack{Leases: leases(held)}, 0)
 }
+
+// TestQueriesOfALockedTable shows that no query waits for a table that its owner has locked, however often it met the lock: after an
+// error the driver prepares a statement again, and the server waits for the lock then, too.
+func TestQueriesOfALockedTable(t *testing.T) {
+	onEach(t, func(t *testing.T, on *product) {
+		k := on.newKit(t, "CREATE TABLE locked (id int PRIMARY KEY)", nil)
+		lock, unlock := "BEGIN; LOCK TABLE locked IN ACCESS EXCLUSIVE MODE", "ROLLBACK"
+		if on.name != "PostgreSQL" {
+			lock, unlock = "LOCK TABLES locked WRITE", "UNLOCK TABLES"
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), testwait.Limit)
+		defer cancel()
+		query := &backends.Statement{Text: "SELECT count(*) FROM " + map[bool]string{true: "public."}[on.name == "PostgreSQL"] + "locked"}
+		for range 8 { // each connection of the pool prepares it
+			if err := k.Query(ctx, query); err != nil {
+				t.Fatal(err)
+			}
+		}
+		k.sql(lock)
+		for n := range 8 {
+			var locked *backends.LockedError
+			if err := k.Query(ctx, query); !errors.As(err, &locked) {
+				t.Fatalf("query %d: %v, want a LockedError", n+1, err)
+			}
+		}
+		k.sql(unlock)
+		if err := k.Query(ctx, query); err != nil {
+			t.Error(err)
+		}
+	})
+}

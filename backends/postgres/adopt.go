@@ -69,10 +69,8 @@ func (t *tx) doBriefly(ctx context.Context, statements []*backends.Statement) er
 		t.queue(st)
 	}
 	err := t.send(ctx)
-	if err == nil {
-		for _, st := range statements {
-			prepared[st.Text] = true
-		}
+	for _, st := range statements {
+		prepared[st.Text] = err == nil // if the batch fails, pgx prepares its statements again
 	}
 	return err
 }
