@@ -447,8 +447,7 @@ func TestQueriesOfALockedTable(t *testing.T) {
 		if on.name != "PostgreSQL" {
 			lock, unlock = "LOCK TABLES locked WRITE", "UNLOCK TABLES"
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), testwait.Limit)
-		defer cancel()
+		ctx := testwait.Context(t)
 		query := &backends.Statement{Text: "SELECT count(*) FROM " + map[bool]string{true: "public."}[on.name == "PostgreSQL"] + "locked"}
 		for range 8 { // each connection of the pool prepares it
 			if err := k.Query(ctx, query); err != nil {
