@@ -33,9 +33,9 @@ const (
 		UNION ALL SELECT max(job) FROM {s}.qsidecar_keys UNION ALL SELECT max(job) FROM {s}.qsidecar_failures) numbers)`
 )
 
-// checkSequence repairs the sequence if it is behind the ids. It reports whether it was. An error is logged: claims and settles need no
-// new numbers.
-func (s *Store) checkSequence(ctx context.Context, c *pgx.Conn) (was bool) {
+// checkSequence repairs the sequence if it is behind the ids. It reports whether an insert can succeed now, also because another
+// sidecar repaired it or is about to. An error is logged: claims and settles need no new numbers.
+func (s *Store) checkSequence(ctx context.Context, c *pgx.Conn) (ok bool) {
 	was, err := s.repairSequence(ctx, c)
 	switch {
 	case noEpochs(err), isLockTimeout(err): // the tables don't exist yet, the server is read-only, or locks are in the way, and a later session repeats it
@@ -43,7 +43,7 @@ func (s *Store) checkSequence(ctx context.Context, c *pgx.Conn) (was bool) {
 		s.log.Error("can't repair the sequence", "event", "sequence_repair_failed", "address", s.place,
 			"fix", in(s.o.Schema, "GRANT UPDATE ON SEQUENCE {s}.qsidecar_sequence TO the role, or run: "+RepairSQL), "error", err)
 	}
-	return was && err == nil
+	return err == nil || isLockTimeout(err)
 }
 
 func isLockTimeout(err error) bool {
