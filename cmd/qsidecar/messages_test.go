@@ -48,6 +48,8 @@ func TestMessages(t *testing.T) {
 			"invalid argument \"-5s\" for \"--delay\" flag: -5s must not be negative\nRun `qsidecar enqueue --help` to see what it takes"},
 		{"a priority out of range", "enqueue q x --priority 99999", 2, "--priority: 99999 is outside -32768 to 32767\nRun `qsidecar enqueue --help` to see what it takes"},
 		{"a priority that is no number", "change q 1 --priority high", 2, "--priority: \"high\" is not a whole number\nRun `qsidecar change --help` to see what it takes"},
+		{"a switch that is neither", "enqueue q x --text=maybe", 2, "--text: \"maybe\" is neither true nor false\nRun `qsidecar enqueue --help` to see what it takes"},
+		{"a number without end", "claim q --max 99999999999999999999", 2, "--max: 99999999999999999999 is too large a number\nRun `qsidecar claim --help` to see what it takes"},
 		{"a wrong time", "enqueue q x --run-at tomorrow", 2,
 			"invalid argument \"tomorrow\" for \"--run-at\" flag: \"tomorrow\" is not a time: write it as 2027-01-31 18:30, or with a zone as 2027-01-31T18:30Z\nRun `qsidecar enqueue --help` to see what it takes"},
 		{"two times", "enqueue q x --run-at 2027-01-31T18:30:00Z --delay 5s", 2, "--delay and --run-at exclude each other: leave one of them out"},

@@ -84,30 +84,26 @@ func (a *app) root() *cobra.Command {
 	return root
 }
 
-// flagError is an error of pflag in our terms: a parser of Go's own doesn't name the flag.
+// flagError is an error of pflag in our terms: Go's own parsers name neither the flag nor what it takes.
 func flagError(err error) error {
 	invalid, ok := errors.AsType[*pflag.InvalidValueError](err)
 	if !ok {
 		return err
 	}
-	number, ok := errors.AsType[*strconv.NumError](err)
+	wrong, ok := errors.AsType[*strconv.NumError](err)
 	if !ok {
 		return err
 	}
 	flag := invalid.GetFlag()
-	if errors.Is(number, strconv.ErrRange) {
-		least, most := "", ""
-		switch flag.Value.Type() {
-		case "int16":
-			least, most = "-32768", "32767"
-		case "int":
-			least, most = strconv.Itoa(math.MinInt), strconv.Itoa(math.MaxInt)
-		}
-		if least != "" {
-			return fmt.Errorf("--%s: %s is outside %s to %s", flag.Name, number.Num, least, most)
-		}
+	switch kind := flag.Value.Type(); {
+	case kind == "bool":
+		return fmt.Errorf("--%s: %q is neither true nor false", flag.Name, wrong.Num)
+	case !errors.Is(wrong, strconv.ErrRange):
+		return fmt.Errorf("--%s: %q is not a whole number", flag.Name, wrong.Num)
+	case kind == "int16":
+		return fmt.Errorf("--%s: %s is outside %d to %d", flag.Name, wrong.Num, math.MinInt16, math.MaxInt16)
 	}
-	return fmt.Errorf("--%s: %q is not a whole number", flag.Name, number.Num)
+	return fmt.Errorf("--%s: %s is too large a number", flag.Name, wrong.Num)
 }
 
 // nearFlag suggests the flag that err was probably about.

@@ -175,6 +175,7 @@ func (d *yamlDecoder) value(node ast.Node, v reflect.Value, path string) {
 	}
 }
 
+// noValue reports a key without a value, if it isn't a section. An empty list of queues is the usual config: their names are free.
 func (d *yamlDecoder) noValue(node ast.Node, t reflect.Type, path string) {
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()
