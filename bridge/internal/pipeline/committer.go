@@ -244,7 +244,7 @@ const crowdFrom = 64
 func (c *committer) noteCrowd(writes []*PendingWrite) {
 	n := 0
 	if len(writes) >= crowdFrom { // otherwise there can't be so many sessions
-		clear(c.sessions)
+		defer clear(c.sessions)
 		for _, p := range writes {
 			if p.session != nil && len(backends.LeasesOf(p.write)) > 0 {
 				c.sessions[p.session] = struct{}{}
@@ -399,7 +399,7 @@ func (c *committer) work(i int) (s *quota.Session, units int) {
 func (c *committer) countWaiting(writes []*PendingWrite) (n int, over bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	clear(c.sessions)
+	defer clear(c.sessions) // it must not keep sessions that end
 	for _, p := range c.queue {
 		c.sessions[p.session] = struct{}{}
 	}
