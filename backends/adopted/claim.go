@@ -143,25 +143,29 @@ func (e *tooLargeError) Error() string {
 	return fmt.Sprintf("the job's payload has %d bytes with its headers, and this sidecar delivers at most %d: raise max_frame, or leave such rows to the table's own consumers", e.size, e.limit)
 }
 
-// pass passes rows over that are too large: the table's own consumers can work them. The row becomes an obstacle. One whose
-// columns show its size stands for all others like it, because the scans then leave them out; see passesLarge. again: another
-// scan finds rows behind them.
+// pass passes rows over that are too large: the table's own consumers can work them. again: another scan finds rows behind them.
 func (c *claim) pass(q *statement.Queue, large []*statement.Candidate) (again bool, err error) {
 	for _, r := range large {
-		why := &tooLargeError{r.Size, c.MaxPayload}
-		counted := c.tooLarge(r.Size)
-		if !counted {
-			why.size = r.Contents()
-		}
 		if c.most > 0 { // claimCarefully finds out which row it is
-			return false, backends.Refused(why)
+			return false, backends.Refused(c.tooLargeError(r))
 		}
-		if !counted || !c.s.passesLarge(q.Queue) {
-			c.s.refuse(q.Queue, r.Item, why)
-		}
-		again = again || counted || c.s.ObstacleSet().Has(q.Queue, r.Item, backends.DoingClaim)
+		again = c.notePassed(q, r) || again
 	}
 	return again, nil
+}
+
+func (c *claim) tooLargeError(r *statement.Candidate) error {
+	return &tooLargeError{max(r.Size, r.Contents()), c.MaxPayload}
+}
+
+// notePassed notes a row that is too large as an obstacle. One whose columns show its size stands for all others like it, because
+// scans then leave them out; see passesLarge. It reports whether the next scan leaves the row out.
+func (c *claim) notePassed(q *statement.Queue, r *statement.Candidate) bool {
+	counted, known := c.tooLarge(r.Size), c.s.ObstacleSet().Has(q.Queue, r.Item, backends.DoingClaim)
+	if known || !counted || !c.s.passesLarge(q.Queue) {
+		c.s.refuse(q.Queue, r.Item, c.tooLargeError(r))
+	}
+	return counted || c.s.ObstacleSet().Has(q.Queue, r.Item, backends.DoingClaim)
 }
 
 // passesLarge reports whether scans of the queue leave out rows that are too large. They begin to when one is found, because

@@ -194,9 +194,7 @@ func (c *claim) passInTx(ctx context.Context, conn txConn, q *statement.Queue, r
 	if err := conn.Rollback(ctx); err != nil {
 		return false, err
 	}
-	why := &tooLargeError{max(r.Size, r.Contents()), c.MaxPayload}
-	c.s.refuse(q.Queue, r.Item, why)
-	return c.tooLarge(r.Size) || c.s.ObstacleSet().Has(q.Queue, r.Item, backends.DoingClaim), nil
+	return c.notePassed(q, r), nil
 }
 
 // countLoss counts a delivery whose transaction was lost, and commits that. Otherwise a job whose transaction can't last would run

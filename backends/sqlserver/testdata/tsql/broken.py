@@ -36,7 +36,7 @@ BROKEN = [
     ("promote", "READPAST, ROWLOCK, READCOMMITTEDLOCK) ON r.id", "ROWLOCK) ON r.id", "the rows are not locked"),
     ("prune_keys", "FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK) ON r.queue", "FORCESEEK) ON r.queue", "the rows are not locked"),
     ("claim", "j.position, DATALENGTH(j.payload)", "j.position, 0", "the rows are not locked"),
-    ("lock_due", "OPTION (KEEPFIXED PLAN)", "", "compiled anew"),
+    ("lock_due", "OPTION (KEEPFIXED PLAN)", "", "compiled again"),
     ("seal", "UPDATE [qsidecar].qsidecar_commits SET number = @seal_number + 1", "MERGE [qsidecar].qsidecar_commits SET number = @seal_number + 1", "cannot be read"),
     ("pause", "WHERE queue = @pause_queue;", "WHERE paused = 0;", "not by primary key"),
 ]

@@ -151,7 +151,7 @@ def statement_rules(name, schema, s, say):
         row_rules(schema, select, say)
     into = tree.find(exp.Table) if isinstance(tree, exp.Insert) else None
     if not s.condition and "KEEPFIXED PLAN" not in s.text and any(t.name.lower() == "qsidecar_jobs" and t is not into for t in tree.find_all(exp.Table)):
-        say("it is compiled anew each time that the jobs' statistics are old, as after every few hundred changes")
+        say("it is compiled again when the statistics of the jobs are old, which they are after every few hundred changes")
     joined = [t for t in tree.find_all(exp.Table) if t.name.lower() in KEYS]
     if isinstance(tree, (exp.Update, exp.Delete)) and joined and (tree.args.get("from_") or tree.args.get("tables")):
         if "OPTION (LOOP JOIN" not in s.text:
