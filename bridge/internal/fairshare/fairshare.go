@@ -8,6 +8,9 @@ const (
 	// lightMax is how many units a light session can have waiting. It is also the share of a heavy session beside
 	// one light session that has nothing waiting. Beside more of them the share is smaller.
 	lightMax = 32
+	// settlesPerUnit is how many settled jobs weigh as much as another unit when lightMax is applied. A connection with many
+	// workers settles as many jobs as that many connections with one do, and no more than it was given.
+	settlesPerUnit = 8
 	// lightPerHeavy is how much more of a commit the light sessions get than the heavy ones.
 	lightPerHeavy = 2
 	// unitBytes of payload cost as much as the rest of a write.
@@ -18,8 +21,8 @@ const (
 	maxQuiet = 10
 )
 
-// Share splits each commit between sessions. A session is heavy if more than lightMax units of its writes wait,
-// else it is light. All heavy sessions together get half as much of a commit as the light ones. If a single large
+// Share splits each commit between sessions. A session is heavy if more than lightMax units of its writes wait
+// (see settlesPerUnit), else it is light. All heavy sessions together get half as much of a commit as the light ones. If a single large
 // write exceeded a session's share, the excess counts against its next commits (Debts).
 //
 // Light sessions count although they have nothing waiting at the moment: a worker that runs a job writes nothing,
@@ -42,6 +45,7 @@ type Share struct {
 // sessionShare is a session's part of a commit.
 type sessionShare struct {
 	waiting, admitted int
+	settled           int // of waiting: jobs that are settled
 	heavy             bool
 	over              bool // its next write waits, and so do those after it
 }
@@ -49,9 +53,9 @@ type sessionShare struct {
 // Units returns the cost of a write with that many jobs and bytes.
 func Units(jobs int, bytes int64) int { return max(1, jobs) + int(bytes/unitBytes) }
 
-// Begin starts a commit from the writes that wait. work returns the session of the i-th write and its units. A nil
-// session belongs to no client.
-func (t *Share) Begin(writes int, work func(i int) (s *quota.Session, units int)) {
+// Begin starts a commit from the writes that wait. work returns the session of the i-th write, its units, and how many of
+// them are settled jobs. A nil session belongs to no client.
+func (t *Share) Begin(writes int, work func(i int) (s *quota.Session, units, settled int)) {
 	t.parts, t.total = nil, 0
 	if writes == 0 {
 		t.Debts = nil
@@ -59,12 +63,12 @@ func (t *Share) Begin(writes int, work func(i int) (s *quota.Session, units int)
 	}
 	t.nextCommit()
 	for i := range writes {
-		_, n := work(i)
+		_, n, _ := work(i)
 		t.total += n
 	}
 	if t.total <= lightMax && len(t.Debts) == 0 {
 		for i := range writes {
-			s, _ := work(i)
+			s, _, _ := work(i)
 			t.noteLight(s)
 		}
 		return
@@ -73,7 +77,7 @@ func (t *Share) Begin(writes int, work func(i int) (s *quota.Session, units int)
 	var x *sessionShare
 	var last *quota.Session
 	for i := range writes {
-		s, n := work(i)
+		s, n, settled := work(i)
 		if x == nil || s != last { // the writes of a heavy session come in long runs
 			x, last = t.parts[s], s
 		}
@@ -82,6 +86,7 @@ func (t *Share) Begin(writes int, work func(i int) (s *quota.Session, units int)
 			t.parts[s] = x
 		}
 		x.waiting += n
+		x.settled += settled
 	}
 	t.divide()
 }
@@ -90,7 +95,7 @@ func (t *Share) Begin(writes int, work func(i int) (s *quota.Session, units int)
 func (t *Share) divide() {
 	heavy, left := 0, 0
 	for s, x := range t.parts {
-		if x.heavy = s != nil && x.waiting+t.Debts[s] > lightMax; x.heavy {
+		if x.heavy = s != nil && x.waiting-x.settled+x.settled/settlesPerUnit+t.Debts[s] > lightMax; x.heavy {
 			heavy++
 			continue
 		}
@@ -137,7 +142,10 @@ func (t *Share) noteLight(s *quota.Session) {
 
 // allowance returns how many units of a session this commit admits.
 func (t *Share) allowance(x *sessionShare) int {
-	if x.heavy && t.heavy > 0 {
+	switch {
+	case !x.heavy:
+		return max(lightMax, x.waiting, t.total-x.waiting)
+	case t.heavy > 0:
 		return t.heavy
 	}
 	return max(lightMax, t.total-x.waiting)

@@ -283,7 +283,8 @@ func hostOf(groups []claimGroup) backends.Identity {
 }
 
 func sizeOf(w backends.Write) size {
-	s := size{jobs: len(backends.LeasesOf(w))}
+	n := len(backends.LeasesOf(w))
+	s := size{jobs: n, settled: n}
 	add := func(jobs []backends.NewJob) {
 		s.jobs += len(jobs)
 		for i := range jobs {

@@ -389,9 +389,10 @@ func (c *committer) queued() int {
 	return len(c.queue) + len(c.locked.queue)
 }
 
-// work returns the session of the i-th queued write and its units. c.mu is held.
-func (c *committer) work(i int) (s *quota.Session, units int) {
-	return c.queue[i].session, c.queue[i].size.units()
+// work returns the session of the i-th queued write, its units, and how many of them are settled jobs. c.mu is held.
+func (c *committer) work(i int) (s *quota.Session, units, settled int) {
+	p := c.queue[i]
+	return p.session, p.size.units(), p.size.settled
 }
 
 // countWaiting counts the writes of sessions that waited for this commit: they did not use up their share, and queued

@@ -180,3 +180,23 @@ func TestDebtsArePaidWithLaterCommits(t *testing.T) {
 		t.Errorf("then %d, want both that waited", len(batch))
 	}
 }
+
+// TestSettlesOfManyWorkersAreLight shows that a connection with many workers, which all settle at once, has all its settles
+// in a commit beside many producers: their number is that of the jobs that it was given.
+func TestSettlesOfManyWorkersAreLight(t *testing.T) {
+	worker := &quota.Session{}
+	c := queuedWrites()
+	for i := range 256 {
+		p := &PendingWrite{session: worker, write: backends.Ack{Leases: []backends.Lease{{Token: backends.Token{Number: uint64(i)}}}}}
+		p.size = sizeOf(p.write)
+		c.push(p)
+	}
+	for range 32 {
+		p := jobsOf(&quota.Session{}, 1, 10)[0]
+		p.size = sizeOf(p.write)
+		c.push(p)
+	}
+	if n := len(nextBatch(c)); n != 256+32 {
+		t.Errorf("%d writes are in the commit, want all %d", n, 256+32)
+	}
+}

@@ -48,8 +48,9 @@ func (p *PendingWrite) run(lease int) (queue *metrics.Queue, took time.Duration)
 
 // size is what a write adds to a batch.
 type size struct {
-	jobs  int
-	bytes int64
+	jobs    int
+	settled int // of jobs
+	bytes   int64
 }
 
 func (s size) units() int { return fairshare.Units(s.jobs, s.bytes) }
