@@ -17,47 +17,61 @@ var errHeartbeatLate = errors.New("this sidecar's heartbeat is late, so it must 
 
 var errStalled = errors.New("this sidecar stood still after it claimed the jobs, so it returned them: claim again")
 
+// batch is what one commit carries out.
+type batch struct {
+	writes    []*PendingWrite
+	claims    []claimGroup
+	announced bool // the claims of the commit know about the ready jobs of its writes
+	alone     bool // its only write waits for a locked row
+}
+
+// with returns the part of a batch that has these of its writes, and no claims.
+func (b batch) with(writes []*PendingWrite) batch {
+	b.writes, b.claims = writes, nil
+	return b
+}
+
 // commit commits one batch and answers its members. If the database is unreachable, it queues the writes again and
 // returns an error.
-func (c *committer) commit(hard context.Context, writes []*PendingWrite, groups []claimGroup) error {
+func (c *committer) commit(hard context.Context, b batch) error {
 	began := time.Now()
-	res, err := c.try(hard, writes, groups)
+	res, err := c.try(hard, b)
 	took := time.Since(began)
-	c.metrics().CountCommit(took, len(writes), len(groups), res.Claims, err)
-	if len(groups) > 0 {
+	c.metrics().CountCommit(took, len(b.writes), len(b.claims), res.Claims, err)
+	if len(b.claims) > 0 {
 		c.dispatcher.noteClaimTime(took)
 	}
 	switch {
 	case err == nil:
-		c.answer(hard, writes, res.Writes)
-		c.deliverClaims(hard, groups, res.Claims)
+		c.answer(hard, b, res.Writes)
+		c.deliverClaims(hard, b.claims, res.Claims)
 		return nil
 	case errors.Is(err, backends.ErrEvicted):
 		// Nothing happened. The writes do not need the host. The claims are included again under the next identity.
-		c.dropClaims(groups, backends.Unavailable(err))
-		c.heartbeat.DropIdentity(hostOf(groups))
+		c.dropClaims(b.claims, backends.Unavailable(err))
+		c.heartbeat.DropIdentity(hostOf(b.claims))
 		c.heartbeat.SendNow()
-		if len(writes) == 0 {
+		if len(b.writes) == 0 {
 			return nil
 		}
-		return c.commit(hard, writes, nil)
-	case isLocked(err) && slices.ContainsFunc(writes, canWaitForKey):
-		return c.commitWithoutKeys(hard, writes, groups)
-	case backends.IsDiskFull(err) && len(writes)+len(groups) > 1:
-		return c.split(hard, writes, groups, err)
+		return c.commit(hard, b.with(b.writes))
+	case isLocked(err) && slices.ContainsFunc(b.writes, b.canWaitForKey):
+		return c.commitWithoutKeys(hard, b)
+	case backends.IsDiskFull(err) && len(b.writes)+len(b.claims) > 1:
+		return c.split(hard, b, err)
 	case backends.Retryable(err):
-		c.dropClaims(groups, err)
-		c.putBack(writes)
+		c.dropClaims(b.claims, err)
+		c.putBack(b.writes)
 		return err
 	case errors.Is(err, backends.ErrUnknownOutcome), hard.Err() != nil:
-		c.dropClaims(groups, err)
-		if len(groups) > 0 {
+		c.dropClaims(b.claims, err)
+		if len(b.claims) > 0 {
 			c.heartbeat.SendNow() // it releases the claims if they were committed
 		}
-		c.endUnknown(writes, err, hard.Err() == nil)
+		c.endUnknown(b.writes, err, hard.Err() == nil)
 		return nil
 	default:
-		return c.split(hard, writes, groups, err)
+		return c.split(hard, b, err)
 	}
 }
 
@@ -88,33 +102,33 @@ func mustHappen(p *PendingWrite) bool {
 
 // split finds the member that the database refuses or has no disk space for. Halves of the batch run on their own,
 // until that member is alone with its error.
-func (c *committer) split(hard context.Context, writes []*PendingWrite, groups []claimGroup, err error) error {
-	if len(writes) > 0 && len(groups) > 0 {
-		err1 := c.commit(hard, writes, nil)
-		return errors.Join(err1, c.commit(hard, nil, groups))
+func (c *committer) split(hard context.Context, b batch, err error) error {
+	if len(b.writes) > 0 && len(b.claims) > 0 {
+		err1 := c.commit(hard, b.with(b.writes))
+		return errors.Join(err1, c.commit(hard, batch{claims: b.claims}))
 	}
-	if n := len(groups); n > 0 {
+	if n := len(b.claims); n > 0 {
 		if n == 1 {
 			if c.failures.isNew("claim", err, c.dispatcher.clock()) {
-				c.log.Error("claim failed", "event", "claim_failed", "queues", groups[0].queue.queues, "error", err)
+				c.log.Error("claim failed", "event", "claim_failed", "queues", b.claims[0].queue.queues, "error", err)
 			}
-			c.dropClaims(groups, err)
+			c.dropClaims(b.claims, err)
 			return nil
 		}
-		return errors.Join(c.commit(hard, nil, groups[:n/2]), c.commit(hard, nil, groups[n/2:]))
+		return errors.Join(c.commit(hard, batch{claims: b.claims[:n/2]}), c.commit(hard, batch{claims: b.claims[n/2:]}))
 	}
-	if n := len(writes); n > 1 {
-		err1 := c.commit(hard, writes[:n/2], nil)
+	if n := len(b.writes); n > 1 {
+		err1 := c.commit(hard, b.with(b.writes[:n/2]))
 		if err1 != nil && !backends.IsDiskFull(err1) {
-			c.putBack(writes[n/2:]) // the database became unreachable
+			c.putBack(b.writes[n/2:]) // the database became unreachable
 			return err1
 		}
-		return errors.Join(err1, c.commit(hard, writes[n/2:], nil))
+		return errors.Join(err1, c.commit(hard, b.with(b.writes[n/2:])))
 	}
-	if mustHappen(writes[0]) {
-		return c.commitApart(hard, writes[0], err)
+	if mustHappen(b.writes[0]) {
+		return c.commitApart(hard, b.writes[0], err)
 	}
-	c.fail(writes[0], err)
+	c.fail(b.writes[0], err)
 	return nil
 }
 
@@ -127,15 +141,15 @@ func (c *committer) fail(p *PendingWrite, err error) {
 	c.finish(p, Outcome{Err: err})
 }
 
-func (c *committer) try(hard context.Context, writes []*PendingWrite, groups []claimGroup) (backends.Results, error) {
-	batch, most := backends.Batch{Host: hostOf(groups), WaitForLocks: len(writes) == 1 && writes[0].alone, Jitter: c.jitter}, c.claimBytes()
-	if len(writes) > 0 {
-		batch.Writes = make([]backends.Write, 0, len(writes))
+func (c *committer) try(hard context.Context, b batch) (backends.Results, error) {
+	all, most := backends.Batch{Host: hostOf(b.claims), WaitForLocks: b.alone, Jitter: c.jitter}, c.claimBytes()
+	if len(b.writes) > 0 {
+		all.Writes = make([]backends.Write, 0, len(b.writes))
 	}
-	for _, p := range writes {
-		batch.Writes = append(batch.Writes, p.current())
+	for _, p := range b.writes {
+		all.Writes = append(all.Writes, p.current())
 	}
-	for _, a := range groups {
+	for _, a := range b.claims {
 		claim := backends.Claim{Slots: a.slots, MaxBytes: most, MaxPayload: c.maxPayload()}
 		if a.bytes > 0 {
 			claim.MaxBytes, claim.Strict = min(a.bytes, most), true
@@ -145,37 +159,34 @@ func (c *committer) try(hard context.Context, writes []*PendingWrite, groups []c
 				claim.Queues = append(claim.Queues, policy)
 			}
 		}
-		batch.Claims = append(batch.Claims, claim)
+		all.Claims = append(all.Claims, claim)
 	}
 	ctx, cancel := backendref.WithTimeout(hard, c.times.Timeout())
 	defer cancel()
-	return c.backend.Commit(ctx, batch)
+	return c.backend.Commit(ctx, all)
 }
 
-func (c *committer) answer(hard context.Context, writes []*PendingWrite, results []backends.WriteResult) {
+func (c *committer) answer(hard context.Context, b batch, results []backends.WriteResult) {
 	m := c.metrics()
-	for i, p := range writes {
+	for i, p := range b.writes {
 		switch err := results[i].Err; {
-		case !p.alone && isLocked(err) && mustHappen(p) && len(backends.LeasesOf(p.write)) > 1: // one locked row keeps no other job
+		case !b.alone && isLocked(err) && mustHappen(p) && len(backends.LeasesOf(p.write)) > 1: // one locked row keeps no other job
 			for _, part := range c.partsOf(p) {
 				c.setLockedAside(hard, part)
 			}
 			continue
-		case !p.alone && isLocked(err):
+		case !b.alone && isLocked(err):
 			c.setLockedAside(hard, p)
 			continue
 		case mustHappen(p) && err != nil && !errors.Is(err, backends.ErrUnknownOutcome) && !backends.Retryable(err):
 			_ = c.commitApart(hard, p, err) // an outage queues the parts again
 			continue
 		}
-		m.CountWrite(p.write, p.run, p.unseen, &results[i]) // before the client can read the metrics
+		m.CountWrite(p.write, p.run, p.unseen(), &results[i]) // before the client can read the metrics
 		c.events.written(p, &results[i])
 		c.finish(p, Outcome{Result: results[i], Err: results[i].Err})
-		switch p.write.(type) {
-		case backends.Enqueue, backends.Ack:
-			if p.marked {
-				continue
-			}
+		if b.announced && newJobs(p.write) != nil {
+			continue
 		}
 		c.dispatcher.notify(results[i].MadeReady, readyJobs(p.write))
 	}
@@ -265,7 +276,7 @@ func queuesOfJobs(jobs []backends.Job) []string {
 // can be nil. It is called when the first commit of the release has ended.
 func (c *committer) release(host backends.Identity, leases []backends.Lease, runs []lease.Run, tried func()) {
 	w := backends.Release{Leases: leases, Owner: host, Uncounted: true}
-	c.push(&PendingWrite{write: w, size: sizeOf(w), runs: runs, onEnd: func() { c.leases.Remove(leases) }, onTry: tried, unseen: true, Done: make(chan Outcome, 1)})
+	c.pushFree(&PendingWrite{write: w, runs: runs, onEnd: func(Outcome) { c.leases.Remove(leases) }, onTry: tried})
 }
 
 func (c *committer) dropClaims(groups []claimGroup, err error) {

@@ -118,14 +118,6 @@ func newCommitter() *committer {
 	}
 }
 
-// The states of a pending write.
-const (
-	queued    int32 = iota
-	taken           // in a commit, or answered
-	abandoned       // no session waits: the write will be dropped
-	overdue         // in a commit, and must not be tried again
-)
-
 // errOverdue ends a write whose commit failed after its time was over.
 var errOverdue = errors.New("its time is over")
 
@@ -155,12 +147,9 @@ func (c *committer) unavailable(format string, args ...any) error {
 func (c *committer) finish(p *PendingWrite, o Outcome) {
 	c.drop(p)
 	if p.onEnd != nil {
-		p.onEnd()
+		p.onEnd(o)
 	}
 	p.endTry()
-	if p.ended != nil {
-		p.ended(o)
-	}
 	p.Done <- o
 }
 
@@ -169,7 +158,7 @@ func (c *committer) runClaims(ctx, hard context.Context) error {
 	r := retrier{loop: &c.claims, log: c.log, hard: hard, delay: retryInitial}
 	for {
 		if groups, commitEnds := c.separateClaims(); len(groups) > 0 {
-			err := c.commit(hard, nil, groups)
+			err := c.commit(hard, batch{claims: groups})
 			commitEnds()
 			if err := r.after(err); err != nil {
 				return err
@@ -271,7 +260,7 @@ func (c *committer) chooseWrites(w *writeCommit) []*PendingWrite {
 		if len(batch) > 0 && (sum.jobs+p.size.jobs > batchJobs || sum.bytes+p.size.bytes > batchBytes) {
 			break
 		}
-		if p.state.Load() == abandoned {
+		if p.state == abandoned {
 			continue
 		}
 		if c.committing(p.session) || !c.fair.Admit(p.session, p.size.units()) {
@@ -282,9 +271,7 @@ func (c *committer) chooseWrites(w *writeCommit) []*PendingWrite {
 		if !c.distinct(w, p.write) {
 			break
 		}
-		if !p.state.CompareAndSwap(queued, taken) {
-			continue
-		}
+		p.state.take()
 		sum.jobs += p.size.jobs
 		sum.bytes += p.size.bytes
 		w.units += p.size.units()
@@ -307,16 +294,20 @@ func (c *committer) committing(s *quota.Session) bool {
 	})
 }
 
-// forget frees the memory of an abandoned write. Its commit possibly never ends, and more writes are abandoned behind
-// it.
-func (c *committer) forget(p *PendingWrite) {
+// expire ends the time of a write. If it returns true, nothing was written, and no commit will write it. The memory of the
+// write is free then: its commit possibly never ends, and more writes are abandoned behind it.
+func (c *committer) expire(p *PendingWrite) (abandons bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if !p.state.expire() {
+		return false
+	}
 	p.write, p.size = nil, size{}
 	if c.abandonedWrites++; c.abandonedWrites > len(c.queue)/2 {
-		c.queue = slices.DeleteFunc(c.queue, func(p *PendingWrite) bool { return p.state.Load() == abandoned })
+		c.queue = slices.DeleteFunc(c.queue, func(p *PendingWrite) bool { return p.state == abandoned })
 		c.abandonedWrites = 0
 	}
+	return true
 }
 
 // distinct adds the leases of a write to those of w. It returns false if a commit has one of them. c.mu is held.
@@ -338,47 +329,51 @@ func (c *committer) distinct(w *writeCommit, write backends.Write) bool {
 	return true
 }
 
-// putBack queues writes again, in the order in which all of them were pushed.
+// putBack queues writes of a failed commit again, in the order in which all writes were pushed. It ends those whose time is
+// over.
 func (c *committer) putBack(writes []*PendingWrite) {
-	writes = c.requeueable(writes)
-	slices.SortFunc(writes, func(a, b *PendingWrite) int { return cmp.Compare(a.number, b.number) })
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	all := make([]*PendingWrite, 0, len(writes)+len(c.queue))
-	for _, p := range c.queue {
-		for len(writes) > 0 && writes[0].number < p.number {
-			all, writes = append(all, writes[0]), writes[1:]
+	c.requeue(writes, func(again []*PendingWrite) {
+		slices.SortFunc(again, func(a, b *PendingWrite) int { return cmp.Compare(a.number, b.number) })
+		all := make([]*PendingWrite, 0, len(again)+len(c.queue))
+		for _, p := range c.queue {
+			for len(again) > 0 && again[0].number < p.number {
+				all, again = append(all, again[0]), again[1:]
+			}
+			all = append(all, p)
 		}
-		all = append(all, p)
-	}
-	all = append(all, writes...)
-	c.queue = all
+		c.queue = append(all, again...)
+	})
 }
 
-// requeueable returns the writes of a failed commit to try again. It ends those whose time is over.
-func (c *committer) requeueable(writes []*PendingWrite) (again []*PendingWrite) {
+// requeue ends the commit of writes that are to be tried again. It passes them to add, which is called with c.mu held, and
+// ends those whose time is over.
+func (c *committer) requeue(writes []*PendingWrite, add func(again []*PendingWrite)) {
 	for _, p := range writes {
-		p.alone = false
 		p.endTry()
-		if p.state.CompareAndSwap(taken, queued) {
-			again = append(again, p)
-		} else {
-			c.finish(p, Outcome{Err: errOverdue})
-		}
 	}
-	return again
+	var over []*PendingWrite
+	c.mu.Lock()
+	add(slices.DeleteFunc(slices.Clone(writes), func(p *PendingWrite) bool {
+		again := p.state.putBack()
+		if !again {
+			over = append(over, p)
+		}
+		return !again
+	}))
+	c.mu.Unlock()
+	for _, p := range over {
+		c.finish(p, Outcome{Err: errOverdue})
+	}
 }
 
 // answerAll ends every queued write with err.
 func (c *committer) answerAll(err error) {
 	c.mu.Lock()
-	left := c.queue
+	left := slices.DeleteFunc(c.queue, func(p *PendingWrite) bool { return !p.state.take() })
 	c.queue = nil
 	c.mu.Unlock()
 	for _, p := range left {
-		if p.state.CompareAndSwap(queued, taken) {
-			c.finish(p, Outcome{Err: err})
-		}
+		c.finish(p, Outcome{Err: err})
 	}
 }
 

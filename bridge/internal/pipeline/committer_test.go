@@ -29,7 +29,11 @@ func TestWaitEndsWhereACommitFailsLate(t *testing.T) {
 			_, err := c.wait(p, time.Millisecond)
 			waited <- err
 		}()
-		testwait.Until(t, "the time of the write is over", func() bool { return p.state.Load() == overdue })
+		testwait.Until(t, "the time of the write is over", func() bool {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			return p.state == overdue
+		})
 		c.putBack([]*PendingWrite{p})
 		err = testwait.Receive(t, "the end of the wait", waited)
 		if _, ok := errors.AsType[*backends.UnavailableError](err); !ok {

@@ -112,7 +112,7 @@ func TestUnknownOutcomeIsRepeatedWhereItMustHappen(t *testing.T) {
 						}
 						return commit()
 					}))
-					if o := <-p.committer.pushFree(write, nil).Done; o.Err != nil || tries.Load() != 2 {
+					if o := <-p.committer.pushFree(&PendingWrite{write: write}).Done; o.Err != nil || tries.Load() != 2 {
 						t.Errorf("after %d tries: %v, want a success at the second one", tries.Load(), o.Err)
 					}
 				})
@@ -149,7 +149,7 @@ func TestHandOutsAreRecordedApart(t *testing.T) {
 			for n := range uint64(4) {
 				d.Deliveries = append(d.Deliveries, backends.Delivery{Lease: backends.Lease{Token: backends.Token{Host: 1, Number: n + 1}}})
 			}
-			o := <-p.committer.pushFree(d, nil).Done
+			o := <-p.committer.pushFree(&PendingWrite{write: d}).Done
 			want := []uint64{1, 3, 4}
 			if locked := isLocked(failure); locked {
 				want = append(want, bad)

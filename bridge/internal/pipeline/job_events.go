@@ -41,7 +41,7 @@ func (j *jobEvents) publish(e jobevents.Event, s *quota.Session) {
 
 // written publishes the effects of a committed write.
 func (j *jobEvents) written(p *PendingWrite, res *backends.WriteResult) {
-	if !j.hub.Active() || res.Err != nil || p.unseen {
+	if !j.hub.Active() || res.Err != nil || p.unseen() {
 		return
 	}
 	e, s := jobevents.Event{Jobs: 1}, p.session

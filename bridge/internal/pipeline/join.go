@@ -7,23 +7,23 @@ package pipeline
 
 // joinClaims chooses the claims of a commit of these writes, if it includes claims. The caller calls commitEnds after
 // the commit.
-func (c *committer) joinClaims(writes []*PendingWrite) (groups []claimGroup, commitEnds func()) {
+func (c *committer) joinClaims(writes []*PendingWrite) (b batch, commitEnds func()) {
+	b.writes = writes
 	jobs := 0
 	for _, p := range writes {
-		p.marked = false
 		jobs += p.size.jobs
 	}
 	if c.joinJobs > 0 && jobs > 0 && c.joined.Swap(jobs <= c.joinJobs) && jobs > c.joinJobs {
 		c.claims.poke()
 	}
 	if !c.joined.Load() || !c.claiming.TryLock() { // after a commit of claims, their loop wakes this one
-		return nil, func() {}
+		return b, func() {}
 	}
 	for _, p := range writes { // the same commit can claim their jobs
-		p.marked = true
 		c.dispatcher.markReady(readyQueues(p.write), readyJobs(p.write))
 	}
-	return c.gatherClaims(), c.endClaims
+	b.claims, b.announced = c.gatherClaims(), true
+	return b, c.endClaims
 }
 
 // separateClaims chooses the claims of a commit without writes, unless the loop of the writes includes them. The

@@ -22,46 +22,38 @@ func isLocked(err error) bool {
 	return ok
 }
 
-// canWaitForKey reports whether it is possible that another program has stored a key of the write in an open
-// transaction.
-func canWaitForKey(p *PendingWrite) bool {
-	var jobs []backends.NewJob
-	switch w := p.write.(type) {
-	case backends.Enqueue:
-		jobs = w.Jobs
-	case backends.Ack:
-		jobs = w.Enqueue
-	}
-	return !p.alone && slices.ContainsFunc(jobs, func(j backends.NewJob) bool { return j.Key != "" })
+// canWaitForKey reports whether it is possible that another program has stored a key of a write of the batch in an open
+// transaction, and that the batch waits for its end.
+func (b batch) canWaitForKey(p *PendingWrite) bool {
+	return !b.alone && slices.ContainsFunc(newJobs(p.write), func(j backends.NewJob) bool { return j.Key != "" })
 }
 
 // commitWithoutKeys sets aside the writes that can wait for a key, and commits the others and the claims.
-func (c *committer) commitWithoutKeys(hard context.Context, writes []*PendingWrite, groups []claimGroup) error {
+func (c *committer) commitWithoutKeys(hard context.Context, b batch) error {
 	var others []*PendingWrite
-	for _, p := range writes {
-		if canWaitForKey(p) {
+	for _, p := range b.writes {
+		if b.canWaitForKey(p) {
 			c.setLockedAside(hard, p)
 		} else {
 			others = append(others, p)
 		}
 	}
-	if len(others)+len(groups) == 0 {
+	if b.writes = others; len(others)+len(b.claims) == 0 {
 		return nil
 	}
-	return c.commit(hard, others, groups)
+	return c.commit(hard, b)
 }
 
 // setLockedAside queues a write of a commit among the locked ones.
 func (c *committer) setLockedAside(hard context.Context, p *PendingWrite) {
-	again := c.requeueable([]*PendingWrite{p})
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	idle := c.locked.left == 0
-	c.locked.queue = append(c.locked.queue, again...)
-	c.locked.left += len(again)
-	if idle && len(again) > 0 {
-		c.locked.running.Go(func() { c.commitLocked(hard) })
-	}
+	c.requeue([]*PendingWrite{p}, func(again []*PendingWrite) {
+		idle := c.locked.left == 0
+		c.locked.queue = append(c.locked.queue, again...)
+		c.locked.left += len(again)
+		if idle && len(again) > 0 {
+			c.locked.running.Go(func() { c.commitLocked(hard) })
+		}
+	})
 }
 
 // commitLocked tries the locked writes until there are none. By turns, one of them waits alone for its lock, and one
@@ -70,7 +62,7 @@ func (c *committer) setLockedAside(hard context.Context, p *PendingWrite) {
 func (c *committer) commitLocked(hard context.Context) {
 	for alone := true; ; alone = !alone {
 		writes, n := c.takeLocked(alone)
-		if len(writes) > 0 && c.commit(hard, writes, nil) != nil && hard.Err() != nil {
+		if len(writes) > 0 && c.commit(hard, batch{writes: writes, alone: alone}) != nil && hard.Err() != nil {
 			c.answerAll(hard.Err())
 		}
 		c.mu.Lock()
@@ -103,8 +95,7 @@ func (c *committer) takeLocked(alone bool) (writes []*PendingWrite, n int) {
 			leases[l.Token] = true
 		}
 		n++
-		if p.state.CompareAndSwap(queued, taken) {
-			p.alone, p.marked = alone, false
+		if p.state.take() {
 			sum.jobs += p.size.jobs
 			sum.bytes += p.size.bytes
 			writes = append(writes, p)

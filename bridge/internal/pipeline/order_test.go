@@ -32,14 +32,14 @@ func TestFailedCommitsKeepTheOrderOfWrites(t *testing.T) {
 			return all
 		}
 		first := push(8)
-		batch := nextBatch(c)
+		taken := nextBatch(c)
 		second := push(4)
 		other := nextBatch(c)
 		third := push(1)
-		if err := c.commit(context.Background(), other, nil); err == nil || tries != 7 {
+		if err := c.commit(context.Background(), batch{writes: other}); err == nil || tries != 7 {
 			t.Errorf("a commit that the disk has no space for: %v after %d tries", err, tries)
 		}
-		if err := c.commit(context.Background(), batch, nil); err == nil {
+		if err := c.commit(context.Background(), batch{writes: taken}); err == nil {
 			t.Error("a commit that the disk has no space for succeeded")
 		}
 		if want := slices.Concat(first, second, third); !slices.Equal(c.queue, want) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/semaphore"
@@ -26,16 +25,67 @@ type PendingWrite struct {
 	price    int64
 	room     *semaphore.Weighted // memory that the price is reserved from; nil: none
 	size     size
-	state    atomic.Int32
-	onEnd    func()         // called at the end of the write; can be nil
-	ended    func(Outcome)  // called after onEnd; can be nil
+	state    state          // committer.mu guards it
+	onEnd    func(Outcome)  // called at the end of the write; can be nil
 	onTry    func()         // called when its first commit has ended, even if it must be tried again; nil: never, or no more
 	runs     []lease.Run    // of a settle, or of the release of a session: what the lease table has about each lease
-	holder   *quota.Session // of a Release: the session that held the jobs; nil: none
-	unseen   bool           // of a Release: no worker had the jobs
-	alone    bool           // it was set aside and waits for a locked row; only its commit uses alone
-	marked   bool           // its ready jobs were announced to the claims of its commit; only its commit uses marked
+	holder   *quota.Session // of a Release: the session that held the jobs; nil: no worker had them
 	Done     chan Outcome   // capacity 1: the commit loop never waits for a reader
+}
+
+// state is where a write is on its way to its outcome. Its methods are all transitions:
+//
+//	           take                     finish
+//	queued ───────────► committing ───────────────► outcome
+//	  │  ▲ ▲             │  │    │ expire
+//	  │  │ └── putBack ──┘  │    ▼
+//	  │  └──── set aside ───┘  overdue ── finish ──► outcome
+//	  │ expire
+//	  ▼
+//	abandoned: the end of the wait is the outcome
+//
+// A write that was set aside is queued, too, but with the locked ones (see locked_writes.go).
+type state uint8
+
+const (
+	queued     state = iota // no commit has it
+	committing              // a commit has it, or it has its outcome
+	abandoned               // no session waits: no commit takes it any more
+	overdue                 // a commit has it, and it must not be tried again
+)
+
+// take gives a queued write to a commit. It returns false if no session waits for the write.
+func (s *state) take() bool {
+	if *s != queued {
+		return false
+	}
+	*s = committing
+	return true
+}
+
+// putBack queues a write again whose commit failed. It returns false if the time of the write is over.
+func (s *state) putBack() bool {
+	if *s != committing {
+		return false
+	}
+	*s = queued
+	return true
+}
+
+// expire ends the time of a write. It returns true if no commit has the write. Otherwise the commit answers it.
+func (s *state) expire() bool {
+	if *s == queued {
+		*s = abandoned
+		return true
+	}
+	*s = overdue
+	return false
+}
+
+// unseen reports whether the write is a release of jobs that no worker had.
+func (p *PendingWrite) unseen() bool {
+	_, release := p.write.(backends.Release)
+	return release && p.holder == nil
 }
 
 // run returns the counters and the run time of the write's lease, as metrics.RunOf does.
@@ -106,11 +156,10 @@ func (c *committer) drop(p *PendingWrite) {
 	}
 }
 
-// pushFree queues a write that must not wait for memory: a release of jobs that a session or a lost commit left
-// behind. The number of leases bounds these writes. ended can be nil. It is called when the write is committed or
-// dropped.
-func (c *committer) pushFree(w backends.Write, ended func()) *PendingWrite {
-	p := &PendingWrite{write: w, size: sizeOf(w), onEnd: ended, pushed: time.Now(), Done: make(chan Outcome, 1)}
+// pushFree queues a write that no session waits for, and that must not wait for memory: a release of jobs that a
+// session or a lost commit left behind, or the record of hand-outs. The number of leases bounds these writes.
+func (c *committer) pushFree(p *PendingWrite) *PendingWrite {
+	p.size, p.pushed, p.Done = sizeOf(p.write), time.Now(), make(chan Outcome, 1)
 	c.push(p)
 	return p
 }
@@ -160,12 +209,9 @@ func (c *committer) wait(p *PendingWrite, patience time.Duration) (backends.Writ
 		return o.Result, o.Err
 	case <-timer.C:
 	}
-	for !p.state.CompareAndSwap(taken, overdue) { // the state can change between the two values
-		if p.state.CompareAndSwap(queued, abandoned) {
-			c.forget(p)
-			c.drop(p)
-			return backends.WriteResult{}, c.unavailable("the database did not take it within %v", patience)
-		}
+	if c.expire(p) {
+		c.drop(p)
+		return backends.WriteResult{}, c.unavailable("the database did not take it within %v", patience)
 	}
 	o := <-p.Done // in a commit, which has its own deadline
 	c.outcomes.put(p.Done)

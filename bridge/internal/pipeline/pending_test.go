@@ -89,3 +89,30 @@ func TestSettlesPassLargeSettles(t *testing.T) {
 		}
 	})
 }
+
+// TestStatesOfAWrite lists every transition of a pending write. Those that return false leave the outcome to another one:
+// a commit answers a write that is overdue, and no commit takes one that is abandoned.
+func TestStatesOfAWrite(t *testing.T) {
+	for _, x := range []struct {
+		what     string
+		do       func(s *state) bool
+		from, to state
+		ok       bool
+	}{
+		{"take", (*state).take, queued, committing, true},
+		{"take", (*state).take, committing, committing, false},
+		{"take", (*state).take, abandoned, abandoned, false},
+		{"take", (*state).take, overdue, overdue, false},
+		{"putBack", (*state).putBack, queued, queued, false},
+		{"putBack", (*state).putBack, committing, queued, true},
+		{"putBack", (*state).putBack, abandoned, abandoned, false},
+		{"putBack", (*state).putBack, overdue, overdue, false},
+		{"expire", (*state).expire, queued, abandoned, true},
+		{"expire", (*state).expire, committing, overdue, false},
+	} {
+		s := x.from
+		if ok := x.do(&s); ok != x.ok || s != x.to {
+			t.Errorf("%s of a write in state %d: state %d, %v; want %d, %v", x.what, x.from, s, ok, x.to, x.ok)
+		}
+	}
+}

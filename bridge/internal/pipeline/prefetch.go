@@ -358,7 +358,7 @@ func (a *prefetcher) record(age time.Duration) (recorded int, more bool) {
 	handed, more := a.leases.UnrecordedHandOuts(a.dispatcher.clock(), age, batchJobs)
 	if len(handed) > 0 {
 		// No client waits for this write. A lost hand-out was settled before.
-		a.committer.pushFree(backends.Deliver{Deliveries: handed}, nil)
+		a.committer.pushFree(&PendingWrite{write: backends.Deliver{Deliveries: handed}})
 	}
 	return len(handed), more
 }

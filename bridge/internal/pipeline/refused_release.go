@@ -50,13 +50,12 @@ func (c *committer) partsOf(p *PendingWrite) (parts []*PendingWrite) {
 			one = w
 		}
 		part := &PendingWrite{
-			write: one, number: p.number, size: sizeOf(one), holder: p.holder, unseen: p.unseen, pushed: p.pushed, Done: make(chan Outcome, 1),
+			write: one, number: p.number, size: sizeOf(one), holder: p.holder, pushed: p.pushed, state: committing, Done: make(chan Outcome, 1),
 		}
 		if i < len(p.runs) {
 			part.runs = p.runs[i : i+1]
 		}
-		part.state.Store(taken)
-		part.ended = func(o Outcome) {
+		part.onEnd = func(o Outcome) {
 			whole.mu.Lock()
 			defer whole.mu.Unlock()
 			r := &whole.result
@@ -76,7 +75,7 @@ func (c *committer) partsOf(p *PendingWrite) (parts []*PendingWrite) {
 // commitApart continues after a write that no client repeats failed with an error that it alone caused.
 func (c *committer) commitApart(hard context.Context, p *PendingWrite, err error) error {
 	if len(backends.LeasesOf(p.write)) > 1 {
-		return c.commit(hard, c.partsOf(p), nil)
+		return c.commit(hard, batch{writes: c.partsOf(p)})
 	}
 	if isLocked(err) {
 		c.putBack([]*PendingWrite{p}) // its job would stay claimed, or have no time limit
@@ -123,9 +122,9 @@ func (c *committer) retryReleases() {
 			continue
 		}
 		p := r.PendingWrite
-		again := &PendingWrite{write: p.write, size: sizeOf(p.write), holder: p.holder, unseen: p.unseen, runs: p.runs, Done: make(chan Outcome, 1)}
+		again := &PendingWrite{write: p.write, holder: p.holder, runs: p.runs}
 		r.PendingWrite, r.trying = again, true
-		again.ended = func(Outcome) {
+		again.onEnd = func(Outcome) {
 			c.refused.mu.Lock()
 			accepted := c.refused.all[token] == r // otherwise it was refused again
 			if accepted {
@@ -136,7 +135,7 @@ func (c *committer) retryReleases() {
 				c.refused.obstacles.Clear(o.Queue, o.Job, o.Doing)
 			}
 		}
-		c.push(again)
+		c.pushFree(again)
 	}
 }
 

@@ -101,8 +101,8 @@ func (l *writeLoop) begin() bool {
 		l.spare = w
 		return false
 	}
-	groups, commitEnds := c.joinClaims(w.writes)
-	if len(w.writes)+len(groups) == 0 {
+	b, commitEnds := c.joinClaims(w.writes)
+	if len(b.writes)+len(b.claims) == 0 {
 		commitEnds()
 		c.forgetCommit(w)
 		l.spare = w
@@ -110,7 +110,7 @@ func (l *writeLoop) begin() bool {
 	}
 	w.began = time.Now()
 	go func() {
-		w.err = c.commit(l.hard, w.writes, groups)
+		w.err = c.commit(l.hard, b)
 		commitEnds()
 		l.ended <- w
 	}()

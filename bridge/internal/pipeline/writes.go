@@ -120,12 +120,12 @@ func (b *Pipeline) ReleaseSession(s *quota.Session, how backends.Release) (held 
 			return // the identity was declared dead: the sidecar that declared it reaps the jobs
 		}
 		how.Leases = leases
-		p = &PendingWrite{write: how, size: sizeOf(how), holder: s, runs: make([]lease.Run, len(held)), Done: make(chan Outcome, 1)}
+		p = &PendingWrite{write: how, holder: s, runs: make([]lease.Run, len(held))}
 		for i := range held {
 			p.runs[i] = lease.Run{Held: held[i], Took: -1}
 		}
-		p.onEnd = func() { b.leaseTable.Remove(leases) }
-		b.committer.push(p)
+		p.onEnd = func(Outcome) { b.leaseTable.Remove(leases) }
+		b.committer.pushFree(p)
 	})
 	return held, p
 }
