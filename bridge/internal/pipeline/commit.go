@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/bridge/internal/backendref"
+	"github.com/qsidecar/qsidecar/bridge/internal/dispatch"
 	"github.com/qsidecar/qsidecar/bridge/internal/lease"
 	"github.com/qsidecar/qsidecar/bridge/internal/maintenance"
 )
@@ -20,7 +22,7 @@ var errStalled = errors.New("this sidecar stood still after it claimed the jobs,
 // batch is what one commit carries out.
 type batch struct {
 	writes    []*PendingWrite
-	claims    []claimGroup
+	claims    []dispatch.Group
 	announced bool // the claims of the commit know about the ready jobs of its writes
 	alone     bool // its only write waits for a locked row
 }
@@ -39,7 +41,7 @@ func (c *committer) commit(hard context.Context, b batch) error {
 	took := time.Since(began)
 	c.metrics().CountCommit(took, len(b.writes), len(b.claims), res.Claims, err)
 	if len(b.claims) > 0 {
-		c.dispatcher.noteClaimTime(took)
+		c.dispatcher.NoteClaimTime(took)
 	}
 	switch {
 	case err == nil:
@@ -109,8 +111,8 @@ func (c *committer) split(hard context.Context, b batch, err error) error {
 	}
 	if n := len(b.claims); n > 0 {
 		if n == 1 {
-			if c.failures.isNew("claim", err, c.dispatcher.clock()) {
-				c.log.Error("claim failed", "event", "claim_failed", "queues", b.claims[0].queue.queues, "error", err)
+			if c.failures.isNew("claim", err, c.clock()) {
+				c.log.Error("claim failed", "event", "claim_failed", "queues", b.claims[0].Queues(), "error", err)
 			}
 			c.dropClaims(b.claims, err)
 			return nil
@@ -135,7 +137,7 @@ func (c *committer) split(hard context.Context, b batch, err error) error {
 // fail ends a write with the error that it alone caused.
 func (c *committer) fail(p *PendingWrite, err error) {
 	var unsupported *backends.UnsupportedError
-	if !backends.IsRefused(err) && !errors.As(err, &unsupported) && !isLocked(err) && c.failures.isNew("write", err, c.dispatcher.clock()) {
+	if !backends.IsRefused(err) && !errors.As(err, &unsupported) && !isLocked(err) && c.failures.isNew("write", err, c.clock()) {
 		c.log.Error("write failed", "event", "write_failed", "kind", fmt.Sprintf("%T", p.write), "error", err)
 	}
 	c.finish(p, Outcome{Err: err})
@@ -150,11 +152,11 @@ func (c *committer) try(hard context.Context, b batch) (backends.Results, error)
 		all.Writes = append(all.Writes, p.current())
 	}
 	for _, a := range b.claims {
-		claim := backends.Claim{Slots: a.slots, MaxBytes: most, MaxPayload: c.maxPayload()}
-		if a.bytes > 0 {
-			claim.MaxBytes, claim.Strict = min(a.bytes, most), true
+		claim := backends.Claim{Slots: a.Slots, MaxBytes: most, MaxPayload: c.maxPayload()}
+		if a.Bytes > 0 {
+			claim.MaxBytes, claim.Strict = min(a.Bytes, most), true
 		}
-		for _, q := range a.queue.queues {
+		for _, q := range a.Queues() {
 			if policy, ok := c.policy(q); ok {
 				claim.Queues = append(claim.Queues, policy)
 			}
@@ -188,13 +190,13 @@ func (c *committer) answer(hard context.Context, b batch, results []backends.Wri
 		if b.announced && newJobs(p.write) != nil {
 			continue
 		}
-		c.dispatcher.notify(results[i].MadeReady, readyJobs(p.write))
+		c.dispatcher.Notify(results[i].MadeReady, readyJobs(p.write))
 	}
 }
 
 // deliverClaims answers claims with the claimed jobs if the heartbeat is not late. If it is late, other sidecars have
 // possibly declared this one dead.
-func (c *committer) deliverClaims(hard context.Context, groups []claimGroup, results []backends.ClaimResult) {
+func (c *committer) deliverClaims(hard context.Context, groups []dispatch.Group, results []backends.ClaimResult) {
 	if len(groups) == 0 {
 		return
 	}
@@ -202,12 +204,12 @@ func (c *committer) deliverClaims(hard context.Context, groups []claimGroup, res
 	var claimed int
 	for i := range results {
 		claimed += len(results[i].Jobs)
-		c.leases.Forget(groups[i].slots[len(results[i].Jobs):])
+		c.leases.Forget(groups[i].Slots[len(results[i].Jobs):])
 	}
 	if claimed > 0 && !c.confirmed(hard, host) {
 		for i := range groups {
 			c.returnUndelivered(host, results[i].Jobs)
-			c.dispatcher.fail(groups[i], backends.Unavailable(errHeartbeatLate))
+			c.dispatcher.Fail(groups[i], backends.Unavailable(errHeartbeatLate))
 		}
 		return
 	}
@@ -216,15 +218,15 @@ func (c *committer) deliverClaims(hard context.Context, groups []claimGroup, res
 			var unavailable *backends.UnavailableError
 			var slot *backends.SlotError
 			known := errors.As(err, &slot) || errors.As(err, &unavailable) && unavailable.Queue != "" // the client gets it, or it has a line of its own
-			if !known && c.failures.isNew("adopted claim", err, c.dispatcher.clock()) {
-				c.log.Warn("claim from an adopted table failed", "event", "adopted_claim_failed", "queues", groups[i].queue.queues, "error", err)
+			if !known && c.failures.isNew("adopted claim", err, c.clock()) {
+				c.log.Warn("claim from an adopted table failed", "event", "adopted_claim_failed", "queues", groups[i].Queues(), "error", err)
 			}
-			c.dispatcher.failAlone(groups[i], err)
+			c.dispatcher.FailApart(groups[i], err)
 			continue
 		}
 		maintenance.LogFailed(c.log, results[i].Failed)
 		c.events.failed(results[i].Failed)
-		if left := c.dispatcher.deliver(groups[i], results[i]); len(left) > 0 {
+		if left := c.dispatcher.Deliver(groups[i], results[i]); len(left) > 0 {
 			c.returnJobs(host, left)
 		}
 	}
@@ -241,9 +243,7 @@ func (c *committer) confirmed(hard context.Context, host backends.Identity) bool
 
 // returnUndelivered is returnJobs for jobs that were on their way to a worker.
 func (c *committer) returnUndelivered(host backends.Identity, jobs []backends.Job) {
-	c.dispatcher.mu.Lock()
-	c.dispatcher.markReturning(jobs)
-	c.dispatcher.mu.Unlock()
+	c.dispatcher.MarkReturning(jobs)
 	c.returnJobs(host, jobs)
 }
 
@@ -260,7 +260,7 @@ func (c *committer) returnJobs(host backends.Identity, jobs []backends.Job) {
 	}
 	c.leases.BeginReturn(leases)
 	queues := queuesOfJobs(jobs)
-	c.release(host, leases, runs, func() { c.dispatcher.returned(queues) })
+	c.release(host, leases, runs, func() { c.dispatcher.Returned(queues) })
 }
 
 // queuesOfJobs returns the queue of each job.
@@ -279,18 +279,18 @@ func (c *committer) release(host backends.Identity, leases []backends.Lease, run
 	c.pushFree(&PendingWrite{write: w, runs: runs, onEnd: func(Outcome) { c.leases.Remove(leases) }, onTry: tried})
 }
 
-func (c *committer) dropClaims(groups []claimGroup, err error) {
+func (c *committer) dropClaims(groups []dispatch.Group, err error) {
 	for _, a := range groups {
-		c.leases.Forget(a.slots)
-		c.dispatcher.fail(a, err)
+		c.leases.Forget(a.Slots)
+		c.dispatcher.Fail(a, err)
 	}
 }
 
-func hostOf(groups []claimGroup) backends.Identity {
+func hostOf(groups []dispatch.Group) backends.Identity {
 	if len(groups) == 0 {
 		return 0
 	}
-	return groups[0].slots[0].Token.Host
+	return groups[0].Slots[0].Token.Host
 }
 
 func sizeOf(w backends.Write) size {
@@ -358,4 +358,29 @@ func readyJobs(w backends.Write) (n int) {
 		return n
 	}
 	return len(backends.LeasesOf(w))
+}
+
+// failureLog keeps the log from repeating an error that lasts: clients try again, and a missing right fails every try.
+type failureLog struct {
+	mu   sync.Mutex
+	last map[string]time.Duration // when an error occurred last, by its text
+}
+
+const (
+	// failureEnds is how long an error must not occur before it is logged again.
+	failureEnds = time.Minute
+	maxFailures = 256
+)
+
+// isNew reports whether the caller has to log an error.
+func (l *failureLog) isNew(what string, err error, now time.Duration) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	key := what + ": " + err.Error()
+	last, known := l.last[key]
+	if l.last == nil || len(l.last) >= maxFailures && !known {
+		l.last = map[string]time.Duration{}
+	}
+	l.last[key] = now
+	return !known || now-last > failureEnds
 }

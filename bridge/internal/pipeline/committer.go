@@ -17,6 +17,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/bridge/internal/backendref"
+	"github.com/qsidecar/qsidecar/bridge/internal/dispatch"
 	"github.com/qsidecar/qsidecar/bridge/internal/fairshare"
 	"github.com/qsidecar/qsidecar/bridge/internal/heartbeat"
 	"github.com/qsidecar/qsidecar/bridge/internal/lease"
@@ -42,7 +43,8 @@ const (
 // together. An idle committer commits immediately, a busy one in larger groups (see linger.go).
 type committer struct {
 	backend    *backendref.Ref
-	dispatcher *dispatcher
+	dispatcher *dispatch.Dispatcher
+	clock      func() time.Duration // stands still while the machine is suspended, and is cheap
 	heartbeat  *heartbeat.Heartbeater
 	stalls     *stalls
 	leases     *lease.Table
@@ -60,7 +62,7 @@ type committer struct {
 	enqueueMemory *semaphore.Weighted // queueBytes
 	settleMemory  *semaphore.Weighted // settleBytes
 	timers        sync.Pool           // of *time.Timer
-	outcomes      channels[Outcome]
+	outcomes      sync.Pool           // of chan Outcome
 	number        atomic.Uint64
 
 	// If two concurrent commits are worth it, claims and writes have a commit loop each. Otherwise one loop does
@@ -345,7 +347,7 @@ func (c *committer) putBack(writes []*PendingWrite) {
 	})
 }
 
-// requeue ends the commit of writes that are to be tried again. It passes them to add, which is called with c.mu held, and
+// requeue ends the commit of writes that must be tried again. It passes them to add, which is called with c.mu held, and
 // ends those whose time is over.
 func (c *committer) requeue(writes []*PendingWrite, add func(again []*PendingWrite)) {
 	for _, p := range writes {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/bridge/internal/dispatch"
 	"github.com/qsidecar/qsidecar/bridge/internal/lease"
 	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 )
@@ -157,7 +158,7 @@ type NamedLock struct {
 
 // Locks returns the locks for the check of the locks.
 func (b *Pipeline) Locks() []NamedLock {
-	return []NamedLock{{"claims", &b.dispatcher.mu}, {"writes", &b.committer.mu}, {"leases", b.leaseTable.Locker()}, {"heartbeat", b.heartbeat.Locker()}}
+	return []NamedLock{{"claims", b.dispatcher.Locker()}, {"writes", &b.committer.mu}, {"leases", b.leaseTable.Locker()}, {"heartbeat", b.heartbeat.Locker()}}
 }
 
 // QueueDepths returns the depths of all queues if this sidecar reads them for all. If not, or if the last reading
@@ -201,4 +202,15 @@ func (b *Pipeline) readyJobs(ctx context.Context, name string) (n int64, err err
 		n += s.Ready
 	}
 	return n, err
+}
+
+// Snapshot counts the contents of a pipeline at one moment.
+type Snapshot struct {
+	dispatch.Snapshot
+	QueuedWrites int // that no commit has taken yet
+}
+
+// Snapshot counts what the pipeline holds.
+func (b *Pipeline) Snapshot() Snapshot {
+	return Snapshot{b.dispatcher.Snapshot(), b.committer.queued()}
 }

@@ -1,5 +1,10 @@
 package pipeline
 
+import (
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/bridge/internal/dispatch"
+)
+
 // While commits are small, the loop of the writes includes the claims. So both share one transaction and one wait for
 // the log, and a new job is claimed in the commit that stores it. But if the writes have many jobs, these costs are a
 // small part of the commit, and two concurrent commits use two cores. Then the claims have their own loop. The engine
@@ -20,7 +25,7 @@ func (c *committer) joinClaims(writes []*PendingWrite) (b batch, commitEnds func
 		return b, func() {}
 	}
 	for _, p := range writes { // the same commit can claim their jobs
-		c.dispatcher.markReady(readyQueues(p.write), readyJobs(p.write))
+		c.dispatcher.Announce(readyQueues(p.write), readyJobs(p.write))
 	}
 	b.claims, b.announced = c.gatherClaims(), true
 	return b, c.endClaims
@@ -28,7 +33,7 @@ func (c *committer) joinClaims(writes []*PendingWrite) (b batch, commitEnds func
 
 // separateClaims chooses the claims of a commit without writes, unless the loop of the writes includes them. The
 // caller calls commitEnds after the commit, if there are claims.
-func (c *committer) separateClaims() (groups []claimGroup, commitEnds func()) {
+func (c *committer) separateClaims() (groups []dispatch.Group, commitEnds func()) {
 	if c.joined.Load() {
 		c.writes.poke()
 		return nil, nil
@@ -51,4 +56,29 @@ func (c *committer) endClaims() {
 	if n > 0 {
 		c.memory.ReleaseClaims(n)
 	}
+}
+
+// gatherClaims chooses the claims of the next commit.
+func (c *committer) gatherClaims() []dispatch.Group {
+	id := c.heartbeat.Fresh()
+	if id == 0 {
+		c.heartbeat.SendNow()
+		c.dispatcher.FailOnce(backends.Unavailable(errHeartbeatLate))
+		return nil
+	}
+	budget := dispatch.Budget{Whole: max(c.claimBytes(), c.maxPayload())}
+	c.reserved = c.memory.ReserveClaims(budget.Whole)
+	budget.Left = c.reserved
+	groups := c.dispatcher.Gather(id, func() uint64 { return c.number.Add(1) }, &budget)
+	c.reserved -= budget.Left
+	c.memory.ReturnClaims(budget.Left)
+	if budget.Short {
+		c.memory.WakeWhenFree(c)
+	}
+	asked := c.stalls.begin()
+	for i := range groups {
+		groups[i].Asked = asked
+		c.leases.Expect(groups[i].Slots)
+	}
+	return groups
 }

@@ -114,7 +114,10 @@ type Outcome struct {
 // reserve waits for memory for p, a session's write, whose request keeps beside more bytes. The caller pushes or
 // drops the write.
 func (c *committer) reserve(ctx context.Context, p *PendingWrite, beside int64) error {
-	p.size, p.Done = sizeOf(p.write), c.outcomes.get()
+	p.size = sizeOf(p.write)
+	if p.Done, _ = c.outcomes.Get().(chan Outcome); p.Done == nil {
+		p.Done = make(chan Outcome, 1)
+	}
 	most, bytes := int64(queueBytes), p.size.bytes+beside
 	p.room = c.enqueueMemory
 	if len(backends.LeasesOf(p.write)) > 0 && bytes <= largeSettle {
@@ -205,7 +208,7 @@ func (c *committer) wait(p *PendingWrite, patience time.Duration) (backends.Writ
 	}()
 	select {
 	case o := <-p.Done:
-		c.outcomes.put(p.Done)
+		c.outcomes.Put(p.Done)
 		return o.Result, o.Err
 	case <-timer.C:
 	}
@@ -214,7 +217,7 @@ func (c *committer) wait(p *PendingWrite, patience time.Duration) (backends.Writ
 		return backends.WriteResult{}, c.unavailable("the database did not take it within %v", patience)
 	}
 	o := <-p.Done // in a commit, which has its own deadline
-	c.outcomes.put(p.Done)
+	c.outcomes.Put(p.Done)
 	if errors.Is(o.Err, errOverdue) {
 		o.Err = c.unavailable("the database did not take it within %v", patience)
 	}

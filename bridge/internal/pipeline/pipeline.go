@@ -13,6 +13,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/bridge/internal/backendref"
 	"github.com/qsidecar/qsidecar/bridge/internal/depth"
+	"github.com/qsidecar/qsidecar/bridge/internal/dispatch"
 	"github.com/qsidecar/qsidecar/bridge/internal/heartbeat"
 	"github.com/qsidecar/qsidecar/bridge/internal/lease"
 	"github.com/qsidecar/qsidecar/bridge/internal/maintenance"
@@ -33,7 +34,8 @@ type Pipeline struct {
 	backend     *backendref.Ref
 	times       *heartbeat.Times
 	leaseTable  *lease.Table
-	dispatcher  *dispatcher
+	dispatcher  *dispatch.Dispatcher
+	began       time.Time // where clock begins
 	committer   *committer
 	heartbeat   *heartbeat.Heartbeater
 	maintenance *maintenance.Maintainer
@@ -70,6 +72,7 @@ type Config struct {
 // New returns a pipeline that does not run. Metrics must be set before Join.
 func New(pc Config) *Pipeline {
 	b := &Pipeline{
+		began:      time.Now(),
 		Name:       pc.Name,
 		backend:    backendref.New(pc.Backend, pc.Replica, pc.Done),
 		times:      heartbeat.NewTimes(pc.SidecarTimeout, pc.RestartGrace),
@@ -89,7 +92,6 @@ func New(pc Config) *Pipeline {
 	c.refused.obstacles.Log, c.refused.obstacles.Address = b.Log, b.Info.Address
 	c.events = &jobEvents{hub: pc.Events, database: pc.Name, trace: pc.Trace}
 	b.committer = c
-	b.dispatcher = newDispatcher(c.WakeClaims)
 	b.heartbeat = heartbeat.New(heartbeat.Config{
 		Backend: b.backend,
 		Times:   b.times,
@@ -104,13 +106,25 @@ func New(pc Config) *Pipeline {
 		},
 		IdentityDropped: func() {
 			c.forgetReleases()
-			jobs, _ := b.dispatcher.takePrefetched(0) // dropped with all other leases
-			b.dispatcher.returned(queuesOfJobs(jobs))
+			jobs, _ := b.dispatcher.TakePrefetched(0) // dropped with all other leases
+			b.dispatcher.Returned(queuesOfJobs(jobs))
 		},
 		Release:    c.releaseUnknown,
 		Reconciled: c.retryReleases,
 		Suspected:  func() { b.maintenance.Wake() },
 		Revived:    c.WakeClaims,
+	})
+	poke := make(chan struct{}, 1)
+	b.dispatcher = dispatch.New(dispatch.Config{
+		Wake:           c.WakeClaims,
+		WakePrefetcher: func() { b.prefetcher.wake() },
+		Identity:       b.heartbeat.Fresh,
+		Stalled:        b.stalls.since,
+		Clock:          b.clock,
+		CanPrefetch:    b.Info.Prefetch,
+		NoPrefetch:     b.backend.Adopted,
+		Memory:         pc.Memory,
+		MaxBytes:       pc.ClaimBytes,
 	})
 	b.maintenance = maintenance.New(maintenance.Config{
 		Backend:   b.backend,
@@ -123,14 +137,15 @@ func New(pc Config) *Pipeline {
 		Alone:     !b.Info.Concurrent,
 		Jitter:    pc.Jitter,
 	})
-	c.dispatcher, c.heartbeat, c.stalls = b.dispatcher, b.heartbeat, b.stalls
-	b.prefetcher = &prefetcher{dispatcher: b.dispatcher, leases: b.leaseTable, committer: c, poke: make(chan struct{}, 1)}
-	d := b.dispatcher
-	d.identity, d.stalls, d.memory, d.maxBytes = b.heartbeat.Fresh, b.stalls, pc.Memory, pc.ClaimBytes
-	d.canPrefetch, d.noPrefetch, d.wakePrefetcher = b.Info.Prefetch, b.backend.Adopted, b.prefetcher.wake
+	c.dispatcher, c.heartbeat, c.stalls, c.clock = b.dispatcher, b.heartbeat, b.stalls, b.clock
+	b.prefetcher = &prefetcher{dispatcher: b.dispatcher, heartbeat: b.heartbeat, clock: b.clock, leases: b.leaseTable, committer: c, poke: poke}
 	b.ReadyLimits, b.allDepths = depth.NewReadyLimits(b.readyJobs), depth.NewAllQueues(b.readDepths)
 	return b
 }
+
+// clock is the clock of the pace of prefetch and of the age of prefetched jobs. Unlike that of the heartbeat it stands still
+// while the machine is suspended, and is cheap.
+func (b *Pipeline) clock() time.Duration { return time.Since(b.began) }
 
 // Join makes the first attempt to join, so that the first claim finds an identity. If it fails, Run tries again.
 func (b *Pipeline) Join(ctx context.Context) {
