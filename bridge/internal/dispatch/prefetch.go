@@ -8,7 +8,7 @@ import (
 )
 
 // Prefetch. A worker that claims one job at a time waits for two commits per job, the claim's and the ack's. If the
-// workers of a wait queue claim jobs at a steady rate, the committer claims the next jobs before the workers ask.
+// workers of a wait queue claim jobs at a steady rate, the sidecar claims the next jobs before the workers ask.
 // Then they wait only for the commit of the ack.
 const (
 	// What the wait queue takes in prefetchCommits commits is prefetched: the next claim waits for the commit under way and

@@ -20,82 +20,82 @@ type Answer = dispatch.Answer
 var ErrMoved = dispatch.ErrMoved
 
 // Claim queues a claim. If it can answer the claim immediately with prefetched jobs, answered is true.
-func (b *Pipeline) Claim(w *ClaimRequest, queues []string) (a Answer, answered bool) {
-	return b.dispatcher.Add(w, queues)
+func (p *Pipeline) Claim(w *ClaimRequest, queues []string) (a Answer, answered bool) {
+	return p.dispatcher.Add(w, queues)
 }
 
 // AwaitClaim waits for the answer of a queued claim. If over is closed, it returns soon, possibly with jobs of the commit
 // under way.
 //
 // If the process stood still since the jobs were claimed, AwaitClaim returns them to the database, and claims again.
-func (b *Pipeline) AwaitClaim(over <-chan struct{}, w *ClaimRequest) Answer {
+func (p *Pipeline) AwaitClaim(over <-chan struct{}, w *ClaimRequest) Answer {
 	for {
-		a := b.dispatcher.Wait(over, w)
-		if len(a.Jobs) == 0 || !b.stalls.since(a.Asked) {
+		a := p.dispatcher.Wait(over, w)
+		if len(a.Jobs) == 0 || !p.stalls.since(a.Asked) {
 			return a
 		}
 		w.Session.AddUnread(-quota.JobBytes(a.Jobs))
 		w.Session.SettleJobs(w.Reserved, 0)
-		b.ReturnUndelivered(a.Jobs)
+		p.ReturnUndelivered(a.Jobs)
 		queues := w.Queues
 		*w = ClaimRequest{Session: w.Session, Since: w.Since, Slots: w.Slots, Template: w.Template, Once: w.Once, Queues: queues}
-		if a, answered := b.Claim(w, queues); answered {
+		if a, answered := p.Claim(w, queues); answered {
 			return a
 		}
 	}
 }
 
 // WhenAnswered calls f, which must not block, as soon as a queued claim has its answer.
-func (b *Pipeline) WhenAnswered(w *ClaimRequest, f func()) { b.dispatcher.WhenAnswered(w, f) }
+func (p *Pipeline) WhenAnswered(w *ClaimRequest, f func()) { p.dispatcher.WhenAnswered(w, f) }
 
 // ReturnUndelivered releases jobs that were claimed for a session that has ended.
-func (b *Pipeline) ReturnUndelivered(jobs []backends.Job) {
+func (p *Pipeline) ReturnUndelivered(jobs []backends.Job) {
 	if len(jobs) > 0 {
-		b.committer.returnUndelivered(jobs[0].Token.Host, jobs)
+		p.executor.returnUndelivered(jobs[0].Token.Host, jobs)
 	}
 }
 
 // HandOut gives the session as many jobs of an answer as fit one reply, and returns those. It releases the others.
-func (b *Pipeline) HandOut(w *ClaimRequest, a *Answer, fitting func(jobs []backends.Job) int) ([]backends.Job, error) {
+func (p *Pipeline) HandOut(w *ClaimRequest, a *Answer, fitting func(jobs []backends.Job) int) ([]backends.Job, error) {
 	host := a.Jobs[0].Token.Host
 	// Checked again as late as possible: the process was possibly suspended since the commit, and other sidecars have
 	// the jobs then.
-	if b.heartbeat.Fresh() != host {
-		b.committer.returnUndelivered(host, a.Jobs)
+	if p.heartbeat.Fresh() != host {
+		p.executor.returnUndelivered(host, a.Jobs)
 		return nil, backends.Unavailable(errHeartbeatLate)
 	}
-	if b.stalls.since(a.Asked) {
-		b.committer.returnUndelivered(host, a.Jobs)
+	if p.stalls.since(a.Asked) {
+		p.executor.returnUndelivered(host, a.Jobs)
 		return nil, backends.Unavailable(errStalled)
 	}
 	if n := fitting(a.Jobs); n < len(a.Jobs) {
-		b.committer.returnUndelivered(host, a.Jobs[n:])
+		p.executor.returnUndelivered(host, a.Jobs[n:])
 		a.Jobs = a.Jobs[:n]
 	}
 	now := time.Now()
-	if !b.leaseTable.Give(a.Jobs, w.Session, w.Template.Lease > 0, now) {
+	if !p.leaseTable.Give(a.Jobs, w.Session, w.Template.Lease > 0, now) {
 		return nil, backends.Unavailable(errHeartbeatLate)
 	}
 	if a.Prefetched {
-		b.leaseTable.NoteHandOut(a.Jobs, w.Template.Worker, now.Sub(b.began))
-		b.prefetcher.wake()
+		p.leaseTable.NoteHandOut(a.Jobs, w.Template.Worker, now.Sub(p.began))
+		p.prefetcher.poke()
 	}
-	b.Metrics.Load().CountHandOut(a.Jobs, now, now.Sub(w.Since))
-	b.committer.events.handedOut(a.Jobs, now, w.Session)
+	p.Metrics.Load().CountHandOut(a.Jobs, now, now.Sub(w.Since))
+	p.events.handedOut(a.Jobs, now, w.Session)
 	return a.Jobs, nil
 }
 
 // Reroute ends claims with ErrMoved if served reports false for their queues, or if their session is no longer
 // allowed to claim from them.
-func (b *Pipeline) Reroute(served func(queues []string) bool) {
-	b.prefetcher.returnJobs(b.dispatcher.Reroute(served))
+func (p *Pipeline) Reroute(served func(queues []string) bool) {
+	p.prefetcher.returnJobs(p.dispatcher.Reroute(served))
 }
 
 // StopClaims answers every claim with err, now and from now on.
-func (b *Pipeline) StopClaims(err error) { b.dispatcher.Stop(err) }
+func (p *Pipeline) StopClaims(err error) { p.dispatcher.Stop(err) }
 
 // WakeClaims includes the waiting claims in the next commit again.
-func (b *Pipeline) WakeClaims() { b.committer.WakeClaims() }
+func (p *Pipeline) WakeClaims() { p.executor.loops.WakeClaims() }
 
 const (
 	stallCheck = 200 * time.Millisecond // how often a process that runs takes the time

@@ -1,8 +1,6 @@
 package pipeline
 
 import (
-	"context"
-	"errors"
 	"slices"
 	"time"
 
@@ -25,7 +23,7 @@ type PendingWrite struct {
 	price    int64
 	room     *semaphore.Weighted // memory that the price is reserved from; nil: none
 	size     size
-	state    state          // committer.mu guards it
+	state    state          // executor.mu guards it
 	onEnd    func(Outcome)  // called at the end of the write; can be nil
 	onTry    func()         // called when its first commit has ended, even if it must be tried again; nil: never, or no more
 	runs     []lease.Run    // of a settle, or of the release of a session: what the lease table has about each lease
@@ -44,7 +42,7 @@ type PendingWrite struct {
 //	  ▼
 //	abandoned: the end of the wait is the outcome
 //
-// A write that was set aside is queued, too, but with the locked ones (see locked_writes.go).
+// A write that was set aside is queued, too, but with the locked ones (see scheduler.setAside).
 type state uint8
 
 const (
@@ -111,62 +109,6 @@ type Outcome struct {
 	Err    error
 }
 
-// reserve waits for memory for p, a session's write, whose request keeps beside more bytes. The caller pushes or
-// drops the write.
-func (c *committer) reserve(ctx context.Context, p *PendingWrite, beside int64) error {
-	p.size = sizeOf(p.write)
-	if p.Done, _ = c.outcomes.Get().(chan Outcome); p.Done == nil {
-		p.Done = make(chan Outcome, 1)
-	}
-	most, bytes := int64(queueBytes), p.size.bytes+beside
-	p.room = c.enqueueMemory
-	if len(backends.LeasesOf(p.write)) > 0 && bytes <= largeSettle {
-		p.room, most = c.settleMemory, settleBytes
-	}
-	p.price = min(max(bytes+int64(p.size.jobs)*256, writePrice), most)
-	if p.room.TryAcquire(p.price) {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, c.times.Timeout())
-	defer cancel()
-	if err := p.room.Acquire(ctx, p.price); err != nil {
-		return c.unavailable("more than %d MiB of writes wait for the database", most>>20)
-	}
-	return nil
-}
-
-// push queues a reserved write. It never blocks.
-func (c *committer) push(p *PendingWrite) {
-	c.mu.Lock()
-	c.pushed++
-	p.number = c.pushed
-	c.queue = append(c.queue, p)
-	if !c.fair.Over(p.session) {
-		c.arrived++
-	}
-	c.missing -= p.size.units()
-	enough := c.arrived >= c.wakeAt && c.missing <= 0
-	c.mu.Unlock()
-	if enough {
-		c.writes.poke()
-	}
-}
-
-// drop returns the memory of a write that has ended or was not pushed.
-func (c *committer) drop(p *PendingWrite) {
-	if p.room != nil {
-		p.room.Release(p.price)
-	}
-}
-
-// pushFree queues a write that no session waits for, and that must not wait for memory: a release of jobs that a
-// session or a lost commit left behind, or the record of hand-outs. The number of leases bounds these writes.
-func (c *committer) pushFree(p *PendingWrite) *PendingWrite {
-	p.size, p.pushed, p.Done = sizeOf(p.write), time.Now(), make(chan Outcome, 1)
-	c.push(p)
-	return p
-}
-
 // current returns the write as of now: the time limits of jobs go on while the record of their hand-outs waits for a commit.
 func (p *PendingWrite) current() backends.Write {
 	d, ok := p.write.(backends.Deliver)
@@ -188,38 +130,69 @@ func (p *PendingWrite) endTry() {
 	}
 }
 
-// timer returns a pooled timer. Each write needs one.
-func (c *committer) timer(d time.Duration) *time.Timer {
-	t, ok := c.timers.Get().(*time.Timer)
-	if !ok {
-		return time.NewTimer(d)
+func sizeOf(w backends.Write) size {
+	n := len(backends.LeasesOf(w))
+	s := size{jobs: n, settled: n}
+	add := func(jobs []backends.NewJob) {
+		s.jobs += len(jobs)
+		for i := range jobs {
+			s.bytes += int64(len(jobs[i].Payload) + len(jobs[i].Key))
+			for name, value := range jobs[i].Headers {
+				s.bytes += int64(len(name) + len(value))
+			}
+		}
 	}
-	t.Reset(d)
-	return t
+	switch w := w.(type) {
+	case backends.Enqueue:
+		add(w.Jobs)
+	case backends.Ack:
+		add(w.Enqueue)
+		s.bytes += int64(len(w.Result))
+	case backends.Nack:
+		s.bytes += int64(len(w.Error))
+	}
+	return s
 }
 
-// wait returns the outcome of a pushed write. If no commit has taken the write after patience, wait takes it out
-// of the queue: nothing was written.
-func (c *committer) wait(p *PendingWrite, patience time.Duration) (backends.WriteResult, error) {
-	timer := c.timer(patience)
-	defer func() {
-		timer.Stop() // since Go 1.23 the channel receives nothing after Stop
-		c.timers.Put(timer)
-	}()
-	select {
-	case o := <-p.Done:
-		c.outcomes.Put(p.Done)
-		return o.Result, o.Err
-	case <-timer.C:
+// newJobs returns the jobs that the write stores.
+func newJobs(w backends.Write) []backends.NewJob {
+	switch w := w.(type) {
+	case backends.Enqueue:
+		return w.Jobs
+	case backends.Ack:
+		return w.Enqueue
 	}
-	if c.expire(p) {
-		c.drop(p)
-		return backends.WriteResult{}, c.unavailable("the database did not take it within %v", patience)
+	return nil
+}
+
+func isReady(j *backends.NewJob) bool { return j.Delay == 0 && j.RunAt.IsZero() }
+
+// readyQueues lists the queues for which the write has ready jobs.
+func readyQueues(w backends.Write) (out []string) {
+	jobs := newJobs(w)
+	for i := range jobs {
+		if q := jobs[i].Queue; isReady(&jobs[i]) && (len(out) == 0 || out[len(out)-1] != q) {
+			out = append(out, q)
+		}
 	}
-	o := <-p.Done // in a commit, which has its own deadline
-	c.outcomes.Put(p.Done)
-	if errors.Is(o.Err, errOverdue) {
-		o.Err = c.unavailable("the database did not take it within %v", patience)
+	if len(out) > 1 {
+		slices.Sort(out)
+		out = slices.Compact(out)
 	}
-	return o.Result, o.Err
+	return out
+}
+
+// readyJobs returns how many jobs the write can make ready.
+func readyJobs(w backends.Write) (n int) {
+	switch w.(type) {
+	case backends.Enqueue, backends.Ack:
+		jobs := newJobs(w)
+		for i := range jobs {
+			if isReady(&jobs[i]) {
+				n++
+			}
+		}
+		return n
+	}
+	return len(backends.LeasesOf(w))
 }

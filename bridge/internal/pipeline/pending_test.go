@@ -30,14 +30,13 @@ func TestSizesOfWrites(t *testing.T) {
 // TestSettlesPassEnqueues shows that settles get memory while large enqueues wait for it.
 func TestSettlesPassEnqueues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCommitter()
-		c.times = heartbeat.NewTimes(30*time.Second, 0)
+		e := newExecutor(executorConfig{loops: newLoops(backends.Info{}), times: heartbeat.NewTimes(30*time.Second, 0)})
 		payload := make([]byte, 40<<20)
 		large := backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Payload: payload}}}
 		var stored atomic.Int32
 		for range 5 {
 			go func() {
-				if err := c.reserve(t.Context(), &PendingWrite{write: large}, 0); err == nil {
+				if err := e.reserve(t.Context(), &PendingWrite{write: large}, 0); err == nil {
 					stored.Add(1)
 				}
 			}()
@@ -45,7 +44,7 @@ func TestSettlesPassEnqueues(t *testing.T) {
 		synctest.Wait()
 		settled := make(chan error, 1)
 		go func() {
-			err := c.reserve(t.Context(), &PendingWrite{write: backends.Ack{Leases: make([]backends.Lease, 1), Result: []byte("x")}}, 0)
+			err := e.reserve(t.Context(), &PendingWrite{write: backends.Ack{Leases: make([]backends.Lease, 1), Result: []byte("x")}}, 0)
 			settled <- err
 		}()
 		synctest.Wait()
@@ -64,18 +63,17 @@ func TestSettlesPassEnqueues(t *testing.T) {
 // wait for it.
 func TestSettlesPassLargeSettles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCommitter()
-		c.times = heartbeat.NewTimes(30*time.Second, 0)
+		e := newExecutor(executorConfig{loops: newLoops(backends.Info{}), times: heartbeat.NewTimes(30*time.Second, 0)})
 		one := make([]backends.Lease, 1)
 		for range 50 {
 			go func() {
-				_ = c.reserve(t.Context(), &PendingWrite{write: backends.Ack{Leases: one, Result: make([]byte, 4<<20)}}, 0)
+				_ = e.reserve(t.Context(), &PendingWrite{write: backends.Ack{Leases: one, Result: make([]byte, 4<<20)}}, 0)
 			}()
 		}
 		synctest.Wait()
 		settled := make(chan error, 1)
 		go func() {
-			err := c.reserve(t.Context(), &PendingWrite{write: backends.Ack{Leases: one, Result: []byte("x")}}, 0)
+			err := e.reserve(t.Context(), &PendingWrite{write: backends.Ack{Leases: one, Result: []byte("x")}}, 0)
 			settled <- err
 		}()
 		synctest.Wait()

@@ -26,15 +26,8 @@ type prefetcher struct {
 	heartbeat  *heartbeat.Heartbeater
 	clock      func() time.Duration
 	leases     *lease.Table
-	committer  *committer
-	poke       chan struct{} // capacity 1: one pending wake-up is enough
-}
-
-func (p *prefetcher) wake() {
-	select {
-	case p.poke <- struct{}{}:
-	default:
-	}
+	executor   *executor
+	wake
 }
 
 // run works until ctx is done, then finishes. It sleeps while nothing is prefetched.
@@ -43,7 +36,7 @@ func (p *prefetcher) run(ctx context.Context) {
 	defer tick.Stop()
 	for {
 		select {
-		case <-p.poke:
+		case <-p.wake:
 		case <-ctx.Done():
 			p.finish()
 			return
@@ -85,7 +78,7 @@ func (p *prefetcher) record(age time.Duration) (recorded int, more bool) {
 	handed, more := p.leases.UnrecordedHandOuts(p.clock(), age, batchJobs)
 	if len(handed) > 0 {
 		// No client waits for this write. A lost hand-out was settled before.
-		p.committer.pushFree(&PendingWrite{write: backends.Deliver{Deliveries: handed}})
+		p.executor.pushFree(&PendingWrite{write: backends.Deliver{Deliveries: handed}})
 	}
 	return len(handed), more
 }
@@ -104,7 +97,7 @@ func (p *prefetcher) returnJobs(jobs []backends.Job) {
 		for n < len(jobs) && jobs[n].Token.Host == host {
 			n++
 		}
-		p.committer.returnJobs(host, jobs[:n])
+		p.executor.returnJobs(host, jobs[:n])
 		jobs = jobs[n:]
 	}
 }
