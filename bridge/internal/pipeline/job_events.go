@@ -149,8 +149,8 @@ func (j *jobEvents) commanded(c *backends.Command, count int64) {
 }
 
 // Ends returns what each lease of a committed settle ended with.
-func (st *Settle) Ends(res *backends.WriteResult) iter.Seq2[*lease.Held, jobevents.Kind] {
-	return ends(st.pending.write, st.Runs, res)
+func (s *Settle) Ends(res *backends.WriteResult) iter.Seq2[*lease.Held, jobevents.Kind] {
+	return ends(s.pending.write, s.Runs, res)
 }
 
 // Ends returns what each lease of a committed release ended with.

@@ -38,7 +38,7 @@ type Settle struct {
 }
 
 // Write returns the submitted write, or nil if it was dropped.
-func (st *Settle) Write() backends.Write { return st.pending.write }
+func (s *Settle) Write() backends.Write { return s.pending.write }
 
 // CheckSettle returns an error if the session cannot settle or extend a lease that is held in a transaction.
 func (p *Pipeline) CheckSettle(l backends.Lease, s *quota.Session, extend bool) error {
