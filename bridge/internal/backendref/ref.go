@@ -219,6 +219,20 @@ func (r *Ref) ClaimsInTx(queue string) bool {
 	return r.mixed(func(m backends.Mixed) bool { return m.ClaimsInTx(queue) })
 }
 
+// slowClaims is a Backend some of whose claims can take long, as those of an adopted table without an index.
+type slowClaims interface {
+	// SlowClaims reports whether a claim of the queue can take long. It must not block.
+	SlowClaims(queue string) bool
+}
+
+// SlowClaims reports whether a claim of the queue can take long.
+func (r *Ref) SlowClaims(queue string) bool {
+	e, release := r.use()
+	defer release()
+	b, ok := e.Backend.(slowClaims)
+	return ok && b.SlowClaims(queue)
+}
+
 // AdoptedTable returns the name of the queue's table, if the queue is in an adopted one.
 func (r *Ref) AdoptedTable(queue string) (table string) {
 	r.mixed(func(m backends.Mixed) bool { table = m.AdoptedTable(queue); return true })

@@ -17,6 +17,7 @@ type Config struct {
 	Clock          func() time.Duration           // of the pace, and of the age of prefetched jobs
 	CanPrefetch    bool                           // the backend supports prefetch
 	NoPrefetch     func(queue string) bool        // reports whether jobs of the queue must not be prefetched
+	Slow           func(queue string) bool        // reports whether a claim of the queue can take long; only asked if NoPrefetch
 	Memory         *quota.Memory                  // counts the payload of prefetched jobs
 	MaxBytes       func() int64                   // payload bytes of an answer
 }
@@ -107,11 +108,27 @@ func (d *Dispatcher) Waiting() []string {
 }
 
 // Gather chooses the claims that the next commit includes. number returns the number of each slot's token. It uses as much of
-// the budget as it needs. Each group must be passed to Deliver, Fail or FailApart.
-func (d *Dispatcher) Gather(host backends.Identity, number func() uint64, b *Budget) []Group {
+// the budget as it needs. Each group must be passed to Deliver, Fail or FailApart. slow reports whether GatherSlow has work.
+func (d *Dispatcher) Gather(host backends.Identity, number func() uint64, b *Budget) (groups []Group, slow bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.scheduler.gather(host, number, b)
+	groups = d.scheduler.gather(host, number, b, false)
+	return groups, d.scheduler.hasSlow()
+}
+
+// GatherSlow chooses the claims of one wait queue with a slow queue, for a commit of their own that runs beside the others. One
+// such commit runs for each wait queue, and maxSlow in all. The caller calls EndSlow when it has ended.
+func (d *Dispatcher) GatherSlow(host backends.Identity, number func() uint64, b *Budget) []Group {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.scheduler.gather(host, number, b, true)
+}
+
+// EndSlow allows the next commit for the wait queue of a group of GatherSlow, after Deliver or Fail.
+func (d *Dispatcher) EndSlow(g Group) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.scheduler.endSlow(g.queue)
 }
 
 // Deliver ends a claim group with the jobs that the database returned: jobs for its claims first, then those

@@ -22,20 +22,38 @@ type Group struct {
 // Queues returns the queues to claim from, in order.
 func (g *Group) Queues() []string { return g.queue.queues }
 
-// gather chooses claims for at most maxSlots jobs.
-func (s *scheduler) gather(host backends.Identity, number func() uint64, budget *Budget) []Group {
+// maxSlow bounds the commits of slow wait queues at a time, so that they leave connections of the pool to the others.
+const maxSlow = 4
+
+// hasSlow reports whether a slow wait queue is due, and can have a commit.
+func (s *scheduler) hasSlow() bool { return s.slowDue.Len() > 0 && s.slowCommits < maxSlow }
+
+// gather chooses claims for at most maxSlots jobs. If slow is set, they are those of one slow wait queue.
+func (s *scheduler) gather(host backends.Identity, number func() uint64, budget *Budget, slow bool) []Group {
+	due := &s.due
+	if slow {
+		if due = &s.slowDue; !s.hasSlow() {
+			return nil
+		}
+	}
 	s.serveAlone()
 	g := gathering{s: s, slotsLeft: maxSlots, slot: func(slot backends.Slot) backends.Slot {
 		slot.Token = backends.Token{Host: host, Number: number()}
 		return slot
 	}}
-	for range s.due.Len() { // without those that this loop schedules again
-		wq := s.due.Front().Value.(*waitQueue)
-		if g.slotsLeft <= 0 || g.names > 0 && g.names+len(wq.queues) > maxNames {
+	for range due.Len() { // without those that this loop schedules again
+		wq := due.Front().Value.(*waitQueue)
+		if g.slotsLeft <= 0 || g.names > 0 && (slow || g.names+len(wq.queues) > maxNames) {
 			break // it comes first next time
 		}
 		s.unschedule(wq)
 		if !s.needsClaim(wq) {
+			continue
+		}
+		if wq.slow = wq.noPrefetch && slices.ContainsFunc(wq.queues, s.Slow); wq.slow != slow {
+			if s.schedule(wq); slow { // among those of its kind
+				s.Wake()
+			}
 			continue
 		}
 		if !budget.reserve(wq) {
@@ -48,6 +66,10 @@ func (s *scheduler) gather(host backends.Identity, number func() uint64, budget 
 		}
 	}
 	budget.divide(g.groups)
+	if slow && len(g.groups) > 0 {
+		g.groups[0].queue.apart = true
+		s.slowCommits++
+	}
 	for _, r := range g.full {
 		s.remove(r)
 		r.end(Answer{Err: r.Session.Client.TooManyJobs()})
@@ -57,6 +79,14 @@ func (s *scheduler) gather(host backends.Identity, number func() uint64, budget 
 		r.end(Answer{Err: cmp.Or(s.stopped, r.moved)})
 	}
 	return g.groups
+}
+
+// endSlow ends the commit of a slow wait queue.
+func (s *scheduler) endSlow(wq *waitQueue) {
+	wq.apart = false
+	s.slowCommits--
+	s.cleanUp(wq)
+	s.Wake() // it, or another one, is possibly due
 }
 
 // maxNames bounds the queues that the claims of one commit name. A single claim can name more. A transaction that

@@ -45,7 +45,7 @@ func TestQueuesOfOneCommit(t *testing.T) {
 func TestWaitEndsWhileTheHeartbeatIsLate(t *testing.T) {
 	k := newKit()
 	r := k.queued(t, false, "q")
-	groups := k.Gather(host, k.number, &Budget{Left: quota.MinClaim, Whole: 1 << 30})
+	groups, _ := k.Gather(host, k.number, &Budget{Left: quota.MinClaim, Whole: 1 << 30})
 	if len(groups) != 1 || groups[0].Bytes == 0 {
 		t.Fatalf("the claim groups are %+v, want one with little memory", groups)
 	}

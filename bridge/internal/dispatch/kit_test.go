@@ -18,6 +18,7 @@ type kit struct {
 	memory  quota.Memory
 	now     time.Duration
 	late    bool // the heartbeat is late
+	fast    bool // the queue slow is not slow
 	wakes   int
 	numbers uint64
 }
@@ -36,7 +37,8 @@ func newKit() *kit {
 		Stalled:     func(time.Duration) bool { return false },
 		Clock:       func() time.Duration { return k.now },
 		CanPrefetch: true,
-		NoPrefetch:  func(string) bool { return false },
+		NoPrefetch:  func(queue string) bool { return queue == "slow" },
+		Slow:        func(queue string) bool { return queue == "slow" && !k.fast },
 		Memory:      &k.memory,
 		MaxBytes:    func() int64 { return 4 << 20 },
 	})
@@ -45,7 +47,8 @@ func newKit() *kit {
 
 // gather chooses claims for a commit that has as much memory as it needs.
 func (k *kit) gather() []Group {
-	return k.Gather(host, k.number, &Budget{Left: 1 << 30, Whole: 1})
+	groups, _ := k.Gather(host, k.number, &Budget{Left: 1 << 30, Whole: 1})
+	return groups
 }
 
 func (k *kit) number() uint64 { k.numbers++; return k.numbers }

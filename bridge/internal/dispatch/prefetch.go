@@ -107,7 +107,7 @@ func (s *scheduler) wantsPrefetch(wq *waitQueue, room int) int {
 // inUse reports whether a wait queue without claims must be kept, for its jobs or to learn its pace.
 func (s *scheduler) inUse(wq *waitQueue) bool {
 	a := &wq.prefetch
-	return a.inCommit || len(a.jobs) > 0 || s.CanPrefetch && !wq.noPrefetch && a.pace.moves(s.Clock(), s.claimTime)
+	return a.inCommit || wq.apart || len(a.jobs) > 0 || s.CanPrefetch && !wq.noPrefetch && a.pace.moves(s.Clock(), s.claimTime)
 }
 
 func (s *scheduler) noteClaimTime(took time.Duration) {

@@ -19,6 +19,7 @@ type world struct {
 	sessions []*session
 	waiting  []*Request // claims without an answer
 	groups   []Group    // of the commit under way
+	slow     []Group    // of the commits of slow wait queues
 	back     []string   // queues of jobs on their way back
 	held     map[*session][]backends.Job
 	where    map[uint64]string // what became of each job
@@ -87,7 +88,7 @@ func (w *world) claim(t *rapid.T) {
 	if rapid.IntRange(0, 4).Draw(t, "timed") == 0 {
 		r.Template.Lease = time.Minute
 	}
-	queues := rapid.SampledFrom([][]string{{"a"}, {"b"}, {"a", "b"}, {"b", "b"}}).Draw(t, "queues")
+	queues := rapid.SampledFrom([][]string{{"a"}, {"b"}, {"a", "b"}, {"b", "b"}, {"slow"}, {"slow", "a"}}).Draw(t, "queues")
 	if a, answered := w.Add(r, queues); answered {
 		r.Queues = queues
 		w.answered(t, r, a)
@@ -98,30 +99,55 @@ func (w *world) claim(t *rapid.T) {
 
 func (w *world) gatherClaims(t *rapid.T) {
 	if w.groups == nil {
-		w.groups = w.Gather(host, w.number, &Budget{Left: rapid.Int64Range(0, 4).Draw(t, "memory") * quota.MinClaim, Whole: 2 * quota.MinClaim})
+		w.groups, _ = w.Gather(host, w.number, &Budget{Left: rapid.Int64Range(0, 4).Draw(t, "memory") * quota.MinClaim, Whole: 2 * quota.MinClaim})
+	}
+}
+
+func (w *world) gatherSlow(t *rapid.T) {
+	for _, g := range w.GatherSlow(host, w.number, &Budget{Left: 1 << 30, Whole: 1}) {
+		if slices.ContainsFunc(w.slow, func(other Group) bool { return slices.Equal(other.Queues(), g.Queues()) }) {
+			t.Fatalf("two commits claim from %v", g.Queues())
+		}
+		w.slow = append(w.slow, g)
+	}
+	if len(w.slow) > maxSlow {
+		t.Fatalf("%d commits of slow queues", len(w.slow))
 	}
 }
 
 // commit ends the commit under way, with a result that rapid draws for each group.
 func (w *world) commit(t *rapid.T) {
 	for _, g := range w.groups {
-		switch rapid.IntRange(0, 7).Draw(t, "outcome") {
-		case 0:
-			w.Fail(g, backends.Unavailable(errors.New("no connection")))
-		case 1:
-			w.Fail(g, errors.New("no right"))
-		case 2:
-			w.FailApart(g, &backends.SlotError{Worker: "w", Lease: time.Minute, Err: errors.New("refused")})
-		default:
-			res := w.result(g, rapid.IntRange(0, len(g.Slots)).Draw(t, "jobs"))
-			for i := range res.Jobs {
-				res.Jobs[i].Alone = g.Slots[i].Lease == 0 && rapid.IntRange(0, 5).Draw(t, "alone") == 0
-			}
-			res.More = len(res.Jobs) < len(g.Slots) && rapid.IntRange(0, 3).Draw(t, "more") == 0
-			w.returning(t, w.Deliver(g, res))
-		}
+		w.end(t, g)
 	}
 	w.groups = nil
+}
+
+// commitSlow ends the oldest commit of a slow wait queue.
+func (w *world) commitSlow(t *rapid.T) {
+	if len(w.slow) > 0 {
+		w.end(t, w.slow[0])
+		w.EndSlow(w.slow[0])
+		w.slow = w.slow[1:]
+	}
+}
+
+func (w *world) end(t *rapid.T, g Group) {
+	switch rapid.IntRange(0, 7).Draw(t, "outcome") {
+	case 0:
+		w.Fail(g, backends.Unavailable(errors.New("no connection")))
+	case 1:
+		w.Fail(g, errors.New("no right"))
+	case 2:
+		w.FailApart(g, &backends.SlotError{Worker: "w", Lease: time.Minute, Err: errors.New("refused")})
+	default:
+		res := w.result(g, rapid.IntRange(0, len(g.Slots)).Draw(t, "jobs"))
+		for i := range res.Jobs {
+			res.Jobs[i].Alone = g.Slots[i].Lease == 0 && rapid.IntRange(0, 5).Draw(t, "alone") == 0
+		}
+		res.More = len(res.Jobs) < len(g.Slots) && rapid.IntRange(0, 3).Draw(t, "more") == 0
+		w.returning(t, w.Deliver(g, res))
+	}
 }
 
 // stream lets a worker take jobs of a at such a rate that the next ones are prefetched.
@@ -173,10 +199,10 @@ func (w *world) bringBack() {
 // check fails if a claim is forgotten: one that no commit has included yet must be due.
 func (w *world) check(t *rapid.T) {
 	for _, wq := range w.scheduler.queues {
-		if wq.fresh.Len() > 0 && wq.due == nil && !wq.prefetch.inCommit {
+		if wq.fresh.Len() > 0 && wq.due == nil && !wq.prefetch.inCommit && !wq.apart {
 			t.Fatalf("%d claims of %v are forgotten", wq.fresh.Len(), wq.queues)
 		}
-		if wq.prefetch.inCommit && w.groups == nil {
+		if wq.prefetch.inCommit && w.groups == nil && !wq.apart {
 			t.Fatalf("%v is in no commit", wq.queues)
 		}
 	}
@@ -198,10 +224,13 @@ func TestEveryClaimIsAnswered(t *testing.T) {
 			w.sessions = append(w.sessions, w.session())
 		}
 		t.Repeat(map[string]func(*rapid.T){
-			"claim":  w.claim,
-			"stream": w.stream,
-			"gather": w.gatherClaims,
-			"commit": w.commit,
+			"claim":       w.claim,
+			"stream":      w.stream,
+			"gather":      w.gatherClaims,
+			"commit":      w.commit,
+			"gather slow": w.gatherSlow,
+			"commit slow": w.commitSlow,
+			"speed":       func(t *rapid.T) { w.fast = rapid.Bool().Draw(t, "fast") }, // an index was built, or dropped
 			"notify": func(t *rapid.T) {
 				w.Notify([]string{rapid.SampledFrom([]string{"a", "b"}).Draw(t, "queue")}, rapid.IntRange(1, 9).Draw(t, "jobs"))
 			},
@@ -225,6 +254,9 @@ func TestEveryClaimIsAnswered(t *testing.T) {
 			"": func(t *rapid.T) { w.collect(t); w.check(t) },
 		})
 		w.commit(t)
+		for len(w.slow) > 0 {
+			w.commitSlow(t)
+		}
 		for _, r := range w.waiting {
 			w.leave(r)
 		}
@@ -246,7 +278,7 @@ func TestEveryClaimIsAnswered(t *testing.T) {
 			}
 		}
 		s := &w.scheduler
-		if n := [...]int{len(s.queues), len(s.byQueue), len(s.attended), len(s.returning), s.due.Len(), len(s.alone), int(s.prefetchBytes.bytes)}; n != [7]int{} {
+		if n := [...]int{len(s.queues), len(s.byQueue), len(s.attended), len(s.returning), s.due.Len(), s.slowDue.Len(), s.slowCommits, len(s.alone), int(s.prefetchBytes.bytes)}; n != [9]int{} {
 			t.Errorf("at the end the scheduler has %v entries, want none", n)
 		}
 		for i, s := range w.sessions {

@@ -24,6 +24,8 @@ type scheduler struct {
 	byQueue       map[string]map[*waitQueue]struct{}
 	returning     map[string]int          // jobs on their way back to the database, by queue
 	due           list.List               // of *waitQueue: to include, in turn, so that no wait queue starves when slots are short
+	slowDue       list.List               // of those with a slow queue, whose claims have commits of their own
+	slowCommits   int                     // of slowDue, at present
 	attended      map[*waitQueue]struct{} // those with prefetched jobs, and those to drop soon; for the prefetcher
 	prefetchBytes prefetchedBytes
 	claimTime     time.Duration // of a commit that claims: the longest of the last ones

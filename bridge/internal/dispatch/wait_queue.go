@@ -11,9 +11,12 @@ type waitQueue struct {
 	deferred   list.List     // of those that do not wait: the database had no job, but one is on its way back to it
 	generation uint64        // counts the notifications
 	expected   int           // about how many jobs idle claims and prefetch can expect; 0: none
-	due        *list.Element // of scheduler.due; nil: it is not in there
+	due        *list.Element // of dueIn; nil: no commit has to include it
+	dueIn      *list.List    // scheduler.due or slowDue
 	prefetch   prefetch
 	noPrefetch bool // nothing is prefetched
+	slow       bool // one of its queues is slow: its claims have commits of their own
+	apart      bool // a commit of its own is under way
 	large      bool // its next job exceeds quota.MinClaim
 }
 
@@ -75,17 +78,21 @@ func (s *scheduler) attend(wq *waitQueue) {
 	s.WakePrefetcher()
 }
 
-// schedule includes the wait queue in the next commit.
+// schedule includes the wait queue in the next commit of its kind. While a commit of its own is under way, endSlow does.
 func (s *scheduler) schedule(wq *waitQueue) {
-	if wq.due == nil {
-		wq.due = s.due.PushBack(wq)
+	if wq.due != nil || wq.apart {
+		return
 	}
+	if wq.dueIn = &s.due; wq.slow {
+		wq.dueIn = &s.slowDue
+	}
+	wq.due = wq.dueIn.PushBack(wq)
 }
 
 // unschedule ends schedule.
 func (s *scheduler) unschedule(wq *waitQueue) {
 	if wq.due != nil {
-		s.due.Remove(wq.due)
+		wq.dueIn.Remove(wq.due)
 		wq.due = nil
 	}
 }

@@ -27,6 +27,7 @@ type batch struct {
 	claims    []dispatch.Group
 	announced bool // the claims of the commit know about the ready jobs of its writes
 	alone     bool // its only write waits for a locked row
+	slow      bool // it claims from a slow queue
 }
 
 // with returns the part of a batch that has these of its writes, and no claims.
@@ -42,7 +43,7 @@ func (e *executor) commit(hard context.Context, b batch) error {
 	res, err := e.try(hard, b)
 	took := time.Since(began)
 	e.metrics().CountCommit(took, len(b.writes), len(b.claims), res.Claims, err)
-	if len(b.claims) > 0 {
+	if len(b.claims) > 0 && !b.slow {
 		e.dispatcher.NoteClaimTime(took)
 	}
 	switch {

@@ -48,6 +48,7 @@ type executor struct {
 	mu        sync.Mutex
 	scheduler scheduler
 	locking   sync.WaitGroup // of commitLocked
+	slow      int            // goroutines of commitSlow
 	crowded   atomic.Bool    // a copy of scheduler.crowded
 }
 
@@ -97,6 +98,7 @@ func (w wake) poke() {
 // loops are the two sequences of commits: one of writes, which possibly include claims, and one of claims alone.
 type loops struct {
 	writes, claims commitLoop
+	slow           commitLoop  // not a sequence: commits that claim from slow queues
 	joined         atomic.Bool // a copy of scheduler.joined
 }
 
@@ -108,7 +110,7 @@ type commitLoop struct {
 }
 
 func newLoops(info backends.Info) *loops {
-	l := &loops{writes: commitLoop{name: "writes", wake: newWake()}, claims: commitLoop{name: "claims", wake: newWake()}}
+	l := &loops{writes: commitLoop{name: "writes", wake: newWake()}, claims: commitLoop{name: "claims", wake: newWake()}, slow: commitLoop{name: "slow claims"}}
 	l.joined.Store(joinJobs(info) > 0)
 	return l
 }
@@ -297,7 +299,7 @@ func (e *executor) runWrites(ctx, hard context.Context) error {
 	for {
 		c, until := e.next()
 		if c != nil {
-			if b, commitEnds := e.fill(c); len(b.writes)+len(b.claims) > 0 {
+			if b, commitEnds := e.fill(hard, c); len(b.writes)+len(b.claims) > 0 {
 				underWay++
 				go func() {
 					c.err = e.commit(hard, b)
@@ -325,7 +327,7 @@ func (e *executor) runWrites(ctx, hard context.Context) error {
 		}
 		e.mu.Lock()
 		e.scheduler.stopped = true
-		left, aside := len(e.scheduler.queue), e.scheduler.lockedLeft
+		left, aside := len(e.scheduler.queue), e.scheduler.lockedLeft+e.slow
 		e.mu.Unlock()
 		switch {
 		case underWay > 0:
@@ -360,7 +362,7 @@ func (e *executor) sparesConnection() bool {
 
 // fill adds the claims of a commit of writes, if it includes claims. The caller calls commitEnds after the commit. A commit that
 // has nothing to do has ended.
-func (e *executor) fill(c *writeCommit) (b batch, commitEnds func()) {
+func (e *executor) fill(hard context.Context, c *writeCommit) (b batch, commitEnds func()) {
 	b.writes = c.writes
 	if c.separates {
 		e.loops.claims.poke()
@@ -370,7 +372,7 @@ func (e *executor) fill(c *writeCommit) (b batch, commitEnds func()) {
 		for _, p := range c.writes { // the same commit can claim their jobs
 			e.dispatcher.Announce(readyQueues(p.write), readyJobs(p.write))
 		}
-		groups, reserved := e.gatherClaims()
+		groups, reserved := e.gatherClaims(hard)
 		b.claims, b.announced = groups, true
 		commitEnds = func() {
 			if !e.endClaims(reserved) {
@@ -391,7 +393,7 @@ func (e *executor) fill(c *writeCommit) (b batch, commitEnds func()) {
 func (e *executor) runClaims(ctx, hard context.Context) error {
 	r := retrier{loop: &e.loops.claims, log: e.log, hard: hard, delay: retryInitial}
 	for {
-		groups, reserved := e.separateClaims()
+		groups, reserved := e.separateClaims(hard)
 		if len(groups) > 0 {
 			err := e.commit(hard, batch{claims: groups})
 			e.endClaims(reserved)
@@ -409,12 +411,12 @@ func (e *executor) runClaims(ctx, hard context.Context) error {
 }
 
 // separateClaims chooses the claims of a commit without writes. If commits of writes include the claims, it wakes their loop.
-func (e *executor) separateClaims() (groups []dispatch.Group, reserved int64) {
+func (e *executor) separateClaims(hard context.Context) (groups []dispatch.Group, reserved int64) {
 	e.mu.Lock()
 	begins, joined := e.scheduler.separateClaims(), e.scheduler.joined
 	e.mu.Unlock()
 	if begins {
-		if groups, reserved = e.gatherClaims(); len(groups) > 0 {
+		if groups, reserved = e.gatherClaims(hard); len(groups) > 0 {
 			return groups, reserved
 		}
 		joined = e.endClaims(reserved)
@@ -425,18 +427,35 @@ func (e *executor) separateClaims() (groups []dispatch.Group, reserved int64) {
 	return nil, 0
 }
 
-// gatherClaims chooses the claims of the next commit, and reserves memory for their jobs.
-func (e *executor) gatherClaims() (groups []dispatch.Group, reserved int64) {
+// gatherClaims chooses the claims of the next commit, and reserves memory for their jobs. It also begins commits for the claims of
+// slow queues.
+func (e *executor) gatherClaims(hard context.Context) (groups []dispatch.Group, reserved int64) {
+	groups, reserved, slow := e.gather(false)
+	for slow {
+		group, bytes, _ := e.gather(true)
+		if slow = len(group) > 0; slow {
+			e.commitSlow(hard, group, bytes)
+		}
+	}
+	return groups, reserved
+}
+
+// gather chooses claims of one kind, and reports whether there are slow ones.
+func (e *executor) gather(slow bool) (groups []dispatch.Group, reserved int64, hasSlow bool) {
 	id := e.heartbeat.Fresh()
 	if id == 0 {
 		e.heartbeat.SendNow()
 		e.dispatcher.FailOnce(backends.Unavailable(errHeartbeatLate))
-		return nil, 0
+		return nil, 0, false
 	}
 	budget := dispatch.Budget{Whole: max(e.claimBytes(), e.maxPayload())}
 	reserved = e.memory.ReserveClaims(budget.Whole)
 	budget.Left = reserved
-	groups = e.dispatcher.Gather(id, func() uint64 { return e.number.Add(1) }, &budget)
+	if number := func() uint64 { return e.number.Add(1) }; slow {
+		groups = e.dispatcher.GatherSlow(id, number, &budget)
+	} else {
+		groups, hasSlow = e.dispatcher.Gather(id, number, &budget)
+	}
 	e.memory.ReturnClaims(budget.Left)
 	if budget.Short {
 		e.memory.WakeWhenFree(e.loops)
@@ -446,7 +465,26 @@ func (e *executor) gatherClaims() (groups []dispatch.Group, reserved int64) {
 		groups[i].Asked = asked
 		e.leases.Expect(groups[i].Slots)
 	}
-	return groups, reserved - budget.Left
+	return groups, reserved - budget.Left, hasSlow
+}
+
+// commitSlow commits the claims of a slow queue beside the other commits. After an error, the next commit for the same claims
+// waits as long as that of a loop.
+func (e *executor) commitSlow(hard context.Context, group []dispatch.Group, reserved int64) {
+	e.mu.Lock()
+	e.slow++
+	e.mu.Unlock()
+	go func() {
+		err := e.commit(hard, batch{claims: group, slow: true})
+		e.memory.ReleaseClaims(reserved)
+		r := retrier{loop: &e.loops.slow, log: e.log, hard: hard, delay: retryMax}
+		_ = r.after(err) // if the time to stop is over, the other loops report it
+		e.dispatcher.EndSlow(group[0])
+		e.mu.Lock()
+		e.slow--
+		e.mu.Unlock()
+		e.loops.writes.poke() // it possibly waits for the last one
+	}()
 }
 
 // endClaims ends the commit with claims, and the reservation for them. Their jobs count for their sessions by then. It

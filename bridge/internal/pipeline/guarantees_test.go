@@ -176,7 +176,7 @@ func TestNoHandOutOfADroppedLease(t *testing.T) {
 		p := start(t, memory.New())
 		w := newWorker(p)
 		w.enqueue(t, "q")
-		r := w.queued(t, false)
+		r := w.queued(t, false, "q")
 		a := p.AwaitClaim(t.Context().Done(), r)
 		if len(a.Jobs) != 1 {
 			t.Fatalf("claimed %+v", a)
@@ -302,7 +302,7 @@ func TestReleasesNameTheirOwner(t *testing.T) {
 		w.claim(t, "q", true)
 		_, released := p.ReleaseSession(&w.Session, backends.Release{Uncounted: true})
 		<-released.Done
-		a := p.AwaitClaim(t.Context().Done(), w.queued(t, false))
+		a := p.AwaitClaim(t.Context().Done(), w.queued(t, false, "q"))
 		p.ReturnUndelivered(a.Jobs)
 		synctest.Wait()
 		if id := p.heartbeat.Identity(); !slices.Equal(owners, []backends.Identity{id, id}) {

@@ -118,6 +118,7 @@ func New(c Config) *Pipeline {
 		Clock:          p.clock,
 		CanPrefetch:    p.Info.Prefetch,
 		NoPrefetch:     p.backend.Adopted,
+		Slow:           p.backend.SlowClaims,
 		Memory:         c.Memory,
 		MaxBytes:       c.ClaimBytes,
 	})

@@ -178,12 +178,12 @@ func TestWaitingClaimsAreAnsweredWhenJobsAreBack(t *testing.T) {
 		d.MarkReturning([]backends.Job{{Queue: "q"}})
 		waiting, once := newWorker(p), newWorker(p)
 		for range 10 {
-			go waiting.p.AwaitClaim(t.Context().Done(), waiting.queued(t, false))
+			go waiting.p.AwaitClaim(t.Context().Done(), waiting.queued(t, false, "q"))
 		}
 		synctest.Wait()
 		answers := make(chan Answer, 10)
 		for range 10 {
-			r := once.queued(t, true)
+			r := once.queued(t, true, "q")
 			go func() { answers <- p.AwaitClaim(t.Context().Done(), r) }()
 		}
 		synctest.Wait()
@@ -205,11 +205,11 @@ func TestWaitingClaimsAreAnsweredWhenJobsAreBack(t *testing.T) {
 	})
 }
 
-// queued is a claim of one job of q that waits for its answer.
-func (w *worker) queued(t *testing.T, once bool) *ClaimRequest {
+// queued is a claim of one job that waits for its answer.
+func (w *worker) queued(t *testing.T, once bool, queues ...string) *ClaimRequest {
 	t.Helper()
 	r := &ClaimRequest{Session: &w.Session, Slots: 1, Since: time.Now(), Once: once}
-	if a, answered := w.p.Claim(r, []string{"q"}); answered {
+	if a, answered := w.p.Claim(r, queues); answered {
 		t.Fatalf("answered at once: %+v", a)
 	}
 	return r
