@@ -22,6 +22,7 @@ func (a *apart) Adopted(queue string) bool  { return queue == "held" }
 func (a *apart) AdoptedTable(string) string { return "" }
 
 func (a *apart) ClaimsInTx(queue string) bool { return queue == "held" }
+func (a *apart) Slow(string) bool             { return false }
 func (a *apart) InTx(l backends.Lease) bool   { return l.Token.Number%2 == 1 } // an arbitrary rule
 
 // Commit fails each claim of the queue, and each write about a job with an odd token, with an error of its own.

@@ -214,6 +214,11 @@ func (l *Ref) Adopted(queue string) bool {
 	return l.mixed(func(m backends.Mixed) bool { return m.Adopted(queue) })
 }
 
+// Slow reports whether a statement for the queue's table took so long lately that other queues must not wait for it.
+func (l *Ref) Slow(queue string) bool {
+	return l.mixed(func(m backends.Mixed) bool { return m.Slow(queue) })
+}
+
 // ClaimsInTx reports whether claims of the queue hold a transaction open.
 func (l *Ref) ClaimsInTx(queue string) bool {
 	return l.mixed(func(m backends.Mixed) bool { return m.ClaimsInTx(queue) })

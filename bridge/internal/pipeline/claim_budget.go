@@ -37,7 +37,7 @@ func (s *claimBudget) unreserve(wq *waitQueue) { s.left += s.cost(wq) }
 func (s *claimBudget) divide(groups []claimGroup) {
 	small := int64(0)
 	for i := range groups {
-		if !groups[i].queue.large {
+		if !groups[i].queue.large && !groups[i].beside {
 			small++
 		}
 	}
@@ -47,7 +47,7 @@ func (s *claimBudget) divide(groups []claimGroup) {
 	share := min(quota.MinClaim+s.left/small, s.whole)
 	s.left -= small * (share - quota.MinClaim)
 	for i := range groups {
-		if a := &groups[i]; !a.queue.large && share < s.whole {
+		if a := &groups[i]; !a.queue.large && !a.beside && share < s.whole {
 			a.bytes = share
 		}
 	}

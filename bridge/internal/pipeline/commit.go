@@ -24,7 +24,7 @@ func (c *committer) commit(hard context.Context, writes []*PendingWrite, groups 
 	res, err := c.try(hard, writes, groups)
 	took := time.Since(began)
 	c.metrics().CountCommit(took, len(writes), len(groups), res.Claims, err)
-	if len(groups) > 0 {
+	if len(groups) > 0 && !groups[0].beside {
 		c.dispatcher.noteClaimTime(took)
 	}
 	switch {
@@ -128,7 +128,7 @@ func (c *committer) fail(p *PendingWrite, err error) {
 }
 
 func (c *committer) try(hard context.Context, writes []*PendingWrite, groups []claimGroup) (backends.Results, error) {
-	batch, most := backends.Batch{Host: hostOf(groups), WaitForLocks: len(writes) == 1 && writes[0].alone, Jitter: c.jitter}, c.claimBytes()
+	batch, most := backends.Batch{Host: hostOf(groups), WaitForLocks: len(writes) == 1 && writes[0].alone || len(groups) > 0 && groups[0].beside, Jitter: c.jitter}, c.claimBytes()
 	if len(writes) > 0 {
 		batch.Writes = make([]backends.Write, 0, len(writes))
 	}

@@ -68,11 +68,12 @@ type committer struct {
 	// write_loop.go.
 	writes       commitLoop
 	claims       commitLoop
-	singleLoop   bool        // claims is not used
-	joinJobs     int         // up to that many jobs of writes, the loop of the writes includes the claims
-	writeCommits int         // of the loop of the writes, at once
-	joined       atomic.Bool // the loop of the writes includes the claims
-	claiming     sync.Mutex  // held from the choice of claims to the end of their commit
+	singleLoop   bool           // claims is not used
+	joinJobs     int            // up to that many jobs of writes, the loop of the writes includes the claims
+	writeCommits int            // of the loop of the writes, at once
+	joined       atomic.Bool    // the loop of the writes includes the claims
+	claiming     sync.Mutex     // held from the choice of claims to the end of their commit
+	beside       sync.WaitGroup // commits of claimBeside
 
 	memory   *quota.Memory
 	reserved int64 // memory for the claims of the commit under way; guarded by claiming
@@ -168,7 +169,7 @@ func (c *committer) finish(p *PendingWrite, o Outcome) {
 func (c *committer) runClaims(ctx, hard context.Context) error {
 	r := retrier{loop: &c.claims, log: c.log, hard: hard, delay: retryInitial}
 	for {
-		if groups, commitEnds := c.separateClaims(); len(groups) > 0 {
+		if groups, commitEnds := c.separateClaims(hard); len(groups) > 0 {
 			err := c.commit(hard, nil, groups)
 			commitEnds()
 			if err := r.after(err); err != nil {

@@ -30,6 +30,7 @@ type dispatcher struct {
 	began          time.Time               // where clock begins
 	canPrefetch    bool                    // the backend supports prefetch
 	noPrefetch     func(queue string) bool // reports whether jobs of the queue must not be prefetched; nil: of none
+	slow           func(queue string) bool // reports whether claims of the queue must not delay others; nil: those of none
 	wakePrefetcher func()
 	memory         *quota.Memory // nil: prefetched jobs are not counted
 	maxBytes       func() int64  // payload bytes of an answer
@@ -44,6 +45,7 @@ type dispatcher struct {
 	prefetchBytes prefetchedBytes
 	claimTime     time.Duration // of a commit that claims: the longest of the last ones
 	alone         []keptJob     // oldest first
+	beside        int           // wait queues for which a commit beside the others claims
 	stopped       error         // not nil: every claim is answered with it (draining)
 }
 
@@ -391,6 +393,10 @@ func (b *dispatcher) reroute(served func(queues []string) bool) (back []backends
 		}
 	}
 	return back
+}
+
+func (b *dispatcher) isSlow(queues []string) bool {
+	return b.slow != nil && slices.ContainsFunc(queues, b.slow)
 }
 
 func (b *dispatcher) isDirect(queues []string) bool {

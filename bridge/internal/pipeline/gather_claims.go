@@ -3,6 +3,7 @@ package pipeline
 import (
 	"cmp"
 	"container/list"
+	"context"
 	"slices"
 	"time"
 
@@ -16,6 +17,7 @@ type claimGroup struct {
 	generation uint64
 	slots      []backends.Slot
 	bytes      int64         // payload limit, even for one job; 0: that of an answer
+	beside     bool          // a commit of its own claims for it; see claimBeside
 	asked      time.Duration // when its commit was about to begin, for stalls
 }
 
@@ -38,6 +40,11 @@ func (b *dispatcher) gather(host backends.Identity, number func() uint64, mem *c
 		if !b.needsClaim(wq) {
 			continue
 		}
+		slow := b.isSlow(wq.queues)
+		if slow && b.beside >= maxBeside {
+			b.schedule(wq) // the end of one of those commits wakes the committer
+			continue
+		}
 		if !mem.reserve(wq) {
 			b.schedule(wq)
 			continue
@@ -45,6 +52,13 @@ func (b *dispatcher) gather(host backends.Identity, number func() uint64, mem *c
 		if !g.claimFor(wq) {
 			mem.unreserve(wq)
 			b.schedule(wq) // the claims are included when their client has read or settled something
+			continue
+		}
+		if slow {
+			a := &g.groups[len(g.groups)-1]
+			a.beside, a.bytes = true, mem.cost(wq)
+			wq.beside = true
+			b.beside++
 		}
 	}
 	mem.divide(g.groups)
@@ -159,7 +173,7 @@ func (w *ClaimRequest) unanswered() {
 }
 
 // gatherClaims chooses the claims of the next commit.
-func (c *committer) gatherClaims() []claimGroup {
+func (c *committer) gatherClaims(hard context.Context) []claimGroup {
 	id := c.heartbeat.Fresh()
 	if id == 0 {
 		c.heartbeat.SendNow()
@@ -176,9 +190,46 @@ func (c *committer) gatherClaims() []claimGroup {
 		c.memory.WakeWhenFree(c)
 	}
 	asked := c.stalls.begin()
-	for i := range groups {
-		groups[i].asked = asked
-		c.leases.Expect(groups[i].slots)
+	together := groups[:0]
+	for _, a := range groups {
+		a.asked = asked
+		c.leases.Expect(a.slots)
+		if a.beside {
+			c.reserved -= a.bytes
+			c.claimBeside(hard, a)
+		} else {
+			together = append(together, a)
+		}
 	}
-	return groups
+	return together
+}
+
+// maxBeside bounds the commits of claimBeside, because each has a connection.
+const maxBeside = 4
+
+// claimBeside claims for a wait queue with a slow queue (backends.Mixed) in a commit that no other one waits for.
+func (c *committer) claimBeside(hard context.Context, a claimGroup) {
+	c.beside.Go(func() {
+		err := c.commit(hard, nil, []claimGroup{a})
+		c.memory.ReleaseClaims(a.bytes)
+		if err != nil {
+			select {
+			case <-time.After(retryMax):
+			case <-hard.Done():
+			}
+		}
+		if c.dispatcher.endBeside(a.queue) {
+			c.WakeClaims()
+		}
+	})
+}
+
+// endBeside ends claimBeside. It reports whether there is something to claim.
+func (b *dispatcher) endBeside(wq *waitQueue) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	wq.beside = false
+	b.beside--
+	b.cleanUp(wq)
+	return b.due.Len() > 0
 }

@@ -1,5 +1,7 @@
 package pipeline
 
+import "context"
+
 // While commits are small, the loop of the writes includes the claims. So both share one transaction and one wait for
 // the log, and a new job is claimed in the commit that stores it. But if the writes have many jobs, these costs are a
 // small part of the commit, and two concurrent commits use two cores. Then the claims have their own loop. The engine
@@ -7,7 +9,7 @@ package pipeline
 
 // joinClaims chooses the claims of a commit of these writes, if it includes claims. The caller calls commitEnds after
 // the commit.
-func (c *committer) joinClaims(writes []*PendingWrite) (groups []claimGroup, commitEnds func()) {
+func (c *committer) joinClaims(hard context.Context, writes []*PendingWrite) (groups []claimGroup, commitEnds func()) {
 	jobs := 0
 	for _, p := range writes {
 		p.marked = false
@@ -23,18 +25,18 @@ func (c *committer) joinClaims(writes []*PendingWrite) (groups []claimGroup, com
 		p.marked = true
 		c.dispatcher.markReady(readyQueues(p.write), readyJobs(p.write))
 	}
-	return c.gatherClaims(), c.endClaims
+	return c.gatherClaims(hard), c.endClaims
 }
 
 // separateClaims chooses the claims of a commit without writes, unless the loop of the writes includes them. The
 // caller calls commitEnds after the commit, if there are claims.
-func (c *committer) separateClaims() (groups []claimGroup, commitEnds func()) {
+func (c *committer) separateClaims(hard context.Context) (groups []claimGroup, commitEnds func()) {
 	if c.joined.Load() {
 		c.writes.poke()
 		return nil, nil
 	}
 	c.claiming.Lock()
-	if groups = c.gatherClaims(); len(groups) == 0 {
+	if groups = c.gatherClaims(hard); len(groups) == 0 {
 		c.endClaims()
 		if c.joined.Load() {
 			c.writes.poke() // it possibly found the claims locked

@@ -127,7 +127,7 @@ func New(pc Config) *Pipeline {
 	b.prefetcher = &prefetcher{dispatcher: b.dispatcher, leases: b.leaseTable, committer: c, poke: make(chan struct{}, 1)}
 	d := b.dispatcher
 	d.identity, d.stalls, d.memory, d.maxBytes = b.heartbeat.Fresh, b.stalls, pc.Memory, pc.ClaimBytes
-	d.canPrefetch, d.noPrefetch, d.wakePrefetcher = b.Info.Prefetch, b.backend.Adopted, b.prefetcher.wake
+	d.canPrefetch, d.noPrefetch, d.slow, d.wakePrefetcher = b.Info.Prefetch, b.backend.Adopted, b.backend.Slow, b.prefetcher.wake
 	b.ReadyLimits, b.allDepths = depth.NewReadyLimits(b.readyJobs), depth.NewAllQueues(b.readDepths)
 	return b
 }
@@ -166,6 +166,7 @@ func (b *Pipeline) Run(ctx, work, hard context.Context) error {
 		err = b.committer.runClaims(work, hard) // its releases are still written
 	}
 	<-attend
+	b.committer.beside.Wait() // their releases are still written
 	stopWriting()
 	err = errors.Join(err, wrote.Wait())
 	stopKeeping()

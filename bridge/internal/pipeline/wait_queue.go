@@ -16,6 +16,7 @@ type waitQueue struct {
 	prefetch   prefetch
 	noPrefetch bool // nothing is prefetched
 	large      bool // its next job exceeds quota.MinClaim
+	beside     bool // a commit beside the others claims for it; see claimBeside
 }
 
 // someJobs is how many jobs a notification stands for if it does not contain a number.
@@ -93,7 +94,7 @@ func (b *dispatcher) unschedule(wq *waitQueue) {
 
 // needsClaim reports whether the next commit has something to claim for the wait queue. b.mu is held.
 func (b *dispatcher) needsClaim(wq *waitQueue) bool {
-	return wq.fresh.Len() > 0 || wq.expected > 0 && wq.idle.Len() > 0 || b.wantsPrefetch(wq, maxSlots) > 0
+	return !wq.beside && (wq.fresh.Len() > 0 || wq.expected > 0 && wq.idle.Len() > 0 || b.wantsPrefetch(wq, maxSlots) > 0)
 }
 
 // cleanUp drops a wait queue that is no longer used, and schedules one that needs a claim. b.mu is held.

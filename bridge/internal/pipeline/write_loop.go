@@ -101,7 +101,7 @@ func (l *writeLoop) begin() bool {
 		l.spare = w
 		return false
 	}
-	groups, commitEnds := c.joinClaims(w.writes)
+	groups, commitEnds := c.joinClaims(l.hard, w.writes)
 	if len(w.writes)+len(groups) == 0 {
 		commitEnds()
 		c.forgetCommit(w)
