@@ -17,10 +17,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/qsidecar/qsidecar/bridge/internal/wirejob"
+
 	"github.com/qsidecar/qsidecar/bridge/internal/heartbeat"
 	"github.com/qsidecar/qsidecar/bridge/internal/lease"
-	"github.com/qsidecar/qsidecar/bridge/internal/leasestring"
-	"github.com/qsidecar/qsidecar/bridge/internal/lockcheck"
 	"github.com/qsidecar/qsidecar/bridge/internal/metrics"
 	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 	"github.com/qsidecar/qsidecar/internal/jobevents"
@@ -46,7 +46,7 @@ type Bridge struct {
 	draining  atomic.Bool
 	runCtx    context.Context // done when Run begins to stop
 	stopRun   context.CancelFunc
-	lockCheck lockcheck.Checker
+	lockCheck lockCheck
 
 	reload  sync.Mutex // one change of the plan at a time
 	running *running   // nil: Run is not running, or stopping. reload guards it
@@ -266,7 +266,7 @@ func (b *Bridge) reportLost(db *database, lost map[*quota.Session][]lease.Held) 
 		db.logGone(s, gone)
 		texts := make([]string, len(gone))
 		for i, h := range gone {
-			texts[i] = leasestring.Format(db.Info.Database, h.Lease)
+			texts[i] = wirejob.FormatLease(db.Info.Database, h.Lease)
 		}
 		for part := range slices.Chunk(texts, lostInEvent) {
 			s.sendEvent(protocol.EventLost, part)

@@ -5,9 +5,11 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
-	"github.com/qsidecar/qsidecar/bridge/internal/lockcheck"
+	"github.com/qsidecar/qsidecar/bridge/internal/pipeline"
 )
 
 // Health is the current ability of the sidecar to serve. It contains no secrets.
@@ -55,19 +57,68 @@ func (b *Bridge) Health() Health {
 // Alive returns nil as soon as each part of the sidecar has made progress. If ctx ends first, the error names the
 // part that did not. The result does not depend on any database: a part that waits for one is alive.
 func (b *Bridge) Alive(ctx context.Context) error {
-	if at, err := b.lockCheck.Check(ctx, b.locks()); err != nil {
+	if at, err := b.lockCheck.check(ctx, b.locks()); err != nil {
 		return fmt.Errorf("the sidecar is stuck (%s): %w", at, err)
 	}
 	return nil
 }
 
 // locks returns the locks that no code holds for long.
-func (b *Bridge) locks() []lockcheck.Lock {
-	all := []lockcheck.Lock{{Name: "sessions", Locker: &b.mu}}
+func (b *Bridge) locks() []pipeline.NamedLock {
+	all := []pipeline.NamedLock{{Name: "sessions", Locker: &b.mu}}
 	for _, db := range b.plan.Load().databases {
 		for _, l := range db.Locks() {
-			all = append(all, lockcheck.Lock{Name: l.Name + " of " + db.Name, Locker: l.Locker})
+			all = append(all, pipeline.NamedLock{Name: l.Name + " of " + db.Name, Locker: l.Locker})
 		}
 	}
 	return all
+}
+
+// lockCheck takes every lock once. Only one check runs at a time, so checks don't pile up behind a lock that is stuck.
+type lockCheck struct {
+	mu      sync.Mutex
+	running chan struct{}          // closed when the current check has ended; nil: there was none
+	at      atomic.Pointer[string] // name of the lock that the last check takes or took last; nil: there was none
+}
+
+// check takes each of the locks and returns nil. If ctx ends first, it returns the name of the lock that it waits for,
+// and the cause of ctx.
+func (l *lockCheck) check(ctx context.Context, locks []pipeline.NamedLock) (at string, err error) {
+	done := l.start(locks)
+	select {
+	case <-done:
+		return "", nil
+	default:
+	}
+	select {
+	case <-done:
+		return "", nil
+	case <-ctx.Done():
+		return *l.at.Load(), context.Cause(ctx)
+	}
+}
+
+// start starts a check in a goroutine, unless one runs. The returned channel is closed when it has ended.
+func (l *lockCheck) start(locks []pipeline.NamedLock) <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.running != nil {
+		select {
+		case <-l.running:
+		default:
+			return l.running
+		}
+	}
+	done := make(chan struct{})
+	l.running = done
+	l.at.Store(&locks[0].Name)
+	go func() {
+		defer close(done)
+		for i := range locks {
+			l.at.Store(&locks[i].Name)
+			locks[i].Lock()
+			locks[i].Unlock() //nolint:staticcheck // taking the lock is the whole check
+		}
+	}()
+	return done
 }

@@ -8,9 +8,10 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/qsidecar/qsidecar/bridge/internal/wirejob"
+
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/memory"
-	"github.com/qsidecar/qsidecar/bridge/internal/leasestring"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
@@ -31,7 +32,7 @@ func newRowLocked() *rowLocked {
 // lock locks the row of a claimed job until unlock is called.
 func (l *rowLocked) lock(t *testing.T, lease string) (unlock func()) {
 	t.Helper()
-	_, proof, ok := leasestring.Parse(lease)
+	_, proof, ok := wirejob.ParseLease(lease)
 	if !ok {
 		t.Fatal(lease)
 	}

@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/bridge/internal/leasestring"
 	"github.com/qsidecar/qsidecar/bridge/internal/pipeline"
 	"github.com/qsidecar/qsidecar/bridge/internal/wirejob"
 	"github.com/qsidecar/qsidecar/protocol"
@@ -107,7 +106,7 @@ func (st *settlement) sortLeases(req *protocol.Request) *protocol.Error {
 	}
 	st.total = len(texts)
 	for i, text := range texts {
-		id, lease, ok := leasestring.Parse(text)
+		id, lease, ok := wirejob.ParseLease(text)
 		var db *database
 		if ok {
 			var err error

@@ -1,4 +1,4 @@
-package leasestring
+package wirejob
 
 import (
 	"encoding/base64"
@@ -9,12 +9,20 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
+// A lease string is `1.DATABASE.TOKEN.JOB`, all of [A-Za-z0-9._-]:
+//
+//   - 1: the version of this form
+//   - DATABASE: the random id that the database keeps
+//   - TOKEN: the sidecar's identity and the claim's number, 16 bytes big-endian, as base64url
+//   - JOB: the job's id. An id that is not all digits is written as `_` and its base64url
+//
+// It is self-contained. Any sidecar of the database can settle it, even one that started after the claim.
 const leaseVersion = "1"
 
 var b64 = base64.RawURLEncoding.Strict()
 
-// Format returns the lease string of a lease of the database with that id.
-func Format(database string, l backends.Lease) string {
+// FormatLease returns the lease string of a lease of the database with that id.
+func FormatLease(database string, l backends.Lease) string {
 	var raw [16]byte
 	binary.BigEndian.PutUint64(raw[:8], uint64(l.Token.Host))
 	binary.BigEndian.PutUint64(raw[8:], l.Token.Number)
@@ -34,8 +42,8 @@ func Format(database string, l backends.Lease) string {
 	return string(out)
 }
 
-// Parse parses a lease string. ok is false for a string that Format never returns: such a lease is lost.
-func Parse(s string) (database string, l backends.Lease, ok bool) {
+// ParseLease parses a lease string. ok is false for a string that FormatLease never returns: such a lease is lost.
+func ParseLease(s string) (database string, l backends.Lease, ok bool) {
 	if len(s) > protocol.MaxLease || strings.ContainsAny(s, "\r\n") { // base64 would pass line ends over
 		return "", l, false
 	}
@@ -53,7 +61,7 @@ func Parse(s string) (database string, l backends.Lease, ok bool) {
 	l.Token.Number = binary.BigEndian.Uint64(raw[8:])
 	if coded, isCoded := strings.CutPrefix(job, "_"); isCoded {
 		id, err := b64.DecodeString(coded)
-		if err != nil || len(id) == 0 || allDigits(string(id)) { // Format writes those otherwise
+		if err != nil || len(id) == 0 || allDigits(string(id)) { // FormatLease writes those otherwise
 			return "", l, false
 		}
 		job = string(id)
