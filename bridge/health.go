@@ -3,13 +3,15 @@ package bridge
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"os"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/qsidecar/qsidecar/bridge/internal/pipeline"
+	"github.com/qsidecar/qsidecar/internal/unixsocket"
 )
 
 // Health is the current ability of the sidecar to serve. It contains no secrets.
@@ -35,23 +37,58 @@ type DatabaseHealth struct {
 
 // Health returns the current health. It sends no query.
 func (b *Bridge) Health() Health {
-	h := Health{Draining: b.draining.Load(), Starting: true}
+	h := Health{Draining: b.stopping.Err() != nil, Starting: true}
 	select {
 	case <-b.ready:
 		h.Starting = false
 	default:
 	}
-	p := b.plan.Load()
-	for _, s := range p.opts.Sockets {
+	c := b.config.Load()
+	for _, s := range c.opts.Sockets {
 		if err := b.socketError(s.Path); err != nil {
 			h.Lost = append(h.Lost, SocketHealth{s.Path, err})
 		}
 	}
-	for name, db := range p.byName {
+	for name, db := range c.byName {
 		h.Databases = append(h.Databases, DatabaseHealth{Name: name, Reachable: db.Reachable(), HeartbeatAge: db.HeartbeatAge()})
 	}
 	slices.SortFunc(h.Databases, func(a, b DatabaseHealth) int { return cmp.Compare(a.Name, b.Name) })
 	return h
+}
+
+// Answers pings each socket as a worker does, and returns nil when all have replied. It returns an error for a socket
+// that accepts connections but does not reply before ctx is done, or that can't be connected to in that time. The
+// content of the reply does not matter (a refusal is also a reply), and no database is queried. Answers skips a
+// socket that this process is not allowed to connect to, or whose file is lost: another process can have the path.
+func (b *Bridge) Answers(ctx context.Context) error {
+	for _, s := range b.config.Load().opts.Sockets {
+		if b.socketError(s.Path) != nil {
+			continue
+		}
+		if err := answers(ctx, s.Path); err != nil {
+			return fmt.Errorf("socket %s: %w", s.Path, err)
+		}
+	}
+	return nil
+}
+
+func answers(ctx context.Context, path string) error {
+	conn, err := unixsocket.Dial(ctx, path)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return fmt.Errorf("no connection: %w", context.Cause(ctx))
+	case err != nil:
+		return nil
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })() // if it fails, the connection is closed
+	if _, err = io.WriteString(conn, `{"op":"ping"}`+"\n"); err == nil {
+		_, err = conn.Read(make([]byte, 1))
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return fmt.Errorf("no answer: %w", context.Cause(ctx))
+	}
+	return nil // a reply or an end of the connection: both come from a process that works
 }
 
 // Alive returns nil as soon as each part of the sidecar has made progress. If ctx ends first, the error names the
@@ -66,59 +103,10 @@ func (b *Bridge) Alive(ctx context.Context) error {
 // locks returns the locks that no code holds for long.
 func (b *Bridge) locks() []pipeline.NamedLock {
 	all := []pipeline.NamedLock{{Name: "sessions", Locker: &b.mu}}
-	for _, db := range b.plan.Load().databases {
+	for _, db := range b.config.Load().databases {
 		for _, l := range db.Locks() {
 			all = append(all, pipeline.NamedLock{Name: l.Name + " of " + db.Name, Locker: l.Locker})
 		}
 	}
 	return all
-}
-
-// lockCheck takes every lock once. Only one check runs at a time, so checks don't pile up behind a lock that is stuck.
-type lockCheck struct {
-	mu      sync.Mutex
-	running chan struct{}          // closed when the current check has ended; nil: there was none
-	at      atomic.Pointer[string] // name of the lock that the last check takes or took last; nil: there was none
-}
-
-// check takes each of the locks and returns nil. If ctx ends first, it returns the name of the lock that it waits for,
-// and the cause of ctx.
-func (l *lockCheck) check(ctx context.Context, locks []pipeline.NamedLock) (at string, err error) {
-	done := l.start(locks)
-	select {
-	case <-done:
-		return "", nil
-	default:
-	}
-	select {
-	case <-done:
-		return "", nil
-	case <-ctx.Done():
-		return *l.at.Load(), context.Cause(ctx)
-	}
-}
-
-// start starts a check in a goroutine, unless one runs. The returned channel is closed when it has ended.
-func (l *lockCheck) start(locks []pipeline.NamedLock) <-chan struct{} {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.running != nil {
-		select {
-		case <-l.running:
-		default:
-			return l.running
-		}
-	}
-	done := make(chan struct{})
-	l.running = done
-	l.at.Store(&locks[0].Name)
-	go func() {
-		defer close(done)
-		for i := range locks {
-			l.at.Store(&locks[i].Name)
-			locks[i].Lock()
-			locks[i].Unlock() //nolint:staticcheck // taking the lock is the whole check
-		}
-	}()
-	return done
 }

@@ -50,7 +50,7 @@ func TestHealthBeforeTheStart(t *testing.T) {
 // many callers there are.
 func TestStuckIsNoticed(t *testing.T) {
 	b := newFor(t, options(memory.New()), testLog(t))
-	claims := b.plan.Load().databases[0].Locks()[0]
+	claims := b.config.Load().databases[0].Locks()[0]
 	claims.Lock()
 	for range 3 {
 		ctx, cancel := context.WithCancel(t.Context())

@@ -88,7 +88,7 @@ func TestStopAfterASocketWasRemoved(t *testing.T) {
 		}
 		s.stop()
 		eventually(t, s.idle)
-		if n := s.plan.Load().databases[0].Leases(); n != 1 {
+		if n := s.config.Load().databases[0].Leases(); n != 1 {
 			t.Errorf("%d claims are known, want 1", n)
 		}
 	})

@@ -1,48 +1,17 @@
-package bridge
+package session
 
 import (
-	"fmt"
 	"slices"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/bridge/internal/permission"
-	"github.com/qsidecar/qsidecar/internal/unixsocket"
+	"github.com/qsidecar/qsidecar/bridge/internal/plan"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// Rule allows some users of a socket some ops on some queues.
-type Rule = permission.Rule
-
-// grant is the set of rights of a session under one plan.
-type grant struct {
-	plan *plan
-	permission.Grant
-}
-
-// granted returns the session's rights under the current plan. If that plan does not have the session's socket any
-// more, the rights stay as they were: the session is about to be closed, and requests that it sent before are carried
-// out.
-func (s *session) granted() *grant {
-	p, was := s.bridge.plan.Load(), s.grant.Load()
-	if was.plan == p {
-		return was
-	}
-	g := &grant{p, was.Grant}
-	if socket := p.socket(s.socket); socket.Path != "" {
-		g = p.grants(&socket, s.peer)
-	}
-	s.grant.Store(g)
-	return g
-}
-
-// grants returns the rights of a peer that connected to the socket.
-func (p *plan) grants(socket *Socket, who *unixsocket.Peer) *grant {
-	return &grant{p, permission.NewGrant(socket.Allow, who)}
-}
-
 // denied logs a request that is not allowed and returns the error for its client.
-func (s *session) denied(op protocol.Op, queue string) *protocol.Error {
+func (s *Session) denied(op protocol.Op, queue string) *protocol.Error {
 	what := "the op " + string(op)
 	if queue != "" {
 		what += " on the queue " + queue
@@ -52,12 +21,12 @@ func (s *session) denied(op protocol.Op, queue string) *protocol.Error {
 		rule = "a rule that names it in `ops`"
 	}
 	s.logDenied(op, queue)
-	return protocol.Errorf(protocol.CodeForbidden, "%v has no right to %s on this socket: it needs %s under `allow` of the socket in the sidecar's config", s.peer, what, rule)
+	return protocol.Errorf(protocol.CodeForbidden, "%v has no right to %s on this socket: it needs %s under `allow` of the socket in the sidecar's config", s.Peer, what, rule)
 }
 
 // forbids checks the request against the rules of its socket. It returns nil if the request is allowed, as far as it
 // names its queues.
-func (s *session) forbids(req *protocol.Request) *protocol.Error {
+func (s *Session) forbids(req *protocol.Request) *protocol.Error {
 	g := s.granted()
 	if g.All {
 		return nil
@@ -84,7 +53,7 @@ func (s *session) forbids(req *protocol.Request) *protocol.Error {
 	return s.forbidsJobs(g, req.Enqueue, "enqueue")
 }
 
-func (s *session) forbidsJobs(g *grant, jobs []protocol.NewJob, field string) *protocol.Error {
+func (s *Session) forbidsJobs(g *grant, jobs []protocol.NewJob, field string) *protocol.Error {
 	for i := range jobs {
 		if q := jobs[i].Queue; !g.Queue(protocol.OpEnqueue, q) {
 			return withField(s.denied(protocol.OpEnqueue, q), field, i)
@@ -106,7 +75,7 @@ const locateTimeout = 5 * time.Second
 
 // forbidsLeases checks a settle against the rules, by the queues in the jobs' rows. A lease whose job is gone is not
 // forbidden to any session: it is reported as lost.
-func (s *session) forbidsLeases(op protocol.Op, db *database, leases []backends.Lease) error {
+func (s *Session) forbidsLeases(op protocol.Op, db *plan.Database, leases []backends.Lease) error {
 	g := s.granted()
 	if g.Everywhere(op) {
 		return nil
@@ -123,17 +92,16 @@ func (s *session) forbidsLeases(op protocol.Op, db *database, leases []backends.
 	return nil
 }
 
-// seen removes the stats of queues that the session is not allowed to see.
-func (s *session) seen(all []protocol.QueueStat) []protocol.QueueStat {
-	g := s.granted()
-	return slices.DeleteFunc(all, func(q protocol.QueueStat) bool { return !g.Queue(protocol.OpStats, q.Queue) })
+// forbidsClaim checks a waiting claim against the rules of its socket again.
+func (s *Session) forbidsClaim(queues []string) *protocol.Error {
+	if i := s.noClaim(queues); i >= 0 {
+		return s.denied(protocol.OpClaim, queues[i])
+	}
+	return nil
 }
 
-// checkRules reports the errors in a socket's rules.
-func (s *Socket) checkRules(bad func(format string, args ...any)) {
-	for i := range s.Allow {
-		s.Allow[i].Check(func(field, format string, args ...any) {
-			bad("listen: socket %s: allow[%d].%s: %s", s.Path, i, field, fmt.Sprintf(format, args...))
-		})
-	}
+// noClaim returns the index of the first queue that the session is not allowed to claim from, or -1.
+func (s *Session) noClaim(queues []string) int {
+	g := s.granted()
+	return slices.IndexFunc(queues, func(q string) bool { return !g.Queue(protocol.OpClaim, q) })
 }

@@ -1,4 +1,4 @@
-package bridge
+package session
 
 import (
 	"cmp"
@@ -7,15 +7,17 @@ import (
 	"slices"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/bridge/internal/pipeline"
+	"github.com/qsidecar/qsidecar/bridge/internal/plan"
 	"github.com/qsidecar/qsidecar/bridge/internal/search"
 	"github.com/qsidecar/qsidecar/bridge/internal/wirejob"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-func (s *session) peek(req *protocol.Request) finisher {
-	plan := s.bridge.plan.Load()
+func (s *Session) peek(req *protocol.Request) finisher {
+	current := s.shared.Plan()
 	if req.Queue != "" {
-		if _, wire := plan.inspectable(req.Queue); wire != nil {
+		if _, wire := current.Inspectable(req.Queue); wire != nil {
 			return fail(wire)
 		}
 	}
@@ -27,14 +29,14 @@ func (s *session) peek(req *protocol.Request) finisher {
 	f := finisher{rest: later(func() (*protocol.Reply, func()) {
 		ctx, looked := s.beginInspection(protocol.OpPeek)
 		if ctx.Err() != nil {
-			return s.failure(errDraining), looked
+			return s.failure(ErrDraining), looked
 		}
-		done, err := s.bridge.memory.ReserveInspection(s.gone.Done(), p.MaxBytes+search.PageBytes)
+		done, err := s.shared.Memory.ReserveInspection(s.gone.Done(), p.MaxBytes+search.PageBytes)
 		if err != nil {
 			return &protocol.Reply{Error: busyMemory(err)}, looked
 		}
 		defer done()
-		reply, bytes, err := s.foundJobs(ctx, plan, p, q)
+		reply, bytes, err := s.foundJobs(ctx, current, p, q)
 		if err != nil {
 			return s.failure(err), looked
 		}
@@ -49,8 +51,8 @@ func (s *session) peek(req *protocol.Request) finisher {
 }
 
 // foundJobs returns the reply with the jobs that p selects and q describes, and their bytes in the database's result.
-func (s *session) foundJobs(ctx context.Context, plan *plan, p backends.Peek, q search.Query) (reply *protocol.Reply, bytes int64, err error) {
-	read := func(ctx context.Context, p backends.Peek) ([]backends.View, error) { return s.views(ctx, plan, p) }
+func (s *Session) foundJobs(ctx context.Context, in *plan.Plan, p backends.Peek, q search.Query) (reply *protocol.Reply, bytes int64, err error) {
+	read := func(ctx context.Context, p backends.Peek) ([]backends.View, error) { return s.views(ctx, in, p) }
 	var found search.Result
 	if q.Any() {
 		found.Views, err = read(ctx, p)
@@ -64,7 +66,7 @@ func (s *session) foundJobs(ctx context.Context, plan *plan, p backends.Peek, q 
 	for i := range found.Views {
 		v := &found.Views[i]
 		bytes += v.Bytes()
-		reply.Views[i] = wirejob.FromView(v, plan.maxAttempts(v.Queue))
+		reply.Views[i] = wirejob.FromView(v, in.MaxAttempts(v.Queue))
 	}
 	reply.Views = s.replyLimit().FitViews(reply.Views)
 	if !q.Any() {
@@ -77,15 +79,15 @@ func (s *session) foundJobs(ctx context.Context, plan *plan, p backends.Peek, q 
 }
 
 // views returns the jobs that p selects: from its queue, or from every queue that the session is allowed to see.
-func (s *session) views(ctx context.Context, plan *plan, p backends.Peek) ([]backends.View, error) {
+func (s *Session) views(ctx context.Context, in *plan.Plan, p backends.Peek) ([]backends.View, error) {
 	if p.Queue != "" {
-		db, wire := plan.inspectable(p.Queue)
+		db, wire := in.Inspectable(p.Queue)
 		if wire != nil {
 			return nil, wire
 		}
 		return db.Peek(ctx, p)
 	}
-	queues, err := s.peekable(ctx, plan, &p)
+	queues, err := s.peekable(ctx, in, &p)
 	if err != nil {
 		return nil, err
 	}
@@ -93,7 +95,7 @@ func (s *session) views(ctx context.Context, plan *plan, p backends.Peek) ([]bac
 	for i, q := range queues {
 		one := p
 		if one.Queue = q; p.Newest {
-			db, _ := plan.inspectable(q)
+			db, _ := in.Inspectable(q)
 			one.Newest = db == nil || !db.Adopted(q)
 		}
 		if p.IDs == nil { // the first queues have the fewest jobs, and leave the rest of their share to the others
@@ -102,7 +104,7 @@ func (s *session) views(ctx context.Context, plan *plan, p backends.Peek) ([]bac
 		if one.Max == 0 || one.MaxBytes <= 0 {
 			break
 		}
-		views, err := s.views(ctx, plan, one)
+		views, err := s.views(ctx, in, one)
 		if err != nil {
 			return nil, err
 		}
@@ -120,13 +122,13 @@ func (s *session) views(ctx context.Context, plan *plan, p backends.Peek) ([]bac
 
 // peekable returns the queues that can have jobs that p selects and that the session is allowed to see. The queue
 // with the fewest such jobs comes first.
-func (s *session) peekable(ctx context.Context, plan *plan, p *backends.Peek) (queues []string, err error) {
+func (s *Session) peekable(ctx context.Context, in *plan.Plan, p *backends.Peek) (queues []string, err error) {
 	g := s.granted()
 	if p.IDs != nil {
-		queues, err = plan.queuesOf(ctx, p.IDs)
+		queues, err = queuesOf(ctx, in, p.IDs)
 		return slices.DeleteFunc(queues, func(q string) bool { return !g.Queue(protocol.OpPeek, q) }), err
 	}
-	stats, err := plan.stats(ctx, "", (*database).Stats)
+	stats, err := statsOf(ctx, in, "", (*pipeline.Pipeline).Stats)
 	if err != nil {
 		return nil, err
 	}
@@ -148,26 +150,26 @@ func (s *session) peekable(ctx context.Context, plan *plan, p *backends.Peek) (q
 
 // queuesOf returns the queues that can have jobs with these ids. Every adopted table is one, because any id can exist
 // in it.
-func (p *plan) queuesOf(ctx context.Context, ids []string) (queues []string, err error) {
+func queuesOf(ctx context.Context, p *plan.Plan, ids []string) (queues []string, err error) {
 	leases := make([]backends.Lease, len(ids))
 	for i, id := range ids {
 		leases[i].Job = id
 	}
-	for _, db := range p.databases {
-		if !p.serves(db) || !db.Inspectable() {
+	for _, db := range p.Databases {
+		if !db.Served || !db.Inspectable() {
 			continue
 		}
 		found, err := db.QueuesInDatabase(ctx, leases)
 		if err != nil {
 			return nil, err
 		}
-		for name := range p.opts.Queues {
+		for name := range p.Queues {
 			if db.Adopted(name) {
 				found = append(found, name)
 			}
 		}
 		for _, name := range found {
-			if q, ok := p.queue(name); ok && p.byName[q.Database] == db && !slices.Contains(queues, name) {
+			if p.IsIn(name, db) && !slices.Contains(queues, name) {
 				queues = append(queues, name)
 			}
 		}

@@ -1,4 +1,4 @@
-package bridge
+package session
 
 import (
 	"errors"
@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/bridge/internal/claimwait"
 	"github.com/qsidecar/qsidecar/bridge/internal/pipeline"
+	"github.com/qsidecar/qsidecar/bridge/internal/plan"
 	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 	"github.com/qsidecar/qsidecar/bridge/internal/wirejob"
 	"github.com/qsidecar/qsidecar/protocol"
@@ -15,16 +15,16 @@ import (
 
 // pendingClaim is a claim that was started.
 type pendingClaim struct {
-	sess     *session
-	db       *database
-	plan     *plan // that it was queued under
-	single   bool  // its queue comes from the field "queue"
+	sess     *Session
+	db       *plan.Database
+	plan     *plan.Plan // that it was queued under
+	single   bool       // its queue comes from the field "queue"
 	request  pipeline.ClaimRequest
 	answer   pipeline.Answer
-	answered bool            // answer is set
-	waiting  *claimwait.Wait // nil: it does not wait for jobs
-	beside   int64           // size of the other lists in the reply
-	unread   int64           // bytes of its jobs that count for the session until the reply is sent
+	answered bool       // answer is set
+	waiting  *claimWait // nil: it does not wait for jobs
+	beside   int64      // size of the other lists in the reply
+	unread   int64      // bytes of its jobs that count for the session until the reply is sent
 
 	// These save allocations: most claims are for one queue and one job.
 	queue [1]string
@@ -32,7 +32,7 @@ type pendingClaim struct {
 }
 
 // claim starts a claim.
-func (s *session) claim(req *protocol.Request) finisher {
+func (s *Session) claim(req *protocol.Request) finisher {
 	c := &pendingClaim{}
 	next := protocol.NextClaim{Queue: req.Queue, Queues: req.Queues, Max: req.Max, LeaseMS: req.LeaseMS}
 	if refused := c.start(s, req.ID, &next, req.WaitMS); refused != nil {
@@ -42,15 +42,15 @@ func (s *session) claim(req *protocol.Request) finisher {
 }
 
 // start queues the claim, or answers it with prefetched jobs. It returns the reply if the claim must not run.
-func (c *pendingClaim) start(s *session, id protocol.RequestID, req *protocol.NextClaim, waitMS int64) *protocol.Reply {
+func (c *pendingClaim) start(s *Session, id protocol.RequestID, req *protocol.NextClaim, waitMS int64) *protocol.Reply {
 	queues := req.Queues
-	c.sess, c.plan, c.single = s, s.bridge.plan.Load(), queues == nil
+	c.sess, c.plan, c.single = s, s.shared.Plan(), queues == nil
 	if c.single {
 		c.queue[0] = req.Queue
 		queues = c.queue[:]
 	}
 	var wire *protocol.Error
-	if c.db, wire = c.plan.databaseOfClaim(queues, c.single); wire != nil {
+	if c.db, wire = c.plan.DatabaseOfClaim(queues, c.single); wire != nil {
 		return &protocol.Reply{Error: wire}
 	}
 	if req.LeaseMS.Set {
@@ -75,7 +75,7 @@ func (c *pendingClaim) start(s *session, id protocol.RequestID, req *protocol.Ne
 		return nil
 	}
 	if waitMS > 0 {
-		c.waiting = s.waits.New(id, wirejob.Millis(waitMS))
+		c.waiting = s.waits.add(id, wirejob.Millis(waitMS))
 	}
 	s.waiting.Add(1)
 	s.named.Add(int64(len(c.request.Queues)))
@@ -86,13 +86,13 @@ func (c *pendingClaim) start(s *session, id protocol.RequestID, req *protocol.Ne
 // that waits has no goroutine, whose stack would be a third of the memory of its connection.
 func (c *pendingClaim) whenOver(run func()) {
 	c.follow()
-	c.waiting.Then(func(answered func()) { c.db.WhenAnswered(&c.request, answered) }, func() { go run() })
+	c.waiting.then(func(answered func()) { c.db.WhenAnswered(&c.request, answered) }, func() { go run() })
 }
 
 // follow ends the wait if the plan changed while the claim was queued, and the new one serves its queues from another database.
 func (c *pendingClaim) follow() {
-	if now := c.sess.bridge.plan.Load(); now != c.plan {
-		c.db.follow(now)
+	if now := c.sess.shared.Plan(); now != c.plan {
+		now.Reroute(c.db.Pipeline)
 	}
 }
 
@@ -124,15 +124,20 @@ func (c *pendingClaim) awaitAnswer() *protocol.Error {
 	s, named := c.sess, int64(len(c.request.Queues))
 	wire := c.await()
 	if c.waiting != nil {
-		s.waits.Forget(c.waiting)
+		s.waits.forget(c.waiting)
 	}
 	s.waiting.Add(-1)
 	s.named.Add(-named)
 	return wire
 }
 
+const (
+	maxWaiting = 256  // waiting claims of one session
+	maxNamed   = 4096 // queues that its open claims name in total: each takes some hundred bytes
+)
+
 // checkClaimLimits returns an error reply if the session must not have another claim that names so many queues.
-func (s *session) checkClaimLimits(req *protocol.NextClaim, waits bool, queues int) *protocol.Reply {
+func (s *Session) checkClaimLimits(req *protocol.NextClaim, waits bool, queues int) *protocol.Reply {
 	named := s.named.Load()
 	switch {
 	case s.waiting.Load() >= maxWaiting && waits:
@@ -147,16 +152,12 @@ func (s *session) checkClaimLimits(req *protocol.NextClaim, waits bool, queues i
 	return nil
 }
 
-func busyReply(format string, args ...any) *protocol.Reply {
-	return &protocol.Reply{Error: protocol.Errorf(protocol.CodeBusy, format, args...)}
-}
-
 // await waits for the answer. If a reload moved the claim's queues to another database, it continues there.
 func (c *pendingClaim) await() *protocol.Error {
 	s, w := c.sess, &c.request
 	over := s.gone.Done() // a claim that does not wait ends after one commit
 	if c.waiting != nil {
-		over = c.waiting.Done()
+		over = c.waiting.done()
 	}
 	for {
 		c.follow()
@@ -164,8 +165,8 @@ func (c *pendingClaim) await() *protocol.Error {
 		if !errors.Is(c.answer.Err, pipeline.ErrMoved) {
 			return nil
 		}
-		c.plan = s.bridge.plan.Load()
-		to, wire := c.plan.databaseOfClaim(w.Queues, c.single)
+		c.plan = s.shared.Plan()
+		to, wire := c.plan.DatabaseOfClaim(w.Queues, c.single)
 		if wire == nil {
 			wire = s.forbidsClaim(w.Queues)
 		}
@@ -178,20 +179,6 @@ func (c *pendingClaim) await() *protocol.Error {
 			return nil
 		}
 	}
-}
-
-// forbidsClaim checks a waiting claim against the rules of its socket again.
-func (s *session) forbidsClaim(queues []string) *protocol.Error {
-	if i := s.noClaim(queues); i >= 0 {
-		return s.denied(protocol.OpClaim, queues[i])
-	}
-	return nil
-}
-
-// noClaim returns the index of the first queue that the session is not allowed to claim from, or -1.
-func (s *session) noClaim(queues []string) int {
-	g := s.granted()
-	return slices.IndexFunc(queues, func(q string) bool { return !g.Queue(protocol.OpClaim, q) })
 }
 
 // handOut records the jobs as the session's, and returns them for the reply. ok is false if the client is gone.
@@ -222,7 +209,7 @@ func (c *pendingClaim) handOut() (jobs []protocol.Job, wire *protocol.Error, ok 
 	return jobs, nil, true
 }
 
-func (s *session) cancelClaims(req *protocol.Request) finisher {
-	s.waits.Cancel(req.Cancel)
+func (s *Session) cancelClaims(req *protocol.Request) finisher {
+	s.waits.cancel(req.Cancel)
 	return answerWith(&protocol.Reply{})
 }

@@ -1,4 +1,4 @@
-package bridge
+package session
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 // retryHint is sent with unavailable: a database that restarts is often back after this time.
 const retryHint = 1000 // milliseconds
 
-var errDraining = protocol.Errorf(protocol.CodeDraining,
+var ErrDraining = protocol.Errorf(protocol.CodeDraining,
 	"this sidecar is stopping and gives out no more jobs; settle what you hold and connect again")
 
 // toClient maps any error to the one that the client sees. It logs an unknown error in full and returns it as

@@ -1,4 +1,4 @@
-package bridge
+package session
 
 import (
 	"github.com/qsidecar/qsidecar/bridge/internal/replysize"
@@ -17,7 +17,7 @@ type roundTrip struct {
 }
 
 // settleAndClaim starts an ack or a nack and the claim that it carries.
-func (s *session) settleAndClaim(req *protocol.Request) finisher {
+func (s *Session) settleAndClaim(req *protocol.Request) finisher {
 	t := &roundTrip{id: req.ID, claim: pendingClaim{sess: s}}
 	t.refused = t.settled.start(s, req)
 	// A connection that holds as many jobs as it can, or one that must be alone, gets another one only after the settle.
@@ -56,7 +56,7 @@ func (t *roundTrip) wait() (reply *protocol.Reply, sent func()) {
 }
 
 // forbidsNext checks the claim of a settle against the rules of its socket.
-func (s *session) forbidsNext(c *protocol.NextClaim) *protocol.Error {
+func (s *Session) forbidsNext(c *protocol.NextClaim) *protocol.Error {
 	if s.granted().All {
 		return nil
 	}

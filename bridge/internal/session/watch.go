@@ -1,7 +1,4 @@
-// Package watch collects job events for a session and returns them to the op watch.
-//
-// It depends on the wire format and on package jobevents. Start reading at Watch.
-package watch
+package session
 
 import (
 	"sync"
@@ -19,18 +16,18 @@ const (
 	largestEvent = 5 << 10
 )
 
-// Watch is the subscription of a session. The zero Watch has none.
-type Watch struct {
+// watch is the subscription of a session. The zero watch has none.
+type watch struct {
 	mu     sync.Mutex
 	events *jobevents.Subscription // nil: none
 	queue  string
-	asked  bool // between Begin and the end of Next
+	asked  bool // between begin and the end of next
 }
 
-// Begin subscribes to the events of a queue, or of all queues if the name is empty, unless the session has this subscription
-// already. mayWatch reports whether the session is allowed to see the events of a queue. If Begin returns no error, the caller must
-// call Next.
-func (w *Watch) Begin(hub *jobevents.Hub, queue string, mayWatch func(queue string) bool) error {
+// begin subscribes to the events of a queue, or of all queues if the name is empty, unless the session has this subscription
+// already. mayWatch reports whether the session is allowed to see the events of a queue. If begin returns no error, the caller must
+// call next.
+func (w *watch) begin(hub *jobevents.Hub, queue string, mayWatch func(queue string) bool) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.asked {
@@ -50,9 +47,9 @@ func (w *Watch) Begin(hub *jobevents.Hub, queue string, mayWatch func(queue stri
 	return nil
 }
 
-// Next waits for the first event, until gone is done or the time is over. It returns all events that fit one reply, and the number of
+// next waits for the first event, until gone is done or the time is over. It returns all events that fit one reply, and the number of
 // those that were missed.
-func (w *Watch) Next(gone <-chan struct{}, wait time.Duration, maxReply int) (events []protocol.JobEvent, missed int64) {
+func (w *watch) next(gone <-chan struct{}, wait time.Duration, maxReply int) (events []protocol.JobEvent, missed int64) {
 	w.mu.Lock()
 	from := w.events
 	w.mu.Unlock()
@@ -82,8 +79,8 @@ func (w *Watch) Next(gone <-chan struct{}, wait time.Duration, maxReply int) (ev
 	return events, from.Missed()
 }
 
-// Asked returns 1 while the session waits for events, and else 0.
-func (w *Watch) Asked() int {
+// waiting returns 1 while the session waits for events, and else 0.
+func (w *watch) waiting() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.asked {
@@ -92,14 +89,14 @@ func (w *Watch) Asked() int {
 	return 0
 }
 
-// Close ends the subscription.
-func (w *Watch) Close() {
+// end ends the subscription.
+func (w *watch) end() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.close()
 }
 
-func (w *Watch) close() {
+func (w *watch) close() {
 	if w.events != nil {
 		w.events.Close()
 		w.events = nil

@@ -1,20 +1,26 @@
-package bridge
+package session
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/bridge/internal/pipeline"
+	"github.com/qsidecar/qsidecar/bridge/internal/plan"
 	"github.com/qsidecar/qsidecar/bridge/internal/wirejob"
+	"github.com/qsidecar/qsidecar/internal/jobevents"
+	"github.com/qsidecar/qsidecar/internal/textfmt"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
 // settlement is an ack, nack or extend: the leases of one request, sorted by database.
 type settlement struct {
-	sess   *session
+	sess   *Session
+	plan   *plan.Plan
 	op     protocol.Op
 	single bool // the request named one lease: if it is lost, the reply is an error
 	total  int
@@ -30,7 +36,7 @@ type settlement struct {
 // settlePart is the part of a settlement for one database.
 type settlePart struct {
 	pipeline.Settle
-	database *database
+	database *plan.Database
 	text     []string // the leases as the client wrote them
 	err      error
 
@@ -40,7 +46,7 @@ type settlePart struct {
 }
 
 // settle starts an ack, a nack or an extend.
-func (s *session) settle(req *protocol.Request) finisher {
+func (s *Session) settle(req *protocol.Request) finisher {
 	st := &settlement{}
 	if refused := st.start(s, req); refused != nil {
 		return answerWith(refused)
@@ -49,12 +55,12 @@ func (s *session) settle(req *protocol.Request) finisher {
 }
 
 // start submits the writes of a request. It returns the reply if it submits none.
-func (st *settlement) start(s *session, req *protocol.Request) *protocol.Reply {
-	st.sess, st.op, st.single, st.parts = s, req.Op, req.Leases == nil, st.one[:0]
+func (st *settlement) start(s *Session, req *protocol.Request) *protocol.Reply {
+	st.sess, st.plan, st.op, st.single, st.parts = s, s.shared.Plan(), req.Op, req.Leases == nil, st.one[:0]
 	if wire := st.sortLeases(req); wire != nil {
 		return &protocol.Reply{Error: wire}
 	}
-	follow, refused := st.newJobs(req)
+	follow, refused := st.followUp(req)
 	if refused != nil {
 		return refused
 	}
@@ -74,21 +80,20 @@ func (st *settlement) start(s *session, req *protocol.Request) *protocol.Reply {
 	return nil
 }
 
-// newJobs returns the jobs that an ack enqueues, or why it must not enqueue them.
-func (st *settlement) newJobs(req *protocol.Request) ([]backends.NewJob, *protocol.Reply) {
+// followUp returns the jobs that an ack enqueues, or why it must not enqueue them.
+func (st *settlement) followUp(req *protocol.Request) ([]backends.NewJob, *protocol.Reply) {
 	if req.Enqueue == nil {
 		return nil, nil
 	}
-	plan := st.sess.bridge.plan.Load()
-	db, jobs, wire := plan.newJobs(req.Enqueue, "enqueue", false)
+	db, jobs, wire := newJobs(st.plan, req.Enqueue, "enqueue", false)
 	if wire == nil && len(st.parts) == 1 && st.parts[0].database != db {
 		wire = protocol.BadField("enqueue", "the lease's job is in database %s, these queues are in %s: one ack is one transaction",
-			plan.nameOf(st.parts[0].database), plan.nameOf(db))
+			st.parts[0].database.Name, db.Name)
 	}
 	if wire != nil {
 		return nil, &protocol.Reply{Error: wire}
 	}
-	if err := st.sess.roomForJobs(plan, db, req.Enqueue); err != nil {
+	if err := st.sess.roomForJobs(st.plan, db, req.Enqueue); err != nil {
 		return nil, st.sess.failure(err)
 	}
 	return jobs, nil
@@ -96,7 +101,7 @@ func (st *settlement) newJobs(req *protocol.Request) ([]backends.NewJob, *protoc
 
 // sortLeases parses the request's leases and sorts them by database.
 func (st *settlement) sortLeases(req *protocol.Request) *protocol.Error {
-	texts, plan := req.Leases, st.sess.bridge.plan.Load()
+	texts := req.Leases
 	one := [1]string{req.Lease}
 	var seen map[backends.Token]struct{}
 	if st.single {
@@ -107,10 +112,10 @@ func (st *settlement) sortLeases(req *protocol.Request) *protocol.Error {
 	st.total = len(texts)
 	for i, text := range texts {
 		id, lease, ok := wirejob.ParseLease(text)
-		var db *database
+		var db *plan.Database
 		if ok {
 			var err error
-			if db, err = plan.owner(id); err != nil {
+			if db, err = st.plan.Owner(id); err != nil {
 				return toClient(err, st.sess.log())
 			}
 		}
@@ -134,7 +139,7 @@ func (st *settlement) sortLeases(req *protocol.Request) *protocol.Error {
 }
 
 // part finds or creates the part of the database. The pointer is valid until the next new part.
-func (st *settlement) part(db *database) *settlePart {
+func (st *settlement) part(db *plan.Database) *settlePart {
 	for i := range st.parts {
 		if st.parts[i].database == db {
 			return &st.parts[i]
@@ -234,4 +239,27 @@ func textBytes(texts []string) (n int64) {
 // textOf returns a lease of the part as the client wrote it.
 func (part *settlePart) textOf(l backends.Lease) string {
 	return part.text[slices.IndexFunc(part.Leases, func(own backends.Lease) bool { return own.Token == l.Token })]
+}
+
+// logSettled logs the bad outcomes of a settle: failed attempts, dead jobs and lost leases.
+func (part *settlePart) logSettled(s *Session, op protocol.Op, res *backends.WriteResult) {
+	if len(res.Lost) == 0 && op != protocol.OpNack {
+		return
+	}
+	nack, _ := part.Write().(backends.Nack)
+	why := []slog.Attr{slog.String("cause", string(backends.CauseNacked)), slog.String("error", textfmt.Cut(nack.Error, jobevents.MaxError))}
+	for j, kind := range part.Ends(res) {
+		switch kind {
+		case jobevents.Lost:
+			logLeaseLost(part.database.Pipeline, j, s, string(op))
+		case jobevents.Dead:
+			logDead(part.database.Pipeline, j, s, why...)
+		case jobevents.Failed:
+			logAttemptFailed(part.database.Pipeline, j, s, why...)
+		case jobevents.Snoozed:
+			if part.database.Log.Enabled(context.Background(), slog.LevelDebug) {
+				part.database.Log.Debug("job snoozed", "event", "job_snoozed", jobKeys(j, s), why[1])
+			}
+		}
+	}
 }

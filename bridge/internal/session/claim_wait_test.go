@@ -1,4 +1,4 @@
-package claimwait
+package session
 
 import (
 	"testing"
@@ -8,25 +8,25 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// TestThen checks that f of Then is called once and after watch, whatever comes first, and that an answer doesn't end the wait.
-func TestThen(t *testing.T) {
+// TestWaitThen checks that f of then is called once and after watch, whatever comes first, and that an answer doesn't end the wait.
+func TestWaitThen(t *testing.T) {
 	one, two := protocol.NumberID(1), protocol.NumberID(2)
 	for name, c := range map[string]struct {
 		over bool
-		do   func(s *Waits, answered func()) // nil: nothing for a minute
+		do   func(s *claimWaits, answered func()) // nil: nothing for a minute
 	}{
-		"an answer":        {false, func(_ *Waits, answered func()) { answered() }},
-		"a cancel":         {true, func(s *Waits, _ func()) { s.Cancel(one) }},
-		"a cancel of all":  {true, func(s *Waits, _ func()) { s.Cancel(protocol.RequestID{}) }},
-		"the session ends": {true, func(s *Waits, _ func()) { s.End() }},
+		"an answer":        {false, func(_ *claimWaits, answered func()) { answered() }},
+		"a cancel":         {true, func(s *claimWaits, _ func()) { s.cancel(one) }},
+		"a cancel of all":  {true, func(s *claimWaits, _ func()) { s.cancel(protocol.RequestID{}) }},
+		"the session ends": {true, func(s *claimWaits, _ func()) { s.end() }},
 		"the limit":        {true, nil},
 	} {
 		for _, before := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					var s Waits
-					w, calls := s.New(one, time.Minute), 0
-					s.Cancel(two)
+					var s claimWaits
+					w, calls := s.add(one, time.Minute), 0
+					s.cancel(two)
 					do := func(answered func()) {
 						if c.do != nil {
 							c.do(&s, answered)
@@ -36,7 +36,7 @@ func TestThen(t *testing.T) {
 						synctest.Wait()
 					}
 					var answered func()
-					w.Then(func(report func()) {
+					w.then(func(report func()) {
 						answered = report
 						if before {
 							do(answered)
@@ -52,7 +52,7 @@ func TestThen(t *testing.T) {
 						t.Fatalf("f was called %d times", calls)
 					}
 					select {
-					case <-w.Done():
+					case <-w.done():
 						if !c.over {
 							t.Error("the wait is over")
 						}
@@ -61,9 +61,9 @@ func TestThen(t *testing.T) {
 							t.Error("the wait isn't over")
 						}
 					}
-					s.Forget(w)
+					s.forget(w)
 					answered()
-					<-w.Done()
+					<-w.done()
 					if calls != 1 || len(s.all) > 0 {
 						t.Errorf("f was called %d times, and %d waits are left", calls, len(s.all))
 					}
@@ -74,9 +74,9 @@ func TestThen(t *testing.T) {
 }
 
 func TestWaitOfAnEndedSession(t *testing.T) {
-	var s Waits
-	s.End()
-	w := s.New(protocol.NumberID(1), time.Minute)
-	<-w.Done()
-	s.Forget(w)
+	var s claimWaits
+	s.end()
+	w := s.add(protocol.NumberID(1), time.Minute)
+	<-w.done()
+	s.forget(w)
 }
