@@ -10,7 +10,6 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/bridge/internal/lease"
 	"github.com/qsidecar/qsidecar/bridge/internal/pipeline"
-	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 	"github.com/qsidecar/qsidecar/bridge/internal/session"
 	"github.com/qsidecar/qsidecar/protocol"
 )
@@ -34,13 +33,13 @@ func (b *Bridge) newDatabase(name string, d Database) *database {
 		ClaimBytes:     func() int64 { return int64(b.config.Load().Limits.ClaimBytes) },
 		Trace:          protocol.TraceContext,
 		Events:         &b.shared.Events,
-		Lost:           func(m map[*quota.Session][]lease.Held) { reportLost(db.Pipeline, m) },
+		Lost:           func(m lease.Lost) { reportLost(db.Pipeline, m) },
 	})
 	return db
 }
 
 // reportLost passes on the leases that sessions lost.
-func reportLost(db *pipeline.Pipeline, lost map[*quota.Session][]lease.Held) {
+func reportLost(db *pipeline.Pipeline, lost lease.Lost) {
 	for account, gone := range lost {
 		account.Client.(*session.Session).ReportLost(db, gone)
 	}

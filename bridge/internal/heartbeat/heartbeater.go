@@ -17,7 +17,6 @@ import (
 	"github.com/qsidecar/qsidecar/bridge/internal/backendref"
 	"github.com/qsidecar/qsidecar/bridge/internal/lease"
 	"github.com/qsidecar/qsidecar/bridge/internal/metrics"
-	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 )
 
 // Heartbeater keeps this sidecar alive in one database. It joins under a new identity, sends heartbeats, compares the
@@ -74,7 +73,7 @@ type Config struct {
 	Clock   func() time.Duration // never jumps, and goes on while the machine is suspended
 
 	// Lost receives the claims that the sessions no longer have.
-	Lost func(map[*quota.Session][]lease.Held)
+	Lost func(lease.Lost)
 	// IdentityDropped is called when an identity is declared dead, before its leases are dropped.
 	IdentityDropped func()
 	// Release releases claims that this sidecar has no record of, without using up an attempt. It returns how many: it leaves

@@ -5,11 +5,14 @@ import (
 	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 )
 
+// Lost are claims that are no longer this sidecar's in the database, by the session that holds them.
+type Lost map[*quota.Session][]Held
+
 // DropAll removes all claims after the identity was declared dead. It returns the claims that each session lost.
-func (l *Table) DropAll() map[*quota.Session][]Held {
+func (l *Table) DropAll() Lost {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	lost := make(map[*quota.Session][]Held, len(l.sessions))
+	lost := make(Lost, len(l.sessions))
 	for sess := range l.sessions {
 		for h := range l.heldBy(sess) {
 			lost[sess] = append(lost[sess], h.held())
@@ -52,10 +55,10 @@ func (l *Table) Unknown(rows []backends.ClaimedJob) []backends.ClaimedJob {
 
 // DropMissing removes those of the tokens that are still confirmed. The database no longer has them under this
 // identity. DropMissing returns the claims that each session lost.
-func (l *Table) DropMissing(tokens map[backends.Token]struct{}) map[*quota.Session][]Held {
+func (l *Table) DropMissing(tokens map[backends.Token]struct{}) Lost {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var lost map[*quota.Session][]Held
+	var lost Lost
 	for token := range tokens {
 		h := l.entries[token]
 		if h == nil || h.inFlight || h.settling > 0 {
@@ -63,7 +66,7 @@ func (l *Table) DropMissing(tokens map[backends.Token]struct{}) map[*quota.Sessi
 		}
 		if h.session != nil {
 			if lost == nil {
-				lost = make(map[*quota.Session][]Held)
+				lost = make(Lost)
 			}
 			lost[h.session] = append(lost[h.session], h.held())
 		}
