@@ -27,8 +27,8 @@ func testLog(t testing.TB) *slog.Logger {
 
 type testWriter struct{ t testing.TB }
 
-func (w testWriter) Write(p []byte) (int, error) {
-	w.t.Log(string(p[:len(p)-1]))
+func (t testWriter) Write(p []byte) (int, error) {
+	t.t.Log(string(p[:len(p)-1]))
 	return len(p), nil
 }
 

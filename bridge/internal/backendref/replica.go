@@ -8,15 +8,15 @@ import (
 
 // ReplicaStats returns the Stats of the replica. If there is no replica, or it can't answer, it returns those of the
 // primary.
-func (l *Ref) ReplicaStats(ctx context.Context, queue string) ([]backends.QueueStats, error) {
-	if stats, ok := l.fromReplica(ctx, queue); ok {
+func (r *Ref) ReplicaStats(ctx context.Context, queue string) ([]backends.QueueStats, error) {
+	if stats, ok := r.fromReplica(ctx, queue); ok {
 		return stats, nil
 	}
-	return l.Stats(ctx, queue)
+	return r.Stats(ctx, queue)
 }
 
-func (l *Ref) fromReplica(ctx context.Context, queue string) (stats []backends.QueueStats, ok bool) {
-	e, release := l.use()
+func (r *Ref) fromReplica(ctx context.Context, queue string) (stats []backends.QueueStats, ok bool) {
+	e, release := r.use()
 	defer release()
 	id := e.Info().Database
 	if e.replica == nil || id == "" { // without the primary's id it can't be compared
@@ -27,8 +27,8 @@ func (l *Ref) fromReplica(ctx context.Context, queue string) (stats []backends.Q
 }
 
 // ReplicaErr returns why the replica gave no answer last, or nil.
-func (l *Ref) ReplicaErr() error {
-	e, release := l.use()
+func (r *Ref) ReplicaErr() error {
+	e, release := r.use()
 	defer release()
 	if e.replica == nil {
 		return nil

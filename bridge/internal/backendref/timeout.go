@@ -9,8 +9,8 @@ import (
 // timeoutError is the error of a query that the database did not answer in time. Status and the log show it.
 type timeoutError time.Duration
 
-func (e timeoutError) Error() string {
-	return fmt.Sprintf("the database gave no answer within %v: see whether its host hangs, its disk is full, or the network to it is cut", time.Duration(e))
+func (t timeoutError) Error() string {
+	return fmt.Sprintf("the database gave no answer within %v: see whether its host hangs, its disk is full, or the network to it is cut", time.Duration(t))
 }
 
 // Is makes the error match context.DeadlineExceeded.

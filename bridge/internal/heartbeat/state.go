@@ -6,28 +6,28 @@ import (
 )
 
 // Reachable reports whether the last heartbeat succeeded and is not late.
-func (k *Heartbeater) Reachable() bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.lastErr == nil && k.Clock() < k.freshUntil
+func (h *Heartbeater) Reachable() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.lastErr == nil && h.Clock() < h.freshUntil
 }
 
 // Age returns the time since the last successful heartbeat; negative: there was none.
-func (k *Heartbeater) Age() time.Duration {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.lastSuccess == 0 {
+func (h *Heartbeater) Age() time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.lastSuccess == 0 {
 		return -1
 	}
-	return k.Clock() - k.lastSuccess
+	return h.Clock() - h.lastSuccess
 }
 
 // Err returns the error of the last heartbeat, or nil if it succeeded.
-func (k *Heartbeater) Err() error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.lastErr
+func (h *Heartbeater) Err() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.lastErr
 }
 
 // Locker is the lock of the heartbeater, for the check of the locks.
-func (k *Heartbeater) Locker() sync.Locker { return &k.mu }
+func (h *Heartbeater) Locker() sync.Locker { return &h.mu }

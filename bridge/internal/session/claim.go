@@ -42,19 +42,19 @@ func (s *Session) claim(req *protocol.Request) finisher {
 }
 
 // start queues the claim, or answers it with prefetched jobs. It returns the reply if the claim must not run.
-func (c *pendingClaim) start(s *Session, id protocol.RequestID, req *protocol.NextClaim, waitMS int64) *protocol.Reply {
+func (p *pendingClaim) start(s *Session, id protocol.RequestID, req *protocol.NextClaim, waitMS int64) *protocol.Reply {
 	queues := req.Queues
-	c.sess, c.plan, c.single = s, s.shared.Plan(), queues == nil
-	if c.single {
-		c.queue[0] = req.Queue
-		queues = c.queue[:]
+	p.sess, p.plan, p.single = s, s.shared.Plan(), queues == nil
+	if p.single {
+		p.queue[0] = req.Queue
+		queues = p.queue[:]
 	}
 	var wire *protocol.Error
-	if c.db, wire = c.plan.DatabaseOfClaim(queues, c.single); wire != nil {
+	if p.db, wire = p.plan.DatabaseOfClaim(queues, p.single); wire != nil {
 		return &protocol.Reply{Error: wire}
 	}
 	if req.LeaseMS.Set {
-		if i := slices.IndexFunc(queues, c.db.ClaimsInTx); i >= 0 {
+		if i := slices.IndexFunc(queues, p.db.ClaimsInTx); i >= 0 {
 			return s.failure(&backends.UnsupportedError{Queue: queues[i], What: backends.NoTimedLease, InTx: true})
 		}
 	}
@@ -64,67 +64,67 @@ func (c *pendingClaim) start(s *Session, id protocol.RequestID, req *protocol.Ne
 	s.mu.Lock()
 	worker := s.worker
 	s.mu.Unlock()
-	c.request = pipeline.ClaimRequest{
+	p.request = pipeline.ClaimRequest{
 		Session:  &s.quota,
 		Since:    time.Now(),
 		Slots:    int(req.Max.Or(1)),
 		Template: backends.Slot{Lease: wirejob.Millis(req.LeaseMS.Or(0)), Worker: worker},
 		Once:     waitMS == 0,
 	}
-	if c.answer, c.answered = c.db.Claim(&c.request, queues); c.answered {
+	if p.answer, p.answered = p.db.Claim(&p.request, queues); p.answered {
 		return nil
 	}
 	if waitMS > 0 {
-		c.waiting = s.waits.add(id, wirejob.Millis(waitMS))
+		p.waiting = s.waits.add(id, wirejob.Millis(waitMS))
 	}
 	s.waiting.Add(1)
-	s.named.Add(int64(len(c.request.Queues)))
+	s.named.Add(int64(len(p.request.Queues)))
 	return nil
 }
 
 // whenOver calls run once, in a goroutine of its own, when the claim has its answer or must not wait any longer. So a claim
 // that waits has no goroutine, whose stack would be a third of the memory of its connection.
-func (c *pendingClaim) whenOver(run func()) {
-	c.follow()
-	c.waiting.then(func(answered func()) { c.db.WhenAnswered(&c.request, answered) }, func() { go run() })
+func (p *pendingClaim) whenOver(run func()) {
+	p.follow()
+	p.waiting.then(func(answered func()) { p.db.WhenAnswered(&p.request, answered) }, func() { go run() })
 }
 
 // follow ends the wait if the plan changed while the claim was queued, and the new one serves its queues from another database.
-func (c *pendingClaim) follow() {
-	if now := c.sess.shared.Plan(); now != c.plan {
-		now.Reroute(c.db.Pipeline)
+func (p *pendingClaim) follow() {
+	if now := p.sess.shared.Plan(); now != p.plan {
+		now.Reroute(p.db.Pipeline)
 	}
 }
 
-func (c *pendingClaim) wait() (*protocol.Reply, func()) {
-	jobs, err, ok := c.result()
+func (p *pendingClaim) wait() (*protocol.Reply, func()) {
+	jobs, err, ok := p.result()
 	if !ok {
-		return nil, c.sent
+		return nil, p.sent
 	}
-	return &protocol.Reply{Jobs: jobs, Error: err, Join: c.db.Crowded()}, c.sent
+	return &protocol.Reply{Jobs: jobs, Error: err, Join: p.db.Crowded()}, p.sent
 }
 
 // result waits for the answer, and hands out its jobs. ok is false if the client is gone.
-func (c *pendingClaim) result() (jobs []protocol.Job, err *protocol.Error, ok bool) {
-	if !c.answered {
-		if wire := c.awaitAnswer(); wire != nil {
+func (p *pendingClaim) result() (jobs []protocol.Job, err *protocol.Error, ok bool) {
+	if !p.answered {
+		if wire := p.awaitAnswer(); wire != nil {
 			return nil, wire, true
 		}
 	}
-	c.unread = quota.JobBytes(c.answer.Jobs) // before handOut returns those that don't fit
-	jobs, err, ok = c.handOut()
-	c.sess.quota.SettleJobs(c.request.Reserved, min(len(jobs), c.request.Reserved))
+	p.unread = quota.JobBytes(p.answer.Jobs) // before handOut returns those that don't fit
+	jobs, err, ok = p.handOut()
+	p.sess.quota.SettleJobs(p.request.Reserved, min(len(jobs), p.request.Reserved))
 	return jobs, err, ok
 }
 
-func (c *pendingClaim) sent() { c.sess.quota.AddUnread(-c.unread) }
+func (p *pendingClaim) sent() { p.sess.quota.AddUnread(-p.unread) }
 
 // awaitAnswer waits for the answer of a queued claim.
-func (c *pendingClaim) awaitAnswer() *protocol.Error {
-	s, named := c.sess, int64(len(c.request.Queues))
-	wire := c.await()
-	if c.waiting != nil {
-		s.waits.forget(c.waiting)
+func (p *pendingClaim) awaitAnswer() *protocol.Error {
+	s, named := p.sess, int64(len(p.request.Queues))
+	wire := p.await()
+	if p.waiting != nil {
+		s.waits.forget(p.waiting)
 	}
 	s.waiting.Add(-1)
 	s.named.Add(-named)
@@ -153,37 +153,37 @@ func (s *Session) checkClaimLimits(req *protocol.NextClaim, waits bool, queues i
 }
 
 // await waits for the answer. If a reload moved the claim's queues to another database, it continues there.
-func (c *pendingClaim) await() *protocol.Error {
-	s, w := c.sess, &c.request
+func (p *pendingClaim) await() *protocol.Error {
+	s, w := p.sess, &p.request
 	over := s.gone.Done() // a claim that does not wait ends after one commit
-	if c.waiting != nil {
-		over = c.waiting.done()
+	if p.waiting != nil {
+		over = p.waiting.done()
 	}
 	for {
-		c.follow()
-		c.answer = c.db.AwaitClaim(over, w)
-		if !errors.Is(c.answer.Err, pipeline.ErrMoved) {
+		p.follow()
+		p.answer = p.db.AwaitClaim(over, w)
+		if !errors.Is(p.answer.Err, pipeline.ErrMoved) {
 			return nil
 		}
-		c.plan = s.shared.Plan()
-		to, wire := c.plan.DatabaseOfClaim(w.Queues, c.single)
+		p.plan = s.shared.Plan()
+		to, wire := p.plan.DatabaseOfClaim(w.Queues, p.single)
 		if wire == nil {
 			wire = s.forbidsClaim(w.Queues)
 		}
 		if wire != nil {
 			return wire
 		}
-		c.db = to
+		p.db = to
 		*w = pipeline.ClaimRequest{Session: w.Session, Since: w.Since, Slots: w.Slots, Template: w.Template, Once: w.Once, Queues: w.Queues}
-		if c.answer, c.answered = to.Claim(w, w.Queues); c.answered {
+		if p.answer, p.answered = to.Claim(w, w.Queues); p.answered {
 			return nil
 		}
 	}
 }
 
 // handOut records the jobs as the session's, and returns them for the reply. ok is false if the client is gone.
-func (c *pendingClaim) handOut() (jobs []protocol.Job, wire *protocol.Error, ok bool) {
-	s, a := c.sess, &c.answer
+func (p *pendingClaim) handOut() (jobs []protocol.Job, wire *protocol.Error, ok bool) {
+	s, a := p.sess, &p.answer
 	if len(a.Jobs) == 0 {
 		if a.Err != nil {
 			return nil, toClient(a.Err, s.log()), true
@@ -191,15 +191,15 @@ func (c *pendingClaim) handOut() (jobs []protocol.Job, wire *protocol.Error, ok 
 		return []protocol.Job{}, nil, true
 	}
 	if s.gone.Err() != nil {
-		c.db.ReturnUndelivered(a.Jobs)
+		p.db.ReturnUndelivered(a.Jobs)
 		return nil, nil, false
 	}
-	database := c.db.Info.Database
-	given, err := c.db.HandOut(&c.request, a, func(jobs []backends.Job) int { return s.replyLimit().Jobs(database, jobs, c.beside) })
+	database := p.db.Info.Database
+	given, err := p.db.HandOut(&p.request, a, func(jobs []backends.Job) int { return s.replyLimit().Jobs(database, jobs, p.beside) })
 	if err != nil {
 		return nil, toClient(err, s.log()), true
 	}
-	jobs = c.job[:]
+	jobs = p.job[:]
 	if len(given) != 1 {
 		jobs = make([]protocol.Job, len(given))
 	}

@@ -29,30 +29,30 @@ func (s *Session) settleAndClaim(req *protocol.Request) finisher {
 	return finisher{rest: t}
 }
 
-func (t *roundTrip) startClaim(c *protocol.NextClaim) {
-	s := t.claim.sess
+func (r *roundTrip) startClaim(c *protocol.NextClaim) {
+	s := r.claim.sess
 	if wire := s.forbidsNext(c); wire != nil {
-		t.claimRefused = &protocol.Reply{Error: wire}
+		r.claimRefused = &protocol.Reply{Error: wire}
 		return
 	}
-	t.claimRefused = t.claim.start(s, t.id, c, 0)
+	r.claimRefused = r.claim.start(s, r.id, c, 0)
 }
 
-func (t *roundTrip) wait() (reply *protocol.Reply, sent func()) {
-	if reply = t.refused; reply == nil {
-		reply = t.settled.result()
+func (r *roundTrip) wait() (reply *protocol.Reply, sent func()) {
+	if reply = r.refused; reply == nil {
+		reply = r.settled.result()
 	}
-	if t.next != nil {
-		t.startClaim(t.next)
+	if r.next != nil {
+		r.startClaim(r.next)
 	}
-	if t.claimRefused != nil {
-		reply.ClaimError = t.claimRefused.Error
+	if r.claimRefused != nil {
+		reply.ClaimError = r.claimRefused.Error
 		return reply, nil
 	}
-	reply.Join = t.claim.db.Crowded()
-	t.claim.beside = replysize.Settled(reply)
-	reply.Jobs, reply.ClaimError, _ = t.claim.result() // neither if the client is gone
-	return reply, t.claim.sent
+	reply.Join = r.claim.db.Crowded()
+	r.claim.beside = replysize.Settled(reply)
+	reply.Jobs, reply.ClaimError, _ = r.claim.result() // neither if the client is gone
+	return reply, r.claim.sent
 }
 
 // forbidsNext checks the claim of a settle against the rules of its socket.

@@ -27,7 +27,7 @@ type pendingReply interface {
 // later is the wait of a pendingReply.
 type later func() (reply *protocol.Reply, sent func())
 
-func (f later) wait() (*protocol.Reply, func()) { return f() }
+func (l later) wait() (*protocol.Reply, func()) { return l() }
 
 func answerWith(r *protocol.Reply) finisher { return finisher{reply: r} }
 

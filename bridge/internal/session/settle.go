@@ -55,72 +55,72 @@ func (s *Session) settle(req *protocol.Request) finisher {
 }
 
 // start submits the writes of a request. It returns the reply if it submits none.
-func (st *settlement) start(s *Session, req *protocol.Request) *protocol.Reply {
-	st.sess, st.plan, st.op, st.single, st.parts = s, s.shared.Plan(), req.Op, req.Leases == nil, st.one[:0]
-	if wire := st.sortLeases(req); wire != nil {
+func (s *settlement) start(sess *Session, req *protocol.Request) *protocol.Reply {
+	s.sess, s.plan, s.op, s.single, s.parts = sess, sess.shared.Plan(), req.Op, req.Leases == nil, s.one[:0]
+	if wire := s.sortLeases(req); wire != nil {
 		return &protocol.Reply{Error: wire}
 	}
-	follow, refused := st.followUp(req)
+	follow, refused := s.followUp(req)
 	if refused != nil {
 		return refused
 	}
-	for i := range st.parts {
-		if err := s.forbidsLeases(req.Op, st.parts[i].database, st.parts[i].Leases); err != nil {
-			return s.failure(err)
+	for i := range s.parts {
+		if err := sess.forbidsLeases(req.Op, s.parts[i].database, s.parts[i].Leases); err != nil {
+			return sess.failure(err)
 		}
-		for _, l := range st.parts[i].Leases {
-			if err := st.parts[i].database.CheckSettle(l, &s.quota, req.Op == protocol.OpExtend); err != nil {
-				return s.failure(err)
+		for _, l := range s.parts[i].Leases {
+			if err := s.parts[i].database.CheckSettle(l, &sess.quota, req.Op == protocol.OpExtend); err != nil {
+				return sess.failure(err)
 			}
 		}
 	}
-	for i := range st.parts {
-		st.submit(&st.parts[i], req, follow)
+	for i := range s.parts {
+		s.submit(&s.parts[i], req, follow)
 	}
 	return nil
 }
 
 // followUp returns the jobs that an ack enqueues, or why it must not enqueue them.
-func (st *settlement) followUp(req *protocol.Request) ([]backends.NewJob, *protocol.Reply) {
+func (s *settlement) followUp(req *protocol.Request) ([]backends.NewJob, *protocol.Reply) {
 	if req.Enqueue == nil {
 		return nil, nil
 	}
-	db, jobs, wire := newJobs(st.plan, req.Enqueue, "enqueue", false)
-	if wire == nil && len(st.parts) == 1 && st.parts[0].database != db {
+	db, jobs, wire := newJobs(s.plan, req.Enqueue, "enqueue", false)
+	if wire == nil && len(s.parts) == 1 && s.parts[0].database != db {
 		wire = protocol.BadField("enqueue", "the lease's job is in database %s, these queues are in %s: one ack is one transaction",
-			st.parts[0].database.Name, db.Name)
+			s.parts[0].database.Name, db.Name)
 	}
 	if wire != nil {
 		return nil, &protocol.Reply{Error: wire}
 	}
-	if err := st.sess.roomForJobs(st.plan, db, req.Enqueue); err != nil {
-		return nil, st.sess.failure(err)
+	if err := s.sess.roomForJobs(s.plan, db, req.Enqueue); err != nil {
+		return nil, s.sess.failure(err)
 	}
 	return jobs, nil
 }
 
 // sortLeases parses the request's leases and sorts them by database.
-func (st *settlement) sortLeases(req *protocol.Request) *protocol.Error {
+func (s *settlement) sortLeases(req *protocol.Request) *protocol.Error {
 	texts := req.Leases
 	one := [1]string{req.Lease}
 	var seen map[backends.Token]struct{}
-	if st.single {
+	if s.single {
 		texts = one[:]
 	} else {
 		seen = make(map[backends.Token]struct{}, len(texts))
 	}
-	st.total = len(texts)
+	s.total = len(texts)
 	for i, text := range texts {
 		id, lease, ok := wirejob.ParseLease(text)
 		var db *plan.Database
 		if ok {
 			var err error
-			if db, err = st.plan.Owner(id); err != nil {
-				return toClient(err, st.sess.log())
+			if db, err = s.plan.Owner(id); err != nil {
+				return toClient(err, s.sess.log())
 			}
 		}
 		if db == nil {
-			st.lost = append(st.lost, text)
+			s.lost = append(s.lost, text)
 			continue
 		}
 		if _, dup := seen[lease.Token]; dup {
@@ -128,10 +128,10 @@ func (st *settlement) sortLeases(req *protocol.Request) *protocol.Error {
 			e.Index = protocol.Some(int64(i))
 			return e
 		}
-		if !st.single {
+		if !s.single {
 			seen[lease.Token] = struct{}{}
 		}
-		part := st.part(db)
+		part := s.part(db)
 		part.text = append(part.text, text)
 		part.Leases = append(part.Leases, lease)
 	}
@@ -139,32 +139,32 @@ func (st *settlement) sortLeases(req *protocol.Request) *protocol.Error {
 }
 
 // part finds or creates the part of the database. The pointer is valid until the next new part.
-func (st *settlement) part(db *plan.Database) *settlePart {
-	for i := range st.parts {
-		if st.parts[i].database == db {
-			return &st.parts[i]
+func (s *settlement) part(db *plan.Database) *settlePart {
+	for i := range s.parts {
+		if s.parts[i].database == db {
+			return &s.parts[i]
 		}
 	}
-	st.parts = append(st.parts, settlePart{database: db})
-	p := &st.parts[len(st.parts)-1]
-	if st.single {
+	s.parts = append(s.parts, settlePart{database: db})
+	p := &s.parts[len(s.parts)-1]
+	if s.single {
 		p.Leases, p.text = p.one[:0], p.oneText[:0]
 	}
 	return p
 }
 
 // submit queues the write for one database.
-func (st *settlement) submit(part *settlePart, req *protocol.Request, follow []backends.NewJob) {
-	write, beside := st.write(part, req, follow), textBytes(part.text)+textBytes(st.lost)
+func (s *settlement) submit(part *settlePart, req *protocol.Request, follow []backends.NewJob) {
+	write, beside := s.write(part, req, follow), textBytes(part.text)+textBytes(s.lost)
 	if extend, ok := write.(backends.Extend); ok && req.Bind {
-		part.err = part.database.SubmitBind(&part.Settle, &st.sess.quota, extend, beside)
+		part.err = part.database.SubmitBind(&part.Settle, &s.sess.quota, extend, beside)
 		return
 	}
-	part.err = part.database.SubmitSettle(&part.Settle, &st.sess.quota, write, beside)
+	part.err = part.database.SubmitSettle(&part.Settle, &s.sess.quota, write, beside)
 }
 
-func (st *settlement) write(part *settlePart, req *protocol.Request, follow []backends.NewJob) backends.Write {
-	switch st.op {
+func (s *settlement) write(part *settlePart, req *protocol.Request, follow []backends.NewJob) backends.Write {
+	switch s.op {
 	case protocol.OpAck:
 		return backends.Ack{Leases: part.Leases, Result: slices.Clone(req.Result), Enqueue: follow}
 	case protocol.OpNack:
@@ -177,26 +177,26 @@ func (st *settlement) write(part *settlePart, req *protocol.Request, follow []ba
 			Snooze:   req.Snooze,
 		}
 	default:
-		st.sess.mu.Lock()
-		defer st.sess.mu.Unlock()
-		return backends.Extend{Leases: part.Leases, Lease: wirejob.Millis(req.LeaseMS.Or(0)), Worker: st.sess.worker}
+		s.sess.mu.Lock()
+		defer s.sess.mu.Unlock()
+		return backends.Extend{Leases: part.Leases, Lease: wirejob.Millis(req.LeaseMS.Or(0)), Worker: s.sess.worker}
 	}
 }
 
-func (st *settlement) wait() (*protocol.Reply, func()) { return st.result(), nil }
+func (s *settlement) wait() (*protocol.Reply, func()) { return s.result(), nil }
 
 // result waits for all databases and builds the reply.
-func (st *settlement) result() *protocol.Reply {
-	settled, reply := &st.settled, &st.reply
-	settled.Verb, settled.Lost = st.op.Verb(), st.lost
+func (s *settlement) result() *protocol.Reply {
+	settled, reply := &s.settled, &s.reply
+	settled.Verb, settled.Lost = s.op.Verb(), s.lost
 	if settled.Lost == nil {
 		settled.Lost = []string{}
 	}
 	reply.Settled = settled
 	var failed error
 	written := false
-	for i := range st.parts { // all of them, because the lease tables must learn of each
-		part := &st.parts[i]
+	for i := range s.parts { // all of them, because the lease tables must learn of each
+		part := &s.parts[i]
 		if part.err != nil {
 			failed = cmp.Or(failed, part.err)
 			continue
@@ -207,7 +207,7 @@ func (st *settlement) result() *protocol.Reply {
 			continue
 		}
 		written = written || len(res.Lost) < len(part.Leases)
-		part.logSettled(st.sess, st.op, &res)
+		part.logSettled(s.sess, s.op, &res)
 		for _, l := range res.Lost {
 			settled.Lost = append(settled.Lost, part.textOf(l))
 		}
@@ -220,12 +220,12 @@ func (st *settlement) result() *protocol.Reply {
 		if written && (backends.Retryable(failed) || locked) { // these errors claim that nothing was written
 			failed = fmt.Errorf("%w: it was in another database: %s", backends.ErrUnknownOutcome, failed.Error())
 		}
-		return st.sess.failure(failed)
+		return s.sess.failure(failed)
 	}
-	if st.single && len(settled.Lost) > 0 {
+	if s.single && len(settled.Lost) > 0 {
 		return &protocol.Reply{Error: leaseLost()}
 	}
-	settled.Count = int64(st.total - len(settled.Lost))
+	settled.Count = int64(s.total - len(settled.Lost))
 	return reply
 }
 
@@ -237,28 +237,28 @@ func textBytes(texts []string) (n int64) {
 }
 
 // textOf returns a lease of the part as the client wrote it.
-func (part *settlePart) textOf(l backends.Lease) string {
-	return part.text[slices.IndexFunc(part.Leases, func(own backends.Lease) bool { return own.Token == l.Token })]
+func (s *settlePart) textOf(l backends.Lease) string {
+	return s.text[slices.IndexFunc(s.Leases, func(own backends.Lease) bool { return own.Token == l.Token })]
 }
 
 // logSettled logs the bad outcomes of a settle: failed attempts, dead jobs and lost leases.
-func (part *settlePart) logSettled(s *Session, op protocol.Op, res *backends.WriteResult) {
+func (s *settlePart) logSettled(sess *Session, op protocol.Op, res *backends.WriteResult) {
 	if len(res.Lost) == 0 && op != protocol.OpNack {
 		return
 	}
-	nack, _ := part.Write().(backends.Nack)
+	nack, _ := s.Write().(backends.Nack)
 	why := []slog.Attr{slog.String("cause", string(backends.CauseNacked)), slog.String("error", textfmt.Cut(nack.Error, jobevents.MaxError))}
-	for j, kind := range part.Ends(res) {
+	for j, kind := range s.Ends(res) {
 		switch kind {
 		case jobevents.Lost:
-			logLeaseLost(part.database.Pipeline, j, s, string(op))
+			logLeaseLost(s.database.Pipeline, j, sess, string(op))
 		case jobevents.Dead:
-			logDead(part.database.Pipeline, j, s, why...)
+			logDead(s.database.Pipeline, j, sess, why...)
 		case jobevents.Failed:
-			logAttemptFailed(part.database.Pipeline, j, s, why...)
+			logAttemptFailed(s.database.Pipeline, j, sess, why...)
 		case jobevents.Snoozed:
-			if part.database.Log.Enabled(context.Background(), slog.LevelDebug) {
-				part.database.Log.Debug("job snoozed", "event", "job_snoozed", jobKeys(j, s), why[1])
+			if s.database.Log.Enabled(context.Background(), slog.LevelDebug) {
+				s.database.Log.Debug("job snoozed", "event", "job_snoozed", jobKeys(j, sess), why[1])
 			}
 		}
 	}
