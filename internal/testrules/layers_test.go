@@ -169,7 +169,7 @@ func TestBridgeArrows(t *testing.T) {
 			below[b.pkg] = true
 		}
 		allowed[path(a.pkg)] = []string{}
-		for _, to := range strings.Fields(a.imports) {
+		for to := range strings.FieldsSeq(a.imports) {
 			if !below[to] {
 				t.Errorf("%s, which %s imports, is not below it", to, a.pkg)
 			}

@@ -14,6 +14,7 @@ import (
 // retryHint is sent with unavailable: a database that restarts is often back after this time.
 const retryHint = 1000 // milliseconds
 
+// ErrDraining is the error of requests for jobs while the sidecar stops.
 var ErrDraining = protocol.Errorf(protocol.CodeDraining,
 	"this sidecar is stopping and gives out no more jobs; settle what you hold and connect again")
 
