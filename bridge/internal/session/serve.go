@@ -169,7 +169,7 @@ func (s *Session) finish(id protocol.RequestID, f finisher) {
 	}
 }
 
-// readError maps the error that ended the reading to the one for serve.
+// readError maps the error that ended the reading to the one for Serve.
 func (s *Session) readError(err error, bytes int) error {
 	var wire *protocol.Error
 	var timeout net.Error
@@ -200,7 +200,7 @@ func (s *Session) partial(incomplete bool) {
 	}
 	// An error means that the connection is closed: the next read returns it.
 	_ = s.conn.SetReadDeadline(until)
-	if s.closedByServer() { // close ran in between, and its deadline must stay
+	if s.closedByServer() { // Close ran in between, and its deadline must stay
 		_ = s.conn.SetReadDeadline(time.Now())
 	}
 }

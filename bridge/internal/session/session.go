@@ -32,13 +32,14 @@ const (
 	lastReplyTimeout = 3 * time.Second
 )
 
-// The reasons for the end of a session, as causes of its context.
+// The reasons for the end of a session, as causes of its context. Its jobs are released, and their attempts count, for the
+// first three; see Session.end. A session whose client only ends its input has no cause, and ends as after a bye.
 var (
 	ErrHangUp    = errors.New("the client hung up")
-	errBye       = errors.New("the client sent bye")
 	errBadClient = errors.New("the client broke the protocol")
 	errStalled   = errors.New("the client stalled in a large message while other clients waited for memory")
-	errServer    = errors.New("the server closed the connection")
+	errBye       = errors.New("the client sent bye")              // the attempts don't count
+	errServer    = errors.New("the server closed the connection") // the leases outlive the session
 )
 
 // Session is one connection. Serve runs it; everything that the session starts ends before Serve returns.
