@@ -7,9 +7,10 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/qsidecar/qsidecar/bridge/internal/wirejob"
+
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/memory"
-	"github.com/qsidecar/qsidecar/bridge/internal/leasestring"
 )
 
 // apart is a backend with a queue "held", whose claims and writes run outside of the shared transaction.
@@ -82,7 +83,7 @@ func TestErrorsReachOnlyTheirSender(t *testing.T) {
 
 func mustLease(t *testing.T, text string) backends.Lease {
 	t.Helper()
-	_, l, ok := leasestring.Parse(text)
+	_, l, ok := wirejob.ParseLease(text)
 	if !ok {
 		t.Fatalf("%q is no lease", text)
 	}

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
+	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
 )
@@ -57,18 +59,18 @@ func newEndpoint(b backends.Backend, replica backends.Replica, done func()) *end
 
 // Replace replaces the current Backend and its replica. done, which can be nil, is called when b is replaced in turn and its last
 // call has ended.
-func (l *Ref) Replace(b backends.Backend, replica backends.Replica, done func()) {
+func (r *Ref) Replace(b backends.Backend, replica backends.Replica, done func()) {
 	next := newEndpoint(b, replica, done)
-	l.mu.Lock()
-	old := l.current
-	l.current = next
-	l.inUse = append(l.inUse, old)
+	r.mu.Lock()
+	old := r.current
+	r.current = next
+	r.inUse = append(r.inUse, old)
 	close(old.replaced)
 	idle := old.users == 0
 	if idle {
-		l.addPast(old)
+		r.addPast(old)
 	}
-	l.mu.Unlock()
+	r.mu.Unlock()
 	if idle {
 		old.finish()
 	}
@@ -76,8 +78,8 @@ func (l *Ref) Replace(b backends.Backend, replica backends.Replica, done func())
 
 // Retire ends the use of the Backend. A request that began before still finds a Backend, which is always
 // unavailable.
-func (l *Ref) Retire() {
-	l.Replace(&backends.Offline{About: l.Info(), Why: func() error { return errRetired }}, nil, nil)
+func (r *Ref) Retire() {
+	r.Replace(&backends.Offline{About: r.Info(), Why: func() error { return errRetired }}, nil, nil)
 }
 
 var errRetired = errors.New("a reload of the config took this database out of use")
@@ -89,82 +91,82 @@ func (e *endpoint) finish() {
 }
 
 // use returns the current Backend, which stays usable until release is called.
-func (l *Ref) use() (e *endpoint, release func()) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	e = l.current
+func (r *Ref) use() (e *endpoint, release func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e = r.current
 	e.users++
-	return e, func() { l.release(e) }
+	return e, func() { r.release(e) }
 }
 
-func (l *Ref) release(e *endpoint) {
-	l.mu.Lock()
+func (r *Ref) release(e *endpoint) {
+	r.mu.Lock()
 	e.users--
-	last := e.users == 0 && l.current != e
+	last := e.users == 0 && r.current != e
 	if last {
-		l.addPast(e)
+		r.addPast(e)
 	}
-	l.mu.Unlock()
+	r.mu.Unlock()
 	if last {
 		e.finish()
 	}
 }
 
 // Is reports whether b is the current Backend.
-func (l *Ref) Is(b backends.Backend) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.current.Backend == b
+func (r *Ref) Is(b backends.Backend) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.current.Backend == b
 }
 
 // Info returns the Info of the current Backend.
-func (l *Ref) Info() backends.Info {
-	e, release := l.use()
+func (r *Ref) Info() backends.Info {
+	e, release := r.use()
 	defer release()
 	return e.Info()
 }
 
 // Commit calls Commit of the current Backend.
-func (l *Ref) Commit(ctx context.Context, b backends.Batch) (backends.Results, error) {
-	e, release := l.use()
+func (r *Ref) Commit(ctx context.Context, b backends.Batch) (backends.Results, error) {
+	e, release := r.use()
 	defer release()
 	return e.Commit(ctx, b)
 }
 
 // Heartbeat calls Heartbeat of the current Backend.
-func (l *Ref) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.HeartbeatResult, error) {
-	e, release := l.use()
+func (r *Ref) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.HeartbeatResult, error) {
+	e, release := r.use()
 	defer release()
 	return e.Heartbeat(ctx, b)
 }
 
 // ClaimedBy calls ClaimedBy of the current Backend.
-func (l *Ref) ClaimedBy(ctx context.Context, host backends.Identity, after string, limit int) ([]backends.ClaimedJob, error) {
-	e, release := l.use()
+func (r *Ref) ClaimedBy(ctx context.Context, host backends.Identity, after string, limit int) ([]backends.ClaimedJob, error) {
+	e, release := r.use()
 	defer release()
 	return e.ClaimedBy(ctx, host, after, limit)
 }
 
 // Maintain calls Maintain of the current Backend.
-func (l *Ref) Maintain(ctx context.Context, s backends.Maintenance) (backends.MaintenanceResult, error) {
-	e, release := l.use()
+func (r *Ref) Maintain(ctx context.Context, s backends.Maintenance) (backends.MaintenanceResult, error) {
+	e, release := r.use()
 	defer release()
 	return e.Maintain(ctx, s)
 }
 
 // inspect returns the current Backend for a query or command of an operator, until release is called. Only some
 // run at a time, so that commits find a connection.
-func (l *Ref) inspect(ctx context.Context) (i backends.Inspector, release func(), err error) {
-	return l.limited(ctx, func(e *endpoint) chan struct{} { return e.inspections })
+func (r *Ref) inspect(ctx context.Context) (i backends.Inspector, release func(), err error) {
+	return r.limited(ctx, func(e *endpoint) chan struct{} { return e.inspections })
 }
 
 // InspectForEnqueue is inspect for a query that an enqueue waits for. It does not wait for operators.
-func (l *Ref) InspectForEnqueue(ctx context.Context) (i backends.Inspector, release func(), err error) {
-	return l.limited(ctx, func(e *endpoint) chan struct{} { return e.enqueueQueries })
+func (r *Ref) InspectForEnqueue(ctx context.Context) (i backends.Inspector, release func(), err error) {
+	return r.limited(ctx, func(e *endpoint) chan struct{} { return e.enqueueQueries })
 }
 
-func (l *Ref) limited(ctx context.Context, turn func(e *endpoint) chan struct{}) (i backends.Inspector, release func(), err error) {
-	e, done := l.use()
+func (r *Ref) limited(ctx context.Context, turn func(e *endpoint) chan struct{}) (i backends.Inspector, release func(), err error) {
+	e, done := r.use()
 	i, ok := e.Backend.(backends.Inspector)
 	if !ok {
 		done()
@@ -180,8 +182,8 @@ func (l *Ref) limited(ctx context.Context, turn func(e *endpoint) chan struct{})
 }
 
 // Stats calls Stats of the Inspector; see inspect.
-func (l *Ref) Stats(ctx context.Context, queue string) ([]backends.QueueStats, error) {
-	look, release, err := l.inspect(ctx)
+func (r *Ref) Stats(ctx context.Context, queue string) ([]backends.QueueStats, error) {
+	look, release, err := r.inspect(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -190,8 +192,8 @@ func (l *Ref) Stats(ctx context.Context, queue string) ([]backends.QueueStats, e
 }
 
 // Peek calls Peek of the Inspector; see inspect.
-func (l *Ref) Peek(ctx context.Context, p backends.Peek) ([]backends.View, error) {
-	look, release, err := l.inspect(ctx)
+func (r *Ref) Peek(ctx context.Context, p backends.Peek) ([]backends.View, error) {
+	look, release, err := r.inspect(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -200,8 +202,8 @@ func (l *Ref) Peek(ctx context.Context, p backends.Peek) ([]backends.View, error
 }
 
 // Command calls Command of the Inspector; see inspect.
-func (l *Ref) Command(ctx context.Context, c backends.Command) (count int64, freed bool, err error) {
-	look, release, err := l.inspect(ctx)
+func (r *Ref) Command(ctx context.Context, c backends.Command) (count int64, freed bool, err error) {
+	look, release, err := r.inspect(ctx)
 	if err != nil {
 		return 0, false, err
 	}
@@ -210,8 +212,8 @@ func (l *Ref) Command(ctx context.Context, c backends.Command) (count int64, fre
 }
 
 // Adopted reports whether the queue lives in a table that another application owns.
-func (l *Ref) Adopted(queue string) bool {
-	return l.mixed(func(m backends.Mixed) bool { return m.Adopted(queue) })
+func (r *Ref) Adopted(queue string) bool {
+	return r.mixed(func(m backends.Mixed) bool { return m.Adopted(queue) })
 }
 
 // Slow reports whether a statement for the queue's table took so long lately that other queues must not wait for it.
@@ -220,38 +222,38 @@ func (l *Ref) Slow(queue string) bool {
 }
 
 // ClaimsInTx reports whether claims of the queue hold a transaction open.
-func (l *Ref) ClaimsInTx(queue string) bool {
-	return l.mixed(func(m backends.Mixed) bool { return m.ClaimsInTx(queue) })
+func (r *Ref) ClaimsInTx(queue string) bool {
+	return r.mixed(func(m backends.Mixed) bool { return m.ClaimsInTx(queue) })
 }
 
 // AdoptedTable returns the name of the queue's table, if the queue is in an adopted one.
-func (l *Ref) AdoptedTable(queue string) (table string) {
-	l.mixed(func(m backends.Mixed) bool { table = m.AdoptedTable(queue); return true })
+func (r *Ref) AdoptedTable(queue string) (table string) {
+	r.mixed(func(m backends.Mixed) bool { table = m.AdoptedTable(queue); return true })
 	return table
 }
 
 // InTx reports whether the lease is held in a transaction.
-func (l *Ref) InTx(lease backends.Lease) bool {
-	return l.mixed(func(m backends.Mixed) bool { return m.InTx(lease) })
+func (r *Ref) InTx(lease backends.Lease) bool {
+	return r.mixed(func(m backends.Mixed) bool { return m.InTx(lease) })
 }
 
 // mixed calls f if the current Backend has adopted tables. Otherwise it returns false.
-func (l *Ref) mixed(f func(m backends.Mixed) bool) bool {
-	l.mu.Lock()
-	_, ok := l.current.Backend.(backends.Mixed)
-	l.mu.Unlock()
+func (r *Ref) mixed(f func(m backends.Mixed) bool) bool {
+	r.mu.Lock()
+	_, ok := r.current.Backend.(backends.Mixed)
+	r.mu.Unlock()
 	if !ok { // nearly always, and for each job
 		return false
 	}
-	e, release := l.use()
+	e, release := r.use()
 	defer release()
 	m, ok := e.Backend.(backends.Mixed)
 	return ok && f(m)
 }
 
 // Obstacles returns what the database refuses.
-func (l *Ref) Obstacles() []backends.Obstacle {
-	e, release := l.use()
+func (r *Ref) Obstacles() []backends.Obstacle {
+	e, release := r.use()
 	defer release()
 	if o, ok := e.Backend.(backends.Obstructed); ok {
 		return o.Obstacles()
@@ -261,10 +263,10 @@ func (l *Ref) Obstacles() []backends.Obstacle {
 
 // Notifications calls wake with the names of queues in which other sidecars made jobs ready, until ctx is done. An
 // empty name means that notifications were possibly missed.
-func (l *Ref) Notifications(ctx context.Context, wake func(queue string)) {
+func (r *Ref) Notifications(ctx context.Context, wake func(queue string)) {
 	for ctx.Err() == nil {
-		e, release := l.use()
-		l.listen(ctx, e, wake)
+		e, release := r.use()
+		r.listen(ctx, e, wake)
 		release()
 		select {
 		case <-e.replaced:
@@ -275,7 +277,7 @@ func (l *Ref) Notifications(ctx context.Context, wake func(queue string)) {
 }
 
 // listen passes on the notifications of e until e is replaced or ctx is done.
-func (l *Ref) listen(ctx context.Context, e *endpoint, wake func(queue string)) {
+func (r *Ref) listen(ctx context.Context, e *endpoint, wake func(queue string)) {
 	n, ok := e.Backend.(backends.Notifier)
 	if !ok {
 		return
@@ -309,12 +311,86 @@ var ErrNoLocator = errors.New("this database can't find the queue of another sid
 var errNoInspector = errors.New("this database doesn't support inspection")
 
 // Queues returns the queues of the leases' jobs.
-func (l *Ref) Queues(ctx context.Context, leases []backends.Lease) ([]string, error) {
-	e, release := l.use()
+func (r *Ref) Queues(ctx context.Context, leases []backends.Lease) ([]string, error) {
+	e, release := r.use()
 	defer release()
 	locator, ok := e.Backend.(backends.Locator)
 	if !ok {
 		return nil, ErrNoLocator
 	}
 	return locator.Queues(ctx, leases)
+}
+
+// ReplicaStats returns the Stats of the replica. If there is no replica, or it can't answer, it returns those of the
+// primary.
+func (r *Ref) ReplicaStats(ctx context.Context, queue string) ([]backends.QueueStats, error) {
+	if stats, ok := r.fromReplica(ctx, queue); ok {
+		return stats, nil
+	}
+	return r.Stats(ctx, queue)
+}
+
+func (r *Ref) fromReplica(ctx context.Context, queue string) (stats []backends.QueueStats, ok bool) {
+	e, release := r.use()
+	defer release()
+	id := e.Info().Database
+	if e.replica == nil || id == "" { // without the primary's id it can't be compared
+		return nil, false
+	}
+	stats, err := e.replica.Stats(ctx, id, queue)
+	return stats, err == nil
+}
+
+// ReplicaErr returns why the replica gave no answer last, or nil.
+func (r *Ref) ReplicaErr() error {
+	e, release := r.use()
+	defer release()
+	if e.replica == nil {
+		return nil
+	}
+	return e.replica.Err()
+}
+
+// Usage returns what the database's Backends have used so far: the current one and those that were replaced. ok is
+// false if none of them counts its usage.
+func (r *Ref) Usage() (u backends.Usage, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	u, ok = r.current.usage()
+	u.Add(r.past)
+	for _, e := range r.inUse {
+		was, metered := e.usage()
+		u.Add(was)
+		ok = ok || metered
+	}
+	return u, ok || r.past.RoundTrips.Count > 0
+}
+
+func (e *endpoint) usage() (u backends.Usage, ok bool) {
+	if m, ok := e.Backend.(backends.Metered); ok {
+		return m.Usage(), true
+	}
+	return u, false
+}
+
+// addPast keeps the usage of a Backend that is no longer in use. r.mu is held.
+func (r *Ref) addPast(e *endpoint) {
+	u, _ := e.usage()
+	r.past.Add(u)
+	r.inUse = slices.DeleteFunc(r.inUse, func(o *endpoint) bool { return o == e })
+}
+
+// timeoutError is the error of a query that the database did not answer in time. Status and the log show it.
+type timeoutError time.Duration
+
+func (t timeoutError) Error() string {
+	return fmt.Sprintf("the database gave no answer within %v: see whether its host hangs, its disk is full, or the network to it is cut", time.Duration(t))
+}
+
+// Is makes the error match context.DeadlineExceeded.
+func (timeoutError) Is(target error) bool { return target == context.DeadlineExceeded }
+
+// WithTimeout bounds a query to the database.
+func WithTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, d, timeoutError(d))
 }

@@ -1,9 +1,5 @@
 package fairshare
 
-import (
-	"github.com/qsidecar/qsidecar/bridge/internal/quota"
-)
-
 const (
 	// lightMax is how many units a light session can have waiting. It is also the share of a heavy session beside
 	// one light session that has nothing waiting. Beside more of them the share is smaller.
@@ -30,16 +26,18 @@ const (
 // doubles with each commit in which no light session wrote. A worker that comes back then waits about as long as
 // it was quiet. A producer that feeds idle workers gets whole commits, because the workers write nothing.
 //
+// S identifies a session. The zero S stands for none.
+//
 // The caller guards a Share with a lock. For each commit it calls Begin, then Admit for each write in order, then
 // End.
-type Share struct {
-	Debts map[*quota.Session]int           // units above their share that sessions had in earlier commits
-	total int                              // units that wait for this commit
-	parts map[*quota.Session]*sessionShare // nil: every write is admitted
-	heavy int                              // units of each heavy session; 0: as much as of all others
+type Share[S comparable] struct {
+	Debts map[S]int           // units above their share that sessions had in earlier commits
+	total int                 // units that wait for this commit
+	parts map[S]*sessionShare // nil: every write is admitted
+	heavy int                 // units of each heavy session; 0: as much as of all others
 
-	light, earlierLight map[*quota.Session]struct{} // light sessions of the last commits, and of those before
-	commits, quiet      int                         // since light was emptied; since a light session wrote
+	light, earlierLight map[S]struct{} // light sessions of the last commits, and of those before
+	commits, quiet      int            // since light was emptied; since a light session wrote
 }
 
 // sessionShare is a session's part of a commit.
@@ -54,111 +52,111 @@ type sessionShare struct {
 func Units(jobs int, bytes int64) int { return max(1, jobs) + int(bytes/unitBytes) }
 
 // Begin starts a commit from the writes that wait. work returns the session of the i-th write, its units, and how many of
-// them are settled jobs. A nil session belongs to no client.
-func (t *Share) Begin(writes int, work func(i int) (s *quota.Session, units, settled int)) {
-	t.parts, t.total = nil, 0
+// them are settled jobs. The zero session belongs to no client.
+func (s *Share[S]) Begin(writes int, work func(i int) (session S, units, settled int)) {
+	s.parts, s.total = nil, 0
 	if writes == 0 {
-		t.Debts = nil
+		s.Debts = nil
 		return
 	}
-	t.nextCommit()
+	s.nextCommit()
 	for i := range writes {
 		_, n, _ := work(i)
-		t.total += n
+		s.total += n
 	}
-	if t.total <= lightMax && len(t.Debts) == 0 {
+	if s.total <= lightMax && len(s.Debts) == 0 {
 		for i := range writes {
-			s, _, _ := work(i)
-			t.noteLight(s)
+			session, _, _ := work(i)
+			s.noteLight(session)
 		}
 		return
 	}
-	t.parts = make(map[*quota.Session]*sessionShare, 64)
+	s.parts = make(map[S]*sessionShare, 64)
 	var x *sessionShare
-	var last *quota.Session
+	var last S
 	for i := range writes {
-		s, n, settled := work(i)
-		if x == nil || s != last { // the writes of a heavy session come in long runs
-			x, last = t.parts[s], s
+		session, n, settled := work(i)
+		if x == nil || session != last { // the writes of a heavy session come in long runs
+			x, last = s.parts[session], session
 		}
 		if x == nil {
 			x = &sessionShare{}
-			t.parts[s] = x
+			s.parts[session] = x
 		}
 		x.waiting += n
 		x.settled += settled
 	}
-	t.divide()
+	s.divide()
 }
 
 // divide computes the share of each heavy session.
-func (t *Share) divide() {
+func (s *Share[S]) divide() {
 	heavy, left := 0, 0
-	for s, x := range t.parts {
-		if x.heavy = s != nil && x.waiting-x.settled+x.settled/settlesPerUnit+t.Debts[s] > lightMax; x.heavy {
+	for session, x := range s.parts {
+		if x.heavy = !isNone(session) && x.waiting-x.settled+x.settled/settlesPerUnit+s.Debts[session] > lightMax; x.heavy {
 			heavy++
 			continue
 		}
 		left += x.waiting
-		t.noteLight(s)
+		s.noteLight(session)
 	}
-	present := len(t.light)
-	for s := range t.earlierLight {
-		if _, twice := t.light[s]; !twice {
+	present := len(s.light)
+	for session := range s.earlierLight {
+		if _, twice := s.light[session]; !twice {
 			present++
 		}
 	}
 	switch {
-	case heavy == len(t.parts) && (present == 0 || t.quiet > maxQuiet): // no light session exists
-		t.heavy = 0
+	case heavy == len(s.parts) && (present == 0 || s.quiet > maxQuiet): // no light session exists
+		s.heavy = 0
 		if heavy == 1 {
-			t.Debts, t.parts = nil, nil
+			s.Debts, s.parts = nil, nil
 		}
 	case heavy > 0:
-		least := max(1, lightMax/max(1, present)) << min(t.quiet, maxQuiet)
-		t.heavy = max(1, max(left/lightPerHeavy, least)/heavy)
+		least := max(1, lightMax/max(1, present)) << min(s.quiet, maxQuiet)
+		s.heavy = max(1, max(left/lightPerHeavy, least)/heavy)
 	}
 }
 
 // nextCommit forgets light sessions that have not written in the last commits.
-func (t *Share) nextCommit() {
-	t.quiet++
-	if t.commits++; t.commits > RecentCommits {
-		t.earlierLight, t.light, t.commits = t.light, nil, 0
+func (s *Share[S]) nextCommit() {
+	s.quiet++
+	if s.commits++; s.commits > RecentCommits {
+		s.earlierLight, s.light, s.commits = s.light, nil, 0
 	}
 }
 
 // noteLight records that a light session has a write.
-func (t *Share) noteLight(s *quota.Session) {
-	if s == nil {
+func (s *Share[S]) noteLight(session S) {
+	if isNone(session) {
 		return
 	}
-	if t.light == nil {
-		t.light = make(map[*quota.Session]struct{})
+	if s.light == nil {
+		s.light = make(map[S]struct{})
 	}
-	t.light[s] = struct{}{}
-	t.quiet = 0
+	s.light[session] = struct{}{}
+	s.quiet = 0
 }
 
 // allowance returns how many units of a session this commit admits.
-func (t *Share) allowance(x *sessionShare) int {
+func (s *Share[S]) allowance(x *sessionShare) int {
 	switch {
 	case !x.heavy:
-		return max(lightMax, x.waiting, t.total-x.waiting)
-	case t.heavy > 0:
-		return t.heavy
+		return max(lightMax, x.waiting, s.total-x.waiting)
+	case s.heavy > 0:
+		return s.heavy
 	}
-	return max(lightMax, t.total-x.waiting)
+	return max(lightMax, s.total-x.waiting)
 }
 
 // Admit reports whether a write of the session, of that many units, is part of this commit. If not, no later write of
 // the session is either. Writes without a session are always admitted: they release jobs.
-func (t *Share) Admit(s *quota.Session, units int) bool {
-	if t.parts == nil || s == nil {
+func (s *Share[S]) Admit(session S, units int) bool {
+	if s.parts == nil || isNone(session) {
 		return true
 	}
-	x := t.parts[s]
-	if x.over = x.over || x.admitted+t.Debts[s] >= t.allowance(x); x.over {
+	x := s.parts[session]
+	if x.over = x.over || x.admitted+s.Debts[session] >= s.allowance(x); x.over {
 		return false
 	}
 	x.admitted += units
@@ -166,38 +164,44 @@ func (t *Share) Admit(s *quota.Session, units int) bool {
 }
 
 // Over reports whether the session used up its share of the last commit and has more to write.
-func (t *Share) Over(s *quota.Session) bool {
-	x := t.parts[s]
+func (s *Share[S]) Over(session S) bool {
+	x := s.parts[session]
 	return x != nil && x.over
 }
 
 // End records which sessions exceeded their share, and reduces the debts of the others.
-func (t *Share) End() {
-	if t.parts == nil {
+func (s *Share[S]) End() {
+	if s.parts == nil {
 		return
 	}
-	for s, x := range t.parts {
-		if x.admitted > 0 && s != nil {
-			t.setDebt(s, t.Debts[s]+x.admitted-t.allowance(x))
+	for session, x := range s.parts {
+		if x.admitted > 0 && !isNone(session) {
+			s.setDebt(session, s.Debts[session]+x.admitted-s.allowance(x))
 		}
 	}
-	for s, debt := range t.Debts {
-		switch x := t.parts[s]; {
+	for session, debt := range s.Debts {
+		switch x := s.parts[session]; {
 		case x == nil:
-			t.setDebt(s, debt-t.allowance(&sessionShare{}))
+			s.setDebt(session, debt-s.allowance(&sessionShare{}))
 		case x.admitted == 0:
-			t.setDebt(s, debt-t.allowance(x))
+			s.setDebt(session, debt-s.allowance(x))
 		}
 	}
 }
 
-func (t *Share) setDebt(s *quota.Session, debt int) {
+func (s *Share[S]) setDebt(session S, debt int) {
 	if debt <= 0 {
-		delete(t.Debts, s)
+		delete(s.Debts, session)
 		return
 	}
-	if t.Debts == nil {
-		t.Debts = make(map[*quota.Session]int)
+	if s.Debts == nil {
+		s.Debts = make(map[S]int)
 	}
-	t.Debts[s] = debt
+	s.Debts[session] = debt
+}
+
+// isNone reports whether a write has no session.
+func isNone[S comparable](session S) bool {
+	var none S
+	return session == none
 }

@@ -81,7 +81,7 @@ type committer struct {
 	mu              sync.Mutex
 	queue           []*PendingWrite // in the order in which they were pushed
 	pushed          uint64          // number of pushed writes so far
-	fair            fairshare.Share
+	fair            fairshare.Share[*quota.Session]
 	abandonedWrites int // writes in the queue that were abandoned
 	locked          lockedWrites
 	arrived         int // number of queued writes so far of sessions within their share; see linger
@@ -225,7 +225,7 @@ func (c *committer) takeBatch(w *writeCommit) (beside bool) {
 	w.writes = c.chooseWrites(w)
 	c.fair.End()
 	if len(w.writes) == 0 && len(c.queue) > 0 && !beside { // all were over their share: begin again
-		c.fair = fairshare.Share{}
+		c.fair = fairshare.Share[*quota.Session]{}
 		w.writes = c.chooseWrites(w)
 	}
 	if len(w.writes) == 0 && beside {

@@ -64,7 +64,7 @@ type Config struct {
 	ClaimBytes func() int64                                           // of payload, in one claim's answer
 	Trace      func(headers map[string]string) (parent, state string) // see protocol.TraceContext
 	Events     *jobevents.Hub                                         // nil: no one can subscribe
-	Lost       func(map[*quota.Session][]lease.Held)                  // receives the claims that the sessions no longer have
+	Lost       func(lease.Lost)                                       // receives the claims that the sessions no longer have
 }
 
 // New returns a pipeline that does not run. Metrics must be set before Join.
@@ -98,7 +98,7 @@ func New(pc Config) *Pipeline {
 		Log:     b.Log,
 		Version: pc.Version,
 		Clock:   pc.Clock,
-		Lost: func(lost map[*quota.Session][]lease.Held) {
+		Lost: func(lost lease.Lost) {
 			c.events.lost(lost)
 			pc.Lost(lost)
 		},

@@ -57,6 +57,25 @@ type Memory struct {
 	known       atomic.Bool             // left was computed
 }
 
+// Max returns the limit in bytes.
+func (m *Memory) Max() int64 {
+	if m.Limit == nil {
+		return DefaultBufferMemory
+	}
+	return m.Limit()
+}
+
+// perSession returns how many unread bytes a client can have when more is claimed for it: a part of the free memory.
+func (m *Memory) perSession() int64 {
+	if !m.known.Load() {
+		return MaxUnread
+	}
+	return min(max(m.left.Load()/unreadShare, minUnread), MaxUnread)
+}
+
+// HasRoom reports whether memory is free.
+func (m *Memory) HasRoom() bool { return !m.known.Load() || m.left.Load() > 0 }
+
 // usage is the memory of one session.
 type usage struct {
 	in, out int64
@@ -73,24 +92,24 @@ type usage struct {
 //
 // Of the sessions that wait, the one whose owner uses the least memory comes first, and then the one that has waited
 // for longest. So the unfinished messages of one client do not keep others from sending theirs.
-func (b *Memory) Receive(s *Session, gone <-chan struct{}, size int) error {
-	most := b.Max()
+func (m *Memory) Receive(s *Session, gone <-chan struct{}, size int) error {
+	most := m.Max()
 	deadline := time.NewTimer(memoryWait)
 	defer deadline.Stop()
 	check := time.NewTicker(stalledAfter / 2)
 	defer check.Stop()
-	granted := b.request(s, messageCopies*int64(size))
+	granted := m.request(s, messageCopies*int64(size))
 	for {
 		select {
 		case <-granted:
 			return nil
 		case <-check.C:
-			b.evictStalled(most)
+			m.evictStalled(most)
 		case <-gone:
-			b.cancelWait(s)
+			m.cancelWait(s)
 			return &MemoryError{most}
 		case <-deadline.C:
-			b.cancelWait(s)
+			m.cancelWait(s)
 			return &MemoryError{most}
 		}
 	}
@@ -99,12 +118,12 @@ func (b *Memory) Receive(s *Session, gone <-chan struct{}, size int) error {
 // MemoryError reports that memory did not become free in time.
 type MemoryError struct{ limit int64 }
 
-func (e *MemoryError) Error() string {
-	return fmt.Sprintf("requests and replies of all connections take %d MiB of the sidecar's memory, which is its limit (limits.buffer_memory in its config): send again, when others are done", e.limit>>20)
+func (m *MemoryError) Error() string {
+	return fmt.Sprintf("requests and replies of all connections take %d MiB of the sidecar's memory, which is its limit (limits.buffer_memory in its config): send again, when others are done", m.limit>>20)
 }
 
 // Exceeded returns the error for a session that is closed to free memory.
-func (b *Memory) Exceeded() error { return &MemoryError{b.Max()} }
+func (m *Memory) Exceeded() error { return &MemoryError{m.Max()} }
 
 // ClaimWaker is a pipeline whose claims wait for memory.
 type ClaimWaker interface{ WakeClaims() }
@@ -113,98 +132,98 @@ type ClaimWaker interface{ WakeClaims() }
 var closedChannel = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 
 // request changes the memory of a session's message to in bytes. The returned channel is closed when it has them.
-func (b *Memory) request(s *Session, in int64) (granted <-chan struct{}) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	x := b.usageOf(s)
+func (m *Memory) request(s *Session, in int64) (granted <-chan struct{}) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	x := m.usageOf(s)
 	if in <= x.in {
-		b.setMessage(s, x, in)
+		m.setMessage(s, x, in)
 		return closedChannel
 	}
-	b.arrivals++
-	b.waiting++
-	b.next = nil
-	x.wanted, x.arrival, x.granted = in, b.arrivals, make(chan struct{})
-	b.grant()
+	m.arrivals++
+	m.waiting++
+	m.next = nil
+	x.wanted, x.arrival, x.granted = in, m.arrivals, make(chan struct{})
+	m.grant()
 	return x.granted
 }
 
-// grant gives memory to waiting sessions, as far as there is some. b.mu is held.
-func (b *Memory) grant() {
-	for b.waiting > 0 {
-		if b.next == nil {
-			b.next = b.firstWaiting()
+// grant gives memory to waiting sessions, as far as there is some. m.mu is held.
+func (m *Memory) grant() {
+	for m.waiting > 0 {
+		if m.next == nil {
+			m.next = m.firstWaiting()
 		}
-		x := b.sessions[b.next]
-		most, more := b.Max(), x.wanted-x.in
-		full := b.used+more > most || b.in+more > most/4*requestQuarters
-		if full && b.in > x.in { // a single session can always proceed
+		x := m.sessions[m.next]
+		most, more := m.Max(), x.wanted-x.in
+		full := m.used+more > most || m.in+more > most/4*requestQuarters
+		if full && m.in > x.in { // a single session can always proceed
 			return
 		}
-		s, in := b.next, x.wanted
-		b.stopWaiting(x)
+		s, in := m.next, x.wanted
+		m.stopWaiting(x)
 		close(x.granted)
-		b.setMessage(s, x, in)
+		m.setMessage(s, x, in)
 	}
 }
 
-// firstWaiting returns the session to grant memory to before all others that wait. b.mu is held.
-func (b *Memory) firstWaiting() (first *Session) {
-	owned := b.usageByOwner()
-	for s, x := range b.sessions {
+// firstWaiting returns the session to grant memory to before all others that wait. m.mu is held.
+func (m *Memory) firstWaiting() (first *Session) {
+	owned := m.usageByOwner()
+	for s, x := range m.sessions {
 		if x.wanted > 0 && (first == nil ||
-			cmp.Or(cmp.Compare(owned[s.share()], owned[first.share()]), cmp.Compare(x.arrival, b.sessions[first].arrival)) < 0) {
+			cmp.Or(cmp.Compare(owned[s.share()], owned[first.share()]), cmp.Compare(x.arrival, m.sessions[first].arrival)) < 0) {
 			first = s
 		}
 	}
 	return first
 }
 
-// usageByOwner sums the memory of the sessions by their shares. b.mu is held.
-func (b *Memory) usageByOwner() map[share]int64 {
+// usageByOwner sums the memory of the sessions by their shares. m.mu is held.
+func (m *Memory) usageByOwner() map[share]int64 {
 	owned := make(map[share]int64)
-	for s, x := range b.sessions {
+	for s, x := range m.sessions {
 		owned[s.share()] += x.in + x.out
 	}
 	return owned
 }
 
-// setMessage sets the memory of a session's message. b.mu is held.
-func (b *Memory) setMessage(s *Session, x *usage, in int64) {
+// setMessage sets the memory of a session's message. m.mu is held.
+func (m *Memory) setMessage(s *Session, x *usage, in int64) {
 	if x.in == 0 {
 		x.began = time.Now()
 	}
 	more := in - x.in
 	x.in = in
-	b.in += more
-	b.add(s, x, more)
+	m.in += more
+	m.add(s, x, more)
 }
 
 // cancelWait ends the wait of a session.
-func (b *Memory) cancelWait(s *Session) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if x := b.sessions[s]; x != nil {
-		b.stopWaiting(x)
-		b.add(s, x, 0)
-		b.grant() // the next session possibly needs less
+func (m *Memory) cancelWait(s *Session) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if x := m.sessions[s]; x != nil {
+		m.stopWaiting(x)
+		m.add(s, x, 0)
+		m.grant() // the next session possibly needs less
 	}
 }
 
-// stopWaiting removes a session from those that wait for memory. b.mu is held.
-func (b *Memory) stopWaiting(x *usage) {
+// stopWaiting removes a session from those that wait for memory. m.mu is held.
+func (m *Memory) stopWaiting(x *usage) {
 	if x.wanted > 0 {
-		x.wanted, b.next = 0, nil
-		b.waiting--
+		x.wanted, m.next = 0, nil
+		m.waiting--
 	}
 }
 
 // setUnread adds n bytes that are not written to the session yet. It never waits. writing means that a write is under
 // way.
-func (b *Memory) setUnread(s *Session, n int64, writing bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	x := b.usageOf(s)
+func (m *Memory) setUnread(s *Session, n int64, writing bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	x := m.usageOf(s)
 	x.out += n
 	switch {
 	case !writing:
@@ -212,69 +231,69 @@ func (b *Memory) setUnread(s *Session, n int64, writing bool) {
 	case x.writing.IsZero() || n < 0:
 		x.writing = time.Now()
 	}
-	b.add(s, x, n)
+	m.add(s, x, n)
 }
 
-// usageOf finds or creates the usage of a session. b.mu is held.
-func (b *Memory) usageOf(s *Session) *usage {
-	x := b.sessions[s]
+// usageOf finds or creates the usage of a session. m.mu is held.
+func (m *Memory) usageOf(s *Session) *usage {
+	x := m.sessions[s]
 	if x == nil {
-		if b.sessions == nil {
-			b.sessions = make(map[*Session]*usage)
+		if m.sessions == nil {
+			m.sessions = make(map[*Session]*usage)
 		}
 		x = &usage{}
-		b.sessions[s] = x
+		m.sessions[s] = x
 	}
 	return x
 }
 
-// add counts n bytes of a session. b.mu is held.
-func (b *Memory) add(s *Session, x *usage, n int64) {
+// add counts n bytes of a session. m.mu is held.
+func (m *Memory) add(s *Session, x *usage, n int64) {
 	if x.in == 0 && x.out == 0 && x.wanted == 0 {
-		delete(b.sessions, s)
+		delete(m.sessions, s)
 	}
-	b.use(n)
+	m.use(n)
 }
 
-// measure updates the memory that is left for replies. Requests never use all of it. b.mu is held.
-func (b *Memory) measure() {
-	most := b.Max()
-	b.left.Store(most - (b.used - b.in) - min(b.in, most/4*requestQuarters))
-	b.Scarce.Store(b.used-b.claims > most/2)
-	b.known.Store(true)
+// measure updates the memory that is left for replies. Requests never use all of it. m.mu is held.
+func (m *Memory) measure() {
+	most := m.Max()
+	m.left.Store(most - (m.used - m.in) - min(m.in, most/4*requestQuarters))
+	m.Scarce.Store(m.used-m.claims > most/2)
+	m.known.Store(true)
 }
 
-// use counts n bytes, and wakes those that wait if n is negative. b.mu is held.
-func (b *Memory) use(n int64) {
-	b.used += n
-	b.measure()
+// use counts n bytes, and wakes those that wait if n is negative. m.mu is held.
+func (m *Memory) use(n int64) {
+	m.used += n
+	m.measure()
 	if n >= 0 {
 		return
 	}
-	if b.freed != nil {
-		close(b.freed)
-		b.freed = nil
+	if m.freed != nil {
+		close(m.freed)
+		m.freed = nil
 	}
-	b.grant()
-	for c := range b.starved {
+	m.grant()
+	for c := range m.starved {
 		c.WakeClaims()
 	}
-	clear(b.starved)
+	clear(m.starved)
 }
 
 // EndReceive releases what the session received.
-func (b *Memory) EndReceive(s *Session) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if x := b.sessions[s]; x != nil {
-		b.stopWaiting(x)
-		b.setMessage(s, x, 0)
+func (m *Memory) EndReceive(s *Session) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if x := m.sessions[s]; x != nil {
+		m.stopWaiting(x)
+		m.setMessage(s, x, 0)
 	}
 }
 
 // evictStalled closes sessions that stall until half of the memory is free. The owner that uses the most memory comes
 // first, and of its sessions the one that has stalled for longest.
-func (b *Memory) evictStalled(most int64) {
+func (m *Memory) evictStalled(most int64) {
 	type stalled struct {
 		s         *Session
 		since     time.Time
@@ -283,11 +302,11 @@ func (b *Memory) evictStalled(most int64) {
 	}
 	var all []stalled
 	now := time.Now()
-	b.mu.Lock()
-	b.next = nil // the owners use other amounts by now
-	b.grant()
-	used, owned := b.used, b.usageByOwner()
-	for s, x := range b.sessions {
+	m.mu.Lock()
+	m.next = nil // the owners use other amounts by now
+	m.grant()
+	used, owned := m.used, m.usageByOwner()
+	for s, x := range m.sessions {
 		switch {
 		case !x.writing.IsZero() && now.Sub(x.writing) >= stalledAfter:
 			all = append(all, stalled{s, x.writing, x.in + x.out, false})
@@ -295,7 +314,7 @@ func (b *Memory) evictStalled(most int64) {
 			all = append(all, stalled{s, x.began, x.in, true})
 		}
 	}
-	b.mu.Unlock()
+	m.mu.Unlock()
 	slices.SortFunc(all, func(a, b stalled) int {
 		return cmp.Or(cmp.Compare(owned[b.s.share()], owned[a.s.share()]), a.since.Compare(b.since))
 	})
@@ -308,6 +327,118 @@ func (b *Memory) evictStalled(most int64) {
 	}
 }
 
+// ReserveClaims reserves memory for the claims of a commit, as far as there is some. If that is less than one whole
+// reply and half of the memory is free, it reserves a whole reply. It returns the reserved bytes.
+func (m *Memory) ReserveClaims(whole int64) int64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.measure()
+	most := m.Max()
+	n := max(0, min(m.left.Load(), most/claimsShare))
+	if n < whole && m.claims == 0 && m.used-m.in <= most/2 {
+		n = whole
+	}
+	m.claims += n
+	m.use(n)
+	return n
+}
+
+// ReturnClaims returns the part of a reservation that was not needed. It wakes no one, because that memory was
+// free before.
+func (m *Memory) ReturnClaims(n int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.claims -= n
+	m.used -= n
+	m.measure()
+}
+
+// ReleaseClaims ends a reservation.
+func (m *Memory) ReleaseClaims(n int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.claims -= n
+	m.use(-n)
+}
+
+// WakeWhenFree wakes the claims of c when memory is free, and soon evicts the sessions that stall.
+func (m *Memory) WakeWhenFree(c ClaimWaker) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.starved == nil {
+		m.starved = make(map[ClaimWaker]struct{})
+	}
+	m.starved[c] = struct{}{}
+	if m.evicting {
+		return
+	}
+	m.evicting = true
+	time.AfterFunc(stalledAfter/2, func() {
+		m.evictStalled(m.Max())
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.evicting = false
+		for c := range m.starved {
+			c.WakeClaims()
+		}
+		clear(m.starved)
+	})
+}
+
+// AddPrefetched adds n bytes of prefetched jobs, which can be negative.
+func (m *Memory) AddPrefetched(n int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.prefetched += n
+	m.use(n)
+}
+
+// ReserveInspection reserves memory for a database result of that many bytes, and waits for it. The caller must call
+// done.
+func (m *Memory) ReserveInspection(gone <-chan struct{}, bytes int64) (done func(), err error) {
+	most, bytes := m.Max(), messageCopies*bytes
+	deadline := time.NewTimer(memoryWait)
+	defer deadline.Stop()
+	again := time.NewTicker(stalledAfter / 2)
+	defer again.Stop()
+	for {
+		freed := m.tryInspection(bytes)
+		if freed == nil {
+			return func() { m.endInspection(bytes) }, nil
+		}
+		select {
+		case <-freed:
+		case <-again.C:
+			m.evictStalled(most)
+		case <-gone:
+			return nil, &MemoryError{most}
+		case <-deadline.C:
+			return nil, &MemoryError{most}
+		}
+	}
+}
+
+func (m *Memory) tryInspection(bytes int64) (freed <-chan struct{}) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.left.Load() < bytes && m.inspections > 0 { // a single inspection can always proceed
+		if m.freed == nil {
+			m.freed = make(chan struct{})
+		}
+		return m.freed
+	}
+	m.inspections += bytes
+	m.use(bytes)
+	return nil
+}
+
+func (m *Memory) endInspection(bytes int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.inspections -= bytes
+	m.use(-bytes)
+}
+
 // MemorySnapshot lists the used memory at one moment, in bytes.
 type MemorySnapshot struct {
 	Used        int64 // the sum of the others
@@ -318,12 +449,12 @@ type MemorySnapshot struct {
 }
 
 // Snapshot returns the current use of memory.
-func (b *Memory) Snapshot() MemorySnapshot {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	m := MemorySnapshot{Used: b.used, Claims: b.claims, Prefetched: b.prefetched, Inspections: b.inspections}
-	for _, x := range b.sessions {
-		m.Sessions += x.in + x.out
+func (m *Memory) Snapshot() MemorySnapshot {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := MemorySnapshot{Used: m.used, Claims: m.claims, Prefetched: m.prefetched, Inspections: m.inspections}
+	for _, x := range m.sessions {
+		now.Sessions += x.in + x.out
 	}
-	return m
+	return now
 }

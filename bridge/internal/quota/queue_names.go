@@ -33,50 +33,50 @@ const (
 
 // Use reports whether the name is known or can be added under the user's limit. If look is true, the caller must find
 // out which queues are empty and call Forget.
-func (n *QueueNames) Use(name string, user uint32, most int) (ok, look bool) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
+func (q *QueueNames) Use(name string, user uint32, most int) (ok, look bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
 	now := time.Now()
-	m := n.all[name]
-	if m == nil && n.users[user] < most {
-		if n.all == nil {
-			n.all, n.users = make(map[string]*queueName), make(map[uint32]int)
+	m := q.all[name]
+	if m == nil && q.users[user] < most {
+		if q.all == nil {
+			q.all, q.users = make(map[string]*queueName), make(map[uint32]int)
 		}
 		m = &queueName{user: user}
-		n.all[name] = m
-		n.users[user]++
+		q.all[name] = m
+		q.users[user]++
 	}
 	if m != nil {
 		m.used = now
 	}
-	if n.users[user] >= most-most/4 && now.After(n.next) {
-		n.next, look = now.Add(QueueNameTimeout), true
+	if q.users[user] >= most-most/4 && now.After(q.next) {
+		q.next, look = now.Add(QueueNameTimeout), true
 	}
 	return m != nil, look
 }
 
 // Forget removes and returns the names that have no jobs and were not used for QueueNameAge before began.
-func (n *QueueNames) Forget(began time.Time, hasJobs func(name string) bool) (gone []string) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
+func (q *QueueNames) Forget(began time.Time, hasJobs func(name string) bool) (gone []string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
 	now := time.Now()
-	n.next = now.Add(max(QueueNameAge, checkShare*now.Sub(began)))
-	for name, m := range n.all {
+	q.next = now.Add(max(QueueNameAge, checkShare*now.Sub(began)))
+	for name, m := range q.all {
 		if began.Sub(m.used) < QueueNameAge || hasJobs(name) {
 			continue
 		}
 		gone = append(gone, name)
-		delete(n.all, name)
-		if n.users[m.user]--; n.users[m.user] == 0 {
-			delete(n.users, m.user)
+		delete(q.all, name)
+		if q.users[m.user]--; q.users[m.user] == 0 {
+			delete(q.users, m.user)
 		}
 	}
 	return gone
 }
 
 // Count returns how many names are known.
-func (n *QueueNames) Count() int {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return len(n.all)
+func (q *QueueNames) Count() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.all)
 }

@@ -49,21 +49,21 @@ type RejectLimiter struct {
 }
 
 // Delay returns how long to delay the end of the user's connection, on which that many bytes were read in vain.
-func (b *RejectLimiter) Delay(uid uint32, bytes int) time.Duration {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	l := b.users[uid]
+func (r *RejectLimiter) Delay(uid uint32, bytes int) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	l := r.users[uid]
 	if l == nil {
-		if b.users == nil || len(b.users) >= maxRejectedUsers {
-			b.users = make(map[uint32]*rate.Limiter)
+		if r.users == nil || len(r.users) >= maxRejectedUsers {
+			r.users = make(map[uint32]*rate.Limiter)
 		}
 		l = newRejectLimiter()
-		b.users[uid] = l
+		r.users[uid] = l
 	}
-	r := l.ReserveN(time.Now(), min(1+bytes/bytesPerReject, rejectBurst))
-	d := r.Delay()
+	wait := l.ReserveN(time.Now(), min(1+bytes/bytesPerReject, rejectBurst))
+	d := wait.Delay()
 	if d > maxRejectDelay {
-		r.Cancel()
+		wait.Cancel()
 		d = maxRejectDelay
 	}
 	return d
