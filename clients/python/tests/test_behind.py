@@ -106,6 +106,21 @@ class Forced(unittest.TestCase):
         eventually(lambda: len(self.began) == _behind.MOST + 1, "the next job begins")
         self.end()
 
+    def test_running_jobs_count_as_not_settled(self):
+        gate = threading.Semaphore(0)
+        self.work = lambda job: gate.acquire(timeout=LIMIT) and None
+        self.start(concurrency=8)
+        gate.release(24)
+        eventually(lambda: len(self.sidecar.settles) == 24 and len(self.began) == 32, "32 jobs are not settled")
+        gate.release()
+        eventually(lambda: len(self.sidecar.settles) == 25, "one more settle is sent")
+        self.app.client.ping()
+        self.assertEqual(len(self.began), 32)
+        self.sidecar.reply(self.sidecar.settles.pop(0))
+        eventually(lambda: len(self.began) == 33, "the next job begins")
+        gate.release(1000)
+        self.end()
+
     def test_no_job_begins_while_a_settle_is_unanswered_for_long(self):
         gate = threading.Semaphore(0)
         self.work = lambda job: gate.acquire(timeout=LIMIT) and None

@@ -70,6 +70,22 @@ class Suite
     end
   end
 
+  # A job that runs counts as one that is not settled.
+  def check_behind_bound_with_running_jobs
+    gate = Queue.new
+    behind(work: -> { gate.pop }, concurrency: 8) do |sidecar, _, began, client|
+      24.times { gate << 1 }
+      eventually { sidecar.settles.size == 24 && began.size == 32 }
+      gate << 1
+      eventually { sidecar.settles.size == 25 }
+      client.call.request("ping")
+      equal 32, began.size
+      sidecar.reply(sidecar.settles.shift)
+      eventually { began.size == 33 }
+      1000.times { gate << 1 }
+    end
+  end
+
   def check_behind_slow_answer
     clock = 0
     gate = Queue.new
@@ -197,7 +213,7 @@ class Suite
     end
   end
 
-  # behind runs a worker of one thread on such a sidecar until the block returns, and then answers all
+  # behind runs a worker of one thread, unless how has another number, on such a sidecar until the block returns, and then answers all
   # settles until the worker has ended.
   def behind(work: -> {}, clock: -> { 0 }, extra: {}, ready: Float::INFINITY, **how)
     Dir.mktmpdir do |dir|
