@@ -346,6 +346,9 @@ class _ThreadPool:
             log.warning("%r could not be returned, it is released when the connection closes: %s", jobs[0], e)
 
     def _run_job(self, job: Job) -> None:
+        if job.lost:  # while it waited to begin
+            log.warning("%r: its lease was lost before it began; another worker can have it", job)
+            return
         result: Any = None
         error: Optional[BaseException] = None
         try:

@@ -137,6 +137,25 @@ class Forced(unittest.TestCase):
         gate.release(1000)
         self.end()
 
+    def test_job_that_is_lost_while_it_waits_does_not_begin(self):
+        handle = self.sidecar.handle
+
+        def late(request):  # the second job arrives when the settle of the first one is old
+            if request["op"] == "claim" and self.sidecar.settles:
+                self.clock = _behind.LONGEST
+            handle(request)
+
+        self.sidecar.handle = late
+        self.start()
+        eventually(lambda: self.clock, "the second claim has arrived")
+        self.app.client.ping()
+        self.sidecar.file.write(b'{"event":"lost","leases":["1.2"]}\n')
+        self.sidecar.reply(self.sidecar.settles.pop(0))
+        eventually(lambda: len(self.began) > 1, "another job begins")
+        self.assertEqual(self.began[:2], ["1", "3"])
+        eventually(lambda: [job.id for job in self.lost] == ["2"], "the lost job is reported")  # by another thread
+        self.end()
+
     def test_stop_waits_for_the_answers(self):
         self.start()
         eventually(lambda: len(self.sidecar.settles) == _behind.MOST, "settles are unanswered")

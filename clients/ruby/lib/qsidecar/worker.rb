@@ -260,6 +260,8 @@ module Qsidecar
     # next job, which saves a round trip. A thread that ends claims none.
     def run_job(job)
       pid = Process.pid
+      return if job.lost? # while it waited to begin
+
       error = ThreadError.new("the job ended its thread")
       error = perform(job)
       job.next_claim = { queues: @handlers.keys.map { |queue| Codec.text(queue) } }
