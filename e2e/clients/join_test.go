@@ -17,12 +17,7 @@ import (
 // TestWorkersJoin runs the four workers on a sidecar on which 300 other connections settle in one commit, and then none.
 // While replies to claims have join, a worker sends its ack with the next claim. Before and after, it acks behind.
 func TestWorkersJoin(t *testing.T) {
-	for name, start := range map[string]func(*testing.T, *kit.Sidecar) *kit.ClientWorker{
-		"Go":     func(t *testing.T, sc *kit.Sidecar) *kit.ClientWorker { return kit.GoWorker(t, sc) },
-		"Python": func(t *testing.T, sc *kit.Sidecar) *kit.ClientWorker { return kit.PythonWorker(t, sc, nil) },
-		"Ruby":   func(t *testing.T, sc *kit.Sidecar) *kit.ClientWorker { return kit.RubyWorker(t, sc, nil) },
-		"work":   kit.WorkCommand,
-	} {
+	for name, start := range kit.ClientWorkers {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := kit.NewSite(t)

@@ -82,12 +82,6 @@ func TestPythonPostgres(t *testing.T) {
 	}
 }
 
-// TestPythonWorkerOutlivesKills: see checkSidecarKills.
-func TestPythonWorkerOutlivesKills(t *testing.T) {
-	t.Parallel()
-	checkSidecarKills(kit.PythonWorker(t, kit.NewSite(t).Start("a"), nil), kit.Size(10_000))
-}
-
 // TestPythonWorkerOutlivesTheSidecar: see checkSidecarRestart.
 func TestPythonWorkerOutlivesTheSidecar(t *testing.T) {
 	t.Parallel()

@@ -130,6 +130,16 @@ func checkSidecarRestart(w *kit.ClientWorker, stop func(*kit.Sidecar)) {
 	}
 }
 
+// TestWorkersOutliveKills: see checkSidecarKills.
+func TestWorkersOutliveKills(t *testing.T) {
+	for name, start := range kit.ClientWorkers {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			checkSidecarKills(start(t, restartSite(t).Start("a")), kit.Size(10_000))
+		})
+	}
+}
+
 // checkSidecarKills kills and restarts the sidecar repeatedly during n short jobs. Each is done once:
 // the worker binds its leases again and repeats a settle without a reply. The jobs of a lost claim
 // are delivered again when their lease has ended.

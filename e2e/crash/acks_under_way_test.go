@@ -12,20 +12,13 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-const (
-	atOnce        = 8  // jobs of each worker
-	mostUnsettled = 32 // jobs that it can have begun and not settled
-)
+// mostUnsettled is how many jobs a worker can have begun and not settled, if it runs 8 at once.
+const mostUnsettled = 32
 
 // TestAcksUnderWay kills the database while acks of a worker are unanswered: alone, with the worker, and with the sidecar.
 // Each job is run and settled. Only jobs that were claimed and not settled are run again.
 func TestAcksUnderWay(t *testing.T) {
-	for name, start := range map[string]func(*testing.T, *kit.Sidecar) *kit.ClientWorker{
-		"Go":     func(t *testing.T, sc *kit.Sidecar) *kit.ClientWorker { return kit.GoWorker(t, sc) },
-		"Python": func(t *testing.T, sc *kit.Sidecar) *kit.ClientWorker { return kit.PythonWorker(t, sc, nil) },
-		"Ruby":   func(t *testing.T, sc *kit.Sidecar) *kit.ClientWorker { return kit.RubyWorker(t, sc, nil, "-c", "8") },
-		"work":   kit.WorkCommand,
-	} {
+	for name, start := range kit.ClientWorkers {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s, p := kit.NewPostgresSite(t)
@@ -35,9 +28,9 @@ func TestAcksUnderWay(t *testing.T) {
 			u.holdable()
 			u.worker.Start()
 			// PostgreSQL loses its last claims. A worker that lives begins the jobs of claims that it got and could not begin.
-			u.kill("the database", func() {}, func() {}, mostUnsettled+atOnce)
+			u.kill("the database", func() {}, func() {}, mostUnsettled+kit.WorkerJobs)
 			u.kill("the database and the worker", u.worker.Kill, func() { u.worker.Start() }, mostUnsettled)
-			u.kill("the database and the sidecar", sc.Kill, sc.Start, mostUnsettled+atOnce)
+			u.kill("the database and the sidecar", sc.Kill, sc.Start, mostUnsettled+kit.WorkerJobs)
 			u.worker.Terminate()
 			if left := p.Jobs(t); len(left) > 0 {
 				t.Errorf("jobs %v are left", left)
