@@ -76,7 +76,7 @@ func TestPythonPostgres(t *testing.T) {
 			s := kit.NewSite(t)
 			s.URL = p.Database(t)
 			sc := s.Start("a")
-			kit.PythonWorker(t, sc, nil, how...).KilledInTheMiddle(kit.Size(10_000), 8+connections*unanswered)
+			kit.PythonWorker(t, sc, nil, how...).KilledInTheMiddle(kit.Size(10_000), connections*unsettled)
 			checkTerminate(kit.PythonWorker(t, sc, nil, how...), kit.Size(10_000), 8)
 		})
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// unanswered is how many acks of a connection can be unanswered when a worker dies.
-const unanswered = 32
+// unsettled is how many jobs of a connection can be begun and not settled when a worker dies.
+const unsettled = 32
 
 // checkTerminate checks that SIGTERM during n jobs loses none and uses up no attempt. Long
 // jobs use all of the worker's concurrency, so that quick ones are ready when it ends.

@@ -169,8 +169,8 @@ func (w *ClientWorker) Kill() {
 }
 
 // KilledInTheMiddle kills the worker while it processes n jobs and starts it again. All jobs must
-// be done, and at most held jobs can be done twice: those that ran, and those whose acks
-// were unanswered. One job waits at the gate, so that the kill always interrupts a job.
+// be done, and at most held jobs can be done twice: those that ran, and those whose acks were
+// unanswered. One job waits at the gate, so that the kill always interrupts a job.
 func (w *ClientWorker) KilledInTheMiddle(n, held int) {
 	w.T.Helper()
 	c := w.Sidecar.Dial()
