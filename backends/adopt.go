@@ -45,6 +45,10 @@ type Mixed interface {
 	// ClaimsInTx reports whether claims of the queue are open transactions: the transaction keeps the job's row
 	// locked until the job is settled. Such a claim has only session leases.
 	ClaimsInTx(queue string) bool
+	// Slow reports whether a statement for the queue's table took so long lately that other queues must not wait for
+	// it. The caller claims from such a queue in commits that delay no others, with Batch.WaitForLocks. Other claims
+	// from it get an *UnavailableError.
+	Slow(queue string) bool
 	// InTx reports whether the lease's claim is an open transaction now. Only the session that claimed the job
 	// settles it, and its lease can't be extended.
 	InTx(l Lease) bool

@@ -170,7 +170,7 @@ type Batch struct {
 	Host         Identity // the sidecar that claims
 	Writes       []Write
 	Claims       []Claim
-	WaitForLocks bool   // wait a limited time, at most a few seconds, for rows and keys that other programs have locked
+	WaitForLocks bool   // no other commit waits for this one: wait a limited time, at most a few seconds, for rows and keys that other programs have locked
 	Jitter       Jitter // of the back-offs that its writes begin
 }
 

@@ -30,7 +30,8 @@ const (
 	DoingReset    = "reset" // a row that its own consumers claimed for longer than stuck_after
 	DoingSettle   = "settle"
 	DoingEnqueue  = "enqueue"
-	DoingMaintain = "maintain" // a table of the sidecar itself; the obstacle has no queue
+	DoingShare    = "share commits with" // other queues: a statement takes too long
+	DoingMaintain = "maintain"           // a table of the sidecar itself; the obstacle has no queue
 )
 
 // Obstructed is a Backend that remembers what its database refuses.

@@ -48,7 +48,7 @@ func TestEngines(t *testing.T) {
 			t.Parallel() // most of the time is waiting
 			var out bytes.Buffer
 			file := filepath.Join(t.TempDir(), "RESULTS.md")
-			args := strings.Fields("-fast -results " + file + " -workers 4 -jobs 64 -batch 10 -rounds 1 -rows 500 -held 200 -finished 2000 -wakes 8 -engine " + e.name)
+			args := strings.Fields("-fast -results " + file + " -workers 4 -jobs 64 -batch 10 -rounds 1 -rows 500 -held 200 -finished 2000 -wakes 8 -cell 10ms -engine " + e.name)
 			err := run(t.Context(), append(args, "-bin", bin), &out)
 			t.Log(out.String())
 			if err != nil {
@@ -192,6 +192,13 @@ func checkReport(t *testing.T, e engine, said string) {
 	}
 	if len(loops) != wanted {
 		t.Errorf("%d loops of clients and drivers, want %d", len(loops), wanted)
+	}
+	for _, l := range languages {
+		for _, threads := range []int{1, 8} {
+			if !regexp.MustCompile(fmt.Sprintf(`(?m)^%s, %d at once( +[1-9]\d*){2} +[\d.]+ +\([\d.]+ … [\d.]+\)( +[\d.]+){6}$`, l.name, threads)).MatchString(said) {
+				t.Errorf("no rates of the worker in %s with %d at once", l.name, threads)
+			}
+		}
 	}
 	for _, words := range []string{`the same host, notify: on +\d`, `another host, notify: off +\d`,
 		`(?m)^idle, 4 workers on 20 queues$`, `(?m)^ +200 +[1-9]\d* +[1-9]\d*$`} {

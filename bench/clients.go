@@ -118,9 +118,14 @@ func loop(ctx context.Context, jobs int, argv, env []string) (time.Duration, err
 	if err != nil {
 		return 0, err
 	}
+	return parseLoop(string(out), jobs)
+}
+
+// parseLoop reads what a program printed: how many jobs it processed, and the seconds.
+func parseLoop(out string, jobs int) (time.Duration, error) {
 	var done int
 	var seconds float64
-	if _, err := fmt.Sscan(string(out), &done, &seconds); err != nil {
+	if _, err := fmt.Sscan(out, &done, &seconds); err != nil {
 		return 0, fmt.Errorf("it printed %q: %w", out, err)
 	}
 	if done != jobs {

@@ -41,9 +41,10 @@ type options struct {
 	wakes   int // enqueues to a waiting worker
 	fast    bool
 
+	cell time.Duration // of one measurement of the parts rivals and workers
+
 	// of the part rivals
 	only string        // patterns of peer/workload
-	cell time.Duration // of one measurement
 	time time.Duration // of the part
 	file string        // the results, of all parts
 }
@@ -55,7 +56,7 @@ type part struct {
 }
 
 // parts are all parts in order.
-var parts = []part{{"rivals", rivals}, {"compare", compare}, {"wake", wake}, {"idle", idle}, {"backlog", backlog}, {"snapshot", snapshot}, {"retention", retention}, {"clients", clients}}
+var parts = []part{{"rivals", rivals}, {"compare", compare}, {"wake", wake}, {"idle", idle}, {"backlog", backlog}, {"snapshot", snapshot}, {"retention", retention}, {"clients", clients}, {"workers", workers}}
 
 func partNames(parts []part) string {
 	var names []string
@@ -99,7 +100,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	flags.IntVar(&o.wakes, "wakes", 100, "enqueues to a worker that waits, for each way")
 	flags.BoolVar(&o.fast, "fast", false, "servers that sync nothing: for tests of the benchmark itself")
 	flags.StringVar(&o.only, "only", "*/*", "rivals: the measurements, as patterns PEER/WORKLOAD with commas between")
-	flags.DurationVar(&o.cell, "cell", time.Second, "rivals: the time that one measurement takes, about")
+	flags.DurationVar(&o.cell, "cell", time.Second, "rivals, workers: the time that one measurement takes, about")
 	flags.DurationVar(&o.time, "time", 55*time.Minute, "rivals: no new round begins if it would end later")
 	flags.StringVar(&o.file, "results", "", "the file to write the ratios and the tables of rivals to; the plot is beside it")
 	if err := flags.Parse(args); err != nil {

@@ -102,32 +102,32 @@ func newTripWorker(t testing.TB, path string) *tripWorker {
 }
 
 // trip acks the worker's job and claims the next one.
-func (w *tripWorker) trip() error { return w.exchange() }
+func (t *tripWorker) trip() error { return t.exchange() }
 
 // exchange sends a request and makes the next one from the lease in its reply.
-func (w *tripWorker) exchange() error {
-	if _, err := w.conn.Write(w.out); err != nil {
+func (t *tripWorker) exchange() error {
+	if _, err := t.conn.Write(t.out); err != nil {
 		return err
 	}
-	n, err := io.ReadAtLeast(w.conn, w.in, 4)
+	n, err := io.ReadAtLeast(t.conn, t.in, 4)
 	if err != nil {
 		return err
 	}
-	size := 4 + int(binary.BigEndian.Uint32(w.in))
+	size := 4 + int(binary.BigEndian.Uint32(t.in))
 	if n < size {
-		if _, err := io.ReadFull(w.conn, w.in[n:size]); err != nil {
+		if _, err := io.ReadFull(t.conn, t.in[n:size]); err != nil {
 			return err
 		}
 	}
-	reply := w.in[4:size]
+	reply := t.in[4:size]
 	at := bytes.Index(reply, []byte("\xa5lease\xd9"))
 	if at < 0 {
 		return fmt.Errorf("no job: %q", reply)
 	}
 	lease := reply[at+6:]
-	w.out = append(w.out[:4], "\x83\xa2op\xa3ack\xa5claim\x81\xa5queue\xa4mail\xa5lease"...)
-	w.out = append(w.out, lease[:2+int(lease[1])]...)
-	binary.BigEndian.PutUint32(w.out, uint32(len(w.out)-4))
+	t.out = append(t.out[:4], "\x83\xa2op\xa3ack\xa5claim\x81\xa5queue\xa4mail\xa5lease"...)
+	t.out = append(t.out, lease[:2+int(lease[1])]...)
+	binary.BigEndian.PutUint32(t.out, uint32(len(t.out)-4))
 	return nil
 }
 

@@ -1,40 +1,35 @@
 // Package bridge runs a sidecar: workers on one side, databases on the other.
 //
-// It has the sessions of clients, their operations, permissions and limits, reload, and metrics. Each database has a
-// pipeline (bridge/internal/pipeline), which queues claims and groups commits. The package depends on the wire format
-// (protocol) and on the interface of a job table (backends). It does not depend on any engine, config file, flag or
-// signal.
+// This package is the server: sockets, connections, reload, status and metrics. It starts a session
+// (bridge/internal/session) for each connection, which carries out its requests, and a pipeline
+// (bridge/internal/pipeline) for each database, which queues claims and groups commits. Both are given the current
+// configuration as a plan (bridge/internal/plan). The package depends on the wire format (protocol) and on the interface
+// of a job table (backends). It does not depend on any engine, config file, flag or signal.
 //
-// Start reading at Bridge.Run. session.go reads the requests of one connection, ops.go starts them.
+// Start reading at Bridge.Run.
 package bridge
 
 import (
 	"context"
-	"errors"
 	"log/slog"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/qsidecar/qsidecar/bridge/internal/heartbeat"
-	"github.com/qsidecar/qsidecar/bridge/internal/lease"
-	"github.com/qsidecar/qsidecar/bridge/internal/leasestring"
-	"github.com/qsidecar/qsidecar/bridge/internal/lockcheck"
 	"github.com/qsidecar/qsidecar/bridge/internal/metrics"
-	"github.com/qsidecar/qsidecar/bridge/internal/quota"
+	"github.com/qsidecar/qsidecar/bridge/internal/session"
 	"github.com/qsidecar/qsidecar/internal/jobevents"
 	"github.com/qsidecar/qsidecar/internal/unixsocket"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// flushTimeout bounds how long an exit waits for the queued writes after the last session.
-const flushTimeout = 5 * time.Second
+// drainCheck is how often a drain, or the end of a removed database, checks whether all jobs are settled.
+const drainCheck = 20 * time.Millisecond
 
 // Bridge is one sidecar.
 type Bridge struct {
-	plan    atomic.Pointer[plan] // never nil
-	control Control              // nil without a config
+	config  atomic.Pointer[config] // never nil
+	control Control                // nil without a config
 	began   time.Time
 	log     *slog.Logger
 	system  system
@@ -43,24 +38,19 @@ type Bridge struct {
 	abort   sync.Once
 
 	metrics   *metrics.Set
-	draining  atomic.Bool
-	runCtx    context.Context // done when Run begins to stop
-	stopRun   context.CancelFunc
-	lockCheck lockcheck.Checker
+	stopping  context.Context // done when Run begins to stop
+	stop      context.CancelFunc
+	lockCheck lockCheck
 
-	reload  sync.Mutex // one change of the plan at a time
+	reload  sync.Mutex // one change of the config at a time
 	running *running   // nil: Run is not running, or stopping. reload guards it
 
 	listening atomic.Pointer[map[string]*unixsocket.Listener] // nil: Run did not begin yet
 
-	queueNames quota.QueueNames // names of auto-created queues
-	rejects    quota.RejectLimiter
-	memory     quota.Memory
-	events     jobevents.Hub
-	concurrent atomic.Int64 // requests of all sessions that their readers do not wait for
+	shared session.Shared // what all sessions use
 
 	mu       sync.Mutex
-	sessions map[*session]struct{}
+	sessions map[*session.Session]struct{}
 	users    map[uint32]int // number of connections by user id
 	refusing int            // connections over the limit that are being refused now
 	serving  sync.WaitGroup
@@ -85,40 +75,6 @@ type system struct {
 	listen func(s unixsocket.Config) (*unixsocket.Listener, error) // for a socket that was not inherited
 }
 
-// New checks the options and returns a Bridge that does not run. The error lists everything that is wrong with the
-// options.
-func New(o Options, log *slog.Logger) (*Bridge, error) {
-	return newBridge(o, log, system{clock: heartbeat.BootTime, listen: unixsocket.Listen})
-}
-
-func newBridge(o Options, log *slog.Logger, sys system) (*Bridge, error) {
-	o = o.withDefaults()
-	if err := o.validate(); err != nil {
-		return nil, err
-	}
-	b := &Bridge{
-		log:      log,
-		system:   sys,
-		began:    time.Now(),
-		metrics:  metrics.New(),
-		ready:    make(chan struct{}),
-		aborted:  make(chan struct{}),
-		sessions: make(map[*session]struct{}),
-		users:    make(map[uint32]int),
-	}
-	b.runCtx, b.stopRun = context.WithCancel(context.Background())
-	b.memory.Limit = func() int64 { return int64(b.plan.Load().opts.Limits.BufferMemory) }
-	p := newPlan(o)
-	for name, d := range o.Databases {
-		if err := p.add(name, b.newDatabase(name, d)); err != nil {
-			return nil, err
-		}
-	}
-	b.plan.Store(p)
-	b.label(p)
-	return b, nil
-}
-
 // Ready is closed when every socket listens and the first connection attempt to each database has ended.
 func (b *Bridge) Ready() <-chan struct{} { return b.ready }
 
@@ -126,150 +82,27 @@ func (b *Bridge) Ready() <-chan struct{} { return b.ready }
 func (b *Bridge) Abort() { b.abort.Do(func() { close(b.aborted) }) }
 
 // Events returns the hub of what happens to the jobs of this sidecar.
-func (b *Bridge) Events() *jobevents.Hub { return &b.events }
+func (b *Bridge) Events() *jobevents.Hub { return &b.shared.Events }
 
-// Run serves until ctx is done, then drains. A drain hands out no more jobs. It waits until no connection holds a
-// job or the drain timeout is over, and closes the connections without releasing anything. Run commits the
-// remaining writes before it leaves the databases.
-func (b *Bridge) Run(ctx context.Context) error {
-	r, err := b.begin(ctx)
-	if err != nil {
-		return err
-	}
-	defer r.fail(nil)
-	var stopWork, stopHard context.CancelFunc
-	r.work, stopWork = context.WithCancel(context.Background())
-	r.hard, stopHard = context.WithCancel(context.Background())
-	defer stopWork()
-	defer stopHard()
+// Control is the interface of a Bridge to the process that it runs in.
+type Control interface {
+	// Reload reads the config again and reloads the Bridge with it. It returns the changes as text for people. If
+	// nothing changed, changes is empty and why gives the reason. After an error the previous config stays in use.
+	// ctx is cancelled when the sidecar stops.
+	Reload(ctx context.Context) (changes []string, why string, err error)
 
-	var join sync.WaitGroup
-	for _, db := range b.plan.Load().databases {
-		join.Go(func() { db.Join(ctx) })
-	}
-	join.Wait()
-	b.reload.Lock()
-	for _, db := range b.plan.Load().databases {
-		b.runDatabase(r, db)
-	}
-	for _, ln := range r.listeners {
-		b.serve(r, ln)
-	}
-	b.running = r
-	b.setListening(r)
-	b.reload.Unlock()
-	close(b.ready)
+	// Config returns the number of the running config, counted from 1. If a newer config could not be applied, it
+	// also returns the error and the time of the first failure; otherwise failed is nil.
+	Config() (generation int64, failed error, since time.Time)
 
-	<-r.stop.Done()
-	b.draining.Store(true)
-	b.stopRun()     // also ends a reload in progress, which can wait for a database
-	b.reload.Lock() // waits for a reload in progress
-	b.running = nil
-	b.reload.Unlock()
-	b.drain()
-	err = closeAll(r.listeners)
-	b.closeSessions()
-	b.awaitSessions()
-	r.left.Wait()
-	stopWork()
-	timer := time.AfterFunc(flushTimeout, stopHard)
-	defer timer.Stop()
-	for _, db := range b.plan.Load().databases {
-		err = errors.Join(err, db.end())
-	}
-	err = errors.Join(err, r.watcher.Close())
-	r.accepting.Wait()
-	if cause := context.Cause(r.stop); ctx.Err() == nil && cause != nil {
-		err = errors.Join(cause, err)
-	}
-	return err
+	// Report returns the reply to the ops config and check, which concern more than the Bridge. ctx is cancelled when
+	// the reply can't be sent any more.
+	Report(ctx context.Context, op protocol.Op) (*protocol.Reply, error)
+
+	// Admin returns the address of metrics and health, or "" if they are not served.
+	Admin() string
 }
 
-// begin listens and creates the state of Run.
-func (b *Bridge) begin(ctx context.Context) (*running, error) {
-	lns, err := b.listenAll(&b.plan.Load().opts)
-	if err != nil {
-		return nil, err
-	}
-	r := &running{listeners: lns}
-	r.stop, r.fail = context.WithCancelCause(ctx)
-	r.watcher = unixsocket.NewHangUpWatcher(r.fail)
-	return r, nil
-}
-
-// serve accepts connections on ln. b.reload is held.
-func (b *Bridge) serve(r *running, ln *unixsocket.Listener) {
-	r.accepting.Go(func() {
-		if err := b.accept(ln, r.watcher); err != nil {
-			r.fail(err)
-		}
-	})
-}
-
-// drain refuses claims and waits until no connection holds a job.
-func (b *Bridge) drain() {
-	for _, db := range b.plan.Load().databases {
-		db.StopClaims(errDraining)
-	}
-	b.mu.Lock()
-	for s := range b.sessions {
-		s.sendEvent(protocol.EventDraining, nil)
-	}
-	b.mu.Unlock()
-	timeout := time.NewTimer(max(b.plan.Load().opts.DrainTimeout, 0))
-	defer timeout.Stop()
-	check := time.NewTicker(drainCheck)
-	defer check.Stop()
-	for {
-		if b.idle() {
-			return
-		}
-		select {
-		case <-check.C:
-		case <-b.aborted:
-			b.log.Warn("drain aborted", "event", "drain_aborted")
-			return
-		case <-timeout.C:
-			b.log.Warn("drain timeout reached", "event", "drain_timeout")
-			return
-		}
-	}
-}
-
-// drainCheck is how often a drain checks whether all jobs are settled.
-const drainCheck = 20 * time.Millisecond
-
-// idle reports whether no connection holds a job or waits for a reply.
-func (b *Bridge) idle() bool {
-	for _, db := range b.plan.Load().databases {
-		if db.HeldBySessions() > 0 {
-			return false
-		}
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for s := range b.sessions {
-		if len(s.slots) > s.watch.Asked() {
-			return false
-		}
-	}
-	return true
-}
-
-// lostInEvent is the maximum number of leases in one event. They fit the smallest max_reply.
-const lostInEvent = 500
-
-// reportLost sends lost leases to the sessions that asked for these events, and logs them.
-func (b *Bridge) reportLost(db *database, lost map[*quota.Session][]lease.Held) {
-	for a, gone := range lost {
-		s := a.Client.(*session)
-		db.logGone(s, gone)
-		texts := make([]string, len(gone))
-		for i, h := range gone {
-			texts[i] = leasestring.Format(db.Info.Database, h.Lease)
-		}
-		for part := range slices.Chunk(texts, lostInEvent) {
-			s.sendEvent(protocol.EventLost, part)
-		}
-	}
-}
+// SetControl sets the Control that the ops reload, config, check and status use. Call it before Run. Without it reload,
+// config and check are unsupported.
+func (b *Bridge) SetControl(c Control) { b.control = c }

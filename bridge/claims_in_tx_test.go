@@ -7,9 +7,10 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/qsidecar/qsidecar/bridge/internal/wirejob"
+
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/memory"
-	"github.com/qsidecar/qsidecar/bridge/internal/leasestring"
 )
 
 // apart is a backend with a queue "held", whose claims and writes run outside of the shared transaction.
@@ -22,6 +23,7 @@ func (a *apart) Adopted(queue string) bool  { return queue == "held" }
 func (a *apart) AdoptedTable(string) string { return "" }
 
 func (a *apart) ClaimsInTx(queue string) bool { return queue == "held" }
+func (a *apart) Slow(string) bool             { return false }
 func (a *apart) InTx(l backends.Lease) bool   { return l.Token.Number%2 == 1 } // an arbitrary rule
 
 // Commit fails each claim of the queue, and each write about a job with an odd token, with an error of its own.
@@ -81,7 +83,7 @@ func TestErrorsReachOnlyTheirSender(t *testing.T) {
 
 func mustLease(t *testing.T, text string) backends.Lease {
 	t.Helper()
-	_, l, ok := leasestring.Parse(text)
+	_, l, ok := wirejob.ParseLease(text)
 	if !ok {
 		t.Fatalf("%q is no lease", text)
 	}

@@ -1,17 +1,30 @@
 package bridge
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"log/slog"
+	"time"
 
 	"github.com/qsidecar/qsidecar/bridge/internal/outbox"
+	"github.com/qsidecar/qsidecar/bridge/internal/session"
 	"github.com/qsidecar/qsidecar/internal/unixsocket"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
+const (
+	// maxRefusals is how many connections over the limit get an error reply at a time. Others are closed without a
+	// reply.
+	maxRefusals = 64
+	// refuseTimeout is how long such a connection has to send its first bytes, which show its codec.
+	refuseTimeout = time.Second
+)
+
 // ErrHangUp is the cause of a ctx of ServeStream whose client no longer reads: a stream cannot notice that itself.
-var ErrHangUp = errHangUp
+var ErrHangUp = session.ErrHangUp
 
 // ServeStream serves one session over a pair of streams, as stdio does, until in ends, ctx is done or the Bridge
 // stops. Run must be running. A ctx whose cause is ErrHangUp, or an error of in other than io.EOF, counts as the
@@ -38,13 +51,13 @@ func (b *Bridge) ServeStream(ctx context.Context, in io.Reader, out io.Writer) e
 	}()
 	defer context.AfterFunc(ctx, func() {
 		if errors.Is(context.Cause(ctx), ErrHangUp) {
-			s.hangUp(errHangUp)
-			feed.CloseWithError(errHangUp)
+			s.HangUp()
+			feed.CloseWithError(ErrHangUp)
 			return
 		}
-		s.close()
+		s.Close()
 	})()
-	s.serve()
+	b.serveSession(s)
 	return nil
 }
 
@@ -56,19 +69,23 @@ func (b *Bridge) serveConn(conn unixsocket.Conn, socket string) {
 		_ = conn.Close() // nothing was read from it
 		return
 	}
-	if forget := s.connected(); forget != nil {
-		s.serve()
-		forget()
-	}
+	b.serveSession(s)
 	_ = conn.Close() // every write that matters succeeded or failed before
-	s.disconnected()
+	b.ended(s)
+}
+
+// serveSession serves a session to its end. The jobs of one that a reload closed are released after the restart grace.
+func (b *Bridge) serveSession(s *session.Session) {
+	if s.Serve() {
+		b.releaseAfterGrace(s)
+	}
 }
 
 // admit creates the session of an accepted connection. It returns nil if no request can be carried out: the Bridge stops, the
 // socket was removed, or a limit is reached.
-func (b *Bridge) admit(conn unixsocket.Conn, socket string) *session {
+func (b *Bridge) admit(conn unixsocket.Conn, socket string) *session.Session {
 	who, err := conn.Peer()
-	if err != nil && b.plan.Load().socket(socket).Allow != nil {
+	if err != nil && b.config.Load().socket(socket).Allow != nil {
 		b.log.Error("connection failed", "event", "connection_failed", "socket", socket, "error", err)
 		return nil
 	}
@@ -81,26 +98,9 @@ func (b *Bridge) admit(conn unixsocket.Conn, socket string) *session {
 	return s
 }
 
-// connected starts to watch for a hang-up. It returns the function that ends that, or nil if it failed.
-func (s *session) connected() (forget func()) {
-	s.logConnected(true)
-	forget, err := s.conn.OnHangUp(func() { s.hangUp(errHangUp) })
-	if err != nil {
-		s.bridge.log.Error("connection failed", "event", "connection_failed", "error", err)
-		return nil
-	}
-	return forget
-}
-
-// disconnected ends what the session has in the Bridge.
-func (s *session) disconnected() {
-	s.logConnected(false)
-	s.bridge.ended(s)
-}
-
 // open creates a session. It returns nil if the Bridge stops or a reload removed the socket, and an error if there
 // are too many sessions.
-func (b *Bridge) open(in io.Reader, out outbox.DeadlineWriter, conn unixsocket.Conn, socket string, who *unixsocket.Peer) (*session, *protocol.Error) {
+func (b *Bridge) open(in io.Reader, out outbox.DeadlineWriter, conn unixsocket.Conn, socket string, who *unixsocket.Peer) (*session.Session, *protocol.Error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closing {
@@ -109,12 +109,11 @@ func (b *Bridge) open(in io.Reader, out outbox.DeadlineWriter, conn unixsocket.C
 	if e := b.full(who); e != nil {
 		return nil, e
 	}
-	p := b.plan.Load()
-	by := p.socket(socket)
-	if by.Path != socket {
+	p := b.config.Load().Plan
+	if !p.HasSocket(socket) {
 		return nil, nil // dropSockets already closed the socket's sessions
 	}
-	s := newSession(b, p, in, out, conn, &by, who)
+	s := session.New(&b.shared, p, in, out, conn, socket, who)
 	b.sessions[s] = struct{}{}
 	if who != nil {
 		b.users[who.UID]++
@@ -124,16 +123,82 @@ func (b *Bridge) open(in io.Reader, out outbox.DeadlineWriter, conn unixsocket.C
 	return s, nil
 }
 
-func (b *Bridge) ended(s *session) {
+// full returns the error for one more connection if a limit is reached, or nil. b.mu is held.
+func (b *Bridge) full(who *unixsocket.Peer) *protocol.Error {
+	l := b.config.Load().opts.Limits
+	if n := len(b.sessions); n >= l.Connections {
+		return protocol.Errorf(protocol.CodeBusy, "the sidecar has %d connections, which is its limit (limits.connections in its config): close some, or let programs share one", n)
+	}
+	if who != nil && l.PerUser > 0 && b.users[who.UID] >= l.PerUser {
+		user := fmt.Sprintf("user %d has", who.UID)
+		if !who.IsKnown() {
+			user = "all users of other user namespaces together have"
+		}
+		return protocol.Errorf(protocol.CodeBusy, "%s %d connections, which is the limit (limits.connections_per_user in the sidecar's config): close some, or let programs share one",
+			user, b.users[who.UID])
+	}
+	return nil
+}
+
+// refuse sends the error why to a connection over the limit, in the connection's own codec. The caller closes the
+// connection.
+func (b *Bridge) refuse(conn unixsocket.Conn, who *unixsocket.Peer, why *protocol.Error) {
+	b.mu.Lock()
+	refusing := b.refusing < maxRefusals && !b.closing
+	if refusing {
+		b.refusing++
+		b.serving.Add(1)
+	}
+	b.mu.Unlock()
+	if !refusing {
+		return
+	}
+	defer func() {
+		b.mu.Lock()
+		b.refusing--
+		b.mu.Unlock()
+		b.serving.Done()
+	}()
+	time.Sleep(b.shared.RejectDelay(who, 0))
+	if err := conn.SetDeadline(time.Now().Add(refuseTimeout)); err != nil {
+		return // the connection is gone
+	}
+	r := protocol.NewReader(conn, 64<<10) // any first message will do
+	_, codec, err := r.Next()
+	if codec = cmp.Or(codec, r.Codec()); codec == 0 && err != nil {
+		return
+	}
+	_, _ = conn.Write(codec.AppendReply(nil, &protocol.Reply{Error: why})) // ignored: the connection can be gone
+}
+
+// logRefused logs a connection that was refused because of a limit.
+func (b *Bridge) logRefused(socket string, who *unixsocket.Peer, why *protocol.Error) {
+	b.log.Warn("connection rejected", "event", "connection_rejected", slog.Attr{Value: who.LogValue()}, "socket", socket, "error", why.Message)
+}
+
+func (b *Bridge) ended(s *session.Session) {
 	b.mu.Lock()
 	delete(b.sessions, s)
-	if s.peer != nil {
-		if b.users[s.peer.UID]--; b.users[s.peer.UID] == 0 {
-			delete(b.users, s.peer.UID)
+	if s.Peer != nil {
+		if b.users[s.Peer.UID]--; b.users[s.Peer.UID] == 0 {
+			delete(b.users, s.Peer.UID)
 		}
 	}
 	b.mu.Unlock()
 	b.serving.Done()
+}
+
+// releaseAfterGrace releases the jobs of a session that the server closed, unless it is stopping.
+func (b *Bridge) releaseAfterGrace(s *session.Session) {
+	b.reload.Lock()
+	defer b.reload.Unlock()
+	r := b.running
+	if r == nil {
+		return // stopping: the leases outlive the connection
+	}
+	for _, db := range b.config.Load().databases {
+		r.left.Go(func() { s.ReleaseAfterGrace(db.Pipeline, r.stop.Done()) })
+	}
 }
 
 // closeSessions closes every connection from the server's side.
@@ -142,7 +207,7 @@ func (b *Bridge) closeSessions() {
 	defer b.mu.Unlock()
 	b.closing = true
 	for s := range b.sessions {
-		s.close()
+		s.Close()
 	}
 }
 
@@ -161,7 +226,7 @@ func (b *Bridge) awaitSessions() {
 	}
 	b.mu.Lock()
 	for s := range b.sessions {
-		s.cut()
+		s.Cut()
 	}
 	b.mu.Unlock()
 	<-ended

@@ -1,29 +1,18 @@
 package bridge
 
 import (
+	"context"
 	"math/rand/v2"
 	"strings"
 	"sync"
-
-	"github.com/prometheus/client_golang/prometheus"
+	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/bridge/internal/lease"
 	"github.com/qsidecar/qsidecar/bridge/internal/pipeline"
-	"github.com/qsidecar/qsidecar/bridge/internal/quota"
+	"github.com/qsidecar/qsidecar/bridge/internal/session"
 	"github.com/qsidecar/qsidecar/protocol"
 )
-
-// database is the bridge's side of one database: its pipeline, and the state of reload and metrics.
-type database struct {
-	*pipeline.Pipeline
-	accounts  sync.Mutex     // guards accounted
-	accounted backends.Usage // the part of Usage that the metrics have already; see account
-
-	// Bridge.reload guards these.
-	retiring bool         // it ends when the last lease in it has ended
-	end      func() error // ends the run and returns its error
-}
 
 func (b *Bridge) newDatabase(name string, d Database) *database {
 	db := &database{}
@@ -36,35 +25,34 @@ func (b *Bridge) newDatabase(name string, d Database) *database {
 		RestartGrace:   d.RestartGrace,
 		Log:            b.log.With("database", name),
 		Clock:          b.system.clock,
-		Memory:         &b.memory,
-		Version:        func() string { return strings.TrimPrefix(b.plan.Load().opts.Server, "qsidecar/") },
-		Policy:         func(queue string) (backends.Policy, bool) { return b.plan.Load().policyIn(db, queue) },
-		Jitter:         func(queue string) float64 { return b.plan.Load().jitter(queue) * (2*rand.Float64() - 1) },
-		MaxPayload:     func() int64 { return int64(b.plan.Load().limits.MaxPayload) },
-		ClaimBytes:     func() int64 { return int64(b.plan.Load().limits.ClaimBytes) },
+		Memory:         &b.shared.Memory,
+		Version:        func() string { return strings.TrimPrefix(b.config.Load().Server, "qsidecar/") },
+		Policy:         func(queue string) (backends.Policy, bool) { return b.config.Load().PolicyIn(db.Pipeline, queue) },
+		Jitter:         func(queue string) float64 { return b.config.Load().Jitter(queue) * (2*rand.Float64() - 1) },
+		MaxPayload:     func() int64 { return int64(b.config.Load().Limits.MaxPayload) },
+		ClaimBytes:     func() int64 { return int64(b.config.Load().Limits.ClaimBytes) },
 		Trace:          protocol.TraceContext,
-		Events:         &b.events,
-		Lost:           func(m map[*quota.Session][]lease.Held) { b.reportLost(db, m) },
+		Events:         &b.shared.Events,
+		Lost:           func(m lease.Lost) { reportLost(db.Pipeline, m) },
 	})
 	return db
 }
 
-// follow ends the waits of claims that the plan does not route to this database.
-func (b *database) follow(p *plan) {
-	b.Reroute(func(queues []string) bool {
-		to, wire := p.databaseOf(queues)
-		return wire == nil && to == b
-	})
+// reportLost passes on the leases that sessions lost.
+func reportLost(db *pipeline.Pipeline, lost lease.Lost) {
+	for account, gone := range lost {
+		account.Client.(*session.Session).ReportLost(db, gone)
+	}
 }
 
-// label assigns the metrics of the plan's names to its databases, and creates the counters of the queues that the
-// plan names. A series that begins at 0 also shows the first job.
-func (b *Bridge) label(p *plan) {
+// label assigns the metrics of the config's names to its databases, and creates the counters of the queues that the
+// config names. A series that begins at 0 also shows the first job.
+func (b *Bridge) label(c *config) {
 	named := func(queue string) (bool, int) {
-		_, ok := p.opts.Queues[queue]
-		return ok, max(p.opts.QueueLabels, 0)
+		_, ok := c.opts.Queues[queue]
+		return ok, max(c.opts.QueueLabels, 0)
 	}
-	for name, db := range p.byName {
+	for name, db := range c.byName {
 		d := b.metrics.Databases.Of(name)
 		d.Named.Store(&named)
 		if db.Metrics.Load() != nil {
@@ -73,8 +61,8 @@ func (b *Bridge) label(p *plan) {
 		db.Metrics.Store(d)
 	}
 	queues := make(map[*database][]string)
-	for name, q := range p.opts.Queues {
-		if db := p.byName[q.Database]; db != nil && name != "*" {
+	for name, q := range c.opts.Queues {
+		if db := c.byName[q.Database]; db != nil && name != "*" {
 			queues[db] = append(queues[db], name)
 		}
 	}
@@ -83,29 +71,57 @@ func (b *Bridge) label(p *plan) {
 	}
 }
 
-// account adds the usage since the last call to the metrics of the current name. It is called before the name
-// changes, when the database ends, and for each collection of the metrics.
-func (b *database) account() {
-	b.accounts.Lock()
-	defer b.accounts.Unlock()
-	u, ok := b.Usage()
-	if !ok {
-		return
-	}
-	b.Metrics.Load().AddUsage(u.Since(b.accounted))
-	b.accounted = u
+// runDatabase runs a database until Run ends, or database.end is called. b.reload is held.
+func (b *Bridge) runDatabase(r *running, db *database) {
+	ctx, stopHouse := context.WithCancel(r.stop)
+	work, stopWork := context.WithCancel(r.work)
+	ended := make(chan error, 1)
+	db.end = sync.OnceValue(func() error {
+		stopHouse()
+		stopWork()
+		return <-ended
+	})
+	go func() { ended <- db.Run(ctx, work, r.hard) }()
 }
 
-// collectPool sends the current metrics of a database's pool.
-func (b *database) collectPool(name string, to chan<- prometheus.Metric) {
-	u, ok := b.Usage()
-	if !ok || u.Max == 0 {
+// retire ends a database when the last lease in it has ended, unless a reload puts it back into service.
+func (b *Bridge) retire(r *running, db *database) {
+	check := time.NewTicker(drainCheck)
+	defer check.Stop()
+	for {
+		select {
+		case <-check.C:
+		case <-r.stop.Done():
+			return // Run ends it with all others
+		}
+		if db.Leases() > 0 {
+			continue
+		}
+		if b.leaves(db) {
+			if err := db.end(); err != nil {
+				b.log.Warn("can't leave a removed database", "event", "database_leave_failed", "error", err)
+			}
+			db.Pipeline.Retire()
+			db.account()
+			if db.Info.Database == "" {
+				return // it was never reached
+			}
+			b.log.Info("left a removed database", "event", "database_left", "address", db.Info.Address)
+		}
 		return
 	}
-	emit := func(d *prometheus.Desc, v int, labels ...string) {
-		to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), append([]string{name}, labels...)...)
+}
+
+// leaves removes a retiring database from the config. It returns false if the database is in service again, or if Run
+// is stopping, which ends it.
+func (b *Bridge) leaves(db *database) bool {
+	b.reload.Lock()
+	defer b.reload.Unlock()
+	c := b.config.Load()
+	if b.running == nil || c.serves(db) {
+		db.retiring = false
+		return false
 	}
-	emit(poolDesc, u.Idle, "idle")
-	emit(poolDesc, u.InUse, "in_use")
-	emit(poolMaxDesc, u.Max)
+	b.config.Store(c.without(db))
+	return true
 }

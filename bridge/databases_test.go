@@ -22,7 +22,7 @@ func TestSettleInTwoDatabases(t *testing.T) {
 		c.call(`{"op":"enqueue","jobs":[{"queue":"b"},{"queue":"b"}]}`)
 		a, b1, b2 := c.claim1("a").Lease, c.claim1("b").Lease, c.claim1("b").Lease
 		away.commit.Store(&errDown)
-		held := func() int { return s.plan.Load().byName["other"].HeldBySessions() }
+		held := func() int { return s.config.Load().byName["other"].HeldBySessions() }
 		c.refused("unknown_outcome", `{"op":"ack","leases":[%q,%q]}`, a, b1)
 		if held() != 1 {
 			t.Errorf("the sidecar believes that %d jobs are held in the other database, want 1", held())

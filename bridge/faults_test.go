@@ -311,7 +311,7 @@ func TestSlowReaderIsBounded(t *testing.T) {
 			c.send(`{"op":"claim","id":%d,"queue":"big","max":4,"wait_ms":60000}`, i)
 		}
 		// The claims stop: nothing happens any more except what a clock starts.
-		db := s.plan.Load().databases[0]
+		db := s.config.Load().databases[0]
 		synctest.Wait()
 		for range 50 {
 			p.call(`{"op":"enqueue","queue":"other"}`)

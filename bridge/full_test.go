@@ -13,15 +13,15 @@ import (
 // roomless is a backend whose disk is too full for a job's payload, and which refuses the whole commit.
 type roomless struct{ faulty }
 
-func (f *roomless) Commit(ctx context.Context, b backends.Batch) (backends.Results, error) {
-	if f.block.Load() == nil {
+func (r *roomless) Commit(ctx context.Context, b backends.Batch) (backends.Results, error) {
+	if r.block.Load() == nil {
 		for _, w := range b.Writes {
 			if e, ok := w.(backends.Enqueue); ok && len(e.Jobs[0].Payload) > 0 {
 				return backends.Results{}, backends.DiskFull(errors.New("no space left"))
 			}
 		}
 	}
-	return f.faulty.Commit(ctx, b)
+	return r.faulty.Commit(ctx, b)
 }
 
 // TestFullDiskHurtsOnlyWhatNeedsRoom shows that jobs that the disk has no space for are unavailable. The other

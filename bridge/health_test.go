@@ -50,13 +50,16 @@ func TestHealthBeforeTheStart(t *testing.T) {
 // many callers there are.
 func TestStuckIsNoticed(t *testing.T) {
 	b := newFor(t, options(memory.New()), testLog(t))
-	claims := b.plan.Load().databases[0].Locks()[0]
+	claims := b.config.Load().databases[0].Locks()[0]
 	claims.Lock()
 	for range 3 {
 		ctx, cancel := context.WithCancel(t.Context())
 		answer := make(chan error, 1)
 		go func() { answer <- b.Alive(ctx) }()
-		testwait.Until(t, "the check waits for the lock", func() bool { return b.lockCheck.At() == "claims of main" })
+		testwait.Until(t, "the check waits for the lock", func() bool {
+			at := b.lockCheck.at.Load()
+			return at != nil && *at == "claims of main"
+		})
 		cancel()
 		if err := testwait.Receive(t, "the answer", answer); err == nil || !strings.Contains(err.Error(), "claims of main") {
 			t.Errorf("with a lock that is kept: %v", err)

@@ -132,12 +132,12 @@ func TestLostWorkersAreEvents(t *testing.T) {
 
 		c.claim1("q")
 		c.close()
-		sameEvents(t, receivedEvents(t, events), why(of(jobevents.Failed, 1), "disconnected", errHangUp.Error()))
+		sameEvents(t, receivedEvents(t, events), why(of(jobevents.Failed, 1), "disconnected", ErrHangUp.Error()))
 
 		c = worker()
 		c.claim1("q")
 		c.close()
-		sameEvents(t, receivedEvents(t, events), why(of(jobevents.Dead, 2), "disconnected", errHangUp.Error()))
+		sameEvents(t, receivedEvents(t, events), why(of(jobevents.Dead, 2), "disconnected", ErrHangUp.Error()))
 
 		c = worker()
 		late := c.call(`{"op":"enqueue","queue":"late","timeout_ms":10,"max_attempts":1}`).Job.ID

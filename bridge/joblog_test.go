@@ -127,7 +127,7 @@ func TestJobsAreLogged(t *testing.T) {
 		}
 		c.close()
 		log.wants(t, "attempt_failed", with(base(1, "INFO"), "cause", "disconnected"))
-		log.wants(t, "worker_disconnected", map[string]any{"level": "WARN", "worker": "w1", "cause": "disconnected", "error": errHangUp.Error(), "jobs": 1.0, "dead": 0.0,
+		log.wants(t, "worker_disconnected", map[string]any{"level": "WARN", "worker": "w1", "cause": "disconnected", "error": ErrHangUp.Error(), "jobs": 1.0, "dead": 0.0,
 			"uid": float64(os.Getuid()), "pid": float64(os.Getpid())})
 
 		for _, lines := range [][]map[string]any{log.of(t, "attempt_failed"), log.of(t, "job_dead"), log.of(t, "lease_lost")} {

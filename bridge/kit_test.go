@@ -27,8 +27,8 @@ func testLog(t testing.TB) *slog.Logger {
 
 type testWriter struct{ t testing.TB }
 
-func (w testWriter) Write(p []byte) (int, error) {
-	w.t.Log(string(p[:len(p)-1]))
+func (t testWriter) Write(p []byte) (int, error) {
+	t.t.Log(string(p[:len(p)-1]))
 	return len(p), nil
 }
 
@@ -39,6 +39,18 @@ const (
 	recordAge     = 300 * time.Millisecond // of a hand-out that is recorded
 	recordCheck   = 50 * time.Millisecond
 	writesMemory  = 96 << 20 // bytes of writes that can wait
+)
+
+// Times and sizes of a session that tests rely on.
+const (
+	enqueueWait      = 5 * time.Second  // for a commit
+	partialTimeout   = time.Minute      // for the rest of a message
+	inspectTimeout   = 30 * time.Second // of a query that a person waits for
+	lastReplyTimeout = 3 * time.Second  // to read the last replies
+	maxWaiting       = 256              // claims of one session
+	maxNamed         = 4096             // queues of its open claims
+	openCost         = 8 << 10          // bytes of an open request
+	minOpen          = 16               // requests that a session can always have
 )
 
 // sidecar is a running Bridge with one socket and one database.
@@ -136,8 +148,8 @@ func run(t testing.TB, b *Bridge) *sidecar {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	s := &sidecar{Bridge: b, stop: stop, done: make(chan error, 1)}
-	if len(b.plan.Load().opts.Sockets) > 0 {
-		s.path = b.plan.Load().opts.Sockets[0].Path
+	if len(b.config.Load().opts.Sockets) > 0 {
+		s.path = b.config.Load().opts.Sockets[0].Path
 	}
 	go func() { s.done <- b.Run(ctx) }()
 	select {
@@ -309,7 +321,7 @@ func (c *client) close() {
 }
 
 // pipeline returns the pipeline of the sidecar's only database.
-func (s *sidecar) pipeline() *pipeline.Pipeline { return s.plan.Load().databases[0].Pipeline }
+func (s *sidecar) pipeline() *pipeline.Pipeline { return s.config.Load().databases[0].Pipeline }
 
 // eventually waits until a condition is true.
 func eventually(t testing.TB, fact func() bool) {

@@ -154,21 +154,17 @@ func TestLimitOfBoundJobs(t *testing.T) {
 }
 
 // waiting counts the waiting claims of all connections.
-func (s *sidecar) waiting() (n int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for x := range s.sessions {
-		n += int(x.waiting.Load())
+func (s *sidecar) waiting() (n int64) {
+	for _, x := range s.status().Sessions {
+		n += x.Waiting
 	}
 	return n
 }
 
-// held counts the jobs that all connections hold or have reserved quota for.
-func (s *sidecar) held() (n int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for x := range s.sessions {
-		n += x.quota.Jobs.Count()
+// held counts the jobs that all connections hold.
+func (s *sidecar) held() (n int64) {
+	for _, x := range s.status().Sessions {
+		n += x.Leases
 	}
 	return n
 }
@@ -207,7 +203,7 @@ func TestNamesWithoutJobsAreForgotten(t *testing.T) {
 		time.Sleep(time.Hour)
 		c.refused("busy", `{"op":"enqueue","queue":"new"}`) // which starts a query
 		eventually(t, func() bool {
-			return s.queueNames.Count() == 2
+			return s.shared.Names.Count() == 2
 		})
 		c.call(`{"op":"enqueue","queue":"new"}`)
 		c.refused("busy", `{"op":"enqueue","queue":"another"}`)

@@ -8,9 +8,10 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/qsidecar/qsidecar/bridge/internal/wirejob"
+
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/memory"
-	"github.com/qsidecar/qsidecar/bridge/internal/leasestring"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
@@ -29,53 +30,53 @@ func newRowLocked() *rowLocked {
 }
 
 // lock locks the row of a claimed job until unlock is called.
-func (l *rowLocked) lock(t *testing.T, lease string) (unlock func()) {
+func (r *rowLocked) lock(t *testing.T, lease string) (unlock func()) {
 	t.Helper()
-	_, proof, ok := leasestring.Parse(lease)
+	_, proof, ok := wirejob.ParseLease(lease)
 	if !ok {
 		t.Fatal(lease)
 	}
 	n, free := proof.Token.Number, make(chan struct{})
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.rows[n] = free
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.rows[n] = free
 	return func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		delete(l.rows, n)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		delete(r.rows, n)
 		close(free)
 	}
 }
 
 // lockOf returns the lock of the row that a write acks, or nil if there is none.
-func (l *rowLocked) lockOf(w backends.Write) chan struct{} {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+func (r *rowLocked) lockOf(w backends.Write) chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	if ack, ok := w.(backends.Ack); ok {
-		return l.rows[ack.Leases[0].Token.Number]
+		return r.rows[ack.Leases[0].Token.Number]
 	}
 	return nil
 }
 
-func (l *rowLocked) Commit(ctx context.Context, b backends.Batch) (backends.Results, error) {
+func (r *rowLocked) Commit(ctx context.Context, b backends.Batch) (backends.Results, error) {
 	if len(b.Writes) == 0 {
-		return l.Backend.Commit(ctx, b)
+		return r.Backend.Commit(ctx, b)
 	}
 	all := backends.Results{Writes: make([]backends.WriteResult, len(b.Writes)), Claims: make([]backends.ClaimResult, len(b.Claims))}
 	for n, w := range b.Writes {
-		if lock := l.lockOf(w); lock != nil {
+		if lock := r.lockOf(w); lock != nil {
 			if !b.WaitForLocks {
 				all.Writes[n].Err = &backends.LockedError{Err: errors.New("locked")}
 				continue
 			}
-			l.waits <- struct{}{}
+			r.waits <- struct{}{}
 			select {
 			case <-lock:
 			case <-ctx.Done():
 				return backends.Results{}, &backends.LockedError{Err: ctx.Err()}
 			}
 		}
-		got, err := l.Backend.Commit(ctx, backends.Batch{Writes: []backends.Write{w}})
+		got, err := r.Backend.Commit(ctx, backends.Batch{Writes: []backends.Write{w}})
 		if err != nil {
 			return got, err
 		}
@@ -157,7 +158,7 @@ type keyLocked struct {
 	waits, open chan struct{}
 }
 
-func (l *keyLocked) Commit(ctx context.Context, b backends.Batch) (backends.Results, error) {
+func (k *keyLocked) Commit(ctx context.Context, b backends.Batch) (backends.Results, error) {
 	for _, w := range b.Writes {
 		e, ok := w.(backends.Enqueue)
 		if !ok || e.Jobs[0].Key == "" {
@@ -166,14 +167,14 @@ func (l *keyLocked) Commit(ctx context.Context, b backends.Batch) (backends.Resu
 		if !b.WaitForLocks {
 			return backends.Results{}, &backends.LockedError{Err: errors.New("locked")}
 		}
-		l.waits <- struct{}{}
+		k.waits <- struct{}{}
 		select {
-		case <-l.open:
+		case <-k.open:
 		case <-ctx.Done():
 			return backends.Results{}, &backends.LockedError{Err: ctx.Err()}
 		}
 	}
-	return l.Backend.Commit(ctx, b)
+	return k.Backend.Commit(ctx, b)
 }
 
 // TestLockedKeyIsTriedAlone shows that an enqueue that waits for a key that another program has stored in an open
@@ -201,14 +202,14 @@ type releaseLocked struct {
 	failures int
 }
 
-func (l *releaseLocked) Commit(ctx context.Context, b backends.Batch) (backends.Results, error) {
+func (r *releaseLocked) Commit(ctx context.Context, b backends.Batch) (backends.Results, error) {
 	for _, w := range b.Writes {
-		if _, ok := w.(backends.Release); ok && l.failures > 0 {
-			l.failures--
+		if _, ok := w.(backends.Release); ok && r.failures > 0 {
+			r.failures--
 			return backends.Results{}, &backends.LockedError{Err: errors.New("locked")}
 		}
 	}
-	return l.Backend.Commit(ctx, b)
+	return r.Backend.Commit(ctx, b)
 }
 
 // TestReleaseOfLockedRowIsRepeated shows that the job of a session that ended is free after its row is unlocked. The

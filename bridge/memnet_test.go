@@ -28,23 +28,23 @@ func newMemNet() *memNet {
 }
 
 // listen is system.listen. The listener counts as inherited, because it has no file.
-func (n *memNet) listen(s unixsocket.Config) (*unixsocket.Listener, error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	ln := &memListener{net: n, path: s.Path, conns: make(chan *memConn), closed: make(chan struct{})}
-	n.at[s.Path] = ln
+func (m *memNet) listen(s unixsocket.Config) (*unixsocket.Listener, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	ln := &memListener{net: m, path: s.Path, conns: make(chan *memConn), closed: make(chan struct{})}
+	m.at[s.Path] = ln
 	return unixsocket.Inherited(ln, s.Path, nil), nil
 }
 
-func (n *memNet) dial(t testing.TB, path string) *memConn {
+func (m *memNet) dial(t testing.TB, path string) *memConn {
 	t.Helper()
-	n.mu.Lock()
-	ln := n.at[path]
-	n.mu.Unlock()
+	m.mu.Lock()
+	ln := m.at[path]
+	m.mu.Unlock()
 	if ln == nil {
 		t.Fatalf("no one listens on %s", path)
 	}
-	c, s := memPipe(n.peer)
+	c, s := memPipe(m.peer)
 	select {
 	case ln.conns <- s:
 	case <-ln.closed:
@@ -61,27 +61,27 @@ type memListener struct {
 	closed chan struct{}
 }
 
-func (l *memListener) Accept() (net.Conn, error) {
+func (m *memListener) Accept() (net.Conn, error) {
 	select {
-	case c := <-l.conns:
+	case c := <-m.conns:
 		return c, nil
-	case <-l.closed:
+	case <-m.closed:
 		return nil, net.ErrClosed
 	}
 }
 
-func (l *memListener) Close() error {
-	l.once.Do(func() {
-		l.net.mu.Lock()
-		delete(l.net.at, l.path)
-		l.net.mu.Unlock()
-		close(l.closed)
+func (m *memListener) Close() error {
+	m.once.Do(func() {
+		m.net.mu.Lock()
+		delete(m.net.at, m.path)
+		m.net.mu.Unlock()
+		close(m.closed)
 	})
 	return nil
 }
 
-func (l *memListener) Addr() net.Addr {
-	return memAddr{&net.UnixAddr{Name: l.path, Net: "unix"}, l.net}
+func (m *memListener) Addr() net.Addr {
+	return memAddr{&net.UnixAddr{Name: m.path, Net: "unix"}, m.net}
 }
 
 // memAddr is the address of a listener in memory.
@@ -128,16 +128,16 @@ func memPipe(who *unixsocket.Peer) (client, server *memConn) {
 	return client, server
 }
 
-func (p *memPart) set(f func()) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+func (m *memPart) set(f func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	f()
-	p.change.Broadcast()
+	m.change.Broadcast()
 }
 
 // until sets one of the part's deadlines.
-func (p *memPart) until(d *memDeadline, at time.Time) {
-	p.set(func() {
+func (m *memPart) until(d *memDeadline, at time.Time) {
+	m.set(func() {
 		if d.timer != nil {
 			d.timer.Stop()
 		}
@@ -147,21 +147,21 @@ func (p *memPart) until(d *memDeadline, at time.Time) {
 		}
 		var timer *time.Timer
 		timer = time.AfterFunc(left, func() {
-			p.set(func() { d.over = d.over || d.timer == timer })
+			m.set(func() { d.over = d.over || d.timer == timer })
 		})
 		d.timer = timer
 	})
 }
 
 // written returns the number of writes so far.
-func (p *memPart) written() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.writes
+func (m *memPart) written() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.writes
 }
 
-func (c *memConn) Read(b []byte) (int, error) {
-	p := c.in
+func (m *memConn) Read(b []byte) (int, error) {
+	p := m.in
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for {
@@ -184,8 +184,8 @@ func (c *memConn) Read(b []byte) (int, error) {
 	}
 }
 
-func (c *memConn) Write(b []byte) (n int, err error) {
-	p := c.out
+func (m *memConn) Write(b []byte) (n int, err error) {
+	p := m.out
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.writes++
@@ -210,68 +210,68 @@ func (c *memConn) Write(b []byte) (n int, err error) {
 	}
 }
 
-func (c *memConn) CloseWrite() error {
-	c.out.set(func() { c.out.ended = true })
+func (m *memConn) CloseWrite() error {
+	m.out.set(func() { m.out.ended = true })
 	return nil
 }
 
-func (c *memConn) Close() error {
-	c.in.set(func() { c.in.broken, c.in.buf = true, nil })
-	c.far.mu.Lock() // before it reads the end: then it checks whether this was a hang-up
-	callbacks := c.far.gone
-	c.far.gone, c.far.dead = nil, true
-	c.far.mu.Unlock()
-	c.out.set(func() { c.out.ended = true })
+func (m *memConn) Close() error {
+	m.in.set(func() { m.in.broken, m.in.buf = true, nil })
+	m.far.mu.Lock() // before it reads the end: then it checks whether this was a hang-up
+	callbacks := m.far.gone
+	m.far.gone, m.far.dead = nil, true
+	m.far.mu.Unlock()
+	m.out.set(func() { m.out.ended = true })
 	for _, gone := range callbacks {
 		gone()
 	}
-	for _, at := range []func(time.Time) error{c.SetReadDeadline, c.SetWriteDeadline} {
+	for _, at := range []func(time.Time) error{m.SetReadDeadline, m.SetWriteDeadline} {
 		_ = at(time.Time{}) // stops the timer; never fails
 	}
 	return nil
 }
 
-func (c *memConn) SetReadDeadline(at time.Time) error {
-	c.in.until(&c.in.read, at)
+func (m *memConn) SetReadDeadline(at time.Time) error {
+	m.in.until(&m.in.read, at)
 	return nil
 }
 
-func (c *memConn) SetWriteDeadline(at time.Time) error {
-	c.out.until(&c.out.write, at)
+func (m *memConn) SetWriteDeadline(at time.Time) error {
+	m.out.until(&m.out.write, at)
 	return nil
 }
 
-func (c *memConn) SetDeadline(at time.Time) error {
-	_ = c.SetReadDeadline(at)
-	return c.SetWriteDeadline(at)
+func (m *memConn) SetDeadline(at time.Time) error {
+	_ = m.SetReadDeadline(at)
+	return m.SetWriteDeadline(at)
 }
 
-func (c *memConn) LocalAddr() net.Addr  { return &net.UnixAddr{Net: "unix"} }
-func (c *memConn) RemoteAddr() net.Addr { return &net.UnixAddr{Net: "unix"} }
+func (m *memConn) LocalAddr() net.Addr  { return &net.UnixAddr{Net: "unix"} }
+func (m *memConn) RemoteAddr() net.Addr { return &net.UnixAddr{Net: "unix"} }
 
-func (c *memConn) Peer() (*unixsocket.Peer, error) { return c.who, nil }
+func (m *memConn) Peer() (*unixsocket.Peer, error) { return m.who, nil }
 
-func (c *memConn) OnHangUp(gone func()) (forget func(), err error) {
-	c.mu.Lock()
-	if !c.dead {
-		c.gone = append(c.gone, gone)
+func (m *memConn) OnHangUp(gone func()) (forget func(), err error) {
+	m.mu.Lock()
+	if !m.dead {
+		m.gone = append(m.gone, gone)
 	}
-	dead := c.dead
-	c.mu.Unlock()
+	dead := m.dead
+	m.mu.Unlock()
 	if dead {
 		gone()
 	}
 	return func() {
-		c.mu.Lock()
-		c.gone = nil
-		c.mu.Unlock()
+		m.mu.Lock()
+		m.gone = nil
+		m.mu.Unlock()
 	}, nil
 }
 
-func (c *memConn) HungUp() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.dead
+func (m *memConn) HungUp() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.dead
 }
 
 // TestMemConn checks that the connections in memory behave as the other tests require.

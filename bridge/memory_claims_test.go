@@ -12,7 +12,7 @@ func (s *sidecar) idleMemory(t *testing.T) {
 	t.Helper()
 	eventually(t, func() bool {
 		n := s.buffered()
-		return n+s.memory.Snapshot().Used == 0 && s.concurrent.Load() == 0
+		return n+s.shared.Memory.Snapshot().Used == 0 && s.shared.Concurrent.Load() == 0
 	})
 }
 
@@ -106,13 +106,13 @@ func TestOpenRequestsInAll(t *testing.T) {
 		for i := range most {
 			greedy.send(`{"op":"claim","id":%d,"queue":"q","wait_ms":600000}`, i)
 		}
-		eventually(t, func() bool { return s.concurrent.Load() == most })
+		eventually(t, func() bool { return s.shared.Concurrent.Load() == most })
 		greedy.refused("busy", `{"op":"claim","id":"more","queue":"q","wait_ms":600000}`)
 		greedy.call(`{"op":"enqueue","id":"one","queue":"other"}`)
 		for i := range minOpen {
 			other.send(`{"op":"claim","id":%d,"queue":"its","wait_ms":600000}`, i)
 		}
-		eventually(t, func() bool { return s.concurrent.Load() == most+minOpen })
+		eventually(t, func() bool { return s.shared.Concurrent.Load() == most+minOpen })
 		other.refused("busy", `{"op":"claim","id":"more","queue":"its","wait_ms":600000}`)
 		greedy.call(`{"op":"enqueue","id":"two","queue":"its"}`)
 		if r := other.receive(); len(r.Jobs) != 1 {

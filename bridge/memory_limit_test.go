@@ -8,8 +8,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/qsidecar/qsidecar/backends/memory"
 )
 
 // TestLimitOfBuffered shows that connections that each send half of a large message use no more memory than is
@@ -70,7 +68,7 @@ func TestLimitOfUnreadReplies(t *testing.T) {
 
 // buffered returns the bytes in memory for all sessions.
 func (s *sidecar) buffered() int64 {
-	m := s.memory.Snapshot()
+	m := s.shared.Memory.Snapshot()
 	if all := m.Sessions + m.Claims + m.Prefetched + m.Inspections; all != m.Used {
 		panic(fmt.Sprintf("%d bytes are counted, and there are %d", m.Used, all))
 	}
@@ -112,28 +110,6 @@ func TestHalfRequestsOfOneClient(t *testing.T) {
 		r := victim.receive()
 		if took := time.Since(began); !r.OK || took > 2*time.Second {
 			t.Errorf("the other client's message was answered %+v after %v", r.Error, took)
-		}
-	})
-}
-
-// TestEndingSessionKeepsNoBuffer shows that a session which waits for its client to hang up has no buffer for input any more: its
-// part of the limit is free already.
-func TestEndingSessionKeepsNoBuffer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := start(t, options(memory.New()))
-		c := s.dial(t)
-		c.send("no JSON")
-		c.receive() // the error; the session lingers
-		synctest.Wait()
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if len(s.sessions) != 1 {
-			t.Fatalf("%d sessions, want the one that lingers", len(s.sessions))
-		}
-		for session := range s.sessions {
-			if session.reader != nil {
-				t.Error("it keeps its buffer")
-			}
 		}
 	})
 }

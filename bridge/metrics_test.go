@@ -161,10 +161,8 @@ func TestAcksOfOthersClaims(t *testing.T) {
 		}
 		d.call(`{"op":"extend","lease":"%s","bind":true}`, leases[1])
 		eventually(t, func() bool {
-			second.mu.Lock()
-			defer second.mu.Unlock()
-			for x := range second.sessions {
-				for _, held := range second.pipeline().HeldBy(&x.quota, time.Now()) {
+			for _, x := range second.status().Sessions {
+				for _, held := range x.Queues {
 					if held.Queue == "q" {
 						return true
 					}
@@ -323,7 +321,7 @@ func TestUsageByName(t *testing.T) {
 		checkTrips(map[string]float64{"main": 10})
 		reload("main", second)
 		checkTrips(map[string]float64{"main": 13})
-		eventually(t, func() bool { return len(s.plan.Load().databases) == 1 }) // the first one was removed
+		eventually(t, func() bool { return len(s.config.Load().databases) == 1 }) // the first one was removed
 		checkTrips(map[string]float64{"main": 13})
 		reload("other", second)
 		second.u.Store(&backends.Usage{Max: 8, RoundTrips: backends.RoundTrips{Count: 5}})

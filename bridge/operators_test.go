@@ -86,10 +86,10 @@ type inBites struct {
 	takes func() <-chan time.Time // duration of a transaction
 }
 
-func (b *inBites) Command(ctx context.Context, c backends.Command) (count int64, freed bool, err error) {
-	for range b.bites {
+func (i *inBites) Command(ctx context.Context, c backends.Command) (count int64, freed bool, err error) {
+	for range i.bites {
 		select {
-		case <-b.takes():
+		case <-i.takes():
 			count++
 			c.Progressed()
 		case <-ctx.Done():

@@ -7,9 +7,13 @@ import (
 	"io/fs"
 	"log/slog"
 	"net"
+	"slices"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/bridge/internal/permission"
+	"github.com/qsidecar/qsidecar/bridge/internal/plan"
+	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 	"github.com/qsidecar/qsidecar/internal/unixsocket"
 	"github.com/qsidecar/qsidecar/protocol"
 )
@@ -18,10 +22,10 @@ import (
 const (
 	DefaultSidecarTimeout = 30 * time.Second
 	DefaultDrainTimeout   = 30 * time.Second
-	DefaultMaxAttempts    = 20
+	DefaultMaxAttempts    = plan.DefaultMaxAttempts
 	DefaultBackoff        = time.Second
 	DefaultBackoffMax     = time.Hour
-	DefaultJitter         = 0.1
+	DefaultJitter         = plan.DefaultJitter
 	MaxJitter             = 0.5
 	DefaultRetainDead     = 30 * 24 * time.Hour
 	DefaultKeyTTL         = 10 * time.Minute
@@ -101,6 +105,9 @@ type Queue struct {
 	LIFO        bool          // newest first inside a priority
 	MaxReady    int           // number of ready jobs from which an enqueue is refused as busy; 0: no limit. See depth.ReadyAge
 }
+
+// Rule allows some users of a socket some ops on some queues.
+type Rule = permission.Rule
 
 // Socket is a Unix socket to listen on.
 type Socket struct {
@@ -222,5 +229,75 @@ func (q Queue) validate(bad func(key, format string, args ...any), dbs map[strin
 	}
 	if q.KeyTTL < 0 {
 		bad("key_ttl", "%v is negative", q.KeyTTL)
+	}
+}
+
+// Defaults of Limits.
+const (
+	DefaultConnections       = 10_000
+	DefaultJobsPerConnection = 10_000
+	DefaultBufferMemory      = quota.DefaultBufferMemory
+	DefaultQueueNames        = 10_000
+)
+
+// Limits bound the resources that clients can use. Only the client over a limit is refused, with `busy`.
+type Limits struct {
+	Connections       int // in total. Defaults to 10,000
+	PerUser           int // connections of one user; 0: only Connections limits them
+	JobsPerConnection int // jobs that one connection holds. Defaults to 10,000
+	BufferMemory      int // bytes of messages, see quota.Memory; 1 MiB at least. Defaults to 256 MiB
+	QueueNames        int // names of queues of the "*" entry that one user's clients use. Defaults to 10,000
+}
+
+func (l Limits) withDefaults() Limits {
+	l.Connections = cmp.Or(l.Connections, DefaultConnections)
+	l.JobsPerConnection = cmp.Or(l.JobsPerConnection, DefaultJobsPerConnection)
+	l.BufferMemory = cmp.Or(l.BufferMemory, DefaultBufferMemory)
+	l.QueueNames = cmp.Or(l.QueueNames, DefaultQueueNames)
+	return l
+}
+
+func (l Limits) validate(bad func(format string, args ...any)) {
+	for key, n := range map[string]int{"connections": l.Connections, "jobs_per_connection": l.JobsPerConnection, "queue_names": l.QueueNames} {
+		if n < 1 {
+			bad("limits.%s: %d is below 1", key, n)
+		}
+	}
+	if l.BufferMemory < 1<<20 {
+		bad("limits.buffer_memory: %d bytes is below 1 MiB", l.BufferMemory)
+	}
+	if l.PerUser < 0 {
+		bad("limits.connections_per_user: %d is negative", l.PerUser)
+	}
+}
+
+// checkRules reports the errors in a socket's rules.
+func (s *Socket) checkRules(bad func(format string, args ...any)) {
+	for i := range s.Allow {
+		s.Allow[i].Check(func(field, format string, args ...any) {
+			bad("listen: socket %s: allow[%d].%s: %s", s.Path, i, field, fmt.Sprintf(format, args...))
+		})
+	}
+}
+
+// inherited returns the inherited listener at the path, or nil.
+func (o *Options) inherited(path string) *net.UnixListener {
+	i := slices.IndexFunc(o.Inherited, func(ln *net.UnixListener) bool { return ln.Addr().String() == path })
+	if i < 0 {
+		return nil
+	}
+	return o.Inherited[i]
+}
+
+// checkInherited requires that every inherited listener has its own entry in Sockets, so that it is served under the
+// rules of that entry. Without service it would accept connections that get no reply, and without an entry it would
+// give every client all rights.
+func (o *Options) checkInherited(bad func(format string, args ...any)) {
+	for _, ln := range o.Inherited {
+		path := ln.Addr().String() // the path that it was bound to, whatever file is there now
+		if !slices.ContainsFunc(o.Sockets, func(s Socket) bool { return s.Path == path }) {
+			bad("listen: the service manager hands over the socket %s, which is not in the list: add it with just this path, "+
+				"or take it out of the socket unit, and restart that and the service", path)
+		}
 	}
 }

@@ -16,7 +16,7 @@ import (
 // pickyDB refuses claims with a slot of the worker "mallory". A real engine also finds the worker by itself.
 type pickyDB struct{ *faulty }
 
-func (d pickyDB) Commit(ctx context.Context, b backends.Batch) (backends.Results, error) {
+func (p pickyDB) Commit(ctx context.Context, b backends.Batch) (backends.Results, error) {
 	refused := map[int]bool{}
 	b.Claims = slices.Clone(b.Claims)
 	for n := range b.Claims {
@@ -24,7 +24,7 @@ func (d pickyDB) Commit(ctx context.Context, b backends.Batch) (backends.Results
 			refused[n], b.Claims[n].Slots = true, nil
 		}
 	}
-	res, err := d.faulty.Commit(ctx, b)
+	res, err := p.faulty.Commit(ctx, b)
 	for n := range refused {
 		if err == nil {
 			res.Claims[n].Err = &backends.SlotError{Worker: "mallory", Err: backends.Refused(errors.New("a CHECK of the worker's name"))}

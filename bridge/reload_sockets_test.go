@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends/memory"
+	"github.com/qsidecar/qsidecar/internal/unixsocket"
 )
 
 func TestReloadOfSocketFiles(t *testing.T) {
@@ -88,7 +89,7 @@ func TestStopAfterASocketWasRemoved(t *testing.T) {
 		}
 		s.stop()
 		eventually(t, s.idle)
-		if n := s.plan.Load().databases[0].Leases(); n != 1 {
+		if n := s.config.Load().databases[0].Leases(); n != 1 {
 			t.Errorf("%d claims are known, want 1", n)
 		}
 	})
@@ -150,6 +151,20 @@ func TestCloseOfClientsThatDoNotRead(t *testing.T) {
 		}
 		if took := time.Since(began); took > longestLinger {
 			t.Errorf("aborted, it ended after %v", took)
+		}
+	})
+}
+
+// TestLateConnectionOfARemovedSocket shows that a connection that was accepted while a reload removed its socket
+// is closed like the others. Before, it stayed open, with all rights.
+func TestLateConnectionOfARemovedSocket(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := options(memory.New())
+		gone := filepath.Join(filepath.Dir(o.Sockets[0].Path), "gone.sock")
+		s := start(t, with(o, func(o *Options) { o.Sockets = append(o.Sockets, Socket{Path: gone}) }))
+		s.reloads(t, o)
+		if sess, full := s.open(nil, nil, nil, gone, &unixsocket.Peer{}); sess != nil || full != nil {
+			t.Errorf("a session on a socket that is not configured any more: %v, %v", sess, full)
 		}
 	})
 }

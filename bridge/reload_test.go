@@ -85,7 +85,7 @@ func TestReloadChangesNothingWithAnError(t *testing.T) {
 	o.Queues = map[string]Queue{"a": {}}
 	s := start(t, o)
 	c := s.dial(t)
-	series, before := s.seriesOf(t, "second"), s.plan.Load()
+	series, before := s.seriesOf(t, "second"), s.config.Load()
 	blocked := filepath.Join(shortDir(t), "f")
 	if err := os.WriteFile(blocked, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -116,9 +116,9 @@ func TestReloadChangesNothingWithAnError(t *testing.T) {
 		}
 	}
 	p := before.databases[0]
-	if s.plan.Load() != before || !p.Uses(db) || p.SidecarTimeout() != MaxSidecarTimeout || p.RestartGrace() != MaxSidecarTimeout {
+	if s.config.Load() != before || !p.Uses(db) || p.SidecarTimeout() != MaxSidecarTimeout || p.RestartGrace() != MaxSidecarTimeout {
 		t.Errorf("after reloads that were refused: sidecar timeout %v, grace %v, its own plan: %v, its own Backend: %v",
-			p.SidecarTimeout(), p.RestartGrace(), s.plan.Load() == before, p.Uses(db))
+			p.SidecarTimeout(), p.RestartGrace(), s.config.Load() == before, p.Uses(db))
 	}
 	if n := s.seriesOf(t, "second"); n != series {
 		t.Errorf("a database of a config that was refused has %d metrics, want %d", n, series)

@@ -11,7 +11,6 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/memory"
 	"github.com/qsidecar/qsidecar/bridge/internal/lease"
-	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -163,16 +162,15 @@ func TestLostEventsFitMaxReply(t *testing.T) {
 		s := start(t, o)
 		c := s.dial(t)
 		c.call(`{"op":"hello","events":["lost"]}`)
-		db := s.plan.Load().databases[0]
-		lost := make(map[*quota.Session][]lease.Held)
-		const jobs = 10_000
-		for x := range s.sessions {
-			for i := range jobs {
-				lost[&x.quota] = append(lost[&x.quota], lease.Held{Lease: backends.Lease{Job: fmt.Sprintf("%020d", i)}})
-			}
+		db := s.config.Load().databases[0]
+		lost := make([]lease.Held, 10_000)
+		for i := range lost {
+			lost[i].Lease.Job = fmt.Sprintf("%020d", i)
 		}
-		s.reportLost(db, lost)
-		for got := 0; got < jobs; {
+		for x := range s.sessions {
+			x.ReportLost(db.Pipeline, lost)
+		}
+		for got := 0; got < len(lost); {
 			r := c.sized(protocol.NewLimits(o.MaxFrame).MaxReply)
 			if got += len(r.Leases); r.Event != "lost" {
 				t.Fatalf("after %d leases: %+v", got, r.Error)

@@ -16,15 +16,15 @@ func TestRequestsOfAnOlderPlan(t *testing.T) {
 		from, to := newAddress("BBBBBBBBBBB"), newAddress("CCCCCCCCCCC")
 		o := options(from)
 		s := start(t, o)
-		old := s.plan.Load()
+		old := s.config.Load()
 		s.reloads(t, with(o, func(o *Options) { o.Databases["main"] = Database{Backend: to} }))
-		eventually(t, func() bool { return len(s.plan.Load().databases) == 1 })
+		eventually(t, func() bool { return len(s.config.Load().databases) == 1 })
 		db := old.databases[0]
 		eventually(t, func() bool { return !db.Uses(from) && db.CurrentInfo() == from.Info() })
-		if d := db.shown(old); d.Address != from.Info().Address {
+		if d := describe(old.Databases[0]); d.Address != from.Info().Address {
 			t.Errorf("it is shown as %+v", d)
 		}
-		if _, err := old.stats(t.Context(), "", (*database).ReplicaStats); !backends.Retryable(err) {
+		if _, err := db.ReplicaStats(t.Context(), ""); !backends.Retryable(err) {
 			t.Errorf("stats of it: %v", err)
 		}
 		if _, err := db.QueuesInDatabase(t.Context(), []backends.Lease{{Job: "1"}}); !backends.Retryable(err) {

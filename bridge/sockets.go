@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"net"
-	"slices"
 	"syscall"
 	"time"
 
@@ -33,6 +32,64 @@ func (b *Bridge) listenAll(o *Options) (map[string]*unixsocket.Listener, error) 
 	return lns, nil
 }
 
+// listenNew adjusts the sockets that stay and listens on the new ones. It does all of this or none.
+func (b *Bridge) listenNew(r *running, old *config, sockets []Socket) (added map[string]*unixsocket.Listener, err error) {
+	added = make(map[string]*unixsocket.Listener)
+	var undo []func() error
+	defer func() {
+		if err == nil {
+			return
+		}
+		for _, f := range undo {
+			err = errors.Join(err, f())
+		}
+		err = errors.Join(err, closeAll(added))
+		added = nil
+	}()
+	for _, s := range sockets {
+		ln := r.listeners[s.Path]
+		if ln == nil {
+			if err = errors.Join(isServed(r.listeners, s.Path), isServed(added, s.Path)); err == nil {
+				ln, err = b.system.listen(s.file(b.log))
+			}
+			if err != nil {
+				return added, fmt.Errorf("socket %s: %w", s.Path, err)
+			}
+			added[s.Path] = ln
+			continue
+		}
+		was := old.socket(s.Path)
+		if was.Mode == s.Mode && was.Group == s.Group || ln.IsInherited() {
+			continue
+		}
+		undo = append(undo, func() error { return ln.Adjust(was.file(b.log)) })
+		if err = ln.Adjust(s.file(b.log)); err != nil {
+			return added, fmt.Errorf("socket %s: %w", s.Path, err)
+		}
+	}
+	return added, nil
+}
+
+// dropSockets closes the sockets that the config does not have, and their connections. b.reload is held.
+func (b *Bridge) dropSockets(r *running, c *config) {
+	for path, ln := range r.listeners {
+		if c.socket(path).Path != "" {
+			continue
+		}
+		delete(r.listeners, path)
+		if err := ln.Close(); err != nil {
+			b.log.Error("can't remove a socket", "event", "socket_removal_failed", "socket", path, "error", err)
+		}
+		b.mu.Lock()
+		for s := range b.sessions {
+			if s.Socket == path {
+				s.Close()
+			}
+		}
+		b.mu.Unlock()
+	}
+}
+
 // isServed returns an error if the path is another name of one of the sockets. Without this check, listening would
 // fail as if another sidecar used the path.
 func isServed(lns map[string]*unixsocket.Listener, path string) error {
@@ -49,28 +106,6 @@ func closeAll(lns map[string]*unixsocket.Listener) (err error) {
 		err = errors.Join(err, ln.Close())
 	}
 	return err
-}
-
-// inherited returns the inherited listener at the path, or nil.
-func (o *Options) inherited(path string) *net.UnixListener {
-	i := slices.IndexFunc(o.Inherited, func(ln *net.UnixListener) bool { return ln.Addr().String() == path })
-	if i < 0 {
-		return nil
-	}
-	return o.Inherited[i]
-}
-
-// checkInherited requires that every inherited listener has its own entry in Sockets, so that it is served under the
-// rules of that entry. Without service it would accept connections that get no reply, and without an entry it would
-// give every client all rights.
-func (o *Options) checkInherited(bad func(format string, args ...any)) {
-	for _, ln := range o.Inherited {
-		path := ln.Addr().String() // the path that it was bound to, whatever file is there now
-		if !slices.ContainsFunc(o.Sockets, func(s Socket) bool { return s.Path == path }) {
-			bad("listen: the service manager hands over the socket %s, which is not in the list: add it with just this path, "+
-				"or take it out of the socket unit, and restart that and the service", path)
-		}
-	}
 }
 
 // accept serves connections until the listener is closed. If file descriptors run out, it waits, longer each time,

@@ -236,6 +236,10 @@ func (d *decoder) bytes(field string) ([]byte, *Error) {
 	if !d.json && d.src.kind() == kindBytes {
 		return d.copied(field, d.src.view())
 	}
+	switch k := d.src.kind(); k {
+	case kindBool, kindNumber, kindList, kindMap:
+		return nil, BadField(field, `%s must be text, not %v: serialize the value first, for example as JSON: "%[1]s":"{\"to\":\"ada\"}"`, field, k)
+	}
 	if err := d.expectKind(field, kindText); err != nil {
 		return nil, err
 	}

@@ -22,10 +22,8 @@ missing() {
 	psql) ! psql --version >/dev/null 2>&1 ;;
 	mandoc) ! command -v mandoc >/dev/null ;;
 	socat) ! command -v socat >/dev/null ;;
-	perl) ! perl -MJSON::PP -MIO::Socket::UNIX -MMIME::Base64 -e 1 2>/dev/null ;;
 	php) ! php -r 'exit(function_exists("pcntl_signal") ? 0 : 1);' 2>/dev/null ;;
 	strace) ! command -v strace >/dev/null ;;
-	cobol) ! command -v cobc >/dev/null ;;
 	npm) ! command -v npm >/dev/null || ! command -v node >/dev/null ;;
 	mount) ! command -v mount >/dev/null || ! command -v unshare >/dev/null || ! command -v setpriv >/dev/null ;;
 	buildah) ! command -v buildah >/dev/null && ! test -x /usr/bin/buildah ;;
@@ -40,7 +38,7 @@ missing() {
 	debs) # not needed if the environment names running servers
 		[ -z "${QSIDECAR_TEST_MYSQL:-}${QSIDECAR_TEST_MARIADB:-}${QSIDECAR_TEST_MARIADB_OLD:-}" ] &&
 			! { command -v apt-get && command -v dpkg-deb && test -e /usr/share/keyrings/debian-archive-keyring.gpg; } >/dev/null ;;
-	*) echo "need.sh: the tools are cc, nc, mandoc, python3, venv, ruby, activejob, psql, socat, perl, php, cobol, strace, npm, mount, buildah, bwrap, machine, shellcheck, tmux, chromium, pgbouncer, beanstalkd and debs, not $1" >&2; exit 2 ;;
+	*) echo "need.sh: the tools are cc, nc, mandoc, python3, venv, ruby, activejob, psql, socat, php, strace, npm, mount, buildah, bwrap, machine, shellcheck, tmux, chromium, pgbouncer, beanstalkd and debs, not $1" >&2; exit 2 ;;
 	esac
 }
 
@@ -55,10 +53,8 @@ packages() {
 	psql) echo postgresql-client ;; # the pages below docs
 	mandoc) echo mandoc ;;
 	socat) echo socat ;;
-	perl) echo perl ;;
 	php) echo php-cli ;;
 	strace) echo strace ;;
-	cobol) echo gnucobol ;;
 	npm) echo npm nodejs ;; # it fetches the test servers (internal/testserver)
 	mount) echo mount util-linux ;;
 	buildah) echo buildah ;;

@@ -30,6 +30,7 @@ type commitment struct {
 
 	tx    *txJob // not nil: the batch is one write about this job, in its transaction
 	alone bool   // see changes
+	apart bool   // no other commit waits for it; see limited
 
 	closed map[int]error           // by claim: why none of its queues is tried
 	each   map[int]bool            // the separate claims whose queues have a transaction each
@@ -67,29 +68,43 @@ func newResults(b backends.Batch) backends.Results {
 type attempt struct {
 	locked map[string]bool // queues in whose way other programs' locks were: claims leave them out
 	probe  map[string]bool // obstructed queues that this Commit tries
+	alone  bool            // no other commit waits for this one: Batch.WaitForLocks
 }
 
-func newAttempt() *attempt { return &attempt{locked: map[string]bool{}, probe: map[string]bool{}} }
+func newAttempt(b backends.Batch) *attempt {
+	return &attempt{locked: map[string]bool{}, probe: map[string]bool{}, alone: b.WaitForLocks}
+}
 
 // Commit implements backends.Backend. Writes about jobs that are claimed in open transactions come
 // after all others, each in its transaction.
 func (s *Store) Commit(ctx context.Context, b backends.Batch) (backends.Results, error) {
 	rest, inTx := s.tx.pick(b)
 	if len(inTx) == 0 {
-		return s.commit(ctx, b, newAttempt())
+		return s.commit(ctx, b, newAttempt(b))
 	}
 	res := newResults(b)
-	if err := rest.commit(ctx, s, newAttempt(), &res); err != nil {
+	if err := rest.commit(ctx, s, newAttempt(b), &res); err != nil {
 		return backends.Results{}, err
 	}
-	inTx = slices.DeleteFunc(inTx, func(w txWrite) bool { return isLocked(res.Writes[w.n].Err) }) // the whole write is tried again
+	inTx = slices.DeleteFunc(inTx, func(w txWrite) bool {
+		if !b.WaitForLocks && s.Slow(w.job.queue.Queue) {
+			res.Writes[w.n].Err = errTriedAlone
+		}
+		return isLocked(res.Writes[w.n].Err) // the whole write is tried again
+	})
+	began := time.Now()
 	s.settleInTx(ctx, inTx, b.Jitter, res.Writes)
+	if time.Since(began) > s.slowAfter {
+		for _, w := range inTx {
+			s.noteSlow(w.job.queue.Queue)
+		}
+	}
 	return res, nil
 }
 
 // commit commits a batch without writes about jobs in open transactions.
 func (s *Store) commit(ctx context.Context, b backends.Batch, at *attempt) (backends.Results, error) {
-	k := &commitment{s: s, batch: b}
+	k := &commitment{s: s, batch: b, apart: at.alone}
 	if err := k.split(at); err != nil {
 		return backends.Results{}, err
 	}
@@ -112,8 +127,12 @@ func (s *Store) commit(ctx context.Context, b backends.Batch, at *attempt) (back
 		return s.Engine.Commit(ctx, b)
 	}
 	k.findQueues(nil)
+	began := time.Now()
 	if err := k.run(ctx); err != nil {
 		return s.failed(ctx, k, err, at)
+	}
+	if at.alone && time.Since(began) > s.slowAfter { // still
+		s.noteSlow(k.adoptedQueues()...)
 	}
 	k.succeeded()
 	for n, err := range k.closed {
@@ -168,6 +187,8 @@ func (s *Store) failed(ctx context.Context, k *commitment, err error, at *attemp
 	b := k.batch
 	var parted bool
 	switch {
+	case errors.Is(err, errSlow):
+		return s.slowApart(ctx, k, at)
 	case errors.Is(err, errRowsLocked), errors.Is(err, errAside):
 		return s.commitWithout(ctx, b, k.aside, at)
 	case ctx.Err() != nil || backends.Retryable(err) || errors.Is(err, backends.ErrEvicted) || errors.Is(err, backends.ErrUnknownOutcome):
@@ -272,7 +293,7 @@ func (k *commitment) run(ctx context.Context) error {
 	hooks := backends.TxHooks{Claims: len(k.claims) > 0, Writes: len(k.settles)+len(k.inserts) > 0}
 	hooks.Before = func(ctx context.Context, sql backends.SQL, b *backends.Batch) error {
 		k.res, k.doing = newResults(k.batch), backends.DoingSettle
-		err := k.settle(ctx, sql, b)
+		err := k.s.limited(ctx, k.apart || k.tx != nil, func(ctx context.Context) error { return k.settle(ctx, sql, b) })
 		if err == nil {
 			k.doing = ""
 		}
@@ -286,21 +307,23 @@ func (k *commitment) run(ctx context.Context) error {
 	}
 	if len(k.claims)+len(k.inserts) > 0 {
 		hooks.After = func(ctx context.Context, sql backends.SQL, r *backends.Results) error {
-			k.doing = backends.DoingEnqueue
-			if err := k.insert(ctx, sql, r); err != nil {
-				return err
-			}
-			k.doing = backends.DoingClaim
-			for _, c := range k.claims {
-				if err := c.run(ctx, sql); err != nil {
+			return k.s.limited(ctx, k.apart || k.tx != nil, func(ctx context.Context) error {
+				k.doing = backends.DoingEnqueue
+				if err := k.insert(ctx, sql, r); err != nil {
 					return err
 				}
-				if c.dry {
-					return core.ErrDryRun
+				k.doing = backends.DoingClaim
+				for _, c := range k.claims {
+					if err := c.run(ctx, sql); err != nil {
+						return err
+					}
+					if c.dry {
+						return core.ErrDryRun
+					}
 				}
-			}
-			k.doing = ""
-			return nil
+				k.doing = ""
+				return nil
+			})
 		}
 	}
 	if !k.managed.empty() {
@@ -574,13 +597,23 @@ func (s *Store) claimKind(ctx context.Context, host backends.Identity, kind queu
 		}
 		return res.Claims[0], res.Claims[0].Err
 	case kind == txQueue:
+		defer s.noteTime(time.Now(), c.Queues) // no limit: it can have claimed jobs, in transactions that a limit would end
 		return s.claimInTx(ctx, c, at)
 	}
 	queue := c.Queues[0].Queue
 	if s.isObstructed(queue, backends.DoingClaim) && (at.locked[queue] || !at.probe[queue]) {
 		return backends.ClaimResult{}, s.obstruction(queue, backends.DoingClaim)
 	}
-	res, err := s.claimCarefully(ctx, host, c, s.retryRows(queue), false)
+	defer s.noteTime(time.Now(), c.Queues)
+	var res backends.ClaimResult
+	err := s.limited(ctx, at.alone, func(ctx context.Context) (err error) {
+		res, err = s.claimCarefully(ctx, host, c, s.retryRows(queue), false)
+		return err
+	})
+	if errors.Is(err, errSlow) {
+		s.noteSlow(queue)
+		return backends.ClaimResult{}, s.slowClaim(queue)
+	}
 	switch {
 	case err == nil:
 		s.works(queue, backends.DoingClaim)

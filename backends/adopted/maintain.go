@@ -37,6 +37,7 @@ func (s *Store) Maintain(ctx context.Context, m backends.Maintenance) (backends.
 	for _, part := range []func() error{
 		func() (err error) { due, err = s.findDue(ctx, waiting); return err },
 		func() error { return s.reap(ctx, &r, m, due) },
+		func() error { return s.reapSlow(&r, m) },
 		func() error { return s.resetStuck(ctx, &r, m.Limit) },
 		func() error { return s.pruneAll(ctx, &r, m) },
 	} {
@@ -88,7 +89,7 @@ func (s *Store) findDue(ctx context.Context, waiting []string) (w dueWork, err e
 	from := " FROM " + lease.From(d) + " WHERE " + s.ofQueues(1)
 	statements := []*backends.Statement{{
 		Text: "SELECT " + query.Columns(d.ToText("min(l.due_at) - "+d.NowMillis())) + from + " AND l.due_at IS NOT NULL",
-		Args: []any{s.settledNames()},
+		Args: []any{s.promptNames()},
 		Row: func(cells [][]byte) error {
 			if cells[0] == nil {
 				return nil
@@ -102,7 +103,7 @@ func (s *Store) findDue(ctx context.Context, waiting []string) (w dueWork, err e
 		},
 	}, {
 		Text: "SELECT " + query.Columns(d.ToText("count(*)")) + from + " AND " + lease.OfLost(s.dialect),
-		Args: []any{s.settledNames()},
+		Args: []any{s.promptNames()},
 		Row: func(cells [][]byte) error {
 			w.lost = string(cells[0]) != "0"
 			return nil
@@ -118,22 +119,33 @@ func (s *Store) findDue(ctx context.Context, waiting []string) (w dueWork, err e
 			err = s.restoreHeld(ctx, sample, found)
 		}
 	}()
-	waiting = slices.DeleteFunc(waiting, func(name string) bool { return s.isObstructed(name, backends.DoingClaim) })
+	waiting = slices.DeleteFunc(waiting, func(name string) bool {
+		slow := s.Slow(name)
+		if slow { // its claims find out
+			addQueues(&w.ready, name)
+		}
+		return slow || s.isObstructed(name, backends.DoingClaim)
+	})
 	for _, name := range waiting {
 		statements = append(statements, s.queues()[name].Exists(func() { addQueues(&w.ready, name) }))
 	}
-	err = s.Query(ctx, statements...)
+	err = s.limited(ctx, false, func(ctx context.Context) error { return s.Query(ctx, statements...) })
 	if err == nil || len(waiting) == 0 || core.IsOutage(ctx, err) {
 		return w, err
 	}
-	// A table is possibly gone, or has changed: the others are asked without it.
+	// A table is possibly gone, has changed, or is slow: the others are asked without it.
 	if err := s.Query(ctx, statements[:own]...); err != nil {
 		return w, err
 	}
 	for i, name := range waiting {
-		if err := s.Query(ctx, statements[own+i]); err != nil && core.IsOutage(ctx, err) {
+		err := s.limited(ctx, false, func(ctx context.Context) error { return s.Query(ctx, statements[own+i]) })
+		switch {
+		case errors.Is(err, errSlow):
+			s.noteSlow(name)
+			addQueues(&w.ready, name)
+		case err != nil && core.IsOutage(ctx, err):
 			return w, err
-		} else if err != nil {
+		case err != nil:
 			_ = s.obstruct(ctx, name, backends.DoingClaim, err)
 		}
 	}
@@ -187,7 +199,7 @@ func (s *Store) reap(ctx context.Context, r *backends.MaintenanceResult, m backe
 		if !part.some {
 			continue
 		}
-		seen, all, err := s.reapBatch(ctx, r, m, part.what)
+		seen, all, err := s.reapBatch(ctx, r, m, part.what, s.promptNames(), false)
 		if err != nil && core.IsOutage(ctx, err) {
 			return err
 		}
@@ -206,12 +218,12 @@ func (s *Store) reap(ctx context.Context, r *backends.MaintenanceResult, m backe
 
 // reapBatch takes a batch of claims back. It leaves those alone that are being settled, those whose rows other programs
 // have locked, and those that the database refuses: one of these must not keep the others from being taken back. It
-// returns the claims that it found, and whether these are all.
-func (s *Store) reapBatch(ctx context.Context, r *backends.MaintenanceResult, m backends.Maintenance, what reaping) (seen []*lease.Lease, all bool, _ error) {
+// returns the claims that it found, and whether these are all. If it isn't alone, it ends when a queue turns out to be slow.
+func (s *Store) reapBatch(ctx context.Context, r *backends.MaintenanceResult, m backends.Maintenance, what reaping, queues []string, alone bool) (seen []*lease.Lease, all bool, _ error) {
 	set := s.ObstacleSet()
 	began := set.Time()
 	_, refusing := set.Waiting(backends.DoingGiveBack)
-	queues := slices.DeleteFunc(s.settledNames(), func(queue string) bool { return slices.Contains(refusing, queue) })
+	queues = slices.DeleteFunc(slices.Clone(queues), func(queue string) bool { return slices.Contains(refusing, queue) })
 	most := m.Limit + set.Jobs(backends.DoingGiveBack)
 	apart := core.Apart[*lease.Lease]{
 		Set: set,
@@ -224,14 +236,17 @@ func (s *Store) reapBatch(ctx context.Context, r *backends.MaintenanceResult, m 
 		for _, l := range some {
 			ids[l.ID] = true
 		}
-		return s.reapSome(ctx, r, m.Jitter, most, queues, what, func(all []*lease.Lease) []*lease.Lease {
+		return s.reapSome(ctx, r, m.Jitter, most, queues, what, alone, func(all []*lease.Lease) []*lease.Lease {
 			return slices.DeleteFunc(all, func(l *lease.Lease) bool { return !ids[l.ID] })
 		})
 	}
-	err := s.reapSome(ctx, r, m.Jitter, most, queues, what, func(all []*lease.Lease) []*lease.Lease {
+	err := s.reapSome(ctx, r, m.Jitter, most, queues, what, alone, func(all []*lease.Lease) []*lease.Lease {
 		seen = slices.Clone(all)
 		return apart.New(all)
 	})
+	if errors.Is(err, errSlow) {
+		return s.reapEach(ctx, r, m, what, seen)
+	}
 	fresh := len(apart.New(seen))
 	more, err := apart.After(ctx, began, seen, err)
 	r.More = r.More || more || err == nil && fresh >= m.Limit
@@ -239,7 +254,7 @@ func (s *Store) reapBatch(ctx context.Context, r *backends.MaintenanceResult, m 
 }
 
 // reapSome takes those claims back in one transaction that choose returns, of those that it finds.
-func (s *Store) reapSome(ctx context.Context, r *backends.MaintenanceResult, jitter backends.Jitter, limit int, queues []string, what reaping, choose func([]*lease.Lease) []*lease.Lease) error {
+func (s *Store) reapSome(ctx context.Context, r *backends.MaintenanceResult, jitter backends.Jitter, limit int, queues []string, what reaping, alone bool, choose func([]*lease.Lease) []*lease.Lease) error {
 	x := &changes{}
 	if err := s.transaction(ctx, func() []string { return x.madeReady() }, func(ctx context.Context, sql backends.SQL) error {
 		*x = changes{dialect: s.dialect, alone: true}
@@ -247,25 +262,7 @@ func (s *Store) reapSome(ctx context.Context, r *backends.MaintenanceResult, jit
 		if err := sql.Do(ctx, claims.query(what.query(s), int64(limit), queues)); err != nil {
 			return err
 		}
-		chosen := choose(slices.DeleteFunc(claims.sorted(), func(l *lease.Lease) bool { return s.settledIn(l.Queue) == nil }))
-		rows := itemSets{}
-		for _, l := range chosen {
-			rows.add(s.settledIn(l.Queue), l.Item)
-		}
-		locked, err := lockRows(ctx, sql, rows)
-		if err != nil {
-			return err
-		}
-		for _, l := range chosen {
-			q, cause := s.settledIn(l.Queue), what.cause(l)
-			if locked[q][l.Item] {
-				continue
-			}
-			if _, err := x.add(q.End(l, l.AttemptState().AfterReap(cause, jitter.Of(l.Queue)), cause)); err != nil {
-				return err
-			}
-		}
-		return x.flush(ctx, sql)
+		return s.limited(ctx, alone, func(ctx context.Context) error { return s.reapRows(ctx, sql, x, claims, what, jitter, choose) })
 	}); err != nil {
 		return err
 	}
@@ -281,6 +278,29 @@ func (s *Store) reapSome(ctx context.Context, r *backends.MaintenanceResult, jit
 	s.returned(x.rows)
 	addQueues(&r.MadeReady, x.madeReady()...)
 	return nil
+}
+
+// reapRows takes those of the claims back that choose returns.
+func (s *Store) reapRows(ctx context.Context, sql backends.SQL, x *changes, claims leases, what reaping, jitter backends.Jitter, choose func([]*lease.Lease) []*lease.Lease) error {
+	chosen := choose(slices.DeleteFunc(claims.sorted(), func(l *lease.Lease) bool { return s.settledIn(l.Queue) == nil }))
+	rows := itemSets{}
+	for _, l := range chosen {
+		rows.add(s.settledIn(l.Queue), l.Item)
+	}
+	locked, err := lockRows(ctx, sql, rows)
+	if err != nil {
+		return err
+	}
+	for _, l := range chosen {
+		q, cause := s.settledIn(l.Queue), what.cause(l)
+		if locked[q][l.Item] {
+			continue
+		}
+		if _, err := x.add(q.End(l, l.AttemptState().AfterReap(cause, jitter.Of(l.Queue)), cause)); err != nil {
+			return err
+		}
+	}
+	return x.flush(ctx, sql)
 }
 
 // resetStuck makes rows ready again that their own consumers claimed too long ago.
@@ -341,16 +361,18 @@ func (s *Store) resetStuckIn(ctx context.Context, r *backends.MaintenanceResult,
 func (s *Store) resetSome(ctx context.Context, r *backends.MaintenanceResult, q *statement.Queue, limit int, choose func([]string) []string) error {
 	var ready []string
 	err := s.transaction(ctx, func() []string { return ready }, func(ctx context.Context, sql backends.SQL) error {
-		var items []string
-		ready = nil
-		if err := sql.Do(ctx, q.Stuck(limit, func(item string) { items = append(items, item) })); err != nil {
-			return err
-		}
-		if items = choose(items); len(items) == 0 {
-			return nil
-		}
-		ready = []string{q.Queue}
-		return sql.Do(ctx, q.ForItems(items, func(b *condition.Builder, where string) *backends.Statement { return q.Reset(b, where, false, nil) })...)
+		return s.limited(ctx, false, func(ctx context.Context) error {
+			var items []string
+			ready = nil
+			if err := sql.Do(ctx, q.Stuck(limit, func(item string) { items = append(items, item) })); err != nil {
+				return err
+			}
+			if items = choose(items); len(items) == 0 {
+				return nil
+			}
+			ready = []string{q.Queue}
+			return sql.Do(ctx, q.ForItems(items, func(b *condition.Builder, where string) *backends.Statement { return q.Reset(b, where, false, nil) })...)
+		})
 	})
 	if err == nil {
 		addQueues(&r.MadeReady, ready...)

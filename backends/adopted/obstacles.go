@@ -180,6 +180,7 @@ func (s *Store) recheck(ctx context.Context) (ready []string) {
 			_ = s.note(queue, backends.DoingClaim, &misfitError{all})
 		}
 	}
+	s.forgetSlow()
 	if !s.ObstacleSet().Some() {
 		return nil
 	}
@@ -268,8 +269,11 @@ func (e *misfitError) Error() string {
 // asideError is a write's error while its queue is out of order. In a group commit it is a LockedError: the caller tries
 // the write alone.
 func (s *Store) asideError(b backends.Batch, queue, doing string) error {
-	if b.WaitForLocks {
+	switch {
+	case b.WaitForLocks:
 		return s.obstruction(queue, doing)
+	case s.Slow(queue):
+		return errTriedAlone
 	}
 	return &backends.LockedError{Err: s.obstruction(queue, doing)}
 }
@@ -277,6 +281,9 @@ func (s *Store) asideError(b backends.Batch, queue, doing string) error {
 // mustNotTry reports whether a write has to leave the batch, because the table of a queue is out of order. Alone it is
 // tried when the next try is due.
 func (s *Store) mustNotTry(b backends.Batch, queue, doing string) bool {
+	if !b.WaitForLocks && s.Slow(queue) {
+		return true
+	}
 	if !s.isObstructed(queue, doing) {
 		return false
 	}

@@ -46,7 +46,9 @@ func (s *Store) pruneBatch(ctx context.Context, r *backends.MaintenanceResult, q
 	set := s.ObstacleSet()
 	obstacleClock, began := set.Time(), time.Now()
 	most := limit + set.Jobs(backends.DoingPrune)
-	if err := s.Query(ctx, old.Expired(most, func(item string) { items = append(items, item) })); err != nil {
+	if err := s.limited(ctx, false, func(ctx context.Context) error {
+		return s.Query(ctx, old.Expired(most, func(item string) { items = append(items, item) }))
+	}); err != nil {
 		return nil, false, err
 	}
 	gone := 0
@@ -85,7 +87,9 @@ func (s *Store) pruneBatch(ctx context.Context, r *backends.MaintenanceResult, q
 
 func (s *Store) deleteExpired(ctx context.Context, old statement.Retention, items []string) (gone int, err error) {
 	deletes := old.Delete(items)
-	if err := s.transaction(ctx, nil, func(ctx context.Context, sql backends.SQL) error { return sql.Do(ctx, deletes...) }); err != nil {
+	if err := s.transaction(ctx, nil, func(ctx context.Context, sql backends.SQL) error {
+		return s.limited(ctx, false, func(ctx context.Context) error { return sql.Do(ctx, deletes...) })
+	}); err != nil {
 		return 0, err
 	}
 	return int(matched(deletes)), nil

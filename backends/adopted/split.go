@@ -97,7 +97,7 @@ func (k *commitment) split(at *attempt) error {
 // openQueues leaves the queues out of a claim that are obstructed or locked. closed: there are no others. each: one of them
 // is tried again, or has refused rows to try again, so that each queue has to have a transaction of its own.
 func (s *Store) openQueues(c backends.Claim, at *attempt) (open backends.Claim, each bool, closed error) {
-	if !s.ObstacleSet().Some() && len(at.locked) == 0 && len(s.queues()) == len(s.tables) {
+	if !s.ObstacleSet().Some() && !s.slow.some.Load() && len(at.locked) == 0 && len(s.queues()) == len(s.tables) {
 		return c, false, nil
 	}
 	given := c.Queues
@@ -105,6 +105,8 @@ func (s *Store) openQueues(c backends.Claim, at *attempt) (open backends.Claim, 
 	for _, p := range given {
 		switch {
 		case at.locked[p.Queue]:
+		case !at.alone && s.Slow(p.Queue):
+			closed = cmp.Or(closed, s.slowClaim(p.Queue))
 		case !s.Adopted(p.Queue) && s.ownLocked(p.Queue) != nil:
 			closed = cmp.Or(closed, s.ownLocked(p.Queue))
 		case !s.isObstructed(p.Queue, backends.DoingClaim):

@@ -95,7 +95,7 @@ func (s *Store) Succeed(other *Store) {
 	s.ObstacleSet().Keep(func(o *backends.Obstacle) bool { // the table fits now, or another one has the queue
 		return o.Job != "" || !s.Adopted(o.Queue) || s.queues()[o.Queue] == nil
 	})
-	s.held = other.held
+	s.held, s.slow = other.held, other.slow
 	s.tx = other.tx
 	s.tx.mu.Lock()
 	defer s.tx.mu.Unlock()

@@ -90,7 +90,7 @@ func (s *Store) settleJob(ctx context.Context, w txWrite, jitter backends.Jitter
 		return r
 	}
 	k := &commitment{s: s, batch: backends.Batch{Writes: []backends.Write{w.Write}, Jitter: jitter}, tx: j}
-	err := k.split(newAttempt())
+	err := k.split(newAttempt(backends.Batch{WaitForLocks: true}))
 	if err == nil {
 		err = k.run(ctx)
 	}
@@ -175,6 +175,7 @@ func (s *Store) Heartbeat(ctx context.Context, b backends.Heartbeat) (backends.H
 // those on this one's connections.
 func (s *Store) Close() error {
 	s.closing.Do(func() {
+		s.slowReap.close()
 		s.tx.close(s.Engine)
 		s.closeErr = s.Engine.Close()
 	})

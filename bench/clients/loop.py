@@ -1,7 +1,8 @@
 """One process of the Python client, or of psycopg, that processes a queue until it is empty:
-loop.py sidecar|driver N.
+loop.py sidecar|driver N, or loop.py worker.
 
-It claims and acks N jobs at a time. It prints the number of jobs and the seconds.
+It claims and acks N jobs at a time. It prints the number of jobs and the seconds. The worker of the client does that
+for each line of its input: the number of its threads, and behind or sync.
 """
 
 import os
@@ -45,4 +46,19 @@ def by_driver(n):
             done += len(jobs)
 
 
-print(*{"sidecar": by_sidecar, "driver": by_driver}[sys.argv[1]](int(sys.argv[2])))
+def by_worker():
+    import qsidecar
+
+    for line in sys.stdin:
+        threads, ack = line.split()
+        app, times = qsidecar.App(), []
+        app.job("clients")(lambda job, times=times: times.append(time.perf_counter()))
+        app.run(int(threads), drain=True, ack=ack)
+        app.client.close()
+        print(len(times), max(times) - min(times), flush=True)
+
+
+if sys.argv[1] == "worker":
+    by_worker()
+else:
+    print(*{"sidecar": by_sidecar, "driver": by_driver}[sys.argv[1]](int(sys.argv[2])))

@@ -1,9 +1,10 @@
 # frozen_string_literal: true
 
 # One process of the Ruby client, or of pg, that processes a queue until it is empty: loop.rb
-# sidecar|driver N.
+# sidecar|driver N, or loop.rb worker.
 #
-# It claims and acks N jobs at a time. It prints the number of jobs and the seconds.
+# It claims and acks N jobs at a time. It prints the number of jobs and the seconds. The worker of the
+# client does that for each line of its input: the number of its threads, and behind or sync.
 
 CLAIM = <<~SQL
   WITH n AS MATERIALIZED (SELECT id FROM rival WHERE queue = 'q' AND state = 0 ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED)
@@ -48,4 +49,22 @@ def by_driver(count)
   work(-> { connection.exec_prepared("claim", [count]).values }, ack)
 end
 
-send({ "sidecar" => :by_sidecar, "driver" => :by_driver }.fetch(ARGV[0]), Integer(ARGV[1]))
+def by_worker
+  require "qsidecar"
+  $stdout.sync = true
+  $stdin.each_line do |line|
+    threads, ack = line.split
+    times = Queue.new
+    worker = Qsidecar::Worker.new(logger: nil)
+    worker.job("clients") { times << now }
+    worker.run(concurrency: Integer(threads), drain: true, ack: ack.to_sym)
+    all = Array.new(times.size) { times.pop }
+    puts "#{all.size} #{all.max - all.min}"
+  end
+end
+
+if ARGV[0] == "worker"
+  by_worker
+else
+  send({ "sidecar" => :by_sidecar, "driver" => :by_driver }.fetch(ARGV[0]), Integer(ARGV[1]))
+end

@@ -226,6 +226,31 @@ func TestWorkerWaitsForAnOldSettle(t *testing.T) {
 	})
 }
 
+// A job whose lease is lost while it waits to begin does not begin: another worker can have it.
+func TestJobThatIsLostWhileItWaitsDoesNotBegin(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := workBehind(t, qsidecar.Worker{})
+		ack, claim := w.run(w.expect(protocol.OpClaim), "L1")
+		time.Sleep(time.Second)
+		w.jobs(claim, "L2")
+		w.quiet()
+		w.send(&protocol.Reply{Event: protocol.EventLost, Lost: []string{"L2"}})
+		w.acked(ack)
+		w.jobs(w.expect(protocol.OpClaim)) // and no settle of L2 before it
+		w.stopped()
+		if got := w.state(); !slices.Equal(got, []string{"L1"}) {
+			t.Errorf("%v have begun, want L1", got)
+		}
+		if got, want := w.logged("jL2"), `WARN msg="qsidecar: the job's lease was lost before it began: another worker can have it" job=jL2 queue=q attempt=1`; !slices.Equal(got, []string{want}) {
+			t.Errorf("the log has %q, want %s", got, want)
+		}
+		if !slices.Equal(w.lost, []string{"L2"}) {
+			t.Errorf("OnLost was called with %v, want L2", w.lost)
+		}
+	})
+}
+
 // A settle that the client repeats during an outage counts as unanswered.
 func TestRepeatedSettleCountsAsUnanswered(t *testing.T) {
 	t.Parallel()

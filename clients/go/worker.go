@@ -335,14 +335,20 @@ func (r *workerRun) run(ctx context.Context, job *Job) (next []protocol.Job) {
 	r.mu.Lock()
 	r.jobs[job.Lease] = cancel
 	r.mu.Unlock()
-	if !r.client.Holds(job.Lease) { // the lease was lost before r.jobs had the job
-		cancel(ErrLost)
+	held := r.client.Holds(job.Lease) // otherwise it was lost before r.jobs had the job, possibly while the job waited for Begin
+	var err error
+	if held {
+		err = r.handle(handling, job)
 	}
-	err := r.handle(handling, job)
 	r.mu.Lock()
 	delete(r.jobs, job.Lease)
 	r.mu.Unlock()
-	if errors.Is(context.Cause(handling), ErrLost) {
+	switch {
+	case !held:
+		r.settler.End()
+		r.jobLog(&job.Job).Warn("qsidecar: the job's lease was lost before it began: another worker can have it")
+		return nil
+	case errors.Is(context.Cause(handling), ErrLost):
 		r.settler.End()
 		r.jobLog(&job.Job).Warn("qsidecar: the job's lease was lost while it ran: another worker can have it", "error", err)
 		return nil

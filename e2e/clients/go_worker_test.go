@@ -19,7 +19,7 @@ func TestGoWorker(t *testing.T) {
 	s := kit.NewSite(t)
 	s.URL = p.Database(t)
 	sc := s.Start("a")
-	kit.GoWorker(t, sc).KilledInTheMiddle(kit.Size(10_000), 8+unanswered)
+	kit.GoWorker(t, sc).KilledInTheMiddle(kit.Size(10_000), unsettled)
 	checkTerminate(kit.GoWorker(t, sc), kit.Size(10_000), 8)
 }
 

@@ -76,16 +76,10 @@ func TestPythonPostgres(t *testing.T) {
 			s := kit.NewSite(t)
 			s.URL = p.Database(t)
 			sc := s.Start("a")
-			kit.PythonWorker(t, sc, nil, how...).KilledInTheMiddle(kit.Size(10_000), 8+connections*unanswered)
+			kit.PythonWorker(t, sc, nil, how...).KilledInTheMiddle(kit.Size(10_000), connections*unsettled)
 			checkTerminate(kit.PythonWorker(t, sc, nil, how...), kit.Size(10_000), 8)
 		})
 	}
-}
-
-// TestPythonWorkerOutlivesKills: see checkSidecarKills.
-func TestPythonWorkerOutlivesKills(t *testing.T) {
-	t.Parallel()
-	checkSidecarKills(kit.PythonWorker(t, kit.NewSite(t).Start("a"), nil), kit.Size(10_000))
 }
 
 // TestPythonWorkerOutlivesTheSidecar: see checkSidecarRestart.

@@ -51,7 +51,7 @@ func TestRubyWorker(t *testing.T) {
 			s := kit.NewSite(t)
 			s.URL = p.Database(t)
 			sc := s.Start("a")
-			kit.RubyWorker(t, sc, codec, how...).KilledInTheMiddle(kit.Size(10_000), 8+connections*unanswered)
+			kit.RubyWorker(t, sc, codec, how...).KilledInTheMiddle(kit.Size(10_000), connections*unsettled)
 			checkTerminate(kit.RubyWorker(t, sc, codec, how...), kit.Size(10_000), 8)
 		})
 	}

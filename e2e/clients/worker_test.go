@@ -11,8 +11,8 @@ import (
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// unanswered is how many acks of a connection can be unanswered when a worker dies.
-const unanswered = 32
+// unsettled is how many jobs of a connection can be begun and not settled when a worker dies.
+const unsettled = 32
 
 // checkTerminate checks that SIGTERM during n jobs loses none and uses up no attempt. Long
 // jobs use all of the worker's concurrency, so that quick ones are ready when it ends.
@@ -127,6 +127,16 @@ func checkSidecarRestart(w *kit.ClientWorker, stop func(*kit.Sidecar)) {
 	w.Terminate()
 	if _, lines := w.Done(); len(lines) != 1 || lines[0] != "0 1" {
 		w.T.Errorf("the job was delivered as %q, want once, as attempt 1; the worker's output:\n%s", lines, w.Output)
+	}
+}
+
+// TestWorkersOutliveKills: see checkSidecarKills.
+func TestWorkersOutliveKills(t *testing.T) {
+	for name, start := range kit.ClientWorkers {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			checkSidecarKills(start(t, restartSite(t).Start("a")), kit.Size(10_000))
+		})
 	}
 }
 

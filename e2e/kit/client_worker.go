@@ -1,7 +1,6 @@
 package kit
 
 import (
-	"bytes"
 	"fmt"
 	"os"
 	"os/exec"
@@ -27,8 +26,19 @@ type ClientWorker struct {
 	gate    string
 
 	Cmd    *exec.Cmd
-	Output *bytes.Buffer
+	Output OutputFile
 	exited chan struct{}
+}
+
+// OutputFile is a file with the output of a process. Unlike a pipe it lets Wait return while children have it open.
+type OutputFile string
+
+func (f OutputFile) String() string {
+	text, err := os.ReadFile(string(f))
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
 }
 
 // NewClientWorker describes a worker of the sidecar. argv is its program.
@@ -58,9 +68,13 @@ func (w *ClientWorker) Start(more ...string) {
 	w.T.Helper()
 	cmd := exec.Command(w.Argv[0], append(w.Argv[1:], more...)...)
 	cmd.Env = append(os.Environ(), w.Env...)
-	w.Output = new(bytes.Buffer)
-	cmd.Stdout, cmd.Stderr = w.Output, w.Output
-	cmd.WaitDelay = testwait.Limit // its children can keep its output open
+	w.Output = OutputFile(w.log + ".output")
+	output, err := os.Create(string(w.Output))
+	if err != nil {
+		w.T.Fatal(err)
+	}
+	defer output.Close()
+	cmd.Stdout, cmd.Stderr = output, output
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
 		w.T.Fatal(err)
@@ -169,8 +183,8 @@ func (w *ClientWorker) Kill() {
 }
 
 // KilledInTheMiddle kills the worker while it processes n jobs and starts it again. All jobs must
-// be done, and at most held jobs can be done twice: those that ran, and those whose acks
-// were unanswered. One job waits at the gate, so that the kill always interrupts a job.
+// be done, and at most held jobs can be done twice: those that ran, and those whose acks were
+// unanswered. One job waits at the gate, so that the kill always interrupts a job.
 func (w *ClientWorker) KilledInTheMiddle(n, held int) {
 	w.T.Helper()
 	c := w.Sidecar.Dial()

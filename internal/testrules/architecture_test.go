@@ -53,37 +53,44 @@ func TestPathsOf(t *testing.T) {
 	}
 }
 
-// TestArchitectureDiagram checks that each arrow of the diagram of packages is an import.
-func TestArchitectureDiagram(t *testing.T) {
-	m := flowchart.FindStringSubmatch(readArchitecture(t))
-	if m == nil {
-		t.Fatal("docs/architecture.md has no diagram of packages")
-	}
-	packages := map[string]string{} // by their ids in the diagram
-	for _, n := range node.FindAllStringSubmatch(m[1], -1) {
-		packages[n[1]] = n[2]
+// TestArchitectureDiagrams checks that each arrow of the diagrams of packages is an import.
+func TestArchitectureDiagrams(t *testing.T) {
+	diagrams := flowchart.FindAllStringSubmatch(readArchitecture(t), -1)
+	if len(diagrams) != 2 {
+		t.Fatalf("docs/architecture.md has %d diagrams of packages, want all packages and those of the bridge", len(diagrams))
 	}
 	imported := map[string][]string{}
 	for _, pkg := range imports(t, "./...", false) {
 		imported[pkg.path] = pkg.imports
 	}
+	for _, m := range diagrams {
+		checkDiagram(t, m[1], imported)
+	}
+}
+
+func checkDiagram(t *testing.T, diagram string, imported map[string][]string) {
+	t.Helper()
+	packages := map[string]string{} // by their ids in the diagram
+	for _, n := range node.FindAllStringSubmatch(diagram, -1) {
+		packages[n[1]] = n[2]
+	}
 	arrows := 0
-	for line := range strings.Lines(node.ReplaceAllString(m[1], "$1")) {
+	for line := range strings.Lines(node.ReplaceAllString(diagram, "$1")) {
 		from, to, isArrow := strings.Cut(strings.TrimSpace(line), " --> ")
 		if !isArrow {
-			t.Errorf("can't read the line %q of the diagram", line)
+			t.Errorf("can't read the line %q of a diagram", line)
 		}
 		for a := range strings.SplitSeq(from, " & ") {
 			for b := range strings.SplitSeq(to, " & ") {
 				arrows++
 				if !slices.Contains(imported["qsidecar/"+packages[a]], "qsidecar/"+packages[b]) {
-					t.Errorf("the diagram has an arrow from %s (%s) to %s (%s), which isn't an import", a, packages[a], b, packages[b])
+					t.Errorf("a diagram has an arrow from %s (%s) to %s (%s), which isn't an import", a, packages[a], b, packages[b])
 				}
 			}
 		}
 	}
 	if arrows == 0 {
-		t.Error("the diagram has no arrow")
+		t.Error("a diagram has no arrow")
 	}
 }
 

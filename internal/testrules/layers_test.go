@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -31,17 +32,6 @@ var layers = []struct {
 	{"./bridge/...", `^qsidecar/(cmd|clients)|^qsidecar/backends/|fsnotify|yaml|cobra|^database/sql|modernc`, "the bridge does not depend on engines, files or flags", false},
 	{"./bridge/...", `^qsidecar/(cmd|clients)|^qsidecar/backends/(sqlite|postgres|mysql|sqlserver)`, "the bridge's tests run on memory", true},
 	{"./bridge/internal/...", `^qsidecar/bridge$`, "the bridge is built of these packages, never the other way round", true},
-	{"./bridge/internal/backendref", `^qsidecar/(protocol|internal/unixsocket|bridge/internal/(metrics|quota|depth|fairshare|lease|heartbeat|maintenance|pipeline|permission|outbox|leasestring|replysize))|^net$`, "a reference to a backend: no sockets, no wire messages, and of the bridge's parts none", true},
-	{"./bridge/internal/metrics", `^qsidecar/(protocol|internal/unixsocket|bridge/internal/(backendref|quota|depth|fairshare|lease|heartbeat|maintenance|pipeline|permission|outbox|leasestring|replysize))|^net$`, "counters: no sockets, no wire messages, and of the bridge's parts none", true},
-	{"./bridge/internal/quota", `^qsidecar/(protocol|internal/unixsocket|bridge/internal/(backendref|metrics|depth|fairshare|lease|heartbeat|maintenance|pipeline|permission|outbox|leasestring|replysize))|^net$`, "limits of sessions: no sockets, no wire messages, and of the bridge's parts none", true},
-	{"./bridge/internal/depth", `^qsidecar/(protocol|internal/unixsocket|bridge/internal/(backendref|metrics|quota|fairshare|lease|heartbeat|maintenance|pipeline|permission|outbox|leasestring|replysize))|^net$`, "cached depths: no sockets, no wire messages, and of the bridge's parts none", true},
-	{"./bridge/internal/fairshare", `^qsidecar/(protocol|internal/unixsocket|bridge/internal/(backendref|metrics|depth|lease|heartbeat|maintenance|pipeline|permission|outbox|leasestring|replysize))|^net$`, "fair shares: no sockets, no wire messages, and of the bridge's parts only quota", true},
-	{"./bridge/internal/lease", `^qsidecar/(protocol|internal/unixsocket|bridge/internal/(backendref|depth|fairshare|heartbeat|maintenance|pipeline|permission|outbox|leasestring|replysize))|^net$`, "the lease table: no sockets, no wire messages, and of the bridge's parts only metrics, quota", true},
-	{"./bridge/internal/heartbeat", `^qsidecar/(protocol|internal/unixsocket|bridge/internal/(depth|fairshare|maintenance|pipeline|permission|outbox|leasestring|replysize))|^net$`, "the heartbeat: no sockets, no wire messages, and of the bridge's parts only backendref, lease, metrics, quota", true},
-	{"./bridge/internal/maintenance", `^qsidecar/(protocol|internal/unixsocket|bridge/internal/(depth|fairshare|pipeline|permission|outbox|leasestring|replysize))|^net$`, "maintenance: no sockets, no wire messages, and of the bridge's parts only backendref, heartbeat, lease, metrics, quota", true},
-	{"./bridge/internal/dispatch", `^qsidecar/(protocol|internal/unixsocket|bridge/internal/(backendref|metrics|depth|fairshare|lease|heartbeat|maintenance|pipeline|permission|outbox|leasestring|replysize))|^net$`, "waiting claims: no sockets, no wire messages, and of the bridge's parts only quota", true},
-	{"./bridge/internal/pipeline", `^qsidecar/(protocol|internal/unixsocket|bridge/internal/(permission|outbox|leasestring|replysize))|^net$`, "a database's pipeline: no sockets, no wire messages, and of the bridge's parts only those of a pipeline", true},
-	{"./bridge/internal/watch", `^qsidecar/(backends|internal/unixsocket|bridge/internal/(backendref|metrics|quota|depth|fairshare|lease|heartbeat|maintenance|pipeline|permission|outbox|leasestring|replysize))|^net$`, "job events of a session: of the bridge's parts only wirejob", true},
 	{"./internal/unixsocket", `^qsidecar/`, "sockets know nothing of jobs", true},
 	{"./clients/go/...", `^qsidecar/(backends|bridge|cmd)`, "a client depends on the wire only", false},
 	{"./...", `^qsidecar/cmd`, "the command is above every other package", true},
@@ -136,6 +126,80 @@ func TestOnlyOnePackageImportsTheEngines(t *testing.T) {
 	}
 	if !found {
 		t.Error("internal/engines imports no engine: this test checks the wrong package")
+	}
+}
+
+// bridgeArrows lists the packages of the bridge from the top down, each with those of them that it or its tests import. All
+// of these are below it. Packages with wire know the messages of clients or their sockets.
+var bridgeArrows = []struct {
+	pkg, imports string
+	wire         bool
+}{
+	{"bridge", "session plan pipeline heartbeat lease depth metrics outbox permission quota wirejob", true}, // some in tests alone
+	{"session", "plan pipeline lease backendref depth replysize search outbox permission quota wirejob", true},
+	{"plan", "pipeline permission", true},
+	{"pipeline", "dispatch maintenance heartbeat lease backendref depth fairshare metrics quota", false},
+	{"dispatch", "quota", false},
+	{"maintenance", "heartbeat backendref metrics", false},
+	{"heartbeat", "lease backendref metrics quota", false},
+	{"lease", "metrics quota", false},
+	{"backendref", "", false},
+	{"depth", "", false},
+	{"fairshare", "", false},
+	{"metrics", "", false},
+	{"replysize", "quota wirejob", true},
+	{"search", "", false},
+	{"outbox", "", false},
+	{"permission", "", true},
+	{"quota", "", false},
+	{"wirejob", "", true},
+}
+
+// TestBridgeArrows checks that the packages of the bridge import only those of the list, and that all arrows point down.
+func TestBridgeArrows(t *testing.T) {
+	path := func(pkg string) string {
+		if pkg == "bridge" {
+			return "qsidecar/bridge"
+		}
+		return "qsidecar/bridge/internal/" + pkg
+	}
+	allowed := map[string][]string{}
+	for i, a := range bridgeArrows {
+		below := map[string]bool{}
+		for _, b := range bridgeArrows[i+1:] {
+			below[b.pkg] = true
+		}
+		allowed[path(a.pkg)] = []string{}
+		for to := range strings.FieldsSeq(a.imports) {
+			if !below[to] {
+				t.Errorf("%s, which %s imports, is not below it", to, a.pkg)
+			}
+			allowed[path(a.pkg)] = append(allowed[path(a.pkg)], path(to))
+		}
+		if a.wire {
+			allowed[path(a.pkg)] = append(allowed[path(a.pkg)], "qsidecar/protocol", "qsidecar/internal/unixsocket", "net")
+		}
+	}
+	guarded := regexp.MustCompile(`^qsidecar/(protocol|internal/unixsocket|bridge(/.*)?)$|^net$`)
+	for _, pkg := range imports(t, "./bridge/...", true) {
+		to, known := allowed[pkg.path]
+		if !known {
+			t.Errorf("%s is not in the list of the bridge's packages", pkg.path)
+		}
+		for _, imported := range pkg.imports {
+			if guarded.MatchString(imported) && imported != pkg.path && !slices.Contains(to, imported) {
+				t.Errorf("%s imports %s, which is above it, or of which it must not know", pkg.path, imported)
+			}
+		}
+		for _, arrow := range to {
+			if strings.HasPrefix(arrow, "qsidecar/bridge") && !slices.Contains(pkg.imports, arrow) {
+				t.Errorf("%s does not import %s any more: remove it from the list", pkg.path, arrow)
+			}
+		}
+		delete(allowed, pkg.path)
+	}
+	for pkg := range allowed {
+		t.Errorf("%s does not exist", pkg)
 	}
 }
 

@@ -109,7 +109,7 @@ func isTestScript(rel string) bool {
 		return false
 	}
 	switch filepath.Ext(rel) {
-	case ".py", ".rb", ".sh", ".pl", ".php":
+	case ".py", ".rb", ".sh", ".php":
 		return strings.Contains(rel, "/tests/") || strings.Contains(rel, "/test/") || strings.HasPrefix(rel, "e2e/")
 	}
 	return false

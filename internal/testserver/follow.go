@@ -156,13 +156,34 @@ func (p *Postgres) Freeze() error { return p.signalAll(syscall.SIGSTOP) }
 // Thaw continues the server's processes after Freeze.
 func (p *Postgres) Thaw() error { return p.signalAll(syscall.SIGCONT) }
 
-// Kill9 kills all processes of the server with signal 9, also those that are frozen, and keeps its data.
+// Kill9 kills all processes of the server with signal 9, also those that are frozen, and keeps its data. It waits for their
+// end: the next server doesn't start while one of them has the shared memory.
 func (p *Postgres) Kill9() error {
-	if err := errors.Join(p.Freeze(), p.signalAll(syscall.SIGKILL)); err != nil {
+	if err := p.Freeze(); err != nil {
 		return err
 	}
-	_, err := p.proc.stop(syscall.SIGKILL)
-	return err
+	all, err := children(p.PID())
+	if err != nil {
+		return err
+	}
+	if err := p.signalAll(syscall.SIGKILL); err != nil {
+		return err
+	}
+	_, err = p.proc.stop(syscall.SIGKILL)
+	return errors.Join(err, waitEnded(all))
+}
+
+// waitEnded waits until processes that are killed have ended, which frees their memory.
+func waitEnded(all []int) error {
+	return testwait.Poll(context.Background(), func(context.Context) error {
+		for _, pid := range all {
+			stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+			if err == nil && !bytes.Contains(stat, []byte(") Z ")) && !bytes.Contains(stat, []byte(") X ")) {
+				return fmt.Errorf("process %d was killed and has not ended", pid)
+			}
+		}
+		return nil
+	})
 }
 
 func (p *Postgres) signalAll(s syscall.Signal) error { return signalTree(p.PID(), s) }

@@ -16,6 +16,9 @@ const (
 	apartRetries = 20
 )
 
+// ErrSlow ends what takes longer than others can wait for it.
+var ErrSlow = errors.New("a statement takes longer than other queues can wait for it: look for a trigger that waits, a cascade without an index, or a query that no index serves")
+
 // Apart changes rows of which the database can refuse some. The refused ones become obstacles, and keep the others
 // from nothing.
 type Apart[T any] struct {
@@ -45,6 +48,7 @@ func (a *Apart[T]) After(ctx context.Context, began time.Time, rows []T, err err
 		return false, err
 	}
 	if err != nil {
+		slow := errors.Is(err, ErrSlow)
 		var queues []string
 		byQueue := map[string][]T{}
 		for _, row := range some {
@@ -55,6 +59,12 @@ func (a *Apart[T]) After(ctx context.Context, began time.Time, rows []T, err err
 			byQueue[q] = append(byQueue[q], row)
 		}
 		for _, q := range queues {
+			if slow { // each further try would take as long
+				o := a.Obstacle(byQueue[q][0])
+				o.Job, o.Err = "", err
+				a.Set.Note(o)
+				continue
+			}
 			failed := err
 			if len(queues) > 1 { // another queue was possibly the reason
 				failed = a.Try(byQueue[q])

@@ -49,9 +49,9 @@ func (s *Store) commitWith(ctx context.Context, b backends.Batch, hooks backends
 
 // Commit is one batch on its way to the database. Run is called for each try of the transaction.
 //
-// The writes come first. Those that one statement can carry out are sent at once: new jobs, plain acks,
-// deliveries. For the others, a statement locks the rows, package backends decides what becomes of them, and a
-// second statement writes that. Claims follow in rounds.
+// The writes come first, in the steps of the function writes: what one statement can carry out is sent at once. For the other
+// settles, a statement locks the rows, package backends decides what becomes of them, and a second statement writes that.
+// Claims follow in rounds.
 //
 // If another program has a row locked, the first try ends with a LockedError. The next one first finds out which
 // rows are locked, and carries out the batch without their writes.
@@ -62,7 +62,7 @@ type Commit struct {
 
 	batch backends.Batch // given, and the writes that the hook added
 	res   backends.Results
-	fast  bool // try acks with Writer.Ack
+	fast  bool // try acks with Writer.Ack, and deliveries with Writer.Deliver
 
 	careful *Careful // nil: the claims leave no rows out
 
@@ -145,30 +145,98 @@ func (k *Commit) Run(ctx context.Context, tx Tx) error {
 	return nil
 }
 
-// writes carries out the writes and queues the first statements of the claims.
+// plan is what the transaction needs, as far as the batch shows it.
+type plan struct {
+	acks, delivers []*settle // one statement each carries them out, as far as it can
+	rows           []int64   // the rows of the other settles: they are locked and read first
+	claimsLast     bool      // the claims have to see jobs that the changes of rows make ready, or that acks store
+}
+
+// plan sorts the settles by what carries them out. fast: statements can end or record claims without reading their rows.
+func (k *Commit) plan(fast bool) (p plan) {
+	p.acks = make([]*settle, 0, len(k.settles))
+	for i := range k.settles {
+		x := &k.settles[i]
+		if x.ID == 0 {
+			continue
+		}
+		switch w := k.batch.Writes[x.write].(type) {
+		case backends.Ack:
+			if fast && len(w.Enqueue) == 0 {
+				p.acks = append(p.acks, x)
+				continue
+			}
+			p.claimsLast = p.claimsLast || len(w.Enqueue) > 0
+		case backends.Deliver:
+			if fast && k.s.traits.FastDeliver {
+				p.delivers = append(p.delivers, x)
+				continue
+			}
+		case backends.Nack, backends.Release:
+			p.claimsLast = true
+		}
+		p.rows = append(p.rows, x.ID)
+	}
+	p.rows = inOrder(p.rows)
+	return p
+}
+
+// writes carries out the writes and the first statements of the claims, in these steps. Each is one round trip, or none: the
+// statements of a step whose answers nothing in the transaction needs go with those of the next one, and at last with the
+// COMMIT.
+//
+//	avoid  find the rows that other programs have locked (only for a while after that happened)
+//	1      new jobs; one statement each for acks and for deliveries; the rows of the other settles; the claims
+//	2      the rows of those acks and deliveries that 1 left: results, keys, failures before
+//	       decide what becomes of the rows, see apply
+//	avoid  find their keys that other programs have locked (like the first step)
+//	3      the changes of the rows, the jobs that acks store; the claims if they come last
+//
+// Then the claims go on in rounds, see Claims. The batches and their round trips before the COMMIT are:
+//
+//	                                              round trips        if Traits.Silent
+//	new jobs                                      0                  1
+//	acks that one statement ends                  0                  0
+//	the same, if Writer.Ack isn't sure            1                  1
+//	acks of which some need their rows            2                  3
+//	nacks, releases, extends, acks that store     1                  2
+//	jobs
+//	claims, also with new jobs or acks            1                  1
+//	claims with nacks, releases or acks that      2                  2
+//	store jobs
+//	each further round of the claims              1                  1
+//
+// TestRoundTrips counts them. New jobs of an engine that stores them at the Flush (Writer.Insert) have another one before
+// claims.
 func (k *Commit) writes(ctx context.Context, tx Tx) error {
-	fast := k.fast
-	k.list(&fast)
+	distinct := k.list()
 	if k.avoidLocked {
 		if err := k.setLockedAside(ctx, tx); err != nil {
 			return err
 		}
 	}
+	p := k.plan(k.fast && distinct)
+
 	k.insert(tx, func(w backends.Write) bool { _, is := w.(backends.Enqueue); return is })
-	answers := k.queueFast(tx, fast)
-	locks := k.queueLocks(tx, func(x *settle) bool { return !k.isFast(x, fast) })
-	if !k.pending && !k.mayFree(locks) {
+	unsure := k.ack(tx, p.acks)
+	k.deliver(tx, p.delivers)
+	k.lock(tx, p.rows)
+	if !p.claimsLast && !k.pending {
 		k.startClaims(ctx, tx)
 	}
-	if answers || locks || k.claims != nil || k.pending && len(k.batch.Claims) > 0 {
-		if err := tx.Flush(ctx); err != nil {
+	unsure = unsure || len(p.delivers) > 0
+	if unsure || len(p.rows) > 0 || len(k.batch.Claims) > 0 && (k.claims != nil || k.pending) {
+		if err := k.flush(ctx, tx); err != nil {
 			return err
 		}
-		k.pending = false
 	}
-	if answers && k.queueLocks(tx, func(x *settle) bool { return k.isFast(x, fast) && !x.done && !k.isLost(x) }) {
-		if err := tx.Flush(ctx); err != nil {
-			return err
+
+	if unsure {
+		if left := k.leftOf(p); len(left) > 0 {
+			k.lock(tx, left)
+			if err := k.flush(ctx, tx); err != nil {
+				return err
+			}
 		}
 	}
 	k.apply()
@@ -177,22 +245,26 @@ func (k *Commit) writes(ctx context.Context, tx Tx) error {
 			return err
 		}
 	}
+
 	k.insert(tx, func(w backends.Write) bool { a, is := w.(backends.Ack); return is && len(a.Enqueue) > 0 })
 	k.change(tx)
-	if k.claims != nil || len(k.batch.Claims) == 0 {
-		return k.flushIf(ctx, tx, k.s.traits.Silent && (len(k.jobs) > 0 || k.changed > 0))
+	if k.claims == nil && len(k.batch.Claims) > 0 {
+		if k.pending {
+			if err := k.flush(ctx, tx); err != nil {
+				return err
+			}
+		}
+		k.startClaims(ctx, tx)
+		return k.flush(ctx, tx)
 	}
-	if err := k.flushIf(ctx, tx, k.pending); err != nil {
-		return err
+	if k.s.traits.Silent && (len(k.jobs) > 0 || k.changed > 0) { // check needs the answers
+		return k.flush(ctx, tx)
 	}
-	k.startClaims(ctx, tx)
-	return tx.Flush(ctx)
+	return nil
 }
 
-func (k *Commit) flushIf(ctx context.Context, tx Tx, needed bool) error {
-	if !needed {
-		return nil
-	}
+func (k *Commit) flush(ctx context.Context, tx Tx) error {
+	k.pending = false
 	return tx.Flush(ctx)
 }
 

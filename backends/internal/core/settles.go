@@ -18,8 +18,9 @@ type settle struct {
 	lost     bool
 }
 
-// list fills settles. If two leases name the same job, it sets fast to false.
-func (k *Commit) list(fast *bool) {
+// list fills settles. distinct: no two leases name the same job.
+func (k *Commit) list() (distinct bool) {
+	distinct = true
 	k.settles = make([]settle, 0, len(k.batch.Writes))
 	seen := make(map[int64]bool, len(k.batch.Writes))
 	for i, w := range k.batch.Writes {
@@ -39,7 +40,7 @@ func (k *Commit) list(fast *bool) {
 				id = 0
 			}
 			if seen[id] && id != 0 {
-				*fast = false
+				distinct = false
 			}
 			seen[id] = true
 			k.settles = append(k.settles, settle{
@@ -48,13 +49,20 @@ func (k *Commit) list(fast *bool) {
 			})
 		}
 	}
+	return distinct
 }
 
 // setLockedAside removes the writes whose rows other transactions have locked. It locks the other rows, so that the
 // rest of the commit waits for none.
 func (k *Commit) setLockedAside(ctx context.Context, tx Tx) error {
 	f, ok := tx.(LockFinder)
-	ids := k.ids(func(*settle) bool { return true })
+	var ids []int64
+	for i := range k.settles {
+		if id := k.settles[i].ID; id != 0 {
+			ids = append(ids, id)
+		}
+	}
+	ids = inOrder(ids)
 	if !ok || len(ids) == 0 {
 		return nil
 	}
@@ -107,96 +115,62 @@ func (k *Commit) setLockedKeysAside(ctx context.Context, tx Tx) error {
 	return errSetAside
 }
 
-// isFast reports whether a fast statement carries out the settle.
-func (k *Commit) isFast(x *settle, fast bool) bool {
-	if !fast || x.ID == 0 {
+// ack queues the statement that ends claims. If unsure is true, the caller learns after a Flush which it did not end.
+func (k *Commit) ack(tx Tx, acks []*settle) (unsure bool) {
+	if len(acks) == 0 {
 		return false
 	}
-	switch w := k.batch.Writes[x.write].(type) {
-	case backends.Ack:
-		return len(w.Enqueue) == 0
-	case backends.Deliver:
-		return k.s.traits.FastDeliver
+	sortByID(acks)
+	if !tx.Ack(leasesIn(acks), func(i int) { acks[i].done = true }) {
+		return true
+	}
+	for _, x := range acks {
+		x.done = true
 	}
 	return false
 }
 
-// isLost reports whether the lease of the settle is lost if a fast statement did not carry it out.
-func (k *Commit) isLost(x *settle) bool {
-	_, ack := k.batch.Writes[x.write].(backends.Ack)
-	return ack && k.s.traits.AcksAll
+// deliver queues the statement that records deliveries. The caller learns after a Flush which it did not record.
+func (k *Commit) deliver(tx Tx, delivers []*settle) {
+	if len(delivers) == 0 {
+		return
+	}
+	sortByID(delivers)
+	deliveries := make([]backends.Delivery, len(delivers))
+	for i, x := range delivers {
+		deliveries[i] = k.batch.Writes[x.write].(backends.Deliver).Deliveries[x.n]
+	}
+	tx.Deliver(leasesIn(delivers), deliveries, func(i int) { delivers[i].done = true })
 }
 
-// queueFast queues the fast statements. If answers is true, the caller learns after a Flush what they did not
-// do.
-func (k *Commit) queueFast(tx Tx, fast bool) (answers bool) {
-	acks := make([]*settle, 0, len(k.settles))
-	var delivers []*settle
-	for i := range k.settles {
-		x := &k.settles[i]
-		if !k.isFast(x, fast) {
-			continue
-		}
-		if _, is := k.batch.Writes[x.write].(backends.Ack); is {
-			acks = append(acks, x)
-		} else {
-			delivers = append(delivers, x)
-		}
-	}
-	if len(acks) > 0 {
-		sortByID(acks)
-		if tx.Ack(leasesIn(acks), func(i int) { acks[i].done = true }) {
-			for _, x := range acks {
-				x.done = true
-			}
-		} else {
-			answers = true
-		}
-	}
-	if len(delivers) > 0 {
-		sortByID(delivers)
-		deliveries := make([]backends.Delivery, len(delivers))
-		for i, x := range delivers {
-			deliveries[i] = k.batch.Writes[x.write].(backends.Deliver).Deliveries[x.n]
-		}
-		tx.Deliver(leasesIn(delivers), deliveries, func(i int) { delivers[i].done = true })
-		answers = true
-	}
-	return answers
-}
-
-// queueLocks queues a statement that locks and reads the rows of some settles.
-func (k *Commit) queueLocks(tx Tx, which func(x *settle) bool) (some bool) {
-	ids := k.ids(which)
+// lock queues the statement that locks and reads rows.
+func (k *Commit) lock(tx Tx, ids []int64) {
 	if len(ids) > 0 {
 		tx.Lock(ids, func(r *Row) { k.rows[r.ID] = r })
 	}
-	return len(ids) > 0
 }
 
-// ids returns the ids of some settles in ascending order, each once.
-func (k *Commit) ids(which func(x *settle) bool) (ids []int64) {
-	for i := range k.settles {
-		if x := &k.settles[i]; x.ID != 0 && which(x) {
-			ids = append(ids, x.ID)
+// leftOf returns the rows of the acks and deliveries that the fast statements left, except of acks that only a lost lease
+// explains.
+func (k *Commit) leftOf(p plan) (ids []int64) {
+	left := func(all []*settle) {
+		for _, x := range all {
+			if !x.done {
+				ids = append(ids, x.ID)
+			}
 		}
 	}
-	slices.Sort(ids)
-	return slices.Compact(ids)
+	if !k.s.traits.AcksAll {
+		left(p.acks)
+	}
+	left(p.delivers)
+	return inOrder(ids)
 }
 
-// mayFree reports whether writes whose rows are locked first can make jobs ready. Claims of the batch must see
-// those jobs.
-func (k *Commit) mayFree(locks bool) bool {
-	return locks && slices.ContainsFunc(k.batch.Writes, func(w backends.Write) bool {
-		switch w := w.(type) {
-		case backends.Nack, backends.Release:
-			return true
-		case backends.Ack:
-			return len(w.Enqueue) > 0
-		}
-		return false
-	})
+// inOrder sorts ids, each once.
+func inOrder(ids []int64) []int64 {
+	slices.Sort(ids)
+	return slices.Compact(ids)
 }
 
 // countdown makes the next commits do something that the last one needed, because more of them are likely to need

@@ -1,14 +1,19 @@
 // Command loop is one process of the Go client, or of pgx, that processes a queue until it is
-// empty: loop sidecar|driver N. It claims and acks N jobs at a time. It prints the number of jobs
-// and the seconds.
+// empty: loop sidecar|driver N, or loop worker. It claims and acks N jobs at a time. It prints the
+// number of jobs and the seconds. The Worker of the client does that for each line of its input: the
+// number of jobs at once, and behind or sync.
 package main
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"log/slog"
 	"os"
 	"strconv"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -27,8 +32,11 @@ func main() {
 }
 
 func run(ctx context.Context) error {
+	if len(os.Args) == 2 && os.Args[1] == "worker" {
+		return byWorker(ctx)
+	}
 	if len(os.Args) != 3 {
-		return errors.New("usage: loop sidecar|driver N")
+		return errors.New("usage: loop sidecar|driver N, or loop worker")
 	}
 	n, err := strconv.Atoi(os.Args[2])
 	if err != nil {
@@ -80,6 +88,35 @@ func bySidecar(ctx context.Context, n int) error {
 		}
 		return len(jobs), err
 	})
+}
+
+func byWorker(ctx context.Context) error {
+	for {
+		var atOnce int
+		var ack string
+		if _, err := fmt.Scanln(&atOnce, &ack); err != nil {
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			return err
+		}
+		var done, last atomic.Int64 // when the last job began, after the first one
+		var first sync.Once
+		var began time.Time
+		w := qsidecar.Worker{
+			Queues: []string{"clients"}, Concurrency: atOnce, Drain: true, SyncAck: ack == "sync", Logger: slog.New(slog.DiscardHandler),
+			Handler: func(context.Context, *qsidecar.Job) error {
+				first.Do(func() { began = time.Now() })
+				done.Add(1)
+				last.Store(int64(time.Since(began)))
+				return nil
+			},
+		}
+		if err := w.Run(ctx); err != nil {
+			return err
+		}
+		fmt.Println(done.Load(), time.Duration(last.Load()).Seconds())
+	}
 }
 
 func byDriver(ctx context.Context, n int) error {

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
+	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
 )
@@ -214,23 +216,14 @@ func (r *Ref) Adopted(queue string) bool {
 	return r.mixed(func(m backends.Mixed) bool { return m.Adopted(queue) })
 }
 
+// Slow reports whether a statement for the queue's table took so long lately that other queues must not wait for it.
+func (l *Ref) Slow(queue string) bool {
+	return l.mixed(func(m backends.Mixed) bool { return m.Slow(queue) })
+}
+
 // ClaimsInTx reports whether claims of the queue hold a transaction open.
 func (r *Ref) ClaimsInTx(queue string) bool {
 	return r.mixed(func(m backends.Mixed) bool { return m.ClaimsInTx(queue) })
-}
-
-// slowClaims is a Backend some of whose claims can take long, as those of an adopted table without an index.
-type slowClaims interface {
-	// SlowClaims reports whether a claim of the queue can take long. It must not block.
-	SlowClaims(queue string) bool
-}
-
-// SlowClaims reports whether a claim of the queue can take long.
-func (r *Ref) SlowClaims(queue string) bool {
-	e, release := r.use()
-	defer release()
-	b, ok := e.Backend.(slowClaims)
-	return ok && b.SlowClaims(queue)
 }
 
 // AdoptedTable returns the name of the queue's table, if the queue is in an adopted one.
@@ -326,4 +319,78 @@ func (r *Ref) Queues(ctx context.Context, leases []backends.Lease) ([]string, er
 		return nil, ErrNoLocator
 	}
 	return locator.Queues(ctx, leases)
+}
+
+// ReplicaStats returns the Stats of the replica. If there is no replica, or it can't answer, it returns those of the
+// primary.
+func (r *Ref) ReplicaStats(ctx context.Context, queue string) ([]backends.QueueStats, error) {
+	if stats, ok := r.fromReplica(ctx, queue); ok {
+		return stats, nil
+	}
+	return r.Stats(ctx, queue)
+}
+
+func (r *Ref) fromReplica(ctx context.Context, queue string) (stats []backends.QueueStats, ok bool) {
+	e, release := r.use()
+	defer release()
+	id := e.Info().Database
+	if e.replica == nil || id == "" { // without the primary's id it can't be compared
+		return nil, false
+	}
+	stats, err := e.replica.Stats(ctx, id, queue)
+	return stats, err == nil
+}
+
+// ReplicaErr returns why the replica gave no answer last, or nil.
+func (r *Ref) ReplicaErr() error {
+	e, release := r.use()
+	defer release()
+	if e.replica == nil {
+		return nil
+	}
+	return e.replica.Err()
+}
+
+// Usage returns what the database's Backends have used so far: the current one and those that were replaced. ok is
+// false if none of them counts its usage.
+func (r *Ref) Usage() (u backends.Usage, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	u, ok = r.current.usage()
+	u.Add(r.past)
+	for _, e := range r.inUse {
+		was, metered := e.usage()
+		u.Add(was)
+		ok = ok || metered
+	}
+	return u, ok || r.past.RoundTrips.Count > 0
+}
+
+func (e *endpoint) usage() (u backends.Usage, ok bool) {
+	if m, ok := e.Backend.(backends.Metered); ok {
+		return m.Usage(), true
+	}
+	return u, false
+}
+
+// addPast keeps the usage of a Backend that is no longer in use. r.mu is held.
+func (r *Ref) addPast(e *endpoint) {
+	u, _ := e.usage()
+	r.past.Add(u)
+	r.inUse = slices.DeleteFunc(r.inUse, func(o *endpoint) bool { return o == e })
+}
+
+// timeoutError is the error of a query that the database did not answer in time. Status and the log show it.
+type timeoutError time.Duration
+
+func (t timeoutError) Error() string {
+	return fmt.Sprintf("the database gave no answer within %v: see whether its host hangs, its disk is full, or the network to it is cut", time.Duration(t))
+}
+
+// Is makes the error match context.DeadlineExceeded.
+func (timeoutError) Is(target error) bool { return target == context.DeadlineExceeded }
+
+// WithTimeout bounds a query to the database.
+func WithTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, d, timeoutError(d))
 }

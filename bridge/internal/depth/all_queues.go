@@ -40,11 +40,11 @@ func NewAllQueues(ask func(ctx context.Context) ([]backends.QueueStats, error)) 
 }
 
 // Run reads the depths whenever Get requests it, until ctx is done.
-func (c *AllQueues) Run(ctx context.Context) {
+func (a *AllQueues) Run(ctx context.Context) {
 	for {
 		select {
-		case <-c.wake:
-			c.read(ctx)
+		case <-a.wake:
+			a.read(ctx)
 		case <-ctx.Done():
 			return
 		}
@@ -53,42 +53,42 @@ func (c *AllQueues) Run(ctx context.Context) {
 
 // Get returns depths that are at most MaxAge old. If the last reading failed, known is false. It returns an error if
 // no reading has ended yet, because metrics without the depths would appear complete.
-func (c *AllQueues) Get() (stats []backends.QueueStats, known bool, err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.reading == nil && time.Since(c.began) >= ReadEvery {
-		c.began, c.reading = time.Now(), make(chan struct{})
-		c.wake <- struct{}{}
+func (a *AllQueues) Get() (stats []backends.QueueStats, known bool, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.reading == nil && time.Since(a.began) >= ReadEvery {
+		a.began, a.reading = time.Now(), make(chan struct{})
+		a.wake <- struct{}{}
 	}
-	if reading := c.reading; reading != nil {
-		c.mu.Unlock()
+	if reading := a.reading; reading != nil {
+		a.mu.Unlock()
 		timer := time.NewTimer(MaxWait)
 		select {
 		case <-reading:
 		case <-timer.C:
 		}
 		timer.Stop()
-		c.mu.Lock()
+		a.mu.Lock()
 	}
 	switch {
-	case !c.at.IsZero() && time.Since(c.at) <= MaxAge:
-		return c.stats, true, nil
-	case c.failed || c.reading == nil:
+	case !a.at.IsZero() && time.Since(a.at) <= MaxAge:
+		return a.stats, true, nil
+	case a.failed || a.reading == nil:
 		return nil, false, nil
 	}
-	return nil, false, fmt.Errorf("the database has not answered for %v how many jobs its queues have: ask again", time.Since(c.began).Round(time.Second))
+	return nil, false, fmt.Errorf("the database has not answered for %v how many jobs its queues have: ask again", time.Since(a.began).Round(time.Second))
 }
 
 // read queries the database.
-func (c *AllQueues) read(ctx context.Context) {
+func (a *AllQueues) read(ctx context.Context) {
 	ctx, cancel := context.WithTimeoutCause(ctx, ReadTimeout, fmt.Errorf("the depths of the queues: no answer within %v", ReadTimeout))
 	defer cancel()
-	stats, err := c.ask(ctx)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.failed = err != nil; !c.failed {
-		c.stats, c.at = stats, time.Now()
+	stats, err := a.ask(ctx)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.failed = err != nil; !a.failed {
+		a.stats, a.at = stats, time.Now()
 	}
-	close(c.reading)
-	c.reading = nil
+	close(a.reading)
+	a.reading = nil
 }

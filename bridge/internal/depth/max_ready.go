@@ -46,49 +46,49 @@ func NewReadyLimits(count func(ctx context.Context, queue string) (int64, error)
 }
 
 // Queue finds or creates the count of a queue.
-func (d *ReadyLimits) Queue(name string) *ReadyCount {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	q := d.all[name]
+func (r *ReadyLimits) Queue(name string) *ReadyCount {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	q := r.all[name]
 	if q == nil {
-		if d.all == nil {
-			d.all = make(map[string]*ReadyCount)
+		if r.all == nil {
+			r.all = make(map[string]*ReadyCount)
 		}
-		q = &ReadyCount{Name: name, count: d.count}
-		d.all[name] = q
+		q = &ReadyCount{Name: name, count: r.count}
+		r.all[name] = q
 	}
 	return q
 }
 
 // Forget removes queues.
-func (d *ReadyLimits) Forget(names []string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+func (r *ReadyLimits) Forget(names []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	for _, name := range names {
-		delete(d.all, name)
+		delete(r.all, name)
 	}
 }
 
 // Refresh starts a query or joins the one under way. The caller awaits it. It returns nil if the known count is
 // recent enough.
-func (q *ReadyCount) Refresh() *Query {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.current == nil && time.Since(q.at) <= ReadyAge {
+func (r *ReadyCount) Refresh() *Query {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.current == nil && time.Since(r.at) <= ReadyAge {
 		return nil
 	}
-	if q.current == nil {
-		ctx, cancel := context.WithTimeoutCause(context.Background(), askTimeout, fmt.Errorf("the depth of the queue %s: no answer within %v", q.Name, askTimeout))
-		q.current = &Query{done: make(chan struct{}), cancel: cancel}
-		go q.query(ctx, q.current)
+	if r.current == nil {
+		ctx, cancel := context.WithTimeoutCause(context.Background(), askTimeout, fmt.Errorf("the depth of the queue %s: no answer within %v", r.Name, askTimeout))
+		r.current = &Query{done: make(chan struct{}), cancel: cancel}
+		go r.query(ctx, r.current)
 	}
-	q.current.waiting++
-	return q.current
+	r.current.waiting++
+	return r.current
 }
 
 // Await waits for a query. It returns false if gone is closed and the query does not end within ReadyAge after that.
 // It waits that long because requests that a client sent before it hung up are still carried out.
-func (q *ReadyCount) Await(gone <-chan struct{}, l *Query) (ended bool) {
+func (r *ReadyCount) Await(gone <-chan struct{}, l *Query) (ended bool) {
 	if l == nil {
 		return true
 	}
@@ -104,39 +104,39 @@ func (q *ReadyCount) Await(gone <-chan struct{}, l *Query) (ended bool) {
 			ended = false
 		}
 	}
-	q.mu.Lock()
-	defer q.mu.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	if l.waiting--; l.waiting == 0 {
 		l.cancel()
-		if q.current == l {
-			q.current = nil // the next Refresh starts another one
+		if r.current == l {
+			r.current = nil // the next Refresh starts another one
 		}
 	}
 	return ended
 }
 
 // query runs l.
-func (q *ReadyCount) query(ctx context.Context, l *Query) {
-	ready, err := q.count(ctx, q.Name)
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.current == l {
-		q.current, q.ready, q.err, q.at = nil, ready, err, time.Now()
+func (r *ReadyCount) query(ctx context.Context, l *Query) {
+	ready, err := r.count(ctx, r.Name)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.current == l {
+		r.current, r.ready, r.err, r.at = nil, ready, err, time.Now()
 	}
 	close(l.done)
 }
 
 // Reserve counts n more ready jobs. It returns a FullError if they exceed the limit most.
-func (q *ReadyCount) Reserve(n, most int64) error {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.err != nil {
-		return q.err
+func (r *ReadyCount) Reserve(n, most int64) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.err != nil {
+		return r.err
 	}
-	if n > most || q.ready+n > most {
-		return &FullError{queue: q.Name, ready: q.ready, added: n, limit: most}
+	if n > most || r.ready+n > most {
+		return &FullError{queue: r.Name, ready: r.ready, added: n, limit: most}
 	}
-	q.ready += n
+	r.ready += n
 	return nil
 }
 
@@ -146,13 +146,13 @@ type FullError struct {
 	ready, added, limit int64
 }
 
-func (e *FullError) Error() string {
-	if !e.Temporary() {
-		return fmt.Sprintf("%d jobs at once for the queue %s, whose limit is %d ready jobs (max_ready): nothing was stored; enqueue fewer at a time", e.added, e.queue, e.limit)
+func (f *FullError) Error() string {
+	if !f.Temporary() {
+		return fmt.Sprintf("%d jobs at once for the queue %s, whose limit is %d ready jobs (max_ready): nothing was stored; enqueue fewer at a time", f.added, f.queue, f.limit)
 	}
 	return fmt.Sprintf("the queue %s has %d ready jobs, and its limit is %d (max_ready): nothing was stored; try again when workers have caught up",
-		e.queue, e.ready, e.limit)
+		f.queue, f.ready, f.limit)
 }
 
 // Temporary reports whether the jobs can fit later. If they alone exceed the limit, they never do.
-func (e *FullError) Temporary() bool { return e.added <= e.limit }
+func (f *FullError) Temporary() bool { return f.added <= f.limit }

@@ -17,7 +17,7 @@ type Config struct {
 	Clock          func() time.Duration           // of the pace, and of the age of prefetched jobs
 	CanPrefetch    bool                           // the backend supports prefetch
 	NoPrefetch     func(queue string) bool        // reports whether jobs of the queue must not be prefetched
-	Slow           func(queue string) bool        // reports whether a claim of the queue can take long; only asked if NoPrefetch
+	Slow           func(queue string) bool        // reports whether claims of the queue must not delay others; only asked if NoPrefetch
 	Memory         *quota.Memory                  // counts the payload of prefetched jobs
 	MaxBytes       func() int64                   // payload bytes of an answer
 }

@@ -1,9 +1,5 @@
 package fairshare
 
-import (
-	"github.com/qsidecar/qsidecar/bridge/internal/quota"
-)
-
 const (
 	// lightMax is how many units a light session can have waiting. It is also the share of a heavy session beside
 	// one light session that has nothing waiting. Beside more of them the share is smaller.
@@ -30,16 +26,18 @@ const (
 // doubles with each commit in which no light session wrote. A worker that comes back then waits about as long as
 // it was quiet. A producer that feeds idle workers gets whole commits, because the workers write nothing.
 //
+// S identifies a session. The zero S stands for none.
+//
 // The caller guards a Share with a lock. For each commit it calls Begin, then Admit for each write in order, then
 // End.
-type Share struct {
-	Debts map[*quota.Session]int           // units above their share that sessions had in earlier commits
-	total int                              // units that wait for this commit
-	parts map[*quota.Session]*sessionShare // nil: every write is admitted
-	heavy int                              // units of each heavy session; 0: as much as of all others
+type Share[S comparable] struct {
+	Debts map[S]int           // units above their share that sessions had in earlier commits
+	total int                 // units that wait for this commit
+	parts map[S]*sessionShare // nil: every write is admitted
+	heavy int                 // units of each heavy session; 0: as much as of all others
 
-	light, earlierLight map[*quota.Session]struct{} // light sessions of the last commits, and of those before
-	commits, quiet      int                         // since light was emptied; since a light session wrote
+	light, earlierLight map[S]struct{} // light sessions of the last commits, and of those before
+	commits, quiet      int            // since light was emptied; since a light session wrote
 }
 
 // sessionShare is a session's part of a commit.
@@ -54,8 +52,8 @@ type sessionShare struct {
 func Units(jobs int, bytes int64) int { return max(1, jobs) + int(bytes/unitBytes) }
 
 // Begin starts a commit from the writes that wait. work returns the session of the i-th write, its units, and how many of
-// them are settled jobs. A nil session belongs to no client.
-func (s *Share) Begin(writes int, work func(i int) (session *quota.Session, units, settled int)) {
+// them are settled jobs. The zero session belongs to no client.
+func (s *Share[S]) Begin(writes int, work func(i int) (session S, units, settled int)) {
 	s.parts, s.total = nil, 0
 	if writes == 0 {
 		s.Debts = nil
@@ -73,9 +71,9 @@ func (s *Share) Begin(writes int, work func(i int) (session *quota.Session, unit
 		}
 		return
 	}
-	s.parts = make(map[*quota.Session]*sessionShare, 64)
+	s.parts = make(map[S]*sessionShare, 64)
 	var x *sessionShare
-	var last *quota.Session
+	var last S
 	for i := range writes {
 		session, n, settled := work(i)
 		if x == nil || session != last { // the writes of a heavy session come in long runs
@@ -92,10 +90,10 @@ func (s *Share) Begin(writes int, work func(i int) (session *quota.Session, unit
 }
 
 // divide computes the share of each heavy session.
-func (s *Share) divide() {
+func (s *Share[S]) divide() {
 	heavy, left := 0, 0
 	for session, x := range s.parts {
-		if x.heavy = session != nil && x.waiting-x.settled+x.settled/settlesPerUnit+s.Debts[session] > lightMax; x.heavy {
+		if x.heavy = !isNone(session) && x.waiting-x.settled+x.settled/settlesPerUnit+s.Debts[session] > lightMax; x.heavy {
 			heavy++
 			continue
 		}
@@ -121,7 +119,7 @@ func (s *Share) divide() {
 }
 
 // nextCommit forgets light sessions that have not written in the last commits.
-func (s *Share) nextCommit() {
+func (s *Share[S]) nextCommit() {
 	s.quiet++
 	if s.commits++; s.commits > RecentCommits {
 		s.earlierLight, s.light, s.commits = s.light, nil, 0
@@ -129,19 +127,19 @@ func (s *Share) nextCommit() {
 }
 
 // noteLight records that a light session has a write.
-func (s *Share) noteLight(session *quota.Session) {
-	if session == nil {
+func (s *Share[S]) noteLight(session S) {
+	if isNone(session) {
 		return
 	}
 	if s.light == nil {
-		s.light = make(map[*quota.Session]struct{})
+		s.light = make(map[S]struct{})
 	}
 	s.light[session] = struct{}{}
 	s.quiet = 0
 }
 
 // allowance returns how many units of a session this commit admits.
-func (s *Share) allowance(x *sessionShare) int {
+func (s *Share[S]) allowance(x *sessionShare) int {
 	switch {
 	case !x.heavy:
 		return max(lightMax, x.waiting, s.total-x.waiting)
@@ -153,8 +151,8 @@ func (s *Share) allowance(x *sessionShare) int {
 
 // Admit reports whether a write of the session, of that many units, is part of this commit. If not, no later write of
 // the session is either. Writes without a session are always admitted: they release jobs.
-func (s *Share) Admit(session *quota.Session, units int) bool {
-	if s.parts == nil || session == nil {
+func (s *Share[S]) Admit(session S, units int) bool {
+	if s.parts == nil || isNone(session) {
 		return true
 	}
 	x := s.parts[session]
@@ -166,18 +164,18 @@ func (s *Share) Admit(session *quota.Session, units int) bool {
 }
 
 // Over reports whether the session used up its share of the last commit and has more to write.
-func (s *Share) Over(session *quota.Session) bool {
+func (s *Share[S]) Over(session S) bool {
 	x := s.parts[session]
 	return x != nil && x.over
 }
 
 // End records which sessions exceeded their share, and reduces the debts of the others.
-func (s *Share) End() {
+func (s *Share[S]) End() {
 	if s.parts == nil {
 		return
 	}
 	for session, x := range s.parts {
-		if x.admitted > 0 && session != nil {
+		if x.admitted > 0 && !isNone(session) {
 			s.setDebt(session, s.Debts[session]+x.admitted-s.allowance(x))
 		}
 	}
@@ -191,13 +189,19 @@ func (s *Share) End() {
 	}
 }
 
-func (s *Share) setDebt(session *quota.Session, debt int) {
+func (s *Share[S]) setDebt(session S, debt int) {
 	if debt <= 0 {
 		delete(s.Debts, session)
 		return
 	}
 	if s.Debts == nil {
-		s.Debts = make(map[*quota.Session]int)
+		s.Debts = make(map[S]int)
 	}
 	s.Debts[session] = debt
+}
+
+// isNone reports whether a write has no session.
+func isNone[S comparable](session S) bool {
+	var none S
+	return session == none
 }

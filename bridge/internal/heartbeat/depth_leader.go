@@ -35,19 +35,19 @@ const (
 const requestAge = 5 * time.Minute
 
 // requestedRecently reports whether metrics were requested within requestAge.
-func (r *depthLeader) requestedRecently(now time.Duration) bool {
-	at := time.Duration(r.requestedAt.Load())
+func (d *depthLeader) requestedRecently(now time.Duration) bool {
+	at := time.Duration(d.requestedAt.Load())
 	return at != 0 && now-at < requestAge
 }
 
 // announcesLeadership reports whether the next heartbeat announces this sidecar, and whether it has to return all peers.
-// k.mu is not held.
-func (k *Heartbeater) announcesLeadership() (announces, all bool) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	announces, now := k.depthLeader.role != following, k.Clock()
-	due := k.allPeersAt == 0 || now-k.allPeersAt >= time.Duration(k.allPeers)*allPeersPause
-	return announces, announces || due && k.depthLeader.requestedRecently(now)
+// h.mu is not held.
+func (h *Heartbeater) announcesLeadership() (announces, all bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	announces, now := h.depthLeader.role != following, h.Clock()
+	due := h.allPeersAt == 0 || now-h.allPeersAt >= time.Duration(h.allPeers)*allPeersPause
+	return announces, announces || due && h.depthLeader.requestedRecently(now)
 }
 
 // allPeersPause is how long a watched sidecar waits after a list of all peers, for each of them. So all
@@ -56,8 +56,8 @@ const allPeersPause = 60 * time.Millisecond
 
 // update applies a successful heartbeat: announced is whether the heartbeat announced this sidecar, and peers are those
 // that it returned. lapsed means that the heartbeat before was late. update reports whether another heartbeat is
-// needed immediately. k.mu is held.
-func (r *depthLeader) update(id backends.Identity, announced, lapsed bool, peers []backends.Peer, now time.Duration) (again bool) {
+// needed immediately. h.mu is held.
+func (d *depthLeader) update(id backends.Identity, announced, lapsed bool, peers []backends.Peer, now time.Duration) (again bool) {
 	others, smaller := false, false
 	for _, p := range peers {
 		if p.DepthLeader && !p.Dead && !p.Expired {
@@ -66,37 +66,37 @@ func (r *depthLeader) update(id backends.Identity, announced, lapsed bool, peers
 		}
 	}
 	if lapsed { // the earlier announcement had possibly expired
-		r.announced = false
-		if r.role == leading {
-			r.role = announcing
+		d.announced = false
+		if d.role == leading {
+			d.role = announcing
 		}
 	}
 	switch {
-	case !r.requestedRecently(now):
-		r.role = following
-	case r.role == following && !others:
-		r.role = announcing
-	case r.role == announcing && r.announced && announced && !others:
-		r.role = leading
-	case r.role == announcing && smaller:
-		r.role = following
+	case !d.requestedRecently(now):
+		d.role = following
+	case d.role == following && !others:
+		d.role = announcing
+	case d.role == announcing && d.announced && announced && !others:
+		d.role = leading
+	case d.role == announcing && smaller:
+		d.role = following
 	}
-	r.announced = announced
-	return announced != (r.role != following) || r.role == announcing && !others
+	d.announced = announced
+	return announced != (d.role != following) || d.role == announcing && !others
 }
 
 // RequestDepths records that metrics need the depths, and sends a heartbeat to find out which sidecar leads.
-func (k *Heartbeater) RequestDepths() {
-	now := k.Clock()
-	before := time.Duration(k.depthLeader.requestedAt.Swap(int64(max(now, 1))))
+func (h *Heartbeater) RequestDepths() {
+	now := h.Clock()
+	before := time.Duration(h.depthLeader.requestedAt.Swap(int64(max(now, 1))))
 	if before != 0 && now-before < requestAge {
 		return
 	}
-	k.mu.Lock()
-	k.allPeersAt = 0
-	k.mu.Unlock()
-	k.SendNow()
-	for end := now + FirstWait; k.Clock() < end && !k.LeadsDepths(); {
+	h.mu.Lock()
+	h.allPeersAt = 0
+	h.mu.Unlock()
+	h.SendNow()
+	for end := now + FirstWait; h.Clock() < end && !h.LeadsDepths(); {
 		time.Sleep(FirstWait / 100)
 	}
 }
@@ -106,8 +106,8 @@ func (k *Heartbeater) RequestDepths() {
 const FirstWait = 500 * time.Millisecond
 
 // LeadsDepths reports whether this sidecar reads the depths at this moment.
-func (k *Heartbeater) LeadsDepths() bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.depthLeader.role == leading && k.lastErr == nil && k.Clock() < k.freshUntil
+func (h *Heartbeater) LeadsDepths() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.depthLeader.role == leading && h.lastErr == nil && h.Clock() < h.freshUntil
 }

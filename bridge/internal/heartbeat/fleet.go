@@ -16,20 +16,20 @@ const fleetAge = 5 * time.Second
 // Fleet returns the rows of all sidecars of the database, also of this one, and the time since they were read. If the
 // last list is too old, it sends a heartbeat that returns all, and waits for it as long as ctx allows. Then it returns
 // the older list, if there is one.
-func (k *Heartbeater) Fleet(ctx context.Context) (fleet []backends.Peer, age time.Duration, err error) {
+func (h *Heartbeater) Fleet(ctx context.Context) (fleet []backends.Peer, age time.Duration, err error) {
 	for {
-		k.mu.Lock()
-		fleet, age = k.fleet, k.Clock()-k.fleetAt
+		h.mu.Lock()
+		fleet, age = h.fleet, h.Clock()-h.fleetAt
 		if fleet != nil && age < fleetAge {
-			k.mu.Unlock()
+			h.mu.Unlock()
 			return fleet, age, nil
 		}
 		answered := make(chan struct{})
-		k.confirmations = append(k.confirmations, answered)
-		lastErr := k.lastErr
-		k.mu.Unlock()
-		k.fleetWanted.Store(true)
-		k.SendNow()
+		h.confirmations = append(h.confirmations, answered)
+		lastErr := h.lastErr
+		h.mu.Unlock()
+		h.fleetWanted.Store(true)
+		h.SendNow()
 		select {
 		case <-answered:
 		case <-ctx.Done():
@@ -42,14 +42,14 @@ func (k *Heartbeater) Fleet(ctx context.Context) (fleet []backends.Peer, age tim
 }
 
 // heartbeat returns a heartbeat of this process.
-func (k *Heartbeater) heartbeat(id backends.Identity, kind backends.HeartbeatKind, timeout time.Duration) backends.Heartbeat {
+func (h *Heartbeater) heartbeat(id backends.Identity, kind backends.HeartbeatKind, timeout time.Duration) backends.Heartbeat {
 	b := backends.Heartbeat{Host: id, Kind: kind, Name: hostName(), Timeout: timeout}
-	if k.Version != nil {
-		v := k.Version()
+	if h.Version != nil {
+		v := h.Version()
 		b.Version = strings.ToValidUTF8(v[:min(len(v), backends.MaxVersion)], "")
 	}
-	if k.Leases != nil {
-		b.Leases = int64(k.Leases.HeldBySessions())
+	if h.Leases != nil {
+		b.Leases = int64(h.Leases.HeldBySessions())
 	}
 	return b
 }

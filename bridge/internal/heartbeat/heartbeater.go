@@ -17,7 +17,6 @@ import (
 	"github.com/qsidecar/qsidecar/bridge/internal/backendref"
 	"github.com/qsidecar/qsidecar/bridge/internal/lease"
 	"github.com/qsidecar/qsidecar/bridge/internal/metrics"
-	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 )
 
 // Heartbeater keeps this sidecar alive in one database. It joins under a new identity, sends heartbeats, compares the
@@ -74,7 +73,7 @@ type Config struct {
 	Clock   func() time.Duration // never jumps, and goes on while the machine is suspended
 
 	// Lost receives the claims that the sessions no longer have.
-	Lost func(map[*quota.Session][]lease.Held)
+	Lost func(lease.Lost)
 	// IdentityDropped is called when an identity is declared dead, before its leases are dropped.
 	IdentityDropped func()
 	// Release releases claims that this sidecar has no record of, without using up an attempt. It returns how many: it leaves
@@ -94,7 +93,7 @@ func New(c Config) *Heartbeater {
 }
 
 // Run joins and sends heartbeats until ctx is done. It does not leave: see Leave.
-func (k *Heartbeater) Run(ctx context.Context) error {
+func (h *Heartbeater) Run(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	var failing bool
@@ -103,28 +102,28 @@ func (k *Heartbeater) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-timer.C:
-		case <-k.wake:
+		case <-h.wake:
 		}
-		err := k.Send(ctx)
+		err := h.Send(ctx)
 		if ctx.Err() != nil {
 			return nil
 		}
 		if errors.Is(err, errRejoinsLater) {
-			k.setLastErr(err)
-			timer.Reset(k.untilJoin())
+			h.setLastErr(err)
+			timer.Reset(h.untilJoin())
 			continue
 		}
-		k.setLastErr(err)
+		h.setLastErr(err)
 		if err != nil {
-			k.Metrics().HeartbeatFailures.Inc()
+			h.Metrics().HeartbeatFailures.Inc()
 		}
 		if err != nil && !failing {
-			k.Log.Warn("heartbeat failed", "event", "heartbeat_failed", "error", err)
+			h.Log.Warn("heartbeat failed", "event", "heartbeat_failed", "error", err)
 		} else if err == nil && failing {
-			k.Log.Info("heartbeats succeed again", "event", "heartbeat_recovered")
+			h.Log.Info("heartbeats succeed again", "event", "heartbeat_recovered")
 		}
 		failing = err != nil
-		next := k.pause()
+		next := h.pause()
 		if failing {
 			next = min(next/4, time.Second)
 		}
@@ -133,43 +132,43 @@ func (k *Heartbeater) Run(ctx context.Context) error {
 }
 
 // setLastErr keeps the error of the last heartbeat for status.
-func (k *Heartbeater) setLastErr(err error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.lastErr = err
+func (h *Heartbeater) setLastErr(err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.lastErr = err
 }
 
 // Send sends one heartbeat. A Heartbeater without an identity joins the database with it, under a new identity. After
 // a success, Send compares the claimed rows with the lease table. It returns the error of the database. If other
 // sidecars have declared this one dead, it drops the identity and joins again.
-func (k *Heartbeater) Send(ctx context.Context) error {
-	id := k.Identity()
+func (h *Heartbeater) Send(ctx context.Context) error {
+	id := h.Identity()
 	kind := backends.HeartbeatRenew
 	if id == 0 {
-		if k.untilJoin() > 0 {
+		if h.untilJoin() > 0 {
 			return errRejoinsLater
 		}
 		kind = backends.HeartbeatJoin
 		id = newIdentity()
 	}
-	sent, h := k.Clock(), k.Times.sidecarTimeout() // read once, because they can change during this call
-	leads, all := k.announcesLeadership()
-	b := k.heartbeat(id, kind, time.Duration(h))
-	b.DepthLeader, b.AllPeers = leads, all || k.fleetWanted.Swap(false)
-	queryCtx, cancel := backendref.WithTimeout(ctx, h.answer())
+	sent, limit := h.Clock(), h.Times.sidecarTimeout() // read once, because they can change during this call
+	leads, all := h.announcesLeadership()
+	b := h.heartbeat(id, kind, time.Duration(limit))
+	b.DepthLeader, b.AllPeers = leads, all || h.fleetWanted.Swap(false)
+	queryCtx, cancel := backendref.WithTimeout(ctx, limit.answer())
 	defer cancel()
-	pulse, err := k.Backend.Heartbeat(queryCtx, b)
+	pulse, err := h.Backend.Heartbeat(queryCtx, b)
 	if err != nil {
 		return err
 	}
 	if !pulse.Alive {
-		k.DropIdentity(id)
-		return k.Send(ctx)
+		h.DropIdentity(id)
+		return h.Send(ctx)
 	}
-	if !k.recordHeartbeat(b, sent+h.trusted(), pulse) {
-		return k.Send(ctx) // since then a claim found that id was declared dead
+	if !h.recordHeartbeat(b, sent+limit.trusted(), pulse) {
+		return h.Send(ctx) // since then a claim found that id was declared dead
 	}
-	return k.reconcile(ctx, id)
+	return h.reconcile(ctx, id)
 }
 
 // errRejoinsLater is returned by Send while a sidecar that was evicted soon after it joined waits before it joins again.
@@ -179,142 +178,142 @@ var errRejoinsLater = errors.New("this sidecar was evicted soon after it joined 
 const firstRejoinWait = 100 * time.Millisecond
 
 // delayRejoin is called when an identity is dropped. If that was its first heartbeat's time, something evicts each new identity:
-// another program empties qsidecar_sidecars, for example. Then the sidecar must not join in a loop. The caller holds k.mu.
-func (k *Heartbeater) delayRejoin() {
-	every := k.Times.sidecarTimeout().every()
-	if k.Clock()-k.joinedAt > every {
-		k.rejoinWait = 0
+// another program empties qsidecar_sidecars, for example. Then the sidecar must not join in a loop. The caller holds h.mu.
+func (h *Heartbeater) delayRejoin() {
+	every := h.Times.sidecarTimeout().every()
+	if h.Clock()-h.joinedAt > every {
+		h.rejoinWait = 0
 	} else {
-		k.rejoinWait = min(max(2*k.rejoinWait, firstRejoinWait), every)
+		h.rejoinWait = min(max(2*h.rejoinWait, firstRejoinWait), every)
 	}
-	k.joinNotBefore = k.Clock() + k.rejoinWait
+	h.joinNotBefore = h.Clock() + h.rejoinWait
 }
 
 // untilJoin returns how long a sidecar without an identity must wait before it joins.
-func (k *Heartbeater) untilJoin() time.Duration {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return max(k.joinNotBefore-k.Clock(), 0)
+func (h *Heartbeater) untilJoin() time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return max(h.joinNotBefore-h.Clock(), 0)
 }
 
 // recordHeartbeat records a successful heartbeat, which is trusted until freshUntil. It returns false if the identity was
 // dropped since it was sent.
-func (k *Heartbeater) recordHeartbeat(b backends.Heartbeat, freshUntil time.Duration, pulse backends.HeartbeatResult) bool {
+func (h *Heartbeater) recordHeartbeat(b backends.Heartbeat, freshUntil time.Duration, pulse backends.HeartbeatResult) bool {
 	id := b.Host
-	k.mu.Lock()
-	if b.Kind == backends.HeartbeatRenew && k.identity != id {
-		k.mu.Unlock()
+	h.mu.Lock()
+	if b.Kind == backends.HeartbeatRenew && h.identity != id {
+		h.mu.Unlock()
 		return false
 	}
-	joined := k.identity == 0
+	joined := h.identity == 0
 	if joined {
-		k.joinedAt = k.Clock()
+		h.joinedAt = h.Clock()
 	}
-	revived := joined || k.Clock() >= k.freshUntil
-	k.identity = id
-	k.freshUntil, k.lastSuccess = freshUntil, k.Clock()
-	suspected := k.watchPeers(pulse.Peers, revived)
-	if k.watched = pulse.Watched; !k.watched || b.AllPeers {
-		k.allPeersAt, k.allPeers = k.Clock(), len(pulse.Peers)
-		k.fleet, k.fleetAt = slices.Concat(pulse.Peers, []backends.Peer{ownRow(b)}), k.Clock()
-		if k.depthLeader.update(id, b.DepthLeader, revived, pulse.Peers, k.Clock()) {
-			k.SendNow()
+	revived := joined || h.Clock() >= h.freshUntil
+	h.identity = id
+	h.freshUntil, h.lastSuccess = freshUntil, h.Clock()
+	suspected := h.watchPeers(pulse.Peers, revived)
+	if h.watched = pulse.Watched; !h.watched || b.AllPeers {
+		h.allPeersAt, h.allPeers = h.Clock(), len(pulse.Peers)
+		h.fleet, h.fleetAt = slices.Concat(pulse.Peers, []backends.Peer{ownRow(b)}), h.Clock()
+		if h.depthLeader.update(id, b.DepthLeader, revived, pulse.Peers, h.Clock()) {
+			h.SendNow()
 		}
 	}
-	for _, c := range k.confirmations {
+	for _, c := range h.confirmations {
 		close(c)
 	}
-	k.confirmations = nil
-	k.mu.Unlock()
+	h.confirmations = nil
+	h.mu.Unlock()
 	if joined {
-		k.Log.Info("joined the database", "event", "database_joined", "sidecar", fmt.Sprintf("%016x", uint64(id)))
+		h.Log.Info("joined the database", "event", "database_joined", "sidecar", fmt.Sprintf("%016x", uint64(id)))
 	}
 	if revived {
-		k.Revived()
+		h.Revived()
 	}
 	if suspected {
-		k.Suspected()
+		h.Suspected()
 	}
 	return true
 }
 
 // DropIdentity drops an identity that other sidecars declared dead. They can hand out its jobs again.
-func (k *Heartbeater) DropIdentity(id backends.Identity) {
-	k.mu.Lock()
-	if k.identity != id {
-		k.mu.Unlock()
+func (h *Heartbeater) DropIdentity(id backends.Identity) {
+	h.mu.Lock()
+	if h.identity != id {
+		h.mu.Unlock()
 		return
 	}
-	k.identity = 0
-	k.freshUntil = 0
-	k.delayRejoin()
-	for _, c := range k.confirmations {
+	h.identity = 0
+	h.freshUntil = 0
+	h.delayRejoin()
+	for _, c := range h.confirmations {
 		close(c)
 	}
-	k.confirmations = nil
-	k.mu.Unlock()
-	k.Metrics().Evictions.Inc()
-	k.IdentityDropped()
-	lost := k.Leases.DropAll()
-	k.Log.Warn("evicted by another sidecar", "event", "evicted", "sidecar", fmt.Sprintf("%016x", uint64(id)), "sessions", len(lost))
-	k.Lost(lost)
+	h.confirmations = nil
+	h.mu.Unlock()
+	h.Metrics().Evictions.Inc()
+	h.IdentityDropped()
+	lost := h.Leases.DropAll()
+	h.Log.Warn("evicted by another sidecar", "event", "evicted", "sidecar", fmt.Sprintf("%016x", uint64(id)), "sessions", len(lost))
+	h.Lost(lost)
 }
 
 // Identity returns the identity for claims; 0 if there is none.
-func (k *Heartbeater) Identity() backends.Identity {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.identity
+func (h *Heartbeater) Identity() backends.Identity {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.identity
 }
 
 // Fresh returns the identity if its heartbeat is not late, else 0.
-func (k *Heartbeater) Fresh() backends.Identity {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.Clock() >= k.freshUntil {
+func (h *Heartbeater) Fresh() backends.Identity {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.Clock() >= h.freshUntil {
 		return 0
 	}
-	return k.identity
+	return h.identity
 }
 
 // Confirm reports whether id is alive. If the last heartbeat is late, it sends one and waits for it as long as ctx
 // allows.
-func (k *Heartbeater) Confirm(ctx context.Context, id backends.Identity) bool {
-	if k.Fresh() == id {
+func (h *Heartbeater) Confirm(ctx context.Context, id backends.Identity) bool {
+	if h.Fresh() == id {
 		return true
 	}
-	k.mu.Lock()
+	h.mu.Lock()
 	c := make(chan struct{})
-	k.confirmations = append(k.confirmations, c)
-	k.mu.Unlock()
-	k.SendNow()
+	h.confirmations = append(h.confirmations, c)
+	h.mu.Unlock()
+	h.SendNow()
 	select {
 	case <-c:
-		return k.Fresh() == id
+		return h.Fresh() == id
 	case <-ctx.Done():
 		return false
 	}
 }
 
 // SendNow makes Run send a heartbeat immediately. It does not wait for it.
-func (k *Heartbeater) SendNow() {
+func (h *Heartbeater) SendNow() {
 	select {
-	case k.wake <- struct{}{}:
+	case h.wake <- struct{}{}:
 	default:
 	}
 }
 
 // Leave sends the last heartbeat. The sessions' leases stay valid for the restart grace.
-func (k *Heartbeater) Leave(ctx context.Context) error {
-	k.mu.Lock()
-	id := k.identity
-	k.identity = 0
-	k.freshUntil = 0
-	k.mu.Unlock()
+func (h *Heartbeater) Leave(ctx context.Context) error {
+	h.mu.Lock()
+	id := h.identity
+	h.identity = 0
+	h.freshUntil = 0
+	h.mu.Unlock()
 	if id == 0 {
 		return nil
 	}
-	_, err := k.Backend.Heartbeat(ctx, k.heartbeat(id, backends.HeartbeatLeave, k.Times.RestartGrace()))
+	_, err := h.Backend.Heartbeat(ctx, h.heartbeat(id, backends.HeartbeatLeave, h.Times.RestartGrace()))
 	return err
 }
 
@@ -335,3 +334,30 @@ func hostName() string {
 	}
 	return fmt.Sprintf("%s:%d", name, os.Getpid())
 }
+
+// Reachable reports whether the last heartbeat succeeded and is not late.
+func (h *Heartbeater) Reachable() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.lastErr == nil && h.Clock() < h.freshUntil
+}
+
+// Age returns the time since the last successful heartbeat; negative: there was none.
+func (h *Heartbeater) Age() time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.lastSuccess == 0 {
+		return -1
+	}
+	return h.Clock() - h.lastSuccess
+}
+
+// Err returns the error of the last heartbeat, or nil if it succeeded.
+func (h *Heartbeater) Err() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.lastErr
+}
+
+// Locker is the lock of the heartbeater, for the check of the locks.
+func (h *Heartbeater) Locker() sync.Locker { return &h.mu }

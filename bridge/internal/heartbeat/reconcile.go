@@ -13,14 +13,14 @@ const claimedPage = 1000
 
 // reconcile compares the rows claimed under id with the lease table. It releases rows that the table does not have:
 // the reply of their commit was lost. Leases without a row are lost.
-func (k *Heartbeater) reconcile(ctx context.Context, id backends.Identity) error {
-	missing := k.Leases.Confirmed() // read before the query, so that later claims do not count as missing
+func (h *Heartbeater) reconcile(ctx context.Context, id backends.Identity) error {
+	missing := h.Leases.Confirmed() // read before the query, so that later claims do not count as missing
 	for after := ""; ; {
-		rows, err := k.claimedBy(ctx, id, after)
+		rows, err := h.claimedBy(ctx, id, after)
 		if err != nil {
 			return err
 		}
-		if err := k.releaseUnknown(ctx, id, after, k.Leases.Unknown(rows)); err != nil {
+		if err := h.releaseUnknown(ctx, id, after, h.Leases.Unknown(rows)); err != nil {
 			return err
 		}
 		for i := range rows {
@@ -31,28 +31,28 @@ func (k *Heartbeater) reconcile(ctx context.Context, id backends.Identity) error
 		}
 		after = rows[len(rows)-1].Lease.Job
 	}
-	if k.Reconciled != nil {
-		k.Reconciled()
+	if h.Reconciled != nil {
+		h.Reconciled()
 	}
-	if lost := k.Leases.DropMissing(missing); len(lost) > 0 {
-		k.Lost(lost)
+	if lost := h.Leases.DropMissing(missing); len(lost) > 0 {
+		h.Lost(lost)
 	}
 	return nil
 }
 
-func (k *Heartbeater) claimedBy(ctx context.Context, id backends.Identity, after string) ([]backends.ClaimedJob, error) {
-	ctx, cancel := backendref.WithTimeout(ctx, k.Times.sidecarTimeout().answer())
+func (h *Heartbeater) claimedBy(ctx context.Context, id backends.Identity, after string) ([]backends.ClaimedJob, error) {
+	ctx, cancel := backendref.WithTimeout(ctx, h.Times.sidecarTimeout().answer())
 	defer cancel()
-	return k.Backend.ClaimedBy(ctx, id, after, claimedPage)
+	return h.Backend.ClaimedBy(ctx, id, after, claimedPage)
 }
 
 // releaseUnknown queries a second time before it releases rows. A job that was settled between the query and the
 // comparison is unknown too, but gone.
-func (k *Heartbeater) releaseUnknown(ctx context.Context, id backends.Identity, after string, unknown []backends.ClaimedJob) error {
+func (h *Heartbeater) releaseUnknown(ctx context.Context, id backends.Identity, after string, unknown []backends.ClaimedJob) error {
 	if len(unknown) == 0 {
 		return nil
 	}
-	rows, err := k.claimedBy(ctx, id, after)
+	rows, err := h.claimedBy(ctx, id, after)
 	if err != nil {
 		return err
 	}
@@ -67,8 +67,8 @@ func (k *Heartbeater) releaseUnknown(ctx context.Context, id backends.Identity, 
 	if len(unknown) == 0 {
 		return nil
 	}
-	if n := k.Release(id, unknown); n > 0 {
-		k.Log.Warn("releasing claims without a session", "event", "unknown_claims_released", "jobs", n)
+	if n := h.Release(id, unknown); n > 0 {
+		h.Log.Warn("releasing claims without a session", "event", "unknown_claims_released", "jobs", n)
 	}
 	return nil
 }

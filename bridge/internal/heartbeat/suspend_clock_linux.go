@@ -41,8 +41,8 @@ func now() clocks {
 }
 
 // read returns the time since the boot.
-func (c *suspendClock) read() time.Duration {
-	now, r := c.now(), c.last.Load()
+func (s *suspendClock) read() time.Duration {
+	now, r := s.now(), s.last.Load()
 	if r != nil {
 		passed := now.monotonic - r.monotonic
 		drift := now.wall - r.wall - passed
@@ -50,9 +50,9 @@ func (c *suspendClock) read() time.Duration {
 			return r.boot + passed
 		}
 	}
-	r = &bootReading{now, c.sinceBoot()}
-	if c.now().monotonic-now.monotonic < maxDrift { // otherwise the reading is not of one moment
-		c.last.Store(r)
+	r = &bootReading{now, s.sinceBoot()}
+	if s.now().monotonic-now.monotonic < maxDrift { // otherwise the reading is not of one moment
+		s.last.Store(r)
 	}
 	return r.boot
 }

@@ -32,14 +32,14 @@ func (t *Times) RestartGrace() time.Duration { return time.Duration(t.grace.Load
 // timeout is H, the sidecar timeout, and computes the times that follow from it.
 type timeout time.Duration
 
-func (h timeout) every() time.Duration { return time.Duration(h) / 6 }
+func (t timeout) every() time.Duration { return time.Duration(t) / 6 }
 
 // trusted is for how long a sidecar trusts a heartbeat, from when it was sent.
-func (h timeout) trusted() time.Duration { return time.Duration(h) * 13 / 20 }
+func (t timeout) trusted() time.Duration { return time.Duration(t) * 13 / 20 }
 
 // headStart is how long a peer counts as watched when it is first seen. The rest of H is longer than trusted.
-func (h timeout) headStart() time.Duration { return time.Duration(h) * 3 / 10 }
+func (t timeout) headStart() time.Duration { return time.Duration(t) * 3 / 10 }
 
 // answer is the timeout of one query of the heartbeater. If one connection hangs, the heartbeat before is still trusted when the
 // next attempt, on another connection, gets its answer: H/6 + H/4 and a pause are below 13/20 H.
-func (h timeout) answer() time.Duration { return time.Duration(h) / 4 }
+func (t timeout) answer() time.Duration { return time.Duration(t) / 4 }

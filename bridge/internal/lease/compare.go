@@ -5,28 +5,31 @@ import (
 	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 )
 
+// Lost are claims that are no longer this sidecar's in the database, by the session that holds them.
+type Lost map[*quota.Session][]Held
+
 // DropAll removes all claims after the identity was declared dead. It returns the claims that each session lost.
-func (l *Table) DropAll() map[*quota.Session][]Held {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	lost := make(map[*quota.Session][]Held, len(l.sessions))
-	for sess := range l.sessions {
-		for h := range l.heldBy(sess) {
+func (t *Table) DropAll() Lost {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	lost := make(Lost, len(t.sessions))
+	for sess := range t.sessions {
+		for h := range t.heldBy(sess) {
 			lost[sess] = append(lost[sess], h.held())
-			l.detach(h)
+			t.detach(h)
 		}
 	}
-	clear(l.entries)
-	l.handOuts = nil
+	clear(t.entries)
+	t.handOuts = nil
 	return lost
 }
 
 // Confirmed returns the tokens that the database must also have: those neither in flight nor being settled.
-func (l *Table) Confirmed() map[backends.Token]struct{} {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	out := make(map[backends.Token]struct{}, len(l.entries))
-	for token, h := range l.entries {
+func (t *Table) Confirmed() map[backends.Token]struct{} {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	out := make(map[backends.Token]struct{}, len(t.entries))
+	for token, h := range t.entries {
 		if !h.inFlight && h.settling == 0 {
 			out[token] = struct{}{}
 		}
@@ -35,16 +38,16 @@ func (l *Table) Confirmed() map[backends.Token]struct{} {
 }
 
 // Unknown returns the rows that the table does not have. It completes the queues of the entries that it has.
-func (l *Table) Unknown(rows []backends.ClaimedJob) []backends.ClaimedJob {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+func (t *Table) Unknown(rows []backends.ClaimedJob) []backends.ClaimedJob {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	var out []backends.ClaimedJob
 	for i := range rows {
-		h := l.entries[rows[i].Lease.Token]
+		h := t.entries[rows[i].Lease.Token]
 		if h == nil {
 			out = append(out, rows[i])
 		} else if h.counters == nil && !h.inFlight { // bound here: another sidecar claimed it
-			h.queue, h.counters = rows[i].Queue, l.countersOf(rows[i].Queue)
+			h.queue, h.counters = rows[i].Queue, t.countersOf(rows[i].Queue)
 		}
 	}
 	return out
@@ -52,23 +55,23 @@ func (l *Table) Unknown(rows []backends.ClaimedJob) []backends.ClaimedJob {
 
 // DropMissing removes those of the tokens that are still confirmed. The database no longer has them under this
 // identity. DropMissing returns the claims that each session lost.
-func (l *Table) DropMissing(tokens map[backends.Token]struct{}) map[*quota.Session][]Held {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	var lost map[*quota.Session][]Held
+func (t *Table) DropMissing(tokens map[backends.Token]struct{}) Lost {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var lost Lost
 	for token := range tokens {
-		h := l.entries[token]
+		h := t.entries[token]
 		if h == nil || h.inFlight || h.settling > 0 {
 			continue
 		}
 		if h.session != nil {
 			if lost == nil {
-				lost = make(map[*quota.Session][]Held)
+				lost = make(Lost)
 			}
 			lost[h.session] = append(lost[h.session], h.held())
 		}
-		l.detach(h)
-		delete(l.entries, token)
+		t.detach(h)
+		delete(t.entries, token)
 	}
 	return lost
 }

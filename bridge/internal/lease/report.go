@@ -10,11 +10,11 @@ import (
 )
 
 // QueuesOf returns the queues of the leases' jobs, and the leases that are not in the table.
-func (l *Table) QueuesOf(leases []backends.Lease) (queues []string, missing []backends.Lease) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+func (t *Table) QueuesOf(leases []backends.Lease) (queues []string, missing []backends.Lease) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	for _, lease := range leases {
-		if h := l.entries[lease.Token]; h != nil && h.queue != "" && h.lease.Job == lease.Job {
+		if h := t.entries[lease.Token]; h != nil && h.queue != "" && h.lease.Job == lease.Job {
 			queues = append(queues, h.queue)
 		} else {
 			missing = append(missing, lease)
@@ -32,15 +32,15 @@ type QueueHeld struct {
 }
 
 // HeldBy returns the jobs that a session holds, by queue.
-func (l *Table) HeldBy(s *quota.Session, now time.Time) []QueueHeld {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+func (t *Table) HeldBy(s *quota.Session, now time.Time) []QueueHeld {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	type held struct {
 		jobs   int64
 		oldest *Entry
 	}
 	queues := make(map[string]held)
-	for h := range l.heldBy(s) {
+	for h := range t.heldBy(s) {
 		of := queues[h.queue]
 		of.jobs++
 		if of.oldest == nil || h.since.Before(of.oldest.since) {
@@ -57,4 +57,4 @@ func (l *Table) HeldBy(s *quota.Session, now time.Time) []QueueHeld {
 }
 
 // Locker is the lock of the table, for the check of the locks.
-func (l *Table) Locker() sync.Locker { return &l.mu }
+func (t *Table) Locker() sync.Locker { return &t.mu }

@@ -54,32 +54,32 @@ func NewTable(trace func(headers map[string]string) (parent, state string)) *Tab
 
 // Expect registers tokens before the commit that uses them, so that the heartbeater never takes a claim in flight
 // for an unknown one.
-func (l *Table) Expect(slots []backends.Slot) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+func (t *Table) Expect(slots []backends.Slot) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	for i := range slots {
-		l.entries[slots[i].Token] = &Entry{inFlight: true}
+		t.entries[slots[i].Token] = &Entry{inFlight: true}
 	}
 }
 
 // Forget removes tokens for which the commit claimed no job.
-func (l *Table) Forget(slots []backends.Slot) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+func (t *Table) Forget(slots []backends.Slot) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	for i := range slots {
-		delete(l.entries, slots[i].Token)
+		delete(t.entries, slots[i].Token)
 	}
 }
 
 // Give records that jobs belong to the session, which has reserved quota for them. A timed lease belongs to no
 // session. If the identity of the claims was declared dead, Give returns false and changes nothing.
-func (l *Table) Give(jobs []backends.Job, sess *quota.Session, timed bool, now time.Time) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+func (t *Table) Give(jobs []backends.Job, sess *quota.Session, timed bool, now time.Time) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	var few [4]*Entry
 	found := few[:0]
 	for i := range jobs {
-		h := l.entries[jobs[i].Token]
+		h := t.entries[jobs[i].Token]
 		if h == nil {
 			return false
 		}
@@ -87,39 +87,39 @@ func (l *Table) Give(jobs []backends.Job, sess *quota.Session, timed bool, now t
 	}
 	for i, h := range found {
 		h.lease, h.queue, h.since, h.delivered = jobs[i].Lease(), jobs[i].Queue, now, true
-		h.counters, h.info, h.alone = l.countersOf(h.queue), l.infoOf(&jobs[i]), jobs[i].Alone
+		h.counters, h.info, h.alone = t.countersOf(h.queue), t.infoOf(&jobs[i]), jobs[i].Alone
 		h.inFlight = false
 		if !timed {
-			l.attach(h, sess)
+			t.attach(h, sess)
 		}
 	}
 	return true
 }
 
 // find returns the claim of the lease, or nil. A lease with a claim's token and another job's id is forged: it
-// must not move or end the claim. l.mu is held.
-func (l *Table) find(lease backends.Lease) *Entry {
-	if h := l.entries[lease.Token]; h != nil && h.lease.Job == lease.Job {
+// must not move or end the claim. t.mu is held.
+func (t *Table) find(lease backends.Lease) *Entry {
+	if h := t.entries[lease.Token]; h != nil && h.lease.Job == lease.Job {
 		return h
 	}
 	return nil
 }
 
-// attach assigns h to the session, which has quota for it. l.mu is held.
-func (l *Table) attach(h *Entry, sess *quota.Session) {
-	l.detach(h)
-	h.session, h.next = sess, l.sessions[sess]
+// attach assigns h to the session, which has quota for it. t.mu is held.
+func (t *Table) attach(h *Entry, sess *quota.Session) {
+	t.detach(h)
+	h.session, h.next = sess, t.sessions[sess]
 	if h.next != nil {
 		h.next.prev = h
 	}
-	l.sessions[sess] = h
+	t.sessions[sess] = h
 	if h.alone {
 		sess.Jobs.BindAlone()
 	}
 }
 
-// detach takes h from its session and releases the quota. l.mu is held.
-func (l *Table) detach(h *Entry) {
+// detach takes h from its session and releases the quota. t.mu is held.
+func (t *Table) detach(h *Entry) {
 	if h.session == nil {
 		return
 	}
@@ -127,9 +127,9 @@ func (l *Table) detach(h *Entry) {
 	case h.prev != nil:
 		h.prev.next = h.next
 	case h.next != nil:
-		l.sessions[h.session] = h.next
+		t.sessions[h.session] = h.next
 	default:
-		delete(l.sessions, h.session)
+		delete(t.sessions, h.session)
 	}
 	if h.next != nil {
 		h.next.prev = h.prev
@@ -138,10 +138,10 @@ func (l *Table) detach(h *Entry) {
 	h.session, h.prev, h.next = nil, nil, nil
 }
 
-// heldBy iterates over the claims that a session holds. The loop can detach the current one. l.mu is held.
-func (l *Table) heldBy(sess *quota.Session) iter.Seq[*Entry] {
+// heldBy iterates over the claims that a session holds. The loop can detach the current one. t.mu is held.
+func (t *Table) heldBy(sess *quota.Session) iter.Seq[*Entry] {
 	return func(yield func(*Entry) bool) {
-		for h := l.sessions[sess]; h != nil; {
+		for h := t.sessions[sess]; h != nil; {
 			next := h.next
 			if !yield(h) {
 				return
@@ -153,13 +153,13 @@ func (l *Table) heldBy(sess *quota.Session) iter.Seq[*Entry] {
 
 // BeginSettle marks the leases as being settled until EndSettle. It appends the known claims to marked, and the
 // details of each lease's delivery to runs.
-func (l *Table) BeginSettle(leases []backends.Lease, marked []*Entry, runs []Run) ([]*Entry, []Run) {
+func (t *Table) BeginSettle(leases []backends.Lease, marked []*Entry, runs []Run) ([]*Entry, []Run) {
 	now := time.Now()
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	for _, lease := range leases {
 		r := Run{Took: -1, Held: Held{Lease: lease}}
-		if h := l.find(lease); h != nil {
+		if h := t.find(lease); h != nil {
 			h.settling++
 			marked = append(marked, h)
 			r.Held = h.held()
@@ -173,32 +173,32 @@ func (l *Table) BeginSettle(leases []backends.Lease, marked []*Entry, runs []Run
 }
 
 // countersOf returns the counters of the queue.
-func (l *Table) countersOf(queue string) *metrics.Queue {
-	if l.Metrics == nil {
+func (t *Table) countersOf(queue string) *metrics.Queue {
+	if t.Metrics == nil {
 		return nil
 	}
-	return l.Metrics().Queue(queue)
+	return t.Metrics().Queue(queue)
 }
 
 // EndSettle ends a settle. gone are the leases that no session holds any more, settled or lost.
-func (l *Table) EndSettle(marked []*Entry, gone []backends.Lease) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+func (t *Table) EndSettle(marked []*Entry, gone []backends.Lease) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	for _, h := range marked {
 		h.settling--
 	}
-	l.drop(gone)
+	t.drop(gone)
 }
 
 // Bind assigns the leases to the session and calls submit, in one step. A session that ends at the same time either
 // releases them before the bind is submitted, which then finds them lost, or no longer has them. The leases count as
 // in flight until EndBind. Bind returns false if the session would hold more than most jobs.
-func (l *Table) Bind(leases []backends.Lease, sess *quota.Session, most int, submit func()) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+func (t *Table) Bind(leases []backends.Lease, sess *quota.Session, most int, submit func()) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	more := 0
 	for _, lease := range leases {
-		if h := l.entries[lease.Token]; h == nil || h == l.find(lease) && h.session != sess {
+		if h := t.entries[lease.Token]; h == nil || h == t.find(lease) && h.session != sess {
 			more++
 		}
 	}
@@ -206,17 +206,17 @@ func (l *Table) Bind(leases []backends.Lease, sess *quota.Session, most int, sub
 		return false
 	}
 	for _, lease := range leases {
-		h := l.entries[lease.Token]
+		h := t.entries[lease.Token]
 		if h == nil {
 			h = &Entry{lease: lease, since: time.Now()}
-			l.entries[lease.Token] = h
+			t.entries[lease.Token] = h
 		}
-		if h != l.find(lease) {
+		if h != t.find(lease) {
 			continue // it is lost, which the database will report
 		}
 		h.inFlight = true
 		if h.session != sess {
-			l.attach(h, sess)
+			t.attach(h, sess)
 		}
 	}
 	submit()
@@ -224,64 +224,64 @@ func (l *Table) Bind(leases []backends.Lease, sess *quota.Session, most int, sub
 }
 
 // EndBind ends a bind: the session holds all leases except the lost ones. The jobs of some must be alone.
-func (l *Table) EndBind(leases, lost, alone []backends.Lease) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+func (t *Table) EndBind(leases, lost, alone []backends.Lease) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	for _, lease := range alone {
-		if h := l.find(lease); h != nil && h.session != nil {
+		if h := t.find(lease); h != nil && h.session != nil {
 			h.alone = true
 			h.session.Jobs.BindAlone()
 		}
 	}
 	for _, lease := range leases {
-		if h := l.find(lease); h != nil {
+		if h := t.find(lease); h != nil {
 			h.inFlight = false
 		}
 	}
-	l.drop(lost)
+	t.drop(lost)
 }
 
-// drop removes leases, including those of claims that were never handed out, after BeginReturn. l.mu is held.
-func (l *Table) drop(leases []backends.Lease) {
+// drop removes leases, including those of claims that were never handed out, after BeginReturn. t.mu is held.
+func (t *Table) drop(leases []backends.Lease) {
 	for _, lease := range leases {
-		h := l.entries[lease.Token]
+		h := t.entries[lease.Token]
 		if h != nil && (h.lease.Job == lease.Job || h.lease.Job == "" && !h.inFlight) {
-			l.detach(h)
-			delete(l.entries, lease.Token)
+			t.detach(h)
+			delete(t.entries, lease.Token)
 		}
 	}
 }
 
 // Unbind turns leases into timed ones, which belong to no session.
-func (l *Table) Unbind(leases []backends.Lease) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+func (t *Table) Unbind(leases []backends.Lease) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	for _, lease := range leases {
-		if h := l.find(lease); h != nil {
-			l.detach(h)
+		if h := t.find(lease); h != nil {
+			t.detach(h)
 		}
 	}
 }
 
 // Orphan turns all leases that the session holds into timed ones, which belong to no session.
-func (l *Table) Orphan(sess *quota.Session) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for h := range l.heldBy(sess) {
-		l.detach(h)
+func (t *Table) Orphan(sess *quota.Session) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for h := range t.heldBy(sess) {
+		t.detach(h)
 	}
 }
 
 // TakeSession takes all leases that the session holds and calls submit with them, in one step (see Bind). If the
 // session holds none, submit is not called. The claims count as being settled until Remove.
-func (l *Table) TakeSession(sess *quota.Session, submit func(leases []backends.Lease, held []Held)) (held []Held) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+func (t *Table) TakeSession(sess *quota.Session, submit func(leases []backends.Lease, held []Held)) (held []Held) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	var leases []backends.Lease
-	for h := range l.heldBy(sess) {
+	for h := range t.heldBy(sess) {
 		leases, held = append(leases, h.lease), append(held, h.held())
 		h.settling++
-		l.detach(h)
+		t.detach(h)
 	}
 	if len(held) > 0 {
 		submit(leases, held)
@@ -290,11 +290,11 @@ func (l *Table) TakeSession(sess *quota.Session, submit func(leases []backends.L
 }
 
 // BeginReturn marks claims whose jobs are released without a hand-out, until Remove.
-func (l *Table) BeginReturn(leases []backends.Lease) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+func (t *Table) BeginReturn(leases []backends.Lease) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	for _, lease := range leases {
-		if h := l.entries[lease.Token]; h != nil {
+		if h := t.entries[lease.Token]; h != nil {
 			h.settling++
 			h.inFlight = false
 		}
@@ -302,26 +302,26 @@ func (l *Table) BeginReturn(leases []backends.Lease) {
 }
 
 // Remove removes claims that are no longer this sidecar's.
-func (l *Table) Remove(leases []backends.Lease) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.drop(leases)
+func (t *Table) Remove(leases []backends.Lease) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.drop(leases)
 }
 
 // HeldByOther reports whether the lease is another session's.
-func (l *Table) HeldByOther(lease backends.Lease, sess *quota.Session) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	h := l.find(lease)
+func (t *Table) HeldByOther(lease backends.Lease, sess *quota.Session) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	h := t.find(lease)
 	return h != nil && h.session != sess
 }
 
 // HeldBySessions counts the leases that sessions hold.
-func (l *Table) HeldBySessions() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+func (t *Table) HeldBySessions() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	n := 0
-	for _, h := range l.entries {
+	for _, h := range t.entries {
 		if h.session != nil {
 			n++
 		}
@@ -330,17 +330,17 @@ func (l *Table) HeldBySessions() int {
 }
 
 // Count returns how many claims are known, including claims in flight and timed leases.
-func (l *Table) Count() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.entries)
+func (t *Table) Count() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.entries)
 }
 
 // Holds reports whether the session holds a claim.
-func (l *Table) Holds(s *quota.Session) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.sessions[s] != nil
+func (t *Table) Holds(s *quota.Session) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.sessions[s] != nil
 }
 
 // Info holds the values of a claimed job that logs and job events report besides its lease. Only the sidecar that
@@ -353,8 +353,8 @@ type Info struct {
 	EnqueuedAt           time.Time
 }
 
-func (l *Table) infoOf(j *backends.Job) Info {
-	parent, state := l.trace(j.Headers)
+func (t *Table) infoOf(j *backends.Job) Info {
+	parent, state := t.trace(j.Headers)
 	return Info{ID: j.ID, Attempt: j.Attempt, MaxAttempts: j.MaxAttempts, TraceParent: parent, TraceState: state, EnqueuedAt: j.EnqueuedAt}
 }
 
@@ -369,7 +369,7 @@ type Held struct {
 // ID returns the job's id.
 func (h *Held) ID() string { return cmp.Or(h.Info.ID, h.Lease.Job) }
 
-func (h *Entry) held() Held { return Held{h.lease, h.queue, h.since, h.info} }
+func (e *Entry) held() Held { return Held{e.lease, e.queue, e.since, e.info} }
 
 // Run is a delivery that a worker settles.
 type Run struct {

@@ -57,15 +57,15 @@ func New(c Config) *Maintainer {
 }
 
 // Wake requests maintenance immediately. It does not wait for it.
-func (s *Maintainer) Wake() {
+func (m *Maintainer) Wake() {
 	select {
-	case s.poke <- struct{}{}:
+	case m.poke <- struct{}{}:
 	default:
 	}
 }
 
 // Run maintains until ctx is done.
-func (s *Maintainer) Run(ctx context.Context) error {
+func (m *Maintainer) Run(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	var failing bool
@@ -74,16 +74,16 @@ func (s *Maintainer) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-timer.C:
-		case <-s.poke:
+		case <-m.poke:
 		}
-		next, err := s.maintain(ctx)
+		next, err := m.maintain(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return nil
 		case err == nil && failing:
-			s.Log.Info("maintenance succeeds again", "event", "maintenance_recovered")
+			m.Log.Info("maintenance succeeds again", "event", "maintenance_recovered")
 		case err != nil && !failing:
-			s.Log.Warn("maintenance failed, retrying", "event", "maintenance_failed", "error", err)
+			m.Log.Warn("maintenance failed, retrying", "event", "maintenance_failed", "error", err)
 		}
 		failing = err != nil
 		timer.Reset(next)
@@ -92,33 +92,33 @@ func (s *Maintainer) Run(ctx context.Context) error {
 
 // maintain runs batches while they come back full, and returns when to run the next ones. Pruning has its own
 // pace. Each part of a batch runs without the others: what some of them did counts, even if another one failed.
-func (s *Maintainer) maintain(ctx context.Context) (time.Duration, error) {
+func (m *Maintainer) maintain(ctx context.Context) (time.Duration, error) {
 	for {
-		most, watched := s.Times.Timeout(), s.Heartbeat.Watched()
-		prune := !watched && s.prune.due(time.Now())
+		most, watched := m.Times.Timeout(), m.Heartbeat.Watched()
+		prune := !watched && m.prune.due(time.Now())
 		batchCtx, cancel := backendref.WithTimeout(ctx, most)
-		swept, err := s.Backend.Maintain(batchCtx, backends.Maintenance{
-			Waiting:    s.Claims.Waiting(),
-			Suspects:   s.Heartbeat.Suspects(),
-			Host:       s.Heartbeat.Identity(),
+		swept, err := m.Backend.Maintain(batchCtx, backends.Maintenance{
+			Waiting:    m.Claims.Waiting(),
+			Suspects:   m.Heartbeat.Suspects(),
+			Host:       m.Heartbeat.Identity(),
 			Watched:    watched,
 			Prune:      prune,
 			Limit:      batchLimit,
-			PruneBatch: s.prune.batchSize(),
-			Jitter:     s.Jitter,
+			PruneBatch: m.prune.batchSize(),
+			Jitter:     m.Jitter,
 		})
 		cancel()
 		if prune && err != nil {
-			s.prune.failed(time.Now())
+			m.prune.failed(time.Now())
 		} else if prune {
-			s.prune.pruned(time.Now(), swept, s.Heartbeat.Watchers())
-			s.logUnusable(swept.Unusable)
+			m.prune.pruned(time.Now(), swept, m.Heartbeat.Watchers())
+			m.logUnusable(swept.Unusable)
 		}
-		s.Claims.NotifyReady(swept.Ready)
-		s.Claims.NotifyReady(swept.MadeReady)
-		s.Metrics().CountFailed(swept.Failed, false)
-		LogFailed(s.Log, swept.Failed)
-		s.Failed(swept.Failed)
+		m.Claims.NotifyReady(swept.Ready)
+		m.Claims.NotifyReady(swept.MadeReady)
+		m.Metrics().CountFailed(swept.Failed, false)
+		LogFailed(m.Log, swept.Failed)
+		m.Failed(swept.Failed)
 		switch {
 		case backends.Retryable(err):
 			return interval + rand.N(interval), err
@@ -130,9 +130,9 @@ func (s *Maintainer) maintain(ctx context.Context) (time.Duration, error) {
 		}
 		next := interval - rand.N(jitter)
 		if !watched {
-			next = min(next, s.prune.wait(time.Now()))
+			next = min(next, m.prune.wait(time.Now()))
 		}
-		for _, other := range []time.Duration{swept.Next, s.Heartbeat.UntilSuspect()} {
+		for _, other := range []time.Duration{swept.Next, m.Heartbeat.UntilSuspect()} {
 			if other >= 0 {
 				next = min(next, other)
 			}
@@ -142,9 +142,9 @@ func (s *Maintainer) maintain(ctx context.Context) (time.Duration, error) {
 }
 
 // logUnusable logs an error that recurs with every batch once, until it changes or is gone.
-func (s *Maintainer) logUnusable(unusable error) {
-	if s.unusable.set(unusable) {
-		s.Log.Warn("unusable row skipped", "event", "row_skipped", "error", unusable)
+func (m *Maintainer) logUnusable(unusable error) {
+	if m.unusable.set(unusable) {
+		m.Log.Warn("unusable row skipped", "event", "row_skipped", "error", unusable)
 	}
 }
 
@@ -152,11 +152,11 @@ func (s *Maintainer) logUnusable(unusable error) {
 type errorChange string
 
 // set stores err, and reports whether it is an error and differs from the last one.
-func (c *errorChange) set(err error) bool {
-	last := *c
-	*c = ""
+func (e *errorChange) set(err error) bool {
+	last := *e
+	*e = ""
 	if err != nil {
-		*c = errorChange(err.Error())
+		*e = errorChange(err.Error())
 	}
-	return err != nil && *c != last
+	return err != nil && *e != last
 }

@@ -88,24 +88,24 @@ func (d *databaseSet) Of(name string) *Database {
 	return x
 }
 
-func (m *Set) queue(database, queue string) *Queue {
+func (s *Set) queue(database, queue string) *Queue {
 	q := &Queue{
-		enqueued: m.enqueued.WithLabelValues(database, queue), duplicates: m.duplicates.WithLabelValues(database, queue),
-		claimed: m.claimed.WithLabelValues(database, queue), acked: m.acked.WithLabelValues(database, queue),
-		nacked: m.nacked.WithLabelValues(database, queue), dead: m.dead.WithLabelValues(database, queue),
-		Returned: m.returned.WithLabelValues(database, queue), lost: make(map[backends.Cause]prometheus.Counter, len(causes)),
-		claimWait: m.claimWait.WithLabelValues(database, queue), jobWait: m.jobWait.WithLabelValues(database, queue),
-		run: m.run.WithLabelValues(database, queue),
+		enqueued: s.enqueued.WithLabelValues(database, queue), duplicates: s.duplicates.WithLabelValues(database, queue),
+		claimed: s.claimed.WithLabelValues(database, queue), acked: s.acked.WithLabelValues(database, queue),
+		nacked: s.nacked.WithLabelValues(database, queue), dead: s.dead.WithLabelValues(database, queue),
+		Returned: s.returned.WithLabelValues(database, queue), lost: make(map[backends.Cause]prometheus.Counter, len(causes)),
+		claimWait: s.claimWait.WithLabelValues(database, queue), jobWait: s.jobWait.WithLabelValues(database, queue),
+		run: s.run.WithLabelValues(database, queue),
 	}
 	for _, c := range causes {
-		q.lost[c] = m.lost.WithLabelValues(database, queue, string(c))
+		q.lost[c] = s.lost.WithLabelValues(database, queue, string(c))
 	}
 	return q
 }
 
 // unknown counts acks only. For everything else the database returns the queue.
-func (m *Set) unknown(database string) *Queue {
-	return &Queue{acked: m.acked.WithLabelValues(database, labelUnknown)}
+func (s *Set) unknown(database string) *Queue {
+	return &Queue{acked: s.acked.WithLabelValues(database, labelUnknown)}
 }
 
 // Queue returns the counters of a queue: its own, or those that it shares with others.

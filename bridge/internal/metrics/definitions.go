@@ -72,21 +72,21 @@ func New() *Set {
 	return m
 }
 
-func (m *Set) counters(name, help string, labels []string) *prometheus.CounterVec {
+func (s *Set) counters(name, help string, labels []string) *prometheus.CounterVec {
 	v := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "qsidecar", Name: name, Help: help}, labels)
-	m.all = append(m.all, v)
+	s.all = append(s.all, v)
 	return v
 }
 
-func (m *Set) counter(name, help string) prometheus.Counter {
+func (s *Set) counter(name, help string) prometheus.Counter {
 	v := prometheus.NewCounter(prometheus.CounterOpts{Namespace: "qsidecar", Name: name, Help: help})
-	m.all = append(m.all, v)
+	s.all = append(s.all, v)
 	return v
 }
 
-func (m *Set) histograms(name, help string, buckets []float64, labels []string) *prometheus.HistogramVec {
+func (s *Set) histograms(name, help string, buckets []float64, labels []string) *prometheus.HistogramVec {
 	v := prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "qsidecar", Name: name, Help: help, Buckets: buckets}, labels)
-	m.all = append(m.all, v)
+	s.all = append(s.all, v)
 	return v
 }
 

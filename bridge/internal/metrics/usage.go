@@ -35,41 +35,41 @@ func (d *Database) AddUsage(u backends.Usage) {
 }
 
 // collectUsage collects the usage of all databases.
-func (l *databaseSet) collectUsage(to chan<- prometheus.Metric) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, d := range l.all {
-		d.usage.collect(d.name, to)
+func (d *databaseSet) collectUsage(to chan<- prometheus.Metric) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, one := range d.all {
+		one.usage.collect(one.name, to)
 	}
 }
 
-func (used *usageCounts) collect(name string, to chan<- prometheus.Metric) {
-	used.mu.Lock()
-	u, known := used.all, used.known
-	used.mu.Unlock()
+func (u *usageCounts) collect(name string, to chan<- prometheus.Metric) {
+	u.mu.Lock()
+	all, known := u.all, u.known
+	u.mu.Unlock()
 	if !known {
 		return
 	}
 	emit := func(d *prometheus.Desc, v float64, labels ...string) {
 		to <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, v, append([]string{name}, labels...)...)
 	}
-	emit(poolWaitsDesc, float64(u.Waits))
-	emit(poolWaitedDesc, u.Waited.Seconds())
-	emit(oldPrimariesDesc, float64(u.OldPrimaries))
+	emit(poolWaitsDesc, float64(all.Waits))
+	emit(poolWaitedDesc, all.Waited.Seconds())
+	emit(oldPrimariesDesc, float64(all.OldPrimaries))
 	for i, cause := range backends.RetryCauses {
-		emit(retriesDesc, float64(u.Retries[i]), cause)
+		emit(retriesDesc, float64(all.Retries[i]), cause)
 	}
 	buckets, sum := make(map[float64]uint64, len(backends.RoundTripBuckets)), uint64(0)
 	for i, most := range backends.RoundTripBuckets {
-		sum += u.RoundTrips.Within[i]
+		sum += all.RoundTrips.Within[i]
 		buckets[most.Seconds()] = sum
 	}
-	to <- prometheus.MustNewConstHistogram(tripsDesc, u.RoundTrips.Count, u.RoundTrips.Sum.Seconds(), buckets, name)
+	to <- prometheus.MustNewConstHistogram(tripsDesc, all.RoundTrips.Count, all.RoundTrips.Sum.Seconds(), buckets, name)
 }
 
 // Describe implements prometheus.Collector.
-func (m *Set) Describe(to chan<- *prometheus.Desc) {
-	for _, c := range m.all {
+func (s *Set) Describe(to chan<- *prometheus.Desc) {
+	for _, c := range s.all {
 		c.Describe(to)
 	}
 	for _, d := range []*prometheus.Desc{poolWaitsDesc, poolWaitedDesc, oldPrimariesDesc, tripsDesc, retriesDesc} {
@@ -78,9 +78,9 @@ func (m *Set) Describe(to chan<- *prometheus.Desc) {
 }
 
 // Collect implements prometheus.Collector.
-func (m *Set) Collect(to chan<- prometheus.Metric) {
-	for _, c := range m.all {
+func (s *Set) Collect(to chan<- prometheus.Metric) {
+	for _, c := range s.all {
 		c.Collect(to)
 	}
-	m.Databases.collectUsage(to)
+	s.Databases.collectUsage(to)
 }

@@ -118,7 +118,7 @@ func (j *jobEvents) failed(all backends.FailedCounts) {
 }
 
 // lost publishes the claims that sessions no longer have.
-func (j *jobEvents) lost(all map[*quota.Session][]lease.Held) {
+func (j *jobEvents) lost(all lease.Lost) {
 	if !j.hub.Active() {
 		return
 	}

@@ -67,7 +67,7 @@ type Config struct {
 	ClaimBytes func() int64                                           // of payload, in one claim's answer
 	Trace      func(headers map[string]string) (parent, state string) // see protocol.TraceContext
 	Events     *jobevents.Hub                                         // nil: no one can subscribe
-	Lost       func(map[*quota.Session][]lease.Held)                  // receives the claims that the sessions no longer have
+	Lost       func(lease.Lost)                                       // receives the claims that the sessions no longer have
 }
 
 // New returns a pipeline that does not run. Metrics must be set before Join.
@@ -94,7 +94,7 @@ func New(c Config) *Pipeline {
 		Log:     p.Log,
 		Version: c.Version,
 		Clock:   c.Clock,
-		Lost: func(lost map[*quota.Session][]lease.Held) {
+		Lost: func(lost lease.Lost) {
 			p.events.lost(lost)
 			c.Lost(lost)
 		},
@@ -118,7 +118,7 @@ func New(c Config) *Pipeline {
 		Clock:          p.clock,
 		CanPrefetch:    p.Info.Prefetch,
 		NoPrefetch:     p.backend.Adopted,
-		Slow:           p.backend.SlowClaims,
+		Slow:           p.backend.Slow,
 		Memory:         c.Memory,
 		MaxBytes:       c.ClaimBytes,
 	})

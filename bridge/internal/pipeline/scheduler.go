@@ -47,7 +47,7 @@ type scheduler struct {
 	queue     []*PendingWrite // in the order in which they were pushed
 	pushed    uint64          // number of pushed writes so far
 	abandoned int             // writes in the queue that were abandoned
-	fair      fairshare.Share
+	fair      fairshare.Share[*quota.Session]
 	underWay  []*writeCommit
 	spare     *writeCommit                // that has ended, for the next one; nil: none
 	oneByOne  bool                        // a session used up its share, so no two commits of writes run at once
@@ -145,7 +145,7 @@ func (s *scheduler) next(now time.Duration, spare func() bool) (c *writeCommit, 
 	s.choose(c)
 	s.fair.End()
 	if len(c.writes) == 0 && len(s.queue) > 0 && !beside { // all were over their share: begin again
-		s.fair = fairshare.Share{}
+		s.fair = fairshare.Share[*quota.Session]{}
 		s.choose(c)
 	}
 	if len(c.writes) == 0 && beside {

@@ -60,10 +60,10 @@ func (r *RejectLimiter) Delay(uid uint32, bytes int) time.Duration {
 		l = newRejectLimiter()
 		r.users[uid] = l
 	}
-	reserved := l.ReserveN(time.Now(), min(1+bytes/bytesPerReject, rejectBurst))
-	d := reserved.Delay()
+	wait := l.ReserveN(time.Now(), min(1+bytes/bytesPerReject, rejectBurst))
+	d := wait.Delay()
 	if d > maxRejectDelay {
-		reserved.Cancel()
+		wait.Cancel()
 		d = maxRejectDelay
 	}
 	return d

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/bridge/internal/leasestring"
 	"github.com/qsidecar/qsidecar/internal/jobevents"
 	"github.com/qsidecar/qsidecar/protocol"
 )
@@ -48,7 +47,7 @@ func FromClaim(database string, j *backends.Job) protocol.Job {
 	out := protocol.Job{
 		ID:          j.ID,
 		Queue:       j.Queue,
-		Lease:       leasestring.Format(database, j.Lease()),
+		Lease:       FormatLease(database, j.Lease()),
 		Payload:     j.Payload,
 		Attempt:     int64(j.Attempt),
 		MaxAttempts: int64(j.MaxAttempts),

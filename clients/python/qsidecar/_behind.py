@@ -10,7 +10,7 @@ import queue
 import threading
 import time
 from time import monotonic as now  # the age of settles; tests replace it
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 from . import errors
 from ._call import Call, pause_for
@@ -21,10 +21,13 @@ from .job import Job
 
 log = logging.getLogger("qsidecar")
 
-# No job begins while so many settles are unanswered. If the worker dies, their jobs can be delivered again. One
-# commit of the sidecar answers all that arrived by then, and these are enough to keep a thread busy until then. More
-# threads than that can each have one, as if they waited for it.
+# How many jobs can be begun and not settled. If the worker dies, they are delivered again, although most of them are
+# done. One commit of the sidecar answers all settles that arrived by then, and these are enough to keep a thread busy
+# until then.
 MOST = 32
+# The same for each thread, for workers with many threads. A thread that waits for its settles has one, so with fewer
+# than two these workers would wait more than that one.
+MOST_EACH = 2
 # No job begins while a settle is unanswered for so long, in seconds. No commit takes that long unless the database
 # is in trouble, and each further job could be delivered again.
 LONGEST = 1.0
@@ -52,9 +55,10 @@ class Behind:
 
     def __init__(self, client: Client, threads: int, ending: Callable[[], bool]) -> None:
         self._client = client
-        self._most = max(MOST, threads)
+        self._most = max(MOST, MOST_EACH * threads)
         self._ending = ending
-        self._changed = threading.Condition(threading.Lock())  # guards the next field
+        self._changed = threading.Condition(threading.Lock())  # guards the next two fields
+        self._begun: Set[Job] = set()  # jobs after begin, before settle or leave
         self._unanswered: Dict[Job, float] = {}  # since when; infinity once the database has rejected it
         self._failed: queue.SimpleQueue[Optional[Tuple[Settle, Exception]]] = queue.SimpleQueue()
         self._later: List[Tuple[float, int, Settle]] = []  # a heap: when to send it again
@@ -68,6 +72,7 @@ class Behind:
         """Sends a settle and, if further jobs can begin, a claim. Returns the jobs of the claim when it is answered."""
         settle = Settle(job, op, fields)
         with self._changed:
+            self._begun.discard(job)
             self._unanswered[job] = now()
             if claim is not None and not self._can_begin():
                 claim = None
@@ -85,15 +90,35 @@ class Behind:
     def can_begin(self) -> bool:
         """Waits until a job can begin. Returns False if the run ends before."""
         with self._changed:
-            while not self._can_begin():
-                if self._ending():
-                    return False
-                self._changed.wait(CHECK)
+            return self._wait_to_begin()
+
+    def begin(self, job: Job) -> bool:
+        """Waits until the job can begin, and counts it until settle or leave. Returns False if the run ends before."""
+        with self._changed:
+            can = self._wait_to_begin()
+            if can:
+                self._begun.add(job)
+            return can
+
+    def leave(self, job: Job) -> None:
+        """Ends a job after begin. It does nothing after settle."""
+        with self._changed:
+            if job in self._begun:
+                self._begun.remove(job)
+                self._changed.notify_all()
+
+    def _wait_to_begin(self) -> bool:
+        while not self._can_begin():
+            if self._ending():
+                return False
+            self._changed.wait(CHECK)
         return True
 
     def _can_begin(self) -> bool:
         unanswered = self._unanswered
-        return not unanswered or (len(unanswered) < self._most and now() - min(unanswered.values()) < LONGEST)
+        return len(self._begun) + len(unanswered) < self._most and (
+            not unanswered or now() - min(unanswered.values()) < LONGEST
+        )
 
     def idle(self) -> bool:
         return not self._unanswered

@@ -314,13 +314,14 @@ class _ThreadPool:
                 return
             while job is not None:
                 last = job
-                if not self._behind.can_begin():
+                if not self._behind.begin(job):
                     self._give_back([job])
                     break
                 try:
                     self._run_job(job)
                 except BaseException:
                     log.exception("%r could not be settled", job)
+                self._behind.leave(job)
                 job = self._next(job)
             if self.drain:  # its ack can store jobs that the next claim must see
                 self._behind.wait(last)
@@ -345,6 +346,9 @@ class _ThreadPool:
             log.warning("%r could not be returned, it is released when the connection closes: %s", jobs[0], e)
 
     def _run_job(self, job: Job) -> None:
+        if job.lost:  # while it waited to begin
+            log.warning("%r: its lease was lost before it began; another worker can have it", job)
+            return
         result: Any = None
         error: Optional[BaseException] = None
         try:

@@ -106,6 +106,21 @@ class Forced(unittest.TestCase):
         eventually(lambda: len(self.began) == _behind.MOST + 1, "the next job begins")
         self.end()
 
+    def test_running_jobs_count_as_not_settled(self):
+        gate = threading.Semaphore(0)
+        self.work = lambda job: gate.acquire(timeout=LIMIT) and None
+        self.start(concurrency=8)
+        gate.release(24)
+        eventually(lambda: len(self.sidecar.settles) == 24 and len(self.began) == 32, "32 jobs are not settled")
+        gate.release()
+        eventually(lambda: len(self.sidecar.settles) == 25, "one more settle is sent")
+        self.app.client.ping()
+        self.assertEqual(len(self.began), 32)
+        self.sidecar.reply(self.sidecar.settles.pop(0))
+        eventually(lambda: len(self.began) == 33, "the next job begins")
+        gate.release(1000)
+        self.end()
+
     def test_no_job_begins_while_a_settle_is_unanswered_for_long(self):
         gate = threading.Semaphore(0)
         self.work = lambda job: gate.acquire(timeout=LIMIT) and None
@@ -120,6 +135,25 @@ class Forced(unittest.TestCase):
         self.sidecar.reply(self.sidecar.settles.pop(0))
         eventually(lambda: len(self.began) == 3, "the next job begins")
         gate.release(1000)
+        self.end()
+
+    def test_job_that_is_lost_while_it_waits_does_not_begin(self):
+        handle = self.sidecar.handle
+
+        def late(request):  # the second job arrives when the settle of the first one is old
+            if request["op"] == "claim" and self.sidecar.settles:
+                self.clock = _behind.LONGEST
+            handle(request)
+
+        self.sidecar.handle = late
+        self.start()
+        eventually(lambda: self.clock, "the second claim has arrived")
+        self.app.client.ping()
+        self.sidecar.file.write(b'{"event":"lost","leases":["1.2"]}\n')
+        self.sidecar.reply(self.sidecar.settles.pop(0))
+        eventually(lambda: len(self.began) > 1, "another job begins")
+        self.assertEqual(self.began[:2], ["1", "3"])
+        eventually(lambda: [job.id for job in self.lost] == ["2"], "the lost job is reported")  # by another thread
         self.end()
 
     def test_stop_waits_for_the_answers(self):

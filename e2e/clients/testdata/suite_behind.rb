@@ -5,7 +5,7 @@ class Suite
   # A sidecar with JSON lines whose claims always have a job. It leaves the answers to settles to the test.
   class Holding < Deaf
     attr_reader :settles, :requests
-    attr_accessor :extra, :ready
+    attr_accessor :extra, :ready, :before_claim
 
     def initialize(dir)
       super
@@ -15,6 +15,7 @@ class Suite
       @requests = [] # settles and claims
       @ready = Float::INFINITY # how many jobs are ready
       @extra = {} # further fields of replies to claims
+      @before_claim = nil # called with this sidecar before a claim is answered
     end
 
     def serve
@@ -28,7 +29,9 @@ class Suite
     def handle(request)
       @requests << request if %w[ack nack claim].include?(request["op"])
       case request["op"]
-      when "claim" then reply(request, jobs: jobs, **@extra)
+      when "claim"
+        @before_claim&.call(self)
+        reply(request, jobs: jobs, **@extra)
       when "ack", "nack"
         return @settles << request unless request["claim"] || request["snooze"]
 
@@ -53,6 +56,10 @@ class Suite
       @lock.synchronize { @socket.puts(JSON.generate({ ok: true, id: request["id"], **fields })) }
     end
 
+    def lose(lease)
+      @lock.synchronize { @socket.puts(JSON.generate({ event: "lost", leases: [lease] })) }
+    end
+
     def refuse(request, code, **fields)
       reply(request, ok: false, error: { code: code, message: "no", **fields })
     end
@@ -70,6 +77,22 @@ class Suite
     end
   end
 
+  # A job that runs counts as one that is not settled.
+  def check_behind_bound_with_running_jobs
+    gate = Queue.new
+    behind(work: -> { gate.pop }, concurrency: 8) do |sidecar, _, began, client|
+      24.times { gate << 1 }
+      eventually { sidecar.settles.size == 24 && began.size == 32 }
+      gate << 1
+      eventually { sidecar.settles.size == 25 }
+      client.call.request("ping")
+      equal 32, began.size
+      sidecar.reply(sidecar.settles.shift)
+      eventually { began.size == 33 }
+      1000.times { gate << 1 }
+    end
+  end
+
   def check_behind_slow_answer
     clock = 0
     gate = Queue.new
@@ -84,6 +107,22 @@ class Suite
       sidecar.reply(sidecar.settles.shift)
       eventually { began.size == 3 }
       1000.times { gate << 1 }
+    end
+  end
+
+  # A job whose lease is lost while it waits to begin doesn't begin: another worker can have it.
+  def check_behind_lost_before_it_began
+    clock = 0
+    late = ->(sidecar) { clock = Qsidecar::Behind::LONGEST if sidecar.settles.any? } # the settle of the first job is old then
+    behind(clock: -> { clock }, before_claim: late) do |sidecar, lines, began, client, lost|
+      eventually { clock.positive? }
+      client.call.request("ping")
+      sidecar.lose("1.2")
+      sidecar.reply(sidecar.settles.shift)
+      eventually { began.size > 1 }
+      equal %w[1 3], began.first(2)
+      eventually { lost.map(&:id) == ["2"] } # another thread reports it
+      equal 1, lines.grep(/job 2 of q lost its lease/).size
     end
   end
 
@@ -197,12 +236,13 @@ class Suite
     end
   end
 
-  # behind runs a worker of one thread on such a sidecar until the block returns, and then answers all
+  # behind runs a worker of one thread, unless how has another number, on such a sidecar until the block returns, and then answers all
   # settles until the worker has ended.
-  def behind(work: -> {}, clock: -> { 0 }, extra: {}, ready: Float::INFINITY, **how)
+  def behind(work: -> {}, clock: -> { 0 }, extra: {}, ready: Float::INFINITY, before_claim: nil, **how)
     Dir.mktmpdir do |dir|
       sidecar = Holding.new(dir)
       sidecar.extra = extra
+      sidecar.before_claim = before_claim
       Qsidecar::Behind.clock = clock # stands still, so that a slow machine doesn't reach LONGEST
       sidecar.ready = ready
       lines, began, lost, served = [], [], [], nil

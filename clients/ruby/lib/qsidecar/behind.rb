@@ -4,11 +4,14 @@ module Qsidecar
   # The settles of a Worker that no thread waits for: the next job begins before they are answered.
   # The session's thread notes those that succeed. One thread handles the others.
   class Behind
-    # No job begins while so many settles are unanswered. If the worker dies, their jobs can be
-    # delivered again. One commit of the sidecar answers all that arrived by then, and these are
-    # enough to keep a thread busy until then. More threads than that can each have one, as if they
-    # waited for it.
+    # How many jobs can be begun and not settled. If the worker dies, they are delivered again,
+    # although most of them are done. One commit of the sidecar answers all settles that arrived by
+    # then, and these are enough to keep a thread busy until then.
     MOST = 32
+
+    # The same for each thread, for workers with many threads. A thread that waits for its settles has
+    # one, so with fewer than two these workers would wait more than that one.
+    MOST_EACH = 2
 
     # No job begins while a settle is unanswered for so long, in seconds. No commit takes that long
     # unless the database is in trouble, and each further job could be delivered again.
@@ -38,13 +41,14 @@ module Qsidecar
     # is called with a level and a text. stopping is called for whether the worker stops.
     def initialize(client, threads:, outcome:, log:, stopping:)
       @client = client
-      @most = [MOST, threads].max
+      @most = [MOST, MOST_EACH * threads].max
       @outcome = outcome
       @log = log
       @stopping = stopping
       @lock = Mutex.new # guards the fields below
       @changed = ConditionVariable.new # a settle has ended
       @work = ConditionVariable.new # a settle has failed, or all have ended
+      @begun = {}.compare_by_identity # jobs after begin_job, before settle or leave
       @unanswered = {}.compare_by_identity # jobs: since when; infinity once the database has rejected it
       @over = 0 # how many settles have ended
       @failed = []
@@ -60,6 +64,7 @@ module Qsidecar
       settle = Settle.new(job, nil, nil, 0, false, false, false)
       form(settle, error)
       begins = @lock.synchronize do
+        @begun.delete(job)
         @unanswered[job] = Behind.now
         can_begin_now?
       end
@@ -68,14 +73,18 @@ module Qsidecar
 
     # can_begin? waits until a job can begin. It returns false if the worker stops before.
     def can_begin?
-      @lock.synchronize do
-        until can_begin_now?
-          return false if @stopping.call
+      @lock.synchronize { wait_to_begin }
+    end
 
-          @changed.wait(@lock, CHECK)
-        end
-      end
-      true
+    # begin_job waits until the job can begin, and counts it until settle or leave. It returns false if
+    # the worker stops before.
+    def begin_job(job)
+      @lock.synchronize { wait_to_begin && @begun[job] = true }
+    end
+
+    # leave ends a job after begin_job. It does nothing after settle.
+    def leave(job)
+      @lock.synchronize { @changed.broadcast if @begun.delete(job) }
     end
 
     def idle?
@@ -105,8 +114,17 @@ module Qsidecar
 
     private
 
+    def wait_to_begin
+      until can_begin_now?
+        return false if @stopping.call
+
+        @changed.wait(@lock, CHECK)
+      end
+      true
+    end
+
     def can_begin_now?
-      @unanswered.empty? || (@unanswered.size < @most && Behind.now - @unanswered.each_value.min < LONGEST)
+      @begun.size + @unanswered.size < @most && (@unanswered.empty? || Behind.now - @unanswered.each_value.min < LONGEST)
     end
 
     # form sets the operation and the fields of a settle. If they can't be formed, the attempt fails.

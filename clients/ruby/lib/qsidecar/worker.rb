@@ -251,7 +251,7 @@ module Qsidecar
     # run_in_turn runs a job, then the next one that its settle claimed, and so on.
     def run_in_turn(job)
       while job
-        @stopping || !@behind.can_begin? ? return_job(job) : run_job(job)
+        @stopping || !@behind.begin_job(job) ? return_job(job) : run_job(job)
         job = job.next_jobs.first
       end
     end
@@ -260,11 +260,17 @@ module Qsidecar
     # next job, which saves a round trip. A thread that ends claims none.
     def run_job(job)
       pid = Process.pid
+      return if job.lost? # while it waited to begin
+
       error = ThreadError.new("the job ended its thread")
       error = perform(job)
       job.next_claim = { queues: @handlers.keys.map { |queue| Codec.text(queue) } }
     ensure
-      settle(job, error) if Process.pid == pid
+      begin
+        settle(job, error) if Process.pid == pid
+      ensure
+        @behind.leave(job)
+      end
     end
 
     # pause waits, and ends early when the worker is stopped.

@@ -1,0 +1,200 @@
+package adopted_test
+
+import (
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/adopted/mapping"
+	"github.com/qsidecar/qsidecar/internal/testwait"
+)
+
+// sleepers are DDL that makes changes of a wait for the test: those to the state that the table stuck has, or that remove rows
+// if it has the state gone.
+var sleepers = map[string]string{
+	"PostgreSQL": `CREATE TABLE stuck (on_state text);
+		CREATE FUNCTION sleep() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+			WHILE EXISTS (SELECT FROM stuck WHERE on_state = coalesce(NEW.state, 'gone')) LOOP PERFORM pg_sleep(0.01); END LOOP; RETURN coalesce(NEW, OLD); END $$;
+		CREATE TRIGGER sleep BEFORE UPDATE OR DELETE OR INSERT ON a FOR EACH ROW EXECUTE FUNCTION sleep()`,
+	"MySQL": `CREATE TABLE stuck (on_state varchar(9));
+		CREATE TRIGGER sleep_update BEFORE UPDATE ON a FOR EACH ROW BEGIN IF EXISTS (SELECT 1 FROM stuck WHERE on_state = NEW.state) THEN DO GET_LOCK(database(), 1000); DO RELEASE_LOCK(database()); END IF; END;
+		CREATE TRIGGER sleep_insert BEFORE INSERT ON a FOR EACH ROW BEGIN IF EXISTS (SELECT 1 FROM stuck WHERE on_state = NEW.state) THEN DO GET_LOCK(database(), 1000); DO RELEASE_LOCK(database()); END IF; END;
+		CREATE TRIGGER sleep_delete BEFORE DELETE ON a FOR EACH ROW BEGIN IF EXISTS (SELECT 1 FROM stuck WHERE on_state = 'gone') THEN DO GET_LOCK(database(), 1000); DO RELEASE_LOCK(database()); END IF; END`,
+}
+
+// TestSlowTable shows that changes of one table that take long (a trigger waits until the end of the test) keep no other queue
+// from working, and that they succeed when nothing is in their way any more.
+func TestSlowTable(t *testing.T) {
+	onEvery(t, func(t *testing.T, product string, start func(ddl string, tables map[string]mapping.Table) *kit) {
+		sleeper, ok := sleeperOf(product)
+		if !ok {
+			return
+		}
+		for _, what := range []string{"an ack", "a claim", "a new job"} {
+			t.Run(what, func(t *testing.T) {
+				ddl, tables := twoTables(product)
+				k := start(ddl, tables)
+				k.T = t
+				k.sql(sleeper)
+				k.EndSlow(300 * time.Millisecond)
+				k.write(backends.Enqueue{Jobs: []backends.NewJob{{Queue: "m"}, {Queue: "m"}}}, 0)
+				a, b := k.one("a"), k.one("b")
+				writes := []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "m"}}}, backends.Ack{Leases: leases(b)}}
+				claims := []backends.Claim{k.claimOf(1, "m"), k.claimOf(1, "b"), k.claimOf(1, "a", "m")}
+				var slow backends.Write
+				state := "busy"
+				switch what {
+				case "an ack":
+					slow, state = backends.Ack{Leases: leases(a)}, "gone"
+				case "a new job":
+					slow, state = backends.Enqueue{Jobs: []backends.NewJob{{Queue: "a"}}}, "new"
+				}
+				k.sql("INSERT INTO stuck VALUES ('" + state + "')")
+				end := k.holdSleepers(product)
+				defer end()
+				batch := backends.Batch{Host: me, Writes: writes, Claims: claims}
+				if slow != nil {
+					batch.Writes = append(batch.Writes, slow)
+				} else {
+					batch.Claims = append(batch.Claims, k.claimOf(1, "a"))
+				}
+				for round := range 3 {
+					res, err := k.Commit(t.Context(), batch)
+					if err != nil {
+						t.Fatalf("round %d: %v", round, err)
+					}
+					for i := range res.Writes {
+						locked, isLocked := errors.AsType[*backends.LockedError](res.Writes[i].Err)
+						if isSlow := i == 2; isLocked != isSlow || !isLocked && res.Writes[i].Err != nil {
+							t.Errorf("round %d, write %d: %v %v", round, i, locked, res.Writes[i].Err)
+						}
+					}
+					for i := range res.Claims[:3] {
+						if res.Claims[i].Err != nil || len(res.Claims[i].Jobs) > 1 || len(res.Claims[i].Jobs) == 0 && i == 1 {
+							t.Errorf("round %d, claim %d: %d jobs, %v", round, i, len(res.Claims[i].Jobs), res.Claims[i].Err)
+						}
+					}
+					if slow == nil && !backends.Retryable(res.Claims[3].Err) {
+						t.Errorf("round %d, the slow claim: %+v", round, res.Claims[3])
+					}
+					if !k.Slow("a") || k.Slow("b") {
+						t.Errorf("round %d: slow are a: %v, b: %v", round, k.Slow("a"), k.Slow("b"))
+					}
+					batch.Writes[0], batch.Writes[1] = backends.Enqueue{Jobs: []backends.NewJob{{Queue: "m"}, {Queue: "b"}}}, backends.Ack{Leases: leases(res.Claims[1].Jobs...)}
+					batch.Claims = batch.Claims[:len(claims):len(claims)]
+					for i, queues := range [][]string{{"m"}, {"b"}, {"a", "m"}} {
+						batch.Claims[i] = k.claimOf(1, queues...)
+					}
+					if slow == nil {
+						batch.Claims = append(batch.Claims, k.claimOf(1, "a"))
+					}
+				}
+				// The caller tries it in a commit that delays no others, and it waits there until the trigger ends.
+				alone := backends.Batch{WaitForLocks: true}
+				if slow != nil {
+					alone.Writes = []backends.Write{slow}
+				} else {
+					alone.Host, alone.Claims = me, []backends.Claim{k.claimOf(1, "a")}
+				}
+				began := make(chan struct{})
+				var waits sync.WaitGroup
+				waits.Go(func() {
+					close(began)
+					end()
+				})
+				<-began
+				testwait.Until(t, "it succeeds alone", func() bool {
+					res, err := k.Commit(t.Context(), alone)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if slow == nil {
+						alone.Claims = []backends.Claim{k.claimOf(1, "a")}
+						return res.Claims[0].Err == nil && len(res.Claims[0].Jobs) == 1
+					}
+					return res.Writes[0].Err == nil && len(res.Writes[0].Lost) == 0
+				})
+				waits.Wait()
+				later := time.Now().Add(2 * time.Minute)
+				k.SetClock(func() time.Time { return later })
+				k.maintain(backends.Maintenance{})
+				if k.Slow("a") || len(k.Obstacles()) > 0 {
+					t.Errorf("later it is slow: %v, %v", k.Slow("a"), k.Obstacles())
+				}
+			})
+		}
+	})
+}
+
+// sleeperOf returns the DDL of a product. SQLite has none: it has one writer, and no trigger that waits.
+func sleeperOf(product string) (ddl string, ok bool) {
+	if strings.HasPrefix(product, "Maria") {
+		product = "MySQL"
+	}
+	ddl, ok = sleepers[strings.Fields(product)[0]]
+	return ddl, ok
+}
+
+// holdSleepers makes the triggers wait until end is called, once or more.
+func (k *kit) holdSleepers(product string) (end func()) {
+	ending := "DELETE FROM stuck"
+	if product != "PostgreSQL" {
+		k.sql("DO GET_LOCK(database(), 1000)")
+		ending = "DO RELEASE_LOCK(database())"
+	}
+	var once sync.Once
+	return func() { once.Do(func() { k.sql(ending) }) }
+}
+
+// TestSlowGiveBack shows that a claim whose end takes long to store keeps no other from being taken back, and is taken back
+// beside the maintenance.
+func TestSlowGiveBack(t *testing.T) {
+	onEvery(t, func(t *testing.T, product string, start func(ddl string, tables map[string]mapping.Table) *kit) {
+		sleeper, ok := sleeperOf(product)
+		if !ok {
+			return
+		}
+		k := start(twoTables(product))
+		k.sql(sleeper)
+		k.EndSlow(300 * time.Millisecond)
+		claims := []backends.Claim{k.claimOf(1, "a"), k.claimOf(1, "b")}
+		for i := range claims {
+			claims[i].Slots[0].Lease = time.Millisecond
+		}
+		for _, c := range k.commit(backends.Batch{Host: me, Claims: claims}).Claims {
+			if len(c.Jobs) != 1 || c.Err != nil {
+				t.Fatalf("%+v", c)
+			}
+		}
+		k.sql("INSERT INTO stuck VALUES ('new')")
+		end := k.holdSleepers(product)
+		defer end()
+		busy := func(table string) bool {
+			n, err := k.rows("SELECT state FROM " + table + " WHERE state = 'busy'")
+			if err != nil {
+				t.Fatal(err)
+			}
+			return len(n) > 0
+		}
+		reaped := 0
+		maintain := func() {
+			r, err := k.Maintain(t.Context(), backends.Maintenance{Limit: 100})
+			if err != nil {
+				t.Fatal(err)
+			}
+			reaped += r.Reaped[backends.CauseLeaseEnded]
+		}
+		testwait.Until(t, "b's job is given back", func() bool { maintain(); return !busy("b") })
+		for range 3 {
+			maintain()
+		}
+		if !busy("a") || !k.Slow("a") || k.Slow("b") {
+			t.Errorf("a's job is busy: %v; slow are a: %v, b: %v", busy("a"), k.Slow("a"), k.Slow("b"))
+		}
+		end()
+		testwait.Until(t, "a's job is given back", func() bool { maintain(); return !busy("a") && reaped == 2 })
+	})
+}

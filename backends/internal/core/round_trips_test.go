@@ -1,0 +1,182 @@
+package core_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
+)
+
+// counting is the example engine with other traits. It counts the round trips of the transactions before their COMMITs.
+type counting struct {
+	core.Store
+	driver
+	traits core.Traits
+	sure   bool // its acks end all claims or fail
+	trips  int
+}
+
+func (c *counting) Traits() core.Traits { return c.traits }
+
+func (c *counting) Transact(ctx context.Context, o core.TxOptions, f func(ctx context.Context, tx core.Tx) error) error {
+	return c.driver.Transact(ctx, o, func(ctx context.Context, t core.Tx) error { return f(ctx, &countingTx{tx: t.(*tx), c: c}) })
+}
+
+type countingTx struct {
+	*tx
+	c       *counting
+	answers []func() // about changes, for the next Flush
+	queued  bool     // a statement, since the last Flush: a Flush without one sends nothing
+}
+
+func (t *countingTx) Insert(jobs []*core.NewJob) bool {
+	t.queued = true
+	return t.tx.Insert(jobs)
+}
+
+func (t *countingTx) Lock(ids []int64, found func(*core.Row)) {
+	t.queued = true
+	t.tx.Lock(ids, found)
+}
+
+func (t *countingTx) Claim(r *core.Run) {
+	t.queued = true
+	t.tx.Claim(r)
+}
+
+func (t *countingTx) Flush(ctx context.Context) error {
+	if t.queued {
+		t.c.trips++
+	}
+	t.queued = false
+	for _, f := range t.answers {
+		f()
+	}
+	t.answers = nil
+	return t.tx.Flush(ctx)
+}
+
+func (t *countingTx) Ack(leases []core.Lease, ended func(i int)) bool {
+	t.queued = true
+	if !t.c.sure {
+		return t.tx.Ack(leases, ended)
+	}
+	n := 0
+	t.tx.Ack(leases, func(int) { n++ })
+	if n < len(leases) {
+		t.err = core.ErrNotAll
+	}
+	return true
+}
+
+func (t *countingTx) Change(rows []*core.Row, changed func(*core.Row), gaveBack func(queue string, returns int64)) {
+	t.queued = true
+	t.tx.Change(rows, func(*core.Row) {}, gaveBack)
+	for _, r := range rows {
+		t.answers = append(t.answers, func() { changed(r) })
+	}
+}
+
+// TestRoundTrips counts the round trips of each kind of batch: the table beside Commit.writes.
+func TestRoundTrips(t *testing.T) {
+	t.Parallel()
+	const host = 7
+	policy := func(queue string) backends.Policy {
+		p := backends.Policy{Queue: queue, MaxAttempts: 3, Backoff: time.Second, BackoffMax: time.Second}
+		if queue == "kept" {
+			p.RetainDone = time.Hour
+		}
+		return p
+	}
+	for _, silent := range []bool{false, true} {
+		for _, sure := range []bool{false, true} {
+			t.Run(fmt.Sprintf("silent=%v/sure=%v", silent, sure), func(t *testing.T) {
+				t.Parallel()
+				db := &database{t: newTables(), now: time.Now(), refuse: map[string]string{}}
+				c := &counting{driver: driver{&engine{db: db}}, traits: core.Traits{Silent: silent}, sure: sure}
+				c.engine.Init(c, "counting", slog.New(slog.DiscardHandler))
+				store := &c.engine.Store
+				if _, err := c.Heartbeat(t.Context(), backends.Heartbeat{Host: host, Kind: backends.HeartbeatJoin, Timeout: time.Hour}); err != nil {
+					t.Fatal(err)
+				}
+				number := uint64(0)
+				claim := func(queue string, n int) backends.Claim {
+					cl := backends.Claim{Queues: []backends.Policy{policy(queue)}, MaxBytes: 1 << 20, MaxPayload: 1 << 20}
+					for range n {
+						number++
+						cl.Slots = append(cl.Slots, backends.Slot{Token: backends.Token{Host: host, Number: number}})
+					}
+					return cl
+				}
+				commit := func(b backends.Batch) backends.Results {
+					t.Helper()
+					b.Host = host
+					res, err := store.Commit(t.Context(), b)
+					if err != nil {
+						t.Fatal(err)
+					}
+					return res
+				}
+				held := func(queue string) backends.Lease {
+					t.Helper()
+					res := commit(backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: queue}}}}, Claims: []backends.Claim{claim(queue, 1)}})
+					return res.Claims[0].Jobs[0].Lease()
+				}
+				enqueue := backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}}
+				ack := func(queue string) backends.Write { return backends.Ack{Leases: []backends.Lease{held(queue)}} }
+				follow := func() backends.Write {
+					return backends.Ack{Leases: []backends.Lease{held("q")}, Enqueue: []backends.NewJob{{Queue: "q"}}}
+				}
+				nack := func() backends.Write { return backends.Nack{Leases: []backends.Lease{held("q")}} }
+				of := func(writes ...backends.Write) backends.Batch { return backends.Batch{Writes: writes} }
+				claiming := func(b backends.Batch) backends.Batch {
+					b.Claims = []backends.Claim{claim("q", 1)}
+					return b
+				}
+				unsure, more := 1, 0 // round trips for the answers: which acks are done; that nothing was passed over
+				if sure {
+					unsure = 0
+				}
+				if silent {
+					more = 1
+				}
+				for _, kind := range []struct {
+					name  string
+					batch func() backends.Batch
+					want  int
+				}{
+					{"new jobs", func() backends.Batch { return of(enqueue, enqueue) }, more},
+					{"acks", func() backends.Batch { return of(ack("q"), ack("q")) }, unsure},
+					{"new jobs and acks", func() backends.Batch { return of(enqueue, ack("q")) }, max(unsure, more)},
+					{"a nack", func() backends.Batch { return of(nack()) }, 1 + more},
+					{"an extend", func() backends.Batch {
+						return of(backends.Extend{Leases: []backends.Lease{held("q")}, Lease: time.Minute})
+					}, 1 + more},
+					{"an ack that stores jobs", func() backends.Batch { return of(follow()) }, 1 + more},
+					{"a claim", func() backends.Batch { return claiming(of()) }, 1},
+					{"claims, new jobs and acks", func() backends.Batch { return claiming(of(enqueue, ack("q"))) }, 1},
+					{"claims and a nack", func() backends.Batch { return claiming(of(nack(), enqueue)) }, 2},
+					{"claims and an ack that stores jobs", func() backends.Batch { return claiming(of(follow())) }, 2},
+				} {
+					b := kind.batch()
+					c.trips = 0
+					commit(b)
+					if c.trips != kind.want {
+						t.Errorf("%s: %d round trips before the COMMIT, want %d", kind.name, c.trips, kind.want)
+					}
+				}
+				if !sure { // otherwise the transaction is tried again without the statement for all acks
+					b := of(ack("q"), ack("kept"))
+					c.trips = 0
+					if commit(b); c.trips != 2+more {
+						t.Errorf("acks of which one keeps its job: %d round trips, want %d", c.trips, 2+more)
+					}
+				}
+			})
+		}
+	}
+}

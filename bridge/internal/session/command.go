@@ -1,0 +1,68 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/bridge/internal/wirejob"
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+// command starts an operator's command on the jobs of a queue.
+func (s *Session) command(req *protocol.Request) finisher {
+	p := s.shared.Plan()
+	db, wire := p.Inspectable(req.Queue)
+	if wire != nil {
+		return fail(wire)
+	}
+	if req.Op == protocol.OpPause { // the name is stored in the database
+		if err := s.roomForName(p, req.Queue); err != nil {
+			return answerWith(s.failure(err))
+		}
+	}
+	op, c := req.Op, wirejob.Command(req) // req holds another request by the time this one ends
+	f := finisher{rest: later(func() (*protocol.Reply, func()) {
+		ctx, cancel := context.WithCancelCause(context.Background())
+		defer cancel(nil)
+		stuck := time.AfterFunc(inspectTimeout, func() { cancel(fmt.Errorf("%s: no progress within %v", op, inspectTimeout)) })
+		defer stuck.Stop()
+		c.Progress = func() {
+			stuck.Reset(inspectTimeout)
+			if s.shared.Stopping().Err() != nil {
+				cancel(errors.New("this sidecar is stopping"))
+			}
+		}
+		count, err := db.Command(ctx, c)
+		if err != nil && count == 0 {
+			return s.failure(err), nil
+		}
+		s.logCommanded(op, &c, count)
+		if err != nil { // a large command runs as several transactions, and the earlier ones are committed
+			wire := toClient(err, s.log())
+			return &protocol.Reply{Error: protocol.Errorf(wire.Code, "%d jobs are done; send it again for the others: %v", count, err)}, nil
+		}
+		reply := &protocol.Reply{}
+		if c.Kind != backends.Pause && c.Kind != backends.Resume {
+			reply.Count = protocol.Some(count)
+		}
+		return reply, nil
+	})}
+	f.keeps = len(c.IDs) > keepsIDs
+	return f
+}
+
+// logCommanded logs an operator's command.
+func (s *Session) logCommanded(op protocol.Op, c *backends.Command, count int64) {
+	var jobs, uid slog.Attr
+	if c.Kind != backends.Pause && c.Kind != backends.Resume {
+		jobs = slog.Int64("jobs", count)
+	}
+	if s.Peer != nil && s.Peer.IsKnown() {
+		uid = slog.Any("uid", s.Peer.UID)
+	}
+	s.shared.Log.Info("operator command", "event", "operator_command", s.logKeys(), "op", op, "queue", c.Queue, jobs, uid)
+}

@@ -1,0 +1,179 @@
+package session
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/bridge/internal/pipeline"
+	"github.com/qsidecar/qsidecar/bridge/internal/plan"
+	"github.com/qsidecar/qsidecar/bridge/internal/search"
+	"github.com/qsidecar/qsidecar/bridge/internal/wirejob"
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+func (s *Session) peek(req *protocol.Request) finisher {
+	current := s.shared.Plan()
+	if req.Queue != "" {
+		if _, wire := current.Inspectable(req.Queue); wire != nil {
+			return fail(wire)
+		}
+	}
+	p := wirejob.Peek(req, int64(s.limits.MaxReply)/4) // base64, headers and failures must also fit
+	q := search.Query{Text: req.Text, Headers: maps.Clone(req.Headers)}
+	if req.State != "" { // without a state the key is looked up
+		q.Key, p.Key = p.Key, ""
+	}
+	f := finisher{rest: later(func() (*protocol.Reply, func()) {
+		ctx, looked := s.beginInspection(protocol.OpPeek)
+		if ctx.Err() != nil {
+			return s.failure(ErrDraining), looked
+		}
+		done, err := s.shared.Memory.ReserveInspection(s.gone.Done(), p.MaxBytes+search.PageBytes)
+		if err != nil {
+			return &protocol.Reply{Error: busyMemory(err)}, looked
+		}
+		defer done()
+		reply, bytes, err := s.foundJobs(ctx, current, p, q)
+		if err != nil {
+			return s.failure(err), looked
+		}
+		s.quota.AddUnread(bytes)
+		return reply, func() {
+			s.quota.AddUnread(-bytes)
+			looked()
+		}
+	})}
+	f.keeps = len(p.IDs) > keepsIDs
+	return f
+}
+
+// foundJobs returns the reply with the jobs that p selects and q describes, and their bytes in the database's result.
+func (s *Session) foundJobs(ctx context.Context, in *plan.Plan, p backends.Peek, q search.Query) (reply *protocol.Reply, bytes int64, err error) {
+	read := func(ctx context.Context, p backends.Peek) ([]backends.View, error) { return s.views(ctx, in, p) }
+	var found search.Result
+	if q.Any() {
+		found.Views, err = read(ctx, p)
+	} else {
+		found, err = search.Jobs(ctx, read, p, &q)
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	reply = &protocol.Reply{Views: make([]protocol.JobView, len(found.Views)), After: found.After}
+	for i := range found.Views {
+		v := &found.Views[i]
+		bytes += v.Bytes()
+		reply.Views[i] = wirejob.FromView(v, in.MaxAttempts(v.Queue))
+	}
+	reply.Views = s.replyLimit().FitViews(reply.Views)
+	if !q.Any() {
+		reply.Scanned = protocol.Some(int64(found.Scanned))
+		if n := len(reply.Views); n < len(found.Views) {
+			reply.After = reply.Views[n-1].ID
+		}
+	}
+	return reply, bytes, nil
+}
+
+// views returns the jobs that p selects: from its queue, or from every queue that the session is allowed to see.
+func (s *Session) views(ctx context.Context, in *plan.Plan, p backends.Peek) ([]backends.View, error) {
+	if p.Queue != "" {
+		db, wire := in.Inspectable(p.Queue)
+		if wire != nil {
+			return nil, wire
+		}
+		return db.Peek(ctx, p)
+	}
+	queues, err := s.peekable(ctx, in, &p)
+	if err != nil {
+		return nil, err
+	}
+	var all []backends.View
+	for i, q := range queues {
+		one := p
+		if one.Queue = q; p.Newest {
+			db, _ := in.Inspectable(q)
+			one.Newest = db == nil || !db.Adopted(q)
+		}
+		if p.IDs == nil { // the first queues have the fewest jobs, and leave the rest of their share to the others
+			one.Max = (p.Max + len(queues) - i - 1) / (len(queues) - i)
+		}
+		if one.Max == 0 || one.MaxBytes <= 0 {
+			break
+		}
+		views, err := s.views(ctx, in, one)
+		if err != nil {
+			return nil, err
+		}
+		if p.IDs == nil {
+			p.Max -= len(views)
+		}
+		for j := range views {
+			p.MaxBytes -= views[j].Bytes()
+		}
+		all = append(all, views...)
+	}
+	slices.SortStableFunc(all, func(a, b backends.View) int { return cmp.Compare(a.Queue, b.Queue) })
+	return all, nil
+}
+
+// peekable returns the queues that can have jobs that p selects and that the session is allowed to see. The queue
+// with the fewest such jobs comes first.
+func (s *Session) peekable(ctx context.Context, in *plan.Plan, p *backends.Peek) (queues []string, err error) {
+	g := s.granted()
+	if p.IDs != nil {
+		queues, err = queuesOf(ctx, in, p.IDs)
+		return slices.DeleteFunc(queues, func(q string) bool { return !g.Queue(protocol.OpPeek, q) }), err
+	}
+	stats, err := statsOf(ctx, in, "", (*pipeline.Pipeline).Stats)
+	if err != nil {
+		return nil, err
+	}
+	counts := make(map[string]int64)
+	for i := range stats {
+		q := &stats[i]
+		n := map[backends.State]int64{
+			backends.StateReady: q.Ready, backends.StateScheduled: q.Scheduled, backends.StateClaimed: q.Claimed,
+			backends.StateDead: q.Dead, backends.StateDone: q.Done,
+		}[p.State]
+		if n > 0 && g.Queue(protocol.OpPeek, q.Queue) {
+			counts[q.Queue] = n
+			queues = append(queues, q.Queue)
+		}
+	}
+	slices.SortStableFunc(queues, func(a, b string) int { return cmp.Compare(counts[a], counts[b]) })
+	return queues, nil
+}
+
+// queuesOf returns the queues that can have jobs with these ids. Every adopted table is one, because any id can exist
+// in it.
+func queuesOf(ctx context.Context, p *plan.Plan, ids []string) (queues []string, err error) {
+	leases := make([]backends.Lease, len(ids))
+	for i, id := range ids {
+		leases[i].Job = id
+	}
+	for _, db := range p.Databases {
+		if !db.Served || !db.Inspectable() {
+			continue
+		}
+		found, err := db.QueuesInDatabase(ctx, leases)
+		if err != nil {
+			return nil, err
+		}
+		for name := range p.Queues {
+			if db.Adopted(name) {
+				found = append(found, name)
+			}
+		}
+		for _, name := range found {
+			if p.IsIn(name, db) && !slices.Contains(queues, name) {
+				queues = append(queues, name)
+			}
+		}
+	}
+	slices.Sort(queues)
+	return queues, nil
+}

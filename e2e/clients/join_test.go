@@ -1,0 +1,165 @@
+package clients
+
+import (
+	"errors"
+	"io"
+	"net"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/internal/testwait"
+	"github.com/qsidecar/qsidecar/protocol"
+)
+
+// TestWorkersJoin runs the four workers on a sidecar on which 300 other connections settle in one commit, and then none.
+// While replies to claims have join, a worker sends its ack with the next claim. Before and after, it acks behind.
+func TestWorkersJoin(t *testing.T) {
+	for name, start := range kit.ClientWorkers {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := kit.NewSite(t)
+			sc := s.Start("a")
+			c := sc.Dial()
+			r := record(t, filepath.Join(s.Dir, "w.sock"), sc.Socket)
+			w := start(t, sc)
+			w.Env = append(w.Env, "QSIDECAR_SOCKET="+r.socket)
+			w.Start()
+			done := 0
+			joins := func() bool { // runs one job
+				t.Helper()
+				c.Put("quick", "1")
+				done++
+				testwait.Until(t, "the job's ack is sent", func() bool { return len(r.joined()) == done })
+				w.WaitEmpty("quick")
+				return r.joined()[done-1]
+			}
+			if joins() {
+				t.Error("the ack had a claim before there was a crowd")
+			}
+			for range 2 {
+				settleTogether(t, s, sc, 300)
+				if !joins() {
+					t.Error("the ack beside a crowd had no claim")
+				}
+				testwait.Until(t, "the worker acks behind again", func() bool { return !joins() })
+				if joins() {
+					t.Error("an ack had a claim after the crowd had left")
+				}
+			}
+			w.Terminate()
+		})
+	}
+}
+
+// settleTogether lets so many connections settle a job each in one or two commits: they wait for a lock of the database.
+func settleTogether(t *testing.T, s *kit.Site, sc *kit.Sidecar, n int) {
+	t.Helper()
+	sc.Dial().Enqueue("crowd", n)
+	conns, acks := make([]*kit.Conn, n), make([]kit.Msg, n)
+	for i := range n {
+		conns[i] = sc.Dial()
+		acks[i] = kit.Msg{"op": "ack", "id": 1, "lease": conns[i].ClaimOne("crowd").Lease}
+	}
+	lock, err := s.SQLite(t).Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	if _, err := lock.ExecContext(t.Context(), "BEGIN IMMEDIATE"); err != nil {
+		t.Fatal(err)
+	}
+	for i, c := range conns {
+		c.Post(acks[i])
+		c.Must(kit.Msg{"op": "ping"}) // so the ack was read
+	}
+	if _, err := lock.ExecContext(t.Context(), "ROLLBACK"); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range conns {
+		if r := c.Next(); r.Error != nil {
+			t.Fatal(r.Error)
+		}
+	}
+}
+
+// recorder is a socket that passes everything on to the sidecar, and notes the acks.
+type recorder struct {
+	socket string
+
+	mu   sync.Mutex
+	acks []bool // whether each has a claim
+	err  error
+}
+
+// record listens until the test ends.
+func record(t *testing.T, socket, sidecar string) *recorder {
+	t.Helper()
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &recorder{socket: socket}
+	var all sync.WaitGroup
+	t.Cleanup(func() {
+		_ = l.Close() // ends the goroutine below
+		all.Wait()
+		if r.err != nil {
+			t.Error(r.err)
+		}
+	})
+	all.Go(func() {
+		for {
+			worker, err := l.Accept()
+			if err != nil {
+				return
+			}
+			all.Go(func() {
+				err := r.pass(worker.(*net.UnixConn), sidecar)
+				r.mu.Lock()
+				defer r.mu.Unlock()
+				r.err = errors.Join(r.err, err)
+			})
+		}
+	})
+	return r
+}
+
+// pass passes on both directions of a worker's connection.
+func (r *recorder) pass(worker *net.UnixConn, sidecar string) error {
+	defer worker.Close()
+	conn, err := net.Dial("unix", sidecar)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	go func() {
+		_, _ = io.Copy(worker, conn) // ends with either connection
+		_ = worker.CloseWrite()
+	}()
+	in := protocol.NewReader(io.TeeReader(worker, conn), protocol.MaxMaxFrame)
+	for {
+		body, codec, err := in.Next()
+		if err != nil {
+			return nil // the worker ended
+		}
+		var req protocol.Request
+		if err := codec.DecodeRequest(body, protocol.NewLimits(protocol.MaxMaxFrame), &req); err != nil {
+			return err
+		}
+		if req.Op == protocol.OpAck {
+			r.mu.Lock()
+			r.acks = append(r.acks, req.Claim != nil)
+			r.mu.Unlock()
+		}
+	}
+}
+
+// joined returns whether each ack had a claim.
+func (r *recorder) joined() []bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.acks)
+}
