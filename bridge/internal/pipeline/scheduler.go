@@ -364,7 +364,8 @@ func (s *scheduler) putBack(writes []*PendingWrite) (over []*PendingWrite) {
 		}
 		all = append(all, p)
 	}
-	s.queue = append(all, again...)
+	all = append(all, again...)
+	s.queue = all
 	return over
 }
 

@@ -21,7 +21,6 @@ type world struct {
 	live      []*PendingWrite // without an outcome
 	commits   []*writeCommit  // under way
 	claims    bool            // a commit of claims alone is under way
-	locked    []*PendingWrite // of the commit of locked writes
 	wanted    bool            // a claim waits for a commit
 	expired   int             // units of writes that were abandoned
 	spares    bool            // the pool has a connection for a second commit
