@@ -138,7 +138,8 @@ var bridgeArrows = []struct {
 	{"bridge", "session plan pipeline heartbeat lease depth metrics outbox permission quota wirejob", true}, // some in tests alone
 	{"session", "plan pipeline lease backendref depth replysize search outbox permission quota wirejob", true},
 	{"plan", "pipeline permission", true},
-	{"pipeline", "maintenance heartbeat lease backendref depth fairshare metrics quota", false},
+	{"pipeline", "dispatch maintenance heartbeat lease backendref depth fairshare metrics quota", false},
+	{"dispatch", "quota", false},
 	{"maintenance", "heartbeat backendref metrics", false},
 	{"heartbeat", "lease backendref metrics quota", false},
 	{"lease", "metrics quota", false},

@@ -83,7 +83,7 @@ type Config struct {
 	Reconciled func()
 	// Suspected wakes the maintainer.
 	Suspected func()
-	// Revived wakes the committer: claims are possible (again).
+	// Revived wakes the loop that commits claims: they are possible (again).
 	Revived func()
 }
 

@@ -11,7 +11,6 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/memory"
-	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 )
 
 // scripted is a database whose commits the test can fail, delay or count.
@@ -71,22 +70,6 @@ func TestWriteInACommitIsAnsweredByTheCommit(t *testing.T) {
 	})
 }
 
-// TestOneCommitHasEachLeaseOnce shows that two writes about one lease never share a commit, whatever the database
-// does with them.
-func TestOneCommitHasEachLeaseOnce(t *testing.T) {
-	lease := backends.Lease{Token: backends.Token{Host: 1, Number: 2}, Job: "7"}
-	other := backends.Lease{Token: backends.Token{Host: 1, Number: 3}, Job: "8"}
-	c := queuedWrites(
-		&PendingWrite{write: backends.Ack{Leases: []backends.Lease{lease}}},
-		&PendingWrite{write: backends.Nack{Leases: []backends.Lease{other, lease}}},
-		&PendingWrite{write: backends.Deliver{Deliveries: []backends.Delivery{{Lease: lease}}}})
-	for i := range 3 {
-		if batch := nextBatch(c); len(batch) != 1 {
-			t.Errorf("commit %d has %d writes, want 1", i, len(batch))
-		}
-	}
-}
-
 // TestUnknownOutcomeIsRepeatedWhereItMustHappen shows that the release of a dead worker's jobs, and the record of a
 // hand-out, are committed again if it is unknown whether they were, and if another program has locked a row. Otherwise
 // the job would stay claimed, or its attempt would not count and its time limit would not begin.
@@ -112,7 +95,7 @@ func TestUnknownOutcomeIsRepeatedWhereItMustHappen(t *testing.T) {
 						}
 						return commit()
 					}))
-					if o := <-p.committer.pushFree(write, nil).Done; o.Err != nil || tries.Load() != 2 {
+					if o := <-p.executor.pushFree(&PendingWrite{write: write}).Done; o.Err != nil || tries.Load() != 2 {
 						t.Errorf("after %d tries: %v, want a success at the second one", tries.Load(), o.Err)
 					}
 				})
@@ -149,7 +132,7 @@ func TestHandOutsAreRecordedApart(t *testing.T) {
 			for n := range uint64(4) {
 				d.Deliveries = append(d.Deliveries, backends.Delivery{Lease: backends.Lease{Token: backends.Token{Host: 1, Number: n + 1}}})
 			}
-			o := <-p.committer.pushFree(d, nil).Done
+			o := <-p.executor.pushFree(&PendingWrite{write: d}).Done
 			want := []uint64{1, 3, 4}
 			if locked := isLocked(failure); locked {
 				want = append(want, bad)
@@ -193,7 +176,7 @@ func TestNoHandOutOfADroppedLease(t *testing.T) {
 		p := start(t, memory.New())
 		w := newWorker(p)
 		w.enqueue(t, "q")
-		r := w.queued(t, false)
+		r := w.queued(t, false, "q")
 		a := p.AwaitClaim(t.Context().Done(), r)
 		if len(a.Jobs) != 1 {
 			t.Fatalf("claimed %+v", a)
@@ -253,7 +236,7 @@ func TestReleaseNeedsNoMemory(t *testing.T) {
 		w := newWorker(p)
 		w.enqueue(t, "q")
 		w.claim(t, "q", true)
-		if !p.committer.enqueueMemory.TryAcquire(queueBytes) || !p.committer.settleMemory.TryAcquire(settleBytes) {
+		if !p.executor.enqueueMemory.TryAcquire(queueBytes) || !p.executor.settleMemory.TryAcquire(settleBytes) {
 			t.Fatal("some memory is taken already")
 		}
 		_, released := p.ReleaseSession(&w.Session, backends.Release{Cause: backends.CauseDisconnected})
@@ -319,32 +302,11 @@ func TestReleasesNameTheirOwner(t *testing.T) {
 		w.claim(t, "q", true)
 		_, released := p.ReleaseSession(&w.Session, backends.Release{Uncounted: true})
 		<-released.Done
-		a := p.AwaitClaim(t.Context().Done(), w.queued(t, false))
+		a := p.AwaitClaim(t.Context().Done(), w.queued(t, false, "q"))
 		p.ReturnUndelivered(a.Jobs)
 		synctest.Wait()
 		if id := p.heartbeat.Identity(); !slices.Equal(owners, []backends.Identity{id, id}) {
 			t.Errorf("releases of %x, want two of %x", owners, id)
 		}
 	})
-}
-
-// TestOneCommitIsBounded shows that a commit has no more jobs, bytes and writes than its limits, however many writes
-// wait. Their order stays.
-func TestOneCommitIsBounded(t *testing.T) {
-	for what, x := range map[string]struct{ writes, jobs, bytes, want int }{
-		"jobs":   {10, batchJobs / 4, 1, 4},
-		"bytes":  {10, 1, batchBytes / 4, 4},
-		"writes": {batchWrites + 10, 1, 1, batchWrites},
-	} {
-		var writes []*PendingWrite
-		for range x.writes { // each of its own session, so that fair share does not limit them
-			w := &PendingWrite{session: &quota.Session{}, write: backends.Enqueue{Jobs: make([]backends.NewJob, x.jobs)}}
-			w.write.(backends.Enqueue).Jobs[0].Payload = make([]byte, x.bytes)
-			writes = append(writes, w)
-		}
-		c := queuedWrites(writes...)
-		if batch := nextBatch(c); len(batch) != x.want || !slices.Equal(batch, writes[:x.want]) {
-			t.Errorf("%s: the commit has %d of %d writes, want the first %d", what, len(batch), x.writes, x.want)
-		}
-	}
 }

@@ -41,7 +41,7 @@ func (j *jobEvents) publish(e jobevents.Event, s *quota.Session) {
 
 // written publishes the effects of a committed write.
 func (j *jobEvents) written(p *PendingWrite, res *backends.WriteResult) {
-	if !j.hub.Active() || res.Err != nil || p.unseen {
+	if !j.hub.Active() || res.Err != nil || p.unseen() {
 		return
 	}
 	e, s := jobevents.Event{Jobs: 1}, p.session
@@ -149,8 +149,8 @@ func (j *jobEvents) commanded(c *backends.Command, count int64) {
 }
 
 // Ends returns what each lease of a committed settle ended with.
-func (st *Settle) Ends(res *backends.WriteResult) iter.Seq2[*lease.Held, jobevents.Kind] {
-	return ends(st.pending.write, st.Runs, res)
+func (s *Settle) Ends(res *backends.WriteResult) iter.Seq2[*lease.Held, jobevents.Kind] {
+	return ends(s.pending.write, s.Runs, res)
 }
 
 // Ends returns what each lease of a committed release ended with.

@@ -15,7 +15,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends/memory"
 )
 
-const joinJobs = 8
+const smallJobs = 8
 
 // joining is a database in which small commits carry claims too. Each commit waits for a value from open. A key keeps
 // a commit with other writes from happening.
@@ -28,7 +28,7 @@ type joining struct {
 
 func (b *joining) Info() backends.Info {
 	info := b.Backend.Info()
-	info.Concurrent, info.JoinJobs, info.Prefetch = true, joinJobs, false
+	info.Concurrent, info.JoinJobs, info.Prefetch = true, smallJobs, false
 	return info
 }
 
@@ -94,11 +94,11 @@ func TestSmallCommitsIncludeClaims(t *testing.T) {
 		claim()
 		want("for the first write", "1 writes, 0 claims")
 		want("after a small commit", "1 writes, 1 claims")
-		enqueue(joinJobs + 1)
+		enqueue(smallJobs + 1)
 		db.waiting()
 		claim()
 		want("beside a large write", "0 writes, 1 claims", "1 writes, 0 claims")
-		enqueue(joinJobs + 1)
+		enqueue(smallJobs + 1)
 		claim()
 		want("after a large commit", "0 writes, 1 claims", "1 writes, 0 claims")
 		enqueue(1)
@@ -161,7 +161,7 @@ func TestLoopOfClaimsHandsOverAtItsEnd(t *testing.T) {
 		p := newPipeline(db)
 		var considered atomic.Bool
 		chosen, proceed := make(chan struct{}), make(chan struct{})
-		p.committer.memory.Limit = func() int64 {
+		p.executor.memory.Limit = func() int64 {
 			if considered.Swap(false) { // the loop of the claims has chosen claims, and still holds their lock
 				close(chosen)
 				<-proceed
@@ -179,7 +179,7 @@ func TestLoopOfClaimsHandsOverAtItsEnd(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		enqueue(joinJobs + 1)
+		enqueue(smallJobs + 1)
 		synctest.Wait() // each kind has its own loop
 		full := &sessionWithoutQuota{worker: worker{p: p}, considered: &considered}
 		full.Client = full
@@ -191,7 +191,7 @@ func TestLoopOfClaimsHandsOverAtItsEnd(t *testing.T) {
 		synctest.Wait() // the loop of the writes found the claims locked
 		close(proceed)
 		synctest.Wait()
-		if len(late.answer) != 1 {
+		if !answered(p, late) {
 			t.Error("the claim is forgotten")
 		}
 	})

@@ -1,10 +1,7 @@
 package pipeline
 
 import (
-	"context"
-	"errors"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/semaphore"
@@ -26,16 +23,67 @@ type PendingWrite struct {
 	price    int64
 	room     *semaphore.Weighted // memory that the price is reserved from; nil: none
 	size     size
-	state    atomic.Int32
-	onEnd    func()         // called at the end of the write; can be nil
-	ended    func(Outcome)  // called after onEnd; can be nil
+	state    state          // executor.mu guards it
+	onEnd    func(Outcome)  // called at the end of the write; can be nil
 	onTry    func()         // called when its first commit has ended, even if it must be tried again; nil: never, or no more
 	runs     []lease.Run    // of a settle, or of the release of a session: what the lease table has about each lease
-	holder   *quota.Session // of a Release: the session that held the jobs; nil: none
-	unseen   bool           // of a Release: no worker had the jobs
-	alone    bool           // it was set aside and waits for a locked row; only its commit uses alone
-	marked   bool           // its ready jobs were announced to the claims of its commit; only its commit uses marked
+	holder   *quota.Session // of a Release: the session that held the jobs; nil: no worker had them
 	Done     chan Outcome   // capacity 1: the commit loop never waits for a reader
+}
+
+// state is where a write is on its way to its outcome. Its methods are all transitions:
+//
+//	           take                     finish
+//	queued ───────────► committing ───────────────► outcome
+//	  │  ▲ ▲             │  │    │ expire
+//	  │  │ └── putBack ──┘  │    ▼
+//	  │  └──── set aside ───┘  overdue ── finish ──► outcome
+//	  │ expire
+//	  ▼
+//	abandoned: the end of the wait is the outcome
+//
+// A write that was set aside is queued, too, but with the locked ones (see scheduler.setAside).
+type state uint8
+
+const (
+	queued     state = iota // no commit has it
+	committing              // a commit has it, or it has its outcome
+	abandoned               // no session waits: no commit takes it any more
+	overdue                 // a commit has it, and it must not be tried again
+)
+
+// take gives a queued write to a commit. It returns false if no session waits for the write.
+func (s *state) take() bool {
+	if *s != queued {
+		return false
+	}
+	*s = committing
+	return true
+}
+
+// putBack queues a write again whose commit failed. It returns false if the time of the write is over.
+func (s *state) putBack() bool {
+	if *s != committing {
+		return false
+	}
+	*s = queued
+	return true
+}
+
+// expire ends the time of a write. It returns true if no commit has the write. Otherwise the commit answers it.
+func (s *state) expire() bool {
+	if *s == queued {
+		*s = abandoned
+		return true
+	}
+	*s = overdue
+	return false
+}
+
+// unseen reports whether the write is a release of jobs that no worker had.
+func (p *PendingWrite) unseen() bool {
+	_, release := p.write.(backends.Release)
+	return release && p.holder == nil
 }
 
 // run returns the counters and the run time of the write's lease, as metrics.RunOf does.
@@ -61,60 +109,6 @@ type Outcome struct {
 	Err    error
 }
 
-// reserve waits for memory for p, a session's write, whose request keeps beside more bytes. The caller pushes or
-// drops the write.
-func (c *committer) reserve(ctx context.Context, p *PendingWrite, beside int64) error {
-	p.size, p.Done = sizeOf(p.write), c.outcomes.get()
-	most, bytes := int64(queueBytes), p.size.bytes+beside
-	p.room = c.enqueueMemory
-	if len(backends.LeasesOf(p.write)) > 0 && bytes <= largeSettle {
-		p.room, most = c.settleMemory, settleBytes
-	}
-	p.price = min(max(bytes+int64(p.size.jobs)*256, writePrice), most)
-	if p.room.TryAcquire(p.price) {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, c.times.Timeout())
-	defer cancel()
-	if err := p.room.Acquire(ctx, p.price); err != nil {
-		return c.unavailable("more than %d MiB of writes wait for the database", most>>20)
-	}
-	return nil
-}
-
-// push queues a reserved write. It never blocks.
-func (c *committer) push(p *PendingWrite) {
-	c.mu.Lock()
-	c.pushed++
-	p.number = c.pushed
-	c.queue = append(c.queue, p)
-	if !c.fair.Over(p.session) {
-		c.arrived++
-	}
-	c.missing -= p.size.units()
-	enough := c.arrived >= c.wakeAt && c.missing <= 0
-	c.mu.Unlock()
-	if enough {
-		c.writes.poke()
-	}
-}
-
-// drop returns the memory of a write that has ended or was not pushed.
-func (c *committer) drop(p *PendingWrite) {
-	if p.room != nil {
-		p.room.Release(p.price)
-	}
-}
-
-// pushFree queues a write that must not wait for memory: a release of jobs that a session or a lost commit left
-// behind. The number of leases bounds these writes. ended can be nil. It is called when the write is committed or
-// dropped.
-func (c *committer) pushFree(w backends.Write, ended func()) *PendingWrite {
-	p := &PendingWrite{write: w, size: sizeOf(w), onEnd: ended, pushed: time.Now(), Done: make(chan Outcome, 1)}
-	c.push(p)
-	return p
-}
-
 // current returns the write as of now: the time limits of jobs go on while the record of their hand-outs waits for a commit.
 func (p *PendingWrite) current() backends.Write {
 	d, ok := p.write.(backends.Deliver)
@@ -136,41 +130,69 @@ func (p *PendingWrite) endTry() {
 	}
 }
 
-// timer returns a pooled timer. Each write needs one.
-func (c *committer) timer(d time.Duration) *time.Timer {
-	t, ok := c.timers.Get().(*time.Timer)
-	if !ok {
-		return time.NewTimer(d)
-	}
-	t.Reset(d)
-	return t
-}
-
-// wait returns the outcome of a pushed write. If no commit has taken the write after patience, wait takes it out
-// of the queue: nothing was written.
-func (c *committer) wait(p *PendingWrite, patience time.Duration) (backends.WriteResult, error) {
-	timer := c.timer(patience)
-	defer func() {
-		timer.Stop() // since Go 1.23 the channel receives nothing after Stop
-		c.timers.Put(timer)
-	}()
-	select {
-	case o := <-p.Done:
-		c.outcomes.put(p.Done)
-		return o.Result, o.Err
-	case <-timer.C:
-	}
-	for !p.state.CompareAndSwap(taken, overdue) { // the state can change between the two values
-		if p.state.CompareAndSwap(queued, abandoned) {
-			c.forget(p)
-			c.drop(p)
-			return backends.WriteResult{}, c.unavailable("the database did not take it within %v", patience)
+func sizeOf(w backends.Write) size {
+	n := len(backends.LeasesOf(w))
+	s := size{jobs: n, settled: n}
+	add := func(jobs []backends.NewJob) {
+		s.jobs += len(jobs)
+		for i := range jobs {
+			s.bytes += int64(len(jobs[i].Payload) + len(jobs[i].Key))
+			for name, value := range jobs[i].Headers {
+				s.bytes += int64(len(name) + len(value))
+			}
 		}
 	}
-	o := <-p.Done // in a commit, which has its own deadline
-	c.outcomes.put(p.Done)
-	if errors.Is(o.Err, errOverdue) {
-		o.Err = c.unavailable("the database did not take it within %v", patience)
+	switch w := w.(type) {
+	case backends.Enqueue:
+		add(w.Jobs)
+	case backends.Ack:
+		add(w.Enqueue)
+		s.bytes += int64(len(w.Result))
+	case backends.Nack:
+		s.bytes += int64(len(w.Error))
 	}
-	return o.Result, o.Err
+	return s
+}
+
+// newJobs returns the jobs that the write stores.
+func newJobs(w backends.Write) []backends.NewJob {
+	switch w := w.(type) {
+	case backends.Enqueue:
+		return w.Jobs
+	case backends.Ack:
+		return w.Enqueue
+	}
+	return nil
+}
+
+func isReady(j *backends.NewJob) bool { return j.Delay == 0 && j.RunAt.IsZero() }
+
+// readyQueues lists the queues for which the write has ready jobs.
+func readyQueues(w backends.Write) (out []string) {
+	jobs := newJobs(w)
+	for i := range jobs {
+		if q := jobs[i].Queue; isReady(&jobs[i]) && (len(out) == 0 || out[len(out)-1] != q) {
+			out = append(out, q)
+		}
+	}
+	if len(out) > 1 {
+		slices.Sort(out)
+		out = slices.Compact(out)
+	}
+	return out
+}
+
+// readyJobs returns how many jobs the write can make ready.
+func readyJobs(w backends.Write) (n int) {
+	switch w.(type) {
+	case backends.Enqueue, backends.Ack:
+		jobs := newJobs(w)
+		for i := range jobs {
+			if isReady(&jobs[i]) {
+				n++
+			}
+		}
+		return n
+	}
+	return len(backends.LeasesOf(w))
 }

@@ -30,14 +30,13 @@ func TestSizesOfWrites(t *testing.T) {
 // TestSettlesPassEnqueues shows that settles get memory while large enqueues wait for it.
 func TestSettlesPassEnqueues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCommitter()
-		c.times = heartbeat.NewTimes(30*time.Second, 0)
+		e := newExecutor(executorConfig{loops: newLoops(backends.Info{}), times: heartbeat.NewTimes(30*time.Second, 0)})
 		payload := make([]byte, 40<<20)
 		large := backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Payload: payload}}}
 		var stored atomic.Int32
 		for range 5 {
 			go func() {
-				if err := c.reserve(t.Context(), &PendingWrite{write: large}, 0); err == nil {
+				if err := e.reserve(t.Context(), &PendingWrite{write: large}, 0); err == nil {
 					stored.Add(1)
 				}
 			}()
@@ -45,7 +44,7 @@ func TestSettlesPassEnqueues(t *testing.T) {
 		synctest.Wait()
 		settled := make(chan error, 1)
 		go func() {
-			err := c.reserve(t.Context(), &PendingWrite{write: backends.Ack{Leases: make([]backends.Lease, 1), Result: []byte("x")}}, 0)
+			err := e.reserve(t.Context(), &PendingWrite{write: backends.Ack{Leases: make([]backends.Lease, 1), Result: []byte("x")}}, 0)
 			settled <- err
 		}()
 		synctest.Wait()
@@ -64,18 +63,17 @@ func TestSettlesPassEnqueues(t *testing.T) {
 // wait for it.
 func TestSettlesPassLargeSettles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCommitter()
-		c.times = heartbeat.NewTimes(30*time.Second, 0)
+		e := newExecutor(executorConfig{loops: newLoops(backends.Info{}), times: heartbeat.NewTimes(30*time.Second, 0)})
 		one := make([]backends.Lease, 1)
 		for range 50 {
 			go func() {
-				_ = c.reserve(t.Context(), &PendingWrite{write: backends.Ack{Leases: one, Result: make([]byte, 4<<20)}}, 0)
+				_ = e.reserve(t.Context(), &PendingWrite{write: backends.Ack{Leases: one, Result: make([]byte, 4<<20)}}, 0)
 			}()
 		}
 		synctest.Wait()
 		settled := make(chan error, 1)
 		go func() {
-			err := c.reserve(t.Context(), &PendingWrite{write: backends.Ack{Leases: one, Result: []byte("x")}}, 0)
+			err := e.reserve(t.Context(), &PendingWrite{write: backends.Ack{Leases: one, Result: []byte("x")}}, 0)
 			settled <- err
 		}()
 		synctest.Wait()
@@ -88,4 +86,31 @@ func TestSettlesPassLargeSettles(t *testing.T) {
 			t.Error("a small ack waits for room behind large ones")
 		}
 	})
+}
+
+// TestStatesOfAWrite lists every transition of a pending write. Those that return false leave the outcome to another one:
+// a commit answers a write that is overdue, and no commit takes one that is abandoned.
+func TestStatesOfAWrite(t *testing.T) {
+	for _, x := range []struct {
+		what     string
+		do       func(s *state) bool
+		from, to state
+		ok       bool
+	}{
+		{"take", (*state).take, queued, committing, true},
+		{"take", (*state).take, committing, committing, false},
+		{"take", (*state).take, abandoned, abandoned, false},
+		{"take", (*state).take, overdue, overdue, false},
+		{"putBack", (*state).putBack, queued, queued, false},
+		{"putBack", (*state).putBack, committing, queued, true},
+		{"putBack", (*state).putBack, abandoned, abandoned, false},
+		{"putBack", (*state).putBack, overdue, overdue, false},
+		{"expire", (*state).expire, queued, abandoned, true},
+		{"expire", (*state).expire, committing, overdue, false},
+	} {
+		s := x.from
+		if ok := x.do(&s); ok != x.ok || s != x.to {
+			t.Errorf("%s of a write in state %d: state %d, %v; want %d, %v", x.what, x.from, s, ok, x.to, x.ok)
+		}
+	}
 }

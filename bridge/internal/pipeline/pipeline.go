@@ -13,6 +13,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/bridge/internal/backendref"
 	"github.com/qsidecar/qsidecar/bridge/internal/depth"
+	"github.com/qsidecar/qsidecar/bridge/internal/dispatch"
 	"github.com/qsidecar/qsidecar/bridge/internal/heartbeat"
 	"github.com/qsidecar/qsidecar/bridge/internal/lease"
 	"github.com/qsidecar/qsidecar/bridge/internal/maintenance"
@@ -33,12 +34,14 @@ type Pipeline struct {
 	backend     *backendref.Ref
 	times       *heartbeat.Times
 	leaseTable  *lease.Table
-	dispatcher  *dispatcher
-	committer   *committer
+	dispatcher  *dispatch.Dispatcher
+	began       time.Time // where clock begins
+	executor    *executor
 	heartbeat   *heartbeat.Heartbeater
 	maintenance *maintenance.Maintainer
 	prefetcher  *prefetcher
 	stalls      *stalls
+	events      *jobEvents
 	ReadyLimits *depth.ReadyLimits
 	allDepths   *depth.AllQueues
 	Metrics     atomic.Pointer[metrics.Database] // of the current name of the database; set before use
@@ -68,105 +71,132 @@ type Config struct {
 }
 
 // New returns a pipeline that does not run. Metrics must be set before Join.
-func New(pc Config) *Pipeline {
-	b := &Pipeline{
-		Name:       pc.Name,
-		backend:    backendref.New(pc.Backend, pc.Replica, pc.Done),
-		times:      heartbeat.NewTimes(pc.SidecarTimeout, pc.RestartGrace),
-		Info:       pc.Backend.Info(),
-		leaseTable: lease.NewTable(pc.Trace),
-		stalls:     &stalls{clock: pc.Clock},
-		Log:        pc.Log,
+func New(c Config) *Pipeline {
+	p := &Pipeline{
+		Name:       c.Name,
+		Info:       c.Backend.Info(),
+		Log:        c.Log,
+		backend:    backendref.New(c.Backend, c.Replica, c.Done),
+		times:      heartbeat.NewTimes(c.SidecarTimeout, c.RestartGrace),
+		leaseTable: lease.NewTable(c.Trace),
+		stalls:     &stalls{clock: c.Clock},
+		events:     &jobEvents{hub: c.Events, database: c.Name, trace: c.Trace},
+		began:      time.Now(),
 	}
-	_, b.canInspect = pc.Backend.(backends.Inspector)
-	b.leaseTable.Metrics = b.Metrics.Load
-	c := newCommitter()
-	c.backend, c.leases, c.times, c.metrics, c.log = b.backend, b.leaseTable, b.times, b.Metrics.Load, b.Log
-	c.policy, c.jitter, c.maxPayload, c.claimBytes, c.memory = pc.Policy, pc.Jitter, pc.MaxPayload, pc.ClaimBytes, pc.Memory
-	c.singleLoop, c.joinJobs = !b.Info.Concurrent, b.Info.JoinJobs
-	c.writeCommits = max(1, b.Info.WriteCommits)
-	c.joined.Store(c.singleLoop || c.joinJobs > 0)
-	c.refused.obstacles.Log, c.refused.obstacles.Address = b.Log, b.Info.Address
-	c.events = &jobEvents{hub: pc.Events, database: pc.Name, trace: pc.Trace}
-	b.committer = c
-	b.dispatcher = newDispatcher(c.WakeClaims)
-	b.heartbeat = heartbeat.New(heartbeat.Config{
-		Backend: b.backend,
-		Times:   b.times,
-		Leases:  b.leaseTable,
-		Metrics: b.Metrics.Load,
-		Log:     b.Log,
-		Version: pc.Version,
-		Clock:   pc.Clock,
+	_, p.canInspect = c.Backend.(backends.Inspector)
+	p.leaseTable.Metrics = p.Metrics.Load
+	loops, prefetch := newLoops(p.Info), newWake()
+	p.heartbeat = heartbeat.New(heartbeat.Config{
+		Backend: p.backend,
+		Times:   p.times,
+		Leases:  p.leaseTable,
+		Metrics: p.Metrics.Load,
+		Log:     p.Log,
+		Version: c.Version,
+		Clock:   c.Clock,
 		Lost: func(lost lease.Lost) {
-			c.events.lost(lost)
-			pc.Lost(lost)
+			p.events.lost(lost)
+			c.Lost(lost)
 		},
 		IdentityDropped: func() {
-			c.forgetReleases()
-			jobs, _ := b.dispatcher.takePrefetched(0) // dropped with all other leases
-			b.dispatcher.returned(queuesOfJobs(jobs))
+			p.executor.forgetReleases()
+			jobs, _ := p.dispatcher.TakePrefetched(0) // dropped with all other leases
+			p.dispatcher.Returned(queuesOfJobs(jobs))
 		},
-		Release:    c.releaseUnknown,
-		Reconciled: c.retryReleases,
-		Suspected:  func() { b.maintenance.Wake() },
-		Revived:    c.WakeClaims,
+		Release: func(owner backends.Identity, jobs []backends.ClaimedJob) int {
+			return p.executor.releaseUnknown(owner, jobs)
+		},
+		Reconciled: func() { p.executor.retryReleases() },
+		Suspected:  func() { p.maintenance.Wake() },
+		Revived:    loops.WakeClaims,
 	})
-	b.maintenance = maintenance.New(maintenance.Config{
-		Backend:   b.backend,
-		Heartbeat: b.heartbeat,
-		Claims:    b.dispatcher,
-		Times:     b.times,
-		Metrics:   b.Metrics.Load,
-		Failed:    c.events.failed,
-		Log:       b.Log,
-		Alone:     !b.Info.Concurrent,
-		Jitter:    pc.Jitter,
+	p.dispatcher = dispatch.New(dispatch.Config{
+		Wake:           loops.WakeClaims,
+		WakePrefetcher: prefetch.poke,
+		Identity:       p.heartbeat.Fresh,
+		Stalled:        p.stalls.since,
+		Clock:          p.clock,
+		CanPrefetch:    p.Info.Prefetch,
+		NoPrefetch:     p.backend.Adopted,
+		Slow:           p.backend.Slow,
+		Memory:         c.Memory,
+		MaxBytes:       c.ClaimBytes,
 	})
-	c.dispatcher, c.heartbeat, c.stalls = b.dispatcher, b.heartbeat, b.stalls
-	b.prefetcher = &prefetcher{dispatcher: b.dispatcher, leases: b.leaseTable, committer: c, poke: make(chan struct{}, 1)}
-	d := b.dispatcher
-	d.identity, d.stalls, d.memory, d.maxBytes = b.heartbeat.Fresh, b.stalls, pc.Memory, pc.ClaimBytes
-	d.canPrefetch, d.noPrefetch, d.slow, d.wakePrefetcher = b.Info.Prefetch, b.backend.Adopted, b.backend.Slow, b.prefetcher.wake
-	b.ReadyLimits, b.allDepths = depth.NewReadyLimits(b.readyJobs), depth.NewAllQueues(b.readDepths)
-	return b
+	p.executor = newExecutor(executorConfig{
+		info:       p.Info,
+		backend:    p.backend,
+		loops:      loops,
+		dispatcher: p.dispatcher,
+		heartbeat:  p.heartbeat,
+		leases:     p.leaseTable,
+		memory:     c.Memory,
+		stalls:     p.stalls,
+		times:      p.times,
+		clock:      p.clock,
+		policy:     c.Policy,
+		jitter:     c.Jitter,
+		maxPayload: c.MaxPayload,
+		claimBytes: c.ClaimBytes,
+		metrics:    p.Metrics.Load,
+		events:     p.events,
+		log:        p.Log,
+	})
+	p.prefetcher = &prefetcher{
+		wake:       prefetch,
+		dispatcher: p.dispatcher,
+		heartbeat:  p.heartbeat,
+		leases:     p.leaseTable,
+		executor:   p.executor,
+		clock:      p.clock,
+	}
+	p.maintenance = maintenance.New(maintenance.Config{
+		Backend:   p.backend,
+		Heartbeat: p.heartbeat,
+		Claims:    p.dispatcher,
+		Times:     p.times,
+		Metrics:   p.Metrics.Load,
+		Failed:    p.events.failed,
+		Log:       p.Log,
+		Alone:     !p.Info.Concurrent,
+		Jitter:    c.Jitter,
+	})
+	p.ReadyLimits, p.allDepths = depth.NewReadyLimits(p.readyJobs), depth.NewAllQueues(p.readDepths)
+	return p
 }
 
+// clock is the clock of the pace of prefetch and of the age of prefetched jobs. Unlike that of the heartbeat it stands still
+// while the machine is suspended, and is cheap.
+func (p *Pipeline) clock() time.Duration { return time.Since(p.began) }
+
 // Join makes the first attempt to join, so that the first claim finds an identity. If it fails, Run tries again.
-func (b *Pipeline) Join(ctx context.Context) {
-	if err := b.heartbeat.Send(ctx); err != nil {
-		b.Log.Warn("database unreachable at startup", "event", "database_unreachable", "error", err)
+func (p *Pipeline) Join(ctx context.Context) {
+	if err := p.heartbeat.Send(ctx); err != nil {
+		p.Log.Warn("database unreachable at startup", "event", "database_unreachable", "error", err)
 	}
 }
 
 // Run works until work is done (no session is left), then commits the queued writes and leaves the database.
 // Maintenance ends with ctx. hard ends everything.
-func (b *Pipeline) Run(ctx, work, hard context.Context) error {
+func (p *Pipeline) Run(ctx, work, hard context.Context) error {
 	var g errgroup.Group
 	keep, stopKeeping := context.WithCancel(hard)
 	defer stopKeeping()
-	g.Go(func() error { return b.maintenance.Run(ctx) })
-	g.Go(func() error { return b.heartbeat.Run(keep) })
-	g.Go(func() error { b.listen(ctx); return nil })
-	g.Go(func() error { b.stalls.run(keep); return nil })
-	g.Go(func() error { b.allDepths.Run(keep); return nil })
+	g.Go(func() error { return p.maintenance.Run(ctx) })
+	g.Go(func() error { return p.heartbeat.Run(keep) })
+	g.Go(func() error { p.listen(ctx); return nil })
+	g.Go(func() error { p.stalls.run(keep); return nil })
+	g.Go(func() error { p.allDepths.Run(keep); return nil })
 	writes, stopWriting := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopWriting()
 	var wrote errgroup.Group
-	wrote.Go(func() error { return b.committer.runWrites(writes, hard) })
+	wrote.Go(func() error { return p.executor.runWrites(writes, hard) })
 	attend := make(chan struct{})
 	go func() {
 		defer close(attend)
-		b.prefetcher.run(work)
+		p.prefetcher.run(work)
 	}()
-	var err error
-	if b.committer.singleLoop {
-		<-work.Done()
-	} else {
-		err = b.committer.runClaims(work, hard) // its releases are still written
-	}
+	err := p.executor.runClaims(work, hard) // its releases are still written
 	<-attend
-	b.committer.beside.Wait() // their releases are still written
 	stopWriting()
 	err = errors.Join(err, wrote.Wait())
 	stopKeeping()
@@ -175,22 +205,22 @@ func (b *Pipeline) Run(ctx, work, hard context.Context) error {
 	}
 	leaveCtx, cancel := backendref.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()
-	if err2 := b.heartbeat.Leave(leaveCtx); err2 != nil && err == nil {
+	if err2 := p.heartbeat.Leave(leaveCtx); err2 != nil && err == nil {
 		err = fmt.Errorf("the last heartbeat failed, so leases end with the sidecar timeout instead of the restart grace: %w", err2)
 	}
 	if err != nil {
-		return fmt.Errorf("database %s: %w", b.Name, err)
+		return fmt.Errorf("database %s: %w", p.Name, err)
 	}
 	return nil
 }
 
 // listen passes notifications of other sidecars to the dispatcher until ctx is done.
-func (b *Pipeline) listen(ctx context.Context) {
-	b.backend.Notifications(ctx, func(queue string) {
+func (p *Pipeline) listen(ctx context.Context) {
+	p.backend.Notifications(ctx, func(queue string) {
 		if queue == "" {
-			b.maintenance.Wake() // notifications were possibly missed: check the queues of all waiting claims
+			p.maintenance.Wake() // notifications were possibly missed: check the queues of all waiting claims
 			return
 		}
-		b.dispatcher.NotifyReady([]string{queue})
+		p.dispatcher.NotifyReady([]string{queue})
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -102,6 +103,19 @@ func (w *worker) claim(t *testing.T, queue string, wait bool) []backends.Job {
 	return jobs
 }
 
+// ack acks a claimed job.
+func ack(tb testing.TB, p *Pipeline, s *quota.Session, jobs []backends.Job) {
+	tb.Helper()
+	st := &Settle{Leases: []backends.Lease{jobs[0].Lease()}}
+	if err := p.SubmitSettle(st, s, backends.Ack{Leases: st.Leases}, 0); err != nil {
+		tb.Error(err)
+		return
+	}
+	if res, err := p.AwaitSettle(st); err != nil || len(res.Lost) > 0 {
+		tb.Errorf("acked: %+v, %v", res, err)
+	}
+}
+
 func (w *worker) enqueue(t testing.TB, queue string) {
 	t.Helper()
 	p, err := w.p.SubmitWrite(&w.Session, backends.Enqueue{Jobs: []backends.NewJob{{Queue: queue}}})
@@ -111,6 +125,13 @@ func (w *worker) enqueue(t testing.TB, queue string) {
 	if _, err := w.p.AwaitWrite(p, time.Second); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// answered reports whether a queued claim has its answer.
+func answered(p *Pipeline, r *ClaimRequest) bool {
+	var yes atomic.Bool
+	p.WhenAnswered(r, func() { yes.Store(true) })
+	return yes.Load()
 }
 
 // TestJobWithoutASocket follows a job through a pipeline, from the enqueue to the ack. When a session ends, its job
@@ -138,12 +159,9 @@ func TestJobWithoutASocket(t *testing.T) {
 		if len(jobs) != 1 || jobs[0].Attempt != 2 {
 			t.Fatalf("claimed %+v after its worker was gone, want attempt 2", jobs)
 		}
-		ack := &Settle{Leases: []backends.Lease{jobs[0].Lease()}}
-		if err := p.SubmitSettle(ack, &second.Session, backends.Ack{Leases: ack.Leases}, 0); err != nil {
-			t.Fatal(err)
-		}
-		if res, err := p.AwaitSettle(ack); err != nil || len(res.Lost) > 0 || second.Jobs.Count() != 0 || p.Leases() != 0 {
-			t.Errorf("acked: %+v, %v; %d leases are known", res, err, p.Leases())
+		ack(t, p, &second.Session, jobs)
+		if second.Jobs.Count() != 0 || p.Leases() != 0 {
+			t.Errorf("after the ack %d leases are known", p.Leases())
 		}
 		if jobs := second.claim(t, "q", false); len(jobs) > 0 {
 			t.Errorf("claimed %+v after the ack", jobs)
@@ -157,24 +175,22 @@ func TestWaitingClaimsAreAnsweredWhenJobsAreBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := start(t, memory.New())
 		d := p.dispatcher
-		d.mu.Lock()
-		d.markReturning([]backends.Job{{Queue: "q"}})
-		d.mu.Unlock()
+		d.MarkReturning([]backends.Job{{Queue: "q"}})
 		waiting, once := newWorker(p), newWorker(p)
 		for range 10 {
-			go waiting.p.AwaitClaim(t.Context().Done(), waiting.queued(t, false))
+			go waiting.p.AwaitClaim(t.Context().Done(), waiting.queued(t, false, "q"))
 		}
 		synctest.Wait()
 		answers := make(chan Answer, 10)
 		for range 10 {
-			r := once.queued(t, true)
+			r := once.queued(t, true, "q")
 			go func() { answers <- p.AwaitClaim(t.Context().Done(), r) }()
 		}
 		synctest.Wait()
 		if len(answers) > 0 {
 			t.Errorf("%d claims are answered before the job is back", len(answers))
 		}
-		d.returned([]string{"q"}) // another sidecar has it now
+		d.Returned([]string{"q"}) // another sidecar has it now
 		synctest.Wait()
 		for range 10 {
 			select {
@@ -189,11 +205,11 @@ func TestWaitingClaimsAreAnsweredWhenJobsAreBack(t *testing.T) {
 	})
 }
 
-// queued is a claim of one job of q that waits for its answer.
-func (w *worker) queued(t *testing.T, once bool) *ClaimRequest {
+// queued is a claim of one job that waits for its answer.
+func (w *worker) queued(t *testing.T, once bool, queues ...string) *ClaimRequest {
 	t.Helper()
 	r := &ClaimRequest{Session: &w.Session, Slots: 1, Since: time.Now(), Once: once}
-	if a, answered := w.p.Claim(r, []string{"q"}); answered {
+	if a, answered := w.p.Claim(r, queues); answered {
 		t.Fatalf("answered at once: %+v", a)
 	}
 	return r

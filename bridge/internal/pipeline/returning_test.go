@@ -46,15 +46,15 @@ func TestNoClaimWaitsForAReleaseThatFails(t *testing.T) {
 				p := start(t, ownLoops{db})
 				w := newWorker(p)
 				w.enqueue(t, "q")
-				a := p.AwaitClaim(t.Context().Done(), w.queued(t, false))
+				a := p.AwaitClaim(t.Context().Done(), w.queued(t, false, "q"))
 				p.ReturnUndelivered(a.Jobs) // its client is gone
-				once := w.queued(t, true)
+				once := w.queued(t, true, "q")
 				time.Sleep(time.Minute)
 				synctest.Wait()
-				if len(once.answer) != 1 {
+				if !answered(p, once) {
 					t.Error("a claim that does not wait has no answer after a minute")
 				}
-				waiting := w.queued(t, false)
+				waiting := w.queued(t, false, "q")
 				fixed.Store(true)
 				if a := p.AwaitClaim(t.Context().Done(), waiting); len(a.Jobs) != 1 || a.Jobs[0].Attempt != 1 {
 					t.Errorf("when the job is back, a claim gets %+v", a)

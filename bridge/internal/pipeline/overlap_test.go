@@ -144,27 +144,6 @@ func TestWritesOfASessionKeepTheirOrder(t *testing.T) {
 	})
 }
 
-// TestCommitsAtOnceShareNoLease shows that two writes about one lease are never in commits at once.
-func TestCommitsAtOnceShareNoLease(t *testing.T) {
-	c := newCommitter()
-	c.writeCommits = 2
-	lease := backends.Lease{Job: "1", Token: backends.Token{Host: 1, Number: 1}}
-	for range 2 {
-		c.push(&PendingWrite{write: backends.Ack{Leases: []backends.Lease{lease}}, session: &newWorker(nil).Session})
-	}
-	first, second := newWriteCommit(), newWriteCommit()
-	if beside := c.takeBatch(first); beside || len(first.writes) != 1 {
-		t.Errorf("the first commit has %d writes, beside another one: %v", len(first.writes), beside)
-	}
-	if beside := c.takeBatch(second); !beside || len(second.writes) != 0 {
-		t.Errorf("beside the first commit another one has %d writes about its lease", len(second.writes))
-	}
-	c.forgetCommit(first)
-	if c.takeBatch(second); len(second.writes) != 1 {
-		t.Errorf("after the first commit there are %d writes", len(second.writes))
-	}
-}
-
 // TestStopWaitsForBothCommits shows that the pipeline ends after all commits under way and all writes that wait.
 func TestStopWaitsForBothCommits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -1,4 +1,4 @@
-package pipeline
+package dispatch
 
 import (
 	"testing"
@@ -12,20 +12,20 @@ import (
 // queue whose next job did not fit its share gets a whole answer the next time.
 func TestClaimMemoryIsDivided(t *testing.T) {
 	queues := make([]waitQueue, 40)
-	ask1 := func(left int64) ([]claimGroup, claimBudget) {
-		s := claimBudget{left: left, whole: 4 << 20}
-		var groups []claimGroup
+	ask1 := func(left int64) ([]Group, Budget) {
+		s := Budget{Left: left, Whole: 4 << 20}
+		var groups []Group
 		for i := range queues {
 			if s.reserve(&queues[i]) {
-				groups = append(groups, claimGroup{queue: &queues[i]})
+				groups = append(groups, Group{queue: &queues[i]})
 			}
 		}
 		s.divide(groups)
 		return groups, s
 	}
 	groups, s := ask1(8 << 20)
-	if len(groups) != 40 || groups[0].bytes != 8<<20/40 || s.left < 0 || s.left > 40 || s.short {
-		t.Fatalf("%d queues are asked for, the first for %d bytes; %+v is left", len(groups), groups[0].bytes, s)
+	if len(groups) != 40 || groups[0].Bytes != 8<<20/40 || s.Left < 0 || s.Left > 40 || s.Short {
+		t.Fatalf("%d queues are asked for, the first for %d bytes; %+v is left", len(groups), groups[0].Bytes, s)
 	}
 	if !groups[3].learn(backends.ClaimResult{More: true}) || !queues[3].large {
 		t.Error("a line whose next job is too large is not known as such")
@@ -34,17 +34,17 @@ func TestClaimMemoryIsDivided(t *testing.T) {
 		t.Error("an empty line is taken for one with a large job")
 	}
 	groups, s = ask1(8 << 20)
-	if len(groups) != 40 || groups[3].bytes != 0 || groups[5].bytes != 4<<20/39 || s.left < 0 {
-		t.Errorf("%d queues are asked for, the large one for %d bytes, another one for %d; %+v is left", len(groups), groups[3].bytes, groups[5].bytes, s)
+	if len(groups) != 40 || groups[3].Bytes != 0 || groups[5].Bytes != 4<<20/39 || s.Left < 0 {
+		t.Errorf("%d queues are asked for, the large one for %d bytes, another one for %d; %+v is left", len(groups), groups[3].Bytes, groups[5].Bytes, s)
 	}
 	if groups[3].learn(backends.ClaimResult{Jobs: make([]backends.Job, 1)}); queues[3].large {
 		t.Error("a line whose job was small is still large")
 	}
-	if groups, s = ask1(10 * quota.MinClaim); len(groups) != 10 || !s.short {
+	if groups, s = ask1(10 * quota.MinClaim); len(groups) != 10 || !s.Short {
 		t.Errorf("with little memory %d queues are asked for, %+v", len(groups), s)
 	}
 	queues = queues[:2]
-	if groups, s = ask1(32 << 20); groups[0].bytes != 0 || groups[1].bytes != 0 || s.left != 24<<20 {
-		t.Errorf("two queues have %d and %d bytes, %d are left", groups[0].bytes, groups[1].bytes, s.left)
+	if groups, s = ask1(32 << 20); groups[0].Bytes != 0 || groups[1].Bytes != 0 || s.Left != 24<<20 {
+		t.Errorf("two queues have %d and %d bytes, %d are left", groups[0].Bytes, groups[1].Bytes, s.Left)
 	}
 }

@@ -1,0 +1,226 @@
+package dispatch
+
+import (
+	"sync"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/bridge/internal/quota"
+)
+
+// Config has what a Dispatcher needs. Its functions must not block. They are called while the Dispatcher is locked.
+type Config struct {
+	Wake           func()                         // the next commit should include claims
+	WakePrefetcher func()                         // TakePrefetched has work, now or soon
+	Identity       func() backends.Identity       // 0: the heartbeat is late
+	Stalled        func(since time.Duration) bool // reports whether the process stood still since Group.Asked
+	Clock          func() time.Duration           // of the pace, and of the age of prefetched jobs
+	CanPrefetch    bool                           // the backend supports prefetch
+	NoPrefetch     func(queue string) bool        // reports whether jobs of the queue must not be prefetched
+	Slow           func(queue string) bool        // reports whether claims of the queue must not delay others; only asked if NoPrefetch
+	Memory         *quota.Memory                  // counts the payload of prefetched jobs
+	MaxBytes       func() int64                   // payload bytes of an answer
+}
+
+// Dispatcher holds the claims of one database that have no answer yet, and decides which of them the next commit
+// includes.
+//
+// A commit includes each claim once when it arrives, so that an empty answer always comes from the database. It
+// includes the claim again after a notification, in turn. A notification reports that a queue possibly has ready
+// jobs, and about how many.
+//
+// A Dispatcher is a lock around a scheduler. No other file uses the lock.
+type Dispatcher struct {
+	mu        sync.Mutex
+	scheduler scheduler
+}
+
+// New returns a Dispatcher without claims.
+func New(c Config) *Dispatcher { return &Dispatcher{scheduler: newScheduler(c)} }
+
+// Locker returns the lock, for the check that no one holds it for long.
+func (d *Dispatcher) Locker() sync.Locker { return &d.mu }
+
+// Add answers a claim with prefetched jobs. If there are none it queues the claim, and answered is false.
+func (d *Dispatcher) Add(r *Request, queues []string) (a Answer, answered bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.scheduler.add(r, queues)
+}
+
+// Wait returns the answer of a queued claim. If over is closed (the end of the claim's wait, a cancel, a hang-up), it requests
+// the answer early: it comes immediately, or with the commit under way and possibly with jobs.
+func (d *Dispatcher) Wait(over <-chan struct{}, r *Request) Answer {
+	var a Answer
+	select {
+	case a = <-r.answer:
+	case <-over:
+		d.leave(r)
+		a = <-r.answer
+	}
+	d.scheduler.answers.Put(r.answer)
+	return a
+}
+
+func (d *Dispatcher) leave(r *Request) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.scheduler.leave(r)
+}
+
+// WhenAnswered calls f, which must not block, as soon as a queued claim has its answer.
+func (d *Dispatcher) WhenAnswered(r *Request, f func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if r.queue == nil {
+		f()
+		return
+	}
+	r.onAnswered = f
+}
+
+// Announce reports that the queues possibly have about that many ready jobs together, which the next commit can claim. It
+// returns whether a claim waits for one of them.
+func (d *Dispatcher) Announce(queues []string, jobs int) (wanted bool) {
+	if len(queues) == 0 {
+		return false
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.scheduler.announce(queues, jobs)
+}
+
+// Notify is Announce that also causes a commit if a claim waits.
+func (d *Dispatcher) Notify(queues []string, jobs int) {
+	if d.Announce(queues, jobs) {
+		d.scheduler.Wake()
+	}
+}
+
+// NotifyReady is Notify for an unknown number of jobs.
+func (d *Dispatcher) NotifyReady(queues []string) { d.Notify(queues, someJobs*len(queues)) }
+
+// Waiting lists the queues that a claim waits for.
+func (d *Dispatcher) Waiting() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.scheduler.waiting()
+}
+
+// Gather chooses the claims that the next commit includes. number returns the number of each slot's token. It uses as much of
+// the budget as it needs. Each group must be passed to Deliver, Fail or FailApart. slow reports whether GatherSlow has work.
+func (d *Dispatcher) Gather(host backends.Identity, number func() uint64, b *Budget) (groups []Group, slow bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	groups = d.scheduler.gather(host, number, b, false)
+	return groups, d.scheduler.hasSlow()
+}
+
+// GatherSlow chooses the claims of one wait queue with a slow queue, for a commit of their own that runs beside the others. One
+// such commit runs for each wait queue, and maxSlow in all. The caller calls EndSlow when it has ended.
+func (d *Dispatcher) GatherSlow(host backends.Identity, number func() uint64, b *Budget) []Group {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.scheduler.gather(host, number, b, true)
+}
+
+// EndSlow allows the next commit for the wait queue of a group of GatherSlow, after Deliver or Fail.
+func (d *Dispatcher) EndSlow(g Group) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.scheduler.endSlow(g.queue)
+}
+
+// Deliver ends a claim group with the jobs that the database returned: jobs for its claims first, then those
+// prefetched. It returns the jobs to release, which count as returning.
+func (d *Dispatcher) Deliver(g Group, res backends.ClaimResult) (back []backends.Job) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.scheduler.deliver(g, res)
+}
+
+// Fail ends a claim group that the database did not answer. Claims that do not wait get the error. The others
+// continue to wait, and get the error only if their wait ends before a later commit succeeds.
+func (d *Dispatcher) Fail(g Group, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.scheduler.fail(g, err, false)
+}
+
+// FailApart is Fail for a claim group that got its own error while the rest of the commit succeeded. Its waiting
+// claims are included again after the next notification.
+func (d *Dispatcher) FailApart(g Group, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.scheduler.fail(g, err, true)
+}
+
+// FailOnce answers the claims that do not wait, or no longer: nothing can be claimed now.
+func (d *Dispatcher) FailOnce(err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.scheduler.failOnce(err)
+}
+
+// Stop answers every claim with err, now and later.
+func (d *Dispatcher) Stop(err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.scheduler.stop(err)
+}
+
+// Reroute ends waits with ErrMoved: those in wait queues that are not served here any more, and those of sessions
+// that are not allowed to claim there any more. It returns the jobs prefetched for the former.
+func (d *Dispatcher) Reroute(served func(queues []string) bool) (back []backends.Job) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.scheduler.reroute(served)
+}
+
+// NoteClaimTime records how long a commit that claims took, from the choice of its claims.
+func (d *Dispatcher) NoteClaimTime(took time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.scheduler.noteClaimTime(took)
+}
+
+// TakePrefetched takes the jobs prefetched before limit (0: all) of all wait queues, and drops the idle ones. It also takes
+// jobs that waited long enough to be alone. The jobs count as returning. left is true if some wait queues have jobs or are in
+// use, or jobs wait.
+func (d *Dispatcher) TakePrefetched(limit time.Duration) (out []backends.Job, left bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.scheduler.takePrefetched(limit)
+}
+
+// MarkReturning counts jobs that go back to the database. Claims that don't wait, and find no job of their queues, are held
+// until Returned.
+func (d *Dispatcher) MarkReturning(jobs []backends.Job) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.scheduler.markReturning(jobs)
+}
+
+// Returned reports that jobs of these queues are back. Claims that found none are included in the next commit.
+func (d *Dispatcher) Returned(queues []string) {
+	d.mu.Lock()
+	d.scheduler.returned(queues)
+	d.mu.Unlock()
+	d.Notify(queues, 1)
+}
+
+// Snapshot counts the contents of a Dispatcher at one moment.
+type Snapshot struct {
+	Claims     int  // waiting claims
+	IdleClaims int  // those of them that found no job in the last commit that included them
+	WaitQueues int  // lists of queues that are known, with waiting claims or without
+	Prefetched int  // jobs that are prefetched, or wait to be alone in a session
+	Stopped    bool // every claim is refused
+}
+
+// Snapshot counts the waiting claims and the prefetched jobs.
+func (d *Dispatcher) Snapshot() Snapshot {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.scheduler.snapshot()
+}

@@ -1,0 +1,295 @@
+package dispatch
+
+import (
+	"slices"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// Prefetch. A worker that claims one job at a time waits for two commits per job, the claim's and the ack's. If the
+// workers of a wait queue claim jobs at a steady rate, the sidecar claims the next jobs before the workers ask.
+// Then they wait only for the commit of the ack.
+const (
+	// What the wait queue takes in prefetchCommits commits is prefetched: the next claim waits for the commit under way and
+	// for its own, and commits vary. More would only keep jobs from the workers of other hosts.
+	prefetchCommits = 4
+	prefetchLeast   = 10 * time.Millisecond
+	prefetchMost    = 120 * time.Millisecond // a job must not reach prefetchAge
+	// prefetchJobsMax bounds the jobs that are prefetched for a wait queue.
+	prefetchJobsMax = 500
+	// prefetchBytesMax bounds their payloads.
+	prefetchBytesMax = 4 << 20
+	// prefetchTotalMax bounds the payloads of the prefetched jobs of all wait queues of a database. Above it, nothing
+	// more is prefetched.
+	prefetchTotalMax = 32 << 20
+	paceWindow       = 10 * time.Millisecond
+	paceIdle         = time.Second // a wait queue without a claim for that long forgets its pace
+)
+
+// prefetch holds the prefetched jobs of one wait queue.
+type prefetch struct {
+	jobs     []backends.Job  // in the order of claims
+	since    []time.Duration // when each of them was claimed
+	asked    []time.Duration // Group.Asked of each
+	bytes    int64
+	pace     pace
+	inCommit bool // in the commit under way
+}
+
+// take takes the first n jobs. They share the memory of the others, which no later job overwrites.
+func (p *prefetch) take(n int) []backends.Job {
+	jobs := p.jobs[:n:n]
+	p.jobs, p.since, p.asked = p.jobs[n:], p.since[n:], p.asked[n:]
+	if len(p.jobs) == 0 {
+		p.jobs, p.since, p.asked = nil, nil, nil
+	}
+	for i := range jobs {
+		p.bytes -= int64(len(jobs[i].Payload))
+	}
+	return jobs
+}
+
+// fitting returns how many jobs, of at most n, fit into an answer. One always does.
+func (p *prefetch) fitting(n int, most int64) int {
+	n = min(n, len(p.jobs))
+	for i := range n {
+		if most -= int64(len(p.jobs[i].Payload)); most < 0 {
+			return max(i, 1)
+		}
+	}
+	return n
+}
+
+// missing returns how many jobs to prefetch now if the queues have so many. commit is the time of a commit that claims.
+func (p *prefetch) missing(now, commit time.Duration) int {
+	if p.inCommit || p.bytes >= prefetchBytesMax/2 {
+		return 0
+	}
+	ahead := max(prefetchLeast, min(prefetchCommits*commit, prefetchMost))
+	target := min(int(p.pace.perSecond(now, commit)*ahead.Seconds()), prefetchJobsMax)
+	if missing := target - len(p.jobs); missing > target/2 {
+		return missing
+	}
+	return 0
+}
+
+// prefetchedBytes counts the payload of prefetched jobs.
+type prefetchedBytes struct{ bytes, reported int64 }
+
+// prefetchStep is by how many bytes the count can differ from the last report to quota.Memory.
+const prefetchStep = 64 << 10
+
+// countPrefetched adds n bytes, which can be negative, to the count of prefetched payload.
+func (s *scheduler) countPrefetched(n int64) {
+	p := &s.prefetchBytes
+	p.bytes += n
+	if diff := p.bytes - p.reported; diff >= prefetchStep || diff <= -prefetchStep || p.bytes == 0 && diff != 0 {
+		p.reported = p.bytes
+		s.Memory.AddPrefetched(diff)
+	}
+}
+
+// mayPrefetch reports whether there is memory to prefetch.
+func (s *scheduler) mayPrefetch() bool {
+	return s.prefetchBytes.bytes < prefetchTotalMax && !s.Memory.Scarce.Load()
+}
+
+// wantsPrefetch returns how many slots of a claim group are for prefetch: no more than the jobs that the wait queue can
+// expect besides those of its claims.
+func (s *scheduler) wantsPrefetch(wq *waitQueue, room int) int {
+	if !s.CanPrefetch || wq.noPrefetch || s.stopped != nil || !s.mayPrefetch() {
+		return 0
+	}
+	return max(0, min(wq.prefetch.missing(s.Clock(), s.claimTime), wq.expected, room))
+}
+
+// inUse reports whether a wait queue without claims must be kept, for its jobs or to learn its pace.
+func (s *scheduler) inUse(wq *waitQueue) bool {
+	a := &wq.prefetch
+	return a.inCommit || wq.apart || len(a.jobs) > 0 || s.CanPrefetch && !wq.noPrefetch && a.pace.moves(s.Clock(), s.claimTime)
+}
+
+func (s *scheduler) noteClaimTime(took time.Duration) {
+	s.claimTime = max(took, s.claimTime-s.claimTime/8)
+}
+
+// pace is the rate at which a wait queue takes jobs: the second highest of the last windows. So a burst, such as thirty
+// workers that start at once and then work for seconds, does not count as a stream, and a stream that had to wait for a slow
+// commit still does. A window covers two commits: workers that wait for each of them have jobs in each window.
+type pace struct {
+	since time.Duration // beginning of the current window
+	n     int
+	rates [4]float64 // jobs per second, latest first
+}
+
+func (p *pace) add(n int, now, commit time.Duration) {
+	p.roll(now, commit)
+	p.n += n
+}
+
+func (p *pace) roll(now, commit time.Duration) {
+	took := now - p.since
+	if took < max(paceWindow, min(2*commit, paceIdle)) {
+		return
+	}
+	copy(p.rates[1:], p.rates[:3])
+	p.rates[0] = float64(p.n) / took.Seconds()
+	if took > paceIdle {
+		p.rates = [4]float64{}
+	}
+	p.since, p.n = now, 0
+}
+
+// moves reports whether a job was taken in the last windows.
+func (p *pace) moves(now, commit time.Duration) bool {
+	p.roll(now, commit)
+	return p.n > 0 || slices.Max(p.rates[:]) > 0
+}
+
+func (p *pace) perSecond(now, commit time.Duration) float64 {
+	p.roll(now, commit)
+	last := p.rates
+	slices.Sort(last[:])
+	return last[len(last)-2]
+}
+
+// fromPrefetch takes prefetched jobs for the claim. It returns none for a claim with a timed lease, or of a client
+// that reads too slowly. It also returns when the first one's commit began.
+func (s *scheduler) fromPrefetch(wq *waitQueue, r *Request) (jobs []backends.Job, asked time.Duration) {
+	a := &wq.prefetch
+	if len(a.jobs) == 0 || r.Template.Lease > 0 || r.Session.Overloaded() {
+		return nil, 0
+	}
+	if host := s.Identity(); host == 0 || host != a.jobs[0].Token.Host || s.Stalled(a.asked[0]) {
+		return nil, 0 // the prefetcher releases them
+	}
+	n, _, _ := r.reserve(a.fitting(r.Slots, s.MaxBytes()))
+	if n == 0 {
+		return nil, 0
+	}
+	before := a.bytes
+	asked = a.asked[0]
+	jobs = a.take(n)
+	s.countPrefetched(a.bytes - before)
+	a.pace.add(n, s.Clock(), s.claimTime)
+	return jobs, asked
+}
+
+// takePrefetchedOfOthers takes prefetched jobs of the claim's queues that it cannot get: another wait queue has
+// them, or its lease is timed. Otherwise it would find the queue empty because of this sidecar's own prefetch.
+func (s *scheduler) takePrefetchedOfOthers(r *Request) (out []backends.Job) {
+	for _, q := range r.queue.queues {
+		for wq := range s.byQueue[q] {
+			if len(wq.prefetch.jobs) > 0 && (wq != r.queue || r.Template.Lease > 0) {
+				out = append(out, s.drainPrefetch(wq, 0)...)
+				wq.prefetch.pace = pace{since: s.Clock()}
+			}
+		}
+	}
+	return out
+}
+
+// prefetchJobs keeps jobs for the wait queue after it has served the claims that arrived since. It returns those
+// that must go back.
+func (s *scheduler) prefetchJobs(wq *waitQueue, jobs []backends.Job, asked time.Duration) (back []backends.Job) {
+	if len(jobs) == 0 {
+		return nil
+	}
+	if s.stopped != nil {
+		s.markReturning(jobs)
+		return jobs
+	}
+	now, before := s.Clock(), wq.prefetch.bytes
+	for i := range jobs {
+		wq.prefetch.since, wq.prefetch.asked = append(wq.prefetch.since, now), append(wq.prefetch.asked, asked)
+		wq.prefetch.bytes += int64(len(jobs[i].Payload))
+	}
+	if wq.prefetch.jobs == nil {
+		wq.prefetch.jobs = jobs
+	} else {
+		wq.prefetch.jobs = append(wq.prefetch.jobs, jobs...)
+	}
+	s.countPrefetched(wq.prefetch.bytes - before)
+	for r := range wq.requests {
+		if len(wq.prefetch.jobs) == 0 {
+			break
+		}
+		if r.inCommit {
+			continue
+		}
+		if got, asked := s.fromPrefetch(wq, r); len(got) > 0 {
+			s.remove(r)
+			r.Session.AddClaimed(got)
+			r.end(Answer{Jobs: got, Asked: asked, Prefetched: true})
+		}
+	}
+	if s.queues[wq.key] != wq { // the wait queue was dropped since then, and no claim would find the jobs in it
+		return s.drainPrefetch(wq, 0)
+	}
+	s.attend(wq)
+	return nil
+}
+
+// drainPrefetch takes the jobs prefetched before limit (0: all).
+func (s *scheduler) drainPrefetch(wq *waitQueue, limit time.Duration) (out []backends.Job) {
+	a := &wq.prefetch
+	n, before := 0, a.bytes
+	for n < len(a.jobs) && (limit == 0 || a.since[n] < limit) {
+		n++
+	}
+	out = a.take(n)
+	s.countPrefetched(a.bytes - before)
+	s.markReturning(out)
+	return out
+}
+
+// markReturning counts jobs that go back to the database.
+func (s *scheduler) markReturning(jobs []backends.Job) {
+	for i := range jobs {
+		s.returning[jobs[i].Queue]++
+	}
+}
+
+// isReturning reports whether a job of one of the queues is on its way back.
+func (s *scheduler) isReturning(queues []string) bool {
+	return slices.ContainsFunc(queues, func(q string) bool { return s.returning[q] > 0 })
+}
+
+func (s *scheduler) returned(queues []string) {
+	for _, q := range queues {
+		if s.returning[q]--; s.returning[q] <= 0 {
+			delete(s.returning, q)
+		}
+		for wq := range s.byQueue[q] {
+			wq.retryDeferred()
+		}
+	}
+}
+
+func (s *scheduler) takePrefetched(limit time.Duration) (out []backends.Job, left bool) {
+	now := s.Clock()
+	out = s.drainAlone(func(k *keptJob) bool { return limit == 0 || k.old(now) })
+	left = len(s.alone) > 0
+	for wq := range s.attended {
+		back := s.drainPrefetch(wq, limit)
+		if len(back) > 0 {
+			out = append(out, back...)
+			wq.prefetch.pace = pace{since: now} // no claim used the jobs: start to measure again
+		}
+		if wq.len() > 0 { // a client that reads too slowly leaves its jobs here
+			if len(wq.prefetch.jobs) > 0 {
+				left = true
+			} else {
+				delete(s.attended, wq)
+			}
+			continue
+		}
+		if s.inUse(wq) {
+			left = true
+		} else {
+			s.drop(wq)
+		}
+	}
+	return out, left
+}

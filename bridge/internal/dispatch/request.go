@@ -1,0 +1,66 @@
+package dispatch
+
+import (
+	"container/list"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/bridge/internal/quota"
+)
+
+// Request is one claim of a session. The caller sets the exported fields except Queues and Reserved.
+type Request struct {
+	Session  *quota.Session
+	Slots    int
+	Since    time.Time     // when it arrived
+	Template backends.Slot // the kind of lease and the worker
+	Once     bool          // it does not wait: one commit answers it
+	queue    *waitQueue    // nil: it has its answer
+	Queues   []string      // the queues of the field queue
+	in       *list.List    // the list of the wait queue that contains it
+	at       *list.Element // of in
+	Reserved int           // of the session's job quota, for the commit under way or the answer
+	inCommit bool          // the commit under way includes it
+	leaving  bool          // answered as soon as the commit under way ends
+	lastErr  error         // of the last commit that included it
+	moved    error         // ErrMoved, once its queues are not served here
+
+	answer     chan Answer // buffered: the scheduler never waits for the session
+	onAnswered func()      // see WhenAnswered; nil: nothing
+}
+
+// Answer is the result of a claim. If it has no jobs, Err is the reason. If Err is nil, the queues have none.
+type Answer struct {
+	Jobs       []backends.Job
+	Asked      time.Duration // Group.Asked
+	Prefetched bool          // the hand-out is not recorded in the database yet
+	Err        error
+}
+
+// end answers the claim.
+func (r *Request) end(a Answer) {
+	answered := r.onAnswered // the receiver of the answer can use r again
+	r.answer <- a
+	if answered != nil {
+		answered()
+	}
+}
+
+// reserve reserves job quota of the session and returns for how many jobs. A timed lease only needs a session that has no
+// job alone. full is true if the session holds as many jobs as it can. For probe see quota.JobQuota.Reserve.
+func (r *Request) reserve(want int) (n int, full, probe bool) {
+	if r.Template.Lease > 0 {
+		if r.Session.Jobs.Exclusive() {
+			return 0, false, false
+		}
+		return want, false, false
+	}
+	r.Reserved, full, probe = r.Session.Jobs.Reserve(want, r.Session.Client.MaxJobs())
+	return r.Reserved, full, probe
+}
+
+// unanswered returns the quota of a claim that got no job.
+func (r *Request) unanswered() {
+	r.Session.SettleJobs(r.Reserved, 0)
+	r.Reserved = 0
+}

@@ -1,0 +1,358 @@
+package dispatch
+
+import (
+	"cmp"
+	"container/list"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/qsidecar/qsidecar/backends"
+)
+
+// maxSlots bounds one claim statement. It is far above what the workers of one host claim at a time, and small
+// enough for any engine.
+const maxSlots = 1000
+
+// scheduler decides which waiting claims the next commit includes, and which claims get the jobs that it returns. It is pure:
+// it has no lock and no time of its own. A Dispatcher guards it.
+type scheduler struct {
+	Config
+	queues        map[string]*waitQueue
+	byQueue       map[string]map[*waitQueue]struct{}
+	returning     map[string]int          // jobs on their way back to the database, by queue
+	due           list.List               // of *waitQueue: to include, in turn, so that no wait queue starves when slots are short
+	slowDue       list.List               // of those with a slow queue, whose claims have commits of their own
+	slowCommits   int                     // of slowDue, at present
+	attended      map[*waitQueue]struct{} // those with prefetched jobs, and those to drop soon; for the prefetcher
+	prefetchBytes prefetchedBytes
+	claimTime     time.Duration // of a commit that claims: the longest of the last ones
+	alone         []keptJob     // oldest first
+	stopped       error         // not nil: every claim is answered with it (draining)
+	answers       sync.Pool     // of chan Answer
+}
+
+// ErrMoved ends the wait of a claim whose queues a reload moved to another database.
+var ErrMoved = errors.New("a reload moved the queue")
+
+func newScheduler(c Config) scheduler {
+	return scheduler{
+		Config:    c,
+		queues:    make(map[string]*waitQueue),
+		byQueue:   make(map[string]map[*waitQueue]struct{}),
+		returning: make(map[string]int),
+		attended:  make(map[*waitQueue]struct{}),
+	}
+}
+
+// add answers a claim with prefetched jobs. If there are none it queues the claim, and answered is false.
+func (s *scheduler) add(r *Request, queues []string) (a Answer, answered bool) {
+	if s.stopped != nil {
+		return Answer{Err: s.stopped}, true
+	}
+	if a, answered = s.fromAlone(r, queues); answered {
+		return a, true
+	}
+	wq := s.waitQueueFor(queues)
+	if jobs, asked := s.fromPrefetch(wq, r); len(jobs) > 0 {
+		r.Session.AddClaimed(jobs)
+		if s.wantsPrefetch(wq, maxSlots) > 0 {
+			s.schedule(wq)
+			s.Wake()
+		}
+		return Answer{Jobs: jobs, Asked: asked, Prefetched: true}, true
+	}
+	if r.answer, _ = s.answers.Get().(chan Answer); r.answer == nil {
+		r.answer = make(chan Answer, 1)
+	}
+	r.queue, r.Queues = wq, wq.queues
+	r.in, r.at = &wq.fresh, wq.fresh.PushBack(r)
+	s.schedule(wq)
+	s.Wake()
+	return Answer{}, false
+}
+
+// waitQueueFor finds or creates the wait queue for the queues. It does not keep the slice.
+func (s *scheduler) waitQueueFor(queues []string) *waitQueue {
+	key := strings.Join(queues, ",") // no queue name has a comma
+	wq := s.queues[key]
+	if wq != nil {
+		return wq
+	}
+	queues = once(queues)
+	wq = &waitQueue{key: key, queues: queues, noPrefetch: s.isDirect(queues)}
+	s.queues[key] = wq
+	for _, q := range queues {
+		set := s.byQueue[q]
+		if set == nil {
+			set = make(map[*waitQueue]struct{})
+			s.byQueue[q] = set
+		}
+		set[wq] = struct{}{}
+	}
+	return wq
+}
+
+// once removes duplicates and keeps the order.
+func once(queues []string) []string {
+	seen := make(map[string]struct{}, len(queues))
+	var all []string
+	for _, q := range queues {
+		if _, twice := seen[q]; !twice {
+			seen[q] = struct{}{}
+			all = append(all, q)
+		}
+	}
+	return all
+}
+
+// leave requests the claim's answer early.
+func (s *scheduler) leave(r *Request) {
+	switch {
+	case r.queue == nil: // answered already
+	case r.inCommit:
+		r.leaving = true
+	default:
+		s.remove(r)
+		r.end(Answer{Err: r.lastErr})
+	}
+}
+
+// remove takes the claim out of its wait queue.
+func (s *scheduler) remove(r *Request) {
+	wq := r.queue
+	r.queue = nil
+	r.in.Remove(r.at)
+	if wq.len() == 0 && !wq.prefetch.inCommit { // otherwise the end of the claim group drops it
+		s.cleanUp(wq)
+	}
+}
+
+// drop forgets a wait queue that no session waits in.
+func (s *scheduler) drop(wq *waitQueue) {
+	s.unschedule(wq)
+	delete(s.queues, wq.key)
+	delete(s.attended, wq)
+	for _, q := range wq.queues {
+		set := s.byQueue[q]
+		delete(set, wq)
+		if len(set) == 0 {
+			delete(s.byQueue, q)
+		}
+	}
+}
+
+// announce divides the jobs equally between the queues. If a queue has more, its claims find them a commit later (see
+// noteResult).
+func (s *scheduler) announce(queues []string, jobs int) (wanted bool) {
+	each := (jobs + len(queues) - 1) / len(queues)
+	for _, q := range queues {
+		for wq := range s.byQueue[q] {
+			wq.generation++
+			wq.expected = min(wq.expected+max(each, 1), maxSlots)
+			wanted = wanted || wq.len() > 0
+			if s.needsClaim(wq) {
+				s.schedule(wq)
+			}
+		}
+	}
+	return wanted
+}
+
+// waiting lists the queues that a claim waits for.
+func (s *scheduler) waiting() []string {
+	out := make([]string, 0, len(s.byQueue))
+	for q, queues := range s.byQueue {
+		for wq := range queues {
+			if wq.len() > 0 {
+				out = append(out, q)
+				break
+			}
+		}
+	}
+	return out
+}
+
+// deliver gives the jobs to the claims of the group first, and prefetches the others. It returns the jobs to release.
+func (s *scheduler) deliver(g Group, res backends.ClaimResult) (back []backends.Job) {
+	jobs := res.Jobs
+	again := g.learn(res) && s.stopped == nil
+	var apart []backends.Job // that must be alone
+	empty := g.requests[:0]
+	for _, r := range g.requests {
+		r.inCommit = false
+		r.lastErr = nil
+		asked := r.Slots
+		if r.Template.Lease == 0 {
+			asked = r.Reserved
+		}
+		n := min(asked, len(jobs))
+		own := jobs[:n:n]
+		jobs = jobs[n:]
+		if r.Template.Lease == 0 {
+			own = s.ownJobs(r, own, &apart)
+		}
+		if len(own) > 0 {
+			s.remove(r)
+			r.end(s.answer(r, own, g.Asked))
+			if r.Template.Lease == 0 { // claims with a timed lease get no prefetched jobs
+				g.queue.prefetch.pace.add(len(own), s.Clock(), s.claimTime)
+			}
+			continue
+		}
+		r.unanswered()
+		empty = append(empty, r)
+	}
+	prefetched := withoutAlone(jobs, &apart)
+	if back = s.keepAlone(apart, g.Asked, empty); len(back) > 0 && len(prefetched) < len(jobs) {
+		g.queue.prefetch.pace = pace{since: s.Clock()} // otherwise the next commit would prefetch them again
+	}
+	for _, r := range empty {
+		if r.queue == nil {
+			continue // it got a job that must be alone
+		}
+		if !res.More {
+			g.queue.noteEmpty(r)
+			if !r.leaving {
+				back = append(back, s.takePrefetchedOfOthers(r)...)
+			}
+			if r.Once && !r.leaving && s.stopped == nil && s.isReturning(r.Queues) {
+				g.queue.moveTo(r, &g.queue.deferred) // the commit did not see a job that is on its way back
+				continue
+			}
+		}
+		if r.leaving && (!again || r.moved != nil) || r.Once && !res.More {
+			s.remove(r)
+			r.end(Answer{Err: cmp.Or(s.stopped, r.moved)})
+		}
+	}
+	g.queue.noteResult(g, len(res.Jobs) < len(g.Slots) && !res.More)
+	g.queue.prefetch.inCommit = false
+	back = append(back, s.prefetchJobs(g.queue, prefetched, g.Asked)...)
+	s.cleanUp(g.queue)
+	return back
+}
+
+// fail ends a claim group that has no result. apart is true if only the group failed.
+func (s *scheduler) fail(g Group, err error, apart bool) {
+	guilty := g.guilty(err)
+	if apart && guilty == nil {
+		g.queue.noteResult(g, true)
+	} else {
+		g.queue.expected = min(max(g.queue.expected, len(g.Slots)), maxSlots) // the next commit includes them again
+	}
+	g.queue.prefetch.inCommit = false
+	defer s.cleanUp(g.queue)
+	for _, r := range g.requests {
+		r.inCommit = false
+		r.unanswered()
+		if guilty != nil && !guilty[r] {
+			if r.leaving {
+				s.remove(r)
+				r.end(Answer{Err: cmp.Or(s.stopped, r.moved)})
+			}
+			continue
+		}
+		if apart {
+			g.queue.noteEmpty(r)
+		}
+		r.lastErr = err
+		_, locked := errors.AsType[*backends.LockedError](err)
+		mayPass := backends.Retryable(err) || locked || errors.Is(err, backends.ErrUnknownOutcome)
+		if r.leaving || r.Once || !mayPass {
+			s.remove(r)
+			r.end(Answer{Err: cmp.Or(r.moved, err)})
+		}
+	}
+}
+
+// guilty returns the claims of the group whose worker's name or lease the database refuses; nil: they aren't the reason of the
+// error. The other claims are included again.
+func (g *Group) guilty(err error) map[*Request]bool {
+	slot, ok := errors.AsType[*backends.SlotError](err)
+	if !ok {
+		return nil
+	}
+	var all map[*Request]bool
+	for _, r := range g.requests {
+		if r.Template.Worker == slot.Worker && r.Template.Lease == slot.Lease {
+			if all == nil {
+				all = map[*Request]bool{}
+			}
+			all[r] = true
+		}
+	}
+	return all
+}
+
+func (s *scheduler) failOnce(err error) {
+	for _, wq := range s.queues {
+		for r := range wq.requests {
+			if r.inCommit {
+				continue
+			}
+			r.lastErr = err
+			if r.Once || r.leaving {
+				s.remove(r)
+				r.end(Answer{Err: err})
+			}
+		}
+	}
+}
+
+func (s *scheduler) stop(err error) {
+	s.stopped = err
+	for _, wq := range s.queues {
+		for r := range wq.requests {
+			r.lastErr = err
+			if r.inCommit {
+				r.leaving = true
+				continue
+			}
+			s.remove(r)
+			r.end(Answer{Err: err})
+		}
+	}
+}
+
+func (s *scheduler) reroute(served func(queues []string) bool) (back []backends.Job) {
+	back = s.drainAlone(func(k *keptJob) bool { return !served([]string{k.Queue}) })
+	for _, wq := range s.queues {
+		wq.noPrefetch = s.isDirect(wq.queues)
+		stays := served(wq.queues)
+		if !stays {
+			back = append(back, s.drainPrefetch(wq, 0)...)
+		}
+		for r := range wq.requests {
+			if stays && r.Session.Client.MayClaim(wq.queues) {
+				continue
+			}
+			r.moved = ErrMoved
+			if r.inCommit {
+				r.leaving = true
+				continue
+			}
+			s.remove(r)
+			r.end(Answer{Err: ErrMoved})
+		}
+	}
+	return back
+}
+
+func (s *scheduler) isDirect(queues []string) bool {
+	return slices.ContainsFunc(queues, s.NoPrefetch)
+}
+
+func (s *scheduler) snapshot() (n Snapshot) {
+	n.WaitQueues, n.Stopped, n.Prefetched = len(s.queues), s.stopped != nil, s.keptAlone()
+	for _, wq := range s.queues {
+		n.Claims += wq.len()
+		n.Prefetched += len(wq.prefetch.jobs)
+		if wq.expected == 0 && !wq.prefetch.inCommit {
+			n.IdleClaims += wq.idle.Len()
+		}
+	}
+	return n
+}
