@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/qsidecar/qsidecar/backends"
@@ -114,7 +113,7 @@ func (e *executor) split(hard context.Context, b batch, err error) error {
 	}
 	if n := len(b.claims); n > 0 {
 		if n == 1 {
-			if e.failures.isNew("claim", err, e.clock()) {
+			if e.failures.IsNew("claim", err) {
 				e.log.Error("claim failed", "event", "claim_failed", "queues", b.claims[0].Queues(), "error", err)
 			}
 			e.dropClaims(b.claims, err)
@@ -140,7 +139,7 @@ func (e *executor) split(hard context.Context, b batch, err error) error {
 // fail ends a write with the error that it alone caused.
 func (e *executor) fail(p *PendingWrite, err error) {
 	var unsupported *backends.UnsupportedError
-	if !backends.IsRefused(err) && !errors.As(err, &unsupported) && !isLocked(err) && e.failures.isNew("write", err, e.clock()) {
+	if !backends.IsRefused(err) && !errors.As(err, &unsupported) && !isLocked(err) && e.failures.IsNew("write", err) {
 		e.log.Error("write failed", "event", "write_failed", "kind", fmt.Sprintf("%T", p.write), "error", err)
 	}
 	e.finish(p, Outcome{Err: err})
@@ -221,7 +220,7 @@ func (e *executor) deliverClaims(hard context.Context, groups []dispatch.Group, 
 			var unavailable *backends.UnavailableError
 			var slot *backends.SlotError
 			known := errors.As(err, &slot) || errors.As(err, &unavailable) && unavailable.Queue != "" // the client gets it, or it has a line of its own
-			if !known && e.failures.isNew("adopted claim", err, e.clock()) {
+			if !known && e.failures.IsNew("adopted claim", err) {
 				e.log.Warn("claim from an adopted table failed", "event", "adopted_claim_failed", "queues", groups[i].Queues(), "error", err)
 			}
 			e.dispatcher.FailApart(groups[i], err)
@@ -294,29 +293,4 @@ func hostOf(groups []dispatch.Group) backends.Identity {
 		return 0
 	}
 	return groups[0].Slots[0].Token.Host
-}
-
-// failureLog keeps the log from repeating an error that lasts: clients try again, and a missing right fails every try.
-type failureLog struct {
-	mu   sync.Mutex
-	last map[string]time.Duration // when an error occurred last, by its text
-}
-
-const (
-	// failureEnds is how long an error must not occur before it is logged again.
-	failureEnds = time.Minute
-	maxFailures = 256
-)
-
-// isNew reports whether the caller has to log an error.
-func (f *failureLog) isNew(what string, err error, now time.Duration) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	key := what + ": " + err.Error()
-	last, known := f.last[key]
-	if f.last == nil || len(f.last) >= maxFailures && !known {
-		f.last = map[string]time.Duration{}
-	}
-	f.last[key] = now
-	return !known || now-last > failureEnds
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/bridge/internal/backendref"
 	"github.com/qsidecar/qsidecar/bridge/internal/dispatch"
+	"github.com/qsidecar/qsidecar/bridge/internal/failurelog"
 	"github.com/qsidecar/qsidecar/bridge/internal/heartbeat"
 	"github.com/qsidecar/qsidecar/bridge/internal/lease"
 	"github.com/qsidecar/qsidecar/bridge/internal/metrics"
@@ -36,7 +37,7 @@ const (
 // out the commit, and answers its members.
 type executor struct {
 	executorConfig
-	failures failureLog
+	failures failurelog.Log
 	refused  refusedReleases
 	number   atomic.Uint64 // of the last token
 

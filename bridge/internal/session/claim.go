@@ -186,7 +186,7 @@ func (p *pendingClaim) handOut() (jobs []protocol.Job, wire *protocol.Error, ok 
 	s, a := p.sess, &p.answer
 	if len(a.Jobs) == 0 {
 		if a.Err != nil {
-			return nil, toClient(a.Err, s.log()), true
+			return nil, s.toClient(a.Err), true
 		}
 		return []protocol.Job{}, nil, true
 	}
@@ -197,7 +197,7 @@ func (p *pendingClaim) handOut() (jobs []protocol.Job, wire *protocol.Error, ok 
 	database := p.db.Info.Database
 	given, err := p.db.HandOut(&p.request, a, func(jobs []backends.Job) int { return s.replyLimit().Jobs(database, jobs, p.beside) })
 	if err != nil {
-		return nil, toClient(err, s.log()), true
+		return nil, s.toClient(err), true
 	}
 	jobs = p.job[:]
 	if len(given) != 1 {

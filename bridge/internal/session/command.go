@@ -42,7 +42,7 @@ func (s *Session) command(req *protocol.Request) finisher {
 		}
 		s.logCommanded(op, &c, count)
 		if err != nil { // a large command runs as several transactions, and the earlier ones are committed
-			wire := toClient(err, s.log())
+			wire := s.toClient(err)
 			return &protocol.Reply{Error: protocol.Errorf(wire.Code, "%d jobs are done; send it again for the others: %v", count, err)}, nil
 		}
 		reply := &protocol.Reply{}

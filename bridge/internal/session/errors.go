@@ -3,7 +3,6 @@ package session
 import (
 	"context"
 	"errors"
-	"log/slog"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/bridge/internal/backendref"
@@ -18,9 +17,9 @@ const retryHint = 1000 // milliseconds
 var ErrDraining = protocol.Errorf(protocol.CodeDraining,
 	"this sidecar is stopping and gives out no more jobs; settle what you hold and connect again")
 
-// toClient maps any error to the one that the client sees. It logs an unknown error in full and returns it as
-// internal.
-func toClient(err error, log *slog.Logger) *protocol.Error {
+// toClient maps any error to the one that the client sees. An unknown error is internal, and is logged in full, but not each
+// time while it lasts.
+func (s *Session) toClient(err error) *protocol.Error {
 	var pe *protocol.Error
 	var unsupported *backends.UnsupportedError
 	var locked *backends.LockedError
@@ -52,7 +51,9 @@ func toClient(err error, log *slog.Logger) *protocol.Error {
 	case errors.Is(err, backends.ErrKeyTaken):
 		return protocol.BadField("ids", "refused, nothing was retried: %v", err)
 	default:
-		log.Error("request failed", "event", "request_failed", "error", err)
+		if s.shared.failed.IsNew("request", err) {
+			s.log().Error("request failed", "event", "request_failed", "error", err)
+		}
 		return protocol.Errorf(protocol.CodeInternal, "unexpected error, see the sidecar's log: %v", err)
 	}
 }

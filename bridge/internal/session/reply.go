@@ -34,7 +34,7 @@ func answerWith(r *protocol.Reply) finisher { return finisher{reply: r} }
 func fail(err *protocol.Error) finisher { return answerWith(&protocol.Reply{Error: err}) }
 
 func (s *Session) failure(err error) *protocol.Reply {
-	return &protocol.Reply{Error: toClient(err, s.log())}
+	return &protocol.Reply{Error: s.toClient(err)}
 }
 
 // busyMemory returns the reply for a request that got no memory.

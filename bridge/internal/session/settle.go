@@ -116,7 +116,7 @@ func (s *settlement) sortLeases(req *protocol.Request) *protocol.Error {
 		if ok {
 			var err error
 			if db, err = s.plan.Owner(id); err != nil {
-				return toClient(err, s.sess.log())
+				return s.sess.toClient(err)
 			}
 		}
 		if db == nil {

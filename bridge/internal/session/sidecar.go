@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/qsidecar/qsidecar/bridge/internal/failurelog"
 	"github.com/qsidecar/qsidecar/bridge/internal/plan"
 	"github.com/qsidecar/qsidecar/bridge/internal/quota"
 	"github.com/qsidecar/qsidecar/internal/jobevents"
@@ -44,6 +45,7 @@ type Shared struct {
 	Events  jobevents.Hub
 	Names   quota.QueueNames // of auto-created queues
 	rejects quota.RejectLimiter
+	failed  failurelog.Log
 
 	Concurrent atomic.Int64 // requests of all sessions that their readers do not wait for
 }
