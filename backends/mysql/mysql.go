@@ -52,6 +52,7 @@ type Options struct {
 	idle    time.Duration           // set by tests: after which the server ends an idle session
 	packet  int64                   // set by tests: a lower limit than the server's max_allowed_packet
 	wrap    func(net.Conn) net.Conn // tests end contexts at a chosen read or write
+	later   []string                // set by tests: migrations that follow the latest one
 }
 
 const (
@@ -194,7 +195,7 @@ func (s *Store) migrate(ctx context.Context) error {
 		return err
 	}
 	defer c.Close()
-	meta, err := migrate.Run(ctx, Session{s: s, c: c}, s.place, s.dialer.Config.DBName)
+	meta, err := migrate.Run(ctx, Session{s: s, c: c}, s.place, s.dialer.Config.DBName, s.o.later...)
 	s.database = meta.Database
 	return err
 }

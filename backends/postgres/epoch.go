@@ -94,7 +94,7 @@ func (s *Store) beganIn(epoch string) cursor.Event {
 }
 
 // readEpoch reads the epoch through q, which must stay in one session, and stores a new epoch if
-// there is none, or only that of another server. It returns "" if the table doesn't exist yet, has the preview's columns, or can't be written.
+// there is none, or only that of another server. It returns "" if the table doesn't exist yet or can't be written.
 func (s *Store) readEpoch(ctx context.Context, q single) (epoch string, err error) {
 	for range 3 {
 		err = q.QueryRow(ctx, s.epochs.read, pgx.QueryExecModeExec).Scan(&epoch)
@@ -119,11 +119,10 @@ func (s *Store) readEpoch(ctx context.Context, q single) (epoch string, err erro
 	return epoch, err
 }
 
-// noEpochs reports whether the table or schema doesn't exist or is that of a preview, or the
-// server is read-only.
+// noEpochs reports whether the table or schema doesn't exist, or the server is read-only.
 func noEpochs(err error) bool {
 	pgErr, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && slices.Contains([]string{"42P01", "42703", "3F000", "25006"}, pgErr.Code)
+	return ok && slices.Contains([]string{"42P01", "3F000", "25006"}, pgErr.Code)
 }
 
 // readEpoch makes the transaction read the epoch. Behind a pooler, each transaction can be in another session.

@@ -96,7 +96,7 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// usable is the trigger that rows of a preview can be older than.
+// usable is the trigger that rows can be older than, if a version adds it.
 var usable = regexp.MustCompile(`(?s)CREATE TRIGGER qsidecar_usable .*?\nEND;`).FindString(migrate.SQL(0))
 
 // loseCommit breaks the connection at the next commit.

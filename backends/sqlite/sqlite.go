@@ -40,6 +40,8 @@ type Options struct {
 
 	// Now replaces the database's clock, for tests.
 	Now func() time.Time
+
+	later []string // set by tests: migrations that follow the latest one
 }
 
 // Store is an open database. It is a backends.Backend, a backends.Inspector and
@@ -51,6 +53,7 @@ type Store struct {
 	file     fs.FileInfo // the file that was opened
 	log      *slog.Logger
 	now      func() time.Time
+	later    []string // Options.later
 	database string
 	handle   int64 // identifies this Store in qsidecar_commits
 	sql      *statements
@@ -90,7 +93,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{path: path, file: file, log: o.Log, now: o.Now, handle: random()}
+	s := &Store{path: path, file: file, log: o.Log, now: o.Now, later: o.later, handle: random()}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}

@@ -79,6 +79,7 @@ type Options struct {
 	dialer  mssql.Dialer                            // for tests that cut connections
 	driver  func(*mssql.Connector) driver.Connector // for tests that replace the server
 	connect time.Duration                           // limit of a connect, including the login; shorter in tests
+	later   []string                                // set by tests: migrations that follow the latest one
 }
 
 const (

@@ -1,5 +1,5 @@
 -- qsidecar's tables in MySQL 8.0.13 and later and MariaDB 10.3 and later, schema
--- version 5.
+-- version 1.
 --
 -- A plain INSERT is an enqueue, in any program's own transaction:
 --
@@ -74,8 +74,7 @@ CREATE TABLE IF NOT EXISTS qsidecar_jobs (
     ELSE TIMESTAMPDIFF(MICROSECOND, '1970-01-01', finished_at) END) STORED,
   KEY qsidecar_segments (segment, urgency, sort_key, id),
 
-  -- Values that a sidecar can't use, which a session that is not strict can store. A preview
-  -- can have stored them before. The migration gave their rows a fence.
+  -- Values that a sidecar can't use, which a session that is not strict can store.
   CONSTRAINT qsidecar_usable CHECK (fence BETWEEN 1 AND 4611686018427387903 OR fence = 0
     AND (run_at IS NULL OR run_at >= '1000-01-01' AND TIMESTAMPDIFF(MICROSECOND, '1970-01-01', run_at) IS NOT NULL)
     AND (headers IS NULL OR COALESCE(JSON_TYPE(headers), '') = 'OBJECT' AND LENGTH(headers) <= 65536)
@@ -183,5 +182,5 @@ CREATE TABLE IF NOT EXISTS qsidecar_meta (
   `database`  VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin NOT NULL -- random: leases name it
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
-INSERT IGNORE INTO qsidecar_meta (singleton, version, min_program, `database`) VALUES (1, 5, 2,
+INSERT IGNORE INTO qsidecar_meta (singleton, version, min_program, `database`) VALUES (1, 1, 1,
   LEFT(REPLACE(REPLACE(TO_BASE64(UNHEX(SHA2(CONCAT(UUID(), RAND(), CONNECTION_ID()), 256))), '+', '-'), '/', '_'), 11));

@@ -1,4 +1,4 @@
--- qsidecar's tables in SQLite, schema version 5.
+-- qsidecar's tables in SQLite, schema version 1.
 --
 -- A plain INSERT is an enqueue, in any program's own transaction:
 --
@@ -89,8 +89,8 @@ BEGIN
 END;
 
 -- The database rejects an INSERT of a value that a sidecar can't use. It is a trigger,
--- because SQLite can't add a CHECK to the tables of a preview. Their rows stay: sidecars
--- skip those that they can't use, and log it. run_at is from the years 1 to 9999.
+-- because no later UPDATE must be refused, and SQLite can't change the CHECK of a table that
+-- exists. run_at is from the years 1 to 9999.
 CREATE TRIGGER qsidecar_usable BEFORE INSERT ON qsidecar_jobs
 WHEN CASE typeof(NEW.run_at)
     WHEN 'integer' THEN NEW.run_at NOT BETWEEN -62135510400000 AND 253402300799999

@@ -1,4 +1,4 @@
--- qsidecar's tables in SQL Server 2016 and later and Azure SQL, schema version 5.
+-- qsidecar's tables in SQL Server 2016 and later and Azure SQL, schema version 1.
 --
 -- A plain INSERT is an enqueue, in any program's own transaction:
 --
@@ -282,6 +282,6 @@ BEGIN
   DECLARE @id varchar(11) = '';
   WHILE LEN(@id) < 11
     SET @id = @id + SUBSTRING('ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_', CONVERT(int, SUBSTRING(@random, LEN(@id) + 1, 1)) % 64 + 1, 1);
-  INSERT INTO {s}.qsidecar_meta (singleton, version, min_program, database_id) VALUES (1, 5, 2, @id);
+  INSERT INTO {s}.qsidecar_meta (singleton, version, min_program, database_id) VALUES (1, 1, 1, @id);
 END;
 GO
