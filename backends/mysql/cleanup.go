@@ -56,9 +56,9 @@ const (
 
 // Tidy implements core.Tidier. Only every tidyEvery-th call visits the tables. A visit reads without locks and
 // locks only what it changes. Ids are never used again, so what it found to be gone stays gone.
-func (d access) Tidy(ctx context.Context, limit int) error {
-	c := &d.cleaner
-	if err := d.restoreEmptied(ctx); err != nil {
+func (a access) Tidy(ctx context.Context, limit int) error {
+	c := &a.cleaner
+	if err := a.restoreEmptied(ctx); err != nil {
 		return err
 	}
 	if c.calls.Add(1)%tidyEvery != 0 {
@@ -66,15 +66,15 @@ func (d access) Tidy(ctx context.Context, limit int) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, clean := range []func(ctx context.Context, limit int) error{d.cleanFailures, d.cleanKeys, d.cleanCounters} {
+	for _, clean := range []func(ctx context.Context, limit int) error{a.cleanFailures, a.cleanKeys, a.cleanCounters} {
 		if err := clean(ctx, limit); err != nil {
 			return err
 		}
 	}
-	if err := d.idsBeyond(ctx, c.named); err != nil {
+	if err := a.idsBeyond(ctx, c.named); err != nil {
 		return err
 	}
-	return d.cleanQueues(ctx, limit, idleQueue)
+	return a.cleanQueues(ctx, limit, idleQueue)
 }
 
 // visit runs a query for at most limit rows, and reports whether there are no more. If it is retried, it calls f

@@ -301,3 +301,13 @@ func (t *tx) ClaimedBy(ctx context.Context, owner backends.Identity, after int64
 	err = t.Flush(ctx)
 	return all, err
 }
+
+// KeysTaken implements core.Reader; see keyRow.free.
+func (t *tx) KeysTaken(ctx context.Context, queue string) (taken bool, err error) {
+	t.Bool(&taken, "SELECT EXISTS (SELECT 1 FROM "+table.Jobs+" INNER JOIN qsidecar_keys k ON k.queue = qsidecar_jobs.queue AND k.`key` = qsidecar_jobs.`key`"+
+		" WHERE segment = ? AND k.job NOT IN (0, qsidecar_jobs.id) AND (k.expires_at > "+t.s.sql.clock+
+		" OR k.state IS NULL AND EXISTS (SELECT 1 FROM qsidecar_jobs j WHERE j.id = k.job)))"+
+		" OR EXISTS (SELECT 1 FROM "+table.Jobs+" WHERE segment = ? AND `key` IS NOT NULL GROUP BY `key` HAVING COUNT(*) > 1)", "x"+queue, "x"+queue)
+	err = t.Flush(ctx)
+	return taken, err
+}

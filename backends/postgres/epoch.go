@@ -27,7 +27,7 @@ import (
 // Such a server also loses positions and assigns the same ones again. The Store therefore resets its
 // cursors when the epoch changes. It reads a session's epoch before the session's first use, so no
 // claim in the session can rely on a cursor of another epoch. Behind a pooler, the first
-// transaction of an epoch still can. The next scan of driver.FindDue finds the jobs that it missed.
+// transaction of an epoch still can. The next scan of access.FindDue finds the jobs that it missed.
 
 const (
 	epochSQL = `SELECT epoch || '/' || extract(epoch FROM pg_catalog.pg_postmaster_start_time()) FROM {s}.qsidecar_epoch`

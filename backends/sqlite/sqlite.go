@@ -234,3 +234,12 @@ func (p *readers) close(ctx context.Context) (err error) {
 	}
 	return err
 }
+
+// Traits implements core.Driver.
+func (access) Traits() core.Traits { return core.Traits{FastDeliver: true} }
+
+// MadeReady implements core.Driver. SQLite has no notifications.
+func (access) MadeReady([]string) {}
+
+// Usage implements backends.Metered. A round trip is a transaction.
+func (s *Store) Usage() backends.Usage { return s.Meter.Usage() }

@@ -42,7 +42,7 @@ func (s *Store) complete(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	t := &tx{s: s, c: c, lane: &txSlot{}}
+	t := &tx{s: s, c: c, slot: &txSlot{}}
 	if _, err = c.ExecContext(ctx, s.sql.begin); err == nil {
 		err = migrate.Advance(ctx, c, s.place, s.o.Schema, s.o.later...)
 	}
