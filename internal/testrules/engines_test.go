@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -120,4 +121,47 @@ func drivingMethods(t *testing.T, path string) map[string]bool {
 		}
 	}
 	return all
+}
+
+var (
+	createTable = regexp.MustCompile(`(?ms)^ *CREATE TABLE (?:IF NOT EXISTS )?(?:\{s\}\.)?(\w+) \(\n(.*?)^ *\)`)
+	column      = regexp.MustCompile("(?m)^ +[`\\[]?([a-z]\\w*)[`\\]]? +[A-Za-z{]")
+)
+
+// columnsOf returns the columns of each table of a schema.
+func columnsOf(t *testing.T, path string) map[string][]string {
+	schema, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string][]string{}
+	for _, table := range createTable.FindAllStringSubmatch(string(schema), -1) {
+		for _, c := range column.FindAllStringSubmatch(table[2], -1) {
+			all[table[1]] = append(all[table[1]], c[1])
+		}
+	}
+	if len(all) < 7 || len(all["qsidecar_jobs"]) < 30 {
+		t.Fatalf("%s: only %d tables, and %d columns of qsidecar_jobs", path, len(all), len(all["qsidecar_jobs"]))
+	}
+	return all
+}
+
+// TestColumnsHaveOneOrder checks that the columns that two engines' tables share are in the same order in both.
+func TestColumnsHaveOneOrder(t *testing.T) {
+	t.Parallel()
+	schemas := map[string]map[string][]string{}
+	for _, engine := range engines {
+		schemas[engine] = columnsOf(t, filepath.Join("..", "..", "backends", engine, "migrate/schema.sql"))
+	}
+	for _, engine := range engines[1:] {
+		for table, columns := range schemas[engine] {
+			first := schemas[engines[0]][table]
+			shared := func(of, in []string) []string {
+				return slices.DeleteFunc(slices.Clone(of), func(c string) bool { return !slices.Contains(in, c) })
+			}
+			if want, got := shared(first, columns), shared(columns, first); !slices.Equal(want, got) {
+				t.Errorf("%s: the columns are in the order\n%q on %s and\n%q on %s", table, want, engines[0], got, engine)
+			}
+		}
+	}
 }

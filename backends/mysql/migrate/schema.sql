@@ -11,24 +11,24 @@
 
 CREATE TABLE IF NOT EXISTS qsidecar_jobs (
   id                BIGINT       NOT NULL AUTO_INCREMENT PRIMARY KEY, -- never reused
-  queue             VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL
-    CHECK (queue REGEXP '^[A-Za-z0-9_:/]' AND queue NOT REGEXP '[^A-Za-z0-9._:/-]'),
-  state             VARCHAR(9)   CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT 'ready',
-  priority          SMALLINT     NOT NULL DEFAULT 0,
   -- Order inside a priority: the microsecond in which it became ready, by the
   -- server's clock at that row, in any session's zone and however long its
   -- statement has been running. The id decides between equals.
   position          BIGINT       NOT NULL DEFAULT ({position}),
-  max_attempts      SMALLINT     CHECK (max_attempts >= 1),
-  timeout_ms        BIGINT, -- the job's own
-  run_at            DATETIME(6),
   enqueued_at       DATETIME(6)  NOT NULL DEFAULT (UTC_TIMESTAMP(6)),
   ready_at          DATETIME(6)  NOT NULL DEFAULT (UTC_TIMESTAMP(6)), -- when it became ready
   fence             BIGINT       NOT NULL DEFAULT 0,
   attempts          INT          NOT NULL DEFAULT 0, -- deliveries that count
   losses            INT          NOT NULL DEFAULT 0, -- consecutive failures that were not nacks or time-outs
   prefetch_losses   INT          NOT NULL DEFAULT 0, -- consecutive sidecars that died while it was prefetched
+  priority          SMALLINT     NOT NULL DEFAULT 0,
+  max_attempts      SMALLINT     CHECK (max_attempts >= 1),
   prefetched        TINYINT      NOT NULL DEFAULT 0, -- 1: its delivery is not recorded and not in attempts
+  queue             VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL
+    CHECK (queue REGEXP '^[A-Za-z0-9_:/]' AND queue NOT REGEXP '[^A-Za-z0-9._:/-]'),
+  state             VARCHAR(9)   CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT 'ready',
+  timeout_ms        BIGINT, -- the job's own
+  run_at            DATETIME(6),
   -- the policy of the last claim
   claim_max         INT,
   backoff_ms        BIGINT,
