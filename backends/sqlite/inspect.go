@@ -94,7 +94,7 @@ func (t *tx) statsOf(queue string) (backends.QueueStats, error) {
 func (t *tx) oldestReady(queue string) (oldest time.Duration, err error) {
 	for below, found := int64(math.MaxInt64), true; found; {
 		found = false
-		if err := t.query(t.sql.nextPrio, func(r row) error {
+		if err := t.query(t.sql.nextPriority, func(r row) error {
 			below, found = r.int(0), true
 			return nil
 		}, queue, below); err != nil {
@@ -149,7 +149,7 @@ func (t *tx) following(queue string, state backends.State, from listPlace, limit
 		below := from.priority
 		if from.begin {
 			below = math.MaxInt64
-		} else if err := t.query(t.sql.peekSamePrio, add, queue, from.priority, from.position, limit); err != nil {
+		} else if err := t.query(t.sql.peekSamePriority, add, queue, from.priority, from.position, limit); err != nil {
 			return nil, err
 		}
 		if len(ids) < limit {

@@ -79,7 +79,7 @@ func (t *tx) findLostOwners(o *core.Due) (err error) {
 		}
 		from, more = owner+1, owner < math.MaxInt64
 	}
-	o.Dead, err = t.exists(t.sql.deadHosts)
+	o.Dead, err = t.exists(t.sql.deadSidecars)
 	return err
 }
 
@@ -221,7 +221,7 @@ func (t *tx) MarkDead(_ context.Context, suspects []backends.Suspect) error {
 
 // Forget implements core.Maintainer.
 func (t *tx) Forget(context.Context, core.Due) error {
-	dead, err := t.rows(t.sql.deadHosts, func(row) bool { return true })
+	dead, err := t.rows(t.sql.deadSidecars, func(row) bool { return true })
 	if err != nil {
 		return err
 	}

@@ -93,7 +93,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{path: path, file: file, log: o.Log, now: o.Now, later: o.later, handle: random()}
+	s := &Store{path: path, file: file, log: o.Log, now: o.Now, later: o.later, handle: random(), sql: render()}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
@@ -102,9 +102,6 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	}
 	s.Init(access{s}, path, s.log)
 	s.read.init(path)
-	if s.sql, err = render(managed); err != nil {
-		return nil, err
-	}
 	if o.ReadOnly {
 		return s, nil
 	}

@@ -111,7 +111,7 @@ func (s *Store) write(ctx context.Context, c **conn, open func() (*conn, error),
 func (a access) Transact(ctx context.Context, o core.TxOptions, f func(ctx context.Context, tx core.Tx) error) error {
 	return a.write(ctx, &a.writer, a.openWriter, func(t *tx) error {
 		if o.Sidecar != 0 {
-			alive, err := t.exists(t.sql.hostAlive, int64(o.Sidecar))
+			alive, err := t.exists(t.sql.sidecarAlive, int64(o.Sidecar))
 			if err != nil {
 				return err
 			}
