@@ -30,7 +30,7 @@ func (s *statements) all() map[string]string {
 		}
 	}
 	// The purge never runs. The last two read all dead jobs of a queue before all are retried.
-	for _, name := range []string{"begin", "beginRead", "unsynced", "unsyncedClaim", "purge claimed", "keysTaken", "keysTwice"} {
+	for _, name := range []string{"begin", "beginRead", "unsynced", "unsyncedClaim", "keysTaken", "keysTwice"} {
 		delete(m, name)
 	}
 	return m

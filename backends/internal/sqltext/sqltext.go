@@ -1,7 +1,8 @@
 // Package sqltext reads the SQL statements of an engine from .sql files, when a database is opened.
 //
 // A file has statements and fragments, whose text follows a line "-- name: X" or "-- fragment: X". Other lines that begin
-// with -- are comments. In a text, {X} stands for the fragment X, and :x for the parameter x. The program names the
+// with -- are comments. In a text, {X} stands for the fragment X, and :x for the parameter x. A line "-- with X: TEXT"
+// defines a fragment for the text that follows it, and for the fragments in that text. The program names the
 // parameters of each statement once more, in the order in which it passes their values. So a statement costs nothing
 // when it runs: it is a string with the server's placeholders. What doesn't agree panics: a name that one side doesn't
 // have, a parameter or a fragment without a use, and a statement that the program never asks for.
@@ -20,22 +21,25 @@ import (
 
 // Text is the text of an engine's files.
 type Text struct {
-	statements map[string]string
-	fragments  map[string]string
+	statements map[string]*part
+	fragments  map[string]*part
 	number     string // what precedes the number of a placeholder; "": placeholders have no numbers
-	used       map[string]bool
 	got        []string
+}
+
+// part is the text of a statement or of a fragment.
+type part struct {
+	text string
+	with map[string]*part
+	used bool
 }
 
 // Read reads the .sql files of a folder. Placeholders are the numbers of parameters after `number`: "$" for $1. If it is
 // empty, each placeholder is a question mark. with has further fragments by their names, such as values of constants.
 func Read(files fs.FS, number string, with map[string]string) *Text {
-	t := &Text{statements: map[string]string{}, fragments: maps.Clone(with), number: number, used: map[string]bool{}}
-	if with == nil {
-		t.fragments = map[string]string{}
-	}
-	for name := range with {
-		t.used[name] = true
+	t := &Text{statements: map[string]*part{}, fragments: map[string]*part{}, number: number}
+	for name, text := range with {
+		t.fragments[name] = &part{text: text}
 	}
 	paths, err := fs.Glob(files, "sql/*.sql")
 	if err != nil || len(paths) == 0 {
@@ -52,64 +56,57 @@ func Read(files fs.FS, number string, with map[string]string) *Text {
 }
 
 func (t *Text) add(path, text string) {
-	var into map[string]string
-	name := ""
+	var now *part
 	for line := range strings.Lines(text) {
 		kind, rest, _ := strings.Cut(strings.TrimSpace(line), ": ")
-		switch kind {
-		case "-- name", "-- fragment":
-			if into = t.statements; kind == "-- fragment" {
-				into = t.fragments
+		into := t.statements
+		switch {
+		case kind == "-- fragment":
+			into = t.fragments
+			fallthrough
+		case kind == "-- name":
+			if into[rest] != nil {
+				panic(fmt.Sprintf("sqltext: %s: there are two %q", path, rest))
 			}
-			if name = rest; into[name] != "" {
-				panic(fmt.Sprintf("sqltext: %s: there are two %q", path, name))
-			}
-		default:
-			if strings.HasPrefix(line, "--") {
-				continue
-			}
-			if into == nil && strings.TrimSpace(line) != "" {
-				panic(fmt.Sprintf("sqltext: %s: %q has no name before it", path, line))
-			}
-			if into != nil {
-				into[name] += line
-			}
+			now = &part{with: map[string]*part{}}
+			into[rest] = now
+		case strings.HasPrefix(kind, "-- with ") && now != nil:
+			now.with[strings.TrimSuffix(strings.TrimPrefix(kind, "-- with "), ":")] = &part{text: rest}
+		case strings.HasPrefix(line, "--"):
+		case now != nil:
+			now.text += line
+		case strings.TrimSpace(line) != "":
+			panic(fmt.Sprintf("sqltext: %s: %q has no name before it", path, line))
 		}
 	}
 }
 
 // Get returns a statement. params are the names of its parameters in the order of their values, with spaces between them.
-// pairs are fragments of this statement alone: names, each followed by its text.
-func (t *Text) Get(name, params string, pairs ...string) string {
-	text, ok := t.statements[name]
-	if !ok {
+func (t *Text) Get(name, params string) string {
+	p := t.statements[name]
+	if p == nil {
 		panic(fmt.Sprintf("sqltext: there is no statement %q", name))
 	}
-	t.used[name] = true
-	own := map[string]string{}
-	for i := 0; i < len(pairs); i += 2 {
-		own[pairs[i]] = pairs[i+1]
-	}
-	text, err := t.numbered(t.expand(name, text, own, 0), strings.Fields(params))
-	if err != "" {
-		panic(fmt.Sprintf("sqltext: statement %s: %s", name, err))
-	}
-	for fragment := range own {
-		if !t.used["of "+name+": "+fragment] {
-			panic(fmt.Sprintf("sqltext: statement %s: there is no {%s}", name, fragment))
-		}
+	text, wrong := t.numbered(t.expand(name, p, t.fragments, 0), strings.Fields(params))
+	if wrong != "" {
+		panic(fmt.Sprintf("sqltext: statement %s: %s", name, wrong))
 	}
 	t.got = append(t.got, text)
 	return text
 }
 
 // maxDepth is how deep fragments can contain others.
-const maxDepth = 9
+const maxDepth = 12
 
 // expand replaces the fragments in a text.
-func (t *Text) expand(name, text string, own map[string]string, depth int) string {
+func (t *Text) expand(name string, p *part, known map[string]*part, depth int) string {
+	p.used = true
+	if len(p.with) > 0 {
+		known = maps.Clone(known)
+		maps.Copy(known, p.with)
+	}
 	var b strings.Builder
-	text = strings.TrimSpace(text)
+	text := strings.TrimSpace(p.text)
 	for {
 		before, rest, ok := strings.Cut(text, "{")
 		fragment, after, closed := strings.Cut(rest, "}")
@@ -122,16 +119,10 @@ func (t *Text) expand(name, text string, own map[string]string, depth int) strin
 			text = rest
 			continue
 		}
-		value, known := own[fragment]
-		if known {
-			t.used["of "+name+": "+fragment] = true
-		} else if value, known = t.fragments[fragment]; known {
-			t.used["fragment "+fragment] = true
-		}
-		if !known || depth > maxDepth {
+		if known[fragment] == nil || depth > maxDepth {
 			panic(fmt.Sprintf("sqltext: statement %s: there is no fragment {%s}", name, fragment))
 		}
-		b.WriteString(t.expand(name, value, own, depth+1))
+		b.WriteString(t.expand(name, known[fragment], known, depth+1))
 		text = after
 	}
 }
@@ -183,17 +174,18 @@ func (t *Text) numbered(text string, params []string) (numbered, wrong string) {
 
 func isLetter(c byte) bool { return c >= 'a' && c <= 'z' || c == '_' }
 
-// Done returns all statements that Get returned. It panics if a statement or a fragment of the files has no use.
+// Done returns all statements that Get returned. It panics if a statement or a fragment has no use.
 func (t *Text) Done() []string {
-	for name := range t.statements {
-		if !t.used[name] {
-			panic(fmt.Sprintf("sqltext: nothing uses the statement %q", name))
-		}
-	}
-	for name := range t.fragments {
-		if !t.used["fragment "+name] && !t.used[name] {
-			panic(fmt.Sprintf("sqltext: nothing uses the fragment %q", name))
-		}
-	}
+	unused(t.statements)
+	unused(t.fragments)
 	return t.got
+}
+
+func unused(parts map[string]*part) {
+	for name, p := range parts {
+		if !p.used {
+			panic(fmt.Sprintf("sqltext: nothing uses %q", name))
+		}
+		unused(p.with)
+	}
 }

@@ -17,8 +17,15 @@ at < :before
 -- Finds rows.
 SELECT '{}', 'a :text', "a :name", x::int, {constant} FROM t WHERE {old} AND n = :n AND ({old})
 
+-- fragment: limited
+-- with end: OFFSET 0
+LIMIT {n} {end}
+
 -- name: plain
-SELECT 1{end}
+-- with n: :max + {more}
+-- with more: 1
+-- with end: not this one
+SELECT {n} {limited} {end}
 `
 
 func read(number string) *Text {
@@ -39,7 +46,8 @@ func TestPlaceholders(t *testing.T) {
 		if got := text.Get("find", params); got != want {
 			t.Errorf("%q\ngot  %s\nwant %s", number, got, want)
 		}
-		if got := text.Get("plain", "", "end", ";"); got != "SELECT 1;" {
+		max := map[string]string{"$": "$1", "?": "?1", "": "?"}[number]
+		if got := text.Get("plain", strings.Repeat("max ", 2-min(len(number), 1))); got != fmt.Sprintf("SELECT %[1]s + 1 LIMIT %[1]s + 1 OFFSET 0 not this one", max) {
 			t.Errorf("got %s", got)
 		}
 		if got := text.Done(); len(got) != 2 || got[0] != want {
@@ -57,14 +65,17 @@ func TestWhatDoesNotAgree(t *testing.T) {
 		`no parameter "more"`:                        func() { read("$").Get("find", "n before more") },
 		`no parameter "n", or the program passes it`: func() { read("$").Get("find", "n before n") },
 		`in this order`:                              func() { read("").Get("find", "n before before") },
-		`there is no fragment {end}`:                 func() { read("$").Get("plain", "") },
-		`there is no {start}`:                        func() { read("$").Get("plain", "", "end", "", "start", "") },
-		`nothing uses the statement "find"`: func() {
+		`nothing uses "`: func() {
 			text := read("$")
-			text.Get("plain", "", "end", "")
+			text.Get("plain", "max")
 			text.Done()
 		},
-		`nothing uses the fragment "left"`: func() {
+		`nothing uses "other"`: func() {
+			text := Read(fstest.MapFS{"sql/a.sql": {Data: []byte("-- name: x\n-- with other: 1\n2")}}, "$", nil)
+			text.Get("x", "")
+			text.Done()
+		},
+		`nothing uses "left"`: func() {
 			Read(fstest.MapFS{"sql/a.sql": {Data: []byte("-- fragment: left\nx")}}, "$", nil).Done()
 		},
 		`two "x"`:           func() { Read(fstest.MapFS{"sql/a.sql": {Data: []byte("-- name: x\n1\n-- name: x\n2")}}, "$", nil) },
