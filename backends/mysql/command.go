@@ -16,11 +16,11 @@ import (
 func (t *tx) Pause(ctx context.Context, queue string, paused bool) (ready bool, err error) {
 	t.wrote = true
 	if paused {
-		t.Add("INSERT INTO qsidecar_queues (queue, paused) VALUES (?, 1) ON DUPLICATE KEY UPDATE paused = 1", queue)
+		t.Add(t.s.sql.pause, queue)
 		return false, nil
 	}
-	t.Add("UPDATE qsidecar_queues SET paused = 0 WHERE queue = ?", queue)
-	t.Bool(&ready, "SELECT EXISTS (SELECT 1 FROM "+table.Jobs+" WHERE segment = ?)", "r"+queue)
+	t.Add(t.s.sql.resume, queue)
+	t.Bool(&ready, t.s.sql.anyInSegment, "r"+queue)
 	err = t.Flush(ctx)
 	return ready, err
 }

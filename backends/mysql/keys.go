@@ -156,7 +156,7 @@ func (t *tx) takeKeysBack(ctx context.Context, rows []*job, whole bool) (with []
 	}
 	for _, j := range slices.SortedFunc(slices.Values(with), func(a, b *job) int { return strings.Compare(a.Key, b.Key) }) {
 		if j.Key != "" {
-			t.Add("UPDATE qsidecar_keys SET expires_at = IF(job = ?, expires_at, ?), state = NULL, job = ? WHERE queue = ? AND `key` = ?", j.ID, t.now, j.ID, j.Queue, []byte(j.Key))
+			t.Add(t.s.sql.takeKeyBack, j.ID, t.now, j.ID, j.Queue, []byte(j.Key))
 			t.makeRoom(4096)
 		}
 	}

@@ -243,9 +243,7 @@ func (t *tx) MarkDead(_ context.Context, suspects []backends.Suspect) error {
 	s := t.s
 	t.wrote = true
 	for _, x := range slices.SortedFunc(slices.Values(suspects), func(a, b backends.Suspect) int { return cmp.Compare(int64(a.Host), int64(b.Host)) }) {
-		// The condition is that of backends.HeartbeatExpired.
-		t.Add("UPDATE qsidecar_sidecars SET dead = 1 WHERE sidecar = ? AND heartbeats = ? AND NOT dead AND (expires_at <= "+s.sql.clock+
-			" OR NOT has_left AND expires_at > "+s.sql.clock+" + INTERVAL ? MICROSECOND)", int64(x.Host), int64(x.Heartbeats), x.Timeout.Microseconds())
+		t.Add(s.sql.markDead, int64(x.Host), int64(x.Heartbeats), x.Timeout.Microseconds())
 	}
 	return nil
 }
@@ -253,7 +251,7 @@ func (t *tx) MarkDead(_ context.Context, suspects []backends.Suspect) error {
 // findDue queues a statement that finds the due rows of a `segment`, in their order, from those on that are due at
 // first. It does not lock them: lockRows locks them by id.
 func (t *tx) findDue(ids *[]int64, segment string, first *time.Time, limit int) {
-	t.Ints(ids, "SELECT "+table.NoPushdown+"id FROM "+table.Jobs+" WHERE segment = ? AND "+table.Uncovered+" AND urgency = 0 AND sort_key >= ? AND sort_key <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', "+t.s.sql.clock+") ORDER BY urgency, sort_key, id LIMIT ?", segment, first.UnixMicro(), limit)
+	t.Ints(ids, t.s.sql.findDue, segment, first.UnixMicro(), limit)
 }
 
 // lockFound sends the queries for ids, and locks at most limit of the rows that no other transaction has locked.
@@ -292,7 +290,7 @@ func (t *tx) FindScheduled(ctx context.Context, d core.Due, limit int) ([]core.F
 // FindExpired implements core.Maintainer.
 func (t *tx) FindExpired(ctx context.Context, from time.Time, limit int) ([]core.Found, error) {
 	var ids []int64
-	t.Ints(&ids, "SELECT job FROM qsidecar_expiring WHERE expires_at >= ? AND expires_at <= "+t.s.sql.clock+" ORDER BY expires_at, job LIMIT ?", since(from), limit)
+	t.Each(func(r *session.Result) { ids = append(ids, r.Int(1)) }, t.s.sql.expiring, since(from), limit)
 	return t.withQueues(ctx, &ids, limit)
 }
 
@@ -364,7 +362,7 @@ func (t *tx) placeArrived(ctx context.Context, only []int64, limit int, promoted
 
 // findArrived queues a statement that finds plain INSERTs with a run_at.
 func (t *tx) findArrived(ids *[]int64, limit int) {
-	t.Ints(ids, "SELECT id FROM "+table.Jobs+" WHERE segment = 'n' ORDER BY urgency, sort_key, id LIMIT ?", limit)
+	t.Ints(ids, t.s.sql.findArrived, limit)
 }
 
 // promote makes scheduled jobs ready.
@@ -422,8 +420,8 @@ func (t *tx) LockLost(ctx context.Context, d core.Due, limit int) (rows []*core.
 	t.askNow()
 	var ids []int64
 	alive := false
-	t.Bool(&alive, "SELECT 1 FROM qsidecar_sidecars WHERE sidecar = ? AND NOT dead", owner) // the owner can have joined since the scan
-	t.Ints(&ids, "SELECT id FROM "+table.Jobs+" WHERE segment = ? ORDER BY urgency, sort_key, id LIMIT ?", table.OwnerSegment(owner), limit)
+	t.Bool(&alive, t.s.sql.lives, owner) // the owner can have joined since the scan
+	t.Ints(&ids, t.s.sql.owned, table.OwnerSegment(owner), limit)
 	if err := t.Flush(ctx); err != nil || alive {
 		return nil, 0, err
 	}
@@ -442,7 +440,7 @@ func (t *tx) Forget(ctx context.Context, d core.Due) error {
 	dead := d.Details.(dueDetails).dead
 	busy := make([]bool, len(dead))
 	for i, host := range dead {
-		t.Bool(&busy[i], "SELECT EXISTS (SELECT 1 FROM "+table.Jobs+" WHERE segment = ?)", table.OwnerSegment(host))
+		t.Bool(&busy[i], t.s.sql.anyInSegment, table.OwnerSegment(host))
 	}
 	if err := t.Flush(ctx); err != nil {
 		return err
@@ -450,7 +448,7 @@ func (t *tx) Forget(ctx context.Context, d core.Due) error {
 	for i, host := range dead {
 		if !busy[i] {
 			t.wrote = true
-			t.Add("DELETE FROM qsidecar_sidecars WHERE sidecar = ? AND dead", host)
+			t.Add(t.s.sql.forget, host)
 		}
 	}
 	return nil
@@ -496,7 +494,7 @@ func (t *tx) pruneJobs(ctx context.Context, b *pruned, from session.Instant, onl
 			first = r.Instant(0)
 		}
 		ids, b.last = append(ids, r.Int(1)), r.Instant(0)
-	}, "SELECT expires_at, job FROM qsidecar_expiring WHERE expires_at >= ? AND expires_at <= "+s.sql.clock+" ORDER BY expires_at, job LIMIT ?", from, most)
+	}, s.sql.expiring, from, most)
 	if err := t.Flush(ctx); err != nil || len(ids) == 0 {
 		return err
 	}
@@ -560,7 +558,7 @@ func (t *tx) pruneKeys(ctx context.Context, b *pruned, from session.Instant, mos
 	t.Each(func(r *session.Result) {
 		over[r.Text(0)] = append(over[r.Text(0)], r.Bytes(1))
 		b.found, b.last = b.found+1, r.Instant(2)
-	}, "SELECT queue, `key`, prune_at FROM qsidecar_keys FORCE INDEX (qsidecar_keys_expiring) WHERE prune_at >= ? AND prune_at <= "+s.sql.clock+" ORDER BY prune_at LIMIT ?", from, most)
+	}, s.sql.expiringKeys, from, most)
 	if err := t.Flush(ctx); err != nil || b.found == 0 {
 		return err
 	}

@@ -283,7 +283,7 @@ func (t *tx) FindLockedKeys(ctx context.Context, rows []*core.Row) (locked []int
 func (t *tx) askNow() {
 	if !t.asked {
 		t.asked = true
-		t.Each(func(r *session.Result) { t.now = r.Instant(0) }, "SELECT "+t.s.sql.clock)
+		t.Each(func(r *session.Result) { t.now = r.Instant(0) }, t.s.sql.readClock)
 	}
 }
 
