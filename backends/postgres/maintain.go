@@ -45,7 +45,7 @@ func (a access) FindDue(ctx context.Context, q core.DueQuery) (o core.Due, err e
 func (s *Store) lookPooled(ctx context.Context, read func(rows pgx.Rows) error, args []any) error {
 	epoch := ""
 	err := s.readOnce(ctx, func(_ context.Context, t *tx) error {
-		t.each(s.epochs.read, func(rows pgx.Rows) error { return rows.Scan(&epoch) })
+		t.each(s.sql.epoch, func(rows pgx.Rows) error { return rows.Scan(&epoch) })
 		t.each(s.sql.look, read, args...)
 		return nil
 	})

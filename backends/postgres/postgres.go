@@ -170,7 +170,6 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	s.primaries.refused, s.primaries.changed = s.oldPrimary, s.primaryChanged
 	s.Init(access{s}, s.place, o.Log)
 	s.sql, s.leases = render(o.Schema), in(o.Schema, `{s}."qsidecar_leases" `)
-	s.epochs.read = in(o.Schema, epochSQL)
 	if hosts.Several(config.ConnConfig) {
 		s.primaries.survey(ctx, config.ConnConfig)
 	}

@@ -25,7 +25,10 @@ var sqlFiles embed.FS
 // arrays sorted by id, and width_bucket finds their index.
 type statements struct {
 	// sql/tx.sql
-	begin, beginRead, unsynced, unsyncedClaim, status, statusOfOne, statusOfMany string
+	begin, beginRead, unsynced, unsyncedClaim, status, statusOfOne, statusOfMany, epoch, newEpoch, otherEpoch string
+	plainEpoch                                                                                                string
+	// sql/sequence.sql
+	behind, lockSequence, repair, draw string
 	// sql/write.sql
 	insert, insertKeyed, keyed, ack, lock, findLocked, findLockedKeys, deliver, deleteDone, endClaims, renewClaims string
 	// sql/claim.sql
@@ -69,6 +72,15 @@ func render(schema string) *statements {
 		status:        t.Get("status", ""),
 		statusOfOne:   t.Get("status_of_one", "sidecar queues"),
 		statusOfMany:  t.Get("status_of_many", "sidecar queues"),
+		epoch:         t.Get("epoch", ""),
+		newEpoch:      t.Get("new_epoch", "random"),
+		otherEpoch:    t.Get("other_epoch", "system"),
+		plainEpoch:    t.Get("plain_epoch", "random"),
+
+		behind:       t.Get("behind", ""),
+		lockSequence: t.Get("lock_sequence", ""),
+		repair:       t.Get("repair", ""),
+		draw:         t.Get("draw", ""),
 
 		insert:         t.Get("insert", "queues payloads priorities delays run_ats max_attempts timeouts headers"),
 		insertKeyed:    t.Get("insert_keyed", "queues payloads priorities delays run_ats max_attempts timeouts headers keys key_ttls"),

@@ -46,8 +46,8 @@ func TestPlaceholders(t *testing.T) {
 		if got := text.Get("find", params); got != want {
 			t.Errorf("%q\ngot  %s\nwant %s", number, got, want)
 		}
-		max := map[string]string{"$": "$1", "?": "?1", "": "?"}[number]
-		if got := text.Get("plain", strings.Repeat("max ", 2-min(len(number), 1))); got != fmt.Sprintf("SELECT %[1]s + 1 LIMIT %[1]s + 1 OFFSET 0 not this one", max) {
+		shown := map[string]string{"$": "$1", "?": "?1", "": "?"}[number]
+		if got := text.Get("plain", strings.Repeat("max ", 2-min(len(number), 1))); got != fmt.Sprintf("SELECT %[1]s + 1 LIMIT %[1]s + 1 OFFSET 0 not this one", shown) {
 			t.Errorf("got %s", got)
 		}
 		if got := text.Done(); len(got) != 2 || got[0] != want {

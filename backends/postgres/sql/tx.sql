@@ -36,3 +36,21 @@ SELECT coalesce(pg_current_xact_id_if_assigned()::text, ''),
 {claim_status},
   ARRAY(SELECT coalesce((SELECT q.requeues FROM {s}.qsidecar_queues q WHERE q.queue = x.queue LIMIT 1), 0)
     FROM unnest(:queues::text[]) WITH ORDINALITY AS x (queue, n) ORDER BY x.n)
+
+-- name: epoch
+SELECT epoch || '/' || extract(epoch FROM pg_catalog.pg_postmaster_start_time()) FROM {s}.qsidecar_epoch
+
+-- name: new_epoch
+-- Stores an epoch if there is none. It is its own transaction.
+INSERT INTO {s}.qsidecar_epoch (singleton, epoch)
+SELECT 1, system_identifier || '/' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) || '/' || :random FROM pg_control_system()
+ON CONFLICT (singleton) DO NOTHING
+
+-- name: other_epoch
+-- Deletes the epoch of another server, which a dump contains.
+DELETE FROM {s}.qsidecar_epoch WHERE epoch LIKE '%/%' AND split_part(epoch, '/', 1) <> :system
+
+-- name: plain_epoch
+-- For servers that don't reveal their identity. Its rows are only RANDOM. If such a server
+-- crashes, the outcome of a commit stays unknown.
+INSERT INTO {s}.qsidecar_epoch (singleton, epoch) VALUES (1, :random) ON CONFLICT (singleton) DO NOTHING

@@ -18,6 +18,7 @@ import (
 //go:embed schema.sql
 var schemaSQL string
 
+// The versions of the tables and of the program.
 const (
 	base    = 1    // the version of the tables that schema.sql creates
 	Latest  = base // the version of the tables that this program creates
