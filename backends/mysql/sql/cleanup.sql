@@ -11,7 +11,7 @@ SELECT COUNT(*) FROM qsidecar_meta
 INSERT IGNORE INTO qsidecar_meta (singleton, version, min_program, `database`) VALUES (1, :version, :min_program, :database)
 
 -- name: scheduled_after
--- The next queue with scheduled jobs, and whether maintenance knows it.
+-- The next queue with scheduled jobs, and whether qsidecar_queues has it.
 SELECT x.queue, (SELECT 1 FROM qsidecar_queues q WHERE q.queue = x.queue)
 FROM (SELECT queue FROM {jobs} WHERE segment > :segment AND segment < 't' ORDER BY segment LIMIT 1) AS x
 

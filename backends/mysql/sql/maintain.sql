@@ -1,4 +1,4 @@
--- Statements of maintenance. What is due is found by one statement, which FindDue builds for the queues and sidecars.
+-- Statements of maintenance. FindDue builds one more, which finds all due rows, for the queues and sidecars.
 
 -- name: mark_dead
 -- The condition is that of backends.HeartbeatExpired.

@@ -1,7 +1,7 @@
 -- Rows of qsidecar_queues that a write changes. Statements that list rows are written where they are used.
 
 -- name: register
--- Makes a queue known to maintenance, and shows all sidecars that its row is in use.
+-- Adds a queue, so that maintenance scans it, and shows all sidecars that its row is in use.
 INSERT INTO qsidecar_queues (queue) VALUES (:queue) ON DUPLICATE KEY UPDATE requeues = requeues + 1
 
 -- name: count_return
