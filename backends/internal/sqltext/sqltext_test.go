@@ -56,7 +56,7 @@ func TestPlaceholders(t *testing.T) {
 	}
 }
 
-// TestWhatDoesNotAgree checks that each kind of mistake panics, and says which one.
+// TestWhatDoesNotAgree checks that each kind of mistake panics with its name.
 func TestWhatDoesNotAgree(t *testing.T) {
 	t.Parallel()
 	for want, f := range map[string]func(){
