@@ -32,7 +32,7 @@ const (
 const MaxVersion = 64
 
 // PeerTimeout returns Peer.Timeout, given the timeout that the row holds in milliseconds. A negative one means that the
-// row holds none, because a preview wrote it. Then the result is at least as long as the timeout of any sidecar.
+// row holds none. Then the result is at least as long as the timeout of any sidecar.
 func PeerTimeout(ms int64) time.Duration {
 	if ms < 0 {
 		return time.Hour
@@ -86,7 +86,7 @@ type Peer struct {
 	// The following are for people.
 	Name    string
 	Version string
-	Leases  int64         // Heartbeat.Leases; < 0: unknown, because a preview wrote the row
+	Leases  int64         // Heartbeat.Leases; < 0: unknown
 	Left    time.Duration // the time until the end of its last heartbeat, by the database's clock
 	HasLeft bool          // its last heartbeat was HeartbeatLeave
 }

@@ -148,9 +148,6 @@ func (d *decoder) unknown(view []byte) *Error {
 		return &Error{Code: CodeUnsupported, Field: shown,
 			Message: shown + " is reserved for a later version; leave it out"}
 	}
-	if now, renamed := renamedFields[shown]; renamed {
-		return BadField(shown, "%s", now)
-	}
 	return BadField(shown, "there is no field %q here; names are lower case and exact", shown)
 }
 

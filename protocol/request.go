@@ -1,6 +1,7 @@
 package protocol
 
 import (
+	"fmt"
 	"strings"
 	"unicode/utf8"
 )
@@ -205,7 +206,7 @@ func (r *Request) finish(present presence, first *Error) *Error {
 	case first != nil && first.Field == "op":
 		return first
 	case !known:
-		return unknownOp(r.Op)
+		return &Error{Code: CodeUnknownOp, Field: "op", Message: fmt.Sprintf("there is no op %q", r.Op)}
 	case first != nil:
 		return first
 	}

@@ -31,7 +31,7 @@ func (t *tx) checkSidecar() {
 			err = backends.ErrEvicted
 		}
 		return err
-	}, "SELECT 1 FROM qsidecar_sidecars WHERE sidecar = ? AND NOT dead AND NOT has_left", int64(t.o.Sidecar))
+	}, t.s.sql.sidecarAlive, int64(t.o.Sidecar))
 }
 
 // lockedOut converts the error of a transaction that waited for another program's lock on a row or key to

@@ -3,7 +3,6 @@ package mysql
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -13,7 +12,6 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/internal/core"
 	"github.com/qsidecar/qsidecar/backends/mysql/internal/session"
-	"github.com/qsidecar/qsidecar/backends/mysql/internal/table"
 	"github.com/qsidecar/qsidecar/backends/mysql/migrate"
 )
 
@@ -56,9 +54,9 @@ const (
 
 // Tidy implements core.Tidier. Only every tidyEvery-th call visits the tables. A visit reads without locks and
 // locks only what it changes. Ids are never used again, so what it found to be gone stays gone.
-func (d access) Tidy(ctx context.Context, limit int) error {
-	c := &d.cleaner
-	if err := d.restoreEmptied(ctx); err != nil {
+func (a access) Tidy(ctx context.Context, limit int) error {
+	c := &a.cleaner
+	if err := a.restoreEmptied(ctx); err != nil {
 		return err
 	}
 	if c.calls.Add(1)%tidyEvery != 0 {
@@ -66,23 +64,23 @@ func (d access) Tidy(ctx context.Context, limit int) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, clean := range []func(ctx context.Context, limit int) error{d.cleanFailures, d.cleanKeys, d.cleanCounters} {
+	for _, clean := range []func(ctx context.Context, limit int) error{a.cleanFailures, a.cleanKeys, a.cleanCounters} {
 		if err := clean(ctx, limit); err != nil {
 			return err
 		}
 	}
-	if err := d.idsBeyond(ctx, c.named); err != nil {
+	if err := a.idsBeyond(ctx, c.named); err != nil {
 		return err
 	}
-	return d.cleanQueues(ctx, limit, idleQueue)
+	return a.cleanQueues(ctx, limit, idleQueue)
 }
 
-// visit runs a query for at most limit rows, and reports whether there are no more. If it is retried, it calls f
+// visit runs a query for at most limit rows (its last parameter), and reports whether there are no more. If it is retried, it calls f
 // again with rows that f has seen.
 func (s *Store) visit(ctx context.Context, limit int, f func(r *session.Result), sql string, args ...any) (end bool, err error) {
 	n := 0
 	err = s.read(ctx, func(_ context.Context, t *tx) error {
-		t.Each(func(r *session.Result) { n++; f(r) }, sql+" LIMIT ?", append(args, limit)...)
+		t.Each(func(r *session.Result) { n++; f(r) }, sql, append(args, limit)...)
 		return nil
 	})
 	return n < limit, err
@@ -107,7 +105,7 @@ func (s *Store) cleanFailures(ctx context.Context, limit int) error {
 			orphans = append(orphans, c.job)
 		}
 		c.named = max(c.named, c.job)
-	}, "SELECT f.job, (SELECT 1 FROM qsidecar_jobs j WHERE j.id = f.job) FROM qsidecar_failures f WHERE f.job > ? ORDER BY f.job", c.job)
+	}, s.sql.failuresAfter, c.job)
 	if end {
 		c.job = 0
 	}
@@ -131,9 +129,8 @@ func (s *Store) restoreEmptied(ctx context.Context) error {
 		described, queue, registered := int64(0), "", false
 		if err := s.read(ctx, func(_ context.Context, t *tx) error {
 			described, queue, registered = 0, "", false
-			t.Int(&described, "SELECT COUNT(*) FROM qsidecar_meta")
-			t.Each(func(r *session.Result) { queue, registered = r.Text(0), !r.Null(1) }, "SELECT x.queue, (SELECT 1 FROM qsidecar_queues q WHERE q.queue = x.queue) FROM "+
-				"(SELECT queue FROM "+table.Jobs+" WHERE segment > ? AND segment < 't' ORDER BY segment LIMIT 1) AS x", "s"+c.scheduled)
+			t.Int(&described, s.sql.described)
+			t.Each(func(r *session.Result) { queue, registered = r.Text(0), !r.Null(1) }, s.sql.scheduledAfter, "s"+c.scheduled)
 			return nil
 		}); err != nil {
 			return err
@@ -143,10 +140,10 @@ func (s *Store) restoreEmptied(ctx context.Context) error {
 			s.queues.forget()
 			if err := s.change(ctx, func(t *tx) {
 				if described == 0 {
-					t.Add("INSERT IGNORE INTO qsidecar_meta (singleton, version, min_program, `database`) VALUES (1, ?, ?, ?)", migrate.Latest, migrate.Program, s.database)
+					t.Add(s.sql.describe, migrate.Latest, migrate.Program, s.database)
 				}
 				if queue != "" {
-					t.Add("INSERT INTO qsidecar_queues (queue) VALUES (?) ON DUPLICATE KEY UPDATE requeues = requeues + 1", queue)
+					t.Add(s.sql.register, queue)
 				}
 			}); err != nil {
 				return err
@@ -174,8 +171,7 @@ func (s *Store) cleanKeys(ctx context.Context, limit int) error {
 		if state := r.Text(4); r.Null(3) && (state == string(backends.StateDeleted) || state == string(backends.StateDead)) {
 			keys = append(keys, key{c.queue, state, c.key, r.Int(2)})
 		}
-	}, "SELECT k.queue, k.`key`, k.job, k.state, COALESCE((SELECT j.state FROM qsidecar_jobs j WHERE j.id = k.job), 'deleted') FROM qsidecar_keys k "+
-		"WHERE k.queue > ? OR k.queue = ? AND k.`key` > ? ORDER BY k.queue, k.`key`", c.queue, c.queue, c.key)
+	}, s.sql.keysAfter, c.queue, c.queue, c.key)
 	if end {
 		c.queue, c.key = "", []byte{}
 	}
@@ -189,7 +185,7 @@ func (s *Store) cleanKeys(ctx context.Context, limit int) error {
 		}
 		t.lockExistingKeys(all)
 		for _, k := range keys {
-			t.Add("UPDATE qsidecar_keys SET state = ? WHERE queue = ? AND `key` = ? AND job = ? AND state IS NULL", k.state, k.queue, k.key, k.job)
+			t.Add(s.sql.endKey, k.state, k.queue, k.key, k.job)
 		}
 	})
 	if _, locked := errors.AsType[*backends.LockedError](err); locked {
@@ -200,12 +196,11 @@ func (s *Store) cleanKeys(ctx context.Context, limit int) error {
 
 // cleanCounters deletes rows of qsidecar_commits that no connection refreshes.
 func (s *Store) cleanCounters(ctx context.Context, limit int) error {
-	old := fmt.Sprintf(" FROM qsidecar_commits WHERE at < %s - INTERVAL %d DAY", s.sql.clock, counterDays)
-	none, err := s.visit(ctx, 1, func(*session.Result) {}, "SELECT 1"+old)
+	none, err := s.visit(ctx, 1, func(*session.Result) {}, s.sql.oldCommits)
 	if err != nil || none {
 		return err
 	}
-	return s.change(ctx, func(t *tx) { t.Add("DELETE"+old+" LIMIT ?", limit) })
+	return s.change(ctx, func(t *tx) { t.Add(s.sql.deleteOldCommits, limit) })
 }
 
 // cleanQueues deletes rows of qsidecar_queues whose queues have been idle for `long`. Maintenance scans the
@@ -228,7 +223,7 @@ func (s *Store) cleanQueues(ctx context.Context, limit int, long time.Duration) 
 		case (!known || x.returns != r.Int(1)) && (known || len(c.idle) < maxIdle):
 			c.idle[c.registered] = idle{now, r.Int(1)}
 		}
-	}, "SELECT q.queue, q.requeues, q.paused, (SELECT 1 FROM "+table.Jobs+" WHERE segment = CONCAT('s', q.queue) LIMIT 1) FROM qsidecar_queues q WHERE q.queue > ? ORDER BY q.queue", c.registered)
+	}, s.sql.registeredAfter, c.registered)
 	if end {
 		c.registered = ""
 	}
@@ -237,7 +232,7 @@ func (s *Store) cleanQueues(ctx context.Context, limit int, long time.Duration) 
 	}
 	return s.change(ctx, func(t *tx) {
 		for _, q := range slices.Sorted(maps.Keys(over)) {
-			t.Add("DELETE FROM qsidecar_queues WHERE queue = ? AND requeues = ? AND NOT paused", q, over[q])
+			t.Add(s.sql.unregister, q, over[q])
 			delete(c.idle, q)
 		}
 	})

@@ -4,9 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"slices"
-	"strings"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/internal/core"
@@ -18,11 +16,11 @@ import (
 func (t *tx) Pause(ctx context.Context, queue string, paused bool) (ready bool, err error) {
 	t.wrote = true
 	if paused {
-		t.Add("INSERT INTO qsidecar_queues (queue, paused) VALUES (?, 1) ON DUPLICATE KEY UPDATE paused = 1", queue)
+		t.Add(t.s.sql.pause, queue)
 		return false, nil
 	}
-	t.Add("UPDATE qsidecar_queues SET paused = 0 WHERE queue = ?", queue)
-	t.Bool(&ready, "SELECT EXISTS (SELECT 1 FROM "+table.Jobs+" WHERE segment = ?)", "r"+queue)
+	t.Add(t.s.sql.resume, queue)
+	t.Bool(&ready, t.s.sql.anyInSegment, "r"+queue)
 	err = t.Flush(ctx)
 	return ready, err
 }
@@ -165,44 +163,4 @@ func (t *tx) ChangeWaiting(ctx context.Context, queue string, ids []int64, c *ba
 		t.register([]string{queue}) // a plain INSERT doesn't, and maintenance deletes the row of an idle queue
 	}
 	return int64(len(now) + len(later)), len(now) > 0, nil
-}
-
-// takeKeysBack gives dead jobs their keys again. It returns the jobs that have their key now or have none.
-// If whole is true, a key of another job is an error.
-func (t *tx) takeKeysBack(ctx context.Context, rows []*job, whole bool) (with []*job, err error) {
-	first := map[jobKey]*job{} // the job that can get the key
-	for _, j := range rows {
-		if key := j.key(); j.Key != "" && first[key] == nil {
-			first[key] = j
-		}
-	}
-	keys := map[jobKey]*keyRow{}
-	t.lockKeys(slices.Collect(maps.Keys(first)), keys)
-	if err := t.Flush(ctx); err != nil {
-		return nil, err
-	}
-	with = slices.DeleteFunc(slices.Clone(rows), func(j *job) bool {
-		m := keys[j.key()]
-		return j.Key != "" && (first[j.key()] != j || m != nil && m.job != j.ID && !m.free(t.now))
-	})
-	if whole && len(with) < len(rows) {
-		return nil, backends.ErrKeyTaken
-	}
-	for _, j := range slices.SortedFunc(slices.Values(with), func(a, b *job) int { return strings.Compare(a.Key, b.Key) }) {
-		if j.Key != "" {
-			t.Add("UPDATE qsidecar_keys SET expires_at = IF(job = ?, expires_at, ?), state = NULL, job = ? WHERE queue = ? AND `key` = ?", j.ID, t.now, j.ID, j.Queue, []byte(j.Key))
-			t.makeRoom(4096)
-		}
-	}
-	return with, nil
-}
-
-// KeysTaken implements core.Reader; see keyRow.free.
-func (t *tx) KeysTaken(ctx context.Context, queue string) (taken bool, err error) {
-	t.Bool(&taken, "SELECT EXISTS (SELECT 1 FROM "+table.Jobs+" INNER JOIN qsidecar_keys k ON k.queue = qsidecar_jobs.queue AND k.`key` = qsidecar_jobs.`key`"+
-		" WHERE segment = ? AND k.job NOT IN (0, qsidecar_jobs.id) AND (k.expires_at > "+t.s.sql.clock+
-		" OR k.state IS NULL AND EXISTS (SELECT 1 FROM qsidecar_jobs j WHERE j.id = k.job)))"+
-		" OR EXISTS (SELECT 1 FROM "+table.Jobs+" WHERE segment = ? AND `key` IS NOT NULL GROUP BY `key` HAVING COUNT(*) > 1)", "x"+queue, "x"+queue)
-	err = t.Flush(ctx)
-	return taken, err
 }

@@ -124,28 +124,21 @@ func kindOf(e *mysql.MySQLError) kind {
 }
 
 // Retry implements core.Driver. It also replaces headers that prevent changes of a row: see repairHeaders.
-func (d access) Retry(ctx context.Context, err error) (again bool, cause int, wait time.Duration) {
+func (a access) Retry(ctx context.Context, err error) (again bool, cause int, wait time.Duration) {
 	cause = backends.RetryOther
 	switch {
-	case session.IsCode(err, codeRollback, session.CodeInCommit), d.dialer.Server.SeveralWriters() && session.IsCode(err, codeDeadlock):
+	case session.IsCode(err, codeRollback, session.CodeInCommit), a.dialer.Server.SeveralWriters() && session.IsCode(err, codeDeadlock):
 		return true, backends.RetryCertification, 0
 	case session.IsCode(err, codeDeadlock, codeLockWait):
 		cause = backends.RetryConflict
 	case broken(err), session.EndsSession(err):
 		cause = backends.RetryConnection
 	}
-	return transient(err) || d.repairHeaders(ctx, err), cause, 0
+	return transient(err) || a.repairHeaders(ctx, err), cause, 0
 }
 
 // WithKind implements core.Driver.
-func (d access) WithKind(err error) error { return d.withKind(err) }
+func (a access) WithKind(err error) error { return a.withKind(err) }
 
 // FromServer implements core.Driver.
 func (access) FromServer(err error) bool { return session.FromServer(err) }
-
-// Usage implements backends.Metered.
-func (s *Store) Usage() backends.Usage {
-	u := s.Meter.Usage()
-	u.Max, u.InUse, u.Idle = s.pool.Size()
-	return u
-}

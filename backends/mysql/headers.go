@@ -9,10 +9,10 @@ import (
 )
 
 // repairHeaders replaces headers that prevent changes of a row on MariaDB, and reports whether it found any. A
-// session that is not strict can store JSON that JSON_TYPE can't read (nested too deep, half a surrogate
-// pair), if the table's CHECK is from before the constraint qsidecar_usable. After that, each UPDATE of
-// the row returns an error, so claims and maintenance that meet the row fail as a whole. It replaces
-// them by an object with one member: the empty name, with the old text as its value.
+// session that is not strict, with check_constraint_checks = 0, can store JSON that JSON_TYPE can't read (nested too
+// deep, half a surrogate pair). After that, each UPDATE of the row returns an error, so claims and maintenance that
+// meet the row fail as a whole. It replaces them by an object with one member: the empty name, with the old text as
+// its value.
 func (s *Store) repairHeaders(ctx context.Context, err error) bool {
 	if !s.dialer.Server.Maria || !session.IsCode(err, codeJSONSyntax, codeJSONDepth) || !strings.Contains(err.Error(), "json_type") {
 		return false

@@ -55,10 +55,10 @@ func (t *tx) Stats(ctx context.Context, queues []string) (all []backends.QueueSt
 // which alone returns true are incomplete, and statsOf must count them.
 func (t *tx) statsOfAll(ctx context.Context) (all []backends.QueueStats, alone func(queue string) bool, err error) {
 	var tally core.Tally
-	t.Each(func(r *session.Result) { tally.Of(r.Text(0)).Paused = true }, "SELECT queue FROM qsidecar_queues WHERE paused")
+	t.Each(func(r *session.Result) { tally.Of(r.Text(0)).Paused = true }, t.s.sql.queuesPaused)
 	t.Each(func(r *session.Result) {
 		tally.Add(core.Counted{Queue: r.Text(0), State: backends.StateClaimed, N: r.Int(1), Oldest: age(r.Instant(3), r.Instant(2))})
-	}, "SELECT queue, COUNT(*), MIN(claimed_at), "+t.s.sql.clock+" FROM "+table.Jobs+" WHERE segment > 'c' AND segment < 'd' GROUP BY queue")
+	}, t.s.sql.queuesClaimed)
 	for _, state := range []backends.State{backends.StateReady, backends.StateScheduled, backends.StateDone, backends.StateDead} {
 		letter := segmentOf[state]
 		if err := tally.Count(func(after core.Counted, limit int64) (all []core.Counted, err error) {
@@ -91,16 +91,16 @@ func segmentsSQL(state backends.State, clock string) string {
 }
 
 // counting returns the query that counts the rows of a queue in a state, up to a limit.
-func counting(state backends.State, queue string, limit int64) (sql string, args []any) {
+func (s *statements) counting(state backends.State, queue string, limit int64) (sql string, args []any) {
 	if state == backends.StateClaimed {
-		return "SELECT COUNT(*) FROM (SELECT 1 FROM " + table.Jobs + " WHERE segment > 'c' AND segment < 'd' AND queue = ? LIMIT ?) AS x", []any{queue, limit}
+		return s.countClaimed, []any{queue, limit}
 	}
-	return "SELECT COUNT(*) FROM (SELECT 1 FROM " + table.Jobs + " WHERE segment = ? LIMIT ?) AS x", []any{segmentOf[state] + queue, limit}
+	return s.countSegment, []any{segmentOf[state] + queue, limit}
 }
 
 // Count implements core.Reader.
 func (t *tx) Count(ctx context.Context, queue string, state backends.State) (n int64, err error) {
-	sql, args := counting(state, queue, math.MaxInt64)
+	sql, args := t.s.sql.counting(state, queue, math.MaxInt64)
 	t.Int(&n, sql, args...)
 	err = t.Flush(ctx)
 	return n, err
@@ -114,7 +114,7 @@ func (t *tx) statsOf(queue string, st *backends.QueueStats) {
 	var sql strings.Builder
 	var args []any
 	for _, state := range states {
-		count, more := counting(state, queue, backends.StatsExact+1)
+		count, more := t.s.sql.counting(state, queue, backends.StatsExact+1)
 		sql.WriteString("(" + count + "), ")
 		args = append(args, more...)
 	}
@@ -140,7 +140,7 @@ func (t *tx) oldest(ctx context.Context, st *backends.QueueStats) error {
 		t.Each(func(r *session.Result) {
 			urgency, more = r.Int(0), true
 			st.OldestReady = max(st.OldestReady, age(r.Instant(2), r.Instant(1)))
-		}, "SELECT urgency, ready_at, "+t.s.sql.clock+" FROM "+table.Jobs+" WHERE segment = ? AND urgency > ? ORDER BY urgency, sort_key, id LIMIT 1", "r"+st.Queue, urgency)
+		}, t.s.sql.oldestReady, "r"+st.Queue, urgency)
 		if err := t.Flush(ctx); err != nil {
 			return err
 		}
@@ -229,7 +229,7 @@ func (t *tx) Sizes(ctx context.Context, p backends.Peek, ids []int64, after any,
 		}
 		return err
 	case p.State == backends.StateClaimed: // one `segment` for each sidecar; there are never many claimed jobs
-		t.Each(read, sizes+table.Jobs+" WHERE segment > 'c' AND segment < 'd' AND queue = ? AND (claimed_at > ? OR claimed_at = ? AND id > ?) ORDER BY claimed_at, id LIMIT ?",
+		t.Each(read, t.s.sql.peekClaimed,
 			p.Queue, from.claimed, from.claimed, from.id, p.Max)
 	case p.Newest:
 		t.Each(read, from.newest(), segmentOf[p.State]+p.Queue, p.Max)
@@ -241,7 +241,7 @@ func (t *tx) Sizes(ctx context.Context, p backends.Peek, ids []int64, after any,
 
 // KeyHolder implements core.Reader.
 func (t *tx) KeyHolder(ctx context.Context, queue, key string) (id int64, found bool, err error) {
-	t.Each(func(r *session.Result) { id, found = r.Int(0), true }, "SELECT job FROM qsidecar_keys WHERE queue = ? AND `key` = ?", queue, []byte(key))
+	t.Each(func(r *session.Result) { id, found = r.Int(0), true }, t.s.sql.keyHolder, queue, []byte(key))
 	err = t.Flush(ctx)
 	return id, found, err
 }
@@ -300,4 +300,11 @@ func (t *tx) ClaimedBy(ctx context.Context, owner backends.Identity, after int64
 	}, t.s.sql.claimedBy, table.OwnerSegment(int64(owner)), after, limit)
 	err = t.Flush(ctx)
 	return all, err
+}
+
+// KeysTaken implements core.Reader; see keyRow.free.
+func (t *tx) KeysTaken(ctx context.Context, queue string) (taken bool, err error) {
+	t.Bool(&taken, t.s.sql.keysTaken, "x"+queue, "x"+queue)
+	err = t.Flush(ctx)
+	return taken, err
 }

@@ -19,7 +19,6 @@ import (
 	"github.com/qsidecar/qsidecar/backends/internal/dial"
 	"github.com/qsidecar/qsidecar/backends/mysql/internal/claim"
 	"github.com/qsidecar/qsidecar/backends/mysql/internal/session"
-	"github.com/qsidecar/qsidecar/backends/mysql/migrate"
 )
 
 // Options configure which database to open, and how.
@@ -52,6 +51,7 @@ type Options struct {
 	idle    time.Duration           // set by tests: after which the server ends an idle session
 	packet  int64                   // set by tests: a lower limit than the server's max_allowed_packet
 	wrap    func(net.Conn) net.Conn // tests end contexts at a chosen read or write
+	later   []string                // set by tests: migrations that follow the latest one
 }
 
 const (
@@ -187,18 +187,6 @@ func (s *Store) Info() backends.Info {
 	return info
 }
 
-// migrate creates or updates the tables.
-func (s *Store) migrate(ctx context.Context) error {
-	c, err := s.dialer.Dial(ctx, nil)
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	meta, err := migrate.Run(ctx, Session{s: s, c: c}, s.place, s.dialer.Config.DBName)
-	s.database = meta.Database
-	return err
-}
-
 // Close implements backends.Backend. Calls in progress return an error.
 func (s *Store) Close() error {
 	s.closing.Do(func() {
@@ -218,4 +206,11 @@ func (s *Store) warnOfPackets(limit int64) {
 		s.log.Warn("max_allowed_packet too small", "event", "max_allowed_packet_too_small",
 			"address", s.place, "max_allowed_packet", limit, "needed", need, "max_payload", s.o.MaxPayload)
 	}
+}
+
+// Usage implements backends.Metered.
+func (s *Store) Usage() backends.Usage {
+	u := s.Meter.Usage()
+	u.Max, u.InUse, u.Idle = s.pool.Size()
+	return u
 }

@@ -35,7 +35,7 @@ func TestNoUserLocks(t *testing.T) {
 		fresh := m.Database(t)
 		open(t, Options{URL: m.URL(fresh)})
 		want := shape(t, m, fresh)
-		for name, code := range map[string]int{m.Database(t): 1105, preview(t, m): 1235} {
+		for name, code := range map[string]int{m.Database(t): 1105, m.Database(t): 1235} {
 			o := refuseLocks(t, m, name, code)
 			var opened sync.WaitGroup
 			for range 6 {

@@ -68,7 +68,7 @@ func (t *tx) countReturns(queues []string, gaveBack func(queue string, returns i
 	queues = slices.Compact(queues)
 	args := make([]any, len(queues))
 	for i, q := range queues {
-		t.Add("INSERT INTO qsidecar_queues (queue, requeues) VALUES (?, 1) ON DUPLICATE KEY UPDATE requeues = requeues + 1", q)
+		t.Add(t.s.sql.countReturn, q)
 		args[i] = q
 	}
 	t.Each(func(r *session.Result) {
@@ -87,7 +87,7 @@ func (t *tx) register(queues []string) {
 	queues = slices.Compact(queues)
 	t.wrote = true
 	for _, q := range queues {
-		t.Add("INSERT INTO qsidecar_queues (queue) VALUES (?) ON DUPLICATE KEY UPDATE requeues = requeues + 1", q)
+		t.Add(t.s.sql.register, q)
 	}
 	if t.namedAt.IsZero() {
 		t.namedAt = time.Now()

@@ -1,13 +1,19 @@
 package mysql
 
 import (
+	"embed"
 	"strconv"
-	"strings"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/sqltext"
 	"github.com/qsidecar/qsidecar/backends/mysql/internal/session"
 	"github.com/qsidecar/qsidecar/backends/mysql/internal/table"
 )
+
+// sqlFiles hold the statements: see package sqltext.
+//
+//go:embed sql/*.sql
+var sqlFiles embed.FS
 
 // statements holds the SQL that does not depend on arguments. SQL that lists rows is written where it is
 // used.
@@ -19,55 +25,95 @@ type statements struct {
 	clock string // the SQL expression for the present time
 	skip  string // follows FOR UPDATE: skip rows that other transactions have locked
 
-	begin, rollback                        string
-	mark, markIf, marked, committed, seal  string
+	// sql/tx.sql
+	begin, rollback, mark, markIf, marked, committed, seal, sidecarAlive, readClock string
+	// sql/heartbeat.sql
 	join, renew, leave, lastWatcher, peers string
-	claimedBy                              string
+	// sql/write.sql
+	register, countReturn string
+	// sql/command.sql
+	pause, resume, anyInSegment, takeKeyBack string
+	// sql/inspect.sql
+	queuesPaused, queuesClaimed, countClaimed, countSegment, oldestReady, peekClaimed, keyHolder, claimedBy, keysTaken string
+	// sql/maintain.sql
+	markDead, findDue, findArrived, expiring, expiringKeys, lives, owned, forget string
+	// sql/cleanup.sql
+	failuresAfter, described, describe, scheduledAfter, keysAfter, endKey, oldCommits, deleteOldCommits, registeredAfter, unregister string
+	// sql/sequence.sql
+	highestNamed, highestID, nextID, storeID, deleteID string
 }
 
-// nextNumber is the end of a statement that stores the number of a commit. The stored number must be the previous one.
-const nextNumber = ` ON DUPLICATE KEY UPDATE number = IF(number = VALUES(number) - 1, VALUES(number), -1), at = {now}`
-
+// render returns the statements. Parameters are named in the order in which the callers pass their values, once for each use.
 func render(clock string, v session.Server) *statements {
-	replace := strings.NewReplacer("{now}", clock)
-	inTime := strconv.FormatFloat(backends.InTime, 'g', -1, 64)
-	r := func(sql string) string { return replace.Replace(strings.TrimSpace(sql)) }
+	t := sqltext.Read(sqlFiles, "", map[string]string{
+		"now": clock, "jobs": table.Jobs, "bytes": table.Bytes, "uncovered": table.Uncovered, "no_pushdown": table.NoPushdown,
+		"in_time": strconv.FormatFloat(backends.InTime, 'g', -1, 64), "other_watchers": strconv.Itoa(backends.Watchers - 1),
+		"counter_days": strconv.Itoa(counterDays),
+	})
 	s := &statements{
 		clock: clock,
-		begin: "START TRANSACTION", rollback: "ROLLBACK",
 
-		mark: r(`INSERT INTO qsidecar_commits (handle, number, at) VALUES (?, ?, {now})` + nextNumber),
-		// If the previous number is another one, or the previous statement changed another number of rows, the
-		// new number is -1. It is out of range, so the transaction fails.
-		markIf: r(`INSERT INTO qsidecar_commits (handle, number, at) VALUES (?, IF(ROW_COUNT() = ?, ?, -1), {now})` + nextNumber),
-		marked: r(`SELECT number FROM qsidecar_commits WHERE handle = ? FOR UPDATE`),
-		// The number must still be the one that was read. A missing row is inserted.
-		seal: r(`INSERT INTO qsidecar_commits (handle, number, at) VALUES (?, ?, {now}) ON DUPLICATE KEY UPDATE number = IF(number = ?, VALUES(number), -1), at = {now}`),
+		begin:        t.Get("begin", ""),
+		rollback:     t.Get("rollback", ""),
+		mark:         t.Get("mark", "handle number"),
+		markIf:       t.Get("mark_if", "handle acked number"),
+		marked:       t.Get("marked", "handle"),
+		committed:    t.Get("committed", "handle"),
+		seal:         t.Get("seal", "handle number before"),
+		sidecarAlive: t.Get("sidecar_alive", "sidecar"),
+		readClock:    t.Get("clock", ""),
 
-		committed: `SELECT number FROM qsidecar_commits WHERE handle = ?`,
+		join:        t.Get("join", "sidecar name timeout_us timeout_ms stats_leader version leases"),
+		renew:       t.Get("renew", "name timeout_us timeout_ms stats_leader version leases sidecar"),
+		leave:       t.Get("leave", "name timeout_us timeout_ms stats_leader version leases sidecar"),
+		lastWatcher: t.Get("last_watcher", "sidecar"),
+		peers:       t.Get("peers", "all_peers sidecar"),
 
-		join: r(`INSERT INTO qsidecar_sidecars (sidecar, name, heartbeats, expires_at, timeout_ms, stats_leader, version, leases)
-VALUES (?, ?, 1, {now} + INTERVAL ? MICROSECOND, ?, ?, ?, ?)
-ON DUPLICATE KEY UPDATE name = IF(dead OR has_left, name, VALUES(name)), heartbeats = IF(dead OR has_left, heartbeats, heartbeats + 1), expires_at = IF(dead OR has_left, expires_at, VALUES(expires_at)),
-  timeout_ms = IF(dead OR has_left, timeout_ms, VALUES(timeout_ms)), stats_leader = IF(dead OR has_left, stats_leader, VALUES(stats_leader)),
-  version = IF(dead OR has_left, version, VALUES(version)), leases = IF(dead OR has_left, leases, VALUES(leases))`),
-		renew: r(`UPDATE qsidecar_sidecars SET name = ?, heartbeats = heartbeats + 1, expires_at = {now} + INTERVAL ? MICROSECOND,
-  timeout_ms = ?, stats_leader = ?, version = ?, leases = ?
-WHERE sidecar = ? AND NOT dead AND NOT has_left`),
-		leave: r(`UPDATE qsidecar_sidecars SET name = ?, heartbeats = heartbeats + 1, expires_at = {now} + INTERVAL ? MICROSECOND,
-  timeout_ms = ?, stats_leader = ?, version = ?, leases = ?, has_left = 1
-WHERE sidecar = ? AND NOT dead`),
-		// The last watcher, if enough sidecars watch another one, and the rows up to it.
-		lastWatcher: r(`SET @qsidecar_last = (SELECT sidecar FROM qsidecar_sidecars WHERE sidecar < ? AND NOT dead AND NOT has_left
-AND TIMESTAMPDIFF(MICROSECOND, {now}, expires_at) BETWEEN ` + inTime + ` * 1000 * timeout_ms AND 1000 * (timeout_ms + 1)
-ORDER BY sidecar LIMIT 1 OFFSET ` + strconv.Itoa(backends.Watchers-1) + `)`),
-		peers: r(`SELECT sidecar, heartbeats, TIMESTAMPDIFF(MICROSECOND, {now}, expires_at), dead, has_left, @qsidecar_last IS NOT NULL,
-  COALESCE(timeout_ms, -1), stats_leader, name, COALESCE(version, ''), COALESCE(leases, -1)
-FROM qsidecar_sidecars WHERE sidecar <= IF(?, 9223372036854775807, COALESCE(@qsidecar_last, 9223372036854775807)) OR sidecar = ? ORDER BY sidecar`),
+		register:    t.Get("register", "queue"),
+		countReturn: t.Get("count_return", "queue"),
 
-		claimedBy: r(`SELECT id, token_sidecar, token_number, queue, lease_ms IS NOT NULL FROM ` + table.Jobs + `
-WHERE segment = ? AND id > ? ORDER BY id LIMIT ?`),
+		pause:        t.Get("pause", "queue"),
+		resume:       t.Get("resume", "queue"),
+		anyInSegment: t.Get("any_in_segment", "segment"),
+		takeKeyBack:  t.Get("take_key_back", "id now id queue key"),
+
+		queuesPaused:  t.Get("queues_paused", ""),
+		queuesClaimed: t.Get("queues_claimed", ""),
+		countClaimed:  t.Get("count_claimed", "queue limit"),
+		countSegment:  t.Get("count_segment", "segment limit"),
+		oldestReady:   t.Get("oldest_ready", "segment after"),
+		peekClaimed:   t.Get("peek_claimed", "queue after_at after_at after_id limit"),
+		keyHolder:     t.Get("key_holder", "queue key"),
+		claimedBy:     t.Get("claimed_by", "segment after limit"),
+		keysTaken:     t.Get("keys_taken", "segment segment"),
+
+		markDead:     t.Get("mark_dead", "sidecar heartbeats timeout_us"),
+		findDue:      t.Get("find_due", "segment from limit"),
+		findArrived:  t.Get("find_arrived", "limit"),
+		expiring:     t.Get("expiring", "from limit"),
+		expiringKeys: t.Get("expiring_keys", "from limit"),
+		lives:        t.Get("lives", "sidecar"),
+		owned:        t.Get("owned", "segment limit"),
+		forget:       t.Get("forget", "sidecar"),
+
+		failuresAfter:    t.Get("failures_after", "job limit"),
+		described:        t.Get("described", ""),
+		describe:         t.Get("describe", "version min_program database"),
+		scheduledAfter:   t.Get("scheduled_after", "segment"),
+		keysAfter:        t.Get("keys_after", "queue queue key limit"),
+		endKey:           t.Get("end_key", "state queue key job"),
+		oldCommits:       t.Get("old_commits", "limit"),
+		deleteOldCommits: t.Get("delete_old_commits", "limit"),
+		registeredAfter:  t.Get("registered_after", "after limit"),
+		unregister:       t.Get("unregister", "queue requeues"),
+
+		highestNamed: t.Get("highest_named", "limit"),
+		highestID:    t.Get("highest_id", ""),
+		nextID:       t.Get("next_id", ""),
+		storeID:      t.Get("store_id", "id"),
+		deleteID:     t.Get("delete_id", "id"),
 	}
+	t.Done()
 	if v.Galera {
 		s.begin, s.rollback = galeraBegin, "ROLLBACK;\n"+galeraEnd
 	}

@@ -155,16 +155,3 @@ func (j *job) limitEnd(now session.Instant) session.Instant {
 	}
 	return now + max(j.deadline-j.claimedAt-session.Instant(j.Change.Ago.Microseconds()), 0)
 }
-
-// endKeys queues an UPDATE of the keys of jobs that ended. jobs are in the order of keys, in which every transaction locks them.
-func (t *tx) endKeys(jobs []*job) {
-	byID := slices.SortedFunc(slices.Values(jobs), compareIDs)
-	t.makeRoom(1024 * int64(len(jobs)))
-	t.Add("UPDATE qsidecar_keys FORCE INDEX (PRIMARY) SET ")
-	t.set("state", "job, "+idsOf(byID), byID, func(j *job) any { return string(j.Change.State) })
-	next := " WHERE "
-	for _, j := range jobs {
-		t.Text(next+"queue = ? AND `key` = ? AND job = ?", j.Queue, []byte(j.Key), j.ID)
-		next = " OR "
-	}
-}

@@ -202,3 +202,9 @@ func (s *Store) claimStatement(p backends.Policy, n int, lean bool) *pgx.QueuedQ
 	t.Claim(r)
 	return t.batch.QueuedQueries[0]
 }
+
+// ClaimState implements core.Tx.
+func (t *tx) ClaimState() core.ClaimState {
+	x := &t.status
+	return core.ClaimState{Returns: x.returns, Wrote: x.xid != "", LeftSome: x.left, Began: t.began, Ended: x.xmin}
+}

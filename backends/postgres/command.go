@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"math"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -113,18 +112,4 @@ func (t *tx) Pause(ctx context.Context, queue string, paused bool) (ready bool, 
 	t.add(t.s.sql.resume, nil, queue)
 	err = t.ask(ctx, t.s.sql.anyReady, func(rows pgx.Rows) error { return rows.Scan(&ready) }, queue)
 	return ready, err
-}
-
-// Count implements core.Reader.
-func (t *tx) Count(ctx context.Context, queue string, state backends.State) (n int64, err error) {
-	err = t.ask(ctx, t.s.sql.count[state], func(rows pgx.Rows) error { return rows.Scan(&n) }, queue, int64(math.MaxInt64))
-	return n, err
-}
-
-// KeysTaken implements core.Reader.
-func (t *tx) KeysTaken(ctx context.Context, queue string) (bool, error) {
-	var taken, twice bool
-	t.each(t.s.sql.keysTaken, func(rows pgx.Rows) error { return rows.Scan(&taken) }, queue)
-	err := t.ask(ctx, t.s.sql.keysTwice, func(rows pgx.Rows) error { return rows.Scan(&twice) }, queue)
-	return taken || twice, err
 }

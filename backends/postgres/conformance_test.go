@@ -259,7 +259,7 @@ func (p *schemas) take(t *testing.T) *backendtest.Database {
 	}
 }
 
-// usable is the constraint that rows of the last preview can be older than.
+// usable is the constraint that rows can be older than, if a version adds it.
 var usable = regexp.MustCompile(`(?s)CONSTRAINT qsidecar_usable CHECK.*?65536\)`).FindString(migrate.Fresh(migrate.Latest)) + ")"
 
 // get returns a free schema, or a new one.

@@ -27,25 +27,12 @@ import (
 // Such a server also loses positions and assigns the same ones again. The Store therefore resets its
 // cursors when the epoch changes. It reads a session's epoch before the session's first use, so no
 // claim in the session can rely on a cursor of another epoch. Behind a pooler, the first
-// transaction of an epoch still can. The next scan of driver.FindDue finds the jobs that it missed.
-
-const (
-	epochSQL = `SELECT epoch || '/' || extract(epoch FROM pg_catalog.pg_postmaster_start_time()) FROM {s}.qsidecar_epoch`
-	// newEpochSQL stores an epoch if there is none. It is its own transaction.
-	newEpochSQL = `INSERT INTO {s}.qsidecar_epoch (singleton, epoch)
-		SELECT 1, system_identifier || '/' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) || '/' || $1 FROM pg_control_system()
-		ON CONFLICT (singleton) DO NOTHING`
-	// otherEpochSQL deletes the epoch of another server, which a dump contains.
-	otherEpochSQL = `DELETE FROM {s}.qsidecar_epoch WHERE epoch LIKE '%/%' AND split_part(epoch, '/', 1) <> $1`
-	// plainEpochSQL is for servers that don't reveal their identity. Its rows are only RANDOM. If such a server
-	// crashes, the outcome of a commit stays unknown.
-	plainEpochSQL = `INSERT INTO {s}.qsidecar_epoch (singleton, epoch) VALUES (1, $1) ON CONFLICT (singleton) DO NOTHING`
-)
+// transaction of an epoch still can. The next scan of access.FindDue finds the jobs that it missed.
 
 // succeeds reports whether the server of epoch a is the server of epoch b or its successor.
 func succeeds(a, b string) bool {
 	x, y := strings.Split(a, "/"), strings.Split(b, "/")
-	if len(x) != len(y) || x[0] != y[0] { // the system, or plainEpochSQL's row, which a crash loses
+	if len(x) != len(y) || x[0] != y[0] { // the system, or the row of a plain epoch, which a crash loses
 		return false
 	}
 	return len(x) < 4 || x[1] >= y[1] // timelines are hexadecimal, with 8 digits
@@ -59,7 +46,6 @@ func ofAnother(epoch, system string) bool {
 
 // epochs is a Store's state about epochs.
 type epochs struct {
-	read    string
 	missing atomic.Bool // a transaction in a pooler's session found no epoch
 	entered atomic.Bool // an epoch was entered, and no transaction in a pooler's session has checked the sequence since
 
@@ -94,17 +80,17 @@ func (s *Store) beganIn(epoch string) cursor.Event {
 }
 
 // readEpoch reads the epoch through q, which must stay in one session, and stores a new epoch if
-// there is none, or only that of another server. It returns "" if the table doesn't exist yet, has the preview's columns, or can't be written.
+// there is none, or only that of another server. It returns "" if the table doesn't exist yet or can't be written.
 func (s *Store) readEpoch(ctx context.Context, q single) (epoch string, err error) {
 	for range 3 {
-		err = q.QueryRow(ctx, s.epochs.read, pgx.QueryExecModeExec).Scan(&epoch)
+		err = q.QueryRow(ctx, s.sql.epoch, pgx.QueryExecModeExec).Scan(&epoch)
 		system := s.primaries.system()
 		switch {
 		case err == nil && ofAnother(epoch, system):
-			_, err = q.Exec(ctx, in(s.o.Schema, otherEpochSQL), pgx.QueryExecModeExec, system)
+			_, err = q.Exec(ctx, s.sql.otherEpoch, pgx.QueryExecModeExec, system)
 		case errors.Is(err, pgx.ErrNoRows):
-			if _, err = q.Exec(ctx, in(s.o.Schema, newEpochSQL), pgx.QueryExecModeExec, random()); fromServer(err) && !noEpochs(err) {
-				_, err = q.Exec(ctx, in(s.o.Schema, plainEpochSQL), pgx.QueryExecModeExec, random())
+			if _, err = q.Exec(ctx, s.sql.newEpoch, pgx.QueryExecModeExec, random()); fromServer(err) && !noEpochs(err) {
+				_, err = q.Exec(ctx, s.sql.plainEpoch, pgx.QueryExecModeExec, random())
 			}
 		case err == nil:
 			return epoch, nil
@@ -119,16 +105,15 @@ func (s *Store) readEpoch(ctx context.Context, q single) (epoch string, err erro
 	return epoch, err
 }
 
-// noEpochs reports whether the table or schema doesn't exist or is that of a preview, or the
-// server is read-only.
+// noEpochs reports whether the table or schema doesn't exist, or the server is read-only.
 func noEpochs(err error) bool {
 	pgErr, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && slices.Contains([]string{"42P01", "42703", "3F000", "25006"}, pgErr.Code)
+	return ok && slices.Contains([]string{"42P01", "3F000", "25006"}, pgErr.Code)
 }
 
 // readEpoch makes the transaction read the epoch. Behind a pooler, each transaction can be in another session.
 func (t *tx) readEpoch() {
-	t.each(t.s.epochs.read, func(rows pgx.Rows) error { return rows.Scan(&t.epoch) })
+	t.each(t.s.sql.epoch, func(rows pgx.Rows) error { return rows.Scan(&t.epoch) })
 }
 
 // ensureEpoch stores an epoch if the session of c found none when it was opened. Behind a pooler, it

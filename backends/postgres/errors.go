@@ -199,23 +199,15 @@ func retryCause(err error) int {
 }
 
 // Retry implements core.Driver.
-func (d driver) Retry(ctx context.Context, err error) (again bool, cause int, wait time.Duration) {
-	return transient(err) || d.idTaken(err) && d.repairIDs(ctx), retryCause(err), 0
+func (a access) Retry(ctx context.Context, err error) (again bool, cause int, wait time.Duration) {
+	return transient(err) || a.idTaken(err) && a.repairIDs(ctx), retryCause(err), 0
 }
 
 // WithKind implements core.Driver.
-func (d driver) WithKind(err error) error { return d.withKind(err) }
+func (a access) WithKind(err error) error { return a.withKind(err) }
 
 // FromServer implements core.Driver.
-func (driver) FromServer(err error) bool { return fromServer(err) }
-
-// Usage implements backends.Metered.
-func (s *Store) Usage() backends.Usage {
-	u, pool := s.Meter.Usage(), s.pool.Stat()
-	u.Max, u.InUse, u.Idle = int(pool.MaxConns()), int(pool.AcquiredConns()), int(pool.IdleConns())
-	u.Waits, u.Waited = uint64(pool.EmptyAcquireCount()), pool.EmptyAcquireWaitTime()
-	return u
-}
+func (access) FromServer(err error) bool { return fromServer(err) }
 
 // conciseError is an error with a shorter text.
 type conciseError struct {

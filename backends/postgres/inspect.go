@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -244,4 +245,18 @@ func (t *tx) ClaimedBy(ctx context.Context, owner backends.Identity, after int64
 		return nil
 	}, int64(owner), after, limit)
 	return all, err
+}
+
+// Count implements core.Reader.
+func (t *tx) Count(ctx context.Context, queue string, state backends.State) (n int64, err error) {
+	err = t.ask(ctx, t.s.sql.count[state], func(rows pgx.Rows) error { return rows.Scan(&n) }, queue, int64(math.MaxInt64))
+	return n, err
+}
+
+// KeysTaken implements core.Reader.
+func (t *tx) KeysTaken(ctx context.Context, queue string) (bool, error) {
+	var taken, twice bool
+	t.each(t.s.sql.keysTaken, func(rows pgx.Rows) error { return rows.Scan(&taken) }, queue)
+	err := t.ask(ctx, t.s.sql.keysTwice, func(rows pgx.Rows) error { return rows.Scan(&twice) }, queue)
+	return taken || twice, err
 }

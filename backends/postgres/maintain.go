@@ -11,8 +11,8 @@ import (
 )
 
 // FindDue implements core.Driver with one statement.
-func (d driver) FindDue(ctx context.Context, q core.DueQuery) (o core.Due, err error) {
-	s := d.Store
+func (a access) FindDue(ctx context.Context, q core.DueQuery) (o core.Due, err error) {
+	s := a.Store
 	p := piecesOf(q.Pieces, func(i int) string { return q.Waiting[i] })
 	var ready []int32
 	var never *int64
@@ -45,7 +45,7 @@ func (d driver) FindDue(ctx context.Context, q core.DueQuery) (o core.Due, err e
 func (s *Store) lookPooled(ctx context.Context, read func(rows pgx.Rows) error, args []any) error {
 	epoch := ""
 	err := s.readOnce(ctx, func(_ context.Context, t *tx) error {
-		t.each(s.epochs.read, func(rows pgx.Rows) error { return rows.Scan(&epoch) })
+		t.each(s.sql.epoch, func(rows pgx.Rows) error { return rows.Scan(&epoch) })
 		t.each(s.sql.look, read, args...)
 		return nil
 	})
@@ -56,7 +56,7 @@ func (s *Store) lookPooled(ctx context.Context, read func(rows pgx.Rows) error, 
 	return err
 }
 
-// since returns when the first due row of driver.FindDue is due, or NULL if no time.Time is as early as it.
+// since returns when the first due row of access.FindDue is due, or NULL if no time.Time is as early as it.
 func since(first *time.Time) *time.Time {
 	if first == nil || first.Before(time.Unix(0, 0)) {
 		return nil

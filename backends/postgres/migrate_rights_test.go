@@ -47,13 +47,3 @@ func TestOutdatedWithoutDDL(t *testing.T) {
 		}
 	})
 }
-
-// previewWithTrigger migrates tables of the last preview on which another program has a deferred trigger.
-func previewWithTrigger(t *testing.T, url, schema string) {
-	t.Helper()
-	preview(t, url, schema)
-	must(t, url, in(schema, "CREATE FUNCTION {s}.theirs() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';"+
-		"CREATE CONSTRAINT TRIGGER theirs AFTER UPDATE ON {s}.qsidecar_jobs DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION {s}.theirs()"))
-	open(t, Options{URL: url, Schema: schema})
-	must(t, url, in(schema, "DROP FUNCTION {s}.theirs() CASCADE"))
-}

@@ -43,19 +43,7 @@ func first(t *testing.T, url, schema string) {
 		INSERT INTO {s}.qsidecar_failures SELECT n, 1, 1, 'nacked', '', now() FROM generate_series(1, 1000) n`))
 }
 
-// preview creates the tables of the last preview, with rows in each.
-func preview(t *testing.T, url, schema string) {
-	t.Helper()
-	sql, err := os.ReadFile("migrate/testdata/schema_4.sql")
-	if err != nil {
-		t.Fatal(err)
-	}
-	must(t, url, in(schema, string(sql)))
-}
-
-// shape returns the definitions of everything that migrations create. NOT VALID is left
-// out: tables of the last preview can have rows that are older than a CHECK. NOT NULL
-// constraints are left out: the columns have them, and PostgreSQL 18 never renames them.
+// shape returns the definitions of everything that migrations create.
 func shape(t *testing.T, url, schema string) (all []string) {
 	t.Helper()
 	c, err := pgx.Connect(t.Context(), url)
@@ -70,8 +58,8 @@ func shape(t *testing.T, url, schema string) (all []string) {
 			JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1
 		UNION ALL SELECT format('%s %s %s %s', c.relname, c.relkind, c.relpersistence, c.reloptions) FROM pg_class c
 			JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1
-		UNION ALL SELECT format('%s.%s %s', r.conrelid::regclass, r.conname, replace(pg_get_constraintdef(r.oid), ' NOT VALID', '')) FROM pg_constraint r
-			JOIN pg_namespace n ON n.oid = r.connamespace WHERE n.nspname = $1 AND r.contype <> 'n'
+		UNION ALL SELECT format('%s.%s %s', r.conrelid::regclass, r.conname, pg_get_constraintdef(r.oid)) FROM pg_constraint r
+			JOIN pg_namespace n ON n.oid = r.connamespace WHERE n.nspname = $1
 		UNION ALL SELECT pg_get_triggerdef(g.oid) FROM pg_trigger g JOIN pg_class c ON c.oid = g.tgrelid
 			JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1
 		UNION ALL SELECT pg_get_functiondef(p.oid) FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace WHERE n.nspname = $1
@@ -140,11 +128,6 @@ func TestMigrations(t *testing.T) {
 		for schema, fill := range map[string]func(schema string){
 			"by_hand":            func(s string) { script(t, url, migrate.SQL(s, "postgres", 0)) },
 			"pooled":             func(s string) { open(t, Options{URL: pooled, Schema: s}) },
-			"preview":            func(s string) { preview(t, url, s); open(t, Options{URL: url, Schema: s}) },
-			"preview_by_hand":    func(s string) { preview(t, url, s); script(t, url, migrate.SQL(s, "postgres", migrate.Preview)) },
-			"preview_pooled":     func(s string) { preview(t, url, s); open(t, Options{URL: pooled, Schema: s}) },
-			"preview_next":       func(s string) { preview(t, url, s); open(t, Options{URL: url, Schema: s, later: later}) },
-			"preview_deferred":   func(s string) { previewWithTrigger(t, url, s) },
 			"later_next":         func(s string) { first(t, url, s); open(t, Options{URL: url, Schema: s, later: later}) },
 			"by_hand_next":       func(s string) { script(t, url, migrate.SQL(s, "postgres", 0, later...)) },
 			"later_by_hand_next": func(s string) { first(t, url, s); script(t, url, migrate.SQL(s, "postgres", migrate.Base, later...)) },
@@ -166,10 +149,7 @@ func TestMigrations(t *testing.T) {
 			if diff := cmp.Diff(want, shape(t, url, schema)); diff != "" {
 				t.Errorf("%s (-fresh +this):\n%s", schema, diff)
 			}
-			switch s := open(t, Options{URL: url, Schema: schema}); {
-			case strings.HasPrefix(schema, "preview"):
-				backendtest.CheckMigrated(t, s)
-			case strings.HasPrefix(schema, "later"):
+			if s := open(t, Options{URL: url, Schema: schema}); strings.HasPrefix(schema, "later") {
 				beat(t, s, 7)
 				if jobs := take(t, s, 7, 9, 1); len(jobs) != 2 {
 					t.Errorf("%s: %d jobs are left, want 2", schema, len(jobs))
@@ -181,22 +161,13 @@ func TestMigrations(t *testing.T) {
 	})
 }
 
-// TestOlderPreview: tables of an older preview are refused with what to do, and not changed.
-func TestOlderPreview(t *testing.T) {
+// TestNeighbours: a sidecar of this version works beside one of the next.
+func TestNeighbours(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
 		url := p.Database(t)
-		preview(t, url, "qsidecar")
-		must(t, url, "UPDATE qsidecar.qsidecar_meta SET version = 3")
-		before := shape(t, url, "qsidecar")
-		if _, err := Open(t.Context(), Options{URL: url}); err == nil || !strings.Contains(err.Error(), "are of version 3: first start the last preview") {
-			t.Errorf("%v, want it to say what to do", err)
-		}
-		if diff := cmp.Diff(before, shape(t, url, "qsidecar")); diff != "" {
-			t.Errorf("-before +after:\n%s", diff)
-		}
-		if sql := migrate.SQL("qsidecar", "", 3); !strings.Contains(sql, "first start the last preview") || strings.Contains(sql, "ALTER") {
-			t.Errorf("the printed script: %s", sql)
-		}
+		backendtest.CheckNeighbours(t, open(t, Options{URL: url}), func() backends.Backend {
+			return open(t, Options{URL: url, later: nextVersion(t)})
+		})
 	})
 }
 
@@ -244,7 +215,7 @@ func TestMigrationTakesItsTime(t *testing.T) {
 		if err := writer.Commit(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		sees(t, url, "the new columns wait for the dump", waitsFor("-- Schema version 6"))
+		sees(t, url, "the new columns wait for the dump", waitsFor("-- Schema version 2"))
 		for range 20 { // they succeed while the migration waits
 			must(t, url, `UPDATE qsidecar.qsidecar_sidecars SET heartbeats = heartbeats + 1 WHERE sidecar = 1`)
 		}
@@ -275,11 +246,11 @@ func TestMigrationInterrupted(t *testing.T) {
 		open(t, Options{URL: url, Schema: "fresh", later: later})
 		want := shape(t, url, "fresh")
 		dead := errors.New("killed")
-		for _, from := range []int{0, migrate.Preview} {
+		for _, from := range []int{0, migrate.Base} {
 			for last, over := 1, false; !over; last++ {
 				schema := fmt.Sprintf("from_%d_%d", from, last)
 				if from > 0 {
-					preview(t, url, schema)
+					first(t, url, schema)
 				}
 				n := 0
 				s, err := Open(t.Context(), Options{URL: url, Schema: schema, later: later, migrating: func(c *pgx.Conn, _ string) error {

@@ -52,7 +52,7 @@ func (s *Store) findOut(ctx context.Context, t *tx, cause error) error {
 // for a synchronous standby. To end it would end that wait: the transaction would be committed, although no standby has it.
 func (s *Store) terminate(ctx context.Context, xid, epoch string) error {
 	_, err := s.single().Exec(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-		WHERE backend_xid::text::bigint = $1::text::bigint % 4294967296 AND state = 'idle in transaction' AND $2 = (`+s.epochs.read+`)`, xid, epoch)
+		WHERE backend_xid::text::bigint = $1::text::bigint % 4294967296 AND state = 'idle in transaction' AND $2 = (`+s.sql.epoch+`)`, xid, epoch)
 	return err
 }
 
@@ -78,7 +78,7 @@ func (s *Store) ask(ctx context.Context, xid string) (a asked, err error) {
 	defer t.leave(ctx)
 	t.start(s.sql.beginRead)
 	t.each("SELECT pg_is_in_recovery()", func(rows pgx.Rows) error { return rows.Scan(&a.standby) })
-	t.each(s.epochs.read, func(rows pgx.Rows) error { return rows.Scan(&a.epoch) })
+	t.each(s.sql.epoch, func(rows pgx.Rows) error { return rows.Scan(&a.epoch) })
 	t.each(`SELECT coalesce(pg_xact_status($1::text::xid8), '')`, func(rows pgx.Rows) error { return rows.Scan(&a.status) }, xid)
 	err = t.send(ctx)
 	if pgErr := (*pgconn.PgError)(nil); errors.As(err, &pgErr) && pgErr.Code == "22023" {

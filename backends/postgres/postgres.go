@@ -113,18 +113,18 @@ type Store struct {
 	fault   atomic.Pointer[func(c *pgx.Conn, before bool)] // set by tests to make commits fail
 }
 
-// driver is the Store as the core uses it.
-type driver struct{ *Store }
+// access is the Store as the core uses it.
+type access struct{ *Store }
 
-var _ core.Driver = driver{}
+var _ core.Driver = access{}
 
 // Traits implements core.Driver.
-func (driver) Traits() core.Traits {
+func (access) Traits() core.Traits {
 	return core.Traits{Silent: true, FastDeliver: true}
 }
 
 // MadeReady implements core.Driver.
-func (d driver) MadeReady(queues []string) { d.notifier.madeReady(queues) }
+func (a access) MadeReady(queues []string) { a.notifier.madeReady(queues) }
 
 var _ interface {
 	backends.Backend
@@ -168,9 +168,8 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	}
 	s.place = placeOf(config.ConnConfig)
 	s.primaries.refused, s.primaries.changed = s.oldPrimary, s.primaryChanged
-	s.Init(driver{s}, s.place, o.Log)
+	s.Init(access{s}, s.place, o.Log)
 	s.sql, s.leases = render(o.Schema), in(o.Schema, `{s}."qsidecar_leases" `)
-	s.epochs.read = in(o.Schema, epochSQL)
 	if hosts.Several(config.ConnConfig) {
 		s.primaries.survey(ctx, config.ConnConfig)
 	}
@@ -261,4 +260,12 @@ func random() string {
 	var b [8]byte
 	rand.Read(b[:]) // it never fails: without randomness the program crashes
 	return hex.EncodeToString(b[:])
+}
+
+// Usage implements backends.Metered.
+func (s *Store) Usage() backends.Usage {
+	u, pool := s.Meter.Usage(), s.pool.Stat()
+	u.Max, u.InUse, u.Idle = int(pool.MaxConns()), int(pool.AcquiredConns()), int(pool.IdleConns())
+	u.Waits, u.Waited = uint64(pool.EmptyAcquireCount()), pool.EmptyAcquireWaitTime()
+	return u
 }

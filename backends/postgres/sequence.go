@@ -13,25 +13,11 @@ import (
 // Sidecars survive such a change of the server. So each session of the pool compares the sequence with the tables before its first use.
 // It waits for a lock on a table only briefly. Heartbeats have a session of their own, which doesn't read these tables.
 
-const (
-	// BehindSQL returns the sequence's last number if a table has a later id. The statement's snapshot is older than its reading of the
-	// sequence, so a job that is stored at the same time has no later id. Each EXISTS reads the end of an index, where usually is nothing.
-	BehindSQL = `SELECT s.last FROM (SELECT ` + lastNumberSQL + ` AS last OFFSET 0) s
-		WHERE EXISTS (SELECT FROM {s}.qsidecar_jobs WHERE id > s.last)
-		OR EXISTS (SELECT FROM {s}.qsidecar_keys WHERE job > s.last)
-		OR EXISTS (SELECT FROM {s}.qsidecar_failures WHERE job > s.last)`
-	lastNumberSQL = `coalesce(pg_catalog.pg_sequence_last_value('{s}.qsidecar_sequence'::pg_catalog.regclass), 0)`
+// BehindSQL returns the sequence's last number if a table has a later id.
+func (s *Store) BehindSQL() string { return s.sql.behind }
 
-	// sequenceLockSQL makes sidecars repair the sequence one after the other. Otherwise the second one could set it back.
-	sequenceLockSQL = `SELECT pg_catalog.pg_advisory_xact_lock(8174995018432086016 + '{s}.qsidecar_sequence'::pg_catalog.regclass::oid::bigint)`
-
-	// RepairSQL returns the new number. It is far above all ids and positions, because other sessions can draw numbers at the same time.
-	RepairSQL = `SELECT pg_catalog.setval('{s}.qsidecar_sequence', ` + newNumberSQL + `)`
-	// drawSQL draws the numbers instead, for a role without the right to set the sequence.
-	drawSQL      = `SELECT max({s}.qsidecar_next()) FROM pg_catalog.generate_series(1, least(1000000, ` + newNumberSQL + ` - ` + lastNumberSQL + `))`
-	newNumberSQL = `(SELECT max(n) + 10000 FROM (SELECT ` + lastNumberSQL + ` AS n UNION ALL SELECT max(greatest(id, position)) FROM {s}.qsidecar_jobs
-		UNION ALL SELECT max(job) FROM {s}.qsidecar_keys UNION ALL SELECT max(job) FROM {s}.qsidecar_failures) numbers)`
-)
+// RepairSQL sets the sequence.
+func (s *Store) RepairSQL() string { return s.sql.repair }
 
 // checkSequence repairs the sequence if it is behind the ids. It reports whether an insert can succeed now, also because another
 // sidecar repaired it or is about to. An error is logged: claims and settles need no new numbers.
@@ -41,7 +27,7 @@ func (s *Store) checkSequence(ctx context.Context, c *pgx.Conn) (ok bool) {
 	case noEpochs(err), isLockTimeout(err): // the tables don't exist yet, the server is read-only, or locks are in the way, and a later session repeats it
 	case err != nil && (was || fromServer(err)):
 		s.log.Error("can't repair the sequence", "event", "sequence_repair_failed", "address", s.place,
-			"fix", in(s.o.Schema, "GRANT UPDATE ON SEQUENCE {s}.qsidecar_sequence TO the role, or run: "+RepairSQL), "error", err)
+			"fix", in(s.o.Schema, "GRANT UPDATE ON SEQUENCE {s}.qsidecar_sequence TO the role, or run: ")+s.sql.repair, "error", err)
 	}
 	return err == nil || isLockTimeout(err)
 }
@@ -57,7 +43,7 @@ func (s *Store) repairSequence(ctx context.Context, c *pgx.Conn) (was bool, err 
 		return false, err
 	}
 	var now int64
-	err = s.underSequenceLock(ctx, c, &now, RepairSQL)
+	err = s.underSequenceLock(ctx, c, &now, s.sql.repair)
 	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == "42501" {
 		err = s.drawNumbers(ctx, c, &now)
 	}
@@ -74,7 +60,7 @@ const maxDraws = 100
 // drawNumbers draws numbers until the sequence isn't behind.
 func (s *Store) drawNumbers(ctx context.Context, c *pgx.Conn, now *int64) error {
 	for range maxDraws {
-		if err := s.underSequenceLock(ctx, c, now, drawSQL); err != nil {
+		if err := s.underSequenceLock(ctx, c, now, s.sql.draw); err != nil {
 			return err
 		}
 		if behind, err := s.sequenceBehind(ctx, c); err != nil || !behind {
@@ -90,7 +76,7 @@ func (s *Store) sequenceBehind(ctx context.Context, c *pgx.Conn) (behind bool, e
 	if s.pooled {
 		begin = s.beginPooled()
 	}
-	results, err := c.PgConn().Exec(ctx, begin+"; "+briefLocks+"; "+in(s.o.Schema, BehindSQL)+"; COMMIT").ReadAll()
+	results, err := c.PgConn().Exec(ctx, begin+"; "+briefWait+"; "+s.sql.behind+"; COMMIT").ReadAll()
 	if err != nil {
 		(&tx{s: s, c: c}).leave(ctx)
 		return false, err
@@ -98,25 +84,22 @@ func (s *Store) sequenceBehind(ctx context.Context, c *pgx.Conn) (behind bool, e
 	return len(results[len(results)-2].Rows) > 0, nil
 }
 
-// briefLocks limits how long a transaction waits for another program that has locked a table, or for a sidecar that repairs.
-const briefLocks = "SELECT pg_catalog.set_config('lock_timeout', '500', true)"
-
 // underSequenceLock runs sql, which returns a number, unless another sidecar has repaired the sequence.
 func (s *Store) underSequenceLock(ctx context.Context, c *pgx.Conn, number *int64, sql string) error {
 	return settled{s, c}.do(ctx, func(c *pgx.Conn) error {
-		for _, sql := range []string{briefLocks, in(s.o.Schema, sequenceLockSQL)} {
+		for _, sql := range []string{briefWait, s.sql.lockSequence} {
 			if _, err := c.Exec(ctx, sql, pgx.QueryExecModeExec); err != nil {
 				return err
 			}
 		}
 		var last int64
-		switch err := c.QueryRow(ctx, in(s.o.Schema, BehindSQL), pgx.QueryExecModeExec).Scan(&last); {
+		switch err := c.QueryRow(ctx, s.sql.behind, pgx.QueryExecModeExec).Scan(&last); {
 		case errors.Is(err, pgx.ErrNoRows):
 			return nil
 		case err != nil:
 			return err
 		}
-		return c.QueryRow(ctx, in(s.o.Schema, sql), pgx.QueryExecModeExec).Scan(number)
+		return c.QueryRow(ctx, sql, pgx.QueryExecModeExec).Scan(number)
 	})
 }
 

@@ -2,17 +2,15 @@ package postgres
 
 import (
 	"embed"
-	"fmt"
 	"strconv"
-	"strings"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/internal/core"
+	"github.com/qsidecar/qsidecar/backends/internal/sqltext"
 	"github.com/qsidecar/qsidecar/backends/postgres/migrate"
 )
 
-// sqlFiles hold the statements: "-- name: X" precedes the text of X, and "-- fragment: X"
-// precedes the text that replaces {X}.
+// sqlFiles hold the statements: see package sqltext.
 //
 //go:embed sql/*.sql
 var sqlFiles embed.FS
@@ -26,130 +24,137 @@ var sqlFiles embed.FS
 // server could reverse a join, or read the whole table. The values for each row come from
 // arrays sorted by id, and width_bucket finds their index.
 type statements struct {
-	begin, beginRead, unsynced, unsyncedClaim, status, statusOfOne, statusOfMany                                                  string
-	insert, insertKeyed, keyed                                                                                                    string
-	ack, deliver, lock, findLocked, findLockedKeys, deleteDone, endClaims, renewClaims                                            string
-	claim, claimLean, claimLIFO, claimExcept, claimLIFOExcept, bury, probe, owners                                                string
-	join, renew, leave                                                                                                            string
-	look, lookKeys, promote, lockDue, lockLost                                                                                    string
-	findScheduled, findExpired, markDead, forget, pruneJobs, pruneKeys                                                            string
-	claimedBy, stats, queuesReady, queuesScheduled, queuesFinished, queuesClaimed, queuesPaused, oldestOf, chosen, view, failures string
-	place, keyHolder                                                                                                              string
-	peekReady, peekScheduled, peekClaimed, peekDone, peekNewest                                                                   string
-	retryFrom, retry, change, delete, lockClaimed                                                                                 string
-	keysTaken, keysTwice                                                                                                          string
-	pause, resume, anyReady                                                                                                       string
-	count, purge                                                                                                                  map[backends.State]string
+	// sql/tx.sql
+	begin, beginRead, unsynced, unsyncedClaim, status, statusOfOne, statusOfMany, epoch, newEpoch, otherEpoch string
+	plainEpoch                                                                                                string
+	// sql/sequence.sql
+	behind, lockSequence, repair, draw string
+	// sql/write.sql
+	insert, insertKeyed, keyed, ack, lock, findLocked, findLockedKeys, deliver, deleteDone, endClaims, renewClaims string
+	// sql/claim.sql
+	claim, claimExcept, claimLIFO, claimLIFOExcept, claimLean, bury, probe, owners string
+	// sql/heartbeat.sql
+	join, renew, leave string
+	// sql/maintain.sql
+	look, lookKeys, promote, findScheduled, findExpired, lockDue, lockLost, markDead, forget, pruneJobs, pruneKeys string
+	// sql/command.sql
+	retry, retryFrom, change, lockClaimed, delete, pause, resume, anyReady string
+	// sql/inspect.sql
+	stats, oldestOf, queuesReady, queuesScheduled, queuesFinished, queuesClaimed, queuesPaused, place, peekReady, peekScheduled string
+	peekClaimed, peekDone, peekNewest, chosen, keyHolder, view, failures, claimedBy, keysTaken, keysTwice                       string
+
+	count, purge map[backends.State]string // sql/inspect.sql, sql/command.sql
 }
 
-// load reads sqlFiles and inserts the fragments.
-func load() map[string]string {
-	texts, fragments := map[string]string{}, map[string]string{
-		"max_version": strconv.Itoa(migrate.Latest), "watchers": strconv.Itoa(backends.Watchers), "in_time": strconv.FormatFloat(backends.InTime, 'g', -1, 64),
-		"due_within": strconv.FormatInt(core.DueWithin.Milliseconds(), 10),
-	}
-	for _, file := range []string{"write", "claim", "maintain", "operator"} {
-		b, err := sqlFiles.ReadFile("sql/" + file + ".sql")
-		if err != nil {
-			panic(err) // impossible: the file is embedded
-		}
-		into, name := texts, ""
-		for line := range strings.Lines(string(b)) {
-			if n, ok := strings.CutPrefix(line, "-- name: "); ok {
-				into, name = texts, strings.TrimSpace(n)
-			} else if n, ok := strings.CutPrefix(line, "-- fragment: "); ok {
-				into, name = fragments, strings.TrimSpace(n)
-			} else if !strings.HasPrefix(line, "--") {
-				into[name] += line
-			}
-		}
-	}
-	for range 3 { // a fragment can contain others
-		for name := range texts {
-			for f, text := range fragments {
-				texts[name] = strings.ReplaceAll(texts[name], "{"+f+"}", strings.TrimSpace(text))
-			}
-		}
-	}
-	return texts
-}
-
-// except leaves rows out of a claim.
-const except = " AND j.id <> ALL($24::bigint[])"
-
+// render returns the statements. Parameters are named in the order in which the callers pass their values.
 func render(schema string) *statements {
-	texts := load()
-	// get returns a statement. pairs are placeholders, each followed by its replacement.
-	get := func(name string, pairs ...string) string {
-		text, ok := texts[name]
-		if !ok {
-			panic(fmt.Sprintf("sql: there is no statement %q", name))
-		}
-		for i := 0; i < len(pairs); i += 2 {
-			text = strings.ReplaceAll(text, "{"+pairs[i]+"}", pairs[i+1])
-		}
-		return in(schema, strings.TrimSpace(text))
-	}
-	ofState := func(name string, state backends.State) string {
-		where, order := index(state)
-		first, second, _ := strings.Cut(order, ", ")
-		of := "timestamptz"
-		if state == backends.StateReady {
-			of = "int"
-		}
-		return get(name, "state", string(state), "where", where, "order", order, "first", first, "second", second, "type", of)
-	}
-	each := func(name string) map[backends.State]string {
-		m := map[backends.State]string{}
+	t := sqltext.Read(sqlFiles, "$", map[string]string{
+		"s": quoteName(schema), "max_version": strconv.Itoa(migrate.Latest), "watchers": strconv.Itoa(backends.Watchers),
+		"in_time": strconv.FormatFloat(backends.InTime, 'g', -1, 64), "due_within": strconv.FormatInt(core.DueWithin.Milliseconds(), 10),
+	})
+	each := func(name, params string, states ...backends.State) map[backends.State]string {
+		all := map[backends.State]string{}
 		for _, state := range states {
-			m[state] = ofState(name, state)
+			all[state] = t.Get(name+"_"+string(state), params)
 		}
-		return m
+		return all
 	}
-	count := each("count")
-	var counts []string
-	for _, state := range states {
-		counts = append(counts, "("+count[state]+")")
+	const (
+		heartbeat = "sidecar name timeout_ms all_peers stats_leader version leases"
+		claim     = "limit max_bytes max_payload queues policies from_urgencies from_positions to_urgencies to_positions claim_maxes timeouts " +
+			"backoffs backoff_maxes retentions_done retentions_dead sidecars numbers leases worker_indexes workers owner at_least_one prefetches"
+	)
+	s := &statements{
+		begin:         t.Get("begin", ""),
+		beginRead:     t.Get("begin_read", ""),
+		unsynced:      t.Get("unsynced", ""),
+		unsyncedClaim: t.Get("unsynced_claim", ""),
+		status:        t.Get("status", ""),
+		statusOfOne:   t.Get("status_of_one", "sidecar queues"),
+		statusOfMany:  t.Get("status_of_many", "sidecar queues"),
+		epoch:         t.Get("epoch", ""),
+		newEpoch:      t.Get("new_epoch", "random"),
+		otherEpoch:    t.Get("other_epoch", "system"),
+		plainEpoch:    t.Get("plain_epoch", "random"),
+
+		behind:       t.Get("behind", ""),
+		lockSequence: t.Get("lock_sequence", ""),
+		repair:       t.Get("repair", ""),
+		draw:         t.Get("draw", ""),
+
+		insert:         t.Get("insert", "queues payloads priorities delays run_ats max_attempts timeouts headers"),
+		insertKeyed:    t.Get("insert_keyed", "queues payloads priorities delays run_ats max_attempts timeouts headers keys key_ttls"),
+		keyed:          t.Get("keyed", "queues keys"),
+		ack:            t.Get("ack", "ids sidecars numbers"),
+		lock:           t.Get("lock", "ids"),
+		findLocked:     t.Get("find_locked", "ids"),
+		findLockedKeys: t.Get("find_locked_keys", "ids"),
+		deliver:        t.Get("deliver", "ids sidecars numbers workers agos"),
+		deleteDone:     t.Get("delete_done", "ids"),
+		endClaims:      t.Get("end_claims", "ids states attempts losses prefetch_losses backs delays causes messages results"),
+		renewClaims:    t.Get("renew_claims", "ids attempts leases owners agos new_dues set_workers workers"),
+
+		claim:           t.Get("claim", claim),
+		claimExcept:     t.Get("claim_except", claim+" except"),
+		claimLIFO:       t.Get("claim_lifo", claim),
+		claimLIFOExcept: t.Get("claim_lifo_except", claim+" except"),
+		claimLean: t.Get("claim_lean", "limit max_bytes max_payload queue from_urgencies from_positions to_urgencies to_positions claim_max timeout "+
+			"backoff backoff_max retention_done retention_dead token_sidecar numbers lease worker_indexes workers owner prefetch"),
+		bury:   t.Get("bury", "ids claim_maxes retentions_dead messages"),
+		probe:  t.Get("probe", "queue urgencies lows highs"),
+		owners: t.Get("owners", ""),
+
+		join:  t.Get("join", heartbeat),
+		renew: t.Get("renew", heartbeat),
+		leave: t.Get("leave", heartbeat),
+
+		look:          t.Get("look", "prune owners queues policies from_urgencies from_positions to_urgencies to_positions requeues_of jobs_from watched due_from"),
+		lookKeys:      t.Get("look_keys", "from"),
+		promote:       t.Get("promote", "limit from only"),
+		findScheduled: t.Get("find_scheduled", "limit from"),
+		findExpired:   t.Get("find_expired", "limit from"),
+		lockDue:       t.Get("lock_due", "limit from"),
+		lockLost:      t.Get("lock_lost", "owners limit"),
+		markDead:      t.Get("mark_dead", "sidecars heartbeats"),
+		forget:        t.Get("forget", ""),
+		pruneJobs:     t.Get("prune_jobs", "limit from only"),
+		pruneKeys:     t.Get("prune_keys", "limit from"),
+
+		retry:       t.Get("retry", "queue ids"),
+		retryFrom:   t.Get("retry_from", "queue after_at after_id limit"),
+		change:      t.Get("change", "queue ids priority delay_ms run_at"),
+		lockClaimed: t.Get("lock_claimed", "queue ids"),
+		delete:      t.Get("delete", "queue ids"),
+		pause:       t.Get("pause", "queue"),
+		resume:      t.Get("resume", "queue"),
+		anyReady:    t.Get("any_ready", "queue"),
+
+		stats:           t.Get("stats", "queue limit"),
+		oldestOf:        t.Get("oldest_of", "queues"),
+		queuesReady:     t.Get("queues_ready", "after limit"),
+		queuesScheduled: t.Get("queues_scheduled", "after limit"),
+		queuesFinished:  t.Get("queues_finished", "after limit after_state"),
+		queuesClaimed:   t.Get("queues_claimed", ""),
+		queuesPaused:    t.Get("queues_paused", ""),
+		place:           t.Get("place", "id queue"),
+		peekReady:       t.Get("peek_ready", "queue after_urgency after_position limit"),
+		peekScheduled:   t.Get("peek_scheduled", "queue after_at after_id limit"),
+		peekClaimed:     t.Get("peek_claimed", "queue after_at after_id limit"),
+		peekDone:        t.Get("peek_done", "queue after_at after_id limit state"),
+		peekNewest:      t.Get("peek_newest", "queue before_at before_id limit state"),
+		chosen:          t.Get("chosen", "ids queue"),
+		keyHolder:       t.Get("key_holder", "queue key"),
+		view:            t.Get("view", "ids queue"),
+		failures:        t.Get("failures", "ids"),
+		claimedBy:       t.Get("claimed_by", "owner after limit"),
+		keysTaken:       t.Get("keys_taken", "queue"),
+		keysTwice:       t.Get("keys_twice", "queue"),
+
+		count: each("count", "queue limit", states...),
+		purge: each("purge", "queue limit after_first after_second", backends.StateReady, backends.StateScheduled, backends.StateDone, backends.StateDead),
 	}
-	return &statements{
-		begin: get("begin"), beginRead: get("begin_read"), unsynced: get("unsynced"), unsyncedClaim: get("unsynced_claim"),
-		status: get("status"), statusOfOne: get("status_of_one"), statusOfMany: get("status_of_many"),
-		insert: get("insert"), insertKeyed: get("insert_keyed"), keyed: get("keyed"),
-		ack: get("ack"), deliver: get("deliver"), lock: get("lock"), findLocked: get("find_locked"), findLockedKeys: get("find_locked_keys"), deleteDone: get("delete_done"),
-		endClaims: get("end_claims"), renewClaims: get("renew_claims"),
-		claim: get("claim", "except", ""), claimLean: get("claim_lean"), claimLIFO: get("claim_lifo", "except", ""),
-		claimExcept: get("claim", "except", except), claimLIFOExcept: get("claim_lifo", "except", except),
-		bury: get("bury"), probe: get("probe"), owners: get("owners"),
-		join: get("join"), renew: get("renew"), leave: get("leave"), claimedBy: get("claimed_by"),
-		look: get("look"), lookKeys: get("look_keys"), promote: get("promote"), lockDue: get("lock_due"), lockLost: get("lock_lost"),
-		findScheduled: get("find_scheduled"), findExpired: get("find_expired"),
-		markDead: get("mark_dead"), forget: get("forget"), pruneJobs: get("prune_jobs"), pruneKeys: get("prune_keys"),
-		queuesFinished: get("queues_finished"), queuesClaimed: get("queues_claimed"), queuesPaused: get("queues_paused"),
-		chosen: get("chosen"), view: get("view"), failures: get("failures"), place: get("place"), keyHolder: get("key_holder"),
-		peekReady: get("peek_ready"), peekScheduled: get("peek_scheduled"), peekClaimed: get("peek_claimed"), peekDone: get("peek_done"), peekNewest: get("peek_newest"),
-		keysTaken: get("keys_taken"), keysTwice: get("keys_twice"),
-		change: get("change"), delete: get("delete"), lockClaimed: get("lock_claimed"),
-		pause: get("pause"), resume: get("resume"), anyReady: get("any_ready"),
-		count: count, purge: each("purge"),
-		stats: get("stats", "counts", strings.Join(counts, ",\n  "), "queue", "$1"), oldestOf: get("oldest_of", "queue", "x.queue"),
-		queuesReady: ofState("queues", backends.StateReady), queuesScheduled: ofState("queues", backends.StateScheduled),
-		retry:     get("retry", "ids", "id = ANY($2::bigint[])"),
-		retryFrom: get("retry", "ids", "finished_at IS NOT NULL AND (finished_at, id) > ($2::timestamptz, $3::bigint) ORDER BY finished_at, id LIMIT $4"),
-	}
+	t.Done()
+	return s
 }
 
 var states = []backends.State{backends.StateReady, backends.StateScheduled, backends.StateClaimed, backends.StateDone, backends.StateDead}
-
-// index returns the condition and the order of the rows of a state. The condition repeats the text of
-// the state's partial index: with a parameter instead, the server wouldn't use the index.
-func index(state backends.State) (where, order string) {
-	switch state {
-	case backends.StateReady:
-		return "state = 'ready'", "-priority::int, position"
-	case backends.StateScheduled:
-		return "state = 'scheduled'", "run_at, id"
-	case backends.StateClaimed:
-		return "state = 'claimed'", "claimed_at, id"
-	}
-	return "finished_at IS NOT NULL AND state = '" + string(state) + "'", "finished_at, id"
-}

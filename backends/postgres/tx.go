@@ -178,17 +178,11 @@ func (t *tx) Flush(ctx context.Context) error {
 	return nil
 }
 
-// ClaimState implements core.Tx.
-func (t *tx) ClaimState() core.ClaimState {
-	x := &t.status
-	return core.ClaimState{Returns: x.returns, Wrote: x.xid != "", LeftSome: x.left, Began: t.began, Ended: x.xmin}
-}
-
 const rollbackFor = 2 * time.Second
 
 // Transact implements core.Driver.
-func (d driver) Transact(ctx context.Context, o core.TxOptions, f func(ctx context.Context, tx core.Tx) error) error {
-	return lockedOut(core.Transact(ctx, func() (*tx, error) { return d.begin(ctx, o) }, f))
+func (a access) Transact(ctx context.Context, o core.TxOptions, f func(ctx context.Context, tx core.Tx) error) error {
+	return lockedOut(core.Transact(ctx, func() (*tx, error) { return a.begin(ctx, o) }, f))
 }
 
 // begin takes a connection from the pool and queues the start of a transaction.
@@ -326,8 +320,8 @@ func (t *tx) sendCommit(ctx context.Context) (pgconn.CommandTag, error) {
 }
 
 // Read implements core.Driver.
-func (d driver) Read(ctx context.Context, f func(ctx context.Context, r core.Reader) error) error {
-	return d.readOnce(ctx, func(ctx context.Context, t *tx) error { return f(ctx, t) })
+func (a access) Read(ctx context.Context, f func(ctx context.Context, r core.Reader) error) error {
+	return a.readOnce(ctx, func(ctx context.Context, t *tx) error { return f(ctx, t) })
 }
 
 // read runs f on one snapshot of the database. It retries after transient errors.

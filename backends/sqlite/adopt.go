@@ -9,9 +9,13 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/internal/core"
+	"github.com/qsidecar/qsidecar/backends/sqlite/internal/dialect"
 )
 
 var _ backends.Adopter = (*Store)(nil)
+
+// Dialect implements backends.Adopter.
+func (s *Store) Dialect() backends.Dialect { return dialect.New() }
 
 // Query implements backends.Adopter.
 func (s *Store) Query(ctx context.Context, statements ...*backends.Statement) error {

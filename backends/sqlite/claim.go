@@ -149,7 +149,7 @@ func (c *claiming) look(p backends.Policy, want int) (seen int, chosen []candida
 	// read in both directions at once.
 	for below := int64(math.MaxInt64); seen < want && !c.res.More; {
 		found := false
-		if err := c.query(c.sql.nextPrio, func(r row) error {
+		if err := c.query(c.sql.nextPriority, func(r row) error {
 			below, found = r.int(0), true
 			return nil
 		}, p.Queue, below); err != nil || !found {

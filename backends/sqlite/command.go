@@ -3,8 +3,6 @@ package sqlite
 import (
 	"context"
 	"errors"
-	"hash/maphash"
-	"math"
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/internal/core"
@@ -187,36 +185,4 @@ func (t *tx) takeKeyBack(queue string, j target) error {
 	}
 	_, err := t.exec(t.sql.putKey, queue, j.key, j.id, until)
 	return err
-}
-
-// KeysTaken implements core.Reader.
-func (t *tx) KeysTaken(_ context.Context, queue string) (taken bool, err error) {
-	seed, seen := maphash.MakeSeed(), map[uint64]bool{} // hashes, because there can be a million keys
-	err = t.query(t.sql.deadKeys, func(r row) error {
-		hash := maphash.String(seed, r.text(0))
-		if taken = r.int(1) != 0 || seen[hash]; taken {
-			return errStop
-		}
-		seen[hash] = true
-		return nil
-	}, t.now, queue)
-	return taken, err
-}
-
-// Count implements core.Reader.
-func (t *tx) Count(_ context.Context, queue string, state backends.State) (int64, error) {
-	return t.count(queue, state, math.MaxInt64)
-}
-
-// count counts a queue's jobs in a state, up to a limit.
-func (t *tx) count(queue string, state backends.State, limit int64) (n int64, err error) {
-	sql := map[backends.State]string{
-		backends.StateReady: t.sql.countReady, backends.StateScheduled: t.sql.countScheduled, backends.StateClaimed: t.sql.countClaimed,
-		backends.StateDone: t.sql.countDone, backends.StateDead: t.sql.countDead,
-	}[state]
-	err = t.query(sql, func(r row) error {
-		n = r.int(0)
-		return nil
-	}, queue, limit)
-	return n, err
 }

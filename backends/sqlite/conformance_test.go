@@ -15,6 +15,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/backendtest"
+	"github.com/qsidecar/qsidecar/backends/sqlite/internal/dialect"
 	"github.com/qsidecar/qsidecar/backends/sqlite/migrate"
 )
 
@@ -57,7 +58,7 @@ func TestConformance(t *testing.T) {
 			SmallTables: []string{"qsidecar_meta", "qsidecar_failures", "qsidecar_keys", "qsidecar_sidecars", "qsidecar_queues", "qsidecar_commits", "sqlite_sequence"},
 			RefuseJobs: func(queue, reason string) {
 				if err := exec(t, s, fmt.Sprintf(`CREATE TRIGGER refuse BEFORE INSERT ON qsidecar_jobs
-					WHEN NEW.queue = %s BEGIN SELECT RAISE(ABORT, %s); END`, dialect.Text(queue), dialect.Text(reason))); err != nil {
+					WHEN NEW.queue = %s BEGIN SELECT RAISE(ABORT, %s); END`, dialect.New().Text(queue), dialect.New().Text(reason))); err != nil {
 					t.Fatal(err)
 				}
 			},
@@ -69,11 +70,11 @@ func TestConformance(t *testing.T) {
 						}
 					}
 				}
-				run(`CREATE TRIGGER refuse_%s BEFORE %[1]s ON qsidecar_jobs WHEN %s BEGIN SELECT RAISE(ABORT, %s); END`, r.When(dialect.Text), dialect.Text(r.Reason))
+				run(`CREATE TRIGGER refuse_%s BEFORE %[1]s ON qsidecar_jobs WHEN %s BEGIN SELECT RAISE(ABORT, %s); END`, r.When(dialect.New().Text), dialect.New().Text(r.Reason))
 				return func() { run("DROP TRIGGER refuse_%s") }
 			},
 			InsertJob: func(queue, payload string) {
-				sql := fmt.Sprintf(`INSERT INTO qsidecar_jobs (queue, payload) VALUES (%s, %s)`, dialect.Text(queue), dialect.Text(payload))
+				sql := fmt.Sprintf(`INSERT INTO qsidecar_jobs (queue, payload) VALUES (%s, %s)`, dialect.New().Text(queue), dialect.New().Text(payload))
 				if err := exec(t, s, sql); err != nil {
 					t.Fatal(err)
 				}
@@ -96,7 +97,7 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// usable is the trigger that rows of a preview can be older than.
+// usable is the trigger that rows can be older than, if a version adds it.
 var usable = regexp.MustCompile(`(?s)CREATE TRIGGER qsidecar_usable .*?\nEND;`).FindString(migrate.SQL(0))
 
 // loseCommit breaks the connection at the next commit.
@@ -122,11 +123,14 @@ func TestPlans(t *testing.T) {
 	}
 	defer c.close()
 	for _, sql := range s.sql.all {
+		if sql == s.sql.lastNumber { // a repair
+			continue
+		}
 		if err := c.query(t.Context(), "EXPLAIN QUERY PLAN "+sql, func(r row) error {
 			step := r.text(3)
 			// These have one row per sidecar or queue, or the statement reads only their beginning.
 			walk := strings.HasPrefix(step, "SCAN") && !slices.Contains([]string{"SCAN qsidecar_sidecars", "SCAN qsidecar_queues", "SCAN qsidecar_commits",
-				"SCAN sqlite_sequence", "SCAN (subquery-1)", "SCAN (subquery-2)", "SCAN qsidecar_jobs USING INDEX qsidecar_scheduled"}, step)
+				"SCAN sqlite_sequence", "SCAN CONSTANT ROW", "SCAN (subquery-1)", "SCAN (subquery-2)", "SCAN qsidecar_jobs USING INDEX qsidecar_scheduled"}, step)
 			if walk || strings.Contains(step, "TEMP B-TREE") || strings.Contains(step, "qsidecar_jobs USING AUTOMATIC") {
 				t.Errorf("%s\n\t%s", sql, step)
 			}

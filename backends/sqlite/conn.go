@@ -8,8 +8,11 @@ import (
 	"io"
 	"net/url"
 	"sync"
+	"time"
 
 	"modernc.org/sqlite"
+
+	"github.com/qsidecar/qsidecar/backends/internal/core"
 )
 
 // connector opens connections without database/sql: its pool would choose the
@@ -183,4 +186,15 @@ func (r row) bytes(i int) []byte {
 		return []byte(v)
 	}
 	return nil
+}
+
+// duration returns the number of milliseconds in column i as a duration. NULL is 0.
+func (r row) duration(i int) time.Duration { return core.FromMS(r.int(i)) }
+
+// time returns the instant in column i. NULL is the zero time.
+func (r row) time(i int) time.Time {
+	if r.null(i) {
+		return time.Time{}
+	}
+	return time.UnixMilli(r.int(i)).UTC()
 }

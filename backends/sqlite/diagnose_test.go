@@ -125,7 +125,7 @@ var healthy = []want{
 	{backends.SeverityInfo, "rights", "may write", ""},
 	{backends.SeverityInfo, "journal", "WAL", ""},
 	{backends.SeverityInfo, "durability", "FULL", ""},
-	{backends.SeverityInfo, "schema", "of version 5", ""},
+	{backends.SeverityInfo, "schema", "of version 1", ""},
 	{backends.SeverityInfo, "claim", "BEGIN IMMEDIATE", ""},
 	{backends.SeverityInfo, "plan", "qsidecar_ready", ""},
 	{backends.SeverityInfo, "integrity", "finds no damage", ""},

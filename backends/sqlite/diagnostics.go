@@ -39,7 +39,7 @@ func (s *Store) Explained(err error) error { return s.withKind(err) }
 // it adds those for a queue in LIFO order.
 func (s *Store) ClaimStatements(lifo bool) []string {
 	if lifo {
-		return []string{s.sql.readyFIFO, s.sql.nextPrio, s.sql.readyLIFO}
+		return []string{s.sql.readyFIFO, s.sql.nextPriority, s.sql.readyLIFO}
 	}
 	return []string{s.sql.readyFIFO}
 }

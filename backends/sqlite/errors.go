@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"modernc.org/sqlite"
 	lib "modernc.org/sqlite/lib"
@@ -79,3 +80,15 @@ func known(err error) bool {
 func ended(ctx context.Context, doing string) error {
 	return backends.Unavailable(fmt.Errorf("%s: %w", doing, context.Cause(ctx)))
 }
+
+// Retry implements core.Driver. It never retries: a transaction waits for the lock before it
+// begins, and no other failure is transient.
+func (access) Retry(context.Context, error) (again bool, cause int, wait time.Duration) {
+	return false, backends.RetryOther, 0
+}
+
+// WithKind implements core.Driver.
+func (a access) WithKind(err error) error { return a.withKind(err) }
+
+// FromServer implements core.Driver.
+func (access) FromServer(err error) bool { return code(err) != 0 }

@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"context"
+	"hash/maphash"
 	"math"
 	"time"
 
@@ -93,7 +94,7 @@ func (t *tx) statsOf(queue string) (backends.QueueStats, error) {
 func (t *tx) oldestReady(queue string) (oldest time.Duration, err error) {
 	for below, found := int64(math.MaxInt64), true; found; {
 		found = false
-		if err := t.query(t.sql.nextPrio, func(r row) error {
+		if err := t.query(t.sql.nextPriority, func(r row) error {
 			below, found = r.int(0), true
 			return nil
 		}, queue, below); err != nil {
@@ -148,7 +149,7 @@ func (t *tx) following(queue string, state backends.State, from listPlace, limit
 		below := from.priority
 		if from.begin {
 			below = math.MaxInt64
-		} else if err := t.query(t.sql.peekSamePrio, add, queue, from.priority, from.position, limit); err != nil {
+		} else if err := t.query(t.sql.peekSamePriority, add, queue, from.priority, from.position, limit); err != nil {
 			return nil, err
 		}
 		if len(ids) < limit {
@@ -271,4 +272,36 @@ func (t *tx) ClaimedBy(_ context.Context, owner backends.Identity, after int64, 
 		return nil
 	}, int64(owner), after, limit)
 	return all, err
+}
+
+// KeysTaken implements core.Reader.
+func (t *tx) KeysTaken(_ context.Context, queue string) (taken bool, err error) {
+	seed, seen := maphash.MakeSeed(), map[uint64]bool{} // hashes, because there can be a million keys
+	err = t.query(t.sql.deadKeys, func(r row) error {
+		hash := maphash.String(seed, r.text(0))
+		if taken = r.int(1) != 0 || seen[hash]; taken {
+			return errStop
+		}
+		seen[hash] = true
+		return nil
+	}, t.now, queue)
+	return taken, err
+}
+
+// Count implements core.Reader.
+func (t *tx) Count(_ context.Context, queue string, state backends.State) (int64, error) {
+	return t.count(queue, state, math.MaxInt64)
+}
+
+// count counts a queue's jobs in a state, up to a limit.
+func (t *tx) count(queue string, state backends.State, limit int64) (n int64, err error) {
+	sql := map[backends.State]string{
+		backends.StateReady: t.sql.countReady, backends.StateScheduled: t.sql.countScheduled, backends.StateClaimed: t.sql.countClaimed,
+		backends.StateDone: t.sql.countDone, backends.StateDead: t.sql.countDead,
+	}[state]
+	err = t.query(sql, func(r row) error {
+		n = r.int(0)
+		return nil
+	}, queue, limit)
+	return n, err
 }

@@ -11,8 +11,8 @@ import (
 )
 
 // FindDue implements core.Driver.
-func (d access) FindDue(ctx context.Context, q core.DueQuery) (o core.Due, err error) {
-	err = d.reading(ctx, func(t *tx) error {
+func (a access) FindDue(ctx context.Context, q core.DueQuery) (o core.Due, err error) {
+	err = a.reading(ctx, func(t *tx) error {
 		o = core.Due{At: time.UnixMilli(t.now), Ready: make([]bool, len(q.Waiting)), Returns: make([]int64, len(q.Waiting))}
 		if o.RunAt, err = t.first(t.sql.scheduled, 2); err != nil {
 			return err
@@ -79,7 +79,7 @@ func (t *tx) findLostOwners(o *core.Due) (err error) {
 		}
 		from, more = owner+1, owner < math.MaxInt64
 	}
-	o.Dead, err = t.exists(t.sql.deadHosts)
+	o.Dead, err = t.exists(t.sql.deadSidecars)
 	return err
 }
 
@@ -221,7 +221,7 @@ func (t *tx) MarkDead(_ context.Context, suspects []backends.Suspect) error {
 
 // Forget implements core.Maintainer.
 func (t *tx) Forget(context.Context, core.Due) error {
-	dead, err := t.rows(t.sql.deadHosts, func(row) bool { return true })
+	dead, err := t.rows(t.sql.deadSidecars, func(row) bool { return true })
 	if err != nil {
 		return err
 	}
@@ -260,22 +260,4 @@ func (t *tx) Prune(_ context.Context, what core.Pruned, _ time.Time, only []int6
 		}
 	}
 	return len(rows), len(rows), last, nil
-}
-
-// numberAge is how long the commit number of a Store that commits no more is kept.
-const numberAge = 7 * 24 * time.Hour
-
-// Tidy implements core.Tidier. It deletes old commit numbers.
-func (d access) Tidy(ctx context.Context, _ int) error {
-	var old bool
-	if err := d.reading(ctx, func(t *tx) (err error) {
-		old, err = t.exists(t.sql.oldMarked, t.now-numberAge.Milliseconds())
-		return err
-	}); err != nil || !old {
-		return err
-	}
-	return d.write(ctx, &d.writer, d.openWriter, func(t *tx) error {
-		_, err := t.exec(t.sql.oldMarks, t.now-numberAge.Milliseconds())
-		return err
-	})
 }

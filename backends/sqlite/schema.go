@@ -19,7 +19,7 @@ func (s *Store) migrate(ctx context.Context) error {
 		return err
 	}
 	return s.write(ctx, &s.writer, s.openWriter, func(t *tx) (err error) {
-		s.database, err = migrate.Run(migration{t}, s.path)
+		s.database, err = migrate.Run(migration{t}, s.path, s.later...)
 		return err
 	})
 }

@@ -1,13 +1,10 @@
 package sqlite
 
 import (
-	"os"
 	"path/filepath"
 	"regexp"
-	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -180,16 +177,26 @@ func TestBesideOtherTables(t *testing.T) {
 	}
 }
 
-// preview creates a file with the tables of the last preview, with rows in each.
-func preview(t *testing.T, name string) (path string) {
+// nextVersion is a migration that follows the latest one: a column and an index. Programs of migrate.Latest can run beside
+// a program that has it.
+const nextVersion = `
+ALTER TABLE qsidecar_sidecars ADD COLUMN test_note TEXT;
+CREATE INDEX qsidecar_test_index ON qsidecar_failures (at, cause);
+`
+
+// openNext opens a file with a program of the next version.
+func openNext(t *testing.T, path string) *Store {
 	t.Helper()
-	sql, err := os.ReadFile("migrate/testdata/schema_4.sql")
+	s, err := Open(t.Context(), Options{Path: path, later: []string{nextVersion}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	path = filepath.Join(t.TempDir(), name)
-	shell(t, path, strings.ReplaceAll(string(sql), "{now}", strconv.FormatInt(time.Now().UnixMilli(), 10)))
-	return path
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
 }
 
 // shape returns the definitions of everything that migrations create, without comments,
@@ -208,48 +215,36 @@ func shape(t *testing.T, s *Store) (all []string) {
 	return all
 }
 
-// TestMigration: the tables of the last preview become those of this version, and keep
-// their rows.
+// TestMigration: all paths to the next version create the same tables and keep the rows, and this version works beside it.
 func TestMigration(t *testing.T) {
 	t.Parallel()
-	want := shape(t, fresh(t))
+	want := shape(t, openNext(t, filepath.Join(t.TempDir(), "fresh.db")))
 	for by, upgrade := range map[string]func(path string){
 		"start": func(string) {},
-		"hand":  func(path string) { shell(t, path, migrate.SQL(migrate.Preview)) },
+		"hand": func(path string) {
+			shell(t, path, "BEGIN IMMEDIATE;"+nextVersion+"UPDATE qsidecar_meta SET version = version + 1; COMMIT")
+		},
 	} {
-		path := preview(t, by+".db")
-		upgrade(path)
-		s := open(t, path)
-		if diff := cmp.Diff(want, shape(t, s)); diff != "" {
+		path := filepath.Join(t.TempDir(), by+".db")
+		backendtest.CheckNeighbours(t, open(t, path), func() backends.Backend {
+			upgrade(path)
+			return openNext(t, path)
+		})
+		if diff := cmp.Diff(want, shape(t, openNext(t, path))); diff != "" {
 			t.Errorf("by %s (-fresh +this):\n%s", by, diff)
 		}
-		again := open(t, path)
-		if diff := cmp.Diff(want, shape(t, again)); diff != "" {
-			t.Errorf("by %s, opened again (-fresh +this):\n%s", by, diff)
-		}
-		backendtest.CheckMigrated(t, again)
 	}
 }
 
-// TestMigrationBesideAnInvalidView: SQLite renames nothing while any view or trigger is invalid. The
-// error has the advice, and nothing is changed.
-func TestMigrationBesideAnInvalidView(t *testing.T) {
+// TestAFailedMigration: a migration that fails changes nothing, and its error names the version.
+func TestAFailedMigration(t *testing.T) {
 	t.Parallel()
-	path := preview(t, "view.db")
-	shell(t, path, "CREATE VIEW theirs AS SELECT a FROM missing")
-	fails(t, path, "error in view theirs", "correct or drop it")
-	shell(t, path, "UPDATE qsidecar_hosts SET beats = 9; DROP VIEW theirs")
-	open(t, path)
-}
-
-// TestOlderPreview: tables of an older preview are refused with what to do.
-func TestOlderPreview(t *testing.T) {
-	t.Parallel()
-	path := preview(t, "older.db")
-	shell(t, path, "UPDATE qsidecar_meta SET version = 3")
-	fails(t, path, "are of version 3", "first start the last preview")
-	shell(t, path, "UPDATE qsidecar_hosts SET beats = 9") // nothing has a new name
-	if sql := migrate.SQL(3); !strings.Contains(sql, "first start the last preview") || strings.Contains(sql, "ALTER") {
-		t.Errorf("the printed script: %s", sql)
+	s := fresh(t)
+	before := shape(t, s)
+	if _, err := Open(t.Context(), Options{Path: s.path, later: []string{nextVersion, "SELECT nothing"}}); err == nil || !strings.Contains(err.Error(), "to version 3") {
+		t.Errorf("%v, want it to name the version", err)
+	}
+	if diff := cmp.Diff(before, shape(t, s)); diff != "" {
+		t.Errorf("-before +after:\n%s", diff)
 	}
 }

@@ -40,6 +40,8 @@ type Options struct {
 
 	// Now replaces the database's clock, for tests.
 	Now func() time.Time
+
+	later []string // set by tests: migrations that follow the latest one
 }
 
 // Store is an open database. It is a backends.Backend, a backends.Inspector and
@@ -51,6 +53,7 @@ type Store struct {
 	file     fs.FileInfo // the file that was opened
 	log      *slog.Logger
 	now      func() time.Time
+	later    []string // Options.later
 	database string
 	handle   int64 // identifies this Store in qsidecar_commits
 	sql      *statements
@@ -90,7 +93,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{path: path, file: file, log: o.Log, now: o.Now, handle: random()}
+	s := &Store{path: path, file: file, log: o.Log, now: o.Now, later: o.later, handle: random(), sql: render()}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
@@ -99,9 +102,6 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	}
 	s.Init(access{s}, path, s.log)
 	s.read.init(path)
-	if s.sql, err = render(managed); err != nil {
-		return nil, err
-	}
 	if o.ReadOnly {
 		return s, nil
 	}
@@ -231,3 +231,12 @@ func (p *readers) close(ctx context.Context) (err error) {
 	}
 	return err
 }
+
+// Traits implements core.Driver.
+func (access) Traits() core.Traits { return core.Traits{FastDeliver: true} }
+
+// MadeReady implements core.Driver. SQLite has no notifications.
+func (access) MadeReady([]string) {}
+
+// Usage implements backends.Metered. A round trip is a transaction.
+func (s *Store) Usage() backends.Usage { return s.Meter.Usage() }

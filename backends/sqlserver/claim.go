@@ -225,3 +225,9 @@ func (s *Store) claimStatement(queue string) string {
 	text, _ := s.sql.batch([]call{{piece: s.sql.claim}})
 	return b.String() + text
 }
+
+// ClaimState implements core.Tx.
+func (t *tx) ClaimState() core.ClaimState {
+	age := t.s.age()
+	return core.ClaimState{Returns: t.returns, Ended: age, Begun: age + int64(settled)}
+}

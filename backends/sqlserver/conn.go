@@ -105,9 +105,9 @@ func (s *Store) connect(config msdsn.Config) {
 	}
 	own := s.o.MaxConnections - 1
 	s.db, s.heartbeats = pool(own), pool(1)
-	s.lanes = make(chan *txSlot, own)
+	s.slots = make(chan *txSlot, own)
 	for range own {
-		s.lanes <- s.newTxSlot()
+		s.slots <- s.newTxSlot()
 	}
 }
 

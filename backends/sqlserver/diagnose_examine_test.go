@@ -90,7 +90,7 @@ type world struct {
 
 func sound() world {
 	indexes := &sqlserver.Answer{Columns: make([]string, 3)}
-	for _, m := range createIndex.FindAllStringSubmatch(migrate.Fresh(), -1) {
+	for _, m := range createIndex.FindAllStringSubmatch(migrate.Script(0), -1) {
 		indexes.Rows = append(indexes.Rows, sqlserver.RowOf(m[1], int64(0), int64(1)).Rows[0])
 	}
 	return world{

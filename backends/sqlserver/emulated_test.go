@@ -12,6 +12,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/backendtest"
+	"github.com/qsidecar/qsidecar/backends/sqlserver/migrate"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
@@ -20,6 +22,37 @@ func TestManyMakeTheTables(t *testing.T) {
 	_, _, o := emulation(t, standIn(t), "first")
 	manyMakeTheTables(t, o)
 	manyMakeTheTables(t, Options{URL: o.URL, Schema: "first", driver: o.driver})
+}
+
+// nextVersion is a migration that follows the latest one: a table. Programs of migrate.Latest can run beside a program that
+// has it.
+const nextVersion = `IF OBJECT_ID(N'{s}.qsidecar_test') IS NULL
+  CREATE TABLE {s}.qsidecar_test (
+    id bigint NOT NULL CONSTRAINT qsidecar_test_id PRIMARY KEY
+  );
+GO
+`
+
+// TestNeighbours: a sidecar of this version works beside one of the next, which migrates the tables.
+func TestNeighbours(t *testing.T) {
+	t.Parallel()
+	url := standIn(t)
+	s, _, o := emulation(t, url, "neighbours")
+	o.later = []string{nextVersion}
+	backendtest.CheckNeighbours(t, s, func() backends.Backend { return open(t, o) })
+	c, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := c.Close(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	}()
+	version := 0
+	if err := c.QueryRow(t.Context(), "SELECT version + (SELECT count(*) FROM neighbours.qsidecar_test) FROM neighbours.qsidecar_meta").Scan(&version); err != nil || version != migrate.Latest+1 {
+		t.Errorf("the tables are of version %d, %v", version, err)
+	}
 }
 
 func TestPlainInsertLater(t *testing.T) {

@@ -205,7 +205,7 @@ func (c *emulated) batch(ctx context.Context, query string) error {
 		return c.do(ctx, fmt.Sprintf(`CREATE TABLE %[1]s.clock AS SELECT clock_timestamp() AT TIME ZONE 'UTC' AS now;
 			CREATE FUNCTION %[1]s.qsidecar_now() RETURNS timestamp(6) LANGUAGE sql STABLE AS $$SELECT now FROM %[1]s.clock$$`, c.e.schema))
 	case strings.Contains(query, "NEWID"):
-		return c.do(ctx, fmt.Sprintf(`INSERT INTO %s.qsidecar_meta VALUES (1, 5, 2, left(replace(gen_random_uuid()::text, '-', ''), 11))`, c.e.schema))
+		return c.do(ctx, fmt.Sprintf(`INSERT INTO %s.qsidecar_meta VALUES (1, 1, 1, left(replace(gen_random_uuid()::text, '-', ''), 11))`, c.e.schema))
 	case strings.Contains(query, "CREATE SEQUENCE"), strings.Contains(query, "CREATE INDEX"), strings.Contains(query, "CREATE UNIQUE INDEX"):
 		return c.do(ctx, pg(create.FindString(query)))
 	}

@@ -291,10 +291,10 @@ func retryCause(err error) int {
 const throttledWait = 100 * time.Millisecond
 
 // Retry implements core.Driver.
-func (e engine) Retry(ctx context.Context, err error) (again bool, cause int, wait time.Duration) {
+func (a access) Retry(ctx context.Context, err error) (again bool, cause int, wait time.Duration) {
 	switch whenAgain(err) {
 	case never:
-		return idTaken(err) && !e.server.babelfish && e.repairSequence(ctx, e.db), backends.RetryOther, 0
+		return idTaken(err) && !a.server.babelfish && a.repairSequence(ctx, a.db), backends.RetryOther, 0
 	case later:
 		wait = throttledWait
 	}
@@ -302,18 +302,10 @@ func (e engine) Retry(ctx context.Context, err error) (again bool, cause int, wa
 }
 
 // WithKind implements core.Driver.
-func (e engine) WithKind(err error) error { return e.withKind(err) }
+func (a access) WithKind(err error) error { return a.withKind(err) }
 
 // FromServer implements core.Driver.
-func (engine) FromServer(err error) bool { return fromServer(err) }
-
-// Usage implements backends.Metered.
-func (s *Store) Usage() backends.Usage {
-	u, pool := s.Meter.Usage(), s.db.Stats()
-	u.Max, u.InUse, u.Idle = pool.MaxOpenConnections, pool.InUse, pool.Idle
-	u.Waits, u.Waited = uint64(pool.WaitCount), pool.WaitDuration
-	return u
-}
+func (access) FromServer(err error) bool { return fromServer(err) }
 
 // isConflict reports whether the server ended the transaction because of another one.
 func isConflict(err error) bool {

@@ -11,9 +11,9 @@ import (
 )
 
 // FindDue implements core.Driver, in one batch.
-func (e engine) FindDue(ctx context.Context, q core.DueQuery) (d core.Due, err error) {
+func (a access) FindDue(ctx context.Context, q core.DueQuery) (d core.Due, err error) {
 	d.Ready, d.Returns = make([]bool, len(q.Waiting)), make([]int64, len(q.Waiting))
-	err = e.once(ctx, call{e.sql.around, []any{
+	err = a.once(ctx, call{a.sql.around, []any{
 		int64(bit(q.Prune)), int64(bit(q.Owners)),
 		document(segmentsOf(q.Pieces, func(i int) string { return q.Waiting[i] })), listOf(q.Waiting),
 	}, []reader{

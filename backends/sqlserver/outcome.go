@@ -13,7 +13,7 @@ import (
 // findOutFor bounds the last query about an outcome.
 const findOutFor = 2 * time.Second
 
-// `lane` is a row of qsidecar_commits, which one transaction at a time writes.
+// `slot` is a row of qsidecar_commits, which one transaction at a time writes.
 type txSlot struct {
 	id        int32
 	number    int64 // of the transaction that uses it
@@ -22,10 +22,10 @@ type txSlot struct {
 
 func (s *Store) newTxSlot() *txSlot { return &txSlot{id: s.txSlots.Add(1)} }
 
-// takeLane waits for a free element of `s.lanes` and increments its number. There are as many of them as connections.
-func (s *Store) takeLane(ctx context.Context) (*txSlot, error) {
+// takeSlot waits for a free element of `s.slots` and increments its number. There are as many of them as connections.
+func (s *Store) takeSlot(ctx context.Context) (*txSlot, error) {
 	select {
-	case l := <-s.lanes:
+	case l := <-s.slots:
 		l.number++
 		return l, nil
 	case <-ctx.Done():
@@ -33,11 +33,11 @@ func (s *Store) takeLane(ctx context.Context) (*txSlot, error) {
 	}
 }
 
-func (s *Store) giveLane(l *txSlot) {
+func (s *Store) giveSlot(l *txSlot) {
 	if l.abandoned {
 		l = s.newTxSlot()
 	}
-	s.lanes <- l
+	s.slots <- l
 }
 
 // findOut finds out whether a commit happened whose reply was lost. If ctx has ended it tries once more, with a

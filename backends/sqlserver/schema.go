@@ -20,14 +20,15 @@ const migrateFor = 5 * time.Minute
 
 // migrate creates the tables, or updates them to migrate.Latest. Any number of sidecars can do so at the same time.
 func (s *Store) migrate(ctx context.Context) error {
+	latest := migrate.Latest + len(s.o.later)
 	meta, err := migrate.Read(ctx, s.db, s.place, s.o.Schema)
-	if err == nil && meta.Version < migrate.Latest {
+	if err == nil && meta.Version < latest {
 		if err = s.Again(ctx, s.complete); err == nil {
 			meta, err = migrate.Read(ctx, s.db, s.place, s.o.Schema)
 		}
 	}
-	if err == nil && meta.Version < migrate.Latest {
-		err = fmt.Errorf("the tables in %s, schema %s, are of version %d, and version %d is needed", s.place, s.o.Schema, meta.Version, migrate.Latest)
+	if err == nil && meta.Version < latest {
+		err = fmt.Errorf("the tables in %s, schema %s, are of version %d, and version %d is needed", s.place, s.o.Schema, meta.Version, latest)
 	}
 	s.database = meta.Database
 	return err
@@ -41,9 +42,9 @@ func (s *Store) complete(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	t := &tx{s: s, c: c, lane: &txSlot{}}
+	t := &tx{s: s, c: c, slot: &txSlot{}}
 	if _, err = c.ExecContext(ctx, s.sql.begin); err == nil {
-		err = migrate.Advance(ctx, c, s.place, s.o.Schema)
+		err = migrate.Advance(ctx, c, s.place, s.o.Schema, s.o.later...)
 	}
 	if err == nil {
 		_, err = c.ExecContext(ctx, commitSQL)

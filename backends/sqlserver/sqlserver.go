@@ -1,6 +1,6 @@
 // Package sqlserver is the Backend on SQL Server 2016 and later and on Azure SQL.
 //
-// A Store embeds core.Store, which orchestrates. This package implements core.Driver (engine)
+// A Store embeds core.Store, which orchestrates. This package implements core.Driver (access)
 // and core.Tx (tx): its SQL, its error classes, and how it finds out what became of a commit.
 // It uses only packages backends, backends/internal/core and go-mssqldb.
 //
@@ -79,6 +79,7 @@ type Options struct {
 	dialer  mssql.Dialer                            // for tests that cut connections
 	driver  func(*mssql.Connector) driver.Connector // for tests that replace the server
 	connect time.Duration                           // limit of a connect, including the login; shorter in tests
+	later   []string                                // set by tests: migrations that follow the latest one
 }
 
 const (
@@ -104,7 +105,7 @@ type Store struct {
 	heartbeats *sql.DB // one connection, for heartbeats alone
 	handle     int64   // this Store in qsidecar_commits
 	opened     time.Time
-	lanes      chan *txSlot
+	slots      chan *txSlot
 	txSlots    atomic.Int32 // number of rows used in qsidecar_commits so far
 	unverified atomic.Bool  // a connection is new: the sequence can be behind the ids
 	hintless   atomic.Bool  // statements of adopted tables have no hints; see withoutHints
@@ -119,18 +120,18 @@ var _ interface {
 	backends.Inspector
 } = (*Store)(nil)
 
-// engine is a Store as the core uses it.
-type engine struct{ *Store }
+// access is a Store as the core uses it.
+type access struct{ *Store }
 
-var _ core.Driver = engine{}
+var _ core.Driver = access{}
 
 // Traits implements core.Driver.
-func (engine) Traits() core.Traits {
+func (access) Traits() core.Traits {
 	return core.Traits{Silent: true, AcksAll: true, FastDeliver: true, MaxRows: maxRows}
 }
 
 // MadeReady implements core.Driver. SQL Server cannot notify other sidecars.
-func (engine) MadeReady([]string) {}
+func (access) MadeReady([]string) {}
 
 func (o *Options) complete() error {
 	if o.Schema == "" {
@@ -168,7 +169,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{o: o, log: o.Log, place: placeOf(config), handle: random(), opened: time.Now(), sql: render(o.Schema)}
-	s.Init(engine{s}, s.place, o.Log)
+	s.Init(access{s}, s.place, o.Log)
 	s.Cursors.Share = cursor.RareShare // see settled
 	s.connect(config)
 	err = s.checkServer(ctx)
@@ -208,4 +209,12 @@ func random() int64 {
 	var b [8]byte
 	rand.Read(b[:]) // never fails
 	return int64(binary.LittleEndian.Uint64(b[:]))
+}
+
+// Usage implements backends.Metered.
+func (s *Store) Usage() backends.Usage {
+	u, pool := s.Meter.Usage(), s.db.Stats()
+	u.Max, u.InUse, u.Idle = pool.MaxOpenConnections, pool.InUse, pool.Idle
+	u.Waits, u.Waited = uint64(pool.WaitCount), pool.WaitDuration
+	return u
 }

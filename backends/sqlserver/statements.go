@@ -165,7 +165,7 @@ func render(schema string) *statements {
 
 // except returns a claim that leaves rows out, which the database refuses to change.
 func (s *statements) except(claim *piece) *piece {
-	const ready = "j.state = 'pending' AND j.run_at IS NULL AND j.queue = @claim_queue"
+	const ready = "j.state = 'ready' AND j.run_at IS NULL AND j.queue = @claim_queue"
 	p := *claim
 	p.name += "_except"
 	p.params = append(slices.Clone(p.params), param{"claim_refused", "nvarchar(max)"})
@@ -211,8 +211,8 @@ var states = []backends.State{backends.StateReady, backends.StateScheduled, back
 // of maps a state to the way to find its rows. The conditions are those of a filtered index. The index would not
 // match a parameter instead of a constant.
 var of = map[backends.State]struct{ index, where, order string }{
-	backends.StateReady:     {"qsidecar_ready", "j.state = 'pending' AND j.run_at IS NULL", "j.priority DESC, j.position"},
-	backends.StateScheduled: {"qsidecar_delayed", "j.state = 'pending' AND j.run_at IS NOT NULL", "j.run_at, j.id"},
+	backends.StateReady:     {"qsidecar_ready", "j.state = 'ready' AND j.run_at IS NULL", "j.priority DESC, j.position"},
+	backends.StateScheduled: {"qsidecar_delayed", "j.run_at IS NOT NULL", "j.run_at, j.id"},
 	backends.StateClaimed:   {"qsidecar_owned", "j.state = 'claimed'", "j.claimed_at, j.id"},
 	backends.StateDone:      {"qsidecar_finished", "j.finished_at IS NOT NULL AND j.state = 'done'", "j.finished_at, j.id"},
 	backends.StateDead:      {"qsidecar_finished", "j.finished_at IS NOT NULL AND j.state = 'dead'", "j.finished_at, j.id"},

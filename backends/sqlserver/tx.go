@@ -16,7 +16,7 @@ import (
 type tx struct {
 	s     *Store
 	c     *sql.Conn
-	lane  *txSlot
+	slot  *txSlot
 	o     core.TxOptions
 	calls []call
 	wrong error // of a call that could not be queued
@@ -40,27 +40,27 @@ const (
 )
 
 // Transact implements core.Driver.
-func (e engine) Transact(ctx context.Context, o core.TxOptions, f func(ctx context.Context, tx core.Tx) error) error {
-	return core.Transact(ctx, func() (*tx, error) { return e.begin(ctx, o) }, f)
+func (a access) Transact(ctx context.Context, o core.TxOptions, f func(ctx context.Context, tx core.Tx) error) error {
+	return core.Transact(ctx, func() (*tx, error) { return a.begin(ctx, o) }, f)
 }
 
 // begin takes a connection and starts a transaction. It first proves what can be proven about the queues, because
 // that needs a connection of its own: a transaction that waited for a second connection could wait forever.
 func (s *Store) begin(ctx context.Context, o core.TxOptions) (*tx, error) {
 	s.prove(ctx, o.Queues)
-	l, err := s.takeLane(ctx)
+	l, err := s.takeSlot(ctx)
 	if err != nil {
 		return nil, err
 	}
 	c, err := s.db.Conn(ctx)
 	if err != nil {
-		s.giveLane(l)
+		s.giveSlot(l)
 		return nil, err
 	}
 	if s.unverified.Swap(false) && !s.server.babelfish {
 		s.checkSequence(ctx, c)
 	}
-	t := &tx{s: s, c: c, lane: l, o: o}
+	t := &tx{s: s, c: c, slot: l, o: o}
 	if _, err := c.ExecContext(ctx, s.sql.begin); err != nil {
 		t.Rollback(ctx, err)
 		return nil, err
@@ -94,7 +94,7 @@ func (t *tx) send(ctx context.Context) error {
 	for len(calls) > 0 {
 		n := together(calls)
 		wrote := int64(0)
-		some := append(t.s.sql.knowing(calls[:n]), call{t.s.sql.mark, []any{t.s.handle, t.lane.id, t.lane.number}, []reader{one(&wrote)}})
+		some := append(t.s.sql.knowing(calls[:n]), call{t.s.sql.mark, []any{t.s.handle, t.slot.id, t.slot.number}, []reader{one(&wrote)}})
 		if t.waitsBriefly() {
 			some = append([]call{{piece: t.s.sql.brief}}, some...)
 		}
@@ -153,16 +153,10 @@ func (t *tx) evicted() error {
 	return nil
 }
 
-// ClaimState implements core.Tx.
-func (t *tx) ClaimState() core.ClaimState {
-	age := t.s.age()
-	return core.ClaimState{Returns: t.returns, Ended: age, Begun: age + int64(settled)}
-}
-
 // Rollback implements core.Tx.
 func (t *tx) Rollback(ctx context.Context, cause error) {
 	t.rollback(ctx, cause)
-	t.s.giveLane(t.lane)
+	t.s.giveSlot(t.slot)
 }
 
 // rollback ends the transaction: by a ROLLBACK if the connection is still good, or else by closing it. It has its own
@@ -193,7 +187,7 @@ func (t *tx) close() {
 func (t *tx) abandon() {
 	discard(t.c)
 	flush(t.s.db, t.s.o.MaxConnections-1)
-	t.lane.abandoned = true
+	t.slot.abandoned = true
 }
 
 // Commit implements core.Tx. If the reply is lost, another connection finds out whether the number of the commit
@@ -205,7 +199,7 @@ func (t *tx) Commit(ctx context.Context) error {
 			return err
 		}
 	}
-	defer t.s.giveLane(t.lane)
+	defer t.s.giveSlot(t.slot)
 	hook := t.s.fault.Load()
 	if hook != nil {
 		(*hook)(true)
@@ -222,12 +216,12 @@ func (t *tx) Commit(ctx context.Context) error {
 	if err == nil || !t.wrote {
 		return nil
 	}
-	return t.s.findOut(ctx, t.lane, err)
+	return t.s.findOut(ctx, t.slot, err)
 }
 
 // Read implements core.Driver. Each query is a batch of its own, outside of any transaction.
-func (e engine) Read(ctx context.Context, f func(ctx context.Context, r core.Reader) error) error {
-	return f(ctx, inspection(e))
+func (a access) Read(ctx context.Context, f func(ctx context.Context, r core.Reader) error) error {
+	return f(ctx, inspection(a))
 }
 
 // once carries out one batch outside of any transaction. It tries once.

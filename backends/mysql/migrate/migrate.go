@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -21,27 +22,28 @@ import (
 //go:embed schema.sql
 var schemaSQL string
 
-//go:embed rename.sql
-var renameSQL string
-
 const (
-	// Latest is the version of the tables that this program creates and needs.
-	Latest = 5
+	base = 1 // the version of the tables that schema.sql creates
 
-	// Preview is the version of the last preview, which rename.sql leads to Latest.
-	Preview = 2
+	// Latest is the version of the tables that this program creates and needs.
+	Latest = base
 
 	// Program is the generation of this program. A schema can require a later one.
-	Program = 2
+	Program = 1
 )
+
+// migrations holds the migrations: the i-th leads from version base+i to the next one. They only add, so that sidecars
+// of neighbouring versions work side by side. The server commits after each statement that changes a table. So a
+// statement that can't be run again begins after a line "-- only without TABLE.COLUMN", which names what it adds.
+var migrations [Latest - base]string
 
 // Position is the expression for a new position: see schema.sql.
 const Position = `TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6))`
 
 // SQL returns a script for the mysql client that leads from the tables of version `from` (0: there are
-// none) to those of Latest. It ends with the grants that a user needs to run a sidecar without the right
-// to create tables. user is NAME or NAME@HOST; if it is empty, it is qsidecar_sidecar.
-func SQL(database, user string, from int) string {
+// none) to those of Latest, and through later migrations, which tests add. It ends with the grants that a user needs to
+// run a sidecar without the right to create tables. user is NAME or NAME@HOST; if it is empty, it is qsidecar_sidecar.
+func SQL(database, user string, from int, later ...string) string {
 	if user == "" {
 		user = "qsidecar_sidecar"
 	}
@@ -52,14 +54,7 @@ func SQL(database, user string, from int) string {
 	user = QuoteText(strings.Trim(name, "'`")) + "@" + QuoteText(strings.Trim(host, "'`"))
 	var b strings.Builder
 	fmt.Fprintf(&b, "USE %s;\n\n", QuoteName(database))
-	switch {
-	case from <= 0:
-		b.WriteString(Fresh())
-	case from == Preview:
-		b.WriteString(Rename())
-	case from < Latest:
-		return "-- " + tooOld(from) + "\n"
-	}
+	b.WriteString(Script(from, later...))
 	fmt.Fprintf(&b, `
 -- A user that runs a sidecar (create it first: CREATE USER %[2]s IDENTIFIED BY …).
 -- Programs that only INSERT need INSERT on qsidecar_jobs.
@@ -68,49 +63,33 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON %[1]s.* TO %[2]s;
 	return b.String()
 }
 
-// Fresh returns the SQL that creates all tables. It can be run again after an interruption:
-// the server commits after every statement of it.
-func Fresh() string { return strings.ReplaceAll(schemaSQL, "{position}", Position) }
+// Script returns the SQL that leads from the tables of version `from` (0: there are none) to the latest ones. It can be
+// run again after an interruption: the server commits after every statement of it.
+func Script(from int, later ...string) string {
+	var b strings.Builder
+	if from <= 0 {
+		b.WriteString(strings.ReplaceAll(schemaSQL, "{position}", Position))
+		from = base
+	}
+	for i, sql := range slices.Concat(migrations[:], later) {
+		if base+i >= from {
+			fmt.Fprintf(&b, "\n%s\nUPDATE qsidecar_meta SET version = %d WHERE version = %d;\n", guarded(sql), base+i+1, base+i)
+		}
+	}
+	return b.String()
+}
 
-var (
-	guarded = regexp.MustCompile(`(?s)-- only with (\w+)\.(\w+)\n(.*?);`)
-	drops   = regexp.MustCompile(`\{drop (\w+)\}`)
-	checks  = regexp.MustCompile(`\{check ([^}]*)\}`)
-)
+var guard = regexp.MustCompile(`(?s)-- only without (\w+)\.(\w+)\n(.*?);`)
 
-// Rename returns the SQL that leads from the tables of Preview to those of Latest. A statement that
-// needs a column of the old name is a text that the server prepares only if the column exists.
-func Rename() string {
-	return guarded.ReplaceAllStringFunc(renameSQL, func(part string) string {
-		m := guarded.FindStringSubmatch(part)
-		text := QuoteText(strings.Join(strings.Fields(m[3]), " "))
-		text = drops.ReplaceAllStringFunc(text, func(s string) string { return dropCheck(m[1], drops.FindStringSubmatch(s)[1]) })
-		text = checks.ReplaceAllStringFunc(text, func(s string) string { return addCheck(m[1], checks.FindStringSubmatch(s)[1]) })
+// guarded makes a statement after a line "only without" a text that the server prepares only if the column doesn't exist.
+func guarded(sql string) string {
+	return guard.ReplaceAllStringFunc(sql, func(part string) string {
+		m := guard.FindStringSubmatch(part)
 		return fmt.Sprintf("SET @qsidecar_sql = IF(EXISTS (SELECT 1 FROM information_schema.columns\n"+
-			"  WHERE table_schema = DATABASE() AND table_name = %s AND column_name = %s),\n  CONCAT(%s), 'DO 0');\n"+
+			"  WHERE table_schema = DATABASE() AND table_name = %s AND column_name = %s), 'DO 0',\n  %s);\n"+
 			"PREPARE qsidecar_statement FROM @qsidecar_sql;\nEXECUTE qsidecar_statement;\nDEALLOCATE PREPARE qsidecar_statement;",
-			QuoteText(m[1]), QuoteText(m[2]), text)
+			QuoteText(m[1]), QuoteText(m[2]), QuoteText(strings.Join(strings.Fields(m[3]), " ")))
 	})
-}
-
-const isMariaDB = "VERSION() LIKE '%MariaDB%'"
-
-// dropCheck is the part of a CONCAT that drops a CHECK if it exists. MariaDB keeps the CHECK of a column
-// with the column, and replaces it with the column's definition.
-func dropCheck(table, name string) string {
-	return "', IF(EXISTS (SELECT 1 FROM information_schema.table_constraints WHERE constraint_schema = DATABASE() AND table_name = " + QuoteText(table) +
-		"\n  AND constraint_name = " + QuoteText(name) + "), IF(" + isMariaDB + ", 'DROP CONSTRAINT " + name + ",', 'DROP CHECK " + name + ",'), ''), '"
-}
-
-// addCheck is the part of a CONCAT that ends the definition of a column with a CHECK. Its name is the one
-// that CREATE TABLE gives it.
-func addCheck(table, condition string) string {
-	return "', IF(" + isMariaDB + ", 'CHECK (" + condition + ")', ', ADD CONSTRAINT " + table + "_chk_1 CHECK (" + condition + ")'), '"
-}
-
-// tooOld returns what to do about tables of a version before Preview.
-func tooOld(version int) string {
-	return fmt.Sprintf("they are of version %d: first start the last preview of qsidecar, which updates them to version %d, then this program", version, Preview)
 }
 
 // QuoteText quotes a text as a string literal.
@@ -135,22 +114,23 @@ type Meta struct {
 
 // Run creates the tables in the database with that name, or updates them to Latest, and returns their
 // description. Any number of sidecars can do so at the same time. Error messages contain
-// place, the address without secrets.
-func Run(ctx context.Context, c Conn, place, database string) (Meta, error) {
+// place, the address without secrets. later are migrations that follow Latest; tests set them.
+func Run(ctx context.Context, c Conn, place, database string, later ...string) (Meta, error) {
+	latest := Latest + len(later)
 	meta, err := Read(ctx, c, place)
-	if err == nil && meta.Version < Latest {
-		if err = advance(ctx, c, place, database); err == nil {
+	if err == nil && meta.Version < latest {
+		if err = advance(ctx, c, place, database, later); err == nil {
 			meta, err = Read(ctx, c, place)
 		}
 	}
-	if err == nil && meta.Version < Latest {
-		err = fmt.Errorf("the tables in %s are of version %d, and version %d is needed", place, meta.Version, Latest)
+	if err == nil && meta.Version < latest {
+		err = fmt.Errorf("the tables in %s are of version %d, and version %d is needed", place, meta.Version, latest)
 	}
 	return meta, err
 }
 
-// Read reads the row that describes the tables. If the tables need a later program, or are of a preview before
-// the last one, it returns an error together with Meta.
+// Read reads the row that describes the tables. If the tables need a later program, it returns an error together
+// with Meta.
 func Read(ctx context.Context, c Conn, place string) (m Meta, err error) {
 	rows, err := c.Rows(ctx, "SELECT version, min_program, `database` FROM qsidecar_meta")
 	if myErr, ok := errors.AsType[*mysql.MySQLError](err); ok && myErr.Number == 1146 { // no such table
@@ -165,9 +145,6 @@ func Read(ctx context.Context, c Conn, place string) (m Meta, err error) {
 	if err = errors.Join(err1, err2); err == nil && oldest > Program {
 		err = fmt.Errorf("the tables in %s were created by a newer qsidecar (version %d, for programs of generation %d on; this one is of generation %d): upgrade this program",
 			place, version, oldest, Program)
-	}
-	if err == nil && version < Latest && version != Preview {
-		err = fmt.Errorf("can't update the tables in %s: %s", place, tooOld(version))
 	}
 	return m, err
 }
@@ -187,7 +164,7 @@ func NoUserLocks(err error) bool {
 }
 
 // advance runs the missing migrations. The lock ends with the connection.
-func advance(ctx context.Context, c Conn, place, database string) error {
+func advance(ctx context.Context, c Conn, place, database string, later []string) error {
 	lock := "qsidecar schema " + database
 	if len(lock) > 64 {
 		lock = lock[:64]
@@ -196,7 +173,7 @@ func advance(ctx context.Context, c Conn, place, database string) error {
 	switch {
 	case NoUserLocks(err):
 		for range unlockedTries {
-			if err = runMissing(ctx, c, place); err == nil || ctx.Err() != nil {
+			if err = runMissing(ctx, c, place, later); err == nil || ctx.Err() != nil {
 				break
 			}
 		}
@@ -206,23 +183,20 @@ func advance(ctx context.Context, c Conn, place, database string) error {
 	case len(got) != 1 || got[0][0].String != "1":
 		return fmt.Errorf("another sidecar has been creating the tables in %s for longer than %d s: SHOW PROCESSLIST shows the session that holds the lock %q", place, lockSeconds, lock)
 	}
-	return runMissing(ctx, c, place)
+	return runMissing(ctx, c, place, later)
 }
 
 // runMissing runs the missing migrations. It can be repeated after any statement.
-func runMissing(ctx context.Context, c Conn, place string) error {
+func runMissing(ctx context.Context, c Conn, place string, later []string) error {
 	meta, err := Read(ctx, c, place)
 	if err != nil {
 		return err
 	}
-	script, from := Fresh(), ""
-	switch meta.Version {
-	case Latest: // another sidecar was faster
-		return nil
-	case Preview:
-		script, from = Rename(), fmt.Sprintf(" --from %d", Preview)
+	from := ""
+	if meta.Version > 0 {
+		from = fmt.Sprintf(" --from %d", meta.Version)
 	}
-	for _, statement := range Statements(script) {
+	for _, statement := range Statements(Script(meta.Version, later...)) { // none if another sidecar was faster
 		if err := c.Exec(ctx, statement); err != nil {
 			return fmt.Errorf("creating the tables in %s (a person with more rights can run what `qsidecar migrate --print%s` shows): %w", place, from, err)
 		}

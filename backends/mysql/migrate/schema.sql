@@ -1,5 +1,5 @@
 -- qsidecar's tables in MySQL 8.0.13 and later and MariaDB 10.3 and later, schema
--- version 5.
+-- version 1.
 --
 -- A plain INSERT is an enqueue, in any program's own transaction:
 --
@@ -11,24 +11,24 @@
 
 CREATE TABLE IF NOT EXISTS qsidecar_jobs (
   id                BIGINT       NOT NULL AUTO_INCREMENT PRIMARY KEY, -- never reused
-  queue             VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL
-    CHECK (queue REGEXP '^[A-Za-z0-9_:/]' AND queue NOT REGEXP '[^A-Za-z0-9._:/-]'),
-  state             VARCHAR(9)   CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT 'ready',
-  priority          SMALLINT     NOT NULL DEFAULT 0,
   -- Order inside a priority: the microsecond in which it became ready, by the
   -- server's clock at that row, in any session's zone and however long its
   -- statement has been running. The id decides between equals.
   position          BIGINT       NOT NULL DEFAULT ({position}),
-  max_attempts      SMALLINT     CHECK (max_attempts >= 1),
-  timeout_ms        BIGINT, -- the job's own
-  run_at            DATETIME(6),
   enqueued_at       DATETIME(6)  NOT NULL DEFAULT (UTC_TIMESTAMP(6)),
   ready_at          DATETIME(6)  NOT NULL DEFAULT (UTC_TIMESTAMP(6)), -- when it became ready
   fence             BIGINT       NOT NULL DEFAULT 0,
   attempts          INT          NOT NULL DEFAULT 0, -- deliveries that count
   losses            INT          NOT NULL DEFAULT 0, -- consecutive failures that were not nacks or time-outs
   prefetch_losses   INT          NOT NULL DEFAULT 0, -- consecutive sidecars that died while it was prefetched
+  priority          SMALLINT     NOT NULL DEFAULT 0,
+  max_attempts      SMALLINT     CHECK (max_attempts >= 1),
   prefetched        TINYINT      NOT NULL DEFAULT 0, -- 1: its delivery is not recorded and not in attempts
+  queue             VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL
+    CHECK (queue REGEXP '^[A-Za-z0-9_:/]' AND queue NOT REGEXP '[^A-Za-z0-9._:/-]'),
+  state             VARCHAR(9)   CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT 'ready',
+  timeout_ms        BIGINT, -- the job's own
+  run_at            DATETIME(6),
   -- the policy of the last claim
   claim_max         INT,
   backoff_ms        BIGINT,
@@ -74,8 +74,7 @@ CREATE TABLE IF NOT EXISTS qsidecar_jobs (
     ELSE TIMESTAMPDIFF(MICROSECOND, '1970-01-01', finished_at) END) STORED,
   KEY qsidecar_segments (segment, urgency, sort_key, id),
 
-  -- Values that a sidecar can't use, which a session that is not strict can store. A preview
-  -- can have stored them before. The migration gave their rows a fence.
+  -- Values that a sidecar can't use, which a session that is not strict can store.
   CONSTRAINT qsidecar_usable CHECK (fence BETWEEN 1 AND 4611686018427387903 OR fence = 0
     AND (run_at IS NULL OR run_at >= '1000-01-01' AND TIMESTAMPDIFF(MICROSECOND, '1970-01-01', run_at) IS NOT NULL)
     AND (headers IS NULL OR COALESCE(JSON_TYPE(headers), '') = 'OBJECT' AND LENGTH(headers) <= 65536)
@@ -183,5 +182,5 @@ CREATE TABLE IF NOT EXISTS qsidecar_meta (
   `database`  VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin NOT NULL -- random: leases name it
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
-INSERT IGNORE INTO qsidecar_meta (singleton, version, min_program, `database`) VALUES (1, 5, 2,
+INSERT IGNORE INTO qsidecar_meta (singleton, version, min_program, `database`) VALUES (1, 1, 1,
   LEFT(REPLACE(REPLACE(TO_BASE64(UNHEX(SHA2(CONCAT(UUID(), RAND(), CONNECTION_ID()), 256))), '+', '-'), '/', '_'), 11));

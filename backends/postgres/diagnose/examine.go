@@ -214,7 +214,7 @@ func (e *examination) checkSchema(ctx context.Context, tx pgx.Tx) error {
 		e.TablesFound(version, migrate.Latest, " in schema "+schema, ", and this role may")
 	}
 	if version >= migrate.Base {
-		e.Version = version // other tables have other names
+		e.Version = version
 	}
 	return nil
 }

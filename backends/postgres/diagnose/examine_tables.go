@@ -11,7 +11,6 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/internal/checks"
-	"github.com/qsidecar/qsidecar/backends/postgres"
 	"github.com/qsidecar/qsidecar/backends/postgres/internal/plan"
 	"github.com/qsidecar/qsidecar/backends/postgres/migrate"
 )
@@ -77,10 +76,10 @@ func (e *examination) checkRowSecurity(ctx context.Context, tx pgx.Tx) error {
 // checkSequence finds a sequence that is behind the ids, as after a switch to another server by logical replication. A sidecar that
 // connects repairs it.
 func (e *examination) checkSequence(ctx context.Context, tx pgx.Tx) error {
-	last, err := list[int64](ctx, tx, migrate.In(e.Schema, postgres.BehindSQL))
+	last, err := list[int64](ctx, tx, e.engine.BehindSQL())
 	if err == nil && len(last) > 0 {
 		e.AddError("sequence", fmt.Sprintf("the sequence %s.qsidecar_sequence is at %d, and jobs or keys have later ids: inserts of jobs fail or reuse ids", e.Schema, last[0]),
-			migrate.In(e.Schema, postgres.RepairSQL)+"; or restart a sidecar whose role has UPDATE on the sequence")
+			e.engine.RepairSQL()+"; or restart a sidecar whose role has UPDATE on the sequence")
 	}
 	return err
 }

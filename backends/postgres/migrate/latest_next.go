@@ -16,4 +16,4 @@ const Latest = Base + 1
 //go:embed testdata/next.sql
 var nextSQL string
 
-var next = []Migration{{SQL: nextSQL, Indexes: []Index{{"qsidecar_test_index", "{s}.qsidecar_failures (at, cause)"}}}}
+var migrations = []Migration{{SQL: nextSQL, Indexes: []Index{{"qsidecar_test_index", "{s}.qsidecar_failures (at, cause)"}}}}

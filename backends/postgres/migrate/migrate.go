@@ -62,8 +62,8 @@ type Target struct {
 // time. If it is interrupted at any point, the next Run completes it.
 func Run(ctx context.Context, t Target) (Meta, error) {
 	meta, err := t.read(ctx, t.Pool)
-	// Only tables of the version after the preview have these columns. A later version has to be recognized by its own columns.
-	if errors.Is(err, errEmpty) && t.latest() == Preview+1 {
+	// Which version the tables are of is certain only as long as there is one.
+	if errors.Is(err, errEmpty) && t.latest() == Base {
 		version := 0
 		if e := t.Pool.QueryRow(ctx, In(t.Schema, insertMeta()+" ON CONFLICT (singleton) DO UPDATE SET singleton = 1 RETURNING version")).Scan(&version); e != nil {
 			return meta, fmt.Errorf("%w (%s)", err, e.Error()) // the first error decides the kind
@@ -281,7 +281,7 @@ END $$`
 
 // step migrates the tables from version to the next one.
 func (m *migrator) step(ctx context.Context, version int) error {
-	next := slices.Concat(migrations, m.Later)[version-Preview]
+	next := slices.Concat(migrations, m.Later)[version-Base]
 	for _, x := range next.Indexes {
 		if err := m.build(ctx, x); err != nil {
 			return err

@@ -1,4 +1,4 @@
--- qsidecar's tables in PostgreSQL 13 and later, schema version 5.
+-- qsidecar's tables in PostgreSQL 13 and later, schema version 1.
 --
 -- A plain INSERT is an enqueue, in any program's own transaction:
 --
@@ -79,7 +79,7 @@ CREATE TABLE {s}.qsidecar_jobs (
 
   -- The database rejects an INSERT of a value that a sidecar can't use. A row is checked
   -- until it is first claimed (which sets fence) or becomes ready (a later ready_at), so
-  -- that no later UPDATE is refused: a preview's row can be older than this CHECK.
+  -- that no later UPDATE is refused: a row can be older than a CHECK of a later version.
   CONSTRAINT qsidecar_usable CHECK (fence BETWEEN 1 AND 4611686018427387903 OR ready_at > enqueued_at AND isfinite(ready_at) OR fence = 0
     AND (run_at IS NULL OR run_at >= '0001-01-02 00:00:00+00' AND run_at < '9999-12-31 23:59:59.999001+00')
     AND enqueued_at >= '0001-01-02 00:00:00+00' AND enqueued_at < '9999-12-31 23:59:59.999001+00'
@@ -228,5 +228,5 @@ CREATE TRIGGER qsidecar_row_deleted AFTER DELETE ON {s}.qsidecar_jobs FOR EACH R
   WHEN (OLD.last_error IS NOT NULL OR OLD.key IS NOT NULL)
   EXECUTE FUNCTION {s}.qsidecar_row_deleted();
 
-INSERT INTO {s}.qsidecar_meta (singleton, version, min_program, database) VALUES (1, 5, 2,
+INSERT INTO {s}.qsidecar_meta (singleton, version, min_program, database) VALUES (1, 1, 1,
   rtrim(translate(encode(decode(substr(md5(gen_random_uuid()::text || gen_random_uuid()::text), 1, 16), 'hex'), 'base64'), '+/', '-_'), '='));

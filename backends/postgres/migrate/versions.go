@@ -19,13 +19,10 @@ import (
 )
 
 // Program is the generation of this program. A schema can require a later generation.
-const Program = 2
+const Program = 1
 
-// Versions of the tables.
-const (
-	Base    = 5 // the version of the tables that schema.sql creates
-	Preview = 4 // the version of the last preview, which rename.sql leads to Base
-)
+// Base is the version of the tables that schema.sql creates.
+const Base = 1
 
 // Migration leads from one version of the tables to the next. It only adds, so that
 // sidecars of neighbouring versions work side by side. A migration that can't keep
@@ -47,12 +44,6 @@ type Index struct {
 //go:embed schema.sql
 var schemaSQL string
 
-//go:embed rename.sql
-var renameSQL string
-
-// migrations holds the migrations: the i-th leads from version Preview+i to the next one.
-var migrations = append([]Migration{{SQL: renameSQL}}, next...)
-
 // dropped returns the statement that removes the remains of an interrupted build.
 func (x Index) dropped() string {
 	return "DROP INDEX CONCURRENTLY IF EXISTS {s}." + x.Name
@@ -66,7 +57,7 @@ func (x Index) created() string { return "CREATE INDEX CONCURRENTLY " + x.Name +
 // INDEX. {s} stands for the schema.
 func Fresh(version int, later ...Migration) string {
 	sql := schemaSQL
-	for i, m := range slices.Concat(migrations[1:], later) {
+	for i, m := range slices.Concat(migrations, later) {
 		if Base+i+1 > version {
 			break
 		}
@@ -87,18 +78,15 @@ func SQL(schema, role string, from int, later ...Migration) string {
 	if role == "" {
 		role = "qsidecar_sidecar"
 	}
-	if from > 0 && from < Preview {
-		return "-- " + tooOld(from) + "\n"
-	}
 	var b strings.Builder
 	b.WriteString("-- Names mean the same whatever the path of this role is.\nSET search_path = pg_catalog, pg_temp;\n\n")
 	all := slices.Concat(migrations, later)
 	if from <= 0 {
-		from = Preview + len(all)
+		from = Base + len(all)
 		b.WriteString("BEGIN;\n\n" + Fresh(from, later...) + "\nCOMMIT;\n")
 	}
-	for v := from; v < Preview+len(all); v++ {
-		m := all[v-Preview]
+	for v := from; v < Base+len(all); v++ {
+		m := all[v-Base]
 		for _, x := range m.Indexes {
 			fmt.Fprintf(&b, "-- These run beside writers, so outside of a transaction. If one is interrupted, run both again.\n%s;\n%s;\n\n", x.dropped(), x.created())
 		}
@@ -116,11 +104,6 @@ GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA {s} TO %[1]s;
 COMMIT;
 `, QuoteName(role))
 	return In(schema, b.String())
-}
-
-// tooOld returns what to do about tables of a version before Preview.
-func tooOld(version int) string {
-	return fmt.Sprintf("they are of version %d: first start the last preview of qsidecar, which updates them to version %d, then this program", version, Preview)
 }
 
 // reached returns the statement that sets the version of the tables, unless it is already set.
@@ -156,8 +139,7 @@ func insertMeta() string {
 }
 
 // Read reads the row that describes the tables of a schema. Errors contain place, the address of
-// the database. If the tables need a later program, or are of a preview before the last one,
-// Read returns an error and sets Meta.
+// the database. If the tables need a later program, Read returns an error and sets Meta.
 func Read(ctx context.Context, q Querier, place, schema string) (m Meta, err error) {
 	// to_regclass doesn't work here: within a transaction, a session can remember for too
 	// long that it didn't find a name.
@@ -174,9 +156,6 @@ func Read(ctx context.Context, q Querier, place, schema string) (m Meta, err err
 	if err == nil && oldest > Program {
 		err = fmt.Errorf("the tables in %s, schema %s, were created by a newer qsidecar (version %d, for programs of generation %d on; this one is of generation %d): upgrade this program",
 			place, schema, m.Version, oldest, Program)
-	}
-	if err == nil && m.Version < Preview {
-		err = fmt.Errorf("can't update the tables in %s, schema %s: %s", place, schema, tooOld(m.Version))
 	}
 	return m, err
 }

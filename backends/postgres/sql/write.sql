@@ -1,42 +1,4 @@
--- Statements that store jobs and change claimed ones. Each is "-- name: X" and its text.
--- A fragment is put in where its name stands in braces; {s} is the schema.
-
--- name: begin
-BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE
-
--- name: begin_read
-BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY
-
--- name: unsynced
--- The commit is answered before it is on disk.
-SELECT pg_catalog.set_config('synchronous_commit', 'off', true)
-
--- name: unsynced_claim
--- The same, unless a standby takes over without losing commits: there a lost claim would let two workers run one job.
-SELECT pg_catalog.set_config('synchronous_commit', 'off', true) WHERE pg_catalog.current_setting('synchronous_standby_names') = ''
-
--- name: status
--- The last statement before a COMMIT: the number of the transaction, empty if it wrote nothing.
-SELECT coalesce(pg_current_xact_id_if_assigned()::text, '')
-
--- fragment: claim_status
--- Also, for a transaction that claims: whether its sidecar $1 is alive, the oldest transaction
--- that writes, and whether a lean claim left something.
-SELECT coalesce(pg_current_xact_id_if_assigned()::text, ''),
-  EXISTS (SELECT FROM {s}.qsidecar_sidecars WHERE sidecar = $1 AND NOT dead AND NOT has_left),
-  pg_snapshot_xmin(pg_current_snapshot())::text::bigint,
-  coalesce(current_setting('qsidecar.left', true), '') <> ''
-
--- name: status_of_one
--- And how often jobs of one queue were given back.
-{claim_status},
-  ARRAY[coalesce((SELECT requeues FROM {s}.qsidecar_queues WHERE queue = ($2::text[])[1]), 0)]
-
--- name: status_of_many
--- The same for many queues, in their order.
-{claim_status},
-  ARRAY(SELECT coalesce((SELECT q.requeues FROM {s}.qsidecar_queues q WHERE q.queue = x.queue LIMIT 1), 0)
-    FROM unnest($2::text[]) WITH ORDINALITY AS x (queue, n) ORDER BY x.n)
+-- Statements that store jobs and change claimed ones.
 
 -- name: insert
 -- Inserts jobs in the order of the arrays: ids and positions grow with it.
@@ -46,7 +8,7 @@ SELECT id, id, {s}.qsidecar_now(), {s}.qsidecar_now(), queue, CASE WHEN due > {s
 FROM (
   SELECT {s}.qsidecar_next() AS id, x.*,
     CASE WHEN delay_ms > 0 THEN {s}.qsidecar_now() + delay_ms * interval '1 ms' ELSE run_at END AS due
-  FROM unnest($1::text[], $2::bytea[], $3::smallint[], $4::bigint[], $5::timestamptz[], $6::smallint[], $7::bigint[], $8::text[])
+  FROM unnest(:queues::text[], :payloads::bytea[], :priorities::smallint[], :delays::bigint[], :run_ats::timestamptz[], :max_attempts::smallint[], :timeouts::bigint[], :headers::text[])
     AS x (queue, payload, priority, delay_ms, run_at, max_attempts, timeout_ms, headers)
 ) AS j
 RETURNING id, state = 'ready'
@@ -57,8 +19,8 @@ RETURNING id, state = 'ready'
 WITH j AS MATERIALIZED (
   SELECT {s}.qsidecar_next() AS id, x.*,
     CASE WHEN delay_ms > 0 THEN {s}.qsidecar_now() + delay_ms * interval '1 ms' ELSE run_at END AS due
-  FROM unnest($1::text[], $2::bytea[], $3::smallint[], $4::bigint[], $5::timestamptz[], $6::smallint[], $7::bigint[], $8::text[],
-      $9::text[], $10::bigint[]) WITH ORDINALITY
+  FROM unnest(:queues::text[], :payloads::bytea[], :priorities::smallint[], :delays::bigint[], :run_ats::timestamptz[], :max_attempts::smallint[], :timeouts::bigint[], :headers::text[],
+      :keys::text[], :key_ttls::bigint[]) WITH ORDINALITY
     AS x (queue, payload, priority, delay_ms, run_at, max_attempts, timeout_ms, headers, key, key_ttl_ms, n)
 ), k AS (
   INSERT INTO {s}.qsidecar_keys AS k (queue, key, job, expires_at)
@@ -80,16 +42,16 @@ SELECT NULL, id, true, state = 'ready' FROM i
 -- name: keyed
 -- The first jobs that were stored with some keys.
 SELECT x.n, k.job, coalesce(k.state, (SELECT j.state FROM {s}.qsidecar_jobs j WHERE j.id = k.job LIMIT 1), 'deleted')
-FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS x (queue, key, n)
+FROM unnest(:queues::text[], :keys::text[]) WITH ORDINALITY AS x (queue, key, n)
 CROSS JOIN LATERAL (SELECT k.job, k.state FROM {s}.qsidecar_keys k WHERE k.queue = x.queue AND k.key = x.key LIMIT 1) AS k
 
 -- fragment: at
--- A row's index in the arrays that came with its lease. $1, the ids, is sorted.
-width_bucket(j.id, $1::bigint[])
+-- A row's index in the arrays that came with its lease. :ids, the ids, is sorted.
+width_bucket(j.id, :ids::bigint[])
 
 -- fragment: leased
 -- The rows whose claims the leases prove: no other rows have a token.
-j.id = ANY($1::bigint[]) AND j.token_sidecar = ($2::bigint[])[{at}] AND j.token_number = ($3::bigint[])[{at}]
+j.id = ANY(:ids::bigint[]) AND j.token_sidecar = (:sidecars::bigint[])[{at}] AND j.token_number = (:numbers::bigint[])[{at}]
 
 -- fragment: unclaimed
 -- Takes the claim from a row.
@@ -110,16 +72,16 @@ j.id, j.queue::text, coalesce(j.key, ''), j.priority, j.position, j.fence, coale
 -- name: lock
 -- Locks claimed rows.
 SELECT {row} ''::text FROM {s}.qsidecar_jobs j
-WHERE j.id = ANY($1::bigint[]) AND j.token_sidecar IS NOT NULL ORDER BY j.id FOR UPDATE
+WHERE j.id = ANY(:ids::bigint[]) AND j.token_sidecar IS NOT NULL ORDER BY j.id FOR UPDATE
 
 -- name: find_locked
 -- Locks the claimed rows that no other transaction has locked, and returns the ids of the others.
 WITH free AS MATERIALIZED (
   SELECT j.id FROM {s}.qsidecar_jobs j
-  WHERE j.id = ANY($1::bigint[]) AND j.token_sidecar IS NOT NULL ORDER BY j.id FOR UPDATE SKIP LOCKED
+  WHERE j.id = ANY(:ids::bigint[]) AND j.token_sidecar IS NOT NULL ORDER BY j.id FOR UPDATE SKIP LOCKED
 )
 SELECT j.id FROM {s}.qsidecar_jobs j
-WHERE j.id = ANY($1::bigint[]) AND j.token_sidecar IS NOT NULL AND j.id NOT IN (SELECT id FROM free)
+WHERE j.id = ANY(:ids::bigint[]) AND j.token_sidecar IS NOT NULL AND j.id NOT IN (SELECT id FROM free)
 
 -- fragment: keys_of
 -- The rows of the keys of some jobs, in the order in which every transaction locks them. In which way they are
@@ -132,24 +94,19 @@ ORDER BY k.queue || '', k.key FOR UPDATE
 
 -- name: find_locked_keys
 -- Locks the keys of jobs that no other transaction has locked, and returns the jobs of the others.
-WITH free AS MATERIALIZED ({keys_of}($1::bigint[]) {in_order} SKIP LOCKED)
-{keys_of}($1::bigint[]) AND k.job NOT IN (SELECT job FROM free)
-
--- name: lock_claimed
--- Locks claimed jobs of a queue, whichever sidecar owns them.
-SELECT {row} ''::text FROM {s}.qsidecar_jobs j
-WHERE j.id = ANY($2::bigint[]) AND j.queue = $1 AND j.token_sidecar IS NOT NULL ORDER BY j.id FOR UPDATE
+WITH free AS MATERIALIZED ({keys_of}(:ids::bigint[]) {in_order} SKIP LOCKED)
+{keys_of}(:ids::bigint[]) AND k.job NOT IN (SELECT job FROM free)
 
 -- fragment: limit_end
--- When a claim's time limit ends. If the job was prefetched, it begins now, or $5 milliseconds ago. (greatest and
+-- When a claim's time limit ends. If the job was prefetched, it begins now, or :agos milliseconds ago. (greatest and
 -- least pass over NULL.)
 CASE WHEN j.due_at IS NULL AND j.deadline IS NOT NULL
-    THEN {s}.qsidecar_now() + greatest(j.deadline - j.claimed_at - ($5::bigint[])[{at}] * interval '1 ms', interval '0') ELSE j.deadline END
+    THEN {s}.qsidecar_now() + greatest(j.deadline - j.claimed_at - (:agos::bigint[])[{at}] * interval '1 ms', interval '0') ELSE j.deadline END
 
 -- name: deliver
 -- Records that prefetched jobs were handed out. To do it twice has no effect.
 UPDATE {s}.qsidecar_jobs j SET attempts = j.attempts + j.prefetched::int, prefetched = false, prefetch_losses = 0,
-  worker = coalesce(j.worker, nullif(($4::text[])[{at}], '')),
+  worker = coalesce(j.worker, nullif((:workers::text[])[{at}], '')),
   deadline = {limit_end}, due_at = coalesce(j.due_at, {limit_end})
 WHERE {leased}
 RETURNING {at}
@@ -157,7 +114,7 @@ RETURNING {at}
 -- name: delete_done
 -- Deletes acked jobs.
 WITH d AS (
-  DELETE FROM {s}.qsidecar_jobs WHERE id = ANY($1::bigint[]) RETURNING id, key
+  DELETE FROM {s}.qsidecar_jobs WHERE id = ANY(:ids::bigint[]) RETURNING id, key
 ), l AS MATERIALIZED ({keys_of}(ARRAY(SELECT id FROM d WHERE key IS NOT NULL)) {in_order} NOWAIT
 ), k AS (
   UPDATE {s}.qsidecar_keys SET state = 'done' WHERE job = ANY(ARRAY(SELECT job FROM l))
@@ -166,7 +123,7 @@ SELECT id FROM d
 
 -- name: end_claims
 -- Writes how claims ended whose jobs stay. A ready job gets a new position, behind the others,
--- unless it is given back ($6). Returns the ids, and the queue's count of requeues for jobs
+-- unless it is given back (:backs). Returns the ids, and the queue's count of requeues for jobs
 -- that are given back.
 WITH u AS (
   UPDATE {s}.qsidecar_jobs j SET {unclaimed},
@@ -181,34 +138,34 @@ WITH u AS (
         WHEN 'dead' THEN {s}.qsidecar_now() + j.retention_dead_ms * interval '1 ms' END,
       result
     FROM (
-      SELECT ($2::text[])[i] AS state, ($3::bigint[])[i] AS attempts, ($4::bigint[])[i] AS losses, ($5::bigint[])[i] AS prefetch_losses,
-        ($6::boolean[])[i] AS back, ($7::bigint[])[i] AS delay_ms, ($8::text[])[i] AS cause, ($9::text[])[i] AS message, ($10::bytea[])[i] AS result
+      SELECT (:states::text[])[i] AS state, (:attempts::bigint[])[i] AS attempts, (:losses::bigint[])[i] AS losses, (:prefetch_losses::bigint[])[i] AS prefetch_losses,
+        (:backs::boolean[])[i] AS back, (:delays::bigint[])[i] AS delay_ms, (:causes::text[])[i] AS cause, (:messages::text[])[i] AS message, (:results::bytea[])[i] AS result
       FROM (SELECT {at} AS i OFFSET 0) AS x
     ) AS y)
-  WHERE j.id = ANY($1::bigint[])
+  WHERE j.id = ANY(:ids::bigint[])
   RETURNING {at} AS n, j.id, j.queue, j.key, j.state, j.fence, j.attempts
 ), e AS (
   INSERT INTO {s}.qsidecar_failures (job, fence, attempt, cause, message, at)
-  SELECT id, fence, attempts, ($8::text[])[n], ($9::text[])[n], {s}.qsidecar_now() FROM u WHERE ($8::text[])[n] <> ''
+  SELECT id, fence, attempts, (:causes::text[])[n], (:messages::text[])[n], {s}.qsidecar_now() FROM u WHERE (:causes::text[])[n] <> ''
 ), l AS MATERIALIZED ({keys_of}(ARRAY(SELECT id FROM u WHERE state IN ('done', 'dead') AND key IS NOT NULL)) {in_order} NOWAIT
 ), k AS (
   UPDATE {s}.qsidecar_keys k SET state = (SELECT u.state FROM u WHERE u.id = k.job LIMIT 1)
   WHERE k.job = ANY(ARRAY(SELECT job FROM l))
 ), q AS (
   INSERT INTO {s}.qsidecar_queues AS q (queue, requeues)
-  SELECT DISTINCT queue, 1 FROM u WHERE ($6::boolean[])[n] ORDER BY queue
+  SELECT DISTINCT queue, 1 FROM u WHERE (:backs::boolean[])[n] ORDER BY queue
   ON CONFLICT (queue) DO UPDATE SET requeues = q.requeues + 1
   RETURNING queue, requeues
 )
-SELECT id, coalesce((SELECT q.requeues FROM q WHERE q.queue = u.queue AND ($6::boolean[])[n] LIMIT 1), 0) FROM u
+SELECT id, coalesce((SELECT q.requeues FROM q WHERE q.queue = u.queue AND (:backs::boolean[])[n] LIMIT 1), 0) FROM u
 
 -- name: renew_claims
 -- Writes claims that go on. Their workers have the jobs for certain.
-UPDATE {s}.qsidecar_jobs j SET attempts = ($2::bigint[])[{at}], prefetched = false, prefetch_losses = 0,
-  lease_ms = nullif(($3::bigint[])[{at}], 0), owner = ($4::bigint[])[{at}],
+UPDATE {s}.qsidecar_jobs j SET attempts = (:attempts::bigint[])[{at}], prefetched = false, prefetch_losses = 0,
+  lease_ms = nullif((:leases::bigint[])[{at}], 0), owner = (:owners::bigint[])[{at}],
   deadline = {limit_end},
-  due_at = CASE WHEN ($6::boolean[])[{at}]
-    THEN least({s}.qsidecar_now() + nullif(($3::bigint[])[{at}], 0) * interval '1 ms', {limit_end}) ELSE coalesce(j.due_at, {limit_end}) END,
-  worker = CASE WHEN ($7::boolean[])[{at}] THEN nullif(($8::text[])[{at}], '') ELSE j.worker END
-WHERE j.id = ANY($1::bigint[])
+  due_at = CASE WHEN (:new_dues::boolean[])[{at}]
+    THEN least({s}.qsidecar_now() + nullif((:leases::bigint[])[{at}], 0) * interval '1 ms', {limit_end}) ELSE coalesce(j.due_at, {limit_end}) END,
+  worker = CASE WHEN (:set_workers::boolean[])[{at}] THEN nullif((:workers::text[])[{at}], '') ELSE j.worker END
+WHERE j.id = ANY(:ids::bigint[])
 RETURNING j.id

@@ -266,10 +266,10 @@ func objects(schema string) map[[2]string]string {
 func (e *examination) checkSchema(ctx context.Context) (exist bool, err error) {
 	missing, ours := objects(migrate.SQL(0)), objects(migrate.SQL(0))
 	var strange []string
-	meta, jobs, preview := false, false, false
+	meta, jobs := false, false
 	if err := e.each(ctx, "SELECT type, name, tbl_name FROM sqlite_master", func(r sqlite.Row) {
 		kind, name, table := r.Text(0), r.Text(1), r.Text(2)
-		meta, jobs, preview = meta || name == "qsidecar_meta", jobs || name == "qsidecar_jobs", preview || name == "qsidecar_hosts"
+		meta, jobs = meta || name == "qsidecar_meta", jobs || name == "qsidecar_jobs"
 		if _, own := ours[[2]string{kind, name}]; !own && kind == "trigger" && strings.HasPrefix(table, "qsidecar_") {
 			strange = append(strange, name+" on "+table)
 		}
@@ -285,7 +285,7 @@ func (e *examination) checkSchema(ctx context.Context) (exist bool, err error) {
 		e.AddInfo("schema", "the tables are missing: serve or `qsidecar migrate` will create them")
 		return false, nil
 	}
-	if err := e.checkVersion(ctx); err != nil || preview {
+	if err := e.checkVersion(ctx); err != nil {
 		return false, err
 	}
 	for _, object := range slices.SortedFunc(maps.Keys(missing), func(a, b [2]string) int { return slices.Compare(a[:], b[:]) }) {
@@ -311,10 +311,6 @@ func (e *examination) checkVersion(ctx context.Context) error {
 		if r.Int(1) > migrate.Program {
 			e.AddError("schema", fmt.Sprintf("the tables were created by a newer qsidecar (schema %d, for programs of generation %d on; this one is of generation %d)",
 				r.Int(0), r.Int(1), migrate.Program), "upgrade this program")
-			return
-		}
-		if r.Int(0) < migrate.Preview {
-			e.AddError("schema", "this program can't update the tables: "+migrate.TooOld(r.Int(0)), "follow the advice at the end of that sentence")
 			return
 		}
 		e.TablesFound(int(r.Int(0)), migrate.Latest, "", "")

@@ -11,41 +11,47 @@ import (
 	_ "embed"
 	"encoding/base64"
 	"fmt"
+	"slices"
 	"strings"
 )
 
 //go:embed schema.sql
 var schemaSQL string
 
-//go:embed rename.sql
-var renameSQL string
-
 // The versions of the tables and of the program.
 const (
-	Latest  = 5 // the version of the tables that this program creates
-	Program = 2 // the generation of this program; a schema can require a later generation
-
-	// Preview is the version of the last preview, which rename.sql leads to Latest.
-	Preview = 4
+	base    = 1    // the version of the tables that schema.sql creates
+	Latest  = base // the version of the tables that this program creates
+	Program = 1    // the generation of this program; a schema can require a later generation
 )
+
+// migrations holds the migrations: the i-th leads from version base+i to the next one. They only add, so that sidecars
+// of neighbouring versions work side by side.
+var migrations [Latest - base]string
 
 // SQL returns the script that leads from the tables of a version (0: there are none) to those
 // of Latest. The script doesn't insert the row of qsidecar_meta; Run does.
 func SQL(from int) string {
-	switch {
-	case from <= 0:
-		return schemaSQL
-	case from < Preview:
-		return "-- " + TooOld(int64(from)) + "\n"
-	case from == Preview:
-		return "BEGIN IMMEDIATE;\n\n" + renameSQL + "\nCOMMIT;\n"
+	script := script(from)
+	if from <= 0 || script == "" {
+		return script
 	}
-	return ""
+	return "BEGIN IMMEDIATE;\n" + script + "\nCOMMIT;\n"
 }
 
-// TooOld returns what to do about tables of a version before Preview.
-func TooOld(version int64) string {
-	return fmt.Sprintf("they are of version %d: first start the last preview of qsidecar, which updates them to version %d, then this program", version, Preview)
+// script is SQL without a transaction, and through later migrations.
+func script(from int, later ...string) string {
+	var b strings.Builder
+	if from <= 0 {
+		b.WriteString(schemaSQL)
+		from = base
+	}
+	for i, sql := range slices.Concat(migrations[:], later) {
+		if base+i >= from {
+			fmt.Fprintf(&b, "\n%s\nUPDATE qsidecar_meta SET version = %d WHERE version = %d;\n", sql, base+i+1, base+i)
+		}
+	}
+	return b.String()
 }
 
 // Tx is a transaction that holds the write lock.
@@ -56,27 +62,29 @@ type Tx interface {
 }
 
 // Run creates the tables, or updates them to Latest, and returns backends.Info.Database.
-// path is for error messages.
-func Run(t Tx, path string) (database string, err error) {
-	var tables, jobs, preview int64
-	if err := scan(t, `SELECT count(*) FILTER (WHERE name = 'qsidecar_meta'), count(*) FILTER (WHERE name = 'qsidecar_jobs'),
-		count(*) FILTER (WHERE name = 'qsidecar_hosts') FROM sqlite_master WHERE type = 'table'`,
-		&tables, &jobs, &preview); err != nil {
+// path is for error messages. later are migrations that follow Latest; tests set them.
+func Run(t Tx, path string, later ...string) (database string, err error) {
+	var tables, jobs int64
+	if err := scan(t, `SELECT count(*) FILTER (WHERE name = 'qsidecar_meta'), count(*) FILTER (WHERE name = 'qsidecar_jobs')
+		FROM sqlite_master WHERE type = 'table'`, &tables, &jobs); err != nil {
 		return "", err
 	}
 	switch {
 	case tables == 0 && jobs != 0:
 		return "", fmt.Errorf("%s has a table qsidecar_jobs but no qsidecar_meta: its tables were not created by qsidecar, or only in part", path)
 	case tables == 0:
-		if err := t.Script(schemaSQL); err != nil {
+		if err := t.Script(script(0, later...)); err != nil {
 			return "", fmt.Errorf("creating the tables in %s: %w", path, err)
 		}
-	case preview != 0:
-		if err := rename(t, path); err != nil {
-			return "", err
+	}
+	latest := int64(Latest + len(later))
+	version, database, err := meta(t, path, latest)
+	if err == nil && version < latest {
+		if err = t.Script(script(int(version), later...)); err != nil {
+			err = fmt.Errorf("updating the tables in %s to version %d: %w", path, latest, err)
 		}
 	}
-	return meta(t, path)
+	return database, err
 }
 
 // scan reads the integers of a query's only row into to.
@@ -89,39 +97,20 @@ func scan(t Tx, sql string, to ...*int64) error {
 	})
 }
 
-// rename gives the tables of the last preview their new names.
-func rename(t Tx, path string) error {
-	var version int64
-	if err := scan(t, `SELECT version FROM qsidecar_meta`, &version); err != nil {
-		return err
-	}
-	if version != Preview {
-		return fmt.Errorf("can't update the tables in %s: %s", path, TooOld(version))
-	}
-	err := t.Script(renameSQL)
-	if err != nil && (strings.Contains(err.Error(), "error in view") || strings.Contains(err.Error(), "error in trigger")) {
-		return fmt.Errorf("can't update the tables in %s to version %d: SQLite can't rename them while a view or trigger in the file is invalid (%w): correct or drop it, and start again", path, Latest, err)
-	}
-	if err != nil {
-		return fmt.Errorf("updating the tables in %s to version %d: %w", path, Latest, err)
-	}
-	return nil
-}
-
 // meta reads the row that describes the tables. It adds the row if a person ran the schema
 // by hand.
-func meta(t Tx, path string) (database string, err error) {
+func meta(t Tx, path string, latest int64) (version int64, database string, err error) {
 	var rows int64
 	if err := scan(t, `SELECT count(*) FROM qsidecar_meta`, &rows); err != nil {
-		return "", err
+		return 0, "", err
 	}
 	// A later version can have other columns, so an existing row is only read.
 	if rows == 0 {
 		var id [8]byte
 		rand.Read(id[:])
 		if err := t.Exec(`INSERT INTO qsidecar_meta (singleton, version, min_program, database) VALUES (1, ?, ?, ?) ON CONFLICT (singleton) DO NOTHING`,
-			Latest, Program, base64.RawURLEncoding.EncodeToString(id[:])); err != nil {
-			return "", err
+			latest, Program, base64.RawURLEncoding.EncodeToString(id[:])); err != nil {
+			return 0, "", err
 		}
 	}
 	err = t.Query(`SELECT version, min_program, database FROM qsidecar_meta`, func(values []driver.Value) error {
@@ -129,8 +118,9 @@ func meta(t Tx, path string) (database string, err error) {
 			return fmt.Errorf("the tables in %s were created by a newer qsidecar (schema %d, for programs of generation %d on; this one is of generation %d): upgrade this program",
 				path, values[0], oldest, Program)
 		}
+		version, _ = values[0].(int64)
 		database, _ = values[2].(string)
 		return nil
 	})
-	return database, err
+	return version, database, err
 }

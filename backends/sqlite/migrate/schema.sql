@@ -1,4 +1,4 @@
--- qsidecar's tables in SQLite, schema version 5.
+-- qsidecar's tables in SQLite, schema version 1.
 --
 -- A plain INSERT is an enqueue, in any program's own transaction:
 --
@@ -20,26 +20,27 @@ CREATE TABLE qsidecar_meta (
 -- The large columns come last: a row's early columns are read without its late ones.
 CREATE TABLE qsidecar_jobs (
   id                INTEGER PRIMARY KEY AUTOINCREMENT CONSTRAINT id_is_positive CHECK (id > 0), -- never reused
+  position          INTEGER, -- order inside a priority, from the same sequence of numbers as id
+  enqueued_at       INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)),
+  ready_at          INTEGER, -- when it became ready
+  fence             INTEGER NOT NULL DEFAULT 0,
+  attempts          INTEGER NOT NULL DEFAULT 0, -- deliveries that count
+  losses            INTEGER NOT NULL DEFAULT 0, -- consecutive failures that were not nacks or time-outs
+  prefetch_losses   INTEGER NOT NULL DEFAULT 0, -- consecutive sidecars that died while it was prefetched
+  priority          INTEGER NOT NULL DEFAULT 0
+    CONSTRAINT priority_range CHECK (typeof(priority) = 'integer' AND priority BETWEEN -32768 AND 32767),
+  max_attempts      INTEGER
+    CONSTRAINT max_attempts_range CHECK (max_attempts IS NULL OR typeof(max_attempts) = 'integer' AND max_attempts BETWEEN 1 AND 32767),
+  prefetched        INTEGER NOT NULL DEFAULT 0, -- 1: its delivery is not recorded and not in attempts
   queue             TEXT    NOT NULL
     CONSTRAINT queue_name CHECK (typeof(queue) = 'text' AND length(CAST(queue AS BLOB)) BETWEEN 1 AND 128
            AND instr(queue, char(0)) = 0
            AND queue NOT GLOB '*[^A-Za-z0-9._:/-]*' AND queue NOT GLOB '[.-]*'),
   state             TEXT    NOT NULL DEFAULT 'ready',
-  priority          INTEGER NOT NULL DEFAULT 0
-    CONSTRAINT priority_range CHECK (typeof(priority) = 'integer' AND priority BETWEEN -32768 AND 32767),
-  position          INTEGER, -- order inside a priority, from the same sequence of numbers as id
-  max_attempts      INTEGER
-    CONSTRAINT max_attempts_range CHECK (max_attempts IS NULL OR typeof(max_attempts) = 'integer' AND max_attempts BETWEEN 1 AND 32767),
   timeout_ms        INTEGER, -- the job's own
   run_at            INTEGER
     CONSTRAINT run_at_is_ms_or_utc_text CHECK (run_at IS NULL OR typeof(run_at) = 'integer'
            OR typeof(run_at) = 'text' AND julianday(run_at) IS NOT NULL),
-  enqueued_at       INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)),
-  ready_at          INTEGER, -- when it became ready
-  attempts          INTEGER NOT NULL DEFAULT 0, -- deliveries that count
-  losses            INTEGER NOT NULL DEFAULT 0, -- consecutive failures that were not nacks or time-outs
-  prefetch_losses   INTEGER NOT NULL DEFAULT 0, -- consecutive sidecars that died while it was prefetched
-  fence             INTEGER NOT NULL DEFAULT 0,
   -- the policy of the last claim
   claim_max         INTEGER,
   backoff_ms        INTEGER,
@@ -47,7 +48,6 @@ CREATE TABLE qsidecar_jobs (
   retention_done_ms INTEGER, -- NULL: an ack deletes
   retention_dead_ms INTEGER, -- NULL: indefinitely
   -- the claim
-  prefetched        INTEGER NOT NULL DEFAULT 0, -- 1: its delivery is not recorded and not in attempts
   token_sidecar     INTEGER,
   token_number      INTEGER,
   owner             INTEGER, -- the sidecar that must be alive for a session lease; 0: none (a timed lease of a dead sidecar)
@@ -89,8 +89,8 @@ BEGIN
 END;
 
 -- The database rejects an INSERT of a value that a sidecar can't use. It is a trigger,
--- because SQLite can't add a CHECK to the tables of a preview. Their rows stay: sidecars
--- skip those that they can't use, and log it. run_at is from the years 1 to 9999.
+-- because no later UPDATE must be refused, and SQLite can't change the CHECK of a table that
+-- exists. run_at is from the years 1 to 9999.
 CREATE TRIGGER qsidecar_usable BEFORE INSERT ON qsidecar_jobs
 WHEN CASE typeof(NEW.run_at)
     WHEN 'integer' THEN NEW.run_at NOT BETWEEN -62135510400000 AND 253402300799999

@@ -258,7 +258,7 @@ func (e *examination) checkIndexes(ctx context.Context) error {
 			"ALTER INDEX … SET (ALLOW_ROW_LOCKS = ON)")
 	}
 	missing := []string{}
-	for _, found := range createIndex.FindAllStringSubmatch(migrate.Fresh(), -1) {
+	for _, found := range createIndex.FindAllStringSubmatch(migrate.Script(0), -1) {
 		behind := func(name string) bool { return strings.HasPrefix(name, found[1]) } // Babelfish adds a hash
 		if !exists[found[1]] && !(e.Babelfish && slices.ContainsFunc(slices.Collect(maps.Keys(exists)), behind)) {
 			missing = append(missing, found[1])

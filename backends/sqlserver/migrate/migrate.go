@@ -12,6 +12,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -19,17 +20,34 @@ import (
 var schemaSQL string
 
 const (
-	// Latest is the version of the tables that this program creates and needs. There is no
-	// migration from the tables of the previews, which never ran on a server.
-	Latest = 5
+	base = 1 // the version of the tables that schema.sql creates
+
+	// Latest is the version of the tables that this program creates and needs.
+	Latest = base
 
 	// program is the generation of this program. A schema can require a later one.
-	program = 2
+	program = 1
 )
 
-// Fresh returns the SQL that creates all tables. It leaves existing objects alone. {s} stands
-// for the schema.
-func Fresh() string { return schemaSQL }
+// migrations holds the migrations: the i-th leads from version base+i to the next one. They only add, so that sidecars
+// of neighbouring versions work side by side. Their batches end with GO. {s} stands for the schema.
+var migrations [Latest - base]string
+
+// Script returns the SQL that leads from the tables of version `from` (0: there are none) to the latest ones, and
+// through later migrations, which tests add. It leaves existing objects alone. {s} stands for the schema.
+func Script(from int, later ...string) string {
+	var b strings.Builder
+	if from <= 0 {
+		b.WriteString(schemaSQL)
+		from = base
+	}
+	for i, sql := range slices.Concat(migrations[:], later) {
+		if base+i >= from {
+			fmt.Fprintf(&b, "\n%s\nGO\nUPDATE {s}.qsidecar_meta SET version = %d WHERE version = %d;\nGO\n", strings.TrimSuffix(strings.TrimSpace(sql), "\nGO"), base+i+1, base+i)
+		}
+	}
+	return b.String()
+}
 
 // Rights grants the rights of a role that runs a sidecar without the right to create tables. It grants them object by
 // object, because Babelfish has no other grants. {s} stands for the schema, {r} for the role.
@@ -59,22 +77,12 @@ func SQL(schema, role string, from int) string {
 	if role == "" {
 		role = "qsidecar_sidecar"
 	}
-	if from > 0 && from < Latest {
-		return "-- " + tooOld(from) + "\n"
-	}
 	var b strings.Builder
 	b.WriteString("SET QUOTED_IDENTIFIER, ANSI_NULLS, ANSI_PADDING, ANSI_WARNINGS, ARITHABORT, CONCAT_NULL_YIELDS_NULL, XACT_ABORT ON;\nGO\n\n")
-	if from <= 0 {
-		b.WriteString(In(schema, schemaSQL))
-	}
+	b.WriteString(In(schema, Script(from)))
 	b.WriteString("\n")
 	b.WriteString(strings.ReplaceAll(In(schema, Rights), "{r}", QuoteName(role)))
 	return b.String()
-}
-
-// tooOld returns what to do about tables of a version before Latest.
-func tooOld(version int) string {
-	return fmt.Sprintf("they are of version %d, of a preview that supported no SQL Server: drop them, or name another schema", version)
 }
 
 // In replaces each {s} by the quoted name of the schema, and each {'s} by its name as a
@@ -142,7 +150,7 @@ func MetaSQL() string {
 }
 
 // Read reads the row that describes the tables of a schema. place names the database's address in errors. For tables
-// that need a later program, and for those of a preview, it returns an error, and Meta.
+// that need a later program it returns an error, and Meta.
 func Read(ctx context.Context, q Querier, place, schema string) (m Meta, err error) {
 	exists := false
 	if err := scan(ctx, q, "SELECT CASE WHEN OBJECT_ID("+QuoteText(QuoteName(schema)+".qsidecar_meta")+") IS NULL THEN 0 ELSE 1 END;", &exists); err != nil || !exists {
@@ -156,9 +164,6 @@ func Read(ctx context.Context, q Querier, place, schema string) (m Meta, err err
 		return m, fmt.Errorf("the tables in %s, schema %s, were created by a newer qsidecar (version %d, for programs of generation %d on; this one is of generation %d): upgrade this program",
 			place, schema, m.Version, oldest, program)
 	}
-	if m.Version > 0 && m.Version < Latest {
-		return m, fmt.Errorf("can't update the tables in %s, schema %s: %s", place, schema, tooOld(m.Version))
-	}
 	return m, nil
 }
 
@@ -170,8 +175,9 @@ DECLARE @got int;
 EXEC @got = sp_getapplock @Resource = N'qsidecar schema', @LockMode = 'Exclusive', @LockOwner = 'Transaction', @LockTimeout = 60000;
 SELECT @got AS got;`
 
-// Advance creates the tables in the connection's open transaction.
-func Advance(ctx context.Context, c *sql.Conn, place, schema string) error {
+// Advance creates the tables, or updates them to Latest, in the connection's open transaction. later are migrations that
+// follow Latest; tests set them.
+func Advance(ctx context.Context, c *sql.Conn, place, schema string, later ...string) error {
 	got := 0
 	if err := scan(ctx, c, LockSQL, &got); err != nil {
 		return err
@@ -183,10 +189,7 @@ func Advance(ctx context.Context, c *sql.Conn, place, schema string) error {
 	if err != nil {
 		return err
 	}
-	if meta.Version >= Latest { // another sidecar was faster
-		return nil
-	}
-	for _, text := range Batches(In(schema, schemaSQL)) {
+	for _, text := range Batches(In(schema, Script(meta.Version, later...))) { // none if another sidecar was faster
 		if _, err := c.ExecContext(ctx, text); err != nil {
 			return err
 		}

@@ -1,4 +1,4 @@
--- qsidecar's tables in SQL Server 2016 and later and Azure SQL, schema version 5.
+-- qsidecar's tables in SQL Server 2016 and later and Azure SQL, schema version 1.
 --
 -- A plain INSERT is an enqueue, in any program's own transaction:
 --
@@ -51,8 +51,7 @@ IF OBJECT_ID(N'{s}.qsidecar_jobs') IS NULL
     prefetched        tinyint      NOT NULL DEFAULT (0), -- 1: its delivery is not recorded and not in attempts
     queue             varchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL CONSTRAINT qsidecar_queue_name
       CHECK (DATALENGTH(queue) BETWEEN 1 AND 128 AND queue NOT LIKE '%[^A-Za-z0-9._:/-]%' AND queue NOT LIKE '[.-]%' AND DATALENGTH(queue) = LEN(queue)),
-    state             varchar(9)   COLLATE Latin1_General_100_BIN2 NOT NULL DEFAULT ('pending') CONSTRAINT qsidecar_state
-      CHECK (state IN ('pending', 'claimed', 'done', 'dead')), -- pending: ready without a run_at, scheduled with one
+    state             varchar(9)   COLLATE Latin1_General_100_BIN2 NOT NULL DEFAULT ('ready'), -- with a run_at it is scheduled: a plain INSERT has no trigger that writes that
     timeout_ms        bigint       NULL, -- the job's own
     run_at            datetime2(6) NULL,
     -- the policy of the last claim
@@ -79,6 +78,8 @@ IF OBJECT_ID(N'{s}.qsidecar_jobs') IS NULL
       CHECK (headers IS NULL OR (ISJSON(headers) = 1 AND LTRIM(headers) LIKE N'{%')),
     result            varbinary(max) NULL,
     payload           varbinary(max) NOT NULL DEFAULT (0x),
+    -- A job that doesn't wait has no run_at, so that the jobs with one are those that are scheduled.
+    CONSTRAINT qsidecar_state CHECK (state = 'ready' OR (state = 'scheduled' AND run_at IS NOT NULL) OR (state IN ('claimed', 'done', 'dead') AND run_at IS NULL)),
     CONSTRAINT qsidecar_position CHECK (position > 0),
     -- Lists, counts and retention find finished jobs by this instant.
     CONSTRAINT qsidecar_finished_at CHECK (state NOT IN ('done', 'dead') OR finished_at IS NOT NULL)
@@ -99,17 +100,17 @@ GO
 IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'{s}.qsidecar_jobs')
   AND (name = N'qsidecar_ready' OR SERVERPROPERTY('babelfish') IS NOT NULL AND name LIKE N'qsidecar_ready%'))
   CREATE INDEX qsidecar_ready ON {s}.qsidecar_jobs (queue, priority DESC, position) INCLUDE (run_at)
-  WHERE state = 'pending' AND run_at IS NULL;
+  WHERE state = 'ready' AND run_at IS NULL;
 GO
 IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'{s}.qsidecar_jobs')
   AND (name = N'qsidecar_scheduled' OR SERVERPROPERTY('babelfish') IS NOT NULL AND name LIKE N'qsidecar_scheduled%'))
   CREATE INDEX qsidecar_scheduled ON {s}.qsidecar_jobs (run_at, id) INCLUDE (queue)
-  WHERE state = 'pending' AND run_at IS NOT NULL;
+  WHERE run_at IS NOT NULL;
 GO
 IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'{s}.qsidecar_jobs')
   AND (name = N'qsidecar_delayed' OR SERVERPROPERTY('babelfish') IS NOT NULL AND name LIKE N'qsidecar_delayed%'))
   CREATE INDEX qsidecar_delayed ON {s}.qsidecar_jobs (queue, run_at, id)
-  WHERE state = 'pending' AND run_at IS NOT NULL;
+  WHERE run_at IS NOT NULL;
 GO
 IF NOT EXISTS (SELECT 1 FROM sys.indexes WHERE object_id = OBJECT_ID(N'{s}.qsidecar_jobs')
   AND (name = N'qsidecar_owned' OR SERVERPROPERTY('babelfish') IS NOT NULL AND name LIKE N'qsidecar_owned%'))
@@ -282,6 +283,6 @@ BEGIN
   DECLARE @id varchar(11) = '';
   WHILE LEN(@id) < 11
     SET @id = @id + SUBSTRING('ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_', CONVERT(int, SUBSTRING(@random, LEN(@id) + 1, 1)) % 64 + 1, 1);
-  INSERT INTO {s}.qsidecar_meta (singleton, version, min_program, database_id) VALUES (1, 5, 2, @id);
+  INSERT INTO {s}.qsidecar_meta (singleton, version, min_program, database_id) VALUES (1, 1, 1, @id);
 END;
 GO

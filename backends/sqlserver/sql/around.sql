@@ -11,7 +11,7 @@
 -- sets 4
 SELECT @now AS now,
   (SELECT TOP (1) j.run_at FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_scheduled), READPAST, READCOMMITTEDLOCK)
-    WHERE j.state = 'pending' AND j.run_at IS NOT NULL ORDER BY j.run_at) AS run_at,
+    WHERE j.run_at IS NOT NULL ORDER BY j.run_at) AS run_at,
   (SELECT TOP (1) j.due_at FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_due), READPAST, READCOMMITTEDLOCK)
     WHERE j.due_at IS NOT NULL ORDER BY j.due_at) AS due_at,
   CASE WHEN EXISTS (SELECT 1 FROM {s}.qsidecar_sidecars AS h WITH (READPAST, READCOMMITTEDLOCK) WHERE h.dead = 1) THEN 1 ELSE 0 END AS dead,
@@ -55,7 +55,7 @@ FROM @around_segment AS x
 CROSS APPLY (
   SELECT TOP (1) j.id
   FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, READPAST, READCOMMITTEDLOCK)
-  WHERE j.state = 'pending' AND j.run_at IS NULL AND j.queue = x.queue AND j.priority = x.highest AND j.position > x.low AND j.position <= x.high
+  WHERE j.state = 'ready' AND j.run_at IS NULL AND j.queue = x.queue AND j.priority = x.highest AND j.position > x.low AND j.position <= x.high
 ) AS r
 WHERE x.highest = x.lowest
 UNION ALL
@@ -64,7 +64,7 @@ FROM @around_segment AS x
 CROSS APPLY (
   SELECT TOP (1) j.id
   FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, READPAST, READCOMMITTEDLOCK)
-  WHERE j.state = 'pending' AND j.run_at IS NULL AND j.queue = x.queue AND j.priority <= x.highest AND j.priority >= x.lowest
+  WHERE j.state = 'ready' AND j.run_at IS NULL AND j.queue = x.queue AND j.priority <= x.highest AND j.priority >= x.lowest
 ) AS r
 WHERE x.highest > x.lowest
 OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);

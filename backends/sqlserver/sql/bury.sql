@@ -14,7 +14,7 @@ UPDATE j SET state = 'dead', attempts = j.attempts + 1,
   last_error = b.message
 OUTPUT inserted.id, inserted.fence, inserted.attempts, inserted.[key] INTO @buried
 FROM @bury AS b, {s}.qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)
-WHERE j.id = b.id AND j.state = 'pending' AND j.run_at IS NULL
+WHERE j.id = b.id AND j.state = 'ready' AND j.run_at IS NULL
 OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 INSERT INTO {s}.qsidecar_failures (job, fence, attempt, cause, message, at)
 SELECT y.id, y.fence, y.attempts, 'too_large', b.message, @now

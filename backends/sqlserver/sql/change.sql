@@ -18,13 +18,14 @@ SELECT j.id, x.n, CASE
     ELSE j.run_at END
 FROM OPENJSON(@change_ids) WITH (n int, id bigint) AS x
 INNER JOIN {s}.qsidecar_jobs AS j WITH (UPDLOCK, ROWLOCK, FORCESEEK) ON j.id = x.id
-WHERE j.queue = @change_queue AND j.state = 'pending'
+WHERE j.queue = @change_queue AND j.state IN ('ready', 'scheduled')
 OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 UPDATE x SET due = NULL
 FROM @change AS x
 WHERE x.due <= @now;
 DECLARE @changed TABLE (id bigint NOT NULL PRIMARY KEY);
-UPDATE j SET priority = CASE WHEN @change_set = 1 THEN CONVERT(smallint, @change_priority) ELSE j.priority END, run_at = x.due,
+UPDATE j SET priority = CASE WHEN @change_set = 1 THEN CONVERT(smallint, @change_priority) ELSE j.priority END,
+  state = CASE WHEN x.due IS NULL THEN 'ready' ELSE 'scheduled' END, run_at = x.due,
   position = CASE WHEN x.due IS NULL THEN @change_base + x.n ELSE j.position END,
   ready_at = CASE WHEN x.due IS NULL THEN @now ELSE j.ready_at END
 OUTPUT inserted.id INTO @changed

@@ -27,7 +27,7 @@ BEGIN
     SET @claim_next = NULL;
     SELECT TOP (1) @claim_next = j.priority
     FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
-    WHERE j.state = 'pending' AND j.run_at IS NULL AND j.queue = @claim_queue AND j.priority <= @claim_highest
+    WHERE j.state = 'ready' AND j.run_at IS NULL AND j.queue = @claim_queue AND j.priority <= @claim_highest
     ORDER BY j.priority DESC, j.position
     OPTION (KEEPFIXED PLAN);
     IF @claim_next IS NULL
@@ -35,7 +35,7 @@ BEGIN
     INSERT INTO @claim_picked (id, segment, policy, priority, place, size)
     SELECT TOP (@claim_left) j.id, @claim_n, @claim_policy_n, j.priority, -j.position, DATALENGTH(j.payload)
     FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
-    WHERE j.state = 'pending' AND j.run_at IS NULL AND j.queue = @claim_queue AND j.priority = @claim_next
+    WHERE j.state = 'ready' AND j.run_at IS NULL AND j.queue = @claim_queue AND j.priority = @claim_next
     ORDER BY j.position DESC
     OPTION (OPTIMIZE FOR (@claim_left = 1), KEEPFIXED PLAN);
     SET @claim_left = @claim_left - @@ROWCOUNT;

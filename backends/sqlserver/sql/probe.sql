@@ -13,7 +13,7 @@ FROM @probe AS x
 CROSS APPLY (
   SELECT TOP (1) j.position
   FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, ROWLOCK, READCOMMITTEDLOCK)
-  WHERE j.state = 'pending' AND j.run_at IS NULL AND j.queue = @probe_queue AND j.priority = x.priority AND j.position > x.low AND j.position <= x.high
+  WHERE j.state = 'ready' AND j.run_at IS NULL AND j.queue = @probe_queue AND j.priority = x.priority AND j.position > x.low AND j.position <= x.high
   ORDER BY j.position
 ) AS r
 OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);

@@ -12,7 +12,7 @@ INSERT INTO @promote (id, run_at, queue)
 SELECT TOP (@promote_limit) r.id, r.run_at, r.queue
 FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_scheduled), FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
 INNER JOIN {s}.qsidecar_jobs AS r WITH (FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK) ON r.id = j.id
-WHERE j.state = 'pending' AND j.run_at IS NOT NULL AND j.run_at <= @now AND r.run_at IS NOT NULL
+WHERE j.run_at IS NOT NULL AND j.run_at <= @now AND r.run_at IS NOT NULL
 ORDER BY j.run_at, j.id
 OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 {promote_tail}

@@ -12,6 +12,6 @@ INSERT INTO @promote (id, run_at, queue)
 SELECT j.id, j.run_at, j.queue
 FROM @promote_id AS o
 INNER JOIN {s}.qsidecar_jobs AS j WITH (FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK) ON j.id = o.id
-WHERE j.state = 'pending' AND j.run_at IS NOT NULL AND j.run_at <= @now
+WHERE j.run_at IS NOT NULL AND j.run_at <= @now
 OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 {promote_tail}

@@ -7,7 +7,7 @@ WHILE 1 = 1
 BEGIN
   SET @queues_next = NULL;
   SELECT TOP (1) @queues_next = j.queue FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, READPAST, READCOMMITTEDLOCK)
-  WHERE j.state = 'pending' AND j.run_at IS NULL AND j.queue > @queues_last ORDER BY j.queue
+  WHERE j.state = 'ready' AND j.run_at IS NULL AND j.queue > @queues_last ORDER BY j.queue
   OPTION (KEEPFIXED PLAN);
   IF @queues_next IS NULL
     BREAK;
@@ -19,7 +19,7 @@ WHILE 1 = 1
 BEGIN
   SET @queues_next = NULL;
   SELECT TOP (1) @queues_next = j.queue FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_delayed), FORCESEEK, READPAST, READCOMMITTEDLOCK)
-  WHERE j.state = 'pending' AND j.run_at IS NOT NULL AND j.queue > @queues_last ORDER BY j.queue
+  WHERE j.run_at IS NOT NULL AND j.queue > @queues_last ORDER BY j.queue
   OPTION (KEEPFIXED PLAN);
   IF @queues_next IS NULL
     BREAK;

@@ -57,9 +57,7 @@ func matches(pattern, name string) bool {
 // Check calls bad for each error in the rule.
 func (r *Rule) Check(bad func(field, format string, args ...any)) {
 	for _, op := range r.Ops {
-		if now, renamed := protocol.NewName(op); renamed {
-			bad("ops", "the op %s is called %s now", op, now)
-		} else if !protocol.Known(op) {
+		if !protocol.Known(op) {
 			bad("ops", "there is no op %q", op)
 		}
 		if r.Queues != nil && slices.Contains(sidecarWide, op) {

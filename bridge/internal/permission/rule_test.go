@@ -1,12 +1,9 @@
 package permission
 
 import (
-	"fmt"
-	"slices"
 	"testing"
 
 	"github.com/qsidecar/qsidecar/internal/unixsocket"
-	"github.com/qsidecar/qsidecar/protocol"
 )
 
 func TestGlobs(t *testing.T) {
@@ -37,15 +34,5 @@ func TestRulesByGroup(t *testing.T) {
 		if x.rule.appliesTo(p) != x.want {
 			t.Errorf("%+v fits %v: %v", x.rule, p, !x.want)
 		}
-	}
-}
-
-// TestRuleWithOldOps checks that the error for a renamed op names the new one.
-func TestRuleWithOldOps(t *testing.T) {
-	var got []string
-	rule := Rule{Ops: []protocol.Op{"release", "cancel", protocol.OpReclaim}}
-	rule.Check(func(field, format string, args ...any) { got = append(got, field+": "+fmt.Sprintf(format, args...)) })
-	if want := []string{"ops: the op release is called reclaim now", "ops: the op cancel is called cancel_claim now"}; !slices.Equal(got, want) {
-		t.Errorf("got %q, want %q", got, want)
 	}
 }

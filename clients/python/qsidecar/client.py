@@ -7,12 +7,12 @@ import time
 import weakref
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Callable, Dict, Iterable, List, Mapping, NoReturn, Optional, Sequence, Type, Union
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Type, Union
 
 from . import errors
 from ._call import MAX_LIST, SETTLES, Call, pause_for, repeatable
 from ._session import Session
-from .job import Enqueued, Job, NewJob, Seconds, millis, nack_fields, reject_renamed
+from .job import Enqueued, Job, NewJob, Seconds, millis, nack_fields
 
 # Replaces the sidecar in tests: set by qsidecar.testing.inline.
 _inline: Optional[Callable[[Sequence[NewJob]], List[Enqueued]]] = None
@@ -165,10 +165,8 @@ class Client:
         dead: bool = False,
         snooze: bool = False,
         request_timeout: Optional[float] = None,
-        **renamed: NoReturn,
     ) -> List[Job]:
         """Settles up to 1,000 jobs as failed, like Job.nack. Returns the jobs whose leases were lost."""
-        reject_renamed(renamed)
         return self._settle_many("nack", list(jobs), nack_fields(error, delay, dead, snooze), request_timeout)
 
     def _settle_many(
@@ -182,10 +180,6 @@ class Client:
     def cancel_claims(self) -> None:
         """Ends the waiting claims of all threads. They return the jobs they have, if any."""
         self._session.end_claims(None, time.monotonic() + self._time_limit("cancel_claim"))
-
-    @property
-    def cancel(self) -> NoReturn:
-        raise AttributeError("Client.cancel is called cancel_claims now")
 
     # --- the rest ---
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, NamedTuple, NoReturn, Optional, Union
+from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Union
 
 from . import errors
 
@@ -188,13 +188,11 @@ class Job:
         dead: bool = False,
         snooze: bool = False,
         request_timeout: Optional[float] = None,
-        **renamed: NoReturn,
     ) -> None:
         """Settles the job as failed. It is ready again after delay: 0 means at once, None the queue's back-off.
 
         dead: no more attempts. snooze: not now, this delivery uses up no attempt.
         """
-        reject_renamed(renamed)
         self._do("nack", self._nack_fields(error, delay, dead, snooze), request_timeout)
 
     def _nack_fields(
@@ -229,13 +227,6 @@ class Job:
             raise
         self.settled = self.settled or op != "extend"
         return reply
-
-
-def reject_renamed(arguments: Mapping[str, Any]) -> None:
-    """Raises a TypeError for unknown arguments of a nack. Names the new argument if one was renamed."""
-    for name in arguments:
-        now = "charge=False is called snooze=True now" if name == "charge" else f"unexpected keyword argument {name!r}"
-        raise TypeError(f"nack: {now}")
 
 
 def nack_fields(error: str, delay: Optional[Seconds], dead: bool, snooze: bool) -> Dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NoReturn, Optional
+from typing import Optional
 
 from .job import Seconds
 
@@ -10,10 +10,7 @@ from .job import Seconds
 class Retry(Exception):
     """Raise it in a job's function to fail the attempt. It is tried again after delay seconds or the back-off."""
 
-    def __init__(self, message: str = "", *, delay: Optional[Seconds] = None, **renamed: NoReturn) -> None:
-        for name in renamed:
-            now = "charge=False is called Snooze now" if name == "charge" else f"unexpected keyword argument {name!r}"
-            raise TypeError(f"Retry: {now}")
+    def __init__(self, message: str = "", *, delay: Optional[Seconds] = None) -> None:
         super().__init__(message)
         self.delay = delay
 

@@ -62,24 +62,6 @@ class Jobs(Case):
         job.nack("enough", dead=True)
         self.assertEqual(self.peek(job.id)["state"], "dead")
 
-    def test_old_names_are_errors_with_the_new_name(self):
-        self.client.enqueue(self.q, 1)
-        job = self.one()
-        for settle in (lambda: job.nack(charge=False), lambda: self.client.nack_many([job], charge=False)):
-            with self.assertRaisesRegex(TypeError, "charge=False is called snooze=True now"):
-                settle()
-        with self.assertRaisesRegex(TypeError, "unexpected keyword argument 'shade'"):
-            job.nack(shade=1)
-        with self.assertRaisesRegex(TypeError, "charge=False is called Snooze now"):
-            qsidecar.Retry("later", charge=False)
-        with self.assertRaisesRegex(TypeError, "unexpected keyword argument 'shade'"):
-            qsidecar.Retry(shade=1)
-        with self.assertRaisesRegex(AttributeError, "cancel_claims"):
-            self.client.cancel()
-        with self.assertRaisesRegex(qsidecar.BadRequest, "reclaim"):
-            self.client.request("release", queue=self.q, ids=[job.id])
-        job.ack()
-
     def test_many(self):
         stored = self.client.enqueue_many(NewJob(self.q, n) for n in range(100))
         self.assertEqual(len({e.id for e in stored}), 100)

@@ -9,7 +9,7 @@ DECLARE @now datetime2(6) = [qsidecar].qsidecar_now();
 DECLARE @wrote bigint = 0;
 SELECT @now AS now,
   (SELECT TOP (1) j.run_at FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_scheduled), READPAST, READCOMMITTEDLOCK)
-    WHERE j.state = 'pending' AND j.run_at IS NOT NULL ORDER BY j.run_at) AS run_at,
+    WHERE j.run_at IS NOT NULL ORDER BY j.run_at) AS run_at,
   (SELECT TOP (1) j.due_at FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_due), READPAST, READCOMMITTEDLOCK)
     WHERE j.due_at IS NOT NULL ORDER BY j.due_at) AS due_at,
   CASE WHEN EXISTS (SELECT 1 FROM [qsidecar].qsidecar_sidecars AS h WITH (READPAST, READCOMMITTEDLOCK) WHERE h.dead = 1) THEN 1 ELSE 0 END AS dead,
@@ -53,7 +53,7 @@ FROM @around_segment AS x
 CROSS APPLY (
   SELECT TOP (1) j.id
   FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, READPAST, READCOMMITTEDLOCK)
-  WHERE j.state = 'pending' AND j.run_at IS NULL AND j.queue = x.queue AND j.priority = x.highest AND j.position > x.low AND j.position <= x.high
+  WHERE j.state = 'ready' AND j.run_at IS NULL AND j.queue = x.queue AND j.priority = x.highest AND j.position > x.low AND j.position <= x.high
 ) AS r
 WHERE x.highest = x.lowest
 UNION ALL
@@ -62,7 +62,7 @@ FROM @around_segment AS x
 CROSS APPLY (
   SELECT TOP (1) j.id
   FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_ready), FORCESEEK, READPAST, READCOMMITTEDLOCK)
-  WHERE j.state = 'pending' AND j.run_at IS NULL AND j.queue = x.queue AND j.priority <= x.highest AND j.priority >= x.lowest
+  WHERE j.state = 'ready' AND j.run_at IS NULL AND j.queue = x.queue AND j.priority <= x.highest AND j.priority >= x.lowest
 ) AS r
 WHERE x.highest > x.lowest
 OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);

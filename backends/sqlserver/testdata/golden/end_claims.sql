@@ -20,7 +20,7 @@ FROM OPENJSON(@ending_claims) WITH (
   n int, id bigint, sidecar bigint, number bigint, queue nvarchar(4000), keyed tinyint, dead tinyint, wait_ms bigint, fresh tinyint, back tinyint,
   attempts int, losses int, prefetch_losses int, fence bigint, cause nvarchar(4000), message nvarchar(max)) AS x;
 DECLARE @ended TABLE (id bigint NOT NULL PRIMARY KEY);
-UPDATE j SET state = CASE WHEN e.dead = 1 THEN 'dead' ELSE 'pending' END,
+UPDATE j SET state = CASE WHEN e.dead = 1 THEN 'dead' WHEN e.wait_ms IS NULL THEN 'ready' ELSE 'scheduled' END,
   attempts = e.attempts, losses = e.losses, prefetch_losses = e.prefetch_losses,
   position = CASE WHEN e.fresh = 1 THEN @ending_base + e.n ELSE j.position END,
   ready_at = CASE WHEN e.fresh = 1 THEN @now ELSE j.ready_at END,

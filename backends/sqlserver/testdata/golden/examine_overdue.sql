@@ -12,6 +12,6 @@ SELECT y.queue, 'scheduled' AS state, COUNT_BIG(*) AS jobs, MIN(y.id) AS example
 FROM (
   SELECT TOP (1000) j.id, j.queue
   FROM [qsidecar].qsidecar_jobs AS j WITH (READPAST, READCOMMITTEDLOCK)
-  WHERE j.state = 'pending' AND j.run_at IS NOT NULL AND j.run_at < DATEADD(minute, -1, SYSUTCDATETIME())
+  WHERE j.run_at IS NOT NULL AND j.run_at < DATEADD(minute, -1, SYSUTCDATETIME())
 ) AS y
 GROUP BY y.queue;

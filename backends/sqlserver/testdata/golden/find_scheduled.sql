@@ -9,6 +9,6 @@ DECLARE @now datetime2(6) = [qsidecar].qsidecar_now();
 DECLARE @wrote bigint = 0;
 SELECT TOP (@find_limit) j.id, j.queue
 FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_scheduled), FORCESEEK, READPAST, READCOMMITTEDLOCK)
-WHERE j.state = 'pending' AND j.run_at IS NOT NULL AND j.run_at <= @now
+WHERE j.run_at IS NOT NULL AND j.run_at <= @now
 ORDER BY j.run_at, j.id
 OPTION (KEEPFIXED PLAN);

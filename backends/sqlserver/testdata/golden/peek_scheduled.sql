@@ -9,7 +9,7 @@ DECLARE @now datetime2(6) = [qsidecar].qsidecar_now();
 DECLARE @wrote bigint = 0;
 SELECT TOP (@peek_limit) j.id, DATALENGTH(j.payload) AS size
 FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_delayed), FORCESEEK, READPAST, READCOMMITTEDLOCK)
-WHERE j.state = 'pending' AND j.run_at IS NOT NULL AND j.queue = @peek_queue
+WHERE j.run_at IS NOT NULL AND j.queue = @peek_queue
   AND j.run_at >= @peek_at AND (j.run_at > @peek_at OR j.id > @peek_id)
 ORDER BY j.run_at, j.id
 OPTION (KEEPFIXED PLAN);

@@ -12,7 +12,7 @@ INSERT INTO @prune (id)
 SELECT TOP (@purge_limit) r.id
 FROM [qsidecar].qsidecar_jobs AS j WITH (INDEX (qsidecar_delayed), FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
 INNER JOIN [qsidecar].qsidecar_jobs AS r WITH (FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK) ON r.id = j.id
-WHERE j.state = 'pending' AND j.run_at IS NOT NULL AND j.queue = @purge_queue
+WHERE j.run_at IS NOT NULL AND j.queue = @purge_queue
 ORDER BY j.run_at, j.id
 OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 DECLARE @pruned TABLE (id bigint NOT NULL PRIMARY KEY, [key] nvarchar(255) COLLATE Latin1_General_100_BIN2 NULL, last_error nvarchar(max) NULL);

@@ -39,7 +39,7 @@ SELECT @retry_queue, x.name, x.id, @now
 FROM @retry AS x
 WHERE x.name IS NOT NULL AND x.taken = 0 AND NOT EXISTS (SELECT 1 FROM @retry_known AS h WHERE h.id = x.id);
 DECLARE @retried TABLE (id bigint NOT NULL PRIMARY KEY);
-UPDATE j SET state = 'pending', run_at = NULL, position = @retry_base + x.n, ready_at = @now,
+UPDATE j SET state = 'ready', run_at = NULL, position = @retry_base + x.n, ready_at = @now,
   attempts = 0, losses = 0, prefetch_losses = 0, finished_at = NULL, expires_at = NULL
 OUTPUT inserted.id INTO @retried
 FROM @retry AS x, [qsidecar].qsidecar_jobs AS j WITH (ROWLOCK, FORCESEEK)

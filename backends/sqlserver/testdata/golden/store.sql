@@ -20,8 +20,8 @@ SELECT x.n, x.queue, x.priority, CASE
 FROM OPENJSON(@store_jobs) WITH (
   n int, queue nvarchar(4000), priority smallint, delay_ms bigint, run_at datetime2(6), max_attempts smallint, timeout_ms bigint,
   headers nvarchar(max), start bigint, size bigint) AS x;
-INSERT INTO [qsidecar].qsidecar_jobs (id, position, enqueued_at, ready_at, queue, priority, max_attempts, timeout_ms, run_at, headers, payload)
-SELECT @store_base + x.n, @store_base + x.n, @now, @now, x.queue, x.priority, x.max_attempts, x.timeout_ms, x.due, x.headers,
+INSERT INTO [qsidecar].qsidecar_jobs (id, position, enqueued_at, ready_at, state, queue, priority, max_attempts, timeout_ms, run_at, headers, payload)
+SELECT @store_base + x.n, @store_base + x.n, @now, @now, CASE WHEN x.due IS NULL THEN 'ready' ELSE 'scheduled' END, x.queue, x.priority, x.max_attempts, x.timeout_ms, x.due, x.headers,
   SUBSTRING(@store_blob, x.start + 1, x.size)
 FROM @store AS x;
 SET @wrote = @wrote + 1;

@@ -5,7 +5,7 @@ BROKEN = [
     ("claim", "j.queue = @claim_queue", "j.quue = @claim_queue", "no column quue"),
     ("claim", "READPAST, ROWLOCK, READCOMMITTEDLOCK", "READPAST, ROWLOCK", "READCOMMITTEDLOCK"),
     ("claim", "FORCESEEK, UPDLOCK, READPAST", "FORCESEEK, READPAST", "without {'UPDLOCK'}"),
-    ("claim", " AND j.state = 'pending' AND j.run_at IS NULL\nOPTION", "\nOPTION", "once more"),
+    ("claim", " AND j.state = 'ready' AND j.run_at IS NULL\nOPTION", "\nOPTION", "once more"),
     ("claim", "ORDER BY j.priority DESC, j.position\n", "ORDER BY j.priority, j.position\n", "locked and sorted"),
     ("claim", "AND j.run_at IS NULL AND j.queue = @claim_queue AND j.priority <=", "AND j.queue = @claim_queue AND j.priority <=", "8622"),
     ("claim", "\n    ORDER BY j.position\n    OPTION (OPTIMIZE FOR (@claim_left = 1), KEEPFIXED PLAN);", "\n    ORDER BY j.position;", "hundred rows"),

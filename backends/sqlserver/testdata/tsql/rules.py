@@ -186,7 +186,7 @@ def claim_rules(found, say):
             say("a claim picks rows with a TOP that the server takes for a hundred rows: it may lock more of them ahead")
     for s in takes:
         where = [normal(c) for c in conditions(s.tree)]
-        if "state = 'pending'" not in where or "run_at IS NULL" not in where or "OUTPUT inserted.id INTO @claim_taken" not in s.text:
+        if "state = 'ready'" not in where or "run_at IS NULL" not in where or "OUTPUT inserted.id INTO @claim_taken" not in s.text:
             say("a claim takes rows without looking at their state once more")
 
 

@@ -277,8 +277,7 @@ module Qsidecar
       (raw ? payload : JSON.generate(payload)).b
     end
 
-    def nack(error: nil, delay: nil, dead: false, snooze: false, **unknown)
-      Qsidecar.reject_unknown(unknown, "snooze: true")
+    def nack(error: nil, delay: nil, dead: false, snooze: false)
       out = {}
       out[:error] = error_text(error) if error
       out[:delay_ms] = ms(delay) if delay

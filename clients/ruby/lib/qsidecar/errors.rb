@@ -78,8 +78,7 @@ module Qsidecar
   class Retry < StandardError
     attr_reader :delay
 
-    def initialize(message = "retry", delay: nil, **unknown)
-      Qsidecar.reject_unknown(unknown, "Snooze")
+    def initialize(message = "retry", delay: nil)
       super(message)
       @delay = delay
     end
@@ -103,13 +102,6 @@ module Qsidecar
                    .select { |c| c.is_a?(Class) && c < SidecarError }
                    .map { |c| [c::CODE, c] }.to_h.freeze
   private_constant :CODES
-
-  # reject_unknown raises an ArgumentError if there are unknown arguments. now is what charge, the
-  # old name of snooze, is called there.
-  def self.reject_unknown(arguments, now)
-    raise ArgumentError, "charge: false is called #{now} now" if arguments.key?(:charge)
-    raise ArgumentError, "unknown keyword: #{arguments.keys.first.inspect}" unless arguments.empty?
-  end
 
   # error returns the exception for the map of an error reply.
   def self.error(fields)

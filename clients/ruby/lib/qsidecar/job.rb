@@ -55,8 +55,8 @@ module Qsidecar
     # nack settles the attempt as failed. error is text for people. delay is in seconds (nil: the
     # queue's back-off). dead: no more attempts. snooze: not now, this delivery uses up no attempt. It
     # raises LeaseLost or SettledOrLost.
-    def nack(error: nil, delay: nil, dead: false, snooze: false, **unknown)
-      settle { @client.nack(self, error: error, delay: delay, dead: dead, snooze: snooze, **unknown) }
+    def nack(error: nil, delay: nil, dead: false, snooze: false)
+      settle { @client.nack(self, error: error, delay: delay, dead: dead, snooze: snooze) }
     end
 
     # extend renews the lease for that many seconds from now, or for the same time as before (nil).

@@ -20,7 +20,7 @@ const (
 func (s *Store) checkIDs(ctx context.Context) error {
 	highest := int64(0)
 	err := s.read(ctx, func(_ context.Context, t *tx) error {
-		t.Int(&highest, "SELECT GREATEST(COALESCE((SELECT MAX(job) FROM qsidecar_failures), 0), COALESCE((SELECT MAX(job) FROM (SELECT job FROM qsidecar_keys LIMIT ?) k), 0))", sampledKeys)
+		t.Int(&highest, s.sql.highestNamed, sampledKeys)
 		return nil
 	})
 	if err != nil {
@@ -33,12 +33,11 @@ func (s *Store) checkIDs(ctx context.Context) error {
 func (s *Store) idsBeyond(ctx context.Context, highest int64) error {
 	next, last := int64(0), int64(0)
 	err := s.read(ctx, func(_ context.Context, t *tx) error {
-		// A server that was restarted has no number for a table that was not used since. Ids above that of a row are new in any case.
-		t.Int(&last, "SELECT COALESCE(MAX(id), 0) FROM qsidecar_jobs")
+		t.Int(&last, s.sql.highestID)
 		if !s.dialer.Server.Maria { // it keeps this number for a day otherwise
 			t.Add("SET SESSION information_schema_stats_expiry = 0")
 		}
-		t.Int(&next, "SELECT AUTO_INCREMENT FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = 'qsidecar_jobs'")
+		t.Int(&next, s.sql.nextID)
 		return nil
 	})
 	if err != nil || highest < max(next, last+1) {
@@ -50,8 +49,8 @@ func (s *Store) idsBeyond(ctx context.Context, highest int64) error {
 	err = s.Write(ctx, core.TxOptions{}, func(_ context.Context, x core.Tx) error {
 		t := x.(*tx)
 		t.wrote = true
-		t.Add("INSERT INTO qsidecar_jobs (id, queue, state, finished_at) VALUES (?, 'qsidecar', 'done', "+s.sql.clock+")", id)
-		t.Add("DELETE FROM qsidecar_jobs WHERE id = ?", id)
+		t.Add(s.sql.storeID, id)
+		t.Add(s.sql.deleteID, id)
 		return nil
 	})
 	if session.IsCode(err, 1062) {

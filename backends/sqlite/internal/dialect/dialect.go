@@ -1,4 +1,7 @@
-package sqlite
+// Package dialect writes the SQL that package backends/adopted asks for.
+//
+// Start reading at New. Package backends describes the methods of a Dialect.
+package dialect
 
 import (
 	"fmt"
@@ -8,33 +11,33 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// sqlDialect implements backends.Dialect. A value that is compared with a column, or stored
+// dialect implements backends.Dialect. A value that is compared with a column, or stored
 // in it, takes the column's affinity.
-type sqlDialect struct{}
+type dialect struct{}
 
-// Dialect implements backends.Adopter.
-func (s *Store) Dialect() backends.Dialect { return sqlDialect{} }
+// New returns the SQL of adopted queues.
+func New() backends.Dialect { return dialect{} }
 
 // Name quotes with backticks: SQLite takes a name in double quotes that it doesn't know for a text.
-func (sqlDialect) Name(identifier string) string {
+func (dialect) Name(identifier string) string {
 	return "`" + strings.ReplaceAll(identifier, "`", "``") + "`"
 }
 
-func (g sqlDialect) Table(schema, name string) string {
+func (g dialect) Table(schema, name string) string {
 	if schema == "" {
 		return g.Name(name)
 	}
 	return g.Name(schema) + "." + g.Name(name)
 }
 
-func (g sqlDialect) SidecarTable(table string) string { return "main." + g.Name(table) }
+func (g dialect) SidecarTable(table string) string { return "main." + g.Name(table) }
 
-func (sqlDialect) Text(literal string) string {
+func (dialect) Text(literal string) string {
 	return "'" + strings.ReplaceAll(literal, "'", "''") + "'"
 }
 
 // Constant returns a number for a column without a declared type, because such a column stores numbers as numbers.
-func (g sqlDialect) Constant(literal string, c backends.Column) string {
+func (g dialect) Constant(literal string, c backends.Column) string {
 	if c.Kind == backends.BoolColumn {
 		switch strings.ToLower(literal) {
 		case "true", "t", "yes", "y", "on":
@@ -49,7 +52,7 @@ func (g sqlDialect) Constant(literal string, c backends.Column) string {
 	return g.Text(literal)
 }
 
-func (sqlDialect) Arg(n int, c backends.Column) string {
+func (dialect) Arg(n int, c backends.Column) string {
 	if c.Kind == backends.NumberColumn {
 		return fmt.Sprintf("CAST(?%d AS INTEGER)", n)
 	}
@@ -58,14 +61,14 @@ func (sqlDialect) Arg(n int, c backends.Column) string {
 
 // ExactArg lets the column's affinity convert the text. A cast would turn any text
 // into a number, from the digits at its beginning.
-func (sqlDialect) ExactArg(n int, _ backends.Column) string { return fmt.Sprintf("?%d", n) }
+func (dialect) ExactArg(n int, _ backends.Column) string { return fmt.Sprintf("?%d", n) }
 
-func (sqlDialect) IntArg(n int) string  { return fmt.Sprintf("?%d", n) }
-func (sqlDialect) TextArg(n int) string { return fmt.Sprintf("?%d", n) }
+func (dialect) IntArg(n int) string  { return fmt.Sprintf("?%d", n) }
+func (dialect) TextArg(n int) string { return fmt.Sprintf("?%d", n) }
 
 // Equals compares twice, in case the column's collation isn't BINARY. The first comparison can use
 // the index.
-func (g sqlDialect) Equals(n int, c backends.Column) string {
+func (g dialect) Equals(n int, c backends.Column) string {
 	is := g.Name(c.Name) + " = " + g.ExactArg(n, c)
 	if c.Kind == backends.TextColumn {
 		is = "(" + is + " AND " + g.AsText(c) + " = " + g.ExactArg(n, c) + ")"
@@ -73,7 +76,7 @@ func (g sqlDialect) Equals(n int, c backends.Column) string {
 	return is
 }
 
-func (g sqlDialect) AnyOf(n int, c backends.Column) string {
+func (g dialect) AnyOf(n int, c backends.Column) string {
 	list := fmt.Sprintf(" IN (SELECT value FROM json_each(?%d))", n)
 	among := g.Name(c.Name) + list
 	if c.Kind == backends.TextColumn {
@@ -83,7 +86,7 @@ func (g sqlDialect) AnyOf(n int, c backends.Column) string {
 }
 
 // AnyRow compares twice, as Equals does. The server would read the whole table for several conditions with OR.
-func (g sqlDialect) AnyRow(key []backends.Column, n, rows int) string {
+func (g dialect) AnyRow(key []backends.Column, n, rows int) string {
 	names, exact, values := make([]string, len(key)), make([]string, len(key)), make([]string, rows)
 	for i, c := range key {
 		names[i], exact[i] = g.Name(c.Name), g.Name(c.Name)
@@ -103,11 +106,11 @@ func (g sqlDialect) AnyRow(key []backends.Column, n, rows int) string {
 }
 
 // IsExact implements backends.UntypedDialect. A BLOB isn't equal to its text, nor is a number in a column without a type.
-func (g sqlDialect) IsExact(c backends.Column) string {
+func (g dialect) IsExact(c backends.Column) string {
 	return fmt.Sprintf("%s = +CAST(%[1]s AS TEXT)", g.Name(c.Name)) // the + removes the affinity, which an argument doesn't have
 }
 
-func (g sqlDialect) RowKey(key []backends.Column) string {
+func (g dialect) RowKey(key []backends.Column) string {
 	if len(key) == 1 {
 		return g.AsText(key[0])
 	}
@@ -118,47 +121,47 @@ func (g sqlDialect) RowKey(key []backends.Column) string {
 	return "((" + strings.Join(all, " || ',' || ") + ") COLLATE BINARY)"
 }
 
-func (sqlDialect) ToText(expression string) string { return "CAST(" + expression + " AS TEXT)" }
+func (dialect) ToText(expression string) string { return "CAST(" + expression + " AS TEXT)" }
 
-func (g sqlDialect) AsText(c backends.Column) string {
+func (g dialect) AsText(c backends.Column) string {
 	return "(CAST(" + g.Name(c.Name) + " AS TEXT) COLLATE BINARY)"
 }
 
-func (g sqlDialect) AsBytes(c backends.Column) string    { return "CAST(" + g.Name(c.Name) + " AS BLOB)" }
-func (g sqlDialect) TextLength(text string) string       { return "length(CAST(" + text + " AS BLOB))" }
-func (g sqlDialect) ByteLength(c backends.Column) string { return "length(" + g.AsBytes(c) + ")" }
+func (g dialect) AsBytes(c backends.Column) string    { return "CAST(" + g.Name(c.Name) + " AS BLOB)" }
+func (g dialect) TextLength(text string) string       { return "length(CAST(" + text + " AS BLOB))" }
+func (g dialect) ByteLength(c backends.Column) string { return "length(" + g.AsBytes(c) + ")" }
 
 // second is the format of SQLite's own CURRENT_TIMESTAMP: in UTC, whatever the config
 // sets for the clock of the table's owner.
 const second = "'%Y-%m-%d %H:%M:%S'"
 
-func (sqlDialect) Now(backends.Column, bool) string { return "strftime(" + second + ", 'now')" }
+func (dialect) Now(backends.Column, bool) string { return "strftime(" + second + ", 'now')" }
 
 // NowPlus rounds a later time up to the next second. Times are truncated to a second when
 // they are written, and again when they are compared.
-func (sqlDialect) NowPlus(_ backends.Column, _ bool, n int) string {
+func (dialect) NowPlus(_ backends.Column, _ bool, n int) string {
 	return fmt.Sprintf("strftime(%s, 'now', ((?%d + iif(?%[2]d > 0, 999, 0)) / 1000.0) || ' seconds')", second, n)
 }
 
 // NowMinus is the second before, because the compared time is truncated too. All times are in UTC, which repeats no hour.
-func (sqlDialect) NowMinus(_ backends.Column, _ bool, n int) string {
+func (dialect) NowMinus(_ backends.Column, _ bool, n int) string {
 	return fmt.Sprintf("strftime(%s, 'now', ((-?%d - 999) / 1000.0) || ' seconds')", second, n)
 }
 
 // FromMillis returns at most the last second of the year 9999: strftime returns NULL for later times.
-func (sqlDialect) FromMillis(_ backends.Column, _ bool, n int) string {
+func (dialect) FromMillis(_ backends.Column, _ bool, n int) string {
 	return fmt.Sprintf("strftime(%s, min((?%d + 999) / 1000, 253402300799), 'unixepoch')", second, n)
 }
 
-func (g sqlDialect) ToMillis(c backends.Column, _ bool) string {
+func (g dialect) ToMillis(c backends.Column, _ bool) string {
 	return "CAST(round((julianday(" + g.Name(c.Name) + ") - 2440587.5) * 86400000) AS INTEGER)"
 }
 
-func (sqlDialect) Integer(number string) string { return "CAST(" + number + " AS INTEGER)" }
+func (dialect) Integer(number string) string { return "CAST(" + number + " AS INTEGER)" }
 
-func (sqlDialect) NowMillis() string { return "CAST(round(unixepoch('subsec') * 1000) AS INTEGER)" }
+func (dialect) NowMillis() string { return "CAST(round(unixepoch('subsec') * 1000) AS INTEGER)" }
 
-func (sqlDialect) SelectFirst(columns, from, where, order, limit string) string {
+func (dialect) SelectFirst(columns, from, where, order, limit string) string {
 	sql := "SELECT " + columns + " FROM " + from + " WHERE " + where
 	if order != "" {
 		sql += " ORDER BY " + order
@@ -167,7 +170,7 @@ func (sqlDialect) SelectFirst(columns, from, where, order, limit string) string 
 }
 
 // SelectLocked locks no rows: the only writer already locks the whole database.
-func (g sqlDialect) SelectLocked(columns, from, where, order string, n int, _ bool) string {
+func (g dialect) SelectLocked(columns, from, where, order string, n int, _ bool) string {
 	limit := "-1"
 	if n > 0 {
 		limit = g.IntArg(n)
@@ -176,23 +179,23 @@ func (g sqlDialect) SelectLocked(columns, from, where, order string, n int, _ bo
 }
 
 // SelectByKey needs no hint: no row can be locked alone.
-func (g sqlDialect) SelectByKey(columns, table, _, where, order string, skip bool) string {
+func (g dialect) SelectByKey(columns, table, _, where, order string, skip bool) string {
 	return g.SelectLocked(columns, table, where, order, 0, skip)
 }
 
-func (sqlDialect) UpdateByKey(table, _, sets, where string) string {
+func (dialect) UpdateByKey(table, _, sets, where string) string {
 	return "UPDATE " + table + " SET " + sets + " WHERE " + where
 }
 
-func (sqlDialect) DeleteByKey(table, _, where string) string {
+func (dialect) DeleteByKey(table, _, where string) string {
 	return "DELETE FROM " + table + " WHERE " + where
 }
 
-func (sqlDialect) SelectUnlocked(columns, from, where string) string {
+func (dialect) SelectUnlocked(columns, from, where string) string {
 	return "SELECT " + columns + " FROM " + from + " WHERE " + where
 }
 
-func (g sqlDialect) Insert(table string, names, values []string, id backends.Column) string {
+func (g dialect) Insert(table string, names, values []string, id backends.Column) string {
 	sql := "INSERT INTO " + table
 	if len(names) == 0 {
 		sql += " DEFAULT VALUES"
@@ -203,12 +206,12 @@ func (g sqlDialect) Insert(table string, names, values []string, id backends.Col
 }
 
 // Fence returns the clock's microseconds.
-func (sqlDialect) Fence() string { return "CAST(unixepoch('subsec') * 1000000 AS INTEGER)" }
+func (dialect) Fence() string { return "CAST(unixepoch('subsec') * 1000000 AS INTEGER)" }
 
-func (g sqlDialect) Paused(queue string) string {
+func (g dialect) Paused(queue string) string {
 	return "EXISTS (SELECT 1 FROM " + g.SidecarTable("qsidecar_queues") + " p WHERE p.queue = " + queue + " AND p.paused)"
 }
 
-func (g sqlDialect) IsAlive(sidecar string) string {
+func (g dialect) IsAlive(sidecar string) string {
 	return "EXISTS (SELECT 1 FROM " + g.SidecarTable("qsidecar_sidecars") + " h WHERE h.sidecar = " + sidecar + " AND NOT h.dead)"
 }

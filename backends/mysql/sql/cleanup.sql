@@ -1,0 +1,37 @@
+-- Rows that maintenance finds by walking through tables, part by part.
+
+-- name: failures_after
+-- The second column is NULL if the job is gone.
+SELECT f.job, (SELECT 1 FROM qsidecar_jobs j WHERE j.id = f.job) FROM qsidecar_failures f WHERE f.job > :job ORDER BY f.job LIMIT :limit
+
+-- name: described
+SELECT COUNT(*) FROM qsidecar_meta
+
+-- name: describe
+INSERT IGNORE INTO qsidecar_meta (singleton, version, min_program, `database`) VALUES (1, :version, :min_program, :database)
+
+-- name: scheduled_after
+-- The next queue with scheduled jobs, and whether qsidecar_queues has it.
+SELECT x.queue, (SELECT 1 FROM qsidecar_queues q WHERE q.queue = x.queue)
+FROM (SELECT queue FROM {jobs} WHERE segment > :segment AND segment < 't' ORDER BY segment LIMIT 1) AS x
+
+-- name: keys_after
+SELECT k.queue, k.`key`, k.job, k.state, COALESCE((SELECT j.state FROM qsidecar_jobs j WHERE j.id = k.job), 'deleted')
+FROM qsidecar_keys k WHERE k.queue > :queue OR k.queue = :queue AND k.`key` > :key ORDER BY k.queue, k.`key` LIMIT :limit
+
+-- name: end_key
+UPDATE qsidecar_keys SET state = :state WHERE queue = :queue AND `key` = :key AND job = :job AND state IS NULL
+
+-- name: old_commits
+SELECT 1 FROM qsidecar_commits WHERE at < {now} - INTERVAL {counter_days} DAY LIMIT :limit
+
+-- name: delete_old_commits
+DELETE FROM qsidecar_commits WHERE at < {now} - INTERVAL {counter_days} DAY LIMIT :limit
+
+-- name: registered_after
+-- The last column is NULL if the queue has no scheduled job.
+SELECT q.queue, q.requeues, q.paused, (SELECT 1 FROM {jobs} WHERE segment = CONCAT('s', q.queue) LIMIT 1)
+FROM qsidecar_queues q WHERE q.queue > :after ORDER BY q.queue LIMIT :limit
+
+-- name: unregister
+DELETE FROM qsidecar_queues WHERE queue = :queue AND requeues = :requeues AND NOT paused

@@ -1,0 +1,369 @@
+package mysql
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+
+	"github.com/qsidecar/qsidecar/backends"
+	"github.com/qsidecar/qsidecar/backends/internal/core"
+	"github.com/qsidecar/qsidecar/backends/mysql/internal/session"
+	"github.com/qsidecar/qsidecar/backends/mysql/internal/table"
+)
+
+// newJob is a job to store.
+type newJob struct {
+	*core.NewJob
+	state backends.State
+	runAt session.Instant
+}
+
+// Insert implements core.Writer. It locks the rows of keys first, to find out which jobs are duplicates.
+func (t *tx) Insert(jobs []*core.NewJob) (pending bool) {
+	var keys []jobKey
+	dated := false
+	for _, j := range jobs {
+		if j.Key != "" {
+			keys = append(keys, jobKey{j.Queue, j.Key})
+		}
+		dated = dated || !j.RunAt.IsZero()
+	}
+	if len(keys) == 0 && !dated {
+		t.insertAll(jobs, nil)
+		return false
+	}
+	t.askNow()
+	rows := map[jobKey]*keyRow{}
+	t.lockKeys(keys, rows)
+	t.then = append(t.then, func() { t.insertAll(jobs, rows) })
+	return true
+}
+
+// insertAll queues the INSERTs of jobs whose keys are free, and completes the other jobs as duplicates.
+func (t *tx) insertAll(jobs []*core.NewJob, keys map[jobKey]*keyRow) {
+	var all []newJob
+	var queues []string
+	for _, j := range jobs {
+		if m := keys[jobKey{j.Queue, j.Key}]; j.Key != "" && m != nil && !m.free(t.now) {
+			j.Duplicate(m.job, m.state)
+			continue
+		}
+		x := newJob{NewJob: j, state: backends.StateReady}
+		switch {
+		case j.Delay > 0:
+			x.state = backends.StateScheduled
+		case !j.RunAt.IsZero():
+			if x.runAt = session.Instant(j.RunAt.UnixMicro()); x.runAt <= t.now {
+				x.runAt = 0
+			} else {
+				x.state = backends.StateScheduled
+			}
+		}
+		all, queues = append(all, x), append(queues, j.Queue)
+	}
+	for from := 0; from < len(all); {
+		to, size := from, int64(0)
+		for to < len(all) && to-from < rowsAtOnce {
+			more := 2*int64(len(all[to].Payload)) + 20_000
+			if to > from && size+more > t.c.Packet/2 {
+				break
+			}
+			size += more
+			to++
+		}
+		t.makeRoom(size)
+		t.insertSome(all[from:to])
+		from = to
+	}
+	t.register(queues)
+}
+
+// rowsAtOnce is the largest number of rows of one INSERT of jobs, and of one UPDATE.
+const rowsAtOnce = 500
+
+const insertHead = "INSERT INTO qsidecar_jobs (queue, state, priority, max_attempts, timeout_ms, run_at, enqueued_at, ready_at, `key`, headers, payload) VALUES "
+
+// insertSome queues one INSERT. The ids of one statement are consecutive, in steps of auto_increment_increment. A Galera
+// node changes it when another node joins or leaves, also between two statements, so there the INSERT itself stores it.
+func (t *tx) insertSome(jobs []newJob) {
+	t.wrote = true
+	t.Add(insertHead)
+	clock, step, row := t.s.sql.clock, "@@auto_increment_increment", "(?, ?, ?, ?, ?, "
+	if t.s.dialer.Server.Galera {
+		step, row = "@qsidecar_step", "(?, ?, IF(@qsidecar_step := @@auto_increment_increment, ?, 0), ?, ?, "
+	}
+	if t.now != 0 {
+		clock = "'" + t.now.SQL().(string) + "'"
+	}
+	for i := range jobs {
+		j := &jobs[i]
+		if i > 0 {
+			t.Text(", ")
+		}
+		headers := headersText(j.Headers)
+		payload := j.Payload
+		if payload == nil {
+			payload = []byte{} // nil would be NULL
+		}
+		t.Text(row, j.Queue, string(j.state), int64(j.Priority), session.Positive(int64(j.MaxAttempts)), session.Positive(core.MS(j.Timeout)))
+		if j.Delay > 0 {
+			t.Text(clock+" + INTERVAL ? MICROSECOND", 1000*core.MS(j.Delay))
+		} else {
+			t.Text("?", j.runAt)
+		}
+		t.Text(", "+clock+", "+clock+", ?, ?, ?)", keyOrNull(j.Key), headers, payload)
+	}
+	t.Each(func(r *session.Result) {
+		first, step := r.Int(0), r.Int(1)
+		for i := range jobs {
+			jobs[i].Stored(first+int64(i)*step, jobs[i].state == backends.StateReady)
+		}
+	}, "SELECT LAST_INSERT_ID(), "+step)
+	t.takeKeys(jobs, step, clock)
+}
+
+func keyOrNull(key string) any {
+	if key == "" {
+		return nil
+	}
+	return []byte(key)
+}
+
+func headersText(h map[string]string) any {
+	if len(h) == 0 {
+		return nil
+	}
+	text, _ := json.Marshal(h) // a map of strings can't fail
+	return string(text)
+}
+
+// Ack implements core.Writer. It deletes jobs that are not kept, have no key and never failed, which are
+// nearly all of them. If it deletes another number of rows than there are leases, the transaction fails
+// with core.ErrNotAll.
+func (t *tx) Ack(leases []core.Lease, _ func(i int)) (sure bool) {
+	var ids, hosts, numbers []int64
+	oneHost := true
+	for _, l := range leases {
+		ids, hosts, numbers = append(ids, l.ID), append(hosts, l.Host), append(numbers, l.Number)
+		oneHost = oneHost && l.Host == leases[0].Host
+	}
+	t.wrote = true
+	t.Add(table.DeleteByID + " WHERE id IN (" + session.List(ids) + ") AND token_number = " + table.Among(ids, numbers) + " AND token_sidecar = ")
+	if oneHost {
+		t.Text("?", hosts[0])
+	} else {
+		t.Text(table.Among(ids, hosts))
+	}
+	t.Text(" AND retention_done_ms IS NULL AND `key` IS NULL AND last_error IS NULL")
+	t.acked, t.BeforeNext = int64(len(ids)), t.checkAck
+	return true
+}
+
+// Deliver implements core.Writer. The core does not call it: see core.Traits.
+func (t *tx) Deliver([]core.Lease, []backends.Delivery, func(i int)) {}
+
+// lock queues a statement that locks and reads the rows with the ids, in ascending order. Every
+// transaction that locks rows uses this order.
+func (t *tx) lock(ids []int64, skip string, found func(j *job)) {
+	if len(ids) == 0 {
+		return
+	}
+	slices.Sort(ids)
+	t.Each(func(r *session.Result) { found(readJob(r)) }, "SELECT "+jobColumns+" FROM "+table.ByID+" WHERE id IN ("+session.List(slices.Compact(ids))+") ORDER BY id FOR UPDATE"+skip)
+}
+
+// lockRows locks rows by id and returns them in the order of ids, each once.
+func (t *tx) lockRows(ctx context.Context, ids []int64, skip string) (found []*job, err error) {
+	all := map[int64]*job{}
+	for part := range slices.Chunk(slices.Sorted(slices.Values(ids)), core.BatchRows) {
+		t.lock(part, skip, func(j *job) { all[j.ID] = j })
+	}
+	if err := t.Flush(ctx); err != nil {
+		return nil, err
+	}
+	for _, id := range ids {
+		if j := all[id]; j != nil {
+			found = append(found, j)
+			delete(all, id)
+		}
+	}
+	return found, nil
+}
+
+// Lock implements core.Writer.
+func (t *tx) Lock(ids []int64, found func(*core.Row)) {
+	t.askNow()
+	t.lock(ids, "", func(j *job) {
+		if j.state == backends.StateClaimed {
+			found(&j.Row)
+		}
+	})
+}
+
+// FindLocked implements core.LockFinder. A server without SKIP LOCKED (MariaDB 10.5) tries each row by itself.
+func (t *tx) FindLocked(ctx context.Context, ids []int64) (locked []int64, err error) {
+	free := map[int64]bool{}
+	if t.askNow(); t.s.sql.skip != "" {
+		t.lock(ids, t.s.sql.skip, func(j *job) { free[j.ID] = true })
+	}
+	var claimed []int64
+	t.Each(func(r *session.Result) {
+		if id := r.Int(0); !free[id] {
+			claimed = append(claimed, id)
+		}
+	}, "SELECT id FROM qsidecar_jobs WHERE id IN ("+session.List(ids)+") AND state = 'claimed'")
+	if err := t.Flush(ctx); err != nil || t.s.sql.skip != "" {
+		return claimed, err
+	}
+	for _, id := range claimed {
+		is, err := t.isLocked(ctx, "SELECT id FROM "+table.ByID+" WHERE id = ?", id)
+		if err != nil {
+			return nil, err
+		}
+		if is {
+			locked = append(locked, id)
+		}
+	}
+	return locked, nil
+}
+
+// isLocked locks the row of a query, unless another transaction has locked it.
+func (t *tx) isLocked(ctx context.Context, query string, args ...any) (bool, error) {
+	err := t.c.Each(ctx, func(*session.Result) {}, query+" FOR UPDATE NOWAIT", args...)
+	if session.IsCode(err, codeLockWait, codeNoWait) {
+		return true, nil
+	}
+	return false, err
+}
+
+// FindLockedKeys implements core.LockFinder, as FindLocked does.
+func (t *tx) FindLockedKeys(ctx context.Context, rows []*core.Row) (locked []int64, err error) {
+	keys := make([]jobKey, len(rows))
+	for i, r := range rows {
+		keys[i] = jobKey{r.Queue, r.Key}
+	}
+	slices.SortFunc(keys, compareKeys)
+	free := map[jobKey]bool{}
+	if t.s.sql.skip != "" {
+		for part := range slices.Chunk(keys, keysAtOnce) {
+			t.eachKey(func(r *session.Result) { free[jobKey{r.Text(0), r.Text(1)}] = true }, part,
+				"SELECT queue, `key`, job FROM "+keysTable, " FOR UPDATE"+t.s.sql.skip)
+		}
+	}
+	stored := map[jobKey]int64{} // the jobs of the others
+	for part := range slices.Chunk(keys, keysAtOnce) {
+		t.eachKey(func(r *session.Result) {
+			if key := (jobKey{r.Text(0), r.Text(1)}); !free[key] {
+				stored[key] = r.Int(2)
+			}
+		}, part, "SELECT queue, `key`, job FROM qsidecar_keys", "")
+	}
+	if err := t.Flush(ctx); err != nil {
+		return nil, err
+	}
+	for _, key := range keys {
+		job, ok := stored[key]
+		if !ok {
+			continue
+		}
+		is := t.s.sql.skip != ""
+		if !is {
+			if is, err = t.isLocked(ctx, "SELECT job FROM "+keysTable+" WHERE queue = ? AND `key` = ?", key.queue, []byte(key.key)); err != nil {
+				return nil, err
+			}
+		}
+		if is {
+			locked = append(locked, job)
+		}
+	}
+	return locked, nil
+}
+
+// askNow queues a query for the transaction's time, once per transaction.
+func (t *tx) askNow() {
+	if !t.asked {
+		t.asked = true
+		t.Each(func(r *session.Result) { t.now = r.Instant(0) }, t.s.sql.readClock)
+	}
+}
+
+// Change implements core.Writer.
+func (t *tx) Change(rows []*core.Row, changed func(*core.Row), gaveBack func(queue string, returns int64)) {
+	t.wrote = true
+	var deleted []int64
+	var all, updated []*job
+	for _, r := range rows {
+		j := r.Engine.(*job)
+		all = append(all, j)
+		switch r.Change.Kind {
+		case core.Deleted:
+			deleted = append(deleted, r.ID)
+		case core.Ended, core.Renewed:
+			updated = append(updated, j)
+		}
+		changed(r)
+	}
+	t.updateAll(updated)
+	if len(deleted) > 0 {
+		t.makeRoom(24 * int64(len(deleted)))
+		t.Add(table.DeleteByID + " WHERE id IN (" + session.List(deleted) + ")")
+	}
+	t.changeOthers(all, gaveBack)
+}
+
+// finished reports whether the job is done or dead after its change, and its row remains.
+func (j *job) finished() bool {
+	c := &j.Change
+	return c.Kind == core.Ended && (c.State == backends.StateDone || c.State == backends.StateDead)
+}
+
+func (j *job) expires(now session.Instant) session.Instant {
+	if j.Change.State == backends.StateDone {
+		return now.After(j.keep)
+	}
+	return now.After(j.keepDead)
+}
+
+// changeOthers queues the changes of the other tables that follow from the changes of rows: keys,
+// failures, expiry times, and the counts of jobs that are given back.
+func (t *tx) changeOthers(all []*job, gaveBack func(queue string, returns int64)) {
+	var keyed []*job
+	var failed []int64
+	var scheduled, returned []string
+	for _, j := range all {
+		c := &j.Change
+		if j.Key != "" && (c.Kind == core.Deleted || j.finished()) {
+			keyed = append(keyed, j)
+		}
+		switch {
+		case c.Kind == core.Deleted && j.Failed:
+			failed = append(failed, j.ID)
+		case c.Kind == core.Ended && c.State == backends.StateScheduled:
+			scheduled = append(scheduled, j.Queue)
+		case c.Kind == core.Ended && c.State == backends.StateReady && c.SamePosition:
+			returned = append(returned, j.Queue)
+		}
+	}
+	slices.SortFunc(keyed, func(a, b *job) int { return compareKeys(a.key(), b.key()) })
+	t.lockExistingKeys(keysOf(keyed))
+	for part := range slices.Chunk(keyed, keysAtOnce) {
+		t.endKeys(part)
+	}
+	failures := rowList{tx: t, head: "INSERT INTO qsidecar_failures (job, fence, attempt, cause, message, at) VALUES (?, ?, ?, ?, ?, ?)"}
+	for _, j := range all {
+		if c := &j.Change; c.Kind == core.Ended && c.Cause != "" {
+			failures.add(j.changedBytes(), j.ID, j.Fence, c.Attempts, string(c.Cause), c.Message, t.now)
+		}
+	}
+	if len(failed) > 0 {
+		t.Add("DELETE FROM qsidecar_failures WHERE job IN (" + session.List(failed) + ")")
+	}
+	expiring := rowList{tx: t, head: "INSERT INTO qsidecar_expiring (expires_at, job) VALUES (?, ?)"}
+	for _, j := range all {
+		if j.finished() && j.expires(t.now) != 0 {
+			expiring.add(128, j.expires(t.now), j.ID)
+		}
+	}
+	t.register(scheduled)
+	t.countReturns(returned, gaveBack)
+}

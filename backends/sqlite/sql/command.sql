@@ -1,0 +1,24 @@
+-- Statements of an operator's commands.
+
+-- name: in_state
+SELECT queue, state, key FROM qsidecar_jobs WHERE id = :id
+
+-- name: retry
+UPDATE qsidecar_jobs
+SET state = 'ready', position = :position, ready_at = :ready_at, attempts = 0, losses = 0, prefetch_losses = 0,
+  finished_at = NULL, expires_at = NULL
+WHERE id = :id
+
+-- name: schedule
+UPDATE qsidecar_jobs SET state = 'scheduled', priority = :priority, run_at = :run_at WHERE id = :id
+
+-- name: move_back
+UPDATE qsidecar_jobs
+SET state = 'ready', priority = :priority, run_at = NULL, position = :position, ready_at = :ready_at
+WHERE id = :id
+
+-- name: pause
+INSERT INTO qsidecar_queues (queue, paused) VALUES (:queue, 1) ON CONFLICT (queue) DO UPDATE SET paused = 1
+
+-- name: resume
+DELETE FROM qsidecar_queues WHERE queue = :queue

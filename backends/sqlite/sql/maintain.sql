@@ -1,0 +1,59 @@
+-- Statements of maintenance.
+
+-- name: scheduled
+SELECT id, queue, run_at
+FROM qsidecar_jobs INDEXED BY qsidecar_scheduled
+WHERE state = 'scheduled'
+ORDER BY run_at, id LIMIT :limit
+
+-- name: never
+SELECT id
+FROM qsidecar_jobs INDEXED BY qsidecar_scheduled
+WHERE state = 'scheduled' AND run_at > 253402300799999
+ORDER BY run_at, id LIMIT 1
+
+-- name: promote
+UPDATE qsidecar_jobs SET state = 'ready', position = :position, ready_at = :ready_at WHERE id = :id
+
+-- name: due
+SELECT id, due_at, deadline FROM qsidecar_jobs INDEXED BY qsidecar_due WHERE due_at IS NOT NULL ORDER BY due_at LIMIT :limit
+
+-- name: next_owner
+SELECT owner FROM qsidecar_jobs INDEXED BY qsidecar_owned WHERE state = 'claimed' AND owner >= :from ORDER BY owner LIMIT 1
+
+-- name: owned
+SELECT id FROM qsidecar_jobs INDEXED BY qsidecar_owned WHERE state = 'claimed' AND owner = :owner ORDER BY id LIMIT :limit
+
+-- name: lives
+SELECT 1 FROM qsidecar_sidecars WHERE sidecar = :sidecar AND NOT dead
+
+-- name: mark_silent
+UPDATE qsidecar_sidecars SET dead = 1
+WHERE sidecar = :sidecar AND heartbeats = :heartbeats AND (expires_at <= :now OR NOT has_left AND expires_at > :max_expiry) AND NOT dead
+
+-- name: dead_sidecars
+SELECT sidecar FROM qsidecar_sidecars WHERE dead
+
+-- name: forget
+DELETE FROM qsidecar_sidecars WHERE sidecar = :sidecar AND dead
+
+-- name: expired
+SELECT id, queue, expires_at FROM qsidecar_jobs INDEXED BY qsidecar_expiring WHERE expires_at <= :now ORDER BY expires_at LIMIT :limit
+
+-- name: expired_keys
+SELECT queue, key, expires_at
+FROM qsidecar_keys INDEXED BY qsidecar_keys_expiring
+WHERE state IS NOT NULL AND expires_at <= :now
+ORDER BY expires_at LIMIT :limit
+
+-- name: drop_key
+DELETE FROM qsidecar_keys WHERE queue = :queue AND key = :key
+
+-- name: any_ready
+SELECT 1 FROM qsidecar_jobs INDEXED BY qsidecar_ready WHERE state = 'ready' AND queue = :queue LIMIT 1
+
+-- name: old_marked
+SELECT 1 FROM qsidecar_commits WHERE at < :before LIMIT 1
+
+-- name: old_marks
+DELETE FROM qsidecar_commits WHERE at < :before
