@@ -59,9 +59,10 @@ func passed(t *testing.T, p *testserver.Postgres, n int, sql ...string) (*Store,
 	return s, tx
 }
 
-// ages puts the clock of the cursors forward, so that the next claim scans everything.
+// ages puts the clock of the cursors forward, so that the next claim scans everything from the lows on. The cursors
+// aren't so old then that claims start again from nothing.
 func ages(s *Store) {
-	s.LocalTime = func() time.Time { return time.Now().Add(time.Hour) }
+	s.LocalTime = func() time.Time { return time.Now().Add(time.Minute) }
 }
 
 func peek(t *testing.T, s *Store, n int) []backends.View {
@@ -146,6 +147,63 @@ func TestCommittedAfterALaterXid(t *testing.T) {
 			t.Fatalf("given %v with the floors %v, want the late job with them", jobs, s.Cursors.Lows("q"))
 		}
 	})
+}
+
+// TestCommittedAfterTheClaimsXid: the transaction of a claim gets its xid first. Then another transaction inserts a job and stays open,
+// and a third one inserts the jobs that the claim takes. So the claim's own xid proves nothing about the second transaction.
+func TestCommittedAfterTheClaimsXid(t *testing.T) {
+	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
+		s := open(t, Options{URL: filled(t, p)})
+		beat(t, s, 1)
+		var tx pgx.Tx
+		r, err := s.CommitWith(t.Context(), claimBatch(1, 1000, 1), backends.TxHooks{Before: func(ctx context.Context, sql backends.SQL, _ *backends.Batch) error {
+			if err := sql.Do(ctx, &backends.Statement{Text: "SELECT pg_catalog.pg_current_xact_id()::text", Row: func([][]byte) error { return nil }}); err != nil {
+				return err
+			}
+			if tx == nil {
+				tx = begun(t, s.o.URL, late)
+				must(t, s.o.URL, "INSERT INTO qsidecar.qsidecar_jobs (queue, payload) SELECT 'q', 'p' FROM generate_series(1, 2000)")
+			}
+			return nil
+		}})
+		if err != nil || len(r.Claims[0].Jobs) != 1000 {
+			t.Fatalf("claimed %d jobs: %v", len(r.Claims[0].Jobs), err)
+		}
+		lateIsClaimed(t, s, tx)
+	})
+}
+
+// TestPositionDrawnLongBefore: a transaction draws a position, which writes nothing, and inserts the row after claims have passed it.
+func TestPositionDrawnLongBefore(t *testing.T) {
+	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
+		s := open(t, Options{URL: filled(t, p)})
+		beat(t, s, 1)
+		fill(t, s, 1) // the first number of the sequence is logged, which writes
+		tx := begun(t, s.o.URL, "SELECT qsidecar.qsidecar_next()")
+		fill(t, s, 2000)
+		take(t, s, 1, 1000, 1)
+		lateIsClaimed(t, s, tx, "INSERT INTO qsidecar.qsidecar_jobs (queue, payload, position) VALUES ('q', 'late', currval('qsidecar.qsidecar_sequence'))")
+	})
+}
+
+// lateIsClaimed claims as often as it takes to prove something, lets tx insert and commit its job, and claims the rest.
+func lateIsClaimed(t *testing.T, s *Store, tx pgx.Tx, insert ...string) {
+	t.Helper()
+	for n := range uint64(5) {
+		take(t, s, 1, 1, 1<<32+n)
+		fill(t, s, 1)
+	}
+	for _, sql := range insert {
+		if _, err := tx.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if jobs := take(t, s, 1, 2000, 1<<33); !slices.ContainsFunc(jobs, isLate) {
+		t.Fatalf("%d jobs were left, with the floors %v, and the late one is not among them", len(jobs), s.Cursors.Lows("q"))
+	}
 }
 
 func TestLockedAndLetGo(t *testing.T) {
