@@ -23,7 +23,7 @@ func TestSegments(t *testing.T) {
 	full := []Segment{
 		{Beginning, Spot{-10, End.Position}}, {Spot{-9, 0}, Spot{-1, End.Position}}, {Spot{0, 0}, Spot{4, End.Position}}, {Spot{5, 0}, End},
 	}
-	if got := c.Segments("q", now.Add(fullLook), false); !slices.Equal(got, full) {
+	if got := c.Segments("q", now.Add(fullScanInterval), false); !slices.Equal(got, full) {
 		t.Errorf("after a while got %v, want %v", got, full)
 	}
 	c.Back([]GiveBack{{"q", Spot{0, 20}, 4}}) // this is the next count, so the return is our own
@@ -168,17 +168,17 @@ func TestRangeFarBehindIsScannedLessOften(t *testing.T) {
 	}
 	learn(nearBehind, time.Minute)
 	looks(0, true) // the machine is slow
-	learn(500_000, quickLook-1)
+	learn(500_000, quickScan-1)
 	looks(0, true) // other sidecars' positions
 	learn(500_000, 250*time.Millisecond)
 	looks(5*time.Second-1, false)
 	looks(5*time.Second, true)
 	learn(1<<40, time.Second)
-	looks(rarestFull-1, false)
-	looks(rarestFull, true)
-	c.Scanned("q", now.Add(rarestFull), time.Second)
-	looks(2*rarestFull-1, false)
-	if pieces, _ := c.Pieces("q", now.Add(rarestFull)); len(pieces) != 2 || pieces[1].From != (Spot{0, 1 << 40}) {
+	looks(rarestFullScan-1, false)
+	looks(rarestFullScan, true)
+	c.Scanned("q", now.Add(rarestFullScan), time.Second)
+	looks(2*rarestFullScan-1, false)
+	if pieces, _ := c.Pieces("q", now.Add(rarestFullScan)); len(pieces) != 2 || pieces[1].From != (Spot{0, 1 << 40}) {
 		t.Errorf("a claim looks at %v, want from the head on alone", pieces)
 	}
 }
@@ -196,7 +196,7 @@ func belowUnprovenLows(t *testing.T, share int) {
 	t.Helper()
 	c := Set{Share: share}
 	now := time.Now()
-	c.Learn("q", Learned{Asked: now, Taken: []Spot{{0, 2000}}, All: true, Whole: true, Took: wholeLook, Ended: 10, Begun: 10})
+	c.Learn("q", Learned{Asked: now, Taken: []Spot{{0, 2000}}, All: true, Whole: true, Took: wholeScanInterval, Ended: 10, Begun: 10})
 	p, ok := c.ToProve("q")
 	if !ok {
 		t.Fatal("nothing can be proven")
@@ -209,13 +209,13 @@ func belowUnprovenLows(t *testing.T, share int) {
 		}
 		return whole
 	}
-	if due(time.Duration(share)*wholeLook-1) || !due(time.Duration(share)*wholeLook) {
-		t.Errorf("a look that took %v is not made again after %d times that", wholeLook, share)
+	if due(time.Duration(share)*wholeScanInterval-1) || !due(time.Duration(share)*wholeScanInterval) {
+		t.Errorf("a look that took %v is not made again after %d times that", wholeScanInterval, share)
 	}
 	now = now.Add(time.Minute)
 	c.ScannedWhole("q", now, 0)
-	if due(wholeLook-1) || !due(wholeLook) {
-		t.Errorf("a look that took no time is not made again after %v", wholeLook)
+	if due(wholeScanInterval-1) || !due(wholeScanInterval) {
+		t.Errorf("a look that took no time is not made again after %v", wholeScanInterval)
 	}
 	c.Learn("q", Learned{Asked: now, Taken: []Spot{{0, 1000}}, All: true, Whole: true, Ended: 10, Begun: 20})
 	if lows := c.Lows("q"); lows[0].Position != 999 {
@@ -289,7 +289,7 @@ func TestAFullScanIsNotAWholeOne(t *testing.T) {
 	c := Set{Share: RareShare}
 	now := time.Now()
 	c.Learn("q", Learned{Asked: now, Taken: []Spot{{0, 2000}}, All: true, Whole: true})
-	now = now.Add(wholeLook - 1)
+	now = now.Add(wholeScanInterval - 1)
 	c.Learn("q", Learned{Asked: now, Taken: []Spot{{0, 2001}}, All: true})
 	if _, near := c.Near("q", now); !near {
 		t.Fatal("a scan of everything is due too early")
