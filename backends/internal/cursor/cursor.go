@@ -21,7 +21,7 @@ import (
 //     a smaller position is committed late. So a claim that comes back short has made a full scan: it has scanned
 //     everything from the lows on. So has one claim in every fullScanInterval. A low moves only if it is proven that
 //     nothing ready is below it or ever will be (see Advance). If it can't move, the range behind the heads grows. Then
-//     full scans are less frequent (see Pieces).
+//     both kinds of claims scan it less often (see Pieces).
 //   - A job returns to its old position. The database counts this (requeues, by queue), and a new count makes the
 //     cursor start again.
 //   - Someone resets the source of positions by hand. forgetAfter limits the damage.
