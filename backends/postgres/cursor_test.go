@@ -401,3 +401,46 @@ func TestPositionsAreGivenAgain(t *testing.T) {
 		}
 	})
 }
+
+// TestRepairedSequenceResetsCursors: a sequence was behind the ids, so jobs got positions that claims had passed. Claims find them once
+// the sequence is repaired.
+func TestRepairedSequenceResetsCursors(t *testing.T) {
+	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
+		s := open(t, Options{URL: filled(t, p)})
+		beat(t, s, 1)
+		fill(t, s, backlog)
+		n := uint64(1)
+		testwait.Until(t, "something is proven", func() bool {
+			n += 1000
+			take(t, s, 1, 900, n)
+			fill(t, s, 1)
+			return s.Cursors.Lows("q")[0].Position >= backlog/2
+		})
+		for len(take(t, s, 1, 900, n+1000)) > 0 {
+			n += 1000
+		}
+		must(t, s.o.URL, `DELETE FROM qsidecar.qsidecar_jobs WHERE id < 100; SELECT setval('qsidecar.qsidecar_sequence', 1);`+late)
+		if !s.repairIDs(t.Context()) {
+			t.Fatal("the sequence was not repaired")
+		}
+		if jobs := take(t, s, 1, 10, 1<<33); len(jobs) != 1 || !isLate(jobs[0]) {
+			t.Errorf("given %v, want the job that has an old position", jobs)
+		}
+	})
+}
+
+// TestSessionOfAnOlderEpoch: a claim in a session that began before positions were given again teaches the cursors nothing.
+func TestSessionOfAnOlderEpoch(t *testing.T) {
+	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
+		s := open(t, Options{URL: filled(t, p)})
+		beat(t, s, 1)
+		fill(t, s, 10)
+		s.enter("that of the server that took over")
+		if jobs := take(t, s, 1, 5, 1); len(jobs) != 5 {
+			t.Fatalf("given %v", jobs)
+		}
+		if lows := s.Cursors.Lows("q"); len(lows) > 0 {
+			t.Errorf("the cursor is at %v", lows)
+		}
+	})
+}
