@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -59,9 +60,10 @@ func passed(t *testing.T, p *testserver.Postgres, n int, sql ...string) (*Store,
 	return s, tx
 }
 
-// ages puts the clock of the cursors forward, so that the next claim scans everything.
+// ages puts the clock of the cursors forward, so that the next claim scans everything from the lows on. The cursors
+// aren't so old then that claims start again from nothing.
 func ages(s *Store) {
-	s.LocalTime = func() time.Time { return time.Now().Add(time.Hour) }
+	s.LocalTime = func() time.Time { return time.Now().Add(time.Minute) }
 }
 
 func peek(t *testing.T, s *Store, n int) []backends.View {
@@ -132,7 +134,7 @@ func TestCommittedAfterALaterXid(t *testing.T) {
 		if err := early.Commit(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		for n := range uint64(5) { // the number of claims that prove and move a floor
+		for n := range uint64(5) { // the number of claims that prove and move a low
 			if jobs := take(t, s, 1, 1, 1<<32+n); len(jobs) != 1 || isLate(jobs[0]) {
 				t.Fatalf("given %v, want one that is committed", jobs)
 			}
@@ -141,11 +143,72 @@ func TestCommittedAfterALaterXid(t *testing.T) {
 		if err := tx.Commit(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		jobs := take(t, s, 1, 10, 1<<33) // it returns fewer jobs than asked, so it scans everything from the floor on
+		jobs := take(t, s, 1, 10, 1<<33) // it returns fewer jobs than asked, so it scans everything from the low on
 		if !slices.ContainsFunc(jobs, isLate) {
-			t.Fatalf("given %v with the floors %v, want the late job with them", jobs, s.Cursors.Lows("q"))
+			t.Fatalf("given %v with the lows %v, want the late job with them", jobs, s.Cursors.Lows("q"))
 		}
 	})
+}
+
+// TestCommittedAfterTheClaimsXid: the transaction of a claim gets its xid first. Then another transaction inserts a job and stays open,
+// and a third one inserts the jobs that the claim takes. So the claim's own xid proves nothing about the second transaction.
+func TestCommittedAfterTheClaimsXid(t *testing.T) {
+	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
+		s := open(t, Options{URL: filled(t, p)})
+		beat(t, s, 1)
+		var tx pgx.Tx
+		r, err := s.CommitWith(t.Context(), claimBatch(1, 1000, 1), backends.TxHooks{Before: func(ctx context.Context, sql backends.SQL, _ *backends.Batch) error {
+			if err := sql.Do(ctx, &backends.Statement{Text: "SELECT pg_catalog.pg_current_xact_id()::text", Row: func([][]byte) error { return nil }}); err != nil {
+				return err
+			}
+			if tx == nil {
+				tx = begun(t, s.o.URL, late)
+				must(t, s.o.URL, "INSERT INTO qsidecar.qsidecar_jobs (queue, payload) SELECT 'q', 'p' FROM generate_series(1, 2000)")
+			}
+			return nil
+		}})
+		if err != nil || len(r.Claims[0].Jobs) != 1000 {
+			t.Fatalf("claimed %d jobs: %v", len(r.Claims[0].Jobs), err)
+		}
+		lateIsClaimed(t, s, tx)
+	})
+}
+
+// TestPositionDrawnLongBefore: a transaction draws a position, which writes nothing, and inserts the row after claims have passed it.
+func TestPositionDrawnLongBefore(t *testing.T) {
+	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
+		s := open(t, Options{URL: filled(t, p)})
+		beat(t, s, 1)
+		fill(t, s, 1) // the first number of the sequence is logged, which writes
+		tx := begun(t, s.o.URL)
+		var position int64
+		if err := tx.QueryRow(t.Context(), "SELECT qsidecar.qsidecar_next()").Scan(&position); err != nil {
+			t.Fatal(err)
+		}
+		fill(t, s, 2000)
+		take(t, s, 1, 1000, 1)
+		lateIsClaimed(t, s, tx, fmt.Sprintf("INSERT INTO qsidecar.qsidecar_jobs (queue, payload, position) VALUES ('q', 'late', %d)", position))
+	})
+}
+
+// lateIsClaimed claims as often as it takes to prove something, lets tx insert and commit its job, and claims the rest.
+func lateIsClaimed(t *testing.T, s *Store, tx pgx.Tx, insert ...string) {
+	t.Helper()
+	for n := range uint64(5) {
+		take(t, s, 1, 1, 1<<32+n)
+		fill(t, s, 1)
+	}
+	for _, sql := range insert {
+		if _, err := tx.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if jobs := take(t, s, 1, 2000, 1<<33); !slices.ContainsFunc(jobs, isLate) {
+		t.Fatalf("%d jobs were left, with the lows %v, and the late one is not among them", len(jobs), s.Cursors.Lows("q"))
+	}
 }
 
 func TestLockedAndLetGo(t *testing.T) {
@@ -176,7 +239,7 @@ func TestGivenBackByAnother(t *testing.T) {
 	})
 }
 
-// TestLowIsProven: claims do not scan the jobs behind the floor indefinitely.
+// TestLowIsProven: claims do not scan the jobs behind the low indefinitely.
 func TestLowIsProven(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
 		s, tx := passed(t, p, backlog, late)
@@ -209,9 +272,45 @@ func TestLowIsProven(t *testing.T) {
 	})
 }
 
-// TestLongWriterDoesNotStopTheFloor: long-running write transactions that own no position do
-// not keep floors from moving. A transaction that owns a position does.
-func TestLongWriterDoesNotStopTheFloor(t *testing.T) {
+// TestLockedJobStopsTheLow: another program has a ready job locked, in a transaction that owns no position, so that proofs don't wait
+// for its end. The low comes to the job and no further.
+func TestLockedJobStopsTheLow(t *testing.T) {
+	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
+		s := open(t, Options{URL: filled(t, p)})
+		later := time.Duration(0) // each claim comes long after the previous one
+		s.LocalTime = func() time.Time { return time.Now().Add(later) }
+		beat(t, s, 1)
+		fill(t, s, backlog)
+		tx := begun(t, s.o.URL)
+		var id string
+		var position int64
+		if err := tx.QueryRow(t.Context(), "SELECT id::text, position FROM qsidecar.qsidecar_jobs WHERE id = (SELECT min(id) + 1000 FROM qsidecar.qsidecar_jobs) FOR UPDATE").Scan(&id, &position); err != nil {
+			t.Fatal(err)
+		}
+		n := uint64(1)
+		testwait.Until(t, "the low comes to the locked job", func() bool {
+			later += 2 * time.Second
+			n += 1000
+			take(t, s, 1, 200, n)
+			fill(t, s, 200)
+			low := s.Cursors.Lows("q")[0].Position
+			if low >= position {
+				t.Fatalf("the low is %d, and a job at %d is ready", low, position)
+			}
+			return low == position-1
+		})
+		if err := tx.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if jobs := take(t, s, 1, 2*backlog, 1<<33); !slices.ContainsFunc(jobs, func(j backends.Job) bool { return j.ID == id }) {
+			t.Errorf("the job is not among the %d that were left", len(jobs))
+		}
+	})
+}
+
+// TestLongWriterDoesNotStopTheLow: long-running write transactions that own no position do
+// not keep lows from moving. A transaction that owns a position does.
+func TestLongWriterDoesNotStopTheLow(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
 		s := open(t, Options{URL: filled(t, p)})
 		later := time.Duration(0) // each claim comes long after the previous one
@@ -234,7 +333,7 @@ func TestLongWriterDoesNotStopTheFloor(t *testing.T) {
 			fill(t, s, 200)
 			return s.Cursors.Lows("q")[0].Position
 		}
-		testwait.Until(t, "the floor moves on beside them", func() bool { return claim() > backlog/8 })
+		testwait.Until(t, "the low moves on beside them", func() bool { return claim() > backlog/8 })
 		owner := begun(t, s.o.URL, late)
 		position := int64(0)
 		if err := owner.QueryRow(t.Context(), "SELECT position FROM qsidecar.qsidecar_jobs WHERE payload = 'late'").Scan(&position); err != nil {
@@ -242,7 +341,7 @@ func TestLongWriterDoesNotStopTheFloor(t *testing.T) {
 		}
 		for range 50 { // far beyond its position
 			if low := claim(); low >= position {
-				t.Fatalf("the floor is %d, and a transaction that has a job at %d is open", low, position)
+				t.Fatalf("the low is %d, and a transaction that has a job at %d is open", low, position)
 			}
 		}
 		if err := owner.Commit(t.Context()); err != nil {
@@ -253,7 +352,7 @@ func TestLongWriterDoesNotStopTheFloor(t *testing.T) {
 			later += 20 * time.Second
 			return slices.ContainsFunc(take(t, s, 1, 1000, n), isLate)
 		})
-		testwait.Until(t, "the floor moves on beyond it", func() bool { return claim() > position })
+		testwait.Until(t, "the low moves on beyond it", func() bool { return claim() > position })
 	})
 }
 
@@ -299,6 +398,49 @@ func TestPositionsAreGivenAgain(t *testing.T) {
 					return len(r.Ready) > 0 && len(take(t, s, 1, 1, n)) > 0
 				})
 			})
+		}
+	})
+}
+
+// TestRepairedSequenceResetsCursors: a sequence was behind the ids, so jobs got positions that claims had passed. Claims find them once
+// the sequence is repaired.
+func TestRepairedSequenceResetsCursors(t *testing.T) {
+	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
+		s := open(t, Options{URL: filled(t, p)})
+		beat(t, s, 1)
+		fill(t, s, backlog)
+		n := uint64(1)
+		testwait.Until(t, "something is proven", func() bool {
+			n += 1000
+			take(t, s, 1, 900, n)
+			fill(t, s, 1)
+			return s.Cursors.Lows("q")[0].Position >= backlog/2
+		})
+		for len(take(t, s, 1, 900, n+1000)) > 0 {
+			n += 1000
+		}
+		must(t, s.o.URL, `DELETE FROM qsidecar.qsidecar_jobs WHERE id < 100; SELECT setval('qsidecar.qsidecar_sequence', 1);`+late)
+		if !s.repairIDs(t.Context()) {
+			t.Fatal("the sequence was not repaired")
+		}
+		if jobs := take(t, s, 1, 10, 1<<33); len(jobs) != 1 || !isLate(jobs[0]) {
+			t.Errorf("given %v, want the job that has an old position", jobs)
+		}
+	})
+}
+
+// TestSessionOfAnOlderEpoch: a claim in a session that began before positions were given again teaches the cursors nothing.
+func TestSessionOfAnOlderEpoch(t *testing.T) {
+	everywhere(t, func(t *testing.T, p *testserver.Postgres) {
+		s := open(t, Options{URL: filled(t, p)})
+		beat(t, s, 1)
+		fill(t, s, 10)
+		s.enter("that of the server that took over")
+		if jobs := take(t, s, 1, 5, 1); len(jobs) != 5 {
+			t.Fatalf("given %v", jobs)
+		}
+		if lows := s.Cursors.Lows("q"); len(lows) > 0 {
+			t.Errorf("the cursor is at %v", lows)
 		}
 	})
 }

@@ -11,8 +11,8 @@ import (
 )
 
 // A long-running or prepared transaction that writes stops the oldest xid from advancing, and the
-// cursors' floors with it. Most such transactions never inserted a job. Those that did hold a lock
-// on the sequence of positions until they end, and one on their xid. So if a floor is blocked for
+// cursors' lows with it. Most such transactions never inserted a job. Those that did hold a lock
+// on the sequence of positions until they end, and one on their xid. So if a low is blocked for
 // long, the Store queries these locks. Once each transaction that held them in one query is missing
 // from a later query, no position of before the first query is still in use.
 

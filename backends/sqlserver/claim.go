@@ -162,13 +162,13 @@ func (t *tx) Bury(jobs []core.TooLarge) {
 // position before a certain time count as ended if that was a while ago and no lock exists in that range any more:
 // the same statement draws a number and stores its row, and from then on the row's lock shows it. A statement that
 // takes longer between the two (a huge INSERT … SELECT, which can fill an index last) is the reason why claims also
-// scan below their floors (cursor.Set.Share).
+// scan below their lows (cursor.Set.Share).
 const settled = 10 * time.Second
 
 // Prove implements core.Claimer. It does nothing, because begin has proven everything that can be proven.
 func (t *tx) Prove(context.Context, []string) {}
 
-// prove moves the floors of the queues' cursors. A later transaction retries a failed proof.
+// prove moves the lows of the queues' cursors. A later transaction retries a failed proof.
 func (s *Store) prove(ctx context.Context, queues []string) {
 	for _, queue := range queues {
 		proof, ok := s.Cursors.ToProve(queue)

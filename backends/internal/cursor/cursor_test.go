@@ -23,7 +23,7 @@ func TestSegments(t *testing.T) {
 	full := []Segment{
 		{Beginning, Spot{-10, End.Position}}, {Spot{-9, 0}, Spot{-1, End.Position}}, {Spot{0, 0}, Spot{4, End.Position}}, {Spot{5, 0}, End},
 	}
-	if got := c.Segments("q", now.Add(fullLook), false); !slices.Equal(got, full) {
+	if got := c.Segments("q", now.Add(fullScanInterval), false); !slices.Equal(got, full) {
 		t.Errorf("after a while got %v, want %v", got, full)
 	}
 	c.Back([]GiveBack{{"q", Spot{0, 20}, 4}}) // this is the next count, so the return is our own
@@ -168,17 +168,17 @@ func TestRangeFarBehindIsScannedLessOften(t *testing.T) {
 	}
 	learn(nearBehind, time.Minute)
 	looks(0, true) // the machine is slow
-	learn(500_000, quickLook-1)
+	learn(500_000, quickScan-1)
 	looks(0, true) // other sidecars' positions
 	learn(500_000, 250*time.Millisecond)
 	looks(5*time.Second-1, false)
 	looks(5*time.Second, true)
 	learn(1<<40, time.Second)
-	looks(rarestFull-1, false)
-	looks(rarestFull, true)
-	c.Scanned("q", now.Add(rarestFull), time.Second)
-	looks(2*rarestFull-1, false)
-	if pieces, _ := c.Pieces("q", now.Add(rarestFull)); len(pieces) != 2 || pieces[1].From != (Spot{0, 1 << 40}) {
+	looks(rarestFullScan-1, false)
+	looks(rarestFullScan, true)
+	c.Scanned("q", now.Add(rarestFullScan), time.Second)
+	looks(2*rarestFullScan-1, false)
+	if pieces, _ := c.Pieces("q", now.Add(rarestFullScan)); len(pieces) != 2 || pieces[1].From != (Spot{0, 1 << 40}) {
 		t.Errorf("a claim looks at %v, want from the head on alone", pieces)
 	}
 }
@@ -196,7 +196,7 @@ func belowUnprovenLows(t *testing.T, share int) {
 	t.Helper()
 	c := Set{Share: share}
 	now := time.Now()
-	c.Learn("q", Learned{Asked: now, Taken: []Spot{{0, 2000}}, All: true, Whole: true, Took: wholeLook, Ended: 10, Begun: 10})
+	c.Learn("q", Learned{Asked: now, Taken: []Spot{{0, 2000}}, All: true, Whole: true, Took: wholeScanInterval, Ended: 10, Begun: 10})
 	p, ok := c.ToProve("q")
 	if !ok {
 		t.Fatal("nothing can be proven")
@@ -209,13 +209,13 @@ func belowUnprovenLows(t *testing.T, share int) {
 		}
 		return whole
 	}
-	if due(time.Duration(share)*wholeLook-1) || !due(time.Duration(share)*wholeLook) {
-		t.Errorf("a look that took %v is not made again after %d times that", wholeLook, share)
+	if due(time.Duration(share)*wholeScanInterval-1) || !due(time.Duration(share)*wholeScanInterval) {
+		t.Errorf("a look that took %v is not made again after %d times that", wholeScanInterval, share)
 	}
 	now = now.Add(time.Minute)
 	c.ScannedWhole("q", now, 0)
-	if due(wholeLook-1) || !due(wholeLook) {
-		t.Errorf("a look that took no time is not made again after %v", wholeLook)
+	if due(wholeScanInterval-1) || !due(wholeScanInterval) {
+		t.Errorf("a look that took no time is not made again after %v", wholeScanInterval)
 	}
 	c.Learn("q", Learned{Asked: now, Taken: []Spot{{0, 1000}}, All: true, Whole: true, Ended: 10, Begun: 20})
 	if lows := c.Lows("q"); lows[0].Position != 999 {
@@ -250,5 +250,112 @@ func TestCursorsAreBounded(t *testing.T) {
 	}
 	if k := c.of["q"]; k != nil && len(k.marks) > maxMarks {
 		t.Errorf("%d marks", len(k.marks))
+	}
+}
+
+// TestAnOldCursorIsForgotten: after forgetAfter a claim scans everything, also below proven lows. So the damage ends if positions
+// were given again and nothing noticed it.
+func TestAnOldCursorIsForgotten(t *testing.T) {
+	t.Parallel()
+	var c Set
+	now := time.Now()
+	c.Learn("q", Learned{Asked: now, Taken: []Spot{{0, 2000}}, All: true, Ended: 10, Begun: 10})
+	p, ok := c.ToProve("q")
+	if !ok {
+		t.Fatal("nothing can be proven")
+	}
+	c.Advance(p, 10, []int64{0})
+	now = now.Add(forgetAfter)
+	c.Learn("q", Learned{Asked: now, Taken: []Spot{{0, 2001}}, All: true})
+	if _, near := c.Near("q", now); !near || c.Lows("q")[0].Position != 2000 {
+		t.Fatalf("the cursor is forgotten too early: %v", c.Lows("q"))
+	}
+	now = now.Add(1)
+	segments := c.Segments("q", now, false)
+	pieces, all := c.Pieces("q", now)
+	near, ok := c.Near("q", now)
+	if want := []Segment{Whole}; !slices.Equal(segments, want) || !slices.Equal(pieces, want) || !all || ok {
+		t.Errorf("a claim scans %v, or the pieces %v, or %v alone", segments, pieces, near)
+	}
+	c.Learn("q", Learned{Asked: now, Taken: []Spot{{0, 2002}}})
+	if lows := c.Lows("q"); lows[0].Position != 0 {
+		t.Errorf("the next cursor has the lows %v of the former one", lows)
+	}
+}
+
+// TestAFullScanIsNotAWholeOne: where lows are unproven, a scan from the lows on doesn't delay the one of everything.
+func TestAFullScanIsNotAWholeOne(t *testing.T) {
+	t.Parallel()
+	c := Set{Share: RareShare}
+	now := time.Now()
+	c.Learn("q", Learned{Asked: now, Taken: []Spot{{0, 2000}}, All: true, Whole: true})
+	now = now.Add(wholeScanInterval - 1)
+	c.Learn("q", Learned{Asked: now, Taken: []Spot{{0, 2001}}, All: true})
+	if _, near := c.Near("q", now); !near {
+		t.Fatal("a scan of everything is due too early")
+	}
+	if near, ok := c.Near("q", now.Add(1)); ok {
+		t.Errorf("a scan of everything is due, and a claim scans %v alone", near)
+	}
+}
+
+// TestTimesLimitAProof: where positions are times, a job can be ready at a position in the future. A proof doesn't go beyond the
+// present time, because jobs between the two will still appear.
+func TestTimesLimitAProof(t *testing.T) {
+	t.Parallel()
+	var c Set
+	c.Learn("q", Learned{Asked: time.Now(), Taken: []Spot{{0, 5000}}, Ended: 10, Begun: 10, Below: 3000})
+	if p, ok := c.ToProve("q"); !ok || p.High[0] != 3000 {
+		t.Errorf("to prove: %+v, %v, want up to 3000", p, ok)
+	}
+}
+
+// TestReturnedBehindALow: a job that returns behind a low lowers it, and ends a pending proof that would pass the job. A return by
+// another sidecar in between is at an unknown position, so the cursor starts again.
+func TestReturnedBehindALow(t *testing.T) {
+	t.Parallel()
+	var c Set
+	now := time.Now()
+	learn := func(ended, begun, returns int64, taken ...Spot) {
+		c.Learn("q", Learned{Asked: now, Taken: taken, All: true, Ended: ended, Begun: begun, Returns: returns})
+	}
+	learn(10, 10, 0, Spot{0, 2000})
+	p, _ := c.ToProve("q")
+	c.Advance(p, 10, []int64{0})
+	learn(10, 20, 0, Spot{0, 4000})
+	c.Back([]GiveBack{{"q", Spot{0, 1500}, 1}})
+	if lows := c.Lows("q"); lows[0].Position != 1499 {
+		t.Errorf("the low is %v, and the job at 1500 is ready", lows)
+	}
+	if got := c.Segments("q", now, false); got[1].From != (Spot{0, 1499}) {
+		t.Errorf("the next claim scans %v, want from 1499 on", got)
+	}
+	learn(20, 30, 1)
+	if p, ok := c.ToProve("q"); ok {
+		t.Errorf("the proof %+v is still pending", p)
+	}
+	c.Back([]GiveBack{{"q", Spot{0, 3000}, 3}, {"other", Spot{0, 1}, 1}})
+	if got := c.Segments("q", now, false); !slices.Equal(got, []Segment{Whole}) {
+		t.Errorf("another sidecar returned a job, and the next claim scans %v", got)
+	}
+}
+
+// TestOverNeedsALaterEvent: that the transactions from before an event are over proves only what was learned before that event.
+func TestOverNeedsALaterEvent(t *testing.T) {
+	t.Parallel()
+	var c Set
+	before := c.Now()
+	c.Learn("q", Learned{Asked: time.Now(), Taken: []Spot{{0, 2000}}, Ended: 10})
+	c.Over(before)
+	if p, ok := c.ToProve("q"); ok {
+		t.Errorf("transactions that drew their positions later can be open, and %+v can be proven", p)
+	}
+	c.Over(c.Now())
+	p, ok := c.ToProve("q")
+	if !ok {
+		t.Fatal("all transactions are over, and nothing can be proven")
+	}
+	if c.Advance(p, 0, []int64{0}); c.Lows("q")[0].Position != 2000 {
+		t.Errorf("the proof moved the low to %v", c.Lows("q"))
 	}
 }

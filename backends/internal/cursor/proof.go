@@ -13,33 +13,33 @@ const Never Event = -1
 
 // Now returns a new event. A transaction that begins after the call gets its number after all positions of
 // earlier events were given.
-func (c *Set) Now() Event {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.event++
-	return c.event
+func (s *Set) Now() Event {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.event++
+	return s.event
 }
 
 // Numbered records the number of a transaction that began after an event. If numbers are given in the order in
 // which transactions write, nothing else proves "after": the transaction whose job was claimed may have begun
 // before others that have smaller positions and higher numbers.
-func (c *Set) Numbered(began Event, number int64) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if began < c.reset {
+func (s *Set) Numbered(began Event, number int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if began < s.reset {
 		return
 	}
-	if c.laterNumber == 0 || began > c.later || began == c.later && number < c.laterNumber {
-		c.later, c.laterNumber = began, number
+	if s.laterNumber == 0 || began > s.later || began == s.later && number < s.laterNumber {
+		s.later, s.laterNumber = began, number
 	}
 }
 
 // Over records that all transactions are over that drew a position before an event.
-func (c *Set) Over(e Event) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if e >= c.reset {
-		c.over = max(c.over, e)
+func (s *Set) Over(e Event) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e >= s.reset {
+		s.over = max(s.over, e)
 	}
 }
 
@@ -48,20 +48,20 @@ func (c *Set) Over(e Event) {
 const blockedFor = time.Second
 
 // Blocked reports whether a proof for the queue waits for long-running transactions.
-func (c *Set) Blocked(queue string, now time.Time) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	k := c.of[queue]
-	return k != nil && slices.ContainsFunc(k.marks, func(m mark) bool {
-		return m.check != 0 && m.set > c.over && now.Sub(m.asked) >= blockedFor
+func (s *Set) Blocked(queue string, now time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.of[queue]
+	return c != nil && slices.ContainsFunc(c.marks, func(m mark) bool {
+		return m.check != 0 && m.set > s.over && now.Sub(m.checkFrom) >= blockedFor
 	})
 }
 
 // numberAfter returns the number below which every transaction must be over for the proof of m. 0: it isn't
 // known yet.
-func (c *Set) numberAfter(m *mark) int64 {
-	if m.check != 0 && m.after == 0 && c.laterNumber != 0 && c.later >= m.set {
-		m.after = c.laterNumber
+func (s *Set) numberAfter(m *mark) int64 {
+	if m.check != 0 && m.after == 0 && s.laterNumber != 0 && s.later >= m.set {
+		m.after = s.laterNumber
 	}
 	return m.after
 }
@@ -77,23 +77,23 @@ type Proof struct {
 }
 
 // ToProve returns a proof that can succeed now. ok is false if there is none.
-func (c *Set) ToProve(queue string) (p Proof, ok bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	k := c.of[queue]
-	if k == nil {
+func (s *Set) ToProve(queue string) (p Proof, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.of[queue]
+	if c == nil {
 		return p, false
 	}
-	p = Proof{Queue: queue, returns: k.returns, made: c.event}
-	for i := range k.marks {
-		m := &k.marks[i]
-		after := c.numberAfter(m)
-		if m.set <= c.over {
+	p = Proof{Queue: queue, returns: c.returns, made: s.event}
+	for i := range c.marks {
+		m := &c.marks[i]
+		after := s.numberAfter(m)
+		if m.set <= s.over {
 			after = 0
 		} else if after == 0 {
 			continue
 		}
-		if m.check != 0 && after <= c.ended {
+		if m.check != 0 && after <= s.ended {
 			p.Urgency, p.Low, p.High = append(p.Urgency, m.urgency), append(p.Low, m.low), append(p.High, m.check)
 			p.after = max(p.after, after)
 		}
@@ -106,18 +106,18 @@ func (c *Set) ToProve(queue string) (p Proof, ok bool) {
 //
 // The scan must see each job that is ready or that a rollback can make ready, locked or not. Then nothing can
 // appear below, because each later change gives a new position or counts a return.
-func (c *Set) Advance(p Proof, ended int64, first []int64) {
+func (s *Set) Advance(p Proof, ended int64, first []int64) {
 	if ended < p.after || len(first) != len(p.Urgency) {
 		return
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	k := c.of[p.Queue]
-	if k == nil || k.returns != p.returns || p.made < c.reset {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.of[p.Queue]
+	if c == nil || c.returns != p.returns || p.made < s.reset {
 		return
 	}
 	for i, u := range p.Urgency {
-		m := k.at(u)
+		m := c.at(u)
 		if m.low != p.Low[i] || m.check != p.High[i] {
 			continue // the proof of another claim came first
 		}
