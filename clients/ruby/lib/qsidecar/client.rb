@@ -68,7 +68,7 @@ module Qsidecar
 
     # connect connects now if there was no call yet. It raises NotConnected.
     def connect
-      session.connect
+      callable_session("connect").connect
       self
     end
 
@@ -152,12 +152,15 @@ module Qsidecar
 
     # stop_claiming ends waiting claims now, and later claims at once.
     def stop_claiming
-      session.stop_claiming
+      callable_session("cancel_claim").stop_claiming
     end
 
     # close returns the held jobs without using up an attempt, and closes the client, within limit
-    # seconds.
+    # seconds. In a signal handler, and in a finalizer that interrupted this client, it can't wait:
+    # then it returns at once, and a thread does this.
     def close(limit = 5)
+      return Thread.new { close(limit) } && nil if unable_to_wait?
+
       @lock.synchronize { @session if @pid == Process.pid }&.close(limit)
       nil
     end
@@ -182,6 +185,24 @@ module Qsidecar
 
     private
 
+    # callable_session returns this process's session, if a call in this thread can be answered.
+    def callable_session(op)
+      return session unless (cause = unable_to_wait?)
+
+      raise Reentrant, "#{op} was not sent: #{cause}; hand the data to another thread (Queue#push) and call there"
+    end
+
+    # unable_to_wait? returns why a call can't wait for its reply here, or nil.
+    def unable_to_wait?
+      Mutex.new.synchronize do
+        current = @session if @pid == Process.pid
+        return unless @lock.owned? || current&.reentrant?
+      end
+      "it came from a finalizer or a hook, which interrupted this client in the same thread and would wait for it"
+    rescue ThreadError # "can't be called from trap context"
+      "it came from a signal handler (trap), in which Ruby takes no lock"
+    end
+
     # settle sends a settle, with the claim that a Worker adds to it.
     def settle(job, op, fields)
       fields[:claim] = job.next_claim if job.next_claim && job.next_jobs.empty?
@@ -191,7 +212,7 @@ module Qsidecar
     # send_request sends a request, and repeats it after transient errors. It adds the jobs of a
     # settle's claim to claimed.
     def send_request(op, fields, wait: nil, limit: nil, claimed: nil)
-      current = session
+      current = callable_session(op)
       began = Connection.now
       limit ||= @request_timeout || (op == "enqueue" ? enqueue_time : REQUEST_TIME)
       how = { ends: began + limit + (wait || 0), wait_ends: wait && began + wait, claimed: claimed }
