@@ -53,7 +53,8 @@ uses stdout.
 Each CMD is a process group of its own. At --timeout, or if the job's lease is lost (by
 the timeout of its queue, or by an operator's reclaim), the group gets SIGTERM, and
 SIGKILL after --kill-after. If CMD exits by itself, the processes that it leaves behind
-continue, and their output is ignored.
+continue, and their output is ignored. "qsidecar work" reaps them if it is the first
+process of a container.
 
 SIGTERM or SIGINT: it claims no more jobs, lets the commands finish, settles their jobs,
 and exits with 0. A second signal kills the commands and gives their jobs back without

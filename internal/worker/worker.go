@@ -107,13 +107,15 @@ func New(o Options) *Worker {
 // if stop ended it in order.
 func (w *Worker) Run(stop, abort context.Context, c *qsidecar.Client, socket string) error {
 	w.client, w.settler, w.socket = c, qsidecar.NewSettler(c, w.opts.Jobs), socket
-	g, err := startGuard(func(err error) {
+	r := newReaper()
+	g, err := startGuard(r, func(err error) {
 		w.logf("the guard is gone (%v): if this worker is killed, processes that its commands started continue", err)
 	})
 	if err != nil {
+		r.close()
 		return err
 	}
-	w.starter = newStarter(g)
+	w.starter = newStarter(g, r)
 	err = w.runJobs(stop, abort)
 	if e := w.starter.close(); e != nil {
 		w.logf("the guard ended: %v", e)

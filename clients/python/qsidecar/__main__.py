@@ -8,6 +8,7 @@ import logging
 import sys
 from typing import List, Optional
 
+from ._processes import fork_if_first
 from .errors import Error
 from .worker import ACKS, App, exit_code
 
@@ -33,6 +34,7 @@ def main(args: Optional[List[str]] = None) -> int:
     module, colon, name = chosen.app.partition(":")
     if not module or not colon or not name:
         parser.error(f"name the app as MODULE:APP, mailer:app for example, not {chosen.app!r}")
+    fork_if_first()  # before the module, which can start threads and connect to databases
     sys.path.insert(0, "")  # import modules from the working directory
     app = getattr(importlib.import_module(module), name, None)
     if not logging.getLogger("qsidecar").hasHandlers():  # the application has not configured logging

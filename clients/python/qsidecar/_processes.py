@@ -84,6 +84,33 @@ class Signals:
         self._guard.start()
 
 
+# The signals that the first process of a container passes on.
+_PASSED_ON = (*Signals.watched, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+
+
+def fork_if_first() -> None:
+    """In the first process of a container, returns in a child. The first process reaps orphans until the child ends.
+
+    The processes that a job leaves behind become children of the first process. They would stay as zombies, up to the
+    limit of processes. The worker can't reap them itself: it doesn't know which children a job waits for.
+    """
+    if os.getpid() != 1:
+        return
+    signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)  # the first process gets no signal that it doesn't handle
+    child = os.fork()
+    if child == 0:
+        os.setsid()  # otherwise a terminal sends it a signal that the first process passes on, too
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
+        return
+    for number in _PASSED_ON:
+        signal.signal(number, lambda number, frame: os.kill(child, number))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
+    while True:
+        pid, status = os.wait()
+        if pid == child:
+            os._exit(128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status))
+
+
 def run(work: Callable[[], None], count: int, exit_code: Callable[[BaseException], int]) -> None:
     """Runs work in several processes until SIGTERM or SIGINT, passes the signal on and waits for them.
 
