@@ -67,6 +67,9 @@ A next job can begin while the acks of up to 32 jobs (or twice -j, if that is mo
 under way, for up to a second. If "qsidecar work" is killed, these jobs can be delivered
 again. With --ack sync, the next job begins after the ack.
 
+If the working folder is deleted, "qsidecar work" gives its next job back, without counting
+the attempt, and ends.
+
 You can restart the sidecar at any time: commands continue and keep their jobs. Failures
 are reported on stderr, a line for each job.
 

@@ -13,6 +13,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Typ
 
 from . import _handlers, _processes, errors
 from ._behind import Behind, report_lost
+from ._folder import Folder
 from ._settle import outcome, settle
 from .client import Client
 from .job import Enqueued, Job, Seconds
@@ -240,6 +241,7 @@ class _ThreadPool:
         self._free = threads
         self._next_claim = {"queues": list(app.jobs)}
         self._sync = ack == "sync"
+        self._folder = Folder()
         self._behind = Behind(app.client, threads, self._ending)
         self.thread = threading.Thread(target=self._run, name="qsidecar-claim", daemon=True)
 
@@ -345,9 +347,21 @@ class _ThreadPool:
         except errors.Error as e:
             log.warning("%r could not be returned, it is released when the connection closes: %s", jobs[0], e)
 
+    def _cannot_run(self, job: Job) -> bool:
+        """Returns whether the working folder is gone. Then it returns the job, and the run ends."""
+        gone = self._folder.gone()
+        if gone is None:
+            return False
+        self.error = self.error or gone
+        self.app._stop.set()
+        self._give_back([job])
+        return True
+
     def _run_job(self, job: Job) -> None:
         if job.lost:  # while it waited to begin
             log.warning("%r: its lease was lost before it began; another worker can have it", job)
+            return
+        if self._cannot_run(job):
             return
         result: Any = None
         error: Optional[BaseException] = None
@@ -361,6 +375,8 @@ class _ThreadPool:
             return
         if job.lost:
             log.warning("%r: its lease was lost while it ran; another worker may have done it too", job)
+            return
+        if error is not None and self._cannot_run(job):
             return
         try:
             self._settle(job, result, error)
