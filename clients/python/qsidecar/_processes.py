@@ -21,12 +21,16 @@ _alive: Optional[int] = None  # in a child: a pipe that ends when the parent end
 
 
 class Signals:
-    """SIGTERM and SIGINT as bytes in a pipe. A signal handler must not take a lock, but it can wake any thread."""
+    """SIGTERM and SIGINT as bytes in a pipe. A signal handler must not take a lock, but it can wake any thread.
+
+    The main thread runs jobs, and can be in a call of C that takes hours. Then Python's handler is late, so Python also
+    writes each signal to the pipe at once (set_wakeup_fd). A job can replace that, as asyncio does, but not both.
+    """
 
     watched = (signal.SIGTERM, signal.SIGINT)
 
     def __init__(self, *more: signal.Signals) -> None:
-        self.received = 0  # how many signals arrived
+        self._handled = self._written = 0  # how many signals arrived, by the handler and in the pipe
         self._all = (*Signals.watched, *more)
 
     def __enter__(self) -> Signals:
@@ -34,6 +38,7 @@ class Signals:
         os.set_blocking(self._write, False)
         self._closed = False
         self._guard: Optional[threading.Thread] = None
+        self._wakeup = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         self._before = {s: signal.signal(s, self._handle) for s in self._all}
         signal.pthread_sigmask(signal.SIG_UNBLOCK, self._all)  # see _Parent.spawn
         return self
@@ -43,6 +48,7 @@ class Signals:
     ) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        signal.set_wakeup_fd(self._wakeup)
         self._closed = True
         if self._guard is not None:
             self.poke()
@@ -52,12 +58,21 @@ class Signals:
 
     def _handle(self, number: int, frame: Optional[FrameType]) -> None:
         if number in Signals.watched:
-            self.received += 1
+            self._handled += 1
         self.poke()
+
+    @property
+    def received(self) -> int:
+        """How many signals arrived."""
+        return max(self._handled, self._written)
+
+    def _drain(self) -> None:
+        """Reads from the pipe, and waits until it has something."""
+        self._written += sum(number in Signals.watched for number in os.read(self._read, 512))
 
     def poke(self) -> None:
         try:
-            os.write(self._write, b".")
+            os.write(self._write, b"\0")
         except BlockingIOError:
             pass  # the pipe is full, so the reader wakes up anyway
 
@@ -68,7 +83,7 @@ class Signals:
         if _alive in ready:
             return True
         if ready:
-            os.read(self._read, 512)
+            self._drain()
         return self.received > 0
 
     def exit_at_second(self) -> None:
@@ -78,7 +93,7 @@ class Signals:
             while not self._closed:
                 if self.received > 1:
                     os._exit(1)
-                os.read(self._read, 512)
+                self._drain()
 
         self._guard = threading.Thread(target=guard, name="qsidecar-signals", daemon=True)
         self._guard.start()

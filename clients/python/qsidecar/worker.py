@@ -149,8 +149,8 @@ class App:
     ) -> None:
         """Runs until SIGTERM, SIGINT or stop. Then it claims no more, lets the running jobs finish and returns.
 
-        concurrency: how many jobs run at once, in threads, or in processes of one thread each. A second signal ends
-        the process at once. drain: returns when no job is ready and its own jobs are done, for cron. If it can't
+        concurrency: how many jobs run at once, in threads, or in processes of one thread each. If it is 1, and in
+        processes, the main thread runs the jobs, so they can use signals. A second signal ends the process at once. drain: returns when no job is ready and its own jobs are done, for cron. If it can't
         check that, it raises NotConnected, Unavailable or another error of UNAVAILABLE. ack: "behind" begins the
         next job before the ack of the last one is answered; "sync" waits for each. It handles signals only in the
         main thread.
@@ -180,18 +180,29 @@ class App:
         else:
             with _processes.Signals() as signals:
                 pool.at_end = signals.poke
+                pool.main = threads == 1
                 pool.start()
-                while not pool.ended.is_set() and not self._stop.is_set():
-                    if signals.wait(0.5):
-                        self.stop()
-                if signals.received:
-                    log.info("stopping; running jobs: %d", pool.busy())
-                signals.exit_at_second()
-                self._await(pool)
+                if pool.main:
+                    watcher = threading.Thread(target=self._watch, args=(pool, signals), name="qsidecar-stop", daemon=True)
+                    watcher.start()
+                    pool.work_in_main()
+                    watcher.join()
+                else:
+                    self._watch(pool, signals)
         self.client.disconnect()
         log.info("worker stopped")
         if pool.error is not None:
             raise pool.error
+
+    def _watch(self, pool: _ThreadPool, signals: _processes.Signals) -> None:
+        """Waits until the pool ends, and stops it at a signal."""
+        while not pool.ended.is_set() and not self._stop.is_set():
+            if signals.wait(0.5):
+                self.stop()
+        if signals.received:
+            log.info("stopping; running jobs: %d", pool.busy())
+        signals.exit_at_second()
+        self._await(pool)
 
     def _await(self, pool: _ThreadPool) -> None:
         while not pool.ended.wait(0.2):
@@ -236,6 +247,9 @@ class _ThreadPool:
         self.ended = threading.Event()
         self.error: Optional[BaseException] = None
         self.at_end: Callable[[], None] = lambda: None
+        self.main = False  # the main thread runs the jobs, so that they can handle signals
+        self._main_over = threading.Event()
+        self._loop: Optional[_handlers.MainLoop] = None  # in which the main thread waits
         self._tasks: queue.SimpleQueue[Optional[Job]] = queue.SimpleQueue()
         self._lock = threading.Condition()
         self._free = threads
@@ -251,8 +265,21 @@ class _ThreadPool:
     def busy(self) -> int:
         return self.threads - self._free
 
+    def work_in_main(self) -> None:
+        """Runs the jobs in this thread. It raises what a signal handler of the program raises between two jobs."""
+        try:
+            with _handlers.MainLoop() as loop:
+                self._loop = loop
+                self._work()
+        except BaseException:
+            self.app._stop.set()
+            raise
+        finally:
+            self._main_over.set()
+
     def _run(self) -> None:
-        workers = [threading.Thread(target=self._work, name=f"qsidecar-{i}", daemon=True) for i in range(self.threads)]
+        count = 0 if self.main else self.threads
+        workers = [threading.Thread(target=self._work, name=f"qsidecar-{i}", daemon=True) for i in range(count)]
         self._behind.start()
         for worker in workers:
             worker.start()
@@ -260,10 +287,12 @@ class _ThreadPool:
             self._claim()
         except BaseException as e:
             self.error = e
-        for _ in workers:
-            self._tasks.put(None)
+        for _ in range(self.threads):
+            self._put(None)
         for worker in workers:
             worker.join()
+        if self.main:
+            self._main_over.wait()
         self._behind.end()
         self.ended.set()
         self.at_end()
@@ -307,11 +336,16 @@ class _ThreadPool:
             with self._lock:
                 self._free -= len(jobs)
             for job in jobs:
-                self._tasks.put(job)
+                self._put(job)
+
+    def _put(self, job: Optional[Job]) -> None:
+        self._tasks.put(job)
+        if self._loop is not None:
+            self._loop.wake()
 
     def _work(self) -> None:
         while True:
-            job = self._tasks.get()
+            job = self._tasks.get() if self._loop is None else self._loop.next(self._tasks)
             if job is None:
                 return
             while job is not None:
