@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from types import FrameType, TracebackType
-from typing import Callable, Dict, Optional, Type
+from typing import Callable, Dict, Optional, Sequence, Tuple, Type
 
 log = logging.getLogger("qsidecar")
 
@@ -126,8 +126,8 @@ def fork_if_first() -> None:
             os._exit(128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status))
 
 
-def run(work: Callable[[], None], count: int, exit_code: Callable[[BaseException], int]) -> None:
-    """Runs work in several processes until SIGTERM or SIGINT, passes the signal on and waits for them.
+def run(works: Sequence[Callable[[], None]], exit_code: Callable[[BaseException], int]) -> None:
+    """Runs each work in a process of its own until SIGTERM or SIGINT, passes the signal on and waits for them.
 
     A process that a signal killed is replaced. A process that fails ends the others, and run raises SystemExit with
     its exit code.
@@ -135,10 +135,10 @@ def run(work: Callable[[], None], count: int, exit_code: Callable[[BaseException
     if threading.current_thread() is not threading.main_thread():
         raise RuntimeError("run processes from the main thread, which handles the signals")
     mine, theirs = os.pipe()  # no process writes; the kernel closes it when this process ends
-    parent = _Parent(work, mine, theirs, exit_code)
+    parent = _Parent(mine, theirs, exit_code)
     with Signals(signal.SIGCHLD) as signals:
-        for _ in range(count):
-            parent.spawn()
+        for work in works:
+            parent.spawn(work)
         while parent.children:
             signals.wait(1.0)
             if signals.received > 1:
@@ -155,33 +155,32 @@ def run(work: Callable[[], None], count: int, exit_code: Callable[[BaseException
 
 
 class _Parent:
-    def __init__(self, work: Callable[[], None], mine: int, theirs: int, exit_code: Callable[[BaseException], int]) -> None:
-        self.work = work
+    def __init__(self, mine: int, theirs: int, exit_code: Callable[[BaseException], int]) -> None:
         self.exit_code = exit_code
         self.pipe = mine, theirs
-        self.children: Dict[int, float] = {}  # pid and start time
+        self.children: Dict[int, Tuple[Callable[[], None], float]] = {}  # by pid: what it does, and its start time
         self.stopping = False
         self.failed = 0  # the exit code of the first process that failed
 
-    def spawn(self) -> None:
+    def spawn(self, work: Callable[[], None]) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         # Before the child has its own handlers, a signal would be lost.
         signal.pthread_sigmask(signal.SIG_BLOCK, Signals.watched)
         pid = os.fork()
         if pid == 0:
-            self._child()
-        self.children[pid] = time.monotonic()
+            self._child(work)
+        self.children[pid] = work, time.monotonic()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, Signals.watched)
 
-    def _child(self) -> None:
+    def _child(self, work: Callable[[], None]) -> None:
         global _alive
         code = 1
         try:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             _alive, theirs = self.pipe
             os.close(theirs)
-            self.work()
+            work()
             code = 0
         except BaseException as e:
             code = self.exit_code(e)
@@ -194,7 +193,7 @@ class _Parent:
                 os._exit(code)  # do not run the parent's exit handlers
 
     def reap(self) -> None:
-        for pid, began in list(self.children.items()):
+        for pid, (work, began) in list(self.children.items()):
             done, status = os.waitpid(pid, os.WNOHANG)
             if not done:
                 continue
@@ -203,7 +202,7 @@ class _Parent:
                 log.error("worker process %d was killed by signal %d: starting another one", pid, os.WTERMSIG(status))
                 if time.monotonic() - began < STABLE_AFTER:
                     time.sleep(STABLE_AFTER)
-                self.spawn()
+                self.spawn(work)
             elif os.WIFEXITED(status) and status != 0:
                 self.failed = self.failed or os.WEXITSTATUS(status)
                 self.stop()

@@ -148,11 +148,11 @@ class Client:
         fields: Dict[str, Any] = {"queue": queues[0]} if len(queues) == 1 else {"queues": list(queues)}
         if max != 1:
             fields["max"] = max
-        wait_ms = millis(wait)
+        wait_ms = millis("wait", wait)
         if wait_ms:
             fields["wait_ms"] = wait_ms
         if lease is not None:
-            fields["lease_ms"] = millis(lease)
+            fields["lease_ms"] = millis("lease", lease)
         jobs: List[Job] = self._call("claim", fields, request_timeout, wait_ms / 1000)["jobs"]
         return jobs
 

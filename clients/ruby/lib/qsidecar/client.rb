@@ -103,7 +103,8 @@ module Qsidecar
       queues = queues.flatten.map { |q| Codec.text(q) }
       fields = queues.size == 1 ? { queue: queues.first } : { queues: queues }
       fields[:max] = max
-      fields[:lease_ms] = Fields.ms(lease) if lease
+      fields[:lease_ms] = Fields.ms(:lease, lease) if lease
+      Fields.ms(:wait, wait)
       send_request("claim", fields, wait: wait)["jobs"]
     end
 
@@ -122,7 +123,7 @@ module Qsidecar
 
     def extend_lease(job, seconds = nil)
       fields = { lease: job.lease }
-      fields[:lease_ms] = Fields.ms(seconds) if seconds
+      fields[:lease_ms] = Fields.ms(:lease, seconds) if seconds
       send_request("extend", fields)
       nil
     end
@@ -274,8 +275,19 @@ module Qsidecar
   module Fields
     module_function
 
-    # ms rounds up, so that a short wait does not become none.
-    def ms(seconds)
+    # The limits of the protocol, in seconds.
+    TEN_YEARS = 10 * 366 * 86_400
+    SPANS = { delay: 0..TEN_YEARS, timeout: 0.001..TEN_YEARS, lease: 1..86_400, wait: 0..3600, key_ttl: 0..TEN_YEARS }.freeze
+    private_constant :TEN_YEARS, :SPANS
+
+    # ms rounds up, so that a short wait does not become none. An error of the sidecar would name the
+    # field of the wire, in another unit.
+    def ms(name, seconds)
+      span = SPANS.fetch(name)
+      unless seconds.is_a?(Numeric) && span.cover?(seconds)
+        raise ArgumentError, "#{name}: #{seconds.inspect} must be from #{span.begin} to #{span.end} seconds"
+      end
+
       (seconds * 1000).ceil
     end
 
@@ -283,12 +295,12 @@ module Qsidecar
             max_attempts: nil, timeout: nil)
       out = { queue: Codec.text(queue), payload: bytes(payload, raw) }
       out[:priority] = priority if priority
-      out[:delay_ms] = ms(delay) if delay
+      out[:delay_ms] = ms(:delay, delay) if delay
       out[:run_at] = (run_at.to_r * 1000).ceil if run_at
       out[:key] = Codec.text(key) if key
       out[:headers] = headers.map { |k, v| [Codec.text(k), Codec.text(v)] }.to_h if headers
       out[:max_attempts] = max_attempts if max_attempts
-      out[:timeout_ms] = ms(timeout) if timeout
+      out[:timeout_ms] = ms(:timeout, timeout) if timeout
       out
     end
 
@@ -301,7 +313,7 @@ module Qsidecar
     def nack(error: nil, delay: nil, dead: false, snooze: false)
       out = {}
       out[:error] = error_text(error) if error
-      out[:delay_ms] = ms(delay) if delay
+      out[:delay_ms] = ms(:delay, delay) if delay
       out[:dead] = true if dead
       out[:snooze] = true if snooze
       out
