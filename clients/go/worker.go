@@ -166,6 +166,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	if err := r.client.Bye(byeCtx); err != nil && !errors.Is(err, ErrClosed) {
 		r.log.Info("qsidecar: could not send bye to the sidecar", "error", err)
 	}
+	r.outageLog.Wait()
 	if fatal, ok := errors.AsType[*fatalError](context.Cause(ctx)); ok {
 		return fatal.err
 	}
@@ -190,6 +191,9 @@ type workerRun struct {
 	mu           sync.Mutex
 	jobs         map[string]context.CancelCauseFunc // jobs that run, by lease
 	outageLogged bool                               // the log reports an outage
+	outages      []error                            // to log: why an outage began, or nil for its end
+
+	outageLog sync.WaitGroup // the goroutine that logs them
 }
 
 // dial connects. It tries until ctx ends.
@@ -290,17 +294,37 @@ func (r *workerRun) work(ctx context.Context) error {
 }
 
 // outage logs that no jobs can be claimed (err), or that they can again (nil). It logs each outage
-// once, whatever the concurrency is.
+// once, whatever the concurrency is. The goroutine that reads calls it, so another one logs: a slog.Handler can
+// wait, also for the sidecar.
 func (r *workerRun) outage(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	switch {
-	case err != nil && !r.outageLogged:
-		r.log.Warn("qsidecar: can't claim jobs", "error", err)
-	case err == nil && r.outageLogged:
-		r.log.Warn("qsidecar: jobs can be claimed again")
+	if r.outageLogged == (err != nil) {
+		return
 	}
 	r.outageLogged = err != nil
+	r.outages = append(r.outages, err)
+	if len(r.outages) == 1 {
+		r.outageLog.Go(r.logOutages)
+	}
+}
+
+// logOutages logs outages in their order until none is left.
+func (r *workerRun) logOutages() {
+	for more := true; more; {
+		r.mu.Lock()
+		err := r.outages[0]
+		r.mu.Unlock()
+		if err != nil {
+			r.log.Warn("qsidecar: can't claim jobs", "error", err)
+		} else {
+			r.log.Warn("qsidecar: jobs can be claimed again")
+		}
+		r.mu.Lock()
+		r.outages = r.outages[1:]
+		more = len(r.outages) > 0
+		r.mu.Unlock()
+	}
 }
 
 // claim claims a job. With Drain it limits the wait for a stopped sidecar.

@@ -95,3 +95,43 @@ func TestWorkerLogsAnOutage(t *testing.T) {
 		t.Errorf("the log has %d lines more", len(log))
 	}
 }
+
+// waitingLog is a log handler that waits in its first warning until done is closed.
+type waitingLog struct {
+	lines
+	begun, done chan struct{}
+}
+
+func (l waitingLog) Handle(ctx context.Context, r slog.Record) error {
+	if r.Level == slog.LevelWarn && len(l.begun) == 0 {
+		l.begun <- struct{}{}
+		<-l.done
+	}
+	return l.lines.Handle(ctx, r)
+}
+
+// TestWorkerConnectsWhileItsLogWaits checks that the client connects again while the log handler handles the outage. A
+// handler can store its lines as jobs, and then it waits for the sidecar.
+func TestWorkerConnectsWhileItsLogWaits(t *testing.T) {
+	t.Parallel()
+	s := listen(t)
+	log := waitingLog{make(lines, 100), make(chan struct{}, 1), make(chan struct{})}
+	ctx, stop := context.WithCancel(t.Context())
+	t.Cleanup(stop)
+	worker := qsidecar.Worker{
+		Queues: []string{"q"}, Options: qsidecar.Options{Socket: s.socket}, Logger: slog.New(log),
+		Handler: func(context.Context, *qsidecar.Job) error { return nil },
+	}
+	end := later(func() (struct{}, error) { return struct{}{}, worker.Run(ctx) })
+	w := &worked{peer: s.accept(), stop: stop, end: end}
+	w.expect(protocol.OpClaim)
+	s.down()
+	w.close()
+	testwait.Until(t, "the log handler waits", func() bool { return len(log.begun) > 0 })
+	s.up()
+	w.peer = s.accept()
+	close(log.done)
+	log.want(t, "INFO qsidecar: worker started", "WARN qsidecar: can't claim jobs", "WARN qsidecar: jobs can be claimed again")
+	w.stopped()
+	log.want(t, "INFO qsidecar: worker stopped")
+}

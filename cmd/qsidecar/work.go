@@ -53,7 +53,8 @@ uses stdout.
 Each CMD is a process group of its own. At --timeout, or if the job's lease is lost (by
 the timeout of its queue, or by an operator's reclaim), the group gets SIGTERM, and
 SIGKILL after --kill-after. If CMD exits by itself, the processes that it leaves behind
-continue, and their output is ignored.
+continue, and their output is ignored. "qsidecar work" reaps them if it is the first
+process of a container.
 
 SIGTERM or SIGINT: it claims no more jobs, lets the commands finish, settles their jobs,
 and exits with 0. A second signal kills the commands and gives their jobs back without
@@ -65,6 +66,9 @@ too.)
 A next job can begin while the acks of up to 32 jobs (or twice -j, if that is more) are
 under way, for up to a second. If "qsidecar work" is killed, these jobs can be delivered
 again. With --ack sync, the next job begins after the ack.
+
+If the working folder is deleted, "qsidecar work" gives its next job back, without counting
+the attempt, and ends.
 
 You can restart the sidecar at any time: commands continue and keep their jobs. Failures
 are reported on stderr, a line for each job.

@@ -22,6 +22,7 @@ type ClientWorker struct {
 	Sidecar *Sidecar
 	Argv    []string
 	Env     []string
+	Dir     string // the working folder; empty: that of the test
 	log     string
 	gate    string
 
@@ -67,7 +68,7 @@ func (w *ClientWorker) OpenGate() {
 func (w *ClientWorker) Start(more ...string) {
 	w.T.Helper()
 	cmd := exec.Command(w.Argv[0], append(w.Argv[1:], more...)...)
-	cmd.Env = append(os.Environ(), w.Env...)
+	cmd.Env, cmd.Dir = append(os.Environ(), w.Env...), w.Dir
 	w.Output = OutputFile(w.log + ".output")
 	output, err := os.Create(string(w.Output))
 	if err != nil {

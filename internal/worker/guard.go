@@ -43,8 +43,8 @@ func RunGuard(in io.Reader) error {
 
 // guard is the worker's connection to its guard process.
 type guard struct {
-	cmd  *exec.Cmd
-	pipe *os.File
+	exited chan error // gets the result of the process
+	pipe   *os.File
 
 	mu   sync.Mutex
 	lost func(error) // called once, when the guard process is gone; nil after that
@@ -52,7 +52,7 @@ type guard struct {
 
 // startGuard starts the guard in a session of its own, so that signals for the worker's
 // group or terminal don't reach it.
-func startGuard(lost func(error)) (*guard, error) {
+func startGuard(r *reaper, lost func(error)) (*guard, error) {
 	self, err := ownExecutable()
 	if err != nil {
 		return nil, fmt.Errorf("starting the guard: %w", err)
@@ -65,10 +65,16 @@ func startGuard(lost func(error)) (*guard, error) {
 	cmd := exec.Command(self, GuardCommand)
 	cmd.Stdin, cmd.Dir, cmd.Env = readEnd, "/", []string{} // the environment can contain secrets
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if err := cmd.Start(); err != nil {
+	if err := r.start(cmd); err != nil {
 		return nil, errors.Join(fmt.Errorf("starting the guard: %w", err), writeEnd.Close())
 	}
-	return &guard{cmd: cmd, pipe: writeEnd, lost: lost}, nil
+	g := &guard{exited: make(chan error, 1), pipe: writeEnd, lost: lost}
+	go func() {
+		err := cmd.Wait()
+		r.collected(cmd.Process.Pid)
+		g.exited <- err
+	}()
+	return g, nil
 }
 
 // watch makes the guard kill the group if this process is killed; unwatch reverts that.
@@ -86,5 +92,5 @@ func (g *guard) write(n int) {
 
 // close ends the guard process.
 func (g *guard) close() error {
-	return errors.Join(g.pipe.Close(), g.cmd.Wait())
+	return errors.Join(g.pipe.Close(), <-g.exited)
 }

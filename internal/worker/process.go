@@ -29,12 +29,13 @@ const (
 // starter starts commands from one thread that it keeps: the kernel sends PDEATHSIG when the
 // thread that started a child ends, and the Go runtime can end any other thread.
 type starter struct {
-	calls chan func()
-	guard *guard
+	calls  chan func()
+	guard  *guard
+	reaper *reaper
 }
 
-func newStarter(g *guard) *starter {
-	s := &starter{calls: make(chan func()), guard: g}
+func newStarter(g *guard, r *reaper) *starter {
+	s := &starter{calls: make(chan func()), guard: g, reaper: r}
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with this goroutine
 		for f := range s.calls {
@@ -47,7 +48,7 @@ func newStarter(g *guard) *starter {
 func (s *starter) start(cmd *exec.Cmd) error {
 	done := make(chan error)
 	s.calls <- func() {
-		err := cmd.Start()
+		err := s.reaper.start(cmd)
 		if err == nil {
 			s.guard.watch(cmd.Process.Pid)
 		}
@@ -56,9 +57,10 @@ func (s *starter) start(cmd *exec.Cmd) error {
 	return <-done
 }
 
-// close ends the thread and the guard. Every command must have exited before.
+// close ends the thread, the guard and the reaper. Every command must have exited before.
 func (s *starter) close() error {
 	close(s.calls)
+	defer s.reaper.close()
 	return s.guard.close()
 }
 
@@ -134,6 +136,7 @@ func (p *process) start(s *starter, feed bool, out io.Writer) (err error) {
 	p.copy(p.stderr, stderrEnd)
 	go func() {
 		_ = p.cmd.Wait() // ProcessState has the result
+		s.reaper.collected(p.cmd.Process.Pid)
 		close(p.exited)
 	}()
 	return nil

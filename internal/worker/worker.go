@@ -78,6 +78,7 @@ type Worker struct {
 	settler *qsidecar.Settler
 	end     context.CancelCauseFunc // stops the claims with a fatal error
 	socket  string
+	folder  folder
 	dir     string      // of payload files; empty: Options.PayloadFile is not set
 	idle    chan runner // opts.Jobs of them, minus the busy ones
 
@@ -107,13 +108,19 @@ func New(o Options) *Worker {
 // if stop ended it in order.
 func (w *Worker) Run(stop, abort context.Context, c *qsidecar.Client, socket string) error {
 	w.client, w.settler, w.socket = c, qsidecar.NewSettler(c, w.opts.Jobs), socket
-	g, err := startGuard(func(err error) {
+	var err error
+	if w.folder, err = openFolder(); err != nil {
+		return err
+	}
+	r := newReaper()
+	g, err := startGuard(r, func(err error) {
 		w.logf("the guard is gone (%v): if this worker is killed, processes that its commands started continue", err)
 	})
 	if err != nil {
+		r.close()
 		return err
 	}
-	w.starter = newStarter(g)
+	w.starter = newStarter(g, r)
 	err = w.runJobs(stop, abort)
 	if e := w.starter.close(); e != nil {
 		w.logf("the guard ended: %v", e)
@@ -215,7 +222,7 @@ func (w *Worker) runJob(claiming, abort context.Context, r runner, job protocol.
 	defer w.forget(job.Lease)
 	v := outcome{reason: errJobLost.Error()}
 	if ctx.Err() == nil {
-		v = r.run(ctx, job)
+		v = w.runIn(ctx, r, job)
 	}
 	if v.reason != "" {
 		trace := ""
@@ -248,6 +255,20 @@ func (w *Worker) runJob(claiming, abort context.Context, r runner, job protocol.
 	}
 	next, _ := w.client.Claim(claiming, qsidecar.Claim{Queues: w.opts.Queues}) // claimAll's next claim reports the error
 	return v, next
+}
+
+// runIn runs a job in the working folder. If the folder is gone before, or after a failure, the attempt doesn't count.
+func (w *Worker) runIn(ctx context.Context, r runner, job protocol.Job) outcome {
+	if err := w.folder.check(); err != nil {
+		return cannotRun(err)
+	}
+	v := r.run(ctx, job)
+	if v.request != nil && v.request.Op == protocol.OpNack && v.fatal == nil {
+		if err := w.folder.check(); err != nil {
+			return cannotRun(err)
+		}
+	}
+	return v
 }
 
 // forget removes a lease that is settled or lost.

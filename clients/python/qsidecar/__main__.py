@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import importlib
 import logging
+import os
 import sys
-from typing import List, Optional
+from typing import List, Optional, Tuple
 
+from ._processes import fork_if_first
 from .errors import Error
 from .worker import ACKS, App, exit_code
 
@@ -18,30 +20,61 @@ EXITS = (
 )
 
 
+def _queue(text: str) -> Tuple[str, Optional[int]]:
+    name, equals, count = text.partition("=")
+    if not name or equals and not (count.isdecimal() and int(count)):
+        raise argparse.ArgumentTypeError(f"{text!r} isn't a queue, or a queue and how many of its jobs run at once: mail=8")
+    return name, int(count) if equals else None
+
+
 def main(args: Optional[List[str]] = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m qsidecar", description="Works the jobs of an app's queues.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="work")
     work = commands.add_parser("work", help="work until SIGTERM, which lets the jobs under way finish", epilog=EXITS)
     work.add_argument("app", metavar="MODULE:APP", help="where the qsidecar.App is, mailer:app for example")
     work.add_argument("-j", "--concurrency", type=int, default=8, metavar="N", help="so many jobs at once (default: 8)")
+    work.add_argument(
+        "-q",
+        "--queue",
+        action="append",
+        type=_queue,
+        metavar="NAME[=N]",
+        help="work this queue of the app, with N jobs at once of its own; can be repeated (default: all, which share -j)",
+    )
     work.add_argument("--processes", action="store_true", help="in processes of one thread each, not in threads")
     work.add_argument("--drain", action="store_true", help="end when nothing is ready and the own jobs are done")
     work.add_argument("--ack", choices=ACKS, default=ACKS[0], help="sync: wait for each ack before the next job (default: behind)")
     chosen = parser.parse_args(args)
     if chosen.concurrency < 1:
         parser.error("--concurrency is 1 at least")
-    module, colon, name = chosen.app.partition(":")
-    if not module or not colon or not name:
+    module, _, name = chosen.app.partition(":")
+    if not all(part.isidentifier() for part in [*module.split("."), name]):
         parser.error(f"name the app as MODULE:APP, mailer:app for example, not {chosen.app!r}")
+    queues = dict(chosen.queue) if chosen.queue else None
+    fork_if_first()  # before the module, which can start threads and connect to databases
     sys.path.insert(0, "")  # import modules from the working directory
-    app = getattr(importlib.import_module(module), name, None)
+    try:
+        loaded = importlib.import_module(module)
+    except ModuleNotFoundError as e:
+        if e.name is None or not f"{module}.".startswith(f"{e.name}."):
+            raise  # the module was found, and imports another one that is missing
+        print(f"qsidecar: {e}, neither in {os.getcwd()} nor on Python's path (PYTHONPATH)", file=sys.stderr)
+        return 2
+    app = getattr(loaded, name, None)
     if not logging.getLogger("qsidecar").hasHandlers():  # the application has not configured logging
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     if not isinstance(app, App):
-        print(f"qsidecar: {chosen.app} is no qsidecar.App but {app!r}", file=sys.stderr)
+        apps = [f"{module}:{key}" for key, value in vars(loaded).items() if isinstance(value, App)]
+        found = f"it has {', '.join(apps)}" if apps else "it has no qsidecar.App"
+        print(f"qsidecar: {chosen.app} isn't a qsidecar.App, but {app!r}; {found}", file=sys.stderr)
         return 2
     try:
-        app.run(chosen.concurrency, processes=chosen.processes, drain=chosen.drain, ack=chosen.ack)
+        app._shares(chosen.concurrency, queues)
+    except ValueError as e:
+        print(f"qsidecar: {chosen.app}: {e}", file=sys.stderr)
+        return 2
+    try:
+        app.run(chosen.concurrency, queues=queues, processes=chosen.processes, drain=chosen.drain, ack=chosen.ack)
     except Error as e:
         print(f"qsidecar: {e}", file=sys.stderr)
         return exit_code(e)

@@ -21,7 +21,8 @@ class Calls:
         self._codec: Any = codec_named(codec)
         self._ending = threading.Event()
 
-        self.lock = threading.Lock()  # guards the fields below
+        # Guards the fields below. No thread takes it twice: reentrant checks that it has not got it.
+        self.lock: Any = threading.RLock()
         self.progress = threading.Condition(self.lock)  # notified when a settle, or a call that close waits for, is answered
         self.server: Message = {}  # the last reply to hello
         self.wire: Optional[Wire] = None  # the open connection
@@ -102,6 +103,7 @@ class Calls:
             writes = True
             writes = self._write(wire, call)
             if writes:
+                wire.sending.hand(call, 0)
                 threading.Thread(target=self._write_rest, args=(wire, call), name="qsidecar-write", daemon=True).start()
             else:
                 wire.sending.give(call)
@@ -177,6 +179,7 @@ class Calls:
         return goes_on
 
     def _write_rest(self, wire: Wire, own: Call) -> None:
+        wire.sending.hand(own, threading.get_ident())
         try:
             wire.write_rest(None)
         except OSError:

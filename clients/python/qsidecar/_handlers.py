@@ -7,17 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import functools
 import inspect
 import os
+import queue
 import sys
 import threading
 import traceback
 import types
-from typing import Any, Awaitable, Callable, Coroutine, List, Optional, Set, Tuple
+from typing import Any, Awaitable, Callable, Coroutine, List, Optional, Set, Tuple, TypeVar
 
 # Types that a call can return without having run anything.
 _LAZY = (types.GeneratorType, types.AsyncGeneratorType, map, filter, zip, functools.partial)
+
+Item = TypeVar("Item")
 
 _COLLECTIONS = (list, tuple, set, frozenset, dict)
 
@@ -115,12 +119,70 @@ def _run_on(loop: asyncio.AbstractEventLoop) -> None:
             pass  # the task has it too, for the code that awaits the task
 
 
+class MainLoop:
+    """The event loop of a worker whose main thread runs the jobs. Only there asyncio can handle signals.
+
+    It runs while a coroutine runs, and while the thread waits for the next job: tasks that jobs left behind go on.
+    """
+
+    def __init__(self) -> None:
+        self._thread = threading.get_ident()
+        self._loop: Optional[asyncio.AbstractEventLoop] = None
+
+    def __enter__(self) -> MainLoop:
+        _loops.main = self
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        _loops.main = None
+        if self._loop is None:
+            return
+        tasks = asyncio.all_tasks(self._loop)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            self.run(_outcome(asyncio.wait(tasks, timeout=1)))
+        self._loop.close()
+
+    def mine(self) -> bool:
+        return self._thread == threading.get_ident()
+
+    def run(self, work: Coroutine[Any, Any, _Outcome]) -> _Outcome:
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+        task = self._loop.create_task(work)
+        task.add_done_callback(lambda task: task.get_loop().stop())
+        while not task.done():
+            self._forever(self._loop)
+        return task.result()
+
+    def next(self, items: queue.SimpleQueue[Item]) -> Item:
+        """Waits for an item. `wake` must follow each put."""
+        while self._loop is not None:
+            try:
+                return items.get_nowait()
+            except queue.Empty:
+                self._forever(self._loop)
+        return items.get()
+
+    def wake(self) -> None:
+        """Ends a wait of next, from another thread."""
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # it is closed
+                self._loop.call_soon_threadsafe(self._loop.stop)
+
+    def _forever(self, loop: asyncio.AbstractEventLoop) -> None:
+        with contextlib.suppress(SystemExit, KeyboardInterrupt):  # of a task, see _run_on
+            loop.run_forever()
+
+
 class _Loops:
     """One event loop per process, so that a connection pool or HTTP session of the loop serves all jobs."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loop: Optional[asyncio.AbstractEventLoop] = None
+        self.main: Optional[MainLoop] = None  # runs the coroutines of the main thread
 
     def get(self) -> asyncio.AbstractEventLoop:
         with self._lock:
@@ -130,6 +192,8 @@ class _Loops:
             return self._loop
 
     def run(self, work: Coroutine[Any, Any, _Outcome]) -> _Outcome:
+        if self.main is not None and self.main.mine() and asyncio._get_running_loop() is None:
+            return self.main.run(work)
         if asyncio._get_running_loop() is not None:  # a coroutine that enqueues inline: the running loop waits for this
             with concurrent.futures.ThreadPoolExecutor(1) as pool:
                 return pool.submit(asyncio.run, work).result()

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from types import FrameType, TracebackType
-from typing import Callable, Dict, Optional, Type
+from typing import Callable, Dict, Optional, Sequence, Tuple, Type
 
 log = logging.getLogger("qsidecar")
 
@@ -21,12 +21,16 @@ _alive: Optional[int] = None  # in a child: a pipe that ends when the parent end
 
 
 class Signals:
-    """SIGTERM and SIGINT as bytes in a pipe. A signal handler must not take a lock, but it can wake any thread."""
+    """SIGTERM and SIGINT as bytes in a pipe. A signal handler must not take a lock, but it can wake any thread.
+
+    The main thread runs jobs, and can be in a call of C that takes hours. Then Python's handler is late, so Python also
+    writes each signal to the pipe at once (set_wakeup_fd). A job can replace that, as asyncio does, but not both.
+    """
 
     watched = (signal.SIGTERM, signal.SIGINT)
 
     def __init__(self, *more: signal.Signals) -> None:
-        self.received = 0  # how many signals arrived
+        self._handled = self._written = 0  # how many signals arrived, by the handler and in the pipe
         self._all = (*Signals.watched, *more)
 
     def __enter__(self) -> Signals:
@@ -34,6 +38,7 @@ class Signals:
         os.set_blocking(self._write, False)
         self._closed = False
         self._guard: Optional[threading.Thread] = None
+        self._wakeup = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         self._before = {s: signal.signal(s, self._handle) for s in self._all}
         signal.pthread_sigmask(signal.SIG_UNBLOCK, self._all)  # see _Parent.spawn
         return self
@@ -43,6 +48,7 @@ class Signals:
     ) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        signal.set_wakeup_fd(self._wakeup)
         self._closed = True
         if self._guard is not None:
             self.poke()
@@ -52,12 +58,21 @@ class Signals:
 
     def _handle(self, number: int, frame: Optional[FrameType]) -> None:
         if number in Signals.watched:
-            self.received += 1
+            self._handled += 1
         self.poke()
+
+    @property
+    def received(self) -> int:
+        """How many signals arrived."""
+        return max(self._handled, self._written)
+
+    def _drain(self) -> None:
+        """Reads from the pipe, and waits until it has something."""
+        self._written += sum(number in Signals.watched for number in os.read(self._read, 512))
 
     def poke(self) -> None:
         try:
-            os.write(self._write, b".")
+            os.write(self._write, b"\0")
         except BlockingIOError:
             pass  # the pipe is full, so the reader wakes up anyway
 
@@ -68,7 +83,7 @@ class Signals:
         if _alive in ready:
             return True
         if ready:
-            os.read(self._read, 512)
+            self._drain()
         return self.received > 0
 
     def exit_at_second(self) -> None:
@@ -78,14 +93,41 @@ class Signals:
             while not self._closed:
                 if self.received > 1:
                     os._exit(1)
-                os.read(self._read, 512)
+                self._drain()
 
         self._guard = threading.Thread(target=guard, name="qsidecar-signals", daemon=True)
         self._guard.start()
 
 
-def run(work: Callable[[], None], count: int, exit_code: Callable[[BaseException], int]) -> None:
-    """Runs work in several processes until SIGTERM or SIGINT, passes the signal on and waits for them.
+# The signals that the first process of a container passes on.
+_PASSED_ON = (*Signals.watched, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+
+
+def fork_if_first() -> None:
+    """In the first process of a container, returns in a child. The first process reaps orphans until the child ends.
+
+    The processes that a job leaves behind become children of the first process. They would stay as zombies, up to the
+    limit of processes. The worker can't reap them itself: it doesn't know which children a job waits for.
+    """
+    if os.getpid() != 1:
+        return
+    signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)  # the first process gets no signal that it doesn't handle
+    child = os.fork()
+    if child == 0:
+        os.setsid()  # otherwise a terminal sends it a signal that the first process passes on, too
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
+        return
+    for number in _PASSED_ON:
+        signal.signal(number, lambda number, frame: os.kill(child, number))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
+    while True:
+        pid, status = os.wait()
+        if pid == child:
+            os._exit(128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status))
+
+
+def run(works: Sequence[Callable[[], None]], exit_code: Callable[[BaseException], int]) -> None:
+    """Runs each work in a process of its own until SIGTERM or SIGINT, passes the signal on and waits for them.
 
     A process that a signal killed is replaced. A process that fails ends the others, and run raises SystemExit with
     its exit code.
@@ -93,10 +135,10 @@ def run(work: Callable[[], None], count: int, exit_code: Callable[[BaseException
     if threading.current_thread() is not threading.main_thread():
         raise RuntimeError("run processes from the main thread, which handles the signals")
     mine, theirs = os.pipe()  # no process writes; the kernel closes it when this process ends
-    parent = _Parent(work, mine, theirs, exit_code)
+    parent = _Parent(mine, theirs, exit_code)
     with Signals(signal.SIGCHLD) as signals:
-        for _ in range(count):
-            parent.spawn()
+        for work in works:
+            parent.spawn(work)
         while parent.children:
             signals.wait(1.0)
             if signals.received > 1:
@@ -113,33 +155,32 @@ def run(work: Callable[[], None], count: int, exit_code: Callable[[BaseException
 
 
 class _Parent:
-    def __init__(self, work: Callable[[], None], mine: int, theirs: int, exit_code: Callable[[BaseException], int]) -> None:
-        self.work = work
+    def __init__(self, mine: int, theirs: int, exit_code: Callable[[BaseException], int]) -> None:
         self.exit_code = exit_code
         self.pipe = mine, theirs
-        self.children: Dict[int, float] = {}  # pid and start time
+        self.children: Dict[int, Tuple[Callable[[], None], float]] = {}  # by pid: what it does, and its start time
         self.stopping = False
         self.failed = 0  # the exit code of the first process that failed
 
-    def spawn(self) -> None:
+    def spawn(self, work: Callable[[], None]) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         # Before the child has its own handlers, a signal would be lost.
         signal.pthread_sigmask(signal.SIG_BLOCK, Signals.watched)
         pid = os.fork()
         if pid == 0:
-            self._child()
-        self.children[pid] = time.monotonic()
+            self._child(work)
+        self.children[pid] = work, time.monotonic()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, Signals.watched)
 
-    def _child(self) -> None:
+    def _child(self, work: Callable[[], None]) -> None:
         global _alive
         code = 1
         try:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             _alive, theirs = self.pipe
             os.close(theirs)
-            self.work()
+            work()
             code = 0
         except BaseException as e:
             code = self.exit_code(e)
@@ -152,7 +193,7 @@ class _Parent:
                 os._exit(code)  # do not run the parent's exit handlers
 
     def reap(self) -> None:
-        for pid, began in list(self.children.items()):
+        for pid, (work, began) in list(self.children.items()):
             done, status = os.waitpid(pid, os.WNOHANG)
             if not done:
                 continue
@@ -161,7 +202,7 @@ class _Parent:
                 log.error("worker process %d was killed by signal %d: starting another one", pid, os.WTERMSIG(status))
                 if time.monotonic() - began < STABLE_AFTER:
                     time.sleep(STABLE_AFTER)
-                self.spawn()
+                self.spawn(work)
             elif os.WIFEXITED(status) and status != 0:
                 self.failed = self.failed or os.WEXITSTATUS(status)
                 self.stop()

@@ -7,6 +7,8 @@ After a reconnect a helper thread sends the unanswered calls and binds the held 
 from __future__ import annotations
 
 import logging
+import queue
+import sys
 import threading
 import time
 from typing import Callable, List, Optional, Tuple
@@ -44,11 +46,38 @@ class Session(Calls):
         self._on_draining = on_draining
         self._starting = Turn()  # held while the first connection is opened
         self._callback_lock = threading.Lock()  # held while a callback runs, so that there is one at a time
+        self._log_lock = threading.Lock()  # held while a line is logged, so that the order is kept
+        self._lines: queue.SimpleQueue[Tuple[str, Tuple[Exception, ...]]] = queue.SimpleQueue()  # to log
 
         # Guarded by the lock.
         self._thread: Optional[threading.Thread] = None
         self._trying: Optional[Wire] = None  # the connection that is open or being opened
         self._connections = 0  # number of connections so far
+
+    # --- calls from anywhere ---
+
+    def reentrant(self) -> bool:
+        """Whether a call in this thread would wait for itself.
+
+        A signal handler or a finalizer can run in any thread between two steps, also while that thread has a lock.
+        """
+        wire = self._trying
+        return (
+            (self._thread is not None and self._thread.ident == threading.get_ident() and not self._ending.is_set())
+            or self.lock._is_owned()
+            or self._starting.held()
+            or (wire is not None and wire.sending.held())
+        )
+
+    def reject_reentrant(self, op: str) -> None:
+        """Raises an error if a call in this thread could never be answered."""
+        if sys.is_finalizing():
+            raise errors.Closed(f"{op} was not sent: the interpreter ends, and the client's threads have ended")
+        if self.reentrant():
+            raise errors.Reentrant(
+                f"{op} was not sent: it came from a signal handler, a finalizer or a hook, which interrupted this client in "
+                "the same thread and would wait for it; hand the data to another thread (queue.SimpleQueue) and call there"
+            )
 
     # --- connections ---
 
@@ -64,7 +93,11 @@ class Session(Calls):
                 return
             wire = self._first(deadline)
             thread = threading.Thread(target=self._run, args=(wire,), name="qsidecar", daemon=True)
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError as e:
+                wire.close()
+                raise errors.NotConnected(f"not sent: the client's thread can't start: {e}") from e
             self._thread = thread
         finally:
             self._starting.give(caller)
@@ -138,10 +171,10 @@ class Session(Calls):
                     wire = self._connect(str(self._path))
                 except Exception as e:
                     if not away and not self._ending.is_set():  # a restart is over by the first try
-                        log.warning("can't reach the sidecar, trying again: %s", e)
+                        self._log("can't reach the sidecar, trying again: %s", e)
                     away = True
             if away and wire is not None:
-                log.warning("reconnected to the sidecar")
+                self._log("reconnected to the sidecar")
         with self.lock:
             self.leases.held.clear()
             for call in self.queue + list(self.open.values()):
@@ -156,7 +189,7 @@ class Session(Calls):
             except (OSError, ClosedByPeer) as e:
                 return e
             except Exception as e:
-                log.warning("closed the connection to the sidecar: %s", e)
+                self._log("closed the connection to the sidecar: %s", e)
                 return e
         return errors.Closed("the client is closed")
 
@@ -259,6 +292,20 @@ class Session(Calls):
                 callback()
 
         threading.Thread(target=locked, name="qsidecar-callback", daemon=True).start()
+
+    def _log(self, text: str, *args: Exception) -> None:
+        """Logs in another thread. A log handler can wait, also for this client, and the reader must not."""
+
+        def write() -> None:
+            with self._log_lock:
+                line, values = self._lines.get()
+                log.warning(line, *values)
+
+        self._lines.put((text, args))
+        try:
+            threading.Thread(target=write, name="qsidecar-log", daemon=True).start()
+        except RuntimeError:
+            pass  # no thread can start: the interpreter ends, or the process has too many
 
     # --- the end ---
 

@@ -20,8 +20,9 @@ class Turn:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # guards the fields below; `with` acquires it without that gap
+        self._lock: Any = threading.RLock()  # guards the fields below; `with` acquires it without that gap
         self._owner: Any = None
+        self._thread = 0  # the thread in which the owner works
         self._waiting: Deque[threading.Lock] = deque()  # locked; released to wake their threads
 
     def take(self, owner: Any, timeout: float) -> bool:
@@ -33,6 +34,7 @@ class Turn:
                 if wake is not None and wake in self._waiting:
                     self._waiting.remove(wake)
                 if self._owner is None:
+                    self._thread = threading.get_ident()
                     self._owner = owner
                     return True
                 left = CHECK if timeout < 0 else ends - time.monotonic()
@@ -42,6 +44,16 @@ class Turn:
                 wake.acquire()
                 self._waiting.append(wake)
             wake.acquire(timeout=min(left, CHECK))
+
+    def held(self) -> bool:
+        """Whether this thread has the lock, or is about to take or release it. If so, it would wait for itself."""
+        return self._lock._is_owned() or (self._owner is not None and self._thread == threading.get_ident())
+
+    def hand(self, owner: Any, thread: int) -> None:
+        """Notes that the owner works in another thread from now on. 0: in none yet."""
+        with self._lock:
+            if self._owner is owner:
+                self._thread = thread
 
     def give(self, owner: Any) -> None:
         """Releases the lock if owner has it."""

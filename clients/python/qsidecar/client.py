@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import _thread
 import os
+import sys
 import time
 import weakref
 from datetime import datetime
@@ -26,6 +28,8 @@ CLOSE_TIME = 10.0
 
 class Client:
     """One connection to a sidecar, which reconnects if it breaks. All threads of a process can use it at once.
+
+    Signal handlers, finalizers and log handlers can use it, too. A call that would wait for itself raises Reentrant.
 
     It connects at its first call and raises that call's error if it can't. Later it reconnects by itself, keeps the
     leases that it holds, and repeats unanswered requests if that is safe. After a fork the child has its own
@@ -144,11 +148,11 @@ class Client:
         fields: Dict[str, Any] = {"queue": queues[0]} if len(queues) == 1 else {"queues": list(queues)}
         if max != 1:
             fields["max"] = max
-        wait_ms = millis(wait)
+        wait_ms = millis("wait", wait)
         if wait_ms:
             fields["wait_ms"] = wait_ms
         if lease is not None:
-            fields["lease_ms"] = millis(lease)
+            fields["lease_ms"] = millis("lease", lease)
         jobs: List[Job] = self._call("claim", fields, request_timeout, wait_ms / 1000)["jobs"]
         return jobs
 
@@ -179,6 +183,7 @@ class Client:
 
     def cancel_claims(self) -> None:
         """Ends the waiting claims of all threads. They return the jobs they have, if any."""
+        self._session.reject_reentrant("cancel_claim")
         self._session.end_claims(None, time.monotonic() + self._time_limit("cancel_claim"))
 
     # --- the rest ---
@@ -209,6 +214,7 @@ class Client:
     ) -> Dict[str, Any]:
         """Sends a request, and repeats it after transient errors. Adds the jobs of a settle's claim to claimed."""
         session = self._session
+        session.reject_reentrant(op)
         began = time.monotonic()
         limit = self._time_limit(op) if request_timeout is None else request_timeout
         ends = began + wait + limit
@@ -261,9 +267,18 @@ class Client:
     def close(self) -> None:
         """Closes the client: waits for settles, and returns its jobs without using up an attempt.
 
-        Calls of other threads end with Closed. If the sidecar is down, close tries for ten seconds.
+        Calls of other threads end with Closed. If the sidecar is down, close tries for ten seconds. A signal handler or
+        finalizer that interrupted this client can't wait: then close returns at once, and a thread does this.
         """
         session = self._session
+        if sys.is_finalizing():
+            return  # the process ends, and the system closes the connection
+        if session.reentrant():
+            _thread.start_new_thread(self._close, (session,))  # threading.Thread.start takes a lock of its own
+        else:
+            self._close(session)
+
+    def _close(self, session: Session) -> None:
         with session.lock:
             if session.closing:
                 return

@@ -20,6 +20,15 @@ class Closed(Error):
     """The client was closed, before or during the call."""
 
 
+class Reentrant(Error):
+    """The call would wait for itself. Nothing was sent.
+
+    A signal handler, a finalizer such as `__del__`, or a hook of the interpreter made it. That interrupted another call
+    of this client in the same thread, or the thread that reads the client's replies. Hand the data to a thread, with
+    `queue.SimpleQueue.put` for example, and make the call there.
+    """
+
+
 class SettledOrLost(Error):
     """An ack or nack was sent twice, and the lease was invalid the second time.
 

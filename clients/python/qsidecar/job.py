@@ -15,11 +15,29 @@ if TYPE_CHECKING:
 Seconds = Union[float, int, timedelta]
 
 
-def millis(span: Seconds) -> int:
-    """Converts a time span to milliseconds, rounded up so that a short wait does not become none."""
-    if isinstance(span, timedelta):
-        span = span.total_seconds()
-    return math.ceil(span * 1000)
+# The limits of the protocol, in seconds, by the name that the functions have for them.
+_TEN_YEARS = 10 * 366 * 86400
+_SPANS = {
+    "delay": (0, _TEN_YEARS),
+    "timeout": (0.001, _TEN_YEARS),
+    "lease": (1, 86400),
+    "wait": (0, 3600),
+    "key_ttl": (0, _TEN_YEARS),
+}
+
+
+def millis(name: str, span: Seconds) -> int:
+    """Converts a time span to milliseconds, rounded up so that a short wait does not become none.
+
+    An error of the sidecar would name the field of the wire, in another unit.
+    """
+    least, most = _SPANS[name]
+    seconds = span.total_seconds() if isinstance(span, timedelta) else span
+    if not isinstance(seconds, (int, float)):
+        raise TypeError(f"{name}={span!r}: pass a number of seconds or a timedelta")
+    if not least <= seconds <= most:
+        raise ValueError(f"{name}={span!r}: must be from {least} to {most} seconds")
+    return math.ceil(seconds * 1000)
 
 
 def instant(at: Union[datetime, float, int]) -> int:
@@ -69,12 +87,12 @@ class NewJob(NamedTuple):
             "queue": self.queue,
             "payload": dump(self.payload, self.raw),
             "priority": self.priority or None,
-            "delay_ms": None if self.delay is None else millis(self.delay),
+            "delay_ms": None if self.delay is None else millis("delay", self.delay),
             "run_at": None if self.run_at is None else instant(self.run_at),
             "key": self.key,
             "headers": dict(self.headers) if self.headers else None,
             "max_attempts": self.max_attempts,
-            "timeout_ms": None if self.timeout is None else millis(self.timeout),
+            "timeout_ms": None if self.timeout is None else millis("timeout", self.timeout),
         }
         return {name: value for name, value in fields.items() if value is not None}
 
@@ -207,7 +225,7 @@ class Job:
         """
         fields: Dict[str, Any] = {"lease": self._valid()}
         if lease is not None:
-            fields["lease_ms"] = millis(lease)
+            fields["lease_ms"] = millis("lease", lease)
         self._do("extend", fields, request_timeout)
 
     def _valid(self) -> str:
@@ -235,7 +253,7 @@ def nack_fields(error: str, delay: Optional[Seconds], dead: bool, snooze: bool) 
         # Escape what the wire does not allow in a text. Cut it as the sidecar would.
         fields["error"] = error.replace("\0", "\\0")[:4096].encode("utf-8", "backslashreplace").decode()
     if delay is not None:
-        fields["delay_ms"] = millis(delay)
+        fields["delay_ms"] = millis("delay", delay)
     if dead:
         fields["dead"] = True
     if snooze:

@@ -139,7 +139,7 @@ def enqueue(
     assert row is not None
     job = str(row[0])
     if claimed:
-        claimed.assign(job, millis(key_ttl))
+        claimed.assign(job, millis("key_ttl", key_ttl))
     if wake and known == "postgresql" and delay is None and run_at is None:
         run(f"SELECT pg_notify({slot}, {slot})", (f"qsidecar_{schema}", f"sql {queue}"))
     return Enqueued(job)
@@ -181,7 +181,7 @@ def insert(
     if max_attempts is not None:
         columns.append(("max_attempts", "{}", max_attempts))
     if delay is not None:
-        columns.append(("run_at", dialect.delay, millis(delay)))
+        columns.append(("run_at", dialect.delay, millis("delay", delay)))
     if run_at is not None:
         columns.append(("run_at", dialect.run_at, instant(run_at)))
     if key is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import os
@@ -9,10 +10,11 @@ import queue
 import threading
 import weakref
 from datetime import datetime
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, TypeVar, Union
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple, TypeVar, Union
 
 from . import _handlers, _processes, errors
 from ._behind import Behind, report_lost
+from ._folder import Folder
 from ._settle import outcome, settle
 from .client import Client
 from .job import Enqueued, Job, Seconds
@@ -37,6 +39,9 @@ ACKS = ("behind", "sync")
 Handler = TypeVar("Handler", bound=Callable[[Job], Any])
 Before = TypeVar("Before", bound=Callable[[Job], Any])
 After = TypeVar("After", bound=Callable[[Job, Optional[BaseException]], Any])
+
+
+_Share = Tuple[List[str], int]  # queues, and how many of their jobs run at once
 
 
 class _Entry(NamedTuple):
@@ -144,53 +149,90 @@ class App:
         )
 
     def run(
-        self, concurrency: int = 8, *, processes: bool = False, drain: bool = False, ack: str = "behind"
+        self,
+        concurrency: int = 8,
+        *,
+        queues: Optional[Mapping[str, Optional[int]]] = None,
+        processes: bool = False,
+        drain: bool = False,
+        ack: str = "behind",
     ) -> None:
         """Runs until SIGTERM, SIGINT or stop. Then it claims no more, lets the running jobs finish and returns.
 
-        concurrency: how many jobs run at once, in threads, or in processes of one thread each. A second signal ends
-        the process at once. drain: returns when no job is ready and its own jobs are done, for cron. If it can't
+        concurrency: how many jobs run at once, in threads, or in processes of one thread each. If it is 1, and in
+        processes, the main thread runs the jobs, so they can use signals. A second signal ends the process at once.
+        queues: the queues to work, each with how many of its jobs run at once; those with None share `concurrency`, as
+        all queues of the app do without this option. drain: returns when no job is ready and its own jobs are done, for cron. If it can't
         check that, it raises NotConnected, Unavailable or another error of UNAVAILABLE. ack: "behind" begins the
         next job before the ack of the last one is answered; "sync" waits for each. It handles signals only in the
         main thread.
         """
-        if not self.jobs:
-            raise ValueError("the app has no jobs: decorate a function with @app.job(\"queue\")")
-        if concurrency < 1:
-            raise ValueError(f"concurrency is {concurrency}, must be at least 1")
+        shares = self._shares(concurrency, queues)
         if ack not in ACKS:
             raise ValueError(f"ack is {ack!r}, must be one of {', '.join(ACKS)}")
         if processes:
-            _processes.run(lambda: self._run(1, drain, ack), concurrency, exit_code)
+            works = [
+                functools.partial(self._run, [(names, 1)], drain, ack) for names, count in shares for _ in range(count)
+            ]
+            _processes.run(works, exit_code)
         else:
-            self._run(concurrency, drain, ack)
+            self._run(shares, drain, ack)
+
+    def _shares(self, concurrency: int, queues: Optional[Mapping[str, Optional[int]]]) -> List[_Share]:
+        """Returns lists of queues, each with how many of their jobs run at once. Raises ValueError for wrong arguments."""
+        if not self.jobs:
+            raise ValueError("the app has no jobs: decorate a function with @app.job(\"queue\")")
+        if queues is None:
+            queues = dict.fromkeys(self.jobs)
+        for name, count in [("concurrency", concurrency), *queues.items()]:
+            if count is not None and count < 1:
+                raise ValueError(f"{name} is {count}, must be at least 1")
+        for name in queues:
+            if name not in self.jobs:
+                raise ValueError(f"the app has no function for the queue {name!r}, only for {', '.join(self.jobs)}")
+        if not queues:
+            raise ValueError("queues is empty: name at least one queue")
+        shares: List[_Share] = [([name], count) for name, count in queues.items() if count is not None]
+        rest = [name for name, count in queues.items() if count is None]
+        return ([(rest, concurrency)] if rest else []) + shares
 
     def stop(self) -> None:
         """Ends run from another thread. Running jobs finish."""
         self._stop.set()
 
-    def _run(self, threads: int, drain: bool, ack: str) -> None:
+    def _run(self, shares: List[_Share], drain: bool, ack: str) -> None:
         self._stop.clear()
-        log.info("worker started: queues %s, concurrency %d", ", ".join(self.jobs), threads)
-        pool = _ThreadPool(self, threads, drain, ack)
+        log.info("worker started: %s", "; ".join(f"queues {', '.join(names)}, concurrency {n}" for names, n in shares))
+        pool = _ThreadPool(self, shares, drain, ack)
         if threading.current_thread() is not threading.main_thread():
             pool.start()
             self._await(pool)
         else:
             with _processes.Signals() as signals:
                 pool.at_end = signals.poke
+                pool.main = pool.threads == 1
                 pool.start()
-                while not pool.ended.is_set() and not self._stop.is_set():
-                    if signals.wait(0.5):
-                        self.stop()
-                if signals.received:
-                    log.info("stopping; running jobs: %d", pool.busy())
-                signals.exit_at_second()
-                self._await(pool)
+                if pool.main:
+                    watcher = threading.Thread(target=self._watch, args=(pool, signals), name="qsidecar-stop", daemon=True)
+                    watcher.start()
+                    pool.work_in_main()
+                    watcher.join()
+                else:
+                    self._watch(pool, signals)
         self.client.disconnect()
         log.info("worker stopped")
         if pool.error is not None:
             raise pool.error
+
+    def _watch(self, pool: _ThreadPool, signals: _processes.Signals) -> None:
+        """Waits until the pool ends, and stops it at a signal."""
+        while not pool.ended.is_set() and not self._stop.is_set():
+            if signals.wait(0.5):
+                self.stop()
+        if signals.received:
+            log.info("stopping; running jobs: %d", pool.busy())
+        signals.exit_at_second()
+        self._await(pool)
 
     def _await(self, pool: _ThreadPool) -> None:
         while not pool.ended.wait(0.2):
@@ -221,65 +263,103 @@ class App:
         return result if entry.result else None
 
 
+class _Group:
+    """The threads for some queues. The pool's lock guards `free`."""
+
+    def __init__(self, queues: List[str], threads: int) -> None:
+        self.queues = queues
+        self.threads = threads
+        self.free = threads
+        self.next_claim = {"queues": queues}
+        self.tasks: queue.SimpleQueue[Optional[Job]] = queue.SimpleQueue()
+
+
 class _ThreadPool:
-    """The threads of one run. One thread claims as many jobs as there are free threads, and the others run them.
+    """The threads of one run. One thread for each group of queues claims as many jobs as there are free threads, and the
+    others run them.
 
     After a job, its thread sends the settle with a claim of the next job, which doesn't wait for one. It begins the
     next job when the claim is answered. If the settle must be answered first, both are one request.
     """
 
-    def __init__(self, app: App, threads: int, drain: bool, ack: str) -> None:
+    def __init__(self, app: App, shares: List[_Share], drain: bool, ack: str) -> None:
         self.app = app
-        self.threads = threads
+        self._groups = [_Group(names, count) for names, count in shares]
+        self.threads = sum(group.threads for group in self._groups)
         self.drain = drain
         self.ended = threading.Event()
         self.error: Optional[BaseException] = None
         self.at_end: Callable[[], None] = lambda: None
-        self._tasks: queue.SimpleQueue[Optional[Job]] = queue.SimpleQueue()
-        self._lock = threading.Condition()
-        self._free = threads
-        self._next_claim = {"queues": list(app.jobs)}
+        self.main = False  # the main thread runs the jobs, so that they can handle signals
+        self._main_over = threading.Event()
+        self._loop: Optional[_handlers.MainLoop] = None  # in which the main thread waits
+        self._lock = threading.Condition()  # guards the next field
+        self._finished = 0  # how many times a thread was free again
         self._sync = ack == "sync"
-        self._behind = Behind(app.client, threads, self._ending)
+        self._folder = Folder()
+        self._behind = Behind(app.client, self.threads, self._ending)
         self.thread = threading.Thread(target=self._run, name="qsidecar-claim", daemon=True)
 
     def start(self) -> None:
         self.thread.start()
 
     def busy(self) -> int:
-        return self.threads - self._free
+        return sum(group.threads - group.free for group in self._groups)
+
+    def work_in_main(self) -> None:
+        """Runs the jobs in this thread. It raises what a signal handler of the program raises between two jobs."""
+        try:
+            with _handlers.MainLoop() as loop:
+                self._loop = loop
+                self._work(self._groups[0])
+        except BaseException:
+            self.app._stop.set()
+            raise
+        finally:
+            self._main_over.set()
 
     def _run(self) -> None:
-        workers = [threading.Thread(target=self._work, name=f"qsidecar-{i}", daemon=True) for i in range(self.threads)]
         self._behind.start()
-        for worker in workers:
-            worker.start()
-        try:
-            self._claim()
-        except BaseException as e:
-            self.error = e
-        for _ in workers:
-            self._tasks.put(None)
-        for worker in workers:
-            worker.join()
+        threads = [threading.Thread(target=self._claim_guarded, args=(group,), name="qsidecar-claim") for group in self._groups[1:]]
+        if not self.main:
+            workers = [group for group in self._groups for _ in range(group.threads)]
+            threads += [threading.Thread(target=self._work, args=(g,), name=f"qsidecar-{i}") for i, g in enumerate(workers)]
+        for thread in threads:
+            thread.daemon = True
+            thread.start()
+        self._claim_guarded(self._groups[0])
+        for thread in threads:
+            thread.join()
+        if self.main:
+            self._main_over.wait()
         self._behind.end()
         self.ended.set()
         self.at_end()
 
-    def _claim(self) -> None:
-        stop, client, queues = self.app._stop, self.app.client, list(self.app.jobs)
+    def _claim_guarded(self, group: _Group) -> None:
+        try:
+            self._claim(group)
+        except BaseException as e:
+            self.error = self.error or e
+            self.app._stop.set()  # the other groups end, too
+        for _ in range(group.threads):
+            self._put(group, None)
+
+    def _claim(self, group: _Group) -> None:
+        stop, client = self.app._stop, self.app.client
         failed = 0
         while not stop.is_set():
             with self._lock:
-                while self._free == 0:
+                while group.free == 0:
                     self._lock.wait()
-                free = self._free
+                free, finished = group.free, self._finished
+                quiet = self.busy() == 0
             # A job that runs, or an ack that is not carried out, can store another job after this claim.
-            quiet = free == self.threads and self._behind.idle()
+            quiet = quiet and self._behind.idle()
             if not self._behind.can_begin() or stop.is_set():
                 return
             try:
-                jobs = client.claim(*queues, max=min(free, 1000), wait=0 if self.drain else CLAIM_WAIT)
+                jobs = client.claim(*group.queues, max=min(free, 1000), wait=0 if self.drain else CLAIM_WAIT)
                 if failed:
                     log.warning("jobs can be claimed again")
                 failed = 0
@@ -298,18 +378,24 @@ class _ThreadPool:
                 if quiet:
                     return
                 with self._lock:
-                    self._lock.wait_for(lambda: self._free > free or free == self.threads)
-                if free == self.threads:
+                    self._lock.wait_for(lambda: self._finished > finished or self.busy() == 0)
+                    idle = self.busy() == 0
+                if idle:
                     self._behind.wait()
                 continue
             with self._lock:
-                self._free -= len(jobs)
+                group.free -= len(jobs)
             for job in jobs:
-                self._tasks.put(job)
+                self._put(group, job)
 
-    def _work(self) -> None:
+    def _put(self, group: _Group, job: Optional[Job]) -> None:
+        group.tasks.put(job)
+        if self._loop is not None:
+            self._loop.wake()
+
+    def _work(self, group: _Group) -> None:
         while True:
-            job = self._tasks.get()
+            job = group.tasks.get() if self._loop is None else self._loop.next(group.tasks)
             if job is None:
                 return
             while job is not None:
@@ -318,7 +404,7 @@ class _ThreadPool:
                     self._give_back([job])
                     break
                 try:
-                    self._run_job(job)
+                    self._run_job(job, group)
                 except BaseException:
                     log.exception("%r could not be settled", job)
                 self._behind.leave(job)
@@ -326,8 +412,9 @@ class _ThreadPool:
             if self.drain:  # its ack can store jobs that the next claim must see
                 self._behind.wait(last)
             with self._lock:
-                self._free += 1
-                self._lock.notify()
+                group.free += 1
+                self._finished += 1
+                self._lock.notify_all()
 
     def _ending(self) -> bool:
         return self.app._stop.is_set() or self.error is not None
@@ -345,9 +432,21 @@ class _ThreadPool:
         except errors.Error as e:
             log.warning("%r could not be returned, it is released when the connection closes: %s", jobs[0], e)
 
-    def _run_job(self, job: Job) -> None:
+    def _cannot_run(self, job: Job) -> bool:
+        """Returns whether the working folder is gone. Then it returns the job, and the run ends."""
+        gone = self._folder.gone()
+        if gone is None:
+            return False
+        self.error = self.error or gone
+        self.app._stop.set()
+        self._give_back([job])
+        return True
+
+    def _run_job(self, job: Job, group: _Group) -> None:
         if job.lost:  # while it waited to begin
             log.warning("%r: its lease was lost before it began; another worker can have it", job)
+            return
+        if self._cannot_run(job):
             return
         result: Any = None
         error: Optional[BaseException] = None
@@ -362,24 +461,26 @@ class _ThreadPool:
         if job.lost:
             log.warning("%r: its lease was lost while it ran; another worker may have done it too", job)
             return
+        if error is not None and self._cannot_run(job):
+            return
         try:
-            self._settle(job, result, error)
+            self._settle(job, group, result, error)
         except errors.SettledOrLost as e:
             log.info("%r: %s", job, e)
         except errors.LeaseLost:
             report_lost(self.app.client, job)
 
-    def _settle(self, job: Job, result: Any, error: Optional[BaseException]) -> None:
+    def _settle(self, job: Job, group: _Group, result: Any, error: Optional[BaseException]) -> None:
         """Settles a job, and claims the next one unless the run ends.
 
         It repeats after an internal error. Otherwise the job would stay with this worker until it ends.
         """
         if not self._sync and not self.app.client._session.joins:
-            claim = None if self._ending() else self._next_claim
+            claim = None if self._ending() else group.next_claim
             job._next += self._behind.settle(job, *outcome(job, result, error), claim)
             return
         for tries in itertools.count(1):
-            job._claim = None if self._ending() else self._next_claim
+            job._claim = None if self._ending() else group.next_claim
             try:
                 return settle(job, result, error)
             except errors.Internal as e:

@@ -51,6 +51,22 @@ class Jobs(Case):
         with self.assertRaisesRegex(ValueError, "time zone"):
             self.client.enqueue(self.q, run_at=datetime(2030, 1, 1))
 
+    def test_wrong_spans_name_the_argument(self):
+        self.client.enqueue(self.q)
+        job = self.one()
+        for name, call in {
+            "delay=-1: must be from 0 to 316224000 seconds": lambda: self.client.enqueue(self.q, delay=-1),
+            "delay=datetime.timedelta.*: must be from 0": lambda: self.client.enqueue(self.q, delay=timedelta(seconds=-1)),
+            "delay=nan: must": lambda: job.nack(delay=float("nan")),
+            "delay='soon': pass": lambda: NewJob(self.q, delay="soon").fields(),
+            "timeout=0: must be from 0.001": lambda: self.client.enqueue(self.q, timeout=0),
+            "lease=0.5: must be from 1 to 86400": lambda: job.extend(0.5),
+            "wait=-2: must be from 0 to 3600": lambda: self.client.claim(self.q, wait=-2),
+        }.items():
+            with self.assertRaisesRegex((ValueError, TypeError), f"^{name}"):
+                call()
+        job.ack()
+
     def test_nack(self):
         self.client.enqueue(self.q, 1)
         self.one().nack("boom\0\ud800", delay=0)

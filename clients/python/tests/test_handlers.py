@@ -294,7 +294,7 @@ class Handlers(Case):
         def silent(job):
             raise Silent
 
-        for function, word in ((too_late, "delay_ms"), (backwards, "delay_ms"), (nowhere, "queue"), (silent, "Silent")):
+        for function, word in ((too_late, "delay=3153600000: must"), (backwards, "delay=-1: must"), (nowhere, "queue"), (silent, "Silent")):
             with self.subTest(word), quiet():
                 self.setUp()
                 self.assertIn(word, self.why(self.work(function)))

@@ -1,3 +1,5 @@
+import asyncio
+import hashlib
 import logging
 import os
 import signal
@@ -293,6 +295,110 @@ class Processes(Case):
             eventually(lambda: self.peek(job_id) is None, "the job is done at its second attempt")
         os.kill(pid, signal.SIGTERM)
         self.assertEqual(exit_of(pid), 0)
+
+    def in_main_thread(self, function, **options):
+        """Runs one job in a worker with one thread, in a process of its own. Returns the messages of its errors."""
+
+        def run():
+            logging.disable(logging.CRITICAL)
+            worker = app()
+            worker.job(self.q)(function)
+            worker.run(drain=True, **options)
+
+        job_id = self.client.enqueue(self.q, max_attempts=1).id
+        self.assertEqual(exit_of(forked(run)), 0)
+        return [e["message"] for e in (self.peek(job_id) or {"errors": []})["errors"]]
+
+    def test_jobs_in_the_main_thread_can_handle_signals(self):
+        def alarm(job):
+            before = signal.signal(signal.SIGALRM, lambda number, frame: rung.append(number))
+            rung = []
+            signal.setitimer(signal.ITIMER_REAL, 0.001)
+            eventually(lambda: rung, "the alarm rings")
+            signal.signal(signal.SIGALRM, before)
+
+        def time_limit(job):
+            def late(number, frame):
+                raise TimeoutError("the job's own limit")
+
+            signal.signal(signal.SIGALRM, late)
+            signal.setitimer(signal.ITIMER_REAL, 0.001)
+            threading.Event().wait()
+
+        async def handler(job):
+            loop, got = asyncio.get_running_loop(), asyncio.Event()
+            loop.add_signal_handler(signal.SIGUSR1, got.set)
+            os.kill(os.getpid(), signal.SIGUSR1)
+            await got.wait()
+            loop.remove_signal_handler(signal.SIGUSR1)
+
+        def loop_of_its_own(job):
+            asyncio.run(handler(job))
+
+        for options in ({"concurrency": 2, "processes": True}, {"concurrency": 1}):
+            for job in (alarm, handler, loop_of_its_own):
+                self.assertEqual(self.in_main_thread(job, **options), [], job)
+            self.assertRegex(self.in_main_thread(time_limit, **options)[0], "TimeoutError: the job's own limit")
+
+    def test_signals_after_a_handler_of_asyncio(self):
+        """A job leaves asyncio's descriptor for signals behind, and a task. The worker stops in order, and the task goes on."""
+        read, write = os.pipe()
+
+        def run():
+            worker = app()
+
+            @worker.job(self.q)
+            async def work(job):
+                loop = asyncio.get_running_loop()
+                loop.add_signal_handler(signal.SIGUSR1, print)
+                idle = asyncio.Event()
+                left.append(loop.create_task(later(idle)))
+                loop.call_later(0.001, idle.set)
+
+            async def later(idle):
+                await idle.wait()
+                os.write(write, b"later")  # while the worker waits for the next job
+                await asyncio.Event().wait()
+
+            left = []
+            worker.run(concurrency=1)
+
+        pid = forked(run)
+        os.close(write)
+        self.client.enqueue(self.q)
+        self.assertEqual(os.read(read, 5), b"later")
+        for _ in range(2):  # a further job wakes the worker
+            job_id = self.client.enqueue(self.q).id
+            eventually(lambda: self.peek(job_id) is None, "the job is done")
+        os.kill(pid, signal.SIGTERM)
+        self.assertEqual(exit_of(pid), 0)
+        os.close(read)
+
+    def test_second_signal_during_a_call_of_c(self):
+        read, write = os.pipe()
+
+        def run():
+            worker = app()
+
+            @worker.job(self.q)
+            def work(job):
+                os.write(write, b"began")
+                hashlib.pbkdf2_hmac("sha256", b"password", b"salt", 10**9)  # Python handles no signal before it returns
+
+            worker.run(concurrency=1)
+
+        self.client.enqueue(self.q)
+        pid = forked(run)
+        os.close(write)
+        self.assertEqual(os.read(read, 5), b"began")
+        os.close(read)
+
+        def signaled():
+            os.kill(pid, signal.SIGTERM)  # the system merges signals that arrive at once
+            return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+
+        eventually(signaled, "a further signal ends the worker")
+        self.assertEqual(exit_of(pid), 1)
 
     def test_fatal_error_ends_all_processes(self):
         def run():

@@ -142,6 +142,10 @@ class Suite
     raises(Qsidecar::TooLarge) { @client.enqueue("errors", "\xff" * ((4 << 20) - 1000), raw: true) }
     raises(ArgumentError) { @client.enqueue("\xff", 1) }
     raises(ArgumentError) { Qsidecar::Client.new(codec: :xml) }
+    equal "delay: -1 must be from 0 to 316224000 seconds", raises(ArgumentError) { @client.enqueue("errors", 1, delay: -1) }.message
+    raises(ArgumentError) { @client.enqueue("errors", 1, timeout: "soon") }
+    raises(ArgumentError) { @client.claim("errors", wait: -1) }
+    raises(ArgumentError) { @client.claim("errors", lease: Float::NAN) }
     raises(Qsidecar::NotConnected) { Qsidecar::Client.open(socket: "/nonexistent/s", &:connect) }
     closed = Qsidecar::Client.new(**@options).connect
     closed.close
@@ -369,4 +373,5 @@ require_relative "suite_next_claim"
 require_relative "suite_stalled"
 require_relative "suite_behind"
 require_relative "suite_worker"
+require_relative "suite_reentrant"
 Suite.new.run

@@ -68,7 +68,7 @@ module Qsidecar
 
     # connect connects now if there was no call yet. It raises NotConnected.
     def connect
-      session.connect
+      callable_session("connect").connect
       self
     end
 
@@ -103,7 +103,8 @@ module Qsidecar
       queues = queues.flatten.map { |q| Codec.text(q) }
       fields = queues.size == 1 ? { queue: queues.first } : { queues: queues }
       fields[:max] = max
-      fields[:lease_ms] = Fields.ms(lease) if lease
+      fields[:lease_ms] = Fields.ms(:lease, lease) if lease
+      Fields.ms(:wait, wait)
       send_request("claim", fields, wait: wait)["jobs"]
     end
 
@@ -122,7 +123,7 @@ module Qsidecar
 
     def extend_lease(job, seconds = nil)
       fields = { lease: job.lease }
-      fields[:lease_ms] = Fields.ms(seconds) if seconds
+      fields[:lease_ms] = Fields.ms(:lease, seconds) if seconds
       send_request("extend", fields)
       nil
     end
@@ -152,12 +153,15 @@ module Qsidecar
 
     # stop_claiming ends waiting claims now, and later claims at once.
     def stop_claiming
-      session.stop_claiming
+      callable_session("cancel_claim").stop_claiming
     end
 
     # close returns the held jobs without using up an attempt, and closes the client, within limit
-    # seconds.
+    # seconds. In a signal handler, and in a finalizer that interrupted this client, it can't wait:
+    # then it returns at once, and a thread does this.
     def close(limit = 5)
+      return Thread.new { close(limit) } && nil if unable_to_wait?
+
       @lock.synchronize { @session if @pid == Process.pid }&.close(limit)
       nil
     end
@@ -182,6 +186,24 @@ module Qsidecar
 
     private
 
+    # callable_session returns this process's session, if a call in this thread can be answered.
+    def callable_session(op)
+      return session unless (cause = unable_to_wait?)
+
+      raise Reentrant, "#{op} was not sent: #{cause}; hand the data to another thread (Queue#push) and call there"
+    end
+
+    # unable_to_wait? returns why a call can't wait for its reply here, or nil.
+    def unable_to_wait?
+      Mutex.new.synchronize do
+        current = @session if @pid == Process.pid
+        return unless @lock.owned? || current&.reentrant?
+      end
+      "it came from a finalizer or a hook, which interrupted this client in the same thread and would wait for it"
+    rescue ThreadError # "can't be called from trap context"
+      "it came from a signal handler (trap), in which Ruby takes no lock"
+    end
+
     # settle sends a settle, with the claim that a Worker adds to it.
     def settle(job, op, fields)
       fields[:claim] = job.next_claim if job.next_claim && job.next_jobs.empty?
@@ -191,7 +213,7 @@ module Qsidecar
     # send_request sends a request, and repeats it after transient errors. It adds the jobs of a
     # settle's claim to claimed.
     def send_request(op, fields, wait: nil, limit: nil, claimed: nil)
-      current = session
+      current = callable_session(op)
       began = Connection.now
       limit ||= @request_timeout || (op == "enqueue" ? enqueue_time : REQUEST_TIME)
       how = { ends: began + limit + (wait || 0), wait_ends: wait && began + wait, claimed: claimed }
@@ -253,8 +275,19 @@ module Qsidecar
   module Fields
     module_function
 
-    # ms rounds up, so that a short wait does not become none.
-    def ms(seconds)
+    # The limits of the protocol, in seconds.
+    TEN_YEARS = 10 * 366 * 86_400
+    SPANS = { delay: 0..TEN_YEARS, timeout: 0.001..TEN_YEARS, lease: 1..86_400, wait: 0..3600, key_ttl: 0..TEN_YEARS }.freeze
+    private_constant :TEN_YEARS, :SPANS
+
+    # ms rounds up, so that a short wait does not become none. An error of the sidecar would name the
+    # field of the wire, in another unit.
+    def ms(name, seconds)
+      span = SPANS.fetch(name)
+      unless seconds.is_a?(Numeric) && span.cover?(seconds)
+        raise ArgumentError, "#{name}: #{seconds.inspect} must be from #{span.begin} to #{span.end} seconds"
+      end
+
       (seconds * 1000).ceil
     end
 
@@ -262,12 +295,12 @@ module Qsidecar
             max_attempts: nil, timeout: nil)
       out = { queue: Codec.text(queue), payload: bytes(payload, raw) }
       out[:priority] = priority if priority
-      out[:delay_ms] = ms(delay) if delay
+      out[:delay_ms] = ms(:delay, delay) if delay
       out[:run_at] = (run_at.to_r * 1000).ceil if run_at
       out[:key] = Codec.text(key) if key
       out[:headers] = headers.map { |k, v| [Codec.text(k), Codec.text(v)] }.to_h if headers
       out[:max_attempts] = max_attempts if max_attempts
-      out[:timeout_ms] = ms(timeout) if timeout
+      out[:timeout_ms] = ms(:timeout, timeout) if timeout
       out
     end
 
@@ -280,7 +313,7 @@ module Qsidecar
     def nack(error: nil, delay: nil, dead: false, snooze: false)
       out = {}
       out[:error] = error_text(error) if error
-      out[:delay_ms] = ms(delay) if delay
+      out[:delay_ms] = ms(:delay, delay) if delay
       out[:dead] = true if dead
       out[:snooze] = true if snooze
       out

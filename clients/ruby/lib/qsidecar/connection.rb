@@ -131,6 +131,11 @@ module Qsidecar
       raise TooLarge, "#{request[:op]} was not sent: it has #{size} bytes and the sidecar takes #{@max_frame} at most (max_frame)"
     end
 
+    # writing? is whether this thread is in the middle of a write.
+    def writing?
+      @writing.held? || @taking.owned?
+    end
+
     # write sends a frame. Frames that other threads have ready by then go into the same write. If
     # that fails, or the thread is interrupted in between, it closes the connection, and the reader
     # ends. If the time is over first, the block is called with the number of unwritten bytes. If it

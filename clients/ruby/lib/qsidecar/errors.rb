@@ -13,6 +13,11 @@ module Qsidecar
   # A call exceeded the client's +request_timeout+ and was never sent.
   class TimedOut < Error; end
 
+  # The call would wait for itself, or Ruby allows no waiting there. Nothing was sent. A signal handler
+  # (trap) made it, or a finalizer that interrupted this client in the same thread. Hand the data to
+  # a thread, with Queue#push for example, and make the call there.
+  class Reentrant < Error; end
+
   # An error that the sidecar reported. Each code has its own subclass. A code that this version
   # does not support is an Internal.
   class SidecarError < Error

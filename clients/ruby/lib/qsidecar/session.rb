@@ -48,6 +48,12 @@ module Qsidecar
       ForkHooks.watch(self)
     end
 
+    # reentrant? is whether a call in this thread would wait for itself. A finalizer can run in any
+    # thread between two steps, also while that thread has a lock.
+    def reentrant?
+      Thread.current.equal?(@reader) || @lock.owned? || @opening.held? || [@link, @connecting].any? { |link| link&.writing? }
+    end
+
     # connect opens the first connection if there is none yet.
     def connect(ends = nil)
       connected = @opening.hold(ends) do

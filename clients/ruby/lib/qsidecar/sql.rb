@@ -55,7 +55,7 @@ module Qsidecar
       connection = connection.raw_connection if connection.respond_to?(:raw_connection)
       engine = engine(connection)
       query = ->(statement, values) { send(:"run_#{engine}", connection, statement, values) }
-      store(query, engine, job, schema, Fields.ms(key_ttl), wake && !delay && !run_at)
+      store(query, engine, job, schema, Fields.ms(:key_ttl, key_ttl), wake && !delay && !run_at)
     end
 
     # engine determines the engine by the class of the connection or its ancestors.

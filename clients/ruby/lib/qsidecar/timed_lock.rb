@@ -6,7 +6,13 @@ module Qsidecar
     def initialize
       @lock = Mutex.new
       @free = ConditionVariable.new
-      @taken = false
+      @taken = false # or the thread that has it, or true if it is between two threads
+    end
+
+    # held? is whether this thread has the lock, or is about to take or release it. If so, it would
+    # wait for itself.
+    def held?
+      @lock.owned? || @taken.equal?(Thread.current)
     end
 
     # hold runs the block with the lock and releases it, unless the block returns :kept. It returns
@@ -17,14 +23,14 @@ module Qsidecar
         wait(ends)
         return false if @taken
 
-        mine = @taken = true
+        mine = @taken = Thread.current
       ensure
         @free.signal unless @taken # a thread that was woken and then interrupted wakes the next one
       end
       mine = false if yield == :kept
       true
     ensure
-      release if mine
+      mine ? release : leave
     end
 
     def release
@@ -35,6 +41,11 @@ module Qsidecar
     end
 
     private
+
+    # leave notes that another thread releases the lock, if it has not done so already.
+    def leave
+      @lock.synchronize { @taken = true if @taken.equal?(Thread.current) }
+    end
 
     def wait(ends)
       while @taken

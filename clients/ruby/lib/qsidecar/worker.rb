@@ -175,6 +175,7 @@ module Qsidecar
 
     # serve works in this process until it is stopped.
     def serve(concurrency)
+      @folder = Folder.new
       client = Client.new(**@options, on_lost: method(:lost))
       client.on_outage = method(:outage)
       @client = client
@@ -259,6 +260,8 @@ module Qsidecar
     # run_job runs a job and settles it, also if its block ends the thread. The settle also claims the
     # next job, which saves a round trip. A thread that ends claims none.
     def run_job(job)
+      return if cannot_run?(job)
+
       pid = Process.pid
       return if job.lost? # while it waited to begin
 
@@ -267,10 +270,20 @@ module Qsidecar
       job.next_claim = { queues: @handlers.keys.map { |queue| Codec.text(queue) } }
     ensure
       begin
-        settle(job, error) if Process.pid == pid
+        settle(job, error) if Process.pid == pid && !(error && cannot_run?(job))
       ensure
         @behind.leave(job)
       end
+    end
+
+    # cannot_run? is whether the working folder is gone. Then it returns the job, and the run ends.
+    def cannot_run?(job)
+      return false if job.settled? || job.lost? || !(text = @folder.gone)
+
+      @stopping = true
+      @commands << Error.new(text)
+      return_job(job)
+      true
     end
 
     # pause waits, and ends early when the worker is stopped.
