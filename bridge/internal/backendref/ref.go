@@ -217,8 +217,8 @@ func (r *Ref) Adopted(queue string) bool {
 }
 
 // Slow reports whether a statement for the queue's table took so long lately that other queues must not wait for it.
-func (l *Ref) Slow(queue string) bool {
-	return l.mixed(func(m backends.Mixed) bool { return m.Slow(queue) })
+func (r *Ref) Slow(queue string) bool {
+	return r.mixed(func(m backends.Mixed) bool { return m.Slow(queue) })
 }
 
 // ClaimsInTx reports whether claims of the queue hold a transaction open.
