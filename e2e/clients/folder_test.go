@@ -3,6 +3,7 @@ package clients
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -30,12 +31,12 @@ func TestDeletedFolder(t *testing.T) {
 		"late.py": "", "late.rb": "",
 	}
 	for name, c := range map[string]struct{ env, argv []string }{
-		"qsidecar work":            {nil, append(work[:len(work):len(work)], "sh", "job.sh")},
+		"qsidecar work":            {nil, append(slices.Clip(work), "sh", "job.sh")},
 		"qsidecar work persistent": {nil, []string{kit.Binary, "work", "folder", "--persistent", "--", "sh", "persist.sh"}},
 		"python":                   {nil, python},
-		"python with processes":    {nil, append(python[:len(python):len(python)], "--processes")},
-		"ruby":                     {gems, append(ruby[:len(ruby):len(ruby)], "jobs.rb")},
-		"ruby with processes":      {gems, append(ruby[:len(ruby):len(ruby)], "-p", "2", "jobs.rb")},
+		"python with processes":    {nil, append(slices.Clip(python), "--processes")},
+		"ruby":                     {gems, append(slices.Clip(ruby), "jobs.rb")},
+		"ruby with processes":      {gems, append(slices.Clip(ruby), "-p", "2", "jobs.rb")},
 	} {
 		for payload, left := range map[string]int{"0": 19, "1": 20} {
 			t.Run(name+", exit "+payload, func(t *testing.T) {

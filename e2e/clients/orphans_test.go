@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -53,15 +54,15 @@ func TestOrphansAreReaped(t *testing.T) {
 		{"qsidecar work as a subreaper", false, nil, append([]string{python[0], "-c", asSubreaper}, work...)},
 		{"qsidecar work", true, nil, work},
 		{"python", true, []string{"PYTHONPATH=" + dir}, python},
-		{"python with processes", true, []string{"PYTHONPATH=" + dir}, append(python[:len(python):len(python)], "--processes")},
-		{"ruby", true, gems, append(ruby[:len(ruby):len(ruby)], rubyFile)},
-		{"ruby with processes", true, gems, append(ruby[:len(ruby):len(ruby)], "-p", "2", rubyFile)},
+		{"python with processes", true, []string{"PYTHONPATH=" + dir}, append(slices.Clip(python), "--processes")},
+		{"ruby", true, gems, append(slices.Clip(ruby), rubyFile)},
+		{"ruby with processes", true, gems, append(slices.Clip(ruby), "-p", "2", rubyFile)},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			argv := c.argv
 			if c.container {
-				argv = append(first[:len(first):len(first)], argv...)
+				argv = append(slices.Clip(first), argv...)
 				if out, err := exec.Command(first[0], append(first[1:len(first):len(first)], "true")...).CombinedOutput(); err != nil {
 					t.Skipf("only root can start a first process here: %v: %s", err, out)
 				}
