@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/qsidecar/qsidecar/internal/webpath"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -32,7 +33,7 @@ type operation struct {
 // readOperation returns the operation of a form or an address.
 func readOperation(v url.Values) operation {
 	return operation{Op: protocol.Op(v.Get("op")), Queue: v.Get("queue"), State: protocol.State(v.Get("state")),
-		IDs: v["id"], All: v.Get("all") != "", Group: v.Get("group"), Back: localPath(v.Get("back")),
+		IDs: v["id"], All: v.Get("all") != "", Group: v.Get("group"), Back: webpath.Local(v.Get("back")),
 		Priority: v.Get("priority"), Delay: v.Get("delay")}
 }
 
@@ -124,7 +125,7 @@ func (p *Page) change(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	p.poller.refresh()
-	http.Redirect(w, r, after(&o, rep), http.StatusSeeOther) //nolint:gosec // localPath keeps it on this server
+	webpath.Redirect(w, r, after(&o, rep))
 }
 
 // request returns the request of an operation on the jobs that a form names.
@@ -190,7 +191,7 @@ func (p *Page) copyOf(r *http.Request, o *operation) (*protocol.Request, error) 
 // after returns the page that a browser goes to after a change.
 func after(o *operation, rep *protocol.Reply) string {
 	if rep.Enqueued != nil {
-		return link("/job", "queue", o.Queue, "id", rep.Enqueued.ID, "done", string(o.Op))
+		return address("/job", "queue", o.Queue, "id", rep.Enqueued.ID, "done", string(o.Op))
 	}
 	back, err := url.Parse(o.Back)
 	if err != nil {

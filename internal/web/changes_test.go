@@ -35,7 +35,7 @@ func TestReadOnly(t *testing.T) {
 				posts = append(posts, attr(form, "action"))
 			}
 		}
-		if len(posts) != 1 || posts[0] != "/logout" {
+		if len(posts) != 1 || posts[0] != "./logout" {
 			t.Errorf("%s has forms that post to %q, want the log-out", page, posts)
 		}
 	}

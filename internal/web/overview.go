@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/qsidecar/qsidecar/internal/webpath"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -124,17 +125,9 @@ func (p *Page) config(w http.ResponseWriter, r *http.Request) {
 // login shows the form for the token.
 func (p *Page) login(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
-	f := &frame{Page: "login", Title: "Log in", Data: struct {
+	f := &frame{Page: "login", Title: "Log in", Root: webpath.Root(r), Data: struct {
 		Failed bool
 		Next   string
-	}{q.Get("failed") != "", localPath(q.Get("next"))}}
+	}{q.Get("failed") != "", webpath.Local(q.Get("next"))}}
 	p.show(w, http.StatusOK, f)
-}
-
-// localPath returns the address of a page of this server, or "/" if it is another one.
-func localPath(s string) string {
-	if !strings.HasPrefix(s, "/") || strings.HasPrefix(s, "//") || strings.ContainsAny(s, "\\\r\n\t") {
-		return "/"
-	}
-	return s
 }

@@ -138,20 +138,20 @@ func TestHostilePayloads(t *testing.T) {
 		ids = append(ids, j.ID)
 	}
 	s.get("/", http.StatusOK)
-	list := s.get(link("/queue", "name", queue), http.StatusOK)
+	list := s.get(address("/queue", "name", queue), http.StatusOK)
 	s.contains("the list", list.text("td"), "<script>alert(1)</script>", "ff fe 00 3c 62 3e 80 (7 bytes)")
 	for i, words := range [][]string{{"<script>alert(1)</script>", `\u202e`, "text · "}, {"ff fe 00 3c 62 3e 80", "hex · 7 bytes"}, {"\n  \"a\": [\n", "json · "}, {"text · 60000 bytes"}, {"text · 0 bytes"}} {
-		d := s.get(link("/job", "queue", queue, "id", ids[i]), http.StatusOK)
+		d := s.get(address("/job", "queue", queue, "id", ids[i]), http.StatusOK)
 		s.contains("the job", d.text("main"), append(words, "onerror")...)
 	}
-	s.contains("as hex", s.get(link("/job", "queue", queue, "id", ids[0], "as", "hex"), http.StatusOK).text("pre"), "3c 73 63 72")
+	s.contains("as hex", s.get(address("/job", "queue", queue, "id", ids[0], "as", "hex"), http.StatusOK).text("pre"), "3c 73 63 72")
 	s.kill(queue, len(ids), func(int) string { return evil })
 	s.contains("the dead", s.get("/dead", http.StatusOK).text("table"), `<script>alert(‹n›)</script>`)
 	s.contains("a search", s.get("/search?id="+ids[1], http.StatusOK).url.Path, "/job")
 	s.contains("a search", s.get("/search?id=%3Cscript%3E", http.StatusNotFound).text("main"), "<script>")
 
 	s.hidden.Store(true)
-	for _, page := range []string{link("/queue", "name", queue, "state", "dead"), link("/job", "queue", queue, "id", ids[0])} {
+	for _, page := range []string{address("/queue", "name", queue, "state", "dead"), address("/job", "queue", queue, "id", ids[0])} {
 		d := s.get(page, http.StatusOK)
 		for n := range d.all("pre") {
 			if strings.HasPrefix(attr(n, "class"), "content") {
@@ -159,7 +159,7 @@ func TestHostilePayloads(t *testing.T) {
 			}
 		}
 	}
-	s.contains("a job", s.get(link("/job", "queue", queue, "id", ids[0]), http.StatusOK).text("main"), "Payloads are hidden")
+	s.contains("a job", s.get(address("/job", "queue", queue, "id", ids[0]), http.StatusOK).text("main"), "Payloads are hidden")
 	s.contains("a copy", s.post(http.StatusBadGateway, "/do", "op", "enqueue", "queue", queue, "id", ids[0]).text("main"), "payloads are hidden")
 }
 

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"slices"
 
+	"github.com/qsidecar/qsidecar/internal/webpath"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -48,7 +49,7 @@ func (p *Page) queue(w http.ResponseWriter, r *http.Request) {
 		if err != nil {
 			d.Error = explain(err)
 		} else if job != nil {
-			http.Redirect(w, r, link("/job", "queue", job.Queue, "id", job.ID), http.StatusSeeOther)
+			webpath.Redirect(w, r, address("/job", "queue", job.Queue, "id", job.ID))
 			return
 		}
 	}
@@ -130,7 +131,7 @@ func (p *Page) search(w http.ResponseWriter, r *http.Request) {
 	case 0:
 		p.fail(w, r, http.StatusNotFound, "No queue has a job with the id "+id+". Done jobs are deleted unless their queue keeps them.")
 	case 1:
-		http.Redirect(w, r, link("/job", "queue", rep.Views[0].Queue, "id", id), http.StatusSeeOther)
+		webpath.Redirect(w, r, address("/job", "queue", rep.Views[0].Queue, "id", id))
 	default:
 		p.show(w, http.StatusOK, p.frame(r, "search", "Jobs with the id "+id, rep.Views))
 	}
