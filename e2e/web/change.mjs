@@ -95,7 +95,12 @@ export async function retryAll(site, { bulk }) {
   const page = await site.login();
   await page.goto(site.base + "/queue?name=bulk&state=dead");
   const other = await page.context().newPage();
-  await page.getByRole("button", { name: "Retry all dead jobs" }).click();
+  if (bulk > 1000) { // it asks
+    await page.getByRole("link", { name: "Retry all" }).click();
+    await page.getByRole("button", { name: "Retry the jobs" }).click();
+  } else {
+    await page.getByRole("button", { name: "Retry all" }).click();
+  }
   await page.waitForURL((u) => u.pathname === "/task");
   const progress = page.locator("#task"), done = page.locator("#task .pill.ok");
   let answered = 0, last = "";

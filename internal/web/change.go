@@ -40,9 +40,17 @@ func readOperation(v url.Values) operation {
 // bulk reports whether the operation changes jobs that the form doesn't name.
 func (o *operation) bulk() bool { return o.All || o.Group != "" }
 
-// needsConfirmation reports whether it removes jobs that the form doesn't name.
-func (o *operation) needsConfirmation() bool {
+// maxUnasked is how many dead jobs can be retried without a confirmation.
+const maxUnasked = 1000
+
+// removes reports whether it removes jobs that the form doesn't name.
+func (o *operation) removes() bool {
 	return o.Op == protocol.OpPurge || o.Op == protocol.OpDelete && o.bulk()
+}
+
+// needsConfirmation reports whether it removes jobs that the form doesn't name, or retries that many.
+func (o *operation) needsConfirmation(stat protocol.QueueStat) bool {
+	return o.removes() || o.Op == protocol.OpRetry && o.bulk() && stat.Dead > maxUnasked
 }
 
 // What describes the operation.
@@ -65,19 +73,48 @@ func verb(op protocol.Op) string {
 	return "Delete"
 }
 
-// confirm asks for the queue's name before an operation that can't be undone.
+// confirmData is the data of the page that asks before an operation.
+type confirmData struct {
+	*operation
+	Stat  protocol.QueueStat
+	Found *group // of the operation; nil: it has none, or none of the jobs that were read is in it
+	Read  int64  // jobs that were read to find it
+	Error string // why they couldn't be read
+}
+
+// Removes reports whether the operation can't be undone: then the queue's name must be typed.
+func (d *confirmData) Removes() bool { return d.removes() }
+
+// Number returns how many jobs the operation changes by the statistics.
+func (d *confirmData) Number() int64 {
+	if d.Op == protocol.OpPurge {
+		return numberIn(d.Stat, d.State)
+	}
+	return d.Stat.Dead
+}
+
+// confirm asks before an operation that can't be undone, or that changes many jobs.
 func (p *Page) confirm(w http.ResponseWriter, r *http.Request) {
 	o := readOperation(r.URL.Query())
-	if !o.needsConfirmation() || o.Queue == "" {
+	f := p.frame(r, "confirm", "Confirm", nil)
+	d := &confirmData{operation: &o, Stat: f.Snap.queue(o.Queue)}
+	if !o.removes() && !(o.Op == protocol.OpRetry && o.bulk()) || o.Queue == "" {
 		p.fail(w, r, http.StatusBadRequest, "This operation needs no confirmation.")
 		return
 	}
-	f := p.frame(r, "confirm", "Confirm", nil)
-	stat := f.Snap.queue(o.Queue)
-	f.Data = struct {
-		*operation
-		Stat protocol.QueueStat
-	}{&o, stat}
+	if o.Group != "" {
+		rep, err := p.newestDead(r, o.Queue)
+		if err != nil {
+			d.Error = explain(err)
+		} else {
+			d.Read = int64(len(rep.Views))
+			groups := groupJobs(rep.Views)
+			if i := slices.IndexFunc(groups, func(g *group) bool { return g.Key == o.Group }); i >= 0 {
+				d.Found = groups[i]
+			}
+		}
+	}
+	f.Data = d
 	p.show(w, http.StatusOK, f)
 }
 
@@ -106,7 +143,11 @@ func (p *Page) change(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	o := readOperation(r.PostForm)
-	if o.needsConfirmation() && r.PostForm.Get("confirm") != o.Queue {
+	if s, _ := p.poller.get(); o.needsConfirmation(s.queue(o.Queue)) && r.PostForm.Get("confirm") != o.Queue {
+		if !o.removes() { // the page can be older than the jobs
+			webpath.Redirect(w, r, address("/confirm", "op", o.Op, "queue", o.Queue, "group", o.Group, "all", map[bool]string{true: "1"}[o.All]))
+			return
+		}
 		p.fail(w, r, http.StatusBadRequest, fmt.Sprintf("Nothing was deleted: type the queue's name, %s, to confirm.", o.Queue))
 		return
 	}

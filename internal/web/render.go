@@ -137,6 +137,9 @@ var templateFuncs = template.FuncMap{
 	"obstacle": func(o protocol.Obstacle) string { return wiretext.Obstacle(&o) },
 	"stamp":    stamp,
 	"count":    count,
+	"about":    about,
+	"asks":     func(q protocol.QueueStat) bool { return q.Dead > maxUnasked },
+	"inState":  func(q protocol.QueueStat, s protocol.State) string { return about(q.Approx, numberIn(q, s)) },
 	"plural":   plural,
 	"list":     func(v ...any) []any { return v },
 	"delays":   func() []delay { return delays },
@@ -240,6 +243,17 @@ func count(n int64) string {
 		s = s[:i] + "\u202f" + s[i:]
 	}
 	return s
+}
+
+// isEstimate reports whether a number of a queue is an estimate: see approx in PROTOCOL.md.
+func isEstimate(approx bool, n int64) bool { return approx && n > 10_000 }
+
+// about returns a number of jobs of a queue, with a sign if it is an estimate.
+func about(approx bool, n int64) string {
+	if isEstimate(approx, n) {
+		return "≈\u202f" + count(n)
+	}
+	return count(n)
 }
 
 // plural returns a number of things.
