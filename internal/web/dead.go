@@ -24,6 +24,7 @@ type deadData struct {
 	Approx bool
 	Stat   protocol.QueueStat // of Queue
 	Asks   map[string]bool    // queues in which a retry of a group asks first
+	Unread map[string]int64   // dead jobs of each queue that weren't read
 	Open   *group             // the group whose jobs are shown
 	Error  string
 }
@@ -42,11 +43,11 @@ func (p *Page) dead(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	d := &deadData{Queue: q.Get("queue")}
 	f := p.frame(r, "dead", "Dead jobs", d)
-	d.Stat, d.Asks = f.Snap.queue(d.Queue), map[string]bool{}
+	d.Stat, d.Asks, d.Unread = f.Snap.queue(d.Queue), map[string]bool{}, map[string]int64{}
 	for i := range f.Snap.Queues {
 		if s := &f.Snap.Queues[i]; d.Queue == "" || s.Queue == d.Queue {
 			d.Dead += s.Dead
-			d.Asks[s.Queue] = s.Dead > maxUnasked
+			d.Asks[s.Queue], d.Unread[s.Queue] = s.Dead > maxUnasked, s.Dead
 			d.Approx = d.Approx || isEstimate(s.Approx, s.Dead)
 		}
 	}
@@ -56,6 +57,9 @@ func (p *Page) dead(w http.ResponseWriter, r *http.Request) {
 			d.Error = explain(err)
 		} else {
 			d.Read, d.Groups = int64(len(rep.Views)), groupJobs(rep.Views)
+			for i := range rep.Views {
+				d.Unread[rep.Views[i].Queue]--
+			}
 		}
 		if i := slices.IndexFunc(d.Groups, func(g *group) bool { return g.Key == q.Get("group") && g.Queue == q.Get("of") }); i >= 0 {
 			d.Open = d.Groups[i]
