@@ -1,6 +1,7 @@
 package adminapi
 
 import (
+	"io"
 	"net/http"
 	"net/url"
 	"slices"
@@ -194,7 +195,7 @@ func TestPageNeedsLogin(t *testing.T) {
 // TestProxy has the logins and changes of a browser whose proxy passes on its host or another one, keeps a prefix or leaves it out,
 // and has TLS or not. A browser without TLS sends no Sec-Fetch-Site.
 func TestProxy(t *testing.T) {
-	x := start(t, writable, func(w http.ResponseWriter, r *http.Request) { _, _ = w.Write([]byte(r.URL.RequestURI())) })
+	x := start(t, writable, func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.URL.RequestURI()) }) //nolint:gosec // the test reads it
 	const form = "application/x-www-form-urlencoded"
 	for _, c := range []struct {
 		origin, prefix string

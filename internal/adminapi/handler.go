@@ -192,6 +192,7 @@ func (s *Server) logout(w http.ResponseWriter, r *http.Request) {
 // its last part, which is the root of the page below any prefix.
 func (r *rules) cookie(req *http.Request, value string, maxAge int) *http.Cookie {
 	secure := strings.HasPrefix(req.Header.Get("Origin"), "https:") // a browser that reaches the page by TLS
+	//nolint:gosec // Secure only if the browser can use it: the listener has no TLS
 	return &http.Cookie{Name: r.cookieName(), Value: value, MaxAge: maxAge, Secure: secure, HttpOnly: true, SameSite: http.SameSiteStrictMode}
 }
 

@@ -26,7 +26,8 @@ func TestLinesInATerminal(t *testing.T) {
 		if len(lines) != len(events) {
 			t.Errorf("width %d: %d lines of %d events", width, len(lines), len(events))
 		}
-		at := utf8.RuneCountInString(head.String()[:strings.Index(head.String(), "EVENT")])
+		before, _, _ := strings.Cut(head.String(), "EVENT")
+		at := utf8.RuneCountInString(before)
 		for i, line := range lines {
 			if n := utf8.RuneCountInString(line); n > width {
 				t.Errorf("width %d: a line has %d characters: %s", width, n, line)

@@ -1,6 +1,7 @@
 package webpath
 
 import (
+	"net/http"
 	"net/http/httptest"
 	"testing"
 )
@@ -24,8 +25,8 @@ func TestRedirect(t *testing.T) {
 	} {
 		for _, prefix := range []string{"", "/qsidecar", "/a/b"} {
 			w := httptest.NewRecorder()
-			Redirect(w, httptest.NewRequest("GET", "http://host"+path, nil), address)
-			browser := httptest.NewRequest("GET", "https://ops.example"+prefix+path, nil)
+			Redirect(w, httptest.NewRequest(http.MethodGet, "http://host"+path, nil), address)
+			browser := httptest.NewRequest(http.MethodGet, "https://ops.example"+prefix+path, nil)
 			got, err := browser.URL.Parse(w.Header().Get("Location"))
 			if want := "https://ops.example" + prefix + address; err != nil || got.String() != want || w.Code != 303 {
 				t.Errorf("%s%s leads to %v, %v (%d); want %s", prefix, path, got, err, w.Code, want)

@@ -91,7 +91,7 @@
   addEventListener("pageshow", connect);
 
   // The session ends before the browser leaves this page. A request in between would be refused.
-  document.querySelector('form[action="/logout"]')?.addEventListener("submit", () => {
+  document.querySelector('form[action$="/logout"]')?.addEventListener("submit", () => {
     disconnect();
     logout.abort();
   });
