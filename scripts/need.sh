@@ -33,12 +33,14 @@ missing() {
 	shellcheck) ! command -v shellcheck >/dev/null ;;
 	tmux) ! command -v tmux >/dev/null ;;
 	chromium) ! command -v chromium >/dev/null || ! command -v setpriv >/dev/null ;;
+	nginx) ! command -v nginx >/dev/null && ! test -x /usr/sbin/nginx ;;
+	caddy) ! command -v caddy >/dev/null ;;
 	beanstalkd) ! command -v beanstalkd >/dev/null ;;
 	pgbouncer) ! command -v pgbouncer >/dev/null && ! test -x /usr/sbin/pgbouncer ;;
 	debs) # not needed if the environment names running servers
 		[ -z "${QSIDECAR_TEST_MYSQL:-}${QSIDECAR_TEST_MARIADB:-}${QSIDECAR_TEST_MARIADB_OLD:-}" ] &&
 			! { command -v apt-get && command -v dpkg-deb && test -e /usr/share/keyrings/debian-archive-keyring.gpg; } >/dev/null ;;
-	*) echo "need.sh: the tools are cc, nc, mandoc, python3, venv, ruby, activejob, psql, socat, php, strace, npm, mount, buildah, bwrap, machine, shellcheck, tmux, chromium, pgbouncer, beanstalkd and debs, not $1" >&2; exit 2 ;;
+	*) echo "need.sh: the tools are cc, nc, mandoc, python3, venv, ruby, activejob, psql, socat, php, strace, npm, mount, buildah, bwrap, machine, shellcheck, tmux, chromium, nginx, caddy, pgbouncer, beanstalkd and debs, not $1" >&2; exit 2 ;;
 	esac
 }
 
@@ -64,6 +66,8 @@ packages() {
 	tmux) echo tmux ;; # the terminal of qsidecar top
 	chromium) echo chromium util-linux ;; # the tests of the web page (e2e/web)
 	pgbouncer) echo pgbouncer ;;
+	nginx) echo nginx-light ;;
+	caddy) echo caddy ;;
 	beanstalkd) echo beanstalkd ;; # make rivals
 	debs) echo apt dpkg debian-archive-keyring ca-certificates ;; # they fetch MySQL and MariaDB
 	esac

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/mattn/go-isatty"
+	"golang.org/x/sys/unix"
 
 	"github.com/qsidecar/qsidecar/internal/databases"
 )
@@ -182,6 +183,19 @@ func (e *outputError) Unwrap() error { return e.err }
 func (a *app) getenv(key string) string {
 	v, _ := a.env(key)
 	return v
+}
+
+// terminalWidth returns the number of characters in a line of a terminal, or 0 if stream isn't one.
+func terminalWidth(stream any) int {
+	f, ok := stream.(*os.File)
+	if !ok || !isTerminal(f) {
+		return 0
+	}
+	size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
+	if err != nil {
+		return 0
+	}
+	return int(size.Col)
 }
 
 func isTerminal(stream any) bool {

@@ -22,7 +22,7 @@ released (a worker or an operator returned it), lost (the worker's lease is not 
 more), retried or deleted (by an operator).
 
 It shows what happens through this sidecar only. What workers of other hosts do, and what
-programs do in the database, is not shown. ATTEMPT is the delivery, of how many. AFTER is how
+programs do in the database, is not shown. TRY is the delivery, of how many. AFTER is how
 long the worker has had the job, or how long a claimed job had waited since it was enqueued.
 If the sidecar finds that attempts ended (a time-out, a dead host), the database reports their
 number and not the jobs.
@@ -66,5 +66,5 @@ func (a *app) tail(parent context.Context, queue string) error {
 	}
 	c.Close()
 	a.out = output{w: a.stdout, limit: func() context.Context { return ctx }}
-	return tail.Run(ctx, tail.Options{Socket: socket, Worker: workerName("tail"), Queue: queue, JSON: a.json, Out: a.out, Notes: a.errOut})
+	return tail.Run(ctx, tail.Options{Socket: socket, Worker: workerName("tail"), Queue: queue, JSON: a.json, Out: a.out, Width: func() int { return terminalWidth(a.stdout) }, Notes: a.errOut})
 }

@@ -13,7 +13,7 @@ export async function login(site) {
   await page.fill("#token", site.token);
   await page.getByRole("button", { name: "Log in" }).click();
   await shows(page, "h1", "live");
-  assert.equal(page.url(), site.base + "/queue?name=live");
+  assert.match(page.url(), /\/queue\?name=live&state=/);
   await page.getByRole("button", { name: "Log out" }).click();
   await page.waitForURL((u) => u.pathname === "/login");
   await page.goto(site.base + "/");
@@ -107,7 +107,7 @@ export async function hostile(site, { jobs, html }) {
   await page.locator("pre.content.hex").waitFor();
   await page.goto(`${site.base}/job?queue=hostile&id=${jobs.bytes}&as=text`);
   await page.locator("pre.content").waitFor();
-  for (const path of ["/queue?name=hostile&state=dead", "/queue?name=hostile", "/dead?queue=hostile", `/queue?name=${encodeURIComponent(html)}`]) {
+  for (const path of ["/queue?name=hostile&state=dead", "/queue?name=hostile&state=ready", "/dead?queue=hostile", `/queue?name=${encodeURIComponent(html)}`]) {
     await page.goto(site.base + path);
     await shows(page, "main", "<script>");
     assert.equal(await page.evaluate(() => window.ran), undefined, path);

@@ -20,6 +20,12 @@ const (
 // pageOf starts a sidecar with a web page, and returns it and the page's address.
 func pageOf(t *testing.T, s *kit.Site, name, access string) (*kit.Sidecar, string) {
 	t.Helper()
+	return pageWith(t, s, name, access, "")
+}
+
+// pageWith is pageOf with more options, each after a comma.
+func pageWith(t *testing.T, s *kit.Site, name, access, options string) (*kit.Sidecar, string) {
+	t.Helper()
 	file := filepath.Join(s.Dir, "token")
 	port, err := testserver.FreePort()
 	if err == nil {
@@ -28,7 +34,7 @@ func pageOf(t *testing.T, s *kit.Site, name, access string) (*kit.Sidecar, strin
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.Extra = fmt.Sprintf("admin: {listen: 127.0.0.1:%s, token_file: %s, access: %s}\n", port, file, access)
+	s.Extra = fmt.Sprintf("admin: {listen: 127.0.0.1:%s, token_file: %s, access: %s%s}\n", port, file, access, options)
 	s.Queues = "  \"*\": {retention: {done: 1h}, max_attempts: 1}\n"
 	return s.Start(name), "http://127.0.0.1:" + port
 }

@@ -154,19 +154,19 @@ func (r *rules) allowsHost(hostport string) bool {
 	}
 	host = strings.ToLower(strings.Trim(host, "[]"))
 	ip, err := netip.ParseAddr(host)
-	return host == "localhost" || host != "" && host == strings.ToLower(r.Host) || err == nil && ip.IsLoopback()
+	return host == "localhost" || host != "" && (host == strings.ToLower(r.Host) || host == r.originHost) || err == nil && ip.IsLoopback()
 }
 
-// crossOrigin refuses requests that another site's page makes a browser send.
-var crossOrigin = http.NewCrossOriginProtection()
+// proxyAdvice ends the error of a request that seems to come from another site's page.
+const proxyAdvice = ". If a proxy serves this page, set admin.base_url to the address in the browser"
 
 // forbidsForm returns the error of a change that a browser sent with a cookie, or nil. Other clients need no CSRF token.
-func (c client) forbidsForm(req *http.Request) *protocol.Error {
+func (r *rules) forbidsForm(c client, req *http.Request) *protocol.Error {
 	if c.auth != authCookie {
 		return nil
 	}
-	if err := crossOrigin.Check(req); err != nil {
-		return protocol.Errorf(protocol.CodeForbidden, "the request comes from another site's page (%v): send it from this sidecar's own page, or with a bearer token", err)
+	if err := r.crossOrigin.Check(req); err != nil {
+		return protocol.Errorf(protocol.CodeForbidden, "the request comes from another site's page (%v): send it from this sidecar's own page, or with a bearer token%s", err, proxyAdvice)
 	}
 	got := req.Header.Get("X-CSRF-Token")
 	if got == "" && strings.HasPrefix(req.Header.Get("Content-Type"), "application/x-www-form-urlencoded") {

@@ -1,8 +1,10 @@
 package adminapi
 
 import (
+	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -70,13 +72,15 @@ func (x *sidecar) login(t *testing.T) string {
 	a := x.send(http.MethodPost, "/login", url.Values{"token": {token}}.Encode(), "Content-Type", "application/x-www-form-urlencoded")
 	a.want(t, "login", http.StatusSeeOther, "")
 	set := a.header.Get("Set-Cookie")
-	for _, attribute := range []string{"; Path=/;", "; HttpOnly", "; SameSite=Strict", "; Max-Age=43200"} {
+	for _, attribute := range []string{"; HttpOnly", "; SameSite=Strict", "; Max-Age=43200"} {
 		if !strings.Contains(set, attribute) {
 			t.Errorf("the cookie is %q, without %q", set, attribute)
 		}
 	}
-	if strings.Contains(set, token) {
-		t.Errorf("the cookie %q contains the token", set)
+	for _, secret := range []string{token, "Path=", "Secure"} {
+		if strings.Contains(set, secret) {
+			t.Errorf("the cookie %q contains %s", set, secret)
+		}
 	}
 	cookie, _, _ := strings.Cut(set, ";")
 	return cookie
@@ -86,10 +90,10 @@ func TestLogin(t *testing.T) {
 	x := start(t, writable, nil)
 	const form = "application/x-www-form-urlencoded"
 	for body, next := range map[string]string{
-		"token=" + token: "/", "token=" + token + "&next=%2Fqueues%2Fmail": "/queues/mail", "token=" + token + "&next=%2F%2Fevil.example": "/",
+		"token=" + token: "/", "token=" + token + "&next=%2Fqueue%3Fname%3Dmail": "/queue?name=mail", "token=" + token + "&next=%2F%2Fevil.example": "/",
 		"token=" + token + "&next=https%3A%2F%2Fevil.example": "/", "token=" + token + "&next=%2F%09%2Fevil.example": "/", "token=wrong": "/login?failed=1", "token=wrong&next=%2Fdead": "/login?failed=1&next=%2Fdead", "": "/login?failed=1",
 	} {
-		if a := x.send(http.MethodPost, "/login", body, "Content-Type", form); a.code != http.StatusSeeOther || a.header.Get("Location") != next {
+		if a := x.send(http.MethodPost, "/login", body, "Content-Type", form); a.code != http.StatusSeeOther || a.header.Get("Location") != "."+next {
 			t.Errorf("%q: %d to %q, want %q", body, a.code, a.header.Get("Location"), next)
 		}
 	}
@@ -174,7 +178,7 @@ func TestCookieExpires(t *testing.T) {
 func TestPageNeedsLogin(t *testing.T) {
 	x := start(t, writable, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("the page")) })
 	const html = "text/html,*/*"
-	if a := x.send(http.MethodGet, "/queues", "", "Accept", html); a.code != http.StatusSeeOther || a.header.Get("Location") != "/login?next=%2Fqueues" {
+	if a := x.send(http.MethodGet, "/queues", "", "Accept", html); a.code != http.StatusSeeOther || a.header.Get("Location") != "./login?next=%2Fqueues" {
 		t.Errorf("a browser gets %d %v", a.code, a.header)
 	}
 	x.send(http.MethodGet, "/events", "").want(t, "a stream", 401, "no valid token")
@@ -186,4 +190,70 @@ func TestPageNeedsLogin(t *testing.T) {
 	x.Configure(Rules{MaxFrame: writable.MaxFrame})
 	x.send(http.MethodGet, "/queues", "").want(t, "without a token in the config", 200, "the page")
 	x.send(http.MethodPost, "/queues", "").want(t, "a change", 403, "admin.token_file")
+}
+
+// TestProxy has the logins and changes of a browser whose proxy passes on its host or another one, keeps a prefix or leaves it out,
+// and has TLS or not. A browser without TLS sends no Sec-Fetch-Site.
+func TestProxy(t *testing.T) {
+	x := start(t, writable, func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.URL.RequestURI()) }) //nolint:gosec // the test reads it
+	const form = "application/x-www-form-urlencoded"
+	for _, c := range []struct {
+		origin, prefix string
+		set            bool // admin.base_url is that
+		host           string
+		code           int
+	}{
+		{"https://ops.example", "", false, "127.0.0.1:9464", 303},
+		{"https://ops.example", "/q", false, "127.0.0.1:9464", 404}, // the path isn't known
+		{"https://ops.example", "", false, "ops.example", 421},
+		{"http://ops.example", "", false, "127.0.0.1:9464", 403},
+		{"https://ops.example", "", true, "127.0.0.1:9464", 303},
+		{"https://ops.example", "", true, "ops.example", 303},
+		{"https://ops.example:8443", "/q", true, "ops.example:8443", 303},
+		{"https://ops.example:8443", "/q/r", true, "ops.example", 303},
+		{"http://ops.example", "", true, "127.0.0.1:9464", 303},
+		{"http://ops.example:81", "/q", true, "ops.example:81", 303},
+		{"http://ops.example", "/q", true, "ops.example", 303},
+		{"http://[fd00::1]:81", "", true, "[fd00::1]:81", 303},
+	} {
+		rules := writable
+		if c.set {
+			rules.Origin, rules.Prefix = c.origin, c.prefix
+		}
+		x.Configure(rules)
+		header := []string{"Host", c.host, "Origin", c.origin, "Content-Type", form}
+		if strings.HasPrefix(c.origin, "https:") {
+			header = append(header, "Sec-Fetch-Site", "same-origin")
+		}
+		a := x.send(http.MethodPost, c.prefix+"/login", "token="+token+"&next=/dead", header...)
+		if c.code == 404 {
+			a.want(t, "an unknown prefix", 401, "")
+			continue
+		}
+		if a.code != c.code || c.code == 303 && a.header.Get("Location") != "./dead" {
+			t.Errorf("%+v: login: %d to %q: %s", c, a.code, a.header.Get("Location"), a.body)
+		}
+		if c.code != 303 {
+			a.want(t, "the advice", c.code, "set admin.base_url to")
+			continue
+		}
+		set := a.header.Get("Set-Cookie")
+		if strings.Contains(set, "; Secure") != strings.HasPrefix(c.origin, "https:") {
+			t.Errorf("%+v: the cookie is %q", c, set)
+		}
+		cookie, _, _ := strings.Cut(set, ";")
+		value := cookie[strings.Index(cookie, "=")+1:]
+		for _, prefix := range []string{c.prefix, ""} {
+			x.send(http.MethodGet, prefix+"/queue?name=a%2Fb", "", "Host", c.host, "Cookie", cookie).want(t, "a page", 200, "/queue?name=a%2Fb")
+			x.send(http.MethodPost, prefix+"/do", "csrf_token="+x.rules.Load().csrf(value), append(header, "Cookie", cookie)...).want(t, "a form", 200, "/do")
+			x.send(http.MethodGet, prefix+"/api/v1/stats", "", "Host", c.host, "Cookie", cookie).want(t, "the API", 200, `"ok":true`)
+		}
+		if c.prefix != "" {
+			if a := x.send(http.MethodGet, c.prefix+"?a=b", "", "Host", c.host, "Cookie", cookie); a.header.Get("Location") != c.prefix+"/?a=b" {
+				t.Errorf("%s leads to %q", c.prefix, a.header.Get("Location"))
+			}
+		}
+		evil := slices.Concat(header, []string{"Cookie", cookie, "Origin", "https://evil.example", "Sec-Fetch-Site", "cross-site"})
+		x.send(http.MethodPost, c.prefix+"/do", "csrf_token="+x.rules.Load().csrf(value), evil...).want(t, "another site's form", 403, "another site")
+	}
 }

@@ -124,7 +124,7 @@ func TestSecureHeaders(t *testing.T) {
 	for _, path := range []string{"/", "/api/v1/stats", "/api/v1/openapi.json", "/none"} {
 		h := x.send(http.MethodGet, path, "").header
 		for name, want := range map[string]string{
-			"X-Frame-Options": "DENY", "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Content-Security-Policy": "frame-ancestors 'none'",
+			"X-Frame-Options": "DENY", "X-Content-Type-Options": "nosniff", "Referrer-Policy": "same-origin", "Content-Security-Policy": "frame-ancestors 'none'",
 		} {
 			if !strings.Contains(h.Get(name), want) {
 				t.Errorf("%s: %s is %q, want %q", path, name, h.Get(name), want)

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/qsidecar/qsidecar/internal/webpath"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -32,7 +33,7 @@ func SecureHeaders(next http.Handler) http.Handler {
 		h.Set("Content-Security-Policy", securityPolicy)
 		h.Set("X-Frame-Options", "DENY")
 		h.Set("X-Content-Type-Options", "nosniff")
-		h.Set("Referrer-Policy", "no-referrer")
+		h.Set("Referrer-Policy", "same-origin") // with no-referrer the Origin of the page's own forms is null
 		h.Set("Cross-Origin-Resource-Policy", "same-origin")
 		h.Set("Cross-Origin-Opener-Policy", "same-origin")
 		next.ServeHTTP(w, r)
@@ -50,7 +51,18 @@ func (s *Server) Handler() http.Handler {
 	})
 	mux.HandleFunc("POST /logout", s.logout)
 	mux.Handle("/", s.page)
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.guard(w, r, mux) })
+	guarded := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.guard(w, r, mux) })
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch prefix := s.rules.Load().Prefix; {
+		case prefix != "" && r.URL.Path == prefix: // a link of this page would leave the prefix
+			to := url.URL{Path: prefix + "/", RawQuery: r.URL.RawQuery}
+			http.Redirect(w, r, to.String(), http.StatusSeeOther)
+		case prefix != "" && strings.HasPrefix(r.URL.Path, prefix+"/"):
+			http.StripPrefix(prefix, guarded).ServeHTTP(w, r)
+		default:
+			guarded.ServeHTTP(w, r)
+		}
+	})
 }
 
 // guard refuses the requests that the rules don't permit, and passes the others to next.
@@ -63,7 +75,7 @@ func (s *Server) guard(w http.ResponseWriter, r *http.Request, next http.Handler
 	}
 	if !rules.allowsHost(r.Host) {
 		s.logDenied(r.RemoteAddr, "host "+r.Host)
-		refuse(w, r, http.StatusMisdirectedRequest, protocol.Errorf(protocol.CodeForbidden, "the request is for the host %q, which isn't one of this listener: use localhost, 127.0.0.1 or the host in admin.listen", r.Host))
+		refuse(w, r, http.StatusMisdirectedRequest, protocol.Errorf(protocol.CodeForbidden, "the request is for the host %q, which isn't one of this listener: use localhost, 127.0.0.1 or the host in admin.listen; if a proxy serves this page, set admin.base_url to its address", r.Host))
 		return
 	}
 	select {
@@ -115,18 +127,18 @@ func (s *Server) forbidsRequest(rules *rules, who client, r *http.Request) *prot
 		}
 	}
 	if r.URL.Path == "/logout" {
-		return who.forbidsForm(r)
+		return rules.forbidsForm(who, r)
 	}
 	if e := rules.forbidsChange(who); e != nil {
 		return e
 	}
-	return who.forbidsForm(r)
+	return rules.forbidsForm(who, r)
 }
 
 // refuseClient answers a client without a token: a browser is sent to the login.
 func (s *Server) refuseClient(w http.ResponseWriter, r *http.Request, who client) {
 	if !isAPI(r) && r.Method == http.MethodGet && strings.Contains(r.Header.Get("Accept"), "text/html") {
-		http.Redirect(w, r, loginPage(r.URL.RequestURI(), false), http.StatusSeeOther)
+		webpath.Redirect(w, r, loginPage(r.URL.RequestURI(), false))
 		return
 	}
 	e := errNoToken()
@@ -139,8 +151,9 @@ func (s *Server) refuseClient(w http.ResponseWriter, r *http.Request, who client
 
 // login sets the cookie for a client that has the token. It doesn't limit attempts: see minToken in package config.
 func (s *Server) login(w http.ResponseWriter, r *http.Request, rules *rules) {
-	if err := crossOrigin.Check(r); err != nil {
-		refuse(w, r, 0, protocol.Errorf(protocol.CodeForbidden, "the login comes from another site's page: %v", err))
+	if err := rules.crossOrigin.Check(r); err != nil {
+		s.logDenied(r.RemoteAddr, "login from the origin "+r.Header.Get("Origin"))
+		refuse(w, r, 0, protocol.Errorf(protocol.CodeForbidden, "the login comes from another site's page (%v)%s", err, proxyAdvice))
 		return
 	}
 	if err := r.ParseForm(); err != nil {
@@ -149,19 +162,11 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request, rules *rules) {
 	}
 	if rules.Token == "" || !rules.isToken(strings.TrimSpace(r.PostForm.Get("token"))) {
 		s.logDenied(r.RemoteAddr, "login with a wrong token")
-		http.Redirect(w, r, loginPage(localPath(r.PostForm.Get("next")), true), http.StatusSeeOther)
+		webpath.Redirect(w, r, loginPage(webpath.Local(r.PostForm.Get("next")), true))
 		return
 	}
-	http.SetCookie(w, rules.cookie(rules.newCookie(time.Now()), int(cookieLifetime/time.Second)))
-	http.Redirect(w, r, localPath(r.PostForm.Get("next")), http.StatusSeeOther) //nolint:gosec // localPath keeps it on this server
-}
-
-// localPath returns the address of a page of this server, or "/" if it is one of another site. Browsers ignore tabs and line ends.
-func localPath(next string) string {
-	if !strings.HasPrefix(next, "/") || strings.HasPrefix(next, "//") || strings.ContainsAny(next, "\\\r\n\t") {
-		return "/"
-	}
-	return next
+	http.SetCookie(w, rules.cookie(r, rules.newCookie(time.Now()), int(cookieLifetime/time.Second)))
+	webpath.Redirect(w, r, webpath.Local(r.PostForm.Get("next")))
 }
 
 // loginPage returns the address of the login, which leads to the page next. failed: the last token was wrong.
@@ -178,14 +183,17 @@ func loginPage(next string, failed bool) string {
 
 func (s *Server) logout(w http.ResponseWriter, r *http.Request) {
 	if rules := s.rules.Load(); rules.Token != "" {
-		http.SetCookie(w, rules.cookie("", -1))
+		http.SetCookie(w, rules.cookie(r, "", -1))
 	}
-	http.Redirect(w, r, "/login", http.StatusSeeOther)
+	webpath.Redirect(w, r, "/login")
 }
 
-func (r *rules) cookie(value string, maxAge int) *http.Cookie {
-	//nolint:gosec // not Secure, because the listener has no TLS
-	return &http.Cookie{Name: r.cookieName(), Value: value, Path: "/", MaxAge: maxAge, HttpOnly: true, SameSite: http.SameSiteStrictMode}
+// cookie returns the cookie for the answer to /login or /logout. It has no path: a browser takes that of the request without
+// its last part, which is the root of the page below any prefix.
+func (r *rules) cookie(req *http.Request, value string, maxAge int) *http.Cookie {
+	secure := strings.HasPrefix(req.Header.Get("Origin"), "https:") // a browser that reaches the page by TLS
+	//nolint:gosec // Secure only if the browser can use it: the listener has no TLS
+	return &http.Cookie{Name: r.cookieName(), Value: value, MaxAge: maxAge, Secure: secure, HttpOnly: true, SameSite: http.SameSiteStrictMode}
 }
 
 func isAPI(r *http.Request) bool { return strings.HasPrefix(r.URL.Path, "/api/") }

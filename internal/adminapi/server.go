@@ -5,6 +5,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -40,6 +41,10 @@ type Rules struct {
 	// AnyHost disables the check of the Host header, which protects a loopback address from DNS rebinding.
 	AnyHost bool
 	Host    string // a name that the Host header can have, besides localhost and loopback addresses; empty: none
+
+	// Origin and Prefix are the address at which a proxy serves the page: scheme, host and port without the default one, and
+	// the path without the last slash. The proxy can leave out the prefix. Empty: there is no proxy, or no prefix.
+	Origin, Prefix string
 }
 
 // Server is the API.
@@ -58,7 +63,17 @@ type Server struct {
 // rules are Rules with what follows from them.
 type rules struct {
 	Rules
-	key []byte // signs cookies; nil without a token
+	key         []byte                      // signs cookies; nil without a token
+	originHost  string                      // of Origin
+	crossOrigin *http.CrossOriginProtection // refuses requests that another site's page makes a browser send
+}
+
+func newRules(r Rules) *rules {
+	all := &rules{Rules: r, key: cookieKey(r.Token), crossOrigin: http.NewCrossOriginProtection()}
+	if u, err := url.Parse(r.Origin); err == nil && r.Origin != "" && all.crossOrigin.AddTrustedOrigin(r.Origin) == nil {
+		all.originHost = u.Hostname()
+	}
+	return all
 }
 
 // New returns a Server. Its rules are off until Configure is called.
@@ -71,7 +86,7 @@ func New(o Options) *Server {
 		denials:  rate.Sometimes{Interval: time.Second},
 		streams:  make(chan struct{}),
 	}
-	s.rules.Store(&rules{Rules: Rules{Off: true}})
+	s.rules.Store(newRules(Rules{Off: true}))
 	if o.Page != nil {
 		s.page = o.Page(s)
 	}
@@ -80,7 +95,7 @@ func New(o Options) *Server {
 
 // Configure sets the rules. If they changed, it ends the streams, because their clients can have lost the right to read.
 func (s *Server) Configure(r Rules) {
-	was := s.rules.Swap(&rules{Rules: r, key: cookieKey(r.Token)})
+	was := s.rules.Swap(newRules(r))
 	if was.MaxFrame != r.MaxFrame {
 		s.sessions.renew() // a session keeps the limits that it began with
 	}

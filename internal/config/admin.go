@@ -7,11 +7,15 @@ import (
 	"io/fs"
 	"log/slog"
 	"net"
+	"net/url"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 
 	"github.com/qsidecar/qsidecar/internal/unixsocket"
+	"github.com/qsidecar/qsidecar/internal/webpath"
 )
 
 // Admin is the section `admin`: where metrics, health, the API and the page are served over HTTP.
@@ -25,6 +29,8 @@ type Admin struct {
 	// TokenFile contains the token that changes need, and that all requests need if it is set.
 	TokenFile string        `yaml:"token_file"`
 	Payloads  adminPayloads `yaml:"payloads"`
+	// BaseURL is the address at which a proxy serves the API and the page.
+	BaseURL baseURL `yaml:"base_url"`
 	// QueueLabels limits how many queues that no config names have their own metrics.
 	QueueLabels int `yaml:"queue_labels"`
 }
@@ -32,6 +38,51 @@ type Admin struct {
 // adminAddress is the path of a Unix socket, or HOST:PORT. The empty address disables the
 // listener.
 type adminAddress string
+
+// baseURL is an http or https URL without a slash at its end, or empty: no proxy.
+type baseURL string
+
+func (b *baseURL) parse(s string) error {
+	if s == "" {
+		*b = ""
+		return nil
+	}
+	u, err := url.Parse(s)
+	const form = "write what the browser shows, such as https://ops.example.com/qsidecar"
+	switch {
+	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "":
+		return fmt.Errorf("%q is not an http or https URL: %s", s, form)
+	case u.User != nil || u.RawQuery != "" || u.ForceQuery || strings.Contains(s, "#"):
+		return fmt.Errorf("a user, a query and a fragment are not a part of it: %s", form)
+	case strings.ContainsFunc(s, func(r rune) bool { return r > unicode.MaxASCII }):
+		return fmt.Errorf("%q is not ASCII: write the host as xn--…, and choose another path", s)
+	}
+	host := strings.ToLower(u.Host)
+	if port := u.Port(); port == "" || u.Scheme == "http" && port == "80" || u.Scheme == "https" && port == "443" { // browsers leave it out
+		host = strings.TrimSuffix(strings.TrimSuffix(host, port), ":")
+	}
+	prefix := strings.TrimRight(u.EscapedPath(), "/")
+	if prefix != "" && (prefix != path.Clean(prefix) || strings.Contains(prefix, "%")) {
+		return fmt.Errorf("the path %q has an empty part, a dot as a part, or a percent sign: choose another one", prefix)
+	}
+	if webpath.IsServed(prefix) {
+		return fmt.Errorf("the path %q begins like a page of the sidecar itself: choose another one, such as /qsidecar", prefix)
+	}
+	*b = baseURL(u.Scheme + "://" + host + prefix)
+	return nil
+}
+
+// Origin returns the scheme and the host, with a port that isn't the scheme's.
+func (b baseURL) Origin() string { return strings.TrimSuffix(string(b), b.Prefix()) }
+
+// Prefix returns the path without a slash at its end.
+func (b baseURL) Prefix() string {
+	_, rest, _ := strings.Cut(string(b), "://")
+	if i := strings.Index(rest, "/"); i >= 0 {
+		return rest[i:]
+	}
+	return ""
+}
 
 // adminAccess is off, read or write.
 type adminAccess string
@@ -87,6 +138,9 @@ func (c Admin) check(all *Config, bad func(path, format string, args ...any)) {
 	}
 	if c.Listen == "" && bool(c.Pprof) {
 		bad("admin.pprof", "it needs an admin.listen to be served at")
+	}
+	if c.Listen == "" && c.BaseURL != "" {
+		bad("admin.base_url", "it needs an admin.listen, which the proxy connects to")
 	}
 	switch {
 	case c.TokenFile != "":
@@ -154,6 +208,12 @@ func (c Admin) Advice() (text, do string) {
 	case c.Listen.isPublic():
 		return fmt.Sprintf("other hosts can read the metrics, with the names of queues, at %s: the endpoint has no authentication", c.Listen),
 			"see that only the monitoring gets there, or listen on 127.0.0.1 or a Unix socket"
+	case c.BaseURL != "" && c.TokenFile == "" && !c.IsOff():
+		return fmt.Sprintf("every client that the proxy at %s lets through can read the jobs: reading needs no token there", c.BaseURL),
+			"set admin.token_file"
+	case strings.HasPrefix(string(c.BaseURL), "http:") && !c.IsOff():
+		return fmt.Sprintf("the token is sent to %s without encryption", c.BaseURL),
+			"let the proxy serve the page with TLS, and write https into admin.base_url"
 	case c.LoopbackHost() != "" && c.TokenFile == "" && !c.IsOff() && !c.HidesPayloads():
 		return fmt.Sprintf("every user of this host can read the jobs, with their payloads, at %s: reading needs no token there", c.Listen),
 			"set admin.token_file, admin.payloads: hide or admin.access: off, or listen on a Unix socket"

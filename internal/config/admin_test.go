@@ -44,6 +44,8 @@ func TestAdminConfigErrors(t *testing.T) {
 		"admin: {listen: 9464, access: all}":                  "admin.access: \"all\" is not one of off, read, write",
 		"admin: {listen: 9464, payloads: some}":               "admin.payloads: \"some\" is not one of show, hide",
 		"admin: {listen: '0.0.0.0:9464'}":                     "admin.listen: other hosts can reach 0.0.0.0:9464",
+		"admin: {base_url: 'https://ops.example'}":            "admin.base_url: it needs an admin.listen",
+		"admin: {listen: 9464, base_url: ops.example}":        "admin.base_url: \"ops.example\" is not an http or https URL",
 	} {
 		if _, err := Parse("c.yaml", []byte(text), noEnv); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", text, err, want)
@@ -80,5 +82,27 @@ func TestReadToken(t *testing.T) {
 	}
 	if _, err := (Admin{TokenFile: file + "x"}).ReadToken(); err == nil || !strings.Contains(err.Error(), "admin.token_file cannot be read") {
 		t.Errorf("a missing file: %v", err)
+	}
+}
+
+func TestBaseURL(t *testing.T) {
+	for text, want := range map[string][2]string{ // origin, prefix
+		"": {"", ""}, "https://ops.example": {"https://ops.example", ""}, "https://Ops.Example/": {"https://ops.example", ""},
+		"https://ops.example:443/qsidecar/": {"https://ops.example", "/qsidecar"}, "http://ops.example:80": {"http://ops.example", ""},
+		"http://ops.example:443/a/B.c": {"http://ops.example:443", "/a/B.c"}, "https://[::1]:8443/q": {"https://[::1]:8443", "/q"},
+		"https://ops.example:/queues": {"https://ops.example", "/queues"},
+	} {
+		var b baseURL
+		if err := b.parse(text); err != nil || b.Origin() != want[0] || b.Prefix() != want[1] {
+			t.Errorf("%q: origin %q, prefix %q, %v; want %q", text, b.Origin(), b.Prefix(), err, want)
+		}
+	}
+	for _, text := range []string{"ops.example", "/qsidecar", "ftp://ops.example", "https://", "https://:443", "https://ada@ops.example", "https://ops.example/?q", "https://ops.example?",
+		"https://ops.example/#", "https://ops.example/a//b", "https://ops.example/../a", "https://ops.example/a%2Fb", "https://ops.example/ä", "https://öps.example",
+		"https://ops.example/queue", "https://ops.example/api/qsidecar", "https://ops.example:x"} {
+		var b baseURL
+		if err := b.parse(text); err == nil {
+			t.Errorf("%q is read as %q", text, b)
+		}
 	}
 }

@@ -25,7 +25,7 @@ func TestDocumentedConfigs(t *testing.T) {
 	}
 }
 
-// TestDocumentedFragments checks the configs on the how-to pages that TestPages of e2e/clients does
+// TestDocumentedFragments checks the configs on the how-to pages and on that of proxies that TestPages of e2e/clients does
 // not run.
 func TestDocumentedFragments(t *testing.T) {
 	t.Parallel()
@@ -33,7 +33,7 @@ func TestDocumentedFragments(t *testing.T) {
 	if err != nil || len(pages) < 2 {
 		t.Fatalf("%v, %v", pages, err)
 	}
-	for _, page := range pages {
+	for _, page := range append(pages, "../../docs/operations/proxy.md") {
 		for _, b := range testdocs.Blocks(t, page) {
 			if b.Language == "yaml" && b.Mark == "" {
 				parsePage(t, page, b.Text)

@@ -26,6 +26,8 @@ func adminRules(c *config.Config) (adminapi.Rules, error) {
 		MaxFrame:     int(c.MaxFrame),
 		AnyHost:      host == "", // a browser can't open a Unix socket, and elsewhere every request needs the token
 		Host:         host,
+		Origin:       c.Admin.BaseURL.Origin(),
+		Prefix:       c.Admin.BaseURL.Prefix(),
 	}, nil
 }
 

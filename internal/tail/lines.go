@@ -11,15 +11,28 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// columns are those of the table, with their smallest and largest widths. A column becomes wider with its values. The last one,
-// DETAIL, has no width.
-var columns = []struct {
+// column is a column of the table. It becomes wider with its values, up to most.
+type column struct {
 	name        string
 	least, most int
-}{{"TIME (UTC)", 12, 12}, {"QUEUE", 6, 24}, {"ID", 4, 24}, {"EVENT", 8, 8}, {"WORKER", 12, 20}, {"ATTEMPT", 7, 11}, {"AFTER", 5, 6}}
+}
 
-// maxDetail is how many bytes of an error are shown.
-const maxDetail = 300
+// columns are those in front of the last one, DETAIL, which has the rest of the line. In a terminal they are narrow, so that the
+// detail has at least 14 of 80 characters.
+var (
+	columns = []column{{"UTC", 12, 12}, {"QUEUE", 6, 24}, {"ID", 6, 36}, {"EVENT", 8, 8}, {"WORKER", 12, 20}, {"TRY", 5, 11}, {"AFTER", 5, 6}}
+	narrow  = []column{{"UTC", 8, 8}, {"QUEUE", 10, 10}, {"ID", 6, 12}, {"EVENT", 8, 8}, {"WORKER", 10, 10}, {"TRY", 5, 5}, {"AFTER", 6, 6}}
+)
+
+// wideTerminal is the width from which a terminal has the columns of a file.
+const wideTerminal = 140
+
+const (
+	// maxDetail is how many characters of the last column are shown where a line has any width.
+	maxDetail = 300
+	// minDetail is how many are shown in the narrowest terminal.
+	minDetail = 10
+)
 
 type printer struct {
 	Options
@@ -32,8 +45,7 @@ func (p *printer) head() {
 		return
 	}
 	cells := make([]string, 0, len(columns)+1)
-	for i, c := range columns {
-		p.widths[i] = c.least
+	for _, c := range columns {
 		cells = append(cells, c.name)
 	}
 	_, _ = p.Out.Write(p.line(append(cells, "DETAIL"))) // the next write returns the error, too
@@ -41,25 +53,49 @@ func (p *printer) head() {
 
 // lines returns a line for each event.
 func (p *printer) lines(events []protocol.JobEvent) (text []byte) {
+	format := "15:04:05.000"
+	if p.isNarrow() {
+		format = time.TimeOnly
+	}
 	for i := range events {
-		text = append(text, p.line(cells(&events[i]))...)
+		text = append(text, p.line(cells(&events[i], format))...)
 	}
 	return text
 }
 
+// width returns the width of the terminal; 0: there is none.
+func (p *printer) width() int {
+	if p.Width == nil {
+		return 0
+	}
+	return p.Width()
+}
+
+func (p *printer) isNarrow() bool { return p.width() > 0 && p.width() < wideTerminal }
+
 func (p *printer) line(cells []string) []byte {
 	var b strings.Builder
-	for i, c := range columns {
+	width, all, gap, detail := p.width(), columns, "  ", maxDetail
+	if p.isNarrow() {
+		all, gap = narrow, " "
+	}
+	for i, c := range all {
 		text := textfmt.OneLine(cells[i], c.most)
 		n := utf8.RuneCountInString(text)
-		p.widths[i] = max(p.widths[i], n)
-		b.WriteString(text + strings.Repeat(" ", p.widths[i]-n+2))
+		p.widths[i] = min(max(p.widths[i], c.least, n), c.most)
+		b.WriteString(text + strings.Repeat(" ", p.widths[i]-n) + gap)
 	}
-	return []byte(strings.TrimRight(b.String()+cells[len(columns)], " ") + "\n")
+	if width > 0 {
+		detail = max(minDetail, width-utf8.RuneCountInString(b.String()))
+	}
+	if last := cells[len(columns)]; last != "" {
+		b.WriteString(textfmt.OneLine(last, detail))
+	}
+	return []byte(strings.TrimRight(b.String(), " ") + "\n")
 }
 
 // cells returns the texts of an event.
-func cells(e *protocol.JobEvent) []string {
+func cells(e *protocol.JobEvent, timeFormat string) []string {
 	attempt := "-"
 	if e.Attempt > 0 {
 		attempt = wiretext.Attempt(protocol.JobView{Attempt: e.Attempt, MaxAttempts: e.MaxAttempts})
@@ -72,7 +108,7 @@ func cells(e *protocol.JobEvent) []string {
 	if at, ok := since.Get(); ok {
 		after = wiretext.Age(max(e.At-at, 1))
 	}
-	return []string{time.UnixMilli(e.At).UTC().Format("15:04:05.000"), cmp.Or(e.Queue, "-"), cmp.Or(e.ID, "-"), e.Event, cmp.Or(e.Worker, "-"), attempt, after, detail(e)}
+	return []string{time.UnixMilli(e.At).UTC().Format(timeFormat), cmp.Or(e.Queue, "-"), cmp.Or(e.ID, "-"), e.Event, cmp.Or(e.Worker, "-"), attempt, after, detail(e)}
 }
 
 // detail returns why an event happened.
@@ -84,7 +120,7 @@ func detail(e *protocol.JobEvent) string {
 	if at, ok := e.RunAt.Get(); ok && at > e.At {
 		parts = append(parts, "due in "+wiretext.Age(at-e.At))
 	}
-	if e.Cause != "" {
+	if e.Cause != "" && (e.Cause != "nacked" || e.Error == "") { // a worker's error is enough
 		parts = append(parts, e.Cause)
 	}
 	text := strings.Join(parts, ", ")
@@ -92,7 +128,7 @@ func detail(e *protocol.JobEvent) string {
 		if text != "" {
 			text += ": "
 		}
-		text += textfmt.OneLine(e.Error, maxDetail)
+		text += strings.Join(strings.Fields(e.Error), " ") // one line, also of several
 	}
 	return text
 }

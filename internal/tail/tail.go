@@ -23,7 +23,8 @@ type Options struct {
 	Queue  string // empty: every queue for which the user may watch
 	JSON   bool   // one JSON object for each event, instead of a table
 	Out    io.Writer
-	Notes  io.Writer // receives lines about the connection and missed events
+	Width  func() int // the width of the terminal that Out is; nil or 0: it isn't one
+	Notes  io.Writer  // receives lines about the connection and missed events
 }
 
 // Run prints events until ctx ends, and returns its cause. If the sidecar restarts, Run connects again.

@@ -47,7 +47,7 @@ var layers = []struct {
 	{"./internal/engines", `^qsidecar/(protocol|bridge|clients|internal)`, "the registry of engines depends on the engines alone", true},
 	{"./internal/config", `^qsidecar/(clients|internal/(check|databases|daemon|worker|adopt|logging))|cobra|^database/sql`, "the config starts nothing", true},
 	{"./internal/databases", `^qsidecar/(bridge|clients|internal/(check|daemon|worker|adopt))|yaml|cobra|^database/sql`, "it opens the databases of a config", true},
-	{"./internal/adminapi", `^qsidecar/(backends|bridge|internal)|^database/sql|yaml|cobra`, "the API reaches the databases only through the protocol", false},
+	{"./internal/adminapi", `^qsidecar/(backends|bridge|internal/([^w]|worker))|^database/sql|yaml|cobra`, "the API reaches the databases only through the protocol", false},
 	{"./internal/daemon", `^qsidecar/(clients|internal/(check|worker|adopt|engines))|yaml|cobra|^database/sql`, "the daemon parses no flags and no YAML", true},
 	{"./internal/web", `^qsidecar/(backends|bridge|clients|internal/([^w]|worker))|yaml|cobra|prometheus|^database/sql`, "the page knows only the protocol", false},
 	{"./internal/adopt", `^qsidecar/(bridge|clients|internal/(check|daemon|worker))|yaml|cobra|^database/sql`, "the wizard reads a table and writes a config", true},

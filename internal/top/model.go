@@ -55,6 +55,7 @@ type model struct {
 	shown     []protocol.JobView // of jobScreen: one, or none if it is gone
 	read      target             // what jobs or shown were read for last
 	rates     rates
+	workers   map[string]int // by queue
 
 	statsErr, statusErr, jobsErr error
 

@@ -3,7 +3,6 @@ package top
 import (
 	"cmp"
 	"fmt"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,8 +15,8 @@ import (
 
 // queueColumns are the columns of queuesScreen. In 80 characters the names have 17.
 var queueColumns = []column{
-	{title: "QUEUE"}, {"READY", 8, true}, {"SCHEDULED", 10, true}, {"CLAIMED", 8, true}, {"DEAD", 8, true},
-	{"OLDEST", 7, true}, {"CHANGE/S", 9, true}, {"STATE", 6, false},
+	{title: "QUEUE"}, {"READY", 6, true}, {"SCHED", 6, true}, {"CLAIMED", 7, true}, {"DEAD", 5, true},
+	{"OLDEST", 6, true}, {"IN/S", 5, true}, {"OUT/S", 5, true}, {"WORKERS", 7, true}, {"STATE", 6, false},
 }
 
 // queueOrder compares queues by a column: names ascending, and numbers descending.
@@ -26,7 +25,7 @@ func (m *model) queueOrder(a, b protocol.QueueStat) int {
 	switch queueColumns[m.sortBy].title {
 	case "READY":
 		return byNumber(func(q protocol.QueueStat) int64 { return q.Ready })
-	case "SCHEDULED":
+	case "SCHED":
 		return byNumber(func(q protocol.QueueStat) int64 { return q.Scheduled })
 	case "CLAIMED":
 		return byNumber(func(q protocol.QueueStat) int64 { return q.Claimed })
@@ -34,8 +33,12 @@ func (m *model) queueOrder(a, b protocol.QueueStat) int {
 		return byNumber(func(q protocol.QueueStat) int64 { return q.Dead })
 	case "OLDEST":
 		return byNumber(func(q protocol.QueueStat) int64 { return q.OldestReadyMS })
-	case "CHANGE/S":
-		return cmp.Compare(m.rates.of(b), m.rates.of(a))
+	case "IN/S":
+		return cmp.Compare(m.rates.of(b.Queue).in, m.rates.of(a.Queue).in)
+	case "OUT/S":
+		return cmp.Compare(m.rates.of(b.Queue).out, m.rates.of(a.Queue).out)
+	case "WORKERS":
+		return cmp.Compare(m.workers[b.Queue], m.workers[a.Queue])
 	case "STATE":
 		return strings.Compare(openOrPaused(b), openOrPaused(a))
 	}
@@ -43,6 +46,7 @@ func (m *model) queueOrder(a, b protocol.QueueStat) int {
 }
 
 func (m *model) queueRows() []row {
+	m.workers = workersOf(m.status)
 	filter := strings.ToLower(m.filter.Value())
 	shown := make([]protocol.QueueStat, 0, len(m.queues))
 	for _, q := range m.queues {
@@ -66,9 +70,11 @@ func (m *model) queueRows() []row {
 		if q.Paused {
 			state.style = warnStyle
 		}
+		speed := m.rates.of(q.Queue)
 		rows[i] = row{q.Queue, []cell{
 			plain(textfmt.OneLine(q.Queue, 255)), plain(count(q.Ready, q.Approx)), plain(count(q.Scheduled, q.Approx)), plain(count(q.Claimed, q.Approx)),
-			dead, plain(wiretext.Age(q.OldestReadyMS)), plain(changeText(m.rates.of(q))), state,
+			dead, plain(wiretext.Age(q.OldestReadyMS)), plain(rateText(speed.in)), plain(rateText(speed.out)),
+			plain(strconv.Itoa(m.workers[q.Queue])), state,
 		}}
 	}
 	return rows
@@ -81,39 +87,61 @@ func openOrPaused(q protocol.QueueStat) string {
 	return "open"
 }
 
-// count formats a number of jobs. ~ marks an estimate.
-func count(n int64, approx bool) string {
-	if approx && n > 10_000 {
-		return "~" + strconv.FormatInt(n, 10)
+// workersOf returns how many sessions have jobs of each queue. status can be nil.
+func workersOf(status *protocol.Status) map[string]int {
+	n := make(map[string]int)
+	if status != nil {
+		for i := range status.Sessions {
+			for _, q := range status.Sessions[i].Queues {
+				n[q.Queue]++
+			}
+		}
 	}
-	return strconv.FormatInt(n, 10)
+	return n
 }
 
-// ratesWindow is the time over which the change of a queue is averaged. An estimate of a large queue
-// can be that old.
+// count formats a number of jobs in at most 6 characters. ~ marks an estimate.
+func count(n int64, approx bool) string {
+	mark := ""
+	if approx && n > 10_000 {
+		mark = "~"
+	}
+	switch {
+	case n < 100_000:
+		return mark + strconv.FormatInt(n, 10)
+	case n < 10_000_000:
+		return mark + strconv.FormatInt(n/1000, 10) + "k"
+	}
+	return mark + strconv.FormatInt(n/1_000_000, 10) + "M"
+}
+
+// ratesWindow is the time over which the rates of a queue are averaged.
 const ratesWindow = 10 * time.Second
 
-// rates computes how fast the number of unfinished jobs of each queue changes.
+// rates computes how many jobs of each queue this sidecar stores and acks per second.
 type rates struct {
 	samples []sample // the oldest first
 }
 
-// sample has the jobs of each queue that are ready, scheduled or claimed at an instant.
+// sample has the counters of each queue at an instant.
 type sample struct {
 	at   time.Time
-	jobs map[string]int64
+	jobs map[string]counters
 }
 
-func unfinished(q protocol.QueueStat) int64 { return q.Ready + q.Scheduled + q.Claimed }
+type counters struct{ in, out protocol.Opt[int64] }
+
+// speed has jobs per second. Below 0: unknown.
+type speed struct{ in, out float64 }
 
 // add stores a sample, about one a second, and removes those that are older than the window.
 func (r *rates) add(at time.Time, stats []protocol.QueueStat) {
 	if n := len(r.samples); n > 1 && r.samples[n-1].at.Sub(r.samples[n-2].at) < time.Second {
 		r.samples = r.samples[:n-1] // it is too close to the one before
 	}
-	s := sample{at, make(map[string]int64, len(stats))}
-	for _, q := range stats {
-		s.jobs[q.Queue] = unfinished(q)
+	s := sample{at, make(map[string]counters, len(stats))}
+	for i := range stats {
+		s.jobs[stats[i].Queue] = counters{stats[i].Enqueued, stats[i].Acked}
 	}
 	r.samples = append(r.samples, s)
 	for len(r.samples) > 2 && at.Sub(r.samples[1].at) >= ratesWindow {
@@ -121,25 +149,42 @@ func (r *rates) add(at time.Time, stats []protocol.QueueStat) {
 	}
 }
 
-// of returns the jobs per second by which a queue grows, or NaN if that is unknown. A queue that an
-// older sample lacks had no jobs.
-func (r *rates) of(q protocol.QueueStat) float64 {
+// of returns the rates of a queue.
+func (r *rates) of(queue string) speed {
 	n := len(r.samples)
 	if n < 2 {
-		return math.NaN()
+		return speed{-1, -1}
 	}
 	first, last := r.samples[0], r.samples[n-1]
-	return float64(last.jobs[q.Queue]-first.jobs[q.Queue]) / last.at.Sub(first.at).Seconds()
+	before, known := first.jobs[queue]
+	if !known { // it is new, so its counters began at 0
+		before = counters{protocol.Some[int64](0), protocol.Some[int64](0)}
+	}
+	after, seconds := last.jobs[queue], last.at.Sub(first.at).Seconds()
+	return speed{perSecond(before.in, after.in, seconds), perSecond(before.out, after.out, seconds)}
 }
 
-func changeText(perSecond float64) string {
-	switch size := math.Abs(perSecond); {
-	case math.IsNaN(perSecond):
-		return "-"
-	case size < 0.05:
-		return "0"
-	case size < 10:
-		return fmt.Sprintf("%+.1f", perSecond)
+// perSecond returns how fast a counter grew, or −1 if that is unknown: it has no value, or it began again with its sidecar.
+func perSecond(before, after protocol.Opt[int64], seconds float64) float64 {
+	if !before.Set || !after.Set || after.Value < before.Value {
+		return -1
 	}
-	return fmt.Sprintf("%+.0f", perSecond)
+	return float64(after.Value-before.Value) / seconds
+}
+
+// rateText formats a rate in at most 5 characters.
+func rateText(perSecond float64) string {
+	switch {
+	case perSecond < 0:
+		return "-"
+	case perSecond == 0:
+		return "0"
+	case perSecond < 0.1:
+		return "<0.1"
+	case perSecond < 9.95:
+		return fmt.Sprintf("%.1f", perSecond)
+	case perSecond < 99_999.5:
+		return fmt.Sprintf("%.0f", perSecond)
+	}
+	return fmt.Sprintf("%.0fk", perSecond/1000)
 }

@@ -91,7 +91,7 @@ func (t *table) view(width int) []string {
 	for i, c := range t.columns {
 		title := c.title
 		if i == t.sorted {
-			title += "*"
+			title = ansi.Truncate(title, max(0, widths[i]-1), "") + "*"
 		}
 		head[i] = fit(title, widths[i], c.right)
 	}

@@ -208,31 +208,69 @@ func TestRestart(t *testing.T) {
 	v.until("ready 2")
 }
 
-// TestRates checks the change per second, on a clock of the test.
+// TestRates checks the jobs per second, on a clock of the test.
 func TestRates(t *testing.T) {
 	var r rates
 	start := time.Unix(1000, 0)
-	queue := func(n int64) protocol.QueueStat { return protocol.QueueStat{Queue: "q", Ready: n} }
+	want := func(what, in, out string) {
+		t.Helper()
+		if got := r.of("q"); rateText(got.in) != in || rateText(got.out) != out {
+			t.Errorf("%s: in %s, out %s; want %s and %s", what, rateText(got.in), rateText(got.out), in, out)
+		}
+	}
+	add := func(after time.Duration, in, out int64) {
+		r.add(start.Add(after), []protocol.QueueStat{{Queue: "q", Enqueued: protocol.Some(in), Acked: protocol.Some(out)}})
+	}
 	r.add(start, nil)
-	if got := changeText(r.of(queue(0))); got != "-" {
-		t.Errorf("with one sample it is %s", got)
-	}
-	r.add(start.Add(time.Second), []protocol.QueueStat{queue(30)})
-	if got := changeText(r.of(queue(30))); got != "+30" {
-		t.Errorf("a new queue changes by %s", got)
-	}
+	want("one sample", "-", "-")
+	add(time.Second, 30, 12)
+	want("a new queue", "30", "12")
 	for i := range 40 {
-		r.add(start.Add(time.Duration(i+8)*time.Second/4), []protocol.QueueStat{queue(30)})
+		add(time.Duration(i+8)*time.Second/4, 30, 12)
 	}
-	if got := changeText(r.of(queue(30))); got != "0" || len(r.samples) > 12 {
-		t.Errorf("without a change it is %s, of %d samples", got, len(r.samples))
+	if want("no jobs", "0", "0"); len(r.samples) > 12 {
+		t.Errorf("there are %d samples", len(r.samples))
 	}
-	r.add(start.Add(12*time.Second), []protocol.QueueStat{queue(5)})
-	if got := changeText(r.of(queue(5))); got != "-2.5" {
-		t.Errorf("it is %s", got)
+	add(12*time.Second, 55, 13)
+	want("some jobs", "2.5", "0.1")
+	add(13*time.Second, 3, 13)
+	want("the counters of a sidecar that began again", "-", "0.1")
+	r.add(start.Add(14*time.Second), []protocol.QueueStat{{Queue: "q"}})
+	want("a queue without counters", "-", "-")
+}
+
+// TestColumnsFit checks that no number is wider than its column, because a cut number is another one.
+func TestColumnsFit(t *testing.T) {
+	for _, n := range []int64{0, 9_999, 99_999, 100_000, 9_999_999, 10_000_000, 99_999_999} {
+		if got := count(n, true); len(got) > 6 {
+			t.Errorf("%d is %s", n, got)
+		}
 	}
-	r.add(start.Add(13*time.Second), nil)
-	if got := r.of(queue(0)); got >= 0 {
-		t.Errorf("a queue without jobs changes by %v", got)
+	for _, n := range []float64{-1, 0, 0.001, 0.1, 9.94, 9.96, 99_999, 99_999.7, 9_999_000} {
+		if got := rateText(n); len(got) > 5 {
+			t.Errorf("%v is %s", n, got)
+		}
+	}
+}
+
+// TestWorkersOfQueues checks the number of sessions that have jobs of each queue, and the order by it.
+func TestWorkersOfQueues(t *testing.T) {
+	s := newSidecar(t)
+	c := s.client()
+	fill(t, c, "x", "idle", "mail", "mail", "mail")
+	for range 2 {
+		if _, err := s.client().Claim(testwait.Context(t), qsidecar.Claim{Queues: []string{"mail"}, Wait: time.Minute}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	v := newView(s)
+	v.until("1 Queues 2", "claimed 2")
+	v.fits(80, 24)
+	for range 8 {
+		v.press("s")
+	}
+	fields := strings.Fields(strings.Split(v.screen(), "\n")[3])
+	if len(fields) != 10 || fields[0] != "mail" || fields[8] != "2" || !strings.Contains(v.screen(), " WORKER* ") {
+		t.Errorf("by workers:\n%s", v.screen())
 	}
 }

@@ -212,7 +212,7 @@ func (m *model) helpLines(rows int) []string {
 	h.Styles = help.Styles{FullKey: headStyle}
 	lines := []string{""}
 	lines = append(lines, strings.Split(h.FullHelpView(fullHelp()), "\n")...)
-	lines = append(lines, "", "CHANGE/S is how fast the jobs of a queue become more or fewer, over the last",
-		"10 seconds: ready, scheduled and claimed ones. ~ marks an estimate.", "", "Any key closes this help.")
+	lines = append(lines, "", "IN/S and OUT/S are the jobs that this sidecar stored and acked per second, over",
+		"the last 10 seconds. WORKERS of this sidecar have jobs of the queue now.", "~ marks an estimate.", "", "Any key closes this help.")
 	return slices.Concat(lines, make([]string, max(0, rows-len(lines))))[:rows]
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/qsidecar/qsidecar/internal/webpath"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -32,16 +33,24 @@ type operation struct {
 // readOperation returns the operation of a form or an address.
 func readOperation(v url.Values) operation {
 	return operation{Op: protocol.Op(v.Get("op")), Queue: v.Get("queue"), State: protocol.State(v.Get("state")),
-		IDs: v["id"], All: v.Get("all") != "", Group: v.Get("group"), Back: localPath(v.Get("back")),
+		IDs: v["id"], All: v.Get("all") != "", Group: v.Get("group"), Back: webpath.Local(v.Get("back")),
 		Priority: v.Get("priority"), Delay: v.Get("delay")}
 }
 
 // bulk reports whether the operation changes jobs that the form doesn't name.
 func (o *operation) bulk() bool { return o.All || o.Group != "" }
 
-// needsConfirmation reports whether it removes jobs that the form doesn't name.
-func (o *operation) needsConfirmation() bool {
+// maxUnasked is how many dead jobs can be retried without a confirmation.
+const maxUnasked = 1000
+
+// removes reports whether it removes jobs that the form doesn't name.
+func (o *operation) removes() bool {
 	return o.Op == protocol.OpPurge || o.Op == protocol.OpDelete && o.bulk()
+}
+
+// needsConfirmation reports whether it removes jobs that the form doesn't name, or retries that many.
+func (o *operation) needsConfirmation(stat protocol.QueueStat) bool {
+	return o.removes() || o.Op == protocol.OpRetry && o.bulk() && stat.Dead > maxUnasked
 }
 
 // What describes the operation.
@@ -64,19 +73,48 @@ func verb(op protocol.Op) string {
 	return "Delete"
 }
 
-// confirm asks for the queue's name before an operation that can't be undone.
+// confirmData is the data of the page that asks before an operation.
+type confirmData struct {
+	*operation
+	Stat  protocol.QueueStat
+	Found *group // of the operation; nil: it has none, or none of the jobs that were read is in it
+	Read  int64  // jobs that were read to find it
+	Error string // why they couldn't be read
+}
+
+// Removes reports whether the operation can't be undone: then the queue's name must be typed.
+func (d *confirmData) Removes() bool { return d.removes() }
+
+// Number returns how many jobs the operation changes by the statistics.
+func (d *confirmData) Number() int64 {
+	if d.Op == protocol.OpPurge {
+		return numberIn(d.Stat, d.State)
+	}
+	return d.Stat.Dead
+}
+
+// confirm asks before an operation that can't be undone, or that changes many jobs.
 func (p *Page) confirm(w http.ResponseWriter, r *http.Request) {
 	o := readOperation(r.URL.Query())
-	if !o.needsConfirmation() || o.Queue == "" {
+	f := p.frame(r, "confirm", "Confirm", nil)
+	d := &confirmData{operation: &o, Stat: f.Snap.queue(o.Queue)}
+	if !o.removes() && !(o.Op == protocol.OpRetry && o.bulk()) || o.Queue == "" {
 		p.fail(w, r, http.StatusBadRequest, "This operation needs no confirmation.")
 		return
 	}
-	f := p.frame(r, "confirm", "Confirm", nil)
-	stat := f.Snap.queue(o.Queue)
-	f.Data = struct {
-		*operation
-		Stat protocol.QueueStat
-	}{&o, stat}
+	if o.Group != "" {
+		rep, err := p.newestDead(r, o.Queue)
+		if err != nil {
+			d.Error = explain(err)
+		} else {
+			d.Read = int64(len(rep.Views))
+			groups := groupJobs(rep.Views)
+			if i := slices.IndexFunc(groups, func(g *group) bool { return g.Key == o.Group }); i >= 0 {
+				d.Found = groups[i]
+			}
+		}
+	}
+	f.Data = d
 	p.show(w, http.StatusOK, f)
 }
 
@@ -105,7 +143,11 @@ func (p *Page) change(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	o := readOperation(r.PostForm)
-	if o.needsConfirmation() && r.PostForm.Get("confirm") != o.Queue {
+	if s, _ := p.poller.get(); o.needsConfirmation(s.queue(o.Queue)) && r.PostForm.Get("confirm") != o.Queue {
+		if !o.removes() { // the page can be older than the jobs
+			webpath.Redirect(w, r, address("/confirm", "op", o.Op, "queue", o.Queue, "group", o.Group, "all", map[bool]string{true: "1"}[o.All]))
+			return
+		}
 		p.fail(w, r, http.StatusBadRequest, fmt.Sprintf("Nothing was deleted: type the queue's name, %s, to confirm.", o.Queue))
 		return
 	}
@@ -124,7 +166,7 @@ func (p *Page) change(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	p.poller.refresh()
-	http.Redirect(w, r, after(&o, rep), http.StatusSeeOther) //nolint:gosec // localPath keeps it on this server
+	webpath.Redirect(w, r, after(&o, rep))
 }
 
 // request returns the request of an operation on the jobs that a form names.
@@ -190,7 +232,7 @@ func (p *Page) copyOf(r *http.Request, o *operation) (*protocol.Request, error) 
 // after returns the page that a browser goes to after a change.
 func after(o *operation, rep *protocol.Reply) string {
 	if rep.Enqueued != nil {
-		return link("/job", "queue", o.Queue, "id", rep.Enqueued.ID, "done", string(o.Op))
+		return address("/job", "queue", o.Queue, "id", rep.Enqueued.ID, "done", string(o.Op))
 	}
 	back, err := url.Parse(o.Back)
 	if err != nil {

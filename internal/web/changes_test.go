@@ -35,7 +35,7 @@ func TestReadOnly(t *testing.T) {
 				posts = append(posts, attr(form, "action"))
 			}
 		}
-		if len(posts) != 1 || posts[0] != "/logout" {
+		if len(posts) != 1 || posts[0] != "./logout" {
 			t.Errorf("%s has forms that post to %q, want the log-out", page, posts)
 		}
 	}
@@ -100,7 +100,7 @@ func TestChanges(t *testing.T) {
 func TestPurgeNeedsTheName(t *testing.T) {
 	s := newSite(t)
 	s.enqueue("q", "1", "2", "3")
-	s.contains("the page", s.get("/confirm?op=purge&queue=q&state=ready", http.StatusOK).text("main"), "Delete all ready jobs of queue q", "3 jobs")
+	s.contains("the page", s.get("/confirm?op=purge&queue=q&state=ready", http.StatusOK).text("main"), "Delete all ready jobs of queue q", "3 ready jobs now")
 	for _, typed := range []string{"", "Q", "q "} {
 		s.contains("the answer", s.post(http.StatusBadRequest, "/do", "op", "purge", "queue", "q", "state", "ready", "confirm", typed).text("main"), "Nothing was deleted")
 	}
@@ -152,7 +152,17 @@ func TestDeadGroups(t *testing.T) {
 	group := groupKey("nacked", normalize("user 1 has no address"))
 	s.contains("the open group", s.get("/dead?of=q&group="+group, http.StatusOK).text("h2"), "user ‹n› has no address")
 
-	s.ends(s.post(http.StatusOK, "/do", "op", "retry", "queue", "q", "group", group), "2\u202f000 jobs")
+	s.contains("the question", s.post(http.StatusOK, "/do", "op", "retry", "queue", "q", "group", group).text("main"), "Retry the dead jobs of one group of queue q",
+		"user ‹n› has no address", "jobs among the 1\u202f000 that died last", "The queue has 2\u202f500 dead jobs", "Retry the jobs")
+	if st := s.stat("q"); st.Ready != 0 {
+		t.Errorf("before the confirmation: %+v", st)
+	}
+	s.contains("the page of the queue", s.get("/queue?name=q", http.StatusOK).text("main"), "Retry all 2\u202f500…", "Delete all 2\u202f500…")
+	s.contains("the question", s.get(d.links("Retry all 2 500…")[0], http.StatusOK).text("main"), "Retry all dead jobs of queue q", "2\u202f500 dead jobs now")
+	s.ends(s.post(http.StatusOK, "/do", "op", "retry", "queue", "q", "group", group, "confirm", "q"), "2\u202f000 jobs")
+	missing := groupKey("nacked", normalize(`no answer from 10.0.0.1:5432 for "order 1"`))
+	s.contains("the question", s.get("/confirm?op=delete&queue=q&group="+missing, http.StatusOK).text("main"), "no answer from ‹n›.‹n›.‹n›.‹n›:‹n› for ‹text›", "500 jobs", "The jobs are gone afterwards")
+	s.contains("the question", s.get("/confirm?op=delete&queue=q&group="+group, http.StatusOK).text("main"), "None of the 500 jobs that died last")
 	if st := s.stat("q"); st.Ready != 2000 || st.Dead != 500 {
 		t.Errorf("after the retry of a group: %+v", st)
 	}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"net/http"
 	"regexp"
 	"slices"
@@ -23,7 +22,10 @@ type deadData struct {
 	Read   int64 // jobs that were read
 	Dead   int64 // dead jobs in all, by the statistics
 	Approx bool
-	Open   *group // the group whose jobs are shown
+	Stat   protocol.QueueStat // of Queue
+	Asks   map[string]bool    // queues in which a retry of a group asks first
+	Unread map[string]int64   // dead jobs of each queue that weren't read
+	Open   *group             // the group whose jobs are shown
 	Error  string
 }
 
@@ -41,10 +43,12 @@ func (p *Page) dead(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	d := &deadData{Queue: q.Get("queue")}
 	f := p.frame(r, "dead", "Dead jobs", d)
+	d.Stat, d.Asks, d.Unread = f.Snap.queue(d.Queue), map[string]bool{}, map[string]int64{}
 	for i := range f.Snap.Queues {
 		if s := &f.Snap.Queues[i]; d.Queue == "" || s.Queue == d.Queue {
 			d.Dead += s.Dead
-			d.Approx = d.Approx || s.Approx
+			d.Asks[s.Queue], d.Unread[s.Queue] = s.Dead > maxUnasked, s.Dead
+			d.Approx = d.Approx || isEstimate(s.Approx, s.Dead)
 		}
 	}
 	if !f.Live {
@@ -53,6 +57,9 @@ func (p *Page) dead(w http.ResponseWriter, r *http.Request) {
 			d.Error = explain(err)
 		} else {
 			d.Read, d.Groups = int64(len(rep.Views)), groupJobs(rep.Views)
+			for i := range rep.Views {
+				d.Unread[rep.Views[i].Queue]--
+			}
 		}
 		if i := slices.IndexFunc(d.Groups, func(g *group) bool { return g.Key == q.Get("group") && g.Queue == q.Get("of") }); i >= 0 {
 			d.Open = d.Groups[i]
@@ -63,16 +70,10 @@ func (p *Page) dead(w http.ResponseWriter, r *http.Request) {
 
 // newestDead reads the dead jobs that died last. In an adopted table, it reads the first ones in the order of claims.
 func (p *Page) newestDead(r *http.Request, queue string) (*protocol.Reply, error) {
-	req := &protocol.Request{Op: protocol.OpPeek, Queue: queue, State: protocol.StateDead, Max: protocol.Some[int64](maxGrouped), Newest: true}
-	rep, err := p.do(r, req)
-	if wire, ok := errors.AsType[*protocol.Error](err); ok && wire.Code == protocol.CodeUnsupported {
-		req.Newest = false
-		rep, err = p.do(r, req)
-	}
-	return rep, err
+	return p.newest(r, &protocol.Request{Op: protocol.OpPeek, Queue: queue, State: protocol.StateDead, Max: protocol.Some[int64](maxGrouped)})
 }
 
-// groupJobs returns the groups of jobs, the largest first.
+// groupJobs returns the groups of jobs. The group whose last job died last comes first.
 func groupJobs(jobs []protocol.JobView) (all []*group) {
 	type key struct{ queue, group string }
 	known := make(map[key]*group)
@@ -88,7 +89,7 @@ func groupJobs(jobs []protocol.JobView) (all []*group) {
 		}
 		g.add(v)
 	}
-	slices.SortStableFunc(all, func(a, b *group) int { return -cmp.Compare(a.Count, b.Count) })
+	slices.SortStableFunc(all, func(a, b *group) int { return cmp.Or(cmp.Compare(b.Last, a.Last), cmp.Compare(b.Count, a.Count)) })
 	return all
 }
 

@@ -32,6 +32,7 @@ func (p *Page) events(w http.ResponseWriter, r *http.Request) {
 	out := http.NewResponseController(w)
 	_ = out.SetReadDeadline(time.Time{}) // the listener's limit is for a request; a writer without limits has none to extend
 	w.Header().Set("Content-Type", "text/event-stream")
+	w.Header().Set("X-Accel-Buffering", "no") // nginx would keep events back until its buffer is full
 	for {
 		_, changed := p.poller.get()
 		_ = out.SetWriteDeadline(time.Now().Add(streamTimeout)) // as above

@@ -24,7 +24,7 @@ func TestFind(t *testing.T) {
 	}
 	find := func(by, text string) document {
 		t.Helper()
-		return s.get(link("/queue", "name", "q", "state", "ready", "by", by, "for", text), http.StatusOK)
+		return s.get(address("/queue", "name", "q", "state", "ready", "by", by, "for", text), http.StatusOK)
 	}
 	d := find("text", "load 5")
 	s.contains("a text", d.text("main"), "11 jobs found among 60 jobs.")
@@ -74,7 +74,7 @@ func TestDeadShowsTheNewest(t *testing.T) {
 func TestChangeJob(t *testing.T) {
 	s := newSite(t)
 	id := s.enqueue("q", "x")[0]
-	job := link("/job", "queue", "q", "id", id)
+	job := address("/job", "queue", "q", "id", id)
 	form := []string{"op", "change", "queue", "q", "id", id, "back", job}
 	d := s.post(http.StatusOK, "/do", append(form, "priority", "7", "delay", "3600000")...)
 	s.contains("the job", d.text("main"), "scheduled", "Priority7", "Changed: 1 job.", "Ready at")

@@ -129,6 +129,17 @@ func (s series) path(top int32) string {
 	return b.String()
 }
 
+// Known reports whether there are two samples. A single one would be a dot.
+func (s series) Known() bool {
+	n := 0
+	for _, v := range s {
+		if v >= 0 {
+			n++
+		}
+	}
+	return n > 1
+}
+
 // Range returns the smallest and the largest sample.
 func (s series) Range() (low, high int32) {
 	low = -1
@@ -159,8 +170,8 @@ func (r rates) top() int32 {
 	return max(in, out)
 }
 
-// Known reports whether there is a sample.
-func (r rates) Known() bool { return r.PathIn()+r.PathOut() != "" }
+// Known reports whether there are two samples.
+func (r rates) Known() bool { return r.In.Known() || r.Out.Known() }
 
 // Last returns the rates of the last full minute that was read; −1: none was.
 func (r rates) Last() (last struct{ In, Out int32 }) {

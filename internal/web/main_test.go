@@ -24,6 +24,7 @@ import (
 	"github.com/qsidecar/qsidecar/internal/adminapi"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 	"github.com/qsidecar/qsidecar/internal/testwait"
+	"github.com/qsidecar/qsidecar/internal/webpath"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -215,13 +216,14 @@ func (s *site) read(resp *http.Response, status int) document {
 	return d
 }
 
-// checkDocument checks what each page must have: no inline script or style, a title, labels, and heads of tables.
+// checkDocument checks what each page must have: no inline script or style, relative links, a title, labels, and heads of tables.
 func checkDocument(s *site, d document) {
 	s.Helper()
 	labels := map[string]bool{}
 	for n := range d.all("label") {
 		labels[attr(n, "for")] = true
 	}
+	root := webpath.Root(&http.Request{URL: d.url})
 	for n := range d.root.Descendants() {
 		if n.Type != html.ElementNode {
 			continue
@@ -229,6 +231,9 @@ func checkDocument(s *site, d document) {
 		for _, a := range n.Attr {
 			if strings.HasPrefix(a.Key, "on") || a.Key == "style" {
 				s.Errorf("%s: <%s %s=%q> is inline", d.url, n.Data, a.Key, a.Val)
+			}
+			if slices.Contains([]string{"href", "src", "action"}, a.Key) && !strings.HasPrefix(a.Val, "#") && !strings.HasPrefix(a.Val, root+"/") {
+				s.Errorf("%s: <%s %s=%q> leaves the prefix of a proxy", d.url, n.Data, a.Key, a.Val)
 			}
 		}
 		switch n.Data {
@@ -289,11 +294,11 @@ func (d document) rows() (rows []string) {
 	return rows
 }
 
-// links returns the addresses of the links with that text.
+// links returns the addresses of the links with that text, without the dot that checkDocument checks.
 func (d document) links(text string) (found []string) {
 	for n := range d.all("a") {
 		if strings.Join(strings.Fields(textOf(n)), " ") == text {
-			found = append(found, attr(n, "href"))
+			found = append(found, strings.TrimPrefix(attr(n, "href"), "."))
 		}
 	}
 	return found

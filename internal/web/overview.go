@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/qsidecar/qsidecar/internal/webpath"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -20,6 +21,7 @@ type overviewData struct {
 	Found              int // queues that match the filter
 	Rows               []queueRow
 	Totals             protocol.QueueStat
+	Estimates          map[protocol.State]bool // totals with a number that is an estimate
 	Queues             int
 	Paused             int
 }
@@ -33,7 +35,7 @@ type queueRow struct {
 func (p *Page) overview(w http.ResponseWriter, r *http.Request) {
 	f := p.frame(r, "overview", "Overview", nil)
 	q := r.URL.Query()
-	d := overviewData{Filter: q.Get("q"), Only: q.Get("only"), Sort: q.Get("sort"), Queues: len(f.Snap.Queues)}
+	d := overviewData{Filter: q.Get("q"), Only: q.Get("only"), Sort: q.Get("sort"), Queues: len(f.Snap.Queues), Estimates: map[protocol.State]bool{}}
 	for i := range f.Snap.Queues {
 		d.add(&f.Snap.Queues[i])
 	}
@@ -57,7 +59,11 @@ func (d *overviewData) add(q *protocol.QueueStat) {
 	d.Totals.Claimed += q.Claimed
 	d.Totals.Dead += q.Dead
 	d.Totals.Done += q.Done
-	d.Totals.Approx = d.Totals.Approx || q.Approx
+	for _, s := range states {
+		if isEstimate(q.Approx, numberIn(*q, s)) {
+			d.Estimates[s] = true
+		}
+	}
 	d.Totals.OldestReadyMS = max(d.Totals.OldestReadyMS, q.OldestReadyMS)
 	if q.Paused {
 		d.Paused++
@@ -124,17 +130,9 @@ func (p *Page) config(w http.ResponseWriter, r *http.Request) {
 // login shows the form for the token.
 func (p *Page) login(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
-	f := &frame{Page: "login", Title: "Log in", Data: struct {
+	f := &frame{Page: "login", Title: "Log in", Root: webpath.Root(r), Data: struct {
 		Failed bool
 		Next   string
-	}{q.Get("failed") != "", localPath(q.Get("next"))}}
+	}{q.Get("failed") != "", webpath.Local(q.Get("next"))}}
 	p.show(w, http.StatusOK, f)
-}
-
-// localPath returns the address of a page of this server, or "/" if it is another one.
-func localPath(s string) string {
-	if !strings.HasPrefix(s, "/") || strings.HasPrefix(s, "//") || strings.ContainsAny(s, "\\\r\n\t") {
-		return "/"
-	}
-	return s
 }

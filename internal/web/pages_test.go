@@ -24,7 +24,7 @@ func TestOverview(t *testing.T) {
 	}
 	d := s.get("/", http.StatusOK)
 	rows := d.rows()
-	if len(rows) != 3 || !strings.HasPrefix(rows[0], "mail paused 3 0 0 0 0") || !strings.HasPrefix(rows[1], "sms 0 0 0 1 0") || !strings.HasPrefix(rows[2], "main healthy sqlite") {
+	if len(rows) != 3 || !strings.HasPrefix(rows[0], "mail paused – 3 0 0 0 0") || !strings.HasPrefix(rows[1], "sms – 0 0 0 1 0") || !strings.HasPrefix(rows[2], "main healthy sqlite") {
 		t.Errorf("the rows are %q", rows)
 	}
 	s.contains("the page", d.text("main"), "Queues2", "1 paused", "dead1")
@@ -138,20 +138,20 @@ func TestHostilePayloads(t *testing.T) {
 		ids = append(ids, j.ID)
 	}
 	s.get("/", http.StatusOK)
-	list := s.get(link("/queue", "name", queue), http.StatusOK)
+	list := s.get(address("/queue", "name", queue), http.StatusOK)
 	s.contains("the list", list.text("td"), "<script>alert(1)</script>", "ff fe 00 3c 62 3e 80 (7 bytes)")
 	for i, words := range [][]string{{"<script>alert(1)</script>", `\u202e`, "text · "}, {"ff fe 00 3c 62 3e 80", "hex · 7 bytes"}, {"\n  \"a\": [\n", "json · "}, {"text · 60000 bytes"}, {"text · 0 bytes"}} {
-		d := s.get(link("/job", "queue", queue, "id", ids[i]), http.StatusOK)
+		d := s.get(address("/job", "queue", queue, "id", ids[i]), http.StatusOK)
 		s.contains("the job", d.text("main"), append(words, "onerror")...)
 	}
-	s.contains("as hex", s.get(link("/job", "queue", queue, "id", ids[0], "as", "hex"), http.StatusOK).text("pre"), "3c 73 63 72")
+	s.contains("as hex", s.get(address("/job", "queue", queue, "id", ids[0], "as", "hex"), http.StatusOK).text("pre"), "3c 73 63 72")
 	s.kill(queue, len(ids), func(int) string { return evil })
 	s.contains("the dead", s.get("/dead", http.StatusOK).text("table"), `<script>alert(‹n›)</script>`)
 	s.contains("a search", s.get("/search?id="+ids[1], http.StatusOK).url.Path, "/job")
 	s.contains("a search", s.get("/search?id=%3Cscript%3E", http.StatusNotFound).text("main"), "<script>")
 
 	s.hidden.Store(true)
-	for _, page := range []string{link("/queue", "name", queue, "state", "dead"), link("/job", "queue", queue, "id", ids[0])} {
+	for _, page := range []string{address("/queue", "name", queue, "state", "dead"), address("/job", "queue", queue, "id", ids[0])} {
 		d := s.get(page, http.StatusOK)
 		for n := range d.all("pre") {
 			if strings.HasPrefix(attr(n, "class"), "content") {
@@ -159,7 +159,7 @@ func TestHostilePayloads(t *testing.T) {
 			}
 		}
 	}
-	s.contains("a job", s.get(link("/job", "queue", queue, "id", ids[0]), http.StatusOK).text("main"), "Payloads are hidden")
+	s.contains("a job", s.get(address("/job", "queue", queue, "id", ids[0]), http.StatusOK).text("main"), "Payloads are hidden")
 	s.contains("a copy", s.post(http.StatusBadGateway, "/do", "op", "enqueue", "queue", queue, "id", ids[0]).text("main"), "payloads are hidden")
 }
 
@@ -193,5 +193,60 @@ func TestJobTimeLine(t *testing.T) {
 	s.contains("a missing page", missing.text("main"), "does not exist")
 	if strings.Contains(missing.source, "data-live") {
 		t.Error("a page with an error asks for live parts, and gets the error each time")
+	}
+}
+
+// TestAttention checks which jobs of a queue come first: dead ones, and of those the newest.
+func TestAttention(t *testing.T) {
+	s := newSite(t)
+	s.contains("an empty queue", s.get("/queue?name=empty", http.StatusOK).url.RawQuery, "state=ready")
+	var ids []string
+	for i := range 3 {
+		ids = append(ids, s.enqueue("q", "x")...)
+		s.kill("q", 1, func(int) string { return fmt.Sprint("error ", []string{"one", "two", "three"}[i]) })
+	}
+	s.enqueue("q", "x") // it is ready
+	testwait.Until(t, "the numbers of the page", func() bool {
+		return strings.Contains(s.get("/queue?name=q&done=resume", http.StatusOK).url.RawQuery, "done=resume&name=q&state=dead")
+	})
+	d := s.get("/queue?name=q", http.StatusOK)
+	for i, row := range d.rows() {
+		if !strings.HasPrefix(row, ids[2-i]+" ") {
+			t.Errorf("row %d of the dead jobs is %s, want job %s", i, row, ids[2-i])
+		}
+	}
+	for i, row := range s.get("/dead", http.StatusOK).rows() {
+		s.contains("a group", row, "error "+[]string{"three", "two", "one"}[i])
+	}
+}
+
+// TestEstimates checks that only numbers that are estimates have the sign.
+func TestEstimates(t *testing.T) {
+	for _, c := range []struct {
+		approx bool
+		n      int64
+		want   string
+	}{{false, 20_000, "20\u202f000"}, {true, 10_000, "10\u202f000"}, {true, 0, "0"}, {true, 10_001, "≈\u202f10\u202f001"}} {
+		if got := about(c.approx, c.n); got != c.want {
+			t.Errorf("%v, %d is %s, want %s", c.approx, c.n, got, c.want)
+		}
+	}
+	d := overviewData{Estimates: map[protocol.State]bool{}}
+	d.add(&protocol.QueueStat{Ready: 9_000, Dead: 7, Approx: false})
+	d.add(&protocol.QueueStat{Ready: 20_000, Dead: 7, Approx: true})
+	if !d.Estimates[protocol.StateReady] || len(d.Estimates) != 1 {
+		t.Errorf("estimates are %v", d.Estimates)
+	}
+}
+
+// TestPlotNeedsALine checks that one sample is not shown.
+func TestPlotNeedsALine(t *testing.T) {
+	h, start := history{}, time.Unix(6000, 0)
+	for i, want := range []bool{false, true} {
+		now := start.Add(time.Duration(i) * time.Minute)
+		h.add([]protocol.QueueStat{{Queue: "q", Ready: 7}}, now)
+		if got := h.of("q", now).Ready.Known(); got != want {
+			t.Errorf("with %d samples the plot is shown: %v", i+1, got)
+		}
 	}
 }

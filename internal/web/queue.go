@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"slices"
 
+	"github.com/qsidecar/qsidecar/internal/webpath"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -37,22 +38,34 @@ func (p *Page) queue(w http.ResponseWriter, r *http.Request) {
 		p.fail(w, r, http.StatusNotFound, "No queue has an empty name.")
 		return
 	}
-	if !slices.Contains(states, d.State) {
-		d.State = protocol.StateReady
-	}
 	f := p.frame(r, "queue", d.Queue, d)
 	d.Stat = f.Snap.queue(d.Queue)
+	if !slices.Contains(states, d.State) { // in the address, so that an update of the page shows the same jobs
+		q.Set("state", string(needsAttention(d.Stat)))
+		webpath.Redirect(w, r, "/queue?"+q.Encode())
+		return
+	}
 	d.Plot = p.poller.plots(d.Queue).Ready
 	if !f.Live {
 		job, err := p.listJobs(r, d)
 		if err != nil {
 			d.Error = explain(err)
 		} else if job != nil {
-			http.Redirect(w, r, link("/job", "queue", job.Queue, "id", job.ID), http.StatusSeeOther)
+			webpath.Redirect(w, r, address("/job", "queue", job.Queue, "id", job.ID))
 			return
 		}
 	}
 	p.show(w, http.StatusOK, f)
+}
+
+// needsAttention returns the state of the jobs that an operator most likely looks for.
+func needsAttention(q protocol.QueueStat) protocol.State {
+	for _, s := range []protocol.State{protocol.StateDead, protocol.StateReady, protocol.StateClaimed, protocol.StateScheduled, protocol.StateDone} {
+		if numberIn(q, s) > 0 {
+			return s
+		}
+	}
+	return protocol.StateReady
 }
 
 // listJobs reads the jobs that a queue's page shows: those of a search, or all of the state. If the search finds the job
@@ -78,7 +91,7 @@ func (p *Page) readJobs(r *http.Request, d *queueData, after []string) error {
 	var err error
 	for _, id := range after[:min(len(after), fallbacks)] {
 		var rep *protocol.Reply
-		rep, err = p.do(r, &protocol.Request{Op: protocol.OpPeek, Queue: d.Queue, State: d.State, Max: protocol.Some[int64](jobsPerPage + 1), After: id})
+		rep, err = p.newest(r, &protocol.Request{Op: protocol.OpPeek, Queue: d.Queue, State: d.State, Max: protocol.Some[int64](jobsPerPage + 1), After: id})
 		if err == nil {
 			d.Jobs = rep.Views
 			d.page()
@@ -90,6 +103,18 @@ func (p *Page) readJobs(r *http.Request, d *queueData, after []string) error {
 		}
 	}
 	return errors.New("the last jobs of the page before have another state now, so its next page is unknown: go to the first page")
+}
+
+// newest reads finished jobs with those first that finished last, and others in their order. In an adopted table all come in
+// their order.
+func (p *Page) newest(r *http.Request, req *protocol.Request) (*protocol.Reply, error) {
+	req.Newest = req.State == protocol.StateDead || req.State == protocol.StateDone
+	rep, err := p.do(r, req)
+	if wire, ok := errors.AsType[*protocol.Error](err); ok && wire.Code == protocol.CodeUnsupported && req.Newest {
+		req.Newest = false
+		rep, err = p.do(r, req)
+	}
+	return rep, err
 }
 
 // page cuts the jobs to one page and sets where the next one starts. A reply can have fewer jobs than requested, because
@@ -130,7 +155,7 @@ func (p *Page) search(w http.ResponseWriter, r *http.Request) {
 	case 0:
 		p.fail(w, r, http.StatusNotFound, "No queue has a job with the id "+id+". Done jobs are deleted unless their queue keeps them.")
 	case 1:
-		http.Redirect(w, r, link("/job", "queue", rep.Views[0].Queue, "id", id), http.StatusSeeOther)
+		webpath.Redirect(w, r, address("/job", "queue", rep.Views[0].Queue, "id", id))
 	default:
 		p.show(w, http.StatusOK, p.frame(r, "search", "Jobs with the id "+id, rep.Views))
 	}

@@ -16,6 +16,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/qsidecar/qsidecar/internal/webpath"
 	"github.com/qsidecar/qsidecar/internal/wiretext"
 	"github.com/qsidecar/qsidecar/protocol"
 )
@@ -39,6 +40,7 @@ type frame struct {
 	CSRF      string
 	Actor     string
 	Here      string // the page's own address, for forms that return to it
+	Root      string // see webpath.Root. Only pages below the root need it: others start links with a dot
 	Version   string
 	Hidden    bool // payloads are hidden
 	Done      string
@@ -67,7 +69,7 @@ var pages = sync.OnceValue(func() map[string]*template.Template {
 
 // frame returns the frame of a page. It waits a little for the first reading of the poller.
 func (p *Page) frame(r *http.Request, page, title string, data any) *frame {
-	f := &frame{Page: page, Title: title, Live: r.Header.Get(liveHeader) != "", Version: p.opts.Version,
+	f := &frame{Page: page, Title: title, Root: webpath.Root(r), Live: r.Header.Get(liveHeader) != "", Version: p.opts.Version,
 		Here: r.URL.RequestURI(), Hidden: p.opts.HidePayloads(), Done: doneText(r.URL.Query()),
 		Snap: p.poller.current(r.Context()), Running: p.tasks.running(), Data: data}
 	f.CanChange, f.CSRF, f.Actor = p.opts.Access(r)
@@ -129,11 +131,15 @@ func (p *Page) asset(w http.ResponseWriter, r *http.Request) {
 
 var templateFuncs = template.FuncMap{
 	"asset":    func(file string) string { return "/assets/" + file + "?v=" + assetVersion() },
-	"link":     link,
+	"link":     func(page string, query ...any) string { return "." + address(page, query...) },
+	"address":  address,
 	"age":      wiretext.Age,
 	"obstacle": func(o protocol.Obstacle) string { return wiretext.Obstacle(&o) },
 	"stamp":    stamp,
 	"count":    count,
+	"about":    about,
+	"asks":     func(q protocol.QueueStat) bool { return q.Dead > maxUnasked },
+	"inState":  func(q protocol.QueueStat, s protocol.State) string { return about(q.Approx, numberIn(q, s)) },
 	"plural":   plural,
 	"list":     func(v ...any) []any { return v },
 	"delays":   func() []delay { return delays },
@@ -173,8 +179,8 @@ func numberIn(q protocol.QueueStat, s protocol.State) int64 {
 	return q.Done
 }
 
-// link returns the address of a page with a query of names and values. Empty values are left out.
-func link(page string, query ...any) string {
+// address returns the address of a page with a query of names and values. Empty values are left out.
+func address(page string, query ...any) string {
 	v := url.Values{}
 	for i := 0; i+1 < len(query); i += 2 {
 		if value := fmt.Sprint(query[i+1]); value != "" {
@@ -218,7 +224,7 @@ func snippet(v protocol.JobView, hidden bool) string {
 	return fmt.Sprintf("% x", v.Payload[:min(len(v.Payload), 32)]) + " (" + plural(int64(len(v.Payload)), "byte") + ")"
 }
 
-// nextJobs returns the address of the next page of jobs.
+// nextJobs returns a link to the next page of jobs.
 func nextJobs(d *queueData) string {
 	query := []any{"name", d.Queue, "state", d.State}
 	if d.Find != nil {
@@ -227,7 +233,7 @@ func nextJobs(d *queueData) string {
 	for _, id := range d.Next {
 		query = append(query, "after", id)
 	}
-	return link("/queue", query...)
+	return "." + address("/queue", query...)
 }
 
 // count returns a number with separators of thousands.
@@ -237,6 +243,17 @@ func count(n int64) string {
 		s = s[:i] + "\u202f" + s[i:]
 	}
 	return s
+}
+
+// isEstimate reports whether a number of a queue is an estimate: see approx in PROTOCOL.md.
+func isEstimate(approx bool, n int64) bool { return approx && n > 10_000 }
+
+// about returns a number of jobs of a queue, with a sign if it is an estimate.
+func about(approx bool, n int64) string {
+	if isEstimate(approx, n) {
+		return "≈\u202f" + count(n)
+	}
+	return count(n)
 }
 
 // plural returns a number of things.

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/qsidecar/qsidecar/internal/webpath"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -172,7 +173,7 @@ func (p *Page) startTask(w http.ResponseWriter, r *http.Request, o *operation) {
 		p.failed(w, r, "Nothing was changed", err)
 		return
 	}
-	http.Redirect(w, r, link("/task", "id", t.ID), http.StatusSeeOther)
+	webpath.Redirect(w, r, address("/task", "id", t.ID))
 }
 
 // valid reports whether the operation is one of a task.
@@ -209,5 +210,5 @@ func (p *Page) stopTask(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	t.stop(errStopped)
-	http.Redirect(w, r, link("/task", "id", t.ID), http.StatusSeeOther)
+	webpath.Redirect(w, r, address("/task", "id", t.ID))
 }

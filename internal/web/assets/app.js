@@ -72,7 +72,7 @@
   let source = null, timer = 0;
   function connect() {
     if (source || document.hidden || !document.querySelector("[data-live]")) return;
-    source = new EventSource("/events");
+    source = new EventSource(document.querySelector(".brand").href + "events"); // the root, below the prefix of a proxy
     source.onmessage = refresh;
     source.onerror = () => {
       if (source.readyState !== EventSource.CLOSED) return show("not connected", "bad");
@@ -91,7 +91,7 @@
   addEventListener("pageshow", connect);
 
   // The session ends before the browser leaves this page. A request in between would be refused.
-  document.querySelector('form[action="/logout"]')?.addEventListener("submit", () => {
+  document.querySelector('form[action$="/logout"]')?.addEventListener("submit", () => {
     disconnect();
     logout.abort();
   });

@@ -1,0 +1,174 @@
+package web
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/internal/testdocs"
+	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/internal/testwait"
+)
+
+// proxied is the page of a sidecar, behind a proxy at an address.
+type proxied struct {
+	Name   string `json:"name"`
+	Base   string `json:"base"`   // in the browser
+	Direct string `json:"direct"` // the sidecar's own address
+}
+
+// proxies are a proxy's servers, each in front of a sidecar of its own.
+type proxies struct {
+	*testing.T
+	dir   string
+	all   []proxied
+	nginx strings.Builder
+	caddy strings.Builder
+}
+
+// add starts a sidecar and returns the ports of the proxy and of the sidecar. path is that in the browser.
+func (x *proxies) add(name, scheme, path string) (port, upstream string) {
+	x.Helper()
+	port, err := testserver.FreePort()
+	if err != nil {
+		x.Fatal(err)
+	}
+	base := scheme + "://ops.example.com:" + port + path
+	sc, direct := pageWith(x.T, kit.NewSite(x.T), "a", "write", ", base_url: "+base)
+	sc.Dial().Must(kit.Msg{"op": "enqueue", "queue": "mail", "payload": "hi"})
+	kill(sc.Dial(), "fails", "no such user 17", payloads(3)...)
+	x.all = append(x.all, proxied{name, base, direct})
+	return port, strings.TrimPrefix(direct, "http://")
+}
+
+// serverNginx adds a server of nginx with a location.
+func (x *proxies) serverNginx(port, scheme, location string) {
+	tls := ""
+	if scheme == "https" {
+		tls = "ssl"
+	}
+	fmt.Fprintf(&x.nginx, "server {\n listen 127.0.0.1:%s %s;\n server_name ops.example.com;\n ssl_certificate %s/cert.pem;\n ssl_certificate_key %[3]s/key.pem;\n %s\n}\n", port, tls, x.dir, location)
+}
+
+// documented returns a block of docs/operations/proxy.md with this test's addresses.
+func (x *proxies) documented(heading string, i int, replace ...string) string {
+	x.Helper()
+	text := testdocs.CodeBlocks(x, kit.Path("docs/operations/proxy.md"), "## "+heading, strings.ToLower(heading))[i]
+	for j := 0; j < len(replace); j += 2 {
+		if !strings.Contains(text, replace[j]) {
+			x.Fatalf("the example of %s has no %q:\n%s", heading, replace[j], text)
+		}
+		text = strings.ReplaceAll(text, replace[j], replace[j+1])
+	}
+	return text
+}
+
+// start runs a proxy until the test ends. It returns when its last server can be reached.
+func (x *proxies) start(port, program string, args ...string) {
+	x.Helper()
+	cmd := exec.Command(program, args...)
+	var out kit.LockedBuffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	cmd.Env = append(os.Environ(), "HOME="+x.dir, "XDG_DATA_HOME="+x.dir, "XDG_CONFIG_HOME="+x.dir)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		x.Fatalf("%v (scripts/need.sh nginx caddy installs it)", err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	x.Cleanup(func() {
+		_ = cmd.Process.Kill() // fails if it has ended
+		testwait.Receive(x, "the end of the proxy", ended)
+		if x.Failed() {
+			x.Logf("%s: %s", program, out.String())
+		}
+	})
+	testwait.Until(x, program+" listens", func() bool {
+		conn, err := net.Dial("tcp", "127.0.0.1:"+port)
+		if err == nil {
+			_ = conn.Close() // nothing was written
+		}
+		return err == nil
+	})
+}
+
+// writeCertificate writes cert.pem and key.pem for the proxies, which the browser takes unseen.
+func (x *proxies) writeCertificate() {
+	x.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		x.Fatal(err)
+	}
+	its := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{"ops.example.com"}, NotBefore: time.Unix(0, 0), NotAfter: time.Unix(1<<32, 0)}
+	cert, err := x509.CreateCertificate(rand.Reader, its, its, &key.PublicKey, key)
+	if err != nil {
+		x.Fatal(err)
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		x.Fatal(err)
+	}
+	x.write("cert.pem", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert})))
+	x.write("key.pem", string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})))
+}
+
+func (x *proxies) write(name, text string) string {
+	x.Helper()
+	file := filepath.Join(x.dir, name)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		x.Fatal(err)
+	}
+	return file
+}
+
+// TestPageBehindProxies uses the page behind twelve set-ups of nginx, and behind the examples of docs/operations/proxy.md.
+func TestPageBehindProxies(t *testing.T) {
+	t.Parallel()
+	x := &proxies{T: t, dir: t.TempDir()}
+	x.writeCertificate()
+	var port, upstream string
+	for _, scheme := range []string{"http", "https"} {
+		for host, header := range map[string]string{"kept": "proxy_set_header Host $http_host;", "replaced": ""} {
+			for path, location := range map[string]string{"none": "/ {\n proxy_pass http://%s;", "kept": "/qsidecar/ {\n proxy_pass http://%s;", "removed": "/qsidecar/ {\n proxy_pass http://%s/;"} {
+				prefix := "/qsidecar"
+				if path == "none" {
+					prefix = ""
+				}
+				port, upstream = x.add(fmt.Sprintf("nginx, %s, host %s, prefix %s", scheme, host, path), scheme, prefix)
+				x.serverNginx(port, scheme, "location "+fmt.Sprintf(location, upstream)+"\n"+header+"}")
+			}
+		}
+	}
+	for i, prefix := range []string{"/qsidecar", ""} {
+		port, upstream = x.add("the page's nginx"+prefix, "https", prefix)
+		x.nginx.WriteString(x.documented("nginx", i, "443", port, "127.0.0.1:9464", upstream, "/etc/ssl/ops.pem", x.dir+"/cert.pem", "/etc/ssl/ops.key", x.dir+"/key.pem"))
+	}
+	config := "user root;\npid nginx.pid;\nerror_log stderr;\nevents {}\nhttp {\naccess_log off;\n"
+	for _, name := range []string{"client_body", "proxy", "fastcgi", "uwsgi", "scgi"} {
+		config += name + "_temp_path " + x.dir + "/" + name + ";\n"
+	}
+	x.start(port, "/usr/sbin/nginx", "-p", x.dir, "-c", x.write("nginx.conf", config+x.nginx.String()+"}\n"), "-g", "daemon off;")
+
+	x.caddy.WriteString("{\n admin off\n auto_https off\n}\n")
+	for i, prefix := range []string{"/qsidecar", ""} {
+		port, upstream = x.add("the page's Caddy"+prefix, "https", prefix)
+		x.caddy.WriteString(x.documented("Caddy", i, "ops.example.com {", "ops.example.com:"+port+" {\n tls "+x.dir+"/cert.pem "+x.dir+"/key.pem", "127.0.0.1:9464", upstream))
+	}
+	port, upstream = x.add("Caddy, prefix removed", "http", "/qsidecar")
+	fmt.Fprintf(&x.caddy, "http://ops.example.com:%s {\n redir /qsidecar /qsidecar/\n handle_path /qsidecar/* {\n reverse_proxy %s\n }\n}\n", port, upstream)
+	x.start(port, "caddy", "run", "--adapter", "caddyfile", "--config", x.write("Caddyfile", x.caddy.String()))
+	browse(t, kit.NewSite(t), map[string]any{"base": x.all[0].Base, "token": token, "proxies": x.all}, "behindProxies")
+}
