@@ -91,7 +91,7 @@ func (x *proxies) start(port, program string, args ...string) {
 	go func() { ended <- cmd.Wait() }()
 	x.Cleanup(func() {
 		_ = cmd.Process.Kill() // fails if it has ended
-		testwait.Receive(x, "the end of the proxy", ended)
+		_ = testwait.Receive(x, "the end of the proxy", ended) // it was killed
 		if x.Failed() {
 			x.Logf("%s: %s", program, out.String())
 		}
@@ -160,7 +160,7 @@ func TestPageBehindProxies(t *testing.T) {
 	for _, name := range []string{"client_body", "proxy", "fastcgi", "uwsgi", "scgi"} {
 		config += name + "_temp_path " + x.dir + "/" + name + ";\n"
 	}
-	x.start(port, "/usr/sbin/nginx", "-p", x.dir, "-c", x.write("nginx.conf", config+x.nginx.String()+"}\n"), "-g", "daemon off;")
+	x.start(port, "/usr/sbin/nginx", "-p", x.dir, "-c", x.write("nginx.conf", config+x.nginx.String()+"}\n"), "-g", "daemon off; master_process off;") // one process: a kill ends all of it
 
 	x.caddy.WriteString("{\n admin off\n auto_https off\n}\n")
 	for i, prefix := range []string{"/qsidecar", ""} {
