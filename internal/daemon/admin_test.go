@@ -177,7 +177,7 @@ func TestAdminHeaders(t *testing.T) {
 		w := httptest.NewRecorder()
 		a.handler.ServeHTTP(w, r)
 		for name, want := range map[string]string{"Content-Security-Policy": "default-src 'none'; script-src 'self'", "X-Frame-Options": "DENY", "X-Content-Type-Options": "nosniff",
-			"Referrer-Policy": "no-referrer", "Cross-Origin-Resource-Policy": "same-origin"} {
+			"Referrer-Policy": "same-origin", "Cross-Origin-Resource-Policy": "same-origin"} {
 			if got := w.Header().Get(name); !strings.HasPrefix(got, want) {
 				t.Errorf("%s: %s is %q, want %q", path, name, got, want)
 			}
