@@ -90,7 +90,7 @@ func (x *proxies) start(port, program string, args ...string) {
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 	x.Cleanup(func() {
-		_ = cmd.Process.Kill() // fails if it has ended
+		_ = cmd.Process.Kill()                                 // fails if it has ended
 		_ = testwait.Receive(x, "the end of the proxy", ended) // it was killed
 		if x.Failed() {
 			x.Logf("%s: %s", program, out.String())
