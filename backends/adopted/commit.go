@@ -92,13 +92,7 @@ func (s *Store) Commit(ctx context.Context, b backends.Batch) (backends.Results,
 		}
 		return isLocked(res.Writes[w.n].Err) // the whole write is tried again
 	})
-	began := time.Now()
 	s.settleInTx(ctx, inTx, b.Jitter, res.Writes)
-	if time.Since(began) > s.slowAfter {
-		for _, w := range inTx {
-			s.noteSlow(w.job.queue.Queue)
-		}
-	}
 	return res, nil
 }
 

@@ -210,7 +210,7 @@ func (s *Store) reap(ctx context.Context, r *backends.MaintenanceResult, m backe
 	}
 	if complete { // what was not found any more was settled, or taken back by another sidecar
 		s.ObstacleSet().Tried(began, func(o *backends.Obstacle) bool {
-			return o.Doing == backends.DoingGiveBack && o.Table != "" && !here[[2]string{o.Queue, o.Job}]
+			return o.Doing == backends.DoingGiveBack && o.Table != "" && !s.Slow(o.Queue) && !here[[2]string{o.Queue, o.Job}]
 		})
 	}
 	return errs

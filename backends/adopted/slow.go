@@ -79,7 +79,7 @@ func (s *Store) forgetSlow() {
 
 // slowClaim is the error of a claim that must not delay others.
 func (s *Store) slowClaim(queue string) error {
-	return &backends.UnavailableError{Queue: queue, Err: fmt.Errorf("a statement for its table %s is not part of a commit with others: %w", s.tableName(queue), errSlow)}
+	return &backends.UnavailableError{Queue: queue, Err: fmt.Errorf("its table %s is claimed from apart from other queues: %w", s.tableName(queue), errSlow)}
 }
 
 // limited runs a part of a commit that is about adopted tables. If others wait for the commit and the part takes too long,
@@ -178,22 +178,22 @@ type slowReap struct {
 // reapSlow adds to r what was taken back since its last call, and begins to take back the due claims of slow queues. The
 // error is of the last run.
 func (s *Store) reapSlow(r *backends.MaintenanceResult, m backends.Maintenance) (last error) {
-	b := &s.slowReap
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for cause, n := range b.result.Reaped {
+	reap := &s.slowReap
+	reap.mu.Lock()
+	defer reap.mu.Unlock()
+	for cause, n := range reap.result.Reaped {
 		r.Reaped[cause] += n
 	}
-	r.Failed.AddAll(b.result.Failed)
-	addQueues(&r.MadeReady, b.result.MadeReady...)
-	last, b.result, b.err = b.err, backends.MaintenanceResult{}, nil
+	r.Failed.AddAll(reap.result.Failed)
+	addQueues(&r.MadeReady, reap.result.MadeReady...)
+	last, reap.result, reap.err = reap.err, backends.MaintenanceResult{}, nil
 	queues := slices.DeleteFunc(s.settledNames(), func(queue string) bool { return !s.Slow(queue) })
-	if len(queues) == 0 || b.cancel != nil || b.closed {
+	if len(queues) == 0 || reap.cancel != nil || reap.closed {
 		return last
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	b.cancel = cancel
-	b.runs.Go(func() {
+	reap.cancel = cancel
+	reap.runs.Go(func() {
 		defer cancel()
 		got := backends.MaintenanceResult{Reaped: map[backends.Cause]int{}}
 		var errs error
@@ -201,20 +201,20 @@ func (s *Store) reapSlow(r *backends.MaintenanceResult, m backends.Maintenance) 
 			_, _, err := s.reapBatch(ctx, &got, m, what, queues, true)
 			errs = errors.Join(errs, err)
 		}
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		b.cancel, b.result, b.err = nil, got, errs
+		reap.mu.Lock()
+		defer reap.mu.Unlock()
+		reap.cancel, reap.result, reap.err = nil, got, errs
 	})
 	return last
 }
 
 // close ends the run under way.
-func (b *slowReap) close() {
-	b.mu.Lock()
-	b.closed = true
-	if b.cancel != nil {
-		b.cancel()
+func (r *slowReap) close() {
+	r.mu.Lock()
+	r.closed = true
+	if r.cancel != nil {
+		r.cancel()
 	}
-	b.mu.Unlock()
-	b.runs.Wait()
+	r.mu.Unlock()
+	r.runs.Wait()
 }

@@ -55,7 +55,11 @@ func (s *Store) settleInTx(ctx context.Context, all []txWrite, jitter backends.J
 	var wg sync.WaitGroup
 	for _, w := range all {
 		wg.Go(func() {
+			began := time.Now()
 			one := s.settleJob(ctx, w, jitter)
+			if time.Since(began) > s.slowAfter {
+				s.noteSlow(w.job.queue.Queue)
+			}
 			mu.Lock()
 			defer mu.Unlock()
 			r := &res[w.n]

@@ -165,7 +165,7 @@ func TestLargeWritesCountTowardsTheShare(t *testing.T) {
 			t.Fatalf("commit %d has %d large writes", i, n)
 		}
 		if len(batch) == 0 || batch[len(batch)-1].session != worker {
-			t.Fatalf("commit %d has nothing of who has a small write", i)
+			t.Fatalf("commit %d leaves out the session with a small write", i)
 		}
 	}
 	if len(at) != 3 || at[0] != 0 || at[1] < 5 || at[2] > 60 {
