@@ -33,7 +33,8 @@ func TestCPUOfChildren(t *testing.T) {
 		}
 		return int(cpu / tick)
 	}
-	testwait.Until(t, "the child has used CPU time", func() bool { return used() >= 2 })
+	const before = 20
+	testwait.Until(t, "the child has used CPU time", func() bool { return used() >= before })
 	if err := exec.Command("kill", fmt.Sprint(child)).Run(); err != nil {
 		t.Fatal(err)
 	}
@@ -41,8 +42,10 @@ func TestCPUOfChildren(t *testing.T) {
 	if _, err := fmt.Fscan(out, &ended); err != nil || ended != "ended" {
 		t.Fatal(ended, err)
 	}
-	if n := used(); n < 2 {
-		t.Errorf("%d ticks of CPU time after the child has ended, want at least 2", n)
+	// Of ended children the kernel keeps user and system time, each rounded, and some kernels count whole ticks only.
+	// The shell itself uses no tick or two. So the half shows that the child's time was kept.
+	if n := used(); n < before/2 {
+		t.Errorf("%d ticks of CPU time after the child has ended, want at least %d of the %d before", n, before/2, before)
 	}
 	if err := in.Close(); err != nil {
 		t.Fatal(err)
