@@ -35,7 +35,7 @@ func (f *jobFlags) add(cmd *cobra.Command) {
 	cmd.Flags().Int16Var(&f.priority, "priority", 0, "higher goes first (-32768 to 32767)")
 	cmd.Flags().Var(&f.delay, "delay", "ready only after this long (10s, 5m, 2h, 7d)")
 	cmd.Flags().Var(&f.runAt, "run-at", "ready at this time (2027-01-31 18:30 or 2027-01-31T18:30Z)")
-	cmd.Flags().StringVar(&f.key, "key", "", "store nothing when a job with this key is there already")
+	cmd.Flags().StringVar(&f.key, "key", "", "store nothing if a job has this key, or had it within key_ttl (10m)")
 	cmd.Flags().StringArrayVar(&f.headers, "header", nil, "`name=value` to go with the job; repeatable")
 	cmd.Flags().IntVar(&f.maxAttempts, "max-attempts", 0, "dead after so many (default: the queue's)")
 	cmd.Flags().Var(&f.timeout, "timeout", "time limit of one run (default: the queue's)")

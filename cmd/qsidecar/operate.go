@@ -169,10 +169,28 @@ func (a *app) operate(cmd *cobra.Command, done string, req *protocol.Request) er
 			return a.printReply(rep)
 		}
 		if n, ok := rep.Count.Get(); ok {
+			if n < int64(len(slices.Compact(slices.Sorted(slices.Values(req.IDs))))) {
+				fmt.Fprintf(a.errOut, "qsidecar: %s\n", leftOut(req))
+			}
 			return a.printf("%s %s", done, textfmt.Plural(n, "job"))
 		}
 		return a.printf("%s %s", done, req.Queue)
 	})
+}
+
+// leftOut returns why a request changed fewer jobs than it names.
+func leftOut(req *protocol.Request) string {
+	const show = "; see `qsidecar show ID`"
+	switch req.Op {
+	case protocol.OpRetry:
+		return "only dead jobs are retried" + show + ". To make a scheduled job ready, run `qsidecar change " + req.Queue + " ID --delay 0`"
+	case protocol.OpChange:
+		return "only ready and scheduled jobs are changed" + show
+	case protocol.OpDelete:
+		return "claimed jobs aren't deleted" + show + ". To take one from its worker first, run `qsidecar reclaim " + req.Queue + " ID`"
+	default:
+		return "only claimed jobs are reclaimed" + show
+	}
 }
 
 func (a *app) pauseCommand() *cobra.Command {
