@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/clientlib"
 	"github.com/qsidecar/qsidecar/internal/testdocs"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 	"github.com/qsidecar/qsidecar/internal/testwait"
@@ -223,7 +224,7 @@ func pageEnvironment(t *testing.T, name string, s *kit.Site, script string) []st
 		"QSIDECAR_SOCKET=" + filepath.Join(s.Dir, "qsidecar", "qsidecar.sock"), // not that of this host's sidecar
 		"HOME=" + s.Dir, "PATH=" + bin + ":" + os.Getenv("PATH"), "LANG=C.UTF-8", "QSIDECAR_CONFIG=none", "QSIDECAR_ENQUEUE_TIMEOUT=60",
 		"XDG_STATE_HOME=" + filepath.Join(s.Dir, "state"), "XDG_RUNTIME_DIR=" + s.Dir, "REPOSITORY=" + kit.Path("."),
-		"RUBYLIB=" + filepath.Join(kit.RubyPackage, "lib"),
+		"RUBYLIB=" + filepath.Join(clientlib.RubyPackage, "lib"),
 	}
 	if strings.Contains(script, "python3") {
 		python, path := pagePython(t, name)
@@ -260,5 +261,5 @@ func pagePython(t *testing.T, name string) (python, path string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return python, kit.PythonPackage + ":" + packages
+	return python, clientlib.PythonPackage + ":" + packages
 }

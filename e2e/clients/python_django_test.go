@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/clientlib"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
@@ -31,13 +32,13 @@ func TestPythonDjango(t *testing.T) {
 	}
 	s := kit.NewSite(t)
 	s.Queues = "  default: {retention: {done: 1h}, max_attempts: 1}\n  mail: {}\n"
-	path := []string{django, kit.PythonPackage, filepath.Join(kit.PythonPackage, "tests")}
+	path := []string{django, clientlib.PythonPackage, filepath.Join(clientlib.PythonPackage, "tests")}
 	env := []string{
 		"PYTHONPATH=" + strings.Join(path, ":"), "DJANGO_SETTINGS_MODULE=django_site", "SITE_FILE=" + s.File(),
 	}
-	w := kit.NewClientWorker(t, s.Start("a"), env, python, "-m", "qsidecar", "work", "qsidecar.django_tasks:app", "-j", "2")
+	w := clientlib.NewWorker(t, s.Start("a"), env, python, "-m", "qsidecar", "work", "qsidecar.django_tasks:app", "-j", "2")
 	w.Start()
-	check := exec.Command(python, filepath.Join(kit.PythonPackage, "tests", "django_check.py"), t.TempDir())
+	check := exec.Command(python, filepath.Join(clientlib.PythonPackage, "tests", "django_check.py"), t.TempDir())
 	check.Env = append(os.Environ(), w.Env...)
 	out, err := check.CombinedOutput()
 	if err != nil {

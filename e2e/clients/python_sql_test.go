@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/clientlib"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
@@ -16,8 +17,8 @@ import (
 // inserted jobs.
 func checkPythonSQL(t *testing.T, s *kit.Site, python, engine, where string) {
 	t.Helper()
-	cmd := exec.Command(python, filepath.Join(kit.PythonPackage, "tests", "sql_check.py"), engine, where)
-	cmd.Env = append(os.Environ(), "QSIDECAR_SOCKET="+s.Start("a").Socket, "PYTHONPATH="+kit.PythonPackage)
+	cmd := exec.Command(python, filepath.Join(clientlib.PythonPackage, "tests", "sql_check.py"), engine, where)
+	cmd.Env = append(os.Environ(), "QSIDECAR_SOCKET="+s.Start("a").Socket, "PYTHONPATH="+clientlib.PythonPackage)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
@@ -29,7 +30,7 @@ func TestPythonInsert(t *testing.T) {
 	t.Run("sqlite", func(t *testing.T) {
 		t.Parallel()
 		s := kit.NewSite(t)
-		checkPythonSQL(t, s, kit.PythonEnv(t, kit.PythonPackage), "sqlite", s.File())
+		checkPythonSQL(t, s, clientlib.PythonEnv(t, clientlib.PythonPackage), "sqlite", s.File())
 	})
 	t.Run("mysql", func(t *testing.T) {
 		t.Parallel()
@@ -56,6 +57,6 @@ func TestPythonInsert(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		checkPythonSQL(t, s, kit.PythonEnv(t, testserver.PythonTools...), "mysql", string(where))
+		checkPythonSQL(t, s, clientlib.PythonEnv(t, testserver.PythonTools...), "mysql", string(where))
 	})
 }

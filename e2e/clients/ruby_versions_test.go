@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/clientlib"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
@@ -91,7 +92,7 @@ func TestRubyVersions(t *testing.T) {
 				if msgpack && suite != oldMsgpack {
 					codec = "msgpack"
 				}
-				if report, ok := runKit(t, codec, testwait.Limit, ruby, filepath.Join(kit.RubyPackage, "kit_adapter.rb")); !ok {
+				if report, ok := runKit(t, codec, testwait.Limit, ruby, filepath.Join(clientlib.RubyPackage, "kit_adapter.rb")); !ok {
 					t.Errorf("the kit on the Ruby client:\n%s", report)
 				}
 				rubySuite(t, ruby)
@@ -110,7 +111,7 @@ func TestRubySuite(t *testing.T) {
 func rubySuite(t *testing.T, ruby ...string) {
 	t.Helper()
 	sc := kit.NewSite(t).Start("a")
-	cmd := exec.CommandContext(t.Context(), ruby[0], append(ruby[1:], "-I", kit.RubyPackage+"/lib", "testdata/suite.rb")...)
+	cmd := exec.CommandContext(t.Context(), ruby[0], append(ruby[1:], "-I", clientlib.RubyPackage+"/lib", "testdata/suite.rb")...)
 	cmd.Env = append(os.Environ(), "QSIDECAR_SOCKET="+sc.Socket)
 	out, err := cmd.CombinedOutput()
 	if err != nil {

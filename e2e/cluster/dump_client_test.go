@@ -8,7 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 
-	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/databases"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
@@ -48,6 +48,6 @@ func (c client) run(ctx context.Context, program string, input []byte, args ...s
 }
 
 // login returns the options with which a program of a client connects.
-func login(p *kit.MySQL) []string {
+func login(p *databases.MySQL) []string {
 	return []string{"--no-defaults", "--host=" + p.Host, "--port=" + p.Port, "--user=" + p.User, "--password=" + p.Password}
 }

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/databases"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
@@ -143,9 +144,9 @@ func TestServersFullDisk(t *testing.T) {
 	})
 	// Its binary log is on another disk: MySQL waits for space for it, and all commits wait too.
 	t.Run("mysql", func(t *testing.T) {
-		kit.OwnMySQL(t)
+		databases.OwnMySQL(t)
 		newFullServer(t, func(other string) *kit.Site {
-			p, err := kit.StartMySQL(t, testserver.MySQL97, testserver.Options{Durable: true, Settings: map[string]string{
+			p, err := databases.StartMySQL(t, testserver.MySQL97, testserver.Options{Durable: true, Settings: map[string]string{
 				"log-bin": filepath.Join(other, "binlog"), "tmpdir": other,
 			}})
 			if errors.Is(err, testserver.ErrUnavailable) {
@@ -161,11 +162,11 @@ func TestServersFullDisk(t *testing.T) {
 	})
 	// MariaDB exits if it has no space for a rollback. Nothing is lost by that.
 	t.Run("mariadb", func(t *testing.T) {
-		kit.OwnMySQL(t)
-		var p *kit.MySQL
+		databases.OwnMySQL(t)
+		var p *databases.MySQL
 		f := newFullServer(t, func(other string) *kit.Site {
 			var err error
-			p, err = kit.StartMySQL(t, testserver.MariaDB1011, testserver.Options{Durable: true, Settings: map[string]string{"tmpdir": other}})
+			p, err = databases.StartMySQL(t, testserver.MariaDB1011, testserver.Options{Durable: true, Settings: map[string]string{"tmpdir": other}})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/qsidecar/qsidecar/e2e/kit/child"
 	"github.com/qsidecar/qsidecar/internal/config"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
@@ -29,12 +30,10 @@ var (
 	}
 )
 
-// Main is the TestMain of each topic. In a worker process (see StartWorker) it runs the
-// worker. Otherwise it finds the binary, runs the tests and prints their figures.
+// Main is the TestMain of each topic. In a child (see package child) it runs the child's mode.
+// Otherwise it finds the binary, runs the tests and prints their figures.
 func Main(m *testing.M) {
-	if mode := os.Getenv(workerMode); mode != "" {
-		os.Exit(runWorkerMode(mode))
-	}
+	child.Main()
 	if err := isolate(); err != nil {
 		panic(err)
 	}

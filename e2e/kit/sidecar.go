@@ -3,8 +3,6 @@ package kit
 import (
 	"bytes"
 	"cmp"
-	"database/sql"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -17,83 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
-	"github.com/qsidecar/qsidecar/internal/testserver"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
-
-// Site is a database with any number of sidecars.
-type Site struct {
-	T   testing.TB
-	Dir string // a short path, because socket paths are limited; any user can enter it
-
-	URL             string             // the database
-	SidecarTimeout  time.Duration      // written into every config
-	readers         map[string]*sql.DB // by URL
-	restartGrace    time.Duration      // 0: the default
-	DatabaseOptions string             // more options of the database in the config, each starting with a comma
-	Extra           string             // more top-level lines of config
-	Queues          string             // the config's queues; if empty, queues are created at their first use
-}
-
-// NewSite returns a site with a new SQLite file.
-func NewSite(t testing.TB) *Site {
-	t.Helper()
-	dir, err := os.MkdirTemp(testserver.TempDir(), "qs")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
-	})
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	return &Site{
-		readers: map[string]*sql.DB{},
-		T:       t, Dir: dir, URL: "sqlite:" + filepath.Join(dir, "q.db"),
-		SidecarTimeout: 30 * time.Second, // the program's default, longer than any machine stalls
-		Queues:         "  \"*\": {}\n",
-	}
-}
-
-// File returns the path of the site's SQLite database.
-func (s *Site) File() string { return strings.TrimPrefix(s.URL, "sqlite:") }
-
-// Sidecar describes a sidecar. Start starts it.
-func (s *Site) Sidecar(name string) *Sidecar {
-	s.T.Helper()
-	sc := &Sidecar{
-		T: s.T, Name: name,
-		Socket:     filepath.Join(s.Dir, name+".sock"),
-		ConfigFile: filepath.Join(s.Dir, name+".yaml"),
-		LogFile:    filepath.Join(s.Dir, name+".log"), sidecarTimeout: s.SidecarTimeout,
-	}
-	grace := ""
-	if s.restartGrace > 0 {
-		grace = fmt.Sprintf(", restart_grace: %s", Duration(s.restartGrace))
-	}
-	text := fmt.Sprintf("listen:\n  - socket: %s\ndatabases:\n  main: {url: %q, sidecar_timeout: %s%s%s}\n%squeues:\n%s",
-		sc.Socket, s.URL, Duration(s.SidecarTimeout), grace, s.DatabaseOptions, s.Extra, s.Queues)
-	if err := os.WriteFile(sc.ConfigFile, []byte(text), 0o644); err != nil {
-		s.T.Fatal(err)
-	}
-	return sc
-}
-
-// Duration formats d as the config does.
-func Duration(d time.Duration) string { return fmt.Sprintf("%dms", d.Milliseconds()) }
-
-// Start returns a running sidecar.
-func (s *Site) Start(name string) *Sidecar {
-	s.T.Helper()
-	sc := s.Sidecar(name)
-	sc.Start()
-	return sc
-}
 
 // Sidecar is one process under test. Only the test's goroutine uses its methods.
 type Sidecar struct {
@@ -103,7 +26,7 @@ type Sidecar struct {
 	Program                           string     // the program to run; empty: Binary
 	Env                               []string   // additional environment
 	Files                             []*os.File // its descriptors from 3 on
-	sidecarTimeout                    time.Duration
+	SidecarTimeout                    time.Duration
 
 	Cmd    *exec.Cmd
 	exited chan struct{} // closed when the process has exited and status is set
@@ -167,6 +90,35 @@ func (sc *Sidecar) Start() {
 		r, err := w.Call(Msg{"op": "ping"})
 		return err == nil && r.Error == nil
 	})
+}
+
+// WriteConfig replaces the sidecar's config atomically, as an editor does.
+func (sc *Sidecar) WriteConfig(text string) {
+	sc.T.Helper()
+	next := sc.ConfigFile + ".new"
+	if err := os.WriteFile(next, []byte(text), 0o644); err != nil {
+		sc.T.Fatal(err)
+	}
+	if err := os.Rename(next, sc.ConfigFile); err != nil {
+		sc.T.Fatal(err)
+	}
+}
+
+// ReadConfig returns the sidecar's config.
+func (sc *Sidecar) ReadConfig() string {
+	sc.T.Helper()
+	text, err := os.ReadFile(sc.ConfigFile)
+	if err != nil {
+		sc.T.Fatal(err)
+	}
+	return string(text)
+}
+
+// CaughtUp returns once the sidecar has most likely read earlier requests. Nothing on the wire
+// counts waiting claims, so it sends a later ping on another connection.
+func (sc *Sidecar) CaughtUp() {
+	sc.T.Helper()
+	sc.Dial().Must(Msg{"op": "ping"})
 }
 
 // Dial opens a connection to the sidecar.
@@ -288,34 +240,18 @@ func (sc *Sidecar) showLog() {
 	}
 }
 
-// WaitProgress waits for done. The time limit applies to each change of the number that `look`
-// returns, not to the whole wait.
-func WaitProgress(t testing.TB, what string, look func() (now int, done bool)) {
-	t.Helper()
-	last, over := -1, false
-	for !over {
-		testwait.Until(t, what, func() bool {
-			now, done := look()
-			changed := now != last
-			last, over = now, done
-			return done || changed
-		})
+// Events counts the lines of a log by event, in either log format.
+func (sc *Sidecar) Events() map[string]int {
+	sc.T.Helper()
+	log, err := os.ReadFile(sc.LogFile)
+	if err != nil {
+		sc.T.Fatal(err)
 	}
-}
-
-// Monotonic returns a clock that all processes of this machine share, in nanoseconds.
-func Monotonic() int64 {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
-		panic(err) // only if the kernel does not have the clock
+	counts := map[string]int{}
+	for _, m := range logEvent.FindAllSubmatch(log, -1) {
+		counts[string(m[1])]++
 	}
-	return ts.Nano()
+	return counts
 }
 
-// Since returns the time since a reading of Monotonic.
-func Since(at int64) time.Duration { return time.Duration(Monotonic() - at) }
-
-// IsReset reports whether the error means that the other side closed the connection.
-func IsReset(err error) bool {
-	return errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
-}
+var logEvent = regexp.MustCompile(`(?m)^(?:time=.*? event=|\{"time":.*?"event":")(\w+)`)

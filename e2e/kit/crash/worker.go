@@ -1,35 +1,50 @@
-package kit
+package crash
 
 import (
 	"errors"
 	"os"
 	"syscall"
+
+	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/child"
 )
 
 // crashWorker is a minimal, correct worker without a client library. It claims one job and acks it.
 // If the connection breaks, it reconnects, binds its lease and repeats an ack that got no reply.
 type crashWorker struct {
-	task WorkerTask
+	task workerTask
 	hist *history
 	acks *os.File // gets a byte for each successful ack
 	stop <-chan struct{}
 
-	w    *Wire // nil if it is not connected
-	job  *Job  // the claimed job
-	done bool  // the work on job is done
-	sent bool  // an ack for job was sent and has no reply
+	w    *kit.Wire // nil if it is not connected
+	job  *kit.Job  // the claimed job
+	done bool      // the work on job is done
+	sent bool      // an ack for job was sent and has no reply
 }
 
-func runCrashWorker(task WorkerTask, acks *os.File, stop <-chan struct{}) error {
+// workerTask describes a worker process.
+type workerTask struct {
+	Name, Sidecar, Socket, Queue string
+
+	History   string    // the directory of the histories
+	LockWaits bool      // as in Plan
+	DiesAt    eventKind // it kills itself at its first event of this kind; empty: it doesn't
+}
+
+// workerMode is the mode of worker processes. Their descriptor 3 gets a byte for each successful ack.
+var workerMode = child.NewMode("crash", runCrashWorker)
+
+func runCrashWorker(task workerTask, stop <-chan struct{}) error {
 	hist, err := openHistory(task.History, task.Name)
 	if err != nil {
 		return err
 	}
-	c := &crashWorker{task: task, hist: hist, acks: acks, stop: stop}
+	c := &crashWorker{task: task, hist: hist, acks: os.NewFile(3, "acks"), stop: stop}
 	for !c.stopped() {
 		if c.w == nil {
-			if c.w, err = DialWire(task.Socket); err != nil {
-				Pace() // the sidecar is down
+			if c.w, err = kit.DialWire(task.Socket); err != nil {
+				kit.Pace() // the sidecar is down
 				continue
 			}
 			err = c.rebind()
@@ -70,7 +85,7 @@ func (c *crashWorker) reconnectIfBroken(err error) error {
 }
 
 // call sends one request. An error means a broken connection.
-func (c *crashWorker) call(req Msg) (*Reply, error) {
+func (c *crashWorker) call(req kit.Msg) (*kit.Reply, error) {
 	r, err := c.w.Call(req)
 	if err != nil {
 		return nil, brokenConn{err}
@@ -86,7 +101,7 @@ func (c *crashWorker) rebind() error {
 	if c.sent {
 		return c.ack()
 	}
-	r, err := c.call(Msg{"op": "extend", "lease": c.job.Lease, "bind": true})
+	r, err := c.call(kit.Msg{"op": "extend", "lease": c.job.Lease, "bind": true})
 	if err != nil {
 		return err
 	}
@@ -101,8 +116,8 @@ func (c *crashWorker) rebind() error {
 }
 
 func (c *crashWorker) claim() error {
-	asked := Monotonic()
-	r, err := c.call(Msg{"op": "claim", "queue": c.task.Queue, "wait_ms": 500})
+	asked := kit.Monotonic()
+	r, err := c.call(kit.Msg{"op": "claim", "queue": c.task.Queue, "wait_ms": 500})
 	if err != nil {
 		return err
 	}
@@ -137,7 +152,7 @@ func (c *crashWorker) die() error {
 // work is the work of a job: one request to the sidecar. It takes about as long as an ack, so that
 // kills also hit workers with a claimed job.
 func (c *crashWorker) work() error {
-	r, err := c.call(Msg{"op": "ping"})
+	r, err := c.call(kit.Msg{"op": "ping"})
 	if err == nil && r.Error != nil {
 		return r.Error
 	}
@@ -150,7 +165,7 @@ func (c *crashWorker) ack() error {
 		return err
 	}
 	c.sent = true
-	req := Msg{"op": "ack", "lease": c.job.Lease}
+	req := kit.Msg{"op": "ack", "lease": c.job.Lease}
 	if c.task.DiesAt == sending {
 		if err := c.w.Send(req); err != nil {
 			return brokenConn{err}
@@ -173,8 +188,8 @@ func (c *crashWorker) ack() error {
 }
 
 // handleError handles an error as PROTOCOL.md requires. An error that a worker must never see ends it.
-func (c *crashWorker) handleError(e *Error) error {
-	if e.conflict(c.task.LockWaits) {
+func (c *crashWorker) handleError(e *kit.Error) error {
+	if e.Conflict(c.task.LockWaits) {
 		return e
 	}
 	switch e.Code {
@@ -183,7 +198,7 @@ func (c *crashWorker) handleError(e *Error) error {
 		c.job = nil
 		return err
 	case "unavailable", "unknown_outcome", "draining", "busy":
-		Pace()
+		kit.Pace()
 		if c.job == nil {
 			return c.hist.Add(Record{Who: c.task.Name, What: refused, Code: e.Code})
 		}

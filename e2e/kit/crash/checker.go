@@ -1,4 +1,4 @@
-package kit
+package crash
 
 import (
 	"cmp"
@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// run is the result of a crash run, the input of check.
-type run struct {
+// outcome is the result of a crash run, the input of check.
+type outcome struct {
 	Enqueued map[string]string // job id → payload, from the replies to the producers
 	Records  []Record          // in order of time
 	Left     []string          // ids of the jobs still in the table, in any state
 	Waits    time.Duration     // how long a settle waits for the database: sidecar_timeout
-	Lossy    bool              // as in CrashRun; Enqueued and the history have payloads instead of ids then
+	Lossy    bool              // as in Plan; Enqueued and the history have payloads instead of ids then
 }
 
 // Verdict is the result of check.
@@ -52,7 +52,7 @@ type claimPeriod struct {
 
 // checkState collects the problems.
 type checkState struct {
-	run
+	outcome
 	Verdict
 	kills   map[string][]Record // by victim, in ascending order
 	byJob   map[string][]*claimPeriod
@@ -62,9 +62,9 @@ type checkState struct {
 
 // check checks the guarantees: every job was settled, a successful ack is final, no job is left,
 // and a job is delivered to a second worker only because of a kill.
-func check(r run) Verdict {
+func check(r outcome) Verdict {
 	j := checkState{
-		run: r, kills: map[string][]Record{},
+		outcome: r, kills: map[string][]Record{},
 		byJob: map[string][]*claimPeriod{}, current: map[[2]string]*claimPeriod{},
 		watch: watch{enqueued: map[string]Record{}, commits: map[string][]int64{}},
 	}

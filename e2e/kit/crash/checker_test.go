@@ -1,4 +1,4 @@
-package kit
+package crash
 
 import (
 	"fmt"
@@ -11,8 +11,8 @@ import (
 // good is a run without a problem. Worker w1 acks job 1. w1 claims job 2 and is killed, and w2
 // claims it again. Job 3 is claimed through sidecar a, which is killed. Its ack was carried out,
 // but not answered.
-func good() run {
-	return run{
+func good() outcome {
+	return outcome{
 		Enqueued: map[string]string{"1": "one", "2": "two", "3": "three"},
 		Records: []Record{
 			{At: 11, Asked: 10, Who: "w1", Via: "a", What: claimed, Job: "1", Payload: "one", Fence: 1, Attempt: 1},
@@ -35,12 +35,12 @@ func good() run {
 }
 
 // without removes the records that match.
-func without(r *run, match func(Record) bool) {
+func without(r *outcome, match func(Record) bool) {
 	r.Records = slices.DeleteFunc(r.Records, match)
 }
 
 // with adds a record at its time.
-func with(r *run, recs ...Record) {
+func with(r *outcome, recs ...Record) {
 	r.Records = append(r.Records, recs...)
 	slices.SortStableFunc(r.Records, func(a, b Record) int { return int(a.At - b.At) })
 }
@@ -138,62 +138,62 @@ func TestCheckerAcceptsASlowDatabase(t *testing.T) {
 func TestCheckerFindsFaults(t *testing.T) {
 	faults := []struct {
 		name, want string
-		spoil      func(*run)
+		spoil      func(*outcome)
 	}{
-		{"a job without a settle", "job 1 was deleted without an ack", func(r *run) {
+		{"a job without a settle", "job 1 was deleted without an ack", func(r *outcome) {
 			without(r, func(rec Record) bool { return rec.Job == "1" })
 		}},
-		{"a claimed job that was deleted", "job 1 was deleted without an ack", func(r *run) {
+		{"a claimed job that was deleted", "job 1 was deleted without an ack", func(r *outcome) {
 			without(r, func(rec Record) bool { return rec.Job == "1" && rec.What != claimed })
 		}},
-		{"a job still in the table", "job 3 is still in the table", func(r *run) { r.Left = []string{"3"} }},
-		{"an acked job still in the table", "its ack was answered ok and it is still", func(r *run) { r.Left = []string{"1"} }},
-		{"a row that was not enqueued", "job 77 is still in the table", func(r *run) { r.Left = []string{"77"} }},
-		{"two at once", "delivered again without a kill (overlap: true)", func(r *run) {
+		{"a job still in the table", "job 3 is still in the table", func(r *outcome) { r.Left = []string{"3"} }},
+		{"an acked job still in the table", "its ack was answered ok and it is still", func(r *outcome) { r.Left = []string{"1"} }},
+		{"a row that was not enqueued", "job 77 is still in the table", func(r *outcome) { r.Left = []string{"77"} }},
+		{"two at once", "delivered again without a kill (overlap: true)", func(r *outcome) {
 			with(r, Record{At: 12, Asked: 5, Who: "w9", Via: "a", What: claimed, Job: "1", Payload: "one", Fence: 2})
 		}},
-		{"two at once after a kill of another worker", "delivered again without a kill (overlap: true)", func(r *run) {
+		{"two at once after a kill of another worker", "delivered again without a kill (overlap: true)", func(r *outcome) {
 			with(r, Record{At: 11, Who: "w8", What: Killed})
 			with(r, Record{At: 12, Asked: 5, Who: "w9", Via: "a", What: claimed, Job: "1", Payload: "one", Fence: 2})
 		}},
-		{"two at once after an earlier kill", "delivered again without a kill (overlap: true)", func(r *run) {
+		{"two at once after an earlier kill", "delivered again without a kill (overlap: true)", func(r *outcome) {
 			with(r, Record{At: 9, Who: "a", What: Killed})
 			with(r, Record{At: 12, Asked: 5, Who: "w9", Via: "a", What: claimed, Job: "1", Payload: "one", Fence: 2})
 		}},
-		{"delivered after its ack, sidecar killed", "delivered again though its ack was answered ok", func(r *run) {
+		{"delivered after its ack, sidecar killed", "delivered again though its ack was answered ok", func(r *outcome) {
 			with(r, Record{At: 40, Asked: 39, Who: "w9", Via: "a", What: claimed, Job: "1", Payload: "one", Fence: 2})
 		}},
-		{"acked twice", "2 acks were answered ok", func(r *run) {
+		{"acked twice", "2 acks were answered ok", func(r *outcome) {
 			with(r, Record{At: 34, Asked: 33, Who: "w9", Via: "b", What: claimed, Job: "2", Payload: "two", Fence: 3})
 			with(r, Record{At: 35, Who: "w9", What: acked, Job: "2", Fence: 3})
 		}},
-		{"the same fence", "the same fence twice", func(r *run) { setFence(r, "w2", "2", 1) }},
-		{"a fence that goes back", "the fence went back", func(r *run) {
+		{"the same fence", "the same fence twice", func(r *outcome) { setFence(r, "w2", "2", 1) }},
+		{"a fence that goes back", "the fence went back", func(r *outcome) {
 			setFence(r, "w1", "2", 9)
 			without(r, func(rec Record) bool { return rec.Who == "w2" && rec.What == claimed })
 			with(r, Record{At: 25, Asked: 24, Who: "w2", Via: "a", What: claimed, Job: "2", Payload: "two", Fence: 2})
 		}},
-		{"another payload", `the payload "one" came back as "two"`, func(r *run) { r.Enqueued["1"] = "one"; r.Records[0].Payload = "two" }},
-		{"a job from nowhere", "job 1 was delivered and never enqueued", func(r *run) { delete(r.Enqueued, "1") }},
-		{"an ack from nowhere", "without having claimed it", func(r *run) {
+		{"another payload", `the payload "one" came back as "two"`, func(r *outcome) { r.Enqueued["1"] = "one"; r.Records[0].Payload = "two" }},
+		{"a job from nowhere", "job 1 was delivered and never enqueued", func(r *outcome) { delete(r.Enqueued, "1") }},
+		{"an ack from nowhere", "without having claimed it", func(r *outcome) {
 			with(r, Record{At: 40, Who: "w9", What: acked, Job: "1"})
 		}},
-		{"a lease lost for no reason", "got lease_lost (fence 1) without a reason", func(r *run) {
+		{"a lease lost for no reason", "got lease_lost (fence 1) without a reason", func(r *outcome) {
 			with(r, Record{At: 12, Who: "w1", What: lost, Job: "1", Fence: 1})
 		}},
-		{"a lease lost after an ack that was answered unavailable", "without a reason", func(r *run) {
+		{"a lease lost after an ack that was answered unavailable", "without a reason", func(r *outcome) {
 			without(r, func(rec Record) bool { return rec.Job == "1" && rec.What == acked })
 			with(r, Record{At: 13, Who: "w1", What: failed, Job: "1", Fence: 1, Code: "unavailable"},
 				Record{At: 14, Who: "w1", What: sending, Job: "1", Fence: 1}, Record{At: 15, Who: "w1", What: lost, Job: "1", Fence: 1})
 		}},
-		{"an unknown outcome for no reason", "nothing had broken", func(r *run) {
+		{"an unknown outcome for no reason", "nothing had broken", func(r *outcome) {
 			with(r, Record{At: 12, Who: "w1", What: failed, Job: "1", Fence: 1, Code: "unknown_outcome"})
 		}},
-		{"a second delivery through a connection's end", "delivered again without a kill", func(r *run) {
+		{"a second delivery through a connection's end", "delivered again without a kill", func(r *outcome) {
 			with(r, Record{At: 11, Until: 12, Who: Connections, What: Killed})
 			with(r, Record{At: 12, Asked: 5, Who: "w9", Via: "a", What: claimed, Job: "1", Payload: "one", Fence: 2})
 		}},
-		{"twice to one worker", "who had it already", func(r *run) {
+		{"twice to one worker", "who had it already", func(r *outcome) {
 			with(r, Record{At: 12, Asked: 5, Who: "w1", Via: "a", What: claimed, Job: "1", Payload: "one", Fence: 2})
 		}},
 	}
@@ -211,7 +211,7 @@ func TestCheckerFindsFaults(t *testing.T) {
 
 const everyProblem = 100
 
-func setFence(r *run, who, job string, fence int64) {
+func setFence(r *outcome, who, job string, fence int64) {
 	for i := range r.Records {
 		if r.Records[i].Who == who && r.Records[i].Job == job {
 			r.Records[i].Fence = fence

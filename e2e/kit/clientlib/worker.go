@@ -1,4 +1,5 @@
-package kit
+// Package clientlib has the client libraries under test: their packages, as users install them, and workers that use them.
+package clientlib
 
 import (
 	"fmt"
@@ -6,20 +7,22 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 
+	"github.com/qsidecar/qsidecar/e2e/kit"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// ClientWorker runs a worker of a client library as a process. The worker processes the queues
+// Worker runs a worker of a client library as a process. The worker processes the queues
 // quick and long. For each job it appends the payload and the attempt as a line to the file in
 // WORKER_LOG. After its line, a job of the queue long opens the FIFO in WORKER_GATE for reading,
 // which returns once OpenGate was called.
-type ClientWorker struct {
+type Worker struct {
 	T       *testing.T
-	Sidecar *Sidecar
+	Sidecar *kit.Sidecar
 	Argv    []string
 	Env     []string
 	Dir     string // the working folder; empty: that of the test
@@ -34,6 +37,26 @@ type ClientWorker struct {
 // OutputFile is a file with the output of a process. Unlike a pipe it lets Wait return while children have it open.
 type OutputFile string
 
+// WorkerJobs is how many jobs each of Workers runs at once.
+const WorkerJobs = 8
+
+// Workers are the workers with acks behind, by their names.
+var Workers = map[string]func(*testing.T, *kit.Sidecar) *Worker{
+	"Go":     func(t *testing.T, sc *kit.Sidecar) *Worker { return GoWorker(t, sc) },
+	"Python": func(t *testing.T, sc *kit.Sidecar) *Worker { return PythonWorker(t, sc, nil) },
+	"Ruby": func(t *testing.T, sc *kit.Sidecar) *Worker {
+		return RubyWorker(t, sc, nil, "-c", strconv.Itoa(WorkerJobs))
+	},
+	"work": WorkCommand,
+}
+
+// WorkCommand runs `qsidecar work` on the queue quick, with a shell command for each job.
+func WorkCommand(t *testing.T, sc *kit.Sidecar) *Worker {
+	t.Helper()
+	return NewWorker(t, sc, nil, kit.Binary, "work", "quick", "-j", strconv.Itoa(WorkerJobs), "--payload-arg", "--",
+		"sh", "-c", `echo "$1 $QSIDECAR_ATTEMPT" >>"$WORKER_LOG"`, "sh")
+}
+
 func (f OutputFile) String() string {
 	text, err := os.ReadFile(string(f))
 	if err != nil {
@@ -42,11 +65,11 @@ func (f OutputFile) String() string {
 	return string(text)
 }
 
-// NewClientWorker describes a worker of the sidecar. argv is its program.
-func NewClientWorker(t *testing.T, sc *Sidecar, env []string, argv ...string) *ClientWorker {
+// NewWorker describes a worker of the sidecar. argv is its program.
+func NewWorker(t *testing.T, sc *kit.Sidecar, env []string, argv ...string) *Worker {
 	t.Helper()
 	dir := t.TempDir()
-	w := &ClientWorker{T: t, Sidecar: sc, Argv: argv, log: filepath.Join(dir, "log"), gate: filepath.Join(dir, "gate")}
+	w := &Worker{T: t, Sidecar: sc, Argv: argv, log: filepath.Join(dir, "log"), gate: filepath.Join(dir, "gate")}
 	w.Env = append(slices.Clone(env), "QSIDECAR_SOCKET="+sc.Socket, "WORKER_LOG="+w.log, "WORKER_GATE="+w.gate)
 	if err := syscall.Mkfifo(w.gate, 0o600); err != nil {
 		t.Fatal(err)
@@ -55,7 +78,7 @@ func NewClientWorker(t *testing.T, sc *Sidecar, env []string, argv ...string) *C
 }
 
 // OpenGate lets the current and later long jobs continue.
-func (w *ClientWorker) OpenGate() {
+func (w *Worker) OpenGate() {
 	w.T.Helper()
 	gate, err := os.OpenFile(w.gate, os.O_RDWR, 0)
 	if err != nil {
@@ -65,7 +88,7 @@ func (w *ClientWorker) OpenGate() {
 }
 
 // Start starts the process with further arguments.
-func (w *ClientWorker) Start(more ...string) {
+func (w *Worker) Start(more ...string) {
 	w.T.Helper()
 	cmd := exec.Command(w.Argv[0], append(w.Argv[1:], more...)...)
 	cmd.Env, cmd.Dir = append(os.Environ(), w.Env...), w.Dir
@@ -93,7 +116,7 @@ func (w *ClientWorker) Start(more ...string) {
 }
 
 // Exited reports whether the process has ended. It is true before Start.
-func (w *ClientWorker) Exited() bool {
+func (w *Worker) Exited() bool {
 	if w.exited == nil {
 		return true
 	}
@@ -106,7 +129,7 @@ func (w *ClientWorker) Exited() bool {
 }
 
 // WaitExit waits for the process to exit with 0.
-func (w *ClientWorker) WaitExit() {
+func (w *Worker) WaitExit() {
 	w.T.Helper()
 	testwait.Closed(w.T, fmt.Sprintf("%v ends", w.Argv), w.exited)
 	if code := w.Cmd.ProcessState.ExitCode(); code != 0 {
@@ -115,7 +138,7 @@ func (w *ClientWorker) WaitExit() {
 }
 
 // Done counts the lines of the worker's log by payload, and returns all lines.
-func (w *ClientWorker) Done() (byPayload map[string]int, lines []string) {
+func (w *Worker) Done() (byPayload map[string]int, lines []string) {
 	w.T.Helper()
 	text, err := os.ReadFile(w.log)
 	if err != nil && !os.IsNotExist(err) {
@@ -131,9 +154,9 @@ func (w *ClientWorker) Done() (byPayload map[string]int, lines []string) {
 }
 
 // DoneAtLeast waits until n jobs were processed.
-func (w *ClientWorker) DoneAtLeast(n int) {
+func (w *Worker) DoneAtLeast(n int) {
 	w.T.Helper()
-	WaitProgress(w.T, fmt.Sprintf("%d jobs are done", n), func() (now int, done bool) {
+	kit.WaitProgress(w.T, fmt.Sprintf("%d jobs are done", n), func() (now int, done bool) {
 		select {
 		case <-w.exited:
 			w.T.Fatalf("%v ended: %v; output:\n%s", w.Argv, w.Cmd.ProcessState, w.Output)
@@ -145,27 +168,27 @@ func (w *ClientWorker) DoneAtLeast(n int) {
 }
 
 // Counts returns the counts of a queue.
-func (w *ClientWorker) Counts(queue string) QueueStats {
+func (w *Worker) Counts(queue string) kit.QueueStats {
 	w.T.Helper()
 	c := w.Sidecar.Dial()
 	defer c.Close() // it is called often
-	for _, q := range c.Must(Msg{"op": "stats", "queue": queue}).Queues {
+	for _, q := range c.Must(kit.Msg{"op": "stats", "queue": queue}).Queues {
 		return q
 	}
-	return QueueStats{}
+	return kit.QueueStats{}
 }
 
 // WaitEmpty waits until the queue has no job in any state.
-func (w *ClientWorker) WaitEmpty(queue string) {
+func (w *Worker) WaitEmpty(queue string) {
 	w.T.Helper()
-	WaitProgress(w.T, "no job of "+queue+" is left", func() (now int, done bool) {
+	kit.WaitProgress(w.T, "no job of "+queue+" is left", func() (now int, done bool) {
 		now = w.Counts(queue).Total()
 		return now, now == 0
 	})
 }
 
 // Children returns the running child processes of the worker.
-func (w *ClientWorker) Children() []string {
+func (w *Worker) Children() []string {
 	w.T.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", w.Cmd.Process.Pid))
 	if err != nil {
@@ -175,7 +198,7 @@ func (w *ClientWorker) Children() []string {
 }
 
 // Kill ends the worker with signal 9.
-func (w *ClientWorker) Kill() {
+func (w *Worker) Kill() {
 	w.T.Helper()
 	if err := w.Cmd.Process.Kill(); err != nil {
 		w.T.Fatalf("%v; output:\n%s", err, w.Output)
@@ -186,7 +209,7 @@ func (w *ClientWorker) Kill() {
 // KilledInTheMiddle kills the worker while it processes n jobs and starts it again. All jobs must
 // be done, and at most held jobs can be done twice: those that ran, and those whose acks were
 // unanswered. One job waits at the gate, so that the kill always interrupts a job.
-func (w *ClientWorker) KilledInTheMiddle(n, held int) {
+func (w *Worker) KilledInTheMiddle(n, held int) {
 	w.T.Helper()
 	c := w.Sidecar.Dial()
 	c.Put("long", "-1") // a payload that no other job has
@@ -201,7 +224,7 @@ func (w *ClientWorker) KilledInTheMiddle(n, held int) {
 	w.Kill()
 	w.OpenGate()
 	for _, pid := range children {
-		testwait.Until(w.T, "process "+pid+" of the killed worker has ended", func() bool { return !IsRunning(w.T, pid) })
+		testwait.Until(w.T, "process "+pid+" of the killed worker has ended", func() bool { return !kit.IsRunning(w.T, pid) })
 	}
 	w.Start()
 	c.Put("quick", "-2") // so that the worker is up before it is terminated
@@ -218,7 +241,7 @@ func (w *ClientWorker) KilledInTheMiddle(n, held int) {
 }
 
 // Terminate sends SIGTERM and waits for the exit.
-func (w *ClientWorker) Terminate() {
+func (w *Worker) Terminate() {
 	w.T.Helper()
 	if err := w.Cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		w.T.Fatalf("%v; output:\n%s", err, w.Output)

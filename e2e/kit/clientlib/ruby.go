@@ -1,4 +1,4 @@
-package kit
+package clientlib
 
 import (
 	"fmt"
@@ -7,18 +7,20 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+
+	"github.com/qsidecar/qsidecar/e2e/kit"
 )
 
 // RubyPackage is the directory of the client under test.
-var RubyPackage = Path("clients/ruby")
+var RubyPackage = kit.Path("clients/ruby")
 
 // RubyWorkerFile is the program that RubyWorker runs.
-var RubyWorkerFile = Path("e2e/kit/testdata/worker.rb")
+var RubyWorkerFile = kit.Path("e2e/kit/clientlib/testdata/worker.rb")
 
 // rubyGems returns a directory in which only the package is installed, built as a gem.
 var rubyGems = sync.OnceValues(func() (home string, err error) {
-	home = filepath.Join(filepath.Dir(Binary), "gems")
-	file := filepath.Join(filepath.Dir(Binary), "qsidecar.gem")
+	home = filepath.Join(filepath.Dir(kit.Binary), "gems")
+	file := filepath.Join(filepath.Dir(kit.Binary), "qsidecar.gem")
 	for _, args := range [][]string{
 		{"build", "--silent", "qsidecar.gemspec", "-o", file},
 		{"install", "--local", "--no-document", "--silent", file},
@@ -46,10 +48,10 @@ func RubyGem(t *testing.T) (env []string, bin string) {
 }
 
 // RubyWorker runs testdata/worker.rb with the gem's qsidecar-work.
-func RubyWorker(t *testing.T, sc *Sidecar, env []string, more ...string) *ClientWorker {
+func RubyWorker(t *testing.T, sc *kit.Sidecar, env []string, more ...string) *Worker {
 	t.Helper()
 	gems, bin := RubyGem(t)
 	gems = gems[:1] // this system's gems too, so with msgpack
 	argv := append([]string{"ruby", "-w", filepath.Join(bin, "qsidecar-work")}, more...)
-	return NewClientWorker(t, sc, append(env, gems...), append(argv, RubyWorkerFile)...)
+	return NewWorker(t, sc, append(env, gems...), append(argv, RubyWorkerFile)...)
 }

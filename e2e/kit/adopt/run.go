@@ -1,4 +1,6 @@
-package kit
+// Package adopt runs own consumers of a table that another application owns beside workers that use sidecars. It kills some
+// of each and checks the rows. run.go has the run, workers.go the worker processes, and consumers.go the own consumers.
+package adopt
 
 import (
 	"fmt"
@@ -10,11 +12,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/child"
+	"github.com/qsidecar/qsidecar/e2e/kit/databases"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
-// Adoption is a table with its own consumers, and how to check its rows.
-type Adoption struct {
+// Table is a table with its own consumers, and how to check its rows.
+type Table struct {
 	Name      string // name of the queue and of its own consumers
 	DDL       string // creates the table with %d jobs
 	Config    string // the queue's config lines
@@ -27,14 +32,14 @@ type Adoption struct {
 	DeletesDone bool                    // done rows are deleted
 	MaxClaim    int                     // how many jobs a consumer of either kind claims at once; 0: one
 
-	SidecarTimeout time.Duration        // timeout of the sidecars that besideOwn starts; 0: a short one
-	CheckRest      func(r *AdoptionRun) // checks other traces of the run; nil: none
+	SidecarTimeout time.Duration // timeout of the sidecars that Run starts; 0: a short one
+	CheckRest      func(r *Run)  // checks other traces of the run; nil: none
 
 	Unindexed bool // every claim reads the table from its start
 }
 
-// TableServer is a database server. Each table gets its own database on it.
-type TableServer struct {
+// Server is a database server. Each table gets its own database on it.
+type Server struct {
 	Database func(t testing.TB) string // returns a new database's URL
 	Leases   string                    // the sidecars' table of identities
 	Addr     string                    // address of the listener: HOST:PORT
@@ -42,7 +47,7 @@ type TableServer struct {
 
 // SystemE is a table on PostgreSQL whose consumers claim a row in one transaction and finish it in
 // another.
-var SystemE = Adoption{
+var SystemE = Table{
 	Name: "e",
 	DDL: `CREATE TABLE my_queue (
 		queue_item_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -64,12 +69,12 @@ var SystemE = Adoption{
 		finished_dt IS NOT NULL AND error_message IS NULL AND result IS NULL) FROM my_queue`,
 }
 
-// AdoptionRun is the state of a run.
-type AdoptionRun struct {
-	Adoption
+// Run is the state of a run.
+type Run struct {
+	Table
 	T       *testing.T
-	s       *Site
-	DB      OwnersDB
+	s       *kit.Site
+	DB      databases.OwnersDB
 	sheet   string
 	started int
 	dead    map[string]bool // workers that were killed, or whose sidecar was killed
@@ -78,20 +83,20 @@ type AdoptionRun struct {
 
 // Run lets own consumers and workers on sidecars process the table's jobs, kills some of each kind
 // and a sidecar, and checks the rows.
-func (a Adoption) Run(t *testing.T, h TableServer, jobs int) {
-	s := NewSite(t)
+func (a Table) Run(t *testing.T, h Server, jobs int) {
+	s := kit.NewSite(t)
 	s.URL, s.SidecarTimeout = h.Database(t), 20*time.Second // longer than a busy machine delays a heartbeat
 	s.Queues = "  " + a.Name + ":" + a.Config
-	r := &AdoptionRun{Adoption: a, T: t, s: s, DB: Owners(t, s.URL), sheet: filepath.Join(s.Dir, "sheet"), dead: map[string]bool{}, own: map[string]bool{}}
+	r := &Run{Table: a, T: t, s: s, DB: databases.Owners(t, s.URL), sheet: filepath.Join(s.Dir, "sheet"), dead: map[string]bool{}, own: map[string]bool{}}
 	r.DB.Script(fmt.Sprintf(a.DDL, jobs))
 	killed, other := s.Start("a"), s.Start("b")
 	// Start the workers to kill first: the jobs can run out before a later worker is up.
-	own, through, held := r.startWithJob(ModeOwn, nil), r.startWithJob(ModeThrough, other), r.startWithJob(ModeThrough, killed)
-	var alive []*WorkerProcess
+	own, through, held := r.startWithJob(Own, nil), r.startWithJob(Through, other), r.startWithJob(Through, killed)
+	var alive []*child.Process
 	for range 3 {
-		alive = append(alive, r.worker(ModeOwn, nil, ""), r.worker(ModeThrough, other, ""))
+		alive = append(alive, r.worker(Own, nil, false), r.worker(Through, other, false))
 	}
-	alive = append(alive, r.worker(ModeThrough, killed, ""))
+	alive = append(alive, r.worker(Through, killed, false))
 	r.waitProcessed(jobs / 5)
 	r.own[own.Name] = true
 	r.kill(own)
@@ -125,19 +130,19 @@ func (a Adoption) Run(t *testing.T, h TableServer, jobs int) {
 }
 
 // worker starts a worker. sc is its sidecar.
-func (r *AdoptionRun) worker(mode string, sc *Sidecar, holds string) *WorkerProcess {
+func (r *Run) worker(kind string, sc *kit.Sidecar, keepsJob bool) *child.Process {
 	r.started++
-	task := WorkerTask{Name: fmt.Sprintf("%s-%d", mode, r.started), Sidecar: holds, Queue: r.Name, History: r.sheet, Socket: r.s.URL, Most: max(1, r.MaxClaim)}
+	w := worker{Name: fmt.Sprintf("%s-%d", kind, r.started), Queue: r.Name, Database: r.s.URL, Sheet: r.sheet, Most: max(1, r.MaxClaim), KeepsJob: keepsJob}
 	if sc != nil {
-		task.Socket = sc.Socket
+		w.Socket = sc.Socket
 	}
-	return StartWorker(r.T, mode, task, nil)
+	return workerModes[kind].Start(r.T, child.Options{Name: w.Name}, w)
 }
 
 // startWithJob starts a worker and waits until it has a job, which it keeps.
-func (r *AdoptionRun) startWithJob(mode string, sc *Sidecar) *WorkerProcess {
+func (r *Run) startWithJob(kind string, sc *kit.Sidecar) *child.Process {
 	r.T.Helper()
-	w := r.worker(mode, sc, keepsJob)
+	w := r.worker(kind, sc, true)
 	testwait.Until(r.T, w.Name+" is at work", func() bool {
 		return slices.ContainsFunc(r.worked(), func(x sheetLine) bool { return x.who == w.Name })
 	})
@@ -145,23 +150,22 @@ func (r *AdoptionRun) startWithJob(mode string, sc *Sidecar) *WorkerProcess {
 }
 
 // kill kills a worker.
-func (r *AdoptionRun) kill(w *WorkerProcess) {
+func (r *Run) kill(w *child.Process) {
 	r.T.Helper()
-	w.Kill(r.T)
-	<-w.exited
+	w.KillAndWait(r.T)
 	r.dead[w.Name] = true
 }
 
 // waitProcessed waits until n jobs were processed.
-func (r *AdoptionRun) waitProcessed(n int) {
+func (r *Run) waitProcessed(n int) {
 	r.T.Helper()
-	WaitProgress(r.T, fmt.Sprintf("%d jobs are worked", n), func() (now int, done bool) {
+	kit.WaitProgress(r.T, fmt.Sprintf("%d jobs are worked", n), func() (now int, done bool) {
 		now = len(r.worked())
 		return now, now >= n
 	})
 }
 
-func (r *AdoptionRun) worked() []sheetLine {
+func (r *Run) worked() []sheetLine {
 	all, err := readWorksheet(r.sheet)
 	if err != nil {
 		r.T.Fatal(err)
@@ -171,7 +175,7 @@ func (r *AdoptionRun) worked() []sheetLine {
 
 // ownStuck returns the rows that killed own consumers keep: they had claimed them, and no worker
 // claimed them again.
-func (r *AdoptionRun) ownStuck() (items []string) {
+func (r *Run) ownStuck() (items []string) {
 	last := map[string]string{}
 	for _, w := range r.worked() {
 		last[w.item] = w.who
@@ -185,7 +189,7 @@ func (r *AdoptionRun) ownStuck() (items []string) {
 }
 
 // workerLabel returns the text with which a row names a worker.
-func (r *AdoptionRun) workerLabel(who string) string {
+func (r *Run) workerLabel(who string) string {
 	if r.WorkerLabel == nil {
 		return who
 	}
@@ -193,7 +197,7 @@ func (r *AdoptionRun) workerLabel(who string) string {
 }
 
 // processedAgain returns the jobs that were processed more than once, and the workers.
-func (r *AdoptionRun) processedAgain() map[string][]string {
+func (r *Run) processedAgain() map[string][]string {
 	by := map[string][]string{}
 	for _, w := range r.worked() {
 		by[w.item] = append(by[w.item], w.who)
@@ -204,7 +208,7 @@ func (r *AdoptionRun) processedAgain() map[string][]string {
 
 // checkRows checks that each job was processed once, unless its first worker died, and that its row is
 // as the own consumers leave it.
-func (r *AdoptionRun) checkRows(jobs, left int) {
+func (r *Run) checkRows(jobs, left int) {
 	t := r.T
 	last, times := map[string]string{}, map[string]int{}
 	by := map[string]int{}
@@ -225,7 +229,7 @@ func (r *AdoptionRun) checkRows(jobs, left int) {
 	if again := len(r.worked()) - len(times); again < 2 {
 		t.Errorf("%d jobs were worked again, and those of a worker and of a sidecar that died are two", again)
 	}
-	if len(times) < jobs-left || by[ModeOwn] == 0 || by[ModeThrough] == 0 {
+	if len(times) < jobs-left || by[Own] == 0 || by[Through] == 0 {
 		t.Errorf("%d jobs of %d were worked: %v", len(times), jobs, by)
 	}
 	stuck := map[string]bool{}
@@ -248,5 +252,5 @@ func (r *AdoptionRun) checkRows(jobs, left int) {
 			t.Errorf("the row %q, worked last by %s", row, last[f[0]])
 		}
 	}
-	Figure(t, "%d jobs, worked by its own consumers and through sidecars: %v, again %d; left by its own dead: %d", jobs, by, len(r.worked())-len(times), left)
+	kit.Figure(t, "%d jobs, worked by its own consumers and through sidecars: %v, again %d; left by its own dead: %d", jobs, by, len(r.worked())-len(times), left)
 }

@@ -1,4 +1,4 @@
-package kit
+package crash
 
 import (
 	"errors"
@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/qsidecar/qsidecar/e2e/kit"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
@@ -39,7 +40,7 @@ func (p *production) over() (ended bool, err error) {
 
 // produce enqueues in batches. Without Backlog there are enough at once for a sidecar to have two commits of them under
 // way. Each job has a key, so that an enqueue without a reply can be repeated.
-func (r *CrashRuntime) produce() *production {
+func (r *Run) produce() *production {
 	batch, producers := 100, 4*len(r.Sidecars)
 	if r.Backlog > 0 {
 		batch, producers = 10, max(2, len(r.Sidecars))
@@ -66,14 +67,14 @@ func (r *CrashRuntime) produce() *production {
 }
 
 // enqueue stores jobs from…to and repeats until it gets a reply.
-func (r *CrashRuntime) enqueue(p *production, sc *Sidecar, from, to int, stop <-chan struct{}) error {
-	var jobs []Msg
+func (r *Run) enqueue(p *production, sc *kit.Sidecar, from, to int, stop <-chan struct{}) error {
+	var jobs []kit.Msg
 	for n := from; n < to; n++ {
-		jobs = append(jobs, Msg{"queue": r.Queue, "payload": fmt.Sprint("job ", n), "key": fmt.Sprint("k", n)})
+		jobs = append(jobs, kit.Msg{"queue": r.Queue, "payload": fmt.Sprint("job ", n), "key": fmt.Sprint("k", n)})
 	}
 	r.keepBacklog(from)
 	for {
-		asked := Monotonic()
+		asked := kit.Monotonic()
 		reply, err := enqueueOnce(sc.Socket, jobs)
 		if err == nil && reply.Error == nil {
 			return errors.Join(p.addReplies(reply.Jobs, jobs), r.noteEnqueued(sc.Name, asked, reply.Jobs, jobs))
@@ -81,21 +82,21 @@ func (r *CrashRuntime) enqueue(p *production, sc *Sidecar, from, to int, stop <-
 		if err == nil {
 			err = r.Hist.Add(Record{Who: "producer", What: refused, Code: reply.Error.Code})
 		}
-		if reply != nil && (reply.Error.conflict(r.LockWaits) || !reply.Error.Transient()) {
+		if reply != nil && (reply.Error.Conflict(r.LockWaits) || !reply.Error.Transient()) {
 			return reply.Error
 		}
 		select {
 		case <-stop:
 			return fmt.Errorf("stopped; the last answer was %v, %w", reply, err)
 		default:
-			Pace()
+			kit.Pace()
 		}
 	}
 }
 
 // keepBacklog waits until job n is due. A job whose ack was lost or got no reply is never counted as acked. So it waits
 // only for as long as acks can be expected, and then no longer counts the missing ones. No acks are counted while a killer is at work.
-func (r *CrashRuntime) keepBacklog(n int) {
+func (r *Run) keepBacklog(n int) {
 	for paces := 0; r.Backlog > 0; paces++ {
 		missing := int64(n-r.Backlog) - r.acked.Load() - r.missed.Load()
 		if missing <= 0 {
@@ -107,12 +108,12 @@ func (r *CrashRuntime) keepBacklog(n int) {
 		if paces == 100 {
 			r.missed.Add(missing)
 		}
-		Pace()
+		kit.Pace()
 	}
 }
 
-func enqueueOnce(socket string, jobs []Msg) (*Reply, error) {
-	w, err := DialWire(socket)
+func enqueueOnce(socket string, jobs []kit.Msg) (*kit.Reply, error) {
+	w, err := kit.DialWire(socket)
 	if err != nil {
 		return nil, err
 	}
@@ -120,14 +121,14 @@ func enqueueOnce(socket string, jobs []Msg) (*Reply, error) {
 	if err := w.SetDeadline(testwait.Deadline()); err != nil {
 		return nil, err
 	}
-	r, err := w.Call(Msg{"op": "enqueue", "jobs": jobs})
+	r, err := w.Call(kit.Msg{"op": "enqueue", "jobs": jobs})
 	if errors.Is(err, io.EOF) {
 		err = io.ErrUnexpectedEOF
 	}
 	return r, err
 }
 
-func (p *production) addReplies(stored []Job, sent []Msg) error {
+func (p *production) addReplies(stored []kit.Job, sent []kit.Msg) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(stored) != len(sent) {
@@ -143,4 +144,15 @@ func (p *production) addReplies(stored []Job, sent []Msg) error {
 		p.jobs[j.ID] = sent[i]["payload"].(string)
 	}
 	return nil
+}
+
+// noteEnqueued records the reply to an enqueue.
+func (r *Run) noteEnqueued(sidecar string, asked int64, stored []kit.Job, sent []kit.Msg) (err error) {
+	at := kit.Monotonic()
+	for i, job := range stored {
+		err = errors.Join(err, r.Hist.Add(Record{
+			At: at, Asked: asked, Who: "producer", Via: sidecar, What: enqueued, Job: job.ID, Payload: sent[i]["payload"].(string),
+		}))
+	}
+	return err
 }

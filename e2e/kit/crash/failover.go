@@ -1,7 +1,6 @@
-package kit
+package crash
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -156,22 +155,4 @@ func (j *checkState) lost(commit Record) bool {
 func (j *checkState) lostClaim(claim Record) bool {
 	claim.Asked -= int64(j.Waits)
 	return j.lost(claim)
-}
-
-// Serving records that the failover of this name has ended and a server accepts writes.
-func (r *CrashRuntime) Serving(failover string) {
-	if err := r.Hist.Add(Record{Who: failover, What: Serves}); err != nil {
-		r.T.Fatal(err)
-	}
-}
-
-// noteEnqueued records the reply to an enqueue.
-func (r *CrashRuntime) noteEnqueued(sidecar string, asked int64, stored []Job, sent []Msg) (err error) {
-	at := Monotonic()
-	for i, job := range stored {
-		err = errors.Join(err, r.Hist.Add(Record{
-			At: at, Asked: asked, Who: "producer", Via: sidecar, What: enqueued, Job: job.ID, Payload: sent[i]["payload"].(string),
-		}))
-	}
-	return err
 }

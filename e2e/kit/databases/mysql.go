@@ -1,10 +1,11 @@
-package kit
+package databases
 
 import (
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
+	"strconv"
 	"testing"
 
 	"github.com/qsidecar/qsidecar/internal/testserver"
@@ -21,40 +22,6 @@ type MySQL struct {
 
 // Contention is how often transactions blocked each other, by the server's counters.
 type Contention struct{ Deadlocks, Timeouts int }
-
-// SkipLockedKinds are the kinds of servers that support SKIP LOCKED.
-var SkipLockedKinds = []testserver.Kind{testserver.MySQL97, testserver.MariaDB1011}
-
-// OnMySQL runs f on a site with a new server of each kind. If MySQL is unavailable, testserver
-// reports it, and again at the end of the run.
-func OnMySQL(t *testing.T, kinds []testserver.Kind, f func(t *testing.T, s *Site, p *MySQL)) {
-	for _, kind := range kinds {
-		t.Run(string(kind), func(t *testing.T) {
-			s, p, err := NewMySQLSite(t, kind)
-			if errors.Is(err, testserver.ErrUnavailable) {
-				Figure(t, "NOT TESTED on MySQL, which could not be had")
-				return
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			f(t, s, p)
-		})
-	}
-}
-
-// NewMySQLSite returns a site with a new server of that kind.
-func NewMySQLSite(t *testing.T, kind testserver.Kind) (*Site, *MySQL, error) {
-	t.Helper()
-	OwnMySQL(t)
-	p, err := StartMySQL(t, kind, testserver.Options{Durable: true})
-	if err != nil {
-		return nil, nil, err
-	}
-	s := NewSite(t)
-	s.URL = p.URL(p.Name)
-	return s, p, nil
-}
 
 // OwnMySQL makes the test start its own servers, whatever the environment names.
 func OwnMySQL(t *testing.T) {
@@ -134,34 +101,38 @@ func (p *MySQL) Jobs(testing.TB) []string {
 	return p.Query("SELECT CAST(id AS CHAR) FROM qsidecar_jobs")
 }
 
-// EndConnection ends a random connection of a sidecar. That does not explain a second delivery.
-func (p *MySQL) EndConnection(r *CrashRuntime) {
+// ConnectionIDs returns the ids of the connections to the site's database.
+func (p *MySQL) ConnectionIDs() (all []string) {
 	p.T.Helper()
-	ctx := context.Background()
-	ids, err := p.Connections(ctx, p.Name)
+	ids, err := p.Connections(context.Background(), p.Name)
 	if err != nil {
 		p.T.Fatal(err)
 	}
-	if len(ids) == 0 {
-		return
+	for _, id := range ids {
+		all = append(all, strconv.FormatInt(id, 10))
 	}
-	r.Killing(Connections, func() {
-		if err := p.Kill(ctx, ids[r.Rand.IntN(len(ids))]); err != nil {
-			p.T.Fatal(err)
-		}
-	})
+	return all
+}
+
+// EndConnection ends the connection with that id.
+func (p *MySQL) EndConnection(id string) {
+	p.T.Helper()
+	n, err := strconv.ParseInt(id, 10, 64)
+	if err == nil {
+		err = p.Kill(context.Background(), n)
+	}
+	if err != nil {
+		p.T.Fatal(err)
+	}
 }
 
 // Crash kills the server with signal 9 and restarts it. It recovers from its log.
-func (p *MySQL) Crash(r *CrashRuntime) {
+func (p *MySQL) Crash() {
 	p.T.Helper()
 	p.earlier = p.Contention() // the counters are in its memory
-	r.Killing(everything, func() {
-		ctx := context.Background()
-		if err := errors.Join(p.Kill9(), p.Restart(ctx), p.countTimeouts()); err != nil {
-			p.T.Fatal(err)
-		}
-	})
+	if err := errors.Join(p.Kill9(), p.Restart(context.Background()), p.countTimeouts()); err != nil {
+		p.T.Fatal(err)
+	}
 }
 
 // countTimeouts makes the server count lock timeouts, which it does not by default.

@@ -1,5 +1,4 @@
-// Package cutter cuts connections through a toxiproxy after a number of bytes.
-package cutter
+package proxy
 
 import (
 	"sync"
@@ -62,16 +61,16 @@ func (s *Cutter) pass(x *cutState, bytes int) (pass int, cut bool) {
 	return int(max(s.after-before, 0)), true
 }
 
-// Toxic is the toxic that applies a Cutter.
-type Toxic struct {
+// CutToxic is the toxic that applies a Cutter.
+type CutToxic struct {
 	Stream string `json:"stream"`
 }
 
 // NewState implements toxics.StatefulToxic.
-func (*Toxic) NewState() any { return new(cutState) }
+func (*CutToxic) NewState() any { return new(cutState) }
 
 // Pipe implements toxics.Toxic.
-func (t *Toxic) Pipe(stub *toxics.ToxicStub) {
+func (t *CutToxic) Pipe(stub *toxics.ToxicStub) {
 	s, x := Cutters[t.Stream], stub.State.(*cutState)
 	for {
 		select {

@@ -1,8 +1,9 @@
-package kit
+// Package proxy puts a toxiproxy between clients and a server. Its toxics delay, limit and cut connections. A Cutter cuts one
+// after a number of bytes.
+package proxy
 
 import (
 	"fmt"
-	"net/url"
 	"strings"
 	"testing"
 
@@ -22,8 +23,8 @@ type Proxy struct {
 	CutAt int64 // when it was disconnected, by Monotonic; 0: it is connected
 }
 
-// NewProxy starts a proxy in front of the server at an address. It ends with the test.
-func NewProxy(t testing.TB, to string) *Proxy {
+// New starts a proxy in front of the server at an address. It ends with the test.
+func New(t testing.TB, to string) *Proxy {
 	t.Helper()
 	port, err := testserver.FreePort()
 	if err != nil {
@@ -33,14 +34,6 @@ func NewProxy(t testing.TB, to string) *Proxy {
 	n.Start()
 	t.Cleanup(func() { n.Proxy.Stop() })
 	return n
-}
-
-// Proxy puts a proxy in front of the server, on TCP, and returns the server's URL through it.
-func (p *Postgres) Proxy() (*Proxy, string) {
-	p.T.Helper()
-	n := NewProxy(p.T, p.Addr)
-	at := url.URL{Scheme: "postgres", User: url.User("postgres"), Host: n.Addr, Path: "/" + p.Name, RawQuery: "sslmode=disable"}
-	return n, at.String()
 }
 
 // Toxic returns a toxic for a stream. Upstream is the direction to the server.

@@ -1,4 +1,4 @@
-package kit
+package clientlib
 
 import (
 	"cmp"
@@ -11,12 +11,14 @@ import (
 	"testing"
 
 	client "github.com/qsidecar/qsidecar/clients/go"
+	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/child"
 )
 
-// modeClientGo is the mode of a worker with the Go client library.
-const modeClientGo = "client-go"
+// goWorker is a worker with the Go client library.
+var goWorker = child.NewMode("client-go", runGoWorker)
 
-func runGoWorker() error {
+func runGoWorker(struct{}, <-chan struct{}) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	log, err := os.OpenFile(os.Getenv("WORKER_LOG"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
@@ -40,11 +42,15 @@ func runGoWorker() error {
 }
 
 // GoWorker runs runGoWorker as a process.
-func GoWorker(t *testing.T, sc *Sidecar, env ...string) *ClientWorker {
+func GoWorker(t *testing.T, sc *kit.Sidecar, env ...string) *Worker {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return NewClientWorker(t, sc, append(env, workerMode+"="+modeClientGo, workerTaskVar+"={}"), self)
+	mode, err := goWorker.Env(struct{}{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return NewWorker(t, sc, append(env, mode...), self)
 }

@@ -1,18 +1,36 @@
-package kit
+package adopt
 
 import (
 	"errors"
 	"fmt"
 	"os"
 	"strings"
+
+	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/child"
 )
 
-// The modes of workers of an adopted table. ModeOwn runs the table's own consumer, whose name is
-// the task's queue, on the database whose URL is the task's socket. ModeThrough uses a sidecar.
+// The kinds of workers of an adopted table. Their names begin with it.
 const (
-	ModeOwn     = "own"
-	ModeThrough = "through"
+	Own     = "own"     // the table's own consumer
+	Through = "through" // uses a sidecar
 )
+
+// worker describes a worker process.
+type worker struct {
+	Name, Queue string // an own consumer is the one that OwnConsumers has for the queue
+	Database    string // the URL, for an own consumer
+	Socket      string // the sidecar's, for another worker
+	Sheet       string // the file of the worksheet
+	Most        int    // how many jobs it claims at once
+	KeepsJob    bool   // it keeps its first job until it is killed
+}
+
+// workerModes are the modes of worker processes, by kind.
+var workerModes = map[string]child.Mode[worker]{
+	Own:     child.NewMode(Own, runOwnConsumer),
+	Through: child.NewMode(Through, runThrough),
+}
 
 // worksheet is a file to which each worker appends a line for each processed job.
 type worksheet struct {
@@ -21,13 +39,10 @@ type worksheet struct {
 	holds <-chan struct{} // if not nil, the first job is not finished before it is closed
 }
 
-// keepsJob as a task's sidecar makes the worker keep its first job until it is killed.
-const keepsJob = "keepsJob"
-
-func openWorksheet(task WorkerTask, stop <-chan struct{}) (*worksheet, error) {
-	f, err := os.OpenFile(task.History, os.O_APPEND|os.O_WRONLY|os.O_CREATE, 0o644)
+func openWorksheet(task worker, stop <-chan struct{}) (*worksheet, error) {
+	f, err := os.OpenFile(task.Sheet, os.O_APPEND|os.O_WRONLY|os.O_CREATE, 0o644)
 	w := &worksheet{File: f, who: task.Name}
-	if task.Sidecar == keepsJob {
+	if task.KeepsJob {
 		w.holds = stop
 	}
 	return w, err
@@ -38,7 +53,7 @@ func (w *worksheet) work(item string) error {
 	if w.holds != nil {
 		<-w.holds
 	}
-	Pace() // so that both kinds of consumers get jobs
+	kit.Pace() // so that both kinds of consumers get jobs
 	return err
 }
 
@@ -60,7 +75,7 @@ func readWorksheet(path string) (all []sheetLine, err error) {
 
 // runThrough works through the sidecar until stop is closed. It reconnects if the sidecar is
 // killed.
-func runThrough(task WorkerTask, stop <-chan struct{}) error {
+func runThrough(task worker, stop <-chan struct{}) error {
 	sheet, err := openWorksheet(task, stop)
 	if err != nil {
 		return err
@@ -72,20 +87,20 @@ func runThrough(task WorkerTask, stop <-chan struct{}) error {
 			return nil
 		default:
 		}
-		w, err := DialWire(task.Socket)
+		w, err := kit.DialWire(task.Socket)
 		if err == nil {
 			err = workThrough(w, task, sheet, stop)
 			_ = w.Close()
 		}
-		if refused := (*Error)(nil); errors.As(err, &refused) {
+		if refused := (*kit.Error)(nil); errors.As(err, &refused) {
 			return err
 		}
-		Pace()
+		kit.Pace()
 	}
 }
 
-func workThrough(w *Wire, task WorkerTask, sheet *worksheet, stop <-chan struct{}) error {
-	if _, err := w.Call(Msg{"op": "hello", "worker": task.Name}); err != nil {
+func workThrough(w *kit.Wire, task worker, sheet *worksheet, stop <-chan struct{}) error {
+	if _, err := w.Call(kit.Msg{"op": "hello", "worker": task.Name}); err != nil {
 		return err
 	}
 	most := task.Most
@@ -98,7 +113,7 @@ func workThrough(w *Wire, task WorkerTask, sheet *worksheet, stop <-chan struct{
 			return nil
 		default:
 		}
-		r, err := w.Call(Msg{"op": "claim", "queue": task.Queue, "max": most, "wait_ms": 200})
+		r, err := w.Call(kit.Msg{"op": "claim", "queue": task.Queue, "max": most, "wait_ms": 200})
 		if err == nil && r.Error != nil && !r.Error.Transient() {
 			return r.Error
 		}
@@ -118,9 +133,9 @@ func workThrough(w *Wire, task WorkerTask, sheet *worksheet, stop <-chan struct{
 
 // ackThrough repeats an ack after transient errors, for example if another program has locked the
 // row.
-func ackThrough(w *Wire, lease string) error {
+func ackThrough(w *kit.Wire, lease string) error {
 	for {
-		r, err := w.Call(Msg{"op": "ack", "lease": lease})
+		r, err := w.Call(kit.Msg{"op": "ack", "lease": lease})
 		switch {
 		case err != nil:
 			return err

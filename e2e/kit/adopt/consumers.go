@@ -1,15 +1,13 @@
-package kit
+package adopt
 
 import (
 	"context"
 	"database/sql"
 	"errors"
-	"net/url"
 	"strings"
-	"testing"
 
-	"github.com/go-sql-driver/mysql"
-	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
+	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/databases"
 )
 
 // OwnConsumer is a table's own consumer, with the SQL of its own application.
@@ -103,14 +101,14 @@ func itemAndName(statement, item, name string) []any {
 
 // runOwnConsumer works until stop is closed. If the server ends its transaction because of a
 // deadlock, it repeats the transaction.
-func runOwnConsumer(task WorkerTask, stop <-chan struct{}) error {
+func runOwnConsumer(task worker, stop <-chan struct{}) error {
 	ctx := context.Background()
 	sheet, err := openWorksheet(task, stop)
 	if err != nil {
 		return err
 	}
 	defer sheet.Close()
-	db, err := openURL(task.Socket)
+	db, err := databases.Open(task.Database)
 	if err != nil {
 		return err
 	}
@@ -132,18 +130,18 @@ func runOwnConsumer(task WorkerTask, stop <-chan struct{}) error {
 		}
 		items, err := own.Take(ctx, c, task.Name, most)
 		switch {
-		case Deadlocked(err):
+		case databases.Deadlocked(err):
 			continue
 		case err != nil:
 			return err
 		case len(items) == 0:
-			Pace()
+			kit.Pace()
 		}
 		for _, item := range items {
 			if err := sheet.work(item); err != nil {
 				return err
 			}
-			for err = own.Finish(ctx, c, item, task.Name); Deadlocked(err); {
+			for err = own.Finish(ctx, c, item, task.Name); databases.Deadlocked(err); {
 				err = own.Finish(ctx, c, item, task.Name)
 			}
 			if err != nil {
@@ -151,88 +149,4 @@ func runOwnConsumer(task WorkerTask, stop <-chan struct{}) error {
 			}
 		}
 	}
-}
-
-// Deadlocked reports whether the server ended the transaction because of a deadlock.
-func Deadlocked(err error) bool {
-	e := (*mysql.MySQLError)(nil)
-	return errors.As(err, &e) && e.Number == 1213
-}
-
-// openURL opens a pool of connections to the database of a URL, as the table's own programs do.
-func openURL(at string) (*sql.DB, error) {
-	if file, is := strings.CutPrefix(at, "sqlite:"); is {
-		return sql.Open("sqlite", "file:"+file+"?_pragma=busy_timeout(10000)")
-	}
-	if !strings.HasPrefix(at, "mysql://") {
-		return sql.Open("pgx", at)
-	}
-	u, err := url.Parse(at)
-	if err != nil {
-		return nil, err
-	}
-	c := mysql.NewConfig()
-	c.User, c.Net, c.Addr, c.DBName = u.User.Username(), "tcp", u.Host, strings.TrimPrefix(u.Path, "/")
-	c.Passwd, _ = u.User.Password()
-	connector, err := mysql.NewConnector(c)
-	if err != nil {
-		return nil, err
-	}
-	return sql.OpenDB(connector), nil
-}
-
-// OwnersDB is a database with an adopted table, from its owner's view.
-type OwnersDB struct {
-	T testing.TB
-	*sql.DB
-}
-
-// Owners opens the database until the test ends.
-func Owners(t testing.TB, at string) OwnersDB {
-	t.Helper()
-	db, err := openURL(at)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := db.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return OwnersDB{t, db}
-}
-
-// Script runs statements. Each must end with a semicolon.
-func (db OwnersDB) Script(text string) {
-	db.T.Helper()
-	for _, statement := range strings.SplitAfter(text, ";") {
-		if strings.TrimSpace(statement) == "" {
-			continue
-		}
-		if _, err := db.ExecContext(db.T.Context(), statement); err != nil {
-			db.T.Fatalf("%s: %v", statement, err)
-		}
-	}
-}
-
-// Texts returns the first column of a query's rows.
-func (db OwnersDB) Texts(query string, args ...any) (all []string) {
-	db.T.Helper()
-	ctx := context.Background()
-	rows, err := db.QueryContext(ctx, query, args...)
-	if err != nil {
-		db.T.Fatalf("%s: %v", query, err)
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var text string
-		if err := rows.Scan(&text); err != nil {
-			db.T.Fatalf("%s: %v", query, err)
-		}
-		all = append(all, text)
-	}
-	if err := rows.Err(); err != nil {
-		db.T.Fatalf("%s: %v", query, err)
-	}
-	return all
 }

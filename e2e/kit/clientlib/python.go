@@ -1,15 +1,16 @@
-package kit
+package clientlib
 
 import (
 	"os"
 	"path/filepath"
 	"testing"
 
+	"github.com/qsidecar/qsidecar/e2e/kit"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
 // PythonPackage is the directory of the client under test.
-var PythonPackage = Path("clients/python")
+var PythonPackage = kit.Path("clients/python")
 
 // PythonEnv returns the interpreter of an environment with these requirements. All checkouts share
 // environments, so a requirement that is a directory has an absolute path.
@@ -34,9 +35,9 @@ func PythonEnv(t *testing.T, requirements ...string) string {
 }
 
 // PythonWorker runs testdata/worker.py with python -m qsidecar work.
-func PythonWorker(t *testing.T, sc *Sidecar, env []string, more ...string) *ClientWorker {
+func PythonWorker(t *testing.T, sc *kit.Sidecar, env []string, more ...string) *Worker {
 	t.Helper()
-	env = append(env, "PYTHONPATH="+Path("e2e/kit/testdata"), "PYTHONDONTWRITEBYTECODE=1")
+	env = append(env, "PYTHONPATH="+kit.Path("e2e/kit/clientlib/testdata"), "PYTHONDONTWRITEBYTECODE=1")
 	argv := []string{PythonEnv(t, PythonPackage), "-m", "qsidecar", "work", "worker:app", "-j", "8"}
-	return NewClientWorker(t, sc, env, append(argv, more...)...)
+	return NewWorker(t, sc, env, append(argv, more...)...)
 }

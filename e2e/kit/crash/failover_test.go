@@ -1,4 +1,4 @@
-package kit
+package crash
 
 import (
 	"strings"
@@ -8,7 +8,7 @@ import (
 
 // lossyRun is the good run on a cluster whose failover loses what was committed from 10 to 14: the
 // claim and the ack of job 1, which w5 gets again, and the enqueue of job 4.
-func lossyRun() run {
+func lossyRun() outcome {
 	r := good()
 	r.Lossy = true
 	r.Enqueued = map[string]string{"one": "one", "two": "two", "three": "three", "four": "four"}
@@ -59,24 +59,24 @@ func TestCheckerKnowsUnknownOutcomesOfAFailover(t *testing.T) {
 func TestCheckerFindsLossesThatNoFailoverExplains(t *testing.T) {
 	faults := []struct {
 		name, want string
-		spoil      func(*run)
+		spoil      func(*outcome)
 	}{
-		{"an enqueue before the failover", "job four was deleted without an ack", func(r *run) { setTimes(r, enqueued, 8, 9) }},
-		{"an enqueue after the failover", "job four was deleted without an ack", func(r *run) { setTimes(r, enqueued, 15, 16) }},
-		{"an ack before the failover", "delivered again though its ack was answered ok", func(r *run) { setTimes(r, Killed, 14, 15) }},
-		{"an old lease that settles", "the old lease was acked after the newer claim", func(r *run) {
+		{"an enqueue before the failover", "job four was deleted without an ack", func(r *outcome) { setTimes(r, enqueued, 8, 9) }},
+		{"an enqueue after the failover", "job four was deleted without an ack", func(r *outcome) { setTimes(r, enqueued, 15, 16) }},
+		{"an ack before the failover", "delivered again though its ack was answered ok", func(r *outcome) { setTimes(r, Killed, 14, 15) }},
+		{"an old lease that settles", "the old lease was acked after the newer claim", func(r *outcome) {
 			without(r, func(rec Record) bool { return rec.Who == "w1" && rec.Job == "1" && rec.What != claimed })
 			with(r, Record{At: 18, Who: "w1", What: sending, Job: "1", Fence: 1}, Record{At: 20, Who: "w1", What: acked, Job: "1", Fence: 1})
 		}},
-		{"the same fence", "the same fence twice", func(r *run) { setFence(r, "w5", "1", 1) }},
-		{"a lease lost after the failover", "got lease_lost (fence 2) without a reason", func(r *run) {
+		{"the same fence", "the same fence twice", func(r *outcome) { setFence(r, "w5", "1", 1) }},
+		{"a lease lost after the failover", "got lease_lost (fence 2) without a reason", func(r *outcome) {
 			for i := range r.Records {
 				if r.Records[i].Who == "w5" && r.Records[i].What == acked {
 					r.Records[i].What = lost
 				}
 			}
 		}},
-		{"a job still in the table", "job 9 is still in the table", func(r *run) { r.Left = []string{"9"} }},
+		{"a job still in the table", "job 9 is still in the table", func(r *outcome) { r.Left = []string{"9"} }},
 	}
 	for _, f := range faults {
 		t.Run(strings.ReplaceAll(f.name, " ", "-"), func(t *testing.T) {
@@ -90,7 +90,7 @@ func TestCheckerFindsLossesThatNoFailoverExplains(t *testing.T) {
 }
 
 // setTimes sets the time of the producer's record, or of the failover.
-func setTimes(r *run, what eventKind, from, to int64) {
+func setTimes(r *outcome, what eventKind, from, to int64) {
 	for i := range r.Records {
 		switch rec := &r.Records[i]; {
 		case rec.What != what || rec.What == Killed && rec.Who != Failover:
@@ -133,7 +133,7 @@ func TestCheckerMeasuresUnseenJobs(t *testing.T) {
 		}, 0, 0},
 	} {
 		t.Run(strings.ReplaceAll(name, " ", "-"), func(t *testing.T) {
-			r := run{Enqueued: map[string]string{"1": "one"}, Records: []Record{
+			r := outcome{Enqueued: map[string]string{"1": "one"}, Records: []Record{
 				{At: 2 * s, Asked: s, Who: "producer", What: enqueued, Job: "1"},
 				{At: 7 * s, Asked: 7 * s, Who: "w1", What: claimed, Job: "1", Payload: "one", Fence: 1},
 				{At: 8 * s, Who: "w1", What: sending, Job: "1"}, {At: 8 * s, Who: "w1", What: acked, Job: "1"},

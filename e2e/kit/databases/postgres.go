@@ -1,13 +1,15 @@
-package kit
+package databases
 
 import (
 	"context"
+	"net/url"
 	"strconv"
 	"syscall"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/qsidecar/qsidecar/e2e/kit/proxy"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
@@ -22,14 +24,8 @@ type Postgres struct {
 	Addr string // host:port of its TCP listener
 }
 
-// NewPostgresSite returns a site with a new server of the newest version.
-func NewPostgresSite(t *testing.T) (*Site, *Postgres) {
-	t.Helper()
-	return NewPostgresSiteOf(t, testserver.NewestPostgres)
-}
-
-// NewPostgresSiteOf returns a site with a new server of a major version.
-func NewPostgresSiteOf(t *testing.T, version string) (*Site, *Postgres) {
+// StartPostgres starts a server of a major version with a site's database. It ends with the test.
+func StartPostgres(t *testing.T, version string) *Postgres {
 	t.Helper()
 	port, err := testserver.FreePort()
 	if err != nil {
@@ -51,8 +47,6 @@ func NewPostgresSiteOf(t *testing.T, version string) (*Site, *Postgres) {
 		}
 	})
 	t.Logf("PostgreSQL %s", p.Version)
-	s := NewSite(t)
-	srv := &Postgres{Postgres: p, T: t, Name: "e2e", Addr: "127.0.0.1:" + port}
 	if err := p.Exec(t.Context(), "CREATE DATABASE e2e TEMPLATE template0"); err != nil { // dropped with the server
 		t.Fatal(err)
 	}
@@ -60,9 +54,18 @@ func NewPostgresSiteOf(t *testing.T, version string) (*Site, *Postgres) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	srv.URL = "postgres://postgres@/e2e?host=" + config.Host + "&port=" + port
-	s.URL = srv.URL
-	return s, srv
+	return &Postgres{
+		Postgres: p, T: t, Name: "e2e", Addr: "127.0.0.1:" + port,
+		URL: "postgres://postgres@/e2e?host=" + config.Host + "&port=" + port,
+	}
+}
+
+// Proxy puts a proxy in front of the server, on TCP, and returns the server's URL through it.
+func (p *Postgres) Proxy() (*proxy.Proxy, string) {
+	p.T.Helper()
+	n := proxy.New(p.T, p.Addr)
+	at := url.URL{Scheme: "postgres", User: url.User("postgres"), Host: n.Addr, Path: "/" + p.Name, RawQuery: "sslmode=disable"}
+	return n, at.String()
 }
 
 // Query runs SQL in its own connection and returns the first column as texts.
@@ -90,64 +93,34 @@ func (p *Postgres) Jobs(t testing.TB) []string {
 	return p.Query(p.URL, "SELECT id::text FROM qsidecar.qsidecar_jobs")
 }
 
-// Backends returns the process ids of the connections to the site's database.
-func (p *Postgres) Backends() []string {
+// ConnectionIDs returns the process ids of the connections to the site's database.
+func (p *Postgres) ConnectionIDs() []string {
 	return p.Query(p.Admin(), "SELECT pid::text FROM pg_stat_activity WHERE datname = $1 AND backend_type = 'client backend' ORDER BY 1", p.Name)
 }
 
-// someBackend returns a random one of them, or false if there are none.
-func (p *Postgres) someBackend(r *CrashRuntime) (int, bool) {
+// EndConnection ends the connection with that process id.
+func (p *Postgres) EndConnection(pid string) {
+	p.Query(p.Admin(), "SELECT pg_terminate_backend($1::text::int)::text", pid)
+}
+
+// KillBackend kills a process of the server, that of a connection to the site's database, with signal 9. The server then ends
+// all connections and recovers from its log.
+func (p *Postgres) KillBackend() {
 	p.T.Helper()
-	pids := p.Backends()
+	pids := p.ConnectionIDs()
 	if len(pids) == 0 {
-		return 0, false
+		p.T.Fatal("no connection to kill")
 	}
-	pid, err := strconv.Atoi(pids[r.Rand.IntN(len(pids))])
+	pid, err := strconv.Atoi(pids[0])
 	if err != nil {
 		p.T.Fatal(err)
 	}
-	return pid, true
-}
-
-// EndConnection ends a random connection of a sidecar. That does not explain a second delivery.
-func (p *Postgres) EndConnection(r *CrashRuntime) {
-	pid, ok := p.someBackend(r)
-	if !ok {
-		return
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		p.T.Fatal(err)
 	}
-	r.Killing(Connections, func() {
-		p.Query(p.Admin(), "SELECT pg_terminate_backend($1)::text", pid)
-	})
-}
-
-// KillBackend kills a process of the server with signal 9. The server then ends all connections and
-// recovers from its log.
-func (p *Postgres) KillBackend(r *CrashRuntime) {
-	p.T.Helper()
-	pid, ok := p.someBackend(r)
-	if !ok {
-		p.T.Fatal("no connection to kill")
-	}
-	r.Killing(everything, func() {
-		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-			p.T.Fatal(err)
-		}
-		testwait.Until(p.T, "the backend has ended", func() bool { return syscall.Kill(pid, 0) == syscall.ESRCH })
-		ctx := context.Background()
-		if err := p.Ready(ctx); err != nil {
-			p.T.Fatal(err)
-		}
-	})
-}
-
-// plainInsert enqueues like a program that uses only SQL.
-func plainInsert(url string) error {
+	testwait.Until(p.T, "the backend has ended", func() bool { return syscall.Kill(pid, 0) == syscall.ESRCH })
 	ctx := context.Background()
-	c, err := pgx.Connect(ctx, url)
-	if err != nil {
-		return err
+	if err := p.Ready(ctx); err != nil {
+		p.T.Fatal(err)
 	}
-	defer c.Close(ctx)
-	_, err = c.Exec(ctx, "INSERT INTO qsidecar.qsidecar_jobs (queue, payload) VALUES ('mail', 'hello')")
-	return err
 }

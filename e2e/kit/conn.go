@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/qsidecar/qsidecar/internal/testwait"
@@ -76,7 +77,7 @@ func (e *Error) Transient() bool {
 // conflict reports whether the error is about a deadlock between transactions, by the texts of all
 // engines. The sidecar must handle deadlocks itself. A wait for a lock that ended is such an error
 // unless locks can last that long for another reason (lockWaits).
-func (e *Error) conflict(lockWaits bool) bool {
+func (e *Error) Conflict(lockWaits bool) bool {
 	words := strings.ToLower(e.Message)
 	return strings.Contains(words, "deadlock") || !lockWaits && strings.Contains(words, "lock wait timeout")
 }
@@ -319,4 +320,28 @@ func (c *Conn) WantClosed() {
 func Brief(req Msg) string {
 	s := fmt.Sprint(req)
 	return s[:min(len(s), 200)]
+}
+
+// IsReset reports whether the error means that the other side closed the connection.
+func IsReset(err error) bool {
+	return errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+}
+
+// Put enqueues payloads and returns their ids.
+func (c *Conn) Put(queue string, payloads ...string) (ids []string) {
+	c.t.Helper()
+	for _, p := range payloads {
+		ids = append(ids, c.Must(Msg{"op": "enqueue", "queue": queue, "payload": p}).Job.ID)
+	}
+	return ids
+}
+
+// Peek returns one job.
+func (c *Conn) Peek(queue, id string) Job {
+	c.t.Helper()
+	jobs := c.Must(Msg{"op": "peek", "queue": queue, "ids": []string{id}}).Jobs
+	if len(jobs) != 1 {
+		c.t.Fatalf("peek of job %s: %+v", id, jobs)
+	}
+	return jobs[0]
 }

@@ -1,4 +1,4 @@
-package kit
+package crash
 
 import (
 	"bufio"
@@ -7,9 +7,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
-	"time"
+
+	"github.com/qsidecar/qsidecar/e2e/kit"
 )
 
 // eventKind is the kind of a record.
@@ -69,7 +69,7 @@ func openHistory(dir, name string) (*history, error) {
 
 func (h *history) Add(r Record) error {
 	if r.At == 0 {
-		r.At = Monotonic()
+		r.At = kit.Monotonic()
 	}
 	line, err := json.Marshal(r)
 	if err != nil {
@@ -115,31 +115,3 @@ func appendHistory(to []Record, name string) ([]Record, error) {
 	}
 	return to, lines.Err()
 }
-
-// evictions returns a kill for each time that other sidecars declared one dead, as its log reports. An eviction without harm to
-// the database's connections in the two timeouts before it gets none: nothing explains it.
-func (r *CrashRuntime) evictions(records []Record) (all []Record, err error) {
-	now, mono := time.Now(), Monotonic()
-	for _, sc := range r.Sidecars {
-		log, err := os.ReadFile(sc.LogFile)
-		if err != nil {
-			return nil, err
-		}
-		for _, m := range evicted.FindAllSubmatch(log, -1) {
-			at, err := time.Parse(time.RFC3339, string(m[1]))
-			if err != nil {
-				return nil, err
-			}
-			until := mono - now.Sub(at).Nanoseconds()
-			for _, rec := range records {
-				if rec.What == Killed && rec.Who == Connections && rec.At <= until && rec.Until >= until-2*sc.sidecarTimeout.Nanoseconds() {
-					all = append(all, Record{At: rec.At, Until: until, Who: sc.Name, What: Killed})
-					break // the earliest
-				}
-			}
-		}
-	}
-	return all, nil
-}
-
-var evicted = regexp.MustCompile(`(?m)^time=(\S+) .* event=evicted `)
