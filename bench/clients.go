@@ -11,7 +11,8 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/internal/testserver/local"
+	"github.com/qsidecar/qsidecar/internal/testserver/pythonenv"
 )
 
 // clientQueue is the queue of the programs in other languages.
@@ -35,7 +36,7 @@ var languages = []language{
 }
 
 func pythonCommand(ctx context.Context, repository string) (argv, env []string, err error) {
-	python, err := testserver.PythonEnv(ctx, "python3", testserver.PythonTools...)
+	python, err := pythonenv.New(ctx, "python3", pythonenv.Tools...)
 	return []string{python, filepath.Join(repository, "bench", "clients", "loop.py")},
 		[]string{"PYTHONPATH=" + filepath.Join(repository, "clients", "python")}, err
 }
@@ -54,7 +55,7 @@ func clients(ctx context.Context, p *place) (err error) {
 	if !p.engine.drivers {
 		return nil
 	}
-	repository, err := testserver.Repository()
+	repository, err := local.Repository()
 	if err != nil {
 		return err
 	}

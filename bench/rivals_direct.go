@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/qsidecar/qsidecar/bench/beanstalk"
-	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/internal/testserver/local"
 )
 
 // directPeer is one of pgDatabase.Rivals.
@@ -116,7 +116,7 @@ func beanstalkPeer(name, settings string, options ...string) peer {
 		if err != nil {
 			return nil, err
 		}
-		dir, err := os.MkdirTemp(testserver.TempDir(), "qsbench")
+		dir, err := os.MkdirTemp(local.TempDir(), "qsbench")
 		if err != nil {
 			return nil, err
 		}

@@ -17,14 +17,15 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/bench/internal/proc"
-	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/internal/testserver/local"
+	"github.com/qsidecar/qsidecar/internal/testserver/pythonenv"
 )
 
 // scriptPeer is a queue in another language: a program in the directory rivals. install returns its
 // command and the directory in which it runs.
 func scriptPeer(name, settings string, install func(ctx context.Context, dir string) (argv []string, cwd string, err error), options map[string]any) peer {
 	return peer{name: name, settings: settings, open: func(ctx context.Context, y *yard) (contender, error) {
-		repository, err := testserver.Repository()
+		repository, err := local.Repository()
 		if err != nil {
 			return nil, err
 		}
@@ -171,7 +172,7 @@ func npmInstall(ctx context.Context, home string, wanted []byte) error {
 // pythonProgram returns the command of a program for Python.
 func pythonProgram(program string, packages ...string) func(ctx context.Context, dir string) ([]string, string, error) {
 	return func(ctx context.Context, dir string) ([]string, string, error) {
-		python, err := testserver.PythonEnv(ctx, "python3", packages...)
+		python, err := pythonenv.New(ctx, "python3", packages...)
 		return []string{python, filepath.Join(dir, program)}, dir, err
 	}
 }

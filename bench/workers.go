@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/bench/internal/proc"
-	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/internal/testserver/local"
 )
 
 // The ways in which a worker acks, in the order of the table.
@@ -29,7 +29,7 @@ type workerCell struct {
 
 // workers measures the worker of each client: with each ack before the next job, and behind it, in turn.
 func workers(ctx context.Context, p *place) (err error) {
-	repository, err := testserver.Repository()
+	repository, err := local.Repository()
 	if err != nil {
 		return err
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/qsidecar/qsidecar/e2e/kit"
 	"github.com/qsidecar/qsidecar/e2e/kit/clientlib"
 	"github.com/qsidecar/qsidecar/internal/testdocs"
-	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/internal/testserver/pythonenv"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
@@ -249,15 +249,15 @@ func pageEnvironment(t *testing.T, name string, s *kit.Site, script string) []st
 // pagePython returns a Python, and a path with the client and the packages of a page.
 func pagePython(t *testing.T, name string) (python, path string) {
 	t.Helper()
-	python, err := testserver.NewestPython(t.Context())
+	python, err := pythonenv.Newest(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	version, err := testserver.PythonVersion(t.Context(), python)
+	version, err := pythonenv.Version(t.Context(), python)
 	if err != nil {
 		t.Fatal(err)
 	}
-	packages, err := testserver.PythonPackages(t.Context(), version, append([]string{"psycopg[binary]==3.3.9"}, pagePackages[name]...)...)
+	packages, err := pythonenv.Packages(t.Context(), version, append([]string{"psycopg[binary]==3.3.9"}, pagePackages[name]...)...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
 	"github.com/qsidecar/qsidecar/e2e/kit/clientlib"
-	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/internal/testserver/pythonenv"
 )
 
 // djangoPackages are Django and its requirements.
@@ -18,15 +18,15 @@ var djangoPackages = []string{"Django==6.1.3"}
 // TestPythonDjango tests the backend of django.tasks with Django itself and a worker.
 func TestPythonDjango(t *testing.T) {
 	t.Parallel()
-	python, err := testserver.NewestPython(t.Context()) // Django requires a new one
+	python, err := pythonenv.Newest(t.Context()) // Django requires a new one
 	if err != nil {
 		t.Fatal(err)
 	}
-	version, err := testserver.PythonVersion(t.Context(), python)
+	version, err := pythonenv.Version(t.Context(), python)
 	if err != nil {
 		t.Fatal(err)
 	}
-	django, err := testserver.PythonPackages(t.Context(), version, djangoPackages...)
+	django, err := pythonenv.Packages(t.Context(), version, djangoPackages...)
 	if err != nil {
 		t.Fatal(err)
 	}

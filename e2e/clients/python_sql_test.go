@@ -11,6 +11,7 @@ import (
 	"github.com/qsidecar/qsidecar/e2e/kit"
 	"github.com/qsidecar/qsidecar/e2e/kit/clientlib"
 	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/internal/testserver/pythonenv"
 )
 
 // checkPythonSQL runs qsidecar.sql with a real driver, a database, and a sidecar that finds the
@@ -57,6 +58,6 @@ func TestPythonInsert(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		checkPythonSQL(t, s, clientlib.PythonEnv(t, testserver.PythonTools...), "mysql", string(where))
+		checkPythonSQL(t, s, clientlib.PythonEnv(t, pythonenv.Tools...), "mysql", string(where))
 	})
 }

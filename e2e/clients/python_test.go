@@ -14,7 +14,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
 	"github.com/qsidecar/qsidecar/e2e/kit/clientlib"
-	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/internal/testserver/pythonenv"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
@@ -61,13 +61,13 @@ type python struct {
 func pythons(t *testing.T) []python {
 	t.Helper()
 	var all []python
-	oldest := func(ctx context.Context) (string, error) { return testserver.DebianPython(ctx, "bullseye") }
-	for _, get := range []func(context.Context) (string, error){oldest, testserver.NewestPython} {
+	oldest := func(ctx context.Context) (string, error) { return pythonenv.Debian(ctx, "bullseye") }
+	for _, get := range []func(context.Context) (string, error){oldest, pythonenv.Newest} {
 		interpreter, err := get(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		version, err := testserver.PythonVersion(t.Context(), interpreter)
+		version, err := pythonenv.Version(t.Context(), interpreter)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -123,7 +123,7 @@ func TestPythonSuite(t *testing.T) {
 // TestPythonTypes checks that mypy --strict finds nothing, so that its users' mypy does not either.
 func TestPythonTypes(t *testing.T) {
 	t.Parallel()
-	cmd := exec.CommandContext(t.Context(), clientlib.PythonEnv(t, testserver.PythonTools...), "-m", "mypy", "--strict",
+	cmd := exec.CommandContext(t.Context(), clientlib.PythonEnv(t, pythonenv.Tools...), "-m", "mypy", "--strict",
 		"--cache-dir", filepath.Join(t.TempDir(), "mypy"), "qsidecar")
 	cmd.Dir = clientlib.PythonPackage
 	if out, err := cmd.CombinedOutput(); err != nil {

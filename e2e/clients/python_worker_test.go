@@ -12,7 +12,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
 	"github.com/qsidecar/qsidecar/e2e/kit/clientlib"
-	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/internal/testserver/pythonenv"
 )
 
 // TestPythonExample runs the example of the package's README unchanged, with the package installed
@@ -65,7 +65,7 @@ func TestPythonPostgres(t *testing.T) {
 		t.Parallel()
 		s := kit.NewSite(t)
 		s.URL = p.Database(t)
-		checkPythonSQL(t, s, clientlib.PythonEnv(t, testserver.PythonTools...), "postgresql", s.URL)
+		checkPythonSQL(t, s, clientlib.PythonEnv(t, pythonenv.Tools...), "postgresql", s.URL)
 	})
 	for name, connections := range map[string]int{"threads": 1, "processes": 8} {
 		var how []string

@@ -11,7 +11,8 @@ import (
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
 	"github.com/qsidecar/qsidecar/e2e/kit/clientlib"
-	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/internal/testserver/debian"
+	"github.com/qsidecar/qsidecar/internal/testserver/local"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
@@ -25,7 +26,7 @@ const oldMsgpack = "bullseye"
 // debianRuby returns a command that runs only the Ruby of a Debian suite, with msgpack or without.
 func debianRuby(t *testing.T, suite string, msgpack bool) string {
 	t.Helper()
-	root, err := testserver.DebianRoot(t.Context(), "ruby-"+suite, suite, "ruby", "ruby-msgpack")
+	root, err := debian.Root(t.Context(), "ruby-"+suite, suite, "ruby", "ruby-msgpack")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +53,7 @@ func debianRuby(t *testing.T, suite string, msgpack bool) string {
 	words := fmt.Sprintf("#!/bin/sh\nexport RUBYLIB=%q MSGPACK=%t\nexec %q --library-path %q %q --disable-gems -w \"$@\"\n",
 		strings.Join(path, ":"), used, loader,
 		filepath.Join(root, "usr/lib", arch)+":"+filepath.Join(root, "lib", arch), only(t, root, "usr/bin/ruby[0-9]*"))
-	if err := testserver.WriteProgram(script, []byte(words)); err != nil {
+	if err := local.WriteProgram(script, []byte(words)); err != nil {
 		t.Fatal(err)
 	}
 	return script

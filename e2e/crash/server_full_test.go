@@ -13,6 +13,7 @@ import (
 	"github.com/qsidecar/qsidecar/e2e/kit"
 	"github.com/qsidecar/qsidecar/e2e/kit/databases"
 	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/internal/testserver/local"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
@@ -45,7 +46,7 @@ func smallDisk(t *testing.T, size string) (disk, other string) {
 		}
 	})
 	t.Setenv("TMPDIR", disk)
-	t.Setenv(testserver.EnvMemory, "")
+	t.Setenv(local.EnvMemory, "")
 	return disk, other
 }
 
@@ -121,7 +122,7 @@ func (f *fullServer) try() {
 		f.Errorf("the other queue has %+v, want nothing", got)
 	}
 	f.checks(a, 0, "")
-	if err := testserver.RanAsRoot("servers with a full disk", f.Name()); err != nil {
+	if err := local.RanAsRoot("servers with a full disk", f.Name()); err != nil {
 		f.Fatal(err)
 	}
 }

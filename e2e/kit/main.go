@@ -13,7 +13,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/e2e/kit/child"
 	"github.com/qsidecar/qsidecar/internal/config"
-	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/internal/testserver/local"
 )
 
 var (
@@ -107,7 +107,7 @@ func findBinary(dir string) (string, error) {
 		if err != nil {
 			return "", fmt.Errorf("QSIDECAR_BIN: %w", err)
 		}
-		return to, testserver.WriteProgram(to, program)
+		return to, local.WriteProgram(to, program)
 	}
 	if out, err := exec.Command(Path("scripts/build.sh"), to).CombinedOutput(); err != nil {
 		return "", fmt.Errorf("building the binary: %w\n%s", err, out)

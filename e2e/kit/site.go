@@ -13,6 +13,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/e2e/kit/databases"
 	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/internal/testserver/local"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
@@ -33,7 +34,7 @@ type Site struct {
 // NewSite returns a site with a new SQLite file.
 func NewSite(t testing.TB) *Site {
 	t.Helper()
-	dir, err := os.MkdirTemp(testserver.TempDir(), "qs")
+	dir, err := os.MkdirTemp(local.TempDir(), "qs")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +93,7 @@ func (s *Site) Start(name string) *Sidecar {
 func (s *Site) Script(name, text string) {
 	s.T.Helper()
 	path := filepath.Join(s.Dir, name)
-	if err := testserver.WriteProgram(path, []byte("#!/bin/sh\n"+text)); err != nil {
+	if err := local.WriteProgram(path, []byte("#!/bin/sh\n"+text)); err != nil {
 		s.T.Fatal(err)
 	}
 }

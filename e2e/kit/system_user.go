@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/internal/testserver/local"
 )
 
 // SystemUser is a system user who connects in a real process with this user and these groups.
@@ -24,7 +24,7 @@ func (p SystemUser) As(t *testing.T, socket string, lines ...string) (replies []
 		groups = []string{"--groups", p.Groups}
 	}
 	args := append([]string{"--reuid", fmt.Sprint(p.UID), "--regid", fmt.Sprint(p.GID)}, groups...)
-	cmd := testserver.AsRoot(t.Context(), "setpriv", append(args, "nc", "-N", "-U", socket)...)
+	cmd := local.AsRoot(t.Context(), "setpriv", append(args, "nc", "-N", "-U", socket)...)
 	cmd.Stdin = strings.NewReader(strings.Join(lines, "\n") + "\n")
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/qsidecar/qsidecar/internal/testserver/debian"
+	"github.com/qsidecar/qsidecar/internal/testserver/local"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
@@ -23,8 +25,8 @@ type Patroni struct {
 	synchronous bool
 	through     func(member, to string) string
 	home, dir   string
-	who         account
-	etcd        *process
+	who         local.Account
+	etcd        *local.Process
 	etcdPort    string
 }
 
@@ -34,7 +36,7 @@ type PatroniMember struct {
 
 	server    *Postgres // without what through returned
 	dir, rest string
-	patroni   *process
+	patroni   *local.Process
 	postgres  int // the process id of the server when it was last frozen or killed
 }
 
@@ -47,15 +49,15 @@ func patroniHome(cache string) string { return filepath.Join(cache, "patroni-"+p
 // Connections lead to the address that through returns for their destination. It is called for each member in this order: from the
 // member to etcd, from clients to its PostgreSQL, from other members to its PostgreSQL, and from them to its Patroni.
 func StartPatroni(ctx context.Context, n int, synchronous bool, through func(member, to string) string) (_ *Patroni, err error) {
-	removeDeadServers()
+	local.RemoveDeadServers()
 	c := &Patroni{synchronous: synchronous, through: through}
-	if c.who, err = unprivileged(); err != nil {
+	if c.who, err = local.Unprivileged(); err != nil {
 		return nil, err
 	}
 	if c.home, err = installPatroni(ctx, c.who); err != nil {
 		return nil, err
 	}
-	if c.dir, err = newServerDir("qspg", Options{}); err != nil {
+	if c.dir, err = local.NewServerDir("qspg", false); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -77,29 +79,29 @@ func StartPatroni(ctx context.Context, n int, synchronous bool, through func(mem
 	if err := c.Whole(ctx); err != nil {
 		return nil, err
 	}
-	return c, recordServer("PostgreSQL 15 under Patroni")
+	return c, local.RecordServer("PostgreSQL 15 under Patroni")
 }
 
 func (c *Patroni) startEtcd(ctx context.Context) (err error) {
-	peers, err := FreePort()
+	peers, err := local.FreePort()
 	if err != nil {
 		return err
 	}
-	if c.etcdPort, err = FreePort(); err != nil {
+	if c.etcdPort, err = local.FreePort(); err != nil {
 		return err
 	}
 	clients, members := "http://127.0.0.1:"+c.etcdPort, "http://127.0.0.1:"+peers
-	loader, libraries, err := loaderOf(c.home)
+	loader, libraries, err := debian.Loader(c.home)
 	if err != nil {
 		return err
 	}
 	cmd := exec.Command(loader, "--library-path", libraries, filepath.Join(c.home, "usr/bin/etcd"), "--data-dir", filepath.Join(c.dir, "etcd", "data"),
 		"--listen-client-urls", clients, "--advertise-client-urls", clients, "--listen-peer-urls", members,
 		"--initial-advertise-peer-urls", members, "--initial-cluster", "default="+members, "--unsafe-no-fsync")
-	if c.etcd, err = launch(cmd, c.who, syscall.SIGKILL, filepath.Join(c.dir, "etcd", "log")); err != nil {
+	if c.etcd, err = local.Launch(cmd, c.who, syscall.SIGKILL, filepath.Join(c.dir, "etcd", "log")); err != nil {
 		return err
 	}
-	return c.etcd.waitReady(ctx, "etcd", func(ctx context.Context) error { return ok(ctx, clients+"/health") })
+	return c.etcd.WaitReady(ctx, "etcd", func(ctx context.Context) error { return ok(ctx, clients+"/health") })
 }
 
 // ok returns an error unless a URL answers with 200.
@@ -150,7 +152,7 @@ func (c *Patroni) add(ctx context.Context, name string) error {
 	var ports [2]string
 	for i := range ports {
 		var err error
-		if ports[i], err = FreePort(); err != nil {
+		if ports[i], err = local.FreePort(); err != nil {
 			return err
 		}
 	}
@@ -169,13 +171,13 @@ func (c *Patroni) add(ctx context.Context, name string) error {
 	if err := c.Start(m); err != nil {
 		return err
 	}
-	return m.patroni.waitReady(ctx, "PostgreSQL under Patroni", func(ctx context.Context) error { return ok(ctx, m.rest+"/health") })
+	return m.patroni.WaitReady(ctx, "PostgreSQL under Patroni", func(ctx context.Context) error { return ok(ctx, m.rest+"/health") })
 }
 
 // Start starts a member's Patroni, which starts its server.
 func (c *Patroni) Start(m *PatroniMember) (err error) {
 	cmd := exec.Command(filepath.Join(c.home, "python"), filepath.Join(c.home, "usr/bin/patroni"), filepath.Join(m.dir, "patroni.yaml"))
-	m.patroni, err = launch(cmd, c.who, syscall.SIGTERM, filepath.Join(m.dir, "log")) // at SIGTERM it ends its server too
+	m.patroni, err = local.Launch(cmd, c.who, syscall.SIGTERM, filepath.Join(m.dir, "log")) // at SIGTERM it ends its server too
 	return err
 }
 
@@ -229,7 +231,7 @@ func (c *Patroni) primary(ctx context.Context, without *PatroniMember) (*Patroni
 
 // Switchover makes Patroni choose another primary.
 func (c *Patroni) Switchover(ctx context.Context, from *PatroniMember) error {
-	return run(ctx, filepath.Join(c.home, "python"), filepath.Join(c.home, "usr/bin/patronictl"), "-c", filepath.Join(from.dir, "patroni.yaml"),
+	return local.Run(ctx, filepath.Join(c.home, "python"), filepath.Join(c.home, "usr/bin/patronictl"), "-c", filepath.Join(from.dir, "patroni.yaml"),
 		"switchover", "qsidecar", "--leader", from.Name, "--force")
 }
 
@@ -238,13 +240,13 @@ func (c *Patroni) Kill9(m *PatroniMember) error {
 	if err := c.Freeze(m); err != nil {
 		return err
 	}
-	_, err := m.patroni.stop(syscall.SIGKILL)
-	return errors.Join(err, signalTree(m.postgres, syscall.SIGKILL))
+	_, err := m.patroni.Stop(syscall.SIGKILL)
+	return errors.Join(err, local.SignalTree(m.postgres, syscall.SIGKILL))
 }
 
 // Freeze stops all processes of a member, as a host that hangs.
 func (c *Patroni) Freeze(m *PatroniMember) error {
-	if err := m.patroni.process.Signal(syscall.SIGSTOP); err != nil && !errors.Is(err, os.ErrProcessDone) {
+	if err := m.patroni.OS.Signal(syscall.SIGSTOP); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
 	}
 	pid, err := os.ReadFile(filepath.Join(m.dir, "data", "postmaster.pid"))
@@ -255,7 +257,7 @@ func (c *Patroni) Freeze(m *PatroniMember) error {
 	if m.postgres, err = strconv.Atoi(line); err != nil {
 		return err
 	}
-	return signalTree(m.postgres, syscall.SIGSTOP)
+	return local.SignalTree(m.postgres, syscall.SIGSTOP)
 }
 
 // Exec runs statements at the primary.
@@ -283,7 +285,7 @@ func (c *Patroni) CaughtUp(ctx context.Context) error {
 
 // Log returns the end of a member's log, for a test that failed.
 func (c *Patroni) Log(m *PatroniMember) string {
-	text := m.patroni.output()
+	text := m.patroni.Output()
 	return text[max(0, len(text)-4<<10):]
 }
 
@@ -296,12 +298,58 @@ func (c *Patroni) Stop() (err error) {
 		if failed := c.Kill9(m); failed != nil && !errors.Is(failed, os.ErrNotExist) { // its server may not have started
 			err = errors.Join(err, failed)
 		}
-		_, failed := m.patroni.stop(syscall.SIGKILL)
+		_, failed := m.patroni.Stop(syscall.SIGKILL)
 		err = errors.Join(err, failed)
 	}
 	if c.etcd != nil {
-		_, failed := c.etcd.stop(syscall.SIGKILL)
+		_, failed := c.etcd.Stop(syscall.SIGKILL)
 		err = errors.Join(err, failed)
 	}
 	return errors.Join(err, os.RemoveAll(c.dir))
+}
+
+// postgresBin returns the directory of PostgreSQL's programs in the unpacked packages.
+func postgresBin(home string) string { return filepath.Join(home, "usr/lib/postgresql/15/bin") }
+
+// installPatroni unpacks Patroni, etcd and PostgreSQL, and returns their directory. Its `python`
+// runs Patroni. PostgreSQL's programs there are scripts that start the real ones with their own libraries.
+func installPatroni(ctx context.Context, who local.Account) (string, error) {
+	cache, err := local.CacheDirOf(who)
+	if err != nil {
+		return "", err
+	}
+	home := patroniHome(cache)
+	if err := debian.Install(ctx, cache, patroniSuite, home, "patroni", "python3-etcd", "etcd-server", "postgresql-15"); err != nil {
+		return "", err
+	}
+	return home, local.Locked(home+".lock", func() error {
+		python := filepath.Join(home, "python")
+		if local.Exists(python) {
+			return nil
+		}
+		loader, libraries, err := debian.Loader(home)
+		if err != nil {
+			return err
+		}
+		for _, name := range []string{"postgres", "initdb", "pg_ctl", "pg_controldata", "pg_basebackup", "pg_rewind", "pg_isready"} {
+			at := filepath.Join(postgresBin(home), name)
+			if !local.Exists(at + ".real") {
+				if err := os.Rename(at, at+".real"); err != nil {
+					return err
+				}
+			}
+			script := fmt.Sprintf("#!/bin/sh\nexec '%s' --library-path '%s' --argv0 '%s' '%s.real' \"$@\"\n", loader, libraries, at, at)
+			if err := local.WriteProgram(at, []byte(script)); err != nil {
+				return err
+			}
+		}
+		script := fmt.Sprintf("#!/bin/sh\nPYTHONHOME='%s/usr' exec '%s' --library-path '%s' '%s/usr/bin/python3' -B \"$@\"\n", home, loader, libraries, home)
+		if err := local.WriteProgram(python+".new", []byte(script)); err != nil {
+			return err
+		}
+		if err := local.Run(ctx, python+".new", "-c", "import patroni.dcs.etcd3, psycopg2"); err != nil {
+			return err
+		}
+		return os.Rename(python+".new", python)
+	})
 }

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
-	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/internal/testserver/pythonenv"
 )
 
 // PythonPackage is the directory of the client under test.
@@ -27,7 +27,7 @@ func PythonEnv(t *testing.T, requirements ...string) string {
 			}
 		}
 	}
-	python, err := testserver.PythonEnv(t.Context(), "python3", requirements...)
+	python, err := pythonenv.New(t.Context(), "python3", requirements...)
 	if err != nil {
 		t.Fatal(err)
 	}

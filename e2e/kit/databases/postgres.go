@@ -11,6 +11,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/e2e/kit/proxy"
 	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/internal/testserver/local"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
@@ -27,7 +28,7 @@ type Postgres struct {
 // StartPostgres starts a server of a major version with a site's database. It ends with the test.
 func StartPostgres(t *testing.T, version string) *Postgres {
 	t.Helper()
-	port, err := testserver.FreePort()
+	port, err := local.FreePort()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/Shopify/toxiproxy/v2"
 	"github.com/rs/zerolog"
 
-	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/internal/testserver/local"
 )
 
 // Proxy is between clients and a server. Add toxics before it starts if possible: toxiproxy
@@ -26,7 +26,7 @@ type Proxy struct {
 // New starts a proxy in front of the server at an address. It ends with the test.
 func New(t testing.TB, to string) *Proxy {
 	t.Helper()
-	port, err := testserver.FreePort()
+	port, err := local.FreePort()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package testserver
+package local
 
 import (
 	"os/exec"

