@@ -1,4 +1,4 @@
-package main
+package measure
 
 import (
 	"context"
@@ -17,18 +17,19 @@ import (
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
-// sidecar is a running qsidecar.
-type sidecar struct {
-	socket string
-	pid    int
-	stop   func() error
+// Sidecar is a running qsidecar.
+type Sidecar struct {
+	Socket string
+	PID    int
+	Stop   func() error
 }
 
-const startTime = 30 * time.Second
+// StartTime is how long a process can take to start.
+const StartTime = 30 * time.Second
 
-// startSidecar runs the program on the database and waits until it listens. With quiet it does not
+// StartSidecar runs the program on the database and waits until it listens. With quiet it does not
 // notify other sidecars of new jobs, and does not listen to them.
-func startSidecar(ctx context.Context, bin, database string, quiet bool) (_ *sidecar, err error) {
+func StartSidecar(ctx context.Context, bin, database string, quiet bool) (_ *Sidecar, err error) {
 	dir, err := os.MkdirTemp("", "qsbench")
 	if err != nil {
 		return nil, err
@@ -45,15 +46,15 @@ func startSidecar(ctx context.Context, bin, database string, quiet bool) (_ *sid
 	if err := os.WriteFile(config, []byte(words), 0o600); err != nil {
 		return nil, err
 	}
-	pid, stop, err := launch(ctx, socket, nil, bin, "serve", "--config", config)
+	pid, stop, err := Launch(ctx, socket, nil, bin, "serve", "--config", config)
 	if err != nil {
 		return nil, err
 	}
-	return &sidecar{socket: socket, pid: pid, stop: func() error { return errors.Join(stop(), os.RemoveAll(dir)) }}, nil
+	return &Sidecar{Socket: socket, PID: pid, Stop: func() error { return errors.Join(stop(), os.RemoveAll(dir)) }}, nil
 }
 
-// launch starts a server and waits until it listens on the socket. The server ends with this process.
-func launch(ctx context.Context, socket string, env []string, argv ...string) (pid int, stop func() error, err error) {
+// Launch starts a server and waits until it listens on the socket. The server ends with this process.
+func Launch(ctx context.Context, socket string, env []string, argv ...string) (pid int, stop func() error, err error) {
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Env, cmd.Stderr = append(os.Environ(), env...), os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
@@ -76,7 +77,7 @@ func launch(ctx context.Context, socket string, env []string, argv ...string) (p
 		return 0, nil, err
 	}
 	stop = func() error { return errors.Join(cmd.Process.Signal(syscall.SIGTERM), <-ended) }
-	ctx, cancel := context.WithTimeout(ctx, startTime)
+	ctx, cancel := context.WithTimeout(ctx, StartTime)
 	defer cancel()
 	for {
 		conn, err := net.Dial("unix", socket)
@@ -92,13 +93,13 @@ func launch(ctx context.Context, socket string, env []string, argv ...string) (p
 }
 
 // stats returns the queue's counts from the sidecar, or zero counts for an unknown queue.
-func (s *sidecar) stats(queue string) (q protocol.QueueStat, err error) {
-	w, err := dial(s.socket)
+func (s *Sidecar) stats(queue string) (q protocol.QueueStat, err error) {
+	w, err := Dial(s.Socket)
 	if err != nil {
 		return q, err
 	}
-	defer func() { err = errors.Join(err, w.conn.Close()) }()
-	r, err := w.call(&protocol.Request{Op: protocol.OpStats, Queue: queue})
+	defer func() { err = errors.Join(err, w.Conn.Close()) }()
+	r, err := w.Call(&protocol.Request{Op: protocol.OpStats, Queue: queue})
 	if err != nil {
 		return q, err
 	}
@@ -108,8 +109,23 @@ func (s *sidecar) stats(queue string) (q protocol.QueueStat, err error) {
 	return q, nil
 }
 
-// count returns how many jobs of the queue are ready, scheduled or claimed.
-func (s *sidecar) count(queue string) (n int64, err error) {
+// Count returns how many jobs of the queue are ready, scheduled or claimed.
+func (s *Sidecar) Count(queue string) (n int64, err error) {
 	q, err := s.stats(queue)
 	return q.Ready + q.Scheduled + q.Claimed, err
+}
+
+// Empty returns an error if jobs are left in the queue, because some were not processed.
+func (s *Sidecar) Empty(queue string) error {
+	left, err := s.Count(queue)
+	if err == nil && left != 0 {
+		err = fmt.Errorf("%d jobs are left in the queue %s after all were worked", left, queue)
+	}
+	return err
+}
+
+// Ended returns how many finished jobs the queue has.
+func (s *Sidecar) Ended(queue string) (n int64, err error) {
+	q, err := s.stats(queue)
+	return q.Done + q.Dead, err
 }

@@ -1,4 +1,4 @@
-package main
+package engines
 
 import (
 	"context"
@@ -11,23 +11,24 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/postgres"
+	"github.com/qsidecar/qsidecar/bench/internal/measure"
 	"github.com/qsidecar/qsidecar/bench/internal/proc"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
-var postgresEngine = engine{
-	name:  "postgres",
-	start: startPostgres,
-	aims:  []aim{{keyOne, keyTwo, 12}, {keyOne, keyBest, 5}, {keyMany, keyRaw, 0.85}},
-	rows:  10_000_000, held: 1_000_000,
-	holds:   []hold{snapshotOnly, {"a long writing transaction", `INSERT INTO qsidecar.qsidecar_jobs (queue, payload) VALUES ('other', '')`}},
-	drivers: true,
+var postgresEngine = measure.Engine{
+	Name:  "postgres",
+	Start: startPostgres,
+	Aims:  []measure.Aim{{Of: measure.KeyOne, To: measure.KeyTwo, Least: 12}, {Of: measure.KeyOne, To: measure.KeyBest, Least: 5}, {Of: measure.KeyMany, To: measure.KeyRaw, Least: 0.85}},
+	Rows:  10_000_000, Held: 1_000_000,
+	Holds:   []measure.Hold{measure.SnapshotOnly, {Name: "a long writing transaction", SQL: `INSERT INTO qsidecar.qsidecar_jobs (queue, payload) VALUES ('other', '')`}},
+	Drivers: true,
 }
 
 // pgServer is a PostgreSQL of the newest version.
 type pgServer struct{ *testserver.Postgres }
 
-func startPostgres(ctx context.Context, fast bool) (server, error) {
+func startPostgres(ctx context.Context, fast bool) (measure.Server, error) {
 	versions := testserver.Versions()
 	p, err := testserver.StartPostgres(ctx, versions[len(versions)-1], testserver.Options{
 		Durable: !fast,
@@ -45,7 +46,7 @@ func startPostgres(ctx context.Context, fast bool) (server, error) {
 func (s pgServer) Version() string             { return "PostgreSQL " + s.Postgres.Version }
 func (s pgServer) CPU() (time.Duration, error) { return proc.CPU(s.PID()) }
 
-func (s pgServer) Database(ctx context.Context, name string) (database, error) {
+func (s pgServer) Database(ctx context.Context, name string) (measure.Database, error) {
 	name = `"` + name + `"`
 	if err := s.Exec(ctx, `DROP DATABASE IF EXISTS `+name, `CREATE DATABASE `+name+` TEMPLATE template0`); err != nil {
 		return nil, err
@@ -98,16 +99,16 @@ func (d *pgDatabase) statements(ctx context.Context) (n int64, err error) {
 
 // Count reads the number of writing transactions from the next transaction id, because the server's
 // counter of commits is seconds late.
-func (d *pgDatabase) Count(ctx context.Context) (c counts, err error) {
+func (d *pgDatabase) Count(ctx context.Context) (c measure.Counts, err error) {
 	if !d.counts {
 		return c, nil
 	}
-	if c.statements, err = d.statements(ctx); err != nil {
+	if c.Statements, err = d.statements(ctx); err != nil {
 		return c, err
 	}
-	c.known = true
+	c.Known = true
 	err = d.look.QueryRow(ctx, `SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint,
-		(SELECT count(*) FROM pg_stat_activity WHERE datname = $1 AND backend_type = 'client backend' AND pid <> $2)`, d.name, d.c.PgConn().PID()).Scan(&c.transactions, &c.connections)
+		(SELECT count(*) FROM pg_stat_activity WHERE datname = $1 AND backend_type = 'client backend' AND pid <> $2)`, d.name, d.c.PgConn().PID()).Scan(&c.Transactions, &c.Connections)
 	return c, err
 }
 
@@ -116,7 +117,7 @@ func (d *pgDatabase) Backlog(ctx context.Context, queue string, rows int) error 
 		fmt.Sprintf(`INSERT INTO qsidecar.qsidecar_jobs (queue, state, payload, run_at, finished_at)
 			SELECT '%s', s, decode(repeat('00', %d), 'hex'),
 				CASE s WHEN 'scheduled' THEN now() + interval '1 day' END, CASE s WHEN 'dead' THEN now() END
-			FROM generate_series(1, %d) n CROSS JOIN unnest('{ready,scheduled,dead}'::text[]) s`, queue, payloadSize, rows),
+			FROM generate_series(1, %d) n CROSS JOIN unnest('{ready,scheduled,dead}'::text[]) s`, queue, measure.PayloadSize, rows),
 		`VACUUM ANALYZE qsidecar.qsidecar_jobs`, `CHECKPOINT`,
 	} {
 		if _, err := d.c.Exec(ctx, sql, pgx.QueryExecModeSimpleProtocol); err != nil {
@@ -131,7 +132,7 @@ func (d *pgDatabase) Finished(ctx context.Context, queue string, rows int, first
 		fmt.Sprintf(`INSERT INTO qsidecar.qsidecar_jobs (queue, state, payload, attempts, last_error, finished_at, expires_at)
 			SELECT '%s', s, decode(repeat('00', %d), 'hex'), 1, CASE s WHEN 'dead' THEN 'why' END, now() - interval '31 days',
 				now() + (%d + %d * n / %d) * interval '1 ms'
-			FROM generate_series(1, %[5]d) n CROSS JOIN unnest('{done,dead}'::text[]) s`, queue, payloadSize, first.Milliseconds(), span.Milliseconds(), rows),
+			FROM generate_series(1, %[5]d) n CROSS JOIN unnest('{done,dead}'::text[]) s`, queue, measure.PayloadSize, first.Milliseconds(), span.Milliseconds(), rows),
 		`INSERT INTO qsidecar.qsidecar_failures (job, fence, attempt, cause, message, at)
 			SELECT id, 1, 1, 'nacked', 'why', finished_at FROM qsidecar.qsidecar_jobs WHERE state = 'dead'`,
 		`VACUUM ANALYZE qsidecar.qsidecar_jobs, qsidecar.qsidecar_failures`, `CHECKPOINT`,

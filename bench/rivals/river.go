@@ -1,4 +1,4 @@
-package main
+package rivals
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/qsidecar/qsidecar/bench/internal/measure"
 	"github.com/riverqueue/river"
 	"github.com/riverqueue/river/riverdriver/riverpgxv5"
 	"github.com/riverqueue/river/rivermigrate"
@@ -39,7 +40,7 @@ type riverContender struct {
 }
 
 func openRiver(ctx context.Context, y *yard) (contender, error) {
-	d, err := y.server.Database(ctx, "river")
+	d, err := y.Server.Database(ctx, "river")
 	if err != nil {
 		return nil, err
 	}
@@ -92,12 +93,12 @@ func (c *riverContender) ready(ctx context.Context, w workload) error {
 	return err
 }
 
-func (c *riverContender) consume(ctx context.Context, n int) (figures, error) {
+func (c *riverContender) consume(ctx context.Context, n int) (measure.Figures, error) {
 	f, err := c.loops.consume(ctx, n)
 	return f, errors.Join(err, c.end())
 }
 
-func (c *riverContender) flow(ctx context.Context, n int, rate float64) (figures, error) {
+func (c *riverContender) flow(ctx context.Context, n int, rate float64) (measure.Figures, error) {
 	f, err := c.loops.flow(ctx, n, rate)
 	return f, errors.Join(err, c.end())
 }
@@ -128,7 +129,7 @@ func (c *riverContender) end() error {
 		return nil
 	}
 	c.started = false
-	ctx, cancel := context.WithTimeout(context.Background(), startTime)
+	ctx, cancel := context.WithTimeout(context.Background(), measure.StartTime)
 	defer cancel()
 	return c.client.Stop(ctx)
 }

@@ -1,10 +1,14 @@
-package main
+// Package rivals measures a sidecar beside other queues, with the same workloads in turn. rivals.go has the workloads and runs
+// them. A peer is in own.go (the sidecar), river.go, direct.go (in this process) or script.go (programs in other languages, which
+// are in this folder). report.go has the tables and the plot.
+package rivals
 
 import (
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"github.com/qsidecar/qsidecar/bench/internal/measure"
 	"os"
 	"path"
 	"slices"
@@ -28,12 +32,12 @@ type contender interface {
 	// ready prepares for a workload, before anything is measured. end ends what ready started.
 	ready(ctx context.Context, w workload) error
 	// produce enqueues n jobs.
-	produce(ctx context.Context, n int) (figures, error)
+	produce(ctx context.Context, n int) (measure.Figures, error)
 	// consume works the n jobs of the queue, and ends when the last one is settled.
-	consume(ctx context.Context, n int) (figures, error)
+	consume(ctx context.Context, n int) (measure.Figures, error)
 	// flow enqueues n jobs at a rate and works them at the same time. The latencies, from the
 	// start of the enqueue to the start of the job, are in first.
-	flow(ctx context.Context, n int, rate float64) (figures, error)
+	flow(ctx context.Context, n int, rate float64) (measure.Figures, error)
 	// left returns the number of jobs that are not done.
 	left(ctx context.Context) (int, error)
 	end() error
@@ -55,25 +59,25 @@ const producers = 32
 
 // workloads are all workloads in order of measurement.
 var workloads = []workload{
-	{name: "32", workers: 32, size: payloadSize, batch: 1},
-	{name: "1", workers: 1, size: payloadSize, batch: 100},
-	{name: "8", workers: 8, size: payloadSize, batch: 100},
-	{name: "256", workers: 256, size: payloadSize, batch: 100},
-	{name: "1000", workers: 1000, size: payloadSize, batch: 100},
+	{name: "32", workers: 32, size: measure.PayloadSize, batch: 1},
+	{name: "1", workers: 1, size: measure.PayloadSize, batch: 100},
+	{name: "8", workers: 8, size: measure.PayloadSize, batch: 100},
+	{name: "256", workers: 256, size: measure.PayloadSize, batch: 100},
+	{name: "1000", workers: 1000, size: measure.PayloadSize, batch: 100},
 	{name: "10KiB", workers: 32, size: 10 << 10, batch: 1},
-	{name: "flow", workers: 32, size: payloadSize, batch: 1, flows: true},
-	{name: "flow100", workers: 32, size: payloadSize, batch: 1, flows: true, rate: 100},
-	{name: "flow500", workers: 32, size: payloadSize, batch: 1, flows: true, rate: 500},
+	{name: "flow", workers: 32, size: measure.PayloadSize, batch: 1, flows: true},
+	{name: "flow100", workers: 32, size: measure.PayloadSize, batch: 1, flows: true, rate: 100},
+	{name: "flow500", workers: 32, size: measure.PayloadSize, batch: 1, flows: true, rate: 500},
 	{name: "1MiB", workers: 32, size: 1 << 20, batch: 1},
 }
 
 // peers are all peers in order of the table.
 var peers = []peer{
 	ownPeer, ownWorkerPeer, ownBatchPeer,
-	directPeer(keyTwo, "two short transactions", "each worker a connection", "1", "8", "32", "256", "10KiB", "1MiB"),
-	directPeer(keyBest, "best one-job SQL", "each worker a connection", "1", "8", "32", "256", "10KiB", "1MiB"),
-	directPeer(keyRaw, "raw limit n=1000", "one connection claims 1,000 jobs and deletes them in one transaction", "1"),
-	directPeer(keyBest, "bare commit", "one connection inserts a row a transaction, and nothing else runs: the reference for latencies", "flow"),
+	directPeer(measure.KeyTwo, "two short transactions", "each worker a connection", "1", "8", "32", "256", "10KiB", "1MiB"),
+	directPeer(measure.KeyBest, "best one-job SQL", "each worker a connection", "1", "8", "32", "256", "10KiB", "1MiB"),
+	directPeer(measure.KeyRaw, "raw limit n=1000", "one connection claims 1,000 jobs and deletes them in one transaction", "1"),
+	directPeer(measure.KeyBest, "bare commit", "one connection inserts a row a transaction, and nothing else runs: the reference for latencies", "flow"),
 	riverPeer,
 	scriptPeer("graphile-worker", "one process of Node.js; a connection for each job, at most 100", nodeProgram("graphile.mjs"), nil),
 	scriptPeer("graphile-worker local", "with `localQueue` (500, or workers + 1) and `completeJobBatchDelay: 0`", nodeProgram("graphile.mjs"), map[string]any{"local": true}),
@@ -87,7 +91,7 @@ var peers = []peer{
 
 // yard is where the peers are measured.
 type yard struct {
-	*place
+	*measure.Setup
 	only  []string
 	open  []contender // of the peers; nil: not chosen, or not available
 	cells []*cell
@@ -98,10 +102,10 @@ type yard struct {
 type cell struct {
 	peer    int
 	w       workload
-	in, out float64   // jobs/s of an enqueue and of the work
-	put     []figures // of each round
-	got     []figures // of each round
-	why     string    // why it isn't measured
+	in, out float64           // jobs/s of an enqueue and of the work
+	put     []measure.Figures // of each round
+	got     []measure.Figures // of each round
+	why     string            // why it isn't measured
 }
 
 // stall is the time after which a peer that works no jobs has lost some.
@@ -109,16 +113,13 @@ const stall = 4 * time.Minute
 
 // limits of a cell's number of jobs.
 const (
-	maxJobs  = 400_000
+	MaxJobs  = 400_000
 	maxBytes = 256 << 20
 )
 
-// rivals measures every peer with every workload, in turn. An engine without peers is compared with direct SQL.
-func rivals(ctx context.Context, p *place) (err error) {
-	if !p.engine.drivers {
-		return compare(ctx, p)
-	}
-	y := &yard{place: p, only: strings.Split(p.only, ","), open: make([]contender, len(peers)), began: time.Now()}
+// Run measures every peer with every workload, in turn.
+func Run(ctx context.Context, p *measure.Setup) (err error) {
+	y := &yard{Setup: p, only: strings.Split(p.Only, ","), open: make([]contender, len(peers)), began: time.Now()}
 	defer func() {
 		for _, c := range y.open {
 			if c != nil {
@@ -136,7 +137,7 @@ func rivals(ctx context.Context, p *place) (err error) {
 			continue
 		}
 		y.open[i], err = x.open(ctx, y)
-		if errors.Is(err, errUnavailable) {
+		if errors.Is(err, measure.ErrUnavailable) {
 			for _, c := range mine {
 				c.why = err.Error()
 			}
@@ -146,14 +147,14 @@ func rivals(ctx context.Context, p *place) (err error) {
 	}
 	rounds := -1
 	var failure error                   // the other cells continue, but the run fails
-	for ; rounds < p.rounds; rounds++ { // the first one calibrates and warms up
+	for ; rounds < p.Rounds; rounds++ { // the first one calibrates and warms up
 		started := time.Now()
 		failed, err := y.round(ctx, rounds+1)
 		failure = errors.Join(failure, failed)
 		if err != nil {
 			return errors.Join(failure, err)
 		}
-		if now := time.Now(); rounds >= 0 && now.Sub(y.began)+now.Sub(started) > p.time {
+		if now := time.Now(); rounds >= 0 && now.Sub(y.began)+now.Sub(started) > p.Time {
 			rounds++
 			break
 		}
@@ -214,7 +215,7 @@ func (y *yard) run(ctx context.Context, x contender, c *cell, calibrate bool) (e
 	defer func() { err = errors.Join(err, x.end()) }()
 	if calibrate {
 		for range 2 {
-			if _, _, err := c.measure(ctx, x, c.jobs(y.cell/4)); err != nil {
+			if _, _, err := c.measure(ctx, x, c.jobs(y.Cell/4)); err != nil {
 				return err
 			}
 		}
@@ -222,12 +223,12 @@ func (y *yard) run(ctx context.Context, x contender, c *cell, calibrate bool) (e
 	}
 	if c.w.flows {
 		rate := cmp.Or(c.w.rate, y.half(c))
-		n := max(producers, int(rate*y.cell.Seconds()))
+		n := max(producers, int(rate*y.Cell.Seconds()))
 		f, err := x.flow(ctx, n, rate)
 		c.got = append(c.got, f)
-		return errors.Join(err, finished(ctx, x, n, f.jobs))
+		return errors.Join(err, finished(ctx, x, n, f.Jobs))
 	}
-	put, got, err := c.measure(ctx, x, c.jobs(y.cell))
+	put, got, err := c.measure(ctx, x, c.jobs(y.Cell))
 	if !peers[c.peer].reference {
 		c.put = append(c.put, put)
 	}
@@ -241,20 +242,20 @@ func (c *cell) jobs(d time.Duration) int {
 	if c.in > 0 {
 		n = max(n, int(d.Seconds()/(1/c.in+1/c.out)))
 	}
-	n = min(n, maxJobs, max(maxBytes/c.w.size, c.w.workers))
+	n = min(n, MaxJobs, max(maxBytes/c.w.size, c.w.workers))
 	return n - n%c.w.batch
 }
 
 // measure enqueues n jobs and works them.
-func (c *cell) measure(ctx context.Context, x contender, n int) (put, got figures, err error) {
+func (c *cell) measure(ctx context.Context, x contender, n int) (put, got measure.Figures, err error) {
 	if put, err = x.produce(ctx, n); err != nil {
 		return put, got, fmt.Errorf("enqueue: %w", err)
 	}
 	if got, err = x.consume(ctx, n); err != nil {
 		return put, got, fmt.Errorf("work: %w", err)
 	}
-	c.in, c.out = put.rate(), got.rate()
-	return put, got, finished(ctx, x, n, got.jobs)
+	c.in, c.out = put.Rate(), got.Rate()
+	return put, got, finished(ctx, x, n, got.Jobs)
 }
 
 // finished returns an error unless every job was worked exactly once.
@@ -268,18 +269,18 @@ func finished(ctx context.Context, x contender, n, worked int) error {
 
 // results prints the report, and keeps it for the file.
 func (y *yard) results(rounds int) error {
-	y.out.intro, y.out.tables = y.text(rounds)
-	y.out.plot = y.plot()
-	y.out.print(y.out.intro + y.out.tables)
+	y.Out.Intro, y.Out.Tables = y.text(rounds)
+	y.Out.Plot = y.plot()
+	y.Out.Print(y.Out.Intro + y.Out.Tables)
 	y.ratios()
-	return y.out.err
+	return y.Out.Err
 }
 
 // half returns half of the rate at which a peer both enqueues and works jobs one by one: that of the workload 32, if it was measured.
 func (y *yard) half(c *cell) float64 {
 	in, out := c.in, c.out
 	if full := y.find(peers[c.peer].name, "32"); full != nil && full.put != nil {
-		in, out = median(enqueued(full)), median(worked(full))
+		in, out = measure.Median(enqueued(full)), measure.Median(worked(full))
 	}
 	return 0.5 / (1/in + 1/out)
 }

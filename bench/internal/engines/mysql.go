@@ -1,4 +1,4 @@
-package main
+package engines
 
 import (
 	"context"
@@ -11,16 +11,17 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/mysql"
+	"github.com/qsidecar/qsidecar/bench/internal/measure"
 	"github.com/qsidecar/qsidecar/bench/internal/proc"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
 var (
-	mysqlEngine = engine{
-		name: "mysql", start: startMySQL(testserver.MySQL97), aims: []aim{{keyOne, keyTwo, 8}}, rows: 200_000, held: 300_000, holds: []hold{snapshotOnly},
+	mysqlEngine = measure.Engine{
+		Name: "mysql", Start: startMySQL(testserver.MySQL97), Aims: []measure.Aim{{Of: measure.KeyOne, To: measure.KeyTwo, Least: 8}}, Rows: 200_000, Held: 300_000, Holds: []measure.Hold{measure.SnapshotOnly},
 	}
-	mariadbEngine = engine{
-		name: "mariadb", start: startMySQL(testserver.MariaDB1011), aims: []aim{{keyOne, keyTwo, 10}}, rows: 200_000, held: 300_000, holds: []hold{snapshotOnly},
+	mariadbEngine = measure.Engine{
+		Name: "mariadb", Start: startMySQL(testserver.MariaDB1011), Aims: []measure.Aim{{Of: measure.KeyOne, To: measure.KeyTwo, Least: 10}}, Rows: 200_000, Held: 300_000, Holds: []measure.Hold{measure.SnapshotOnly},
 	}
 )
 
@@ -31,13 +32,13 @@ type myServer struct {
 }
 
 // startMySQL starts a server with default settings, except enough memory for the large tables.
-func startMySQL(kind testserver.Kind) func(ctx context.Context, fast bool) (server, error) {
-	return func(ctx context.Context, fast bool) (server, error) {
+func startMySQL(kind testserver.Kind) func(ctx context.Context, fast bool) (measure.Server, error) {
+	return func(ctx context.Context, fast bool) (measure.Server, error) {
 		m, err := testserver.StartMySQL(ctx, kind, testserver.Options{
 			Durable: !fast, Settings: map[string]string{"innodb-buffer-pool-size": "1G"},
 		})
 		if errors.Is(err, testserver.ErrUnavailable) {
-			return nil, fmt.Errorf("%w: %w", errUnavailable, err)
+			return nil, fmt.Errorf("%w: %w", measure.ErrUnavailable, err)
 		}
 		if err != nil {
 			return nil, err
@@ -49,7 +50,7 @@ func startMySQL(kind testserver.Kind) func(ctx context.Context, fast bool) (serv
 func (s myServer) Version() string             { return fmt.Sprintf("%s (%s)", s.name, s.MySQL.Version) }
 func (s myServer) CPU() (time.Duration, error) { return proc.CPU(s.PID()) }
 
-func (s myServer) Database(ctx context.Context, name string) (database, error) {
+func (s myServer) Database(ctx context.Context, name string) (measure.Database, error) {
 	if err := s.Exec(ctx, "DROP DATABASE IF EXISTS "+name, "CREATE DATABASE "+name,
 		"SET GLOBAL innodb_monitor_enable = 'trx_rw_commits'"); err != nil {
 		return nil, err
@@ -102,17 +103,17 @@ func (d *myDatabase) Open(ctx context.Context) (backends.Backend, error) {
 }
 
 // Count returns the counters of the whole server, because nothing else uses it.
-func (d *myDatabase) Count(ctx context.Context) (c counts, err error) {
+func (d *myDatabase) Count(ctx context.Context) (c measure.Counts, err error) {
 	var name string
 	d.asked++
-	if err = d.c.QueryRowContext(ctx, "SHOW GLOBAL STATUS LIKE 'Questions'").Scan(&name, &c.statements); err != nil {
+	if err = d.c.QueryRowContext(ctx, "SHOW GLOBAL STATUS LIKE 'Questions'").Scan(&name, &c.Statements); err != nil {
 		return c, err
 	}
-	c.statements -= d.asked
+	c.Statements -= d.asked
 	d.asked++
-	c.known = true
+	c.Known = true
 	err = d.c.QueryRowContext(ctx, `SELECT count, (SELECT count(*) FROM information_schema.processlist WHERE db = database() AND id <> connection_id())
-		FROM information_schema.innodb_metrics WHERE name = 'trx_rw_commits'`).Scan(&c.transactions, &c.connections)
+		FROM information_schema.innodb_metrics WHERE name = 'trx_rw_commits'`).Scan(&c.Transactions, &c.Connections)
 	return c, err
 }
 
@@ -146,7 +147,7 @@ func (d *myDatabase) Backlog(ctx context.Context, queue string, rows int) error 
 	}
 	for _, columns := range []string{"'ready', NULL, NULL", "'scheduled', UTC_TIMESTAMP(6) + INTERVAL 1 DAY, NULL", "'dead', NULL, UTC_TIMESTAMP(6)"} {
 		err := d.insert(ctx, rows, "INSERT INTO qsidecar_jobs (queue, payload, state, run_at, finished_at) SELECT ?, REPEAT('a', ?), "+columns+" FROM numbers",
-			queue, payloadSize)
+			queue, measure.PayloadSize)
 		if err != nil {
 			return err
 		}
@@ -163,7 +164,7 @@ func (d *myDatabase) Finished(ctx context.Context, queue string, rows int, first
 		for state, why := range map[string]any{"done": nil, "dead": "why"} {
 			if _, err := d.c.ExecContext(ctx, `INSERT INTO qsidecar_jobs (queue, payload, state, attempts, last_error, finished_at, expires_at)
 				SELECT ?, REPEAT('a', ?), ?, 1, ?, UTC_TIMESTAMP(6) - INTERVAL 31 DAY, UTC_TIMESTAMP(6) + INTERVAL (? + ? * (n + ?) DIV ?) MICROSECOND
-				FROM numbers WHERE n <= ?`, queue, payloadSize, state, why,
+				FROM numbers WHERE n <= ?`, queue, measure.PayloadSize, state, why,
 				first.Microseconds(), span.Microseconds(), from, rows, min(insertBatch, rows-from)); err != nil {
 				return err
 			}

@@ -1,4 +1,4 @@
-package main
+package engines
 
 import (
 	"bufio"
@@ -17,18 +17,19 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/sqlite"
+	"github.com/qsidecar/qsidecar/bench/internal/measure"
 	"github.com/qsidecar/qsidecar/bench/internal/proc"
 )
 
 // SQLite has no server. Its usage is that of the sidecar, of the processes of the rivals, or of the benchmark itself for the raw limit.
-var sqliteEngine = engine{name: "sqlite", start: startSQLite, aims: []aim{{keyOne, keyTwo, 15}}, rows: 200_000, held: 300_000, holds: []hold{snapshotOnly}}
+var sqliteEngine = measure.Engine{Name: "sqlite", Start: startSQLite, Aims: []measure.Aim{{Of: measure.KeyOne, To: measure.KeyTwo, Least: 15}}, Rows: 200_000, Held: 300_000, Holds: []measure.Hold{measure.SnapshotOnly}}
 
 type liteServer struct {
 	dir, version string
 	cpu          atomic.Int64 // ns that the rivals' processes have used
 }
 
-func startSQLite(ctx context.Context, _ bool) (server, error) {
+func startSQLite(ctx context.Context, _ bool) (measure.Server, error) {
 	dir, err := os.MkdirTemp("", "qsbench")
 	if err != nil {
 		return nil, err
@@ -55,7 +56,7 @@ func openLite(path, more string) (*sql.DB, error) {
 	return sql.Open("sqlite", "file:"+path+"?"+q.Encode()+more)
 }
 
-func (s *liteServer) Database(ctx context.Context, name string) (database, error) {
+func (s *liteServer) Database(ctx context.Context, name string) (measure.Database, error) {
 	rivals, err := openLite(s.path(name+"-rivals"), "")
 	if err != nil {
 		return nil, err
@@ -77,7 +78,7 @@ func (d *liteDatabase) Open(ctx context.Context) (backends.Backend, error) {
 	return sqlite.Open(ctx, sqlite.Options{Path: d.s.path(d.name)})
 }
 
-func (d *liteDatabase) Count(context.Context) (counts, error) { return counts{}, nil }
+func (d *liteDatabase) Count(context.Context) (measure.Counts, error) { return measure.Counts{}, nil }
 
 func (d *liteDatabase) Backlog(ctx context.Context, queue string, rows int) (err error) {
 	db, err := openLite(d.s.path(d.name), "&_txlock=immediate")
@@ -91,7 +92,7 @@ func (d *liteDatabase) Backlog(ctx context.Context, queue string, rows int) (err
 		for state, times := range map[string][2]any{"ready": {nil, nil}, "scheduled": {now + 24*time.Hour.Milliseconds(), nil}, "dead": {nil, now}} {
 			if _, err := db.ExecContext(ctx, `WITH RECURSIVE s (n) AS (SELECT ? + 1 UNION ALL SELECT n + 1 FROM s WHERE n < ?)
 				INSERT INTO qsidecar_jobs (queue, state, payload, position, ready_at, run_at, finished_at) SELECT ?, ?, zeroblob(?), n, ?, ?, ? FROM s`,
-				from, min(rows, from+insertBatch), queue, state, payloadSize, now, times[0], times[1]); err != nil {
+				from, min(rows, from+insertBatch), queue, state, measure.PayloadSize, now, times[0], times[1]); err != nil {
 				return err
 			}
 		}
@@ -112,7 +113,7 @@ func (d *liteDatabase) Finished(ctx context.Context, queue string, rows int, fir
 			if _, err := db.ExecContext(ctx, `WITH RECURSIVE s (n) AS (SELECT ? + 1 UNION ALL SELECT n + 1 FROM s WHERE n < ?)
 				INSERT INTO qsidecar_jobs (queue, state, payload, position, ready_at, attempts, last_error, finished_at, expires_at)
 				SELECT ?, ?, zeroblob(?), n, ?, 1, ?, ?, ? + ? * n / ? FROM s`,
-				from, min(rows, from+insertBatch), queue, state, payloadSize, now.UnixMilli(), why, now.Add(-31*24*time.Hour).UnixMilli(),
+				from, min(rows, from+insertBatch), queue, state, measure.PayloadSize, now.UnixMilli(), why, now.Add(-31*24*time.Hour).UnixMilli(),
 				now.Add(first).UnixMilli(), span.Milliseconds(), rows); err != nil {
 				return err
 			}
@@ -149,15 +150,15 @@ func (d *liteDatabase) Fill(ctx context.Context, jobs int) error {
 		CREATE INDEX rival_ready ON rival (queue, id) WHERE state = 0;
 		WITH RECURSIVE s (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < %d)
 		INSERT INTO rival (queue, payload) SELECT 'q', zeroblob(%d) FROM s;
-		PRAGMA wal_checkpoint(truncate)`, jobs, payloadSize))
+		PRAGMA wal_checkpoint(truncate)`, jobs, measure.PayloadSize))
 	return err
 }
 
 // Rivals implements database.
-func (d *liteDatabase) Rivals() []rival {
-	return []rival{
-		{keyTwo, "two short transactions, a process each", 8, 0.25, d.process},
-		{keyRaw, "raw limit, n = 1000", 1, 2, func(ctx context.Context) (func() (int, error), func() error, error) {
+func (d *liteDatabase) Rivals() []measure.Rival {
+	return []measure.Rival{
+		{Key: measure.KeyTwo, Name: "two short transactions, a process each", Workers: 8, Part: 0.25, Session: d.process},
+		{Key: measure.KeyRaw, Name: "raw limit, n = 1000", Workers: 1, Part: 2, Session: func(ctx context.Context) (func() (int, error), func() error, error) {
 			c, err := d.rivals.Conn(ctx)
 			if err != nil {
 				return nil, nil, err
@@ -174,7 +175,7 @@ func (d *liteDatabase) process(ctx context.Context) (work func() (int, error), e
 		return nil, nil, err
 	}
 	cmd := exec.CommandContext(ctx, self)
-	cmd.Env, cmd.Stderr = append(os.Environ(), roleEnv+"=sqlite "+d.s.path(d.name+"-rivals")), os.Stderr
+	cmd.Env, cmd.Stderr = append(os.Environ(), measure.RoleEnv+"=sqlite "+d.s.path(d.name+"-rivals")), os.Stderr
 	in, failed := cmd.StdinPipe()
 	out, err := cmd.StdoutPipe()
 	if err := errors.Join(failed, err, cmd.Start()); err != nil {
@@ -195,9 +196,9 @@ func (d *liteDatabase) process(ctx context.Context) (work func() (int, error), e
 	}, func() error { return errors.Join(in.Close(), cmd.Wait()) }, err
 }
 
-// workLite is the main function of that process. It prints that it is ready, and then for each line that it reads that it
+// WorkLite is the main function of that process. It prints that it is ready, and then for each line that it reads that it
 // has worked the whole table: the number of jobs and the CPU time.
-func workLite(path string) error {
+func WorkLite(path string) error {
 	db, err := openLite(path, "")
 	if err == nil {
 		err = db.Ping() // opens the connection

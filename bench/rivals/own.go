@@ -1,4 +1,4 @@
-package main
+package rivals
 
 import (
 	"bytes"
@@ -15,9 +15,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
+	"github.com/qsidecar/qsidecar/bench/internal/measure"
 	qsidecar "github.com/qsidecar/qsidecar/clients/go"
 	"github.com/qsidecar/qsidecar/protocol"
-	"golang.org/x/sync/errgroup"
 )
 
 // loops is a contender whose workers and producers are goroutines of this process.
@@ -25,9 +27,9 @@ type loops struct {
 	y        *yard
 	w        workload
 	named    string
-	database database // nil: none
-	server   int      // the process that is measured as the server; 0: none
-	socket   string   // of the sidecar
+	database measure.Database // nil: none
+	server   int              // the process that is measured as the server; 0: none
+	socket   string           // of the sidecar
 	connect  func(ctx context.Context, producer bool) (connection, error)
 	// works replaces the workers, if it is set: it works n jobs with l.w.workers at once.
 	works func(ctx context.Context, n int, got func(payload []byte)) (done int, err error)
@@ -51,8 +53,8 @@ func (l *loops) ready(_ context.Context, w workload) error { l.w = w; return nil
 func (l *loops) left(ctx context.Context) (int, error)     { return l.count(ctx) }
 func (l *loops) end() error                                { return nil }
 func (l *loops) close() error                              { return l.stop() }
-func (l *loops) look(ctx context.Context) func() (usage, error) {
-	return l.y.watch(ctx, &sidecar{pid: l.server}, l.database)
+func (l *loops) look(ctx context.Context) func() (measure.Usage, error) {
+	return l.y.Watch(ctx, &measure.Sidecar{PID: l.server}, l.database)
 }
 
 // connections opens connections of workers, and then of producers.
@@ -73,10 +75,10 @@ func (l *loops) connections(ctx context.Context, workers, producers int) (conns 
 	return conns, closes, nil
 }
 
-func (l *loops) produce(ctx context.Context, n int) (figures, error) {
+func (l *loops) produce(ctx context.Context, n int) (measure.Figures, error) {
 	conns, closes, err := l.connections(ctx, 0, producers)
 	if err != nil {
-		return figures{}, err
+		return measure.Figures{}, err
 	}
 	defer closes()
 	payloads := make([][]byte, l.w.batch)
@@ -85,7 +87,7 @@ func (l *loops) produce(ctx context.Context, n int) (figures, error) {
 	}
 	var todo atomic.Int64
 	todo.Store(int64(n))
-	f, err := timed(producers, l.look(ctx), func(i int) error {
+	f, err := measure.Timed(producers, l.look(ctx), func(i int) error {
 		for todo.Add(-int64(l.w.batch)) >= 0 {
 			if err := conns[i].Put(ctx, payloads); err != nil {
 				return err
@@ -93,7 +95,7 @@ func (l *loops) produce(ctx context.Context, n int) (figures, error) {
 		}
 		return nil
 	})
-	f.jobs = n
+	f.Jobs = n
 	return f, err
 }
 
@@ -115,17 +117,17 @@ func (l *loops) work(ctx context.Context, c connection, done *atomic.Int64, n in
 	return err
 }
 
-func (l *loops) consume(ctx context.Context, n int) (figures, error) {
+func (l *loops) consume(ctx context.Context, n int) (measure.Figures, error) {
 	conns, closes, err := l.connections(ctx, l.workers(), 0)
 	if err != nil {
-		return figures{}, err
+		return measure.Figures{}, err
 	}
 	defer closes()
 	var done atomic.Int64
-	f, err := timed(l.workers(), l.look(ctx), func(i int) error {
+	f, err := measure.Timed(l.workers(), l.look(ctx), func(i int) error {
 		return l.work(ctx, conns[i], &done, n, 0, func([]byte) {})
 	})
-	f.jobs = int(done.Load())
+	f.Jobs = int(done.Load())
 	return f, err
 }
 
@@ -147,18 +149,18 @@ func drain(ctx context.Context, c connection, done *atomic.Int64, n int, wait ti
 // flowWait is how long a claim of the flow waits.
 const flowWait = 100 * time.Millisecond
 
-func (l *loops) flow(ctx context.Context, n int, rate float64) (figures, error) {
+func (l *loops) flow(ctx context.Context, n int, rate float64) (measure.Figures, error) {
 	workers := l.workers()
 	conns, closes, err := l.connections(ctx, workers, producers)
 	if err != nil {
-		return figures{}, err
+		return measure.Figures{}, err
 	}
 	defer closes()
-	var waits latencies
+	var waits measure.Latencies
 	var lock sync.Mutex // of waits
 	var done, next atomic.Int64
 	began := time.Now()
-	f, err := timed(workers+producers, l.look(ctx), func(i int) error {
+	f, err := measure.Timed(workers+producers, l.look(ctx), func(i int) error {
 		if i < workers {
 			return l.work(ctx, conns[i], &done, n, flowWait, func(payload []byte) {
 				now := time.Since(began)
@@ -176,7 +178,7 @@ func (l *loops) flow(ctx context.Context, n int, rate float64) (figures, error) 
 			return conns[i].Put(ctx, [][]byte{payload})
 		})
 	})
-	f.jobs, f.first = int(done.Load()), waits
+	f.Jobs, f.First = int(done.Load()), waits
 	return f, err
 }
 
@@ -216,19 +218,19 @@ var (
 
 func openOwn(database string, batch int) func(ctx context.Context, y *yard) (contender, error) {
 	return func(ctx context.Context, y *yard) (contender, error) {
-		x, err := y.site(ctx, y.server, database)
+		x, err := y.Site(ctx, y.Server, database)
 		if err != nil {
 			return nil, err
 		}
-		d, s := x.d, x.s
+		d, s := x.Database, x.Sidecar
 		return &loops{
-			y: y, named: "this commit", database: d, server: s.pid, socket: s.socket,
+			y: y, named: "this commit", database: d, server: s.PID, socket: s.Socket,
 			connect: func(context.Context, bool) (connection, error) {
-				w, err := dial(s.socket)
+				w, err := measure.Dial(s.Socket)
 				return &ownConnection{w, ownQueue, batch}, err
 			},
-			count: func(context.Context) (int, error) { n, err := s.count(ownQueue); return int(n), err },
-			stop:  func() error { return errors.Join(s.stop(), d.Close()) },
+			count: func(context.Context) (int, error) { n, err := s.Count(ownQueue); return int(n), err },
+			stop:  func() error { return errors.Join(s.Stop(), d.Close()) },
 		}, nil
 	}
 }
@@ -270,7 +272,7 @@ func openOwnWorker(ctx context.Context, y *yard) (contender, error) {
 
 // ownConnection is a connection to the sidecar.
 type ownConnection struct {
-	*wire
+	*measure.Wire
 	queue string
 	batch int
 }
@@ -284,19 +286,19 @@ func (c *ownConnection) Put(_ context.Context, payloads [][]byte) error {
 	if len(jobs) == 1 {
 		req = &protocol.Request{Op: protocol.OpEnqueue, Job: jobs[0]}
 	}
-	_, err := c.call(req)
+	_, err := c.Call(req)
 	return err
 }
 
 func (c *ownConnection) Next(_ context.Context, wait time.Duration, more func(int) bool, got func([]byte)) (int, error) {
-	_, err := c.wire.next(c.queue, c.batch, wait, more)
-	for i := range c.reply.Jobs {
-		got(c.reply.Jobs[i].Payload)
+	_, err := c.Wire.Next(c.queue, c.batch, wait, more)
+	for i := range c.Reply.Jobs {
+		got(c.Reply.Jobs[i].Payload)
 	}
-	return len(c.reply.Jobs), err
+	return len(c.Reply.Jobs), err
 }
 
-func (c *ownConnection) Close() error { return c.conn.Close() }
+func (c *ownConnection) Close() error { return c.Conn.Close() }
 
 // openEcho starts a server in another process, so that its CPU is measured alone.
 func openEcho(ctx context.Context, y *yard) (contender, error) {
@@ -309,7 +311,7 @@ func openEcho(ctx context.Context, y *yard) (contender, error) {
 		return nil, err
 	}
 	socket := filepath.Join(dir, "s")
-	pid, stop, err := launch(ctx, socket, []string{roleEnv + "=echo " + socket}, self)
+	pid, stop, err := measure.Launch(ctx, socket, []string{measure.RoleEnv + "=echo " + socket}, self)
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
@@ -353,8 +355,8 @@ func (c *echoConnection) Next(_ context.Context, _ time.Duration, more func(int)
 
 func (c *echoConnection) Close() error { return c.conn.Close() }
 
-// serveEcho returns to each connection what it sends, until this process ends.
-func serveEcho(socket string) error {
+// ServeEcho returns to each connection what it sends, until this process ends.
+func ServeEcho(socket string) error {
 	l, err := net.Listen("unix", socket)
 	if err != nil {
 		return err

@@ -1,4 +1,4 @@
-package main
+package engines
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/qsidecar/qsidecar/bench/internal/measure"
 )
 
 const pgRivalTable = `DROP TABLE IF EXISTS rival;
@@ -18,7 +19,7 @@ INSERT INTO rival (queue, payload) SELECT 'q', decode(repeat('61', %d), 'hex') F
 // Fill implements database. It doesn't ANALYZE: the statistics of a table whose jobs are all ready make PostgreSQL search along the
 // primary key, over all jobs that are done, which halves the rate of the rivals.
 func (d *pgDatabase) Fill(ctx context.Context, jobs int) error {
-	for _, sql := range []string{fmt.Sprintf(pgRivalTable, payloadSize, jobs), `VACUUM rival`} {
+	for _, sql := range []string{fmt.Sprintf(pgRivalTable, measure.PayloadSize, jobs), `VACUUM rival`} {
 		if _, err := d.c.Exec(ctx, sql, pgx.QueryExecModeSimpleProtocol); err != nil {
 			return err
 		}
@@ -27,7 +28,7 @@ func (d *pgDatabase) Fill(ctx context.Context, jobs int) error {
 }
 
 // Rivals implements database.
-func (d *pgDatabase) Rivals() []rival {
+func (d *pgDatabase) Rivals() []measure.Rival {
 	session := func(work func(ctx context.Context, c *pgx.Conn) func() (int, error)) func(context.Context) (func() (int, error), func() error, error) {
 		return func(ctx context.Context) (func() (int, error), func() error, error) {
 			c, err := pgx.Connect(ctx, d.url)
@@ -37,18 +38,18 @@ func (d *pgDatabase) Rivals() []rival {
 			return work(ctx, c), func() error { return c.Close(context.Background()) }, nil
 		}
 	}
-	rivals := []rival{
-		{keyTwo, "two short transactions", 32, 0.125, session(pgTwo)},
-		{keyBest, "best one-job SQL", 32, 0.5, session(pgOne)},
+	rivals := []measure.Rival{
+		{Key: measure.KeyTwo, Name: "two short transactions", Workers: 32, Part: 0.125, Session: session(pgTwo)},
+		{Key: measure.KeyBest, Name: "best one-job SQL", Workers: 32, Part: 0.5, Session: session(pgOne)},
 	}
 	for _, x := range []struct {
 		key  string
 		n    int
 		part float64
-	}{{"raw-32", 32, 1}, {"raw-100", 100, 2}, {keyRaw, 1000, 4}} {
+	}{{"raw-32", 32, 1}, {"raw-100", 100, 2}, {measure.KeyRaw, 1000, 4}} {
 		rivals = append(rivals,
-			rival{x.key, fmt.Sprintf("raw limit, n = %d", x.n), 1, x.part, session(pgRaw(x.n, true))},
-			rival{x.key + "-apart", fmt.Sprintf("the same as two transactions, n = %d", x.n), 1, x.part, session(pgRaw(x.n, false))})
+			measure.Rival{Key: x.key, Name: fmt.Sprintf("raw limit, n = %d", x.n), Workers: 1, Part: x.part, Session: session(pgRaw(x.n, true))},
+			measure.Rival{Key: x.key + "-apart", Name: fmt.Sprintf("the same as two transactions, n = %d", x.n), Workers: 1, Part: x.part, Session: session(pgRaw(x.n, false))})
 	}
 	return rivals
 }

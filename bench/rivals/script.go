@@ -1,4 +1,4 @@
-package main
+package rivals
 
 import (
 	"bufio"
@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/qsidecar/qsidecar/bench/internal/measure"
 	"github.com/qsidecar/qsidecar/bench/internal/proc"
 	"github.com/qsidecar/qsidecar/internal/testserver/local"
 	"github.com/qsidecar/qsidecar/internal/testserver/pythonenv"
@@ -31,9 +32,9 @@ func scriptPeer(name, settings string, install func(ctx context.Context, dir str
 		}
 		argv, cwd, err := install(ctx, filepath.Join(repository, "bench", "rivals"))
 		if err != nil {
-			return nil, fmt.Errorf("%w: %w", errUnavailable, err)
+			return nil, fmt.Errorf("%w: %w", measure.ErrUnavailable, err)
 		}
-		d, err := y.server.Database(ctx, name)
+		d, err := y.Server.Database(ctx, name)
 		if err != nil {
 			return nil, err
 		}
@@ -44,7 +45,7 @@ func scriptPeer(name, settings string, install func(ctx context.Context, dir str
 // script is a contender in another process, which lives from ready to end.
 type script struct {
 	y       *yard
-	d       database
+	d       measure.Database
 	argv    []string
 	cwd     string
 	options map[string]any
@@ -96,35 +97,35 @@ func (s *script) ask(to any, command string, args ...any) error {
 }
 
 // measure runs a command whose answer has figures.
-func (s *script) measure(ctx context.Context, command string, args ...any) (f figures, err error) {
-	look := s.y.watch(ctx, &sidecar{}, s.d)
+func (s *script) measure(ctx context.Context, command string, args ...any) (f measure.Figures, err error) {
+	look := s.y.Watch(ctx, &measure.Sidecar{}, s.d)
 	var answer struct {
 		Jobs    int
 		Seconds float64
 		Waits   []float64 // in ms
 	}
-	f, err = timed(1, func() (u usage, err error) {
+	f, err = measure.Timed(1, func() (u measure.Usage, err error) {
 		if u, err = look(); err == nil {
-			u.self, err = proc.CPU(s.cmd.Process.Pid)
+			u.Self, err = proc.CPU(s.cmd.Process.Pid)
 		}
 		return u, err
 	}, func(int) error { return s.ask(&answer, command, args...) })
-	f.jobs, f.took = answer.Jobs, time.Duration(answer.Seconds*float64(time.Second))
+	f.Jobs, f.Took = answer.Jobs, time.Duration(answer.Seconds*float64(time.Second))
 	for _, ms := range answer.Waits {
-		f.first = append(f.first, time.Duration(ms*float64(time.Millisecond)))
+		f.First = append(f.First, time.Duration(ms*float64(time.Millisecond)))
 	}
 	return f, err
 }
 
-func (s *script) produce(ctx context.Context, n int) (figures, error) {
+func (s *script) produce(ctx context.Context, n int) (measure.Figures, error) {
 	return s.measure(ctx, "produce", n)
 }
 
-func (s *script) consume(ctx context.Context, n int) (figures, error) {
+func (s *script) consume(ctx context.Context, n int) (measure.Figures, error) {
 	return s.measure(ctx, "consume", n)
 }
 
-func (s *script) flow(ctx context.Context, n int, rate float64) (figures, error) {
+func (s *script) flow(ctx context.Context, n int, rate float64) (measure.Figures, error) {
 	return s.measure(ctx, "flow", n, rate)
 }
 

@@ -1,4 +1,4 @@
-package main
+package rivals
 
 import (
 	"context"
@@ -14,18 +14,19 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/qsidecar/qsidecar/bench/beanstalk"
+	"github.com/qsidecar/qsidecar/bench/internal/measure"
 	"github.com/qsidecar/qsidecar/internal/testserver/local"
 )
 
 // directPeer is one of pgDatabase.Rivals.
 func directPeer(key, name, settings string, workloads ...string) peer {
 	return peer{name: name, settings: settings, only: workloads, open: func(ctx context.Context, y *yard) (contender, error) {
-		d, err := y.server.Database(ctx, name)
+		d, err := y.Server.Database(ctx, name)
 		if err != nil {
 			return nil, err
 		}
 		all := d.Rivals()
-		r := all[slices.IndexFunc(all, func(r rival) bool { return r.key == key })]
+		r := all[slices.IndexFunc(all, func(r measure.Rival) bool { return r.Key == key })]
 		count := func(ctx context.Context) (n int, err error) {
 			c, err := pgx.Connect(ctx, d.URL())
 			if err != nil {
@@ -41,7 +42,7 @@ func directPeer(key, name, settings string, workloads ...string) peer {
 				c, err := pgx.Connect(ctx, d.URL())
 				return &directConnection{c: c, stop: func() error { return c.Close(context.Background()) }}, err
 			}
-			work, end, err := r.session(ctx)
+			work, end, err := r.Session(ctx)
 			return &directConnection{work: work, stop: end}, err
 		}
 		return &direct{l}, nil
@@ -52,22 +53,22 @@ func directPeer(key, name, settings string, workloads ...string) peer {
 type direct struct{ *loops }
 
 // produce starts with a new table, because the raw limit needs ids that start at 1.
-func (d *direct) produce(ctx context.Context, n int) (figures, error) {
+func (d *direct) produce(ctx context.Context, n int) (measure.Figures, error) {
 	if err := d.database.Fill(ctx, 0); err != nil {
-		return figures{}, err
+		return measure.Figures{}, err
 	}
 	return d.loops.produce(ctx, n)
 }
 
 // flow measures a commit of one row on one connection, and nothing else. (Direct SQL would poll.)
-func (d *direct) flow(ctx context.Context, n int, _ float64) (figures, error) {
+func (d *direct) flow(ctx context.Context, n int, _ float64) (measure.Figures, error) {
 	c, err := d.connect(ctx, true)
 	if err != nil {
-		return figures{}, err
+		return measure.Figures{}, err
 	}
 	defer func() { _ = c.Close() }() // the measurement is over
-	var l latencies
-	f, err := timed(1, d.look(ctx), func(int) error {
+	var l measure.Latencies
+	f, err := measure.Timed(1, d.look(ctx), func(int) error {
 		for range n {
 			began := time.Now()
 			if err := c.Put(ctx, [][]byte{make([]byte, d.w.size)}); err != nil {
@@ -77,7 +78,7 @@ func (d *direct) flow(ctx context.Context, n int, _ float64) (figures, error) {
 		}
 		return nil
 	})
-	f.jobs, f.first = n, l
+	f.Jobs, f.First = n, l
 	return f, errors.Join(err, d.database.Fill(ctx, 0))
 }
 
@@ -110,7 +111,7 @@ func beanstalkPeer(name, settings string, options ...string) peer {
 	return peer{name: name, settings: settings + "; on a Unix socket; delete + reserve in one write", open: func(ctx context.Context, y *yard) (contender, error) {
 		program, err := exec.LookPath("beanstalkd")
 		if err != nil {
-			return nil, fmt.Errorf("%w: %w (scripts/need.sh beanstalkd installs it)", errUnavailable, err)
+			return nil, fmt.Errorf("%w: %w (scripts/need.sh beanstalkd installs it)", measure.ErrUnavailable, err)
 		}
 		version, err := exec.CommandContext(ctx, program, "-v").Output()
 		if err != nil {
@@ -125,7 +126,7 @@ func beanstalkPeer(name, settings string, options ...string) peer {
 		for _, o := range options {
 			argv = append(argv, strings.ReplaceAll(o, "DIR", dir))
 		}
-		pid, stop, err := launch(ctx, socket, nil, argv...)
+		pid, stop, err := measure.Launch(ctx, socket, nil, argv...)
 		if err != nil {
 			return nil, errors.Join(err, os.RemoveAll(dir))
 		}

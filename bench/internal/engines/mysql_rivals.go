@@ -1,4 +1,4 @@
-package main
+package engines
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 
 	driver "github.com/go-sql-driver/mysql"
+	"github.com/qsidecar/qsidecar/bench/internal/measure"
 )
 
 const myRivalTable = `CREATE TABLE rival (id BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY, queue VARCHAR(64) NOT NULL, state SMALLINT NOT NULL DEFAULT 0,
@@ -21,7 +22,7 @@ func (d *myDatabase) Fill(ctx context.Context, jobs int) error {
 	if _, err := d.c.ExecContext(ctx, "DROP TABLE IF EXISTS rival; "+myRivalTable); err != nil {
 		return err
 	}
-	if err := d.insert(ctx, jobs, "INSERT INTO rival (queue, payload) SELECT 'q', REPEAT('a', ?) FROM numbers", payloadSize); err != nil {
+	if err := d.insert(ctx, jobs, "INSERT INTO rival (queue, payload) SELECT 'q', REPEAT('a', ?) FROM numbers", measure.PayloadSize); err != nil {
 		return err
 	}
 	_, err := d.c.ExecContext(ctx, "ANALYZE TABLE rival")
@@ -29,7 +30,7 @@ func (d *myDatabase) Fill(ctx context.Context, jobs int) error {
 }
 
 // Rivals implements database.
-func (d *myDatabase) Rivals() []rival {
+func (d *myDatabase) Rivals() []measure.Rival {
 	session := func(work func(ctx context.Context, c *myConn) func() (int, error)) func(context.Context) (func() (int, error), func() error, error) {
 		return func(ctx context.Context) (func() (int, error), func() error, error) {
 			c, err := d.connect(ctx)
@@ -42,16 +43,16 @@ func (d *myDatabase) Rivals() []rival {
 			return work(ctx, c), c.Close, nil
 		}
 	}
-	rivals := []rival{
-		{keyTwo, "two short transactions", 32, 0.125, session(myTwo)},
-		{"token", "UPDATE … LIMIT 1 by a token", 32, 0.0625, session(myToken)},
+	rivals := []measure.Rival{
+		{Key: measure.KeyTwo, Name: "two short transactions", Workers: 32, Part: 0.125, Session: session(myTwo)},
+		{Key: "token", Name: "UPDATE … LIMIT 1 by a token", Workers: 32, Part: 0.0625, Session: session(myToken)},
 	}
 	for _, x := range []struct {
 		key  string
 		n    int
 		part float64
-	}{{"raw-32", 32, 1}, {"raw-100", 100, 1}, {keyRaw, 1000, 2}} {
-		rivals = append(rivals, rival{x.key, fmt.Sprintf("raw limit, n = %d", x.n), 1, x.part, session(myRaw(x.n))})
+	}{{"raw-32", 32, 1}, {"raw-100", 100, 1}, {measure.KeyRaw, 1000, 2}} {
+		rivals = append(rivals, measure.Rival{Key: x.key, Name: fmt.Sprintf("raw limit, n = %d", x.n), Workers: 1, Part: x.part, Session: session(myRaw(x.n))})
 	}
 	return rivals
 }

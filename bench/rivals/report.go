@@ -1,39 +1,42 @@
-package main
+package rivals
 
 import (
 	"fmt"
 	"math"
 	"runtime/debug"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
+	"github.com/qsidecar/qsidecar/bench/internal/measure"
 	"github.com/qsidecar/qsidecar/bench/internal/proc"
 )
 
 // quantity is a figure of a cell, in each round.
 type quantity func(c *cell) []float64
 
-func worked(c *cell) []float64   { return each(c.got, figures.rate) }
-func enqueued(c *cell) []float64 { return each(c.put, figures.rate) }
+func worked(c *cell) []float64 { return each(c.got, measure.Figures.Rate) }
+
+func enqueued(c *cell) []float64 { return each(c.put, measure.Figures.Rate) }
+
 func p50(c *cell) []float64 {
-	return each(c.got, func(f figures) float64 { return micros(f.first.at(0.5)) / 1000 })
+	return each(c.got, func(f measure.Figures) float64 { return measure.Micros(f.First.At(0.5)) / 1000 })
 }
+
 func p99(c *cell) []float64 {
-	return each(c.got, func(f figures) float64 { return micros(f.first.at(0.99)) / 1000 })
+	return each(c.got, func(f measure.Figures) float64 { return measure.Micros(f.First.At(0.99)) / 1000 })
 }
 
 // perJob returns CPU time in µs a job.
-func perJob(of func(usage) time.Duration) quantity {
+func perJob(of func(measure.Usage) time.Duration) quantity {
 	return func(c *cell) []float64 {
-		return each(c.got, func(f figures) float64 { return micros(of(f.used)) / float64(f.jobs) })
+		return each(c.got, func(f measure.Figures) float64 { return measure.Micros(of(f.Used)) / float64(f.Jobs) })
 	}
 }
 
-func serverCPU(u usage) time.Duration { return u.sidecar }
+func serverCPU(u measure.Usage) time.Duration { return u.Sidecar }
 
-func each(all []figures, f func(figures) float64) (x []float64) {
+func each(all []measure.Figures, f func(measure.Figures) float64) (x []float64) {
 	for _, one := range all {
 		x = append(x, f(one))
 	}
@@ -62,8 +65,8 @@ var tables = []struct {
 		{"half of the maximum rate of both, jobs/s", "flow", worked}, {"p50 at that rate", "flow", p50}, {"p99", "flow", p99}}},
 	{"CPU of a claim and ack at 32 workers, µs a job", "", []column{
 		{"server (sidecar, beanstalkd, echo)", "32", perJob(serverCPU)},
-		{"database", "32", perJob(func(u usage) time.Duration { return u.database })},
-		{"workers' process", "32", perJob(func(u usage) time.Duration { return u.self })}}},
+		{"database", "32", perJob(func(u measure.Usage) time.Duration { return u.Database })},
+		{"workers' process", "32", perJob(func(u measure.Usage) time.Duration { return u.Self })}}},
 }
 
 // peerAims are the ratios to other peers that must be reached.
@@ -72,21 +75,21 @@ var peerAims = []struct {
 	of               quantity
 	other, with      string
 	factor           float64 // of the other
-	aim              bound
+	aim              measure.Bound
 }{
-	{"32 workers, beside two short transactions on 32 connections", "qsidecar", "32", worked, "two short transactions", "32", 1, bound{least: 12}},
-	{"32 workers, beside the best one-job SQL on 32 connections", "qsidecar", "32", worked, "best one-job SQL", "32", 1, bound{least: 5}},
-	{"32 workers, beside River in its own process", "qsidecar", "32", worked, "River", "32", 1, bound{least: 2.5}},
-	{"1,000 workers, beside River in its own process", "qsidecar", "1000", worked, "River", "1000", 1, bound{least: 1.5}},
-	{"256 workers, beside graphile-worker with its local queue", "qsidecar", "256", worked, "graphile-worker local", "256", 1, bound{least: 1.2}},
-	{"32 workers in one process, beside River", workerPeer, "32", worked, "River", "32", 1, bound{least: 2.5}},
-	{"1,000 workers in one process, beside River", workerPeer, "1000", worked, "River", "1000", 1, bound{least: 1.5}},
-	{"256 workers in one process, beside graphile-worker with its local queue", workerPeer, "256", worked, "graphile-worker local", "256", 1, bound{least: 1.2}},
-	{"32 workers, beside beanstalkd with an fsync per write", "qsidecar", "32", worked, "beanstalkd -f0", "32", 1, bound{least: 4}},
-	{"batches of 100, beside the raw limit", "qsidecar by 100", "32", worked, "raw limit n=1000", "1", 1, bound{least: 0.85}},
-	{"enqueue one by one, 32 producers, beside 32 connections", "qsidecar", "32", enqueued, "two short transactions", "32", 1, bound{least: 4}},
-	{"the sidecar's CPU a job, beside two echoed messages on the server's side", "qsidecar", "32", perJob(serverCPU), "socket echo", "32", 2, bound{most: 3}},
-	{"enqueue-to-claim p99 at half load, beside a bare commit's p99", "qsidecar", "flow", p99, "bare commit", "flow", 1, bound{most: 3}},
+	{"32 workers, beside two short transactions on 32 connections", "qsidecar", "32", worked, "two short transactions", "32", 1, measure.Bound{Least: 12}},
+	{"32 workers, beside the best one-job SQL on 32 connections", "qsidecar", "32", worked, "best one-job SQL", "32", 1, measure.Bound{Least: 5}},
+	{"32 workers, beside River in its own process", "qsidecar", "32", worked, "River", "32", 1, measure.Bound{Least: 2.5}},
+	{"1,000 workers, beside River in its own process", "qsidecar", "1000", worked, "River", "1000", 1, measure.Bound{Least: 1.5}},
+	{"256 workers, beside graphile-worker with its local queue", "qsidecar", "256", worked, "graphile-worker local", "256", 1, measure.Bound{Least: 1.2}},
+	{"32 workers in one process, beside River", workerPeer, "32", worked, "River", "32", 1, measure.Bound{Least: 2.5}},
+	{"1,000 workers in one process, beside River", workerPeer, "1000", worked, "River", "1000", 1, measure.Bound{Least: 1.5}},
+	{"256 workers in one process, beside graphile-worker with its local queue", workerPeer, "256", worked, "graphile-worker local", "256", 1, measure.Bound{Least: 1.2}},
+	{"32 workers, beside beanstalkd with an fsync per write", "qsidecar", "32", worked, "beanstalkd -f0", "32", 1, measure.Bound{Least: 4}},
+	{"batches of 100, beside the raw limit", "qsidecar by 100", "32", worked, "raw limit n=1000", "1", 1, measure.Bound{Least: 0.85}},
+	{"enqueue one by one, 32 producers, beside 32 connections", "qsidecar", "32", enqueued, "two short transactions", "32", 1, measure.Bound{Least: 4}},
+	{"the sidecar's CPU a job, beside two echoed messages on the server's side", "qsidecar", "32", perJob(serverCPU), "socket echo", "32", 2, measure.Bound{Most: 3}},
+	{"enqueue-to-claim p99 at half load, beside a bare commit's p99", "qsidecar", "flow", p99, "bare commit", "flow", 1, measure.Bound{Most: 3}},
 }
 
 // text returns the results in Markdown, without the ratios, which the file has between the two.
@@ -95,8 +98,8 @@ func (y *yard) text(rounds int) (intro, rest string) {
 	fmt.Fprintf(&b, "# Results beside other queues\n\n<!-- `make rivals` writes this file. -->\n\n"+
 		"%d interleaved rounds, measured in %v on %s. %s, `fsync` and `synchronous_commit` on. The load of the machine was %s at the end. The tables are medians. "+
 		"The ratios count, not the absolute figures.\n\n![jobs/s by workers](RESULTS.svg)\n",
-		rounds, time.Since(y.began).Round(time.Second), proc.Machine(), y.server.Version(), proc.Load())
-	if y.fast {
+		rounds, time.Since(y.began).Round(time.Second), proc.Machine(), y.Server.Version(), proc.Load())
+	if y.Fast {
 		b.WriteString("\n**The server syncs nothing: the figures mean nothing.**\n")
 	}
 	intro = b.String()
@@ -108,7 +111,7 @@ func (y *yard) text(rounds int) (intro, rest string) {
 			for _, col := range t.columns {
 				figure := ""
 				if c := y.find(p.name, col.workload); c != nil && len(col.of(c)) > 0 {
-					figure, some = number(median(col.of(c))), true
+					figure, some = number(measure.Median(col.of(c))), true
 				}
 				row += " " + figure + " |"
 			}
@@ -140,7 +143,7 @@ func (y *yard) ratios() {
 		for i := range r {
 			r[i] /= x.factor * others[i]
 		}
-		y.out.ratio(x.name, r, x.aim)
+		y.Out.Ratio(x.name, r, x.aim)
 	}
 }
 
@@ -157,7 +160,7 @@ func (y *yard) settings(b *strings.Builder) {
 		if c := y.open[i]; c != nil {
 			fmt.Fprintf(b, "| %s | %s | %s |\n", p.name, c.version(), p.settings)
 		} else if slices.ContainsFunc(y.cells, func(c *cell) bool { return c.peer == i }) {
-			fmt.Fprintf(b, "| %s | %v | see below |\n", p.name, errUnavailable)
+			fmt.Fprintf(b, "| %s | %v | see below |\n", p.name, measure.ErrUnavailable)
 		}
 	}
 	b.WriteString("| Solid Queue, GoodJob | NOT MEASURED | RubyGems was not reachable where this program was written |\n")
@@ -167,18 +170,9 @@ func (y *yard) settings(b *strings.Builder) {
 // number prints three digits, or whole thousands.
 func number(x float64) string {
 	if x >= 1000 {
-		return whole(int(math.Round(x)))
+		return measure.Whole(int(math.Round(x)))
 	}
 	return fmt.Sprintf("%.*f", max(0, 2-int(math.Log10(max(x, 1)))), x)
-}
-
-// whole prints a number with commas between thousands.
-func whole(n int) string {
-	s := strconv.Itoa(n)
-	for i := len(s) - 3; i > 0; i -= 3 {
-		s = s[:i] + "," + s[i:]
-	}
-	return s
 }
 
 // moduleVersion returns the version of a module in this program.
@@ -215,7 +209,7 @@ func (y *yard) plot() []byte {
 		colour := fmt.Sprintf("hsl(%d,70%%,40%%)", i*360/len(peers))
 		for j, col := range rateColumns {
 			if c := y.find(p.name, col.workload); c != nil {
-				x, at := px(j), py(median(worked(c)))
+				x, at := px(j), py(measure.Median(worked(c)))
 				points = append(points, fmt.Sprintf("%d,%d", x, at))
 				fmt.Fprintf(&b, "<circle cx=\"%d\" cy=\"%d\" r=\"3\" fill=\"%s\"/>", x, at, colour)
 			}
