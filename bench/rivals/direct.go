@@ -89,22 +89,22 @@ type directConnection struct {
 	stop func() error
 }
 
-func (c *directConnection) Put(ctx context.Context, payloads [][]byte) error {
+func (d *directConnection) Put(ctx context.Context, payloads [][]byte) error {
 	sql, arg := `INSERT INTO rival (queue, payload) VALUES ('q', $1)`, any(payloads[0])
 	if len(payloads) > 1 {
 		sql, arg = `INSERT INTO rival (queue, payload) SELECT 'q', unnest($1::bytea[])`, payloads
 	}
-	_, err := c.c.Exec(ctx, sql, arg)
+	_, err := d.c.Exec(ctx, sql, arg)
 	return err
 }
 
-func (c *directConnection) Next(_ context.Context, _ time.Duration, more func(int) bool, _ func([]byte)) (int, error) {
-	n, err := c.work()
+func (d *directConnection) Next(_ context.Context, _ time.Duration, more func(int) bool, _ func([]byte)) (int, error) {
+	n, err := d.work()
 	more(n)
 	return n, err
 }
 
-func (c *directConnection) Close() error { return c.stop() }
+func (d *directConnection) Close() error { return d.stop() }
 
 // beanstalkPeer is a beanstalkd with these options.
 func beanstalkPeer(name, settings string, options ...string) peer {

@@ -277,28 +277,28 @@ type ownConnection struct {
 	batch int
 }
 
-func (c *ownConnection) Put(_ context.Context, payloads [][]byte) error {
+func (o *ownConnection) Put(_ context.Context, payloads [][]byte) error {
 	jobs := make([]protocol.NewJob, len(payloads))
 	for i, p := range payloads {
-		jobs[i] = protocol.NewJob{Queue: c.queue, Payload: p}
+		jobs[i] = protocol.NewJob{Queue: o.queue, Payload: p}
 	}
 	req := &protocol.Request{Op: protocol.OpEnqueue, Jobs: jobs}
 	if len(jobs) == 1 {
 		req = &protocol.Request{Op: protocol.OpEnqueue, Job: jobs[0]}
 	}
-	_, err := c.Call(req)
+	_, err := o.Call(req)
 	return err
 }
 
-func (c *ownConnection) Next(_ context.Context, wait time.Duration, more func(int) bool, got func([]byte)) (int, error) {
-	_, err := c.Wire.Next(c.queue, c.batch, wait, more)
-	for i := range c.Reply.Jobs {
-		got(c.Reply.Jobs[i].Payload)
+func (o *ownConnection) Next(_ context.Context, wait time.Duration, more func(int) bool, got func([]byte)) (int, error) {
+	_, err := o.Wire.Next(o.queue, o.batch, wait, more)
+	for i := range o.Reply.Jobs {
+		got(o.Reply.Jobs[i].Payload)
 	}
-	return len(c.Reply.Jobs), err
+	return len(o.Reply.Jobs), err
 }
 
-func (c *ownConnection) Close() error { return c.Conn.Close() }
+func (o *ownConnection) Close() error { return o.Conn.Close() }
 
 // openEcho starts a server in another process, so that its CPU is measured alone.
 func openEcho(ctx context.Context, y *yard) (contender, error) {
@@ -335,25 +335,25 @@ type echoConnection struct {
 	message []byte
 }
 
-func (c *echoConnection) Put(_ context.Context, payloads [][]byte) error {
-	c.jobs.Add(int64(len(payloads)))
+func (e *echoConnection) Put(_ context.Context, payloads [][]byte) error {
+	e.jobs.Add(int64(len(payloads)))
 	return nil
 }
 
-func (c *echoConnection) Next(_ context.Context, _ time.Duration, more func(int) bool, _ func([]byte)) (int, error) {
-	if c.jobs.Add(-1) < 0 {
-		c.jobs.Add(1)
+func (e *echoConnection) Next(_ context.Context, _ time.Duration, more func(int) bool, _ func([]byte)) (int, error) {
+	if e.jobs.Add(-1) < 0 {
+		e.jobs.Add(1)
 		return 0, nil
 	}
-	_, err := c.conn.Write(c.message)
+	_, err := e.conn.Write(e.message)
 	if err == nil {
-		_, err = io.ReadFull(c.conn, c.message)
+		_, err = io.ReadFull(e.conn, e.message)
 	}
 	more(1)
 	return 1, err
 }
 
-func (c *echoConnection) Close() error { return c.conn.Close() }
+func (e *echoConnection) Close() error { return e.conn.Close() }
 
 // ServeEcho returns to each connection what it sends, until this process ends.
 func ServeEcho(socket string) error {

@@ -73,46 +73,46 @@ func openRiver(ctx context.Context, y *yard) (contender, error) {
 	return c, nil
 }
 
-func (c *riverContender) ready(ctx context.Context, w workload) error {
-	c.w = w
-	if _, err := c.pool.Exec(ctx, `TRUNCATE river_job`); err != nil { // it keeps completed jobs for a day
+func (r *riverContender) ready(ctx context.Context, w workload) error {
+	r.w = w
+	if _, err := r.pool.Exec(ctx, `TRUNCATE river_job`); err != nil { // it keeps completed jobs for a day
 		return err
 	}
 	workers := river.NewWorkers()
 	river.AddWorker(workers, river.WorkFunc(func(_ context.Context, job *river.Job[riverArgs]) error {
-		(*c.got.Load())([]byte(job.Args.Payload))
+		(*r.got.Load())([]byte(job.Args.Payload))
 		return nil
 	}))
-	client, err := river.NewClient(riverpgxv5.New(c.pool), &river.Config{
+	client, err := river.NewClient(riverpgxv5.New(r.pool), &river.Config{
 		FetchCooldown: 2 * time.Millisecond, FetchPollInterval: 20 * time.Millisecond,
 		Logger:  slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})),
 		Queues:  map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: w.workers}},
 		Workers: workers,
 	})
-	c.client = client
+	r.client = client
 	return err
 }
 
-func (c *riverContender) consume(ctx context.Context, n int) (measure.Figures, error) {
-	f, err := c.loops.consume(ctx, n)
-	return f, errors.Join(err, c.end())
+func (r *riverContender) consume(ctx context.Context, n int) (measure.Figures, error) {
+	f, err := r.loops.consume(ctx, n)
+	return f, errors.Join(err, r.end())
 }
 
-func (c *riverContender) flow(ctx context.Context, n int, rate float64) (measure.Figures, error) {
-	f, err := c.loops.flow(ctx, n, rate)
-	return f, errors.Join(err, c.end())
+func (r *riverContender) flow(ctx context.Context, n int, rate float64) (measure.Figures, error) {
+	f, err := r.loops.flow(ctx, n, rate)
+	return f, errors.Join(err, r.end())
 }
 
 // work starts the client and waits until n jobs are completed. The client stops later, because that
 // is not measured.
-func (c *riverContender) work(ctx context.Context, n int, got func(payload []byte)) (done int, err error) {
-	c.got.Store(&got)
-	events, cancel := c.client.SubscribeConfig(&river.SubscribeConfig{ChanSize: n, Kinds: []river.EventKind{river.EventKindJobCompleted}})
+func (r *riverContender) work(ctx context.Context, n int, got func(payload []byte)) (done int, err error) {
+	r.got.Store(&got)
+	events, cancel := r.client.SubscribeConfig(&river.SubscribeConfig{ChanSize: n, Kinds: []river.EventKind{river.EventKindJobCompleted}})
 	defer cancel()
-	if err := c.client.Start(context.WithoutCancel(ctx)); err != nil {
+	if err := r.client.Start(context.WithoutCancel(ctx)); err != nil {
 		return 0, err
 	}
-	c.started = true
+	r.started = true
 	for ; done < n; done++ {
 		select {
 		case <-events:
@@ -124,14 +124,14 @@ func (c *riverContender) work(ctx context.Context, n int, got func(payload []byt
 }
 
 // end stops the client, if it runs.
-func (c *riverContender) end() error {
-	if !c.started {
+func (r *riverContender) end() error {
+	if !r.started {
 		return nil
 	}
-	c.started = false
+	r.started = false
 	ctx, cancel := context.WithTimeout(context.Background(), measure.StartTime)
 	defer cancel()
-	return c.client.Stop(ctx)
+	return r.client.Stop(ctx)
 }
 
 // riverConnection is a producer. All share one pool, and River's client has the workers.

@@ -49,37 +49,37 @@ func RunCLIWith(t testing.TB, dir string, as *syscall.Credential, stdin string, 
 
 // WantError checks that a command failed with the code, and that its short output contains all
 // texts.
-func (s Output) WantError(t testing.TB, code int, words ...string) {
+func (o Output) WantError(t testing.TB, code int, words ...string) {
 	t.Helper()
-	t.Logf("exit %d: %s", s.Code, strings.TrimSpace(s.Stderr))
-	if s.Code != code {
-		t.Errorf("the exit code is %d, want %d", s.Code, code)
+	t.Logf("exit %d: %s", o.Code, strings.TrimSpace(o.Stderr))
+	if o.Code != code {
+		t.Errorf("the exit code is %d, want %d", o.Code, code)
 	}
 	for _, w := range words {
-		if !strings.Contains(s.Stderr, w) {
+		if !strings.Contains(o.Stderr, w) {
 			t.Errorf("it does not say %q", w)
 		}
 	}
-	if n := strings.Count(s.Stderr, "\n"); n > 8 {
+	if n := strings.Count(o.Stderr, "\n"); n > 8 {
 		t.Errorf("the output has %d lines", n)
 	}
 }
 
 // Check runs check and compares its exit code.
-func (sc *Sidecar) Check(dir string, code int, args ...string) Output {
-	sc.T.Helper()
-	s := RunCLI(sc.T, dir, nil, append([]string{"check", "--config", sc.ConfigFile}, args...)...)
-	if s.Code != code {
-		sc.T.Errorf("check %v exits with %d, want %d:\n%s%s", args, s.Code, code, s.Stdout, s.Stderr)
+func (s *Sidecar) Check(dir string, code int, args ...string) Output {
+	s.T.Helper()
+	o := RunCLI(s.T, dir, nil, append([]string{"check", "--config", s.ConfigFile}, args...)...)
+	if o.Code != code {
+		s.T.Errorf("check %v exits with %d, want %d:\n%s%s", args, o.Code, code, o.Stdout, o.Stderr)
 	}
-	return s
+	return o
 }
 
 // Problems returns the texts of check --json of a severity, by topic.
-func (s Output) Problems(t testing.TB, severity string) map[string]string {
+func (o Output) Problems(t testing.TB, severity string) map[string]string {
 	t.Helper()
 	all := map[string]string{}
-	for line := range strings.Lines(s.Stdout) {
+	for line := range strings.Lines(o.Stdout) {
 		var f struct{ Database, Severity, Topic, Text, Fix string }
 		if err := json.Unmarshal([]byte(line), &f); err != nil {
 			t.Fatalf("%q: %v", line, err)
@@ -121,11 +121,11 @@ func (l *LockedBuffer) String() string {
 }
 
 // Work starts `qsidecar work` with the arguments, in the site's directory.
-func (sc *Sidecar) Work(args ...string) *WorkProcess {
-	sc.T.Helper()
-	w := &WorkProcess{t: sc.T, out: new(LockedBuffer), Diag: new(LockedBuffer), Exited: make(chan struct{})}
-	w.cmd = exec.Command(Binary, append([]string{"work", "--socket", sc.Socket}, args...)...)
-	w.cmd.Dir = filepath.Dir(sc.Socket)
+func (s *Sidecar) Work(args ...string) *WorkProcess {
+	s.T.Helper()
+	w := &WorkProcess{t: s.T, out: new(LockedBuffer), Diag: new(LockedBuffer), Exited: make(chan struct{})}
+	w.cmd = exec.Command(Binary, append([]string{"work", "--socket", s.Socket}, args...)...)
+	w.cmd.Dir = filepath.Dir(s.Socket)
 	w.cmd.Env = append(os.Environ(), "QSIDECAR_LEASE=of another job", "QSIDECAR_HEADER_OLD=of another job")
 	for _, name := range []string{"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"} {
 		w.cmd.Env = append(w.cmd.Env, name+"=of another job") // variables that work could inherit from its parent
@@ -134,17 +134,17 @@ func (sc *Sidecar) Work(args ...string) *WorkProcess {
 	w.cmd.WaitDelay = time.Second // a grandchild can keep stderr open
 	w.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := w.cmd.Start(); err != nil {
-		sc.T.Fatal(err)
+		s.T.Fatal(err)
 	}
 	go func() {
 		_ = w.cmd.Wait() // the process state has the result
 		close(w.Exited)
 	}()
-	sc.T.Cleanup(func() {
+	s.T.Cleanup(func() {
 		_ = w.cmd.Process.Kill() // fails if it has ended
 		<-w.Exited
-		if sc.T.Failed() {
-			sc.T.Logf("output of qsidecar work %s:\n%s%s", strings.Join(args, " "), w.out, w.Diag)
+		if s.T.Failed() {
+			s.T.Logf("output of qsidecar work %s:\n%s%s", strings.Join(args, " "), w.out, w.Diag)
 		}
 	})
 	return w

@@ -116,7 +116,7 @@ type QueueStats struct {
 }
 
 // Total counts the jobs in any state.
-func (s QueueStats) Total() int { return s.Ready + s.Scheduled + s.Claimed + s.Dead + s.Done }
+func (q QueueStats) Total() int { return q.Ready + q.Scheduled + q.Claimed + q.Dead + q.Done }
 
 // Wire is a connection with JSON lines. Its errors are errors of the connection. An error of the
 // server is in the reply.

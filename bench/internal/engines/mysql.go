@@ -47,17 +47,17 @@ func startMySQL(kind testserver.Kind) func(ctx context.Context, fast bool) (meas
 	}
 }
 
-func (s myServer) Version() string             { return fmt.Sprintf("%s (%s)", s.name, s.MySQL.Version) }
-func (s myServer) CPU() (time.Duration, error) { return proc.CPU(s.PID()) }
+func (m myServer) Version() string             { return fmt.Sprintf("%s (%s)", m.name, m.MySQL.Version) }
+func (m myServer) CPU() (time.Duration, error) { return proc.CPU(m.PID()) }
 
-func (s myServer) Database(ctx context.Context, name string) (measure.Database, error) {
-	if err := s.Exec(ctx, "DROP DATABASE IF EXISTS "+name, "CREATE DATABASE "+name,
+func (m myServer) Database(ctx context.Context, name string) (measure.Database, error) {
+	if err := m.Exec(ctx, "DROP DATABASE IF EXISTS "+name, "CREATE DATABASE "+name,
 		"SET GLOBAL innodb_monitor_enable = 'trx_rw_commits'"); err != nil {
 		return nil, err
 	}
-	d := &myDatabase{url: s.SocketURL(name), config: s.Config(name)}
+	d := &myDatabase{url: m.SocketURL(name), config: m.Config(name)}
 	if d.url == "" {
-		d.url = s.URL(name)
+		d.url = m.URL(name)
 	}
 	d.config.InterpolateParams, d.config.MultiStatements = true, true // one round trip for each statement
 	var err error
@@ -80,10 +80,10 @@ type myConn struct {
 	pool *sql.DB
 }
 
-func (c *myConn) Close() error { return errors.Join(c.Conn.Close(), c.pool.Close()) }
+func (m *myConn) Close() error { return errors.Join(m.Conn.Close(), m.pool.Close()) }
 
-func (d *myDatabase) connect(ctx context.Context) (*myConn, error) {
-	connector, err := driver.NewConnector(d.config)
+func (m *myDatabase) connect(ctx context.Context) (*myConn, error) {
+	connector, err := driver.NewConnector(m.config)
 	if err != nil {
 		return nil, err
 	}
@@ -95,24 +95,24 @@ func (d *myDatabase) connect(ctx context.Context) (*myConn, error) {
 	return &myConn{c, pool}, nil
 }
 
-func (d *myDatabase) URL() string  { return d.url }
-func (d *myDatabase) Close() error { return d.c.Close() }
+func (m *myDatabase) URL() string  { return m.url }
+func (m *myDatabase) Close() error { return m.c.Close() }
 
-func (d *myDatabase) Open(ctx context.Context) (backends.Backend, error) {
-	return mysql.Open(ctx, mysql.Options{URL: d.url})
+func (m *myDatabase) Open(ctx context.Context) (backends.Backend, error) {
+	return mysql.Open(ctx, mysql.Options{URL: m.url})
 }
 
 // Count returns the counters of the whole server, because nothing else uses it.
-func (d *myDatabase) Count(ctx context.Context) (c measure.Counts, err error) {
+func (m *myDatabase) Count(ctx context.Context) (c measure.Counts, err error) {
 	var name string
-	d.asked++
-	if err = d.c.QueryRowContext(ctx, "SHOW GLOBAL STATUS LIKE 'Questions'").Scan(&name, &c.Statements); err != nil {
+	m.asked++
+	if err = m.c.QueryRowContext(ctx, "SHOW GLOBAL STATUS LIKE 'Questions'").Scan(&name, &c.Statements); err != nil {
 		return c, err
 	}
-	c.Statements -= d.asked
-	d.asked++
+	c.Statements -= m.asked
+	m.asked++
 	c.Known = true
-	err = d.c.QueryRowContext(ctx, `SELECT count, (SELECT count(*) FROM information_schema.processlist WHERE db = database() AND id <> connection_id())
+	err = m.c.QueryRowContext(ctx, `SELECT count, (SELECT count(*) FROM information_schema.processlist WHERE db = database() AND id <> connection_id())
 		FROM information_schema.innodb_metrics WHERE name = 'trx_rw_commits'`).Scan(&c.Transactions, &c.Connections)
 	return c, err
 }
@@ -121,9 +121,9 @@ func (d *myDatabase) Count(ctx context.Context) (c measure.Counts, err error) {
 const insertBatch = 10_000
 
 // insert creates n rows. sql inserts from a table numbers (n), one batch at a time.
-func (d *myDatabase) insert(ctx context.Context, n int, sql string, args ...any) error {
+func (m *myDatabase) insert(ctx context.Context, n int, sql string, args ...any) error {
 	for ; n > 0; n -= insertBatch {
-		if _, err := d.c.ExecContext(ctx, fmt.Sprintf("%s LIMIT %d", sql, min(n, insertBatch)), args...); err != nil {
+		if _, err := m.c.ExecContext(ctx, fmt.Sprintf("%s LIMIT %d", sql, min(n, insertBatch)), args...); err != nil {
 			return err
 		}
 	}
@@ -131,38 +131,38 @@ func (d *myDatabase) insert(ctx context.Context, n int, sql string, args ...any)
 }
 
 // makeNumbers creates the table numbers.
-func (d *myDatabase) makeNumbers(ctx context.Context) error {
-	if _, err := d.c.ExecContext(ctx, "CREATE TEMPORARY TABLE IF NOT EXISTS numbers (n INT NOT NULL PRIMARY KEY) ENGINE=InnoDB"); err != nil {
+func (m *myDatabase) makeNumbers(ctx context.Context) error {
+	if _, err := m.c.ExecContext(ctx, "CREATE TEMPORARY TABLE IF NOT EXISTS numbers (n INT NOT NULL PRIMARY KEY) ENGINE=InnoDB"); err != nil {
 		return err
 	}
-	_, err := d.c.ExecContext(ctx, `INSERT IGNORE INTO numbers
+	_, err := m.c.ExecContext(ctx, `INSERT IGNORE INTO numbers
 		WITH RECURSIVE s (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < 1000)
 		SELECT a.n + 1000 * (b.n - 1) FROM s AS a JOIN s AS b WHERE b.n <= ?`, insertBatch/1000)
 	return err
 }
 
-func (d *myDatabase) Backlog(ctx context.Context, queue string, rows int) error {
-	if err := d.makeNumbers(ctx); err != nil {
+func (m *myDatabase) Backlog(ctx context.Context, queue string, rows int) error {
+	if err := m.makeNumbers(ctx); err != nil {
 		return err
 	}
 	for _, columns := range []string{"'ready', NULL, NULL", "'scheduled', UTC_TIMESTAMP(6) + INTERVAL 1 DAY, NULL", "'dead', NULL, UTC_TIMESTAMP(6)"} {
-		err := d.insert(ctx, rows, "INSERT INTO qsidecar_jobs (queue, payload, state, run_at, finished_at) SELECT ?, REPEAT('a', ?), "+columns+" FROM numbers",
+		err := m.insert(ctx, rows, "INSERT INTO qsidecar_jobs (queue, payload, state, run_at, finished_at) SELECT ?, REPEAT('a', ?), "+columns+" FROM numbers",
 			queue, measure.PayloadSize)
 		if err != nil {
 			return err
 		}
 	}
-	_, err := d.c.ExecContext(ctx, "ANALYZE TABLE qsidecar_jobs")
+	_, err := m.c.ExecContext(ctx, "ANALYZE TABLE qsidecar_jobs")
 	return err
 }
 
-func (d *myDatabase) Finished(ctx context.Context, queue string, rows int, first, span time.Duration) error {
-	if err := d.makeNumbers(ctx); err != nil {
+func (m *myDatabase) Finished(ctx context.Context, queue string, rows int, first, span time.Duration) error {
+	if err := m.makeNumbers(ctx); err != nil {
 		return err
 	}
 	for from := 0; from < rows; from += insertBatch {
 		for state, why := range map[string]any{"done": nil, "dead": "why"} {
-			if _, err := d.c.ExecContext(ctx, `INSERT INTO qsidecar_jobs (queue, payload, state, attempts, last_error, finished_at, expires_at)
+			if _, err := m.c.ExecContext(ctx, `INSERT INTO qsidecar_jobs (queue, payload, state, attempts, last_error, finished_at, expires_at)
 				SELECT ?, REPEAT('a', ?), ?, 1, ?, UTC_TIMESTAMP(6) - INTERVAL 31 DAY, UTC_TIMESTAMP(6) + INTERVAL (? + ? * (n + ?) DIV ?) MICROSECOND
 				FROM numbers WHERE n <= ?`, queue, measure.PayloadSize, state, why,
 				first.Microseconds(), span.Microseconds(), from, rows, min(insertBatch, rows-from)); err != nil {
@@ -171,7 +171,7 @@ func (d *myDatabase) Finished(ctx context.Context, queue string, rows int, first
 		}
 	}
 	var last int64
-	if err := d.c.QueryRowContext(ctx, "SELECT MAX(id) FROM qsidecar_jobs").Scan(&last); err != nil {
+	if err := m.c.QueryRowContext(ctx, "SELECT MAX(id) FROM qsidecar_jobs").Scan(&last); err != nil {
 		return err
 	}
 	for id := int64(0); id < last; id += insertBatch {
@@ -179,17 +179,17 @@ func (d *myDatabase) Finished(ctx context.Context, queue string, rows int, first
 			"INSERT INTO qsidecar_expiring (expires_at, job) SELECT expires_at, id FROM qsidecar_jobs WHERE id > ? AND id <= ? AND expires_at IS NOT NULL",
 			"INSERT INTO qsidecar_failures (job, fence, attempt, cause, message, at) SELECT id, 1, 1, 'nacked', 'why', finished_at FROM qsidecar_jobs WHERE id > ? AND id <= ? AND state = 'dead'",
 		} {
-			if _, err := d.c.ExecContext(ctx, sql, id, id+insertBatch); err != nil {
+			if _, err := m.c.ExecContext(ctx, sql, id, id+insertBatch); err != nil {
 				return err
 			}
 		}
 	}
-	_, err := d.c.ExecContext(ctx, "ANALYZE TABLE qsidecar_jobs, qsidecar_expiring, qsidecar_failures")
+	_, err := m.c.ExecContext(ctx, "ANALYZE TABLE qsidecar_jobs, qsidecar_expiring, qsidecar_failures")
 	return err
 }
 
-func (d *myDatabase) Hold(ctx context.Context, sql string) (func() error, error) {
-	c, err := d.connect(ctx)
+func (m *myDatabase) Hold(ctx context.Context, sql string) (func() error, error) {
+	c, err := m.connect(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -15,25 +15,25 @@ const myRivalTable = `CREATE TABLE rival (id BIGINT NOT NULL AUTO_INCREMENT PRIM
 	payload VARBINARY(200) NOT NULL, token BIGINT, KEY rival_ready (queue, state, id), KEY rival_token (token)) ENGINE=InnoDB`
 
 // Fill implements database.
-func (d *myDatabase) Fill(ctx context.Context, jobs int) error {
-	if err := d.makeNumbers(ctx); err != nil {
+func (m *myDatabase) Fill(ctx context.Context, jobs int) error {
+	if err := m.makeNumbers(ctx); err != nil {
 		return err
 	}
-	if _, err := d.c.ExecContext(ctx, "DROP TABLE IF EXISTS rival; "+myRivalTable); err != nil {
+	if _, err := m.c.ExecContext(ctx, "DROP TABLE IF EXISTS rival; "+myRivalTable); err != nil {
 		return err
 	}
-	if err := d.insert(ctx, jobs, "INSERT INTO rival (queue, payload) SELECT 'q', REPEAT('a', ?) FROM numbers", measure.PayloadSize); err != nil {
+	if err := m.insert(ctx, jobs, "INSERT INTO rival (queue, payload) SELECT 'q', REPEAT('a', ?) FROM numbers", measure.PayloadSize); err != nil {
 		return err
 	}
-	_, err := d.c.ExecContext(ctx, "ANALYZE TABLE rival")
+	_, err := m.c.ExecContext(ctx, "ANALYZE TABLE rival")
 	return err
 }
 
 // Rivals implements database.
-func (d *myDatabase) Rivals() []measure.Rival {
+func (m *myDatabase) Rivals() []measure.Rival {
 	session := func(work func(ctx context.Context, c *myConn) func() (int, error)) func(context.Context) (func() (int, error), func() error, error) {
 		return func(ctx context.Context) (func() (int, error), func() error, error) {
-			c, err := d.connect(ctx)
+			c, err := m.connect(ctx)
 			if err != nil {
 				return nil, nil, err
 			}

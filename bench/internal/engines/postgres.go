@@ -43,15 +43,15 @@ func startPostgres(ctx context.Context, fast bool) (measure.Server, error) {
 	return pgServer{p}, nil
 }
 
-func (s pgServer) Version() string             { return "PostgreSQL " + s.Postgres.Version }
-func (s pgServer) CPU() (time.Duration, error) { return proc.CPU(s.PID()) }
+func (p pgServer) Version() string             { return "PostgreSQL " + p.Postgres.Version }
+func (p pgServer) CPU() (time.Duration, error) { return proc.CPU(p.PID()) }
 
-func (s pgServer) Database(ctx context.Context, name string) (measure.Database, error) {
+func (p pgServer) Database(ctx context.Context, name string) (measure.Database, error) {
 	name = `"` + name + `"`
-	if err := s.Exec(ctx, `DROP DATABASE IF EXISTS `+name, `CREATE DATABASE `+name+` TEMPLATE template0`); err != nil {
+	if err := p.Exec(ctx, `DROP DATABASE IF EXISTS `+name, `CREATE DATABASE `+name+` TEMPLATE template0`); err != nil {
 		return nil, err
 	}
-	u, err := url.Parse(s.Admin())
+	u, err := url.Parse(p.Admin())
 	if err != nil {
 		return nil, err
 	}
@@ -60,7 +60,7 @@ func (s pgServer) Database(ctx context.Context, name string) (measure.Database, 
 	if err != nil {
 		return nil, err
 	}
-	look, err := pgx.Connect(ctx, s.Admin())
+	look, err := pgx.Connect(ctx, p.Admin())
 	if err != nil {
 		return nil, errors.Join(err, c.Close(ctx))
 	}
@@ -81,38 +81,38 @@ type pgDatabase struct {
 	counts    bool
 }
 
-func (d *pgDatabase) URL() string { return d.url }
+func (p *pgDatabase) URL() string { return p.url }
 
-func (d *pgDatabase) Close() error {
-	return errors.Join(d.c.Close(context.Background()), d.look.Close(context.Background()))
+func (p *pgDatabase) Close() error {
+	return errors.Join(p.c.Close(context.Background()), p.look.Close(context.Background()))
 }
 
-func (d *pgDatabase) Open(ctx context.Context) (backends.Backend, error) {
-	return postgres.Open(ctx, postgres.Options{URL: d.url, Notify: true})
+func (p *pgDatabase) Open(ctx context.Context) (backends.Backend, error) {
+	return postgres.Open(ctx, postgres.Options{URL: p.url, Notify: true})
 }
 
-func (d *pgDatabase) statements(ctx context.Context) (n int64, err error) {
-	err = d.look.QueryRow(ctx, `SELECT coalesce(sum(calls), 0)::bigint FROM pg_stat_statements
-		WHERE dbid = (SELECT oid FROM pg_database WHERE datname = $1)`, d.name).Scan(&n)
+func (p *pgDatabase) statements(ctx context.Context) (n int64, err error) {
+	err = p.look.QueryRow(ctx, `SELECT coalesce(sum(calls), 0)::bigint FROM pg_stat_statements
+		WHERE dbid = (SELECT oid FROM pg_database WHERE datname = $1)`, p.name).Scan(&n)
 	return n, err
 }
 
 // Count reads the number of writing transactions from the next transaction id, because the server's
 // counter of commits is seconds late.
-func (d *pgDatabase) Count(ctx context.Context) (c measure.Counts, err error) {
-	if !d.counts {
+func (p *pgDatabase) Count(ctx context.Context) (c measure.Counts, err error) {
+	if !p.counts {
 		return c, nil
 	}
-	if c.Statements, err = d.statements(ctx); err != nil {
+	if c.Statements, err = p.statements(ctx); err != nil {
 		return c, err
 	}
 	c.Known = true
-	err = d.look.QueryRow(ctx, `SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint,
-		(SELECT count(*) FROM pg_stat_activity WHERE datname = $1 AND backend_type = 'client backend' AND pid <> $2)`, d.name, d.c.PgConn().PID()).Scan(&c.Transactions, &c.Connections)
+	err = p.look.QueryRow(ctx, `SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint,
+		(SELECT count(*) FROM pg_stat_activity WHERE datname = $1 AND backend_type = 'client backend' AND pid <> $2)`, p.name, p.c.PgConn().PID()).Scan(&c.Transactions, &c.Connections)
 	return c, err
 }
 
-func (d *pgDatabase) Backlog(ctx context.Context, queue string, rows int) error {
+func (p *pgDatabase) Backlog(ctx context.Context, queue string, rows int) error {
 	for _, sql := range []string{
 		fmt.Sprintf(`INSERT INTO qsidecar.qsidecar_jobs (queue, state, payload, run_at, finished_at)
 			SELECT '%s', s, decode(repeat('00', %d), 'hex'),
@@ -120,14 +120,14 @@ func (d *pgDatabase) Backlog(ctx context.Context, queue string, rows int) error 
 			FROM generate_series(1, %d) n CROSS JOIN unnest('{ready,scheduled,dead}'::text[]) s`, queue, measure.PayloadSize, rows),
 		`VACUUM ANALYZE qsidecar.qsidecar_jobs`, `CHECKPOINT`,
 	} {
-		if _, err := d.c.Exec(ctx, sql, pgx.QueryExecModeSimpleProtocol); err != nil {
+		if _, err := p.c.Exec(ctx, sql, pgx.QueryExecModeSimpleProtocol); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (d *pgDatabase) Finished(ctx context.Context, queue string, rows int, first, span time.Duration) error {
+func (p *pgDatabase) Finished(ctx context.Context, queue string, rows int, first, span time.Duration) error {
 	for _, sql := range []string{
 		fmt.Sprintf(`INSERT INTO qsidecar.qsidecar_jobs (queue, state, payload, attempts, last_error, finished_at, expires_at)
 			SELECT '%s', s, decode(repeat('00', %d), 'hex'), 1, CASE s WHEN 'dead' THEN 'why' END, now() - interval '31 days',
@@ -137,15 +137,15 @@ func (d *pgDatabase) Finished(ctx context.Context, queue string, rows int, first
 			SELECT id, 1, 1, 'nacked', 'why', finished_at FROM qsidecar.qsidecar_jobs WHERE state = 'dead'`,
 		`VACUUM ANALYZE qsidecar.qsidecar_jobs, qsidecar.qsidecar_failures`, `CHECKPOINT`,
 	} {
-		if _, err := d.c.Exec(ctx, sql, pgx.QueryExecModeSimpleProtocol); err != nil {
+		if _, err := p.c.Exec(ctx, sql, pgx.QueryExecModeSimpleProtocol); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (d *pgDatabase) Hold(ctx context.Context, sql string) (func() error, error) {
-	c, err := pgx.Connect(ctx, d.url)
+func (p *pgDatabase) Hold(ctx context.Context, sql string) (func() error, error) {
+	c, err := pgx.Connect(ctx, p.url)
 	if err != nil {
 		return nil, err
 	}

@@ -18,9 +18,9 @@ INSERT INTO rival (queue, payload) SELECT 'q', decode(repeat('61', %d), 'hex') F
 
 // Fill implements database. It doesn't ANALYZE: the statistics of a table whose jobs are all ready make PostgreSQL search along the
 // primary key, over all jobs that are done, which halves the rate of the rivals.
-func (d *pgDatabase) Fill(ctx context.Context, jobs int) error {
+func (p *pgDatabase) Fill(ctx context.Context, jobs int) error {
 	for _, sql := range []string{fmt.Sprintf(pgRivalTable, measure.PayloadSize, jobs), `VACUUM rival`} {
-		if _, err := d.c.Exec(ctx, sql, pgx.QueryExecModeSimpleProtocol); err != nil {
+		if _, err := p.c.Exec(ctx, sql, pgx.QueryExecModeSimpleProtocol); err != nil {
 			return err
 		}
 	}
@@ -28,10 +28,10 @@ func (d *pgDatabase) Fill(ctx context.Context, jobs int) error {
 }
 
 // Rivals implements database.
-func (d *pgDatabase) Rivals() []measure.Rival {
+func (p *pgDatabase) Rivals() []measure.Rival {
 	session := func(work func(ctx context.Context, c *pgx.Conn) func() (int, error)) func(context.Context) (func() (int, error), func() error, error) {
 		return func(ctx context.Context) (func() (int, error), func() error, error) {
-			c, err := pgx.Connect(ctx, d.url)
+			c, err := pgx.Connect(ctx, p.url)
 			if err != nil {
 				return nil, nil, err
 			}

@@ -45,10 +45,10 @@ func startSQLite(ctx context.Context, _ bool) (measure.Server, error) {
 	return s, nil
 }
 
-func (s *liteServer) Version() string             { return "SQLite " + s.version }
-func (s *liteServer) CPU() (time.Duration, error) { return time.Duration(s.cpu.Load()), nil }
-func (s *liteServer) Stop() error                 { return os.RemoveAll(s.dir) }
-func (s *liteServer) path(name string) string     { return filepath.Join(s.dir, name+".db") }
+func (l *liteServer) Version() string             { return "SQLite " + l.version }
+func (l *liteServer) CPU() (time.Duration, error) { return time.Duration(l.cpu.Load()), nil }
+func (l *liteServer) Stop() error                 { return os.RemoveAll(l.dir) }
+func (l *liteServer) path(name string) string     { return filepath.Join(l.dir, name+".db") }
 
 // openLite returns a pool of connections with the sidecar's durability.
 func openLite(path, more string) (*sql.DB, error) {
@@ -56,12 +56,12 @@ func openLite(path, more string) (*sql.DB, error) {
 	return sql.Open("sqlite", "file:"+path+"?"+q.Encode()+more)
 }
 
-func (s *liteServer) Database(ctx context.Context, name string) (measure.Database, error) {
-	rivals, err := openLite(s.path(name+"-rivals"), "")
+func (l *liteServer) Database(ctx context.Context, name string) (measure.Database, error) {
+	rivals, err := openLite(l.path(name+"-rivals"), "")
 	if err != nil {
 		return nil, err
 	}
-	return &liteDatabase{s: s, name: name, rivals: rivals}, nil
+	return &liteDatabase{s: l, name: name, rivals: rivals}, nil
 }
 
 // liteDatabase keeps the rivals' table in its own file, as programs without a sidecar do.
@@ -71,17 +71,17 @@ type liteDatabase struct {
 	rivals *sql.DB
 }
 
-func (d *liteDatabase) URL() string  { return "sqlite:" + d.s.path(d.name) }
-func (d *liteDatabase) Close() error { return d.rivals.Close() }
+func (l *liteDatabase) URL() string  { return "sqlite:" + l.s.path(l.name) }
+func (l *liteDatabase) Close() error { return l.rivals.Close() }
 
-func (d *liteDatabase) Open(ctx context.Context) (backends.Backend, error) {
-	return sqlite.Open(ctx, sqlite.Options{Path: d.s.path(d.name)})
+func (l *liteDatabase) Open(ctx context.Context) (backends.Backend, error) {
+	return sqlite.Open(ctx, sqlite.Options{Path: l.s.path(l.name)})
 }
 
-func (d *liteDatabase) Count(context.Context) (measure.Counts, error) { return measure.Counts{}, nil }
+func (l *liteDatabase) Count(context.Context) (measure.Counts, error) { return measure.Counts{}, nil }
 
-func (d *liteDatabase) Backlog(ctx context.Context, queue string, rows int) (err error) {
-	db, err := openLite(d.s.path(d.name), "&_txlock=immediate")
+func (l *liteDatabase) Backlog(ctx context.Context, queue string, rows int) (err error) {
+	db, err := openLite(l.s.path(l.name), "&_txlock=immediate")
 	if err != nil {
 		return err
 	}
@@ -100,8 +100,8 @@ func (d *liteDatabase) Backlog(ctx context.Context, queue string, rows int) (err
 	return nil
 }
 
-func (d *liteDatabase) Finished(ctx context.Context, queue string, rows int, first, span time.Duration) (err error) {
-	db, err := openLite(d.s.path(d.name), "&_txlock=immediate")
+func (l *liteDatabase) Finished(ctx context.Context, queue string, rows int, first, span time.Duration) (err error) {
+	db, err := openLite(l.s.path(l.name), "&_txlock=immediate")
 	if err != nil {
 		return err
 	}
@@ -124,8 +124,8 @@ func (d *liteDatabase) Finished(ctx context.Context, queue string, rows int, fir
 	return err
 }
 
-func (d *liteDatabase) Hold(ctx context.Context, sql string) (release func() error, err error) {
-	db, err := openLite(d.s.path(d.name), "")
+func (l *liteDatabase) Hold(ctx context.Context, sql string) (release func() error, err error) {
+	db, err := openLite(l.s.path(l.name), "")
 	if err != nil {
 		return nil, err
 	}
@@ -144,8 +144,8 @@ func (d *liteDatabase) Hold(ctx context.Context, sql string) (release func() err
 }
 
 // Fill implements database.
-func (d *liteDatabase) Fill(ctx context.Context, jobs int) error {
-	_, err := d.rivals.ExecContext(ctx, fmt.Sprintf(`DROP TABLE IF EXISTS rival;
+func (l *liteDatabase) Fill(ctx context.Context, jobs int) error {
+	_, err := l.rivals.ExecContext(ctx, fmt.Sprintf(`DROP TABLE IF EXISTS rival;
 		CREATE TABLE rival (id INTEGER PRIMARY KEY AUTOINCREMENT, queue TEXT NOT NULL, state INTEGER NOT NULL DEFAULT 0, payload BLOB NOT NULL);
 		CREATE INDEX rival_ready ON rival (queue, id) WHERE state = 0;
 		WITH RECURSIVE s (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < %d)
@@ -155,11 +155,11 @@ func (d *liteDatabase) Fill(ctx context.Context, jobs int) error {
 }
 
 // Rivals implements database.
-func (d *liteDatabase) Rivals() []measure.Rival {
+func (l *liteDatabase) Rivals() []measure.Rival {
 	return []measure.Rival{
-		{Key: measure.KeyTwo, Name: "two short transactions, a process each", Workers: 8, Part: 0.25, Session: d.process},
+		{Key: measure.KeyTwo, Name: "two short transactions, a process each", Workers: 8, Part: 0.25, Session: l.process},
 		{Key: measure.KeyRaw, Name: "raw limit, n = 1000", Workers: 1, Part: 2, Session: func(ctx context.Context) (func() (int, error), func() error, error) {
-			c, err := d.rivals.Conn(ctx)
+			c, err := l.rivals.Conn(ctx)
 			if err != nil {
 				return nil, nil, err
 			}
@@ -169,13 +169,13 @@ func (d *liteDatabase) Rivals() []measure.Rival {
 }
 
 // process starts a process that works the table on its own connection.
-func (d *liteDatabase) process(ctx context.Context) (work func() (int, error), end func() error, err error) {
+func (l *liteDatabase) process(ctx context.Context) (work func() (int, error), end func() error, err error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, nil, err
 	}
 	cmd := exec.CommandContext(ctx, self)
-	cmd.Env, cmd.Stderr = append(os.Environ(), measure.RoleEnv+"=sqlite "+d.s.path(d.name+"-rivals")), os.Stderr
+	cmd.Env, cmd.Stderr = append(os.Environ(), measure.RoleEnv+"=sqlite "+l.s.path(l.name+"-rivals")), os.Stderr
 	in, failed := cmd.StdinPipe()
 	out, err := cmd.StdoutPipe()
 	if err := errors.Join(failed, err, cmd.Start()); err != nil {
@@ -184,7 +184,7 @@ func (d *liteDatabase) process(ctx context.Context) (work func() (int, error), e
 	answer := func() (n int, err error) {
 		var cpu int64
 		_, err = fmt.Fscanln(out, &n, &cpu)
-		d.s.cpu.Add(cpu)
+		l.s.cpu.Add(cpu)
 		return n, err
 	}
 	_, err = answer() // it is ready

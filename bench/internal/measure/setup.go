@@ -61,17 +61,17 @@ type Site struct {
 }
 
 // Site creates a database on a server, and starts its sidecar.
-func (p *Setup) Site(ctx context.Context, v Server, name string) (_ *Site, err error) {
+func (s *Setup) Site(ctx context.Context, v Server, name string) (_ *Site, err error) {
 	d, err := v.Database(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	s, err := StartSidecar(ctx, p.Bin, d.URL(), false)
+	sidecar, err := StartSidecar(ctx, s.Bin, d.URL(), false)
 	if err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
-	return &Site{d, s}, nil
+	return &Site{d, sidecar}, nil
 }
 
 // Close stops the sidecar and closes the database.
-func (x *Site) Close() error { return errors.Join(x.Sidecar.Stop(), x.Database.Close()) }
+func (s *Site) Close() error { return errors.Join(s.Sidecar.Stop(), s.Database.Close()) }

@@ -57,8 +57,8 @@ func WorkCommand(t *testing.T, sc *kit.Sidecar) *Worker {
 		"sh", "-c", `echo "$1 $QSIDECAR_ATTEMPT" >>"$WORKER_LOG"`, "sh")
 }
 
-func (f OutputFile) String() string {
-	text, err := os.ReadFile(string(f))
+func (o OutputFile) String() string {
+	text, err := os.ReadFile(string(o))
 	if err != nil {
 		return err.Error()
 	}

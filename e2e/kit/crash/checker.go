@@ -84,32 +84,32 @@ func check(r outcome) Verdict {
 	return j.Verdict
 }
 
-func (j *checkState) problem(format string, args ...any) {
-	j.Problems = append(j.Problems, fmt.Sprintf(format, args...))
+func (c *checkState) problem(format string, args ...any) {
+	c.Problems = append(c.Problems, fmt.Sprintf(format, args...))
 }
 
 // read adds one record to the holdings.
-func (j *checkState) read(rec Record) {
-	if j.watchFailovers(rec) {
+func (c *checkState) read(rec Record) {
+	if c.watchFailovers(rec) {
 		return
 	}
 	if rec.What == Killed {
 		if rec.Who == Connections {
-			j.Cuts++
+			c.Cuts++
 		} else {
-			j.Kills++
+			c.Kills++
 		}
-		j.kills[rec.Who] = append(j.kills[rec.Who], rec)
+		c.kills[rec.Who] = append(c.kills[rec.Who], rec)
 		return
 	}
 	key := [2]string{rec.Who, rec.Job}
 	if rec.What == claimed {
-		j.readClaim(key, rec)
+		c.readClaim(key, rec)
 		return
 	}
-	h := j.current[key]
+	h := c.current[key]
 	if h == nil {
-		j.problem("job %s: %s has it %s without having claimed it", rec.Job, rec.Who, rec.What)
+		c.problem("job %s: %s has it %s without having claimed it", rec.Job, rec.Who, rec.What)
 		return
 	}
 	switch rec.What {
@@ -118,137 +118,137 @@ func (j *checkState) read(rec Record) {
 		h.sent, h.open, h.sentAt = true, true, rec.At
 	case acked, lost:
 		h.end, h.answered, h.acked = rec.At, true, rec.What == acked
-		delete(j.current, key)
-		j.judgeLost(h, rec)
+		delete(c.current, key)
+		c.judgeLost(h, rec)
 	case bound:
-		j.Bound++
+		c.Bound++
 	case failed: // the worker tries again
-		j.judgeFailed(h, rec)
+		c.judgeFailed(h, rec)
 	default:
-		j.problem("unknown record %q", rec.What)
+		c.problem("unknown record %q", rec.What)
 	}
 }
 
 // judgeLost looks for the cause of a lease_lost: an earlier ack that may have succeeded, or a kill.
-func (j *checkState) judgeLost(h *claimPeriod, rec Record) {
+func (c *checkState) judgeLost(h *claimPeriod, rec Record) {
 	if rec.What != lost {
 		return
 	}
-	j.Lost++
-	if !h.doubt && !j.killBetween(h.claim, rec.At) {
-		j.problem("job %s: %s got lease_lost (fence %d) without a reason", rec.Job, rec.Who, rec.Fence)
+	c.Lost++
+	if !h.doubt && !c.killBetween(h.claim, rec.At) {
+		c.problem("job %s: %s got lease_lost (fence %d) without a reason", rec.Job, rec.Who, rec.Fence)
 	}
 }
 
 // judgeFailed looks for the cause of an unknown outcome: a break during the ack, or a database that
 // took too long.
-func (j *checkState) judgeFailed(h *claimPeriod, rec Record) {
+func (c *checkState) judgeFailed(h *claimPeriod, rec Record) {
 	h.open = false
 	if rec.Code != "unknown_outcome" {
 		return
 	}
-	j.Unknown++
+	c.Unknown++
 	h.doubt = true
 	for _, victim := range []string{h.claim.Via, everything, Connections, Failover} {
-		for _, kill := range j.kills[victim] {
+		for _, kill := range c.kills[victim] {
 			if max(kill.At, kill.Until) >= h.sentAt && kill.At <= rec.At {
 				return
 			}
 		}
 	}
-	if j.Waits > 0 && time.Duration(rec.At-h.sentAt) >= j.Waits {
+	if c.Waits > 0 && time.Duration(rec.At-h.sentAt) >= c.Waits {
 		return // the database took longer than a settle waits
 	}
-	j.problem("job %s: %s got unknown_outcome (fence %d) and nothing had broken", rec.Job, rec.Who, rec.Fence)
+	c.problem("job %s: %s got unknown_outcome (fence %d) and nothing had broken", rec.Job, rec.Who, rec.Fence)
 }
 
-func (j *checkState) readClaim(key [2]string, rec Record) {
-	payload, known := j.Enqueued[rec.Job]
-	if j.Lossy {
-		payload, known = j.Enqueued[rec.Payload]
+func (c *checkState) readClaim(key [2]string, rec Record) {
+	payload, known := c.Enqueued[rec.Job]
+	if c.Lossy {
+		payload, known = c.Enqueued[rec.Payload]
 	}
 	switch {
 	case !known:
-		j.problem("job %s was delivered and never enqueued", rec.Job)
+		c.problem("job %s was delivered and never enqueued", rec.Job)
 	case payload != rec.Payload:
-		j.problem("job %s: the payload %q came back as %q", rec.Job, payload, rec.Payload)
-	case j.current[key] != nil:
-		j.problem("job %s was delivered to %s, who had it already", rec.Job, rec.Who)
+		c.problem("job %s: the payload %q came back as %q", rec.Job, payload, rec.Payload)
+	case c.current[key] != nil:
+		c.problem("job %s was delivered to %s, who had it already", rec.Job, rec.Who)
 	}
 	h := &claimPeriod{claim: rec, end: math.MaxInt64}
-	j.current[key] = h
+	c.current[key] = h
 	job := rec.Job
-	if j.Lossy {
+	if c.Lossy {
 		job = rec.Payload
 	}
-	j.judgeUnseen(job, rec.At)
-	j.byJob[job] = append(j.byJob[job], h)
-	j.Deliveries++
-	j.BySidecar[rec.Via]++
+	c.judgeUnseen(job, rec.At)
+	c.byJob[job] = append(c.byJob[job], h)
+	c.Deliveries++
+	c.BySidecar[rec.Via]++
 }
 
 // judgeJob checks all holdings of one job.
-func (j *checkState) judgeJob(id string, all []*claimPeriod, left bool) {
+func (c *checkState) judgeJob(id string, all []*claimPeriod, left bool) {
 	settled, doubtful := 0, false
 	for _, h := range all {
 		if h.acked {
 			settled++
 		}
 		doubtful = doubtful || h.sent
-		if at := j.kills[h.claim.Who]; len(at) > 0 && !h.answered {
+		if at := c.kills[h.claim.Who]; len(at) > 0 && !h.answered {
 			h.end = max(h.claim.At, at[0].At) // its ack may have raced with its death
 		}
 	}
 	switch {
-	case settled > 1 && !j.Lossy: // judgePair checks each of them
-		j.problem("job %s: %d acks were answered ok", id, settled)
+	case settled > 1 && !c.Lossy: // judgePair checks each of them
+		c.problem("job %s: %d acks were answered ok", id, settled)
 	case settled == 1 && left:
-		j.problem("job %s: its ack was answered ok and it is still in the table", id)
-	case settled == 0 && !doubtful && !left && j.lost(j.enqueued[id]):
-		j.LostJobs++
+		c.problem("job %s: its ack was answered ok and it is still in the table", id)
+	case settled == 0 && !doubtful && !left && c.lost(c.enqueued[id]):
+		c.LostJobs++
 	case settled == 0 && !doubtful && !left:
-		j.problem("job %s was deleted without an ack", id)
+		c.problem("job %s was deleted without an ack", id)
 	case settled == 0:
-		j.InDoubt++
+		c.InDoubt++
 	}
-	j.Acked += settled
-	j.Redelivered += max(len(all)-1, 0)
+	c.Acked += settled
+	c.Redelivered += max(len(all)-1, 0)
 	slices.SortStableFunc(all, func(a, b *claimPeriod) int { return cmp.Compare(a.claim.Fence, b.claim.Fence) })
 	for i, newer := range all {
 		for _, older := range all[:i] {
-			j.judgePair(id, older, newer)
+			c.judgePair(id, older, newer)
 		}
 	}
 }
 
 // judgePair checks two deliveries of one job, in the order of their fences, which is the order of
 // their claims. Their replies can arrive in another order.
-func (j *checkState) judgePair(id string, older, newer *claimPeriod) {
+func (c *checkState) judgePair(id string, older, newer *claimPeriod) {
 	who := fmt.Sprintf("job %s: %s (fence %d) and then %s (fence %d)",
 		id, older.claim.Who, older.claim.Fence, newer.claim.Who, newer.claim.Fence)
 	switch {
 	case older.claim.Fence == newer.claim.Fence:
-		j.problem("%s: the same fence twice", who)
+		c.problem("%s: the same fence twice", who)
 	case older.claim.Asked > newer.claim.At:
-		j.problem("%s: the fence went back", who)
+		c.problem("%s: the fence went back", who)
 	}
 	switch {
-	case older.acked && j.Lossy && older.sentAt > newer.claim.At:
-		j.problem("%s: the old lease was acked after the newer claim", who)
-	case older.acked && j.lost(Record{Asked: older.sentAt, At: older.end}):
-		j.LostAcks++
+	case older.acked && c.Lossy && older.sentAt > newer.claim.At:
+		c.problem("%s: the old lease was acked after the newer claim", who)
+	case older.acked && c.lost(Record{Asked: older.sentAt, At: older.end}):
+		c.LostAcks++
 		return
 	case older.acked:
-		j.problem("%s: delivered again though its ack was answered ok", who)
+		c.problem("%s: delivered again though its ack was answered ok", who)
 	}
 	overlap := older.claim.At < newer.end && newer.claim.At < older.end
-	if !j.killBetween(older.claim, newer.claim.At) {
-		j.problem("%s: delivered again without a kill (overlap: %v)", who, overlap)
+	if !c.killBetween(older.claim, newer.claim.At) {
+		c.problem("%s: delivered again without a kill (overlap: %v)", who, overlap)
 	} else if overlap {
-		j.Overlaps++
+		c.Overlaps++
 	}
 	if older.claim.At > newer.claim.At {
-		j.Stale++
+		c.Stale++
 	}
 }
 
@@ -256,15 +256,15 @@ func (j *checkState) judgePair(id string, older, newer *claimPeriod) {
 // of the claim and an instant. It starts at the request, because the reply can be in the socket's
 // buffer when the sidecar dies. It ends at the kill's end, because a victim still runs for a moment
 // after the killer reads the clock.
-func (j *checkState) killBetween(claim Record, before int64) bool {
+func (c *checkState) killBetween(claim Record, before int64) bool {
 	for _, victim := range []string{claim.Who, claim.Via, everything} {
-		for _, kill := range j.kills[victim] {
+		for _, kill := range c.kills[victim] {
 			if claim.Asked <= max(kill.At, kill.Until) && kill.At <= before {
 				return true
 			}
 		}
 	}
-	return j.lostClaim(claim)
+	return c.lostClaim(claim)
 }
 
 // Summary returns at most n problems.

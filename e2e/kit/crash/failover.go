@@ -37,8 +37,8 @@ func (f Failovers) String() string {
 		f.FirstAcks, f.LostJobs, f.LostAcks, f.Errors, f.BySidecar, f.Unseen, f.LongestUnseen.Round(time.Millisecond))
 }
 
-func (a FirstAck) String() string {
-	return fmt.Sprint(a.Event, " ", a.After.Round(time.Millisecond))
+func (f FirstAck) String() string {
+	return fmt.Sprint(f.Event, " ", f.After.Round(time.Millisecond))
 }
 
 // watch is what the checker keeps for the figures.
@@ -55,36 +55,36 @@ type watch struct {
 }
 
 // watchFailovers reads a record for the figures. It returns true if the record is for nothing else.
-func (j *checkState) watchFailovers(rec Record) bool {
+func (c *checkState) watchFailovers(rec Record) bool {
 	switch rec.What {
 	case enqueued, acked, claimed:
-		j.commits[rec.Via] = append(j.commits[rec.Via], rec.At)
+		c.commits[rec.Via] = append(c.commits[rec.Via], rec.At)
 	}
 	switch rec.What {
 	case enqueued:
 		id := rec.Job
-		if j.Lossy {
+		if c.Lossy {
 			id = rec.Payload
 		}
-		j.enqueued[id] = rec
+		c.enqueued[id] = rec
 	case refused:
-		j.Errors[rec.Code]++
+		c.Errors[rec.Code]++
 	case nothing:
-		j.empty = append(j.empty, rec)
+		c.empty = append(c.empty, rec)
 	case Serves:
-		j.failover = &rec
+		c.failover = &rec
 	default:
 		switch rec.What {
 		case failed:
-			j.Errors[rec.Code]++
+			c.Errors[rec.Code]++
 		case lost:
-			j.Errors["lease_lost"]++
+			c.Errors["lease_lost"]++
 		case Killed:
-			j.calm = max(j.calm, rec.At, rec.Until)
+			c.calm = max(c.calm, rec.At, rec.Until)
 		case acked:
-			if j.failover != nil {
-				j.FirstAcks = append(j.FirstAcks, FirstAck{j.failover.Who, time.Duration(rec.At - j.failover.At)})
-				j.failover, j.calm = nil, max(j.calm, rec.At)
+			if c.failover != nil {
+				c.FirstAcks = append(c.FirstAcks, FirstAck{c.failover.Who, time.Duration(rec.At - c.failover.At)})
+				c.failover, c.calm = nil, max(c.calm, rec.At)
 			}
 		}
 		return false
@@ -93,35 +93,35 @@ func (j *checkState) watchFailovers(rec Record) bool {
 }
 
 // judgeUnseen measures how long a job was unseen before its first delivery, which is at now.
-func (j *checkState) judgeUnseen(job string, now int64) {
-	stored, ok := j.enqueued[job]
-	if !ok || len(j.byJob[job]) > 0 {
+func (c *checkState) judgeUnseen(job string, now int64) {
+	stored, ok := c.enqueued[job]
+	if !ok || len(c.byJob[job]) > 0 {
 		return
 	}
-	from := max(stored.At, j.calm, j.turn(stored.At))
-	j.deliveries = append(j.deliveries, delivery{stored.At, now})
-	if j.failover != nil {
+	from := max(stored.At, c.calm, c.turn(stored.At))
+	c.deliveries = append(c.deliveries, delivery{stored.At, now})
+	if c.failover != nil {
 		return
 	}
 	first, last := int64(math.MaxInt64), int64(0)
-	for _, empty := range slices.Backward(j.empty) {
+	for _, empty := range slices.Backward(c.empty) {
 		if empty.At < from {
 			break
 		}
-		if empty.Asked >= from && j.works(empty) {
+		if empty.Asked >= from && c.works(empty) {
 			first, last = min(first, empty.Asked), max(last, empty.Asked)
 		}
 	}
 	unseen := time.Duration(last - first)
-	j.LongestUnseen = max(j.LongestUnseen, unseen)
+	c.LongestUnseen = max(c.LongestUnseen, unseen)
 	if unseen > 2*time.Second {
-		j.Unseen++
+		c.Unseen++
 	}
 }
 
 // turn returns when the last of the jobs that were stored before that time was delivered, of those that were.
-func (j *checkState) turn(stored int64) int64 {
-	for _, d := range slices.Backward(j.deliveries) {
+func (c *checkState) turn(stored int64) int64 {
+	for _, d := range slices.Backward(c.deliveries) {
 		if d.stored < stored {
 			return d.at
 		}
@@ -133,16 +133,16 @@ func (j *checkState) turn(stored int64) int64 {
 }
 
 // works reports whether a claim's sidecar answered a commit while the claim waited.
-func (j *checkState) works(claim Record) bool {
-	commits := j.commits[claim.Via]
+func (c *checkState) works(claim Record) bool {
+	commits := c.commits[claim.Via]
 	i, _ := slices.BinarySearch(commits, claim.Asked)
 	return i < len(commits) && commits[i] <= claim.At
 }
 
 // lost reports whether a failover explains that a commit was lost: it happened while the failover
 // could lose commits. A record without times has none.
-func (j *checkState) lost(commit Record) bool {
-	for _, f := range j.kills[Failover] {
+func (c *checkState) lost(commit Record) bool {
+	for _, f := range c.kills[Failover] {
 		if commit.At >= f.At && commit.Asked <= f.Until {
 			return true
 		}
@@ -152,7 +152,7 @@ func (j *checkState) lost(commit Record) bool {
 
 // lostClaim reports whether a failover explains that a claim was lost. A sidecar can hand out a job that it prefetched before the
 // failover, until a heartbeat shows that the claim is gone. Without heartbeats it hands out jobs for less than Waits.
-func (j *checkState) lostClaim(claim Record) bool {
-	claim.Asked -= int64(j.Waits)
-	return j.lost(claim)
+func (c *checkState) lostClaim(claim Record) bool {
+	claim.Asked -= int64(c.Waits)
+	return c.lost(claim)
 }

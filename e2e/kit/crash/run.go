@@ -79,10 +79,10 @@ type Run struct {
 }
 
 // Run does the whole run and returns the Verdict.
-func (c Plan) Run(t testing.TB) Verdict {
+func (p Plan) Run(t testing.TB) Verdict {
 	t.Helper()
 	r := &Run{
-		Plan: c, T: t, dir: t.TempDir(), acks: make(chan int), // unbuffered, so that kills happen close to their counts
+		Plan: p, T: t, dir: t.TempDir(), acks: make(chan int), // unbuffered, so that kills happen close to their counts
 		Rand: testseed.Rand(t),
 	}
 	var err error
@@ -92,7 +92,7 @@ func (c Plan) Run(t testing.TB) Verdict {
 	defer r.Hist.file.Close()
 	r.countAcks()
 	r.began = kit.Monotonic()
-	for i := range c.Workers {
+	for i := range p.Workers {
 		r.workers = append(r.workers, r.spawn(i, ""))
 	}
 	produced := r.produce()
@@ -117,14 +117,14 @@ func (c Plan) Run(t testing.TB) Verdict {
 	}
 	records = append(records, evictions...)
 	sortRecords(records)
-	v := check(outcome{Enqueued: produced.ids(), Records: records, Left: c.Left(t), Waits: c.Sidecars[0].SidecarTimeout, Lossy: c.Lossy})
+	v := check(outcome{Enqueued: produced.ids(), Records: records, Left: p.Left(t), Waits: p.Sidecars[0].SidecarTimeout, Lossy: p.Lossy})
 	kit.Figure(t, "%v", v)
 	kit.Figure(t, "%v; %d evictions", v.Failovers, len(evictions))
 	if r.most == 0 { // the run ended before that killer saw enough acks
 		r.most = took
 	}
 	kit.Figure(t, "%d acks answered ok in %v (the killer saw %d), the first nine tenths of the jobs at %.0f/s, with %d workers and %d sidecars",
-		v.Acked, took.Round(time.Millisecond), acks, float64(c.Jobs*9/10)/r.most.Seconds(), c.Workers, len(c.Sidecars))
+		v.Acked, took.Round(time.Millisecond), acks, float64(p.Jobs*9/10)/r.most.Seconds(), p.Workers, len(p.Sidecars))
 	return v
 }
 

@@ -54,9 +54,9 @@ func StartMySQL(t testing.TB, kind testserver.Kind, o testserver.Options) (*MySQ
 }
 
 // DB returns a pool of connections beside the sidecars', as other programs have.
-func (p *MySQL) DB(t testing.TB) *sql.DB {
+func (m *MySQL) DB(t testing.TB) *sql.DB {
 	t.Helper()
-	db, err := p.Open(p.Name)
+	db, err := m.Open(m.Name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,44 +69,44 @@ func (p *MySQL) DB(t testing.TB) *sql.DB {
 }
 
 // Query returns the first column of the rows as texts.
-func (p *MySQL) Query(statement string, args ...any) []string {
-	p.T.Helper()
+func (m *MySQL) Query(statement string, args ...any) []string {
+	m.T.Helper()
 	ctx := context.Background()
-	db, err := p.Open(p.Name)
+	db, err := m.Open(m.Name)
 	if err != nil {
-		p.T.Fatal(err)
+		m.T.Fatal(err)
 	}
 	defer db.Close()
 	rows, err := db.QueryContext(ctx, statement, args...)
 	if err != nil {
-		p.T.Fatalf("%s: %v", statement, err)
+		m.T.Fatalf("%s: %v", statement, err)
 	}
 	defer rows.Close()
 	var got []string
 	for rows.Next() {
 		var s string
 		if err := rows.Scan(&s); err != nil {
-			p.T.Fatal(err)
+			m.T.Fatal(err)
 		}
 		got = append(got, s)
 	}
 	if err := rows.Err(); err != nil {
-		p.T.Fatal(err)
+		m.T.Fatal(err)
 	}
 	return got
 }
 
 // Jobs returns the ids of all rows of the job table.
-func (p *MySQL) Jobs(testing.TB) []string {
-	return p.Query("SELECT CAST(id AS CHAR) FROM qsidecar_jobs")
+func (m *MySQL) Jobs(testing.TB) []string {
+	return m.Query("SELECT CAST(id AS CHAR) FROM qsidecar_jobs")
 }
 
 // ConnectionIDs returns the ids of the connections to the site's database.
-func (p *MySQL) ConnectionIDs() (all []string) {
-	p.T.Helper()
-	ids, err := p.Connections(context.Background(), p.Name)
+func (m *MySQL) ConnectionIDs() (all []string) {
+	m.T.Helper()
+	ids, err := m.Connections(context.Background(), m.Name)
 	if err != nil {
-		p.T.Fatal(err)
+		m.T.Fatal(err)
 	}
 	for _, id := range ids {
 		all = append(all, strconv.FormatInt(id, 10))
@@ -115,44 +115,44 @@ func (p *MySQL) ConnectionIDs() (all []string) {
 }
 
 // EndConnection ends the connection with that id.
-func (p *MySQL) EndConnection(id string) {
-	p.T.Helper()
+func (m *MySQL) EndConnection(id string) {
+	m.T.Helper()
 	n, err := strconv.ParseInt(id, 10, 64)
 	if err == nil {
-		err = p.Kill(context.Background(), n)
+		err = m.Kill(context.Background(), n)
 	}
 	if err != nil {
-		p.T.Fatal(err)
+		m.T.Fatal(err)
 	}
 }
 
 // Crash kills the server with signal 9 and restarts it. It recovers from its log.
-func (p *MySQL) Crash() {
-	p.T.Helper()
-	p.earlier = p.Contention() // the counters are in its memory
-	if err := errors.Join(p.Kill9(), p.Restart(context.Background()), p.countTimeouts()); err != nil {
-		p.T.Fatal(err)
+func (m *MySQL) Crash() {
+	m.T.Helper()
+	m.earlier = m.Contention() // the counters are in its memory
+	if err := errors.Join(m.Kill9(), m.Restart(context.Background()), m.countTimeouts()); err != nil {
+		m.T.Fatal(err)
 	}
 }
 
 // countTimeouts makes the server count lock timeouts, which it does not by default.
-func (p *MySQL) countTimeouts() error {
+func (m *MySQL) countTimeouts() error {
 	ctx := context.Background()
-	return p.Exec(ctx, "SET GLOBAL innodb_monitor_enable = 'lock_timeouts'", "SET GLOBAL innodb_monitor_enable = 'lock_deadlocks'")
+	return m.Exec(ctx, "SET GLOBAL innodb_monitor_enable = 'lock_timeouts'", "SET GLOBAL innodb_monitor_enable = 'lock_deadlocks'")
 }
 
 // Contention returns the counts since the site began.
-func (p *MySQL) Contention() Contention {
-	p.T.Helper()
-	all := p.earlier
+func (m *MySQL) Contention() Contention {
+	m.T.Helper()
+	all := m.earlier
 	for name, n := range map[string]*int{"lock_deadlocks": &all.Deadlocks, "lock_timeouts": &all.Timeouts} {
 		var now int
-		got := p.Query("SELECT count FROM information_schema.innodb_metrics WHERE name = ?", name)
+		got := m.Query("SELECT count FROM information_schema.innodb_metrics WHERE name = ?", name)
 		if len(got) != 1 {
-			p.T.Fatalf("the server counts no %s", name)
+			m.T.Fatalf("the server counts no %s", name)
 		}
 		if _, err := fmt.Sscan(got[0], &now); err != nil {
-			p.T.Fatal(err)
+			m.T.Fatal(err)
 		}
 		*n += now
 	}

@@ -59,36 +59,36 @@ func Owners(t testing.TB, at string) OwnersDB {
 }
 
 // Script runs statements. Each must end with a semicolon.
-func (db OwnersDB) Script(text string) {
-	db.T.Helper()
+func (o OwnersDB) Script(text string) {
+	o.T.Helper()
 	for _, statement := range strings.SplitAfter(text, ";") {
 		if strings.TrimSpace(statement) == "" {
 			continue
 		}
-		if _, err := db.ExecContext(db.T.Context(), statement); err != nil {
-			db.T.Fatalf("%s: %v", statement, err)
+		if _, err := o.ExecContext(o.T.Context(), statement); err != nil {
+			o.T.Fatalf("%s: %v", statement, err)
 		}
 	}
 }
 
 // Texts returns the first column of a query's rows.
-func (db OwnersDB) Texts(query string, args ...any) (all []string) {
-	db.T.Helper()
+func (o OwnersDB) Texts(query string, args ...any) (all []string) {
+	o.T.Helper()
 	ctx := context.Background()
-	rows, err := db.QueryContext(ctx, query, args...)
+	rows, err := o.QueryContext(ctx, query, args...)
 	if err != nil {
-		db.T.Fatalf("%s: %v", query, err)
+		o.T.Fatalf("%s: %v", query, err)
 	}
 	defer rows.Close()
 	for rows.Next() {
 		var text string
 		if err := rows.Scan(&text); err != nil {
-			db.T.Fatalf("%s: %v", query, err)
+			o.T.Fatalf("%s: %v", query, err)
 		}
 		all = append(all, text)
 	}
 	if err := rows.Err(); err != nil {
-		db.T.Fatalf("%s: %v", query, err)
+		o.T.Fatalf("%s: %v", query, err)
 	}
 	return all
 }

@@ -22,19 +22,19 @@ type Cutter struct {
 var Cutters = map[string]*Cutter{"upstream": {}, "downstream": {}}
 
 // Open makes it cut after that many bytes, or only count them (after < 0).
-func (s *Cutter) Open(after int64) (cut <-chan struct{}) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.n, s.after, s.most, s.cut = s.n+1, after, 0, make(chan struct{})
-	return s.cut
+func (c *Cutter) Open(after int64) (cut <-chan struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.n, c.after, c.most, c.cut = c.n+1, after, 0, make(chan struct{})
+	return c.cut
 }
 
 // Shut returns the largest number of bytes that passed one connection.
-func (s *Cutter) Shut() int64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.cut = nil
-	return s.most
+func (c *Cutter) Shut() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.cut = nil
+	return c.most
 }
 
 // cutState is the state of one connection.
@@ -44,21 +44,21 @@ type cutState struct {
 }
 
 // pass reports how many bytes of a piece can still pass.
-func (s *Cutter) pass(x *cutState, bytes int) (pass int, cut bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if x.n != s.n {
-		*x = cutState{n: s.n}
+func (c *Cutter) pass(x *cutState, bytes int) (pass int, cut bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if x.n != c.n {
+		*x = cutState{n: c.n}
 	}
 	before := x.sent
 	x.sent += int64(bytes)
-	s.most = max(s.most, x.sent)
-	if s.cut == nil || s.after < 0 || x.sent < s.after {
+	c.most = max(c.most, x.sent)
+	if c.cut == nil || c.after < 0 || x.sent < c.after {
 		return bytes, false
 	}
-	close(s.cut)
-	s.cut = nil
-	return int(max(s.after-before, 0)), true
+	close(c.cut)
+	c.cut = nil
+	return int(max(c.after-before, 0)), true
 }
 
 // CutToxic is the toxic that applies a Cutter.
@@ -70,25 +70,25 @@ type CutToxic struct {
 func (*CutToxic) NewState() any { return new(cutState) }
 
 // Pipe implements toxics.Toxic.
-func (t *CutToxic) Pipe(stub *toxics.ToxicStub) {
-	s, x := Cutters[t.Stream], stub.State.(*cutState)
+func (c *CutToxic) Pipe(stub *toxics.ToxicStub) {
+	s, x := Cutters[c.Stream], stub.State.(*cutState)
 	for {
 		select {
 		case <-stub.Interrupt:
 			return
-		case c := <-stub.Input:
-			if c == nil {
+		case chunk := <-stub.Input:
+			if chunk == nil {
 				stub.Close()
 				return
 			}
-			pass, cut := s.pass(x, len(c.Data))
+			pass, cut := s.pass(x, len(chunk.Data))
 			if pass > 0 {
-				stub.Output <- &stream.StreamChunk{Timestamp: c.Timestamp, Data: c.Data[:pass]}
+				stub.Output <- &stream.StreamChunk{Timestamp: chunk.Timestamp, Data: chunk.Data[:pass]}
 			}
 			if cut {
 				stub.Close()
-				for c := range stub.Input { // discard the remaining writes
-					if c == nil {
+				for chunk := range stub.Input { // discard the remaining writes
+					if chunk == nil {
 						return
 					}
 				}

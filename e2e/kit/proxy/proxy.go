@@ -42,35 +42,35 @@ func Toxic(kind, stream, attribute string, value int) string {
 }
 
 // Start starts the proxy with these toxics.
-func (n *Proxy) Start(toxics ...string) {
-	n.T.Helper()
+func (p *Proxy) Start(toxics ...string) {
+	p.T.Helper()
 	log := zerolog.Nop()
-	n.Proxy = toxiproxy.NewProxy(toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), log), "db", n.Addr, n.to)
-	n.AddToxics(toxics...)
-	if err := n.Proxy.Start(); err != nil {
-		n.T.Fatal(err)
+	p.Proxy = toxiproxy.NewProxy(toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), log), "db", p.Addr, p.to)
+	p.AddToxics(toxics...)
+	if err := p.Proxy.Start(); err != nil {
+		p.T.Fatal(err)
 	}
 }
 
 // AddToxics adds toxics to existing and later connections.
-func (n *Proxy) AddToxics(toxics ...string) {
-	n.T.Helper()
+func (p *Proxy) AddToxics(toxics ...string) {
+	p.T.Helper()
 	for _, text := range toxics {
-		if _, err := n.Proxy.Toxics.AddToxicJson(strings.NewReader(text)); err != nil {
-			n.T.Fatalf("%s: %v", text, err)
+		if _, err := p.Proxy.Toxics.AddToxicJson(strings.NewReader(text)); err != nil {
+			p.T.Fatalf("%s: %v", text, err)
 		}
 	}
 }
 
 // Cut drops all bytes from now on, as a cut network does. SetToxics without toxics mends it.
-func (n *Proxy) Cut() {
-	n.T.Helper()
-	n.AddToxics(Toxic("timeout", "upstream", "timeout", 0), Toxic("timeout", "downstream", "timeout", 0))
+func (p *Proxy) Cut() {
+	p.T.Helper()
+	p.AddToxics(Toxic("timeout", "upstream", "timeout", 0), Toxic("timeout", "downstream", "timeout", 0))
 }
 
 // SetToxics ends all connections and adds the toxics to later ones.
-func (n *Proxy) SetToxics(toxics ...string) {
-	n.T.Helper()
-	n.Proxy.Stop()
-	n.Start(toxics...)
+func (p *Proxy) SetToxics(toxics ...string) {
+	p.T.Helper()
+	p.Proxy.Stop()
+	p.Start(toxics...)
 }

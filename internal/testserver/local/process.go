@@ -61,46 +61,46 @@ func Launch(cmd *exec.Cmd, who Account, last syscall.Signal, log string) (*Proce
 }
 
 // Stop sends a signal, waits for the end and returns the exit status. It can be called again.
-func (r *Process) Stop(s syscall.Signal) (status, err error) {
-	if err = r.OS.Signal(s); errors.Is(err, os.ErrProcessDone) {
+func (p *Process) Stop(s syscall.Signal) (status, err error) {
+	if err = p.OS.Signal(s); errors.Is(err, os.ErrProcessDone) {
 		err = nil
 	}
-	status = <-r.Ended
-	r.Ended <- status
+	status = <-p.Ended
+	p.Ended <- status
 	return status, err
 }
 
 // WaitReady calls check until it succeeds, or returns an error if the process ends before. If r is
 // nil, this package did not start the server, and the first error of check is returned.
-func (r *Process) WaitReady(ctx context.Context, server string, check func(context.Context) error) error {
+func (p *Process) WaitReady(ctx context.Context, server string, check func(context.Context) error) error {
 	var final error
 	err := testwait.Poll(ctx, func(ctx context.Context) error {
 		err := check(ctx)
-		if err == nil || r == nil {
+		if err == nil || p == nil {
 			final = err
 			return nil
 		}
 		select {
-		case status := <-r.Ended:
-			r.Ended <- status
-			final = fmt.Errorf("%s ended as it started: %w\n%s", server, status, r.Output())
+		case status := <-p.Ended:
+			p.Ended <- status
+			final = fmt.Errorf("%s ended as it started: %w\n%s", server, status, p.Output())
 			return nil
 		default:
 			return err
 		}
 	})
 	if err != nil {
-		return fmt.Errorf("%s did not start: %w\n%s", server, err, r.Output())
+		return fmt.Errorf("%s did not start: %w\n%s", server, err, p.Output())
 	}
 	return final
 }
 
 // Output returns the log, or nothing if this package did not start the server.
-func (r *Process) Output() string {
-	if r == nil {
+func (p *Process) Output() string {
+	if p == nil {
 		return ""
 	}
-	text, err := os.ReadFile(r.log)
+	text, err := os.ReadFile(p.log)
 	if err != nil {
 		return err.Error()
 	}
