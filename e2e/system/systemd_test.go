@@ -86,7 +86,7 @@ func endsWithStarter() {
 }
 
 // againAsRoot runs this test in another process of this program, as root. what is the argument of
-// testserver.RanAsRoot.
+// local.RanAsRoot.
 func againAsRoot(t *testing.T, what string, env ...string) {
 	t.Helper()
 	if os.Getenv(asRoot) != "" {
