@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/xml"
 	"fmt"
+	"github.com/qsidecar/qsidecar/bench/internal/engines"
+	"github.com/qsidecar/qsidecar/bench/internal/measure"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -43,18 +45,18 @@ func program(t *testing.T) string {
 // The benchmark itself fails if a job is not processed or an ack is lost.
 func TestEngines(t *testing.T) {
 	bin := program(t)
-	for _, e := range engines {
-		t.Run(e.name, func(t *testing.T) {
+	for _, e := range engines.All {
+		t.Run(e.Name, func(t *testing.T) {
 			t.Parallel() // most of the time is waiting
 			var out bytes.Buffer
 			file := filepath.Join(t.TempDir(), "RESULTS.md")
-			args := strings.Fields("-fast -results " + file + " -workers 4 -jobs 64 -batch 10 -rounds 1 -rows 500 -held 200 -finished 2000 -wakes 8 -cell 10ms -engine " + e.name)
+			args := strings.Fields("-fast -results " + file + " -workers 4 -jobs 64 -batch 10 -rounds 1 -rows 500 -held 200 -finished 2000 -wakes 8 -cell 10ms -engine " + e.Name)
 			err := run(t.Context(), append(args, "-bin", bin), &out)
 			t.Log(out.String())
 			if err != nil {
 				t.Fatal(err)
 			}
-			if strings.Contains(out.String(), errUnavailable.Error()) {
+			if strings.Contains(out.String(), measure.ErrUnavailable.Error()) {
 				return // the output reports it, and no other server replaces it
 			}
 			checkReport(t, e, out.String())
@@ -117,18 +119,18 @@ func TestRetention(t *testing.T) {
 	if os.Getenv("QSIDECAR_SOAK") != "" {
 		rows = 1_000_000
 	}
-	for _, e := range engines {
-		t.Run(e.name, func(t *testing.T) {
+	for _, e := range engines.All {
+		t.Run(e.Name, func(t *testing.T) {
 			if rows < 1_000_000 {
 				t.Parallel()
 			}
 			var out bytes.Buffer
-			err := run(t.Context(), []string{"-fast", "-parts", "retention", "-jobs", fmt.Sprint(rows / 10), "-finished", fmt.Sprint(rows), "-engine", e.name, "-bin", bin}, &out)
+			err := run(t.Context(), []string{"-fast", "-parts", "retention", "-jobs", fmt.Sprint(rows / 10), "-finished", fmt.Sprint(rows), "-engine", e.Name, "-bin", bin}, &out)
 			t.Log(out.String())
 			if err != nil {
 				t.Fatal(err)
 			}
-			if strings.Contains(out.String(), errUnavailable.Error()) {
+			if strings.Contains(out.String(), measure.ErrUnavailable.Error()) {
 				return // the output reports it, and no other server replaces it
 			}
 			m := regexp.MustCompile(`while pruning / without +([\d.]+)[ ,]`).FindStringSubmatch(out.String())
@@ -145,7 +147,7 @@ func TestRetention(t *testing.T) {
 // row matches a line of report.row: a name, the median, and the results of the rounds.
 var row = regexp.MustCompile(`(?m)^(\S.*?) +(\d+) +\((\d+) … (\d+)\) +([\d.-]+) +([\d.-]+) +([\d.-]+) +([\d.-]+) +([\d.]+) +([\d.]+) +([\d.]+)`)
 
-func checkReport(t *testing.T, e engine, said string) {
+func checkReport(t *testing.T, e measure.Engine, said string) {
 	for _, word := range []string{"NaN", "Inf"} {
 		if strings.Contains(said, word) {
 			t.Errorf("a figure is %s", word)
@@ -170,8 +172,8 @@ func checkReport(t *testing.T, e engine, said string) {
 			t.Errorf("%s: %v jobs/s", name, rates[name])
 		}
 	}
-	ratios := len(e.aims) + 2*len(e.holds) + 4 // 2 of the backlog, retention, memory
-	if e.name != "sqlite" {
+	ratios := len(e.Aims) + 2*len(e.Holds) + 4 // 2 of the backlog, retention, memory
+	if e.Name != "sqlite" {
 		ratios++ // connections
 	}
 	if n := len(regexp.MustCompile(`\d\)?, aim [≥≤] [\d.]+: (reached|missed)`).FindAllString(said, -1)); n != ratios {
@@ -186,7 +188,7 @@ func checkReport(t *testing.T, e engine, said string) {
 	loops := regexp.MustCompile(`(?m)^\w+, (the client, \w+|.*, two statements) +[1-9]\d* +[1-9]\d*$`).FindAllString(said, -1)
 	wanted := 0
 	for _, l := range languages {
-		if e.drivers {
+		if e.Drivers {
 			wanted += len(l.codecs) + 1
 		}
 	}
@@ -209,22 +211,22 @@ func checkReport(t *testing.T, e engine, said string) {
 }
 
 func TestQuantiles(t *testing.T) {
-	var l latencies
+	var l measure.Latencies
 	for i := range 101 {
 		l = append(l, time.Duration(100-i)*time.Millisecond)
 	}
-	if p50, p99 := l.at(0.5), l.at(0.99); p50 != 50*time.Millisecond || p99 != 99*time.Millisecond {
+	if p50, p99 := l.At(0.5), l.At(0.99); p50 != 50*time.Millisecond || p99 != 99*time.Millisecond {
 		t.Errorf("p50 %v, p99 %v", p50, p99)
 	}
 	for n, want := range map[int]string{7: "7", 999: "999", 1000: "1,000", 12345: "12,345", 10000000: "10,000,000"} {
-		if got := whole(n); got != want {
+		if got := measure.Whole(n); got != want {
 			t.Errorf("%d is printed as %s", n, got)
 		}
 	}
-	if got := median([]float64{3, 1, 2}); got != 2 {
+	if got := measure.Median([]float64{3, 1, 2}); got != 2 {
 		t.Errorf("median %v", got)
 	}
-	if got := median([]float64{4, 1, 3, 2}); got != 2.5 {
+	if got := measure.Median([]float64{4, 1, 3, 2}); got != 2.5 {
 		t.Errorf("median %v", got)
 	}
 }

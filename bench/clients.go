@@ -11,7 +11,9 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/bench/internal/measure"
+	"github.com/qsidecar/qsidecar/internal/testserver/local"
+	"github.com/qsidecar/qsidecar/internal/testserver/pythonenv"
 )
 
 // clientQueue is the queue of the programs in other languages.
@@ -35,7 +37,7 @@ var languages = []language{
 }
 
 func pythonCommand(ctx context.Context, repository string) (argv, env []string, err error) {
-	python, err := testserver.PythonEnv(ctx, "python3", testserver.PythonTools...)
+	python, err := pythonenv.New(ctx, "python3", pythonenv.Tools...)
 	return []string{python, filepath.Join(repository, "bench", "clients", "loop.py")},
 		[]string{"PYTHONPATH=" + filepath.Join(repository, "clients", "python")}, err
 }
@@ -51,30 +53,30 @@ func goCommand(_ context.Context, repository string) (argv, env []string, err er
 // clients measures one process of each client, one job at a time and in batches, beside the same
 // loop with its language's own driver.
 func clients(ctx context.Context, p *place) (err error) {
-	if !p.engine.drivers {
+	if !p.Engine.Drivers {
 		return nil
 	}
-	repository, err := testserver.Repository()
+	repository, err := local.Repository()
 	if err != nil {
 		return err
 	}
-	x, err := p.site(ctx, p.server, "clients")
+	x, err := p.Site(ctx, p.Server, "clients")
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, x.close()) }()
-	d, s := x.d, x.s
-	p.out.section("one process of each client, jobs/s %31s %10s", "one", fmt.Sprintf("by %d", p.batch))
+	defer func() { err = errors.Join(err, x.Close()) }()
+	d, s := x.Database, x.Sidecar
+	p.Out.Section("one process of each client, jobs/s %31s %10s", "one", fmt.Sprintf("by %d", p.Batch))
 	for _, l := range languages {
 		argv, env, err := l.command(ctx, repository)
 		if err != nil {
 			return fmt.Errorf("%s: %w", l.name, err)
 		}
-		env = append(env, "QSIDECAR_SOCKET="+s.socket, "BENCH_DATABASE="+d.URL())
+		env = append(env, "QSIDECAR_SOCKET="+s.Socket, "BENCH_DATABASE="+d.URL())
 		for _, codec := range l.codecs {
 			fill := func(n int) (int, error) {
-				f, err := s.load(p.workers, n, enqueue(clientQueue, min(n, p.batch)), nil)
-				return f.jobs, err // whole batches
+				f, err := s.Load(p.Workers, n, measure.Enqueue(clientQueue, min(n, p.Batch)), nil)
+				return f.Jobs, err // whole batches
 			}
 			err := p.loops(ctx, l.name+", the client, "+codec, fill, append(argv, "sidecar"), append(env, "QSIDECAR_CODEC="+codec))
 			if err != nil {
@@ -86,14 +88,14 @@ func clients(ctx context.Context, p *place) (err error) {
 			return err
 		}
 	}
-	return errors.Join(p.out.err, s.empty(clientQueue))
+	return errors.Join(p.Out.Err, s.Empty(clientQueue))
 }
 
 // loops prints the median rates of a program, one job at a time and in batches.
 func (p *place) loops(ctx context.Context, name string, fill func(n int) (int, error), argv, env []string) error {
 	var rates [2][]float64
-	for range p.rounds {
-		for i, x := range []struct{ at, jobs int }{{1, p.jobs / 4}, {p.batch, p.jobs}} {
+	for range p.Rounds {
+		for i, x := range []struct{ at, jobs int }{{1, p.Jobs / 4}, {p.Batch, p.Jobs}} {
 			jobs, err := fill(max(1, x.jobs))
 			if err != nil {
 				return fmt.Errorf("%s: filling its queue: %w", name, err)
@@ -105,7 +107,7 @@ func (p *place) loops(ctx context.Context, name string, fill func(n int) (int, e
 			rates[i] = append(rates[i], float64(jobs)/took.Seconds())
 		}
 	}
-	p.out.line("%-60s %10.0f %10.0f", name, median(rates[0]), median(rates[1]))
+	p.Out.Line("%-60s %10.0f %10.0f", name, measure.Median(rates[0]), measure.Median(rates[1]))
 	return nil
 }
 

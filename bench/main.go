@@ -6,8 +6,8 @@
 //	bench -bin ../bin/qsidecar -engine mysql   one of them
 //	bench -socket PATH                         a sidecar that already runs
 //
-// Start with parts in this file: each part is a section of the output. engine.go describes an
-// engine, and work.go has the workers.
+// Start with parts in this file: each part is a section of the output, and has a file here. The part rivals is a package of its
+// own. Package internal/measure has the workers and the report, and internal/engines the databases.
 package main
 
 import (
@@ -16,6 +16,9 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"github.com/qsidecar/qsidecar/bench/internal/engines"
+	"github.com/qsidecar/qsidecar/bench/internal/measure"
+	"github.com/qsidecar/qsidecar/bench/rivals"
 	"io"
 	"os"
 	"os/signal"
@@ -26,29 +29,6 @@ import (
 	"time"
 )
 
-// options are the sizes of all measurements.
-type options struct {
-	engines string
-	parts   string // of all parts
-	bin     string
-	workers int
-	jobs    int // of each measurement
-	batch   int
-	rounds  int
-	rows    int // of each state in a large table
-	held    int // jobs processed while a snapshot is held
-	finish  int // done rows to prune, and as many dead ones
-	wakes   int // enqueues to a waiting worker
-	fast    bool
-
-	cell time.Duration // of one measurement of the parts rivals and workers
-
-	// of the part rivals
-	only string        // patterns of peer/workload
-	time time.Duration // of the part
-	file string        // the results, of all parts
-}
-
 // part is one section of a run.
 type part struct {
 	name string
@@ -56,7 +36,7 @@ type part struct {
 }
 
 // parts are all parts in order.
-var parts = []part{{"rivals", rivals}, {"compare", compare}, {"wake", wake}, {"idle", idle}, {"backlog", backlog}, {"snapshot", snapshot}, {"retention", retention}, {"clients", clients}, {"workers", workers}}
+var parts = []part{{"rivals", comparePeers}, {"compare", compare}, {"wake", wake}, {"idle", idle}, {"backlog", backlog}, {"snapshot", snapshot}, {"retention", retention}, {"clients", clients}, {"workers", workers}}
 
 func partNames(parts []part) string {
 	var names []string
@@ -73,6 +53,14 @@ func main() {
 	}
 }
 
+// comparePeers measures every peer with every workload. An engine without peers is compared with direct SQL.
+func comparePeers(ctx context.Context, p *place) error {
+	if !p.Engine.Drivers {
+		return compare(ctx, p)
+	}
+	return rivals.Run(ctx, p.Setup)
+}
+
 // begin runs the program, or the role that it has in another one.
 func begin() error {
 	if played, err := playRole(); played {
@@ -84,48 +72,48 @@ func begin() error {
 }
 
 func run(ctx context.Context, args []string, out io.Writer) error {
-	var o options
+	var o measure.Options
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	socket := flags.String("socket", "", "measure the sidecar that listens there, and nothing else")
-	flags.StringVar(&o.bin, "bin", "", "the qsidecar to measure on servers of its own, beside the direct SQL")
-	flags.StringVar(&o.engines, "engine", engineNames(), "the databases, with commas between")
-	flags.StringVar(&o.parts, "parts", partNames(parts[1:]), "what to measure, with commas between: also "+parts[0].name)
-	flags.IntVar(&o.workers, "workers", 32, "connections to the sidecar")
-	flags.IntVar(&o.jobs, "jobs", 20_000, "jobs of each measurement")
-	flags.IntVar(&o.batch, "batch", 100, "jobs in each request of the batch measurements")
-	flags.IntVar(&o.rounds, "rounds", 3, "how often the interleaved measurements run")
-	flags.IntVar(&o.rows, "rows", 0, "ready, scheduled and dead rows of the large table, each; 0: a number for each engine")
-	flags.IntVar(&o.held, "held", 0, "jobs that are worked while a snapshot is held; 0: a number for each engine")
-	flags.IntVar(&o.finish, "finished", 1_000_000, "done rows that are pruned, and as many dead ones")
-	flags.IntVar(&o.wakes, "wakes", 100, "enqueues to a worker that waits, for each way")
-	flags.BoolVar(&o.fast, "fast", false, "servers that sync nothing: for tests of the benchmark itself")
-	flags.StringVar(&o.only, "only", "*/*", "rivals: the measurements, as patterns PEER/WORKLOAD with commas between")
-	flags.DurationVar(&o.cell, "cell", time.Second, "rivals, workers: the time that one measurement takes, about")
-	flags.DurationVar(&o.time, "time", 55*time.Minute, "rivals: no new round begins if it would end later")
-	flags.StringVar(&o.file, "results", "", "the file to write the ratios and the tables of rivals to; the plot is beside it")
+	flags.StringVar(&o.Bin, "bin", "", "the qsidecar to measure on servers of its own, beside the direct SQL")
+	flags.StringVar(&o.Engines, "engine", engines.Names(), "the databases, with commas between")
+	flags.StringVar(&o.Parts, "parts", partNames(parts[1:]), "what to measure, with commas between: also "+parts[0].name)
+	flags.IntVar(&o.Workers, "workers", 32, "connections to the sidecar")
+	flags.IntVar(&o.Jobs, "jobs", 20_000, "jobs of each measurement")
+	flags.IntVar(&o.Batch, "batch", 100, "jobs in each request of the batch measurements")
+	flags.IntVar(&o.Rounds, "rounds", 3, "how often the interleaved measurements run")
+	flags.IntVar(&o.Rows, "rows", 0, "ready, scheduled and dead rows of the large table, each; 0: a number for each engine")
+	flags.IntVar(&o.Held, "held", 0, "jobs that are worked while a snapshot is held; 0: a number for each engine")
+	flags.IntVar(&o.Finish, "finished", 1_000_000, "done rows that are pruned, and as many dead ones")
+	flags.IntVar(&o.Wakes, "wakes", 100, "enqueues to a worker that waits, for each way")
+	flags.BoolVar(&o.Fast, "fast", false, "servers that sync nothing: for tests of the benchmark itself")
+	flags.StringVar(&o.Only, "only", "*/*", "rivals: the measurements, as patterns PEER/WORKLOAD with commas between")
+	flags.DurationVar(&o.Cell, "cell", time.Second, "rivals, workers: the time that one measurement takes, about")
+	flags.DurationVar(&o.Time, "time", 55*time.Minute, "rivals: no new round begins if it would end later")
+	flags.StringVar(&o.File, "results", "", "the file to write the ratios and the tables of rivals to; the plot is beside it")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
 	switch {
 	case flags.NArg() > 0:
 		return fmt.Errorf("what is %q? Everything is a flag", flags.Arg(0))
-	case o.workers < 1 || o.jobs < 1 || o.batch < 1 || o.batch > 1000 || o.rounds < 1 || o.wakes < 1 || o.finish < 1 || o.rows < 0 || o.held < 0:
+	case o.Workers < 1 || o.Jobs < 1 || o.Batch < 1 || o.Batch > 1000 || o.Rounds < 1 || o.Wakes < 1 || o.Finish < 1 || o.Rows < 0 || o.Held < 0:
 		return errors.New("every size is at least 1 (-rows and -held: 0), and -batch at most 1000")
 	case *socket != "":
 		return alone(out, *socket, o)
-	case o.bin == "":
+	case o.Bin == "":
 		return errors.New("give -bin, the program to measure, or -socket, a running one")
 	}
-	bin, err := filepath.Abs(o.bin)
+	bin, err := filepath.Abs(o.Bin)
 	if err != nil {
 		return err
 	}
-	o.bin = bin
-	chosen, err := enginesNamed(o.engines)
+	o.Bin = bin
+	chosen, err := engines.Named(o.Engines)
 	if err != nil {
 		return err
 	}
-	for name := range strings.SplitSeq(o.parts, ",") {
+	for name := range strings.SplitSeq(o.Parts, ",") {
 		if !slices.ContainsFunc(parts, func(p part) bool { return p.name == name }) {
 			return fmt.Errorf("no part %q: there are %s", name, partNames(parts))
 		}
@@ -134,42 +122,37 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 }
 
 // measureAll measures the engines one after another, and writes the file, if there is one.
-func measureAll(ctx context.Context, out io.Writer, chosen []engine, o options) error {
-	all := &report{w: out}
+func measureAll(ctx context.Context, out io.Writer, chosen []measure.Engine, o measure.Options) error {
+	all := &measure.Report{Writer: out}
 	var failure error // the other engines continue
 	for _, e := range chosen {
-		err := measure(ctx, all, e, o)
-		if errors.Is(err, errUnavailable) {
-			all.unavailable(e.name, err)
+		err := measureEngine(ctx, all, e, o)
+		if errors.Is(err, measure.ErrUnavailable) {
+			all.Unavailable(e.Name, err)
 		} else if err != nil {
-			failure = errors.Join(failure, fmt.Errorf("%s: %w", e.name, err))
+			failure = errors.Join(failure, fmt.Errorf("%s: %w", e.Name, err))
 		}
 	}
-	if o.file != "" {
-		failure = errors.Join(failure, all.write(o.file))
+	if o.File != "" {
+		failure = errors.Join(failure, all.Write(o.File))
 	}
-	return errors.Join(failure, all.err)
+	return errors.Join(failure, all.Err)
 }
 
-// place describes the setup in which an engine is measured.
-type place struct {
-	options
-	engine engine
-	server server
-	out    *report
-}
+// place is the setup in which the parts measure an engine.
+type place struct{ *measure.Setup }
 
-// measure runs the parts on one engine.
-func measure(ctx context.Context, out *report, e engine, o options) (err error) {
-	s, err := e.start(ctx, o.fast)
+// measureEngine runs the parts on one engine.
+func measureEngine(ctx context.Context, out *measure.Report, e measure.Engine, o measure.Options) (err error) {
+	s, err := e.Start(ctx, o.Fast)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Stop()) }()
-	o.rows, o.held = cmp.Or(o.rows, e.rows), max(cmp.Or(o.held, e.held), snapshotSteps)
-	p := &place{options: o, engine: e, server: s, out: out}
-	p.out.title(s.Version(), o)
-	wanted := strings.Split(o.parts, ",")
+	o.Rows, o.Held = cmp.Or(o.Rows, e.Rows), max(cmp.Or(o.Held, e.Held), snapshotSteps)
+	p := &place{&measure.Setup{Options: o, Engine: e, Server: s, Out: out}}
+	p.Out.Title(s.Version(), o)
+	wanted := strings.Split(o.Parts, ",")
 	for _, x := range parts {
 		if !slices.Contains(wanted, x.name) {
 			continue
@@ -182,17 +165,17 @@ func measure(ctx context.Context, out *report, e engine, o options) (err error) 
 }
 
 // alone measures a sidecar that already runs.
-func alone(out io.Writer, socket string, o options) error {
-	s := &sidecar{socket: socket}
+func alone(out io.Writer, socket string, o measure.Options) error {
+	s := &measure.Sidecar{Socket: socket}
 	queue := fmt.Sprintf("bench-%d", os.Getpid())
-	r := &report{w: out}
-	r.head()
+	r := &measure.Report{Writer: out}
+	r.Head()
 	for _, m := range ownSteps(o, queue) {
-		f, err := s.load(o.workers, m.jobs, m.task, nil)
+		f, err := s.Load(o.Workers, m.jobs, m.task, nil)
 		if err != nil {
 			return fmt.Errorf("%s: %w", m.name, err)
 		}
-		r.row(m.name, []figures{f})
+		r.Row(m.name, []measure.Figures{f})
 	}
-	return r.err
+	return r.Err
 }

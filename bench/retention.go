@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/qsidecar/qsidecar/bench/internal/measure"
 	"syscall"
 	"time"
 )
@@ -29,23 +30,23 @@ func retention(ctx context.Context, p *place) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, kept.close()) }()
+	defer func() { err = errors.Join(err, kept.Close()) }()
 	due, err := p.finished(ctx, "due", -retentionSpan-time.Minute)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, due.close()) }()
+	defer func() { err = errors.Join(err, due.Close()) }()
 	since, pruning := time.Now(), time.Duration(0) // pruning starts with the sidecar
-	p.out.section("%d done + %d dead rows that have come due, beside as many that stay (filled in %v)\n%10s %14s %14s %14s",
-		p.finish, p.finish, time.Since(began).Round(time.Second), "pruning s", "left", "kept jobs/s", "due jobs/s")
+	p.Out.Section("%d done + %d dead rows that have come due, beside as many that stay (filled in %v)\n%10s %14s %14s %14s",
+		p.Finish, p.Finish, time.Since(began).Round(time.Second), "pruning s", "left", "kept jobs/s", "due jobs/s")
 	var m measuring
-	left := int64(2 * p.finish)
-	var pairs [2][]figures // the same measurements, in pairs
+	left := int64(2 * p.Finish)
+	var pairs [2][]measure.Figures // the same measurements, in pairs
 	for left > 0 {
 		if pruning > retentionTime {
-			return fmt.Errorf("%d of %d rows are left after %v of pruning", left, 2*p.finish, retentionTime)
+			return fmt.Errorf("%d of %d rows are left after %v of pruning", left, 2*p.Finish, retentionTime)
 		}
-		var dues []figures
+		var dues []measure.Figures
 		for i := 0; i < retentionSteps && left > 0; i++ {
 			f, err := p.step(ctx, due)
 			if err != nil {
@@ -53,7 +54,7 @@ func retention(ctx context.Context, p *place) (err error) {
 			}
 			m.add("due", "while being pruned, one + one", f)
 			dues = append(dues, f)
-			if left, err = due.s.ended("done"); err != nil {
+			if left, err = due.Sidecar.Ended("done"); err != nil {
 				return err
 			}
 		}
@@ -66,40 +67,40 @@ func retention(ctx context.Context, p *place) (err error) {
 		since = time.Now()
 		var rates []float64
 		for _, f := range dues {
-			rates = append(rates, f.rate())
+			rates = append(rates, f.Rate())
 			pairs[0], pairs[1] = append(pairs[0], f), append(pairs[1], g)
 		}
-		p.out.line("%10.1f %14d %14.0f %14.0f", pruning.Seconds(), left, g.rate(), median(rates))
+		p.Out.Line("%10.1f %14d %14.0f %14.0f", pruning.Seconds(), left, g.Rate(), measure.Median(rates))
 	}
-	if n, err := kept.s.ended("done"); err != nil || n == 0 {
+	if n, err := kept.Sidecar.Ended("done"); err != nil || n == 0 {
 		return errors.Join(err, fmt.Errorf("%d finished rows are left of those that stay", n))
 	}
 	p.reportRetention(m, pairs, pruning.Seconds())
-	return p.out.err
+	return p.Out.Err
 }
 
 // stepWithout measures a step of kept while the sidecar of due is stopped and does not prune. That
 // affects nothing else, because it has its own database.
-func (p *place) stepWithout(ctx context.Context, due, kept *site) (figures, error) {
-	if err := syscall.Kill(due.s.pid, syscall.SIGSTOP); err != nil {
-		return figures{}, err
+func (p *place) stepWithout(ctx context.Context, due, kept *measure.Site) (measure.Figures, error) {
+	if err := syscall.Kill(due.Sidecar.PID, syscall.SIGSTOP); err != nil {
+		return measure.Figures{}, err
 	}
 	f, err := p.step(ctx, kept)
-	return f, errors.Join(err, syscall.Kill(due.s.pid, syscall.SIGCONT))
+	return f, errors.Join(err, syscall.Kill(due.Sidecar.PID, syscall.SIGCONT))
 }
 
-func (p *place) reportRetention(m measuring, pairs [2][]figures, seconds float64) {
-	p.out.head()
-	p.out.row(m.names["kept"], m.of["kept"])
-	p.out.row(m.names["due"], m.of["due"])
-	p.out.line("pruned %d rows in %.1f s: %.0f rows/s", 2*p.finish, seconds, float64(2*p.finish)/seconds)
-	p.out.ratio("while pruning / without", ratios(pairs[0], pairs[1]), bound{least: retentionAim})
+func (p *place) reportRetention(m measuring, pairs [2][]measure.Figures, seconds float64) {
+	p.Out.Head()
+	p.Out.Row(m.names["kept"], m.of["kept"])
+	p.Out.Row(m.names["due"], m.of["due"])
+	p.Out.Line("pruned %d rows in %.1f s: %.0f rows/s", 2*p.Finish, seconds, float64(2*p.Finish)/seconds)
+	p.Out.Ratio("while pruning / without", measure.Ratios(pairs[0], pairs[1]), measure.Bound{Least: retentionAim})
 }
 
 // finished fills a database with finished jobs, and starts its sidecar. The first job expires after that time, the last
 // after another month.
-func (p *place) finished(ctx context.Context, name string, first time.Duration) (*site, error) {
-	d, err := p.server.Database(ctx, name)
+func (p *place) finished(ctx context.Context, name string, first time.Duration) (*measure.Site, error) {
+	d, err := p.Server.Database(ctx, name)
 	if err != nil {
 		return nil, err
 	}
@@ -108,28 +109,22 @@ func (p *place) finished(ctx context.Context, name string, first time.Duration) 
 		err = b.Close()
 	}
 	if err == nil {
-		err = d.Finished(ctx, "done", p.finish, first, retentionSpan)
+		err = d.Finished(ctx, "done", p.Finish, first, retentionSpan)
 	}
-	var s *sidecar
+	var s *measure.Sidecar
 	if err == nil {
-		s, err = startSidecar(ctx, p.bin, d.URL(), false)
+		s, err = measure.StartSidecar(ctx, p.Bin, d.URL(), false)
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("the table %s: %w", name, err), d.Close())
 	}
-	return &site{d, s}, nil
+	return &measure.Site{Database: d, Sidecar: s}, nil
 }
 
 // step enqueues jobs and processes them.
-func (p *place) step(ctx context.Context, x *site) (figures, error) {
-	if _, err := x.s.load(p.workers, p.jobs, enqueue("bench", p.batch), nil); err != nil {
-		return figures{}, err
+func (p *place) step(ctx context.Context, x *measure.Site) (measure.Figures, error) {
+	if _, err := x.Sidecar.Load(p.Workers, p.Jobs, measure.Enqueue("bench", p.Batch), nil); err != nil {
+		return measure.Figures{}, err
 	}
-	return x.s.load(p.workers, p.jobs, work("bench", 1), p.watch(ctx, x.s, x.d))
-}
-
-// ended returns how many finished jobs the queue has.
-func (s *sidecar) ended(queue string) (n int64, err error) {
-	q, err := s.stats(queue)
-	return q.Done + q.Dead, err
+	return x.Sidecar.Load(p.Workers, p.Jobs, measure.Work("bench", 1), p.Watch(ctx, x.Sidecar, x.Database))
 }

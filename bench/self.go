@@ -2,24 +2,23 @@ package main
 
 import (
 	"fmt"
+	"github.com/qsidecar/qsidecar/bench/internal/engines"
+	"github.com/qsidecar/qsidecar/bench/internal/measure"
+	"github.com/qsidecar/qsidecar/bench/rivals"
 	"os"
 	"strings"
 )
 
-// roleEnv makes this program a process that the benchmark starts: "echo SOCKET" is the server of openEcho, and "sqlite FILE" a rival
-// that works the table in the file.
-const roleEnv = "QSIDECAR_BENCH_ROLE"
-
 // playRole is the main function of such a process. played is false in the benchmark itself.
 func playRole() (played bool, err error) {
-	role, arg, _ := strings.Cut(os.Getenv(roleEnv), " ")
+	role, arg, _ := strings.Cut(os.Getenv(measure.RoleEnv), " ")
 	switch role {
 	case "":
 		return false, nil
 	case "echo":
-		return true, serveEcho(arg)
+		return true, rivals.ServeEcho(arg)
 	case "sqlite":
-		return true, workLite(arg)
+		return true, engines.WorkLite(arg)
 	}
-	return true, fmt.Errorf("%s: no role %q", roleEnv, role)
+	return true, fmt.Errorf("%s: no role %q", measure.RoleEnv, role)
 }

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/qsidecar/qsidecar/bench/internal/measure"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -20,80 +21,80 @@ const (
 // wake measures the time from an enqueue to the claim's reply at a waiting worker: on the same
 // host, and through another sidecar, with and without notifications.
 func wake(ctx context.Context, p *place) (err error) {
-	d, err := p.server.Database(ctx, "wake")
+	d, err := p.Server.Database(ctx, "wake")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, d.Close()) }()
-	p.out.section("from an enqueue to the answer of a claim that waits, ms           p50     p99")
+	p.Out.Section("from an enqueue to the answer of a claim that waits, ms           p50     p99")
 	for _, quiet := range []bool{false, true} {
 		if err := p.wakeBetween(ctx, d, quiet); err != nil {
 			return err
 		}
 	}
-	return p.out.err
+	return p.Out.Err
 }
 
-func (p *place) wakeBetween(ctx context.Context, d database, quiet bool) (err error) {
-	a, err := startSidecar(ctx, p.bin, d.URL(), quiet)
+func (p *place) wakeBetween(ctx context.Context, d measure.Database, quiet bool) (err error) {
+	a, err := measure.StartSidecar(ctx, p.Bin, d.URL(), quiet)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, a.stop()) }()
-	b, err := startSidecar(ctx, p.bin, d.URL(), quiet)
+	defer func() { err = errors.Join(err, a.Stop()) }()
+	b, err := measure.StartSidecar(ctx, p.Bin, d.URL(), quiet)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, b.stop()) }()
+	defer func() { err = errors.Join(err, b.Stop()) }()
 	label := map[bool]string{false: "notify: on", true: "notify: off"}[quiet]
 	for _, x := range []struct {
 		name     string
-		producer *sidecar
+		producer *measure.Sidecar
 	}{{"the same host, ", b}, {"another host, ", a}} {
-		l, err := wakes(x.producer, b, p.wakes)
+		l, err := wakes(x.producer, b, p.Wakes)
 		if err != nil {
 			return err
 		}
-		p.out.line("%-60s %s", x.name+label, quantiles(l))
+		p.Out.Line("%-60s %s", x.name+label, measure.Quantiles(l))
 	}
 	return nil
 }
 
 // wakes enqueues jobs at one sidecar for workers that wait at another.
-func wakes(producer, worker *sidecar, n int) (latencies, error) {
+func wakes(producer, worker *measure.Sidecar, n int) (measure.Latencies, error) {
 	var lanes sync.WaitGroup
-	all, errs := make([]latencies, wakeLanes), make([]error, wakeLanes)
+	all, errs := make([]measure.Latencies, wakeLanes), make([]error, wakeLanes)
 	for i := range wakeLanes {
 		lanes.Go(func() {
 			all[i], errs[i] = wakeLane(producer, worker, fmt.Sprintf("wake-%d", i), (n+wakeLanes-1)/wakeLanes)
 		})
 	}
 	lanes.Wait()
-	var l latencies
+	var l measure.Latencies
 	for _, x := range all {
 		l = append(l, x...)
 	}
 	return l, errors.Join(errs...)
 }
 
-func wakeLane(producer, worker *sidecar, queue string, n int) (l latencies, err error) {
-	from, err := dial(producer.socket)
+func wakeLane(producer, worker *measure.Sidecar, queue string, n int) (l measure.Latencies, err error) {
+	from, err := measure.Dial(producer.Socket)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, from.conn.Close()) }()
-	to, err := dial(worker.socket)
+	defer func() { err = errors.Join(err, from.Conn.Close()) }()
+	to, err := measure.Dial(worker.Socket)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, to.conn.Close()) }()
+	defer func() { err = errors.Join(err, to.Conn.Close()) }()
 	claim := &protocol.Request{Op: protocol.OpClaim, Queue: queue, Max: protocol.Some(int64(10)), WaitMS: wakeWait.Milliseconds()}
-	put := &protocol.Request{Op: protocol.OpEnqueue, Job: protocol.NewJob{Queue: queue, Payload: make([]byte, payloadSize)}}
+	put := &protocol.Request{Op: protocol.OpEnqueue, Job: protocol.NewJob{Queue: queue, Payload: make([]byte, measure.PayloadSize)}}
 	for range n {
 		arrived := make(chan error, 1)
 		var at time.Time
 		go func() {
-			r, err := to.call(claim)
+			r, err := to.Call(claim)
 			at = time.Now()
 			if err == nil && len(r.Jobs) != 1 {
 				err = fmt.Errorf("a claim that waited for one job got %d", len(r.Jobs))
@@ -102,14 +103,14 @@ func wakeLane(producer, worker *sidecar, queue string, n int) (l latencies, err 
 		}()
 		time.Sleep(wakePause/8 + rand.N(wakePause)) // the claim already waits
 		began := time.Now()
-		if _, err := from.call(put); err != nil {
+		if _, err := from.Call(put); err != nil {
 			return nil, errors.Join(err, <-arrived)
 		}
 		if err := <-arrived; err != nil {
 			return nil, err
 		}
 		l = append(l, at.Sub(began))
-		if _, err := to.call(acking(&to.reply)); err != nil {
+		if _, err := to.Call(measure.Acking(&to.Reply)); err != nil {
 			return nil, err
 		}
 	}

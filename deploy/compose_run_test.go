@@ -16,7 +16,7 @@ import (
 	"github.com/compose-spec/compose-go/v2/types"
 
 	"github.com/qsidecar/qsidecar/internal/testserver"
-
+	"github.com/qsidecar/qsidecar/internal/testserver/local"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
@@ -56,7 +56,7 @@ func startMySQL(t *testing.T, kind testserver.Kind) (at string) {
 	t.Helper()
 	m, err := testserver.StartMySQL(t.Context(), kind, testserver.Options{})
 	if errors.Is(err, testserver.ErrUnavailable) {
-		if err := testserver.Note("the compose file of MySQL ran on none: " + err.Error()); err != nil {
+		if err := local.Note("the compose file of MySQL ran on none: " + err.Error()); err != nil {
 			t.Error(err)
 		}
 		return ""

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/internal/testserver/local"
 )
 
 // work is the directory of this run, which every user can enter.
@@ -66,7 +67,7 @@ func sweepDead() error {
 
 // asRoot returns a command that runs as root: directly, or with sudo without a password.
 func asRoot(name string, args ...string) *exec.Cmd {
-	return testserver.AsRoot(context.Background(), name, args...)
+	return local.AsRoot(context.Background(), name, args...)
 }
 
 // ranAsRoot reports at the end of a test what it did as root.
@@ -75,7 +76,7 @@ func ranAsRoot(t *testing.T, what, figure string) {
 	if t.Failed() {
 		return
 	}
-	if err := testserver.RanAsRoot(what, figure); err != nil {
+	if err := local.RanAsRoot(what, figure); err != nil {
 		t.Fatal(err)
 	}
 }

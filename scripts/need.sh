@@ -28,7 +28,7 @@ missing() {
 	mount) ! command -v mount >/dev/null || ! command -v unshare >/dev/null || ! command -v setpriv >/dev/null ;;
 	buildah) ! command -v buildah >/dev/null && ! test -x /usr/bin/buildah ;;
 	bwrap) ! command -v bwrap >/dev/null || ! command -v nsenter >/dev/null ;;
-	machine) # a Debian that boots (internal/testserver/system.go)
+	machine) # a Debian that boots (internal/testserver/debian)
 		! { command -v systemd-nspawn && command -v nsenter && test -x /usr/sbin/debootstrap; } >/dev/null ;;
 	shellcheck) ! command -v shellcheck >/dev/null ;;
 	tmux) ! command -v tmux >/dev/null ;;

@@ -28,20 +28,20 @@ type claimCounts struct {
 	byPayload map[string]int
 }
 
-func (s *claimCounts) add(jobs []backends.Job) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (c *claimCounts) add(jobs []backends.Job) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	for _, j := range jobs {
-		s.byPayload[string(j.Payload)]++
+		c.byPayload[string(j.Payload)]++
 	}
 }
 
-func (s *claimCounts) check(k *kit, n int) {
+func (c *claimCounts) check(k *kit, n int) {
 	k.Helper()
-	if len(s.byPayload) != n {
-		k.Errorf("%d jobs were claimed, want %d", len(s.byPayload), n)
+	if len(c.byPayload) != n {
+		k.Errorf("%d jobs were claimed, want %d", len(c.byPayload), n)
 	}
-	for p, times := range s.byPayload {
+	for p, times := range c.byPayload {
 		if times != 1 {
 			k.Errorf("job %s was claimed %d times", p, times)
 		}

@@ -10,119 +10,6 @@ import (
 	"github.com/qsidecar/qsidecar/backends"
 )
 
-// The database refuses every change of jobs of the queue "bad", as a trigger of a DBA can. No test depends on the time
-// between two tries: retry makes all obstacles due.
-
-const refusal = "not on Sundays"
-
-// refuseBad makes the database refuse changes.
-func (k *kit) refuseBad() (allow func()) {
-	return k.RefuseChanges(Refusal{Queue: "bad", Reason: refusal})
-}
-
-// maintainAll maintains until nothing is left, and adds up what it did.
-func (k *kit) maintainAll(s backends.Maintenance) (sum backends.MaintenanceResult) {
-	k.Helper()
-	sum.Reaped = map[backends.Cause]int{}
-	for range 100 {
-		r := k.maintain(s)
-		sum.Promoted, sum.Pruned = sum.Promoted+r.Promoted, sum.Pruned+r.Pruned
-		for cause, n := range r.Reaped {
-			sum.Reaped[cause] += n
-		}
-		if !r.More && !r.PruneMore {
-			if again := k.maintain(s); again.Next == 0 || again.More || again.Promoted+len(again.Reaped)+again.Pruned != 0 {
-				k.Errorf("at the end: %+v", again)
-			}
-			return sum
-		}
-	}
-	k.Fatal("maintenance doesn't come to an end")
-	return sum
-}
-
-// wantObstacles checks the obstacles: n jobs of the queue "bad".
-func (k *kit) wantObstacles(doing string, n int) {
-	k.Helper()
-	all := k.Backend.(backends.Obstructed).Obstacles()
-	for _, o := range all {
-		if o.Queue != "bad" || o.Doing != doing || o.Job == "" || !strings.Contains(o.Err.Error(), refusal) {
-			k.Errorf("obstacle: %+v", o)
-		}
-	}
-	if len(all) != n {
-		k.Errorf("%d obstacles, want %d", len(all), n)
-	}
-}
-
-// retry makes all obstacles due.
-func (k *kit) retry(doing string) {
-	k.Backend.(interface{ ObstacleSet() *backends.ObstacleSet }).ObstacleSet().RetryNow("bad", doing)
-}
-
-// claimAll claims from "bad" until nothing is left, n jobs at a time.
-func (k *kit) claimAll(p backends.Policy, n int) (all []backends.Job) {
-	k.Helper()
-	for range 100 {
-		c := k.commit(k.claimBatch(me, n, 0, p)).Claims[0]
-		if c.Err != nil {
-			k.Fatal(c.Err)
-		}
-		if all = append(all, c.Jobs...); len(c.Jobs) == 0 && !c.More {
-			return all
-		}
-	}
-	k.Fatal("claims don't come to an end")
-	return nil
-}
-
-// badJob is a job of the queue "bad".
-func badJob(payload string, priority int16) backends.NewJob {
-	return backends.NewJob{Queue: "bad", Payload: []byte(payload), Priority: priority}
-}
-
-// besideRefusedRows claims from a queue some of whose rows the database refuses to change.
-func (k *kit) besideRefusedRows(lifo bool) {
-	if k.RefuseChanges == nil {
-		return
-	}
-	b := k.OpenAnother()
-	k.join(b, other)
-	p := policy("bad")
-	p.LIFO = lifo
-	k.enqueue(badJob("first", 2), badJob("x1", 1), badJob("a", 0), badJob("x2", 1), badJob("b", 0), badJob("c", 0), badJob("d", 0), badJob("x3", 1))
-	allow := k.RefuseChanges(Refusal{Queue: "bad", Priority: 1, Reason: refusal})
-	want, refused := []string{"first", "a", "b", "c", "d"}, []string{"x1", "x2", "x3"}
-	if lifo {
-		want, refused = []string{"first", "d", "c", "b", "a"}, []string{"x3", "x2", "x1"}
-	}
-	jobs := k.commit(k.claimBatch(me, 3, 0, p)).Claims[0].Jobs
-	k.wantJobs(jobs, want[:3]...)
-	k.wantObstacles(backends.DoingClaim, 3)
-
-	// Beside other claims and writes of the same commit, and by another sidecar, that finds out by itself.
-	both := k.claimBatch(me, 1, 0, p)
-	both.Claims = append(both.Claims, k.claimBatch(me, 1, 0, policy("q")).Claims...)
-	both.Writes = []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}}, backends.Release{Leases: leasesOf(jobs[1]), Uncounted: true}}
-	r := k.commit(both)
-	k.wantJobs(r.Claims[0].Jobs, want[1])
-	if len(r.Claims[1].Jobs) != 1 || len(r.Writes[0].Stored) != 1 {
-		k.Errorf("beside it: %+v", r)
-	}
-	got, err := b.Commit(k.Context(), k.claimBatch(other, 9, 0, p))
-	if err != nil {
-		k.Fatal(err)
-	}
-	k.wantJobs(got.Claims[0].Jobs, want[3:]...)
-
-	allow()
-	k.wantJobs(k.claimAll(p, 2)) // it is too early
-	k.retry(backends.DoingClaim)
-	k.enqueue(badJob("late", 0))
-	k.wantJobs(k.claimAll(p, 5), append(refused, "late")...) // in one claim: tries take a tenth of the time
-	k.wantObstacles(backends.DoingClaim, 0)
-}
-
 var obstacleTests = map[string]func(*kit){
 	"RefusedRowsHideNoOther":       func(k *kit) { k.besideRefusedRows(false) },
 	"RefusedRowsHideNoOtherIfLIFO": func(k *kit) { k.besideRefusedRows(true) },
@@ -348,4 +235,145 @@ var obstacleTests = map[string]func(*kit){
 			k.Errorf("a refused job: reclaimed %d, %v, %v", n, freed, err)
 		}
 	},
+}
+
+// Refusal describes changes of jobs that the database refuses, as a trigger of the owner can.
+type Refusal struct {
+	Queue    string
+	Priority int16  // not 0: only of its jobs with this priority
+	Worker   string // not empty: only claims for this worker
+	Reason   string // the error contains it
+}
+
+// On lists the statements to refuse.
+func (r Refusal) On() []string {
+	if r.Worker != "" {
+		return []string{"UPDATE"} // a deletion has no new worker
+	}
+	return []string{"UPDATE", "DELETE"}
+}
+
+// When is the condition of the trigger. literal quotes a text.
+func (r Refusal) When(literal func(string) string) string {
+	all := []string{"OLD.queue = " + literal(r.Queue)}
+	if r.Priority != 0 {
+		all = append(all, fmt.Sprintf("OLD.priority = %d", r.Priority))
+	}
+	if r.Worker != "" {
+		all = append(all, "NEW.worker = "+literal(r.Worker))
+	}
+	return strings.Join(all, " AND ")
+}
+
+// The database refuses every change of jobs of the queue "bad", as a trigger of a DBA can. No test depends on the time
+// between two tries: retry makes all obstacles due.
+
+const refusal = "not on Sundays"
+
+// refuseBad makes the database refuse changes.
+func (k *kit) refuseBad() (allow func()) {
+	return k.RefuseChanges(Refusal{Queue: "bad", Reason: refusal})
+}
+
+// maintainAll maintains until nothing is left, and adds up what it did.
+func (k *kit) maintainAll(s backends.Maintenance) (sum backends.MaintenanceResult) {
+	k.Helper()
+	sum.Reaped = map[backends.Cause]int{}
+	for range 100 {
+		r := k.maintain(s)
+		sum.Promoted, sum.Pruned = sum.Promoted+r.Promoted, sum.Pruned+r.Pruned
+		for cause, n := range r.Reaped {
+			sum.Reaped[cause] += n
+		}
+		if !r.More && !r.PruneMore {
+			if again := k.maintain(s); again.Next == 0 || again.More || again.Promoted+len(again.Reaped)+again.Pruned != 0 {
+				k.Errorf("at the end: %+v", again)
+			}
+			return sum
+		}
+	}
+	k.Fatal("maintenance doesn't come to an end")
+	return sum
+}
+
+// wantObstacles checks the obstacles: n jobs of the queue "bad".
+func (k *kit) wantObstacles(doing string, n int) {
+	k.Helper()
+	all := k.Backend.(backends.Obstructed).Obstacles()
+	for _, o := range all {
+		if o.Queue != "bad" || o.Doing != doing || o.Job == "" || !strings.Contains(o.Err.Error(), refusal) {
+			k.Errorf("obstacle: %+v", o)
+		}
+	}
+	if len(all) != n {
+		k.Errorf("%d obstacles, want %d", len(all), n)
+	}
+}
+
+// retry makes all obstacles due.
+func (k *kit) retry(doing string) {
+	k.Backend.(interface{ ObstacleSet() *backends.ObstacleSet }).ObstacleSet().RetryNow("bad", doing)
+}
+
+// claimAll claims from "bad" until nothing is left, n jobs at a time.
+func (k *kit) claimAll(p backends.Policy, n int) (all []backends.Job) {
+	k.Helper()
+	for range 100 {
+		c := k.commit(k.claimBatch(me, n, 0, p)).Claims[0]
+		if c.Err != nil {
+			k.Fatal(c.Err)
+		}
+		if all = append(all, c.Jobs...); len(c.Jobs) == 0 && !c.More {
+			return all
+		}
+	}
+	k.Fatal("claims don't come to an end")
+	return nil
+}
+
+// badJob is a job of the queue "bad".
+func badJob(payload string, priority int16) backends.NewJob {
+	return backends.NewJob{Queue: "bad", Payload: []byte(payload), Priority: priority}
+}
+
+// besideRefusedRows claims from a queue some of whose rows the database refuses to change.
+func (k *kit) besideRefusedRows(lifo bool) {
+	if k.RefuseChanges == nil {
+		return
+	}
+	b := k.OpenAnother()
+	k.join(b, other)
+	p := policy("bad")
+	p.LIFO = lifo
+	k.enqueue(badJob("first", 2), badJob("x1", 1), badJob("a", 0), badJob("x2", 1), badJob("b", 0), badJob("c", 0), badJob("d", 0), badJob("x3", 1))
+	allow := k.RefuseChanges(Refusal{Queue: "bad", Priority: 1, Reason: refusal})
+	want, refused := []string{"first", "a", "b", "c", "d"}, []string{"x1", "x2", "x3"}
+	if lifo {
+		want, refused = []string{"first", "d", "c", "b", "a"}, []string{"x3", "x2", "x1"}
+	}
+	jobs := k.commit(k.claimBatch(me, 3, 0, p)).Claims[0].Jobs
+	k.wantJobs(jobs, want[:3]...)
+	k.wantObstacles(backends.DoingClaim, 3)
+
+	// Beside other claims and writes of the same commit, and by another sidecar, that finds out by itself.
+	both := k.claimBatch(me, 1, 0, p)
+	both.Claims = append(both.Claims, k.claimBatch(me, 1, 0, policy("q")).Claims...)
+	both.Writes = []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}}, backends.Release{Leases: leasesOf(jobs[1]), Uncounted: true}}
+	r := k.commit(both)
+	k.wantJobs(r.Claims[0].Jobs, want[1])
+	if len(r.Claims[1].Jobs) != 1 || len(r.Writes[0].Stored) != 1 {
+		k.Errorf("beside it: %+v", r)
+	}
+	got, err := b.Commit(k.Context(), k.claimBatch(other, 9, 0, p))
+	if err != nil {
+		k.Fatal(err)
+	}
+	k.wantJobs(got.Claims[0].Jobs, want[3:]...)
+
+	allow()
+	k.wantJobs(k.claimAll(p, 2)) // it is too early
+	k.retry(backends.DoingClaim)
+	k.enqueue(badJob("late", 0))
+	k.wantJobs(k.claimAll(p, 5), append(refused, "late")...) // in one claim: tries take a tenth of the time
+	k.wantObstacles(backends.DoingClaim, 0)
 }

@@ -24,7 +24,7 @@ import (
 	"github.com/qsidecar/qsidecar/backends/backendtest"
 	"github.com/qsidecar/qsidecar/backends/sqlserver/migrate"
 	"github.com/qsidecar/qsidecar/internal/testdocs"
-	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/internal/testserver/local"
 )
 
 // onReal calls f for each database of a real SQL Server that tests can use. If the address names the database master,
@@ -34,7 +34,7 @@ func onReal(t *testing.T, f func(t *testing.T, url string)) {
 	t.Helper()
 	at := os.Getenv(envURL)
 	if at == "" {
-		if err := testserver.Note("SQL Server: not tested (there is no " + envURL + "), but for its emulation and the reading of its statements"); err != nil {
+		if err := local.Note("SQL Server: not tested (there is no " + envURL + "), but for its emulation and the reading of its statements"); err != nil {
 			t.Error(err)
 		}
 		t.Logf("%s DID NOT RUN: %s names no SQL Server, and none can be fetched", t.Name(), envURL)
@@ -132,7 +132,7 @@ func TestConformance(t *testing.T) {
 			o := Options{URL: url, Schema: fmt.Sprintf("test_%d", n.Add(1)), dialer: wire}
 			s := open(t, o)
 			if n.Load() == 1 {
-				if err := testserver.Note("SQL Server " + s.server.version); err != nil {
+				if err := local.Note("SQL Server " + s.server.version); err != nil {
 					t.Error(err)
 				}
 			}

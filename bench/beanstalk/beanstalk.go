@@ -29,15 +29,15 @@ func Dial(socket string) (*Conn, error) {
 }
 
 // send sends what is in out.
-func (b *Conn) send() error {
-	_, err := b.conn.Write(b.out.Bytes())
-	b.out.Reset()
+func (c *Conn) send() error {
+	_, err := c.conn.Write(c.out.Bytes())
+	c.out.Reset()
 	return err
 }
 
 // reply reads a line and splits it. The first field must be one of these.
-func (b *Conn) reply(want ...string) ([]string, error) {
-	line, err := b.in.ReadString('\n')
+func (c *Conn) reply(want ...string) ([]string, error) {
+	line, err := c.in.ReadString('\n')
 	if err != nil {
 		return nil, err
 	}
@@ -49,26 +49,26 @@ func (b *Conn) reply(want ...string) ([]string, error) {
 }
 
 // body reads the data after a reply, whose last field is the length.
-func (b *Conn) body(words []string) ([]byte, error) {
+func (c *Conn) body(words []string) ([]byte, error) {
 	n, err := strconv.Atoi(words[len(words)-1])
 	if err != nil {
 		return nil, err
 	}
 	data := make([]byte, n+2) // and the end of line
-	_, err = io.ReadFull(b.in, data)
+	_, err = io.ReadFull(c.in, data)
 	return data, err
 }
 
 // Put stores jobs. It sends them all before it reads the replies.
-func (b *Conn) Put(_ context.Context, payloads [][]byte) error {
+func (c *Conn) Put(_ context.Context, payloads [][]byte) error {
 	for _, p := range payloads {
-		fmt.Fprintf(&b.out, "put 0 0 600 %d\r\n%s\r\n", len(p), p)
+		fmt.Fprintf(&c.out, "put 0 0 600 %d\r\n%s\r\n", len(p), p)
 	}
-	if err := b.send(); err != nil {
+	if err := c.send(); err != nil {
 		return err
 	}
 	for range payloads {
-		if _, err := b.reply("INSERTED"); err != nil {
+		if _, err := c.reply("INSERTED"); err != nil {
 			return err
 		}
 	}
@@ -77,51 +77,51 @@ func (b *Conn) Put(_ context.Context, payloads [][]byte) error {
 
 // Next deletes the claimed job and reserves the next one, in one write. If it waits, it waits for a
 // second. It reserves none unless more, which gets the number of deleted jobs, returns true.
-func (b *Conn) Next(_ context.Context, wait time.Duration, more func(int) bool, got func([]byte)) (int, error) {
-	settles, claims := b.held != "", true
+func (c *Conn) Next(_ context.Context, wait time.Duration, more func(int) bool, got func([]byte)) (int, error) {
+	settles, claims := c.held != "", true
 	if settles {
-		fmt.Fprintf(&b.out, "delete %s\r\n", b.held)
+		fmt.Fprintf(&c.out, "delete %s\r\n", c.held)
 		claims = more(1)
-		b.held = ""
+		c.held = ""
 	}
 	if claims {
-		fmt.Fprintf(&b.out, "reserve-with-timeout %d\r\n", int(min(wait, 1)))
+		fmt.Fprintf(&c.out, "reserve-with-timeout %d\r\n", int(min(wait, 1)))
 	}
-	if err := b.send(); err != nil {
+	if err := c.send(); err != nil {
 		return 0, err
 	}
 	if settles {
-		if _, err := b.reply("DELETED"); err != nil {
+		if _, err := c.reply("DELETED"); err != nil {
 			return 0, err
 		}
 	}
 	if !claims {
 		return 0, nil
 	}
-	words, err := b.reply("RESERVED", "TIMED_OUT")
+	words, err := c.reply("RESERVED", "TIMED_OUT")
 	if err != nil || words[0] == "TIMED_OUT" {
 		return 0, err
 	}
-	b.held = words[1]
-	data, err := b.body(words)
+	c.held = words[1]
+	data, err := c.body(words)
 	got(data)
 	return 1, err
 }
 
 // Close closes the connection.
-func (b *Conn) Close() error { return b.conn.Close() }
+func (c *Conn) Close() error { return c.conn.Close() }
 
 // Count returns the number of jobs in the server.
-func (b *Conn) Count() (total int, err error) {
-	b.out.WriteString("stats\r\n")
-	if err := b.send(); err != nil {
+func (c *Conn) Count() (total int, err error) {
+	c.out.WriteString("stats\r\n")
+	if err := c.send(); err != nil {
 		return 0, err
 	}
-	words, err := b.reply("OK")
+	words, err := c.reply("OK")
 	if err != nil {
 		return 0, err
 	}
-	text, err := b.body(words)
+	text, err := c.body(words)
 	for line := range strings.Lines(string(text)) {
 		var n int
 		for _, state := range []string{"ready", "reserved", "delayed", "buried"} {

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/internal/testserver/local"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
@@ -94,7 +94,7 @@ func TestAdminReload(t *testing.T) {
 	}
 	wantPage(t, first, "/debug/pprof/goroutine?debug=1", 200, "goroutine profile")
 
-	port, err := testserver.FreePort()
+	port, err := local.FreePort()
 	if err != nil {
 		t.Fatal(err)
 	}

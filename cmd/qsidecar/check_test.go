@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/backends"
-	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/internal/testserver/local"
 )
 
 // findings parses the output of check --json.
@@ -76,7 +76,7 @@ func TestCheckSeverities(t *testing.T) {
 // databases that can be examined.
 func TestCheckReportsAllProblems(t *testing.T) {
 	h := newHost(t)
-	port, err := testserver.FreePort() // nothing answers there
+	port, err := local.FreePort() // nothing answers there
 	if err != nil {
 		t.Fatal(err)
 	}

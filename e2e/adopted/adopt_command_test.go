@@ -13,6 +13,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/adopt"
+	"github.com/qsidecar/qsidecar/e2e/kit/databases"
 )
 
 var updateGolden = flag.Bool("update", false, "write the golden files again")
@@ -49,7 +51,7 @@ var postgresProposals = proposals{"postgres", []proposed{
 		INSERT INTO worker_queue (command, is_done, failure_count) VALUES ('a', true, 0), ('b', false, 3), ('c', false, 1);`},
 	{name: "d", table: "msgqueue", queue: "msgqueue", job: "1", ddl: strings.ReplaceAll(systemD.DDL, "%d", "2") + `
 		INSERT INTO MsgQueue (MsgTypeCode, State, ReaderCode, TakenTime, DoneTime) VALUES ('ORD', 'A', 'r1', now(), NULL), ('ORD', 'C', 'r1', now(), now()), ('INV', 'E', 'r2', now(), NULL);`},
-	{name: "e", table: "public.my_queue", queue: "my_queue", job: "3", ddl: strings.ReplaceAll(kit.SystemE.DDL, "%d", "0") + rowsOfE +
+	{name: "e", table: "public.my_queue", queue: "my_queue", job: "3", ddl: strings.ReplaceAll(adopt.SystemE.DDL, "%d", "0") + rowsOfE +
 		"CREATE RULE announce AS ON INSERT TO my_queue DO ALSO NOTIFY my_queue_waiting"},
 }}
 
@@ -124,7 +126,7 @@ func TestAdoptCommandOnSQLite(t *testing.T) {
 func TestAdoptCommandRefuses(t *testing.T) {
 	t.Parallel()
 	s := kit.NewSite(t)
-	kit.Owners(t, s.URL).Script(`CREATE TABLE Things (id int, state text); CREATE VIEW above AS SELECT * FROM Things; CREATE TABLE maybe (id text UNIQUE);
+	databases.Owners(t, s.URL).Script(`CREATE TABLE Things (id int, state text); CREATE VIEW above AS SELECT * FROM Things; CREATE TABLE maybe (id text UNIQUE);
 		CREATE TABLE solid_queue_ready_executions (id integer PRIMARY KEY, job_id bigint NOT NULL, queue_name varchar NOT NULL, priority integer NOT NULL DEFAULT 0, created_at datetime(6) NOT NULL);
 		CREATE TABLE django_q_ormq (id integer PRIMARY KEY, "key" varchar(100) NOT NULL, payload text NOT NULL, "lock" datetime NULL);`)
 	for table, words := range map[string][]string{
@@ -170,7 +172,7 @@ const passwordFile = "/run/secrets/qsidecar-database"
 func (c proposed) run(t *testing.T, engine, at string) {
 	s := kit.NewSite(t)
 	s.URL = at
-	db := kit.Owners(t, at)
+	db := databases.Owners(t, at)
 	db.Script(c.ddl)
 	url := filepath.Join(s.Dir, "url")
 	if err := os.WriteFile(url, []byte(at+"\n"), 0o600); err != nil {

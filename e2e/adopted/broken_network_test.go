@@ -13,7 +13,9 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
-	"github.com/qsidecar/qsidecar/e2e/kit/cutter"
+	"github.com/qsidecar/qsidecar/e2e/kit/adopt"
+	"github.com/qsidecar/qsidecar/e2e/kit/databases"
+	"github.com/qsidecar/qsidecar/e2e/kit/proxy"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
@@ -21,12 +23,12 @@ import (
 // without a pooler in between. The sidecar finds that the ack is done, or repeats it. No worker
 // gets lease_lost.
 func TestAdoptedAckOnABrokenNetwork(t *testing.T) {
-	toxics.Register("qsidecar_cut", new(cutter.Toxic))
+	toxics.Register("qsidecar_cut", new(proxy.CutToxic))
 	s, p := kit.NewPostgresSite(t)
 	s.SidecarTimeout = 20 * time.Second // a long timeout, so that few other statements run during the cuts
-	s.Queues = "  e:" + kit.SystemE.Config + "  gone:" + strings.ReplaceAll(kit.SystemE.Config, "my_queue", "gone") + "    on_ack: delete\n"
-	db := kit.Owners(t, p.URL)
-	create, _, _ := strings.Cut(kit.SystemE.DDL, "INSERT")
+	s.Queues = "  e:" + adopt.SystemE.Config + "  gone:" + strings.ReplaceAll(adopt.SystemE.Config, "my_queue", "gone") + "    on_ack: delete\n"
+	db := databases.Owners(t, p.URL)
+	create, _, _ := strings.Cut(adopt.SystemE.DDL, "INSERT")
 	db.Script(create + strings.ReplaceAll(create, "my_queue", "gone"))
 	direct, through := p.Proxy()
 	cutAcks(s, t, db, direct, through, "directly")
@@ -51,7 +53,7 @@ func TestAdoptedAckOnABrokenNetwork(t *testing.T) {
 }
 
 // cutAcks cuts a sidecar's network at each of the last bytes of an ack, in each direction.
-func cutAcks(s *kit.Site, t *testing.T, db kit.OwnersDB, n *kit.Proxy, through, how string) {
+func cutAcks(s *kit.Site, t *testing.T, db databases.OwnersDB, n *proxy.Proxy, through, how string) {
 	t.Helper()
 	n.SetToxics(`{"type": "qsidecar_cut", "stream": "upstream", "attributes": {"stream": "upstream"}}`,
 		`{"type": "qsidecar_cut", "stream": "downstream", "attributes": {"stream": "downstream"}}`)
@@ -64,7 +66,7 @@ func cutAcks(s *kit.Site, t *testing.T, db kit.OwnersDB, n *kit.Proxy, through, 
 	}
 	var slowest time.Duration
 	for _, way := range []string{"upstream", "downstream"} {
-		cutters := cutter.Cutters[way]
+		cutters := proxy.Cutters[way]
 		for _, queue := range []string{"e", "gone"} {
 			claim := func() kit.Job {
 				t.Helper()

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/adopt"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
@@ -14,8 +15,8 @@ import (
 // check and serve.
 func TestAdoptedOperations(t *testing.T) {
 	s, p := kit.NewPostgresSite(t)
-	s.Queues = "  mail: {}\n  e:" + kit.SystemE.Config
-	for _, sql := range strings.SplitAfter(fmt.Sprintf(kit.SystemE.DDL, 3), ";") {
+	s.Queues = "  mail: {}\n  e:" + adopt.SystemE.Config
+	for _, sql := range strings.SplitAfter(fmt.Sprintf(adopt.SystemE.DDL, 3), ";") {
 		p.Query(p.URL, sql)
 	}
 	a := s.Sidecar("a")
@@ -51,7 +52,7 @@ func TestAdoptedOperations(t *testing.T) {
 	if q := got["e"]; id != "4" || q.Ready != 2 || q.Claimed != 1 || q.Done != 1 || q.Dead != 1 || got["mail"].Ready != 1 {
 		t.Errorf("stats %+v, id %s", got, id)
 	}
-	if rows := p.Query(p.URL, kit.SystemE.Rows+" ORDER BY queue_item_id"); !strings.HasPrefix(strings.Join(rows, ","), "1 done qsidecar f,2 error qsidecar f,3 processing qsidecar f,4 waiting f") {
+	if rows := p.Query(p.URL, adopt.SystemE.Rows+" ORDER BY queue_item_id"); !strings.HasPrefix(strings.Join(rows, ","), "1 done qsidecar f,2 error qsidecar f,3 processing qsidecar f,4 waiting f") {
 		t.Errorf("the rows are %q", rows)
 	}
 	for _, job := range w.Must(kit.Msg{"op": "peek", "queue": "e", "state": "dead"}).Jobs {

@@ -6,21 +6,23 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/adopt"
+	"github.com/qsidecar/qsidecar/e2e/kit/databases"
 )
 
 // TestAdoptedColumns checks that workers of system E use its columns: results, causes, names,
 // times, payloads of several columns and headers.
 func TestAdoptedColumns(t *testing.T) {
 	s, p := kit.NewPostgresSite(t)
-	s.Queues = "  e:" + kit.SystemE.Config + `
+	s.Queues = "  e:" + adopt.SystemE.Config + `
   parts:
     table: parts
     columns: {id: queue_item_id, payload: [parameters, user_id, urgent, share, raw, note], headers: [request_id, user_context], state: state,
               error: error_message, worker: worker_name, created_at: created_dt, finished_at: finished_dt, result: result}
     states: {ready: waiting, claimed: processing, done: done, dead: error}
 `
-	db := kit.Owners(t, p.URL)
-	create, _, _ := strings.Cut(kit.SystemE.DDL, "INSERT")
+	db := databases.Owners(t, p.URL)
+	create, _, _ := strings.Cut(adopt.SystemE.DDL, "INSERT")
 	db.Script(create + strings.ReplaceAll(create, "my_queue", "parts") +
 		`ALTER TABLE parts ADD urgent boolean, ADD share numeric, ADD raw bytea, ADD note text;`)
 	a := s.Start("a")
@@ -69,7 +71,7 @@ func TestAdoptedColumns(t *testing.T) {
 
 // partsAndHeaders checks a payload of several columns, which is the JSON text of a map in both
 // directions, and headers, each in its own column.
-func partsAndHeaders(t *testing.T, db kit.OwnersDB, w *kit.Conn) {
+func partsAndHeaders(t *testing.T, db databases.OwnersDB, w *kit.Conn) {
 	t.Helper()
 	const request = "0b9d7c50-7f3e-4b07-8d2c-0d8c6a1b2c3d"
 	db.Script(fmt.Sprintf(`INSERT INTO parts (parameters, user_id, urgent, share, raw, note, request_id, user_context)

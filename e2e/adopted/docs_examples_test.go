@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/adopt"
 )
 
 // example is an example of the page on adopted tables.
@@ -81,7 +82,7 @@ func (e example) claimByNumber(t testing.TB, c *sql.Conn, number int) []string {
 }
 
 // table runs the page's config on the system's table with n rows.
-func (e example) table(t *testing.T, h kit.TableServer, a kit.Adoption, n int) *sharedTable {
+func (e example) table(t *testing.T, h adopt.Server, a adopt.Table, n int) *sharedTable {
 	t.Helper()
 	a.Name = e.queue
 	_, a.Config, _ = strings.Cut(e.config, ":")
@@ -98,7 +99,7 @@ func (b *sharedTable) others(take func()) {
 }
 
 // checkPageA runs the example of system A.
-func checkPageA(t *testing.T, h kit.TableServer) {
+func checkPageA(t *testing.T, h adopt.Server) {
 	e := pageExample(t, "A number of each consumer's own")
 	b := e.table(t, h, systemA, 6)
 	var left []string
@@ -122,7 +123,7 @@ func checkPageA(t *testing.T, h kit.TableServer) {
 }
 
 // checkPageC runs the example of system C.
-func checkPageC(t *testing.T, h kit.TableServer) {
+func checkPageC(t *testing.T, h adopt.Server) {
 	e := pageExample(t, "A random number for each take")
 	b := e.table(t, h, systemC, 9)
 	waiting := func() (n int) {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/adopt"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
@@ -37,7 +38,7 @@ func (b *sharedTable) failures(want string) {
 
 // checkLeaseEndsOfB checks that own consumers respect the lock during the whole run, and that every kind of
 // end releases it.
-func checkLeaseEndsOfB(t *testing.T, h kit.TableServer, a kit.Adoption) {
+func checkLeaseEndsOfB(t *testing.T, h adopt.Server, a adopt.Table) {
 	b := newSharedTable(a, t, h, 3)
 	first := b.claim(1)[0]
 	if got := b.own("own", 1); got[0] != "2" {
@@ -128,7 +129,7 @@ var activeTransaction = regexp.MustCompile(`(?s)---TRANSACTION \d+, ACTIVE.*?thr
 
 // checkLimitsOfB checks the limit of connections with claimed jobs. What such a job can't do is
 // `unsupported`, and check reports it.
-func checkLimitsOfB(t *testing.T, h kit.TableServer, a kit.Adoption) {
+func checkLimitsOfB(t *testing.T, h adopt.Server, a adopt.Table) {
 	b := newSharedTable(a, t, h, 4, ", max_transactions: 2")
 	jobs := b.claim(2)
 	waiter := b.sc.Dial()

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/adopt"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
@@ -22,7 +23,7 @@ type changed struct {
 
 // changes returns changes that keep a database with claimed jobs open, and changes that open it
 // again.
-func (b *sharedTable) changes(h kit.TableServer) []changed {
+func (b *sharedTable) changes(h adopt.Server) []changed {
 	in := func(old, next string) func(string) string {
 		return func(text string) string {
 			if !strings.Contains(text, old) {
@@ -63,7 +64,7 @@ func (b *sharedTable) reload(text string) {
 
 // checkReloadsOfB checks that a job stays claimed during a reload, whatever changed, and that a job
 // claimed after it stays claimed when the change is reverted. Both are settled once.
-func checkReloadsOfB(t *testing.T, h kit.TableServer, a kit.Adoption) {
+func checkReloadsOfB(t *testing.T, h adopt.Server, a adopt.Table) {
 	b := newSharedTable(a, t, h, 60)
 	text := b.sc.ReadConfig()
 	done, failed := 0, 0
@@ -111,7 +112,7 @@ func (b *sharedTable) wantHeld(what string, jobs []kit.Job) {
 
 // checkWorkDuringReloadsOfB changes the config repeatedly while workers of both kinds process the table. Each row
 // is processed once, and none fails.
-func checkWorkDuringReloadsOfB(t *testing.T, h kit.TableServer, a kit.Adoption) {
+func checkWorkDuringReloadsOfB(t *testing.T, h adopt.Server, a adopt.Table) {
 	jobs := kit.Size(6000)
 	b := newSharedTable(a, t, h, jobs)
 	text, changes := b.sc.ReadConfig(), b.changes(h)

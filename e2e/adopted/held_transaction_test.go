@@ -13,12 +13,14 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/adopt"
+	"github.com/qsidecar/qsidecar/e2e/kit/databases"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
 // systemB is a table whose consumers keep a transaction open during the whole job. Nothing in a row
 // shows that it is claimed.
-var systemB = kit.Adoption{
+var systemB = adopt.Table{
 	Name: "b",
 	DDL: `CREATE TABLE worker_queue (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, command text NOT NULL,
 		is_done boolean NOT NULL DEFAULT FALSE, failure_count smallint NOT NULL DEFAULT 0);
@@ -34,7 +36,7 @@ var systemB = kit.Adoption{
 	Rows:        `SELECT concat_ws(' ', id, 'done', '-', CASE WHEN is_done THEN 't' ELSE 'f' END) FROM worker_queue`,
 	WorkerLabel: func(string) string { return "-" },
 	KeepsClaims: true, Unindexed: true,
-	CheckRest: func(r *kit.AdoptionRun) {
+	CheckRest: func(r *adopt.Run) {
 		// One of the killed workers had a sidecar that survived, so its job failed. The jobs of the
 		// killed own consumer and of the killed sidecar are unchanged.
 		if got := r.DB.Texts(`SELECT concat(sum(failure_count), '') FROM worker_queue`); got[0] != "1" {
@@ -43,7 +45,7 @@ var systemB = kit.Adoption{
 	},
 }
 
-var systemBOnMySQL = func() kit.Adoption {
+var systemBOnMySQL = func() adopt.Table {
 	b := systemB
 	b.DDL = `CREATE TABLE worker_queue (id BIGINT AUTO_INCREMENT PRIMARY KEY, command TEXT NOT NULL,
 		is_done BOOLEAN NOT NULL DEFAULT FALSE, failure_count SMALLINT NOT NULL DEFAULT 0);
@@ -52,21 +54,21 @@ var systemBOnMySQL = func() kit.Adoption {
 }()
 
 // newest is system B with the newest job first.
-func newest(a kit.Adoption) kit.Adoption {
+func newest(a adopt.Table) adopt.Table {
 	a.Name, a.Config = "b_lifo", a.Config+"    order: lifo\n"
 	return a
 }
 
 func init() {
-	kit.OwnConsumers["b"] = holdingOwn("id")
-	kit.OwnConsumers["b_lifo"] = holdingOwn("id DESC")
+	adopt.OwnConsumers["b"] = holdingOwn("id")
+	adopt.OwnConsumers["b_lifo"] = holdingOwn("id DESC")
 }
 
 // holdingOwn returns the consumers of system B. Success sets is_done, a failure increments
 // failure_count.
-func holdingOwn(order string) kit.OwnConsumer {
+func holdingOwn(order string) adopt.OwnConsumer {
 	take := `SELECT id FROM worker_queue WHERE failure_count < 3 AND is_done = FALSE ORDER BY ` + order + ` LIMIT 1 FOR UPDATE SKIP LOCKED`
-	own := kit.OneTransaction(take, "")
+	own := adopt.OneTransaction(take, "")
 	own.Finish = func(ctx context.Context, c *sql.Conn, item, _ string) error {
 		for _, statement := range []string{
 			`UPDATE worker_queue SET is_done = TRUE WHERE command NOT LIKE 'bad%' AND id = ` + item,
@@ -83,7 +85,7 @@ func holdingOwn(order string) kit.OwnConsumer {
 }
 
 // smallTestsOfB are the checks that the run with kills does not include.
-func smallTestsOfB(h kit.TableServer, b kit.Adoption) map[string]func(t *testing.T) {
+func smallTestsOfB(h adopt.Server, b adopt.Table) map[string]func(t *testing.T) {
 	return map[string]func(t *testing.T){
 		"b_oldest":  func(t *testing.T) { checkOrderOfB(t, h, b, false) },
 		"b_newest":  func(t *testing.T) { checkOrderOfB(t, h, newest(b), true) },
@@ -99,7 +101,7 @@ func smallTestsOfB(h kit.TableServer, b kit.Adoption) map[string]func(t *testing
 }
 
 // checkPageB runs the page's example.
-func checkPageB(t *testing.T, h kit.TableServer, a kit.Adoption) {
+func checkPageB(t *testing.T, h adopt.Server, a adopt.Table) {
 	e := pageExample(t, "A transaction for the whole of the work")
 	b := e.table(t, h, a, 3)
 	run := func(statement, id string) {
@@ -126,7 +128,7 @@ func checkPageB(t *testing.T, h kit.TableServer, a kit.Adoption) {
 
 // checkOrderOfB claims rows one by one, in turns by the own SQL and through the sidecar, and checks the
 // order of ids (or the reverse).
-func checkOrderOfB(t *testing.T, h kit.TableServer, a kit.Adoption, newest bool) {
+func checkOrderOfB(t *testing.T, h adopt.Server, a adopt.Table, newest bool) {
 	b := newSharedTable(a, t, h, 12)
 	var got, want []string
 	for n := range 12 {
@@ -151,7 +153,7 @@ func checkOrderOfB(t *testing.T, h kit.TableServer, a kit.Adoption, newest bool)
 // checkDeadJobsOfB checks jobs that always fail, with both kinds of workers, a worker that reads dead
 // jobs, and a periodic job that archives finished jobs. None of these finds a row that is being
 // processed.
-func checkDeadJobsOfB(t *testing.T, h kit.TableServer, a kit.Adoption) {
+func checkDeadJobsOfB(t *testing.T, h adopt.Server, a adopt.Table) {
 	b := newSharedTable(a, t, h, 40)
 	b.db.Script(`UPDATE worker_queue SET command = concat('bad', id) WHERE id <= 8;
 		CREATE TABLE letters (id bigint PRIMARY KEY); CREATE TABLE old (id bigint PRIMARY KEY, command text, is_done boolean, failure_count smallint);`)
@@ -203,7 +205,7 @@ func checkDeadJobsOfB(t *testing.T, h kit.TableServer, a kit.Adoption) {
 
 // runOwnConsumer runs an own consumer on its own connection until ctx ends.
 func (b *sharedTable) runOwnConsumer(ctx context.Context, worked *atomic.Int64) error {
-	own := kit.OwnConsumers[b.Name]
+	own := adopt.OwnConsumers[b.Name]
 	return b.with(ctx, func(c *sql.Conn) (bool, error) {
 		items, err := own.Take(ctx, c, "own", 1)
 		if err != nil || len(items) == 0 {
@@ -219,7 +221,7 @@ func (b *sharedTable) runOwnConsumer(ctx context.Context, worked *atomic.Int64) 
 
 // each locks a row that a query finds, and runs statements with its id as the last argument.
 func (b *sharedTable) each(ctx context.Context, find string, do ...string) error {
-	own := kit.OneTransaction(find, "")
+	own := adopt.OneTransaction(find, "")
 	return b.with(ctx, func(c *sql.Conn) (bool, error) {
 		items, err := own.Take(ctx, c, "", 1)
 		if err != nil || len(items) == 0 {
@@ -245,7 +247,7 @@ func (b *sharedTable) with(ctx context.Context, f func(c *sql.Conn) (found bool,
 	defer c.Close()
 	for ctx.Err() == nil {
 		found, err := f(c)
-		if err != nil && !kit.Deadlocked(err) && !errors.Is(err, context.Canceled) && ctx.Err() == nil {
+		if err != nil && !databases.Deadlocked(err) && !errors.Is(err, context.Canceled) && ctx.Err() == nil {
 			return err
 		}
 		if !found {

@@ -4,7 +4,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/adopt"
 )
 
 // sqliteTables are the tables for SQLite, whose columns accept any value. A type in the config is
@@ -80,7 +80,7 @@ var sqliteTables = engineTables{
 
 // TestAdoptedTablesOnSQLite checks tables of SQLite that look wrong, and tables that are wrong.
 func TestAdoptedTablesOnSQLite(t *testing.T) {
-	sqliteTables.run(t, kit.TableServer{Database: func(t testing.TB) string {
+	sqliteTables.run(t, adopt.Server{Database: func(t testing.TB) string {
 		return "sqlite:" + filepath.Join(t.(*testing.T).TempDir(), "own.db")
 	}})
 }

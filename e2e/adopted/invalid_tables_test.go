@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/adopt"
+	"github.com/qsidecar/qsidecar/e2e/kit/databases"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
@@ -138,16 +140,16 @@ var postgresTables = engineTables{
 // are wrong, and what `qsidecar adopt` proposes.
 func TestAdoptedTables(t *testing.T) {
 	_, p := kit.NewPostgresSite(t)
-	h := kit.TableServer{Database: p.Database, Leases: "qsidecar.qsidecar_leases", Addr: p.Addr}
+	h := adopt.Server{Database: p.Database, Leases: "qsidecar.qsidecar_leases", Addr: p.Addr}
 	t.Run("tables", func(t *testing.T) { postgresTables.run(t, h) })
 	t.Run("proposed", func(t *testing.T) { postgresProposals.run(t, h.Database) })
 }
 
-func (e engineTables) run(t *testing.T, h kit.TableServer) {
+func (e engineTables) run(t *testing.T, h adopt.Server) {
 	t.Parallel()
 	s := kit.NewSite(t)
 	s.URL = h.Database(t)
-	db := kit.Owners(t, s.URL)
+	db := databases.Owners(t, s.URL)
 	lines(db, e.both)
 	var wrong, odd strings.Builder
 	for _, w := range e.wrong {
@@ -217,7 +219,7 @@ func alike(t *testing.T, problems, log string) {
 }
 
 // served checks that the odd tables work.
-func (e engineTables) served(t *testing.T, s *kit.Site, db kit.OwnersDB) {
+func (e engineTables) served(t *testing.T, s *kit.Site, db databases.OwnersDB) {
 	sc := s.Sidecar("odd")
 	early := sc.Check(s.Dir, 0)
 	sc.Start()
@@ -248,7 +250,7 @@ func (e engineTables) served(t *testing.T, s *kit.Site, db kit.OwnersDB) {
 }
 
 // lines runs one statement per line.
-func lines(db kit.OwnersDB, text string) {
+func lines(db databases.OwnersDB, text string) {
 	db.T.Helper()
 	for statement := range strings.Lines(text) {
 		if statement = strings.TrimSpace(statement); statement == "" {

@@ -11,13 +11,15 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/adopt"
+	"github.com/qsidecar/qsidecar/e2e/kit/databases"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
 // staleCase is a table with late settles.
 type staleCase struct {
-	kit.Adoption
-	queue   string // name of its own consumers in kit.OwnConsumers; empty: adoption.name
+	adopt.Table
+	queue   string // name of its own consumers in adopt.OwnConsumers; empty: adoption.name
 	worker  string // name of the sidecar's worker
 	own     string // name of the table's own consumer
 	cleaner string // what the table's own cleaner does to the row $1
@@ -27,12 +29,12 @@ type staleCase struct {
 
 func staleCases() []staleCase {
 	e := staleCase{
-		Adoption: kit.SystemE, worker: "w", own: "own",
+		Table: adopt.SystemE, worker: "w", own: "own",
 		cleaner: `UPDATE my_queue SET state = 'waiting', worker_name = NULL WHERE queue_item_id = $1::text::bigint AND state = 'processing'`,
 		row:     `SELECT concat_ws(' ', xmin, to_jsonb(q)) FROM my_queue q WHERE queue_item_id = $1::text::bigint`,
 	}
 	d := staleCase{
-		Adoption: systemD, worker: "w", own: "own",
+		Table: systemD, worker: "w", own: "own",
 		cleaner: `UPDATE MsgQueue SET State = 'N', ReaderCode = NULL, TakenTime = NULL WHERE MsgId = $1::text::int AND State = 'A'`,
 		row:     `SELECT concat_ws(' ', xmin, to_jsonb(q)) FROM MsgQueue q WHERE MsgId = $1::text::int`,
 	}
@@ -55,7 +57,7 @@ func TestAdoptedStale(t *testing.T) {
 	for _, c := range staleCases() {
 		t.Run(c.Name, func(t *testing.T) {
 			t.Parallel()
-			c.run(t, kit.TableServer{Database: p.Database, Leases: "qsidecar.qsidecar_leases", Addr: p.Addr})
+			c.run(t, adopt.Server{Database: p.Database, Leases: "qsidecar.qsidecar_leases", Addr: p.Addr})
 		})
 	}
 	t.Run("plain", func(t *testing.T) {
@@ -78,17 +80,17 @@ var staleVerbs = map[string]kit.Msg{
 type staleRun struct {
 	staleCase
 	t  *testing.T
-	db kit.OwnersDB
+	db databases.OwnersDB
 	c  *sql.Conn // the own consumer's connection
 	w  *kit.Conn // the worker's connection
 
 	fill string // stores the jobs of one claim, because own consumers claim every ready job
 }
 
-func (c staleCase) run(t *testing.T, h kit.TableServer) {
+func (c staleCase) run(t *testing.T, h adopt.Server) {
 	s := kit.NewSite(t)
 	s.URL, s.Queues = h.Database(t), "  "+c.Name+":"+c.Config
-	r := &staleRun{staleCase: c, t: t, db: kit.Owners(t, s.URL)}
+	r := &staleRun{staleCase: c, t: t, db: databases.Owners(t, s.URL)}
 	r.queue = cmp.Or(c.queue, c.Name)
 	create, fill, _ := strings.Cut(c.DDL, "INSERT")
 	r.db.Script(create)
@@ -156,7 +158,7 @@ func (r *staleRun) claimByOwn(jobs []kit.Job, free func(item string)) []kit.Job 
 	}
 	testwait.Until(r.t, "its own consumer has the rows", func() bool {
 		items, err := own.Take(r.t.Context(), r.c, r.own, 1)
-		if kit.Deadlocked(err) {
+		if databases.Deadlocked(err) {
 			return false
 		}
 		if err != nil {
@@ -210,9 +212,9 @@ func number(t *testing.T, id string) int {
 }
 
 // staleOwn are own consumers that run in the test's process.
-var staleOwn = map[string]kit.OwnConsumer{
-	"e": kit.OwnConsumers["e"], "d": kit.OwnConsumers["d"],
-	"e-started": kit.TwoTransactions(
+var staleOwn = map[string]adopt.OwnConsumer{
+	"e": adopt.OwnConsumers["e"], "d": adopt.OwnConsumers["d"],
+	"e-started": adopt.TwoTransactions(
 		`SELECT queue_item_id::text FROM my_queue WHERE state = 'waiting' ORDER BY created_dt, queue_item_id LIMIT 1 FOR UPDATE SKIP LOCKED`,
 		`UPDATE my_queue SET state = 'processing', worker_name = $2, started_dt = now() WHERE queue_item_id = $1::text::bigint`,
 		`UPDATE my_queue SET state = 'done', finished_dt = now(), worker_name = $2 WHERE queue_item_id = $1::text::bigint`),
@@ -227,7 +229,7 @@ func plainReaders(t *testing.T, at string) {
 	s.Queues = "  MsgQueue:" + strings.ReplaceAll(systemD.Config, "stuck_after: 20s", "") +
 		"  Bare: {table: bare, columns: {id: msgid, payload: msg, state: state, created_at: createtime}, " +
 		"states: {ready: N, claimed: A, done: C}, where: {msgtypecode: ORD}, order: [createtime]}\n"
-	db := kit.Owners(t, at)
+	db := databases.Owners(t, at)
 	db.Script(fmt.Sprintf(systemD.DDL, 2))
 	db.Script(`CREATE TABLE Bare (MsgId int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, MsgTypeCode char(3) NOT NULL, SourceCode varchar(10) NULL,
 		State char(1) NOT NULL DEFAULT 'N', CreateTime timestamp(3) NOT NULL DEFAULT clock_timestamp(), Msg text NULL);
@@ -241,7 +243,7 @@ func plainReaders(t *testing.T, at string) {
 
 // readTwice makes a plain reader and the sidecar claim the same row, and then the sidecar's worker
 // settle it. marks is what else the reader writes.
-func readTwice(t *testing.T, db kit.OwnersDB, w *kit.Conn, table, marks string, verb kit.Msg) {
+func readTwice(t *testing.T, db databases.OwnersDB, w *kit.Conn, table, marks string, verb kit.Msg) {
 	t.Helper()
 	rows := func() string {
 		return strings.Join(db.Texts(`SELECT concat_ws(' ', xmin, to_jsonb(q)) FROM `+table+` q ORDER BY MsgId`), "\n")

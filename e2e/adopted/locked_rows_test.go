@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/adopt"
+	"github.com/qsidecar/qsidecar/e2e/kit/databases"
 	"github.com/qsidecar/qsidecar/protocol"
 )
 
@@ -16,10 +18,10 @@ import (
 // workers process all their jobs. It prints their rate and the rate without the lock.
 func TestLockedRowAmongAcks(t *testing.T) {
 	s, p := kit.NewPostgresSite(t)
-	s.Queues = "  e:" + kit.SystemE.Config
+	s.Queues = "  e:" + adopt.SystemE.Config
 	jobs := kit.Size(10_000)
-	db := kit.Owners(t, p.URL)
-	db.Script(fmt.Sprintf(kit.SystemE.DDL, 2*jobs+1))
+	db := databases.Owners(t, p.URL)
+	db.Script(fmt.Sprintf(adopt.SystemE.DDL, 2*jobs+1))
 	a := s.Start("a")
 	w := a.Dial()
 	lease := w.Must(kit.Msg{"op": "claim", "queue": "e"}).Jobs[0].Lease
@@ -51,7 +53,7 @@ func TestLockedRowAmongAcks(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.Must(kit.Msg{"op": "ack", "lease": lease})
-	if left := p.Query(p.URL, kit.SystemE.CountOpen); left[0] != "0" {
+	if left := p.Query(p.URL, adopt.SystemE.CountOpen); left[0] != "0" {
 		t.Errorf("%s jobs are left", left[0])
 	}
 }

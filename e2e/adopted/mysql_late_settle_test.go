@@ -7,24 +7,24 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/adopt"
 )
 
 // staleOnMySQL returns the tables on MySQL and MariaDB for late settles. In systems A and C only a
 // small number identifies the owner of a row.
 func staleOnMySQL() []staleCase {
 	a := staleCase{
-		Adoption: systemA, worker: "w", own: kit.ModeOwn,
+		Table: systemA, worker: "w", own: adopt.Own,
 		cleaner: "UPDATE things SET status=1, pid=NULL WHERE id=? AND status=2",
 		row:     "SELECT CONCAT_WS(' ', id, status, COALESCE(pid, '-'), created_at, thing) FROM things WHERE id=?",
 	}
 	c := staleCase{
-		Adoption: systemC, worker: "w", own: kit.ModeOwn,
+		Table: systemC, worker: "w", own: adopt.Own,
 		cleaner: "UPDATE queue_test SET transaction_unique=NULL WHERE id=? AND transaction_unique IS NOT NULL",
 		row:     "SELECT COALESCE((SELECT CONCAT_WS(' ', id, COALESCE(transaction_unique, '-'), payload) FROM queue_test WHERE id=?), 'deleted')",
 	}
 	d := staleCase{
-		Adoption: systemDOnMySQL, worker: "w", own: kit.ModeOwn,
+		Table: systemDOnMySQL, worker: "w", own: adopt.Own,
 		cleaner: "UPDATE MsgQueue SET State = 'N', ReaderCode = NULL, TakenTime = NULL WHERE MsgId = ? AND State = 'A'",
 		row:     "SELECT CONCAT_WS(' ', MsgId, State, COALESCE(ReaderCode, '-'), CreateTime, COALESCE(TakenTime, '-'), COALESCE(DoneTime, '-')) FROM MsgQueue WHERE MsgId = ?",
 	}
@@ -40,9 +40,9 @@ func staleOnMySQL() []staleCase {
 
 func init() {
 	staleOwn["a"] = underOtherNames(ownOnMySQL["a"])
-	staleOwn["a-same-number"] = kit.OwnConsumer{
+	staleOwn["a-same-number"] = adopt.OwnConsumer{
 		Take: func(ctx context.Context, c *sql.Conn, _ string, most int) ([]string, error) {
-			return ownOnMySQL["a"].Take(ctx, c, kit.ModeThrough, most)
+			return ownOnMySQL["a"].Take(ctx, c, adopt.Through, most)
 		},
 		Finish: ownOnMySQL["a"].Finish,
 	}
@@ -52,9 +52,9 @@ func init() {
 }
 
 // underOtherNames makes each claim of an own consumer use another name.
-func underOtherNames(own kit.OwnConsumer) kit.OwnConsumer {
+func underOtherNames(own adopt.OwnConsumer) adopt.OwnConsumer {
 	var n atomic.Int64
-	return kit.OwnConsumer{
+	return adopt.OwnConsumer{
 		Take: func(ctx context.Context, c *sql.Conn, name string, most int) ([]string, error) {
 			return own.Take(ctx, c, fmt.Sprintf("%s-%d", name, n.Add(1)), most)
 		},

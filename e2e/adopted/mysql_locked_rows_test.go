@@ -4,12 +4,13 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/adopt"
 )
 
 // lockedByOthers checks that a program which keeps a row locked in an open transaction delays at
 // most its own queue. At REPEATABLE READ the lock includes the gap beside the row, where claimed
 // rows of the same index move, and some servers can't skip locked rows.
-func lockedByOthers(t *testing.T, h kit.TableServer, d kit.Adoption) {
+func lockedByOthers(t *testing.T, h adopt.Server, d adopt.Table) {
 	d.Config += "  mail: {}\n"
 	b := newSharedTable(d, t, h, 5)
 	tx, err := b.c.BeginTx(t.Context(), nil)

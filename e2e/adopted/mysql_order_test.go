@@ -11,14 +11,16 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/adopt"
+	"github.com/qsidecar/qsidecar/e2e/kit/databases"
 )
 
 // sharedTable is a system's table with one own consumer, a sidecar and a worker, all in the test's
 // process.
 type sharedTable struct {
-	kit.Adoption
+	adopt.Table
 	t  *testing.T
-	db kit.OwnersDB
+	db databases.OwnersDB
 	c  *sql.Conn // the own consumer's connection
 	s  *kit.Site
 	sc *kit.Sidecar
@@ -27,11 +29,11 @@ type sharedTable struct {
 
 // newSharedTable creates the system's table with n jobs. more is added to the database's config. It
 // checks that check reports no problem.
-func newSharedTable(a kit.Adoption, t *testing.T, h kit.TableServer, n int, more ...string) *sharedTable {
+func newSharedTable(a adopt.Table, t *testing.T, h adopt.Server, n int, more ...string) *sharedTable {
 	t.Helper()
 	s := kit.NewSite(t)
 	s.URL, s.Queues, s.SidecarTimeout, s.DatabaseOptions = h.Database(t), "  "+a.Name+":"+a.Config, cmp.Or(a.SidecarTimeout, 20*time.Second), strings.Join(more, "")
-	b := &sharedTable{Adoption: a, t: t, db: kit.Owners(t, s.URL)}
+	b := &sharedTable{Table: a, t: t, db: databases.Owners(t, s.URL)}
 	b.db.Script(fmt.Sprintf(a.DDL, n))
 	var err error
 	if b.c, err = b.db.Conn(t.Context()); err != nil {
@@ -59,7 +61,7 @@ func newSharedTable(a kit.Adoption, t *testing.T, h kit.TableServer, n int, more
 // own claims rows for a consumer of that name.
 func (b *sharedTable) own(name string, most int) []string {
 	b.t.Helper()
-	items, err := kit.OwnConsumers[b.Name].Take(b.t.Context(), b.c, name, most)
+	items, err := adopt.OwnConsumers[b.Name].Take(b.t.Context(), b.c, name, most)
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -70,7 +72,7 @@ func (b *sharedTable) own(name string, most int) []string {
 func (b *sharedTable) finish(name string, items ...string) {
 	b.t.Helper()
 	for _, item := range items {
-		if err := kit.OwnConsumers[b.Name].Finish(b.t.Context(), b.c, item, name); err != nil {
+		if err := adopt.OwnConsumers[b.Name].Finish(b.t.Context(), b.c, item, name); err != nil {
 			b.t.Fatal(err)
 		}
 	}
@@ -101,7 +103,7 @@ func (b *sharedTable) same(what string, got []string, want ...string) {
 
 // checkOrderOfA claims rows one by one, in turns by the own SQL and through the sidecar, and checks the
 // order of times, whatever the ids are.
-func checkOrderOfA(t *testing.T, h kit.TableServer, a kit.Adoption, newest bool) {
+func checkOrderOfA(t *testing.T, h adopt.Server, a adopt.Table, newest bool) {
 	b := newSharedTable(a, t, h, 12)
 	var want []string
 	for place, id := range []int{7, 2, 12, 1, 9, 4, 11, 3, 10, 5, 8, 6} {
@@ -114,7 +116,7 @@ func checkOrderOfA(t *testing.T, h kit.TableServer, a kit.Adoption, newest bool)
 	}
 	var got []string
 	for n := range 4 {
-		own := b.own(fmt.Sprint(kit.ModeOwn, "-", n), 1)
+		own := b.own(fmt.Sprint(adopt.Own, "-", n), 1)
 		job := b.claim(1)[0]
 		got = append(append(got, own...), job.ID)
 		if n%2 == 0 { // a claimed row does not delay others
@@ -128,7 +130,7 @@ func checkOrderOfA(t *testing.T, h kit.TableServer, a kit.Adoption, newest bool)
 
 // checkBatchesOfC checks that both sides claim several rows at once, oldest first, that a rejected row
 // keeps its position for both, and that both count the same ready rows.
-func checkBatchesOfC(t *testing.T, h kit.TableServer, a kit.Adoption) {
+func checkBatchesOfC(t *testing.T, h adopt.Server, a adopt.Table) {
 	b := newSharedTable(a, t, h, 10)
 	waiting := func(what string, want int) {
 		t.Helper()
@@ -180,7 +182,7 @@ func checkBatchesOfC(t *testing.T, h kit.TableServer, a kit.Adoption) {
 }
 
 // checkTypesOfD checks that a queue only has rows of its type, and state E for dead jobs.
-func checkTypesOfD(t *testing.T, h kit.TableServer, d kit.Adoption) {
+func checkTypesOfD(t *testing.T, h adopt.Server, d adopt.Table) {
 	d.Config += "  invoices:" + strings.Replace(d.Config, "MsgTypeCode: ORD", "MsgTypeCode: INV", 1)
 	b := newSharedTable(d, t, h, 2)
 	b.same("the type's rows", itemsOf(b.claim(2)), b.db.Texts("SELECT CAST(MsgId AS CHAR) FROM MsgQueue WHERE MsgTypeCode = 'ORD' ORDER BY CreateTime, MsgId")...)
@@ -212,7 +214,7 @@ func checkTypesOfD(t *testing.T, h kit.TableServer, d kit.Adoption) {
 
 // plainReaderOfD checks the published SQL, which reads a row without a lock and then claims it,
 // even if another consumer has claimed it in between. The sidecar that had the row finds out.
-func plainReaderOfD(t *testing.T, h kit.TableServer, d kit.Adoption) {
+func plainReaderOfD(t *testing.T, h adopt.Server, d adopt.Table) {
 	d.Config = strings.Replace(d.Config, "stuck_after: 20s", "", 1)
 	b := newSharedTable(d, t, h, 2)
 	row := func(item string) []string {

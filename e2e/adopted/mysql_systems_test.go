@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/adopt"
 )
 
 // numbered is a table j of the numbers n from 0 to %d - 1. The LIMIT of the query must be known,
@@ -17,7 +17,7 @@ const numbered = `(WITH RECURSIVE d (n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM
 		SELECT 100 * a.n + b.n AS n FROM d a, d b ORDER BY 1 LIMIT %d) j`
 
 // systemA is the table of system A. Its consumers claim rows in no order and keep done rows.
-var systemA = kit.Adoption{
+var systemA = adopt.Table{
 	Name: "a", SidecarTimeout: 30 * time.Second,
 	DDL: `CREATE TABLE things (id int AUTO_INCREMENT PRIMARY KEY, status tinyint NOT NULL DEFAULT 1, pid int NULL,
 		created_at timestamp(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6), thing varchar(100) NULL, KEY (status, created_at), KEY (pid));
@@ -31,7 +31,7 @@ var systemA = kit.Adoption{
 	CountOpen: `SELECT CAST(count(*) AS CHAR) FROM things WHERE status <> 3`,
 	Rows:      `SELECT CONCAT_WS(' ', id, status, COALESCE(pid, '-'), IF(status = 3, 't', 'f')) FROM things`,
 	WorkerLabel: func(who string) string {
-		if n, own := strings.CutPrefix(who, kit.ModeOwn+"-"); own {
+		if n, own := strings.CutPrefix(who, adopt.Own+"-"); own {
 			return n
 		}
 		return "900001"
@@ -43,20 +43,20 @@ var oldestA, newestA = as(systemA, "a_oldest", "created_at: created_at}", "creat
 	deletes(as(systemA, "a_newest", "created_at: created_at}", "created_at: created_at}\n    order: [created_at desc]\n    on_ack: delete"))
 
 // as returns the system under another name, with one part of its config replaced.
-func as(a kit.Adoption, name, before, after string) kit.Adoption {
+func as(a adopt.Table, name, before, after string) adopt.Table {
 	a.Name, a.Config = name, strings.Replace(a.Config, before, after, 1)
 	return a
 }
 
 // deletes makes the system delete done rows.
-func deletes(a kit.Adoption) kit.Adoption {
+func deletes(a adopt.Table) adopt.Table {
 	a.DeletesDone = true
 	return a
 }
 
 // systemC is the table of system C. Its consumers claim several rows at once under a random number,
 // and delete accepted rows. The sidecar uses the last numbers with 24 bits.
-var systemC = kit.Adoption{
+var systemC = adopt.Table{
 	Name: "c", SidecarTimeout: 30 * time.Second,
 	DDL: `CREATE TABLE queue_test (id int unsigned AUTO_INCREMENT PRIMARY KEY, transaction_unique mediumint unsigned NULL, payload text NOT NULL, KEY (transaction_unique));
 		INSERT INTO queue_test (payload) SELECT JSON_OBJECT('n', n) FROM ` + numbered + `;`,
@@ -69,7 +69,7 @@ var systemC = kit.Adoption{
 	CountOpen: `SELECT CAST(count(*) AS CHAR) FROM queue_test`,
 	Rows:      `SELECT CONCAT_WS(' ', id, 'there', CASE WHEN transaction_unique >= 16000000 THEN 'sidecar' WHEN transaction_unique IS NULL THEN '-' ELSE 'own' END, 'f') FROM queue_test`,
 	WorkerLabel: func(who string) string {
-		if strings.HasPrefix(who, kit.ModeOwn) {
+		if strings.HasPrefix(who, adopt.Own) {
 			return "own"
 		}
 		return "sidecar"
@@ -79,7 +79,7 @@ var systemC = kit.Adoption{
 }
 
 // archivingC is system C with consumers that archive accepted rows.
-var archivingC = kit.Adoption{
+var archivingC = adopt.Table{
 	Name: "c_archive",
 	DDL: systemC.DDL + `CREATE TABLE queue_test_archive (id int unsigned PRIMARY KEY, transaction_unique mediumint unsigned NULL, payload text NOT NULL,
 		accepted timestamp NOT NULL DEFAULT CURRENT_TIMESTAMP);`,
@@ -91,7 +91,7 @@ var archivingC = kit.Adoption{
 	MaxClaim:    5,
 }
 
-var systemDOnMySQL = kit.Adoption{
+var systemDOnMySQL = adopt.Table{
 	Name: "d_mysql", SidecarTimeout: 30 * time.Second,
 	DDL: `CREATE TABLE MsgQueue (MsgId int AUTO_INCREMENT PRIMARY KEY, MsgTypeCode char(3) NOT NULL, SourceCode varchar(10) NULL,
 		State char(1) NOT NULL DEFAULT 'N', CreateTime datetime(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3), Msg text NULL,
@@ -112,7 +112,7 @@ var systemDOnMySQL = kit.Adoption{
 }
 
 // ownOnMySQL are the own consumers of those systems, by the name of the queue.
-var ownOnMySQL = map[string]kit.OwnConsumer{
+var ownOnMySQL = map[string]adopt.OwnConsumer{
 	"a":        byPid("", "UPDATE things SET status=3 WHERE id=?"),
 	"a_oldest": byPid(" ORDER BY created_at ASC", "UPDATE things SET status=3 WHERE id=?"),
 	"a_newest": byPid(" ORDER BY created_at DESC", "DELETE FROM things WHERE id=?"),
@@ -120,17 +120,17 @@ var ownOnMySQL = map[string]kit.OwnConsumer{
 	"c_archive": byRandomNumber(
 		"INSERT INTO queue_test_archive (id, transaction_unique, payload) SELECT id, transaction_unique, payload FROM queue_test WHERE id=?",
 		"DELETE FROM queue_test WHERE id=?"),
-	"d_mysql": kit.TwoTransactions(
+	"d_mysql": adopt.TwoTransactions(
 		`SELECT MsgId FROM MsgQueue WHERE MsgTypeCode = 'ORD' AND State = 'N' ORDER BY CreateTime LIMIT 1 FOR UPDATE`,
 		`UPDATE MsgQueue SET State = 'A', ReaderCode = ?, TakenTime = NOW(3) WHERE MsgId = ?`,
 		`UPDATE MsgQueue SET State = 'C', ReaderCode = ?, DoneTime = NOW(3) WHERE MsgId = ?`),
 }
 
-func init() { maps.Copy(kit.OwnConsumers, ownOnMySQL) }
+func init() { maps.Copy(adopt.OwnConsumers, ownOnMySQL) }
 
 // byPid returns the consumers of system A. Each has its own number, from its name.
-func byPid(order, done string) kit.OwnConsumer {
-	return kit.OwnConsumer{
+func byPid(order, done string) adopt.OwnConsumer {
+	return adopt.OwnConsumer{
 		Take: func(ctx context.Context, c *sql.Conn, name string, _ int) ([]string, error) {
 			pid := systemA.WorkerLabel(name)
 			if _, err := c.ExecContext(ctx, "UPDATE things SET status=2, pid=? WHERE status=1"+order+" LIMIT 1", pid); err != nil {
@@ -147,14 +147,14 @@ func byPid(order, done string) kit.OwnConsumer {
 
 // byRandomNumber returns the consumers of system C. Their numbers have 24 bits and differ from the
 // sidecar's.
-func byRandomNumber(accept ...string) kit.OwnConsumer {
+func byRandomNumber(accept ...string) adopt.OwnConsumer {
 	return byNumber(func() int { return 1 + rand.IntN(16_000_000-1) }, accept...)
 }
 
 // byNumber claims rows under a number. accept are the statements that finish a row, in one
 // transaction.
-func byNumber(next func() int, accept ...string) kit.OwnConsumer {
-	return kit.OwnConsumer{
+func byNumber(next func() int, accept ...string) adopt.OwnConsumer {
+	return adopt.OwnConsumer{
 		Take: func(ctx context.Context, c *sql.Conn, _ string, most int) ([]string, error) {
 			number := next()
 			if _, err := c.ExecContext(ctx, "UPDATE queue_test SET transaction_unique=? WHERE transaction_unique IS NULL ORDER BY id LIMIT ?", number, most); err != nil {

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/adopt"
+	"github.com/qsidecar/qsidecar/e2e/kit/databases"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
@@ -17,12 +19,12 @@ var mysqlKinds = []testserver.Kind{testserver.MySQL97, testserver.MariaDB1011, t
 
 // onMySQLTables runs f in parallel on a new server of each kind. No test kills a server, so none
 // syncs its disk. A kind that is unavailable is reported at the end of the run.
-func onMySQLTables(t *testing.T, kinds []testserver.Kind, f func(t *testing.T, kind testserver.Kind, p *kit.MySQL)) {
-	kit.OwnMySQL(t)
-	servers, errs := make([]*kit.MySQL, len(kinds)), make([]error, len(kinds))
+func onMySQLTables(t *testing.T, kinds []testserver.Kind, f func(t *testing.T, kind testserver.Kind, p *databases.MySQL)) {
+	databases.OwnMySQL(t)
+	servers, errs := make([]*databases.MySQL, len(kinds)), make([]error, len(kinds))
 	var wg sync.WaitGroup
 	for i, kind := range kinds {
-		wg.Go(func() { servers[i], errs[i] = kit.StartMySQL(t, kind, testserver.Options{}) })
+		wg.Go(func() { servers[i], errs[i] = databases.StartMySQL(t, kind, testserver.Options{}) })
 	}
 	wg.Wait()
 	for i, kind := range kinds {
@@ -41,20 +43,20 @@ func onMySQLTables(t *testing.T, kinds []testserver.Kind, f func(t *testing.T, k
 }
 
 // tables returns the table server for systems.
-func tables(p *kit.MySQL) kit.TableServer {
-	return kit.TableServer{Database: func(t testing.TB) string { return p.URL(p.Database(t)) }, Leases: "qsidecar_leases", Addr: net.JoinHostPort(p.Host, p.Port)}
+func tables(p *databases.MySQL) adopt.Server {
+	return adopt.Server{Database: func(t testing.TB) string { return p.URL(p.Database(t)) }, Leases: "qsidecar_leases", Addr: net.JoinHostPort(p.Host, p.Port)}
 }
 
 // TestAdoptedOnMySQL runs the systems on MySQL and MariaDB.
 func TestAdoptedOnMySQL(t *testing.T) {
-	beside := map[testserver.Kind][]kit.Adoption{
+	beside := map[testserver.Kind][]adopt.Table{
 		testserver.MySQL97:     {systemA, systemC, systemDOnMySQL, systemBOnMySQL},
 		testserver.MariaDB1011: {newestA, archivingC, systemBOnMySQL},
 		testserver.MariaDB105:  {oldestA, systemC},
 	}
 	lifo := newestA
 	lifo.Config = strings.Replace(lifo.Config, "order: [created_at desc]", "order: lifo", 1)
-	onMySQLTables(t, mysqlKinds, func(t *testing.T, kind testserver.Kind, p *kit.MySQL) {
+	onMySQLTables(t, mysqlKinds, func(t *testing.T, kind testserver.Kind, p *databases.MySQL) {
 		h := tables(p)
 		large := map[string]func(t *testing.T){"locked": func(t *testing.T) { lockedByOthers(t, h, systemDOnMySQL) }}
 		for _, a := range beside[kind] {

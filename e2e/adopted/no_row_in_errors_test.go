@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/databases"
 )
 
 // TestNoRowInErrors checks that the error of a violated constraint names the constraint, and that
@@ -13,7 +14,7 @@ import (
 func TestNoRowInErrors(t *testing.T) {
 	s, p := kit.NewPostgresSite(t)
 	s.Queues = `  q: {table: letters, columns: {id: id, payload: body, state: state}, states: {ready: new, claimed: sendin, done: sent}}` + "\n"
-	kit.Owners(t, p.URL).Script(`CREATE TABLE letters (id serial PRIMARY KEY, body text, state text CONSTRAINT known CHECK (state IN ('new', 'sending', 'sent')));
+	databases.Owners(t, p.URL).Script(`CREATE TABLE letters (id serial PRIMARY KEY, body text, state text CONSTRAINT known CHECK (state IN ('new', 'sending', 'sent')));
 		INSERT INTO letters (body, state) VALUES ('private words', 'new')`)
 	a := s.Start("a")
 	c := a.Dial()

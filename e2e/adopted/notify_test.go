@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/adopt"
+	"github.com/qsidecar/qsidecar/e2e/kit/databases"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
@@ -15,10 +17,10 @@ import (
 // job and notifies, as it always did. It prints the delay.
 func TestAdoptedNotify(t *testing.T) {
 	s, p := kit.NewPostgresSite(t)
-	e := kit.SystemE.Config + "    notify: jobs_ready\n"
+	e := adopt.SystemE.Config + "    notify: jobs_ready\n"
 	s.Queues = "  e:" + e + "  mail:" + strings.Replace(e, "order: [", "where: {user_id: 7}\n    order: [", 1)
-	db := kit.Owners(t, p.URL)
-	db.Script(fmt.Sprintf(kit.SystemE.DDL, 0))
+	db := databases.Owners(t, p.URL)
+	db.Script(fmt.Sprintf(adopt.SystemE.DDL, 0))
 	waits := s.Start("b")
 	a, b := s.Start("a").Dial(), waits.Dial()
 	testwait.Until(t, "both listen", func() bool {

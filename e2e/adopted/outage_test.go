@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/databases"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
@@ -23,7 +24,7 @@ func TestOutageOfOneAdoptedTable(t *testing.T) {
 		outageOfOneTable(t, kit.NewSite(t), "integer PRIMARY KEY AUTOINCREMENT")
 	})
 	t.Run("MySQL", func(t *testing.T) {
-		onMySQLTables(t, []testserver.Kind{testserver.MySQL97, testserver.MariaDB1011}, func(t *testing.T, _ testserver.Kind, p *kit.MySQL) {
+		onMySQLTables(t, []testserver.Kind{testserver.MySQL97, testserver.MariaDB1011}, func(t *testing.T, _ testserver.Kind, p *databases.MySQL) {
 			s := kit.NewSite(t)
 			s.URL = tables(p).Database(t)
 			outageOfOneTable(t, s, "bigint AUTO_INCREMENT PRIMARY KEY")
@@ -39,7 +40,7 @@ func outageOfOneTable(t *testing.T, s *kit.Site, id string) {
 		sc.Kill()
 		sc.WaitExit()
 	}
-	db := kit.Owners(t, s.URL)
+	db := databases.Owners(t, s.URL)
 	s.Queues = "  m: {}\n"
 	for _, name := range []string{"a", "b"} {
 		if _, err := db.Exec(fmt.Sprintf("CREATE TABLE %s (id %s, state varchar(9) NOT NULL DEFAULT 'new', body varchar(99))", name, id)); err != nil {

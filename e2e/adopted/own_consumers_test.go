@@ -5,9 +5,10 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/adopt"
 )
 
-var systemD = kit.Adoption{
+var systemD = adopt.Table{
 	Name: "d",
 	DDL: `CREATE TABLE MsgQueue (MsgId int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, MsgTypeCode char(3) NOT NULL, SourceCode varchar(10) NULL,
 		State char(1) NOT NULL DEFAULT 'N', CreateTime timestamp(3) NOT NULL DEFAULT clock_timestamp(), Msg text NULL,
@@ -29,8 +30,8 @@ var systemD = kit.Adoption{
 
 // systemELong is system E with own consumers that keep one transaction open during a job. If one is
 // killed, its row is free.
-var systemELong = func() kit.Adoption {
-	long := kit.SystemE
+var systemELong = func() adopt.Table {
+	long := adopt.SystemE
 	long.Name, long.KeepsClaims = "e-long", true
 	return long
 }()
@@ -38,16 +39,16 @@ var systemELong = func() kit.Adoption {
 // TestAdoptedBesideOwnConsumers runs each system on PostgreSQL with workers of both kinds.
 func TestAdoptedBesideOwnConsumers(t *testing.T) {
 	_, p := kit.NewPostgresSite(t)
-	h := kit.TableServer{Database: p.Database, Leases: "qsidecar.qsidecar_leases", Addr: p.Addr}
-	onTables(t, h, kit.SystemE, systemELong, systemD, systemB)
+	h := adopt.Server{Database: p.Database, Leases: "qsidecar.qsidecar_leases", Addr: p.Addr}
+	onTables(t, h, adopt.SystemE, systemELong, systemD, systemB)
 	small := smallTestsOfB(h, systemB)
-	small["e_removed"] = func(t *testing.T) { removed(kit.SystemE, t, h) }
+	small["e_removed"] = func(t *testing.T) { removed(adopt.SystemE, t, h) }
 	atOnce(t, small)
 }
 
 // onTables runs systems at the same time, because most of a run waits for the lease of a killed
 // sidecar.
-func onTables(t *testing.T, h kit.TableServer, all ...kit.Adoption) {
+func onTables(t *testing.T, h adopt.Server, all ...adopt.Table) {
 	runs := map[string]func(t *testing.T){}
 	for _, a := range all {
 		runs[a.Name] = func(t *testing.T) { a.Run(t, h, kit.Size(5_000)) }

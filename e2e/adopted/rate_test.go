@@ -8,16 +8,18 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/adopt"
+	"github.com/qsidecar/qsidecar/e2e/kit/databases"
 )
 
 // TestAdoptedRate prints the rates at which 32 own consumers, and 32 workers on a sidecar, process
 // the table of system E.
 func TestAdoptedRate(t *testing.T) {
 	s, p := kit.NewPostgresSite(t)
-	s.Queues = "  e:" + kit.SystemE.Config
+	s.Queues = "  e:" + adopt.SystemE.Config
 	jobs := kit.Size(20_000)
-	db := kit.Owners(t, p.URL)
-	db.Script(fmt.Sprintf(kit.SystemE.DDL, jobs))
+	db := databases.Owners(t, p.URL)
+	db.Script(fmt.Sprintf(adopt.SystemE.DDL, jobs))
 	const workers = 32
 	ready := func() {
 		p.Query(p.URL, "UPDATE my_queue SET state = 'waiting', worker_name = NULL, finished_dt = NULL")
@@ -28,7 +30,7 @@ func TestAdoptedRate(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		own := kit.OwnConsumers["e"]
+		own := adopt.OwnConsumers["e"]
 		return func() (bool, error) {
 			items, err := own.Take(t.Context(), c, "own", 1)
 			if err == nil && len(items) > 0 {
@@ -56,7 +58,7 @@ func TestAdoptedRate(t *testing.T) {
 			return true, err
 		}, func() { _ = w.Close() }
 	})
-	if left := p.Query(p.URL, kit.SystemE.CountOpen); left[0] != "0" {
+	if left := p.Query(p.URL, adopt.SystemE.CountOpen); left[0] != "0" {
 		t.Errorf("%s jobs are left", left[0])
 	}
 	kit.Figure(t, "system E, %d workers: %.0f jobs/s by its own consumers, %.0f through the sidecar (%.1f times)", workers, own, through, through/own)

@@ -6,13 +6,14 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/adopt"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
 // removed removes the queue from the config while its jobs are being processed, with and without
 // another queue in an adopted table. The jobs are settled as before, none is delivered a second
 // time while its worker has it, and the jobs of a worker that leaves are free.
-func removed(a kit.Adoption, t *testing.T, h kit.TableServer) {
+func removed(a adopt.Table, t *testing.T, h adopt.Server) {
 	for what, next := range map[string]string{
 		"another one is adopted": "  other:" + strings.ReplaceAll(a.Config, "\n    max_attempts: 3", "\n    max_attempts: 2"),
 		"none is":                "  plain: {}\n",

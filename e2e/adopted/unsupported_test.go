@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/databases"
 )
 
 // mappings are queues with different roles.
@@ -34,7 +35,7 @@ var mappings = `
 func TestAdoptedUnsupported(t *testing.T) {
 	s, p := kit.NewPostgresSite(t)
 	s.Queues = mappings
-	db := kit.Owners(t, p.URL)
+	db := databases.Owners(t, p.URL)
 	db.Script(`CREATE TABLE wide (id serial PRIMARY KEY, payload text, state text, priority int NOT NULL DEFAULT 0, due timestamptz, lang text, answer text, tries int, most int);
 		CREATE TABLE needs (id serial PRIMARY KEY, payload text, state text, owner_id int NOT NULL);
 		CREATE TABLE keys (a serial, b serial, state text, PRIMARY KEY (a, b));

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/adopt"
 )
 
 // vanishingPath is a network path from a host that can vanish: bytes sent before arrive, later ones do not,
@@ -208,7 +209,7 @@ func by(t testing.TB, at, addr string) string {
 
 // checkVanishedHostOfB checks a host that vanishes without closing its connections. The server ends its
 // transactions by its own timeout, within the lease time.
-func checkVanishedHostOfB(t *testing.T, h kit.TableServer, a kit.Adoption) {
+func checkVanishedHostOfB(t *testing.T, h adopt.Server, a adopt.Table) {
 	how := "its network namespace was cut off"
 	away, err := newFarHost(t)
 	var l net.Listener

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/databases"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
@@ -53,7 +54,7 @@ func TestCheckPostgres(t *testing.T) {
 }
 
 // checkFaults checks advice, and a problem of a running sidecar.
-func checkFaults(t *testing.T, s *kit.Site, srv *kit.Postgres, a *kit.Sidecar) {
+func checkFaults(t *testing.T, s *kit.Site, srv *databases.Postgres, a *kit.Sidecar) {
 	if err := srv.Exec(t.Context(), "ALTER DATABASE e2e SET synchronous_commit = off"); err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +72,7 @@ func checkFaults(t *testing.T, s *kit.Site, srv *kit.Postgres, a *kit.Sidecar) {
 }
 
 // checkServerDown checks a server that is down, and one whose config is also wrong.
-func checkServerDown(t *testing.T, s *kit.Site, srv *kit.Postgres, a *kit.Sidecar) {
+func checkServerDown(t *testing.T, s *kit.Site, srv *databases.Postgres, a *kit.Sidecar) {
 	if err := srv.Halt(); err != nil {
 		t.Fatal(err)
 	}

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
-	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/internal/testserver/local"
 )
 
 // TestWorkTimeout checks that nothing remains of a command that took too long, not even a
@@ -38,10 +38,10 @@ func TestWorkMissingCommand(t *testing.T) {
 	a := s.Start("a")
 	c := a.Dial()
 	s.Script("orphan.sh", "")
-	if err := testserver.WriteProgram(filepath.Join(s.Dir, "orphan.sh"), []byte("#!/no/such/interpreter\n")); err != nil {
+	if err := local.WriteProgram(filepath.Join(s.Dir, "orphan.sh"), []byte("#!/no/such/interpreter\n")); err != nil {
 		t.Fatal(err)
 	}
-	if err := testserver.WriteProgram(filepath.Join(s.Dir, "headless.sh"), []byte("exit 0\n")); err != nil {
+	if err := local.WriteProgram(filepath.Join(s.Dir, "headless.sh"), []byte("exit 0\n")); err != nil {
 		t.Fatal(err)
 	}
 	id := c.Put("mail", "x")[0]

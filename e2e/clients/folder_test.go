@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/clientlib"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
@@ -15,9 +16,9 @@ import (
 // message. No attempt of the remaining jobs counts, also not of the job that fails because of it.
 func TestDeletedFolder(t *testing.T) {
 	t.Parallel()
-	gems, bin := kit.RubyGem(t)
+	gems, bin := clientlib.RubyGem(t)
 	work := []string{kit.Binary, "work", "folder", "--"}
-	python := []string{kit.PythonEnv(t, kit.PythonPackage), "-m", "qsidecar", "work", "jobs:app", "-j", "1"}
+	python := []string{clientlib.PythonEnv(t, clientlib.PythonPackage), "-m", "qsidecar", "work", "jobs:app", "-j", "1"}
 	ruby := []string{"ruby", filepath.Join(bin, "qsidecar-work"), "-c", "1"}
 	files := map[string]string{
 		"job.sh":     "cd /; rm -r -- \"$OLDPWD\"; exit \"$(cat)\"",
@@ -47,7 +48,7 @@ func TestDeletedFolder(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				w := kit.NewClientWorker(t, kit.NewSite(t).Start("a"), c.env, c.argv...)
+				w := clientlib.NewWorker(t, kit.NewSite(t).Start("a"), c.env, c.argv...)
 				client := w.Sidecar.Dial()
 				for range 20 {
 					client.Must(kit.Msg{"op": "enqueue", "queue": "folder", "payload": payload, "max_attempts": 1})

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/clientlib"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
@@ -19,14 +20,14 @@ func TestGoWorker(t *testing.T) {
 	s := kit.NewSite(t)
 	s.URL = p.Database(t)
 	sc := s.Start("a")
-	kit.GoWorker(t, sc).KilledInTheMiddle(kit.Size(10_000), unsettled)
-	checkTerminate(kit.GoWorker(t, sc), kit.Size(10_000), 8)
+	clientlib.GoWorker(t, sc).KilledInTheMiddle(kit.Size(10_000), unsettled)
+	checkTerminate(clientlib.GoWorker(t, sc), kit.Size(10_000), 8)
 }
 
 // TestGoWorkerOutlivesTheSidecar: see checkSidecarRestart.
 func TestGoWorkerOutlivesTheSidecar(t *testing.T) {
 	t.Parallel()
-	checkSidecarRestarts(t, func(t *testing.T, sc *kit.Sidecar) *kit.ClientWorker { return kit.GoWorker(t, sc) })
+	checkSidecarRestarts(t, func(t *testing.T, sc *kit.Sidecar) *clientlib.Worker { return clientlib.GoWorker(t, sc) })
 }
 
 // TestGoExample runs the example of the package's README unchanged, in its own module.

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/clientlib"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 	"github.com/qsidecar/qsidecar/protocol"
 )
@@ -17,7 +18,7 @@ import (
 // TestWorkersJoin runs the four workers on a sidecar on which 300 other connections settle in one commit, and then none.
 // While replies to claims have join, a worker sends its ack with the next claim. Before and after, it acks behind.
 func TestWorkersJoin(t *testing.T) {
-	for name, start := range kit.ClientWorkers {
+	for name, start := range clientlib.Workers {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := kit.NewSite(t)

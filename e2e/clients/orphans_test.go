@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/clientlib"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
@@ -43,8 +44,8 @@ func TestOrphansAreReaped(t *testing.T) {
 	rubyFile := file("orphans.rb", "worker = Qsidecar::Worker.new\n"+
 		"worker.job(\"orphans\") { system(\"sh\", \"-c\", %q("+orphan+"), exception: true) }\n")
 	work := []string{kit.Binary, "work", "orphans", "-j", "2", "--", "sh", "-c", orphan}
-	gems, bin := kit.RubyGem(t)
-	python := []string{kit.PythonEnv(t, kit.PythonPackage), "-m", "qsidecar", "work", "orphans:app", "-j", "2"}
+	gems, bin := clientlib.RubyGem(t)
+	python := []string{clientlib.PythonEnv(t, clientlib.PythonPackage), "-m", "qsidecar", "work", "orphans:app", "-j", "2"}
 	ruby := []string{"ruby", filepath.Join(bin, "qsidecar-work"), "-c", "2"}
 	for _, c := range []struct {
 		name      string
@@ -67,7 +68,7 @@ func TestOrphansAreReaped(t *testing.T) {
 					t.Skipf("only root can start a first process here: %v: %s", err, out)
 				}
 			}
-			w := kit.NewClientWorker(t, kit.NewSite(t).Start("a"), c.env, argv...)
+			w := clientlib.NewWorker(t, kit.NewSite(t).Start("a"), c.env, argv...)
 			w.Start()
 			adopter := strconv.Itoa(w.Cmd.Process.Pid)
 			if c.container {

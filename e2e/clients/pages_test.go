@@ -12,8 +12,9 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/clientlib"
 	"github.com/qsidecar/qsidecar/internal/testdocs"
-	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/internal/testserver/pythonenv"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
@@ -223,7 +224,7 @@ func pageEnvironment(t *testing.T, name string, s *kit.Site, script string) []st
 		"QSIDECAR_SOCKET=" + filepath.Join(s.Dir, "qsidecar", "qsidecar.sock"), // not that of this host's sidecar
 		"HOME=" + s.Dir, "PATH=" + bin + ":" + os.Getenv("PATH"), "LANG=C.UTF-8", "QSIDECAR_CONFIG=none", "QSIDECAR_ENQUEUE_TIMEOUT=60",
 		"XDG_STATE_HOME=" + filepath.Join(s.Dir, "state"), "XDG_RUNTIME_DIR=" + s.Dir, "REPOSITORY=" + kit.Path("."),
-		"RUBYLIB=" + filepath.Join(kit.RubyPackage, "lib"),
+		"RUBYLIB=" + filepath.Join(clientlib.RubyPackage, "lib"),
 	}
 	if strings.Contains(script, "python3") {
 		python, path := pagePython(t, name)
@@ -248,17 +249,17 @@ func pageEnvironment(t *testing.T, name string, s *kit.Site, script string) []st
 // pagePython returns a Python, and a path with the client and the packages of a page.
 func pagePython(t *testing.T, name string) (python, path string) {
 	t.Helper()
-	python, err := testserver.NewestPython(t.Context())
+	python, err := pythonenv.Newest(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	version, err := testserver.PythonVersion(t.Context(), python)
+	version, err := pythonenv.Version(t.Context(), python)
 	if err != nil {
 		t.Fatal(err)
 	}
-	packages, err := testserver.PythonPackages(t.Context(), version, append([]string{"psycopg[binary]==3.3.9"}, pagePackages[name]...)...)
+	packages, err := pythonenv.Packages(t.Context(), version, append([]string{"psycopg[binary]==3.3.9"}, pagePackages[name]...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return python, kit.PythonPackage + ":" + packages
+	return python, clientlib.PythonPackage + ":" + packages
 }

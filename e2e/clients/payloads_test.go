@@ -15,6 +15,7 @@ import (
 
 	qsidecar "github.com/qsidecar/qsidecar/clients/go"
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/clientlib"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 	"github.com/qsidecar/qsidecar/protocol"
 )
@@ -119,7 +120,7 @@ func payloadScript(t *testing.T, sc *kit.Sidecar, interpreter, what string, queu
 		file = "testdata/payloads.py"
 	}
 	cmd := exec.CommandContext(testwait.Context(t), interpreter, append([]string{file, what}, queues...)...)
-	cmd.Env = append(os.Environ(), "QSIDECAR_SOCKET="+sc.Socket, "PYTHONPATH="+kit.PythonPackage, "RUBYLIB="+kit.Path("clients/ruby/lib"), "LANG=C.UTF-8")
+	cmd.Env = append(os.Environ(), "QSIDECAR_SOCKET="+sc.Socket, "PYTHONPATH="+clientlib.PythonPackage, "RUBYLIB="+kit.Path("clients/ruby/lib"), "LANG=C.UTF-8")
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/clientlib"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
@@ -51,12 +51,12 @@ var brokenPythons = []struct{ scenario, file, from, to string }{
 // of the missing reaction.
 func TestPythonBroken(t *testing.T) {
 	t.Parallel()
-	python := kit.PythonEnv(t, kit.PythonPackage) // only for the interpreter: a copy is imported from its adapter's directory
+	python := clientlib.PythonEnv(t, clientlib.PythonPackage) // only for the interpreter: a copy is imported from its adapter's directory
 	for _, b := range brokenPythons {
 		t.Run(b.scenario, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
-			if err := os.CopyFS(dir, os.DirFS(kit.PythonPackage)); err != nil {
+			if err := os.CopyFS(dir, os.DirFS(clientlib.PythonPackage)); err != nil {
 				t.Fatal(err)
 			}
 			file := filepath.Join(dir, "qsidecar", b.file)

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/clientlib"
 )
 
 // neighbours is an app whose job "kill" ends the process with signal 9. In its first two attempts it waits until all other
@@ -55,7 +56,7 @@ func TestNeighboursOfACrashLive(t *testing.T) {
 	}
 	c.Must(kit.Msg{"op": "enqueue", "jobs": jobs})
 	env := []string{"PYTHONPATH=" + dir, "PYTHONDONTWRITEBYTECODE=1"}
-	w := kit.NewClientWorker(t, sc, env, kit.PythonEnv(t, kit.PythonPackage), "-m", "qsidecar", "work", "neighbours:app", "-j", "8")
+	w := clientlib.NewWorker(t, sc, env, clientlib.PythonEnv(t, clientlib.PythonPackage), "-m", "qsidecar", "work", "neighbours:app", "-j", "8")
 	kit.WaitProgress(t, "each job is done or dead", func() (now int, done bool) {
 		if w.Exited() {
 			w.Start()

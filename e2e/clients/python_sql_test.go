@@ -9,15 +9,17 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/clientlib"
 	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/internal/testserver/pythonenv"
 )
 
 // checkPythonSQL runs qsidecar.sql with a real driver, a database, and a sidecar that finds the
 // inserted jobs.
 func checkPythonSQL(t *testing.T, s *kit.Site, python, engine, where string) {
 	t.Helper()
-	cmd := exec.Command(python, filepath.Join(kit.PythonPackage, "tests", "sql_check.py"), engine, where)
-	cmd.Env = append(os.Environ(), "QSIDECAR_SOCKET="+s.Start("a").Socket, "PYTHONPATH="+kit.PythonPackage)
+	cmd := exec.Command(python, filepath.Join(clientlib.PythonPackage, "tests", "sql_check.py"), engine, where)
+	cmd.Env = append(os.Environ(), "QSIDECAR_SOCKET="+s.Start("a").Socket, "PYTHONPATH="+clientlib.PythonPackage)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
@@ -29,7 +31,7 @@ func TestPythonInsert(t *testing.T) {
 	t.Run("sqlite", func(t *testing.T) {
 		t.Parallel()
 		s := kit.NewSite(t)
-		checkPythonSQL(t, s, kit.PythonEnv(t, kit.PythonPackage), "sqlite", s.File())
+		checkPythonSQL(t, s, clientlib.PythonEnv(t, clientlib.PythonPackage), "sqlite", s.File())
 	})
 	t.Run("mysql", func(t *testing.T) {
 		t.Parallel()
@@ -56,6 +58,6 @@ func TestPythonInsert(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		checkPythonSQL(t, s, kit.PythonEnv(t, testserver.PythonTools...), "mysql", string(where))
+		checkPythonSQL(t, s, clientlib.PythonEnv(t, pythonenv.Tools...), "mysql", string(where))
 	})
 }

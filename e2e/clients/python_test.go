@@ -13,7 +13,8 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
-	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/e2e/kit/clientlib"
+	"github.com/qsidecar/qsidecar/internal/testserver/pythonenv"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
@@ -60,13 +61,13 @@ type python struct {
 func pythons(t *testing.T) []python {
 	t.Helper()
 	var all []python
-	oldest := func(ctx context.Context) (string, error) { return testserver.DebianPython(ctx, "bullseye") }
-	for _, get := range []func(context.Context) (string, error){oldest, testserver.NewestPython} {
+	oldest := func(ctx context.Context) (string, error) { return pythonenv.Debian(ctx, "bullseye") }
+	for _, get := range []func(context.Context) (string, error){oldest, pythonenv.Newest} {
 		interpreter, err := get(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		version, err := testserver.PythonVersion(t.Context(), interpreter)
+		version, err := pythonenv.Version(t.Context(), interpreter)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -89,7 +90,7 @@ func TestPythonKit(t *testing.T) {
 		}
 		t.Run(p.name, func(t *testing.T) {
 			t.Parallel()
-			adapter := append(slices.Clip(p.argv), filepath.Join(kit.PythonPackage, "kit_adapter.py"))
+			adapter := append(slices.Clip(p.argv), filepath.Join(clientlib.PythonPackage, "kit_adapter.py"))
 			if report, ok := runKit(t, p.codec, testwait.Limit, adapter...); !ok {
 				t.Errorf("the kit on the Python client:\n%s", report)
 			}
@@ -106,7 +107,7 @@ func TestPythonSuite(t *testing.T) {
 			s := kit.NewSite(t)
 			s.Queues = "  \"*\": {}\n  kept: {retention: {done: 1h}}\n"
 			suite := exec.Command(p.argv[0], append(p.argv[1:], "-W", "error", "-m", "unittest", "discover", "-s", "tests")...)
-			suite.Dir = kit.PythonPackage
+			suite.Dir = clientlib.PythonPackage
 			interpreter, err := json.Marshal(p.argv)
 			if err != nil {
 				t.Fatal(err)
@@ -122,9 +123,9 @@ func TestPythonSuite(t *testing.T) {
 // TestPythonTypes checks that mypy --strict finds nothing, so that its users' mypy does not either.
 func TestPythonTypes(t *testing.T) {
 	t.Parallel()
-	cmd := exec.CommandContext(t.Context(), kit.PythonEnv(t, testserver.PythonTools...), "-m", "mypy", "--strict",
+	cmd := exec.CommandContext(t.Context(), clientlib.PythonEnv(t, pythonenv.Tools...), "-m", "mypy", "--strict",
 		"--cache-dir", filepath.Join(t.TempDir(), "mypy"), "qsidecar")
-	cmd.Dir = kit.PythonPackage
+	cmd.Dir = clientlib.PythonPackage
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%v: %s", err, strings.TrimSpace(string(out)))
 	}

@@ -11,14 +11,15 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
-	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/e2e/kit/clientlib"
+	"github.com/qsidecar/qsidecar/internal/testserver/pythonenv"
 )
 
 // TestPythonExample runs the example of the package's README unchanged, with the package installed
 // in a clean environment.
 func TestPythonExample(t *testing.T) {
 	t.Parallel()
-	program := readmeExample(t, filepath.Join(kit.PythonPackage, "README.md"), "python")
+	program := readmeExample(t, filepath.Join(clientlib.PythonPackage, "README.md"), "python")
 	if n := strings.Count(strings.TrimSpace(program), "\n") + 1; n > 10 {
 		t.Errorf("the example has %d lines, want ten at most", n)
 	}
@@ -28,7 +29,7 @@ func TestPythonExample(t *testing.T) {
 	if err := os.WriteFile(file, []byte(program), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(kit.PythonEnv(t, kit.PythonPackage), file)
+	cmd := exec.Command(clientlib.PythonEnv(t, clientlib.PythonPackage), file)
 	cmd.Dir = t.TempDir()
 	cmd.Env = append(os.Environ(), "QSIDECAR_SOCKET="+sc.Socket, "PYTHONUNBUFFERED=1")
 	cmd.Stderr = os.Stderr
@@ -64,7 +65,7 @@ func TestPythonPostgres(t *testing.T) {
 		t.Parallel()
 		s := kit.NewSite(t)
 		s.URL = p.Database(t)
-		checkPythonSQL(t, s, kit.PythonEnv(t, testserver.PythonTools...), "postgresql", s.URL)
+		checkPythonSQL(t, s, clientlib.PythonEnv(t, pythonenv.Tools...), "postgresql", s.URL)
 	})
 	for name, connections := range map[string]int{"threads": 1, "processes": 8} {
 		var how []string
@@ -76,8 +77,8 @@ func TestPythonPostgres(t *testing.T) {
 			s := kit.NewSite(t)
 			s.URL = p.Database(t)
 			sc := s.Start("a")
-			kit.PythonWorker(t, sc, nil, how...).KilledInTheMiddle(kit.Size(10_000), connections*unsettled)
-			checkTerminate(kit.PythonWorker(t, sc, nil, how...), kit.Size(10_000), 8)
+			clientlib.PythonWorker(t, sc, nil, how...).KilledInTheMiddle(kit.Size(10_000), connections*unsettled)
+			checkTerminate(clientlib.PythonWorker(t, sc, nil, how...), kit.Size(10_000), 8)
 		})
 	}
 }
@@ -85,13 +86,13 @@ func TestPythonPostgres(t *testing.T) {
 // TestPythonWorkerOutlivesTheSidecar: see checkSidecarRestart.
 func TestPythonWorkerOutlivesTheSidecar(t *testing.T) {
 	t.Parallel()
-	checkSidecarRestarts(t, func(t *testing.T, sc *kit.Sidecar) *kit.ClientWorker { return kit.PythonWorker(t, sc, nil) })
+	checkSidecarRestarts(t, func(t *testing.T, sc *kit.Sidecar) *clientlib.Worker { return clientlib.PythonWorker(t, sc, nil) })
 }
 
 // TestPythonWorkerStoppedAsAGroup: see checkGroupStop.
 func TestPythonWorkerStoppedAsAGroup(t *testing.T) {
 	t.Parallel()
-	checkGroupStop(kit.PythonWorker(t, kit.NewSite(t).Start("a"), nil, "--processes"), 8)
+	checkGroupStop(clientlib.PythonWorker(t, kit.NewSite(t).Start("a"), nil, "--processes"), 8)
 }
 
 // readmeExample returns the code block below the line that marks a README's example.

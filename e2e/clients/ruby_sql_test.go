@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/clientlib"
+	"github.com/qsidecar/qsidecar/e2e/kit/databases"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
@@ -21,7 +23,7 @@ func TestRubySQL(t *testing.T) {
 		s, p := kit.NewPostgresSite(t)
 		rubySQL(t, s, kit.Msg{"engine": "postgres", "url": p.URL})
 	})
-	kit.OnMySQL(t, []testserver.Kind{testserver.MariaDB1011}, func(t *testing.T, s *kit.Site, p *kit.MySQL) {
+	kit.OnMySQL(t, []testserver.Kind{testserver.MariaDB1011}, func(t *testing.T, s *kit.Site, p *databases.MySQL) {
 		rubySQL(t, s, kit.Msg{"engine": "mysql", "config": kit.Msg{
 			"socket": p.Socket, "username": p.User, "password": p.Password, "database": p.Name,
 		}})
@@ -35,7 +37,7 @@ func rubySQL(t *testing.T, s *kit.Site, database kit.Msg) {
 		t.Fatal(err)
 	}
 	sc := s.Start("a")
-	cmd := exec.CommandContext(t.Context(), "ruby", "-I", kit.RubyPackage+"/lib", "testdata/sql.rb")
+	cmd := exec.CommandContext(t.Context(), "ruby", "-I", clientlib.RubyPackage+"/lib", "testdata/sql.rb")
 	cmd.Env = append(os.Environ(), "QSIDECAR_SOCKET="+sc.Socket, "DATABASE="+string(config))
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)

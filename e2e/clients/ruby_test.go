@@ -8,7 +8,7 @@ import (
 	"regexp"
 	"testing"
 
-	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/clientlib"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
@@ -18,7 +18,7 @@ func TestRubyKit(t *testing.T) {
 	for _, codec := range []string{"json", "msgpack"} {
 		t.Run(codec, func(t *testing.T) {
 			t.Parallel()
-			if report, ok := runKit(t, codec, testwait.Limit, "ruby", "-w", filepath.Join(kit.RubyPackage, "kit_adapter.rb")); !ok {
+			if report, ok := runKit(t, codec, testwait.Limit, "ruby", "-w", filepath.Join(clientlib.RubyPackage, "kit_adapter.rb")); !ok {
 				t.Errorf("the kit on the Ruby client:\n%s", report)
 			}
 		})
@@ -28,7 +28,7 @@ func TestRubyKit(t *testing.T) {
 // TestRubyReadme checks the syntax of the README's Ruby blocks.
 func TestRubyReadme(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile(filepath.Join(kit.RubyPackage, "README.md"))
+	text, err := os.ReadFile(filepath.Join(clientlib.RubyPackage, "README.md"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,9 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
-	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/e2e/kit/clientlib"
+	"github.com/qsidecar/qsidecar/internal/testserver/debian"
+	"github.com/qsidecar/qsidecar/internal/testserver/local"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
@@ -24,7 +26,7 @@ const oldMsgpack = "bullseye"
 // debianRuby returns a command that runs only the Ruby of a Debian suite, with msgpack or without.
 func debianRuby(t *testing.T, suite string, msgpack bool) string {
 	t.Helper()
-	root, err := testserver.DebianRoot(t.Context(), "ruby-"+suite, suite, "ruby", "ruby-msgpack")
+	root, err := debian.Root(t.Context(), "ruby-"+suite, suite, "ruby", "ruby-msgpack")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +53,7 @@ func debianRuby(t *testing.T, suite string, msgpack bool) string {
 	words := fmt.Sprintf("#!/bin/sh\nexport RUBYLIB=%q MSGPACK=%t\nexec %q --library-path %q %q --disable-gems -w \"$@\"\n",
 		strings.Join(path, ":"), used, loader,
 		filepath.Join(root, "usr/lib", arch)+":"+filepath.Join(root, "lib", arch), only(t, root, "usr/bin/ruby[0-9]*"))
-	if err := testserver.WriteProgram(script, []byte(words)); err != nil {
+	if err := local.WriteProgram(script, []byte(words)); err != nil {
 		t.Fatal(err)
 	}
 	return script
@@ -91,7 +93,7 @@ func TestRubyVersions(t *testing.T) {
 				if msgpack && suite != oldMsgpack {
 					codec = "msgpack"
 				}
-				if report, ok := runKit(t, codec, testwait.Limit, ruby, filepath.Join(kit.RubyPackage, "kit_adapter.rb")); !ok {
+				if report, ok := runKit(t, codec, testwait.Limit, ruby, filepath.Join(clientlib.RubyPackage, "kit_adapter.rb")); !ok {
 					t.Errorf("the kit on the Ruby client:\n%s", report)
 				}
 				rubySuite(t, ruby)
@@ -110,7 +112,7 @@ func TestRubySuite(t *testing.T) {
 func rubySuite(t *testing.T, ruby ...string) {
 	t.Helper()
 	sc := kit.NewSite(t).Start("a")
-	cmd := exec.CommandContext(t.Context(), ruby[0], append(ruby[1:], "-I", kit.RubyPackage+"/lib", "testdata/suite.rb")...)
+	cmd := exec.CommandContext(t.Context(), ruby[0], append(ruby[1:], "-I", clientlib.RubyPackage+"/lib", "testdata/suite.rb")...)
 	cmd.Env = append(os.Environ(), "QSIDECAR_SOCKET="+sc.Socket)
 	out, err := cmd.CombinedOutput()
 	if err != nil {

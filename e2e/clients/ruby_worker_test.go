@@ -12,16 +12,17 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/clientlib"
 )
 
 // TestRubyExample runs the example of the package's README unchanged, with only the gem installed.
 func TestRubyExample(t *testing.T) {
 	t.Parallel()
-	program := readmeExample(t, filepath.Join(kit.RubyPackage, "README.md"), "ruby")
+	program := readmeExample(t, filepath.Join(clientlib.RubyPackage, "README.md"), "ruby")
 	if n := strings.Count(strings.TrimSpace(program), "\n") + 1; n > 10 {
 		t.Errorf("the example has %d lines, want ten at most", n)
 	}
-	env, _ := kit.RubyGem(t)
+	env, _ := clientlib.RubyGem(t)
 	s := kit.NewSite(t)
 	sc := s.Start("a")
 	file := filepath.Join(t.TempDir(), "example.rb")
@@ -51,8 +52,8 @@ func TestRubyWorker(t *testing.T) {
 			s := kit.NewSite(t)
 			s.URL = p.Database(t)
 			sc := s.Start("a")
-			kit.RubyWorker(t, sc, codec, how...).KilledInTheMiddle(kit.Size(10_000), connections*unsettled)
-			checkTerminate(kit.RubyWorker(t, sc, codec, how...), kit.Size(10_000), 8)
+			clientlib.RubyWorker(t, sc, codec, how...).KilledInTheMiddle(kit.Size(10_000), connections*unsettled)
+			checkTerminate(clientlib.RubyWorker(t, sc, codec, how...), kit.Size(10_000), 8)
 		})
 	}
 }
@@ -60,13 +61,13 @@ func TestRubyWorker(t *testing.T) {
 // TestRubyWorkerOutlivesTheSidecar: see checkSidecarRestart.
 func TestRubyWorkerOutlivesTheSidecar(t *testing.T) {
 	t.Parallel()
-	checkSidecarRestarts(t, func(t *testing.T, sc *kit.Sidecar) *kit.ClientWorker { return kit.RubyWorker(t, sc, nil) })
+	checkSidecarRestarts(t, func(t *testing.T, sc *kit.Sidecar) *clientlib.Worker { return clientlib.RubyWorker(t, sc, nil) })
 }
 
 // TestRubyWorkerStoppedAsAGroup: see checkGroupStop.
 func TestRubyWorkerStoppedAsAGroup(t *testing.T) {
 	t.Parallel()
-	checkGroupStop(kit.RubyWorker(t, kit.NewSite(t).Start("a"), nil, "-c", "2", "-p", "2"), 4)
+	checkGroupStop(clientlib.RubyWorker(t, kit.NewSite(t).Start("a"), nil, "-c", "2", "-p", "2"), 4)
 }
 
 // TestRubyWorkerProgram checks the errors of qsidecar-work, and that it waits for a sidecar.
@@ -75,7 +76,7 @@ func TestRubyWorkerProgram(t *testing.T) {
 	s := kit.NewSite(t)
 	s.Queues = "  quick: {}\n"
 	sc := s.Start("a")
-	w := kit.RubyWorker(t, sc, nil, "-c", "2")
+	w := clientlib.RubyWorker(t, sc, nil, "-c", "2")
 	for _, c := range []struct {
 		want string
 		args []string
@@ -84,9 +85,9 @@ func TestRubyWorkerProgram(t *testing.T) {
 		{"invalid option: --no-such", []string{"--no-such"}},
 		{"cannot load such file", []string{"no-such.rb"}},
 		{"makes 0 workers", []string{"-r", "json", "/dev/null"}},
-		{"concurrency is 1 to 256", []string{"-c", "0", kit.RubyWorkerFile}},
-		{"long", []string{"-c", "2", kit.RubyWorkerFile}}, // a queue that does not exist
-		{"failed with exit status 1", []string{"-p", "2", kit.RubyWorkerFile}},
+		{"concurrency is 1 to 256", []string{"-c", "0", clientlib.RubyWorkerFile}},
+		{"long", []string{"-c", "2", clientlib.RubyWorkerFile}}, // a queue that does not exist
+		{"failed with exit status 1", []string{"-p", "2", clientlib.RubyWorkerFile}},
 	} {
 		cmd := exec.CommandContext(t.Context(), "ruby", append([]string{w.Argv[2]}, c.args...)...)
 		cmd.Env = append(os.Environ(), w.Env...)
@@ -102,11 +103,11 @@ func TestRubyWorkerProgram(t *testing.T) {
 		cmd.Env = append(append(os.Environ(), w.Env...), "QSIDECAR_SOCKET="+sc.Socket)
 		return cmd
 	}
-	drain := run("-d", kit.RubyWorkerFile)
+	drain := run("-d", clientlib.RubyWorkerFile)
 	if out, err := drain.CombinedOutput(); drain.ProcessState.ExitCode() != 5 || !strings.Contains(string(out), "no sidecar answers") {
 		t.Errorf("a drain without a sidecar ends with %v and prints %q", err, out)
 	}
-	waits := run(kit.RubyWorkerFile)
+	waits := run(clientlib.RubyWorkerFile)
 	output, err := waits.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -133,7 +134,7 @@ func TestRubyWorkerProgram(t *testing.T) {
 	if err := waits.Wait(); err != nil {
 		t.Errorf("at SIGTERM it ends with %v", err)
 	}
-	if out, err := run("-d", kit.RubyWorkerFile).CombinedOutput(); err != nil {
+	if out, err := run("-d", clientlib.RubyWorkerFile).CombinedOutput(); err != nil {
 		t.Errorf("a drain with a sidecar and no job ends with %v and prints %q", err, out)
 	}
 }

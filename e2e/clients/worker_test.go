@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/clientlib"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
@@ -16,7 +17,7 @@ const unsettled = 32
 
 // checkTerminate checks that SIGTERM during n jobs loses none and uses up no attempt. Long
 // jobs use all of the worker's concurrency, so that quick ones are ready when it ends.
-func checkTerminate(w *kit.ClientWorker, n, concurrency int) {
+func checkTerminate(w *clientlib.Worker, n, concurrency int) {
 	w.T.Helper()
 	c := w.Sidecar.Dial()
 	c.Enqueue("quick", n/2)
@@ -56,7 +57,7 @@ func checkTerminate(w *kit.ClientWorker, n, concurrency int) {
 
 // checkGroupStop sends SIGTERM to every process of a worker of that concurrency, as a terminal or
 // a service manager does. The running jobs finish.
-func checkGroupStop(w *kit.ClientWorker, concurrency int) {
+func checkGroupStop(w *clientlib.Worker, concurrency int) {
 	w.T.Helper()
 	w.Sidecar.Dial().Enqueue("long", concurrency)
 	w.Start()
@@ -86,7 +87,7 @@ func checkGroupStop(w *kit.ClientWorker, concurrency int) {
 
 // checkSidecarRestarts runs checkSidecarRestart with both ways to stop a sidecar. start creates the
 // worker under test.
-func checkSidecarRestarts(t *testing.T, start func(t *testing.T, sc *kit.Sidecar) *kit.ClientWorker) {
+func checkSidecarRestarts(t *testing.T, start func(t *testing.T, sc *kit.Sidecar) *clientlib.Worker) {
 	t.Helper()
 	for name, stop := range map[string]func(*kit.Sidecar){
 		"SIGTERM": func(sc *kit.Sidecar) {
@@ -105,7 +106,7 @@ func checkSidecarRestarts(t *testing.T, start func(t *testing.T, sc *kit.Sidecar
 // checkSidecarRestart restarts the sidecar under a job that makes no call. The job is delivered once
 // and acked. A second job, whose worker does not come back, is delivered again when the leases of
 // the stopped sidecar have ended.
-func checkSidecarRestart(w *kit.ClientWorker, stop func(*kit.Sidecar)) {
+func checkSidecarRestart(w *clientlib.Worker, stop func(*kit.Sidecar)) {
 	w.T.Helper()
 	c := w.Sidecar.Dial()
 	c.Enqueue("long", 1)
@@ -132,7 +133,7 @@ func checkSidecarRestart(w *kit.ClientWorker, stop func(*kit.Sidecar)) {
 
 // TestWorkersOutliveKills: see checkSidecarKills.
 func TestWorkersOutliveKills(t *testing.T) {
-	for name, start := range kit.ClientWorkers {
+	for name, start := range clientlib.Workers {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			checkSidecarKills(start(t, restartSite(t).Start("a")), kit.Size(10_000))
@@ -143,7 +144,7 @@ func TestWorkersOutliveKills(t *testing.T) {
 // checkSidecarKills kills and restarts the sidecar repeatedly during n short jobs. Each is done once:
 // the worker binds its leases again and repeats a settle without a reply. The jobs of a lost claim
 // are delivered again when their lease has ended.
-func checkSidecarKills(w *kit.ClientWorker, n int) {
+func checkSidecarKills(w *clientlib.Worker, n int) {
 	w.T.Helper()
 	w.Start()
 	const kills = 5

@@ -8,8 +8,9 @@ import (
 	"os/exec"
 	"path/filepath"
 
-	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/databases"
 	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/internal/testserver/debian"
 )
 
 // client is the Debian package with the programs that dump and load the databases of a kind of server.
@@ -25,7 +26,7 @@ var mysqlClients = map[testserver.Kind]client{
 
 // run runs a program of the package, with its own libraries, and returns its output.
 func (c client) run(ctx context.Context, program string, input []byte, args ...string) ([]byte, error) {
-	home, err := testserver.DebianRoot(ctx, c.name+"-"+c.suite, c.suite, c.name)
+	home, err := debian.Root(ctx, c.name+"-"+c.suite, c.suite, c.name)
 	if err != nil {
 		return nil, err
 	}
@@ -48,6 +49,6 @@ func (c client) run(ctx context.Context, program string, input []byte, args ...s
 }
 
 // login returns the options with which a program of a client connects.
-func login(p *kit.MySQL) []string {
+func login(p *databases.MySQL) []string {
 	return []string{"--no-defaults", "--host=" + p.Host, "--port=" + p.Port, "--user=" + p.User, "--password=" + p.Password}
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/databases"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
@@ -118,7 +119,7 @@ func TestDumpPostgres(t *testing.T) {
 }
 
 func TestDumpMySQL(t *testing.T) {
-	kit.OnMySQL(t, kit.SkipLockedKinds, func(t *testing.T, s *kit.Site, p *kit.MySQL) {
+	kit.OnMySQL(t, kit.SkipLockedKinds, func(t *testing.T, s *kit.Site, p *databases.MySQL) {
 		c, dump := mysqlClients[p.Kind], append(login(p), "--single-transaction")
 		if p.Kind == testserver.MySQL97 {
 			dump = append(dump, "--set-gtid-purged=OFF")

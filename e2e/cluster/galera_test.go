@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/crash"
+	"github.com/qsidecar/qsidecar/e2e/kit/databases"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
@@ -16,7 +18,7 @@ import (
 // TestGaleraCrashRun runs a sidecar with workers and a producer on each of three nodes, while nodes
 // crash, stop, leave the cluster, fall behind, and have clocks that are set back. Once, all nodes crash together.
 func TestGaleraCrashRun(t *testing.T) {
-	kit.OwnMySQL(t)
+	databases.OwnMySQL(t)
 	g, err := testserver.StartGalera(testwait.Context(t), 3, testserver.Options{Durable: true})
 	if err != nil {
 		t.Fatal(err)
@@ -43,28 +45,28 @@ func TestGaleraCrashRun(t *testing.T) {
 		jobs, workers, backlog, strikes = 100_000, 32, 1_000, 100
 	}
 	c := &galeraHarm{Galera: g, behind: map[int]bool{}}
-	v := kit.CrashRun{
+	v := crash.Plan{
 		Queue: "crash", Jobs: jobs, Backlog: backlog, Workers: workers * len(sidecars), Sidecars: sidecars,
-		Killers: []kit.Killer{
-			{Every: 100, Kill: kit.KillWorker},
-			{Every: jobs/4 + 3, Kill: kit.KillSidecar},
+		Killers: []crash.Killer{
+			{Every: 100, Kill: crash.KillWorker},
+			{Every: jobs/4 + 3, Kill: crash.KillSidecar},
 			{Every: jobs/strikes + 1, Kill: c.strike},
 			{Every: jobs/2 + 7, Kill: c.crashAll}, // once
 		},
 		LockWaits: true,
-		OnTick:    func(r *kit.CrashRuntime) { c.revive(r) },
-		RepairAll: func(r *kit.CrashRuntime) { c.revive(r) },
+		OnTick:    func(r *crash.Run) { c.revive(r) },
+		RepairAll: func(r *crash.Run) { c.revive(r) },
 		Left: func(t testing.TB) []string {
 			node := g.Nodes[0]
 			_, err := g.Revive(testwait.Context(t)) // a node can have crashed since the last harm
 			if err := errors.Join(err, node.Exec(t.Context(), "SET GLOBAL wsrep_sync_wait = 1")); err != nil {
 				t.Fatal(err)
 			}
-			return (&kit.MySQL{MySQL: node, T: t, Name: "e2e"}).Jobs(t)
+			return (&databases.MySQL{MySQL: node, T: t, Name: "e2e"}).Jobs(t)
 		},
 	}.Run(t)
 	kit.Figure(t, "harm, in order: %v", c.done)
-	kit.JudgeCrash(t, v)
+	crash.Judge(t, v)
 }
 
 // galeraHarm harms a cluster's nodes.
@@ -77,7 +79,7 @@ type galeraHarm struct {
 }
 
 // strike harms a random node, and returns when the cluster is whole again.
-func (c *galeraHarm) strike(r *kit.CrashRuntime) {
+func (c *galeraHarm) strike(r *crash.Run) {
 	if len(c.todo) == 0 {
 		c.todo = []string{"crash", "freeze", "isolate", "desync", "clock"}
 		r.Rand.Shuffle(len(c.todo), func(i, j int) { c.todo[i], c.todo[j] = c.todo[j], c.todo[i] })
@@ -86,7 +88,7 @@ func (c *galeraHarm) strike(r *kit.CrashRuntime) {
 	c.todo, c.done = c.todo[1:], append(c.done, fmt.Sprintf("%s node%d", kind, node+1))
 	c.revive(r)
 	ctx := testwait.Context(r.T)
-	r.Killing(kit.Connections, func() {
+	r.Killing(crash.Connections, func() {
 		err := c.harm(ctx, kind, node)
 		if started := c.revive(r); err != nil && !slices.Contains(started, fmt.Sprintf("node%d", node+1)) { // it did not crash by itself
 			r.T.Errorf("%s node%d: %v", kind, node+1, err)
@@ -97,7 +99,7 @@ func (c *galeraHarm) strike(r *kit.CrashRuntime) {
 
 // waitForHeartbeats waits for a heartbeat of each sidecar, now that the cluster is whole. One that was evicted logs it then. If it is
 // killed before, nothing explains that others got its jobs.
-func waitForHeartbeats(r *kit.CrashRuntime) {
+func waitForHeartbeats(r *crash.Run) {
 	whole := kit.Monotonic()
 	for _, sc := range r.Sidecars {
 		c := kit.Dial(r.T, sc.Socket)
@@ -131,9 +133,9 @@ func (c *galeraHarm) harm(ctx context.Context, kind string, node int) error {
 }
 
 // crashAll crashes all nodes.
-func (c *galeraHarm) crashAll(r *kit.CrashRuntime) {
+func (c *galeraHarm) crashAll(r *crash.Run) {
 	c.done = append(c.done, "crash all")
-	r.Killing(kit.Connections, func() {
+	r.Killing(crash.Connections, func() {
 		for _, node := range c.Nodes {
 			if err := node.Kill9(); err != nil {
 				r.T.Error(err)
@@ -145,7 +147,7 @@ func (c *galeraHarm) crashAll(r *kit.CrashRuntime) {
 }
 
 // revive starts nodes that crashed, and returns their names. MariaDB's nodes also crash by themselves when transactions conflict.
-func (c *galeraHarm) revive(r *kit.CrashRuntime) []string {
+func (c *galeraHarm) revive(r *crash.Run) []string {
 	if !slices.ContainsFunc(c.Nodes, (*testserver.MySQL).Ended) && len(c.done) == 0 {
 		return nil
 	}

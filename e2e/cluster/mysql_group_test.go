@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/crash"
+	"github.com/qsidecar/qsidecar/e2e/kit/databases"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
@@ -19,7 +21,7 @@ func TestMySQLGroup(t *testing.T) { groupRun(t, false) }
 func TestMySQLMultiPrimary(t *testing.T) { groupRun(t, true) }
 
 func groupRun(t *testing.T, multiPrimary bool) {
-	kit.OwnMySQL(t)
+	databases.OwnMySQL(t)
 	cluster, err := testserver.StartGroup(testwait.Context(t), 3, multiPrimary, testserver.Options{Settings: map[string]string{
 		"group-replication-consistency": "BEFORE_ON_PRIMARY_FAILOVER",
 	}})
@@ -68,7 +70,7 @@ func (c *group) events() []event {
 
 // failover harms the primary and waits for the next one. In a multi-primary group it harms any member.
 func (c *group) failover(name string, harm func(context.Context) error) step {
-	return func(r *kit.CrashRuntime) {
+	return func(r *crash.Run) {
 		c.must(c.Revive) // a member can also have been excluded on a busy machine
 		began := kit.Monotonic()
 		c.must(func(ctx context.Context) (err error) {
@@ -115,7 +117,7 @@ func (c *group) loseMajority(ctx context.Context) (err error) {
 }
 
 // switchover makes another member the primary as an operator does.
-func (c *group) switchover(r *kit.CrashRuntime) {
+func (c *group) switchover(r *crash.Run) {
 	c.must(c.Revive)
 	began := kit.Monotonic()
 	c.must(func(ctx context.Context) error {

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/crash"
+	"github.com/qsidecar/qsidecar/e2e/kit/databases"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
@@ -17,7 +19,7 @@ func TestMySQLSemiSync(t *testing.T) { replicationRuns(t, true) }
 func TestMySQLAsync(t *testing.T) { replicationRuns(t, false) }
 
 func replicationRuns(t *testing.T, semiSync bool) {
-	kit.OwnMySQL(t)
+	databases.OwnMySQL(t)
 	for _, kind := range kit.SkipLockedKinds {
 		t.Run(string(kind), func(t *testing.T) {
 			cluster, err := testserver.StartReplication(testwait.Context(t), kind, 3, semiSync)
@@ -63,7 +65,7 @@ func (c *replication) events() []event {
 
 // lag begins to lose commits if the replicas are asynchronous: they receive no more of them. They have some of the source's own
 // transactions by then. If all are lost, nothing distinguishes the next source from an old one that returns, and sidecars refuse it.
-func (c *replication) lag(*kit.CrashRuntime) {
+func (c *replication) lag(*crash.Run) {
 	c.began = kit.Monotonic()
 	if !c.semiSync {
 		c.must(func(ctx context.Context) error {
@@ -74,7 +76,7 @@ func (c *replication) lag(*kit.CrashRuntime) {
 
 // failover promotes a replica after harm to the source.
 func (c *replication) failover(name string, harm func(*testserver.MySQL) error) step {
-	return func(r *kit.CrashRuntime) {
+	return func(r *crash.Run) {
 		if c.semiSync {
 			c.began = kit.Monotonic()
 		}
@@ -85,7 +87,7 @@ func (c *replication) failover(name string, harm func(*testserver.MySQL) error) 
 }
 
 // switchover makes another server the source as an operator does.
-func (c *replication) switchover(r *kit.CrashRuntime) {
+func (c *replication) switchover(r *crash.Run) {
 	began := kit.Monotonic()
 	to := c.Nodes[r.Rand.IntN(len(c.Nodes))]
 	for to == c.Source {

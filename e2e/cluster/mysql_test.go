@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/crash"
+	"github.com/qsidecar/qsidecar/e2e/kit/databases"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
@@ -56,7 +58,7 @@ func available(t *testing.T, what string, err error, stop func() error) bool {
 
 // mysqlJobs returns the jobs that a server has.
 func mysqlJobs(t testing.TB, m *testserver.MySQL) []string {
-	return (&kit.MySQL{MySQL: m, T: t, Name: "e2e"}).Jobs(t)
+	return (&databases.MySQL{MySQL: m, T: t, Name: "e2e"}).Jobs(t)
 }
 
 // changer does the steps of the events of a MySQL cluster.
@@ -72,17 +74,17 @@ func (c changer) must(f func(ctx context.Context) error) {
 
 // repair is a step that ends an event.
 func (c changer) repair(f func(ctx context.Context) error) step {
-	return func(*kit.CrashRuntime) { c.must(f) }
+	return func(*crash.Run) { c.must(f) }
 }
 
 // serves records that an event lasted from an instant on, and that a server accepts writes now.
-func (c changer) serves(r *kit.CrashRuntime, name string, from int64, lossy bool) {
+func (c changer) serves(r *crash.Run, name string, from int64, lossy bool) {
 	r.Serving(name)
-	who := kit.Connections
+	who := crash.Connections
 	if lossy {
-		who = kit.Failover
+		who = crash.Failover
 	}
-	if err := r.Hist.Add(kit.Record{At: from, Until: kit.Monotonic(), Who: who, What: kit.Killed}); err != nil {
+	if err := r.Hist.Add(crash.Record{At: from, Until: kit.Monotonic(), Who: who, What: crash.Killed}); err != nil {
 		c.t.Fatal(err)
 	}
 }

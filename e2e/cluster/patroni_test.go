@@ -7,6 +7,9 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/crash"
+	"github.com/qsidecar/qsidecar/e2e/kit/databases"
+	"github.com/qsidecar/qsidecar/e2e/kit/proxy"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
@@ -18,10 +21,10 @@ func TestPatroniAsynchronousStandby(t *testing.T) { patroniRun(t, false) }
 
 func patroniRun(t *testing.T, synchronous bool) {
 	t.Parallel() // most of the time passes until Patroni replaces a primary
-	c := &patroni{changer: changer{t}, synchronous: synchronous, proxies: map[string][]*kit.Proxy{}}
+	c := &patroni{changer: changer{t}, synchronous: synchronous, proxies: map[string][]*proxy.Proxy{}}
 	var err error
 	c.Patroni, err = testserver.StartPatroni(t.Context(), 3, synchronous, func(member, to string) string {
-		proxy := kit.NewProxy(t, to)
+		proxy := proxy.New(t, to)
 		c.proxies[member] = append(c.proxies[member], proxy)
 		return proxy.Addr
 	})
@@ -62,7 +65,7 @@ type patroni struct {
 	changer
 	*testserver.Patroni
 	synchronous bool
-	proxies     map[string][]*kit.Proxy // by member, in the order of StartPatroni
+	proxies     map[string][]*proxy.Proxy // by member, in the order of StartPatroni
 	victim      *testserver.PatroniMember
 	lagging     bool  // no standby receives the victim's commits
 	began       int64 // when the current failover can lose commits
@@ -83,7 +86,7 @@ func (c *patroni) compresses(t *testing.T) {
 		s.URL = "postgres://postgres@" + primary.Addr + "/" + database + "?sslmode=disable"
 		sidecar := s.Start(database)
 		sidecar.Dial().Must(kit.Msg{"op": "enqueue", "queue": "q", "payload": strings.Repeat("0123456789", 1000)})
-		got := (&kit.Postgres{T: t, URL: s.URL}).Query(s.URL, "SELECT pg_column_compression(payload) FROM qsidecar.qsidecar_jobs")
+		got := (&databases.Postgres{T: t, URL: s.URL}).Query(s.URL, "SELECT pg_column_compression(payload) FROM qsidecar.qsidecar_jobs")
 		if len(got) != 1 || got[0] != want {
 			t.Errorf("the payload in the database %s is compressed with %q, want %s", database, got, want)
 		}
@@ -97,13 +100,13 @@ func (c *patroni) left(t testing.TB) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return (&kit.Postgres{T: t, URL: "postgres://postgres@" + primary.Addr + "/e2e?sslmode=disable"}).Jobs(t)
+	return (&databases.Postgres{T: t, URL: "postgres://postgres@" + primary.Addr + "/e2e?sslmode=disable"}).Jobs(t)
 }
 
 // events returns all kinds of failovers.
 func (c *patroni) events() []event {
 	switchover := func(ctx context.Context) error { return c.Switchover(ctx, c.victim) }
-	crash := func(context.Context) error { return c.Kill9(c.victim) }
+	kill9 := func(context.Context) error { return c.Kill9(c.victim) }
 	freeze := func(context.Context) error { return c.Freeze(c.victim) }
 	cut := func(context.Context) error {
 		if c.cut(0, 1, 3); c.synchronous {
@@ -112,14 +115,14 @@ func (c *patroni) events() []event {
 		return nil
 	}
 	cutFromEtcd := func(context.Context) error { c.cut(0); return nil }
-	mend := func(*kit.CrashRuntime) { c.mend() }
+	mend := func(*crash.Run) { c.mend() }
 	start := c.repair(func(context.Context) error { c.mend(); return c.Start(c.victim) })
 	// A member that continues can take the leader's lock back in the timeline of before, as seen with Patroni 3.0. A watchdog, which
 	// Patroni recommends, kills it instead.
-	kill := func(r *kit.CrashRuntime) { c.must(crash); start(r) }
+	kill := func(r *crash.Run) { c.must(kill9); start(r) }
 	return []event{
 		{"switchover", nil, c.failover("switchover", switchover), nil},
-		{"crash", c.lag, c.failover("crash", crash), []step{start}},
+		{"crash", c.lag, c.failover("crash", kill9), []step{start}},
 		{"freeze", c.lag, c.failover("freeze", freeze), []step{kill}},
 		{"cut", c.lag, c.failover("cut", cut), []step{mend}},
 		{"cut from etcd", nil, c.failover("cut from etcd", cutFromEtcd), []step{mend}},
@@ -141,7 +144,7 @@ func (c *patroni) mend() {
 }
 
 // lag begins to lose commits if the standbys are asynchronous: they receive no more of them.
-func (c *patroni) lag(*kit.CrashRuntime) {
+func (c *patroni) lag(*crash.Run) {
 	if !c.synchronous {
 		c.ready()
 		c.cut(2)
@@ -162,7 +165,7 @@ func (c *patroni) ready() {
 
 // failover harms the primary and waits until another member is the primary. It can lose commits if the standbys are asynchronous.
 func (c *patroni) failover(name string, harm func(context.Context) error) step {
-	return func(r *kit.CrashRuntime) {
+	return func(r *crash.Run) {
 		if !c.lagging {
 			c.ready()
 		}

@@ -8,6 +8,9 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/crash"
+	"github.com/qsidecar/qsidecar/e2e/kit/databases"
+	"github.com/qsidecar/qsidecar/e2e/kit/proxy"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
@@ -51,9 +54,9 @@ func postgresRun(t *testing.T, version string, synchronous bool) {
 // pair is a primary and its standby, which change their roles.
 type pair struct {
 	t           *testing.T
-	nodes       []*kit.Postgres
-	proxies     []*kit.Proxy // between the sidecars and each node
-	first       int          // the primary
+	nodes       []*databases.Postgres
+	proxies     []*proxy.Proxy // between the sidecars and each node
+	first       int            // the primary
 	synchronous bool
 	began       int64 // when the current failover can lose commits
 	sidecars    []*kit.Sidecar
@@ -77,8 +80,8 @@ func newPair(t *testing.T, version string, synchronous bool) *pair {
 	return c
 }
 
-func (c *pair) primary() *kit.Postgres { return c.nodes[c.first] }
-func (c *pair) standby() *kit.Postgres { return c.nodes[1-c.first] }
+func (c *pair) primary() *databases.Postgres { return c.nodes[c.first] }
+func (c *pair) standby() *databases.Postgres { return c.nodes[1-c.first] }
 
 func (c *pair) must(err error) {
 	c.t.Helper()
@@ -99,24 +102,24 @@ func (c *pair) follow() {
 
 // events returns all kinds of failovers.
 func (c *pair) events() []event {
-	lag := func(*kit.CrashRuntime) { c.lag() }
+	lag := func(*crash.Run) { c.lag() }
 	failover := func(name string, lossless bool, before, after func(context.Context) error) step {
-		return func(r *kit.CrashRuntime) { c.failover(r, name, lossless, before, after) }
+		return func(r *crash.Run) { c.failover(r, name, lossless, before, after) }
 	}
 	nothing := func(context.Context) error { return nil }
-	crash := func(context.Context) error { return c.primary().Kill9() }
+	kill9 := func(context.Context) error { return c.primary().Kill9() }
 	freeze := func(context.Context) error { return c.primary().Freeze() }
 	halt := func(context.Context) error { return c.primary().Halt() }
 	cut := func(context.Context) error {
 		c.proxies[c.first].Cut()
 		return nil
 	}
-	thaw := func(r *kit.CrashRuntime) { c.moved(r); c.must(c.standby().Thaw()) }
-	mend := func(r *kit.CrashRuntime) { c.moved(r); c.proxies[1-c.first].SetToxics() }
-	rejoin := func(*kit.CrashRuntime) { c.must(c.standby().Kill9()); c.follow() }
-	follow := func(*kit.CrashRuntime) { c.follow() }
+	thaw := func(r *crash.Run) { c.moved(r); c.must(c.standby().Thaw()) }
+	mend := func(r *crash.Run) { c.moved(r); c.proxies[1-c.first].SetToxics() }
+	rejoin := func(*crash.Run) { c.must(c.standby().Kill9()); c.follow() }
+	follow := func(*crash.Run) { c.follow() }
 	return []event{
-		{"crash", lag, failover("crash", false, crash, nothing), []step{follow}},
+		{"crash", lag, failover("crash", false, kill9, nothing), []step{follow}},
 		{"freeze", lag, failover("freeze", false, freeze, nothing), []step{thaw, rejoin}},
 		{"cut", lag, failover("cut", false, cut, nothing), []step{mend, rejoin}},
 		{"promote", lag, failover("promote", false, nothing, halt), []step{follow}},
@@ -145,7 +148,7 @@ func (c *pair) changes() (all []int) {
 
 // moved waits until all sidecars have left the old primary, which doesn't answer. What they sent to it until then can be lost when it
 // continues without a fence. Nothing can be lost after that.
-func (c *pair) moved(r *kit.CrashRuntime) {
+func (c *pair) moved(r *crash.Run) {
 	testwait.Until(c.t, "all sidecars have left the old primary", func() bool {
 		for i, n := range c.changes() {
 			if n == c.moves[i] {
@@ -160,25 +163,25 @@ func (c *pair) moved(r *kit.CrashRuntime) {
 // victim returns what the harm of a failover explains.
 func (c *pair) victim() string {
 	if c.synchronous {
-		return kit.Connections
+		return crash.Connections
 	}
-	return kit.Failover
+	return crash.Failover
 }
 
 // record records that the current failover lasted until now.
-func (c *pair) record(r *kit.CrashRuntime, victim string) {
-	if err := r.Hist.Add(kit.Record{At: c.began, Until: kit.Monotonic(), Who: victim, What: kit.Killed}); err != nil {
+func (c *pair) record(r *crash.Run, victim string) {
+	if err := r.Hist.Add(crash.Record{At: c.began, Until: kit.Monotonic(), Who: victim, What: crash.Killed}); err != nil {
 		c.t.Fatal(err)
 	}
 }
 
 // failover promotes the standby, after harm before it, and before harm after it to the old primary. A lossless one must lose no
 // commit of an asynchronous standby either.
-func (c *pair) failover(r *kit.CrashRuntime, name string, lossless bool, before, after func(context.Context) error) {
+func (c *pair) failover(r *crash.Run, name string, lossless bool, before, after func(context.Context) error) {
 	ctx := c.t.Context()
 	victim := c.victim()
 	if c.synchronous || lossless {
-		victim, c.began = kit.Connections, kit.Monotonic()
+		victim, c.began = crash.Connections, kit.Monotonic()
 	}
 	c.moves = c.changes()
 	c.must(before(ctx))

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/databases"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 	"github.com/qsidecar/qsidecar/internal/testsqlite"
 	"github.com/qsidecar/qsidecar/internal/testwait"
@@ -217,12 +218,12 @@ func TestRestorePostgresRows(t *testing.T) {
 }
 
 func TestRestoreMySQLFiles(t *testing.T) {
-	kit.OnMySQL(t, kit.SkipLockedKinds, func(t *testing.T, s *kit.Site, p *kit.MySQL) { restoreFiles(t, s, p) })
+	kit.OnMySQL(t, kit.SkipLockedKinds, func(t *testing.T, s *kit.Site, p *databases.MySQL) { restoreFiles(t, s, p) })
 }
 
 // TestRestoreMySQLRows restores the tables as mysqldump does: it drops and creates them.
 func TestRestoreMySQLRows(t *testing.T) {
-	kit.OnMySQL(t, kit.SkipLockedKinds, func(t *testing.T, s *kit.Site, p *kit.MySQL) {
+	kit.OnMySQL(t, kit.SkipLockedKinds, func(t *testing.T, s *kit.Site, p *databases.MySQL) {
 		db := p.DB(t)
 		db.SetMaxOpenConns(1)
 		run := func(statement string) {

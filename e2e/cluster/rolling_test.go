@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/crash"
+	"github.com/qsidecar/qsidecar/e2e/kit/databases"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
@@ -31,12 +33,12 @@ func (c *rolling) run(t *testing.T) {
 	s.SidecarTimeout = 5 * time.Minute // longer than a restart takes on a busy machine
 	s.URL = c.url
 	next := 0
-	restart := func(r *kit.CrashRuntime) {
+	restart := func(r *crash.Run) {
 		if next == len(c.restart) {
 			return
 		}
 		before := len(c.left(t))
-		r.Killing(kit.Connections, func() {
+		r.Killing(crash.Connections, func() {
 			if err := c.restart[next](); err != nil {
 				t.Fatalf("restart %d: %v", next+1, err)
 			}
@@ -45,10 +47,10 @@ func (c *rolling) run(t *testing.T) {
 		kit.Figure(t, "restart %d of a server: %d jobs in the table before, %d after", next, before, len(c.left(t)))
 	}
 	jobs := kit.Size(50_000)
-	v := kit.CrashRun{
+	v := crash.Plan{
 		Queue: "crash", Jobs: jobs, Workers: 4, Sidecars: []*kit.Sidecar{s.Start("a"), s.Start("b")},
-		Killers: []kit.Killer{{Every: 100, Kill: kit.KillWorker}, {Every: jobs/10 + 1, Kill: restart}},
-		RepairAll: func(r *kit.CrashRuntime) { // if the workers were faster than the restarts
+		Killers: []crash.Killer{{Every: 100, Kill: crash.KillWorker}, {Every: jobs/10 + 1, Kill: restart}},
+		RepairAll: func(r *crash.Run) { // if the workers were faster than the restarts
 			for next < len(c.restart) {
 				restart(r)
 			}
@@ -88,11 +90,11 @@ func mysqlURL(t *testing.T, nodes []*testserver.MySQL) string {
 
 // jobsAt returns the ids of all jobs that a server has.
 func jobsAt(t testing.TB, node *testserver.MySQL) []string {
-	return (&kit.MySQL{MySQL: node, T: t, Name: "e2e"}).Jobs(t)
+	return (&databases.MySQL{MySQL: node, T: t, Name: "e2e"}).Jobs(t)
 }
 
 func TestRollingGalera(t *testing.T) {
-	kit.OwnMySQL(t)
+	databases.OwnMySQL(t)
 	g, err := testserver.StartGalera(testwait.Context(t), 3, testserver.Options{Durable: true, Settings: map[string]string{"wsrep-sync-wait": "1"}})
 	if errors.Is(err, testserver.ErrUnavailable) {
 		kit.Figure(t, "NOT TESTED on Galera, which could not be had")
@@ -118,7 +120,7 @@ func TestRollingGalera(t *testing.T) {
 
 // TestRollingGroup also moves the primary, because its restart does.
 func TestRollingGroup(t *testing.T) {
-	kit.OwnMySQL(t)
+	databases.OwnMySQL(t)
 	g, err := testserver.StartGroup(testwait.Context(t), 3, false, testserver.Options{
 		Durable: true, Settings: map[string]string{"group-replication-consistency": "BEFORE_ON_PRIMARY_FAILOVER"},
 	})
@@ -186,7 +188,7 @@ func TestRollingPostgres(t *testing.T) {
 		url:     "postgres://postgres@/e2e?host=" + strings.Join(hosts, ","),
 		restart: []func() error{switchover, switchover},
 		left: func(t testing.TB) []string {
-			p := kit.Postgres{Postgres: primary, T: t, URL: "postgres://postgres@/e2e?host=" + socketsOf(t, primary)}
+			p := databases.Postgres{Postgres: primary, T: t, URL: "postgres://postgres@/e2e?host=" + socketsOf(t, primary)}
 			return p.Jobs(t)
 		},
 	}

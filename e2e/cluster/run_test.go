@@ -4,10 +4,11 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/crash"
 )
 
 // step is a part of an event.
-type step func(r *kit.CrashRuntime)
+type step func(r *crash.Run)
 
 // event is a failover in steps. Some acks happen between two steps.
 type event struct {
@@ -33,7 +34,7 @@ type events struct {
 
 // tick repairs the cluster about every 5 s without an ack: an operator does the next step of an event that stopped all work. The failover itself
 // happens only after acks.
-func (e *events) tick(r *kit.CrashRuntime) {
+func (e *events) tick(r *crash.Run) {
 	switch e.ticks++; {
 	case e.ticks%50 != 0:
 	case len(e.next) > 0 && len(e.next) <= e.after:
@@ -44,7 +45,7 @@ func (e *events) tick(r *kit.CrashRuntime) {
 }
 
 // strike does the next step.
-func (e *events) strike(r *kit.CrashRuntime) {
+func (e *events) strike(r *crash.Run) {
 	if len(e.next) == 0 {
 		if len(e.todo) == 0 {
 			e.todo = append(e.todo, e.all...)
@@ -64,7 +65,7 @@ func (e *events) strike(r *kit.CrashRuntime) {
 }
 
 // end repairs what the current event has harmed. A failover that has not begun could lose acks now, so it doesn't happen.
-func (e *events) end(r *kit.CrashRuntime) {
+func (e *events) end(r *crash.Run) {
 	if len(e.next) > e.after {
 		e.next = nil
 	}
@@ -74,7 +75,7 @@ func (e *events) end(r *kit.CrashRuntime) {
 }
 
 // run runs workers on the sidecars while the events happen, and judges the result.
-func (e *events) run(t *testing.T, sidecars []*kit.Sidecar, lossy bool, left func(testing.TB) []string) kit.Verdict {
+func (e *events) run(t *testing.T, sidecars []*kit.Sidecar, lossy bool, left func(testing.TB) []string) crash.Verdict {
 	t.Helper()
 	jobs, workers, steps := 2_000, 8, e.steps.check
 	switch {
@@ -83,10 +84,10 @@ func (e *events) run(t *testing.T, sidecars []*kit.Sidecar, lossy bool, left fun
 	case kit.Soak:
 		jobs, workers, steps = 20_000, 16, e.steps.soak
 	}
-	v := kit.CrashRun{
+	v := crash.Plan{
 		Queue: "crash", Jobs: jobs, Workers: workers * len(sidecars), Sidecars: sidecars,
-		Killers: []kit.Killer{
-			{Every: jobs / 20, Kill: kit.KillWorker},
+		Killers: []crash.Killer{
+			{Every: jobs / 20, Kill: crash.KillWorker},
 			{Every: jobs/steps + 1, Kill: e.strike},
 		},
 		Lossy: lossy, Backlog: 2 * workers * len(sidecars), RepairAll: e.end, OnTick: e.tick, Left: left,

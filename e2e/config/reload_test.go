@@ -14,6 +14,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
 	"github.com/qsidecar/qsidecar/e2e/kit/admin"
+	"github.com/qsidecar/qsidecar/e2e/kit/databases"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
@@ -21,7 +22,7 @@ import (
 type reloadRun struct {
 	t      *testing.T
 	s      *kit.Site
-	srv    *kit.Postgres
+	srv    *databases.Postgres
 	a      *kit.Sidecar
 	admin  *kit.Conn
 	page   *admin.Listener
@@ -62,7 +63,7 @@ func TestReloadUnderLoad(t *testing.T) {
 	r.settleDown(files, alone)
 	workers.checkCounts(r.admin.Stats("work"))
 	kit.Figure(t, "the config changed %d times (%d refused) under 32 workers: %d jobs, each delivered once; %d descriptors (before: %d), %d goroutines (before: %d) and %d connections at the end",
-		r.changes, r.refusals, workers.acked(), r.files(), files, r.goroutines(), alone, len(srv.Backends()))
+		r.changes, r.refusals, workers.acked(), r.files(), files, r.goroutines(), alone, len(srv.ConnectionIDs()))
 }
 
 // passwords makes the role app log in over TCP with the current password.
@@ -256,7 +257,7 @@ func (r *reloadRun) settleDown(files, goroutines int) {
 	r.t.Helper()
 	const more = 6 // connections of the pool that open and close
 	testwait.Until(r.t, "the connections of old pools are closed", func() bool {
-		return len(r.srv.Backends()) <= r.pool+3 // plus the listener's, the heartbeat's and one that is closing
+		return len(r.srv.ConnectionIDs()) <= r.pool+3 // plus the listener's, the heartbeat's and one that is closing
 	})
 	testwait.Until(r.t, "no descriptors are left over", func() bool { return r.files() <= files+more })
 	testwait.Until(r.t, "no goroutines are left over", func() bool { return r.goroutines() <= goroutines })

@@ -18,6 +18,7 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/databases"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
@@ -53,7 +54,7 @@ func TestNoPasswordIsShownOnPostgres(t *testing.T) {
 }
 
 func TestNoPasswordIsShownOnMySQL(t *testing.T) {
-	kit.OnMySQL(t, []testserver.Kind{testserver.MariaDB1011}, func(t *testing.T, s *kit.Site, p *kit.MySQL) {
+	kit.OnMySQL(t, []testserver.Kind{testserver.MariaDB1011}, func(t *testing.T, s *kit.Site, p *databases.MySQL) {
 		exec := func(sql string) {
 			t.Helper()
 			if err := p.Exec(t.Context(), sql); err != nil {

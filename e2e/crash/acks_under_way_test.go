@@ -9,6 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/clientlib"
+	"github.com/qsidecar/qsidecar/e2e/kit/databases"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
@@ -18,7 +20,7 @@ const mostUnsettled = 32
 // TestAcksUnderWay kills the database while acks of a worker are unanswered: alone, with the worker, and with the sidecar.
 // Each job is run and settled. Only jobs that were claimed and not settled are run again.
 func TestAcksUnderWay(t *testing.T) {
-	for name, start := range kit.ClientWorkers {
+	for name, start := range clientlib.Workers {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s, p := kit.NewPostgresSite(t)
@@ -28,9 +30,9 @@ func TestAcksUnderWay(t *testing.T) {
 			u.holdable()
 			u.worker.Start()
 			// PostgreSQL loses its last claims. A worker that lives begins the jobs of claims that it got and could not begin.
-			u.kill("the database", func() {}, func() {}, mostUnsettled+kit.WorkerJobs)
+			u.kill("the database", func() {}, func() {}, mostUnsettled+clientlib.WorkerJobs)
 			u.kill("the database and the worker", u.worker.Kill, func() { u.worker.Start() }, mostUnsettled)
-			u.kill("the database and the sidecar", sc.Kill, sc.Start, mostUnsettled+kit.WorkerJobs)
+			u.kill("the database and the sidecar", sc.Kill, sc.Start, mostUnsettled+clientlib.WorkerJobs)
 			u.worker.Terminate()
 			if left := p.Jobs(t); len(left) > 0 {
 				t.Errorf("jobs %v are left", left)
@@ -43,8 +45,8 @@ func TestAcksUnderWay(t *testing.T) {
 type acksUnderWay struct {
 	t       *testing.T
 	sidecar *kit.Sidecar
-	db      *kit.Postgres
-	worker  *kit.ClientWorker
+	db      *databases.Postgres
+	worker  *clientlib.Worker
 }
 
 // holdable lets each ack share an advisory lock. Claims don't need it.

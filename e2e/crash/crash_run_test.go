@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/crash"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
@@ -26,7 +27,7 @@ type suspended struct {
 }
 
 // strike stops a random sidecar if none is stopped, because another one must evict it.
-func (x *suspender) strike(r *kit.CrashRuntime) {
+func (x *suspender) strike(r *crash.Run) {
 	if len(x.asleep) > 0 {
 		return
 	}
@@ -36,7 +37,7 @@ func (x *suspender) strike(r *kit.CrashRuntime) {
 }
 
 // tend continues a sidecar once it owns no job any more.
-func (x *suspender) tend(r *kit.CrashRuntime) {
+func (x *suspender) tend(r *crash.Run) {
 	if len(x.asleep) == 0 {
 		return
 	}
@@ -48,7 +49,7 @@ func (x *suspender) tend(r *kit.CrashRuntime) {
 	if err := a.process.Signal(syscall.SIGCONT); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		r.T.Error(err)
 	}
-	if err := r.Hist.Add(kit.Record{At: a.at, Until: kit.Monotonic(), Who: a.name, What: kit.Killed}); err != nil {
+	if err := r.Hist.Add(crash.Record{At: a.at, Until: kit.Monotonic(), Who: a.name, What: crash.Killed}); err != nil {
 		r.T.Error(err)
 	}
 }
@@ -74,21 +75,21 @@ func suspend(s *kit.Site, sc *kit.Sidecar) (at int64) {
 
 // crashWithServer runs workers and two sidecars while killers also end connections to the server,
 // and crash it once.
-func crashWithServer(t *testing.T, s *kit.Site, endConnection, crash func(*kit.CrashRuntime), left func(testing.TB) []string) {
+func crashWithServer(t *testing.T, s *kit.Site, server crash.Server, crashServer func(), left func(testing.TB) []string) {
 	t.Helper()
 	jobs := kit.Size(100_000)
-	v := kit.CrashRun{
+	v := crash.Plan{
 		Queue: "crash", Jobs: jobs, Workers: 32,
 		Sidecars: []*kit.Sidecar{s.Start("a"), s.Start("b")},
-		Killers: []kit.Killer{
-			{Every: 100, Kill: kit.KillWorker},
-			{Every: kit.Size(10_000), Kill: kit.KillSidecar},
-			{Every: kit.Size(1_000) - 1, Kill: endConnection},
-			{Every: jobs/2 + 1, Kill: crash}, // once
+		Killers: []crash.Killer{
+			{Every: 100, Kill: crash.KillWorker},
+			{Every: kit.Size(10_000), Kill: crash.KillSidecar},
+			{Every: kit.Size(1_000) - 1, Kill: crash.EndConnection(server)},
+			{Every: jobs/2 + 1, Kill: crash.KillServer(crashServer)}, // once
 		},
 		Left: left,
 	}.Run(t)
-	kit.JudgeCrash(t, v)
+	crash.Judge(t, v)
 	if v.Cuts == 0 {
 		t.Error("no connection was ended")
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/databases"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
@@ -21,7 +22,7 @@ import (
 // The other keeps a snapshot of all data for the whole run. Nothing blocks or is lost. The test
 // prints the rate, and that of the same run without the others.
 func TestMySQLBesideOtherPrograms(t *testing.T) {
-	kit.OnMySQL(t, kit.SkipLockedKinds, func(t *testing.T, s *kit.Site, p *kit.MySQL) {
+	kit.OnMySQL(t, kit.SkipLockedKinds, func(t *testing.T, s *kit.Site, p *databases.MySQL) {
 		level := p.Query("SELECT variable_value FROM " + variables(p) + " WHERE variable_name IN ('transaction_isolation', 'tx_isolation')")
 		if len(level) == 0 || level[0] != "REPEATABLE-READ" {
 			t.Fatalf("the server's default isolation level is %v: another one was to be tested", level)
@@ -51,7 +52,7 @@ func TestMySQLBesideOtherPrograms(t *testing.T) {
 }
 
 // variables returns the name of the table with the server's settings.
-func variables(p *kit.MySQL) string {
+func variables(p *databases.MySQL) string {
 	if strings.Contains(p.Version, "MariaDB") {
 		return "information_schema.global_variables"
 	}
@@ -160,7 +161,7 @@ type classicLoop struct {
 }
 
 // newClassicLoop fills a table and starts the loop on it.
-func newClassicLoop(p *kit.MySQL) *classicLoop {
+func newClassicLoop(p *databases.MySQL) *classicLoop {
 	p.T.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	c := &classicLoop{t: p.T, db: p.DB(p.T), stop: cancel, stopped: make(chan struct{})}
@@ -215,7 +216,7 @@ type snapshot struct {
 }
 
 // newSnapshot begins a snapshot that contains that many jobs.
-func newSnapshot(p *kit.MySQL, jobs int) *snapshot {
+func newSnapshot(p *databases.MySQL, jobs int) *snapshot {
 	p.T.Helper()
 	c, err := p.DB(p.T).Conn(context.Background())
 	if err != nil {

@@ -8,13 +8,14 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/databases"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
 // TestMySQLCountsDeadlocks checks that the counters of deadlocks and lock timeouts, which other
 // tests use, count one of each.
 func TestMySQLCountsDeadlocks(t *testing.T) {
-	kit.OnMySQL(t, kit.SkipLockedKinds, func(t *testing.T, s *kit.Site, p *kit.MySQL) {
+	kit.OnMySQL(t, kit.SkipLockedKinds, func(t *testing.T, s *kit.Site, p *databases.MySQL) {
 		ctx := testwait.Context(t)
 		db := p.DB(t)
 		for _, statement := range []string{"CREATE TABLE two (id int PRIMARY KEY, n int)", "INSERT INTO two VALUES (1, 0), (2, 0)"} {
@@ -55,7 +56,7 @@ func TestMySQLCountsDeadlocks(t *testing.T) {
 		if _, err := third.ExecContext(ctx, "UPDATE two SET n = 2"); !errors.As(err, &e) || e.Number != 1205 {
 			t.Fatalf("no wait timed out: %v", err)
 		}
-		if got := p.Contention(); got != (kit.Contention{Deadlocks: 1, Timeouts: 1}) {
+		if got := p.Contention(); got != (databases.Contention{Deadlocks: 1, Timeouts: 1}) {
 			t.Errorf("counted %+v, want one of each", got)
 		}
 	})

@@ -8,12 +8,14 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/crash"
+	"github.com/qsidecar/qsidecar/e2e/kit/databases"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
 // setClock moves the server's clock by ahead. All statements of sidecars and plain INSERTs use this
 // clock.
-func setClock(p *kit.Postgres, ahead time.Duration) {
+func setClock(p *databases.Postgres, ahead time.Duration) {
 	p.T.Helper()
 	p.Query(p.URL, fmt.Sprintf(`CREATE OR REPLACE FUNCTION qsidecar.qsidecar_now() RETURNS timestamptz LANGUAGE sql STABLE PARALLEL SAFE
 		AS 'SELECT pg_catalog.now() + interval ''%d ms'''`, ahead.Milliseconds()))
@@ -26,10 +28,10 @@ func TestPostgresClockCrashRun(t *testing.T) {
 	jobs := kit.Size(50_000)
 	clock := []time.Duration{time.Minute, 0, -time.Minute, 0, time.Minute, -time.Minute}
 	set := 0
-	v := kit.CrashRun{
+	v := crash.Plan{
 		Queue: "crash", Jobs: jobs, Workers: 16,
 		Sidecars: []*kit.Sidecar{s.Start("a"), s.Start("b")},
-		Killers: []kit.Killer{{Every: jobs / 20, Kill: func(*kit.CrashRuntime) {
+		Killers: []crash.Killer{{Every: jobs / 20, Kill: func(*crash.Run) {
 			setClock(p, clock[set%len(clock)])
 			set++
 		}}},

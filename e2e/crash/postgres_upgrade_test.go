@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/crash"
+	"github.com/qsidecar/qsidecar/e2e/kit/databases"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
@@ -27,7 +29,7 @@ func nextProgram(t *testing.T, dir string) string {
 }
 
 // version returns the schema version.
-func version(p *kit.Postgres) string {
+func version(p *databases.Postgres) string {
 	p.T.Helper()
 	return strings.Join(p.Query(p.URL, "SELECT version::text FROM qsidecar.qsidecar_meta"), " ")
 }
@@ -44,16 +46,16 @@ func TestPostgresRollingUpgrade(t *testing.T) {
 	before := version(p)
 	jobs := kit.Size(50_000)
 	acks, joined, upgraded := 0, 0, 0
-	restart := func(r *kit.CrashRuntime, sc *kit.Sidecar) {
+	restart := func(r *crash.Run, sc *kit.Sidecar) {
 		r.Killing(sc.Name, sc.Kill)
 		sc.Start()
 	}
-	v := kit.CrashRun{
+	v := crash.Plan{
 		Queue: "crash", Jobs: jobs, Workers: 16,
 		Sidecars: []*kit.Sidecar{old, young}, // the workers of the second one wait until it runs
-		Killers: []kit.Killer{
-			{Every: 100, Kill: kit.KillWorker},
-			{Every: jobs / 20, Kill: func(r *kit.CrashRuntime) {
+		Killers: []crash.Killer{
+			{Every: 100, Kill: crash.KillWorker},
+			{Every: jobs / 20, Kill: func(r *crash.Run) {
 				switch acks += jobs / 20; {
 				case acks <= jobs/5: // only the old one
 					restart(r, old)
@@ -77,7 +79,7 @@ func TestPostgresRollingUpgrade(t *testing.T) {
 		},
 		Left: p.Jobs,
 	}.Run(t)
-	kit.JudgeCrash(t, v)
+	crash.Judge(t, v)
 	if joined == 0 || upgraded == 0 {
 		t.Errorf("the next one joined after %d acks, the old one was upgraded after %d", joined, upgraded)
 	}

@@ -11,7 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/databases"
 	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/internal/testserver/local"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
@@ -44,7 +46,7 @@ func smallDisk(t *testing.T, size string) (disk, other string) {
 		}
 	})
 	t.Setenv("TMPDIR", disk)
-	t.Setenv(testserver.EnvMemory, "")
+	t.Setenv(local.EnvMemory, "")
 	return disk, other
 }
 
@@ -120,7 +122,7 @@ func (f *fullServer) try() {
 		f.Errorf("the other queue has %+v, want nothing", got)
 	}
 	f.checks(a, 0, "")
-	if err := testserver.RanAsRoot("servers with a full disk", f.Name()); err != nil {
+	if err := local.RanAsRoot("servers with a full disk", f.Name()); err != nil {
 		f.Fatal(err)
 	}
 }
@@ -143,9 +145,9 @@ func TestServersFullDisk(t *testing.T) {
 	})
 	// Its binary log is on another disk: MySQL waits for space for it, and all commits wait too.
 	t.Run("mysql", func(t *testing.T) {
-		kit.OwnMySQL(t)
+		databases.OwnMySQL(t)
 		newFullServer(t, func(other string) *kit.Site {
-			p, err := kit.StartMySQL(t, testserver.MySQL97, testserver.Options{Durable: true, Settings: map[string]string{
+			p, err := databases.StartMySQL(t, testserver.MySQL97, testserver.Options{Durable: true, Settings: map[string]string{
 				"log-bin": filepath.Join(other, "binlog"), "tmpdir": other,
 			}})
 			if errors.Is(err, testserver.ErrUnavailable) {
@@ -161,11 +163,11 @@ func TestServersFullDisk(t *testing.T) {
 	})
 	// MariaDB exits if it has no space for a rollback. Nothing is lost by that.
 	t.Run("mariadb", func(t *testing.T) {
-		kit.OwnMySQL(t)
-		var p *kit.MySQL
+		databases.OwnMySQL(t)
+		var p *databases.MySQL
 		f := newFullServer(t, func(other string) *kit.Site {
 			var err error
-			p, err = kit.StartMySQL(t, testserver.MariaDB1011, testserver.Options{Durable: true, Settings: map[string]string{"tmpdir": other}})
+			p, err = databases.StartMySQL(t, testserver.MariaDB1011, testserver.Options{Durable: true, Settings: map[string]string{"tmpdir": other}})
 			if err != nil {
 				t.Fatal(err)
 			}

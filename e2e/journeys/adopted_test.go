@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/adopt"
 )
 
 // TestAdoptedTable runs workers of sidecars and a table's own consumers on the same rows. It kills
@@ -11,5 +12,5 @@ import (
 func TestAdoptedTable(t *testing.T) {
 	t.Parallel()
 	_, p := kit.NewPostgresSite(t)
-	kit.SystemE.Run(t, kit.TableServer{Database: p.Database, Leases: "qsidecar.qsidecar_leases", Addr: p.Addr}, 100)
+	adopt.SystemE.Run(t, adopt.Server{Database: p.Database, Leases: "qsidecar.qsidecar_leases", Addr: p.Addr}, 100)
 }

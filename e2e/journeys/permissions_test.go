@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
-	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/internal/testserver/local"
 )
 
 // requests has one request of each op that a rule can permit, on the queue mail-a.
@@ -104,7 +104,7 @@ func TestPermissions(t *testing.T) {
 	if t.Failed() {
 		return
 	}
-	if err := testserver.RanAsRoot("permission table", fmt.Sprintf("%d ops, each refused and allowed by user, by group and by supplementary group", len(requests))); err != nil {
+	if err := local.RanAsRoot("permission table", fmt.Sprintf("%d ops, each refused and allowed by user, by group and by supplementary group", len(requests))); err != nil {
 		t.Fatal(err)
 	}
 }

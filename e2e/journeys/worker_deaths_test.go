@@ -21,7 +21,8 @@ func TestWorkerKilled(t *testing.T) {
 			t.Fatalf("the worker holds %+v, want the job %s", held, id)
 		}
 		waiter.Post(kit.Msg{"op": "claim", "queue": "q", "wait_ms": 30_000})
-		at := worker.Kill(t)
+		at := kit.Monotonic()
+		worker.Kill(t)
 		r := waiter.Next()
 		took := kit.Since(at)
 		if len(r.Jobs) != 1 || r.Jobs[0].ID != id || r.Jobs[0].Attempt != 2 || r.Jobs[0].Fence <= held.Fence {

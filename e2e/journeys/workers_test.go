@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/clientlib"
 )
 
 // TestWorkers runs a worker in each language on PostgreSQL. The job of a killed worker goes to the
@@ -12,10 +13,10 @@ func TestWorkers(t *testing.T) {
 	t.Parallel()
 	s, p := kit.NewPostgresSite(t)
 	a := s.Start("a")
-	for name, start := range map[string]func(t *testing.T) *kit.ClientWorker{
-		"go":     func(t *testing.T) *kit.ClientWorker { return kit.GoWorker(t, a) },
-		"python": func(t *testing.T) *kit.ClientWorker { return kit.PythonWorker(t, a, nil) },
-		"ruby":   func(t *testing.T) *kit.ClientWorker { return kit.RubyWorker(t, a, nil, "-c", "8") },
+	for name, start := range map[string]func(t *testing.T) *clientlib.Worker{
+		"go":     func(t *testing.T) *clientlib.Worker { return clientlib.GoWorker(t, a) },
+		"python": func(t *testing.T) *clientlib.Worker { return clientlib.PythonWorker(t, a, nil) },
+		"ruby":   func(t *testing.T) *clientlib.Worker { return clientlib.RubyWorker(t, a, nil, "-c", "8") },
 	} {
 		t.Run(name, func(t *testing.T) { // in sequence, because they use the same queues
 			start(t).KilledInTheMiddle(100, 32) // jobs of a connection can be begun and not settled

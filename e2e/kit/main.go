@@ -11,8 +11,9 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/qsidecar/qsidecar/e2e/kit/child"
 	"github.com/qsidecar/qsidecar/internal/config"
-	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/internal/testserver/local"
 )
 
 var (
@@ -29,12 +30,10 @@ var (
 	}
 )
 
-// Main is the TestMain of each topic. In a worker process (see StartWorker) it runs the
-// worker. Otherwise it finds the binary, runs the tests and prints their figures.
+// Main is the TestMain of each topic. In a child (see package child) it runs the child's mode.
+// Otherwise it finds the binary, runs the tests and prints their figures.
 func Main(m *testing.M) {
-	if mode := os.Getenv(workerMode); mode != "" {
-		os.Exit(runWorkerMode(mode))
-	}
+	child.Main()
 	if err := isolate(); err != nil {
 		panic(err)
 	}
@@ -108,7 +107,7 @@ func findBinary(dir string) (string, error) {
 		if err != nil {
 			return "", fmt.Errorf("QSIDECAR_BIN: %w", err)
 		}
-		return to, testserver.WriteProgram(to, program)
+		return to, local.WriteProgram(to, program)
 	}
 	if out, err := exec.Command(Path("scripts/build.sh"), to).CombinedOutput(); err != nil {
 		return "", fmt.Errorf("building the binary: %w\n%s", err, out)

@@ -3,8 +3,6 @@ package kit
 import (
 	"bytes"
 	"cmp"
-	"database/sql"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -17,83 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
-	"github.com/qsidecar/qsidecar/internal/testserver"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
-
-// Site is a database with any number of sidecars.
-type Site struct {
-	T   testing.TB
-	Dir string // a short path, because socket paths are limited; any user can enter it
-
-	URL             string             // the database
-	SidecarTimeout  time.Duration      // written into every config
-	readers         map[string]*sql.DB // by URL
-	restartGrace    time.Duration      // 0: the default
-	DatabaseOptions string             // more options of the database in the config, each starting with a comma
-	Extra           string             // more top-level lines of config
-	Queues          string             // the config's queues; if empty, queues are created at their first use
-}
-
-// NewSite returns a site with a new SQLite file.
-func NewSite(t testing.TB) *Site {
-	t.Helper()
-	dir, err := os.MkdirTemp(testserver.TempDir(), "qs")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
-	})
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	return &Site{
-		readers: map[string]*sql.DB{},
-		T:       t, Dir: dir, URL: "sqlite:" + filepath.Join(dir, "q.db"),
-		SidecarTimeout: 30 * time.Second, // the program's default, longer than any machine stalls
-		Queues:         "  \"*\": {}\n",
-	}
-}
-
-// File returns the path of the site's SQLite database.
-func (s *Site) File() string { return strings.TrimPrefix(s.URL, "sqlite:") }
-
-// Sidecar describes a sidecar. Start starts it.
-func (s *Site) Sidecar(name string) *Sidecar {
-	s.T.Helper()
-	sc := &Sidecar{
-		T: s.T, Name: name,
-		Socket:     filepath.Join(s.Dir, name+".sock"),
-		ConfigFile: filepath.Join(s.Dir, name+".yaml"),
-		LogFile:    filepath.Join(s.Dir, name+".log"), sidecarTimeout: s.SidecarTimeout,
-	}
-	grace := ""
-	if s.restartGrace > 0 {
-		grace = fmt.Sprintf(", restart_grace: %s", Duration(s.restartGrace))
-	}
-	text := fmt.Sprintf("listen:\n  - socket: %s\ndatabases:\n  main: {url: %q, sidecar_timeout: %s%s%s}\n%squeues:\n%s",
-		sc.Socket, s.URL, Duration(s.SidecarTimeout), grace, s.DatabaseOptions, s.Extra, s.Queues)
-	if err := os.WriteFile(sc.ConfigFile, []byte(text), 0o644); err != nil {
-		s.T.Fatal(err)
-	}
-	return sc
-}
-
-// Duration formats d as the config does.
-func Duration(d time.Duration) string { return fmt.Sprintf("%dms", d.Milliseconds()) }
-
-// Start returns a running sidecar.
-func (s *Site) Start(name string) *Sidecar {
-	s.T.Helper()
-	sc := s.Sidecar(name)
-	sc.Start()
-	return sc
-}
 
 // Sidecar is one process under test. Only the test's goroutine uses its methods.
 type Sidecar struct {
@@ -103,7 +26,7 @@ type Sidecar struct {
 	Program                           string     // the program to run; empty: Binary
 	Env                               []string   // additional environment
 	Files                             []*os.File // its descriptors from 3 on
-	sidecarTimeout                    time.Duration
+	SidecarTimeout                    time.Duration
 
 	Cmd    *exec.Cmd
 	exited chan struct{} // closed when the process has exited and status is set
@@ -111,52 +34,52 @@ type Sidecar struct {
 }
 
 // Launch starts the process and does not wait.
-func (sc *Sidecar) Launch() {
-	sc.T.Helper()
-	log, err := os.OpenFile(sc.LogFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+func (s *Sidecar) Launch() {
+	s.T.Helper()
+	log, err := os.OpenFile(s.LogFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
-		sc.T.Fatal(err)
+		s.T.Fatal(err)
 	}
 	defer log.Close()
-	args := append(slices.Clone(sc.Wrap), cmp.Or(sc.Program, Binary), "serve", "--config", sc.ConfigFile)
+	args := append(slices.Clone(s.Wrap), cmp.Or(s.Program, Binary), "serve", "--config", s.ConfigFile)
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.ExtraFiles = sc.Files
-	if sc.Env != nil {
-		cmd.Env = append(os.Environ(), sc.Env...)
+	cmd.ExtraFiles = s.Files
+	if s.Env != nil {
+		cmd.Env = append(os.Environ(), s.Env...)
 	}
 	// A sidecar must not outlive a test run that is killed.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
-		sc.T.Fatal(err)
+		s.T.Fatal(err)
 	}
 	exited := make(chan struct{})
-	sc.Cmd, sc.exited = cmd, exited
+	s.Cmd, s.exited = cmd, exited
 	go func() {
 		_ = cmd.Wait() // the status has the result: a killed process isn't an error here
-		sc.Status = cmd.ProcessState
+		s.Status = cmd.ProcessState
 		close(exited)
 	}()
-	sc.T.Cleanup(func() {
-		if sc.Cmd == cmd {
+	s.T.Cleanup(func() {
+		if s.Cmd == cmd {
 			_ = cmd.Process.Kill() // fails if it has ended
 			<-exited
-			sc.showLog()
+			s.showLog()
 		}
 	})
 }
 
 // Start launches the process and waits until it answers.
-func (sc *Sidecar) Start() {
-	sc.T.Helper()
-	sc.Launch()
-	testwait.Until(sc.T, sc.Name+" answers a ping", func() bool {
+func (s *Sidecar) Start() {
+	s.T.Helper()
+	s.Launch()
+	testwait.Until(s.T, s.Name+" answers a ping", func() bool {
 		select {
-		case <-sc.exited:
-			sc.T.Fatalf("%s exited (%v):\n%s", sc.Name, sc.Status, sc.logEnd())
+		case <-s.exited:
+			s.T.Fatalf("%s exited (%v):\n%s", s.Name, s.Status, s.logEnd())
 		default:
 		}
-		w, err := DialWire(sc.Socket)
+		w, err := DialWire(s.Socket)
 		if err != nil {
 			return false
 		}
@@ -169,40 +92,69 @@ func (sc *Sidecar) Start() {
 	})
 }
 
+// WriteConfig replaces the sidecar's config atomically, as an editor does.
+func (s *Sidecar) WriteConfig(text string) {
+	s.T.Helper()
+	next := s.ConfigFile + ".new"
+	if err := os.WriteFile(next, []byte(text), 0o644); err != nil {
+		s.T.Fatal(err)
+	}
+	if err := os.Rename(next, s.ConfigFile); err != nil {
+		s.T.Fatal(err)
+	}
+}
+
+// ReadConfig returns the sidecar's config.
+func (s *Sidecar) ReadConfig() string {
+	s.T.Helper()
+	text, err := os.ReadFile(s.ConfigFile)
+	if err != nil {
+		s.T.Fatal(err)
+	}
+	return string(text)
+}
+
+// CaughtUp returns once the sidecar has most likely read earlier requests. Nothing on the wire
+// counts waiting claims, so it sends a later ping on another connection.
+func (s *Sidecar) CaughtUp() {
+	s.T.Helper()
+	s.Dial().Must(Msg{"op": "ping"})
+}
+
 // Dial opens a connection to the sidecar.
-func (sc *Sidecar) Dial() *Conn {
-	sc.T.Helper()
-	return Dial(sc.T, sc.Socket)
+func (s *Sidecar) Dial() *Conn {
+	s.T.Helper()
+	return Dial(s.T, s.Socket)
 }
 
 // Signal sends a signal to the process.
-func (sc *Sidecar) Signal(sig syscall.Signal) {
-	sc.T.Helper()
-	if err := sc.Cmd.Process.Signal(sig); err != nil {
-		sc.T.Fatalf("signal %v to %s: %v\n%s", sig, sc.Name, err, sc.logEnd())
+func (s *Sidecar) Signal(sig syscall.Signal) {
+	s.T.Helper()
+	if err := s.Cmd.Process.Signal(sig); err != nil {
+		s.T.Fatalf("signal %v to %s: %v\n%s", sig, s.Name, err, s.logEnd())
 	}
 }
 
 // Kill ends the process with signal 9 and waits until it has ended.
-func (sc *Sidecar) Kill() {
-	sc.T.Helper()
-	sc.Signal(syscall.SIGKILL)
-	<-sc.exited
+func (s *Sidecar) Kill() {
+	s.T.Helper()
+	s.Signal(syscall.SIGKILL)
+	<-s.exited
 }
 
 // WaitExit waits for the process and returns its exit code.
-func (sc *Sidecar) WaitExit() int {
-	sc.T.Helper()
-	testwait.Until(sc.T, sc.Name+" exits", func() bool { return !sc.Alive() })
-	return sc.Status.ExitCode()
+func (s *Sidecar) WaitExit() int {
+	s.T.Helper()
+	testwait.Until(s.T, s.Name+" exits", func() bool { return !s.Alive() })
+	return s.Status.ExitCode()
 }
 
 // Stopped reports whether every thread is stopped, which takes a moment after the signal.
-func (sc *Sidecar) Stopped() bool {
-	sc.T.Helper()
-	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", sc.Cmd.Process.Pid))
+func (s *Sidecar) Stopped() bool {
+	s.T.Helper()
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", s.Cmd.Process.Pid))
 	if err != nil || len(threads) == 0 {
-		sc.T.Fatalf("the threads of %s: %v", sc.Name, err)
+		s.T.Fatalf("the threads of %s: %v", s.Name, err)
 	}
 	for _, file := range threads {
 		stat, err := os.ReadFile(file)
@@ -217,9 +169,9 @@ func (sc *Sidecar) Stopped() bool {
 }
 
 // Alive reports whether the process is running.
-func (sc *Sidecar) Alive() bool {
+func (s *Sidecar) Alive() bool {
 	select {
-	case <-sc.exited:
+	case <-s.exited:
 		return false
 	default:
 		return true
@@ -227,10 +179,10 @@ func (sc *Sidecar) Alive() bool {
 }
 
 // Identity returns the identity with which the process last joined its database, from the tables.
-func (sc *Sidecar) Identity() (id int64) {
-	sc.T.Helper()
-	testwait.Until(sc.T, sc.Name+" has joined the database", func() bool {
-		all := joinedAs.FindAllStringSubmatch(sc.Log(), -1)
+func (s *Sidecar) Identity() (id int64) {
+	s.T.Helper()
+	testwait.Until(s.T, s.Name+" has joined the database", func() bool {
+		all := joinedAs.FindAllStringSubmatch(s.Log(), -1)
 		if len(all) == 0 {
 			return false
 		}
@@ -244,11 +196,11 @@ func (sc *Sidecar) Identity() (id int64) {
 var joinedAs = regexp.MustCompile(`event"?[=:]"?database_joined"?[ ,]"?sidecar"?[=:]"?([0-9a-f]{16})`)
 
 // RSS returns the current and the peak resident memory of the process, in bytes.
-func (sc *Sidecar) RSS() (now, peak int64) {
-	sc.T.Helper()
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", sc.Cmd.Process.Pid))
+func (s *Sidecar) RSS() (now, peak int64) {
+	s.T.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.Cmd.Process.Pid))
 	if err != nil {
-		sc.T.Fatal(err)
+		s.T.Fatal(err)
 	}
 	for line := range strings.Lines(string(status)) {
 		var kb int64
@@ -263,8 +215,8 @@ func (sc *Sidecar) RSS() (now, peak int64) {
 }
 
 // Log returns everything that the process logged.
-func (sc *Sidecar) Log() string {
-	text, err := os.ReadFile(sc.LogFile)
+func (s *Sidecar) Log() string {
+	text, err := os.ReadFile(s.LogFile)
 	if err != nil {
 		return err.Error()
 	}
@@ -272,50 +224,34 @@ func (sc *Sidecar) Log() string {
 }
 
 // logEnd returns the end of the log, for a failed test.
-func (sc *Sidecar) logEnd() string {
-	text := sc.Log()
+func (s *Sidecar) logEnd() string {
+	text := s.Log()
 	return text[max(0, len(text)-4<<10):]
 }
 
 // showLog adds the log to a failed test. It fails the test if the program panicked.
-func (sc *Sidecar) showLog() {
-	text := sc.Log()
+func (s *Sidecar) showLog() {
+	text := s.Log()
 	if strings.Contains(text, "panic") || strings.Contains(text, "goroutine ") {
-		sc.T.Errorf("%s panicked", sc.Name)
+		s.T.Errorf("%s panicked", s.Name)
 	}
-	if sc.T.Failed() {
-		sc.T.Logf("the log of %s ends:\n%s", sc.Name, sc.logEnd())
-	}
-}
-
-// WaitProgress waits for done. The time limit applies to each change of the number that `look`
-// returns, not to the whole wait.
-func WaitProgress(t testing.TB, what string, look func() (now int, done bool)) {
-	t.Helper()
-	last, over := -1, false
-	for !over {
-		testwait.Until(t, what, func() bool {
-			now, done := look()
-			changed := now != last
-			last, over = now, done
-			return done || changed
-		})
+	if s.T.Failed() {
+		s.T.Logf("the log of %s ends:\n%s", s.Name, s.logEnd())
 	}
 }
 
-// Monotonic returns a clock that all processes of this machine share, in nanoseconds.
-func Monotonic() int64 {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
-		panic(err) // only if the kernel does not have the clock
+// Events counts the lines of a log by event, in either log format.
+func (s *Sidecar) Events() map[string]int {
+	s.T.Helper()
+	log, err := os.ReadFile(s.LogFile)
+	if err != nil {
+		s.T.Fatal(err)
 	}
-	return ts.Nano()
+	counts := map[string]int{}
+	for _, m := range logEvent.FindAllSubmatch(log, -1) {
+		counts[string(m[1])]++
+	}
+	return counts
 }
 
-// Since returns the time since a reading of Monotonic.
-func Since(at int64) time.Duration { return time.Duration(Monotonic() - at) }
-
-// IsReset reports whether the error means that the other side closed the connection.
-func IsReset(err error) bool {
-	return errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
-}
+var logEvent = regexp.MustCompile(`(?m)^(?:time=.*? event=|\{"time":.*?"event":")(\w+)`)

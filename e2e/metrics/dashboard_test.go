@@ -17,7 +17,7 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
-	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/internal/testserver/debian"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
@@ -141,7 +141,7 @@ type prometheus struct {
 // startPrometheus starts Debian's Prometheus, which reads target every second.
 func startPrometheus(t *testing.T, target string) *prometheus {
 	t.Helper()
-	root, err := testserver.DebianRoot(t.Context(), "prometheus-bookworm", "bookworm", "prometheus")
+	root, err := debian.Root(t.Context(), "prometheus-bookworm", "bookworm", "prometheus")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,13 +14,13 @@ import (
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
 	"github.com/qsidecar/qsidecar/e2e/kit/admin"
-	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/internal/testserver/debian"
 )
 
 // promtool returns the path of Debian's promtool, unpacked.
 func promtool(t testing.TB) string {
 	t.Helper()
-	root, err := testserver.DebianRoot(t.Context(), "prometheus-bookworm", "bookworm", "prometheus")
+	root, err := debian.Root(t.Context(), "prometheus-bookworm", "bookworm", "prometheus")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/databases"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
@@ -13,7 +14,7 @@ import (
 // TestMySQLFailover checks a primary that dies, or becomes read-only, during work, and a replica
 // that is promoted later. The sidecars reach the servers at addresses that move.
 func TestMySQLFailover(t *testing.T) {
-	kit.OwnMySQL(t)
+	databases.OwnMySQL(t)
 	for _, kind := range kit.SkipLockedKinds {
 		for what, planned := range map[string]bool{"the primary dies": false, "the primary becomes read-only": true} {
 			t.Run(string(kind)+"/"+what, func(t *testing.T) { mysqlFailover(t, kind, planned) })
@@ -75,6 +76,6 @@ func mysqlFailover(t *testing.T, kind testserver.Kind, planned bool) {
 	}
 	late.moveTo("tcp", listens(replica))
 	f.check(func() int {
-		return len((&kit.MySQL{MySQL: replica, T: t, Name: "e2e"}).Jobs(t))
+		return len((&databases.MySQL{MySQL: replica, T: t, Name: "e2e"}).Jobs(t))
 	})
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/clientlib"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
@@ -124,7 +125,7 @@ type failover struct {
 type failoverPath struct {
 	name    string
 	sc      *kit.Sidecar
-	worker  *kit.ClientWorker
+	worker  *clientlib.Worker
 	settles []kit.Msg
 	posted  []*kit.Conn
 	waits   *kit.Conn
@@ -150,7 +151,7 @@ func (f *failover) start(urls map[string]string) {
 		for i := range perPath {
 			c.Put("long-"+name, fmt.Sprint(i))
 		}
-		w.worker = kit.GoWorker(f.T, w.sc, "WORKER_QUEUES=long-"+name)
+		w.worker = clientlib.GoWorker(f.T, w.sc, "WORKER_QUEUES=long-"+name)
 		w.worker.Start()
 		w.worker.DoneAtLeast(perPath)
 		c.Enqueue("raw-"+name, 3)

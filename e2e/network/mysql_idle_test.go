@@ -7,13 +7,14 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/databases"
 	"github.com/qsidecar/qsidecar/internal/testserver"
 )
 
 // TestMySQLWakeUp checks that a claim which waits on one sidecar is answered soon after an enqueue
 // through another, although MySQL has no notifications.
 func TestMySQLWakeUp(t *testing.T) {
-	kit.OnMySQL(t, kit.SkipLockedKinds[:1], func(t *testing.T, s *kit.Site, p *kit.MySQL) {
+	kit.OnMySQL(t, kit.SkipLockedKinds[:1], func(t *testing.T, s *kit.Site, p *databases.MySQL) {
 		wakeUps(t, s, kit.Size(200)/2)
 	})
 }
@@ -21,7 +22,7 @@ func TestMySQLWakeUp(t *testing.T) {
 // TestMySQLIdle measures the cost of a thousand waiting workers.
 func TestMySQLIdle(t *testing.T) {
 	const workers, queues = 1000, 20
-	kit.OnMySQL(t, kit.SkipLockedKinds[:1], func(t *testing.T, s *kit.Site, p *kit.MySQL) {
+	kit.OnMySQL(t, kit.SkipLockedKinds[:1], func(t *testing.T, s *kit.Site, p *databases.MySQL) {
 		sc := idleWorkers(s, workers, queues)
 		before := statements(p)
 		p.Query("SELECT SLEEP(?)", watched.Seconds())
@@ -36,7 +37,7 @@ func TestMySQLIdle(t *testing.T) {
 }
 
 // statements returns how many statements the server got since it started.
-func statements(p *kit.MySQL) (n int) {
+func statements(p *databases.MySQL) (n int) {
 	p.T.Helper()
 	// information_schema in MySQL has no counter, and MariaDB has no performance_schema.
 	db, err := p.Open("")
@@ -54,7 +55,7 @@ func statements(p *kit.MySQL) (n int) {
 // TestMySQLPlainInsert checks that a waiting claim is answered after another program's plain
 // INSERT.
 func TestMySQLPlainInsert(t *testing.T) {
-	kit.OnMySQL(t, []testserver.Kind{testserver.MySQL97, testserver.MariaDB105}, func(t *testing.T, s *kit.Site, p *kit.MySQL) {
+	kit.OnMySQL(t, []testserver.Kind{testserver.MySQL97, testserver.MariaDB105}, func(t *testing.T, s *kit.Site, p *databases.MySQL) {
 		sc := s.Start("a")
 		c := sc.Dial()
 		db := p.DB(t)
@@ -88,7 +89,7 @@ func TestMySQLOutage(t *testing.T) {
 	if kit.Soak {
 		kinds = kit.SkipLockedKinds
 	}
-	kit.OnMySQL(t, kinds, func(t *testing.T, s *kit.Site, p *kit.MySQL) {
+	kit.OnMySQL(t, kinds, func(t *testing.T, s *kit.Site, p *databases.MySQL) {
 		checkOutage(t, s, p.MySQL, func() int {
 			return len(p.Query("SELECT CAST(id AS CHAR) FROM qsidecar_jobs WHERE queue = 'mail' AND state = 'ready' AND attempts = 0"))
 		})
@@ -97,5 +98,5 @@ func TestMySQLOutage(t *testing.T) {
 
 // TestMySQLNoJobWaitsForASlowHost does the same as on PostgreSQL, which notifies hosts.
 func TestMySQLNoJobWaitsForASlowHost(t *testing.T) {
-	kit.OnMySQL(t, kit.SkipLockedKinds[:1], func(t *testing.T, s *kit.Site, p *kit.MySQL) { noJobWaitsForASlowHost(t, s) })
+	kit.OnMySQL(t, kit.SkipLockedKinds[:1], func(t *testing.T, s *kit.Site, p *databases.MySQL) { noJobWaitsForASlowHost(t, s) })
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/Shopify/toxiproxy/v2/toxics"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
-	"github.com/qsidecar/qsidecar/e2e/kit/cutter"
+	"github.com/qsidecar/qsidecar/e2e/kit/proxy"
 )
 
 // cutPoints returns after how many of n bytes to cut: all over the range, and each of the last
@@ -32,7 +32,7 @@ func cutPoints(n int64) (at []int64) {
 // before and after the commit. No other worker gets the job, no delivery uses up an attempt, and no
 // ack is lost.
 func TestPostgresCutPoints(t *testing.T) {
-	toxics.Register("qsidecar_cut", new(cutter.Toxic))
+	toxics.Register("qsidecar_cut", new(proxy.CutToxic))
 	s, p := kit.NewPostgresSite(t)
 	s.SidecarTimeout = 20 * time.Second // a long timeout, so that few other statements run during the cuts
 	wire, through := p.Proxy()
@@ -57,7 +57,7 @@ func TestPostgresCutPoints(t *testing.T) {
 		w.Must(kit.Msg{"op": "ack", "lease": job.Lease})
 	}
 	for _, way := range []string{"upstream", "downstream"} {
-		cutters := cutter.Cutters[way]
+		cutters := proxy.Cutters[way]
 		var claims, acks []int64
 		for range 9 { // the first ones prepare their statements
 			producer.Enqueue("mail", 1)

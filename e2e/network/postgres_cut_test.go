@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/crash"
+	"github.com/qsidecar/qsidecar/e2e/kit/proxy"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
@@ -30,7 +32,7 @@ func TestPostgresCutOff(t *testing.T) {
 		producer.WaitDelivered(job)
 		held = append(held, job.Lease)
 	}
-	wire.AddToxics(kit.Toxic("timeout", "upstream", "timeout", 0), kit.Toxic("timeout", "downstream", "timeout", 0)) // drops all bytes
+	wire.AddToxics(proxy.Toxic("timeout", "upstream", "timeout", 0), proxy.Toxic("timeout", "downstream", "timeout", 0)) // drops all bytes
 	began := kit.Monotonic()
 	other := b.Dial()
 	var again time.Duration
@@ -81,19 +83,19 @@ func TestPostgresCutCrashRun(t *testing.T) {
 	s.URL = through
 	a := s.Start("a")
 	toggles := 0
-	v := kit.CrashRun{
+	v := crash.Plan{
 		Queue: "crash", Jobs: kit.Size(30_000), Workers: 32,
 		Sidecars: []*kit.Sidecar{a, b},
-		Killers: []kit.Killer{
-			{Every: 500, Kill: kit.KillWorker},
-			{Every: 101, Kill: func(r *kit.CrashRuntime) { toggles++; toggle(wire, r, a.Name, s.SidecarTimeout) }},
+		Killers: []crash.Killer{
+			{Every: 500, Kill: crash.KillWorker},
+			{Every: 101, Kill: func(r *crash.Run) { toggles++; toggle(wire, r, a.Name, s.SidecarTimeout) }},
 		},
-		OnTick: func(r *kit.CrashRuntime) {
+		OnTick: func(r *crash.Run) {
 			if wire.CutAt != 0 && kit.Since(wire.CutAt) > s.SidecarTimeout/6 {
 				toggle(wire, r, a.Name, s.SidecarTimeout)
 			}
 		},
-		RepairAll: func(r *kit.CrashRuntime) {
+		RepairAll: func(r *crash.Run) {
 			if wire.CutAt != 0 {
 				toggle(wire, r, a.Name, s.SidecarTimeout)
 			}
@@ -114,20 +116,20 @@ func TestPostgresCutCrashRun(t *testing.T) {
 
 // toggle disconnects, or connects again. A break that is shorter than a part of the timeout does
 // not explain a second delivery.
-func toggle(n *kit.Proxy, r *kit.CrashRuntime, who string, lease time.Duration) {
+func toggle(n *proxy.Proxy, r *crash.Run, who string, lease time.Duration) {
 	n.T.Helper()
 	if n.CutAt == 0 {
 		n.CutAt = kit.Monotonic()
 		stream := []string{"upstream", "downstream"}[r.Rand.IntN(2)]
 		n.SetToxics([]string{
-			kit.Toxic("limit_data", stream, "bytes", 200+r.Rand.IntN(20_000)), // ends the connection after that many bytes
-			kit.Toxic("limit_data", stream, "bytes", 200+r.Rand.IntN(2_000)),
-			kit.Toxic("reset_peer", stream, "timeout", r.Rand.IntN(20)), // resets it that long after its first bytes
-			kit.Toxic("timeout", stream, "timeout", 0),                  // drops all bytes
+			proxy.Toxic("limit_data", stream, "bytes", 200+r.Rand.IntN(20_000)), // ends the connection after that many bytes
+			proxy.Toxic("limit_data", stream, "bytes", 200+r.Rand.IntN(2_000)),
+			proxy.Toxic("reset_peer", stream, "timeout", r.Rand.IntN(20)), // resets it that long after its first bytes
+			proxy.Toxic("timeout", stream, "timeout", 0),                  // drops all bytes
 		}[r.Rand.IntN(4)])
 		return
 	}
-	rec := kit.Record{At: n.CutAt, Who: kit.Connections, What: kit.Killed}
+	rec := crash.Record{At: n.CutAt, Who: crash.Connections, What: crash.Killed}
 	if kit.Since(n.CutAt) > lease/3 {
 		rec.Who = who
 	}

@@ -1,12 +1,16 @@
 package network
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/child"
 )
 
 // TestPostgresWakeUp checks that a claim which waits on one sidecar is answered after an enqueue
@@ -34,10 +38,22 @@ func TestPostgresIdle(t *testing.T) {
 	p.Query(p.Admin(), "SELECT pg_sleep($1)::text", watched.Seconds())
 	output := p.Log()[before:]
 	statements := strings.Count(output, "LOG:  execute ") + strings.Count(output, "LOG:  statement: ")
-	connections := len(p.Backends())
+	connections := len(p.ConnectionIDs())
 	rss, _ := sc.RSS()
 	judgeIdle(t, workers, queues, rss, connections, statements)
 }
+
+// inserter runs the documented plain INSERT in the database of a URL, like a program that uses only SQL.
+var inserter = child.NewMode("insert", func(url string, _ <-chan struct{}) error {
+	ctx := context.Background()
+	c, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer c.Close(ctx)
+	_, err = c.Exec(ctx, "INSERT INTO qsidecar.qsidecar_jobs (queue, payload) VALUES ('mail', 'hello')")
+	return err
+})
 
 // TestPostgresPlainInsert checks that a waiting claim is answered after another program's
 // documented plain INSERT.
@@ -50,7 +66,7 @@ func TestPostgresPlainInsert(t *testing.T) {
 	for range rounds {
 		c.Post(kit.Msg{"op": "claim", "queue": "mail", "wait_ms": kit.WaitMS()})
 		sc.CaughtUp()
-		w := kit.StartWorker(t, kit.ModeInsert, kit.WorkerTask{Name: "inserter", Socket: p.URL}, nil)
+		w := inserter.Start(t, child.Options{Name: "inserter"}, p.URL)
 		w.Stop(t) // it exits when the transaction is committed
 		began := kit.Monotonic()
 		r := c.Next()

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
-	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/internal/testserver/local"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
@@ -120,7 +120,7 @@ func TestDeb(t *testing.T) {
 	if t.Failed() {
 		return
 	}
-	if err := testserver.RanAsRoot("deb", "installed, upgraded, removed and purged in a Debian booted under systemd-nspawn"); err != nil {
+	if err := local.RanAsRoot("deb", "installed, upgraded, removed and purged in a Debian booted under systemd-nspawn"); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -18,7 +18,7 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
-	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/internal/testserver/local"
 )
 
 // releaseTag is the version that the test's repository gives its commit.
@@ -169,7 +169,7 @@ func TestReleaseArchives(t *testing.T) {
 		}
 		linked(t, arch, files)
 		program := filepath.Join(t.TempDir(), "qsidecar")
-		if err := testserver.WriteProgram(program, files["qsidecar"]); err != nil {
+		if err := local.WriteProgram(program, files["qsidecar"]); err != nil {
 			t.Fatal(err)
 		}
 		f, err := elf.Open(program)

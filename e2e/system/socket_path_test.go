@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
-	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/internal/testserver/local"
 )
 
 // secondSidecar returns another sidecar on the same socket.
@@ -57,7 +57,7 @@ var stranger = kit.SystemUser{UID: 4242, GID: 4343}
 // do runs a command as root, or fails the test.
 func do(t *testing.T, name string, args ...string) {
 	t.Helper()
-	if out, err := testserver.AsRoot(t.Context(), name, args...).CombinedOutput(); err != nil {
+	if out, err := local.AsRoot(t.Context(), name, args...).CombinedOutput(); err != nil {
 		t.Fatalf("%s %s: %v\n%s(this test needs root, or sudo without a password)", name, strings.Join(args, " "), err, out)
 	}
 }
@@ -161,7 +161,7 @@ func TestInvalidSocketPaths(t *testing.T) {
 	if t.Failed() {
 		return
 	}
-	if err := testserver.RanAsRoot("socket places", fmt.Sprintf("%d of other users, links and files, each refused at a start and by a reload", len(places))); err != nil {
+	if err := local.RanAsRoot("socket places", fmt.Sprintf("%d of other users, links and files, each refused at a start and by a reload", len(places))); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -191,7 +191,7 @@ func (p badPath) checkReports(t *testing.T, sc *kit.Sidecar, name, socket string
 // listing returns all files of a directory with their owners.
 func listing(t *testing.T, dir string) string {
 	t.Helper()
-	out, err := testserver.AsRoot(t.Context(), "ls", "-lain", "--time-style=full-iso", dir).Output()
+	out, err := local.AsRoot(t.Context(), "ls", "-lain", "--time-style=full-iso", dir).Output()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -221,7 +221,7 @@ func TestSocketInTmp(t *testing.T) {
 	sc.Start()
 	for _, args := range [][]string{{"rm", "-f", sc.Socket}, {"rm", "-f", sc.Socket + ".lock"}, {"ln", "-sf", "/etc/passwd", sc.Socket}, {"flock", "-n", sc.Socket + ".lock", "true"}} {
 		set := []string{"--reuid", fmt.Sprint(stranger.UID), "--regid", fmt.Sprint(stranger.GID), "--clear-groups"}
-		if out, err := testserver.AsRoot(t.Context(), "setpriv", append(set, args...)...).CombinedOutput(); err == nil {
+		if out, err := local.AsRoot(t.Context(), "setpriv", append(set, args...)...).CombinedOutput(); err == nil {
 			t.Errorf("%v as another user succeeded: %s", args, out)
 		}
 	}

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
-	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/internal/testserver/debian"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
@@ -33,7 +33,7 @@ type machine struct {
 // boot starts a machine. It needs root.
 func boot(t testing.TB) *machine {
 	t.Helper()
-	root, took, err := testserver.DebianSystem(t.Context(), "bookworm")
+	root, took, err := debian.System(t.Context(), "bookworm")
 	if err != nil {
 		t.Fatal(err)
 	}

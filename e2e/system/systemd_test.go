@@ -13,7 +13,8 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
-	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/internal/testserver/debian"
+	"github.com/qsidecar/qsidecar/internal/testserver/local"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
@@ -69,7 +70,7 @@ func TestSystemd(t *testing.T) {
 	if t.Failed() {
 		return
 	}
-	if err := testserver.RanAsRoot("systemd", "booted under systemd-nspawn: "+m.do("systemctl --version | head -n 1")); err != nil {
+	if err := local.RanAsRoot("systemd", "booted under systemd-nspawn: "+m.do("systemctl --version | head -n 1")); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -85,19 +86,19 @@ func endsWithStarter() {
 }
 
 // againAsRoot runs this test in another process of this program, as root. what is the argument of
-// testserver.RanAsRoot.
+// local.RanAsRoot.
 func againAsRoot(t *testing.T, what string, env ...string) {
 	t.Helper()
 	if os.Getenv(asRoot) != "" {
 		t.Fatal("sudo did not give root")
 	}
 	env = append(env, asRoot+"=1", "QSIDECAR_BIN="+kit.Binary, "PATH="+os.Getenv("PATH"))
-	for _, name := range []string{"QSIDECAR_SOAK", testserver.EnvMirror, "XDG_CACHE_HOME"} {
+	for _, name := range []string{"QSIDECAR_SOAK", debian.EnvMirror, "XDG_CACHE_HOME"} {
 		if v := os.Getenv(name); v != "" {
 			env = append(env, name+"="+v)
 		}
 	}
-	cmd := testserver.AsRoot(t.Context(), "env", append(env, os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v", "-test.count=1")...)
+	cmd := local.AsRoot(t.Context(), "env", append(env, os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v", "-test.count=1")...)
 	stdin, err := cmd.StdinPipe() // it ends when this process ends in any way
 	if err != nil {
 		t.Fatal(err)
@@ -114,7 +115,7 @@ func againAsRoot(t *testing.T, what string, env ...string) {
 			kit.Figure(t, "%s", output)
 		}
 	}
-	if err := testserver.RanAsRoot(what, "by sudo, booted under systemd-nspawn"); err != nil {
+	if err := local.RanAsRoot(what, "by sudo, booted under systemd-nspawn"); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -167,7 +168,7 @@ func (m *machine) service(t *testing.T, page string) *service {
 // installed copies this checkout to the machine, for the page's commands.
 func installed(t *testing.T, m *machine) (page string) {
 	t.Helper()
-	root, err := testserver.Repository()
+	root, err := local.Repository()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,7 +182,7 @@ func installed(t *testing.T, m *machine) (page string) {
 	if err := os.Mkdir(filepath.Join(m.share, "bin"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := testserver.WriteProgram(filepath.Join(m.share, "bin", "qsidecar"), program); err != nil {
+	if err := local.WriteProgram(filepath.Join(m.share, "bin", "qsidecar"), program); err != nil {
 		t.Fatal(err)
 	}
 	text, err := os.ReadFile(filepath.Join(root, "deploy", "systemd", "README.md"))

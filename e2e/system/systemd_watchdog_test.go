@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
+	"github.com/qsidecar/qsidecar/e2e/kit/proxy"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
@@ -62,7 +63,7 @@ func unitDatabase(t *testing.T, s *service) {
 	client := s.dial()
 	client.Enqueue("q", 1)
 	waits := s.dial()
-	wire.AddToxics(kit.Toxic("timeout", "upstream", "timeout", 0), kit.Toxic("timeout", "downstream", "timeout", 0)) // drops all bytes
+	wire.AddToxics(proxy.Toxic("timeout", "upstream", "timeout", 0), proxy.Toxic("timeout", "downstream", "timeout", 0)) // drops all bytes
 	down := kit.Monotonic()
 	waits.Post(kit.Msg{"op": "enqueue", "queue": "q"}) // waits for the database
 	asks := 0

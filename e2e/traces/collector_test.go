@@ -21,7 +21,7 @@ import (
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/internal/testserver/local"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
@@ -52,7 +52,7 @@ service:
 // newCollector returns a collector that does not run.
 func newCollector(t testing.TB) *collector {
 	t.Helper()
-	port, err := testserver.FreePort()
+	port, err := local.FreePort()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
-	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/internal/testserver/local"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
@@ -20,7 +20,7 @@ func browse(t *testing.T, s *kit.Site, input map[string]any, scenarios ...string
 	t.Helper()
 	home, err := os.MkdirTemp(s.Dir, "b") // a short path, because Chromium has sockets in it
 	if err == nil {
-		err = testserver.WriteProgram(filepath.Join(home, "chromium"), []byte(chromium))
+		err = local.WriteProgram(filepath.Join(home, "chromium"), []byte(chromium))
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -9,7 +9,7 @@ import (
 	"sync"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
-	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/internal/testserver/local"
 )
 
 // nodePackages installs the npm packages that package-lock.json lists, if they are missing, and returns the directory
@@ -19,7 +19,7 @@ var nodePackages = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	cache, err := testserver.CacheDir()
+	cache, err := local.CacheDir()
 	if err != nil {
 		return "", err
 	}

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
-	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/internal/testserver/local"
 )
 
 const (
@@ -27,7 +27,7 @@ func pageOf(t *testing.T, s *kit.Site, name, access string) (*kit.Sidecar, strin
 func pageWith(t *testing.T, s *kit.Site, name, access, options string) (*kit.Sidecar, string) {
 	t.Helper()
 	file := filepath.Join(s.Dir, "token")
-	port, err := testserver.FreePort()
+	port, err := local.FreePort()
 	if err == nil {
 		err = os.WriteFile(file, []byte(token+"\n"), 0o600)
 	}

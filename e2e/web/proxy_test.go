@@ -19,7 +19,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/e2e/kit"
 	"github.com/qsidecar/qsidecar/internal/testdocs"
-	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/internal/testserver/local"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
@@ -42,7 +42,7 @@ type proxies struct {
 // add starts a sidecar and returns the ports of the proxy and of the sidecar. path is that in the browser.
 func (x *proxies) add(name, scheme, path string) (port, upstream string) {
 	x.Helper()
-	port, err := testserver.FreePort()
+	port, err := local.FreePort()
 	if err != nil {
 		x.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/qsidecar/qsidecar/internal/testserver/local"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
@@ -66,7 +67,7 @@ func (m *MySQL) enter(ctx context.Context, first bool) error {
 func groupSettings(n int, multiPrimary bool, o Options) ([]Options, error) {
 	var addresses []string
 	for range n {
-		port, err := FreePort()
+		port, err := local.FreePort()
 		if err != nil {
 			return nil, err
 		}

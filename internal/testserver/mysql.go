@@ -17,6 +17,9 @@ import (
 	"testing"
 
 	"github.com/go-sql-driver/mysql"
+
+	"github.com/qsidecar/qsidecar/internal/testserver/local"
+	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
 // MySQL is a running MySQL or MariaDB server with its own data directory.
@@ -32,9 +35,9 @@ type MySQL struct {
 	dir      string // empty if this package did not start the server
 	home     string // directory of the unpacked packages
 	args     []string
-	who      account
+	who      local.Account
 	unlogged bool // the user is not in the binary log, because each server creates it
-	run      *process
+	run      *local.Process
 	number   atomic.Int64
 
 	galera    bool   // a node of a Galera cluster
@@ -65,11 +68,11 @@ func startMySQL(ctx context.Context, kind Kind, o Options, template string) (*My
 	if at := os.Getenv(from.env); at != "" {
 		return namedMySQL(ctx, kind, at)
 	}
-	who, err := unprivileged()
+	who, err := local.Unprivileged()
 	if err != nil {
 		return nil, err
 	}
-	cache, err := cacheDir(who)
+	cache, err := local.CacheDirOf(who)
 	if err != nil {
 		return nil, err
 	}
@@ -88,7 +91,7 @@ func startMySQL(ctx context.Context, kind Kind, o Options, template string) (*My
 	if err := m.start(ctx, template, o); err != nil {
 		return nil, err
 	}
-	return m, recordServer(m.product() + " " + m.Version)
+	return m, local.RecordServer(m.product() + " " + m.Version)
 }
 
 // namedMySQL returns a server that this package did not start.
@@ -106,7 +109,7 @@ func namedMySQL(ctx context.Context, kind Kind, at string) (*MySQL, error) {
 	if err := m.Ready(ctx); err != nil {
 		return nil, fmt.Errorf("the server that %s names: %w", env, err)
 	}
-	return m, recordServer(m.product() + " " + m.Version)
+	return m, local.RecordServer(m.product() + " " + m.Version)
 }
 
 func (m *MySQL) product() string {
@@ -118,10 +121,10 @@ func (m *MySQL) product() string {
 
 // start copies the template and runs a server on the copy.
 func (m *MySQL) start(ctx context.Context, template string, o Options) error {
-	removeDeadServers()
+	local.RemoveDeadServers()
 	// The path must be short: a Unix socket's path has at most 107 bytes. Its name contains the
 	// process id.
-	dir, err := newServerDir("qsmy", o)
+	dir, err := local.NewServerDir("qsmy", o.Durable)
 	if err != nil {
 		return err
 	}
@@ -135,7 +138,7 @@ func (m *MySQL) start(ctx context.Context, template string, o Options) error {
 	}
 	// Another process can take a free port in between.
 	for range 5 {
-		if m.Port, err = FreePort(); err != nil {
+		if m.Port, err = local.FreePort(); err != nil {
 			break
 		}
 		m.args = m.settings(o)
@@ -293,7 +296,7 @@ func (m *MySQL) Restart(ctx context.Context) (err error) {
 		}
 	}
 	// SIGKILL if this process dies, because the data is then useless.
-	if m.run, err = launch(cmd, m.who, syscall.SIGKILL, m.log()); err != nil {
+	if m.run, err = local.Launch(cmd, m.who, syscall.SIGKILL, m.log()); err != nil {
 		return err
 	}
 	return m.Ready(ctx)
@@ -301,7 +304,7 @@ func (m *MySQL) Restart(ctx context.Context) (err error) {
 
 // Ready waits until the server answers.
 func (m *MySQL) Ready(ctx context.Context) error {
-	return m.run.waitReady(ctx, "the server", m.checkVersion)
+	return m.run.WaitReady(ctx, "the server", m.checkVersion)
 }
 
 // Halt shuts the server down and keeps its data.
@@ -314,7 +317,7 @@ func (m *MySQL) end(s syscall.Signal) error {
 	if m.dir == "" {
 		return errNotOurs
 	}
-	_, err := m.run.stop(s)
+	_, err := m.run.Stop(s)
 	return err
 }
 
@@ -323,7 +326,7 @@ func (m *MySQL) PID() int {
 	if m.run == nil {
 		return 0
 	}
-	return m.run.process.Pid
+	return m.run.OS.Pid
 }
 
 // Stop ends the server and removes its data. It does nothing to a server that this package did not
@@ -342,4 +345,157 @@ func (m *MySQL) Stop() error {
 func (m *MySQL) log() string { return filepath.Join(m.dir, "log") }
 
 // Log returns the server's log, for a test that failed.
-func (m *MySQL) Log() string { return m.run.output() }
+func (m *MySQL) Log() string { return m.run.Output() }
+
+// drop ends the connections to a database, which can hold locks, and drops it.
+func (m *MySQL) drop(name string) error {
+	return testwait.Poll(context.Background(), func(ctx context.Context) error {
+		ids, err := m.Connections(ctx, name)
+		if err != nil {
+			return err
+		}
+		for _, id := range ids {
+			if err := m.Kill(ctx, id); err != nil {
+				return err
+			}
+		}
+		return m.Exec(ctx, "DROP DATABASE IF EXISTS "+name)
+	})
+}
+
+// MySQLSessions is the table of sessions, with id, db and command. MySQL's table in
+// information_schema fails if a running statement contains bytes that are not text.
+const MySQLSessions = "/*M! information_schema.processlist */ /*!80022 performance_schema.processlist */"
+
+// Connections returns the ids of the sessions that use a database.
+func (m *MySQL) Connections(ctx context.Context, database string) (ids []int64, err error) {
+	db, err := m.Open("")
+	if err != nil {
+		return nil, err
+	}
+	defer db.Close()
+	rows, err := db.QueryContext(ctx, "SELECT id FROM "+MySQLSessions+" WHERE db = ? ORDER BY id", database)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	for rows.Next() {
+		var id int64
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		ids = append(ids, id)
+	}
+	return ids, rows.Err()
+}
+
+// Kill ends a connection. One that has ended by itself isn't an error.
+//
+// MySQL closes the killed session's socket in the thread that runs KILL. If the session is
+// about to write an answer, that answer goes to the next connection that gets the same file
+// descriptor, which can be another test's. So on MySQL Kill interrupts the session's
+// statements until it idles, and only then kills it.
+func (m *MySQL) Kill(ctx context.Context, id int64) error {
+	db, err := m.Open("")
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	for command := ""; !origins[m.Kind].maria; {
+		err := db.QueryRowContext(ctx, "SELECT command FROM "+MySQLSessions+" WHERE id = ?", id).Scan(&command)
+		if errors.Is(err, sql.ErrNoRows) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if command == "Sleep" {
+			break
+		}
+		if err := endOf(ctx, db, "QUERY", id); err != nil {
+			return err
+		}
+	}
+	return endOf(ctx, db, "CONNECTION", id)
+}
+
+func endOf(ctx context.Context, db *sql.DB, what string, id int64) error {
+	const noSuchThread = 1094
+	_, err := db.ExecContext(ctx, fmt.Sprintf("KILL %s %d", what, id))
+	if e := (*mysql.MySQLError)(nil); errors.As(err, &e) && e.Number == noSuchThread {
+		return nil
+	}
+	return err
+}
+
+// Freeze stops the server's process. Connections stay open and get no replies.
+func (m *MySQL) Freeze() error { return m.run.OS.Signal(syscall.SIGSTOP) }
+
+// Thaw continues the server's process after Freeze.
+func (m *MySQL) Thaw() error { return m.run.OS.Signal(syscall.SIGCONT) }
+
+// Ended reports whether the server's process has ended.
+func (m *MySQL) Ended() bool {
+	select {
+	case status := <-m.run.Ended:
+		m.run.Ended <- status
+		return true
+	default:
+		return false
+	}
+}
+
+// row returns the first row of a query as texts.
+func (m *MySQL) row(ctx context.Context, statement string) ([]string, error) {
+	_, row, err := m.nameAndRow(ctx, statement)
+	return row, err
+}
+
+// named returns the first row of a query by the names of its columns.
+func (m *MySQL) named(ctx context.Context, statement string) (map[string]string, error) {
+	names, row, err := m.nameAndRow(ctx, statement)
+	all := map[string]string{}
+	for i, value := range row {
+		all[strings.ToLower(names[i])] = value
+	}
+	return all, err
+}
+
+func (m *MySQL) nameAndRow(ctx context.Context, statement string) (names, row []string, err error) {
+	db, err := m.Open("")
+	if err != nil {
+		return nil, nil, err
+	}
+	defer db.Close()
+	rows, err := db.QueryContext(ctx, statement)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", statement, err)
+	}
+	defer rows.Close()
+	names, err = rows.Columns()
+	if err != nil || !rows.Next() {
+		return nil, nil, fmt.Errorf("%s returned no row: %w", statement, errors.Join(err, rows.Err()))
+	}
+	texts, into := make([]sql.NullString, len(names)), make([]any, len(names))
+	for i := range texts {
+		into[i] = &texts[i]
+	}
+	if err := rows.Scan(into...); err != nil {
+		return nil, nil, err
+	}
+	row = make([]string, len(names))
+	for i, t := range texts {
+		row[i] = t.String
+	}
+	return names, row, rows.Close()
+}
+
+// ownID gives the copy of a data directory its own server id. Servers with the same id do not
+// replicate each other.
+func (m *MySQL) ownID() error {
+	err := os.Remove(filepath.Join(m.dir, "data", "auto.cnf"))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil // MariaDB
+	}
+	return err
+}

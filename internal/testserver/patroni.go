@@ -13,6 +13,8 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/qsidecar/qsidecar/internal/testserver/debian"
+	"github.com/qsidecar/qsidecar/internal/testserver/local"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 )
 
@@ -23,8 +25,8 @@ type Patroni struct {
 	synchronous bool
 	through     func(member, to string) string
 	home, dir   string
-	who         account
-	etcd        *process
+	who         local.Account
+	etcd        *local.Process
 	etcdPort    string
 }
 
@@ -34,7 +36,7 @@ type PatroniMember struct {
 
 	server    *Postgres // without what through returned
 	dir, rest string
-	patroni   *process
+	patroni   *local.Process
 	postgres  int // the process id of the server when it was last frozen or killed
 }
 
@@ -47,15 +49,15 @@ func patroniHome(cache string) string { return filepath.Join(cache, "patroni-"+p
 // Connections lead to the address that through returns for their destination. It is called for each member in this order: from the
 // member to etcd, from clients to its PostgreSQL, from other members to its PostgreSQL, and from them to its Patroni.
 func StartPatroni(ctx context.Context, n int, synchronous bool, through func(member, to string) string) (_ *Patroni, err error) {
-	removeDeadServers()
+	local.RemoveDeadServers()
 	c := &Patroni{synchronous: synchronous, through: through}
-	if c.who, err = unprivileged(); err != nil {
+	if c.who, err = local.Unprivileged(); err != nil {
 		return nil, err
 	}
 	if c.home, err = installPatroni(ctx, c.who); err != nil {
 		return nil, err
 	}
-	if c.dir, err = newServerDir("qspg", Options{}); err != nil {
+	if c.dir, err = local.NewServerDir("qspg", false); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -77,29 +79,29 @@ func StartPatroni(ctx context.Context, n int, synchronous bool, through func(mem
 	if err := c.Whole(ctx); err != nil {
 		return nil, err
 	}
-	return c, recordServer("PostgreSQL 15 under Patroni")
+	return c, local.RecordServer("PostgreSQL 15 under Patroni")
 }
 
-func (c *Patroni) startEtcd(ctx context.Context) (err error) {
-	peers, err := FreePort()
+func (p *Patroni) startEtcd(ctx context.Context) (err error) {
+	peers, err := local.FreePort()
 	if err != nil {
 		return err
 	}
-	if c.etcdPort, err = FreePort(); err != nil {
+	if p.etcdPort, err = local.FreePort(); err != nil {
 		return err
 	}
-	clients, members := "http://127.0.0.1:"+c.etcdPort, "http://127.0.0.1:"+peers
-	loader, libraries, err := loaderOf(c.home)
+	clients, members := "http://127.0.0.1:"+p.etcdPort, "http://127.0.0.1:"+peers
+	loader, libraries, err := debian.Loader(p.home)
 	if err != nil {
 		return err
 	}
-	cmd := exec.Command(loader, "--library-path", libraries, filepath.Join(c.home, "usr/bin/etcd"), "--data-dir", filepath.Join(c.dir, "etcd", "data"),
+	cmd := exec.Command(loader, "--library-path", libraries, filepath.Join(p.home, "usr/bin/etcd"), "--data-dir", filepath.Join(p.dir, "etcd", "data"),
 		"--listen-client-urls", clients, "--advertise-client-urls", clients, "--listen-peer-urls", members,
 		"--initial-advertise-peer-urls", members, "--initial-cluster", "default="+members, "--unsafe-no-fsync")
-	if c.etcd, err = launch(cmd, c.who, syscall.SIGKILL, filepath.Join(c.dir, "etcd", "log")); err != nil {
+	if p.etcd, err = local.Launch(cmd, p.who, syscall.SIGKILL, filepath.Join(p.dir, "etcd", "log")); err != nil {
 		return err
 	}
-	return c.etcd.waitReady(ctx, "etcd", func(ctx context.Context) error { return ok(ctx, clients+"/health") })
+	return p.etcd.WaitReady(ctx, "etcd", func(ctx context.Context) error { return ok(ctx, clients+"/health") })
 }
 
 // ok returns an error unless a URL answers with 200.
@@ -145,49 +147,49 @@ postgresql:
 `
 
 // add starts a member and waits until its server answers.
-func (c *Patroni) add(ctx context.Context, name string) error {
-	m := &PatroniMember{Name: name, dir: filepath.Join(c.dir, name)}
+func (p *Patroni) add(ctx context.Context, name string) error {
+	m := &PatroniMember{Name: name, dir: filepath.Join(p.dir, name)}
 	var ports [2]string
 	for i := range ports {
 		var err error
-		if ports[i], err = FreePort(); err != nil {
+		if ports[i], err = local.FreePort(); err != nil {
 			return err
 		}
 	}
 	m.server = &Postgres{admin: &url.URL{Scheme: "postgres", User: url.User("postgres"), Host: "127.0.0.1:" + ports[0],
 		Path: "/postgres", RawQuery: "sslmode=disable"}}
 	m.rest = "http://127.0.0.1:" + ports[1]
-	etcd := c.through(name, "127.0.0.1:"+c.etcdPort)
-	m.Addr = c.through(name, m.server.admin.Host)
-	text := fmt.Sprintf(patroniConfig, name, ports[1], etcd, c.synchronous, ports[0], m.dir, postgresBin(c.home),
-		c.through(name, m.server.admin.Host), c.through(name, "127.0.0.1:"+ports[1]))
-	err := errors.Join(os.Mkdir(m.dir, 0o700), os.WriteFile(filepath.Join(m.dir, "patroni.yaml"), []byte(text), 0o600), own(m.dir, c.who))
+	etcd := p.through(name, "127.0.0.1:"+p.etcdPort)
+	m.Addr = p.through(name, m.server.admin.Host)
+	text := fmt.Sprintf(patroniConfig, name, ports[1], etcd, p.synchronous, ports[0], m.dir, postgresBin(p.home),
+		p.through(name, m.server.admin.Host), p.through(name, "127.0.0.1:"+ports[1]))
+	err := errors.Join(os.Mkdir(m.dir, 0o700), os.WriteFile(filepath.Join(m.dir, "patroni.yaml"), []byte(text), 0o600), own(m.dir, p.who))
 	if err != nil {
 		return err
 	}
-	c.Members = append(c.Members, m)
-	if err := c.Start(m); err != nil {
+	p.Members = append(p.Members, m)
+	if err := p.Start(m); err != nil {
 		return err
 	}
-	return m.patroni.waitReady(ctx, "PostgreSQL under Patroni", func(ctx context.Context) error { return ok(ctx, m.rest+"/health") })
+	return m.patroni.WaitReady(ctx, "PostgreSQL under Patroni", func(ctx context.Context) error { return ok(ctx, m.rest+"/health") })
 }
 
 // Start starts a member's Patroni, which starts its server.
-func (c *Patroni) Start(m *PatroniMember) (err error) {
-	cmd := exec.Command(filepath.Join(c.home, "python"), filepath.Join(c.home, "usr/bin/patroni"), filepath.Join(m.dir, "patroni.yaml"))
-	m.patroni, err = launch(cmd, c.who, syscall.SIGTERM, filepath.Join(m.dir, "log")) // at SIGTERM it ends its server too
+func (p *Patroni) Start(m *PatroniMember) (err error) {
+	cmd := exec.Command(filepath.Join(p.home, "python"), filepath.Join(p.home, "usr/bin/patroni"), filepath.Join(m.dir, "patroni.yaml"))
+	m.patroni, err = local.Launch(cmd, p.who, syscall.SIGTERM, filepath.Join(m.dir, "log")) // at SIGTERM it ends its server too
 	return err
 }
 
 // Whole waits until one member is the primary and all others follow it and have its last changes.
-func (c *Patroni) Whole(ctx context.Context) error {
+func (p *Patroni) Whole(ctx context.Context) error {
 	return testwait.Poll(ctx, func(ctx context.Context) error {
-		primary, err := c.primary(ctx, nil)
+		primary, err := p.primary(ctx, nil)
 		if err != nil {
 			return err
 		}
-		synchronous := !c.synchronous
-		for _, m := range c.Members {
+		synchronous := !p.synchronous
+		for _, m := range p.Members {
 			if m == primary {
 				continue
 			}
@@ -204,17 +206,17 @@ func (c *Patroni) Whole(ctx context.Context) error {
 }
 
 // Primary waits until a member is the primary, and returns it. It doesn't query the member without.
-func (c *Patroni) Primary(ctx context.Context, without *PatroniMember) (primary *PatroniMember, err error) {
+func (p *Patroni) Primary(ctx context.Context, without *PatroniMember) (primary *PatroniMember, err error) {
 	err = testwait.Poll(ctx, func(ctx context.Context) (err error) {
-		primary, err = c.primary(ctx, without)
+		primary, err = p.primary(ctx, without)
 		return err
 	})
 	return primary, err
 }
 
-func (c *Patroni) primary(ctx context.Context, without *PatroniMember) (*PatroniMember, error) {
+func (p *Patroni) primary(ctx context.Context, without *PatroniMember) (*PatroniMember, error) {
 	var failed error
-	for _, m := range c.Members {
+	for _, m := range p.Members {
 		if m == without {
 			continue
 		}
@@ -228,23 +230,23 @@ func (c *Patroni) primary(ctx context.Context, without *PatroniMember) (*Patroni
 }
 
 // Switchover makes Patroni choose another primary.
-func (c *Patroni) Switchover(ctx context.Context, from *PatroniMember) error {
-	return run(ctx, filepath.Join(c.home, "python"), filepath.Join(c.home, "usr/bin/patronictl"), "-c", filepath.Join(from.dir, "patroni.yaml"),
+func (p *Patroni) Switchover(ctx context.Context, from *PatroniMember) error {
+	return local.Run(ctx, filepath.Join(p.home, "python"), filepath.Join(p.home, "usr/bin/patronictl"), "-c", filepath.Join(from.dir, "patroni.yaml"),
 		"switchover", "qsidecar", "--leader", from.Name, "--force")
 }
 
 // Kill9 kills a member's Patroni and its server with signal 9. Start starts them again.
-func (c *Patroni) Kill9(m *PatroniMember) error {
-	if err := c.Freeze(m); err != nil {
+func (p *Patroni) Kill9(m *PatroniMember) error {
+	if err := p.Freeze(m); err != nil {
 		return err
 	}
-	_, err := m.patroni.stop(syscall.SIGKILL)
-	return errors.Join(err, signalTree(m.postgres, syscall.SIGKILL))
+	_, err := m.patroni.Stop(syscall.SIGKILL)
+	return errors.Join(err, local.SignalTree(m.postgres, syscall.SIGKILL))
 }
 
 // Freeze stops all processes of a member, as a host that hangs.
-func (c *Patroni) Freeze(m *PatroniMember) error {
-	if err := m.patroni.process.Signal(syscall.SIGSTOP); err != nil && !errors.Is(err, os.ErrProcessDone) {
+func (p *Patroni) Freeze(m *PatroniMember) error {
+	if err := m.patroni.OS.Signal(syscall.SIGSTOP); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
 	}
 	pid, err := os.ReadFile(filepath.Join(m.dir, "data", "postmaster.pid"))
@@ -255,12 +257,12 @@ func (c *Patroni) Freeze(m *PatroniMember) error {
 	if m.postgres, err = strconv.Atoi(line); err != nil {
 		return err
 	}
-	return signalTree(m.postgres, syscall.SIGSTOP)
+	return local.SignalTree(m.postgres, syscall.SIGSTOP)
 }
 
 // Exec runs statements at the primary.
-func (c *Patroni) Exec(ctx context.Context, statements ...string) error {
-	primary, err := c.Primary(ctx, nil)
+func (p *Patroni) Exec(ctx context.Context, statements ...string) error {
+	primary, err := p.Primary(ctx, nil)
 	if err != nil {
 		return err
 	}
@@ -268,12 +270,12 @@ func (c *Patroni) Exec(ctx context.Context, statements ...string) error {
 }
 
 // CaughtUp waits until all standbys have what is committed now.
-func (c *Patroni) CaughtUp(ctx context.Context) error {
-	primary, err := c.Primary(ctx, nil)
+func (p *Patroni) CaughtUp(ctx context.Context) error {
+	primary, err := p.Primary(ctx, nil)
 	if err != nil {
 		return err
 	}
-	for _, m := range c.Members {
+	for _, m := range p.Members {
 		if m != primary {
 			err = errors.Join(err, m.server.CaughtUp(ctx, primary.server))
 		}
@@ -282,26 +284,72 @@ func (c *Patroni) CaughtUp(ctx context.Context) error {
 }
 
 // Log returns the end of a member's log, for a test that failed.
-func (c *Patroni) Log(m *PatroniMember) string {
-	text := m.patroni.output()
+func (p *Patroni) Log(m *PatroniMember) string {
+	text := m.patroni.Output()
 	return text[max(0, len(text)-4<<10):]
 }
 
 // Stop ends the cluster and removes its data.
-func (c *Patroni) Stop() (err error) {
-	for _, m := range c.Members {
+func (p *Patroni) Stop() (err error) {
+	for _, m := range p.Members {
 		if m.patroni == nil {
 			continue
 		}
-		if failed := c.Kill9(m); failed != nil && !errors.Is(failed, os.ErrNotExist) { // its server may not have started
+		if failed := p.Kill9(m); failed != nil && !errors.Is(failed, os.ErrNotExist) { // its server may not have started
 			err = errors.Join(err, failed)
 		}
-		_, failed := m.patroni.stop(syscall.SIGKILL)
+		_, failed := m.patroni.Stop(syscall.SIGKILL)
 		err = errors.Join(err, failed)
 	}
-	if c.etcd != nil {
-		_, failed := c.etcd.stop(syscall.SIGKILL)
+	if p.etcd != nil {
+		_, failed := p.etcd.Stop(syscall.SIGKILL)
 		err = errors.Join(err, failed)
 	}
-	return errors.Join(err, os.RemoveAll(c.dir))
+	return errors.Join(err, os.RemoveAll(p.dir))
+}
+
+// postgresBin returns the directory of PostgreSQL's programs in the unpacked packages.
+func postgresBin(home string) string { return filepath.Join(home, "usr/lib/postgresql/15/bin") }
+
+// installPatroni unpacks Patroni, etcd and PostgreSQL, and returns their directory. Its `python`
+// runs Patroni. PostgreSQL's programs there are scripts that start the real ones with their own libraries.
+func installPatroni(ctx context.Context, who local.Account) (string, error) {
+	cache, err := local.CacheDirOf(who)
+	if err != nil {
+		return "", err
+	}
+	home := patroniHome(cache)
+	if err := debian.Install(ctx, cache, patroniSuite, home, "patroni", "python3-etcd", "etcd-server", "postgresql-15"); err != nil {
+		return "", err
+	}
+	return home, local.Locked(home+".lock", func() error {
+		python := filepath.Join(home, "python")
+		if local.Exists(python) {
+			return nil
+		}
+		loader, libraries, err := debian.Loader(home)
+		if err != nil {
+			return err
+		}
+		for _, name := range []string{"postgres", "initdb", "pg_ctl", "pg_controldata", "pg_basebackup", "pg_rewind", "pg_isready"} {
+			at := filepath.Join(postgresBin(home), name)
+			if !local.Exists(at + ".real") {
+				if err := os.Rename(at, at+".real"); err != nil {
+					return err
+				}
+			}
+			script := fmt.Sprintf("#!/bin/sh\nexec '%s' --library-path '%s' --argv0 '%s' '%s.real' \"$@\"\n", loader, libraries, at, at)
+			if err := local.WriteProgram(at, []byte(script)); err != nil {
+				return err
+			}
+		}
+		script := fmt.Sprintf("#!/bin/sh\nPYTHONHOME='%s/usr' exec '%s' --library-path '%s' '%s/usr/bin/python3' -B \"$@\"\n", home, loader, libraries, home)
+		if err := local.WriteProgram(python+".new", []byte(script)); err != nil {
+			return err
+		}
+		if err := local.Run(ctx, python+".new", "-c", "import patroni.dcs.etcd3, psycopg2"); err != nil {
+			return err
+		}
+		return os.Rename(python+".new", python)
+	})
 }

@@ -11,13 +11,15 @@ import (
 	"syscall"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/qsidecar/qsidecar/internal/testserver/local"
 )
 
 // Pooler is a running PgBouncer in transaction mode in front of a server.
 type Pooler struct {
 	dir   string
 	admin *url.URL
-	run   *process
+	run   *local.Process
 }
 
 // StartPgBouncer starts a pooler for p with at most `sessions` connections to each database. Use
@@ -30,7 +32,7 @@ func StartPgBouncer(ctx context.Context, p *Postgres, sessions int) (*Pooler, er
 			return nil, fmt.Errorf("%w: run `scripts/need.sh pgbouncer`", err)
 		}
 	}
-	who, err := unprivileged()
+	who, err := local.Unprivileged()
 	if err != nil {
 		return nil, err
 	}
@@ -48,7 +50,7 @@ func StartPgBouncer(ctx context.Context, p *Postgres, sessions int) (*Pooler, er
 	return b, nil
 }
 
-func (b *Pooler) start(path string, who account, p *Postgres, sessions int) error {
+func (b *Pooler) start(path string, who local.Account, p *Postgres, sessions int) error {
 	server, err := pgx.ParseConfig(p.Admin())
 	if err != nil {
 		return err
@@ -74,8 +76,8 @@ server_login_retry = 1
 	if err := os.WriteFile(file, []byte(config), 0o644); err != nil {
 		return err
 	}
-	if who.drop {
-		if err := os.Chown(b.dir, who.uid, who.gid); err != nil {
+	if who.Drop {
+		if err := os.Chown(b.dir, who.UID, who.GID); err != nil {
 			return err
 		}
 	}
@@ -83,7 +85,7 @@ server_login_retry = 1
 		return err
 	}
 	b.admin = &url.URL{Scheme: "postgres", User: url.User("postgres"), RawQuery: url.Values{"host": {b.dir}, "port": {"6432"}}.Encode()}
-	b.run, err = launch(exec.Command(path, file), who, syscall.SIGKILL, filepath.Join(b.dir, "log"))
+	b.run, err = local.Launch(exec.Command(path, file), who, syscall.SIGKILL, filepath.Join(b.dir, "log"))
 	return err
 }
 
@@ -103,7 +105,7 @@ func (b *Pooler) ready(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return b.run.waitReady(ctx, "PgBouncer", func(ctx context.Context) error {
+	return b.run.WaitReady(ctx, "PgBouncer", func(ctx context.Context) error {
 		c, err := pgx.Connect(ctx, at)
 		if err != nil {
 			return err
@@ -114,6 +116,6 @@ func (b *Pooler) ready(ctx context.Context) error {
 
 // Stop ends the pooler.
 func (b *Pooler) Stop() error {
-	_, err := b.run.stop(syscall.SIGKILL)
+	_, err := b.run.Stop(syscall.SIGKILL)
 	return errors.Join(err, os.RemoveAll(b.dir))
 }

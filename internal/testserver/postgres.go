@@ -1,64 +1,27 @@
 package testserver
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"flag"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/qsidecar/qsidecar/internal/testserver/local"
+	"github.com/qsidecar/qsidecar/internal/testwait"
 )
-
-// EnvURL names an existing PostgreSQL server (a URL of a role that can create databases) to use
-// instead of starting servers.
-const EnvURL = "QSIDECAR_TEST_POSTGRES"
-
-// Versions returns the major versions to test: the oldest and the newest supported, only the newest
-// with -short, or only "" if EnvURL names the server.
-func Versions() []string {
-	switch {
-	case os.Getenv(EnvURL) != "":
-		return []string{""}
-	case shortRun():
-		return []string{NewestPostgres}
-	}
-	return []string{"13", NewestPostgres}
-}
-
-// shortRun is testing.Short that also works in TestMain, before the flags are parsed, and in
-// programs that are not tests.
-func shortRun() bool {
-	if !testing.Testing() {
-		return false
-	}
-	if !flag.Parsed() {
-		flag.Parse()
-	}
-	return testing.Short()
-}
-
-// NewestPostgres is the newest supported major version.
-const NewestPostgres = "18"
-
-// Options change how a server runs.
-type Options struct {
-	Own      bool              // start a server for this test even if EnvURL is set
-	Durable  bool              // fsync and full_page_writes as in production, for measurements and crash tests
-	Settings map[string]string // further settings, as in postgresql.conf
-
-	clock string // of a Galera node: the library with which SetClock works
-}
 
 // Postgres is a running server with its own data directory.
 type Postgres struct {
@@ -68,8 +31,8 @@ type Postgres struct {
 	dir    string // empty if this package did not start the server
 	server string // path of the program
 	args   []string
-	who    account
-	proc   *process // nil if this package did not start the server
+	who    local.Account
+	proc   *local.Process // nil if this package did not start the server
 	number atomic.Int64
 }
 
@@ -84,11 +47,11 @@ func StartPostgres(ctx context.Context, version string, o Options) (*Postgres, e
 		p := &Postgres{admin: admin}
 		return p, errors.Join(p.Ready(ctx), p.recordRun())
 	}
-	who, err := unprivileged()
+	who, err := local.Unprivileged()
 	if err != nil {
 		return nil, err
 	}
-	cache, err := cacheDir(who)
+	cache, err := local.CacheDirOf(who)
 	if err != nil {
 		return nil, err
 	}
@@ -110,43 +73,12 @@ func StartPostgres(ctx context.Context, version string, o Options) (*Postgres, e
 	return p, p.recordRun()
 }
 
-// initialized returns a data directory that initdb created once, to be copied.
-func initialized(ctx context.Context, cache, home, version string, who account) (string, error) {
-	dir := filepath.Join(cache, fmt.Sprintf("data-%s-%d", packages[version], who.uid))
-	err := locked(filepath.Join(cache, "initdb.lock"), func() error {
-		if _, err := os.Stat(filepath.Join(dir, "PG_VERSION")); err == nil {
-			return nil
-		}
-		if err := os.RemoveAll(dir); err != nil {
-			return err
-		}
-		if err := os.Mkdir(dir, 0o700); err != nil {
-			return err
-		}
-		if err := os.Chown(dir, who.uid, who.gid); err != nil {
-			return err
-		}
-		cmd := exec.CommandContext(ctx, filepath.Join(home, "bin", "initdb"), "--pgdata="+dir,
-			"--username=postgres", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync")
-		cmd.SysProcAttr = &syscall.SysProcAttr{}
-		if who.drop {
-			cmd.SysProcAttr = who.attributes(0)
-		}
-		cmd.Dir = "/"
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return errors.Join(fmt.Errorf("initdb: %w\n%s", err, out), os.RemoveAll(dir))
-		}
-		return nil
-	})
-	return dir, err
-}
-
 // start copies the template and runs a server on the copy.
-func start(home, template string, who account, o Options) (*Postgres, error) {
-	removeDeadServers()
+func start(home, template string, who local.Account, o Options) (*Postgres, error) {
+	local.RemoveDeadServers()
 	// The path must be short: a Unix socket's path has at most 107 bytes. Its name contains the
 	// process id.
-	dir, err := newServerDir("qspg", o)
+	dir, err := local.NewServerDir("qspg", o.Durable)
 	if err != nil {
 		return nil, err
 	}
@@ -181,46 +113,13 @@ func start(home, template string, who account, o Options) (*Postgres, error) {
 // run starts the server's process on its data. SIGQUIT ends it at once if this process dies,
 // because the data is then useless.
 func (p *Postgres) run() (err error) {
-	p.proc, err = launch(exec.Command(p.server, p.args...), p.who, syscall.SIGQUIT, filepath.Join(p.dir, "log"))
+	p.proc, err = local.Launch(exec.Command(p.server, p.args...), p.who, syscall.SIGQUIT, filepath.Join(p.dir, "log"))
 	return err
-}
-
-// prepare fills a server's directory dir with a copy of the template.
-func prepare(dir, template string, who account) error {
-	data := filepath.Join(dir, "data")
-	if err := os.CopyFS(data, os.DirFS(template)); err != nil {
-		return fmt.Errorf("copying the data directory: %w", err)
-	}
-	return errors.Join(own(dir, who), os.Chmod(data, 0o700), os.Chmod(dir, 0o755))
-}
-
-// own gives a directory and all below it to the server's user.
-func own(dir string, who account) error {
-	return filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
-		if err != nil || !who.drop {
-			return err
-		}
-		return os.Lchown(path, who.uid, who.gid)
-	})
-}
-
-// removeDeadServers removes the directories of test processes that were killed.
-func removeDeadServers() {
-	left, err := serverDirs()
-	if err != nil {
-		return // can't fail: the pattern is constant
-	}
-	for _, dir := range left {
-		pid, err := strconv.Atoi(strings.Split(filepath.Base(dir), "-")[1])
-		if err == nil && errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
-			_ = os.RemoveAll(dir) // another process can remove it at the same time
-		}
-	}
 }
 
 // Ready waits until the server answers and reads its version. After a crash of one of its processes the server recovers by itself.
 func (p *Postgres) Ready(ctx context.Context) error {
-	return p.proc.waitReady(ctx, "PostgreSQL", func(ctx context.Context) error {
+	return p.proc.WaitReady(ctx, "PostgreSQL", func(ctx context.Context) error {
 		c, err := pgx.Connect(ctx, p.admin.String())
 		if err != nil && p.dir == "" {
 			return fmt.Errorf("the server that %s names: %w", EnvURL, err)
@@ -239,19 +138,19 @@ func (p *Postgres) Stop() error {
 	if p.dir == "" {
 		return nil
 	}
-	_, err := p.proc.stop(syscall.SIGQUIT)
+	_, err := p.proc.Stop(syscall.SIGQUIT)
 	return errors.Join(err, os.RemoveAll(p.dir))
 }
 
 // Log returns the server's log, for a test that failed.
-func (p *Postgres) Log() string { return p.proc.output() }
+func (p *Postgres) Log() string { return p.proc.Output() }
 
 // PID returns the id of the server's main process, or 0 if this package did not start it.
 func (p *Postgres) PID() int {
 	if p.proc == nil {
 		return 0
 	}
-	return p.proc.process.Pid
+	return p.proc.OS.Pid
 }
 
 // Admin returns the URL of a superuser on the database "postgres".
@@ -298,4 +197,247 @@ func (p *Postgres) Copy(t testing.TB, template string) string {
 	at := *p.admin
 	at.Path = "/" + name
 	return at.String()
+}
+
+func (p *Postgres) recordRun() error { return local.RecordServer("PostgreSQL " + p.Version) }
+
+// Halt shuts the server down and keeps its data. Connections end and transactions roll back.
+// Restart starts it again.
+func (p *Postgres) Halt() error { return p.end(syscall.SIGINT) }
+
+func (p *Postgres) end(s syscall.Signal) error {
+	if p.dir == "" {
+		return errNotOurs
+	}
+	return errors.Join(p.proc.Stop(s))
+}
+
+// Restart starts the server again after Halt or Crash, and waits until it answers.
+func (p *Postgres) Restart(ctx context.Context) error {
+	if err := p.run(); err != nil {
+		return err
+	}
+	return p.Ready(ctx)
+}
+
+// Crash ends the server without a shutdown and keeps its data. Restart starts it again.
+func (p *Postgres) Crash() error { return p.end(syscall.SIGQUIT) }
+
+// Standby starts a streaming standby of a server that this package started. It restarts that
+// server, because the standby starts with a copy of its data after a clean shutdown.
+func (p *Postgres) Standby(ctx context.Context) (*Postgres, error) {
+	if err := p.Halt(); err != nil {
+		return nil, err
+	}
+	dir, err := local.NewServerDir("qspg", false)
+	if err != nil {
+		return nil, err
+	}
+	s := &Postgres{dir: dir, server: p.server, who: p.who}
+	err = errors.Join(prepare(dir, filepath.Join(p.dir, "data"), p.who), p.Restart(ctx))
+	if err == nil {
+		err = errors.Join(os.WriteFile(filepath.Join(dir, "data", "standby.signal"), nil, 0o644),
+			appendTo(filepath.Join(dir, "data", "postgresql.auto.conf"), fmt.Sprintf("primary_conninfo = 'host=%s user=postgres'\n", p.dir)))
+	}
+	if err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	at := *p.admin
+	q := at.Query()
+	q.Set("host", dir)
+	at.RawQuery = q.Encode()
+	s.admin = &at
+	for _, arg := range p.args {
+		switch arg {
+		case filepath.Join(p.dir, "data"):
+			arg = filepath.Join(dir, "data")
+		case "unix_socket_directories=" + p.dir:
+			arg = "unix_socket_directories=" + dir
+		}
+		s.args = append(s.args, arg)
+	}
+	if err := s.run(); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	if err := s.Ready(ctx); err != nil {
+		return nil, errors.Join(err, s.Stop())
+	}
+	return s, s.recordRun()
+}
+
+// Follow makes a server that has ended a standby of a running one. It starts it with a new copy of that one's data, and waits until
+// it streams.
+func (p *Postgres) Follow(ctx context.Context, primary *Postgres) (err error) {
+	data := filepath.Join(p.dir, "data")
+	if err := os.RemoveAll(data); err != nil {
+		return err
+	}
+	c, err := pgx.Connect(ctx, primary.Admin())
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.Close(context.WithoutCancel(ctx))) }()
+	begin, end := "pg_backup_start('follow', true)", "pg_backup_stop(false)"
+	if major, _, _ := strings.Cut(p.Version, "."); major < "15" {
+		begin, end = "pg_start_backup('follow', true, false)", "pg_stop_backup(false)"
+	}
+	if _, err := c.Exec(ctx, "SELECT "+begin); err != nil {
+		return err
+	}
+	if err := copyRunning(data, filepath.Join(primary.dir, "data")); err != nil {
+		return err
+	}
+	var label string
+	if err := c.QueryRow(ctx, "SELECT labelfile FROM "+end).Scan(&label); err != nil {
+		return err
+	}
+	from := primary.admin.Query()
+	err = errors.Join(os.WriteFile(filepath.Join(data, "backup_label"), []byte(label), 0o600),
+		os.WriteFile(filepath.Join(data, "standby.signal"), nil, 0o600),
+		appendTo(filepath.Join(data, "postgresql.auto.conf"), fmt.Sprintf("primary_conninfo = 'host=%s port=%s user=postgres'\n", from.Get("host"), cmp.Or(from.Get("port"), "5432"))),
+		own(p.dir, p.who))
+	if err != nil {
+		return err
+	}
+	if err := p.Restart(ctx); err != nil {
+		return err
+	}
+	return p.CaughtUp(ctx, primary)
+}
+
+func appendTo(file, text string) (err error) {
+	f, err := os.OpenFile(file, os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	_, err = f.WriteString(text)
+	return err
+}
+
+// Detach ends the replication from the primary.
+func (p *Postgres) Detach(ctx context.Context) error {
+	if err := p.Exec(ctx, "ALTER SYSTEM SET primary_conninfo = ''", "SELECT pg_reload_conf()"); err != nil {
+		return err
+	}
+	return testwait.Poll(ctx, func(ctx context.Context) error {
+		return p.Exec(ctx, "DO $$BEGIN ASSERT NOT EXISTS (SELECT FROM pg_stat_wal_receiver), 'it still receives'; END$$")
+	})
+}
+
+// CaughtUp waits until a standby has received and replayed all that its primary has committed now. What it replayed can be ahead by
+// the empty rest of a segment. If the primary shuts down then, it can remove that segment, and the standby gets nothing after it.
+func (p *Postgres) CaughtUp(ctx context.Context, primary *Postgres) error {
+	var at string
+	if err := primary.ask(ctx, &at, "SELECT pg_current_wal_flush_lsn()::text"); err != nil {
+		return err
+	}
+	return testwait.Poll(ctx, func(ctx context.Context) error {
+		var there bool
+		if err := p.ask(ctx, &there, "SELECT $1::text::pg_lsn <= ALL (ARRAY[pg_last_wal_receive_lsn(), pg_last_wal_replay_lsn()])", at); err != nil || !there {
+			return fmt.Errorf("the standby has not replayed %s: %w", at, err)
+		}
+		return nil
+	})
+}
+
+// Promote makes a standby a primary, and waits until it accepts writes.
+func (p *Postgres) Promote(ctx context.Context) error {
+	var ok bool
+	if err := p.ask(ctx, &ok, "SELECT pg_promote(true, 3600)"); err != nil || !ok {
+		return fmt.Errorf("the standby was not promoted: %w", err)
+	}
+	return nil
+}
+
+// SyncStandby makes commits of a primary wait for its standby, or not. It waits until this takes effect.
+func (p *Postgres) SyncStandby(ctx context.Context, waits bool) error {
+	names := ""
+	if waits {
+		names = "*"
+	}
+	if err := p.Exec(ctx, "ALTER SYSTEM SET synchronous_standby_names = '"+names+"'", "SELECT pg_reload_conf()"); err != nil {
+		return err
+	}
+	if err := testwait.Poll(ctx, func(ctx context.Context) error {
+		var now string
+		if err := p.ask(ctx, &now, "SELECT current_setting('synchronous_standby_names')"); err != nil || now != names {
+			return fmt.Errorf("synchronous_standby_names is %q: %w", now, err)
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	return p.Exec(ctx, "CHECKPOINT") // commits wait once the checkpointer has read the setting, which it does first
+}
+
+// ask runs a query with one value.
+func (p *Postgres) ask(ctx context.Context, to any, sql string, args ...any) error {
+	c, err := pgx.Connect(ctx, p.Admin())
+	if err != nil {
+		return err
+	}
+	return errors.Join(c.QueryRow(ctx, sql, args...).Scan(to), c.Close(context.WithoutCancel(ctx)))
+}
+
+// Freeze stops all processes of the server, as a host that hangs.
+func (p *Postgres) Freeze() error { return p.signalAll(syscall.SIGSTOP) }
+
+// Thaw continues the server's processes after Freeze.
+func (p *Postgres) Thaw() error { return p.signalAll(syscall.SIGCONT) }
+
+// Kill9 kills all processes of the server with signal 9, also those that are frozen, and keeps its data. It waits for their
+// end: the next server doesn't start while one of them has the shared memory.
+func (p *Postgres) Kill9() error {
+	if err := p.Freeze(); err != nil {
+		return err
+	}
+	all, err := local.Children(p.PID())
+	if err != nil {
+		return err
+	}
+	if err := p.signalAll(syscall.SIGKILL); err != nil {
+		return err
+	}
+	_, err = p.proc.Stop(syscall.SIGKILL)
+	return errors.Join(err, local.WaitEnded(all))
+}
+
+func (p *Postgres) signalAll(s syscall.Signal) error { return local.SignalTree(p.PID(), s) }
+
+// copyRunning copies the data directory of a running server, as a backup does. The server can remove files at the same time.
+func copyRunning(to, from string) error {
+	return filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(from, path)
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir():
+			return os.MkdirAll(filepath.Join(to, rel), 0o700)
+		case rel == "postmaster.pid", rel == "standby.signal", strings.HasPrefix(rel, "pg_wal"), strings.HasPrefix(rel, "pg_dynshmem"):
+			return nil
+		}
+		return copyFile(filepath.Join(to, rel), path)
+	})
+}
+
+func copyFile(to, from string) (err error) {
+	in, err := os.Open(from)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	defer func() { _ = in.Close() }() // it was only read
+	out, err := os.OpenFile(to, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, in)
+	return errors.Join(err, out.Close())
 }

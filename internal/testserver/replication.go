@@ -78,24 +78,6 @@ func (r *Replication) Whole(ctx context.Context) error {
 	return nil
 }
 
-// caughtUpByGTID waits until the server has all transactions that the other one has now.
-func (m *MySQL) caughtUpByGTID(ctx context.Context, other *MySQL) error {
-	has, err := other.transactions(ctx)
-	if err != nil {
-		return err
-	}
-	return testwait.Poll(ctx, func(ctx context.Context) error {
-		all, err := m.includes(ctx, has)
-		if err == nil && !all {
-			row, failed := m.named(ctx, m.replica("SHOW")+" STATUS")
-			err = errors.Join(fmt.Errorf("the replica at port %s has not all of %s; I/O error: %q, SQL error: %q", m.Port, has, row["last_io_error"], row["last_sql_error"]), failed)
-		}
-		return err
-	})
-}
-
-const readOnly = "SET GLOBAL read_only = ON"
-
 // Switch makes a replica the source after the source became read-only. Nothing is lost.
 func (r *Replication) Switch(ctx context.Context, to *MySQL) error {
 	old := r.Source
@@ -166,6 +148,128 @@ func (r *Replication) follow(ctx context.Context, node *MySQL) error {
 		change, keyword, r.Source.Host, r.Source.Port, r.Source.User, strings.ReplaceAll(r.Source.Password, "'", "''"), by), node.replica("START"))
 	return node.Exec(ctx, statements...)
 }
+
+// Return makes an old source a replica. It starts the server if that has ended. If the server has transactions that
+// the source doesn't have, its data is replaced by a copy of another replica's data.
+func (r *Replication) Return(ctx context.Context, old *MySQL) error {
+	if old.Ended() {
+		if err := old.Restart(ctx); err != nil {
+			return err
+		}
+	}
+	has, err := old.transactions(ctx)
+	if err != nil {
+		return err
+	}
+	same, err := r.Source.includes(ctx, has)
+	if err != nil {
+		return err
+	}
+	if !same {
+		if err := r.copyTo(ctx, old); err != nil {
+			return err
+		}
+	}
+	return errors.Join(r.follow(ctx, old), r.Whole(ctx))
+}
+
+// copyTo replaces a server's data by that of another replica.
+func (r *Replication) copyTo(ctx context.Context, old *MySQL) error {
+	i := slices.IndexFunc(r.Nodes, func(node *MySQL) bool { return node != r.Source && node != old })
+	if i < 0 {
+		return errors.New("there is no other replica to copy")
+	}
+	from := r.Nodes[i]
+	if err := errors.Join(old.Kill9(), from.Halt(), os.RemoveAll(filepath.Join(old.dir, "data"))); err != nil {
+		return err
+	}
+	return errors.Join(prepare(old.dir, filepath.Join(from.dir, "data"), old.who), old.ownID(),
+		from.Restart(ctx), r.follow(ctx, from), old.Restart(ctx))
+}
+
+// Detach ends the replicas' connections to the source. They receive nothing until Failover or Return.
+func (r *Replication) Detach(ctx context.Context) error {
+	for _, node := range r.Nodes {
+		if node != r.Source {
+			if err := node.Exec(ctx, node.replica("STOP")+" IO_THREAD"); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// SourceSettings returns the settings of a server that gets a Replica.
+func SourceSettings() map[string]string {
+	return map[string]string{"server-id": "1", "log-bin": "binlog", "binlog-format": "ROW"}
+}
+
+// Replica starts a read-only server that replicates m. m must have SourceSettings and no data yet.
+func (m *MySQL) Replica(ctx context.Context) (*MySQL, error) {
+	file, at, err := m.position(ctx)
+	if err != nil {
+		return nil, err
+	}
+	settings := SourceSettings()
+	maps.Copy(settings, map[string]string{"server-id": "2", "read-only": "ON"})
+	r, err := StartMySQL(ctx, m.Kind, Options{Durable: true, Settings: settings})
+	if err != nil {
+		return nil, err
+	}
+	change, more := "REPLICATION SOURCE TO SOURCE", ", GET_SOURCE_PUBLIC_KEY = 1"
+	if origins[m.Kind].maria {
+		change, more = "MASTER TO MASTER", ""
+	}
+	keyword := change[strings.LastIndex(change, " ")+1:]
+	err = r.Exec(ctx, fmt.Sprintf("CHANGE %[1]s_HOST = '%[3]s', %[2]s_PORT = %[4]s, %[2]s_USER = '%[5]s', %[2]s_PASSWORD = '%[6]s', %[2]s_LOG_FILE = '%[7]s', %[2]s_LOG_POS = %[8]s%[9]s",
+		change, keyword, m.Host, m.Port, m.User, strings.ReplaceAll(m.Password, "'", "''"), file, at, more), r.replica("START"))
+	if err != nil {
+		return nil, errors.Join(err, r.Stop())
+	}
+	return r, nil
+}
+
+// CaughtUp waits until the replica has all data that the source has now.
+func (m *MySQL) CaughtUp(ctx context.Context, source *MySQL) error {
+	file, at, err := source.position(ctx)
+	if err != nil {
+		return err
+	}
+	wait := "SOURCE_POS_WAIT"
+	if origins[m.Kind].maria {
+		wait = "MASTER_POS_WAIT"
+	}
+	return testwait.Poll(ctx, func(ctx context.Context) error {
+		row, err := m.row(ctx, fmt.Sprintf("SELECT %s('%s', %s, 1)", wait, file, at))
+		if err == nil && (row[0] == "" || row[0] == "-1") {
+			err = fmt.Errorf("the replica has not all up to %s:%s", file, at)
+		}
+		return err
+	})
+}
+
+// Promote ends the replication, so that the replica accepts writes.
+func (m *MySQL) Promote(ctx context.Context) error {
+	return m.Exec(ctx, m.replica("STOP"), m.replica("RESET"), "SET GLOBAL read_only = OFF")
+}
+
+// caughtUpByGTID waits until the server has all transactions that the other one has now.
+func (m *MySQL) caughtUpByGTID(ctx context.Context, other *MySQL) error {
+	has, err := other.transactions(ctx)
+	if err != nil {
+		return err
+	}
+	return testwait.Poll(ctx, func(ctx context.Context) error {
+		all, err := m.includes(ctx, has)
+		if err == nil && !all {
+			row, failed := m.named(ctx, m.replica("SHOW")+" STATUS")
+			err = errors.Join(fmt.Errorf("the replica at port %s has not all of %s; I/O error: %q, SQL error: %q", m.Port, has, row["last_io_error"], row["last_sql_error"]), failed)
+		}
+		return err
+	})
+}
+
+const readOnly = "SET GLOBAL read_only = ON"
 
 // semiSync returns the statement that makes commits wait for a replica, or not.
 func (m *MySQL) semiSync(value string) string {
@@ -250,52 +354,23 @@ func byServer(state string) (map[int]int, error) {
 	return latest, nil
 }
 
-// Return makes an old source a replica. It starts the server if that has ended. If the server has transactions that
-// the source doesn't have, its data is replaced by a copy of another replica's data.
-func (r *Replication) Return(ctx context.Context, old *MySQL) error {
-	if old.Ended() {
-		if err := old.Restart(ctx); err != nil {
-			return err
-		}
+// replica returns the statement that does verb to the replication.
+func (m *MySQL) replica(verb string) string {
+	if origins[m.Kind].maria {
+		return strings.Replace(verb+" SLAVE", "RESET SLAVE", "RESET SLAVE ALL", 1)
 	}
-	has, err := old.transactions(ctx)
-	if err != nil {
-		return err
-	}
-	same, err := r.Source.includes(ctx, has)
-	if err != nil {
-		return err
-	}
-	if !same {
-		if err := r.copyTo(ctx, old); err != nil {
-			return err
-		}
-	}
-	return errors.Join(r.follow(ctx, old), r.Whole(ctx))
+	return strings.Replace(verb+" REPLICA", "RESET REPLICA", "RESET REPLICA ALL", 1)
 }
 
-// copyTo replaces a server's data by that of another replica.
-func (r *Replication) copyTo(ctx context.Context, old *MySQL) error {
-	i := slices.IndexFunc(r.Nodes, func(node *MySQL) bool { return node != r.Source && node != old })
-	if i < 0 {
-		return errors.New("there is no other replica to copy")
+// position returns the current end of the binary log.
+func (m *MySQL) position(ctx context.Context) (file, at string, err error) {
+	statement := "SHOW BINARY LOG STATUS"
+	if origins[m.Kind].maria {
+		statement = "SHOW MASTER STATUS"
 	}
-	from := r.Nodes[i]
-	if err := errors.Join(old.Kill9(), from.Halt(), os.RemoveAll(filepath.Join(old.dir, "data"))); err != nil {
-		return err
+	row, err := m.row(ctx, statement)
+	if err != nil {
+		return "", "", err
 	}
-	return errors.Join(prepare(old.dir, filepath.Join(from.dir, "data"), old.who), old.ownID(),
-		from.Restart(ctx), r.follow(ctx, from), old.Restart(ctx))
-}
-
-// Detach ends the replicas' connections to the source. They receive nothing until Failover or Return.
-func (r *Replication) Detach(ctx context.Context) error {
-	for _, node := range r.Nodes {
-		if node != r.Source {
-			if err := node.Exec(ctx, node.replica("STOP")+" IO_THREAD"); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+	return row[0], row[1], nil
 }

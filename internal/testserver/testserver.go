@@ -1,146 +1,141 @@
-// Package testserver fetches and starts temporary database servers, PgBouncer and Python
-// environments for tests and benchmarks. If a server is unavailable, it returns an error instead of
-// skipping: a check that did not run must not look like a passed one. The exception is ErrUnavailable.
+// Package testserver fetches and starts temporary database servers, clusters and PgBouncer for tests and benchmarks. If a server
+// is unavailable, it returns an error instead of skipping: a check that did not run must not look like a passed one. The exception
+// is ErrUnavailable.
 //
-// Start with StartPostgres (postgres.go) and StartMySQL (mysql.go). fetch.go, debian.go and
-// mysql_fetch.go download the servers, and directories.go chooses their directories.
+// testserver.go has the kinds and versions of servers to test. Start with StartPostgres (postgres.go), StartMySQL (mysql.go), or a
+// cluster: StartGalera, StartGroup, StartPatroni and StartReplication, each in its own file. Package debian fetches Debian
+// packages, pythonenv makes environments of Python, and local has the processes and folders.
 package testserver
 
 import (
 	"errors"
-	"fmt"
+	"flag"
 	"os"
 	"path/filepath"
-	"runtime"
-	"strconv"
-	"strings"
-	"syscall"
+	"slices"
+	"testing"
+
+	"github.com/qsidecar/qsidecar/internal/testserver/local"
 )
 
-// account is the user of the servers. PostgreSQL refuses to run as root.
-type account struct {
-	uid, gid int
-	drop     bool // this process is root and must switch to that user
-}
-
-// unprivileged returns the account that servers run as: that of this process or, for root, the first of the accounts
-// `postgres` and `nobody` that exists.
-func unprivileged() (account, error) {
-	if os.Geteuid() != 0 {
-		return account{uid: os.Geteuid(), gid: os.Getegid()}, nil
-	}
-	passwd, err := os.ReadFile("/etc/passwd")
+// ToFetch returns the servers that the tests will download on this machine, for `go test -short` or
+// for all tests.
+func ToFetch(short bool) (missing []string, err error) {
+	who, err := local.Unprivileged()
 	if err != nil {
-		return account{}, err
+		return nil, err
 	}
-	for _, name := range []string{"postgres", "nobody"} {
-		for line := range strings.Lines(string(passwd)) {
-			field := strings.Split(strings.TrimSpace(line), ":")
-			if len(field) < 4 || field[0] != name {
-				continue
-			}
-			uid, err1 := strconv.Atoi(field[2])
-			gid, err2 := strconv.Atoi(field[3])
-			return account{uid: uid, gid: gid, drop: true}, errors.Join(err1, err2)
-		}
-	}
-	return account{}, errors.New("the servers must not run as root, and /etc/passwd has neither postgres nor nobody")
-}
-
-// attributes are those of a child that runs as a and gets the signal last if this process dies. The
-// thread that starts the child must stay: see guard.
-func (a account) attributes(last syscall.Signal) *syscall.SysProcAttr {
-	attr := &syscall.SysProcAttr{Pdeathsig: last}
-	if a.drop {
-		attr.Credential = &syscall.Credential{Uid: uint32(a.uid), Gid: uint32(a.gid)}
-	}
-	return attr
-}
-
-// guard runs f on its own thread. The kernel sends a child its parent-death signal when the
-// *thread* that started the child ends. The thread continues after f, because it may have started
-// other children of this process. (A goroutine that ends while locked to its thread ends the
-// thread.)
-func guard(f func()) {
-	go func() {
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		f()
-	}()
-}
-
-// cacheDir returns the directory in which fetched servers are kept between runs: below
-// $XDG_CACHE_HOME, or .cache in this repository, or, if the servers' user can't enter those, below
-// /var/tmp.
-func cacheDir(a account) (string, error) {
-	var directories []string
-	if base := os.Getenv("XDG_CACHE_HOME"); base != "" {
-		directories = append(directories, filepath.Join(base, "qsidecar-test"))
-	} else if root, err := Repository(); err == nil {
-		directories = append(directories, filepath.Join(root, ".cache", "servers"))
-	}
-	directories = append(directories, filepath.Join("/var/tmp", fmt.Sprintf("qsidecar-test-%d", os.Geteuid())))
-	var failed error
-	for _, dir := range directories {
-		err := os.MkdirAll(dir, 0o755)
-		if err == nil && a.drop {
-			err = openToAll(dir)
-		}
-		if err == nil {
-			return dir, nil
-		}
-		failed = errors.Join(failed, err)
-	}
-	return "", fmt.Errorf("no usable directory for the fetched servers: %w", failed)
-}
-
-// CacheDir returns a directory for other programs that tests fetch.
-func CacheDir() (string, error) { return cacheDir(account{}) }
-
-// Repository returns this repository's root. The working directory can be in another module of it
-// (bench).
-func Repository() (string, error) {
-	dir, err := os.Getwd()
+	cache, err := local.CacheDirOf(who)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	for {
-		if _, err := os.Stat(filepath.Join(dir, "internal", "testserver")); err == nil {
-			return dir, nil
+	for _, version := range Versions() {
+		if version != "" && (version == NewestPostgres || !short) && !local.Exists(filepath.Join(cache, "postgres-"+packages[version])) {
+			missing = append(missing, "PostgreSQL "+version+" (npm)")
 		}
-		up := filepath.Dir(dir)
-		if up == dir {
-			return "", errors.New("this repository is not here or above")
-		}
-		dir = up
 	}
+	for _, kind := range MySQLKinds() {
+		if (kind != MariaDB105 || !short) && !local.Exists(homeOf(cache, kind)) {
+			missing = append(missing, string(kind)+" (Debian "+origins[kind].suite+")")
+		}
+	}
+	if !short && !local.Exists(galeraHome(cache)) {
+		missing = append(missing, "Galera (Debian "+origins[MariaDB1011].suite+")")
+	}
+	if !short && !local.Exists(patroniHome(cache)) {
+		missing = append(missing, "Patroni, etcd and PostgreSQL 15 (Debian "+patroniSuite+")")
+	}
+	return missing, nil
 }
 
-// openToAll checks that any user can enter dir and its parents.
-func openToAll(dir string) error {
-	for at := dir; ; at = filepath.Dir(at) {
-		info, err := os.Stat(at)
-		if err != nil {
-			return err
-		}
-		if info.Mode().Perm()&0o005 != 0o005 {
-			return fmt.Errorf("%s may not be entered by other users", at)
-		}
-		if at == filepath.Dir(at) {
-			return nil
-		}
+// EnvURL names an existing PostgreSQL server (a URL of a role that can create databases) to use
+// instead of starting servers.
+const EnvURL = "QSIDECAR_TEST_POSTGRES"
+
+// Versions returns the major versions to test: the oldest and the newest supported, only the newest
+// with -short, or only "" if EnvURL names the server.
+func Versions() []string {
+	switch {
+	case os.Getenv(EnvURL) != "":
+		return []string{""}
+	case shortRun():
+		return []string{NewestPostgres}
 	}
+	return []string{"13", NewestPostgres}
 }
 
-// locked runs f while it holds the lock file, which excludes other processes.
-func locked(path string, f func() error) (err error) {
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
-	if err != nil {
-		return err
+// NewestPostgres is the newest supported major version.
+const NewestPostgres = "18"
+
+// shortRun is testing.Short that also works in TestMain, before the flags are parsed, and in
+// programs that are not tests.
+func shortRun() bool {
+	if !testing.Testing() {
+		return false
 	}
-	defer func() { err = errors.Join(err, file.Close()) }() // also unlocks
-	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX); err != nil {
-		return fmt.Errorf("locking %s: %w", path, err)
+	if !flag.Parsed() {
+		flag.Parse()
 	}
-	return f()
+	return testing.Short()
+}
+
+// Kind is a server that supports MySQL's protocol.
+type Kind string
+
+// The servers that tests can use.
+const (
+	MySQL97     Kind = "MySQL 9.7"     // from Debian sid, which can contain a newer version
+	MariaDB1011 Kind = "MariaDB 10.11" // represents 10.6 and later, which can skip locked rows
+	MariaDB105  Kind = "MariaDB 10.5"  // represents versions that can't skip locked rows
+)
+
+// EnvMySQL, EnvMariaDB and EnvMariaDBOld name existing servers for the three kinds
+// (mysql://user:password@host:port/, a user with all privileges). If one of them is set, the tests
+// use only the kinds whose variables are set.
+const (
+	EnvMySQL      = "QSIDECAR_TEST_MYSQL"
+	EnvMariaDB    = "QSIDECAR_TEST_MARIADB"
+	EnvMariaDBOld = "QSIDECAR_TEST_MARIADB_OLD"
+)
+
+// EnvEngine names the only engine to test: postgres, mysql or mariadb. Package backends/adopted
+// tests PostgreSQL together with either of the other two.
+const EnvEngine = "QSIDECAR_TEST_ENGINE"
+
+// MySQLKinds returns the kinds to test: one MySQL and one MariaDB with -short.
+func MySQLKinds() []Kind {
+	all := []Kind{MySQL97, MariaDB1011, MariaDB105}
+	var named []Kind
+	for _, k := range all {
+		if os.Getenv(origins[k].env) != "" {
+			named = append(named, k)
+		}
+	}
+	switch {
+	case named != nil:
+		return named
+	case shortRun():
+		all = all[:2]
+	}
+	return slices.DeleteFunc(all, func(k Kind) bool {
+		engine := os.Getenv(EnvEngine)
+		return engine == "postgres" || engine == "mysql" && origins[k].maria || engine == "mariadb" && !origins[k].maria
+	})
+}
+
+// NotTested marks the output lines about servers that could not be downloaded. The suite then
+// fails.
+const NotTested = "WAS NOT TESTED"
+
+// ErrUnavailable means that MySQL is unavailable now. Only Debian's unstable suite has it, and that is
+// sometimes broken. Tests report it and continue without MySQL. Every other failure fails the test.
+var ErrUnavailable = errors.New("testserver: MySQL is unavailable")
+
+// Options change how a server runs.
+type Options struct {
+	Own      bool              // start a server for this test even if EnvURL is set
+	Durable  bool              // fsync and full_page_writes as in production, for measurements and crash tests
+	Settings map[string]string // further settings, as in postgresql.conf
+
+	clock string // of a Galera node: the library with which SetClock works
 }

@@ -22,7 +22,7 @@ import (
 	"github.com/qsidecar/qsidecar/bridge"
 	qsidecar "github.com/qsidecar/qsidecar/clients/go"
 	"github.com/qsidecar/qsidecar/internal/adminapi"
-	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/internal/testserver/local"
 	"github.com/qsidecar/qsidecar/internal/testwait"
 	"github.com/qsidecar/qsidecar/internal/webpath"
 	"github.com/qsidecar/qsidecar/protocol"
@@ -48,7 +48,7 @@ const testCSRF = "the-form-token"
 // newSite starts a sidecar, which can have a config.
 func newSite(t *testing.T, config ...bridge.Control) *site {
 	t.Helper()
-	dir, err := os.MkdirTemp(testserver.TempDir(), "qs")
+	dir, err := os.MkdirTemp(local.TempDir(), "qs")
 	if err != nil {
 		t.Fatal(err)
 	}

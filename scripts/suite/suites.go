@@ -13,6 +13,7 @@ import (
 	"sync"
 
 	"github.com/qsidecar/qsidecar/internal/testserver"
+	"github.com/qsidecar/qsidecar/internal/testserver/local"
 )
 
 // binary is the program under test, as users get it.
@@ -117,7 +118,7 @@ func (r *report) run(ctx context.Context, streams []stream) {
 	watch.Go(func() { r.progress(stop) })
 	for _, s := range streams {
 		for i := range s {
-			s[i].env = append(s[i].env, testserver.EnvRan+"="+r.ran)
+			s[i].env = append(s[i].env, local.EnvRan+"="+r.ran)
 		}
 		all.Go(func() { r.runStream(ctx, s) })
 	}
@@ -147,7 +148,7 @@ func testStreams(ctx context.Context, o options) ([]stream, error) {
 		return nil, err
 	}
 	packages = slices.DeleteFunc(packages, func(p string) bool {
-		return strings.Contains(p, "/e2e/") && p != journeys && !strings.HasSuffix(p, "/e2e/kit")
+		return strings.Contains(p, "/e2e/") && p != journeys && !strings.Contains(p, "/e2e/kit/")
 	})
 	args := append(common(o), "-short", "-timeout=15m")
 	return []stream{{{name: "tests", test: append(args, packages...), env: testEnv()}}}, nil
@@ -195,7 +196,7 @@ func testEnv() []string {
 	if err != nil {
 		panic(err) // the working directory no longer exists
 	}
-	return []string{testserver.EnvMemory + "=/dev/shm", "QSIDECAR_BIN=" + at, "CGO_ENABLED=0"}
+	return []string{local.EnvMemory + "=/dev/shm", "QSIDECAR_BIN=" + at, "CGO_ENABLED=0"}
 }
 
 // list returns every package of this module that has tests, slow ones first.

@@ -50,72 +50,72 @@ func NewBench(b *testing.B, n, jobs int, open func(clock func() time.Time) backe
 }
 
 // Round runs until each sidecar has sent one heartbeat.
-func (f *Bench) Round() {
-	f.b.Helper()
-	n := len(f.sidecars)
+func (b *Bench) Round() {
+	b.b.Helper()
+	n := len(b.sidecars)
 	due := func(ms, each int, every time.Duration) (from, to int) { // numbers of what happens in a millisecond
 		return ms * each / int(every.Milliseconds()), (ms + 1) * each / int(every.Milliseconds())
 	}
 	for ms := range int(HeartbeatEvery.Milliseconds()) {
-		f.clock = f.clock.Add(time.Millisecond)
+		b.clock = b.clock.Add(time.Millisecond)
 		for i, to := due(ms, n, HeartbeatEvery); i < to; i++ {
-			f.heartbeat(f.sidecars[i%n])
+			b.heartbeat(b.sidecars[i%n])
 		}
 		for i, to := due(ms, n, lookEvery); i < to; i++ {
-			f.look(f.sidecars[i%n])
+			b.look(b.sidecars[i%n])
 		}
-		for i, to := due(ms, f.jobs, time.Second); i < to; i++ {
-			f.job()
+		for i, to := due(ms, b.jobs, time.Second); i < to; i++ {
+			b.job()
 		}
 	}
 }
 
-func (f *Bench) heartbeat(s *sidecar) {
-	f.b.Helper()
-	r, err := s.Heartbeat(f.b.Context(), s.self)
+func (b *Bench) heartbeat(s *sidecar) {
+	b.b.Helper()
+	r, err := s.Heartbeat(b.b.Context(), s.self)
 	if err != nil || !r.Alive {
-		f.b.Fatal(r.Alive, err)
+		b.b.Fatal(r.Alive, err)
 	}
 	s.watched = r.Watched
-	if claimed, err := s.ClaimedBy(f.b.Context(), s.self.Host, "", 1000); err != nil || len(claimed) > 0 {
-		f.b.Fatal(claimed, err)
+	if claimed, err := s.ClaimedBy(b.b.Context(), s.self.Host, "", 1000); err != nil || len(claimed) > 0 {
+		b.b.Fatal(claimed, err)
 	}
 }
 
 // look is maintenance. Only watchers prune.
-func (f *Bench) look(s *sidecar) {
-	f.b.Helper()
+func (b *Bench) look(s *sidecar) {
+	b.b.Helper()
 	m := backends.Maintenance{Waiting: []string{"q"}, Host: s.self.Host, Watched: s.watched, Limit: 500, PruneBatch: 100}
-	if m.Prune = !s.watched && f.clock.Sub(s.pruned) >= pruneEvery; m.Prune {
-		s.pruned = f.clock
+	if m.Prune = !s.watched && b.clock.Sub(s.pruned) >= pruneEvery; m.Prune {
+		s.pruned = b.clock
 	}
-	if _, err := s.Maintain(f.b.Context(), m); err != nil {
-		f.b.Fatal(err)
+	if _, err := s.Maintain(b.b.Context(), m); err != nil {
+		b.b.Fatal(err)
 	}
 }
 
 // job stores a job by the next sidecar. Another one claims and acks it.
-func (f *Bench) job() {
-	f.b.Helper()
-	f.number++
-	from, to := f.sidecars[f.number%len(f.sidecars)], f.sidecars[(f.number+len(f.sidecars)/2)%len(f.sidecars)]
+func (b *Bench) job() {
+	b.b.Helper()
+	b.number++
+	from, to := b.sidecars[b.number%len(b.sidecars)], b.sidecars[(b.number+len(b.sidecars)/2)%len(b.sidecars)]
 	commit := func(s *sidecar, c backends.Batch) backends.Results {
-		f.b.Helper()
-		r, err := s.Commit(f.b.Context(), c)
+		b.b.Helper()
+		r, err := s.Commit(b.b.Context(), c)
 		if err != nil {
-			f.b.Fatal(err)
+			b.b.Fatal(err)
 		}
 		return r
 	}
 	commit(from, backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q", Payload: make([]byte, 100)}}}}})
 	jobs := commit(to, backends.Batch{Host: to.self.Host, Claims: []backends.Claim{{
 		Queues: []backends.Policy{{Queue: "q", MaxAttempts: 20, RetainDead: time.Hour}}, MaxBytes: 1 << 22, MaxPayload: 1 << 22,
-		Slots: []backends.Slot{{Token: backends.Token{Host: to.self.Host, Number: uint64(f.number)}, Worker: "w"}},
+		Slots: []backends.Slot{{Token: backends.Token{Host: to.self.Host, Number: uint64(b.number)}, Worker: "w"}},
 	}}}).Claims[0].Jobs
 	if len(jobs) != 1 {
-		f.b.Fatalf("claimed %d jobs, want 1", len(jobs))
+		b.b.Fatalf("claimed %d jobs, want 1", len(jobs))
 	}
 	if lost := commit(to, backends.Batch{Writes: []backends.Write{backends.Ack{Leases: []backends.Lease{jobs[0].Lease()}}}}).Writes[0].Lost; len(lost) > 0 {
-		f.b.Fatal("the lease is lost")
+		b.b.Fatal("the lease is lost")
 	}
 }

@@ -37,8 +37,8 @@ func At(t testing.TB, place string) *Listener {
 }
 
 // Get returns a page and its status code, or 0 if the connection failed.
-func (a *Listener) Get(path string) (code int, body string) {
-	res, err := a.http.Get(a.base + path)
+func (l *Listener) Get(path string) (code int, body string) {
+	res, err := l.http.Get(l.base + path)
 	if err != nil {
 		return 0, err.Error()
 	}
@@ -51,15 +51,15 @@ func (a *Listener) Get(path string) (code int, body string) {
 }
 
 // Scrape returns the metrics.
-func (a *Listener) Scrape() Exposition {
-	a.t.Helper()
-	code, text := a.Get("/metrics")
+func (l *Listener) Scrape() Exposition {
+	l.t.Helper()
+	code, text := l.Get("/metrics")
 	if code != http.StatusOK {
-		a.t.Errorf("/metrics: %d %s", code, text)
+		l.t.Errorf("/metrics: %d %s", code, text)
 	}
 	e, err := readExposition(text)
 	if err != nil {
-		a.t.Errorf("/metrics: %v", err)
+		l.t.Errorf("/metrics: %v", err)
 	}
 	return e
 }
