@@ -105,7 +105,7 @@ func (ms *message[M]) readField(d *decoder, m *M, seen, present *presence) *Erro
 	}
 	e, known := ms.index[string(view)]
 	if !known || e.b64 && !d.json {
-		return d.unknown(view)
+		return d.unknown(view, ms.index)
 	}
 	f := &ms.fields[e.pos]
 	if seen.has(e.pos) {
@@ -133,7 +133,7 @@ const maxShownName = 64
 
 // unknown skips an unknown field of a reply. It rejects one in a request: if it ignored a misspelt
 // field, the job would be wrong.
-func (d *decoder) unknown(view []byte) *Error {
+func (d *decoder) unknown(view []byte, known map[string]entry) *Error {
 	if d.lenient {
 		d.src.skip()
 		return d.src.fault()
@@ -147,6 +147,9 @@ func (d *decoder) unknown(view []byte) *Error {
 		}
 		return &Error{Code: CodeUnsupported, Field: shown,
 			Message: shown + " is reserved for a later version; leave it out"}
+	}
+	if near := didYouMean(shown, known); near != "" {
+		return BadField(shown, "there is no field %q here%s", shown, near)
 	}
 	return BadField(shown, "there is no field %q here; names are lower case and exact", shown)
 }

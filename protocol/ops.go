@@ -1,6 +1,12 @@
 package protocol
 
-import "fmt"
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/qsidecar/qsidecar/internal/textfmt"
+)
 
 // spec lists the fields that an op takes and needs, besides op and id.
 type spec struct {
@@ -53,6 +59,23 @@ var ops = map[Op]spec{
 func Known(op Op) bool {
 	_, ok := ops[op]
 	return ok
+}
+
+// NoSuchOp is the text of the error for an unknown op.
+func NoSuchOp(op Op) string {
+	return fmt.Sprintf("there is no op %q%s", op, didYouMean(string(op), ops))
+}
+
+// didYouMean suggests the known name that name is probably a typing error of.
+func didYouMean[K ~string, V any](name string, known map[K]V) string {
+	var names []string
+	for _, k := range slices.Sorted(maps.Keys(known)) {
+		names = append(names, string(k))
+	}
+	if near := textfmt.Nearest(name, names); near != "" {
+		return ": did you mean " + near + "?"
+	}
+	return ""
 }
 
 // checkEnqueue moves the queue and delay of the single form to Request.Job.

@@ -1,7 +1,6 @@
 package protocol
 
 import (
-	"fmt"
 	"strings"
 	"unicode/utf8"
 )
@@ -206,7 +205,7 @@ func (r *Request) finish(present presence, first *Error) *Error {
 	case first != nil && first.Field == "op":
 		return first
 	case !known:
-		return &Error{Code: CodeUnknownOp, Field: "op", Message: fmt.Sprintf("there is no op %q", r.Op)}
+		return &Error{Code: CodeUnknownOp, Field: "op", Message: NoSuchOp(r.Op)}
 	case first != nil:
 		return first
 	}

@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -28,11 +31,41 @@ const (
 
 func millis(d time.Duration) string { return strconv.FormatInt(core.MS(d), 10) }
 
+// CheckURL reports an address that can't be one of a PostgreSQL database. Its errors contain no password.
+func CheckURL(address string) error {
+	config, err := parse(address)
+	if err == nil && config.ConnConfig.Database == "" {
+		return errors.New("the address has no database: write postgres://USER@HOST/DATABASE")
+	}
+	return err
+}
+
+// sslmodes are the values of the parameter sslmode.
+var sslmodes = []string{"disable", "allow", "prefer", "require", "verify-ca", "verify-full"}
+
+// parse reads an address, with pgx's reason for a wrong one.
+func parse(address string) (*pgxpool.Config, error) {
+	if u, err := url.Parse(address); err == nil {
+		if mode := u.Query().Get("sslmode"); mode != "" && !slices.Contains(sslmodes, mode) {
+			return nil, fmt.Errorf("the address of the PostgreSQL database has sslmode=%s: write disable, allow, prefer, require, verify-ca or verify-full", mode)
+		}
+	}
+	config, err := pgxpool.ParseConfig(address)
+	if err == nil {
+		return config, nil
+	}
+	_, reason, ok := strings.Cut(err.Error(), "`: ") // after the address, from which pgx omits the password
+	if !ok {
+		reason = err.Error()
+	}
+	return nil, fmt.Errorf("the address of the PostgreSQL database: %s", reason)
+}
+
 // configure parses the address. settle chooses the pool's mode later, when the server is known.
 func configure(o *Options, p *primaries) (*pgxpool.Config, error) {
-	config, err := pgxpool.ParseConfig(o.URL)
+	config, err := parse(o.URL)
 	if err != nil {
-		return nil, fmt.Errorf("the address of the PostgreSQL database: %w", err) // pgx omits the password
+		return nil, err
 	}
 	c := config.ConnConfig
 	if o.Password != "" {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/internal/adopt"
 	"github.com/qsidecar/qsidecar/internal/config"
+	"github.com/qsidecar/qsidecar/protocol"
 )
 
 func (a *app) adoptCommand() *cobra.Command {
@@ -37,6 +38,9 @@ wrong arguments.`,
   QSIDECAR_DATABASE=mysql://app@db/shop qsidecar adopt things`,
 		Args: argCount(1, 1, "one table"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if e := protocol.CheckQueueName("queue", queue); queue != "" && e != nil {
+				return usagef("--%s", e.Message)
+			}
 			c, database, err := a.adoptFrom(given)
 			if err != nil {
 				return err

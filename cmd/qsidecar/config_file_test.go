@@ -50,7 +50,7 @@ func TestConfigFileIsFound(t *testing.T) {
 	none()
 	h.env["QSIDECAR_CONFIG"] = filepath.Join(h.dir, "missing.yaml")
 	h.run("serve").wantStderr(t, exitUsage, "the config file cannot be read", "missing.yaml")
-	h.env["QSIDECAR_CONFIG"] = ""
+	delete(h.env, "QSIDECAR_CONFIG")
 	h.run("serve", "--database", "sqlite:x").wantStderr(t, exitUsage, system, "--config none")
 	h.run("adopt", "things", "--database", "sqlite:"+filepath.Join(h.dir, "no.db")).wantStderr(t, exitFailure, "no.db")
 

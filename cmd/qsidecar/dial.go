@@ -23,6 +23,9 @@ func (a *app) dial(ctx context.Context) (*qsidecar.Client, error) {
 func (a *app) dialWith(ctx context.Context, opts qsidecar.Options) (c *qsidecar.Client, socket string, err error) {
 	ctx, cancel := withAnswerTimeout(ctx, answerTimeout)
 	defer cancel()
+	if err := a.checkSocket(); err != nil {
+		return nil, "", err
+	}
 	var failed unreachableError
 	for _, opts.Socket = range a.sockets() {
 		c, err := qsidecar.Dial(ctx, opts)
@@ -63,6 +66,9 @@ func (a *app) configInput(in config.Input) config.Input {
 	in.FindFile(cmp.Or(a.systemFile, config.SystemFile))
 	return in
 }
+
+// checkSocket checks the path that --socket or QSIDECAR_SOCKET names.
+func (a *app) checkSocket() error { return a.input(config.Input{}).CheckSocket() }
 
 // sockets returns the possible paths of the sidecar's socket.
 func (a *app) sockets() []string { return a.input(config.Input{}).Sockets() }

@@ -103,6 +103,7 @@ func (a *app) main(args []string) int {
 	root.SetIn(a.in)
 	root.SetOut(a.out)
 	root.SetErr(a.errOut)
+	rejectUnknownNames(root)
 	err := root.ExecuteContext(context.Background())
 	if !a.started {
 		a.jsonErrors = hasJSONFlag(args)

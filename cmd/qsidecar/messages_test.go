@@ -88,7 +88,7 @@ func TestMessages(t *testing.T) {
 
 		{"a password in the command line", "serve --database postgres://app:hunter2@db/app", 2,
 			"--database: a password in the command line is seen by every user of this host: put the URL into QSIDECAR_DATABASE, or into a file and give --database @FILE"},
-		{"an address of no server", "serve --database sqlserver://app@db:x/app", 2, "the database: the address cannot be read as a URL. In a user's name and a password / is written %2F, ? %3F, # %23, @ %40, % %25 and : %3A; or leave the password out, and name a file that holds it (password_file)"},
+		{"an address of no server", "serve --database sqlserver://app@db:x/app", 2, "the database: the port is not a number up to 65535. If it is a part of the password: the address cannot be read as a URL. In a user's name and a password / is written %2F, ? %3F, # %23, @ %40, % %25 and : %3A; or leave the password out, and name a file that holds it (password_file)"},
 		{"no engine at all", "serve --database oracle://x", 2, "the database: \"oracle\" is not a kind of database: write sqlite:PATH, postgres://USER@HOST/DATABASE, mysql://USER@HOST/DATABASE or sqlserver://USER@HOST?database=NAME"},
 		{"a path without an engine", "serve --database /var/x.db", 2, "the database: a database is written sqlite:PATH, postgres://USER@HOST/DATABASE, mysql://USER@HOST/DATABASE or sqlserver://USER@HOST?database=NAME"},
 		{"no file of the URL", "serve --database @$D/none", 2, "the database's URL cannot be read: open $D/none: no such file or directory"},
@@ -103,6 +103,16 @@ func TestMessages(t *testing.T) {
 			"socket $D/plain.sock: a file that isn't a socket is in the way: remove it, or choose another --socket"},
 		{"a socket directory that is a file", "serve --socket $D/letter.txt/s --database sqlite:$D/q.db", 1,
 			"the socket's directory $D/letter.txt is not a directory: give --socket PATH, or set QSIDECAR_SOCKET or XDG_RUNTIME_DIR"},
+
+		{"an empty database", "serve --database=", 2, "--database is empty: give it a value, or leave it out for the default"},
+		{"an empty config", "check --config=", 2, "--config is empty: give it a value, or leave it out for the default"},
+		{"an empty socket", "ping --socket=", 2, "--socket is empty: give it a value, or leave it out for the default"},
+		{"a socket as a URL", "ping --socket unix:///run/q", 2, "--socket: \"unix:///run/q\" is not a path: write /run/q"},
+		{"a socket as a URL for stdio", "stdio --socket tcp://h:1", 2, "--socket: \"tcp://h:1\" is not the path of a Unix socket: write one, such as /run/qsidecar/qsidecar.sock"},
+		{"a wrong queue for a table", "adopt t --queue .q --database sqlite:x", 2, "--queue: \".q\" is not a queue name: use A-Z a-z 0-9 . _ : / - and do not start with . or -"},
+		{"tables of the future", "migrate --print --from 99 --database sqlite:x", 2, "--from 99: this program's tables have the version 1"},
+		{"help for no command", "help enqeue", 2, "unknown command \"enqeue\" for \"qsidecar\"\n\nDid you mean this?\n\tenqueue\n\nRun `qsidecar --help` to see the commands"},
+		{"completion of no shell", "completion fsh", 2, "unknown command \"fsh\" for \"qsidecar completion\": did you mean fish?\nRun `qsidecar completion --help` to see the commands"},
 
 		{"no config file", "serve --config $D/none.yaml", 2, "the config file cannot be read: open $D/none.yaml: no such file or directory"},
 		{"an unknown config key", "check --config $D/bad.yaml", 2,

@@ -71,6 +71,9 @@ func (a *app) printSchemas(c config.Config, role string, from int) error {
 		if err != nil {
 			return &usageError{err}
 		}
+		if from > u.Latest {
+			return usagef("--from %d: this program's tables have the version %d", from, u.Latest)
+		}
 		sql := u.Migrations(c.Databases[name].Schema, role, from)
 		if printed[sql] {
 			continue

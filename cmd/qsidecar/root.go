@@ -49,11 +49,12 @@ func (a *app) root() *cobra.Command {
 		Version:       programVersion().String(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		PersistentPreRun: func(cmd *cobra.Command, _ []string) {
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
 			a.started = true
 			if f := cmd.Flags().Lookup("json"); f != nil { // claim has it, and its default is true
 				a.jsonErrors = f.Changed && f.Value.String() == "true"
 			}
+			return emptyFlag(cmd)
 		},
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
@@ -84,6 +85,47 @@ func (a *app) root() *cobra.Command {
 	return root
 }
 
+// rejectUnknownNames makes `help` and `completion` return an error for a name that they don't know. Cobra's own print a
+// help text and exit with 0.
+func rejectUnknownNames(root *cobra.Command) {
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	for _, c := range root.Commands() {
+		switch c.Name() {
+		case "help":
+			c.Run, c.RunE = nil, func(c *cobra.Command, args []string) error {
+				named, _, err := root.Find(args)
+				if err != nil {
+					return unknownCommand(err, root)
+				}
+				named.InitDefaultHelpFlag()
+				return named.Help()
+			}
+		case "completion":
+			c.Args = func(c *cobra.Command, args []string) error {
+				if len(args) == 0 {
+					return nil
+				}
+				var shells []string
+				for _, shell := range c.Commands() {
+					shells = append(shells, shell.Name())
+				}
+				near := textfmt.Nearest(args[0], shells)
+				if near != "" {
+					near = ": did you mean " + near + "?"
+				}
+				return unknownCommand(fmt.Errorf("unknown command %q for %q%s", args[0], c.CommandPath(), near), c)
+			}
+			c.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
+		}
+	}
+}
+
+// unknownCommand adds to err where the commands are listed.
+func unknownCommand(err error, parent *cobra.Command) error {
+	return usagef("%w\nRun `%s --help` to see the commands", err, parent.CommandPath())
+}
+
 // flagError is an error of pflag in our terms: Go's own parsers name neither the flag nor what it takes.
 func flagError(err error) error {
 	invalid, ok := errors.AsType[*pflag.InvalidValueError](err)
@@ -104,6 +146,17 @@ func flagError(err error) error {
 		return fmt.Errorf("--%s: %s is outside %d to %d", flag.Name, wrong.Num, math.MinInt16, math.MaxInt16)
 	}
 	return fmt.Errorf("--%s: %s is too large a number", flag.Name, wrong.Num)
+}
+
+// emptyFlag reports a flag without the name that it should have, as from "$UNSET" in a script. Its default could be
+// another database.
+func emptyFlag(cmd *cobra.Command) error {
+	for _, name := range []string{"config", "database", "socket", "queue", "role"} {
+		if f := cmd.Flags().Lookup(name); f != nil && f.Changed && f.Value.Type() == "string" && f.Value.String() == "" {
+			return usagef("--%s is empty: give it a value, or leave it out for the default", name)
+		}
+	}
+	return nil
 }
 
 // nearFlag suggests the flag that err was probably about.

@@ -61,6 +61,9 @@ first or can't be reached, 130 interrupted.`,
 
 // dialRaw connects to the host's sidecar. It returns nil if there is none.
 func (a *app) dialRaw(ctx context.Context) (*net.UnixConn, error) {
+	if err := a.checkSocket(); err != nil {
+		return nil, err
+	}
 	var d net.Dialer
 	var failed unreachableError
 	for _, path := range a.sockets() {

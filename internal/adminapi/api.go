@@ -116,10 +116,18 @@ func (s *Server) serveOp(w http.ResponseWriter, r *http.Request) {
 	s.answer(w, r, req)
 }
 
+// unknownOp is the error for an operation that the API doesn't have.
+func unknownOp(op protocol.Op) *protocol.Error {
+	if protocol.Known(op) {
+		return protocol.Errorf(protocol.CodeUnknownOp, "the HTTP API has no operation %q: workers use the socket", op)
+	}
+	return protocol.Errorf(protocol.CodeUnknownOp, "%s (see /api/v1/openapi.json)", protocol.NoSuchOp(op))
+}
+
 // decode reads the body of a request as the wire's message of an operation. An empty body has no fields.
 func decode(op protocol.Op, body []byte, maxFrame int, req *protocol.Request) *protocol.Error {
 	if _, known := ops[op]; !known {
-		return protocol.Errorf(protocol.CodeUnknownOp, "the admin API has no operation %q: see /api/v1/openapi.json", op)
+		return unknownOp(op)
 	}
 	body = bytes.TrimSpace(body)
 	if len(body) == 0 {

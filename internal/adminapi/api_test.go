@@ -69,6 +69,18 @@ func TestBadRequests(t *testing.T) {
 	} {
 		x.send(http.MethodGet, "/api/v1/"+path, "", "Authorization", "Bearer "+token).want(t, path, 400, text)
 	}
+	for op, text := range map[string]string{
+		"stat":  `there is no op \"stat\": did you mean stats?`,
+		"claim": `the HTTP API has no operation \"claim\": workers use the socket`,
+	} {
+		x.op(op, `{}`).want(t, op, 404, text)
+		x.send(http.MethodGet, "/api/v1/"+op, "", "Authorization", "Bearer "+token).want(t, op+" by GET", 404, text)
+	}
+	wrong := x.send(http.MethodDelete, "/api/v1/stats", "", "Authorization", "Bearer "+token)
+	wrong.want(t, "DELETE", 405, "send stats by GET or POST")
+	if wrong.header.Get("Allow") != "GET, POST" {
+		t.Errorf("it allows %q", wrong.header.Get("Allow"))
+	}
 	a := x.send(http.MethodGet, "/api/v1/purge", "", "Authorization", "Bearer "+token)
 	a.want(t, "a change by GET", 405, "POST")
 	if a.header.Get("Allow") != "POST" {

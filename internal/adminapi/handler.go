@@ -46,6 +46,15 @@ func (s *Server) Handler() http.Handler {
 	mux.HandleFunc("GET /api/v1/openapi.json", serveDocument)
 	mux.HandleFunc("GET /api/v1/{op}", s.serveRead)
 	mux.HandleFunc("POST /api/v1/{op}", s.serveOp)
+	mux.HandleFunc("/api/v1/{op}", func(w http.ResponseWriter, r *http.Request) {
+		op := protocol.Op(r.PathValue("op"))
+		methods := []string{http.MethodGet, http.MethodPost}
+		if ops[op] {
+			methods = methods[1:]
+		}
+		w.Header().Set("Allow", strings.Join(methods, ", "))
+		refuse(w, r, http.StatusMethodNotAllowed, protocol.Errorf(protocol.CodeBadRequest, "%s isn't an operation's method: send %s by %s", r.Method, op, strings.Join(methods, " or ")))
+	})
 	mux.HandleFunc("/api/", func(w http.ResponseWriter, r *http.Request) {
 		refuse(w, r, http.StatusNotFound, protocol.Errorf(protocol.CodeUnknownOp, "nothing is at %s: the operations are at /api/v1/OP (GET for those that only read, POST for all), see /api/v1/openapi.json", r.URL.Path))
 	})

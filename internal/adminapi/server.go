@@ -140,7 +140,7 @@ func (s *Server) PayloadsHidden() bool { return s.rules.Load().HidePayloads }
 func (s *Server) Do(ctx context.Context, req *protocol.Request) (*protocol.Reply, error) {
 	changes, known := ops[req.Op]
 	if !known {
-		return nil, protocol.Errorf(protocol.CodeUnknownOp, "the admin API has no operation %q: workers use the socket", req.Op)
+		return nil, unknownOp(req.Op)
 	}
 	if !changes {
 		if (req.Text != "" || len(req.Headers) > 0) && s.PayloadsHidden() {

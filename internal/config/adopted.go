@@ -93,6 +93,7 @@ func ParseTableName(s string) (n TableName, err error) {
 }
 
 func (n *TableName) parse(s string) error {
+	*n = TableName{Name: s} // also with an error: the keys beside it are those of an adopted table
 	var parts []string
 	for rest := s; ; {
 		var part string
@@ -148,6 +149,9 @@ type queueOrder struct {
 func (o *queueOrder) list(all []string) error {
 	for _, text := range all {
 		column, descending := strings.CutSuffix(text, " desc")
+		if name, long := strings.CutSuffix(text, " descending"); long {
+			return fmt.Errorf("%q: write %q for the largest first", text, name+" desc")
+		}
 		o.columns = append(o.columns, mapping.Ordering{Column: strings.TrimSuffix(column, " asc"), Descending: descending})
 	}
 	return nil

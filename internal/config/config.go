@@ -189,12 +189,15 @@ func (c *Config) fillIn(socket, database string) {
 	if len(c.Databases) == 0 {
 		d := newDatabase()
 		d.URL = database
-		c.Databases = map[string]Database{cmp.Or(c.Defaults.Database, "main"): d}
+		c.Databases = map[string]Database{c.onlyDatabase(): d}
 	}
 	if c.Queues == nil {
 		c.Queues = map[string]queueConfig{"*": {}}
 	}
 }
+
+// onlyDatabase is the name of the database of a config that lists none.
+func (c *Config) onlyDatabase() string { return cmp.Or(c.Defaults.Database, "main") }
 
 // Default returns the config of an empty file, with that socket and database.
 func Default(socket, database string) Config {

@@ -198,10 +198,10 @@ func TestConfigErrors(t *testing.T) {
 		{"listen: [{socket: /s, group: -1}]", "listen[0].group: this host's files have no group \"-1\""},
 		{"admin: {listen: /a/b, group: no-such-group}", "1:23: admin.group: this host's files have no group"},
 		{"listen: [{socket: /a/b}]\nadmin: {listen: /a//b}", "admin.listen: /a//b is a socket that workers connect to"},
-		{"listen: /s", "1:9: listen: this should be a list (- …), and is a single value"},
+		{"listen: /s", "1:9: listen: this should be a list (- …)"},
 		{"listen: [{mode: '0660'}]", "listen[0].socket: it is missing"},
 		{"listen: [{socket: /s, mode: 0999}]", "1:29: listen[0].mode: \"0999\" is not a mode: write it in octal, as \"0660\""},
-		{"databases: [a]", "1:12: databases: this should be a map (key: value), and is a list"},
+		{"databases: [a]", "1:12: databases: this should be a map (key: value), as in {NAME: {url: …}}, and is a list"},
 		{"databases: {a: {}}", "databases.a.url: it is missing"},
 		{"databases: {a: {url: 'sqlserver://h/d'}}", "databases.a.url: the address has no database"},
 		{"databases: {a: {url: 'sqlite:x', sidecar_timeout: 10ms}}", "databases.a.sidecar_timeout: 10ms is outside 1s to 1h"},
@@ -212,7 +212,7 @@ func TestConfigErrors(t *testing.T) {
 		{"queues: {q: {max_attempts: many}}", "1:28: queues.q.max_attempts: \"many\" is not a whole number"},
 		{"queues: {q: {timeout: 10}}", "1:23: queues.q.timeout: \"10\" is not a duration: write a duration as 10s, 5m, 2h, 7d or 1h30m"},
 		{"queues: {q: {order: random}}", "1:21: queues.q.order: \"random\" is not one of fifo, lifo"},
-		{"queues: {q: {backoff: {initial: 2h}}}", "queues.q.backoff.max: 1h is outside 2h to "},
+		{"queues: {q: {backoff: {initial: 2h}}}", "queues.q.backoff.max: 1h is shorter than backoff.initial (2h)"},
 		{"queues: {q: {backoff: {jitter: 60%}}}", "queues.q.backoff.jitter: 60% is outside 0% to 50%"},
 		{"queues: {q: {backoff: {jitter: 0.1}}}", "queues.q.backoff.jitter: \"0.1\" is not a percentage: write it as 10%"},
 		{"queues: {q: {backoff: {jitter: -1%}}}", "queues.q.backoff.jitter: \"-1%\" is not a percentage"},
@@ -235,6 +235,25 @@ func TestConfigErrors(t *testing.T) {
 		{"log: {level: '${LEVEL}'}", "1:14: log.level: the environment variable LEVEL is not set"},
 		{"log: {level: '${LEVEL'}", "log.level: ${LEVEL is not ${NAME}"},
 		{"log: &a {level: info}", "anchors, aliases and tags are not used in this file"},
+		{"databases: {}", "1:1: databases is empty: write an entry, or remove the key"},
+		{"listen: []", "1:1: listen is empty: write an entry, or remove the key"},
+		{"queues: {}", "1:1: queues is empty: write an entry, or remove the key"},
+		{"listen: [{socket: 'unix:///run/q.sock'}]", "1:11: listen[0].socket: \"unix:///run/q.sock\" is not a path: write /run/q.sock"},
+		{"listen: [{socket: 'tcp://0.0.0.0:99'}]", "listen[0].socket: \"tcp://0.0.0.0:99\" is not the path of a Unix socket: write one, such as /run/qsidecar/qsidecar.sock"},
+		{"databases: {url: 'sqlite:x'}", "1:18: databases.url: this should be a map (key: value), as in {url: …}, and is a single value"},
+		{"databases: 'sqlite:x'", "databases: this should be a map (key: value), as in {NAME: {url: …}}, and is a single value"},
+		{"listen: [/s]", "listen[0]: this should be a map (key: value), as in {socket: …}, and is a single value"},
+		{"listen: /s", "listen: this should be a list (- …), as in [{socket: …}], and is a single value"},
+		{"queues: {q: {database: b}}", "1:14: queues.q.database: no database \"b\" is configured"},
+		{"queues: {q: {backoff: {max: 1ms}}}", "1:24: queues.q.backoff.max: 1ms is shorter than backoff.initial (1s)"},
+		{"allow: []", "1:1: unknown key \"allow\" here: it is a key of listen[…]"},
+		{"claim_mode: update", "1:1: unknown key \"claim_mode\" here: it is a key of queues.NAME"},
+		{"defaults: {retention: {dead: never}}", "\"never\" is not a duration: write a duration as 10s, 5m, 2h, 7d or 1h30m, or forever"},
+		{"log: {level: '${LEVEL:-info}'}", "log.level: ${LEVEL:-info} is not ${NAME}: a name has letters, digits and _, and there are no defaults"},
+		{"\xff\xfel\x00o\x00g\x00:\x00", "1:1: the file is UTF-16: save it as UTF-8"},
+		{"queues:\n    q:\n        timeout: 5m\n      max_ready: 3\n", "4:7: this line doesn't continue the ones above: indent it as much as its siblings, and write KEY: VALUE"},
+		{"listen: [{socket: /s, allow: [{ops: [enque]}]}]", "there is no op \"enque\": did you mean enqueue?"},
+		{"queues: {q: {table: t, order: [prio descending]}}", "queues.q.order: \"prio descending\": write \"prio desc\" for the largest first"},
 		{"a: b: c", "c.yaml:1:"},
 		{"log: {}\nlog: {}", "2:1: the key \"log\" is here twice, first in line 1"},
 		{"queues: {a: {}, b: {}, a: {}}", "1:24: the key \"a\" is here twice, first in line 1"},
@@ -247,6 +266,51 @@ func TestConfigErrors(t *testing.T) {
 		}
 		if _, is := errors.AsType[*Error](err); err != nil && !is {
 			t.Errorf("%s: %T is no Error", row.src, err)
+		}
+	}
+}
+
+// TestOneErrorForOneMistake checks that nothing else is reported for a section that couldn't be read.
+func TestOneErrorForOneMistake(t *testing.T) {
+	for _, src := range []string{
+		"databases: {url: 'sqlite:x'}",
+		"listen: [/s]",
+		"queues: {q: {table: t, columns: {id: id}, token: 900001}}",
+		"queues: {q: {table: a.b.c, columns: {id: id}, states: {ready: new}}}",
+	} {
+		if _, err := Parse("c.yaml", []byte(src), noEnv); len(Problems(err)) != 1 {
+			t.Errorf("%s\ngives %v\nwant one error", src, err)
+		}
+	}
+}
+
+// TestEmptyVariable checks that a variable that is set and empty isn't taken for an unset one: then the sidecar
+// would run on the embedded database.
+func TestEmptyVariable(t *testing.T) {
+	for _, name := range []string{"QSIDECAR_DATABASE", "QSIDECAR_CONFIG"} {
+		in := Input{Env: func(n string) (string, bool) {
+			return map[string]string{"HOME": "/nowhere"}[n], n == "HOME" || n == name
+		}}
+		in.FindFile("/nowhere/config.yaml")
+		_, err := in.Load()
+		if want := name + " is set and empty: give it a value, or unset it for the default"; err == nil || err.Error() != want {
+			t.Errorf("an empty %s gives %v, want %s", name, err, want)
+		}
+	}
+}
+
+// TestSocketWrittenAsURL checks the sources of a socket's path other than the file.
+func TestSocketWrittenAsURL(t *testing.T) {
+	for want, in := range map[string]Input{
+		`--socket: "unix:///run/q" is not a path: write /run/q`:      {Socket: "unix:///run/q", Env: noEnv},
+		`QSIDECAR_SOCKET: "unix:/run/q" is not a path: write /run/q`: {Env: func(n string) (string, bool) { return "unix:/run/q", n == "QSIDECAR_SOCKET" }},
+	} {
+		in.Database = "sqlite:x"
+		if _, err := in.Load(); err == nil || err.Error() != want {
+			t.Errorf("Load gives %v, want %s", err, want)
+		}
+		if err := in.CheckSocket(); err == nil || err.Error() != want {
+			t.Errorf("CheckSocket gives %v, want %s", err, want)
 		}
 	}
 }
@@ -301,7 +365,7 @@ func TestConfigReportsEachErrorOnce(t *testing.T) {
 			"c.yaml:1:16: drain_timeout: \"soon\" is not", "c.yaml:2:12: max_frame: \"big\" is not", "c.yaml:3:23: limits.connections: \"many\" is not",
 		},
 		"defaults: {backoff: {initial: 2h}}\nqueues: {a: {}, b: {backoff: {initial: 3h}}}\n": {
-			"defaults.backoff.max: 1h is outside 2h to", "queues.b.backoff.max: 1h is outside 3h to",
+			"defaults.backoff.max: 1h is shorter than backoff.initial (2h)", "queues.b.backoff.max: 1h is shorter than backoff.initial (3h)",
 		},
 		"log: {}\nlog: {level: loud}\ncolour: red\n": {
 			"2:1: the key \"log\" is here twice", "2:14: log.level: \"loud\" is not one of", "3:1: unknown key \"colour\"",

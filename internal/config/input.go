@@ -21,6 +21,8 @@ type Input struct {
 
 	Once        bool          // the files are read once, so they can be pipes
 	PipeTimeout time.Duration // 0: 10 s
+
+	emptyFile bool // QSIDECAR_CONFIG is set and empty; set by FindFile
 }
 
 func (in Input) getenv(name string) string {
@@ -28,10 +30,22 @@ func (in Input) getenv(name string) string {
 	return value
 }
 
+// emptyVariable is the error for a variable that probably has the value of an unset one. With a default instead, the
+// jobs would be in another database.
+func emptyVariable(name string) error {
+	return Errorf("%s is set and empty: give it a value, or unset it for the default", name)
+}
+
 // Load combines flags, file, environment and defaults; the first that sets a value wins.
 // With an error it returns what could be read of the file.
 func (in Input) Load() (Config, error) {
 	c := defaultConfig()
+	if in.emptyFile {
+		return c, emptyVariable("QSIDECAR_CONFIG")
+	}
+	if err := in.CheckSocket(); err != nil {
+		return c, err
+	}
 	if in.File != "" {
 		var err error
 		if c, err = load(in.File, in.readFile, in.Env); err != nil {
@@ -96,7 +110,10 @@ func (in Input) DatabaseURL() (string, error) {
 	if in.Database != "" {
 		return in.databaseFlag(in.Database)
 	}
-	if s := in.getenv("QSIDECAR_DATABASE"); s != "" {
+	if s, set := in.Env("QSIDECAR_DATABASE"); set {
+		if s == "" {
+			return "", emptyVariable("QSIDECAR_DATABASE")
+		}
 		if strings.HasPrefix(s, "@") {
 			return in.databaseFromFile(s[1:])
 		}

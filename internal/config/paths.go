@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"syscall"
 
@@ -32,7 +33,8 @@ const (
 // It turns NoFile into an empty File.
 func (in *Input) FindFile(system string) {
 	if in.File == "" {
-		in.File = in.getenv("QSIDECAR_CONFIG")
+		name, set := in.Env("QSIDECAR_CONFIG")
+		in.File, in.emptyFile = name, set && name == ""
 	}
 	if in.File == "" && exists(system) {
 		in.File = system
@@ -63,6 +65,32 @@ func (in Input) Sockets() (all []string) {
 		all = append(all, filepath.Join(dir, socketFile))
 	}
 	return append(all, in.systemSocket())
+}
+
+// socketURL matches a path that is written as a URL, as some other programs take it.
+var socketURL = regexp.MustCompile(`^(?:(unix):(?://)?|[A-Za-z][A-Za-z0-9+.-]*://)(.*)`)
+
+// checkSocketPath reports a socket that is written as a URL. A sidecar would listen on a file of that name.
+func checkSocketPath(path string) error {
+	switch m := socketURL.FindStringSubmatch(path); {
+	case m == nil:
+		return nil
+	case m[1] != "" && m[2] != "":
+		return fmt.Errorf("%q is not a path: write %s", path, m[2])
+	}
+	return fmt.Errorf("%q is not the path of a Unix socket: write one, such as %s", path, SystemSocket)
+}
+
+// CheckSocket checks the path of the socket that a flag or variable names.
+func (in Input) CheckSocket() error {
+	source, path := "--socket", in.Socket
+	if path == "" {
+		source, path = "QSIDECAR_SOCKET", in.getenv("QSIDECAR_SOCKET")
+	}
+	if err := checkSocketPath(path); err != nil {
+		return Errorf("%s: %w", source, err)
+	}
+	return nil
 }
 
 // servedSocket returns the path of the socket to serve if the config doesn't list any: the

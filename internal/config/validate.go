@@ -20,6 +20,8 @@ func (c *Config) check(bad func(path, format string, args ...any)) {
 		}
 		if l.Socket == "" {
 			bad(path+".socket", "it is missing: write the path of the Unix socket")
+		} else if err := checkSocketPath(l.Socket); err != nil {
+			bad(path+".socket", "%v", err)
 		}
 		if j := slices.IndexFunc(c.Listen[:i], func(o listenConfig) bool { return l.Socket != "" && samePath(o.Socket, l.Socket) }); j >= 0 {
 			bad(path+".socket", "%s is here twice%s", l.Socket, spelledAs(l.Socket, c.Listen[j].Socket))
@@ -105,7 +107,7 @@ func (d Database) checkReplica(path string, bad reportFunc) {
 }
 
 func (d defaultsConfig) check(path string, c *Config, bad func(path, format string, args ...any)) {
-	if _, ok := c.Databases[d.Database]; d.Database != "" && !ok && len(c.Databases) > 0 {
+	if _, ok := c.Databases[d.Database]; d.Database != "" && !ok && (len(c.Databases) > 0 || d.Database != c.onlyDatabase()) {
 		bad(path+".database", "no database %q is configured", d.Database)
 	}
 	if d.Database == "" && len(c.Databases) > 1 && path != "defaults" {
@@ -117,7 +119,10 @@ func (d defaultsConfig) check(path string, c *Config, bad func(path, format stri
 	const years = duration(protocol.MaxTimeoutMS * time.Millisecond)
 	between(bad, path+".timeout", d.Timeout, 0, years)
 	between(bad, path+".backoff.initial", d.Backoff.Initial, duration(time.Millisecond), years)
-	between(bad, path+".backoff.max", d.Backoff.Max, d.Backoff.Initial, years)
+	if d.Backoff.Max < d.Backoff.Initial {
+		bad(path+".backoff.max", "%v is shorter than backoff.initial (%v)", d.Backoff.Max, d.Backoff.Initial)
+	}
+	between(bad, path+".backoff.max", d.Backoff.Max, min(d.Backoff.Max, years), years)
 	if most := percent(bridge.MaxJitter * 100); d.Backoff.Jitter > most {
 		bad(path+".backoff.jitter", "%v is outside 0%% to %v", d.Backoff.Jitter, most)
 	}

@@ -36,7 +36,10 @@ func (d *durationOrForever) parse(s string) error {
 		*d = forever
 		return nil
 	}
-	return (*duration)(d).parse(s)
+	if err := (*duration)(d).parse(s); err != nil {
+		return fmt.Errorf("%w, or forever", err)
+	}
+	return nil
 }
 
 func (d durationOrForever) String() string {

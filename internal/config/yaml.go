@@ -48,6 +48,10 @@ func (d *yamlDecoder) decode(into any) {
 		d.add(nil, "the file has more than %d brackets, keys, values and comments: remove some, or run several sidecars", maxMarks)
 		return
 	}
+	if strings.HasPrefix(d.src, "\xff\xfe") || strings.HasPrefix(d.src, "\xfe\xff") {
+		d.problems = append(d.problems, problem{line: 1, column: 1, text: "the file is UTF-16: save it as UTF-8"})
+		return
+	}
 	if line := longLine(d.src); line > 0 {
 		d.problems = append(d.problems, problem{line: line, column: 1, text: fmt.Sprintf("this line has more than %d bytes: break it", maxLine)})
 		return
@@ -92,6 +96,8 @@ func (d *yamlDecoder) syntax(err error) {
 	switch line := strings.Split(d.src, "\n")[p.line-1]; {
 	case strings.Contains(line[:len(line)-len(strings.TrimLeft(line, " \t"))], "\t"):
 		p.text = "a tab is in the indentation: indent with spaces"
+	case strings.HasPrefix(p.text, "value is not allowed in this context"):
+		p.text = "this line doesn't continue the ones above: indent it as much as its siblings, and write KEY: VALUE"
 	case bareVariable.MatchString(line):
 		p.text += `: quote a ${NAME} between { and }, for example {url: "${DB_URL}"}`
 	}
@@ -111,8 +117,10 @@ func (d *yamlDecoder) add(at *token.Token, format string, args ...any) {
 // reportAt reports a problem with the value at a path. If the file doesn't contain the path,
 // the position is that of its nearest parent.
 func (d *yamlDecoder) reportAt(path, format string, args ...any) {
-	if d.unread[path] {
-		return // the value is a default, not the file's
+	for p := path; p != ""; p = parent(p) {
+		if d.unread[p] {
+			return // the value is a default, not the file's
+		}
 	}
 	text := path + ": " + fmt.Sprintf(format, args...)
 	for where := path; where != ""; where = parent(where) {
@@ -153,7 +161,7 @@ func (d *yamlDecoder) value(node ast.Node, v reflect.Value, path string) {
 	}
 	switch v.Kind() {
 	case reflect.Struct:
-		d.mapping(node, path, func(key string, at *token.Token, value ast.Node) {
+		d.mapping(node, v.Type(), path, func(key string, at *token.Token, value ast.Node) {
 			field, ok := fieldOf(v, key)
 			if !ok {
 				d.unknownKey(v.Type(), key, at)
@@ -163,7 +171,7 @@ func (d *yamlDecoder) value(node ast.Node, v reflect.Value, path string) {
 		})
 	case reflect.Map:
 		v.Set(reflect.MakeMap(v.Type()))
-		d.mapping(node, path, func(key string, _ *token.Token, value ast.Node) {
+		d.mapping(node, v.Type(), path, func(key string, _ *token.Token, value ast.Node) {
 			e := newElement(v.Type().Elem())
 			d.value(value, e, join(path, key))
 			v.SetMapIndex(reflect.ValueOf(key), e)
@@ -196,10 +204,53 @@ func (d *yamlDecoder) unknownKey(section reflect.Type, key string, at *token.Tok
 	known := keysOf(section)
 	if near := textfmt.Nearest(key, known); near != "" && keyPattern.MatchString(key) {
 		d.add(at, "unknown key %s: did you mean %s?", keyText(key), near)
+	} else if owners := sectionsWith(key, reflect.TypeFor[Config](), ""); len(owners) > 0 {
+		d.add(at, "unknown key %s here: it is a key of %s", keyText(key), strings.Join(owners, " and "))
 	} else {
 		d.add(at, "unknown key %s; known here: %s", keyText(key), strings.Join(known, ", "))
 	}
 	d.problems[len(d.problems)-1].unknownKey = true
+}
+
+// sectionsWith returns the sections of the config that have a key, as paths below the type t.
+func sectionsWith(key string, t reflect.Type, path string) (all []string) {
+	switch t.Kind() {
+	case reflect.Pointer:
+		return sectionsWith(key, t.Elem(), path)
+	case reflect.Slice:
+		return sectionsWith(key, t.Elem(), path+"[…]")
+	case reflect.Map:
+		return sectionsWith(key, t.Elem(), path+".NAME")
+	case reflect.Struct:
+		for field := range t.Fields() {
+			switch name := field.Tag.Get("yaml"); {
+			case name == "" && field.Anonymous:
+				all = append(all, sectionsWith(key, field.Type, path)...)
+			case name == key && path != "":
+				all = append(all, path)
+			case name != "":
+				all = append(all, sectionsWith(key, field.Type, join(path, name))...)
+			}
+		}
+	}
+	return all
+}
+
+// exampleOf shows how a section of a type is written, with its first key.
+func exampleOf(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.Pointer:
+		return exampleOf(t.Elem())
+	case reflect.Slice:
+		return "[" + exampleOf(t.Elem()) + "]"
+	case reflect.Map:
+		return "{NAME: " + exampleOf(t.Elem()) + "}"
+	case reflect.Struct:
+		if keys := keysOf(t); len(keys) > 0 {
+			return "{" + keys[0] + ": …}"
+		}
+	}
+	return "…"
 }
 
 // keyPattern matches a plausible key. Any other text can be the rest of a password without
@@ -227,11 +278,15 @@ func newElement(t reflect.Type) reflect.Value {
 	return e
 }
 
-func (d *yamlDecoder) mapping(node ast.Node, path string, each func(key string, at *token.Token, value ast.Node)) {
+func (d *yamlDecoder) mapping(node ast.Node, t reflect.Type, path string, each func(key string, at *token.Token, value ast.Node)) {
 	m, ok := node.(ast.MapNode)
 	if !ok {
-		d.add(node.GetToken(), "%s: this should be a map (key: value), and is %s", cmp.Or(path, "the file"), kindText(node))
+		d.unread[path] = true
+		d.add(node.GetToken(), "%s: this should be a map (key: value), as in %s, and is %s", cmp.Or(path, "the file"), exampleOf(t), kindText(node))
 		return
+	}
+	if !m.MapRange().Next() && t.Kind() == reflect.Map {
+		d.empty(path)
 	}
 	lines := make(map[string]int)
 	for it := m.MapRange(); it.Next(); {
@@ -250,11 +305,24 @@ func (d *yamlDecoder) mapping(node ast.Node, path string, each func(key string, 
 	}
 }
 
+// empty reports an empty list of the file's own sections: the sidecar must not run with the default of a missing one.
+func (d *yamlDecoder) empty(path string) {
+	if parent(path) != "" {
+		return
+	}
+	d.unread[path] = true
+	d.add(d.keyTokens[path], "%s is empty: write an entry, or remove the key", path)
+}
+
 func (d *yamlDecoder) sequence(node ast.Node, v reflect.Value, path string) {
 	seq, ok := node.(*ast.SequenceNode)
 	if !ok {
-		d.add(node.GetToken(), "%s: this should be a list (- …), and is %s", path, kindText(node))
+		d.unread[path] = true
+		d.add(node.GetToken(), "%s: this should be a list (- …), as in %s, and is %s", path, exampleOf(v.Type()), kindText(node))
 		return
+	}
+	if len(seq.Values) == 0 {
+		d.empty(path)
 	}
 	v.Set(reflect.MakeSlice(v.Type(), 0, len(seq.Values))) // an empty list differs from a missing one
 	for i, n := range seq.Values {
@@ -386,6 +454,8 @@ func keysOf(t reflect.Type) (keys []string) {
 	return keys
 }
 
+var variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+
 var variable = regexp.MustCompile(`\$\$|\$\{[^}]*\}?`)
 
 // expand replaces ${NAME} by the environment variable. $$ becomes a dollar, and any other
@@ -399,6 +469,8 @@ func expand(text string, env func(string) (string, bool)) (string, error) {
 		name, closed := strings.CutSuffix(m[2:], "}")
 		v, ok := env(name)
 		switch {
+		case closed && name != "" && !variableName.MatchString(name):
+			err = errors.Join(err, fmt.Errorf("%s is not ${NAME}: a name has letters, digits and _, and there are no defaults", m))
 		case !closed || name == "":
 			err = errors.Join(err, fmt.Errorf("%s is not ${NAME}; a plain dollar before { is written $${", m))
 		case !ok:

@@ -2,6 +2,7 @@ package engines
 
 import (
 	"errors"
+	"fmt"
 	"net/url"
 	"regexp"
 	"slices"
@@ -12,6 +13,9 @@ import (
 // errAddress contains nothing of the address, because an invalid part can be the password.
 var errAddress = errors.New("the address cannot be read as a URL. In a user's name and a password / is written %2F, ? %3F, # %23, @ %40, % %25 and : %3A; " +
 	"or leave the password out, and name a file that holds it (password_file)")
+
+// errPort doesn't show the port, because in a URL without @ it can be the password.
+var errPort = fmt.Errorf("the port is not a number up to 65535. If it is a part of the password: %w", errAddress)
 
 var parameterName = regexp.MustCompile(`^[A-Za-z0-9_.%+ -]*$`)
 
@@ -29,14 +33,15 @@ func CheckAddress(s string) error {
 	hosts := authority
 	if i := strings.LastIndex(authority, "@"); i >= 0 {
 		hosts = authority[i+1:]
-		if _, err := url.PathUnescape(authority[:i]); err != nil {
+		// Drivers differ in which @ ends the password, and one that ends it at the first shows the rest as the host.
+		if _, err := url.PathUnescape(authority[:i]); err != nil || strings.Contains(authority[:i], "@") {
 			return errAddress
 		}
 	}
 	for host := range strings.SplitSeq(hosts, ",") { // PostgreSQL accepts several
 		if i := strings.LastIndex(host, ":"); i > strings.LastIndex(host, "]") && host[i+1:] != "" {
 			if _, err := strconv.ParseUint(host[i+1:], 10, 16); err != nil {
-				return errAddress
+				return errPort
 			}
 		}
 	}

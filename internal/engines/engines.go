@@ -21,13 +21,16 @@ import (
 	"github.com/qsidecar/qsidecar/backends/sqlserver"
 	msdiagnose "github.com/qsidecar/qsidecar/backends/sqlserver/diagnose"
 	msmigrate "github.com/qsidecar/qsidecar/backends/sqlserver/migrate"
+	"github.com/qsidecar/qsidecar/internal/textfmt"
 )
 
 // Engine is a kind of database.
 type Engine struct {
 	Name    string
 	schemes []string // of its URLs
+	aliases []string // schemes of other programs' URLs, which get a hint
 	form    string   // of its URLs, for messages
+	Latest  int      // the version of the tables that this program creates
 	File    bool     // a file of this host, which has no password and needs its directory
 	// NoSchemas: the tables are in the database that the URL names.
 	NoSchemas bool
@@ -58,17 +61,18 @@ type Options struct {
 // engines lists the engines of this program.
 var engines = []Engine{
 	{
-		Name: "sqlite", schemes: []string{"sqlite"}, form: "sqlite:PATH", File: true,
+		Name: "sqlite", schemes: []string{"sqlite"}, aliases: []string{"sqlite3"}, form: "sqlite:PATH", Latest: sqlitemigrate.Latest, File: true,
 		parse: parseSQLite, open: openSQLite,
 		migrations: func(_, _, _ string, from int) string { return sqlitemigrate.SQL(from) },
 	},
 	{
-		Name: "postgres", Replicas: true, schemes: []string{"postgres", "postgresql"}, form: "postgres://USER@HOST/DATABASE",
+		Name: "postgres", Replicas: true, schemes: []string{"postgres", "postgresql"}, aliases: []string{"pg", "pgsql", "psql", "postgis"}, form: "postgres://USER@HOST/DATABASE", Latest: pgmigrate.Latest,
+		parse:      func(url string) (string, error) { return url, postgres.CheckURL(url) },
 		open:       openPostgres,
 		migrations: func(url, schema, role string, from int) string { return pgmigrate.SQL(schema, role, from) },
 	},
 	{
-		Name: "mysql", NoSchemas: true, Replicas: true, schemes: []string{"mysql"}, form: "mysql://USER@HOST/DATABASE",
+		Name: "mysql", NoSchemas: true, Replicas: true, schemes: []string{"mysql"}, aliases: []string{"mariadb"}, form: "mysql://USER@HOST/DATABASE", Latest: mymigrate.Latest,
 		parse: func(url string) (string, error) { return url, mysql.CheckURL(url) },
 		open:  openMySQL,
 		migrations: func(url, schema, role string, from int) string {
@@ -76,7 +80,7 @@ var engines = []Engine{
 		},
 	},
 	{
-		Name: "sqlserver", schemes: []string{"sqlserver"}, form: "sqlserver://USER@HOST?database=NAME",
+		Name: "sqlserver", schemes: []string{"sqlserver"}, aliases: []string{"mssql"}, form: "sqlserver://USER@HOST?database=NAME", Latest: msmigrate.Latest,
 		parse: func(url string) (string, error) { return url, sqlserver.CheckURL(url) },
 		open:  openSQLServer,
 		migrations: func(url, schema, role string, from int) string {
@@ -114,6 +118,12 @@ func databaseForms() string {
 
 // ParseURL reads the URL of a database. Its errors contain no password.
 func ParseURL(s string) (URL, error) {
+	switch {
+	case s != strings.TrimSpace(s):
+		return URL{}, errors.New("there is a space before or after the address: remove it")
+	case strings.HasPrefix(s, `"`) || strings.HasPrefix(s, "'"): // an --env-file of Docker keeps them
+		return URL{}, errors.New("the quotes are part of the value: remove them")
+	}
 	scheme, _, ok := strings.Cut(s, ":")
 	if !ok || strings.ContainsAny(scheme, `/\. `) {
 		return URL{}, errors.New("a database is written " + databaseForms())
@@ -123,6 +133,9 @@ func ParseURL(s string) (URL, error) {
 			continue
 		}
 		if !e.File {
+			if !strings.HasPrefix(s, scheme+"://") {
+				return URL{}, fmt.Errorf("%s: is not followed by //: write %s", scheme, e.form)
+			}
 			if err := CheckAddress(s); err != nil {
 				return URL{}, err
 			}
@@ -138,13 +151,40 @@ func ParseURL(s string) (URL, error) {
 	if !strings.HasPrefix(s, scheme+"://") {
 		return URL{}, errors.New("a database is written " + databaseForms()) // it can be a misplaced password
 	}
+	if near := nearForm(scheme); near != "" {
+		return URL{}, fmt.Errorf("%q is not a kind of database: did you mean %s?", scheme, near)
+	}
 	return URL{}, fmt.Errorf("%q is not a kind of database: write %s", scheme, databaseForms())
+}
+
+// nearForm returns the form of the URLs that another program's scheme probably stands for, such as postgresql+psycopg2.
+func nearForm(scheme string) string {
+	kind, _, _ := strings.Cut(scheme, "+")
+	forms := make(map[string]string)
+	var names []string
+	for _, e := range engines {
+		for _, name := range slices.Concat(e.schemes, e.aliases) {
+			forms[name] = e.form
+			names = append(names, name)
+		}
+	}
+	if form, exact := forms[kind]; exact {
+		return form
+	}
+	return forms[textfmt.Nearest(kind, names)]
 }
 
 func parseSQLite(s string) (string, error) {
 	path := strings.TrimPrefix(strings.TrimPrefix(s, "sqlite:"), "//") // sqlite:///var/lib/… is a common form
-	if path == "" {
+	switch {
+	case path == "":
 		return "", errors.New("sqlite: names no file: write sqlite:PATH")
+	case strings.HasPrefix(path, "file:"):
+		return "", errors.New("sqlite: leave file: out: write sqlite:PATH")
+	case strings.HasPrefix(path, ":memory:"):
+		return "", errors.New("sqlite: a database in memory would be lost with the process: name a file, sqlite:PATH")
+	case strings.Contains(path, "?"):
+		return "", errors.New("sqlite: the path has a ?: a path has no parameters, because the sidecar sets SQLite's options itself")
 	}
 	return path, nil
 }

@@ -58,7 +58,7 @@ func matches(pattern, name string) bool {
 func (r *Rule) Check(bad func(field, format string, args ...any)) {
 	for _, op := range r.Ops {
 		if !protocol.Known(op) {
-			bad("ops", "there is no op %q", op)
+			bad("ops", "%s", protocol.NoSuchOp(op))
 		}
 		if r.Queues != nil && slices.Contains(sidecarWide, op) {
 			bad("ops", "%s concerns the sidecar, not a queue: put it in a rule without queues", op)

@@ -7,6 +7,7 @@ import importlib
 import logging
 import os
 import sys
+import traceback
 from typing import List, Optional, Tuple
 
 from ._processes import fork_if_first
@@ -25,6 +26,16 @@ def _queue(text: str) -> Tuple[str, Optional[int]]:
     if not name or equals and not (count.isdecimal() and int(count)):
         raise argparse.ArgumentTypeError(f"{text!r} isn't a queue, or a queue and how many of its jobs run at once: mail=8")
     return name, int(count) if equals else None
+
+
+def _broken(module: str, error: BaseException) -> int:
+    """Prints why the application's module can't be imported, with its own part of the traceback."""
+    at = error.__traceback__
+    while at is not None and ("importlib" in at.tb_frame.f_code.co_filename or at.tb_frame.f_globals is globals()):
+        at = at.tb_next
+    traceback.print_exception(type(error), error, at)
+    print(f"qsidecar: the module {module} can't be imported: its error is above", file=sys.stderr)
+    return 1
 
 
 def main(args: Optional[List[str]] = None) -> int:
@@ -50,6 +61,8 @@ def main(args: Optional[List[str]] = None) -> int:
     module, _, name = chosen.app.partition(":")
     if not all(part.isidentifier() for part in [*module.split("."), name]):
         parser.error(f"name the app as MODULE:APP, mailer:app for example, not {chosen.app!r}")
+    if module.endswith(".py"):
+        parser.error(f"a module's name has no .py: {module[:-3]}:{name}")
     queues = dict(chosen.queue) if chosen.queue else None
     fork_if_first()  # before the module, which can start threads and connect to databases
     sys.path.insert(0, "")  # import modules from the working directory
@@ -57,16 +70,19 @@ def main(args: Optional[List[str]] = None) -> int:
         loaded = importlib.import_module(module)
     except ModuleNotFoundError as e:
         if e.name is None or not f"{module}.".startswith(f"{e.name}."):
-            raise  # the module was found, and imports another one that is missing
+            return _broken(module, e)  # the module was found, and imports another one that is missing
         print(f"qsidecar: {e}, neither in {os.getcwd()} nor on Python's path (PYTHONPATH)", file=sys.stderr)
         return 2
+    except Exception as e:
+        return _broken(module, e)
     app = getattr(loaded, name, None)
     if not logging.getLogger("qsidecar").hasHandlers():  # the application has not configured logging
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     if not isinstance(app, App):
         apps = [f"{module}:{key}" for key, value in vars(loaded).items() if isinstance(value, App)]
         found = f"it has {', '.join(apps)}" if apps else "it has no qsidecar.App"
-        print(f"qsidecar: {chosen.app} isn't a qsidecar.App, but {app!r}; {found}", file=sys.stderr)
+        wrong = f"{chosen.app} isn't a qsidecar.App, but {app!r}" if hasattr(loaded, name) else f"{module} has no {name}"
+        print(f"qsidecar: {wrong}; {found}", file=sys.stderr)
         return 2
     try:
         app._shares(chosen.concurrency, queues)

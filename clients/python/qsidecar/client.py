@@ -62,6 +62,8 @@ class Client:
         on_lost: Optional[Callable[[List[Job]], None]] = None,
         on_draining: Optional[Callable[[], None]] = None,
     ) -> None:
+        if request_timeout is not None and not (isinstance(request_timeout, (int, float)) and request_timeout >= 0):
+            raise ValueError(f"request_timeout={request_timeout!r}: pass a number of seconds, 0 or more")
         self._socket = socket
         self._worker = worker
         self._codec = codec
@@ -217,6 +219,8 @@ class Client:
         session.reject_reentrant(op)
         began = time.monotonic()
         limit = self._time_limit(op) if request_timeout is None else request_timeout
+        if not isinstance(limit, (int, float)):
+            raise TypeError(f"request_timeout={limit!r}: pass a number of seconds")
         ends = began + wait + limit
         session.start(ends)
         until = began + wait if wait else None

@@ -46,6 +46,8 @@ def instant(at: Union[datetime, float, int]) -> int:
         if at.tzinfo is None:
             raise ValueError(f"run_at={at!r} has no time zone: add one, datetime.now(timezone.utc) for example")
         return math.ceil((at - datetime(1970, 1, 1, tzinfo=timezone.utc)) / timedelta(milliseconds=1))
+    if not isinstance(at, (int, float)):
+        raise TypeError(f"run_at={at!r}: pass a datetime with a time zone, or seconds since 1970")
     return math.ceil(at * 1000)
 
 
@@ -60,6 +62,12 @@ def dump(payload: Any, raw: Optional[bytes]) -> Optional[bytes]:
     if isinstance(payload, (bytes, bytearray, memoryview)):
         raise TypeError("bytes aren't a JSON value: pass them as raw=")
     return json.dumps(payload, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _headers(headers: Mapping[str, str]) -> Dict[str, str]:
+    if not isinstance(headers, Mapping):
+        raise TypeError(f"headers={headers!r}: pass a dict of texts")
+    return dict(headers)
 
 
 class NewJob(NamedTuple):
@@ -90,7 +98,7 @@ class NewJob(NamedTuple):
             "delay_ms": None if self.delay is None else millis("delay", self.delay),
             "run_at": None if self.run_at is None else instant(self.run_at),
             "key": self.key,
-            "headers": dict(self.headers) if self.headers else None,
+            "headers": _headers(self.headers) if self.headers else None,
             "max_attempts": self.max_attempts,
             "timeout_ms": None if self.timeout is None else millis("timeout", self.timeout),
         }
@@ -247,11 +255,11 @@ class Job:
         return reply
 
 
-def nack_fields(error: str, delay: Optional[Seconds], dead: bool, snooze: bool) -> Dict[str, Any]:
+def nack_fields(error: Union[str, BaseException], delay: Optional[Seconds], dead: bool, snooze: bool) -> Dict[str, Any]:
     fields: Dict[str, Any] = {}
     if error:
         # Escape what the wire does not allow in a text. Cut it as the sidecar would.
-        fields["error"] = error.replace("\0", "\\0")[:4096].encode("utf-8", "backslashreplace").decode()
+        fields["error"] = str(error).replace("\0", "\\0")[:4096].encode("utf-8", "backslashreplace").decode()
     if delay is not None:
         fields["delay_ms"] = millis("delay", delay)
     if dead:

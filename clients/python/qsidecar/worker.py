@@ -94,7 +94,12 @@ class App:
         one event loop of the process. Generator functions raise a TypeError.
         """
 
+        if not isinstance(queue, str):  # a function, if the parentheses are missing: it would never run
+            raise TypeError(f'name the queue, as in @app.job("mail"), not {queue!r}')
+
         def decorate(function: Handler) -> Handler:
+            if not callable(function):
+                raise TypeError(f"app.job({queue!r}) takes a function, not {function!r}")
             _handlers.reject_generators(function)
             if queue in self.jobs:
                 raise ValueError(f"the queue {queue} already has a function: {self.jobs[queue].function!r}")

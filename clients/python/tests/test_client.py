@@ -67,6 +67,23 @@ class Jobs(Case):
                 call()
         job.ack()
 
+    def test_wrong_values_name_the_argument(self):
+        for name, call in {
+            "run_at='tomorrow': pass a datetime": lambda: self.client.enqueue(self.q, run_at="tomorrow"),
+            r"headers=\['a'\]: pass a dict of texts": lambda: self.client.enqueue(self.q, headers=["a"]),
+            "headers='a=b': pass a dict of texts": lambda: self.client.enqueue(self.q, headers="a=b"),
+            "request_timeout='5s': pass a number of seconds": lambda: qsidecar.Client(request_timeout="5s"),
+            "request_timeout=-1: pass a number of seconds": lambda: qsidecar.Client(request_timeout=-1),
+            "request_timeout='1': pass a number of seconds": lambda: self.client.claim(self.q, request_timeout="1"),
+        }.items():
+            with self.assertRaisesRegex((ValueError, TypeError), f"^{name}"):
+                call()
+
+    def test_an_exception_is_an_error_text(self):
+        self.client.enqueue(self.q, 1)
+        self.one().nack(ValueError("boom"), delay=0)
+        self.assertEqual(self.one().last_error, "boom")
+
     def test_nack(self):
         self.client.enqueue(self.q, 1)
         self.one().nack("boom\0\ud800", delay=0)

@@ -53,10 +53,10 @@ class Program(Case):
     def test_wrong_arguments_are_messages(self):
         for args, text in {
             ("no_such:app",): f"No module named 'no_such', neither in {self.folder} nor",
-            ("jobs.py:app",): "No module named 'jobs.py'",
+            ("jobs.py:app",): "a module's name has no .py: jobs:app",
             ("../jobs:app",): "name the app as MODULE:APP, mailer:app for example, not '../jobs:app'",
             ("jobs",): "name the app as MODULE:APP",
-            ("jobs:ap",): "jobs:ap isn't a qsidecar.App, but None; it has jobs:app, jobs:empty",
+            ("jobs:ap",): "jobs has no ap; it has jobs:app, jobs:empty",
             ("jobs:other",): "jobs:other isn't a qsidecar.App, but 17; it has jobs:app",
             ("jobs:empty",): "jobs:empty: the app has no jobs",
             ("jobs:app", "--queue", "mial"): f"jobs:app: the app has no function for the queue 'mial', only for {self.mail}, {self.api}",
@@ -73,6 +73,15 @@ class Program(Case):
         code, _, errors = self.run_program("broken:app")
         self.assertEqual(code, 1)
         self.assertIn('broken.py", line 1', errors)
+        self.assertNotIn("importlib", errors)
+        self.assertIn("qsidecar: the module broken can't be imported: its error is above\n", errors)
+
+    def test_a_syntax_error_of_the_module_has_its_line(self):
+        self.write("wrong.py", "def f(:\n")
+        code, _, errors = self.run_program("wrong:app")
+        self.assertEqual(code, 1)
+        self.assertIn('wrong.py", line 1', errors)
+        self.assertNotIn("importlib", errors)
 
     def test_queues(self):
         for name in (self.mail, self.api):

@@ -14,6 +14,19 @@ from support import Case, app, eventually, exit_of, forked, in_thread, queue, qu
 KEPT = os.environ.get("QSIDECAR_KEPT", "py-not-kept")  # a queue that keeps its jobs
 
 
+class Registration(unittest.TestCase):
+    def test_a_job_needs_a_queue_and_a_function(self):
+        registry = qsidecar.App()
+        with self.assertRaisesRegex(TypeError, r'name the queue, as in @app.job\("mail"\), not <function'):
+
+            @registry.job
+            def mail(job):
+                pass
+
+        with self.assertRaisesRegex(TypeError, r"app.job\('mail'\) takes a function, not 5"):
+            registry.job("mail")(5)
+
+
 class Worker(Case):
     def setUp(self):
         super().setUp()

@@ -138,6 +138,12 @@ class Suite
     raises(ArgumentError) { @client.enqueue("\xff", 1) }
     raises(ArgumentError) { Qsidecar::Client.new(codec: :xml) }
     equal "delay: -1 must be from 0 to 316224000 seconds", raises(ArgumentError) { @client.enqueue("errors", 1, delay: -1) }.message
+    {
+      'run_at: "tomorrow" must be a Time or a number of seconds since 1970' => -> { @client.enqueue("errors", 1, run_at: "tomorrow") },
+      'headers: ["a"] must be a Hash' => -> { @client.enqueue("errors", 1, headers: ["a"]) },
+      'request_timeout: "5s" must be a number of seconds, 0 or more' => -> { @client.enqueue("errors", 1, request_timeout: "5s") },
+      "request_timeout: -1 must be a number of seconds, 0 or more" => -> { Qsidecar::Client.new(request_timeout: -1) }
+    }.each { |message, call| equal message, raises(ArgumentError, &call).message }
     raises(ArgumentError) { @client.enqueue("errors", 1, timeout: "soon") }
     raises(ArgumentError) { @client.claim("errors", wait: -1) }
     raises(ArgumentError) { @client.claim("errors", lease: Float::NAN) }

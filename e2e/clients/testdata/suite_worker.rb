@@ -69,6 +69,16 @@ class Suite
     equal [], ran, "the work of unfinished results"
   end
 
+  # A second block for a queue would silently replace the first one.
+  def check_one_block_for_a_queue
+    worker = Qsidecar::Worker.new(logger: silent, **@options)
+    worker.job("twice") { nil }
+    equal 'the queue "twice" already has a block', raises(ArgumentError) { worker.job(:twice) { nil } }.message
+    equal 'nil is not a queue: name it, as in worker.job("mail")', raises(ArgumentError) { worker.job(nil) { nil } }.message
+  ensure
+    Qsidecar::Worker.made.delete(worker)
+  end
+
   # The worker waits for a thread that a job started, and replaces a thread that a job ended.
   def check_threads_of_handlers
     ran = []

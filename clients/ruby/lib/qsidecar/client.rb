@@ -58,7 +58,7 @@ module Qsidecar
         worker: Codec.text(worker || "#{Socket.gethostname}:#{Process.pid}").byteslice(0, 128).scrub(""),
         notify: ->(what, *more) { { lost: on_lost, draining: on_draining }.fetch(what) { @on_outage }&.call(*more) }
       }
-      @request_timeout = request_timeout
+      @request_timeout = Fields.time_limit(request_timeout)
       @on_outage = nil
       @lock = Mutex.new # guards the two fields below
       @pid = nil
@@ -215,7 +215,7 @@ module Qsidecar
     def send_request(op, fields, wait: nil, limit: nil, claimed: nil)
       current = callable_session(op)
       began = Connection.now
-      limit ||= @request_timeout || (op == "enqueue" ? enqueue_time : REQUEST_TIME)
+      limit = Fields.time_limit(limit) || @request_timeout || (op == "enqueue" ? enqueue_time : REQUEST_TIME)
       how = { ends: began + limit + (wait || 0), wait_ends: wait && began + wait, claimed: claimed }
       return send_repeatedly(current, op, fields, how) unless SETTLES.include?(op)
 
@@ -296,12 +296,34 @@ module Qsidecar
       out = { queue: Codec.text(queue), payload: bytes(payload, raw) }
       out[:priority] = priority if priority
       out[:delay_ms] = ms(:delay, delay) if delay
-      out[:run_at] = (run_at.to_r * 1000).ceil if run_at
+      out[:run_at] = instant(run_at) if run_at
       out[:key] = Codec.text(key) if key
-      out[:headers] = headers.map { |k, v| [Codec.text(k), Codec.text(v)] }.to_h if headers
+      out[:headers] = texts(headers) if headers
       out[:max_attempts] = max_attempts if max_attempts
       out[:timeout_ms] = ms(:timeout, timeout) if timeout
       out
+    end
+
+    # instant returns a Time, or seconds since 1970, in milliseconds. A String has a to_r, too, which is mostly 0.
+    def instant(run_at)
+      unless run_at.respond_to?(:to_r) && !run_at.is_a?(String)
+        raise ArgumentError, "run_at: #{run_at.inspect} must be a Time or a number of seconds since 1970"
+      end
+
+      (run_at.to_r * 1000).ceil
+    end
+
+    def texts(headers)
+      raise ArgumentError, "headers: #{headers.inspect} must be a Hash" unless headers.respond_to?(:to_hash)
+
+      headers.to_hash.to_h { |k, v| [Codec.text(k), Codec.text(v)] }
+    end
+
+    # time_limit returns a valid request_timeout, or nil for none.
+    def time_limit(seconds)
+      return seconds if seconds.nil? || (seconds.is_a?(Numeric) && seconds >= 0)
+
+      raise ArgumentError, "request_timeout: #{seconds.inspect} must be a number of seconds, 0 or more"
     end
 
     def bytes(payload, raw)

@@ -61,6 +61,9 @@ module Qsidecar
     def job(queue, &handler)
       raise ArgumentError, "job #{queue.inspect} needs a block" unless handler
 
+      raise ArgumentError, "#{queue.inspect} is not a queue: name it, as in worker.job(\"mail\")" if queue.to_s.empty?
+      raise ArgumentError, "the queue #{queue.to_s.inspect} already has a block" if @handlers.key?(queue.to_s)
+
       @handlers[queue.to_s] = handler
     end
 
