@@ -9,10 +9,10 @@ const addresses = ({ jobs }) => ({
   confirm: "/confirm?op=purge&queue=fails&state=dead", login: "/login", missing: "/nothing",
 });
 
-// The rules of axe that look at colors. All others find the same in both color schemes.
+// The rules of axe that check colors. All others find the same in both color schemes.
 const colors = { runOnly: { type: "rule", values: ["color-contrast", "link-in-text-block"] } };
 
-// accessible runs axe on each page, on a desktop and on a phone. In the dark it runs the rules that look at colors.
+// accessible runs axe on each page, on a desktop and on a phone. In the dark it runs the rules that check colors.
 export async function accessible(site, input) {
   const axe = readFileSync(process.env.NODE_PACKAGES + "/node_modules/axe-core/axe.min.js", "utf8");
   const found = [];
