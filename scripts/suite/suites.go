@@ -24,7 +24,7 @@ const journeys = "github.com/qsidecar/qsidecar/e2e/journeys"
 
 // onlyInTest are the packages that `make check` would run as `make test` does: the race detector finds nothing in what
 // they test, and they skip nothing with -short.
-var onlyInTest = []string{journeys, "github.com/qsidecar/qsidecar/e2e/kit", "github.com/qsidecar/qsidecar/internal/testrules", "github.com/qsidecar/qsidecar/scripts/reference"}
+var onlyInTest = []string{journeys, "github.com/qsidecar/qsidecar/e2e/kit/crash", "github.com/qsidecar/qsidecar/internal/testrules", "github.com/qsidecar/qsidecar/scripts/reference"}
 
 // slowFirst are the packages that take longest, so that none of them runs alone at the end.
 var slowFirst = []string{"/backends/mysql", "/e2e/journeys", "/backends/postgres", "/backends/adopted", "/bridge", "/backends/sqlite", "/backends/sqlserver",
