@@ -32,7 +32,7 @@ missing() {
 		! { command -v systemd-nspawn && command -v nsenter && test -x /usr/sbin/debootstrap; } >/dev/null ;;
 	shellcheck) ! command -v shellcheck >/dev/null ;;
 	tmux) ! command -v tmux >/dev/null ;;
-	chromium) ! command -v chromium >/dev/null || ! command -v setpriv >/dev/null ;;
+	chromium) ! test -x /usr/lib/chromium/chromium-headless-shell || ! command -v setpriv >/dev/null ;;
 	nginx) ! command -v nginx >/dev/null && ! test -x /usr/sbin/nginx ;;
 	caddy) ! command -v caddy >/dev/null ;;
 	beanstalkd) ! command -v beanstalkd >/dev/null ;;
@@ -64,7 +64,7 @@ packages() {
 	machine) echo systemd-container util-linux debootstrap debian-archive-keyring ;;
 	shellcheck) echo shellcheck ;;
 	tmux) echo tmux ;; # the terminal of qsidecar top
-	chromium) echo chromium util-linux ;; # the tests of the web page (e2e/web)
+	chromium) echo chromium-headless-shell util-linux ;; # the tests of the web page (e2e/web)
 	pgbouncer) echo pgbouncer ;;
 	nginx) echo nginx-light ;;
 	caddy) echo caddy ;;

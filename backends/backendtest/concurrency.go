@@ -132,13 +132,13 @@ var concurrencyTests = map[string]func(*kit){
 		s.check(k, n)
 	},
 	"WorkersSettleEachJobOnce": func(k *kit) {
-		n := 1000
+		n := 300
 		if largeRuns {
 			n = 10_000
 		}
 		k.claimAndAckAll(n, 16, 1)
 	},
-	"WorkersSettleEachJobOnceInBatches": func(k *kit) { k.claimAndAckAll(2000, 16, 20) },
+	"WorkersSettleEachJobOnceInBatches": func(k *kit) { k.claimAndAckAll(600, 16, 20) },
 	"ProducersAndConsumers": func(k *kit) {
 		const producers, each, queues = 4, 50, 2
 		s := claimCounts{byPayload: map[string]int{}}

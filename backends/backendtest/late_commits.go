@@ -27,7 +27,7 @@ var lateCommitTests = map[string]func(*kit){
 		if k.Producer == nil {
 			return
 		}
-		rounds := 30
+		rounds := 15
 		switch {
 		case largeRuns:
 			rounds = 300

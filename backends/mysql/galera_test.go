@@ -22,7 +22,7 @@ func galeraCommits() int {
 	if os.Getenv("QSIDECAR_SOAK") != "" {
 		return 200_000
 	}
-	return 8_000
+	return 4_000
 }
 
 // TestGaleraConflicts claims and acks the same jobs through two nodes at once. Neither node sees the

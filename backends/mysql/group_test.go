@@ -206,5 +206,5 @@ func TestGroupConflicts(t *testing.T) {
 	}
 	g := wholeGroup(t, nil)
 	name := g.Nodes[0].Database(t)
-	workConflicts(t, name, g.Nodes[:2], g.Nodes[2], 2_000, func() {})
+	workConflicts(t, name, g.Nodes[:2], g.Nodes[2], 1_000, func() {})
 }

@@ -77,7 +77,7 @@ const syncGrace = 200 * time.Millisecond
 func (s *Store) write(ctx context.Context, c **conn, open func() (*conn, error), f func(t *tx) error) error {
 	ctx, done := s.Bound(ctx)
 	defer done()
-	if err := s.gate.acquire(ctx, c == &s.heartbeatConn); err != nil {
+	if ctx.Err() != nil || s.gate.acquire(ctx, c == &s.heartbeatConn) != nil {
 		return ended(ctx, "waiting for the write before")
 	}
 	var phase atomic.Int32

@@ -216,6 +216,24 @@ func TestTheGateIsFairAndHeartbeatsPass(t *testing.T) {
 	}
 }
 
+// A write whose context has ended does not begin. Otherwise a fast one would succeed or fail by chance.
+func TestEndedContextBeginsNoWrite(t *testing.T) {
+	t.Parallel()
+	s := fresh(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := s.Heartbeat(ctx, backends.Heartbeat{Host: 1, Kind: backends.HeartbeatRenew, Timeout: time.Second}); !backends.Retryable(err) || !errors.Is(err, context.Canceled) {
+		t.Errorf("answered %v, want retryable and canceled", err)
+	}
+	if err := s.gate.acquire(t.Context(), false); err != nil { // after such a write, if there is one
+		t.Fatal(err)
+	}
+	defer s.gate.release()
+	if s.heartbeatConn != nil {
+		t.Error("the heartbeat opened its connection")
+	}
+}
+
 func TestADamagedFile(t *testing.T) {
 	t.Parallel()
 	s := fresh(t)

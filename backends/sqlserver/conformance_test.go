@@ -176,6 +176,10 @@ func TestConformanceByEmulation(t *testing.T) {
 		}
 		schema := fmt.Sprintf("test_%d", n.Add(1))
 		s, e, o := emulation(t, url, schema)
+		values := oddValues
+		if strings.HasSuffix(t.Name(), "/OlderThanTheChecks") {
+			values = nil // the emulated constraints can't be younger than a row, so it would do what RefusedOrSkipped does
+		}
 		e.lockTimeouts = strings.Contains(t.Name(), "/LockedRows/")
 		return &backendtest.Database{
 			Backend:     s,
@@ -220,7 +224,7 @@ func TestConformanceByEmulation(t *testing.T) {
 				}
 			},
 			Application:   func() (func(queue, key string) error, func()) { return application(t, url, schema) },
-			InvalidValues: oddValues,
+			InvalidValues: values,
 			InsertRow: func(column, expression string, _ bool) error {
 				c, err := pgx.Connect(t.Context(), url)
 				if err != nil {

@@ -158,8 +158,7 @@ func (c *emulated) declare(args []driver.NamedValue) error {
 			return mssql.Error{Number: 8145, Message: a.Name + " is not a parameter"}
 		}
 		delete(kinds, a.Name)
-		kind = strings.NewReplacer("datetime2(6)", "timestamp(6)", "nvarchar(max)", "text", "nvarchar", "varchar", "varbinary(max)", "bytea").Replace(kind)
-		c.vars[a.Name] = value{kind, textOf(a.Value)}
+		c.vars[a.Name] = value{postgresTypes.Replace(kind), textOf(a.Value)}
 	}
 	if len(kinds) > 0 {
 		return mssql.Error{Number: 8178, Message: fmt.Sprintf("not supplied: %v", kinds)}
@@ -167,10 +166,14 @@ func (c *emulated) declare(args []driver.NamedValue) error {
 	return nil
 }
 
+var (
+	postgresTypes  = strings.NewReplacer("datetime2(6)", "timestamp(6)", "nvarchar(max)", "text", "nvarchar", "varchar", "varbinary(max)", "bytea")
+	postgresQuotes = strings.NewReplacer("[", `"`, "]", `"`)
+	create         = regexp.MustCompile(`CREATE (SEQUENCE|INDEX|UNIQUE INDEX) [^;]*`)
+)
+
 // batch carries out a batch. Some batches have no translation and are carried out here.
 func (c *emulated) batch(ctx context.Context, query string) error {
-	pg := strings.NewReplacer("[", `"`, "]", `"`).Replace
-	create := regexp.MustCompile(`CREATE (SEQUENCE|INDEX|UNIQUE INDEX) [^;]*`)
 	switch {
 	case strings.Contains(query, "@describe_table"):
 		if c.sets = c.e.tables[*c.vars["describe_name"].text]; c.sets == nil {
@@ -207,7 +210,7 @@ func (c *emulated) batch(ctx context.Context, query string) error {
 	case strings.Contains(query, "NEWID"):
 		return c.do(ctx, fmt.Sprintf(`INSERT INTO %s.qsidecar_meta VALUES (1, 1, 1, left(replace(gen_random_uuid()::text, '-', ''), 11))`, c.e.schema))
 	case strings.Contains(query, "CREATE SEQUENCE"), strings.Contains(query, "CREATE INDEX"), strings.Contains(query, "CREATE UNIQUE INDEX"):
-		return c.do(ctx, pg(create.FindString(query)))
+		return c.do(ctx, postgresQuotes.Replace(create.FindString(query)))
 	}
 	if c.e.gone.Load() && strings.Contains(query, "WITH (INDEX ([IX_") {
 		if err := c.do(ctx, "ROLLBACK"); err != nil {

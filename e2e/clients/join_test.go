@@ -29,24 +29,23 @@ func TestWorkersJoin(t *testing.T) {
 			w.Env = append(w.Env, "QSIDECAR_SOCKET="+r.socket)
 			w.Start()
 			done := 0
-			joins := func() bool { // runs one job
+			joins := func(crowd int) bool { // runs one job
 				t.Helper()
-				c.Put("quick", "1")
+				settleTogether(t, s, sc, c, crowd)
 				done++
 				testwait.Until(t, "the job's ack is sent", func() bool { return len(r.joined()) == done })
 				w.WaitEmpty("quick")
 				return r.joined()[done-1]
 			}
-			if joins() {
+			if joins(0) {
 				t.Error("the ack had a claim before there was a crowd")
 			}
 			for range 2 {
-				settleTogether(t, s, sc, 300)
-				if !joins() {
+				if !joins(300) {
 					t.Error("the ack beside a crowd had no claim")
 				}
-				testwait.Until(t, "the worker acks behind again", func() bool { return !joins() })
-				if joins() {
+				testwait.Until(t, "the worker acks behind again", func() bool { return !joins(0) })
+				if joins(0) {
 					t.Error("an ack had a claim after the crowd had left")
 				}
 			}
@@ -55,15 +54,20 @@ func TestWorkersJoin(t *testing.T) {
 	}
 }
 
-// settleTogether lets so many connections settle a job each in one or two commits: they wait for a lock of the database.
-func settleTogether(t *testing.T, s *kit.Site, sc *kit.Sidecar, n int) {
+// settleTogether lets so many connections settle a job each in one or two commits: they wait for a lock of the database. The last
+// commit also stores a job for the worker: the sidecar forgets the crowd after about ten commits, and claims commit too.
+func settleTogether(t *testing.T, s *kit.Site, sc *kit.Sidecar, c *kit.Conn, n int) {
 	t.Helper()
-	sc.Dial().Enqueue("crowd", n)
-	conns, acks := make([]*kit.Conn, n), make([]kit.Msg, n)
-	for i := range n {
-		conns[i] = sc.Dial()
-		acks[i] = kit.Msg{"op": "ack", "id": 1, "lease": conns[i].ClaimOne("crowd").Lease}
+	all := make([]*kit.Conn, n, n+1)
+	requests := make([]kit.Msg, n, n+1)
+	if n > 0 {
+		sc.Dial().Enqueue("crowd", n)
 	}
+	for i := range n {
+		all[i] = sc.Dial()
+		requests[i] = kit.Msg{"op": "ack", "id": 1, "lease": all[i].ClaimOne("crowd").Lease}
+	}
+	all, requests = append(all, c), append(requests, kit.Msg{"op": "enqueue", "id": 1, "queue": "quick", "payload": "1"})
 	lock, err := s.SQLite(t).Conn(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -72,14 +76,18 @@ func settleTogether(t *testing.T, s *kit.Site, sc *kit.Sidecar, n int) {
 	if _, err := lock.ExecContext(t.Context(), "BEGIN IMMEDIATE"); err != nil {
 		t.Fatal(err)
 	}
-	for i, c := range conns {
-		c.Post(acks[i])
-		c.Must(kit.Msg{"op": "ping"}) // so the ack was read
+	for i, c := range all {
+		c.Post(requests[i], kit.Msg{"op": "ping", "id": 2})
+	}
+	for _, c := range all {
+		if r := c.Next(); r.Error != nil { // to the ping, so the request was read
+			t.Fatal(r.Error)
+		}
 	}
 	if _, err := lock.ExecContext(t.Context(), "ROLLBACK"); err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range conns {
+	for _, c := range all {
 		if r := c.Next(); r.Error != nil {
 			t.Fatal(r.Error)
 		}

@@ -111,9 +111,11 @@ func TestRubySuite(t *testing.T) {
 // rubySuite runs testdata/suite.rb on its own sidecar.
 func rubySuite(t *testing.T, ruby ...string) {
 	t.Helper()
-	sc := kit.NewSite(t).Start("a")
+	s := kit.NewSite(t)
+	s.Queues = "  \"*\": {backoff: {initial: 1h, max: 1h}}\n" // a job that failed must not come back to a slow worker before it ends
+	sc := s.Start("a")
 	cmd := exec.CommandContext(t.Context(), ruby[0], append(ruby[1:], "-I", clientlib.RubyPackage+"/lib", "testdata/suite.rb")...)
-	cmd.Env = append(os.Environ(), "QSIDECAR_SOCKET="+sc.Socket)
+	cmd.Env = append(os.Environ(), "QSIDECAR_SOCKET="+sc.Socket, fmt.Sprint("SUITE_LIMIT=", int(testwait.Limit.Seconds())))
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Errorf("the suite on %v: %v\n%s", ruby, err, out)

@@ -46,7 +46,7 @@ func (c *rolling) run(t *testing.T) {
 		next++
 		kit.Figure(t, "restart %d of a server: %d jobs in the table before, %d after", next, before, len(c.left(t)))
 	}
-	jobs := kit.Size(50_000)
+	jobs := kit.Size(20_000)
 	v := crash.Plan{
 		Queue: "crash", Jobs: jobs, Workers: 4, Sidecars: []*kit.Sidecar{s.Start("a"), s.Start("b")},
 		Killers: []crash.Killer{{Every: 100, Kill: crash.KillWorker}, {Every: jobs/10 + 1, Kill: restart}},

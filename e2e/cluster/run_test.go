@@ -77,7 +77,7 @@ func (e *events) end(r *crash.Run) {
 // run runs workers on the sidecars while the events happen, and judges the result.
 func (e *events) run(t *testing.T, sidecars []*kit.Sidecar, lossy bool, left func(testing.TB) []string) crash.Verdict {
 	t.Helper()
-	jobs, workers, steps := 2_000, 8, e.steps.check
+	jobs, workers, steps := 1_000, 8, e.steps.check
 	switch {
 	case testing.Short():
 		jobs, workers, steps = 300, 4, e.steps.short

@@ -77,7 +77,7 @@ func suspend(s *kit.Site, sc *kit.Sidecar) (at int64) {
 // and crash it once.
 func crashWithServer(t *testing.T, s *kit.Site, server crash.Server, crashServer func(), left func(testing.TB) []string) {
 	t.Helper()
-	jobs := kit.Size(100_000)
+	jobs := kit.Size(50_000)
 	v := crash.Plan{
 		Queue: "crash", Jobs: jobs, Workers: 32,
 		Sidecars: []*kit.Sidecar{s.Start("a"), s.Start("b")},

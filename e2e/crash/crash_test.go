@@ -12,7 +12,7 @@ import (
 func TestCrashRun(t *testing.T) {
 	s := kit.NewSite(t)
 	v := crash.Plan{
-		Queue: "crash", Jobs: kit.Size(100_000), Workers: 32,
+		Queue: "crash", Jobs: kit.Size(50_000), Workers: 32,
 		Sidecars: []*kit.Sidecar{s.Start("a")},
 		Killers: []crash.Killer{
 			{Every: 100, Kill: crash.KillWorker},

@@ -68,9 +68,10 @@ func browse(t *testing.T, s *kit.Site, input map[string]any, scenarios ...string
 	}
 }
 
-// chromium is a program that ends with the process that started it. Playwright would leave the browser if it is killed.
+// chromium is a program that ends with the process that started it. Playwright would leave the browser if it is killed. The shell is
+// Chromium without its windows, which takes a fifth less of the processor.
 const chromium = `#!/bin/sh
-exec setpriv --pdeathsig KILL chromium "$@"
+exec setpriv --pdeathsig KILL /usr/lib/chromium/chromium-headless-shell "$@"
 `
 
 // report logs the output of the scenarios. Lines with figures are figures of the test.

@@ -36,8 +36,8 @@ var clockCalls = map[string]bool{
 // clockMethods compare an instant with time.Now().
 var clockMethods = map[string]bool{"Sub": true, "After": true, "Before": true, "Compare": true}
 
-// sleepInScript finds a sleep in the tests of the clients in other languages.
-var sleepInScript = regexp.MustCompile(`time\.(sleep|time|monotonic|perf_counter)\(|\bsleep[ (][0-9a-z.$]|Process\.clock_gettime|Time\.now`)
+// sleepInScript finds a sleep, and a time limit of its own, in the tests of the clients in other languages.
+var sleepInScript = regexp.MustCompile(`time\.(sleep|time|monotonic|perf_counter)\(|\bsleep[ (][0-9a-z.$]|Process\.clock_gettime|Time\.now|\.(wait|join)\([1-9]|Timeout\.timeout\([1-9]`)
 
 // TestNoClockInTests checks that tests wait for facts. A test uses package testwait or
 // testing/synctest, or timing.txt lists its function with a reason.

@@ -19,8 +19,12 @@ import (
 // binary is the program under test, as users get it.
 const binary = "bin/qsidecar"
 
-// journeys is the end-to-end package of `make test`. `make check` runs the others too.
+// journeys is the end-to-end package of `make test`.
 const journeys = "github.com/qsidecar/qsidecar/e2e/journeys"
+
+// onlyInTest are the packages that `make check` would run as `make test` does: the race detector finds nothing in what
+// they test, and they skip nothing with -short.
+var onlyInTest = []string{journeys, "github.com/qsidecar/qsidecar/e2e/kit/crash", "github.com/qsidecar/qsidecar/internal/testrules", "github.com/qsidecar/qsidecar/scripts/reference"}
 
 // slowFirst are the packages that take longest, so that none of them runs alone at the end.
 var slowFirst = []string{"/backends/mysql", "/e2e/journeys", "/backends/postgres", "/backends/adopted", "/bridge", "/backends/sqlite", "/backends/sqlserver",
@@ -158,20 +162,23 @@ func testStreams(ctx context.Context, o options) ([]stream, error) {
 // package sync, so races of this module's code are still found.
 const noRace = "-gcflags=modernc.org/...=-race=false"
 
-// checkStreams returns two streams: one mostly computes, one mostly waits for processes.
+// checkStreams returns three streams: one mostly computes, one mostly waits for processes, and one has the short steps, so that
+// none of them runs alone at the end.
 func checkStreams(ctx context.Context, o options) ([]stream, error) {
 	packages, err := list(ctx)
 	if err != nil {
 		return nil, err
 	}
 	inside := func(p string) bool { return strings.Contains(p, "/e2e/") }
+	packages = slices.DeleteFunc(packages, func(p string) bool { return slices.Contains(onlyInTest, p) })
 	unit := slices.DeleteFunc(slices.Clone(packages), inside)
-	ends := slices.DeleteFunc(packages, func(p string) bool { return !inside(p) || p == journeys })
+	ends := slices.DeleteFunc(packages, func(p string) bool { return !inside(p) })
 	return []stream{{
 		{name: "lint", cmd: []string{"make", "--no-print-directory", "lint"}},
 		{name: "race", test: slices.Concat(common(o), []string{"-race", noRace, "-timeout=40m"}, unit), env: append(testEnv(), "CGO_ENABLED=1")},
 	}, {
 		{name: "e2e", test: slices.Concat(common(o), []string{"-p=2", "-parallel=4", "-timeout=40m"}, ends), env: testEnv()},
+	}, {
 		{name: "traces", dir: "e2e/traces", test: append(common(o), "-timeout=20m", "./..."), env: testEnv()},
 		{name: "deploy", dir: "deploy", test: append(common(o), "-timeout=20m", "./..."), env: testEnv()},
 		{name: "bench", dir: "bench", test: append(common(o), "-timeout=20m", "./..."), env: testEnv()},

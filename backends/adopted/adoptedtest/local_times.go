@@ -18,7 +18,7 @@ type Change struct {
 	At   time.Time
 }
 
-// Changes are changes in both directions, one of half an hour, and one that isn't between summer and winter.
+// Changes are changes in both directions, one of half an hour, and, as the last one, one that isn't between summer and winter.
 var Changes = []Change{
 	{"Europe/Berlin", time.Date(2026, 10, 25, 1, 0, 0, 0, time.UTC)},
 	{"Europe/Berlin", time.Date(2026, 3, 29, 1, 0, 0, 0, time.UTC)},
@@ -75,12 +75,32 @@ func LocalTimes(t *testing.T, change Change, on Server) {
 		}
 	})
 	x.heartbeat(backends.HeartbeatJoin)
-	for ; x.now.Before(change.At.Add(54 * time.Hour)); x.now = x.now.Add(step) { // the longest delay, twice
-		x.step(zone, x.now.Before(change.At.Add(3*time.Hour)) && x.now.Sub(change.At)%(2*step) == 0)
+	for x.now.Before(change.At.Add(54 * time.Hour)) { // the longest delay, twice
+		more := x.now.Before(change.At.Add(3 * time.Hour))
+		x.step(zone, more && x.now.Sub(change.At)%(2*step) == 0)
+		if x.now = x.now.Add(step); !more {
+			x.skip()
+		}
 	}
 	x.warned(change.Zone)
 	if len(x.due)+len(x.taken)+len(x.ended) > 0 {
 		t.Errorf("left: jobs due at %v, rows taken at %v, and ended at %v", x.due, x.taken, x.ended)
+	}
+}
+
+// skip moves the clock to two hours before something is due, if that is later. The next step shows what happened too
+// early in between.
+func (x *localTimes) skip() {
+	next := x.now.Add(100 * time.Hour)
+	for _, of := range []map[string]time.Time{x.due, x.taken, x.ended} {
+		for _, at := range of { // a row is due later than that
+			if at.Before(next) {
+				next = at
+			}
+		}
+	}
+	for x.now.Before(next.Add(-2 * time.Hour)) {
+		x.now = x.now.Add(step)
 	}
 }
 

@@ -57,7 +57,7 @@ class Case(unittest.TestCase):
 
     def one(self, name=None, **options):
         """Claims and returns the only job."""
-        jobs = self.client.claim(name or self.q, wait=20, **options)
+        jobs = self.client.claim(name or self.q, wait=LIMIT, **options)
         self.assertEqual(len(jobs), 1)
         return jobs[0]
 

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta, timezone
 
 import qsidecar
 from qsidecar import NewJob
-from support import Case, client, eventually, exit_of, forked, in_thread
+from support import LIMIT, Case, client, eventually, exit_of, forked, in_thread
 
 
 class Jobs(Case):
@@ -206,14 +206,14 @@ class Life(Case):
         in_thread(wait)
         eventually(lambda: other._session.open, "the claim waits")
         other.close()
-        self.assertTrue(ended.wait(20))
+        self.assertTrue(ended.wait(LIMIT))
 
     def test_cancel_claims(self):
         got = []
         thread = in_thread(lambda: got.append(self.client.claim(self.q, wait=600)))
         eventually(lambda: self.client._session.open, "the claim waits")
         self.client.cancel_claims()
-        thread.join(20)
+        thread.join(LIMIT)
         self.assertEqual(got, [[]])
         self.client.ping()
 
@@ -297,7 +297,7 @@ class Fork(Case):
         self.assertEqual(self.peek(job.id)["state"], "claimed")  # the child's end did not affect the parent's connection
         job.ack()
         self.client.cancel_claims()
-        waiting.join(20)
+        waiting.join(LIMIT)
 
     def test_fork_while_threads_call(self):
         stop = threading.Event()
@@ -307,7 +307,7 @@ class Fork(Case):
                 self.client.ping()
 
         threads = [in_thread(call) for _ in range(4)]
-        self.addCleanup(lambda: [thread.join(20) for thread in threads])
+        self.addCleanup(lambda: [thread.join(LIMIT) for thread in threads])
         self.addCleanup(stop.set)
         for _ in range(10):
             self.in_child(lambda: self.client.ping() is None)

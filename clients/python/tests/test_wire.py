@@ -9,7 +9,7 @@ import unittest
 
 import qsidecar
 from qsidecar._wire import ClosedByPeer, JsonLines, NoSidecar, Wire, codec_named
-from support import CODEC, client, in_thread
+from support import CODEC, LIMIT, client, in_thread
 
 
 class Ended:
@@ -77,7 +77,7 @@ class Decoders(unittest.TestCase):
         thread = in_thread(answer)
         with client(socket=path) as c, self.assertRaisesRegex(qsidecar.NotConnected, path):
             c.ping()
-        thread.join(20)
+        thread.join(LIMIT)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import unittest.mock
 
 import qsidecar
 from qsidecar import Dead, Retry, Snooze
-from support import Case, app, eventually, exit_of, forked, in_thread, queue, quiet
+from support import LIMIT, Case, app, eventually, exit_of, forked, in_thread, queue, quiet
 
 KEPT = os.environ.get("QSIDECAR_KEPT", "py-not-kept")  # a queue that keeps its jobs
 
@@ -47,7 +47,7 @@ class Worker(Case):
 
         def end():
             self.app.stop()
-            thread.join(20)
+            thread.join(LIMIT)
             self.assertFalse(thread.is_alive())
             self.assertEqual(failed, [])
 
@@ -158,13 +158,13 @@ class Worker(Case):
             if job.fence == first_fence.setdefault("fence", job.fence):
                 running.set()
                 eventually(lambda: job.lost, "the job knows that it is lost")
-                write_rest.wait(20)
+                write_rest.wait(LIMIT)
 
         first_fence = {}
         job_id = self.app.enqueue(self.q).id
         with self.assertLogs("qsidecar", "WARNING") as logs:
             self.run_app(concurrency=2)
-            self.assertTrue(running.wait(20))
+            self.assertTrue(running.wait(LIMIT))
             self.client.request("reclaim", queue=self.q, ids=[job_id])
             self.acked(job_id)  # the other thread did it
             write_rest.set()
@@ -191,7 +191,7 @@ class Worker(Case):
         def work(job):
             did.append(job.payload)
             if job.payload == "first":
-                claimed.wait(20)
+                claimed.wait(LIMIT)
                 self.app.enqueue(self.q, "second")
 
         def late(*queues, **options):
@@ -215,19 +215,20 @@ class Worker(Case):
         @self.app.job(self.q)
         def work(job):
             began.set()
-            write_rest.wait(20)
+            write_rest.wait(LIMIT)
 
         first = self.app.enqueue(self.q).id
         thread = in_thread(lambda: self.app.run(concurrency=1))
-        self.assertTrue(began.wait(20))
+        self.assertTrue(began.wait(LIMIT))
         second = self.app.enqueue(self.q).id
         self.app.stop()
         write_rest.set()
-        thread.join(20)
+        thread.join(LIMIT)
         self.assertIsNone(self.peek(first))
         self.assertEqual(self.peek(second)["attempt"], 0)
 
     def test_log_messages(self):
+        self.q = "late"  # its failed jobs come back after an hour, not while this worker still runs
         @self.app.job(self.q)
         def work(job):
             if job.payload == "retry":
