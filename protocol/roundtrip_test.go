@@ -124,6 +124,7 @@ func genRequest(t *rapid.T) Request {
 		r.Max = genOpt(genInt(1, MaxList)).Draw(t, "max")
 		r.WaitMS = genInt(0, MaxWaitMS).Draw(t, "wait_ms")
 		r.LeaseMS = genOpt(genInt(MinLeaseMS, MaxLeaseMS)).Draw(t, "lease_ms")
+		r.Order = rapid.SampledFrom([]Order{"", OrderStrict, OrderRotate}).Draw(t, "order")
 	case OpAck:
 		if genLeases(t, &r); r.Leases == nil && rapid.Bool().Draw(t, "more") {
 			r.Result = genBytes().Draw(t, "result")
