@@ -12,7 +12,7 @@ import (
 // job of each other queue. Prefetched jobs are in that order, too. If a queue gets jobs after many of another one were
 // prefetched, the next commit prefetches its share beside them.
 
-// splitNames bounds the queues that the claims of one group name: an empty queue costs each of them a look.
+// splitNames bounds the queues that the claims of one group name: each of them reads the empty ones, too.
 const splitNames = 256
 
 // rotation is the state of a wait queue whose queues take turns. Indexes are those of waitQueue.queues, which are sorted.
@@ -24,7 +24,7 @@ type rotation struct {
 	held  []int    // prefetched jobs of the queue
 }
 
-// maxTurns bounds the wait queues that aren't in use, and of which the scheduler knows the last queue.
+// maxTurns bounds the wait queues that aren't in use, and whose last queue the scheduler keeps.
 const maxTurns = 1000
 
 // newRotation returns the rotation of a wait queue. It goes on where an earlier one for the same queues ended: a slow worker
@@ -84,7 +84,7 @@ func (wq *waitQueue) hold(jobs []backends.Job, by int) {
 // part returns the claim that asks a queue first, and then most-1 others.
 func (r *rotation) part(first, most int) Part {
 	first %= len(r.more)
-	r.more[first] = false // until a result or a notification says otherwise
+	r.more[first] = false // until a result or a notification sets it
 	return Part{Queues: r.twice[first : first+most : first+most], first: first}
 }
 

@@ -95,14 +95,17 @@ module Qsidecar
       send_request("enqueue", { jobs: jobs }, limit: request_timeout)["jobs"].map { |job| Client.enqueued(job) }
     end
 
-    # claim claims up to max jobs of the queues, in order of preference, and waits up to wait
-    # seconds for the first one. lease is the length of timed leases, which outlive the connection.
+    # claim claims up to max jobs of the queues, and waits up to wait seconds for the first one.
+    # order: :strict claims from a queue only if those before it are empty. With :rotate the queues
+    # take turns. lease is the length of timed leases, which outlive the connection.
     # nil: this client holds the jobs until they are settled. It returns a list of Jobs, empty if
     # none became ready.
-    def claim(*queues, max: 1, wait: 0, lease: nil)
+    def claim(*queues, max: 1, wait: 0, lease: nil, order: :strict)
+      Fields.check_order(order)
       queues = queues.flatten.map { |q| Codec.text(q) }
       fields = queues.size == 1 ? { queue: queues.first } : { queues: queues }
       fields[:max] = max
+      fields[:order] = "rotate" if order == :rotate && queues.size > 1
       fields[:lease_ms] = Fields.ms(:lease, lease) if lease
       Fields.ms(:wait, wait)
       send_request("claim", fields, wait: wait)["jobs"]
@@ -289,6 +292,10 @@ module Qsidecar
       end
 
       (seconds * 1000).ceil
+    end
+
+    def check_order(order)
+      raise ArgumentError, "order is #{order.inspect}, must be :strict or :rotate" unless %i[strict rotate].include?(order)
     end
 
     def job(queue:, payload: nil, raw: false, priority: nil, delay: nil, run_at: nil, key: nil, headers: nil,
