@@ -398,6 +398,9 @@ func (r *workerRun) run(ctx context.Context, job *Job) (next []protocol.Job) {
 		return nil
 	}
 	if err != nil {
+		if wrong := nackOf(err).check(); wrong != nil {
+			err = fmt.Errorf("%w (the handler's error: %s)", wrong, wireText(err))
+		}
 		level, text := failureLog(job, err)
 		r.jobLog(&job.Job).Log(ctx, level, text, "error", err)
 	}

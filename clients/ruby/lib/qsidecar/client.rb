@@ -303,7 +303,7 @@ module Qsidecar
       out = { queue: Codec.text(queue), payload: bytes(payload, raw) }
       out[:priority] = priority if priority
       out[:delay_ms] = ms(:delay, delay) if delay
-      out[:run_at] = instant(run_at) if run_at
+      out[:run_at] = instant(run_at, delay) if run_at
       out[:key] = Codec.text(key) if key
       out[:headers] = texts(headers) if headers
       out[:max_attempts] = max_attempts if max_attempts
@@ -312,12 +312,17 @@ module Qsidecar
     end
 
     # instant returns a Time, or seconds since 1970, in milliseconds. A String has a to_r, too, which is mostly 0.
-    def instant(run_at)
+    def instant(run_at, delay)
+      raise ArgumentError, "delay and run_at exclude each other" if delay
+
       unless run_at.respond_to?(:to_r) && !run_at.is_a?(String)
         raise ArgumentError, "run_at: #{run_at.inspect} must be a Time or a number of seconds since 1970"
       end
 
-      (run_at.to_r * 1000).ceil
+      ms = (run_at.to_r * 1000).ceil
+      raise ArgumentError, "run_at: #{run_at.inspect} must be in the years 1970 to 9999" unless (0..253_402_300_799_999).cover?(ms)
+
+      ms
     end
 
     def texts(headers)
