@@ -323,6 +323,7 @@ type Status struct {
 	ConfigError string // why the newest config does not run; empty if it does
 	FailedAt    Opt[int64]
 	Admin       string // address of metrics and health; empty if they are off
+	Page        string // URL of the web page behind a proxy; empty: it is at Admin
 	Sockets     []SocketStatus
 	Databases   []DatabaseStatus
 	Sessions    []SessionStatus

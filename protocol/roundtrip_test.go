@@ -276,7 +276,7 @@ func genStatus(t *rapid.T) Status {
 	text := func(s string) string { return genText(50).Draw(t, s) }
 	opt := func(s string) Opt[int64] { return genOpt(genNumber()).Draw(t, s) }
 	return Status{
-		UptimeMS: n("uptime_ms"), Generation: n("generation"), ConfigError: text("config_error"), FailedAt: opt("failed_at"), Admin: text("admin"),
+		UptimeMS: n("uptime_ms"), Generation: n("generation"), ConfigError: text("config_error"), FailedAt: opt("failed_at"), Admin: text("admin"), Page: text("page"),
 		Sockets: genList(rapid.Custom(func(*rapid.T) SocketStatus {
 			return SocketStatus{Path: text("path"), Sessions: n("sessions"), Error: text("error")}
 		}), 0).Draw(t, "sockets"),
