@@ -101,6 +101,8 @@ type Control interface {
 
 	// Admin returns the address of metrics and health, or "" if they are not served.
 	Admin() string
+	// Page returns the URL of the web page, or "" if no proxy serves it.
+	Page() string
 }
 
 // SetControl sets the Control that the ops reload, config, check and status use. Call it before Run. Without it reload,

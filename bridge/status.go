@@ -18,7 +18,7 @@ func (b *Bridge) status() *protocol.Status {
 		Sockets: []protocol.SocketStatus{}, Databases: []protocol.DatabaseStatus{}, Sessions: []protocol.SessionStatus{}}
 	if b.control != nil {
 		generation, failed, since := b.control.Config()
-		st.Generation, st.Admin = generation, b.control.Admin()
+		st.Generation, st.Admin, st.Page = generation, b.control.Admin(), b.control.Page()
 		if failed != nil {
 			st.ConfigError, st.FailedAt = failed.Error(), protocol.Some(since.UnixMilli())
 		}

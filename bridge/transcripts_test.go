@@ -97,3 +97,4 @@ func (unchanged) Report(_ context.Context, op protocol.Op) (*protocol.Reply, err
 }
 func (unchanged) Config() (int64, error, time.Time) { return 1, nil, time.Time{} }
 func (unchanged) Admin() string                     { return "127.0.0.1:9464" }
+func (unchanged) Page() string                      { return "https://ops.example.com/qsidecar/" }

@@ -108,6 +108,9 @@ type Request struct {
 	// claim and extend
 	LeaseMS Opt[int64]
 
+	// claim
+	Order Order // empty: OrderStrict
+
 	// ack, nack, extend: either Lease or Leases
 	Lease   string
 	Leases  []string // nil: the single form
@@ -152,7 +155,17 @@ type NextClaim struct {
 	Queues  []string // nil: the single form
 	Max     Opt[int64]
 	LeaseMS Opt[int64]
+	Order   Order // empty: OrderStrict
 }
+
+// Order is in which order a claim asks its queues.
+type Order string
+
+// The orders of a claim.
+const (
+	OrderStrict Order = "strict" // the first queue that has jobs, in the order of the list
+	OrderRotate Order = "rotate" // the queues in turn; their order in the list has no meaning
+)
 
 // NewJob is a job as a producer describes it.
 type NewJob struct {
@@ -310,6 +323,7 @@ type Status struct {
 	ConfigError string // why the newest config does not run; empty if it does
 	FailedAt    Opt[int64]
 	Admin       string // address of metrics and health; empty if they are off
+	Page        string // URL of the web page behind a proxy; empty: it is at Admin
 	Sockets     []SocketStatus
 	Databases   []DatabaseStatus
 	Sessions    []SessionStatus

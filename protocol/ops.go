@@ -29,7 +29,7 @@ var ops = map[Op]spec{
 		takes: bits(fQueue, fPayload, fPriority, fDelayMS, fRunAt, fKey, fHeaders, fMaxAttempts, fTimeoutMS, fJobs),
 		check: checkEnqueue,
 	},
-	OpClaim:       {takes: bits(fQueue, fQueues, fMax, fWaitMS, fLeaseMS), check: checkClaim},
+	OpClaim:       {takes: bits(fQueue, fQueues, fMax, fWaitMS, fLeaseMS, fOrder), check: checkClaim},
 	OpAck:         {takes: bits(fLease, fLeases, fResult, fEnqueue, fClaim), check: checkAck},
 	OpNack:        {takes: bits(fLease, fLeases, fError, fDelayMS, fDead, fSnooze, fClaim), check: oneOrMany},
 	OpExtend:      {takes: bits(fLease, fLeases, fLeaseMS, fBind), check: checkExtend},
@@ -103,6 +103,13 @@ func checkClaim(_ *Request, p presence) *Error {
 		return missing("queue")
 	}
 	return nil
+}
+
+func checkOrder(o Order) *Error {
+	if o == OrderStrict || o == OrderRotate {
+		return nil
+	}
+	return BadField("order", "order must be strict or rotate")
 }
 
 func oneOrMany(_ *Request, p presence) *Error {

@@ -291,6 +291,7 @@ var replyMessage = newMessage([]field[Reply]{
 	ofStatus(isOptWord("config_error", func(s *Status) *string { return &s.ConfigError })),
 	ofStatus(optNumber("failed_at", func(s *Status) *Opt[int64] { return &s.FailedAt })),
 	ofStatus(isOptWord("admin", func(s *Status) *string { return &s.Admin })),
+	ofStatus(isOptWord("page", func(s *Status) *string { return &s.Page })),
 	ofStatus(always(isList("sockets", 0, math.MaxInt, socketMessage, func(s *Status) *[]SocketStatus { return &s.Sockets }, needs(socketMessage, "path")))),
 	ofStatus(always(isList("databases", 0, math.MaxInt, databaseMessage, func(s *Status) *[]DatabaseStatus { return &s.Databases }, needs(databaseMessage, "name")))),
 	ofStatus(always(isList("sessions", 0, math.MaxInt, sessionMessage, func(s *Status) *[]SessionStatus { return &s.Sessions }, needs(sessionMessage, "session")))),

@@ -26,6 +26,7 @@ const (
 	fMax
 	fWaitMS
 	fLeaseMS
+	fOrder
 	fLease
 	fLeases
 	fResult
@@ -74,6 +75,8 @@ var nextClaimMessage = newMessage([]field[NextClaim]{
 		func(c *NextClaim) *Error { return checkQueues(c.Queues) }),
 	isOptInt("max", 1, MaxList, func(c *NextClaim) *Opt[int64] { return &c.Max }),
 	isOptInt("lease_ms", MinLeaseMS, MaxLeaseMS, func(c *NextClaim) *Opt[int64] { return &c.LeaseMS }),
+	checked(isText("order", maxShownName, func(c *NextClaim) *Order { return &c.Order }),
+		func(c *NextClaim) *Error { return checkOrder(c.Order) }),
 })
 
 func checkNextClaim(r *Request) *Error {
@@ -136,6 +139,8 @@ var requestMessage = newMessage([]field[Request]{
 	fMax:         isOptInt("max", 1, MaxList, func(r *Request) *Opt[int64] { return &r.Max }),
 	fWaitMS:      isInt("wait_ms", 0, MaxWaitMS, func(r *Request) *int64 { return &r.WaitMS }),
 	fLeaseMS:     isOptInt("lease_ms", MinLeaseMS, MaxLeaseMS, func(r *Request) *Opt[int64] { return &r.LeaseMS }),
+	fOrder: checked(isText("order", maxShownName, func(r *Request) *Order { return &r.Order }),
+		func(r *Request) *Error { return checkOrder(r.Order) }),
 	fLease: presentIf(isText("lease", MaxLease, func(r *Request) *string { return &r.Lease }),
 		func(r *Request) bool { return r.Leases == nil }),
 	fLeases: checked(isTexts("leases", 1, MaxList, MaxLease, func(r *Request) *[]string { return &r.Leases }),

@@ -124,6 +124,7 @@ func genRequest(t *rapid.T) Request {
 		r.Max = genOpt(genInt(1, MaxList)).Draw(t, "max")
 		r.WaitMS = genInt(0, MaxWaitMS).Draw(t, "wait_ms")
 		r.LeaseMS = genOpt(genInt(MinLeaseMS, MaxLeaseMS)).Draw(t, "lease_ms")
+		r.Order = rapid.SampledFrom([]Order{"", OrderStrict, OrderRotate}).Draw(t, "order")
 	case OpAck:
 		if genLeases(t, &r); r.Leases == nil && rapid.Bool().Draw(t, "more") {
 			r.Result = genBytes().Draw(t, "result")
@@ -275,7 +276,7 @@ func genStatus(t *rapid.T) Status {
 	text := func(s string) string { return genText(50).Draw(t, s) }
 	opt := func(s string) Opt[int64] { return genOpt(genNumber()).Draw(t, s) }
 	return Status{
-		UptimeMS: n("uptime_ms"), Generation: n("generation"), ConfigError: text("config_error"), FailedAt: opt("failed_at"), Admin: text("admin"),
+		UptimeMS: n("uptime_ms"), Generation: n("generation"), ConfigError: text("config_error"), FailedAt: opt("failed_at"), Admin: text("admin"), Page: text("page"),
 		Sockets: genList(rapid.Custom(func(*rapid.T) SocketStatus {
 			return SocketStatus{Path: text("path"), Sessions: n("sessions"), Error: text("error")}
 		}), 0).Draw(t, "sockets"),

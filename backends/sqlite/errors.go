@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"time"
 
 	"modernc.org/sqlite"
@@ -11,6 +14,7 @@ import (
 
 	"github.com/qsidecar/qsidecar/backends"
 	"github.com/qsidecar/qsidecar/backends/internal/core"
+	"github.com/qsidecar/qsidecar/backends/sqlite/internal/disk"
 )
 
 var errClosed = errors.New("the database handle was closed")
@@ -49,6 +53,12 @@ func (s *Store) withKind(err error) error {
 		return backends.Unavailable(fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), err))
 	}
 	switch code(err) {
+	case lib.SQLITE_READONLY, lib.SQLITE_PERM, lib.SQLITE_CANTOPEN:
+		if file := s.closedFile(); file != "" {
+			return down("%s belongs to %s, and this user may not write it: %s", file, disk.Owner(file), ShareFiles(s.path))
+		}
+	}
+	switch code(err) {
 	case lib.SQLITE_BUSY, lib.SQLITE_LOCKED:
 		return down("another program holds the lock of %s", s.path)
 	case lib.SQLITE_FULL:
@@ -69,6 +79,27 @@ func (s *Store) withKind(err error) error {
 		return fmt.Errorf("%s isn't an SQLite database, or is encrypted: name another file: %w", s.path, err)
 	}
 	return fmt.Errorf("%s: %w", s.path, err)
+}
+
+// closedFile returns the file of the database, or beside it, or the folder, that this user has no right to write; empty: none.
+func (s *Store) closedFile() string {
+	for _, suffix := range []string{"", "-wal", "-shm", "-journal"} {
+		file := s.path + suffix
+		if _, err := os.Stat(file); err == nil && errors.Is(disk.Access(file, disk.ReadWrite), fs.ErrPermission) {
+			return file
+		}
+	}
+	if folder := filepath.Dir(s.path); errors.Is(disk.Access(folder, disk.WriteIn), fs.ErrPermission) {
+		return folder
+	}
+	return ""
+}
+
+// ShareFiles returns what to do so that several users can write a database.
+func ShareFiles(path string) string {
+	folder := filepath.Dir(path)
+	return fmt.Sprintf("run all programs that open the database as one user, or in one group: "+
+		"chgrp -R GROUP %[1]s && chmod 2770 %[1]s && chmod 660 %[2]s* (with the setgid bit of the folder, files that are created later have the group, too)", folder, path)
 }
 
 // known reports whether err is already classified.

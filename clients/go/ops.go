@@ -68,9 +68,10 @@ func (c *Client) EnqueueMany(ctx context.Context, jobs []protocol.NewJob) ([]pro
 
 // Claim selects the jobs to claim.
 type Claim struct {
-	Queues []string      // in order of preference
-	Max    int           // 1 to 1000; 0: one
-	Wait   time.Duration // how long to wait for the first job, up to an hour; 0: do not wait
+	Queues []string
+	Order  protocol.Order // empty: protocol.OrderStrict, which claims from a queue only if those before it are empty
+	Max    int            // 1 to 1000; 0: one
+	Wait   time.Duration  // how long to wait for the first job, up to an hour; 0: do not wait
 
 	// Lease, if positive, makes timed leases of that length (1 s to 24 h). They outlive the
 	// connection. 0 makes session leases, which the Client keeps until they are settled.
@@ -79,6 +80,9 @@ type Claim struct {
 
 // Claim claims jobs. The list is empty if none became ready within Wait.
 func (c *Client) Claim(ctx context.Context, cl Claim) ([]protocol.Job, error) {
+	if err := checkSpan("Wait", cl.Wait, 0, protocol.MaxWaitMS); err != nil {
+		return nil, err
+	}
 	req := &protocol.Request{Op: protocol.OpClaim, WaitMS: millis(cl.Wait)}
 	if len(cl.Queues) == 1 {
 		req.Queue = cl.Queues[0]
@@ -88,7 +92,11 @@ func (c *Client) Claim(ctx context.Context, cl Claim) ([]protocol.Job, error) {
 	if cl.Max != 0 {
 		req.Max = protocol.Some(int64(cl.Max))
 	}
+	req.Order = cl.Order
 	if cl.Lease != 0 {
+		if err := checkSpan("Lease", cl.Lease, protocol.MinLeaseMS, protocol.MaxLeaseMS); err != nil {
+			return nil, err
+		}
 		req.LeaseMS = protocol.Some(millis(cl.Lease))
 	}
 	rep, err := c.callRetrying(ctx, req)
@@ -132,6 +140,23 @@ type Nack struct {
 	Snooze bool // not now: this delivery uses up no attempt
 }
 
+// check returns an error that names the wrong argument. The sidecar's would name the field of the protocol, in another unit.
+func (n Nack) check() error {
+	if n.Delay == nil {
+		return nil
+	}
+	return checkSpan("Delay", *n.Delay, 0, protocol.MaxDelayMS)
+}
+
+// checkSpan checks a time against the limits of the protocol, in milliseconds. The error is a bad_request.
+func checkSpan(name string, d time.Duration, least, most int64) error {
+	from, to := time.Duration(least)*time.Millisecond, time.Duration(most)*time.Millisecond
+	if d >= from && d <= to {
+		return nil
+	}
+	return protocol.BadField(name, "%s is %v; it must be from %v to %v", name, d, from, to)
+}
+
 func (n Nack) request() *protocol.Request {
 	req := &protocol.Request{Op: protocol.OpNack, Error: n.Error, Dead: n.Dead, Snooze: n.Snooze}
 	if n.Delay != nil {
@@ -142,6 +167,9 @@ func (n Nack) request() *protocol.Request {
 
 // Nack settles a job as failed.
 func (c *Client) Nack(ctx context.Context, lease string, n Nack) error {
+	if err := n.check(); err != nil {
+		return err
+	}
 	req := n.request()
 	req.Lease = lease
 	_, err := c.callRetrying(ctx, req)
@@ -151,6 +179,9 @@ func (c *Client) Nack(ctx context.Context, lease string, n Nack) error {
 // NackMany settles 1 to 1000 jobs as failed and returns the leases that were lost. The others are
 // settled.
 func (c *Client) NackMany(ctx context.Context, leases []string, n Nack) (lost []string, err error) {
+	if err := n.check(); err != nil {
+		return nil, err
+	}
 	req := n.request()
 	req.Leases = leases
 	return c.settled(c.callRetrying(ctx, req))
@@ -166,6 +197,9 @@ type Extend struct {
 func (c *Client) Extend(ctx context.Context, leases []string, e Extend) (lost []string, err error) {
 	req := &protocol.Request{Op: protocol.OpExtend, Leases: leases, Bind: e.Bind}
 	if e.Lease != 0 {
+		if err := checkSpan("Lease", e.Lease, protocol.MinLeaseMS, protocol.MaxLeaseMS); err != nil {
+			return nil, err
+		}
 		req.LeaseMS = protocol.Some(millis(e.Lease))
 	}
 	return c.settled(c.callRetrying(ctx, req))
@@ -238,9 +272,26 @@ type Change struct {
 	RunAt    *time.Time     // ready at this time; not with Delay
 }
 
+func (ch Change) check() error {
+	switch {
+	case ch.Priority == nil && ch.Delay == nil && ch.RunAt == nil:
+		return protocol.BadField("Priority", "Priority, Delay and RunAt are nil: set what to change")
+	case ch.Delay != nil && ch.RunAt != nil:
+		return protocol.BadField("RunAt", "Delay and RunAt exclude each other")
+	case ch.Delay != nil:
+		return checkSpan("Delay", *ch.Delay, 0, protocol.MaxDelayMS)
+	case ch.RunAt != nil && (ch.RunAt.UnixMilli() < 0 || ch.RunAt.UnixMilli() > protocol.MaxRunAt):
+		return protocol.BadField("RunAt", "RunAt is %v; it must be in the years 1970 to 9999", *ch.RunAt)
+	}
+	return nil
+}
+
 // Change gives ready and scheduled jobs another priority or another time. It returns how many changed.
 // A changed job that is ready goes behind the others of its priority.
 func (c *Client) Change(ctx context.Context, queue string, ids []string, ch Change) (int64, error) {
+	if err := ch.check(); err != nil {
+		return 0, err
+	}
 	req := &protocol.Request{Op: protocol.OpChange, Queue: queue, IDs: ids}
 	if ch.Priority != nil {
 		req.Priority = protocol.Some(int64(*ch.Priority))

@@ -1,6 +1,7 @@
 package qsidecar
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -94,8 +95,12 @@ func errorText(err error, none string) string {
 
 // Worker runs the jobs of queues. Do not change its fields while it runs.
 type Worker struct {
-	Queues  []string // in order of preference; at least one
+	Queues  []string // at least one
 	Handler Handler
+
+	// Order is how the worker chooses between its Queues. Empty or protocol.OrderRotate: they take turns.
+	// protocol.OrderStrict: it claims from a queue only if those before it are empty, so a full queue starves the others.
+	Order protocol.Order
 
 	// Concurrency is how many jobs run at once, each in its own goroutine, over one connection: 1
 	// to 256. 0 means one.
@@ -129,6 +134,9 @@ type Worker struct {
 // at first, it tries again, unless Drain is set. It returns an error if trying again can't help,
 // for example if a queue does not exist.
 func (w *Worker) Run(ctx context.Context) error {
+	if w.Order != "" && w.Order != protocol.OrderRotate && w.Order != protocol.OrderStrict {
+		return fmt.Errorf("qsidecar: Order is %q: set it to rotate or strict", w.Order)
+	}
 	if len(w.Queues) == 0 || w.Handler == nil || w.Concurrency < 0 || w.Concurrency > maxConcurrency {
 		return fmt.Errorf("qsidecar: a Worker needs Queues, a Handler and a Concurrency of 1 to %d", maxConcurrency)
 	}
@@ -143,7 +151,11 @@ func (w *Worker) Run(ctx context.Context) error {
 		return err
 	}
 	r.settler = NewSettler(r.client, w.Concurrency)
-	r.log.Info("qsidecar: worker started", "queues", w.Queues, "concurrency", max(1, w.Concurrency))
+	start := r.log.With("queues", w.Queues)
+	if len(w.Queues) > 1 {
+		start = start.With("order", r.order())
+	}
+	start.Info("qsidecar: worker started", "concurrency", max(1, w.Concurrency))
 	defer r.log.Info("qsidecar: worker stopped")
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -334,7 +346,15 @@ func (r *workerRun) claim(ctx context.Context, wait time.Duration) ([]protocol.J
 		ctx, cancel = context.WithTimeout(ctx, drainTime)
 		defer cancel()
 	}
-	return r.client.Claim(ctx, Claim{Queues: r.Queues, Wait: wait})
+	return r.client.Claim(ctx, Claim{Queues: r.Queues, Order: r.order(), Wait: wait})
+}
+
+// order is the order of the worker's claims. It is empty for a single queue.
+func (r *workerRun) order() protocol.Order {
+	if len(r.Queues) == 1 {
+		return ""
+	}
+	return cmp.Or(r.Order, protocol.OrderRotate)
 }
 
 // returnJobs returns jobs that arrived after the end of ctx.
@@ -378,6 +398,9 @@ func (r *workerRun) run(ctx context.Context, job *Job) (next []protocol.Job) {
 		return nil
 	}
 	if err != nil {
+		if wrong := nackOf(err).check(); wrong != nil {
+			err = fmt.Errorf("%w (the handler's error: %s)", wrong, wireText(err))
+		}
 		level, text := failureLog(job, err)
 		r.jobLog(&job.Job).Log(ctx, level, text, "error", err)
 	}

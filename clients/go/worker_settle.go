@@ -68,7 +68,7 @@ func (r *workerRun) settle(ctx context.Context, o *outcome) (next []protocol.Job
 	for {
 		req := o.request
 		if len(next) == 0 && ctx.Err() == nil {
-			req.Claim = &protocol.NextClaim{Queues: r.Queues}
+			req.Claim = &protocol.NextClaim{Queues: r.Queues, Order: r.order()}
 		}
 		rep, err := r.client.Call(r.base, &req)
 		if rep != nil { // it can have jobs beside an error

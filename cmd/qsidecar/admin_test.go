@@ -73,6 +73,18 @@ func TestAdmin(t *testing.T) {
 	}
 }
 
+// TestPageBehindAProxy checks that the start log and status show the address that people open, beside the listener's.
+func TestPageBehindAProxy(t *testing.T) {
+	x := startWatching(t, false, "admin: {listen: ':0', base_url: https://ops.example.com/qsidecar/}\n")
+	testwait.Until(t, "the log has the address of the page", func() bool {
+		return strings.Contains(x.r.errOut.String(), "page=https://ops.example.com/qsidecar/")
+	})
+	want := "web page at https://ops.example.com/qsidecar/, metrics and health at http://" + x.status().Admin + "/\n"
+	if out := x.must(0, "status"); !strings.Contains(out, want) {
+		t.Errorf("status shows\n%s", out)
+	}
+}
+
 // TestAdminReload checks that a reload opens, moves, changes and closes the listener, and
 // that an unusable address rejects the whole config.
 func TestAdminReload(t *testing.T) {

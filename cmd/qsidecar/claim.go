@@ -23,13 +23,15 @@ func (a *app) claimCommand() *cobra.Command {
 	wait := durationFlag{max: protocol.MaxWaitMS * time.Millisecond}
 	var most int
 	var env, raw bool
+	var order string
 	cmd := &cobra.Command{
 		Use:   "claim QUEUE…",
 		Short: "Claim a job: print it with the lease that settles it",
-		Long: `Claim ready jobs from the queues, in their order of preference, and print one JSON line
-for each. The job is yours for the time of --lease: settle it by then with
-"qsidecar ack LEASE" or "qsidecar nack LEASE", or renew it with "qsidecar extend LEASE";
-otherwise another worker gets it, and that counts as a failed attempt.
+		Long: `Claim ready jobs from the queues, and print one JSON line for each. The queues are asked
+in their order; with --order rotate they take turns. The job is yours for the time of
+--lease: settle it by then with "qsidecar ack LEASE" or "qsidecar nack LEASE", or renew it
+with "qsidecar extend LEASE"; otherwise another worker gets it, and that counts as a
+failed attempt.
 
 With --env it prints shell variables, quoted for eval: QSIDECAR_LEASE, QSIDECAR_PAYLOAD,
 QSIDECAR_JOB (the id), QSIDECAR_QUEUE, QSIDECAR_ATTEMPT, QSIDECAR_MAX_ATTEMPTS,
@@ -58,6 +60,10 @@ The JSON lines have the payload as it is stored, in the form of the protocol.
 			req := &protocol.Request{
 				Op: protocol.OpClaim, Max: protocol.Some(int64(most)),
 				WaitMS: wait.d.Milliseconds(), LeaseMS: protocol.Some(lease.d.Milliseconds()),
+				Order: protocol.Order(order),
+			}
+			if req.Order != protocol.OrderStrict && req.Order != protocol.OrderRotate {
+				return usagef("--order: %q is neither strict nor rotate", order)
 			}
 			if len(args) == 1 {
 				req.Queue = args[0]
@@ -70,6 +76,7 @@ The JSON lines have the payload as it is stored, in the form of the protocol.
 	cmd.Flags().Var(&lease, "lease", "how long the job is yours, 1s to 24h")
 	cmd.Flags().Var(&wait, "wait", "wait up to this long for a job, at most 1h (default: not at all)")
 	cmd.Flags().IntVar(&most, "max", 1, "claim up to so many jobs")
+	cmd.Flags().StringVar(&order, "order", string(protocol.OrderStrict), "`how` to choose between queues: strict or rotate")
 	cmd.Flags().BoolVar(&env, "env", false, "print shell variables for eval")
 	cmd.Flags().BoolVar(&raw, "raw", false, "with --env: the payload as it is stored, also a JSON string")
 	cmd.Flags().Bool("json", true, "answer in JSON lines, as it always does without --env")

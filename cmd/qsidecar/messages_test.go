@@ -188,13 +188,19 @@ func TestNoPermission(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer os.Chmod(closed, 0o700)
+	shared := filepath.Join(h.dir, "shared.db")
+	h.must(0, "migrate", "--database", "sqlite:"+shared)
+	if err := errors.Join(os.WriteFile(shared+"-wal", nil, 0o600), os.Chmod(shared+"-wal", 0o400), os.Chmod(shared, 0o666)); err != nil { // those of another program
+		t.Fatal(err)
+	}
 	asUnprivileged(t, func() {
 		h.run("ping", "--socket", socket).wantStderr(t, 1, "no permission to connect to "+socket, "its mode is", "its group is", "join that group")
 		h.run("stdio", "--socket", socket).wantStderr(t, 1, "no permission to connect to "+socket)
 		h.run("ping", "--socket", filepath.Join(closed, "s")).wantStderr(t, 1, "no permission", "its directory is closed to this user")
-		h.run("migrate", "--database", "sqlite:"+filepath.Join(h.dir, "closed.db")).wantStderr(t, 1, "closed.db", "cannot be opened")
+		h.run("migrate", "--database", "sqlite:"+filepath.Join(h.dir, "closed.db")).wantStderr(t, 1, "closed.db belongs to ", ", mode 0, and this user may not write it", "chmod 2770 "+h.dir)
+		h.run("migrate", "--database", "sqlite:"+shared).wantStderr(t, 1, "shared.db-wal belongs to ", ", mode 0400, and this user may not write it", "chmod 2770 "+h.dir)
 		h.run("migrate", "--database", "sqlite:"+filepath.Join(closed, "x", "q.db")).wantStderr(t, 1, "permission denied", "--database", "QSIDECAR_DATABASE")
-		h.run("check", "--database", "sqlite:"+filepath.Join(h.dir, "closed.db")).wantStdout(t, 1, "closed.db: 3 errors", "may not write", "cannot be opened", "give the file to the user")
+		h.run("check", "--database", "sqlite:"+filepath.Join(h.dir, "closed.db")).wantStdout(t, 1, "closed.db: 3 errors", "may not write", "cannot be read", "which belongs to ", "mode 0", "chmod 2770 "+h.dir)
 		h.run("check", "--database", "sqlite:"+filepath.Join(closed, "x", "q.db")).wantStdout(t, 1, "permission denied", "name another file")
 		h.run("serve", "--database", "sqlite:"+filepath.Join(closed, "q.db"), "--socket", filepath.Join(closed, "x", "s")).
 			wantStderr(t, 1, "the socket's directory", "permission denied", "--socket", "XDG_RUNTIME_DIR")

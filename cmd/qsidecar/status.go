@@ -92,7 +92,11 @@ func (a *app) showStatus(server string, st *protocol.Status) error {
 	}
 	var rows [][]string
 	if st.Admin != "" {
-		if err := a.printf("web page, metrics and health at %s", textfmt.URLOf(st.Admin)); err != nil {
+		at := "web page, "
+		if st.Page != "" {
+			at = "web page at " + st.Page + ", "
+		}
+		if err := a.printf("%smetrics and health at %s", at, textfmt.URLOf(st.Admin)); err != nil {
 			return err
 		}
 	}

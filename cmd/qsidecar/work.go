@@ -27,10 +27,13 @@ const (
 	maxAtOnce = protocol.MaxList
 )
 
-const workHelp = `Claim jobs from the queues, in their order of preference, and run CMD for each. The
-payload is on its stdin, and its exit code settles the job. A payload that is a JSON
-string, as clients store a text, is given as the text: hello, not "hello". Any other
-payload, and with --raw each one, is given as it is.
+const workHelp = `Claim jobs from the queues, and run CMD for each. The payload is on its stdin, and its
+exit code settles the job. A payload that is a JSON string, as clients store a text, is
+given as the text: hello, not "hello". Any other payload, and with --raw each one, is
+given as it is.
+
+Several queues take turns. With --order strict, jobs of a queue come only if the queues
+before it are empty: a full queue starves those behind it.
 
   exit 0          done
   exit 75         not now (EX_TEMPFAIL): the job is ready again after --snooze-delay, or
@@ -97,7 +100,7 @@ const workExitCodes = `Exit codes:
 type workFlags struct {
 	worker.Options
 	timeout, killAfter, snoozeDelay durationFlag
-	deadOn, ack                     string
+	deadOn, ack, order              string
 }
 
 func (a *app) workCommand() *cobra.Command {
@@ -135,6 +138,7 @@ func (a *app) workCommand() *cobra.Command {
 	fl.BoolVar(&f.Once, "once", false, "work one job and end; exit code 3 where none is ready")
 	fl.BoolVar(&f.Drain, "drain", false, "end when nothing is ready and all that was claimed is settled")
 	fl.StringVar(&f.ack, "ack", "behind", "`sync`: begin the next job after the ack")
+	fl.StringVar(&f.order, "order", string(protocol.OrderRotate), "`how` to choose between queues: rotate or strict")
 	fl.BoolVar(&f.Persistent, "persistent", false, "start CMD once: one job a line in, one answer a line out (JSON)")
 	return cmd
 }
@@ -157,6 +161,14 @@ func (f *workFlags) read(cmd *cobra.Command, args []string) error {
 		f.SyncAck = true
 	default:
 		return usagef("--ack: %q is neither behind nor sync", f.ack)
+	}
+	switch f.Order = protocol.Order(f.order); f.Order {
+	case protocol.OrderRotate, protocol.OrderStrict:
+	default:
+		return usagef("--order: %q is neither rotate nor strict", f.order)
+	}
+	if len(f.Queues) == 1 {
+		f.Order = ""
 	}
 	switch {
 	case f.Jobs < 1 || f.Jobs > maxAtOnce:

@@ -230,6 +230,16 @@ func (a *admin) address() string {
 	return cmp.Or(a.server.Addr().String(), string(a.config.Listen)) // the system can have chosen the port
 }
 
+// pageURL returns where a proxy serves the page; empty: nowhere.
+func (a *admin) pageURL() string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.server == nil || a.config.BaseURL == "" {
+		return ""
+	}
+	return string(a.config.BaseURL) + "/"
+}
+
 // limitedListener limits how many connections are open. While all of them are in use, new ones wait. To let one in, it
 // closes the connection that has been without a complete request for longest, once that time exceeds adminRequestWait.
 // Connections that never sent one come first.

@@ -289,6 +289,9 @@ func (p *Daemon) Config() (generation int64, failed error, since time.Time) {
 // Admin implements bridge.Control.
 func (p *Daemon) Admin() string { return p.admin.address() }
 
+// Page implements bridge.Control.
+func (p *Daemon) Page() string { return p.admin.pageURL() }
+
 // loadNonEmpty loads the config with its snapshot, and rejects an empty file.
 func (p *Daemon) loadNonEmpty() (c config.Config, src config.Snapshot, err error) {
 	if c, src, err = config.ReadConsistent(p.input.File, p.load); err == nil {

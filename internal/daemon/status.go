@@ -44,6 +44,9 @@ func (p *Daemon) Ready() {
 	if at := p.admin.address(); at != "" {
 		log = log.With("admin", textfmt.URLOf(at))
 	}
+	if at := p.admin.pageURL(); at != "" {
+		log = log.With("page", at)
+	}
 	log.Info("serving", "event", "serving", "version", p.version, "sockets", sockets, "databases", databases)
 	p.manager.notifyReady(p.servingText())
 }

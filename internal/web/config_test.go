@@ -16,6 +16,7 @@ type control struct{}
 func (control) Reload(context.Context) ([]string, string, error) { return nil, "no reason", nil }
 func (control) Config() (int64, error, time.Time)                { return 2, nil, time.Time{} }
 func (control) Admin() string                                    { return "" }
+func (control) Page() string                                     { return "" }
 func (control) Report(_ context.Context, op protocol.Op) (*protocol.Reply, error) {
 	if op == protocol.OpCheck {
 		return &protocol.Reply{Findings: []protocol.Finding{

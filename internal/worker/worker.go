@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -38,7 +39,8 @@ var errJobLost = errors.New("the job was taken back (by its timeout, an operator
 
 // Options configure which jobs a worker claims and how it runs them.
 type Options struct {
-	Queues  []string // in order of preference
+	Queues  []string
+	Order   protocol.Order
 	Command []string // the command and its arguments
 	Program string   // the path of Command[0]
 	Jobs    int      // runs at once, at least 1
@@ -66,6 +68,9 @@ type Options struct {
 	// TryAgain reports whether a failed claim can succeed later.
 	TryAgain func(error) bool
 }
+
+// orderText describes the order of several queues.
+var orderText = map[protocol.Order]string{protocol.OrderRotate: "in rotation", protocol.OrderStrict: "in strict order"}
 
 // Worker claims jobs and runs a command for each. It settles every job whose lease it still
 // holds.
@@ -121,6 +126,9 @@ func (w *Worker) Run(stop, abort context.Context, c *qsidecar.Client, socket str
 		return err
 	}
 	w.starter = newStarter(g, r)
+	if o := w.opts; len(o.Queues) > 1 && !o.Once && !o.Drain { // a cron job that works reports nothing
+		w.logf("queues %s %s", strings.Join(o.Queues, ", "), orderText[o.Order])
+	}
 	err = w.runJobs(stop, abort)
 	if e := w.starter.close(); e != nil {
 		w.logf("the guard ended: %v", e)
@@ -240,7 +248,7 @@ func (w *Worker) runJob(claiming, abort context.Context, r runner, job protocol.
 	st.request.Lease = job.Lease
 	if w.opts.SyncAck || w.settler.Joins() {
 		if claims {
-			st.request.Claim = &protocol.NextClaim{Queues: w.opts.Queues}
+			st.request.Claim = &protocol.NextClaim{Queues: w.opts.Queues, Order: w.opts.Order}
 		}
 		next, err := w.settle(claiming, abort, st)
 		w.settler.End()
@@ -253,7 +261,7 @@ func (w *Worker) runJob(claiming, abort context.Context, r runner, job protocol.
 	if !claims || w.settler.WaitToClaim(claiming) != nil {
 		return v, nil
 	}
-	next, _ := w.client.Claim(claiming, qsidecar.Claim{Queues: w.opts.Queues}) // claimAll's next claim reports the error
+	next, _ := w.client.Claim(claiming, qsidecar.Claim{Queues: w.opts.Queues, Order: w.opts.Order}) // claimAll's next claim reports the error
 	return v, next
 }
 

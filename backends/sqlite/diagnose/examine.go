@@ -176,14 +176,14 @@ func (e *examination) checkMissing(folder string) {
 func (e *examination) checkAccess(folder string) {
 	before := len(e.Findings)
 	if err := e.Access(folder, disk.WriteIn); err != nil {
-		e.AddError("rights", fmt.Sprintf("this user may not write in the folder %s, where SQLite keeps the -wal file (%v)", folder, err),
-			"give the folder to the user that runs the sidecar, or run it as the folder's owner")
+		e.AddError("rights", fmt.Sprintf("this user may not write in the folder %s, where SQLite keeps the -wal file (%v); it belongs to %s", folder, err, disk.Owner(folder)),
+			sqlite.ShareFiles(e.path))
 	}
 	for _, suffix := range []string{"", "-wal", "-shm", "-journal"} {
 		if path := e.path + suffix; exists(path) {
 			if err := e.Access(path, disk.ReadWrite); err != nil {
-				e.AddError("rights", fmt.Sprintf("this user may not write %s (%v)", path, err),
-					"give the file to the user that runs the sidecar; let no program open the database as another user")
+				e.AddError("rights", fmt.Sprintf("this user may not write %s (%v), which belongs to %s", path, err, disk.Owner(path)),
+					sqlite.ShareFiles(e.path))
 			}
 		}
 	}

@@ -54,10 +54,11 @@ func (b *Budget) divide(groups []Group) {
 }
 
 // learn records whether the wait queue's jobs are large. It reports true if the next job was too large for this
-// group.
-func (g *Group) learn(res backends.ClaimResult) (again bool) {
-	if again = g.Bytes > 0 && res.More && len(res.Jobs) == 0; again {
+// group. short: for a part of it.
+func (g *Group) learn(res backends.ClaimResult, short bool) (again bool) {
+	if short {
 		g.queue.large = true
+		again = len(res.Jobs) == 0
 	} else if g.queue.large {
 		g.queue.large = quota.JobBytes(res.Jobs) > quota.MinClaim
 	}

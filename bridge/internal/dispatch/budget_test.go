@@ -23,21 +23,25 @@ func TestClaimMemoryIsDivided(t *testing.T) {
 		s.divide(groups)
 		return groups, s
 	}
+	learn := func(g *Group, result backends.ClaimResult) bool {
+		res, _, short := g.merge([]backends.ClaimResult{result})
+		return g.learn(res, short)
+	}
 	groups, s := ask1(8 << 20)
 	if len(groups) != 40 || groups[0].Bytes != 8<<20/40 || s.Left < 0 || s.Left > 40 || s.Short {
 		t.Fatalf("%d queues are asked for, the first for %d bytes; %+v is left", len(groups), groups[0].Bytes, s)
 	}
-	if !groups[3].learn(backends.ClaimResult{More: true}) || !queues[3].large {
+	if !learn(&groups[3], backends.ClaimResult{More: true}) || !queues[3].large {
 		t.Error("a line whose next job is too large is not known as such")
 	}
-	if groups[4].learn(backends.ClaimResult{}) || queues[4].large {
+	if learn(&groups[4], backends.ClaimResult{}) || queues[4].large {
 		t.Error("an empty line is taken for one with a large job")
 	}
 	groups, s = ask1(8 << 20)
 	if len(groups) != 40 || groups[3].Bytes != 0 || groups[5].Bytes != 4<<20/39 || s.Left < 0 {
 		t.Errorf("%d queues are asked for, the large one for %d bytes, another one for %d; %+v is left", len(groups), groups[3].Bytes, groups[5].Bytes, s)
 	}
-	if groups[3].learn(backends.ClaimResult{Jobs: make([]backends.Job, 1)}); queues[3].large {
+	if learn(&groups[3], backends.ClaimResult{Jobs: make([]backends.Job, 1)}); queues[3].large {
 		t.Error("a line whose job was small is still large")
 	}
 	if groups, s = ask1(10 * quota.MinClaim); len(groups) != 10 || !s.Short {

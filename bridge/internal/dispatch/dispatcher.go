@@ -132,11 +132,11 @@ func (d *Dispatcher) EndSlow(g Group) {
 }
 
 // Deliver ends a claim group with the jobs that the database returned: jobs for its claims first, then those
-// prefetched. It returns the jobs to release, which count as returning.
-func (d *Dispatcher) Deliver(g Group, res backends.ClaimResult) (back []backends.Job) {
+// prefetched. It returns the jobs to release, which count as returning. There is a result for each part of the group.
+func (d *Dispatcher) Deliver(g Group, results ...backends.ClaimResult) (back []backends.Job) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.scheduler.deliver(g, res)
+	return d.scheduler.deliver(g, results)
 }
 
 // Fail ends a claim group that the database did not answer. Claims that do not wait get the error. The others

@@ -13,6 +13,7 @@ import (
 type Group struct {
 	queue      *waitQueue
 	requests   []*Request
+	parts      []Part // nil: it is one claim, for all queues in their order
 	generation uint64
 	Slots      []backends.Slot
 	Bytes      int64         // payload limit, even for one job; 0: that of an answer
@@ -117,17 +118,23 @@ func (g *gathering) claimFor(wq *waitQueue) bool {
 		g.add(&group, &wq.fresh, maxSlots)
 	}
 	wq.expected = max(0, wq.expected-len(group.Slots))
+	own := len(group.Slots)
 	prefetched := g.s.wantsPrefetch(wq, g.slotsLeft)
 	wq.expected -= prefetched
 	for range prefetched {
 		group.Slots = append(group.Slots, g.slot(backends.Slot{Prefetch: true}))
 		g.slotsLeft--
 	}
+	if wq.rotation != nil {
+		g.split(&group, own)
+	}
 	if len(group.Slots) == 0 {
 		return false
 	}
 	wq.prefetch.inCommit = true
-	g.names += len(wq.queues)
+	for i := range group.Len() {
+		g.names += len(group.Part(i).Queues)
+	}
 	g.groups = append(g.groups, group)
 	return true
 }

@@ -169,8 +169,10 @@ func (s *scheduler) fromPrefetch(wq *waitQueue, r *Request) (jobs []backends.Job
 		return nil, 0
 	}
 	before := a.bytes
-	asked = a.asked[0]
+	asked = slices.Min(a.asked[:n])
 	jobs = a.take(n)
+	wq.hold(jobs, -1)
+	wq.handOut(jobs)
 	s.countPrefetched(a.bytes - before)
 	a.pace.add(n, s.Clock(), s.claimTime)
 	return jobs, asked
@@ -211,6 +213,8 @@ func (s *scheduler) prefetchJobs(wq *waitQueue, jobs []backends.Job, asked time.
 		wq.prefetch.jobs = append(wq.prefetch.jobs, jobs...)
 	}
 	s.countPrefetched(wq.prefetch.bytes - before)
+	wq.hold(jobs, 1)
+	wq.interleave()
 	for r := range wq.requests {
 		if len(wq.prefetch.jobs) == 0 {
 			break
@@ -235,11 +239,16 @@ func (s *scheduler) prefetchJobs(wq *waitQueue, jobs []backends.Job, asked time.
 func (s *scheduler) drainPrefetch(wq *waitQueue, limit time.Duration) (out []backends.Job) {
 	a := &wq.prefetch
 	n, before := 0, a.bytes
+	if wq.rotation != nil && limit > 0 {
+		a.oldestFirst()
+	}
 	for n < len(a.jobs) && (limit == 0 || a.since[n] < limit) {
 		n++
 	}
 	out = a.take(n)
+	wq.hold(out, -1)
 	s.countPrefetched(a.bytes - before)
+	wq.interleave()
 	s.markReturning(out)
 	return out
 }

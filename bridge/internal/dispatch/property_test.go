@@ -89,6 +89,7 @@ func (w *world) claim(t *rapid.T) {
 		r.Template.Lease = time.Minute
 	}
 	queues := rapid.SampledFrom([][]string{{"a"}, {"b"}, {"a", "b"}, {"b", "b"}, {"slow"}, {"slow", "a"}}).Draw(t, "queues")
+	r.Rotate = rapid.Bool().Draw(t, "rotate")
 	if a, answered := w.Add(r, queues); answered {
 		r.Queues = queues
 		w.answered(t, r, a)
@@ -141,30 +142,40 @@ func (w *world) end(t *rapid.T, g Group) {
 	case 2:
 		w.FailApart(g, &backends.SlotError{Worker: "w", Lease: time.Minute, Err: errors.New("refused")})
 	default:
-		res := w.result(g, rapid.IntRange(0, len(g.Slots)).Draw(t, "jobs"))
-		for i := range res.Jobs {
-			res.Jobs[i].Alone = g.Slots[i].Lease == 0 && rapid.IntRange(0, 5).Draw(t, "alone") == 0
+		var results []backends.ClaimResult
+		for n := range g.Len() {
+			slots := g.Part(n).Slots
+			res := w.result(g.Part(n), rapid.IntRange(0, len(slots)).Draw(t, "jobs"))
+			for i := range res.Jobs {
+				res.Jobs[i].Alone = slots[i].Lease == 0 && rapid.IntRange(0, 5).Draw(t, "alone") == 0
+			}
+			res.More = len(res.Jobs) < len(slots) && rapid.IntRange(0, 3).Draw(t, "more") == 0
+			results = append(results, res)
 		}
-		res.More = len(res.Jobs) < len(g.Slots) && rapid.IntRange(0, 3).Draw(t, "more") == 0
-		w.returning(t, w.Deliver(g, res))
+		w.returning(t, w.Deliver(g, results...))
 	}
 }
 
-// stream lets a worker take jobs of a at such a rate that the next ones are prefetched.
+// stream lets a worker take jobs of a, or of a and b, at such a rate that the next ones are prefetched.
 func (w *world) stream(t *rapid.T) {
 	s := w.sessions[0]
+	queues := rapid.SampledFrom([][]string{{"a"}, {"a", "b"}}).Draw(t, "queues")
 	for range 60 {
 		if w.now += time.Millisecond; w.groups != nil || w.late {
 			return
 		}
-		r := &Request{Session: &s.Session, Slots: 1, Template: backends.Slot{Worker: "w"}}
-		if a, answered := w.Add(r, []string{"a"}); answered {
-			r.Queues = []string{"a"}
+		r := &Request{Session: &s.Session, Slots: 1, Rotate: true, Template: backends.Slot{Worker: "w"}}
+		if a, answered := w.Add(r, queues); answered {
+			r.Queues = queues
 			w.answered(t, r, a)
 		} else {
 			w.waiting = append(w.waiting, r)
 			for _, g := range w.gather() {
-				w.returning(t, w.Deliver(g, w.result(g, len(g.Slots))))
+				var results []backends.ClaimResult
+				for n := range g.Len() {
+					results = append(results, w.result(g.Part(n), len(g.Part(n).Slots)))
+				}
+				w.returning(t, w.Deliver(g, results...))
 			}
 			w.collect(t)
 		}
@@ -172,11 +183,11 @@ func (w *world) stream(t *rapid.T) {
 	}
 }
 
-// result has the first n jobs of a group.
-func (w *world) result(g Group, n int) (res backends.ClaimResult) {
-	for _, slot := range g.Slots[:n] {
+// result has the first n jobs of a part.
+func (w *world) result(p Part, n int) (res backends.ClaimResult) {
+	for _, slot := range p.Slots[:n] {
 		w.where[slot.Token.Number] = "claimed"
-		res.Jobs = append(res.Jobs, backends.Job{Queue: g.Queues()[int(slot.Token.Number)%len(g.Queues())], Token: slot.Token, Payload: []byte("text")})
+		res.Jobs = append(res.Jobs, backends.Job{Queue: p.Queues[int(slot.Token.Number)%len(p.Queues)], Token: slot.Token, Payload: []byte("text")})
 	}
 	return res
 }
@@ -204,6 +215,18 @@ func (w *world) check(t *rapid.T) {
 		}
 		if wq.prefetch.inCommit && w.groups == nil && !wq.apart {
 			t.Fatalf("%v is in no commit", wq.queues)
+		}
+	}
+	for _, wq := range w.scheduler.queues {
+		if wq.rotation == nil {
+			continue
+		}
+		held := make([]int, len(wq.queues))
+		for i := range wq.prefetch.jobs {
+			held[wq.rotation.index(wq.prefetch.jobs[i].Queue)]++
+		}
+		if !slices.Equal(held, wq.rotation.held) {
+			t.Fatalf("%v have %v prefetched jobs, counted: %v", wq.queues, held, wq.rotation.held)
 		}
 	}
 	returning := map[string]int{}

@@ -15,6 +15,7 @@ type Request struct {
 	Since    time.Time     // when it arrived
 	Template backends.Slot // the kind of lease and the worker
 	Once     bool          // it does not wait: one commit answers it
+	Rotate   bool          // its queues take turns
 	queue    *waitQueue    // nil: it has its answer
 	Queues   []string      // the queues of the field queue
 	in       *list.List    // the list of the wait queue that contains it

@@ -22,6 +22,7 @@ type scheduler struct {
 	Config
 	queues        map[string]*waitQueue
 	byQueue       map[string]map[*waitQueue]struct{}
+	turns         map[string]int          // rotation.last of dropped wait queues, by key
 	returning     map[string]int          // jobs on their way back to the database, by queue
 	due           list.List               // of *waitQueue: to include, in turn, so that no wait queue starves when slots are short
 	slowDue       list.List               // of those with a slow queue, whose claims have commits of their own
@@ -42,6 +43,7 @@ func newScheduler(c Config) scheduler {
 		Config:    c,
 		queues:    make(map[string]*waitQueue),
 		byQueue:   make(map[string]map[*waitQueue]struct{}),
+		turns:     make(map[string]int),
 		returning: make(map[string]int),
 		attended:  make(map[*waitQueue]struct{}),
 	}
@@ -55,10 +57,10 @@ func (s *scheduler) add(r *Request, queues []string) (a Answer, answered bool) {
 	if a, answered = s.fromAlone(r, queues); answered {
 		return a, true
 	}
-	wq := s.waitQueueFor(queues)
+	wq := s.waitQueueFor(queues, r.Rotate)
 	if jobs, asked := s.fromPrefetch(wq, r); len(jobs) > 0 {
 		r.Session.AddClaimed(jobs)
-		if s.wantsPrefetch(wq, maxSlots) > 0 {
+		if s.wantsMore(wq) {
 			s.schedule(wq)
 			s.Wake()
 		}
@@ -75,14 +77,25 @@ func (s *scheduler) add(r *Request, queues []string) (a Answer, answered bool) {
 }
 
 // waitQueueFor finds or creates the wait queue for the queues. It does not keep the slice.
-func (s *scheduler) waitQueueFor(queues []string) *waitQueue {
+func (s *scheduler) waitQueueFor(queues []string, rotate bool) *waitQueue {
+	first := queues[0]
+	if rotate && len(queues) > 1 {
+		queues = inAnyOrder(queues)
+	}
+	rotate = rotate && len(queues) > 1
 	key := strings.Join(queues, ",") // no queue name has a comma
+	if rotate {
+		key = "~" + key // nor begins with this
+	}
 	wq := s.queues[key]
 	if wq != nil {
 		return wq
 	}
 	queues = once(queues)
 	wq = &waitQueue{key: key, queues: queues, noPrefetch: s.isDirect(queues)}
+	if rotate {
+		wq.rotation = s.newRotation(key, queues, first)
+	}
 	s.queues[key] = wq
 	for _, q := range queues {
 		set := s.byQueue[q]
@@ -93,6 +106,16 @@ func (s *scheduler) waitQueueFor(queues []string) *waitQueue {
 		set[wq] = struct{}{}
 	}
 	return wq
+}
+
+// inAnyOrder returns the queues in the order of their names, without duplicates.
+func inAnyOrder(queues []string) []string {
+	for i, q := range queues[1:] {
+		if queues[i] >= q {
+			return slices.Compact(slices.Sorted(slices.Values(queues)))
+		}
+	}
+	return queues
 }
 
 // once removes duplicates and keeps the order.
@@ -133,6 +156,7 @@ func (s *scheduler) remove(r *Request) {
 // drop forgets a wait queue that no session waits in.
 func (s *scheduler) drop(wq *waitQueue) {
 	s.unschedule(wq)
+	s.keepTurn(wq)
 	delete(s.queues, wq.key)
 	delete(s.attended, wq)
 	for _, q := range wq.queues {
@@ -152,7 +176,10 @@ func (s *scheduler) announce(queues []string, jobs int) (wanted bool) {
 		for wq := range s.byQueue[q] {
 			wq.generation++
 			wq.expected = min(wq.expected+max(each, 1), maxSlots)
-			wanted = wanted || wq.len() > 0
+			if wq.rotation != nil {
+				wq.rotation.more[wq.rotation.index(q)] = true
+			}
+			wanted = wanted || wq.len() > 0 || len(s.overlooked(wq)) > 0
 			if s.needsClaim(wq) {
 				s.schedule(wq)
 			}
@@ -176,11 +203,13 @@ func (s *scheduler) waiting() []string {
 }
 
 // deliver gives the jobs to the claims of the group first, and prefetches the others. It returns the jobs to release.
-func (s *scheduler) deliver(g Group, res backends.ClaimResult) (back []backends.Job) {
+func (s *scheduler) deliver(g Group, results []backends.ClaimResult) (back []backends.Job) {
+	res, dry, short := g.merge(results)
 	jobs := res.Jobs
-	again := g.learn(res) && s.stopped == nil
+	again := g.learn(res, short) && s.stopped == nil
 	var apart []backends.Job // that must be alone
 	empty := g.requests[:0]
+	at := 0 // a slot
 	for _, r := range g.requests {
 		r.inCommit = false
 		r.lastErr = nil
@@ -188,13 +217,15 @@ func (s *scheduler) deliver(g Group, res backends.ClaimResult) (back []backends.
 		if r.Template.Lease == 0 {
 			asked = r.Reserved
 		}
-		n := min(asked, len(jobs))
+		n := g.take(jobs, at, asked)
+		at += asked
 		own := jobs[:n:n]
 		jobs = jobs[n:]
 		if r.Template.Lease == 0 {
 			own = s.ownJobs(r, own, &apart)
 		}
 		if len(own) > 0 {
+			g.queue.handOut(own)
 			s.remove(r)
 			r.end(s.answer(r, own, g.Asked))
 			if r.Template.Lease == 0 { // claims with a timed lease get no prefetched jobs
@@ -228,7 +259,9 @@ func (s *scheduler) deliver(g Group, res backends.ClaimResult) (back []backends.
 			r.end(Answer{Err: cmp.Or(s.stopped, r.moved)})
 		}
 	}
-	g.queue.noteResult(g, len(res.Jobs) < len(g.Slots) && !res.More)
+	if g.asksAll() {
+		g.queue.noteResult(g, dry)
+	}
 	g.queue.prefetch.inCommit = false
 	back = append(back, s.prefetchJobs(g.queue, prefetched, g.Asked)...)
 	s.cleanUp(g.queue)
@@ -238,6 +271,7 @@ func (s *scheduler) deliver(g Group, res backends.ClaimResult) (back []backends.
 // fail ends a claim group that has no result. apart is true if only the group failed.
 func (s *scheduler) fail(g Group, err error, apart bool) {
 	guilty := g.guilty(err)
+	g.tookNone()
 	if apart && guilty == nil {
 		g.queue.noteResult(g, true)
 	} else {

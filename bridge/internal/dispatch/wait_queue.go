@@ -2,7 +2,8 @@ package dispatch
 
 import "container/list"
 
-// waitQueue holds the waiting claims for the same queues in the same order, first come first served.
+// waitQueue holds the waiting claims for the same queues in the same order, first come first served. If the queues take turns,
+// it holds those for the same queues in any order.
 type waitQueue struct {
 	key        string
 	queues     []string
@@ -14,10 +15,11 @@ type waitQueue struct {
 	due        *list.Element // of dueIn; nil: no commit has to include it
 	dueIn      *list.List    // scheduler.due or slowDue
 	prefetch   prefetch
-	noPrefetch bool // nothing is prefetched
-	slow       bool // one of its queues is slow: its claims have commits of their own
-	apart      bool // a commit of its own is under way
-	large      bool // its next job exceeds quota.MinClaim
+	rotation   *rotation // nil: strict order
+	noPrefetch bool      // nothing is prefetched
+	slow       bool      // one of its queues is slow: its claims have commits of their own
+	apart      bool      // a commit of its own is under way
+	large      bool      // its next job exceeds quota.MinClaim
 }
 
 // someJobs is how many jobs a notification stands for if it does not contain a number.
@@ -99,7 +101,12 @@ func (s *scheduler) unschedule(wq *waitQueue) {
 
 // needsClaim reports whether the next commit has something to claim for the wait queue.
 func (s *scheduler) needsClaim(wq *waitQueue) bool {
-	return wq.fresh.Len() > 0 || wq.expected > 0 && wq.idle.Len() > 0 || s.wantsPrefetch(wq, maxSlots) > 0
+	return wq.fresh.Len() > 0 || wq.expected > 0 && wq.idle.Len() > 0 || s.wantsMore(wq)
+}
+
+// wantsMore reports whether the next commit has something to prefetch for the wait queue.
+func (s *scheduler) wantsMore(wq *waitQueue) bool {
+	return s.wantsPrefetch(wq, maxSlots) > 0 || len(s.overlooked(wq)) > 0
 }
 
 // cleanUp drops a wait queue that is no longer used, and schedules one that needs a claim.

@@ -38,7 +38,7 @@ func (p *Pipeline) AwaitClaim(over <-chan struct{}, w *ClaimRequest) Answer {
 		w.Session.SettleJobs(w.Reserved, 0)
 		p.ReturnUndelivered(a.Jobs)
 		queues := w.Queues
-		*w = ClaimRequest{Session: w.Session, Since: w.Since, Slots: w.Slots, Template: w.Template, Once: w.Once, Queues: queues}
+		*w = ClaimRequest{Session: w.Session, Since: w.Since, Slots: w.Slots, Template: w.Template, Once: w.Once, Rotate: w.Rotate, Queues: queues}
 		if a, answered := p.Claim(w, queues); answered {
 			return a
 		}

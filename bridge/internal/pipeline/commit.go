@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -153,21 +154,29 @@ func (e *executor) try(hard context.Context, b batch) (backends.Results, error) 
 	for _, p := range b.writes {
 		all.Writes = append(all.Writes, p.current())
 	}
-	for _, a := range b.claims {
-		claim := backends.Claim{Slots: a.Slots, MaxBytes: most, MaxPayload: e.maxPayload()}
-		if a.Bytes > 0 {
-			claim.MaxBytes, claim.Strict = min(a.Bytes, most), true
+	for i := range b.claims {
+		for n := range b.claims[i].Len() {
+			all.Claims = append(all.Claims, e.claim(&b.claims[i], n, most))
 		}
-		for _, q := range a.Queues() {
-			if policy, ok := e.policy(q); ok {
-				claim.Queues = append(claim.Queues, policy)
-			}
-		}
-		all.Claims = append(all.Claims, claim)
 	}
 	ctx, cancel := backendref.WithTimeout(hard, e.times.Timeout())
 	defer cancel()
 	return e.backend.Commit(ctx, all)
+}
+
+// claim returns a part of a claim group as a claim of at most so many bytes. The parts share the bytes of the group.
+func (e *executor) claim(g *dispatch.Group, n int, most int64) backends.Claim {
+	part, parts := g.Part(n), int64(g.Len())
+	c := backends.Claim{Slots: part.Slots, MaxBytes: most / parts, MaxPayload: e.maxPayload(), Strict: parts > 1}
+	if g.Bytes > 0 {
+		c.MaxBytes, c.Strict = min(g.Bytes, most)/parts, true
+	}
+	for _, q := range part.Queues {
+		if policy, ok := e.policy(q); ok {
+			c.Queues = append(c.Queues, policy)
+		}
+	}
+	return c
 }
 
 func (e *executor) answer(hard context.Context, b batch, results []backends.WriteResult) {
@@ -203,35 +212,61 @@ func (e *executor) deliverClaims(hard context.Context, groups []dispatch.Group, 
 		return
 	}
 	host := hostOf(groups)
-	var claimed int
-	for i := range results {
-		claimed += len(results[i].Jobs)
-		e.leases.Forget(groups[i].Slots[len(results[i].Jobs):])
+	var claimed, first int
+	for i := range groups {
+		for n := range groups[i].Len() {
+			jobs := results[first].Jobs
+			claimed += len(jobs)
+			e.leases.Forget(groups[i].Part(n).Slots[len(jobs):])
+			first++
+		}
 	}
 	if claimed > 0 && !e.confirmed(hard, host) {
-		for i := range groups {
+		for i := range results {
 			e.returnUndelivered(host, results[i].Jobs)
+		}
+		for i := range groups {
 			e.dispatcher.Fail(groups[i], backends.Unavailable(errHeartbeatLate))
 		}
 		return
 	}
 	for i := range groups {
-		if err := results[i].Err; err != nil {
-			var unavailable *backends.UnavailableError
-			var slot *backends.SlotError
-			known := errors.As(err, &slot) || errors.As(err, &unavailable) && unavailable.Queue != "" // the client gets it, or it has a line of its own
-			if !known && e.failures.IsNew("adopted claim", err) {
-				e.log.Warn("claim from an adopted table failed", "event", "adopted_claim_failed", "queues", groups[i].Queues(), "error", err)
-			}
+		parts := results[:groups[i].Len()]
+		results = results[len(parts):]
+		if err := e.failedClaim(&groups[i], parts); err != nil {
 			e.dispatcher.FailApart(groups[i], err)
 			continue
 		}
-		maintenance.LogFailed(e.log, results[i].Failed)
-		e.events.failed(results[i].Failed)
-		if left := e.dispatcher.Deliver(groups[i], results[i]); len(left) > 0 {
+		if left := e.dispatcher.Deliver(groups[i], parts...); len(left) > 0 {
 			e.returnJobs(host, left)
 		}
 	}
+}
+
+// failedClaim logs what the parts of a claim group did besides claiming. It returns the error of the group: one of a part, if no
+// part has a job.
+func (e *executor) failedClaim(g *dispatch.Group, parts []backends.ClaimResult) (failed error) {
+	claimed := false
+	for i := range parts {
+		claimed = claimed || len(parts[i].Jobs) > 0
+		err := parts[i].Err
+		if err == nil {
+			maintenance.LogFailed(e.log, parts[i].Failed)
+			e.events.failed(parts[i].Failed)
+			continue
+		}
+		failed = cmp.Or(failed, err)
+		var unavailable *backends.UnavailableError
+		var slot *backends.SlotError
+		known := errors.As(err, &slot) || errors.As(err, &unavailable) && unavailable.Queue != "" // the client gets it, or it has a line of its own
+		if !known && e.failures.IsNew("adopted claim", err) {
+			e.log.Warn("claim from an adopted table failed", "event", "adopted_claim_failed", "queues", g.Queues(), "error", err)
+		}
+	}
+	if claimed {
+		return nil
+	}
+	return failed
 }
 
 func (e *executor) confirmed(hard context.Context, host backends.Identity) bool {

@@ -11,6 +11,7 @@ import traceback
 from typing import List, Optional, Tuple
 
 from ._processes import fork_if_first
+from .client import ORDERS
 from .errors import Error
 from .worker import ACKS, App, exit_code
 
@@ -54,6 +55,12 @@ def main(args: Optional[List[str]] = None) -> int:
     )
     work.add_argument("--processes", action="store_true", help="in processes of one thread each, not in threads")
     work.add_argument("--drain", action="store_true", help="end when nothing is ready and the own jobs are done")
+    work.add_argument(
+        "--order",
+        choices=ORDERS[::-1],
+        default="rotate",
+        help="strict: a queue's jobs come only if those before it are empty; rotate: the queues take turns (default)",
+    )
     work.add_argument("--ack", choices=ACKS, default=ACKS[0], help="sync: wait for each ack before the next job (default: behind)")
     chosen = parser.parse_args(args)
     if chosen.concurrency < 1:
@@ -90,7 +97,7 @@ def main(args: Optional[List[str]] = None) -> int:
         print(f"qsidecar: {chosen.app}: {e}", file=sys.stderr)
         return 2
     try:
-        app.run(chosen.concurrency, queues=queues, processes=chosen.processes, drain=chosen.drain, ack=chosen.ack)
+        app.run(chosen.concurrency, queues=queues, processes=chosen.processes, drain=chosen.drain, ack=chosen.ack, order=chosen.order)
     except Error as e:
         print(f"qsidecar: {e}", file=sys.stderr)
         return exit_code(e)

@@ -25,6 +25,9 @@ ENQUEUE_TIME, REQUEST_TIME = 2.0, 60.0
 # How long close waits for replies.
 CLOSE_TIME = 10.0
 
+# How a claim chooses between its queues.
+ORDERS = ("strict", "rotate")
+
 
 class Client:
     """One connection to a sidecar, which reconnects if it breaks. All threads of a process can use it at once.
@@ -139,13 +142,15 @@ class Client:
         max: int = 1,
         wait: Seconds = 0,
         lease: Optional[Seconds] = None,
+        order: str = "strict",
         request_timeout: Optional[float] = None,
     ) -> List[Job]:
-        """Claims up to max ready jobs (1 to 1,000) of the queues, in this order of preference.
+        """Claims up to max ready jobs (1 to 1,000) of the queues.
 
         wait: how long to wait for the first job, in seconds, up to an hour. If none becomes ready, the list is
         empty. This client holds the jobs until they are settled or it ends. With lease, it holds them for that long
-        (1 s to 24 h), even if the client ends.
+        (1 s to 24 h), even if the client ends. order: "strict" claims from a queue only if those before it are empty;
+        with "rotate" the queues take turns.
         """
         fields: Dict[str, Any] = {"queue": queues[0]} if len(queues) == 1 else {"queues": list(queues)}
         if max != 1:
@@ -155,6 +160,9 @@ class Client:
             fields["wait_ms"] = wait_ms
         if lease is not None:
             fields["lease_ms"] = millis("lease", lease)
+        check_order(order)
+        if order == "rotate" and len(queues) > 1:
+            fields["order"] = order
         jobs: List[Job] = self._call("claim", fields, request_timeout, wait_ms / 1000)["jobs"]
         return jobs
 
@@ -315,6 +323,11 @@ class Client:
             call = Call("nack", fields, ends=deadline)
             session.submit(call, internal=True)
             session.wait(call)
+
+
+def check_order(order: str) -> None:
+    if order not in ORDERS:
+        raise ValueError(f"order is {order!r}, must be one of {', '.join(ORDERS)}")
 
 
 def _enqueue_time() -> float:

@@ -17,6 +17,7 @@ Seconds = Union[float, int, timedelta]
 
 # The limits of the protocol, in seconds, by the name that the functions have for them.
 _TEN_YEARS = 10 * 366 * 86400
+_LAST_INSTANT = 253_402_300_799_999  # the end of the year 9999
 _SPANS = {
     "delay": (0, _TEN_YEARS),
     "timeout": (0.001, _TEN_YEARS),
@@ -49,6 +50,17 @@ def instant(at: Union[datetime, float, int]) -> int:
     if not isinstance(at, (int, float)):
         raise TypeError(f"run_at={at!r}: pass a datetime with a time zone, or seconds since 1970")
     return math.ceil(at * 1000)
+
+
+def _run_at(at: Union[datetime, float, int, None], delay: Optional[Seconds]) -> Optional[int]:
+    if at is None:
+        return None
+    if delay is not None:
+        raise ValueError("delay and run_at exclude each other")
+    ms = instant(at)
+    if not 0 <= ms <= _LAST_INSTANT:
+        raise ValueError(f"run_at={at!r}: must be in the years 1970 to 9999")
+    return ms
 
 
 def dump(payload: Any, raw: Optional[bytes]) -> Optional[bytes]:
@@ -96,7 +108,7 @@ class NewJob(NamedTuple):
             "payload": dump(self.payload, self.raw),
             "priority": self.priority or None,
             "delay_ms": None if self.delay is None else millis("delay", self.delay),
-            "run_at": None if self.run_at is None else instant(self.run_at),
+            "run_at": _run_at(self.run_at, self.delay),
             "key": self.key,
             "headers": _headers(self.headers) if self.headers else None,
             "max_attempts": self.max_attempts,

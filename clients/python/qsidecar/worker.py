@@ -16,7 +16,7 @@ from . import _handlers, _processes, errors
 from ._behind import Behind, report_lost
 from ._folder import Folder
 from ._settle import outcome, settle
-from .client import Client
+from .client import Client, check_order
 from .job import Enqueued, Job, Seconds
 
 log = logging.getLogger("qsidecar")
@@ -161,13 +161,15 @@ class App:
         processes: bool = False,
         drain: bool = False,
         ack: str = "behind",
+        order: str = "rotate",
     ) -> None:
         """Runs until SIGTERM, SIGINT or stop. Then it claims no more, lets the running jobs finish and returns.
 
         concurrency: how many jobs run at once, in threads, or in processes of one thread each. If it is 1, and in
         processes, the main thread runs the jobs, so they can use signals. A second signal ends the process at once.
         queues: the queues to work, each with how many of its jobs run at once; those with None share `concurrency`, as
-        all queues of the app do without this option. drain: returns when no job is ready and its own jobs are done, for cron. If it can't
+        all queues of the app do without this option. order: with "rotate", queues that share a concurrency take turns; with
+        "strict", a queue is claimed from only if those before it are empty, in the order of `queues` or of the app. drain: returns when no job is ready and its own jobs are done, for cron. If it can't
         check that, it raises NotConnected, Unavailable or another error of UNAVAILABLE. ack: "behind" begins the
         next job before the ack of the last one is answered; "sync" waits for each. It handles signals only in the
         main thread.
@@ -175,13 +177,14 @@ class App:
         shares = self._shares(concurrency, queues)
         if ack not in ACKS:
             raise ValueError(f"ack is {ack!r}, must be one of {', '.join(ACKS)}")
+        check_order(order)
         if processes:
             works = [
-                functools.partial(self._run, [(names, 1)], drain, ack) for names, count in shares for _ in range(count)
+                functools.partial(self._run, [(names, 1)], drain, ack, order) for names, count in shares for _ in range(count)
             ]
             _processes.run(works, exit_code)
         else:
-            self._run(shares, drain, ack)
+            self._run(shares, drain, ack, order)
 
     def _shares(self, concurrency: int, queues: Optional[Mapping[str, Optional[int]]]) -> List[_Share]:
         """Returns lists of queues, each with how many of their jobs run at once. Raises ValueError for wrong arguments."""
@@ -205,10 +208,10 @@ class App:
         """Ends run from another thread. Running jobs finish."""
         self._stop.set()
 
-    def _run(self, shares: List[_Share], drain: bool, ack: str) -> None:
+    def _run(self, shares: List[_Share], drain: bool, ack: str, order: str) -> None:
         self._stop.clear()
-        log.info("worker started: %s", "; ".join(f"queues {', '.join(names)}, concurrency {n}" for names, n in shares))
-        pool = _ThreadPool(self, shares, drain, ack)
+        log.info("worker started: %s", "; ".join(f"queues {_listed(names, order)}, concurrency {n}" for names, n in shares))
+        pool = _ThreadPool(self, shares, drain, ack, order)
         if threading.current_thread() is not threading.main_thread():
             pool.start()
             self._await(pool)
@@ -268,14 +271,22 @@ class App:
         return result if entry.result else None
 
 
+def _listed(queues: List[str], order: str) -> str:
+    how = {"rotate": " in rotation", "strict": " in strict order"}[order] if len(queues) > 1 else ""
+    return ", ".join(queues) + how
+
+
 class _Group:
     """The threads for some queues. The pool's lock guards `free`."""
 
-    def __init__(self, queues: List[str], threads: int) -> None:
+    def __init__(self, queues: List[str], threads: int, order: str) -> None:
         self.queues = queues
+        self.order = order
         self.threads = threads
         self.free = threads
-        self.next_claim = {"queues": queues}
+        self.next_claim: Dict[str, Any] = {"queues": queues}
+        if order == "rotate" and len(queues) > 1:
+            self.next_claim["order"] = order
         self.tasks: queue.SimpleQueue[Optional[Job]] = queue.SimpleQueue()
 
 
@@ -287,9 +298,9 @@ class _ThreadPool:
     next job when the claim is answered. If the settle must be answered first, both are one request.
     """
 
-    def __init__(self, app: App, shares: List[_Share], drain: bool, ack: str) -> None:
+    def __init__(self, app: App, shares: List[_Share], drain: bool, ack: str, order: str) -> None:
         self.app = app
-        self._groups = [_Group(names, count) for names, count in shares]
+        self._groups = [_Group(names, count, order) for names, count in shares]
         self.threads = sum(group.threads for group in self._groups)
         self.drain = drain
         self.ended = threading.Event()
@@ -364,7 +375,7 @@ class _ThreadPool:
             if not self._behind.can_begin() or stop.is_set():
                 return
             try:
-                jobs = client.claim(*group.queues, max=min(free, 1000), wait=0 if self.drain else CLAIM_WAIT)
+                jobs = client.claim(*group.queues, max=min(free, 1000), wait=0 if self.drain else CLAIM_WAIT, order=group.order)
                 if failed:
                     log.warning("jobs can be claimed again")
                 failed = 0

@@ -141,6 +141,9 @@ class Suite
     raises(Qsidecar::TooLarge) { @client.enqueue("errors", "\xff" * ((4 << 20) - 1000), raw: true) }
     raises(ArgumentError) { @client.enqueue("\xff", 1) }
     raises(ArgumentError) { Qsidecar::Client.new(codec: :xml) }
+    equal "delay and run_at exclude each other", raises(ArgumentError) { @client.enqueue("errors", 1, delay: 1, run_at: Time.now) }.message
+    equal "run_at: -5 must be in the years 1970 to 9999", raises(ArgumentError) { @client.enqueue("errors", 1, run_at: -5) }.message
+    equal "order is :random, must be :strict or :rotate", raises(ArgumentError) { @client.claim("errors", order: :random) }.message
     equal "delay: -1 must be from 0 to 316224000 seconds", raises(ArgumentError) { @client.enqueue("errors", 1, delay: -1) }.message
     {
       'run_at: "tomorrow" must be a Time or a number of seconds since 1970' => -> { @client.enqueue("errors", 1, run_at: "tomorrow") },

@@ -7,6 +7,7 @@ import (
 	"bufio"
 	"fmt"
 	"os"
+	"os/user"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,6 +24,19 @@ const (
 // Access fails if this process has no right to use the path in that way.
 func Access(path string, mode uint32) error {
 	return unix.Faccessat(unix.AT_FDCWD, path, mode, unix.AT_EACCESS)
+}
+
+// Owner describes to whom a file belongs, and its mode: "root, mode 0640".
+func Owner(path string) string {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return err.Error()
+	}
+	name := fmt.Sprint("the user ", st.Uid)
+	if u, err := user.LookupId(fmt.Sprint(st.Uid)); err == nil {
+		name = u.Username
+	}
+	return fmt.Sprintf("%s, mode %#o", name, st.Mode&0o7777)
 }
 
 // FreeSpace returns how many bytes this user can still write to the disk of a folder.

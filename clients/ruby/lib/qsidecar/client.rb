@@ -95,14 +95,17 @@ module Qsidecar
       send_request("enqueue", { jobs: jobs }, limit: request_timeout)["jobs"].map { |job| Client.enqueued(job) }
     end
 
-    # claim claims up to max jobs of the queues, in order of preference, and waits up to wait
-    # seconds for the first one. lease is the length of timed leases, which outlive the connection.
+    # claim claims up to max jobs of the queues, and waits up to wait seconds for the first one.
+    # order: :strict claims from a queue only if those before it are empty. With :rotate the queues
+    # take turns. lease is the length of timed leases, which outlive the connection.
     # nil: this client holds the jobs until they are settled. It returns a list of Jobs, empty if
     # none became ready.
-    def claim(*queues, max: 1, wait: 0, lease: nil)
+    def claim(*queues, max: 1, wait: 0, lease: nil, order: :strict)
+      Fields.check_order(order)
       queues = queues.flatten.map { |q| Codec.text(q) }
       fields = queues.size == 1 ? { queue: queues.first } : { queues: queues }
       fields[:max] = max
+      fields[:order] = "rotate" if order == :rotate && queues.size > 1
       fields[:lease_ms] = Fields.ms(:lease, lease) if lease
       Fields.ms(:wait, wait)
       send_request("claim", fields, wait: wait)["jobs"]
@@ -291,12 +294,16 @@ module Qsidecar
       (seconds * 1000).ceil
     end
 
+    def check_order(order)
+      raise ArgumentError, "order is #{order.inspect}, must be :strict or :rotate" unless %i[strict rotate].include?(order)
+    end
+
     def job(queue:, payload: nil, raw: false, priority: nil, delay: nil, run_at: nil, key: nil, headers: nil,
             max_attempts: nil, timeout: nil)
       out = { queue: Codec.text(queue), payload: bytes(payload, raw) }
       out[:priority] = priority if priority
       out[:delay_ms] = ms(:delay, delay) if delay
-      out[:run_at] = instant(run_at) if run_at
+      out[:run_at] = instant(run_at, delay) if run_at
       out[:key] = Codec.text(key) if key
       out[:headers] = texts(headers) if headers
       out[:max_attempts] = max_attempts if max_attempts
@@ -305,12 +312,17 @@ module Qsidecar
     end
 
     # instant returns a Time, or seconds since 1970, in milliseconds. A String has a to_r, too, which is mostly 0.
-    def instant(run_at)
+    def instant(run_at, delay)
+      raise ArgumentError, "delay and run_at exclude each other" if delay
+
       unless run_at.respond_to?(:to_r) && !run_at.is_a?(String)
         raise ArgumentError, "run_at: #{run_at.inspect} must be a Time or a number of seconds since 1970"
       end
 
-      (run_at.to_r * 1000).ceil
+      ms = (run_at.to_r * 1000).ceil
+      raise ArgumentError, "run_at: #{run_at.inspect} must be in the years 1970 to 9999" unless (0..253_402_300_799_999).cover?(ms)
+
+      ms
     end
 
     def texts(headers)

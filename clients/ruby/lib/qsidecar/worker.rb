@@ -29,6 +29,19 @@ module Qsidecar
       UNAVAILABLE.any? { |kind| error.is_a?(kind) } ? EXIT_UNAVAILABLE : 1
     end
 
+    # The threads of a process that work the same queues.
+    Share = Struct.new(:queues, :threads, :order) do
+      def next_claim
+        { queues: queues.map { |queue| Codec.text(queue) }, **(order == :rotate && queues.size > 1 ? { order: "rotate" } : {}) }
+      end
+
+      def to_s
+        how = { rotate: " in rotation", strict: " in strict order" }[order] if queues.size > 1
+        "queues #{queues.join(", ")}#{how}, concurrency #{threads}"
+      end
+    end
+    private_constant :Share
+
     @made = []
     class << self
       # made lists the workers of this program, for qsidecar-work.
@@ -57,7 +70,7 @@ module Qsidecar
       Worker.made << self
     end
 
-    # job sets the block that runs the jobs of a queue. Earlier queues are preferred.
+    # job sets the block that runs the jobs of a queue.
     def job(queue, &handler)
       raise ArgumentError, "job #{queue.inspect} needs a block" unless handler
 
@@ -85,22 +98,30 @@ module Qsidecar
     # how many processes to fork (1: none, this process works). drain: also end when no job is
     # ready, for cron. If that can't be checked, run raises one of UNAVAILABLE.
     #
+    # queues: the queues to work, each with how many of its jobs run at once in a process:
+    # { "mail" => 8, "api" => nil }. Those with nil share the concurrency, as all queues do without
+    # this option. order: with :rotate, queues that share a concurrency take turns. With :strict, a
+    # queue is claimed from only if those before it are empty.
+    #
     # ack: :behind begins a thread's next job before the ack of its last one is answered. :sync waits
     # for each answer.
-    def run(concurrency: 8, processes: 1, drain: false, ack: :behind)
+    def run(concurrency: 8, processes: 1, drain: false, ack: :behind, queues: nil, order: :rotate)
       raise ArgumentError, "concurrency is 1 to 256" unless (1..256).cover?(concurrency)
       raise ArgumentError, "processes is at least 1" unless processes.positive?
       raise ArgumentError, "ack is #{ack.inspect}, must be :behind or :sync" unless ACKS.include?(ack)
       raise ArgumentError, "the worker has no jobs: add queues with Worker#job" if @handlers.empty?
+
+      Fields.check_order(order)
+      shares = shares(queues || @handlers.transform_values { nil }, concurrency, order)
 
       @ran = true
       @stopping = false
       @drain = drain
       @sync = ack == :sync
       @commands.clear
-      log(:info, "worker started: queues #{@handlers.keys.join(", ")}, concurrency #{concurrency}, processes #{processes}")
+      log(:info, "worker started: #{shares.join("; ")}, processes #{processes}")
       group = ProcessGroup.new(processes, @commands, method(:log)) if processes > 1
-      signals(group) { group ? group.run { serve(concurrency) } : serve(concurrency) }
+      signals(group) { group ? group.run { serve(shares) } : serve(shares) }
       log(:info, "worker stopped")
       nil
     end
@@ -133,6 +154,24 @@ module Qsidecar
     end
 
     private
+
+    # shares divides the queues: those with a number of threads have their own, the others share the rest.
+    def shares(queues, concurrency, order)
+      raise ArgumentError, "queues is empty: name at least one queue" if queues.empty?
+
+      queues = queues.transform_keys(&:to_s)
+      queues.each do |name, count|
+        raise ArgumentError, "the worker has no block for the queue #{name}, only for #{@handlers.keys.join(", ")}" unless handles?(name)
+        raise ArgumentError, "queue #{name}: #{count.inspect} isn't a number of jobs from 1 to 256" unless count.nil? || (count.is_a?(Integer) && (1..256).cover?(count))
+      end
+      rest, own = queues.partition { |_, count| count.nil? }
+      all = own.map { |name, count| Share.new([name], count, order) }
+      all.unshift(Share.new(rest.map(&:first), concurrency, order)) unless rest.empty?
+      sum = all.sum(&:threads)
+      raise ArgumentError, "the queues have #{sum} jobs at once together, and 256 is the limit of a process" if sum > 256
+
+      all
+    end
 
     # check_result rejects a result whose work has not run, also inside a list, Hash, Set or Struct:
     # such a job is not done. It waits for threads.
@@ -177,14 +216,14 @@ module Qsidecar
     end
 
     # serve works in this process until it is stopped.
-    def serve(concurrency)
+    def serve(shares)
       @folder = Folder.new
       client = Client.new(**@options, on_lost: method(:lost))
       client.on_outage = method(:outage)
       @client = client
-      @behind = Behind.new(client, threads: concurrency, outcome: method(:settle_fields), log: method(:log), stopping: -> { @stopping })
+      @behind = Behind.new(client, threads: shares.sum(&:threads), outcome: method(:settle_fields), log: method(:log), stopping: -> { @stopping })
       threads = []
-      concurrency.times { start(threads, client) }
+      shares.each { |share| share.threads.times { start(threads, client, share) } }
       Thread.new { join_all(threads) && stop } if @drain
       command = @commands.pop
       @stopping = true
@@ -197,13 +236,13 @@ module Qsidecar
     end
 
     # start adds a thread. If a job's block ends the thread (Thread.exit), another one replaces it.
-    def start(threads, client)
+    def start(threads, client, share)
       threads << Thread.new do
-        work(client)
+        work(client, share)
         over = true
       ensure
         begin
-          start(threads, client) unless over || @stopping
+          start(threads, client, share) unless over || @stopping
         rescue ThreadError
           nil # the program ends
         end
@@ -218,20 +257,20 @@ module Qsidecar
     end
 
     # work is a thread's loop.
-    def work(client)
+    def work(client, share)
       tries = 0
       until @stopping
         begin
           next unless @behind.can_begin?
 
           quiet = @behind.idle? # otherwise an ack can store another job after this claim
-          jobs = client.claim(@handlers.keys, wait: @drain ? 0 : WAIT)
+          jobs = client.claim(share.queues, wait: @drain ? 0 : WAIT, order: share.order)
           next @behind.wait if @drain && jobs.empty? && !quiet
           return if @drain && jobs.empty?
 
           tries = 0
           outage(nil)
-          jobs.each { |job| run_in_turn(job) }
+          jobs.each { |job| run_in_turn(job, share) }
         rescue *UNAVAILABLE, Internal => e
           raise if @drain # cron will start it again soon
 
@@ -253,16 +292,16 @@ module Qsidecar
     end
 
     # run_in_turn runs a job, then the next one that its settle claimed, and so on.
-    def run_in_turn(job)
+    def run_in_turn(job, share)
       while job
-        @stopping || !@behind.begin_job(job) ? return_job(job) : run_job(job)
+        @stopping || !@behind.begin_job(job) ? return_job(job) : run_job(job, share)
         job = job.next_jobs.first
       end
     end
 
     # run_job runs a job and settles it, also if its block ends the thread. The settle also claims the
     # next job, which saves a round trip. A thread that ends claims none.
-    def run_job(job)
+    def run_job(job, share)
       return if cannot_run?(job)
 
       pid = Process.pid
@@ -270,7 +309,7 @@ module Qsidecar
 
       error = ThreadError.new("the job ended its thread")
       error = perform(job)
-      job.next_claim = { queues: @handlers.keys.map { |queue| Codec.text(queue) } }
+      job.next_claim = share.next_claim
     ensure
       begin
         settle(job, error) if Process.pid == pid && !(error && cannot_run?(job))
