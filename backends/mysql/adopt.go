@@ -136,7 +136,7 @@ func (t *tx) addStatement(st *backends.Statement) error {
 		return nil
 	}
 	t.wrote = true
-	t.Add("SELECT ROW_COUNT()")
+	t.Add(t.s.sql.rowCount)
 	if answer != "" {
 		t.Text(", ")
 		if err := dialect.Append(&t.Script, answer, st.Args); err != nil {

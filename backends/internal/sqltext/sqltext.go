@@ -7,6 +7,10 @@
 // when it runs: it is a string with the server's placeholders. What doesn't agree panics: a name that one side doesn't
 // have, a parameter or a fragment without a use, and a statement that the program never asks for.
 //
+// In files are the statements with this project's tables, because they are what a change of the tables or of an index must
+// be compared with. Beside the code are what depends on values (a range of the index, a list of rows), the SQL for adopted
+// tables, migrations, the settings of a session, and questions about the server: each has one use, next to what reads the answer.
+//
 // Start reading at Read, then Text.Get.
 package sqltext
 

@@ -73,12 +73,39 @@ func (p *Script) Ints(all *[]int64, sql string, args ...any) {
 	p.Each(func(r *Result) { *all = append(*all, r.Int(0)) }, sql, args...)
 }
 
-// Text appends SQL to the last statement.
+// IDs is a list of ids as the value of a parameter, for IN (…).
+type IDs []int64
+
+// Part is a piece of SQL with arguments as the value of a parameter: rows, or an expression whose length depends on values.
+type Part struct {
+	SQL  string
+	Args []any
+}
+
+// Text appends SQL to the last statement. It writes IDs and Parts in place of their question marks.
 func (p *Script) Text(sql string, args ...any) {
-	p.sql.WriteString(sql)
+	at := 0 // after the last question mark
 	for _, a := range args {
-		p.arg(a)
+		switch v := a.(type) {
+		case IDs:
+			sql, at = p.before(sql, at), 0
+			p.sql.WriteString(List(v))
+		case Part:
+			sql, at = p.before(sql, at), 0
+			p.Text(v.SQL, v.Args...)
+		default:
+			at += strings.IndexByte(sql[at:], '?') + 1
+			p.arg(a)
+		}
 	}
+	p.sql.WriteString(sql)
+}
+
+// before appends SQL up to the first question mark from a position on, and returns what follows it.
+func (p *Script) before(sql string, from int) (after string) {
+	at := from + strings.IndexByte(sql[from:], '?')
+	p.sql.WriteString(sql[:at])
+	return sql[at+1:]
 }
 
 // hidden stands for a question mark that is not a placeholder. No name and no text contains NUL.
@@ -157,5 +184,11 @@ func List(numbers []int64) string {
 	return string(b)
 }
 
-// Marks returns n question marks.
-func Marks(n int) string { return strings.TrimSuffix(strings.Repeat("?,", n), ",") }
+// Texts returns a list of texts, for IN (…).
+func Texts[T string | []byte](all []T) Part {
+	args := make([]any, len(all))
+	for i, text := range all {
+		args[i] = text
+	}
+	return Part{SQL: strings.TrimSuffix(strings.Repeat("?,", len(all)), ","), Args: args}
+}
