@@ -1,3 +1,22 @@
+-- Statements for adopted tables: the catalogue, and what precedes the statements of package dialect.
+
+-- name: adopt_zone
+-- The owner's clock: the time in the server's zone, and its minutes ahead of UTC.
+-- sets 0
+DECLARE @adopt_zone int = DATEPART(TZOFFSET, SYSDATETIMEOFFSET());
+DECLARE @adopt_here datetime2(6) = DATEADD(minute, @adopt_zone, @now);
+
+-- name: adopt_line
+-- Draws a thousand numbers for fences.
+-- sets 0
+DECLARE @adopt_line bigint = NEXT VALUE FOR {s}.qsidecar_sequence;
+
+-- name: adopt_brief
+-- Limits the wait for rows that other programs have locked: other jobs are in the same commit.
+-- sets 0
+SET LOCK_TIMEOUT 500;
+
+-- name: describe
 -- The catalogue's rows about a table: its kind, its columns, its indexes, its triggers, the
 -- login's rights on it, similar names, its CHECKs, and foreign keys of it and to it. A name
 -- without a schema is resolved as the server does it. Names compare by the catalogue's
