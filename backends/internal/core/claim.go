@@ -274,7 +274,7 @@ func (c *claim) ask(tx claimTx) {
 }
 
 // pieces returns the parts of the queues' ready jobs to scan, according to their cursors.
-func (s *Store) pieces(queues []backends.Policy, seen map[string]*learned, now time.Time) (all []Piece) {
+func (s *Store) pieces(queues []backends.Policy, seen map[string]*learned, now time.Time) (pieces []Piece) {
 	for i, p := range queues {
 		segments := []cursor.Segment{cursor.Whole}
 		if !p.LIFO {
@@ -283,21 +283,17 @@ func (s *Store) pieces(queues []backends.Policy, seen map[string]*learned, now t
 				l = &learned{Learned: cursor.Learned{Asked: now}}
 				seen[p.Queue] = l
 			}
-			var whole bool
-			if whole = true; s.Cursors.Share > 0 {
-				segments = s.Cursors.Segments(p.Queue, now, false)
-			} else {
-				segments, whole = s.Cursors.Pieces(p.Queue, now)
-			}
-			l.Left = !whole
+			var all bool
+			segments, all = s.Cursors.Pieces(p.Queue, now)
+			l.Left = !all
 			l.toTheEnd = segments[len(segments)-1].To == cursor.End // no segment behind the heads follows
 			l.Whole = l.Whole || segments[0] == cursor.Whole
 		}
 		for _, segment := range segments {
-			all = append(all, Piece{i, segment})
+			pieces = append(pieces, Piece{i, segment})
 		}
 	}
-	return all
+	return pieces
 }
 
 // Give puts the jobs that a statement returned into the slots. The jobs can be in any order. The parameter
