@@ -189,11 +189,12 @@ func (c *claiming) take(p backends.Policy, j *candidate) error {
 // bury moves a job to dead if its payload exceeds the claim's limit.
 func (c *claiming) bury(p backends.Policy, j *candidate) error {
 	message := backends.TooLarge(j.size, c.MaxPayload)
-	if err := c.failed(j.id, j.attempts+1, backends.CauseTooLarge, message); err != nil {
+	err := c.one(c.sql.bury, j.attempts+1, j.Fence, cmp.Or(j.jobsLimit, int64(p.MaxAttempts)), positive(core.MS(p.RetainDead)),
+		c.now, after(c.now, p.RetainDead), message, j.id)
+	if err != nil {
 		return err
 	}
-	err := c.one(c.sql.bury, j.attempts+1, cmp.Or(j.jobsLimit, int64(p.MaxAttempts)), positive(core.MS(p.RetainDead)),
-		c.now, after(c.now, p.RetainDead), message, j.id)
+	err = c.failed(j.id, j.attempts+1, backends.CauseTooLarge, message)
 	c.res.Failed.Add(p.Queue, backends.CauseTooLarge, true)
 	if err != nil || j.Key == "" {
 		return err

@@ -134,12 +134,12 @@ END;
 
 CREATE TABLE qsidecar_failures (
   job     INTEGER NOT NULL,
-  number  INTEGER NOT NULL,
+  fence   INTEGER NOT NULL,
   attempt INTEGER NOT NULL,
   cause   TEXT    NOT NULL,
   message TEXT    NOT NULL,
   at      INTEGER NOT NULL,
-  PRIMARY KEY (job, number)
+  PRIMARY KEY (job, fence)
 ) WITHOUT ROWID;
 
 CREATE TABLE qsidecar_keys (

@@ -44,8 +44,8 @@ WHERE id = :id
 DELETE FROM qsidecar_jobs WHERE id = :id
 
 -- name: fail
-INSERT INTO qsidecar_failures (job, number, attempt, cause, message, at)
-VALUES (:job, (SELECT coalesce(max(number), 0) + 1 FROM qsidecar_failures WHERE job = :job), :attempt, :cause, :message, :at)
+INSERT INTO qsidecar_failures (job, fence, attempt, cause, message, at)
+SELECT id, fence, :attempt, :cause, :message, :at FROM qsidecar_jobs WHERE id = :job
 
 -- name: renew
 UPDATE qsidecar_jobs SET lease_ms = :lease_ms, due_at = :due_at WHERE id = :id

@@ -119,7 +119,7 @@ func (l *liteDatabase) Finished(ctx context.Context, queue string, rows int, fir
 			}
 		}
 	}
-	_, err = db.ExecContext(ctx, `INSERT INTO qsidecar_failures (job, number, attempt, cause, message, at)
+	_, err = db.ExecContext(ctx, `INSERT INTO qsidecar_failures (job, fence, attempt, cause, message, at)
 		SELECT id, 1, 1, 'nacked', 'why', finished_at FROM qsidecar_jobs WHERE state = 'dead'`)
 	return err
 }
