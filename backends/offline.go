@@ -29,7 +29,7 @@ func (a *Offline) Info() Info { return a.About }
 func (*Offline) Close() error { return nil }
 
 // Commit implements Backend.
-func (a *Offline) Commit(context.Context, Batch) (Results, error) { return Results{}, a.err() }
+func (a *Offline) Commit(context.Context, CommitContent) (Results, error) { return Results{}, a.err() }
 
 // Heartbeat implements Backend.
 func (a *Offline) Heartbeat(context.Context, Heartbeat) (HeartbeatResult, error) {

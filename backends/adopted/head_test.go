@@ -81,9 +81,9 @@ type counted struct {
 
 func (e *counted) Usage() backends.Usage { return e.Engine.(backends.Metered).Usage() }
 
-func (e *counted) CommitWith(ctx context.Context, b backends.Batch, also backends.TxHooks) (backends.Results, error) {
+func (e *counted) CommitWith(ctx context.Context, b backends.CommitContent, also backends.TxHooks) (backends.Results, error) {
 	if before := also.Before; before != nil {
-		also.Before = func(ctx context.Context, sql backends.SQL, b *backends.Batch) error {
+		also.Before = func(ctx context.Context, sql backends.SQL, b *backends.CommitContent) error {
 			return before(ctx, recorded{sql, e}, b)
 		}
 	}
@@ -303,7 +303,7 @@ func TestBeforeTheHead(t *testing.T) {
 
 		k.write(backends.Nack{Leases: leases(jobs[2]), HasDelay: true}, 0)
 		next("after a nack", 2, 7)
-		both := k.commit(backends.Batch{Host: me, Writes: []backends.Write{backends.Nack{Leases: leases(jobs[1]), HasDelay: true}}, Claims: []backends.Claim{{
+		both := k.commit(backends.CommitContent{Host: me, Writes: []backends.Write{backends.Nack{Leases: leases(jobs[1]), HasDelay: true}}, Claims: []backends.Claim{{
 			Queues: []backends.Policy{policy("q")}, Slots: []backends.Slot{k.slot(0)}, MaxBytes: 1 << 20, MaxPayload: 1 << 20}}})
 		if got := both.Claims[0].Jobs; len(got) != 1 || got[0].ID != id(1) {
 			t.Errorf("a claim in one commit with a nack: %+v", got)

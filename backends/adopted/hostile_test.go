@@ -80,7 +80,7 @@ func (h *unruly) live(ctx context.Context) (err error) {
 			number++
 			c.Slots = append(c.Slots, backends.Slot{Token: backends.Token{Host: me, Number: number}, Worker: "w"})
 		}
-		r, err := s.Commit(ctx, backends.Batch{Host: me, Claims: []backends.Claim{c}, Writes: writes})
+		r, err := s.Commit(ctx, backends.CommitContent{Host: me, Claims: []backends.Claim{c}, Writes: writes})
 		if err != nil {
 			return nil, fmt.Errorf("claim of %s: %w", queue, err)
 		}
@@ -97,7 +97,7 @@ func (h *unruly) live(ctx context.Context) (err error) {
 		return jobs, nil
 	}
 	const odd = "1 it's \\ \x00 \xff ü"
-	r, err := s.Commit(ctx, backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{
+	r, err := s.Commit(ctx, backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{
 		{Queue: "m", Payload: []byte(odd), Key: "k\\'", KeyTTL: time.Hour, Headers: map[string]string{"h": `"\'ü`}, Priority: -3},
 		{Queue: "m", Payload: []byte("2"), Timeout: time.Hour}, {Queue: "m", Payload: []byte("3"), Delay: time.Hour}, {Queue: "m", Payload: []byte("4")},
 	}}}})
@@ -105,7 +105,7 @@ func (h *unruly) live(ctx context.Context) (err error) {
 		return fmt.Errorf("enqueue: %w", err)
 	}
 	first := r.Writes[0].Stored[0].ID
-	if r, err = s.Commit(ctx, backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "m", Key: "k\\'", KeyTTL: time.Hour}}}}}); err != nil {
+	if r, err = s.Commit(ctx, backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "m", Key: "k\\'", KeyTTL: time.Hour}}}}}); err != nil {
 		return fmt.Errorf("enqueue of a duplicate: %w", err)
 	}
 	if x := r.Writes[0].Stored[0]; !x.Duplicate || x.ID != first {
@@ -153,7 +153,7 @@ func (h *unruly) live(ctx context.Context) (err error) {
 	if err != nil || len(views) != 1 || views[0].ID != h.id || views[0].Attempt != 1 || len(views[0].Failures) != 1 || views[0].Failures[0].At.Sub(jobs[0].EnqueuedAt).Abs() > time.Hour {
 		return fmt.Errorf("peek: %+v, %w", views, err)
 	}
-	if _, err := s.Commit(ctx, backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "m"}}}}}); err != nil {
+	if _, err := s.Commit(ctx, backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "m"}}}}}); err != nil {
 		return fmt.Errorf("enqueue: %w", err)
 	}
 	got, err := h.rows("SELECT CONCAT(state, ' ', COALESCE(error, ''), ' ', (SELECT COUNT(*) FROM audit)) FROM a ORDER BY payload")

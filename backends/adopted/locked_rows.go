@@ -15,9 +15,9 @@ import (
 // claimApart commits a batch in which another program's lock, or the table of one queue, was in the way of a claim, or of
 // a write beside it. It commits the writes by themselves, and then claims from each adopted queue by itself. A queue whose
 // rows are locked must not delay the others.
-func (s *Store) claimApart(ctx context.Context, b backends.Batch, at *attempt) (backends.Results, error) {
+func (s *Store) claimApart(ctx context.Context, b backends.CommitContent, at *attempt) (backends.Results, error) {
 	res := newResults(b)
-	writes, others := subset{Batch: b.Empty()}, subset{Batch: b.Empty()}
+	writes, others := subset{CommitContent: b.Empty()}, subset{CommitContent: b.Empty()}
 	for n, w := range b.Writes {
 		writes.addWrite(n, w)
 	}
@@ -222,9 +222,9 @@ func findItems(ctx context.Context, sql backends.SQL, rows itemSets, find func(q
 }
 
 // commitWithout commits the batch without the writes aside, which get their errors.
-func (s *Store) commitWithout(ctx context.Context, b backends.Batch, aside map[int]error, at *attempt) (backends.Results, error) {
+func (s *Store) commitWithout(ctx context.Context, b backends.CommitContent, aside map[int]error, at *attempt) (backends.Results, error) {
 	res := newResults(b)
-	rest := subset{Batch: b.Empty()}
+	rest := subset{CommitContent: b.Empty()}
 	for n, w := range b.Writes {
 		if err := aside[n]; err != nil {
 			res.Writes[n].Err = err

@@ -113,7 +113,7 @@ type txRecorder struct {
 	see func(st *backends.Statement)
 }
 
-func (r *txRecorder) CommitWith(ctx context.Context, b backends.Batch, hooks backends.TxHooks) (backends.Results, error) {
+func (r *txRecorder) CommitWith(ctx context.Context, b backends.CommitContent, hooks backends.TxHooks) (backends.Results, error) {
 	return r.Engine.CommitWith(ctx, b, r.recorded(hooks))
 }
 
@@ -134,14 +134,14 @@ func (x recordedTx) Do(ctx context.Context, all ...*backends.Statement) error {
 	return recordedSQL{x.OpenTx, x.r}.Do(ctx, all...)
 }
 
-func (x recordedTx) CommitWith(ctx context.Context, b backends.Batch, hooks backends.TxHooks) (backends.Results, error) {
+func (x recordedTx) CommitWith(ctx context.Context, b backends.CommitContent, hooks backends.TxHooks) (backends.Results, error) {
 	return x.OpenTx.CommitWith(ctx, b, x.r.recorded(hooks))
 }
 
 func (r *txRecorder) recorded(hooks backends.TxHooks) backends.TxHooks {
 	before, after := hooks.Before, hooks.After
 	if before != nil {
-		hooks.Before = func(ctx context.Context, sql backends.SQL, b *backends.Batch) error {
+		hooks.Before = func(ctx context.Context, sql backends.SQL, b *backends.CommitContent) error {
 			return before(ctx, recordedSQL{sql, r}, b)
 		}
 	}

@@ -194,7 +194,7 @@ func endEverywhere(t *testing.T, m *testserver.MySQL, cut bool) {
 			ctx, end := context.WithCancel(t.Context())
 			cancel = end
 			left.Store(n)
-			_, err := s.Commit(ctx, backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: queue}, {Queue: queue}}}}})
+			_, err := s.Commit(ctx, backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: queue}, {Queue: queue}}}}})
 			fired := left.Swap(0) <= 0
 			end()
 			if !fired {

@@ -347,7 +347,7 @@ func TestServerBecomesAnother(t *testing.T) {
 		} {
 			s.dialer.Server = other
 			s.pool.Retire()
-			_, err := s.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}}}})
+			_, err := s.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "q"}}}}})
 			works := name == "of a group" || name == "an older one" && was.SkipLocked // these statements are right for it too
 			if works != (err == nil) || !works && (!backends.IsUnreachable(err) || !strings.Contains(err.Error(), "restart this program")) {
 				t.Errorf("it was %s: %v", name, err)

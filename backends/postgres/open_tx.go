@@ -89,7 +89,7 @@ const (
 )
 
 // CommitWith implements backends.OpenTx.
-func (h *openTx) CommitWith(ctx context.Context, b backends.Batch, hooks backends.TxHooks) (backends.Results, error) {
+func (h *openTx) CommitWith(ctx context.Context, b backends.CommitContent, hooks backends.TxHooks) (backends.Results, error) {
 	ctx, done := h.s.Bound(ctx)
 	defer done()
 	if h.t == nil {

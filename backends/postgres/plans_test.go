@@ -189,10 +189,10 @@ func take(t testing.TB, s *Store, host backends.Identity, n int, from uint64) []
 	return r.Claims[0].Jobs
 }
 
-func claimBatch(host backends.Identity, n int, from uint64) backends.Batch {
+func claimBatch(host backends.Identity, n int, from uint64) backends.CommitContent {
 	c := backends.Claim{Queues: []backends.Policy{{Queue: "q", MaxAttempts: 20, RetainDead: 3600e9}}, MaxBytes: 1 << 22, MaxPayload: 1 << 22}
 	for i := range n {
 		c.Slots = append(c.Slots, backends.Slot{Token: backends.Token{Host: host, Number: from + uint64(i)}, Worker: "w"})
 	}
-	return backends.Batch{Host: host, Claims: []backends.Claim{c}}
+	return backends.CommitContent{Host: host, Claims: []backends.Claim{c}}
 }

@@ -117,7 +117,7 @@ func again1205(f func() error) error {
 func (k *adopter) workAll(note func(id, who string)) error {
 	for {
 		c := backends.Claim{Queues: []backends.Policy{{Queue: "orders", MaxAttempts: 3}}, Slots: []backends.Slot{k.slot(0)}}
-		r, err := k.Commit(k.Context(), backends.Batch{Host: me, Claims: []backends.Claim{c}})
+		r, err := k.Commit(k.Context(), backends.CommitContent{Host: me, Claims: []backends.Claim{c}})
 		if err != nil || len(r.Claims[0].Jobs) == 0 {
 			return err
 		}
@@ -125,9 +125,9 @@ func (k *adopter) workAll(note func(id, who string)) error {
 			note(j.ID, "sidecar")
 		}
 		ack := []backends.Write{backends.Ack{Leases: leasesOf(r.Claims[0].Jobs...)}}
-		r, err = k.Commit(k.Context(), backends.Batch{Writes: ack})
+		r, err = k.Commit(k.Context(), backends.CommitContent{Writes: ack})
 		for err == nil && r.Writes[0].Err != nil { // a reader has the row locked for a moment
-			r, err = k.Commit(k.Context(), backends.Batch{Writes: ack, WaitForLocks: true})
+			r, err = k.Commit(k.Context(), backends.CommitContent{Writes: ack, WaitForLocks: true})
 		}
 		if err == nil && len(r.Writes[0].Lost) > 0 {
 			err = fmt.Errorf("lost: %v", r.Writes[0].Lost)
@@ -212,7 +212,7 @@ func (k *adopter) lockedOnSQLServer(db *sql.DB) {
 		k.Fatal(err)
 	}
 	var locked *backends.LockedError
-	if _, err := k.Commit(context.WithoutCancel(k.Context()), backends.Batch{Writes: []backends.Write{backends.Ack{Leases: leasesOf(first)}}, WaitForLocks: true}); !errors.As(err, &locked) {
+	if _, err := k.Commit(context.WithoutCancel(k.Context()), backends.CommitContent{Writes: []backends.Write{backends.Ack{Leases: leasesOf(first)}}, WaitForLocks: true}); !errors.As(err, &locked) {
 		k.Errorf("%v", err)
 	}
 	k.write(backends.Ack{Leases: leasesOf(second)}, 0)

@@ -195,7 +195,7 @@ func (k *adopter) claim(queue string, n int, lease time.Duration) []backends.Job
 	for range n {
 		c.Slots = append(c.Slots, k.slot(lease))
 	}
-	return k.commit(backends.Batch{Host: me, Claims: []backends.Claim{c}}).Claims[0].Jobs
+	return k.commit(backends.CommitContent{Host: me, Claims: []backends.Claim{c}}).Claims[0].Jobs
 }
 
 func (k *adopter) one(queue string) backends.Job {
@@ -207,7 +207,7 @@ func (k *adopter) one(queue string) backends.Job {
 	return jobs[0]
 }
 
-func (k *adopter) commit(b backends.Batch) backends.Results {
+func (k *adopter) commit(b backends.CommitContent) backends.Results {
 	k.Helper()
 	r, err := k.Commit(k.Context(), b)
 	if err != nil {
@@ -220,7 +220,7 @@ func (k *adopter) commit(b backends.Batch) backends.Results {
 // write makes one write and checks how many leases were lost.
 func (k *adopter) write(w backends.Write, lost int) backends.WriteResult {
 	k.Helper()
-	r := k.commit(backends.Batch{Writes: []backends.Write{w}}).Writes[0]
+	r := k.commit(backends.CommitContent{Writes: []backends.Write{w}}).Writes[0]
 	if len(r.Lost) != lost {
 		k.Errorf("%T: %d leases were lost, want %d", w, len(r.Lost), lost)
 	}
@@ -292,9 +292,9 @@ func (r *recorder) Query(ctx context.Context, statements ...*backends.Statement)
 	return r.Store.Query(ctx, statements...)
 }
 
-func (r *recorder) CommitWith(ctx context.Context, b backends.Batch, also backends.TxHooks) (backends.Results, error) {
+func (r *recorder) CommitWith(ctx context.Context, b backends.CommitContent, also backends.TxHooks) (backends.Results, error) {
 	if before := also.Before; before != nil {
-		also.Before = func(ctx context.Context, sql backends.SQL, b *backends.Batch) error {
+		also.Before = func(ctx context.Context, sql backends.SQL, b *backends.CommitContent) error {
 			return before(ctx, noted{sql, r}, b)
 		}
 	}

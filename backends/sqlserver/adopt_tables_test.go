@@ -50,7 +50,7 @@ func TestAdoptedKeys(t *testing.T) {
 	}
 	k.write(backends.Ack{Leases: leasesOf(timed...)}, 1)
 	var u *backends.UnsupportedError
-	if _, err := k.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "lines"}}}}}); !errors.As(err, &u) {
+	if _, err := k.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "lines"}}}}}); !errors.As(err, &u) {
 		t.Errorf("nothing gives its key: %v", err)
 	}
 	k.isTSQL("order_lines")
@@ -123,7 +123,7 @@ func (k *adopter) allKinds() (later string) {
 	if one.ID != r.Stored[3].ID || string(one.Payload) != `{"Body":"AP8=","Name":"n","Note":null}` {
 		k.Errorf("%+v", one)
 	}
-	if _, err := k.Commit(k.Context(), backends.Batch{Writes: []backends.Write{backends.Ack{Leases: leasesOf(one), Result: []byte("почему")}}}); !backends.IsRefused(err) {
+	if _, err := k.Commit(k.Context(), backends.CommitContent{Writes: []backends.Write{backends.Ack{Leases: leasesOf(one), Result: []byte("почему")}}}); !backends.IsRefused(err) {
 		k.Errorf("letters that the column's code page lacks: %v", err)
 	}
 	k.write(backends.Ack{Leases: leasesOf(one), Result: []byte("{}")}, 0)

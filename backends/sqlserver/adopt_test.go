@@ -98,7 +98,7 @@ func TestAdoptedMessages(t *testing.T) {
 	if v := k.peek(backends.Peek{Queue: "orders", IDs: []string{"5", "6"}}); len(v) != 1 || string(v[0].Payload) != "it's new" || v[0].State != backends.StateReady {
 		t.Errorf("%+v", v)
 	}
-	if _, err := k.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "orders", Payload: []byte{0xff}}}}}}); !backends.IsRefused(err) {
+	if _, err := k.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "orders", Payload: []byte{0xff}}}}}}); !backends.IsRefused(err) {
 		t.Errorf("bytes that are no text: %v", err)
 	}
 	k.adoptedSweeps()
@@ -226,7 +226,7 @@ func TestAdoptedClaimDelaysNoWrites(t *testing.T) {
 	}
 	k.e.lockTimeouts = true
 	c := backends.Claim{Queues: []backends.Policy{{Queue: "orders", MaxAttempts: 3}}, Slots: []backends.Slot{k.slot(0)}, MaxBytes: 1 << 20, MaxPayload: 1 << 20}
-	r, err := k.Commit(t.Context(), backends.Batch{Host: me, Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "managed"}}}}, Claims: []backends.Claim{c}})
+	r, err := k.Commit(t.Context(), backends.CommitContent{Host: me, Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "managed"}}}}, Claims: []backends.Claim{c}})
 	k.e.lockTimeouts = false
 	if err != nil {
 		t.Fatal(err)
@@ -274,7 +274,7 @@ func TestAdoptedCutsNothing(t *testing.T) {
 	t.Parallel()
 	k := adopting(t, map[string]mapping.Table{"orders": messages()}, someMessages)
 	enqueue := func(source string) error {
-		_, err := k.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "orders", Headers: map[string]string{"SourceCode": source}}}}}})
+		_, err := k.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: []backends.NewJob{{Queue: "orders", Headers: map[string]string{"SourceCode": source}}}}}})
 		return err
 	}
 	for _, source := range []string{"0123456789A", "0123456789 "} {
@@ -298,7 +298,7 @@ func (k *adoption) adoptedSweeps() {
 	const dead backends.Identity = 7
 	k.beat(dead)
 	c := backends.Claim{Queues: []backends.Policy{{Queue: "orders", MaxAttempts: 3}}, Slots: []backends.Slot{{Token: backends.Token{Host: dead, Number: 1}}}}
-	lost := k.commit(backends.Batch{Host: dead, Claims: []backends.Claim{c}}).Claims[0].Jobs[0]
+	lost := k.commit(backends.CommitContent{Host: dead, Claims: []backends.Claim{c}}).Claims[0].Jobs[0]
 	if held, err := k.ClaimedBy(k.Context(), dead, "", 10); err != nil || len(held) != 1 || held[0].Lease != lost.Lease() {
 		k.Errorf("%+v, %v", held, err)
 	}
@@ -335,19 +335,19 @@ func TestAdoptedStrangers(t *testing.T) {
 		t.Errorf("%+v is locked", jobs)
 	}
 	var locked *backends.LockedError
-	if _, err := k.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Ack{Leases: leasesOf(mine)}}, WaitForLocks: true}); !errors.As(err, &locked) || backends.Retryable(err) {
+	if _, err := k.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{backends.Ack{Leases: leasesOf(mine)}}, WaitForLocks: true}); !errors.As(err, &locked) || backends.Retryable(err) {
 		t.Errorf("%v", err)
 	}
 	k.sql("COMMIT")
 	k.write(backends.Ack{Leases: leasesOf(mine)}, 0)
 	k.sql(`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE EXCEPTION 'not today'; END$$;
 		CREATE TRIGGER refuse BEFORE UPDATE ON dbo."MsgQueue" FOR EACH ROW WHEN (NEW."State" = 'C') EXECUTE FUNCTION refuse()`)
-	if _, err := k.Commit(t.Context(), backends.Batch{Writes: []backends.Write{backends.Ack{Leases: leasesOf(k.one("orders"))}}}); !backends.IsRefused(err) || !strings.Contains(err.Error(), "not today") {
+	if _, err := k.Commit(t.Context(), backends.CommitContent{Writes: []backends.Write{backends.Ack{Leases: leasesOf(k.one("orders"))}}}); !backends.IsRefused(err) || !strings.Contains(err.Error(), "not today") {
 		t.Errorf("%v", err)
 	}
 	k.sql("UPDATE qsidecar.qsidecar_sidecars SET dead = 1")
 	c := backends.Claim{Queues: []backends.Policy{{Queue: "orders", MaxAttempts: 3}}, Slots: []backends.Slot{k.slot(0)}}
-	if _, err := k.Commit(t.Context(), backends.Batch{Host: me, Claims: []backends.Claim{c}}); !errors.Is(err, backends.ErrEvicted) {
+	if _, err := k.Commit(t.Context(), backends.CommitContent{Host: me, Claims: []backends.Claim{c}}); !errors.Is(err, backends.ErrEvicted) {
 		t.Errorf("%v", err)
 	}
 }

@@ -104,7 +104,7 @@ func (x *localTimes) heartbeat(kind backends.HeartbeatKind) {
 	}
 }
 
-func (x *localTimes) commit(b backends.Batch) backends.Results {
+func (x *localTimes) commit(b backends.CommitContent) backends.Results {
 	x.Helper()
 	r, err := x.store.Commit(x.Context(), b)
 	if err != nil {
@@ -136,7 +136,7 @@ func (x *localTimes) step(zone *time.Location, more bool) {
 			jobs = append(jobs, x.job(backends.NewJob{}), x.job(backends.NewJob{RunAt: x.now}))
 		}
 	}
-	for i, s := range x.commit(backends.Batch{Writes: []backends.Write{backends.Enqueue{Jobs: jobs}}}).Writes[0].Stored {
+	for i, s := range x.commit(backends.CommitContent{Writes: []backends.Write{backends.Enqueue{Jobs: jobs}}}).Writes[0].Stored {
 		x.due[s.ID] = due[i]
 	}
 	x.claim()
@@ -165,7 +165,7 @@ func (x *localTimes) claim() {
 			x.tokens++
 			c.Slots = append(c.Slots, backends.Slot{Token: backends.Token{Host: me, Number: x.tokens}})
 		}
-		jobs := x.commit(backends.Batch{Host: me, Claims: []backends.Claim{c}}).Claims[0].Jobs
+		jobs := x.commit(backends.CommitContent{Host: me, Claims: []backends.Claim{c}}).Claims[0].Jobs
 		var writes []backends.Write
 		for i, j := range jobs {
 			x.inTime("a job", j.ID, x.due)
@@ -179,7 +179,7 @@ func (x *localTimes) claim() {
 		if len(jobs) == 0 {
 			return
 		}
-		x.commit(backends.Batch{Writes: writes})
+		x.commit(backends.CommitContent{Writes: writes})
 	}
 }
 

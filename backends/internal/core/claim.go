@@ -109,7 +109,7 @@ type runs struct {
 }
 
 // startRuns queues the first run of each claim.
-func (s *Store) startRuns(ctx context.Context, tx claimTx, b backends.Batch, careful *Careful) *runs {
+func (s *Store) startRuns(ctx context.Context, tx claimTx, b backends.CommitContent, careful *Careful) *runs {
 	x := &runs{s: s, tx: tx, queues: map[string]int{}}
 	for i, q := range queuesOf(b.Claims) {
 		x.queues[q] = i

@@ -10,12 +10,12 @@ import (
 )
 
 // Commit implements backends.Backend.
-func (s *Store) Commit(ctx context.Context, b backends.Batch) (backends.Results, error) {
+func (s *Store) Commit(ctx context.Context, b backends.CommitContent) (backends.Results, error) {
 	return s.CommitWith(ctx, b, backends.TxHooks{})
 }
 
 // commitWith commits the batch and the hooks in one transaction. With careful it has one claim, of one queue.
-func (s *Store) commitWith(ctx context.Context, b backends.Batch, hooks backends.TxHooks, careful *Careful) (backends.Results, error) {
+func (s *Store) commitWith(ctx context.Context, b backends.CommitContent, hooks backends.TxHooks, careful *Careful) (backends.Results, error) {
 	k := s.NewCommit(b, hooks)
 	k.careful = careful
 	run := func() error {
@@ -57,10 +57,10 @@ func (s *Store) commitWith(ctx context.Context, b backends.Batch, hooks backends
 // rows are locked, and carries out the batch without their writes.
 type Commit struct {
 	s     *Store
-	given backends.Batch
+	given backends.CommitContent
 	hooks backends.TxHooks
 
-	batch backends.Batch // given, and the writes that the hook added
+	batch backends.CommitContent // given, and the writes that the hook added
 	res   backends.Results
 	fast  bool // try acks with Writer.Ack, and deliveries with Writer.Deliver
 
@@ -80,7 +80,7 @@ type Commit struct {
 }
 
 // NewCommit prepares a batch.
-func (s *Store) NewCommit(b backends.Batch, hooks backends.TxHooks) *Commit {
+func (s *Store) NewCommit(b backends.CommitContent, hooks backends.TxHooks) *Commit {
 	k := &Commit{s: s, given: b, hooks: hooks, fast: !s.lean.next()}
 	k.avoidLocked = k.canAvoidLocked() && s.locked.next()
 	return k
