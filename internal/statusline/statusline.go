@@ -1,7 +1,7 @@
-// Package progress shows on a terminal that a command works, and how far it is.
+// Package statusline shows on a terminal that a command works, and how far it is.
 //
 // Show is the whole interface, Remaining a text for it.
-package progress
+package statusline
 
 import (
 	"context"

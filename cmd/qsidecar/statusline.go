@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"context"
 
-	"github.com/qsidecar/qsidecar/internal/progress"
+	"github.com/qsidecar/qsidecar/internal/statusline"
 )
 
 // progress shows the progress of a command until stop is called, if stderr is a terminal.
@@ -12,7 +12,7 @@ func (a *app) progress(ctx context.Context, text func(context.Context) string) (
 	if !a.terminal(a.errOut) {
 		return func() {}
 	}
-	return progress.Show(ctx, a.errOut, cmp.Or(a.progressTick, progress.Interval), text)
+	return statusline.Show(ctx, a.errOut, cmp.Or(a.progressTick, statusline.Interval), text)
 }
 
 // working is the progress of a command whose remaining work is not known.
