@@ -23,7 +23,7 @@ func crowded(t *testing.T, m *testserver.MySQL) (*Store, string) {
 	s := open(t, Options{URL: m.URL(name)})
 	join(t, s, 1)
 	must(t, m, name, "ALTER TABLE qsidecar_jobs STATS_AUTO_RECALC = 0", "ANALYZE TABLE qsidecar_jobs",
-		`INSERT INTO qsidecar_jobs (queue, state, payload, priority, run_at, finished_at, owner, token_sidecar, token_number, claimed_at, expires_at)
+		`INSERT INTO qsidecar_jobs (queue, state, payload, priority, run_at, finished_at, owner, token_sidecar, token_number, claimed_at, prune_at)
 			WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 900)
 			SELECT IF(n.i % 2 = 0, 'q', 'p'), s.s, '', n.i % 3, IF(s.s = 'scheduled', UTC_TIMESTAMP() + INTERVAL 1 DAY, NULL), IF(s.s IN ('dead', 'done'), UTC_TIMESTAMP(), NULL),
 				IF(s.s = 'claimed', 1, NULL), IF(s.s = 'claimed', 1, NULL), IF(s.s = 'claimed', n.i, NULL), IF(s.s = 'claimed', UTC_TIMESTAMP(), NULL), NULL

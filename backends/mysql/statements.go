@@ -70,7 +70,7 @@ func render(clock string, v session.Server) *statements {
 	t := sqltext.Read(sqlFiles, "", with)
 	const (
 		heartbeat = "name timeout_us timeout_ms stats_leader version leases"
-		endClaims = "state attempts losses prefetch_losses run_at failed message finished_at expires_at result"
+		endClaims = "state attempts losses prefetch_losses run_at failed message finished_at prune_at result"
 		oldest    = "segment segment where limit"
 		segments  = "after before limit"
 		firstDue  = "name segment segment from"
@@ -114,7 +114,7 @@ func render(clock string, v session.Server) *statements {
 		renewClaims:       t.Get("renew_claims", "attempts prefetch_losses prefetched owner lease_ms deadline due_at set_worker worker ids"),
 		insertFailures:    t.Get("insert_failures", "job fence attempt cause message now"),
 		deleteFailures:    t.Get("delete_failures", "jobs"),
-		insertExpiring:    t.Get("insert_expiring", "expires_at job"),
+		insertExpiring:    t.Get("insert_expiring", "prune_at job"),
 		register:          t.Get("register", "queue"),
 		countReturn:       t.Get("count_return", "queue"),
 		readRequeues:      t.Get("read_requeues", "queues"),
@@ -220,7 +220,7 @@ func render(clock string, v session.Server) *statements {
 			Status: t.Get("claim_status", "sidecar queues"),
 			Take: t.Get("take", "owner now now_us counted uncounted claim_max backoff backoff_max retention_done retention_dead lease deadline due_at "+
 				"token_sidecar numbers workers ids"),
-			Payloads: t.Get("payloads", "ids"), Bury: t.Get("bury", "attempts fence claim_max retention_dead now expires_at message id"),
+			Payloads: t.Get("payloads", "ids"), Bury: t.Get("bury", "attempts fence claim_max retention_dead now prune_at message id"),
 			Position: t.Get("position", ""), Probe: t.Get("probe", "segment segment where"),
 		},
 	}

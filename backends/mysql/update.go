@@ -107,7 +107,7 @@ func (t *tx) end(u rowUpdate, list string, result []byte, of func(value func(j *
 		of(func(j *job) any { return int64(j.Change.PrefetchLosses) }),
 		nil, // run_at
 		session.Flag(u.failed), of(func(j *job) any { return j.Change.Message }),
-		nil, nil, nil, // finished_at, expires_at, result
+		nil, nil, nil, // finished_at, prune_at, result
 	}
 	if u.state == backends.StateScheduled {
 		values[4] = of(func(j *job) any { return t.now.After(core.MS(j.Change.Delay)).SQL() })

@@ -55,7 +55,7 @@ var render = sync.OnceValue(func() *statements {
 		stateOf:   t.Get("state_of", "id"),
 		ackPlain:  t.Get("ack_plain", "id token_sidecar token_number"),
 		claimed:   t.Get("claimed", "id"),
-		leave:     t.Get("leave", "state position ready_at run_at attempts losses prefetch_losses last_error finished_at expires_at result id"),
+		leave:     t.Get("leave", "state position ready_at run_at attempts losses prefetch_losses last_error finished_at prune_at result id"),
 		remove:    t.Get("remove", "id"),
 		fail:      t.Get("fail", "attempt cause message at job"),
 		renew:     t.Get("renew", "lease_ms due_at id"),
@@ -70,7 +70,7 @@ var render = sync.OnceValue(func() *statements {
 		readyFIFO:    t.Get("ready_fifo", "max_payload queue limit"),
 		readyLIFO:    t.Get("ready_lifo", "max_payload queue priority limit"),
 		take:         t.Get("take", "attempts prefetched fence claim_max backoff_ms backoff_max_ms retention_done_ms retention_dead_ms token_sidecar token_number owner lease_ms deadline due_at claimed_at worker id"),
-		bury:         t.Get("bury", "attempts fence claim_max retention_dead_ms finished_at expires_at last_error id"),
+		bury:         t.Get("bury", "attempts fence claim_max retention_dead_ms finished_at prune_at last_error id"),
 
 		join:      t.Get("join", "name expires_at timeout_ms stats_leader version leases sidecar"),
 		heartbeat: t.Get("heartbeat", "name expires_at timeout_ms stats_leader version leases sidecar"),

@@ -61,7 +61,7 @@ SELECT id, payload FROM qsidecar_jobs WHERE id IN (:ids)
 -- name: bury
 -- Makes a locked ready job dead whose payload cannot be delivered.
 UPDATE qsidecar_jobs SET state = 'dead', attempts = :attempts, fence = :fence, claim_max = :claim_max, retention_dead_ms = :retention_dead,
-  finished_at = :now, expires_at = :expires_at, last_error = :message
+  finished_at = :now, prune_at = :prune_at, last_error = :message
 WHERE id = :id
 
 -- name: probe

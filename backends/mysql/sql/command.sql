@@ -15,7 +15,7 @@ SELECT {no_pushdown} id, urgency, sort_key FROM {jobs} WHERE segment = :segment 
 ORDER BY urgency, sort_key, id LIMIT :limit
 
 -- name: retry
--- with set: attempts = 0, losses = 0, prefetch_losses = 0, finished_at = NULL, expires_at = NULL
+-- with set: attempts = 0, losses = 0, prefetch_losses = 0, finished_at = NULL, prune_at = NULL
 {make_ready}
 
 -- name: change_ready

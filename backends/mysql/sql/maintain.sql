@@ -24,7 +24,7 @@ WHERE x.id IS NOT NULL
 
 -- name: due_expired
 SELECT 'expired', '', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', x.at)
-FROM (SELECT expires_at AS at FROM qsidecar_expiring WHERE expires_at >= :from AND expires_at <= {now} ORDER BY expires_at LIMIT 1) AS x
+FROM (SELECT prune_at AS at FROM qsidecar_expiring WHERE prune_at >= :from AND prune_at <= {now} ORDER BY prune_at LIMIT 1) AS x
 
 -- name: due_keys
 SELECT 'keys', '', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', x.at)
@@ -94,7 +94,7 @@ ORDER BY urgency, sort_key, id LIMIT :limit
 SELECT id FROM {jobs} WHERE segment = 'n' ORDER BY urgency, sort_key, id LIMIT :limit
 
 -- name: expiring
-SELECT expires_at, job FROM qsidecar_expiring WHERE expires_at >= :from AND expires_at <= {now} ORDER BY expires_at, job LIMIT :limit
+SELECT prune_at, job FROM qsidecar_expiring WHERE prune_at >= :from AND prune_at <= {now} ORDER BY prune_at, job LIMIT :limit
 
 -- name: expiring_keys
 SELECT queue, `key`, prune_at FROM {expiring_keys_index}
@@ -129,7 +129,7 @@ SELECT id FROM qsidecar_jobs WHERE id IN (:ids) ORDER BY id
 
 -- name: delete_expiring
 -- One walk along the primary key. Between the first and the last row there are only rows of these jobs, of locked jobs, and new ones.
-DELETE FROM qsidecar_expiring WHERE expires_at >= :first AND expires_at <= :last AND job IN (:jobs)
+DELETE FROM qsidecar_expiring WHERE prune_at >= :first AND prune_at <= :last AND job IN (:jobs)
 
 -- name: prune_keys
 DELETE FROM qsidecar_keys WHERE queue = :queue AND prune_at <= :now AND `key` IN (:keys)

@@ -29,7 +29,7 @@ SELECT ROW_COUNT()
 -- fragment: row
 id, queue, `key`, state, priority, position, fence, attempts, losses, prefetch_losses, prefetched, max_attempts, claim_max,
   backoff_ms, backoff_max_ms, retention_done_ms, retention_dead_ms, token_sidecar, token_number, owner, lease_ms, deadline, due_at,
-  last_error IS NOT NULL, worker IS NOT NULL, run_at, expires_at, claimed_at
+  last_error IS NOT NULL, worker IS NOT NULL, run_at, prune_at, claimed_at
 
 -- name: lock
 SELECT {row} FROM {by_id} WHERE id IN (:ids) ORDER BY id FOR UPDATE
@@ -51,7 +51,7 @@ SELECT id FROM {by_id} WHERE id = :id FOR UPDATE NOWAIT
 -- Writes how claims ended whose jobs stay. {also} is another column.
 UPDATE {by_id} SET prefetched = 0, token_sidecar = NULL, token_number = NULL, owner = NULL, lease_ms = NULL, deadline = NULL, due_at = NULL,
   claimed_at = NULL, worker = NULL, state = :state, attempts = :attempts, losses = :losses, prefetch_losses = :prefetch_losses, run_at = :run_at,
-  last_error = IF(:failed, :message, last_error), finished_at = :finished_at, expires_at = :expires_at, result = :result {also}
+  last_error = IF(:failed, :message, last_error), finished_at = :finished_at, prune_at = :prune_at, result = :result {also}
 WHERE id IN (:ids)
 
 -- name: end_claims
@@ -78,7 +78,7 @@ DELETE FROM qsidecar_failures WHERE job IN (:jobs)
 
 -- name: insert_expiring
 -- Further rows can follow.
-INSERT INTO qsidecar_expiring (expires_at, job) VALUES (:expires_at, :job)
+INSERT INTO qsidecar_expiring (prune_at, job) VALUES (:prune_at, :job)
 
 -- name: register
 -- Adds a queue, so that maintenance scans it, and shows all sidecars that its row is in use.

@@ -36,7 +36,7 @@ WHERE id = :id AND state = 'claimed'
 UPDATE qsidecar_jobs
 SET state = :state, position = :position, ready_at = :ready_at, run_at = coalesce(:run_at, run_at), attempts = :attempts,
   losses = :losses, prefetched = 0, prefetch_losses = :prefetch_losses, last_error = :last_error, finished_at = :finished_at,
-  expires_at = :expires_at, result = :result, token_sidecar = NULL, token_number = NULL, owner = NULL, lease_ms = NULL,
+  prune_at = :prune_at, result = :result, token_sidecar = NULL, token_number = NULL, owner = NULL, lease_ms = NULL,
   deadline = NULL, due_at = NULL, claimed_at = NULL, worker = NULL
 WHERE id = :id
 

@@ -18,8 +18,8 @@ SELECT @now AS now,
   (SELECT TOP (1) j.due_at FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_due), READPAST, READCOMMITTEDLOCK)
     WHERE j.due_at IS NOT NULL ORDER BY j.due_at) AS due_at,
   CASE WHEN EXISTS (SELECT 1 FROM {s}.qsidecar_sidecars AS h WITH (READPAST, READCOMMITTEDLOCK) WHERE h.dead = 1) THEN 1 ELSE 0 END AS dead,
-  (SELECT TOP (1) j.expires_at FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_expiring), FORCESEEK, READPAST, READCOMMITTEDLOCK)
-    WHERE @around_prune = 1 AND j.expires_at IS NOT NULL AND j.expires_at <= @now ORDER BY j.expires_at) AS expired,
+  (SELECT TOP (1) j.prune_at FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_expiring), FORCESEEK, READPAST, READCOMMITTEDLOCK)
+    WHERE @around_prune = 1 AND j.prune_at IS NOT NULL AND j.prune_at <= @now ORDER BY j.prune_at) AS expired,
   COALESCE((SELECT TOP (1) k.expires_at FROM {s}.qsidecar_keys AS k WITH (INDEX (qsidecar_keys_expiring), FORCESEEK, READPAST, READCOMMITTEDLOCK)
     WHERE @around_prune = 1 AND k.state IS NOT NULL AND k.expires_at <= @now ORDER BY k.expires_at),
     (SELECT TOP (1) @now FROM {s}.qsidecar_commits AS c WITH (READPAST, READCOMMITTEDLOCK)
@@ -145,8 +145,8 @@ OPTION (KEEPFIXED PLAN);
 -- sets 1
 SELECT TOP (@find_limit) j.id, j.queue
 FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_expiring), FORCESEEK, READPAST, READCOMMITTEDLOCK)
-WHERE j.expires_at IS NOT NULL AND j.expires_at <= @now
-ORDER BY j.expires_at
+WHERE j.prune_at IS NOT NULL AND j.prune_at <= @now
+ORDER BY j.prune_at
 OPTION (KEEPFIXED PLAN);
 
 -- name: lock_due
@@ -221,8 +221,8 @@ INSERT INTO @prune (id)
 SELECT TOP (@prune_limit) r.id
 FROM {s}.qsidecar_jobs AS j WITH (INDEX (qsidecar_expiring), FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
 INNER JOIN {s}.qsidecar_jobs AS r WITH (FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK) ON r.id = j.id
-WHERE j.expires_at IS NOT NULL AND j.expires_at <= @now
-ORDER BY j.expires_at
+WHERE j.prune_at IS NOT NULL AND j.prune_at <= @now
+ORDER BY j.prune_at
 OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 {remove_tail}
 
@@ -239,7 +239,7 @@ INSERT INTO @prune (id)
 SELECT j.id
 FROM @prune_id AS o
 INNER JOIN {s}.qsidecar_jobs AS j WITH (FORCESEEK, UPDLOCK, READPAST, ROWLOCK, READCOMMITTEDLOCK) ON j.id = o.id
-WHERE j.expires_at IS NOT NULL AND j.expires_at <= @now
+WHERE j.prune_at IS NOT NULL AND j.prune_at <= @now
 OPTION (LOOP JOIN, FORCE ORDER, KEEPFIXED PLAN);
 {remove_tail}
 
