@@ -175,9 +175,9 @@ type CommitContent struct {
 }
 
 // Empty returns the batch without its writes and claims.
-func (b CommitContent) Empty() CommitContent {
-	b.Writes, b.Claims = nil, nil
-	return b
+func (c CommitContent) Empty() CommitContent {
+	c.Writes, c.Claims = nil, nil
+	return c
 }
 
 // Write is the change of one request. It happens as a whole or not at all, except that lost leases are left out
@@ -360,9 +360,9 @@ type WriteResult struct {
 }
 
 // LostTokens returns the tokens of the invalid leases.
-func (r *WriteResult) LostTokens() map[Token]bool {
-	lost := make(map[Token]bool, len(r.Lost))
-	for _, l := range r.Lost {
+func (w *WriteResult) LostTokens() map[Token]bool {
+	lost := make(map[Token]bool, len(w.Lost))
+	for _, l := range w.Lost {
 		lost[l.Token] = true
 	}
 	return lost

@@ -180,11 +180,11 @@ func (k *commitment) eachRow(claims leases, f func(n int, q *statement.Queue, l 
 // itemSets are sets of ids of jobs, by their queues.
 type itemSets map[*statement.Queue]map[string]bool
 
-func (m itemSets) add(q *statement.Queue, item string) {
-	if m[q] == nil {
-		m[q] = map[string]bool{}
+func (i itemSets) add(q *statement.Queue, item string) {
+	if i[q] == nil {
+		i[q] = map[string]bool{}
 	}
-	m[q][item] = true
+	i[q][item] = true
 }
 
 // lockRows locks the rows of the jobs, but waits for no lock. It returns those that it could not

@@ -209,12 +209,12 @@ func (s *Store) reapSlow(r *backends.MaintenanceResult, m backends.Maintenance) 
 }
 
 // close ends the run under way.
-func (r *slowReap) close() {
-	r.mu.Lock()
-	r.closed = true
-	if r.cancel != nil {
-		r.cancel()
+func (s *slowReap) close() {
+	s.mu.Lock()
+	s.closed = true
+	if s.cancel != nil {
+		s.cancel()
 	}
-	r.mu.Unlock()
-	r.runs.Wait()
+	s.mu.Unlock()
+	s.runs.Wait()
 }

@@ -18,10 +18,10 @@ type txWrite struct {
 }
 
 // pick splits a batch into the writes about jobs in the pool, and the rest.
-func (p *txPool) pick(b backends.CommitContent) (rest subset, found []txWrite) {
-	p.mu.Lock()
-	none := len(p.jobs) == 0
-	p.mu.Unlock()
+func (t *txPool) pick(b backends.CommitContent) (rest subset, found []txWrite) {
+	t.mu.Lock()
+	none := len(t.jobs) == 0
+	t.mu.Unlock()
 	if none {
 		return subset{}, nil
 	}
@@ -33,7 +33,7 @@ func (p *txPool) pick(b backends.CommitContent) (rest subset, found []txWrite) {
 		all := backends.LeasesOf(w)
 		var others []backends.Lease
 		for _, l := range all {
-			if j := p.provedBy(l); j != nil {
+			if j := t.provedBy(l); j != nil {
 				found = append(found, txWrite{n, withLeases(w, []backends.Lease{l}), l, j})
 			} else {
 				others = append(others, l)

@@ -78,12 +78,12 @@ type losesReply struct {
 	armed *atomic.Pointer[func()]
 }
 
-func (c losesReply) Read(b []byte) (int, error) {
-	if f := c.armed.Swap(nil); f != nil {
+func (l losesReply) Read(b []byte) (int, error) {
+	if f := l.armed.Swap(nil); f != nil {
 		(*f)()
 		return 0, io.ErrUnexpectedEOF
 	}
-	return c.Conn.Read(b)
+	return l.Conn.Read(b)
 }
 
 // TestLostIDs checks that a commit whose reply got lost isn't a success for the enqueue in it: the ids of its jobs are not known.

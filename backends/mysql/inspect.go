@@ -152,20 +152,20 @@ type listPlace struct {
 var listStart = listPlace{urgency: cursor.Beginning.Urgency, claimed: 1}
 
 // following returns the condition that a row of a `segment` comes after p.
-func (p listPlace) following() session.Part {
-	rest := fmt.Sprintf("sort_key IS NULL AND id > %d OR urgency = %d AND sort_key IS NOT NULL", p.id, p.urgency)
-	if p.sortKey != nil {
-		rest = fmt.Sprintf("sort_key = %d AND id > %d OR urgency = %d AND sort_key > %[1]d", *p.sortKey, p.id, p.urgency)
+func (l listPlace) following() session.Part {
+	rest := fmt.Sprintf("sort_key IS NULL AND id > %d OR urgency = %d AND sort_key IS NOT NULL", l.id, l.urgency)
+	if l.sortKey != nil {
+		rest = fmt.Sprintf("sort_key = %d AND id > %d OR urgency = %d AND sort_key > %[1]d", *l.sortKey, l.id, l.urgency)
 	}
-	return session.Part{SQL: fmt.Sprintf("(urgency = %d AND %s OR urgency > %[1]d)", p.urgency, rest)}
+	return session.Part{SQL: fmt.Sprintf("(urgency = %d AND %s OR urgency > %[1]d)", l.urgency, rest)}
 }
 
 // preceding returns the condition that a row of a `segment` without urgencies comes before p, or TRUE at the start.
-func (p listPlace) preceding() session.Part {
-	if p.sortKey == nil {
+func (l listPlace) preceding() session.Part {
+	if l.sortKey == nil {
 		return session.Part{SQL: "urgency = 0"}
 	}
-	return session.Part{SQL: fmt.Sprintf("urgency = 0 AND (sort_key = %d AND id < %d OR sort_key < %[1]d)", *p.sortKey, p.id)}
+	return session.Part{SQL: fmt.Sprintf("urgency = 0 AND (sort_key = %d AND id < %d OR sort_key < %[1]d)", *l.sortKey, l.id)}
 }
 
 // Place implements core.Reader. The job can be in another state than p.State by now.

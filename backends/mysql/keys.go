@@ -23,7 +23,7 @@ type keyRow struct {
 }
 
 // free reports whether a new job can use the key.
-func (m *keyRow) free(now session.Instant) bool { return m.job == 0 || m.expires <= now }
+func (k *keyRow) free(now session.Instant) bool { return k.job == 0 || k.expires <= now }
 
 // lockKeys queues statements that create missing rows of keys, lock all of them, and read them, in their
 // order. They put a row for each key into `into`.

@@ -73,57 +73,57 @@ func newDueRows(q core.DueQuery) *dueRows {
 	return x
 }
 
-func (x *dueRows) read(r *session.Result) {
+func (d *dueRows) read(r *session.Result) {
 	name, n := r.Text(1), r.Int(2)
 	switch r.Text(0) {
 	case "now":
-		x.now, x.At = n, *timeOf(n)
+		d.now, d.At = n, *timeOf(n)
 	case "arrived":
-		x.Promote, x.details.arrived = true, true
+		d.Promote, d.details.arrived = true, true
 	case "scheduled":
-		x.scheduled = append(x.scheduled, segmentStart{name, n})
+		d.scheduled = append(d.scheduled, segmentStart{name, n})
 	case "due":
-		x.due = append(x.due, segmentStart{name, n})
+		d.due = append(d.due, segmentStart{name, n})
 	case "alive":
-		x.alive = append(x.alive, n)
+		d.alive = append(d.alive, n)
 	case "dead":
-		x.Dead, x.details.dead = true, append(x.details.dead, n)
+		d.Dead, d.details.dead = true, append(d.details.dead, n)
 	case "owner":
-		x.Lost = []int64{n}
+		d.Lost = []int64{n}
 	case "never":
-		x.Never = n
+		d.Never = n
 	case "expired":
-		x.Jobs = timeOf(n)
+		d.Jobs = timeOf(n)
 	case "keys":
-		x.Keys = timeOf(n)
+		d.Keys = timeOf(n)
 	case "ready", "requeues":
-		switch i, ok := x.waiting[name]; {
+		switch i, ok := d.waiting[name]; {
 		case !ok:
 		case r.Text(0) == "ready":
-			x.Ready[i] = true
+			d.Ready[i] = true
 		default:
-			x.Returns[i] = n
+			d.Returns[i] = n
 		}
 	}
 }
 
 // result converts the rows to a core.Due.
-func (x *dueRows) result() core.Due {
-	x.details.scheduled, x.RunAt = x.overdue(x.scheduled)
-	x.details.due, x.DueAt = x.overdue(x.due)
-	x.Lost = slices.DeleteFunc(x.Lost, func(owner int64) bool { return owner == 0 || slices.Contains(x.alive, owner) })
-	x.MoreLost, x.Details = len(x.Lost) > 0, x.details
-	return x.Due
+func (d *dueRows) result() core.Due {
+	d.details.scheduled, d.RunAt = d.overdue(d.scheduled)
+	d.details.due, d.DueAt = d.overdue(d.due)
+	d.Lost = slices.DeleteFunc(d.Lost, func(owner int64) bool { return owner == 0 || slices.Contains(d.alive, owner) })
+	d.MoreLost, d.Details = len(d.Lost) > 0, d.details
+	return d.Due
 }
 
 // overdue returns each `segment` whose first job is due, and the time of the first job of all.
-func (x *dueRows) overdue(all []segmentStart) (segments []string, first *time.Time) {
+func (d *dueRows) overdue(all []segmentStart) (segments []string, first *time.Time) {
 	slices.SortFunc(all, func(a, b segmentStart) int { return cmp.Compare(a.sortKey, b.sortKey) })
 	for _, p := range all {
 		if p.sortKey == int64(forever) {
 			continue
 		}
-		if p.sortKey <= x.now {
+		if p.sortKey <= d.now {
 			segments = append(segments, p.segment)
 		}
 		if first == nil {

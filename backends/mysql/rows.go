@@ -56,12 +56,12 @@ type rowList struct {
 }
 
 // add adds a row that needs about that many bytes.
-func (l *rowList) add(bytes int64, values ...any) {
-	l.makeRoom(bytes)
-	if l.n == 0 || l.Empty() {
-		l.Add(l.head, values...)
+func (r *rowList) add(bytes int64, values ...any) {
+	r.makeRoom(bytes)
+	if r.n == 0 || r.Empty() {
+		r.Add(r.head, values...)
 	} else {
-		l.Text(", ("+strings.TrimSuffix(strings.Repeat("?, ", len(values)), ", ")+")", values...)
+		r.Text(", ("+strings.TrimSuffix(strings.Repeat("?, ", len(values)), ", ")+")", values...)
 	}
-	l.n++
+	r.n++
 }

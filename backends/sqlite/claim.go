@@ -50,7 +50,7 @@ func (t *tx) StartClaims(host backends.Identity, all []backends.Claim, careful *
 type claimResults []backends.ClaimResult
 
 // Finish implements core.Claims.
-func (x claimResults) Finish(context.Context) ([]backends.ClaimResult, error) { return x, nil }
+func (c claimResults) Finish(context.Context) ([]backends.ClaimResult, error) { return c, nil }
 
 // Committed implements core.Claims.
 func (claimResults) Committed() {}

@@ -291,30 +291,30 @@ func TestAdoptedCutsNothing(t *testing.T) {
 }
 
 // adoptedSweeps shows which jobs maintenance reaps, including those that the table's own consumers left.
-func (k *adoption) adoptedSweeps() {
-	k.Helper()
-	k.sql(`DELETE FROM dbo."MsgQueue"; DELETE FROM qsidecar.qsidecar_leases; ALTER TABLE dbo."MsgQueue" ALTER COLUMN "MsgId" RESTART WITH 11; ` + someMessages)
-	ended := k.claim("orders", 1, time.Hour)[0]
+func (a *adoption) adoptedSweeps() {
+	a.Helper()
+	a.sql(`DELETE FROM dbo."MsgQueue"; DELETE FROM qsidecar.qsidecar_leases; ALTER TABLE dbo."MsgQueue" ALTER COLUMN "MsgId" RESTART WITH 11; ` + someMessages)
+	ended := a.claim("orders", 1, time.Hour)[0]
 	const dead backends.Identity = 7
-	k.beat(dead)
+	a.beat(dead)
 	c := backends.Claim{Queues: []backends.Policy{{Queue: "orders", MaxAttempts: 3}}, Slots: []backends.Slot{{Token: backends.Token{Host: dead, Number: 1}}}}
-	lost := k.commit(backends.CommitContent{Host: dead, Claims: []backends.Claim{c}}).Claims[0].Jobs[0]
-	if held, err := k.ClaimedBy(k.Context(), dead, "", 10); err != nil || len(held) != 1 || held[0].Lease != lost.Lease() {
-		k.Errorf("%+v, %v", held, err)
+	lost := a.commit(backends.CommitContent{Host: dead, Claims: []backends.Claim{c}}).Claims[0].Jobs[0]
+	if held, err := a.ClaimedBy(a.Context(), dead, "", 10); err != nil || len(held) != 1 || held[0].Lease != lost.Lease() {
+		a.Errorf("%+v, %v", held, err)
 	}
-	if r := k.sweep(backends.Maintenance{Waiting: []string{"orders"}}); len(r.Reaped) != 0 || r.Next <= 0 || len(r.Ready) != 1 {
-		k.Errorf("nothing was due: %+v", r)
+	if r := a.sweep(backends.Maintenance{Waiting: []string{"orders"}}); len(r.Reaped) != 0 || r.Next <= 0 || len(r.Ready) != 1 {
+		a.Errorf("nothing was due: %+v", r)
 	}
-	k.sql(`UPDATE qsidecar.qsidecar_leases SET due_at = 1 WHERE due_at IS NOT NULL; UPDATE qsidecar.qsidecar_sidecars SET dead = 1 WHERE sidecar = 7;
+	a.sql(`UPDATE qsidecar.qsidecar_leases SET due_at = 1 WHERE due_at IS NOT NULL; UPDATE qsidecar.qsidecar_sidecars SET dead = 1 WHERE sidecar = 7;
 		UPDATE dbo."MsgQueue" SET "State" = 'A', "ReaderCode" = 'own', "TakenTime" = clock_timestamp() AT TIME ZONE 'UTC' + interval '59 minutes' WHERE "MsgId" = 13`)
-	if r := k.sweep(backends.Maintenance{}); r.Reaped[backends.CauseLeaseEnded] != 1 || r.Reaped[backends.CauseSidecarLost] != 1 || fmt.Sprint(r.MadeReady) != "[orders]" {
-		k.Errorf("%+v", r)
+	if r := a.sweep(backends.Maintenance{}); r.Reaped[backends.CauseLeaseEnded] != 1 || r.Reaped[backends.CauseSidecarLost] != 1 || fmt.Sprint(r.MadeReady) != "[orders]" {
+		a.Errorf("%+v", r)
 	}
-	k.shows(showMessages, "11|N||", "13|N||", "14|N||") // the last was stuck for an hour and a minute
-	k.write(backends.Ack{Leases: leasesOf(ended, lost)}, 2)
-	k.sql(`UPDATE dbo."MsgQueue" SET "State" = 'C' WHERE "MsgTypeCode" = 'ORD'`)
-	if r := k.sweep(backends.Maintenance{Prune: true}); r.Pruned != 2 {
-		k.Errorf("%+v", r)
+	a.shows(showMessages, "11|N||", "13|N||", "14|N||") // the last was stuck for an hour and a minute
+	a.write(backends.Ack{Leases: leasesOf(ended, lost)}, 2)
+	a.sql(`UPDATE dbo."MsgQueue" SET "State" = 'C' WHERE "MsgTypeCode" = 'ORD'`)
+	if r := a.sweep(backends.Maintenance{Prune: true}); r.Pruned != 2 {
+		a.Errorf("%+v", r)
 	}
 }
 

@@ -33,51 +33,51 @@ type countingTx struct {
 	queued  bool     // a statement, since the last Flush: a Flush without one sends nothing
 }
 
-func (t *countingTx) Insert(jobs []*core.NewJob) bool {
-	t.queued = true
-	return t.tx.Insert(jobs)
+func (c *countingTx) Insert(jobs []*core.NewJob) bool {
+	c.queued = true
+	return c.tx.Insert(jobs)
 }
 
-func (t *countingTx) Lock(ids []int64, found func(*core.Row)) {
-	t.queued = true
-	t.tx.Lock(ids, found)
+func (c *countingTx) Lock(ids []int64, found func(*core.Row)) {
+	c.queued = true
+	c.tx.Lock(ids, found)
 }
 
-func (t *countingTx) Claim(r *core.Run) {
-	t.queued = true
-	t.tx.Claim(r)
+func (c *countingTx) Claim(r *core.Run) {
+	c.queued = true
+	c.tx.Claim(r)
 }
 
-func (t *countingTx) Flush(ctx context.Context) error {
-	if t.queued {
-		t.c.trips++
+func (c *countingTx) Flush(ctx context.Context) error {
+	if c.queued {
+		c.c.trips++
 	}
-	t.queued = false
-	for _, f := range t.answers {
+	c.queued = false
+	for _, f := range c.answers {
 		f()
 	}
-	t.answers = nil
-	return t.tx.Flush(ctx)
+	c.answers = nil
+	return c.tx.Flush(ctx)
 }
 
-func (t *countingTx) Ack(leases []core.Lease, ended func(i int)) bool {
-	t.queued = true
-	if !t.c.sure {
-		return t.tx.Ack(leases, ended)
+func (c *countingTx) Ack(leases []core.Lease, ended func(i int)) bool {
+	c.queued = true
+	if !c.c.sure {
+		return c.tx.Ack(leases, ended)
 	}
 	n := 0
-	t.tx.Ack(leases, func(int) { n++ })
+	c.tx.Ack(leases, func(int) { n++ })
 	if n < len(leases) {
-		t.err = core.ErrNotAll
+		c.err = core.ErrNotAll
 	}
 	return true
 }
 
-func (t *countingTx) Change(rows []*core.Row, changed func(*core.Row), gaveBack func(queue string, returns int64)) {
-	t.queued = true
-	t.tx.Change(rows, func(*core.Row) {}, gaveBack)
+func (c *countingTx) Change(rows []*core.Row, changed func(*core.Row), gaveBack func(queue string, returns int64)) {
+	c.queued = true
+	c.tx.Change(rows, func(*core.Row) {}, gaveBack)
 	for _, r := range rows {
-		t.answers = append(t.answers, func() { changed(r) })
+		c.answers = append(c.answers, func() { changed(r) })
 	}
 }
 
